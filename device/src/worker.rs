@@ -521,7 +521,7 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
             }
             Gone::MemoryLost => limited!(
                 warn,
-                "client memory is not accessible (file truncated, or the host is out of pages); device reset"
+                "guest memory is not accessible (file truncated, or host out of memory); device reset"
             ),
             Gone::Io(error) => limited!(warn, %error, "client connection failed; device reset"),
         }
@@ -569,7 +569,7 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
         }
         match self.successor.take() {
             Some(_) if self.client.is_some() => {
-                limited!(warn, "rejected a second client");
+                limited!(warn, "rejected a client: another client is connected");
                 Ok(())
             }
             Some(stream) => self.adopt(Connection::new(stream)?),

@@ -348,9 +348,9 @@ fn a_strict_device_reports_a_line_each() {
     let mut log = String::new();
     daemon.log.read_to_string(&mut log).unwrap();
     for (rule, what) in [
-        ("doorbell_state", "QP 0x10005 in INIT"),
+        ("doorbell_state", "doorbell for QP 0x10005, which is in INIT"),
         ("key_reuse", "key 0x2"),
-        ("hcr_not_polled", "written before software read the end of the previous command"),
+        ("hcr_not_polled", "written before software polled the previous command to completion"),
         ("unmap_in_use", "CQ 0x6"),
     ] {
         assert_eq!(violations[rule], 1, "{rule}: {violations}");
@@ -596,7 +596,7 @@ fn impairments_are_added_listed_and_cleared_at_run_time() {
     assert!(text.contains("QP 0x12, READ response middle  #3") && text.contains("p=0.01 seed 7"), "{text}");
 
     let error = hcactl(&control, &["impair", "add", "tx", "--opcode", "SEND", "drop"]).unwrap_err();
-    assert_eq!(error, "hcactl: opcode: is not an opcode name of IBTA volume 1, table 38\n");
+    assert_eq!(error, "hcactl: opcode: is not an opcode name from IBTA volume 1, table 38\n");
     hcactl(&control, &["impair", "clear", "1"]).unwrap();
     let error = hcactl(&control, &["impair", "clear", "1"]).unwrap_err();
     assert_eq!(error, "hcactl: impairment 1 does not exist\n");

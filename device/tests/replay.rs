@@ -77,7 +77,11 @@ fn what_a_daemon_recorded_is_done_again_by_a_command() {
 
     let trace = record.with_extension("trace");
     let text = same(&record, &["--steps", "--trace", trace.to_str().unwrap()]);
-    for shown in ["map 0x100000 bytes at 0x0 read-write", "client reads 4 bytes at bar0+0x80000", "return "] {
+    for shown in [
+        "map 0x100000 bytes at 0x0, read-write",
+        "client reads 4 bytes at bar0+0x80000",
+        "complete the read with ",
+    ] {
         assert!(text.contains(shown), "{shown} is missing in\n{text}");
     }
     let trace = fs::read_to_string(trace).unwrap();

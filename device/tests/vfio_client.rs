@@ -392,7 +392,7 @@ fn a_client_that_cuts_its_memory_short_loses_its_connection_and_nobody_else_noti
     let mailbox = u32::try_from(MAILBOX).unwrap();
     set_register(&mut client, 0x8_0010, mailbox);
     let _ = client.region_write(BAR0, 0x8_0018, &0x80_0006_u32.to_le_bytes());
-    daemon.wait_for_line("client memory is not accessible");
+    daemon.wait_for_line("guest memory is not accessible");
     assert!(client.region_read(BAR0, 0, &mut [0; 4]).is_err(), "the connection is closed");
 
     let mut next = Client::new(&daemon.socket).unwrap();

@@ -53,48 +53,49 @@ macro_rules! reasons {
 }
 
 reasons! {
-    /// No such QP.
+    /// No QP has the destination number.
     UnknownQp unknown_qp,
-    /// For a group that no QP is attached to.
+    /// No QP is attached to the multicast group.
     UnknownGroup unknown_group,
-    /// The opcode's service is not the QP's.
+    /// The opcode belongs to a service other than that of the QP.
     WrongService wrong_service,
-    /// The QP is in a state without reception.
+    /// The QP is in a state that does not receive.
     WrongState wrong_state,
-    /// The partition key does not match.
+    /// The P_Key does not match.
     WrongPkey wrong_pkey,
-    /// A connected QP's packet from somebody else's address.
+    /// The source address is not that of the peer (connected QPs).
     WrongSource wrong_source,
-    /// A connected QP's packet to another address than its own.
+    /// The destination address is not that of the QP (connected QPs).
     WrongDestination wrong_destination,
-    /// The queue key does not match (UD).
+    /// The Q_Key does not match (UD).
     WrongQkey wrong_qkey,
-    /// Request beyond the expected PSN.
+    /// The PSN of the request is ahead of the expected PSN.
     OutOfSequence out_of_sequence,
-    /// Request behind the expected PSN that was never executed, or whose record is gone.
+    /// The PSN of the request is behind the expected PSN, but the request was never executed or its result is no longer
+    /// stored.
     StaleDuplicate stale_duplicate,
-    /// Response for a PSN nobody waits for.
+    /// No request waits for a response with this PSN.
     GhostResponse ghost_response,
-    /// READ response or atomic acknowledge behind a missing one.
+    /// An earlier READ response or atomic acknowledge is missing.
     ResponseGap response_gap,
-    /// No receive request was posted. The peer of a reliable connection is told to come again.
+    /// No receive request is posted. On RC, the peer receives an RNR NAK and retries.
     NoReceive no_receive,
-    /// No receive request was posted for a datagram of subnet management (QP0).
+    /// No receive request is posted for a subnet management datagram (QP0).
     Vl15Dropped vl15_dropped,
-    /// Longer than the receive request.
+    /// The message is longer than the receive request.
     TooLong too_long,
-    /// Not a legal packet of its service, part of a message that was given up (UC, UD), or an acknowledge with a payload
-    /// (RC).
+    /// The packet is not valid for its service, belongs to a message that was dropped (UC, UD), or is an acknowledge
+    /// with a payload (RC).
     Malformed malformed,
-    /// Not a legal request, or not one that the QP allows (RC); it ends the connection.
+    /// The request is not valid, or the QP does not allow it (RC). The connection ends.
     InvalidRequest invalid_request,
-    /// A key of its own was refused to the peer: unknown to us, without the right, or not for this range.
+    /// The R_Key does not permit the access: unknown key, missing right or wrong range.
     NoAccess no_access,
-    /// The receive request that was posted for it cannot be executed.
+    /// The posted receive request cannot be executed.
     BadReceive bad_receive,
     /// The receive queue cannot be read.
     BrokenQueue broken_queue,
-    /// The peer has more requests under way than any limit allows.
+    /// The peer has more outstanding requests than any limit allows.
     ReplyOverflow reply_overflow,
 }
 

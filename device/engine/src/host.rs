@@ -119,10 +119,21 @@ impl AccessError {
     }
 }
 
-/// By its name.
+/// The cause, for the end of a sentence.
 impl fmt::Display for AccessError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.name())
+        f.pad(match self {
+            Self::Key => "no region or window has the key",
+            Self::Invalid => "the key is allocated but not valid",
+            Self::Kind => "the key has the wrong type for this operation",
+            Self::Pd => "the key belongs to another protection domain",
+            Self::Qp => "the window belongs to another QP",
+            Self::Right => "the key does not grant the right",
+            Self::Bounds => "the range is not inside the region",
+            Self::Unmapped => "the region's memory is not mapped for the device",
+            Self::Valid => "the key is still valid and must be invalidated first",
+            Self::Bound => "memory windows are still bound to the region",
+        })
     }
 }
 

@@ -129,7 +129,7 @@ impl Network {
         members.ips.add(identity);
         self.joins.fetch_add(1, Ordering::Relaxed);
         drop(members);
-        tracing::info!(%mac, "local fabric joined");
+        tracing::info!(%mac, "joined local fabric");
         Ok(LocalFabric { mac, network: self.clone(), own, last: None, stats: FabricStats::default() })
     }
 
@@ -242,7 +242,7 @@ impl LocalFabric {
             self.last = Some(Admitted { source, at: now, joins });
             return true;
         }
-        limited!(warn, own = %self.mac, ?source, "dropped a frame with the MAC or IP address of another member");
+        limited!(warn, own = %self.mac, ?source, "dropped a frame whose source address belongs to another member");
         false
     }
 

@@ -142,7 +142,7 @@ impl RingFabric {
             started: now,
             stats: FabricStats::default(),
         };
-        tracing::info!(folder = %folder.display(), mac = %own.mac, "ring fabric joined");
+        tracing::info!(folder = %folder.display(), mac = %own.mac, "joined ring fabric");
         fabric.scan(Scan::Whole);
         Ok(fabric)
     }
@@ -185,7 +185,7 @@ impl RingFabric {
             Fault::Gone => limited!(info, %mac, "ring member left"),
             Fault::Broken(error) => {
                 self.stats.rings_broken += 1;
-                limited!(warn, %mac, %error, "ring member violated the protocol; disconnected");
+                limited!(warn, %mac, %error, "disconnected a ring member that violated the protocol");
             }
         }
         self.macs.rename(|station| Some(station).filter(|station| *station != Station::Link(place)));
@@ -225,7 +225,7 @@ impl RingFabric {
             warn,
             ?member,
             ?source,
-            "ring member sent a frame with the address of another member; dropped"
+            "dropped a frame whose source address belongs to another ring member"
         );
         Err(foreign)
     }

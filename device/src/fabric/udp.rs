@@ -58,12 +58,12 @@ impl UdpFabric {
             receive_buffer = receive,
             send_buffer = send,
             gso_segments = max_run,
-            "UDP fabric opened"
+            "opened UDP fabric"
         );
         if receive < SOCKET_BUFFER_LEN / 4 {
             tracing::warn!(
                 receive_buffer = receive,
-                "small socket buffer, bursts may be lost and retransmitted; raise net.core.rmem_max or run with CAP_NET_ADMIN"
+                "socket receive buffer is small and may lose bursts; raise net.core.rmem_max or run with CAP_NET_ADMIN"
             );
         }
         Ok(Self {
@@ -99,7 +99,7 @@ impl UdpFabric {
             crate::limited!(
                 warn,
                 lost,
-                "socket buffer overflow, datagrams were lost; raise net.core.rmem_max"
+                "socket receive buffer overflowed, datagrams were lost; raise net.core.rmem_max"
             );
         }
     }
@@ -132,7 +132,7 @@ impl UdpFabric {
                 self.stats.tx_refused += frames as u64;
                 // A peer that is not up yet answers with ICMP, which the next send reports: no news.
                 if error.kind() != io::ErrorKind::ConnectionRefused {
-                    crate::limited!(warn, %destination, %error, frames, "network rejected frames");
+                    crate::limited!(warn, %destination, %error, frames, "cannot send frames to the peer");
                 }
             }
         }
@@ -275,11 +275,11 @@ impl Fabric for UdpFabric {
                     }
                     Err(Refusal::ForeignMac) => {
                         self.stats.rx_foreign_mac += 1;
-                        crate::limited!(warn, from = %meta.addr, mac = %address(frame, 6), "dropped a frame with the address of another peer");
+                        crate::limited!(warn, from = %meta.addr, mac = %address(frame, 6), "dropped a frame whose source MAC belongs to another peer");
                     }
                     Err(Refusal::OverRate) => {
                         self.stats.rx_over_rate += 1;
-                        crate::limited!(warn, from = %meta.addr, "peer exceeded its rate limit; frames dropped");
+                        crate::limited!(warn, from = %meta.addr, "dropped frames from a peer that exceeded its rate limit");
                     }
                 }
             }

@@ -70,7 +70,7 @@ impl Doorbells {
                 .map_err(std::io::Error::other)
                 .and_then(SharedPages::new)
                 .inspect_err(
-                    |error| limited!(warn, %error, "cannot map doorbell pages; using trapped doorbells"),
+                    |error| limited!(warn, %error, "cannot share doorbell pages with the VMM; using trapped doorbells"),
                 )
                 .ok();
         }

@@ -35,7 +35,7 @@ pub const PAGE_LEN: u64 = 4096;
 
 /// A bus address range is not wholly mapped with the needed permission, or the host has no page for some of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-#[error("no {access} mapping for {len} bytes at {iova}")]
+#[error("{len} bytes at {iova} are not mapped for {access}")]
 pub struct DmaError {
     /// First address asked for.
     pub iova: Iova,
@@ -49,7 +49,7 @@ pub struct DmaError {
 #[derive(Debug, Error)]
 pub enum MapError {
     /// The range is empty, passes the end of the address space, is not made of whole pages, or grants nothing.
-    #[error("invalid {what} of a DMA range: {value:#x}")]
+    #[error("DMA range has invalid {what} {value:#x}")]
     Invalid {
         /// Which field.
         what: &'static str,
@@ -63,7 +63,9 @@ pub enum MapError {
         iova: Iova,
     },
     /// The part of the file does not exist.
-    #[error("{len:#x} bytes at offset {offset:#x} exceed the file length of {file_len:#x}")]
+    #[error(
+        "DMA range of {len:#x} bytes at file offset {offset:#x} exceeds the file length of {file_len:#x} bytes"
+    )]
     OutsideFile {
         /// First byte.
         offset: u64,
@@ -80,7 +82,7 @@ pub enum MapError {
     TooManyFiles(usize),
     /// The client's files would take more of our address space than is theirs.
     #[error(
-        "a file of {file_len:#x} bytes, with {mapped:#x} bytes already mapped, exceeds the limit of {limit:#x}; raise `guest_memory.max_gib`"
+        "a file of {file_len:#x} bytes, with {mapped:#x} bytes already mapped, exceeds the limit of {limit:#x} bytes; raise `guest_memory.max_gib`"
     )]
     TooManyBytes {
         /// Of the new file.
@@ -91,13 +93,13 @@ pub enum MapError {
         limit: u64,
     },
     /// Its pages come from where they may be kept from us.
-    #[error("guest memory file is on a file system of type {magic:#x}; it must be on tmpfs or hugetlbfs")]
+    #[error("guest memory file is on a file system of type {magic:#x}, expected tmpfs or hugetlbfs")]
     FileSystem {
         /// As `statfs` tells it.
         magic: u64,
     },
     /// The descriptor cannot be mapped.
-    #[error("cannot map the descriptor of a DMA range: {0}")]
+    #[error("cannot map the file of a DMA range: {0}")]
     File(#[from] std::io::Error),
 }
 

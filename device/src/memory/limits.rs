@@ -47,7 +47,6 @@ pub enum FileSystems {
     /// tmpfs (including memfds) and hugetlbfs. A page is available immediately or never.
     #[default]
     Memory,
-    /// All file systems. The server of a network or FUSE file system can block the device on any access for any
-    /// time.
+    /// All file systems. The server of a network or FUSE file system can block the device indefinitely on any access.
     Any,
 }

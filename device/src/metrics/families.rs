@@ -104,13 +104,16 @@ impl Writer<'_> {
     }
 
     fn devices(&mut self) {
-        let mut family =
-            self.to.family(Kind::Gauge, "hcad_build_info", "Version of hcad; the value is always 1.");
+        let mut family = self.to.family(
+            Kind::Gauge,
+            "hcad_build_info",
+            "Version of hcad as a label. The value is always 1.",
+        );
         family.sample(&[("version", env!("CARGO_PKG_VERSION"))], 1);
         let mut family = self.to.family(
             Kind::Gauge,
             "hcad_device_up",
-            "1 if the device is responding; labelled with its interface.",
+            "1 if the device responds, 0 if not. The label `interface` names its interface.",
         );
         for device in self.devices {
             let labels = [("device", &*device.id.to_string()), ("interface", device.interface)];
@@ -122,10 +125,10 @@ impl Writer<'_> {
             "Restarts of the device after a failure.",
             |device| Some(device.health.restarts),
         );
-        self.each(Kind::Gauge, "hcad_vmm_connected", "1 if a VMM is connected.", |device| {
+        self.each(Kind::Gauge, "hcad_vmm_connected", "1 if a VMM is connected, 0 if not.", |device| {
             Some(device.connected.into())
         });
-        self.each(Kind::Gauge, "hcad_port_up", "1 if the port link is up.", |device| {
+        self.each(Kind::Gauge, "hcad_port_up", "1 if the link of the port is up, 0 if not.", |device| {
             device.answer.as_ref().map(|(status, _)| (status.port == PortState::Up).into())
         });
     }
@@ -183,12 +186,15 @@ impl Writer<'_> {
             "reason",
             |counters| counters.engine.drops,
         );
-        self.fields("hcad_sent_naks_total", "Negative acknowledgements sent.", "kind", |counters| {
-            counters.engine.naks_sent
-        });
+        self.fields(
+            "hcad_sent_naks_total",
+            "Negative acknowledgements (NAKs) sent, by kind.",
+            "kind",
+            |counters| counters.engine.naks_sent,
+        );
         self.fields(
             "hcad_received_naks_total",
-            "Negative acknowledgements received and processed.",
+            "Negative acknowledgements (NAKs) received and processed, by kind.",
             "kind",
             |counters| counters.engine.naks_received,
         );
@@ -200,7 +206,7 @@ impl Writer<'_> {
         });
         self.counter(
             "hcad_implied_naks_total",
-            "Losses detected from a later response (implied NAK).",
+            "Losses detected from a later response (implied NAKs).",
             |counters| counters.engine.recovery.implied_naks,
         );
         self.counter(
@@ -213,13 +219,13 @@ impl Writer<'_> {
         });
         self.fields(
             "hcad_congestion_packets_total",
-            "Packets with an ECN congestion mark, and congestion notification packets (CNP).",
+            "Packets with an ECN congestion mark, and congestion notification packets (CNPs), by kind.",
             "kind",
             |counters| counters.engine.congestion,
         );
         self.histogram(
             "hcad_send_request_duration_seconds",
-            "Time from the doorbell, or from free space in the send window, to completion of RC send requests.",
+            "Time from the doorbell, or from free space if the send window was full, to the completion of an RC send request.",
             |counters| counters.engine.request_time,
         );
     }
@@ -239,13 +245,13 @@ impl Writer<'_> {
         self.samples(
             Kind::Counter,
             "hcad_port_frames_total",
-            "Frames sent to and received from the fabric, RoCE or NIC.",
+            "Frames sent to and received from the fabric, by direction and kind (RoCE or NIC).",
             |counters, sample| of(counters, sample, |traffic| traffic.packets),
         );
         self.samples(
             Kind::Counter,
             "hcad_port_bytes_total",
-            "Bytes of these frames; RoCE counts BTH to ICRC, NIC the whole frame.",
+            "Bytes in hcad_port_frames_total, by direction and kind. RoCE counts from the BTH to the ICRC, NIC the whole frame.",
             |counters, sample| of(counters, sample, |traffic| traffic.octets),
         );
         self.samples(
@@ -268,7 +274,7 @@ impl Writer<'_> {
                 sample(&[("reason", "malformed")], port.lost_malformed);
             },
         );
-        self.counter("hcad_port_link_downed_total", "Times the link went down.", |counters| {
+        self.counter("hcad_port_link_downed_total", "Times the link of the port went down.", |counters| {
             counters.port.link_downed
         });
     }
@@ -277,7 +283,7 @@ impl Writer<'_> {
         self.samples(
             Kind::Counter,
             "hcad_fabric_frames_total",
-            "Frames sent to the network, received from it, or forwarded between peers.",
+            "Frames sent to the network, received from it, or forwarded between peers, by direction.",
             |counters, sample| {
                 let fabric = &counters.fabric;
                 sample(&[("direction", "sent")], fabric.tx_frames);
@@ -290,7 +296,7 @@ impl Writer<'_> {
         });
         self.counter(
             "hcad_fabric_rings_broken_total",
-            "Ring members disconnected for a protocol violation.",
+            "Ring members rejected or disconnected for a protocol violation.",
             |counters| counters.fabric.rings_broken,
         );
         self.samples(
@@ -363,7 +369,7 @@ impl Writer<'_> {
         self.samples(
             Kind::Counter,
             "hcad_violations_total",
-            "Driver violations on a device in strict mode, by rule.",
+            "Driver violations reported in strict mode, by rule.",
             |counters, sample| {
                 let violations = &counters.interface.violations;
                 violations.iter().for_each(|(rule, count)| sample(&[("rule", rule)], *count));
@@ -389,10 +395,12 @@ impl Writer<'_> {
         );
         self.counter(
             "hcad_vfio_refused_messages_total",
-            "vfio-user messages answered with an error.",
+            "vfio-user messages that the device answered with an error.",
             |counters| counters.vfio.messages.refused,
         );
-        self.gauge("hcad_dma_ranges", "Mapped ranges of guest memory.", |counters| counters.vfio.dma_ranges);
+        self.gauge("hcad_dma_ranges", "Ranges of guest memory that are mapped.", |counters| {
+            counters.vfio.dma_ranges
+        });
         self.fields(
             "hcad_interrupts_total",
             "Interrupts raised by the device, by outcome.",

@@ -33,25 +33,29 @@ impl Process {
     pub fn expose(&mut self, to: &mut Exposition) {
         let spent = clock_gettime(ClockId::ProcessCPUTime);
         let spent = Duration::new(spent.tv_sec.unsigned_abs(), u32::try_from(spent.tv_nsec).unwrap_or(0));
-        to.family(Kind::Counter, "process_cpu_seconds_total", "CPU time used by the process.")
-            .seconds(&[], spent.as_secs_f64());
+        to.family(
+            Kind::Counter,
+            "process_cpu_seconds_total",
+            "User and system CPU time used by the process, in seconds.",
+        )
+        .seconds(&[], spent.as_secs_f64());
         to.family(
             Kind::Gauge,
             "process_start_time_seconds",
-            "Start time of the process, in seconds since 1970.",
+            "Start time of the process, in seconds since the Unix epoch.",
         )
         .seconds(&[], self.began.as_secs_f64());
         if let Some([all, resident]) = self.memory() {
             to.family(
                 Kind::Gauge,
                 "process_virtual_memory_bytes",
-                "Virtual memory size, including guest memory.",
+                "Virtual memory size in bytes, including mapped guest memory.",
             )
             .sample(&[], all);
             to.family(
                 Kind::Gauge,
                 "process_resident_memory_bytes",
-                "Resident memory size, including resident guest pages.",
+                "Resident memory size in bytes, including resident pages of guest memory.",
             )
             .sample(&[], resident);
         }
@@ -59,7 +63,8 @@ impl Process {
             to.family(Kind::Gauge, "process_open_fds", "Open file descriptors.").sample(&[], open);
         }
         if let Some(most) = getrlimit(Resource::Nofile).current {
-            to.family(Kind::Gauge, "process_max_fds", "Limit of open file descriptors.").sample(&[], most);
+            to.family(Kind::Gauge, "process_max_fds", "Maximum number of open file descriptors.")
+                .sample(&[], most);
         }
     }
 

@@ -289,7 +289,7 @@ impl fmt::Display for Finish {
             Self::Ended(ending) => write!(f, "{ending}"),
             Self::Stopped { cut_off: false } => write!(f, "the recorder was stopped"),
             Self::Stopped { cut_off: true } => write!(f, "the file is truncated"),
-            Self::Unreadable(error) => write!(f, "the file {}", plain::text(&error.to_string())),
+            Self::Unreadable(error) => write!(f, "{}", plain::text(&error.to_string())),
         }
     }
 }

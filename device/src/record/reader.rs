@@ -78,7 +78,8 @@ impl Reader {
         let found = value.get("format").and_then(serde_json::Value::as_u64);
         let found = found.and_then(|found| u32::try_from(found).ok()).ok_or(ReadError::NoRecord)?;
         if found != FORMAT {
-            let hcad = value.get("hcad").and_then(serde_json::Value::as_str).unwrap_or("of another version");
+            let hcad =
+                value.get("hcad").and_then(serde_json::Value::as_str).unwrap_or("of a different version");
             return Err(ReadError::Format { found, hcad: hcad.to_owned() });
         }
         let header = serde_json::from_value(value)?;

@@ -18,7 +18,7 @@ impl fmt::Display for Entry<'_> {
                     _ => "write-only",
                 };
                 let reach = if *reachable { "" } else { ", not accessible" };
-                write!(f, "map {len:#x} bytes at {iova:#x} {rights}{reach}")
+                write!(f, "map {len:#x} bytes at {iova:#x}, {rights}{reach}")
             }
             Self::Unmap { iova, len } => write!(f, "unmap {len:#x} bytes at {iova:#x}"),
             Self::UnmapAll => write!(f, "unmap all memory"),
@@ -39,12 +39,12 @@ impl fmt::Display for Entry<'_> {
                 match outcome {
                     Update::Replaced { before, after } => write!(f, "{before:#x} replaced by {after:#x}"),
                     Update::Kept(before) => write!(f, "{before:#x} unchanged"),
-                    Update::Refused => write!(f, "refused"),
+                    Update::Refused => write!(f, "failed"),
                 }
             }
             Self::Interrupt { vector } => write!(f, "signal vector {vector}"),
             Self::Frame(frame) => write!(f, "send a frame: {frame}"),
-            Self::Answer(answer) => write!(f, "return {answer} to the read"),
+            Self::Answer(answer) => write!(f, "complete the read with {answer}"),
             Self::Drained { frames, other } => {
                 let left = match (frames, other) {
                     (false, false) => "nothing",
@@ -52,7 +52,7 @@ impl fmt::Display for Entry<'_> {
                     (false, true) => "events",
                     (true, true) => "frames and events",
                 };
-                write!(f, "end the turn, {left} pending")
+                write!(f, "end the event loop iteration, {left} pending")
             }
             Self::End(ending) => write!(f, "{ending}"),
         }
@@ -80,10 +80,10 @@ impl fmt::Display for Input<'_> {
             Self::Unwire => write!(f, "client clears all eventfds"),
             Self::Reset => write!(f, "client resets the device"),
             Self::Disconnect => write!(f, "client disconnects"),
-            Self::Frame(frame) => write!(f, "frame of {} bytes arrives: {}", frame.len(), Hex(frame)),
-            Self::Deadline => write!(f, "deadline"),
-            Self::Drain => write!(f, "turn ends"),
-            Self::Left { frames } => write!(f, "fabric sends frames, {frames} remain"),
+            Self::Frame(frame) => write!(f, "frame of {} bytes received: {}", frame.len(), Hex(frame)),
+            Self::Deadline => write!(f, "timer expires"),
+            Self::Drain => write!(f, "event loop iteration ends"),
+            Self::Left { frames } => write!(f, "fabric sends frames, {frames} left"),
             Self::Link { up } => write!(f, "link goes {}", if *up { "up" } else { "down" }),
             Self::Fail => write!(f, "operator injects a device error"),
             Self::Know(mac) => write!(f, "MAC {mac} appears on the fabric"),

@@ -45,7 +45,7 @@ pub enum ReplayError {
         source: ReadError,
     },
     /// The device that was recorded cannot be made.
-    #[error("{}: recorded configuration: {source}", path.display())]
+    #[error("{}: invalid recorded configuration: {source}", path.display())]
     Config {
         /// The file.
         path: PathBuf,
@@ -73,7 +73,7 @@ pub enum ReplayError {
         path: PathBuf,
     },
     /// Standard output is gone.
-    #[error("standard output")]
+    #[error("cannot write to standard output")]
     Output(#[from] io::Error),
 }
 
@@ -107,7 +107,7 @@ pub fn run(path: &Path, options: &Options, out: &mut dyn Write) -> Result<(), Re
     if header.hcad != env!("CARGO_PKG_VERSION") {
         writeln!(
             out,
-            "recorded by another version; this is hcad {}, which may behave differently",
+            "recorded by a different version; hcad {} may behave differently",
             env!("CARGO_PKG_VERSION")
         )?;
     }
@@ -185,7 +185,7 @@ impl fmt::Display for Report {
                 write!(f, "panic in step {step}: {}", plain::text(message))
             }
             Outcome::Impossible { step, input } => {
-                write!(f, "step {step} is not possible: {}", plain::text(input))
+                write!(f, "step {step} cannot be replayed: {}", plain::text(input))
             }
         }
     }

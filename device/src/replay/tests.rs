@@ -180,5 +180,5 @@ fn hostile_record_sends_nothing_to_the_terminal() {
 
     let outcome = Outcome::Impossible { step: 1, input: "\u{1b}\n".to_owned() };
     let report = Report { counts: Counts::default(), outcome };
-    assert!(report.to_string().ends_with("step 1 is not possible: \\u{1b}\\n"), "{report}");
+    assert!(report.to_string().ends_with("step 1 cannot be replayed: \\u{1b}\\n"), "{report}");
 }

@@ -10,27 +10,27 @@ use serde::{Deserialize, Serialize};
 
 use super::trace::Kind;
 
-/// Trace records to write. An empty list does not restrict.
+/// Trace records to write. An empty list matches all records.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct TraceFilter {
     /// Kinds of records.
     pub kinds: Vec<Kind>,
-    /// Words of which the opcode name must contain one, such as "SEND" or "RDMA_READ". Case, spaces and underscores
-    /// are ignored.
+    /// Words such as "SEND" or "RDMA_READ". A record matches if its opcode name contains one of them. Case, spaces and
+    /// underscores are ignored.
     pub opcodes: Vec<String>,
     /// Queue pair numbers.
     pub qpns: Vec<u32>,
 }
 
-/// Frames to capture. An empty list does not restrict.
+/// Frames to capture. An empty list matches all frames.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct CaptureFilter {
     /// Kinds of frames.
     pub kinds: Vec<FrameKind>,
-    /// Words of which the opcode name must contain one, such as "SEND" or "Acknowledge". Case, spaces and
-    /// underscores are ignored.
+    /// Words such as "SEND" or "Acknowledge". A packet matches if its opcode name contains one of them. Case, spaces
+    /// and underscores are ignored.
     pub opcodes: Vec<String>,
     /// Local queue pair numbers.
     pub qpns: Vec<u32>,

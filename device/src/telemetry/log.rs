@@ -115,7 +115,7 @@ macro_rules! limited {
         match SITE.with($crate::telemetry::log::Site::admit) {
             Some(0) => tracing::$level!($($arg)+),
             Some(suppressed) => {
-                tracing::$level!(suppressed, "similar lines were suppressed before the next one");
+                tracing::$level!(suppressed, "lines similar to the next one were suppressed");
                 tracing::$level!($($arg)+);
             }
             None => {}

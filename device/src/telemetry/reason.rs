@@ -32,86 +32,88 @@ macro_rules! reasons {
 reasons! {
     /// Why a port dropped a frame.
     FrameReason {
-        /// For another MAC, or for a group this port does not listen to. Usual where frames are flooded.
+        /// The destination is another MAC, or a group that this port has not joined. Normal on fabrics that flood
+        /// frames.
         OtherMac "other_mac",
-        /// From a source that no other station can have: a group's MAC or IP address, a loopback or unspecified one, our
-        /// own (RFC 1122, section 3.2.1.3; RFC 4291, section 2.7).
+        /// The source cannot be that of a station: a group MAC or IP address, a loopback or unspecified address, or the
+        /// address of this port (RFC 1122, section 3.2.1.3; RFC 4291, section 2.7).
         BadSource "bad_source",
-        /// From an IP address that the configuration gives to another MAC.
+        /// The configuration assigns the source IP address to another MAC.
         ForeignSource "foreign_source",
-        /// Of a VLAN, in none of which this port is.
+        /// The frame belongs to a VLAN. This port is a member of none.
         Vlan "vlan",
-        /// From our own MAC: the fabric gave us back what we sent to a group, or somebody has our address.
+        /// The source is the MAC of this port. Either the fabric returned a multicast frame to its sender, or another
+        /// station uses the same MAC.
         Reflected "reflected",
-        /// For our MAC, but another IP address.
+        /// The destination is the MAC of this port, but another IP address.
         OtherIp "other_ip",
-        /// A protocol that this port does not speak.
+        /// The port does not support the protocol.
         Protocol "protocol",
-        /// Shorter than its headers or their lengths say.
+        /// The frame is shorter than its headers, or than the length in one of them.
         Short "short",
-        /// A field with a value that the standard excludes.
+        /// A field has a value that the standard does not allow.
         Invalid "invalid",
         /// An IP, UDP or ICMP checksum is wrong.
         Checksum "checksum",
-        /// The invariant CRC is wrong.
+        /// The ICRC is wrong.
         Icrc "icrc",
-        /// An answer was due, but too many frames were waiting to be sent.
+        /// The port should have replied, but too many frames were waiting to be sent.
         NoRoom "no_room",
-        /// An answer was due, but its sender had as many as it may have.
+        /// The port should have replied, but the sender exceeded its reply rate limit.
         OverRate "over_rate",
         /// The link is down.
         LinkDown "link_down",
-        /// From the wire, from which the loopback of the port cuts it off.
+        /// The frame came from the wire while the port was in loopback.
         Loopback "loopback",
     }
 }
 
 reasons! {
-    /// Why a device interface ignored a doorbell, a store or a frame.
+    /// Why a device interface ignored a doorbell, a register write or a frame.
     InterfaceReason {
-        /// The queue pair is in RESET, where interfaces know it by nothing but its number.
+        /// The QP is in RESET.
         QpReset "qp_reset",
-        /// The queue pair is in INIT, and cannot send yet.
+        /// The QP is in INIT and cannot send yet.
         QpInit "qp_init",
-        /// The queue pair is in RTR, and cannot send yet.
+        /// The QP is in RTR and cannot send yet.
         QpRtr "qp_rtr",
-        /// No queue pair has this number.
+        /// No QP has this number.
         NoQp "no_qp",
-        /// No completion queue has this number.
+        /// No CQ has this number.
         NoCq "no_cq",
-        /// No event queue has this number.
+        /// No EQ has this number.
         NoEq "no_eq",
-        /// No queue of the NIC has this number, or it is not enabled.
+        /// No NIC queue has this number, or the queue is not enabled.
         NoQueue "no_queue",
-        /// The object belongs to another page of doorbells.
+        /// The object belongs to a different doorbell page.
         ForeignPage "foreign_page",
-        /// The number is that of an earlier queue pair in the same place.
+        /// The number is that of an earlier QP with the same index.
         StaleQpn "stale_qpn",
-        /// More would be announced than the queue has slots.
+        /// The doorbell announces more requests than the queue has slots.
         Overflow "overflow",
-        /// What it announces was found in memory before it came, and is executed.
+        /// The device had already found the request in guest memory and executed it.
         AlreadyTaken "already_taken",
         /// Software has not initialised the device.
         NotInitialised "not_initialised",
-        /// There is no register.
+        /// No register exists at this address.
         NoRegister "no_register",
-        /// A store of a width or alignment that the registers do not have.
+        /// The width or alignment of the store is not supported by the registers.
         Width "width",
         /// Memory space is disabled in the PCI command register.
         MemorySpaceOff "memory_space_off",
-        /// A frame longer than the MAC takes.
+        /// The frame exceeds the maximum frame size of the MAC.
         Oversize "oversize",
-        /// A frame whose headers make no sense.
+        /// The headers of the frame cannot be parsed.
         Unparsed "unparsed",
-        /// No VSI takes the frame.
+        /// No VSI accepts the frame.
         NoTaker "no_taker",
-        /// The frame's queue has no free buffer.
+        /// The receive queue has no free buffer.
         NoBuffer "no_buffer",
-        /// The frame is longer than its queue takes.
+        /// The frame exceeds the maximum frame size of its receive queue.
         LongerThanQueue "longer_than_queue",
-        /// The VSI may not send this frame.
+        /// The VSI is not allowed to send this frame.
         MayNotSend "may_not_send",
-        /// The RDMA half's table of neighbours has no room for the one that is needed.
+        /// The RDMA ARP table has no free entry for a neighbour that is needed.
         ArpTableFull "arp_table_full",
     }
 }

@@ -304,7 +304,7 @@ impl Store {
 
     fn stop(&mut self, why: &str) {
         if self.ended.is_none() {
-            tracing::error!(path = %self.path.display(), why, "{} stopped: write failed", self.what);
+            tracing::error!(path = %self.path.display(), why, "{} stopped", self.what);
             self.ended = Some(why.to_owned());
         }
         self.target = None;

@@ -97,7 +97,7 @@ fn report(panic: &PanicHookInfo<'_>) {
     let thread = thread::current();
     let name = thread.name().unwrap_or("unnamed");
     let location = panic.location().map(tracing::field::display);
-    let what = panic.payload_as_str().unwrap_or("with a payload that is not text");
+    let what = panic.payload_as_str().unwrap_or("payload is not text");
     let backtrace = Backtrace::capture();
     let backtrace =
         (backtrace.status() == BacktraceStatus::Captured).then(|| tracing::field::display(&backtrace));

@@ -54,7 +54,7 @@ pub enum Kind {
     Write,
     /// Completed command.
     Command,
-    /// Work queue entry taken by the device.
+    /// Work queue entry fetched by the device.
     Wqe,
     /// Completion queue entry written by the device, or a failed attempt.
     Cqe,

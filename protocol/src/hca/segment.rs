@@ -26,16 +26,16 @@ pub(super) const INLINE: u32 = 1 << 31;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum WqeError {
     /// The opcode is unknown, or the service does not have it.
-    #[error("opcode {0:#04x} is not supported")]
+    #[error("unsupported opcode {0:#04x}")]
     Opcode(u8),
     /// The WQE ends inside a segment that its operation needs.
     #[error("the WQE is too short for its {0}")]
     Truncated(&'static str),
     /// Inline data where the operation scatters, or beside data in regions.
-    #[error("inline data is not allowed here")]
+    #[error("unsupported use of inline data")]
     Inline,
     /// An atomic operation needs exactly one data segment of eight bytes.
-    #[error("the result buffer of an atomic operation is not one segment of 8 bytes")]
+    #[error("the result buffer of an atomic operation must be one 8-byte segment")]
     AtomicResult,
 }
 

@@ -257,12 +257,12 @@ impl ActiveRule {
                 let frame = altered.get_or_insert_with(|| frame.to_vec());
                 match alter::corrupt(frame, glance, &mut self.rng) {
                     Some(byte) => format!("one bit of byte {byte} inverted"),
-                    None => "too short to corrupt".to_owned(),
+                    None => "not corrupted: frame is too short".to_owned(),
                 }
             }
             Action::MarkCe => {
                 alter::mark_ce(altered.get_or_insert_with(|| frame.to_vec()), glance);
-                "marked as congestion experienced".to_owned()
+                "marked Congestion Experienced (CE)".to_owned()
             }
         }
     }

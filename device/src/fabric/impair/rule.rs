@@ -23,8 +23,8 @@ const OVERTAKEN_WITHIN_US: u64 = 10_000;
 
 /// An impairment, as written in the configuration and sent by `hcactl`.
 ///
-/// It matches the frames in its direction that fit all selectors given (`qpn`, `psn`, `opcode`, `peer`). With
-/// `qpn`, `psn` or `opcode` it matches RoCE packets only. It applies to every matching frame, to the `nth`, or to a
+/// It matches the frames in its direction that match all given selectors (`qpn`, `psn`, `opcode`, `peer`). If `qpn`,
+/// `psn` or `opcode` is given, it matches RoCE packets only. It applies to every matching frame, to the `nth`, or to a
 /// random choice with `probability`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -39,11 +39,11 @@ pub struct RuleEntry {
     /// Packet sequence number in the BTH.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub psn: Option<u32>,
-    /// Operation, by its name in IBTA volume 1, table 38, such as "RDMA READ response Middle". With a service in
-    /// front ("RC SEND Only") it matches that service only. "CNP" is also accepted.
+    /// Opcode name from IBTA volume 1, table 38, such as "RDMA READ response Middle". With a service prefix ("RC SEND
+    /// Only"), only that service matches. "CNP" is also accepted.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub opcode: Option<String>,
-    /// MAC or IP address of the other side.
+    /// MAC or IP address of the peer.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub peer: Option<String>,
     /// Apply to the n-th matching frame only, counted from 1.
@@ -192,7 +192,7 @@ impl TryFrom<RuleEntry> for Rule {
             (Some(first), count, None) => When::Nth { first, count: count.unwrap_or(1) },
             (None, None, Some(probability)) => When::Chance(probability),
             (None, None, None) => When::Always,
-            (Some(_), _, Some(_)) => return Err(wrong("probability", "excludes `nth`")),
+            (Some(_), _, Some(_)) => return Err(wrong("probability", "cannot be combined with `nth`")),
             (None, Some(_), _) => return Err(wrong("count", "requires `nth`")),
         };
         let opcode = entry.opcode.as_deref().map(str::parse).transpose();
@@ -204,7 +204,7 @@ impl TryFrom<RuleEntry> for Rule {
             Action::Drop | Action::Corrupt | Action::MarkCe => ([0, 0], 1),
         };
         if times.iter().any(|us| *us > MAX_HOLD_US) {
-            return Err(wrong("action", "must not hold a frame for more than 60 seconds"));
+            return Err(wrong("action", "must not delay a frame by more than 60 seconds"));
         }
         if !(1..=MAX_OVERTAKERS).contains(&overtakers) {
             return Err(wrong("action.reorder.by", "must be in 1..=1024"));
@@ -213,7 +213,7 @@ impl TryFrom<RuleEntry> for Rule {
             qpn: number("qpn", entry.qpn)?.map(Qpn::new),
             psn: number("psn", entry.psn)?.map(Psn::new),
             opcode: opcode
-                .map_err(|_| wrong("opcode", "is not an opcode name of IBTA volume 1, table 38"))?,
+                .map_err(|_| wrong("opcode", "is not an opcode name from IBTA volume 1, table 38"))?,
             peer,
             when,
             entry,

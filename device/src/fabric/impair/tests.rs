@@ -237,7 +237,7 @@ fn rules_add_up_and_each_says_what_it_did() {
     assert!(frames.is_empty());
     assert_eq!(
         note,
-        "impairment 1: marked as congestion experienced; impairment 2: delayed by 7 us; \
+        "impairment 1: marked Congestion Experienced (CE); impairment 2: delayed by 7 us; \
          impairment 3: duplicated after 5 us"
     );
     let marked = |frame: Option<Vec<u8>>| frame.is_some_and(|frame| frame[15] == 3);
@@ -274,14 +274,17 @@ fn a_rule_that_means_nothing_is_refused_by_its_key() {
     for (rule, error) in [
         (r#""action": "drop", "nth": 0"#, "nth: must be at least 1"),
         (r#""action": "drop", "count": 2"#, "count: requires `nth`"),
-        (r#""action": "drop", "nth": 2, "probability": 0.5"#, "probability: excludes `nth`"),
+        (r#""action": "drop", "nth": 2, "probability": 0.5"#, "probability: cannot be combined with `nth`"),
         (r#""action": "drop", "qpn": 16777216"#, "qpn: must fit in 24 bits"),
-        (r#""action": "drop", "opcode": "SEND""#, "opcode: is not an opcode name of IBTA volume 1, table 38"),
+        (
+            r#""action": "drop", "opcode": "SEND""#,
+            "opcode: is not an opcode name from IBTA volume 1, table 38",
+        ),
         (r#""action": "drop", "peer": "host""#, "peer: is neither a MAC nor an IP address"),
         (r#""action": {"reorder": {"by": 0}}"#, "action.reorder.by: must be in 1..=1024"),
         (
             r#""action": {"delay": {"us": 60000001}}"#,
-            "action: must not hold a frame for more than 60 seconds",
+            "action: must not delay a frame by more than 60 seconds",
         ),
     ] {
         let entry: RuleEntry = serde_json::from_str(&format!(r#"{{"direction": "tx", {rule}}}"#)).unwrap();

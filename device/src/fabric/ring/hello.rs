@@ -85,7 +85,7 @@ pub(super) enum Unheard {
     Closed,
     #[error("the peer did not send a valid hello")]
     NotHello,
-    #[error("the peer uses protocol version {0}, this hcad uses {VERSION}")]
+    #[error("the peer uses protocol version {0}, this hcad uses version {VERSION}")]
     Version(u16),
     #[error(transparent)]
     Io(#[from] io::Error),

@@ -81,7 +81,7 @@ impl RingFabric {
         let entries = match std::fs::read_dir(&self.folder) {
             Ok(entries) => entries,
             Err(error) => {
-                limited!(warn, folder = %self.folder.display(), %error, "cannot read the ring's directory");
+                limited!(warn, folder = %self.folder.display(), %error, "cannot read the ring directory");
                 return;
             }
         };
@@ -107,7 +107,7 @@ impl RingFabric {
         let Some(socket) = self.reach(mac) else { return };
         let token = self.tokens.make(mac);
         if let Err(error) = hello::send(&socket, &self.own, message, [token, answered]) {
-            limited!(warn, %mac, %error, "cannot connect to ring member");
+            limited!(warn, %mac, %error, "cannot connect to a ring member");
         }
     }
 
@@ -118,7 +118,7 @@ impl RingFabric {
             // Killed, or gone meanwhile: it calls when it is back.
             Err(Errno::CONNREFUSED | Errno::NOENT) => None,
             Err(error) => {
-                limited!(warn, %mac, %error, "cannot connect to ring member");
+                limited!(warn, %mac, %error, "cannot connect to a ring member");
                 None
             }
         }
@@ -131,7 +131,7 @@ impl RingFabric {
                 Ok(Some(socket)) => socket,
                 Ok(None) => return,
                 Err(error) => {
-                    limited!(warn, %error, "cannot accept ring connections");
+                    limited!(warn, %error, "cannot accept connections from ring members");
                     return;
                 }
             };
@@ -158,13 +158,13 @@ impl RingFabric {
                 let mac = hello.from.mac;
                 if let Err(reason) = self.on_hello(socket, hello) {
                     self.stats.rings_broken += 1;
-                    limited!(warn, %mac, reason, "rejected a ring connection");
+                    limited!(warn, %mac, reason, "rejected a connection from a ring member");
                 }
             }
             Ok(None) | Err(Unheard::Closed) => {}
             Err(error) => {
                 self.stats.rings_broken += 1;
-                limited!(warn, %error, "rejected a ring connection");
+                limited!(warn, %error, "rejected a connection from a ring member");
             }
         }
     }
@@ -173,16 +173,16 @@ impl RingFabric {
         let Hello { from, token, answered, kind } = hello;
         let mac = from.mac;
         if mac == self.own.mac || mac.is_multicast() {
-            return Err("the peer's MAC is this device's own or a multicast address".to_owned());
+            return Err("the peer uses the MAC of this device or a multicast MAC".to_owned());
         }
         let proven = self.tokens.proves(mac, answered);
         match kind {
             Kind::Memory { .. } if !proven => {
-                Err("the peer has not proved that it owns the socket of its MAC".to_owned())
+                Err("the peer has not proved that it owns the socket for its MAC".to_owned())
             }
             // The smaller MAC never makes memory.
             Kind::Memory { .. } if mac.0 < self.own.mac.0 => {
-                Err("only the member with the larger MAC creates shared memory".to_owned())
+                Err("only the member with the larger MAC may create the shared memory".to_owned())
             }
             Kind::Memory { len, memfd } => {
                 let (producer, consumer) = share::take(memfd, len).map_err(|error| error.to_string())?;

@@ -73,7 +73,7 @@ impl Interface for E810 {
     type Options = Options;
 
     const NEEDS_TRAPS: Option<&'static str> =
-        Some("share one page between all processes, so that a doorbell may overwrite the previous one");
+        Some("share one page among all guest processes, and a doorbell can overwrite an earlier one");
 
     fn new(setup: Setup) -> Self {
         let function = Function::new(&setup);
@@ -95,7 +95,7 @@ impl E810 {
     fn read_register(&mut self, offset: u64) -> u32 {
         let Some((register, half)) = Register::at(offset) else {
             self.counters.unknown_registers += 1;
-            limited!(debug, offset, "access to an unknown register");
+            limited!(debug, offset, "driver accessed an unknown register");
             return 0;
         };
         let function = &mut self.function;
@@ -161,7 +161,7 @@ impl E810 {
         let vectors = &mut self.function.vectors;
         match register {
             Register::PfgenCtrl if value & FUNCTION_RESET != 0 => {
-                limited!(info, "function reset requested by the driver");
+                limited!(info, "driver requested a function reset");
                 self.counters.function_resets += 1;
                 self.reset_function(cx);
             }
@@ -178,7 +178,7 @@ impl E810 {
     /// Core or global reset: as a reset of the function, and the package is gone. The driver is told, for which the interrupts
     /// still are as it has set them up.
     fn reset_device(&mut self, cx: &mut Context<'_>) {
-        limited!(info, "device reset requested by the driver");
+        limited!(info, "driver requested a device reset");
         self.counters.device_resets += 1;
         self.function.vectors.fire_other(cx, OtherCauses::GLOBAL_RESET);
         self.reset_function(cx);
@@ -211,7 +211,7 @@ impl E810 {
     /// The driver enables or disables its link, and is told in any case.
     pub(super) fn set_link_enabled(&mut self, cx: &mut Context<'_>, enabled: bool) {
         if self.link.set_enabled(enabled) {
-            limited!(info, enabled, "driver changed the link");
+            limited!(info, enabled, "driver enabled or disabled the link");
         }
         post_link_event(self, cx);
     }

@@ -49,7 +49,8 @@ impl Resources {
     pub(super) fn allocate(&mut self, buffer: &mut [u8]) -> Result<(), AdminError> {
         let mut left = Buffer::new(buffer);
         let ResourceHeader { kind, count, .. } = ResourceHeader::parse(left.next()?);
-        let none_left = AdminError::new(AdminStatus::NoSpace, "resources of type", u8::from(kind).into());
+        let none_left =
+            AdminError::new(AdminStatus::NoSpace, "too few free resources of type", u8::from(kind).into());
         if let Some(room) = self.left.get_mut(&kind) {
             *room = room.checked_sub(count).ok_or(none_left)?;
             return Ok(());
@@ -74,8 +75,10 @@ impl Resources {
         let ResourceHeader { kind, count, .. } = ResourceHeader::parse(left.next()?);
         if let Some(room) = self.left.get_mut(&kind) {
             let after = room.checked_add(count).filter(|after| *after <= FUNCTION_FILTERS);
-            *room =
-                after.ok_or(AdminError::no_entry("filter allocation", (FUNCTION_FILTERS - *room).into()))?;
+            *room = after.ok_or(AdminError::no_entry(
+                "more filters freed than allocated, allocated:",
+                (FUNCTION_FILTERS - *room).into(),
+            ))?;
             return Ok(());
         }
         let numbers = self.numbered.get_mut(&kind).ok_or(unknown(kind))?;

@@ -180,7 +180,7 @@ impl Vsis {
 
     fn scaled(&mut self, vsi: u16, valid: bool) -> Result<&mut Vsi, AdminError> {
         let found = self.get_mut(VsiNumber::new(vsi)).filter(|_| valid);
-        found.ok_or(AdminError::no_entry("vsi", vsi.into()))
+        found.ok_or(AdminError::no_entry("VSI", vsi.into()))
     }
 }
 

@@ -168,7 +168,10 @@ impl Scheduler {
             for bytes in &*elements {
                 let Element { parent, data, .. } = Element::parse(bytes);
                 if parent != group.parent {
-                    return Err(AdminError::invalid("element parent", parent.get().into()));
+                    return Err(AdminError::invalid(
+                        "element parent differs from group parent, TEID",
+                        parent.get().into(),
+                    ));
                 }
                 if data.kind != ElementKind::Generic || layer >= LEAF_LAYER {
                     return Err(AdminError::invalid("element type", u8::from(data.kind).into()));
@@ -233,7 +236,10 @@ impl Scheduler {
             let Move { source, destination, count } = Move::parse(left.next()?);
             let teids: &mut [[u8; 4]] = left.next_all(count)?;
             if self.node(source)?.layer != self.node(destination)?.layer {
-                return Err(AdminError::invalid("destination on another layer", destination.get().into()));
+                return Err(AdminError::invalid(
+                    "destination is on a different layer, TEID",
+                    destination.get().into(),
+                ));
             }
             for bytes in teids {
                 let teid = Teid::new(u32::from_le_bytes(*bytes));
@@ -280,7 +286,11 @@ impl Scheduler {
                 let teid = Teid::new(u32::from_le_bytes(*bytes));
                 if self.child(group.parent, teid)?.layer <= CLASS_LAYER {
                     let status = AdminStatus::NotPermitted;
-                    return Err(AdminError::new(status, "traffic class deletion", teid.get().into()));
+                    return Err(AdminError::new(
+                        status,
+                        "cannot delete the port or a traffic class, TEID",
+                        teid.get().into(),
+                    ));
                 }
                 self.remove(teid);
             }
@@ -298,7 +308,7 @@ impl Scheduler {
             let Some(number) = self.profiles_of(&profile)?.take() else {
                 return Err(AdminError::new(
                     AdminStatus::NoSpace,
-                    "rate profiles on layer",
+                    "limit of rate profiles reached on layer",
                     profile.level.into(),
                 ));
             };
@@ -346,7 +356,7 @@ impl Scheduler {
         let parent = if parent == Self::DEFAULT_LEAF { self.node(parent)?.parent } else { parent };
         let layer = self.room_below(parent, 1)?;
         if layer != LEAF_LAYER {
-            return Err(AdminError::invalid("queue parent", parent.get().into()));
+            return Err(AdminError::invalid("queue parent is on the wrong layer, TEID", parent.get().into()));
         }
         Ok(self.insert(parent, layer, ElementData { kind: ElementKind::Leaf, ..data }))
     }
@@ -382,15 +392,19 @@ impl Scheduler {
         let node = self.node(parent)?;
         let layer = node.layer + 1;
         let Some(in_layer) = self.per_layer.get(layer) else {
-            return Err(AdminError::invalid("parent on the last layer", parent.get().into()));
+            return Err(AdminError::invalid("parent is on the last layer, TEID", parent.get().into()));
         };
         let children = node.children.len() + usize::from(count);
         if children > MAX_SIBLINGS.into() || count > MAX_LAYER_ELEMENTS - in_layer {
-            return Err(AdminError::new(AdminStatus::NoSpace, "children of element", parent.get().into()));
+            return Err(AdminError::new(
+                AdminStatus::NoSpace,
+                "limit of children reached by parent, TEID",
+                parent.get().into(),
+            ));
         }
         // The last number of all is no TEID.
         if u32::from(count) >= u32::MAX - self.last_teid {
-            return Err(AdminError::new(AdminStatus::NoSpace, "TEIDs", self.last_teid.into()));
+            return Err(AdminError::new(AdminStatus::NoSpace, "TEIDs exhausted at", self.last_teid.into()));
         }
         Ok(layer)
     }
@@ -399,7 +413,11 @@ impl Scheduler {
         if self.node(parent)?.children.len() < MAX_SIBLINGS.into() {
             Ok(())
         } else {
-            Err(AdminError::new(AdminStatus::NoSpace, "children of element", parent.get().into()))
+            Err(AdminError::new(
+                AdminStatus::NoSpace,
+                "limit of children reached by parent, TEID",
+                parent.get().into(),
+            ))
         }
     }
 
@@ -464,7 +482,7 @@ impl Node {
 }
 
 fn unknown(teid: Teid) -> AdminError {
-    AdminError::no_entry("teid", teid.get().into())
+    AdminError::no_entry("TEID", teid.get().into())
 }
 
 #[cfg(test)]

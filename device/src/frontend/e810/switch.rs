@@ -228,7 +228,11 @@ impl Switch {
             self.indices.give_back(old.index);
         }
         let Some(index) = self.indices.take() else {
-            return Err(AdminError::new(AdminStatus::NoSpace, "rules", self.indices.used().into()));
+            return Err(AdminError::new(
+                AdminStatus::NoSpace,
+                "limit of rules reached at",
+                self.indices.used().into(),
+            ));
         };
         table.insert(key, Rule { index, action });
         self.keys.insert(index, key);
@@ -255,7 +259,11 @@ impl Switch {
         let targets: Vec<_> = forwards.map(|action| Target::new(action.target, action.list)).collect();
         targets.iter().try_for_each(|target| target.check(ResourceKind::VsiList, named))?;
         if !self.large_actions.contains_key(&index) && self.large_actions.len() >= MAX_LARGE_ACTIONS {
-            return Err(AdminError::new(AdminStatus::NoSpace, "large actions", MAX_LARGE_ACTIONS as u64));
+            return Err(AdminError::new(
+                AdminStatus::NoSpace,
+                "limit of large actions reached at",
+                MAX_LARGE_ACTIONS as u64,
+            ));
         }
         self.large_actions.insert(index, targets);
         Ok(())

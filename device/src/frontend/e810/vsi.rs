@@ -183,7 +183,11 @@ impl Vsis {
         }
         let context = VsiContext::parse(Buffer::new(buffer).next()?);
         let Some(number) = self.numbers.take() else {
-            return Err(AdminError::new(AdminStatus::NoSpace, "vsis", self.numbers.used().into()));
+            return Err(AdminError::new(
+                AdminStatus::NoSpace,
+                "limit of VSIs reached at",
+                self.numbers.used().into(),
+            ));
         };
         self.vsis.insert(VsiNumber::new(number), Vsi::new(&context));
         Ok(self.answer(number))
@@ -211,7 +215,7 @@ impl Vsis {
         self.named(parameters)?;
         if VsiNumber::new(parameters.number) == DEFAULT {
             let status = AdminStatus::NotPermitted;
-            return Err(AdminError::new(status, "free of the default VSI", parameters.number.into()));
+            return Err(AdminError::new(status, "cannot free the default VSI", parameters.number.into()));
         }
         self.vsis.remove(&VsiNumber::new(parameters.number));
         self.numbers.give_back(parameters.number);
@@ -242,7 +246,7 @@ impl Vsis {
 
     fn named(&mut self, parameters: &VsiParameters) -> Result<&mut Vsi, AdminError> {
         let vsi = self.vsis.get_mut(&VsiNumber::new(parameters.number)).filter(|_| parameters.number_valid);
-        vsi.ok_or(AdminError::no_entry("vsi", parameters.number.into()))
+        vsi.ok_or(AdminError::no_entry("VSI", parameters.number.into()))
     }
 
     fn answer(&self, number: u16) -> VsiAnswer {

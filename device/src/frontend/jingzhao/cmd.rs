@@ -82,7 +82,11 @@ fn dispatch(
         (Op::MadIfc, Some(_)) => return Ok(hca::mad_ifc(cx)),
         (_, Some(resources)) => on_resources(resources, setup, cx, command, inbox)?,
         (_, None) => {
-            return Err(CmdError::new(CmdStatus::BadSysState, "command before INIT_HCA", 0));
+            return Err(CmdError::new(
+                CmdStatus::BadSysState,
+                "INIT_HCA required before opcode",
+                command.op.spec().code.into(),
+            ));
         }
     }
     Ok(Outbox::new())

@@ -58,7 +58,7 @@ pub struct JingZhao {
 impl Interface for JingZhao {
     type Options = Options;
 
-    const NEEDS_TRAPS: Option<&'static str> = Some("carry information that guest memory does not repeat");
+    const NEEDS_TRAPS: Option<&'static str> = Some("carry information that is not in guest memory");
 
     fn new(setup: Setup) -> Self {
         let doorbells = Doorbells::new(setup.options.uar_pages.bar_len());
@@ -84,7 +84,7 @@ impl JingZhao {
                 }
             }
             Some(Register::Reset) if value & 1 != 0 => {
-                limited!(info, "device reset requested by the driver");
+                limited!(info, "driver requested a device reset");
                 cx.engine.reset(self.setup.engine);
                 cx.monitor.forget_qps();
                 self.reset();

@@ -62,21 +62,21 @@ pub struct LimitsEntry {
     pub max_mpts: Count<0, 20>,
     /// Protection domains, 1 to 2^24.
     pub max_pds: Count<0, 24>,
-    /// Work requests in a queue, 1 to 2^16.
+    /// Work requests per send or receive queue, 1 to 2^16.
     pub max_wqes: Count<0, 16>,
-    /// Entries of a CQ, 1 to 2^20. SW2HW_CQ and RESIZE_CQ reject larger CQs.
+    /// Entries per CQ, 1 to 2^20. SW2HW_CQ and RESIZE_CQ reject larger CQs.
     pub max_cqes: Count<0, 20>,
-    /// Elements of a gather list; they must fit in a WQE of `max_send_wqe_len`.
+    /// Elements per gather list. They must fit in a WQE of `max_send_wqe_len`.
     pub max_send_sges: u8,
-    /// Bytes of a send WQE: a multiple of 16, at most 1008.
+    /// Size of a send WQE in bytes, a multiple of 16 up to 1008.
     pub max_send_wqe_len: u16,
-    /// Elements of a scatter list; they must fit in a WQE of `max_recv_wqe_len`.
+    /// Elements per scatter list. They must fit in a WQE of `max_recv_wqe_len`.
     pub max_recv_sges: u8,
-    /// Bytes of a receive WQE: a multiple of 16, at most 4096.
+    /// Size of a receive WQE in bytes, a multiple of 16 up to 4096.
     pub max_recv_wqe_len: u16,
-    /// Reserved QP numbers, starting at 0, that software does not use: 1 to 2^15 and less than `max_qps`.
+    /// QP numbers, starting at 0, that software must not use: 1 to 2^15, and less than `max_qps`.
     pub reserved_qps: Count<0, 15>,
-    /// Bytes of context memory. The public driver fails to load if its tables do not fit.
+    /// Size of context memory in bytes. The public driver fails to load if its tables do not fit.
     #[schemars(with = "u64", range(min = 1))]
     pub max_icm_len: NonZeroU64,
 }
@@ -116,7 +116,7 @@ pub enum LimitsError {
         most: u16,
     },
     /// A list does not fit.
-    #[error("{key}: {sges} elements do not fit in a WQE of {len} bytes, the maximum is {most}")]
+    #[error("{key}: {sges} elements do not fit in a WQE of {len} bytes, maximum is {most}")]
     Sges {
         /// Which.
         key: &'static str,
@@ -219,11 +219,11 @@ mod tests {
             (r#"{"max_recv_wqe_len": 40}"#, "max_recv_wqe_len: 40 is not a multiple of 16 from 16 to 4096"),
             (
                 r#"{"max_send_sges": 29}"#,
-                "max_send_sges: 29 elements do not fit in a WQE of 512 bytes, the maximum is 28",
+                "max_send_sges: 29 elements do not fit in a WQE of 512 bytes, maximum is 28",
             ),
             (
                 r#"{"max_recv_sges": 32}"#,
-                "max_recv_sges: 32 elements do not fit in a WQE of 512 bytes, the maximum is 31",
+                "max_recv_sges: 32 elements do not fit in a WQE of 512 bytes, maximum is 31",
             ),
             (r#"{"reserved_qps": 16, "max_qps": 16}"#, "reserved_qps: must be less than max_qps"),
             (r#"{"max_icm_len": 0}"#, "expected a nonzero u64"),

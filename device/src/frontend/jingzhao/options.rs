@@ -17,7 +17,7 @@ pub enum SqAddr {
     Unit,
     /// Doorbells in slots, links in bytes, as in the public kernel driver.
     Index,
-    /// Detected for each QP: slots if only that leads to the slot after the last WQE.
+    /// Detected for each QP. Positions are slots if only this interpretation leads to the slot after the last WQE.
     Auto,
 }
 
@@ -35,16 +35,16 @@ pub struct QueueOptions {
     /// chain. Needed with the public kernel driver, which links WQEs of different doorbells; otherwise such a WQE
     /// may be executed twice.
     pub late_link: bool,
-    /// J-08: take the length of a user queue from its memory region, if that is a power of two and not shorter than
-    /// the QPC says. Needed by the public user library, which rounds lengths up and enlarges slots after the kernel
+    /// J-08: take the length of a user queue from its memory region, if that is a power of two and at least the length
+    /// in the QPC. Needed by the public user library, which rounds lengths up and enlarges slots after the kernel
     /// driver has written the context.
     pub queue_len_from_region: bool,
     /// J-12: clear the link of a user send WQE after reading it, so that it is not followed again when the slot is
     /// reused. Needed by the public user library, which leaves the links of earlier batches in place.
     pub clear_links: bool,
-    /// J-23: mark a receive WQE without a valid bit as consumed, by writing terminators into its data units.
-    /// Without this such a slot looks posted forever: messages overwrite buffers that were not posted again, and a
-    /// QP in ERR never stops flushing.
+    /// J-23: mark a receive WQE without a valid bit as consumed by writing terminators into its data units. Without
+    /// this option, the slot looks posted forever: messages overwrite buffers that were not posted again, and a QP in
+    /// ERR never stops flushing.
     pub rq_clear: bool,
     /// J-23: treat a receive WQE of a user queue as posted only if its valid bit is set. The public user library
     /// always sets the bit, but does not clear its queue when a QP is reused after RESET. Without this option, WQEs
@@ -56,8 +56,8 @@ pub struct QueueOptions {
     /// public driver: its kernel consumers never set the bit, and it does not tell the device that all requests of
     /// a QP are signalled.
     pub honour_c: bool,
-    /// Use the MAC and IP addresses in a ud unit. The public user library does not write them, so that they contain
-    /// old buffer contents.
+    /// Use the MAC and IP addresses in a ud unit. The public user library does not write them, so they contain stale
+    /// data.
     pub ud_addresses: bool,
 }
 
@@ -84,10 +84,10 @@ impl Default for QueueOptions {
 #[serde(default, deny_unknown_fields)]
 pub struct Options {
     /// Fail commands with the precise status codes that only the public driver defines, instead of 03h. The driver
-    /// turns them into more specific error numbers than EINVAL.
+    /// maps them to more specific errno values than EINVAL.
     pub extended_status: bool,
     /// J-02: number of UAR pages, 2048 or 4096, which determines the size of BAR2. The public driver never reuses a
-    /// low page, so that with 2048 pages doorbells get lost after the device has been opened about 2000 times.
+    /// low page. With 2048 pages, doorbells are lost after the device has been opened about 2000 times.
     #[schemars(with = "u16", extend("enum" = [2048, 4096]))]
     pub uar_pages: UarPages,
     /// Execute a doorbell only in the UAR page that the context of the QP names.
@@ -97,7 +97,7 @@ pub struct Options {
     pub qpn_check: bool,
     /// Board ID that QUERY_ADAPTER returns.
     pub board_id: BoardId,
-    /// J-29: meaning of the RNR timer codes of software.
+    /// J-29: meaning of the RNR timer codes in contexts.
     pub rnr_timer_table: RnrTimerTable,
     /// J-42: RNR timer code used for QPs whose software set 0, and returned by QUERY_QP. The code 0 itself means
     /// 655.36 ms, which the public driver sets regardless of its user's request.
@@ -114,8 +114,8 @@ pub struct Options {
     /// J-47: outstanding READs and atomics of a QP as requester, 1 to 16. A QPC has no field for MAX_QP_RD_ATOMIC.
     #[schemars(with = "u8", range(min = 1, max = 16))]
     pub max_rd_atomic: RdAtomicDepth,
-    /// J-47: outstanding READs and atomics of a QP as responder, 1 to 16. A QPC has no field for
-    /// MAX_DEST_RD_ATOMIC. As many atomic responses are kept for duplicate requests.
+    /// J-47: outstanding READs and atomics of a QP as responder, 1 to 16. A QPC has no field for MAX_DEST_RD_ATOMIC.
+    /// The device keeps the same number of atomic responses for duplicate requests.
     #[schemars(with = "u8", range(min = 1, max = 16))]
     pub max_dest_rd_atomic: RdAtomicDepth,
     /// Options of work queues.

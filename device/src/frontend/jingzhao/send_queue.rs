@@ -43,13 +43,13 @@ const SHORT_WQE: usize = 128;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum TooManyDoorbells {
     /// Software rang for slots that are still in use.
-    #[error("more doorbells are pending than the send queue has slots ({slots})")]
+    #[error("send queue has {slots} slots, but more doorbells are pending")]
     OfQueue {
         /// Slots of the queue.
         slots: u32,
     },
     /// Software let very many queues stall and rang on.
-    #[error("limit of {POOLED_DOORBELLS} pending doorbells of all send queues reached")]
+    #[error("limit of {POOLED_DOORBELLS} pending doorbells for all send queues reached")]
     OfDevice,
 }
 

@@ -137,7 +137,7 @@ pub(super) fn eqe(trace: &mut Trace, to: Option<EqPlace>, eqe: &Eqe, lost: Optio
                 Hex(eqn).show("eqn", fields);
                 slot.show("slot", fields);
             }
-            None => "no EQ takes it".show("lost", fields),
+            None => "no EQ receives this event".show("lost", fields),
         }
         lost.map(|error| format!("{error}")).as_deref().show("lost", fields);
         eqe.describe(fields);

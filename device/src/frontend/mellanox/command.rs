@@ -49,7 +49,8 @@ impl Inbox {
     pub fn fetch(&mut self, dma: &GuestMemory, at: u64, len: usize) -> Result<&[u8], CmdError> {
         let (copy, _) = self.page.split_at_mut(len.min(MAILBOX_LEN));
         if !copy.is_empty() {
-            dma.read(Iova::new(at), copy).map_err(|error| beyond_dma("inbox", &error))?;
+            dma.read(Iova::new(at), copy)
+                .map_err(|error| beyond_dma("inbox not in mapped memory at", &error))?;
         }
         self.len = copy.len();
         Ok(copy)
@@ -70,7 +71,8 @@ impl Mailboxes {
         if self.outbox.is_empty() {
             return Ok(());
         }
-        dma.write(Iova::new(at), &self.outbox).map_err(|error| beyond_dma("outbox", &error))
+        dma.write(Iova::new(at), &self.outbox)
+            .map_err(|error| beyond_dma("outbox not in mapped memory at", &error))
     }
 }
 

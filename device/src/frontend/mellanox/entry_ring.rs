@@ -20,10 +20,10 @@ pub const HARDWARE_OWNED: u8 = 0x80;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum WriteError {
     /// Software has not read the entry that is in its place.
-    #[error("the queue is full, software has not consumed the oldest entry")]
+    #[error("the queue is full: software has not consumed the oldest entry")]
     Full,
     /// The buffer cannot be reached.
-    #[error("the buffer is not accessible ({0})")]
+    #[error("the buffer is not accessible: {0}")]
     Access(AccessError),
 }
 

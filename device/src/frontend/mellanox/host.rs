@@ -116,7 +116,7 @@ impl Context<'_> {
     pub fn modify_qp(&mut self, queues: &mut impl Queues, qpn: Qpn, modify: &Modify) -> Result<(), CmdError> {
         let (engine, cx) = self.split();
         let moved = engine.modify_qp(cx.now, qpn, modify, &mut DeviceHost { queues: Some(queues), cx });
-        moved.map_err(|_| CmdError::new(CmdStatus::InternalErr, "QP", qpn.get().into()))
+        moved.map_err(|_| CmdError::new(CmdStatus::InternalErr, "unknown QP", qpn.get().into()))
     }
 
     /// Tells the engine that a send queue may have new requests.

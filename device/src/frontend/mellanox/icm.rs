@@ -32,7 +32,7 @@ impl From<IcmError> for CmdError {
         match error {
             IcmError::Unmapped(addr) => Self::param("unmapped ICM address", addr.get()),
             IcmError::Dma(error) => {
-                Self::new(CmdStatus::InternalErr, "ICM page outside guest memory at", error.iova.get())
+                Self::new(CmdStatus::InternalErr, "ICM page not in mapped memory at", error.iova.get())
             }
         }
     }

@@ -51,7 +51,7 @@ impl HcrWatch {
         if std::mem::take(&mut self.unseen) {
             found.add(
                 rules.not_polled,
-                format!("{name} written before software read the end of the previous command"),
+                format!("{name} written before software polled the previous command to completion"),
             );
         }
         let reserved = match word {
@@ -60,12 +60,12 @@ impl HcrWatch {
             _ => 0,
         };
         if reserved != 0 {
-            found.add(rules.reserved, format!("reserved bits {reserved:#x} of {name}"));
+            found.add(rules.reserved, format!("reserved bits {reserved:#x} set in {name}"));
         }
         if word == HcrWord::Command {
             let go = CommandWord::from_bits(value).go();
             if !go {
-                found.add(rules.no_effect, format!("command word without go bit: {value:#x}"));
+                found.add(rules.no_effect, format!("command word {value:#x} written without the go bit"));
             }
             self.unseen |= go;
         }
@@ -82,7 +82,7 @@ pub fn overlapping(tables: &[NamedTable]) -> Vec<String> {
         for (other, earlier, earlier_len) in tables.iter().take(n) {
             let begins = |table: &Table| u128::from(table.base.get());
             if begins(table) < end(earlier, *earlier_len) && begins(earlier) < end(table, *len) {
-                found.push(format!("{other} and {name} tables"));
+                found.push(format!("the {other} and {name} tables overlap in ICM"));
             }
         }
     }
@@ -106,10 +106,20 @@ pub fn map(
     let in_icm = |range: &IcmRange| (range.start.get(), range.length);
     let on_bus = |range: &IcmRange| (range.bus.get(), range.length);
     for range in met(mapped.map(|range| in_icm(&range)), new, in_icm) {
-        found.add(over_mapped, format!("{} pages at ICM {}", range.length / PAGE_LEN, range.start));
+        let pages = range.length / PAGE_LEN;
+        let what = format!(
+            "MAP_ICM at ICM address {}, page count {pages}: the range overlaps mapped pages",
+            range.start
+        );
+        found.add(over_mapped, what);
     }
     for range in met(lent.map(|range| on_bus(&range)), new, on_bus) {
-        found.add(same_page, format!("{} pages at bus address {}", range.length / PAGE_LEN, range.bus));
+        let pages = range.length / PAGE_LEN;
+        let what = format!(
+            "MAP_ICM of bus address {}, page count {pages}: the pages are already mapped elsewhere",
+            range.bus
+        );
+        found.add(same_page, what);
     }
 }
 
@@ -160,7 +170,10 @@ pub fn ring_begins(
 ) {
     if ring_reached(access, buffer, queue, reach, found) && !OwnedRing::new(*buffer, 0, access).checks_owner()
     {
-        found.add(owner, format!("entries of {queue} without the owner bit; overruns cannot be detected"));
+        found.add(
+            owner,
+            format!("entries of {queue} are not in hardware ownership; overruns cannot be detected"),
+        );
     }
 }
 
@@ -178,7 +191,7 @@ pub fn ring_reached(
     if let Err(error) = granted {
         found.add(
             rule,
-            format!("{len} bytes for {queue} in the memory region with key {}: {error}", buffer.lkey),
+            format!("{queue} needs {len} bytes in the memory region with key {}: {error}", buffer.lkey),
         );
     }
     granted.is_ok()

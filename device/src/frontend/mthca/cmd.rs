@@ -90,7 +90,11 @@ fn dispatch(
         Op::CloseHca => Ok(hca::close(state, setup, cx)),
         _ => match state.resources_mut() {
             Some(resources) => on_resources(Call { resources, setup, cx, command, inbox }),
-            None => Err(CmdError::new(CmdStatus::BadSysState, "command before INIT_HCA", 0)),
+            None => Err(CmdError::new(
+                CmdStatus::BadSysState,
+                "INIT_HCA required, in_modifier",
+                command.in_modifier.into(),
+            )),
         },
     }
 }

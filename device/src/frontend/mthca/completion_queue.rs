@@ -98,7 +98,11 @@ impl CompletionQueue {
         ring.move_to(Buffer { start, lkey, log_entries, ..*ring.ring().buffer() });
         let unread = ring.unread();
         if u64::from(unread) > ring.ring().entries() {
-            return Err(CmdError::new(CmdStatus::BadSize, "unread CQ entries", unread.into()));
+            return Err(CmdError::new(
+                CmdStatus::BadSize,
+                "new CQ buffer too small for unread entries:",
+                unread.into(),
+            ));
         }
         self.ring = ring;
         Ok(())

@@ -125,7 +125,7 @@ impl Mthca {
             }
             (None, _) => cx.monitor.ignored_store(InterfaceReason::NoRegister, Bar::Bar0.number(), offset),
             (Some(Register::Reset), _) if value == RESET_VALUE => {
-                limited!(info, "device reset requested by the driver");
+                limited!(info, "driver requested a device reset");
                 self.counters.resets += 1;
                 cx.engine.reset(self.setup.engine);
                 cx.monitor.forget_qps();

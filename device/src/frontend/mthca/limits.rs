@@ -63,28 +63,28 @@ pub struct LimitsEntry {
     pub max_qps: Count<8, 17>,
     /// CQs, 2^8 to 2^17. The driver uses its module parameter num_cq instead.
     pub max_cqs: Count<8, 17>,
-    /// SRQs, 2^12 to 2^16. The minimum is what fills one ICM chunk of the driver's table.
+    /// SRQs, 2^12 to 2^16. The minimum fills one ICM chunk of the driver's table.
     pub max_srqs: Count<12, 16>,
     /// MPT entries (memory regions), 2^8 to 2^20. The driver uses its module parameter num_mpt instead.
     pub max_mpts: Count<8, 20>,
-    /// Work requests in a queue of a QP, 1 to 2^15.
+    /// Work requests per send or receive queue, 1 to 2^15.
     pub max_wqes: Count<0, 15>,
-    /// Work requests in an SRQ, 1 to 2^14.
+    /// Work requests per SRQ, 1 to 2^14.
     pub max_srq_wqes: Count<0, 14>,
-    /// Entries of a CQ, 1 to 2^17.
+    /// Entries per CQ, 1 to 2^17.
     pub max_cqes: Count<0, 17>,
     /// Outstanding READs and atomics of a QP as requester, 1 to 2^4.
     pub max_rd_atomic: Count<0, 4>,
-    /// GIDs of the port, 2^3 to 2^5. The driver queries each of them when it is loaded.
+    /// GIDs of the port, 2^3 to 2^5. The driver queries each of them when it loads.
     pub max_gids: Count<3, 5>,
-    /// P_Keys of the port, 2^5 or 2^6. The driver queries each of them when it is loaded.
+    /// P_Keys of the port, 2^5 or 2^6. The driver queries each of them when it loads.
     pub max_pkeys: Count<5, 6>,
-    /// MiB of UAR pages, which is the size of BAR2: 1 to 2^3.
+    /// Size of the UAR pages (BAR2) in MiB, 1 to 2^3.
     pub uar_mib: Count<0, 3>,
-    /// Elements of a gather list, 4 to 30.
+    /// Elements per gather list, 4 to 30.
     #[schemars(range(min = 4, max = 30))]
     pub max_send_sges: u8,
-    /// Elements of a scatter list, 4 to 30.
+    /// Elements per scatter list, 4 to 30.
     #[schemars(range(min = 4, max = 30))]
     pub max_recv_sges: u8,
 }

@@ -31,7 +31,7 @@ pub fn region(mpt: &Mpt) -> Result<(MemoryRegion, Option<PageEntries>), CmdError
     if mpt.key == END_KEY {
         return Err(CmdError::new(
             CmdStatus::BadIndex,
-            "key reserved as list terminator",
+            "key is reserved as list terminator:",
             END_KEY.get().into(),
         ));
     }
@@ -67,7 +67,7 @@ fn entries(mpt: &Mpt) -> Result<PageEntries, CmdError> {
     let pages = pages.div_ceil(1 << mpt.page_shift);
     let count = u64::try_from(pages).ok().filter(|pages| *pages <= MAX_PAGES);
     let count = count.and_then(|pages| usize::try_from(pages).ok());
-    let count = count.ok_or(CmdError::new(CmdStatus::ExceedLim, "region length", mpt.length))?;
+    let count = count.ok_or(CmdError::new(CmdStatus::ExceedLim, "memory region length", mpt.length))?;
     Ok(PageEntries { first: mtt / ALIGN, count })
 }
 

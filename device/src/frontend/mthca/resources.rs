@@ -217,7 +217,7 @@ impl Regions {
         if self.keys.get(index).is_some() {
             return Err(CmdError::new(
                 CmdStatus::BadResState,
-                "MPT entry already in hardware ownership",
+                "already in hardware ownership: MPT entry",
                 index.into(),
             ));
         }
@@ -225,8 +225,9 @@ impl Regions {
         if let Some(entries) = entries {
             self.take_over(dma, &entries)?;
         }
-        let full =
-            |TableFull| CmdError::new(CmdStatus::ExceedLim, "limit of MPT entries reached at", index.into());
+        let full = |TableFull| {
+            CmdError::new(CmdStatus::ExceedLim, "limit of MPT entries reached at index", index.into())
+        };
         self.keys.insert(region).map_err(full)?;
         Ok(())
     }
@@ -240,7 +241,7 @@ impl Regions {
             return Err(CmdError::new(CmdStatus::BadIndex, "MPT index", index.into()));
         }
         let not_valid =
-            CmdError::new(CmdStatus::BadResState, "MPT entry not in hardware ownership", index.into());
+            CmdError::new(CmdStatus::BadResState, "not in hardware ownership: MPT entry", index.into());
         self.keys.remove(index).ok_or(not_valid)
     }
 
@@ -266,7 +267,8 @@ impl Regions {
         let unmapped = CmdError::param("MTT entry", first);
         let start = self.mtt.addr(first).ok_or(unmapped)?;
         self.icm.check(start, count * ENTRY_LEN)?;
-        let full = |TableFull| CmdError::new(CmdStatus::ExceedLim, "limit of MTT entries reached at", first);
+        let full =
+            |TableFull| CmdError::new(CmdStatus::ExceedLim, "limit of MTT entries reached at index", first);
         self.mtt.reserve(first, count).map_err(full)?;
         let mut at = first;
         let mut left = count;

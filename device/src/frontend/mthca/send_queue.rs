@@ -19,7 +19,7 @@ use crate::memory::queue::QueueMemory;
 
 /// Software rang for slots that are still in use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-#[error("more requests are posted than the send queue has slots ({0})")]
+#[error("send queue has {0} slots, but more requests are posted")]
 pub struct TooMany(u16);
 
 /// What a WQE holds.

@@ -107,7 +107,7 @@ pub(super) fn eqe(trace: &mut Trace, place: Option<(Eqn, u32)>, event: &Eqe, los
                 Hex(eqn.get()).show("eqn", fields);
                 slot.show("slot", fields);
             }
-            None => "no EQ takes it".show("lost", fields),
+            None => "no EQ receives this event".show("lost", fields),
         }
         lost.map(|error| format!("{error}")).as_deref().show("lost", fields);
         event.describe(fields);

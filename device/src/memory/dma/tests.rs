@@ -415,7 +415,7 @@ fn files_are_limited_in_number_and_together_in_length() {
     let refused = memory.map(iova(1 << 20), PAGE_LEN, RW, Some((memfd(3), 0))).unwrap_err();
     assert_eq!(
         refused.to_string(),
-        "a file of 0x3000 bytes, with 0x8000 bytes already mapped, exceeds the limit of 0xa000; raise `guest_memory.max_gib`"
+        "a file of 0x3000 bytes, with 0x8000 bytes already mapped, exceeds the limit of 0xa000 bytes; raise `guest_memory.max_gib`"
     );
     memory.map(iova(PAGE_LEN), PAGE_LEN, RW, Some((dup(&large), PAGE_LEN))).unwrap();
     memory.map(iova(1 << 20), PAGE_LEN, RW, Some((memfd(1), 0))).unwrap();
@@ -548,7 +548,7 @@ fn a_file_whose_pages_others_could_withhold_is_refused_unless_it_is_allowed() {
     let refused = memory.map(iova(0), PAGE_LEN, RO, Some((sysfs.into(), 0))).unwrap_err();
     assert_eq!(
         refused.to_string(),
-        "guest memory file is on a file system of type 0x62656572; it must be on tmpfs or hugetlbfs"
+        "guest memory file is on a file system of type 0x62656572, expected tmpfs or hugetlbfs"
     );
 
     let mut memory = GuestMemory::new(Limits { file_systems: FileSystems::Any, ..Limits::default() });

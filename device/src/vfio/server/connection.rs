@@ -41,7 +41,7 @@ pub enum Gone {
     #[error("client violated the vfio-user protocol")]
     Violation(#[from] Violation),
     /// Its memory is not all there, see [`GuestMemory::is_lost`](crate::memory::GuestMemory::is_lost).
-    #[error("client memory is not accessible")]
+    #[error("guest memory is not accessible")]
     MemoryLost,
     /// The socket failed.
     #[error("client connection failed")]

@@ -31,7 +31,7 @@ pub enum Violation {
     #[error("message carries more than {MAX_FDS} descriptors")]
     Descriptors,
     /// A reply, or no known type of message.
-    #[error("message flags {flags:#x} do not mark a command")]
+    #[error("message flags {flags:#x} are not those of a command")]
     NotACommand {
         /// Flags field.
         flags: u32,

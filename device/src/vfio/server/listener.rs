@@ -59,7 +59,7 @@ pub enum ListenError {
         error: io::Error,
     },
     /// The descriptor given is not what it should be.
-    #[error("descriptor {fd}: {reason}")]
+    #[error("descriptor {fd} {reason}")]
     Descriptor {
         /// Its number.
         fd: RawFd,
@@ -241,7 +241,7 @@ fn lock(folder: &File, path: &Path) -> rustix::io::Result<()> {
         match flock(folder, FlockOperation::NonBlockingLockExclusive) {
             Err(Errno::WOULDBLOCK) if Instant::now() < end => thread::sleep(LOCK_PAUSE),
             Err(Errno::WOULDBLOCK) => {
-                tracing::warn!(socket = %path.display(), "directory is locked by another process; continuing without the lock");
+                tracing::warn!(socket = %path.display(), "another process has locked the socket directory; continuing without the lock");
                 break Ok(());
             }
             Err(Errno::INTR) => {}
@@ -466,11 +466,11 @@ mod tests {
         assert!(matches!(Source::from_inherited(ours.into_raw_fd()), Ok(Source::Client(_))));
         let udp = std::net::UdpSocket::bind("127.0.0.1:0").unwrap().into_raw_fd();
         let error = Source::from_inherited(udp).unwrap_err();
-        assert_eq!(error.to_string(), format!("descriptor {udp}: is not a Unix socket"));
+        assert_eq!(error.to_string(), format!("descriptor {udp} is not a Unix socket"));
         let (datagrams, _theirs) = UnixDatagram::pair().unwrap();
         let datagrams = datagrams.into_raw_fd();
         let error = Source::from_inherited(datagrams).unwrap_err();
-        assert_eq!(error.to_string(), format!("descriptor {datagrams}: is not a stream socket"));
+        assert_eq!(error.to_string(), format!("descriptor {datagrams} is not a stream socket"));
         assert!(Source::from_inherited(1).is_err());
         assert!(Source::from_inherited(9_999).is_err());
     }

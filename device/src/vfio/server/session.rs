@@ -95,7 +95,10 @@ impl Session {
             (None, _) => Err(Errno::NOT_SUPPORTED),
             (Some(command), Ok(fds)) => self.execute(command, payload, fds, device, reply.out, &mut file),
             (Some(_), Err(OutOfDescriptors)) => {
-                limited!(error, "out of file descriptors; rejected a message that carried descriptors");
+                limited!(
+                    error,
+                    "rejected a message that carried descriptors: the process has no free file descriptors"
+                );
                 Err(Errno::OUT_OF_DESCRIPTORS)
             }
         };
@@ -156,7 +159,7 @@ impl Session {
         }
         let (version, data) = Version::read_from_prefix(payload).map_err(|_| Errno::INVALID)?;
         if version.major != MAJOR {
-            limited!(warn, major = version.major, "vfio-user client uses an unsupported major version");
+            limited!(warn, major = version.major, "vfio-user client requested an unsupported major version");
             return Err(Errno::INVALID);
         }
         let proposed = if data.is_empty() {
@@ -223,7 +226,7 @@ fn dma_map(request: &DmaMap, fds: Vec<OwnedFd>, device: &mut impl Device) -> Res
         Permissions { read: flags.contains(DmaMapFlags::READ), write: flags.contains(DmaMapFlags::WRITE) };
     let backing = fds.into_iter().next().map(|fd| (fd, request.offset));
     device.memory().map(Iova::new(request.address), request.size, permissions, backing).map_err(|error| {
-        limited!(warn, address = request.address, size = request.size, %error, "rejected a DMA range");
+        limited!(warn, address = request.address, size = request.size, %error, "rejected a DMA map request");
         Errno::from(&error)
     })
 }
@@ -232,7 +235,7 @@ fn dma_unmap(request: &DmaUnmap, device: &mut impl Device) -> Result<(), Errno> 
     match request.flags {
         0 if request.size != 0 => {
             device.memory().unmap(Iova::new(request.address), request.size).map_err(|error| {
-                limited!(warn, address = request.address, size = request.size, %error, "rejected an unmap");
+                limited!(warn, address = request.address, size = request.size, %error, "rejected a DMA unmap request");
                 Errno::from(&error)
             })?;
         }

@@ -62,19 +62,19 @@ const PLANTED: &[Planted] = &[
         "entry_kept",
         "a CQ entry that is not given back",
         &["cqe_owner"],
-        "entry 0x10 of CQ 0x8, whose consumer index is 0x10",
+        "CQ 0x8: entry 0x10 is not in hardware ownership, but the consumer index is 0x10",
     ),
     planted(
         "unread_events",
         "an EQ read ahead of its entries",
         &["eq_consumer"],
-        "EQ 0x1: consumer index 0x3, producer index 0x0",
+        "EQ 0x1: consumer index 0x3 is past producer index 0x0",
     ),
     planted(
         "unnamed_attribute",
         "an attribute that the mask does not name",
         &["qp_unnamed"],
-        "ACK timeout without mask bit 14 in RST2INIT_QP of QP 0x8",
+        "RST2INIT_QP of QP 0x8 sets the ACK timeout without opt_param_mask bit 14",
     ),
     planted(
         "freed_buffer",
@@ -86,14 +86,14 @@ const PLANTED: &[Planted] = &[
         "lost_records",
         "doorbell records taken back before their queues",
         &["unmap_in_use"],
-        "a doorbell record of QP 0x8 is in the 1 pages at ICM 0x162000",
+        "UNMAP_ICM at ICM address 0x162000, page count 1: the pages still hold a doorbell record of QP 0x8",
     ),
     planted("no_firmware", "INIT_HCA before RUN_FW", &["firmware_order"], "INIT_HCA before RUN_FW"),
     planted(
         "busy_register",
         "a command before the end of the one before",
         &["hcr_not_polled"],
-        "HCR.in_param[63:32] written before software read the end of the previous command",
+        "HCR.in_param[63:32] written before software polled the previous command to completion",
     ),
 ];
 

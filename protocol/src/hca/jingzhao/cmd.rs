@@ -249,7 +249,11 @@ impl Command {
             return Err(CmdError::param("outbox address", out_param));
         }
         if !initialised && !spec.before_init {
-            return Err(CmdError::new(CmdStatus::BadSysState, "command before INIT_HCA", spec.code.into()));
+            return Err(CmdError::new(
+                CmdStatus::BadSysState,
+                "INIT_HCA required before opcode",
+                spec.code.into(),
+            ));
         }
         let inbox_len = match spec.inbox {
             Inbox::Bytes(len) | Inbox::BytesIfUnmodified(len) if needs_inbox => len,

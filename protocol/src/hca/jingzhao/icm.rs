@@ -130,12 +130,12 @@ fn parse_entry(raw: &Raw) -> Result<MapEntry, CmdError> {
     // The mask leaves 12 bits.
     let pages = (page & PAGE_MASK) as u16;
     if pages == 0 {
-        return Err(CmdError::param("ICM entry with no pages at", virt));
+        return Err(CmdError::param("page count is 0 in entry for ICM address", virt));
     }
     let last = (u64::from(pages) << 12) - 1;
     let bus = page & !PAGE_MASK;
     if virt.checked_add(last).is_none() || bus.checked_add(last).is_none() {
-        return Err(CmdError::param("ICM entry exceeds the address space at", virt));
+        return Err(CmdError::param("address space exceeded by entry for ICM address", virt));
     }
     Ok(MapEntry { virt: IcmAddr::new(virt), bus: Iova::new(bus), pages })
 }

@@ -148,11 +148,7 @@ impl Mpt {
             return Err(CmdError::new(CmdStatus::BadIndex, "MPT index", index.into()));
         }
         if table.index(self.key.get()) != index {
-            return Err(CmdError::new(
-                CmdStatus::BadIndex,
-                "MPT index does not match the key:",
-                index.into(),
-            ));
+            return Err(CmdError::new(CmdStatus::BadIndex, "key does not match MPT index", index.into()));
         }
         Ok(())
     }

@@ -202,7 +202,11 @@ impl Command {
         let code = command.op();
         let row = find(code).ok_or(CmdError::new(CmdStatus::BadOp, "opcode", code.into()))?;
         if !initialised && !row.always {
-            return Err(CmdError::new(CmdStatus::BadSysState, "command before INIT_HCA", code.into()));
+            return Err(CmdError::new(
+                CmdStatus::BadSysState,
+                "INIT_HCA required before opcode",
+                code.into(),
+            ));
         }
         let inbox_len = match row.input {
             Input::Immediate => 0,

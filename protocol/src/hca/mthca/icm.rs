@@ -60,7 +60,7 @@ impl Block {
         let length = if log < 52 { 4096u64 << log } else { 0 };
         let ends = |first: u64| length.checked_sub(1).and_then(|reach| first.checked_add(reach)).is_some();
         if !ends(start) || !ends(bus) {
-            return Err(CmdError::param("block exceeds the address space", word));
+            return Err(CmdError::param("address space exceeded by block at", word));
         }
         Ok(Self { start: IcmAddr::new(start), bus: Iova::new(bus), length })
     }

@@ -62,7 +62,7 @@ impl InitHca {
             mpt,
             group_buckets: u16::from_be_bytes(field(inbox, 0xd6)),
             log_groups: limit(log_groups, 16, "log2 of the multicast group count")?,
-            log_uarc: 12 + limit(uarc_pages, 20, "log2 of the doorbell record pages")?,
+            log_uarc: 12 + limit(uarc_pages, 20, "log2 of the number of doorbell record pages")?,
             uarc_base: IcmAddr::new(wide(0x138)),
         })
     }

@@ -154,7 +154,10 @@ impl Qpc {
     fn initial(&self) -> Result<Self, CmdError> {
         for queue in [self.rq, self.sq] {
             if queue.log_slots > MAX_LOG_SLOTS {
-                return Err(CmdError::param("log2 of the work queue slots", queue.log_slots.into()));
+                return Err(CmdError::param(
+                    "log2 of the number of work queue slots",
+                    queue.log_slots.into(),
+                ));
             }
         }
         let mut next = Self {

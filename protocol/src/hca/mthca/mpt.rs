@@ -98,7 +98,7 @@ impl Mpt {
         if table.index(self.key.get().rotate_right(KEY_ROTATION)) == index {
             return Ok(());
         }
-        Err(CmdError::new(CmdStatus::BadIndex, "MPT index does not match the key:", index.into()))
+        Err(CmdError::new(CmdStatus::BadIndex, "key does not match MPT index", index.into()))
     }
 }
 

@@ -116,5 +116,5 @@ impl Command {
 }
 
 fn unreachable_buffer(address: u64) -> AdminError {
-    AdminError::new(AdminStatus::Io, "buffer address not mapped", address)
+    AdminError::new(AdminStatus::Io, "buffer not in mapped memory at", address)
 }

@@ -36,14 +36,14 @@ pub(super) fn get_version(command: &mut Command) -> Result<(), AdminError> {
 }
 
 pub(super) fn driver_version(command: &Command) -> Result<(), AdminError> {
-    limited!(info, "driver {}", command.buffer().escape_ascii());
+    limited!(info, "driver version: {}", command.buffer().escape_ascii());
     Ok(())
 }
 
 pub(super) fn request_resource(device: &mut E810, command: &mut Command) -> Result<(), AdminError> {
     let lock = known(command)?;
     if lock.access != ACCESS_READ && lock.access != ACCESS_WRITE {
-        return Err(AdminError::invalid("access", lock.access.into()));
+        return Err(AdminError::invalid("lock access type", lock.access.into()));
     }
     let mut answer = ResourceLock { timeout: GRANTED_MS, status: 0, ..lock };
     if lock.resource == ResourceId::GlobalConfig {
@@ -68,7 +68,7 @@ pub(super) fn release_resource(device: &mut E810, command: &Command) -> Result<(
 fn known(command: &Command) -> Result<ResourceLock, AdminError> {
     let lock = command.parameters(ResourceLock::parse);
     match lock.resource {
-        ResourceId::Other(code) => Err(AdminError::invalid("resource", code.into())),
+        ResourceId::Other(code) => Err(AdminError::invalid("lock ID", code.into())),
         _ => Ok(lock),
     }
 }
@@ -77,7 +77,7 @@ fn known(command: &Command) -> Result<ResourceLock, AdminError> {
 pub(super) fn read_nvm(device: &E810, command: &mut Command) -> Result<(), AdminError> {
     let read = command.parameters(ReadNvm::parse);
     if read.module != 0 {
-        return Err(AdminError::new(AdminStatus::Invalid, "module", read.module.into()));
+        return Err(AdminError::new(AdminStatus::Invalid, "flash module", read.module.into()));
     }
     let bytes = device.nvm.get(read.offset, read.len);
     let bytes = bytes.ok_or(AdminError::invalid("flash offset", read.offset.into()))?;
@@ -88,7 +88,11 @@ pub(super) fn read_nvm(device: &E810, command: &mut Command) -> Result<(), Admin
 pub(super) fn nvm_checksum(device: &E810, command: &mut Command) -> Result<(), AdminError> {
     let asked = command.parameters(NvmChecksum::parse);
     if asked.recalculate {
-        return Err(AdminError::new(AdminStatus::NotPermitted, "flash write", 0));
+        return Err(AdminError::new(
+            AdminStatus::NotPermitted,
+            "checksum recalculation, which writes flash module",
+            0,
+        ));
     }
     command.answer(NvmChecksum { checksum: device.nvm.checksum(), ..asked }.emit());
     Ok(())

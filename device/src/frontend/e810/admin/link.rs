@@ -77,6 +77,6 @@ pub(in crate::frontend::e810) fn post_link_event(device: &mut E810, cx: &mut Con
     if device.function.rings.receive.post(cx.dma, Opcode::GetLinkStatus, parameters, &status) {
         device.function.vectors.fire(cx, Cause::AdminEvent);
     } else {
-        limited!(info, "admin receive queue is full; link event not delivered");
+        limited!(info, "link event lost: the admin receive queue is full");
     }
 }

@@ -22,7 +22,10 @@ pub(super) fn read(cx: &Context<'_>, command: &mut Command) -> Result<(), AdminE
 pub(super) fn write(cx: &mut Context<'_>, command: &Command) -> Result<(), AdminError> {
     let WriteMac { mac, .. } = command.parameters(WriteMac::parse);
     if mac.is_multicast() {
-        return Err(AdminError::invalid("multicast MAC address", 0));
+        return Err(AdminError::invalid(
+            "multicast MAC address",
+            mac.0.iter().fold(0, |number, byte| number << 8 | u64::from(*byte)),
+        ));
     }
     cx.port.set_mac(mac);
     Ok(())

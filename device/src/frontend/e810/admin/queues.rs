@@ -42,7 +42,7 @@ fn add_queues(device: &mut E810, command: &mut Command) -> Result<(), AdminError
             let switching = &mut device.function.switching;
             let vsi = asked.context.vsi;
             if switching.vsis.get(VsiNumber::new(vsi)).is_none() {
-                return Err(AdminError::no_entry("VSI of a queue", vsi.into()));
+                return Err(AdminError::no_entry("VSI of the transmit queue", vsi.into()));
             }
             let teid = switching.scheduler.add_leaf(group.parent, asked.element)?;
             device.lan.add_transmit(asked.queue, asked.context).map_err(|error| {
@@ -87,7 +87,11 @@ fn add_rdma_sets(device: &mut E810, command: &mut Command) -> Result<(), AdminEr
                 return Err(AdminError::invalid("RDMA queue set", asked.set.into()));
             }
             if function.leaves.rdma_sets.len() >= MAX_RDMA_SETS {
-                return Err(AdminError::new(AdminStatus::NoSpace, "RDMA queue sets", MAX_RDMA_SETS as u64));
+                return Err(AdminError::new(
+                    AdminStatus::NoSpace,
+                    "limit of RDMA queue sets reached at",
+                    MAX_RDMA_SETS as u64,
+                ));
             }
             let teid = function.switching.scheduler.add_leaf(group.parent, asked.element)?;
             function.leaves.rdma_sets.insert(asked.set, teid);

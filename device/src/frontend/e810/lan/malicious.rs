@@ -20,7 +20,7 @@ pub(super) enum Fault {
     #[error("the ring is not in mapped memory")]
     RingOutsideMemory,
     /// A buffer has no bytes.
-    #[error("a buffer has 0 bytes")]
+    #[error("a buffer has a length of 0")]
     EmptyBuffer,
     /// A frame has fewer bytes than the device takes.
     #[error("the frame is too short")]

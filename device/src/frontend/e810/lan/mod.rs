@@ -233,13 +233,20 @@ impl Lan {
             Register::QtxCommDbell(queue)
                 if self.transmit.get(usize::from(queue)).is_some_and(Option::is_none) =>
             {
-                monitor.violation(&rules::DOORBELL_NO_QUEUE, format_args!("transmit queue {queue}"));
+                monitor.violation(
+                    &rules::DOORBELL_NO_QUEUE,
+                    format_args!("doorbell for transmit queue {queue}, which is not enabled"),
+                );
             }
             Register::QrxContext(word, queue)
                 if receive(queue).is_some_and(|receive| receive.queue.is_some()) =>
             {
-                monitor
-                    .violation(&rules::CONTEXT_IN_USE, format_args!("word {word} of receive queue {queue}"));
+                monitor.violation(
+                    &rules::CONTEXT_IN_USE,
+                    format_args!(
+                        "context word {word} of receive queue {queue} written while the queue is enabled"
+                    ),
+                );
             }
             Register::QrxCtrl(queue) if value & control::REQUEST != 0 => {
                 let context = receive(queue).map(|receive| RxContext::from_registers(&receive.context));

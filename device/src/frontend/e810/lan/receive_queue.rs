@@ -95,9 +95,9 @@ impl ReceiveQueue {
         if context.ring_len == 0 {
             Some("the ring has no descriptors")
         } else if !context.long_descriptors {
-            Some("descriptors have 16 bytes, 32 are required")
+            Some("descriptors have 16 bytes, expected 32")
         } else if context.data_len() != 0 && usize::from(context.max_frame) > buffers {
-            Some("the maximum frame exceeds five buffers")
+            Some("the maximum frame size exceeds five buffers")
         } else {
             None
         }
@@ -220,7 +220,7 @@ impl ReceiveQueue {
                 let number = self.number;
                 monitor.violation(
                     &rules::RECEIVE_ENTRY,
-                    format_args!("entry {entry} of receive queue {number}"),
+                    format_args!("descriptor {entry} of receive queue {number} posted with the done bit set"),
                 );
             }
             let header_len = header_len.filter(|_| index == 0);

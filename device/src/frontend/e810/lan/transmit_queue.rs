@@ -274,7 +274,7 @@ impl TransmitQueue {
                         let number = self.number;
                         monitor.violation(
                             &rules::FRAME_COMMANDS,
-                            format_args!("descriptor {index} of transmit queue {number}"),
+                            format_args!("commands of descriptor {index} of transmit queue {number} conflict with the frame's first descriptor"),
                         );
                     }
                     frame.add(index, &data)?;

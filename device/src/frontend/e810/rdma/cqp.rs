@@ -79,11 +79,11 @@ impl Cqp {
         let read = dma.read(context, &mut bytes);
         let context = HostContext::parse(&bytes);
         let wrong = if read.is_err() {
-            Some("its context is not in mapped memory")
+            Some("the context is not in mapped memory")
         } else if context.entries() > MAX_ENTRIES {
-            Some("its ring is too long")
+            Some("the ring is too long")
         } else if context.protocol != ROCE {
-            Some("it requests a protocol other than RoCE")
+            Some("the protocol is not RoCE")
         } else {
             None
         };

@@ -50,7 +50,7 @@ fn execute(rdma: &mut Rdma, cx: &mut Context<'_>, taken: &Taken) -> Outcome {
             }
             parsed.ok_or(unknown).and_then(|operation| dispatch(rdma, cx, &operation))
         }
-        Err(error) => Err(CqpError::new(Refusal::Unreachable, "ring entry", error.iova.get())),
+        Err(error) => Err(CqpError::new(Refusal::Unreachable, "ring entry at", error.iova.get())),
     };
     let name = parsed.map_or(UNKNOWN, |operation| operation.opcode().name());
     match &outcome {

@@ -30,7 +30,7 @@ pub(super) fn query(dma: &GuestMemory, command: &QueryFeatures) -> Outcome {
         return Err(CqpError::invalid("buffer length", command.len.into()));
     }
     let words = [FIRMWARE.emit(), HARDWARE.emit()];
-    let unreachable = |_| CqpError::new(Refusal::Unreachable, "buffer", command.buffer.get());
+    let unreachable = |_| CqpError::new(Refusal::Unreachable, "buffer at", command.buffer.get());
     dma.write(command.buffer, words.as_flattened()).map_err(unreachable)?;
     Ok(0)
 }

@@ -120,7 +120,8 @@ impl Groups {
             return Err(CqpError::invalid("multicast group", command.group.into()));
         }
         let mut places = [[0; Member::LEN]; MAX_MEMBERS];
-        let unreachable = |_| CqpError::new(Refusal::Unreachable, "members", command.members.get());
+        let unreachable =
+            |_| CqpError::new(Refusal::Unreachable, "multicast member list at", command.members.get());
         dma.read(Iova::new(command.members.get()), places.as_flattened_mut()).map_err(unreachable)?;
         let members = places.iter().map(Member::parse).filter(|member| member.valid);
         Ok(Group {

@@ -78,7 +78,8 @@ impl Hmc {
         let more = more.get_mut(..command.more_count.into()).unwrap_or_default();
         let at = Iova::new(command.more.get() & !0x7f);
         if !more.is_empty() {
-            dma.read(at, more.as_flattened_mut()).map_err(|error| unreachable("entries", error.iova))?;
+            dma.read(at, more.as_flattened_mut())
+                .map_err(|error| unreachable("segment entries at", error.iova))?;
         }
         for entry in more {
             self.set(&SegmentEntry::parse(entry))?;

@@ -70,10 +70,14 @@ impl Nodes {
             return Err(unknown(parent));
         }
         if self.nodes.len() >= MAX_NODES {
-            return Err(CqpError::new(Refusal::NoRoom, "nodes", MAX_NODES as u64));
+            return Err(CqpError::new(Refusal::NoRoom, "limit of nodes reached at", MAX_NODES as u64));
         }
         let set = match leaf {
-            true => Some(self.sets.take().ok_or(CqpError::new(Refusal::NoRoom, "sets", MAX_SETS.into()))?),
+            true => Some(self.sets.take().ok_or(CqpError::new(
+                Refusal::NoRoom,
+                "limit of queue sets reached at",
+                MAX_SETS.into(),
+            ))?),
             false => None,
         };
         self.nodes.insert(node, Node { parent, set });

@@ -131,7 +131,7 @@ impl QueuePair {
             to => to,
         };
         if !may_move(from, to) {
-            return Err(CqpError::new(Refusal::State, "queue pair state", u8::from(to).into()));
+            return Err(CqpError::new(Refusal::State, "cannot enter queue pair state", u8::from(to).into()));
         }
         self.state = to;
         if let Some(context) = context {

@@ -118,7 +118,7 @@ pub(super) fn complete_operation(rdma: &mut Rdma, cx: &mut Context<'_>, completi
     match cq.push(pages, completion.emit(), None, false) {
         Ok(None) => {}
         Ok(Some(Notice { ceq, cookie })) => events.notify(pages, cx.monitor, ceq, cookie),
-        Err(lost) => limited!(warn, ?lost, "control queue completion lost"),
+        Err(lost) => limited!(warn, ?lost, "RDMA control queue completion lost"),
     }
 }
 
@@ -162,7 +162,7 @@ pub(super) fn create_qp(rdma: &mut Rdma, cx: &mut Context<'_>, command: &QpComma
     if !matches!(command.state, QpState::Idle | QpState::Same) {
         return Err(CqpError::new(
             Refusal::State,
-            "initial queue pair state",
+            "invalid initial queue pair state",
             u8::from(command.state).into(),
         ));
     }
@@ -189,7 +189,10 @@ pub(super) fn modify_qp(rdma: &mut Rdma, cx: &mut Context<'_>, command: &QpComma
     let qp = queues.qp_mut(command.qpn).ok_or(unknown(command.qpn))?;
     let modify = qp.modify(command.state, context, Around { paths, mac })?;
     if modify.to == engine::State::Rtr && qp.lacks_peer() && paths.arp_table_is_full() {
-        let what = format_args!("no packet can be sent: ARP entry {} does not exist", qp.context.arp_index);
+        let what = format_args!(
+            "neighbour of the QP: ARP entry {} does not exist, so the QP cannot send",
+            qp.context.arp_index
+        );
         cx.monitor.ignored(InterfaceReason::ArpTableFull, Some(command.qpn), what, |_| {});
     }
     let runs = modify.to == engine::State::Rts;
@@ -318,7 +321,7 @@ pub(super) fn manage_arp(rdma: &mut Rdma, cx: &mut Context<'_>, command: &Manage
     let outcome = rdma.paths.manage_arp(command);
     if !was_full && rdma.paths.arp_table_is_full() {
         // The driver says nothing of a neighbour that it finds no entry for, to anybody.
-        let what = format_args!("no neighbour can be added: the ARP table is full");
+        let what = format_args!("further neighbours: the ARP table is full");
         cx.monitor.ignored(InterfaceReason::ArpTableFull, None, what, |_| {});
     }
     arp_changed(rdma, cx, command.index);
@@ -349,7 +352,7 @@ fn around<'a>(rdma: &'a Rdma, cx: &Context<'_>) -> Around<'a> {
 
 fn read_context(dma: &GuestMemory, at: Iova) -> Result<QpContext, CqpError> {
     let mut bytes = [0; QpContext::LEN];
-    let unreachable = |_| CqpError::new(Refusal::Unreachable, "queue pair context", at.get());
+    let unreachable = |_| CqpError::new(Refusal::Unreachable, "queue pair context at", at.get());
     dma.read(at, &mut bytes).map_err(unreachable)?;
     Ok(QpContext::parse(&bytes))
 }

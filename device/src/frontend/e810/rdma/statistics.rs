@@ -46,7 +46,7 @@ impl Counts {
     /// # Errors
     /// The buffer cannot be reached.
     pub(super) fn gather(&self, dma: &GuestMemory, now: &Stats, command: &GatherStatistics) -> Outcome {
-        let unreachable = |_| CqpError::new(Refusal::Unreachable, "buffer", command.buffer.get());
+        let unreachable = |_| CqpError::new(Refusal::Unreachable, "buffer at", command.buffer.get());
         dma.write(command.buffer, &self.since(now).emit()).map_err(unreachable)?;
         Ok(0)
     }

@@ -30,21 +30,30 @@ pub(super) fn write(rdma: &Rdma, register: Register, value: u32) -> Findings {
     }
     match register {
         Register::PfpeCcqplow if rdma.cqp.context(value).is_some() => {
-            found.add(&CQP_RUNNING, format!("{entries} entries"));
+            found.add(
+                &CQP_RUNNING,
+                format!("RDMA control queue started while it is running ({entries} entries)"),
+            );
         }
         Register::PfpeCcqplow => {
             if let Some(what) = in_use(rdma) {
-                found.add(&CQP_IN_USE, what);
+                found.add(&CQP_IN_USE, format!("RDMA control queue destroyed while {what} exists"));
             }
         }
         Register::PfpeWqealloc if rdma.queues.qp(Qpn::new(value)).is_none() => {
-            found.add(&SEND_NO_QP, format!("QP {value:#x}"));
+            found.add(&SEND_NO_QP, format!("doorbell for QP {value:#x}, which does not exist"));
         }
         Register::PfpeCqarm if rdma.queues.cq(Cqn::new(value)).is_none() => {
-            found.add(&ARM_NO_CQ, format!("CQ {value:#x}"));
+            found.add(&ARM_NO_CQ, format!("CQ {value:#x} armed, but it does not exist"));
         }
         Register::PfpeAeqalloc if value > rdma.events.unread() => {
-            found.add(&AEQ_CREDITS, format!("{value} of {}", rdma.events.unread()));
+            found.add(
+                &AEQ_CREDITS,
+                format!(
+                    "{value} asynchronous events acknowledged, but only {} reported",
+                    rdma.events.unread()
+                ),
+            );
         }
         _ => {}
     }
@@ -55,7 +64,7 @@ pub(super) fn write(rdma: &Rdma, register: Register, value: u32) -> Findings {
 pub(super) fn operation(rdma: &Rdma, operation: &Operation, in_turn: bool) -> Findings {
     let mut found = Findings::default();
     if !in_turn {
-        found.add(&CQP_POLARITY, operation.opcode().name());
+        found.add(&CQP_POLARITY, format!("{} has the wrong polarity", operation.opcode().name()));
     }
     match operation {
         Operation::DestroyCq(command) => {
@@ -64,36 +73,47 @@ pub(super) fn operation(rdma: &Rdma, operation: &Operation, in_turn: bool) -> Fi
                 .qps_from(0)
                 .filter(|(_, qp)| [qp.context.send_cqn, qp.context.recv_cqn].contains(&command.cqn));
             if let Some((qpn, _)) = users.into_iter().next() {
-                found.add(&CQ_IN_USE, format!("CQ {} is still used by QP {qpn:#x}", command.cqn));
+                found
+                    .add(&CQ_IN_USE, format!("CQ {} destroyed while QP {qpn:#x} still uses it", command.cqn));
             }
         }
         Operation::DestroyCeq(command) => {
             let mut users = rdma.queues.cqs_from(0).filter(|(_, cq)| cq.ceq() == Some(command.ceq));
             if let Some((cqn, _)) = users.find(|(cqn, _)| *cqn != CONTROL_CQ.get()) {
-                found.add(&CEQ_IN_USE, format!("CEQ {} is still used by CQ {cqn:#x}", command.ceq));
+                found.add(
+                    &CEQ_IN_USE,
+                    format!("CEQ {} destroyed while CQ {cqn:#x} still uses it", command.ceq),
+                );
             }
         }
         Operation::DestroyQp(command) => {
             let qp = rdma.queues.qp(command.qpn);
             if let Some(qp) = qp.filter(|qp| qp.state == QpState::Rts) {
-                found.add(&QP_RUNNING, format!("QP {} is in {}", command.qpn, qp.state));
+                found.add(&QP_RUNNING, format!("QP {} destroyed in state {}", command.qpn, qp.state));
             }
         }
         Operation::FlushQp(command) if command.sq || command.rq => {
             let qp = rdma.queues.qp(command.qpn);
             if let Some(qp) = qp.filter(|qp| qp.state != QpState::Error) {
-                found.add(&FLUSH_STATE, format!("QP {} is in {}", command.qpn, qp.state));
+                found.add(&FLUSH_STATE, format!("QP {} flushed in state {}", command.qpn, qp.state));
             }
         }
         Operation::UpdateSegments(command) if takes_back(command) => {
             if let Some(what) = in_use(rdma) {
-                found.add(&SEGMENT_IN_USE, what);
+                found.add(&SEGMENT_IN_USE, format!("context memory unmapped while {what} exists"));
             }
         }
         Operation::RegisterMr(command) => {
             let rights = StagRights::REMOTE_READ | StagRights::REMOTE_WRITE;
             if command.remote != command.rights.intersects(rights) {
-                found.add(&REGION_REMOTE, format!("STag {:#x} with {}", command.stag, names(command.rights)));
+                let flag = if command.remote { "set" } else { "clear" };
+                let (stag, granted) = (command.stag, names(command.rights));
+                found.add(
+                    &REGION_REMOTE,
+                    format!(
+                        "remote access flag of STag {stag:#x} is {flag}, but its access rights are {granted}"
+                    ),
+                );
             }
         }
         _ => {}
@@ -117,5 +137,5 @@ fn in_use(rdma: &Rdma) -> Option<String> {
 /// Those rights that are given.
 fn names(rights: StagRights) -> String {
     let names: Vec<_> = rights.iter_names().map(|(name, _)| name).collect();
-    if names.is_empty() { "no access rights".to_owned() } else { names.join("|") }
+    if names.is_empty() { "0".to_owned() } else { names.join("|") }
 }

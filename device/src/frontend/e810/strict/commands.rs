@@ -18,13 +18,13 @@ pub(in super::super) fn examine(strict: &mut Strict, descriptor: &Descriptor, in
     let Some(opcode) = Opcode::from_code(descriptor.opcode) else { return found };
     let name = opcode.name();
     if descriptor.flags.intersects(Flags::DONE | Flags::COMPLETE | Flags::ERROR) || descriptor.status != 0 {
-        found.add(&COMMAND_FLAGS, format!("{name} has completion flags set"));
+        found.add(&COMMAND_FLAGS, format!("new command {name} has completion flags set"));
     }
     buffer(opcode, descriptor, &mut found);
     locks(strict, opcode, descriptor, &mut found);
     let unloading = || QueueShutdown::parse(&descriptor.parameters).unloading;
     if opcode == Opcode::QueueShutdown && in_use && unloading() {
-        found.add(&SHUTDOWN_IN_USE, "VSIs or transmit queues exist");
+        found.add(&SHUTDOWN_IN_USE, "driver shuts down while VSIs or transmit queues exist");
     }
     found
 }
@@ -34,21 +34,32 @@ fn buffer(opcode: Opcode, descriptor: &Descriptor, found: &mut Findings) {
     let flags = descriptor.flags;
     let wanted = opcode.buffer_use();
     if flags.contains(Flags::BUFFER) != (wanted != BufferUse::None) {
-        found.add(&BUFFER_MISSING, format!("{name}: {}", names(flags)));
+        let expected = if wanted == BufferUse::None { "uses no buffer" } else { "requires a buffer" };
+        found.add(&BUFFER_MISSING, format!("{name} {expected}, but its flags are {}", names(flags)));
         return;
     }
     if flags.contains(Flags::LARGE) != (usize::from(descriptor.buffer_len) > LARGE_FROM) {
-        found.add(&BUFFER_LARGE, format!("{name}: {} bytes, {}", descriptor.buffer_len, names(flags)));
+        found.add(
+            &BUFFER_LARGE,
+            format!(
+                "large-buffer flag of {name} does not match the buffer length of {} bytes (flags: {})",
+                descriptor.buffer_len,
+                names(flags)
+            ),
+        );
     }
     if flags.contains(Flags::READ) != (wanted == BufferUse::Input) {
-        found.add(&BUFFER_DIRECTION, format!("{name}: {}", names(flags)));
+        found.add(
+            &BUFFER_DIRECTION,
+            format!("{name} has the wrong buffer direction (flags: {})", names(flags)),
+        );
     }
 }
 
 /// Those flags that are set.
 fn names(flags: Flags) -> String {
     let names: Vec<_> = flags.iter_names().map(|(name, _)| name).collect();
-    if names.is_empty() { "no flags".to_owned() } else { names.join("|") }
+    if names.is_empty() { "0".to_owned() } else { names.join("|") }
 }
 
 fn locks(strict: &mut Strict, opcode: Opcode, descriptor: &Descriptor, found: &mut Findings) {
@@ -60,16 +71,20 @@ fn locks(strict: &mut Strict, opcode: Opcode, descriptor: &Descriptor, found: &m
         _ => None,
     };
     if let Some(needed) = needed.filter(|needed| !strict.locks.contains(needed)) {
-        found.add(&LOCK_MISSING, format!("{name} without holding the lock {needed}"));
+        found.add(&LOCK_MISSING, format!("{name} requires lock {needed}, which the driver does not hold"));
     }
     let ResourceLock { resource, .. } = ResourceLock::parse(&descriptor.parameters);
     let known = !matches!(resource, ResourceId::Other(_));
     let taken = strict.locks.contains(&resource);
     match opcode {
-        Opcode::RequestResource if taken => found.add(&LOCK_TWICE, format!("{resource}")),
+        Opcode::RequestResource if taken => {
+            found.add(&LOCK_TWICE, format!("driver requests lock {resource}, which it already holds"));
+        }
         Opcode::RequestResource if known => strict.locks.push(resource),
         Opcode::ReleaseResource if taken => strict.locks.retain(|other| *other != resource),
-        Opcode::ReleaseResource if known => found.add(&LOCK_NOT_TAKEN, format!("{resource}")),
+        Opcode::ReleaseResource if known => {
+            found.add(&LOCK_NOT_TAKEN, format!("driver releases lock {resource}, which it does not hold"));
+        }
         _ => {}
     }
 }

@@ -35,7 +35,10 @@ pub(in super::super) struct View<'a> {
 pub(in super::super) fn write(strict: &mut Strict, view: View<'_>, offset: u64, data: &[u8]) -> Findings {
     let mut found = Findings::default();
     if !offset.is_multiple_of(4) || !matches!(data.len(), 4 | 8) {
-        found.add(&NARROW_WRITE, format!("{}-byte write at bar0+{offset:#x} ignored", data.len()));
+        found.add(
+            &NARROW_WRITE,
+            format!("ignored {}-byte write at bar0+{offset:#x}, expected 4 or 8 aligned bytes", data.len()),
+        );
         return found;
     }
     let (words, _) = data.as_chunks::<4>();
@@ -74,7 +77,7 @@ fn ring_register(
         RingRegister::BaseLow | RingRegister::BaseHigh
             if name == RingName::Send && in_use && ring.read(field) != value =>
         {
-            found.add(&RING_MOVED, format!("{register}"));
+            found.add(&RING_MOVED, format!("{register} changed while the ring holds commands"));
         }
         RingRegister::Head | RingRegister::Tail
             if ring.is_enabled() && value != 0 && value >= ring.entries().into() =>
@@ -89,7 +92,12 @@ fn ring_register(
                 && ring.is_enabled()
                 && std::mem::replace(&mut strict.unseen_commands, true) =>
         {
-            found.add(&HEAD_NOT_POLLED, format!("{register} set to {value}"));
+            found.add(
+                &HEAD_NOT_POLLED,
+                format!(
+                    "{register} set to {value} before the driver read the completion of the previous commands"
+                ),
+            );
         }
         _ => {}
     }
@@ -104,7 +112,9 @@ fn plain(view: View<'_>, register: Register, word: &[u8; 4], found: &mut Finding
         | Register::GlnvmFla
         | Register::GlMngFwsm
         | Register::GlpeCpustatus(_)
-        | Register::QtxCommHead(_) => found.add(&READ_ONLY_WRITE, format!("{register}")),
+        | Register::QtxCommHead(_) => {
+            found.add(&READ_ONLY_WRITE, format!("write to read-only register {register}"));
+        }
         Register::QtxCommDbell(queue)
         | Register::QintTqctl(queue)
         | Register::QintRqctl(queue)
@@ -113,15 +123,15 @@ fn plain(view: View<'_>, register: Register, word: &[u8; 4], found: &mut Finding
         | Register::QrxContext(_, queue)
             if queue >= view.options.queues.get() =>
         {
-            found.add(&NO_SUCH_QUEUE, format!("{register}"));
+            found.add(&NO_SUCH_QUEUE, format!("write to {register}, which the function does not have"));
         }
         Register::GlintDynCtl(vector) if vector >= view.options.vectors.get() => {
-            found.add(&NO_SUCH_QUEUE, format!("{register}"));
+            found.add(&NO_SUCH_QUEUE, format!("write to {register}, which the function does not have"));
         }
         Register::GlintDynCtl(_) => {
             let control = DynCtl::parse(word);
             if control.clear_pending && !control.enable {
-                found.add(&CLEAR_WITHOUT_ENABLE, format!("{register}"));
+                found.add(&CLEAR_WITHOUT_ENABLE, format!("{register}: CLEARPBA written without INTENA"));
             }
         }
         _ => {}
@@ -129,7 +139,10 @@ fn plain(view: View<'_>, register: Register, word: &[u8; 4], found: &mut Finding
     if RouteRegister::of(register).is_some() {
         let route = Route::parse(word);
         if route.enable && route.vector >= view.options.vectors.get() {
-            found.add(&ROUTE_NO_VECTOR, format!("{register} names vector {}", route.vector));
+            found.add(
+                &ROUTE_NO_VECTOR,
+                format!("{register} selects vector {}, which the function does not have", route.vector),
+            );
         }
     }
 }

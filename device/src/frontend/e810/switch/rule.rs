@@ -95,7 +95,7 @@ impl Key {
             return Err(AdminError::invalid("recipe", lookup.recipe.into()));
         };
         if header.len() < SHORTEST {
-            return Err(AdminError::invalid("rule header length", header.len() as u64));
+            return Err(AdminError::invalid("packet header length of the rule", header.len() as u64));
         }
         let origin = match direction {
             Direction::Receive if lookup.source == PORT => Origin::Port,
@@ -103,7 +103,7 @@ impl Key {
             Direction::Transmit => {
                 let vsi = VsiNumber::new(lookup.source);
                 if vsis.get(vsi).is_none() {
-                    return Err(AdminError::no_entry("vsi", lookup.source.into()));
+                    return Err(AdminError::no_entry("VSI", lookup.source.into()));
                 }
                 Origin::Vsi(vsi)
             }
@@ -167,7 +167,7 @@ impl Target {
     /// Whether it exists; a list is one of `kind`.
     pub(super) fn check(self, kind: ResourceKind, named: Named<'_>) -> Result<(), AdminError> {
         let (exists, error) = match self {
-            Self::Vsi(vsi) => (named.vsis.get(vsi).is_some(), AdminError::no_entry("vsi", vsi.get().into())),
+            Self::Vsi(vsi) => (named.vsis.get(vsi).is_some(), AdminError::no_entry("VSI", vsi.get().into())),
             Self::List(list) => {
                 (named.resources.is_allocated(kind, list), AdminError::no_entry("VSI list", list.into()))
             }

@@ -22,14 +22,14 @@ pub(super) fn sw2hw(
     let index = resources.ctx.cq_index(cqn);
     let cqc = Cqc::parse(inbox, setup.options.limits.dev_lim().log_max_cqes)?;
     if resources.cqs.get(index).is_some() {
-        return Err(CmdError::new(CmdStatus::BadResState, "CQ already in hardware ownership", index.into()));
+        return Err(CmdError::new(CmdStatus::BadResState, "already in hardware ownership: CQ", index.into()));
     }
     resources.ctx.wr_cq_all(dma, cqn, inbox)?;
     let cq = CompletionQueue::new(cqn, &cqc, &resources.regions.access(dma));
     resources
         .cqs
         .insert(index, Box::new(cq))
-        .map_err(|_| CmdError::new(CmdStatus::ExceedLim, "limit of CQs reached at", index.into()))?;
+        .map_err(|_| CmdError::new(CmdStatus::ExceedLim, "limit of CQs reached at index", index.into()))?;
     Ok(())
 }
 
@@ -62,5 +62,5 @@ pub(super) fn resize(
 }
 
 fn not_valid(index: u32) -> CmdError {
-    CmdError::new(CmdStatus::BadResState, "CQ not in hardware ownership", index.into())
+    CmdError::new(CmdStatus::BadResState, "not in hardware ownership: CQ", index.into())
 }

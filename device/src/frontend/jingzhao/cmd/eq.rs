@@ -26,7 +26,7 @@ pub(super) fn sw2hw(
     if resources.eqs.contains(eqn.get()) {
         return Err(CmdError::new(
             CmdStatus::BadResState,
-            "EQ already in hardware ownership",
+            "already in hardware ownership: EQ",
             eqn.get().into(),
         ));
     }
@@ -50,5 +50,5 @@ pub(super) fn map(resources: &mut Resources, command: &Command) -> Result<(), Cm
 }
 
 fn not_valid(eqn: Eqn) -> CmdError {
-    CmdError::new(CmdStatus::BadResState, "EQ not in hardware ownership", eqn.get().into())
+    CmdError::new(CmdStatus::BadResState, "not in hardware ownership: EQ", eqn.get().into())
 }

@@ -23,16 +23,14 @@ pub(super) fn sw2hw_mpt(
     if resources.regions.keys.get(index).is_some() {
         return Err(CmdError::new(
             CmdStatus::BadResState,
-            "MPT entry already in hardware ownership",
+            "already in hardware ownership: MPT entry",
             index.into(),
         ));
     }
     resources.regions.icm.write(dma, resources.regions.mpt_entry(index), inbox)?;
-    resources
-        .regions
-        .keys
-        .insert(region(&mpt))
-        .map_err(|_| CmdError::new(CmdStatus::ExceedLim, "limit of MPT entries reached at", index.into()))?;
+    resources.regions.keys.insert(region(&mpt)).map_err(|_| {
+        CmdError::new(CmdStatus::ExceedLim, "limit of MPT entries reached at index", index.into())
+    })?;
     Ok(())
 }
 
@@ -48,7 +46,7 @@ pub(super) fn hw2sw_mpt(
     if resources.regions.keys.remove(index).is_none() {
         return Err(CmdError::new(
             CmdStatus::BadResState,
-            "MPT entry not in hardware ownership",
+            "not in hardware ownership: MPT entry",
             index.into(),
         ));
     }
@@ -69,7 +67,7 @@ pub(super) fn write_mtt(
     let addr = mtt.addr(start).ok_or(CmdError::param("MTT start index", start))?;
     icm.check(addr, write.pages.len() * ENTRY_LEN)?;
     mtt.reserve(start, write.pages.len())
-        .map_err(|_| CmdError::new(CmdStatus::ExceedLim, "limit of MTT entries reached at", start))?;
+        .map_err(|_| CmdError::new(CmdStatus::ExceedLim, "limit of MTT entries reached at index", start))?;
     let stored: Vec<u8> = write.pages.iter().flat_map(|page| page.get().to_be_bytes()).collect();
     icm.write(dma, addr, &stored)?;
     for (entry, page) in (start..).zip(write.pages) {

@@ -76,7 +76,7 @@ fn create(
     index: u32,
     qp: QueuePair,
 ) -> Result<(), CmdError> {
-    let exceeded = CmdError::new(CmdStatus::ExceedLim, "limit of QPs reached at", index.into());
+    let exceeded = CmdError::new(CmdStatus::ExceedLim, "limit of QPs reached at index", index.into());
     let attrs = attributes(qp.qpn, &qp.key, cx.port.addresses(), &setup.options);
     let qpn = qp.qpn;
     resources.qps.insert(index, Box::new(qp)).map_err(|_| exceeded)?;

@@ -60,12 +60,15 @@ fn look(
     };
     let takes_events = |eq: &super::super::event_queue::EventQueue| eq.takes(EventType::Command);
     if latched.command.event() && !resources.eqs.iter_from(0).any(|(_, eq)| takes_events(eq)) {
-        found.add(&EVENT_DROPPED, format!("{} with the event bit", command.op));
+        found.add(
+            &EVENT_DROPPED,
+            format!("{} has the event bit set, but no EQ receives command events", command.op),
+        );
     }
     let view = View { resources, dma };
     match (command.op, &mailbox) {
         (Op::InitHca, Some(Mailbox::InitHca(init))) => {
-            found.add(&INIT_TWICE, "INIT_HCA without CLOSE_HCA");
+            found.add(&INIT_TWICE, "second INIT_HCA without CLOSE_HCA");
             layout(setup, init, &mut found);
         }
         (Op::CloseHca, _) => close(resources, &mut found),
@@ -106,12 +109,15 @@ fn parameters(command: &Command, found: &mut Findings) {
         ("in_modifier", u64::from(in_modifier), !numbered && !matches!(op, Op::MadIfc | Op::Nop)),
     ] {
         if unused && value != 0 {
-            found.add(&UNUSED_PARAMETER, format!("{op} with {name} {value:#x}"));
+            found.add(&UNUSED_PARAMETER, format!("{op} has {name} {value:#x}, expected 0"));
         }
     }
     for (name, address, len) in [("inbox", in_param, inbox_len), ("outbox", out_param, outbox_len)] {
         if len != 0 && !address.is_multiple_of(PAGE as u64) {
-            found.add(&MAILBOX_ALIGNMENT, format!("{name} of {op} at {address:#x}"));
+            found.add(
+                &MAILBOX_ALIGNMENT,
+                format!("{name} of {op} is at {address:#x}, which is not page-aligned"),
+            );
         }
     }
     let documented = match op {
@@ -120,7 +126,7 @@ fn parameters(command: &Command, found: &mut Findings) {
         _ => true,
     };
     if !documented {
-        found.add(&UNDOCUMENTED_MODIFIER, format!("{op} with op_modifier {op_modifier}"));
+        found.add(&UNDOCUMENTED_MODIFIER, format!("{op} has undefined op_modifier {op_modifier}"));
     }
 }
 
@@ -132,7 +138,7 @@ fn ignored_bits(op: Op, inbox: &[u8], mailbox: &Mailbox, found: &mut Findings) {
     if let Some((at, (given, kept))) = words.find(|(_, (given, kept))| *given & !*kept != 0) {
         found.add(
             &MAILBOX_IGNORED,
-            format!("bits {:#04x} in byte {at:#x} of the inbox of {op}", given & !kept),
+            format!("{op} ignores bits {:#04x} in byte {at:#x} of its inbox", given & !kept),
         );
     }
 }
@@ -149,7 +155,7 @@ fn layout(setup: &Setup, init: &InitHca, found: &mut Findings) {
         if table.log_entries > most {
             found.add(
                 &INIT_COUNTS,
-                format!("{name} table with 2^{} entries, the limit is 2^{most}", table.log_entries),
+                format!("{name} table has 2^{} entries, maximum is 2^{most}", table.log_entries),
             );
         }
     }
@@ -161,7 +167,7 @@ fn layout(setup: &Setup, init: &InitHca, found: &mut Findings) {
     let mtt = init.mtt_base.get();
     let mpt = init.mpt.base.get();
     if mtt >= mpt && u128::from(mtt) < end(&init.mpt, limits.mpt_len) {
-        found.add(&INIT_OVERLAP, "MPT and MTT tables");
+        found.add(&INIT_OVERLAP, "the MPT and MTT tables overlap in ICM");
     }
 }
 
@@ -170,8 +176,8 @@ fn close(resources: &Resources, found: &mut Findings) {
     let counts = [("QPs", resources.qps.len()), ("CQs", resources.cqs.len()), ("EQs", eqs)];
     // Regions stay: the public driver leaves its first one to CLOSE_HCA.
     let left: Vec<_> =
-        counts.iter().filter(|(_, n)| *n != 0).map(|(name, n)| format!("{n} {name}")).collect();
+        counts.iter().filter(|(_, n)| *n != 0).map(|(name, n)| format!("{name}: {n}")).collect();
     if !left.is_empty() {
-        found.add(&CLOSE_IN_USE, left.join(", "));
+        found.add(&CLOSE_IN_USE, format!("CLOSE_HCA while objects are in use ({})", left.join(", ")));
     }
 }

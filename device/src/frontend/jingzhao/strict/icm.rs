@@ -18,7 +18,7 @@ pub(super) fn map(resources: &Resources, command: &Command, entries: &[MapEntry]
     const MAX_CHUNKS: usize = 64;
     let Ok(table) = IcmTable::from_op_modifier(command.op_modifier) else { return };
     if entries.len() > MAX_CHUNKS {
-        found.add(&MAP_COUNT, format!("{} entries", entries.len()));
+        found.add(&MAP_COUNT, format!("MAP_ICM has {} entries, maximum is {MAX_CHUNKS}", entries.len()));
     }
     let range = |entry: &MapEntry| IcmRange {
         start: entry.virt,
@@ -35,19 +35,18 @@ pub(super) fn unmap(resources: &Resources, command: &Command, found: &mut Findin
     let Some(more) = command.in_modifier.checked_sub(1) else { return };
     let first = page_of(IcmAddr::new(command.in_param));
     let pages = first..=first.saturating_add(more.into());
+    let what =
+        format!("UNMAP_ICM at ICM address {:#x}, page count {}", command.in_param, command.in_modifier);
     let asked = (command.in_param, u64::from(command.in_modifier).saturating_mul(PAGE_LEN));
     if !ranges(resources, table).map(|range| (range.start.get(), range.length)).any(meets(asked)) {
-        found.add(&UNMAP_NOTHING, format!("{} pages at ICM {:#x}", command.in_modifier, command.in_param));
+        found.add(&UNMAP_NOTHING, format!("{what}: no page is mapped"));
     }
     let used = match table {
         IcmTable::Context => context_in(resources, &pages),
         IcmTable::Tpt => region_in(resources, &pages),
     };
     if let Some(used) = used {
-        found.add(
-            &UNMAP_IN_USE,
-            format!("{used} is in the {} pages at ICM {:#x}", command.in_modifier, command.in_param),
-        );
+        found.add(&UNMAP_IN_USE, format!("{what}: the pages still hold {used}"));
     }
 }
 
@@ -59,9 +58,9 @@ fn context_in(resources: &Resources, pages: &RangeInclusive<u64>) -> Option<Stri
     let qp = || qps.iter().find(|(index, _)| inside(data.qpc.entry(*index)));
     let cq = || cqs.iter().find(|(index, _)| inside(data.cqc.entry(*index)));
     let eq = || eqs.iter_from(0).find(|(index, _)| inside(data.eqc.entry(*index)));
-    qp().map(|(_, qp)| format!("QP {}", qp.qpn))
-        .or_else(|| cq().map(|(_, cq)| format!("CQ {}", cq.cqn())))
-        .or_else(|| eq().map(|(index, _)| format!("EQ {index:#x}")))
+    qp().map(|(_, qp)| format!("the context of QP {}", qp.qpn))
+        .or_else(|| cq().map(|(_, cq)| format!("the context of CQ {}", cq.cqn())))
+        .or_else(|| eq().map(|(index, _)| format!("the context of EQ {index:#x}")))
 }
 
 /// A region whose entry or whose first page is in these pages.
@@ -76,7 +75,7 @@ fn region_in(resources: &Resources, pages: &RangeInclusive<u64>) -> Option<Strin
         .keys
         .iter_from(0)
         .find(|(index, region)| in_use(*index, region))
-        .map(|(_, region)| format!("the memory region with key {}", region.key))
+        .map(|(_, region)| format!("table entries of the memory region with key {}", region.key))
 }
 
 fn ranges(resources: &Resources, table: IcmTable) -> impl Iterator<Item = IcmRange> {

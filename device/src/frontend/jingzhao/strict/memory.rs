@@ -17,14 +17,17 @@ pub(super) fn sw2hw_mpt(view: View<'_>, strict: &Strict, mpt: &Mpt, found: &mut 
     let index = regions.keys.index(mpt.key);
     let last = strict.freed.iter().rev().find(|key| regions.keys.index(**key) == index);
     if last == Some(&mpt.key) {
-        found.add(&KEY_REUSE, format!("key {}", mpt.key));
+        found.add(&KEY_REUSE, format!("SW2HW_MPT reuses key {}", mpt.key));
     }
     if let Some(entries) = mtt_entries(&region(mpt)) {
         // Bound: as many entries as one WRITE_MTT has, which shows a driver that forgot it.
         let missing =
             entries.clone().take(mtt::MAX_ENTRIES).find(|entry| (&regions.mtt).page(*entry).is_none());
         if let Some(entry) = missing {
-            found.add(&MPT_PAGES, format!("MTT entry {entry:#x} of the memory region with key {}", mpt.key));
+            found.add(
+                &MPT_PAGES,
+                format!("MTT entry {entry:#x} of the memory region with key {} was never written", mpt.key),
+            );
         }
     }
 }
@@ -53,7 +56,7 @@ pub(super) fn write_mtt(resources: &Resources, command: &Command, write: &WriteM
     if command.in_modifier as usize > mtt::MAX_ENTRIES {
         found.add(
             &MTT_COUNT,
-            format!("{} entries, the mailbox holds {}", command.in_modifier, mtt::MAX_ENTRIES),
+            format!("WRITE_MTT has {} entries, maximum is {}", command.in_modifier, mtt::MAX_ENTRIES),
         );
     }
     let written = write.start..write.start.saturating_add(write.pages.len() as u64);
@@ -63,7 +66,10 @@ pub(super) fn write_mtt(resources: &Resources, command: &Command, write: &WriteM
     if let Some(region) = in_use {
         found.add(
             &MTT_IN_USE,
-            format!("entries from {:#x} on belong to the memory region with key {}", write.start, region.key),
+            format!(
+                "WRITE_MTT at entry {:#x} overwrites entries of the memory region with key {}",
+                write.start, region.key
+            ),
         );
     }
 }

@@ -24,28 +24,34 @@ pub(in super::super) fn doorbell(resources: &Resources, page: u32, doorbell: &Se
     let mut found = Findings::default();
     let number = doorbell.qpn;
     let Some(qp) = resources.qp(number) else {
-        found.add(&DOORBELL_NO_QP, format!("QP {number}"));
+        found.add(&DOORBELL_NO_QP, format!("doorbell for QP {number}, which does not exist or is in RESET"));
         return found;
     };
     let image = &qp.key.context().image;
     if let Some(state @ (QpState::Init | QpState::Rtr)) = image.state() {
-        found.add(&DOORBELL_STATE, format!("QP {number} in {}", state.name()));
+        found.add(&DOORBELL_STATE, format!("doorbell for QP {number}, which is in {}", state.name()));
         return found;
     }
     if image.usr_page != page {
         found.add(
             &DOORBELL_PAGE,
-            format!("QP {number} has UAR page {:#x}, doorbell in page {page:#x}", image.usr_page),
+            format!("doorbell for QP {number} in UAR page {page:#x}, expected page {:#x}", image.usr_page),
         );
     }
     if number != qp.qpn {
-        found.add(&DOORBELL_NUMBER, format!("doorbell for QP {number}, the QP number is {}", qp.qpn));
+        found.add(
+            &DOORBELL_NUMBER,
+            format!("doorbell for QP {number}, but the QP at its index is now {}", qp.qpn),
+        );
     }
     // Every doorbell announces at least one request.
     let announced = qp.counters.sends_outstanding() + qp.send.waiting() as u64 + 1;
     if announced > u64::from(qp.send.slots()) {
         let slots = qp.send.slots();
-        found.add(&SQ_OVERRUN, format!("QP {number} has {slots} slots and at least {announced} requests"));
+        found.add(
+            &SQ_OVERRUN,
+            format!("send queue of QP {number} has {slots} slots, but at least {announced} posted requests"),
+        );
     }
     found
 }
@@ -54,7 +60,7 @@ pub(super) fn query(resources: &Resources, command: &Command, found: &mut Findin
     if let Ok(number) = command.qpn()
         && resources.qp(number).is_none()
     {
-        found.add(&QUERY_RESET, format!("QP {number}"));
+        found.add(&QUERY_RESET, format!("QUERY_QP of QP {number}, which does not exist or is in RESET"));
     }
 }
 
@@ -72,7 +78,7 @@ pub(super) fn modify(
         && mailbox.local_qpn != Qpn::default()
         && ctx.qp_index(mailbox.local_qpn) != ctx.qp_index(number)
     {
-        found.add(&QP_NUMBER, format!("number {} in the context of QP {number}", mailbox.local_qpn));
+        found.add(&QP_NUMBER, format!("context of QP {number} has QP number {}", mailbox.local_qpn));
     }
     let current = view.resources.qp(number).map(|qp| *qp.key.context()).unwrap_or_default();
     let Ok(next) = current.modify(transition, mailbox) else { return };
@@ -107,7 +113,14 @@ fn attributes(
     let taken = transition.required(service) | transition.optional(service) | Attributes::STATE;
     let others = given.difference(taken);
     if !others.is_empty() {
-        found.add(&QP_ATTRIBUTES, format!("bits {:#x} in {} of QP {number}", others.bits(), transition.op()));
+        found.add(
+            &QP_ATTRIBUTES,
+            format!(
+                "opt_param_mask bits {:#x} are not valid for {} (QP {number})",
+                others.bits(),
+                transition.op()
+            ),
+        );
     }
 }
 
@@ -130,7 +143,7 @@ fn unnamed(number: Qpn, transition: Transition, next: &Qpc, mailbox: &Qpc, found
     let mut bytes = given.emit().into_iter().zip(stored).enumerate();
     if let Some((at, (given, kept))) = bytes.find(|(_, (given, kept))| *given != 0 && given != kept) {
         let what = format!(
-            "{given:#04x} in byte {at:#x} of {} of QP {number} ignored; it stays {kept:#04x}",
+            "{} of QP {number} ignores byte {at:#x}: mailbox has {given:#04x}, context keeps {kept:#04x}",
             transition.op()
         );
         found.add(&QP_UNNAMED, what);
@@ -139,7 +152,7 @@ fn unnamed(number: Qpn, transition: Transition, next: &Qpc, mailbox: &Qpc, found
 
 fn source(number: Qpn, own: &Identity, image: &Qpc, found: &mut Findings) {
     let mut other = |what: &str, given: &dyn Display, own: &dyn Display| {
-        found.add(&QP_SOURCE, format!("{what} {given} of QP {number}, the port has {own}"));
+        found.add(&QP_SOURCE, format!("source {what} of QP {number} is {given}, but the port has {own}"));
     };
     if let Some(ip) = image.sip().filter(|ip| *ip != own.ipv4) {
         other("IP address", &ip, &own.ipv4);
@@ -165,12 +178,12 @@ fn queue_begins(
     let access = view.resources.regions.access(view.dma);
     if let Err(error) = access.check(Place::offset(pd, key, 0), len.into(), Access::LocalRead) {
         let what = format!(
-            "{len} bytes for the {queue} queue of QP {number} in the memory region with key {key}: {error}"
+            "{queue} queue of QP {number} needs {len} bytes in the memory region with key {key}: {error}"
         );
         found.add(&QP_BUFFER, what);
     }
     if view.resources.cqs.get(view.resources.ctx.cq_index(cqn)).is_none() {
-        found.add(&QP_CQ, format!("CQ {cqn} of the {queue} queue of QP {number}"));
+        found.add(&QP_CQ, format!("{queue} queue of QP {number} uses CQ {cqn}, which is not valid"));
     }
 }
 
@@ -194,7 +207,7 @@ fn overrun_risk(resources: &Resources, number: Qpn, image: &Qpc, found: &mut Fin
             let (cqn, entries) = (queue.cqn(), queue.entries());
             found.add(
                 &CQ_OVERRUN_RISK,
-                format!("CQ {cqn} has {entries} entries, its queues have {requests} slots"),
+                format!("CQ {cqn} has {entries} entries, but its queues have {requests} slots"),
             );
         }
     }

@@ -19,10 +19,10 @@ pub(super) fn sw2hw_cq(view: View<'_>, command: &Command, cqc: &Cqc, found: &mut
     let ctx = &view.resources.ctx;
     let Ok(number) = command.cqn() else { return };
     if ctx.cq_index(cqc.cqn) != ctx.cq_index(number) {
-        found.add(&CQ_NUMBER, format!("number {} in the context of CQ {number}", cqc.cqn));
+        found.add(&CQ_NUMBER, format!("context of CQ {number} has CQ number {}", cqc.cqn));
     }
     if cqc.flags.arm() != CqArm::Disarmed && !view.resources.eqs.contains(cqc.comp_eqn.get()) {
-        found.add(&CQ_EQ, format!("CQ {number} uses EQ {}", cqc.comp_eqn));
+        found.add(&CQ_EQ, format!("CQ {number} uses EQ {}, which is not valid", cqc.comp_eqn));
     }
     let access = view.resources.regions.access(view.dma);
     let buffer = completion_queue::buffer(cqc.pd, cqc.lkey, cqc.start, cqc.log_entries, &access);
@@ -48,14 +48,17 @@ pub(super) fn hw2sw_cq(resources: &Resources, command: &Command, found: &mut Fin
         uses(image.send_cqn, image.sq_len) || uses(image.recv_cqn, image.rq_len)
     });
     if let Some((_, qp)) = user {
-        found.add(&CQ_IN_USE, format!("CQ {number} is used by QP {}", qp.qpn));
+        found.add(&CQ_IN_USE, format!("HW2SW_CQ of CQ {number}, which QP {} still uses", qp.qpn));
     }
 }
 
 pub(super) fn sw2hw_eq(view: View<'_>, command: &Command, eqc: &Eqc, found: &mut Findings) {
     let number = command.in_modifier;
     if eqc.msix_vector >= MSIX_VECTORS {
-        found.add(&EQ_VECTOR, format!("EQ {number:#x} has vector {}", eqc.msix_vector));
+        found.add(
+            &EQ_VECTOR,
+            format!("EQ {number:#x} uses MSI-X vector {}, which does not exist", eqc.msix_vector),
+        );
     }
     let access = view.resources.regions.access(view.dma);
     let buffer = event_queue::buffer(eqc, &access);
@@ -67,7 +70,10 @@ pub(super) fn hw2sw_eq(resources: &Resources, command: &Command, found: &mut Fin
         cq.notifier().armed() != Armed::No && cq.notifier().eqn().get() == command.in_modifier
     };
     if let Some(cq) = resources.cqs.iter().map(|(_, cq)| &**cq).find(armed) {
-        found.add(&EQ_IN_USE, format!("EQ {:#x} is used by CQ {}", command.in_modifier, cq.cqn()));
+        found.add(
+            &EQ_IN_USE,
+            format!("HW2SW_EQ of EQ {:#x}, which CQ {} still uses", command.in_modifier, cq.cqn()),
+        );
     }
 }
 
@@ -76,6 +82,9 @@ pub(super) fn map_eq(command: &Command, found: &mut Findings) {
     let known = (0..64).filter(by_mask).fold(0u64, |mask, code| mask | 1 << code);
     let unknown = command.in_param & !known;
     if unknown != 0 {
-        found.add(&EQ_EVENTS, format!("event mask bits {unknown:#x}"));
+        found.add(
+            &EQ_EVENTS,
+            format!("MAP_EQ mask has bits {unknown:#x}, which are never routed by the mask"),
+        );
     }
 }

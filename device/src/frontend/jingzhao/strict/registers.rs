@@ -25,7 +25,10 @@ pub(in super::super) fn read(strict: &mut Strict, bar: Bar, offset: u64, len: us
                 strict.hcr.read(HcrWord::Command);
             }
         }
-        _ => found.add(&DOORBELL_READ, format!("{len}-byte read at bar{}+{offset:#x}", bar.number())),
+        _ => found.add(
+            &DOORBELL_READ,
+            format!("{len}-byte read from a UAR page, at bar{}+{offset:#x}", bar.number()),
+        ),
     }
     found
 }
@@ -36,7 +39,10 @@ pub(in super::super) fn write(strict: &mut Strict, bar: Bar, offset: u64, data: 
     let number = bar.number();
     if !offset.is_multiple_of(4) || !matches!(data.len(), 4 | 8) {
         let len = data.len();
-        found.add(&NARROW_WRITE, format!("{len}-byte write at bar{number}+{offset:#x} ignored"));
+        found.add(
+            &NARROW_WRITE,
+            format!("ignored {len}-byte write at bar{number}+{offset:#x}, expected 4 or 8 aligned bytes"),
+        );
         return found;
     }
     let (words, _) = data.as_chunks::<4>();
@@ -55,11 +61,11 @@ fn bar0(strict: &mut Strict, offset: u64, value: u32, found: &mut Findings) {
     match Register::at(offset) {
         Some(Register::Hcr(word)) => strict.hcr.write(&HCR, word, value, found),
         Some(Register::Reset) if value & 1 == 0 => {
-            found.add(&NO_EFFECT, format!("{value:#x} written to the reset register"));
+            found.add(&NO_EFFECT, format!("{value:#x} written to the reset register, which has no effect"));
         }
         Some(Register::Reset) => {}
-        Some(Register::InitDone) => found.add(&READ_ONLY_WRITE, "init_done"),
-        None => found.add(&NO_REGISTER, format!("bar0+{offset:#x}")),
+        Some(Register::InitDone) => found.add(&READ_ONLY_WRITE, "write to read-only register init_done"),
+        None => found.add(&NO_REGISTER, format!("write to bar0+{offset:#x}, where no register exists")),
     }
 }
 
@@ -72,23 +78,26 @@ fn bar2(strict: &mut Strict, offset: u64, words: &[[u8; 4]], found: &mut Finding
         if reserved != 0 {
             found.add(
                 &DOORBELL_RESERVED,
-                format!("reserved bits {reserved:#x} of a doorbell in UAR page {page}"),
+                format!("reserved bits {reserved:#x} set in a doorbell in UAR page {page}"),
             );
         }
     }
     match (register, words.len()) {
         (Some(UarRegister::SendLow), 1) => strict.half_page = Some(page),
         (Some(UarRegister::SendHigh), _) if strict.half_page.take() != Some(page) => {
-            found.add(&DOORBELL_HALF, format!("second half without a first half in UAR page {page}"));
+            found.add(
+                &DOORBELL_HALF,
+                format!("second half of a doorbell without a first half in UAR page {page}"),
+            );
         }
         (Some(_), _) => {}
-        (None, _) => found.add(&NO_REGISTER, format!("bar2+{offset:#x}")),
+        (None, _) => found.add(&NO_REGISTER, format!("write to bar2+{offset:#x}, where no register exists")),
     }
 }
 
 /// Looks at ARM_CQ or ARM_EQ of a queue that is not valid.
 pub(in super::super) fn arm(queue: &str, number: u32) -> Findings {
     let mut found = Findings::default();
-    found.add(&ARM_NOTHING, format!("{queue} {number:#x}"));
+    found.add(&ARM_NOTHING, format!("arm doorbell for {queue} {number:#x}, which is not valid"));
     found
 }

@@ -4,7 +4,7 @@ use crate::frontend::strict::rules;
 use crate::telemetry::monitor::Rule;
 
 rules! {
-    /// A write that is not 4 or 8 aligned bytes, which the device ignores.
+    /// A write that is not 4 or 8 aligned bytes. The device ignores it.
     NARROW_WRITE "narrow_write" "1.3";
     /// A write to an address without a register.
     NO_REGISTER "no_register" "1.1, 1.6";
@@ -14,7 +14,7 @@ rules! {
     NO_EFFECT "no_effect" "1.3, 1.5";
     /// Reserved bits set in the HCR.
     HCR_RESERVED "hcr_reserved" "1.2";
-    /// A write to the HCR before software has read the end of the previous command; hardware may still be executing it.
+    /// A write to the HCR before software has polled the previous command to completion. Hardware may still be executing that command.
     HCR_NOT_POLLED "hcr_not_polled" "1.3, 1.4";
     /// A read from a UAR page.
     DOORBELL_READ "doorbell_read" "1.6";
@@ -38,7 +38,7 @@ rules! {
     WQE_RESERVED "wqe_reserved" "6.2 to 6.5";
     /// A WQE that does not start at a slot boundary, or is larger than its slot.
     WQE_SLOT "wqe_slot" "6.1, 6.7";
-    /// A receive WQE in a user queue without the valid bit.
+    /// A receive WQE without the valid bit in a user queue.
     RECV_UNMARKED "recv_unmarked" "6.8 (J-23)";
     /// A nonzero parameter that the command table defines as 0.
     UNUSED_PARAMETER "unused_parameter" "2";
@@ -46,13 +46,13 @@ rules! {
     UNDOCUMENTED_MODIFIER "undocumented_modifier" "2 (J-35, J-36)";
     /// A mailbox that is not page-aligned.
     MAILBOX_ALIGNMENT "mailbox_alignment" "0";
-    /// Mailbox bits that the device ignores.
+    /// Nonzero mailbox bits that the device ignores.
     MAILBOX_IGNORED "mailbox_ignored" "3, 4";
     /// A command with the event bit set while no EQ receives command events.
     EVENT_DROPPED "event_dropped" "1.4";
     /// A second INIT_HCA without CLOSE_HCA.
     INIT_TWICE "init_twice" "3.3";
-    /// INIT_HCA with more entries than QUERY_DEV_LIM reports.
+    /// INIT_HCA with a table of more entries than QUERY_DEV_LIM reports.
     INIT_COUNTS "init_counts" "3.1 (J-09)";
     /// INIT_HCA with tables that overlap in ICM.
     INIT_OVERLAP "init_overlap" "3.3";
@@ -70,7 +70,7 @@ rules! {
     UNMAP_IN_USE "unmap_in_use" "3.6, 5.1";
     /// UNMAP_ICM of pages that are not mapped.
     UNMAP_NOTHING "unmap_nothing" "3.6";
-    /// SW2HW_MPT with the key that the entry had before; holders of the old key can access the new region.
+    /// SW2HW_MPT with the previous key of the entry. Holders of the old key can then access the new region.
     KEY_REUSE "key_reuse" "9.1 (J-33)";
     /// HW2SW_MPT of a region that is the buffer of a queue in use.
     MPT_IN_USE "mpt_in_use" "3.7, 7";
@@ -84,7 +84,7 @@ rules! {
     CQ_BUFFER "cq_buffer" "7, 9.2";
     /// A CQ with entries that are not in hardware ownership.
     CQ_OWNER "cq_owner" "7";
-    /// A CQ context with a different CQ number.
+    /// A CQ context whose CQ number differs from that of the command.
     CQ_NUMBER "cq_number" "4.4";
     /// An armed CQ with an EQ that is not valid.
     CQ_EQ "cq_eq" "8.5";
@@ -102,7 +102,7 @@ rules! {
     EQ_EVENTS "eq_events" "3.9, 8.3";
     /// HW2SW_EQ of an EQ that an armed CQ still uses.
     EQ_IN_USE "eq_in_use" "3.10, 8.5";
-    /// A QP context with a different QP number.
+    /// A QP context whose QP number differs from that of the command.
     QP_NUMBER "qp_number" "4.3";
     /// A QP that starts using a CQ that is not valid.
     QP_CQ "qp_cq" "4.3";
@@ -112,7 +112,7 @@ rules! {
     QP_ATTRIBUTES "qp_attributes" "10.2";
     /// A value that the command ignores because its bit in opt_param_mask is clear or the QP is already running.
     QP_UNNAMED "qp_unnamed" "10.3 (J-28)";
-    /// A context with a source address other than the port's; packets carry the port's address anyway.
+    /// A QP context with a source address other than that of the port. Packets carry the address of the port regardless.
     QP_SOURCE "qp_source" "4.3, 11.4";
     /// QUERY_QP of a QP in RESET.
     QUERY_RESET "query_reset" "3.13";

@@ -21,7 +21,7 @@ pub(in super::super) fn send_wqe(qpn: Qpn, taken: &TakenWqe<'_>) -> Findings {
     if !at.is_multiple_of(slot) || len > slot {
         found.add(
             &WQE_SLOT,
-            format!("WQE of {len} bytes at {at:#x} in the send queue of QP {qpn}, slots have {slot} bytes"),
+            format!("WQE of {len} bytes at {at:#x} in the send queue of QP {qpn} does not fit in one slot of {slot} bytes"),
         );
     }
     if let Some(Ok(wqe)) = taken.wqe {
@@ -32,7 +32,9 @@ pub(in super::super) fn send_wqe(qpn: Qpn, taken: &TakenWqe<'_>) -> Findings {
             let bits = given & !kept;
             found.add(
                 &WQE_RESERVED,
-                format!("reserved bits {bits:#04x} in byte {at_byte:#x} of the WQE at {at:#x} of QP {qpn}"),
+                format!(
+                    "reserved bits {bits:#04x} set in byte {at_byte:#x} of the WQE at {at:#x} of QP {qpn}"
+                ),
             );
         }
     }
@@ -45,7 +47,10 @@ pub(in super::super) fn recv_wqe(qp: &QueuePair, at: u64) -> Findings {
     // The kernel driver does not know the bit.
     let of_user = qp.key.context().image.usr_page != 0;
     if of_user && !qp.recv.was_marked() {
-        found.add(&RECV_UNMARKED, format!("WQE at {at:#x} in the receive queue of QP {}", qp.qpn));
+        found.add(
+            &RECV_UNMARKED,
+            format!("WQE at {at:#x} in the receive queue of QP {} has no valid bit", qp.qpn),
+        );
     }
     found
 }

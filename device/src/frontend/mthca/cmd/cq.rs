@@ -20,9 +20,9 @@ pub(super) fn sw2hw(call: Call<'_, '_>) -> Result<Answer, CmdError> {
     let index = resources.cq_index(cqn);
     let cqc = Cqc::parse(fixed(inbox)?, setup.options.limits.dev_lim().log_max_cqes)?;
     if resources.cqs.get(index).is_some() {
-        return Err(CmdError::new(CmdStatus::BadResState, "CQ already in hardware ownership", index.into()));
+        return Err(CmdError::new(CmdStatus::BadResState, "already in hardware ownership: CQ", index.into()));
     }
-    let full = |TableFull| CmdError::new(CmdStatus::ExceedLim, "limit of CQs reached at", index.into());
+    let full = |TableFull| CmdError::new(CmdStatus::ExceedLim, "limit of CQs reached at index", index.into());
     resources.cqs.insert(index, Box::new(CompletionQueue::new(cqn, &cqc))).map_err(full)?;
     resources.uar.add(cqc.page, UarRegister::ArmCq, index);
     Ok(Answer::Nothing)
@@ -53,7 +53,7 @@ fn find<'a>(resources: &'a mut Resources, command: &Command) -> Result<&'a mut C
     let cq = resources.cqs.get_mut(index).filter(|cq| cq.cqn() == cqn);
     cq.map(|cq| &mut **cq).ok_or(CmdError::new(
         CmdStatus::BadResState,
-        "CQ not in hardware ownership",
+        "not in hardware ownership: CQ",
         cqn.get().into(),
     ))
 }

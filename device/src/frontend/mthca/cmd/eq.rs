@@ -21,7 +21,7 @@ pub(super) fn sw2hw(call: Call<'_, '_>) -> Result<Answer, CmdError> {
     if resources.eqs.contains(eqn) {
         return Err(CmdError::new(
             CmdStatus::BadResState,
-            "EQ already in hardware ownership",
+            "already in hardware ownership: EQ",
             eqn.get().into(),
         ));
     }
@@ -47,5 +47,5 @@ pub(super) fn map(call: Call<'_, '_>) -> Result<Answer, CmdError> {
 }
 
 fn not_valid(eqn: Eqn) -> CmdError {
-    CmdError::new(CmdStatus::BadResState, "EQ not in hardware ownership", eqn.get().into())
+    CmdError::new(CmdStatus::BadResState, "not in hardware ownership: EQ", eqn.get().into())
 }

@@ -25,7 +25,7 @@ pub(super) fn query_fw(cx: &Context<'_>) -> Answer {
 
 /// The answer of a device without memory to commands that are about its memory; any other makes the driver give up.
 pub(super) fn no_local_memory() -> CmdError {
-    CmdError::new(CmdStatus::NoLocalMemory, "local memory (the device has none)", 0)
+    CmdError::new(CmdStatus::NoLocalMemory, "local memory size", 0)
 }
 
 pub(super) fn query_dev_lim(setup: &Setup) -> Answer {

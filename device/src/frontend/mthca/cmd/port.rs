@@ -59,6 +59,7 @@ pub(super) fn mad_ifc(call: Call<'_, '_>) -> Result<Answer, CmdError> {
         _ => MkeyCheck::Ignore,
     };
     let answer = cx.mad_ifc(fixed(inbox)?, m_key);
-    let discarded = CmdError::new(CmdStatus::BadPacket, "MAD without a response", command.in_modifier.into());
+    let discarded =
+        CmdError::new(CmdStatus::BadPacket, "no response to MAD, in_modifier", command.in_modifier.into());
     answer.map(|mad| Answer::Mailbox(mad.to_vec())).ok_or(discarded)
 }

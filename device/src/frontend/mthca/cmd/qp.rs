@@ -23,7 +23,7 @@ pub(super) fn modify(call: Call<'_, '_>, transition: Transition) -> Result<Answe
     if resources.qps.get(index).is_some_and(|qp| qp.qpn != qpn) {
         return Err(CmdError::new(
             CmdStatus::BadResState,
-            "table slot already used by another QP:",
+            "another QP uses the context table entry of QP",
             qpn.get().into(),
         ));
     }
@@ -58,10 +58,11 @@ pub(super) fn modify(call: Call<'_, '_>, transition: Transition) -> Result<Answe
 /// Puts a QP in the table and in the engine, where it is in RESET.
 fn create(resources: &mut Resources, cx: &mut Context<'_>, qpn: Qpn, qpc: Qpc) -> Result<(), CmdError> {
     let index = resources.qp_index(qpn);
-    let exceeded = CmdError::new(CmdStatus::ExceedLim, "limit of QPs reached at", index.into());
+    let exceeded = CmdError::new(CmdStatus::ExceedLim, "limit of QPs reached at index", index.into());
     let kind = qpc.kind().ok_or(CmdError::param("service type", qpc.kind.into()))?;
     let service = service(kind, qpn, cx.engine.smi(), cx.engine.gsi());
-    let service = service.ok_or(CmdError::param("QP for management datagrams", qpn.get().into()))?;
+    let service = service
+        .ok_or(CmdError::param("CONF_SPECIAL_QP required before creating management QP", qpn.get().into()))?;
     let page = qpc.page;
     let qp = QueuePair::new(qpn, service, kind, qpc);
     cx.engine.create_qp(qpn, qp.attributes(cx.port.addresses())).map_err(|_| exceeded)?;
@@ -92,7 +93,7 @@ pub(super) fn conf_special(call: Call<'_, '_>) -> Result<Answer, CmdError> {
     match command.op_modifier {
         SMI => cx.engine.set_smi(qpn),
         GSI => cx.engine.set_gsi(qpn),
-        other => return Err(CmdError::new(CmdStatus::BadOp, "special QP type", other.into())),
+        other => return Err(CmdError::new(CmdStatus::BadOp, "unsupported special QP type", other.into())),
     }
     Ok(Answer::Nothing)
 }

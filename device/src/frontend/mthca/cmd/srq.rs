@@ -24,10 +24,15 @@ pub(super) fn sw2hw(call: Call<'_, '_>) -> Result<Answer, CmdError> {
     let max_log_slots = setup.options.limits.dev_lim().log_max_srq_wqes + 1;
     let context = Srqc::parse(fixed(inbox)?, max_log_slots)?;
     if resources.srqs.get(index).is_some() {
-        return Err(CmdError::new(CmdStatus::BadResState, "SRQ already in hardware ownership", index.into()));
+        return Err(CmdError::new(
+            CmdStatus::BadResState,
+            "already in hardware ownership: SRQ",
+            index.into(),
+        ));
     }
     let queue = SharedReceiveQueue::new(Srqc { srqn, ..context });
-    let full = |TableFull| CmdError::new(CmdStatus::ExceedLim, "limit of SRQs reached at", index.into());
+    let full =
+        |TableFull| CmdError::new(CmdStatus::ExceedLim, "limit of SRQs reached at index", index.into());
     resources.srqs.insert(index, Box::new(queue)).map_err(full)?;
     Ok(Answer::Nothing)
 }
@@ -88,5 +93,5 @@ fn number(resources: &Resources, command: &Command) -> Result<Srqn, CmdError> {
 }
 
 fn not_valid(srqn: Srqn) -> CmdError {
-    CmdError::new(CmdStatus::BadResState, "SRQ not in hardware ownership", srqn.get().into())
+    CmdError::new(CmdStatus::BadResState, "not in hardware ownership: SRQ", srqn.get().into())
 }

@@ -67,7 +67,10 @@ pub(in super::super) fn examine(
     }
     if let Some(resources) = state.resources() {
         if latched.command.event() && takes_no_command_events(resources) {
-            found.add(&EVENT_DROPPED, format!("{} with the event bit", command.op));
+            found.add(
+                &EVENT_DROPPED,
+                format!("{} has the event bit set, but no EQ receives command events", command.op),
+            );
         }
         let view = View { resources, dma, uar_pages };
         on_resources(view, command, mailbox.as_ref(), &mut found);
@@ -143,19 +146,22 @@ fn parameters(command: &Command, found: &mut Findings) {
     for (name, value, what) in [("in_param", in_param, input), ("out_param", out_param, output)] {
         match what {
             Use::Nothing if value != 0 => {
-                found.add(&UNUSED_PARAMETER, format!("{op} with {name} {value:#x}"));
+                found.add(&UNUSED_PARAMETER, format!("{op} has {name} {value:#x}, expected 0"));
             }
             Use::Mailbox if !value.is_multiple_of(PAGE as u64) => {
-                found.add(&MAILBOX_ALIGNMENT, format!("{name} of {op} at {value:#x}"));
+                found.add(
+                    &MAILBOX_ALIGNMENT,
+                    format!("{name} of {op} is {value:#x}, which is not page-aligned"),
+                );
             }
             _ => {}
         }
     }
     if !numbered && in_modifier != 0 {
-        found.add(&UNUSED_PARAMETER, format!("{op} with in_modifier {in_modifier:#x}"));
+        found.add(&UNUSED_PARAMETER, format!("{op} has in_modifier {in_modifier:#x}, expected 0"));
     }
     if !modifiers.contains(&op_modifier) {
-        found.add(&UNDOCUMENTED_MODIFIER, format!("{op} with op_modifier {op_modifier}"));
+        found.add(&UNDOCUMENTED_MODIFIER, format!("{op} has undefined op_modifier {op_modifier}"));
     }
 }
 
@@ -175,7 +181,7 @@ fn bring_up(strict: &Strict, state: &DeviceState, command: &Command, found: &mut
         Op::UnmapFa | Op::UnmapIcmAux if open => {
             found.add(&FIRMWARE_IN_USE, format!("{} before CLOSE_HCA", command.op));
         }
-        Op::InitHca if open => found.add(&INIT_TWICE, "INIT_HCA without CLOSE_HCA"),
+        Op::InitHca if open => found.add(&INIT_TWICE, "second INIT_HCA without CLOSE_HCA"),
         Op::CloseHca if !open => found.add(&CLOSE_TWICE, "CLOSE_HCA before INIT_HCA"),
         _ => {}
     }
@@ -202,8 +208,8 @@ fn close(resources: &Resources, found: &mut Findings) {
         ("keys", regions.keys.iter().count()),
     ];
     let left: Vec<_> =
-        counts.iter().filter(|(_, n)| *n != 0).map(|(name, n)| format!("{n} {name}")).collect();
+        counts.iter().filter(|(_, n)| *n != 0).map(|(name, n)| format!("{name}: {n}")).collect();
     if !left.is_empty() {
-        found.add(&CLOSE_IN_USE, left.join(", "));
+        found.add(&CLOSE_IN_USE, format!("CLOSE_HCA while objects are in use ({})", left.join(", ")));
     }
 }

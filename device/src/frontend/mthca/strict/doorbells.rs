@@ -32,22 +32,25 @@ pub(in super::super) fn send(
     let Resources { layout, regions, qps, .. } = resources;
     let qpn = doorbell.qpn;
     let Some(qp) = qps.get(layout.qpc.index(qpn.get())).filter(|qp| qp.qpn == qpn) else {
-        found.add(&DOORBELL_NO_QP, format!("QP {qpn}"));
+        found.add(&DOORBELL_NO_QP, format!("doorbell for QP {qpn}, which does not exist or is in RESET"));
         return found;
     };
     if qp.qpc.page != page {
         found.add(
             &DOORBELL_PAGE,
-            format!("QP {qpn} has UAR page {:#x}, doorbell in page {page:#x}", qp.qpc.page),
+            format!("doorbell for QP {qpn} in UAR page {page:#x}, expected page {:#x}", qp.qpc.page),
         );
         return found;
     }
     if let None | Some(State::Reset | State::Init | State::Rtr) = state {
-        found.add(&DOORBELL_STATE, format!("QP {qpn} in {}", state.unwrap_or(State::Reset)));
+        found.add(
+            &DOORBELL_STATE,
+            format!("doorbell for QP {qpn}, which is in {}", state.unwrap_or(State::Reset)),
+        );
         return found;
     }
     if doorbell.count == 0 {
-        found.add(&DOORBELL_EMPTY, format!("QP {qpn}"));
+        found.add(&DOORBELL_EMPTY, format!("doorbell for QP {qpn} announces no request"));
         return found;
     }
     let (first, producer) = (doorbell.first, doorbell.producer());
@@ -55,7 +58,7 @@ pub(in super::super) fn send(
         found.add(
             &DOORBELL_ORDER,
             format!(
-                "QP {qpn}: doorbell starts at WQE {first:#x}, the previous one ended at {:#x}",
+                "QP {qpn}: doorbell starts at WQE {first:#x}, but the previous one ended at {:#x}",
                 qp.announced
             ),
         );
@@ -79,7 +82,11 @@ pub(in super::super) fn send(
     {
         found.add(
             &DOORBELL_LINK,
-            format!("QP {qpn}: doorbell describes WQE {first:#x} as {said:x?}, the preceding slot links to {link:x?}"),
+            format!(
+                "QP {qpn}: doorbell describes WQE {first:#x} as ({}), but the preceding slot links to ({})",
+                link_text(said),
+                link_text(link)
+            ),
         );
     }
     overrun(qp, [Some(producer), record.map(|record| record.posted())], &mut found);
@@ -102,7 +109,10 @@ fn overrun(qp: &QueuePair, counts: [Option<u16>; 2], found: &mut Findings) {
     let posted = qp.counters.sends_outstanding() + u64::from(waiting.unwrap_or(0));
     if posted > u64::from(qp.send.slots()) {
         let (qpn, slots) = (qp.qpn, qp.send.slots());
-        found.add(&SQ_OVERRUN, format!("QP {qpn} has {slots} slots and {posted} posted requests"));
+        found.add(
+            &SQ_OVERRUN,
+            format!("send queue of QP {qpn} has {slots} slots, but {posted} posted requests"),
+        );
     }
 }
 
@@ -132,6 +142,12 @@ pub(super) fn tag(record: Record, kind: RecordKind, number: u32, index: u32, fou
     }
 }
 
+/// A link as reports print it.
+fn link_text(link: Link) -> String {
+    let Link { address, opcode, size, fence } = link;
+    format!("offset {address:#x}, opcode {opcode:#x}, size {size}, fence {fence}")
+}
+
 /// What a record says it is.
 fn kind_name(kind: Option<RecordKind>) -> &'static str {
     kind.map_or("none", RecordKind::name)
@@ -148,18 +164,18 @@ pub(in super::super) fn arm_cq(
     let Resources { layout, regions, cqs, eqs, .. } = resources;
     let ArmCq { cqn, consumer, .. } = *arm;
     let Some(cq) = cqs.get_mut(layout.cqc.index(cqn.get())).filter(|cq| cq.cqn() == cqn) else {
-        found.add(&ARM_NO_CQ, format!("CQ {cqn}"));
+        found.add(&ARM_NO_CQ, format!("CQ {cqn} armed, but it is not valid"));
         return found;
     };
     if cq.page() != page {
         found.add(
             &DOORBELL_PAGE,
-            format!("CQ {cqn} has UAR page {:#x}, doorbell in page {page:#x}", cq.page()),
+            format!("arm doorbell for CQ {cqn} in UAR page {page:#x}, expected page {:#x}", cq.page()),
         );
         return found;
     }
     if arm.arm_for.is_none() {
-        found.add(&ARM_COMMAND, format!("CQ {cqn}"));
+        found.add(&ARM_COMMAND, format!("CQ {cqn} armed with an undefined command"));
         return found;
     }
     let index = cq.arm_record();
@@ -171,7 +187,7 @@ pub(in super::super) fn arm_cq(
             found.add(
                 &ARM_RECORD,
                 format!(
-                    "CQ {cqn} armed at {consumer:#x}, doorbell record {index} has type {}, number {number:#x} and counter {counter:#x}",
+                    "CQ {cqn} armed at consumer index {consumer:#x}, but doorbell record {index} has type {}, number {number:#x} and counter {counter:#x}",
                     kind_name(kind)
                 ),
             );
@@ -195,7 +211,7 @@ fn armed(cq: &mut CompletionQueue, eqs: &EventQueues, arm: &ArmCq, found: &mut F
     if producer.wrapping_sub(consumer) >= LONG_OLDER {
         found.add(
             &CQ_CONSUMER,
-            format!("CQ {cqn}: consumer index {consumer:#x}, producer index {producer:#x}"),
+            format!("CQ {cqn}: consumer index {consumer:#x} is past producer index {producer:#x}"),
         );
     }
     // A driver's own CQs are in the PD of its EQs. A program may not have fetched what its driver has read (section 11).
@@ -206,7 +222,7 @@ fn armed(cq: &mut CompletionQueue, eqs: &EventQueues, arm: &ArmCq, found: &mut F
     }
     if !cq.sequence.arm(sequence) {
         let (first, more) = cq.sequence.right();
-        let unseen = if more == 0 { String::new() } else { format!(" or up to {more} more") };
+        let unseen = if more == 0 { String::new() } else { format!(" or up to {more} higher") };
         found.add(
             &ARM_SEQUENCE,
             format!("CQ {cqn} armed with sequence number {sequence}, expected {first}{unseen}"),

@@ -29,13 +29,13 @@ pub(in super::super) fn cqe(
         found.add(
             &CQ_CONSUMER,
             format!(
-                "CQ {cqn}: consumer index {consumer:#x} in doorbell record {index}, producer index {producer:#x}"
+                "CQ {cqn}: consumer index {consumer:#x} in doorbell record {index} is past producer index {producer:#x}"
             ),
         );
     } else if u64::from(unread) < ring.entries() && !is_given(ring, memory) {
         found.add(
             &CQE_OWNER,
-            format!("entry {producer:#x} of CQ {cqn}, whose consumer index is {consumer:#x}"),
+            format!("CQ {cqn}: entry {producer:#x} is not in hardware ownership, but the consumer index is {consumer:#x}"),
         );
     }
     found
@@ -49,7 +49,7 @@ pub(in super::super) fn eqe(eqn: Eqn, queue: &EventQueue, memory: &impl QueueMem
     if u64::from(producer.wrapping_sub(consumer)) < ring.entries() && !is_given(ring, memory) {
         found.add(
             &EQE_OWNER,
-            format!("entry {producer:#x} of EQ {eqn}, whose consumer index is {consumer:#x}"),
+            format!("EQ {eqn}: entry {producer:#x} is not in hardware ownership, but the consumer index is {consumer:#x}"),
         );
     }
     found

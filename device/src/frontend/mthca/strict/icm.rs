@@ -68,7 +68,7 @@ impl Context {
 pub(super) fn context(resources: &Resources, context: Context, object: &str, found: &mut Findings) {
     let place = context.place(&resources.layout);
     if resources.regions.icm.translate(place).is_none() {
-        found.add(&CONTEXT_UNMAPPED, format!("context of {object} is at ICM {place}"));
+        found.add(&CONTEXT_UNMAPPED, format!("context of {object}, at ICM address {place}, is not mapped"));
     }
 }
 
@@ -76,13 +76,19 @@ pub(super) fn context(resources: &Resources, context: Context, object: &str, fou
 pub(super) fn records(view: View<'_>, page: u32, records: &[u32], queue: &str, found: &mut Findings) {
     let resources = view.resources;
     if !(RESERVED_UARS..view.uar_pages).contains(&page) {
-        found.add(&UAR_RESERVED, format!("{queue} has UAR page {page:#x}"));
+        found.add(
+            &UAR_RESERVED,
+            format!("{queue} uses UAR page {page:#x}, which is reserved or does not exist"),
+        );
         return;
     }
     for (n, index) in records.iter().enumerate() {
         let place = resources.layout.record(page, *index);
         if resources.regions.icm.translate(place).is_none() {
-            found.add(&RECORD_UNMAPPED, format!("doorbell record {index} of {queue}, at ICM {place}"));
+            found.add(
+                &RECORD_UNMAPPED,
+                format!("doorbell record {index} of {queue}, at ICM address {place}, is not mapped"),
+            );
             continue;
         }
         let own = records.iter().take(n).any(|other| other == index).then(|| queue.to_owned());
@@ -119,12 +125,13 @@ pub(super) fn map(icm: &PageMap, blocks: &[Block], found: &mut Findings) {
 
 pub(super) fn unmap(state: &DeviceState, command: &Command, found: &mut Findings) {
     let Ok(pages) = pages(command.in_param, command.in_modifier) else { return };
-    let what = format!("the {} pages at ICM {:#x}", command.in_modifier, command.in_param);
+    let what =
+        format!("UNMAP_ICM at ICM address {:#x}, page count {}", command.in_param, command.in_modifier);
     if !is_mapped(state.page_map(), &pages) {
-        found.add(&UNMAP_NOTHING, what.clone());
+        found.add(&UNMAP_NOTHING, format!("{what}: no page is mapped"));
     }
     if let Some(used) = state.resources().and_then(|resources| used(resources, &pages)) {
-        found.add(&UNMAP_IN_USE, format!("{used} is in {what}"));
+        found.add(&UNMAP_IN_USE, format!("{what}: the pages still hold {used}"));
     }
 }
 
@@ -139,18 +146,25 @@ fn is_mapped(icm: &PageMap, pages: &RangeInclusive<u64>) -> bool {
 fn used(resources: &Resources, pages: &RangeInclusive<u64>) -> Option<String> {
     let Resources { layout, qps, cqs, srqs, eqs, regions, .. } = resources;
     let inside = |context: Context| pages.contains(&page_of(context.place(layout)));
-    let qp =
-        || qps.iter().find(|(index, _)| inside(Context::Qp(*index))).map(|(_, qp)| format!("QP {}", qp.qpn));
+    let qp = || {
+        qps.iter()
+            .find(|(index, _)| inside(Context::Qp(*index)))
+            .map(|(_, qp)| format!("the context of QP {}", qp.qpn))
+    };
     let cq = || {
-        cqs.iter().find(|(index, _)| inside(Context::Cq(*index))).map(|(_, cq)| format!("CQ {}", cq.cqn()))
+        cqs.iter()
+            .find(|(index, _)| inside(Context::Cq(*index)))
+            .map(|(_, cq)| format!("the context of CQ {}", cq.cqn()))
     };
     let srq = || {
         srqs.iter()
             .find(|(index, _)| inside(Context::Srq(*index)))
-            .map(|(_, srq)| format!("SRQ {}", srq.srqn()))
+            .map(|(_, srq)| format!("the context of SRQ {}", srq.srqn()))
     };
     let eq = || {
-        eqs.iter_from(0).find(|(index, _)| inside(Context::Eq(*index))).map(|(eqn, _)| format!("EQ {eqn:#x}"))
+        eqs.iter_from(0)
+            .find(|(index, _)| inside(Context::Eq(*index)))
+            .map(|(eqn, _)| format!("the context of EQ {eqn:#x}"))
     };
     let record = || {
         let inside = |(page, index)| pages.contains(&page_of(layout.record(page, index)));
@@ -168,7 +182,7 @@ fn used(resources: &Resources, pages: &RangeInclusive<u64>) -> Option<String> {
                 || entries(region)
                     .is_some_and(|(first, last)| first <= *pages.end() && *pages.start() <= last)
         });
-        found.map(|(_, region)| format!("the memory region with key {}", region.key))
+        found.map(|(_, region)| format!("table entries of the memory region with key {}", region.key))
     };
     qp().or_else(cq).or_else(srq).or_else(eq).or_else(record).or_else(key)
 }

@@ -13,7 +13,7 @@ use crate::memory::translate::PageTable as _;
 
 pub(super) fn sw2hw_mpt(resources: &Resources, mpt: &Mpt, found: &mut Findings) {
     let index = resources.regions.keys.index(mpt.key);
-    icm::context(resources, Context::Mpt(index), &format!("key {}", mpt.key), found);
+    icm::context(resources, Context::Mpt(index), &format!("the memory region with key {}", mpt.key), found);
 }
 
 /// Looks at the page table entries of a region that is valid now: the device has taken them over.
@@ -26,7 +26,7 @@ pub(super) fn registered(resources: &Resources, key: Lkey, found: &mut Findings)
         let place = regions.mtt.addr(missing).unwrap_or_default();
         found.add(
             &MPT_PAGES,
-            format!("the entry at ICM {place} of the memory region with key {key} has no page address"),
+            format!("the page table entry at ICM address {place} of the memory region with key {key} was never written"),
         );
     }
 }

@@ -26,7 +26,7 @@ pub(super) fn modify(
     }
     let qpn = command.qpn();
     if new.qpc.local_qpn != qpn {
-        found.add(&QP_NUMBER, format!("number {} in the context of QP {qpn}", new.qpc.local_qpn));
+        found.add(&QP_NUMBER, format!("context of QP {qpn} has QP number {}", new.qpc.local_qpn));
     }
     attributes(qpn, command, transition, new.named, found);
     unnamed(qpn, command, new, found);
@@ -45,10 +45,10 @@ fn begins(view: View<'_>, qpn: Qpn, qpc: &Qpc, found: &mut Findings) {
     icm::records(view, qpc.page, own, &queue, found);
     let valid = |cqn| resources.cqs.get(resources.cq_index(cqn)).is_some_and(|cq| cq.cqn() == cqn);
     if let Some(cqn) = [qpc.send_cqn, qpc.recv_cqn].into_iter().find(|cqn| !valid(*cqn)) {
-        found.add(&QP_CQ, format!("{queue} uses CQ {cqn}"));
+        found.add(&QP_CQ, format!("{queue} uses CQ {cqn}, which is not valid"));
     }
     if qpc.responder.srq() && resources.srqs.get(resources.srq_index(qpc.srqn)).is_none() {
-        found.add(&QP_SRQ, format!("{queue} uses SRQ {}", qpc.srqn));
+        found.add(&QP_SRQ, format!("{queue} uses SRQ {}, which is not valid", qpc.srqn));
     }
     let bytes = |queue: Geometry| 1u64 << (u32::from(queue.log_slots) + u32::from(queue.log_slot)).min(40);
     // A queue without slots looks like one of one slot (T44).
@@ -60,7 +60,7 @@ fn begins(view: View<'_>, qpn: Qpn, qpc: &Qpc, found: &mut Findings) {
             let key = qpc.wqe_lkey;
             found.add(
                 &QP_BUFFER,
-                format!("{len} bytes at {base:#x} for the {name} queue of {queue} in the memory region with key {key}: {error}"),
+                format!("{name} queue of {queue} needs {len} bytes at {base:#x} in the memory region with key {key}: {error}"),
             );
         }
     }
@@ -88,7 +88,10 @@ fn taken(transition: Transition) -> Named {
 fn attributes(qpn: Qpn, command: &Command, transition: Transition, named: Named, found: &mut Findings) {
     let others = named.bits() & !taken(transition).bits();
     if others != 0 {
-        found.add(&QP_ATTRIBUTES, format!("bits {others:#x} in {} of QP {qpn}", command.op));
+        found.add(
+            &QP_ATTRIBUTES,
+            format!("opt_param_mask bits {others:#x} are not valid for {} (QP {qpn})", command.op),
+        );
     }
 }
 
@@ -109,6 +112,9 @@ fn unnamed(qpn: Qpn, command: &Command, new: &ModifyQp, found: &mut Findings) {
     ];
     if let Some((bit, _, what)) = given.iter().find(|(bit, given, _)| *given && !new.named.contains(*bit)) {
         let bit = bit.bits().trailing_zeros();
-        found.add(&QP_UNNAMED, format!("{what} without mask bit {bit} in {} of QP {qpn}", command.op));
+        found.add(
+            &QP_UNNAMED,
+            format!("{} of QP {qpn} sets the {what} without opt_param_mask bit {bit}", command.op),
+        );
     }
 }

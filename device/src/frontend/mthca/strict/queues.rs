@@ -25,10 +25,10 @@ pub(super) fn sw2hw_cq(view: View<'_>, command: &Command, cqc: &Cqc, found: &mut
     icm::context(resources, Context::Cq(cqn.get()), &number, found);
     icm::records(view, cqc.page, &[cqc.consumer_record, cqc.arm_record], &number, found);
     if cqc.cqn != cqn {
-        found.add(&CQ_NUMBER, format!("number {} in the context of {number}", cqc.cqn));
+        found.add(&CQ_NUMBER, format!("context of {number} has CQ number {}", cqc.cqn));
     }
     if !resources.eqs.contains(cqc.comp_eqn) {
-        found.add(&CQ_EQ, format!("{number} uses EQ {}", cqc.comp_eqn));
+        found.add(&CQ_EQ, format!("{number} uses EQ {}, which is not valid", cqc.comp_eqn));
     }
     let buffer = Buffer { pd: cqc.pd, lkey: cqc.lkey, start: cqc.start, log_entries: cqc.log_entries };
     ring_begins(&resources.regions.access(view.dma), &buffer, &number, (&CQ_BUFFER, &CQ_OWNER), found);
@@ -49,7 +49,7 @@ pub(super) fn hw2sw_cq(resources: &Resources, command: &Command, found: &mut Fin
     let cqn = command.cqn();
     let mut qps = resources.qps.iter().map(|(_, qp)| &**qp);
     if let Some(qp) = qps.find(|qp| [qp.qpc.send_cqn, qp.qpc.recv_cqn].contains(&cqn)) {
-        found.add(&CQ_IN_USE, format!("CQ {cqn} is used by QP {}", qp.qpn));
+        found.add(&CQ_IN_USE, format!("HW2SW_CQ of CQ {cqn}, which QP {} still uses", qp.qpn));
     }
 }
 
@@ -59,8 +59,12 @@ pub(super) fn sw2hw_eq(view: View<'_>, command: &Command, eqc: &Eqc, found: &mut
     icm::context(resources, Context::Eq(eqn.get()), &number, found);
     match eqc.interrupt {
         Interrupt::MsiX(vector) if vector < MSIX_VECTORS => {}
-        Interrupt::MsiX(vector) => found.add(&EQ_VECTOR, format!("{number} has vector {vector}")),
-        Interrupt::Pin => found.add(&EQ_VECTOR, format!("{number} requests INTx")),
+        Interrupt::MsiX(vector) => {
+            found.add(&EQ_VECTOR, format!("{number} uses MSI-X vector {vector}, which does not exist"));
+        }
+        Interrupt::Pin => {
+            found.add(&EQ_VECTOR, format!("{number} requests INTx, which the device does not support"));
+        }
     }
     let buffer = Buffer { pd: eqc.pd, lkey: eqc.lkey, start: eqc.start, log_entries: eqc.log_entries };
     ring_begins(&resources.regions.access(view.dma), &buffer, &number, (&EQ_BUFFER, &EQ_OWNER), found);
@@ -69,11 +73,11 @@ pub(super) fn sw2hw_eq(view: View<'_>, command: &Command, eqc: &Eqc, found: &mut
 pub(super) fn hw2sw_eq(resources: &Resources, command: &Command, found: &mut Findings) {
     let eqn = command.eqn();
     if let Some((_, cq)) = resources.cqs.iter().find(|(_, cq)| cq.eqn() == eqn) {
-        found.add(&EQ_IN_USE, format!("EQ {eqn} is used by CQ {}", cq.cqn()));
+        found.add(&EQ_IN_USE, format!("HW2SW_EQ of EQ {eqn}, which CQ {} still uses", cq.cqn()));
     }
     let mask = resources.eqs.mask(eqn);
     if mask != 0 {
-        found.add(&EQ_MAPPED, format!("events {mask:#x} are routed to EQ {eqn}"));
+        found.add(&EQ_MAPPED, format!("HW2SW_EQ of EQ {eqn}, to which events {mask:#x} are still routed"));
     }
 }
 
@@ -81,7 +85,7 @@ pub(super) fn map_eq(command: &Command, found: &mut Findings) {
     const COMPLETION: u64 = 1;
     let map = command.map_eq();
     if map.events & COMPLETION != 0 {
-        found.add(&EQ_EVENTS, format!("bit 0 of the mask {:#x} of EQ {}", map.events, map.eqn));
+        found.add(&EQ_EVENTS, format!("MAP_EQ mask {:#x} for EQ {} has bit 0 set, but completion events are never routed by the mask", map.events, map.eqn));
     }
 }
 
@@ -92,14 +96,14 @@ pub(super) fn sw2hw_srq(view: View<'_>, command: &Command, srqc: &Srqc, found: &
     icm::context(resources, Context::Srq(number), &queue, found);
     icm::records(view, srqc.page, &[srqc.record], &queue, found);
     if srqc.srqn.get() != number {
-        found.add(&SRQ_NUMBER, format!("number {} in the context of {queue}", srqc.srqn));
+        found.add(&SRQ_NUMBER, format!("context of {queue} has SRQ number {}", srqc.srqn));
     }
     let len = 1u64 << (u32::from(srqc.log_slots) + u32::from(srqc.log_slot)).min(32);
     let place = Place::offset(srqc.pd, srqc.lkey, 0);
     if let Err(error) = resources.regions.access(view.dma).check(place, len, Access::LocalRead) {
         found.add(
             &SRQ_BUFFER,
-            format!("{len} bytes for {queue} in the memory region with key {}: {error}", srqc.lkey),
+            format!("{queue} needs {len} bytes in the memory region with key {}: {error}", srqc.lkey),
         );
     }
 }
@@ -108,6 +112,6 @@ pub(super) fn hw2sw_srq(resources: &Resources, command: &Command, found: &mut Fi
     let number = command.in_modifier;
     let mut qps = resources.qps.iter().map(|(_, qp)| &**qp);
     if let Some(qp) = qps.find(|qp| qp.qpc.responder.srq() && qp.qpc.srqn.get() == number) {
-        found.add(&SRQ_IN_USE, format!("SRQ {number:#x} is used by QP {}", qp.qpn));
+        found.add(&SRQ_IN_USE, format!("HW2SW_SRQ of SRQ {number:#x}, which QP {} still uses", qp.qpn));
     }
 }

@@ -30,7 +30,10 @@ pub(in super::super) fn read(strict: &mut Strict, bar: Bar, offset: u64, len: us
                 strict.hcr.read(HcrWord::Command);
             }
         }
-        _ => found.add(&DOORBELL_READ, format!("{len}-byte read at bar{}+{offset:#x}", bar.number())),
+        _ => found.add(
+            &DOORBELL_READ,
+            format!("{len}-byte read from a UAR page, at bar{}+{offset:#x}", bar.number()),
+        ),
     }
     found
 }
@@ -41,7 +44,10 @@ pub(in super::super) fn write(strict: &mut Strict, bar: Bar, offset: u64, data: 
     let number = bar.number();
     if !offset.is_multiple_of(4) || !matches!(data.len(), 4 | 8) {
         let len = data.len();
-        found.add(&NARROW_WRITE, format!("{len}-byte write at bar{number}+{offset:#x} ignored"));
+        found.add(
+            &NARROW_WRITE,
+            format!("ignored {len}-byte write at bar{number}+{offset:#x}, expected 4 or 8 aligned bytes"),
+        );
         return found;
     }
     match bar {
@@ -59,20 +65,23 @@ fn bar0(strict: &mut Strict, offset: u64, value: u32, found: &mut Findings) {
     match Register::at(offset) {
         Some(Register::Hcr(word)) => strict.hcr.write(&HCR, word, value, found),
         Some(Register::Reset) if value != RESET_VALUE => {
-            found.add(&NO_EFFECT, format!("{value:#x} written to the reset register"));
+            found.add(&NO_EFFECT, format!("{value:#x} written to the reset register, which has no effect"));
         }
         Some(Register::Catastrophe) => {
-            found.add(&READ_ONLY_WRITE, format!("{value:#x} written to the catastrophic error buffer"));
+            found.add(
+                &READ_ONLY_WRITE,
+                format!("{value:#x} written to the catastrophic error buffer, which is read-only"),
+            );
         }
         Some(Register::Reset | Register::EqArm(_) | Register::EqSetCi(_) | Register::ClearInterrupt) => {}
-        None => found.add(&NO_REGISTER, format!("bar0+{offset:#x}")),
+        None => found.add(&NO_REGISTER, format!("write to bar0+{offset:#x}, where no register exists")),
     }
 }
 
 fn bar2(strict: &mut Strict, offset: u64, data: &[u8], found: &mut Findings) {
     let page = offset / UAR_PAGE;
     let Some((register, second)) = UarRegister::at(offset % UAR_PAGE) else {
-        found.add(&NO_REGISTER, format!("bar2+{offset:#x}"));
+        found.add(&NO_REGISTER, format!("write to bar2+{offset:#x}, where no register exists"));
         return;
     };
     let reserved = match register {
@@ -83,14 +92,19 @@ fn bar2(strict: &mut Strict, offset: u64, data: &[u8], found: &mut Findings) {
     for (word, reserved) in words.iter().zip(reserved.into_iter().skip(usize::from(second))) {
         let bits = u32::from_be_bytes(*word) & reserved;
         if bits != 0 {
-            found
-                .add(&DOORBELL_RESERVED, format!("reserved bits {bits:#x} of a doorbell in UAR page {page}"));
+            found.add(
+                &DOORBELL_RESERVED,
+                format!("reserved bits {bits:#x} set in a doorbell in UAR page {page}"),
+            );
         }
     }
     match (second, data.len()) {
         (false, 4) => strict.half = Some((page, register)),
         (true, 4) if strict.half.take() != Some((page, register)) => {
-            found.add(&DOORBELL_HALF, format!("second half without a first half in UAR page {page}"));
+            found.add(
+                &DOORBELL_HALF,
+                format!("second half of a doorbell without a first half in UAR page {page}"),
+            );
         }
         _ => {}
     }
@@ -102,7 +116,7 @@ pub(in super::super) fn arm_eqs(state: &DeviceState, first: Eqn, mask: u32) -> F
     let valid = |eqn: &u32| state.resources().is_some_and(|all| all.eqs.contains(Eqn::new(*eqn)));
     let armed = (0..u32::BITS).filter(|bit| mask >> bit & 1 != 0).map(|bit| first.get() + bit);
     if let Some(eqn) = armed.into_iter().find(|eqn| !valid(eqn)) {
-        found.add(&EQ_NOTHING, format!("EQ {eqn:#x} is armed"));
+        found.add(&EQ_NOTHING, format!("EQ {eqn:#x} armed, but it is not valid"));
     }
     found
 }
@@ -112,14 +126,20 @@ pub(in super::super) fn set_consumer(state: &DeviceState, eqn: Eqn, value: u32) 
     const AHEAD: u32 = 1 << 31;
     let mut found = Findings::default();
     let Some(queue) = state.resources().and_then(|all| all.eqs.get(eqn)) else {
-        found.add(&EQ_NOTHING, format!("consumer index {value:#x} of EQ {eqn}"));
+        found.add(&EQ_NOTHING, format!("consumer index {value:#x} written for EQ {eqn}, which is not valid"));
         return found;
     };
     let (producer, consumer) = (queue.ring().producer(), queue.consumer());
     if producer.wrapping_sub(value) >= AHEAD {
-        found.add(&EQ_CONSUMER, format!("EQ {eqn}: consumer index {value:#x}, producer index {producer:#x}"));
+        found.add(
+            &EQ_CONSUMER,
+            format!("EQ {eqn}: consumer index {value:#x} is past producer index {producer:#x}"),
+        );
     } else if value.wrapping_sub(consumer) >= AHEAD {
-        found.add(&EQ_CONSUMER, format!("EQ {eqn}: consumer index {value:#x}, previously {consumer:#x}"));
+        found.add(
+            &EQ_CONSUMER,
+            format!("EQ {eqn}: consumer index moved back from {consumer:#x} to {value:#x}"),
+        );
     }
     found
 }

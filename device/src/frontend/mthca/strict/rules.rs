@@ -4,7 +4,7 @@ use crate::frontend::strict::rules;
 use crate::telemetry::monitor::Rule;
 
 rules! {
-    /// A write that is not 4 or 8 aligned bytes, which the device ignores.
+    /// A write that is not 4 or 8 aligned bytes. The device ignores it.
     NARROW_WRITE "narrow_write" "2.1, 5.1";
     /// A write to an address without a register.
     NO_REGISTER "no_register" "2.1, 5.1";
@@ -14,7 +14,7 @@ rules! {
     NO_EFFECT "no_effect" "1.5, 2.2";
     /// Reserved bits set in the HCR.
     HCR_RESERVED "hcr_reserved" "2.2";
-    /// A write to the HCR before software has read the go bit as 0; hardware may still be executing the previous command.
+    /// A write to the HCR before software has read the go bit as 0. Hardware may still be executing the previous command.
     HCR_NOT_POLLED "hcr_not_polled" "2.2";
     /// Arming an EQ that is not valid, or updating its consumer index.
     EQ_NOTHING "eq_nothing" "2.4, 7.8";
@@ -42,7 +42,7 @@ rules! {
     DOORBELL_LINK "doorbell_link" "5.2, 7.3";
     /// More requests posted than the send queue has slots.
     SQ_OVERRUN "sq_overrun" "7.3";
-    /// More requests posted than a receive queue has slots; an SRQ has one slot that is never posted.
+    /// More requests posted than a receive queue has slots. One slot of an SRQ is never posted.
     RQ_OVERRUN "rq_overrun" "5.4, 6.6, 7.3";
     /// A doorbell record without the type and number of its queue, when work is posted.
     RECORD_TAG "record_tag" "5.4";
@@ -58,7 +58,7 @@ rules! {
     ARM_COMMAND "arm_command" "5.3";
     /// Arming a CQ before its doorbell record is updated.
     ARM_RECORD "arm_record" "5.3, 5.4";
-    /// Arming a CQ with a sequence number that does not match the events received; hardware ignores it.
+    /// Arming a CQ with a sequence number that does not match the events received. Hardware ignores it.
     ARM_SEQUENCE "arm_sequence" "5.3, 7.6";
     /// A CQ consumer index that is past the producer index.
     CQ_CONSUMER "cq_consumer" "5.4, 7.6";
@@ -74,9 +74,9 @@ rules! {
     WQE_RESERVED "wqe_reserved" "7.1";
     /// A WQE without the bit that must always be set.
     WQE_CONSTANT "wqe_constant" "7.1";
-    /// A WQE with a memory access that its QP may not make: wrong key, protection domain, access right or bounds.
+    /// A WQE that accesses memory without permission: wrong key, protection domain, access right or bounds.
     WQE_KEY "wqe_key" "6.2, 7.1";
-    /// A datagram whose address vector has another protection domain or port.
+    /// A datagram whose address vector has a protection domain or port other than that of its QP.
     WQE_VECTOR "wqe_vector" "6.8";
     /// An SRQ WQE whose link does not point to a slot.
     SRQ_LINK "srq_link" "7.4";
@@ -88,9 +88,9 @@ rules! {
     MAILBOX_ALIGNMENT "mailbox_alignment" "2.2";
     /// A command with the event bit set while no EQ receives command events.
     EVENT_DROPPED "event_dropped" "2.2, 3.5";
-    /// RUN_FW before the firmware has memory, ICM mapped before its auxiliary pages, or INIT_HCA before RUN_FW.
+    /// RUN_FW before MAP_FA, MAP_ICM before MAP_ICM_AUX, or INIT_HCA before RUN_FW.
     FIRMWARE_ORDER "firmware_order" "3.2";
-    /// Firmware memory unmapped before CLOSE_HCA.
+    /// Unmapping firmware memory before CLOSE_HCA.
     FIRMWARE_IN_USE "firmware_in_use" "3.6";
     /// A second INIT_HCA without CLOSE_HCA.
     INIT_TWICE "init_twice" "3.2, 3.6";
@@ -118,7 +118,7 @@ rules! {
     CQ_BUFFER "cq_buffer" "6.4";
     /// A CQ with entries that are not in hardware ownership.
     CQ_OWNER "cq_owner" "7.6";
-    /// A CQ context with a different CQ number.
+    /// A CQ context whose CQ number differs from that of the command.
     CQ_NUMBER "cq_number" "6.4";
     /// A CQ with an EQ that is not valid.
     CQ_EQ "cq_eq" "6.4";
@@ -138,11 +138,11 @@ rules! {
     EQ_MAPPED "eq_mapped" "3.6";
     /// An SRQ whose buffer is not completely readable by the device.
     SRQ_BUFFER "srq_buffer" "6.6";
-    /// An SRQ context with a different SRQ number.
+    /// An SRQ context whose SRQ number differs from that of the command.
     SRQ_NUMBER "srq_number" "6.6";
     /// HW2SW_SRQ of an SRQ that QPs still use.
     SRQ_IN_USE "srq_in_use" "3.6";
-    /// A QP context with a different QP number.
+    /// A QP context whose QP number differs from that of the command.
     QP_NUMBER "qp_number" "6.5";
     /// A QP with a CQ that is not valid.
     QP_CQ "qp_cq" "6.5";

@@ -31,7 +31,7 @@ pub(in super::super) fn send_wqe(qp: &QueuePair, memory: &Memory<'_>) -> Finding
     let len = usize::from(link.size) * GRANULE;
     let slot = qp.send.slot_len();
     if link.size == 0 || link.size > MAX_SIZE || len > slot {
-        found.add(&WQE_SIZE, format!("{place} has {len} bytes, slots have {slot} bytes"));
+        found.add(&WQE_SIZE, format!("{place} has {len} bytes, but the slot size is {slot} bytes"));
         return found;
     }
     let mut copy = [0; MAX_SIZE as usize * GRANULE];
@@ -68,7 +68,7 @@ fn ordinary(
     /// The rate of a datagram's address vector, into whose byte libmthca writes anything (T45).
     const RATE: usize = GRANULE + 0x0a;
     if bytes.get(FLAGS).is_some_and(|flags| flags & 1 == 0) {
-        found.add(&WQE_CONSTANT, format!("bit 0 of the flags of {place} is clear"));
+        found.add(&WQE_CONSTANT, format!("bit 0 of the flags of {place} must be set"));
     }
     let datagram = matches!(wqe.operation, Operation::Datagram { .. });
     let nothing = matches!(wqe.operation, Operation::Nop);
@@ -83,7 +83,7 @@ fn ordinary(
         }
     });
     if let Some((at, bits)) = ignored.into_iter().find(|(_, bits)| *bits != 0) {
-        found.add(&WQE_RESERVED, format!("reserved bits {bits:#04x} in byte {at:#x} of {place}"));
+        found.add(&WQE_RESERVED, format!("reserved bits {bits:#04x} set in byte {at:#x} of {place}"));
     }
     if let Operation::Datagram { to, .. } = &wqe.operation
         && (to.vector.pd != qp.qpc.pd || to.vector.port != PORT)
@@ -91,7 +91,9 @@ fn ordinary(
         let (pd, port, own) = (to.vector.pd, to.vector.port, qp.qpc.pd);
         found.add(
             &WQE_VECTOR,
-            format!("{place} has an address vector with PD {pd} and port {port}, its QP has PD {own}"),
+            format!(
+                "address vector of {place} has PD {pd} and port {port}, expected PD {own} and port {PORT}"
+            ),
         );
     }
     let access = match wqe.operation {
@@ -168,7 +170,10 @@ pub(in super::super) fn shared_wqe(
     if taken && (!next.is_multiple_of(slot) || next / slot >= u32::from(srq.slots())) {
         found.add(
             &SRQ_LINK,
-            format!("link to offset {next:#x} in {queue}, which has {} slots of {slot} bytes", srq.slots()),
+            format!(
+                "WQE of {queue} links to offset {next:#x}, which is not one of the {} slots of {slot} bytes",
+                srq.slots()
+            ),
         );
     }
     found
@@ -181,7 +186,7 @@ fn overrun(record: Record, taken: u16, others: u64, slots: u16, queue: &str, fou
     if waiting < OLDER && u64::from(waiting) + others > u64::from(slots) {
         found.add(
             &RQ_OVERRUN,
-            format!("{queue} has {slots} slots, {others} of them in use, and {waiting} more requests posted"),
+            format!("{queue} has {slots} slots, of which {others} are in use, but {waiting} more requests are posted"),
         );
     }
 }
@@ -195,7 +200,12 @@ fn receive(
 ) {
     match fetch {
         Fetch::Refused { wr_id, .. } => {
-            found.add(&WQE_MALFORMED, format!("the WQE at {wr_id:#x} of {queue} has inline data"));
+            found.add(
+                &WQE_MALFORMED,
+                format!(
+                    "the WQE at {wr_id:#x} of {queue} has inline data, which receive WQEs do not support"
+                ),
+            );
         }
         Fetch::Ready(request) => {
             let who = Accessor { pd, qpn, reserved_lkey: false };

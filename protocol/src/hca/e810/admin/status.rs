@@ -59,7 +59,7 @@ statuses! {
 
 /// A refused command: its return value, and for the operator what was wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-#[error("{}: {what}: {value:#x}", status.name())]
+#[error("{}: {what} {value:#x}", status.name())]
 pub struct AdminError {
     /// What the driver is told.
     pub status: AdminStatus,

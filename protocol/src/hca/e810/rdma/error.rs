@@ -56,7 +56,7 @@ refusals! {
 
 /// A refused operation: its code, and for the operator what was wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-#[error("{}: {what}: {value:#x}", refusal.name())]
+#[error("{}: {what} {value:#x}", refusal.name())]
 pub struct CqpError {
     /// What the driver is told.
     pub refusal: Refusal,

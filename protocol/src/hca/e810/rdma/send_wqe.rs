@@ -262,10 +262,10 @@ pub enum WqeError {
     #[error("unknown operation {0:#x}")]
     Opcode(u8),
     /// More quanta than a WQE can have, or than there are before the next multiple of that.
-    #[error("send WQE has {0} quanta; it must fit in an aligned block of {MAX_QUANTA}")]
+    #[error("send WQE of {0} quanta does not fit in an aligned block of {MAX_QUANTA} quanta")]
     Quanta(usize),
     /// A page list that there is not.
-    #[error("page lists of level 2 are not supported")]
+    #[error("two-level page lists are not supported")]
     Level,
 }
 
