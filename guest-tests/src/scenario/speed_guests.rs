@@ -59,7 +59,7 @@ pub(super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {
     let e810 = bench.e810().await.context(hint.clone())?;
     let [mthca, soft] = bench.others().await.context(hint.clone())?;
     for row in &mut rows {
-        let name = format!("{}, {ROUNDS} times each", row.figure.name());
+        let name = format!("{}, {ROUNDS} runs each", row.figure.name());
         let measure = async {
             for _ in 0..ROUNDS {
                 for (i, device) in [(0, &mthca), (2, &e810), (3, &soft)] {
@@ -71,11 +71,11 @@ pub(super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {
         };
         report.case(&name, &hint, measure).await?;
     }
-    report.case("these guests end", &hint, bench.stop()).await?;
+    report.case("these guests stop", &hint, bench.stop()).await?;
 
     let mut pair = Pair::start(lab, &run).await.context(hint.clone())?;
     for row in &mut rows {
-        let name = format!("{} on JingZhao HCAs, {ROUNDS} times", row.figure.name());
+        let name = format!("{} on JingZhao HCAs, {ROUNDS} runs", row.figure.name());
         let measure = async {
             for _ in 0..ROUNDS {
                 row.values[1].extend(pair.take(row.figure).await?);
@@ -84,9 +84,9 @@ pub(super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {
         };
         report.case(&name, &hint, measure).await?;
     }
-    report.case("these guests end too", &hint, pair.stop()).await?;
+    report.case("the JingZhao guests stop", &hint, pair.stop()).await?;
     line(&table(&rows))?;
-    report.case("the results are kept", &hint, async { keep(&rows, run.file("speed.jsonl")) }).await
+    report.case("the results are written", &hint, async { keep(&rows, run.file("speed.jsonl")) }).await
 }
 
 /// Two guests with JingZhao HCAs and a connection.
@@ -264,7 +264,7 @@ fn keep(rows: &[Row], file: PathBuf) -> Result<()> {
         }
     }
     ensure!(!lines.is_empty(), "nothing was measured");
-    fs::write(&file, lines).with_context(|| format!("writing {}", file.display()))
+    fs::write(&file, lines).with_context(|| format!("cannot write {}", file.display()))
 }
 
 #[cfg(test)]

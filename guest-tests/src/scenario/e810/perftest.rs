@@ -113,7 +113,7 @@ pub(in super::super) async fn run(lab: &Lab, report: &mut Report, extent: Extent
         let device = if perftest::is_by_cm(case) { &by_address } else { &by_gid };
         report.case(case, &hint, perftest::complete(&mut bench.ends(), case, sizes, device)).await?;
     }
-    report.case("no kernel warned of anything", &hint, bench.no_warnings()).await?;
+    report.case("no kernel warnings", &hint, bench.no_warnings()).await?;
 
     let others = bench.others().await.context(hint.clone())?;
     let devices = [&by_gid, &others[0], &others[1]];
@@ -121,12 +121,12 @@ pub(in super::super) async fn run(lab: &Lab, report: &mut Report, extent: Extent
     for figure in FIGURES {
         let beside =
             if figure.is_latency() { Bound::AtMost(1.0 / OF_MTHCA) } else { Bound::AtLeast(OF_MTHCA) };
-        let soft = figure.bound.map_or(String::new(), |bound| format!(", {} soft-RoCE's", bound.text()));
-        let name = format!("{}, {} ib_mthca's{soft}", figure.name(), beside.text());
+        let soft = figure.bound.map_or(String::new(), |bound| format!(", {} for soft-RoCE", bound.text()));
+        let name = format!("{}, {} for ib_mthca{soft}", figure.name(), beside.text());
         report.case(&name, &hint, bench.compare(figure, beside, devices, &mut table)).await?;
     }
     line(&table)?;
-    report.case("the daemons end with success on SIGTERM", &hint, bench.stop()).await
+    report.case("the daemons exit cleanly on SIGTERM", &hint, bench.stop()).await
 }
 
 impl Bench {
@@ -213,7 +213,7 @@ impl Bench {
         figure.bound.map_or(Ok(()), |bound| bound.judge(ours, soft)).context("compared with soft-RoCE")?;
         if figure.is_latency() {
             let values = self.placed_alike(figure, [devices[0], devices[1]]).await?;
-            table.push_str(&perftest::table_row("  its threads placed alike", &values));
+            table.push_str(&perftest::table_row("  with the same thread placement", &values));
             [ours, mthca] =
                 values.try_into().map_err(|values| anyhow!("expected two values, found {values:?}"))?;
         }

@@ -19,9 +19,13 @@ pub(in super::super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> 
     let known = if windows { WITH_WINDOWS } else { WITHOUT_WINDOWS };
     suite::run(&mut station.vm, known, report, &hint, &run.file("suite.log")).await?;
     report
-        .case("the kernel warned of failing work alone", &hint, station.no_warnings_but(FAILING_WORK))
+        .case(
+            "the only kernel warnings are about failed work requests",
+            &hint,
+            station.no_warnings_but(FAILING_WORK),
+        )
         .await?;
-    report.case("the daemon ends with success on SIGTERM", &hint, station.stop()).await
+    report.case("the daemon exits cleanly on SIGTERM", &hint, station.stop()).await
 }
 
 /// What tests that make work fail are told of by the kernel.

@@ -119,10 +119,10 @@ pub(in super::super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> 
         report.case(case, &hint, perftest(&mut pair, case)).await?;
     }
     report
-        .case("perfquery counts what hcactl counters does", &hint, super::counters::agree(&mut pair))
+        .case("perfquery and hcactl report the same counters", &hint, super::counters::agree(&mut pair))
         .await?;
-    report.case("no kernel warned of anything", &hint, pair.no_warnings()).await?;
-    report.case("the daemons end with success on SIGTERM", &hint, pair.stop()).await
+    report.case("no kernel warnings", &hint, pair.no_warnings()).await?;
+    report.case("the daemons exit cleanly on SIGTERM", &hint, pair.stop()).await
 }
 
 /// Address of a guest's `ib0`.

@@ -59,18 +59,18 @@ pub(in super::super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> 
     for &(case, sizes) in CASES {
         report.case(case, &hint, perftest::complete(&mut pair.ends(), case, sizes, &mthca)).await?;
     }
-    report.case("no kernel warned of anything", &hint, pair.no_warnings()).await?;
+    report.case("no kernel warnings", &hint, pair.no_warnings()).await?;
 
-    report.case("soft-RoCE on the same guests' Ethernet", &hint, pair.add_soft_roce()).await?;
+    report.case("soft-RoCE on the Ethernet of the same guests", &hint, pair.add_soft_roce()).await?;
     let soft = pair.soft_roce();
     let mut table = perftest::heading(&[&mthca, &soft]);
     for figure in FIGURES {
         let bound = figure.bound.map_or("beside".into(), Bound::text);
-        let name = format!("{}, {bound} soft-RoCE's", figure.name());
+        let name = format!("{}, {bound} for soft-RoCE", figure.name());
         report.case(&name, &hint, compare(figure, &mut pair, [&mthca, &soft], &mut table)).await?;
     }
     line(&table)?;
-    report.case("the daemons end with success on SIGTERM", &hint, pair.stop()).await
+    report.case("the daemons exit cleanly on SIGTERM", &hint, pair.stop()).await
 }
 
 async fn compare(

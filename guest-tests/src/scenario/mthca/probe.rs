@@ -110,20 +110,20 @@ pub(in super::super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> 
     report.case("the driver binds and its port becomes active", &hint, binds(&mut pair)).await?;
     report.case("ibv_devinfo", &hint, devinfo(&mut pair.a)).await?;
     report.case("sysfs", &hint, sysfs(&mut pair.a)).await?;
-    report.case("three interrupts", &hint, interrupts(&mut pair.a.vm)).await?;
-    report.case("two HCAs differ", &hint, differ(&mut pair)).await?;
+    report.case("three MSI-X interrupts", &hint, interrupts(&mut pair.a.vm)).await?;
+    report.case("two HCAs have different GUIDs", &hint, differ(&mut pair)).await?;
     report.case("kernel messages of driver and core", &hint, messages(&mut pair.a)).await?;
     for parameters in PARAMETERS {
         report
             .case(&format!("loaded with {parameters}"), &hint, loaded_with(&mut pair.a, parameters))
             .await?;
     }
-    report.case(&format!("{} times unloaded and loaded", CYCLES.times()), &hint, cycles(&mut pair.a)).await?;
+    report.case(&format!("{} unload and load cycles", CYCLES.times()), &hint, cycles(&mut pair.a)).await?;
     report.case("the driver recovers from a catastrophic error", &hint, recovers(&mut pair.a)).await?;
     report.case("the guest restarts", &hint, restarts(&mut pair)).await?;
-    report.case("the guest dies and another takes its place", &hint, replaced(lab, &mut pair)).await?;
-    report.case("no kernel warned of anything", &hint, pair.no_warnings()).await?;
-    report.case("the daemons end with success on SIGTERM", &hint, pair.stop()).await
+    report.case("the guest is killed and replaced by another", &hint, replaced(lab, &mut pair)).await?;
+    report.case("no kernel warnings", &hint, pair.no_warnings()).await?;
+    report.case("the daemons exit cleanly on SIGTERM", &hint, pair.stop()).await
 }
 
 async fn binds(pair: &mut StockPair) -> Result<()> {
@@ -145,7 +145,7 @@ async fn devinfo(node: &mut StockNode) -> Result<()> {
     let differences: Vec<String> = DEVINFO
         .iter()
         .filter(|(name, value)| found.get(name) != Some(value))
-        .map(|(name, value)| format!("{name}: {:?}, not {value}", found.get(name)))
+        .map(|(name, value)| format!("{name} is {:?}, expected {value}", found.get(name)))
         .collect();
     ensure!(differences.is_empty(), "{}\n{text}", differences.join("\n"));
     let lid = found.get("port_lid").and_then(|lid| lid.parse::<u16>().ok());
@@ -156,7 +156,7 @@ async fn devinfo(node: &mut StockNode) -> Result<()> {
 async fn sysfs(node: &mut StockNode) -> Result<()> {
     for (file, value) in SYSFS {
         let text = node.vm.run(&["cat", &format!("/sys/class/infiniband/mthca0/{file}")]).await?;
-        ensure!(text.trim() == *value, "{file} is {}, not {value}", text.trim());
+        ensure!(text.trim() == *value, "{file} is {}, expected {value}", text.trim());
     }
     let lid = node.vm.run(&["cat", "/sys/class/infiniband/mthca0/ports/1/lid"]).await?;
     ensure!(lid.trim() == format!("{:#x}", node.id), "LID {lid}");

@@ -25,8 +25,8 @@ pub(in super::super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> 
         .with_context(|| hint.clone())?;
     report.case("the port is active", &hint, prepare(&mut node)).await?;
     suite::run(&mut node.vm, KNOWN, report, &hint, &run.file("suite.log")).await?;
-    report.case("no kernel warned of anything", &hint, node.no_warnings()).await?;
-    report.case("the daemon ends with success on SIGTERM", &hint, node.stop()).await
+    report.case("no kernel warnings", &hint, node.no_warnings()).await?;
+    report.case("the daemon exits cleanly on SIGTERM", &hint, node.stop()).await
 }
 
 /// The device, its port, and an address for `rdma_cm`.

@@ -50,7 +50,7 @@ pub(super) type Answer = Result<Vec<u8>, u32>;
 impl Client {
     pub(super) fn connect(socket: &Path) -> Result<Self> {
         let stream =
-            UnixStream::connect(socket).with_context(|| format!("connecting to {}", socket.display()))?;
+            UnixStream::connect(socket).with_context(|| format!("cannot connect to {}", socket.display()))?;
         stream.set_read_timeout(Some(ANSWER))?;
         stream.set_write_timeout(Some(ANSWER))?;
         let mut client = Self { stream, sent: 0 };
