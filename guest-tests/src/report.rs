@@ -111,7 +111,10 @@ impl Report {
         }
         let begun = Instant::now();
         let result = timeout(limit, case).await.unwrap_or_else(|_| {
-            Err(anyhow::anyhow!("the case still ran after {} s; see --timeout", limit.as_secs()))
+            Err(anyhow::anyhow!(
+                "the case did not finish within {} s; --timeout changes this limit",
+                limit.as_secs()
+            ))
         });
         let seconds = begun.elapsed().as_secs_f64();
         let scenario = &self.scenario;
@@ -133,7 +136,7 @@ impl Report {
                         indented(hint)
                     ))?;
                     if self.stop_at_failure {
-                        line("      guests and daemons keep running; press Enter to end them")?;
+                        line("      guests and daemons are still running; press Enter to stop them")?;
                         tokio::task::spawn_blocking(|| io::stdin().read_line(&mut String::new())).await??;
                     }
                     Ok(())

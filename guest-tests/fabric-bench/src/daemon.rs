@@ -50,7 +50,7 @@ impl Daemon {
         let mut stderr = BufReader::new(stderr);
         let mut said = String::new();
         while !said.contains("ready") {
-            ensure!(stderr.read_line(&mut said)? > 0, "hcad ended before it was ready: {said}");
+            ensure!(stderr.read_line(&mut said)? > 0, "hcad exited before it was ready: {said}");
         }
         Ok(Self { child, _stderr: stderr })
     }

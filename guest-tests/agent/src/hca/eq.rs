@@ -132,7 +132,7 @@ impl Hca {
     /// Lets interrupts come, and counts them.
     pub(crate) fn enable_interrupts(&mut self, step: EnableInterrupts) -> Result<()> {
         let signals = (0..step.vectors).map(|_| Signal::new()).collect::<std::io::Result<Vec<_>>>();
-        let signals = signals.context("making a counter of interrupts")?;
+        let signals = signals.context("cannot create a counter of interrupts")?;
         self.device.enable_interrupts(&signals)?;
         self.interrupts = signals;
         Ok(())

@@ -294,7 +294,7 @@ impl Hca {
                 let count = u32::try_from(runs.len())?;
                 let inbox = layout::map_icm(runs);
                 self.command(Op::MapIcm, table.name_space, count, Inbox::Bytes(&inbox))
-                    .with_context(|| format!("mapping the ICM of the {:?} table", table.table))?;
+                    .with_context(|| format!("cannot map the ICM of the {:?} table", table.table))?;
             }
         }
         let all = |table| 1u32 << log(&icm, table);

@@ -63,7 +63,7 @@ impl WorkQueue {
         let (free, slots) = (self.free(), self.slots);
         let count = u32::try_from(count).ok().filter(|&count| count <= free);
         let count =
-            count.ok_or_else(|| bad_step(format!("more requests than {free} free slots of {slots}")))?;
+            count.ok_or_else(|| bad_step(format!("more requests than free slots ({free} of {slots})")))?;
         let first = self.posted;
         self.posted = first.wrapping_add(count);
         Ok((0..count).map(|i| self.offset(first.wrapping_add(i))).collect())
@@ -76,7 +76,7 @@ impl WorkQueue {
         ensure!(
             wqe == self.offset(self.completed.wrapping_add(distance)) && distance < outstanding,
             mismatch(format!(
-                "completion of a WQE at {wqe:#x}, where none is outstanding ({outstanding} are, from {:#x} on)",
+                "completion of a WQE at {wqe:#x}, which is not outstanding ({outstanding} WQEs are, starting at {:#x})",
                 self.offset(self.completed)
             ))
         );
@@ -122,7 +122,7 @@ impl Qp {
     pub(crate) fn send_wqe(&self, request: &SendRequest) -> Result<SendWqe> {
         let wqe = SendWqe::new(self.fixed.service, request)?;
         let (len, slot) = (wqe.bytes().len(), self.sq.slot_bytes);
-        ensure!(len <= slot as usize, bad_step(format!("a WQE of {len} bytes for slots of {slot}")));
+        ensure!(len <= slot as usize, bad_step(format!("WQE has {len} bytes, slot size is {slot}")));
         Ok(wqe)
     }
 
