@@ -236,7 +236,7 @@ impl Peer {
             Error(String),
         }
         let mut line = String::new();
-        ensure!(self.answers.read_line(&mut line)? > 0, "the packet peer ended");
+        ensure!(self.answers.read_line(&mut line)? > 0, "the packet peer exited");
         match serde_json::from_str(&line)
             .with_context(|| format!("cannot parse the reply of the packet peer: {line}"))?
         {

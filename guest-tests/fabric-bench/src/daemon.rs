@@ -68,7 +68,8 @@ impl Daemon {
             let name = std::fs::read_to_string(task.join("comm"))?;
             if thread.is_none_or(|wanted| wanted == name.trim_end()) {
                 let text = std::fs::read_to_string(task.join("schedstat"))?;
-                nanos += parse_schedstat(&text).with_context(|| format!("schedstat says {text:?}"))?;
+                nanos +=
+                    parse_schedstat(&text).with_context(|| format!("cannot parse schedstat: {text:?}"))?;
             }
         }
         Ok(Duration::from_nanos(nanos))

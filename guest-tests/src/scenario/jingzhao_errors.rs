@@ -132,7 +132,7 @@ async fn access_error(pair: &mut Pair, op: SendOp, fault: Fault, len: u32) -> Re
     }
     expect_filled(&mut pair.b.vm, &target, SEED, "the responder's memory").await?;
     expect_filled(&mut pair.a.vm, &local, SEED + 1, "the requester's memory").await?;
-    transfer(pair, &other, Plan::new(op, 5000)).await.context("another queue pair")?;
+    transfer(pair, &other, Plan::new(op, 5000)).await.context("a different QP")?;
 
     destroy_region(&mut pair.a.vm, &local).await?;
     destroy_region(&mut pair.b.vm, &target).await?;
@@ -203,7 +203,7 @@ async fn fails_with(
     let took = begun.elapsed();
     expect_error(cqes.first(), expected, posted.first().copied())?;
     let state = at_a.query(&mut pair.a.vm).await?.state;
-    ensure!(state == state::ERR, "the requester's queue pair is in state {state}");
+    ensure!(state == state::ERR, "the requester's QP is in state {state}");
     destroy_region(&mut pair.a.vm, &source).await?;
     connection.destroy(pair).await?;
     Ok(took)

@@ -183,7 +183,7 @@ async fn share(user: &User, shared: &Path) -> Result<()> {
     let outcome = user.run(&["exec", "ci:b", "--", "/t/hello.sh"]).await?;
     ensure!(outcome.stdout == b"hello from b of a b\n", "{outcome:?}");
     user.run(&["exec", "ci:a", "--", "sh", "-c", "echo from a > /t/result"]).await?.succeeded()?;
-    let result = fs::read_to_string(shared.join("result")).context("what a wrote")?;
+    let result = fs::read_to_string(shared.join("result")).context("data written by guest a")?;
     ensure!(result == "from a\n", "{result}");
     // What changes here changes there.
     fs::write(shared.join("result"), "from the host\n")?;

@@ -81,7 +81,7 @@ impl Programs {
     }
 
     fn find(&mut self, id: ProgramId) -> Result<&mut Program> {
-        self.running.get_mut(&id).ok_or_else(|| bad_step(format!("no {id:?}")))
+        self.running.get_mut(&id).ok_or_else(|| bad_step(format!("unknown {id:?}")))
     }
 }
 

@@ -92,7 +92,7 @@ impl Hca {
         let eqn = self.eqn(eq)?;
         self.command(Op::Hw2SwEq, 0, eqn, Inbox::None)?;
         self.eqns.free(eqn, 1);
-        let eq = self.eqs.remove(&eq).ok_or_else(|| bad_step(format!("no {eq:?}")))?;
+        let eq = self.eqs.remove(&eq).ok_or_else(|| bad_step(format!("unknown {eq:?}")))?;
         self.unregister(&eq.ring)
     }
 
@@ -155,7 +155,7 @@ impl Hca {
 
     /// Number of an event queue.
     pub(super) fn eqn(&self, eq: EqId) -> Result<u32> {
-        Ok(self.eqs.get(&eq).ok_or_else(|| bad_step(format!("no {eq:?}")))?.eqn)
+        Ok(self.eqs.get(&eq).ok_or_else(|| bad_step(format!("unknown {eq:?}")))?.eqn)
     }
 }
 

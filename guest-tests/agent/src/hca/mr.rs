@@ -175,7 +175,7 @@ impl Hca {
 
     /// Unregisters a region and frees its memory.
     pub(crate) fn destroy_mr(&mut self, mr: MrId) -> Result<()> {
-        let region = self.mrs.remove(&mr).ok_or_else(|| bad_step(format!("no {mr:?}")))?;
+        let region = self.mrs.remove(&mr).ok_or_else(|| bad_step(format!("unknown {mr:?}")))?;
         // What the device refuses to give back is still there.
         let result = self.unregister(&region);
         if result.is_err() {
@@ -186,7 +186,7 @@ impl Hca {
 
     /// The region a step names.
     pub(crate) fn mr(&self, mr: MrId) -> Result<&Region> {
-        self.mrs.get(&mr).ok_or_else(|| bad_step(format!("no {mr:?}")))
+        self.mrs.get(&mr).ok_or_else(|| bad_step(format!("unknown {mr:?}")))
     }
 
     /// Invalidates a region's key and frees what it holds.

@@ -249,7 +249,7 @@ impl Hca {
 
     /// Full number of a completion queue.
     pub(super) fn cqn(&self, cq: CqId) -> Result<u32> {
-        Ok(self.cqs.get(&cq).ok_or_else(|| bad_step(format!("no {cq:?}")))?.cqn)
+        Ok(self.cqs.get(&cq).ok_or_else(|| bad_step(format!("unknown {cq:?}")))?.cqn)
     }
 
     /// A new name for an object.

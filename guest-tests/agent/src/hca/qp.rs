@@ -290,7 +290,7 @@ impl Hca {
     pub(crate) fn destroy_qp(&mut self, id: QpId) -> Result<()> {
         let qpn = self.qp(id)?.qpn();
         self.reset_qp(id)?;
-        let qp = self.qps.remove(&id).ok_or_else(|| bad_step(format!("no {id:?}")))?;
+        let qp = self.qps.remove(&id).ok_or_else(|| bad_step(format!("unknown {id:?}")))?;
         self.qpns_in_use.remove(&qpn);
         self.qpns.free(qpn & ((1 << self.log_qps()) - 1), 1);
         self.unregister(&qp.sq.ring)?;
@@ -387,12 +387,12 @@ impl Hca {
 
     /// The queue pair a step names.
     pub(crate) fn qp(&self, id: QpId) -> Result<&Qp> {
-        self.qps.get(&id).ok_or_else(|| bad_step(format!("no {id:?}")))
+        self.qps.get(&id).ok_or_else(|| bad_step(format!("unknown {id:?}")))
     }
 
     /// The queue pair a step names, with what posting to it needs.
     pub(crate) fn qp_mut(&mut self, id: QpId) -> Result<(&mut Qp, &Arena, &Device)> {
-        let qp = self.qps.get_mut(&id).ok_or_else(|| bad_step(format!("no {id:?}")))?;
+        let qp = self.qps.get_mut(&id).ok_or_else(|| bad_step(format!("unknown {id:?}")))?;
         Ok((qp, &self.arena, &self.device))
     }
 }

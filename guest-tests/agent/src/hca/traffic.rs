@@ -452,10 +452,7 @@ impl Hca {
         let mut sides = BTreeSet::new();
         for flow in &running {
             cqs.extend(self.qp(flow.qp())?.cqs);
-            ensure!(
-                sides.insert((flow.qpn, flow.is_send())),
-                bad_step("two flows on the same side of a queue pair")
-            );
+            ensure!(sides.insert((flow.qpn, flow.is_send())), bad_step("two flows on the same side of a QP"));
         }
         for (i, flow) in running.iter_mut().enumerate() {
             flow.prepare(self).with_context(|| format!("flow {i}"))?;

@@ -220,7 +220,7 @@ async fn exchange(a: &mut Station, arguments: &str) -> Result<()> {
     for rank in 0..ranks {
         let guest = if rank < RANKS { "a" } else { "b" };
         let said = format!("rank {rank} of {ranks} on {guest} received everything as sent");
-        ensure!(end.stdout.contains(&said), "no {said:?}: {printed}");
+        ensure!(end.stdout.contains(&said), "{said:?} is missing in the output: {printed}");
     }
     Ok(())
 }

@@ -53,7 +53,7 @@ impl Package {
         let end = vm.call_within(LIMIT + ANSWER_MARGIN, step).await?;
         ensure!(
             end.status == agent::wire::ExitStatus::Code(0),
-            "{commands} ended with {:?}: {}",
+            "{commands} failed with {:?}: {}",
             end.status,
             end.stderr
         );

@@ -116,7 +116,7 @@ async fn counted(station: &mut Station, counter: &str) -> Result<u64> {
     let mut lines = text.lines().map(str::split_whitespace);
     let (names, values) = (lines.next().context("no names")?, lines.next().context("no values")?);
     let value = names.zip(values).find_map(|(name, value)| (name == counter).then_some(value));
-    Ok(value.with_context(|| format!("no {counter} in {text}"))?.parse()?)
+    Ok(value.with_context(|| format!("{counter} is missing in {text}"))?.parse()?)
 }
 
 /// Of so many requests of this size, what is answered in all but one of a million runs where a hundredth of the frames

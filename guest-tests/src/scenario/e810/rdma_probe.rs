@@ -250,7 +250,7 @@ impl Probe {
         }
         let warnings = self.station.new_warnings().await?;
         for text in REFUSED {
-            ensure!(warnings.iter().any(|line| line.contains(text)), "no {text} in {warnings:#?}");
+            ensure!(warnings.iter().any(|line| line.contains(text)), "{text} is missing in {warnings:#?}");
         }
         let others = warnings.iter().filter(|line| !REFUSED.iter().any(|text| line.contains(text)));
         ensure!(others.count() == 0, "the kernel logged warnings:\n{warnings:#?}");

@@ -69,7 +69,7 @@ async fn failures(probe: &mut Probe, kind: &str) -> Result<BTreeMap<String, Stri
         })
         .collect();
     for name in ALWAYS.iter().chain(&TIMED) {
-        ensure!(results.contains_key(*name), "no {name} in {text}");
+        ensure!(results.contains_key(*name), "{name} is missing in {text}");
     }
     Ok(results.into_iter().filter(|(_, result)| result != "0").collect())
 }

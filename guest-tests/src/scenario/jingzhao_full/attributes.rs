@@ -171,7 +171,7 @@ pub(super) async fn defaults(vm: &mut Vm, service: Service) -> Result<()> {
         let mut script = walk(&qp, state);
         script.push(query(QUERY_QP, qp.qp.qpn));
         let results = issue(vm, script).await?;
-        let after = results.last().context("no answer")?;
+        let after = results.last().context("no reply")?;
         expect_state(after, state)?;
         for (at, value) in IN_FORCE {
             let expected = if begun && service == RC { value } else { 0 };

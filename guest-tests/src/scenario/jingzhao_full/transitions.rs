@@ -140,7 +140,7 @@ async fn rc_never_enters_sqe(vm: &mut Vm, qp: &TestQp) -> Result<()> {
     issue(vm, walk(qp, Rts)).await?;
     qp.fail_a_send(vm).await?;
     let results = issue(vm, vec![query(0x022, qp.qp.qpn)]).await?;
-    expect_state(results.first().context("no answer")?, Err).context("after a failed send")
+    expect_state(results.first().context("no reply")?, Err).context("after a failed send")
 }
 
 /// Attempts that are missing or came out otherwise than section 10.2 says, and rows of section 10.2 that no attempt

@@ -112,10 +112,10 @@ async fn results(pair: &mut Pair) -> Result<()> {
         let cqe = cqes.first().context("a completion is missing")?;
         ensure!((cqe.opcode, cqe.byte_count) == (opcode, 8), "{cqe:?}");
         let result = counter.result(pair, 0).await?;
-        ensure!(result == value, "{op:?} returned {result:#x}, not {value:#x}");
+        ensure!(result == value, "{op:?} returned {result:#x}, expected {value:#x}");
         value = next;
         let stored = counter.value(pair).await?;
-        ensure!(stored == value, "{op:?} left {stored:#x}, not {value:#x}");
+        ensure!(stored == value, "{op:?} stored {stored:#x}, expected {value:#x}");
     }
     counter.destroy(pair).await
 }

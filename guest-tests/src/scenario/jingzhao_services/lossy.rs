@@ -96,7 +96,10 @@ async fn lossy_atomics(pair: &mut Pair) -> Result<()> {
         for i in 0..EACH {
             let result = counter.result(pair, i).await?;
             let expected = round * u64::from(EACH) + u64::from(i);
-            ensure!(result == expected, "addition {i} of round {round} returned {result}, not {expected}");
+            ensure!(
+                result == expected,
+                "addition {i} of round {round} returned {result}, expected {expected}"
+            );
         }
     }
     let value = counter.value(pair).await?;
@@ -130,7 +133,7 @@ async fn broken(pair: &mut Pair, op: SendOp, name: &str, part: &str) -> Result<(
     let more = link.arrival(pair, 0).await?;
     ensure!(more.is_none(), "{more:?}");
     let hits = loss.hits(&pair.b.daemon).await?;
-    ensure!(hits == 1, "{hits} packets were lost, not one");
+    ensure!(hits == 1, "{hits} packets were dropped, expected one");
     loss.clear(&pair.b.daemon).await?;
     link.destroy(pair).await
 }

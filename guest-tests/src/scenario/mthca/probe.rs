@@ -92,15 +92,15 @@ const CYCLES: Cycles<'static> = Cycles {
 const EXPLAINED: &[Explained] = &[
     Explained {
         rule: "map_over_mapped",
-        why: "with num_qp=1024 the driver lends a whole chunk to the RDB table, which is smaller (T18)",
+        why: "with num_qp=1024, the driver maps a whole chunk for the RDB table, which is smaller (T18)",
     },
     Explained {
         rule: "unmap_in_use",
-        why: "it takes back that chunk, and its neighbours' contexts with it (T18)",
+        why: "it unmaps that chunk together with the contexts of neighbouring tables (T18)",
     },
     Explained {
         rule: "unmap_nothing",
-        why: "so of the neighbours nothing is left when their turn comes (T18)",
+        why: "the neighbouring tables are therefore already unmapped when the driver unmaps them (T18)",
     },
 ];
 
@@ -169,7 +169,7 @@ async fn interrupts(vm: &mut Vm) -> Result<()> {
     let text = vm.run(&["cat", "/proc/interrupts"]).await?;
     for (name, least) in INTERRUPTS {
         let line = text.lines().find(|line| line.contains(name));
-        let line = line.with_context(|| format!("no {name} in\n{text}"))?;
+        let line = line.with_context(|| format!("{name} is missing in\n{text}"))?;
         // Number, then a count for each processor.
         let counts = line.split_whitespace().skip(1).map_while(|word| word.parse::<u64>().ok());
         let count: u64 = counts.sum();
@@ -198,7 +198,7 @@ async fn messages(node: &mut StockNode) -> Result<()> {
         expected.push("Link ACTIVE");
     }
     for text in &expected {
-        ensure!(about.iter().any(|line| line.contains(text)), "no {text:?} in {about:#?}");
+        ensure!(about.iter().any(|line| line.contains(text)), "{text:?} is missing in {about:#?}");
     }
     // Binding a function enables it and routes its interrupt.
     let known = |line: &str| {

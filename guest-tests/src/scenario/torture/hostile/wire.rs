@@ -99,7 +99,7 @@ impl Client {
     pub(super) fn read(&mut self, region: Region, offset: u64) -> Result<u32> {
         let body = Self::access(region, offset, 4)?;
         let answer = self.ask(Command::RegionRead, &body, None)?.map_err(refused)?;
-        let word = answer.get(16..20).context("no data in the answer to a read")?;
+        let word = answer.get(16..20).context("no data in the reply to a read")?;
         Ok(u32::from_le_bytes(word.try_into()?))
     }
 

@@ -62,7 +62,7 @@ fn expect_read(link: &mut Link<'_>, n: u32) -> Result<()> {
     let done = n * u32::try_from(link.mtu)?;
     let expected = Some((0x1000 + u64::from(done), 0x77, THREE - done));
     let reth = packet.reth.map(|reth| (reth.va, reth.rkey, reth.len));
-    ensure!(reth == expected, "RETH {reth:x?}, not {expected:x?}");
+    ensure!(reth == expected, "RETH is {reth:x?}, expected {expected:x?}");
     Ok(())
 }
 
