@@ -44,18 +44,18 @@ need() {
     [ -n "$(find /var/lib/apt/lists -maxdepth 1 -name '*Packages*' -mmin -1440 -print -quit 2>/dev/null)" ] || update=1
     if [ ${#packages[@]} -gt 0 ] && [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
         echo "installing Debian packages: ${packages[*]}" >&2
-        [ -z "$update" ] || apt-get -qq update || die "apt-get update failed; its messages are above"
+        [ -z "$update" ] || apt-get -qq update || die "apt-get update failed; see its output above"
         DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends "${packages[@]}" >/dev/null ||
-            die "apt-get could not install: ${packages[*]}"
+            die "apt-get cannot install ${packages[*]}"
         packages=()
     fi
     local missing=()
-    has cargo || missing+=("cargo: install a Rust toolchain, 1.95 or later, with rustup")
+    has cargo || missing+=("(install a Rust toolchain, 1.95 or later, with rustup)")
     [ ${#components[@]} = 0 ] || ! has cargo || missing+=("rustup component add ${components[*]}")
     [ ${#packages[@]} = 0 ] ||
         missing+=("${update:+sudo apt-get update && }sudo apt-get install --no-install-recommends ${packages[*]}")
     [ ${#missing[@]} = 0 ] ||
-        die "programs are missing on this machine. Install them with:$(printf '\n    %s' "${missing[@]}")"
+        die "required programs are not installed. To install them, run:$(printf '\n    %s' "${missing[@]}")"
 }
 
 # need_of SCRIPT...: everything that these scripts need, unless the calling script has checked that already.
@@ -72,16 +72,17 @@ need_of() {
 find_limits() {
     [ -z "${HCAD_LIMITS_FOUND-}" ] || return 0
     export HCAD_LIMITS_FOUND=1 HCAD_NO_NETNS HCAD_NO_MOUNTS HCAD_NO_ROOT
-    HCAD_NO_NETNS=$(why_not no network namespaces try_network)
-    HCAD_NO_MOUNTS=$(why_not no mounts in user namespaces try_mount)
-    HCAD_NO_ROOT=$(why_not no root with namespaces try_root)
+    HCAD_NO_NETNS=$(why_not network namespaces try_network)
+    HCAD_NO_MOUNTS=$(why_not mounts in user namespaces try_mount)
+    HCAD_NO_ROOT=$(why_not root privileges and namespaces try_root)
 }
 
-# why_not WORD... COMMAND: runs the command. If it fails, prints these words and the last line of its output.
+# why_not WORD... COMMAND: runs the command. If it fails, prints that WORD... are not available, and the last line of its
+# output.
 why_not() {
     local output command=${*: -1}
     output=$($command 2>&1) ||
-        printf '%s on this machine: %s' "${*:1:$#-1}" "$(tail -n 1 <<<"${output:-no message}")"
+        printf '%s are not available on this machine: %s' "${*:1:$#-1}" "$(tail -n 1 <<<"${output:-no message}")"
 }
 
 # Creates what the networks of the lab consist of.
@@ -124,7 +125,7 @@ wait_for() {
     local timeout=$1 what=$2 end=$((SECONDS + $1))
     shift 2
     until "$@"; do
-        [ "$SECONDS" -lt "$end" ] || die "waited $timeout s for $what"
+        [ "$SECONDS" -lt "$end" ] || die "timed out after $timeout s waiting for $what"
         sleep 0.2
     done
 }
@@ -139,7 +140,7 @@ build() {
 build_shown() {
     local begun=$SECONDS log=target/ci/build.log ticker status=0
     if [ -t 2 ]; then
-        CARGO_TERM_COLOR=auto cargo build "$@" || die "cargo build failed; its messages are above"
+        CARGO_TERM_COLOR=auto cargo build "$@" || die "cargo build failed; see its output above"
     else
         mkdir -p target/ci
         : >"$log"
@@ -148,7 +149,7 @@ build_shown() {
         cargo build "$@" 2>"$log" || status=$?
         kill "$ticker" 2>/dev/null || :
         wait "$ticker" 2>/dev/null || :
-        [ $status = 0 ] || { tail -n 60 "$log" >&2; die "cargo build failed; all its messages are in $log"; }
+        [ $status = 0 ] || { tail -n 60 "$log" >&2; die "cargo build failed; see $log for its full output"; }
     fi
     echo "   built in $((SECONDS - begun)) s"
 }

@@ -74,7 +74,7 @@ def main():
         counts[kind, "" if kind in ("idle", "else") else activity(thread, symbols)] += 1
     total = sum(counts.values())
     trip = 2 * typical[0]
-    print(f"a round trip takes {trip:.1f} us; {processors} processors spend {processors * trip:.1f} us meanwhile:")
+    print(f"a round trip takes {trip:.1f} us, or {processors * trip:.1f} us of CPU time on {processors} CPUs:")
     for (kind, what), count in counts.most_common():
         spent = count / total * processors * trip
         if spent >= 0.05:

@@ -68,7 +68,7 @@ def main(arguments):
             if complaint:
                 wrong += 1
                 print(complaint)
-    print(f"scapy agrees with {total - wrong} of {total} different packets")
+    print(f"scapy confirms the ICRC of {total - wrong} of {total} distinct packets")
     return 0 if total and not wrong else 1
 
 

@@ -26,14 +26,14 @@ for file in "$@"; do
             for (i = 1; i <= 5; i++) {
                 if ($(i + 1) == 1) right[i]++
                 if ($(i + 1) == "0") {
-                    print file ": frame " $1 " has a wrong checksum of " name[i]; wrong++
+                    print file ": frame " $1 " has a wrong checksum: " name[i]; wrong++
                 }
             }
             if ($7 != "") tagged++
             if (wrong > 20) exit
         }
         END {
-            printf "%s: %d frames left, %d tagged; right checksums:", file, NR, tagged
+            printf "%s: %d frames, %d of them tagged; correct checksums:", file, NR, tagged
             for (i = 1; i <= 5; i++) {
                 printf " %s %d", name[i], right[i]
                 if (!right[i]) { printf " (none)"; wrong++ }

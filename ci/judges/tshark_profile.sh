@@ -13,13 +13,13 @@ cp -r "$(dirname "$0")/../../device/package/wireshark" "$WIRESHARK_CONFIG_DIR/pr
 tshark -C hcad --color -T psml -n -r "$1" -Y 'udp.dstport == 4791' \
     >"$WIRESHARK_CONFIG_DIR/shown" 2>"$WIRESHARK_CONFIG_DIR/said"
 if grep -v 'Running as user' "$WIRESHARK_CONFIG_DIR/said"; then
-    echo "$1: Wireshark reports the lines above when it reads the profile"
+    echo "$1: Wireshark printed the lines above while reading the profile"
     exit 1
 fi
 named=$(grep -c 'qpn=0x[0-9a-f]* wr=[0-9]' "$WIRESHARK_CONFIG_DIR/shown" || :)
 coloured=$(grep -c '<packet.* background=' "$WIRESHARK_CONFIG_DIR/shown" || :)
 if [ "$named" = 0 ] || [ "$coloured" = 0 ]; then
-    echo "$1: $named packets with a work request, $coloured with a colour"
+    echo "$1: $named packets show a work request, $coloured have a colour"
     exit 1
 fi
-echo "$1: with the profile, $named packets show their work request, $coloured have a colour"
+echo "$1: the profile shows the work request of $named packets and a colour for $coloured"

@@ -19,7 +19,7 @@ until_true() {
     local end=$((SECONDS + $1))
     shift
     until "$@"; do
-        [ $SECONDS -lt $end ] || { echo "not within the time: $*"; return 1; }
+        [ $SECONDS -lt $end ] || { echo "timed out: $*"; return 1; }
         sleep 0.1
     done
 }

@@ -32,7 +32,7 @@ impl AgentLink {
     pub fn new(stream: UnixStream, transcript: &Path) -> Result<Self> {
         let (reader, writer) = stream.into_split();
         let transcript =
-            File::create(transcript).with_context(|| format!("creating {}", transcript.display()))?;
+            File::create(transcript).with_context(|| format!("cannot create {}", transcript.display()))?;
         Ok(Self { lines: BufReader::new(reader), writer, transcript, last_id: 0 })
     }
 
@@ -60,7 +60,7 @@ impl AgentLink {
         let response = self.exchange(STEP_TIMEOUT, step).await?;
         match response.result {
             Err(failure) => Ok(failure),
-            Ok(answer) => bail!("the step succeeded, but it should have failed: {answer}"),
+            Ok(answer) => bail!("the step succeeded, expected an error: {answer}"),
         }
     }
 
@@ -71,7 +71,7 @@ impl AgentLink {
         timeout(limit, self.send_and_receive(&line))
             .await
             .with_context(|| format!("the agent did not reply to {step_name} within {limit:?}"))?
-            .with_context(|| format!("sending {step_name} to the agent"))
+            .with_context(|| format!("cannot send {step_name} to the agent"))
     }
 
     async fn send_and_receive(&mut self, line: &str) -> Result<Response> {

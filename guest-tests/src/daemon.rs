@@ -198,7 +198,7 @@ impl Daemon {
     /// # Errors
     /// When it does not get that far, or is to serve none.
     pub async fn start_by(mut command: Command, specs: &[HcaSpec], run: &RunDir) -> Result<Self> {
-        let first = specs.first().context("hcad needs at least one device")?;
+        let first = specs.first().context("hcad requires at least one device")?;
         let path_of = |spec: &HcaSpec| run.socket(&format!("hcad-{}.sock", spec.name));
         let capture_of = |spec: &HcaSpec| run.file(format!("hcad-{}.pcapng", spec.name));
         let name = format!("hcad-{}", first.name);
@@ -213,7 +213,7 @@ impl Daemon {
         });
         let config = run.file(format!("{name}.json"));
         std::fs::write(&config, serde_json::to_string_pretty(&text)?)
-            .with_context(|| format!("writing {}", config.display()))?;
+            .with_context(|| format!("cannot write {}", config.display()))?;
         command.arg("--config").arg(&config);
         let mut process = Process::start(&name, command, run)?;
         process.line(READY, READY_TIMEOUT).await?;
@@ -315,13 +315,13 @@ impl Daemon {
         let status = self.process.stop(STOP_TIMEOUT).await?;
         ensure!(
             status.success(),
-            "{} ended with {status} after SIGTERM; its log is {}",
+            "{} exited with {status} after SIGTERM; its log is {}",
             self.process.name(),
             self.process.log().display()
         );
         ensure!(
             broken.is_empty(),
-            "drivers violated the interface: {}; each violation is in {}",
+            "driver violations: {}; see {} for details",
             broken.join(", "),
             self.process.log().display()
         );
@@ -348,8 +348,8 @@ impl Control {
         command.arg("--json").args(arguments).kill_on_drop(true);
         let answer = timeout(CONTROL_TIMEOUT, command.output())
             .await
-            .with_context(|| format!("hcactl {arguments:?} still ran after {CONTROL_TIMEOUT:?}"))?
-            .with_context(|| format!("starting {command:?}"))?;
+            .with_context(|| format!("hcactl {arguments:?} did not exit within {CONTROL_TIMEOUT:?}"))?
+            .with_context(|| format!("cannot start {command:?}"))?;
         ensure!(
             answer.status.success(),
             "hcactl {arguments:?} failed: {}",
@@ -359,7 +359,7 @@ impl Control {
             return Ok(Value::Null);
         }
         serde_json::from_slice(&answer.stdout)
-            .with_context(|| format!("parsing the output of hcactl {arguments:?}"))
+            .with_context(|| format!("cannot parse the output of hcactl {arguments:?}"))
     }
 
     /// See [`Daemon::violations`].
@@ -370,7 +370,7 @@ impl Control {
         let mut counters = self.ask(&["counters"]).await?;
         let rules = counters.pointer_mut("/interface/violations").map(Value::take);
         let rules = rules.with_context(|| format!("the counters contain no rules: {counters}"))?;
-        serde_json::from_value(rules).context("parsing the counts of violated rules")
+        serde_json::from_value(rules).context("cannot parse the counts of violated rules")
     }
 
     /// See [`Daemon::counter`].
@@ -427,7 +427,7 @@ pub fn free_ports(count: usize) -> Result<Vec<SocketAddr>> {
     // Held until all are found, so that the system names each port once.
     let mut held = Vec::new();
     while ports.len() < count {
-        let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).context("binding a free UDP port")?;
+        let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).context("cannot bind a free UDP port")?;
         let addr = socket.local_addr()?;
         held.push(socket);
         if given.insert(addr.port()) {

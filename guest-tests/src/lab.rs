@@ -42,38 +42,38 @@ const PARTS: &str = "Parts of the guests";
 /// Options for the parts of guests.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub struct Options {
-    /// QEMU to use instead of the lab's own; it must support vfio-user-pci (QEMU 11.0 or later)
+    /// QEMU program, 11.0 or later with vfio-user-pci [default: the lab's own]
     #[arg(help_heading = PARTS, long, value_name = "FILE")]
     pub qemu: Option<PathBuf>,
-    /// Kernel: `trixie` or `trixie-backports` of Debian, or the path of your own [default: trixie-backports]
+    /// Kernel: `trixie` or `trixie-backports` from Debian, or the path of your own [default: trixie-backports]
     ///
-    /// The path is a folder like /lib/modules/7.2.12 with the image as `vmlinuz`, or an image whose modules are installed
-    /// in such a folder.
+    /// The path is either a folder like /lib/modules/7.2.12 that also contains the image as `vmlinuz`, or an image whose
+    /// modules are installed in such a folder.
     #[arg(help_heading = PARTS, long, value_name = "SUITE|PATH")]
     pub kernel: Option<KernelChoice>,
-    /// User space to use instead of the lab's own: an ext4 image
+    /// User space, an ext4 image [default: the lab's own]
     #[arg(help_heading = PARTS, long, value_name = "FILE")]
     pub root: Option<PathBuf>,
-    /// Kernel module to load into the guests, after the modules it depends on; may be repeated
+    /// Kernel module to load in the guests, after its dependencies; can be repeated
     #[arg(help_heading = PARTS, long = "module", value_name = "FILE")]
     pub modules: Vec<PathBuf>,
-    /// The hcad to run [default: the one beside guest-lab]
+    /// The hcad program [default: hcad in the folder of guest-lab]
     #[arg(help_heading = PARTS, long, value_name = "FILE")]
     pub hcad: Option<PathBuf>,
-    /// Guest agent, a static program, to use instead of the built-in one
+    /// Guest agent, a statically linked program [default: built in]
     #[arg(help_heading = PARTS, long, value_name = "FILE")]
     pub agent: Option<PathBuf>,
-    /// How guests are executed [default: kvm if it boots the lab's kernel, else tcg]
+    /// Accelerator of QEMU [default: kvm if it can boot the lab's kernel, otherwise tcg]
     #[arg(help_heading = PARTS, long, value_enum)]
     pub accel: Option<Accelerator>,
-    /// Virtual processors per guest
+    /// Number of virtual CPUs per guest
     #[arg(help_heading = PARTS, long, visible_alias = "smp", default_value_t = 1, value_name = "N",
         value_parser = clap::value_parser!(u32).range(1..=64))]
     pub cpus: u32,
-    /// Record a trace of each device that a stock driver uses, beside the logs
+    /// Trace each device that has a stock driver, to a file next to the logs
     #[arg(help_heading = PARTS, long)]
     pub trace: bool,
-    /// Memory per guest, in MiB or with a unit, such as `2G`
+    /// Memory per guest, in MiB or with a unit (`M` or `G`), such as `2G`
     #[arg(help_heading = PARTS, long, default_value = "512", value_name = "SIZE", value_parser = mebibytes)]
     pub memory: u32,
 }
@@ -104,10 +104,10 @@ impl Options {
 /// What the user may choose for scenarios that draw at random.
 #[derive(Clone, Copy, Debug, Default, clap::Args)]
 pub struct Chance {
-    /// Duration of a scenario without an end, such as torture [default: 5]
+    /// Duration of scenarios that run for a given time, such as torture, in minutes [default: 5]
     #[arg(long, value_name = "N")]
     pub minutes: Option<u64>,
-    /// Seed of random choices, as printed by an earlier run [default: random]
+    /// Seed of the random choices, as printed by an earlier run [default: random]
     #[arg(long, value_name = "N")]
     pub seed: Option<u64>,
 }
@@ -374,11 +374,11 @@ impl Lab {
             let cache = cache_dir()?;
             let source = folder_of_linux(&cache, &kernel, folder)?;
             let copied =
-                Command::new("cp").arg("-r").args([&source, &own]).status().context("starting cp")?;
+                Command::new("cp").arg("-r").args([&source, &own]).status().context("cannot start cp")?;
             ensure!(copied.success(), "copying {} failed", source.display());
             change(&own)?;
             let mut make = ModuleBuild::obtain(&cache, &kernel)?.command(&own)?;
-            let made = make.args(["-j2", "modules"]).output().context("starting make")?;
+            let made = make.args(["-j2", "modules"]).output().context("cannot start make")?;
             ensure!(made.status.success(), "make failed: {}", String::from_utf8_lossy(&made.stderr));
             let files = fs::read_dir(&own)?.filter_map(|entry| Some(entry.ok()?.path()));
             let mut modules = files.filter(|file| file.extension().is_some_and(|end| end == "ko"));
@@ -395,7 +395,7 @@ impl Lab {
         if_any: &[&str],
         disks: Option<Disks>,
     ) -> Result<Image> {
-        let read = |path: &Path| fs::read(path).with_context(|| format!("reading {}", path.display()));
+        let read = |path: &Path| fs::read(path).with_context(|| format!("cannot read {}", path.display()));
         let mut wanted = Wanted::new(&self.artifacts.kernel.modules)?;
         for module in if_any {
             if wanted.exists(module) {
@@ -415,7 +415,7 @@ impl Lab {
         let modules = archive.add_modules(&modules);
         let initramfs = run.scratch(name);
         fs::write(&initramfs, archive.finish())
-            .with_context(|| format!("writing {}", initramfs.display()))?;
+            .with_context(|| format!("cannot write {}", initramfs.display()))?;
         Ok(Image { initramfs, modules, disks })
     }
 
@@ -478,7 +478,7 @@ impl Lab {
             Ok(answer) => answer,
             Err(_) => {
                 tracing::info!(
-                    "testing whether KVM runs a guest on this host (up to {} s, once until it restarts)",
+                    "testing whether KVM can run guests on this host (up to {} s, once per host boot)",
                     KVM_BOOT_TIMEOUT.as_secs()
                 );
                 self.accelerator = Accelerator::Kvm;
@@ -494,7 +494,8 @@ impl Lab {
         let first = obstacle.lines().next().unwrap_or_default();
         Ok((first != KVM_RUNS).then(|| {
             format!(
-                "a guest did not boot under it since this host started ({first}); remove {} to test it again",
+                "a test guest did not boot with KVM: {}. To repeat the test, remove {}",
+                first.trim_end_matches(['.', ':']),
                 known.display()
             )
         }))
@@ -524,9 +525,9 @@ fn mebibytes(text: &str) -> Result<u32, String> {
     };
     let number: u32 = digits
         .parse()
-        .map_err(|_| "a size is a number of MiB, or a number with M or G, such as 2G".to_owned())?;
-    let size = number.checked_mul(unit).ok_or("the size is too large")?;
-    if size < LEAST_MIB { Err(format!("the minimum is {LEAST_MIB}M")) } else { Ok(size) }
+        .map_err(|_| "a size is a number of MiB, or a number followed by M or G, such as 2G".to_owned())?;
+    let size = number.checked_mul(unit).ok_or("size is too large")?;
+    if size < LEAST_MIB { Err(format!("minimum is {LEAST_MIB}M")) } else { Ok(size) }
 }
 
 /// The names a busybox goes by; it is static, so it runs here too.
@@ -534,7 +535,7 @@ fn applets(busybox: &Path) -> Result<String> {
     let output = Command::new(busybox)
         .arg("--list")
         .output()
-        .with_context(|| format!("starting {}", busybox.display()))?;
+        .with_context(|| format!("cannot start {}", busybox.display()))?;
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 

@@ -57,11 +57,11 @@ impl LineProgram {
         };
         let said = vm.call_within(limit + ANSWER_MARGIN, step).await?;
         match serde_json::from_str(&said.line)
-            .with_context(|| format!("parsing the reply to {what}: {}", said.line))?
+            .with_context(|| format!("cannot parse the reply to {what}: {}", said.line))?
         {
             Answer::Ok(value) => serde_json::from_value(value)
-                .with_context(|| format!("parsing the reply to {what}: {}", said.line)),
-            Answer::Error(error) => bail!("the program in guest {} failed at {what}: {error}", vm.name()),
+                .with_context(|| format!("cannot parse the reply to {what}: {}", said.line)),
+            Answer::Error(error) => bail!("the program in guest {} failed to run {what}: {error}", vm.name()),
         }
     }
 

@@ -37,22 +37,22 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// List the scenarios, which are the project's own tests
+    /// List the scenarios, the project's own tests
     List,
-    /// Run scenarios, and print a line per case
+    /// Run scenarios and print one line per case
     ///
-    /// The last line counts the cases: N passed, N failed, N skipped. The exit status is 0 if no case failed.
+    /// The last line is a summary: N passed, N failed, N skipped. The exit status is 0 if no case failed.
     Run {
-        /// Scenarios, as printed by `guest-lab list`
+        /// Names of scenarios, as printed by `guest-lab list`
         #[arg(required = true, value_parser = scenario_named, value_name = "SCENARIO")]
         scenarios: Vec<&'static Scenario>,
-        /// After a failed case, keep guests and daemons running until Enter is pressed
+        /// If a case fails, keep guests and daemons running until Enter is pressed
         #[arg(long, conflicts_with = "jobs")]
         keep: bool,
-        /// Number of scenarios to run at once; those that measure time run alone, after the others
+        /// Number of scenarios to run in parallel; those that measure time run alone, after the others
         #[arg(long, default_value = "1", value_name = "N")]
         jobs: NonZeroUsize,
-        /// Time limit of a case
+        /// Time limit per case, in seconds
         #[arg(long, default_value_t = 240, value_name = "SECONDS")]
         timeout: u64,
         /// Run only the cases whose names contain this text
@@ -65,10 +65,10 @@ enum Command {
     },
     /// Open a shell in a running guest, or in a new guest of a scenario
     Shell {
-        /// A guest as NAME:GUEST, as printed by `guest-lab ps`, or a scenario, whose guests are booted for the shell
+        /// A running guest (NAME:GUEST, as printed by `guest-lab ps`), or a scenario, whose guests are booted for the shell
         #[arg(value_parser = shell_place, value_name = "GUEST|SCENARIO")]
         place: ShellPlace,
-        /// The guest of a scenario
+        /// Guest of the scenario
         #[arg(long, default_value = "a", value_parser = ["a", "b"])]
         guest: String,
         #[command(flatten)]
@@ -76,43 +76,44 @@ enum Command {
     },
     #[command(flatten)]
     Testbed(client::Command),
-    /// Own guests (started by `up`)
+    /// Supervise guests (started by `up`)
     #[command(name = SUPERVISE, hide = true)]
     Supervise(Box<Supervise>),
-    /// Download QEMU, kernel and user space, so that later commands need no network
+    /// Download QEMU, a kernel and a user space, so that later commands need no network
     Fetch {
         #[command(flatten)]
         options: Options,
     },
-    /// Build a kernel module for the guests' kernel
+    /// Build a module for the guest kernel
     ///
-    /// Downloads the headers of the kernel and the compiler that built it, once.
+    /// The first build downloads the kernel headers and the compiler that built the kernel.
     Build {
-        /// Folder of the module, with a Makefile that contains `obj-m := NAME.o`
+        /// Folder of the module; its Makefile must contain `obj-m := NAME.o`
         #[arg(value_name = "DIR", default_value = ".")]
         folder: PathBuf,
-        /// The kernel, as for `guest-lab up`
+        /// Kernel, as for `guest-lab up`
         #[arg(long, value_name = "SUITE|PATH")]
         kernel: Option<KernelChoice>,
         /// Targets and variables for make, such as `clean`, `V=1` or `KCFLAGS=-DDEBUG`
         #[arg(last = true, value_name = "ARGUMENT")]
         arguments: Vec<OsString>,
     },
-    /// Run the lab's QEMU with your own arguments
+    /// Run the lab's QEMU with the given arguments
     Qemu {
-        /// Arguments of QEMU
+        /// Arguments for QEMU
         #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "ARGUMENT")]
         arguments: Vec<OsString>,
     },
-    /// Move RDMA traffic between two guests, and print a table
+    /// Run RDMA traffic between two guests and print a table of results
     Demo {
         #[command(flatten)]
         options: Options,
     },
-    /// Check whether guests can be booted on this machine, and say how to get what is missing
+    /// Check whether guests can be booted on this machine, and suggest remedies
     ///
-    /// Each line begins with `ok`, `limited` or `missing`. Guests boot unless something is missing. `limited` names what
-    /// is slower or skipped. The exit status is 0 if guests can be booted, and 1 if not.
+    /// Prints one line per check. Each line begins with `ok`, `limited`, `missing` or `skipped`. `limited` means that
+    /// guests boot, but are slower or cannot run some scenarios. `missing` means that no guest can boot. `skipped` means
+    /// that `--offline` disabled the check. The exit status is 0 if no line begins with `missing`, and 1 otherwise.
     Doctor(Doctor),
 }
 
@@ -156,7 +157,7 @@ fn run(command: Command) -> Result<ExitCode> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
-        .context("starting the tokio runtime")?;
+        .context("cannot start the tokio runtime")?;
     let result = runtime.block_on(async {
         match command {
             Command::List => list(),
@@ -184,7 +185,7 @@ fn run(command: Command) -> Result<ExitCode> {
                     let qemu = artifacts::CachedParts::read(&cache).qemu;
                     let qemu = qemu.map(|version| format!("QEMU {version}, ")).unwrap_or_default();
                     let kernel = lab.kernel().release();
-                    line(&format!("ready in {}: {qemu}kernel {kernel}, user space", cache.display()))?;
+                    line(&format!("ready in {}: {qemu}kernel {kernel} and user space", cache.display()))?;
                     Ok(ExitCode::SUCCESS)
                 })
                 .await
@@ -230,12 +231,12 @@ async fn run_scenarios(
     scenario::schedule::run(scenarios, jobs, &lab, report).await?;
     match vm::panicked_boots() {
         0 => {}
-        count => line(&format!("boots repeated after a kernel panic: {count}"))?,
+        count => line(&format!("boots repeated because the guest kernel panicked: {count}"))?,
     }
     line(&report.counts().to_string())?;
     ensure!(
         report.counts() != Counts::default(),
-        "no case ran: no case of these scenarios has the text of --case in its name"
+        "no case ran: no case name in these scenarios contains the text passed with --case"
     );
     Ok(if report.counts().failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
@@ -245,23 +246,24 @@ async fn qemu(arguments: Vec<OsString>) -> Result<ExitCode> {
     let qemu = tokio::task::spawn_blocking(|| artifacts::fetched_qemu(&artifacts::cache_dir()?)).await??;
     let mut command = std::process::Command::new(&qemu.program);
     let error = command.args(&qemu.leading_args).args(arguments).exec();
-    Err(error).with_context(|| format!("starting {}", qemu.program.display()))
+    Err(error).with_context(|| format!("cannot start {}", qemu.program.display()))
 }
 
 /// Returns only if make does not start, like [`qemu`].
 async fn build(folder: PathBuf, kernel: KernelChoice, arguments: Vec<OsString>) -> Result<ExitCode> {
     let obtain = move || ModuleBuild::obtain(&artifacts::cache_dir()?, &kernel);
     let error = tokio::task::spawn_blocking(obtain).await??.command(&folder)?.args(arguments).exec();
-    Err(error).context("starting make")
+    Err(error).context("cannot start make")
 }
 
 /// The lease: a socket, which `up` passes as standard input.
 fn lease() -> Result<UnixStream> {
-    let lease =
-        std::fs::File::from(std::io::stdin().as_fd().try_clone_to_owned().context("duplicating the lease")?);
+    let lease = std::fs::File::from(
+        std::io::stdin().as_fd().try_clone_to_owned().context("cannot duplicate the lease")?,
+    );
     ensure!(
         lease.metadata()?.file_type().is_socket(),
-        "standard input is not a socket; only 'guest-lab up' starts this command"
+        "standard input is not a socket; only 'guest-lab up' can start this command"
     );
     Ok(UnixStream::from(OwnedFd::from(lease)))
 }
@@ -271,7 +273,7 @@ fn shell_place(text: &str) -> Result<ShellPlace, String> {
         Ok(target) => Ok(ShellPlace::Guest(target)),
         Err(_) => scenario_named(text)
             .map(ShellPlace::Scenario)
-            .map_err(|error| format!("{error}. A running guest is written as NAME:GUEST, such as lab:a")),
+            .map_err(|error| format!("{error}. To select a running guest, use NAME:GUEST, such as lab:a")),
     }
 }
 

@@ -63,10 +63,7 @@ impl Wanted {
     pub fn check_file(&self, file: &Path) -> Result<()> {
         let (Some(own), Some(example)) = (modinfo(&read(file)?, "vermagic"), self.files.values().min())
         else {
-            bail!(
-                "{} is not a kernel module: it has no vermagic, the version of the kernel it was built for",
-                file.display()
-            )
+            bail!("{} is not a kernel module: it has no vermagic string", file.display())
         };
         let object = read(file)?;
         let Some(kernel) = modinfo(&read(example)?, "vermagic") else { return Ok(()) };
@@ -117,9 +114,9 @@ impl Wanted {
 /// When the file has none.
 pub fn name_of(file: &Path) -> Result<String> {
     let stem = file.file_name().and_then(|name| name.to_str()?.split('.').next());
-    Ok(canonical(stem.with_context(|| {
-        format!("{} does not have the name of a module, such as driver.ko", file.display())
-    })?))
+    Ok(canonical(
+        stem.with_context(|| format!("{} is not a module file name, such as driver.ko", file.display()))?,
+    ))
 }
 
 /// The file of a module of the kernel whose modules are below `folder`.
@@ -154,7 +151,7 @@ fn index(folder: &Path) -> Result<HashMap<String, PathBuf>> {
     let mut files = HashMap::new();
     let mut folders = vec![folder.to_owned()];
     while let Some(folder) = folders.pop() {
-        for entry in fs::read_dir(&folder).with_context(|| format!("reading {}", folder.display()))? {
+        for entry in fs::read_dir(&folder).with_context(|| format!("cannot read {}", folder.display()))? {
             let entry = entry?;
             if entry.file_type()?.is_dir() {
                 folders.push(entry.path());
@@ -174,14 +171,14 @@ fn builtin(folder: &Path) -> Vec<String> {
 }
 
 fn read(path: &Path) -> Result<Vec<u8>> {
-    let bytes = fs::read(path).with_context(|| format!("reading {}", path.display()))?;
+    let bytes = fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
     if path.extension().is_none_or(|extension| extension != "xz") {
         return Ok(bytes);
     }
     let mut object = Vec::new();
     lzma_rust2::XzReader::new(bytes.as_slice(), false)
         .read_to_end(&mut object)
-        .with_context(|| format!("decompressing {}", path.display()))?;
+        .with_context(|| format!("cannot decompress {}", path.display()))?;
     Ok(object)
 }
 

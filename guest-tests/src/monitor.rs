@@ -39,7 +39,10 @@ impl Monitor {
     /// When QEMU refuses, with its reason, or is gone or silent.
     pub async fn execute(&mut self, command: &str, arguments: Value) -> Result<Value> {
         let line = json!({ "execute": command, "arguments": arguments });
-        self.writer.write_all(format!("{line}\n").as_bytes()).await.context("writing to QEMU's monitor")?;
+        self.writer
+            .write_all(format!("{line}\n").as_bytes())
+            .await
+            .context("cannot write to QEMU's monitor")?;
         loop {
             let mut message =
                 self.message().await.with_context(|| format!("waiting for the reply to {command}"))?;

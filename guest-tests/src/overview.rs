@@ -16,11 +16,11 @@ const GROUPS: &[(&str, &[&str])] = &[
 
 const EXAMPLES: &str = "\
 Examples:
-  guest-lab doctor                              check whether guests can be booted here
-  guest-lab up mthca --name lab --share .:/t    boot two guests, with this folder at /t
-  guest-lab exec lab:a -- ibv_devinfo           run a command in one of them
-  guest-lab down lab                            end them
-  guest-lab ci e810 -- ./test.sh                run a script in two guests, and end them
+  guest-lab doctor                              check whether guests can be booted
+  guest-lab up mthca --name lab --share .:/t    boot two guests with this folder at /t
+  guest-lab exec lab:a -- ibv_devinfo           run a command in guest a
+  guest-lab down lab                            stop both guests
+  guest-lab ci e810 -- ./test.sh                run a script in two new guests
   guest-lab run mthca-probe                     run one of the project's own tests";
 
 /// The parser of the command line, with the help in groups.
@@ -30,7 +30,7 @@ pub(crate) fn command() -> clap::Command {
     let template = format!(
         "{{about}}\n\n{{usage-heading}} {{usage}}\n\n{groups}\nOptions:\n{{options}}\n\n{EXAMPLES}\n\n\
          'guest-lab help COMMAND' describes a command and its options.\n\
-         The documentation is device/book/src/lab.md.\n"
+         See also device/book/src/lab.md.\n"
     );
     command.override_usage("guest-lab COMMAND [ARGUMENTS]").help_template(template)
 }

@@ -169,9 +169,9 @@ impl Peer {
     /// When there is no Python, or scapy cannot be fetched.
     pub fn start(id: u16, bind: SocketAddr, other: u16, to: SocketAddr) -> Result<Self> {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("peer");
-        let output = Command::new(folder.join("python")).output().context("running the Python with scapy")?;
+        let output = Command::new(folder.join("python")).output().context("cannot run Python with scapy")?;
         let said = String::from_utf8_lossy(&output.stderr);
-        ensure!(output.status.success(), "preparing a Python with scapy failed: {said}");
+        ensure!(output.status.success(), "cannot prepare a Python environment with scapy: {said}");
         let python = String::from_utf8(output.stdout)?;
         let mut child = Command::new(python.trim())
             .arg(folder.join("peer.py"))
@@ -181,7 +181,7 @@ impl Peer {
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
-            .with_context(|| format!("starting {python}"))?;
+            .with_context(|| format!("cannot start {python}"))?;
         let requests = child.stdin.take().context("standard input is a pipe")?;
         let answers = BufReader::new(child.stdout.take().context("standard output is a pipe")?);
         let mut peer = Self { child, requests, answers };
@@ -224,7 +224,7 @@ impl Peer {
     }
 
     fn ask<T: for<'de> Deserialize<'de>>(&mut self, request: &Value) -> Result<T> {
-        writeln!(self.requests, "{request}").context("writing to the packet peer")?;
+        writeln!(self.requests, "{request}").context("cannot write to the packet peer")?;
         self.answer()
     }
 
@@ -236,9 +236,9 @@ impl Peer {
             Error(String),
         }
         let mut line = String::new();
-        ensure!(self.answers.read_line(&mut line)? > 0, "the packet peer ended");
+        ensure!(self.answers.read_line(&mut line)? > 0, "the packet peer exited");
         match serde_json::from_str(&line)
-            .with_context(|| format!("parsing the reply of the packet peer: {line}"))?
+            .with_context(|| format!("cannot parse the reply of the packet peer: {line}"))?
         {
             Answer::Ok(value) => Ok(value),
             Answer::Error(message) => Err(anyhow::Error::msg(message)).context("the packet peer failed"),

@@ -55,13 +55,14 @@ impl Process {
             .create(true)
             .append(true)
             .open(&log)
-            .with_context(|| format!("opening {}", log.display()))?;
+            .with_context(|| format!("cannot open {}", log.display()))?;
         let before = usize::try_from(file.metadata()?.len())?;
         fs::write(run.file(format!("{name}.cmd")), command_line(&command))?;
-        let (reader, writer) = std::io::pipe().context("making a pipe")?;
+        let (reader, writer) = std::io::pipe().context("cannot create a pipe")?;
         command.stdin(Stdio::null()).stdout(writer.try_clone()?).stderr(writer).kill_on_drop(true);
         die_with_parent(&mut command);
-        let child = command.spawn().with_context(|| format!("starting {name}: {:?}", command.as_std()))?;
+        let child =
+            command.spawn().with_context(|| format!("cannot start {name}: {:?}", command.as_std()))?;
         // Its copies of the writing end would keep the log from ever ending.
         drop(command);
         let (count, written) = watch::channel(before);
@@ -80,7 +81,7 @@ impl Process {
     /// # Errors
     /// When it has ended.
     pub fn id(&self) -> Result<u32> {
-        self.child.id().with_context(|| format!("{} has ended", self.name))
+        self.child.id().with_context(|| format!("{} has exited", self.name))
     }
 
     /// Sends it a signal.
@@ -112,17 +113,17 @@ impl Process {
     pub async fn line(&mut self, text: &str, limit: Duration) -> Result<String> {
         let failure = match timeout(limit, self.next_line(text)).await {
             Ok(Ok(Some(line))) => return Ok(line),
-            Ok(Ok(None)) => format!("{} ended without writing '{text}'", self.name),
+            Ok(Ok(None)) => format!("{} exited before it wrote '{text}'", self.name),
             Ok(Err(error)) => return Err(error),
             Err(_) => format!("{} did not write '{text}' within {limit:?}", self.name),
         };
-        bail!("{failure}; its log {} ends with:\n{}", self.log.display(), tail(&self.log, 20))
+        bail!("{failure}; the last lines of its log {} are:\n{}", self.log.display(), tail(&self.log, 20))
     }
 
     async fn next_line(&mut self, text: &str) -> Result<Option<String>> {
         loop {
             self.written.mark_unchanged();
-            let bytes = fs::read(&self.log).with_context(|| format!("reading {}", self.log.display()))?;
+            let bytes = fs::read(&self.log).with_context(|| format!("cannot read {}", self.log.display()))?;
             let new = bytes.get(self.seen..).unwrap_or_default();
             let whole = new.iter().rposition(|&b| b == b'\n').map_or(0, |end| end + 1);
             let mut passed = 0;
@@ -154,7 +155,7 @@ impl Process {
     /// # Errors
     /// When the process cannot be asked.
     pub fn status(&mut self) -> Result<Option<ExitStatus>> {
-        self.child.try_wait().with_context(|| format!("reading the status of {}", self.name))
+        self.child.try_wait().with_context(|| format!("cannot read the status of {}", self.name))
     }
 
     /// Ends it with SIGKILL and waits for the end.
@@ -162,7 +163,7 @@ impl Process {
     /// # Errors
     /// When it cannot be killed.
     pub async fn kill(&mut self) -> Result<()> {
-        self.child.kill().await.with_context(|| format!("killing {}", self.name))
+        self.child.kill().await.with_context(|| format!("cannot kill {}", self.name))
     }
 
     /// Asks it to end with SIGTERM; kills it when it has not ended after `patience`.
@@ -176,7 +177,7 @@ impl Process {
             Ok(status) => Ok(status?),
             Err(_) => {
                 self.kill().await?;
-                bail!("{} did not end within {patience:?} after SIGTERM, and was killed", self.name)
+                bail!("{} did not exit within {patience:?} after SIGTERM and was killed", self.name)
             }
         }
     }
@@ -309,7 +310,7 @@ mod tests {
         assert_eq!(process.line("two", limit).await.unwrap(), "two");
         assert_eq!(process.line("two", limit).await.unwrap(), "last two");
         let error = process.line("one", limit).await.unwrap_err();
-        assert!(error.to_string().starts_with("speaker ended without writing 'one'"), "{error:#}");
+        assert!(error.to_string().starts_with("speaker exited before it wrote 'one'"), "{error:#}");
     }
 
     #[tokio::test]

@@ -15,9 +15,9 @@ const FREE_SLOT_MEMORY: &str = "32M";
 /// How guest code is executed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Accelerator {
-    /// Emulation; works on every host.
+    /// Emulation, on any host
     Tcg,
-    /// Virtualization by the host's processor.
+    /// Hardware virtualization
     Kvm,
 }
 

@@ -113,7 +113,10 @@ impl Report {
         }
         let begun = Instant::now();
         let result = timeout(limit, case).await.unwrap_or_else(|_| {
-            Err(anyhow::anyhow!("the case still ran after {} s; see --timeout", limit.as_secs()))
+            Err(anyhow::anyhow!(
+                "the case did not finish within {} s; --timeout changes this limit",
+                limit.as_secs()
+            ))
         });
         let elapsed = begun.elapsed();
         let seconds = elapsed.as_secs_f64();
@@ -137,7 +140,7 @@ impl Report {
                         indented(hint)
                     ))?;
                     if self.stop_at_failure {
-                        line("      guests and daemons keep running; press Enter to end them")?;
+                        line("      guests and daemons are still running; press Enter to stop them")?;
                         tokio::task::spawn_blocking(|| io::stdin().read_line(&mut String::new())).await??;
                     }
                     Ok(())

@@ -33,7 +33,7 @@ impl RunDir {
     /// When the folders cannot be made.
     pub fn create_with(lab: &Path, scenario: &str, sockets: &Path) -> Result<Self> {
         let parent = lab.join(scenario);
-        fs::create_dir_all(&parent).with_context(|| format!("creating {}", parent.display()))?;
+        fs::create_dir_all(&parent).with_context(|| format!("cannot create {}", parent.display()))?;
         let mut runs = numbers(&parent)?;
         runs.sort_unstable();
         for old in runs.iter().rev().skip(KEPT_RUNS - 1) {
@@ -52,14 +52,14 @@ impl RunDir {
                     let sockets = tempfile::Builder::new()
                         .prefix("hcad-lab-")
                         .tempdir_in(sockets)
-                        .context("creating a folder for sockets")?;
+                        .context("cannot create a folder for sockets")?;
                     return Ok(Self { path, sockets });
                 }
                 Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
-                Err(error) => return Err(error).with_context(|| format!("creating {}", path.display())),
+                Err(error) => return Err(error).with_context(|| format!("cannot create {}", path.display())),
             }
         }
-        bail!("{} has no free number for another run; remove old runs there", parent.display())
+        bail!("{} has no unused run number; remove old runs", parent.display())
     }
 
     /// The folder.
@@ -101,7 +101,7 @@ fn name(number: u32) -> String {
 }
 
 fn numbers(parent: &Path) -> Result<Vec<u32>> {
-    let entries = fs::read_dir(parent).with_context(|| format!("reading {}", parent.display()))?;
+    let entries = fs::read_dir(parent).with_context(|| format!("cannot read {}", parent.display()))?;
     Ok(entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).collect())
 }
 

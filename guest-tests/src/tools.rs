@@ -72,7 +72,7 @@ impl Exchange {
             if end.status != ExitStatus::Code(0) {
                 let Ends { server, client } = ends;
                 bail!(
-                    "{line} ended with {:?}\nclient: {}{}\nserver: {}{}",
+                    "{line} failed with {:?}\nclient: {}{}\nserver: {}{}",
                     end.status,
                     client.stdout,
                     client.stderr,
@@ -93,13 +93,13 @@ impl Exchange {
         if let Err(error) = self.ready.wait(server, waiting, &self.server).await {
             let end = stop(server, waiting).await?;
             return Err(error
-                .context(format!("{} did not start to listen: {}{}", self.server, end.stdout, end.stderr)));
+                .context(format!("{} did not start listening: {}{}", self.server, end.stdout, end.stderr)));
         }
         let ended = client.program(self.limit, &self.client).await;
         match ended {
             Ok(client) if client.status == ExitStatus::Code(0) => {
                 let server = wait(server, waiting, END_TIMEOUT).await.with_context(|| {
-                    format!("{} still ran after its client had succeeded: {}", self.server, client.stdout)
+                    format!("{} did not exit after its client had succeeded: {}", self.server, client.stdout)
                 })?;
                 Ok(Ends { server, client })
             }

@@ -193,12 +193,12 @@ impl Vm {
         if !image.modules.is_empty() {
             self.call(LoadModules { paths: image.modules.clone() })
                 .await
-                .context("loading kernel modules")?;
+                .context("cannot load kernel modules")?;
         }
         if image.disks.is_some() {
             // The disks as `Lab` orders them.
             let step = EnterRoot { system: "/dev/vda".into(), modules: Some("/dev/vdb".into()) };
-            self.call(step).await.context("mounting the user space")?;
+            self.call(step).await.context("cannot mount the user space")?;
             self.run(&["ip", "link", "set", "lo", "up"]).await?;
         }
         Ok(())
@@ -232,9 +232,9 @@ impl Vm {
     /// Plugs the HCA behind `socket` into a free slot, by its number behind those of its cards; the guest is told of it as of any card.
     ///
     /// # Errors
-    /// When QEMU refuses, or the guest was started without a free slot.
+    /// When QEMU refuses, or the guest was started without a free hot-plug slot.
     pub async fn plug(&mut self, number: usize, socket: &Path) -> Result<()> {
-        let monitor = self.monitor.as_mut().context("the guest was started without a free slot")?;
+        let monitor = self.monitor.as_mut().context("the guest was started without a free hot-plug slot")?;
         let added = monitor.execute("device_add", vfio_user_behind(socket, &slot(number))).await;
         self.explained(added.map(drop)).await
     }
@@ -291,7 +291,7 @@ impl Vm {
         let end = self.end_of(limit, argv.iter().map(|&word| word.to_owned()).collect()).await?;
         ensure!(
             end.status == ExitStatus::Code(0),
-            "{argv:?} in guest {} ended with {:?}: {}{}",
+            "{argv:?} in guest {} failed with {:?}: {}{}",
             self.name,
             end.status,
             end.stdout,
@@ -346,7 +346,7 @@ impl Vm {
         }
         // A QEMU that ends closes its sockets first.
         let state = match timeout(LAST_BREATH, self.qemu.ended()).await {
-            Ok(Ok(status)) => format!("QEMU ended with {status}"),
+            Ok(Ok(status)) => format!("QEMU exited with {status}"),
             _ => "QEMU is running".into(),
         };
         Err(error.context(format!(
@@ -375,33 +375,33 @@ async fn boot_again_after_panic<T>(
     }
     PANICKED_BOOTS.fetch_add(1, Ordering::Relaxed);
     let kept = console_log.with_extension("console.panic");
-    std::fs::write(&kept, console).with_context(|| format!("writing {}", kept.display()))?;
+    std::fs::write(&kept, console).with_context(|| format!("cannot write {}", kept.display()))?;
     tracing::warn!(
-        "the kernel of guest {name} panicked during boot; booting it again. Console: {}",
+        "the kernel of guest {name} panicked during boot; repeating the boot. Console: {}",
         kept.display()
     );
     match first {
         // A guest that may restart has done so by itself.
         Ok(vm) => Ok(vm),
-        Err(_) => boot().await.context("booting again after a kernel panic"),
+        Err(_) => boot().await.context("cannot repeat the boot after a kernel panic"),
     }
 }
 
 fn listen(path: &Path) -> Result<UnixListener> {
     match std::fs::remove_file(path) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-            return Err(error).with_context(|| format!("removing {}", path.display()));
+            return Err(error).with_context(|| format!("cannot remove {}", path.display()));
         }
         _ => {}
     }
-    UnixListener::bind(path).with_context(|| format!("listening on {}", path.display()))
+    UnixListener::bind(path).with_context(|| format!("cannot listen on {}", path.display()))
 }
 
 async fn accept(listener: &UnixListener, qemu: &mut Process) -> Result<UnixStream> {
     let attempt = timeout(QEMU_START_TIMEOUT, async {
         tokio::select! {
             connection = listener.accept() => Ok(connection?.0),
-            status = qemu.ended() => Err(anyhow!("QEMU ended with {}", status?)),
+            status = qemu.ended() => Err(anyhow!("QEMU exited with {}", status?)),
         }
     });
     match attempt.await {

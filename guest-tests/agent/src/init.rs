@@ -21,7 +21,7 @@ const RETRY: Duration = Duration::from_millis(20);
 /// Runs as PID 1, which must never end: the last resort is to power off.
 pub fn run() -> ! {
     if let Err(error) = prepare().and_then(|()| serve_port()) {
-        guest::say(&format!("the agent ends: {error:#}"));
+        guest::say(&format!("the agent exits: {error:#}"));
     }
     if let Err(error) = guest::shutdown(crate::wire::ShutdownKind::PowerOff) {
         guest::say(&format!("{error:#}"));
@@ -39,7 +39,7 @@ pub fn serve_port() -> Result<()> {
     let path = wait_for_port()?;
     let port =
         File::options().read(true).write(true).open(&path).with_context(|| path.display().to_string())?;
-    let output = port.try_clone().context("duplicating the port's descriptor")?;
+    let output = port.try_clone().context("cannot duplicate the port's descriptor")?;
     crate::exec::serve_ports();
     guest::say(&format!("serving {}", path.display()));
     let mut agent = Agent::default();
@@ -57,7 +57,7 @@ fn prepare() -> Result<()> {
     for (kind, target) in
         [("proc", "/proc"), ("sysfs", "/sys"), ("devtmpfs", "/dev"), ("tmpfs", "/tmp"), ("tmpfs", "/run")]
     {
-        fs::create_dir_all(target).with_context(|| format!("creating {target}"))?;
+        fs::create_dir_all(target).with_context(|| format!("cannot create {target}"))?;
         match mount(kind, target, kind, 0, "") {
             // The kernel may have mounted it already.
             Err(error) if is_busy(&error) => {}

@@ -38,15 +38,15 @@ impl Agent {
         let mut line = String::new();
         loop {
             line.clear();
-            if input.read_line(&mut line).context("reading a request")? == 0 {
+            if input.read_line(&mut line).context("cannot read a request")? == 0 {
                 return Ok(());
             }
             if line.trim().is_empty() {
                 continue;
             }
             let response = self.answer_line(&line);
-            output.write_all(response.to_line().as_bytes()).context("writing a response")?;
-            output.flush().context("writing a response")?;
+            output.write_all(response.to_line().as_bytes()).context("cannot write a response")?;
+            output.flush().context("cannot write a response")?;
             if let Some(kind) = self.ending.take() {
                 guest::shutdown(kind)?;
                 return Ok(());
@@ -109,7 +109,7 @@ impl Agent {
             Step::FillFile(s) => answer(&s, |s| done(guest::file::fill(s))),
             Step::VerifyFile(s) => answer(&s, guest::file::verify),
             Step::PeekFile(s) => answer(&s, |s| {
-                ensure!(s.len <= PEEK_MAX, bad_step(format!("at most {PEEK_MAX} bytes at once")));
+                ensure!(s.len <= PEEK_MAX, bad_step(format!("maximum read size is {PEEK_MAX} bytes")));
                 guest::file::peek(s)
             }),
             Step::AwaitText(s) => answer(&s, |s| done(guest::file::await_text(s))),
@@ -160,7 +160,7 @@ impl Agent {
                 Ok(DigestValue { digest: mr.digest(hca.arena(), mr.range(s.off, s.len)?) })
             }),
             Step::Peek(s) => answer(&s, |s| {
-                ensure!(s.len <= PEEK_MAX, bad_step(format!("at most {PEEK_MAX} bytes at once")));
+                ensure!(s.len <= PEEK_MAX, bad_step(format!("maximum read size is {PEEK_MAX} bytes")));
                 let hca = self.hca()?;
                 let mr = hca.mr(s.mr)?;
                 let range = mr.range(s.off, s.len.into())?;

@@ -50,7 +50,7 @@ impl Daemon {
         let mut stderr = BufReader::new(stderr);
         let mut said = String::new();
         while !said.contains("ready") {
-            ensure!(stderr.read_line(&mut said)? > 0, "hcad ended before it was ready: {said}");
+            ensure!(stderr.read_line(&mut said)? > 0, "hcad exited before it was ready: {said}");
         }
         Ok(Self { child, _stderr: stderr })
     }
@@ -68,7 +68,8 @@ impl Daemon {
             let name = std::fs::read_to_string(task.join("comm"))?;
             if thread.is_none_or(|wanted| wanted == name.trim_end()) {
                 let text = std::fs::read_to_string(task.join("schedstat"))?;
-                nanos += parse_schedstat(&text).with_context(|| format!("schedstat says {text:?}"))?;
+                nanos +=
+                    parse_schedstat(&text).with_context(|| format!("cannot parse schedstat: {text:?}"))?;
             }
         }
         Ok(Duration::from_nanos(nanos))

@@ -23,7 +23,7 @@ pub(crate) fn measure(figures: &mut Figures) -> Result<()> {
         })?;
         // What was measured counts even if a case failed, for that is judged elsewhere.
         if !status.success() {
-            print(&format!("guest-lab run {scenario} ended with {status}; its figures count all the same"));
+            print(&format!("guest-lab run {scenario} exited with {status}; its figures are used anyway"));
         }
         let path = Path::new("target/lab").join(scenario).join("latest").join(file);
         let text =

@@ -61,7 +61,7 @@ impl Machine {
 
 /// Prints what has fallen against the last entry of a machine like this one, and with `keep` adds an entry.
 pub(crate) fn compare(path: &Path, figures: &[Figure], keep: bool) -> Result<()> {
-    let context = || format!("reading or writing the history {}", path.display());
+    let context = || format!("cannot read or write the history {}", path.display());
     let text = match fs::read_to_string(path) {
         Err(error) if error.kind() == ErrorKind::NotFound => String::new(),
         other => other.with_context(context)?,
@@ -70,7 +70,7 @@ pub(crate) fn compare(path: &Path, figures: &[Figure], keep: bool) -> Result<()>
     let now = ratios(figures);
     if let Some(last) = last_of(&parse(&text).with_context(context)?, &machine) {
         print(&format!(
-            "\ncompared with commit {} of {}, the last entry of a similar machine:",
+            "\ncompared with commit {} of {}, the last entry from a similar machine:",
             last.commit, last.date
         ));
         let fallen = fallen(&last.ratios, &now);
@@ -78,7 +78,7 @@ pub(crate) fn compare(path: &Path, figures: &[Figure], keep: bool) -> Result<()>
             print(line);
         }
         if fallen.is_empty() {
-            print(&format!("no ratio is worse by more than {:.0} %", FALL * 100.0));
+            print(&format!("no ratio is more than {:.0} % worse", FALL * 100.0));
         }
     }
     if keep {
@@ -121,9 +121,7 @@ fn fallen(before: &BTreeMap<String, Ratio>, now: &BTreeMap<String, Ratio>) -> Ve
         })
         .collect();
     worse.sort_by(|a, b| a.0.total_cmp(&b.0));
-    let line = |(left, name, before, now)| {
-        format!("{name:<72} {before:>8.3} -> {now:>8.3}, {left:.2} times as good")
-    };
+    let line = |(left, name, before, now)| format!("{name:<72} {before:>8.3} -> {now:>8.3} ({left:.2} x)");
     worse.into_iter().map(line).collect()
 }
 
@@ -140,7 +138,7 @@ fn commit() -> Result<String> {
 
 fn said_by(program: &str, arguments: &[&str]) -> Result<String> {
     let output =
-        Command::new(program).args(arguments).output().with_context(|| format!("running {program}"))?;
+        Command::new(program).args(arguments).output().with_context(|| format!("cannot run {program}"))?;
     Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
 }
 

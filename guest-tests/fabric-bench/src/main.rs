@@ -29,14 +29,14 @@ use self::pair::Wire;
 use self::report::Figures;
 use self::yardstick::Yardstick;
 
-/// Measures hcad over each fabric, as ratios to raw UDP or to a copy in memory.
+/// Measures hcad on each fabric, as ratios to raw UDP or to a memory copy.
 #[derive(Debug, Parser)]
 struct Cli {
-    /// Output file: one JSON object per figure and line
+    /// Output file, with one JSON object per line and figure
     #[arg(long, value_name = "FILE", default_value = "target/bench/results.jsonl")]
     output: PathBuf,
 
-    /// Number of runs per figure; the median counts
+    /// Number of runs per figure, of which the median is used
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..))]
     runs: u16,
 
@@ -52,7 +52,7 @@ struct Cli {
     #[arg(long, value_name = "FABRIC", value_delimiter = ',')]
     wire: Vec<Wire>,
 
-    /// Record both devices in this folder, to measure the cost of recording
+    /// Folder for session records of both devices, to measure the cost of recording
     #[arg(long, value_name = "FOLDER")]
     record: Option<PathBuf>,
 
@@ -60,23 +60,23 @@ struct Cli {
     #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..65_535))]
     metrics: Option<u16>,
 
-    /// Print the stages in which devices and drivers spend the time of a 64-byte SEND, sampled with perf(1)
+    /// Print how much time of a 64-byte SEND devices and drivers spend in each stage, sampled with perf(1)
     #[arg(long)]
     profile: bool,
 
-    /// Also measure devices in guests with guest-lab, which must be built; takes six more minutes
+    /// Also measure devices in guests; requires guest-lab and takes six more minutes
     #[arg(long)]
     guests: bool,
 
-    /// Folder for pictures of the figures
+    /// Folder for charts of the figures
     #[arg(long, value_name = "FOLDER", default_value = "target/bench")]
     pictures: PathBuf,
 
-    /// History of ratios; prints the ratios that are worse than its last entry of a similar machine
+    /// File with the history of ratios; prints the ratios that are worse than in its last entry from a similar machine
     #[arg(long, value_name = "FILE", default_value = "guest-tests/fabric-bench/history.jsonl")]
     history: PathBuf,
 
-    /// Add the ratios of this run to the history
+    /// Append the ratios of this run to the history
     #[arg(long)]
     keep: bool,
 }
@@ -86,11 +86,11 @@ struct Cli {
 enum Part {
     /// Two HCAs: bandwidth, latency, rate, and CPU time per message of device and driver
     Fabric,
-    /// Rates by number of queue pairs
+    /// Message rate by number of queue pairs
     Qps,
-    /// Rates by number of memory regions
+    /// Message rate by number of memory regions
     Mrs,
-    /// Rates by number of HCAs, and CPU time and memory of an idle daemon
+    /// Message rate by number of HCAs; CPU time and memory of an idle daemon
     Hcas,
 }
 

@@ -40,14 +40,14 @@ const THEIRS: [RGBColor; 2] = [RGBColor(90, 90, 90), RGBColor(204, 121, 167)];
 /// Draws those pictures that there are figures for.
 pub(crate) fn draw(folder: &Path, figures: &Figures) -> Result<()> {
     let bandwidth = Picture {
-        title: "RDMA WRITE between two HCAs, one queue pair",
-        x: ("bytes of a message", &|bytes| label_size(bytes)),
+        title: "RDMA WRITE bandwidth between two HCAs, one queue pair",
+        x: ("message size in bytes", &|bytes| label_size(bytes)),
         y: ("MB/s", &label),
         lines: bandwidths(figures),
     };
     let rates = Picture {
-        title: "64-byte SENDs between two HCAs",
-        x: ("queue pairs with traffic", &label),
+        title: "Rate of 64-byte SENDs between two HCAs",
+        x: ("number of queue pairs", &label),
         y: ("messages/s", &label),
         lines: rates(figures),
     };
@@ -228,7 +228,7 @@ mod tests {
         ]);
         draw(folder.path(), &figures).unwrap();
         let text = std::fs::read_to_string(folder.path().join("rate.svg")).unwrap();
-        for part in ["messages/s", "queue pairs with traffic", "SEND, ring", "raw UDP with GSO"] {
+        for part in ["messages/s", "number of queue pairs", "SEND, ring", "raw UDP with GSO"] {
             assert!(text.contains(part), "{part}");
         }
     }

@@ -63,7 +63,7 @@ type Samples = BTreeMap<String, BTreeMap<&'static str, u64>>;
 
 /// Profiles a wire.
 pub(crate) fn measure(cli: &Cli, wire: Wire, figures: &mut Figures) -> Result<()> {
-    let folder = tempfile::tempdir().context("cannot make a folder for sockets")?;
+    let folder = tempfile::tempdir().context("cannot create a folder for sockets")?;
     let mut bench = Bench::start(Place { folder: folder.path(), wire, records: None, metrics: None })?;
     // So that nothing is done for the first time.
     bench.rate(QPS, MESSAGES)?;
@@ -76,7 +76,7 @@ pub(crate) fn measure(cli: &Cli, wire: Wire, figures: &mut Figures) -> Result<()
     let spawned = perf.args(["--", "sleep", SECONDS]).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
     let mut perf = match spawned {
         Err(error) if error.kind() == ErrorKind::NotFound => {
-            print("perf is not there, so that there is no profile: apt-get install linux-perf");
+            print("perf is not installed, so no profile is made; run 'apt-get install linux-perf'");
             return Ok(());
         }
         other => other.context("cannot start perf")?,
@@ -95,7 +95,7 @@ pub(crate) fn measure(cli: &Cli, wire: Wire, figures: &mut Figures) -> Result<()
     };
     ensure!(
         ended.success(),
-        "perf record ended with {ended}; set /proc/sys/kernel/perf_event_paranoid to 1 or lower"
+        "perf record exited with {ended}; set /proc/sys/kernel/perf_event_paranoid to 1 or lower"
     );
     let samples = group(&script(&data)?);
     let times = [spent[0].device, spent[1].device, spent[0].driver, spent[1].driver];

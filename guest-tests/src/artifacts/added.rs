@@ -64,10 +64,10 @@ impl Added {
         let path = cache.join(LIST);
         let text = match fs::read_to_string(&path) {
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Self::default()),
-            text => text.with_context(|| format!("reading {}", path.display()))?,
+            text => text.with_context(|| format!("cannot read {}", path.display()))?,
         };
         let names: Result<_, _> = text.lines().map(str::parse).collect();
-        names.map(Self).with_context(|| format!("parsing {}", path.display()))
+        names.map(Self).with_context(|| format!("cannot parse {}", path.display()))
     }
 
     /// Writes the list.
@@ -77,7 +77,7 @@ impl Added {
     pub fn write(&self, cache: &Path) -> Result<()> {
         let path = cache.join(LIST);
         let text: String = self.names().map(|name| format!("{name}\n")).collect();
-        fs::write(&path, text).with_context(|| format!("writing {}", path.display()))
+        fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))
     }
 
     /// These and more.

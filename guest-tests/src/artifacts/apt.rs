@@ -103,9 +103,7 @@ impl Apt {
     pub(super) fn open(dir: &Path, etc_apt: &Path, kind: Kind, component: Component) -> Result<Self> {
         if let Some(tool) = missing_tool() {
             bail!(
-                "the program {tool} is missing; the lab needs it to fetch and unpack Debian packages. Install the \
-                 Debian packages apt and dpkg, or copy the lab's cache folder from a machine where 'guest-lab fetch' \
-                 has run"
+                "{tool} is not installed; the lab requires it to download and unpack Debian packages. Install the Debian packages apt and dpkg, or run 'guest-lab fetch' on another machine and copy its cache folder"
             );
         }
         Self::update(dir, etc_apt, kind, component, &[])
@@ -237,9 +235,9 @@ pub(super) fn missing_tool() -> Option<&'static str> {
 /// # Errors
 /// When it cannot be started or fails, with its standard error.
 pub(super) fn run(command: &mut Command) -> Result<String> {
-    let output = command.output().with_context(|| format!("starting {command:?}"))?;
+    let output = command.output().with_context(|| format!("cannot start {command:?}"))?;
     let errors = String::from_utf8_lossy(&output.stderr);
-    ensure!(output.status.success(), "{command:?} failed ({}):\n{}", output.status, errors.trim());
+    ensure!(output.status.success(), "{command:?} failed with {}:\n{}", output.status, errors.trim());
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 

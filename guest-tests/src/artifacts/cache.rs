@@ -25,16 +25,16 @@ pub(super) fn entry(cache: &Path, name: &str, make: impl FnOnce(&Work) -> Result
     if entry.exists() {
         return Ok(entry);
     }
-    fs::create_dir_all(cache).with_context(|| format!("creating {}", cache.display()))?;
+    fs::create_dir_all(cache).with_context(|| format!("cannot create {}", cache.display()))?;
     let lock = File::create(cache.join("lock"))
-        .with_context(|| format!("creating the lock file in {}", cache.display()))?;
+        .with_context(|| format!("cannot create the lock file in {}", cache.display()))?;
     if lock.try_lock().is_err() {
-        tracing::info!("waiting for another guest-lab that fills {}", cache.display());
-        lock.lock().context("locking the cache")?;
+        tracing::info!("waiting for another guest-lab that is filling {}", cache.display());
+        lock.lock().context("cannot lock the cache")?;
     }
     if !entry.exists() {
         make_locked(cache, &entry, make)
-            .with_context(|| format!("creating {name} in the cache {}", cache.display()))?;
+            .with_context(|| format!("cannot create {name} in the cache {}", cache.display()))?;
     }
     Ok(entry)
 }
@@ -52,10 +52,10 @@ fn make_locked(cache: &Path, entry: &Path, make: impl FnOnce(&Work) -> Result<()
     let folder = cache.join(format!("{WORK}{}", std::process::id()));
     let work = Work { entry: folder.join("entry"), scratch: folder.join("scratch") };
     for folder in [&work.entry, &work.scratch] {
-        fs::create_dir_all(folder).with_context(|| format!("creating {}", folder.display()))?;
+        fs::create_dir_all(folder).with_context(|| format!("cannot create {}", folder.display()))?;
     }
     make(&work)?;
-    fs::rename(&work.entry, entry).with_context(|| format!("renaming to {}", entry.display()))?;
+    fs::rename(&work.entry, entry).with_context(|| format!("cannot rename to {}", entry.display()))?;
     // What is left is removed by whoever makes the next entry.
     let _ = fs::remove_dir_all(&folder);
     Ok(())

@@ -195,7 +195,7 @@ fn finish(tools: &Path, root: &Path, image: &Path) -> Result<()> {
     python::compile_system(root)?;
     progress.step("creating the disk image");
     make_image(tools, root, image)?;
-    progress.done("disk image created");
+    progress.done("created the disk image");
     Ok(())
 }
 
@@ -222,7 +222,7 @@ fn with(cache: &Path, names: &[&str], wanted: &dyn Fn(&str) -> bool) -> Result<P
     cache::entry(cache, &name, |work| {
         let mut copy = Command::new("cp");
         copy.args(["-a", "--reflink=auto"]).arg(system.join("root")).arg(&work.entry);
-        run(&mut copy).context("copying the user space")?;
+        run(&mut copy).context("cannot copy the user space")?;
         let set = Set {
             name: "user space",
             install: names,
@@ -249,21 +249,21 @@ fn configure(root: &Path) -> Result<()> {
     for folder in PRUNED {
         let path = root.join(folder);
         if path.exists() {
-            fs::remove_dir_all(&path).with_context(|| format!("removing {folder}"))?;
+            fs::remove_dir_all(&path).with_context(|| format!("cannot remove {folder}"))?;
         }
     }
     for (from, to) in [
         ("usr/share/base-passwd/passwd.master", "etc/passwd"),
         ("usr/share/base-passwd/group.master", "etc/group"),
     ] {
-        fs::copy(root.join(from), root.join(to)).with_context(|| format!("copying {from}"))?;
+        fs::copy(root.join(from), root.join(to)).with_context(|| format!("cannot copy {from}"))?;
     }
     fs::write(root.join("etc/hosts"), "127.0.0.1 localhost\n::1 localhost\n")?;
     // For people: the programs a shell user misses most when only packages with libraries were chosen.
     for applet in ["awk", "less", "vi"] {
         let link = root.join("usr/bin").join(applet);
         if !link.exists() {
-            symlink("busybox", link).with_context(|| format!("linking {applet}"))?;
+            symlink("busybox", link).with_context(|| format!("cannot link {applet}"))?;
         }
     }
     Ok(())
@@ -279,13 +279,13 @@ fn modules(cache: &Path, tools: &Path, kernel: &Kernel) -> Result<PathBuf> {
     let name = format!("modules-1-{release}-{:016x}", digest.finish());
     let entry = cache::entry(cache, &name, |work| {
         let progress = Line::begin("kernel");
-        progress.step(format!("creating the disk image of the modules of {release}"));
+        progress.step(format!("creating the module disk image for kernel {release}"));
         let folder = work.scratch.join("lib/modules").join(&release);
         mirror(&kernel.modules, &folder)?;
         let depmod = Unpacked::new(tools, "usr/bin/kmod", Some("depmod"));
-        run(depmod.command().arg("-b").arg(&work.scratch).arg(&release)).context("running depmod")?;
+        run(depmod.command().arg("-b").arg(&work.scratch).arg(&release)).context("cannot run depmod")?;
         make_image(tools, &folder, &work.entry.join(IMAGE))?;
-        progress.done(&format!("disk image of the modules of {release} created"));
+        progress.done(&format!("created the module disk image for kernel {release}"));
         Ok(())
     })?;
     Ok(entry.join(IMAGE))
@@ -297,7 +297,7 @@ fn mirror(from: &Path, to: &Path) -> Result<()> {
     while let Some(folder) = folders.pop() {
         fs::create_dir_all(to.join(&folder))?;
         let source = from.join(&folder);
-        for entry in fs::read_dir(&source).with_context(|| format!("reading {}", source.display()))? {
+        for entry in fs::read_dir(&source).with_context(|| format!("cannot read {}", source.display()))? {
             let entry = entry?;
             let path = folder.join(entry.file_name());
             let kind = entry.file_type()?;
@@ -308,7 +308,7 @@ fn mirror(from: &Path, to: &Path) -> Result<()> {
                 // Another file system than the cache's: the user's own kernel.
                 fs::hard_link(entry.path(), &target)
                     .or_else(|_| fs::copy(entry.path(), &target).map(drop))
-                    .with_context(|| format!("copying {}", entry.path().display()))?;
+                    .with_context(|| format!("cannot copy {}", entry.path().display()))?;
             }
         }
     }
@@ -321,7 +321,7 @@ pub(super) fn make_image(tools: &Path, tree: &Path, image: &Path) -> Result<()> 
     let (mut bytes, mut files) = (0, 0);
     let mut folders = vec![tree.to_owned()];
     while let Some(folder) = folders.pop() {
-        for entry in fs::read_dir(&folder).with_context(|| format!("reading {}", folder.display()))? {
+        for entry in fs::read_dir(&folder).with_context(|| format!("cannot read {}", folder.display()))? {
             let entry = entry?;
             let stat = entry.metadata()?;
             bytes += stat.len().next_multiple_of(BLOCK).max(BLOCK);
@@ -340,7 +340,7 @@ pub(super) fn make_image(tools: &Path, tree: &Path, image: &Path) -> Result<()> 
     command.arg(tree).arg(image).arg(blocks.to_string());
     // The host's own configuration, if it has one, would give other features than the package's.
     command.env("MKE2FS_CONFIG", tools.join("etc/mke2fs.conf"));
-    run(&mut command).with_context(|| format!("creating the image {}", image.display()))?;
+    run(&mut command).with_context(|| format!("cannot create the image {}", image.display()))?;
     ensure!(image.is_file(), "mke2fs succeeded but did not create {}", image.display());
     Ok(())
 }

@@ -51,7 +51,7 @@ impl ModuleBuild {
                 let tree = kernel.modules.join("build");
                 ensure!(
                     tree.is_dir(),
-                    "{} is not a folder; the kernel's build folder is needed there to build modules",
+                    "{} is not a folder; building modules requires the kernel's build folder there",
                     tree.display()
                 );
                 return Ok(Self { make: "make".into(), tree, programs: None });
@@ -74,8 +74,7 @@ impl ModuleBuild {
                 // A cache from before headers came with their kernel.
                 fetch(work, suite, &[&headers, "binutils", "make"]).with_context(|| {
                     format!(
-                        "fetching the headers of kernel {release}. If the archive has a newer kernel only, remove \
-                         '{}/linux-*'; the lab then fetches the newer kernel with its headers",
+                        "cannot download the headers of kernel {release}. If the archive only has a newer kernel, remove '{}/linux-*'; the lab then downloads that kernel and its headers",
                         cache.display()
                     )
                 })?
@@ -93,7 +92,11 @@ impl ModuleBuild {
     pub fn command(&self, folder: &Path) -> Result<Command> {
         let folder = folder.canonicalize().with_context(|| folder.display().to_string())?;
         let has_rules = ["Kbuild", "Makefile"].iter().any(|name| folder.join(name).is_file());
-        ensure!(has_rules, "{} has no Makefile; write one with the line 'obj-m := NAME.o'", folder.display());
+        ensure!(
+            has_rules,
+            "{} has no Makefile; create one with the line 'obj-m := NAME.o'",
+            folder.display()
+        );
         let mut command = Command::new(&self.make);
         command.arg("-C").arg(&self.tree).arg(format!("M={}", folder.display()));
         if let Some(programs) = &self.programs {
@@ -117,15 +120,15 @@ fn fetch(work: &Work, suite: Suite, install: &[&str]) -> Result<PathBuf> {
 /// The compiler a kernel was built with, as its build folder names it: `gcc-14`.
 fn compiler(tree: &Path) -> Result<String> {
     let file = tree.join(".kernelvariables");
-    let text = fs::read_to_string(&file).with_context(|| format!("reading {}", file.display()))?;
+    let text = fs::read_to_string(&file).with_context(|| format!("cannot read {}", file.display()))?;
     let mut words = text.split(|c: char| !(c.is_ascii_alphanumeric() || c == '-'));
     let is_versioned = |word: &&str| {
         word.strip_prefix("gcc-").is_some_and(|version| version.starts_with(|c: char| c.is_ascii_digit()))
     };
     let found = words.rfind(is_versioned);
-    found
-        .map(str::to_owned)
-        .with_context(|| format!("{} does not name the version of gcc that built the kernel", file.display()))
+    found.map(str::to_owned).with_context(|| {
+        format!("{} does not contain the version of the gcc that built the kernel", file.display())
+    })
 }
 
 /// Copies headers and scripts that came with a kernel. Both are folders `usr`.
@@ -138,7 +141,7 @@ fn copy_headers(from: &Path, to: &Path) -> Result<()> {
     for (folder, parent) in folders {
         let mut copy = Command::new("cp");
         copy.args(["-a", "--reflink=auto"]).arg(folder).arg(to.join(parent));
-        run(&mut copy).context("copying headers")?;
+        run(&mut copy).context("cannot copy headers")?;
     }
     Ok(())
 }
@@ -183,7 +186,7 @@ fn relocate(made: &Path, root: &Path) -> Result<()> {
 fn put_behind_script(program: &Path, made: &Path, root: &Path) -> Result<()> {
     let name = program.file_name().unwrap_or_default().to_string_lossy();
     let behind = program.with_file_name(format!("{name}.{BEHIND}"));
-    fs::rename(program, &behind).with_context(|| format!("renaming {}", program.display()))?;
+    fs::rename(program, &behind).with_context(|| format!("cannot rename {}", program.display()))?;
     let at = |path: &str| root.join(path).display().to_string();
     let script = format!(
         "#!/bin/sh\nexec '{}' --library-path '{}:{}' --argv0 \"$0\" '{}' \"$@\"\n",
@@ -192,12 +195,12 @@ fn put_behind_script(program: &Path, made: &Path, root: &Path) -> Result<()> {
         at("usr/lib"),
         root.join(behind.strip_prefix(made)?).display()
     );
-    fs::write(program, script).with_context(|| format!("writing {}", program.display()))?;
+    fs::write(program, script).with_context(|| format!("cannot write {}", program.display()))?;
     Ok(fs::set_permissions(program, fs::Permissions::from_mode(0o755))?)
 }
 
 fn list(folder: &Path) -> Result<Vec<PathBuf>> {
-    let entries = fs::read_dir(folder).with_context(|| format!("reading {}", folder.display()))?;
+    let entries = fs::read_dir(folder).with_context(|| format!("cannot read {}", folder.display()))?;
     entries.map(|entry| Ok(entry?.path())).collect()
 }
 
@@ -261,7 +264,7 @@ mod tests {
         assert!(!made.path().join("lib/modules").exists());
         fs::write(tree.join(".kernelvariables"), "CC = cc\n").unwrap();
         let error = compiler(&tree).unwrap_err();
-        assert!(error.to_string().contains("does not name the version of gcc"), "{error:#}");
+        assert!(error.to_string().contains("does not contain the version of the gcc"), "{error:#}");
     }
 
     #[test]

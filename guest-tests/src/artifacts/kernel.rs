@@ -62,7 +62,7 @@ impl Kernel {
     /// A kernel's image, such as a bzImage, whose modules are in a folder of `installed`.
     fn of_image(image: &Path, installed: &Path) -> Result<Self> {
         let release = release_in(&fs::read(image).with_context(|| image.display().to_string())?)
-            .with_context(|| format!("{} is not the image of an x86 kernel", image.display()))?;
+            .with_context(|| format!("{} is not an x86 kernel image", image.display()))?;
         let modules = installed.join(&release);
         if !modules.is_dir() {
             bail!(
@@ -78,7 +78,7 @@ impl Kernel {
     fn unpacked(root: &Path) -> Result<Self> {
         let folder = root.join("usr/lib/modules");
         let modules = fs::read_dir(&folder)
-            .with_context(|| format!("reading {}", folder.display()))?
+            .with_context(|| format!("cannot read {}", folder.display()))?
             .filter_map(|entry| Some(entry.ok()?.path()))
             .find(|path| path.join("kernel").is_dir())
             .with_context(|| format!("{} contains no kernel modules", folder.display()))?;
@@ -104,7 +104,7 @@ impl Kernel {
             _ => Path::new("/boot").join(of_boot),
         };
         let file = if beside.is_file() { beside } else { in_boot };
-        fs::read_to_string(&file).with_context(|| format!("reading {}", file.display()))
+        fs::read_to_string(&file).with_context(|| format!("cannot read {}", file.display()))
     }
 
     /// Its release, as `uname -r` prints it.
@@ -203,7 +203,7 @@ mod tests {
         assert_eq!(Kernel::of_image(&image, folder.path()).unwrap().release(), "6.12.9-own");
         fs::write(&image, b"no image").unwrap();
         let wrong = format!("{:#}", Kernel::of_image(&image, folder.path()).unwrap_err());
-        assert!(wrong.contains("is not the image of an x86 kernel"), "{wrong}");
+        assert!(wrong.contains("is not an x86 kernel image"), "{wrong}");
     }
 
     #[test]

@@ -18,14 +18,14 @@ use super::packages::Set;
 pub fn folder_of_linux(cache: &Path, choice: &KernelChoice, folder: &str) -> Result<PathBuf> {
     let KernelChoice::Stock(suite) = choice else {
         bail!(
-            "the source of a kernel can only be fetched for Debian's: use --kernel trixie or trixie-backports"
+            "the source is only available for Debian kernels; use --kernel trixie or --kernel trixie-backports"
         )
     };
     let release = Kernel::obtain(cache, choice)?.release();
     let package = format!(
         "linux-source-{}",
         version(&release)
-            .with_context(|| format!("kernel release '{release}' does not begin with two numbers"))?
+            .with_context(|| format!("kernel release '{release}' does not start with two numbers"))?
     );
     let name = folder.rsplit('/').next().unwrap_or(folder);
     let entry = cache::entry(cache, &format!("{package}-{name}-1"), |work| {
@@ -39,8 +39,7 @@ pub fn folder_of_linux(cache: &Path, choice: &KernelChoice, folder: &str) -> Res
         };
         let fetched = set.fetch(work).with_context(|| {
             format!(
-                "fetching the source of kernel {release}. If the archive has a newer kernel only, remove '{}/linux-*'; \
-                 the lab then fetches the newer kernel with its source",
+                "cannot download the source of kernel {release}. If the archive only has a newer kernel, remove '{}/linux-*'; the lab then downloads that kernel and its source",
                 cache.display()
             )
         })?;
@@ -49,8 +48,8 @@ pub fn folder_of_linux(cache: &Path, choice: &KernelChoice, folder: &str) -> Res
         tar.arg("-xf").arg(sources.join(format!("{package}.tar.xz"))).arg("-C").arg(&work.entry);
         let parents = 1 + folder.matches('/').count();
         run(tar.arg(format!("--strip-components={parents}")).arg(format!("{package}/{folder}")))
-            .with_context(|| format!("unpacking {folder}"))?;
-        fs::remove_dir_all(&sources).with_context(|| format!("removing {}", sources.display()))
+            .with_context(|| format!("cannot unpack {folder}"))?;
+        fs::remove_dir_all(&sources).with_context(|| format!("cannot remove {}", sources.display()))
     })?;
     Ok(entry.join(name))
 }

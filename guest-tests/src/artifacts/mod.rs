@@ -73,7 +73,7 @@ impl QemuProgram {
         let name = program.display();
         ensure!(program.is_file(), "{name} does not exist; pass the path of a QEMU to --qemu");
         let asked = Command::new(program).args(["-device", "help"]).stdin(Stdio::null()).output();
-        let devices = asked.with_context(|| format!("starting {name}"))?.stdout;
+        let devices = asked.with_context(|| format!("cannot start {name}"))?.stdout;
         check_devices(program, &String::from_utf8_lossy(&devices))?;
         Ok(Self { program: program.to_owned(), leading_args: Vec::new() })
     }
@@ -83,10 +83,7 @@ impl QemuProgram {
 fn check_devices(program: &Path, devices: &str) -> Result<()> {
     const DEVICE: &str = "vfio-user-pci";
     let name = program.display();
-    ensure!(
-        devices.contains("name \""),
-        "{name} is not a QEMU: its answer to '-device help' lists no devices"
-    );
+    ensure!(devices.contains("name \""), "{name} is not QEMU: the output of '-device help' lists no devices");
     ensure!(
         devices.contains(DEVICE),
         "{name} does not support the device {DEVICE}; use QEMU 11.0 or later, built with vfio-user"
@@ -170,7 +167,7 @@ pub fn cache_dir() -> Result<PathBuf> {
     var("HCAD_LAB_CACHE")
         .or_else(|| Some(var("XDG_CACHE_HOME")?.join("hcad-lab")))
         .or_else(|| Some(var("HOME")?.join(".cache/hcad-lab")))
-        .context("no cache folder: neither HCAD_LAB_CACHE, XDG_CACHE_HOME nor HOME is set; set one of them")
+        .context("no cache folder: set HCAD_LAB_CACHE, XDG_CACHE_HOME or HOME")
 }
 
 /// Cache entry of the lab's QEMU.
@@ -221,7 +218,7 @@ pub fn probe_archive() -> Result<(), NoArchive> {
         return Err(NoArchive::Program(program));
     }
     let probe = || {
-        let folder = tempfile::tempdir().context("creating a temporary folder")?;
+        let folder = tempfile::tempdir().context("cannot create a temporary folder")?;
         apt::Apt::probe(folder.path(), Path::new("/etc/apt"))
     };
     probe().map_err(|error| NoArchive::Answer(format!("{error:#}")))
@@ -263,7 +260,7 @@ mod tests {
     fn a_program_that_is_no_qemu_is_refused_for_what_it_is_not() {
         let refusal = |program: &str| format!("{:#}", QemuProgram::own(Path::new(program)).unwrap_err());
         let refused = refusal("/bin/true");
-        assert!(refused.starts_with("/bin/true is not a QEMU"), "{refused}");
+        assert!(refused.starts_with("/bin/true is not QEMU"), "{refused}");
         assert!(refusal("/does/not/exist").starts_with("/does/not/exist does not exist"));
     }
 

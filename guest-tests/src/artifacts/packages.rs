@@ -37,7 +37,7 @@ impl Set<'_> {
             fs::create_dir_all(folder)?;
         }
         let progress = Line::begin(self.name);
-        progress.step("reading the package lists of the Debian archive");
+        progress.step("reading the package lists");
         let apt = Apt::open(&state, Path::new("/etc/apt"), Kind::Binary, self.component)?;
         let mut packages = apt.resolve(self.install, self.suite)?;
         packages.retain(self.wanted);
@@ -49,7 +49,7 @@ impl Set<'_> {
         }
         let manifest = serde_json::to_string_pretty(&Manifest::new(&packages))?;
         fs::write(work.entry.join(MANIFEST), manifest)?;
-        progress.done(&format!("{} packages ({} MiB) fetched", packages.len(), mebibytes(bytes)));
+        progress.done(&format!("downloaded {} packages ({} MiB)", packages.len(), mebibytes(bytes)));
         Ok(root)
     }
 }
@@ -71,9 +71,9 @@ pub(super) fn version(entry: &Path, package: &str) -> Result<String> {
 /// When it was not made of packages.
 pub(super) fn packages(entry: &Path) -> Result<Vec<Package>> {
     let path = entry.join(MANIFEST);
-    let text = fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
+    let text = fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
     let Manifest { packages } =
-        serde_json::from_str(&text).with_context(|| format!("parsing {}", path.display()))?;
+        serde_json::from_str(&text).with_context(|| format!("cannot parse {}", path.display()))?;
     let package = |line: &String| {
         let (name, version) = line.split_once(' ')?;
         Some(Package { name: name.to_owned(), version: version.to_owned() })

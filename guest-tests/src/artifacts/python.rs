@@ -32,12 +32,12 @@ pub(super) fn compile(system: &Path, tree: &Path, folders: &[PathBuf]) -> Result
     command.env("PYTHONHOME", system.join("usr")).args(["-S", "-m", "compileall", "-q"]);
     // Nobody changes a module, and the image's times need not be those of the files.
     command.args(["--invalidation-mode", "unchecked-hash", "-s"]).arg(tree).args(["-p", "/"]).args(folders);
-    run(&mut command).context("compiling Python modules").map(drop)
+    run(&mut command).context("cannot compile Python modules").map(drop)
 }
 
 /// What is in a folder by the name of Python 3, of any version.
 fn versioned(folder: &Path) -> Result<Vec<PathBuf>> {
-    let entries = fs::read_dir(folder).with_context(|| format!("reading {}", folder.display()))?;
+    let entries = fs::read_dir(folder).with_context(|| format!("cannot read {}", folder.display()))?;
     let mut found: Vec<_> = entries.flatten().map(|entry| entry.path()).collect();
     found.retain(|path| path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"python3")));
     Ok(found)

@@ -32,7 +32,8 @@ pub(super) fn tests(cache: &Path) -> Result<PathBuf> {
         // The archive's one folder has the version in its name.
         let mut tar = Command::new("tar");
         tar.arg("-xf").arg(&archive).arg("-C").arg(&tree);
-        run(tar.args(["--strip-components=1", "--wildcards", "*/tests"])).context("unpacking the tests")?;
+        run(tar.args(["--strip-components=1", "--wildcards", "*/tests"]))
+            .context("cannot unpack the tests")?;
         python::compile(&system.join("root"), &tree, &[tree.join("tests")])?;
         make_image(&system.join("root"), &tree, &work.entry.join(IMAGE))
     })?;

@@ -45,7 +45,8 @@ impl Archive {
     pub(super) fn of_machine(etc_apt: &Path) -> Result<Vec<Self>> {
         let mut archives = Vec::new();
         for file in source_files(etc_apt) {
-            let text = fs::read_to_string(&file).with_context(|| format!("reading {}", file.display()))?;
+            let text =
+                fs::read_to_string(&file).with_context(|| format!("cannot read {}", file.display()))?;
             let found = if file.extension().is_some_and(|e| e == "sources") {
                 parse_deb822(&text)
             } else {
@@ -59,8 +60,7 @@ impl Archive {
         }
         ensure!(
             !archives.is_empty(),
-            "neither sources.list nor sources.list.d in {} names a Debian archive; add one, as the lab fetches its parts \
-             from it",
+            "neither sources.list nor sources.list.d in {} names a Debian archive; add one, because the lab downloads packages from it",
             etc_apt.display()
         );
         Ok(archives)

@@ -41,6 +41,10 @@ fn limited(name: &'static str, found: impl Into<String>, remedy: impl Into<Strin
     Check { name, state: State::Limited, found: found.into(), remedy: Some(remedy.into()) }
 }
 
+fn skipped(name: &'static str, found: impl Into<String>) -> Check {
+    Check { name, state: State::Skipped, found: found.into(), remedy: None }
+}
+
 fn missing(name: &'static str, found: impl Into<String>, remedy: impl Into<String>) -> Check {
     Check { name, state: State::Missing, found: found.into(), remedy: Some(remedy.into()) }
 }
@@ -52,14 +56,14 @@ fn machine(findings: &Findings) -> Check {
     if arch != "x86_64" {
         return missing(
             NAME,
-            format!("{arch}; the lab's QEMU and its guests are x86-64"),
+            format!("the architecture is {arch}; the lab requires x86-64"),
             "Use an x86-64 machine",
         );
     }
     match two_numbers(kernel) {
         Some(version) if version < HOST_KERNEL => missing(
             NAME,
-            format!("Linux {kernel}; hcad needs {major}.{minor} or later"),
+            format!("Linux {kernel}; hcad requires {major}.{minor} or later"),
             "Install a newer kernel",
         ),
         _ => ok(NAME, format!("x86-64, Linux {kernel}")),
@@ -68,29 +72,32 @@ fn machine(findings: &Findings) -> Check {
 
 fn kvm(kvm: &Kvm) -> Check {
     const NAME: &str = "KVM";
-    const SLOWER: &str = "guests are emulated, which is several times slower";
+    const SLOWER: &str = "so guests are emulated (several times slower)";
     match kvm {
-        Kvm::Works => ok(NAME, "guests run under it"),
-        Kvm::Untested => ok(NAME, "/dev/kvm opens; the first boot tests whether it runs guests"),
+        Kvm::Works => ok(NAME, "a test guest has booted with KVM"),
+        Kvm::Untested => ok(NAME, "/dev/kvm can be opened; the first boot tests whether KVM runs guests"),
         Kvm::Absent => limited(
             NAME,
-            format!("/dev/kvm does not exist; {SLOWER}"),
+            format!("/dev/kvm does not exist, {SLOWER}"),
             "Enable virtualization in the firmware or the hypervisor, and load kvm_intel or kvm_amd",
         ),
         Kvm::Denied => limited(
             NAME,
-            format!("this user may not open /dev/kvm; {SLOWER}"),
+            format!("this user has no permission to open /dev/kvm, {SLOWER}"),
             "Run 'sudo usermod -aG kvm $USER' and log in again",
         ),
         Kvm::Unusable(error) => limited(
             NAME,
-            format!("/dev/kvm cannot be opened ({error}); {SLOWER}"),
-            "Check that the module kvm_intel or kvm_amd is loaded",
+            format!("/dev/kvm cannot be opened, {SLOWER}. The error is: {error}"),
+            "Check that the kernel module kvm_intel or kvm_amd is loaded",
         ),
         Kvm::Fails { error, note } => limited(
             NAME,
-            format!("a guest did not boot under it ({error}); {SLOWER}"),
-            format!("Remove {} to test it again", note.display()),
+            format!(
+                "a test guest did not boot with KVM, {SLOWER}. The error was: {}",
+                error.trim_end_matches(['.', ':'])
+            ),
+            format!("To repeat the test, remove {}", note.display()),
         ),
     }
 }
@@ -101,18 +108,18 @@ fn parts(findings: &Findings) -> Vec<Check> {
     let user_space = cached.user_space.map(|count| format!("{count} Debian packages"));
     let parts = [("QEMU", cached.qemu), ("guest kernel", cached.kernel), ("guest user space", user_space)];
     let check = |(name, version): (_, Option<String>)| match (version, &findings.archive) {
-        (Some(version), _) => ok(name, format!("{version}, in the cache")),
-        (None, Some(Ok(()))) => ok(name, "not in the cache; 'guest-lab fetch' or the first boot fetches it"),
+        (Some(version), _) => ok(name, format!("{version}, cached")),
+        (None, Some(Ok(()))) => ok(name, "not cached; 'guest-lab fetch' or the first boot downloads it"),
         (None, None) => missing(
             name,
-            "not in the cache, and the Debian archive was not contacted",
-            "Run this command without --offline, or run 'guest-lab fetch'",
+            "not cached, and the Debian archive was not checked",
+            "Run 'guest-lab doctor' without --offline, or run 'guest-lab fetch'",
         ),
         (None, Some(Err(_))) => missing(
             name,
-            "not in the cache, and cannot be fetched",
-            "Make the Debian archive available (see below), or copy the cache folder from a machine where \
-             'guest-lab fetch' has run",
+            "not cached, and cannot be downloaded",
+            "Make the Debian archive available (see below), or run 'guest-lab fetch' on another machine and copy \
+             its cache folder",
         ),
     };
     parts.into_iter().map(check).collect()
@@ -121,22 +128,22 @@ fn parts(findings: &Findings) -> Vec<Check> {
 fn archive(findings: &Findings) -> Check {
     const NAME: &str = "Debian archive";
     let problem = match &findings.archive {
-        None => return ok(NAME, "not contacted"),
+        None => return skipped(NAME, "not checked (--offline)"),
         Some(Ok(())) => {
-            return ok(NAME, "the one in /etc/apt has trixie and trixie-backports");
+            return ok(NAME, "the archive in /etc/apt provides trixie and trixie-backports");
         }
         Some(Err(problem)) => problem,
     };
     let (found, remedy) = match problem {
         NoArchive::Program(program) => {
-            (format!("the program {program} is not installed"), "Install the Debian packages apt and dpkg")
+            (format!("{program} is not installed"), "Install the Debian packages apt and dpkg")
         }
         NoArchive::Answer(message) => explain(message),
     };
     let is_complete = findings.cache.as_ref().is_ok_and(|cache| cache.parts.is_complete());
     // The parts that cannot be fetched have lines of their own.
     if is_complete {
-        limited(NAME, format!("{found}; other kernels and added packages cannot be fetched"), remedy)
+        limited(NAME, format!("{found}; other kernels and additional packages cannot be downloaded"), remedy)
     } else {
         missing(NAME, found, remedy)
     }
@@ -146,37 +153,41 @@ fn archive(findings: &Findings) -> Check {
 fn explain(message: &str) -> (String, &'static str) {
     const SHOW: &str = "Run 'sudo apt-get update' to see apt's message";
     let reasons: [(&[&str], &str, &'static str); 6] = [
-        (&["names a Debian archive"], "no Debian archive in /etc/apt", "Add one to /etc/apt/sources.list.d"),
+        (
+            &["names a Debian archive"],
+            "/etc/apt names no Debian archive",
+            "Add one to /etc/apt/sources.list.d",
+        ),
         (
             &["resolving", "Could not resolve"],
-            "the host name of the one in /etc/apt does not resolve",
-            "Check the network, DNS and proxy settings of apt",
+            "the host name of the archive in /etc/apt does not resolve",
+            "Check the network, the DNS settings and apt's proxy settings",
         ),
         (
             &["Could not connect", "Unable to connect", "timed out", "unreachable", "refused"],
-            "the one in /etc/apt does not answer",
-            "Check the network and the proxy settings of apt",
+            "the archive in /etc/apt does not respond",
+            "Check the network and apt's proxy settings",
         ),
         (
             &["NO_PUBKEY", "is not signed", "GPG error", "signature"],
-            "the signature of the one in /etc/apt cannot be verified",
+            "the signature of the archive in /etc/apt cannot be verified",
             "Install the package debian-archive-keyring, or set Signed-By in /etc/apt",
         ),
         (
             &["certificate"],
-            "the certificate of the one in /etc/apt cannot be verified",
+            "the certificate of the archive in /etc/apt cannot be verified",
             "Install the package ca-certificates",
         ),
         (
             &["404", "does not have a Release file", "no longer has a Release file"],
-            "the one in /etc/apt has no trixie or no trixie-backports",
+            "the archive in /etc/apt lacks trixie or trixie-backports",
             "Add an archive that has both to /etc/apt/sources.list.d",
         ),
     ];
     let matching = |(parts, ..): &&(&[&str], &str, &str)| parts.iter().any(|part| message.contains(part));
     match reasons.iter().find(matching) {
         Some((_, found, remedy)) => ((*found).into(), remedy),
-        None => ("apt-get update fails for the one in /etc/apt".into(), SHOW),
+        None => ("apt-get update fails for the archive in /etc/apt".into(), SHOW),
     }
 }
 
@@ -185,13 +196,13 @@ fn disk(findings: &Findings) -> Check {
     let Cache { folder, free, parts } = match &findings.cache {
         Ok(cache) => cache,
         Err(error) => {
-            return missing(NAME, error.clone(), "Set HCAD_LAB_CACHE to a folder that you can write to");
+            return missing(NAME, error.clone(), "Set HCAD_LAB_CACHE to a writable folder");
         }
     };
     let (needed, purpose) = if parts.is_complete() {
         (SPACE_TO_RUN, "logs and captures")
     } else {
-        (SPACE_TO_FETCH, "fetching QEMU, kernel and user space")
+        (SPACE_TO_FETCH, "downloading QEMU, the kernel and the user space")
     };
     let found = format!("{} free in {}", gibibytes(*free), folder.display());
     if *free >= needed {
@@ -199,8 +210,8 @@ fn disk(findings: &Findings) -> Check {
     }
     missing(
         NAME,
-        format!("{found}; {purpose} may take {}", gibibytes(needed)),
-        "Free some space, or set HCAD_LAB_CACHE to a folder on another disk",
+        format!("{found}; {purpose} can take {}", gibibytes(needed)),
+        "Free some disk space, or set HCAD_LAB_CACHE to a folder on another disk",
     )
 }
 
@@ -209,7 +220,7 @@ fn memory(available: Option<u64>) -> Check {
     let Some(available) = available else {
         return limited(
             NAME,
-            "/proc/meminfo does not say how much is available",
+            "/proc/meminfo does not report the available memory",
             "Check that /proc is mounted",
         );
     };
@@ -218,13 +229,13 @@ fn memory(available: Option<u64>) -> Check {
     match available / GUEST_MEMORY {
         0 => missing(
             NAME,
-            format!("{found}; one guest takes {}", needs(1)),
-            "End other programs, or use a machine with more memory",
+            format!("{found}; one guest requires {}", needs(1)),
+            "Stop other programs, or use a machine with more memory",
         ),
         1 => limited(
             NAME,
-            format!("{found}; two guests take {}", needs(2)),
-            "Boot one guest (--count 1), smaller ones (--memory 256M), or end other programs",
+            format!("{found}; two guests require {}", needs(2)),
+            "Boot one guest (--count 1) or smaller guests (--memory 256M), or stop other programs",
         ),
         _ => ok(NAME, found),
     }
@@ -237,7 +248,7 @@ fn runtime(findings: &Findings) -> Check {
         Err(error) => missing(
             NAME,
             error.clone(),
-            "Set HCAD_LAB_STATE to a folder of your own that others cannot write to",
+            "Set HCAD_LAB_STATE to a folder that you own and that only you can write to",
         ),
     }
 }
@@ -253,7 +264,11 @@ fn hcad(found: &Result<Program, String>) -> Check {
 fn hcactl(found: &Result<Program, String>) -> Check {
     const REMEDY: &str = "Run 'cargo build --release', or set HCAD_PROGRAMS to the folder that contains it";
     match found {
-        Err(error) => limited("hcactl", format!("{error}; 'up --strict' and some scenarios need it"), REMEDY),
+        Err(error) => limited(
+            "hcactl",
+            format!("{error}; 'guest-lab up --strict' and some scenarios require it"),
+            REMEDY,
+        ),
         Ok(program) => of_this_version("hcactl", program),
     }
 }
@@ -261,11 +276,15 @@ fn hcactl(found: &Result<Program, String>) -> Check {
 fn of_this_version(name: &'static str, program: &Program) -> Check {
     let Program { path, version } = program;
     let own = env!("CARGO_PKG_VERSION");
-    let found = format!("{version}, {}", path.display());
+    let found = format!("{version} in {}", path.display());
     if version == own {
         ok(name, found)
     } else {
-        limited(name, format!("{found}; guest-lab is {own}"), "Build both from the same sources")
+        limited(
+            name,
+            format!("{found}, but the version of guest-lab is {own}"),
+            "Build both from the same sources",
+        )
     }
 }
 
@@ -275,7 +294,7 @@ fn rust(version: Option<&str>) -> Check {
     let Some(version) = version else {
         return limited(
             NAME,
-            "rustc does not start; hcad and guest-lab cannot be built here",
+            "rustc cannot be run, so hcad and guest-lab cannot be built on this machine",
             format!("Install Rust {needed} or later with rustup"),
         );
     };
@@ -283,7 +302,7 @@ fn rust(version: Option<&str>) -> Check {
     if two_numbers(number) < two_numbers(needed) {
         return limited(
             NAME,
-            format!("{version}; building hcad and guest-lab needs {needed} or later"),
+            format!("{version}; building hcad and guest-lab requires {needed} or later"),
             "Run 'rustup update'",
         );
     }
@@ -297,7 +316,7 @@ fn compiler(has_cc: bool) -> Check {
     }
     limited(
         NAME,
-        "cc is not installed; hcad and guest-lab cannot be linked here",
+        "cc is not installed, so hcad and guest-lab cannot be built on this machine",
         "Run 'sudo apt-get install gcc libc6-dev'",
     )
 }
@@ -305,11 +324,11 @@ fn compiler(has_cc: bool) -> Check {
 fn user_namespaces(found: &Result<(), String>) -> Check {
     const NAME: &str = "user namespaces";
     match found {
-        Ok(()) => ok(NAME, "can be created, and mounts in them work"),
+        Ok(()) => ok(NAME, "can be created, and can mount file systems"),
         Err(error) => limited(
             NAME,
-            format!("no mounts in one ({error}); a part of the scenario torture is skipped"),
-            "In a container, start it with more privileges; else set kernel.unprivileged_userns_clone to 1",
+            format!("mounting a file system in one fails ({error}); the torture scenario skips some cases"),
+            "In a container, give the container more privileges. Otherwise set the sysctl kernel.unprivileged_userns_clone to 1",
         ),
     }
 }
@@ -320,8 +339,8 @@ fn network_namespaces(found: &Result<(), String>) -> Check {
         Ok(()) => ok(NAME, "can be created"),
         Err(error) => limited(
             NAME,
-            format!("cannot be created ({error}); the scenarios fabric-tap and fabric-hosts need them"),
-            "Run these scenarios as root, in a container with --privileged",
+            format!("cannot be created ({error}); the scenarios fabric-tap and fabric-hosts require them"),
+            "Run these scenarios as root. In a container, start it with --privileged",
         ),
     }
 }
@@ -424,7 +443,7 @@ mod tests {
         assert!(line(&denied, "KVM").contains("usermod -aG kvm"));
         let note = "/cache/kvm-1".into();
         let fails = Findings { kvm: Kvm::Fails { error: "booting".into(), note }, ..well() };
-        assert!(line(&fails, "KVM").contains("(booting)") && line(&fails, "KVM").contains("/cache/kvm-1"));
+        assert!(line(&fails, "KVM").contains("booting") && line(&fails, "KVM").contains("/cache/kvm-1"));
     }
 
     #[test]
@@ -435,6 +454,8 @@ mod tests {
             let offline = Findings { archive: None, ..fresh.clone() };
             assert_eq!(state(&offline, part), State::Missing);
         }
+        let offline = Findings { archive: None, ..well() };
+        assert_eq!(state(&offline, "Debian archive"), State::Skipped);
         let answer = "Could not resolve 'mirror.invalid'".to_owned();
         let cut_off = Findings { archive: Some(Err(NoArchive::Answer(answer))), ..fresh };
         assert_eq!(state(&cut_off, "Debian archive"), State::Missing);
@@ -447,11 +468,11 @@ mod tests {
     fn archive_messages_become_reasons_without_host_names() {
         for (message, reason) in [
             ("Temporary failure resolving 'mirror.invalid'", "does not resolve"),
-            ("Could not connect to mirror.invalid:80 (192.0.2.1)", "does not answer"),
+            ("Could not connect to mirror.invalid:80 (192.0.2.1)", "does not respond"),
             ("Err http://mirror.invalid/debian trixie-backports Release 404 Not Found", "trixie-backports"),
             (
                 "neither sources.list nor sources.list.d in /etc/apt names a Debian archive",
-                "no Debian archive",
+                "names no Debian archive",
             ),
             ("GPG error: http://mirror.invalid/debian NO_PUBKEY 6ED0E7B82643E131", "signature"),
             ("something new from mirror.invalid", "apt-get update fails"),

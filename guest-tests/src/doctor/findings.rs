@@ -145,7 +145,7 @@ fn memory() -> Option<u64> {
 /// The scenarios create network namespaces as root, and tap interfaces in them.
 fn network_namespaces() -> Result<(), String> {
     if !rustix::process::getuid().is_root() {
-        return Err("guest-lab does not run as root".into());
+        return Err("guest-lab is not running as root".into());
     }
     if !Path::new("/dev/net/tun").exists() {
         return Err("/dev/net/tun does not exist".into());
@@ -158,7 +158,7 @@ fn network_namespaces() -> Result<(), String> {
 fn succeeds(program: &str, arguments: &[&str]) -> Result<(), String> {
     let output = Command::new(program).args(arguments).stdin(Stdio::null()).output();
     let output = output.map_err(|error| match error.kind() {
-        ErrorKind::NotFound => format!("the program {program} is not installed"),
+        ErrorKind::NotFound => format!("{program} is not installed"),
         _ => format!("{program}: {error}"),
     })?;
     let errors = String::from_utf8_lossy(&output.stderr);
@@ -168,13 +168,13 @@ fn succeeds(program: &str, arguments: &[&str]) -> Result<(), String> {
 
 fn version_of(program: &Path) -> Result<String, String> {
     let output = Command::new(program).arg("--version").stdin(Stdio::null()).output();
-    let output = output.map_err(|error| format!("{} does not start: {error}", program.display()))?;
+    let output = output.map_err(|error| format!("{} cannot be run: {error}", program.display()))?;
     let text = String::from_utf8_lossy(&output.stdout);
     let line = text.lines().next().unwrap_or_default().trim();
     if output.status.success() && !line.is_empty() {
         Ok(line.to_owned())
     } else {
-        Err(format!("{} --version fails: {}", program.display(), output.status))
+        Err(format!("{} --version failed: {}", program.display(), output.status))
     }
 }
 

@@ -35,6 +35,8 @@ enum State {
     Limited,
     /// Guests do not boot.
     Missing,
+    /// Not checked because of an option.
+    Skipped,
 }
 
 /// One line of the output.
@@ -55,6 +57,7 @@ impl Check {
             State::Ok => "ok",
             State::Limited => "limited",
             State::Missing => "missing",
+            State::Skipped => "skipped",
         };
         let Self { name, found, .. } = self;
         let remedy = self.remedy.as_ref().map(|remedy| format!(". {remedy}")).unwrap_or_default();
@@ -69,7 +72,11 @@ impl Doctor {
     /// When the output cannot be written.
     pub fn run(self) -> Result<bool> {
         let progress = Line::begin("doctor");
-        progress.show(if self.offline { "checking" } else { "checking, and asking the Debian archive" });
+        progress.show(if self.offline {
+            "checking this machine"
+        } else {
+            "checking this machine and the Debian archive"
+        });
         let checks = judge(&Findings::collect(!self.offline));
         drop(progress);
         let bootable = checks.iter().all(|check| check.state != State::Missing);
@@ -89,7 +96,9 @@ fn conclusion(checks: &[Check]) -> String {
     let count = |state| checks.iter().filter(|check| check.state == state).count();
     match (count(State::Missing), count(State::Limited)) {
         (0, 0) => "Guests can be booted.".into(),
-        (0, limited) => format!("Guests can be booted, with {limited} limited (see above)."),
-        (missing, _) => format!("Guests cannot be booted, with {missing} missing (see above)."),
+        (0, 1) => "Guests can be booted, with 1 limitation (see above).".into(),
+        (0, limited) => format!("Guests can be booted, with {limited} limitations (see above)."),
+        (1, _) => "Guests cannot be booted: 1 requirement is missing (see above).".into(),
+        (missing, _) => format!("Guests cannot be booted: {missing} requirements are missing (see above)."),
     }
 }

@@ -21,7 +21,7 @@ pub(super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {
     };
     report.case("one guest", &hint, boot("alone")).await?;
     report
-        .case("two guests at once", &hint, async {
+        .case("two guests at the same time", &hint, async {
             tokio::try_join!(boot("left"), boot("right"))?;
             Ok(())
         })
@@ -44,7 +44,7 @@ async fn debian(lab: &Lab, run: &RunDir) -> Result<()> {
     }
     let devices =
         vm.run(&["python3", "-c", "import pyverbs.device as d; print(d.get_device_list())"]).await?;
-    ensure!(devices.trim() == "[]", "pyverbs lists devices, but the guest has none: {devices}");
+    ensure!(devices.trim() == "[]", "pyverbs lists devices, but the guest has no device: {devices}");
     line(&format!(
         "      guest debian: {} ran its first program after {:.1} s",
         release.trim(),

@@ -134,9 +134,12 @@ impl Cell {
         }
         requester.post_send(&messages).await?;
         let sent = requester.poll(u32::try_from(messages.len())?).await.context("requester")?;
-        ensure!(sent.iter().all(|completion| !completion.received), "the requester received: {sent:?}");
+        ensure!(
+            sent.iter().all(|completion| !completion.received),
+            "the requester reports unexpected receives: {sent:?}"
+        );
         let received = responder.poll(u32::try_from(expected.len())?).await.context("responder")?;
-        ensure!(received == expected, "the responder reports {received:?}, not {expected:?}");
+        ensure!(received == expected, "the responder reports {received:?}, expected {expected:?}");
         Ok(())
     }
 
@@ -184,7 +187,7 @@ impl Cell {
         at.verify(off, len, self.seed, 0).await.context("comparing the message")?;
         at.verify(off + len, GUARD, GUARD_SEED, GUARD + len)
             .await
-            .context("comparing the bytes behind the message")
+            .context("comparing the bytes after the message")
     }
 
     fn grh(&self) -> u64 {
@@ -213,6 +216,6 @@ fn check_grh(area: &[u8], requester: &impl Endpoint, responder: &impl Endpoint) 
         }
         _ => false,
     };
-    ensure!(is_right, "the GRH area holds {area:02x?}");
+    ensure!(is_right, "the GRH area contains {area:02x?}");
     Ok(())
 }

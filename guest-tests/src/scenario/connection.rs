@@ -186,11 +186,7 @@ impl End {
     /// Fails unless the device says that the queue pair is in this state.
     pub(super) async fn expect_state(&self, vm: &mut Vm, expected: u8) -> Result<()> {
         let state = self.query(vm).await?.state;
-        ensure!(
-            state == expected,
-            "the queue pair of guest {} is in state {state}, not {expected}",
-            vm.name()
-        );
+        ensure!(state == expected, "the QP of guest {} is in state {state}, expected {expected}", vm.name());
         Ok(())
     }
 
@@ -204,7 +200,7 @@ impl End {
         let mut cqes = self.poll(vm, u32::try_from(expected.len())?, timeout_ms).await?;
         cqes.extend(vm.call(Poll { cq: self.cq.id, count: 1, timeout_ms: 0 }).await?.cqes);
         let seen: Vec<_> = cqes.iter().map(|cqe| cqe.syndrome).collect();
-        ensure!(seen == expected, "syndromes {seen:x?} in guest {}, not {expected:x?}", vm.name());
+        ensure!(seen == expected, "syndromes in guest {} are {seen:x?}, expected {expected:x?}", vm.name());
         Ok(cqes)
     }
 

@@ -17,14 +17,14 @@ use crate::report::line;
 /// Printed at the end. `guest-lab` stands for the command with which this program was started.
 const SHOWN: &str = "\
 What you saw:
-  1. Two guests with JingZhao HCAs, driven from user space: every operation and size, every byte compared.
-  2. Two guests with stock Debian kernels and ib_mthca: ping-pong and bandwidth with rdma-core's own tools.
+  1. Two guests with JingZhao HCAs and a user-space driver ran all operations and sizes. Every byte was compared.
+  2. Two guests with stock Debian kernels and ib_mthca ran a ping-pong and bandwidth tests with stock tools.
 What to try next:
-  guest-lab up mthca --name lab --share .:/t   # two guests that stay, with this folder at /t
-  guest-lab exec lab:a -- ibv_devinfo          # a command in one of them
-  guest-lab shell lab:b                        # a shell in the other
-  guest-lab down lab
-The page device/book/src/quick-start.md explains these commands, and 'guest-lab help' lists all of them.";
+  guest-lab up mthca --name lab --share .:/t   # boot two guests with this folder at /t
+  guest-lab exec lab:a -- ibv_devinfo          # run a command in guest a
+  guest-lab shell lab:b                        # open a shell in guest b
+  guest-lab down lab                           # stop both guests
+See device/book/src/quick-start.md for these commands, and 'guest-lab help' for all commands.";
 
 const HEADING: &str = "operation       size  messages        bytes        time        rate  verified";
 
@@ -41,7 +41,7 @@ pub async fn run(lab: &Lab) -> Result<()> {
     line(&format!("booting two guests with JingZhao HCAs ({accelerator})"))?;
     let mut pair = Pair::start_open(lab, "demo").await?;
     line(&format!(
-        "guests booted in {:.1} s and {:.1} s; moving data with a path MTU of 4096\n",
+        "guests booted in {:.1} s and {:.1} s; path MTU is 4096\n",
         pair.a.vm.boot_time().as_secs_f64(),
         pair.b.vm.boot_time().as_secs_f64()
     ))?;
@@ -105,7 +105,7 @@ async fn stock(lab: &Lab) -> Result<()> {
     }
     let folder = pair.folder().to_owned();
     pair.stop().await?;
-    line(&format!("\nstock guests: {:.0} s from boot to end", begun.elapsed().as_secs_f64()))?;
+    line(&format!("\nstock guests: {:.0} s from boot to shutdown", begun.elapsed().as_secs_f64()))?;
     line(&format!("consoles, logs and command lines: {}", folder.display()))
 }
 

@@ -40,15 +40,15 @@ pub(super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {
         Ok(site) => site,
         Err(error) => {
             let why = format!("{error:#}");
-            return report.case("HCAs of three hosts", &hint, async { Err(Skip(why).into()) }).await;
+            return report.case("HCAs on three hosts", &hint, async { Err(Skip(why).into()) }).await;
         }
     };
     report
-        .case("a VXLAN on jumbo frames carries path MTU 4096", &hint, vxlan(lab, &run, &site, JUMBO, 4096))
+        .case("a VXLAN over jumbo frames supports path MTU 4096", &hint, vxlan(lab, &run, &site, JUMBO, 4096))
         .await?;
     report
         .case(
-            "a VXLAN on ordinary frames has ports of path MTU 1024",
+            "a VXLAN over standard frames limits ports to path MTU 1024",
             &hint,
             vxlan(lab, &run, &site, ORDINARY, 1024),
         )
@@ -61,9 +61,19 @@ pub(super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {
         Err(error) => return Err(error.context(hint)),
     };
     report
-        .case("WireGuard carries path MTU 1024 whole", &hint, tunnelled(lab, &run, &site, &tunnels, 1024))
+        .case(
+            "WireGuard carries path MTU 1024 without fragmentation",
+            &hint,
+            tunnelled(lab, &run, &site, &tunnels, 1024),
+        )
         .await?;
-    report.case("and 4096 in fragments", &hint, tunnelled(lab, &run, &site, &tunnels, 4096)).await
+    report
+        .case(
+            "WireGuard carries path MTU 4096 in fragments",
+            &hint,
+            tunnelled(lab, &run, &site, &tunnels, 4096),
+        )
+        .await
 }
 
 /// HCAs on taps that a VXLAN joins.
@@ -77,7 +87,7 @@ async fn vxlan(lab: &Lab, run: &RunDir, site: &Site, frames: u16, path_mtu: u16)
     for host in &mut hosts {
         let log = std::fs::read_to_string(host.daemon.process().log())?;
         let says = format!("path_mtu={path_mtu}");
-        ensure!(log.contains(&says), "the log does not say '{says}' for each port:\n{log}");
+        ensure!(log.contains(&says), "the log does not contain '{says}' for each port:\n{log}");
     }
     talk(&mut hosts, path_mtu).await?;
     Host::stop_all(hosts).await

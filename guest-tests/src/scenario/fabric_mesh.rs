@@ -30,9 +30,9 @@ pub(super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {
     let hint = format!("see {}", run.path().display());
     let mut mesh = Mesh::start(lab, &run).await.context(hint.clone())?;
     rounds::run("UDP", &mut mesh.stations, report, &hint).await?;
-    report.case("a peer leaves and comes back while others talk", &hint, churn::run(&mut mesh)).await?;
-    report.case("marked data slows its sender, and arrives", &hint, congestion::run(&mut mesh)).await?;
-    report.case("the daemons end with success on SIGTERM", &hint, mesh.stop()).await?;
+    report.case("a peer leaves and returns while others communicate", &hint, churn::run(&mut mesh)).await?;
+    report.case("ECN-marked data arrives and slows its sender", &hint, congestion::run(&mut mesh)).await?;
+    report.case("the daemons exit cleanly on SIGTERM", &hint, mesh.stop()).await?;
 
     let specs = local_hcas()?;
     let daemon = Daemon::start_by(tokio::process::Command::new(lab.hcad()?), &specs, &run).await?;
@@ -42,7 +42,7 @@ pub(super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {
     }
     rounds::run("one process", &mut stations, report, &hint).await?;
     drop(stations);
-    report.case("the process of eight ends with success on SIGTERM", &hint, daemon.stop()).await
+    report.case("the process with eight HCAs exits cleanly on SIGTERM", &hint, daemon.stop()).await
 }
 
 /// Everybody on the fabric; the NIC is the last station.

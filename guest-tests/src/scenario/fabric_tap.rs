@@ -41,15 +41,15 @@ pub(super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {
     }
     networks.settle().await.context(hint.clone())?;
     let [one, two, three] = hosts.as_mut_slice() else { anyhow::bail!("three HCAs") };
-    report.case("HCAs on one bridge talk", &hint, talk(one, two, 1)).await?;
-    report.case("HCAs on both ends of a VXLAN talk", &hint, talk(two, three, 2)).await?;
+    report.case("HCAs on one bridge communicate", &hint, talk(one, two, 1)).await?;
+    report.case("HCAs on both ends of a VXLAN communicate", &hint, talk(two, three, 2)).await?;
     for (from, name) in [(&networks.near, "the bridge's host"), (&networks.far, "the host beyond the VXLAN")]
     {
-        let case = format!("{name} pings every HCA, by IPv4 and by IPv6");
+        let case = format!("{name} pings each HCA over IPv4 and IPv6");
         report.case(&case, &hint, pinged(from, &hosts)).await?;
     }
     for host in hosts {
-        let case = format!("the daemon of HCA {} ends with success on SIGTERM", host.id);
+        let case = format!("the daemon of HCA {} exits cleanly on SIGTERM", host.id);
         report.case(&case, &hint, host.daemon.stop()).await?;
     }
     Ok(())

@@ -155,14 +155,14 @@ impl Side {
     /// The next completions have these statuses.
     pub(super) async fn expect(&self, vm: &mut Vm, expected: &[u32]) -> Result<()> {
         let found = self.statuses(vm, u32::try_from(expected.len())?).await?;
-        ensure!(found == expected, "statuses {found:?}, not {expected:?}");
+        ensure!(found == expected, "statuses are {found:?}, expected {expected:?}");
         Ok(())
     }
 
     /// There is this event, and no other.
     pub(super) async fn expect_event(&self, vm: &mut Vm, expected: u32) -> Result<()> {
         let found = self.verbs.events(vm, EVENT_LIMIT).await?;
-        ensure!(found == [expected], "events {found:?}, not {expected}");
+        ensure!(found == [expected], "events are {found:?}, expected {expected}");
         Ok(())
     }
 }

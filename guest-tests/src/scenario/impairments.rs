@@ -50,7 +50,7 @@ impl Impairments {
         let rows = rows.as_array().with_context(|| format!("the reply is not a list: {rows}"))?;
         rows.iter()
             .filter(|row| number(row, "id").is_some_and(|id| self.0.contains(&id)))
-            .map(|row| number(row, column).with_context(|| format!("no {column} in {row}")))
+            .map(|row| number(row, column).with_context(|| format!("{column} is missing in {row}")))
             .collect()
     }
 

@@ -36,18 +36,28 @@ pub(super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {
         }
     }
     report
-        .case("SEND without a receive is delivered once there is one", &hint, rnr_recovers(&mut pair))
+        .case(
+            "SEND without a receive request is delivered when one is posted",
+            &hint,
+            rnr_recovers(&mut pair),
+        )
         .await?;
-    report.case("SEND without a receive: RNR retries exhausted", &hint, rnr_exhausted(&mut pair)).await?;
+    report
+        .case("SEND without a receive request: RNR retries exhausted", &hint, rnr_exhausted(&mut pair))
+        .await?;
     for retry in [1, 3] {
-        let name = format!("silent peer: retries exceeded, {retry} retries");
+        let name = format!("silent peer: retry count of {retry} exceeded");
         report.case(&name, &hint, peer_gone(&mut pair, retry)).await?;
     }
     commands::run(&mut pair, report, &hint).await?;
     report
-        .case("guest killed in mid-transfer: its daemon serves the next", &hint, killed(&mut pair, lab))
+        .case(
+            "guest killed during a transfer: its daemon serves the next guest",
+            &hint,
+            killed(&mut pair, lab),
+        )
         .await?;
-    report.case("daemons end with success on SIGTERM", &hint, pair.stop()).await
+    report.case("daemons exit cleanly on SIGTERM", &hint, pair.stop()).await
 }
 
 /// What is wrong with a remote address.
@@ -66,9 +76,9 @@ impl Fault {
 
     fn name(self) -> &'static str {
         match self {
-            Self::Key => "with a wrong rkey",
+            Self::Key => "with a wrong R_Key",
             Self::Bounds => "beyond the region",
-            Self::Right => "without the right",
+            Self::Right => "without the access right",
         }
     }
 
@@ -118,11 +128,11 @@ async fn access_error(pair: &mut Pair, op: SendOp, fault: Fault, len: u32) -> Re
 
     for (vm, end) in [(&mut pair.a.vm, at_a), (&mut pair.b.vm, at_b)] {
         let state = end.query(vm).await?.state;
-        ensure!(state == state::ERR, "the queue pair of guest {} is in state {state}", vm.name());
+        ensure!(state == state::ERR, "the QP of guest {} is in state {state}", vm.name());
     }
     expect_filled(&mut pair.b.vm, &target, SEED, "the responder's memory").await?;
     expect_filled(&mut pair.a.vm, &local, SEED + 1, "the requester's memory").await?;
-    transfer(pair, &other, Plan::new(op, 5000)).await.context("another queue pair")?;
+    transfer(pair, &other, Plan::new(op, 5000)).await.context("a different QP")?;
 
     destroy_region(&mut pair.a.vm, &local).await?;
     destroy_region(&mut pair.b.vm, &target).await?;
@@ -130,7 +140,7 @@ async fn access_error(pair: &mut Pair, op: SendOp, fault: Fault, len: u32) -> Re
     other.destroy(pair).await
 }
 
-/// JingZhao interface, section 10.6: rnr_retry 7 has no end.
+/// JingZhao interface, section 10.6: rnr_retry 7 is unlimited.
 async fn rnr_recovers(pair: &mut Pair) -> Result<()> {
     const SEED: u64 = 9;
     const LEN: u32 = 5000;
@@ -142,13 +152,13 @@ async fn rnr_recovers(pair: &mut Pair) -> Result<()> {
 
     at_a.post(&mut pair.a.vm, vec![send(&source, LEN)]).await?;
     let early = pair.a.vm.call(Poll { cq: at_a.cq.id, count: 1, timeout_ms: 300 }).await?.cqes;
-    ensure!(early.is_empty(), "completed without a receive: {early:?}");
+    ensure!(early.is_empty(), "completed without a receive request: {early:?}");
     pair.b.vm.call(PostRecv { qp: at_b.qp.id, requests: vec![vec![sink.sge(0, LEN)]] }).await?;
     for (vm, end) in [(&mut pair.a.vm, at_a), (&mut pair.b.vm, at_b)] {
         let cqes = end.poll(vm, 1, SOON_MS).await?;
         ensure!(cqes[0].syndrome.is_none() && cqes[0].byte_count == LEN, "completed with {:?}", cqes[0]);
     }
-    expect_filled(&mut pair.b.vm, &sink, SEED, "what was received").await?;
+    expect_filled(&mut pair.b.vm, &sink, SEED, "received data").await?;
 
     destroy_region(&mut pair.a.vm, &source).await?;
     destroy_region(&mut pair.b.vm, &sink).await?;
@@ -193,7 +203,7 @@ async fn fails_with(
     let took = begun.elapsed();
     expect_error(cqes.first(), expected, posted.first().copied())?;
     let state = at_a.query(&mut pair.a.vm).await?.state;
-    ensure!(state == state::ERR, "the requester's queue pair is in state {state}");
+    ensure!(state == state::ERR, "the requester's QP is in state {state}");
     destroy_region(&mut pair.a.vm, &source).await?;
     connection.destroy(pair).await?;
     Ok(took)
@@ -204,7 +214,7 @@ fn expect_duration(took: Duration, computed: Duration) -> Result<()> {
     let latest = computed + computed / 2 + Duration::from_secs(1);
     ensure!(
         (computed..=latest).contains(&took),
-        "failed after {took:?}; the computed time is {computed:?}, the limit {latest:?}"
+        "failed after {took:?}; expected {computed:?}, at most {latest:?}"
     );
     Ok(())
 }
@@ -232,14 +242,14 @@ async fn killed(pair: &mut Pair, lab: &Lab) -> Result<()> {
     let limit = Duration::from_secs(60);
     let traffic = Traffic { flows: vec![endless], timeout_ms: 60_000 };
     tokio::select! {
-        ended = pair.a.vm.call_within(limit, traffic) => bail!("the transfer ended by itself: {ended:?}"),
+        ended = pair.a.vm.call_within(limit, traffic) => bail!("the transfer ended early: {ended:?}"),
         arrived = at_b.poll(&mut pair.b.vm, 3, SOON_MS) => drop(arrived?),
     }
     pair.replace_a(lab).await?;
 
     let fresh = Connection::create(pair, &Attributes::default()).await?;
     for (op, len) in [(SendOp::Send, 10_000), (SendOp::Write, 10_000), (SendOp::Read, 10_000)] {
-        transfer(pair, &fresh, Plan::new(op, len)).await.context("with the new guest")?;
+        transfer(pair, &fresh, Plan::new(op, len)).await.context("traffic with the new guest")?;
     }
     fresh.destroy(pair).await
 }
@@ -253,7 +263,7 @@ fn expect_error(cqe: Option<&Cqe>, syndrome: u8, wqe: Option<u32>) -> Result<()>
     let cqe = cqe.context("a completion is missing")?;
     let seen = (cqe.syndrome, cqe.opcode, Some(cqe.wqe));
     let expected = (Some(syndrome), OPCODE_SEND_ERROR, wqe);
-    ensure!(seen == expected, "syndrome, opcode and WQE are {seen:x?}, not {expected:x?}: {cqe:?}");
+    ensure!(seen == expected, "syndrome, opcode and WQE are {seen:x?}, expected {expected:x?}: {cqe:?}");
     Ok(())
 }
 

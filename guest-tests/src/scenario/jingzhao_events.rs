@@ -26,7 +26,7 @@ pub(super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {
     queue_pairs::run(&mut pair, report, &hint).await?;
     commands::run(&mut pair, report, &hint).await?;
     interrupts::run(&mut pair, lab, report, &hint).await?;
-    report.case("daemons end with success on SIGTERM", &hint, pair.stop()).await
+    report.case("daemons exit cleanly on SIGTERM", &hint, pair.stop()).await
 }
 
 /// A SEND of the first `len` bytes of a region.

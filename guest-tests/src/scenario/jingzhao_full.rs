@@ -35,37 +35,42 @@ pub(super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {
     report.case("every command in every form", &hint, every_command(&mut pair)).await?;
     report.case("every other opcode is BAD_OP", &hint, undefined_opcodes(&mut pair)).await?;
     for service in SERVICES {
-        let name = format!("every transition of {} from every state", service_name(service));
+        let name = format!("{}: every transition from every state", service_name(service));
         report.case(&name, &hint, transitions::run(&mut pair.a.vm, service)).await?;
     }
     for service in SERVICES {
-        let name = format!("every attribute of every transition of {}, and no other", service_name(service));
+        let name =
+            format!("{}: every transition changes its attributes and no others", service_name(service));
         report.case(&name, &hint, attributes::run(&mut pair.a.vm, service)).await?;
     }
     for service in SERVICES {
-        let name = format!("{}: what software never gives is answered as in force", service_name(service));
+        let name = format!(
+            "{}: attributes never set by software are returned with the values in use",
+            service_name(service)
+        );
         report.case(&name, &hint, attributes::defaults(&mut pair.a.vm, service)).await?;
     }
     report.case("the public driver's two mask bits", &hint, attributes::drivers_mask(&mut pair.a.vm)).await?;
     let vm = &mut pair.a.vm;
     for service in [Service::Uc, Service::Ud] {
-        let name = format!("{}: SQE flushes, and SQERR2RTS leads back", service_name(service));
+        let name = format!("{}: SQE flushes, and SQERR2RTS returns to RTS", service_name(service));
         report.case(&name, &hint, error_states::way_back_from_sqe(vm, service)).await?;
     }
     report
         .case(
-            "UC: SQE receives, and a receive that fails leads to ERR",
+            "UC: SQE receives, and a failed receive leads to ERR",
             &hint,
             error_states::receiving_in_sqe(vm),
         )
         .await?;
     for service in SERVICES {
-        let name = format!("{}: ERR flushes both queues in order, RESET neither", service_name(service));
+        let name =
+            format!("{}: ERR flushes both queues in order, RESET flushes neither", service_name(service));
         report.case(&name, &hint, error_states::outstanding_work(vm, service)).await?;
     }
-    report.case("RC: draining, and every way out of it", &hint, behaviour::draining(vm)).await?;
-    report.case("RESIZE_CQ goes on where the count is", &hint, behaviour::resize_cq_moves_on(vm)).await?;
-    report.case("daemons end with success on SIGTERM", &hint, pair.stop()).await
+    report.case("RC: SQ draining, and every transition out of it", &hint, behaviour::draining(vm)).await?;
+    report.case("RESIZE_CQ continues at the current count", &hint, behaviour::resize_cq_moves_on(vm)).await?;
+    report.case("daemons exit cleanly on SIGTERM", &hint, pair.stop()).await
 }
 
 /// Sections 2 and 3.

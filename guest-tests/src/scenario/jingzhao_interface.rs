@@ -25,7 +25,7 @@ pub(super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {
     failures::run(&mut pair, report, &hint).await?;
     registers::run(&mut pair, report, &hint).await?;
     restarts::run(&mut pair, report, &hint).await?;
-    report.case("daemons end with success on SIGTERM", &hint, pair.stop()).await
+    report.case("daemons exit cleanly on SIGTERM", &hint, pair.stop()).await
 }
 
 /// A request with one element.

@@ -15,7 +15,9 @@ pub(super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {
         let hca = hca(&info)?;
         report.case(&format!("guest {name}: identity"), &hint, async { identity(hca) }).await?;
         report.case(&format!("guest {name}: BARs and MSI-X"), &hint, async { resources(hca) }).await?;
-        report.case(&format!("guest {name}: no warning"), &hint, async { no_warning(&info, hca) }).await?;
+        report
+            .case(&format!("guest {name}: no kernel warnings"), &hint, async { no_warning(&info, hca) })
+            .await?;
     }
     Ok(())
 }
@@ -32,7 +34,7 @@ fn hca(info: &GuestInfo) -> Result<&DeviceInfo> {
 fn identity(hca: &DeviceInfo) -> Result<()> {
     let ids = (hca.class, hca.subsystem_vendor, hca.subsystem_device, hca.revision);
     ensure!(ids == (0x02_0700, 0x10ee, 0x0007, 1), "class, subsystem and revision: {ids:x?}");
-    ensure!(hca.iommu_group.is_some(), "the function is in no IOMMU group");
+    ensure!(hca.iommu_group.is_some(), "the function is not in an IOMMU group");
     Ok(())
 }
 

@@ -38,7 +38,7 @@ pub(super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {
     for (op_name, op) in OPS {
         for pieces in [3, 16] {
             let plan = Plan { pieces, ..Plan::new(op, 20_011) };
-            let name = format!("{op_name} with {pieces} scattered elements across pages");
+            let name = format!("{op_name} with {pieces} scatter/gather elements across pages");
             case(report, &name, Case::of(plan)).await?;
         }
     }
@@ -48,13 +48,13 @@ pub(super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {
             case(report, &format!("{op_name} of {len} bytes inline"), Case::of(plan)).await?;
         }
         let plan = Plan { batch: 8, ..Plan::new(*op, 5000) };
-        case(report, &format!("{op_name}, 8 linked under one doorbell"), Case::of(plan)).await?;
+        case(report, &format!("{op_name}, 8 linked WQEs with one doorbell"), Case::of(plan)).await?;
     }
     for (op_name, op) in OPS {
         let directions = &[Direction::AToB, Direction::BToA];
-        let name = format!("{op_name} in both directions at once");
+        let name = format!("{op_name} in both directions at the same time");
         case(report, &name, Case { directions, ..Case::of(Plan::new(op, 65536)) }).await?;
-        let name = format!("{op_name} on two queue pairs at once");
+        let name = format!("{op_name} on two QPs at the same time");
         case(report, &name, Case { connections: 2, ..Case::of(Plan::new(op, 65536)) }).await?;
         let name = format!("{op_name} with PSNs that wrap");
         case(report, &name, Case { mtu: 256, psn: [0xff_fff0; 2], ..Case::of(Plan::new(op, 4096)) }).await?;
@@ -63,10 +63,10 @@ pub(super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {
         [("MAC address", mac_path as fn(u8) -> Path), ("IPv4 address", ip_path), ("LID", lid_path)]
     {
         let case_ = Case { path: [path(2), path(1)], ..Case::of(Plan::new(SendOp::Send, 4096)) };
-        case(report, &format!("peer named by its {name}"), case_).await?;
+        case(report, &format!("peer addressed by its {name}"), case_).await?;
     }
-    report.case("READ one way while each operation goes the other way", &hint, crossing(&mut pair)).await?;
-    report.case("daemons end with success on SIGTERM", &hint, pair.stop()).await
+    report.case("READ in one direction, each operation in the other", &hint, crossing(&mut pair)).await?;
+    report.case("daemons exit cleanly on SIGTERM", &hint, pair.stop()).await
 }
 
 /// One plan, multiplied over directions and connections.

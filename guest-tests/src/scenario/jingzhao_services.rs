@@ -34,7 +34,7 @@ pub(super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {
     order::run(&mut pair, report, &hint).await?;
     contexts::run(&mut pair, report, &hint).await?;
     lossy::run(&mut pair, report, &hint).await?;
-    report.case("daemons end with success on SIGTERM", &hint, pair.stop()).await
+    report.case("daemons exit cleanly on SIGTERM", &hint, pair.stop()).await
 }
 
 /// A counter of a daemon, and what it was.
@@ -60,7 +60,7 @@ impl Growth {
             if growth == by {
                 return Ok(());
             }
-            ensure!(growth < by, "{} grew by {growth}, not {by}", self.place);
+            ensure!(growth < by, "{} grew by {growth}, expected {by}", self.place);
             ensure!(
                 Instant::now() < deadline,
                 "{} grew by {growth} within {SOON_MS} ms, expected {by}",

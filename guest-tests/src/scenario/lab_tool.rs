@@ -45,47 +45,39 @@ pub(super) async fn run(lab: &Lab, report: &mut Report, extent: Extent) -> Resul
     save_script(&shared.join("hello.sh"), "#!/bin/sh\necho hello from $HCAD_GUEST of $HCAD_GUESTS\n")?;
 
     report
-        .case("what cannot boot is said before anything boots", &hint, refusals(&user, lab, run.path()))
+        .case("problems are reported before anything boots", &hint, refusals(&user, lab, run.path()))
         .await?;
-    report.case("two guests come up and say what they have", &hint, up(&user, &shared)).await?;
-    report.case("input, outputs and status of a command pass through", &hint, streams(&user)).await?;
-    report.case("a signal reaches a command, and so does the end of its user", &hint, signals(&user)).await?;
-    report.case("a command has a terminal if it is asked for", &hint, terminal(&user)).await?;
-    report.case("guests know each other, and RDMA works between them", &hint, rdma(&user)).await?;
-    report.case("a shared folder is the host's", &hint, share(&user, &shared)).await?;
-    report.case("files and folders are copied both ways", &hint, copies(&user, run.path())).await?;
+    report.case("two guests boot and describe themselves", &hint, up(&user, &shared)).await?;
+    report.case("input, output and exit status of a command are forwarded", &hint, streams(&user)).await?;
+    report.case("a command receives signals, and is killed if its user exits", &hint, signals(&user)).await?;
+    report.case("a command has a terminal if requested", &hint, terminal(&user)).await?;
+    report.case("guests resolve each other's names, and RDMA works between them", &hint, rdma(&user)).await?;
+    report.case("a host folder is shared with the guests", &hint, share(&user, &shared)).await?;
+    report.case("files and folders are copied in both directions", &hint, copies(&user, run.path())).await?;
     let case = build(&user, run.path());
-    report
-        .case("a module is edited, built, put in the place of the one that is loaded, and heard", &hint, case)
-        .await?;
-    report
-        .case(
-            "a stock driver is taken out with its device in use by nobody, and works again",
-            &hint,
-            reload(&user, lab),
-        )
-        .await?;
+    report.case("a module is edited, built and reloaded, and its message appears", &hint, case).await?;
+    report.case("a stock driver is reloaded and works again", &hint, reload(&user, lab)).await?;
     report.case("logs are collected in one folder", &hint, logs(&user, run.path())).await?;
-    report.case("nothing is left when they are down", &hint, down(&user)).await?;
+    report.case("nothing is left behind after down", &hint, down(&user)).await?;
     let case = ci(&user, &shared, run.path());
     report
-        .case("ci: a script runs in all guests with its folder, and its status counts", &hint, case)
+        .case("ci: a script runs in all guests with its folder, and its status is returned", &hint, case)
         .await?;
     let case = verbs_example(&user, run.path());
-    report.case("ci: the verbs example, from soft-RoCE to irdma", &hint, case).await?;
+    report.case("ci: the verbs example between soft-RoCE and irdma", &hint, case).await?;
     let case = nvme_example(&user, run.path());
-    report.case("ci: the NVMe example, between drivers that break no rule", &hint, case).await?;
+    report.case("ci: the NVMe example without driver violations", &hint, case).await?;
     let case = ci_failures(&user, &shared, run.path());
-    report.case("ci: failures of the lab have a status of their own", &hint, case).await?;
+    report.case("ci: failures of the lab have a distinct status", &hint, case).await?;
     if extent == Extent::Full {
-        report.case("guests end with what they are bound to", &hint, bound(&user)).await?;
+        report.case("guests stop when the process of --for-pid exits", &hint, bound(&user)).await?;
         let cache = run.scratch("cache");
         report
-            .case("a Debian package is added to the guests, and taken out", &hint, root(&user, &cache))
+            .case("a Debian package is added to the guests and removed", &hint, root(&user, &cache))
             .await?;
     }
-    report.case("nothing is left of a supervisor that was killed", &hint, killed(&user)).await?;
-    report.case("an interrupted 'up' leaves nothing", &hint, interrupted(&user)).await
+    report.case("a killed supervisor leaves nothing behind", &hint, killed(&user)).await?;
+    report.case("an interrupted 'up' leaves nothing behind", &hint, interrupted(&user)).await
 }
 
 async fn refusals(user: &User, lab: &Lab, folder: &Path) -> Result<()> {
@@ -96,15 +88,15 @@ async fn refusals(user: &User, lab: &Lab, folder: &Path) -> Result<()> {
     user.run(&["up", "mthca", "--module", &path])
         .await?
         .failed(&["was built for the kernel '1.2.3", &release])?;
-    user.run(&["up", "mthca", "--qemu", "/bin/true"]).await?.failed(&["/bin/true is not a QEMU"])?;
+    user.run(&["up", "mthca", "--qemu", "/bin/true"]).await?.failed(&["/bin/true is not QEMU"])?;
     user.run(&["up", "mthca", "--share", "/does/not/exist:/t"]).await?.failed(&["/does/not/exist"])?;
-    user.run(&["up", "mthca", "--name", "a/b"]).await?.failed(&["'a/b' is not a name for a testbed"])?;
+    user.run(&["up", "mthca", "--name", "a/b"]).await?.failed(&["'a/b' is not a valid testbed name"])?;
     user.run(&["exec", "ci:a", "--", "true"])
         .await?
-        .failed(&["testbed ci does not exist; none is running"])?;
+        .failed(&["testbed ci does not exist; no testbed is running"])?;
     user.run(&["exec", "ci", "--", "true"])
         .await?
-        .failed(&["'ci' does not name a guest; write it as NAME:GUEST, such as 'ci:a'"])
+        .failed(&["'ci' does not name a guest; use NAME:GUEST, such as 'ci:a'"])
 }
 
 async fn up(user: &User, shared: &Path) -> Result<()> {
@@ -137,7 +129,7 @@ async fn streams(user: &User) -> Result<()> {
         .run(&["exec", "ci:a", "--env", "X=a b", "--folder", "/usr", "--", "sh", "-c", "echo $X; pwd"])
         .await?;
     ensure!(outcome.stdout == b"a b\n/usr\n", "{outcome:?}");
-    user.run(&["exec", "ci:a", "--", "no-such-program"]).await?.failed(&["starting no-such-program"])?;
+    user.run(&["exec", "ci:a", "--", "no-such-program"]).await?.failed(&["cannot start no-such-program"])?;
     user.run(&["exec", "ci:c", "--", "true"]).await?.failed(&["has no guest c"])
 }
 
@@ -191,7 +183,7 @@ async fn share(user: &User, shared: &Path) -> Result<()> {
     let outcome = user.run(&["exec", "ci:b", "--", "/t/hello.sh"]).await?;
     ensure!(outcome.stdout == b"hello from b of a b\n", "{outcome:?}");
     user.run(&["exec", "ci:a", "--", "sh", "-c", "echo from a > /t/result"]).await?.succeeded()?;
-    let result = fs::read_to_string(shared.join("result")).context("what a wrote")?;
+    let result = fs::read_to_string(shared.join("result")).context("data written by guest a")?;
     ensure!(result == "from a\n", "{result}");
     // What changes here changes there.
     fs::write(shared.join("result"), "from the host\n")?;
@@ -360,13 +352,13 @@ async fn ci_failures(user: &User, shared: &Path, folder: &Path) -> Result<()> {
     let logs = folder.join("late-logs");
     let to = logs.display().to_string();
     let outcome = ci(&["--timeout", "1", "--logs", &to, "--", "sleep", "777"]).await?;
-    outcome.failed(&["still ran after 1 s"])?;
+    outcome.failed(&["did not exit within 1 s"])?;
     ensure!(outcome.code == Some(125) && logs.join("guest-a.console").is_file(), "{outcome:?}");
     let large = folder.join("large");
     fs::create_dir_all(&large)?;
     fs::File::create(large.join("file"))?.set_len(257 << 20)?;
     let outcome = user.run(&["ci", "rxe", "--folder", &large.display().to_string(), "--", "true"]).await?;
-    outcome.failed(&["half of a guest's memory"])?;
+    outcome.failed(&["half of the guest memory"])?;
     // A CI system that ends a job sends SIGTERM first.
     let mut running = user.start(&[
         "ci",

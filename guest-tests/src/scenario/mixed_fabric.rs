@@ -95,7 +95,7 @@ pub(super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {
         report.case(&name("E810 and soft-RoCE"), hint, talk.run(e810, rxe)).await?;
     }
     let hint = hint.clone();
-    report.case("the daemons end with success on SIGTERM", &hint, fabric.stop()).await
+    report.case("the daemons exit cleanly on SIGTERM", &hint, fabric.stop()).await
 }
 
 /// Everything two say to each other on one connection.

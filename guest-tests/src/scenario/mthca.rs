@@ -18,7 +18,7 @@ use crate::daemon::Explained;
 pub(crate) const RECORDS_LENT_AGAIN: [Explained; 2] = [
     Explained {
         rule: "map_over_mapped",
-        why: "the driver lends a program's page of doorbell records again, which it never took back (T55)",
+        why: "the driver maps a program's page of doorbell records again without unmapping it first (T55)",
     },
-    Explained { rule: "map_same_page", why: "it is the same page (T55)" },
+    Explained { rule: "map_same_page", why: "this is the same page (T55)" },
 ];

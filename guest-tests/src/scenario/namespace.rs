@@ -87,7 +87,7 @@ pub(super) async fn run(argv: &[&str]) -> Result<String> {
     let (program, arguments) = argv.split_first().context("no program")?;
     let mut command = Command::new(program);
     command.args(arguments).stdin(Stdio::null()).kill_on_drop(true);
-    let output = command.output().await.with_context(|| format!("starting {program}"))?;
+    let output = command.output().await.with_context(|| format!("cannot start {program}"))?;
     let printed = String::from_utf8_lossy(&output.stdout).into_owned();
     let complaint = String::from_utf8_lossy(&output.stderr);
     ensure!(output.status.success(), "{}: {printed}{}", argv.join(" "), complaint.trim_end());

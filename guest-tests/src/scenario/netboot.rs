@@ -45,7 +45,7 @@ pub(super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {
         let mut network = Network::start(lab, &run, &image, card).await.context(hint.clone())?;
         let name = format!("iPXE boots a kernel over {}", card.name);
         report.case(&name, &hint, network.boot_client(lab, &run, &image)).await?;
-        let name = format!("{} serves Linux after iPXE", card.name);
+        let name = format!("{} works under Linux after iPXE", card.name);
         report.case(&name, &hint, network.client_pings()).await?;
         network.stop().await?;
     }

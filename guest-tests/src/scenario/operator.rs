@@ -39,22 +39,22 @@ pub(super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {
     report.case("both guests have an active port", &hint, site.load()).await?;
     let mut going = None;
     report
-        .case("messages go between them", &hint, async { site.begin().await.map(|it| going = Some(it)) })
+        .case("messages are exchanged between the guests", &hint, async {
+            site.begin().await.map(|it| going = Some(it))
+        })
         .await?;
-    report.case("a device is added, and no other changes", &hint, site.add()).await?;
+    report.case("a device is added, and the others are unchanged", &hint, site.add()).await?;
+    report.case("its card is hot-plugged, and the guest driver binds to it", &hint, site.plug()).await?;
+    report.case("reload applies changes in the file, and nothing else", &hint, site.reload()).await?;
+    report.case("SIGHUP applies changes in the file", &hint, site.hang_up()).await?;
     report
-        .case("its card is plugged into the running guest, whose driver takes it", &hint, site.plug())
+        .case("a file with an error is rejected with one line and changes nothing", &hint, site.refuse())
         .await?;
-    report.case("what the file says anew is done by reload, and nothing else", &hint, site.reload()).await?;
-    report.case("and by SIGHUP", &hint, site.hang_up()).await?;
-    report
-        .case("a file that is wrong is refused in a line, and changes nothing", &hint, site.refuse())
-        .await?;
-    report.case("no message between a and b was lost meanwhile", &hint, site.end(going.as_ref())).await?;
-    report.case("the card that came later reaches the other guest", &hint, site.talk(SECOND)).await?;
-    report.case("removed, it is gone for its guest alone", &hint, site.remove()).await?;
-    report.case("and the first one still reaches the other guest", &hint, site.talk(MTHCA)).await?;
-    report.case("the daemon ends with success on SIGTERM", &hint, site.stop()).await
+    report.case("no message between a and b was lost", &hint, site.end(going.as_ref())).await?;
+    report.case("the hot-plugged card communicates with the other guest", &hint, site.talk(SECOND)).await?;
+    report.case("removing the device affects only its guest", &hint, site.remove()).await?;
+    report.case("the first card still communicates with the other guest", &hint, site.talk(MTHCA)).await?;
+    report.case("the daemon exits cleanly on SIGTERM", &hint, site.stop()).await
 }
 
 /// One daemon, its two guests, and what the operator has.
@@ -149,7 +149,7 @@ impl Site {
         })?;
         let answer = self.control.ask(&["reload"]).await?;
         ensure!(answer == outcome(&[], &[4], &[5], &[1, 2]), "{answer}");
-        ensure!(!self.run.socket("hca4.sock").exists(), "the socket of device 4 is still there");
+        ensure!(!self.run.socket("hca4.sock").exists(), "the socket of device 4 still exists");
         self.devices_are(&[1, 2, 3, 5]).await
     }
 
@@ -196,7 +196,7 @@ impl Site {
         ensure!(refusal.is_err(), "a device with a guest was removed without --force");
         self.control.ask(&["device", "remove", "3", "--yes"]).await?;
         self.devices_are(&[1, 2]).await?;
-        ensure!(!self.run.socket("hca3.sock").exists(), "its socket is still there");
+        ensure!(!self.run.socket("hca3.sock").exists(), "its socket still exists");
         // What its driver finds at once: nothing answers.
         self.a.call(Dmesg { level: None }).await.map(drop)
     }

@@ -260,7 +260,7 @@ pub(super) async fn complete(
     device: &Device,
 ) -> Result<()> {
     let rows = measure(ends, command, device).await?;
-    ensure!(rows.len() == sizes, "{} sizes reported, not {sizes}: {rows:?}", rows.len());
+    ensure!(rows.len() == sizes, "{} sizes reported, expected {sizes}: {rows:?}", rows.len());
     Ok(())
 }
 

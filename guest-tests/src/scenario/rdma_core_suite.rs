@@ -110,7 +110,7 @@ pub(super) async fn run(
     let missing: Vec<_> =
         MODULES.iter().filter(|name| !modules.iter().any(|module| module == *name)).collect();
     report
-        .case("the suite went through all its modules", hint, async {
+        .case("the suite ran all its modules", hint, async {
             ensure!(missing.is_empty(), "no test of {missing:?} ran");
             Ok(())
         })
@@ -204,7 +204,7 @@ impl Known {
             return if is_expected {
                 None
             } else {
-                differs(&format!("though it could not pass ({})", failure.why))
+                differs(&format!("although it cannot pass ({})", failure.why))
             };
         }
         let is_one_of = |tests: &str| {
@@ -215,7 +215,7 @@ impl Known {
             (Outcome::Passed, None) => None,
             (Outcome::Skipped, Some(skip)) if text.contains(skip.reason) => None,
             (_, Some(skip)) => differs(&format!("not skipped for {:?} ({})", skip.reason, skip.why)),
-            (_, None) => differs("though it should pass"),
+            (_, None) => differs("although it should pass"),
         }
     }
 
@@ -251,7 +251,7 @@ mod tests {
         assert_eq!(module(&verdict("passed").test), "test_mr");
         let nothing = Known { device: "", failures: &[], skips: &[], turns: &[] };
         assert_eq!(nothing.surprise(&verdict("passed")), None);
-        assert!(nothing.surprise(&verdict("failed")).unwrap().ends_with("though it should pass: no"));
+        assert!(nothing.surprise(&verdict("failed")).unwrap().ends_with("although it should pass: no"));
         assert!(nothing.surprise(&verdict("skipped")).is_some());
         const SKIPS: &[Skip] = &[skip("tests.test_mr.MRTest", "no", "why")];
         let skipping = Known { skips: &[&[], SKIPS], ..nothing };

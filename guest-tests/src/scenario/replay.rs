@@ -66,20 +66,24 @@ async fn core(lab: &Lab, report: &mut Report, interface: Interface) -> Result<()
     let mut pair = Pair::start(lab, run, interface, true).await.with_context(|| hint.clone())?;
     let name = |what: &str| format!("{}: {what}", interface.name());
     report
-        .case(&name("a wire that loses, doubles and delays"), &hint, pair.make_wire_bad(ONE_PERCENT, 1))
+        .case(
+            &name("a link that drops, duplicates and delays frames"),
+            &hint,
+            pair.make_wire_bad(ONE_PERCENT, 1),
+        )
         .await?;
     for program in pair.programs() {
         report.case(&name(program), &hint, pair.run(program)).await?;
     }
     report.case(&name("errors of all kinds"), &hint, storm::run(&mut pair, storm::ROUNDS)).await?;
-    report.case(&name("the wire is good again"), &hint, pair.make_wire_good()).await?;
+    report.case(&name("the impairments are removed"), &hint, pair.make_wire_good()).await?;
     report.case(&name("the link goes down and up"), &hint, pair.bounce_link()).await?;
-    report.case(&name("a driver is loaded again"), &hint, pair.reload()).await?;
-    report.case(&name("both serve as before"), &hint, pair.run(AT_LAST)).await?;
+    report.case(&name("a driver is reloaded"), &hint, pair.reload()).await?;
+    report.case(&name("both devices still work"), &hint, pair.run(AT_LAST)).await?;
     let files = pair.files();
-    report.case(&name("the daemons end with success on SIGTERM"), &hint, pair.stop()).await?;
+    report.case(&name("the daemons exit cleanly on SIGTERM"), &hint, pair.stop()).await?;
     for (side, files) in ["a", "b"].iter().zip(&files) {
-        let name = name(&format!("the record of {side} is done again, with its trace"));
+        let name = name(&format!("the session record of {side} is replayed, with an equal trace"));
         report.case(&name, &hint, same(lab, files, true)).await?;
     }
     Ok(())
@@ -100,13 +104,13 @@ async fn random(lab: &Lab, report: &mut Report) -> Result<()> {
         let mut dice = ChaCha8Rng::seed_from_u64(seed);
         dice.set_stream(session);
         let mut pair = Pair::start(lab, run, interface, false).await.with_context(|| hint.clone())?;
-        let name = format!("session {session} of {}: a minute under loss", interface.name());
+        let name = format!("session {session} of {}: one minute under loss", interface.name());
         report.case_within(MINUTE + MARGIN, &name, &hint, minute(&mut pair, &mut dice)).await?;
         let files = pair.files();
-        let name = format!("session {session}: the daemons end with success on SIGTERM");
+        let name = format!("session {session}: the daemons exit cleanly on SIGTERM");
         report.case(&name, &hint, pair.stop()).await?;
         for (side, files) in ["a", "b"].iter().zip(&files) {
-            let name = format!("session {session}: the record of {side} is done again");
+            let name = format!("session {session}: the record of {side} is replayed");
             report.case(&name, &hint, same(lab, files, false)).await?;
         }
     }
@@ -122,7 +126,7 @@ async fn minute(pair: &mut Pair, dice: &mut ChaCha8Rng) -> Result<()> {
             Drawn::Program(program) => {
                 pair.run(&program)
                     .await
-                    .with_context(|| format!("{program}, the program after {programs} others"))?;
+                    .with_context(|| format!("{program}, after {programs} other programs"))?;
             }
             Drawn::Storm => storm::run(pair, 1).await?,
         }
@@ -136,7 +140,7 @@ async fn same(lab: &Lab, files: &Files, traced: bool) -> Result<()> {
     line(&format!("      {}", files.replay(&lab.hcad()?).await?))?;
     if traced {
         let lines = files.compare_traces()?;
-        line(&format!("      {lines} lines of traces are equal except for times"))?;
+        line(&format!("      {lines} trace lines are equal except for timestamps"))?;
     }
     Ok(())
 }

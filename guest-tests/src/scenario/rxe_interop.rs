@@ -61,7 +61,7 @@ struct Bench {
 pub(super) async fn run(lab: &Lab, report: &mut Report, extent: Extent) -> Result<()> {
     let mut bench = Bench::start(lab, extent).await?;
     let hint = bench.hint();
-    report.case("the HCA answers ping, by IPv4 and by IPv6", &hint, bench.ping()).await?;
+    report.case("the HCA responds to ping over IPv4 and IPv6", &hint, bench.ping()).await?;
 
     let mut matrix = Matrix::new(extent);
     for (service, mtu) in matrix.connections() {
@@ -73,9 +73,9 @@ pub(super) async fn run(lab: &Lab, report: &mut Report, extent: Extent) -> Resul
     }
     line(&matrix.to_string())?;
     report
-        .case("every packet that arrived was whole, its ICRC included", &hint, witness::check(&mut bench))
+        .case("every received packet was intact, including its ICRC", &hint, witness::check(&mut bench))
         .await?;
-    report.case("the daemon ends with success on SIGTERM", &hint, bench.stop()).await
+    report.case("the daemon exits cleanly on SIGTERM", &hint, bench.stop()).await
 }
 
 impl Bench {

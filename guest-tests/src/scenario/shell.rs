@@ -25,13 +25,13 @@ const SESSION: Duration = Duration::from_secs(30 * 24 * 3600);
 pub async fn run(lab: &Lab, scenario: &Scenario, guest: &str) -> Result<()> {
     ensure!(
         scenario.pair,
-        "the scenario {} has no guests for a shell; boot some with 'guest-lab up mthca', and open a shell with 'guest-lab shell mthca:a'",
+        "scenario {} has no guests for a shell; boot guests with 'guest-lab up mthca' and open a shell with 'guest-lab shell mthca:a'",
         scenario.name
     );
     let direction = if guest == "b" { Direction::BToA } else { Direction::AToB };
     line("booting two guests")?;
     let mut pair = Pair::start_with_console(lab, "shell", guest).await?;
-    line(&format!("shell in guest {guest}; 'exit' or Ctrl-D ends it and both guests"))?;
+    line(&format!("shell in guest {guest}; 'exit' or Ctrl-D closes it and stops both guests"))?;
     line(&pair.hint())?;
     let (vm, _) = pair.towards(direction);
     let console = vm.take_console().context("the guest was started without a console for the lab")?;

@@ -79,7 +79,7 @@ pub(super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {
     let e810 = bench.e810().await.context(hint.clone())?;
     let [mthca, soft] = bench.others().await.context(hint.clone())?;
     for row in &mut rows {
-        let name = format!("{}, {ROUNDS} times each", row.figure.name());
+        let name = format!("{}, {ROUNDS} runs each", row.figure.name());
         let measure = async {
             for _ in 0..ROUNDS {
                 for (i, device) in [(0, &mthca), (2, &e810), (3, &soft)] {
@@ -91,11 +91,11 @@ pub(super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {
         };
         report.case(&name, &hint, measure).await?;
     }
-    report.case("these guests end", &hint, bench.stop()).await?;
+    report.case("these guests stop", &hint, bench.stop()).await?;
 
     let mut pair = Pair::start(lab, &run).await.context(hint.clone())?;
     for row in &mut rows {
-        let name = format!("{} on JingZhao HCAs, {ROUNDS} times", row.figure.name());
+        let name = format!("{} on JingZhao HCAs, {ROUNDS} runs", row.figure.name());
         let measure = async {
             for _ in 0..ROUNDS {
                 row.values[1].extend(pair.take(row.figure).await?);
@@ -104,16 +104,16 @@ pub(super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {
         };
         report.case(&name, &hint, measure).await?;
     }
-    report.case("these guests end too", &hint, pair.stop()).await?;
+    report.case("the JingZhao guests stop", &hint, pair.stop()).await?;
     line(&table(&rows))?;
     for row in &rows {
         for (device, of, bound) in row.bounds() {
             let name =
-                format!("{} on {}, {} {}'s", row.figure.name(), DEVICES[device], bound.text(), DEVICES[of]);
+                format!("{} on {}, {} for {}", row.figure.name(), DEVICES[device], bound.text(), DEVICES[of]);
             report.case(&name, &hint, async { row.judge(device, of, bound) }).await?;
         }
     }
-    report.case("the results are kept", &hint, async { keep(&rows, run.file("speed.jsonl")) }).await
+    report.case("the results are written", &hint, async { keep(&rows, run.file("speed.jsonl")) }).await
 }
 
 /// Two guests with JingZhao HCAs and a connection.
@@ -291,7 +291,7 @@ fn keep(rows: &[Row], file: PathBuf) -> Result<()> {
         }
     }
     ensure!(!lines.is_empty(), "nothing was measured");
-    fs::write(&file, lines).with_context(|| format!("writing {}", file.display()))
+    fs::write(&file, lines).with_context(|| format!("cannot write {}", file.display()))
 }
 
 #[cfg(test)]

@@ -102,10 +102,12 @@ pub(super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {
         // Lanes were cut off in the middle: what they left behind says nothing.
         return Ok(());
     }
-    report.case("all talk at the end", &hint, all.go_on()).await?;
-    report.case("daemons hold what they held", &hint, all.hold_what_they_held(&before)).await?;
-    report.case("no kernel complains of its HCA", &hint, all.no_complaints()).await?;
-    report.case("the daemons end with success on SIGTERM", &hint, all.stop()).await
+    report.case("all guests still communicate", &hint, all.go_on()).await?;
+    report
+        .case("memory and descriptors of the daemons are unchanged", &hint, all.hold_what_they_held(&before))
+        .await?;
+    report.case("no kernel warnings about an HCA", &hint, all.no_complaints()).await?;
+    report.case("the daemons exit cleanly on SIGTERM", &hint, all.stop()).await
 }
 
 /// Everybody, connected and talking.
@@ -182,7 +184,7 @@ impl<'a> All<'a> {
             }
             before = now;
         }
-        bail!("memory and descriptors of the daemons change although no client connects or leaves")
+        bail!("memory or descriptors of the daemons changed although no client connected or left")
     }
 
     fn accounts_now(&mut self) -> Result<Vec<(String, Account)>> {

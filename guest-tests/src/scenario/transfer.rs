@@ -245,12 +245,15 @@ fn check_reports(plan: &Plan, sent: FlowReport, received: Option<FlowReport>) ->
     let moved = (count, count * u64::from(plan.len));
     // An empty message has nothing to compare.
     let compared = |verified| plan.len == 0 || verified == count;
-    ensure!((sent.messages, sent.bytes) == moved, "requester moved {sent:?}, not {moved:?}");
+    ensure!((sent.messages, sent.bytes) == moved, "requester moved {sent:?}, expected {moved:?}");
     if plan.is_read() {
         ensure!(compared(sent.verified), "requester compared {} of {count}", sent.verified);
     }
     if let Some(received) = received {
-        ensure!((received.messages, received.bytes) == moved, "responder moved {received:?}, not {moved:?}");
+        ensure!(
+            (received.messages, received.bytes) == moved,
+            "responder moved {received:?}, expected {moved:?}"
+        );
         ensure!(compared(received.verified), "responder compared {} of {count}", received.verified);
     }
     Ok(())

@@ -74,8 +74,8 @@ pub(super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {
         }
     }
     drop(bench);
-    report.case("the daemon lives on", &hint, async { daemon.guest_gone().await }).await?;
-    report.case("the daemon ends with success on SIGTERM", &hint, daemon.stop()).await
+    report.case("the daemon is still running", &hint, async { daemon.guest_gone().await }).await?;
+    report.case("the daemon exits cleanly on SIGTERM", &hint, daemon.stop()).await
 }
 
 async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {

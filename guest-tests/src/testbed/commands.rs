@@ -56,7 +56,7 @@ impl Ports {
         let port = self.lock().pop();
         ensure!(
             port.is_some(),
-            "the guest already runs {} commands, which is the maximum; wait for one of them to end",
+            "the guest already runs {} commands, which is the maximum; wait until one of them exits",
             self.count
         );
         Ok(Taken { port, home: self.clone() })
@@ -79,7 +79,10 @@ impl Ports {
                 ended = frame == ToGuest::InputEnd;
                 frames::write(&mut port.output, &frame).await?;
             }
-            match frames::read(&mut port.input).await?.context("the guest ended before the command")? {
+            match frames::read(&mut port.input)
+                .await?
+                .context("the guest stopped before the command exited")?
+            {
                 ToHost::Started => {}
                 ToHost::Taken(count) => room += usize::try_from(count)?,
                 ToHost::Output(bytes) => append(&mut output, &bytes),
@@ -91,7 +94,7 @@ impl Ports {
         self.lock().push(port);
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         let (output, errors) = (text(&output), text(&errors));
-        ensure!(status == ExitStatus::Code(0), "{argv:?} ended with {status:?}: {output}{errors}");
+        ensure!(status == ExitStatus::Code(0), "{argv:?} failed with {status:?}: {output}{errors}");
         Ok(output)
     }
 
@@ -180,7 +183,8 @@ async fn forward(
 async fn backward(guest: &mut (impl AsyncRead + Unpin), mut user: impl AsyncWrite + Unpin) -> Result<()> {
     let mut listens = true;
     loop {
-        let frame: ToHost = frames::read(guest).await?.context("the guest ended before the command")?;
+        let frame: ToHost =
+            frames::read(guest).await?.context("the guest stopped before the command exited")?;
         listens = listens && frames::write(&mut user, &frame).await.is_ok();
         if matches!(frame, ToHost::Ended(_) | ToHost::Failed(_)) {
             return Ok(());

@@ -11,13 +11,13 @@ use crate::scenario::RECORDS_LENT_AGAIN;
 pub enum Kind {
     /// Mellanox InfiniHost III Lx with the stock driver ib_mthca
     Mthca,
-    /// JingZhao HCA; it has no stock driver, so load your own with --module
+    /// JingZhao HCA without a stock driver; load your own with --module
     Jingzhao,
     /// Intel E810 with the stock drivers ice and irdma
     E810,
-    /// No device; Linux's soft-RoCE over the Ethernet between the guests
+    /// No HCA; Linux's soft-RoCE over an Ethernet network between the guests
     Rxe,
-    /// E810, soft-RoCE and mthca in turns, on one fabric
+    /// E810, soft-RoCE and mthca in rotation, on one fabric
     Mixed,
 }
 

@@ -49,25 +49,25 @@ pub struct Wanted {
     /// RDMA device of the guests
     #[arg(value_enum, default_value = "mthca")]
     pub kind: Kind,
-    /// Name of the testbed, for later commands [default: the kind; for `ci` a unique one]
+    /// Name of the testbed, for use in later commands [default: the kind; for `ci`, a unique name]
     #[arg(long, value_name = "NAME")]
     pub name: Option<TestbedName>,
-    /// Number of guests; they are named a, b and so on
+    /// Number of guests, which are named a, b, c, ...
     #[arg(long, default_value_t = 2, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=i64::from(MOST_GUESTS)))]
     pub count: u8,
-    /// Mount a folder of the host at /AT in all guests, read-only with `:ro`; may be repeated
+    /// Mount a host folder at /AT in all guests, read-only with `:ro`; can be repeated
     #[arg(long = "share", value_name = "DIR:/AT[:ro]")]
     pub shares: Vec<SharedFolder>,
-    /// Report violations of the device's interface by the driver; `down` fails if there were any
+    /// Enable strict mode: report driver violations, and make `down` fail if one was reported
     #[arg(long)]
     pub strict: bool,
-    /// Capture the frames of all RDMA devices, as pcapng files beside the logs
+    /// Capture the frames of each RDMA device, to a pcapng file next to the logs
     #[arg(long)]
     pub capture: bool,
-    /// Record all input of all RDMA devices, for `hcad replay`, as files beside the logs
+    /// Record the session of each RDMA device for `hcad replay`, to a file next to the logs
     #[arg(long)]
     pub record: bool,
-    /// End the guests when this process ends, such as `$$`, the shell of a CI job
+    /// Stop the guests when this process exits, for example `$$`, the shell of a CI job
     #[arg(long, value_name = "PID")]
     pub for_pid: Option<NonZeroU32>,
     /// Parts of the guests.

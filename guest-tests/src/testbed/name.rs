@@ -42,8 +42,7 @@ impl FromStr for TestbedName {
         let is_good = |c: char| c.is_ascii_alphanumeric() || c == '-';
         if text.is_empty() || text.len() > LONGEST || text.starts_with('-') || !text.chars().all(is_good) {
             return Err(BadName(format!(
-                "'{text}' is not a name for a testbed: use 1 to {LONGEST} letters, digits and dashes, and begin with a \
-                 letter or digit"
+                "'{text}' is not a valid testbed name; a name has 1 to {LONGEST} letters, digits and dashes, and starts with a letter or digit"
             )));
         }
         Ok(Self(text.to_owned()))
@@ -88,7 +87,7 @@ impl FromStr for GuestName {
     fn from_str(text: &str) -> Result<Self, BadName> {
         Self::first(MOST_GUESTS)
             .find(|name| text.chars().eq([name.0]))
-            .ok_or_else(|| BadName(format!("'{text}' is not a guest; guests are named a, b and so on")))
+            .ok_or_else(|| BadName(format!("'{text}' is not a guest name; guests are named a, b, c, ...")))
     }
 }
 
@@ -126,7 +125,7 @@ impl FromStr for Target {
 
     fn from_str(text: &str) -> Result<Self, BadName> {
         let (testbed, guest) = text.split_once(':').ok_or_else(|| {
-            BadName(format!("'{text}' does not name a guest; write it as NAME:GUEST, such as '{text}:a'"))
+            BadName(format!("'{text}' does not name a guest; use NAME:GUEST, such as '{text}:a'"))
         })?;
         Ok(Self { testbed: testbed.parse()?, guest: guest.parse()? })
     }
@@ -179,7 +178,7 @@ impl FromStr for Place {
         }
         let target = Target { testbed: testbed.parse()?, guest: guest.parse()? };
         if path.is_empty() {
-            return Err(BadName(format!("'{text}' names no file of guest {guest}")));
+            return Err(BadName(format!("'{text}' does not name a file in guest {guest}")));
         }
         Ok(Self::Guest(target, path.into()))
     }
@@ -204,7 +203,7 @@ mod tests {
         assert_eq!("ci:b".parse::<Target>().unwrap().to_string(), "ci:b");
         assert_eq!(
             "ci".parse::<Target>().unwrap_err().to_string(),
-            "'ci' does not name a guest; write it as NAME:GUEST, such as 'ci:a'"
+            "'ci' does not name a guest; use NAME:GUEST, such as 'ci:a'"
         );
         assert!("ci:z".parse::<Target>().is_err() && "ci:ab".parse::<Target>().is_err());
         assert_eq!("ci".parse::<Targets>().unwrap().guest, None);

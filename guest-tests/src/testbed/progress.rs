@@ -59,7 +59,7 @@ impl Line {
         let mut logged = self.logged.lock().unwrap_or_else(PoisonError::into_inner);
         if self.bar.is_hidden() && logged.elapsed() >= LOG_INTERVAL {
             *logged = Instant::now();
-            tracing::info!("{}: downloaded {step}, {:.0} s", self.name, self.begun.elapsed().as_secs_f64());
+            tracing::info!("{}: downloaded {step} in {:.0} s", self.name, self.begun.elapsed().as_secs_f64());
         }
         self.show(step);
     }

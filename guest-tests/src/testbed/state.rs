@@ -39,13 +39,13 @@ impl States {
             .recursive(true)
             .mode(0o700)
             .create(&folder)
-            .with_context(|| format!("creating {name}"))?;
+            .with_context(|| format!("cannot create {name}"))?;
         // Not through a link: in a folder for all, somebody else may have made one of this name.
         let stat = fs::symlink_metadata(&folder).with_context(|| name.to_string())?;
-        ensure!(stat.is_dir(), "{name} is not a folder; set HCAD_LAB_STATE to one");
+        ensure!(stat.is_dir(), "{name} is not a folder; set HCAD_LAB_STATE to a folder");
         ensure!(
             stat.uid() == rustix::process::getuid().as_raw() && stat.mode() & 0o022 == 0,
-            "{name} belongs to another user, or other users may write to it; set HCAD_LAB_STATE to a folder of your own"
+            "{name} belongs to another user or is writable by other users; set HCAD_LAB_STATE to a folder that only you can write to"
         );
         Ok(Self(folder))
     }
@@ -65,16 +65,16 @@ impl States {
         if folder.exists() {
             ensure!(
                 remove_if_dead(&folder)?,
-                "testbed {name} is already running; end it with 'guest-lab down {name}', or choose another --name"
+                "testbed {name} is already running; stop it with 'guest-lab down {name}', or choose a different --name"
             );
         }
         DirBuilder::new()
             .mode(0o700)
             .create(&folder)
-            .with_context(|| format!("creating {}", folder.display()))?;
+            .with_context(|| format!("cannot create {}", folder.display()))?;
         let alive = File::create(folder.join(ALIVE))
-            .with_context(|| format!("creating the lock file of testbed {name}"))?;
-        alive.try_lock().with_context(|| format!("locking testbed {name}"))?;
+            .with_context(|| format!("cannot create the lock file of testbed {name}"))?;
+        alive.try_lock().with_context(|| format!("cannot lock testbed {name}"))?;
         Ok(State { states: self.clone(), folder, _alive: alive })
     }
 
@@ -106,7 +106,7 @@ impl States {
         if !living.contains(name) {
             let names: Vec<&str> = living.iter().map(TestbedName::as_str).collect();
             let others = if names.is_empty() {
-                "none is running".into()
+                "no testbed is running".into()
             } else {
                 format!("running: {}", names.join(", "))
             };
@@ -117,8 +117,8 @@ impl States {
 
     fn lock(&self) -> Result<File> {
         let path = self.0.join(LOCK);
-        let lock = File::create(&path).with_context(|| format!("creating {}", path.display()))?;
-        lock.lock().with_context(|| format!("locking {}", path.display()))?;
+        let lock = File::create(&path).with_context(|| format!("cannot create {}", path.display()))?;
+        lock.lock().with_context(|| format!("cannot lock {}", path.display()))?;
         Ok(lock)
     }
 }
@@ -156,13 +156,13 @@ fn remove_if_dead(folder: &Path) -> Result<bool> {
     match File::open(folder.join(ALIVE)).map(|alive| alive.try_lock()) {
         Ok(Err(TryLockError::WouldBlock)) => return Ok(false),
         Ok(Err(TryLockError::Error(error))) => {
-            return Err(error).with_context(|| format!("locking {}", folder.display()));
+            return Err(error).with_context(|| format!("cannot lock {}", folder.display()));
         }
         // One without a lock was never finished.
         Ok(Ok(())) | Err(_) => {}
     }
     fs::remove_dir_all(folder)
-        .with_context(|| format!("removing {}, left behind by a testbed that has ended", folder.display()))?;
+        .with_context(|| format!("cannot remove {}, left behind by a stopped testbed", folder.display()))?;
     Ok(true)
 }
 

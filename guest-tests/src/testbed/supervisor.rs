@@ -33,8 +33,8 @@ use crate::vm::Vm;
 /// # Errors
 /// When they do not come up, or not everything went well until the end. Whoever holds the lease has been told.
 pub async fn run(wanted: Wanted, lease: StdUnixStream) -> Result<()> {
-    lease.set_nonblocking(true).context("preparing the lease")?;
-    let (reader, mut writer) = UnixStream::from_std(lease).context("preparing the lease")?.into_split();
+    lease.set_nonblocking(true).context("cannot prepare the lease")?;
+    let (reader, mut writer) = UnixStream::from_std(lease).context("cannot prepare the lease")?.into_split();
     let mut reader = BufReader::new(reader);
     let mut folder = None;
     let result = supervise(wanted, &mut reader, &mut writer, &mut folder).await;
@@ -53,10 +53,10 @@ async fn supervise(
     writer: &mut OwnedWriteHalf,
     folder: &mut Option<PathBuf>,
 ) -> Result<()> {
-    let name = wanted.name.clone().context("supervise needs --name")?;
+    let name = wanted.name.clone().context("supervise requires --name")?;
     let state = States::open()?.claim(&name)?;
     let listener = UnixListener::bind(state.socket())
-        .with_context(|| format!("listening on {}", state.socket().display()))?;
+        .with_context(|| format!("cannot listen on {}", state.socket().display()))?;
     let lab = Lab::prepare_with(&wanted.options, Added::read(&cache_dir()?)?).await?;
     let run = RunDir::create_with(&cache_dir()?.join(LOGS), name.as_str(), state.folder())?;
     *folder = Some(run.path().to_owned());
@@ -74,7 +74,7 @@ async fn supervise(
                 booted = &mut boot => break booted.map_err(NotBooted::Because),
                 Some(event) = told.recv() => {
                     bed.note(&event);
-                    send(writer, &event).await.context("'guest-lab up' has ended")?;
+                    send(writer, &event).await.context("'guest-lab up' has exited")?;
                 }
                 reason = ends.next(reader, true) => {
                     break Err(NotBooted::Because(anyhow!("{}", reason.words())));
@@ -91,15 +91,15 @@ async fn supervise(
             drop(run);
             drop::<State>(state);
             wish.answer(&Reply::Down { complaints: Vec::new() }).await;
-            bail!("'guest-lab down' ended the guests while they booted");
+            bail!("'guest-lab down' stopped the guests while they were booting");
         }
     };
     while let Ok(event) = told.try_recv() {
         bed.note(&event);
-        send(writer, &event).await.context("'guest-lab up' has ended")?;
+        send(writer, &event).await.context("'guest-lab up' has exited")?;
     }
     bed.furnish(guests);
-    send(writer, &Event::Up(bed.description())).await.context("'guest-lab up' has ended")?;
+    send(writer, &Event::Up(bed.description())).await.context("'guest-lab up' has exited")?;
     tracing::info!("all guests are ready");
 
     let mut leased = true;
@@ -150,9 +150,9 @@ impl Reason {
     const fn words(self) -> &'static str {
         match self {
             Self::Kept => "kept",
-            Self::LeaseClosed => "'guest-lab up' ended, and so do its guests",
-            Self::Signal => "a signal ended the supervisor",
-            Self::ProcessEnded => "the process of --for-pid ended, and so do the guests",
+            Self::LeaseClosed => "'guest-lab up' exited; stopping its guests",
+            Self::Signal => "the supervisor received a signal; stopping the guests",
+            Self::ProcessEnded => "the process passed with --for-pid exited; stopping the guests",
         }
     }
 }
@@ -299,7 +299,7 @@ impl Bed {
         let found = lock(&self.guests).get(&name).cloned();
         found.with_context(|| {
             format!(
-                "testbed {} has no guest {name} that accepts commands; 'guest-lab ps' lists its guests",
+                "testbed {} has no guest {name} that can run commands; 'guest-lab ps' lists the guests",
                 self.name
             )
         })
@@ -400,7 +400,7 @@ async fn serve(listener: UnixListener, bed: Arc<Bed>) {
                 });
             }
             Err(error) => {
-                tracing::error!("accepting a connection on the socket of the testbed: {error}");
+                tracing::error!("cannot accept a connection on the testbed's socket: {error}");
                 return;
             }
         }
@@ -442,8 +442,7 @@ fn begin(bed: &Bed, guest: GuestName, mut start: Start) -> Result<(Taken, Start)
     let len = serde_json::to_vec(&start)?.len();
     ensure!(
         len <= MAX_PAYLOAD,
-        "command line and environment have {len} bytes, maximum is {MAX_PAYLOAD}; pass long input through a file or \
-         standard input"
+        "command line and environment are {len} bytes, maximum is {MAX_PAYLOAD}; pass long input in a file or on standard input"
     );
     Ok((guest.ports.take()?, start))
 }

@@ -36,11 +36,12 @@ impl Switch {
     pub(super) async fn start(nics: &[SocketAddr]) -> Result<Self> {
         let mut sockets = Vec::new();
         for &nic in nics {
-            let socket = UdpSocket::bind((nic.ip(), 0)).await.context("binding a UDP port of the switch")?;
+            let socket =
+                UdpSocket::bind((nic.ip(), 0)).await.context("cannot bind a UDP port of the switch")?;
             socket
                 .connect(nic)
                 .await
-                .with_context(|| format!("connecting the switch to the NIC at {nic}"))?;
+                .with_context(|| format!("cannot connect the switch to the NIC at {nic}"))?;
             sockets.push(Arc::new(socket));
         }
         let ends = sockets.iter().map(|socket| socket.local_addr()).collect::<Result<_, _>>()?;

@@ -42,7 +42,7 @@ impl Running {
     /// # Errors
     /// When it cannot be started.
     pub(super) fn start(start: &Start, host: &Host) -> Result<Self> {
-        let (name, arguments) = start.argv.split_first().ok_or_else(|| bad_step("no command is named"))?;
+        let (name, arguments) = start.argv.split_first().ok_or_else(|| bad_step("no command is given"))?;
         let mut command = Command::new(name);
         command.args(arguments).env("PATH", PATH).env("HOME", HOME).envs(&start.env);
         match &start.folder {
@@ -50,7 +50,7 @@ impl Running {
             None => command.current_dir(if std::path::Path::new(HOME).is_dir() { HOME } else { "/" }),
         };
         with_default_signals(&mut command);
-        let terminal = start.terminal.map(Terminal::open).transpose().context("opening a terminal")?;
+        let terminal = start.terminal.map(Terminal::open).transpose().context("cannot open a terminal")?;
         match &terminal {
             Some((_, other)) => terminal::control(&mut command, other)?,
             None => {
@@ -59,11 +59,11 @@ impl Running {
                 command.process_group(0);
             }
         }
-        let mut child = command.spawn().with_context(|| format!("starting {name}"))?;
+        let mut child = command.spawn().with_context(|| format!("cannot start {name}"))?;
         drop(command);
         host.send(&ToHost::Started);
 
-        let end = Arc::new(pidfd(&child).context("opening a pidfd of the command")?);
+        let end = Arc::new(pidfd(&child).context("cannot open a pidfd of the command")?);
         let terminal = terminal.map(|(ours, _)| ours);
         let (stdin, outputs) = match &terminal {
             Some(terminal) => {
@@ -111,7 +111,9 @@ impl Running {
                     }
                 } else {
                     drop(waiting);
-                    crate::guest::say("a host sent more input than it may; its command is ended");
+                    crate::guest::say(
+                        "the host sent more input than the window allows; stopping the command",
+                    );
                     self.hang_up();
                 }
             }

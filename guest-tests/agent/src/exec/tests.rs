@@ -81,9 +81,9 @@ fn a_command_that_cannot_be_started_leaves_the_port_to_the_next() {
     let mut port = Port::open();
     port.send(&ToGuest::Start(Start { argv: vec!["/does/not/exist".into()], ..Start::default() }));
     let ToHost::Failed(reason) = port.next() else { panic!() };
-    assert!(reason.starts_with("starting /does/not/exist"), "{reason}");
+    assert!(reason.starts_with("cannot start /does/not/exist"), "{reason}");
     port.send(&ToGuest::Start(Start::default()));
-    assert_eq!(port.next(), ToHost::Failed("no command is named".into()));
+    assert_eq!(port.next(), ToHost::Failed("no command is given".into()));
     port.start("echo yes", None);
     assert_eq!(port.rest().0, "yes\n");
 }

@@ -33,9 +33,9 @@ pub(crate) fn info() -> Result<GuestInfo> {
 
 /// Time since the guest started.
 pub(crate) fn uptime() -> Result<Duration> {
-    let text = fs::read_to_string("/proc/uptime").context("reading /proc/uptime")?;
+    let text = fs::read_to_string("/proc/uptime").context("cannot read /proc/uptime")?;
     let seconds: f64 =
-        text.split_whitespace().next().unwrap_or_default().parse().context("reading /proc/uptime")?;
+        text.split_whitespace().next().unwrap_or_default().parse().context("cannot read /proc/uptime")?;
     Ok(Duration::from_secs_f64(seconds))
 }
 
@@ -45,7 +45,7 @@ pub(crate) fn messages(level: Option<u8>) -> Result<Vec<String>> {
         .read(true)
         .custom_flags(libc::O_NONBLOCK)
         .open(LOG)
-        .context("opening the kernel's log")?;
+        .context("cannot open the kernel's log")?;
     let mut lines = Vec::new();
     let mut record = vec![0; 8192];
     loop {
@@ -60,7 +60,7 @@ pub(crate) fn messages(level: Option<u8>) -> Result<Vec<String>> {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
             // Records overwritten while we read: go on with the oldest that is left.
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {}
-            Err(error) => return Err(error).context("reading the kernel's log"),
+            Err(error) => return Err(error).context("cannot read the kernel's log"),
         }
     }
     Ok(lines)
@@ -82,7 +82,7 @@ pub(crate) fn load_modules(paths: &[String]) -> Result<LoadedModules> {
         match load_module(Path::new(path)) {
             Ok(()) => result.loaded.push(path.clone()),
             Err(error) if error.raw_os_error() == Some(libc::EEXIST) => result.present.push(path.clone()),
-            Err(error) => return Err(error).with_context(|| format!("loading {path}")),
+            Err(error) => return Err(error).with_context(|| format!("cannot load {path}")),
         }
     }
     Ok(result)
@@ -115,7 +115,7 @@ pub(crate) fn shell(command: Option<&str>) -> Result<()> {
             shell
         }
     };
-    let status = shell.status().with_context(|| format!("starting {shell:?}"))?;
+    let status = shell.status().with_context(|| format!("cannot start {shell:?}"))?;
     ensure!(command.is_none() || status.success(), "{}: {status}", command.unwrap_or_default());
     Ok(())
 }
@@ -131,7 +131,7 @@ pub(crate) fn shutdown(kind: ShutdownKind) -> Result<()> {
         libc::sync();
         libc::reboot(how)
     };
-    if result < 0 { Err(io::Error::last_os_error()).context("shutting down the guest") } else { Ok(()) }
+    if result < 0 { Err(io::Error::last_os_error()).context("cannot shut down the guest") } else { Ok(()) }
 }
 
 /// Level and text of a log record: `facility-and-level,sequence,time,flags;text`, then lines of details.

@@ -25,5 +25,5 @@ pub(crate) fn mount(
         };
         if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
     };
-    mount().with_context(|| format!("mounting {source} on {target}"))
+    mount().with_context(|| format!("cannot mount {source} on {target}"))
 }

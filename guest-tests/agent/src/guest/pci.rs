@@ -27,11 +27,11 @@ pub(crate) fn link_name(link: &Path) -> Option<String> {
 /// Every function, in address order.
 pub(crate) fn functions() -> Result<Vec<DeviceInfo>> {
     let mut addresses = fs::read_dir(DEVICES)
-        .with_context(|| format!("listing {DEVICES}"))?
+        .with_context(|| format!("cannot list {DEVICES}"))?
         .map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned()))
         .collect::<Result<Vec<_>>>()?;
     addresses.sort_unstable();
-    addresses.into_iter().map(|address| describe(address).context("reading sysfs")).collect()
+    addresses.into_iter().map(|address| describe(address).context("cannot read sysfs")).collect()
 }
 
 fn describe(address: String) -> Result<DeviceInfo> {

@@ -46,7 +46,7 @@ impl Programs {
     pub(crate) fn spawn(&mut self, step: &Spawn) -> Result<Spawned> {
         ensure!(
             self.running.len() < MAX_PROGRAMS,
-            bad_step(format!("{MAX_PROGRAMS} programs are running, which is the maximum"))
+            bad_step(format!("{MAX_PROGRAMS} programs are already running, which is the maximum"))
         );
         let program = Program::start(&step.argv)?;
         self.last_id += 1;
@@ -59,9 +59,9 @@ impl Programs {
     pub(crate) fn ask(&mut self, step: &Ask) -> Result<Said> {
         let program = self.find(step.program)?;
         if let Some(line) = &step.line {
-            let input = program.stdin.as_mut().ok_or_else(|| bad_step("its input is closed"))?;
+            let input = program.stdin.as_mut().ok_or_else(|| bad_step("its standard input is closed"))?;
             let told = writeln!(input, "{line}").and_then(|()| input.flush());
-            told.with_context(|| program.complaint("does not read its input"))?;
+            told.with_context(|| program.complaint("does not read its standard input"))?;
         }
         let line = program.next_line(Duration::from_millis(step.timeout_ms.into()))?;
         Ok(Said { line })
@@ -70,18 +70,18 @@ impl Programs {
     /// Runs a [`Wait`].
     pub(crate) fn wait(&mut self, step: &Wait) -> Result<ProgramEnd> {
         self.find(step.program)?;
-        let mut program = self.running.remove(&step.program).ok_or_else(|| bad_step("no such program"))?;
+        let mut program = self.running.remove(&step.program).ok_or_else(|| bad_step("unknown program"))?;
         program.stdin = None;
         program.end(Duration::from_millis(step.timeout_ms.into()))
     }
 
     /// Runs a [`Kill`].
     pub(crate) fn kill(&mut self, step: &Kill) -> Result<()> {
-        self.find(step.program)?.signal(step.signal).context("sending a signal")
+        self.find(step.program)?.signal(step.signal).context("cannot send a signal")
     }
 
     fn find(&mut self, id: ProgramId) -> Result<&mut Program> {
-        self.running.get_mut(&id).ok_or_else(|| bad_step(format!("no {id:?}")))
+        self.running.get_mut(&id).ok_or_else(|| bad_step(format!("unknown {id:?}")))
     }
 }
 
@@ -99,7 +99,7 @@ struct Program {
 
 impl Program {
     fn start(argv: &[String]) -> Result<Self> {
-        let (name, arguments) = argv.split_first().ok_or_else(|| bad_step("no program is named"))?;
+        let (name, arguments) = argv.split_first().ok_or_else(|| bad_step("no program is given"))?;
         let mut child = Command::new(name)
             .args(arguments)
             .env("PATH", PATH)
@@ -109,8 +109,8 @@ impl Program {
             // Signals are for the program with all it starts.
             .process_group(0)
             .spawn()
-            .with_context(|| format!("starting {name}"))?;
-        let end = pidfd(&child).context("opening a pidfd of the program")?;
+            .with_context(|| format!("cannot start {name}"))?;
+        let end = pidfd(&child).context("cannot open a pidfd of the program")?;
         let stdin = child.stdin.take();
         let stdout = Output::of(child.stdout.take());
         let stderr = Output::of(child.stderr.take());
@@ -126,8 +126,8 @@ impl Program {
         let Some(end) = buffer.line_end() else {
             let closed = buffer.closed;
             drop(buffer);
-            ensure!(!closed, self.complaint("closed its output"));
-            return Err(timeout(self.complaint("printed no further line within the time limit")));
+            ensure!(!closed, self.complaint("closed its standard output"));
+            return Err(timeout(self.complaint("printed no line within the time limit")));
         };
         let line: Vec<u8> = buffer.bytes.drain(..=end).collect();
         Ok(String::from_utf8_lossy(&line).trim_end_matches(['\n', '\r']).to_owned())
@@ -140,9 +140,9 @@ impl Program {
         if ended != [true] {
             let _ = self.signal(libc::SIGKILL);
             let _ = self.child.wait();
-            return Err(timeout(self.complaint(&format!("still ran after {limit:?}"))));
+            return Err(timeout(self.complaint(&format!("did not exit within {limit:?}"))));
         }
-        let status = self.child.wait().context("reading the exit status of a program")?;
+        let status = self.child.wait().context("cannot read the exit status of a program")?;
         let status = match (status.code(), status.signal()) {
             (Some(code), _) => ExitStatus::Code(code),
             (None, signal) => ExitStatus::Signal(signal.unwrap_or(0)),
@@ -159,7 +159,7 @@ impl Program {
 
     fn complaint(&self, what: &str) -> String {
         let (stdout, stderr) = (self.stdout.rest(), self.stderr.rest());
-        format!("{} {what}; its output: {}\nits errors: {}", self.name, stdout.trim(), stderr.trim())
+        format!("{} {what}; standard output: {}\nstandard error: {}", self.name, stdout.trim(), stderr.trim())
     }
 }
 

@@ -15,34 +15,34 @@ const ROOT: &str = "/newroot";
 /// Runs an [`EnterRoot`]. What is mounted on the folders of the old root moves along.
 pub(crate) fn enter(step: &EnterRoot) -> Result<()> {
     for folder in [LOWER, UPPER, ROOT] {
-        fs::create_dir_all(folder).with_context(|| format!("creating {folder}"))?;
+        fs::create_dir_all(folder).with_context(|| format!("cannot create {folder}"))?;
     }
     // The owner of a set-user-id file is whoever made the image, which need not be root.
     mount(&step.system, LOWER, "ext4", libc::MS_RDONLY | libc::MS_NOSUID, "")?;
     mount("tmpfs", UPPER, "tmpfs", 0, "")?;
     for folder in ["/upper/data", "/upper/work"] {
-        fs::create_dir(folder).with_context(|| format!("creating {folder}"))?;
+        fs::create_dir(folder).with_context(|| format!("cannot create {folder}"))?;
     }
     mount("overlay", ROOT, "overlay", 0, "lowerdir=/lower,upperdir=/upper/data,workdir=/upper/work")?;
 
     let at = |path: &str| format!("{ROOT}{path}");
     if let Some(modules) = &step.modules {
-        let release =
-            fs::read_to_string("/proc/sys/kernel/osrelease").context("reading the release of the kernel")?;
+        let release = fs::read_to_string("/proc/sys/kernel/osrelease")
+            .context("cannot read the release of the kernel")?;
         let folder = at(&format!("/usr/lib/modules/{}", release.trim()));
-        fs::create_dir_all(&folder).with_context(|| format!("creating {folder}"))?;
+        fs::create_dir_all(&folder).with_context(|| format!("cannot create {folder}"))?;
         mount(modules, &folder, "ext4", libc::MS_RDONLY, "")?;
     }
     for folder in ["/dev", "/proc", "/sys", "/run", "/tmp"] {
-        fs::create_dir_all(at(folder)).with_context(|| format!("creating {folder}"))?;
+        fs::create_dir_all(at(folder)).with_context(|| format!("cannot create {folder}"))?;
         mount(folder, &at(folder), "", libc::MS_MOVE, "")?;
     }
     for (kind, folder) in [("devpts", "/dev/pts"), ("tmpfs", "/dev/shm")] {
-        fs::create_dir_all(at(folder)).with_context(|| format!("creating {folder}"))?;
+        fs::create_dir_all(at(folder)).with_context(|| format!("cannot create {folder}"))?;
         mount(kind, &at(folder), kind, 0, "")?;
     }
-    std::env::set_current_dir(ROOT).context("entering the new root")?;
+    std::env::set_current_dir(ROOT).context("cannot enter the new root")?;
     mount(".", "/", "", libc::MS_MOVE, "")?;
-    std::os::unix::fs::chroot(".").context("changing the root")?;
-    std::env::set_current_dir("/").context("entering the root")
+    std::os::unix::fs::chroot(".").context("cannot change the root")?;
+    std::env::set_current_dir("/").context("cannot enter the root")
 }

@@ -98,7 +98,7 @@ impl Hca {
     pub(crate) fn destroy_cq(&mut self, cq: CqId) -> Result<()> {
         let cqn = self.cqn(cq)?;
         self.command(Op::Hw2SwCq, 0, cqn, Inbox::None)?;
-        let cq = self.cqs.remove(&cq).ok_or_else(|| bad_step(format!("no {cq:?}")))?;
+        let cq = self.cqs.remove(&cq).ok_or_else(|| bad_step(format!("unknown {cq:?}")))?;
         let index = cq.cqn & ((1 << self.log_cqs()) - 1);
         self.cqns.free(index, 1);
         self.unregister(&cq.ring)
@@ -133,7 +133,7 @@ impl Hca {
     /// Takes one completion. The flag says whether it is the oldest outstanding work request of its queue that has
     /// completed, as it must be.
     pub(crate) fn take_completion(&mut self, cq: CqId) -> Result<Option<(Cqe, bool)>> {
-        let queue = self.cqs.get_mut(&cq).ok_or_else(|| bad_step(format!("no {cq:?}")))?;
+        let queue = self.cqs.get_mut(&cq).ok_or_else(|| bad_step(format!("unknown {cq:?}")))?;
         let Some(cqe) = queue.take(&self.arena) else { return Ok(None) };
         let in_order = match self.qpns_in_use.get(&cqe.qpn).and_then(|qp| self.qps.get_mut(qp)) {
             Some(qp) => qp.account(&self.arena, &cqe)?,

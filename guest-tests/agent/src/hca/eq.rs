@@ -92,7 +92,7 @@ impl Hca {
         let eqn = self.eqn(eq)?;
         self.command(Op::Hw2SwEq, 0, eqn, Inbox::None)?;
         self.eqns.free(eqn, 1);
-        let eq = self.eqs.remove(&eq).ok_or_else(|| bad_step(format!("no {eq:?}")))?;
+        let eq = self.eqs.remove(&eq).ok_or_else(|| bad_step(format!("unknown {eq:?}")))?;
         self.unregister(&eq.ring)
     }
 
@@ -132,7 +132,7 @@ impl Hca {
     /// Lets interrupts come, and counts them.
     pub(crate) fn enable_interrupts(&mut self, step: EnableInterrupts) -> Result<()> {
         let signals = (0..step.vectors).map(|_| Signal::new()).collect::<std::io::Result<Vec<_>>>();
-        let signals = signals.context("making a counter of interrupts")?;
+        let signals = signals.context("cannot create a counter of interrupts")?;
         self.device.enable_interrupts(&signals)?;
         self.interrupts = signals;
         Ok(())
@@ -155,7 +155,7 @@ impl Hca {
 
     /// Number of an event queue.
     pub(super) fn eqn(&self, eq: EqId) -> Result<u32> {
-        Ok(self.eqs.get(&eq).ok_or_else(|| bad_step(format!("no {eq:?}")))?.eqn)
+        Ok(self.eqs.get(&eq).ok_or_else(|| bad_step(format!("unknown {eq:?}")))?.eqn)
     }
 }
 

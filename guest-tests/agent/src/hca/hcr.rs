@@ -124,7 +124,7 @@ pub(crate) fn execute(registers: &impl Registers, base: u64, command: &Command) 
             return Ok(Outcome { status: (word >> 24) as u8, word, busy_polls });
         }
         if Instant::now() > deadline {
-            return Err(timeout(format!("command {:#05x} still ran after {PATIENCE:?}", command.op)));
+            return Err(timeout(format!("command {:#05x} did not complete within {PATIENCE:?}", command.op)));
         }
         busy_polls += 1;
     }
@@ -139,7 +139,7 @@ pub(crate) fn check(command: &Command, outcome: Outcome) -> Result<()> {
     Err(Failure::new(
         FailureKind::Command { op: command.op, status },
         format!(
-            "command {:#05x} (op_modifier {:#x}, in_modifier {:#x}) refused: status {status:#04x} {}",
+            "command {:#05x} (op_modifier {:#x}, in_modifier {:#x}) failed with status {status:#04x} {}",
             command.op,
             command.op_modifier,
             command.in_modifier,

@@ -12,7 +12,8 @@ use crate::wire::{Data, Failure, FailureKind, Hex, PingPong, Ring, RoundTrips, S
 impl Hca {
     /// Exchanges messages with a peer that does the same.
     pub(crate) fn ping_pong(&mut self, step: &PingPong) -> Result<RoundTrips> {
-        let last = step.len.checked_sub(1).ok_or_else(|| bad_step("a message of no bytes cannot be seen"))?;
+        let last =
+            step.len.checked_sub(1).ok_or_else(|| bad_step("cannot detect a message of zero bytes"))?;
         let region = self.mr(step.mr)?;
         region.range(0, step.len.into())?;
         let mark = region.locate(last as usize);
@@ -30,7 +31,7 @@ impl Hca {
             while self.arena().observe_byte(mark) != number {
                 ensure!(
                     waiting.elapsed() < patience,
-                    timeout(format!("message {round} did not arrive within {patience:?}"))
+                    timeout(format!("message {round} was not received within {patience:?}"))
                 );
                 // The device and its peer may need this processor.
                 thread::yield_now();
@@ -72,7 +73,8 @@ impl Hca {
             match self.take_completion(cq)? {
                 Some((cqe, _)) => {
                     if let Some(syndrome) = cqe.syndrome {
-                        let message = format!("a message ended with syndrome {syndrome:#04x}: {}", cqe.raw);
+                        let message =
+                            format!("a message completed with syndrome {syndrome:#04x}: {}", cqe.raw);
                         return Err(Failure::new(FailureKind::Completion { syndrome }, message).into());
                     }
                 }

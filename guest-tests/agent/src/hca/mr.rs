@@ -54,7 +54,7 @@ impl Region {
     /// Refuses a range that is not inside the region.
     pub(crate) fn range(&self, off: u64, len: u64) -> Result<Range<usize>> {
         let end = off.checked_add(len).filter(|&end| end <= self.len as u64).ok_or_else(|| {
-            bad_step(format!("{len} bytes at {off} are outside the region of {} bytes", self.len))
+            bad_step(format!("{len} bytes at offset {off} are outside the region of {} bytes", self.len))
         })?;
         Ok(usize::try_from(off)?..usize::try_from(end)?)
     }
@@ -175,7 +175,7 @@ impl Hca {
 
     /// Unregisters a region and frees its memory.
     pub(crate) fn destroy_mr(&mut self, mr: MrId) -> Result<()> {
-        let region = self.mrs.remove(&mr).ok_or_else(|| bad_step(format!("no {mr:?}")))?;
+        let region = self.mrs.remove(&mr).ok_or_else(|| bad_step(format!("unknown {mr:?}")))?;
         // What the device refuses to give back is still there.
         let result = self.unregister(&region);
         if result.is_err() {
@@ -186,7 +186,7 @@ impl Hca {
 
     /// The region a step names.
     pub(crate) fn mr(&self, mr: MrId) -> Result<&Region> {
-        self.mrs.get(&mr).ok_or_else(|| bad_step(format!("no {mr:?}")))
+        self.mrs.get(&mr).ok_or_else(|| bad_step(format!("unknown {mr:?}")))
     }
 
     /// Invalidates a region's key and frees what it holds.
@@ -210,7 +210,7 @@ impl Hca {
         };
         ensure!(
             first_byte < page_size && (step.page_offset == 0 || first_byte == step.page_offset as usize),
-            bad_step("page offset and address do not fit each other or the page size")
+            bad_step("page offset, address and page size are inconsistent")
         );
         let len = usize::try_from(step.len)?;
         let count = (first_byte + len).div_ceil(page_size).max(1);

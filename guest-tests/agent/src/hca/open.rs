@@ -249,7 +249,7 @@ impl Hca {
 
     /// Full number of a completion queue.
     pub(super) fn cqn(&self, cq: CqId) -> Result<u32> {
-        Ok(self.cqs.get(&cq).ok_or_else(|| bad_step(format!("no {cq:?}")))?.cqn)
+        Ok(self.cqs.get(&cq).ok_or_else(|| bad_step(format!("unknown {cq:?}")))?.cqn)
     }
 
     /// A new name for an object.
@@ -294,7 +294,7 @@ impl Hca {
                 let count = u32::try_from(runs.len())?;
                 let inbox = layout::map_icm(runs);
                 self.command(Op::MapIcm, table.name_space, count, Inbox::Bytes(&inbox))
-                    .with_context(|| format!("mapping the ICM of the {:?} table", table.table))?;
+                    .with_context(|| format!("cannot map the ICM of the {:?} table", table.table))?;
             }
         }
         let all = |table| 1u32 << log(&icm, table);

@@ -63,7 +63,7 @@ impl WorkQueue {
         let (free, slots) = (self.free(), self.slots);
         let count = u32::try_from(count).ok().filter(|&count| count <= free);
         let count =
-            count.ok_or_else(|| bad_step(format!("more requests than {free} free slots of {slots}")))?;
+            count.ok_or_else(|| bad_step(format!("more requests than free slots ({free} of {slots})")))?;
         let first = self.posted;
         self.posted = first.wrapping_add(count);
         Ok((0..count).map(|i| self.offset(first.wrapping_add(i))).collect())
@@ -76,7 +76,7 @@ impl WorkQueue {
         ensure!(
             wqe == self.offset(self.completed.wrapping_add(distance)) && distance < outstanding,
             mismatch(format!(
-                "completion of a WQE at {wqe:#x}, where none is outstanding ({outstanding} are, from {:#x} on)",
+                "completion of a WQE at {wqe:#x}, which is not outstanding ({outstanding} WQEs are, starting at {:#x})",
                 self.offset(self.completed)
             ))
         );
@@ -122,7 +122,7 @@ impl Qp {
     pub(crate) fn send_wqe(&self, request: &SendRequest) -> Result<SendWqe> {
         let wqe = SendWqe::new(self.fixed.service, request)?;
         let (len, slot) = (wqe.bytes().len(), self.sq.slot_bytes);
-        ensure!(len <= slot as usize, bad_step(format!("a WQE of {len} bytes for slots of {slot}")));
+        ensure!(len <= slot as usize, bad_step(format!("WQE has {len} bytes, slot size is {slot}")));
         Ok(wqe)
     }
 
@@ -290,7 +290,7 @@ impl Hca {
     pub(crate) fn destroy_qp(&mut self, id: QpId) -> Result<()> {
         let qpn = self.qp(id)?.qpn();
         self.reset_qp(id)?;
-        let qp = self.qps.remove(&id).ok_or_else(|| bad_step(format!("no {id:?}")))?;
+        let qp = self.qps.remove(&id).ok_or_else(|| bad_step(format!("unknown {id:?}")))?;
         self.qpns_in_use.remove(&qpn);
         self.qpns.free(qpn & ((1 << self.log_qps()) - 1), 1);
         self.unregister(&qp.sq.ring)?;
@@ -387,12 +387,12 @@ impl Hca {
 
     /// The queue pair a step names.
     pub(crate) fn qp(&self, id: QpId) -> Result<&Qp> {
-        self.qps.get(&id).ok_or_else(|| bad_step(format!("no {id:?}")))
+        self.qps.get(&id).ok_or_else(|| bad_step(format!("unknown {id:?}")))
     }
 
     /// The queue pair a step names, with what posting to it needs.
     pub(crate) fn qp_mut(&mut self, id: QpId) -> Result<(&mut Qp, &Arena, &Device)> {
-        let qp = self.qps.get_mut(&id).ok_or_else(|| bad_step(format!("no {id:?}")))?;
+        let qp = self.qps.get_mut(&id).ok_or_else(|| bad_step(format!("unknown {id:?}")))?;
         Ok((qp, &self.arena, &self.device))
     }
 }

@@ -118,7 +118,7 @@ impl Slots {
             match region.first_other(arena, region.range(from, to - from)?, UNTOUCHED) {
                 None => Ok(()),
                 Some(at) => Err(mismatch(format!(
-                    "message {message}: byte {:#x} of the region, between or behind its pieces, was written",
+                    "message {message}: byte {:#x} of the region was written, but is not in its scatter list",
                     from + at as u64
                 ))),
             }
@@ -162,10 +162,13 @@ impl<'a> Running<'a> {
                 },
             ),
         };
-        ensure!(slots.count > 0, bad_step("a flow needs a slot"));
+        ensure!(slots.count > 0, bad_step("a flow requires a slot"));
         ensure!(
             slots.count == 1 || scatter_fits(&slots) || slots.stride == 0 && !verifies,
-            bad_step(format!("messages of {} bytes do not fit slots {} apart", slots.len, slots.stride))
+            bad_step(format!(
+                "messages of {} bytes do not fit into slots of {} bytes",
+                slots.len, slots.stride
+            ))
         );
         if slots.len > 0 {
             let end = slots.start(slots.count - 1) - slots.off + slots.scatter.span(slots.len);
@@ -367,7 +370,7 @@ impl<'a> Running<'a> {
         if let Some(syndrome) = cqe.syndrome {
             let kind = FailureKind::Completion { syndrome };
             let message =
-                format!("message {} ended with syndrome {syndrome:#04x}: {}", self.completed, cqe.raw);
+                format!("message {} completed with syndrome {syndrome:#04x}: {}", self.completed, cqe.raw);
             return Err(Failure::new(kind, message).into());
         }
         let message = self.completed;
@@ -449,10 +452,7 @@ impl Hca {
         let mut sides = BTreeSet::new();
         for flow in &running {
             cqs.extend(self.qp(flow.qp())?.cqs);
-            ensure!(
-                sides.insert((flow.qpn, flow.is_send())),
-                bad_step("two flows on the same side of a queue pair")
-            );
+            ensure!(sides.insert((flow.qpn, flow.is_send())), bad_step("two flows on the same side of a QP"));
         }
         for (i, flow) in running.iter_mut().enumerate() {
             flow.prepare(self).with_context(|| format!("flow {i}"))?;
@@ -484,10 +484,9 @@ impl Hca {
                 let Some((cqe, in_order)) = self.take_completion(cq)? else { continue };
                 progress = true;
                 idle.found();
-                let flow = places
-                    .get(&(cqe.qpn, cqe.is_send))
-                    .and_then(|&i| running.get_mut(i))
-                    .ok_or_else(|| mismatch(format!("completion that belongs to no flow: {}", cqe.raw)))?;
+                let flow = places.get(&(cqe.qpn, cqe.is_send)).and_then(|&i| running.get_mut(i)).ok_or_else(
+                    || mismatch(format!("completion does not belong to any flow: {}", cqe.raw)),
+                )?;
                 under_way -= flow.under_way();
                 flow.complete(self, &cqe, in_order)
                     .and_then(|()| flow.pump(self))
@@ -505,7 +504,10 @@ impl Hca {
                         format!("{} on QP {:#x} {} of {}", side(f.is_send()), f.qpn, f.completed, f.count())
                     })
                     .collect();
-                return Err(timeout(format!("flows still ran after {patience:?}: {}", states.join(", "))));
+                return Err(timeout(format!(
+                    "flows did not finish within {patience:?}: {}",
+                    states.join(", ")
+                )));
             }
             idle.pause(under_way);
         }

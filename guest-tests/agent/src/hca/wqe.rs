@@ -45,7 +45,7 @@ impl SendWqe {
             bytes.extend(remote.rkey.to_le_bytes());
             bytes.extend([0; 4]);
         } else if !matches!(request.op, SendOp::Send | SendOp::SendImm | SendOp::Raw(_)) {
-            return Err(bad_step(format!("{:?} needs a remote address", request.op)));
+            return Err(bad_step(format!("{:?} requires a remote address", request.op)));
         }
         match request.op {
             SendOp::CmpSwap { compare, swap } => {
@@ -60,14 +60,14 @@ impl SendWqe {
         }
         match (service, &request.datagram) {
             (Service::Ud, Some(datagram)) => bytes.extend(ud_unit(datagram)?),
-            (Service::Ud, None) => return Err(bad_step("a UD message needs a destination")),
-            (_, Some(_)) => return Err(bad_step("only a UD message has a destination of its own")),
+            (Service::Ud, None) => return Err(bad_step("a UD message requires a destination")),
+            (_, Some(_)) => return Err(bad_step("only a UD message can have its own destination")),
             (_, None) => {}
         }
         match &request.data {
             Data::Sges(sges) => sges.iter().for_each(|sge| push_sge(&mut bytes, sge)),
             Data::Inline(payload) => {
-                let len = u32::try_from(payload.len()).map_err(|_| bad_step("inline data too long"))?;
+                let len = u32::try_from(payload.len()).map_err(|_| bad_step("inline data is too long"))?;
                 bytes.extend((len | 1 << 31).to_le_bytes());
                 bytes.extend_from_slice(payload);
                 bytes.resize(bytes.len().next_multiple_of(UNIT), 0);

@@ -39,12 +39,12 @@ impl Arena {
     pub(crate) fn new(device: &Device, len: usize, huge_pages: bool) -> Result<Self> {
         let len = len.next_multiple_of(ALIGN);
         let file = if device.wants_file() {
-            Some(memory_file(len + ALIGN).context("creating a file for the device's memory")?)
+            Some(memory_file(len + ALIGN).context("cannot create a file for the device's memory")?)
         } else {
             None
         };
         let (base, skipped) =
-            reserve(len, huge_pages, file.as_ref()).context("allocating memory for the device")?;
+            reserve(len, huge_pages, file.as_ref()).context("cannot allocate memory for the device")?;
         let pages = Units::new(0..u32::try_from(len / PAGE)?);
         let started = Instant::now();
         let mut arena = Self { base, len, pages, map_time: Duration::ZERO };
@@ -52,7 +52,7 @@ impl Arena {
         let place = file.as_ref().map(|file| (file, skipped as u64));
         device
             .map_dma(vaddr, place, IOVA, len as u64)
-            .with_context(|| format!("mapping {len:#x} bytes for the device"))?;
+            .with_context(|| format!("cannot map {len:#x} bytes for the device"))?;
         arena.map_time = started.elapsed();
         Ok(arena)
     }
@@ -88,7 +88,10 @@ impl Arena {
             .ok()
             .and_then(|count| self.pages.alloc(count, u32::try_from(align).ok()?))
             .ok_or_else(|| {
-                bad_step(format!("no {count} free pages left in the arena of {} MiB", self.len >> 20))
+                bad_step(format!(
+                    "{count} free pages requested, but the arena of {} MiB is full",
+                    self.len >> 20
+                ))
             })?;
         let offset = first as usize * PAGE;
         self.set(offset, 0, count * PAGE);

@@ -15,12 +15,12 @@ const DRIVER: &str = "vfio-pci";
 pub(crate) fn select(device: &DeviceSelector) -> Result<String> {
     match device {
         DeviceSelector::Address(address) => Ok(address.clone()),
-        DeviceSelector::Socket(_) => bail!("a function behind a socket has no PCI address"),
+        DeviceSelector::Socket(_) => bail!("a device behind a socket has no PCI address"),
         DeviceSelector::Ids { vendor, device } => pci::functions()?
             .into_iter()
             .find(|f| (f.vendor, f.device) == (*vendor, *device))
             .map(|f| f.address)
-            .ok_or_else(|| bad_step(format!("no PCI function {vendor:04x}:{device:04x} in this guest"))),
+            .ok_or_else(|| bad_step(format!("this guest has no PCI function {vendor:04x}:{device:04x}"))),
     }
 }
 
@@ -37,10 +37,10 @@ pub(crate) fn bind(device: &DeviceSelector) -> Result<Bound> {
     }
     match driver(&node).as_deref() {
         Some(DRIVER) => {}
-        other => bail!("{address} is bound to {other:?} instead of {DRIVER}; load the module vfio-pci"),
+        other => bail!("{address} is bound to {other:?}, not to {DRIVER}; load the module vfio-pci"),
     }
     let iommu_group = pci::iommu_group(&node)
-        .with_context(|| format!("{address} is in no IOMMU group; enable the guest's IOMMU"))?;
+        .with_context(|| format!("{address} is not in an IOMMU group; enable the guest's IOMMU"))?;
     Ok(Bound { address, iommu_group })
 }
 
@@ -49,5 +49,5 @@ fn driver(node: &Path) -> Option<String> {
 }
 
 fn write(path: &Path, text: &str) -> Result<()> {
-    fs::write(path, text).with_context(|| format!("writing {text:?} to {}", path.display()))
+    fs::write(path, text).with_context(|| format!("cannot write {text:?} to {}", path.display()))
 }

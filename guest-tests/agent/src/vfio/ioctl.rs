@@ -84,10 +84,10 @@ pub(super) struct RegionInfo {
 /// Is this the interface version these layouts belong to, with type1v2?
 pub(super) fn check_container(container: BorrowedFd<'_>) -> io::Result<()> {
     if call(container, GET_API_VERSION, 0)? != 0 {
-        return Err(io::Error::other("unknown vfio interface version"));
+        return Err(io::Error::other("unsupported vfio API version"));
     }
     if call(container, CHECK_EXTENSION, TYPE1V2_IOMMU)? == 0 {
-        return Err(io::Error::other("vfio has no type1v2 IOMMU"));
+        return Err(io::Error::other("vfio does not support the type1v2 IOMMU"));
     }
     Ok(())
 }

@@ -39,19 +39,20 @@ impl Function {
     /// Opens the function, which must be bound to vfio-pci, and lets it master the bus.
     pub(super) fn open(address: &str) -> Result<Self> {
         let group_number = pci::iommu_group(&pci::node(address))
-            .with_context(|| format!("{address} is in no IOMMU group"))?;
+            .with_context(|| format!("{address} is not in an IOMMU group"))?;
         let container = open(Path::new("/dev/vfio/vfio"))?;
-        ioctl::check_container(container.as_fd()).context("reading the version of vfio")?;
+        ioctl::check_container(container.as_fd()).context("cannot read the version of vfio")?;
         let group = open(Path::new(&format!("/dev/vfio/{group_number}")))?;
         ensure!(
-            ioctl::group_is_viable(group.as_fd()).context("reading the status of the IOMMU group")?,
-            "a function of IOMMU group {group_number} has another driver"
+            ioctl::group_is_viable(group.as_fd()).context("cannot read the status of the IOMMU group")?,
+            "IOMMU group {group_number} contains a function that is bound to a different driver"
         );
-        ioctl::attach(group.as_fd(), container.as_fd()).context("attaching the group to the container")?;
-        let file: File = ioctl::device_fd(group.as_fd(), address).context("opening the function")?.into();
+        ioctl::attach(group.as_fd(), container.as_fd())
+            .context("cannot attach the group to the container")?;
+        let file: File = ioctl::device_fd(group.as_fd(), address).context("cannot open the function")?.into();
         let info = |index| {
             ioctl::region_info(file.as_fd(), index)
-                .with_context(|| format!("reading the description of region {index}"))
+                .with_context(|| format!("cannot read the description of region {index}"))
         };
         let regions = [info(0)?, info(2)?, info(CONFIG_REGION)?];
         let mut device = Self {
@@ -69,7 +70,7 @@ impl Function {
         device.write(Bar::Config, COMMAND, &command.to_le_bytes())?;
         let doorbells = device.region(Bar::Two);
         if doorbells.mappable {
-            device.doorbells = Some(Mapping::new(device.file.as_fd(), doorbells).context("mapping BAR2")?);
+            device.doorbells = Some(Mapping::new(device.file.as_fd(), doorbells).context("cannot map BAR2")?);
         }
         Ok(device)
     }
@@ -87,13 +88,13 @@ impl Function {
     /// Reads registers with one access of `into`'s length.
     pub(super) fn read(&self, bar: Bar, offset: u64, into: &mut [u8]) -> Result<()> {
         let at = self.locate(bar, offset, into.len())?;
-        self.file.read_exact_at(into, at).with_context(|| format!("reading {bar:?}+{offset:#x}"))
+        self.file.read_exact_at(into, at).with_context(|| format!("cannot read {bar:?}+{offset:#x}"))
     }
 
     /// Writes registers with one access of `bytes`' length.
     pub(super) fn write(&self, bar: Bar, offset: u64, bytes: &[u8]) -> Result<()> {
         let at = self.locate(bar, offset, bytes.len())?;
-        self.file.write_all_at(bytes, at).with_context(|| format!("writing {bar:?}+{offset:#x}"))
+        self.file.write_all_at(bytes, at).with_context(|| format!("cannot write {bar:?}+{offset:#x}"))
     }
 
     /// Stores a little-endian 32-bit or 64-bit number into BAR2, through the mapping where there is one.
@@ -110,12 +111,13 @@ impl Function {
         let eventfds: Vec<_> = signals.iter().map(Signal::as_fd).collect();
         let count = u32::try_from(eventfds.len())?;
         ioctl::set_irqs(self.file.as_fd(), irqs::EVENTFD | irqs::TRIGGER, 0, count, &eventfds)
-            .with_context(|| format!("enabling {count} vectors"))
+            .with_context(|| format!("cannot enable {count} vectors"))
     }
 
     /// Disables MSI-X.
     pub(super) fn disable_interrupts(&self) -> Result<()> {
-        ioctl::set_irqs(self.file.as_fd(), irqs::NONE | irqs::TRIGGER, 0, 0, &[]).context("disabling MSI-X")
+        ioctl::set_irqs(self.file.as_fd(), irqs::NONE | irqs::TRIGGER, 0, 0, &[])
+            .context("cannot disable MSI-X")
     }
 
     /// vfio-pci has no masks for MSI-X. The table is reached through a mapping of BAR0 (read and write leave it out),
@@ -124,9 +126,11 @@ impl Function {
         let msix = self.msix()?;
         match mask {
             Mask::Entry(vector) => {
-                let at =
-                    msix.vector_control(vector).ok_or_else(|| bad_step(format!("no vector {vector}")))?;
-                let bar = Mapping::new(self.file.as_fd(), self.region(Bar::Zero)).context("mapping BAR0")?;
+                let at = msix
+                    .vector_control(vector)
+                    .ok_or_else(|| bad_step(format!("unknown vector {vector}")))?;
+                let bar =
+                    Mapping::new(self.file.as_fd(), self.region(Bar::Zero)).context("cannot map BAR0")?;
                 bar.store(at, Doorbell::Word(masked.into()))
             }
             Mask::Function => {
@@ -137,7 +141,7 @@ impl Function {
                 let control = others | if masked { Msix::FUNCTION_MASK } else { 0 };
                 Ok(config.write_all_at(&control.to_le_bytes(), msix.control)?)
             }
-            Mask::Vmm(_) => Err(bad_step("this program is not the VMM")),
+            Mask::Vmm(_) => Err(bad_step("only the VMM can do this")),
         }
     }
 
@@ -226,5 +230,9 @@ impl Drop for Mapping {
 }
 
 fn open(path: &Path) -> Result<File> {
-    File::options().read(true).write(true).open(path).with_context(|| format!("opening {}", path.display()))
+    File::options()
+        .read(true)
+        .write(true)
+        .open(path)
+        .with_context(|| format!("cannot open {}", path.display()))
 }

@@ -34,7 +34,7 @@ impl std::fmt::Debug for Function {
 impl Function {
     /// Connects and lets the function master the bus.
     pub(super) fn open(path: &Path) -> Result<Self> {
-        let client = Client::new(path).with_context(|| format!("connecting to {}", path.display()))?;
+        let client = Client::new(path).with_context(|| format!("cannot connect to {}", path.display()))?;
         let size = |bar| client.region(number(bar)).map_or(0, |region| region.size);
         let sizes = [size(Bar::Zero), size(Bar::Two), size(Bar::Config)];
         let function = Self { client: Mutex::new(client), sizes };
@@ -49,7 +49,7 @@ impl Function {
     }
 
     pub(super) fn map_dma(&self, file: Option<(&File, u64)>, iova: u64, len: u64) -> Result<()> {
-        let (file, offset) = file.context("only memory of a file can be mapped over a socket")?;
+        let (file, offset) = file.context("only file-backed memory can be mapped over a socket")?;
         Ok(self.client().dma_map(offset, iova, len, file.as_raw_fd())?)
     }
 
@@ -90,7 +90,7 @@ impl Function {
         match mask {
             Mask::Entry(vector) => {
                 let at = self.msix()?.vector_control(vector);
-                let at = at.ok_or_else(|| bad_step(format!("no vector {vector}")))?;
+                let at = at.ok_or_else(|| bad_step(format!("unknown vector {vector}")))?;
                 self.write(Bar::Zero, at, &u32::from(masked).to_le_bytes())
             }
             Mask::Function => self.set_control(Msix::FUNCTION_MASK, masked),

@@ -150,7 +150,7 @@ pub fn parse_header(header: [u8; HEADER]) -> Result<(u8, usize), BadFrame> {
         .ok()
         .filter(|len| *len <= MAX_PAYLOAD)
         .map(|len| (kind, len))
-        .ok_or_else(|| BadFrame(format!("a frame of kind {kind} with {len} bytes")))
+        .ok_or_else(|| BadFrame(format!("frame of kind {kind} has an invalid length of {len} bytes")))
 }
 
 impl Frame for ToGuest {

@@ -45,7 +45,7 @@ impl<'de, B: TryFrom<Vec<u8>>> Deserialize<'de> for Hex<B> {
         let bytes =
             parse(&text).ok_or_else(|| D::Error::custom("expected an even number of hexadecimal digits"))?;
         let len = bytes.len();
-        B::try_from(bytes).map(Self).map_err(|_| D::Error::invalid_length(len, &"another number of bytes"))
+        B::try_from(bytes).map(Self).map_err(|_| D::Error::invalid_length(len, &"unexpected number of bytes"))
     }
 }
 

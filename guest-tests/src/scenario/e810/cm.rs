@@ -61,7 +61,7 @@ pub(in super::super) async fn run(lab: &Lab, report: &mut Report, extent: Extent
                     OverIpv6::Unknown if network.is_ipv6() => {}
                     OverIpv6::Refused(reason) if network.is_ipv6() => {
                         let case = bench.refuse(program, network, server, reason);
-                        report.case(&format!("{name}: the kernel refuses"), &hint, case).await?;
+                        report.case(&format!("{name}: the kernel rejects it"), &hint, case).await?;
                     }
                     _ => {
                         let case = bench.connect(program, network, (client, server));
@@ -72,6 +72,6 @@ pub(in super::super) async fn run(lab: &Lab, report: &mut Report, extent: Extent
         }
     }
     bench.capture(false).await?;
-    report.case("no kernel warned of anything", &hint, bench.no_warnings()).await?;
-    report.case("the daemons end with success on SIGTERM", &hint, bench.stop()).await
+    report.case("no kernel warnings", &hint, bench.no_warnings()).await?;
+    report.case("the daemons exit cleanly on SIGTERM", &hint, bench.stop()).await
 }

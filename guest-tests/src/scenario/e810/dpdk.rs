@@ -32,8 +32,8 @@ const FILE_MIB: u64 = 32;
 /// TCP with segmentation at its senders, and UDP, either way.
 const STREAMS: &[(&str, Streams)] = &[
     ("TCP", stream(Protocol::Tcp, 1, false, false)),
-    ("TCP by IPv6 back", stream(Protocol::Tcp, 1, true, true)),
-    ("8 streams of UDP", stream(Protocol::Udp, 8, false, false)),
+    ("TCP over IPv6, reverse", stream(Protocol::Tcp, 1, true, true)),
+    ("8 UDP streams", stream(Protocol::Udp, 8, false, false)),
 ];
 
 /// What `net_ice` does that the interface does not foresee.
@@ -55,18 +55,18 @@ pub(in super::super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> 
         .await?;
     let Bench { a, b, .. } = &mut bench;
     let address = b.address(0);
-    report.case("ping by IPv4", &hint, ping::some_sizes(a, &address.ipv4, Wire::Good)).await?;
-    report.case("ping by IPv6", &hint, ping::some_sizes(a, &address.ipv6, Wire::Good)).await?;
+    report.case("ping over IPv4", &hint, ping::some_sizes(a, &address.ipv4, Wire::Good)).await?;
+    report.case("ping over IPv6", &hint, ping::some_sizes(a, &address.ipv6, Wire::Good)).await?;
     for &(name, streams) in STREAMS {
         report.case(name, &hint, streams.arrive(a, b, 0, Wire::Good)).await?;
     }
     report.case("VLANs 1 and 4094", &hint, vlan::customer(a, b, Wire::Good)).await?;
     let checksum = content::make_of(a, 30, FILE_MIB).await?;
     let file = content::send(a, b, &checksum, Wire::Good);
-    report.case_within(content::limit(Wire::Good), "a file, its content checked", &hint, file).await?;
-    report.case("testpmd ends", &hint, bench.end_forwarder()).await?;
-    report.case("no kernel warned of anything", &hint, bench.no_warnings()).await?;
-    report.case("the daemons end with success on SIGTERM", &hint, bench.stop()).await
+    report.case_within(content::limit(Wire::Good), "a file with verified content", &hint, file).await?;
+    report.case("testpmd exits", &hint, bench.end_forwarder()).await?;
+    report.case("no kernel warnings", &hint, bench.no_warnings()).await?;
+    report.case("the daemons exit cleanly on SIGTERM", &hint, bench.stop()).await
 }
 
 /// Two guests with Linux's driver, and the one between them.
@@ -120,7 +120,7 @@ impl Bench {
             Err(error) => {
                 signal(vm, testpmd, libc::SIGKILL).await?;
                 let end = wait(vm, testpmd, END_TIMEOUT).await?;
-                Err(error.context(format!("testpmd said:\n{}{}", end.stdout, end.stderr)))
+                Err(error.context(format!("testpmd printed:\n{}{}", end.stdout, end.stderr)))
             }
         }
     }

@@ -57,28 +57,34 @@ pub(in super::super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> 
     report.case("both ports are active", &hint, pair.start()).await?;
     pair.capture(true).await?;
     report.case("a WRITE with a wrong key", &hint, wrong_key(&mut pair)).await?;
-    report.case("requests posted after the failure", &hint, posted_afterwards(&mut pair)).await?;
+    report.case("requests posted after a failure are flushed", &hint, posted_afterwards(&mut pair)).await?;
     report.case("a WRITE beyond the region", &hint, out_of_bounds(&mut pair)).await?;
-    report.case("a SEND from memory with a wrong key", &hint, wrong_local_key(&mut pair)).await?;
-    report.case("a SEND longer than the receive", &hint, too_long(&mut pair)).await?;
-    report.case("no receive, RNR retries exhausted", &hint, receiver_not_ready(&mut pair)).await?;
-    report.case("the peer's queue pair is gone", &hint, peer_gone(&mut pair)).await?;
-    report.case("more completions than the queue has room for", &hint, overrun(&mut pair)).await?;
+    report.case("a SEND with a wrong L_Key", &hint, wrong_local_key(&mut pair)).await?;
+    report.case("a SEND longer than the receive request", &hint, too_long(&mut pair)).await?;
+    report.case("no receive request, RNR retries exhausted", &hint, receiver_not_ready(&mut pair)).await?;
+    report.case("the peer's QP does not exist", &hint, peer_gone(&mut pair)).await?;
+    report.case("CQ overflow", &hint, overrun(&mut pair)).await?;
     // What follows moves half a gigabyte each.
     pair.capture(false).await?;
-    report.case("the peer deregisters in mid-traffic", &hint, target_deregistered(&mut pair)).await?;
-    report.case("the owner deregisters in mid-traffic", &hint, source_deregistered(&mut pair)).await?;
+    report
+        .case("the peer deregisters its region during traffic", &hint, target_deregistered(&mut pair))
+        .await?;
+    report
+        .case("the sender deregisters its region during traffic", &hint, source_deregistered(&mut pair))
+        .await?;
     if is_old(&mut pair).await? {
-        report.case("the peer takes a window back in mid-traffic", &hint, window_unbound(&mut pair)).await?;
+        report
+            .case("the peer invalidates a memory window during traffic", &hint, window_unbound(&mut pair))
+            .await?;
     }
-    report.case("kill -9 of the server in mid-traffic", &hint, server_killed(&mut pair)).await?;
-    report.case("kill -9 of the client in mid-traffic", &hint, client_killed(&mut pair)).await?;
-    report.case("both serve as before", &hint, still_works(&mut pair)).await?;
-    report.case("the interface goes down and up in mid-traffic", &hint, interface_down(&mut pair)).await?;
-    report.case("the function is reset in mid-traffic", &hint, function_reset(&mut pair)).await?;
-    report.case("the drivers are unloaded in mid-traffic", &hint, unloaded(&mut pair)).await?;
-    report.case("the peer's guest dies", &hint, guest_dies(&mut pair)).await?;
-    report.case("the daemons end with success on SIGTERM", &hint, pair.stop()).await
+    report.case("kill -9 of the server during traffic", &hint, server_killed(&mut pair)).await?;
+    report.case("kill -9 of the client during traffic", &hint, client_killed(&mut pair)).await?;
+    report.case("both devices still work", &hint, still_works(&mut pair)).await?;
+    report.case("the interface goes down and up during traffic", &hint, interface_down(&mut pair)).await?;
+    report.case("function-level reset during traffic", &hint, function_reset(&mut pair)).await?;
+    report.case("the drivers are unloaded during traffic", &hint, unloaded(&mut pair)).await?;
+    report.case("the peer's guest is killed", &hint, guest_dies(&mut pair)).await?;
+    report.case("the daemons exit cleanly on SIGTERM", &hint, pair.stop()).await
 }
 
 impl Pair {
@@ -345,7 +351,7 @@ async fn received(pair: &Pair) -> Result<u64> {
 async fn server_killed(pair: &mut Pair) -> Result<()> {
     let [server, client] = traffic(pair).await?;
     tools::stop(&mut pair.b.vm, server).await?;
-    let end = tools::wait(&mut pair.a.vm, client, LIMIT).await.context("the client did not end")?;
+    let end = tools::wait(&mut pair.a.vm, client, LIMIT).await.context("the client did not exit")?;
     let text = format!("{}{}", end.stdout, end.stderr);
     ensure!(
         end.status != ExitStatus::Code(0) && text.contains("Failed status 12"),
@@ -359,12 +365,8 @@ async fn server_killed(pair: &mut Pair) -> Result<()> {
 async fn client_killed(pair: &mut Pair) -> Result<()> {
     let [server, client] = traffic(pair).await?;
     tools::stop(&mut pair.a.vm, client).await?;
-    let end = tools::wait(&mut pair.b.vm, server, LIMIT).await.context("the server did not end")?;
-    ensure!(
-        end.status != ExitStatus::Code(0),
-        "the server ended with success, expected a failure: {}",
-        end.stdout
-    );
+    let end = tools::wait(&mut pair.b.vm, server, LIMIT).await.context("the server did not exit")?;
+    ensure!(end.status != ExitStatus::Code(0), "the server succeeded, expected a failure: {}", end.stdout);
     pair.tell(&[], &[]).await
 }
 

@@ -36,10 +36,10 @@ const END: u32 = 99;
 /// What b lets in while it wants what it wants, which of all frames that a sends.
 const CASES: &[(&str, Option<&str>, &[u32])] = &[
     ("nothing else", None, &[TO_IT, TO_EVERYBODY]),
-    ("a group", Some("group"), &[TO_IT, TO_EVERYBODY, TO_GROUP]),
+    ("one group", Some("group"), &[TO_IT, TO_EVERYBODY, TO_GROUP]),
     ("all groups", Some("all_groups"), &[TO_IT, TO_EVERYBODY, TO_GROUP, TO_OTHER_GROUP]),
     ("everything", Some("promiscuous"), &[TO_IT, TO_EVERYBODY, TO_GROUP, TO_OTHER_GROUP, TO_NOBODY]),
-    ("nothing else again", None, &[TO_IT, TO_EVERYBODY]),
+    ("nothing else, again", None, &[TO_IT, TO_EVERYBODY]),
 ];
 
 /// Frames of every kind, under every wish.
@@ -75,11 +75,14 @@ async fn all(a: &mut Station, sender: LineProgram, b: &mut Station, receiver: Li
             sender.ask::<()>(LIMIT, &mut a.vm, "send", json!({ "frames": frames })).await?;
             let until = json!({ "until": END, "seconds": ARRIVAL_SECONDS });
             let marks = receiver.ask::<Vec<u32>>(LIMIT, &mut b.vm, "marks", until).await;
-            let marks = marks.with_context(|| format!("receivers of {name}"))?;
+            let marks = marks.with_context(|| format!("receive filter: {name}"))?;
             if marks == expected {
                 break;
             }
-            ensure!(Instant::now() < deadline, "receivers of {name} got {marks:?}, expected {expected:?}");
+            ensure!(
+                Instant::now() < deadline,
+                "receivers of {name} received {marks:?}, expected {expected:?}"
+            );
         }
         if kind.is_some() {
             receiver.ask::<()>(LIMIT, &mut b.vm, "member", member(false)).await?;

@@ -32,7 +32,7 @@ async fn interrupts(vm: &mut Vm, device: &str) -> Result<Vec<u64>> {
     for queue in 0..CPUS {
         let name = format!("ice-{device}-TxRx-{queue}");
         let line = text.lines().find(|line| line.trim_end().ends_with(&name));
-        let line = line.with_context(|| format!("no {name} in\n{text}"))?;
+        let line = line.with_context(|| format!("{name} is missing in\n{text}"))?;
         // Number, then a count for each processor.
         counts.push(line.split_whitespace().skip(1).map_while(|word| word.parse::<u64>().ok()).sum());
     }
@@ -84,12 +84,12 @@ pub(super) async fn counted(station: &mut Station) -> Result<()> {
     let links = station.vm.run(&["ip", "-j", "-s", "link", "show", &device]).await?;
     let links: Value = serde_json::from_str(&links)?;
     let nic_count = |names: &[&str]| -> Result<u64> {
-        let of = |name: &&str| nic.get(*name).with_context(|| format!("no {name} in {nic:#?}"));
+        let of = |name: &&str| nic.get(*name).with_context(|| format!("{name} is missing in {nic:#?}"));
         names.iter().map(of).sum()
     };
     let kernel_count = |place: &str| {
         let value = links.pointer(&format!("/0/stats64/{place}")).and_then(Value::as_u64);
-        value.with_context(|| format!("no {place} in {links}"))
+        value.with_context(|| format!("{place} is missing in {links}"))
     };
     // Frames of the wire: what the kernel hands over as one may be cut into several, never the other way round, and
     // what the wire brings is merged after it was counted.

@@ -76,10 +76,10 @@ pub(in super::super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> 
         roce::start(&mut pair.server).await
     };
     report.case("both ports are active", &hint, start).await?;
-    let name = format!("{NEIGHBOURS} neighbours are known to the device");
+    let name = format!("the device has {NEIGHBOURS} neighbours");
     report.case_within(LIMIT, &name, &hint, neighbours(&mut pair.client)).await?;
     let name = format!(
-        "with {} GiB registered, {CONTROLLERS} NVMe controllers have {CPUS} queues each, and their data comes over",
+        "with {} GiB registered, {CONTROLLERS} NVMe controllers with {CPUS} queues each transfer data",
         (REGIONS * REGION_MIB) >> 10
     );
     report.case_within(LIMIT * 2, &name, &hint, everything(&mut pair)).await?;
@@ -90,7 +90,7 @@ pub(in super::super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> 
         pair.client.stop().await?;
         pair.server.stop().await
     };
-    report.case("nobody warned, and the daemons end with success on SIGTERM", &hint, stop).await
+    report.case("no kernel warnings, and the daemons exit cleanly on SIGTERM", &hint, stop).await
 }
 
 /// Entries of the kernel's neighbour cache, all of which `irdma` programs into the device.
@@ -156,7 +156,10 @@ async fn nvme(pair: &mut Pair) -> Result<()> {
         let wrote = pair.client.within(LIMIT, &write).await?;
         let there = format!("head -c {CONTENT_MIB}M /dev/shm/disk{disk} | md5sum");
         let found = pair.server.within(LIMIT, &there).await?;
-        ensure!(wrote == found, "controller {controller} wrote {wrote}, and its disk has {found}");
+        ensure!(
+            wrote == found,
+            "controller {controller} wrote data with checksum {wrote}, its disk contains {found}"
+        );
     }
     pair.client.within(LIMIT, "nvme disconnect-all").await.map(drop)
 }

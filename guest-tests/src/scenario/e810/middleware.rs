@@ -88,20 +88,20 @@ pub(in super::super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> 
         report.case(&name, &hint, ucx(&mut a, &mut b, Gid::V4, &test)).await?;
     }
     for test in PROTOCOL {
-        let name = format!("ucx_perftest {test}, by ud_verbs");
+        let name = format!("ucx_perftest {test} over ud_verbs");
         report.case(&name, &hint, ucx(&mut a, &mut b, Gid::V4, test)).await?;
     }
     let test = "-t tag_bw -s 65536 -n 50";
     report.case("ucx_perftest over IPv6", &hint, ucx(&mut a, &mut b, Gid::V6, test)).await?;
-    report.case("UCX finds no rc_verbs", &hint, no_rc(&mut a)).await?;
+    report.case("UCX does not offer rc_verbs", &hint, no_rc(&mut a)).await?;
     for &(provider, endpoint, largest) in FABRIC {
-        let name = format!("fi_pingpong -p {provider} -e {endpoint} to {largest}, content checked");
+        let name = format!("fi_pingpong -p {provider} -e {endpoint} up to {largest}, verified content");
         report.case(&name, &hint, fi_pingpong(&mut a, &mut b, provider, endpoint, largest)).await?;
     }
     report.case("remote shells for Open MPI", &hint, prepare(&mut a, &mut b)).await?;
     let shell = spawn_shell(&mut b).await?;
     for &(name, arguments) in MPI {
-        let name = format!("Open MPI over {name}: ring and all-to-all of {} ranks", 2 * RANKS);
+        let name = format!("Open MPI over {name}: ring and all-to-all with {} ranks", 2 * RANKS);
         report.case(&name, &hint, exchange(&mut a, arguments)).await?;
     }
     stop(&mut b.vm, shell).await?;
@@ -109,12 +109,12 @@ pub(in super::super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> 
         a.no_warnings().await?;
         b.no_warnings().await
     };
-    report.case("no kernel warned of anything", &hint, ends).await?;
+    report.case("no kernel warnings", &hint, ends).await?;
     let ends = async {
         a.stop().await?;
         b.stop().await
     };
-    report.case("the daemons end with success on SIGTERM", &hint, ends).await
+    report.case("the daemons exit cleanly on SIGTERM", &hint, ends).await
 }
 
 /// Runs `ucx_perftest` on both sides, whose datagrams go by this GID.
@@ -216,11 +216,11 @@ async fn exchange(a: &mut Station, arguments: &str) -> Result<()> {
     );
     let end = a.vm.program(LIMIT, &line).await?;
     let printed = format!("{}{}", end.stdout, end.stderr);
-    ensure!(end.status == ExitStatus::Code(0), "{line} ended with {:?}: {printed}", end.status);
+    ensure!(end.status == ExitStatus::Code(0), "{line} failed with {:?}: {printed}", end.status);
     for rank in 0..ranks {
         let guest = if rank < RANKS { "a" } else { "b" };
         let said = format!("rank {rank} of {ranks} on {guest} received everything as sent");
-        ensure!(end.stdout.contains(&said), "no {said:?}: {printed}");
+        ensure!(end.stdout.contains(&said), "{said:?} is missing in the output: {printed}");
     }
     Ok(())
 }

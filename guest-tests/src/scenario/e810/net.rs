@@ -52,15 +52,15 @@ const LOSS: &[[&str; 6]] = &[
 /// TCP and UDP, one stream and eight, either way.
 const STREAMS: &[(&str, Streams)] = &[
     ("TCP", stream(Protocol::Tcp, 1, false, false)),
-    ("TCP back", stream(Protocol::Tcp, 1, true, false)),
-    ("TCP by IPv6", stream(Protocol::Tcp, 1, false, true)),
-    ("TCP by IPv6 back", stream(Protocol::Tcp, 1, true, true)),
-    ("8 streams of TCP", stream(Protocol::Tcp, 8, false, false)),
-    ("8 streams of TCP back", stream(Protocol::Tcp, 8, true, false)),
+    ("TCP, reverse", stream(Protocol::Tcp, 1, true, false)),
+    ("TCP over IPv6", stream(Protocol::Tcp, 1, false, true)),
+    ("TCP over IPv6, reverse", stream(Protocol::Tcp, 1, true, true)),
+    ("8 TCP streams", stream(Protocol::Tcp, 8, false, false)),
+    ("8 TCP streams, reverse", stream(Protocol::Tcp, 8, true, false)),
     ("UDP", stream(Protocol::Udp, 1, false, false)),
-    ("UDP by IPv6 back", stream(Protocol::Udp, 1, true, true)),
-    ("8 streams of UDP", stream(Protocol::Udp, 8, false, false)),
-    ("8 streams of UDP back", stream(Protocol::Udp, 8, true, false)),
+    ("UDP over IPv6, reverse", stream(Protocol::Udp, 1, true, true)),
+    ("8 UDP streams", stream(Protocol::Udp, 8, false, false)),
+    ("8 UDP streams, reverse", stream(Protocol::Udp, 8, true, false)),
 ];
 
 const fn stream(protocol: Protocol, count: u32, back: bool, ipv6: bool) -> Streams {
@@ -92,8 +92,8 @@ pub(in super::super) async fn run(lab: &Lab, report: &mut Report, extent: Extent
     if extent == Extent::Good {
         bench.queues(report, &hint).await?;
     }
-    report.case("no kernel warned of anything", &hint, bench.no_warnings()).await?;
-    report.case("the daemons end with success on SIGTERM", &hint, bench.stop()).await
+    report.case("no kernel warnings", &hint, bench.no_warnings()).await?;
+    report.case("the daemons exit cleanly on SIGTERM", &hint, bench.stop()).await
 }
 
 impl Bench {
@@ -133,10 +133,10 @@ impl Bench {
         self.files(report, Wire::Lossy, hint).await?;
         let (lost, of) = (loss.hits(self.daemon()?).await?, loss.matched(self.daemon()?).await?);
         let case = async {
-            ensure!(lost > 1000 && of > lost, "{lost} of {of} frames were lost");
+            ensure!(lost > 1000 && of > lost, "{lost} of {of} frames were dropped");
             Ok(())
         };
-        report.case("the wire did lose frames", hint, case).await?;
+        report.case("the link dropped frames", hint, case).await?;
         loss.clear(self.daemon()?).await
     }
 
@@ -144,9 +144,9 @@ impl Bench {
     async fn queues(&mut self, report: &mut Report, hint: &str) -> Result<()> {
         let Self { a, peers } = self;
         let Some((_, b)) = peers.first_mut() else { return Ok(()) };
-        report.case("flows are spread over the queues, there", hint, flows::spread(a, b)).await?;
-        report.case("flows are spread over the queues, back", hint, flows::spread(b, a)).await?;
-        report.case("NIC and kernel have counted the same", hint, flows::counted(a)).await
+        report.case("flows are spread over the queues", hint, flows::spread(a, b)).await?;
+        report.case("flows are spread over the queues, reverse", hint, flows::spread(b, a)).await?;
+        report.case("NIC and kernel counters match", hint, flows::counted(a)).await
     }
 
     /// All cells with all peers on one kind of wire.
@@ -156,10 +156,10 @@ impl Bench {
             let name = |what: &str| format!("{what}, {kind}");
             let address = b.address(0);
             let pings = ping::all_sizes(a, &address.ipv4, wire);
-            report.case(&name("ping by IPv4"), hint, pings).await?;
+            report.case(&name("ping over IPv4"), hint, pings).await?;
             let pings = ping::all_sizes(a, &address.ipv6, wire);
-            report.case(&name("ping by IPv6"), hint, pings).await?;
-            report.case(&name("marks of congestion"), hint, ping::congestion_marks(a, b, wire)).await?;
+            report.case(&name("ping over IPv6"), hint, pings).await?;
+            report.case(&name("congestion marks"), hint, ping::congestion_marks(a, b, wire)).await?;
             for &mtu in jumbo::MTUS {
                 report.case(&name(&format!("MTU {mtu}")), hint, jumbo::mtu(a, b, mtu, wire)).await?;
             }
@@ -167,18 +167,18 @@ impl Bench {
                 report.case(&name(what), hint, streams.arrive(a, b, 0, wire)).await?;
             }
             report.case(&name("VLANs 1 and 4094"), hint, vlan::customer(a, b, wire)).await?;
-            report.case(&name("802.1ad, and a VLAN inside"), hint, vlan::service(a, b, wire)).await?;
+            report.case(&name("802.1ad with an inner VLAN"), hint, vlan::service(a, b, wire)).await?;
             if wire == Wire::Good {
-                report.case(&name("what is let in, there"), hint, filter::let_in(a, b)).await?;
-                report.case(&name("what is let in, back"), hint, filter::let_in(b, a)).await?;
+                report.case(&name("receive filters"), hint, filter::let_in(a, b)).await?;
+                report.case(&name("receive filters, reverse"), hint, filter::let_in(b, a)).await?;
             }
-            report.case(&name("macvlan, there"), hint, bridge::macvlan(a, b, wire)).await?;
-            report.case(&name("macvlan, back"), hint, bridge::macvlan(b, a, wire)).await?;
-            report.case(&name("bridge, there"), hint, bridge::bridge(a, b, wire)).await?;
-            report.case(&name("bridge, back"), hint, bridge::bridge(b, a, wire)).await?;
+            report.case(&name("macvlan"), hint, bridge::macvlan(a, b, wire)).await?;
+            report.case(&name("macvlan, reverse"), hint, bridge::macvlan(b, a, wire)).await?;
+            report.case(&name("bridge"), hint, bridge::bridge(a, b, wire)).await?;
+            report.case(&name("bridge, reverse"), hint, bridge::bridge(b, a, wire)).await?;
         }
         let members: Vec<_> = peers.iter().map(|(_, peer)| peer.address(0)).collect();
-        report.case("a group answers", hint, ping::group(a, &members, wire)).await?;
+        report.case("a multicast group responds", hint, ping::group(a, &members, wire)).await?;
         Ok(())
     }
 
@@ -187,7 +187,7 @@ impl Bench {
         let Self { a, peers, .. } = self;
         let checksum = content::make(a, 12).await?;
         for (kind, b) in peers {
-            let name = format!("a file of 256 MiB, {kind}");
+            let name = format!("a 256 MiB file, {kind}");
             let send = content::send(a, b, &checksum, wire);
             report.case_within(content::limit(wire), &name, hint, send).await?;
         }

@@ -53,7 +53,7 @@ impl Package {
         let end = vm.call_within(LIMIT + ANSWER_MARGIN, step).await?;
         ensure!(
             end.status == agent::wire::ExitStatus::Code(0),
-            "{commands} ended with {:?}: {}",
+            "{commands} failed with {:?}: {}",
             end.status,
             end.stderr
         );
@@ -84,7 +84,7 @@ impl Package {
 pub(super) async fn debian_disk(lab: &Lab) -> std::result::Result<std::path::PathBuf, Skip> {
     lab.debian_ddp()
         .await
-        .context("Debian's package is not free, and the archive does not have it")
+        .context("the archive does not contain Debian's package, which is non-free")
         .map_err(|error| Skip(format!("{error:#}").lines().next().unwrap_or_default().to_owned()))
 }
 

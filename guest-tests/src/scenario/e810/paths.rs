@@ -38,31 +38,31 @@ pub(in super::super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> 
     for (name, network, ipv6) in gids::CASES {
         for program in gids::PROGRAMS {
             let case = gids::ping_pong(a, b, program, *network, *ipv6);
-            report.case(&format!("{program} by the GID of {name}"), &hint, case).await?;
+            report.case(&format!("{program} with the GID of {name}"), &hint, case).await?;
         }
     }
-    report.case("a datagram to a group of IPv6", &hint, groups::datagram(a, b)).await?;
-    report.case("and one in the other direction", &hint, groups::datagram(b, a)).await?;
+    report.case("a datagram to an IPv6 multicast group", &hint, groups::datagram(a, b)).await?;
+    report.case("a datagram to an IPv6 multicast group, reverse", &hint, groups::datagram(b, a)).await?;
     let wire = Wire(&run);
-    report.case("class and priority of a connection", &hint, wire.class_of_connection(a, b)).await?;
-    report.case("class and priority of datagrams", &hint, wire.class_of_datagrams(a, b)).await?;
-    report.case("each flow has a port of its own", &hint, wire.ports_of_flows(a, b)).await?;
+    report.case("traffic class and priority of a connection", &hint, wire.class_of_connection(a, b)).await?;
+    report.case("traffic class and priority of datagrams", &hint, wire.class_of_datagrams(a, b)).await?;
+    report.case("each flow has its own UDP source port", &hint, wire.ports_of_flows(a, b)).await?;
     for &(name, change) in Change::ALL {
         report.case(name, &hint, change.happen(a, b)).await?;
     }
-    report.case("a link that is down for long fails the connection", &hint, changes::given_up(a, b)).await?;
-    report.case("the driver goes under a connection", &hint, changes::driver_goes(a, b)).await?;
-    report.case("RoCE and what the NIC carries, at once", &hint, traffic::beside_nic(a, b)).await?;
+    report.case("a connection fails if the link stays down", &hint, changes::given_up(a, b)).await?;
+    report.case("the driver is unloaded during a connection", &hint, changes::driver_goes(a, b)).await?;
+    report.case("RoCE together with NIC traffic", &hint, traffic::beside_nic(a, b)).await?;
     let ends = async {
         a.no_warnings().await?;
         b.no_warnings().await
     };
-    report.case("no kernel warned of anything", &hint, ends).await?;
+    report.case("no kernel warnings", &hint, ends).await?;
     let ends = async {
         stations.0.stop().await?;
         stations.1.stop().await
     };
-    report.case("the daemons end with success on SIGTERM", &hint, ends).await
+    report.case("the daemons exit cleanly on SIGTERM", &hint, ends).await
 }
 
 /// Gives a station addresses in the second network and in the VLAN.

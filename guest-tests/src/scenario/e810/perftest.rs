@@ -110,8 +110,8 @@ pub(in super::super) async fn run(lab: &Lab, report: &mut Report, extent: Extent
         let device = if perftest::is_by_cm(case) { &by_address } else { &by_gid };
         report.case(case, &hint, perftest::complete(&mut bench.ends(), case, sizes, device)).await?;
     }
-    report.case("no kernel warned of anything", &hint, bench.no_warnings()).await?;
-    report.case("the daemons end with success on SIGTERM", &hint, bench.stop()).await
+    report.case("no kernel warnings", &hint, bench.no_warnings()).await?;
+    report.case("the daemons exit cleanly on SIGTERM", &hint, bench.stop()).await
 }
 
 impl Bench {

@@ -42,7 +42,7 @@ async fn sizes(from: &mut Station, address: &str, sizes: &[u32], wire: Wire) -> 
         let least = if wire == Wire::Good { count } else { least_of(count, size) };
         ensure!(
             answered >= least && answered <= count,
-            "{size} bytes: {answered} of {count} requests were answered: {part}"
+            "{size} bytes: {answered} of {count} requests received a reply: {part}"
         );
     }
     Ok(())
@@ -55,7 +55,7 @@ pub(super) async fn one_size(from: &mut Station, address: &str, size: u32, wire:
     let text = from.sh(&line).await?;
     let answered = received(&text).with_context(|| text.clone())?;
     let least = if wire == Wire::Good { count } else { least_of(count, 0) };
-    ensure!(answered >= least, "{size} bytes: {answered} of {count} requests were answered: {text}");
+    ensure!(answered >= least, "{size} bytes: {answered} of {count} requests received a reply: {text}");
     Ok(())
 }
 
@@ -73,7 +73,7 @@ pub(super) async fn group(from: &mut Station, members: &[Address], wire: Wire) -
     let text = from.sh(&ping("224.0.0.1")).await?;
     for member in members {
         let from_it = format!("from {}:", member.ipv4);
-        ensure!(text.contains(&from_it), "no answer {from_it} in {text}");
+        ensure!(text.contains(&from_it), "no reply {from_it} in {text}");
     }
     // Answers to a link-local group come from link-local addresses.
     let text = from.sh(&ping("ff02::1")).await?;
@@ -85,7 +85,7 @@ pub(super) async fn group(from: &mut Station, members: &[Address], wire: Wire) -
     answering.sort_unstable();
     answering.dedup();
     // The sender is a member too.
-    ensure!(answering.len() == members.len() + 1, "{answering:?} answered: {text}");
+    ensure!(answering.len() == members.len() + 1, "{answering:?} replied: {text}");
     Ok(())
 }
 
@@ -116,7 +116,7 @@ async fn counted(station: &mut Station, counter: &str) -> Result<u64> {
     let mut lines = text.lines().map(str::split_whitespace);
     let (names, values) = (lines.next().context("no names")?, lines.next().context("no values")?);
     let value = names.zip(values).find_map(|(name, value)| (name == counter).then_some(value));
-    Ok(value.with_context(|| format!("no {counter} in {text}"))?.parse()?)
+    Ok(value.with_context(|| format!("{counter} is missing in {text}"))?.parse()?)
 }
 
 /// Of so many requests of this size, what is answered in all but one of a million runs where a hundredth of the frames

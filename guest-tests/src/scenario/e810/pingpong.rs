@@ -63,7 +63,7 @@ pub(in super::super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> 
     a.capture(true).await?;
     b.capture(true).await?;
     cases(report, &hint, (&mut a, &mut b), CASES).await?;
-    report.case("counters tell what was sent and received", &hint, statistics(&mut a, &mut b)).await?;
+    report.case("counters match the traffic", &hint, statistics(&mut a, &mut b)).await?;
     roce::jumbo([&mut a, &mut b]).await?;
     cases(report, &hint, (&mut a, &mut b), JUMBO_CASES).await?;
     a.capture(false).await?;
@@ -73,12 +73,12 @@ pub(in super::super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> 
         a.no_warnings().await?;
         b.no_warnings().await
     };
-    report.case("no kernel warned of anything", &hint, ends).await?;
+    report.case("no kernel warnings", &hint, ends).await?;
     let ends = async {
         a.stop().await?;
         b.stop().await
     };
-    report.case("the daemons end with success on SIGTERM", &hint, ends).await
+    report.case("the daemons exit cleanly on SIGTERM", &hint, ends).await
 }
 
 async fn cases(
@@ -108,14 +108,14 @@ async fn statistics(a: &mut Station, b: &mut Station) -> Result<()> {
     {
         for messages in ["OutRdmaSends", "InRdmaSends"] {
             let found = grown(before, after, messages)?;
-            ensure!(found == MESSAGES, "{messages} of {name} grew by {found}, not {MESSAGES}");
+            ensure!(found == MESSAGES, "{messages} of {name} grew by {found}, expected {MESSAGES}");
         }
         let sent = grown(before, after, "ip4OutPkts")?;
         ensure!(sent >= MESSAGES * PACKETS, "{name} sent {sent} packets");
         for (out, into) in [("ip4OutPkts", "ip4InPkts"), ("ip4OutOctets", "ip4InOctets"), ("TxUDP", "RxUDP")]
         {
             let (sent, received) = (grown(before, after, out)?, grown(other_before, other, into)?);
-            ensure!(sent == received, "{out} of {name} grew by {sent}, {into} of the other by {received}");
+            ensure!(sent == received, "{out} of {name} grew by {sent}, {into} of the peer by {received}");
         }
         for nothing in ["ip6OutPkts", "InRdmaWrites", "InRdmaReads", "ip4InDiscards"] {
             let found = grown(before, after, nothing)?;

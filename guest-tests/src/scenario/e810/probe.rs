@@ -57,17 +57,17 @@ pub(in super::super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> 
     for &(name, line, expected) in answers::ALL {
         report.case(name, &hint, answers::check(&mut probe, line, expected)).await?;
     }
-    report.case("two E810 differ", &hint, probe.differ()).await?;
+    report.case("two E810s have different serial numbers", &hint, probe.differ()).await?;
     report.case("link down and up by hcactl", &hint, lifecycle::link_flap(&mut probe)).await?;
     report.case("link down and up by ip", &hint, lifecycle::interface_flap(&mut probe)).await?;
     report.case("devlink dev reload", &hint, lifecycle::devlink_reload(&mut probe)).await?;
     report.case("function-level reset", &hint, lifecycle::function_reset(&mut probe)).await?;
     report.case("resets by ethtool", &hint, lifecycle::driver_resets(&mut probe)).await?;
-    report.case("every queue count and ring size", &hint, lifecycle::rings(&mut probe)).await?;
-    let name = format!("{} times unloaded and loaded", lifecycle::CYCLES.times());
+    report.case("all queue counts and ring sizes", &hint, lifecycle::rings(&mut probe)).await?;
+    let name = format!("{} unload and load cycles", lifecycle::CYCLES.times());
     report.case_within(lifecycle::CYCLES_TIMEOUT, &name, &hint, lifecycle::cycles(&mut probe)).await?;
-    report.case("no kernel warned of anything", &hint, probe.no_warnings(Package::Synthetic)).await?;
-    report.case("the daemon ends with success on SIGTERM", &hint, probe.stop()).await
+    report.case("no kernel warnings", &hint, probe.no_warnings(Package::Synthetic)).await?;
+    report.case("the daemon exits cleanly on SIGTERM", &hint, probe.stop()).await
 }
 
 async fn with_debians(probe: &mut Probe, debian: std::result::Result<(), Skip>) -> Result<()> {

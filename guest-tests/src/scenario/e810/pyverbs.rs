@@ -19,9 +19,13 @@ pub(in super::super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> 
     let known = if windows { WITH_WINDOWS } else { WITHOUT_WINDOWS };
     suite::run(&mut station.vm, known, report, &hint, &run.file("suite.log")).await?;
     report
-        .case("the kernel warned of failing work alone", &hint, station.no_warnings_but(FAILING_WORK))
+        .case(
+            "the only kernel warnings are about failed work requests",
+            &hint,
+            station.no_warnings_but(FAILING_WORK),
+        )
         .await?;
-    report.case("the daemon ends with success on SIGTERM", &hint, station.stop()).await
+    report.case("the daemon exits cleanly on SIGTERM", &hint, station.stop()).await
 }
 
 /// What tests that make work fail are told of by the kernel.
@@ -48,30 +52,29 @@ const WITHOUT_WINDOWS: Known = Known { skips: &[MW_SKIPS, SKIPS], ..WITH_WINDOWS
 const TURNS: &[&str] =
     &["rdmacm_utils.CMAsyncConnection.join_to_multicast", "rdmacm_utils.CMAsyncConnection.leave_multicast"];
 
-const NO_RESET: &str = "a queue pair that has failed cannot be used again: for RESET the driver leaves it in the state error \
-    of its own (irdma_modify_qp_roce, verbs.c), from which it refuses INIT";
+const NO_RESET: &str = "a failed QP cannot be reused: on RESET, the driver leaves it in its own error state (irdma_modify_qp_roce, verbs.c), from which it rejects INIT";
 
 const FAILURES: &[Failure] = &[
     Failure { test: "tests.test_mr.MRTest.test_mr_rereg_addr", why: NO_RESET },
     Failure { test: "tests.test_mr.MRTest.test_mr_rereg_pd", why: NO_RESET },
     Failure {
         test: "tests.test_mr.MRTest.test_mr_rereg_atomic",
-        why: "it posts an atomic operation without asking whether there are any; libirdma refuses the request",
+        why: "the test posts an atomic operation without checking for support; libirdma rejects the request",
     },
 ];
 
 const NO_ATOMICS: &str = "hardware of the second generation has none, nor has libirdma";
 const NO_XRC: &str = "the driver has no XRC domains";
-const NO_EX: &str = "libirdma makes queue pairs by the first version of verbs only";
-const NO_EX_WR: &str = "libirdma has completion queues of this kind, but not with what the test asks for";
-const NO_DM: &str = "the hardware has no memory to lend";
+const NO_EX: &str = "libirdma creates QPs only through the original verbs API";
+const NO_EX_WR: &str = "libirdma supports extended CQs, but not with the options of the test";
+const NO_DM: &str = "the hardware has no device memory";
 const NO_MW: &str = "the driver has no memory windows on hardware of the second generation";
 const NO_TYPE_2: &str = "libirdma makes windows of type 1 only (irdma_ualloc_mw, uverbs.c)";
-const NO_ODP: &str = "the hardware takes no page faults";
-const NO_DMABUF: &str = "there is no GPU to lend memory";
+const NO_ODP: &str = "the hardware does not support on-demand paging";
+const NO_DMABUF: &str = "the guest has no GPU";
 const NO_RAW: &str = "the driver has RC and UD only (section 13.1)";
 const NO_SRQ: &str = "hardware of the second generation has none";
-const NO_PARENT: &str = "libirdma takes its memory from nobody";
+const NO_PARENT: &str = "libirdma does not support custom allocators";
 
 const MW_SKIPS: &[Skip] = &[
     skip(

@@ -69,18 +69,18 @@ pub(in super::super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> 
     let mut probe = Probe::start(lab, &run).await.context(hint.clone())?;
     report.case("irdma binds and its port becomes active", &hint, probe.binds()).await?;
     report.case("ibv_devinfo", &hint, probe.devinfo()).await?;
-    report.case("rdma link, resource and statistic", &hint, probe.tools()).await?;
+    report.case("rdma link, rdma resource and rdma statistic", &hint, probe.tools()).await?;
     report.case("a GID for each address", &hint, probe.gids()).await?;
-    report.case("the path MTU follows the interface's", &hint, probe.mtu()).await?;
+    report.case("the path MTU follows the interface MTU", &hint, probe.mtu()).await?;
     report.case("link down and up by hcactl", &hint, probe.link_flap()).await?;
     report.case("link down and up by ip", &hint, probe.interface_flap()).await?;
-    report.case("iWARP is refused, and RoCE comes back", &hint, probe.iwarp()).await?;
-    let name = format!("{CYCLES} times unloaded and loaded");
+    report.case("iWARP is rejected, and RoCE works again", &hint, probe.iwarp()).await?;
+    let name = format!("{CYCLES} unload and load cycles");
     report.case_within(CYCLES_TIMEOUT, &name, &hint, probe.cycles()).await?;
     report.case("the driver resets its function", &hint, probe.driver_reset()).await?;
     report.case("function-level reset", &hint, probe.function_reset()).await?;
-    report.case("no kernel warned of anything", &hint, probe.station.no_warnings()).await?;
-    report.case("the daemon ends with success on SIGTERM", &hint, probe.station.stop()).await
+    report.case("no kernel warnings", &hint, probe.station.no_warnings()).await?;
+    report.case("the daemon exits cleanly on SIGTERM", &hint, probe.station.stop()).await
 }
 
 /// The guest, and its RDMA device.
@@ -138,7 +138,7 @@ impl Probe {
             .iter()
             .chain([&windows])
             .filter(|(name, value)| found.get(name) != Some(value))
-            .map(|(name, value)| format!("{name}: {:?}, not {value}", found.get(name)))
+            .map(|(name, value)| format!("{name} is {:?}, expected {value}", found.get(name)))
             .collect();
         ensure!(differences.is_empty(), "{}\n{text}", differences.join("\n"));
         Ok(())
@@ -246,11 +246,11 @@ impl Probe {
             let said = self.set_protocol(protocol, enabled).await?;
             ensure!(said.is_empty(), "{protocol} {enabled}: {said}");
             let devices = self.station.sh("ls /sys/class/infiniband").await?;
-            ensure!(devices.is_empty(), "after {protocol} {enabled} there is {devices}");
+            ensure!(devices.is_empty(), "after {protocol} {enabled}, the devices are {devices}");
         }
         let warnings = self.station.new_warnings().await?;
         for text in REFUSED {
-            ensure!(warnings.iter().any(|line| line.contains(text)), "no {text} in {warnings:#?}");
+            ensure!(warnings.iter().any(|line| line.contains(text)), "{text} is missing in {warnings:#?}");
         }
         let others = warnings.iter().filter(|line| !REFUSED.iter().any(|text| line.contains(text)));
         ensure!(others.count() == 0, "the kernel logged warnings:\n{warnings:#?}");

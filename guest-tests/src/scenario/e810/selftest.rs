@@ -31,8 +31,8 @@ pub(in super::super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> 
     report.case("ethtool -t online", &hint, online(&mut probe)).await?;
     report.case_within(ATTEMPTS_TIMEOUT, "ethtool -t offline", &hint, offline(&mut probe)).await?;
     report.case("ethtool -K loopback on, then off", &hint, loopback(&mut probe)).await?;
-    report.case("no kernel warned of anything", &hint, probe.no_warnings(Package::Synthetic)).await?;
-    report.case("the daemon ends with success on SIGTERM", &hint, probe.stop()).await
+    report.case("no kernel warnings", &hint, probe.no_warnings(Package::Synthetic)).await?;
+    report.case("the daemon exits cleanly on SIGTERM", &hint, probe.stop()).await
 }
 
 async fn online(probe: &mut Probe) -> Result<()> {
@@ -69,7 +69,7 @@ async fn failures(probe: &mut Probe, kind: &str) -> Result<BTreeMap<String, Stri
         })
         .collect();
     for name in ALWAYS.iter().chain(&TIMED) {
-        ensure!(results.contains_key(*name), "no {name} in {text}");
+        ensure!(results.contains_key(*name), "{name} is missing in {text}");
     }
     Ok(results.into_iter().filter(|(_, result)| result != "0").collect())
 }
@@ -85,9 +85,9 @@ async fn loopback(probe: &mut Probe) -> Result<()> {
     let until = json!({ "until": 3, "seconds": LIMIT.as_secs() });
     let marks = program.ask::<Vec<u32>>(LIMIT * 2, &mut probe.vm, "marks", until).await?;
     program.close(LIMIT, &mut probe.vm).await?;
-    ensure!(marks == [1, 2], "frames {marks:?} and 3 came back of {sent:?}");
+    ensure!(marks == [1, 2], "frames {marks:?} and 3 of {sent:?} were looped back");
     let cut_off = probe.talk().await;
-    ensure!(cut_off.is_err(), "the other interface replied although loopback is on");
+    ensure!(cut_off.is_err(), "the other interface replied although loopback is enabled");
     set_loopback(probe, "off").await?;
     probe.talk().await
 }

@@ -263,13 +263,15 @@ pub(in super::super) async fn run(lab: &Lab, report: &mut Report, extent: Extent
     let mut all = Vec::new();
     let rounds = extent.rounds();
     for &measure in MEASURES.iter().filter(|&&measure| extent.takes(measure)) {
-        let name = format!("{}, {rounds} times each", measure.name());
+        let name = format!("{}, {rounds} runs each", measure.name());
         report.case(&name, &hint, bench.measure(measure, rounds, &mut all)).await?;
     }
     line(&table(&all))?;
     line(&costs(&all))?;
-    report.case("the results are kept", &hint, async { keep(&all, bench.run.file("speed.jsonl")) }).await?;
-    report.case("the daemons end with success on SIGTERM", &hint, bench.stop()).await
+    report
+        .case("the results are written", &hint, async { keep(&all, bench.run.file("speed.jsonl")) })
+        .await?;
+    report.case("the daemons exit cleanly on SIGTERM", &hint, bench.stop()).await
 }
 
 impl Bench {
@@ -406,7 +408,7 @@ fn table(all: &[Found]) -> String {
         }
         write!(text, "  {}", first.measure.unit()).expect("a String takes every write");
     }
-    text + "\nxN: the e810 has N times as much"
+    text + "\nxN: N times as much on the E810"
 }
 
 /// A line a card and measure of round trips: what one takes.
@@ -429,7 +431,7 @@ fn costs(all: &[Found]) -> String {
         let (messages, interrupts) = (each(messages as f64), each(interrupts as f64));
         write!(text, "{waited:>12}{messages:>10.1}{interrupts:>10.1}").expect("a String takes every write");
     }
-    text + "\nof both ends together; sleeps are those that somebody had to end, waiting is for a processor"
+    text + "\nsum of both ends; sleeps counts wake-ups from sleep, waiting is the time spent waiting for a CPU"
 }
 
 /// Writes the ratios as `ci/bench` does.
@@ -451,5 +453,5 @@ fn keep(all: &[Found], file: PathBuf) -> Result<()> {
         }
     }
     ensure!(!lines.is_empty(), "nothing was measured");
-    fs::write(&file, lines).with_context(|| format!("writing {}", file.display()))
+    fs::write(&file, lines).with_context(|| format!("cannot write {}", file.display()))
 }

@@ -249,7 +249,7 @@ pub(in crate::scenario) async fn device(vm: &mut Vm, id: u16) -> Result<String> 
     };
     let found = links.iter().find(is_it).and_then(|link| link["ifname"].as_str());
     let all = || links.iter().map(|link| link["ifname"].to_string()).collect::<Vec<_>>().join(", ");
-    Ok(found.with_context(|| format!("no device has MAC {wanted}, only {} are there", all()))?.to_owned())
+    Ok(found.with_context(|| format!("no device has MAC {wanted}; the devices have {}", all()))?.to_owned())
 }
 
 pub(super) fn mac_text(id: u16) -> String {

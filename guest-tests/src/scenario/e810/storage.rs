@@ -94,11 +94,11 @@ pub(in super::super) async fn run(lab: &Lab, report: &mut Report, extent: Extent
         if connect(report, &hint, &mut pair, target).await? {
             protocol_cases(report, &hint, &mut pair, target).await?;
             if extent != Extent::Core {
-                let title = format!("{}: fio goes on when the server was killed", target.name());
+                let title = format!("{}: fio resumes after the server was killed", target.name());
                 let case = target.outlives(&mut pair, Outage::Killed(&place));
                 report.case_within(target.limit() * 2, &title, &hint, case).await?;
             }
-            let title = format!("{}: the client leaves", target.name());
+            let title = format!("{}: the client disconnects", target.name());
             report.case(&title, &hint, target.disconnect(&mut pair)).await?;
         }
     }
@@ -111,7 +111,7 @@ pub(in super::super) async fn run(lab: &Lab, report: &mut Report, extent: Extent
         pair.client.stop().await?;
         pair.server.stop().await
     };
-    report.case("the daemons end with success on SIGTERM", &hint, stop).await
+    report.case("the daemons exit cleanly on SIGTERM", &hint, stop).await
 }
 
 /// Whether the client is connected. If not there is nothing to test, and the server lets go of its disk.
@@ -129,12 +129,12 @@ async fn connect(report: &mut Report, hint: &str, pair: &mut Pair, target: Targe
 async fn protocol_cases(report: &mut Report, hint: &str, pair: &mut Pair, target: Target) -> Result<()> {
     let name = target.name();
     let limit = target.limit();
-    let title = format!("{name}: what is written comes back, here and there");
+    let title = format!("{name}: both ends read back the written data");
     report.case_within(limit, &title, hint, target.content(pair, 1)).await?;
-    report.case_within(limit, &format!("{name}: fio verifies"), hint, target.verify(pair)).await?;
-    report.case(&format!("{name}: no kernel warned of anything"), hint, target.no_warnings(pair)).await?;
-    let title = format!("{name}: the same where one frame in a thousand is lost");
+    report.case_within(limit, &format!("{name}: fio verifies the data"), hint, target.verify(pair)).await?;
+    report.case(&format!("{name}: no kernel warnings"), hint, target.no_warnings(pair)).await?;
+    let title = format!("{name}: fio verifies the data with 0.1 % frame loss");
     report.case_within(limit * 2, &title, hint, target.lossy(pair)).await?;
-    let title = format!("{name}: fio goes on when the server has let go of it");
+    let title = format!("{name}: fio resumes after the server dropped the connection");
     report.case_within(limit * 2, &title, hint, target.outlives(pair, Outage::LetGo)).await
 }

@@ -97,7 +97,7 @@ impl Streams {
         }
         let arrived = arrived?;
         if let (Protocol::Tcp, Amount::Mib(mib)) = (self.protocol, self.amount) {
-            ensure!(arrived >= u64::from(mib) * LATE, "{arrived} bytes arrived of {mib} MiB");
+            ensure!(arrived >= u64::from(mib) * LATE, "{arrived} bytes of {mib} MiB arrived");
         }
         ensure!(arrived > 0, "nothing arrived");
         Ok(())

@@ -88,7 +88,7 @@ impl<D: Driver> Jingzhao<D> {
     }
 
     fn queues(&self) -> Result<(QpInfo, CqInfo)> {
-        self.queues.context("no queue pair was created")
+        self.queues.context("no QP was created")
     }
 
     async fn to(&mut self, transition: Transition) -> Result<()> {
@@ -184,7 +184,7 @@ impl<D: Driver> Endpoint for Jingzhao<D> {
     }
 
     async fn post_send(&mut self, messages: &[Message]) -> Result<()> {
-        let link = self.link.context("the queue pair is not connected")?;
+        let link = self.link.context("the QP is not connected")?;
         let request = |message: &Message| SendRequest {
             op: message.op,
             data: Data::Sges(vec![self.mr.sge(message.off, message.len)]),

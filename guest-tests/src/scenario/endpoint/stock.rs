@@ -60,7 +60,7 @@ impl Stock {
         ip: IpAddr,
     ) -> Result<Self> {
         let (stock, port) = Self::open_port(name, vm, device, ip).await?;
-        ensure!(port.lid == number(ip), "{device} has LID {}, not {}", port.lid, number(ip));
+        ensure!(port.lid == number(ip), "{device} has LID {}, expected {}", port.lid, number(ip));
         Ok(stock)
     }
 
@@ -80,7 +80,7 @@ impl Stock {
     }
 
     fn qp(&self) -> Result<StockQp> {
-        self.qp.context("no queue pair was created")
+        self.qp.context("no QP was created")
     }
 }
 

@@ -39,11 +39,11 @@ impl Tunnels {
             let private = match run(&["wg", "genkey"]).await {
                 Ok(key) => key,
                 Err(error) => {
-                    return Err(Skip(format!("WireGuard does not work on this machine: {error:#}")).into());
+                    return Err(Skip(format!("WireGuard does not work on this host: {error:#}")).into());
                 }
             };
             let file = files.file(format!("wireguard-{number}.key"));
-            std::fs::write(&file, &private).with_context(|| format!("writing {}", file.display()))?;
+            std::fs::write(&file, &private).with_context(|| format!("cannot write {}", file.display()))?;
             keys.push((file, public_key(&private).await?));
         }
         let mut programs = Vec::new();
@@ -89,7 +89,9 @@ async fn make(host: &Namespace, interface: &str, files: &RunDir) -> Result<Optio
         return Ok(None);
     };
     if let Err(missing) = run(&["wireguard-go", "--version"]).await {
-        let why = format!("the kernel has no WireGuard ({refused:#}), and there is no program: {missing:#}");
+        let why = format!(
+            "the kernel does not support WireGuard ({refused:#}), and no user-space implementation was found: {missing:#}"
+        );
         return Err(Skip(why).into());
     }
     let mut command = host.command("wireguard-go");
@@ -98,7 +100,7 @@ async fn make(host: &Namespace, interface: &str, files: &RunDir) -> Result<Optio
     let deadline = Instant::now() + STARTED;
     // It is there when the program can be spoken to.
     while host.exec(&["wg", "show", interface]).await.is_err() {
-        ensure!(program.status()?.is_none(), "wireguard-go ended; see {}", program.log().display());
+        ensure!(program.status()?.is_none(), "wireguard-go exited; see {}", program.log().display());
         ensure!(Instant::now() < deadline, "no interface after {STARTED:?}; see {}", program.log().display());
         sleep(Duration::from_millis(20)).await;
     }
@@ -108,7 +110,7 @@ async fn make(host: &Namespace, interface: &str, files: &RunDir) -> Result<Optio
 async fn public_key(private: &str) -> Result<String> {
     let mut command = Command::new("wg");
     command.arg("pubkey").stdin(Stdio::piped()).stdout(Stdio::piped()).kill_on_drop(true);
-    let mut child = command.spawn().context("starting wg")?;
+    let mut child = command.spawn().context("cannot start wg")?;
     let mut input = child.stdin.take().context("wg has no standard input")?;
     input.write_all(private.as_bytes()).await?;
     drop(input);

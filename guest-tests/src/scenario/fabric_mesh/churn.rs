@@ -39,14 +39,14 @@ pub(super) async fn run(mesh: &mut Mesh) -> Result<()> {
         let called = talk(leaver, caller, 0x71_0000 << 32).await;
         ensure!(called.is_err(), "HCA {} is not a peer, but its frames were accepted", LEAVES + 1);
         let strangers = others.get(CALLS - 1).context("the caller's daemon")?.counter("/fabric/rx_stranger");
-        ensure!(strangers.await? > 0, "its frames were not counted as those of an unknown peer");
+        ensure!(strangers.await? > 0, "its frames were not counted as frames from an unknown peer");
         go_on(&mut counts).await.context("while it was not a peer")?;
         for daemon in &others {
             daemon.control(&["peer", "add", &address]).await?;
         }
         talk(leaver, caller, 0x72_0000 << 32).await.context("after it became a peer again")?;
         go_on(&mut counts).await.context("afterwards")?;
-        stop.send(true).context("the others have stopped")
+        stop.send(true).context("the other peers have stopped")
     };
     let near_talk = talk_on(second, third, 0x73_0000, &near_count, stopped.clone());
     let far_talk = talk_on(hub, nic, 0x74_0000, &far_count, stopped);
@@ -60,8 +60,8 @@ async fn go_on(counts: &mut [watch::Receiver<u64>]) -> Result<()> {
         let goal = *count.borrow() + TALKS;
         timeout(PHASE, count.wait_for(|done| *done >= goal))
             .await
-            .with_context(|| format!("the others did not complete {TALKS} exchanges within {PHASE:?}"))?
-            .context("the others have stopped")?;
+            .with_context(|| format!("the other peers did not complete {TALKS} exchanges within {PHASE:?}"))?
+            .context("the other peers have stopped")?;
     }
     Ok(())
 }

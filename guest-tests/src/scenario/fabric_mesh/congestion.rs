@@ -28,10 +28,10 @@ pub(super) async fn run(mesh: &mut Mesh) -> Result<()> {
     ensure!(seen == hits && hits > 1000, "{seen} of {hits} marks arrived");
     ensure!(
         told > 0 && told < seen && heard == told,
-        "{told} notifications were sent for {seen} marks, {heard} arrived"
+        "{told} CNPs were sent for {seen} marks, {heard} arrived"
     );
     marks.clear(receiver).await?;
-    line(&format!("      {seen} packets marked, {told} notifications sent and received"))
+    line(&format!("      {seen} packets marked, {told} CNPs sent and received"))
 }
 
 /// Marked packets seen, notifications sent for them, notifications heard.

@@ -37,7 +37,7 @@ pub(super) async fn run(
 ) -> Result<()> {
     for (number, pairs) in (1..).zip(rounds(stations.len())) {
         let who: Vec<_> = pairs.iter().map(|(a, b)| format!("{}-{}", a + 1, b + 1)).collect();
-        let name = format!("{fabric}, round {number}: {} at once, both ways", who.join(" "));
+        let name = format!("{fabric}, round {number}: {} at the same time, both directions", who.join(" "));
         report.case(&name, hint, round(stations, &pairs, number)).await?;
     }
     Ok(())

@@ -79,7 +79,7 @@ fn bad_commands() -> Vec<BadCommand> {
             status::INTERNAL_ERR,
         ),
         bad(
-            "mailbox that ends beyond the address space",
+            "mailbox that extends beyond the address space",
             RawCommand { input: InParam::Immediate(u64::MAX - 0x1f), ..of(op::INIT_HCA) },
             status::INTERNAL_ERR,
         ),
@@ -99,7 +99,7 @@ fn bad_commands() -> Vec<BadCommand> {
             status::BAD_PARAM,
         ),
         bad(
-            "HW2SW_CQ of a CQ that is not there",
+            "HW2SW_CQ of an unknown CQ",
             RawCommand { in_modifier: 0x3ff, ..of(op::HW2SW_CQ) },
             status::BAD_PARAM,
         ),
@@ -108,9 +108,13 @@ fn bad_commands() -> Vec<BadCommand> {
             RawCommand { in_modifier: 0x0100_0000, input: zeros(), ..of(op::RST2INIT) },
             status::BAD_PARAM,
         ),
-        bad("WRITE_MTT of no entries", RawCommand { input: zeros(), ..of(op::WRITE_MTT) }, status::BAD_PARAM),
         bad(
-            "MAP_ICM of no entries",
+            "WRITE_MTT with zero entries",
+            RawCommand { input: zeros(), ..of(op::WRITE_MTT) },
+            status::BAD_PARAM,
+        ),
+        bad(
+            "MAP_ICM with zero entries",
             RawCommand { op_modifier: 1, input: zeros(), ..of(op::MAP_ICM) },
             status::BAD_PARAM,
         ),
@@ -183,7 +187,7 @@ async fn refused(node: &mut Node, bad: &BadCommand) -> Result<()> {
     let result = node.vm.call(bad.command.clone()).await?;
     ensure!(
         result.status == bad.status,
-        "{}: status {:02x}h, not {:02x}h (word {:08x}h)",
+        "{}: status is {:02x}h, expected {:02x}h (word {:08x}h)",
         bad.what,
         result.status,
         bad.status,

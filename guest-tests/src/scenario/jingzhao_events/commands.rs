@@ -20,13 +20,13 @@ const ACTIVE: u8 = 4;
 pub(super) async fn run(pair: &mut Pair, report: &mut Report, hint: &str) -> Result<()> {
     report.case("port change: down and up by hcactl", hint, port(pair)).await?;
     let vm = &mut pair.a.vm;
-    report.case("command: token, status and output parameter", hint, command(vm)).await?;
+    report.case("command completion: token, status and output parameter", hint, command(vm)).await?;
     report.case("local catastrophic: a queue that cannot be written", hint, unwritable(vm)).await?;
-    report.case("events that a mask does not have are dropped", hint, masked_types(vm)).await?;
-    report.case("the lowest-numbered queue that takes an event has it", hint, lowest(vm)).await?;
-    report.case("a queue takes nothing of what its predecessor took", hint, forgotten_mask(vm)).await?;
-    report.case("EQ overflow: told when there is room", hint, overflow(vm)).await?;
-    report.case("EQ overflow: not noticed in a queue nobody prepared", hint, unprepared(vm)).await
+    report.case("events not in any mask are dropped", hint, masked_types(vm)).await?;
+    report.case("an event goes to the lowest-numbered EQ whose mask includes it", hint, lowest(vm)).await?;
+    report.case("a new EQ receives no events of its predecessor", hint, forgotten_mask(vm)).await?;
+    report.case("EQ overflow: reported when there is room", hint, overflow(vm)).await?;
+    report.case("EQ overflow: not detected in an EQ that is not initialised", hint, unprepared(vm)).await
 }
 
 async fn port(pair: &mut Pair) -> Result<()> {

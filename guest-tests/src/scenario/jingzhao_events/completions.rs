@@ -16,15 +16,17 @@ use crate::scenario::pair::{Direction, Pair};
 const SOON_MS: u32 = 10_000;
 
 pub(super) async fn run(pair: &mut Pair, report: &mut Report, hint: &str) -> Result<()> {
-    report.case("completion: an armed CQ tells once", hint, armed(pair)).await?;
-    report.case("completion: a CQ that is not armed tells nothing", hint, disarmed(pair)).await?;
-    report.case("completion: a CQ armed for solicited ones waits for one", hint, solicited(pair)).await?;
+    report.case("completion: an armed CQ raises one event", hint, armed(pair)).await?;
+    report.case("completion: a CQ that is not armed raises no event", hint, disarmed(pair)).await?;
+    report.case("completion: a CQ armed for solicited events waits for one", hint, solicited(pair)).await?;
     report.case("completion: an error counts as solicited", hint, failed(pair)).await?;
-    report.case("completion: sends tell, too", hint, of_sends(pair)).await?;
-    report.case("completion: the event queue is gone", hint, without_eq(pair)).await?;
-    report.case("EQ that was never rung interrupts at every event", hint, never_rung(pair)).await?;
-    report.case("EQ that is rung interrupts once for each time", hint, rung(pair)).await?;
-    report.case("EQ that is not armed interrupts when it is", hint, armed_later(pair)).await
+    report.case("completion: sends raise events too", hint, of_sends(pair)).await?;
+    report.case("completion: the EQ no longer exists", hint, without_eq(pair)).await?;
+    report
+        .case("EQ whose doorbell was never rung interrupts for every event", hint, never_rung(pair))
+        .await?;
+    report.case("EQ interrupts once per doorbell", hint, rung(pair)).await?;
+    report.case("EQ with a pending event interrupts when it is armed", hint, armed_later(pair)).await
 }
 
 /// Two connected queue pairs; completions of b's go to an event queue.

@@ -23,8 +23,8 @@ pub(super) async fn run(pair: &mut Pair, lab: &Lab, report: &mut Report, hint: &
     let vm = &mut pair.a.vm;
     report.case("function mask: pending, and delivered when unmasked", hint, function_mask(vm)).await?;
     report.case("mask of a table entry: delivered when unmasked", hint, masked_entry(vm)).await?;
-    report.case("MSI-X disabled: nothing is sent later", hint, disabled(vm)).await?;
-    report.case("vector the device does not have: no interrupt", hint, no_such_vector(vm)).await?;
+    report.case("MSI-X disabled: no interrupt is sent later", hint, disabled(vm)).await?;
+    report.case("unknown vector: no interrupt", hint, no_such_vector(vm)).await?;
 
     let [spec, _] = HcaSpec::pair()?;
     let daemon =
@@ -38,7 +38,7 @@ pub(super) async fn run(pair: &mut Pair, lab: &Lab, report: &mut Report, hint: &
     report.case("without a guest: mask of a table entry", hint, masked_entry(driver)).await?;
     report.case("without a guest: mask of the VMM", hint, vmm_mask(driver)).await?;
     report.case("without a guest: MSI-X disabled", hint, disabled(driver)).await?;
-    report.case("without a guest: vector that does not exist", hint, no_such_vector(driver)).await
+    report.case("without a guest: unknown vector", hint, no_such_vector(driver)).await
 }
 
 /// Section 8.5: the device itself keeps the interrupt, and shows that it does.

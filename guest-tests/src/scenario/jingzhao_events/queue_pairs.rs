@@ -25,18 +25,20 @@ const NEVER_MS: u32 = 200;
 const OTHER_PD: u32 = 77;
 
 pub(super) async fn run(pair: &mut Pair, report: &mut Report, hint: &str) -> Result<()> {
-    report.case("communication established: first packet in RTR, once", hint, established(pair)).await?;
-    report.case("SQ drained: after the message that was started", hint, drained(pair)).await?;
+    report
+        .case("communication established: once, for the first packet in RTR", hint, established(pair))
+        .await?;
+    report.case("SQ drained: after the message in progress", hint, drained(pair)).await?;
     for service in [Service::Rc, Service::Uc, Service::Ud] {
-        let name = format!("SQ drained: an idle {service:?} queue pair, when asked for");
+        let name = format!("SQ drained: an idle {service:?} QP, if requested");
         report.case(&name, hint, drained_idle(pair, service)).await?;
     }
     report.case("CQ error: overrun", hint, cq_overrun(pair)).await?;
     report.case("CQ error: the buffer cannot be written", hint, cq_unreachable(pair)).await?;
     report.case("WQ catastrophic: the send queue cannot be read", hint, sq_unreachable(pair)).await?;
     report.case("WQ catastrophic: the receive queue cannot be read", hint, rq_unreachable(pair)).await?;
-    report.case("invalid request: SEND longer than the receive", hint, invalid_request(pair)).await?;
-    report.case("access error: WRITE with a wrong key", hint, access_error(pair)).await
+    report.case("invalid request: SEND longer than the receive request", hint, invalid_request(pair)).await?;
+    report.case("access error: WRITE with a wrong R_Key", hint, access_error(pair)).await
 }
 
 /// Numbers whose upper bits the table does not need.

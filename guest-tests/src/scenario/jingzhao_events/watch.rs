@@ -98,7 +98,7 @@ impl Watch {
     /// Exactly one interrupt.
     pub(super) async fn expect_interrupt(&self, driver: &mut impl Driver) -> Result<()> {
         let count = self.interrupts(driver, SOON_MS).await?;
-        ensure!(count == 1, "{count} interrupts of vector {}, not one", self.vector);
+        ensure!(count == 1, "{count} interrupts of vector {}, expected one", self.vector);
         Ok(())
     }
 

@@ -85,7 +85,10 @@ async fn issue_with_events(
             let seen = (event.event, event.subtype, event.number, event.detail);
             let token = command.event.unwrap_or_default();
             let expected = (COMMAND, 0, token.into(), u32::from(answer.status) << 24);
-            ensure!(seen == expected, "type, subtype, token and status of {event:x?}, not {expected:x?}");
+            ensure!(
+                seen == expected,
+                "type, subtype, token and status of {event:x?}, expected {expected:x?}"
+            );
         }
         results.extend(answers);
     }
@@ -109,7 +112,7 @@ fn check_outbox(command: &RawCommand, result: &CommandResult) -> Result<()> {
         _ => 0,
     };
     let written = result.outbox.len() as u64;
-    ensure!(written == expected, "{written:#x} bytes in the outbox, not {expected:#x}");
+    ensure!(written == expected, "{written:#x} bytes in the output mailbox, expected {expected:#x}");
     Ok(())
 }
 
@@ -129,9 +132,9 @@ fn differences(devices: &[Answers; 2], expected: &BTreeMap<Key, Expected>) -> Ve
         for (answers, status) in devices.iter().zip(row.status) {
             let what = format!("{:03X}h {}: {} (section {})", key.0, name_of(key.0), key.1, row.section);
             match answers.get(key) {
-                None => wrong.push(format!("{what} was not tried")),
+                None => wrong.push(format!("{what} was not tested")),
                 Some(seen) if *seen != BTreeSet::from([status]) => {
-                    wrong.push(format!("{what} is answered {seen:02x?}, not {status:02x}h"));
+                    wrong.push(format!("{what} returns {seen:02x?}, expected {status:02x}h"));
                 }
                 Some(_) => {}
             }
@@ -139,7 +142,7 @@ fn differences(devices: &[Answers; 2], expected: &BTreeMap<Key, Expected>) -> Ve
     }
     let tried: BTreeSet<_> = devices.iter().flat_map(BTreeMap::keys).collect();
     for (op, form) in tried.into_iter().filter(|key| !expected.contains_key(key)) {
-        wrong.push(format!("{op:03X}h {}: {form} was tried, and has no row", name_of(*op)));
+        wrong.push(format!("{op:03X}h {}: {form} was tested, but has no row", name_of(*op)));
     }
     wrong
 }
@@ -197,11 +200,14 @@ mod tests {
         silent[1].remove(&key);
         assert_eq!(
             differences(&silent, &table),
-            ["016h SW2HW_CQ: valid already (section 3.11) was not tried"]
+            ["016h SW2HW_CQ: valid already (section 3.11) was not tested"]
         );
         let mut short = table.clone();
         short.remove(&key);
-        assert_eq!(differences(&devices, &short), ["016h SW2HW_CQ: valid already was tried, and has no row"]);
+        assert_eq!(
+            differences(&devices, &short),
+            ["016h SW2HW_CQ: valid already was tested, but has no row"]
+        );
     }
 
     #[test]
@@ -209,7 +215,7 @@ mod tests {
         let (table, mut devices) = faithful();
         let seen = devices[0].get_mut(&(0x00d, Form::OpModifier)).unwrap();
         seen.insert(0);
-        let expected = "00Dh SW2HW_MPT: op_modifier not listed (section 2 b) is answered {00, 03}, not 03h";
+        let expected = "00Dh SW2HW_MPT: op_modifier not listed (section 2 b) returns {00, 03}, expected 03h";
         assert_eq!(differences(&devices, &table), [expected]);
     }
 }

@@ -129,7 +129,7 @@ fn compare(query: &CommandResult, expected: impl Fn(usize) -> u32) -> Result<()>
         .step_by(4)
         .map(|at| (at, word(query, at), expected(at)))
         .filter(|(_, seen, expected)| seen != expected)
-        .map(|(at, seen, expected)| format!("{at:02X}h is {seen:08x}h, not {expected:08x}h"))
+        .map(|(at, seen, expected)| format!("{at:02X}h is {seen:08x}h, expected {expected:08x}h"))
         .collect();
     ensure!(differences.is_empty(), "{}", differences.join("; "));
     Ok(())
@@ -171,12 +171,12 @@ pub(super) async fn defaults(vm: &mut Vm, service: Service) -> Result<()> {
         let mut script = walk(&qp, state);
         script.push(query(QUERY_QP, qp.qp.qpn));
         let results = issue(vm, script).await?;
-        let after = results.last().context("no answer")?;
+        let after = results.last().context("no reply")?;
         expect_state(after, state)?;
         for (at, value) in IN_FORCE {
             let expected = if begun && service == RC { value } else { 0 };
             let seen = word(after, at);
-            ensure!(seen == expected, "{at:02X}h is {seen:08x}h in {state:?}, not {expected:08x}h");
+            ensure!(seen == expected, "{at:02X}h is {seen:08x}h in {state:?}, expected {expected:08x}h");
         }
     }
     Ok(())

@@ -115,7 +115,7 @@ async fn expect_entries(vm: &mut Vm, buffer: &MrInfo, entries: &[(u32, u32, [u8;
     for (slot, seen) in (0u32..).zip(bytes.chunks(32)) {
         let listed = entries.iter().find(|(key, at, _)| (*key, *at) == (buffer.key, slot));
         let expected = listed.map_or([0; 32], |(.., cqe)| *cqe);
-        ensure!(seen == expected, "slot {slot} holds {seen:02x?}, not {expected:02x?}");
+        ensure!(seen == expected, "slot {slot} contains {seen:02x?}, expected {expected:02x?}");
     }
     Ok(())
 }

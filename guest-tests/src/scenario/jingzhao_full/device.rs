@@ -116,7 +116,7 @@ impl TestQp {
         let count = u32::try_from(expected.len())?;
         let cqes = vm.call(Poll { cq: self.cq.id, count, timeout_ms: SOON_MS }).await?.cqes;
         let seen: Vec<_> = cqes.iter().map(|cqe| (cqe.opcode, cqe.syndrome.unwrap_or(0))).collect();
-        ensure!(seen == expected, "opcodes and syndromes are {seen:02x?}, not {expected:02x?}");
+        ensure!(seen == expected, "opcodes and syndromes are {seen:02x?}, expected {expected:02x?}");
         Ok(())
     }
 

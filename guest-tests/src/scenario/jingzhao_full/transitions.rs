@@ -123,7 +123,7 @@ fn outcome(from: State, results: &[CommandResult]) -> Result<Outcome> {
 /// Fails unless QUERY_QP tells of this state.
 pub(super) fn expect_state(query: &CommandResult, expected: State) -> Result<()> {
     let state = state(query)?;
-    ensure!(state == expected as u8, "the QP is in state {state}, not in {expected:?}");
+    ensure!(state == expected as u8, "the QP is in state {state}, expected {expected:?}");
     Ok(())
 }
 
@@ -140,7 +140,7 @@ async fn rc_never_enters_sqe(vm: &mut Vm, qp: &TestQp) -> Result<()> {
     issue(vm, walk(qp, Rts)).await?;
     qp.fail_a_send(vm).await?;
     let results = issue(vm, vec![query(0x022, qp.qp.qpn)]).await?;
-    expect_state(results.first().context("no answer")?, Err).context("after a failed send")
+    expect_state(results.first().context("no reply")?, Err).context("after a failed send")
 }
 
 /// Attempts that are missing or came out otherwise than section 10.2 says, and rows of section 10.2 that no attempt
@@ -155,9 +155,9 @@ fn differences(service: Service, outcomes: &BTreeMap<Key, Outcome>) -> Vec<Strin
             None => (BAD_PARAM, from as u8),
         };
         match outcomes.get(&(from, op, op_modifier)) {
-            None => wrong.push(format!("{what} was not tried")),
+            None => wrong.push(format!("{what} was not tested")),
             Some(seen) if *seen != expected => {
-                wrong.push(format!("{what}: status and state are {seen:x?}, not {expected:x?}"));
+                wrong.push(format!("{what}: status and state are {seen:x?}, expected {expected:x?}"));
             }
             Some(_) => {}
         }
@@ -171,7 +171,7 @@ fn differences(service: Service, outcomes: &BTreeMap<Key, Outcome>) -> Vec<Strin
                 (state, op, outcome) == (from, row.op, (OK, row.to as u8))
             });
             if !shown {
-                wrong.push(format!("{from:?} -> {:?} by {:03X}h was never seen", row.to, row.op));
+                wrong.push(format!("{from:?} -> {:?} by {:03X}h was not observed", row.to, row.op));
             }
         }
     }
@@ -236,15 +236,15 @@ mod tests {
         more.insert((Rtr, 0x01d, 0), (OK, Rts as u8));
         assert_eq!(
             differences(UC, &more),
-            ["Rtr: 01Dh SQERR2RTS_QPEE, op_modifier 0: status and state are (0, 3), not (3, 2)"]
+            ["Rtr: 01Dh SQERR2RTS_QPEE, op_modifier 0: status and state are (0, 3), expected (3, 2)"]
         );
         let mut less = faithful(UC);
         less.insert((Sqe, 0x01d, 0), (BAD_PARAM, Sqe as u8));
         assert_eq!(
             differences(UC, &less),
             [
-                "Sqe: 01Dh SQERR2RTS_QPEE, op_modifier 0: status and state are (3, 4), not (0, 3)",
-                "Sqe -> Rts by 01Dh was never seen"
+                "Sqe: 01Dh SQERR2RTS_QPEE, op_modifier 0: status and state are (3, 4), expected (0, 3)",
+                "Sqe -> Rts by 01Dh was not observed"
             ]
         );
     }
@@ -253,7 +253,7 @@ mod tests {
     fn an_attempt_that_was_not_made_is_missed() {
         let mut outcomes = faithful(UD);
         outcomes.remove(&(Err, 0x021, 2));
-        assert_eq!(differences(UD, &outcomes), ["Err: 021h ERR2RST_QPEE, op_modifier 2 was not tried"]);
+        assert_eq!(differences(UD, &outcomes), ["Err: 021h ERR2RST_QPEE, op_modifier 2 was not tested"]);
     }
 
     #[test]

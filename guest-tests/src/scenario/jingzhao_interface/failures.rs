@@ -30,12 +30,12 @@ const ERR: u8 = 6;
 const NOWHERE: Sge = Sge { lkey: 0xfff, addr: 0, len: 200 };
 
 pub(super) async fn run(pair: &mut Pair, report: &mut Report, hint: &str) -> Result<()> {
-    report.case("SEND from a key that does not exist", hint, bad_gather(pair, SendOp::Send)).await?;
-    report.case("WRITE from a key that does not exist", hint, bad_gather(pair, SendOp::Write)).await?;
-    report.case("READ into a region without local write", hint, read_into_read_only(pair)).await?;
+    report.case("SEND with an unknown L_Key", hint, bad_gather(pair, SendOp::Send)).await?;
+    report.case("WRITE with an unknown L_Key", hint, bad_gather(pair, SendOp::Write)).await?;
+    report.case("READ into a region without the local write right", hint, read_into_read_only(pair)).await?;
     report.case("SEND longer than the receive", hint, receive_too_small(pair)).await?;
-    report.case("SEND into a receive with a bad key", hint, receive_bad_key(pair)).await?;
-    report.case("flush in ERR, then RESET and a new life", hint, flush_and_reset(pair)).await
+    report.case("SEND into a receive request with a wrong L_Key", hint, receive_bad_key(pair)).await?;
+    report.case("flush in ERR, then RESET and reuse", hint, flush_and_reset(pair)).await
 }
 
 /// Section 9.5, send gather.
@@ -141,13 +141,13 @@ async fn post_recv(vm: &mut Vm, end: &End, receives: &[Sge]) -> Result<()> {
 fn expect_errors(cqes: &[Cqe], opcode: u8, expected: &[(u8, u32)]) -> Result<()> {
     let seen: Vec<_> = cqes.iter().map(|cqe| (cqe.opcode, cqe.syndrome, cqe.wqe)).collect();
     let expected: Vec<_> = expected.iter().map(|&(syndrome, wqe)| (opcode, Some(syndrome), wqe)).collect();
-    ensure!(seen == expected, "opcode, syndrome and WQE are {seen:x?}, not {expected:x?}");
+    ensure!(seen == expected, "opcode, syndrome and WQE are {seen:x?}, expected {expected:x?}");
     Ok(())
 }
 
 async fn expect_states(pair: &mut Pair, connection: &Connection, expected: [u8; 2]) -> Result<()> {
     let (at_a, at_b) = connection.towards(Direction::AToB);
     let states = [at_a.query(&mut pair.a.vm).await?.state, at_b.query(&mut pair.b.vm).await?.state];
-    ensure!(states == expected, "states are {states:?}, not {expected:?}");
+    ensure!(states == expected, "states are {states:?}, expected {expected:?}");
     Ok(())
 }

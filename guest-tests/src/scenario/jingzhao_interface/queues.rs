@@ -11,10 +11,10 @@ use crate::scenario::transfer::{Plan, transfer};
 
 pub(super) async fn run(pair: &mut Pair, report: &mut Report, hint: &str) -> Result<()> {
     report.case("doorbells as two 32-bit stores", hint, half_doorbells(pair)).await?;
-    report.case("queue pair numbers with rolling upper bits", hint, rolling_numbers(pair)).await?;
-    report.case("receives as the kernel driver posts them", hint, kernel_receives(pair)).await?;
+    report.case("QP numbers with rolling upper bits", hint, rolling_numbers(pair)).await?;
+    report.case("receive requests as the kernel driver posts them", hint, kernel_receives(pair)).await?;
     for (slots, slot_bytes) in [(2, 6), (3, 12), (10, 7)] {
-        let name = format!("queues of 2^{slots} slots of 2^{slot_bytes} bytes");
+        let name = format!("queues with 2^{slots} slots of 2^{slot_bytes} bytes");
         report.case(&name, hint, queue_shape(pair, slots, slot_bytes)).await?;
     }
     Ok(())

@@ -18,13 +18,13 @@ pub(super) async fn run(pair: &mut Pair, report: &mut Report, hint: &str) -> Res
     for (page_size, field) in
         [(4096, 4096), (4096, 0), (8192, 1), (65536, 65536), (65536, 4), (2 << 20, 2 << 20)]
     {
-        let name = format!("region of {page_size}-byte pages, page_size field {field}");
+        let name = format!("region with {page_size}-byte pages, page_size field {field}");
         let region =
             CreateMr { page_size, page_size_field: Some(field), page_offset: 1000, ..CreateMr::default() };
         report.case(&name, hint, there_and_back(pair, region)).await?;
     }
     let zero_based = CreateMr { zero_based: true, page_offset: 100, ..CreateMr::default() };
-    report.case("region whose addresses count from zero", hint, there_and_back(pair, zero_based)).await?;
+    report.case("region with addresses that start at zero", hint, there_and_back(pair, zero_based)).await?;
     let high = CreateMr { va: Some(0xffff_8000_1234_5678), ..CreateMr::default() };
     report.case("region in the upper half of the address space", hint, there_and_back(pair, high)).await
 }

@@ -16,10 +16,10 @@ use crate::vm::Vm;
 const QUERY_DEV_LIM: u16 = 0x003;
 
 pub(super) async fn run(pair: &mut Pair, report: &mut Report, hint: &str) -> Result<()> {
-    report.case("both HCR locations are the same registers", hint, both_locations(&mut pair.a.vm)).await?;
+    report.case("both HCR locations access the same registers", hint, both_locations(&mut pair.a.vm)).await?;
     report.case("widths of register accesses", hint, widths(&mut pair.a.vm)).await?;
-    report.case("registers that only read", hint, read_only(&mut pair.a.vm)).await?;
-    report.case("contexts in guest memory follow their queue pair", hint, contexts(pair)).await
+    report.case("read-only registers", hint, read_only(&mut pair.a.vm)).await?;
+    report.case("contexts in guest memory reflect the state of their QP", hint, contexts(pair)).await
 }
 
 async fn both_locations(vm: &mut Vm) -> Result<()> {
@@ -138,6 +138,6 @@ async fn write(vm: &mut Vm, offset: u64, width: MmioWidth, value: u64) -> Result
 
 async fn expect(vm: &mut Vm, region: Region, offset: u64, width: MmioWidth, expected: u64) -> Result<()> {
     let value = vm.call(MmioRead { region, offset, width }).await?.value;
-    ensure!(value == expected, "{region:?}+{offset:#x} {width:?} reads {value:#x}, not {expected:#x}");
+    ensure!(value == expected, "{region:?}+{offset:#x} {width:?} reads {value:#x}, expected {expected:#x}");
     Ok(())
 }

@@ -14,17 +14,17 @@ const BAD_SYS_STATE: u8 = 0x04;
 
 pub(super) async fn run(pair: &mut Pair, report: &mut Report, hint: &str) -> Result<()> {
     for (offset, name) in [(0xf10, "the RTL's"), (0xf_0010, "the document's")] {
-        let name = format!("{name} reset register forgets everything");
+        let name = format!("{name} reset register clears all state");
         report.case(&name, hint, reset_register(pair, offset)).await?;
     }
     let driver = |options: OpenHca| (options.clone(), options);
     let crashed = driver(OpenHca::default());
-    report.case("a new driver after one that crashed", hint, restarted(pair, crashed, true)).await?;
+    report.case("a new driver after a driver crash", hint, restarted(pair, crashed, true)).await?;
     let high = OpenHca {
         icm: IcmOptions { base: 0x10_0000_0000, scattered: false, ..IcmOptions::default() },
         ..OpenHca::default()
     };
-    report.case("ICM tables far up in the address space", hint, restarted(pair, driver(high), false)).await?;
+    report.case("ICM tables at high addresses", hint, restarted(pair, driver(high), false)).await?;
     let small = OpenHca {
         icm: IcmOptions {
             log_qps: 4,

@@ -14,16 +14,16 @@ use crate::vm::Vm;
 
 pub(super) async fn run(pair: &mut Pair, report: &mut Report, hint: &str) -> Result<()> {
     report.case("atomics: results and memory", hint, results(pair)).await?;
-    report.case("atomics: result across a page", hint, result_across_a_page(pair)).await?;
-    report.case("atomics: anything but one element of eight bytes", hint, malformed(pair)).await?;
-    report.case("atomics: two queue pairs count on one word", hint, counting(pair)).await?;
+    report.case("atomics: result that crosses a page boundary", hint, result_across_a_page(pair)).await?;
+    report.case("atomics: scatter list other than one 8-byte element", hint, malformed(pair)).await?;
+    report.case("atomics: two QPs add to the same word", hint, counting(pair)).await?;
     for fault in [Fault::Misaligned, Fault::Right, Fault::Key, Fault::Bounds] {
         for op in [SendOp::FetchAdd { add: 1 }, SendOp::CmpSwap { compare: 0, swap: 1 }] {
             let name = format!("atomics: {op:?} {}", fault.name());
             report.case(&name, hint, refused(pair, op, fault)).await?;
         }
     }
-    report.case("atomics: result that cannot be written", hint, unwritable_result(pair)).await
+    report.case("atomics: result buffer that cannot be written", hint, unwritable_result(pair)).await
 }
 
 /// A connection, a word at b that starts at an address of eight, and room for results at a.
@@ -112,10 +112,10 @@ async fn results(pair: &mut Pair) -> Result<()> {
         let cqe = cqes.first().context("a completion is missing")?;
         ensure!((cqe.opcode, cqe.byte_count) == (opcode, 8), "{cqe:?}");
         let result = counter.result(pair, 0).await?;
-        ensure!(result == value, "{op:?} returned {result:#x}, not {value:#x}");
+        ensure!(result == value, "{op:?} returned {result:#x}, expected {value:#x}");
         value = next;
         let stored = counter.value(pair).await?;
-        ensure!(stored == value, "{op:?} left {stored:#x}, not {value:#x}");
+        ensure!(stored == value, "{op:?} stored {stored:#x}, expected {value:#x}");
     }
     counter.destroy(pair).await
 }
@@ -188,9 +188,9 @@ enum Fault {
 impl Fault {
     const fn name(self) -> &'static str {
         match self {
-            Self::Misaligned => "at an address that is no multiple of eight: invalid request",
-            Self::Right => "without the right: remote access error",
-            Self::Key => "with a wrong rkey: remote access error",
+            Self::Misaligned => "at an address that is not a multiple of 8: invalid request",
+            Self::Right => "without the access right: remote access error",
+            Self::Key => "with a wrong R_Key: remote access error",
             Self::Bounds => "beyond the region: remote access error",
         }
     }

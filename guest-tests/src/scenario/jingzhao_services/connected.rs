@@ -33,17 +33,17 @@ pub(super) async fn run(pair: &mut Pair, report: &mut Report, hint: &str) -> Res
         }
     }
     for (name, op) in OPS {
-        let name = format!("UC {name} the other way");
+        let name = format!("UC {name}, reverse");
         report.case(&name, hint, sizes(pair, op, 1024, Direction::BToA)).await?;
     }
-    report.case("UC: no receive posted", hint, no_receive(pair)).await?;
-    report.case("UC: receive too small", hint, too_small(pair)).await?;
+    report.case("UC: no receive request posted", hint, no_receive(pair)).await?;
+    report.case("UC: receive request too small", hint, too_small(pair)).await?;
     report.case("UC: WRITE that is not allowed", hint, refused_write(pair)).await?;
     for op in [SendOp::Read, SendOp::FetchAdd { add: 1 }, SendOp::CmpSwap { compare: 0, swap: 1 }] {
         report.case(&format!("UC: {op:?} stops the send queue"), hint, unsupported(pair, op)).await?;
     }
-    report.case("UC: a gather list that cannot be read stops the send queue", hint, bad_gather(pair)).await?;
-    report.case("UC: a receive that cannot be written to is an error", hint, bad_scatter(pair)).await
+    report.case("UC: an unreadable gather list stops the send queue", hint, bad_gather(pair)).await?;
+    report.case("UC: a receive buffer that cannot be written is an error", hint, bad_scatter(pair)).await
 }
 
 /// A UC connection under test.
@@ -122,7 +122,7 @@ impl Link {
                 }
             }
             if !self.lost_something(pair, before).await? {
-                bail!("a message of {len} bytes did not arrive, though all its packets did");
+                bail!("a message of {len} bytes did not arrive, although all its packets did");
             }
             self.renew(pair).await?;
         }

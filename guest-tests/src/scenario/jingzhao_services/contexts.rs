@@ -22,11 +22,11 @@ use crate::vm::Vm;
 
 pub(super) async fn run(pair: &mut Pair, report: &mut Report, hint: &str) -> Result<()> {
     for service in [Service::Rc, Service::Uc, Service::Ud] {
-        let name = format!("contexts in memory: a {service:?} queue pair from RESET to RESET");
+        let name = format!("contexts in memory: a {service:?} QP from RESET to RESET");
         report.case(&name, hint, life(pair, service)).await?;
     }
-    report.case("contexts in memory: PSNs move while a message is on its way", hint, moving(pair)).await?;
-    report.case("contexts in memory: SQE and ERR by themselves", hint, failing(pair)).await
+    report.case("contexts in memory: PSNs advance during a message", hint, moving(pair)).await?;
+    report.case("contexts in memory: transitions to SQE and ERR by the device", hint, failing(pair)).await
 }
 
 /// What the device writes back.

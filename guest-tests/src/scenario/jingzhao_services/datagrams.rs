@@ -23,21 +23,23 @@ const NEVER_MS: u32 = 200;
 
 pub(super) async fn run(pair: &mut Pair, report: &mut Report, hint: &str) -> Result<()> {
     for (header, direction) in
-        [("with the header's 40 bytes", Direction::AToB), ("without the header", Direction::BToA)]
+        [("with the 40-byte GRH", Direction::AToB), ("without the GRH", Direction::BToA)]
     {
         for (name, op) in [("SEND", SendOp::Send), ("SEND_IMM", SendOp::SendImm)] {
             let name = format!("UD {name} of 0 to 4096 bytes {header}");
             report.case(&name, hint, sizes(pair, op, direction)).await?;
         }
     }
-    report.case("UD: peer named by LID, MAC and IPv4 address", hint, addresses(pair)).await?;
-    report.case("UD: one queue pair, several destinations and sources", hint, several(pair)).await?;
+    report.case("UD: peer addressed by LID, MAC and IPv4 address", hint, addresses(pair)).await?;
+    report.case("UD: one QP, several destinations and sources", hint, several(pair)).await?;
     report.case("UD: wrong Q_Key is counted and dropped", hint, wrong_qkey(pair)).await?;
-    report.case("UD: Q_Key of the queue pair for 0 and for controlled ones", hint, own_qkey(pair)).await?;
+    report
+        .case("UD: the Q_Key of the QP is used for 0 and for controlled Q_Keys", hint, own_qkey(pair))
+        .await?;
     report.case("UD: Q_Key changed in RTS and in SQD", hint, changed_qkey(pair)).await?;
     report.case("UD: unknown destination", hint, unknown_destination(pair)).await?;
-    report.case("UD: no receive, or too small a one", hint, no_room(pair)).await?;
-    report.case("UD: message longer than a packet", hint, oversize(pair)).await?;
+    report.case("UD: receive request missing or too small", hint, no_room(pair)).await?;
+    report.case("UD: message longer than the path MTU", hint, oversize(pair)).await?;
     report.case("UD: anything but SEND stops the send queue", hint, unsupported(pair)).await
 }
 

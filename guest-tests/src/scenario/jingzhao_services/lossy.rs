@@ -13,19 +13,19 @@ use crate::scenario::pair::{Direction, Pair};
 
 pub(super) async fn run(pair: &mut Pair, report: &mut Report, hint: &str) -> Result<()> {
     for op in [SendOp::FetchAdd { add: 1 }, SendOp::CmpSwap { compare: 0, swap: 1 }] {
-        let name = format!("{op:?} whose answer is lost executes once");
+        let name = format!("{op:?} executes once if its response is lost");
         report.case(&name, hint, lost_answer(pair, op)).await?;
-        let name = format!("{op:?} that arrives twice executes once");
+        let name = format!("{op:?} executes once if it arrives twice");
         report.case(&name, hint, doubled_request(pair, op)).await?;
     }
     report.case("atomics under heavy loss each execute once", hint, lossy_atomics(pair)).await?;
     for part in ["First", "Middle", "Last"] {
         for (name, op) in [("SEND", SendOp::SendImm), ("RDMA WRITE", SendOp::WriteImm)] {
-            let name_ = format!("UC {name} that loses its {part} packet is dropped whole");
+            let name_ = format!("UC {name} is dropped as a whole if its {part} packet is lost");
             report.case(&name_, hint, broken(pair, op, name, part)).await?;
         }
     }
-    report.case("UC under loss: what arrives is whole and in order", hint, lossy_messages(pair)).await
+    report.case("UC under loss: messages arrive complete and in order", hint, lossy_messages(pair)).await
 }
 
 /// An attribute set with which loss is soon noticed.
@@ -68,7 +68,7 @@ async fn executes_once(pair: &mut Pair, counter: &Counter, op: SendOp) -> Result
     counter.execute(pair, vec![counter.request(op, 0)]).await?;
     let (value, result) = (counter.value(pair).await?, counter.result(pair, 0).await?);
     ensure!((value, result) == (1, 0), "{op:?} left {value}, and its result is {result}");
-    ensure!(duplicates.so_far(&pair.b).await? > 0, "no duplicate was answered");
+    ensure!(duplicates.so_far(&pair.b).await? > 0, "no duplicate received a response");
     Ok(())
 }
 
@@ -96,12 +96,15 @@ async fn lossy_atomics(pair: &mut Pair) -> Result<()> {
         for i in 0..EACH {
             let result = counter.result(pair, i).await?;
             let expected = round * u64::from(EACH) + u64::from(i);
-            ensure!(result == expected, "addition {i} of round {round} returned {result}, not {expected}");
+            ensure!(
+                result == expected,
+                "addition {i} of round {round} returned {result}, expected {expected}"
+            );
         }
     }
     let value = counter.value(pair).await?;
     ensure!(value == ROUNDS * u64::from(EACH), "counted to {value}");
-    ensure!(duplicates.so_far(&pair.b).await? > 0, "no duplicate was answered");
+    ensure!(duplicates.so_far(&pair.b).await? > 0, "no duplicate received a response");
     at_a.clear(&pair.a.daemon).await?;
     at_b.clear(&pair.b.daemon).await?;
     counter.destroy(pair).await
@@ -130,7 +133,7 @@ async fn broken(pair: &mut Pair, op: SendOp, name: &str, part: &str) -> Result<(
     let more = link.arrival(pair, 0).await?;
     ensure!(more.is_none(), "{more:?}");
     let hits = loss.hits(&pair.b.daemon).await?;
-    ensure!(hits == 1, "{hits} packets were lost, not one");
+    ensure!(hits == 1, "{hits} packets were dropped, expected one");
     loss.clear(&pair.b.daemon).await?;
     link.destroy(pair).await
 }

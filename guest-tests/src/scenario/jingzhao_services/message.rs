@@ -77,14 +77,14 @@ impl Buffers {
             seed: self.seed,
             ..Verify::default()
         };
-        expect_stream(sender, sent, "what was sent").await
+        expect_stream(sender, sent, "sent data").await
     }
 
     /// A part of the receiver's buffer is as it was before.
     pub(super) async fn expect_untouched(&self, pair: &mut Pair, off: u64, len: u64) -> Result<()> {
         let (_, receiver) = pair.towards(self.direction);
         let part = Verify { mr: self.sink.id, off, len, seed: UNTOUCHED, position: off };
-        expect_stream(receiver, part, "what nobody may write").await
+        expect_stream(receiver, part, "memory outside the message").await
     }
 
     /// Nothing of a message of `len` bytes arrived.

@@ -15,14 +15,14 @@ const LIMIT: u64 = 16;
 
 pub(super) async fn run(pair: &mut Pair, report: &mut Report, hint: &str) -> Result<()> {
     for (name, op) in [("SEND", SendOp::Send), ("WRITE", SendOp::Write), ("READ", SendOp::Read)] {
-        let name = format!("fence: {name} of what a READ brings");
+        let name = format!("fence: {name} of data returned by a READ");
         report.case(&name, hint, fenced(pair, op)).await?;
     }
     report.case("fence: SEND of an atomic's result", hint, fenced_result(pair)).await?;
     report.case("many READs and atomics complete in order", hint, many(pair)).await?;
     let (read, add) = (SendOp::Read, SendOp::FetchAdd { add: 1 });
     for (name, ops) in [("READs", [read, read]), ("atomics", [add, add]), ("both together", [read, add])] {
-        let name = format!("no more than {LIMIT} under way: {name}");
+        let name = format!("at most {LIMIT} outstanding: {name}");
         report.case(&name, hint, limited(pair, ops)).await?;
     }
     Ok(())
@@ -61,7 +61,7 @@ async fn fenced(pair: &mut Pair, op: SendOp) -> Result<()> {
         let (vm, target) =
             if op == SendOp::Read { (&mut pair.a.vm, &between) } else { (&mut pair.b.vm, &sink) };
         let whole = Verify { mr: target.id, len: target.len, seed, ..Verify::default() };
-        expect_stream(vm, whole, "what the READ brought").await?;
+        expect_stream(vm, whole, "data returned by the READ").await?;
     }
     connection.destroy(pair).await?;
     destroy_region(&mut pair.a.vm, &between).await?;
@@ -82,7 +82,7 @@ async fn fenced_result(pair: &mut Pair) -> Result<()> {
         counter.execute(pair, vec![add, send]).await?;
         at_b.expect_completions(&mut pair.b.vm, &[None], SOON_MS).await?;
         let value = counter.value(pair).await?;
-        ensure!(value == 1000 + round, "the message brought {value}, not the result {}", 1000 + round);
+        ensure!(value == 1000 + round, "the message contains {value}, expected the result {}", 1000 + round);
     }
     counter.destroy(pair).await
 }
@@ -147,7 +147,7 @@ async fn limited(pair: &mut Pair, ops: [SendOp; 2]) -> Result<()> {
     // What comes later comes with the next turn of the device, long before the answer to a command.
     end.query(&mut pair.a.vm).await?;
     let left = at_a.matched(&pair.a.daemon).await?;
-    ensure!(left == LIMIT, "{left} requests left without an answer");
+    ensure!(left == LIMIT, "{left} requests were sent without a response");
     at_a.clear(&pair.a.daemon).await?;
     at_b.clear(&pair.b.daemon).await?;
     counter.destroy(pair).await

@@ -45,7 +45,7 @@ impl User {
     pub(super) fn new(lab: &Lab, run: &RunDir) -> Result<Self> {
         let state = run.socket("state");
         Ok(Self {
-            program: std::env::current_exe().context("finding this program")?,
+            program: std::env::current_exe().context("cannot find this program")?,
             state,
             options: lab.given().to_vec(),
             cache: None,
@@ -96,7 +96,7 @@ impl User {
 
     /// The same for one that reads this.
     pub(super) async fn run_with(&self, input: &[u8], arguments: &[&str]) -> Result<Outcome> {
-        let mut child = self.command(arguments).spawn().context("starting guest-lab")?;
+        let mut child = self.command(arguments).spawn().context("cannot start guest-lab")?;
         let mut stdin = child.stdin.take().context("no input")?;
         let feed = async {
             // A command need not read it.
@@ -104,7 +104,7 @@ impl User {
             drop(stdin);
         };
         let ended = timeout(PATIENCE, async { tokio::join!(feed, child.wait_with_output()).1 }).await;
-        let output = ended.with_context(|| format!("{arguments:?} still ran after {PATIENCE:?}"))??;
+        let output = ended.with_context(|| format!("{arguments:?} did not exit within {PATIENCE:?}"))??;
         Ok(Outcome {
             code: output.status.code(),
             stdout: output.stdout,
@@ -114,7 +114,7 @@ impl User {
 
     /// Types a command and goes on.
     pub(super) fn start(&self, arguments: &[&str]) -> Result<Running> {
-        let mut child = self.command(arguments).spawn().context("starting guest-lab")?;
+        let mut child = self.command(arguments).spawn().context("cannot start guest-lab")?;
         let stdout = BufReader::new(child.stdout.take().context("no output")?);
         Ok(Running { child, stdout, seen: Vec::new() })
     }
@@ -154,7 +154,7 @@ impl User {
     pub(super) async fn nothing_is_left(&self, processes: &[u32]) -> Result<()> {
         let begun = Instant::now();
         while let Some(alive) = processes.iter().find(|id| is_alive(**id)) {
-            ensure!(begun.elapsed() < END, "process {alive} of {processes:?} still runs after {END:?}");
+            ensure!(begun.elapsed() < END, "process {alive} of {processes:?} is still running after {END:?}");
             sleep(LOOK).await;
         }
         let listed = self.run(&["ps", "--json"]).await?;
@@ -215,7 +215,13 @@ impl Outcome {
 impl fmt::Debug for Outcome {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let stdout = &self.stdout[..self.stdout.len().min(2000)];
-        write!(f, "status {:?}, printed '{}', complained '{}'", self.code, stdout.escape_ascii(), self.stderr)
+        write!(
+            f,
+            "status {:?}, standard output '{}', standard error '{}'",
+            self.code,
+            stdout.escape_ascii(),
+            self.stderr
+        )
     }
 }
 
@@ -233,7 +239,7 @@ impl Running {
             loop {
                 let mut line = Vec::new();
                 if self.stdout.read_until(b'\n', &mut line).await? == 0 {
-                    bail!("the command ended without a line that contains '{text}'");
+                    bail!("the command exited without printing a line that contains '{text}'");
                 }
                 self.seen.extend(&line);
                 if String::from_utf8_lossy(&line).contains(text) {
@@ -259,7 +265,7 @@ impl Running {
         drop(stdout);
         let output = timeout(PATIENCE, child.wait_with_output())
             .await
-            .with_context(|| format!("the command still ran after {PATIENCE:?}"))??;
+            .with_context(|| format!("the command did not exit within {PATIENCE:?}"))??;
         Ok(Outcome {
             code: output.status.code(),
             stdout: output.stdout,
@@ -282,7 +288,7 @@ impl Running {
         };
         let status = timeout(PATIENCE, all)
             .await
-            .with_context(|| format!("the command still ran after {PATIENCE:?}"))??;
+            .with_context(|| format!("the command did not exit within {PATIENCE:?}"))??;
         Ok(Outcome { code: status.code(), stdout: self.seen, stderr })
     }
 }

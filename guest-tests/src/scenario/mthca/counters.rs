@@ -27,7 +27,7 @@ pub(super) async fn agree(pair: &mut StockPair) -> Result<()> {
         let moved = |name| extended.expected.iter().any(|(is, value)| *is == name && *value > 0);
         ensure!(
             moved("PortUnicastXmitPkts") && moved("PortMulticastRcvPkts"),
-            "no traffic before: {extended:?}"
+            "no traffic before the measurement: {extended:?}"
         );
         extended.compare(|value| value, 8)?;
         // 32 bits that stop at the largest value; unicast and multicast are not told apart.
@@ -93,7 +93,7 @@ fn hcactl(counters: &Value) -> Result<Named> {
 fn perfquery(text: &str, name: &str) -> Result<u64> {
     let mut values = text.lines().filter_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
     let value = values.next().and_then(|value| value.trim_start_matches('.').trim().parse().ok());
-    value.with_context(|| format!("no {name} in {text}"))
+    value.with_context(|| format!("{name} is missing in {text}"))
 }
 
 #[cfg(test)]

@@ -50,8 +50,8 @@ pub(in super::super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> 
     for &(case, sizes) in PERFTESTS {
         report.case(case, &hint, perftest::complete(&mut pair.ends(), case, sizes, &device)).await?;
     }
-    report.case("no kernel warned of anything", &hint, pair.no_warnings()).await?;
-    report.case("the daemons end with success on SIGTERM", &hint, pair.stop()).await?;
+    report.case("no kernel warnings", &hint, pair.no_warnings()).await?;
+    report.case("the daemons exit cleanly on SIGTERM", &hint, pair.stop()).await?;
 
     let mut taken = Vec::new();
     let mut devices = Vec::new();
@@ -60,11 +60,11 @@ pub(in super::super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> 
         let hint = pair.hint();
         report.case(&format!("both ports are active, doorbells {title}"), &hint, pair.load()).await?;
         let mut figures = Vec::new();
-        let name = format!("figures with doorbells {title}");
+        let name = format!("measurements with doorbells {title}");
         report.case(&name, &hint, take(&mut pair, &mut figures)).await?;
         taken.push(figures);
         devices.push(perftest::Device { title, ..pair.mthca() });
-        report.case("the daemons end with success on SIGTERM", &hint, pair.stop()).await?;
+        report.case("the daemons exit cleanly on SIGTERM", &hint, pair.stop()).await?;
     }
     let mut table = perftest::heading(&devices.iter().collect::<Vec<_>>());
     if let [mapped, trapped] = taken.as_slice() {

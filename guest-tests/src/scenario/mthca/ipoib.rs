@@ -119,10 +119,10 @@ pub(in super::super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> 
         report.case(case, &hint, perftest(&mut pair, case)).await?;
     }
     report
-        .case("perfquery counts what hcactl counters does", &hint, super::counters::agree(&mut pair))
+        .case("perfquery and hcactl report the same counters", &hint, super::counters::agree(&mut pair))
         .await?;
-    report.case("no kernel warned of anything", &hint, pair.no_warnings()).await?;
-    report.case("the daemons end with success on SIGTERM", &hint, pair.stop()).await
+    report.case("no kernel warnings", &hint, pair.no_warnings()).await?;
+    report.case("the daemons exit cleanly on SIGTERM", &hint, pair.stop()).await
 }
 
 /// Address of a guest's `ib0`.
@@ -215,7 +215,7 @@ pub(super) async fn diagnose(pair: &mut StockPair, command: &str, expected: &[&s
     let end = pair.a.vm.program(LIMIT, &fill(command)).await?;
     for text in expected {
         let text = fill(text);
-        ensure!(end.stdout.contains(&text), "no {text:?} in {}{}", end.stdout, end.stderr);
+        ensure!(end.stdout.contains(&text), "{text:?} is missing in {}{}", end.stdout, end.stderr);
     }
     ensure!(end.status == agent::wire::ExitStatus::Code(0), "{:?}: {}{}", end.status, end.stdout, end.stderr);
     Ok(())
@@ -236,7 +236,7 @@ async fn ping_agent(pair: &mut StockPair) -> Result<()> {
         let first = pair.a.vm.run(&["ibping", "-c", "1", &lid]).await;
         match first {
             Ok(text) if text.contains("1 received") => break,
-            other => ensure!(attempt < ATTEMPTS, "no answer to {ATTEMPTS} pings: {other:?}"),
+            other => ensure!(attempt < ATTEMPTS, "no reply to {ATTEMPTS} pings: {other:?}"),
         }
     }
     let text = pair.a.vm.run(&["ibping", "-c", "5", &lid]).await?;

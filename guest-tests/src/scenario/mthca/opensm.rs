@@ -19,10 +19,10 @@ const LOG: &str = "/tmp/opensm.log";
 
 /// Case, OpenSM's options beyond the defaults, and what its log says in the end.
 const CASES: &[(&str, &str, &[&str])] = &[
-    ("opensm as it comes ends in STANDBY", "", &["Entering STANDBY state"]),
+    ("opensm with default options enters STANDBY", "", &["Entering STANDBY state"]),
     // Of another key it ignores every other subnet manager.
     (
-        "opensm with an SM_Key of its own takes itself for the master",
+        "opensm with its own SM_Key becomes master",
         "--smkey 7",
         &["SUBNET UP", "Errors during initialization"],
     ),
@@ -52,16 +52,20 @@ pub(in super::super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> 
         report.case(name, &hint, ended(&mut pair, ends)).await?;
         for &(command, expected) in DIAGNOSTICS {
             report
-                .case(&format!("{command}, beside it"), &hint, diagnose(&mut pair, command, expected))
+                .case(
+                    &format!("{command} while opensm is running"),
+                    &hint,
+                    diagnose(&mut pair, command, expected),
+                )
                 .await?;
         }
-        report.case("ping, beside it", &hint, ping(&mut pair, 56)).await?;
-        report.case("rping, beside it", &hint, rping(&mut pair)).await?;
+        report.case("ping while opensm is running", &hint, ping(&mut pair, 56)).await?;
+        report.case("rping while opensm is running", &hint, rping(&mut pair)).await?;
         stop(&mut pair.a.vm, opensm).await?;
     }
-    report.case("both interfaces come back after a bounce of the link", &hint, bounce(&mut pair)).await?;
-    report.case("no kernel warned of anything", &hint, pair.no_warnings()).await?;
-    report.case("the daemons end with success on SIGTERM", &hint, pair.stop()).await
+    report.case("both interfaces recover after the link goes down and up", &hint, bounce(&mut pair)).await?;
+    report.case("no kernel warnings", &hint, pair.no_warnings()).await?;
+    report.case("the daemons exit cleanly on SIGTERM", &hint, pair.stop()).await
 }
 
 async fn ended(pair: &mut StockPair, ends: &[&str]) -> Result<()> {

@@ -58,6 +58,6 @@ pub(in super::super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> 
     for &(case, sizes) in CASES {
         report.case(case, &hint, perftest::complete(&mut pair.ends(), case, sizes, &mthca)).await?;
     }
-    report.case("no kernel warned of anything", &hint, pair.no_warnings()).await?;
-    report.case("the daemons end with success on SIGTERM", &hint, pair.stop()).await
+    report.case("no kernel warnings", &hint, pair.no_warnings()).await?;
+    report.case("the daemons exit cleanly on SIGTERM", &hint, pair.stop()).await
 }

@@ -67,8 +67,8 @@ pub(in super::super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> 
         let command = format!("{case} -c -d mthca0");
         report.case(case, &hint, async { ping_pong(&mut pair, &command).await.map(drop) }).await?;
     }
-    report.case("no kernel warned of anything", &hint, pair.no_warnings()).await?;
-    report.case("the daemons end with success on SIGTERM", &hint, pair.stop()).await
+    report.case("no kernel warnings", &hint, pair.no_warnings()).await?;
+    report.case("the daemons exit cleanly on SIGTERM", &hint, pair.stop()).await
 }
 
 /// Runs a program of its family on both sides, as the client's end tells.

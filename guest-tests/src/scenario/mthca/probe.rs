@@ -92,15 +92,15 @@ const CYCLES: Cycles<'static> = Cycles {
 const EXPLAINED: &[Explained] = &[
     Explained {
         rule: "map_over_mapped",
-        why: "with num_qp=1024 the driver lends a whole chunk to the RDB table, which is smaller (T18)",
+        why: "with num_qp=1024, the driver maps a whole chunk for the RDB table, which is smaller (T18)",
     },
     Explained {
         rule: "unmap_in_use",
-        why: "it takes back that chunk, and its neighbours' contexts with it (T18)",
+        why: "it unmaps that chunk together with the contexts of neighbouring tables (T18)",
     },
     Explained {
         rule: "unmap_nothing",
-        why: "so of the neighbours nothing is left when their turn comes (T18)",
+        why: "the neighbouring tables are therefore already unmapped when the driver unmaps them (T18)",
     },
 ];
 
@@ -110,20 +110,20 @@ pub(in super::super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> 
     report.case("the driver binds and its port becomes active", &hint, binds(&mut pair)).await?;
     report.case("ibv_devinfo", &hint, devinfo(&mut pair.a)).await?;
     report.case("sysfs", &hint, sysfs(&mut pair.a)).await?;
-    report.case("three interrupts", &hint, interrupts(&mut pair.a.vm)).await?;
-    report.case("two HCAs differ", &hint, differ(&mut pair)).await?;
+    report.case("three MSI-X interrupts", &hint, interrupts(&mut pair.a.vm)).await?;
+    report.case("two HCAs have different GUIDs", &hint, differ(&mut pair)).await?;
     report.case("kernel messages of driver and core", &hint, messages(&mut pair.a)).await?;
     for parameters in PARAMETERS {
         report
             .case(&format!("loaded with {parameters}"), &hint, loaded_with(&mut pair.a, parameters))
             .await?;
     }
-    report.case(&format!("{} times unloaded and loaded", CYCLES.times()), &hint, cycles(&mut pair.a)).await?;
+    report.case(&format!("{} unload and load cycles", CYCLES.times()), &hint, cycles(&mut pair.a)).await?;
     report.case("the driver recovers from a catastrophic error", &hint, recovers(&mut pair.a)).await?;
     report.case("the guest restarts", &hint, restarts(&mut pair)).await?;
-    report.case("the guest dies and another takes its place", &hint, replaced(lab, &mut pair)).await?;
-    report.case("no kernel warned of anything", &hint, pair.no_warnings()).await?;
-    report.case("the daemons end with success on SIGTERM", &hint, pair.stop()).await
+    report.case("the guest is killed and replaced by another", &hint, replaced(lab, &mut pair)).await?;
+    report.case("no kernel warnings", &hint, pair.no_warnings()).await?;
+    report.case("the daemons exit cleanly on SIGTERM", &hint, pair.stop()).await
 }
 
 async fn binds(pair: &mut StockPair) -> Result<()> {
@@ -145,7 +145,7 @@ async fn devinfo(node: &mut StockNode) -> Result<()> {
     let differences: Vec<String> = DEVINFO
         .iter()
         .filter(|(name, value)| found.get(name) != Some(value))
-        .map(|(name, value)| format!("{name}: {:?}, not {value}", found.get(name)))
+        .map(|(name, value)| format!("{name} is {:?}, expected {value}", found.get(name)))
         .collect();
     ensure!(differences.is_empty(), "{}\n{text}", differences.join("\n"));
     let lid = found.get("port_lid").and_then(|lid| lid.parse::<u16>().ok());
@@ -156,7 +156,7 @@ async fn devinfo(node: &mut StockNode) -> Result<()> {
 async fn sysfs(node: &mut StockNode) -> Result<()> {
     for (file, value) in SYSFS {
         let text = node.vm.run(&["cat", &format!("/sys/class/infiniband/mthca0/{file}")]).await?;
-        ensure!(text.trim() == *value, "{file} is {}, not {value}", text.trim());
+        ensure!(text.trim() == *value, "{file} is {}, expected {value}", text.trim());
     }
     let lid = node.vm.run(&["cat", "/sys/class/infiniband/mthca0/ports/1/lid"]).await?;
     ensure!(lid.trim() == format!("{:#x}", node.id), "LID {lid}");
@@ -169,7 +169,7 @@ async fn interrupts(vm: &mut Vm) -> Result<()> {
     let text = vm.run(&["cat", "/proc/interrupts"]).await?;
     for (name, least) in INTERRUPTS {
         let line = text.lines().find(|line| line.contains(name));
-        let line = line.with_context(|| format!("no {name} in\n{text}"))?;
+        let line = line.with_context(|| format!("{name} is missing in\n{text}"))?;
         // Number, then a count for each processor.
         let counts = line.split_whitespace().skip(1).map_while(|word| word.parse::<u64>().ok());
         let count: u64 = counts.sum();
@@ -198,7 +198,7 @@ async fn messages(node: &mut StockNode) -> Result<()> {
         expected.push("Link ACTIVE");
     }
     for text in &expected {
-        ensure!(about.iter().any(|line| line.contains(text)), "no {text:?} in {about:#?}");
+        ensure!(about.iter().any(|line| line.contains(text)), "{text:?} is missing in {about:#?}");
     }
     // Binding a function enables it and routes its interrupt.
     let known = |line: &str| {

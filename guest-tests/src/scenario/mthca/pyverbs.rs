@@ -25,8 +25,8 @@ pub(in super::super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> 
         .with_context(|| hint.clone())?;
     report.case("the port is active", &hint, prepare(&mut node)).await?;
     suite::run(&mut node.vm, KNOWN, report, &hint, &run.file("suite.log")).await?;
-    report.case("no kernel warned of anything", &hint, node.no_warnings()).await?;
-    report.case("the daemon ends with success on SIGTERM", &hint, node.stop()).await
+    report.case("no kernel warnings", &hint, node.no_warnings()).await?;
+    report.case("the daemon exits cleanly on SIGTERM", &hint, node.stop()).await
 }
 
 /// The device, its port, and an address for `rdma_cm`.
@@ -40,18 +40,16 @@ const KNOWN: Known = Known { device: "mthca0", failures: FAILURES, skips: &[SKIP
 
 const FAILURES: &[Failure] = &[Failure {
     test: "tests.test_cq.CQTest.test_resize_cq",
-    why: "RESIZE_CQ to fewer entries than are in use has a status of its own, 0x40 (mthca interface, sections 2.3 and \
-          3.5), which the driver's table of statuses (mthca_status_to_errno, mthca_cmd.c) makes ENOMEM, and neither \
-          the driver nor libmthca looks first; the test wants EINVAL",
+    why: "RESIZE_CQ to fewer entries than are in use returns status 0x40 (mthca interface, sections 2.3 and 3.5), which the driver (mthca_status_to_errno, mthca_cmd.c) converts to ENOMEM; neither the driver nor libmthca checks first, and the test expects EINVAL",
 }];
 
 const NO_XRC: &str = "the driver has no XRC domains";
-const NO_EX: &str = "libmthca makes queue pairs and completion queues by the first version of verbs only";
-const NO_DM: &str = "the hardware has no memory to lend";
+const NO_EX: &str = "libmthca creates QPs and CQs only through the original verbs API";
+const NO_DM: &str = "the hardware has no device memory";
 const NO_MW: &str = "the driver has no memory windows";
 const NO_REREG: &str = "the driver does not change regions";
-const NO_ODP: &str = "the hardware takes no page faults";
-const NO_DMABUF: &str = "there is no GPU to lend memory, and the driver registers none";
+const NO_ODP: &str = "the hardware does not support on-demand paging";
+const NO_DMABUF: &str = "the guest has no GPU, and the driver cannot register GPU memory";
 const IS_IB: &str = "the port is InfiniBand's";
 
 const SKIPS: &[Skip] = &[
@@ -98,7 +96,7 @@ const SKIPS: &[Skip] = &[
     skip(
         "tests.test_parent_domain.ParentDomainTrafficTest",
         "Parent Domain is not supported on this device",
-        "libmthca takes its memory from nobody",
+        "libmthca does not support custom allocators",
     ),
     skip("tests.test_qp.QPTest.test_create_raw_qp_ex_no_attr", "Ethernet link layer", IS_IB),
     skip("tests.test_qp.QPTest.test_create_raw_qp_ex_with_attr", "Ethernet link layer", IS_IB),

@@ -60,19 +60,19 @@ const PLANTED: &[Planted] = &[
     ),
     planted(
         "entry_kept",
-        "a CQ entry that is not given back",
+        "a CQ entry that is not returned to the device",
         &["cqe_owner"],
         "CQ 0x8: entry 0x10 is not in hardware ownership, but the consumer index is 0x10",
     ),
     planted(
         "unread_events",
-        "an EQ read ahead of its entries",
+        "an EQ consumer index beyond the producer index",
         &["eq_consumer"],
         "EQ 0x1: consumer index 0x3 is past producer index 0x0",
     ),
     planted(
         "unnamed_attribute",
-        "an attribute that the mask does not name",
+        "an attribute that is not in the mask",
         &["qp_unnamed"],
         "RST2INIT_QP of QP 0x8 sets the ACK timeout without opt_param_mask bit 14",
     ),
@@ -84,14 +84,14 @@ const PLANTED: &[Planted] = &[
     ),
     planted(
         "lost_records",
-        "doorbell records taken back before their queues",
+        "doorbell records unmapped before their queues are destroyed",
         &["unmap_in_use"],
         "UNMAP_ICM at ICM address 0x162000, page count 1: the pages still hold a doorbell record of QP 0x8",
     ),
     planted("no_firmware", "INIT_HCA before RUN_FW", &["firmware_order"], "INIT_HCA before RUN_FW"),
     planted(
         "busy_register",
-        "a command before the end of the one before",
+        "a command issued before the previous one completed",
         &["hcr_not_polled"],
         "HCR.in_param[63:32] written before software polled the previous command to completion",
     ),
@@ -122,12 +122,12 @@ pub(in super::super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> 
     let started = StockNode::start_alone(lab, &run, Vec::new(), Some(EXPLAINED)).await;
     let mut node = started.with_context(|| hint.clone())?;
     let driver = LineProgram::start(&mut node.vm, PROGRAM).await.with_context(|| hint.clone())?;
-    report.case("a driver without mistakes is not reported", &hint, right(&mut node, driver)).await?;
+    report.case("a correct driver is not reported", &hint, right(&mut node, driver)).await?;
     for planted in PLANTED {
         report.case(planted.about, &hint, found(&mut node, driver, planted)).await?;
     }
-    report.case("after them it is as right as before", &hint, right(&mut node, driver)).await?;
-    report.case("the daemon ends with success on SIGTERM", &hint, node.stop()).await
+    report.case("the correct driver is still not reported", &hint, right(&mut node, driver)).await?;
+    report.case("the daemon exits cleanly on SIGTERM", &hint, node.stop()).await
 }
 
 /// Nothing is reported but what was before.
@@ -161,7 +161,7 @@ impl Told {
     /// Nothing was reported since.
     pub(super) async fn nothing_since(self, node: &StockNode) -> Result<()> {
         let (before, after) = (self.violations, node.daemon.violations().await?);
-        ensure!(after == before, "{after:?} were reported, before it {before:?}");
+        ensure!(after == before, "reported {after:?}, before that {before:?}");
         Ok(())
     }
 
@@ -188,6 +188,6 @@ impl Told {
 /// Lines of the daemon's log about broken rules.
 fn lines(node: &mut StockNode) -> Result<Vec<String>> {
     let log = node.daemon.process().log();
-    let text = std::fs::read_to_string(log).with_context(|| format!("reading {}", log.display()))?;
+    let text = std::fs::read_to_string(log).with_context(|| format!("cannot read {}", log.display()))?;
     Ok(text.lines().filter(|line| line.contains("driver violation")).map(str::to_owned).collect())
 }

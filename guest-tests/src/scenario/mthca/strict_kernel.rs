@@ -94,21 +94,22 @@ pub(in super::super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> 
     let disk = disk_of(&module).with_context(|| hint.clone())?;
     let started = StockNode::start_alone(lab, &run, vec![disk], Some(EXPLAINED)).await;
     let mut node = started.with_context(|| hint.clone())?;
-    report.case("the driver as it is is not reported", &hint, right(&mut node)).await?;
+    report.case("the unmodified driver is not reported", &hint, right(&mut node)).await?;
     for planted in PLANTED {
         report.case(planted.about, &hint, found(&mut node, planted)).await?;
     }
-    report.case("after them it is as right as before", &hint, right(&mut node)).await?;
-    report.case("the daemon ends with success on SIGTERM", &hint, node.stop()).await
+    report.case("the correct driver is still not reported", &hint, right(&mut node)).await?;
+    report.case("the daemon exits cleanly on SIGTERM", &hint, node.stop()).await
 }
 
 /// Makes the changes to the driver's source.
 fn plant(folder: &Path) -> Result<()> {
     for (file, old, new) in CHANGES {
         let path = folder.join(file);
-        let text = fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
+        let text = fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
         ensure!(text.contains(old), "{file} of this kernel does not contain {old:?}");
-        fs::write(&path, text.replace(old, new)).with_context(|| format!("writing {}", path.display()))?;
+        fs::write(&path, text.replace(old, new))
+            .with_context(|| format!("cannot write {}", path.display()))?;
     }
     Ok(())
 }

@@ -51,9 +51,9 @@ pub(super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {
         let mut pair = Pair::start(lab, run, interface, false).await.with_context(|| hint.clone())?;
         report.case(name, &hint, session.happen(&mut pair)).await?;
         let files = pair.files();
-        report.case(&format!("{name}: the daemons end"), &hint, pair.stop()).await?;
+        report.case(&format!("{name}: the daemons exit cleanly"), &hint, pair.stop()).await?;
         for files in &files {
-            report.case(&format!("{name} is done again"), &hint, same(lab, files, false)).await?;
+            report.case(&format!("{name} is replayed"), &hint, same(lab, files, false)).await?;
         }
         line(&format!("      {}", files[0].record.display()))?;
     }

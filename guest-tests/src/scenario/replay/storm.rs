@@ -57,7 +57,7 @@ impl Mistake {
         if may_be_lost && found.first() == Some(&status::RETRY_EXC_ERR) {
             expected[0] = status::RETRY_EXC_ERR;
         }
-        ensure!(found == expected, "statuses {found:?}, not {expected:?}");
+        ensure!(found == expected, "statuses are {found:?}, expected {expected:?}");
         let [Side { verbs: of_a, .. }, Side { verbs: of_b, .. }] = [a, b];
         of_a.close(vm_a).await?;
         of_b.close(vm_b).await

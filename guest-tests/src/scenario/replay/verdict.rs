@@ -32,7 +32,7 @@ impl Files {
         command.arg("replay").arg(&self.record).arg("--trace").arg(self.trace_again()).kill_on_drop(true);
         let output = timeout(LIMIT, command.output())
             .await
-            .with_context(|| format!("the replay did not end within {LIMIT:?}"))??;
+            .with_context(|| format!("the replay did not finish within {LIMIT:?}"))??;
         let (text, error) =
             (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
         ensure!(output.status.success() && text.ends_with(ALL), "{text}{error}");
@@ -45,7 +45,7 @@ impl Files {
     /// What was traced is traced again, but for the time of day and how long things took. The number of lines.
     pub(super) fn compare_traces(&self) -> Result<u64> {
         let open = |path: &Path| {
-            File::open(path).map(BufReader::new).with_context(|| format!("opening {}", path.display()))
+            File::open(path).map(BufReader::new).with_context(|| format!("cannot open {}", path.display()))
         };
         let (first, again) = (open(&self.trace)?.lines(), open(&self.trace_again())?.lines());
         let (mut first, mut again) =
@@ -58,7 +58,7 @@ impl Files {
                 (first, again) if first == again => lines += 1,
                 (first, again) => {
                     let show = |line: Option<String>| line.unwrap_or_else(|| "(the end)".into());
-                    bail!("line {} was {}, and is {} in the replay", lines + 1, show(first), show(again))
+                    bail!("line {} was {}, but is {} in the replay", lines + 1, show(first), show(again))
                 }
             }
         }

@@ -25,22 +25,26 @@ pub(in super::super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> 
         for (service, mtu) in matrix.connections() {
             bench.connect(service, mtu).await?;
             for row in matrix.rows(service, mtu) {
-                let name = format!("{percent} bad: {row}");
+                let name = format!("{percent} impaired: {row}");
                 report.case(&name, &hint, matrix.run(&row, &mut bench.hca, &mut bench.rxe)).await?;
             }
         }
         line(&format!(
             "\n{percent} lost, {percent} duplicated, {percent} reordered in each direction:{matrix}"
         ))?;
-        report.case(&format!("{percent} bad: every rule met frames"), &hint, met(&bench, &rules)).await?;
+        report
+            .case(&format!("{percent} impaired: every rule matched frames"), &hint, met(&bench, &rules))
+            .await?;
         rules.clear(&bench.hca.driver.daemon).await?;
     }
     report
-        .case("a READ of no bytes whose answer is lost is asked again", &hint, empty_answer(&mut bench))
+        .case("a zero-length READ is retried if its response is lost", &hint, empty_answer(&mut bench))
         .await?;
-    report.case("damaged frames are dropped and counted, both ways", &hint, damaged(&mut bench)).await?;
-    report.case("marked data is answered with notifications, and arrives", &hint, marked(&mut bench)).await?;
-    report.case("the daemon ends with success on SIGTERM", &hint, bench.stop()).await
+    report
+        .case("corrupted frames are dropped and counted, both directions", &hint, damaged(&mut bench))
+        .await?;
+    report.case("ECN-marked data arrives and triggers CNPs", &hint, marked(&mut bench)).await?;
+    report.case("the daemon exits cleanly on SIGTERM", &hint, bench.stop()).await
 }
 
 /// Each way, each evil with this probability.
@@ -144,10 +148,7 @@ async fn marked(bench: &mut Bench) -> Result<()> {
     let of = async |name: &str| daemon.counter(&format!("/engine/congestion/{name}")).await;
     let (seen, told) = (of("received_marked").await? - before.0, of("sent_cnps").await? - before.1);
     let hits = marks.hits(daemon).await?;
-    ensure!(
-        seen == hits && told > 0 && told <= seen,
-        "{hits} packets marked, {seen} arrived, {told} notifications"
-    );
+    ensure!(seen == hits && told > 0 && told <= seen, "{hits} packets marked, {seen} arrived, {told} CNPs");
     marks.clear(daemon).await?;
-    line(&format!("      {seen} packets marked, {told} notifications"))
+    line(&format!("      {seen} packets marked, {told} CNPs"))
 }

@@ -57,7 +57,10 @@ async fn udp_datagrams(vm: &mut Vm) -> Result<u64> {
 fn hw_counter(text: &str, name: &str) -> Result<u64> {
     let counters: HashMap<&str, &str> =
         text.lines().filter_map(|line| line.rsplit('/').next()?.split_once(':')).collect();
-    counters.get(name).and_then(|value| value.parse().ok()).with_context(|| format!("no {name} in {text}"))
+    counters
+        .get(name)
+        .and_then(|value| value.parse().ok())
+        .with_context(|| format!("{name} is missing in {text}"))
 }
 
 /// From a line of names and a line of values.

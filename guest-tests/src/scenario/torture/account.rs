@@ -47,7 +47,7 @@ impl Account {
     pub(super) fn is_like(&self, before: &Self) -> Result<()> {
         ensure!(
             self.descriptors == before.descriptors,
-            "descriptors are not as before: {:?}, then {:?}",
+            "descriptors changed: {:?}, then {:?}",
             before.descriptors,
             self.descriptors
         );
@@ -61,7 +61,7 @@ impl Account {
         );
         ensure!(
             self.anonymous_kib <= before.anonymous_kib + KEPT_KIB,
-            "memory of its own: {} KiB, then {} KiB",
+            "private memory: {} KiB, then {} KiB",
             before.anonymous_kib,
             self.anonymous_kib
         );
@@ -73,7 +73,10 @@ impl std::fmt::Display for Account {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Self { descriptors, shared_maps, own_maps, anonymous_kib } = self;
         let count = descriptors.len();
-        write!(f, "{count} descriptors, {shared_maps} + {own_maps} maps, {anonymous_kib} KiB of its own")
+        write!(
+            f,
+            "{count} descriptors, {shared_maps} shared and {own_maps} own maps, {anonymous_kib} KiB of private memory"
+        )
     }
 }
 

@@ -120,7 +120,7 @@ impl<'a> Clients<'a> {
             Disturbance::Reset | Disturbance::Leave => {
                 self.strike(step).await?;
                 self.connect().await?;
-                self.round().await.context("the first round after the torture")
+                self.round().await.context("the first round after the disturbances")
             }
         }
     }
@@ -185,7 +185,7 @@ impl<'a> Clients<'a> {
         };
         let expected = FailureKind::Completion { syndrome: syndrome::RETRY_EXCEEDED };
         let is_right = error.downcast_ref::<Failure>().is_some_and(|failure| failure.kind == expected);
-        ensure!(is_right, "requests to a killed peer ended with a wrong status: {error:#}");
+        ensure!(is_right, "requests to a killed peer completed with a wrong status: {error:#}");
         Ok(())
     }
 
@@ -270,7 +270,7 @@ impl End {
     async fn open(&mut self) -> Result<()> {
         let device = DeviceSelector::Socket(self.seat.socket.display().to_string());
         let opened = self.driver.step(STEP, OpenHca { device, ..OpenHca::default() }).await;
-        opened.map(drop).with_context(|| format!("attaching to {}", self.seat.socket.display()))
+        opened.map(drop).with_context(|| format!("cannot attach to {}", self.seat.socket.display()))
     }
 
     /// Queues of a new connection, in place of those there were; and memory, after a reset.

@@ -270,7 +270,7 @@ impl End {
             }
             ensure!(
                 Instant::now() < deadline,
-                "guest {} did not report within {limit:?} that its peer is gone: {report:?}",
+                "guest {} did not report the loss of its peer within {limit:?}: {report:?}",
                 self.seat.name
             );
             sleep(ASK_AGAIN).await;

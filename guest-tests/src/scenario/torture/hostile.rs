@@ -153,7 +153,7 @@ pub(super) fn behave(socket: &Path) -> Result<()> {
     let mapped = client.map(0, GUEST_MEMORY, Some((file.as_fd(), 0)))?;
     ensure!(mapped.is_ok(), "mapping its memory failed with error {mapped:?}");
     let status = query_adapter(&mut client, GUEST_MEMORY - PAGE)?;
-    ensure!(status == 0, "QUERY_ADAPTER ends with status {status}");
+    ensure!(status == 0, "QUERY_ADAPTER completed with status {status}");
     let mut answer = [0; 32];
     rustix::io::pread(&file, &mut answer, GUEST_MEMORY - PAGE)?;
     ensure!(answer != [0; 32], "QUERY_ADAPTER wrote nothing");

@@ -113,7 +113,7 @@ impl Neighbour<'_> {
     async fn attack(&self, attack: Attack, length: Duration) -> Result<()> {
         let socket = self.hostile.0.clone();
         let attacker = spawn_blocking(move || attack.begin(&socket)).await??;
-        self.serves().await.context("on a device beside the attacker's")?;
+        self.serves().await.context("on a device next to the attacker's")?;
         sleep(length).await;
         drop(attacker);
         let socket = self.hostile.0.clone();

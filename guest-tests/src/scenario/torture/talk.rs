@@ -115,7 +115,7 @@ impl Report {
         let Some((first, others)) = self.errors.split_first() else { return Ok(false) };
         let is_right = *first == (Request::Request, status::RETRY_EXC_ERR)
             && others.iter().all(|(_, status)| *status == status::WR_FLUSH_ERR);
-        ensure!(is_right, "requests to a killed peer ended with a wrong status: {self:?}");
+        ensure!(is_right, "requests to a killed peer completed with a wrong status: {self:?}");
         Ok(self.outstanding == 0)
     }
 }

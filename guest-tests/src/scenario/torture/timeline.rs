@@ -19,7 +19,7 @@ pub(super) struct Timeline {
 
 impl Timeline {
     pub(super) fn create(path: &Path) -> Result<Self> {
-        let file = File::create(path).with_context(|| format!("creating {}", path.display()))?;
+        let file = File::create(path).with_context(|| format!("cannot create {}", path.display()))?;
         Ok(Self { begun: Instant::now(), file: RefCell::new(file), counts: RefCell::default() })
     }
 
@@ -32,7 +32,7 @@ impl Timeline {
     /// Writes down that a disturbance is over and nobody was harmed who must not be.
     pub(super) fn count(&self, who: &str, what: &str) -> Result<()> {
         *self.counts.borrow_mut().entry(format!("{who}: {what}")).or_default() += 1;
-        self.note(who, &format!("{what} is over"))
+        self.note(who, &format!("{what} finished"))
     }
 
     /// How often each disturbance was.

@@ -334,14 +334,14 @@ impl<'a> Link<'a> {
     /// The next completion must be a success.
     pub(super) fn expect_success(&mut self) -> Result<Cqe> {
         let cqe = self.completion()?;
-        ensure!(cqe.syndrome.is_none(), "not a success: {cqe:?}");
+        ensure!(cqe.syndrome.is_none(), "expected success: {cqe:?}");
         Ok(cqe)
     }
 
     /// The next completion must have this syndrome, and the queue pair be in ERR.
     pub(super) fn expect_error(&mut self, syndrome: u8) -> Result<()> {
         let cqe = self.completion()?;
-        ensure!(cqe.syndrome == Some(syndrome), "not syndrome {syndrome:#x}: {cqe:?}");
+        ensure!(cqe.syndrome == Some(syndrome), "expected syndrome {syndrome:#x}: {cqe:?}");
         self.expect_state(state::ERR)
     }
 
@@ -354,7 +354,7 @@ impl<'a> Link<'a> {
 
     pub(super) fn expect_state(&mut self, expected: u8) -> Result<()> {
         let state = self.bench.agent.call(QueryQp { qp: self.qp.id })?.state;
-        ensure!(state == expected, "the queue pair is in state {state}, not {expected}");
+        ensure!(state == expected, "the QP is in state {state}, expected {expected}");
         Ok(())
     }
 
@@ -372,7 +372,7 @@ impl<'a> Link<'a> {
     pub(super) fn expect_memory(&mut self, off: u64, expected: &[u8]) -> Result<()> {
         let memory = self.memory(off, expected.len())?;
         let difference = memory.iter().zip(expected).position(|(a, b)| a != b);
-        ensure!(difference.is_none(), "memory differs from byte {difference:?} on");
+        ensure!(difference.is_none(), "memory differs starting at byte {difference:?}");
         Ok(())
     }
 

@@ -36,62 +36,66 @@ const fn case(name: &'static str, attributes: Attributes, run: fn(&mut Link<'_>)
 }
 
 pub(super) const CASES: &[Case] = &[
-    case("a SEND of three packets has FIRST, MIDDLE, LAST and asks for its acknowledge", PATIENT, send_shape),
-    case("a WRITE names address, key and length once", PATIENT, write_shape),
+    case("a SEND of three packets is sent as FIRST, MIDDLE, LAST with AckReq", PATIENT, send_shape),
+    case("a WRITE contains address, key and length once", PATIENT, write_shape),
     case(
-        "a lost acknowledge: the same packets again after the timeout, one completion",
+        "lost ACK: all packets are retransmitted after the timeout, one completion",
         Attributes::DEFAULT,
         lost_ack,
     ),
-    case("NAK for the first packet: all again", PATIENT, |link| sequence_nak(link, 0)),
-    case("NAK for the middle packet: again from there", PATIENT, |link| sequence_nak(link, 1)),
-    case("NAK for the last packet: only that again", PATIENT, |link| sequence_nak(link, 2)),
-    case("a duplicate acknowledge is harmless", PATIENT, duplicate_ack),
-    case("one acknowledge completes all requests before it", PATIENT, coalesced_ack),
-    case("an acknowledge of a PSN never sent is dropped", PATIENT, ghost_ack),
-    case("an acknowledge for an earlier queue pair at the same place is dropped", PATIENT, stale_ack),
-    case("a NAK of a PSN never sent is dropped", PATIENT, ghost_nak),
-    case("an acknowledge with a wrong ICRC or P_Key is dropped", PATIENT, corrupt_ack),
-    case("NAK invalid request: 12h, ERR, silence", PATIENT, |link| {
+    case("NAK for the first packet: all packets are retransmitted", PATIENT, |link| sequence_nak(link, 0)),
+    case("NAK for the middle packet: retransmission from there", PATIENT, |link| sequence_nak(link, 1)),
+    case("NAK for the last packet: only that packet is retransmitted", PATIENT, |link| sequence_nak(link, 2)),
+    case("a duplicate ACK is ignored", PATIENT, duplicate_ack),
+    case("one ACK completes all earlier requests", PATIENT, coalesced_ack),
+    case("an ACK for a PSN never sent is dropped", PATIENT, ghost_ack),
+    case("an ACK for an earlier QP with the same index is dropped", PATIENT, stale_ack),
+    case("a NAK for a PSN never sent is dropped", PATIENT, ghost_nak),
+    case("an ACK with a wrong ICRC or P_Key is dropped", PATIENT, corrupt_ack),
+    case("NAK invalid request: syndrome 12h, ERR, no more packets", PATIENT, |link| {
         nak(link, syndrome::NAK_INVALID_REQUEST, completion::REMOTE_INVALID_REQUEST)
     }),
-    case("NAK remote access error: 13h, ERR, silence", PATIENT, |link| {
+    case("NAK remote access error: syndrome 13h, ERR, no more packets", PATIENT, |link| {
         nak(link, syndrome::NAK_REMOTE_ACCESS, completion::REMOTE_ACCESS)
     }),
-    case("NAK remote operational error: 14h, ERR, silence", PATIENT, |link| {
+    case("NAK remote operational error: syndrome 14h, ERR, no more packets", PATIENT, |link| {
         nak(link, syndrome::NAK_REMOTE_OPERATIONAL, completion::REMOTE_OPERATION)
     }),
-    case("NAK invalid RD request: 21h, ERR, silence", PATIENT, |link| {
+    case("NAK invalid RD request: syndrome 21h, ERR, no more packets", PATIENT, |link| {
         nak(link, syndrome::NAK_INVALID_RD, completion::REMOTE_INVALID_RD_REQUEST)
     }),
-    case("a NAK completes what came before it with success", PATIENT, nak_of_second),
-    case("RNR NAK: again after the time it names, then success", PATIENT, rnr_then_success),
-    case("RNR NAK of a READ is obeyed", PATIENT, rnr_of_read),
-    case("rnr_retry 2: three transmissions, then 16h", Attributes { rnr_retry: 2, ..PATIENT }, rnr_exhausted),
+    case("a NAK completes earlier requests successfully", PATIENT, nak_of_second),
+    case("RNR NAK: retransmission after the RNR timer, then success", PATIENT, rnr_then_success),
+    case("RNR NAK of a READ delays its retransmission", PATIENT, rnr_of_read),
     case(
-        "retry 2: three transmissions, then 15h",
+        "rnr_retry 2: three transmissions, then syndrome 16h",
+        Attributes { rnr_retry: 2, ..PATIENT },
+        rnr_exhausted,
+    ),
+    case(
+        "retry 2: three transmissions, then syndrome 15h",
         Attributes { retry: 2, ..Attributes::DEFAULT },
         retry_exhausted,
     ),
     case(
-        "a sequence NAK uses up a retry, as a timeout does",
+        "a sequence NAK consumes a retry, like a timeout",
         Attributes { retry: 2, ..Attributes::DEFAULT },
         nak_retries_exhausted,
     ),
-    case("copies of a sequence NAK use up no retry", Attributes { retry: 1, ..PATIENT }, nak_copies),
-    case("progress gives the retries back", Attributes { retry: 1, ..Attributes::DEFAULT }, retries_reload),
+    case("duplicates of a sequence NAK consume no retry", Attributes { retry: 1, ..PATIENT }, nak_copies),
+    case("progress resets the retry counter", Attributes { retry: 1, ..Attributes::DEFAULT }, retries_reload),
     case(
-        "retry 7: eight transmissions, then 15h",
+        "retry 7: eight transmissions, then syndrome 15h",
         Attributes { timeout: 10, ..PATIENT },
         all_retries_exhausted,
     ),
-    case("rnr_retry 7 has no end", PATIENT, rnr_without_end),
+    case("rnr_retry 7 is unlimited", PATIENT, rnr_without_end),
     case("a sequence NAK during an RNR wait does not shorten it", PATIENT, nak_during_rnr_wait),
-    case("a NAK of what is acknowledged already is dropped", PATIENT, stale_nak),
+    case("a NAK for an acknowledged PSN is dropped", PATIENT, stale_nak),
     case("a reserved AETH syndrome: bad response", PATIENT, reserved_syndrome),
     case("a READ response to a SEND: bad response", PATIENT, response_to_send),
     case(
-        "an acknowledge in the middle of a message is progress: again from behind it",
+        "an ACK within a message is progress: retransmission starts after it",
         Attributes::DEFAULT,
         ack_in_the_middle,
     ),
@@ -110,7 +114,10 @@ fn expect_send(link: &mut Link<'_>, from: u32) -> Result<()> {
         let packet = link.expect(name, n)?;
         let start = n as usize * link.mtu;
         let end = (start + link.mtu).min(THREE as usize);
-        ensure!(*packet.payload == content(start, end - start), "packet {n} has other content: {packet:?}");
+        ensure!(
+            *packet.payload == content(start, end - start),
+            "packet {n} has unexpected content: {packet:?}"
+        );
         ensure!(n < 2 || packet.ack_req, "the last packet does not request an acknowledge");
     }
     Ok(())

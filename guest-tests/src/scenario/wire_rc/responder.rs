@@ -19,34 +19,34 @@ const fn case(name: &'static str, run: fn(&mut Link<'_>) -> Result<()>) -> Case 
 pub(super) const CASES: &[Case] = &[
     case("the first packet of a SEND lost: one NAK, then the message", |link| lost(link, 0)),
     case("a middle packet of a SEND lost: one NAK, then the message", |link| lost(link, 1)),
-    case("the last packet of a SEND lost: silence, then the message", |link| lost(link, 2)),
-    case("a PSN ahead draws one NAK, further ones none", psn_ahead),
+    case("the last packet of a SEND lost: no NAK, then the message", |link| lost(link, 2)),
+    case("a PSN ahead of the expected one triggers one NAK, further ones none", psn_ahead),
     case("a duplicate SEND is acknowledged again and executed once", duplicate_send),
-    case("a duplicate of part of a message under way is acknowledged with the newest PSN", duplicate_part),
+    case("a duplicate of part of an unfinished message is acknowledged with the newest PSN", duplicate_part),
     case("a duplicate WRITE does not write again", duplicate_write),
     case("a duplicate READ is answered again", duplicate_read),
-    case("a duplicate READ of the tail is answered from there", duplicate_read_tail),
+    case("a duplicate READ of the tail returns the tail", duplicate_read_tail),
     case("a duplicate FETCH_ADD returns the first result and adds once", duplicate_atomic),
     case("COMPARE_SWAP swaps only what compares equal", compare_swap),
-    case("a request from half the PSN space away is a duplicate or dropped, never executed", far_psn),
-    case("RNR NAK with the timer of the queue pair, then success", rnr_then_success),
+    case("a request half the PSN space away is a duplicate or dropped, never executed", far_psn),
+    case("RNR NAK with the RNR timer of the QP, then success", rnr_then_success),
     case("RNR NAK of a WRITE with immediate, then success", rnr_write_imm),
-    case("an acknowledge nobody waits for is dropped", ghost_response),
-    case("a packet of another service is dropped", wrong_service),
+    case("an unexpected ACK is dropped", ghost_response),
+    case("a packet of a different service is dropped", wrong_service),
     case("a wrong P_Key is dropped", wrong_pkey),
     case("a wrong ICRC is dropped", bad_icrc),
-    case("the ECN mark of a request does not change its execution", ecn_marked),
+    case("an ECN mark does not change the execution of a request", ecn_marked),
     case("MigReq clear is accepted", mig_req_clear),
-    case("a wrong rkey in a WRITE of no bytes is not looked at", zero_length_write),
-    case("READ responses are cut at the path MTU and carry the MSN", read_shape),
-    case("every packet with AckReq within a message is acknowledged, the MSN unchanged", ack_req_within),
-    case("answers come in the order of the requests", order_of_answers),
-    case("sixteen FETCH_ADDs are remembered", remembered_atomics),
-    case("a duplicate READ beyond what was read gets nothing", duplicate_read_beyond),
-    case("a duplicate READ with a key that is not valid gets nothing", duplicate_read_of_wrong_key),
-    case("a READ that was never executed gets nothing, wherever it lies behind", read_never_executed),
-    case("a limited member of the partition is heard", limited_member),
-    case("a solicited SEND with immediate arrives whole", send_imm),
+    case("a wrong R_Key in a zero-length WRITE is ignored", zero_length_write),
+    case("READ responses are split at the path MTU and carry the MSN", read_shape),
+    case("every packet with AckReq within a message is acknowledged with an unchanged MSN", ack_req_within),
+    case("responses are sent in request order", order_of_answers),
+    case("the results of sixteen FETCH_ADDs are kept", remembered_atomics),
+    case("a duplicate READ beyond the original range gets no response", duplicate_read_beyond),
+    case("a duplicate READ with an invalid key gets no response", duplicate_read_of_wrong_key),
+    case("a duplicate READ that was never executed gets no response", read_never_executed),
+    case("a packet from a limited partition member is accepted", limited_member),
+    case("a solicited SEND with immediate is delivered", send_imm),
 ];
 
 fn write_only(link: &Link<'_>, reth: Reth, payload: &[u8]) -> Packet {
@@ -149,7 +149,7 @@ fn responses(link: &mut Link<'_>, n: u32, names: &[&str], msn: u32) -> Result<Ve
         let packet = link.next()?;
         ensure!(
             packet.is(name) && packet.psn == Link::peer_psn(n + i),
-            "not response {i}, {name}: {packet:?}"
+            "expected response {i}, {name}: {packet:?}"
         );
         let aeth = packet.aeth.map(|aeth| (aeth.syndrome & 0xe0, aeth.msn));
         let expected = (!name.ends_with("MIDDLE")).then_some((0, msn));
@@ -167,7 +167,7 @@ fn read_shape(link: &mut Link<'_>) -> Result<()> {
     let request = link.read_request(0, link.reth(3, 2 * mtu + 1));
     link.send(&request)?;
     let bytes = responses(link, 0, &THREE, 1)?;
-    ensure!(bytes == content(3, 2 * link.mtu + 1), "the response's content differs");
+    ensure!(bytes == content(3, 2 * link.mtu + 1), "the content of the response differs");
     let request = link.read_request(3, link.reth(0, mtu));
     link.send(&request)?;
     ensure!(
@@ -178,7 +178,7 @@ fn read_shape(link: &mut Link<'_>) -> Result<()> {
     link.send(&request)?;
     ensure!(
         responses(link, 4, &["RC_RDMA_READ_RESPONSE_ONLY"], 3)?.is_empty(),
-        "a READ of no bytes has content"
+        "a zero-length READ response has content"
     );
     link.expect_receives(5, 4)
 }
@@ -212,7 +212,7 @@ fn expect_original(link: &mut Link<'_>, n: u32, original: u64, msn: u32) -> Resu
             && packet.psn == Link::peer_psn(n)
             && packet.original == Some(original)
             && packet.aeth.is_some_and(|aeth| aeth.msn == msn),
-        "not the result {original:#x} for packet {n} with MSN {msn}: {packet:?}"
+        "expected the result {original:#x} for packet {n} with MSN {msn}: {packet:?}"
     );
     Ok(())
 }

@@ -35,16 +35,16 @@ const LONGEST_LINE: usize = 64 << 10;
 pub struct Ci {
     #[command(flatten)]
     wanted: Wanted,
-    /// Folder to copy into each guest, as /work
+    /// Folder to copy to /work in each guest
     #[arg(long, value_name = "DIR", default_value = ".")]
     folder: PathBuf,
-    /// Collect consoles, kernel messages, logs, traces and captures in this folder, whatever the result
+    /// Collect consoles, kernel messages, logs, traces and captures in this folder, even after a failure
     #[arg(long, value_name = "DIR")]
     logs: Option<PathBuf>,
-    /// Time limit of the command
+    /// Time limit of the command, in seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 1800)]
     timeout: u64,
-    /// Command to run in /work of all guests at once; $HCAD_GUEST is the name of its guest
+    /// Command to run in /work of all guests at the same time; $HCAD_GUEST is the name of the guest
     #[arg(last = true, required = true, value_name = "COMMAND")]
     command: Vec<String>,
 }
@@ -59,8 +59,7 @@ impl Ci {
         let half = u64::from(self.wanted.memory_mib()) << 19;
         ensure!(
             fits(&self.folder, half)?,
-            "{} is larger than {} MiB, half of a guest's memory, into which it is copied; choose a smaller folder with \
-             --folder, set --memory, or mount it with --share instead",
+            "{} is larger than {} MiB, which is half of the guest memory that it is copied to; select a smaller folder with --folder, increase --memory, or mount the folder with --share",
             self.folder.display(),
             half >> 20
         );
@@ -99,7 +98,7 @@ impl Ci {
         if let Some(to) = &self.logs
             && let Err(error) = logs::collect(testbed, to).await
         {
-            tracing::warn!("collecting logs in {}: {error:#}", to.display());
+            tracing::warn!("cannot collect logs in {}: {error:#}", to.display());
         }
         let complaints = down::end(testbed).await?;
         for complaint in &complaints {
@@ -132,9 +131,9 @@ impl Ci {
         };
         let limit = Duration::from_secs(self.timeout);
         // Those that still run end with their connections.
-        timeout(limit, all)
-            .await
-            .with_context(|| format!("the command still ran after {} s; see --timeout", self.timeout))?
+        timeout(limit, all).await.with_context(|| {
+            format!("the command did not exit within {} s; --timeout changes this limit", self.timeout)
+        })?
     }
 }
 
@@ -166,7 +165,7 @@ async fn one(target: Target, start: Start) -> Result<ExitStatus> {
     shown?;
     let status = status?;
     if status != ExitStatus::Code(0) {
-        tracing::error!("guest {}: the command ended with {}", target.guest, words(status));
+        tracing::error!("guest {}: the command failed with {}", target.guest, words(status));
     }
     Ok(status)
 }

@@ -18,10 +18,10 @@ const TAR: &str = r#"if ! command -v tar >/dev/null; then tar() { busybox tar "$
 /// See [`super::Command::Cp`].
 #[derive(Clone, Debug, clap::Args)]
 pub struct Copy {
-    /// Source: a path of the host, or NAME:GUEST:PATH
+    /// Source: a path on the host, or NAME:GUEST:PATH
     #[arg(value_name = "SOURCE")]
     from: Place,
-    /// Target, in the same form; if it is an existing folder, the copy goes into it
+    /// Target, in the same form; if it is an existing folder, the source is copied into it
     #[arg(value_name = "TARGET")]
     to: Place,
 }
@@ -36,10 +36,10 @@ impl Copy {
             (Place::Host(from), Place::Guest(target, to)) => into_guest(&from, &target, &to).await,
             (Place::Guest(target, from), Place::Host(to)) => out_of_guest(&target, &from, &to).await,
             (Place::Host(_), Place::Host(_)) => {
-                bail!("neither path is in a guest; write one of them as NAME:GUEST:PATH")
+                bail!("neither path is in a guest; specify one of them as NAME:GUEST:PATH")
             }
             (Place::Guest(..), Place::Guest(..)) => {
-                bail!("both paths are in guests; copy to the host first, and from there to the other guest")
+                bail!("both paths are in guests; copy to the host first, then to the other guest")
             }
         }
     }
@@ -49,14 +49,13 @@ impl Copy {
 fn last(path: &Path) -> Result<&str> {
     path.file_name()
         .and_then(|name| name.to_str())
-        .with_context(|| format!("the path {} does not end in the name of a file or folder", path.display()))
+        .with_context(|| format!("path {} does not end in a file or folder name", path.display()))
 }
 
 pub(super) async fn into_guest(from: &Path, target: &Target, to: &Path) -> Result<()> {
     // As it is, so that `.` has a name.
     let from = from.canonicalize().with_context(|| from.display().to_string())?;
-    let to_text =
-        to.to_str().with_context(|| format!("the path {} in the guest is not UTF-8", to.display()))?;
+    let to_text = to.to_str().with_context(|| format!("guest path {} is not valid UTF-8", to.display()))?;
     let (is_folder, _) = session::run(target, &["test", "-d", to_text], Vec::new()).await?;
     let (folder, name) = match is_folder {
         ExitStatus::Code(0) => (to.to_owned(), last(&from)?.to_owned()),
@@ -70,7 +69,7 @@ pub(super) async fn into_guest(from: &Path, target: &Target, to: &Path) -> Resul
     let packing = std::thread::spawn(move || pack(&from, &name, Feed(feed)));
     let (status, text) = with_input(target, &argv, input).await?;
     // A guest that takes no more says why, and that is the reason why the packing fails.
-    ensure!(status == ExitStatus::Code(0), "writing in guest {}: {}", target.guest, text.trim_end());
+    ensure!(status == ExitStatus::Code(0), "cannot write in guest {}: {}", target.guest, text.trim_end());
     tokio::task::spawn_blocking(move || packing.join())
         .await?
         .map_err(|_| anyhow!("the thread that reads the files panicked"))?
@@ -105,7 +104,7 @@ fn pack(from: &Path, name: &str, into: impl Write) -> Result<()> {
     } else {
         archive.append_path_with_name(from, name)
     };
-    packed.with_context(|| format!("reading {}", from.display()))?;
+    packed.with_context(|| format!("cannot read {}", from.display()))?;
     archive.into_inner()?.flush()?;
     Ok(())
 }
@@ -137,7 +136,7 @@ pub(super) async fn out_of_guest(target: &Target, from: &Path, to: &Path) -> Res
         String::from_utf8_lossy(&errors).into_owned()
     };
     let (status, errors) = tokio::join!(session.run(Pipes { input, controls, output }), collect);
-    ensure!(status? == ExitStatus::Code(0), "reading in guest {}: {}", target.guest, errors.trim_end());
+    ensure!(status? == ExitStatus::Code(0), "cannot read in guest {}: {}", target.guest, errors.trim_end());
     tokio::task::spawn_blocking(move || unpacking.join())
         .await?
         .map_err(|_| anyhow!("the thread that writes the files panicked"))?
@@ -153,13 +152,13 @@ fn unpack(archive: impl Read, name: &str, to: &Path) -> Result<()> {
     let work = tempfile::Builder::new()
         .prefix(".guest-lab-")
         .tempdir_in(&parent)
-        .with_context(|| format!("writing to {}", parent.display()))?;
+        .with_context(|| format!("cannot write to {}", parent.display()))?;
     let mut archive = tar::Archive::new(archive);
     archive.set_preserve_permissions(true);
-    archive.unpack(work.path()).context("unpacking the archive that the guest sent")?;
+    archive.unpack(work.path()).context("cannot unpack the archive that the guest sent")?;
     let unpacked = work.path().join(name);
     ensure!(fs::symlink_metadata(&unpacked).is_ok(), "the guest did not send {name}");
-    fs::rename(&unpacked, to).with_context(|| format!("writing {}", to.display()))
+    fs::rename(&unpacked, to).with_context(|| format!("cannot write {}", to.display()))
 }
 
 /// Sends what is written as input.

@@ -16,10 +16,10 @@ pub struct Down {
     /// Names of testbeds
     #[arg(required_unless_present = "all", value_name = "NAME")]
     names: Vec<TestbedName>,
-    /// End all running testbeds
+    /// Stop all running testbeds
     #[arg(long, conflicts_with = "names")]
     all: bool,
-    /// Print a JSON array with the problems of each testbed
+    /// Print the problems of each testbed as a JSON array
     #[arg(long)]
     json: bool,
 }
@@ -42,7 +42,7 @@ impl Down {
         for name in names {
             let complaints = end(&name).await.unwrap_or_else(|error| vec![format!("{error:#}")]);
             if !self.json && complaints.is_empty() {
-                line(&format!("{name} is down"))?;
+                line(&format!("{name} stopped"))?;
             }
             all.push(Ended { name, complaints });
         }
@@ -58,7 +58,7 @@ impl Down {
 /// Ends one; what was wrong until then.
 pub(super) async fn end(name: &TestbedName) -> Result<Vec<String>> {
     let progress = Line::begin(name.as_str());
-    progress.show("ending guests");
+    progress.show("stopping guests");
     match ask(name, &Request::Down).await? {
         Reply::Down { complaints } => Ok(complaints),
         other => bail!("unexpected reply of testbed {name}: {other:?}"),

@@ -24,16 +24,16 @@ const SIGNALS: [i32; 6] =
 /// See [`super::Command::Exec`].
 #[derive(Clone, Debug, clap::Args)]
 pub struct Exec {
-    /// The guest, as NAME:GUEST
+    /// Guest, as NAME:GUEST
     #[arg(value_name = "NAME:GUEST")]
     target: Target,
-    /// The command and its arguments
+    /// Command and its arguments
     #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "COMMAND")]
     command: Vec<String>,
     /// Whether the command gets a terminal [default: true if standard input and output are terminals]
     #[arg(long, value_name = "BOOL")]
     tty: Option<bool>,
-    /// Set an environment variable, in addition to those that describe the testbed; may be repeated
+    /// Set an environment variable, in addition to those that describe the testbed; can be repeated
     #[arg(long = "env", value_name = "NAME=VALUE", value_parser = variable)]
     environment: Vec<(String, String)>,
     /// Working folder in the guest
@@ -45,7 +45,7 @@ fn variable(text: &str) -> Result<(String, String), String> {
     let (name, value) =
         text.split_once('=').ok_or_else(|| format!("'{text}' is not of the form NAME=VALUE"))?;
     if name.is_empty() || text.contains('\0') {
-        return Err(format!("'{text}' is not of the form NAME=VALUE, or contains a NUL byte"));
+        return Err(format!("'{text}' is not of the form NAME=VALUE or contains a NUL byte"));
     }
     Ok((name.to_owned(), value.to_owned()))
 }
@@ -92,7 +92,7 @@ impl Exec {
             Ok(Err(error)) if error.kind() == io::ErrorKind::BrokenPipe => {
                 return Ok(ExitCode::from(exit_code(ExitStatus::Signal(libc::SIGPIPE))));
             }
-            Ok(Err(error)) => return Err(error).context("writing the output of the command"),
+            Ok(Err(error)) => return Err(error).context("cannot write the output of the command"),
             Ok(Ok(())) | Err(_) => {}
         }
         Ok(ExitCode::from(exit_code(result?)))

@@ -14,7 +14,7 @@ use crate::testbed::name::TestbedName;
 pub struct Logs {
     /// Name of the testbed
     name: TestbedName,
-    /// Target folder; created if it does not exist
+    /// Target folder, created if it does not exist
     #[arg(long, value_name = "DIR")]
     to: PathBuf,
     /// Print the paths of the files as a JSON array
@@ -45,7 +45,7 @@ pub(super) async fn collect(name: &TestbedName, to: &Path) -> Result<Vec<PathBuf
             Ok(lines) => {
                 let target = to.join(format!("guest-{}.dmesg", guest.name));
                 fs::write(&target, lines.join("\n") + "\n")
-                    .with_context(|| format!("writing {}", target.display()))?;
+                    .with_context(|| format!("cannot write {}", target.display()))?;
                 files.push(target);
             }
             // What it said before is on its console.
@@ -60,13 +60,14 @@ pub(super) async fn collect(name: &TestbedName, to: &Path) -> Result<Vec<PathBuf
 
 /// Copies the files of a folder into another, which is made if it is not there; their paths there.
 pub(super) fn copy(from: &Path, to: &Path) -> Result<Vec<PathBuf>> {
-    fs::create_dir_all(to).with_context(|| format!("creating {}", to.display()))?;
+    fs::create_dir_all(to).with_context(|| format!("cannot create {}", to.display()))?;
     let mut files = Vec::new();
     for entry in fs::read_dir(from).with_context(|| from.display().to_string())? {
         let entry = entry?;
         if entry.file_type()?.is_file() {
             let target = to.join(entry.file_name());
-            fs::copy(entry.path(), &target).with_context(|| format!("copying to {}", target.display()))?;
+            fs::copy(entry.path(), &target)
+                .with_context(|| format!("cannot copy to {}", target.display()))?;
             files.push(target);
         }
     }

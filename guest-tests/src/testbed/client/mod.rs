@@ -38,28 +38,29 @@ use super::state::States;
 /// A command line about testbeds.
 #[derive(Clone, Debug, clap::Subcommand)]
 pub enum Command {
-    /// Boot guests that stay up
+    /// Boot guests and keep them running
     Up(Up),
-    /// Boot guests, run a command in all of them, and end them
+    /// Boot guests, run a command in all of them, and stop them
     ///
-    /// Copies a folder into each guest first. The exit status is that of the command, or 125 if the lab itself failed.
+    /// Copies a folder into each guest first. Exits with the status of the command, or with 125 if the lab itself failed.
     Ci(Ci),
     /// Run a command in a guest
     ///
-    /// Forwards input, output, signals, the terminal and the exit status. Status 125 means that the lab itself failed.
+    /// Forwards input, output, signals and the terminal. Exits with the status of the command, or with 125 if the lab
+    /// itself failed.
     Exec(Exec),
-    /// Copy files and folders into a guest or out of it
+    /// Copy files and folders to or from a guest
     Cp(Copy),
     /// Replace a loaded kernel module in running guests
     Reload(Reload),
-    /// Collect consoles, kernel messages, logs of hcad, traces and captures
+    /// Collect consoles, kernel messages, hcad logs, traces, captures and session records
     Logs(Logs),
-    /// Add Debian packages to the user space of new guests
+    /// Add Debian packages to the user space of new guests, or remove them
     #[command(subcommand)]
     Root(Root),
     /// List the running guests
     Ps(List),
-    /// End guests and their daemons
+    /// Stop guests and their daemons
     Down(Down),
 }
 
@@ -112,7 +113,7 @@ impl Connection {
         let socket = States::open()?.socket(testbed)?;
         let stream = UnixStream::connect(&socket)
             .await
-            .with_context(|| format!("connecting to testbed {testbed} at {}", socket.display()))?;
+            .with_context(|| format!("cannot connect to testbed {testbed} at {}", socket.display()))?;
         let (reader, writer) = stream.into_split();
         Ok(Self { reader: BufReader::new(reader), writer })
     }
@@ -120,7 +121,7 @@ impl Connection {
     /// Asks, and waits for the answer.
     async fn ask(&mut self, request: &Request) -> Result<Reply> {
         send(&mut self.writer, request).await?;
-        match receive(&mut self.reader).await?.context("the testbed ended before it replied")? {
+        match receive(&mut self.reader).await?.context("the testbed stopped before it replied")? {
             Reply::Refused(reason) => bail!(reason),
             reply => Ok(reply),
         }

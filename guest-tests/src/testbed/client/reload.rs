@@ -34,16 +34,16 @@ for user in $out; do [ "$user" = "$name" ] || modprobe "$user" || exit; done
 /// See [`super::Command::Reload`].
 #[derive(Clone, Debug, clap::Args)]
 pub struct Reload {
-    /// The testbed, or one of its guests as NAME:GUEST
+    /// Testbed, or one of its guests as NAME:GUEST
     #[arg(value_name = "NAME[:GUEST]")]
     target: Targets,
-    /// The module (.ko)
+    /// Module file (.ko)
     #[arg(long, value_name = "FILE")]
     module: PathBuf,
-    /// A parameter of the module, as for insmod; may be repeated
+    /// Module parameter, as for insmod; can be repeated
     #[arg(long, value_name = "NAME=VALUE")]
     parameter: Vec<String>,
-    /// Print a JSON array with the kernel messages of each guest
+    /// Print the kernel messages of each guest as a JSON array
     #[arg(long)]
     json: bool,
 }
@@ -85,7 +85,7 @@ impl Reload {
             if !self.json {
                 messages.iter().try_for_each(|message| line(&format!("{guest}: {message}")))?;
             }
-            loaded.with_context(|| format!("replacing module {name} in guest {guest}"))?;
+            loaded.with_context(|| format!("cannot replace module {name} in guest {guest}"))?;
             let seconds = begun.elapsed().as_secs_f64();
             if !self.json {
                 line(&format!("{guest}: {name} loaded in {seconds:.1} s"))?;

@@ -11,17 +11,17 @@ use crate::testbed::progress::Line;
 pub enum Root {
     /// Add Debian packages and their dependencies
     Add {
-        /// Names of packages in Debian trixie
+        /// Package names in Debian trixie
         #[arg(required = true, value_name = "PACKAGE")]
         packages: Vec<PackageName>,
     },
-    /// Remove packages that were added
+    /// Remove added packages
     Remove {
-        /// Packages, as printed by `guest-lab root list`
+        /// Package names, as printed by `guest-lab root list`
         #[arg(required = true, value_name = "PACKAGE")]
         packages: Vec<PackageName>,
     },
-    /// List the packages that were added
+    /// List the added packages
     List,
 }
 

@@ -77,7 +77,7 @@ impl Session {
         let status = loop {
             let frame = tokio::select! {
                 frame = frames.recv(), if waiting.is_none() => {
-                    match frame.context("the guest or its testbed ended before the command")? {
+                    match frame.context("the guest or its testbed stopped before the command exited")? {
                         ToHost::Started => {}
                         ToHost::Failed(reason) => bail!(reason),
                         ToHost::Output(bytes) => waiting = Some(Printed::Output(bytes)),
@@ -88,7 +88,7 @@ impl Session {
                     None
                 }
                 place = output.reserve(), if waiting.is_some() => {
-                    let place = place.context("the reader of the command's output is gone")?;
+                    let place = place.context("cannot pass on the output of the command: its reader has exited")?;
                     if let Some(printed) = waiting.take() {
                         place.send(printed);
                     }
@@ -158,7 +158,7 @@ pub(super) async fn run_well(target: &Target, argv: &[&str], input: Vec<u8>) -> 
     let (status, text) = run(target, argv, input).await?;
     ensure!(
         status == ExitStatus::Code(0),
-        "guest {}: {} ended with {status:?}: {}",
+        "guest {}: {} failed with {status:?}: {}",
         target.guest,
         argv.first().unwrap_or(&"the command"),
         text.trim_end()

@@ -32,10 +32,10 @@ pub const SUPERVISE: &str = "supervise";
 pub struct Up {
     #[command(flatten)]
     wanted: Wanted,
-    /// Stay in the foreground, and end the guests when this command ends
+    /// Stay in the foreground, and stop the guests when this command exits
     #[arg(long)]
     foreground: bool,
-    /// Print a JSON object that describes the guests
+    /// Print a description of the guests as a JSON object
     #[arg(long)]
     json: bool,
 }
@@ -77,7 +77,7 @@ impl Up {
         if self.foreground {
             // Nothing is said any more, so this ends with the supervisor.
             while leased.supervisor.event().await?.is_some() {}
-            bail!("the guests ended; their logs are in {}", leased.description.folder.display());
+            bail!("the guests stopped; their logs are in {}", leased.description.folder.display());
         }
         leased.keep().await
     }
@@ -122,7 +122,7 @@ impl Leased {
         let mut lines: BTreeMap<GuestName, Line> = BTreeMap::new();
         loop {
             match supervisor.event().await?.context(
-                "the supervisor ended without a message; see testbeds/supervisor.log in the cache folder",
+                "the supervisor exited without an error message; see testbeds/supervisor.log in the cache folder",
             )? {
                 Event::Guest { name, stage } => {
                     let line = lines.entry(name).or_insert_with(|| Line::begin(format!("guest {name}")));
@@ -140,15 +140,15 @@ impl Leased {
     /// Everything that can go wrong before anything boots.
     async fn begin(wanted: &Wanted, default_name: TestbedName) -> Result<Supervisor> {
         let progress = Line::begin(wanted.kind.name());
-        progress.show("finding QEMU and kernel");
+        progress.show("locating QEMU and the kernel");
         let name = wanted.name.clone().unwrap_or(default_name);
         if States::open()?.living()?.contains(&name) {
             bail!(
-                "testbed {name} is already running; end it with 'guest-lab down {name}', or choose another --name"
+                "testbed {name} is already running; stop it with 'guest-lab down {name}', or choose a different --name"
             );
         }
         let lab = Lab::prepare_with(&wanted.options, Added::read(&cache_dir()?)?).await?;
-        progress.show("finding the user space");
+        progress.show("locating the user space");
         lab.fetch_user_space().await?;
         lab.hcad()?;
         Supervisor::start(wanted.name.is_none().then_some(&name))
@@ -206,9 +206,9 @@ impl Drop for Supervisor {
 /// Starts this program as the supervisor of what its own command line says, in a session of its own: it must not hear of a
 /// Ctrl-C, nor of the end of the terminal. A name that its command line does not say is added.
 fn start_supervisor(name: Option<&TestbedName>) -> Result<(Child, UnixStream)> {
-    let (ours, theirs) = StdUnixStream::pair().context("creating the lease of the supervisor")?;
+    let (ours, theirs) = StdUnixStream::pair().context("cannot create the lease of the supervisor")?;
     ours.set_nonblocking(true)?;
-    let program = std::env::current_exe().context("finding the path of guest-lab")?;
+    let program = std::env::current_exe().context("cannot find the path of guest-lab")?;
     let mut command = Command::new(program);
     // As they were given: they were understood once, and mean the same in the same folder.
     command.arg(SUPERVISE);
@@ -223,7 +223,7 @@ fn start_supervisor(name: Option<&TestbedName>) -> Result<(Child, UnixStream)> {
     unsafe {
         command.pre_exec(|| rustix::process::setsid().map(drop).map_err(Into::into));
     }
-    let child = command.spawn().context("starting the supervisor")?;
+    let child = command.spawn().context("cannot start the supervisor")?;
     Ok((child, UnixStream::from_std(ours)?))
 }
 
@@ -233,13 +233,13 @@ const LONGEST_LOG: u64 = 1 << 20;
 /// Where a supervisor says what happens, each run after the other.
 fn supervisor_log() -> Result<std::fs::File> {
     let folder = cache_dir()?.join(LOGS);
-    std::fs::create_dir_all(&folder).with_context(|| format!("creating {}", folder.display()))?;
+    std::fs::create_dir_all(&folder).with_context(|| format!("cannot create {}", folder.display()))?;
     let path = folder.join("supervisor.log");
     let mut file = std::fs::File::options()
         .create(true)
         .append(true)
         .open(&path)
-        .with_context(|| format!("opening {}", path.display()))?;
+        .with_context(|| format!("cannot open {}", path.display()))?;
     if file.metadata()?.len() > LONGEST_LOG {
         file.set_len(0)?;
     }

@@ -112,7 +112,13 @@ impl Program {
     /// Both ended with success; what they said agrees with that.
     pub(super) fn judge(&self, ends: &Ends) -> Result<()> {
         for end in [&ends.client, &ends.server] {
-            ensure!(end.stdout.contains(self.prints), "no {:?}: {}{}", self.prints, end.stdout, end.stderr);
+            ensure!(
+                end.stdout.contains(self.prints),
+                "{:?} is missing in the output: {}{}",
+                self.prints,
+                end.stdout,
+                end.stderr
+            );
         }
         Ok(())
     }

@@ -35,10 +35,10 @@ pub(super) enum Change {
 
 impl Change {
     pub(super) const ALL: &[(&str, Self)] = &[
-        ("a connection outlives its address", Self::Address),
-        ("a connection outlives changes of the MTU", Self::Mtu),
-        ("a connection outlives a link that goes and comes, by hcactl", Self::Cable),
-        ("a connection outlives an interface that goes and comes, by ip", Self::Interface),
+        ("a connection survives the removal of its address", Self::Address),
+        ("a connection survives MTU changes", Self::Mtu),
+        ("a connection survives link down and up by hcactl", Self::Cable),
+        ("a connection survives interface down and up by ip", Self::Interface),
     ];
 
     pub(super) async fn happen(self, a: &mut Station, b: &mut Station) -> Result<()> {
@@ -163,7 +163,7 @@ async fn first_to_end(a: &mut Station, b: &mut Station, traffic: Traffic) -> Res
     };
     let is_client = timeout(GIVE_UP_TIMEOUT, is_client).await;
     let is_client =
-        is_client.with_context(|| format!("the program did not end within {GIVE_UP_TIMEOUT:?}"))??;
+        is_client.with_context(|| format!("the program did not exit within {GIVE_UP_TIMEOUT:?}"))??;
     let ends = (stop(&mut a.vm, client).await?, stop(&mut b.vm, server).await?);
     Ok(if is_client { ends.0 } else { ends.1 })
 }

@@ -115,7 +115,7 @@ impl Wire<'_> {
         let ends = exchange.run(&mut b.vm, &mut a.vm).await;
         daemon.ask(&["capture", "off"]).await?;
         ends?;
-        let bytes = std::fs::read(&file).with_context(|| format!("reading {}", file.display()))?;
+        let bytes = std::fs::read(&file).with_context(|| format!("cannot read {}", file.display()))?;
         Ok(frames(&bytes).filter_map(packet).collect())
     }
 }

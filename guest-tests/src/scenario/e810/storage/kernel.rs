@@ -37,11 +37,11 @@ pub(super) async fn cases(report: &mut Report, hint: &str, config: &Config) -> R
     for (protocol, options) in LACKING {
         let off = config.lacks(options);
         let name = match off {
-            Some(option) => format!("{protocol}: this kernel has none, {option} is off"),
-            None => format!("{protocol}: this kernel has none"),
+            Some(option) => format!("{protocol}: this kernel was built without {option}"),
+            None => format!("{protocol}: not supported by this kernel"),
         };
         let case = async {
-            ensure!(config.has("CONFIG_NVME_RDMA"), "this is not the configuration of a kernel with RDMA");
+            ensure!(config.has("CONFIG_NVME_RDMA"), "the kernel was configured without RDMA");
             off.map(drop).with_context(|| format!("the kernel enables {options:?}, which no scenario tests"))
         };
         report.case(&name, hint, case).await?;

@@ -28,7 +28,7 @@ impl<'a> Place<'a> {
     /// With room for so many MiB.
     pub(super) fn new(lab: &'a Lab, run: &'a RunDir, image: &'a Image, mib: u32) -> Result<Self> {
         let disk = run.scratch("disk");
-        let file = File::create(&disk).with_context(|| format!("creating {}", disk.display()))?;
+        let file = File::create(&disk).with_context(|| format!("cannot create {}", disk.display()))?;
         file.set_len(u64::from(mib + SPARE_MIB) << 20)?;
         Ok(Self { lab, run, image, disk })
     }

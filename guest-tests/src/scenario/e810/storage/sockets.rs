@@ -52,11 +52,11 @@ const SMC_TELLS: &[&str] = &[
 pub(super) async fn cases(report: &mut Report, hint: &str, pair: &mut Pair, config: &Config) -> Result<()> {
     for family in FAMILIES {
         if let Some(option) = config.lacks(family.options) {
-            let name = format!("{}: this kernel has none, {option} is off", family.name);
+            let name = format!("{}: this kernel was built without {option}", family.name);
             report.case(&name, hint, async { Ok(()) }).await?;
             continue;
         }
-        let name = format!("{}: {} MiB arrive as they were sent, by RDMA", family.name, BYTES >> 20);
+        let name = format!("{}: {} MiB arrive intact over RDMA", family.name, BYTES >> 20);
         report.case_within(LIMIT * 2, &name, hint, transfer(pair, *family)).await?;
     }
     Ok(())

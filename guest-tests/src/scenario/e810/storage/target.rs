@@ -169,7 +169,7 @@ impl Target {
                 let found = station.within(self.limit(), &line).await?;
                 ensure!(
                     found == *sum,
-                    "part {part} has the checksum {sum}, but {found} in guest {}",
+                    "part {part} has checksum {sum}, but {found} in guest {}",
                     station.vm.name()
                 );
             }
@@ -224,7 +224,7 @@ impl Target {
             let daemon = daemon(station)?;
             let lost = rules.hits(daemon).await?;
             rules.clear(daemon).await?;
-            ensure!(lost > 0 || result.is_err(), "nothing was lost from guest {}", station.vm.name());
+            ensure!(lost > 0 || result.is_err(), "no frame from guest {} was dropped", station.vm.name());
         }
         result?;
         if self.protocol.may_fail {

@@ -34,7 +34,7 @@ impl FullDisk {
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .spawn()
-            .context("starting unshare")?;
+            .context("cannot start unshare")?;
         let mut said = String::new();
         let output = holder.stdout.take().context("its output is a pipe")?;
         BufReader::new(output).read_line(&mut said)?;
@@ -67,7 +67,7 @@ impl FullDisk {
 
 fn open(path: &str) -> Result<File> {
     let file = File::options().read(true).write(true).open(path);
-    let file = file.with_context(|| format!("opening {path}"))?;
+    let file = file.with_context(|| format!("cannot open {path}"))?;
     ensure!(file.metadata()?.len() == LEN, "{path} is not the file that was created");
     Ok(file)
 }

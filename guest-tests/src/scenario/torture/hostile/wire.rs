@@ -50,7 +50,7 @@ pub(super) type Answer = Result<Vec<u8>, u32>;
 impl Client {
     pub(super) fn connect(socket: &Path) -> Result<Self> {
         let stream =
-            UnixStream::connect(socket).with_context(|| format!("connecting to {}", socket.display()))?;
+            UnixStream::connect(socket).with_context(|| format!("cannot connect to {}", socket.display()))?;
         stream.set_read_timeout(Some(ANSWER))?;
         stream.set_write_timeout(Some(ANSWER))?;
         let mut client = Self { stream, sent: 0 };
@@ -99,7 +99,7 @@ impl Client {
     pub(super) fn read(&mut self, region: Region, offset: u64) -> Result<u32> {
         let body = Self::access(region, offset, 4)?;
         let answer = self.ask(Command::RegionRead, &body, None)?.map_err(refused)?;
-        let word = answer.get(16..20).context("no data in the answer to a read")?;
+        let word = answer.get(16..20).context("no data in the reply to a read")?;
         Ok(u32::from_le_bytes(word.try_into()?))
     }
 

@@ -11,12 +11,12 @@ use crate::scenario::wire_rc::Case;
 use crate::scenario::wire_rc::link::{Attributes, Link, content, message, syndrome};
 
 pub(in crate::scenario::wire_rc) const CASES: &[Case] = &[
-    case("an acknowledge counts by its PSN, whatever its MSN", PATIENT, any_msn),
-    case("AckReq, SE and reserved bits of an acknowledge are not looked at", PATIENT, odd_bits),
-    case("an acknowledge from another address is dropped", PATIENT, forged_ack),
+    case("an ACK is matched by its PSN, regardless of its MSN", PATIENT, any_msn),
+    case("AckReq, SE and reserved bits of an ACK are ignored", PATIENT, odd_bits),
+    case("an ACK from a different address is dropped", PATIENT, forged_ack),
     case("a reserved NAK code: bad response", PATIENT, |link| reserved_nak(link, 0x65)),
     case("the last reserved NAK code: bad response", PATIENT, |link| reserved_nak(link, 0x7f)),
-    case("a READ response with a NAK in it: bad response", PATIENT, |link| {
+    case("a READ response that carries a NAK: bad response", PATIENT, |link| {
         unfitting(link, SendOp::Read, |link| {
             let aeth = Some(Aeth { syndrome: syndrome::NAK_REMOTE_ACCESS, msn: 1 });
             Packet { aeth, ..link.response("RC_RDMA_READ_RESPONSE_ONLY", 0, &message(8)) }
@@ -33,16 +33,24 @@ pub(in crate::scenario::wire_rc) const CASES: &[Case] = &[
     case("an atomic response to a SEND: bad response", PATIENT, |link| {
         unfitting(link, SendOp::Send, |link| original(link, 0, 7))
     }),
-    case("a READ response of more bytes than asked for: bad response", PATIENT, |link| {
+    case("a READ response longer than requested: bad response", PATIENT, |link| {
         unfitting(link, SendOp::Read, |link| link.response("RC_RDMA_READ_RESPONSE_ONLY", 0, &message(12)))
     }),
-    case("a duplicate atomic response is harmless", PATIENT, duplicate_atomic_response),
-    case("an acknowledge alone does not complete an atomic", Attributes::DEFAULT, atomic_acknowledged),
-    case("NAK remote access error in the middle of a READ: 13h", PATIENT, nak_within_read),
-    case("the answer to the second READ without that to the first: both again", PATIENT, second_read_first),
-    case("RNR NAK for the last packet of a WRITE with immediate: only that again", PATIENT, rnr_of_last),
-    case("a congestion notification slows and does not stop", PATIENT, notified),
-    case("a READ of no bytes is asked for and answered without any", PATIENT, empty_read),
+    case("a duplicate atomic response is ignored", PATIENT, duplicate_atomic_response),
+    case("an ACK does not complete an atomic", Attributes::DEFAULT, atomic_acknowledged),
+    case("NAK remote access error within a READ: syndrome 13h", PATIENT, nak_within_read),
+    case(
+        "the response to a second READ without that to the first: both are retried",
+        PATIENT,
+        second_read_first,
+    ),
+    case(
+        "RNR NAK for the last packet of a WRITE with immediate: only that packet is retransmitted",
+        PATIENT,
+        rnr_of_last,
+    ),
+    case("a CNP slows the sender but does not stop it", PATIENT, notified),
+    case("a zero-length READ is requested and answered without payload", PATIENT, empty_read),
 ];
 
 fn any_msn(link: &mut Link<'_>) -> Result<()> {
@@ -190,7 +198,7 @@ fn notified(link: &mut Link<'_>) -> Result<()> {
     link.expect_success()?;
     link.expect_success()?;
     let heard = link.counter("/engine/congestion/received_cnps")? - before;
-    ensure!(heard == 1, "{heard} notifications received");
+    ensure!(heard == 1, "{heard} CNPs received");
     Ok(())
 }
 

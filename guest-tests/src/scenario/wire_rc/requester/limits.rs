@@ -11,16 +11,20 @@ use crate::scenario::wire_rc::Case;
 use crate::scenario::wire_rc::link::{Attributes, Link, content, message, state, syndrome};
 
 pub(in crate::scenario::wire_rc) const CASES: &[Case] = &[
-    case("rnr_retry 0: one transmission, then 16h", Attributes { rnr_retry: 0, ..PATIENT }, no_rnr_retry),
+    case(
+        "rnr_retry 0: one transmission, then syndrome 16h",
+        Attributes { rnr_retry: 0, ..PATIENT },
+        no_rnr_retry,
+    ),
     case("RNR timer code 0 is 655 ms", PATIENT, longest_rnr_wait),
-    case("without credits one SEND at a time is tried", PATIENT, credits),
-    case("no more than sixteen READs are under way", PATIENT, sixteen_reads),
-    case("a message longer than the window goes on as it is acknowledged", PATIENT, window),
-    case("a fenced SEND waits for the READ before it", PATIENT, fence),
+    case("without credits, one SEND at a time is sent", PATIENT, credits),
+    case("at most sixteen READs are outstanding", PATIENT, sixteen_reads),
+    case("a message longer than the window continues as ACKs arrive", PATIENT, window),
+    case("a fenced SEND waits for the preceding READ", PATIENT, fence),
     case("a SEND posted in SQD waits for RTS", PATIENT, in_sqd),
-    case("ERR by software: what is under way is flushed, and its acknowledge late", PATIENT, to_err),
-    case("SEND and WRITE of no bytes are one packet without payload", PATIENT, empty),
-    case("a SEND of five bytes has three bytes of pad", PATIENT, odd),
+    case("ERR by software: outstanding requests are flushed, and late ACKs are ignored", PATIENT, to_err),
+    case("zero-length SEND and WRITE are one packet without payload", PATIENT, empty),
+    case("a SEND of five bytes has three pad bytes", PATIENT, odd),
     case("immediate and solicited event are in the last packet only", PATIENT, last_packet),
 ];
 

@@ -9,23 +9,27 @@ use crate::scenario::wire_rc::Case;
 use crate::scenario::wire_rc::link::{Attributes, Link, content, message, syndrome};
 
 pub(in crate::scenario::wire_rc) const CASES: &[Case] = &[
-    case("a READ asks once for its whole length and takes its responses", PATIENT, read),
+    case("a READ sends one request for its whole length and accepts all responses", PATIENT, read),
     case(
-        "a READ response lost in the middle: asked again from there",
+        "a READ response lost in the middle: the READ is retried from there",
         Attributes::DEFAULT,
         read_response_lost,
     ),
-    case("a READ response with a wrong ICRC is asked for again", Attributes::DEFAULT, read_response_corrupt),
-    case("a repeated READ may be answered beginning with MIDDLE", Attributes::DEFAULT, read_tail_as_middle),
-    case("a duplicate READ response is harmless", PATIENT, duplicate_read_response),
-    case("an acknowledge alone does not complete a READ", Attributes::DEFAULT, read_acknowledged),
-    case("an acknowledge for what follows a READ asks for the READ again", Attributes::DEFAULT, implied_nak),
+    case("a READ response with a wrong ICRC is requested again", Attributes::DEFAULT, read_response_corrupt),
+    case(
+        "a retried READ accepts a response that starts with MIDDLE",
+        Attributes::DEFAULT,
+        read_tail_as_middle,
+    ),
+    case("a duplicate READ response is ignored", PATIENT, duplicate_read_response),
+    case("an ACK does not complete a READ", Attributes::DEFAULT, read_acknowledged),
+    case("an ACK for a later request causes the READ to be retried", Attributes::DEFAULT, implied_nak),
     case("a READ LAST that is too short: bad response", PATIENT, |link| read_length(link, 100)),
-    case("a READ LAST that is too long: bad response, nothing written behind", PATIENT, |link| {
+    case("a READ LAST that is too long: bad response, no write beyond the buffer", PATIENT, |link| {
         read_length(link, 252)
     }),
     case(
-        "a lost atomic response: the same request again, its result delivered",
+        "lost atomic response: the request is retransmitted, and its result is delivered",
         Attributes::DEFAULT,
         lost_atomic_response,
     ),
@@ -42,7 +46,7 @@ pub(in crate::scenario::wire_rc) const CASES: &[Case] = &[
             vec![first, again]
         })
     }),
-    case("a READ response acknowledges the SENDs before it", PATIENT, read_acknowledges),
+    case("a READ response acknowledges earlier SENDs", PATIENT, read_acknowledges),
 ];
 
 /// Posts a READ of [`THREE`] bytes and takes its request.
@@ -58,7 +62,7 @@ fn expect_read(link: &mut Link<'_>, n: u32) -> Result<()> {
     let done = n * u32::try_from(link.mtu)?;
     let expected = Some((0x1000 + u64::from(done), 0x77, THREE - done));
     let reth = packet.reth.map(|reth| (reth.va, reth.rkey, reth.len));
-    ensure!(reth == expected, "RETH {reth:x?}, not {expected:x?}");
+    ensure!(reth == expected, "RETH is {reth:x?}, expected {expected:x?}");
     Ok(())
 }
 

@@ -13,25 +13,33 @@ use crate::scenario::wire_rc::{Case, ack_timeout};
 const HASTY: Attributes = Attributes { timeout: 10, ..PATIENT };
 
 pub(in crate::scenario::wire_rc) const CASES: &[Case] = &[
-    case("RNR NAK for the second of four SENDs: one is done, three come again", PATIENT, rnr_of_second),
-    case("an acknowledge during the RNR wait ends it", PATIENT, acknowledged_while_waiting),
-    case("after each RNR NAK the wait begins anew, whatever its code", PATIENT, rnr_codes),
-    case("a sequence NAK of the PSN behind the last one is dropped", PATIENT, nak_of_next),
-    case("a sequence NAK acknowledges what is before it", PATIENT, nak_acknowledges),
-    case("each retransmission comes within one to four timeouts", Attributes::DEFAULT, on_time),
-    case("a READ of sixteen packets without an answer is asked for as before", HASTY, unanswered_read),
     case(
-        "a SEND of eight packets without an answer comes again whole",
+        "RNR NAK for the second of four SENDs: one completes, three are retransmitted",
+        PATIENT,
+        rnr_of_second,
+    ),
+    case("an ACK during the RNR wait ends it", PATIENT, acknowledged_while_waiting),
+    case("each RNR NAK restarts the wait, regardless of its timer code", PATIENT, rnr_codes),
+    case("a sequence NAK for the PSN after the last one is dropped", PATIENT, nak_of_next),
+    case("a sequence NAK acknowledges all earlier PSNs", PATIENT, nak_acknowledges),
+    case("each retransmission is sent after one to four timeouts", Attributes::DEFAULT, on_time),
+    case("a READ of sixteen packets without a response is retried unchanged", HASTY, unanswered_read),
+    case(
+        "a SEND of eight packets without an ACK is retransmitted completely",
         Attributes { retry: 3, ..HASTY },
         unanswered_send,
     ),
-    case("a repeated READ answered by LAST in its middle: bad response", Attributes::DEFAULT, |link| {
+    case("a retried READ answered by LAST in its middle: bad response", Attributes::DEFAULT, |link| {
         repeated_read(link, "RC_RDMA_READ_RESPONSE_LAST")
     }),
-    case("a repeated READ answered by ONLY in its middle: bad response", Attributes::DEFAULT, |link| {
+    case("a retried READ answered by ONLY in its middle: bad response", Attributes::DEFAULT, |link| {
         repeated_read(link, "RC_RDMA_READ_RESPONSE_ONLY")
     }),
-    case("the first READ response lost: asked once again from the start", PATIENT, first_response_lost),
+    case(
+        "the first READ response lost: the READ is retried once from the start",
+        PATIENT,
+        first_response_lost,
+    ),
 ];
 
 fn rnr_of_second(link: &mut Link<'_>) -> Result<()> {
@@ -159,7 +167,7 @@ fn unanswered_send(link: &mut Link<'_>) -> Result<()> {
                 _ => "RC_SEND_MIDDLE",
             };
             let packet = link.expect(name, n)?;
-            ensure!(*packet.payload == content(n as usize * 256, 256), "packet {n} has other content");
+            ensure!(*packet.payload == content(n as usize * 256, 256), "packet {n} has unexpected content");
         }
     }
     link.expect_error(completion::RETRY_EXCEEDED)?;

@@ -8,39 +8,39 @@ use crate::scenario::wire_rc::Case;
 use crate::scenario::wire_rc::link::{Link, message, state};
 
 pub(in crate::scenario::wire_rc) const CASES: &[Case] = &[
-    case("FECN, BECN and the reserved bits of the BTH are not looked at", |link| {
+    case("FECN, BECN and the reserved bits of the BTH are ignored", |link| {
         accepted(link, |packet| (packet.fecn, packet.becn, packet.reserved) = (true, true, true))
     }),
-    case("a packet on its last hop is heard", |link| accepted(link, |packet| packet.ttl = 1)),
-    case("any DSCP is heard", |link| accepted(link, |packet| packet.ecn = 0xb8)),
+    case("a packet with hop limit 1 is accepted", |link| accepted(link, |packet| packet.ttl = 1)),
+    case("any DSCP is accepted", |link| accepted(link, |packet| packet.ecn = 0xb8)),
     case("a transport version other than 0 is dropped", |link| {
         dropped(link, "/port/dropped/invalid", |packet| packet.tver = 1)
     }),
     case("an invalid P_Key is dropped", |link| {
         dropped(link, "/engine/drops/wrong_pkey", |packet| packet.pkey = 0x8000)
     }),
-    case("a packet for a queue pair that is not there is dropped", |link| {
+    case("a packet for an unknown QP is dropped", |link| {
         dropped(link, "/engine/drops/unknown_qp", |packet| packet.qpn ^= 0x200)
     }),
-    case("a packet for an earlier queue pair at the same place of the table is dropped", |link| {
+    case("a packet for an earlier QP with the same index is dropped", |link| {
         dropped(link, "/engine/drops/unknown_qp", |packet| packet.qpn ^= 0x1d_0000)
     }),
-    case("a packet from another address than the peer's is dropped", |link| {
+    case("a packet from an address other than the peer's is dropped", |link| {
         dropped(link, "/engine/drops/wrong_source", |packet| packet.source = Some([10, 77, 0, 99].into()))
     }),
-    case("a frame that lacks its end is dropped", |link| {
+    case("a truncated frame is dropped", |link| {
         dropped(link, "/port/dropped/short", |packet| packet.cut = 1)
     }),
-    case("a frame without a whole BTH is dropped", |link| {
+    case("a frame without a complete BTH is dropped", |link| {
         dropped(link, "/port/dropped/short", |packet| packet.cut = 72)
     }),
-    case("more pad than there is payload is dropped", |link| {
+    case("a pad count larger than the payload is dropped", |link| {
         dropped(link, "/port/dropped/short", |packet| {
             packet.payload.0.clear();
             packet.pad = Some(3);
         })
     }),
-    case("a congestion notification is counted, not answered, and harms nobody", notification),
+    case("a CNP is counted, gets no response and has no other effect", notification),
 ];
 
 /// IBTA annex A17, section A17.9.3: 16 reserved bytes behind the BTH.
@@ -50,7 +50,7 @@ fn notification(link: &mut Link<'_>) -> Result<()> {
     link.send(&notice)?;
     link.expect_silence()?;
     let heard = link.counter("/engine/congestion/received_cnps")? - before;
-    ensure!(heard == 1, "{heard} notifications received");
+    ensure!(heard == 1, "{heard} CNPs received");
     link.expect_state(state::RTS)?;
     link.expect_receives(0, 1)?;
     link.expect_memory(4096, &message(3 * link.mtu))

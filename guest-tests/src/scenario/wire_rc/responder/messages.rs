@@ -9,25 +9,25 @@ use crate::scenario::wire_rc::Case;
 use crate::scenario::wire_rc::link::{Attributes, Link, content, message, state, syndrome};
 
 pub(in crate::scenario::wire_rc) const CASES: &[Case] = &[
-    case("a SEND of no bytes takes a receive", empty_send),
-    case("payloads of 1 to 7 bytes arrive without their pad", odd_lengths),
-    case("a WRITE of three packets lands at its address, whatever its alignment", write_three),
-    case("a WRITE of no bytes with immediate takes a receive", empty_write_imm),
-    case("a SEND of three packets with immediate arrives whole", send_imm_three),
-    case("a SEND without AckReq is executed, and acknowledged with the next", without_ack_req),
-    case("thirty-two SENDs at once are executed in order, the last acknowledged", burst),
-    case("a PSN as far ahead as can be draws a NAK", furthest_psn),
-    case("a duplicate is acknowledged while a receive is missing", duplicate_while_not_ready),
+    case("a zero-length SEND consumes a receive request", empty_send),
+    case("payloads of 1 to 7 bytes arrive without pad bytes", odd_lengths),
+    case("a WRITE of three packets is written to its address, at any alignment", write_three),
+    case("a zero-length WRITE with immediate consumes a receive request", empty_write_imm),
+    case("a SEND of three packets with immediate is delivered", send_imm_three),
+    case("a SEND without AckReq is executed and acknowledged with the next one", without_ack_req),
+    case("a burst of 32 SENDs is executed in order, and the last is acknowledged", burst),
+    case("the PSN farthest ahead triggers a NAK", furthest_psn),
+    case("a duplicate is acknowledged while no receive request is posted", duplicate_while_not_ready),
     with_rnr_timer(0),
     with_rnr_timer(1),
     with_rnr_timer(31),
-    case("each attempt without a receive draws an RNR NAK", rnr_again),
-    case("a duplicate READ with a wrong rkey gets nothing", duplicate_read_wrong_key),
-    case("a duplicate atomic older than those remembered gets nothing", forgotten_atomic),
-    case("a duplicate atomic with other operands returns the first result", altered_atomic),
-    case("duplicates from the middle of a WRITE leave memory alone", duplicate_write_middle),
+    case("each attempt without a receive request triggers an RNR NAK", rnr_again),
+    case("a duplicate READ with a wrong R_Key gets no response", duplicate_read_wrong_key),
+    case("a duplicate atomic older than the saved results gets no response", forgotten_atomic),
+    case("a duplicate atomic with different operands returns the first result", altered_atomic),
+    case("duplicates from the middle of a WRITE do not change memory", duplicate_write_middle),
     case("a READ of three bytes at an odd address", odd_read),
-    case("a READ while a SEND is acknowledged late: both answered, in order", read_after_send),
+    case("a READ before the ACK of a SEND: both are answered in order", read_after_send),
 ];
 
 const fn with_rnr_timer(code: u8) -> Case {
@@ -257,7 +257,7 @@ fn odd_read(link: &mut Link<'_>) -> Result<()> {
     link.send(&request)?;
     ensure!(
         responses(link, 0, &["RC_RDMA_READ_RESPONSE_ONLY"], 1)? == content(333, 3),
-        "the response's content differs"
+        "the content of the response differs"
     );
     Ok(())
 }

@@ -8,17 +8,17 @@ use crate::scenario::wire_rc::Case;
 use crate::scenario::wire_rc::link::{Attributes, Link, content, message, syndrome};
 
 pub(in crate::scenario::wire_rc) const CASES: &[Case] = &[
-    case("two packets that change places: a NAK, then all acknowledged", swapped),
-    case("while a gap is open duplicates are answered", duplicates_in_a_gap),
-    case("any part of a READ is answered again, from FIRST or ONLY on", read_parts),
+    case("two reordered packets: a NAK, then all are acknowledged", swapped),
+    case("duplicates are answered while a PSN is missing", duplicates_in_a_gap),
+    case("a duplicate READ of any part is answered, starting with FIRST or ONLY", read_parts),
     case("the MSN counts messages of every kind", message_numbers),
-    case("an RNR NAK acknowledges what came before it", rnr_acknowledges),
-    case("a NAK follows the READ responses that are due", nak_after_read),
-    case("RNR NAK for the last packet of a WRITE with immediate, then only that", rnr_of_last),
-    case("FETCH_ADD is modulo 2^64", wrapping_add),
-    case("a SEND that fills its receive to the last byte", exact_fit),
-    case("a READ of 2^31 bytes is legal and beyond the region: remote access error", longest_read),
-    case("a WRITE of the whole region, and one below its start", region_borders),
+    case("an RNR NAK acknowledges earlier requests", rnr_acknowledges),
+    case("a NAK is sent after pending READ responses", nak_after_read),
+    case("RNR NAK for the last packet of a WRITE with immediate, then success", rnr_of_last),
+    case("FETCH_ADD wraps at 2^64", wrapping_add),
+    case("a SEND that fills its receive buffer exactly", exact_fit),
+    case("a READ of 2^31 bytes, valid but beyond the region: remote access error", longest_read),
+    case("a WRITE of the whole region, and one before its start", region_borders),
 ];
 
 fn swapped(link: &mut Link<'_>) -> Result<()> {

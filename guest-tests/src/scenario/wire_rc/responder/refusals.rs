@@ -17,11 +17,11 @@ mod completion {
 
 pub(in crate::scenario::wire_rc) const CASES: &[Case] = &[
     case("a reserved opcode: invalid request", reserved_opcode),
-    case("a reserved opcode below the others: invalid request", |link| unknown_opcode(link, 0x15)),
-    case("a reserved opcode in between: invalid request", |link| unknown_opcode(link, 0x18)),
+    case("a reserved opcode below the valid ones: invalid request", |link| unknown_opcode(link, 0x15)),
+    case("a reserved opcode between valid ones: invalid request", |link| unknown_opcode(link, 0x18)),
     case("SEND LAST with invalidate: invalid request", |link| unknown_opcode(link, 0x16)),
     case("SEND ONLY with invalidate: invalid request", |link| unknown_opcode(link, 0x17)),
-    case("FIRST that is padded: invalid request", |link| {
+    case("FIRST with padding: invalid request", |link| {
         invalid(link, |link| vec![link.packet("RC_SEND_FIRST", 0, &message(link.mtu - 1))])
     }),
     case("ONLY within a message: invalid request", |link| {
@@ -47,13 +47,13 @@ pub(in crate::scenario::wire_rc) const CASES: &[Case] = &[
     case("WRITE LAST without FIRST: invalid request", |link| {
         invalid(link, |link| vec![link.packet("RC_RDMA_WRITE_LAST", 0, &message(8))])
     }),
-    case("a WRITE that ends before its RETH says: invalid request", |link| {
+    case("a WRITE that ends before its RETH length: invalid request", |link| {
         invalid(link, |link| {
             let [first, middle, last] = write_of_three(link);
             vec![first, middle, Packet { payload: Hex(message(link.mtu - 4)), ..last }]
         })
     }),
-    case("a WRITE that goes on behind what its RETH says: invalid request", |link| {
+    case("a WRITE that continues beyond its RETH length: invalid request", |link| {
         invalid(link, |link| {
             let [first, middle, _] = write_of_three(link);
             let beyond = |n| Packet { psn: Link::peer_psn(n), ..middle.clone() };
@@ -68,7 +68,7 @@ pub(in crate::scenario::wire_rc) const CASES: &[Case] = &[
     case("an atomic with payload: invalid request", |link| {
         invalid(link, |link| vec![Packet { payload: Hex(message(8)), ..fetch_add(link, 0, 0, 1) }])
     }),
-    case("wrong rkey in READ: remote access error", |link| {
+    case("wrong R_Key in a READ: remote access error", |link| {
         forbidden(link, |link| {
             vec![link.read_request(0, Reth { rkey: link.mr.key ^ 0x101, ..link.reth(0, 64) })]
         })
@@ -117,7 +117,7 @@ pub(in crate::scenario::wire_rc) const CASES: &[Case] = &[
             ]
         })
     }),
-    case("LAST of another operation: invalid request", |link| {
+    case("LAST of a different operation: invalid request", |link| {
         invalid(link, |link| {
             vec![
                 link.packet("RC_SEND_FIRST", 0, &message(link.mtu)),
@@ -125,53 +125,53 @@ pub(in crate::scenario::wire_rc) const CASES: &[Case] = &[
             ]
         })
     }),
-    case("WRITE shorter than its RETH says: invalid request", |link| {
+    case("WRITE shorter than its RETH length: invalid request", |link| {
         invalid(link, |link| vec![write_only(link, link.reth(0, 100), &message(96))])
     }),
-    case("WRITE longer than its RETH says: invalid request", |link| {
+    case("WRITE longer than its RETH length: invalid request", |link| {
         invalid(link, |link| vec![write_only(link, link.reth(0, 100), &message(104))])
     }),
     case("RETH length above 2^31: invalid request", |link| {
         invalid(link, |link| vec![link.read_request(0, link.reth(0, 0x8000_0001))])
     }),
-    case("atomic on an address not a multiple of 8: invalid request", |link| {
+    case("atomic at an address that is not a multiple of 8: invalid request", |link| {
         invalid(link, |link| vec![fetch_add(link, 0, 4, 1)])
     }),
-    case("SEND longer than the receive: invalid request and local length error", receive_too_small),
+    case("SEND longer than the receive request: invalid request and local length error", receive_too_small),
     case(
-        "a SEND that fits the receive only in part: invalid request and local length error",
+        "a SEND that only partly fits the receive request: invalid request and local length error",
         receive_too_small_later,
     ),
-    case("wrong rkey in WRITE: remote access error, memory untouched", |link| {
+    case("wrong R_Key in a WRITE: remote access error, memory unchanged", |link| {
         forbidden(link, |link| {
             vec![write_only(link, Reth { rkey: link.mr.key ^ 0x101, ..link.reth(0, 64) }, &message(64))]
         })
     }),
-    case("WRITE beyond the region: remote access error, memory untouched", |link| {
+    case("WRITE beyond the region: remote access error, memory unchanged", |link| {
         forbidden(link, |link| vec![write_only(link, link.reth(65536 - 63, 64), &message(64))])
     }),
     case("READ beyond the region: remote access error", |link| {
         forbidden(link, |link| vec![link.read_request(0, link.reth(65536 - 1023, 1024))])
     }),
-    case("READ around the end of the address space: remote access error", |link| {
+    case("READ that wraps around the address space: remote access error", |link| {
         forbidden(link, |link| vec![link.read_request(0, Reth { va: u64::MAX - 15, ..link.reth(0, 64) })])
     }),
-    case("wrong rkey in an atomic: remote access error", |link| {
+    case("wrong R_Key in an atomic: remote access error", |link| {
         forbidden(link, |link| {
             let mut packet = fetch_add(link, 0, 0, 1);
             packet.atomic = packet.atomic.map(|atomic| Atomic { rkey: atomic.rkey ^ 0x101, ..atomic });
             vec![packet]
         })
     }),
-    case("rkey invalidated under a WRITE: remote access error on a later packet", rkey_gone),
-    case("a queue pair in ERR is silent", silent_in_err),
+    case("R_Key invalidated during a WRITE: remote access error on a later packet", rkey_gone),
+    case("a QP in ERR sends nothing", silent_in_err),
     case("a READ within a SEND: invalid request", |link| {
         invalid(link, |link| {
             let first = link.packet("RC_SEND_FIRST", 0, &message(link.mtu));
             vec![first, link.read_request(1, link.reth(0, 8))]
         })
     }),
-    case("WRITE, READ and atomic without the right: remote access error", without_right),
+    case("WRITE, READ and atomic without the access right: remote access error", without_right),
 ];
 
 fn unknown_opcode(link: &mut Link<'_>, code: u8) -> Result<()> {
@@ -185,7 +185,7 @@ fn write_of_three(link: &Link<'_>) -> [Packet; 3] {
     let payload = message(3 * link.mtu);
     let len = u32::try_from(payload.len()).unwrap_or_default();
     let packets = write_packets(link, link.reth(16384, len), &payload);
-    packets.try_into().unwrap_or_else(|packets| panic!("three packets, not {packets:?}"))
+    packets.try_into().unwrap_or_else(|packets| panic!("expected three packets: {packets:?}"))
 }
 
 fn reserved_opcode(link: &mut Link<'_>) -> Result<()> {

@@ -8,11 +8,11 @@ use crate::scenario::wire_rc::Case;
 use crate::scenario::wire_rc::link::{Link, message, state, syndrome};
 
 pub(in crate::scenario::wire_rc) const CASES: &[Case] = &[
-    case("in INIT requests are dropped", in_init),
-    case("in RTR requests are executed", in_rtr),
-    case("in SQD requests are executed", in_sqd),
-    case("in ERR, entered by software, requests are dropped", in_err),
-    case("after RESET the connection begins anew", after_reset),
+    case("requests are dropped in INIT", in_init),
+    case("requests are executed in RTR", in_rtr),
+    case("requests are executed in SQD", in_sqd),
+    case("requests are dropped in ERR entered by software", in_err),
+    case("the connection restarts after RESET", after_reset),
 ];
 
 fn in_init(link: &mut Link<'_>) -> Result<()> {
