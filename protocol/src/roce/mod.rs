@@ -1,4 +1,4 @@
-//! RoCEv2 on Ethernet: frames, the base transport header and its extensions, the invariant CRC.
+//! RoCEv2 frames: encapsulation, base transport header and its extensions, invariant CRC.
 //!
 //! # Spec
 //! IBTA volume 1, section 9 (transport) and annex A17 (RoCEv2).
@@ -10,7 +10,7 @@ pub mod icrc;
 pub mod opcode;
 pub mod opcode_name;
 pub mod packet;
-pub mod shell;
+pub mod encap;
 
 pub use bth::Bth;
 pub use ext::{Aeth, AtomicEth, Deth, Ext, ExtKind, Imm, NakCode, Reth, Syndrome};
@@ -19,4 +19,4 @@ pub use icrc::IcrcField;
 pub use opcode::{Kind, Opcode, Operation, Position, Transport};
 pub use opcode_name::OpcodePattern;
 pub use packet::Packet;
-pub use shell::{IpAddrs, Shell};
+pub use encap::{IpAddrs, Encap};

@@ -13,7 +13,7 @@ use protocol::hca::mthca::qpc::{QpKind, Qpc};
 use protocol::hca::mthca::wqe::{MlxWqe, Operation, PackedHeaders, SendWqe, WqeData};
 use protocol::hca::qp::{ServiceType, Transition};
 use protocol::ids::Qpn;
-use protocol::roce::Shell;
+use protocol::roce::Encap;
 use smallvec::SmallVec;
 
 use super::address;
@@ -247,7 +247,7 @@ impl QueuePair {
         Some(Peer::new(self.qpc.remote_qpn, &path))
     }
 
-    fn peer_path(&self, addresses: &Addresses) -> Shell {
+    fn peer_path(&self, addresses: &Addresses) -> Encap {
         address::path(addresses, &self.qpc.primary.address, self.qpn, self.qpc.remote_qpn)
     }
 }

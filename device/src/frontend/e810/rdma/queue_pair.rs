@@ -19,7 +19,7 @@ use protocol::hca::e810::rdma::send_wqe;
 use protocol::ids::{FlowLabel, MacAddr, Qpn};
 use protocol::net::ipv4::Fragmentation;
 use protocol::net::layers::Tci;
-use protocol::roce::{IpAddrs, Shell};
+use protocol::roce::{IpAddrs, Encap};
 
 use super::hmc::Pages;
 use super::paths::Paths;
@@ -265,7 +265,7 @@ impl QueuePair {
         if handle.pd != self.context.pd() {
             return Err(EventCode::HandleDomain);
         }
-        let path = Shell {
+        let path = Encap {
             src_mac: around.mac,
             dst_mac: around.neighbour(handle.arp),
             tag: handle.tag,
@@ -280,10 +280,10 @@ impl QueuePair {
     }
 
     /// The way to the peer of a connection.
-    fn path(&self, around: Around<'_>) -> Shell {
+    fn path(&self, around: Around<'_>) -> Encap {
         let context = &self.context;
         let ip = context.addresses();
-        Shell {
+        Encap {
             src_mac: around.mac,
             dst_mac: self.peer.map_or(UNRESOLVED, |(_, mac)| mac),
             tag: context.insert_tag.then(|| Tci::from_bits(context.tag)),
