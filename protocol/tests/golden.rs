@@ -8,8 +8,8 @@ use protocol::net::ether::EtherFrame;
 use protocol::net::ipv4::Fragmentation;
 use protocol::net::layers::Tci;
 use protocol::roce::{
-    Aeth, AtomicEth, Bth, Deth, Ext, FrameWriter, IcrcField, Imm, IpAddrs, NakCode, Opcode, Operation as O,
-    Packet, Reth, RoceFrame, Encap, Syndrome, Transport, seal,
+    Aeth, AtomicEth, Bth, Deth, Encap, Ext, FrameWriter, IcrcField, Imm, IpAddrs, NakCode, Opcode,
+    Operation as O, Packet, Reth, RoceFrame, Syndrome, Transport, seal,
 };
 use protocol::{Psn, WireError};
 

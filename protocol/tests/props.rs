@@ -14,8 +14,8 @@ use protocol::net::ipv6::Ipv6;
 use protocol::net::layers::Tci;
 use protocol::roce::ext::ExtKind;
 use protocol::roce::{
-    Aeth, AtomicEth, Bth, Deth, Ext, FrameWriter, IcrcField, Imm, IpAddrs, Opcode, Packet, Reth, RoceFrame,
-    Encap, Syndrome, seal,
+    Aeth, AtomicEth, Bth, Deth, Encap, Ext, FrameWriter, IcrcField, Imm, IpAddrs, Opcode, Packet, Reth,
+    RoceFrame, Syndrome, seal,
 };
 
 fn encaps() -> impl Strategy<Value = Encap> {

@@ -25,7 +25,7 @@ pub fn decode_wqe(input: &[u8]) {
         assert_eq!(SendWqe::parse(&wqe.emit(), *opcode, service), Ok(wqe));
     }
     for first_pass in [false, true] {
-        let _ = RecvWqe::is_posted_unmarked(entry, first_pass);
+        let _ = RecvWqe::is_posted_without_valid_bit(entry, first_pass);
     }
     assert!(RecvWqe::extent(entry, |_| false).units <= entry.len() / 16);
     if let Ok(wqe) = RecvWqe::parse(entry) {

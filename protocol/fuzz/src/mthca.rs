@@ -1,6 +1,6 @@
 //! Layouts of the mthca interface: commands, mailboxes, WQEs and doorbells, and the state changes of a QP context.
 
-use protocol::hca::hcr::{CommandWord, Latched};
+use protocol::hca::hcr::{CommandWord, PendingCommand};
 use protocol::hca::mthca::caps::{Adapter, DevLim, QueryFw};
 use protocol::hca::mthca::cmd::{Command, Op, describe_parameters};
 use protocol::hca::mthca::cqc::{Cqc, ResizeCq};
@@ -10,7 +10,7 @@ use protocol::hca::mthca::icm;
 use protocol::hca::mthca::init::InitHca;
 use protocol::hca::mthca::mailbox::Mailbox;
 use protocol::hca::mthca::mgm::{self, Mgm};
-use protocol::hca::mthca::modify::{ModifyQp, Named};
+use protocol::hca::mthca::modify::{ModifyQp, QpAttributes};
 use protocol::hca::mthca::mpt::Mpt;
 use protocol::hca::mthca::path::{AddressVector, Path};
 use protocol::hca::mthca::qpc::Qpc;
@@ -47,7 +47,7 @@ fn code(command: u8) -> u16 {
 fn read_command(command: u8, bytes: &[u8]) {
     let [a, b, c, d, e, f, g, h] = padded(bytes);
     let word = u64::from_be_bytes([a, b, c, d, e, f, g, h]);
-    let latched = Latched {
+    let latched = PendingCommand {
         in_param: word,
         in_modifier: u32::from_be_bytes([a, b, c, d]),
         out_param: !word,
@@ -155,7 +155,8 @@ fn command(qp: &mut Qpc, transition: Transition, new: &ModifyQp) {
     let Ok(next) = qp.modify(transition, new) else { return };
     assert_eq!(next.state(), Some(transition.target()));
     let only_state = matches!(transition, ToErr | Rts2Sqd)
-        || matches!(transition, Rts2Rts | Sqd2Sqd | Sqd2Rts | SqErr2Rts) && new.named == Named::empty();
+        || matches!(transition, Rts2Rts | Sqd2Sqd | Sqd2Rts | SqErr2Rts)
+            && new.named == QpAttributes::empty();
     if transition == ToRst {
         assert_eq!(next, Qpc::default());
     } else if only_state {
@@ -165,7 +166,7 @@ fn command(qp: &mut Qpc, transition: Transition, new: &ModifyQp) {
     assert!(next.kind().is_some() || transition == ToRst);
     check_emitted(&next);
     let outbox = ModifyQp::outbox(&next);
-    assert_eq!(outbox.first_chunk().map(|image| ModifyQp::parse(image).named), Some(Named::empty()));
+    assert_eq!(outbox.first_chunk().map(|image| ModifyQp::parse(image).named), Some(QpAttributes::empty()));
     *qp = next;
 }
 

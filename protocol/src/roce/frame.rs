@@ -5,10 +5,10 @@ use std::ops::Range;
 
 use zerocopy::IntoBytes;
 
+use super::encap::Unwrapped;
 use super::icrc::{ICRC_LEN, IcrcField, icrc};
 use super::packet::pad_count;
-use super::encap::Unwrapped;
-use super::{Bth, Ext, IpAddrs, Packet, Encap};
+use super::{Bth, Encap, Ext, IpAddrs, Packet};
 use crate::WireError;
 use crate::net::udp::RawUdp;
 use crate::view::split;

@@ -4,19 +4,19 @@
 //! IBTA volume 1, section 9 (transport) and annex A17 (RoCEv2).
 
 pub mod bth;
+pub mod encap;
 pub mod ext;
 pub mod frame;
 pub mod icrc;
 pub mod opcode;
 pub mod opcode_name;
 pub mod packet;
-pub mod encap;
 
 pub use bth::Bth;
+pub use encap::{Encap, IpAddrs};
 pub use ext::{Aeth, AtomicEth, Deth, Ext, ExtKind, Imm, NakCode, Reth, Syndrome};
 pub use frame::{FrameWriter, MAX_PAYLOAD, RoceFrame, seal};
 pub use icrc::IcrcField;
 pub use opcode::{Kind, Opcode, Operation, Position, Transport};
 pub use opcode_name::OpcodePattern;
 pub use packet::Packet;
-pub use encap::{IpAddrs, Encap};

@@ -65,7 +65,7 @@ impl QueuePair {
 
     /// Takes the live values into the context.
     pub fn observe(&mut self, live: &QpSnapshot) {
-        self.qpc.observe(state_of(live), live.send_psn, live.unacked_psn, live.recv_psn);
+        self.qpc.update_live_state(state_of(live), live.send_psn, live.unacked_psn, live.recv_psn);
         self.qpc.rmsn = live.msn.get();
         (self.qpc.sq_counter, self.qpc.rq_counter) = (self.send.taken(), self.recv.taken());
     }
