@@ -10,7 +10,7 @@
 //! IBTA volume 1, sections 9.6.1.1 (checks of the BTH), 10.5.2 (multicast) and 13.5 (management QPs).
 
 use protocol::ids::Qpn;
-use protocol::roce::{Ext, IpAddrs, Packet, Encap};
+use protocol::roce::{Encap, Ext, IpAddrs, Packet};
 use smallvec::SmallVec;
 
 use crate::qp::{is_marked, udp_len};

@@ -2,7 +2,7 @@
 
 use protocol::Psn;
 use protocol::ids::{Lkey, Pkey, Qkey, Qpn, Rkey, Va};
-use protocol::roce::{Imm, Encap};
+use protocol::roce::{Encap, Imm};
 use smallvec::SmallVec;
 
 use crate::LocalOp;

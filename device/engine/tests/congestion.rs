@@ -8,7 +8,7 @@ use common::*;
 use engine::{SendRequest, Service, State};
 use protocol::Psn;
 use protocol::ids::Pkey;
-use protocol::roce::{Bth, Deth, Ext, IpAddrs, Opcode, Operation, Packet, RoceFrame, Encap};
+use protocol::roce::{Bth, Deth, Encap, Ext, IpAddrs, Opcode, Operation, Packet, RoceFrame};
 
 /// IP traffic class of marked packets (RFC 3168: 11 is CE).
 const CE: u8 = 0b11;

@@ -376,7 +376,7 @@ fn packets_that_are_not_for_the_qp_are_dropped_and_counted() {
 /// IBTA volume 1, section 9.6.1.2.
 #[test]
 fn connection_with_own_address_drops_others() {
-    use protocol::roce::{IpAddrs, Packet, Encap};
+    use protocol::roce::{Encap, IpAddrs, Packet};
     for own_address in [false, true] {
         let mut pair = Pair::with(|_, attrs| attrs.own_address = own_address);
         pair.post_recv(B, 7, 0x8000, 100);

@@ -3,7 +3,7 @@
 use protocol::Psn;
 use protocol::ids::{FlowLabel, Msn, Pkey, Qpn};
 use protocol::net::ipv4::Fragmentation;
-use protocol::roce::{Aeth, Bth, Ext, FrameWriter, IpAddrs, NakCode, Opcode, Encap, Syndrome};
+use protocol::roce::{Aeth, Bth, Encap, Ext, FrameWriter, IpAddrs, NakCode, Opcode, Syndrome};
 
 use super::input::Input;
 use super::machine::{Aim, PSN};

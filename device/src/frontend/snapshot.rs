@@ -11,7 +11,7 @@ use std::net::IpAddr;
 
 use engine::RemoteAccess;
 use protocol::ids::Qpn;
-use protocol::roce::{IpAddrs, Encap};
+use protocol::roce::{Encap, IpAddrs};
 use serde::{Deserialize, Serialize};
 
 pub use self::rdma::{ControlRow, ControlState, GroupRow, HandleRow};

@@ -14,7 +14,7 @@ use protocol::Psn;
 use protocol::describe::Visitor;
 use protocol::ids::{FlowLabel, Iova, Lid, Lkey, MacAddr, Pdn, Qkey, Qpn, Va};
 use protocol::net::ipv4::Fragmentation;
-use protocol::roce::{FrameWriter, IcrcField, IpAddrs, RoceFrame, Encap};
+use protocol::roce::{Encap, FrameWriter, IcrcField, IpAddrs, RoceFrame};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 

@@ -6,7 +6,7 @@
 use protocol::Psn;
 use protocol::ids::{Lid, Pkey, Qkey, Qpn};
 use protocol::mad::{MAD_LEN, Mad};
-use protocol::roce::{Bth, Deth, Ext, FrameWriter, Opcode, Operation, Packet, Encap};
+use protocol::roce::{Bth, Deth, Encap, Ext, FrameWriter, Opcode, Operation, Packet};
 
 /// The Q_Key of QP1 (section 10.2.5).
 const QP1_QKEY: Qkey = Qkey::new(0x8001_0000);

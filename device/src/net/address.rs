@@ -7,7 +7,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use protocol::ids::{FlowLabel, Lid, MacAddr, Qpn};
 use protocol::net::ipv4::Fragmentation;
-use protocol::roce::{IpAddrs, Encap};
+use protocol::roce::{Encap, IpAddrs};
 
 use crate::identity::Identity;
 use crate::net::UNRESOLVED;

@@ -20,7 +20,7 @@ use engine::RecvDone;
 use protocol::ids::{FlowLabel, Lid, Qpn};
 use protocol::net::ether::group_mac;
 use protocol::net::ipv4::Fragmentation;
-use protocol::roce::{IpAddrs, Encap};
+use protocol::roce::{Encap, IpAddrs};
 
 use super::address::{Addresses, HOP_LIMIT, entropy};
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use protocol::Psn;
 use protocol::ids::{Msn, Pdn, Qkey, Qpn};
-use protocol::roce::{Kind, Encap, Transport};
+use protocol::roce::{Encap, Kind, Transport};
 use serde::{Deserialize, Serialize};
 
 use crate::limits::GRH_BYTES;

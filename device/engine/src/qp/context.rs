@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use protocol::Psn;
 use protocol::ids::{MacAddr, Qpn};
-use protocol::roce::{Bth, Ext, FrameWriter, IcrcField, Opcode, Operation, Encap};
+use protocol::roce::{Bth, Encap, Ext, FrameWriter, IcrcField, Opcode, Operation};
 
 use super::attr::{Flush, QpAttrs, State};
 use crate::held::Held;

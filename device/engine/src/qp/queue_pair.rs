@@ -2,7 +2,7 @@
 
 use protocol::Psn;
 use protocol::ids::{MacAddr, Msn, Pkey, Qpn};
-use protocol::roce::{Bth, Ext, IpAddrs, Opcode, Packet, Encap};
+use protocol::roce::{Bth, Encap, Ext, IpAddrs, Opcode, Packet};
 
 use super::attr::{Flush, Modify, QpAttrs, QpSnapshot, Service, State};
 use super::congestion::{Notifier, Pace, ecn_capable, is_marked, not_ecn_capable};

@@ -13,7 +13,7 @@ mod icm;
 mod memory;
 mod qp;
 
-use protocol::hca::jingzhao::cmd::{CmdError, CmdStatus, Command, PendingCommand, Op};
+use protocol::hca::jingzhao::cmd::{CmdError, CmdStatus, Command, Op, PendingCommand};
 use protocol::hca::jingzhao::transition::Transition;
 
 use super::device::Setup;

@@ -5,7 +5,7 @@
 
 use engine::{Engine, Event, Instant};
 use protocol::describe::Visitor;
-use protocol::hca::jingzhao::cmd::{CmdStatus, PendingCommand, Op};
+use protocol::hca::jingzhao::cmd::{CmdStatus, Op, PendingCommand};
 use protocol::hca::jingzhao::doorbell::SendDoorbell;
 use protocol::hca::jingzhao::eqe::Eqe;
 use protocol::hca::jingzhao::pci;

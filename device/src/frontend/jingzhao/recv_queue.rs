@@ -282,7 +282,8 @@ impl RecvQueue {
         let extent = loop {
             self.ring.read(mem, at, bytes)?;
             if !RecvWqe::is_valid(bytes) {
-                let posted = !self.bit_decides && RecvWqe::is_posted_without_valid_bit(bytes, self.first_pass);
+                let posted =
+                    !self.bit_decides && RecvWqe::is_posted_without_valid_bit(bytes, self.first_pass);
                 return Ok(if posted { Look::Unmarked } else { Look::Free });
             }
             let extent = RecvWqe::extent(bytes, |key| mem.region_len(key).is_some());

@@ -4,7 +4,7 @@
 
 use engine::{Fetch, RecvRequest};
 use protocol::describe::{Describe as _, Field as _, Hex, Value, Visitor};
-use protocol::hca::jingzhao::cmd::{PendingCommand, Op, describe_parameters};
+use protocol::hca::jingzhao::cmd::{Op, PendingCommand, describe_parameters};
 use protocol::hca::jingzhao::cqe::{Cqe, CqeQueue};
 use protocol::hca::jingzhao::doorbell::{SendDoorbell, UAR_PAGE, UarRegister, arm_cq, arm_eq};
 use protocol::hca::jingzhao::eqe::{CqFault, Eqe};

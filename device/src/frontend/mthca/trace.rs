@@ -4,7 +4,7 @@ use engine::{Fence, Fetch, Payload, RecvRequest, SendRequest, Sge};
 use protocol::describe::{Describe, Field as _, Hex, Visitor};
 use protocol::hca::hcr::{CommandWord, HcrWord, PendingCommand};
 use protocol::hca::mthca::cmd::{Op, describe_parameters};
-use protocol::hca::mthca::cqe::{Cqe, Outcome, ImmOrPkey};
+use protocol::hca::mthca::cqe::{Cqe, ImmOrPkey, Outcome};
 use protocol::hca::mthca::doorbell::{ArmCq, ArmFor, SendDoorbell, UAR_PAGE, UarRegister};
 use protocol::hca::mthca::eqe::Eqe;
 use protocol::hca::mthca::mailbox::Mailbox;

@@ -9,7 +9,7 @@ use crate::net::station::MAX_WAITING;
 use protocol::Psn;
 use protocol::ids::{FlowLabel, Lid, Pkey, Qkey, Qpn};
 use protocol::net::ipv4::Fragmentation;
-use protocol::roce::{Bth, Deth, Ext, FrameWriter, IpAddrs, Opcode, Operation, Encap};
+use protocol::roce::{Bth, Deth, Encap, Ext, FrameWriter, IpAddrs, Opcode, Operation};
 
 const NOW: Instant = Instant::ZERO;
 

@@ -1,6 +1,6 @@
 //! The 40 bytes in front of a received datagram.
 
-use protocol::roce::{IpAddrs, Encap};
+use protocol::roce::{Encap, IpAddrs};
 
 use crate::limits::GRH_BYTES;
 

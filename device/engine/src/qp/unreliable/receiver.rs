@@ -7,7 +7,7 @@
 
 use protocol::Psn;
 use protocol::ids::{Msn, Qkey};
-use protocol::roce::{Deth, Ext, Kind, Operation, Packet, Encap};
+use protocol::roce::{Deth, Encap, Ext, Kind, Operation, Packet};
 
 use super::grh;
 use crate::gather::{capacity, scatter};

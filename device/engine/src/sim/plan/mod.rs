@@ -22,7 +22,7 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 
 use protocol::ids::{FlowLabel, Lkey, MacAddr, Pdn, Pkey, Qkey, Qpn, Rkey, Va};
 use protocol::net::ipv4::Fragmentation;
-use protocol::roce::{IpAddrs, Encap};
+use protocol::roce::{Encap, IpAddrs};
 use protocol::{Psn, roce};
 
 use super::host::Key;

@@ -9,7 +9,7 @@ use engine::{
     AckTimeout, Fetch, Flush, GrhArea, Modify, Mtu, QpAttrs, RecvRequest, RemoteAccess, RnrRetry, RnrTimer,
     SendRequest, Service, Sge, State, Status, UdDestination,
 };
-use protocol::hca::e810::rdma::error::{CqpError, Refusal};
+use protocol::hca::e810::rdma::error::{CqpError, CqpErrorCode};
 use protocol::hca::e810::rdma::event_queue::EventCode;
 use protocol::hca::e810::rdma::fragment::Fragment;
 use protocol::hca::e810::rdma::index::ArpIndex;
@@ -19,7 +19,7 @@ use protocol::hca::e810::rdma::send_wqe;
 use protocol::ids::{FlowLabel, MacAddr, Qpn};
 use protocol::net::ipv4::Fragmentation;
 use protocol::net::layers::Tci;
-use protocol::roce::{IpAddrs, Encap};
+use protocol::roce::{Encap, IpAddrs};
 
 use super::hmc::Pages;
 use super::paths::Paths;
@@ -131,7 +131,7 @@ impl QueuePair {
             to => to,
         };
         if !may_move(from, to) {
-            return Err(CqpError::new(Refusal::State, "queue pair state", u8::from(to).into()));
+            return Err(CqpError::new(CqpErrorCode::State, "queue pair state", u8::from(to).into()));
         }
         self.state = to;
         if let Some(context) = context {

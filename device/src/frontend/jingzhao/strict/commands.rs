@@ -1,7 +1,7 @@
 //! Commands: what all of them have in common, and INIT_HCA and CLOSE_HCA.
 
 use protocol::hca::jingzhao::PAGE;
-use protocol::hca::jingzhao::cmd::{Command, Inbox, PendingCommand, Op};
+use protocol::hca::jingzhao::cmd::{Command, Inbox, Op, PendingCommand};
 use protocol::hca::jingzhao::eqe::EventType;
 use protocol::hca::jingzhao::init::InitHca;
 use protocol::hca::jingzhao::mailbox::Mailbox;

@@ -70,9 +70,15 @@ fn begins(view: View<'_>, qpn: Qpn, qpc: &Qpc, found: &mut Findings) {
 fn taken(transition: Transition) -> QpAttributes {
     let rights = QpAttributes::REMOTE_READ | QpAttributes::REMOTE_WRITE | QpAttributes::REMOTE_ATOMIC;
     // The scheduling queue means nothing here.
-    let both = rights | QpAttributes::RNR_TIMER | QpAttributes::ALTERNATE_PATH | QpAttributes::QKEY | QpAttributes::SCHED_QUEUE;
+    let both = rights
+        | QpAttributes::RNR_TIMER
+        | QpAttributes::ALTERNATE_PATH
+        | QpAttributes::QKEY
+        | QpAttributes::SCHED_QUEUE;
     match transition {
-        Transition::Init2Rtr => both | QpAttributes::PRIMARY_PATH | QpAttributes::RESPONDER_DEPTH | QpAttributes::PKEY_INDEX,
+        Transition::Init2Rtr => {
+            both | QpAttributes::PRIMARY_PATH | QpAttributes::RESPONDER_DEPTH | QpAttributes::PKEY_INDEX
+        }
         Transition::Rtr2Rts => {
             both | QpAttributes::ACK_TIMEOUT
                 | QpAttributes::RETRY_COUNT
@@ -85,7 +91,13 @@ fn taken(transition: Transition) -> QpAttributes {
     }
 }
 
-fn attributes(qpn: Qpn, command: &Command, transition: Transition, named: QpAttributes, found: &mut Findings) {
+fn attributes(
+    qpn: Qpn,
+    command: &Command,
+    transition: Transition,
+    named: QpAttributes,
+    found: &mut Findings,
+) {
     let others = named.bits() & !taken(transition).bits();
     if others != 0 {
         found.add(&QP_ATTRIBUTES, format!("bits {others:#x} in {} of QP {qpn}", command.op));

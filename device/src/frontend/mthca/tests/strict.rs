@@ -62,7 +62,10 @@ fn steps(qpc: &Qpc) -> [(u32, QpAttributes, Qpc); 3] {
     };
     let rts = Qpc { primary: times, requester, next_send_psn: qpc.next_send_psn, ..image };
     let ready = QpAttributes::PRIMARY_PATH | QpAttributes::RESPONDER_DEPTH | QpAttributes::RNR_TIMER;
-    let sending = QpAttributes::ACK_TIMEOUT | QpAttributes::RETRY_COUNT | QpAttributes::RNR_RETRY | QpAttributes::REQUESTER_DEPTH;
+    let sending = QpAttributes::ACK_TIMEOUT
+        | QpAttributes::RETRY_COUNT
+        | QpAttributes::RNR_RETRY
+        | QpAttributes::REQUESTER_DEPTH;
     [(RST2INIT, init | rights, image), (INIT2RTR, ready, rtr), (RTR2RTS, sending, rts)]
 }
 

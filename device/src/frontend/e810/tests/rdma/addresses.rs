@@ -4,7 +4,7 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 
 use drivers::e810::queue_pair::{gather, inline};
 use protocol::net::checksum::Checksum;
-use protocol::roce::{FrameWriter, IpAddrs, Packet, RoceFrame, Encap, seal};
+use protocol::roce::{Encap, FrameWriter, IpAddrs, Packet, RoceFrame, seal};
 
 use super::*;
 use crate::net::DropReason;
