@@ -59,7 +59,7 @@ macro_rules! id {
 pub(crate) use id;
 
 id! {
-    /// Queue pair number, 24 bits. A driver may set bits above the size of the QP table.
+    /// Queue pair number, 24 bits. A driver can set bits above the size of the QP table.
     pub struct Qpn(u32, mask 0xff_ffff, "qpn");
 }
 id! {

@@ -116,13 +116,13 @@ impl Value for MacAddr {
 }
 
 /// Most bytes that a field of up to 64 bits can touch.
-const SPAN: usize = 9;
+const MAX_FIELD_BYTES: usize = 9;
 
 #[inline]
 fn take_bits(object: &[u8], first: usize, width: usize) -> u64 {
     let bytes = object.get(first / 8..).unwrap_or_default();
     let mut word = [0; 16];
-    let there = bytes.len().min(SPAN);
+    let there = bytes.len().min(MAX_FIELD_BYTES);
     word[..there].copy_from_slice(&bytes[..there]);
     let value = u128::from_le_bytes(word) >> (first % 8);
     #[allow(clippy::cast_possible_truncation, reason = "the rest is cut off on purpose")]
@@ -145,19 +145,19 @@ const fn mask(width: usize) -> u64 {
 }
 
 /// Position of a field: first bit, number of bits, and width of its type in bits.
-pub type Place = (usize, usize, usize);
+pub type FieldSpan = (usize, usize, usize);
 
 /// Returns whether every field lies inside the object, fits its type and overlaps no other field.
-pub const fn is_sound(object_len: usize, places: &[Place]) -> bool {
+pub const fn is_sound(object_len: usize, spans: &[FieldSpan]) -> bool {
     let mut i = 0;
-    while i < places.len() {
-        let (first, width, room) = places[i];
+    while i < spans.len() {
+        let (first, width, room) = spans[i];
         if width == 0 || width > room || first + width > object_len * 8 {
             return false;
         }
         let mut j = 0;
         while j < i {
-            let (other, other_width, _) = places[j];
+            let (other, other_width, _) = spans[j];
             if first < other + other_width && other < first + width {
                 return false;
             }
@@ -223,7 +223,7 @@ macro_rules! layout {
                 object
             }
 
-            const PLACES: &[$crate::layout::Place] = &[$(
+            const SPANS: &[$crate::layout::FieldSpan] = &[$(
                 {
                     let (first, width) =
                         $crate::layout!(@place ($crate::layout!(@raw $type $(, $raw)?)) $(@ $byte)? $([ $($bits)+ ])?);
@@ -233,7 +233,7 @@ macro_rules! layout {
         }
 
         const _: () = assert!(
-            $crate::layout::is_sound($name::LEN, $name::PLACES),
+            $crate::layout::is_sound($name::LEN, $name::SPANS),
             "a field is outside of its object, overlaps another or is wider than its type"
         );
 
@@ -359,13 +359,13 @@ mod tests {
     ];
 
     #[test]
-    fn fields_are_where_the_table_has_them() {
+    fn fields_use_table_positions() {
         assert_eq!(Sample::parse(&BYTES), SAMPLE);
         assert_eq!(SAMPLE.emit(), BYTES);
     }
 
     #[test]
-    fn bits_without_a_name_are_ignored_and_emitted_as_zero() {
+    fn unnamed_bits_are_ignored_and_zero() {
         let mut bytes = [0xff; 24];
         bytes[22] = 0x2f;
         assert_eq!(Sample::parse(&bytes).emit()[22..], [0x20, 0]);
@@ -373,20 +373,20 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_large_for_its_place_reaches_no_other() {
+    fn oversized_value_leaves_other_fields_intact() {
         let large = Sample { narrow: 0xffff, ..Sample::default() };
         assert_eq!(large.emit()[..3], [0xf8, 0x1f, 0]);
     }
 
     #[test]
-    fn fewer_bytes_are_no_object() {
+    fn parse_prefix_rejects_short_input() {
         assert_eq!(Sample::parse_prefix(&BYTES[..23]), None);
         let longer = [&BYTES[..], &[1]].concat();
         assert_eq!(Sample::parse_prefix(&longer), Some(SAMPLE));
     }
 
     #[test]
-    fn tables_that_make_no_sense_are_found() {
+    fn is_sound_rejects_invalid_tables() {
         assert!(is_sound(4, &[(0, 16, 16), (16, 16, 16)]));
         assert!(!is_sound(4, &[(0, 16, 16), (15, 2, 8)]), "overlap");
         assert!(!is_sound(4, &[(24, 9, 16)]), "outside");

@@ -167,7 +167,7 @@ impl Transition {
     /// Returns an error unless the transition is [`Transition::allowed`]. An unknown state counts as ERR.
     ///
     /// # Errors
-    /// BAD_QP_STATE.
+    /// BAD_QP_STATE if the transition is not allowed.
     pub fn check(self, from: Option<QpState>, service: ServiceType) -> Result<(), CmdError> {
         let from = from.unwrap_or(QpState::Err);
         if self.allowed(from, service) {

@@ -125,7 +125,7 @@ pub struct CmdError {
     pub status: CmdStatus,
     /// Field or object at fault.
     pub what: &'static str,
-    /// Its value.
+    /// Value of that field, or number of that object.
     pub value: u64,
 }
 

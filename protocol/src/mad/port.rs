@@ -17,7 +17,7 @@ impl LinkState {
     pub const DOWN: Self = Self(1);
     /// Only SMPs are sent and received.
     pub const INITIALIZE: Self = Self(2);
-    /// Configured; only SMPs are sent and received until the port becomes active.
+    /// Configured by the subnet manager and ready to become active.
     pub const ARMED: Self = Self(3);
     /// All packets are sent and received.
     pub const ACTIVE: Self = Self(4);

@@ -13,7 +13,7 @@ attribute! {
     pub struct SmInfo[24] {
         /// GUID of the port on which the subnet manager runs.
         guid: u64 = 0, 64;
-        /// SM_Key. Responses hide it by returning 0.
+        /// SM_Key, a secret of the subnet manager.
         sm_key: u64 = 64, 64;
         /// Activity counter; a subnet manager that stops incrementing it has failed.
         act_count: u32 = 128, 32;

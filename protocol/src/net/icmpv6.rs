@@ -86,6 +86,7 @@ impl<'a> Icmpv6<'a> {
             }
             SOLICITATION | ADVERTISEMENT => {
                 let invalid = |what, value: u8| Err(WireError::Invalid { what, value: value.into() });
+                // RFC 4861, sections 7.1.1 and 7.1.2: discard messages that fail any of these checks.
                 if ip.hop_limit != ND_HOP_LIMIT {
                     return invalid("neighbour discovery hop limit", ip.hop_limit);
                 }
@@ -100,6 +101,7 @@ impl<'a> Icmpv6<'a> {
                 }
                 if kind == SOLICITATION {
                     let source_mac = mac_option(options, SOURCE_MAC)?;
+                    // RFC 4861, section 7.1.1: no source address option in duplicate address detection.
                     if ip.src.is_unspecified() && source_mac.is_some() {
                         return invalid("source address option of an unspecified source", SOURCE_MAC);
                     }
@@ -107,6 +109,7 @@ impl<'a> Icmpv6<'a> {
                 }
                 let target_mac = mac_option(options, TARGET_MAC)?;
                 let solicited = flags.first().is_some_and(|flags| flags & SOLICITED != 0);
+                // RFC 4861, section 7.1.2: a multicast advertisement has no Solicited flag.
                 if solicited && ip.dst.is_multicast() {
                     return invalid("solicited flag of a multicast advertisement", SOLICITED);
                 }
@@ -217,6 +220,7 @@ fn option(kind: u8, mac: MacAddr) -> [u8; 8] {
 fn mac_option(mut options: &[u8], wanted: u8) -> Result<Option<MacAddr>, WireError> {
     let mut found = None;
     while let [kind, units, ..] = *options {
+        // RFC 4861, section 7.1: all options have a nonzero length.
         if units == 0 {
             return Err(WireError::Invalid { what: "length of a neighbour discovery option", value: 0 });
         }

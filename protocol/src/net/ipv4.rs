@@ -99,6 +99,7 @@ impl Ipv4 {
         if Checksum::new().with(raw.as_bytes()).value() != 0 {
             return Err(WireError::Checksum { what: "IPv4" });
         }
+        // Fragments are not reassembled: RoCE packets fit the MTU and are sent with DF set.
         if raw.fragment.more() || raw.fragment.offset() != 0 {
             return Err(WireError::Invalid { what: "IPv4 fragment", value: raw.fragment.offset().into() });
         }

@@ -54,7 +54,7 @@ pub struct VlanTag {
     pub tci: Tci,
 }
 
-/// Kind of a VLAN tag, as its EtherType tells.
+/// Kind of a VLAN tag, identified by its EtherType.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TagKind {
     /// C-TAG of a customer VLAN, 0x8100.
@@ -99,18 +99,18 @@ pub struct Ip {
 /// Source and destination address of an IP header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Addresses {
-    /// IPv4
+    /// Addresses of an IPv4 packet.
     V4 {
-        /// Source.
+        /// Source address.
         src: Ipv4Addr,
-        /// Destination.
+        /// Destination address.
         dst: Ipv4Addr,
     },
-    /// IPv6
+    /// Addresses of an IPv6 packet.
     V6 {
-        /// Source.
+        /// Source address.
         src: Ipv6Addr,
-        /// Destination.
+        /// Destination address.
         dst: Ipv6Addr,
     },
 }

@@ -42,6 +42,7 @@ impl RawUdp {
             return Err(WireError::Invalid { what: "UDP length", value: raw.len.get().into() });
         };
         let (payload, _) = split(rest, payload_len, "UDP payload")?;
+        // RFC 768: a checksum of 0 means that the sender computed none.
         if raw.checksum != U16::ZERO {
             let sum = pseudo.with_u16(raw.len.get()).with(raw.as_bytes()).with(payload);
             if sum.value() != 0 {

@@ -92,7 +92,7 @@ pub struct Bth {
     pub fecn: bool,
     /// Backward explicit congestion notification (BECN).
     pub becn: bool,
-    /// Destination QP.
+    /// Number of the destination QP.
     pub dest_qp: Qpn,
     /// Requests an acknowledgement.
     pub ack_req: bool,
@@ -108,6 +108,7 @@ impl Bth {
     /// [`WireError::Short`]; [`WireError::Invalid`] for a nonzero transport version, whose layout is unknown.
     pub fn parse(bytes: &[u8]) -> Result<(Self, usize, &[u8]), WireError> {
         let (raw, rest) = view::<RawBth>(bytes, "BTH")?;
+        // IBTA volume 1, section 9.6.1.1 (BTH checks): other transport versions are discarded.
         if raw.flags.tver() != 0 {
             return Err(WireError::Invalid { what: "BTH TVer", value: raw.flags.tver().into() });
         }

@@ -17,18 +17,18 @@ use crate::net::udp::{self, RawUdp};
 /// Source and destination address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum IpAddrs {
-    /// IPv4.
+    /// Addresses of an IPv4 packet.
     V4 {
-        /// Source.
+        /// Source address.
         src: Ipv4Addr,
-        /// Destination.
+        /// Destination address.
         dst: Ipv4Addr,
     },
-    /// IPv6.
+    /// Addresses of an IPv6 packet.
     V6 {
-        /// Source.
+        /// Source address.
         src: Ipv6Addr,
-        /// Destination.
+        /// Destination address.
         dst: Ipv6Addr,
     },
 }
@@ -36,13 +36,13 @@ pub enum IpAddrs {
 /// Ethernet, IP and UDP headers of a RoCEv2 frame, without lengths and checksums.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Encap {
-    /// Ethernet source.
+    /// Source MAC address.
     pub src_mac: MacAddr,
-    /// Ethernet destination.
+    /// Destination MAC address.
     pub dst_mac: MacAddr,
     /// Tag control information of the VLAN tag, if the frame has one.
     pub tag: Option<Tci>,
-    /// IP addresses.
+    /// Source and destination IP address.
     pub ip: IpAddrs,
     /// IPv4 TOS or IPv6 traffic class, with the ECN bits.
     pub traffic_class: u8,
@@ -74,7 +74,7 @@ impl IpAddrs {
         }
     }
 
-    /// Source.
+    /// Source address.
     pub fn src(&self) -> IpAddr {
         match *self {
             Self::V4 { src, .. } => src.into(),
@@ -82,7 +82,7 @@ impl IpAddrs {
         }
     }
 
-    /// Destination.
+    /// Destination address.
     pub fn dst(&self) -> IpAddr {
         match *self {
             Self::V4 { dst, .. } => dst.into(),
@@ -135,6 +135,7 @@ impl Encap {
         if usize::from(udp.len.get()) != datagram.len() {
             return Err(WireError::Invalid { what: "UDP length", value: udp.len.get().into() });
         }
+        // IBTA annex A17: the destination port identifies RoCEv2.
         if udp.dst_port.get() != udp::ROCE_PORT {
             return Err(WireError::Invalid { what: "UDP port", value: udp.dst_port.get().into() });
         }

@@ -164,8 +164,8 @@ impl Drop for FrameWriter<'_> {
     }
 }
 
-/// Computes the ICRC and UDP checksum of a frame written with [`IcrcField::LeftOut`]. A frame that already has them
-/// is unchanged. Damage to such a frame can no longer be detected afterwards.
+/// Computes the ICRC and UDP checksum of a frame written with [`IcrcField::LeftOut`]. A complete frame is unchanged.
+/// The ICRC of a damaged frame is replaced too, so receivers no longer detect the damage.
 ///
 /// # Errors
 /// As for [`RoceFrame::parse`], except for a wrong ICRC.
@@ -187,14 +187,15 @@ pub fn seal(frame: &mut [u8]) -> Result<(), WireError> {
     Ok(())
 }
 
-/// Fills in the UDP checksum over IPv6.
+/// Fills in the UDP checksum, which is required over IPv6.
 ///
-/// Over IPv4 the checksum is 0 (none), as soft-RoCE sends it. Over IPv6 a receiver may discard checksum 0 unless
-/// the port is configured as a tunnel port (RFC 8200, section 8.1), and every receiver accepts a correct one. The
-/// ICRC does not cover this field.
+/// Over IPv4 the writer leaves it 0 (none), as soft-RoCE does. Over IPv6 a receiver can discard checksum 0 unless the
+/// port is configured as a tunnel port (RFC 8200, section 8.1). Every receiver accepts a correct checksum. The ICRC
+/// does not cover this field.
 fn emit_udp_checksum(ip: &IpAddrs, datagram: &mut [u8]) {
     let len = u16::try_from(datagram.len()).expect("the UDP length field was filled from it");
     let sum = match ip.pseudo_header().with_u16(len).with(datagram).value() {
+        // RFC 768: a computed checksum of 0 is sent as all ones, because 0 means none.
         0 => 0xffff,
         sum => sum,
     };

@@ -90,21 +90,21 @@ mod tests {
     /// 0C42 of `run73-vlan.aq.gz` for UDP over IPv6, without the unused words in the middle.
     #[test]
     fn parses_recorded_profile() {
-        let mut piece = vec![3, 0, 159, 0];
+        let mut buffer = vec![3, 0, 159, 0];
         for (kind, offset, len) in [(WORDS, 28_u16, 100_u16), (TABLE, 128, 15), (TABLE, 143, 15)] {
-            piece.extend(kind.to_le_bytes());
-            piece.extend([offset.to_le_bytes(), len.to_le_bytes()].as_flattened());
+            buffer.extend(kind.to_le_bytes());
+            buffer.extend([offset.to_le_bytes(), len.to_le_bytes()].as_flattened());
         }
-        piece.extend([1, 0, 49, 0]);
-        piece.extend([0xff, 0xff, 0x01, 0x00].repeat(6));
-        piece.extend([0x35, 2, 0, 0, 0x35, 0, 0, 0]);
-        piece.extend((8..=38_u8).rev().step_by(2).flat_map(|offset| [0x28, offset, 0, 0]));
+        buffer.extend([1, 0, 49, 0]);
+        buffer.extend([0xff, 0xff, 0x01, 0x00].repeat(6));
+        buffer.extend([0x35, 2, 0, 0, 0x35, 0, 0, 0]);
+        buffer.extend((8..=38_u8).rev().step_by(2).flat_map(|offset| [0x28, offset, 0, 0]));
         let entry =
             |place, zeros: [u8; 5], ones: [u8; 5]| [&[1, 0, place, 0][..], &zeros, &ones, &[49]].concat();
-        piece.extend(entry(51, [0xff, 0xff, 0xff, 0xfe, 0xff], [0xff, 0xff, 0x00, 0x01, 0x00]));
-        piece.extend(entry(50, [0xff, 0xff, 0xf8, 0xfe, 0xff], [0xff, 0xff, 0x07, 0x01, 0x00]));
+        buffer.extend(entry(51, [0xff, 0xff, 0xff, 0xfe, 0xff], [0xff, 0xff, 0x00, 0x01, 0x00]));
+        buffer.extend(entry(50, [0xff, 0xff, 0xf8, 0xfe, 0xff], [0xff, 0xff, 0x07, 0x01, 0x00]));
 
-        let found: Vec<_> = sections(&piece).collect();
+        let found: Vec<_> = sections(&buffer).collect();
         assert_eq!(found.iter().map(|(kind, _)| *kind).collect::<Vec<_>>(), [WORDS, TABLE, TABLE]);
         let header = TableHeader::parse_prefix(found[0].1).unwrap();
         assert_eq!(header, TableHeader { count: 1, first: 49 });

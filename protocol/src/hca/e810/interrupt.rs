@@ -72,7 +72,7 @@ bitflags::bitflags! {
 layout! {
     /// GLINT_ITR: moderation interval.
     pub struct Interval[4] {
-        /// In units of [`INTERVAL_UNIT_US`].
+        /// Interval in units of [`INTERVAL_UNIT_US`].
         [11:0]   interval: u16,
     }
 }

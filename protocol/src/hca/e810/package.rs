@@ -87,19 +87,19 @@ layout! {
 
 impl Metadata {
     /// Returns the first metadata section of a buffer.
-    pub fn find(piece: &[u8]) -> Option<Self> {
-        let (_, metadata) = sections(piece).find(|(kind, _)| *kind == METADATA)?;
+    pub fn find(buffer: &[u8]) -> Option<Self> {
+        let (_, metadata) = sections(buffer).find(|(kind, _)| *kind == METADATA)?;
         Self::parse_prefix(metadata)
     }
 }
 
 /// Types and contents of the sections in a buffer. Sections that do not lie inside the buffer are skipped.
-pub fn sections(piece: &[u8]) -> impl Iterator<Item = (u32, &[u8])> {
-    let count = BufferHeader::parse_prefix(piece).map_or(0, |header| header.sections);
-    let (table, _) = piece.get(BufferHeader::LEN..).unwrap_or_default().as_chunks();
+pub fn sections(buffer: &[u8]) -> impl Iterator<Item = (u32, &[u8])> {
+    let count = BufferHeader::parse_prefix(buffer).map_or(0, |header| header.sections);
+    let (table, _) = buffer.get(BufferHeader::LEN..).unwrap_or_default().as_chunks();
     table.iter().take(count.into()).map(Section::parse).filter_map(|Section { kind, offset, len }| {
         let first = usize::from(offset);
-        Some((kind, piece.get(first..first + usize::from(len))?))
+        Some((kind, buffer.get(first..first + usize::from(len))?))
     })
 }
 
@@ -108,7 +108,7 @@ mod tests {
     use super::*;
 
     /// Nonzero part of 0C40 in `probe-synth-fd.aq.gz`.
-    const PIECE: [u8; 48] = [
+    const BUFFER: [u8; 48] = [
         1, 0, 0x30, 0, 1, 0, 0, 0, 0x0c, 0, 0x24, 0, 1, 3, 0, 0, //
         0x68, 0x63, 0x61, 0x64, 0x20, 0x73, 0x79, 0x6e, 0x74, 0x68, 0x65, 0x74, 0x69, 0x63, 0, 0, //
         0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
@@ -121,27 +121,27 @@ mod tests {
 
     #[test]
     fn find_returns_metadata() {
-        let metadata = Metadata::find(&PIECE).unwrap();
+        let metadata = Metadata::find(&BUFFER).unwrap();
         assert_eq!(metadata.version, [1, 3, 0, 0]);
         assert_eq!(&metadata.name[..15], b"hcad synthetic\0");
     }
 
     #[test]
     fn find_ignores_sections_outside_buffer() {
-        for cut in 0..PIECE.len() {
-            assert_eq!(Metadata::find(&PIECE[..cut]), None, "{cut}");
+        for cut in 0..BUFFER.len() {
+            assert_eq!(Metadata::find(&BUFFER[..cut]), None, "{cut}");
         }
-        let mut elsewhere = PIECE;
+        let mut elsewhere = BUFFER;
         elsewhere[8] = 13;
         assert_eq!(Metadata::find(&elsewhere), None);
-        let mut other = PIECE;
+        let mut other = BUFFER;
         other[4] = 2;
         assert_eq!(Metadata::find(&other), None);
     }
 
     #[test]
     fn entry_matches_recorded_bytes() {
-        let metadata = Metadata::find(&PIECE).unwrap();
+        let metadata = Metadata::find(&BUFFER).unwrap();
         let Metadata { version, name, .. } = metadata;
         let entry =
             PackageInfo { version, name, track_id: 0xc000_0001, active: true, ..PackageInfo::default() };

@@ -23,7 +23,7 @@ layout! {
         [127:114]  queue_in_function: u16,
         /// Number of descriptors in the ring.
         [147:135]  ring_len: u16,
-        /// TCP segmentation is enabled.
+        /// Segmentation offload (TSO) is enabled.
         [152]      segmentation: bool,
         /// Queue number among those with segmentation.
         [163:153]  segmentation_queue: u16,

@@ -205,7 +205,7 @@ pub struct ContextDescriptor {
     pub tunnel: Tunnel,
     /// Tag control information of an outer VLAN tag to insert. The tag of the data descriptors is the inner one.
     pub tag2: Option<u16>,
-    /// TCP segmentation parameters, if requested.
+    /// Segmentation offload (TSO) parameters, if requested.
     pub segmentation: Option<Segmentation>,
     /// Forwarding of the frame.
     pub destination: Destination,
@@ -246,7 +246,7 @@ impl Field for Destination {
     }
 }
 
-/// TCP segmentation of a frame.
+/// Segmentation offload (TSO) of a frame.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Segmentation {
     /// Payload length in bytes, 18 bits.

@@ -98,7 +98,7 @@ pub struct Buffer<'a> {
 impl Describe for Buffer<'_> {
     fn describe(&self, to: &mut dyn Visitor) {
         let bytes = self.bytes;
-        let told = match self.opcode {
+        let shown = match self.opcode {
             Some(Opcode::FunctionCapabilities | Opcode::DeviceCapabilities) => {
                 list("capability", bytes, Capability::parse, to);
                 true
@@ -148,7 +148,7 @@ impl Describe for Buffer<'_> {
             }
             _ => false,
         };
-        if !told {
+        if !shown {
             to.value("bytes", Value::Bytes(bytes));
         }
     }
@@ -163,16 +163,16 @@ fn one<T: Describe + layout::Value>(
     headed(bytes, parse, to, |_, _| {})
 }
 
-/// Shows the object at the beginning of the buffer, then calls `tell` with the remaining bytes.
+/// Shows the object at the beginning of the buffer, then calls `rest` with the remaining bytes.
 fn headed<T: Describe + layout::Value>(
     bytes: &[u8],
     parse: fn(&[u8]) -> Option<T>,
     to: &mut dyn Visitor,
-    tell: impl FnOnce(&[u8], &mut dyn Visitor),
+    rest: impl FnOnce(&[u8], &mut dyn Visitor),
 ) -> bool {
     let Some(head) = parse(bytes) else { return false };
     head.describe(to);
-    tell(bytes.get(T::WIDTH / 8..).unwrap_or_default(), to);
+    rest(bytes.get(T::WIDTH / 8..).unwrap_or_default(), to);
     true
 }
 

@@ -207,7 +207,7 @@ layout! {
         @0  physical_levels: u16,
         /// Number of layers visible to drivers.
         @2  logical_levels: u16,
-        /// Flattening bitmap.
+        /// Flattening bitmap, which selects the elements that are reset together.
         @4  flattening: u8 => Hex,
         /// Most elements that a device reset handles.
         @5  max_device_reset: u8,

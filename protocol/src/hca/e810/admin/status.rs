@@ -65,7 +65,7 @@ pub struct AdminError {
     pub status: AdminStatus,
     /// Field or object at fault.
     pub what: &'static str,
-    /// Its value.
+    /// Value of that field, or number of that object.
     pub value: u64,
 }
 

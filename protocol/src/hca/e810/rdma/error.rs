@@ -62,7 +62,7 @@ pub struct CqpError {
     pub code: CqpErrorCode,
     /// Field or object at fault.
     pub what: &'static str,
-    /// Its value.
+    /// Value of that field, or number of that object.
     pub value: u64,
 }
 

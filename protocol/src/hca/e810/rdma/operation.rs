@@ -50,7 +50,7 @@ macro_rules! operations {
         }
 
         impl Opcode {
-            /// Every operation.
+            /// All opcodes.
             pub const ALL: &[Self] = &[$(Self::$name),*];
 
             /// Decodes an opcode.

@@ -18,7 +18,7 @@ use crate::layout;
 pub const QUANTUM: usize = 32;
 /// Largest WQE in quanta. A WQE does not cross a multiple of this number.
 pub const MAX_QUANTA: usize = 8;
-/// Bytes of the longest WQE.
+/// Length of the largest WQE in bytes.
 pub const MAX_LEN: usize = QUANTUM * MAX_QUANTA;
 
 /// Offset of the control word in the first quantum.
