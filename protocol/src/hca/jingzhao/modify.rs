@@ -7,9 +7,9 @@
 //! - RST2INIT copies the whole image.
 //! - Later transitions copy an attribute if they accept it and the mask has its bit. Zero is a value.
 //! - An attribute that the transition requires is also copied without its bit, unless it is zero.
-//! - Fields that are no attribute of any transition of the service, mainly queues and keys, are copied unless they
-//!   are zero, but only before the part of the QP that uses them runs: up to INIT2RTR, or up to RTR2RTS for the
-//!   send queue.
+//! - Some fields are no attribute of any transition of the service, mainly queues and keys. They are copied unless
+//!   they are zero, but only before the part of the QP that uses them runs. For the send queue this is up to
+//!   RTR2RTS, for all others up to INIT2RTR.
 //! - PSNs are copied by the commands that initialise them, and never later.
 //!
 //! # Spec

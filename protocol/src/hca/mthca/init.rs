@@ -45,7 +45,7 @@ impl InitHca {
     /// Parses an inbox. Drivers do not respect the limits of QUERY_DEV_LIM, so larger tables are accepted.
     ///
     /// # Errors
-    /// EXCEED_LIM for more than 2^24 QPs, SRQs, CQs or MPT entries, 2^5 EQs, 2^16 multicast groups, or more than 4
+    /// EXCEED_LIM for more than 2^24 QPs, SRQs, CQs or MPT entries, 2^6 EQs, 2^16 multicast groups, or more than 4
     /// GiB of doorbell records per page.
     pub fn parse(inbox: &[u8; Self::LEN]) -> Result<Self, CmdError> {
         let wide = |at: usize| U64::from_bytes(field(inbox, at)).get();
