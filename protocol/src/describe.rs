@@ -1,7 +1,7 @@
-//! What the fields of an object are called and how their values read.
+//! Names and display formats of fields, for traces.
 //!
-//! A type says it once, beside its layout, with `describe!`. What shows an object to people or programs is a
-//! [`Visitor`], and knows no object.
+//! Each layout declares them once with `describe!`. A [`Visitor`] renders any described object without knowing its
+//! type.
 
 use std::fmt;
 use std::net::Ipv4Addr;
@@ -10,27 +10,27 @@ use crate::Psn;
 use crate::ids::MacAddr;
 use crate::roce::Imm;
 
-/// A value and how people write it.
+/// A field value and its display format.
 #[derive(Clone, Copy, Debug)]
 pub enum Value<'a> {
-    /// An amount, an exponent, a position: decimal.
+    /// Quantity, exponent or position, in decimal.
     Number(u64),
-    /// A number that names something, an address, bits: hexadecimal.
+    /// Identifier, address or bit mask, in hexadecimal.
     Hex(u64),
-    /// Yes or no.
+    /// A single-bit flag.
     Flag(bool),
-    /// A word of the specification.
+    /// Symbolic name from the specification.
     Name(&'a str),
-    /// Those bits that are set, by name, and what has no name.
+    /// Names of the set flags, and the set bits that have no name.
     Set(&'a [&'static str], u64),
     /// Opaque bytes.
     Bytes(&'a [u8]),
-    /// Any other text.
+    /// Preformatted text.
     Text(fmt::Arguments<'a>),
 }
 
 impl Value<'_> {
-    /// Whether it is what a field holds that nobody set.
+    /// Returns whether a field that was never set would have this value. Names and texts never count as zero.
     pub fn is_zero(&self) -> bool {
         match self {
             Self::Number(number) | Self::Hex(number) => *number == 0,
@@ -42,12 +42,12 @@ impl Value<'_> {
     }
 }
 
-/// Is told the fields of an object in their order.
+/// Receives the fields of an object in order.
 pub trait Visitor {
-    /// A plain field.
+    /// A field with a single value.
     fn value(&mut self, name: &str, value: Value<'_>);
 
-    /// A field that has fields.
+    /// A field that is an object itself.
     fn object(&mut self, name: &str, object: &dyn Describe);
 
     /// A field that is a list of objects.
@@ -57,35 +57,35 @@ pub trait Visitor {
     fn addresses(&mut self, name: &str, addresses: &mut dyn Iterator<Item = u64>);
 }
 
-/// An object with named fields.
+/// An object whose fields can be visited.
 pub trait Describe {
-    /// Tells all fields.
+    /// Passes every field to the visitor, in order.
     fn describe(&self, to: &mut dyn Visitor);
 }
 
-/// The value of a field.
+/// A type that can be a field of a described object.
 pub trait Field {
-    /// Tells it under this name.
+    /// Passes the value to the visitor under `name`.
     fn show(&self, name: &str, to: &mut dyn Visitor);
 }
 
-/// An integer that reads better in hexadecimal.
+/// An integer shown in hexadecimal.
 #[derive(Clone, Copy, Debug)]
 pub struct Hex<T>(pub T);
 
-/// A code and the word for it, if there is one.
+/// An encoded value and its symbolic name, if it has one.
 #[derive(Clone, Copy, Debug)]
 pub struct Code(pub u64, pub Option<&'static str>);
 
-/// Shows the flags of a `bitflags` type.
+/// Passes the flags of a `bitflags` type to the visitor as [`Value::Set`].
 pub fn show_flags<F: bitflags::Flags<Bits = u32>>(flags: &F, name: &str, to: &mut dyn Visitor) {
     let mut names = flags.iter_names();
     let known: smallvec::SmallVec<[_; 8]> = names.by_ref().map(|(name, _)| name).collect();
     to.value(name, Value::Set(&known, names.remaining().bits().into()));
 }
 
-/// `describe!(Type { field, other as Wrapper, … })` implements [`Describe`] and [`Field`] for a struct. Every field must
-/// be there; `as` passes a copy of the field through a function first, and `_` leaves it out.
+/// `describe!(Type { field, other as Wrapper, … })` implements [`Describe`] and [`Field`] for a struct. Every field
+/// must be listed. `as` passes a copy of the field through a function; `_` omits the field.
 macro_rules! describe {
     ($type:ty { $($field:ident $(as $through:expr)?),* $(,)? }) => {
         impl $crate::describe::Describe for $type {
@@ -165,7 +165,7 @@ impl<const N: usize> Field for [u8; N] {
     }
 }
 
-/// A field that is not there is not shown.
+/// `None` is omitted.
 impl<T: Field> Field for Option<T> {
     fn show(&self, name: &str, to: &mut dyn Visitor) {
         if let Some(field) = self {

@@ -1,46 +1,46 @@
-//! Why a frame cannot be parsed.
+//! Reasons to reject received bytes.
 
 use thiserror::Error;
 
-/// Why bytes from the wire were not what they should be. Each variant is a drop reason of its own.
+/// Reason to reject bytes from the wire. Each variant is counted as a separate drop reason.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum WireError {
-    /// Fewer bytes than the header or length field demands.
+    /// Fewer bytes than a header or a length field requires.
     #[error("{what} requires {need} bytes, {have} available")]
     Short {
-        /// The header that did not fit.
+        /// Header that did not fit.
         what: &'static str,
-        /// Bytes it takes.
+        /// Bytes required.
         need: usize,
-        /// Bytes there were.
+        /// Bytes available.
         have: usize,
     },
-    /// A field holds a value the specification excludes.
+    /// A field has a value that the specification excludes.
     #[error("invalid {what} {value:#x}")]
     Invalid {
-        /// The field.
+        /// Name of the field.
         what: &'static str,
-        /// Its value.
+        /// Value received.
         value: u64,
     },
-    /// The invariant CRC does not cover these bytes.
+    /// The ICRC does not match the packet.
     #[error("ICRC is {found:#010x}, expected {expected:#010x}")]
     Icrc {
-        /// CRC in the packet.
+        /// ICRC in the packet, as a little-endian integer.
         found: u32,
-        /// CRC computed.
+        /// ICRC computed over the packet.
         expected: u32,
     },
-    /// A checksum of an IP or UDP header is wrong.
+    /// An IP, UDP, ICMP or ICMPv6 checksum is wrong.
     #[error("invalid {what} checksum")]
     Checksum {
-        /// The header.
+        /// Protocol the checksum belongs to.
         what: &'static str,
     },
 }
 
 impl WireError {
-    /// Short stable name for counters.
+    /// Short stable name of the variant, used by counters.
     pub const fn reason(&self) -> &'static str {
         match self {
             Self::Short { .. } => "short",

@@ -1,7 +1,6 @@
-//! Numbers that must not be mixed up, each with its own type.
+//! Newtypes for identifiers that must not be confused with each other.
 //!
-//! None converts implicitly: crossing from an integer to an identifier is written out with `new`, and back with
-//! `get`.
+//! Conversions are explicit: `new` makes an identifier from an integer, `get` returns the integer.
 
 use std::fmt;
 
@@ -15,12 +14,12 @@ macro_rules! id {
         pub struct $name($int);
 
         impl $name {
-            /// Keeps the bits the field has.
+            /// Truncates `raw` to the width of the field.
             pub const fn new(raw: $int) -> Self {
                 Self(raw & $mask)
             }
 
-            /// The plain number.
+            /// Returns the integer.
             pub const fn get(self) -> $int {
                 self.0
             }
@@ -60,7 +59,7 @@ macro_rules! id {
 pub(crate) use id;
 
 id! {
-    /// Queue pair number, 24 bits. Software may use more bits than a device's table has entries.
+    /// Queue pair number, 24 bits. A driver can set bits above the size of the QP table.
     pub struct Qpn(u32, mask 0xff_ffff, "qpn");
 }
 id! {
@@ -68,7 +67,7 @@ id! {
     pub struct Cqn(u32, mask 0xff_ffff, "cqn");
 }
 id! {
-    /// Event queue number.
+    /// Event queue number, 24 bits.
     pub struct Eqn(u32, mask 0xff_ffff, "eqn");
 }
 id! {
@@ -80,23 +79,23 @@ id! {
     pub struct FlowLabel(u32, mask 0xf_ffff, "flow");
 }
 id! {
-    /// Protection domain.
+    /// Protection domain number.
     pub struct Pdn(u32, mask u32::MAX, "pd");
 }
 id! {
-    /// Key of a memory region in work requests of its owner.
+    /// Key of a memory region in local work requests.
     pub struct Lkey(u32, mask u32::MAX, "lkey");
 }
 id! {
-    /// Key of a memory region in requests of a peer.
+    /// Key of a memory region in requests from a peer.
     pub struct Rkey(u32, mask u32::MAX, "rkey");
 }
 id! {
-    /// Datagram queue key.
+    /// Q_Key of a datagram QP.
     pub struct Qkey(u32, mask u32::MAX, "qkey");
 }
 id! {
-    /// Partition key: bit 15 is full membership, the rest the partition.
+    /// Partition key: bit 15 is set for full membership, bits 14:0 are the partition number.
     pub struct Pkey(u16, mask u16::MAX, "pkey");
 }
 id! {
@@ -104,28 +103,28 @@ id! {
     pub struct Lid(u16, mask u16::MAX, "lid");
 }
 id! {
-    /// Message sequence number, 24 bits, counted by a responder.
+    /// Message sequence number, 24 bits, maintained by the responder.
     pub struct Msn(u32, mask 0xff_ffff, "msn");
 }
 id! {
-    /// Address a device uses for DMA (guest bus address).
+    /// DMA address (guest bus address).
     pub struct Iova(u64, mask u64::MAX, "iova");
 }
 id! {
-    /// Address inside a memory region, as work requests and RETH give it.
+    /// Virtual address inside a memory region, as in work requests and the RETH.
     pub struct Va(u64, mask u64::MAX, "va");
 }
 id! {
-    /// Address in the device's context memory (ICM), which MAP_ICM maps to bus pages.
+    /// Address in the ICM, the device context memory that MAP_ICM maps to bus pages.
     pub struct IcmAddr(u64, mask u64::MAX, "icm");
 }
 
 impl Pkey {
-    /// Full member of the default partition.
+    /// Full membership in the default partition.
     pub const DEFAULT: Self = Self(0xffff);
 
-    /// Whether two keys may talk: same partition and at least one full member. The partition whose number is zero does not
-    /// exist: its keys are invalid.
+    /// Returns whether packets with these keys are accepted: the partition is the same and at least one member is
+    /// full. Partition 0 is invalid and matches nothing.
     ///
     /// # Spec
     /// IBTA volume 1, section 10.9.3.
@@ -135,41 +134,41 @@ impl Pkey {
 }
 
 impl Lkey {
-    /// The same region's key as a peer names it. JingZhao and mthca regions have one key for both uses.
+    /// The same key as a peer uses it. JingZhao and mthca regions have one key for local and remote access.
     pub const fn as_rkey(self) -> Rkey {
         Rkey(self.0)
     }
 }
 
 impl Rkey {
-    /// The same region's key as its owner names it.
+    /// The same key as local work requests use it.
     pub const fn as_lkey(self) -> Lkey {
         Lkey(self.0)
     }
 }
 
 impl Msn {
-    /// One message later, modulo 2^24.
+    /// The MSN after one more completed message, modulo 2^24.
     #[must_use]
     pub const fn next(self) -> Self {
         Self::new(self.0.wrapping_add(1))
     }
 }
 
-/// Ethernet address.
+/// 48-bit Ethernet address in network byte order.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub struct MacAddr(pub [u8; 6]);
 
 impl MacAddr {
-    /// All ones.
+    /// ff:ff:ff:ff:ff:ff.
     pub const BROADCAST: Self = Self([0xff; 6]);
 
-    /// Whether the group bit is set (broadcast included).
+    /// Returns whether the group bit is set. It is set in the broadcast address too.
     pub const fn is_multicast(self) -> bool {
         self.0[0] & 1 != 0
     }
 
-    /// The address of the default LID rule: 02:00:00:00:hi:lo.
+    /// Default address of a port: 02:00:00:00 followed by the LID, high byte first.
     pub const fn from_lid(lid: Lid) -> Self {
         let [hi, lo] = lid.get().to_be_bytes();
         Self([2, 0, 0, 0, hi, lo])
@@ -196,7 +195,7 @@ impl std::str::FromStr for MacAddr {
         let mut bytes = [0; 6];
         let mut parts = text.split(':');
         for byte in &mut bytes {
-            // Two characters alone would let the sign of `from_str_radix` in.
+            // `from_str_radix` alone would accept a sign.
             let is_byte = |part: &&str| part.len() == 2 && part.bytes().all(|c| c.is_ascii_hexdigit());
             let part = parts.next().filter(is_byte).ok_or(ParseMacError)?;
             *byte = u8::from_str_radix(part, 16).map_err(|_| ParseMacError)?;
@@ -205,7 +204,7 @@ impl std::str::FromStr for MacAddr {
     }
 }
 
-/// Text is not six two-digit hexadecimal bytes joined by colons.
+/// The text is not six colon-separated bytes of two hexadecimal digits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("not a MAC address such as 02:00:00:00:00:01")]
 pub struct ParseMacError;
@@ -215,7 +214,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn limited_members_of_one_partition_do_not_match() {
+    fn limited_members_do_not_match() {
         assert!(Pkey::new(0xffff).matches(Pkey::new(0x7fff)));
         assert!(!Pkey::new(0x7fff).matches(Pkey::new(0x7fff)));
         assert!(!Pkey::new(0xffff).matches(Pkey::new(0x8001)));

@@ -1,16 +1,16 @@
-//! Objects of little-endian interfaces, each said in one table: where a field is, its name and its type.
+//! Little-endian objects, each defined by one table that gives the position, name and type of every field.
 //!
 //! ```
 //! protocol::layout! {
 //!     /// A node of a tree.
 //!     pub struct Node[12] {
-//!         /// Its parent.
+//!         /// Index of the parent node.
 //!         @0       parent: u32,
 //!         /// Bits 3 to 1 of byte 4.
 //!         @4[3:1]  priority: u8,
-//!         /// Bits 88 to 32 of the whole object.
+//!         /// Bits 88 to 40 of the whole object.
 //!         [88:40]  base: u64 => Hex,
-//!         /// Bit 95 of it.
+//!         /// Bit 95 of the whole object.
 //!         [95]     valid: bool,
 //!     }
 //! }
@@ -19,28 +19,32 @@
 //! assert_eq!(node.emit()[4], 0b1010);
 //! ```
 //!
-//! From the table follow a struct with these public fields, its length, `parse`, `emit` and its description for traces. A
-//! place is a byte (`@4`: the field begins there and has the length of its type), bits of a byte or of what begins there
-//! (`@4[3:1]`, `@4[0]`), or bits of the whole object, the lowest of which is bit 0 of byte 0, as the manuals of such
-//! interfaces number them. Bits without a name are ignored when an object is parsed, and zero when it is emitted. A place
-//! that is outside of the object, that overlaps another or that is wider than its type does not compile.
+//! The table generates a struct with these public fields, its length, `parse`, `emit` and its description for
+//! traces. A position takes one of three forms.
 //!
-//! A field has an integer, `bool`, an array of integers, or another object, each in its place; `field: Type as u32` is an
-//! integer there that converts from and into `Type`. How a value reads in traces is its type's affair, unless the row ends
-//! in `=> Hex`, for an integer that reads better in hexadecimal, in `=> function`, through which a copy passes first, or in
-//! `=> _`, which leaves it out.
+//! - `@4`: the field begins at byte 4 and has the width of its type.
+//! - `@4[3:1]`, `@4[0]`: bits counted from the beginning of byte 4.
+//! - `[88:40]`: bits of the whole object. Bit 0 is the lowest bit of byte 0, as in the manuals of such interfaces.
+//!
+//! Unnamed bits are ignored by `parse` and zero in `emit`. A position outside the object, one that overlaps
+//! another, and one wider than its type are compile errors.
+//!
+//! A field is an integer, a `bool`, an array of integers or another object. `field: Type as u32` stores an integer
+//! and converts it from and into `Type`. The type decides how a value reads in traces. A row overrides this with
+//! `=> Hex` for a hexadecimal integer, with `=> function`, which converts a copy first, or with `=> _`, which omits
+//! the field.
 
 use crate::ids::MacAddr;
 
-/// What a field can hold.
+/// A type that a field can have.
 pub trait Value: Sized {
-    /// Bits it takes where the table says only where it begins.
+    /// Width in bits where the table gives only the first byte.
     const WIDTH: usize;
 
-    /// Takes it out of `width` bits from bit `first` on, which the object has.
+    /// Reads the value from `width` bits starting at bit `first`. The object contains these bits.
     fn take(object: &[u8], first: usize, width: usize) -> Self;
 
-    /// Puts it there, over zeros. What is too large for its place loses its highest bits.
+    /// Writes the value over zero bits. A value too large for `width` loses its high bits.
     fn put(&self, object: &mut [u8], first: usize, width: usize);
 }
 
@@ -51,7 +55,7 @@ macro_rules! integers {
 
             #[inline]
             fn take(object: &[u8], first: usize, width: usize) -> Self {
-                // A table's places are not wider than their types.
+                // `is_sound` rejects fields wider than their types.
                 #[allow(clippy::cast_possible_truncation, reason = "as above")]
                 { take_bits(object, first, width) as $int }
             }
@@ -79,7 +83,7 @@ impl Value for bool {
     }
 }
 
-/// Elements follow each other.
+/// Elements are adjacent, the first one lowest.
 impl<T: Value, const N: usize> Value for [T; N] {
     const WIDTH: usize = T::WIDTH * N;
 
@@ -96,7 +100,7 @@ impl<T: Value, const N: usize> Value for [T; N] {
     }
 }
 
-/// In the order of the wire.
+/// Network byte order.
 impl Value for MacAddr {
     const WIDTH: usize = 48;
 
@@ -111,14 +115,14 @@ impl Value for MacAddr {
     }
 }
 
-/// Bytes of which up to 64 bits that begin anywhere are a part.
-const SPAN: usize = 9;
+/// Most bytes that a field of up to 64 bits can touch.
+const MAX_FIELD_BYTES: usize = 9;
 
 #[inline]
 fn take_bits(object: &[u8], first: usize, width: usize) -> u64 {
     let bytes = object.get(first / 8..).unwrap_or_default();
     let mut word = [0; 16];
-    let there = bytes.len().min(SPAN);
+    let there = bytes.len().min(MAX_FIELD_BYTES);
     word[..there].copy_from_slice(&bytes[..there]);
     let value = u128::from_le_bytes(word) >> (first % 8);
     #[allow(clippy::cast_possible_truncation, reason = "the rest is cut off on purpose")]
@@ -140,20 +144,20 @@ const fn mask(width: usize) -> u64 {
     if width >= 64 { u64::MAX } else { (1 << width) - 1 }
 }
 
-/// A row of a table: first bit, bits, and bits that its type can hold.
-pub type Place = (usize, usize, usize);
+/// Position of a field: first bit, number of bits, and width of its type in bits.
+pub type FieldSpan = (usize, usize, usize);
 
-/// Whether every place is inside of the object, fits its type and overlaps no other.
-pub const fn is_sound(object_len: usize, places: &[Place]) -> bool {
+/// Returns whether every field lies inside the object, fits its type and overlaps no other field.
+pub const fn is_sound(object_len: usize, spans: &[FieldSpan]) -> bool {
     let mut i = 0;
-    while i < places.len() {
-        let (first, width, room) = places[i];
+    while i < spans.len() {
+        let (first, width, room) = spans[i];
         if width == 0 || width > room || first + width > object_len * 8 {
             return false;
         }
         let mut j = 0;
         while j < i {
-            let (other, other_width, _) = places[j];
+            let (other, other_width, _) = spans[j];
             if first < other + other_width && other < first + width {
                 return false;
             }
@@ -164,7 +168,7 @@ pub const fn is_sound(object_len: usize, places: &[Place]) -> bool {
     true
 }
 
-/// Defines an object by its table; see [the module](mod@crate::layout).
+/// Defines an object from its table; see [the module](mod@crate::layout).
 #[macro_export]
 macro_rules! layout {
     (
@@ -184,10 +188,10 @@ macro_rules! layout {
         }
 
         impl $name {
-            /// Bytes of the object.
+            /// Length in bytes.
             $vis const LEN: usize = $len;
 
-            /// Takes the fields out of an object.
+            /// Reads the fields; every bit pattern is accepted.
             #[inline]
             #[must_use]
             $vis fn parse(object: &[u8; Self::LEN]) -> Self {
@@ -200,14 +204,14 @@ macro_rules! layout {
                 }
             }
 
-            /// Takes the fields out of an object at the beginning of `bytes`; `None` if they are fewer than it has.
+            /// Reads the object at the front of `bytes`. Returns `None` if `bytes` is shorter than [`Self::LEN`].
             #[inline]
             #[must_use]
             $vis fn parse_prefix(bytes: &[u8]) -> Option<Self> {
                 bytes.first_chunk().map(Self::parse)
             }
 
-            /// The bytes of the object.
+            /// Writes every field; unnamed bits are zero.
             #[inline]
             #[must_use]
             $vis fn emit(&self) -> [u8; Self::LEN] {
@@ -219,7 +223,7 @@ macro_rules! layout {
                 object
             }
 
-            const PLACES: &[$crate::layout::Place] = &[$(
+            const SPANS: &[$crate::layout::FieldSpan] = &[$(
                 {
                     let (first, width) =
                         $crate::layout!(@place ($crate::layout!(@raw $type $(, $raw)?)) $(@ $byte)? $([ $($bits)+ ])?);
@@ -229,7 +233,7 @@ macro_rules! layout {
         }
 
         const _: () = assert!(
-            $crate::layout::is_sound($name::LEN, $name::PLACES),
+            $crate::layout::is_sound($name::LEN, $name::SPANS),
             "a field is outside of its object, overlaps another or is wider than its type"
         );
 
@@ -309,17 +313,17 @@ mod tests {
     use crate::ids::MacAddr;
 
     layout! {
-        /// One of everything.
+        /// A field of every kind.
         struct Sample[24] {
-            /// Crosses a byte.
+            /// Crosses a byte boundary.
             [12:3]    narrow: u16,
-            /// Crosses a word of 64 bits.
+            /// Crosses a 64-bit word boundary.
             [88:32]   base: u64 => Hex,
-            /// Of the word that begins at byte 12.
+            /// Top bit of the 32-bit word at byte 12.
             @12[31]   flag: bool,
-            /// Its place has its length.
+            /// Takes the width of its type.
             @16       mac: MacAddr,
-            /// Converts.
+            /// Converts through `Letter`.
             @22[7:4]  letter: Letter as u8 => _,
             /// An array.
             @2        pair: [u8; 2],
@@ -355,13 +359,13 @@ mod tests {
     ];
 
     #[test]
-    fn fields_are_where_the_table_has_them() {
+    fn fields_use_table_positions() {
         assert_eq!(Sample::parse(&BYTES), SAMPLE);
         assert_eq!(SAMPLE.emit(), BYTES);
     }
 
     #[test]
-    fn bits_without_a_name_are_ignored_and_emitted_as_zero() {
+    fn unnamed_bits_are_ignored_and_zero() {
         let mut bytes = [0xff; 24];
         bytes[22] = 0x2f;
         assert_eq!(Sample::parse(&bytes).emit()[22..], [0x20, 0]);
@@ -369,20 +373,20 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_large_for_its_place_reaches_no_other() {
+    fn oversized_value_leaves_other_fields_intact() {
         let large = Sample { narrow: 0xffff, ..Sample::default() };
         assert_eq!(large.emit()[..3], [0xf8, 0x1f, 0]);
     }
 
     #[test]
-    fn fewer_bytes_are_no_object() {
+    fn parse_prefix_rejects_short_input() {
         assert_eq!(Sample::parse_prefix(&BYTES[..23]), None);
         let longer = [&BYTES[..], &[1]].concat();
         assert_eq!(Sample::parse_prefix(&longer), Some(SAMPLE));
     }
 
     #[test]
-    fn tables_that_make_no_sense_are_found() {
+    fn is_sound_rejects_invalid_tables() {
         assert!(is_sound(4, &[(0, 16, 16), (16, 16, 16)]));
         assert!(!is_sound(4, &[(0, 16, 16), (15, 2, 8)]), "overlap");
         assert!(!is_sound(4, &[(24, 9, 16)]), "outside");

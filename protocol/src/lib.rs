@@ -1,15 +1,15 @@
-//! Layouts and meanings of what an HCA exchanges with its peers and with its guest.
+//! Packets on the wire, and the interfaces between guest driver and device.
 //!
-//! Two levels per object, as everywhere in this crate: a raw layout that is exactly the bytes, and a parsed value
-//! that holds only what is meaningful. `parse` takes bytes from a stranger and never panics; `emit` writes every
-//! byte, reserved ones included.
+//! Every object has two levels. The raw layout consists of exactly the bytes; the parsed value holds only the
+//! meaningful fields. `parse` accepts untrusted bytes and never panics. `emit` writes every byte, reserved ones
+//! included.
 //!
 //! - [`roce`]: RoCEv2 frames (Ethernet, IP, UDP, BTH and its extensions, ICRC).
-//! - [`net`]: what carries them and what a port answers besides (Ethernet, ARP, IPv4, IPv6, ICMP, UDP).
-//! - [`mad`]: management datagrams.
-//! - [`hca`]: one folder per device interface (registers, mailboxes, contexts, queue entries).
-//! - [`describe`]: names and values of their fields, for traces.
-//! - [`mod@layout`], [`mod@register_map`]: objects and registers of little-endian interfaces, each said in one table.
+//! - [`net`]: protocols below and beside RoCEv2 (Ethernet, ARP, IPv4, IPv6, ICMP, UDP).
+//! - [`mad`]: management datagrams (MADs).
+//! - [`hca`]: one folder for each device interface (registers, mailboxes, contexts, queue entries).
+//! - [`describe`]: names and values of fields, for traces.
+//! - [`mod@layout`], [`mod@register_map`]: table-driven definitions of little-endian objects and registers.
 //!
 //! No I/O, no clock, no logging.
 #![forbid(unsafe_code)]

@@ -4,9 +4,9 @@ use std::fmt;
 
 use crate::layout;
 
-/// 24-bit packet sequence number.
+/// Packet sequence number (PSN), 24 bits.
 ///
-/// There is no `Ord`: which of two numbers is newer depends on a base, so ask [`Psn::since`].
+/// `Ord` is not implemented: which of two PSNs is newer depends on a reference PSN. Use [`Psn::since`].
 ///
 /// # Spec
 /// IBTA volume 1, section 9.7.1 (packet sequence numbers).
@@ -14,29 +14,29 @@ use crate::layout;
 pub struct Psn(u32);
 
 impl Psn {
-    /// Keeps the low 24 bits.
+    /// Truncates `raw` to 24 bits.
     pub const fn new(raw: u32) -> Self {
         Self(raw & 0xff_ffff)
     }
 
-    /// The number, 0..2^24.
+    /// The PSN as an integer, 0 to 2^24 - 1.
     pub const fn get(self) -> u32 {
         self.0
     }
 
-    /// The number `n` packets later, modulo 2^24.
+    /// The PSN `n` packets later, modulo 2^24.
     #[must_use]
     pub const fn advance(self, n: u32) -> Self {
         Self::new(self.0.wrapping_add(n))
     }
 
-    /// The number `n` packets earlier, modulo 2^24.
+    /// The PSN `n` packets earlier, modulo 2^24.
     #[must_use]
     pub const fn retreat(self, n: u32) -> Self {
         Self::new(self.0.wrapping_sub(n))
     }
 
-    /// Signed distance in -2^23..2^23; positive when `self` is newer than `base`.
+    /// Signed distance from `base`, -2^23 to 2^23 - 1. Positive if `self` is newer.
     pub const fn since(self, base: Self) -> i32 {
         (self.0.wrapping_sub(base.0) << 8).cast_signed() >> 8
     }
@@ -72,7 +72,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn distance_crosses_the_wrap() {
+    fn since_handles_wraparound() {
         assert_eq!(Psn::new(1).since(Psn::new(0xff_ffff)), 2);
         assert_eq!(Psn::new(0xff_ffff).since(Psn::new(1)), -2);
         assert_eq!(Psn::new(0x80_0000).since(Psn::new(0)), -(1 << 23));
@@ -80,7 +80,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn advance_agrees_with_wide_arithmetic(base in 0u32..1 << 24, step in 0u32..1 << 23) {
+        fn advance_matches_wide_arithmetic(base in 0u32..1 << 24, step in 0u32..1 << 23) {
             let later = Psn::new(base).advance(step);
             prop_assert_eq!(u64::from(later.get()), (u64::from(base) + u64::from(step)) % (1 << 24));
             prop_assert_eq!(later.since(Psn::new(base)), step.cast_signed());

@@ -1,14 +1,14 @@
-//! Registers of a BAR, single ones and arrays, each said in one row of a table.
+//! Registers and register arrays of a BAR, each defined by one table row.
 //!
 //! ```
 //! protocol::register_map! {
 //!     /// Registers of a timer block.
 //!     pub enum Register {
-//!         /// Starts and stops.
+//!         /// Starts and stops the timers.
 //!         Control            "TMR_CONTROL" at 0x000;
-//!         /// Of each timer.
+//!         /// Interval of one timer.
 //!         Interval(u16)      "TMR_INTERVAL" at 0x100 [16 by 4];
-//!         /// Of each bank, of each timer; 64 bits.
+//!         /// Count of one timer in one bank, 64 bits.
 //!         Count(u16, u16)    "TMR_COUNT" at 0x200 [2 by 0x80][16 by 8] wide;
 //!     }
 //! }
@@ -19,33 +19,34 @@
 //! assert_eq!(Register::Interval(2).offset(), 0x108);
 //! ```
 //!
-//! Rows are in address order; the compiler refuses those that are not, and those that overlap.
+//! Rows must be in ascending address order and must not overlap; violations are compile errors.
 
 use std::fmt;
 
-/// A row of a map of registers `R`.
+/// One row of the table: a register, or a one- or two-dimensional array of registers `R`.
 #[derive(Debug)]
 pub struct Row<R> {
     /// Offset of the first register.
     pub base: u32,
-    /// Outer and inner dimension: registers, and bytes from one to the next.
+    /// Outer and inner dimension, each a number of elements and a stride in bytes. A scalar has 1 element and
+    /// stride 0.
     pub dimensions: [(u16, u32); 2],
-    /// Bytes of a register.
+    /// Width of a register in bytes: 4 or 8.
     pub width: u32,
-    /// As the interface calls it.
+    /// Name in the interface specification.
     pub name: &'static str,
-    /// The register with these indices; those of dimensions that the row has not are 0.
+    /// Makes the register with the outer and inner index. An index that the row does not have is ignored.
     pub make: fn(u16, u16) -> R,
 }
 
 impl<R> Row<R> {
-    /// Bytes from its first register to the end of its last.
+    /// Bytes from the beginning of the first register to the end of the last.
     const fn span(&self) -> u32 {
         let [(outer, outer_stride), (inner, inner_stride)] = self.dimensions;
         (outer as u32 - 1) * outer_stride + (inner as u32 - 1) * inner_stride + self.width
     }
 
-    /// The register that byte `within` of the row is in, and which of its bytes that is.
+    /// Returns the register that contains byte `within` of the row, and the byte's offset in the register.
     fn register(&self, within: u32) -> Option<(R, u32)> {
         let [(outer, outer_stride), (inner, inner_stride)] = self.dimensions;
         let (first, rest) = divide(within, outer, outer_stride)?;
@@ -58,7 +59,7 @@ impl<R> Row<R> {
         self.base + outer as u32 * self.dimensions[0].1 + inner as u32 * self.dimensions[1].1
     }
 
-    /// Its name and the indices it has.
+    /// Writes the name, followed by an index in brackets for every array dimension.
     pub fn show(&self, outer: u16, inner: u16, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name)?;
         for (index, (count, _)) in [outer, inner].into_iter().zip(self.dimensions) {
@@ -78,7 +79,7 @@ fn divide(within: u32, count: u16, stride: u32) -> Option<(u16, u32)> {
     Some((index, within % stride))
 }
 
-/// Whether no row begins before the one in front of it ends.
+/// Returns whether the rows are in ascending order and do not overlap.
 pub const fn in_order<R>(rows: &[Row<R>]) -> bool {
     let mut i = 1;
     while i < rows.len() {
@@ -90,7 +91,7 @@ pub const fn in_order<R>(rows: &[Row<R>]) -> bool {
     true
 }
 
-/// The register that has the byte at `offset`, and which of its bytes that is.
+/// Returns the register that contains the byte at `offset`, and the byte's offset in the register.
 pub fn find<R>(rows: &[Row<R>], offset: u64) -> Option<(R, u32)> {
     let offset = u32::try_from(offset).ok()?;
     let after = rows.partition_point(|row| row.base <= offset);
@@ -98,7 +99,7 @@ pub fn find<R>(rows: &[Row<R>], offset: u64) -> Option<(R, u32)> {
     row.register(offset - row.base)
 }
 
-/// Defines the registers of a BAR by their table; see [the module](mod@crate::register_map).
+/// Defines the registers of a BAR from their table; see [the module](mod@crate::register_map).
 #[macro_export]
 macro_rules! register_map {
     (
@@ -128,18 +129,18 @@ macro_rules! register_map {
                 },
             )*];
 
-            /// The register that has the byte at `offset`, and which of its bytes that is.
+            /// Returns the register that contains the byte at `offset`, and the byte's offset in the register.
             pub fn at(offset: u64) -> Option<(Self, u32)> {
                 $crate::register_map::find(Self::ROWS, offset)
             }
 
-            /// Offset of its first byte.
+            /// Offset of the register's first byte in the BAR.
             pub fn offset(self) -> u32 {
                 let (row, [outer, inner]) = self.place();
                 row.offset(outer, inner)
             }
 
-            /// Bytes it has.
+            /// Width in bytes.
             pub fn width(self) -> u32 {
                 self.place().0.width
             }

@@ -1,4 +1,4 @@
-//! Views of headers at the front of untrusted bytes.
+//! Bounds-checked access to headers in untrusted bytes.
 
 use zerocopy::{FromBytes, Immutable, KnownLayout, Unaligned};
 
@@ -7,7 +7,7 @@ use crate::WireError;
 /// Splits a header off the front of `bytes`.
 ///
 /// # Errors
-/// [`WireError::Short`], naming the header `what`.
+/// [`WireError::Short`] with header name `what`.
 pub(crate) fn view<'a, T>(bytes: &'a [u8], what: &'static str) -> Result<(&'a T, &'a [u8]), WireError>
 where
     T: FromBytes + KnownLayout + Immutable + Unaligned,
@@ -18,7 +18,7 @@ where
 /// Splits `need` bytes off the front of `bytes`.
 ///
 /// # Errors
-/// [`WireError::Short`], naming what the bytes were for.
+/// [`WireError::Short`] with header name `what`.
 pub(crate) fn split<'a>(
     bytes: &'a [u8],
     need: usize,

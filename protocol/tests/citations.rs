@@ -1,5 +1,7 @@
-//! Whoever reads "JingZhao interface, section 3.5", "J-11", "T46" or "E-7" in a comment, a report or README finds that
-//! section, decision or trap in `protocol/interfaces`.
+//! Checks that every citation of an interface document resolves.
+//!
+//! A citation such as "JingZhao interface, section 3.5", "J-11", "T46" or "E-7" in a comment, a report or a README
+//! must name an existing section, decision or trap in `protocol/interfaces`.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -8,16 +10,16 @@ use std::path::{Path, PathBuf};
 
 const REPOSITORY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
 
-/// An interface text: what can be cited of it.
+/// The parts of an interface document that can be cited.
 struct Interface {
-    /// As citations name it, before "interface".
+    /// Name in citations, before "interface".
     name: &'static str,
-    /// Where files of this interface are, for those that cite sections without naming it.
+    /// Path component of the files that implement the interface. Their citations can omit its name.
     folder: &'static str,
     sections: BTreeSet<String>,
-    /// Numbered decisions or traps: their prefix and those there are.
+    /// Prefix of the numbered decisions or traps, and all that exist.
     marks: (&'static str, BTreeSet<String>),
-    /// Sections that do not say who decides.
+    /// Sections without a "Decides:" line.
     undecided: Vec<String>,
 }
 
@@ -41,12 +43,12 @@ impl Interface {
             let row = line.strip_prefix("| ").and_then(|row| row.split(' ').next());
             marks.extend(row.filter(|cell| cell.starts_with(mark)).map(str::to_owned));
         }
-        // A section has it from the one it is part of, or leaves it to its parts.
-        let told = |section: &&String| {
+        // A section inherits the line from its parent, or leaves it to its subsections.
+        let is_decided = |section: &&String| {
             decided.iter().any(|other| *section == other || section.starts_with(&format!("{other}.")))
                 || decided.iter().any(|part| part.starts_with(&format!("{section}.")))
         };
-        let undecided = sections.iter().filter(|section| !told(section)).cloned().collect();
+        let undecided = sections.iter().filter(|section| !is_decided(section)).cloned().collect();
         Self { name, folder, sections, marks: (mark, marks), undecided }
     }
 }
@@ -61,7 +63,7 @@ fn is_number(text: &str) -> bool {
         && text.split('.').all(|part| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit()))
 }
 
-/// Files in which somebody may cite.
+/// Collects the files that can contain citations.
 fn files(folder: &Path, found: &mut Vec<PathBuf>) {
     let entries = fs::read_dir(folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
     for path in entries.flatten().map(|entry| entry.path()) {
@@ -78,7 +80,7 @@ fn files(folder: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// The text without line breaks and marks of comments, so that a citation may be broken over lines.
+/// Joins the lines and removes comment markers, so that a citation can span lines.
 fn flat(text: &str) -> String {
     let strip = |line: &str| line.trim_start().trim_start_matches(['/', '!', '#']).trim().replace("\\n", " ");
     text.lines().map(strip).fold(String::new(), |mut all, line| {
@@ -87,7 +89,7 @@ fn flat(text: &str) -> String {
     })
 }
 
-/// The section numbers that follow "section" or "sections": "6.1 to 6.6, 6.8 and 7.3 (MAP_ICM)".
+/// Section numbers after "section" or "sections", as in "6.1 to 6.6, 6.8 and 7.3 (MAP_ICM)".
 fn numbers(text: &str) -> Vec<String> {
     let mut found = Vec::new();
     let mut after_number = false;
@@ -96,7 +98,7 @@ fn numbers(text: &str) -> Vec<String> {
         if is_number(bare) && !word.starts_with('(') {
             found.push(bare.to_owned());
             after_number = true;
-            // The sentence or the list ends here, or a semicolon leads to another text.
+            // End of the sentence or list, or a semicolon before another document.
             if word.ends_with(['.', ';', ':', ')', '"'])
                 || bare.len() + 1 == word.len() && !word.ends_with(',')
             {
@@ -111,7 +113,7 @@ fn numbers(text: &str) -> Vec<String> {
     found
 }
 
-/// The text a citation names: whatever stands nearest before it in its sentence, or behind it.
+/// Document that a citation refers to: the one named last before it in the sentence, or right after it.
 enum Named<'a> {
     Interface(&'a Interface),
     Another,
@@ -149,7 +151,7 @@ fn named<'a>(interfaces: &'a [Interface], before: &str, behind: &str) -> Named<'
 }
 
 #[test]
-fn every_section_that_is_cited_exists() {
+fn cited_sections_exist() {
     let interfaces = interfaces();
     let mut paths = Vec::new();
     files(Path::new(REPOSITORY), &mut paths);
@@ -158,7 +160,7 @@ fn every_section_that_is_cited_exists() {
         let shown = path.strip_prefix(REPOSITORY).unwrap_or(&path).display().to_string();
         let Ok(text) = fs::read_to_string(&path) else { continue };
         let text = flat(&text);
-        // Files say at their head or by their place which text they follow.
+        // Files name the document that they follow at their head, or are in its folder.
         let head =
             text.get(..text.char_indices().nth(1200).map_or(text.len(), |(at, _)| at)).unwrap_or_default();
         let of_head = ["JingZhao interface", "mthca interface", "E810 interface", "IBTA volume 1", "RFC "]
@@ -174,7 +176,7 @@ fn every_section_that_is_cited_exists() {
                 )
             })
             .or_else(|| interfaces.iter().find(|interface| shown.contains(&format!("/{}", interface.folder))))
-            // The context manager follows a document of its own.
+            // The context manager follows a separate document.
             .filter(|_| !shown.contains("/ctxmgt"));
 
         let mut check = |interface: &Interface, sections: Vec<String>, place: &str| {
@@ -210,7 +212,7 @@ fn every_section_that_is_cited_exists() {
                 }
             }
         }
-        // Rules of strict mode: a name and the sections, as reports print them.
+        // Rules of strict mode, as printed in reports: a name and its sections.
         if shown.ends_with("strict/rules.rs")
             && let Some(home) = home
         {
@@ -248,7 +250,7 @@ fn every_section_that_is_cited_exists() {
 }
 
 #[test]
-fn every_section_says_who_decides() {
+fn every_section_names_its_authority() {
     for interface in interfaces() {
         assert!(interface.undecided.is_empty(), "{}: sections {:?}", interface.name, interface.undecided);
         assert!(interface.sections.len() > 60, "{}: {} sections", interface.name, interface.sections.len());

@@ -1,4 +1,4 @@
-//! The fuzzers' seed corpora, replayed without a fuzzer.
+//! Replays the seed corpora of the fuzz targets without a fuzzer.
 
 use std::fs;
 use std::path::Path;
@@ -33,7 +33,7 @@ fn decode_mthca_corpus_replays() {
     replay("decode_mthca", 6, fuzz_targets::mthca::decode_mthca);
 }
 
-/// Runs a target on its corpus, which has at least so many files.
+/// Runs a target on its corpus, which must have `at_least` files.
 fn replay(target: &str, at_least: usize, run: impl Fn(&[u8])) {
     let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/corpus").join(target);
     let mut count = 0;

@@ -1,7 +1,7 @@
-//! Attributes of management datagrams against another implementation.
+//! MAD attributes compared with libibmad (Debian 44.0).
 //!
-//! The bytes are libibmad's (Debian's 44.0): each field was set with its `mad_set_field` to the value that stands here.
-//! What libibmad does not know is 0.
+//! Each golden value was produced by setting every field with `mad_set_field`. Fields that libibmad does not define
+//! are 0.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use protocol::ids::Lid;
@@ -194,7 +194,7 @@ fn class_port_info() {
 }
 
 #[test]
-fn the_header_of_rmpp() {
+fn rmpp_header() {
     const GOLDEN: &str = "bb59f896349958b1d2d0d26a";
     let meant = Rmpp {
         version: 0xbb,

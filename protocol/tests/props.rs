@@ -1,4 +1,4 @@
-//! Properties of the RoCE layouts that hold for all values.
+//! Properties of the RoCE layouts for arbitrary values.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -14,11 +14,11 @@ use protocol::net::ipv6::Ipv6;
 use protocol::net::layers::Tci;
 use protocol::roce::ext::ExtKind;
 use protocol::roce::{
-    Aeth, AtomicEth, Bth, Deth, Ext, FrameWriter, IcrcField, Imm, IpAddrs, Opcode, Packet, Reth, RoceFrame,
-    Shell, Syndrome, seal,
+    Aeth, AtomicEth, Bth, Deth, Encap, Ext, FrameWriter, IcrcField, Imm, IpAddrs, Opcode, Packet, Reth,
+    RoceFrame, Syndrome, seal,
 };
 
-fn shells() -> impl Strategy<Value = Shell> {
+fn encaps() -> impl Strategy<Value = Encap> {
     let ip = prop_oneof![
         any::<[u32; 2]>().prop_map(|[src, dst]| IpAddrs::V4 {
             src: Ipv4Addr::from_bits(src),
@@ -30,13 +30,13 @@ fn shells() -> impl Strategy<Value = Shell> {
         }),
     ];
     (any::<[[u8; 6]; 2]>(), any::<Option<u16>>(), ip, any::<(u8, u32, u8, u16)>()).prop_map(
-        |([src_mac, dst_mac], tag, ip, (traffic_class, flow_label, hop_limit, src_port))| Shell {
+        |([src_mac, dst_mac], tag, ip, (traffic_class, flow_label, hop_limit, src_port))| Encap {
             src_mac: MacAddr(src_mac),
             dst_mac: MacAddr(dst_mac),
             tag: tag.map(Tci::from_bits),
             ip,
             traffic_class,
-            // IPv4 has none.
+            // IPv4 has no flow label.
             flow_label: FlowLabel::new(if let IpAddrs::V6 { .. } = ip { flow_label } else { 0 }),
             hop_limit,
             fragment: Fragmentation::default(),
@@ -61,7 +61,7 @@ fn bths() -> impl Strategy<Value = Bth> {
     )
 }
 
-/// Headers of the right kind, every field from `draw`.
+/// Extension headers of `kind`, with every field taken from `draw`.
 fn ext(kind: ExtKind, [a, b, c, d]: [u64; 4]) -> Ext {
     let low = |x: u64| u32::try_from(x & 0xffff_ffff).unwrap();
     let imm = Imm(low(a).to_be_bytes());
@@ -86,19 +86,19 @@ fn ext(kind: ExtKind, [a, b, c, d]: [u64; 4]) -> Ext {
 
 proptest! {
     #[test]
-    fn what_is_emitted_parses_to_the_same(
-        shell in shells(),
+    fn emitted_frame_parses_to_same_value(
+        encap in encaps(),
         bth in bths(),
         draw in any::<[u64; 4]>(),
         payload in proptest::collection::vec(any::<u8>(), 0..300),
     ) {
         let ext = ext(bth.opcode.ext_kind(), draw);
         let mut out = Vec::new();
-        let mut writer = FrameWriter::new(&mut out, &shell, &bth, &ext, payload.len());
+        let mut writer = FrameWriter::new(&mut out, &encap, &bth, &ext, payload.len());
         writer.extend(&payload);
         writer.finish();
         let packet = Packet { bth, ext, payload: &payload };
-        prop_assert_eq!(RoceFrame::parse(&out), Ok(RoceFrame { shell, packet }));
+        prop_assert_eq!(RoceFrame::parse(&out), Ok(RoceFrame { encap, packet }));
     }
 
     #[test]
@@ -112,10 +112,10 @@ proptest! {
         let _ = EchoRequest::parse(&bytes);
     }
 
-    /// Random bytes rarely get past the first header, mutilated frames do.
+    /// Random bytes rarely pass the first header, but mutated valid frames do.
     #[test]
-    fn mutilated_frames_never_panic(
-        shell in shells(),
+    fn mutated_frames_never_panic(
+        encap in encaps(),
         bth in bths(),
         draw in any::<[u64; 4]>(),
         flips in proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..4),
@@ -123,7 +123,7 @@ proptest! {
     ) {
         let ext = ext(bth.opcode.ext_kind(), draw);
         let mut out = Vec::new();
-        FrameWriter::new(&mut out, &shell, &bth, &ext, 8).finish();
+        FrameWriter::new(&mut out, &encap, &bth, &ext, 8).finish();
         for (at, value) in flips {
             let at = at.index(out.len());
             out[at] = value;

@@ -10,7 +10,7 @@
 //! IBTA volume 1, sections 9.6.1.1 (checks of the BTH), 10.5.2 (multicast) and 13.5 (management QPs).
 
 use protocol::ids::Qpn;
-use protocol::roce::{Ext, IpAddrs, Packet, Shell};
+use protocol::roce::{Encap, Ext, IpAddrs, Packet};
 use smallvec::SmallVec;
 
 use crate::qp::{is_marked, udp_len};
@@ -21,15 +21,15 @@ const GROUP_QPN: Qpn = Qpn::new(0xff_ffff);
 
 impl Engine {
     /// A packet arrived whose ICRC is right.
-    pub fn handle_packet(&mut self, now: Instant, shell: &Shell, packet: &Packet<'_>, host: &mut impl Host) {
+    pub fn handle_packet(&mut self, now: Instant, encap: &Encap, packet: &Packet<'_>, host: &mut impl Host) {
         self.stats.received_packets += 1;
         self.stats.received_opcodes.count(packet.bth.opcode);
         self.stats.received_payload_bytes += packet.payload.len() as u64;
-        self.stats.received_ip.count(&shell.ip, shell.ip.header_len() + usize::from(udp_len(packet)));
-        self.stats.congestion.received_marked += u64::from(is_marked(shell.traffic_class));
+        self.stats.received_ip.count(&encap.ip, encap.ip.header_len() + usize::from(udp_len(packet)));
+        self.stats.congestion.received_marked += u64::from(is_marked(encap.traffic_class));
         let to = packet.bth.dest_qp;
-        if is_multicast(shell) {
-            self.hand_to_group(now, shell, packet, host);
+        if is_multicast(encap) {
+            self.hand_to_group(now, encap, packet, host);
             return;
         }
         let qpn = match (to.get(), self.smi(), self.gsi()) {
@@ -38,20 +38,20 @@ impl Engine {
             _ => to,
         };
         let Some(index) = self.destination(qpn, to) else {
-            return self.discard(shell, packet, DropReason::UnknownQp, host);
+            return self.discard(encap, packet, DropReason::UnknownQp, host);
         };
-        self.input_at(now, index, host, |qp, ctx| qp.handle_packet(ctx, shell, packet));
+        self.input_at(now, index, host, |qp, ctx| qp.handle_packet(ctx, encap, packet));
     }
 
     // Out of the way of the others, which are most.
     #[cold]
-    fn hand_to_group(&mut self, now: Instant, shell: &Shell, packet: &Packet<'_>, host: &mut impl Host) {
+    fn hand_to_group(&mut self, now: Instant, encap: &Encap, packet: &Packet<'_>, host: &mut impl Host) {
         let mut members = match packet.ext {
             Ext::Deth(deth) | Ext::DethImm(deth, _) => host.group_members(&GroupDatagram {
-                gid: gid(shell),
-                dst_mac: shell.dst_mac,
-                tag: shell.tag,
-                src_mac: shell.src_mac,
+                gid: gid(encap),
+                dst_mac: encap.dst_mac,
+                tag: encap.tag,
+                src_mac: encap.src_mac,
                 src_qp: deth.src_qp,
             }),
             // Only datagrams go to groups.
@@ -60,32 +60,32 @@ impl Engine {
         members.truncate(limits::GROUP_MEMBERS);
         members.retain(|&mut qpn| self.service_of(qpn) == Some(Service::Ud));
         if packet.bth.dest_qp != GROUP_QPN || members.is_empty() {
-            return self.discard(shell, packet, DropReason::UnknownGroup, host);
+            return self.discard(encap, packet, DropReason::UnknownGroup, host);
         }
         for qpn in members {
-            self.input(now, qpn, host, |qp, ctx| qp.handle_packet(ctx, shell, packet));
+            self.input(now, qpn, host, |qp, ctx| qp.handle_packet(ctx, encap, packet));
         }
     }
 
     /// A packet is for nobody.
     #[cold]
-    fn discard(&mut self, shell: &Shell, packet: &Packet<'_>, reason: DropReason, host: &mut impl Host) {
+    fn discard(&mut self, encap: &Encap, packet: &Packet<'_>, reason: DropReason, host: &mut impl Host) {
         self.stats.drops.count(reason);
-        self.stats.received_ip.of(&shell.ip).discarded += 1;
+        self.stats.received_ip.of(&encap.ip).discarded += 1;
         host.dropped(&Dropped::new(packet.bth.dest_qp, packet, reason));
     }
 }
 
-fn is_multicast(shell: &Shell) -> bool {
-    match shell.ip {
+fn is_multicast(encap: &Encap) -> bool {
+    match encap.ip {
         IpAddrs::V4 { dst, .. } => dst.is_multicast(),
         IpAddrs::V6 { dst, .. } => dst.is_multicast(),
     }
 }
 
 /// Where a packet goes to, as a GID: the IPv6 address, or the mapped IPv4 address.
-fn gid(shell: &Shell) -> [u8; 16] {
-    match shell.ip {
+fn gid(encap: &Encap) -> [u8; 16] {
+    match encap.ip {
         IpAddrs::V4 { dst, .. } => dst.to_ipv6_mapped().octets(),
         IpAddrs::V6 { dst, .. } => dst.octets(),
     }

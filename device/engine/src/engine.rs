@@ -98,8 +98,8 @@ pub enum QpError {
 ///
 /// /// A frame arrived.
 /// fn receive(engine: &mut Engine, host: &mut impl Host, to: &mut impl Surroundings, now: Instant, frame: &[u8]) {
-///     if let Ok(RoceFrame { shell, packet }) = RoceFrame::parse(frame) {
-///         engine.handle_packet(now, &shell, &packet, host);
+///     if let Ok(RoceFrame { encap, packet }) = RoceFrame::parse(frame) {
+///         engine.handle_packet(now, &encap, &packet, host);
 ///     }
 ///     report(engine, to);
 /// }

@@ -2,7 +2,7 @@
 
 use protocol::Psn;
 use protocol::ids::{Lkey, Pkey, Qkey, Qpn, Rkey, Va};
-use protocol::roce::{Imm, Shell};
+use protocol::roce::{Encap, Imm};
 use smallvec::SmallVec;
 
 use crate::LocalOp;
@@ -133,7 +133,7 @@ impl Fence {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UdDestination {
     /// Addresses, resolved by the front-end.
-    pub path: Shell,
+    pub path: Encap,
     /// QP at the destination.
     pub qpn: Qpn,
     /// Key to send with, before the rule for controlled keys (bit 31) is applied.

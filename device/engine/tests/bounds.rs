@@ -161,7 +161,7 @@ fn a_peer_that_alternates_duplicates_and_unready_sends_cannot_pile_up_answers() 
     let (mut engine, mut host) = (Engine::new(Config::default()), Endless::default());
     let qpn = Qpn::new(1);
     in_rts(&mut engine, &mut host, qpn);
-    let shell = A.peer().path();
+    let encap = A.peer().path();
     for round in 0..10_000 {
         let psn = if round % 2 == 0 { psn_b() } else { psn_b().retreat(5) };
         let bth = Bth {
@@ -176,7 +176,7 @@ fn a_peer_that_alternates_duplicates_and_unready_sends_cannot_pile_up_answers() 
             psn,
         };
         let packet = Packet { bth, ext: Ext::None, payload: &[1, 2, 3, 4] };
-        engine.handle_packet(Instant::ZERO, &shell, &packet, &mut host);
+        engine.handle_packet(Instant::ZERO, &encap, &packet, &mut host);
     }
     let answers = frames(&mut engine, &mut host);
     assert!((1..=128).contains(&answers), "{answers} answers");

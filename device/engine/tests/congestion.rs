@@ -6,7 +6,7 @@ use crate::common::*;
 use engine::{SendRequest, Service, State};
 use protocol::Psn;
 use protocol::ids::Pkey;
-use protocol::roce::{Bth, Deth, Ext, IpAddrs, Opcode, Operation, Packet, RoceFrame, Shell};
+use protocol::roce::{Bth, Deth, Encap, Ext, IpAddrs, Opcode, Operation, Packet, RoceFrame};
 
 /// IP traffic class of marked packets (RFC 3168: 11 is CE).
 const CE: u8 = 0b11;
@@ -19,8 +19,8 @@ fn of(service: Service) -> Pair {
 /// Hands `frame` to B as a congested switch would.
 fn deliver_marked(pair: &mut Pair, to: Who, frame: &[u8]) {
     let frame = RoceFrame::parse(frame).expect("the engine's frames are right");
-    let shell = Shell { traffic_class: frame.shell.traffic_class | CE, ..frame.shell };
-    pair.deliver_packet(to, &shell, &frame.packet);
+    let encap = Encap { traffic_class: frame.encap.traffic_class | CE, ..frame.encap };
+    pair.deliver_packet(to, &encap, &frame.packet);
 }
 
 fn cnp(to: Who) -> Bth {
@@ -70,12 +70,12 @@ fn packets_of_connections_are_ecn_capable_with_the_dscp_that_software_chose() {
         (Service::Ud, 0xb8, 0xb8),
     ] {
         let mut pair = Pair::with(|_, attrs| (attrs.service, attrs.path.traffic_class) = (service, given));
-        let path = Shell { traffic_class: given, ..A.path() };
+        let path = Encap { traffic_class: given, ..A.path() };
         let ud =
             engine::UdDestination { path, qpn: B.qpn(), qkey: protocol::ids::Qkey::new(1), header: None };
         pair.post(A, SendRequest { ud: Some(ud), ..send(1, 10) });
         let frame = pair.frames(A).remove(0);
-        assert_eq!(RoceFrame::parse(&frame).unwrap().shell.traffic_class, sent, "{service:?}");
+        assert_eq!(RoceFrame::parse(&frame).unwrap().encap.traffic_class, sent, "{service:?}");
     }
 }
 
@@ -92,7 +92,7 @@ fn marked_data_is_answered_with_a_notification_to_its_sender() {
         deliver_marked(&mut pair, B, &frame);
         let answer = pair.frames(B).remove(0);
         let parsed = RoceFrame::parse(&answer).unwrap();
-        assert_eq!(parsed.shell, Shell { traffic_class: 0xb8, ..B.path() }, "not ECN-capable itself");
+        assert_eq!(parsed.encap, Encap { traffic_class: 0xb8, ..B.path() }, "not ECN-capable itself");
         let expected = [0x81, 0x00, 0xff, 0xff, 0x40, 0x00, 0x00, 0x10, 0, 0, 0, 0];
         assert_eq!(answer[42..54], expected);
         assert_eq!(answer[54..70], [0; 16]);
@@ -149,14 +149,14 @@ fn marks_that_tell_of_no_flow_of_ours_are_not_answered() {
     let mut pair = of(Service::Ud);
     let deth = Ext::Deth(Deth { qkey: protocol::ids::Qkey::new(0x1111_1111), src_qp: A.qpn() });
     let bth = Bth { opcode: Opcode::ud(Operation::SendOnly), becn: false, ..cnp(B) };
-    let shell = Shell { traffic_class: CE, ..A.path() };
-    pair.deliver_packet(B, &shell, &Packet { bth, ext: deth, payload: b"data" });
+    let encap = Encap { traffic_class: CE, ..A.path() };
+    pair.deliver_packet(B, &encap, &Packet { bth, ext: deth, payload: b"data" });
     assert_eq!(pair.flow(), [""; 0]);
     assert_eq!(pair.b.engine.stats().congestion.received_marked, 1);
     // A packet that is dropped for what it is says nothing.
     let mut pair = Pair::new();
     let bth = Bth { opcode: Opcode::rc(Operation::SendOnly), pkey: Pkey::new(0x8001), ..cnp(B) };
-    pair.deliver_packet(B, &shell, &Packet { bth, ext: Ext::None, payload: b"data" });
+    pair.deliver_packet(B, &encap, &Packet { bth, ext: Ext::None, payload: b"data" });
     assert_eq!(pair.flow(), [""; 0]);
 }
 
@@ -240,11 +240,11 @@ fn an_answer_waits_for_no_more_than_two_pauses() {
 #[test]
 fn notifications_of_strangers_are_ignored() {
     let mut pair = Pair::new();
-    let with = |pair: &mut Pair, bth: Bth, shell: Shell| {
-        pair.deliver_packet(A, &shell, &Packet { bth, ext: Ext::None, payload: &[0; 16] });
+    let with = |pair: &mut Pair, bth: Bth, encap: Encap| {
+        pair.deliver_packet(A, &encap, &Packet { bth, ext: Ext::None, payload: &[0; 16] });
     };
     let stranger = IpAddrs::V4 { src: [10, 77, 0, 9].into(), dst: [10, 77, 0, 1].into() };
-    with(&mut pair, cnp(A), Shell { ip: stranger, ..B.path() });
+    with(&mut pair, cnp(A), Encap { ip: stranger, ..B.path() });
     with(&mut pair, Bth { pkey: Pkey::new(0x8001), ..cnp(A) }, B.path());
     pair.modify(A, State::Err);
     with(&mut pair, cnp(A), B.path());

@@ -353,14 +353,14 @@ fn packets_that_are_not_for_the_qp_are_dropped_and_counted() {
     };
     assert_eq!(pair.flow(), ["B Acknowledge 0x100 PsnSequence msn0"]);
     let stranger = A.path();
-    let mut shell = stranger;
-    shell.ip = protocol::roce::IpAddrs::V4 { src: [10, 0, 0, 9].into(), dst: [10, 77, 0, 2].into() };
+    let mut encap = stranger;
+    encap.ip = protocol::roce::IpAddrs::V4 { src: [10, 0, 0, 9].into(), dst: [10, 77, 0, 2].into() };
     let packet = protocol::roce::Packet {
         bth: protocol::roce::Bth { psn: p(0x100), ..bth },
         ext: Ext::None,
         payload: b"x",
     };
-    pair.deliver_packet(B, &shell, &packet);
+    pair.deliver_packet(B, &encap, &packet);
     let drops = pair.b.engine.stats().drops;
     assert_eq!((drops.wrong_pkey, drops.unknown_qp, drops.wrong_service, drops.wrong_source), (1, 1, 1, 1));
     assert_eq!(pair.b.recvs(), []);
@@ -374,7 +374,7 @@ fn packets_that_are_not_for_the_qp_are_dropped_and_counted() {
 /// IBTA volume 1, section 9.6.1.2.
 #[test]
 fn connection_with_own_address_drops_others() {
-    use protocol::roce::{IpAddrs, Packet, Shell};
+    use protocol::roce::{Encap, IpAddrs, Packet};
     for own_address in [false, true] {
         let mut pair = Pair::with(|_, attrs| attrs.own_address = own_address);
         pair.post_recv(B, 7, 0x8000, 100);
@@ -387,7 +387,7 @@ fn connection_with_own_address_drops_others() {
         };
         let to = |dst: [u8; 4]| {
             let ip = IpAddrs::V4 { src: [10, 77, 0, 1].into(), dst: dst.into() };
-            Shell { ip, ..A.path() }
+            Encap { ip, ..A.path() }
         };
         pair.deliver_packet(B, &to([10, 77, 0, 3]), &packet);
         assert_eq!(pair.b.engine.stats().drops.wrong_destination, u64::from(own_address));
@@ -411,9 +411,9 @@ fn a_route_header_in_one_direction_only_leaves_the_source_to_the_lids() {
     let mut arrive = |pair: &mut Pair, psn, src_mac, src: &str, accepted: bool| {
         let dst = "fe80::ff:fe00:2".parse().unwrap();
         let ip = protocol::roce::IpAddrs::V6 { src: src.parse().unwrap(), dst };
-        let shell = protocol::roce::Shell { src_mac, ip, ..A.path() };
+        let encap = protocol::roce::Encap { src_mac, ip, ..A.path() };
         let bth = protocol::roce::Bth { psn: p(psn), ..bth };
-        pair.deliver_packet(B, &shell, &protocol::roce::Packet { bth, ext: Ext::None, payload: b"x" });
+        pair.deliver_packet(B, &encap, &protocol::roce::Packet { bth, ext: Ext::None, payload: b"x" });
         wrong += u64::from(!accepted);
         assert_eq!(pair.b.engine.stats().drops.wrong_source, wrong, "{src_mac} {src}");
         assert_eq!(pair.b.recvs().len(), usize::from(accepted), "{src_mac} {src}");

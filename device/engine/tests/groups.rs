@@ -19,9 +19,9 @@ fn member(nth: u32) -> Qpn {
     Qpn::new(0x40 + nth)
 }
 
-fn shell(group: Ipv6Addr) -> Shell {
+fn encap(group: Ipv6Addr) -> Encap {
     let ip = IpAddrs::V6 { src: Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0xff, 0xfe00, 1), dst: group };
-    Shell { dst_mac: MacAddr([0x33, 0x33, 0xff, 0xff, 0xff, 0xff]), ip, ..A.path() }
+    Encap { dst_mac: MacAddr([0x33, 0x33, 0xff, 0xff, 0xff, 0xff]), ip, ..A.path() }
 }
 
 fn ud() -> QpAttrs {
@@ -41,7 +41,7 @@ fn members(count: u32, tune: impl Fn(u32, &mut QpAttrs)) -> Pair {
     pair
 }
 
-fn arrive(pair: &mut Pair, shell: &Shell, tune: impl FnOnce(&mut Bth)) {
+fn arrive(pair: &mut Pair, encap: &Encap, tune: impl FnOnce(&mut Bth)) {
     let mut bth = Bth {
         opcode: Opcode::ud(Operation::SendOnly),
         solicited: false,
@@ -55,7 +55,7 @@ fn arrive(pair: &mut Pair, shell: &Shell, tune: impl FnOnce(&mut Bth)) {
     };
     tune(&mut bth);
     let ext = Ext::Deth(Deth { qkey: Qkey::new(QKEY), src_qp: A.qpn() });
-    pair.deliver_packet(B, shell, &Packet { bth, ext, payload: b"to all of you" });
+    pair.deliver_packet(B, encap, &Packet { bth, ext, payload: b"to all of you" });
 }
 
 fn receivers(pair: &mut Pair) -> Vec<u32> {
@@ -65,7 +65,7 @@ fn receivers(pair: &mut Pair) -> Vec<u32> {
 #[test]
 fn every_attached_qp_receives_a_copy() {
     let mut pair = members(3, |_, _| {});
-    arrive(&mut pair, &shell(GROUP), |_| {});
+    arrive(&mut pair, &encap(GROUP), |_| {});
     for nth in 0..3usize {
         let Ok(Success::Recv(done)) = pair.b.completions[nth].result else { panic!() };
         assert_eq!((done.byte_len, done.remote_qpn, done.grh), (40 + 13, A.qpn(), true));
@@ -85,7 +85,7 @@ fn each_member_checks_for_itself() {
         _ => {}
     });
     pair.b.host.next_recv(member(3));
-    arrive(&mut pair, &shell(GROUP), |_| {});
+    arrive(&mut pair, &encap(GROUP), |_| {});
     assert_eq!(receivers(&mut pair), [4]);
     let drops = pair.b.engine.stats().drops;
     assert_eq!((drops.wrong_qkey, drops.wrong_pkey, drops.no_receive), (1, 1, 1));
@@ -95,8 +95,8 @@ fn each_member_checks_for_itself() {
 #[test]
 fn a_group_without_members_and_a_group_address_with_an_ordinary_qp_are_dropped() {
     let mut pair = members(1, |_, _| {});
-    arrive(&mut pair, &shell("ff12::1".parse().unwrap()), |_| {});
-    arrive(&mut pair, &shell(GROUP), |bth| bth.dest_qp = member(0));
+    arrive(&mut pair, &encap("ff12::1".parse().unwrap()), |_| {});
+    arrive(&mut pair, &encap(GROUP), |bth| bth.dest_qp = member(0));
     assert_eq!(pair.b.engine.stats().drops.unknown_group, 2);
     arrive(&mut pair, &A.path(), |_| {});
     assert_eq!(pair.b.engine.stats().drops.unknown_qp, 1);
@@ -108,8 +108,8 @@ fn an_ipv4_group_is_known_by_its_mapped_address() {
     let mut pair = members(1, |_, _| {});
     let group = Ipv4Addr::new(239, 1, 2, 3);
     pair.b.host.groups.insert(group.to_ipv6_mapped().octets(), vec![member(0)]);
-    let shell = Shell { ip: IpAddrs::V4 { src: Ipv4Addr::new(10, 77, 0, 1), dst: group }, ..shell(GROUP) };
-    arrive(&mut pair, &shell, |_| {});
+    let encap = Encap { ip: IpAddrs::V4 { src: Ipv4Addr::new(10, 77, 0, 1), dst: group }, ..encap(GROUP) };
+    arrive(&mut pair, &encap, |_| {});
     let Ok(Success::Recv(done)) = pair.b.completions[0].result else { panic!() };
     assert!(!done.grh);
 }
@@ -117,17 +117,17 @@ fn an_ipv4_group_is_known_by_its_mapped_address() {
 #[test]
 fn the_copies_of_one_packet_are_bounded() {
     let mut pair = members(80, |_, _| {});
-    arrive(&mut pair, &shell(GROUP), |_| {});
+    arrive(&mut pair, &encap(GROUP), |_| {});
     assert_eq!(receivers(&mut pair), (0..64).collect::<Vec<_>>());
 }
 
 #[test]
 fn a_datagram_to_a_group_names_qp_ffffff_and_completes_when_it_is_sent() {
     let mut pair = Pair::with(|_, attrs| attrs.service = Service::Ud);
-    let to = UdDestination { path: shell(GROUP), qpn: GROUP_QPN, qkey: Qkey::new(QKEY), header: None };
+    let to = UdDestination { path: encap(GROUP), qpn: GROUP_QPN, qkey: Qkey::new(QKEY), header: None };
     pair.post(A, SendRequest { ud: Some(to), ..send(1, 13) });
     let frames = pair.frames(A);
     let frame = RoceFrame::parse(&frames[0]).unwrap();
-    assert_eq!((frame.shell, frame.packet.bth.dest_qp), (shell(GROUP), GROUP_QPN));
+    assert_eq!((frame.encap, frame.packet.bth.dest_qp), (encap(GROUP), GROUP_QPN));
     assert_eq!(pair.a.sends(), ok([1]));
 }

@@ -3,11 +3,11 @@
 use crate::common::*;
 use engine::*;
 use protocol::ids::Qkey;
-use protocol::roce::Shell;
+use protocol::roce::Encap;
 
 /// Addresses of A on both ends.
-fn to_self() -> Shell {
-    Shell { dst_mac: A.path().src_mac, ip: B.path().ip, ..A.path() }
+fn to_self() -> Encap {
+    Encap { dst_mac: A.path().src_mac, ip: B.path().ip, ..A.path() }
 }
 
 /// A QP that is its own peer.
@@ -27,12 +27,12 @@ fn selfish(service: Service) -> Pair {
     pair
 }
 
-fn loop_path() -> Shell {
+fn loop_path() -> Encap {
     let src = match A.path().ip {
         protocol::roce::IpAddrs::V4 { src, .. } => src,
         protocol::roce::IpAddrs::V6 { .. } => panic!("not IPv4"),
     };
-    Shell { ip: protocol::roce::IpAddrs::V4 { src, dst: src }, ..to_self() }
+    Encap { ip: protocol::roce::IpAddrs::V4 { src, dst: src }, ..to_self() }
 }
 
 /// Hands A its own frames until there are none.

@@ -202,9 +202,9 @@ fn the_grh_is_there_if_the_packet_had_one_and_else_the_area_stays_as_it_is() {
         psn: p(0),
     };
     let ip = IpAddrs::V6 { src: "fe80::ff:fe00:1".parse().unwrap(), dst: "fe80::ff:fe00:2".parse().unwrap() };
-    let shell =
-        Shell { ip, traffic_class: 0x6a, flow_label: FlowLabel::new(0xa_bcde), hop_limit: 3, ..A.path() };
-    pair.deliver_packet(B, &shell, &Packet { bth, ext: deth, payload: &[9; 255] });
+    let encap =
+        Encap { ip, traffic_class: 0x6a, flow_label: FlowLabel::new(0xa_bcde), hop_limit: 3, ..A.path() };
+    pair.deliver_packet(B, &encap, &Packet { bth, ext: deth, payload: &[9; 255] });
     let with = done(&mut pair);
     assert_eq!((with.byte_len, with.grh, with.traffic_class), (295, true, 0x6a));
     // IBTA volume 1, section 8.3: version 6, traffic class, flow label, PayLen from BTH to ICRC (12 + 8 + 256 + 4),

@@ -79,13 +79,13 @@ fn a_packet_to_a_group_reaches_no_successor_of_a_member() {
     pair.b.host.groups.insert(group.octets(), vec![DESTROYED]);
     pair.b.host.post_recv(SUCCESSOR, 7, &[sge(0, 10)]);
     let ip = protocol::roce::IpAddrs::V6 { src: "fe80::1".parse().unwrap(), dst: group };
-    let shell = protocol::roce::Shell { ip, ..A.path() };
+    let encap = protocol::roce::Encap { ip, ..A.path() };
     let mut bth = None;
     pair.inject_with(B, Operation::SendOnly, psn_a(), Ext::None, b"", |made| bth = Some(*made));
     let (opcode, dest_qp) = (Opcode::ud(Operation::SendOnly), Qpn::new(0xff_ffff));
     let ext = Ext::Deth(Deth { qkey: Qkey::new(0x1111_1111), src_qp: A.qpn() });
     let bth = Bth { opcode, dest_qp, ..bth.unwrap() };
-    pair.deliver_packet(B, &shell, &protocol::roce::Packet { bth, ext, payload: b"" });
+    pair.deliver_packet(B, &encap, &protocol::roce::Packet { bth, ext, payload: b"" });
     assert_eq!((pair.b.recvs(), pair.b.engine.stats().drops.unknown_group), (vec![], 1));
 }
 

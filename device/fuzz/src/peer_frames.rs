@@ -3,16 +3,16 @@
 use protocol::Psn;
 use protocol::ids::{FlowLabel, Msn, Pkey, Qpn};
 use protocol::net::ipv4::Fragmentation;
-use protocol::roce::{Aeth, Bth, Ext, FrameWriter, IpAddrs, NakCode, Opcode, Shell, Syndrome};
+use protocol::roce::{Aeth, Bth, Encap, Ext, FrameWriter, IpAddrs, NakCode, Opcode, Syndrome};
 
 use super::input::Input;
 use super::machine::{Aim, PSN};
 
 /// Headers of a frame to this port, from the peer or from the port itself.
-fn headers(aim: &Aim, own: bool) -> Shell {
+fn headers(aim: &Aim, own: bool) -> Encap {
     let [to, peer] = aim.ends;
     let from = if own { to } else { peer };
-    Shell {
+    Encap {
         src_mac: from.mac,
         dst_mac: to.mac,
         ip: IpAddrs::V4 { src: from.ipv4, dst: to.ipv4 },

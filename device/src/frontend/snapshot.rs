@@ -11,7 +11,7 @@ use std::net::IpAddr;
 
 use engine::RemoteAccess;
 use protocol::ids::Qpn;
-use protocol::roce::{IpAddrs, Shell};
+use protocol::roce::{Encap, IpAddrs};
 use serde::{Deserialize, Serialize};
 
 pub use self::rdma::{ControlRow, ControlState, GroupRow, HandleRow};
@@ -202,7 +202,7 @@ pub struct Peer {
 
 impl Peer {
     /// The QP with this number at the end of a path.
-    pub fn new(qpn: Qpn, path: &Shell) -> Self {
+    pub fn new(qpn: Qpn, path: &Encap) -> Self {
         let ip = match path.ip {
             IpAddrs::V4 { dst, .. } => IpAddr::V4(dst),
             IpAddrs::V6 { dst, .. } => IpAddr::V6(dst),

@@ -263,7 +263,7 @@ impl<F: Frontend> Hca<F> {
     /// Hands a packet to the engine.
     pub(super) fn accept(&mut self, received: &RoceFrame<'_>) {
         let mut host = self.frontend.host(host_context!(self));
-        self.engine.handle_packet(self.now, &received.shell, &received.packet, &mut host);
+        self.engine.handle_packet(self.now, &received.encap, &received.packet, &mut host);
         drop(host);
         self.report_events();
     }

@@ -3,7 +3,7 @@
 use protocol::ids::{FlowLabel, MacAddr};
 use protocol::net::icmpv6;
 use protocol::net::ipv4::Fragmentation;
-use protocol::roce::{IpAddrs, RoceFrame, Shell};
+use protocol::roce::{Encap, IpAddrs, RoceFrame};
 
 use super::Hca;
 use crate::capture::{About, Direction};
@@ -36,7 +36,7 @@ impl<F: Frontend> Hca<F> {
     pub(super) fn manage(&mut self, frame: &[u8]) {
         let Ok(frame) = RoceFrame::parse(frame) else { return };
         let own = self.port.addresses().own.lid;
-        let Some(sent) = Datagram::of(&frame.packet, own, Identity::lid_of(frame.shell.dst_mac)) else {
+        let Some(sent) = Datagram::of(&frame.packet, own, Identity::lid_of(frame.encap.dst_mac)) else {
             return;
         };
         let view = self.view();
@@ -59,7 +59,7 @@ impl<F: Frontend> Hca<F> {
         };
         // Interfaces without management give these numbers to any queue pair.
         let qp = special.or_else(|| self.engine.query_qp(qpn).map(|_| qpn));
-        let source = self.port.addresses().lid_of(received.shell.src_mac);
+        let source = self.port.addresses().lid_of(received.encap.src_mac);
         let destination =
             if self.is_for_all(received) { PERMISSIVE_LID } else { self.port.addresses().own.lid };
         let Some(datagram) = Datagram::of(&received.packet, source, destination) else { return true };
@@ -69,7 +69,7 @@ impl<F: Frontend> Hca<F> {
         let view = self.view();
         let Self { management, port, outbound, now, .. } = self;
         let Some(management) = management else { return true };
-        let mut allow = || port.allow_management(*now, received.shell.src_mac, outbound);
+        let mut allow = || port.allow_management(*now, received.encap.src_mac, outbound);
         let admitted = management.handle_wire(&view, &datagram, listening, &mut allow);
         if let Some(reason) = self.port.take_drop() {
             self.monitor.ignored(reason, Some(qpn), format_args!("packet"), |_| {});
@@ -112,7 +112,7 @@ impl<F: Frontend> Hca<F> {
     /// Has a datagram delivered in the next turn, as if it had come from the wire.
     fn give_guest(&mut self, datagram: &Datagram) {
         let source = Identity::from_lid(datagram.source);
-        let shell = Shell {
+        let encap = Encap {
             src_mac: source.mac,
             dst_mac: self.port.addresses().own.mac,
             ip: IpAddrs::V4 { src: source.ipv4, dst: self.port.addresses().own.ipv4 },
@@ -124,7 +124,7 @@ impl<F: Frontend> Hca<F> {
             src_port: SOURCE_PORT,
         };
         let mut frame = Vec::new();
-        datagram.emit(&shell, &mut frame);
+        datagram.emit(&encap, &mut frame);
         self.record(Direction::Inbound, &frame, || About::note("management"));
         self.looped.push(frame);
     }
@@ -133,16 +133,16 @@ impl<F: Frontend> Hca<F> {
         if !self.is_port_active() {
             return;
         }
-        let shell = match datagram.destination {
-            PERMISSIVE_LID => Some(self.shell_for_all()),
+        let encap = match datagram.destination {
+            PERMISSIVE_LID => Some(self.encap_for_all()),
             destination => {
                 let to = Route { dlid: destination, ..Route::default() };
                 self.port.addresses().route(&to, datagram.source_qp, datagram.destination_qp)
             }
         };
-        let Some(shell) = shell else { return };
-        datagram.emit(&shell, self.outbound.buffer());
-        self.outbound.commit(shell.dst_mac);
+        let Some(encap) = encap else { return };
+        datagram.emit(&encap, self.outbound.buffer());
+        self.outbound.commit(encap.dst_mac);
         // Management speaks to those only whom it has heard just now.
         if datagram.destination != PERMISSIVE_LID {
             self.outbound.mark_answer();
@@ -152,8 +152,8 @@ impl<F: Frontend> Hca<F> {
     }
 
     /// To QP0 of everybody: all nodes of the link (RFC 4291, section 2.7.1).
-    fn shell_for_all(&self) -> Shell {
-        Shell {
+    fn encap_for_all(&self) -> Encap {
+        Encap {
             src_mac: self.port.addresses().own.mac,
             dst_mac: all_nodes(),
             ip: IpAddrs::V6 { src: self.port.addresses().own.link_local(), dst: icmpv6::ALL_NODES },
@@ -167,7 +167,7 @@ impl<F: Frontend> Hca<F> {
     }
 
     fn is_for_all(&self, received: &RoceFrame<'_>) -> bool {
-        received.shell.dst_mac == all_nodes()
+        received.encap.dst_mac == all_nodes()
     }
 }
 

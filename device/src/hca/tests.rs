@@ -14,7 +14,7 @@ use protocol::Psn;
 use protocol::describe::Visitor;
 use protocol::ids::{FlowLabel, Iova, Lid, Lkey, MacAddr, Pdn, Qkey, Qpn, Va};
 use protocol::net::ipv4::Fragmentation;
-use protocol::roce::{FrameWriter, IcrcField, IpAddrs, RoceFrame, Shell};
+use protocol::roce::{Encap, FrameWriter, IcrcField, IpAddrs, RoceFrame};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 
@@ -175,7 +175,7 @@ impl Stub {
             alias: None,
             max_message_len: 4096,
             remote_qpn: Qpn::new(remote),
-            path: Shell {
+            path: Encap {
                 src_mac: me.mac,
                 dst_mac: me.mac,
                 ip: IpAddrs::V4 { src: me.ipv4, dst: me.ipv4 },
@@ -421,14 +421,14 @@ pub(super) fn from_lid_9(frame: &[u8]) -> Vec<u8> {
 
 fn from_lid_9_with(frame: &[u8], icrc: IcrcField) -> Vec<u8> {
     let other = Identity::from_lid(Lid::new(9));
-    let RoceFrame { mut shell, packet } = RoceFrame::parse(frame).unwrap();
-    shell.src_mac = other.mac;
-    shell.ip = match shell.ip {
+    let RoceFrame { mut encap, packet } = RoceFrame::parse(frame).unwrap();
+    encap.src_mac = other.mac;
+    encap.ip = match encap.ip {
         IpAddrs::V4 { dst, .. } => IpAddrs::V4 { src: other.ipv4, dst },
         IpAddrs::V6 { dst, .. } => IpAddrs::V6 { src: other.link_local(), dst },
     };
     let mut out = Vec::new();
-    let mut writer = FrameWriter::new(&mut out, &shell, &packet.bth, &packet.ext, packet.payload.len());
+    let mut writer = FrameWriter::new(&mut out, &encap, &packet.bth, &packet.ext, packet.payload.len());
     writer.extend(packet.payload);
     writer.finish_with(icrc);
     out

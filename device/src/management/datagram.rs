@@ -6,7 +6,7 @@
 use protocol::Psn;
 use protocol::ids::{Lid, Pkey, Qkey, Qpn};
 use protocol::mad::{MAD_LEN, Mad};
-use protocol::roce::{Bth, Deth, Ext, FrameWriter, Opcode, Operation, Packet, Shell};
+use protocol::roce::{Bth, Deth, Encap, Ext, FrameWriter, Opcode, Operation, Packet};
 
 /// The Q_Key of QP1 (section 10.2.5).
 const QP1_QKEY: Qkey = Qkey::new(0x8001_0000);
@@ -36,7 +36,7 @@ impl Datagram {
     }
 
     /// Writes it as a frame to `out`.
-    pub fn emit(&self, shell: &Shell, out: &mut Vec<u8>) {
+    pub fn emit(&self, encap: &Encap, out: &mut Vec<u8>) {
         let bth = Bth {
             opcode: Opcode::ud(Operation::SendOnly),
             solicited: false,
@@ -50,7 +50,7 @@ impl Datagram {
         };
         let qkey = if self.destination_qp == super::QP0 { Qkey::default() } else { QP1_QKEY };
         let ext = Ext::Deth(Deth { qkey, src_qp: self.source_qp });
-        let mut writer = FrameWriter::new(out, shell, &bth, &ext, MAD_LEN);
+        let mut writer = FrameWriter::new(out, encap, &bth, &ext, MAD_LEN);
         writer.extend(&self.mad);
         writer.finish();
     }

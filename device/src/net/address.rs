@@ -7,7 +7,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use protocol::ids::{FlowLabel, Lid, MacAddr, Qpn};
 use protocol::net::ipv4::Fragmentation;
-use protocol::roce::{IpAddrs, Shell};
+use protocol::roce::{Encap, IpAddrs};
 
 use crate::identity::Identity;
 use crate::net::UNRESOLVED;
@@ -69,9 +69,9 @@ impl Addresses {
     /// The way to a peer; `None` if software named none that is known, and no default is configured. With an IP address
     /// whose MAC is not known, the destination MAC is [`UNRESOLVED`]. The source is always our own: a guest must not
     /// speak in another's name, whatever its context says.
-    pub fn path(&self, peer: &PeerName, class: &Class, local: Qpn, remote: Qpn) -> Option<Shell> {
+    pub fn path(&self, peer: &PeerName, class: &Class, local: Qpn, remote: Qpn) -> Option<Encap> {
         let (dst_mac, dst) = self.resolve(peer)?;
-        Some(Shell {
+        Some(Encap {
             src_mac: self.own.mac,
             dst_mac,
             ip: self.own.towards(dst),
@@ -86,8 +86,8 @@ impl Addresses {
 
     /// Where packets go that must not arrive: of a QP whose peer is not known. They time out, as they do on a wire
     /// where the peer is gone.
-    pub fn nowhere(&self) -> Shell {
-        Shell {
+    pub fn nowhere(&self) -> Encap {
+        Encap {
             src_mac: self.own.mac,
             dst_mac: UNRESOLVED,
             ip: IpAddrs::V4 { src: self.own.ipv4, dst: Ipv4Addr::UNSPECIFIED },
@@ -193,14 +193,14 @@ mod tests {
         assert_eq!(addresses().lid_of(MacAddr([0x52, 0x54, 0, 7, 7, 7])), Lid::default());
     }
 
-    fn path(peer: &PeerName) -> Option<Shell> {
+    fn path(peer: &PeerName) -> Option<Encap> {
         addresses().path(peer, &Class::default(), Qpn::new(5), Qpn::new(6))
     }
 
     fn to(peer: &PeerName) -> Option<(MacAddr, IpAddr)> {
-        path(peer).map(|shell| match shell.ip {
-            IpAddrs::V4 { dst, .. } => (shell.dst_mac, dst.into()),
-            IpAddrs::V6 { dst, .. } => (shell.dst_mac, dst.into()),
+        path(peer).map(|encap| match encap.ip {
+            IpAddrs::V4 { dst, .. } => (encap.dst_mac, dst.into()),
+            IpAddrs::V6 { dst, .. } => (encap.dst_mac, dst.into()),
         })
     }
 
@@ -230,9 +230,9 @@ mod tests {
             ("2001:db8::77", UNRESOLVED, own.link_local()),
         ];
         for (text, mac, src) in cases {
-            let shell = path(&PeerName { gid: gid(text), ..PeerName::default() }).unwrap();
+            let encap = path(&PeerName { gid: gid(text), ..PeerName::default() }).unwrap();
             let dst = text.parse().unwrap();
-            assert_eq!((shell.dst_mac, shell.ip), (mac, IpAddrs::V6 { src, dst }), "{text}");
+            assert_eq!((encap.dst_mac, encap.ip), (mac, IpAddrs::V6 { src, dst }), "{text}");
         }
     }
 

@@ -20,7 +20,7 @@ use engine::RecvDone;
 use protocol::ids::{FlowLabel, Lid, Qpn};
 use protocol::net::ether::group_mac;
 use protocol::net::ipv4::Fragmentation;
-use protocol::roce::{IpAddrs, Shell};
+use protocol::roce::{Encap, IpAddrs};
 
 use super::address::{Addresses, HOP_LIMIT, entropy};
 
@@ -66,7 +66,7 @@ pub struct Source {
 impl Addresses {
     /// The way to an InfiniBand destination, from our only GID. `None`: there is none, since the LID is 0, or is a group's
     /// without the group's GID.
-    pub fn route(&self, to: &Route, local: Qpn, remote: Qpn) -> Option<Shell> {
+    pub fn route(&self, to: &Route, local: Qpn, remote: Qpn) -> Option<Encap> {
         let Route { dlid, service_level, grh } = *to;
         let gid = grh.map(|grh| Ipv6Addr::from(grh.dgid));
         let (dst_mac, dst) = match dlid.get() {
@@ -85,7 +85,7 @@ impl Addresses {
             IpAddr::V6(dst) => IpAddrs::V6 { src: self.own.link_local(), dst },
         };
         let own_class = grh.map(|grh| grh.traffic_class).filter(|class| *class != 0);
-        Some(Shell {
+        Some(Encap {
             src_mac: self.own.mac,
             dst_mac,
             ip,
@@ -129,7 +129,7 @@ mod tests {
         Addresses { own: Identity::from_lid(Lid::new(1)), peers: vec![], default_peer: None }
     }
 
-    fn route(dlid: u16, service_level: u8, grh: Option<Grh>) -> Option<Shell> {
+    fn route(dlid: u16, service_level: u8, grh: Option<Grh>) -> Option<Encap> {
         let to = Route { dlid: Lid::new(dlid), service_level, grh };
         addresses().route(&to, Qpn::new(5), Qpn::new(6))
     }
@@ -141,21 +141,21 @@ mod tests {
 
     #[test]
     fn a_packet_without_grh_is_an_ipv4_packet_by_the_lid_rule() {
-        let shell = route(0x102, 0, None).unwrap();
-        assert_eq!(shell.dst_mac, MacAddr([2, 0, 0, 0, 1, 2]));
+        let encap = route(0x102, 0, None).unwrap();
+        assert_eq!(encap.dst_mac, MacAddr([2, 0, 0, 0, 1, 2]));
         let ip = IpAddrs::V4 { src: [10, 77, 0, 1].into(), dst: [10, 77, 1, 2].into() };
-        assert_eq!((shell.ip, shell.hop_limit, shell.traffic_class), (ip, 64, 0));
+        assert_eq!((encap.ip, encap.hop_limit, encap.traffic_class), (ip, 64, 0));
     }
 
     #[test]
     fn a_grh_is_an_ipv6_header_between_gids() {
-        let shell = route(2, 0, grh("fe80::ff:fe00:2")).unwrap();
+        let encap = route(2, 0, grh("fe80::ff:fe00:2")).unwrap();
         let ip =
             IpAddrs::V6 { src: "fe80::ff:fe00:1".parse().unwrap(), dst: "fe80::ff:fe00:2".parse().unwrap() };
-        assert_eq!((shell.dst_mac, shell.ip, shell.hop_limit), (MacAddr([2, 0, 0, 0, 0, 2]), ip, 3));
+        assert_eq!((encap.dst_mac, encap.ip, encap.hop_limit), (MacAddr([2, 0, 0, 0, 0, 2]), ip, 3));
         // The GID of soft-RoCE's IPv4 address.
-        let shell = route(2, 0, grh("::ffff:10.77.0.2")).unwrap();
-        assert_eq!(shell.ip, IpAddrs::V4 { src: [10, 77, 0, 1].into(), dst: [10, 77, 0, 2].into() });
+        let encap = route(2, 0, grh("::ffff:10.77.0.2")).unwrap();
+        assert_eq!(encap.ip, IpAddrs::V4 { src: [10, 77, 0, 1].into(), dst: [10, 77, 0, 2].into() });
     }
 
     #[test]
@@ -173,14 +173,14 @@ mod tests {
     #[test]
     fn a_group_is_an_ip_and_an_ethernet_group() {
         // IPoIB's broadcast group.
-        let shell = route(0xc000, 0, grh("ff12:401b:ffff::ffff:ffff")).unwrap();
-        assert_eq!(shell.dst_mac, MacAddr([0x33, 0x33, 0xff, 0xff, 0xff, 0xff]));
+        let encap = route(0xc000, 0, grh("ff12:401b:ffff::ffff:ffff")).unwrap();
+        assert_eq!(encap.dst_mac, MacAddr([0x33, 0x33, 0xff, 0xff, 0xff, 0xff]));
         assert!(
-            matches!(shell.ip, IpAddrs::V6 { dst, .. } if dst == "ff12:401b:ffff::ffff:ffff".parse::<Ipv6Addr>().unwrap())
+            matches!(encap.ip, IpAddrs::V6 { dst, .. } if dst == "ff12:401b:ffff::ffff:ffff".parse::<Ipv6Addr>().unwrap())
         );
         // The example of RFC 1112: the high bit of the second byte is lost.
-        let shell = route(0xc001, 0, grh("::ffff:224.129.2.3")).unwrap();
-        assert_eq!(shell.dst_mac, MacAddr([0x01, 0x00, 0x5e, 0x01, 0x02, 0x03]));
+        let encap = route(0xc001, 0, grh("::ffff:224.129.2.3")).unwrap();
+        assert_eq!(encap.dst_mac, MacAddr([0x01, 0x00, 0x5e, 0x01, 0x02, 0x03]));
     }
 
     #[test]
@@ -194,9 +194,9 @@ mod tests {
     #[test]
     fn service_levels_travel_in_the_traffic_class() {
         for service_level in 0..16 {
-            let shell = route(2, service_level, None).unwrap();
-            assert_eq!(shell.traffic_class >> 5, service_level & 7, "as RoCE maps it");
-            assert_eq!(level_of(shell.traffic_class), service_level);
+            let encap = route(2, service_level, None).unwrap();
+            assert_eq!(encap.traffic_class >> 5, service_level & 7, "as RoCE maps it");
+            assert_eq!(level_of(encap.traffic_class), service_level);
         }
         let own = Grh { traffic_class: 0x20, ..grh("fe80::2").unwrap() };
         assert_eq!(route(2, 7, Some(own)).unwrap().traffic_class, 0x20);

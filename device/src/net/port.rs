@@ -288,7 +288,7 @@ impl Port {
         let Self { addresses: Addresses { own, .. }, speaker, .. } = self;
         let sorted = check_destination(&ether, own).and_then(|()| {
             let roce = RoceFrame::parse(frame)?;
-            speaker.check_destination(own, ether.dst, roce.shell.ip.dst())?;
+            speaker.check_destination(own, ether.dst, roce.encap.ip.dst())?;
             Ok(roce)
         });
         self.stats.roce += u64::from(sorted.is_ok());
@@ -330,8 +330,8 @@ impl Port {
         match (classify(&ether, own)?, speaker) {
             (Class::Roce, speaker) => {
                 let roce = RoceFrame::parse_with(frame, icrc)?;
-                speaker.check_destination(own, ether.dst, roce.shell.ip.dst())?;
-                speaker.check_source(own, ether.src, &roce.shell.ip)?;
+                speaker.check_destination(own, ether.dst, roce.encap.ip.dst())?;
+                speaker.check_source(own, ether.src, &roce.encap.ip)?;
                 stats.roce += 1;
                 Ok(Some(roce))
             }

@@ -1,4 +1,4 @@
-//! Contexts of the JingZhao interface, and a QP's context through its life.
+//! JingZhao contexts, and the state changes of a QP context.
 
 use std::cell::Cell;
 
@@ -11,7 +11,7 @@ use protocol::hca::jingzhao::mpt::Mpt;
 use protocol::hca::jingzhao::qpc::{self, QpState, Qpc, ServiceType};
 use protocol::hca::jingzhao::transition::Transition;
 
-/// Commands that change a QP.
+/// Commands that change the QP state.
 const TRANSITIONS: [Transition; 11] = [
     Transition::Rst2Init,
     Transition::Init2Init,
@@ -26,10 +26,12 @@ const TRANSITIONS: [Transition; 11] = [
     Transition::ToRst,
 ];
 
-/// Reads the input as each kind of context, then as the life of a QP: an image of 192 bytes, and operations of four
-/// bytes, each of which changes a byte of the image and gives it to a command, or does what an engine does.
+/// Reads the input as each kind of context, then as a sequence of QP state changes.
+///
+/// The sequence is an image of 192 bytes and operations of four bytes. Each operation changes one byte of the image
+/// and passes it to a command, or does what an engine does.
 pub fn decode_context(input: &[u8]) {
-    read_all(input);
+    parse_contexts(input);
     let (image, operations) = input.split_at(input.len().min(qpc::LEN));
     let mut image: [u8; qpc::LEN] = super::jingzhao::padded(image);
     let mut qp = StoredQpc::default();
@@ -54,7 +56,7 @@ pub fn decode_context(input: &[u8]) {
     }
 }
 
-fn read_all(input: &[u8]) {
+fn parse_contexts(input: &[u8]) {
     let seen = Fields::default();
     let qpc = Qpc::parse(&super::jingzhao::padded(input));
     assert_eq!(Qpc::parse(&qpc.emit()), qpc);
@@ -78,7 +80,7 @@ fn read_all(input: &[u8]) {
     assert!(seen.0.get() > 0);
 }
 
-/// A command, with what section 10.3 says of live fields.
+/// Runs a command and checks the rules of section 10.3 for live fields.
 fn command(qp: &mut StoredQpc, transition: Transition, mailbox: &Qpc) {
     use Transition::{
         Init2Init, Init2Rtr, Rst2Init, Rtr2Rts, Rts2Rts, SqErr2Rts, Sqd2Rts, Sqd2Sqd, ToErr, ToRst,
@@ -113,7 +115,7 @@ fn command(qp: &mut StoredQpc, transition: Transition, mailbox: &Qpc) {
     *qp = next;
 }
 
-/// Counts the fields an object tells.
+/// Counts the fields that an object describes.
 #[derive(Default)]
 pub(crate) struct Fields(Cell<usize>);
 

@@ -1,4 +1,4 @@
-//! Objects of the JingZhao interface.
+//! JingZhao queue entries, doorbells and mailboxes.
 
 use protocol::hca::jingzhao::caps::{Adapter, DevLim};
 use protocol::hca::jingzhao::cmd::{COMMANDS, Op};
@@ -16,8 +16,8 @@ use protocol::hca::jingzhao::transition::Transition;
 use protocol::hca::jingzhao::wqe::{NextUnit, RecvWqe, SendWqe};
 use protocol::hca::jingzhao::{PAGE, icm};
 
-/// Decodes queue entries and a doorbell. The first byte is the opcode of a send WQE, the second its service; what
-/// follows is the entry. What is accepted must mean the same after it is written again.
+/// Decodes queue entries and a doorbell. The first byte is the opcode of a send WQE, the second its service type;
+/// the entry follows. Accepted input must have the same meaning after it is emitted and parsed again.
 pub fn decode_wqe(input: &[u8]) {
     let [opcode, service, entry @ ..] = input else { return };
     let service = ServiceType::from_code(service & 3).unwrap_or(ServiceType::Rc);
@@ -25,7 +25,7 @@ pub fn decode_wqe(input: &[u8]) {
         assert_eq!(SendWqe::parse(&wqe.emit(), *opcode, service), Ok(wqe));
     }
     for first_pass in [false, true] {
-        let _ = RecvWqe::is_posted_unmarked(entry, first_pass);
+        let _ = RecvWqe::is_posted_without_valid_bit(entry, first_pass);
     }
     assert!(RecvWqe::extent(entry, |_| false).units <= entry.len() / 16);
     if let Ok(wqe) = RecvWqe::parse(entry) {
@@ -55,8 +55,8 @@ pub fn decode_wqe(input: &[u8]) {
     }
 }
 
-/// Reads mailboxes as a device does, one command after the other: a byte chooses the command, four are the
-/// in_modifier, one the length in units of 32 bytes, and then comes the mailbox. QP commands work on one QP.
+/// Reads mailboxes as a device does, for a sequence of commands. One byte selects the command, four are its
+/// in_modifier, one is the length in units of 32 bytes, and the mailbox follows. All QP commands use the same QP.
 pub fn decode_mailbox(input: &[u8]) {
     let mut rest = input;
     let mut qp = StoredQpc::default();
@@ -135,7 +135,7 @@ fn read(op: Op, in_modifier: u32, mailbox: &[u8]) {
     }
 }
 
-/// What a device reads of a mailbox whose rest is zero.
+/// Mailbox contents as a device reads them, padded with zeros.
 pub(crate) fn padded<const N: usize>(bytes: &[u8]) -> [u8; N] {
     let mut padded = [0; N];
     let len = bytes.len().min(N);

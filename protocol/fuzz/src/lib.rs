@@ -1,4 +1,4 @@
-//! What the fuzz targets run, shared with the corpus replay in `protocol/tests/corpus.rs`.
+//! Bodies of the fuzz targets, shared with the corpus replay in `protocol/tests/corpus.rs`.
 
 pub mod context;
 pub mod jingzhao;
@@ -11,9 +11,10 @@ use protocol::net::icmp::EchoRequest;
 use protocol::net::ipv4::Ipv4;
 use protocol::roce::{FrameWriter, IcrcField, MAX_PAYLOAD, Packet, RoceFrame, seal};
 
-/// Decodes a frame in every way a port does. A frame that is accepted must mean the same after it is written again.
+/// Decodes a frame in every way a port does. An accepted frame must have the same meaning after it is emitted and
+/// parsed again.
 ///
-/// The ICRC stops almost all mutations, so the transport part is decoded without it too.
+/// The ICRC rejects almost all mutations, so the transport part is also decoded without it.
 pub fn decode_frame(frame: &[u8]) {
     let _ = Packet::parse(frame.get(42..).unwrap_or_default());
     let _ = Packet::parse(frame);
@@ -24,7 +25,7 @@ pub fn decode_frame(frame: &[u8]) {
             let _ = EchoRequest::parse(payload);
         }
     }
-    // Whatever stands in the place of an ICRC, what is a frame without one is the same frame with it.
+    // A frame that parses without ICRC must parse to the same value once it is sealed.
     let mut sealed = frame.to_vec();
     let is_sealed = seal(&mut sealed).is_ok();
     if let Ok(unsealed) = RoceFrame::parse_with(frame, IcrcField::LeftOut) {
@@ -38,7 +39,7 @@ pub fn decode_frame(frame: &[u8]) {
     }
     let mut out = Vec::new();
     let mut writer =
-        FrameWriter::new(&mut out, &first.shell, &first.packet.bth, &first.packet.ext, payload.len());
+        FrameWriter::new(&mut out, &first.encap, &first.packet.bth, &first.packet.ext, payload.len());
     writer.extend(payload);
     writer.finish();
     assert_eq!(RoceFrame::parse(&out), Ok(first));

@@ -1,4 +1,4 @@
-//! Management datagrams and their attributes.
+//! MADs and their attributes.
 
 use protocol::mad::class_port_info::ClassPortInfo;
 use protocol::mad::node::NodeInfo;
@@ -10,8 +10,9 @@ use protocol::mad::smp::Smp;
 use protocol::mad::switch::SwitchInfo;
 use protocol::mad::{MAD_LEN, Mad, header, set_header};
 
-/// What is read and written again must mean the same, and what was written must come back byte for byte.
-macro_rules! survives {
+/// Checks that an attribute has the same meaning after it is emitted and parsed again, and that emitted bytes
+/// round-trip.
+macro_rules! check_round_trip {
     ($mad:ident: $($layout:ty),*) => {$({
         if let Some(bytes) = $mad.get(64..).and_then(|data| data.first_chunk::<{ <$layout>::LEN }>()) {
             let first = <$layout>::parse(bytes);
@@ -22,7 +23,7 @@ macro_rules! survives {
     })*};
 }
 
-/// Decodes a datagram in every way agents do.
+/// Decodes a MAD in every way the management agents do.
 pub fn decode_mad(input: &[u8]) {
     let mut mad: Mad = [0; MAD_LEN];
     mad.iter_mut().zip(input).for_each(|(to, from)| *to = *from);
@@ -39,5 +40,5 @@ pub fn decode_mad(input: &[u8]) {
     Smp::of_mut(&mut moved).set_hop_pointer(route.hop_pointer.wrapping_add(1));
     Smp::of_mut(&mut moved).set_return_port(route.hop_pointer, 1);
     let _ = (SaMad::of(&mad).rmpp(), SaMad::of(&mad).component_mask());
-    survives!(mad: NodeInfo, PortInfo, SwitchInfo, SmInfo, PortCounters, PortCountersExtended, ClassPortInfo);
+    check_round_trip!(mad: NodeInfo, PortInfo, SwitchInfo, SmInfo, PortCounters, PortCountersExtended, ClassPortInfo);
 }

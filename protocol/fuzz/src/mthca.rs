@@ -1,6 +1,6 @@
-//! Layouts of the mthca interface: commands, mailboxes, work requests and doorbells, and a QP's context through its life.
+//! Layouts of the mthca interface: commands, mailboxes, WQEs and doorbells, and the state changes of a QP context.
 
-use protocol::hca::hcr::{CommandWord, Latched};
+use protocol::hca::hcr::{CommandWord, PendingCommand};
 use protocol::hca::mthca::caps::{Adapter, DevLim, QueryFw};
 use protocol::hca::mthca::cmd::{Command, Op, describe_parameters};
 use protocol::hca::mthca::cqc::{Cqc, ResizeCq};
@@ -10,7 +10,7 @@ use protocol::hca::mthca::icm;
 use protocol::hca::mthca::init::InitHca;
 use protocol::hca::mthca::mailbox::Mailbox;
 use protocol::hca::mthca::mgm::{self, Mgm};
-use protocol::hca::mthca::modify::{ModifyQp, Named};
+use protocol::hca::mthca::modify::{ModifyQp, QpAttributes};
 use protocol::hca::mthca::mpt::Mpt;
 use protocol::hca::mthca::path::{AddressVector, Path};
 use protocol::hca::mthca::qpc::Qpc;
@@ -21,25 +21,25 @@ use protocol::hca::qp::{ServiceType, Transition};
 use super::context::Fields;
 use super::jingzhao::padded;
 
-/// Bytes of a mailbox that is read, at most.
+/// Most bytes of a mailbox that are read.
 const PAGE: usize = 4096;
 
-/// QPs of an entry of the multicast table.
+/// Number of QPs in an entry of the multicast table.
 const GROUP_QPS: usize = 56;
 
-/// Reads the input in every way a device does. The first byte is an opcode of the HCR, the second one of a WQE, the third
-/// a service type; what follows is the mailbox or the WQE, and then the life of a QP. What is accepted must mean the same
-/// after it is written again.
+/// Reads the input in every way a device does. The first byte is an HCR opcode, the second a WQE opcode, the third
+/// a service type. The rest is a mailbox or a WQE, and then a sequence of QP state changes. Accepted input must
+/// have the same meaning after it is emitted and parsed again.
 pub fn decode_mthca(input: &[u8]) {
     let [command, opcode, service, bytes @ ..] = input else { return };
     let service = ServiceType::from_code(service & 3).unwrap_or(ServiceType::Rc);
     read_command(*command, bytes);
     read_mailboxes(bytes);
     read_wqes(bytes, *opcode, service);
-    live(bytes);
+    run_qp_commands(bytes);
 }
 
-/// Commands begin at 0 and end at FFFh.
+/// Maps a byte to the opcodes in use, which lie near 0 and near 0xfff.
 fn code(command: u8) -> u16 {
     if command >= 0xf0 { 0xf00 | u16::from(command) } else { command.into() }
 }
@@ -47,7 +47,7 @@ fn code(command: u8) -> u16 {
 fn read_command(command: u8, bytes: &[u8]) {
     let [a, b, c, d, e, f, g, h] = padded(bytes);
     let word = u64::from_be_bytes([a, b, c, d, e, f, g, h]);
-    let latched = Latched {
+    let latched = PendingCommand {
         in_param: word,
         in_modifier: u32::from_be_bytes([a, b, c, d]),
         out_param: !word,
@@ -132,9 +132,9 @@ fn read_wqes(bytes: &[u8], opcode: u8, service: ServiceType) {
     assert!(arm.cqn.get() <= 0xff_ffff);
 }
 
-/// An inbox of a QP command, and operations of four bytes, each of which changes a byte of the inbox and gives it to a
-/// command.
-fn live(bytes: &[u8]) {
+/// Runs QP commands. The input is the inbox of a QP command, then operations of four bytes. Each operation changes
+/// one byte of the inbox and passes it to a command.
+fn run_qp_commands(bytes: &[u8]) {
     let (inbox, operations) = bytes.split_at(bytes.len().min(ModifyQp::LEN));
     let mut inbox: [u8; ModifyQp::LEN] = padded(inbox);
     let mut qp = Qpc::default();
@@ -151,11 +151,12 @@ fn live(bytes: &[u8]) {
 
 fn command(qp: &mut Qpc, transition: Transition, new: &ModifyQp) {
     use Transition::{Rts2Rts, Rts2Sqd, SqErr2Rts, Sqd2Rts, Sqd2Sqd, ToErr, ToRst};
-    written(&new.qpc);
+    check_emitted(&new.qpc);
     let Ok(next) = qp.modify(transition, new) else { return };
     assert_eq!(next.state(), Some(transition.target()));
     let only_state = matches!(transition, ToErr | Rts2Sqd)
-        || matches!(transition, Rts2Rts | Sqd2Sqd | Sqd2Rts | SqErr2Rts) && new.named == Named::empty();
+        || matches!(transition, Rts2Rts | Sqd2Sqd | Sqd2Rts | SqErr2Rts)
+            && new.named == QpAttributes::empty();
     if transition == ToRst {
         assert_eq!(next, Qpc::default());
     } else if only_state {
@@ -163,15 +164,15 @@ fn command(qp: &mut Qpc, transition: Transition, new: &ModifyQp) {
     }
     assert!(next.requester_depth() <= 128 && next.responder_depth() <= 128);
     assert!(next.kind().is_some() || transition == ToRst);
-    written(&next);
+    check_emitted(&next);
     let outbox = ModifyQp::outbox(&next);
-    assert_eq!(outbox.first_chunk().map(|image| ModifyQp::parse(image).named), Some(Named::empty()));
+    assert_eq!(outbox.first_chunk().map(|image| ModifyQp::parse(image).named), Some(QpAttributes::empty()));
     *qp = next;
 }
 
-/// A context means the same after it is written, but that a QP without a shared queue names none, and that the slots of
-/// a queue that is not there have some size.
-fn written(qpc: &Qpc) {
+/// Checks that an emitted context has the same meaning. Two exceptions: a QP without SRQ names none, and the slots
+/// of an absent queue have some size.
+fn check_emitted(qpc: &Qpc) {
     let again = Qpc::parse(&qpc.emit());
     let mut expected = *qpc;
     for queue in [&mut expected.rq, &mut expected.sq] {

@@ -1,18 +1,18 @@
-//! What events of the lineage say, whatever the form of an entry.
+//! Event data common to all HCR interfaces.
 
 use crate::describe::{Field, Visitor};
 
-/// Why a completion queue failed.
+/// Reason of a CQ error event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum CqFault {
-    /// 1: it was full.
+    /// 1: the CQ was full.
     Overrun,
-    /// 2: its buffer cannot be written.
+    /// 2: the CQ buffer could not be written.
     Access,
 }
 
 impl CqFault {
-    /// Its code.
+    /// Syndrome in the event.
     pub const fn code(self) -> u8 {
         match self {
             Self::Overrun => 1,
@@ -20,7 +20,7 @@ impl CqFault {
         }
     }
 
-    /// The fault with this code.
+    /// Inverse of [`CqFault::code`].
     pub const fn from_code(code: u8) -> Option<Self> {
         match code {
             1 => Some(Self::Overrun),

@@ -1,11 +1,12 @@
-//! The host command register (HCR) of the Mellanox lineage: seven words, the last of which starts a command.
+//! Host command register (HCR), the command interface that JingZhao and mthca share. Writing the last of its seven
+//! words starts a command.
 
 use bitfield_struct::bitfield;
 
 use super::status::CmdStatus;
 use crate::describe::{Code, Field, Visitor};
 
-/// One of the seven words of the HCR.
+/// A word of the HCR.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum HcrWord {
     /// 00h: in_param, high half.
@@ -50,67 +51,67 @@ impl HcrWord {
     }
 }
 
-/// The HCR as the device latches it when go is written.
+/// The HCR as latched when the driver sets the go bit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Latched {
+pub struct PendingCommand {
     /// Inbox address or immediate value.
     pub in_param: u64,
-    /// Command specific.
+    /// Command-specific, for example the index of the object.
     pub in_modifier: u32,
     /// Outbox address.
     pub out_param: u64,
-    /// Tag of the completion event.
+    /// Repeated in the completion event.
     pub token: u16,
     /// Opcode, op_modifier and event bit.
     pub command: CommandWord,
 }
 
-/// HCR word 18h.
+/// HCR word at 18h.
 #[bitfield(u32)]
 #[derive(PartialEq, Eq)]
 pub struct CommandWord {
     /// Bits 11:0: opcode.
     #[bits(12)]
     pub op: u16,
-    /// [19:12]
+    /// Bits 19:12: variant of the opcode.
     pub op_modifier: u8,
     #[bits(2)]
     __: u8,
-    /// Bit 22: also report the completion to an event queue.
+    /// Bit 22: report completion by an event on an EQ.
     pub event: bool,
-    /// Bit 23: start, or executing.
+    /// Bit 23: set by the driver to start the command, cleared by the device when it is done.
     pub go: bool,
-    /// Bits 31:24: result code, valid when `go` is clear.
+    /// Bits 31:24: [`CmdStatus`] code, valid while `go` is clear.
     pub status: u8,
 }
 
 impl CommandWord {
-    /// Tells the fields of the word; `op` is the interface's name for the opcode.
+    /// Passes the fields of the word to the visitor. `op` is the name of the opcode.
     pub fn describe(self, op: Option<&'static str>, to: &mut dyn Visitor) {
         Code(self.op().into(), op).show("op", to);
         self.op_modifier().show("op_modifier", to);
         self.event().show("event", to);
         self.go().show("go", to);
-        // A word that starts a command has no status yet.
+        // The status is undefined until the command is done.
         if !self.go() {
             CmdStatus::word(self.status()).show("status", to);
         }
     }
 }
 
-/// What the command unit is doing, for a read of word 18h.
+/// State of the command unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CommandState {
-    /// No command since reset.
+    /// No command has been started since reset.
     Fresh,
-    /// Executing the command that this word started.
+    /// The command that this word started is executing.
     Executing(CommandWord),
-    /// Finished the command that this word started.
+    /// The command that this word started is done, with this status.
     Finished(CommandWord, CmdStatus),
 }
 
 impl CommandState {
-    /// Word 18h as it reads.
+    /// The HCR word at 18h as the driver reads it.
     pub const fn word(self) -> CommandWord {
         match self {
             Self::Fresh => CommandWord::new(),

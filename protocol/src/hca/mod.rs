@@ -1,5 +1,5 @@
-//! Device interfaces: one folder each, none knows another. What is beside the folders is what interfaces of one lineage
-//! have in common.
+//! Device interfaces, one independent folder each. The other modules are shared by the HCR interfaces, JingZhao and
+//! mthca.
 
 pub mod e810;
 pub mod event;

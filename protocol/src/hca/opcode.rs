@@ -1,9 +1,9 @@
-//! Opcodes of send work queue entries, common to the Mellanox lineage.
+//! Opcodes of send WQEs, common to the HCR interfaces.
 
 use super::qp::ServiceType;
 use crate::describe::Code;
 
-/// What a send WQE does.
+/// Opcode of a send WQE.
 #[allow(missing_docs)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum WqeOpcode {
@@ -18,7 +18,7 @@ pub enum WqeOpcode {
 }
 
 impl WqeOpcode {
-    /// The operation with this code; `None` for a code that is not supported.
+    /// Decodes an opcode. `None` if it is not supported.
     pub const fn from_code(code: u8) -> Option<Self> {
         Some(match code {
             0x00 => Self::Nop,
@@ -33,7 +33,7 @@ impl WqeOpcode {
         })
     }
 
-    /// The code.
+    /// Opcode in the WQE, doorbell and CQE.
     pub const fn code(self) -> u8 {
         match self {
             Self::Nop => 0x00,
@@ -47,7 +47,7 @@ impl WqeOpcode {
         }
     }
 
-    /// The name software gives the code.
+    /// Name in traces, as in the drivers.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Nop => "NOP",
@@ -61,22 +61,22 @@ impl WqeOpcode {
         }
     }
 
-    /// A code as traces show it.
+    /// Opcode and name, for traces.
     pub fn word(code: u8) -> Code {
         Code(code.into(), Self::from_code(code).map(Self::name))
     }
 
-    /// Whether it brings immediate data.
+    /// Returns whether the WQE carries immediate data.
     pub const fn has_imm(self) -> bool {
         matches!(self, Self::SendImm | Self::WriteImm)
     }
 
-    /// Whether it changes a word of the peer and returns what was there.
+    /// Returns whether the operation is atomic: it modifies remote memory and returns the original value.
     pub const fn is_atomic(self) -> bool {
         matches!(self, Self::CompareSwap | Self::FetchAdd)
     }
 
-    /// Whether a QP of this service can execute it.
+    /// Returns whether QPs of this service type support the operation.
     pub const fn supported(self, service: ServiceType) -> bool {
         match service {
             ServiceType::Rc => true,

@@ -1,62 +1,62 @@
-//! What a send WQE asks for, whatever its bytes look like.
+//! Operations of send WQEs, independent of the WQE format.
 
 use crate::describe::describe;
 use crate::hca::opcode::WqeOpcode;
 use crate::ids::{Rkey, Va};
 use crate::roce::Imm;
 
-/// Target of an RDMA or atomic operation.
+/// Remote memory of an RDMA or atomic operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RemoteAddress {
-    /// First address in the peer's region.
+    /// First remote virtual address.
     pub va: Va,
-    /// Key of the region.
+    /// R_Key of the remote region.
     pub rkey: Rkey,
 }
 
 describe!(RemoteAddress { va, rkey });
 
-/// What a send WQE asks for. `To` is how the interface names the destination of a datagram.
+/// Operation of a send WQE. `To` is the interface's address of a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation<To> {
-    /// Nothing.
+    /// No operation.
     Nop,
     /// SEND on a connected QP.
     Send {
-        /// Immediate data.
+        /// Immediate data, in wire order.
         imm: Option<Imm>,
     },
     /// SEND of a datagram.
     Datagram {
-        /// Immediate data.
+        /// Immediate data, in wire order.
         imm: Option<Imm>,
-        /// Destination.
+        /// Address of the receiver.
         to: To,
     },
     /// RDMA WRITE.
     Write {
-        /// Target.
+        /// Remote memory to write.
         remote: RemoteAddress,
-        /// Immediate data.
+        /// Immediate data, in wire order.
         imm: Option<Imm>,
     },
-    /// RDMA READ; the data list is the scatter list.
+    /// RDMA READ. The data segments receive the data.
     Read {
-        /// Source.
+        /// Remote memory to read.
         remote: RemoteAddress,
     },
-    /// Compare and swap; the data list takes the original value.
+    /// Compare and swap. The data segment receives the original value.
     CompareSwap {
-        /// Target.
+        /// Remote 64-bit word.
         remote: RemoteAddress,
-        /// Value that must be there.
+        /// Value that the word must have for the swap.
         compare: u64,
-        /// Value to store then.
+        /// Value to store.
         swap: u64,
     },
-    /// Fetch and add; the data list takes the original value.
+    /// Fetch and add. The data segment receives the original value.
     FetchAdd {
-        /// Target.
+        /// Remote 64-bit word.
         remote: RemoteAddress,
         /// Value to add.
         add: u64,
@@ -64,7 +64,7 @@ pub enum Operation<To> {
 }
 
 impl<To> Operation<To> {
-    /// The opcode that goes with it in a doorbell or link.
+    /// Opcode of the operation in a doorbell or next segment.
     pub const fn opcode(&self) -> WqeOpcode {
         match self {
             Self::Nop => WqeOpcode::Nop,

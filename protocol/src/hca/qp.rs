@@ -1,10 +1,9 @@
-//! Queue pairs as the contexts and commands of the Mellanox lineage know them: services, states, and the commands that
-//! lead from state to state.
+//! QP service types, states and state transitions, common to the HCR interfaces.
 
 use super::status::{CmdError, CmdStatus};
 use crate::describe::Code;
 
-/// Transport service of a QP. Reliable datagram (code 2) is not supported.
+/// Transport service type of a QP. Reliable datagram (code 2) is not supported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ServiceType {
     /// 0: reliable connection.
@@ -16,7 +15,7 @@ pub enum ServiceType {
 }
 
 impl ServiceType {
-    /// The service with this code.
+    /// Decodes a service type. `None` for RD and unknown codes.
     pub const fn from_code(code: u8) -> Option<Self> {
         match code {
             0 => Some(Self::Rc),
@@ -26,7 +25,7 @@ impl ServiceType {
         }
     }
 
-    /// The code.
+    /// Code in the QP context.
     pub const fn code(self) -> u8 {
         match self {
             Self::Rc => 0,
@@ -35,7 +34,7 @@ impl ServiceType {
         }
     }
 
-    /// Its name.
+    /// Name in traces.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Rc => "RC",
@@ -44,13 +43,13 @@ impl ServiceType {
         }
     }
 
-    /// A code as traces show it.
+    /// Code and name, for traces.
     pub fn word(code: u8) -> Code {
         Code(code.into(), Self::from_code(code).map(Self::name))
     }
 }
 
-/// State of a QP, as contexts say it.
+/// QP state in a context.
 #[allow(missing_docs)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum QpState {
@@ -61,12 +60,12 @@ pub enum QpState {
     Sqe,
     Sqd,
     Err,
-    /// SQD and not yet drained. Only QUERY_QP says this.
+    /// SQD, not yet drained. Reported only by QUERY_QP.
     Draining,
 }
 
 impl QpState {
-    /// The state with this code.
+    /// Decodes a state.
     pub const fn from_code(code: u8) -> Option<Self> {
         Some(match code {
             0 => Self::Reset,
@@ -81,12 +80,12 @@ impl QpState {
         })
     }
 
-    /// The code.
+    /// Code in the QP context.
     pub const fn code(self) -> u8 {
         self as u8
     }
 
-    /// Its name.
+    /// Name in traces.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Reset => "RESET",
@@ -100,13 +99,13 @@ impl QpState {
         }
     }
 
-    /// A code as traces show it.
+    /// Code and name, for traces.
     pub fn word(code: u8) -> Code {
         Code(code.into(), Self::from_code(code).map(Self::name))
     }
 }
 
-/// A command that moves a QP.
+/// A command that changes the QP state.
 #[allow(missing_docs)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Transition {
@@ -124,7 +123,7 @@ pub enum Transition {
 }
 
 impl Transition {
-    /// All of them.
+    /// All transitions.
     pub const ALL: [Self; 11] = [
         Self::Rst2Init,
         Self::Init2Init,
@@ -139,7 +138,7 @@ impl Transition {
         Self::ToRst,
     ];
 
-    /// The state it leads to.
+    /// State after the transition.
     pub const fn target(self) -> QpState {
         match self {
             Self::ToRst => QpState::Reset,
@@ -151,8 +150,8 @@ impl Transition {
         }
     }
 
-    /// Whether a QP of this service may make it from this state. The service counts only where the table has no row
-    /// for one; a QP in RESET has none yet.
+    /// Returns whether a QP in state `from` can make the transition. The service type only matters for rows of the
+    /// table that depend on it; in RESET a QP has none yet.
     pub const fn allowed(self, from: QpState, service: ServiceType) -> bool {
         match self {
             Self::ToRst | Self::ToErr => true,
@@ -165,10 +164,10 @@ impl Transition {
         }
     }
 
-    /// Refuses what is not [`Transition::allowed`]. A state that does not exist counts as ERR.
+    /// Returns an error unless the transition is [`Transition::allowed`]. An unknown state counts as ERR.
     ///
     /// # Errors
-    /// BAD_QP_STATE.
+    /// BAD_QP_STATE if the transition is not allowed.
     pub fn check(self, from: Option<QpState>, service: ServiceType) -> Result<(), CmdError> {
         let from = from.unwrap_or(QpState::Err);
         if self.allowed(from, service) {

@@ -1,5 +1,5 @@
-//! Segments of WQEs that mean the same in every interface of the lineage: a WQE is a sequence of 16-byte granules, the
-//! first of which links to the next WQE. `O` is the byte order of the interface.
+//! WQE segments common to the HCR interfaces. A WQE is a sequence of 16-byte granules, the first of which links to
+//! the next WQE. `O` is the byte order of the interface.
 //!
 //! # Spec
 //! JingZhao interface, sections 6.2 to 6.6 (which calls them units); mthca interface, section 7.1.
@@ -16,43 +16,43 @@ use crate::describe::describe;
 use crate::ids::{Lkey, Rkey, Va};
 use crate::roce::Imm;
 
-/// Bytes of a granule, and the unit of sizes.
+/// Length of a granule in bytes, the unit of WQE sizes.
 pub const GRANULE: usize = 16;
 
-/// Set in the first word of an inline segment, whose other bits are the length.
+/// Flag in the first word of an inline segment. The other bits are the length in bytes.
 pub(super) const INLINE: u32 = 1 << 31;
 
-/// Why a WQE cannot be executed. It completes with LOCAL_QP_OP_ERR.
+/// Error in a WQE. It completes with LOCAL_QP_OP_ERR.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum WqeError {
-    /// The opcode is unknown, or the service does not have it.
+    /// The opcode is unknown or not supported by the service type.
     #[error("unsupported opcode {0:#04x}")]
     Opcode(u8),
-    /// The WQE ends inside a segment that its operation needs.
+    /// The WQE ends inside a required segment.
     #[error("the WQE is too short for its {0}")]
     Truncated(&'static str),
-    /// Inline data where the operation scatters, or beside data in regions.
+    /// Inline data in an operation that scatters data, or mixed with data segments.
     #[error("unsupported use of inline data")]
     Inline,
-    /// An atomic operation needs exactly one data segment of eight bytes.
+    /// An atomic operation requires exactly one data segment of eight bytes.
     #[error("the result buffer of an atomic operation must be one 8-byte segment")]
     AtomicResult,
 }
 
-/// One element of a gather or scatter list.
+/// One entry of a gather or scatter list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DataSegment {
-    /// Bytes, 31 bits. 0 contributes nothing.
+    /// Length in bytes, 31 bits. 0 is an empty entry.
     pub len: u32,
-    /// Key of the region.
+    /// L_Key of the region.
     pub lkey: Lkey,
-    /// First address inside the region.
+    /// First virtual address in the region.
     pub va: Va,
 }
 
 describe!(DataSegment { len, lkey, va });
 
-/// A gather or scatter list; short ones need no allocation.
+/// A gather or scatter list. Up to four entries need no allocation.
 pub type DataSegments = SmallVec<[DataSegment; 4]>;
 
 impl DataSegment {
@@ -64,12 +64,12 @@ impl DataSegment {
         Ok(Self { len, lkey: Lkey::new(raw.lkey.get()), va: Va::new(raw.va.get()) })
     }
 
-    /// The segment, little-endian.
+    /// Wire format in little-endian order.
     pub fn emit_le(&self) -> [u8; GRANULE] {
         self.emit::<LittleEndian>()
     }
 
-    /// The segment, big-endian.
+    /// Wire format in big-endian order.
     pub fn emit_be(&self) -> [u8; GRANULE] {
         self.emit::<BigEndian>()
     }
@@ -83,7 +83,7 @@ impl DataSegment {
     }
 }
 
-/// The segments of a send WQE that were not taken yet.
+/// Remaining segments of a send WQE.
 pub(super) struct Segments<'a>(pub(super) &'a [u8]);
 
 impl<'a> Segments<'a> {
@@ -93,8 +93,7 @@ impl<'a> Segments<'a> {
         Ok(segment)
     }
 
-    /// What the WQE asks for, from the segments between next segment and data. `datagram` takes the destination of a
-    /// datagram.
+    /// Parses the segments between next segment and data. `datagram` parses the address of a datagram.
     pub(super) fn operation<O: ByteOrder, To>(
         &mut self,
         code: WqeOpcode,
@@ -137,7 +136,7 @@ impl<'a> Segments<'a> {
     }
 }
 
-/// Whether the operation can have this data: `list` in regions, or inline.
+/// Checks that the operation supports this data: `list` is `None` for inline data.
 pub(super) fn check_data(code: WqeOpcode, list: Option<&[DataSegment]>) -> Result<(), WqeError> {
     match list {
         None if code.is_atomic() || code == WqeOpcode::Read => Err(WqeError::Inline),
@@ -149,7 +148,7 @@ pub(super) fn check_data(code: WqeOpcode, list: Option<&[DataSegment]>) -> Resul
 }
 
 impl<To> Operation<To> {
-    /// Appends the segments between next segment and data. `datagram` appends the destination of a datagram.
+    /// Appends the segments between next segment and data. `datagram` appends the address of a datagram.
     pub(super) fn emit<O: ByteOrder>(&self, wqe: &mut Vec<u8>, datagram: impl FnOnce(&To, &mut Vec<u8>)) {
         let operands =
             |compare, swap_add| RawAtomic::<O> { swap_add: U64::new(swap_add), compare: U64::new(compare) };
@@ -177,9 +176,9 @@ impl RemoteAddress {
     }
 }
 
-/// Appends an inline segment, filled up to a whole granule.
+/// Appends an inline segment, zero-padded to a multiple of 16 bytes.
 pub(super) fn emit_inline<O: ByteOrder>(bytes: &[u8], wqe: &mut Vec<u8>) {
-    // A WQE has at most 63 granules, so longer data has no encoding at all.
+    // A WQE has at most 63 granules, so longer data cannot be encoded anyway.
     let len = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
     wqe.extend_from_slice(U32::<O>::new(len | INLINE).as_bytes());
     wqe.extend_from_slice(bytes);

@@ -1,4 +1,4 @@
-//! How commands end: the status codes of the Mellanox lineage.
+//! Command status codes of the HCR interfaces.
 
 use std::fmt;
 
@@ -6,39 +6,40 @@ use thiserror::Error;
 
 use crate::describe::Code;
 
-/// Result code of a command.
+/// Status of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum CmdStatus {
-    /// 00h
+    /// 00h: success.
     Ok,
     /// 01h: DMA to a mailbox failed.
     InternalErr,
     /// 02h: unknown or unsupported opcode.
     BadOp,
-    /// 03h: bad parameter or address; of devices that know no more codes, any index or state, too.
+    /// 03h: bad parameter or address. Devices with only the basic codes also report bad indices and states this
+    /// way.
     BadParam,
     /// 04h: not allowed before INIT_HCA.
     BadSysState,
-    /// 06h: the resource is in use by another. Extended.
+    /// 06h: the resource is in use. Extended code.
     ResourceBusy,
-    /// 08h: beyond a limit of the device. Extended.
+    /// 08h: a device limit is exceeded. Extended code.
     ExceedLim,
-    /// 09h: the resource is in use or not in use. Extended.
+    /// 09h: the resource is not in the state that the command requires. Extended code.
     BadResState,
-    /// 0Ah: the index is outside its table. Extended.
+    /// 0Ah: the index is outside its table. Extended code.
     BadIndex,
-    /// 10h: the QP is not in the state the opcode presumes. Extended.
+    /// 10h: the opcode is not allowed in the current QP state. Extended code.
     BadQpState,
-    /// 22h: the device has no memory of its own. Extended.
+    /// 22h: the device has no local memory. Extended code.
     NoLocalMemory,
-    /// 30h: the management datagram is to be dropped. Extended.
+    /// 30h: the MAD must be dropped. Extended code.
     BadPacket,
-    /// 40h: a CQ has more unread entries than the new buffer. Extended.
+    /// 40h: the CQ has more unread entries than fit the new buffer. Extended code.
     BadSize,
 }
 
 impl CmdStatus {
-    /// The code.
+    /// Status byte of the HCR.
     pub const fn code(self) -> u8 {
         match self {
             Self::Ok => 0x00,
@@ -57,7 +58,7 @@ impl CmdStatus {
         }
     }
 
-    /// The status of a device that knows 00h to 04h only, and answers 03h for the rest.
+    /// Status on a device that defines only 00h to 04h: extended codes become 03h.
     #[must_use]
     pub const fn basic(self) -> Self {
         match self {
@@ -66,13 +67,13 @@ impl CmdStatus {
         }
     }
 
-    /// A code as traces show it.
+    /// Code and name, for traces.
     pub fn word(code: u8) -> Code {
         let status = STATUSES.into_iter().find(|status| status.code() == code);
         Code(code.into(), status.map(Self::name))
     }
 
-    /// The name software gives the code.
+    /// Name in the drivers.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Ok => "OK",
@@ -92,7 +93,7 @@ impl CmdStatus {
     }
 }
 
-/// All of them.
+/// All statuses.
 const STATUSES: [CmdStatus; 13] = [
     CmdStatus::Ok,
     CmdStatus::InternalErr,
@@ -115,26 +116,26 @@ impl fmt::Display for CmdStatus {
     }
 }
 
-/// Why a command is refused. `status` is the precise code, to be passed through [`CmdStatus::basic`] by a device
-/// without extended codes.
+/// Error of a command. `status` is the extended code; a device without extended codes reports [`CmdStatus::basic`]
+/// of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("{status}: {what} {value:#x}")]
 pub struct CmdError {
-    /// The code to answer.
+    /// Status to report.
     pub status: CmdStatus,
-    /// What is wrong.
+    /// Field or object at fault.
     pub what: &'static str,
-    /// The offending value.
+    /// Value of that field, or number of that object.
     pub value: u64,
 }
 
 impl CmdError {
-    /// A refusal with `status`.
+    /// An error with `status`.
     pub const fn new(status: CmdStatus, what: &'static str, value: u64) -> Self {
         Self { status, what, value }
     }
 
-    /// The usual refusal, BAD_PARAM.
+    /// An error with BAD_PARAM.
     pub const fn param(what: &'static str, value: u64) -> Self {
         Self::new(CmdStatus::BadParam, what, value)
     }

@@ -1,41 +1,41 @@
-//! Why a work request failed, as completion queue entries of the Mellanox lineage say it.
+//! Error syndromes in CQEs of the HCR interfaces.
 
 use crate::describe::{Code, Field, Visitor};
 
-/// Code of a failed completion.
+/// Syndrome of a failed work request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[allow(missing_docs)]
 pub enum Syndrome {
-    /// 01h
+    /// 01h: local length error.
     LocalLength,
-    /// 02h
+    /// 02h: local QP operation error.
     LocalQpOperation,
-    /// 04h
+    /// 04h: local protection error.
     LocalProtection,
-    /// 05h
+    /// 05h: work request flushed.
     Flushed,
-    /// 06h
+    /// 06h: memory window bind error.
     WindowBind,
-    /// 10h
+    /// 10h: bad response.
     BadResponse,
-    /// 12h
+    /// 12h: remote invalid request.
     RemoteInvalidRequest,
-    /// 13h
+    /// 13h: remote access error.
     RemoteAccess,
-    /// 14h
+    /// 14h: remote operation error.
     RemoteOperation,
-    /// 15h
+    /// 15h: transport retry counter exceeded.
     RetryExceeded,
-    /// 16h
+    /// 16h: RNR retry counter exceeded.
     RnrRetryExceeded,
-    /// 21h
+    /// 21h: remote invalid RD request.
     RemoteInvalidRdRequest,
-    /// A code this device does not write.
+    /// A code that the device never writes.
     Other(u8),
 }
 
 impl Syndrome {
-    /// From the code.
+    /// Decodes a syndrome.
     pub const fn from_code(code: u8) -> Self {
         match code {
             0x01 => Self::LocalLength,
@@ -54,7 +54,7 @@ impl Syndrome {
         }
     }
 
-    /// The code.
+    /// Syndrome byte of a CQE.
     pub const fn code(self) -> u8 {
         match self {
             Self::LocalLength => 0x01,
@@ -73,7 +73,7 @@ impl Syndrome {
         }
     }
 
-    /// The name software gives the code, if the device writes it.
+    /// Name in the drivers; `None` for a code that the device never writes.
     pub const fn name(self) -> Option<&'static str> {
         Some(match self {
             Self::LocalLength => "LOCAL_LENGTH_ERR",
@@ -104,7 +104,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_syndrome_has_its_code() {
+    fn codes_round_trip() {
         for code in 0..=255 {
             assert_eq!(Syndrome::from_code(code).code(), code);
         }

@@ -1,9 +1,9 @@
-//! Registers that are 32-bit words: where they are, and accesses of any width to them.
+//! Register blocks of 32-bit words, and accesses of any width to them.
 
-/// Registers that follow each other: first byte, bytes, first register.
+/// A block of adjacent registers: offset, length in bytes, first register.
 pub type Block<R> = (u32, u32, R);
 
-/// Whether no block begins before the one in front of it ends.
+/// Returns whether the blocks are in ascending order and do not overlap.
 pub const fn in_order<R>(map: &[Block<R>]) -> bool {
     let mut i = 1;
     while i < map.len() {
@@ -15,28 +15,28 @@ pub const fn in_order<R>(map: &[Block<R>]) -> bool {
     true
 }
 
-/// First register of the block that has a word at `offset`, and where in the block the word is, in bytes.
+/// Returns the first register of the block that contains the word at `offset`, and the word's offset in the block.
 pub fn find<R: Copy>(map: &[Block<R>], offset: u64) -> Option<(R, u32)> {
     let offset = u32::try_from(offset).ok().filter(|offset| offset.is_multiple_of(4))?;
     let (start, _, first) = map.iter().find(|(start, len, _)| (*start..start + len).contains(&offset))?;
     Some((*first, offset - start))
 }
 
-/// Whether a write is of one or two words; the device ignores any other.
-pub const fn are_whole(offset: u64, data: &[u8]) -> bool {
+/// Returns whether a write covers one or two aligned words. The device ignores all other writes.
+pub const fn is_word_write(offset: u64, data: &[u8]) -> bool {
     offset.is_multiple_of(4) && matches!(data.len(), 4 | 8)
 }
 
-/// The words a write means, as (offset, bytes), lower address first: one for four aligned bytes, two for eight, none
-/// for anything else, which the device ignores.
+/// Splits a write into words, as (offset, bytes) in ascending order. An aligned 4-byte write yields one word, an
+/// aligned 8-byte write two. The device ignores all other writes, so they yield none.
 pub fn writes(offset: u64, data: &[u8]) -> impl Iterator<Item = (u64, [u8; 4])> {
-    let words = if are_whole(offset, data) { data } else { &[] };
+    let words = if is_word_write(offset, data) { data } else { &[] };
     let (words, _) = words.as_chunks::<4>();
     (offset..).step_by(4).zip(words).map(|(offset, word)| (offset, *word))
 }
 
-/// Serves a read of any width and alignment out of the words it touches: `word` is called once for each, lower
-/// address first, with the word's offset.
+/// Performs a read of any width and alignment. Calls `word` with the offset of each word that the read touches, in
+/// ascending order.
 pub fn read(offset: u64, out: &mut [u8], mut word: impl FnMut(u64) -> [u8; 4]) {
     let mut at = offset;
     let mut rest = out;
@@ -56,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn eight_byte_writes_are_two_words_and_narrow_writes_are_none() {
+    fn only_word_aligned_writes_yield_words() {
         let eight: Vec<_> = writes(0x10, &[1, 2, 3, 4, 5, 6, 7, 8]).collect();
         assert_eq!(eight, [(0x10, [1, 2, 3, 4]), (0x14, [5, 6, 7, 8])]);
         assert_eq!(writes(0x18, &[0, 0, 0x80, 0]).collect::<Vec<_>>(), [(0x18, [0, 0, 0x80, 0])]);
@@ -66,7 +66,7 @@ mod tests {
     }
 
     #[test]
-    fn narrow_and_straddling_reads_are_served_from_the_words() {
+    fn reads_can_be_narrow_or_unaligned() {
         let word = |offset| if offset == 0x18 { [0x11, 0x22, 0x33, 0x44] } else { [0x55, 0x66, 0x77, 0x88] };
         let mut byte = [0];
         read(0x1a, &mut byte, word);

@@ -1,4 +1,4 @@
-//! ClassPortInfo: what an agent of a class can do.
+//! ClassPortInfo: capabilities of a management class agent.
 //!
 //! # Spec
 //! IBTA volume 1, section 13.4.8.1.
@@ -9,17 +9,17 @@ use super::field::attribute;
 pub const ATTRIBUTE: u16 = 0x01;
 
 attribute! {
-    /// ClassPortInfo, without redirection and trap destination, which are 0.
+    /// ClassPortInfo. Redirection and trap fields are omitted and emitted as 0.
     pub struct ClassPortInfo[72] {
-        /// Supported version of management datagrams.
+        /// Supported MAD base version.
         base_version: u8 = 0, 8;
-        /// Supported version of the class.
+        /// Supported class version.
         class_version: u8 = 8, 8;
-        /// What the agent can do; bits from 8 up belong to the class.
+        /// Capability mask. Bits 7:0 are common to all classes, bits 15:8 are class-specific.
         capabilities: u16 = 16, 16;
-        /// More of it, of the class.
+        /// Second, class-specific capability mask, 27 bits.
         capabilities2: u32 = 32, 27;
-        /// Time an answer may take: 4.096 us times 2 to this.
+        /// Response time as an exponent: 4.096 us * 2^n.
         resp_time: u8 = 59, 5;
     }
 }
@@ -28,9 +28,9 @@ attribute! {
 mod tests {
     use super::*;
 
-    /// mthca interface, section 9.2: send-only full members are bit 17 of the word at 4.
+    /// Section 9.2 of the mthca interface: send-only full membership is bit 17 of the word at byte 4.
     #[test]
-    fn capability_mask_2_ends_at_bit_5() {
+    fn capability_mask_2_excludes_response_time() {
         let info = ClassPortInfo {
             base_version: 1,
             class_version: 2,

@@ -1,33 +1,33 @@
-//! Attributes as the tables of the specification give them: fields by their offset and length in bits.
+//! MAD attributes, declared as in the tables of the specification: every field by offset and length in bits.
 
 use crate::ids::{Lid, Pkey, Qkey, Qpn};
 
-/// A field: bits counted from the most significant bit of the first byte.
+/// Position of a field. Bits are numbered from the most significant bit of the first byte.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BitField {
-    /// Bits before it.
+    /// Offset of the first bit.
     pub offset: usize,
-    /// Bits of it.
+    /// Number of bits.
     pub len: usize,
 }
 
 impl BitField {
-    /// The first bit behind it.
+    /// Offset of the first bit after the field.
     pub const fn end(&self) -> usize {
         self.offset + self.len
     }
 
-    /// Whether it lies in an attribute of so many bytes and a value of type `T` can hold it.
+    /// Returns whether the field lies inside an attribute of `attribute_len` bytes and fits the type `T`.
     pub(crate) const fn fits<T>(&self, attribute_len: usize) -> bool {
         self.end() <= 8 * attribute_len && self.len <= 8 * size_of::<T>()
     }
 
-    /// The value of a field of up to 128 bits; bits behind the end of `bytes` read 0.
+    /// Reads a field of up to 128 bits. Bits past the end of `bytes` read as 0.
     pub(crate) fn get(&self, bytes: &[u8]) -> u128 {
         (self.offset..self.end()).fold(0, |value, bit| value << 1 | u128::from(bit_at(bytes, bit)))
     }
 
-    /// Writes a field of up to 128 bits; bits behind the end of `bytes` are lost.
+    /// Writes a field of up to 128 bits. Bits past the end of `bytes` are lost.
     pub(crate) fn put(&self, bytes: &mut [u8], value: u128) {
         for (above, bit) in (self.offset..self.end()).rev().enumerate() {
             let mask = 0x80 >> (bit % 8);
@@ -36,7 +36,7 @@ impl BitField {
         }
     }
 
-    /// Whether the field is the same in both.
+    /// Returns whether the field has the same value in `a` and `b`.
     pub fn equal(&self, a: &[u8], b: &[u8]) -> bool {
         (self.offset..self.end()).all(|bit| bit_at(a, bit) == bit_at(b, bit))
     }
@@ -46,11 +46,11 @@ fn bit_at(bytes: &[u8], bit: usize) -> bool {
     bytes.get(bit / 8).is_some_and(|byte| byte & 0x80 >> (bit % 8) != 0)
 }
 
-/// What a field can hold.
+/// A type that a field can have.
 pub(crate) trait FieldValue: Copy {
-    /// From the bits of the field, most significant first.
+    /// Decodes the bits of a field, the first bit being the most significant.
     fn from_bits(bits: u128) -> Self;
-    /// The bits; those the field has no room for are lost.
+    /// Encodes the value. Bits that do not fit the field are lost.
     fn to_bits(self) -> u128;
 }
 
@@ -105,8 +105,8 @@ impl FieldValue for [u8; 16] {
     }
 }
 
-/// `attribute! { pub struct Name[LEN] { field: Type = offset, bits; … } }` declares an attribute of `LEN` bytes with
-/// `parse`, which refuses nothing, and `emit`, which writes 0 into what is reserved.
+/// `attribute! { pub struct Name[LEN] { field: Type = offset, bits; … } }` declares an attribute of `LEN` bytes.
+/// `parse` accepts every input; `emit` writes reserved bits as 0.
 macro_rules! attribute {
     (
         $(#[$doc:meta])*
@@ -121,10 +121,10 @@ macro_rules! attribute {
         }
 
         impl $name {
-            /// Bytes of the attribute.
+            /// Length in bytes.
             pub const LEN: usize = $len;
 
-            /// Reads an attribute.
+            /// Reads the fields; every bit pattern is accepted.
             pub fn parse(bytes: &[u8; Self::LEN]) -> Self {
                 use $crate::mad::field::{BitField, FieldValue};
 
@@ -134,7 +134,7 @@ macro_rules! attribute {
                 }
             }
 
-            /// The attribute's bytes.
+            /// Wire format of the attribute; reserved bits are 0.
             pub fn emit(&self) -> [u8; Self::LEN] {
                 use $crate::mad::field::{BitField, FieldValue};
 
@@ -152,7 +152,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bits_are_counted_from_the_most_significant() {
+    fn bit_zero_is_most_significant() {
         let bytes = [0x12, 0x34, 0x56];
         assert_eq!(BitField { offset: 4, len: 12 }.get(&bytes), 0x234);
         assert_eq!(BitField { offset: 23, len: 1 }.get(&bytes), 0);
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn what_lies_behind_the_bytes_reads_0_and_takes_nothing() {
+    fn bits_past_end_are_zero() {
         let field = BitField { offset: 12, len: 16 };
         assert_eq!(field.get(&[0xff, 0xff]), 0xf000);
         let mut out = [0; 2];

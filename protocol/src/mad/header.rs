@@ -1,11 +1,11 @@
-//! The header all management datagrams begin with.
+//! Common MAD header.
 //!
 //! # Spec
 //! IBTA volume 1, section 13.4.
 
 use super::field::{FieldValue, attribute};
 
-/// Management class.
+/// Management class (MgmtClass).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Class(pub u8);
 
@@ -19,47 +19,47 @@ impl Class {
     /// Subnet management, directed route.
     pub const SUBN_DIRECTED: Self = Self(0x81);
 
-    /// Whether it is subnet management, which has QP0 to itself.
+    /// Returns whether this is subnet management, the only class on QP0.
     pub const fn is_smp(self) -> bool {
         matches!(self, Self::SUBN | Self::SUBN_DIRECTED)
     }
 }
 
-/// What to do with an attribute.
+/// Method of a MAD.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Method(pub u8);
 
 impl Method {
-    /// Get.
+    /// SubnGet, PerformanceGet and so on, by class.
     pub const GET: Self = Self(0x01);
-    /// Set.
+    /// SubnSet, PerformanceSet and so on, by class.
     pub const SET: Self = Self(0x02);
-    /// Send.
+    /// Send, which expects no response.
     pub const SEND: Self = Self(0x03);
-    /// Trap.
+    /// Trap, sent by an agent to the subnet manager.
     pub const TRAP: Self = Self(0x05);
-    /// TrapRepress.
+    /// TrapRepress, the subnet manager's acknowledgement of a Trap.
     pub const TRAP_REPRESS: Self = Self(0x07);
-    /// GetTable, of subnet administration.
+    /// SubnAdmGetTable: returns all matching records.
     pub const GET_TABLE: Self = Self(0x12);
-    /// Delete, of subnet administration.
+    /// SubnAdmDelete: removes a record.
     pub const DELETE: Self = Self(0x15);
-    /// Answer to Get and to Set.
+    /// GetResp, the response to Get and Set.
     pub const GET_RESP: Self = Self(0x81);
 
     const RESPONSE: u8 = 0x80;
 
-    /// Whether it is an answer.
+    /// Returns whether the response bit is set.
     pub const fn is_response(self) -> bool {
         self.0 & Self::RESPONSE != 0
     }
 
-    /// Whether it wants an answer (section 13.4.5).
+    /// Returns whether the method expects a response (section 13.4.5).
     pub const fn is_request(self) -> bool {
         !self.is_response() && !matches!(self, Self::SEND | Self::TRAP | Self::TRAP_REPRESS)
     }
 
-    /// The method of the answer: of Get and Set the same one.
+    /// Method of the response. Get and Set have the same one.
     #[must_use]
     pub const fn response(self) -> Self {
         match self {
@@ -69,35 +69,35 @@ impl Method {
     }
 }
 
-/// How a request ended. The upper byte belongs to the class.
+/// Status of a response. The high byte is class-specific.
 ///
 /// # Spec
-/// IBTA volume 1, section 13.4.7; subnet administration 15.2.4.
+/// IBTA volume 1, section 13.4.7; section 15.2.4 for subnet administration.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MadStatus(pub u16);
 
 impl MadStatus {
     /// No error.
     pub const OK: Self = Self(0);
-    /// Base or class version not supported.
+    /// Unsupported base or class version.
     pub const BAD_VERSION: Self = Self(1 << 2);
-    /// Method not supported.
+    /// Unsupported method.
     pub const BAD_METHOD: Self = Self(2 << 2);
-    /// Method not supported for this attribute.
+    /// Unsupported combination of method and attribute.
     pub const BAD_ATTRIBUTE: Self = Self(3 << 2);
-    /// A field or the attribute modifier has a value that cannot be.
+    /// Invalid value in a field or in the attribute modifier.
     pub const BAD_VALUE: Self = Self(7 << 2);
-    /// Subnet administration: no room for what is asked.
+    /// Subnet administration: insufficient resources (ERR_NO_RESOURCES).
     pub const NO_RESOURCES: Self = Self(0x100);
-    /// Subnet administration: the request contradicts what is.
+    /// Subnet administration: the request conflicts with existing state (ERR_REQ_INVALID).
     pub const REQUEST_INVALID: Self = Self(0x200);
-    /// Subnet administration: nothing matches.
+    /// Subnet administration: no matching record (ERR_NO_RECORDS).
     pub const NO_RECORDS: Self = Self(0x300);
-    /// Subnet administration: Get found more than one record.
+    /// Subnet administration: Get matched more than one record (ERR_TOO_MANY_RECORDS).
     pub const TOO_MANY_RECORDS: Self = Self(0x400);
-    /// Subnet administration: the requester's GID is not one of its port.
+    /// Subnet administration: the GID does not belong to the requester's port (ERR_REQ_INVALID_GID).
     pub const INVALID_GID: Self = Self(0x500);
-    /// Subnet administration: the component mask leaves out what is needed.
+    /// Subnet administration: the component mask omits a required component (ERR_REQ_INSUFFICIENT_COMPONENTS).
     pub const INSUFFICIENT_COMPONENTS: Self = Self(0x600);
 }
 
@@ -117,31 +117,31 @@ macro_rules! codes {
 codes!(Class, u8; Method, u8; MadStatus, u16);
 
 attribute! {
-    /// The common header.
+    /// Common MAD header, 24 bytes.
     pub struct Header[24] {
-        /// Version of the format of management datagrams: 1.
+        /// MAD base version, always [`Self::BASE_VERSION`].
         base_version: u8 = 0, 8;
-        /// Class.
+        /// Management class.
         class: Class = 8, 8;
-        /// Version of the class's format.
+        /// Version of the class.
         class_version: u8 = 16, 8;
-        /// Method.
+        /// Method; bit 7 marks a response.
         method: Method = 24, 8;
-        /// Status. The upper bit is the direction in SMPs of a directed route, see [`super::smp`].
+        /// Status. Bit 15 is the direction bit of directed-route SMPs, see [`super::smp`].
         status: MadStatus = 32, 16;
-        /// Whatever the class makes of it.
+        /// Defined by the class.
         class_specific: u16 = 48, 16;
-        /// Chosen by the requester, returned in the answer.
+        /// Transaction ID, chosen by the requester and repeated in the response.
         tid: u64 = 64, 64;
-        /// Attribute.
+        /// Attribute ID.
         attribute: u16 = 128, 16;
-        /// Which one of several, or how.
+        /// Attribute modifier; its meaning depends on the attribute.
         modifier: u32 = 160, 32;
     }
 }
 
 impl Header {
-    /// The version of the format.
+    /// MAD base version that this crate supports.
     pub const BASE_VERSION: u8 = 1;
 }
 
@@ -149,9 +149,10 @@ impl Header {
 mod tests {
     use super::*;
 
-    /// What ib_mthca asks at registration (mthca interface, section 8.2): Get of PortInfo of port 1, LID-routed.
+    /// First request of ib_mthca at registration (mthca interface, section 8.2): LID-routed Get(PortInfo) of port
+    /// 1.
     #[test]
-    fn the_header_reads_and_writes() {
+    fn header_round_trips() {
         let mut bytes = [0; 24];
         bytes[..4].copy_from_slice(&[1, 1, 1, 1]);
         bytes[8..16].copy_from_slice(&[0, 0, 0, 1, 0x12, 0x34, 0x56, 0x78]);
@@ -172,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn set_is_answered_as_get_is_and_others_by_their_own() {
+    fn get_and_set_share_response_method() {
         assert_eq!(Method::GET.response(), Method::GET_RESP);
         assert_eq!(Method::SET.response(), Method::GET_RESP);
         assert_eq!(Method::GET_TABLE.response(), Method(0x92));

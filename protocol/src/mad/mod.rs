@@ -1,8 +1,8 @@
 //! Management datagrams (MADs): subnet management, subnet administration, performance management.
 //!
-//! A datagram is 256 bytes. A common [`mod@header`] is followed by sections that each class has of its own ([`smp`], [`sa`],
-//! [`perf`]), and one of the sections is the attribute. Attributes are declared as the tables of the specification have
-//! them, with offset and length of each field in bits.
+//! A MAD has 256 bytes: a common [`mod@header`], class-specific sections ([`smp`], [`sa`], [`perf`]), and the
+//! attribute in one of them. Attributes are declared with the bit offsets and lengths of the tables in the
+//! specification.
 //!
 //! # Spec
 //! IBTA volume 1, chapters 13 to 16.
@@ -24,13 +24,13 @@ pub mod switch;
 pub use field::BitField;
 pub use header::{Class, Header, MadStatus, Method};
 
-/// Bytes of a management datagram.
+/// Length of a MAD in bytes.
 pub const MAD_LEN: usize = 256;
 
-/// A management datagram.
+/// A MAD as raw bytes.
 pub type Mad = [u8; MAD_LEN];
 
-/// The common header of a datagram.
+/// Parses the common header.
 pub fn header(mad: &Mad) -> Header {
     smp::Smp::of(mad).header()
 }

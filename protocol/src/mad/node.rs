@@ -1,4 +1,4 @@
-//! NodeInfo and NodeDescription: what a node is.
+//! NodeInfo and NodeDescription.
 //!
 //! # Spec
 //! IBTA volume 1, sections 14.2.5.2 and 14.2.5.3.
@@ -13,36 +13,36 @@ pub const CHANNEL_ADAPTER: u8 = 1;
 pub const SWITCH: u8 = 2;
 
 attribute! {
-    /// NodeInfo.
+    /// NodeInfo attribute.
     pub struct NodeInfo[40] {
-        /// Supported version of management datagrams.
+        /// Supported MAD base version.
         base_version: u8 = 0, 8;
-        /// Supported version of subnet management.
+        /// Supported version of the subnet management class.
         class_version: u8 = 8, 8;
         /// [`CHANNEL_ADAPTER`] or [`SWITCH`].
         node_type: u8 = 16, 8;
-        /// Physical ports.
+        /// Number of physical ports.
         ports: u8 = 24, 8;
-        /// What several nodes of one box have in common.
+        /// GUID shared by the nodes of one system.
         system_image_guid: u64 = 32, 64;
         /// GUID of the node.
         node_guid: u64 = 96, 64;
-        /// GUID of the port the question came through; of a switch that of port 0.
+        /// GUID of the port that received the request; port 0 on a switch.
         port_guid: u64 = 160, 64;
-        /// Entries of the P_Key table.
+        /// Size of the P_Key table in entries.
         partition_cap: u16 = 224, 16;
-        /// Device, as its vendor counts.
+        /// Vendor-assigned device ID.
         device_id: u16 = 240, 16;
-        /// Revision, as its vendor counts.
+        /// Vendor-assigned revision.
         revision: u32 = 256, 32;
-        /// The port the question came through.
+        /// Number of the port that received the request.
         local_port: u8 = 288, 8;
-        /// OUI of the vendor.
+        /// Vendor OUI, 24 bits.
         vendor_id: u32 = 296, 24;
     }
 }
 
-/// A name for people: UTF-8, padded with zeros, cut at 64 bytes.
+/// NodeDescription: UTF-8 text, zero-padded and truncated to 64 bytes.
 pub fn description(text: &str) -> [u8; DATA_LEN] {
     let mut bytes = [0; DATA_LEN];
     for (to, from) in bytes.iter_mut().zip(text.bytes()) {
@@ -51,7 +51,7 @@ pub fn description(text: &str) -> [u8; DATA_LEN] {
     bytes
 }
 
-/// The GUID of a port by its MAC: the modified EUI-64, as the link-local IPv6 address of a RoCE port has it.
+/// Port GUID of a MAC address: the modified EUI-64, as in the link-local IPv6 address of a RoCE port.
 ///
 /// # Spec
 /// RFC 4291, appendix A.
@@ -60,7 +60,7 @@ pub const fn guid_of_mac(mac: MacAddr) -> u64 {
     u64::from_be_bytes([a ^ 2, b, c, 0xff, 0xfe, d, e, f])
 }
 
-/// The MAC a GUID is made of, if it is made of one a station can have.
+/// Inverse of [`guid_of_mac`]. `None` if the GUID is not the modified EUI-64 of a unicast MAC address.
 pub const fn mac_of_guid(guid: u64) -> Option<MacAddr> {
     match guid.to_be_bytes() {
         [a, b, c, 0xff, 0xfe, d, e, f] if a & 1 == 0 => Some(MacAddr([a ^ 2, b, c, d, e, f])),
@@ -73,8 +73,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn guids_are_of_macs() {
-        // The example of RFC 4291, appendix A.
+    fn guid_of_mac_matches_rfc_4291() {
+        // Example of RFC 4291, appendix A.
         let mac = MacAddr([0x34, 0x56, 0x78, 0x9a, 0xbc, 0xde]);
         assert_eq!(guid_of_mac(mac), 0x3656_78ff_fe9a_bcde);
         assert_eq!(mac_of_guid(0x3656_78ff_fe9a_bcde), Some(mac));
@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn a_description_is_padded_and_cut() {
+    fn description_is_padded_and_truncated() {
         assert_eq!(description("hcad")[..6], *b"hcad\0\0");
         assert_eq!(description(&"x".repeat(70)), [b'x'; 64]);
     }

@@ -1,4 +1,4 @@
-//! Performance management: the counters of a port.
+//! Performance management: port counters.
 //!
 //! # Spec
 //! IBTA volume 1, section 16.1.
@@ -8,7 +8,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned, transmut
 use super::Mad;
 use super::field::attribute;
 
-/// Attributes of performance management.
+/// Attribute IDs of performance management.
 pub mod attribute {
     #![expect(missing_docs, reason = "the names are the specification's (section 16.1.3)")]
 
@@ -16,102 +16,102 @@ pub mod attribute {
     pub const PORT_COUNTERS_EXTENDED: u16 = 0x1d;
 }
 
-/// Capability: a port number of 255 stands for all ports.
+/// ClassPortInfo capability: port number 255 selects all ports.
 pub const ALL_PORT_SELECT: u16 = 1 << 8;
-/// Capability: there is PortCountersExtended, with all its counters.
+/// ClassPortInfo capability: PortCountersExtended is supported with all counters.
 pub const EXTENDED_WIDTH: u16 = 1 << 9;
-/// The port number that stands for all.
+/// Port number that selects all ports.
 pub const ALL_PORTS: u8 = 0xff;
 
-/// The sections of a datagram of the class.
+/// Sections of a performance management MAD.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub struct PerfMad {
     header: [u8; 24],
     reserved: [u8; 40],
-    /// The attribute.
+    /// Attribute data.
     pub data: [u8; 192],
 }
 
 impl PerfMad {
-    /// A management datagram as one of the class.
+    /// Views a MAD as a performance management MAD.
     pub fn of(mad: &Mad) -> &Self {
         transmute_ref!(mad)
     }
 
-    /// A management datagram as one of the class, to change.
+    /// Mutable view of a MAD as a performance management MAD.
     pub fn of_mut(mad: &mut Mad) -> &mut Self {
         transmute_mut!(mad)
     }
 }
 
 attribute! {
-    /// PortCounters. Counters stay at their largest value.
+    /// PortCounters attribute. Counters saturate at their maximum.
     pub struct PortCounters[44] {
-        /// The port.
+        /// Port number.
         port: u8 = 8, 8;
-        /// In Set: which counters to set, by bit in the order of the fields, from `symbol_errors` to
+        /// CounterSelect: the counters that Set writes. Bit n selects the n-th counter from `symbol_errors` to
         /// `received_packets`.
         select: u16 = 16, 16;
-        /// Symbol errors.
+        /// Minor link errors, counted in symbols.
         symbol_errors: u16 = 32, 16;
-        /// Times the link recovered.
+        /// Successful link error recoveries.
         link_recovered: u8 = 48, 8;
-        /// Times the link went down.
+        /// Failed link error recoveries, which took the link down.
         link_downed: u8 = 56, 8;
         /// Packets received with errors.
         receive_errors: u16 = 64, 16;
-        /// Packets received that were marked bad.
+        /// Packets received with the EBP delimiter, marked bad by an upstream port.
         remote_physical_errors: u16 = 80, 16;
-        /// Of switches.
+        /// Packets that a switch could not forward.
         switch_relay_errors: u16 = 96, 16;
-        /// Packets that could not be sent.
+        /// Outbound packets dropped because the port was down or congested.
         transmit_discards: u16 = 112, 16;
-        /// Packets not sent for a constraint.
+        /// Outbound packets dropped because of a P_Key or raw packet constraint.
         transmit_constraint_errors: u8 = 128, 8;
-        /// Packets dropped for a constraint.
+        /// Inbound packets dropped because of a P_Key or raw packet constraint.
         receive_constraint_errors: u8 = 136, 8;
-        /// Local integrity errors.
+        /// Times that local physical errors exceeded LocalPhyErrors.
         local_integrity_errors: u8 = 152, 4;
-        /// Overruns of buffers.
+        /// Times that buffer overruns exceeded OverrunErrors.
         buffer_overruns: u8 = 156, 4;
-        /// Subnet management packets dropped.
+        /// VL15 (subnet management) packets dropped for lack of buffers.
         vl15_dropped: u16 = 176, 16;
-        /// Words of four octets sent.
+        /// Data sent, in units of 4 bytes.
         transmit_data: u32 = 192, 32;
-        /// Words of four octets received.
+        /// Data received, in units of 4 bytes.
         receive_data: u32 = 224, 32;
         /// Packets sent.
         transmit_packets: u32 = 256, 32;
         /// Packets received.
         receive_packets: u32 = 288, 32;
-        /// Ticks with data that could not be sent.
+        /// Ticks during which data was waiting but could not be sent.
         transmit_wait: u32 = 320, 32;
     }
 }
 
 attribute! {
-    /// PortCountersExtended. Counters wrap.
+    /// PortCountersExtended attribute. Counters wrap around.
     pub struct PortCountersExtended[72] {
-        /// The port.
+        /// Port number.
         port: u8 = 8, 8;
-        /// In Set: which counters to set, by bit in the order of the fields.
+        /// CounterSelect: the counters that Set writes, one bit per counter in the order of the fields.
         select: u16 = 16, 16;
-        /// Words of four octets sent.
+        /// Data sent, in units of 4 bytes.
         transmit_data: u64 = 64, 64;
-        /// Words of four octets received.
+        /// Data received, in units of 4 bytes.
         receive_data: u64 = 128, 64;
         /// Packets sent.
         transmit_packets: u64 = 192, 64;
         /// Packets received.
         receive_packets: u64 = 256, 64;
-        /// Packets sent to one port.
+        /// Unicast packets sent.
         unicast_transmit_packets: u64 = 320, 64;
-        /// Packets received that were for this port.
+        /// Unicast packets received.
         unicast_receive_packets: u64 = 384, 64;
-        /// Packets sent to groups.
+        /// Multicast packets sent.
         multicast_transmit_packets: u64 = 448, 64;
-        /// Packets received for groups.
+        /// Multicast packets received.
         multicast_receive_packets: u64 = 512, 64;
     }
 }
@@ -120,9 +120,9 @@ attribute! {
 mod tests {
     use super::*;
 
-    /// Offsets of section 8.6 of the mthca interface.
+    /// Offsets from section 8.6 of the mthca interface.
     #[test]
-    fn counters_are_where_the_interface_has_them() {
+    fn counters_match_interface_offsets() {
         let counters = PortCounters {
             port: 1,
             link_downed: 2,
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn extended_counters_are_where_the_interface_has_them() {
+    fn extended_counters_match_interface_offsets() {
         let counters = PortCountersExtended {
             port: 1,
             transmit_data: 1,

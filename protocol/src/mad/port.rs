@@ -1,4 +1,4 @@
-//! PortInfo: what a port is and does.
+//! PortInfo: configuration and state of a port.
 //!
 //! # Spec
 //! IBTA volume 1, section 14.2.5.6.
@@ -6,35 +6,35 @@
 use super::field::{FieldValue, attribute};
 use crate::ids::Lid;
 
-/// `PortState`.
+/// Logical port state (`PortState`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LinkState(pub u8);
 
 impl LinkState {
-    /// In Set: leave it as it is.
+    /// Set only: leave the state unchanged.
     pub const NO_CHANGE: Self = Self(0);
-    /// No link.
+    /// The physical link is down.
     pub const DOWN: Self = Self(1);
-    /// Subnet management packets only.
+    /// Only SMPs are sent and received.
     pub const INITIALIZE: Self = Self(2);
-    /// Ready to become active.
+    /// Configured by the subnet manager and ready to become active.
     pub const ARMED: Self = Self(3);
-    /// All packets.
+    /// All packets are sent and received.
     pub const ACTIVE: Self = Self(4);
 }
 
-/// `PortPhysicalState`.
+/// Physical port state (`PortPhysicalState`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PhysicalState(pub u8);
 
 impl PhysicalState {
-    /// In Set: leave it as it is.
+    /// Set only: leave the state unchanged.
     pub const NO_CHANGE: Self = Self(0);
-    /// Looking for somebody at the other end.
+    /// Polling for a link partner.
     pub const POLLING: Self = Self(2);
-    /// Switched off.
+    /// Disabled by management.
     pub const DISABLED: Self = Self(3);
-    /// Connected.
+    /// The physical link is up.
     pub const LINK_UP: Self = Self(5);
 }
 
@@ -59,87 +59,87 @@ impl FieldValue for PhysicalState {
 }
 
 attribute! {
-    /// PortInfo. Codes of widths, speeds and MTUs are the specification's.
+    /// PortInfo attribute. Widths, speeds and MTUs use the IBTA encodings.
     pub struct PortInfo[64] {
-        /// Key of the one who manages the port.
+        /// M_Key that protects the port.
         m_key: u64 = 0, 64;
-        /// Upper half of the port's GIDs.
+        /// GID prefix, the high half of the port's GIDs.
         gid_prefix: u64 = 64, 64;
-        /// Base LID.
+        /// Base LID of the port.
         lid: Lid = 128, 16;
-        /// LID of the subnet manager.
+        /// LID of the master subnet manager.
         sm_lid: Lid = 144, 16;
-        /// What the port can do.
+        /// CapabilityMask.
         capabilities: u32 = 160, 32;
-        /// Diagnosis.
+        /// Diagnostic code; 0 is no fault.
         diag_code: u16 = 192, 16;
-        /// Seconds after which an M_Key lapses.
+        /// Lease period of the M_Key in seconds.
         m_key_lease: u16 = 208, 16;
-        /// The port the question came through.
+        /// Number of the port that received the request.
         local_port: u8 = 224, 8;
-        /// Widths allowed.
+        /// Enabled link widths.
         width_enabled: u8 = 232, 8;
-        /// Widths there are.
+        /// Supported link widths.
         width_supported: u8 = 240, 8;
-        /// Width in use.
+        /// Active link width.
         width_active: u8 = 248, 8;
-        /// Speeds there are.
+        /// Supported link speeds.
         speed_supported: u8 = 256, 4;
-        /// State.
+        /// Logical state of the port.
         state: LinkState = 260, 4;
-        /// Physical state.
+        /// State of the physical link.
         physical_state: PhysicalState = 264, 4;
-        /// What a port without link does.
+        /// Physical state that the port enters after a link failure.
         down_default: PhysicalState = 268, 4;
-        /// How far the M_Key protects.
+        /// M_Key protection level, 0 to 3.
         m_key_protect: u8 = 272, 2;
-        /// Log2 of the port's LIDs.
+        /// LID mask control: log2 of the number of LIDs.
         lmc: u8 = 277, 3;
-        /// Speed in use.
+        /// Active link speed.
         speed_active: u8 = 280, 4;
-        /// Speeds allowed.
+        /// Enabled link speeds.
         speed_enabled: u8 = 284, 4;
-        /// Path MTU towards the other end.
+        /// Active MTU towards the link partner.
         neighbour_mtu: u8 = 288, 4;
-        /// SL of packets to the subnet manager.
+        /// SL for packets to the master subnet manager.
         sm_sl: u8 = 292, 4;
-        /// Virtual lanes there are.
+        /// Supported virtual lanes.
         vl_cap: u8 = 296, 4;
-        /// Kind of initialisation asked for.
+        /// Requested InitType.
         init_type: u8 = 300, 4;
-        /// Limit of high priority.
+        /// Most high-priority data sent before a low-priority packet.
         vl_high_limit: u8 = 304, 8;
-        /// Entries of the high-priority arbitration table.
+        /// Size of the high-priority VL arbitration table in entries.
         vl_arb_high_cap: u8 = 312, 8;
-        /// Entries of the low-priority arbitration table.
+        /// Size of the low-priority VL arbitration table in entries.
         vl_arb_low_cap: u8 = 320, 8;
-        /// Kind of initialisation done.
+        /// InitType that was performed.
         init_type_reply: u8 = 328, 4;
-        /// Largest MTU.
+        /// Largest supported MTU.
         mtu_cap: u8 = 332, 4;
-        /// Of switches.
+        /// Switches only: consecutive dropped packets after which a VL stalls.
         vl_stall_count: u8 = 336, 3;
-        /// Of switches.
+        /// Switches only: lifetime of a packet at the head of a queue, 4.096 us * 2^n.
         hoq_life: u8 = 339, 5;
-        /// Virtual lanes in use.
+        /// Operational virtual lanes.
         operational_vls: u8 = 344, 4;
-        /// Packets whose M_Key was wrong.
+        /// SMPs received with an invalid M_Key.
         m_key_violations: u16 = 352, 16;
-        /// Packets whose P_Key was wrong.
+        /// Packets received with an invalid P_Key.
         p_key_violations: u16 = 368, 16;
-        /// Packets whose Q_Key was wrong.
+        /// Packets received with an invalid Q_Key.
         q_key_violations: u16 = 384, 16;
-        /// Entries of the GUID table.
+        /// Size of the GUID table in entries.
         guid_cap: u8 = 400, 8;
-        /// In Set: clients are to register again.
+        /// Set only: clients must renew their subscriptions.
         client_reregister: bool = 408, 1;
-        /// Time a trap may take: 4.096 us times 2 to this.
+        /// Subnet propagation delay, which limits the trap rate: 4.096 us * 2^n.
         subnet_timeout: u8 = 411, 5;
-        /// Time an answer may take: 4.096 us times 2 to this.
+        /// Response time: 4.096 us * 2^n.
         resp_time: u8 = 419, 5;
         /// Threshold of local physical errors.
         local_phy_errors: u8 = 424, 4;
-        /// Threshold of overruns.
+        /// Threshold of buffer overruns.
         overrun_errors: u8 = 428, 4;
     }
 }
@@ -148,9 +148,9 @@ attribute! {
 mod tests {
     use super::*;
 
-    /// The table of section 8.5 of the mthca interface, byte by byte.
+    /// Table of section 8.5 of the mthca interface, byte by byte.
     #[test]
-    fn an_active_port_is_as_the_table_has_it() {
+    fn active_port_matches_interface_table() {
         let mut bytes = [0; 64];
         bytes[8..10].copy_from_slice(&[0xfe, 0x80]);
         bytes[16..20].copy_from_slice(&[0x00, 0x07, 0xbf, 0xff]);

@@ -1,4 +1,4 @@
-//! Attributes of subnet administration, and their components: which fields a bit of the component mask speaks of.
+//! Attributes of subnet administration, and the fields that each bit of their component mask selects.
 //!
 //! # Spec
 //! IBTA volume 1, section 15.2.5.
@@ -7,47 +7,47 @@ use super::BitField;
 use super::field::attribute;
 use crate::ids::{Lid, Pkey, Qkey};
 
-/// In a selector: exactly the value.
+/// Selector value: exactly the value given.
 pub const EXACTLY: u8 = 2;
 
 attribute! {
-    /// MCMemberRecord (section 15.2.5.17): a port in a multicast group.
+    /// MCMemberRecord (section 15.2.5.17): membership of a port in a multicast group.
     pub struct McMemberRecord[52] {
         /// GID of the group.
         mgid: [u8; 16] = 0, 128;
-        /// GID of the member.
+        /// GID of the member port.
         port_gid: [u8; 16] = 128, 128;
         /// Q_Key of the group.
         qkey: Qkey = 256, 32;
-        /// LID of the group.
+        /// Multicast LID of the group.
         mlid: Lid = 288, 16;
-        /// How `mtu` is meant.
+        /// Comparison that applies to `mtu`, for example [`EXACTLY`].
         mtu_selector: u8 = 304, 2;
         /// MTU code.
         mtu: u8 = 306, 6;
-        /// Traffic class.
+        /// Traffic class of the group.
         traffic_class: u8 = 312, 8;
-        /// Partition.
+        /// P_Key of the group.
         pkey: Pkey = 320, 16;
-        /// How `rate` is meant.
+        /// Comparison that applies to `rate`.
         rate_selector: u8 = 336, 2;
         /// Rate code.
         rate: u8 = 338, 6;
-        /// How `life_time` is meant.
+        /// Comparison that applies to `life_time`.
         life_time_selector: u8 = 344, 2;
-        /// Packet life time: 4.096 us times 2 to this.
+        /// Packet lifetime: 4.096 us * 2^n.
         life_time: u8 = 346, 6;
-        /// Service level.
+        /// Service level of the group.
         sl: u8 = 352, 4;
-        /// Flow label.
+        /// Flow label of the group.
         flow_label: u32 = 356, 20;
-        /// Hop limit.
+        /// Hop limit of the group.
         hop_limit: u8 = 376, 8;
         /// Scope of the group.
         scope: u8 = 384, 4;
-        /// How the port belongs to the group, a bit each.
+        /// Kinds of membership, one bit each.
         join_state: u8 = 388, 4;
-        /// Somebody else asks in the port's name.
+        /// The requester is not the member port.
         proxy_join: bool = 392, 1;
     }
 }
@@ -76,49 +76,49 @@ pub mod mc_member {
 }
 
 attribute! {
-    /// PathRecord (section 15.2.5.16): a way from one port to another.
+    /// PathRecord (section 15.2.5.16): a path from one port to another.
     pub struct PathRecord[64] {
-        /// The service the path is for, if that matters.
+        /// Service that the path is for; 0 for any.
         service_id: u64 = 0, 64;
-        /// GID of the end.
+        /// GID of the destination.
         dgid: [u8; 16] = 64, 128;
-        /// GID of the beginning.
+        /// GID of the source.
         sgid: [u8; 16] = 192, 128;
-        /// LID of the end.
+        /// LID of the destination.
         dlid: Lid = 320, 16;
-        /// LID of the beginning.
+        /// LID of the source.
         slid: Lid = 336, 16;
-        /// For raw packets.
+        /// The path carries raw packets.
         raw_traffic: bool = 352, 1;
         /// Flow label.
         flow_label: u32 = 356, 20;
-        /// Hop limit: 0 where packets need no GRH.
+        /// Hop limit; 0 if packets need no GRH.
         hop_limit: u8 = 376, 8;
         /// Traffic class.
         traffic_class: u8 = 384, 8;
-        /// Works in the other direction too.
+        /// The path also works in the reverse direction.
         reversible: bool = 392, 1;
-        /// Most paths wanted.
+        /// Largest number of paths to return.
         path_count: u8 = 393, 7;
-        /// Partition.
+        /// P_Key of the path.
         pkey: Pkey = 400, 16;
-        /// Class of quality of service.
+        /// QoS class.
         qos_class: u16 = 416, 12;
         /// Service level.
         sl: u8 = 428, 4;
-        /// How `mtu` is meant.
+        /// Comparison that applies to `mtu`, for example [`EXACTLY`].
         mtu_selector: u8 = 432, 2;
         /// MTU code.
         mtu: u8 = 434, 6;
-        /// How `rate` is meant.
+        /// Comparison that applies to `rate`.
         rate_selector: u8 = 440, 2;
         /// Rate code.
         rate: u8 = 442, 6;
-        /// How `life_time` is meant.
+        /// Comparison that applies to `life_time`.
         life_time_selector: u8 = 448, 2;
-        /// Packet life time: 4.096 us times 2 to this.
+        /// Packet lifetime: 4.096 us * 2^n.
         life_time: u8 = 450, 6;
-        /// The lower, the better.
+        /// Preference; lower is better.
         preference: u8 = 456, 8;
     }
 }
@@ -140,22 +140,22 @@ pub mod path {
     pub const RATE: u64 = 1 << 19;
 }
 
-/// What an attribute of a table looks like to the one who searches it.
+/// Layout of a record for component mask queries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RecordLayout {
-    /// Bytes of a record.
+    /// Length of a record in bytes.
     pub len: usize,
-    /// Its components in the order of their bits.
+    /// Components in the order of their mask bits.
     pub components: &'static [BitField],
 }
 
 impl RecordLayout {
-    /// Bytes from one record of a table to the next: whole words of eight bytes.
+    /// Distance between records of a table in bytes: `len` rounded up to a multiple of 8.
     pub const fn stride(&self) -> usize {
         self.len.next_multiple_of(8)
     }
 
-    /// Whether a record has what the component mask demands of it: bits without a component demand nothing.
+    /// Returns whether `record` equals `wanted` in all components of `mask`. Bits without a component are ignored.
     pub fn matches(&self, record: &[u8], wanted: &[u8], mask: u64) -> bool {
         self.components
             .iter()
@@ -165,7 +165,7 @@ impl RecordLayout {
     }
 }
 
-/// A layout by the lengths of its components in bits, one after the other.
+/// A layout given by the lengths of its adjacent components in bits.
 macro_rules! layout {
     ($(#[$doc:meta])* $name:ident, $len:expr, [$($bits:expr),* $(,)?]) => {
         $(#[$doc])*
@@ -189,12 +189,12 @@ macro_rules! layout {
 }
 
 layout! {
-    /// NodeRecord (section 15.2.5.2): LID, reserved, the fields of NodeInfo, NodeDescription.
+    /// NodeRecord (section 15.2.5.2): LID, reserved, NodeInfo, NodeDescription.
     NODE, 108, [16, 16, 8, 8, 8, 8, 64, 64, 64, 16, 16, 32, 8, 24, 512]
 }
 layout! {
-    /// PortInfoRecord (section 15.2.5.3): LID, port, options; then PortInfo, of which the fields up to the LID of the
-    /// subnet manager and the capability mask can be searched for.
+    /// PortInfoRecord (section 15.2.5.3): LID, port, options, PortInfo. Only the PortInfo fields up to the LID of
+    /// the subnet manager, and the capability mask, can be queried.
     PORT_INFO, 68, [16, 8, 8, 64, 64, 16, 16, 32]
 }
 layout! {
@@ -206,7 +206,7 @@ layout! {
     SM_INFO, 28, [16, 16, 64, 64, 32, 4, 4]
 }
 layout! {
-    /// LinkRecord (section 15.2.5.13): LID and port of one end, port and LID of the other.
+    /// LinkRecord (section 15.2.5.13): LID and port of one end, then port and LID of the other.
     LINK, 6, [16, 8, 8, 16]
 }
 layout! {
@@ -218,15 +218,15 @@ layout! {
     PKEY_TABLE, 72, [16, 16, 8, 24, 512]
 }
 layout! {
-    /// ServiceRecord (section 15.2.5.14): ServiceID, GID, P_Key, reserved, lease, key, name, then data in pieces of 8, 16,
-    /// 32 and 64 bits.
+    /// ServiceRecord (section 15.2.5.14): ServiceID, GID, P_Key, reserved, lease, key, name, then data in units of
+    /// 8, 16, 32 and 64 bits.
     SERVICE, 176, [
         64, 128, 16, 16, 32, 128, 512, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 16, 16, 16, 16, 16, 16,
         16, 16, 32, 32, 32, 32, 64, 64,
     ]
 }
 layout! {
-    /// PathRecord (section 15.2.5.16); the first two components are halves of the service ID.
+    /// PathRecord (section 15.2.5.16). The first two components are the halves of the service ID.
     PATH, PathRecord::LEN, [
         32, 32, 128, 128, 16, 16, 1, 3, 20, 8, 8, 1, 7, 16, 12, 4, 2, 6, 2, 6, 2, 6, 8,
     ]
@@ -242,9 +242,9 @@ layout! {
 mod tests {
     use super::*;
 
-    /// Offsets of section 9.3 of the mthca interface; the answer to the join of a broadcast group.
+    /// Offsets from section 9.3 of the mthca interface; the response to joining a broadcast group.
     #[test]
-    fn a_member_of_the_broadcast_group() {
+    fn broadcast_group_member_matches_interface_offsets() {
         let mut bytes = [0; 52];
         bytes[..16]
             .copy_from_slice(&[0xff, 0x12, 0x40, 0x1b, 0xff, 0xff, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 0xff, 0xff]);
@@ -277,9 +277,9 @@ mod tests {
         assert_eq!(McMemberRecord::parse(&bytes), record);
     }
 
-    /// Offsets of section 9.4 of the mthca interface.
+    /// Offsets from section 9.4 of the mthca interface.
     #[test]
-    fn a_path() {
+    fn path_record_matches_interface_offsets() {
         let mut bytes = [0; 64];
         bytes[..8].copy_from_slice(&[1, 2, 3, 4, 5, 6, 7, 8]);
         bytes[8..24].fill(0x11);
@@ -314,9 +314,9 @@ mod tests {
         assert_eq!(PathRecord::parse(&bytes), record);
     }
 
-    /// The component masks that the kernel was seen to use (mthca interface, section 9.3), and where each field lies.
+    /// Component masks that the kernel uses (mthca interface, section 9.3), and the position of each component.
     #[test]
-    fn components_are_counted_as_the_kernel_does() {
+    fn component_bits_match_kernel() {
         use mc_member::{JOIN_STATE, MGID, PKEY, PORT_GID, QKEY};
         assert_eq!(MGID | PORT_GID | PKEY | JOIN_STATE, 0x1_0083);
         let at = |layout: &RecordLayout, bit: u64| {
@@ -336,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_the_mask_names_has_to_match() {
+    fn matches_only_masked_components() {
         let (mut record, mut wanted) = ([0; 6], [0; 6]);
         record[..2].copy_from_slice(&[0, 7]);
         wanted[..3].copy_from_slice(&[0, 7, 9]);

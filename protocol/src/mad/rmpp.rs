@@ -1,43 +1,43 @@
-//! Reliable multi-packet transactions: answers longer than one datagram.
+//! Reliable multi-packet transaction protocol (RMPP): responses longer than one MAD.
 //!
 //! # Spec
 //! IBTA volume 1, section 13.6.
 
 use super::field::attribute;
 
-/// `RMPPType` of a segment with data.
+/// `RMPPType` of a data segment.
 pub const DATA: u8 = 1;
 /// `RMPPType` of an acknowledgement.
 pub const ACK: u8 = 2;
-/// `RMPPType` of an end for want of resources.
+/// `RMPPType` that stops a transfer for lack of resources.
 pub const STOP: u8 = 3;
-/// `RMPPType` of an end for an error.
+/// `RMPPType` that aborts a transfer after an error.
 pub const ABORT: u8 = 4;
 
-/// The version.
+/// RMPP version that this crate supports.
 pub const VERSION: u8 = 1;
 
 attribute! {
-    /// The header of a segment, behind the common header.
+    /// RMPP header, which follows the common header.
     pub struct Rmpp[12] {
-        /// [`VERSION`]; 0 where there is one datagram only.
+        /// [`VERSION`]; 0 if the transfer has a single MAD.
         version: u8 = 0, 8;
-        /// What it is.
+        /// `RMPPType`: [`DATA`], [`ACK`], [`STOP`] or [`ABORT`].
         kind: u8 = 8, 8;
-        /// Time an answer may take: 4.096 us times 2 to this; 31 says nothing.
+        /// Response time: 4.096 us * 2^n; 31 means unspecified.
         resp_time: u8 = 16, 5;
-        /// The last segment.
+        /// Last segment of the transfer.
         last: bool = 21, 1;
-        /// The first segment.
+        /// First segment of the transfer.
         first: bool = 22, 1;
-        /// The header counts.
+        /// RMPP is in use. If clear, the other fields are undefined.
         active: bool = 23, 1;
-        /// Why it ended.
+        /// Reason of a STOP or ABORT.
         status: u8 = 24, 8;
-        /// Number of the segment, from 1; in an acknowledgement the last one received.
+        /// Segment number, from 1. In an ACK, the last segment received.
         segment: u32 = 32, 32;
-        /// In the first segment the bytes of all payload, in the last one those of its own; in an acknowledgement the
-        /// last segment that may be sent.
+        /// In the first segment, payload length of the whole transfer in bytes. In the last segment, its own
+        /// payload length. In an ACK, the last segment that the sender is allowed to send.
         length_or_window: u32 = 64, 32;
     }
 }
@@ -46,9 +46,9 @@ attribute! {
 mod tests {
     use super::*;
 
-    /// Figure 166 of the specification: type 1, response time 31, flags last, first and active.
+    /// Figure 166 of the specification: type 1, response time 31, flags Last, First and Active.
     #[test]
-    fn a_segment_that_is_first_and_last() {
+    fn single_segment_round_trips() {
         let rmpp = Rmpp {
             version: VERSION,
             kind: DATA,

@@ -1,4 +1,4 @@
-//! Subnet administration: the sections of its datagrams, and its attributes by number. Their layouts are in
+//! Subnet administration: sections of its MADs, and attribute IDs. The attributes are laid out in
 //! [`record`](super::record).
 //!
 //! # Spec
@@ -10,16 +10,17 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned, transmut
 use super::Mad;
 use super::rmpp::Rmpp;
 
-/// Bytes of an attribute in one datagram, and of payload in one segment.
+/// Length of the attribute data in one MAD, or of the data in one RMPP segment, in bytes.
 pub const DATA_LEN: usize = 200;
 
-/// Bytes of a datagram between the RMPP header and the data, which each segment has and RMPP counts as payload.
+/// Length of the SA header between RMPP header and data, in bytes. Every segment has one, and RMPP counts it as
+/// payload.
 pub const SA_HEADER_LEN: usize = 20;
 
-/// The version of the class.
+/// Class version that this crate supports.
 pub const CLASS_VERSION: u8 = 2;
 
-/// Attributes of subnet administration.
+/// Attribute IDs of subnet administration.
 pub mod attribute {
     #![expect(missing_docs, reason = "the names are the specification's (section 15.2.5)")]
 
@@ -36,7 +37,7 @@ pub mod attribute {
     pub const MC_MEMBER_RECORD: u16 = 0x38;
 }
 
-/// The sections of a datagram of the class.
+/// Sections of a subnet administration MAD.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub struct SaMad {
@@ -46,49 +47,49 @@ pub struct SaMad {
     attribute_offset: U16,
     reserved: [u8; 2],
     component_mask: U64,
-    /// The attribute, or part of a table.
+    /// The attribute, or a segment of a table.
     pub data: [u8; DATA_LEN],
 }
 
 const _: () = assert!(std::mem::offset_of!(SaMad, data) == 56 && size_of::<SaMad>() == super::MAD_LEN);
 
 impl SaMad {
-    /// A management datagram as one of the class.
+    /// Views a MAD as a subnet administration MAD.
     pub fn of(mad: &Mad) -> &Self {
         transmute_ref!(mad)
     }
 
-    /// A management datagram as one of the class, to change.
+    /// Mutable view of a MAD as a subnet administration MAD.
     pub fn of_mut(mad: &mut Mad) -> &mut Self {
         transmute_mut!(mad)
     }
 
-    /// The header of RMPP.
+    /// Parses the RMPP header.
     pub fn rmpp(&self) -> Rmpp {
         Rmpp::parse(&self.rmpp)
     }
 
-    /// Replaces the header of RMPP.
+    /// Replaces the RMPP header.
     pub fn set_rmpp(&mut self, rmpp: &Rmpp) {
         self.rmpp = rmpp.emit();
     }
 
-    /// The fields of the attribute that count: bit n is the n-th component.
+    /// Component mask: bit n is set if the n-th component of the attribute is valid.
     pub fn component_mask(&self) -> u64 {
         self.component_mask.get()
     }
 
-    /// Says which fields count.
+    /// Sets the component mask.
     pub fn set_component_mask(&mut self, mask: u64) {
         self.component_mask = mask.into();
     }
 
-    /// Words of eight bytes from one record of a table to the next.
+    /// Distance between the records of a table, in units of 8 bytes.
     pub fn attribute_offset(&self) -> u16 {
         self.attribute_offset.get()
     }
 
-    /// Says how far apart the records of a table are.
+    /// Sets the distance between the records of a table, in units of 8 bytes.
     pub fn set_attribute_offset(&mut self, words: u16) {
         self.attribute_offset = words.into();
     }
@@ -98,9 +99,9 @@ impl SaMad {
 mod tests {
     use super::*;
 
-    /// Offsets of section 9.1 of the mthca interface.
+    /// Offsets from section 9.1 of the mthca interface.
     #[test]
-    fn sections_are_where_the_interface_has_them() {
+    fn sections_match_interface_offsets() {
         let mut mad = [0; 256];
         let sa = SaMad::of_mut(&mut mad);
         sa.set_attribute_offset(0x0d);

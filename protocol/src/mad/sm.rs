@@ -1,25 +1,25 @@
-//! SMInfo: who manages the subnet.
+//! SMInfo: state of a subnet manager.
 //!
 //! # Spec
 //! IBTA volume 1, section 14.2.5.13.
 
 use super::field::attribute;
 
-/// `SMState` of the subnet manager that manages.
+/// `SMState` of the master subnet manager.
 pub const MASTER: u8 = 3;
 
 attribute! {
-    /// SMInfo.
+    /// SMInfo attribute.
     pub struct SmInfo[24] {
-        /// GUID of its port.
+        /// GUID of the port on which the subnet manager runs.
         guid: u64 = 0, 64;
-        /// Its key; told to nobody.
+        /// SM_Key, a secret of the subnet manager.
         sm_key: u64 = 64, 64;
-        /// Counts up while it works.
+        /// Activity counter; a subnet manager that stops incrementing it has failed.
         act_count: u32 = 128, 32;
-        /// Priority, 0 to 15.
+        /// Priority, 0 to 15; the highest becomes master.
         priority: u8 = 160, 4;
-        /// State.
+        /// `SMState`, for example [`MASTER`].
         state: u8 = 164, 4;
     }
 }

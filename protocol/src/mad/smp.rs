@@ -1,4 +1,4 @@
-//! Subnet management packets, LID-routed and of a directed route.
+//! Subnet management packets (SMPs), LID-routed and directed-route.
 //!
 //! # Spec
 //! IBTA volume 1, sections 14.2.1 and 14.2.2.
@@ -9,13 +9,13 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned, transmut
 use super::{Header, Mad};
 use crate::ids::Lid;
 
-/// Bytes of an attribute of subnet management.
+/// Length of a subnet management attribute in bytes.
 pub const DATA_LEN: usize = 64;
 
 /// Most hops of a directed route.
 pub const MAX_HOPS: u8 = 63;
 
-/// Attributes of subnet management.
+/// Attribute IDs of subnet management.
 pub mod attribute {
     #![expect(missing_docs, reason = "the names are the specification's (section 14.2.5)")]
 
@@ -32,7 +32,7 @@ pub mod attribute {
     pub const SM_INFO: u16 = 0x20;
 }
 
-/// The sections of an SMP. Those of the directed route are reserved in LID-routed ones.
+/// Sections of an SMP. The directed-route fields are reserved in LID-routed SMPs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub struct Smp {
@@ -41,7 +41,7 @@ pub struct Smp {
     dr_slid: U16,
     dr_dlid: U16,
     reserved: [u8; 28],
-    /// The attribute.
+    /// Attribute data.
     pub data: [u8; DATA_LEN],
     initial_path: [u8; 64],
     return_path: [u8; 64],
@@ -49,38 +49,38 @@ pub struct Smp {
 
 const _: () = assert!(std::mem::offset_of!(Smp, data) == 64 && size_of::<Smp>() == super::MAD_LEN);
 
-/// The fields of a directed route.
+/// Directed-route fields of an SMP.
 ///
 /// # Spec
 /// IBTA volume 1, section 14.2.2.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DirectedRoute {
-    /// On its way back (D).
+    /// Direction bit (D): set in the response.
     pub returning: bool,
-    /// Where on the path it is.
+    /// Current position in the path.
     pub hop_pointer: u8,
-    /// Hops of the path.
+    /// Number of hops in the path.
     pub hop_count: u8,
-    /// LID to begin the directed part at, or the permissive one.
+    /// LID where the directed part of the route begins (DrSLID), or the permissive LID.
     pub source: Lid,
-    /// LID to go on to behind the directed part, or the permissive one.
+    /// LID where the directed part of the route ends (DrDLID), or the permissive LID.
     pub destination: Lid,
 }
 
 const RETURNING: u16 = 1 << 15;
 
 impl Smp {
-    /// A management datagram as an SMP.
+    /// Views a MAD as an SMP.
     pub fn of(mad: &Mad) -> &Self {
         transmute_ref!(mad)
     }
 
-    /// A management datagram as an SMP, to change.
+    /// Mutable view of a MAD as an SMP.
     pub fn of_mut(mad: &mut Mad) -> &mut Self {
         transmute_mut!(mad)
     }
 
-    /// The common header.
+    /// Parses the common header.
     pub fn header(&self) -> Header {
         Header::parse(&self.header)
     }
@@ -90,17 +90,17 @@ impl Smp {
         self.header = header.emit();
     }
 
-    /// Key of the one who manages.
+    /// M_Key.
     pub fn m_key(&self) -> u64 {
         self.m_key.get()
     }
 
-    /// Sets the key.
+    /// Sets the M_Key.
     pub fn set_m_key(&mut self, key: u64) {
         self.m_key = key.into();
     }
 
-    /// The directed route, which only its class has.
+    /// Directed-route fields. Only directed-route SMPs define them.
     pub fn route(&self) -> DirectedRoute {
         let header = self.header();
         let [hop_pointer, hop_count] = header.class_specific.to_be_bytes();
@@ -113,27 +113,27 @@ impl Smp {
         }
     }
 
-    /// Moves on the route.
+    /// Sets the hop pointer.
     pub fn set_hop_pointer(&mut self, hop: u8) {
         self.header[6] = hop;
     }
 
-    /// Turns round.
+    /// Sets the direction bit.
     pub fn set_returning(&mut self, returning: bool) {
         self.header[4] = self.header[4] & 0x7f | u8::from(returning) << 7;
     }
 
-    /// The port to leave through at a hop, 0 beyond the path.
+    /// Egress port at `hop` of the initial path; 0 beyond the path.
     pub fn initial_port(&self, hop: u8) -> u8 {
         self.initial_path.get(usize::from(hop)).copied().unwrap_or(0)
     }
 
-    /// The port it was received through at a hop, 0 beyond the path.
+    /// Ingress port recorded at `hop`; 0 beyond the path.
     pub fn return_port(&self, hop: u8) -> u8 {
         self.return_path.get(usize::from(hop)).copied().unwrap_or(0)
     }
 
-    /// Notes the port it was received through.
+    /// Records the ingress port at `hop`. Ignored beyond the path.
     pub fn set_return_port(&mut self, hop: u8, port: u8) {
         if let Some(at) = self.return_path.get_mut(usize::from(hop)) {
             *at = port;
@@ -145,10 +145,10 @@ impl Smp {
 mod tests {
     use super::*;
 
-    /// Offsets of IBTA volume 1, figure 172 (table 116): D is the upper bit of the status, hop pointer and count
-    /// follow, paths are at 128 and 192.
+    /// Offsets of IBTA volume 1, figure 172 (table 116): D is the high bit of the status, followed by hop pointer
+    /// and hop count. The paths are at bytes 128 and 192.
     #[test]
-    fn the_directed_route_is_where_the_specification_has_it() {
+    fn directed_route_matches_ibta_figure_172() {
         let mut mad = [0; 256];
         mad[4..8].copy_from_slice(&[0x80, 0x0c, 2, 3]);
         mad[32..36].copy_from_slice(&[0xff, 0xff, 0x12, 0x34]);

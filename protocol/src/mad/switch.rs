@@ -1,4 +1,4 @@
-//! SwitchInfo: what a switch can do.
+//! SwitchInfo: capabilities and configuration of a switch.
 //!
 //! # Spec
 //! IBTA volume 1, section 14.2.5.4.
@@ -6,39 +6,39 @@
 use super::field::attribute;
 
 attribute! {
-    /// SwitchInfo.
+    /// SwitchInfo attribute.
     pub struct SwitchInfo[20] {
-        /// Entries of the linear forwarding table.
+        /// Size of the linear forwarding table in entries.
         linear_cap: u16 = 0, 16;
-        /// Entries of the random forwarding table.
+        /// Size of the random forwarding table in entries.
         random_cap: u16 = 16, 16;
-        /// Entries of the multicast forwarding table.
+        /// Size of the multicast forwarding table in entries.
         multicast_cap: u16 = 32, 16;
-        /// Highest LID the linear table knows.
+        /// Highest LID in the linear forwarding table.
         linear_top: u16 = 48, 16;
-        /// Port of LIDs the table does not know.
+        /// Egress port for unicast LIDs that are not in the table.
         default_port: u8 = 64, 8;
-        /// Port of multicast LIDs the table does not know.
+        /// Egress port for multicast LIDs that are not in the table.
         default_multicast_primary: u8 = 72, 8;
-        /// Port of those that come from the primary one.
+        /// Egress port for such multicast packets if they arrived on the primary default port.
         default_multicast_not_primary: u8 = 80, 8;
-        /// Longest life of a packet.
+        /// Packet lifetime: 4.096 us * 2^n.
         life_time: u8 = 88, 5;
-        /// A port changed its state.
+        /// A port has changed its state.
         state_change: bool = 93, 1;
-        /// LIDs a port may have.
+        /// LIDs per port.
         lids_per_port: u16 = 96, 16;
-        /// Entries of the P_Key table of a port that enforces partitions.
+        /// Size of the P_Key table for partition enforcement, in entries.
         partition_enforcement_cap: u16 = 112, 16;
-        /// Enforces partitions on packets that arrive.
+        /// Partitions are enforced on inbound packets.
         inbound_enforcement: bool = 128, 1;
-        /// Enforces partitions on packets that leave.
+        /// Partitions are enforced on outbound packets.
         outbound_enforcement: bool = 129, 1;
-        /// Filters raw packets that arrive.
+        /// Inbound raw packets can be filtered.
         filter_raw_inbound: bool = 130, 1;
-        /// Filters raw packets that leave.
+        /// Outbound raw packets can be filtered.
         filter_raw_outbound: bool = 131, 1;
-        /// Port 0 is a full port.
+        /// Port 0 is an enhanced port.
         enhanced_port_0: bool = 132, 1;
     }
 }

@@ -1,44 +1,44 @@
 //! The Internet checksum (RFC 1071).
 
-/// A running sum of 16-bit big-endian words. Every part but the last has an even length.
+/// Running sum of 16-bit big-endian words. All parts but the last must have even length.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Checksum(u64);
 
 impl Checksum {
-    /// The sum of nothing.
+    /// An empty sum.
     pub const fn new() -> Self {
         Self(0)
     }
 
-    /// Adds `bytes`; an odd last byte counts as the high half of a word.
+    /// Adds `bytes`. An odd last byte is the high half of a word.
     #[must_use]
     pub fn with(self, bytes: &[u8]) -> Self {
         let (words, tail) = bytes.as_chunks::<4>();
         let mut last = [0; 4];
         last.iter_mut().zip(tail).for_each(|(to, from)| *to = *from);
-        // A sum of words whose bytes are swapped is the sum with its bytes swapped (RFC 1071, section 2 (B)), so the loop
-        // takes them as the processor does. Each step adds less than 2^32, so 2^32 steps (16 GiB) fit.
+        // RFC 1071, section 2 (B): byte-swapping all words byte-swaps the sum, so the loop adds words in native
+        // order. Each step adds less than 2^32, so 2^32 steps (16 GiB) fit.
         let native = |word: &[u8; 4]| u64::from(u32::from_ne_bytes(*word));
         let sum = words.iter().map(native).sum::<u64>() + native(&last);
         Self(self.0 + u64::from(u16::from_be(fold(sum))))
     }
 
-    /// Adds a 16-bit number.
+    /// Adds one 16-bit word.
     #[must_use]
     pub fn with_u16(self, word: u16) -> Self {
         Self(self.0 + u64::from(word))
     }
 
-    /// The field's value: the complement of the sum. Over bytes that include a right checksum it is 0.
+    /// Value of the checksum field: the complement of the sum. It is 0 over data that includes a correct checksum.
     pub fn value(self) -> u16 {
         !fold(self.0)
     }
 }
 
-/// The same sum in 16 bits: what is carried out of them comes back in at their low end.
+/// Folds the sum to 16 bits with end-around carry.
 fn fold(sum: u64) -> u16 {
     let once = |sum: u64| (sum >> 16) + (sum & 0xffff);
-    // 64 bits fold to 49, 34, 19, 17 and at last 16.
+    // Each step shortens the sum: 64, 49, 34, 19, 17 and finally 16 bits.
     let folded = once(once(once(once(once(sum)))));
     u16::try_from(folded & 0xffff).unwrap_or_default()
 }
@@ -49,7 +49,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn rfc_1071_example() {
+    fn matches_rfc_1071_example() {
         let sum = Checksum::new().with(&[0x00, 0x01, 0xf2, 0x03, 0xf4, 0xf5, 0xf6, 0xf7]);
         assert_eq!(sum.value(), !0xddf2);
     }
@@ -63,7 +63,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn agrees_with_the_definition(bytes in proptest::collection::vec(any::<u8>(), 0..100)) {
+        fn matches_definition(bytes in proptest::collection::vec(any::<u8>(), 0..100)) {
             let mut sum = 0u32;
             for pair in bytes.chunks(2) {
                 sum += u32::from(pair[0]) << 8 | u32::from(*pair.get(1).unwrap_or(&0));

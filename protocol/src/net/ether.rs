@@ -1,4 +1,4 @@
-//! Ethernet II frames, without frame check sequence.
+//! Ethernet II frames without frame check sequence.
 
 use std::borrow::Cow;
 use std::net::IpAddr;
@@ -11,48 +11,48 @@ use crate::WireError;
 use crate::ids::MacAddr;
 use crate::view::view;
 
-/// Ethernet header as its 14 bytes.
+/// Wire format of the Ethernet header, 14 bytes.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 pub struct RawEther {
-    /// Destination.
+    /// Destination address.
     pub dst: [u8; 6],
-    /// Source.
+    /// Source address.
     pub src: [u8; 6],
-    /// EtherType.
+    /// EtherType, or the length of an IEEE 802.3 frame.
     pub ether_type: U16,
 }
 
 const _: () = assert!(size_of::<RawEther>() == 14);
 
-/// What an EtherType means here.
+/// EtherTypes that a port handles.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum EtherType {
-    /// 0800
+    /// 0x0800.
     Ipv4,
-    /// 0806
+    /// 0x0806.
     Arp,
-    /// 86DD
+    /// 0x86dd.
     Ipv6,
-    /// Anything else, lengths of IEEE 802.3 frames included.
+    /// Any other EtherType, or the length of an IEEE 802.3 frame.
     Other(u16),
 }
 
-/// A frame split into its header and the rest, trailing padding included.
+/// A frame split into header and payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EtherFrame<'a> {
-    /// Destination.
+    /// Destination address.
     pub dst: MacAddr,
-    /// Source.
+    /// Source address.
     pub src: MacAddr,
-    /// Type of `payload`.
+    /// Protocol of `payload`.
     pub ether_type: EtherType,
-    /// Everything behind the header.
+    /// Everything after the header, Ethernet padding included.
     pub payload: &'a [u8],
 }
 
 impl<'a> EtherFrame<'a> {
-    /// Splits a frame. Nothing behind the header is looked at.
+    /// Splits a frame. The payload is not inspected.
     ///
     /// # Errors
     /// [`WireError::Short`].
@@ -66,7 +66,8 @@ impl<'a> EtherFrame<'a> {
         })
     }
 
-    /// The same, of a frame that may have one VLAN tag: behind it, and its tag control information.
+    /// Splits a frame that can have one VLAN tag. Returns the frame without the tag, and the tag control
+    /// information.
     ///
     /// # Errors
     /// [`WireError::Short`].
@@ -84,8 +85,8 @@ impl<'a> EtherFrame<'a> {
         Ok((Self { ether_type, payload, ..whole }, Some(u16::from_be_bytes([tci_high, tci_low]))))
     }
 
-    /// Whether this looks like RoCEv2: UDP to port 4791 over either IP. A glance for demultiplexing: no length or
-    /// checksum is verified, so a frame may still fail to parse.
+    /// Returns whether the frame looks like RoCEv2: UDP to port 4791 over IPv4 or IPv6. Lengths and checksums are
+    /// not verified, so the frame can still fail to parse.
     pub fn is_roce(&self) -> bool {
         let protocol_and_udp = match self.ether_type {
             EtherType::Ipv4 => {
@@ -101,25 +102,27 @@ impl<'a> EtherFrame<'a> {
     }
 }
 
-/// EtherType of a tag: IEEE 802.1Q-2018, section 9.5, table 9-1, the C-TAG and the S-TAG.
+/// EtherTypes of the C-TAG and the S-TAG (IEEE 802.1Q-2018, section 9.5, table 9-1).
 pub const TAGS: [[u8; 2]; 2] = [[0x81, 0x00], [0x88, 0xa8]];
 
-/// Bytes of a tag.
+/// Length of a VLAN tag in bytes.
 pub const TAG_LEN: usize = 4;
-/// Bytes of the addresses, which a tag is behind.
+/// Length of the two addresses in bytes; a tag follows them.
 pub(crate) const ADDRESSES_LEN: usize = 12;
 
-/// A C-TAG with this control information.
+/// A C-TAG with tag control information `tci`.
 pub(crate) const fn tag(tci: u16) -> [u8; TAG_LEN] {
     let ([high, low], [[a, b], _]) = (tci.to_be_bytes(), TAGS);
     [a, b, high, low]
 }
 
-/// A frame as a station without VLANs takes it: without a priority tag, which names no VLAN and says how urgent the frame
-/// was on its way (IEEE 802.1Q-2018, section 3, "priority-tagged frame", and section 6.9). Most frames come without.
+/// Removes a priority tag, for ports without VLANs.
+///
+/// A priority tag has VID 0 and carries only the priority of the frame (IEEE 802.1Q-2018, section 3,
+/// "priority-tagged frame", and section 6.9). Untagged frames are borrowed unchanged.
 ///
 /// # Errors
-/// [`WireError::Invalid`] for a frame of a VLAN, [`WireError::Short`] for one that ends in its tag.
+/// [`WireError::Invalid`] for a VLAN-tagged frame, [`WireError::Short`] for a frame that ends inside its tag.
 pub fn untagged(frame: &[u8]) -> Result<Cow<'_, [u8]>, WireError> {
     const VID: u16 = 0x0fff;
     let Some((addresses, rest)) = frame.split_at_checked(ADDRESSES_LEN) else { return Ok(frame.into()) };
@@ -134,13 +137,14 @@ pub fn untagged(frame: &[u8]) -> Result<Cow<'_, [u8]>, WireError> {
 }
 
 impl RawEther {
-    /// A header's bytes.
+    /// Wire format of a header.
     pub fn new(dst: MacAddr, src: MacAddr, ether_type: EtherType) -> Self {
         Self { dst: dst.0, src: src.0, ether_type: ether_type.number().into() }
     }
 }
 
-/// The Ethernet address of an IP group: RFC 1112, section 6.4, and RFC 2464, section 7. `None` for other addresses.
+/// Ethernet address of an IP multicast group (RFC 1112, section 6.4; RFC 2464, section 7). `None` for unicast
+/// addresses.
 pub fn group_mac(group: IpAddr) -> Option<MacAddr> {
     if !group.is_multicast() {
         return None;
@@ -158,7 +162,7 @@ pub fn group_mac(group: IpAddr) -> Option<MacAddr> {
 }
 
 impl EtherType {
-    /// Meaning of the number.
+    /// Decodes an EtherType.
     pub const fn from_number(number: u16) -> Self {
         match number {
             0x0800 => Self::Ipv4,
@@ -168,7 +172,7 @@ impl EtherType {
         }
     }
 
-    /// The number.
+    /// The EtherType as a number.
     pub const fn number(self) -> u16 {
         match self {
             Self::Ipv4 => 0x0800,
@@ -184,7 +188,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_priority_tag_is_taken_off_and_a_vlan_is_refused() {
+    fn untagged_removes_priority_tag_rejects_vlan() {
         let frame = |tag: &[u8]| [&[0x11; 6][..], &[0x22; 6], tag, &[0x08, 0x00, 0x45]].concat();
         assert_eq!(untagged(&frame(&[])), Ok(frame(&[]).into()));
         for tag in [[0x81, 0x00, 0x00, 0x00], [0x81, 0x00, 0xf0, 0x00], [0x88, 0xa8, 0x60, 0x00]] {

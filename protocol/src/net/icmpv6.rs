@@ -1,4 +1,4 @@
-//! ICMPv6: neighbour discovery (RFC 4861) and echo (RFC 4443), as far as a port that is no router needs them.
+//! ICMPv6 for a host: neighbour discovery (RFC 4861) and echo (RFC 4443).
 
 use std::net::Ipv6Addr;
 
@@ -11,10 +11,10 @@ use crate::WireError;
 use crate::ids::{FlowLabel, MacAddr};
 use crate::view::split;
 
-/// Next header of ICMPv6.
+/// Next header value of ICMPv6.
 pub const PROTOCOL: u8 = 58;
 
-/// All nodes on the link.
+/// All-nodes link-local multicast group.
 pub const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
 
 const ECHO_REQUEST: u8 = 128;
@@ -28,48 +28,48 @@ const TARGET_MAC: u8 = 2;
 const SOLICITED: u8 = 0x40;
 const OVERRIDE: u8 = 0x20;
 
-/// Neighbour discovery must not come from behind a router (RFC 4861, section 7.1).
+/// A lower hop limit proves that a router forwarded the message (RFC 4861, section 7.1).
 const ND_HOP_LIMIT: u8 = 255;
 
-/// A message a port understands.
+/// A parsed ICMPv6 message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Icmpv6<'a> {
-    /// Identifier, sequence number and data, which the reply repeats.
+    /// Identifier, sequence number and data of an echo request, which the reply repeats.
     EchoRequest(&'a [u8]),
-    /// Who has an address?
+    /// Neighbour solicitation: requests the link-layer address of a target.
     Solicitation(Solicitation),
-    /// Somebody has it.
+    /// Neighbour advertisement: announces the link-layer address of a target.
     Advertisement(Advertisement),
-    /// Anything else.
+    /// Any other type.
     Other,
 }
 
-/// Neighbour solicitation.
+/// Neighbour solicitation (RFC 4861, section 4.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Solicitation {
-    /// The address wanted.
+    /// Address to resolve.
     pub target: Ipv6Addr,
-    /// Who asks; a probe for a duplicate address (RFC 4862) does not say.
+    /// Link-layer address of the sender. Absent in duplicate address detection (RFC 4862).
     pub source_mac: Option<MacAddr>,
 }
 
-/// Neighbour advertisement.
+/// Neighbour advertisement (RFC 4861, section 4.4).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Advertisement {
-    /// The address.
+    /// Address that is announced.
     pub target: Ipv6Addr,
-    /// Who has it.
+    /// Link-layer address of the target.
     pub target_mac: Option<MacAddr>,
-    /// It answers a solicitation.
+    /// The advertisement responds to a solicitation.
     pub solicited: bool,
 }
 
 impl<'a> Icmpv6<'a> {
-    /// Reads the payload of an IPv6 datagram.
+    /// Parses the payload of an IPv6 datagram.
     ///
     /// # Errors
-    /// [`WireError::Short`], [`WireError::Checksum`]; [`WireError::Invalid`] for what RFC 4861, section 7.1, tells
-    /// receivers to discard.
+    /// [`WireError::Short`]; [`WireError::Checksum`]; [`WireError::Invalid`] for messages that a receiver must
+    /// discard according to RFC 4861, section 7.1.
     pub fn parse(ip: &Ipv6, bytes: &'a [u8]) -> Result<Self, WireError> {
         let (header, body) = split(bytes, 4, "ICMPv6")?;
         if checksum(ip, bytes).value() != 0 {
@@ -86,6 +86,7 @@ impl<'a> Icmpv6<'a> {
             }
             SOLICITATION | ADVERTISEMENT => {
                 let invalid = |what, value: u8| Err(WireError::Invalid { what, value: value.into() });
+                // RFC 4861, sections 7.1.1 and 7.1.2: discard messages that fail any of these checks.
                 if ip.hop_limit != ND_HOP_LIMIT {
                     return invalid("neighbour discovery hop limit", ip.hop_limit);
                 }
@@ -100,6 +101,7 @@ impl<'a> Icmpv6<'a> {
                 }
                 if kind == SOLICITATION {
                     let source_mac = mac_option(options, SOURCE_MAC)?;
+                    // RFC 4861, section 7.1.1: no source address option in duplicate address detection.
                     if ip.src.is_unspecified() && source_mac.is_some() {
                         return invalid("source address option of an unspecified source", SOURCE_MAC);
                     }
@@ -107,6 +109,7 @@ impl<'a> Icmpv6<'a> {
                 }
                 let target_mac = mac_option(options, TARGET_MAC)?;
                 let solicited = flags.first().is_some_and(|flags| flags & SOLICITED != 0);
+                // RFC 4861, section 7.1.2: a multicast advertisement has no Solicited flag.
                 if solicited && ip.dst.is_multicast() {
                     return invalid("solicited flag of a multicast advertisement", SOLICITED);
                 }
@@ -117,10 +120,10 @@ impl<'a> Icmpv6<'a> {
     }
 }
 
-/// Appends the frame that answers an echo request, `ip` being the header of the answer and `data` the request's.
+/// Appends the complete echo reply frame. `ip` is the IP header of the reply, `data` comes from the request.
 ///
 /// # Errors
-/// [`WireError::Invalid`] when the answer does not fit an IPv6 datagram; nothing is then appended.
+/// [`WireError::Invalid`] if the reply does not fit an IPv6 datagram; nothing is appended then.
 pub fn emit_echo_reply(
     dst: MacAddr,
     src: MacAddr,
@@ -137,7 +140,8 @@ pub fn emit_echo_reply(
 }
 
 impl Solicitation {
-    /// Appends the frame, 86 bytes, that asks everybody who may have the target. `src` is an address of the asker.
+    /// Appends the complete frame, 86 bytes, to the target's solicited-node group. `src` is an address of the
+    /// sender.
     pub fn emit_frame(&self, src_mac: MacAddr, src: Ipv6Addr, out: &mut Vec<u8>) {
         let dst = solicited_node(self.target);
         let target = self.target.octets();
@@ -148,7 +152,8 @@ impl Solicitation {
 }
 
 impl Advertisement {
-    /// Appends the frame, 86 bytes. It says that what was known before is to be replaced.
+    /// Appends the complete frame, 86 bytes. The override flag is set, so receivers replace an existing cache
+    /// entry.
     pub fn emit_frame(&self, src_mac: MacAddr, dst_mac: MacAddr, dst: Ipv6Addr, out: &mut Vec<u8>) {
         let flags = [OVERRIDE | if self.solicited { SOLICITED } else { 0 }, 0, 0, 0];
         let target = self.target.octets();
@@ -158,13 +163,13 @@ impl Advertisement {
     }
 }
 
-/// The group that hears solicitations for an address (RFC 4291, section 2.7.1).
+/// Solicited-node multicast group of an address (RFC 4291, section 2.7.1).
 pub fn solicited_node(target: Ipv6Addr) -> Ipv6Addr {
     let [.., high, low] = target.segments();
     Ipv6Addr::new(0xff02, 0, 0, 0, 0, 1, 0xff00 | high & 0xff, low)
 }
 
-/// Ethernet address of a group (RFC 2464, section 7).
+/// Ethernet address of an IPv6 multicast group (RFC 2464, section 7).
 pub fn multicast_mac(group: Ipv6Addr) -> MacAddr {
     let [.., a, b, c, d] = group.octets();
     MacAddr([0x33, 0x33, a, b, c, d])
@@ -194,7 +199,7 @@ fn emit_discovery(
     emit_message(&ip, &[kind, 0, 0, 0], body, out);
 }
 
-/// Appends head and body, and fills in the checksum.
+/// Appends head and body with the checksum filled in.
 fn emit_message(ip: &Ipv6, head: &[u8; 4], body: &[&[u8]], out: &mut Vec<u8>) {
     let start = out.len();
     out.extend_from_slice(head);
@@ -211,10 +216,11 @@ fn option(kind: u8, mac: MacAddr) -> [u8; 8] {
     [kind, 1, a, b, c, d, e, f]
 }
 
-/// The MAC in the option of a kind, if there is one.
+/// Returns the link-layer address in the first option of type `wanted`.
 fn mac_option(mut options: &[u8], wanted: u8) -> Result<Option<MacAddr>, WireError> {
     let mut found = None;
     while let [kind, units, ..] = *options {
+        // RFC 4861, section 7.1: all options have a nonzero length.
         if units == 0 {
             return Err(WireError::Invalid { what: "length of a neighbour discovery option", value: 0 });
         }
@@ -227,7 +233,7 @@ fn mac_option(mut options: &[u8], wanted: u8) -> Result<Option<MacAddr>, WireErr
     Ok(found)
 }
 
-/// Of a message behind its pseudo-header (RFC 8200, section 8.1). No message is longer than a payload length says.
+/// Checksum of pseudo-header and message (RFC 8200, section 8.1). The message length always fits 16 bits.
 fn checksum(ip: &Ipv6, message: &[u8]) -> Checksum {
     let len = u16::try_from(message.len()).unwrap_or(u16::MAX);
     let pseudo = Checksum::new().with(&ip.src.octets()).with(&ip.dst.octets());
@@ -243,19 +249,20 @@ mod tests {
     const A: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0xff, 0xfe00, 1);
     const B: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0xff, 0xfe00, 2);
 
-    /// Made by scapy 2.8.0: Ether(src="02:00:00:00:00:01", dst="33:33:ff:00:00:02") / IPv6(src="fe80::ff:fe00:1",
-    /// dst="ff02::1:ff00:2", hlim=255) / ICMPv6ND_NS(tgt="fe80::ff:fe00:2") /
+    /// Generated by scapy 2.8.0: Ether(src="02:00:00:00:00:01", dst="33:33:ff:00:00:02") /
+    /// IPv6(src="fe80::ff:fe00:1", dst="ff02::1:ff00:2", hlim=255) / ICMPv6ND_NS(tgt="fe80::ff:fe00:2") /
     /// ICMPv6NDOptSrcLLAddr(lladdr="02:00:00:00:00:01").
     const SOLICITATION: &str = "3333ff00000202000000000186dd6000000000203afffe80000000000000000000fffe000001ff0200000000\
         000000000001ff00000287007c9700000000fe80000000000000000000fffe0000020101020000000001";
-    /// The answer, made by scapy 2.8.0: ICMPv6ND_NA(tgt="fe80::ff:fe00:2", R=0, S=1, O=1) /
+    /// The response, generated by scapy 2.8.0: ICMPv6ND_NA(tgt="fe80::ff:fe00:2", R=0, S=1, O=1) /
     /// ICMPv6NDOptDstLLAddr(lladdr="02:00:00:00:00:02").
     const ADVERTISEMENT: &str = "02000000000102000000000286dd6000000000203afffe80000000000000000000fffe000002fe8000000000\
         0000000000fffe00000188001b1a60000000fe80000000000000000000fffe0000020201020000000002";
-    /// The solicitation, made by scapy 2.8.0 with src="::" and no option.
+    /// The solicitation with src="::" and without option, generated by scapy 2.8.0.
     const PROBE: &str = "3333ff00000202000000000186dd6000000000183aff00000000000000000000000000000000ff02000000000000\
         00000001ff00000287007d2300000000fe80000000000000000000fffe000002";
-    /// Made by scapy 2.8.0 between the same stations: ICMPv6EchoRequest(id=0x4321, seq=7, data=b"hcad ping") and the reply.
+    /// Generated by scapy 2.8.0 for the same hosts: ICMPv6EchoRequest(id=0x4321, seq=7, data=b"hcad ping") and the
+    /// reply.
     const PING: &str = "02000000000202000000000186dd6000000000113a40fe80000000000000000000fffe000001fe80000000000000\
         000000fffe000002800086e043210007686361642070696e67";
     const PONG: &str = "02000000000102000000000286dd6000000000113a40fe80000000000000000000fffe000002fe80000000000000\
@@ -270,7 +277,7 @@ mod tests {
         MacAddr::from_lid(Lid::new(lid))
     }
 
-    /// Gives the message of a frame to a check.
+    /// Passes the parsed message of a frame to `check`.
     fn parsed<T>(frame: &[u8], check: impl FnOnce(&Ipv6, Result<Icmpv6<'_>, WireError>) -> T) -> T {
         let ether = EtherFrame::parse(frame).unwrap();
         let (ip, payload) = Ipv6::parse(ether.payload).unwrap();
@@ -278,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn solicitations_of_scapy_are_read_and_written() {
+    fn scapy_solicitations_round_trip() {
         let meant = Solicitation { target: B, source_mac: Some(mac(1)) };
         parsed(&bytes(SOLICITATION), |_, message| assert_eq!(message, Ok(Icmpv6::Solicitation(meant))));
         let mut out = vec![0xa5; 3];
@@ -293,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn advertisements_of_scapy_are_read_and_written() {
+    fn scapy_advertisements_round_trip() {
         let meant = Advertisement { target: B, target_mac: Some(mac(2)), solicited: true };
         parsed(&bytes(ADVERTISEMENT), |_, message| assert_eq!(message, Ok(Icmpv6::Advertisement(meant))));
         let mut out = vec![0xa5; 3];
@@ -302,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn echo_is_answered_as_scapy_builds_the_answer() {
+    fn echo_reply_matches_scapy() {
         let mut out = Vec::new();
         parsed(&bytes(PING), |ip, message| {
             let Ok(Icmpv6::EchoRequest(data)) = message else { panic!("{message:?}") };
@@ -314,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn what_receivers_must_discard_is_refused() {
+    fn rejects_messages_receivers_must_discard() {
         let ip = Ipv6 {
             traffic_class: 0,
             flow_label: FlowLabel::default(),
@@ -357,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn groups_are_those_of_the_standards() {
+    fn multicast_groups_match_rfcs() {
         // RFC 4291, section 2.7.1, and RFC 2464, section 7.
         let target = "4037::01:800:200e:8c6c".parse().unwrap();
         let group = solicited_node(target);

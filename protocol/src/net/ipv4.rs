@@ -10,29 +10,29 @@ use super::checksum::Checksum;
 use crate::WireError;
 use crate::view::{split, view};
 
-/// IPv4 header as its 20 bytes (RFC 791).
+/// Wire format of the IPv4 header, 20 bytes (RFC 791).
 #[repr(C)]
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 pub struct RawIpv4 {
-    /// Version and header length in words.
+    /// Version (bits 7:4) and header length in 32-bit words (bits 3:0).
     pub version_ihl: u8,
-    /// Type of service, ECN bits included.
+    /// Type of service, with the ECN bits.
     pub tos: u8,
-    /// Bytes of header and payload.
+    /// Length of header and payload in bytes.
     pub total_len: U16,
-    /// Identification.
+    /// Identification; see [`Fragmentation`].
     pub id: U16,
     /// Flags and fragment offset.
     pub fragment: Ipv4Fragment,
     /// Time to live.
     pub ttl: u8,
-    /// Protocol of the payload.
+    /// Protocol number of the payload.
     pub protocol: u8,
-    /// Header checksum.
+    /// Checksum of the header.
     pub checksum: U16,
-    /// Source.
+    /// Source address.
     pub src: [u8; 4],
-    /// Destination.
+    /// Destination address.
     pub dst: [u8; 4],
 }
 
@@ -42,24 +42,24 @@ const _: () = assert!(size_of::<RawIpv4>() == 20);
 #[bitfield(u16, repr = U16, from = U16::new, into = U16::get)]
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 pub struct Ipv4Fragment {
-    /// Offset in units of 8 bytes, bits 12:0.
+    /// Fragment offset in units of 8 bytes, bits 12:0.
     #[bits(13)]
     pub offset: u16,
-    /// More fragments follow, bit 13.
+    /// More fragments (MF), bit 13.
     pub more: bool,
-    /// Routers must not fragment, bit 14.
+    /// Don't fragment (DF), bit 14.
     pub dont_fragment: bool,
     #[bits(1)]
     __: u8,
 }
 
-/// Identification and flags of an IPv4 header whose datagram is whole. By default those of an atomic one, which is what we
-/// send: identification 0, and DF.
+/// Identification and flags of an unfragmented datagram. The default is that of the atomic datagrams that a port
+/// sends: identification 0 and DF set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Fragmentation {
-    /// Identification.
+    /// Identification field.
     pub id: u16,
-    /// Flags and fragment offset.
+    /// Flags and fragment offset, as one 16-bit field.
     pub flags: u16,
 }
 
@@ -69,36 +69,37 @@ impl Default for Fragmentation {
     }
 }
 
-/// IPv4 header, parsed: what is neither constant nor computed.
+/// Parsed IPv4 header, without constant and computed fields.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ipv4 {
-    /// Type of service, ECN bits included.
+    /// Type of service, with the ECN bits.
     pub tos: u8,
     /// Time to live.
     pub ttl: u8,
-    /// Protocol of the payload.
+    /// Protocol number of the payload.
     pub protocol: u8,
-    /// Source.
+    /// Source address.
     pub src: Ipv4Addr,
-    /// Destination.
+    /// Destination address.
     pub dst: Ipv4Addr,
 }
 
 impl Ipv4 {
-    /// Reads a whole datagram; also gives its payload, cut to the header's total length.
+    /// Parses an unfragmented datagram. Returns the header and the payload, truncated to the total length.
     ///
     /// # Errors
-    /// [`WireError::Short`]; [`WireError::Invalid`] for other versions, headers with options and fragments;
-    /// [`WireError::Checksum`] of the header.
+    /// [`WireError::Short`]; [`WireError::Invalid`] for other versions, options and fragments;
+    /// [`WireError::Checksum`] for a wrong header checksum.
     pub fn parse(bytes: &[u8]) -> Result<(Self, &[u8]), WireError> {
         let (raw, rest) = view::<RawIpv4>(bytes, "IPv4")?;
-        // Options make the header longer. Nobody sends them on RoCE, and the datagrams of a port's own replies have none.
+        // Reject options: RoCE senders use none.
         if raw.version_ihl != 0x45 {
             return Err(WireError::Invalid { what: "IPv4 version and IHL", value: raw.version_ihl.into() });
         }
         if Checksum::new().with(raw.as_bytes()).value() != 0 {
             return Err(WireError::Checksum { what: "IPv4" });
         }
+        // Fragments are not reassembled: RoCE packets fit the MTU and are sent with DF set.
         if raw.fragment.more() || raw.fragment.offset() != 0 {
             return Err(WireError::Invalid { what: "IPv4 fragment", value: raw.fragment.offset().into() });
         }
@@ -117,7 +118,7 @@ impl Ipv4 {
         Ok((header, payload))
     }
 
-    /// Identification and flags of the header that a datagram begins with.
+    /// Identification and flags of the header at the front of `bytes`.
     ///
     /// # Errors
     /// [`WireError::Short`].
@@ -126,13 +127,13 @@ impl Ipv4 {
         Ok(Fragmentation { id: raw.id.get(), flags: raw.fragment.into_bits().get() })
     }
 
-    /// The header's bytes in front of `payload_len` bytes, at most 65515.
+    /// Wire format of the header before `payload_len` bytes, at most 65515.
     ///
-    /// Identification is 0 and DF is set: such a datagram is atomic, its identification means nothing (RFC 6864,
-    /// section 4.1), and a constant leaks no count of other traffic.
+    /// Identification is 0 and DF is set. Such a datagram is atomic, so its identification has no meaning (RFC
+    /// 6864, section 4.1). A constant also does not reveal how much other traffic the port sends.
     ///
     /// # Errors
-    /// [`WireError::Invalid`] when the total length does not fit its field.
+    /// [`WireError::Invalid`] if the total length does not fit its field.
     pub fn emit(&self, payload_len: usize) -> Result<RawIpv4, WireError> {
         let total = size_of::<RawIpv4>().saturating_add(payload_len);
         let total_len = u16::try_from(total).map_err(|_| WireError::Invalid {

@@ -1,4 +1,4 @@
-//! IPv6 headers, no extension headers.
+//! IPv6 headers without extension headers.
 
 use std::net::Ipv6Addr;
 
@@ -10,21 +10,21 @@ use crate::WireError;
 use crate::ids::FlowLabel;
 use crate::view::{split, view};
 
-/// IPv6 header as its 40 bytes (RFC 8200).
+/// Wire format of the IPv6 header, 40 bytes (RFC 8200).
 #[repr(C)]
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 pub struct RawIpv6 {
-    /// Version, traffic class, flow label.
+    /// Version, traffic class and flow label.
     pub flow: Ipv6Flow,
-    /// Bytes behind this header.
+    /// Length of everything after this header, in bytes.
     pub payload_len: U16,
-    /// Protocol of the payload.
+    /// Protocol number of the payload.
     pub next_header: u8,
     /// Hop limit.
     pub hop_limit: u8,
-    /// Source.
+    /// Source address.
     pub src: [u8; 16],
-    /// Destination.
+    /// Destination address.
     pub dst: [u8; 16],
 }
 
@@ -40,30 +40,30 @@ pub struct Ipv6Flow {
     /// Traffic class, bits 27:20.
     #[bits(8)]
     pub traffic_class: u8,
-    /// 6, bits 31:28.
+    /// Version, bits 31:28; always 6.
     #[bits(4)]
     pub version: u8,
 }
 
-/// IPv6 header, parsed.
+/// Parsed IPv6 header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ipv6 {
-    /// Traffic class, ECN bits included.
+    /// Traffic class, with the ECN bits.
     pub traffic_class: u8,
-    /// Flow label.
+    /// Flow label, 20 bits.
     pub flow_label: FlowLabel,
     /// Hop limit.
     pub hop_limit: u8,
-    /// Protocol of the payload; extension headers are not followed.
+    /// Protocol number of the payload. Extension headers are not followed.
     pub next_header: u8,
-    /// Source.
+    /// Source address.
     pub src: Ipv6Addr,
-    /// Destination.
+    /// Destination address.
     pub dst: Ipv6Addr,
 }
 
 impl Ipv6 {
-    /// Reads a whole datagram; also gives its payload, cut to the header's payload length.
+    /// Parses a datagram. Returns the header and the payload, truncated to the payload length.
     ///
     /// # Errors
     /// [`WireError::Short`]; [`WireError::Invalid`] for other versions.
@@ -84,10 +84,10 @@ impl Ipv6 {
         Ok((header, payload))
     }
 
-    /// The header's bytes in front of `payload_len` bytes, at most 65535.
+    /// Wire format of the header before `payload_len` bytes, at most 65535.
     ///
     /// # Errors
-    /// [`WireError::Invalid`] when the length does not fit its field.
+    /// [`WireError::Invalid`] if the length does not fit its field.
     pub fn emit(&self, payload_len: usize) -> Result<RawIpv6, WireError> {
         let payload_len = u16::try_from(payload_len).map_err(|_| WireError::Invalid {
             what: "IPv6 payload length",

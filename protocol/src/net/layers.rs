@@ -1,5 +1,6 @@
-//! One look at a whole frame, for a NIC: where its headers are and between whom it goes. Nothing is verified but that
-//! lengths fit: checksums are of whoever reports them.
+//! Locates the headers of an arbitrary frame and extracts its addresses and ports, for the NIC.
+//!
+//! Only lengths are verified. Checksums are left to the code that reports them.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -16,105 +17,105 @@ use crate::WireError;
 use crate::ids::MacAddr;
 use crate::view::view;
 
-/// Protocol number of TCP.
+/// IP protocol number of TCP.
 pub const TCP: u8 = 6;
-/// Protocol number of SCTP.
+/// IP protocol number of SCTP.
 pub const SCTP: u8 = 132;
 
-/// Extension headers of IPv6 that are followed. RFC 8200, section 4.1, knows seven in its recommended order, one of them
-/// twice; a frame that goes on has no transport here, so that no sender makes the walk long.
+/// Most IPv6 extension headers that are followed. RFC 8200, section 4.1, recommends an order of seven, one of which
+/// can occur twice. The limit bounds the time that an untrusted frame can cost; beyond it the transport is unknown.
 const MAX_EXTENSIONS: usize = 8;
 
-/// What the headers of a frame say. Offsets count from the frame's first byte.
+/// Headers of a frame. Offsets are in bytes from the beginning of the frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layers {
-    /// Destination.
+    /// Destination address.
     pub dst: MacAddr,
-    /// Source.
+    /// Source address.
     pub src: MacAddr,
-    /// The first VLAN tag.
+    /// First VLAN tag.
     pub outer_tag: Option<VlanTag>,
-    /// The second, which there is only behind a first.
+    /// Second VLAN tag; present only if there is a first one.
     pub inner_tag: Option<VlanTag>,
-    /// Type of what is behind the tags.
+    /// Protocol of the data after the tags.
     pub ether_type: EtherType,
-    /// Where that begins.
+    /// Offset of the data after the tags.
     pub network_at: usize,
-    /// The IP header, if there is one whose lengths fit.
+    /// The IP header, if the frame has one with valid lengths.
     pub ip: Option<Ip>,
 }
 
-/// A VLAN tag: IEEE 802.1Q-2018, section 9.
+/// VLAN tag (IEEE 802.1Q-2018, section 9).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct VlanTag {
-    /// Which kind of tag.
+    /// C-TAG or S-TAG.
     pub kind: TagKind,
-    /// Tag control information.
+    /// Priority, drop eligibility and VLAN identifier.
     pub tci: Tci,
 }
 
-/// Kinds of VLAN tags, by their EtherType.
+/// Kind of a VLAN tag, identified by its EtherType.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TagKind {
-    /// 8100, a customer's VLAN.
+    /// C-TAG of a customer VLAN, 0x8100.
     Customer,
-    /// 88A8, a provider's VLAN.
+    /// S-TAG of a service VLAN, 0x88a8.
     Service,
 }
 
-/// Tag control information.
+/// Tag control information, 16 bits.
 #[bitfield(u16)]
 #[derive(PartialEq, Eq)]
 pub struct Tci {
-    /// VLAN identifier, bits 11:0; 0 names no VLAN.
+    /// VLAN identifier, bits 11:0; 0 in a priority tag.
     #[bits(12)]
     pub vid: u16,
-    /// The frame may be dropped first, bit 12.
+    /// Drop eligible indicator, bit 12.
     pub drop_eligible: bool,
-    /// Priority, bits 15:13.
+    /// Priority code point, bits 15:13.
     #[bits(3)]
     pub priority: u8,
 }
 
-/// An IP header and what is known of its payload.
+/// An IP header and its payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ip {
-    /// Version, source and destination.
+    /// Source and destination address.
     pub addresses: Addresses,
-    /// Protocol of the payload, behind all extension headers that were followed.
+    /// Protocol number of the payload, after the extension headers that were followed.
     pub protocol: u8,
-    /// Whether the payload is one of several fragments.
+    /// The datagram is a fragment.
     pub fragment: bool,
-    /// Whether there are extension headers of IPv6.
+    /// The datagram has IPv6 extension headers.
     pub extensions: bool,
-    /// Where the payload begins, behind options and extension headers.
+    /// Offset of the payload, after options and extension headers.
     pub payload_at: usize,
-    /// Where the datagram ends; what follows is padding.
+    /// Offset of the end of the datagram; padding follows it.
     pub end: usize,
-    /// What the payload is.
+    /// Transport protocol, with the ports if it has any.
     pub transport: Transport,
 }
 
-/// Addresses of an IP header.
+/// Source and destination address of an IP header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Addresses {
-    /// IPv4
+    /// Addresses of an IPv4 packet.
     V4 {
-        /// Source.
+        /// Source address.
         src: Ipv4Addr,
-        /// Destination.
+        /// Destination address.
         dst: Ipv4Addr,
     },
-    /// IPv6
+    /// Addresses of an IPv6 packet.
     V6 {
-        /// Source.
+        /// Source address.
         src: Ipv6Addr,
-        /// Destination.
+        /// Destination address.
         dst: Ipv6Addr,
     },
 }
 
-/// Payload of an IP datagram.
+/// Transport protocol of an IP datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Transport {
     /// TCP
@@ -123,34 +124,34 @@ pub enum Transport {
     Udp(Ports),
     /// SCTP
     Sctp(Ports),
-    /// ICMP in IPv4, ICMPv6 in IPv6.
+    /// ICMP over IPv4, or ICMPv6 over IPv6.
     Icmp,
-    /// Another protocol, one that is too short for its header, or a fragment: only the first has a header, and none can
-    /// be verified alone.
+    /// Another protocol, a payload too short for its transport header, or a fragment. Later fragments have no
+    /// transport header, and the checksum of a single fragment cannot be verified.
     Other,
 }
 
-/// The first four bytes of TCP, UDP and SCTP headers.
+/// Source and destination port, the first four bytes of TCP, UDP and SCTP headers.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 pub struct Ports {
-    /// Source.
+    /// Source port.
     pub src: U16,
-    /// Destination.
+    /// Destination port.
     pub dst: U16,
 }
 
-/// What all extension headers begin with, but for the unit of the length.
+/// Common beginning of the extension headers. The unit of the length depends on the header.
 #[repr(C)]
 #[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 struct RawExtension {
     next_header: u8,
     len: u8,
-    /// Routing type and segments left of a routing header, [`FragmentField`] of a fragment header.
+    /// Routing type and segments left of a routing header, or [`FragmentField`] of a fragment header.
     own: U16,
 }
 
-/// Offset and flag of a fragment header (RFC 8200, section 4.5).
+/// Offset and M flag of a fragment header (RFC 8200, section 4.5).
 #[bitfield(u16)]
 struct FragmentField {
     more: bool,
@@ -161,10 +162,10 @@ struct FragmentField {
 }
 
 impl Layers {
-    /// Looks at a frame. What is behind the Ethernet header may be anything.
+    /// Parses a frame. Anything can follow the Ethernet header.
     ///
     /// # Errors
-    /// [`WireError::Short`] for a frame that ends in its Ethernet header or in a VLAN tag.
+    /// [`WireError::Short`] if the frame ends in its Ethernet header or in a VLAN tag.
     pub fn parse(frame: &[u8]) -> Result<Self, WireError> {
         let (ether, mut rest) = view::<RawEther>(frame, "Ethernet")?;
         let mut ether_type = ether.ether_type.get();
@@ -194,14 +195,14 @@ impl Layers {
         })
     }
 
-    /// The IP header with its options and extension headers.
+    /// The IP header with options and extension headers.
     pub fn ip_header<'a>(&self, frame: &'a [u8]) -> Option<&'a [u8]> {
         frame.get(self.network_at..self.ip?.payload_at)
     }
 }
 
 impl Ip {
-    /// Reads a datagram; offsets count from its first byte.
+    /// Parses a datagram. Offsets are relative to its first byte.
     fn parse_v4(bytes: &[u8]) -> Option<Self> {
         let (raw, _) = view::<RawIpv4>(bytes, "IPv4").ok()?;
         let payload_at = usize::from(raw.version_ihl & 0xf) * 4;
@@ -222,8 +223,8 @@ impl Ip {
         })
     }
 
-    /// Reads a datagram; offsets count from its first byte. An extension header that does not fit, or one too many, is
-    /// left as the payload.
+    /// Parses a datagram. Offsets are relative to its first byte. An extension header that does not fit, or that
+    /// exceeds the limit, counts as payload.
     fn parse_v6(bytes: &[u8]) -> Option<Self> {
         let (raw, _) = view::<RawIpv6>(bytes, "IPv6").ok()?;
         if raw.flow.version() != 6 {
@@ -234,7 +235,7 @@ impl Ip {
         let mut protocol = raw.next_header;
         let mut fragment = false;
         for _ in 0..MAX_EXTENSIONS {
-            // A later fragment has no headers of its own, whatever its first bytes look like.
+            // Later fragments carry no headers, only data that could look like one.
             let Some((extension, len)) = RawExtension::at(protocol, payload).filter(|_| !fragment) else {
                 break;
             };
@@ -255,19 +256,18 @@ impl Ip {
         })
     }
 
-    /// What follows the IP header, without padding.
+    /// The payload of the IP datagram, without Ethernet padding.
     pub fn payload<'a>(&self, frame: &'a [u8]) -> Option<&'a [u8]> {
         frame.get(self.payload_at..self.end)
     }
 
-    /// Sum of the pseudo-header that the checksums of TCP, UDP and ICMPv6 cover: RFC 9293, section 3.1, and RFC 8200,
-    /// section 8.1.
+    /// Pseudo-header checksum for TCP, UDP and ICMPv6 (RFC 9293, section 3.1; RFC 8200, section 8.1).
     pub fn pseudo_header(&self) -> Checksum {
         let addresses = match self.addresses {
             Addresses::V4 { src, dst } => Checksum::new().with(&src.octets()).with(&dst.octets()),
             Addresses::V6 { src, dst } => Checksum::new().with(&src.octets()).with(&dst.octets()),
         };
-        // A datagram's length is a 16-bit number in both versions, jumbograms (RFC 2675) apart.
+        // Datagram lengths fit 16 bits. Jumbograms (RFC 2675) are not supported.
         let len = u16::try_from(self.end - self.payload_at).unwrap_or(u16::MAX);
         addresses.with_u16(self.protocol.into()).with_u16(len)
     }
@@ -279,7 +279,7 @@ impl Transport {
             let header = payload.get(..header_len)?;
             view::<Ports>(header, "ports").ok().map(|(ports, _)| *ports)
         };
-        // The shortest header of each: RFC 9293, section 3.1; RFC 768; RFC 9260, section 3.1.
+        // Minimum header lengths: RFC 9293, section 3.1; RFC 768; RFC 9260, section 3.1.
         let transport = match protocol {
             _ if fragment => None,
             TCP => ports(20).map(Self::Tcp),
@@ -291,7 +291,7 @@ impl Transport {
         transport.unwrap_or(Self::Other)
     }
 
-    /// Source and destination port of what has them.
+    /// Source and destination port, if the protocol has ports.
     pub const fn ports(self) -> Option<Ports> {
         match self {
             Self::Tcp(ports) | Self::Udp(ports) | Self::Sctp(ports) => Some(ports),
@@ -301,7 +301,7 @@ impl Transport {
 }
 
 impl TagKind {
-    /// The tag that an EtherType announces.
+    /// Kind of tag that an EtherType announces.
     pub const fn from_ether_type(number: u16) -> Option<Self> {
         match number {
             0x8100 => Some(Self::Customer),
@@ -310,7 +310,7 @@ impl TagKind {
         }
     }
 
-    /// Its EtherType.
+    /// EtherType of the tag.
     pub const fn ether_type(self) -> u16 {
         match self {
             Self::Customer => 0x8100,
@@ -330,19 +330,21 @@ mod extension {
 }
 
 impl RawExtension {
-    /// The extension header at the front of `bytes` and its length, if `protocol` is one.
+    /// Returns the extension header at the front of `bytes` and its length in bytes. `None` if `protocol` is not
+    /// one.
     fn at(protocol: u8, bytes: &[u8]) -> Option<(&Self, usize)> {
         let (header, _) = view::<Self>(bytes, "extension header").ok()?;
         let len = usize::from(header.len);
         let [_, segments_left] = header.own.get().to_be_bytes();
         match protocol {
-            // Not at its final destination, whose address the pseudo-header has (RFC 8200, section 8.1).
+            // RFC 8200, section 8.1: the pseudo-header uses the final destination, which this header does not have
+            // yet.
             extension::ROUTING if segments_left != 0 => None,
             extension::HOP_BY_HOP | extension::ROUTING | extension::DESTINATION | extension::MOBILITY => {
                 Some((header, (len + 1) * 8))
             }
             extension::FRAGMENT => Some((header, 8)),
-            // The odd one: words of four bytes, less two (RFC 4302, section 2.2).
+            // RFC 4302, section 2.2: the length is in 4-byte words, minus two.
             extension::AUTHENTICATION => Some((header, (len + 2) * 4)),
             _ => None,
         }

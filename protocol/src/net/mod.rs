@@ -1,5 +1,7 @@
-//! The layers under RoCEv2, as far as a port needs them: Ethernet II, IPv4 and IPv6 without options, UDP; ARP and ICMP
-//! echo, which a port answers. And what a NIC sees of any frame: [`layers`], and the hash it spreads flows by, [`toeplitz`].
+//! Protocols below and beside RoCEv2, as far as a port needs them: Ethernet II, IPv4 without options, IPv6, UDP,
+//! ARP, ICMP echo and ICMPv6.
+//!
+//! [`layers`] locates the headers of an arbitrary frame for the NIC, and [`toeplitz`] hashes its flow for RSS.
 
 pub mod arp;
 pub mod checksum;

@@ -1,35 +1,35 @@
-//! The Toeplitz hash by which NICs spread flows over receive queues.
+//! Toeplitz hash, which NICs use to distribute flows over receive queues (RSS).
 //!
 //! # Spec
-//! Microsoft, "RSS Hashing Functions": the key is a string of bits, of which each set bit of the input adds, by exclusive
-//! or, the 32 that begin at its own place.
+//! Microsoft, "RSS Hashing Functions". For every set bit of the input, the hash is XORed with the 32 bits of the
+//! key that start at the same position.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 use super::layers::{Addresses, Ip, Ports, Transport};
 
-/// Bytes of the longest input: more than two IPv6 addresses and two ports, for NICs that can hash any 24 words.
+/// Length of the longest input in bytes. Two IPv6 addresses and two ports fit; NICs can hash up to 24 words.
 const MAX_INPUT: usize = 48;
 
-/// A secret key, as long as the longest input needs it. One for addresses and ports only is as good with zeros behind it.
+/// RSS key, long enough for the longest input. A shorter key can be padded with zeros.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Key([u8; Self::LEN]);
 
 impl Key {
-    /// Bytes of a key.
+    /// Length of a key in bytes.
     pub const LEN: usize = MAX_INPUT + size_of::<u32>();
 
-    /// The key of these bytes.
+    /// Makes a key from its bytes.
     pub const fn new(bytes: [u8; Self::LEN]) -> Self {
         Self(bytes)
     }
 
-    /// Its bytes.
+    /// The bytes of the key.
     pub const fn bytes(&self) -> [u8; Self::LEN] {
         self.0
     }
 
-    /// Hash of the addresses of a datagram, in the order of its header, and of `ports` behind them.
+    /// Hashes source address, destination address and then `ports`, if given.
     pub fn hash(&self, ip: &Ip, ports: Option<Ports>) -> u32 {
         let addresses = match ip.addresses {
             Addresses::V4 { src, dst } => self.hash_from(0, &src.octets()) ^ self.hash_from(4, &dst.octets()),
@@ -48,17 +48,17 @@ impl Key {
         addresses ^ ports
     }
 
-    /// Hash of any words, of which those that are beyond the longest input do not count.
+    /// Hashes arbitrary 16-bit words. Words beyond the longest input are ignored.
     pub fn hash_words(&self, words: impl Iterator<Item = u16>) -> u32 {
         let places = (0..MAX_INPUT).step_by(size_of::<u16>());
         places.zip(words).fold(0, |hash, (at, word)| hash ^ self.hash_from(at, &word.to_be_bytes()))
     }
 
-    /// What the bytes of an input from byte `at` on add to its hash.
+    /// Contribution to the hash of input bytes that start at byte `at`.
     fn hash_from(&self, at: usize, input: &[u8]) -> u32 {
         let windows = self.0.windows(size_of::<u64>() - 3).skip(at);
         input.iter().zip(windows).fold(0, |hash, (byte, window)| {
-            // The 39 bits of the key that a byte's bits can add, at the top of a word.
+            // One input byte selects from 39 bits of the key, shifted to the top of the word.
             let window = window.iter().fold(0, |word, key| word << 8 | u64::from(*key)) << 24;
             (0..8)
                 .filter(|bit| byte & 0x80 >> bit != 0)
@@ -67,8 +67,8 @@ impl Key {
     }
 }
 
-/// A datagram of which source and destination, of addresses and of ports, are their exclusive or: its hash is the same
-/// for both directions of a flow.
+/// Replaces source and destination, in addresses and ports, by their XOR. The hash of the result is the same for
+/// both directions of a flow.
 #[must_use]
 pub fn symmetric(ip: &Ip) -> Ip {
     let addresses = match ip.addresses {
@@ -99,7 +99,7 @@ fn high_half(word: u64) -> u32 {
     u32::from_be_bytes([a, b, c, d])
 }
 
-/// Without the bytes: who knows them can make all flows meet in one queue.
+/// Omits the bytes: with the key, an attacker can steer all flows to one queue.
 impl std::fmt::Debug for Key {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("toeplitz::Key")
@@ -122,10 +122,10 @@ mod tests {
         Ip { addresses, protocol: 0, fragment: false, extensions: false, payload_at: 0, end: 0, transport }
     }
 
-    /// Of 1.0.0.0:2 and 0.0.0.0:0 the pairs are 1.0.0.0 and 2: bits 7, 39, 78 and 94 of the input, and so the parts of the
-    /// key from there on.
+    /// For 1.0.0.0:2 and 0.0.0.0:0 both addresses become 1.0.0.0 and both ports 2. This sets bits 7, 39, 78 and 94
+    /// of the input, and selects the parts of the key from there.
     #[test]
-    fn a_symmetric_hash_is_of_the_pairs_and_so_of_both_directions() {
+    fn symmetric_hash_is_equal_in_both_directions() {
         let at = |bit: usize| {
             let window = KEY.0[bit / 8..][..8].iter().fold(0, |word: u64, byte| word << 8 | u64::from(*byte));
             high_half(window << (bit % 8))
@@ -142,10 +142,10 @@ mod tests {
         }
     }
 
-    /// Microsoft, "Verifying the RSS Hash Calculation", both tables: destination, source, hash of the addresses, hash of
-    /// addresses and ports.
+    /// Microsoft, "Verifying the RSS Hash Calculation", both tables: destination, source, hash of the addresses,
+    /// hash of addresses and ports.
     #[test]
-    fn microsofts_verification_suite() {
+    fn matches_microsoft_verification_suite() {
         let v4 = [
             ("161.142.100.80", 1766, "66.9.149.187", 2794, 0x323e_8fc2, 0x51cc_c178),
             ("65.69.140.83", 4739, "199.92.111.2", 14230, 0xd718_262a, 0xc626_b0ea),

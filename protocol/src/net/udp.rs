@@ -7,13 +7,13 @@ use super::checksum::Checksum;
 use crate::WireError;
 use crate::view::{split, view};
 
-/// Protocol number of UDP.
+/// IP protocol number of UDP.
 pub const PROTOCOL: u8 = 17;
 
-/// Destination port of RoCEv2.
+/// UDP destination port of RoCEv2.
 pub const ROCE_PORT: u16 = 4791;
 
-/// UDP header as its 8 bytes (RFC 768).
+/// Wire format of the UDP header, 8 bytes (RFC 768).
 #[repr(C)]
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 pub struct RawUdp {
@@ -21,27 +21,28 @@ pub struct RawUdp {
     pub src_port: U16,
     /// Destination port.
     pub dst_port: U16,
-    /// Bytes of header and payload.
+    /// Length of header and payload in bytes.
     pub len: U16,
-    /// Checksum, 0 for none.
+    /// Checksum; 0 means none.
     pub checksum: U16,
 }
 
 const _: () = assert!(size_of::<RawUdp>() == 8);
 
 impl RawUdp {
-    /// Splits a datagram into header and payload. Bytes of `datagram` beyond the header's length are not part of it.
-    /// `pseudo` is the sum of the IP pseudo-header without its length.
+    /// Splits a datagram into header and payload. The payload is truncated to the length in the header. `pseudo` is
+    /// the sum of the IP pseudo-header without its length.
     ///
     /// # Errors
-    /// [`WireError::Short`]; [`WireError::Invalid`] when the length is below the header's own;
-    /// [`WireError::Checksum`] when there is one and it is wrong.
+    /// [`WireError::Short`]; [`WireError::Invalid`] if the length is less than the header; [`WireError::Checksum`]
+    /// for a wrong nonzero checksum.
     pub fn parse(datagram: &[u8], pseudo: Checksum) -> Result<(&Self, &[u8]), WireError> {
         let (raw, rest) = view::<Self>(datagram, "UDP")?;
         let Some(payload_len) = usize::from(raw.len.get()).checked_sub(size_of::<Self>()) else {
             return Err(WireError::Invalid { what: "UDP length", value: raw.len.get().into() });
         };
         let (payload, _) = split(rest, payload_len, "UDP payload")?;
+        // RFC 768: a checksum of 0 means that the sender computed none.
         if raw.checksum != U16::ZERO {
             let sum = pseudo.with_u16(raw.len.get()).with(raw.as_bytes()).with(payload);
             if sum.value() != 0 {
@@ -52,7 +53,7 @@ impl RawUdp {
     }
 }
 
-/// Sum of the pseudo-header's addresses and protocol; the UDP length is added by whoever knows it.
+/// Sum of addresses and protocol of the pseudo-header. The caller adds the UDP length.
 pub fn pseudo_header(src: &[u8], dst: &[u8]) -> Checksum {
     Checksum::new().with(src).with(dst).with_u16(PROTOCOL.into())
 }

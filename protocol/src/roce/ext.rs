@@ -1,4 +1,4 @@
-//! Extended transport headers, one type each, and [`Ext`]: the set an opcode carries.
+//! Extended transport headers, one type each, and [`Ext`], the set of them that an opcode requires.
 
 use bitfield_struct::bitfield;
 use zerocopy::byteorder::network_endian::{U32, U64};
@@ -8,117 +8,117 @@ use crate::WireError;
 use crate::ids::{Msn, Qkey, Qpn, Rkey, Va};
 use crate::view::view;
 
-/// Immediate data: four bytes that travel verbatim, never swapped.
+/// Immediate data: four bytes copied verbatim, never byte-swapped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Imm(pub [u8; 4]);
 
-/// RDMA extended transport header, 16 bytes.
+/// RDMA extended transport header (RETH), 16 bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reth {
-    /// First remote address.
+    /// First remote address of the message.
     pub va: Va,
-    /// Key of the remote region.
+    /// R_Key of the remote region.
     pub rkey: Rkey,
-    /// Bytes of the whole message.
+    /// Length of the whole message in bytes.
     pub dma_len: u32,
 }
 
-/// Atomic extended transport header, 28 bytes.
+/// Atomic extended transport header (AtomicETH), 28 bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AtomicEth {
-    /// Address of the 64-bit word.
+    /// Remote address of the 64-bit operand.
     pub va: Va,
-    /// Key of the remote region.
+    /// R_Key of the remote region.
     pub rkey: Rkey,
-    /// Value to store (CMP_SWAP) or to add (FETCH_ADD).
+    /// Value to store (CmpSwap) or to add (FetchAdd).
     pub swap_add: u64,
-    /// Value to compare with.
+    /// Value to compare with; ignored by FetchAdd.
     pub compare: u64,
 }
 
-/// Datagram extended transport header, 8 bytes.
+/// Datagram extended transport header (DETH), 8 bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Deth {
-    /// Queue key of the sender.
+    /// Q_Key of the receiver, which checks it against its own.
     pub qkey: Qkey,
-    /// QP of the sender.
+    /// QP number of the sender.
     pub src_qp: Qpn,
 }
 
-/// Negative acknowledgement codes, AETH syndrome 011xxxxx.
+/// NAK codes, the low five bits of AETH syndrome 011xxxxx.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NakCode {
-    /// 0
+    /// Code 0: PSN sequence error.
     PsnSequence,
-    /// 1
+    /// Code 1: invalid request.
     InvalidRequest,
-    /// 2
+    /// Code 2: remote access error.
     RemoteAccess,
-    /// 3
+    /// Code 3: remote operational error.
     RemoteOperational,
-    /// 4
+    /// Code 4: invalid RD request.
     InvalidRdRequest,
-    /// Reserved codes, kept as they came.
+    /// A reserved code, preserved.
     Reserved(u8),
 }
 
-/// What an AETH says.
+/// Syndrome of an AETH.
 ///
 /// # Spec
 /// IBTA volume 1, section 9.7.5.1 (tables 43 to 46).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Syndrome {
-    /// Positive; the encoded credit count, 31 means that flow control is not in use.
+    /// Acknowledgement.
     Ack {
-        /// Encoded credit count, five bits.
+        /// Encoded credit count, five bits. 31 means that end-to-end flow control is not in use.
         credits: u8,
     },
-    /// Receiver not ready; the timer code, five bits.
+    /// Receiver not ready.
     RnrNak {
-        /// Timer code of the IBTA table.
+        /// Encoded RNR NAK timer, five bits.
         timer: u8,
     },
-    /// Negative.
+    /// Negative acknowledgement.
     Nak(NakCode),
-    /// Reserved classes, the whole byte.
+    /// A reserved class; holds the whole byte.
     Reserved(u8),
 }
 
-/// ACK extended transport header, 4 bytes.
+/// ACK extended transport header (AETH), 4 bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Aeth {
-    /// Meaning.
+    /// ACK, RNR NAK or NAK.
     pub syndrome: Syndrome,
-    /// Messages the responder has completed.
+    /// Number of messages the responder has completed, modulo 2^24.
     pub msn: Msn,
 }
 
-/// The extension headers of a packet. Which variant it is follows from the opcode.
+/// Extension headers of a packet. The opcode determines the variant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ext {
-    /// None.
+    /// No extension header.
     None,
-    /// ImmDt.
+    /// Immediate data only.
     Imm(Imm),
-    /// RETH.
+    /// RDMA WRITE or RDMA READ request.
     Reth(Reth),
-    /// RETH and ImmDt.
+    /// RDMA WRITE with immediate data.
     RethImm(Reth, Imm),
-    /// AETH.
+    /// Acknowledgement or RDMA READ response.
     Aeth(Aeth),
-    /// AETH and AtomicAckETH (the original value).
+    /// ATOMIC acknowledgement with the original 64-bit value.
     AtomicAck(Aeth, u64),
-    /// AtomicETH.
+    /// CmpSwap or FetchAdd request.
     Atomic(AtomicEth),
-    /// DETH.
+    /// Datagram.
     Deth(Deth),
-    /// DETH and ImmDt.
+    /// Datagram with immediate data.
     DethImm(Deth, Imm),
-    /// IETH: the key to invalidate.
+    /// SEND with Invalidate; the IETH carries the R_Key to invalidate.
     Invalidate(Rkey),
 }
 
-/// Which variant of [`Ext`].
+/// Discriminant of [`Ext`].
 #[allow(missing_docs)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ExtKind {
@@ -135,7 +135,7 @@ pub enum ExtKind {
 }
 
 impl ExtKind {
-    /// Bytes on the wire, 0 to 28.
+    /// Length on the wire in bytes, 0 to 28.
     pub const fn len_bytes(self) -> usize {
         match self {
             Self::None => 0,
@@ -150,7 +150,7 @@ impl ExtKind {
 }
 
 impl Ext {
-    /// Which variant this is.
+    /// Discriminant of this value.
     pub const fn kind(&self) -> ExtKind {
         match self {
             Self::None => ExtKind::None,
@@ -166,7 +166,7 @@ impl Ext {
         }
     }
 
-    /// The immediate data, where there is some.
+    /// Immediate data, if the packet carries any.
     pub const fn imm(&self) -> Option<Imm> {
         match self {
             Self::Imm(imm) | Self::RethImm(_, imm) | Self::DethImm(_, imm) => Some(*imm),
@@ -174,7 +174,7 @@ impl Ext {
         }
     }
 
-    /// Reads the headers `kind` from the front of `bytes`; also gives what follows them.
+    /// Parses the headers of `kind` at the front of `bytes`. Returns them and the bytes that follow.
     ///
     /// # Errors
     /// [`WireError::Short`].
@@ -223,7 +223,7 @@ impl Ext {
         })
     }
 
-    /// Appends the headers' bytes to `out`.
+    /// Appends the wire format to `out`.
     pub fn emit(&self, out: &mut Vec<u8>) {
         let mut put = |bytes: &[u8]| out.extend_from_slice(bytes);
         match self {
@@ -257,15 +257,15 @@ impl Imm {
     }
 }
 
-/// RETH as its bytes (IBTA volume 1, section 9.3.3).
+/// Wire format of the RETH (IBTA volume 1, section 9.3.3).
 #[repr(C)]
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 pub struct RawReth {
-    /// VA.
+    /// Virtual address.
     pub va: U64,
-    /// R_Key.
+    /// R_Key of the region at `va`.
     pub rkey: U32,
-    /// DMALen.
+    /// DMALen, the message length in bytes.
     pub dma_len: U32,
 }
 
@@ -284,17 +284,17 @@ impl Reth {
     }
 }
 
-/// AtomicETH as its bytes (IBTA volume 1, section 9.3.4).
+/// Wire format of the AtomicETH (IBTA volume 1, section 9.3.4).
 #[repr(C)]
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 pub struct RawAtomicEth {
-    /// VA.
+    /// Virtual address of the operand.
     pub va: U64,
-    /// R_Key.
+    /// R_Key of the region at `va`.
     pub rkey: U32,
-    /// Swap (or add) data.
+    /// Swap data, or addend of FetchAdd.
     pub swap_add: U64,
-    /// Compare data.
+    /// Compare data of CmpSwap.
     pub compare: U64,
 }
 
@@ -322,13 +322,13 @@ impl AtomicEth {
     }
 }
 
-/// DETH as its bytes (IBTA volume 1, section 9.3.2).
+/// Wire format of the DETH (IBTA volume 1, section 9.3.2).
 #[repr(C)]
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 pub struct RawDeth {
-    /// Q_Key.
+    /// Q_Key that the receiver checks.
     pub qkey: U32,
-    /// SrcQP.
+    /// Number of the sending QP.
     pub src: DethSource,
 }
 
@@ -356,7 +356,7 @@ impl Deth {
     }
 }
 
-/// AETH as its bytes (IBTA volume 1, section 9.3.5).
+/// Wire format of the AETH (IBTA volume 1, section 9.3.5).
 #[bitfield(u32, repr = U32, from = U32::new, into = U32::get)]
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 pub struct RawAeth {
@@ -382,10 +382,10 @@ impl Aeth {
 }
 
 impl Syndrome {
-    /// Acknowledges without end-to-end credits.
+    /// Acknowledgement without end-to-end flow control.
     pub const ACK: Self = Self::Ack { credits: 0x1f };
 
-    /// Meaning of the byte. No byte is refused.
+    /// Decodes a syndrome. Every byte is valid.
     pub const fn from_byte(byte: u8) -> Self {
         let value = byte & 0x1f;
         match byte >> 5 {
@@ -396,7 +396,7 @@ impl Syndrome {
         }
     }
 
-    /// The byte, inverse of [`Syndrome::from_byte`].
+    /// Inverse of [`Syndrome::from_byte`].
     pub const fn to_byte(self) -> u8 {
         match self {
             Self::Ack { credits } => credits & 0x1f,
@@ -436,14 +436,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_syndrome_byte_survives_the_round_trip() {
+    fn every_syndrome_byte_round_trips() {
         for byte in 0..=u8::MAX {
             assert_eq!(Syndrome::from_byte(byte).to_byte(), byte);
         }
     }
 
     #[test]
-    fn syndromes_are_as_the_tables_have_them() {
+    fn syndromes_match_ibta_tables() {
         assert_eq!(Syndrome::from_byte(0x1f), Syndrome::ACK);
         assert_eq!(Syndrome::from_byte(0x2c), Syndrome::RnrNak { timer: 12 });
         assert_eq!(Syndrome::from_byte(0x60), Syndrome::Nak(NakCode::PsnSequence));

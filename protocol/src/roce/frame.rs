@@ -1,53 +1,53 @@
-//! Whole frames, from the Ethernet header to the ICRC.
+//! Complete RoCEv2 frames, from the Ethernet header to the ICRC.
 
 use std::convert::Infallible;
 use std::ops::Range;
 
 use zerocopy::IntoBytes;
 
+use super::encap::Unwrapped;
 use super::icrc::{ICRC_LEN, IcrcField, icrc};
 use super::packet::pad_count;
-use super::shell::Unwrapped;
-use super::{Bth, Ext, IpAddrs, Packet, Shell};
+use super::{Bth, Encap, Ext, IpAddrs, Packet};
 use crate::WireError;
 use crate::net::udp::RawUdp;
 use crate::view::split;
 
-/// Largest payload of one packet: the largest path MTU.
+/// Largest payload of a packet: the largest path MTU, in bytes.
 pub const MAX_PAYLOAD: usize = 4096;
 
-/// The UDP checksum in its datagram.
+/// Position of the checksum in a UDP datagram.
 const CHECKSUM: Range<usize> = 6..8;
 
-/// A received RoCEv2 frame whose checksums and lengths are right, and its ICRC, if it has one.
+/// A received RoCEv2 frame with verified lengths and checksums. The ICRC is verified if the frame carries one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RoceFrame<'a> {
-    /// Where it came from and how.
-    pub shell: Shell,
-    /// What it says.
+    /// Ethernet, IP and UDP headers.
+    pub encap: Encap,
+    /// BTH, extension headers and payload.
     pub packet: Packet<'a>,
 }
 
 impl<'a> RoceFrame<'a> {
-    /// Reads a frame; bytes behind the IP datagram (Ethernet padding) are ignored.
+    /// Parses a frame. Bytes after the IP datagram (Ethernet padding) are ignored.
     ///
     /// # Errors
-    /// The first thing found wrong, from the outside in: each header's length and fields, the IPv4 and UDP checksums
-    /// (a UDP checksum of 0 is none), the ICRC, then as [`Packet::parse`].
+    /// The first error found, outermost header first: length and fields of each header, the IPv4 and UDP checksums
+    /// (UDP checksum 0 means none), the ICRC, then those of [`Packet::parse`].
     pub fn parse(frame: &'a [u8]) -> Result<Self, WireError> {
         Self::parse_with(frame, IcrcField::Computed)
     }
 
-    /// Reads a frame whose ICRC is checked only if it is there.
+    /// Parses a frame; the ICRC is checked only if `field` says that it has been computed.
     ///
     /// # Errors
     /// As [`RoceFrame::parse`].
     pub fn parse_with(frame: &'a [u8], field: IcrcField) -> Result<Self, WireError> {
-        let Unwrapped { shell, ip_and_udp, transport } = Shell::unwrap(frame)?;
+        let Unwrapped { encap, ip_and_udp, transport } = Encap::unwrap(frame)?;
         let Some((covered, found)) = transport.split_last_chunk::<ICRC_LEN>() else {
             return Err(WireError::Short { what: "ICRC", need: ICRC_LEN, have: transport.len() });
         };
-        // Whether the CRC is right or not, what has no BTH is short.
+        // Report a packet too short for a BTH as such, not as an ICRC mismatch.
         split(covered, 12, "BTH")?;
         if field == IcrcField::Computed {
             let expected = icrc(ip_and_udp, covered);
@@ -56,57 +56,57 @@ impl<'a> RoceFrame<'a> {
                 return Err(WireError::Icrc { found, expected });
             }
         }
-        Ok(Self { shell, packet: Packet::parse(covered)? })
+        Ok(Self { encap, packet: Packet::parse(covered)? })
     }
 }
 
-/// Writes one frame at the end of a buffer: headers first, then the caller appends the payload, then
-/// [`FrameWriter::finish`] adds pad and ICRC. Dropped without `finish`, it takes back what it wrote.
+/// Writes one frame at the end of a buffer.
 ///
-/// The frame is as short as it is: whoever puts it on real Ethernet pads it to 60 bytes.
+/// `new` writes the headers, the caller appends the payload, and [`FrameWriter::finish`] adds pad and ICRC. A
+/// writer dropped without `finish` truncates the buffer to its original length. The frame is not padded to the
+/// 60-byte Ethernet minimum; the code that sends it off-host does that.
 #[derive(Debug)]
 pub struct FrameWriter<'a> {
     out: &'a mut Vec<u8>,
-    /// Length of `out` to go back to when dropped.
+    /// Original length of `out`, restored on drop.
     keep: usize,
     frame: usize,
     ip: IpAddrs,
-    /// Bytes in front of the IP header.
+    /// Length of the Ethernet header, VLAN tag included.
     ether: usize,
     payload: usize,
     payload_len: usize,
 }
 
 impl<'a> FrameWriter<'a> {
-    /// Appends the headers of a frame with `payload_len` bytes of payload. Nothing is allocated but by growth of `out`,
-    /// which has room for the whole frame then.
+    /// Appends the headers of a frame with `payload_len` bytes of payload. Reserves room for the whole frame, so
+    /// that appending the payload does not reallocate.
     ///
     /// # Panics
-    /// When the caller breaks its part: more than [`MAX_PAYLOAD`] bytes, or an `ext` that is not the variant
-    /// `bth.opcode` demands.
-    pub fn new(out: &'a mut Vec<u8>, shell: &Shell, bth: &Bth, ext: &Ext, payload_len: usize) -> Self {
+    /// Panics if `payload_len` exceeds [`MAX_PAYLOAD`], or if `ext` is not the variant that `bth.opcode` requires.
+    pub fn new(out: &'a mut Vec<u8>, encap: &Encap, bth: &Bth, ext: &Ext, payload_len: usize) -> Self {
         assert!(payload_len <= MAX_PAYLOAD, "payload of {payload_len} bytes in one packet");
         assert_eq!(ext.kind(), bth.opcode.ext_kind(), "extension headers of {:?}", bth.opcode);
         let frame = out.len();
         let pad = pad_count(payload_len);
         let raw_bth = bth.emit(pad);
         let transport_len = size_of_val(&raw_bth) + ext.kind().len_bytes() + payload_len + pad + ICRC_LEN;
-        let ether = shell.ether_len();
-        out.reserve(ether + shell.ip.header_len() + size_of::<RawUdp>() + transport_len);
-        shell.emit(transport_len, out).expect("MAX_PAYLOAD and headers fit an IP datagram");
+        let ether = encap.ether_len();
+        out.reserve(ether + encap.ip.header_len() + size_of::<RawUdp>() + transport_len);
+        encap.emit(transport_len, out).expect("MAX_PAYLOAD and headers fit an IP datagram");
         out.extend_from_slice(raw_bth.as_bytes());
         ext.emit(out);
         let payload = out.len();
-        Self { out, keep: frame, frame, ip: shell.ip, ether, payload, payload_len }
+        Self { out, keep: frame, frame, ip: encap.ip, ether, payload, payload_len }
     }
 
-    /// Lets `append` add payload at the end of the buffer. Bytes that nobody appends are zero.
+    /// Calls `append` to add payload at the end of the buffer. Payload bytes that are never appended are zero.
     ///
     /// # Errors
     /// Those of `append`.
     ///
     /// # Panics
-    /// When it leaves anything but the payload so far, some more of it, and no more than was announced.
+    /// Panics if `append` changes the length of earlier content or exceeds the announced payload length.
     pub fn payload<E>(&mut self, append: impl FnOnce(&mut Vec<u8>) -> Result<(), E>) -> Result<(), E> {
         let before = self.out.len();
         append(self.out)?;
@@ -115,10 +115,10 @@ impl<'a> FrameWriter<'a> {
         Ok(())
     }
 
-    /// Adds payload.
+    /// Appends payload bytes.
     ///
     /// # Panics
-    /// When it is more than was announced.
+    /// Panics if the payload exceeds the announced length.
     pub fn extend(&mut self, payload: &[u8]) {
         let Ok(()) = self.payload(|out| -> Result<(), Infallible> {
             out.extend_from_slice(payload);
@@ -126,12 +126,13 @@ impl<'a> FrameWriter<'a> {
         });
     }
 
-    /// Computes what depends on the payload. Returns the frame's length in bytes.
+    /// Adds pad and ICRC and fills in the UDP checksum. Returns the length of the frame in bytes.
     pub fn finish(self) -> usize {
         self.finish_with(IcrcField::Computed)
     }
 
-    /// The same, computing the ICRC and a UDP checksum over it only if the frame is to have them: [`seal`] does it later.
+    /// Like [`FrameWriter::finish`], but skips the ICRC and the UDP checksum if `field` is [`IcrcField::LeftOut`].
+    /// [`seal`] adds them later.
     pub fn finish_with(mut self, field: IcrcField) -> usize {
         let covered_len = self.payload + self.payload_len + pad_count(self.payload_len);
         if self.out.len() < covered_len {
@@ -163,35 +164,38 @@ impl Drop for FrameWriter<'_> {
     }
 }
 
-/// Makes a frame whole whose ICRC was left out. A whole one stays as it is, one that was damaged is no longer seen to be.
+/// Computes the ICRC and UDP checksum of a frame written with [`IcrcField::LeftOut`]. A complete frame is unchanged.
+/// The ICRC of a damaged frame is replaced too, so receivers no longer detect the damage.
 ///
 /// # Errors
-/// As [`RoceFrame::parse`]: it is no such frame.
+/// As for [`RoceFrame::parse`], except for a wrong ICRC.
 pub fn seal(frame: &mut [u8]) -> Result<(), WireError> {
-    let Unwrapped { shell, ip_and_udp, transport } = Shell::unwrap(frame)?;
+    let Unwrapped { encap, ip_and_udp, transport } = Encap::unwrap(frame)?;
     let Some((covered, _)) = transport.split_last_chunk::<ICRC_LEN>() else {
         return Err(WireError::Short { what: "ICRC", need: ICRC_LEN, have: transport.len() });
     };
     let icrc = icrc(ip_and_udp, covered);
-    let datagram_at = shell.ether_len() + shell.ip.header_len();
+    let datagram_at = encap.ether_len() + encap.ip.header_len();
     let icrc_at = datagram_at + size_of::<RawUdp>() + covered.len();
     frame[icrc_at..icrc_at + ICRC_LEN].copy_from_slice(&icrc.to_le_bytes());
     let datagram = &mut frame[datagram_at..icrc_at + ICRC_LEN];
-    // Over IPv4 none, zeros, stays none.
-    if matches!(shell.ip, IpAddrs::V6 { .. }) || datagram[CHECKSUM] != [0; 2] {
+    // Over IPv4, a UDP checksum of 0 (none) stays 0.
+    if matches!(encap.ip, IpAddrs::V6 { .. }) || datagram[CHECKSUM] != [0; 2] {
         datagram[CHECKSUM].fill(0);
-        emit_udp_checksum(&shell.ip, datagram);
+        emit_udp_checksum(&encap.ip, datagram);
     }
     Ok(())
 }
 
-/// Fills in the UDP checksum of an IPv6 datagram.
+/// Fills in the UDP checksum, which is required over IPv6.
 ///
-/// Over IPv4 we send 0, none, as soft-RoCE does. Over IPv6 a receiver may discard 0 unless it was told that the port is
-/// a tunnel's (RFC 8200, section 8.1), while every receiver takes a right one; the ICRC leaves the field out.
+/// Over IPv4 the writer leaves it 0 (none), as soft-RoCE does. Over IPv6 a receiver can discard checksum 0 unless the
+/// port is configured as a tunnel port (RFC 8200, section 8.1). Every receiver accepts a correct checksum. The ICRC
+/// does not cover this field.
 fn emit_udp_checksum(ip: &IpAddrs, datagram: &mut [u8]) {
     let len = u16::try_from(datagram.len()).expect("the UDP length field was filled from it");
     let sum = match ip.pseudo_header().with_u16(len).with(datagram).value() {
+        // RFC 768: a computed checksum of 0 is sent as all ones, because 0 means none.
         0 => 0xffff,
         sum => sum,
     };

@@ -1,9 +1,9 @@
-//! The invariant CRC of RoCEv2.
+//! Invariant CRC (ICRC) of RoCEv2.
 //!
-//! CRC-32 of Ethernet over eight bytes of ones (where InfiniBand has its LRH), the IP header, the UDP header, the BTH
-//! and everything up to the ICRC, with the fields that change on the way taken as ones: TOS, TTL and checksum of IPv4;
-//! traffic class, flow label and hop limit of IPv6; the UDP checksum; byte 4 of the BTH (FECN, BECN, reserved). It is
-//! sent least significant byte first.
+//! The ICRC is the Ethernet CRC-32 over eight bytes of ones (the LRH of InfiniBand), the IP header, the UDP header,
+//! the BTH and everything up to the ICRC itself. Fields that change in transit are replaced by ones: TOS, TTL and
+//! checksum of IPv4; traffic class, flow label and hop limit of IPv6; the UDP checksum; byte 4 of the BTH (FECN,
+//! BECN, reserved). The ICRC is sent least significant byte first.
 //!
 //! # Spec
 //! IBTA volume 1, section 7.8.1 (ICRC) and annex A17 (RoCEv2).
@@ -15,35 +15,35 @@ use crate::net::ipv4::RawIpv4;
 use crate::net::ipv6::RawIpv6;
 use crate::net::udp::RawUdp;
 
-/// Bytes of the ICRC field.
+/// Length of the ICRC field in bytes.
 pub const ICRC_LEN: usize = 4;
 
-/// What the ICRC field of a frame holds.
+/// Whether the ICRC of a frame has been computed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum IcrcField {
-    /// The ICRC.
+    /// The field holds the ICRC.
     #[default]
     Computed,
-    /// Nothing yet. The frame has not left memory, which damages none, and [`seal`](super::seal) makes it whole before
-    /// anybody else has it.
+    /// The field is a placeholder. The frame has stayed in memory, where it cannot be damaged in transit.
+    /// [`seal`](super::seal) computes the ICRC before the frame leaves the host.
     LeftOut,
 }
 
 const BTH_LEN: usize = size_of::<RawBth>();
 
-/// Bytes that are folded at once: a CRC over whole blocks leaves no tail to be taken byte by byte.
+/// Bytes that the CRC consumes at once. Whole blocks avoid a tail that is folded byte by byte.
 const BLOCK: usize = 16;
 
-/// Bytes that are copied at the most: a short packet whole, of others the headers and what is behind them up to whole
-/// blocks.
+/// Most bytes that are copied for masking. A short packet is copied whole; of a longer one, the headers and enough
+/// payload to end at a block boundary.
 const COPIED: usize = 8 * BLOCK;
 const _: () = assert!(size_of::<RawIpv6>() + size_of::<RawUdp>() + BTH_LEN + BLOCK <= COPIED);
 
-/// The register of the CRC behind eight bytes of ones.
+/// CRC register after eight bytes of ones.
 const REGISTER: u32 = !0x2144_df1c;
 
-/// ICRC of a packet: `ip_and_udp` are the headers as sent, `transport` everything from the BTH up to the ICRC. Nothing
-/// sent over RoCEv2 lacks one of these headers; for slices too short to have them the result means nothing.
+/// Computes the ICRC of a packet. `ip_and_udp` holds the headers as sent, `transport` everything from the BTH up to
+/// the ICRC. If a slice is too short for its headers the result is unspecified.
 pub fn icrc(ip_and_udp: &[u8], transport: &[u8]) -> u32 {
     let head_len = match ip_and_udp.len() + transport.len() {
         ..=COPIED => transport.len(),
@@ -78,8 +78,8 @@ pub fn icrc(ip_and_udp: &[u8], transport: &[u8]) -> u32 {
         *congestion_bits = 0xff;
     }
 
-    // To a register of zeros, zeros in front are nothing, so that they can fill up the first block. What the register
-    // should have been is added to the first bytes instead: a CRC is linear.
+    // With a zero register, leading zeros do not change a CRC, so they can pad the first block. A CRC is linear, so
+    // the initial register is XORed into the first bytes instead.
     masked.iter_mut().zip(REGISTER.to_le_bytes()).for_each(|(byte, of_register)| *byte ^= of_register);
     let mut hasher = crc32fast::Hasher::new_with_initial(!0);
     hasher.update(copy.get(start / BLOCK * BLOCK..).unwrap_or_default());
@@ -94,13 +94,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_register_is_that_behind_eight_bytes_of_ones() {
+    fn register_matches_eight_bytes_of_ones() {
         let mut ones = crc32fast::Hasher::new();
         ones.update(&[0xff; 8]);
         assert_eq!(REGISTER, !ones.finalize());
     }
 
-    /// As the specification says it: byte by byte over the packet with its changing fields as ones.
+    /// Reference implementation: byte by byte over the packet, with its variant fields replaced by ones.
     fn by_definition(ip_and_udp: &[u8], transport: &[u8]) -> u32 {
         let masked: &[(usize, u8)] = match ip_and_udp.len() {
             28 => &[(1, 0xff), (8, 0xff), (10, 0xff), (11, 0xff), (26, 0xff), (27, 0xff), (32, 0xff)],
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn packets_of_all_lengths_have_the_icrc_of_the_definition() {
+    fn icrc_matches_definition_for_all_lengths() {
         for headers in [28, 48] {
             for len in (12..300).chain([1036, 4108, 4124, 4125]) {
                 let bytes: Vec<u8> =
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn what_lacks_its_headers_has_some_icrc() {
+    fn short_slices_do_not_panic() {
         for (headers, len) in [(0, 0), (0, 11), (28, 3), (129, 2), (200, 0), (60, 4000)] {
             icrc(&vec![0; headers], &vec![0; len]);
         }

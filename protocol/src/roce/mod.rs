@@ -1,22 +1,22 @@
-//! RoCEv2 on Ethernet: frames, the base transport header and its extensions, the invariant CRC.
+//! RoCEv2 frames: encapsulation, base transport header and its extensions, invariant CRC.
 //!
 //! # Spec
 //! IBTA volume 1, section 9 (transport) and annex A17 (RoCEv2).
 
 pub mod bth;
+pub mod encap;
 pub mod ext;
 pub mod frame;
 pub mod icrc;
 pub mod opcode;
 pub mod opcode_name;
 pub mod packet;
-pub mod shell;
 
 pub use bth::Bth;
+pub use encap::{Encap, IpAddrs};
 pub use ext::{Aeth, AtomicEth, Deth, Ext, ExtKind, Imm, NakCode, Reth, Syndrome};
 pub use frame::{FrameWriter, MAX_PAYLOAD, RoceFrame, seal};
 pub use icrc::IcrcField;
 pub use opcode::{Kind, Opcode, Operation, Position, Transport};
 pub use opcode_name::OpcodePattern;
 pub use packet::Packet;
-pub use shell::{IpAddrs, Shell};

@@ -1,8 +1,8 @@
-//! BTH OpCode: a transport service and an operation.
+//! BTH opcode: transport service and operation.
 
 use super::ext::ExtKind;
 
-/// Transport service, the top three bits of the BTH OpCode.
+/// Transport service, the top three bits of the BTH opcode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Transport {
     /// Reliable connection, 000.
@@ -11,11 +11,11 @@ pub enum Transport {
     Uc,
     /// Unreliable datagram, 011.
     Ud,
-    /// Any other prefix (RD, CNP, XRC), kept as it came.
+    /// Any other prefix (RD, CNP, XRC), preserved.
     Other(u8),
 }
 
-/// Operation, the low five bits of the BTH OpCode.
+/// Operation, the low five bits of the BTH opcode.
 ///
 /// # Spec
 /// IBTA volume 1, table 38 (OpCode field).
@@ -45,23 +45,23 @@ pub enum Operation {
     FetchAdd,
     SendLastInvalidate,
     SendOnlyInvalidate,
-    /// A code the table reserves, kept as it came: an RC responder must answer it with a NAK.
+    /// A code that the table reserves, preserved. An RC responder answers it with a NAK.
     Reserved(u8),
 }
 
-/// The whole BTH OpCode byte.
+/// BTH opcode, one byte.
 ///
-/// Values that come from [`Opcode::from_byte`] hold only operations that the table defines for their service; all
-/// others are [`Operation::Reserved`], which is also how services this crate does not know are read.
+/// [`Opcode::from_byte`] yields only operations that the table defines for their service. All other codes become
+/// [`Operation::Reserved`], including every code of a service this crate does not implement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Opcode {
     /// Transport service.
     pub transport: Transport,
-    /// Operation and position in the message.
+    /// Operation, including the position in the message.
     pub operation: Operation,
 }
 
-/// Where a packet stands in its message.
+/// Position of a packet in its message.
 #[allow(missing_docs)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Position {
@@ -71,7 +71,7 @@ pub enum Position {
     Only,
 }
 
-/// What a packet's message is for.
+/// Operation of the message that a packet belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Kind {
     /// SEND, with or without immediate data or invalidation.
@@ -88,13 +88,12 @@ pub enum Kind {
     Acknowledge,
     /// ATOMIC acknowledge.
     AtomicAcknowledge,
-    /// Not defined for its service.
+    /// Not defined for the service.
     Reserved,
 }
 
 impl Opcode {
-    /// Congestion notification packet (IBTA annex A17). It has no operation of its own: its service prefix with
-    /// code 1 means it.
+    /// Congestion notification packet (IBTA annex A17): service prefix 100, operation code 1.
     pub const CNP: Self = Self::from_byte(0x81);
 
     /// An RC opcode.
@@ -112,7 +111,7 @@ impl Opcode {
         Self { transport: Transport::Ud, operation }
     }
 
-    /// Meaning of the byte. No byte is refused.
+    /// Decodes an opcode. Every byte is valid.
     pub const fn from_byte(byte: u8) -> Self {
         let code = byte & 0x1f;
         let (transport, defined) = match byte >> 5 {
@@ -125,7 +124,7 @@ impl Opcode {
         Self { transport, operation }
     }
 
-    /// The byte, inverse of [`Opcode::from_byte`].
+    /// Inverse of [`Opcode::from_byte`].
     pub const fn to_byte(self) -> u8 {
         let prefix = match self.transport {
             Transport::Rc => 0,
@@ -136,7 +135,7 @@ impl Opcode {
         prefix << 5 | self.operation.code()
     }
 
-    /// Which [`Ext`](super::Ext) variant a packet with this opcode carries.
+    /// [`Ext`](super::Ext) variant of a packet with this opcode.
     pub const fn ext_kind(self) -> ExtKind {
         use Operation as O;
         let datagram = matches!(self.transport, Transport::Ud);
@@ -158,16 +157,16 @@ impl Opcode {
         }
     }
 
-    /// Whether a requester receives it: READ responses and acknowledges. Everything else is a responder's, codes
-    /// that are reserved included.
+    /// Returns whether the packet is addressed to a requester: READ responses and acknowledgements. All others are
+    /// for a responder, reserved codes included.
     pub const fn is_response(self) -> bool {
         self.operation.is_response()
     }
 }
 
 impl Operation {
-    /// A SEND packet at `position`. Immediate data travels with the last packet: on FIRST and MIDDLE `imm` has no
-    /// effect.
+    /// SEND at `position`. `imm` is ignored for First and Middle, because the last packet carries the immediate
+    /// data.
     pub const fn send(position: Position, imm: bool) -> Self {
         match (position, imm) {
             (Position::First, _) => Self::SendFirst,
@@ -179,8 +178,8 @@ impl Operation {
         }
     }
 
-    /// A WRITE packet at `position`. Immediate data travels with the last packet: on FIRST and MIDDLE `imm` has no
-    /// effect.
+    /// WRITE at `position`. `imm` is ignored for First and Middle, because the last packet carries the immediate
+    /// data.
     pub const fn write(position: Position, imm: bool) -> Self {
         match (position, imm) {
             (Position::First, _) => Self::WriteFirst,
@@ -192,7 +191,7 @@ impl Operation {
         }
     }
 
-    /// A READ response packet at `position`.
+    /// READ response at `position`.
     pub const fn read_response(position: Position) -> Self {
         match position {
             Position::First => Self::ReadResponseFirst,
@@ -202,8 +201,8 @@ impl Operation {
         }
     }
 
-    /// Where the packet stands in its message. Whatever is always one packet is [`Position::Only`], reserved codes
-    /// too.
+    /// Position in the message. Operations that are always a single packet are [`Position::Only`], as are reserved
+    /// codes.
     pub const fn position(self) -> Position {
         match self {
             Self::SendFirst | Self::WriteFirst | Self::ReadResponseFirst => Position::First,
@@ -229,7 +228,7 @@ impl Operation {
         }
     }
 
-    /// What the message is for.
+    /// Operation of the message.
     pub const fn kind(self) -> Kind {
         match self {
             Self::SendFirst
@@ -258,12 +257,12 @@ impl Operation {
         }
     }
 
-    /// As [`Opcode::is_response`].
+    /// As for [`Opcode::is_response`].
     pub const fn is_response(self) -> bool {
         matches!(self.kind(), Kind::ReadResponse | Kind::Acknowledge | Kind::AtomicAcknowledge)
     }
 
-    /// Whether immediate data travels with the packet.
+    /// Returns whether the packet carries immediate data.
     pub const fn has_imm(self) -> bool {
         matches!(self, Self::SendLastImm | Self::SendOnlyImm | Self::WriteLastImm | Self::WriteOnlyImm)
     }
@@ -328,7 +327,7 @@ impl Operation {
 }
 
 impl Position {
-    /// Position of a packet that does or does not begin and end its message.
+    /// Position of a packet, given whether it is the first and the last one of its message.
     pub const fn of(first: bool, last: bool) -> Self {
         match (first, last) {
             (true, true) => Self::Only,
@@ -338,12 +337,12 @@ impl Position {
         }
     }
 
-    /// First or only.
+    /// Returns whether this is the first packet of the message (First or Only).
     pub const fn begins(self) -> bool {
         matches!(self, Self::First | Self::Only)
     }
 
-    /// Last or only.
+    /// Returns whether this is the last packet of the message (Last or Only).
     pub const fn ends(self) -> bool {
         matches!(self, Self::Last | Self::Only)
     }
@@ -354,14 +353,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_byte_survives_the_round_trip() {
+    fn every_byte_round_trips() {
         for byte in 0..=u8::MAX {
             assert_eq!(Opcode::from_byte(byte).to_byte(), byte);
         }
     }
 
     #[test]
-    fn codes_a_service_does_not_define_are_reserved() {
+    fn undefined_codes_are_reserved() {
         let defined = |prefix: u8| {
             (0..0x20u8)
                 .filter(|code| {
@@ -406,7 +405,7 @@ mod tests {
     ];
 
     #[test]
-    fn rc_opcodes_are_as_the_table_has_them() {
+    fn rc_opcodes_match_table_38() {
         for (code, position, kind, ext) in TABLE {
             let opcode = Opcode::from_byte(code);
             assert_eq!(opcode.transport, Transport::Rc);
@@ -423,13 +422,13 @@ mod tests {
     }
 
     #[test]
-    fn datagrams_carry_deth() {
+    fn ud_opcodes_require_deth() {
         assert_eq!(Opcode::from_byte(0x64).ext_kind(), ExtKind::Deth);
         assert_eq!(Opcode::from_byte(0x65).ext_kind(), ExtKind::DethImm);
     }
 
     #[test]
-    fn segmentation_picks_the_opcode_of_the_position() {
+    fn position_selects_opcode() {
         for (code, position, kind, ext) in TABLE {
             let imm = matches!(ext, ExtKind::Imm | ExtKind::RethImm);
             let built = match kind {

@@ -1,4 +1,4 @@
-//! Opcodes by the names of IBTA volume 1, table 38.
+//! Names of opcodes (IBTA volume 1, table 38).
 
 use std::fmt;
 use std::str::FromStr;
@@ -7,7 +7,7 @@ use thiserror::Error;
 
 use super::opcode::{Opcode, Operation, Transport};
 
-/// Operations with their names, in the order of their codes.
+/// Operations and their names, in the order of their codes.
 const NAMES: [(Operation, &str); 23] = [
     (Operation::SendFirst, "SEND First"),
     (Operation::SendMiddle, "SEND Middle"),
@@ -36,7 +36,7 @@ const NAMES: [(Operation, &str); 23] = [
 
 const CNP: &str = "CNP";
 
-/// "RC RDMA READ response Middle", "CNP", or "opcode 0x15" for what the table does not define.
+/// "RC RDMA READ response Middle", "CNP", or "opcode 0x15" for an undefined code.
 impl fmt::Display for Opcode {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let name = NAMES.iter().find(|(operation, _)| *operation == self.operation).map(|(_, name)| *name);
@@ -48,22 +48,22 @@ impl fmt::Display for Opcode {
     }
 }
 
-/// An opcode as people name it: the operation, with its service or for any.
+/// An opcode, or one operation of every service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OpcodePattern {
-    /// This opcode.
+    /// Exactly this opcode.
     One(Opcode),
     /// This operation of any service.
     AnyService(Operation),
 }
 
-/// No name of the table.
+/// The text names no opcode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("not an opcode name such as \"RC SEND Only\" or \"RDMA READ response Middle\"")]
 pub struct UnknownOpcode;
 
 impl OpcodePattern {
-    /// Whether `opcode` is meant.
+    /// Returns whether `opcode` matches.
     pub fn matches(self, opcode: Opcode) -> bool {
         match self {
             Self::One(one) => one == opcode,
@@ -72,7 +72,7 @@ impl OpcodePattern {
     }
 }
 
-/// Case does not matter, words may be joined by `_` or `-`, and "RDMA" may be left out.
+/// Case is ignored, words may be joined by `_` or `-`, and "RDMA" is optional.
 impl FromStr for OpcodePattern {
     type Err = UnknownOpcode;
 
@@ -94,7 +94,7 @@ impl FromStr for OpcodePattern {
             .find(|transport| service(*transport).is_some_and(|name| name.eq_ignore_ascii_case(first)))
             .ok_or(UnknownOpcode)?;
         let opcode = Opcode { transport, operation: operation(rest).ok_or(UnknownOpcode)? };
-        // Not every service has every operation.
+        // Reject an operation that the service does not define.
         if Opcode::from_byte(opcode.to_byte()) == opcode { Ok(Self::One(opcode)) } else { Err(UnknownOpcode) }
     }
 }
@@ -119,7 +119,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_defined_opcode_is_found_by_its_name() {
+    fn every_defined_opcode_parses_by_name() {
         let mut named = 0;
         for byte in 0..=u8::MAX {
             let opcode = Opcode::from_byte(byte);
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_as_the_table_has_them() {
+    fn names_match_table_38() {
         for (byte, name) in [
             (0x0e, "RC RDMA READ response Middle"),
             (0x12, "RC ATOMIC Acknowledge"),
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn spelling_is_a_matter_of_taste_and_a_missing_service_means_any() {
+    fn missing_service_matches_any_service() {
         let middle = OpcodePattern::AnyService(Operation::ReadResponseMiddle);
         for text in ["RDMA READ response Middle", "READ response middle", "read_response-middle"] {
             assert_eq!(text.parse(), Ok(middle), "{text}");
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_service_has_is_no_opcode() {
+    fn rejects_undefined_opcode_names() {
         for text in ["", "RC", "XRC SEND Only", "UC FetchAdd", "UD SEND First", "SEND", "RC RC SEND Only"] {
             assert_eq!(text.parse::<OpcodePattern>(), Err(UnknownOpcode), "{text}");
         }

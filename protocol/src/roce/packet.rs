@@ -1,26 +1,26 @@
-//! The transport part of a RoCE packet: what lies between the UDP header and the ICRC.
+//! Transport part of a RoCE packet: everything between the UDP header and the ICRC.
 
 use super::{Bth, Ext};
 use crate::WireError;
 
-/// A parsed packet. `ext` is the variant that `bth.opcode` demands; `payload` excludes the pad bytes.
+/// Parsed transport headers and payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Packet<'a> {
     /// Base transport header.
     pub bth: Bth,
-    /// Extension headers.
+    /// Extension headers; always the variant that `bth.opcode` requires.
     pub ext: Ext,
-    /// Payload without pad.
+    /// Payload without pad bytes.
     pub payload: &'a [u8],
 }
 
 impl<'a> Packet<'a> {
-    /// Reads a packet. Reserved operations are read with [`Ext::None`], so that a responder can refuse them; pad
-    /// bytes may have any value.
+    /// Parses a packet. Reserved operations yield [`Ext::None`], so that a responder can NAK them. Pad bytes can
+    /// have any value.
     ///
     /// # Errors
-    /// As [`Bth::parse`]; [`WireError::Short`] when the extension headers or the pad do not fit;
-    /// [`WireError::Invalid`] when payload and pad do not fill words of four bytes.
+    /// Those of [`Bth::parse`]; [`WireError::Short`] if the extension headers or the pad do not fit;
+    /// [`WireError::Invalid`] if payload and pad are not a multiple of four bytes.
     pub fn parse(bytes: &'a [u8]) -> Result<Self, WireError> {
         let (bth, pad, rest) = Bth::parse(bytes)?;
         let (ext, padded) = Ext::parse(bth.opcode.ext_kind(), rest)?;
@@ -36,7 +36,7 @@ impl<'a> Packet<'a> {
     }
 }
 
-/// Bytes (0 to 3) that fill a payload up to whole words.
+/// Number of pad bytes (0 to 3) that align a payload to four bytes.
 pub const fn pad_count(payload_len: usize) -> usize {
     payload_len.wrapping_neg() & 3
 }

@@ -4,7 +4,7 @@
 //! mthca interface, section 6.
 
 use protocol::Psn;
-use protocol::hca::mthca::modify::Named;
+use protocol::hca::mthca::modify::QpAttributes;
 use protocol::hca::mthca::path::{Address, Path};
 use protocol::hca::mthca::qpc::{Qpc, Requester, Responder};
 use protocol::ids::{Lid, Qpn};
@@ -120,7 +120,7 @@ pub fn qpc(kind: u8, qpn: u32, dlid: u16) -> Qpc {
 }
 
 /// The inbox of a command of a QP.
-pub fn modify(named: Named, qpc: &Qpc) -> Vec<u8> {
+pub fn modify(named: QpAttributes, qpc: &Qpc) -> Vec<u8> {
     [&named.bits().to_be_bytes()[..], &[0; 4], &qpc.emit()].concat()
 }
 

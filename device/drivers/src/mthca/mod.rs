@@ -6,7 +6,7 @@
 mod contexts;
 mod work;
 
-use protocol::hca::mthca::modify::Named;
+use protocol::hca::mthca::modify::QpAttributes;
 use protocol::hca::mthca::qpc::Qpc;
 
 pub use contexts::{Cq, Mpt, eq_context, modify, qpc, srq_context, words};
@@ -129,7 +129,7 @@ impl<B: Bus> Driver<B> {
     /// Takes the QP of a context from RESET to RTS.
     pub fn connect(&mut self, qpc: &Qpc) {
         for op in [0x019, 0x01a, 0x01b] {
-            self.ok(op, &modify(Named::all(), qpc), qpc.local_qpn.get());
+            self.ok(op, &modify(QpAttributes::all(), qpc), qpc.local_qpn.get());
         }
     }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use protocol::Psn;
 use protocol::ids::{Msn, Pdn, Qkey, Qpn};
-use protocol::roce::{Kind, Shell, Transport};
+use protocol::roce::{Encap, Kind, Transport};
 use serde::{Deserialize, Serialize};
 
 use crate::limits::GRH_BYTES;
@@ -284,7 +284,7 @@ pub struct QpAttrs {
     /// Connected QP (RC, UC).
     pub remote_qpn: Qpn,
     /// Addresses of the connected peer (RC, UC). `src_port` carries this QP's entropy.
-    pub path: Shell,
+    pub path: Encap,
     /// What its peer sends has to go to the source address of `path`, not only to an address of the port (RC, UC). False
     /// where a connection does not know which of the port's addresses its peer uses.
     pub own_address: bool,

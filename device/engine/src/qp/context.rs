@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use protocol::Psn;
 use protocol::ids::{MacAddr, Qpn};
-use protocol::roce::{Bth, Ext, FrameWriter, IcrcField, Opcode, Operation, Shell};
+use protocol::roce::{Bth, Encap, Ext, FrameWriter, IcrcField, Opcode, Operation};
 
 use super::attr::{Flush, QpAttrs, State};
 use crate::held::Held;
@@ -142,13 +142,13 @@ impl<H: Host> Ctx<'_, H> {
     pub(crate) fn emit(
         &mut self,
         out: &mut Vec<u8>,
-        shell: &Shell,
+        encap: &Encap,
         bth: &Bth,
         ext: &Ext,
         payload_len: usize,
         fill: impl FnOnce(&H, &mut Vec<u8>) -> Result<(), AccessError>,
     ) -> Result<usize, AccessError> {
-        let mut writer = FrameWriter::new(out, shell, bth, ext, payload_len);
+        let mut writer = FrameWriter::new(out, encap, bth, ext, payload_len);
         if payload_len > 0 {
             writer.payload(|out| fill(self.host, out))?;
         }
@@ -156,7 +156,7 @@ impl<H: Host> Ctx<'_, H> {
         self.stats.sent_packets += 1;
         self.stats.sent_opcodes.count(bth.opcode);
         self.stats.sent_payload_bytes += payload_len as u64;
-        self.stats.sent_ip.count(&shell.ip, len.saturating_sub(shell.ether_len()));
+        self.stats.sent_ip.count(&encap.ip, len.saturating_sub(encap.ether_len()));
         Ok(len)
     }
 }

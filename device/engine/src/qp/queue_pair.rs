@@ -2,7 +2,7 @@
 
 use protocol::Psn;
 use protocol::ids::{MacAddr, Msn, Pkey, Qpn};
-use protocol::roce::{Bth, Ext, IpAddrs, Opcode, Packet, Shell};
+use protocol::roce::{Bth, Encap, Ext, IpAddrs, Opcode, Packet};
 
 use super::attr::{Flush, Modify, QpAttrs, QpSnapshot, Service, State};
 use super::congestion::{Notifier, Pace, ecn_capable, is_marked, not_ecn_capable};
@@ -231,7 +231,7 @@ impl Qp {
     pub(crate) fn handle_packet<H: Host>(
         &mut self,
         ctx: &mut Ctx<'_, H>,
-        shell: &Shell,
+        encap: &Encap,
         packet: &Packet<'_>,
     ) {
         let service = self.core.attrs.service;
@@ -242,9 +242,9 @@ impl Qp {
             Err(DropReason::WrongService)
         } else if !self.core.state.receives() {
             Err(DropReason::WrongState)
-        } else if connected && !is_from(shell, &self.core.attrs.path) {
+        } else if connected && !is_from(encap, &self.core.attrs.path) {
             Err(DropReason::WrongSource)
-        } else if connected && self.core.attrs.own_address && !is_to(shell, &self.core.attrs.path) {
+        } else if connected && self.core.attrs.own_address && !is_to(encap, &self.core.attrs.path) {
             Err(DropReason::WrongDestination)
         } else {
             partition.ok_or(DropReason::WrongPkey)
@@ -252,7 +252,7 @@ impl Qp {
         let pkey_index = match admitted {
             Ok(index) => index,
             Err(reason) => {
-                ctx.stats.received_ip.of(&shell.ip).discarded += 1;
+                ctx.stats.received_ip.of(&encap.ip).discarded += 1;
                 return ctx.drop(&Dropped::new(self.core.qpn, packet, reason));
             }
         };
@@ -262,7 +262,7 @@ impl Qp {
             self.pace.get_or_insert_with(|| Pace::new(ctx.now)).on_notification(ctx.now);
             return;
         }
-        if connected && is_marked(shell.traffic_class) && !packet.payload.is_empty() {
+        if connected && is_marked(encap.traffic_class) && !packet.payload.is_empty() {
             self.notifier.on_marked(ctx.now);
         }
         let response = packet.bth.opcode.is_response();
@@ -279,7 +279,7 @@ impl Qp {
             Machines::Reliable(_, responder) => responder.handle_request(core, ctx, packet),
             Machines::Unreliable(_, receiver) if connected => receiver.handle_connected(core, ctx, packet),
             Machines::Unreliable(_, receiver) => {
-                receiver.handle_datagram(core, ctx, shell, pkey_index, packet)
+                receiver.handle_datagram(core, ctx, encap, pkey_index, packet)
             }
         };
         if core.state == State::Rtr && !self.established && result == Ok(true) {
@@ -410,14 +410,14 @@ impl Qp {
             ack_req: false,
             psn: Psn::default(),
         };
-        let shell = Shell { traffic_class: not_ecn_capable(attrs.path.traffic_class), ..attrs.path };
+        let encap = Encap { traffic_class: not_ecn_capable(attrs.path.traffic_class), ..attrs.path };
         let len = ctx
-            .emit(out, &shell, &bth, &Ext::None, RESERVED_LEN, |_, payload| {
+            .emit(out, &encap, &bth, &Ext::None, RESERVED_LEN, |_, payload| {
                 payload.extend([0; RESERVED_LEN]);
                 Ok(())
             })
             .expect("a packet without data reads no memory");
-        Frame { len, dst_mac: shell.dst_mac, wr_id: None }
+        Frame { len, dst_mac: encap.dst_mac, wr_id: None }
     }
 
     /// After any input: carries out what a failure means for the QP, and reports a drained queue.
@@ -575,22 +575,22 @@ fn on_the_wire(mut attrs: QpAttrs) -> QpAttrs {
 /// Whether a packet came from the connected peer's address, in the VLAN that the connection is in. Where only one direction of an InfiniBand connection has
 /// global route headers, the two have different IP versions, and the MAC tells, which a path that is yet to be resolved
 /// does not have.
-fn is_from(shell: &Shell, path: &Shell) -> bool {
-    let vlan = |shell: &Shell| shell.tag.map_or(0, |tag| tag.vid());
-    let by_address = match (shell.ip, path.ip) {
+fn is_from(encap: &Encap, path: &Encap) -> bool {
+    let vlan = |encap: &Encap| encap.tag.map_or(0, |tag| tag.vid());
+    let by_address = match (encap.ip, path.ip) {
         (IpAddrs::V4 { src, .. }, IpAddrs::V4 { dst, .. }) => src == dst,
         (IpAddrs::V6 { src, .. }, IpAddrs::V6 { dst, .. }) => src == dst,
-        _ => path.dst_mac != MacAddr::default() && shell.src_mac == path.dst_mac,
+        _ => path.dst_mac != MacAddr::default() && encap.src_mac == path.dst_mac,
     };
-    by_address && vlan(shell) == vlan(path)
+    by_address && vlan(encap) == vlan(path)
 }
 
 /// Whether a packet goes to the address that the connection has at this end.
 ///
 /// # Spec
 /// IBTA volume 1, section 9.6.1.2: the destination GID of a connection's packets is that of its own port.
-fn is_to(shell: &Shell, path: &Shell) -> bool {
-    match (shell.ip, path.ip) {
+fn is_to(encap: &Encap, path: &Encap) -> bool {
+    match (encap.ip, path.ip) {
         (IpAddrs::V4 { dst, .. }, IpAddrs::V4 { src, .. }) => dst == src,
         (IpAddrs::V6 { dst, .. }, IpAddrs::V6 { src, .. }) => dst == src,
         _ => false,

@@ -27,5 +27,5 @@ pub(super) fn draw_read(rng: &mut ChaCha8Rng, pair: &Pair, side: usize, expected
         psn: expected.retreat(behind),
     };
     let ext = Ext::Reth(Reth { va: remote.va, rkey: remote.rkey, dma_len });
-    RoceFrame { shell: path(theirs.node, mine.node), packet: Packet { bth, ext, payload: b"" } }
+    RoceFrame { encap: path(theirs.node, mine.node), packet: Packet { bth, ext, payload: b"" } }
 }

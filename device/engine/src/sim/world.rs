@@ -324,7 +324,7 @@ impl<'a> World<'a> {
     fn arrive(&mut self, to: usize, frame: &RoceFrame<'_>) -> Result<(), Violation> {
         self.checker.on_arrival(to, frame)?;
         let Node { engine, host } = &mut self.nodes[to];
-        engine.handle_packet(self.now, &frame.shell, &frame.packet, host);
+        engine.handle_packet(self.now, &frame.encap, &frame.packet, host);
         self.judge(to, Some(frame.packet.bth.dest_qp))?;
         self.checker.after_arrival()
     }

@@ -43,8 +43,8 @@ impl Who {
         Qpn::new(0x10 + self as u32)
     }
 
-    pub fn path(self) -> Shell {
-        Shell {
+    pub fn path(self) -> Encap {
+        Encap {
             src_mac: self.mac(),
             dst_mac: self.peer().mac(),
             ip: IpAddrs::V4 { src: self.ip(), dst: self.peer().ip() },
@@ -207,13 +207,13 @@ impl Pair {
     /// Hands `frame` to `who`.
     pub fn deliver(&mut self, who: Who, frame: &[u8]) {
         let frame = RoceFrame::parse(frame).expect("the engine's frames are right");
-        self.deliver_packet(who, &frame.shell, &frame.packet);
+        self.deliver_packet(who, &frame.encap, &frame.packet);
     }
 
-    pub fn deliver_packet(&mut self, who: Who, shell: &Shell, packet: &Packet<'_>) {
+    pub fn deliver_packet(&mut self, who: Who, encap: &Encap, packet: &Packet<'_>) {
         let now = self.now;
         let side = self.side(who);
-        side.engine.handle_packet(now, shell, packet, &mut side.host);
+        side.engine.handle_packet(now, encap, packet, &mut side.host);
         side.collect();
     }
 

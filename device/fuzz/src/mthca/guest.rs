@@ -12,7 +12,7 @@ use protocol::hca::mthca::cmd::Op;
 use protocol::hca::mthca::icm::Block;
 use protocol::hca::mthca::init::InitHca;
 use protocol::hca::mthca::mgm;
-use protocol::hca::mthca::modify::Named;
+use protocol::hca::mthca::modify::QpAttributes;
 use protocol::hca::mthca::path::{Address, AddressVector};
 use protocol::hca::mthca::qpc::{Geometry, Qpc};
 use protocol::hca::mthca::wqe::{DataSegment, GRANULE, NextSegment, Operation, SendWqe, UdSegment, WqeData};
@@ -271,7 +271,9 @@ pub(crate) fn mailbox(op: Op, in_modifier: u32) -> Vec<u8> {
         .bytes(),
         Op::ResizeCq => words(&[0, 0, 0, 4 << 24, 0, 0, 0, key(CQ_KEY)], 0x40),
         Op::Sw2HwSrq => srq_context(in_modifier, [4, 3], PD, key(SRQ_KEY), SRQ_RECORD),
-        Op::Modify(_) => modify(Named::all().difference(Named::ALTERNATE_PATH), &qpc(in_modifier)),
+        Op::Modify(_) => {
+            modify(QpAttributes::all().difference(QpAttributes::ALTERNATE_PATH), &qpc(in_modifier))
+        }
         Op::WriteMgm => {
             let gid = [0xff, 0x12, 0x40, 0x1b, 0xff, 0xff, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 0xff, 0xff];
             let mut entry = [&[0; 16][..], &gid, &(1 << 31 | DATAGRAM).to_be_bytes()].concat();

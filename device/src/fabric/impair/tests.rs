@@ -216,7 +216,7 @@ fn a_marked_packet_says_congestion_experienced_and_is_intact() {
     for (name, class) in [("rc_send_only_3_bytes", 0x6b), ("rc_ack", 3), ("v6_rc_ack", 3)] {
         let marked = send(&mut impairments, T0, &frame(name)).remove(0);
         let parsed = RoceFrame::parse(&marked).unwrap();
-        assert_eq!(parsed.shell.traffic_class, class, "{name}");
+        assert_eq!(parsed.encap.traffic_class, class, "{name}");
         assert_eq!(parsed.packet, RoceFrame::parse(&frame(name)).unwrap().packet);
     }
     assert_eq!(send(&mut impairments, T0, &ARP), [ARP.to_vec()]);

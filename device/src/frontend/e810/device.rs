@@ -269,7 +269,7 @@ impl Frontend for E810 {
                 let view = strict::View { options: &self.setup.options, rings };
                 strict::write(strict, view, offset, data).report(cx.monitor);
             }
-            if !words::are_whole(offset, data) {
+            if !words::is_word_write(offset, data) {
                 cx.monitor.ignored_store(InterfaceReason::Width, bar.number(), offset);
             }
             for (offset, word) in words::writes(offset, data) {

@@ -5,7 +5,7 @@ mod snapshot;
 
 use protocol::hca::e810::admin::AdminError;
 use protocol::hca::e810::admin::resource::AllocatedResources;
-use protocol::hca::e810::admin::vsi::{VsiAnswer, VsiParameters};
+use protocol::hca::e810::admin::vsi::{VsiParameters, VsiResponse};
 use protocol::net::layers::Layers;
 
 use super::resources::Resources;
@@ -66,7 +66,7 @@ impl Switching {
     ///
     /// # Errors
     /// As [`Vsis::free`].
-    pub(super) fn free_vsi(&mut self, parameters: &VsiParameters) -> Result<VsiAnswer, AdminError> {
+    pub(super) fn free_vsi(&mut self, parameters: &VsiParameters) -> Result<VsiResponse, AdminError> {
         let answer = self.vsis.free(parameters)?;
         self.switch.forget_vsi(VsiNumber::new(parameters.number));
         Ok(answer)

@@ -60,8 +60,8 @@ pub(super) fn describe_command(
     (answered, output): (&Descriptor, &[u8]),
     to: &mut dyn Visitor,
 ) {
-    to.object("ask", &Parameters { opcode, answer: false, bytes: &parameters(asked) });
-    to.object("answer", &Parameters { opcode, answer: true, bytes: &parameters(answered) });
+    to.object("ask", &Parameters { opcode, response: false, bytes: &parameters(asked) });
+    to.object("answer", &Parameters { opcode, response: true, bytes: &parameters(answered) });
     for (name, bytes) in [("in", input), ("out", output)] {
         if !bytes.is_empty() {
             to.object(name, &Buffer { opcode, bytes });

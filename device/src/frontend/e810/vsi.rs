@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use protocol::hca::e810::admin::vsi::{
-    OptionsSection, QueueSection, Sections, SecuritySection, SwitchSection, VlanSection, VsiAnswer,
-    VsiContext, VsiParameters,
+    OptionsSection, QueueSection, Sections, SecuritySection, SwitchSection, VlanSection, VsiContext,
+    VsiParameters, VsiResponse,
 };
 use protocol::hca::e810::admin::{AdminError, AdminStatus};
 use protocol::net::layers::Tci;
@@ -177,7 +177,7 @@ impl Vsis {
         &mut self,
         parameters: &VsiParameters,
         buffer: &mut [u8],
-    ) -> Result<VsiAnswer, AdminError> {
+    ) -> Result<VsiResponse, AdminError> {
         if !KINDS.contains(&parameters.kind) {
             return Err(AdminError::invalid("VSI type", parameters.kind.into()));
         }
@@ -201,7 +201,7 @@ impl Vsis {
         &mut self,
         parameters: &VsiParameters,
         buffer: &mut [u8],
-    ) -> Result<VsiAnswer, AdminError> {
+    ) -> Result<VsiResponse, AdminError> {
         let context = VsiContext::parse(Buffer::new(buffer).next()?);
         self.named(parameters)?.update(&context);
         Ok(self.answer(parameters.number))
@@ -211,7 +211,7 @@ impl Vsis {
     ///
     /// # Errors
     /// ENOENT for an unknown one; EPERM for the default VSI.
-    pub(super) fn free(&mut self, parameters: &VsiParameters) -> Result<VsiAnswer, AdminError> {
+    pub(super) fn free(&mut self, parameters: &VsiParameters) -> Result<VsiResponse, AdminError> {
         self.named(parameters)?;
         if VsiNumber::new(parameters.number) == DEFAULT {
             let status = AdminStatus::NotPermitted;
@@ -249,8 +249,8 @@ impl Vsis {
         vsi.ok_or(AdminError::no_entry("VSI", parameters.number.into()))
     }
 
-    fn answer(&self, number: u16) -> VsiAnswer {
-        VsiAnswer { number, used: self.numbers.used(), free: self.numbers.free() }
+    fn answer(&self, number: u16) -> VsiResponse {
+        VsiResponse { number, used: self.numbers.used(), free: self.numbers.free() }
     }
 }
 

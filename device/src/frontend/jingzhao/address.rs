@@ -5,14 +5,14 @@
 
 use protocol::hca::jingzhao::wqe::UdUnit;
 use protocol::ids::Qpn;
-use protocol::roce::Shell;
+use protocol::roce::Encap;
 
 use super::ctxmgt::message::RdEncap;
 use crate::net::address::{Addresses, Class, PeerName};
 use crate::net::lid::class_of;
 
 /// The way to the peer of a connected QP; `None` if software named none that is known, and no default is configured.
-pub fn connected(addresses: &Addresses, encap: &RdEncap, qpn: Qpn, remote_qpn: Qpn) -> Option<Shell> {
+pub fn connected(addresses: &Addresses, encap: &RdEncap, qpn: Qpn, remote_qpn: Qpn) -> Option<Encap> {
     let peer = PeerName { ip: encap.dip, mac: encap.dmac, gid: encap.remote_gid, lid: encap.dlid };
     addresses.path(&peer, &class(encap), qpn, remote_qpn)
 }
@@ -24,7 +24,7 @@ pub fn datagram(
     encap: &RdEncap,
     qpn: Qpn,
     believe: bool,
-) -> Option<Shell> {
+) -> Option<Encap> {
     let (ip, mac) = if believe { (unit.dip(), unit.dmac()) } else { (None, None) };
     let peer = PeerName { ip, mac, lid: unit.dlid, ..PeerName::default() };
     addresses.path(&peer, &class(encap), qpn, unit.dqpn)
@@ -62,10 +62,10 @@ mod tests {
 
     /// Destination MAC and IPv4 address for a context.
     fn to(qpc: Qpc) -> Option<(MacAddr, Ipv4Addr)> {
-        let shell = connected(&addresses(), &encap(qpc), Qpn::new(5), qpc.remote_qpn)?;
-        assert_eq!(shell.src_mac, addresses().own.mac);
-        match shell.ip {
-            IpAddrs::V4 { src, dst } if src == addresses().own.ipv4 => Some((shell.dst_mac, dst)),
+        let encap = connected(&addresses(), &encap(qpc), Qpn::new(5), qpc.remote_qpn)?;
+        assert_eq!(encap.src_mac, addresses().own.mac);
+        match encap.ip {
+            IpAddrs::V4 { src, dst } if src == addresses().own.ipv4 => Some((encap.dst_mac, dst)),
             other => panic!("{other:?}"),
         }
     }
@@ -113,8 +113,8 @@ mod tests {
     fn stale_addresses_in_a_ud_unit_are_ignored_when_not_believed() {
         let unit =
             UdUnit { dlid: Lid::new(0x900), dmac_high: 0xdead_beef, dest_ip: 0xffff, ..UdUnit::default() };
-        let shell = datagram(&addresses(), &unit, &RdEncap::default(), Qpn::new(5), false).unwrap();
-        assert_eq!(shell.dst_mac, OTHER.mac);
+        let encap = datagram(&addresses(), &unit, &RdEncap::default(), Qpn::new(5), false).unwrap();
+        assert_eq!(encap.dst_mac, OTHER.mac);
         let believed = datagram(&addresses(), &unit, &RdEncap::default(), Qpn::new(5), true).unwrap();
         assert_eq!(believed.dst_mac, MacAddr([0xde, 0xad, 0xbe, 0xef, 0x09, 0x00]));
     }

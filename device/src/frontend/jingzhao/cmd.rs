@@ -13,7 +13,7 @@ mod icm;
 mod memory;
 mod qp;
 
-use protocol::hca::jingzhao::cmd::{CmdError, CmdStatus, Command, Latched, Op};
+use protocol::hca::jingzhao::cmd::{CmdError, CmdStatus, Command, Op, PendingCommand};
 use protocol::hca::jingzhao::transition::Transition;
 
 use super::device::Setup;
@@ -32,7 +32,7 @@ pub fn execute(
     state: &mut DeviceState,
     setup: &Setup,
     cx: &mut Context<'_>,
-    latched: &Latched,
+    latched: &PendingCommand,
     mailboxes: &mut Mailboxes,
 ) -> Result<(), CmdError> {
     refuse_unsupported(&setup.options, latched)?;
@@ -53,7 +53,7 @@ pub fn execute(
 
 /// Commands of the document that this device does not have: they have no layout there, and no software issues them
 /// (section 3.14).
-fn refuse_unsupported(options: &Options, latched: &Latched) -> Result<(), CmdError> {
+fn refuse_unsupported(options: &Options, latched: &PendingCommand) -> Result<(), CmdError> {
     let unsupported = match Op::from_code(latched.command.op()) {
         Some(Op::ConfSpecialQp) => true,
         Some(Op::MadIfc) => !options.mad_ifc,

@@ -5,7 +5,7 @@
 
 use engine::{Engine, Event, Instant};
 use protocol::describe::Visitor;
-use protocol::hca::jingzhao::cmd::{CmdStatus, Latched, Op};
+use protocol::hca::jingzhao::cmd::{CmdStatus, Op, PendingCommand};
 use protocol::hca::jingzhao::doorbell::SendDoorbell;
 use protocol::hca::jingzhao::eqe::Eqe;
 use protocol::hca::jingzhao::pci;
@@ -96,7 +96,7 @@ impl JingZhao {
     }
 
     /// Runs a command from start to end: the public driver takes it as done when its store is.
-    fn execute(&mut self, cx: &mut Context<'_>, latched: &Latched) {
+    fn execute(&mut self, cx: &mut Context<'_>, latched: &PendingCommand) {
         let words = Words {
             name: |code| Op::from_code(code).map(Op::name),
             describe: trace::describe_command,
@@ -112,7 +112,7 @@ impl JingZhao {
         if latched.command.event()
             && let Some(resources) = &mut self.state.resources
         {
-            let Latched { token, out_param, .. } = *latched;
+            let PendingCommand { token, out_param, .. } = *latched;
             resources.raise(cx, &Eqe::Command { token, status: status.code(), out_param });
         }
     }
@@ -244,7 +244,7 @@ impl Frontend for JingZhao {
         }
         match bar {
             Bar::Bar0 => {
-                if !words::are_whole(offset, data) {
+                if !words::is_word_write(offset, data) {
                     cx.monitor.ignored_store(InterfaceReason::Width, bar.number(), offset);
                 }
                 for (offset, value) in regs::writes(offset, data) {

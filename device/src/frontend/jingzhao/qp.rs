@@ -11,7 +11,7 @@ use protocol::hca::jingzhao::modify::StoredQpc;
 use protocol::hca::jingzhao::qpc::{QpState, Qpc, ServiceType};
 use protocol::hca::jingzhao::transition::{Attributes, Transition};
 use protocol::ids::{Qkey, Qpn};
-use protocol::roce::Shell;
+use protocol::roce::Encap;
 
 use super::address::connected;
 use super::ctxmgt::CtxMgt;
@@ -187,7 +187,7 @@ pub fn query(context: &StoredQpc, options: &Options) -> Qpc {
 
 /// The way to the connected peer. Without one the QP sends to an address nobody has, and its requests time out, as
 /// they do on a wire where the peer is gone.
-fn path(qpn: Qpn, sst: &RdQpSst, rst: &RdQpRst, encap: &RdEncap, addresses: &Addresses) -> Shell {
+fn path(qpn: Qpn, sst: &RdQpSst, rst: &RdQpRst, encap: &RdEncap, addresses: &Addresses) -> Encap {
     connected(addresses, encap, qpn, sst.remote_qpn).unwrap_or_else(|| {
         if is_connected(sst) && matches!(rst.state, Some(QpState::Rtr | QpState::Rts)) {
             limited!(warn, %qpn, "QP context does not name a known destination; set `default_peer` in the configuration");

@@ -146,7 +146,7 @@ impl RecvQueue {
     fn learn(&mut self, mem: &impl QueueMemory) {
         let log_slot = self.ring.log_slot().min(MAX_LOG_SLOT);
         let mut copy: Slot = SmallVec::from_elem(0, 1 << log_slot);
-        if self.ring.read(mem, self.at(self.slot), &mut copy).is_ok() && RecvWqe::is_marked(&copy) {
+        if self.ring.read(mem, self.at(self.slot), &mut copy).is_ok() && RecvWqe::is_valid(&copy) {
             let Extent { units, end } = RecvWqe::extent(&copy, |key| mem.region_len(key).is_some());
             match end {
                 End::Terminator => self.longest.terminated_behind(units),
@@ -281,8 +281,9 @@ impl RecvQueue {
         let mut reads = 0;
         let extent = loop {
             self.ring.read(mem, at, bytes)?;
-            if !RecvWqe::is_marked(bytes) {
-                let posted = !self.bit_decides && RecvWqe::is_posted_unmarked(bytes, self.first_pass);
+            if !RecvWqe::is_valid(bytes) {
+                let posted =
+                    !self.bit_decides && RecvWqe::is_posted_without_valid_bit(bytes, self.first_pass);
                 return Ok(if posted { Look::Unmarked } else { Look::Free });
             }
             let extent = RecvWqe::extent(bytes, |key| mem.region_len(key).is_some());
@@ -363,7 +364,7 @@ impl RecvQueue {
         let first = &head[GRANULE..];
         // The library sets the bit of a slot once more when it links the next one of a list to it, which may have been
         // taken by then.
-        let begun = RecvWqe::is_marked(&head) && *first != UNTOUCHED;
+        let begun = RecvWqe::is_valid(&head) && *first != UNTOUCHED;
         fence(Ordering::Acquire);
         Ok(begun)
     }

@@ -4,7 +4,7 @@
 
 use engine::{Fetch, RecvRequest};
 use protocol::describe::{Describe as _, Field as _, Hex, Value, Visitor};
-use protocol::hca::jingzhao::cmd::{Latched, Op, describe_parameters};
+use protocol::hca::jingzhao::cmd::{Op, PendingCommand, describe_parameters};
 use protocol::hca::jingzhao::cqe::{Cqe, CqeQueue};
 use protocol::hca::jingzhao::doorbell::{SendDoorbell, UAR_PAGE, UarRegister, arm_cq, arm_eq};
 use protocol::hca::jingzhao::eqe::{CqFault, Eqe};
@@ -66,7 +66,7 @@ pub(super) fn describe_access(access: &RegisterAccess<'_>, doorbells: &Doorbells
 }
 
 /// Tells parameters and mailboxes of a command.
-pub(super) fn describe_command(latched: &Latched, mailboxes: &Mailboxes, to: &mut dyn Visitor) {
+pub(super) fn describe_command(latched: &PendingCommand, mailboxes: &Mailboxes, to: &mut dyn Visitor) {
     let op = Op::from_code(latched.command.op());
     describe_parameters(latched, to);
     let (inbox, outbox) = (mailboxes.inbox.bytes(), &mailboxes.outbox[..]);

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use protocol::describe::{Describe, Field as _, Hex, Value, Visitor};
-use protocol::hca::hcr::Latched;
+use protocol::hca::hcr::PendingCommand;
 use protocol::hca::status::{CmdError, CmdStatus};
 use protocol::ids::Iova;
 
@@ -94,7 +94,7 @@ pub struct Words {
     /// Name of an opcode.
     pub name: fn(u16) -> Option<&'static str>,
     /// Tells parameters and mailboxes of a command that ended.
-    pub describe: fn(&Latched, &Mailboxes, &mut dyn Visitor),
+    pub describe: fn(&PendingCommand, &Mailboxes, &mut dyn Visitor),
     /// The status that software is told.
     pub visible: fn(CmdStatus) -> CmdStatus,
     /// Statuses that are answers, and no refusals that somebody should know of.
@@ -108,7 +108,7 @@ pub struct Words {
 pub fn run<T>(
     cx: &mut Context<'_>,
     words: &Words,
-    latched: &Latched,
+    latched: &PendingCommand,
     execute: impl FnOnce(&mut Context<'_>, &mut Mailboxes) -> Result<T, CmdError>,
 ) -> Result<T, CmdStatus> {
     let begun = Instant::now();
@@ -146,7 +146,7 @@ pub fn run<T>(
 
 /// A command that ended.
 struct Ended<'a> {
-    latched: &'a Latched,
+    latched: &'a PendingCommand,
     op: Option<&'static str>,
     /// By the trace's clock.
     began: Duration,

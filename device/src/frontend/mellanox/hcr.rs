@@ -1,6 +1,6 @@
 //! The host command register of the Mellanox lineage: seven words, and a command that runs inside the write to the last.
 
-use protocol::hca::hcr::{CommandState, CommandWord, HcrWord, Latched};
+use protocol::hca::hcr::{CommandState, CommandWord, HcrWord, PendingCommand};
 use protocol::hca::status::CmdStatus;
 
 /// Words 00h to 14h and the state of the command unit.
@@ -35,7 +35,7 @@ impl Hcr {
 
     /// Takes a write. The word that starts a command returns what to execute; its caller reports to
     /// [`Hcr::finish`]. While a command executes, writes are ignored.
-    pub fn write(&mut self, word: HcrWord, value: u32) -> Option<Latched> {
+    pub fn write(&mut self, word: HcrWord, value: u32) -> Option<PendingCommand> {
         if matches!(self.state, CommandState::Executing(_)) {
             return None;
         }
@@ -50,7 +50,7 @@ impl Hcr {
         self.state = CommandState::Executing(command);
         let [in_high, in_low, in_modifier, out_high, out_low, token] = self.parameters;
         let wide = |high: u32, low: u32| u64::from(high) << 32 | u64::from(low);
-        Some(Latched {
+        Some(PendingCommand {
             in_param: wide(in_high, in_low),
             in_modifier,
             out_param: wide(out_high, out_low),
@@ -86,7 +86,7 @@ mod tests {
 
     const QUERY_DEV_LIM: u32 = 0x0080_0003;
 
-    fn started(value: u32) -> (Hcr, Latched) {
+    fn started(value: u32) -> (Hcr, PendingCommand) {
         let mut hcr = Hcr::default();
         for (word, value) in HcrWord::ALL.into_iter().zip([1, 2, 3, 4, 5, 0xffff_1234]) {
             assert_eq!(hcr.write(word, value), None);

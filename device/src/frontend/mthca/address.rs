@@ -6,13 +6,13 @@
 use protocol::hca::mthca::path::Address;
 use protocol::hca::mthca::wqe::{MlxWqe, PackedHeaders};
 use protocol::ids::{FlowLabel, Qpn};
-use protocol::roce::Shell;
+use protocol::roce::Encap;
 
 use crate::net::address::Addresses;
 use crate::net::lid::{Grh, Route};
 
 /// The way to a destination. A packet to one that does not exist is sent all the same, and lost.
-pub fn path(addresses: &Addresses, to: &Address, local: Qpn, remote: Qpn) -> Shell {
+pub fn path(addresses: &Addresses, to: &Address, local: Qpn, remote: Qpn) -> Encap {
     let Address { dlid, service_level, traffic_class, hop_limit, dgid, .. } = *to;
     let flow_label = FlowLabel::new(to.flow_label);
     let grh = to.grh.then_some(Grh { dgid, traffic_class, flow_label, hop_limit });
@@ -21,7 +21,7 @@ pub fn path(addresses: &Addresses, to: &Address, local: Qpn, remote: Qpn) -> She
 }
 
 /// The way of a management datagram.
-pub fn management(addresses: &Addresses, wqe: &MlxWqe, headers: &PackedHeaders, local: Qpn) -> Shell {
+pub fn management(addresses: &Addresses, wqe: &MlxWqe, headers: &PackedHeaders, local: Qpn) -> Encap {
     let grh = headers.grh.map(|grh| Grh {
         dgid: grh.dgid,
         traffic_class: grh.traffic_class,

@@ -16,7 +16,7 @@ mod port;
 mod qp;
 mod srq;
 
-use protocol::hca::hcr::Latched;
+use protocol::hca::hcr::PendingCommand;
 use protocol::hca::mthca::cmd::{Command, Op};
 use protocol::hca::status::{CmdError, CmdStatus};
 
@@ -47,7 +47,7 @@ pub fn execute(
     strict: &mut Strict,
     setup: &Setup,
     cx: &mut Context<'_>,
-    latched: &Latched,
+    latched: &PendingCommand,
     mailboxes: &mut Mailboxes,
 ) -> Result<Answer, CmdError> {
     let command = Command::decode(latched, state.resources().is_some())?;

@@ -4,7 +4,7 @@
 //! mthca interface, sections 7.5 to 7.7.
 
 use engine::{AsyncEvent, Completion, Engine, Queue, SendOp, Success};
-use protocol::hca::mthca::cqe::{Cqe, Outcome, Received, With};
+use protocol::hca::mthca::cqe::{Cqe, ImmOrPkey, Outcome, Received};
 use protocol::hca::mthca::eqe::{Eqe, QpEvent};
 use protocol::hca::qp::Transition;
 use protocol::ids::{Cqn, Qpn, Srqn};
@@ -43,7 +43,7 @@ fn cqe(completion: &Completion, qp: &QueuePair, addresses: &Addresses) -> Cqe {
                 service_level,
                 grh,
                 path_bits: 0,
-                with: done.imm.map_or(With::PkeyIndex(done.pkey_index), With::Imm),
+                imm_or_pkey: done.imm.map_or(ImmOrPkey::PkeyIndex(done.pkey_index), ImmOrPkey::Imm),
                 opcode: done.opcode.to_byte(),
                 byte_len: done.byte_len,
             })

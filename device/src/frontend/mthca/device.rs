@@ -5,7 +5,7 @@
 
 use engine::{Engine, Event};
 use protocol::describe::Visitor;
-use protocol::hca::hcr::Latched;
+use protocol::hca::hcr::PendingCommand;
 use protocol::hca::mthca::cmd::Op;
 use protocol::hca::mthca::eqe::Eqe;
 use protocol::hca::mthca::pci;
@@ -139,7 +139,7 @@ impl Mthca {
     }
 
     /// Runs a command from start to end (section 2.2, execution model).
-    fn execute(&mut self, cx: &mut Context<'_>, latched: &Latched) {
+    fn execute(&mut self, cx: &mut Context<'_>, latched: &PendingCommand) {
         const WORDS: Words = Words {
             name: |code| Op::from_code(code).map(Op::name),
             describe: trace::describe_command,
@@ -235,7 +235,7 @@ impl Frontend for Mthca {
         }
         match bar {
             Bar::Bar0 => {
-                if !words::are_whole(offset, data) {
+                if !words::is_word_write(offset, data) {
                     cx.monitor.ignored_store(InterfaceReason::Width, bar.number(), offset);
                 }
                 for (offset, word) in words::writes(offset, data) {

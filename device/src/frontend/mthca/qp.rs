@@ -13,7 +13,7 @@ use protocol::hca::mthca::qpc::{QpKind, Qpc};
 use protocol::hca::mthca::wqe::{MlxWqe, Operation, PackedHeaders, SendWqe, WqeData};
 use protocol::hca::qp::{ServiceType, Transition};
 use protocol::ids::Qpn;
-use protocol::roce::Shell;
+use protocol::roce::Encap;
 use smallvec::SmallVec;
 
 use super::address;
@@ -65,7 +65,7 @@ impl QueuePair {
 
     /// Takes the live values into the context.
     pub fn observe(&mut self, live: &QpSnapshot) {
-        self.qpc.observe(state_of(live), live.send_psn, live.unacked_psn, live.recv_psn);
+        self.qpc.update_live_state(state_of(live), live.send_psn, live.unacked_psn, live.recv_psn);
         self.qpc.rmsn = live.msn.get();
         (self.qpc.sq_counter, self.qpc.rq_counter) = (self.send.taken(), self.recv.taken());
     }
@@ -247,7 +247,7 @@ impl QueuePair {
         Some(Peer::new(self.qpc.remote_qpn, &path))
     }
 
-    fn peer_path(&self, addresses: &Addresses) -> Shell {
+    fn peer_path(&self, addresses: &Addresses) -> Encap {
         address::path(addresses, &self.qpc.primary.address, self.qpn, self.qpc.remote_qpn)
     }
 }

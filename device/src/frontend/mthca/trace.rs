@@ -2,9 +2,9 @@
 
 use engine::{Fence, Fetch, Payload, RecvRequest, SendRequest, Sge};
 use protocol::describe::{Describe, Field as _, Hex, Visitor};
-use protocol::hca::hcr::{CommandWord, HcrWord, Latched};
+use protocol::hca::hcr::{CommandWord, HcrWord, PendingCommand};
 use protocol::hca::mthca::cmd::{Op, describe_parameters};
-use protocol::hca::mthca::cqe::{Cqe, Outcome, With};
+use protocol::hca::mthca::cqe::{Cqe, ImmOrPkey, Outcome};
 use protocol::hca::mthca::doorbell::{ArmCq, ArmFor, SendDoorbell, UAR_PAGE, UarRegister};
 use protocol::hca::mthca::eqe::Eqe;
 use protocol::hca::mthca::mailbox::Mailbox;
@@ -91,7 +91,7 @@ pub(super) fn describe_access(access: &RegisterAccess<'_>, to: &mut dyn Visitor)
 }
 
 /// Tells parameters and mailboxes of a command.
-pub(super) fn describe_command(latched: &Latched, mailboxes: &Mailboxes, to: &mut dyn Visitor) {
+pub(super) fn describe_command(latched: &PendingCommand, mailboxes: &Mailboxes, to: &mut dyn Visitor) {
     let op = Op::from_code(latched.command.op());
     describe_parameters(latched, to);
     let (inbox, outbox) = (mailboxes.inbox.bytes(), &mailboxes.outbox[..]);
@@ -190,9 +190,9 @@ pub(super) fn cqe(trace: &mut Trace, cqn: Cqn, slot: u32, cqe: &Cqe, lost: Optio
                 received.remote_lid.show("remote_lid", to);
                 received.service_level.show("sl", to);
                 received.grh.show("grh", to);
-                match received.with {
-                    With::Imm(imm) => imm.show("imm", to),
-                    With::PkeyIndex(index) => index.show("pkey_index", to),
+                match received.imm_or_pkey {
+                    ImmOrPkey::Imm(imm) => imm.show("imm", to),
+                    ImmOrPkey::PkeyIndex(index) => index.show("pkey_index", to),
                 }
             }
             Outcome::Failed { syndrome, vendor, .. } => {

@@ -9,7 +9,7 @@ use crate::net::station::MAX_WAITING;
 use protocol::Psn;
 use protocol::ids::{FlowLabel, Lid, Pkey, Qkey, Qpn};
 use protocol::net::ipv4::Fragmentation;
-use protocol::roce::{Bth, Deth, Ext, FrameWriter, IpAddrs, Opcode, Operation, Shell};
+use protocol::roce::{Bth, Deth, Encap, Ext, FrameWriter, IpAddrs, Opcode, Operation};
 
 const NOW: Instant = Instant::ZERO;
 
@@ -255,7 +255,7 @@ fn from_ip(mut frame: Vec<u8>, src: IpAddr) -> Vec<u8> {
 /// A SEND for QP 7 with a right ICRC.
 fn send_from(src_mac: MacAddr, ip: IpAddrs) -> Vec<u8> {
     let dst_mac = mac(2);
-    let shell = Shell {
+    let encap = Encap {
         src_mac,
         dst_mac,
         ip,
@@ -279,7 +279,7 @@ fn send_from(src_mac: MacAddr, ip: IpAddrs) -> Vec<u8> {
     };
     let mut frame = Vec::new();
     let ext = Ext::Deth(Deth { qkey: Qkey::new(1), src_qp: Qpn::new(8) });
-    FrameWriter::new(&mut frame, &shell, &bth, &ext, 0).finish();
+    FrameWriter::new(&mut frame, &encap, &bth, &ext, 0).finish();
     frame
 }
 

@@ -1,53 +1,53 @@
-//! Which words of a frame the receive hash covers: sections of a package and of "update package" (0C42).
+//! Selection of the frame words that the receive hash covers, in package sections and "update package" (0C42).
 //!
-//! The packet type of a frame and the VSI that takes it give a group each; a table of ternary keys makes a profile of both;
-//! a profile is a list of words.
+//! The packet type of a frame and its VSI each select a group. A table of ternary keys maps both groups to a
+//! profile, which is a list of words.
 //!
 //! # Spec
 //! E810 interface, section 6.3.
 
 use crate::layout;
 
-/// Kind of the section with the groups of packet types, a byte each.
+/// Section type: groups of packet types, one byte each.
 pub const PACKET_GROUPS: u32 = 0x2a;
-/// Kind of the section with the groups of VSIs, two bytes each.
+/// Section type: groups of VSIs, two bytes each.
 pub const VSI_GROUPS: u32 = 0x2b;
-/// Kind of the section with [`TableEntry`]s.
+/// Section type: [`TableEntry`]s.
 pub const TABLE: u32 = 0x2c;
-/// Kind of the section with the words of profiles.
+/// Section type: words of profiles.
 pub const WORDS: u32 = 0x2e;
 
-/// Words of a profile. The last is the first to be hashed.
+/// Number of words in a profile. The last word is hashed first.
 pub const PROFILE_WORDS: usize = 24;
 
 layout! {
-    /// In front of entries that follow each other in their table.
+    /// Header of consecutive table entries.
     pub struct TableHeader[4] {
-        /// Entries that follow.
+        /// Number of entries.
         @0  count: u16,
-        /// Number of the first of them.
+        /// Index of the first entry.
         @2  first: u16,
     }
 }
 
 layout! {
-    /// An entry of the table that chooses a profile, behind their count.
+    /// Entry of the table that selects a profile. A count precedes the entries.
     pub struct TableEntry[13] {
-        /// Its place; the first that matches holds.
+        /// Position in the table. The first matching entry applies.
         @0   place: u16,
-        /// Bits that may be zero.
+        /// Mask of bits that can be zero.
         @2   zeros: [u8; 5] => _,
-        /// Bits that may be one.
+        /// Mask of bits that can be one.
         @7   ones: [u8; 5] => _,
-        /// The profile.
+        /// Selected profile.
         @12  profile: u8,
     }
 }
 
 layout! {
-    /// What a [`TableEntry`] is compared with.
+    /// Key that is compared with each [`TableEntry`].
     pub struct LookupKey[5] {
-        /// Flags of the parser; this device has none.
+        /// Parser flags; always 0 on this device.
         @0  flags: u16 => Hex,
         /// Group of the packet type.
         @2  packet_group: u8,
@@ -59,26 +59,26 @@ layout! {
 layout! {
     /// A word of a frame.
     pub struct Word[4] {
-        /// Header that it is in.
+        /// Header that contains the word, see [`header`].
         @0  header: u8 => Hex,
-        /// Its place there, bytes.
+        /// Offset in the header, in bytes.
         @1  offset: u16,
     }
 }
 
-/// Headers of a [`Word`].
+/// Header codes of a [`Word`].
 pub mod header {
-    /// IPv4, if there is but one.
+    /// IPv4 header, if there is only one.
     pub const IPV4: u8 = 0x20;
-    /// IPv6, if there is but one.
+    /// IPv6 header, if there is only one.
     pub const IPV6: u8 = 0x28;
     /// TCP.
     pub const TCP: u8 = 0x31;
-    /// UDP, if there is but one.
+    /// UDP header, if there is only one.
     pub const UDP: u8 = 0x35;
     /// SCTP.
     pub const SCTP: u8 = 0x60;
-    /// None: the word counts as zero.
+    /// No header: the word is zero.
     pub const NONE: u8 = 0xff;
 }
 
@@ -87,24 +87,24 @@ mod tests {
     use super::*;
     use crate::hca::e810::package::sections;
 
-    /// 0C42 of `run73-vlan.aq.gz` for UDP over IPv6, with the words that mean nothing left out of the middle.
+    /// 0C42 of `run73-vlan.aq.gz` for UDP over IPv6, without the unused words in the middle.
     #[test]
-    fn a_profile_is_read_as_recorded() {
-        let mut piece = vec![3, 0, 159, 0];
+    fn parses_recorded_profile() {
+        let mut buffer = vec![3, 0, 159, 0];
         for (kind, offset, len) in [(WORDS, 28_u16, 100_u16), (TABLE, 128, 15), (TABLE, 143, 15)] {
-            piece.extend(kind.to_le_bytes());
-            piece.extend([offset.to_le_bytes(), len.to_le_bytes()].as_flattened());
+            buffer.extend(kind.to_le_bytes());
+            buffer.extend([offset.to_le_bytes(), len.to_le_bytes()].as_flattened());
         }
-        piece.extend([1, 0, 49, 0]);
-        piece.extend([0xff, 0xff, 0x01, 0x00].repeat(6));
-        piece.extend([0x35, 2, 0, 0, 0x35, 0, 0, 0]);
-        piece.extend((8..=38_u8).rev().step_by(2).flat_map(|offset| [0x28, offset, 0, 0]));
+        buffer.extend([1, 0, 49, 0]);
+        buffer.extend([0xff, 0xff, 0x01, 0x00].repeat(6));
+        buffer.extend([0x35, 2, 0, 0, 0x35, 0, 0, 0]);
+        buffer.extend((8..=38_u8).rev().step_by(2).flat_map(|offset| [0x28, offset, 0, 0]));
         let entry =
             |place, zeros: [u8; 5], ones: [u8; 5]| [&[1, 0, place, 0][..], &zeros, &ones, &[49]].concat();
-        piece.extend(entry(51, [0xff, 0xff, 0xff, 0xfe, 0xff], [0xff, 0xff, 0x00, 0x01, 0x00]));
-        piece.extend(entry(50, [0xff, 0xff, 0xf8, 0xfe, 0xff], [0xff, 0xff, 0x07, 0x01, 0x00]));
+        buffer.extend(entry(51, [0xff, 0xff, 0xff, 0xfe, 0xff], [0xff, 0xff, 0x00, 0x01, 0x00]));
+        buffer.extend(entry(50, [0xff, 0xff, 0xf8, 0xfe, 0xff], [0xff, 0xff, 0x07, 0x01, 0x00]));
 
-        let found: Vec<_> = sections(&piece).collect();
+        let found: Vec<_> = sections(&buffer).collect();
         assert_eq!(found.iter().map(|(kind, _)| *kind).collect::<Vec<_>>(), [WORDS, TABLE, TABLE]);
         let header = TableHeader::parse_prefix(found[0].1).unwrap();
         assert_eq!(header, TableHeader { count: 1, first: 49 });

@@ -1,4 +1,4 @@
-//! Registers of interrupts: control of vectors and routes of causes.
+//! Interrupt registers: vector control and cause routing.
 //!
 //! # Spec
 //! E810 interface, sections 2.2 and 3.
@@ -6,38 +6,38 @@
 use crate::layout;
 
 layout! {
-    /// GLINT_DYN_CTL: control of a vector.
+    /// GLINT_DYN_CTL: control of an interrupt vector.
     pub struct DynCtl[4] {
-        /// The vector may be signalled; the device clears it when it does.
+        /// Enables the vector. The device clears it when it signals the interrupt.
         @0[0]    enable: bool,
-        /// With `enable`: forget what is pending.
+        /// With `enable`: clears pending interrupts.
         @0[1]    clear_pending: bool,
-        /// Signal as if a cause had fired.
+        /// Triggers a software interrupt.
         @0[2]    trigger: bool,
-        /// Which of the vector's intervals `interval` is written to; [`NO_INTERVAL`] for none.
+        /// Interval that `interval` is written to; [`NO_INTERVAL`] for none.
         [4:3]    interval_index: u8,
-        /// Moderation interval.
+        /// Moderation interval, in units of [`INTERVAL_UNIT_US`].
         [16:5]   interval: u16,
-        /// `software_interval_index` counts for software triggers.
+        /// `software_interval_index` applies to software interrupts.
         [24]     software_interval: bool,
-        /// Which interval software triggers use.
+        /// Interval that software interrupts use.
         [26:25]  software_interval_index: u8,
-        /// Write completed descriptors back when the interval ends, without an interrupt.
+        /// Writes completed descriptors back at the end of the interval, without an interrupt.
         [30]     write_back: bool,
-        /// This write leaves `enable` as it is.
+        /// The write does not change `enable`.
         [31]     keep_enable: bool,
     }
 }
 
-/// Interval index that names none of a vector's three.
+/// Interval index that selects none of the three intervals of a vector.
 pub const NO_INTERVAL: u8 = 3;
 
 layout! {
-    /// Where a cause goes: QINT_TQCTL, QINT_RQCTL, PFINT_FW_CTL and their like.
+    /// Routing of an interrupt cause: QINT_TQCTL, QINT_RQCTL, PFINT_FW_CTL and similar registers.
     pub struct Route[4] {
-        /// Vector.
+        /// Vector that is signalled.
         [10:0]   vector: u16,
-        /// Which of the vector's intervals holds for it.
+        /// Moderation interval of the vector that applies.
         [12:11]  interval_index: u8,
         /// The cause is enabled.
         [30]     enable: bool,
@@ -45,45 +45,45 @@ layout! {
 }
 
 bitflags::bitflags! {
-    /// Other causes: PFINT_OICR and PFINT_OICR_ENA.
+    /// Other interrupt causes: PFINT_OICR and PFINT_OICR_ENA.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub struct OtherCauses: u32 {
-        /// Uncorrectable error of memory.
+        /// Uncorrectable memory (ECC) error.
         const ECC = 1 << 16;
-        /// A driver did what it must not.
+        /// Malicious driver detection.
         const MALICIOUS_DRIVER = 1 << 19;
-        /// The device is or was reset as a whole.
+        /// Global reset requested or completed.
         const GLOBAL_RESET = 1 << 20;
-        /// Error on the PCI bus.
+        /// PCI exception.
         const PCI_EXCEPTION = 1 << 21;
-        /// Error in context memory of the RDMA block.
+        /// HMC error, in the context memory of the RDMA block.
         const HMC_ERROR = 1 << 26;
-        /// Error at a push page.
+        /// Push page error.
         const PUSH_ERROR = 1 << 27;
-        /// The RDMA block has failed.
+        /// Critical error of the RDMA block (protocol engine).
         const PE_CRITICAL_ERROR = 1 << 28;
-        /// A virtual function was reset.
+        /// Virtual function reset.
         const VF_RESET = 1 << 29;
-        /// Software asked for it.
+        /// Software interrupt.
         const SOFTWARE = 1 << 31;
     }
 }
 
 layout! {
-    /// GLINT_ITR: a moderation interval.
+    /// GLINT_ITR: moderation interval.
     pub struct Interval[4] {
-        /// In units of [`INTERVAL_UNIT_US`].
+        /// Interval in units of [`INTERVAL_UNIT_US`].
         [11:0]   interval: u16,
     }
 }
 
-/// Unit of moderation intervals at the power mode that the device reports, microseconds.
+/// Unit of moderation intervals in microseconds, for the power mode that the device reports.
 pub const INTERVAL_UNIT_US: u16 = 2;
 
 layout! {
-    /// PFINT_OICR and PFINT_OICR_ENA as traces show them.
+    /// PFINT_OICR and PFINT_OICR_ENA, for traces.
     pub struct OtherCausesWord[4] {
-        /// See [`OtherCauses`].
+        /// Bits of [`OtherCauses`].
         @0       causes: u32 => Hex,
     }
 }

@@ -1,4 +1,4 @@
-//! Intel E810-C, which Linux's `ice` drives. Everything is little-endian.
+//! Intel E810-C, driven by `ice` in Linux. All fields are little-endian unless stated otherwise.
 //!
 //! # Spec
 //! E810 interface; the files name their sections.

@@ -1,105 +1,105 @@
-//! The package that configures the device's parser, and what says which one is loaded: 0C40, 0C42, 0C43.
+//! Device configuration package (DDP) and package information: 0C40, 0C42, 0C43.
 //!
 //! # Spec
 //! E810 interface, section 7.
 
 use crate::layout;
 
-/// Bytes of a name.
+/// Length of a package name in bytes.
 pub const NAME_LEN: usize = 28;
 
 layout! {
-    /// "Download package" and "update package".
+    /// Parameters of "download package" and "update package".
     pub struct Download[16] {
-        /// No other piece follows.
+        /// This is the last buffer.
         @0[0]  last: bool,
-        /// In an answer: where an error is.
+        /// Response: offset of the error.
         @4     error_offset: u32,
-        /// In an answer: what it is.
+        /// Response: type of the error.
         @8     error_info: u32,
     }
 }
 
 layout! {
-    /// Head of a piece of a package.
+    /// Header of a package buffer.
     pub struct BufferHeader[4] {
-        /// Sections in it.
+        /// Number of sections.
         @0   sections: u16,
-        /// Where its data end.
+        /// Offset of the end of the data.
         @2   data_end: u16,
     }
 }
 
 layout! {
-    /// One of the sections of a piece, behind its head.
+    /// Section descriptor; the descriptors follow the buffer header.
     pub struct Section[8] {
-        /// What is in it.
+        /// Section type.
         @0   kind: u32 => Hex,
-        /// Where it begins in the piece.
+        /// Offset of the section in the buffer.
         @4   offset: u16,
-        /// Bytes of it.
+        /// Length of the section in bytes.
         @6   len: u16,
     }
 }
 
-/// Kind of the section that names the package.
+/// Type of the metadata section.
 pub const METADATA: u32 = 1;
 
 layout! {
-    /// The section that names the package.
+    /// Metadata section, which contains the package name.
     pub struct Metadata[36] {
-        /// Major, minor, update, draft.
+        /// Version: major, minor, update, draft.
         @0   version: [u8; 4],
-        /// Name, padded with NUL.
+        /// Package name, padded with NUL.
         @4   name: [u8; NAME_LEN],
-        /// Track.
+        /// Track ID.
         @32  track_id: u32 => Hex,
     }
 }
 
 layout! {
-    /// Head of the answer of "get package info".
+    /// Header of the response to "get package info".
     pub struct PackageCount[4] {
-        /// Entries that follow.
+        /// Number of [`PackageInfo`] entries.
         @0   count: u32,
     }
 }
 
 layout! {
-    /// One entry of it.
+    /// Entry of the response to "get package info".
     pub struct PackageInfo[40] {
-        /// Major, minor, update, draft.
+        /// Version: major, minor, update, draft.
         @0   version: [u8; 4],
-        /// Name, padded with NUL.
+        /// Package name, padded with NUL.
         @4   name: [u8; NAME_LEN],
-        /// Track.
+        /// Track ID.
         @32  track_id: u32 => Hex,
-        /// It is in the flash.
+        /// The package is stored in the NVM.
         @36[0]  in_nvm: bool,
-        /// It holds.
+        /// The package is active.
         @37[0]  active: bool,
-        /// It held when the device began.
+        /// The package was active at boot.
         @38[0]  active_at_boot: bool,
-        /// It was changed.
+        /// The package was modified.
         @39[0]  modified: bool,
     }
 }
 
 impl Metadata {
-    /// The first section of a piece that names a package; `None` if there is none.
-    pub fn find(piece: &[u8]) -> Option<Self> {
-        let (_, metadata) = sections(piece).find(|(kind, _)| *kind == METADATA)?;
+    /// Returns the first metadata section of a buffer.
+    pub fn find(buffer: &[u8]) -> Option<Self> {
+        let (_, metadata) = sections(buffer).find(|(kind, _)| *kind == METADATA)?;
         Self::parse_prefix(metadata)
     }
 }
 
-/// Kinds and contents of the sections of a piece, but for those that are not inside of it.
-pub fn sections(piece: &[u8]) -> impl Iterator<Item = (u32, &[u8])> {
-    let count = BufferHeader::parse_prefix(piece).map_or(0, |header| header.sections);
-    let (table, _) = piece.get(BufferHeader::LEN..).unwrap_or_default().as_chunks();
+/// Types and contents of the sections in a buffer. Sections that do not lie inside the buffer are skipped.
+pub fn sections(buffer: &[u8]) -> impl Iterator<Item = (u32, &[u8])> {
+    let count = BufferHeader::parse_prefix(buffer).map_or(0, |header| header.sections);
+    let (table, _) = buffer.get(BufferHeader::LEN..).unwrap_or_default().as_chunks();
     table.iter().take(count.into()).map(Section::parse).filter_map(|Section { kind, offset, len }| {
         let first = usize::from(offset);
-        Some((kind, piece.get(first..first + usize::from(len))?))
+        Some((kind, buffer.get(first..first + usize::from(len))?))
     })
 }
 
@@ -107,41 +107,41 @@ pub fn sections(piece: &[u8]) -> impl Iterator<Item = (u32, &[u8])> {
 mod tests {
     use super::*;
 
-    /// 0C40 of `probe-synth-fd.aq.gz`, as far as it is not zero.
-    const PIECE: [u8; 48] = [
+    /// Nonzero part of 0C40 in `probe-synth-fd.aq.gz`.
+    const BUFFER: [u8; 48] = [
         1, 0, 0x30, 0, 1, 0, 0, 0, 0x0c, 0, 0x24, 0, 1, 3, 0, 0, //
         0x68, 0x63, 0x61, 0x64, 0x20, 0x73, 0x79, 0x6e, 0x74, 0x68, 0x65, 0x74, 0x69, 0x63, 0, 0, //
         0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
     ];
-    /// 0C43 of it after that, without the count.
+    /// The following 0C43 of the same trace, without the count.
     const ENTRY: [u8; 40] = [
         1, 3, 0, 0, 0x68, 0x63, 0x61, 0x64, 0x20, 0x73, 0x79, 0x6e, 0x74, 0x68, 0x65, 0x74, //
         0x69, 0x63, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x01, 0, 0, 0xc0, 0, 1, 0, 0,
     ];
 
     #[test]
-    fn a_piece_names_its_package() {
-        let metadata = Metadata::find(&PIECE).unwrap();
+    fn find_returns_metadata() {
+        let metadata = Metadata::find(&BUFFER).unwrap();
         assert_eq!(metadata.version, [1, 3, 0, 0]);
         assert_eq!(&metadata.name[..15], b"hcad synthetic\0");
     }
 
     #[test]
-    fn a_piece_whose_sections_are_outside_of_it_names_none() {
-        for cut in 0..PIECE.len() {
-            assert_eq!(Metadata::find(&PIECE[..cut]), None, "{cut}");
+    fn find_ignores_sections_outside_buffer() {
+        for cut in 0..BUFFER.len() {
+            assert_eq!(Metadata::find(&BUFFER[..cut]), None, "{cut}");
         }
-        let mut elsewhere = PIECE;
+        let mut elsewhere = BUFFER;
         elsewhere[8] = 13;
         assert_eq!(Metadata::find(&elsewhere), None);
-        let mut other = PIECE;
+        let mut other = BUFFER;
         other[4] = 2;
         assert_eq!(Metadata::find(&other), None);
     }
 
     #[test]
-    fn an_entry_is_as_recorded() {
-        let metadata = Metadata::find(&PIECE).unwrap();
+    fn entry_matches_recorded_bytes() {
+        let metadata = Metadata::find(&BUFFER).unwrap();
         let Metadata { version, name, .. } = metadata;
         let entry =
             PackageInfo { version, name, track_id: 0xc000_0001, active: true, ..PackageInfo::default() };

@@ -1,4 +1,4 @@
-//! What a receive descriptor says a frame is.
+//! Packet types in receive descriptors.
 //!
 //! # Spec
 //! E810 interface, section 8.5.
@@ -6,15 +6,15 @@
 use crate::describe::{Field, Value, Visitor};
 use crate::net::layers::{Addresses, Ip, Layers, Transport};
 
-/// Packet type of a receive descriptor, ten bits.
+/// Packet type (PTYPE) of a receive descriptor, ten bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PacketType(u16);
 
 impl PacketType {
-    /// Ethernet, and nothing known behind it.
+    /// Ethernet frame with an unknown payload.
     pub const ETHERNET: Self = Self(1);
 
-    /// Type of a frame.
+    /// Packet type of a frame.
     pub const fn of(layers: &Layers) -> Self {
         let Some(Ip { addresses, fragment, transport, .. }) = layers.ip else { return Self::ETHERNET };
         let v4 = match (fragment, transport) {
@@ -27,12 +27,12 @@ impl PacketType {
         };
         match addresses {
             Addresses::V4 { .. } => Self(v4),
-            // The types of IPv6 follow each other like those of IPv4.
+            // The IPv6 types are in the same order as those of IPv4.
             Addresses::V6 { .. } => Self(v4 + 66),
         }
     }
 
-    /// The number.
+    /// Packet type as a number.
     pub const fn get(self) -> u16 {
         self.0
     }
@@ -54,9 +54,9 @@ mod tests {
         PacketType::of(&Layers::parse(&frame).unwrap()).get()
     }
 
-    /// The numbers that drivers know.
+    /// Packet type numbers defined by the drivers.
     #[test]
-    fn each_kind_of_frame_has_its_published_number() {
+    fn packet_types_match_drivers() {
         let v4 = |protocol: u8, more: u8| {
             let header =
                 [0x08, 0, 0x45, 0, 0, 40, 0, 0, more, 0, 64, protocol, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2];

@@ -1,14 +1,14 @@
-//! Registers of BAR0. What has no row here reads 0 and ignores writes.
+//! Registers of BAR0. Offsets without a register read 0 and ignore writes.
 //!
 //! # Spec
-//! E810 interface, sections 2, 8.6, 8.7 and 9.1; names are its.
+//! E810 interface, sections 2, 8.6, 8.7 and 9.1, which also define the names.
 
 use crate::register_map;
 
 register_map! {
-    /// A register of BAR0: 32 bits, but for the `wide` ones, which are counters of 40 bits.
+    /// A register of BAR0. `wide` registers are 40-bit counters, all others have 32 bits.
     pub enum Register {
-        /// Parser: checks of transmitted headers.
+        /// Parser: header checks on transmit.
         GlMdckTxTdpu             "GL_MDCK_TX_TDPU"    at 0x04_9348;
         /// Admin send queue: address of the ring, low half.
         PfFwAtqbal               "PF_FW_ATQBAL"       at 0x08_0000;
@@ -18,17 +18,17 @@ register_map! {
         PfFwAtqbah               "PF_FW_ATQBAH"       at 0x08_0100;
         /// Admin receive queue: address of the ring, high half.
         PfFwArqbah               "PF_FW_ARQBAH"       at 0x08_0180;
-        /// Admin send queue: entries and enable.
+        /// Admin send queue: length and enable bit.
         PfFwAtqlen               "PF_FW_ATQLEN"       at 0x08_0200;
-        /// Admin receive queue: entries and enable.
+        /// Admin receive queue: length and enable bit.
         PfFwArqlen               "PF_FW_ARQLEN"       at 0x08_0280;
-        /// Admin send queue: head, the device's.
+        /// Admin send queue: head, updated by the device.
         PfFwAtqh                 "PF_FW_ATQH"         at 0x08_0300;
-        /// Admin receive queue: head, the device's.
+        /// Admin receive queue: head, updated by the device.
         PfFwArqh                 "PF_FW_ARQH"         at 0x08_0380;
-        /// Admin send queue: tail; a write executes commands.
+        /// Admin send queue: tail. Writing it executes commands.
         PfFwAtqt                 "PF_FW_ATQT"         at 0x08_0400;
-        /// Admin receive queue: tail, the driver's.
+        /// Admin receive queue: tail, updated by the driver.
         PfFwArqt                 "PF_FW_ARQT"         at 0x08_0480;
         /// DCB state of the port.
         PrtdcbGens               "PRTDCB_GENS"        at 0x08_3020;
@@ -42,87 +42,87 @@ register_map! {
         GlpciLbarctrl            "GLPCI_LBARCTRL"     at 0x09_de74;
         /// Number of the function.
         PfFuncRid                "PF_FUNC_RID"        at 0x09_e880;
-        /// Frames the port dropped for want of buffers.
+        /// Frames dropped by the port for lack of buffers.
         PrtrpbRdpc               "PRTRPB_RDPC"        at 0x0a_c260;
-        /// What the device has loaded after a reset.
+        /// Units that the device has loaded after a reset.
         GlnvmUld                 "GLNVM_ULD"          at 0x0b_6008;
         /// Size of the shadow RAM.
         GlnvmGens                "GLNVM_GENS"         at 0x0b_6100;
-        /// State of the flash.
+        /// Flash state.
         GlnvmFla                 "GLNVM_FLA"          at 0x0b_6108;
-        /// Read to flush writes.
+        /// General status; drivers read it to flush writes.
         GlgenStat                "GLGEN_STAT"         at 0x0b_612c;
-        /// State of the firmware.
+        /// Firmware state.
         GlMngFwsm                "GL_MNG_FWSM"        at 0x0b_6134;
-        /// Power management of the port.
+        /// Power management settings of the port.
         PfpmApm                  "PFPM_APM"           at 0x0b_8080;
-        /// Delay of resets.
+        /// Reset delay.
         GlgenRstctl              "GLGEN_RSTCTL"       at 0x0b_8180;
-        /// State of resets.
+        /// Reset state.
         GlgenRstat               "GLGEN_RSTAT"        at 0x0b_8188;
         /// Resets the device.
         GlgenRtrig               "GLGEN_RTRIG"        at 0x0b_8190;
-        /// Topology of MAC and link.
+        /// MAC and link topology.
         GlgenMacLinkTopo         "GLGEN_MAC_LINK_TOPO" at 0x0b_81dc;
-        /// Power mode, and with it the unit of interrupt moderation.
+        /// Power mode, which determines the unit of interrupt moderation.
         GlPwrModeCtl             "GL_PWR_MODE_CTL"    at 0x0b_820c;
-        /// Clock of the scheduler.
+        /// Scheduler clock source.
         GlgenClkstatSrc          "GLGEN_CLKSTAT_SRC"  at 0x0b_826c;
         /// PCI configuration.
         GlpciCnf2                "GLPCI_CNF2"         at 0x0b_e004;
         /// Transmit queue: head.
         QtxCommHead(u16)         "QTX_COMM_HEAD"      at 0x0e_0000 [16384 by 4];
-        /// Malicious driver: whether this function sent wrong frames.
+        /// Malicious driver detection: transmit event of this function.
         PfMdetTxTclan            "PF_MDET_TX_TCLAN"   at 0x0f_c000;
-        /// Malicious driver: transmit, class queues.
+        /// Malicious driver detection: transmit, class queues.
         GlMdetTxTclan            "GL_MDET_TX_TCLAN"   at 0x0f_c068;
         /// Receive queue: enable.
         QrxCtrl(u16)             "QRX_CTRL"           at 0x12_0000 [2048 by 4];
-        /// Transmit queue: route of its interrupt.
+        /// Transmit queue: interrupt routing.
         QintTqctl(u16)           "QINT_TQCTL"         at 0x14_0000 [16384 by 4];
-        /// Receive queue: route of its interrupt.
+        /// Receive queue: interrupt routing.
         QintRqctl(u16)           "QINT_RQCTL"         at 0x15_0000 [2048 by 4];
-        /// Moderation interval: which of a vector's three, and the vector.
+        /// Moderation interval, by interval (0 to 2) and vector.
         GlintItr(u16, u16)       "GLINT_ITR"          at 0x15_4000 [3 by 0x2000][2048 by 4];
-        /// Limit of a vector's rate.
+        /// Rate limit of a vector.
         GlintRate(u16)           "GLINT_RATE"         at 0x15_a000 [2048 by 4];
-        /// Completion event queue: route of its interrupt.
+        /// Completion event queue: interrupt routing.
         GlintCeqctl(u16)         "GLINT_CEQCTL"       at 0x15_c000 [2048 by 4];
-        /// Control of a vector.
+        /// Vector control.
         GlintDynCtl(u16)         "GLINT_DYN_CTL"      at 0x16_0000 [2048 by 4];
-        /// Function that a vector belongs to.
+        /// Owner function of a vector.
         GlintVect2func(u16)      "GLINT_VECT2FUNC"    at 0x16_2000 [2048 by 4];
-        /// Mailbox: route of its interrupt.
+        /// Mailbox: interrupt routing.
         PfintMbxCtl              "PFINT_MBX_CTL"      at 0x16_b280;
-        /// Sideband queue: route of its interrupt.
+        /// Sideband queue: interrupt routing.
         PfintSbCtl               "PFINT_SB_CTL"       at 0x16_b600;
-        /// Admin receive queue: route of its interrupt.
+        /// Admin receive queue: interrupt routing.
         PfintFwCtl               "PFINT_FW_CTL"       at 0x16_c800;
-        /// Other causes that are enabled.
+        /// Enabled bits of PFINT_OICR.
         PfintOicrEna             "PFINT_OICR_ENA"     at 0x16_c900;
-        /// Other causes that came; a read clears them.
+        /// Pending other causes; reading clears them.
         PfintOicr                "PFINT_OICR"         at 0x16_ca00;
-        /// Other causes: route of their interrupt.
+        /// Other causes: interrupt routing.
         PfintOicrCtl             "PFINT_OICR_CTL"     at 0x16_ca80;
-        /// Asynchronous event queue: route of its interrupt.
+        /// Asynchronous event queue: interrupt routing.
         PfintAeqctl              "PFINT_AEQCTL"       at 0x16_cb00;
-        /// Granularity of moderation.
+        /// Granularity of interrupt moderation.
         GlintCtl                 "GLINT_CTL"          at 0x16_cc54;
-        /// Receive queues of the function.
+        /// Receive queues allocated to the function.
         PflanRxQalloc            "PFLAN_RX_QALLOC"    at 0x1d_2500;
-        /// Vectors of the function.
+        /// Vectors allocated to the function.
         PfintAlloc               "PFINT_ALLOC"        at 0x1d_2600;
-        /// Traffic classes of priorities.
+        /// Priority to traffic class mapping.
         PrtdcbTup2tc             "PRTDCB_TUP2TC"      at 0x1d_26c0;
-        /// Parser: masks of frames before they are taken apart.
+        /// Parser: masks applied before parsing.
         GlPreext(u16)            "GL_PREEXT"          at 0x20_f0fc [3 by 4];
         /// Mailbox send queue: address of the ring, low half.
         PfMbxAtqbal              "PF_MBX_ATQBAL"      at 0x22_e100;
         /// Mailbox send queue: address of the ring, high half.
         PfMbxAtqbah              "PF_MBX_ATQBAH"      at 0x22_e180;
-        /// Mailbox send queue: entries and enable.
+        /// Mailbox send queue: length and enable bit.
         PfMbxAtqlen              "PF_MBX_ATQLEN"      at 0x22_e200;
-        /// Mailbox send queue: head, the device's.
+        /// Mailbox send queue: head, updated by the device.
         PfMbxAtqh                "PF_MBX_ATQH"        at 0x22_e280;
         /// Mailbox send queue: tail.
         PfMbxAtqt                "PF_MBX_ATQT"        at 0x22_e300;
@@ -130,27 +130,27 @@ register_map! {
         PfMbxArqbal              "PF_MBX_ARQBAL"      at 0x22_e380;
         /// Mailbox receive queue: address of the ring, high half.
         PfMbxArqbah              "PF_MBX_ARQBAH"      at 0x22_e400;
-        /// Mailbox receive queue: entries and enable.
+        /// Mailbox receive queue: length and enable bit.
         PfMbxArqlen              "PF_MBX_ARQLEN"      at 0x22_e480;
-        /// Mailbox receive queue: head, the device's.
+        /// Mailbox receive queue: head, updated by the device.
         PfMbxArqh                "PF_MBX_ARQH"        at 0x22_e500;
         /// Mailbox receive queue: tail.
         PfMbxArqt                "PF_MBX_ARQT"        at 0x22_e580;
-        /// Receive queue context: which of its eight words, and the queue.
+        /// Receive queue context, by word (0 to 7) and queue.
         QrxContext(u16, u16)     "QRX_CONTEXT"        at 0x28_0000 [8 by 0x2000][2048 by 4];
         /// Receive queue: tail.
         QrxTail(u16)             "QRX_TAIL"           at 0x29_0000 [2048 by 4];
-        /// Malicious driver: whether this function did it to a receive queue.
+        /// Malicious driver detection: receive event of this function.
         PfMdetRx                 "PF_MDET_RX"         at 0x29_4280;
-        /// Malicious driver: receive.
+        /// Malicious driver detection: receive.
         GlMdetRx                 "GL_MDET_RX"         at 0x29_4c00;
-        /// Frames that a VSI had no descriptor for.
+        /// VSI: frames dropped for lack of receive descriptors.
         GlvRdpc(u16)             "GLV_RDPC"           at 0x29_4c04 [768 by 4];
-        /// Transmit queue: doorbell, the new tail.
+        /// Transmit queue: tail doorbell.
         QtxCommDbell(u16)        "QTX_COMM_DBELL"     at 0x2c_0000 [16384 by 4];
-        /// Malicious driver: whether this function did it to a transmit queue.
+        /// Malicious driver detection: transmit queue event of this function.
         PfMdetTxPqm              "PF_MDET_TX_PQM"     at 0x2d_2c80;
-        /// Malicious driver: transmit, packet queues.
+        /// Malicious driver detection: transmit, packet queues.
         GlMdetTxPqm              "GL_MDET_TX_PQM"     at 0x2d_2e00;
         /// VSI: bytes sent.
         GlvGotc(u16)             "GLV_GOTC"           at 0x30_0000 [768 by 8] wide;
@@ -160,69 +160,69 @@ register_map! {
         GlvMptc(u16)             "GLV_MPTC"           at 0x30_c000 [768 by 8] wide;
         /// VSI: broadcast frames sent.
         GlvBptc(u16)             "GLV_BPTC"           at 0x30_e000 [768 by 8] wide;
-        /// VSI: frames not sent because of errors.
+        /// VSI: frames dropped on transmit because of errors.
         GlvTepc(u16)             "GLV_TEPC"           at 0x31_2000 [768 by 4];
         /// Port: bytes received.
         GlprtGorc                "GLPRT_GORC"         at 0x38_0000 wide;
-        /// Port: local faults of the MAC.
+        /// Port: MAC local faults.
         GlprtMlfc                "GLPRT_MLFC"         at 0x38_0040 wide;
-        /// Port: remote faults of the MAC.
+        /// Port: MAC remote faults.
         GlprtMrfc                "GLPRT_MRFC"         at 0x38_0080 wide;
-        /// Port: frames received with a wrong checksum.
+        /// Port: frames received with a CRC error.
         GlprtCrcerrs             "GLPRT_CRCERRS"      at 0x38_0100 wide;
-        /// Port: frames received with a wrong length.
+        /// Port: frames received with a length error.
         GlprtRlec                "GLPRT_RLEC"         at 0x38_0140 wide;
         /// Port: illegal bytes.
         GlprtIllerrc             "GLPRT_ILLERRC"      at 0x38_01c0 wide;
-        /// Port: frames received that are too short.
+        /// Port: undersized frames received.
         GlprtRuc                 "GLPRT_RUC"          at 0x38_0200 wide;
-        /// Port: frames received that are too long.
+        /// Port: oversized frames received.
         GlprtRoc                 "GLPRT_ROC"          at 0x38_0240 wide;
         /// Port: link XON received.
         GlprtLxonrxc             "GLPRT_LXONRXC"      at 0x38_0280 wide;
         /// Port: link XOFF received.
         GlprtLxoffrxc            "GLPRT_LXOFFRXC"     at 0x38_02c0 wide;
-        /// Port: XON received, of each priority.
+        /// Port: XON received, by priority.
         GlprtPxonrxc(u16)        "GLPRT_PXONRXC"      at 0x38_0300 [8 by 0x40] wide;
-        /// Port: XOFF received, of each priority.
+        /// Port: XOFF received, by priority.
         GlprtPxoffrxc(u16)       "GLPRT_PXOFFRXC"     at 0x38_0500 [8 by 0x40] wide;
-        /// Port: frames received of 64 bytes.
+        /// Port: 64-byte frames received.
         GlprtPrc64               "GLPRT_PRC64"        at 0x38_0900 wide;
-        /// Port: frames received of 65 to 127 bytes.
+        /// Port: 65 to 127-byte frames received.
         GlprtPrc127              "GLPRT_PRC127"       at 0x38_0940 wide;
-        /// Port: frames received of 128 to 255 bytes.
+        /// Port: 128 to 255-byte frames received.
         GlprtPrc255              "GLPRT_PRC255"       at 0x38_0980 wide;
-        /// Port: frames received of 256 to 511 bytes.
+        /// Port: 256 to 511-byte frames received.
         GlprtPrc511              "GLPRT_PRC511"       at 0x38_09c0 wide;
-        /// Port: frames received of 512 to 1023 bytes.
+        /// Port: 512 to 1023-byte frames received.
         GlprtPrc1023             "GLPRT_PRC1023"      at 0x38_0a00 wide;
-        /// Port: frames received of 1024 to 1522 bytes.
+        /// Port: 1024 to 1522-byte frames received.
         GlprtPrc1522             "GLPRT_PRC1522"      at 0x38_0a40 wide;
-        /// Port: frames received of 1523 bytes and more.
+        /// Port: frames of 1523 bytes or more received.
         GlprtPrc9522             "GLPRT_PRC9522"      at 0x38_0a80 wide;
         /// Port: fragments received.
         GlprtRfc                 "GLPRT_RFC"          at 0x38_0ac0 wide;
-        /// Port: frames received that are too long and have a wrong checksum.
+        /// Port: jabbers received (oversized with a CRC error).
         GlprtRjc                 "GLPRT_RJC"          at 0x38_0b00 wide;
         /// Port: bytes sent.
         GlprtGotc                "GLPRT_GOTC"         at 0x38_0b40 wide;
-        /// Port: frames sent of 64 bytes.
+        /// Port: 64-byte frames sent.
         GlprtPtc64               "GLPRT_PTC64"        at 0x38_0b80 wide;
-        /// Port: frames sent of 65 to 127 bytes.
+        /// Port: 65 to 127-byte frames sent.
         GlprtPtc127              "GLPRT_PTC127"       at 0x38_0bc0 wide;
-        /// Port: frames sent of 128 to 255 bytes.
+        /// Port: 128 to 255-byte frames sent.
         GlprtPtc255              "GLPRT_PTC255"       at 0x38_0c00 wide;
-        /// Port: frames sent of 256 to 511 bytes.
+        /// Port: 256 to 511-byte frames sent.
         GlprtPtc511              "GLPRT_PTC511"       at 0x38_0c40 wide;
-        /// Port: frames sent of 512 to 1023 bytes.
+        /// Port: 512 to 1023-byte frames sent.
         GlprtPtc1023             "GLPRT_PTC1023"      at 0x38_0c80 wide;
-        /// Port: frames sent of 1024 to 1522 bytes.
+        /// Port: 1024 to 1522-byte frames sent.
         GlprtPtc1522             "GLPRT_PTC1522"      at 0x38_0cc0 wide;
-        /// Port: frames sent of 1523 bytes and more.
+        /// Port: frames of 1523 bytes or more sent.
         GlprtPtc9522             "GLPRT_PTC9522"      at 0x38_0d00 wide;
-        /// Port: XON sent, of each priority.
+        /// Port: XON sent, by priority.
         GlprtPxontxc(u16)        "GLPRT_PXONTXC"      at 0x38_0d40 [8 by 0x40] wide;
-        /// Port: XOFF sent, of each priority.
+        /// Port: XOFF sent, by priority.
         GlprtPxofftxc(u16)       "GLPRT_PXOFFTXC"     at 0x38_0f40 [8 by 0x40] wide;
         /// Port: link XON sent.
         GlprtLxontxc             "GLPRT_LXONTXC"      at 0x38_1140 wide;
@@ -234,7 +234,7 @@ register_map! {
         GlprtMptc                "GLPRT_MPTC"         at 0x38_1200 wide;
         /// Port: broadcast frames sent.
         GlprtBptc                "GLPRT_BPTC"         at 0x38_1240 wide;
-        /// Port: frames not sent because the link was down.
+        /// Port: frames dropped on transmit because the link was down.
         GlprtTdold               "GLPRT_TDOLD"        at 0x38_1280 wide;
         /// Port: unicast frames received.
         GlprtUprc                "GLPRT_UPRC"         at 0x38_1300 wide;
@@ -242,7 +242,7 @@ register_map! {
         GlprtMprc                "GLPRT_MPRC"         at 0x38_1340 wide;
         /// Port: broadcast frames received.
         GlprtBprc                "GLPRT_BPRC"         at 0x38_1380 wide;
-        /// Frames that a flow director filter matched.
+        /// Flow director: matches of a filter.
         GlstatFdCnt(u16)         "GLSTAT_FD_CNT0"     at 0x3a_0000 [4096 by 8] wide;
         /// VSI: bytes received.
         GlvGorc(u16)             "GLV_GORC"           at 0x3b_0000 [768 by 8] wide;
@@ -252,67 +252,67 @@ register_map! {
         GlvMprc(u16)             "GLV_MPRC"           at 0x3b_4000 [768 by 8] wide;
         /// VSI: broadcast frames received.
         GlvBprc(u16)             "GLV_BPRC"           at 0x3b_6000 [768 by 8] wide;
-        /// Hash: symmetric fields.
+        /// Hash: symmetric fields of profiles.
         GlqfHsymm(u16)           "GLQF_HSYMM"         at 0x40_f000 [768 by 4];
-        /// Hash: masks of fields.
+        /// Hash: field masks.
         GlqfHmask(u16)           "GLQF_HMASK"         at 0x40_fc00 [32 by 4];
-        /// Hash: masks of profiles.
+        /// Hash: mask selection of profiles.
         GlqfHmaskSel(u16)        "GLQF_HMASK_SEL"     at 0x41_0000 [128 by 4];
-        /// Flow director: masks of profiles.
+        /// Flow director: mask selection of profiles.
         GlqfFdmaskSel(u16)       "GLQF_FDMASK_SEL"    at 0x41_0400 [128 by 4];
-        /// Flow director: masks of fields.
+        /// Flow director: field masks.
         GlqfFdmask(u16)          "GLQF_FDMASK"        at 0x41_0800 [32 by 4];
-        /// Flow director: input sets.
+        /// Flow director: input sets of profiles.
         GlqfFdinset(u16)         "GLQF_FDINSET"       at 0x41_2000 [768 by 4];
-        /// Flow director: swapped fields.
+        /// Flow director: swapped fields of profiles.
         GlqfFdswap(u16)          "GLQF_FDSWAP"        at 0x41_3000 [768 by 4];
-        /// RDMA of a VSI.
+        /// RDMA enable of a VSI.
         VsiqfPeCtl1(u16)         "VSIQF_PE_CTL1"      at 0x41_4000 [768 by 4];
         /// Flow director: enable.
         PfqfFdEna                "PFQF_FD_ENA"        at 0x43_a000;
-        /// Receive descriptor profiles: words and flags.
+        /// Receive descriptor profiles: field and flag layout.
         Glflxp(u16)              "GLFLXP_RXDID"       at 0x45_c800 [576 by 4];
-        /// Flow director: entries of the function.
+        /// Flow director: table size of the function.
         GlqfFdSize               "GLQF_FD_SIZE"       at 0x46_0010;
-        /// Flow director: entries in use.
+        /// Flow director: used table entries.
         GlqfFdCnt                "GLQF_FD_CNT"        at 0x46_0018;
         /// Receive queue: descriptor profile.
         QrxflxpCntxt(u16)        "QRXFLXP_CNTXT"      at 0x48_0000 [2048 by 4];
         /// RDMA control queue: doorbell.
         PfpeCqpdb                "PFPE_CQPDB"         at 0x50_0800;
-        /// RDMA control queue: how far the device is.
+        /// RDMA control queue: index of the next entry that the device executes.
         PfpeCqptail              "PFPE_CQPTAIL"       at 0x50_0880;
-        /// Completion queues of the kernel: doorbell that arms one.
+        /// Kernel CQs: arm doorbell.
         PfpeCqarm                "PFPE_CQARM"         at 0x50_2c00;
-        /// Completion queues: doorbell that acknowledges an event of one.
+        /// CQs: doorbell that acknowledges a completion event.
         PfpeCqack                "PFPE_CQACK"         at 0x50_2c80;
-        /// Asynchronous event queue: entries that software has read.
+        /// Asynchronous event queue: number of entries that the driver has consumed.
         PfpeAeqalloc             "PFPE_AEQALLOC"      at 0x50_2d00;
-        /// Send queues of the kernel: doorbell.
+        /// Kernel send queues: doorbell.
         PfpeWqealloc             "PFPE_WQEALLOC"      at 0x50_4400;
-        /// RDMA control queue: whether it runs.
+        /// RDMA control queue: status.
         PfpeCcqpstatus           "PFPE_CCQPSTATUS"    at 0x50_a000;
-        /// RDMA control queue: address of its context, low half; a write starts or ends it.
+        /// RDMA control queue: address of its context, low half. Writing it starts or stops the queue.
         PfpeCcqplow              "PFPE_CCQPLOW"       at 0x50_a080;
         /// RDMA control queue: address of its context, high half.
         PfpeCcqphigh             "PFPE_CCQPHIGH"      at 0x50_a100;
-        /// RDMA control queue: why the last operation failed.
+        /// RDMA control queue: error codes of the last failed operation.
         PfpeCqperrcodes          "PFPE_CQPERRCODES"   at 0x50_a200;
-        /// State of the processors of the RDMA block.
+        /// Processor state of the RDMA block.
         GlpeCpustatus(u16)       "GLPE_CPUSTATUS"     at 0x50_ba5c [3 by 4];
-        /// Context memory: invalidates an entry of a page directory.
+        /// HMC: invalidates a page directory entry.
         PfhmcPdinv               "PFHMC_PDINV"        at 0x52_0300;
-        /// Context memory: the last error.
+        /// HMC: last error.
         PfhmcErrorinfo           "PFHMC_ERRORINFO"    at 0x52_0400;
-        /// Context memory: address of the last error.
+        /// HMC: address of the last error.
         PfhmcErrordata           "PFHMC_ERRORDATA"    at 0x52_0500;
-        /// Context memory of a virtual function: invalidates an entry of a page directory.
+        /// HMC of a virtual function: invalidates a page directory entry.
         GlhmcVfpdinv(u16)        "GLHMC_VFPDINV"      at 0x52_8300 [32 by 4];
-        /// Why the RDMA block has failed.
+        /// Critical error code of the RDMA block.
         GlpeCriterr              "GLPE_CRITERR"       at 0x53_4000;
-        /// Send queues of processes: doorbell.
+        /// User-space send queues: doorbell.
         UserWqealloc             "USER_WQEALLOC"      at 0x7f_0000;
-        /// Completion queues of processes: doorbell that arms one.
+        /// User-space CQs: arm doorbell.
         UserCqarm                "USER_CQARM"         at 0x7f_0040;
     }
 }
@@ -322,7 +322,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn registers_are_where_section_2_has_them() {
+    fn registers_match_section_2() {
         for (offset, register) in [
             (0x91000, Some(Register::PfgenCtrl)),
             (0x80400, Some(Register::PfFwAtqt)),
@@ -352,14 +352,14 @@ mod tests {
     }
 
     #[test]
-    fn counters_have_two_halves() {
+    fn wide_counters_have_two_halves() {
         assert_eq!(Register::at(0x380b44), Some((Register::GlprtGotc, 4)));
         assert_eq!(Register::at(0x380b48), None);
         assert_eq!(Register::GlprtGotc.width(), 8);
     }
 
     #[test]
-    fn names_have_their_indices() {
+    fn names_include_indices() {
         assert_eq!(Register::GlintItr(2, 5).to_string(), "GLINT_ITR[2][5]");
         assert_eq!(Register::QrxTail(0).to_string(), "QRX_TAIL[0]");
         assert_eq!(Register::PfFwArqlen.to_string(), "PF_FW_ARQLEN");

@@ -1,4 +1,4 @@
-//! Context of a receive queue: eight registers that software writes before it enables the queue.
+//! Receive queue context: eight registers that the driver writes before it enables the queue.
 //!
 //! # Spec
 //! E810 interface, section 8.3.
@@ -7,46 +7,46 @@ use super::ring_address::RingAddress;
 use crate::describe::{Field, Value, Visitor};
 use crate::layout;
 
-/// Registers of a context.
+/// Number of registers of a context.
 pub const WORDS: usize = RxContext::LEN / 4;
 
 layout! {
-    /// What the device has to know of a receive queue.
+    /// Receive queue context.
     pub struct RxContext[32] {
-        /// The entry that the device begins with.
+        /// Index of the first descriptor that the device uses.
         [12:0]     head: u16,
-        /// The ring.
+        /// Base address of the ring.
         [88:32]    ring: RingAddress as u64,
-        /// Descriptors of the ring.
+        /// Number of descriptors in the ring.
         [101:89]   ring_len: u16,
-        /// Bytes of a buffer for data, in units of 128.
+        /// Size of a data buffer in units of 128 bytes.
         [108:102]  data_units: u8,
-        /// Bytes of a buffer for headers, in units of 64.
+        /// Size of a header buffer in units of 64 bytes.
         [113:109]  header_units: u8,
-        /// Whether headers go to buffers of their own.
+        /// Header split mode.
         [115:114]  split: Split as u8,
-        /// Descriptors have 32 bytes.
+        /// Descriptors have 32 bytes instead of 16.
         [116]      long_descriptors: bool,
-        /// The frame check sequence stays out of the buffers.
+        /// Strip the frame check sequence.
         [117]      strip_crc: bool,
-        /// A tag that is stripped goes to the first of the descriptor's fields for tags.
+        /// Write a stripped VLAN tag to the first tag field of the descriptor.
         [119]      tag_in_first_field: bool,
-        /// Longest frame, bytes.
+        /// Largest frame in bytes.
         [187:174]  max_frame: u16,
     }
 }
 
-/// Whether headers go to buffers of their own.
+/// Header split mode.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Split {
-    /// Type 0: headers and data go to the same buffer.
+    /// Type 0: headers and data share a buffer.
     #[default]
     No,
-    /// Type 1: headers always go to a buffer of their own.
+    /// Type 1: headers always go to the header buffer.
     Headers,
-    /// Type 2: headers go to a buffer of their own where the device knows where they end.
+    /// Type 2: headers go to the header buffer if the device recognises their end.
     Known,
-    /// Type 3 has no meaning.
+    /// Type 3 is reserved.
     Reserved,
 }
 
@@ -87,7 +87,7 @@ impl From<Split> for u8 {
 }
 
 impl RxContext {
-    /// The context that registers have, the lowest first.
+    /// Decodes a context from its registers, lowest first.
     pub fn from_registers(registers: &[u32; WORDS]) -> Self {
         let mut bytes = [0; Self::LEN];
         for (bytes, register) in bytes.chunks_exact_mut(4).zip(registers) {
@@ -96,12 +96,12 @@ impl RxContext {
         Self::parse(&bytes)
     }
 
-    /// Bytes of a buffer for data.
+    /// Size of a data buffer in bytes.
     pub fn data_len(&self) -> u16 {
         u16::from(self.data_units) * 128
     }
 
-    /// Bytes of a buffer for headers.
+    /// Size of a header buffer in bytes.
     pub fn header_len(&self) -> u16 {
         u16::from(self.header_units) * 64
     }
@@ -112,9 +112,9 @@ mod tests {
     use super::*;
     use crate::ids::Iova;
 
-    /// The bits of the specification's table put together by a program of a few lines that is not this one.
+    /// Generated from the table of the specification by an independent program.
     #[test]
-    fn fields_are_at_their_bits() {
+    fn fields_match_interface_bits() {
         let usual = [0xa000, 0x008e_92a0, 0, 0x00b0_0310, 0, 0x0180_0000, 0x0240, 0];
         let expected = RxContext {
             head: 0,

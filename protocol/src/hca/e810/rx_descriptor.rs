@@ -1,4 +1,4 @@
-//! Descriptors of a receive ring: what software puts there, and what the device writes over it.
+//! Receive descriptors: as posted by the driver, and as written back by the device.
 //!
 //! # Spec
 //! E810 interface, section 8.3.
@@ -11,27 +11,27 @@ use super::packet_type::PacketType;
 use crate::describe::{Field, Hex, Value, Visitor, describe};
 use crate::ids::Iova;
 
-/// Bytes of a descriptor.
+/// Length of a descriptor in bytes.
 pub const LEN: usize = 32;
 
-/// Bytes in front of those that a device writes last: the first byte of the status hands the descriptor to software.
+/// Offset of the status. The device writes it last, because its first byte passes the descriptor to the driver.
 pub const STATUS_OFFSET: usize = 8;
 
-/// Where the fields of what the device writes are, by QRXFLXP_CNTXT of the queue.
+/// Write-back layout, selected by QRXFLXP_CNTXT of the queue.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Profile {
-    /// The one of earlier controllers, which iPXE uses.
+    /// Layout of earlier controllers, used by iPXE.
     Legacy = 1,
-    /// The one of Linux, and in the place of all that are not here: first the hash, then the flow.
+    /// Layout of Linux: first the hash, then the flow. Also used for all unsupported profiles.
     #[default]
     Nic = 2,
-    /// The one of DPDK: first the flow, then the hash.
+    /// Layout of DPDK: first the flow, then the hash.
     Comms = 22,
 }
 
 impl Profile {
-    /// The profile that a queue's register chooses.
+    /// Profile that a register value selects.
     pub const fn of_register(value: u32) -> Self {
         match value & 0x3f {
             1 => Self::Legacy,
@@ -56,65 +56,65 @@ impl Field for Tag {
     }
 }
 
-/// A free entry.
+/// A posted descriptor.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RxBuffers {
-    /// For data.
+    /// Address of the data buffer.
     pub data: Iova,
-    /// For headers, if the queue splits.
+    /// Address of the header buffer, if the queue splits headers.
     pub headers: Iova,
 }
 
 impl RxBuffers {
-    /// The meaning of what software wrote.
+    /// Parses a posted descriptor.
     pub fn parse(bytes: &[u8; LEN]) -> Self {
         let [data, headers, ..]: [U64; 4] = transmute!(*bytes);
         Self { data: Iova::new(data.get()), headers: Iova::new(headers.get()) }
     }
 
-    /// Whether software would take the entry for one that the device has written: the bit that says so is a bit of the
-    /// second address.
-    pub const fn looks_done(&self) -> bool {
+    /// Returns whether the driver would mistake the posted descriptor for a completed one. The done bit is also a
+    /// bit of the header address.
+    pub const fn has_done_bit(&self) -> bool {
         self.headers.get() & 1 != 0
     }
 }
 
-/// What the device says of a buffer that it filled.
+/// Write-back of a filled buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RxWriteBack {
-    /// What the frame is.
+    /// Packet type of the frame.
     pub packet_type: PacketType,
-    /// Bytes in the data buffer, 14 bits.
+    /// Number of bytes in the data buffer, 14 bits.
     pub len: u16,
-    /// Bytes in the header buffer, 11 bits, if there are any.
+    /// Number of bytes in the header buffer, 11 bits, if one was used.
     pub header_len: Option<u16>,
-    /// The frame ends here.
+    /// The buffer is the last one of the frame.
     pub end_of_packet: bool,
-    /// What was found out about checksums.
+    /// Results of the checksum verification.
     pub checks: Checks,
-    /// Tag that was taken off.
+    /// VLAN tag that was stripped.
     pub tag: Option<Tag>,
-    /// Hash, if one was computed.
+    /// Flow hash, if it was computed.
     pub hash: Option<u32>,
 }
 
-/// What was found out about a frame's checksums.
+/// Results of the checksum verification.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Checks {
-    /// Network and transport headers were recognised, and the sums they have verified.
+    /// Network and transport headers were recognised and their checksums verified.
     pub done: bool,
-    /// The checksum of the IPv4 header is wrong.
+    /// The IPv4 header checksum is wrong.
     pub ipv4_error: bool,
-    /// The checksum of the transport is wrong.
+    /// The transport checksum is wrong.
     pub l4_error: bool,
 }
 
-/// A VLAN tag that is not in the buffer.
+/// A stripped VLAN tag.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tag {
-    /// Goes to the first field for tags: its control information.
+    /// Tag control information for the first tag field.
     First(u16),
-    /// Goes to the second.
+    /// Tag control information for the second tag field.
     Second(u16),
 }
 
@@ -179,7 +179,7 @@ struct LegacyStatus {
     l3_l4_checked: bool,
     #[bits(8)]
     __: u8,
-    /// 3: the hash is valid.
+    /// Value 3: the hash is valid.
     #[bits(2)]
     filter: u8,
     #[bits(8)]
@@ -214,7 +214,7 @@ const _: () = assert!(size_of::<LegacyRaw>() == LEN);
 const _: () = assert!(std::mem::offset_of!(LegacyRaw, status) == STATUS_OFFSET);
 
 impl RxWriteBack {
-    /// The descriptor in a layout, handed to software.
+    /// Wire format in the layout of `profile`, passed to the driver.
     pub fn emit(&self, profile: Profile) -> [u8; LEN] {
         match profile {
             Profile::Legacy => self.emit_legacy(),
@@ -259,9 +259,9 @@ impl RxWriteBack {
     }
 
     fn emit_flexible(&self, profile: Profile) -> [u8; LEN] {
-        /// What DPDK takes for a frame that no filter of flows has marked.
+        /// Flow value for which DPDK reports no flow filter match.
         const NO_FLOW: U32 = U32::new(u32::MAX);
-        /// A header buffer was used.
+        /// The header buffer was used.
         const SPLIT: u16 = 1 << 11;
         const SECOND_TAG: u16 = 1 << 11;
         let (first, second) = self.tags();
@@ -302,7 +302,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_of_buffers_are_read() {
+    fn parses_buffer_addresses() {
         let mut bytes = [0; LEN];
         bytes[..8].copy_from_slice(&0x1_2345_6000_u64.to_le_bytes());
         bytes[8..16].copy_from_slice(&0x7000_u64.to_le_bytes());
@@ -310,9 +310,9 @@ mod tests {
         assert_eq!(RxBuffers::parse(&bytes), buffers);
     }
 
-    /// A tagged frame, its checksums right, with a hash.
+    /// A tagged frame with correct checksums and a hash.
     #[test]
-    fn each_field_has_its_place() {
+    fn flexible_layout_places_each_field() {
         let frame = RxWriteBack {
             packet_type: PacketType::ETHERNET,
             len: 1510,
@@ -340,7 +340,7 @@ mod tests {
         assert_eq!(bytes[16..24], [0, 0x08, 0, 0, 0, 0, 0x02, 0x01]);
     }
 
-    /// A tagged frame of 1510 bytes with a wrong TCP checksum, as controllers before the E810 write it.
+    /// A tagged frame of 1510 bytes with a wrong TCP checksum, in the layout of controllers before the E810.
     #[test]
     fn legacy_layout_places_each_field() {
         let frame = RxWriteBack {
@@ -366,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn status_bits_are_set_alone() {
+    fn each_status_bit_is_independent() {
         let blank = RxWriteBack {
             packet_type: PacketType::ETHERNET,
             len: 0,

@@ -1,4 +1,4 @@
-//! Context of a transmit queue, as the command that adds the queue has it.
+//! Transmit queue context, as in the command that adds the queue.
 //!
 //! # Spec
 //! E810 interface, section 8.1.
@@ -7,27 +7,27 @@ use super::ring_address::RingAddress;
 use crate::layout;
 
 layout! {
-    /// What the device has to know of a transmit queue.
+    /// Transmit queue context.
     pub struct TxContext[22] {
-        /// The ring.
+        /// Base address of the ring.
         [56:0]     ring: RingAddress as u64,
-        /// Port that the frames leave by.
+        /// Port that sends the frames.
         [59:57]    port: u8,
-        /// What the function number below counts: 2 is a physical function.
+        /// Type of the function; 2 is a physical function.
         [79:78]    function_kind: u8,
-        /// VSI that the frames come from.
+        /// Source VSI of the frames.
         [89:80]    vsi: u16,
-        /// Frames may ask when they left.
+        /// Frames can request a transmit timestamp.
         [90]       timestamps: bool,
-        /// Number of the queue among those of the function.
+        /// Queue number within the function.
         [127:114]  queue_in_function: u16,
-        /// Descriptors of the ring.
+        /// Number of descriptors in the ring.
         [147:135]  ring_len: u16,
-        /// Frames may be cut.
+        /// Segmentation offload (TSO) is enabled.
         [152]      segmentation: bool,
-        /// Number of the queue among those whose frames may be cut.
+        /// Queue number among those with segmentation.
         [163:153]  segmentation_queue: u16,
-        /// The queue writes done into descriptors instead of a completion queue.
+        /// The device marks descriptors as done instead of using a completion queue.
         [164]      legacy: bool,
     }
 }
@@ -49,9 +49,9 @@ mod tests {
         TxContext::parse(&bytes)
     }
 
-    /// Section 16.3: what the driver sent.
+    /// Example of section 16.3, sent by the driver.
     #[test]
-    fn the_published_context_is_read() {
+    fn parses_published_context() {
         let sent = context("a0928e00000000000080010400000000008000011000");
         let expected = TxContext {
             ring: ring(0x4749_5000),
@@ -68,9 +68,9 @@ mod tests {
         assert_eq!(sent, expected);
     }
 
-    /// The same of the queue of a second VSI, and of a kernel that chose other addresses.
+    /// The same for the queue of a second VSI, from a kernel with other addresses.
     #[test]
-    fn contexts_of_other_queues_are_read() {
+    fn parses_contexts_of_other_queues() {
         let second = context("00908e00000000000080020000000000008000031000");
         assert_eq!((second.ring, second.vsi, second.ring_len), (ring(0x4748_0000), 2, 256));
         assert_eq!((second.segmentation_queue, second.timestamps), (1, false));

@@ -1,7 +1,7 @@
-//! Descriptors of a transmit ring.
+//! Transmit descriptors.
 //!
-//! A frame is an optional context descriptor and then its buffers, one data descriptor each, of which the last is marked.
-//! Commands and header lengths are the same in all data descriptors of a frame.
+//! A frame consists of an optional context descriptor and one data descriptor for each buffer. The last data
+//! descriptor is marked. All data descriptors of a frame have the same command and header lengths.
 //!
 //! # Spec
 //! E810 interface, section 8.2.
@@ -11,30 +11,30 @@ use bitfield_struct::bitfield;
 use crate::describe::{Describe, Field, Hex, Value, Visitor, describe};
 use crate::ids::Iova;
 
-/// Bytes of a descriptor.
+/// Length of a descriptor in bytes.
 pub const LEN: usize = 16;
 
-/// Offset of the byte by which the device says that a descriptor is done.
+/// Offset of the byte that the device overwrites when the descriptor is done.
 pub const DONE_OFFSET: u64 = 8;
 
-/// Type of a descriptor that the device is done with.
+/// Descriptor type written when a descriptor is done.
 const DONE: u8 = 0xf;
 
-/// A descriptor.
+/// A transmit descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TxDescriptor {
     /// Type 0: a buffer of a frame.
     Data(DataDescriptor),
-    /// Type 1: what else there is to know of the frame that follows.
+    /// Type 1: additional parameters of the following frame.
     Context(ContextDescriptor),
-    /// Type 8: a rule of the flow director; the data descriptor behind it has an example of the frames it is for.
+    /// Type 8: flow director rule. The following data descriptor contains an example frame.
     FilterProgram,
     /// Any other type.
     Unknown(u8),
 }
 
 impl TxDescriptor {
-    /// A word for its type.
+    /// Name in traces.
     pub const fn name(&self) -> &'static str {
         match self {
             Self::Data(_) => "data",
@@ -56,60 +56,60 @@ impl Describe for TxDescriptor {
     }
 }
 
-/// A buffer of a frame.
+/// Data descriptor: a buffer of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DataDescriptor {
-    /// Where the bytes are.
+    /// Address of the buffer.
     pub buffer: Iova,
-    /// How many, 14 bits.
+    /// Length of the buffer in bytes, 14 bits.
     pub len: u16,
-    /// What to do.
+    /// Offloads and flags.
     pub command: Command,
-    /// Where the headers are that the device is to change.
+    /// Lengths of the headers that the offloads modify.
     pub headers: HeaderLengths,
-    /// Tag control information of the VLAN tag to insert, if the command says so.
+    /// Tag control information to insert, if requested by the command.
     pub tag: u16,
 }
 
 describe!(DataDescriptor { buffer, len, command, headers, tag as Hex });
 
-/// What a data descriptor asks for.
+/// Command field of a data descriptor.
 #[bitfield(u16)]
 #[derive(PartialEq, Eq)]
 pub struct Command {
-    /// Bit 0, EOP: the last buffer of the frame.
+    /// Bit 0, EOP: last buffer of the frame.
     pub end_of_packet: bool,
-    /// Bit 1, RS: mark the descriptor as done once the frame has been read.
+    /// Bit 1, RS: mark the descriptor as done when the frame has been read.
     pub report_status: bool,
     __: bool,
     /// Bit 3, IL2TAG1: insert a VLAN tag.
     pub insert_tag: bool,
-    /// Bit 4, DUMMY: the bytes are not for the wire.
+    /// Bit 4, DUMMY: do not send the bytes.
     pub dummy: bool,
-    /// Bits 6:5, IIPT: the IP header, of a tunnel the inner one.
+    /// Bits 6:5, IIPT: IP header, the inner one of a tunnel.
     #[bits(2)]
     pub ip: IpType,
     __: bool,
-    /// Bits 9:8, L4T: whose checksum is to be computed.
+    /// Bits 9:8, L4T: transport checksum to compute.
     #[bits(2)]
     pub l4: L4Type,
-    /// Bit 10, RE.
+    /// Bit 10, RE: report event.
     pub report_event: bool,
     #[bits(5)]
     __: u8,
 }
 
-/// The IP header that a frame has.
+/// IP header type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum IpType {
-    /// The device is not told of any.
+    /// No IP header indicated.
     None = 0,
     /// IPv6.
     V6 = 1,
     /// IPv4.
     V4 = 2,
-    /// IPv4, whose header checksum is to be computed.
+    /// IPv4; compute the header checksum.
     V4Checksum = 3,
 }
 
@@ -128,11 +128,11 @@ impl IpType {
     }
 }
 
-/// The transport header that a frame has.
+/// Transport header type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum L4Type {
-    /// None, or one that the device leaves alone.
+    /// No transport checksum offload.
     None = 0,
     /// TCP.
     Tcp = 1,
@@ -180,40 +180,40 @@ impl Field for Command {
         };
         let set = flags.iter().filter_map(|(set, name)| set.then_some(*name));
         let names: smallvec::SmallVec<[_; 8]> = set.chain(ip).chain(l4).collect();
-        // Bits 2, 7 and 11 have no meaning.
+        // Bits 2, 7 and 11 are reserved.
         to.value(name, Value::Set(&names, u64::from(self.into_bits() & 0x884)));
     }
 }
 
-/// Lengths of the headers, bytes. Of a tunnel the IP and transport headers are the inner ones.
+/// Header lengths in bytes. For a tunnel, the IP and transport headers are the inner ones.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HeaderLengths {
-    /// In front of the first IP header; a multiple of 2.
+    /// Length of everything before the first IP header; a multiple of 2.
     pub mac: u8,
-    /// IP header with its options or extension headers; a multiple of 4.
+    /// Length of the IP header with options or extension headers; a multiple of 4.
     pub ip: u16,
-    /// Transport header; a multiple of 4.
+    /// Length of the transport header; a multiple of 4.
     pub l4: u8,
 }
 
 describe!(HeaderLengths { mac, ip, l4 });
 
-/// What is to be known of the frame that follows.
+/// Context descriptor: additional parameters of the following frame.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ContextDescriptor {
-    /// Headers around the IP header that the data descriptors mean.
+    /// Outer headers, if the frame is tunnelled.
     pub tunnel: Tunnel,
-    /// Tag control information of a VLAN tag to insert, outside of the one that data descriptors insert.
+    /// Tag control information of an outer VLAN tag to insert. The tag of the data descriptors is the inner one.
     pub tag2: Option<u16>,
-    /// The frame is to be cut.
+    /// Segmentation offload (TSO) parameters, if requested.
     pub segmentation: Option<Segmentation>,
-    /// Who is to have it.
+    /// Forwarding of the frame.
     pub destination: Destination,
 }
 
-describe!(ContextDescriptor { tunnel as if_any, tag2 as hex, segmentation, destination });
+describe!(ContextDescriptor { tunnel as unless_absent, tag2 as hex, segmentation, destination });
 
-fn if_any(tunnel: Tunnel) -> Option<Tunnel> {
+fn unless_absent(tunnel: Tunnel) -> Option<Tunnel> {
     (tunnel != Tunnel::default()).then_some(tunnel)
 }
 
@@ -221,17 +221,17 @@ fn hex(tag: Option<u16>) -> Option<Hex<u16>> {
     tag.map(Hex)
 }
 
-/// Where software wants a frame to go.
+/// Forwarding requested by the driver.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Destination {
-    /// Where the rules of the switch say.
+    /// Use the switch rules.
     #[default]
     Rules,
-    /// To the wire, whatever the rules say.
+    /// Send to the wire, regardless of the switch rules.
     Wire,
-    /// To other VSIs only.
+    /// Send to other VSIs only.
     Local,
-    /// To the VSI of this number only.
+    /// Send to this VSI only.
     Vsi(u16),
 }
 
@@ -246,55 +246,55 @@ impl Field for Destination {
     }
 }
 
-/// How a frame is to be cut into frames.
+/// Segmentation offload (TSO) of a frame.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Segmentation {
-    /// Bytes behind all headers, 18 bits.
+    /// Payload length in bytes, 18 bits.
     pub payload_len: u32,
-    /// The most of them in one frame, 14 bits.
+    /// Largest payload of a segment (MSS) in bytes, 14 bits.
     pub mss: u16,
 }
 
 describe!(Segmentation { payload_len, mss });
 
-/// What lies between the Ethernet header and the inner IP header.
+/// Headers between the Ethernet header and the inner IP header.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tunnel {
-    /// Outer IP header.
+    /// Type of the outer IP header.
     pub ip: OuterIp,
-    /// Its length, bytes.
+    /// Length of the outer IP header in bytes.
     pub ip_len: u16,
-    /// What follows it.
+    /// Protocol after the outer IP header.
     pub kind: TunnelKind,
-    /// From the end of the outer IP header to the inner one, bytes.
+    /// Distance from the end of the outer IP header to the inner IP header, in bytes.
     pub len: u8,
-    /// The checksum of the outer UDP header is to be computed.
+    /// Compute the outer UDP checksum.
     pub udp_checksum: bool,
 }
 
 describe!(Tunnel { ip, ip_len, kind, len, udp_checksum });
 
-/// Outer IP header of a tunnel.
+/// Type of the outer IP header.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OuterIp {
-    /// There is no tunnel.
+    /// No tunnel.
     #[default]
     None,
     /// IPv6.
     V6,
     /// IPv4.
     V4,
-    /// IPv4, whose header checksum is to be computed.
+    /// IPv4; compute the header checksum.
     V4Checksum,
 }
 
-/// What an outer IP header carries.
+/// Protocol after the outer IP header.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum TunnelKind {
-    /// The inner IP header.
+    /// The inner IP header follows directly.
     #[default]
     Ip,
-    /// A UDP header and what the tunnel has behind it, such as VXLAN or GENEVE.
+    /// A UDP header and the tunnel header, for example VXLAN or GENEVE.
     Udp,
     /// A GRE header.
     Gre,
@@ -334,13 +334,13 @@ struct DataWord {
     kind: u8,
     #[bits(12)]
     command: u16,
-    /// Units of 2 bytes.
+    /// Length in units of 2 bytes.
     #[bits(7)]
     mac_len: u8,
-    /// Units of 4 bytes.
+    /// Length in units of 4 bytes.
     #[bits(7)]
     ip_len: u8,
-    /// Units of 4 bytes.
+    /// Length in units of 4 bytes.
     #[bits(4)]
     l4_len: u8,
     #[bits(14)]
@@ -353,13 +353,13 @@ struct DataWord {
 struct TunnelWord {
     #[bits(2)]
     outer_ip: u8,
-    /// Units of 4 bytes.
+    /// Length in units of 4 bytes.
     #[bits(7)]
     outer_ip_len: u8,
     #[bits(2)]
     kind: u8,
     __: bool,
-    /// Units of 2 bytes.
+    /// Length in units of 2 bytes.
     #[bits(7)]
     len: u8,
     #[bits(4)]
@@ -388,13 +388,13 @@ struct ContextWord {
     payload_len: u32,
     #[bits(2)]
     __: u8,
-    /// Or a VSI, if that is the destination.
+    /// MSS, or the VSI if that is the destination.
     #[bits(14)]
     mss: u16,
 }
 
 impl TxDescriptor {
-    /// The meaning of a descriptor's bytes.
+    /// Parses a descriptor.
     pub fn parse(bytes: &[u8; LEN]) -> Self {
         const DATA: u8 = 0;
         const CONTEXT: u8 = 1;
@@ -428,8 +428,8 @@ impl DataDescriptor {
         }
     }
 
-    /// The byte at [`DONE_OFFSET`] of a descriptor that the device is done with: its type changed, the low bits of its
-    /// command left.
+    /// Value of the byte at [`DONE_OFFSET`] when the descriptor is done. The type changes and the low bits of the
+    /// command remain.
     pub const fn done(&self) -> u8 {
         let [low, _] = self.command.into_bits().to_le_bytes();
         low << 4 | DONE
@@ -488,7 +488,7 @@ mod tests {
     }
 
     #[test]
-    fn a_data_descriptor_has_its_fields_at_their_bits() {
+    fn data_descriptor_fields_match_bits() {
         let all = data(0x1234_0000_0000_0000 | 0x3fff << 34 | 5 << 30 | 5 << 23 | 7 << 16 | 0x36b << 4);
         assert_eq!(all.buffer, Iova::new(0x4_7495_0000));
         assert_eq!((all.len, all.tag), (0x3fff, 0x1234));
@@ -500,7 +500,7 @@ mod tests {
     }
 
     #[test]
-    fn each_command_bit_is_read_alone() {
+    fn each_command_bit_is_independent() {
         let command = |bits: u64| data(bits << 4).command;
         assert!(command(0x001).end_of_packet());
         assert!(command(0x002).report_status());
@@ -520,20 +520,20 @@ mod tests {
     }
 
     #[test]
-    fn the_largest_header_lengths_fit() {
+    fn largest_header_lengths_fit() {
         let most = data(0xf << 30 | 0x7f << 23 | 0x7f << 16);
         assert_eq!(most.headers, HeaderLengths { mac: 254, ip: 508, l4: 60 });
     }
 
     #[test]
-    fn done_replaces_the_type_only() {
+    fn done_replaces_type_only() {
         let word: u64 = 0x1234_5678_9abc_de30;
         assert_eq!(data(word).done(), 0x3f);
         assert_eq!(data(0).done(), 0x0f);
     }
 
     #[test]
-    fn a_context_descriptor_has_its_fields_at_their_bits() {
+    fn context_descriptor_fields_match_bits() {
         let tunnel = 0xabcd << 32 | 1 << 23 | 8 << 12 | 1 << 9 | 5 << 2 | 3;
         let word = 1448 << 50 | 65_000 << 30 | (1 | 4) << 4 | 1;
         let expected = ContextDescriptor {
@@ -559,7 +559,7 @@ mod tests {
     }
 
     #[test]
-    fn a_context_descriptor_can_say_who_is_to_have_the_frame() {
+    fn context_descriptor_selects_destination() {
         let destination = |switch: u64| match descriptor(0, 7 << 50 | switch << 4 | 1) {
             TxDescriptor::Context(context) => context.destination,
             other => panic!("{other:?}"),
@@ -569,7 +569,7 @@ mod tests {
     }
 
     #[test]
-    fn other_types_are_told_apart() {
+    fn other_types_are_distinguished() {
         assert_eq!(descriptor(0, 8), TxDescriptor::FilterProgram);
         for kind in [2, 7, 9, 0xf] {
             assert_eq!(descriptor(0, kind.into()), TxDescriptor::Unknown(kind));

@@ -1,4 +1,4 @@
-//! What the device tells of itself: the outboxes of QUERY_DEV_LIM and QUERY_ADAPTER.
+//! Device capabilities: outboxes of QUERY_DEV_LIM and QUERY_ADAPTER.
 //!
 //! # Spec
 //! JingZhao interface, sections 3.1 and 3.2.
@@ -9,78 +9,78 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned, transmut
 
 use crate::describe::{Hex, describe};
 
-/// Limits of the device (QUERY_DEV_LIM). A field named `log_...` is an exponent of two.
+/// Device limits (QUERY_DEV_LIM). Fields named `log_...` are base-2 logarithms.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DevLim {
-    /// QP numbers software leaves alone, counted from 0.
+    /// QP numbers reserved for the device, from 0.
     pub log_reserved_qps: u8,
-    /// CQ numbers software leaves alone.
+    /// CQ numbers reserved for the device, from 0.
     pub log_reserved_cqs: u8,
-    /// EQ numbers software leaves alone.
+    /// EQ numbers reserved for the device, from 0.
     pub log_reserved_eqs: u8,
-    /// MTT entries software leaves alone.
+    /// MTT entries reserved for the device, from 0.
     pub log_reserved_mtts: u8,
-    /// Protection domains software leaves alone.
+    /// Protection domains reserved for the device, from 0.
     pub log_reserved_pds: u8,
-    /// Keys software leaves alone.
+    /// Keys reserved for the device, from 0.
     pub log_reserved_lkeys: u8,
-    /// Work requests in a queue.
+    /// Largest number of WQEs in a work queue.
     pub log_max_wqes: u16,
-    /// Entries of a CQ.
+    /// Largest number of CQEs in a CQ.
     pub log_max_cqes: u16,
-    /// QPs.
+    /// Number of QPs.
     pub log_max_qps: u8,
-    /// CQs.
+    /// Number of CQs.
     pub log_max_cqs: u8,
-    /// EQs.
+    /// Number of EQs.
     pub log_max_eqs: u8,
-    /// MPT entries.
+    /// Number of MPT entries.
     pub log_max_mpts: u8,
-    /// Protection domains.
+    /// Number of protection domains.
     pub log_max_pds: u8,
-    /// GIDs of a port.
+    /// Number of GIDs per port.
     pub log_max_gids: u8,
-    /// P_Keys of a port.
+    /// Number of P_Keys per port.
     pub log_max_pkeys: u8,
-    /// Bytes of an MTT entry; always 8.
+    /// Length of an MTT entry in bytes; always 8.
     pub mtt_entry_len: u8,
-    /// Bytes of a QPC in ICM.
+    /// Length of a QPC in ICM, in bytes.
     pub qpc_len: u16,
-    /// Bytes of a CQC in ICM.
+    /// Length of a CQC in ICM, in bytes.
     pub cqc_len: u16,
-    /// Bytes of an EQC in ICM.
+    /// Length of an EQC in ICM, in bytes.
     pub eqc_len: u16,
-    /// Bytes of an MPT entry in ICM.
+    /// Length of an MPT entry in ICM, in bytes.
     pub mpt_len: u16,
-    /// Delay of local ACKs, a timeout code of four bits.
+    /// Local ACK delay, a 4-bit timeout code.
     pub ack_delay: u8,
-    /// Greatest path MTU, the code 1 to 5 for 256 to 4096 bytes.
+    /// Largest path MTU as a code: 1 to 5 for 256 to 4096 bytes.
     pub max_mtu: u8,
-    /// Greatest port width.
+    /// Largest link width.
     pub max_port_width: u8,
-    /// Virtual lanes.
+    /// Number of virtual lanes.
     pub max_vl: u8,
-    /// Ports; software takes exactly 1.
+    /// Number of ports; drivers accept only 1.
     pub ports: u8,
-    /// Smallest page of a memory region.
+    /// Smallest page of a memory region, in bytes.
     pub log_min_page: u8,
-    /// Elements of a gather list.
+    /// Largest number of gather list entries.
     pub max_send_sges: u8,
-    /// Bytes of a send WQE.
+    /// Largest send WQE in bytes.
     pub max_send_wqe_len: u16,
-    /// Elements of a scatter list.
+    /// Largest number of scatter list entries.
     pub max_recv_sges: u8,
-    /// Bytes of a receive WQE.
+    /// Largest receive WQE in bytes.
     pub max_recv_wqe_len: u16,
-    /// Bytes of ICM the device can address.
+    /// Size of the ICM address space in bytes.
     pub max_icm_len: u64,
 }
 
 impl DevLim {
-    /// Bytes of the outbox.
+    /// Length of the outbox in bytes.
     pub const LEN: usize = 0x40;
 
-    /// The values of this device unless configured otherwise.
+    /// Default limits of this device.
     pub const RECOMMENDED: Self = Self {
         log_reserved_qps: 1,
         log_reserved_cqs: 0,
@@ -115,7 +115,7 @@ impl DevLim {
         max_icm_len: 1 << 40,
     };
 
-    /// Reads an outbox, as a driver does. Every content is legal; software masks what it uses.
+    /// Parses an outbox as a driver does. Every content is valid.
     pub fn parse(outbox: &[u8; Self::LEN]) -> Self {
         let raw: RawDevLim = transmute!(*outbox);
         Self {
@@ -153,7 +153,7 @@ impl DevLim {
         }
     }
 
-    /// The outbox. Values wider than their field lose their high bits.
+    /// Wire format. Values that exceed their field are truncated.
     pub fn emit(&self) -> [u8; Self::LEN] {
         let nibbles = |high, low| Nibbles::new().with_high(high & 0xf).with_low(low & 0xf);
         let raw = RawDevLim {
@@ -201,27 +201,27 @@ impl DevLim {
     }
 }
 
-/// The card (QUERY_ADAPTER).
+/// Adapter identity (QUERY_ADAPTER).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Adapter {
-    /// Identification of the board.
+    /// Board ID.
     pub board_id: u64,
 }
 
 impl Adapter {
-    /// Bytes of the outbox.
+    /// Length of the outbox in bytes.
     pub const LEN: usize = 0x20;
 
-    /// What the public RTL answers.
+    /// Board ID of the public RTL.
     pub const DEFAULT: Self = Self { board_id: 0x0123_4567_89ab_cdef };
 
-    /// Reads an outbox, as a driver does.
+    /// Parses an outbox as a driver does.
     pub fn parse(outbox: &[u8; Self::LEN]) -> Self {
         let raw: RawAdapter = transmute!(*outbox);
         Self { board_id: raw.board_id.get() }
     }
 
-    /// The outbox.
+    /// Wire format of the outbox.
     pub fn emit(&self) -> [u8; Self::LEN] {
         transmute!(RawAdapter { reserved_00: [0; 0x18], board_id: self.board_id.into() })
     }
@@ -263,7 +263,7 @@ describe!(DevLim {
 
 describe!(Adapter { board_id as Hex });
 
-/// Two values of four bits in a byte.
+/// Two 4-bit values in a byte.
 #[bitfield(u8)]
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 struct Nibbles {
@@ -329,7 +329,7 @@ mod tests {
     use super::*;
     use crate::hca::jingzhao::cmd::Op;
 
-    /// Section 14.2.
+    /// Example of section 14.2.
     const DEV_LIM: [u8; 0x40] = [
         0x01, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x0e, 0x00, 0x10, 0x10, 0x10, 0x05,
         0x11, //
@@ -341,14 +341,14 @@ mod tests {
     ];
 
     #[test]
-    fn recommended_limits_are_the_published_outbox() {
+    fn recommended_limits_match_published_outbox() {
         assert_eq!(DevLim::RECOMMENDED.emit(), DEV_LIM);
         assert_eq!(DevLim::parse(&DEV_LIM), DevLim::RECOMMENDED);
         assert_eq!(Op::QueryDevLim.spec().outbox_len, DevLim::LEN);
     }
 
     #[test]
-    fn board_id_is_in_the_last_eight_bytes() {
+    fn board_id_fills_last_eight_bytes() {
         let mut bytes = [0; 0x20];
         bytes[0x18..].copy_from_slice(&[0x01, 0x23, 0x45, 0x67, 0x89, 0xab, 0xcd, 0xef]);
         assert_eq!(Adapter::DEFAULT.emit(), bytes);

@@ -1,4 +1,4 @@
-//! Commands of the HCR: opcodes, what each needs, and the codes they answer.
+//! HCR commands: opcodes, requirements and generic checks.
 //!
 //! # Spec
 //! JingZhao interface, sections 1.4 and 2.
@@ -11,11 +11,11 @@ use super::mad_ifc::MadIfc;
 use super::transition::Transition;
 use super::{icm, mtt};
 use crate::describe::{Field, Hex, Visitor};
-pub use crate::hca::hcr::Latched;
+pub use crate::hca::hcr::PendingCommand;
 pub use crate::hca::status::{CmdError, CmdStatus};
 use crate::ids::{Cqn, Eqn, Qpn};
 
-/// A command the document lists.
+/// A command defined by the document.
 #[allow(missing_docs)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Op {
@@ -44,7 +44,7 @@ pub enum Op {
     Rts2Sqd,
     Sqd2Sqd,
     Sqd2Rts,
-    /// ERR2RST_QPEE, accepted in any state.
+    /// ERR2RST_QPEE; accepted in any state.
     ToRst,
     QueryQp,
     ConfSpecialQp,
@@ -52,12 +52,12 @@ pub enum Op {
     Nop,
 }
 
-/// The op_modifiers a command accepts.
+/// Values of op_modifier that a command accepts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Modifiers {
-    /// Every one.
+    /// All values.
     Any,
-    /// These.
+    /// Only the listed values.
     OneOf(&'static [u8]),
 }
 
@@ -74,37 +74,37 @@ impl Modifiers {
     }
 }
 
-/// The inbox a command reads.
+/// Inbox that a command reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Inbox {
-    /// None; in_param is immediate or unused.
+    /// No inbox; in_param is an immediate value or unused.
     None,
-    /// So many bytes.
+    /// Fixed length in bytes.
     Bytes(usize),
-    /// So many bytes if op_modifier is 0, else none.
+    /// Fixed length in bytes if op_modifier is 0, otherwise no inbox.
     BytesIfUnmodified(usize),
-    /// As many entries as in_modifier says, two in a group of 20h bytes.
+    /// in_modifier entries, in groups of two (20h bytes).
     MapIcm,
-    /// 20h bytes and as many entries as in_modifier says, four in a group of 20h bytes.
+    /// A header of 20h bytes, then in_modifier entries in groups of four (20h bytes).
     WriteMtt,
 }
 
-/// One row of the command table.
+/// A row of the command table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CommandSpec {
-    /// The command.
+    /// Command that the row describes.
     pub op: Op,
-    /// Its opcode, 12 bits.
+    /// Opcode, 12 bits.
     pub code: u16,
-    /// Its name in the document.
+    /// Name in the document.
     pub name: &'static str,
-    /// What op_modifier may be.
+    /// Accepted values of op_modifier.
     pub modifiers: Modifiers,
-    /// What it reads.
+    /// Inbox that it reads.
     pub inbox: Inbox,
-    /// Bytes it writes to the outbox; 0 needs no outbox.
+    /// Length of the outbox in bytes; 0 if the command has none.
     pub outbox_len: usize,
-    /// Whether it is accepted before INIT_HCA.
+    /// The command is accepted before INIT_HCA.
     pub before_init: bool,
 }
 
@@ -129,13 +129,13 @@ const fn early(spec: CommandSpec) -> CommandSpec {
     CommandSpec { before_init: true, ..spec }
 }
 
-/// Bytes of the QPC mailbox.
+/// Length of the QPC mailbox in bytes.
 const QPC: usize = 0xc0;
 const ICM_TABLES: Modifiers = Modifiers::OneOf(&[1, 2]);
 const QP_TEARDOWN: Modifiers = Modifiers::OneOf(&[0, 2, 3]);
 
-/// The command table of section 2, in the order of [`Op`]. MAD_IFC is the hardware's (section 3.14): the form with
-/// management datagrams that drivers have for it is issued by nobody.
+/// Command table of section 2, in the order of [`Op`]. MAD_IFC is that of the hardware (section 3.14). The drivers
+/// also contain a form that carries a MAD, but never issue it.
 pub static COMMANDS: [CommandSpec; 30] = [
     early(outbox(0x40, row(Op::QueryDevLim, 0x003, "QUERY_DEV_LIM"))),
     early(outbox(0x20, row(Op::QueryAdapter, 0x006, "QUERY_ADAPTER"))),
@@ -178,17 +178,17 @@ const _: () = {
 };
 
 impl Op {
-    /// The command with this opcode.
+    /// Decodes an opcode.
     pub fn from_code(code: u16) -> Option<Self> {
         COMMANDS.iter().find(|spec| spec.code == code).map(|spec| spec.op)
     }
 
-    /// Its row of the command table.
+    /// Row of the command table.
     pub fn spec(self) -> &'static CommandSpec {
         &COMMANDS[self as usize]
     }
 
-    /// Its name in the document.
+    /// Name in the document.
     pub fn name(self) -> &'static str {
         self.spec().name
     }
@@ -200,33 +200,33 @@ impl fmt::Display for Op {
     }
 }
 
-/// A command that passed the checks common to all.
+/// A command that passed the generic checks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Command {
-    /// Which one.
+    /// Command to execute.
     pub op: Op,
-    /// One of those the command accepts.
+    /// One of the accepted values.
     pub op_modifier: u8,
-    /// Command specific; see [`Command::qpn`] and its like.
+    /// Command-specific value; see for example [`Command::qpn`].
     pub in_modifier: u32,
-    /// Inbox address (not 0 if an inbox is needed) or immediate value.
+    /// Inbox address, nonzero if an inbox is required, or immediate value.
     pub in_param: u64,
-    /// Outbox address (not 0 if an outbox is needed).
+    /// Outbox address, nonzero if an outbox is required.
     pub out_param: u64,
-    /// Bytes to read at `in_param`; 0 without inbox. At most one page.
+    /// Number of bytes to read at `in_param`; 0 without inbox, at most one page.
     pub inbox_len: usize,
-    /// Bytes to write at `out_param`; 0 without outbox.
+    /// Number of bytes to write at `out_param`; 0 without outbox.
     pub outbox_len: usize,
 }
 
 impl Command {
-    /// Applies the generic checks in the order of the document.
+    /// Performs the generic checks in the order of the document.
     ///
     /// # Errors
-    /// BAD_OP for an unknown opcode, then BAD_PARAM for an op_modifier outside the list or a missing mailbox, then
-    /// BAD_SYS_STATE for a command that needs INIT_HCA first, then BAD_PARAM for a count that no mailbox holds.
-    pub fn decode(latched: &Latched, initialised: bool) -> Result<Self, CmdError> {
-        let Latched { in_param, in_modifier, out_param, command, .. } = *latched;
+    /// BAD_OP for an unknown opcode; then BAD_PARAM for an unsupported op_modifier or a missing mailbox; then
+    /// BAD_SYS_STATE for a command that requires INIT_HCA; then BAD_PARAM for a count that exceeds a mailbox.
+    pub fn decode(latched: &PendingCommand, initialised: bool) -> Result<Self, CmdError> {
+        let PendingCommand { in_param, in_modifier, out_param, command, .. } = *latched;
         let op = Op::from_code(command.op()).ok_or(CmdError::new(
             CmdStatus::BadOp,
             "opcode",
@@ -265,46 +265,48 @@ impl Command {
         Ok(Self { op, op_modifier, in_modifier, in_param, out_param, inbox_len, outbox_len: spec.outbox_len })
     }
 
-    /// in_modifier as QP number. Software's numbers have rolling high bits: the table index is the number masked.
+    /// QP number in in_modifier. Drivers use the bits above the table size as a generation, so the table index is
+    /// the masked number.
     ///
     /// # Errors
-    /// BAD_INDEX above 24 bits.
+    /// BAD_INDEX if it exceeds 24 bits.
     pub fn qpn(&self) -> Result<Qpn, CmdError> {
         number(self.in_modifier, "QP number").map(Qpn::new)
     }
 
-    /// in_modifier as CQ number, as [`Command::qpn`].
+    /// CQ number in in_modifier, as for [`Command::qpn`].
     ///
     /// # Errors
-    /// BAD_INDEX above 24 bits.
+    /// BAD_INDEX if it exceeds 24 bits.
     pub fn cqn(&self) -> Result<Cqn, CmdError> {
         number(self.in_modifier, "CQ number").map(Cqn::new)
     }
 
-    /// in_modifier as EQ number, as [`Command::qpn`].
+    /// EQ number in in_modifier, as for [`Command::qpn`].
     ///
     /// # Errors
-    /// BAD_INDEX above 24 bits.
+    /// BAD_INDEX if it exceeds 24 bits.
     pub fn eqn(&self) -> Result<Eqn, CmdError> {
         number(self.in_modifier, "EQ number").map(Eqn::new)
     }
 
-    /// The parameters of MAP_EQ.
+    /// Parameters of MAP_EQ.
     ///
     /// # Errors
-    /// BAD_INDEX for an EQ number above 24 bits.
+    /// BAD_INDEX for an EQ number that exceeds 24 bits.
     pub fn map_eq(&self) -> Result<MapEq, CmdError> {
         let eqn = number(self.in_modifier & !UNMAP_EQ, "EQ number").map(Eqn::new)?;
         Ok(MapEq { eqn, remove: self.in_modifier & UNMAP_EQ != 0, events: self.in_param })
     }
 }
 
-/// Bit of in_modifier that makes MAP_EQ remove events.
+/// Flag in in_modifier: MAP_EQ unmaps the events.
 const UNMAP_EQ: u32 = 1 << 31;
 
-/// Tells the parameters of a command in their meaning for the opcode; as they are if it is unknown.
-pub fn describe_parameters(latched: &Latched, to: &mut dyn Visitor) {
-    let Latched { in_param, in_modifier, out_param, token, command } = *latched;
+/// Passes the parameters of a command to the visitor, decoded for its opcode. Those of an unknown opcode are shown
+/// raw.
+pub fn describe_parameters(latched: &PendingCommand, to: &mut dyn Visitor) {
+    let PendingCommand { in_param, in_modifier, out_param, token, command } = *latched;
     let number = Hex(in_modifier);
     let op = Op::from_code(command.op());
     match op {
@@ -337,14 +339,14 @@ pub fn describe_parameters(latched: &Latched, to: &mut dyn Visitor) {
     command.event().show("event", to);
 }
 
-/// The parameters of MAP_EQ.
+/// Parameters of MAP_EQ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MapEq {
-    /// The event queue.
+    /// EQ to change.
     pub eqn: Eqn,
-    /// Remove the events from the queue's mask instead of adding them.
+    /// Unmap the events instead of mapping them.
     pub remove: bool,
-    /// Bit t is event type t.
+    /// Event mask: bit n selects event type n.
     pub events: u64,
 }
 
@@ -361,17 +363,23 @@ mod tests {
     use crate::hca::hcr::CommandWord;
     use proptest::prelude::*;
 
-    fn latched(code: u16, op_modifier: u8, in_modifier: u32, in_param: u64, out_param: u64) -> Latched {
+    fn latched(
+        code: u16,
+        op_modifier: u8,
+        in_modifier: u32,
+        in_param: u64,
+        out_param: u64,
+    ) -> PendingCommand {
         let command = CommandWord::new().with_op(code).with_op_modifier(op_modifier).with_go(true);
-        Latched { in_param, in_modifier, out_param, token: 0xffff, command }
+        PendingCommand { in_param, in_modifier, out_param, token: 0xffff, command }
     }
 
-    fn status(latched: &Latched, initialised: bool) -> CmdStatus {
+    fn status(latched: &PendingCommand, initialised: bool) -> CmdStatus {
         Command::decode(latched, initialised).unwrap_err().status.basic()
     }
 
     #[test]
-    fn every_opcode_is_found_by_its_code_and_no_code_is_double() {
+    fn opcodes_are_unique_and_round_trip() {
         for spec in &COMMANDS {
             assert_eq!(Op::from_code(spec.code), Some(spec.op));
         }
@@ -381,12 +389,12 @@ mod tests {
     }
 
     #[test]
-    fn unknown_opcode_wins_over_every_other_fault() {
+    fn unknown_opcode_is_reported_first() {
         assert_eq!(status(&latched(0x055, 9, 0, 0, 0), false), CmdStatus::BadOp);
     }
 
     #[test]
-    fn bad_modifier_and_missing_mailbox_are_bad_parameters() {
+    fn rejects_bad_modifier_and_missing_mailbox() {
         assert_eq!(status(&latched(0x003, 1, 0, 0, 0x1000), true), CmdStatus::BadParam);
         assert_eq!(status(&latched(0x003, 0, 0, 0, 0), true), CmdStatus::BadParam);
         assert_eq!(status(&latched(0x007, 0, 0, 0, 0), false), CmdStatus::BadParam);
@@ -395,15 +403,15 @@ mod tests {
     }
 
     #[test]
-    fn only_five_commands_run_before_init_hca() {
+    fn five_commands_precede_init_hca() {
         let early: Vec<_> = COMMANDS.iter().filter(|spec| spec.before_init).map(|spec| spec.code).collect();
         assert_eq!(early, [0x003, 0x006, 0x007, 0x008, 0x031]);
         assert_eq!(status(&latched(0x00d, 0, 0, 0x1000, 0), false), CmdStatus::BadSysState);
     }
 
     #[test]
-    fn mailbox_sizes_follow_the_counts() {
-        let len = |l: &Latched| Command::decode(l, true).unwrap().inbox_len;
+    fn mailbox_length_follows_entry_count() {
+        let len = |l: &PendingCommand| Command::decode(l, true).unwrap().inbox_len;
         assert_eq!(len(&latched(0xffa, 1, 1, 0x1000, 0)), 0x20);
         assert_eq!(len(&latched(0xffa, 1, 3, 0x1000, 0)), 0x40);
         assert_eq!(len(&latched(0xffa, 1, 256, 0x1000, 0)), 0x1000);
@@ -416,7 +424,7 @@ mod tests {
     }
 
     #[test]
-    fn reset_and_error_need_a_mailbox_only_unmodified() {
+    fn teardown_requires_mailbox_only_unmodified() {
         for code in [0x01e, 0x021] {
             assert_eq!(status(&latched(code, 0, 5, 0, 0), true), CmdStatus::BadParam);
             assert_eq!(status(&latched(code, 1, 5, 0x1000, 0), true), CmdStatus::BadParam);
@@ -428,7 +436,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_are_refused_only_above_24_bits() {
+    fn rejects_numbers_above_24_bits() {
         let query = |number| Command::decode(&latched(0x022, 0, number, 0, 0x1000), true).unwrap();
         assert_eq!(query(0xff_ffff).qpn(), Ok(Qpn::new(0xff_ffff)));
         assert_eq!(query(0x100_0000).qpn().unwrap_err().status, CmdStatus::BadIndex);
@@ -436,18 +444,18 @@ mod tests {
     }
 
     #[test]
-    fn map_eq_splits_the_clear_flag_from_the_number() {
+    fn map_eq_separates_unmap_flag_from_eqn() {
         let command = Command::decode(&latched(0x012, 0, 0x8000_0002, 0x3_0c3c, 0), true).unwrap();
         assert_eq!(command.map_eq(), Ok(MapEq { eqn: Eqn::new(2), remove: true, events: 0x3_0c3c }));
     }
 
     proptest! {
         #[test]
-        fn any_register_content_is_decoded_or_refused(
+        fn decode_accepts_any_register_content(
             in_param: u64, in_modifier: u32, out_param: u64, token: u16, word: u32, initialised: bool
         ) {
             let command = CommandWord::from_bits(word);
-            let latched = Latched { in_param, in_modifier, out_param, token, command };
+            let latched = PendingCommand { in_param, in_modifier, out_param, token, command };
             if let Ok(command) = Command::decode(&latched, initialised) {
                 prop_assert!(command.inbox_len <= PAGE && command.outbox_len <= PAGE);
             }

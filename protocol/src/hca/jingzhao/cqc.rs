@@ -1,4 +1,4 @@
-//! Completion queue contexts, and the mailbox of RESIZE_CQ.
+//! Completion queue contexts (CQC), and the mailbox of RESIZE_CQ.
 //!
 //! # Spec
 //! JingZhao interface, sections 3.11 and 4.4.
@@ -11,54 +11,54 @@ use super::cmd::{CmdError, CmdStatus};
 use crate::describe::{Code, Describe, Field, Hex, Visitor, describe};
 use crate::ids::{Cqn, Eqn, Lkey, Pdn};
 
-/// First word of a context.
+/// First word of a CQC.
 #[bitfield(u32, repr = U32, from = U32::new, into = U32::get)]
 #[derive(PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 pub struct CqFlags {
     __: u8,
-    /// Bits 11:8: arming, see [`CqArm`].
+    /// Bits 11:8: arm state, see [`CqArm`].
     #[bits(4)]
     pub state: u8,
     #[bits(5)]
     __: u8,
-    /// Bit 17: ignore overruns (named by the public driver only).
+    /// Bit 17: ignore overruns (defined by the public driver only).
     pub oi: bool,
     /// Bit 18: translation required (set by the public driver).
     pub tr: bool,
     #[bits(9)]
     __: u16,
-    /// Bits 31:28: 0 is OK, [`STATUS_OVERFLOW`] after an overrun.
+    /// Bits 31:28: 0 is OK; [`STATUS_OVERFLOW`] after an overrun.
     #[bits(4)]
     pub status: u8,
 }
 
-/// Offset of log2 of the entries in a context.
+/// Offset of the log2 size in a CQC.
 pub const LOG_SIZE: usize = 0x0c;
-/// Offset of the key of the buffer in a context.
+/// Offset of the buffer's L_Key in a CQC.
 pub const LKEY: usize = 0x18;
 const _: () = {
     assert!(std::mem::offset_of!(Raw, logsize) == LOG_SIZE);
     assert!(std::mem::offset_of!(Raw, lkey) == LKEY);
 };
 
-/// Status of a CQ that overran.
+/// Status after an overrun.
 pub const STATUS_OVERFLOW: u8 = 9;
-/// Status of a CQ whose buffer could not be written.
+/// Status after a failed write to the CQ buffer.
 pub const STATUS_WRITE_FAIL: u8 = 10;
 
-/// Which completions raise an event.
+/// Completions that generate an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CqArm {
-    /// None.
+    /// No completion.
     Disarmed,
-    /// The next one.
+    /// The next completion.
     Armed,
-    /// The next solicited or failed one.
+    /// The next solicited or failed completion.
     ArmedSolicited,
 }
 
 impl CqFlags {
-    /// Arming at creation. States the document does not know are disarmed.
+    /// Arm state at creation. Undefined codes mean disarmed.
     pub fn arm(self) -> CqArm {
         match self.state() {
             1 => CqArm::Armed,
@@ -89,35 +89,35 @@ impl Field for CqFlags {
     }
 }
 
-/// What the device uses of a completion queue context. The rest is kept as written, in ICM.
+/// Fields of a CQC that the device uses. The other fields stay in ICM as written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cqc {
-    /// Status and arming.
+    /// Status and arm state.
     pub flags: CqFlags,
-    /// Where the first entry is in the buffer's region: an address, or an offset. Normally 0.
+    /// Position of the first entry in the buffer's region, as an address or offset. Normally 0.
     pub start: u64,
-    /// Log2 of the entries.
+    /// Log2 of the number of entries.
     pub log_entries: u8,
-    /// Queue for completion events.
+    /// EQ for completion events.
     pub comp_eqn: Eqn,
     /// Protection domain of the buffer.
     pub pd: Pdn,
-    /// Region that is the buffer.
+    /// L_Key of the buffer's region.
     pub lkey: Lkey,
-    /// Own number, as software wrote it.
+    /// CQ number as written by the driver.
     pub cqn: Cqn,
 }
 
 impl Cqc {
-    /// Bytes of the mailbox and of the entry in ICM.
+    /// Length of the mailbox and of the context in ICM, in bytes.
     pub const LEN: usize = 0x40;
-    /// Bytes of the entry in ICM that SW2HW_CQ writes and HW2SW_CQ zeroes.
+    /// Length of the part in ICM that SW2HW_CQ writes and HW2SW_CQ zeroes, in bytes.
     pub const STORED_LEN: usize = 56;
 
-    /// Reads the mailbox of SW2HW_CQ. `max_log_entries` is what QUERY_DEV_LIM reports.
+    /// Parses the mailbox of SW2HW_CQ. `max_log_entries` is the limit that QUERY_DEV_LIM reports.
     ///
     /// # Errors
-    /// EXCEED_LIM for more entries.
+    /// EXCEED_LIM if there are more entries.
     pub fn parse(inbox: &[u8; Self::LEN], max_log_entries: u16) -> Result<Self, CmdError> {
         let raw: Raw = transmute!(*inbox);
         Ok(Self {
@@ -131,7 +131,7 @@ impl Cqc {
         })
     }
 
-    /// The mailbox, as a driver builds it.
+    /// Wire format, as a driver builds it.
     pub fn emit(&self) -> [u8; Self::LEN] {
         transmute!(Raw {
             flags: self.flags,
@@ -153,30 +153,30 @@ impl Cqc {
     }
 }
 
-/// The mailbox of RESIZE_CQ.
+/// Mailbox of RESIZE_CQ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ResizeCq {
-    /// Log2 of the entries.
+    /// Log2 of the new number of entries.
     pub log_entries: u8,
-    /// Region that is the new buffer.
+    /// L_Key of the new buffer's region.
     pub lkey: Lkey,
 }
 
 impl ResizeCq {
-    /// Bytes of the mailbox.
+    /// Length of the mailbox in bytes.
     pub const LEN: usize = 8;
 
-    /// Reads the mailbox. `max_log_entries` is what QUERY_DEV_LIM reports.
+    /// Parses the mailbox. `max_log_entries` is the limit that QUERY_DEV_LIM reports.
     ///
     /// # Errors
-    /// EXCEED_LIM for more entries.
+    /// EXCEED_LIM if there are more entries.
     pub fn parse(inbox: &[u8; Self::LEN], max_log_entries: u16) -> Result<Self, CmdError> {
         let raw: RawResize = transmute!(*inbox);
         let log_entries = check_size(raw.logsize, max_log_entries)?;
         Ok(Self { log_entries, lkey: Lkey::new(raw.lkey.get()) })
     }
 
-    /// The mailbox, as a driver builds it.
+    /// Wire format, as a driver builds it.
     pub fn emit(&self) -> [u8; Self::LEN] {
         let lkey = self.lkey.get().into();
         transmute!(RawResize { logsize: self.log_entries, reserved_01: [0; 3], lkey })
@@ -227,7 +227,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn published_mailbox_is_read_and_written() {
+    fn published_mailbox_round_trips() {
         let mut bytes = [0; 0x40];
         bytes[1] = 0x04;
         bytes[0x0c] = 0x05;
@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn each_field_has_its_place() {
+    fn fields_match_interface_offsets() {
         let cqc = Cqc {
             flags: CqFlags::new().with_status(STATUS_OVERFLOW).with_oi(true).with_state(1),
             start: 0x7f00_1234_5000,
@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn more_entries_than_reported_are_refused() {
+    fn rejects_more_entries_than_reported() {
         let mut bytes = [0; 0x40];
         bytes[0x0c] = 17;
         assert_eq!(Cqc::parse(&bytes, 16).unwrap_err().status.basic(), CmdStatus::BadParam);
@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn resize_takes_size_and_key() {
+    fn resize_round_trips() {
         let bytes = [7, 0, 0, 0, 0x00, 0x02, 0x00, 0x05];
         let resize = ResizeCq { log_entries: 7, lkey: Lkey::new(0x2_0005) };
         assert_eq!(ResizeCq::parse(&bytes, 16), Ok(resize));
@@ -286,7 +286,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_mailbox_is_read_or_refused(words in prop::array::uniform16(any::<u32>()), log in 0u8..=16) {
+        fn parse_accepts_or_rejects_any_mailbox(words in prop::array::uniform16(any::<u32>()), log in 0u8..=16) {
             let mut inbox: [u8; 0x40] = transmute!(words);
             inbox[0x0c] = log;
             let cqc = Cqc::parse(&inbox, 16).unwrap();

@@ -1,4 +1,4 @@
-//! Completion queue entries.
+//! Completion queue entries (CQE).
 //!
 //! # Spec
 //! JingZhao interface, section 7.
@@ -12,22 +12,22 @@ pub use crate::hca::syndrome::Syndrome;
 use crate::ids::{Lid, Qpn};
 use crate::roce::{Imm, Opcode};
 
-/// Bytes of an entry.
+/// Length of a CQE in bytes.
 pub const LEN: usize = 32;
-/// Offset of the byte that says who owns an entry, its last; it is written last.
+/// Offset of the owner byte, the last byte of a CQE. The device writes it last.
 pub const OWNER: usize = 31;
-/// Bit of the owner byte: the device may write the entry. Software sets it when it has read the entry.
+/// Bit of the owner byte: the entry belongs to the device. The driver sets it after reading the CQE.
 pub const HARDWARE_OWNED: u8 = 0x80;
 
-/// Opcode of an error entry of a send queue.
+/// Opcode of an error CQE for the send queue.
 const SEND_ERROR: u8 = 0xff;
-/// Opcode of an error entry of a receive queue.
+/// Opcode of an error CQE for the receive queue.
 const RECV_ERROR: u8 = 0xfe;
 
-/// `g_mlpath`: a GRH is used.
+/// Bit of `g_mlpath`: a GRH is present.
 const HAS_GRH: u8 = 0x80;
 
-/// A work queue of a QP.
+/// Work queue that a CQE refers to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum CqeQueue {
     /// Send queue.
@@ -36,48 +36,48 @@ pub enum CqeQueue {
     Recv,
 }
 
-/// How the request ended.
+/// Result of a work request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// Well.
+    /// The work request succeeded.
     Success {
-        /// Opcode of the send WQE, or BTH OpCode of a received message's last packet (J-39).
+        /// Opcode of the send WQE, or BTH opcode of the last packet of a received message (J-39).
         opcode: u8,
-        /// Peer QP.
+        /// QP number of the peer.
         remote_qpn: Qpn,
-        /// Peer LID, 0 if unknown.
+        /// LID of the peer, 0 if unknown.
         remote_lid: Lid,
-        /// Of a datagram: 40 bytes before the payload are for its GRH.
+        /// Datagrams: the 40 bytes before the payload are reserved for a GRH.
         grh: bool,
-        /// Immediate data received; zero if none.
+        /// Received immediate data; zero if none.
         imm: Imm,
-        /// Bytes of the message.
+        /// Length of the message in bytes.
         byte_len: u32,
     },
-    /// Not.
+    /// The work request failed.
     Error {
-        /// Why.
+        /// Reason of the failure.
         syndrome: Syndrome,
-        /// For diagnostics.
+        /// Vendor-specific syndrome, for diagnosis.
         vendor: u8,
     },
 }
 
-/// A completion queue entry that belongs to software.
+/// A CQE owned by the driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cqe {
-    /// Local QP, with the high bits software knows it by.
+    /// Local QP number, with the high bits that the driver uses.
     pub qpn: Qpn,
-    /// Its queue.
+    /// Work queue of the QP.
     pub queue: CqeQueue,
     /// Byte offset of the WQE in its queue.
     pub wqe: u32,
-    /// How it ended.
+    /// Result of the work request.
     pub outcome: Outcome,
 }
 
 impl Cqe {
-    /// Reads an entry, as a driver does; `None` if it still belongs to the device.
+    /// Parses a CQE as a driver does. `None` if the device owns it.
     pub fn parse(entry: &[u8; LEN]) -> Option<Self> {
         if entry[OWNER] & HARDWARE_OWNED != 0 {
             return None;
@@ -106,7 +106,7 @@ impl Cqe {
         Some(Self { qpn, queue, wqe, outcome })
     }
 
-    /// The entry, handed to software.
+    /// Wire format, owned by the driver.
     pub fn emit(&self) -> [u8; LEN] {
         let blank = Raw {
             my_qpn: self.qpn.get().into(),
@@ -185,7 +185,7 @@ struct Raw {
     sl_ipok: u8,
     g_mlpath: u8,
     remote_lid: U16,
-    /// In an error entry: syndrome, vendor code, and a doorbell count that is 0.
+    /// In an error CQE: syndrome, vendor syndrome, and a doorbell count of 0.
     imm: [u8; 4],
     byte_len: U32,
     wqe: U32,
@@ -202,7 +202,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Section 14.9.
+    /// Examples of section 14.9.
     const SEND: [u8; LEN] = [
         0x05, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x09, 0x00, 0x00, 0x00, 0x00, 0x00, 0x02,
         0x00, //
@@ -225,7 +225,7 @@ mod tests {
     ];
 
     #[test]
-    fn published_entries_are_read_and_written() {
+    fn published_entries_round_trip() {
         let qpn = Qpn::new(5);
         let success = |opcode, imm, byte_len| Outcome::Success {
             opcode,
@@ -248,7 +248,7 @@ mod tests {
         }
     }
 
-    /// Document, table 3-3-2: `g_mlpath` is bits 15:8 of the word at 0Ch, and "has grh" its bit 7.
+    /// Document, table 3-3-2: `g_mlpath` is bits 15:8 of the word at 0Ch; "has grh" is its bit 7.
     #[test]
     fn has_grh_is_bit_7_of_mlpath() {
         let mut entry = RECV_IMM;
@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn an_entry_of_the_device_is_not_read() {
+    fn device_owned_entry_is_not_parsed() {
         let mut entry = SEND;
         entry[OWNER] = HARDWARE_OWNED;
         assert_eq!(Cqe::parse(&entry), None);
@@ -267,7 +267,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_entry_is_read_and_written_back(entry in prop::array::uniform32(any::<u8>())) {
+        fn any_entry_round_trips(entry in prop::array::uniform32(any::<u8>())) {
             if let Some(cqe) = Cqe::parse(&entry) {
                 prop_assert_eq!(Cqe::parse(&cqe.emit()), Some(cqe));
             }

@@ -1,10 +1,11 @@
-//! Requests and answers between the units of the device and its context manager, bit by bit: for comparison with RTL.
+//! Requests and responses between the device units and the context manager, bit by bit, for comparison with RTL.
 //!
-//! A request header has 128 bits, the first field of its table in the highest. A payload is a row of 32-bit words, the first
-//! row of its table the lowest. The text of the document that there is lacks the payloads of Requester Recv Control and
-//! Execution Engine, and the words of Requester Trans Control's that its list of fields demands beyond 192 bits (PD and key
-//! of the EQ, vector): those are not here. The engine's types and opcodes it has by name; their numbers are the public
-//! hardware description's.
+//! A request header has 128 bits; the first field of its table is in the highest bits. A payload is a sequence of
+//! 32-bit words; the first row of its table is the lowest word.
+//!
+//! The available text of the document is incomplete. It omits the payloads of Requester Recv Control and Execution
+//! Engine, and the words of Requester Trans Control beyond 192 bits (PD and key of the EQ, vector). These are not
+//! implemented. It names types and opcodes of the engine without numbers; the numbers come from the public RTL.
 //!
 //! # Spec
 //! CtxMgt document, tables 2.1, 2.2, 3.1 and 3.2; JingZhao interface, section 5.5.
@@ -14,44 +15,44 @@ use std::net::Ipv4Addr;
 use crate::Psn;
 use crate::ids::{Cqn, Lid, Lkey, MacAddr, Pdn, Qpn};
 
-/// What the command unit asks for (table 3.1).
+/// Requests of the command unit (table 3.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CeuRequest {
-    /// RD_QP_ALL of a QP.
+    /// RD_QP_ALL for a QP number.
     ReadQp(u32),
-    /// WR_QP_ALL.
+    /// WR_QP_ALL for a QP number.
     WriteQp(u32),
-    /// WR_CQ_ALL.
+    /// WR_CQ_ALL for a CQ number.
     WriteCq(u32),
-    /// WR_CQ_MODIFY.
+    /// WR_CQ_MODIFY for a CQ number.
     ModifyCq(u32),
-    /// WR_CQ_INVALID.
+    /// WR_CQ_INVALID for a CQ number.
     InvalidateCq(u32),
-    /// WR_EQ_ALL.
+    /// WR_EQ_ALL for an EQ number.
     WriteEq(u32),
-    /// WR_EQ_FUNC: events an EQ takes, or no longer takes.
+    /// WR_EQ_FUNC: maps events to an EQ, or unmaps them.
     MapEq {
-        /// The EQ, 31 bits.
+        /// EQ number, 31 bits.
         eqn: u32,
-        /// Takes them away.
+        /// Unmap the events.
         remove: bool,
-        /// The low half of the mask.
+        /// Low half of the event mask.
         events: u32,
     },
-    /// WR_EQ_INVALID.
+    /// WR_EQ_INVALID for an EQ number.
     InvalidateEq(u32),
     /// WR_ICMMAP_EN.
     CreateTables,
     /// WR_ICMMAP_DIS.
     InvalidateTables,
-    /// MAP_ICM_EN of so many chunks, at most 64.
+    /// MAP_ICM_EN.
     Map {
-        /// How many.
+        /// Number of chunks, at most 64.
         chunks: u32,
     },
     /// MAP_ICM_DIS.
     Unmap {
-        /// How many pages.
+        /// Number of pages.
         pages: u32,
         /// First ICM address.
         virt: u64,
@@ -59,7 +60,7 @@ pub enum CeuRequest {
 }
 
 impl CeuRequest {
-    /// The header (table 2.1): type, opcode, 24 bits reserved, address and data.
+    /// Request header (table 2.1): type, opcode, 24 reserved bits, address and data.
     pub const fn header(self) -> u128 {
         let (kind, opcode, addr, data) = match self {
             Self::ReadQp(qpn) => (1, 1, qpn, 0),
@@ -81,7 +82,7 @@ impl CeuRequest {
     }
 }
 
-/// What the units of the RDMA engine ask for, each of a QP (tables 2.2 and 3.2).
+/// Requests of the RDMA engine units, each for one QP (tables 2.2 and 3.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EngineRequest {
     /// RD_QP_NPST of Requester Trans Control.
@@ -105,7 +106,7 @@ pub enum EngineRequest {
 }
 
 impl EngineRequest {
-    /// The header: type, opcode and the number of the QP. The 96 bits below are zero.
+    /// Request header: type, opcode and QP number. The low 96 bits are zero.
     pub const fn header(self, qpn: Qpn) -> u128 {
         let (kind, opcode) = match self {
             Self::ReadNpst => (1, 2),
@@ -122,34 +123,34 @@ impl EngineRequest {
     }
 }
 
-/// Type, opcode and 24 bits: the part that both kinds of header have.
+/// Common part of both headers: type, opcode and 24 bits.
 const fn header(kind: u8, opcode: u8, number: u32) -> u128 {
     (kind as u128 & 0xf) << 124 | (opcode as u128 & 0xf) << 120 | (number as u128 & 0xff_ffff) << 96
 }
 
-/// The answer to RD_QP_SST of Doorbell Processing, 256 bits.
+/// Response to RD_QP_SST of Doorbell Processing, 256 bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DoorbellPayload {
-    /// DstQPN, of which the table has 16 bits.
+    /// DstQPN; the table has only its low 16 bits.
     pub remote_qpn: Qpn,
-    /// ST.
+    /// ST: service type.
     pub service: u8,
-    /// PMTU_MSGMAX.
+    /// PMTU_MSGMAX: path MTU and largest message.
     pub mtu_msgmax: u8,
-    /// PKey.
+    /// P_Key of the QP.
     pub pkey: u16,
-    /// SQ LKey.
+    /// L_Key of the send queue.
     pub sq_lkey: Lkey,
-    /// QP PD.
+    /// Protection domain of the QP.
     pub pd: Pdn,
-    /// SQ_Entry_Size_Log.
+    /// SQ_Entry_Size_Log: log2 of the send WQE slot size in bytes.
     pub log_sq_slot: u8,
-    /// SQ_Length.
+    /// SQ_Length: length of the send queue.
     pub sq_len: u32,
 }
 
 impl DoorbellPayload {
-    /// Words, the lowest first.
+    /// Payload words, lowest first.
     pub const fn words(&self) -> [u32; 8] {
         [
             (self.remote_qpn.get() & 0xffff) << 16 | self.service as u32,
@@ -164,49 +165,49 @@ impl DoorbellPayload {
     }
 }
 
-/// The answer to RD_QP_STATE of the WQE Parser, 128 bits.
+/// Response to RD_QP_STATE of the WQE Parser, 128 bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ParserPayload {
-    /// QPState.
+    /// QPState code.
     pub state: u8,
-    /// SQ_Entry_Size_Log.
+    /// SQ_Entry_Size_Log: log2 of the send WQE slot size in bytes.
     pub log_sq_slot: u8,
-    /// SQ_Length.
+    /// SQ_Length: length of the send queue.
     pub sq_len: u32,
 }
 
 impl ParserPayload {
-    /// Words, the lowest first.
+    /// Payload words, lowest first.
     pub const fn words(&self) -> [u32; 4] {
         [(self.state as u32) << 24 | self.log_sq_slot as u32, self.sq_len, 0, 0]
     }
 }
 
-/// The answer to RD_QP_NPST of Requester Trans Control, 192 bits.
+/// Response to RD_QP_NPST of Requester Trans Control, 192 bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TransPayload {
-    /// NextPSN.
+    /// Next PSN to send.
     pub next_psn: Psn,
-    /// QPState, 4 bits.
+    /// QPState code, 4 bits.
     pub state: u8,
-    /// SCQ_LKey.
+    /// L_Key of the send CQ.
     pub cq_lkey: Lkey,
-    /// SCQ_Length.
+    /// SCQ_Length: length of the send CQ.
     pub cq_len: u32,
-    /// SCQ_PD.
+    /// Protection domain of the send CQ.
     pub cq_pd: Pdn,
-    /// EQN.
+    /// EQ number of the send CQ.
     pub eqn: u8,
-    /// SCQN, 24 bits.
+    /// Number of the send CQ, 24 bits.
     pub cqn: Cqn,
-    /// EQ Length.
+    /// EQ length.
     pub eq_len: u8,
-    /// RLID.
+    /// Remote LID.
     pub rlid: Lid,
 }
 
 impl TransPayload {
-    /// Words, the lowest first.
+    /// Payload words, lowest first.
     pub const fn words(&self) -> [u32; 6] {
         [
             self.next_psn.get() << 8 | self.state as u32 & 0xf,
@@ -219,32 +220,33 @@ impl TransPayload {
     }
 }
 
-/// What WR_QP_NPST writes, 128 bits: a PSN and a state of 3 bits.
+/// Payload of WR_QP_NPST, 128 bits: PSN and a 3-bit state.
 pub const fn psn_and_state(psn: Psn, state: u8) -> [u32; 4] {
     [psn.get() << 8 | state as u32 & 0x7, 0, 0, 0]
 }
 
-/// The answer to RD_ENCAP of Frame Encap, 256 bits. The bit that tells InfiniBand from RoCE is 0, as the table has it.
+/// Response to RD_ENCAP of Frame Encap, 256 bits. The bit that distinguishes InfiniBand from RoCE is 0, as in the
+/// table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EncapPayload {
-    /// PKey.
+    /// P_Key of the QP.
     pub pkey: u16,
-    /// SL, 4 bits.
+    /// Service level, 4 bits.
     pub service_level: u8,
-    /// Port, 3 bits.
+    /// Port number, 3 bits.
     pub port: u8,
-    /// Source IP.
+    /// Source IPv4 address.
     pub source_ip: Ipv4Addr,
-    /// Destination IP.
+    /// Destination IPv4 address.
     pub dest_ip: Ipv4Addr,
-    /// Source MAC, whose low 16 bits are the source LID.
+    /// Source MAC address. Its low 16 bits are also the source LID.
     pub source_mac: MacAddr,
-    /// Destination MAC, whose low 16 bits are the destination LID.
+    /// Destination MAC address. Its low 16 bits are also the destination LID.
     pub dest_mac: MacAddr,
 }
 
 impl EncapPayload {
-    /// Words, the lowest first.
+    /// Payload words, lowest first.
     pub const fn words(&self) -> [u32; 8] {
         let [s0, s1, s2, s3, s4, s5] = self.source_mac.0;
         let [d0, d1, d2, d3, d4, d5] = self.dest_mac.0;
@@ -265,9 +267,9 @@ impl EncapPayload {
 mod tests {
     use super::*;
 
-    /// Table 3.1, in its order.
+    /// Rows of table 3.1, in order.
     #[test]
-    fn requests_of_the_command_unit_have_their_headers() {
+    fn command_unit_headers_match_table_3_1() {
         for (request, header) in [
             (CeuRequest::ReadQp(0x9c_0005), 0x1100_0000_009c_0005_0000_0000_0000_0000_u128),
             (CeuRequest::WriteQp(5), 0x2100_0000_0000_0005_0000_0000_0000_0000),
@@ -293,9 +295,9 @@ mod tests {
         }
     }
 
-    /// Table 2.1: an engine's header has the number of the QP in the 24 bits behind the opcode.
+    /// Table 2.1: the 24 bits after the opcode of an engine header are the QP number.
     #[test]
-    fn engine_requests_have_type_opcode_and_qpn() {
+    fn engine_headers_match_table_2_1() {
         for (request, high) in [
             (EngineRequest::ReadNpst, 0x129c_0005_u32),
             (EngineRequest::ReadSst, 0x139c_0005),
@@ -311,9 +313,9 @@ mod tests {
         }
     }
 
-    /// Table 3.2.
+    /// Layouts of table 3.2.
     #[test]
-    fn payloads_have_their_fields_where_the_tables_have_them() {
+    fn payloads_match_table_3_2() {
         let doorbell = DoorbellPayload {
             remote_qpn: Qpn::new(0x9c_1234),
             service: 3,

@@ -1,4 +1,4 @@
-//! Doorbells: the registers of a UAR page.
+//! Doorbell registers of a UAR page.
 //!
 //! # Spec
 //! JingZhao interface, section 1.6.
@@ -9,19 +9,19 @@ use super::wqe::{GRANULE, WqeOpcode};
 use crate::describe::describe;
 use crate::ids::{Cqn, Eqn, Qpn};
 
-/// Bytes of a UAR page.
+/// Length of a UAR page in bytes.
 pub const UAR_PAGE: u64 = 4096;
 
-/// A register of a UAR page. All other offsets ignore writes, and the whole page reads 0.
+/// A register of a UAR page. Writes to other offsets are ignored, and the whole page reads 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum UarRegister {
-    /// 00h: word 0 of the send doorbell; a store of eight bytes rings.
+    /// 00h: word 0 of the send doorbell. An 8-byte write here rings the doorbell.
     SendLow,
-    /// 04h: word 1 of the send doorbell; rings.
+    /// 04h: word 1 of the send doorbell. Writing it rings the doorbell.
     SendHigh,
-    /// 10h: arm the CQ whose number is in bits 23:0.
+    /// 10h: arms the CQ with the number in bits 23:0.
     ArmCq,
-    /// 20h: arm the EQ whose number is in bits 7:0.
+    /// 20h: arms the EQ with the number in bits 7:0.
     ArmEq,
 }
 
@@ -36,7 +36,7 @@ impl UarRegister {
         }
     }
 
-    /// The register at an offset of a page.
+    /// Decodes an offset in a page.
     pub const fn at(offset: u64) -> Option<Self> {
         match offset {
             0x00 => Some(Self::SendLow),
@@ -48,33 +48,33 @@ impl UarRegister {
     }
 }
 
-/// How software counts positions in a send queue.
+/// Unit of send queue positions, which depends on the driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub enum PositionUnit {
-    /// In 16-byte units, running on across the end of the queue (J-06, J-07).
+    /// 16-byte units. Positions continue past the end of the queue (J-06, J-07).
     #[default]
     Granule,
-    /// As the public kernel driver does: doorbells in slots, links in bytes without their low six bits.
+    /// Public kernel driver: doorbells count slots, links are byte offsets without their low six bits.
     Slot,
 }
 
-/// A send doorbell.
+/// Send doorbell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SendDoorbell {
     /// Position of the first WQE, 24 bits; see [`SendDoorbell::position`].
     pub head: u32,
-    /// Fence of the first WQE.
+    /// Fence bit of the first WQE.
     pub fence: bool,
     /// Opcode of the first WQE, five bits.
     pub opcode: u8,
-    /// The QP, with the high bits software knows it by.
+    /// QP number, with the high bits that the driver uses.
     pub qpn: Qpn,
-    /// Size of the first WQE in 16-byte units, next unit included.
+    /// Size of the first WQE in 16-byte units, including the next unit.
     pub size: u8,
 }
 
 impl SendDoorbell {
-    /// Reads the doorbell; `low` is the word at the lower address.
+    /// Parses a doorbell; `low` is the word at the lower address.
     pub fn parse(low: u32, high: u32) -> Self {
         let (low, high) = (Low::from_bits(low), High::from_bits(high));
         Self {
@@ -86,7 +86,7 @@ impl SendDoorbell {
         }
     }
 
-    /// The two words, lower address first. Values wider than their field lose their high bits.
+    /// Words of the doorbell, lower address first. Values that exceed their field are truncated.
     pub fn emit(&self) -> [u32; 2] {
         let low = Low::new()
             .with_head(self.head & 0xff_ffff)
@@ -96,7 +96,7 @@ impl SendDoorbell {
         [low.into_bits(), high.into_bits()]
     }
 
-    /// Byte offset of the first WQE in a queue of `len` bytes; `None` for an empty queue.
+    /// Byte offset of the first WQE in a queue of `len` bytes. `None` if the queue is empty.
     pub fn position(&self, unit: PositionUnit, log_slot: u8, len: u32) -> Option<u32> {
         let bytes = match unit {
             PositionUnit::Granule => u64::from(self.head) * GRANULE as u64,
@@ -108,17 +108,17 @@ impl SendDoorbell {
 
 describe!(SendDoorbell { qpn, opcode as WqeOpcode::word, size, head, fence });
 
-/// `bytes` modulo the length of a queue.
+/// Reduces `bytes` modulo the queue length.
 pub(super) fn wrap(bytes: u64, len: u32) -> Option<u32> {
     bytes.checked_rem(len.into()).and_then(|offset| u32::try_from(offset).ok())
 }
 
-/// The CQ an ARM_CQ word names.
+/// CQ number of an ARM_CQ write.
 pub const fn arm_cq(word: u32) -> Cqn {
     Cqn::new(word)
 }
 
-/// The EQ an ARM_EQ word names.
+/// EQ number of an ARM_EQ write.
 pub const fn arm_eq(word: u32) -> Eqn {
     Eqn::new(word & 0xff)
 }
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn published_doorbells_are_read_and_written() {
+    fn published_doorbells_round_trip() {
         for (head, published) in [
             (0, [0x0a, 0x00, 0x00, 0x00, 0x02, 0x05, 0x00, 0x00]),
             (8, [0x0a, 0x08, 0x00, 0x00, 0x02, 0x05, 0x00, 0x00]),
@@ -170,13 +170,13 @@ mod tests {
     }
 
     #[test]
-    fn second_slot_is_at_128_bytes_in_either_unit() {
+    fn second_slot_is_at_128_bytes() {
         assert_eq!(send(8).position(PositionUnit::Granule, 7, 0x4000), Some(128));
         assert_eq!(send(1).position(PositionUnit::Slot, 7, 0x4000), Some(128));
     }
 
     #[test]
-    fn a_running_head_means_the_same_slot_on_every_lap() {
+    fn head_wraps_to_same_slot() {
         for lap in 0..64 {
             let head = 8 + lap * (0x4000 / 16);
             assert_eq!(send(head).position(PositionUnit::Granule, 7, 0x4000), Some(128));
@@ -185,18 +185,18 @@ mod tests {
     }
 
     #[test]
-    fn only_16_bits_are_a_slot_number() {
+    fn slot_number_has_16_bits() {
         assert_eq!(send(0x7f_0001).position(PositionUnit::Slot, 7, 0x4000), Some(128));
     }
 
     #[test]
-    fn an_empty_queue_has_no_position() {
+    fn empty_queue_has_no_position() {
         assert_eq!(send(8).position(PositionUnit::Granule, 7, 0), None);
         assert_eq!(send(8).position(PositionUnit::Slot, 200, 0x4000), None);
     }
 
     #[test]
-    fn the_constant_for_a_receive_doorbell_names_no_register() {
+    fn receive_doorbell_offset_is_no_register() {
         assert_eq!(UarRegister::at(0x18), None);
         assert_eq!(UarRegister::at(0x10), Some(UarRegister::ArmCq));
         assert_eq!(UarRegister::at(0x20), Some(UarRegister::ArmEq));
@@ -206,7 +206,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_doorbell_is_read_back(low: u32, high: u32, log_slot: u8, len: u32) {
+        fn any_doorbell_round_trips(low: u32, high: u32, log_slot: u8, len: u32) {
             let doorbell = SendDoorbell::parse(low, high);
             let [low, high] = doorbell.emit();
             prop_assert_eq!(SendDoorbell::parse(low, high), doorbell);

@@ -1,4 +1,4 @@
-//! Event queue contexts.
+//! Event queue contexts (EQC).
 //!
 //! # Spec
 //! JingZhao interface, sections 3.10 and 4.5.
@@ -11,25 +11,25 @@ use super::cmd::{CmdError, CmdStatus};
 use crate::describe::{Describe, Field, Hex, Visitor, describe};
 use crate::ids::{Lkey, Pdn};
 
-/// First word of a context.
+/// First word of an EQC.
 #[bitfield(u32, repr = U32, from = U32::new, into = U32::get)]
 #[derive(PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 pub struct EqFlags {
     __: u8,
-    /// Bit 8: interrupt at the next event.
+    /// Bit 8: raise an interrupt at the next event.
     pub armed: bool,
     __: u8,
-    /// Bit 17: ignore overruns (named by the public driver only).
+    /// Bit 17: ignore overruns (defined by the public driver only).
     pub oi: bool,
     /// Bit 18: translation required (set by the public driver).
     pub tr: bool,
     #[bits(5)]
     __: u8,
-    /// Bit 24: owned by hardware.
+    /// Bit 24: owned by the device.
     pub owner: bool,
     #[bits(3)]
     __: u8,
-    /// Bits 31:28: 0 is OK.
+    /// Bits 31:28: status; 0 is OK.
     #[bits(4)]
     pub status: u8,
 }
@@ -50,20 +50,20 @@ impl Field for EqFlags {
     }
 }
 
-/// What the device uses of an event queue context.
+/// Fields of an EQC that the device uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Eqc {
     /// Status and arming.
     pub flags: EqFlags,
-    /// Where the first entry is in the buffer's region: an address, or an offset. Normally 0.
+    /// Position of the first entry in the buffer's region, as an address or offset. Normally 0.
     pub start: u64,
-    /// Log2 of the entries.
+    /// Log2 of the number of entries.
     pub log_entries: u8,
     /// MSI-X vector.
     pub msix_vector: u16,
     /// Protection domain of the buffer.
     pub pd: Pdn,
-    /// Region that is the buffer.
+    /// L_Key of the buffer's region.
     pub lkey: Lkey,
     /// Initial consumer index.
     pub consumer_index: u32,
@@ -72,17 +72,17 @@ pub struct Eqc {
 }
 
 impl Eqc {
-    /// Bytes of the mailbox and of the entry in ICM.
+    /// Length of the mailbox and of the context in ICM, in bytes.
     pub const LEN: usize = 0x40;
-    /// Bytes of the entry in ICM that SW2HW_EQ writes and HW2SW_EQ zeroes.
+    /// Length of the part in ICM that SW2HW_EQ writes and HW2SW_EQ zeroes, in bytes.
     pub const STORED_LEN: usize = 48;
-    /// Greatest log2 of the entries.
+    /// Largest log2 of the number of entries.
     pub const MAX_LOG_ENTRIES: u8 = 20;
 
-    /// Reads the mailbox of SW2HW_EQ.
+    /// Parses the mailbox of SW2HW_EQ.
     ///
     /// # Errors
-    /// EXCEED_LIM for more than 2^20 entries.
+    /// EXCEED_LIM if there are more than 2^20 entries.
     pub fn parse(inbox: &[u8; Self::LEN]) -> Result<Self, CmdError> {
         let raw: Raw = transmute!(*inbox);
         if raw.logsize > Self::MAX_LOG_ENTRIES {
@@ -100,7 +100,7 @@ impl Eqc {
         })
     }
 
-    /// The mailbox, as a driver builds it.
+    /// Wire format, as a driver builds it.
     pub fn emit(&self) -> [u8; Self::LEN] {
         transmute!(Raw {
             flags: self.flags,
@@ -150,7 +150,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Section 14.6.
+    /// Example of section 14.6.
     const MAILBOX: [u8; 0x40] = [
         0x01, 0x04, 0x01, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x07, 0x00, 0x00,
         0x00, //
@@ -162,7 +162,7 @@ mod tests {
     ];
 
     #[test]
-    fn published_mailbox_is_read_and_written() {
+    fn published_mailbox_round_trips() {
         let eqc = Eqc {
             flags: EqFlags::new().with_owner(true).with_tr(true).with_armed(true),
             start: 0,
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn more_than_a_million_entries_are_refused() {
+    fn rejects_more_than_million_entries() {
         let mut bytes = MAILBOX;
         bytes[0x0c] = 21;
         assert_eq!(Eqc::parse(&bytes).unwrap_err().status.basic(), CmdStatus::BadParam);
@@ -196,7 +196,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_mailbox_is_read_or_refused(words in prop::array::uniform16(any::<u32>()), log in 0u8..=20) {
+        fn parse_accepts_or_rejects_any_mailbox(words in prop::array::uniform16(any::<u32>()), log in 0u8..=20) {
             let mut inbox: [u8; 0x40] = transmute!(words);
             inbox[0x0c] = log;
             let eqc = Eqc::parse(&inbox).unwrap();

@@ -1,4 +1,4 @@
-//! Event queue entries. The document names no format; this one is the project's.
+//! Event queue entries (EQE). The document defines no format; this one is specific to this project.
 //!
 //! # Spec
 //! JingZhao interface, sections 8.2 to 8.4.
@@ -12,40 +12,40 @@ use crate::describe::{Describe, Field, Hex, Visitor};
 pub use crate::hca::event::CqFault;
 use crate::ids::{Cqn, Qpn};
 
-/// Bytes of an entry.
+/// Length of an EQE in bytes.
 pub const LEN: usize = 32;
-/// Offset of the byte that says who owns an entry, its last; it works as that of a completion queue entry.
+/// Offset of the owner byte, the last byte of an EQE. Ownership works as for a CQE.
 pub const OWNER: usize = 31;
 
-/// What an event is about. The code is also the bit in the masks of MAP_EQ.
+/// Type of an event. The code is also its bit number in the masks of MAP_EQ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum EventType {
-    /// 00h: completion; goes to the CQ's own queue, not by masks.
+    /// 00h: completion. Delivered to the EQ of the CQ, regardless of event masks.
     Completion,
-    /// 02h: first valid packet in RTR.
+    /// 02h: communication established; the first valid packet arrived in RTR.
     CommunicationEstablished,
     /// 03h: send queue drained.
     SqDrained,
-    /// 04h: CQ overrun or not writable.
+    /// 04h: CQ overrun or write error.
     CqError,
-    /// 05h: a work queue could not be read.
+    /// 05h: work queue catastrophic error; a work queue could not be read.
     WqCatastrophic,
-    /// 08h: internal failure.
+    /// 08h: local catastrophic error; internal failure.
     LocalCatastrophic,
-    /// 09h: port up or down.
+    /// 09h: port state change.
     PortChange,
-    /// 0Ah: command completed.
+    /// 0Ah: command completion.
     Command,
-    /// 0Fh: an event queue lost events.
+    /// 0Fh: EQ overflow; events were lost.
     EqOverflow,
-    /// 10h: the responder refused a request as invalid.
+    /// 10h: the responder rejected an invalid request.
     WqInvalidRequest,
-    /// 11h: the responder refused a request for lack of rights.
+    /// 11h: the responder rejected a request without access rights.
     WqAccess,
 }
 
 impl EventType {
-    /// The event with this code.
+    /// Decodes an event type.
     pub const fn from_code(code: u8) -> Option<Self> {
         Some(match code {
             0x00 => Self::Completion,
@@ -63,7 +63,7 @@ impl EventType {
         })
     }
 
-    /// The code.
+    /// Event type code.
     pub const fn code(self) -> u8 {
         match self {
             Self::Completion => 0x00,
@@ -80,7 +80,7 @@ impl EventType {
         }
     }
 
-    /// Its name in the document.
+    /// Name in the document.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Completion => "COMP",
@@ -97,7 +97,7 @@ impl EventType {
         }
     }
 
-    /// Its bit in an event mask.
+    /// Bit in an event mask.
     pub const fn mask(self) -> u64 {
         1 << self.code()
     }
@@ -117,49 +117,49 @@ pub enum QpEvent {
 /// An event queue entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Eqe {
-    /// A CQ has a new entry.
+    /// A CQ has a new CQE.
     Completion {
-        /// The CQ, with the high bits software knows it by.
+        /// CQ number, with the high bits that the driver uses.
         cqn: Cqn,
     },
     /// A CQ failed.
     CqError {
-        /// The CQ.
+        /// Number of the CQ.
         cqn: Cqn,
-        /// Why.
+        /// Reason of the failure.
         fault: CqFault,
     },
-    /// Something happened to a QP.
+    /// An event of a QP.
     Qp {
-        /// The QP, with the high bits software knows it by.
+        /// QP number, with the high bits that the driver uses.
         qpn: Qpn,
-        /// What.
+        /// Type of the event.
         event: QpEvent,
     },
-    /// A command with the event bit completed.
+    /// A command with the event bit is done.
     Command {
-        /// Its token.
+        /// Token of the command.
         token: u16,
-        /// Its status code.
+        /// Status code of the command.
         status: u8,
-        /// Its out_param.
+        /// Immediate result of the command.
         out_param: u64,
     },
-    /// The link changed.
+    /// The link state changed.
     PortChange {
-        /// Port.
+        /// Port number.
         port: u8,
-        /// Now active.
+        /// The port is active.
         active: bool,
     },
     /// Internal failure.
     LocalCatastrophic,
-    /// This queue lost events.
+    /// The EQ lost events.
     EqOverflow,
 }
 
 impl Eqe {
-    /// What it is about.
+    /// Type of the event.
     pub const fn event_type(&self) -> EventType {
         match self {
             Self::Completion { .. } => EventType::Completion,
@@ -178,8 +178,8 @@ impl Eqe {
         }
     }
 
-    /// Reads an entry, as a driver does; `None` if it still belongs to the device, or for a type or value this
-    /// device does not write.
+    /// Parses an EQE as a driver does. `None` if the device owns it, or if it has a type or value that this device
+    /// never writes.
     pub fn parse(entry: &[u8; LEN]) -> Option<Self> {
         if entry[OWNER] & HARDWARE_OWNED != 0 {
             return None;
@@ -219,7 +219,7 @@ impl Eqe {
         })
     }
 
-    /// The entry, handed to software.
+    /// Wire format, owned by the driver.
     pub fn emit(&self) -> [u8; LEN] {
         let (subtype, number, detail, out_param) = match *self {
             Self::Completion { cqn } => (0, cqn.get(), 0, 0),
@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn each_event_has_its_entry() {
+    fn events_match_interface_layout() {
         let (cqn, qpn) = (Cqn::new(0x01_0203), Qpn::new(0x0a_0b0c));
         let (cq, qp) = ([3, 2, 1, 0], [0x0c, 0x0b, 0x0a, 0]);
         let qp_event = |event| Eqe::Qp { qpn, event };
@@ -333,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn mask_bits_are_the_type_codes() {
+    fn mask_bit_is_event_type_code() {
         assert_eq!(EventType::WqAccess.mask(), 1 << 0x11);
         for code in 0..=255 {
             if let Some(event) = EventType::from_code(code) {
@@ -344,7 +344,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_entry_is_read_or_refused(mut entry in prop::array::uniform32(any::<u8>()), code in 0u8..0x14) {
+        fn parse_accepts_or_rejects_any_entry(mut entry in prop::array::uniform32(any::<u8>()), code in 0u8..0x14) {
             let _ = Eqe::parse(&entry);
             entry[1] = code;
             entry[OWNER] = 0;

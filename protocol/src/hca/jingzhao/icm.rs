@@ -1,4 +1,4 @@
-//! The inbox of MAP_ICM: which bus pages stand behind which pages of ICM.
+//! Inbox of MAP_ICM: maps ICM pages to bus pages.
 //!
 //! # Spec
 //! JingZhao interface, section 3.5.
@@ -11,10 +11,10 @@ use super::cmd::{CmdError, Op};
 use crate::describe::{Field, Visitor, describe};
 use crate::ids::{IcmAddr, Iova};
 
-/// Most entries of one MAP_ICM: what one mailbox holds.
+/// Largest number of entries in a MAP_ICM, limited by the mailbox.
 pub const MAX_ENTRIES: u32 = 256;
 
-/// Which of the two translation tables; each is an address space of its own.
+/// ICM translation table. Each table has a separate address space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum IcmTable {
     /// op_modifier 1: QPC, CQC and EQC.
@@ -24,10 +24,10 @@ pub enum IcmTable {
 }
 
 impl IcmTable {
-    /// The table an op_modifier selects.
+    /// Decodes an op_modifier.
     ///
     /// # Errors
-    /// BAD_PARAM unless 1 or 2.
+    /// BAD_PARAM unless it is 1 or 2.
     pub const fn from_op_modifier(op_modifier: u8) -> Result<Self, CmdError> {
         match op_modifier {
             1 => Ok(Self::Context),
@@ -36,13 +36,13 @@ impl IcmTable {
         }
     }
 
-    /// The table a command works on, if it works on one.
+    /// Table that a command accesses, if any.
     pub fn of(op: Op, op_modifier: u8) -> Option<Self> {
         let selects = matches!(op, Op::MapIcm | Op::UnmapIcm);
         Self::from_op_modifier(op_modifier).ok().filter(|_| selects)
     }
 
-    /// The op_modifier that selects it.
+    /// Inverse of [`IcmTable::from_op_modifier`].
     pub const fn op_modifier(self) -> u8 {
         match self {
             Self::Context => 1,
@@ -61,23 +61,23 @@ impl Field for IcmTable {
     }
 }
 
-/// A run of pages to map.
+/// A contiguous range of pages to map.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MapEntry {
-    /// First ICM address, page aligned.
+    /// First ICM address, page-aligned.
     pub virt: IcmAddr,
-    /// First bus page, page aligned.
+    /// First bus address, page-aligned.
     pub bus: Iova,
-    /// Pages of 4 KiB, 1 to 4095.
+    /// Number of 4 KiB pages, 1 to 4095.
     pub pages: u16,
 }
 
 describe!(MapEntry { virt, bus, pages });
 
-/// Bytes the inbox of MAP_ICM takes for `entries` entries.
+/// Length of the MAP_ICM inbox for `entries` entries, in bytes.
 ///
 /// # Errors
-/// BAD_PARAM for none, or more than [`MAX_ENTRIES`].
+/// BAD_PARAM if there are no entries or more than [`MAX_ENTRIES`].
 pub fn inbox_len(entries: u32) -> Result<usize, CmdError> {
     if entries == 0 || entries > MAX_ENTRIES {
         return Err(CmdError::param("MAP_ICM entry count", entries.into()));
@@ -85,11 +85,11 @@ pub fn inbox_len(entries: u32) -> Result<usize, CmdError> {
     Ok((entries as usize).div_ceil(2) * size_of::<Group>())
 }
 
-/// Reads the inbox of MAP_ICM. An error in any entry refuses the whole command, which then maps nothing.
+/// Parses the inbox of MAP_ICM. An error in any entry rejects the whole command.
 ///
 /// # Errors
-/// BAD_PARAM for a bad count, an inbox shorter than the count demands, an entry with no pages, an ICM address that
-/// is not page aligned, or a run that passes 2^64.
+/// BAD_PARAM for an invalid count, an inbox shorter than the count requires, an entry without pages, an ICM address
+/// that is not page-aligned, or a range that exceeds 2^64.
 pub fn parse(inbox: &[u8], entries: u32) -> Result<Vec<MapEntry>, CmdError> {
     let len = inbox_len(entries)?;
     let groups = inbox
@@ -104,7 +104,7 @@ pub fn parse(inbox: &[u8], entries: u32) -> Result<Vec<MapEntry>, CmdError> {
         .collect()
 }
 
-/// Builds the inbox of MAP_ICM, as a driver does. At most [`MAX_ENTRIES`] entries fit; more are cut off.
+/// Builds the inbox of MAP_ICM as a driver does. Entries beyond [`MAX_ENTRIES`] are dropped.
 pub fn emit(entries: &[MapEntry]) -> Vec<u8> {
     let emit_entry = |entry: &MapEntry| Raw {
         virt: entry.virt.get().into(),
@@ -144,11 +144,11 @@ fn parse_entry(raw: &Raw) -> Result<MapEntry, CmdError> {
 #[repr(C)]
 struct Raw {
     virt: U64,
-    /// Bits 63:12: bus address; bits 11:0 pages.
+    /// Bits 63:12: bus address; bits 11:0: number of pages.
     page: U64,
 }
 
-/// Two entries: the one with the odd number comes first.
+/// Two entries in swapped order: the odd one is first.
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 struct Group {
@@ -167,14 +167,14 @@ mod tests {
         MapEntry { virt: IcmAddr::new(virt), bus: Iova::new(bus), pages }
     }
 
-    /// Section 14.3, one entry.
+    /// Example of section 14.3 with one entry.
     const ONE: [u8; 0x20] = [
         0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00,
         0x00, //
         0x00, 0x00, 0x00, 0x00, 0x02, 0x40, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x12, 0x34, 0x50, 0x01,
     ];
 
-    /// Section 14.3, three entries.
+    /// Example of section 14.3 with three entries.
     const THREE: [u8; 0x40] = [
         0x00, 0x00, 0x00, 0x00, 0x00, 0x04, 0x00, 0x00, 0x00, 0x00, 0x00, 0x01, 0x00, 0x04, 0x00,
         0x20, //
@@ -186,14 +186,14 @@ mod tests {
     ];
 
     #[test]
-    fn a_lone_entry_sits_in_the_second_half_of_its_group() {
+    fn single_entry_uses_second_half_of_group() {
         let entries = [entry(0x240_0000, 0x1234_5000, 1)];
         assert_eq!(parse(&ONE, 1).unwrap(), entries);
         assert_eq!(emit(&entries), ONE);
     }
 
     #[test]
-    fn entries_are_swapped_inside_a_group() {
+    fn entries_are_swapped_within_group() {
         let entries = [
             entry(0, 0x1_0000_0000, 64),
             entry(0x4_0000, 0x1_0004_0000, 32),
@@ -206,7 +206,7 @@ mod tests {
     const LAST_PAGE: u64 = !0xfff;
 
     #[test]
-    fn bad_entries_refuse_the_whole_command() {
+    fn one_bad_entry_rejects_command() {
         for bad in [
             entry(0x1000, 0x1000, 0),
             entry(0x1001, 0x1000, 1),
@@ -223,12 +223,12 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_inbox_is_read_or_refused(inbox in prop::collection::vec(any::<u8>(), 0..PAGE), n in 0u32..300) {
+        fn parse_accepts_or_rejects_any_inbox(inbox in prop::collection::vec(any::<u8>(), 0..PAGE), n in 0u32..300) {
             let _ = parse(&inbox, n);
         }
 
         #[test]
-        fn what_is_emitted_is_read_back(
+        fn emitted_inbox_round_trips(
             runs in prop::collection::vec((0u64..1 << 50, 0u64..1 << 50, 1u16..4096), 1..=256)
         ) {
             let entries: Vec<_> =

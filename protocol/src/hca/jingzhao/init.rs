@@ -1,4 +1,4 @@
-//! The inbox of INIT_HCA: where the context tables lie in ICM and how many entries they have.
+//! Inbox of INIT_HCA: location and size of the context tables in the ICM.
 //!
 //! # Spec
 //! JingZhao interface, section 3.3.
@@ -11,26 +11,26 @@ use crate::describe::describe;
 pub use crate::hca::table::Table;
 use crate::ids::IcmAddr;
 
-/// Layout of ICM.
+/// ICM layout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InitHca {
-    /// QP contexts.
+    /// QP context table.
     pub qpc: Table,
-    /// CQ contexts.
+    /// CQ context table.
     pub cqc: Table,
-    /// EQ contexts.
+    /// EQ context table.
     pub eqc: Table,
-    /// Memory protection table.
+    /// Memory protection table (MPT).
     pub mpt: Table,
-    /// Memory translation table. It has no count: it ends where its mapping ends.
+    /// Base of the memory translation table (MTT). The table has no size; it ends where its ICM mapping ends.
     pub mtt_base: IcmAddr,
 }
 
 impl InitHca {
-    /// Bytes of the inbox.
+    /// Length of the inbox in bytes.
     pub const LEN: usize = 0x40;
 
-    /// Reads an inbox. Counts above those QUERY_DEV_LIM reports are accepted (J-09).
+    /// Parses an inbox. Sizes above the limits of QUERY_DEV_LIM are accepted (J-09).
     ///
     /// # Errors
     /// EXCEED_LIM for more than 2^24 QPs or CQs, 2^8 EQs or 2^32 MPT entries.
@@ -45,7 +45,7 @@ impl InitHca {
         })
     }
 
-    /// The inbox, as a driver builds it.
+    /// Wire format, as a driver builds it.
     pub fn emit(&self) -> [u8; Self::LEN] {
         let pack = |table: Table| U64::new(table.word());
         transmute!(RawInitHca {
@@ -80,7 +80,7 @@ mod tests {
     use crate::hca::status::CmdStatus;
     use proptest::prelude::*;
 
-    /// Section 14.2: the layout of the reference bring-up.
+    /// Example of section 14.2: ICM layout of the reference bring-up.
     const INBOX: [u8; 0x40] = [
         0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00,
         0x10, //
@@ -103,13 +103,13 @@ mod tests {
     }
 
     #[test]
-    fn published_inbox_is_the_bring_up_layout() {
+    fn published_inbox_round_trips() {
         assert_eq!(InitHca::parse(&INBOX), Ok(layout()));
         assert_eq!(layout().emit(), INBOX);
     }
 
     #[test]
-    fn counts_beyond_the_bounds_are_refused() {
+    fn rejects_oversized_tables() {
         for (offset, most) in [(0x0f, 24), (0x17, 24), (0x1f, 8), (0x37, 32)] {
             let mut inbox = INBOX;
             inbox[offset] = most;
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn index_drops_the_rolling_high_bits() {
+    fn index_masks_high_bits() {
         let qpc = Table { base: IcmAddr::new(0), log_entries: 16 };
         assert_eq!(qpc.index(0x7_0005), 5);
         let mpt = Table { base: IcmAddr::new(0), log_entries: 32 };
@@ -130,7 +130,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_inbox_is_read_or_refused(words in prop::array::uniform16(any::<u32>())) {
+        fn parse_accepts_or_rejects_any_inbox(words in prop::array::uniform16(any::<u32>())) {
             let inbox: [u8; 0x40] = transmute!(words);
             if let Ok(init) = InitHca::parse(&inbox) {
                 prop_assert_eq!(InitHca::parse(&init.emit()), Ok(init));

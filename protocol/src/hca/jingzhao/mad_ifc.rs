@@ -1,24 +1,25 @@
-//! What MAD_IFC answers: the port in a few bytes, where other HCAs exchange management datagrams.
+//! Outbox of MAD_IFC: the port state in a few bytes, where other HCAs return a MAD.
 //!
 //! # Spec
 //! JingZhao interface, section 3.14. The state codes are those of `PortInfo` (IBTA volume 1, section 14.2.5.6).
 
 use crate::ids::Lid;
 
-/// The outbox of MAD_IFC.
+/// Outbox of MAD_IFC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MadIfc {
-    /// Address of the port.
+    /// LID of the port.
     pub lid: Lid,
-    /// Whether the link is up: port state active (4) and physical state link up (5), else down (1) and polling (2).
+    /// Link state. Up is port state active (4) and physical state link up (5); down is port state down (1) and
+    /// physical state polling (2).
     pub link_up: bool,
 }
 
 impl MadIfc {
-    /// Bytes of the outbox.
+    /// Length of the outbox in bytes.
     pub const LEN: usize = 0x20;
 
-    /// The outbox.
+    /// Wire format of the outbox.
     pub const fn emit(&self) -> [u8; Self::LEN] {
         let mut bytes = [0; Self::LEN];
         [bytes[0], bytes[1]] = self.lid.get().to_be_bytes();
@@ -32,7 +33,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lid_and_states_are_in_the_first_four_bytes_and_the_rest_is_0() {
+    fn outbox_matches_interface_layout() {
         let mut expected = [0; MadIfc::LEN];
         expected[..4].copy_from_slice(&[0x12, 0x34, 4, 5]);
         let port = MadIfc { lid: Lid::new(0x1234), link_up: true };

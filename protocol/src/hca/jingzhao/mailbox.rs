@@ -1,4 +1,4 @@
-//! Mailboxes of all commands, read for whoever looks on.
+//! Mailboxes of all commands, decoded for traces.
 
 use super::caps::{Adapter, DevLim};
 use super::cmd::Op;
@@ -12,7 +12,7 @@ use super::qpc::{self, Qpc};
 use super::transition::Transition;
 use crate::describe::{Describe, Visitor};
 
-/// What a command read from its inbox, or wrote to its outbox.
+/// Contents of an inbox or outbox.
 #[allow(missing_docs)]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Mailbox {
@@ -29,7 +29,7 @@ pub enum Mailbox {
 }
 
 impl Mailbox {
-    /// Reads an inbox. `None` for one that the command refuses, or has no layout.
+    /// Parses an inbox. `None` if the command rejects it or has no inbox layout.
     pub fn inbox(op: Op, in_modifier: u32, bytes: &[u8]) -> Option<Self> {
         let fixed = bytes.first_chunk::<0x40>();
         Some(match op {
@@ -38,7 +38,7 @@ impl Mailbox {
             Op::Sw2HwMpt => Self::Mpt(Mpt::parse(fixed?).ok()?),
             Op::WriteMtt => Self::WriteMtt(WriteMtt::parse(bytes, in_modifier).ok()?),
             Op::Sw2HwEq => Self::Eqc(Eqc::parse(fixed?).ok()?),
-            // Too large a queue is refused, but it can be read.
+            // Too large a CQ is rejected by the command, but it can be shown in a trace.
             Op::Sw2HwCq => Self::Cqc(Cqc::parse(fixed?, u16::MAX).ok()?),
             Op::ResizeCq => Self::ResizeCq(ResizeCq::parse(bytes.first_chunk()?, u16::MAX).ok()?),
             op => {
@@ -48,7 +48,7 @@ impl Mailbox {
         })
     }
 
-    /// Reads an outbox. `None` for one that has no layout.
+    /// Parses an outbox. `None` if it has no layout.
     pub fn outbox(op: Op, bytes: &[u8]) -> Option<Self> {
         Some(match op {
             Op::QueryDevLim => Self::DevLim(DevLim::parse(bytes.first_chunk()?)),
@@ -60,7 +60,7 @@ impl Mailbox {
 }
 
 impl Mailbox {
-    /// The bytes that mean the same; what the device ignores is 0 in them.
+    /// Wire format. Bytes that the device ignores are 0.
     pub fn emit(&self) -> Vec<u8> {
         match self {
             Self::DevLim(limits) => limits.emit().to_vec(),

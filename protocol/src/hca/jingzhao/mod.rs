@@ -1,11 +1,10 @@
-//! The JingZhao (HanGu) HCA: registers, command mailboxes, contexts and queue entries.
+//! JingZhao (HanGu) HCA: registers, command mailboxes, contexts and queue entries.
 //!
-//! Each file holds one object of the interface: a private raw layout that is exactly the bytes, and a public value
-//! with `parse` and `emit`. `parse` refuses what the device refuses, with the status it answers
-//! ([`cmd::CmdError`]); `emit` returns the whole object, so that no byte of a recycled buffer can show through.
+//! Each file defines one object of the interface: a private raw layout of its bytes, and a public value with
+//! `parse` and `emit`. `parse` rejects what the device rejects, with the same status ([`cmd::CmdError`]). `emit`
+//! writes every byte, so no stale data of a reused buffer remains.
 //!
-//! Byte order is that of the object: registers, doorbells, work, completion and event queue entries are
-//! little-endian, mailboxes and contexts are big-endian.
+//! Registers, doorbells, WQEs, CQEs and EQEs are little-endian. Mailboxes and contexts are big-endian.
 //!
 //! # Spec
 //! JingZhao software/hardware interface V1.3-b; section numbers are those of `protocol/interfaces/jingzhao.md`.
@@ -31,5 +30,5 @@ pub mod regs;
 pub mod transition;
 pub mod wqe;
 
-/// Bytes of a command mailbox, and of a page of context memory.
+/// Length of a command mailbox and of an ICM page in bytes.
 pub const PAGE: usize = 4096;

@@ -1,15 +1,16 @@
-//! How a MODIFY_QP command changes a context.
+//! Context changes made by MODIFY_QP commands.
 //!
-//! The public driver sends the whole image with every command, with the PSNs the QP began with, and names almost none of
-//! what it gives; software that goes by the document names what changes, and may send anything elsewhere. One rule
-//! serves both:
+//! The public driver sends a whole context image with every command. It repeats the initial PSNs and sets almost no
+//! bits of opt_param_mask. Drivers that follow the document set a bit for every attribute that they change, and can
+//! send arbitrary values in other fields. The following rules support both:
 //!
-//! - RST2INIT takes the image as it is.
-//! - Later, an attribute is taken that the transition takes and the mask names. Zero is a value.
-//! - One that the transition requires is taken unnamed, too, if it is not zero.
-//! - What is an attribute of no transition of the service, queues and keys above all, is taken where it is not zero, and
-//!   only before its part of the QP runs: up to INIT2RTR, what belongs to the send queue up to RTR2RTS.
-//! - PSNs are taken as they are by the commands that begin them, and never again.
+//! - RST2INIT copies the whole image.
+//! - Later transitions copy an attribute if they accept it and the mask has its bit. Zero is a value.
+//! - An attribute that the transition requires is also copied without its bit, unless it is zero.
+//! - Some fields are no attribute of any transition of the service, mainly queues and keys. They are copied unless
+//!   they are zero, but only before the part of the QP that uses them runs. For the send queue this is up to
+//!   RTR2RTS, for all others up to INIT2RTR.
+//! - PSNs are copied by the commands that initialise them, and never later.
 //!
 //! # Spec
 //! JingZhao interface, sections 3.12, 10.2, 10.3 (J-28), 10.4 and 10.6.
@@ -20,39 +21,39 @@ use super::cmd::CmdError;
 use super::qpc::{QpState, Qpc, ServiceType};
 use super::transition::{Attributes, Numbering, Transition};
 
-/// ACK timeout of software that never gives one: 67.1 ms.
+/// ACK timeout for drivers that never set one: code 14, 67.1 ms.
 const DEFAULT_ACK_TIMEOUT: u8 = 14;
-/// Retries after timeouts and sequence NAKs of software that never gives a number.
+/// Retry count for drivers that never set one.
 const DEFAULT_RETRY_COUNT: u8 = 7;
-/// Retries after RNR NAKs of software that never gives a number: for ever.
+/// RNR retry count for drivers that never set one; 7 retries without limit.
 const DEFAULT_RNR_RETRY: u8 = 7;
 
-/// A QP's context as the device holds it.
+/// QP context as stored by the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct StoredQpc {
-    /// The image. Its owner keeps `state` and the live PSNs current before it applies a command.
+    /// Context image. The caller updates `state` and the live PSNs before it applies a command.
     pub image: Qpc,
-    /// How its software names attributes.
+    /// Meaning of the mask bits for the driver of this QP.
     numbering: Numbering,
 }
 
-/// log2 of the bytes of a WQE slot that are accepted.
+/// Accepted range of log2 of the WQE slot size in bytes.
 const SLOT: std::ops::RangeInclusive<u8> = 5..=12;
 
 impl StoredQpc {
-    /// The context after a command, this one untouched. Bytes a command does not use are not looked at: pass
-    /// anything for a command without inbox. The new state is in the image; to RESET forgets all else.
+    /// Returns the context after a command. Mailbox bytes that the command does not use are ignored, so a command
+    /// without inbox accepts any image. The new state is in the image. A transition to RESET clears all other
+    /// fields.
     ///
     /// # Errors
-    /// BAD_QPEE_STATE if the QP is not in a state the command starts from, BAD_PARAM for a value the device does not
-    /// support.
+    /// BAD_QPEE_STATE if the command is not allowed in the current state; BAD_PARAM for an unsupported value.
     pub fn modify(&self, transition: Transition, mailbox: &Qpc) -> Result<Self, CmdError> {
         let service = match transition {
             Transition::Rst2Init => mailbox.service(),
             _ => self.image.service(),
         };
         let unsupported = CmdError::param("service type", mailbox.service.into());
-        // A QP in RESET may have no valid service, and needs none to be moved to ERR or RESET.
+        // A QP in RESET can have an invalid service type, and transitions to ERR and RESET do not need one.
         let checked = service.unwrap_or(ServiceType::Rc);
         transition.check(self.image.state(), checked)?;
         let mut next = *self;
@@ -78,12 +79,12 @@ impl StoredQpc {
         Ok(next)
     }
 
-    /// The attributes that a command's mask names.
+    /// Attributes selected by the mask of a command.
     pub fn named(&self, mailbox: &Qpc) -> Attributes {
         self.numbering.named(mailbox.opt_param_mask)
     }
 
-    /// Takes from `mailbox` what a command other than RST2INIT takes.
+    /// Copies from `mailbox` what a command other than RST2INIT changes.
     fn merge(&mut self, transition: Transition, service: ServiceType, mailbox: &Qpc) {
         let required = transition.required(service);
         let named = self.named(mailbox) & (required | transition.optional(service));
@@ -91,12 +92,12 @@ impl StoredQpc {
         let without_row = if begins { !Attributes::of(service) } else { Attributes::empty() };
         let Self { image, .. } = self;
         for attribute in Attributes::all().iter() {
-            let if_given = (required | without_row).contains(attribute);
-            if named.contains(attribute) || if_given && is_given(attribute, mailbox) {
+            let copy_if_nonzero = (required | without_row).contains(attribute);
+            if named.contains(attribute) || copy_if_nonzero && is_nonzero(attribute, mailbox) {
                 copy(attribute, image, mailbox);
             }
         }
-        take_set_up(transition, image, mailbox);
+        merge_setup_fields(transition, image, mailbox);
         if begins {
             image.recv_psn = mailbox.recv_psn;
         }
@@ -109,8 +110,8 @@ impl StoredQpc {
         }
     }
 
-    /// Gives a QP that begins to send what its software never gave, in the form that the public driver reads: it is the
-    /// one that never does.
+    /// Sets defaults for retry parameters that the driver never set, when the QP enters RTS. They use the encoding
+    /// of the public driver, the only one that never sets them.
     fn default_retries(&mut self, named: Attributes) {
         let Self { image, .. } = self;
         let never = |attribute, value: u8| value == 0 && !named.contains(attribute);
@@ -125,7 +126,7 @@ impl StoredQpc {
         }
     }
 
-    /// Whether the device can work with the context in state `target`.
+    /// Checks that the device supports the context in state `target`.
     fn check(&self, target: QpState, service: ServiceType) -> Result<(), CmdError> {
         let receives = !matches!(target, QpState::Reset | QpState::Init);
         let sends = receives && target != QpState::Rtr;
@@ -141,12 +142,12 @@ impl StoredQpc {
         Ok(())
     }
 
-    /// RNR retry count in force, 0 to 7; 7 is for ever.
+    /// RNR retry count in effect, 0 to 7. 7 retries without limit.
     pub const fn rnr_retry(&self) -> u8 {
         self.image.rnr_retry_code()
     }
 
-    /// ACK timeout in force, 4.096 us * 2^code; `None` waits for ever.
+    /// ACK timeout in effect, 4.096 us * 2^code. `None` disables the timeout.
     pub const fn ack_timeout(&self) -> Option<Duration> {
         match self.image.ack_timeout_code(self.numbering) {
             0 => None,
@@ -154,17 +155,17 @@ impl StoredQpc {
         }
     }
 
-    /// Retry count in force, 0 to 7.
+    /// Retry count in effect, 0 to 7.
     pub const fn retry_count(&self) -> u8 {
         self.image.retry_count()
     }
 
-    /// RNR timer code to send, 0 to 31.
+    /// RNR NAK timer code to send, 0 to 31.
     pub const fn min_rnr_timer(&self) -> u8 {
         self.image.min_rnr_timer & 0x1f
     }
 
-    /// The QUERY_QP image. A QP in RESET is all zero.
+    /// Context image that QUERY_QP returns. All zero in RESET.
     pub fn query(&self) -> Qpc {
         match self.image.state() {
             Some(QpState::Reset) => Qpc::default(),
@@ -173,7 +174,7 @@ impl StoredQpc {
     }
 }
 
-/// Copies the fields of one attribute. PSNs are not among them.
+/// Copies the fields of one attribute, except PSNs.
 fn copy(attribute: Attributes, to: &mut Qpc, from: &Qpc) {
     macro_rules! fields {
         ($($field:ident),* $(,)?) => {{ $(to.$field = from.$field;)* }};
@@ -182,7 +183,8 @@ fn copy(attribute: Attributes, to: &mut Qpc, from: &Qpc) {
         Attributes::PKEY_INDEX => fields!(pkey_index),
         Attributes::PORT => fields!(port),
         Attributes::QKEY => fields!(qkey),
-        // Whatever has a bit of its own goes by that, though the document's list of the vector has it (table A1-4).
+        // Table A1-4 of the document also lists fields in the address vector that have a separate bit. The separate
+        // bit decides.
         Attributes::AV => fields!(
             my_lmc,
             rlid,
@@ -211,16 +213,16 @@ fn copy(attribute: Attributes, to: &mut Qpc, from: &Qpc) {
     }
 }
 
-/// Whether any field of the attribute is not zero.
-fn is_given(attribute: Attributes, mailbox: &Qpc) -> bool {
+/// Returns whether any field of the attribute is nonzero.
+fn is_nonzero(attribute: Attributes, mailbox: &Qpc) -> bool {
     let mut alone = Qpc::default();
     copy(attribute, &mut alone, mailbox);
     alone != Qpc::default()
 }
 
-/// Takes fields that belong to no attribute, where they are not zero and the part of the QP that uses them does not run.
-fn take_set_up(transition: Transition, image: &mut Qpc, mailbox: &Qpc) {
-    macro_rules! take_if_given {
+/// Copies nonzero fields that belong to no attribute, as long as the part of the QP that uses them is not running.
+fn merge_setup_fields(transition: Transition, image: &mut Qpc, mailbox: &Qpc) {
+    macro_rules! copy_nonzero {
         ($($field:ident),* $(,)?) => {
             $(if mailbox.$field != Qpc::default().$field {
                 image.$field = mailbox.$field;
@@ -230,7 +232,7 @@ fn take_set_up(transition: Transition, image: &mut Qpc, mailbox: &Qpc) {
     match transition {
         Transition::Init2Init | Transition::Init2Rtr => {
             let retry_count = image.retry_count();
-            take_if_given!(
+            copy_nonzero!(
                 reserved_04,
                 flags_27_24,
                 flags_15_0,
@@ -258,7 +260,7 @@ fn take_set_up(transition: Transition, image: &mut Qpc, mailbox: &Qpc) {
             image.set_retry_count(retry_count);
         }
         Transition::Rtr2Rts => {
-            take_if_given!(log_max_msg, log_sq_slot, usr_page, send_cqn, sq_lkey, sq_len);
+            copy_nonzero!(log_max_msg, log_sq_slot, usr_page, send_cqn, sq_lkey, sq_len);
         }
         _ => {}
     }
@@ -271,7 +273,7 @@ fn check_port(mailbox: &Qpc) -> Result<(), CmdError> {
     }
 }
 
-/// A queue of length 0 is not there, and the size of its slots does not matter.
+/// A queue of length 0 is absent, so the size of its slots does not matter.
 fn check_queue(len: u32, log_slot: u8, what: &'static str) -> Result<(), CmdError> {
     if len == 0 {
         return Ok(());
@@ -294,7 +296,7 @@ mod tests {
     use crate::ids::{Cqn, Lid, Lkey, Pdn, Qkey, Qpn};
     use proptest::prelude::*;
 
-    /// What the public driver sends with every command of one RC QP.
+    /// Image that the public driver sends with every command of an RC QP.
     fn image() -> Qpc {
         Qpc {
             mtu: 3,
@@ -326,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn a_whole_image_resent_in_rts_does_not_rewind_live_psns() {
+    fn resent_image_keeps_live_psns() {
         let mut qpc = rts();
         qpc.image.next_send_psn = Psn::new(0x1234);
         qpc.image.unacked_psn = Psn::new(0x1200);
@@ -338,7 +340,7 @@ mod tests {
         assert_eq!(back, qpc);
     }
 
-    /// An image whose every field differs from `image` and is not zero.
+    /// An image in which every field is nonzero and differs from `image`.
     fn others() -> Qpc {
         Qpc {
             opt_param_mask: 0,
@@ -399,7 +401,7 @@ mod tests {
         Qpc { opt_param_mask: named.bits(), ..mailbox }
     }
 
-    /// A QP with every field set, by software that names by `numbering`, behind these commands.
+    /// A QP with every field set, whose driver uses `numbering`, after these commands.
     fn full(numbering: Numbering, service: ServiceType, commands: &[Transition]) -> StoredQpc {
         let opt_param_mask = match numbering {
             Numbering::Document => Attributes::PORT.bits(),
@@ -415,7 +417,7 @@ mod tests {
     const TO_SQD: [Transition; 3] = [Transition::Init2Rtr, Transition::Rtr2Rts, Transition::Rts2Sqd];
 
     #[test]
-    fn a_running_qp_takes_what_is_named_and_nothing_else() {
+    fn running_qp_changes_only_named_attributes() {
         for service in [ServiceType::Rc, ServiceType::Uc, ServiceType::Ud] {
             let rts = full(Numbering::Document, service, &TO_RTS);
             let sqd = full(Numbering::Document, service, &TO_SQD);
@@ -435,7 +437,7 @@ mod tests {
     }
 
     #[test]
-    fn an_attribute_that_is_named_may_be_zero() {
+    fn named_attribute_can_be_zero() {
         let sqd = full(Numbering::Document, ServiceType::Rc, &TO_SQD);
         for transition in [Transition::Sqd2Sqd, Transition::Sqd2Rts] {
             let retries = Attributes::RNR_RETRY | Attributes::TIMEOUT | Attributes::RETRY_CNT;
@@ -457,7 +459,7 @@ mod tests {
     }
 
     #[test]
-    fn a_named_address_vector_replaces_the_whole_of_the_old_one() {
+    fn named_address_vector_replaces_all_fields() {
         for (before, transition) in [
             (full(Numbering::Document, ServiceType::Rc, &TO_SQD), Transition::Sqd2Sqd),
             (full(Numbering::Document, ServiceType::Uc, &TO_SQD), Transition::Sqd2Rts),
@@ -476,9 +478,10 @@ mod tests {
         }
     }
 
-    /// Bits 11, 14 and 15 are RNR_RETRY, ALT_PATH and MIN_RNR_TIMER here, and port, timeout and RNR retry count there.
+    /// Bits 11, 14 and 15 are RNR_RETRY, ALT_PATH and MIN_RNR_TIMER in the document, but port, timeout and RNR
+    /// retry count in the driver.
     #[test]
-    fn a_bit_that_means_two_things_means_what_it_does_to_the_software_of_the_qp() {
+    fn ambiguous_bit_follows_driver_numbering() {
         let sqd = |numbering| full(numbering, ServiceType::Rc, &TO_SQD);
         let given = |before: StoredQpc, bit: u32| {
             let mailbox = Qpc { opt_param_mask: 1 << bit, port: 1, ..Qpc::default() };
@@ -501,7 +504,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_transition_requires_is_taken_unnamed_if_it_is_not_zero() {
+    fn required_nonzero_attribute_needs_no_bit() {
         let init = StoredQpc::default().modify(Transition::Rst2Init, &image()).unwrap();
         let rtr = init.modify(Transition::Init2Rtr, &others()).unwrap().image;
         let Qpc { mtu, remote_qpn, dlid, dest_ip, min_rnr_timer, recv_psn, .. } = others();
@@ -516,7 +519,7 @@ mod tests {
     }
 
     #[test]
-    fn queues_are_set_up_until_they_run() {
+    fn queues_are_fixed_once_running() {
         let init = StoredQpc::default().modify(Transition::Rst2Init, &image()).unwrap();
         let rtr = init.modify(Transition::Init2Rtr, &others()).unwrap();
         let queues = |qpc: &Qpc| (qpc.pd, qpc.rq_lkey, qpc.rq_len, qpc.recv_cqn, qpc.log_rq_slot);
@@ -528,9 +531,9 @@ mod tests {
         assert_eq!(later, rts);
     }
 
-    /// [`Attributes::AV`] and the path MTU are no attributes of a UD QP, and yet it has use for them.
+    /// [`Attributes::AV`] and the path MTU are no attributes of a UD QP, but the QP uses them.
     #[test]
-    fn what_is_no_attribute_of_the_service_is_set_up_with_the_queues() {
+    fn ud_path_is_set_before_rtr() {
         let ud = Qpc { service: 3, mtu: 0, ..image() };
         let init = StoredQpc::default().modify(Transition::Rst2Init, &ud).unwrap();
         let with_path = Qpc { service_level: 3, mtu: 5, log_max_msg: 11, ..ud };
@@ -541,7 +544,7 @@ mod tests {
     }
 
     #[test]
-    fn each_psn_is_set_by_its_commands_and_zero_is_a_value() {
+    fn psns_change_only_in_initial_transitions() {
         let init = StoredQpc::default().modify(Transition::Rst2Init, &image()).unwrap();
         assert_eq!(init.image.recv_psn, Psn::new(0x200));
         let zero = Qpc { next_send_psn: Psn::new(0), recv_psn: Psn::new(0), ..image() };
@@ -554,14 +557,14 @@ mod tests {
     }
 
     #[test]
-    fn oldest_unacknowledged_psn_follows_the_next_whatever_the_mailbox_says() {
+    fn unacked_psn_starts_at_next_psn() {
         let odd = Qpc { unacked_psn: Psn::new(0xabc), ..image() };
         let init = StoredQpc::default().modify(Transition::Rst2Init, &odd).unwrap();
         assert_eq!(init.image.unacked_psn, Psn::new(0x100));
     }
 
     #[test]
-    fn service_is_fixed_when_the_qp_leaves_reset() {
+    fn service_is_fixed_after_reset() {
         let ud = Qpc { service: 3, mtu: 0, ..image() };
         let init = StoredQpc::default().modify(Transition::Rst2Init, &ud).unwrap();
         let rtr = init.modify(Transition::Init2Rtr, &Qpc { service: 1, mtu: 0, ..image() }).unwrap();
@@ -573,7 +576,7 @@ mod tests {
     }
 
     #[test]
-    fn state_in_the_mailbox_does_not_matter() {
+    fn mailbox_state_is_ignored() {
         let zeroed = Qpc::default();
         let err = rts().modify(Transition::ToErr, &zeroed).unwrap();
         assert_eq!(err.image.state(), Some(QpState::Err));
@@ -581,21 +584,21 @@ mod tests {
     }
 
     #[test]
-    fn wrong_state_is_refused_and_named_in_the_extended_status() {
+    fn wrong_state_is_bad_qpee_state() {
         let error = rts().modify(Transition::Init2Rtr, &image()).unwrap_err();
         assert_eq!(error.status, CmdStatus::BadQpState);
         assert_eq!(error.status.basic(), CmdStatus::BadParam);
     }
 
     #[test]
-    fn a_draining_qp_counts_as_sqd() {
+    fn draining_counts_as_sqd() {
         let mut qpc = rts().modify(Transition::Rts2Sqd, &image()).unwrap();
         qpc.image.state = QpState::Draining.code();
         assert_eq!(qpc.modify(Transition::Sqd2Rts, &image()).unwrap().image.state(), Some(QpState::Rts));
     }
 
     #[test]
-    fn bad_port_mtu_and_queue_geometry_are_refused() {
+    fn rejects_bad_port_mtu_and_queues() {
         let init = StoredQpc::default().modify(Transition::Rst2Init, &image()).unwrap();
         for bad in [Qpc { port: 2, ..image() }, Qpc { mtu: 6, ..image() }] {
             assert_eq!(refused(&init, Transition::Init2Rtr, &bad), CmdStatus::BadParam);
@@ -614,7 +617,7 @@ mod tests {
     }
 
     #[test]
-    fn zero_mtu_is_refused_for_connected_services_only() {
+    fn rejects_zero_mtu_on_connected_qp() {
         let init = |service| {
             let mailbox = Qpc { mtu: 0, service, ..image() };
             StoredQpc::default().modify(Transition::Rst2Init, &mailbox).unwrap()
@@ -626,26 +629,26 @@ mod tests {
     }
 
     #[test]
-    fn a_queue_of_no_length_needs_no_slot_size() {
+    fn empty_queue_needs_no_slot_size() {
         let send_only = Qpc { rq_len: 0, log_rq_slot: 0, ..image() };
         let init = StoredQpc::default().modify(Transition::Rst2Init, &send_only).unwrap();
         assert!(init.modify(Transition::Init2Rtr, &send_only).is_ok());
     }
 
     #[test]
-    fn software_that_never_gives_retries_gets_the_defaults_and_is_told() {
+    fn unset_retries_get_visible_defaults() {
         let qpc = rts();
         assert_eq!(qpc.rnr_retry(), 7);
         assert_eq!(qpc.retry_count(), 7);
         assert_eq!(qpc.ack_timeout(), Some(Duration::from_nanos(67_108_864)));
         assert_eq!(qpc.min_rnr_timer(), 0);
         let answer = qpc.query().emit();
-        // Where the public driver looks: the upper three and five bits of their bytes.
+        // The public driver reads the high three and five bits of these bytes.
         assert_eq!((answer[0x20], answer[0x24], answer[0x69]), (7 << 5, 14 << 3, 7));
     }
 
     #[test]
-    fn only_a_reliable_connection_has_retries() {
+    fn only_rc_gets_default_retries() {
         for service in [1, 3] {
             let mailbox = Qpc { service, ..image() };
             let init = StoredQpc::default().modify(Transition::Rst2Init, &mailbox).unwrap();
@@ -656,7 +659,7 @@ mod tests {
     }
 
     #[test]
-    fn explicit_zero_means_no_retry_and_no_timeout_and_stays() {
+    fn explicit_zero_disables_retries() {
         let document = Attributes::RNR_RETRY | Attributes::TIMEOUT | Attributes::RETRY_CNT;
         for (port, mask) in [(1 << 5, document.bits()), (1 << 11, 1 << 15 | 1 << 14 | 1 << 12)] {
             let begin = Qpc { opt_param_mask: port, ..image() };
@@ -671,20 +674,20 @@ mod tests {
     }
 
     #[test]
-    fn notify_request_leaves_every_field_alone_on_the_way_to_sqd() {
+    fn sqd_notify_changes_no_field() {
         let mailbox = Qpc { opt_param_mask: 1 << 2, mtu: 5, qkey: Qkey::new(1), ..Qpc::default() };
         let sqd = rts().modify(Transition::Rts2Sqd, &mailbox).unwrap();
         assert_eq!(sqd.image, Qpc { state: QpState::Sqd.code(), ..rts().image });
     }
 
     #[test]
-    fn a_qp_in_reset_is_queried_as_zeros() {
+    fn query_in_reset_is_zero() {
         assert_eq!(StoredQpc::default().query().emit(), [0; LEN]);
     }
 
     proptest! {
         #[test]
-        fn any_command_with_any_mailbox_is_applied_or_refused(
+        fn modify_accepts_or_rejects_any_mailbox(
             commands in prop::collection::vec((0usize..11, prop::collection::vec(any::<u8>(), LEN)), 0..12)
         ) {
             let mut qpc = StoredQpc::default();

@@ -1,4 +1,4 @@
-//! Memory protection table entries: what a key grants.
+//! Memory protection table (MPT) entries.
 //!
 //! # Spec
 //! JingZhao interface, sections 3.7, 4.6 and 9.3.
@@ -13,34 +13,34 @@ use crate::describe::{Field, Hex, Visitor, describe, show_flags};
 use crate::ids::{Lkey, Pdn, Va};
 
 bitflags! {
-    /// Flags of an entry. Bits without a name are kept and ignored.
+    /// MPT flags. Unnamed bits are preserved and ignored.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct MptFlags: u32 {
-        /// Bits 31:28: set by the public driver in every entry; never blocks an access.
+        /// Bits 31:28. The public driver sets them in every entry. Does not deny access.
         const SW_OWNS = 0xf << 28;
-        /// Memory mapped I/O. Ignored.
+        /// Memory-mapped I/O. Ignored.
         const MIO = 1 << 17;
         /// Ignored.
         const BIND_ENABLE = 1 << 15;
-        /// No translation: the address is the bus address.
+        /// No translation: virtual addresses are bus addresses.
         const PHYSICAL = 1 << 9;
-        /// Memory region, not window. The public driver always sets it.
+        /// Memory region rather than window. The public driver always sets it.
         const REGION = 1 << 8;
-        /// Ignored: local reads are always allowed.
+        /// Ignored, because local reads are always allowed.
         const LOCAL_READ = 1 << 7;
         /// Ignored.
         const ON_DEMAND = 1 << 6;
-        /// Addresses are offsets from the region's start.
+        /// Virtual addresses are offsets from the beginning of the region.
         const ZERO_BASED = 1 << 5;
         /// Ignored.
         const MW_BIND = 1 << 4;
-        /// A peer may execute atomics.
+        /// Peers can execute atomic operations.
         const REMOTE_ATOMIC = 1 << 3;
-        /// A peer may read.
+        /// Peers can read.
         const REMOTE_READ = 1 << 2;
-        /// A peer may write.
+        /// Peers can write.
         const REMOTE_WRITE = 1 << 1;
-        /// The device may scatter into the region for its owner.
+        /// The device can write data of local work requests and receives.
         const LOCAL_WRITE = 1;
         const _ = !0;
     }
@@ -53,11 +53,11 @@ pub struct PageSize {
 }
 
 impl PageSize {
-    /// 4 KiB.
+    /// Smallest page, 4 KiB.
     pub const MIN: Self = Self { log: 12 };
 
-    /// Reads the field: bytes, or 0 for 4 KiB, or 1 to 19 for 2^13 to 2^31 as the public RTL's tests write it
-    /// (J-20).
+    /// Decodes the field: a size in bytes, 0 for 4 KiB, or 1 to 19 for 2^13 to 2^31 bytes as in the tests of the
+    /// public RTL (J-20).
     #[expect(clippy::cast_possible_truncation, reason = "both values are below 32")]
     pub const fn from_field(field: u32) -> Option<Self> {
         match field {
@@ -68,44 +68,44 @@ impl PageSize {
         }
     }
 
-    /// Bytes.
+    /// Size in bytes.
     pub const fn bytes(self) -> u64 {
         1 << self.log
     }
 
-    /// Log2 of the bytes.
+    /// Log2 of the size in bytes.
     pub const fn log2(self) -> u8 {
         self.log
     }
 }
 
-/// An entry of the memory protection table.
+/// An MPT entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mpt {
-    /// Rights and kind.
+    /// Access rights and kind of the region.
     pub flags: MptFlags,
-    /// Size of the pages in the translation table.
+    /// Size of the pages in the MTT.
     pub page_size: PageSize,
-    /// Local and remote key; its low bits are the entry's index.
+    /// L_Key and R_Key. Its low bits are the index of the entry.
     pub key: Lkey,
     /// Protection domain.
     pub pd: Pdn,
-    /// First address.
+    /// First virtual address.
     pub start: Va,
-    /// Bytes.
+    /// Length in bytes.
     pub length: u64,
-    /// First MTT entry, relative to the table's base.
+    /// Index of the first MTT entry, relative to the table base.
     pub mtt: u64,
 }
 
 impl Mpt {
-    /// Bytes of the mailbox and of the entry in ICM.
+    /// Length of the mailbox and of the entry in ICM, in bytes.
     pub const LEN: usize = 0x40;
 
-    /// Reads the mailbox of SW2HW_MPT.
+    /// Parses the mailbox of SW2HW_MPT.
     ///
     /// # Errors
-    /// BAD_PARAM for a page size the device does not know.
+    /// BAD_PARAM for an unsupported page size.
     pub fn parse(inbox: &[u8; Self::LEN]) -> Result<Self, CmdError> {
         let raw: Raw = transmute!(*inbox);
         let page_size = PageSize::from_field(raw.page_size.get())
@@ -121,7 +121,7 @@ impl Mpt {
         })
     }
 
-    /// The mailbox, as a driver builds it.
+    /// Wire format, as a driver builds it.
     pub fn emit(&self) -> [u8; Self::LEN] {
         transmute!(Raw {
             flags: self.flags.bits().into(),
@@ -139,10 +139,10 @@ impl Mpt {
         })
     }
 
-    /// Checks the index of SW2HW_MPT against the table and the key.
+    /// Checks the index of SW2HW_MPT against table and key.
     ///
     /// # Errors
-    /// BAD_INDEX if the index is outside the table or is not the key's.
+    /// BAD_INDEX if the index is outside the table or does not match the key.
     pub fn check_index(&self, index: u32, table: &Table) -> Result<(), CmdError> {
         if u64::from(index) >= table.entries() {
             return Err(CmdError::new(CmdStatus::BadIndex, "MPT index", index.into()));
@@ -153,8 +153,8 @@ impl Mpt {
         Ok(())
     }
 
-    /// Whether addresses are bus addresses: by flag, or because the region is all of memory, which is how the public
-    /// driver registers its DMA region (J-26).
+    /// Returns whether virtual addresses are bus addresses. The flag says so, or the region covers all memory, as
+    /// the DMA region of the public driver does (J-26).
     pub fn is_physical(&self) -> bool {
         self.flags.contains(MptFlags::PHYSICAL) || (self.start.get() == 0 && self.length == u64::MAX)
     }
@@ -197,7 +197,7 @@ mod tests {
     use crate::ids::IcmAddr;
     use proptest::prelude::*;
 
-    /// Section 14.5, the CQ buffer of the public driver.
+    /// Example of section 14.5: CQ buffer of the public driver.
     const CQ_BUFFER: [u8; 0x40] = {
         let mut bytes = [0; 0x40];
         bytes[0] = 0xf0;
@@ -209,7 +209,7 @@ mod tests {
         bytes
     };
 
-    /// Section 14.5, a user region.
+    /// Example of section 14.5: a user region.
     const USER: [u8; 0x40] = [
         0xf0, 0x02, 0x01, 0x87, 0x00, 0x00, 0x10, 0x00, 0x00, 0x02, 0x00, 0x05, 0x00, 0x00, 0x00,
         0x03, //
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn published_entries_are_read_and_written() {
+    fn published_entries_round_trip() {
         let cq = Mpt {
             flags: DRIVER | MptFlags::LOCAL_WRITE,
             page_size: PageSize::MIN,
@@ -253,14 +253,14 @@ mod tests {
     }
 
     #[test]
-    fn all_of_memory_is_physical() {
+    fn region_of_all_memory_is_physical() {
         assert!(Mpt { start: Va::new(0), length: u64::MAX, ..user() }.is_physical());
         assert!(Mpt { flags: user().flags | MptFlags::PHYSICAL, ..user() }.is_physical());
         assert!(!user().is_physical());
     }
 
     #[test]
-    fn page_sizes_of_all_three_styles_are_accepted() {
+    fn accepts_all_page_size_encodings() {
         assert_eq!(PageSize::from_field(0), Some(PageSize::MIN));
         assert_eq!(PageSize::from_field(1).map(PageSize::bytes), Some(8192));
         assert_eq!(PageSize::from_field(19).map(PageSize::bytes), Some(1 << 31));
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn index_must_be_the_keys_and_inside_the_table() {
+    fn index_must_match_key_and_table() {
         let table = Table { base: IcmAddr::new(0), log_entries: 17 };
         assert_eq!(user().check_index(5, &table), Ok(()));
         assert_eq!(user().check_index(6, &table).unwrap_err().status, CmdStatus::BadIndex);
@@ -282,7 +282,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_entry_is_read_or_refused(words in prop::array::uniform16(any::<u32>())) {
+        fn parse_accepts_or_rejects_any_entry(words in prop::array::uniform16(any::<u32>())) {
             let inbox: [u8; 0x40] = transmute!(words);
             let mut usual = inbox;
             usual[4..8].copy_from_slice(&[0, 0, 0x10, 0]);

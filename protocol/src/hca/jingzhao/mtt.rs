@@ -1,4 +1,4 @@
-//! The inbox of WRITE_MTT: the bus pages of memory regions.
+//! Inbox of WRITE_MTT: bus addresses of the pages of memory regions.
 //!
 //! # Spec
 //! JingZhao interface, sections 3.8 and 4.7.
@@ -11,35 +11,35 @@ use super::cmd::CmdError;
 use crate::describe::{Describe, Field, Visitor};
 use crate::ids::Iova;
 
-/// Most entries one mailbox holds. Software passes larger counts and sends the rest again (J-11).
+/// Largest number of entries in a mailbox. Drivers pass larger counts and send the remaining entries again (J-11).
 pub const MAX_ENTRIES: usize = 508;
 
-/// Bytes of an entry in ICM: the bus address, big-endian.
+/// Length of an entry in ICM in bytes; it is a big-endian bus address.
 pub const ENTRY_LEN: usize = 8;
 
-/// Consecutive entries of the memory translation table.
+/// Consecutive MTT entries.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WriteMtt {
-    /// Index of the first entry, relative to the table's base.
+    /// Index of the first entry, relative to the table base.
     pub start: u64,
-    /// Bus address of each page, low bits as software wrote them.
+    /// Bus address of each page, with the low bits as written by the driver.
     pub pages: Vec<Iova>,
 }
 
-/// Bytes the inbox of WRITE_MTT takes for `entries` entries, of which at most [`MAX_ENTRIES`] are looked at.
+/// Length of the WRITE_MTT inbox for `entries` entries, in bytes. At most [`MAX_ENTRIES`] of them are read.
 ///
 /// # Errors
-/// BAD_PARAM for none.
+/// BAD_PARAM if there are no entries.
 pub fn inbox_len(entries: u32) -> Result<usize, CmdError> {
     Ok(size_of::<Head>() + clamp(entries)?.div_ceil(4) * size_of::<Group>())
 }
 
 impl WriteMtt {
-    /// Reads an inbox for an in_modifier of `entries`.
+    /// Parses an inbox. `entries` is the in_modifier.
     ///
     /// # Errors
-    /// BAD_PARAM for a count of 0, an inbox shorter than the count demands, or a start whose entries pass 2^61, the
-    /// end of what a table base can reach.
+    /// BAD_PARAM for a count of 0, an inbox shorter than the count requires, or a range of entries that exceeds
+    /// 2^61, the limit of table addresses.
     pub fn parse(inbox: &[u8], entries: u32) -> Result<Self, CmdError> {
         let count = clamp(entries)?;
         let short = CmdError::param("WRITE_MTT inbox length", inbox.len() as u64);
@@ -54,7 +54,7 @@ impl WriteMtt {
         Ok(Self { start, pages: pages.take(count).map(|page| Iova::new(page.get())).collect() })
     }
 
-    /// The inbox, as a driver builds it. At most [`MAX_ENTRIES`] pages fit; more are cut off.
+    /// Wire format, as a driver builds it. Pages beyond [`MAX_ENTRIES`] are dropped.
     pub fn emit(&self) -> Vec<u8> {
         let mut inbox = Vec::with_capacity(PAGE);
         inbox.extend_from_slice(Head { reserved_00: [0; 0x18], start: self.start.into() }.as_bytes());
@@ -91,7 +91,7 @@ struct Head {
     start: U64,
 }
 
-/// Four entries, the last one first.
+/// Four entries in reverse order.
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 struct Group {
@@ -105,7 +105,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Section 14.4.
+    /// Example of section 14.4.
     const INBOX: [u8; 0x60] = [
         0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00,
         0x00, //
@@ -125,13 +125,13 @@ mod tests {
     }
 
     #[test]
-    fn entries_are_reversed_inside_a_group() {
+    fn entries_are_reversed_within_group() {
         assert_eq!(WriteMtt::parse(&INBOX, 5), Ok(five()));
         assert_eq!(five().emit(), INBOX);
     }
 
     #[test]
-    fn counts_above_one_mailbox_take_what_the_mailbox_holds() {
+    fn large_count_is_limited_to_mailbox() {
         let full = WriteMtt { start: 0, pages: (0..508).map(|n| Iova::new(n << 12)).collect() };
         let inbox = full.emit();
         assert_eq!(inbox.len(), PAGE);
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn no_entries_or_a_short_inbox_are_refused() {
+    fn rejects_empty_and_short_inbox() {
         assert!(WriteMtt::parse(&INBOX, 0).is_err());
         assert!(WriteMtt::parse(&INBOX, 9).is_err());
         let wraps = WriteMtt { start: u64::MAX, ..five() };
@@ -148,12 +148,12 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_inbox_is_read_or_refused(inbox in prop::collection::vec(any::<u8>(), 0..=PAGE), n: u32) {
+        fn parse_accepts_or_rejects_any_inbox(inbox in prop::collection::vec(any::<u8>(), 0..=PAGE), n: u32) {
             let _ = WriteMtt::parse(&inbox, n);
         }
 
         #[test]
-        fn what_is_emitted_is_read_back(
+        fn emitted_inbox_round_trips(
             start in 0u64..1 << 60, pages in prop::collection::vec(any::<u64>(), 1..=508)
         ) {
             let write = WriteMtt { start, pages: pages.into_iter().map(Iova::new).collect() };

@@ -1,6 +1,6 @@
-//! Queue pair contexts: the image that MODIFY_QP commands bring, QUERY_QP returns and ICM holds.
+//! Queue pair contexts (QPC): the image in MODIFY_QP mailboxes, in QUERY_QP and in ICM.
 //!
-//! How a command changes a context is in [`super::modify`].
+//! [`super::modify`] defines how commands change a context.
 //!
 //! # Spec
 //! JingZhao interface, section 4.3.
@@ -17,26 +17,27 @@ use crate::describe::{Hex, describe};
 pub use crate::hca::qp::{QpState, ServiceType};
 use crate::ids::{Cqn, Lid, Lkey, MacAddr, Pdn, Qkey, Qpn};
 
-/// Bytes of the mailbox, and of what commands write to ICM.
+/// Length in the mailbox and in ICM, in bytes.
 pub const LEN: usize = 0xc0;
-/// Bytes that mean anything; the rest is undefined in a mailbox and 0 in what the device writes.
+/// Length of the defined part in bytes. The remaining bytes are undefined in a mailbox, and the device writes them
+/// as 0.
 pub const MEANINGFUL_LEN: usize = 0xa4;
 
-/// Offsets of the words that the device writes back in ICM: the state, and a PSN.
+/// Offsets of the ICM words that the device updates.
 #[allow(missing_docs)]
 pub mod write_back {
-    /// See [`Qpc::state_word`](super::Qpc::state_word).
+    /// Offset of [`Qpc::state_word`](super::Qpc::state_word).
     pub const STATE: usize = 0x08;
     pub const NEXT_SEND_PSN: usize = 0x6c;
     pub const LAST_ACKED_PSN: usize = 0x7c;
-    /// See [`Qpc::next_recv_word`](super::Qpc::next_recv_word).
+    /// Offset of [`Qpc::next_recv_word`](super::Qpc::next_recv_word).
     pub const NEXT_RECV_PSN: usize = 0x84;
 }
 
-/// A context image. Fields the device does not use are kept as written.
+/// A context image. Fields that the device does not use are preserved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Qpc {
-    /// 00h: which attributes a command changes, see [`super::transition::Attributes`]. 0 in QUERY_QP.
+    /// 00h: mask of the attributes to change, see [`super::transition::Attributes`]. 0 in QUERY_QP.
     pub opt_param_mask: u32,
     /// 04h: unused.
     pub reserved_04: u32,
@@ -48,25 +49,25 @@ pub struct Qpc {
     pub service: u8,
     /// 08h, bits 15:0: unused.
     pub flags_15_0: u16,
-    /// 0Ch, bits 31:29: path MTU, the code 1 to 5 for 256 to 4096 bytes.
+    /// 0Ch, bits 31:29: path MTU code, 1 to 5 for 256 to 4096 bytes.
     pub mtu: u8,
-    /// 0Ch, bits 28:24: log2 of the longest message.
+    /// 0Ch, bits 28:24: log2 of the largest message in bytes.
     pub log_max_msg: u8,
-    /// 0Ch, bits 23:16: log2 of the bytes of a receive WQE slot.
+    /// 0Ch, bits 23:16: log2 of the receive WQE slot size in bytes.
     pub log_rq_slot: u8,
-    /// 0Ch, bits 15:8: log2 of the bytes of a send WQE slot.
+    /// 0Ch, bits 15:8: log2 of the send WQE slot size in bytes.
     pub log_sq_slot: u8,
     /// 0Ch, bits 7:0: unused.
     pub sched_queue: u8,
-    /// 10h: UAR page; 0 is a QP of the kernel (J-13).
+    /// 10h: UAR page; 0 for a kernel QP (J-13).
     pub usr_page: u32,
-    /// 14h: own number.
+    /// 14h: QP number.
     pub local_qpn: Qpn,
-    /// 18h: connected QP.
+    /// 18h: QP number of the peer.
     pub remote_qpn: Qpn,
-    /// 1Ch, bits 26:24: physical port, 1.
+    /// 1Ch, bits 26:24: physical port, always 1.
     pub port: u8,
-    /// 1Ch, bits 6:0: index in the P_Key table.
+    /// 1Ch, bits 6:0: P_Key index.
     pub pkey_index: u8,
     /// 20h, bits 31:24: see [`Qpc::rnr_retry_code`].
     pub rnr_retry: u8,
@@ -76,7 +77,7 @@ pub struct Qpc {
     pub rlid: u16,
     /// 24h, bits 31:24: see [`Qpc::ack_timeout_code`].
     pub ack_timeout: u8,
-    /// 24h, bits 23:16: index of the source GID. Unused.
+    /// 24h, bits 23:16: source GID index. Unused.
     pub mgid_index: u8,
     /// 24h, bits 15:8: unused.
     pub static_rate: u8,
@@ -104,7 +105,7 @@ pub struct Qpc {
     pub dest_ip: u32,
     /// 50h: alternate path. Unused.
     pub alternate_path: [u8; 12],
-    /// 5Ch: protection domain of both queues and of data.
+    /// 5Ch: protection domain of queues and data.
     pub pd: Pdn,
     /// 60h: unused.
     pub wqe_base: u32,
@@ -112,29 +113,29 @@ pub struct Qpc {
     pub wqe_lkey: u32,
     /// 68h: bits 18:16 are the retry count (J-17).
     pub params1: u32,
-    /// 6Ch: next PSN to send. Live.
+    /// 6Ch: next PSN to send. Live: the device updates it.
     pub next_send_psn: Psn,
-    /// 70h: CQ of the send queue.
+    /// 70h: CQ number of the send queue.
     pub send_cqn: Cqn,
-    /// 74h: region that is the send queue.
+    /// 74h: L_Key of the send queue's region.
     pub sq_lkey: Lkey,
-    /// 78h: bytes of the send queue.
+    /// 78h: length of the send queue in bytes.
     pub sq_len: u32,
-    /// 7Ch: oldest unacknowledged PSN. Live.
+    /// 7Ch: oldest unacknowledged PSN. Live: the device updates it.
     pub unacked_psn: Psn,
     /// 80h: unused.
     pub ssn: u32,
-    /// 84h, bits 31:24: minimal RNR timer code, of which five bits count.
+    /// 84h, bits 31:24: minimum RNR NAK timer code in the low five bits.
     pub min_rnr_timer: u8,
-    /// 84h, bits 23:0: expected PSN. Live.
+    /// 84h, bits 23:0: expected PSN. Live: the device updates it.
     pub recv_psn: Psn,
     /// 88h: unused.
     pub ra_buff_index: u32,
-    /// 8Ch: CQ of the receive queue.
+    /// 8Ch: CQ number of the receive queue.
     pub recv_cqn: Cqn,
-    /// 90h: region that is the receive queue.
+    /// 90h: L_Key of the receive queue's region.
     pub rq_lkey: Lkey,
-    /// 94h: bytes of the receive queue.
+    /// 94h: length of the receive queue in bytes.
     pub rq_len: u32,
     /// 98h: Q_Key of a UD QP.
     pub qkey: Qkey,
@@ -145,7 +146,7 @@ pub struct Qpc {
 }
 
 impl Qpc {
-    /// Reads an image. Every content is legal here; what a command demands is checked when it is applied.
+    /// Parses an image. Every content is valid; values are checked when a command is applied.
     pub fn parse(image: &[u8; LEN]) -> Self {
         let raw: Raw = transmute!(*image);
         Self {
@@ -205,7 +206,7 @@ impl Qpc {
         }
     }
 
-    /// The image. Values wider than their field lose their high bits.
+    /// Wire format of the image. Values that exceed their field are truncated.
     pub fn emit(&self) -> [u8; LEN] {
         transmute!(Raw {
             opt_param_mask: self.opt_param_mask.into(),
@@ -260,12 +261,12 @@ impl Qpc {
         })
     }
 
-    /// The word at 08h of the image: the state, and flags that the device leaves as they are.
+    /// Word at 08h of the image: the state, and flags that the device preserves.
     pub fn state_word(&self) -> [u8; 4] {
         transmute!(self.flags())
     }
 
-    /// The word at 84h of the image: the expected PSN, and the RNR timer beside it.
+    /// Word at 84h of the image: the expected PSN and the RNR NAK timer.
     pub fn next_recv_word(&self) -> [u8; 4] {
         transmute!(self.recv())
     }
@@ -282,45 +283,46 @@ impl Qpc {
         Recv::new().with_min_rnr_timer(self.min_rnr_timer).with_recv_psn(self.recv_psn.get())
     }
 
-    /// Service; `None` for a code that is not supported.
+    /// Service type. `None` for an unsupported code.
     pub const fn service(&self) -> Option<ServiceType> {
         ServiceType::from_code(self.service)
     }
 
-    /// State; `None` for a code the document does not have.
+    /// State. `None` for an undefined code.
     pub const fn state(&self) -> Option<QpState> {
         QpState::from_code(self.state)
     }
 
-    /// Destination MAC, if its high part is set.
+    /// Destination MAC address, if its high part is nonzero.
     pub const fn dmac(&self) -> Option<MacAddr> {
         mac(self.dmac_high, self.dlid)
     }
 
-    /// Source MAC, if its high part is set.
+    /// Source MAC address, if its high part is nonzero.
     pub const fn smac(&self) -> Option<MacAddr> {
         mac(self.smac_high, self.slid)
     }
 
-    /// Destination IPv4 address, if set.
+    /// Destination IPv4 address, if nonzero.
     pub const fn dip(&self) -> Option<Ipv4Addr> {
         if self.dest_ip == 0 { None } else { Some(Ipv4Addr::from_bits(self.dest_ip)) }
     }
 
-    /// Source IPv4 address, if set.
+    /// Source IPv4 address, if nonzero.
     pub const fn sip(&self) -> Option<Ipv4Addr> {
         if self.source_ip == 0 { None } else { Some(Ipv4Addr::from_bits(self.source_ip)) }
     }
 
-    /// RNR retry count, 0 to 7, 7 is for ever. The document has three bits in a byte, the public driver reads them at
-    /// its upper end: if any of the low five bits is set, they are at the low end (J-14).
+    /// RNR retry count, 0 to 7; 7 retries without limit. The document puts the three bits at the low end of the
+    /// byte, the public driver at the high end. The low end applies if any of the low five bits is set (J-14).
     pub const fn rnr_retry_code(&self) -> u8 {
         if self.rnr_retry & 0x1f != 0 { self.rnr_retry & 0x7 } else { self.rnr_retry >> 5 }
     }
 
-    /// ACK timeout code, 0 to 31, 0 is no timeout. The document has five bits in a byte, the public driver reads them at
-    /// its upper end: if any of the low three bits is set, they are at the low end, and from 20h on at the upper. 8, 16
-    /// and 24 are left, which mean what they mean in the documents of the QP's software (J-14).
+    /// ACK timeout code, 0 to 31; 0 disables the timeout. The document puts the five bits at the low end of the
+    /// byte, the public driver at the high end. The low end applies if any of the low three bits is set, the high
+    /// end from 20h. The remaining values 8, 16 and 24 are ambiguous and follow the numbering of the QP's driver
+    /// (J-14).
     pub const fn ack_timeout_code(&self, numbering: Numbering) -> u8 {
         let byte = self.ack_timeout;
         let low = match numbering {
@@ -330,13 +332,13 @@ impl Qpc {
         if low || byte & 0x7 != 0 { byte & 0x1f } else { byte >> 3 }
     }
 
-    /// Retry count of 68h, 0 to 7 (J-17).
+    /// Retry count in the word at 68h, 0 to 7 (J-17).
     pub const fn retry_count(&self) -> u8 {
         // The mask leaves three bits.
         (self.params1 >> 16 & 0x7) as u8
     }
 
-    /// Sets the retry count of 68h.
+    /// Sets the retry count in the word at 68h.
     pub fn set_retry_count(&mut self, count: u8) {
         self.params1 = self.params1 & !(0x7 << 16) | u32::from(count & 0x7) << 16;
     }
@@ -398,13 +400,13 @@ describe!(Qpc {
     wqe_counters as Hex,
 });
 
-/// An address that is set.
+/// Decodes an address; 0 means that it is unset.
 fn ip_address(field: u32) -> Option<Ipv4Addr> {
     (field != 0).then(|| Ipv4Addr::from_bits(field))
 }
 
-/// The address whose high 32 bits and low 16 bits are apart in contexts and in the ud unit; none if the high part is
-/// 0, when the low part is a LID.
+/// Joins the high 32 and low 16 bits of a MAC address, which are separate in contexts and in the UD unit. `None` if
+/// the high part is 0, because the low part is a LID then.
 pub(super) const fn mac(high: u32, low: Lid) -> Option<MacAddr> {
     if high == 0 {
         return None;
@@ -414,7 +416,7 @@ pub(super) const fn mac(high: u32, low: Lid) -> Option<MacAddr> {
     Some(MacAddr([a, b, c, d, e, f]))
 }
 
-/// 08h.
+/// Word at 08h.
 #[bitfield(u32, repr = U32, from = U32::new, into = U32::get)]
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 struct Flags {
@@ -426,7 +428,7 @@ struct Flags {
     state: u8,
 }
 
-/// First byte of 0Ch.
+/// First byte of the word at 0Ch.
 #[bitfield(u8)]
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 struct MtuMsgMax {
@@ -436,7 +438,7 @@ struct MtuMsgMax {
     mtu: u8,
 }
 
-/// 1Ch.
+/// Word at 1Ch.
 #[bitfield(u32, repr = U32, from = U32::new, into = U32::get)]
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 struct PortPkey {
@@ -450,7 +452,7 @@ struct PortPkey {
     __: u8,
 }
 
-/// 28h.
+/// Word at 28h.
 #[bitfield(u32, repr = U32, from = U32::new, into = U32::get)]
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 struct Path {
@@ -461,7 +463,7 @@ struct Path {
     service_level: u8,
 }
 
-/// 84h.
+/// Word at 84h.
 #[bitfield(u32, repr = U32, from = U32::new, into = U32::get)]
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 struct Recv {
@@ -528,7 +530,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Section 14.7.
+    /// Example of section 14.7.
     pub(crate) const INIT2RTR: [u8; LEN] = {
         let head: [u8; 0x20] = [
             0x00, 0x00, 0x00, 0x40, 0x00, 0x00, 0x00, 0x00, 0x20, 0x00, 0x00, 0x00, 0x7f, 0x07, 0x07,
@@ -580,7 +582,7 @@ mod tests {
     }
 
     #[test]
-    fn published_mailbox_is_read_and_written() {
+    fn published_mailbox_round_trips() {
         assert_eq!(Qpc::parse(&INIT2RTR), init2rtr());
         assert_eq!(init2rtr().emit(), INIT2RTR);
         assert_eq!(init2rtr().service(), Some(ServiceType::Rc));
@@ -588,14 +590,14 @@ mod tests {
     }
 
     #[test]
-    fn bytes_from_a4h_on_are_ignored_and_written_as_zero() {
+    fn bytes_from_a4h_are_ignored() {
         let mut dirty = INIT2RTR;
         dirty[MEANINGFUL_LEN..].fill(0xa5);
         assert_eq!(Qpc::parse(&dirty), init2rtr());
     }
 
     #[test]
-    fn fields_the_published_mailbox_leaves_zero_have_their_places() {
+    fn zero_fields_of_example_match_offsets() {
         let qpc = Qpc {
             state: 7,
             flags_27_24: 0xa,
@@ -638,7 +640,7 @@ mod tests {
     }
 
     #[test]
-    fn retry_and_timeout_bytes_are_read_at_either_end() {
+    fn retries_and_timeout_decode_at_either_end() {
         let rnr = |byte| Qpc { rnr_retry: byte, ..Qpc::default() }.rnr_retry_code();
         assert_eq!([rnr(0), rnr(7), rnr(3), rnr(0xe0), rnr(0x60)], [0, 7, 3, 7, 3]);
         for numbering in [Numbering::Document, Numbering::Driver] {
@@ -650,9 +652,9 @@ mod tests {
         }
     }
 
-    /// 1 ms, 268 ms and 68 s to the document; 8, 16 and 33 us to the public driver.
+    /// These codes are 1 ms, 268 ms and 68 s in the document, but 8, 16 and 33 us in the public driver.
     #[test]
-    fn timeout_bytes_with_two_meanings_have_that_of_their_software() {
+    fn ambiguous_timeout_follows_driver_numbering() {
         let timeout =
             |byte, numbering| Qpc { ack_timeout: byte, ..Qpc::default() }.ack_timeout_code(numbering);
         assert_eq!([8, 16, 24].map(|byte| timeout(byte, Numbering::Document)), [8, 16, 24]);
@@ -660,7 +662,7 @@ mod tests {
     }
 
     #[test]
-    fn retry_count_is_in_bits_18_to_16_of_68h() {
+    fn retry_count_is_bits_18_16() {
         let mut qpc = Qpc { params1: 0x8000_0001, ..Qpc::default() };
         assert_eq!(qpc.retry_count(), 0);
         qpc.set_retry_count(5);
@@ -670,7 +672,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_image_is_read_and_written_back(image in prop::collection::vec(any::<u8>(), LEN)) {
+        fn any_image_round_trips(image in prop::collection::vec(any::<u8>(), LEN)) {
             let qpc = Qpc::parse(&image.try_into().unwrap());
             prop_assert_eq!(Qpc::parse(&qpc.emit()), qpc);
         }

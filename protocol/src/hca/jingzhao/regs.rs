@@ -1,7 +1,7 @@
 //! Registers of BAR0: the host command register (HCR) at both of its addresses, reset and init_done.
 //!
-//! All registers are 32-bit little-endian words. [`writes`] and [`read`] turn any access of the guest into accesses
-//! of whole words, and [`Register::at`] says which register a word is.
+//! All registers are 32-bit little-endian words. [`writes`] and [`read`] split guest accesses into words, and
+//! [`Register::at`] decodes the address of a word.
 //!
 //! # Spec
 //! JingZhao interface, sections 1.1 to 1.5.
@@ -9,28 +9,28 @@
 pub use crate::hca::hcr::{CommandState, CommandWord, HcrWord};
 use crate::hca::words::{self, Block};
 
-/// A register of BAR0. Everything else in the BAR (the MSI-X structures apart, see [`super::pci`]) reads 0 and
-/// ignores writes.
+/// A register of BAR0. All other offsets, except the MSI-X structures (see [`super::pci`]), read 0 and ignore
+/// writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Register {
-    /// A word of the HCR; both addresses are the same register.
+    /// A word of the HCR. Both addresses access the same register.
     Hcr(HcrWord),
-    /// Write with bit 0 set: device reset. Reads 0.
+    /// Writing with bit 0 set resets the device. Reads 0.
     Reset,
-    /// Reads 1.
+    /// Initialisation done. Always reads 1.
     InitDone,
 }
 
-/// Where the HCR begins: in the document, and in the public driver.
+/// Offsets of the HCR: of the document, and of the public driver.
 pub const HCR: [u32; 2] = [0x8_0000, 0];
-/// Where the reset register is: in the document, and in the public RTL.
+/// Offsets of the reset register: of the document, and of the public RTL.
 pub const RESET: [u32; 2] = [0xf_0010, 0x0_0f10];
-/// Where init_done is.
+/// Offset of init_done.
 pub const INIT_DONE: u32 = 0x0_0f20;
-/// Bytes of the HCR.
+/// Length of the HCR in bytes.
 pub const HCR_LEN: u32 = 28;
 
-/// First byte, bytes and first register of each block, in address order.
+/// Offset, length in bytes and first register of each block, in address order.
 const MAP: [Block<Register>; 5] = [
     (HCR[1], HCR_LEN, Register::Hcr(HcrWord::InParamHigh)),
     (RESET[1], 4, Register::Reset),
@@ -42,7 +42,7 @@ const MAP: [Block<Register>; 5] = [
 const _: () = assert!(words::in_order(&MAP), "register blocks overlap or are out of order");
 
 impl Register {
-    /// The register whose word begins at `offset` of BAR0.
+    /// Decodes the offset of a word in BAR0.
     pub fn at(offset: u64) -> Option<Self> {
         let (block, inside) = words::find(&MAP, offset)?;
         match block {
@@ -61,20 +61,20 @@ impl Register {
     }
 }
 
-/// The words a write means; see [`words::writes`].
+/// Splits a write into words; see [`words::writes`].
 pub fn writes(offset: u64, data: &[u8]) -> impl Iterator<Item = (u64, u32)> {
     words::writes(offset, data).map(|(offset, word)| (offset, u32::from_le_bytes(word)))
 }
 
-/// Serves a read; see [`words::read`].
+/// Performs a read; see [`words::read`].
 pub fn read(offset: u64, out: &mut [u8], mut word: impl FnMut(u64) -> u32) {
     words::read(offset, out, |at| word(at).to_le_bytes());
 }
 
-/// HCR word 18h as it reads.
+/// HCR word at 18h as the driver reads it.
 ///
-/// The public driver polls bit 15 for "executing" where the document has bit 23, so bit 15, although it is
-/// op_modifier\[3\] when written, is a second go bit when read.
+/// The document defines bit 23 as "executing", but the public driver polls bit 15. Bit 15 is op_modifier\[3\] in a
+/// write, and a second go bit in a read.
 ///
 /// # Spec
 /// JingZhao interface, section 1.3 (J-04).
@@ -92,7 +92,7 @@ mod tests {
     use crate::hca::status::CmdStatus;
 
     #[test]
-    fn command_word_matches_the_published_bytes() {
+    fn command_word_matches_published_bytes() {
         let query = CommandWord::new().with_op(0x003).with_go(true);
         assert_eq!(query.into_bits().to_le_bytes(), [0x03, 0x00, 0x80, 0x00]);
         let map = CommandWord::new().with_op(0xffa).with_op_modifier(1).with_go(true);
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn both_go_bits_are_set_while_executing_and_clear_when_finished() {
+    fn both_go_bits_follow_execution() {
         let query = CommandWord::new().with_op(0x003).with_go(true);
         assert_eq!(command_word(CommandState::Fresh), 0);
         assert_eq!(command_word(CommandState::Executing(query)).to_le_bytes(), [0x03, 0x80, 0x80, 0x00]);
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn both_command_windows_decode_to_the_same_registers() {
+    fn both_hcr_addresses_decode_equally() {
         for (index, word) in (0u64..).zip(HcrWord::ALL) {
             for base in HCR {
                 assert_eq!(Register::at(u64::from(base) + 4 * index), Some(Register::Hcr(word)));
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn reset_and_init_done_are_where_document_and_rtl_have_them() {
+    fn reset_and_init_done_match_published_offsets() {
         assert_eq!(Register::at(0xf_0010), Some(Register::Reset));
         assert_eq!(Register::at(0xf10), Some(Register::Reset));
         assert_eq!(Register::at(0xf20), Some(Register::InitDone));

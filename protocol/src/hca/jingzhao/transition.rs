@@ -1,5 +1,4 @@
-//! The QP state machine as software sees it: which command leads from which state to which, and the attributes it
-//! takes.
+//! QP state machine: the transition of each command, and the attributes that it accepts.
 //!
 //! # Spec
 //! JingZhao interface, sections 10.2 and 10.4.
@@ -14,23 +13,23 @@ use crate::describe::{Field, Visitor, show_flags};
 pub use crate::hca::qp::Transition;
 
 bitflags! {
-    /// Attributes of a QP, as bits of opt_param_mask in the numbering of the document. The public driver has
+    /// QP attributes, as bits of opt_param_mask in the numbering of the document. The public driver uses
     /// [another](Numbering::Driver).
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct Attributes: u32 {
         /// Target state.
         const STATE = 1;
-        /// State software believes in.
+        /// Current state, as assumed by the driver.
         const CUR_STATE = 1 << 1;
-        /// Event when SQD has drained.
+        /// Generate an event when SQD has drained.
         const EN_SQD_ASYNC_NOTIFY = 1 << 2;
         /// Remote access rights.
         const ACCESS_FLAGS = 1 << 3;
         /// P_Key index.
         const PKEY_INDEX = 1 << 4;
-        /// Port.
+        /// Port number.
         const PORT = 1 << 5;
-        /// Q_Key. (Driver: RNR timer.)
+        /// Q_Key. (Driver: RNR NAK timer.)
         const QKEY = 1 << 6;
         /// Address vector.
         const AV = 1 << 7;
@@ -40,42 +39,43 @@ bitflags! {
         const TIMEOUT = 1 << 9;
         /// Retry count.
         const RETRY_CNT = 1 << 10;
-        /// RNR retry count. (Driver: port.)
+        /// RNR retry count. (Driver: port number.)
         const RNR_RETRY = 1 << 11;
         /// Expected PSN.
         const RQ_PSN = 1 << 12;
-        /// READs and atomics as requester.
+        /// Outstanding READs and atomics as requester.
         const MAX_QP_RD_ATOMIC = 1 << 13;
         /// Alternate path.
         const ALT_PATH = 1 << 14;
-        /// RNR timer.
+        /// Minimum RNR NAK timer.
         const MIN_RNR_TIMER = 1 << 15;
         /// First PSN to send.
         const SQ_PSN = 1 << 16;
-        /// READs and atomics as responder.
+        /// Outstanding READs and atomics as responder.
         const MAX_DEST_RD_ATOMIC = 1 << 17;
         /// Path migration state.
         const PATH_MIG_STATE = 1 << 18;
         /// Queue sizes.
         const CAP = 1 << 19;
-        /// Connected QP.
+        /// QP number of the peer.
         const DEST_QPN = 1 << 20;
     }
 }
 
-/// What the bits of opt_param_mask mean to the software of a QP.
+/// Meaning of the bits of opt_param_mask, which depends on the driver of the QP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Numbering {
-    /// As [`Attributes`] has them.
+    /// Numbering of [`Attributes`].
     #[default]
     Document,
-    /// As the older HCAs had them that the public driver was written from. It only ever sets bits 6 and 11.
+    /// Numbering of older HCAs, inherited by the public driver. The driver only ever sets bits 6 and 11.
     Driver,
 }
 
 impl Numbering {
-    /// Found out by the mask of RST2INIT. Every service needs a port there, which the document names by bit 5 and the
-    /// driver by bit 11; the document's bit 11 is for connected QPs, and means nothing to this command.
+    /// Detects the numbering from the mask of RST2INIT. All services require a port there, which is bit 5 in the
+    /// document and bit 11 in the driver. Bit 11 of the document only applies to connected QPs and has no meaning
+    /// in this command.
     pub const fn of_rst2init(mask: u32) -> Self {
         const DRIVERS_PORT: u32 = 1 << 11;
         if mask & DRIVERS_PORT != 0 && mask & Attributes::PORT.bits() == 0 {
@@ -85,10 +85,10 @@ impl Numbering {
         }
     }
 
-    /// The attributes that a mask names.
+    /// Attributes that a mask selects.
     pub fn named(self, mask: u32) -> Attributes {
         use Attributes as A;
-        /// Bits of the driver's numbering; 13 (another RNR retry count) and 16 name nothing that a QPC has.
+        /// Bits of the driver numbering. Bits 13 (another RNR retry count) and 16 have no field in the QPC.
         const DRIVER: [(u32, Attributes); 15] = [
             (0, A::ALT_PATH),
             (1, A::ACCESS_FLAGS),
@@ -117,7 +117,7 @@ impl Numbering {
 }
 
 impl Attributes {
-    /// Those a QP of this service can have.
+    /// Attributes that QPs of this service type have.
     pub fn of(service: ServiceType) -> Self {
         let taken = |transition: Transition| transition.required(service) | transition.optional(service);
         Transition::ALL.into_iter().fold(Self::empty(), |all, transition| all | taken(transition))
@@ -131,7 +131,7 @@ impl Field for Attributes {
 }
 
 impl Transition {
-    /// The transition a command asks for, if it is one.
+    /// Transition of a command, if it is one.
     pub const fn from_op(op: Op) -> Option<Self> {
         Some(match op {
             Op::Rst2Init => Self::Rst2Init,
@@ -149,7 +149,7 @@ impl Transition {
         })
     }
 
-    /// The command that asks for it.
+    /// Command of the transition.
     pub const fn op(self) -> Op {
         match self {
             Self::Rst2Init => Op::Rst2Init,
@@ -166,8 +166,8 @@ impl Transition {
         }
     }
 
-    /// Attributes software must give. The public driver does not name them, so that a device cannot tell whether it
-    /// did.
+    /// Attributes that the driver must provide. The public driver sets no bits for them, so the device cannot
+    /// verify this.
     pub const fn required(self, service: ServiceType) -> Attributes {
         use Attributes as A;
         let connected = A::AV.union(A::PATH_MTU).union(A::DEST_QPN).union(A::RQ_PSN);
@@ -186,7 +186,7 @@ impl Transition {
         }
     }
 
-    /// Attributes software may give. For SQD to RTS, what the state machine notes add is among them.
+    /// Attributes that the driver can provide. For SQD2RTS this includes the additions of the state machine notes.
     pub const fn optional(self, service: ServiceType) -> Attributes {
         use Attributes as A;
         let path = A::ALT_PATH.union(A::ACCESS_FLAGS);
@@ -235,7 +235,7 @@ mod tests {
         [QpState::Reset, QpState::Init, QpState::Rtr, QpState::Rts, QpState::Sqe, QpState::Sqd, QpState::Err];
 
     #[test]
-    fn commands_and_transitions_name_each_other() {
+    fn commands_and_transitions_round_trip() {
         for transition in Transition::ALL {
             assert_eq!(Transition::from_op(transition.op()), Some(transition));
         }
@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn exactly_the_listed_transitions_are_allowed() {
+    fn allows_exactly_the_listed_transitions() {
         for service in [ServiceType::Rc, ServiceType::Uc, ServiceType::Ud] {
             for (state, expected) in STATES.into_iter().zip([
                 &[0x19, 0x1e, 0x21][..],
@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn the_port_of_rst2init_tells_the_numbering() {
+    fn rst2init_port_bit_selects_numbering() {
         use Attributes as A;
         let documents = A::PKEY_INDEX | A::PORT | A::ACCESS_FLAGS;
         for (mask, numbering) in [
@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bit_names_what_its_numbering_says() {
+    fn bits_follow_numbering() {
         use Attributes as A;
         let mask = 1 << 6 | 1 << 11 | 1 << 14 | 1 << 31;
         assert_eq!(Numbering::Document.named(mask), A::QKEY | A::RNR_RETRY | A::ALT_PATH);
@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn only_datagrams_have_a_qkey_and_only_reliable_connections_have_retries() {
+    fn qkey_is_ud_only_retries_rc_only() {
         use Attributes as A;
         for service in [ServiceType::Rc, ServiceType::Uc, ServiceType::Ud] {
             let has = A::of(service);
@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn no_attribute_is_both_required_and_optional() {
+    fn required_and_optional_are_disjoint() {
         for transition in Transition::ALL {
             for service in [ServiceType::Rc, ServiceType::Uc, ServiceType::Ud] {
                 let required = transition.required(service);

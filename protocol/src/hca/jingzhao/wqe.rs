@@ -1,7 +1,7 @@
-//! Work queue entries: the units they are made of, and whole send and receive WQEs.
+//! Send and receive WQEs, and the units they consist of.
 //!
-//! A WQE is a sequence of 16-byte granules. It does not hold its own opcode and size: they come from the doorbell or
-//! from the next unit of the WQE before it, so [`SendWqe::parse`] takes both from its caller.
+//! A WQE is a sequence of 16-byte granules. It does not contain its own opcode and size. They are in the doorbell
+//! or in the next unit of the previous WQE, so the caller passes the bytes and opcode to [`SendWqe::parse`].
 //!
 //! # Spec
 //! JingZhao interface, sections 6.1 to 6.6, 6.8 and 7.3.
@@ -18,7 +18,7 @@ pub use crate::hca::segment::{DataSegment, DataSegments, GRANULE, WqeError};
 
 type RawData = crate::hca::segment::RawData<zerocopy::LittleEndian>;
 
-/// Ends a scatter list, as the public kernel driver writes it.
+/// Terminates a scatter list, as written by the public kernel driver.
 pub const TERMINATOR: [u8; GRANULE] = [0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
-//! What the device tells of itself: the outboxes of QUERY_FW, QUERY_DEV_LIM and QUERY_ADAPTER.
+//! Device capabilities: outboxes of QUERY_FW, QUERY_DEV_LIM and QUERY_ADAPTER.
 //!
-//! Software reads single fields of mailboxes that are mostly empty, so these are written field by field, at the offsets
-//! of the specification's tables.
+//! Drivers read single fields of mailboxes that are mostly empty, so each field is written at the offset in the
+//! tables of the interface document.
 //!
 //! # Spec
 //! mthca interface, sections 3.3.1, 3.3.6 and 3.4.
@@ -9,25 +9,25 @@
 use super::regs;
 use crate::describe::{Describe, Field as _, Hex, Visitor, describe};
 
-/// Bytes of each outbox.
+/// Length of each outbox in bytes.
 pub const LEN: usize = 0x100;
 
-/// Outbox of QUERY_FW: version, and where registers are.
+/// Outbox of QUERY_FW: firmware version and register addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QueryFw {
-    /// Pages of 4 KiB the firmware wants; none are ever used.
+    /// Number of 4 KiB pages that the firmware requests; this device does not use them.
     pub area_pages: u16,
-    /// Major, minor, subminor.
+    /// Major, minor and subminor version.
     pub version: [u16; 3],
-    /// Log2 of the commands that may wait for their events.
+    /// Log2 of the number of outstanding commands with completion events.
     pub log_max_commands: u8,
-    /// Bus address of BAR0. Linux uses the offsets within the BAR only and iPXE the addresses as they are, so registers
-    /// are reported by their whole address.
+    /// Bus address of BAR0. Registers are reported by bus address: Linux only uses the offset within the BAR, but
+    /// iPXE uses the full address.
     pub bar0: u64,
 }
 
 impl QueryFw {
-    /// Reads the outbox as software does.
+    /// Parses the outbox as a driver does.
     pub fn parse(out: &[u8; LEN]) -> Self {
         let half = |at| u16::from_be_bytes(get(out, at));
         Self {
@@ -38,12 +38,12 @@ impl QueryFw {
         }
     }
 
-    /// The lowest version for which the driver logs no warning.
+    /// Lowest version for which the driver logs no warning.
     pub const fn recommended(bar0: u64) -> Self {
         Self { area_pages: 1, version: [1, 2, 0], log_max_commands: 5, bar0 }
     }
 
-    /// The outbox. Registers have the offsets of [`regs`] from BAR0.
+    /// Wire format. Registers have the offsets of [`regs`] from BAR0.
     pub fn emit(&self) -> [u8; LEN] {
         let mut out = [0; LEN];
         let register = |offset: u32| self.bar0.wrapping_add(offset.into());
@@ -72,107 +72,108 @@ impl Describe for QueryFw {
     }
 }
 
-/// Limits of the device. A field named `log_...` is an exponent of two. What software of a device without memory never
-/// looks at has no field and reads 0.
+/// Device limits. Fields named `log_...` are base-2 logarithms. Fields that drivers of devices without local memory
+/// never read are omitted and emitted as 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DevLim {
-    /// Work requests of an SRQ.
+    /// Largest number of WQEs in an SRQ.
     pub log_max_srq_wqes: u8,
-    /// Work requests of a queue of a QP.
+    /// Largest number of WQEs in a work queue of a QP.
     pub log_max_wqes: u8,
-    /// QP numbers software leaves alone, counted from 0.
+    /// QP numbers reserved for the device, from 0.
     pub log_reserved_qps: u8,
-    /// QPs.
+    /// Number of QPs.
     pub log_max_qps: u8,
-    /// SRQ numbers software leaves alone.
+    /// SRQ numbers reserved for the device, from 0.
     pub log_reserved_srqs: u8,
-    /// SRQs; software sizes its table by it.
+    /// Number of SRQs; the driver derives the size of its table from it.
     pub log_max_srqs: u8,
-    /// Entries of a CQ.
+    /// Largest number of CQEs in a CQ.
     pub log_max_cqes: u8,
-    /// CQ numbers software leaves alone.
+    /// CQ numbers reserved for the device, from 0.
     pub log_reserved_cqs: u8,
-    /// CQs.
+    /// Number of CQs.
     pub log_max_cqs: u8,
-    /// MPT entries.
+    /// Number of MPT entries.
     pub log_max_mpts: u8,
-    /// EQ numbers software leaves alone.
+    /// EQ numbers reserved for the device, from 0.
     pub log_reserved_eqs: u8,
-    /// EQs.
+    /// Number of EQs.
     pub log_max_eqs: u8,
-    /// MTT entries software leaves alone.
+    /// MTT entries reserved for the device, from 0.
     pub log_reserved_mtts: u8,
-    /// MPT entries software leaves alone; at least 1, so that slot 1 (the end mark of scatter lists) is never used.
+    /// MPT entries reserved for the device, from 0. At least 1, so that entry 1, the end mark of scatter lists, is
+    /// never used.
     pub log_reserved_mpts: u8,
-    /// MTT segments.
+    /// Number of MTT segments.
     pub log_max_mtt_segments: u8,
-    /// Bytes of a region.
+    /// Largest memory region in bytes.
     pub log_max_mr_len: u8,
-    /// READs and atomics outstanding as requester.
+    /// Largest number of outstanding READs and atomics as requester.
     pub log_max_requester_resources: u8,
-    /// READs and atomics outstanding as responder.
+    /// Largest number of outstanding READs and atomics as responder.
     pub log_max_responder_resources: u8,
-    /// Delay of local ACKs, a timeout code.
+    /// Local ACK delay, a timeout code.
     pub ack_delay: u8,
-    /// Greatest path MTU, the code 1 to 5.
+    /// Largest path MTU as a code, 1 to 5.
     pub max_mtu: u8,
-    /// Mask of port widths.
+    /// Supported link widths, a bit mask.
     pub port_width: u8,
-    /// Virtual lanes.
+    /// Number of virtual lanes.
     pub max_vl: u8,
-    /// Ports.
+    /// Number of ports.
     pub ports: u8,
-    /// GIDs of the port.
+    /// Number of GIDs per port.
     pub log_max_gids: u8,
-    /// P_Keys of the port.
+    /// Number of P_Keys per port.
     pub log_max_pkeys: u8,
-    /// Mask of static rates.
+    /// Supported static rates, a bit mask.
     pub static_rates: u16,
-    /// What the device can do, see [`DevLim::FLAG_RC`] and its like.
+    /// Capability flags, for example [`DevLim::FLAG_RC`].
     pub flags: u32,
-    /// UAR pages software leaves alone; a plain number.
+    /// Number of UAR pages reserved for the device.
     pub reserved_uars: u8,
-    /// Log2 of the MiB of UAR pages.
+    /// Log2 of the size of the UAR pages in MiB.
     pub log_uar_mib: u8,
-    /// Smallest page of a region.
+    /// Smallest page of a memory region, in bytes.
     pub log_min_page: u8,
-    /// Elements of a gather list.
+    /// Largest number of gather list entries.
     pub max_send_sges: u8,
-    /// Bytes of a send WQE.
+    /// Largest send WQE in bytes.
     pub max_send_wqe_len: u16,
-    /// Elements of a scatter list.
+    /// Largest number of scatter list entries.
     pub max_recv_sges: u8,
-    /// Bytes of a receive WQE.
+    /// Largest receive WQE in bytes.
     pub max_recv_wqe_len: u16,
-    /// QPs of a multicast group.
+    /// Largest number of QPs in a multicast group.
     pub log_max_group_qps: u8,
-    /// Multicast groups.
+    /// Number of multicast groups.
     pub log_max_groups: u8,
-    /// Protection domains software leaves alone; a plain number.
+    /// Number of protection domains reserved for the device.
     pub reserved_pds: u8,
-    /// Protection domains.
+    /// Number of protection domains.
     pub log_max_pds: u8,
-    /// Bytes of ICM the device can address.
+    /// Size of the ICM address space in bytes.
     pub max_icm_len: u64,
 }
 
 impl DevLim {
-    /// Reliable connections.
+    /// Supports reliable connections.
     pub const FLAG_RC: u32 = 1 << 0;
-    /// Unreliable connections.
+    /// Supports unreliable connections.
     pub const FLAG_UC: u32 = 1 << 1;
-    /// Unreliable datagrams.
+    /// Supports unreliable datagrams.
     pub const FLAG_UD: u32 = 1 << 2;
-    /// Shared receive queues.
+    /// Supports shared receive queues.
     pub const FLAG_SRQ: u32 = 1 << 6;
-    /// Counts violations of P_Keys and Q_Keys.
+    /// Counts P_Key and Q_Key violations.
     pub const FLAG_VIOLATIONS: u32 = 0b11 << 8;
-    /// Atomics.
+    /// Supports atomic operations.
     pub const FLAG_ATOMICS: u32 = 1 << 18;
-    /// Multicast of datagrams.
+    /// Supports multicast datagrams.
     pub const FLAG_MULTICAST: u32 = 1 << 21;
 
-    /// The values of this device.
+    /// Limits of this device.
     pub const RECOMMENDED: Self = Self {
         log_max_srq_wqes: 14,
         log_max_wqes: 14,
@@ -185,7 +186,7 @@ impl DevLim {
         log_max_cqs: 16,
         log_max_mpts: 17,
         log_reserved_eqs: 0,
-        // As an MT25204 has; iPXE insists on 64.
+        // As in an MT25204; iPXE requires 64.
         log_max_eqs: 6,
         log_reserved_mtts: 4,
         log_reserved_mpts: 4,
@@ -222,12 +223,12 @@ impl DevLim {
         max_icm_len: 0x8_0000_0000,
     };
 
-    /// First of the special QPs: S of section 8.1.
+    /// Number of the first special QP, S in section 8.1.
     pub const fn special_qp_base(&self) -> u32 {
         (1u32 << self.log_reserved_qps).next_multiple_of(2)
     }
 
-    /// Reads the outbox, as software does.
+    /// Parses the outbox as a driver does.
     pub fn parse(out: &[u8; LEN]) -> Self {
         let half = |at| u16::from_be_bytes(get(out, at));
         Self {
@@ -273,11 +274,11 @@ impl DevLim {
         }
     }
 
-    /// The outbox. Values wider than their field lose their high bits.
+    /// Wire format. Values that exceed their field are truncated.
     pub fn emit(&self) -> [u8; LEN] {
-        /// Log2 of RDMA resources of the whole device.
+        /// Log2 of the number of RDMA resources of the device.
         const LOG_MAX_RESOURCES: u8 = 20;
-        /// Bytes of table entries: what software reserves in ICM for each context.
+        /// Length of each table entry in bytes, which the driver reserves in the ICM.
         const EEC: u16 = 0x100;
         const QPC: u16 = 0x100;
         const EEEC: u16 = 0x20;
@@ -377,10 +378,10 @@ describe!(DevLim {
     max_icm_len as Hex,
 });
 
-/// Outbox of QUERY_ADAPTER. INTx is pin 0.
+/// Outbox of QUERY_ADAPTER. INTx is always pin 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Adapter {
-    /// What the driver shows as board_id, padded with NUL.
+    /// Board ID shown by the driver, padded with NUL.
     pub board_id: [u8; 16],
 }
 
@@ -392,33 +393,33 @@ impl Describe for Adapter {
 }
 
 impl Adapter {
-    /// Reads the outbox, as software does.
+    /// Parses the outbox as a driver does.
     pub fn parse(out: &[u8; LEN]) -> Self {
         let mut board_id: [u8; 16] = get(out, 0xf0);
         board_id.as_chunks_mut::<4>().0.iter_mut().for_each(|dword| dword.reverse());
         Self { board_id }
     }
 
-    /// The outbox.
+    /// Wire format of the outbox.
     pub fn emit(&self) -> [u8; LEN] {
         let mut out = [0; LEN];
         let (dwords, _) = self.board_id.as_chunks::<4>();
         for (at, [a, b, c, d]) in (0xf0..).step_by(4).zip(dwords) {
-            // Software swaps the bytes of each dword.
+            // Drivers swap the bytes of each 32-bit word.
             put(&mut out, at, [*d, *c, *b, *a]);
         }
         out
     }
 }
 
-/// Puts a field at its offset, which is inside by construction.
+/// Writes a field at its offset. Callers only pass offsets inside the outbox.
 fn put<const N: usize>(out: &mut [u8; LEN], at: usize, field: [u8; N]) {
     if let Some(place) = out.get_mut(at..at + N) {
         place.copy_from_slice(&field);
     }
 }
 
-/// The bytes of a field, which is inside by construction.
+/// Reads a field. Callers only pass offsets inside the outbox.
 fn get<const N: usize>(out: &[u8; LEN], at: usize) -> [u8; N] {
     out.get(at..).and_then(|rest| rest.first_chunk()).copied().unwrap_or([0; N])
 }
@@ -427,7 +428,7 @@ fn get<const N: usize>(out: &[u8; LEN], at: usize) -> [u8; N] {
 mod tests {
     use super::*;
 
-    /// Lines of offset and bytes; everything else is zero.
+    /// Compares with lines of offset and bytes. All other bytes are zero.
     fn check(out: &[u8; LEN], lines: &[(usize, &[u8])]) {
         let mut expected = [0; LEN];
         for (at, bytes) in lines {
@@ -436,9 +437,9 @@ mod tests {
         assert_eq!(out[..], expected[..]);
     }
 
-    /// Section 3.3.1, last column.
+    /// Values of section 3.3.1, last column.
     #[test]
-    fn query_fw_has_subminor_before_minor_and_the_registers() {
+    fn query_fw_matches_published_values() {
         check(
             &QueryFw::recommended(0x38_fe10_0000).emit(),
             &[
@@ -453,9 +454,9 @@ mod tests {
         );
     }
 
-    /// Section 3.4, last column.
+    /// Values of section 3.4, last column.
     #[test]
-    fn query_dev_lim_has_the_recommended_values() {
+    fn query_dev_lim_matches_published_values() {
         check(
             &DevLim::RECOMMENDED.emit(),
             &[
@@ -481,14 +482,14 @@ mod tests {
     }
 
     #[test]
-    fn the_board_id_has_the_bytes_of_each_dword_swapped() {
+    fn board_id_is_byte_swapped_per_word() {
         let out = Adapter { board_id: *b"HCAD_MT25204\0\0\0\0" }.emit();
         check(&out, &[(0xf0, b"DACH2TM_4025")]);
     }
 
-    /// The bytes are pinned above.
+    /// The tests above check the exact bytes.
     #[test]
-    fn what_is_written_is_read_back() {
+    fn emitted_outboxes_round_trip() {
         let firmware = QueryFw::recommended(0x38_fe10_0000);
         assert_eq!(QueryFw::parse(&firmware.emit()), firmware);
         assert_eq!(DevLim::parse(&DevLim::RECOMMENDED.emit()), DevLim::RECOMMENDED);

@@ -1,4 +1,4 @@
-//! Commands of the HCR: opcodes, and what each takes and gives.
+//! HCR commands: opcodes, parameters and generic checks.
 //!
 //! # Spec
 //! mthca interface, sections 3.1 and 3.5.
@@ -7,12 +7,12 @@ use std::fmt;
 
 use super::icm;
 use crate::describe::{Field as _, Hex, Visitor};
-use crate::hca::hcr::Latched;
+use crate::hca::hcr::PendingCommand;
 use crate::hca::qp::Transition;
 use crate::hca::status::{CmdError, CmdStatus};
 use crate::ids::{Cqn, Eqn, Qpn};
 
-/// A command that software of a device without memory issues.
+/// A command used by drivers of a device without local memory.
 #[allow(missing_docs)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Op {
@@ -42,7 +42,7 @@ pub enum Op {
     Sw2HwCq,
     Hw2SwCq,
     ResizeCq,
-    /// One of the commands that move a QP.
+    /// A command that changes the QP state.
     Modify(Transition),
     QueryQp,
     ConfSpecialQp,
@@ -57,18 +57,18 @@ pub enum Op {
     Nop,
 }
 
-/// What in_param is.
+/// Meaning of in_param.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Input {
-    /// Nothing, or a value.
+    /// An immediate value, or unused.
     Immediate,
-    /// Address of so many bytes.
+    /// Address of an inbox of this length in bytes.
     Mailbox(usize),
-    /// Address of as many entries as in_modifier says.
+    /// Address of an inbox with in_modifier entries.
     Blocks,
 }
 
-/// One row of the command table.
+/// A row of the command table.
 #[derive(Clone, Copy, Debug)]
 struct Row {
     op: Op,
@@ -95,12 +95,12 @@ const fn always(row: Row) -> Row {
     Row { always: true, ..row }
 }
 
-/// A QP command: a mask, four bytes unused, and a QPC.
+/// A QP command. Its inbox has a mask, four unused bytes and a QPC.
 const fn modify(code: u16, transition: Transition, name: &'static str) -> Row {
     inbox(super::modify::ModifyQp::LEN, row(code, Op::Modify(transition), name))
 }
 
-/// In the order of section 3.1.
+/// Command table, in the order of section 3.1.
 static TABLE: [Row; 48] = [
     always(row(0x003, Op::QueryDevLim, "QUERY_DEV_LIM")),
     always(row(0x004, Op::QueryFw, "QUERY_FW")),
@@ -153,12 +153,12 @@ static TABLE: [Row; 48] = [
 ];
 
 impl Op {
-    /// The command with this opcode.
+    /// Decodes an opcode.
     pub fn from_code(code: u16) -> Option<Self> {
         find(code).map(|row| row.op)
     }
 
-    /// Its name.
+    /// Name in traces.
     pub fn name(self) -> &'static str {
         TABLE.iter().find(|row| row.op == self).map_or("unknown", |row| row.name)
     }
@@ -174,31 +174,31 @@ fn find(code: u16) -> Option<&'static Row> {
     TABLE.iter().find(|row| row.code == code)
 }
 
-/// A command that passed the checks common to all.
+/// A command that passed the generic checks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Command {
-    /// Which one.
+    /// Command to execute.
     pub op: Op,
     /// Variant of the command.
     pub op_modifier: u8,
-    /// Command specific; see [`Command::qpn`] and its like.
+    /// Command-specific value; see for example [`Command::qpn`].
     pub in_modifier: u32,
-    /// Address of the inbox, or an immediate value.
+    /// Inbox address, or immediate value.
     pub in_param: u64,
-    /// Address of the outbox, if the command has one.
+    /// Outbox address, if the command has an outbox.
     pub out_param: u64,
-    /// Bytes to read at `in_param`, at most a page; 0 without inbox.
+    /// Number of bytes to read at `in_param`: at most one page; 0 without inbox.
     pub inbox_len: usize,
 }
 
 impl Command {
-    /// Applies the generic checks.
+    /// Performs the generic checks.
     ///
     /// # Errors
-    /// BAD_OP for an unknown opcode, BAD_SYS_STATE for a command that needs INIT_HCA first, BAD_PARAM for a count that
-    /// no mailbox holds.
-    pub fn decode(latched: &Latched, initialised: bool) -> Result<Self, CmdError> {
-        let Latched { in_param, in_modifier, out_param, command, .. } = *latched;
+    /// BAD_OP for an unknown opcode; BAD_SYS_STATE for a command that requires INIT_HCA; BAD_PARAM for a count that
+    /// exceeds a mailbox.
+    pub fn decode(latched: &PendingCommand, initialised: bool) -> Result<Self, CmdError> {
+        let PendingCommand { in_param, in_modifier, out_param, command, .. } = *latched;
         let code = command.op();
         let row = find(code).ok_or(CmdError::new(CmdStatus::BadOp, "opcode", code.into()))?;
         if !initialised && !row.always {
@@ -217,40 +217,40 @@ impl Command {
         Ok(Self { op: row.op, op_modifier, in_modifier, in_param, out_param, inbox_len })
     }
 
-    /// in_modifier as the whole number of a QP, whose bits above the table's size are a generation.
+    /// QP number in in_modifier. Its bits above the table size are a generation.
     pub const fn qpn(&self) -> Qpn {
         Qpn::new(self.in_modifier)
     }
 
-    /// in_modifier as the whole number of a CQ, as [`Command::qpn`].
+    /// CQ number in in_modifier, as for [`Command::qpn`].
     pub const fn cqn(&self) -> Cqn {
         Cqn::new(self.in_modifier)
     }
 
-    /// in_modifier as the number of an EQ.
+    /// EQ number in in_modifier.
     pub const fn eqn(&self) -> Eqn {
         Eqn::new(self.in_modifier & 0xff)
     }
 
-    /// RTS2SQD_QP: software wants to know when the send queue is drained.
-    pub const fn wants_drained_event(&self) -> bool {
+    /// RTS2SQD_QP: returns whether the driver requests an event when the send queue has drained.
+    pub const fn requests_drained_event(&self) -> bool {
         self.in_modifier >> 31 != 0
     }
 
-    /// ERR2RST_QP: the context is to be written to the outbox.
-    pub const fn wants_context(&self) -> bool {
+    /// ERR2RST_QP: returns whether the device must write the context to the outbox.
+    pub const fn requests_context(&self) -> bool {
         self.op_modifier == 2
     }
 
-    /// The parameters of MAP_EQ.
+    /// Parameters of MAP_EQ.
     pub const fn map_eq(&self) -> MapEq {
         MapEq { eqn: self.eqn(), unmap: self.in_modifier & UNMAP != 0, events: self.in_param }
     }
 }
 
-/// Tells what a command's parameters name, for traces.
-pub fn describe_parameters(latched: &Latched, to: &mut dyn Visitor) {
-    let Latched { in_param, in_modifier, out_param, token, command } = *latched;
+/// Passes the parameters of a command to the visitor, decoded for its opcode.
+pub fn describe_parameters(latched: &PendingCommand, to: &mut dyn Visitor) {
+    let PendingCommand { in_param, in_modifier, out_param, token, command } = *latched;
     let number = Hex(in_modifier);
     let row = find(command.op());
     match row.map(|row| row.op) {
@@ -281,17 +281,17 @@ pub fn describe_parameters(latched: &Latched, to: &mut dyn Visitor) {
     }
 }
 
-/// In in_modifier of MAP_EQ: take the events from the queue.
+/// Flag in in_modifier of MAP_EQ: unmap the events.
 const UNMAP: u32 = 1 << 31;
 
-/// The parameters of MAP_EQ.
+/// Parameters of MAP_EQ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MapEq {
-    /// The event queue.
+    /// EQ to change.
     pub eqn: Eqn,
-    /// Take the events from the queue, instead of giving them to it.
+    /// Unmap the events instead of mapping them.
     pub unmap: bool,
-    /// Bit t is event type t.
+    /// Event mask: bit n selects event type n.
     pub events: u64,
 }
 
@@ -300,14 +300,14 @@ mod tests {
     use super::*;
     use crate::hca::hcr::CommandWord;
 
-    fn latched(code: u16, in_modifier: u32) -> Latched {
+    fn latched(code: u16, in_modifier: u32) -> PendingCommand {
         let command = CommandWord::new().with_op(code).with_go(true);
-        Latched { in_param: 0x1_2345_6000, in_modifier, out_param: 0, token: 0xffff, command }
+        PendingCommand { in_param: 0x1_2345_6000, in_modifier, out_param: 0, token: 0xffff, command }
     }
 
-    /// Section 13.3: the last word of QUERY_FW and of the first NOP.
+    /// Example of section 13.3: the last word of QUERY_FW and of the first NOP.
     #[test]
-    fn published_command_words_are_understood() {
+    fn decodes_published_command_words() {
         let query_fw = CommandWord::from_bits(u32::from_be_bytes([0x00, 0x80, 0x00, 0x04]));
         assert!(query_fw.go() && !query_fw.event());
         assert_eq!(Op::from_code(query_fw.op()), Some(Op::QueryFw));
@@ -317,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn no_opcode_and_no_command_is_double() {
+    fn opcodes_and_commands_are_unique() {
         for (index, row) in TABLE.iter().enumerate() {
             assert_eq!(Op::from_code(row.code), Some(row.op));
             assert!(TABLE[..index].iter().all(|other| other.op != row.op), "{}", row.name);
@@ -328,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn commands_on_objects_need_init_hca() {
+    fn object_commands_require_init_hca() {
         let status =
             |code, initialised| Command::decode(&latched(code, 1), initialised).map_err(|e| e.status);
         assert_eq!(status(0x00d, false), Err(CmdStatus::BadSysState));
@@ -340,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mailbox_of_blocks_is_as_long_as_their_count_says() {
+    fn mailbox_length_follows_block_count() {
         let len = |count| Command::decode(&latched(0xffa, count), true).map(|command| command.inbox_len);
         assert_eq!(len(1), Ok(16));
         assert_eq!(len(256), Ok(4096));
@@ -348,13 +348,13 @@ mod tests {
         assert_eq!(len(0).unwrap_err().status, CmdStatus::BadParam);
     }
 
-    /// Section 14.4, commands 208 and 33.
+    /// Example of section 14.4, commands 208 and 33.
     #[test]
-    fn map_eq_splits_the_flag_from_the_number() {
-        let unmap = Latched { in_param: 0x1f_43fe, ..latched(0x012, 0x8000_0002) };
+    fn map_eq_separates_unmap_flag_from_eqn() {
+        let unmap = PendingCommand { in_param: 0x1f_43fe, ..latched(0x012, 0x8000_0002) };
         let expected = MapEq { eqn: Eqn::new(2), unmap: true, events: 0x1f_43fe };
         assert_eq!(Command::decode(&unmap, true).unwrap().map_eq(), expected);
-        let map = Latched { in_param: 0x400, ..latched(0x012, 3) };
+        let map = PendingCommand { in_param: 0x400, ..latched(0x012, 3) };
         let expected = MapEq { eqn: Eqn::new(3), unmap: false, events: 0x400 };
         assert_eq!(Command::decode(&map, true).unwrap().map_eq(), expected);
     }

@@ -1,4 +1,4 @@
-//! Completion queue contexts, and the inbox of RESIZE_CQ.
+//! Completion queue contexts (CQC), and the inbox of RESIZE_CQ.
 //!
 //! # Spec
 //! mthca interface, sections 3.5 and 6.4.
@@ -11,39 +11,39 @@ use crate::describe::{Hex, describe};
 use crate::hca::status::{CmdError, CmdStatus};
 use crate::ids::{Cqn, Eqn, Lkey, Pdn};
 
-/// What the device uses of a completion queue context. The queue is not armed at the start.
+/// Fields of a CQC that the device uses. A new CQ is not armed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cqc {
-    /// Address of the first entry within the region.
+    /// Address of the first entry in the buffer's region.
     pub start: u64,
-    /// Log2 of the entries.
+    /// Log2 of the number of entries.
     pub log_entries: u8,
-    /// UAR page of its doorbells and records.
+    /// UAR page of the doorbells and doorbell records.
     pub page: u32,
-    /// Event queue of its events.
+    /// EQ for completion events.
     pub comp_eqn: Eqn,
     /// Protection domain of the buffer.
     pub pd: Pdn,
-    /// Region that is the buffer.
+    /// L_Key of the buffer's region.
     pub lkey: Lkey,
-    /// The whole number.
+    /// CQ number, including the generation.
     pub cqn: Cqn,
-    /// Doorbell record of the consumer index.
+    /// Index of the doorbell record with the consumer index.
     pub consumer_record: u32,
-    /// Doorbell record of what the queue was armed with last.
+    /// Index of the doorbell record with the last arm request.
     pub arm_record: u32,
 }
 
 describe!(Cqc { start as Hex, log_entries, page as Hex, comp_eqn, pd, lkey, cqn, consumer_record, arm_record });
 
 impl Cqc {
-    /// Bytes of the inbox.
+    /// Length of the inbox in bytes.
     pub const LEN: usize = 0x40;
 
-    /// Reads the inbox of SW2HW_CQ. `max_log_entries` is what QUERY_DEV_LIM reports.
+    /// Parses the inbox of SW2HW_CQ. `max_log_entries` is the limit that QUERY_DEV_LIM reports.
     ///
     /// # Errors
-    /// EXCEED_LIM for more entries.
+    /// EXCEED_LIM if there are more entries.
     pub fn parse(inbox: &[u8; Self::LEN], max_log_entries: u8) -> Result<Self, CmdError> {
         let raw: Raw = transmute!(*inbox);
         Ok(Self {
@@ -60,30 +60,30 @@ impl Cqc {
     }
 }
 
-/// The inbox of RESIZE_CQ.
+/// Inbox of RESIZE_CQ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ResizeCq {
-    /// Address of the first entry within the region.
+    /// Address of the first entry in the buffer's region.
     pub start: u64,
-    /// Log2 of the entries.
+    /// Log2 of the new number of entries.
     pub log_entries: u8,
-    /// Region that is the new buffer.
+    /// L_Key of the new buffer's region.
     pub lkey: Lkey,
 }
 
 describe!(ResizeCq { start as Hex, log_entries, lkey });
 
 impl ResizeCq {
-    /// Bytes of the inbox.
+    /// Length of the inbox in bytes.
     pub const LEN: usize = 0x40;
 
-    /// Reads the inbox. `max_log_entries` is what QUERY_DEV_LIM reports.
+    /// Parses the inbox. `max_log_entries` is the limit that QUERY_DEV_LIM reports.
     ///
     /// # Errors
-    /// EXCEED_LIM for more entries.
+    /// EXCEED_LIM if there are more entries.
     pub fn parse(inbox: &[u8; Self::LEN], max_log_entries: u8) -> Result<Self, CmdError> {
         let raw: Raw = transmute!(*inbox);
-        // The size is a whole byte here.
+        // Here the size is a full byte.
         let [log_entries, ..] = raw.size.into_bits().to_bytes();
         Ok(Self {
             start: raw.start.get(),
@@ -126,7 +126,7 @@ const _: () = assert!(size_of::<Raw>() == Cqc::LEN);
 mod tests {
     use super::*;
 
-    /// Section 6.4 for the first queue of the kernel: 2048 entries, records 3 and 32767 of UAR page 2.
+    /// Section 6.4 for the first CQ of the kernel: 2048 entries, records 3 and 32767 of UAR page 2.
     fn inbox() -> [u8; Cqc::LEN] {
         let mut inbox = [0; Cqc::LEN];
         for (at, bytes) in [
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn each_field_has_its_place() {
+    fn fields_match_interface_offsets() {
         let expected = Cqc {
             start: 0x12_3450_0000,
             log_entries: 11,
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn resize_takes_size_and_key() {
+    fn resize_parses_size_and_key() {
         let mut bytes = [0; ResizeCq::LEN];
         bytes[0x09] = 0x30;
         bytes[0x0c] = 8;
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn more_entries_than_reported_are_refused() {
+    fn rejects_more_entries_than_reported() {
         let mut inbox = inbox();
         inbox[0x0c] = 18;
         assert_eq!(Cqc::parse(&inbox, 17).unwrap_err().status, CmdStatus::ExceedLim);

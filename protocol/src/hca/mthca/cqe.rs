@@ -1,4 +1,4 @@
-//! Completion queue entries.
+//! Completion queue entries (CQE).
 //!
 //! # Spec
 //! mthca interface, section 7.6.
@@ -11,81 +11,81 @@ use crate::hca::syndrome::Syndrome;
 use crate::ids::{Lid, Qpn};
 use crate::roce::Imm;
 
-/// Bytes of an entry.
+/// Length of a CQE in bytes.
 pub const LEN: usize = 32;
 
-/// How a request ended.
+/// Result of a work request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// A send succeeded.
     Sent {
-        /// Opcode of the WQE.
+        /// Opcode of the send WQE.
         opcode: u8,
-        /// Bytes, of READs and atomics.
+        /// Number of bytes received by a READ or atomic.
         byte_len: u32,
     },
-    /// A receive succeeded.
+    /// A receive completed.
     Received(Received),
-    /// The request failed.
+    /// The work request failed.
     Failed {
-        /// It was one of the send queue.
+        /// It was in the send queue.
         send: bool,
-        /// Why.
+        /// Reason of the failure.
         syndrome: Syndrome,
-        /// What the vendor says more; 0 for nothing.
+        /// Vendor-specific syndrome, 0 if there is none.
         vendor: u8,
     },
 }
 
-/// What is told of a received message.
+/// Properties of a received message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Received {
-    /// Sender's QP.
+    /// QP number of the sender.
     pub remote_qpn: Qpn,
-    /// Sender's port.
+    /// LID of the sender.
     pub remote_lid: Lid,
-    /// Service level.
+    /// Service level, four bits.
     pub service_level: u8,
-    /// The message came with a global route header.
+    /// The message had a GRH.
     pub grh: bool,
     /// Low bits of the destination LID.
     pub path_bits: u8,
-    /// What the message brought besides its bytes.
-    pub with: With,
-    /// BTH OpCode of its last packet.
+    /// Immediate data or P_Key index.
+    pub imm_or_pkey: ImmOrPkey,
+    /// BTH opcode of the last packet.
     pub opcode: u8,
-    /// Bytes; of a datagram 40 more.
+    /// Length in bytes. For a datagram, this includes 40 bytes for the GRH.
     pub byte_len: u32,
 }
 
-/// Immediate data, or the place in the P_Key table: they share a field.
+/// Immediate data or P_Key index, which share a field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum With {
+pub enum ImmOrPkey {
     /// Immediate data.
     Imm(Imm),
     /// Index of the P_Key.
     PkeyIndex(u16),
 }
 
-impl Default for With {
+impl Default for ImmOrPkey {
     fn default() -> Self {
         Self::PkeyIndex(0)
     }
 }
 
-/// A completion queue entry that belongs to software.
+/// A CQE owned by the driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cqe {
-    /// Local QP, the whole number; of QP0 and QP1 the internal one.
+    /// Local QP number, including the generation. For QP0 and QP1, the internal number.
     pub qpn: Qpn,
     /// Byte offset of the WQE in its region, a multiple of 64.
     pub wqe: u32,
-    /// How it ended.
+    /// Result of the work request.
     pub outcome: Outcome,
 }
 
 impl Cqe {
-    /// The entry, handed to software.
+    /// Wire format, owned by the driver.
     pub fn emit(&self) -> [u8; LEN] {
         const SEND_ERROR: u8 = 0xff;
         const RECV_ERROR: u8 = 0xfe;
@@ -100,9 +100,9 @@ impl Cqe {
                 service_level: received.service_level << 4,
                 path: PathByte::new().with_grh(received.grh).with_path_bits(received.path_bits & 0x7f),
                 remote_lid: received.remote_lid.get().into(),
-                imm: match received.with {
-                    With::Imm(imm) => imm.0,
-                    With::PkeyIndex(index) => {
+                imm: match received.imm_or_pkey {
+                    ImmOrPkey::Imm(imm) => imm.0,
+                    ImmOrPkey::PkeyIndex(index) => {
                         let [high, low] = index.to_be_bytes();
                         [high, low, 0, 0]
                     }
@@ -138,7 +138,7 @@ struct Raw {
     service_level: u8,
     path: PathByte,
     remote_lid: U16,
-    /// In an error entry: syndrome, vendor code, and a count of doorbells that is 0.
+    /// In an error CQE: syndrome, vendor syndrome, and a doorbell count of 0.
     imm: [u8; 4],
     byte_len: U32,
     wqe: U32,
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn a_send_says_its_opcode_and_that_it_is_one() {
+    fn send_cqe_holds_opcode_and_direction() {
         let mut expected = [0; LEN];
         expected[..4].copy_from_slice(&[0, 1, 0, 0x14]);
         expected[0x14..].copy_from_slice(&[0, 0, 0, 8, 0, 0, 0x04, 0x40, 0x12, 0x80, 0, 0]);
@@ -167,14 +167,14 @@ mod tests {
     }
 
     #[test]
-    fn a_receive_says_where_it_came_from() {
+    fn receive_cqe_holds_sender() {
         let received = Received {
             remote_qpn: Qpn::new(0x15),
             remote_lid: Lid::new(0x102),
             service_level: 3,
             grh: true,
             path_bits: 1,
-            with: With::PkeyIndex(2),
+            imm_or_pkey: ImmOrPkey::PkeyIndex(2),
             opcode: 0x64,
             byte_len: 296,
         };
@@ -184,13 +184,13 @@ mod tests {
             0x00, 0x02, 0x00, 0x00, 0x00, 0x00, 0x01, 0x28, 0x00, 0x00, 0x04, 0x40, 0x64, 0x00, 0x00, 0x00,
         ];
         assert_eq!(emit(Outcome::Received(received)), expected);
-        let with = With::Imm(Imm([1, 2, 3, 4]));
-        let entry = emit(Outcome::Received(Received { with, ..received }));
+        let imm_or_pkey = ImmOrPkey::Imm(Imm([1, 2, 3, 4]));
+        let entry = emit(Outcome::Received(Received { imm_or_pkey, ..received }));
         assert_eq!(entry[0x10..0x14], [1, 2, 3, 4]);
     }
 
     #[test]
-    fn a_failure_says_its_queue_by_its_opcode() {
+    fn error_opcode_identifies_queue() {
         for (send, opcode) in [(true, 0xff), (false, 0xfe)] {
             let mut expected = [0; LEN];
             expected[..4].copy_from_slice(&[0, 1, 0, 0x14]);

@@ -1,4 +1,4 @@
-//! Doorbells in UAR pages, and doorbell records in ICM.
+//! Doorbells in UAR pages, and doorbell records in the ICM.
 //!
 //! # Spec
 //! mthca interface, section 5.
@@ -7,23 +7,23 @@ use bitfield_struct::bitfield;
 
 use crate::ids::{Cqn, Qpn};
 
-/// Bytes of a UAR page.
+/// Length of a UAR page in bytes.
 pub const UAR_PAGE: u64 = super::PAGE as u64;
-/// Bytes of a doorbell record. Only the first four count.
+/// Length of a doorbell record in bytes.
 pub const RECORD_LEN: usize = 8;
 
-/// A doorbell of a UAR page, eight bytes written at once or one half after the other. All other offsets ignore writes,
-/// and the whole page reads 0.
+/// A doorbell register of a UAR page, eight bytes. Drivers write it at once or in two halves. Writes to other
+/// offsets are ignored, and the whole page reads 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum UarRegister {
-    /// 10h
+    /// 10h: send doorbell.
     Send,
-    /// 20h
+    /// 20h: arms a CQ.
     ArmCq,
 }
 
 impl UarRegister {
-    /// Where it is in its page.
+    /// Offset in the page.
     pub const fn offset(self) -> u64 {
         match self {
             Self::Send => 0x10,
@@ -31,7 +31,7 @@ impl UarRegister {
         }
     }
 
-    /// The register whose first or second half is at an offset of a page, and whether it is the second.
+    /// Decodes an offset in a page. Returns the register, and whether the offset is that of its second half.
     pub const fn at(offset: u64) -> Option<(Self, bool)> {
         match offset {
             0x10 => Some((Self::Send, false)),
@@ -43,25 +43,25 @@ impl UarRegister {
     }
 }
 
-/// A send doorbell.
+/// Send doorbell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SendDoorbell {
-    /// WQEs posted, 1 to 255.
+    /// Number of posted WQEs, 1 to 255.
     pub count: u8,
-    /// Number of the first, counted on for ever.
+    /// Number of the first WQE, modulo 2^16.
     pub first: u16,
-    /// Fence of the first.
+    /// Fence bit of the first WQE.
     pub fence: bool,
-    /// Opcode of the first, five bits.
+    /// Opcode of the first WQE, five bits.
     pub opcode: u8,
-    /// The QP, the whole number.
+    /// QP number, including the generation.
     pub qpn: Qpn,
-    /// Size of the first in granules, six bits.
+    /// Size of the first WQE in granules, six bits.
     pub size: u8,
 }
 
 impl SendDoorbell {
-    /// Reads the doorbell.
+    /// Parses a doorbell.
     pub fn parse(bytes: [u8; 8]) -> Self {
         let raw = RawSend::from_bits(u64::from_be_bytes(bytes));
         Self {
@@ -74,7 +74,7 @@ impl SendDoorbell {
         }
     }
 
-    /// The doorbell, as software writes it. Values wider than their field lose their high bits.
+    /// Wire format as a driver writes it. Values that exceed their field are truncated.
     pub fn emit(&self) -> [u8; 8] {
         let raw = RawSend::new()
             .with_count(self.count)
@@ -86,23 +86,23 @@ impl SendDoorbell {
         raw.into_bits().to_be_bytes()
     }
 
-    /// Number of the WQE behind the last one posted.
+    /// Number of the WQE after the last posted one.
     pub const fn producer(&self) -> u16 {
         self.first.wrapping_add(self.count as u16)
     }
 }
 
-/// What arms a CQ.
+/// Completions for which a CQ is armed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ArmFor {
-    /// The next solicited entry, or the next of a failed request.
+    /// The next solicited or failed completion.
     Solicited,
-    /// The next entry.
+    /// The next completion.
     Any,
 }
 
 impl ArmFor {
-    /// Its word.
+    /// Name in traces.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Solicited => "solicited",
@@ -111,22 +111,22 @@ impl ArmFor {
     }
 }
 
-/// A doorbell that arms a CQ.
+/// CQ arm doorbell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ArmCq {
-    /// What for; `None` is a code software does not use.
+    /// Completions to arm for; `None` for a code that drivers do not use.
     pub arm_for: Option<ArmFor>,
-    /// The CQ, the whole number.
+    /// CQ number, including the generation.
     pub cqn: Cqn,
-    /// Software has read the entries in front of this one.
+    /// Consumer index: the driver has read all earlier entries.
     pub consumer: u32,
-    /// Events of the CQ that software has seen, and one, modulo 4. It would let the device discard stale doorbells, which
-    /// cost no more than a needless event.
+    /// Number of events that the driver has received for the CQ, plus one, modulo 4. A device can use it to discard
+    /// stale doorbells. This device does not, because they only cause a spurious event.
     pub sequence: u8,
 }
 
 impl ArmCq {
-    /// Reads the doorbell.
+    /// Parses a doorbell.
     pub fn parse(bytes: [u8; 8]) -> Self {
         let raw = RawArm::from_bits(u64::from_be_bytes(bytes));
         let arm_for = match raw.command() {
@@ -137,8 +137,8 @@ impl ArmCq {
         Self { arm_for, cqn: Cqn::new(raw.cqn()), consumer: raw.consumer(), sequence: raw.sequence() }
     }
 
-    /// Reads what a doorbell record says of how a CQ was armed last; `None` if it is the record of something else, as it is
-    /// until the CQ was armed for the first time.
+    /// Parses the last arm request from a doorbell record. `None` if the record has another kind, as it does until
+    /// the CQ is armed for the first time.
     pub fn from_record(bytes: [u8; RECORD_LEN]) -> Option<Self> {
         let raw = RawRecord::from_bits(u64::from_be_bytes(bytes));
         let arm_for = match raw.command() {
@@ -155,23 +155,23 @@ impl ArmCq {
     }
 }
 
-/// What a doorbell record is about: a field of its second half.
+/// Kind of a doorbell record, a field in its second half.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum RecordKind {
-    /// 1: how far software has read a CQ.
+    /// 1: consumer index of a CQ.
     Consumer,
-    /// 2: how a CQ was armed last.
+    /// 2: last arm request of a CQ.
     Arm,
-    /// 3: requests posted to a send queue.
+    /// 3: WQEs posted to a send queue.
     Send,
-    /// 4: requests posted to a receive queue.
+    /// 4: WQEs posted to a receive queue.
     Receive,
-    /// 5: requests posted to a shared receive queue.
+    /// 5: WQEs posted to an SRQ.
     Shared,
 }
 
 impl RecordKind {
-    /// The kind with this code; `None` also for a free record.
+    /// Decodes a kind. `None` for a free record or an unknown code.
     pub const fn from_code(code: u8) -> Option<Self> {
         Some(match code {
             1 => Self::Consumer,
@@ -183,7 +183,7 @@ impl RecordKind {
         })
     }
 
-    /// Its word.
+    /// Name in traces.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Consumer => "consumer",
@@ -195,25 +195,26 @@ impl RecordKind {
     }
 }
 
-/// A doorbell record. The device goes by the counter alone: software fills the rest later than it creates the queue.
+/// A doorbell record. The device only uses the counter, because drivers fill in the rest after they create the
+/// queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Record {
-    /// Requests posted, or entries read.
+    /// Number of WQEs posted or CQEs consumed.
     pub counter: u32,
-    /// What it is about; `None` of a free record.
+    /// Kind of the record; `None` if it is free.
     pub kind: Option<RecordKind>,
-    /// The queue, the whole number.
+    /// Number of the queue, including the generation.
     pub number: u32,
 }
 
 impl Record {
-    /// Reads a record.
+    /// Parses a record.
     pub fn parse(bytes: [u8; RECORD_LEN]) -> Self {
         let raw = RawRecord::from_bits(u64::from_be_bytes(bytes));
         Self { counter: raw.counter(), kind: RecordKind::from_code(raw.kind()), number: raw.number() }
     }
 
-    /// The counter of requests posted, which has 16 bits.
+    /// Number of WQEs posted, modulo 2^16.
     pub const fn posted(&self) -> u16 {
         (self.counter & 0xffff) as u16
     }
@@ -238,7 +239,7 @@ struct RawSend {
 
 #[bitfield(u64)]
 struct RawRecord {
-    /// Of an armed CQ, as the next.
+    /// Arm record of a CQ only, as is the next field.
     #[bits(3)]
     command: u8,
     #[bits(2)]
@@ -268,7 +269,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn published_send_doorbells_are_read_and_written() {
+    fn published_send_doorbells_round_trip() {
         let send =
             SendDoorbell { count: 1, first: 0, fence: false, opcode: 0x0a, qpn: Qpn::new(0x14), size: 2 };
         let write = SendDoorbell { count: 3, first: 1, opcode: 0x08, size: 4, ..send };
@@ -287,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn published_arm_doorbell_is_read() {
+    fn parses_published_arm_doorbell() {
         let expected = ArmCq { arm_for: Some(ArmFor::Any), cqn: Cqn::new(0x11), consumer: 5, sequence: 1 };
         assert_eq!(ArmCq::parse([0x12, 0x00, 0x00, 0x11, 0x00, 0x00, 0x00, 0x05]), expected);
         let solicited = ArmCq::parse([0x31, 0x00, 0x00, 0x11, 0xff, 0xff, 0xff, 0xff]);
@@ -296,9 +297,9 @@ mod tests {
         assert_eq!(ArmCq::parse([0x13, 0, 0, 0x11, 0, 0, 0, 0]).arm_for, None);
     }
 
-    /// Section 5.4.
+    /// Layout of section 5.4.
     #[test]
-    fn a_record_says_what_it_is_about() {
+    fn record_holds_kind_and_number() {
         let arm = Record { counter: 5, kind: Some(RecordKind::Arm), number: 0x11 };
         assert_eq!(Record::parse([0, 0, 0, 5, 0x00, 0x00, 0x11, 0x4a]), arm);
         let send = Record { counter: 0xffff, kind: Some(RecordKind::Send), number: 0x1_0014 };
@@ -308,9 +309,9 @@ mod tests {
         }
     }
 
-    /// Section 13.3.
+    /// Example of section 13.3.
     #[test]
-    fn the_record_of_an_armed_cq_says_what_its_doorbell_does() {
+    fn arm_record_matches_doorbell() {
         let record = [0x00, 0x00, 0x00, 0x05, 0x00, 0x00, 0x11, 0x4a];
         let doorbell = [0x12, 0x00, 0x00, 0x11, 0x00, 0x00, 0x00, 0x05];
         assert_eq!(ArmCq::from_record(record), Some(ArmCq::parse(doorbell)));
@@ -322,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_has_two_registers() {
+    fn page_has_two_registers() {
         for register in [UarRegister::Send, UarRegister::ArmCq] {
             assert_eq!(UarRegister::at(register.offset()), Some((register, false)));
         }

@@ -1,4 +1,4 @@
-//! Event queue contexts.
+//! Event queue contexts (EQC).
 //!
 //! # Spec
 //! mthca interface, sections 1.7 and 6.3.
@@ -11,27 +11,27 @@ use crate::describe::{Field, Hex, Visitor, describe};
 use crate::hca::status::{CmdError, CmdStatus};
 use crate::ids::{Lkey, Pdn};
 
-/// How a queue interrupts.
+/// Interrupt of an EQ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Interrupt {
-    /// By this MSI-X vector.
+    /// An MSI-X vector.
     MsiX(u16),
-    /// By INTx.
+    /// The INTx pin.
     Pin,
 }
 
-/// What the device uses of an event queue context. The queue is armed from the start.
+/// Fields of an EQC that the device uses. A new EQ is armed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Eqc {
-    /// Address of the first entry within the region.
+    /// Address of the first entry in the buffer's region.
     pub start: u64,
-    /// Log2 of the entries.
+    /// Log2 of the number of entries.
     pub log_entries: u8,
-    /// How it interrupts.
+    /// Interrupt to raise.
     pub interrupt: Interrupt,
     /// Protection domain of the buffer.
     pub pd: Pdn,
-    /// Region that is the buffer.
+    /// L_Key of the buffer's region.
     pub lkey: Lkey,
 }
 
@@ -47,15 +47,15 @@ impl Field for Interrupt {
 }
 
 impl Eqc {
-    /// Bytes of the inbox.
+    /// Length of the inbox in bytes.
     pub const LEN: usize = 0x40;
-    /// Greatest log2 of the entries. The driver's completion queue has 2^17.
+    /// Largest log2 of the number of entries. The driver uses 2^17 for completion events.
     pub const MAX_LOG_ENTRIES: u8 = 20;
 
-    /// Reads the inbox of SW2HW_EQ.
+    /// Parses the inbox of SW2HW_EQ.
     ///
     /// # Errors
-    /// EXCEED_LIM for more than 2^20 entries.
+    /// EXCEED_LIM if there are more than 2^20 entries.
     pub fn parse(inbox: &[u8; Self::LEN]) -> Result<Self, CmdError> {
         const MSIX: u8 = 1 << 7;
         let raw: Raw = transmute!(*inbox);
@@ -71,7 +71,7 @@ impl Eqc {
     }
 }
 
-/// A ring's size and UAR page, as contexts of event and completion queues have them.
+/// Size and UAR page of a ring, as in EQ and CQ contexts.
 #[bitfield(u32, repr = U32, from = U32::new, into = U32::get)]
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 pub(super) struct RingSize {
@@ -103,7 +103,7 @@ struct Raw {
 mod tests {
     use super::*;
 
-    /// Section 13.3, with the PD and key of section 14.
+    /// Example of section 13.3, with PD and key of section 14.
     const INBOX: [u8; Eqc::LEN] = {
         let mut inbox = [0; Eqc::LEN];
         let head: [u8; 32] = [
@@ -119,7 +119,7 @@ mod tests {
     };
 
     #[test]
-    fn published_completion_queue_is_read() {
+    fn parses_published_completion_eq() {
         let expected = Eqc {
             start: 0,
             log_entries: 17,
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn bit_7_chooses_between_msix_and_the_pin() {
+    fn bit_7_selects_msix() {
         let with = |interrupt| {
             let mut inbox = INBOX;
             inbox[0x17] = interrupt;
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn more_than_2_to_the_20_entries_are_refused() {
+    fn rejects_more_than_million_entries() {
         let mut inbox = INBOX;
         inbox[0x0c] = 21;
         assert_eq!(Eqc::parse(&inbox).unwrap_err().status, CmdStatus::ExceedLim);

@@ -1,4 +1,4 @@
-//! Event queue entries.
+//! Event queue entries (EQE).
 //!
 //! # Spec
 //! mthca interface, section 7.7.
@@ -7,56 +7,56 @@ use crate::describe::{Describe, Field as _, Hex, Visitor};
 pub use crate::hca::event::CqFault;
 use crate::ids::{Cqn, Qpn, Srqn};
 
-/// Bytes of an entry.
+/// Length of an EQE in bytes.
 pub const LEN: usize = 32;
 
-/// What happened to a QP.
+/// Event of a QP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum QpEvent {
-    /// 02h: first packet in RTR.
+    /// 02h: communication established; the first packet arrived in RTR.
     CommunicationEstablished,
-    /// 03h: the send queue is drained.
+    /// 03h: send queue drained.
     SqDrained,
-    /// 05h: a work queue cannot be read.
+    /// 05h: local work queue catastrophic error; a work queue could not be read.
     Catastrophic,
-    /// 10h: a peer's request was refused as invalid.
+    /// 10h: an invalid request of the peer was rejected.
     InvalidRequest,
-    /// 11h: a peer's request was refused for lack of rights.
+    /// 11h: a request of the peer without access rights was rejected.
     AccessViolation,
-    /// 13h: no more receives will come of a shared queue.
+    /// 13h: last WQE reached; no more receives will be taken from the SRQ.
     LastWqeReached,
 }
 
 /// An event queue entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Eqe {
-    /// 00h: a CQ has a new entry.
+    /// 00h: a CQ has a new CQE.
     Completion(Cqn),
-    /// An event of a QP.
+    /// Codes of [`QpEvent`]: an event of a QP.
     Qp(Qpn, QpEvent),
     /// 04h: a CQ failed.
     CqError(Cqn, CqFault),
-    /// 09h: a port came up or went down.
+    /// 09h: the port state changed.
     PortChange {
-        /// From 1.
+        /// Port number, from 1.
         port: u8,
-        /// It is usable.
+        /// The port is active.
         active: bool,
     },
     /// 0Ah: a command is done.
     Command {
-        /// As given with the command.
+        /// Token of the command.
         token: u16,
-        /// How it ended.
+        /// Status code of the command.
         status: u8,
-        /// Its immediate result.
+        /// Immediate result of the command.
         out_param: u64,
     },
-    /// 0Fh: an event queue lost events.
+    /// 0Fh: the EQ lost events.
     EqOverflow,
-    /// 12h: a shared receive queue cannot be read.
+    /// 12h: an SRQ could not be read.
     SrqCatastrophic(Srqn),
-    /// 14h: a shared receive queue has fewer requests than its limit.
+    /// 14h: an SRQ has fewer WQEs than its limit.
     SrqLimit(Srqn),
 }
 
@@ -85,8 +85,8 @@ impl Describe for Eqe {
 }
 
 impl Eqe {
-    /// Code of the type; also its bit in the masks of MAP_EQ. Completions go to the queue that their CQ names,
-    /// whatever the masks are.
+    /// Event type code, also the bit number in the masks of MAP_EQ. Completions are delivered to the EQ of the CQ,
+    /// regardless of the masks.
     pub const fn event_type(&self) -> u8 {
         match self {
             Self::Completion(_) => 0x00,
@@ -107,7 +107,7 @@ impl Eqe {
         }
     }
 
-    /// Its word.
+    /// Name in traces.
     pub const fn name(&self) -> &'static str {
         match self {
             Self::Completion(_) => "completion",
@@ -128,7 +128,7 @@ impl Eqe {
         }
     }
 
-    /// The entry, handed to software.
+    /// Wire format, owned by the driver.
     pub fn emit(&self) -> [u8; LEN] {
         const ACTIVE: u8 = 4;
         const DOWN: u8 = 1;
@@ -162,7 +162,7 @@ impl Eqe {
 mod tests {
     use super::*;
 
-    /// The bytes of an entry by offset, the rest zero.
+    /// Compares with bytes given by offset; all others are zero.
     fn check(event: Eqe, bytes: &[(usize, u8)]) {
         let mut expected = [0; LEN];
         for (at, byte) in bytes {
@@ -171,15 +171,15 @@ mod tests {
         assert_eq!(event.emit(), expected, "{event:?}");
     }
 
-    /// Section 13.3: the first NOP, and the port that comes up.
+    /// Examples of section 13.3: the first NOP, and the port that becomes active.
     #[test]
-    fn published_entries_are_written() {
+    fn emits_published_entries() {
         check(Eqe::Command { token: 0x20, status: 0, out_param: 0 }, &[(1, 0x0a), (7, 0x20)]);
         check(Eqe::PortChange { port: 1, active: true }, &[(1, 0x09), (3, 0x04), (0x0c, 0x10)]);
     }
 
     #[test]
-    fn each_field_has_its_place() {
+    fn fields_match_interface_offsets() {
         check(Eqe::Completion(Cqn::new(0x11)), &[(7, 0x11)]);
         check(Eqe::PortChange { port: 1, active: false }, &[(1, 0x09), (3, 0x01), (0x0c, 0x10)]);
         let command = Eqe::Command { token: 0x1234, status: 0x10, out_param: 0x0102_0304_0506_0708 };

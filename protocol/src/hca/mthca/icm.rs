@@ -1,4 +1,4 @@
-//! The inboxes of MAP_ICM, MAP_ICM_AUX and MAP_FA: memory the guest lends.
+//! Inboxes of MAP_ICM, MAP_ICM_AUX and MAP_FA: guest memory for use by the device.
 //!
 //! # Spec
 //! mthca interface, section 3.3.3.
@@ -10,26 +10,26 @@ use crate::describe::{Hex, describe};
 use crate::hca::status::CmdError;
 use crate::ids::{IcmAddr, Iova};
 
-/// Most blocks of one command: what one mailbox holds.
+/// Largest number of blocks in a command, limited by the mailbox.
 pub const MAX_BLOCKS: u32 = 256;
 
-/// A block of guest memory.
+/// A block of contiguous guest memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Block {
-    /// Where it appears in ICM, page aligned; 0 outside of MAP_ICM.
+    /// ICM address, page-aligned; 0 except in MAP_ICM.
     pub start: IcmAddr,
-    /// Where it is on the bus, page aligned.
+    /// Bus address, page-aligned.
     pub bus: Iova,
-    /// Bytes: a power of two, at least a page.
+    /// Length in bytes: a power of two, at least a page.
     pub length: u64,
 }
 
 describe!(Block { start, bus, length as Hex });
 
-/// Bytes the inbox takes for `blocks` blocks.
+/// Length of the inbox for `blocks` blocks, in bytes.
 ///
 /// # Errors
-/// BAD_PARAM for none, or more than [`MAX_BLOCKS`].
+/// BAD_PARAM if there are no blocks or more than [`MAX_BLOCKS`].
 pub fn inbox_len(blocks: u32) -> Result<usize, CmdError> {
     if blocks == 0 || blocks > MAX_BLOCKS {
         return Err(CmdError::param("block count", blocks.into()));
@@ -37,10 +37,10 @@ pub fn inbox_len(blocks: u32) -> Result<usize, CmdError> {
     Ok(blocks as usize * size_of::<Raw>())
 }
 
-/// Reads an inbox of whole blocks.
+/// Parses an inbox that consists of complete blocks.
 ///
 /// # Errors
-/// BAD_PARAM for an address that is not page aligned, or a block that passes 2^64.
+/// BAD_PARAM for an address that is not page-aligned, or a block that exceeds 2^64.
 pub fn parse(inbox: &[u8]) -> Result<Vec<Block>, CmdError> {
     let raw = <[Raw]>::ref_from_bytes(inbox)
         .map_err(|_| CmdError::param("block list length", inbox.len() as u64))?;
@@ -65,7 +65,7 @@ impl Block {
         Ok(Self { start: IcmAddr::new(start), bus: Iova::new(bus), length })
     }
 
-    /// The entry, as a driver builds it.
+    /// Wire format of the entry, as a driver builds it.
     pub fn emit(&self) -> [u8; 16] {
         let log = u64::from(self.length.max(4096).ilog2() - 12);
         zerocopy::transmute!(Raw {
@@ -79,7 +79,7 @@ impl Block {
 #[repr(C)]
 struct Raw {
     start: U64,
-    /// Bits 63:12: bus address; bits 5:0: log2 of the pages.
+    /// Bits 63:12: bus address; bits 5:0: log2 of the number of pages.
     bus: U64,
 }
 
@@ -87,12 +87,12 @@ struct Raw {
 mod tests {
     use super::*;
 
-    /// Section 13.3: 256 KiB of MTT.
+    /// Example of section 13.3: 256 KiB of MTT.
     const ENTRY: [u8; 16] =
         [0x00, 0x00, 0x00, 0x00, 0x20, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x12, 0x34, 0x00, 0x06];
 
     #[test]
-    fn published_entry_is_read_and_written() {
+    fn published_entry_round_trips() {
         let block =
             Block { start: IcmAddr::new(0x2000_0000), bus: Iova::new(0x1234_0000), length: 256 << 10 };
         assert_eq!(parse(&ENTRY), Ok(vec![block]));
@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn blocks_beyond_memory_are_refused() {
+    fn rejects_block_past_address_space() {
         let with = |start: u64, bus: u64| parse(&[start.to_be_bytes(), bus.to_be_bytes()].concat());
         assert!(with(0x2000_0800, 0x1234_0000).is_err());
         assert!(with(0, 0xffff_ffff_ffff_f001).is_err());

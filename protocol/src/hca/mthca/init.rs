@@ -1,4 +1,4 @@
-//! The inbox of INIT_HCA: where the tables lie in ICM and how many entries they have.
+//! Inbox of INIT_HCA: location and size of the context tables in the ICM.
 //!
 //! # Spec
 //! mthca interface, sections 3.3.5 and 4.2.
@@ -10,26 +10,27 @@ use crate::hca::status::{CmdError, CmdStatus};
 use crate::hca::table::Table;
 use crate::ids::{Eqn, IcmAddr};
 
-/// What the device uses of the layout of ICM. It keeps contexts to itself, so of most tables only the sizes count.
+/// Part of the ICM layout that the device uses. Contexts are stored in the device, so most table addresses are
+/// unused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InitHca {
-    /// QP contexts.
+    /// QP context table.
     pub qpc: Table,
-    /// SRQ contexts.
+    /// SRQ context table.
     pub srqc: Table,
-    /// CQ contexts.
+    /// CQ context table.
     pub cqc: Table,
-    /// EQ contexts.
+    /// EQ context table.
     pub eqc: Table,
-    /// Memory protection table.
+    /// Memory protection table (MPT).
     pub mpt: Table,
-    /// Hash buckets of the multicast table.
+    /// Number of hash buckets in the multicast table.
     pub group_buckets: u16,
-    /// Log2 of all its entries.
+    /// Log2 of the number of entries in the multicast table.
     pub log_groups: u8,
-    /// Log2 of the bytes of doorbell records of a UAR page.
+    /// Log2 of the length of the doorbell records of a UAR page, in bytes.
     pub log_uarc: u8,
-    /// First doorbell record of UAR page 0.
+    /// ICM address of the first doorbell record of UAR page 0.
     pub uarc_base: IcmAddr,
 }
 
@@ -38,19 +39,19 @@ describe!(InitHca { qpc, srqc, cqc, eqc, mpt, group_buckets, log_groups, log_uar
 const _: () = assert!(1 << InitHca::LOG_MAX_EQS == super::regs::EQS);
 
 impl InitHca {
-    /// Bytes of the inbox.
+    /// Length of the inbox in bytes.
     pub const LEN: usize = 0x200;
 
-    /// Reads an inbox. Software does not keep to the limits of QUERY_DEV_LIM, so counts above them are accepted.
+    /// Parses an inbox. Drivers do not respect the limits of QUERY_DEV_LIM, so larger tables are accepted.
     ///
     /// # Errors
-    /// EXCEED_LIM for more than 2^24 QPs, SRQs, CQs or MPT entries, 2^5 EQs, 2^16 groups, or more than 4 GiB of
-    /// doorbell records of a page.
+    /// EXCEED_LIM for more than 2^24 QPs, SRQs, CQs or MPT entries, 2^6 EQs, 2^16 multicast groups, or more than 4
+    /// GiB of doorbell records per page.
     pub fn parse(inbox: &[u8; Self::LEN]) -> Result<Self, CmdError> {
         let wide = |at: usize| U64::from_bytes(field(inbox, at)).get();
         let table = |at: usize, max_log, what| Table::parse(wide(at), max_log, what);
         let [mpt_log] = field(inbox, 0xfb);
-        // The base of the MPT has no count of its own.
+        // The size of the MPT is not in the low byte of its base.
         let mpt = Table::parse(wide(0xf0) & !0xff | u64::from(mpt_log), 24, "log2 of the MPT count")?;
         let [log_groups] = field(inbox, 0xdb);
         let [uarc_pages] = field(inbox, 0x129);
@@ -67,8 +68,8 @@ impl InitHca {
         })
     }
 
-    /// What the driver programs unless its module parameters say otherwise (sections 3.3.5 and 4.3).
-    pub const DRIVERS: Self = Self {
+    /// Layout that the driver programs with default module parameters (sections 3.3.5 and 4.3).
+    pub const DRIVER_DEFAULT: Self = Self {
         qpc: Table { base: IcmAddr::new(0x2400_0000), log_entries: 16 },
         srqc: Table { base: IcmAddr::new(0x2680_0000), log_entries: 12 },
         cqc: Table { base: IcmAddr::new(0x2600_0000), log_entries: 16 },
@@ -80,7 +81,7 @@ impl InitHca {
         uarc_base: IcmAddr::new(0),
     };
 
-    /// The inbox as software builds it, as far as the device reads it.
+    /// Wire format as a driver builds it, limited to the fields that the device reads.
     pub fn emit(&self) -> [u8; Self::LEN] {
         let mut inbox = [0; Self::LEN];
         let mut put = |at: usize, bytes: &[u8]| inbox[at..at + bytes.len()].copy_from_slice(bytes);
@@ -97,15 +98,15 @@ impl InitHca {
         inbox
     }
 
-    /// Log2 of the event queues there can be: the arm register has as many bits.
+    /// Log2 of the largest number of EQs, the width of the arm register.
     const LOG_MAX_EQS: u8 = 6;
 
-    /// Whether there can be an event queue of this number.
+    /// Returns whether an EQ with this number can exist.
     pub const fn has_eq(&self, eqn: Eqn) -> bool {
         (eqn.get() as u64) < self.eqc.entries()
     }
 
-    /// ICM address of a doorbell record: number `index` of a UAR page.
+    /// ICM address of doorbell record `index` of a UAR page.
     pub const fn record(&self, page: u32, index: u32) -> IcmAddr {
         let page = (page as u64).wrapping_shl(self.log_uarc as u32);
         let offset = page.wrapping_add(index as u64 * super::doorbell::RECORD_LEN as u64);
@@ -117,7 +118,7 @@ fn limit(value: u8, max: u8, what: &'static str) -> Result<u8, CmdError> {
     if value > max { Err(CmdError::new(CmdStatus::ExceedLim, what, value.into())) } else { Ok(value) }
 }
 
-/// The bytes of a field, which is inside by construction.
+/// Reads a field. Callers only pass offsets inside the inbox.
 fn field<const N: usize>(inbox: &[u8; InitHca::LEN], at: usize) -> [u8; N] {
     inbox.get(at..).and_then(|rest| rest.first_chunk()).copied().unwrap_or([0; N])
 }
@@ -126,7 +127,7 @@ fn field<const N: usize>(inbox: &[u8; InitHca::LEN], at: usize) -> [u8; N] {
 mod tests {
     use super::*;
 
-    /// Section 3.3.5, last column, with the addresses of section 4.3.
+    /// Values of section 3.3.5, last column, with the addresses of section 4.3.
     fn inbox() -> [u8; InitHca::LEN] {
         let mut inbox = [0; InitHca::LEN];
         for (at, bytes) in [
@@ -148,21 +149,22 @@ mod tests {
     }
 
     #[test]
-    fn the_default_profile_is_read_and_written() {
-        assert_eq!(InitHca::parse(&inbox()), Ok(InitHca::DRIVERS));
-        let emitted = InitHca::DRIVERS.emit();
+    fn default_profile_round_trips() {
+        assert_eq!(InitHca::parse(&inbox()), Ok(InitHca::DRIVER_DEFAULT));
+        let emitted = InitHca::DRIVER_DEFAULT.emit();
         for (at, (byte, published)) in emitted.into_iter().zip(inbox()).enumerate() {
             assert!(byte == published || byte == 0, "{at:#x}: {byte:#x}, published is {published:#x}");
         }
-        let moved = InitHca { uarc_base: IcmAddr::new(0x400_0000), ..InitHca::DRIVERS };
+        let moved = InitHca { uarc_base: IcmAddr::new(0x400_0000), ..InitHca::DRIVER_DEFAULT };
         assert_eq!(InitHca::parse(&moved.emit()), Ok(moved));
-        assert_eq!(InitHca::parse(&emitted), Ok(InitHca::DRIVERS));
+        assert_eq!(InitHca::parse(&emitted), Ok(InitHca::DRIVER_DEFAULT));
     }
 
-    /// Section 14.3, commands 174 and 175: the records of UAR page 2 begin at 80000h, its last page is at BF000h.
+    /// Example of section 14.3, commands 174 and 175: the doorbell records of UAR page 2 begin at 80000h; their
+    /// last page is at BF000h.
     #[test]
-    fn records_of_a_uar_page_are_where_software_maps_them() {
-        let init = InitHca::DRIVERS;
+    fn record_addresses_match_driver() {
+        let init = InitHca::DRIVER_DEFAULT;
         assert_eq!(init.record(2, 0), IcmAddr::new(0x8_0000));
         assert_eq!(init.record(2, 32767), IcmAddr::new(0xb_fff8));
         let moved = InitHca { uarc_base: IcmAddr::new(0x400_0000), ..init };
@@ -170,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn counts_beyond_the_limits_of_dev_lim_are_accepted_up_to_what_numbers_hold() {
+    fn accepts_tables_larger_than_dev_lim() {
         for (at, accepted) in
             [(0x37, 24), (0x4f, 24), (0x57, 24), (0x87, 6), (0xdb, 16), (0xfb, 24), (0x129, 20)]
         {

@@ -1,17 +1,17 @@
-//! The inbox of MAD_IFC: a management datagram for the device itself, and where it came from.
+//! Inbox of MAD_IFC: a MAD for the device itself, and its origin.
 //!
 //! # Spec
 //! mthca interface, section 8.2.
 
-/// Bytes of a management datagram.
+/// Length of a MAD in bytes.
 pub const MAD_LEN: usize = 256;
 
-/// The inbox of MAD_IFC. Behind the datagram software tells, of one that came from the wire, where from; the answers of
-/// this device do not depend on it.
+/// Inbox of MAD_IFC. If the MAD arrived from the wire, the driver appends its origin. The responses of this device
+/// do not depend on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MadIfc;
 
 impl MadIfc {
-    /// Bytes of the inbox the device reads, and of the outbox.
+    /// Length in bytes of the outbox, and of the part of the inbox that the device reads.
     pub const LEN: usize = MAD_LEN;
 }

@@ -1,4 +1,4 @@
-//! Mailboxes of all commands, read for whoever looks on.
+//! Mailboxes of all commands, decoded for traces.
 
 use super::caps::{Adapter, DevLim, QueryFw};
 use super::cmd::Op;
@@ -12,7 +12,7 @@ use super::port::SetIb;
 use super::srqc::Srqc;
 use crate::describe::{Describe, Visitor};
 
-/// What a command read from its inbox, or wrote to its outbox.
+/// Contents of an inbox or outbox.
 #[allow(missing_docs)]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Mailbox {
@@ -20,7 +20,7 @@ pub enum Mailbox {
     DevLim(Box<DevLim>),
     Adapter(Adapter),
     InitHca(InitHca),
-    /// Of MAP_ICM, MAP_ICM_AUX and MAP_FA.
+    /// Inbox of MAP_ICM, MAP_ICM_AUX and MAP_FA.
     Blocks(Vec<Block>),
     SetIb(SetIb),
     Mpt(Mpt),
@@ -32,7 +32,7 @@ pub enum Mailbox {
 }
 
 impl Mailbox {
-    /// Reads an inbox. `None` for one that the command refuses, or has no layout.
+    /// Parses an inbox. `None` if the command rejects it or has no inbox layout.
     pub fn inbox(op: Op, bytes: &[u8]) -> Option<Self> {
         Some(match op {
             Op::InitHca => Self::InitHca(InitHca::parse(bytes.first_chunk()?).ok()?),
@@ -40,7 +40,7 @@ impl Mailbox {
             Op::SetIb => Self::SetIb(SetIb::parse(bytes.first_chunk()?)),
             Op::Sw2HwMpt => Self::Mpt(Mpt::parse(bytes.first_chunk()?).ok()?),
             Op::Sw2HwEq => Self::Eqc(Eqc::parse(bytes.first_chunk()?).ok()?),
-            // Too large a queue is refused, but it can be read.
+            // Too large a CQ is rejected by the command, but it can be shown in a trace.
             Op::Sw2HwCq => Self::Cqc(Cqc::parse(bytes.first_chunk()?, u8::MAX).ok()?),
             Op::ResizeCq => Self::ResizeCq(ResizeCq::parse(bytes.first_chunk()?, u8::MAX).ok()?),
             Op::Sw2HwSrq => Self::Srqc(Srqc::parse(bytes.first_chunk()?, u8::MAX).ok()?),
@@ -49,7 +49,7 @@ impl Mailbox {
         })
     }
 
-    /// Reads an outbox. `None` for one that has no layout.
+    /// Parses an outbox. `None` if it has no layout.
     pub fn outbox(op: Op, bytes: &[u8]) -> Option<Self> {
         Some(match op {
             Op::QueryFw => Self::QueryFw(QueryFw::parse(bytes.first_chunk()?)),

@@ -1,4 +1,4 @@
-//! The multicast table: entries, and the hash that finds the first of a group.
+//! Multicast table: its entries, and the hash that selects the first entry of a group.
 //!
 //! # Spec
 //! mthca interface, sections 3.5 (MGID_HASH) and 6.7.
@@ -8,43 +8,43 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::ids::Qpn;
 
-/// Bytes of a GID.
+/// Length of a GID in bytes.
 pub const GID_LEN: usize = 16;
 
-/// QPs of an entry.
+/// Number of QPs in an entry.
 const MAX_QPS: usize = 56;
 
-/// An entry of the multicast table, as software wrote it.
+/// Multicast table entry, as written by the driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mgm([u8; Self::LEN]);
 
 impl Mgm {
-    /// Bytes of an entry.
+    /// Length of an entry in bytes.
     pub const LEN: usize = 0x100;
-    /// An entry that was never written.
+    /// Entry that was never written.
     pub const EMPTY: Self = Self([0; Self::LEN]);
 
-    /// Takes what software writes.
+    /// Wraps an entry as the driver wrote it.
     pub const fn new(bytes: [u8; Self::LEN]) -> Self {
         Self(bytes)
     }
 
-    /// What software reads back.
+    /// Raw entry, as the driver reads it back.
     pub const fn bytes(&self) -> &[u8; Self::LEN] {
         &self.0
     }
 
-    /// Index of the next entry of the hash chain; `None` at its end.
+    /// Index of the next entry in the hash chain; `None` at its end.
     pub fn next(&self) -> Option<u32> {
         Some(self.raw().next.get() >> 6).filter(|index| *index != 0)
     }
 
-    /// The group; all zero in an entry without one.
+    /// GID of the group; all zero in an unused entry.
     pub fn gid(&self) -> [u8; GID_LEN] {
         self.raw().gid
     }
 
-    /// The QPs attached.
+    /// Numbers of the attached QPs.
     pub fn qpns(&self) -> impl Iterator<Item = Qpn> {
         const VALID: u32 = 1 << 31;
         let words = self.raw().qpns;
@@ -56,7 +56,7 @@ impl Mgm {
     }
 }
 
-/// Number of a group's hash bucket.
+/// Hash bucket of a group, less than `buckets`.
 pub fn hash(gid: &[u8; GID_LEN], buckets: u16) -> u16 {
     let words: [U16; GID_LEN / 2] = zerocopy::transmute!(*gid);
     let folded = words.into_iter().fold(0, |folded, word| folded ^ word.get());
@@ -79,9 +79,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_entry_names_its_successor_its_group_and_its_qps() {
+    fn entry_holds_next_group_and_qps() {
         let mut bytes = [0; Mgm::LEN];
-        // Index 4096, the first that is no bucket.
+        // Index 4096, the first one that is not a bucket.
         bytes[..4].copy_from_slice(&[0x00, 0x04, 0x00, 0x00]);
         bytes[0x10..0x12].copy_from_slice(&[0xff, 0x12]);
         bytes[0x20..0x2c].copy_from_slice(&[0x80, 0, 0, 0x14, 0x80, 1, 0, 0x15, 0x00, 0, 0, 0x16]);
@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn buckets_are_inside_the_table() {
+    fn hash_is_below_bucket_count() {
         let broadcast = [0xff, 0x12, 0x40, 0x1b, 0xff, 0xff, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 0xff, 0xff];
         let folded = 0xff12 ^ 0x401b ^ 0xffff ^ 0xffff ^ 0xffff;
         assert_eq!(hash(&broadcast, 4096), folded & 0xfff);

@@ -1,11 +1,11 @@
-//! Mellanox InfiniHost III Lx (MT25204, "Sinai"), the HCA without memory of its own that Linux's `ib_mthca` and
-//! rdma-core's `libmthca` drive: registers, command mailboxes, contexts and queue entries.
+//! Mellanox InfiniHost III Lx (MT25204, "Sinai"), an HCA without local memory: registers, command mailboxes,
+//! contexts and queue entries. Its drivers are `ib_mthca` in Linux and `libmthca` in rdma-core.
 //!
-//! Each file holds one object of the interface: a private raw layout that is exactly the bytes, and a public value
-//! with `parse` and `emit`, as far as a device needs them. `parse` refuses what the device refuses, with the status it
-//! answers ([`CmdError`](super::status::CmdError)).
+//! Each file defines one object of the interface: a private raw layout of its bytes, and a public value with
+//! `parse` and `emit`, as far as a device needs them. `parse` rejects what the device rejects, with the same status
+//! ([`CmdError`](super::status::CmdError)).
 //!
-//! Every field of more than one byte is big-endian, registers included.
+//! All multi-byte fields are big-endian, registers included.
 //!
 //! # Spec
 //! Section numbers are those of `protocol/interfaces/mthca.md`.
@@ -32,5 +32,5 @@ pub mod regs;
 pub mod srqc;
 pub mod wqe;
 
-/// Bytes of a command mailbox, of a page of context memory and of a UAR page.
+/// Length of a command mailbox, an ICM page and a UAR page in bytes.
 pub const PAGE: usize = 4096;

@@ -1,7 +1,7 @@
-//! How a QP command changes a context.
+//! Context changes made by QP commands.
 //!
-//! Software builds the whole context anew for each command, with zero in what its caller did not name. So a command
-//! takes what it always brings, and of the rest only what the mask names.
+//! The driver builds a new context for every command and leaves fields that its caller did not set zero. Every
+//! command therefore has fields that it always copies. All others are copied only if the mask has their bit.
 //!
 //! # Spec
 //! mthca interface, section 6.5.
@@ -15,32 +15,32 @@ use crate::hca::qp::{QpState, ServiceType, Transition};
 use crate::hca::status::CmdError;
 
 bitflags! {
-    /// What a command brings besides what it always brings.
+    /// QP attributes that a command copies in addition to those it always copies.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-    pub struct Named: u32 {
+    pub struct QpAttributes: u32 {
         /// Alternate path.
         const ALTERNATE_PATH = 1 << 0;
-        /// Whether a peer may read.
+        /// Peers can read.
         const REMOTE_READ = 1 << 1;
-        /// Whether a peer may send atomics.
+        /// Peers can execute atomic operations.
         const REMOTE_ATOMIC = 1 << 2;
-        /// Whether a peer may write.
+        /// Peers can write.
         const REMOTE_WRITE = 1 << 3;
         /// P_Key index.
         const PKEY_INDEX = 1 << 4;
         /// Q_Key.
         const QKEY = 1 << 5;
-        /// RNR timer.
+        /// Minimum RNR NAK timer.
         const RNR_TIMER = 1 << 6;
         /// Address of the primary path.
         const PRIMARY_PATH = 1 << 7;
-        /// READs and atomics as requester.
+        /// Outstanding READs and atomics as requester.
         const REQUESTER_DEPTH = 1 << 8;
-        /// READs and atomics as responder.
+        /// Outstanding READs and atomics as responder.
         const RESPONDER_DEPTH = 1 << 9;
-        /// Migration state.
+        /// Path migration state.
         const MIGRATION = 1 << 10;
-        /// Port.
+        /// Port number.
         const PORT = 1 << 11;
         /// Retry count.
         const RETRY_COUNT = 1 << 12;
@@ -56,25 +56,25 @@ bitflags! {
     }
 }
 
-/// The inbox of a QP command.
+/// Inbox of a QP command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ModifyQp {
-    /// What counts of the context.
-    pub named: Named,
-    /// New values.
+    /// Attributes to copy from the context.
+    pub named: QpAttributes,
+    /// New values of the attributes.
     pub qpc: Qpc,
 }
 
-/// Most slots of a work queue, log2: producers are counted with 16 bits, of which one tells new from old.
+/// Log2 of the largest work queue in slots. Producer counters have 16 bits, one of which separates new from old.
 const MAX_LOG_SLOTS: u8 = 15;
 
-impl Field for Named {
+impl Field for QpAttributes {
     fn show(&self, name: &str, to: &mut dyn Visitor) {
         show_flags(self, name, to);
     }
 }
 
-/// What counts, and then the fields of the context.
+/// The attribute mask, followed by the fields of the context.
 impl Describe for ModifyQp {
     fn describe(&self, to: &mut dyn Visitor) {
         self.named.show("named", to);
@@ -82,24 +82,24 @@ impl Describe for ModifyQp {
     }
 }
 
-/// Code of the greatest path MTU, 2048 bytes: what QUERY_DEV_LIM reports (section 12, T46).
+/// Code of the largest path MTU, 2048 bytes, as QUERY_DEV_LIM reports it (section 12, T46).
 const MAX_MTU: u8 = 4;
 
 impl ModifyQp {
-    /// Bytes of the inbox: a mask, a word unused, the context.
+    /// Length of the inbox in bytes: a mask, an unused word and the context.
     pub const LEN: usize = 8 + qpc::LEN;
 
-    /// Bytes of the outbox of QUERY_QP and ERR2RST_QP, which has the form of the inbox.
+    /// Length in bytes of the outbox of QUERY_QP and ERR2RST_QP, which has the layout of the inbox.
     pub const OUTBOX_LEN: usize = 0x200;
 
-    /// Reads an inbox.
+    /// Parses an inbox.
     pub fn parse(inbox: &[u8; Self::LEN]) -> Self {
         let (mask, rest) = inbox.split_first_chunk().unwrap_or((&[0; 4], &[]));
         let image = rest.last_chunk().unwrap_or(&[0; qpc::LEN]);
-        Self { named: Named::from_bits_retain(u32::from_be_bytes(*mask)), qpc: Qpc::parse(image) }
+        Self { named: QpAttributes::from_bits_retain(u32::from_be_bytes(*mask)), qpc: Qpc::parse(image) }
     }
 
-    /// The outbox that tells of a context.
+    /// Outbox that reports a context.
     pub fn outbox(qpc: &Qpc) -> [u8; Self::OUTBOX_LEN] {
         let mut outbox = [0; Self::OUTBOX_LEN];
         outbox[8..Self::LEN].copy_from_slice(&qpc.emit());
@@ -108,11 +108,10 @@ impl ModifyQp {
 }
 
 impl Qpc {
-    /// The context after a command, this one untouched. A command without inbox brings a default one.
+    /// Returns the context after a command. For a command without inbox, pass the default inbox.
     ///
     /// # Errors
-    /// BAD_QP_STATE if the QP is not in a state the command starts from, BAD_PARAM for a value the device does not
-    /// support.
+    /// BAD_QP_STATE if the command is not allowed in the current state; BAD_PARAM for an unsupported value.
     pub fn modify(&self, transition: Transition, new: &ModifyQp) -> Result<Self, CmdError> {
         let kind = match transition {
             Transition::Rst2Init => new.qpc.kind(),
@@ -129,28 +128,28 @@ impl Qpc {
                     return Err(CmdError::param("service type", new.qpc.kind.into()));
                 }
                 next = new.qpc.initial()?;
-                next.take(new);
+                next.copy_named(new);
             }
             Transition::Init2Rtr => {
                 next.mtu = new.qpc.mtu;
                 next.log_max_msg = new.qpc.log_max_msg;
                 next.remote_qpn = new.qpc.remote_qpn;
                 next.recv_psn = new.qpc.recv_psn;
-                next.take(new);
+                next.copy_named(new);
                 next.check_connection(service)?;
             }
             Transition::Rtr2Rts => {
                 next.next_send_psn = new.qpc.next_send_psn;
                 next.last_acked_psn = new.qpc.next_send_psn;
-                next.take(new);
+                next.copy_named(new);
             }
-            _ => next.take(new),
+            _ => next.copy_named(new),
         }
         next.state = transition.target().code();
         Ok(next)
     }
 
-    /// What RST2INIT always takes of this context, and zero in the rest.
+    /// Fields that RST2INIT always copies; all others are zero.
     fn initial(&self) -> Result<Self, CmdError> {
         for queue in [self.rq, self.sq] {
             if queue.log_slots > MAX_LOG_SLOTS {
@@ -162,7 +161,8 @@ impl Qpc {
         }
         let mut next = Self {
             kind: self.kind,
-            // No bit names it where its caller does not: software then brings "migrated", the state that a QP begins with.
+            // The mask has no bit for it unless the caller sets it. The driver then sends "migrated", the initial
+            // state of a QP.
             migration: self.migration,
             rq: self.rq,
             sq: self.sq,
@@ -185,72 +185,72 @@ impl Qpc {
         next.requester.set_flight_limit(self.requester.flight_limit());
         next.responder.set_srq(self.responder.srq());
         next.responder.set_signal_all(self.responder.signal_all());
-        // QP0 and QP1 never name their port.
+        // The mask never includes the port for QP0 and QP1.
         next.primary.port = self.primary.port;
         Ok(next)
     }
 
-    /// Takes what the mask names.
-    fn take(&mut self, new: &ModifyQp) {
+    /// Copies the attributes that the mask selects.
+    fn copy_named(&mut self, new: &ModifyQp) {
         let ModifyQp { named, qpc: from } = new;
         let is = |bit| named.contains(bit);
-        if is(Named::ALTERNATE_PATH) {
+        if is(QpAttributes::ALTERNATE_PATH) {
             self.alternate = from.alternate;
         }
-        if is(Named::REMOTE_READ) {
+        if is(QpAttributes::REMOTE_READ) {
             self.responder.set_reads(from.responder.reads());
         }
-        if is(Named::REMOTE_ATOMIC) {
+        if is(QpAttributes::REMOTE_ATOMIC) {
             self.responder.set_atomics(from.responder.atomics());
         }
-        if is(Named::REMOTE_WRITE) {
+        if is(QpAttributes::REMOTE_WRITE) {
             self.responder.set_writes(from.responder.writes());
         }
-        if is(Named::PKEY_INDEX) {
+        if is(QpAttributes::PKEY_INDEX) {
             self.primary.pkey_index = from.primary.pkey_index;
         }
-        if is(Named::QKEY) {
+        if is(QpAttributes::QKEY) {
             self.qkey = from.qkey;
         }
-        if is(Named::RNR_TIMER) {
+        if is(QpAttributes::RNR_TIMER) {
             self.min_rnr_timer = from.min_rnr_timer;
         }
-        if is(Named::PRIMARY_PATH) {
+        if is(QpAttributes::PRIMARY_PATH) {
             self.primary.address = from.primary.address;
             self.primary.static_rate = from.primary.static_rate;
         }
-        if is(Named::REQUESTER_DEPTH) {
+        if is(QpAttributes::REQUESTER_DEPTH) {
             self.requester.set_log_depth(from.requester.log_depth());
             self.requester.set_reads(from.requester.reads());
             self.requester.set_atomics(from.requester.atomics());
         }
-        if is(Named::RESPONDER_DEPTH) {
+        if is(QpAttributes::RESPONDER_DEPTH) {
             self.responder.set_log_depth(from.responder.log_depth());
         }
-        if is(Named::MIGRATION) {
+        if is(QpAttributes::MIGRATION) {
             self.migration = from.migration;
         }
-        if is(Named::PORT) {
+        if is(QpAttributes::PORT) {
             self.primary.port = from.primary.port;
         }
-        if is(Named::RETRY_COUNT) {
+        if is(QpAttributes::RETRY_COUNT) {
             self.requester.set_retry_count(from.requester.retry_count());
         }
-        if is(Named::ALTERNATE_RNR_RETRY) {
+        if is(QpAttributes::ALTERNATE_RNR_RETRY) {
             self.alternate.rnr_retry = from.alternate.rnr_retry;
         }
-        if is(Named::ACK_TIMEOUT) {
+        if is(QpAttributes::ACK_TIMEOUT) {
             self.primary.ack_timeout = from.primary.ack_timeout;
         }
-        if is(Named::RNR_RETRY) {
+        if is(QpAttributes::RNR_RETRY) {
             self.primary.rnr_retry = from.primary.rnr_retry;
         }
-        if is(Named::SCHED_QUEUE) {
+        if is(QpAttributes::SCHED_QUEUE) {
             self.sched_queue = from.sched_queue;
         }
     }
 
-    /// Whether a connection can be made with the context.
+    /// Checks that the path MTU of a connected QP is supported.
     fn check_connection(&self, service: ServiceType) -> Result<(), CmdError> {
         if service != ServiceType::Ud && !(1..=MAX_MTU).contains(&self.mtu) {
             return Err(CmdError::param("path MTU code", self.mtu.into()));
@@ -258,18 +258,18 @@ impl Qpc {
         Ok(())
     }
 
-    /// READs and atomics this side may have outstanding.
+    /// Outstanding READs and atomics allowed as requester.
     pub const fn requester_depth(&self) -> u8 {
         if self.requester.reads() || self.requester.atomics() { 1 << self.requester.log_depth() } else { 0 }
     }
 
-    /// READs and atomics the peer may have outstanding.
+    /// Outstanding READs and atomics allowed as responder.
     pub const fn responder_depth(&self) -> u8 {
         1 << self.responder.log_depth()
     }
 
-    /// Takes live values.
-    pub const fn observe(&mut self, state: QpState, next_send: Psn, unacked: Psn, expected: Psn) {
+    /// Updates the fields that change while the QP runs.
+    pub const fn update_live_state(&mut self, state: QpState, next_send: Psn, unacked: Psn, expected: Psn) {
         self.state = state.code();
         self.next_send_psn = next_send;
         self.last_acked_psn = unacked;
@@ -285,7 +285,7 @@ mod tests {
     use crate::hca::status::CmdStatus;
     use crate::ids::{Cqn, Lid, Lkey, Pdn, Qkey, Qpn, Srqn};
 
-    /// Everything set, so that what a command takes shows.
+    /// A context with every field set, so that each copied field is visible.
     fn full() -> Qpc {
         let address = Address { dlid: Lid::new(2), service_level: 1, ..Address::default() };
         let path = Path { port: 1, pkey_index: 3, rnr_retry: 6, ack_timeout: 14, static_rate: 2, address };
@@ -330,20 +330,20 @@ mod tests {
         qpc
     }
 
-    fn command(named: Named) -> ModifyQp {
+    fn command(named: QpAttributes) -> ModifyQp {
         ModifyQp { named, qpc: full() }
     }
 
-    fn after(qpc: &Qpc, transition: Transition, named: Named) -> Qpc {
+    fn after(qpc: &Qpc, transition: Transition, named: QpAttributes) -> Qpc {
         qpc.modify(transition, &command(named)).unwrap()
     }
 
     fn init() -> Qpc {
-        after(&Qpc::default(), Transition::Rst2Init, Named::empty())
+        after(&Qpc::default(), Transition::Rst2Init, QpAttributes::empty())
     }
 
     #[test]
-    fn rst2init_takes_what_never_changes_and_no_more() {
+    fn rst2init_copies_fixed_fields_only() {
         let qpc = init();
         assert_eq!((qpc.state, qpc.kind, qpc.page, qpc.pd), (1, 0, 7, Pdn::new(5)));
         assert_eq!(qpc.migration, 3, "migrated (IBTA volume 1, section 17.2.8)");
@@ -359,24 +359,24 @@ mod tests {
     }
 
     #[test]
-    fn each_bit_of_the_mask_brings_its_own_field() {
+    fn each_mask_bit_copies_one_attribute() {
         type Get = fn(&Qpc) -> u32;
-        let fields: [(Named, Get, u32); 15] = [
-            (Named::ALTERNATE_PATH, |qpc| qpc.alternate.address.dlid.get().into(), 2),
-            (Named::REMOTE_READ, |qpc| qpc.responder.reads().into(), 1),
-            (Named::REMOTE_ATOMIC, |qpc| qpc.responder.atomics().into(), 1),
-            (Named::REMOTE_WRITE, |qpc| qpc.responder.writes().into(), 1),
-            (Named::PKEY_INDEX, |qpc| qpc.primary.pkey_index.into(), 3),
-            (Named::QKEY, |qpc| qpc.qkey.get(), 0x1111),
-            (Named::RNR_TIMER, |qpc| qpc.min_rnr_timer.into(), 12),
-            (Named::PRIMARY_PATH, |qpc| qpc.primary.address.dlid.get().into(), 2),
-            (Named::REQUESTER_DEPTH, |qpc| qpc.requester_depth().into(), 16),
-            (Named::RESPONDER_DEPTH, |qpc| (qpc.responder_depth() - 1).into(), 3),
-            (Named::MIGRATION, |qpc| qpc.migration.into(), 3),
-            (Named::RETRY_COUNT, |qpc| qpc.requester.retry_count().into(), 7),
-            (Named::ACK_TIMEOUT, |qpc| qpc.primary.ack_timeout.into(), 14),
-            (Named::RNR_RETRY, |qpc| qpc.primary.rnr_retry.into(), 6),
-            (Named::SCHED_QUEUE, |qpc| qpc.sched_queue.into(), 2),
+        let fields: [(QpAttributes, Get, u32); 15] = [
+            (QpAttributes::ALTERNATE_PATH, |qpc| qpc.alternate.address.dlid.get().into(), 2),
+            (QpAttributes::REMOTE_READ, |qpc| qpc.responder.reads().into(), 1),
+            (QpAttributes::REMOTE_ATOMIC, |qpc| qpc.responder.atomics().into(), 1),
+            (QpAttributes::REMOTE_WRITE, |qpc| qpc.responder.writes().into(), 1),
+            (QpAttributes::PKEY_INDEX, |qpc| qpc.primary.pkey_index.into(), 3),
+            (QpAttributes::QKEY, |qpc| qpc.qkey.get(), 0x1111),
+            (QpAttributes::RNR_TIMER, |qpc| qpc.min_rnr_timer.into(), 12),
+            (QpAttributes::PRIMARY_PATH, |qpc| qpc.primary.address.dlid.get().into(), 2),
+            (QpAttributes::REQUESTER_DEPTH, |qpc| qpc.requester_depth().into(), 16),
+            (QpAttributes::RESPONDER_DEPTH, |qpc| (qpc.responder_depth() - 1).into(), 3),
+            (QpAttributes::MIGRATION, |qpc| qpc.migration.into(), 3),
+            (QpAttributes::RETRY_COUNT, |qpc| qpc.requester.retry_count().into(), 7),
+            (QpAttributes::ACK_TIMEOUT, |qpc| qpc.primary.ack_timeout.into(), 14),
+            (QpAttributes::RNR_RETRY, |qpc| qpc.primary.rnr_retry.into(), 6),
+            (QpAttributes::SCHED_QUEUE, |qpc| qpc.sched_queue.into(), 2),
         ];
         for (bit, _, _) in fields {
             let armed = Qpc { migration: 0, ..init() };
@@ -388,31 +388,34 @@ mod tests {
     }
 
     #[test]
-    fn psns_and_mtu_come_without_a_bit_in_the_commands_that_set_them() {
-        let rtr = after(&init(), Transition::Init2Rtr, Named::empty());
+    fn psns_and_mtu_need_no_mask_bit() {
+        let rtr = after(&init(), Transition::Init2Rtr, QpAttributes::empty());
         assert_eq!((rtr.mtu, rtr.log_max_msg, rtr.remote_qpn), (4, 31, Qpn::new(0x15)));
         assert_eq!((rtr.recv_psn, rtr.next_send_psn), (Psn::new(200), Psn::new(0)));
-        let rts = after(&rtr, Transition::Rtr2Rts, Named::RNR_TIMER);
+        let rts = after(&rtr, Transition::Rtr2Rts, QpAttributes::RNR_TIMER);
         assert_eq!((rts.next_send_psn, rts.last_acked_psn), (Psn::new(100), Psn::new(100)));
         let live = Qpc { next_send_psn: Psn::new(500), recv_psn: Psn::new(600), ..rts };
-        let again = after(&live, Transition::Rts2Rts, Named::RNR_TIMER | Named::PRIMARY_PATH);
+        let again = after(&live, Transition::Rts2Rts, QpAttributes::RNR_TIMER | QpAttributes::PRIMARY_PATH);
         assert_eq!((again.next_send_psn, again.recv_psn), (Psn::new(500), Psn::new(600)));
     }
 
     #[test]
-    fn commands_to_sqd_err_and_reset_bring_nothing() {
-        let rts =
-            after(&after(&init(), Transition::Init2Rtr, Named::empty()), Transition::Rtr2Rts, Named::empty());
-        let err = after(&rts, Transition::ToErr, Named::all());
+    fn sqd_err_and_reset_copy_nothing() {
+        let rts = after(
+            &after(&init(), Transition::Init2Rtr, QpAttributes::empty()),
+            Transition::Rtr2Rts,
+            QpAttributes::empty(),
+        );
+        let err = after(&rts, Transition::ToErr, QpAttributes::all());
         assert_eq!(err, Qpc { state: 6, ..rts });
-        assert_eq!(after(&rts, Transition::Rts2Sqd, Named::all()), Qpc { state: 5, ..rts });
-        assert_eq!(after(&err, Transition::ToRst, Named::all()), Qpc::default());
+        assert_eq!(after(&rts, Transition::Rts2Sqd, QpAttributes::all()), Qpc { state: 5, ..rts });
+        assert_eq!(after(&err, Transition::ToRst, QpAttributes::all()), Qpc::default());
     }
 
     #[test]
-    fn a_command_from_the_wrong_state_is_refused() {
+    fn rejects_command_in_wrong_state() {
         let status = |qpc: &Qpc, transition| {
-            qpc.modify(transition, &command(Named::empty())).map_err(|error| error.status)
+            qpc.modify(transition, &command(QpAttributes::empty())).map_err(|error| error.status)
         };
         assert_eq!(status(&Qpc::default(), Transition::Init2Rtr), Err(CmdStatus::BadQpState));
         assert_eq!(status(&init(), Transition::Rst2Init), Err(CmdStatus::BadQpState));
@@ -420,9 +423,9 @@ mod tests {
     }
 
     #[test]
-    fn what_the_device_does_not_have_is_refused() {
+    fn rejects_unsupported_values() {
         let refused = |change: fn(&mut Qpc), from: &Qpc, transition| {
-            let mut command = command(Named::empty());
+            let mut command = command(QpAttributes::empty());
             change(&mut command.qpc);
             from.modify(transition, &command).unwrap_err().status
         };
@@ -434,11 +437,11 @@ mod tests {
     }
 
     #[test]
-    fn the_context_is_behind_the_mask() {
+    fn context_follows_mask() {
         let mut inbox = [0; ModifyQp::LEN];
         inbox[3] = 0x20;
         inbox[8..].copy_from_slice(&full().emit());
-        assert_eq!(ModifyQp::parse(&inbox), command(Named::QKEY));
+        assert_eq!(ModifyQp::parse(&inbox), command(QpAttributes::QKEY));
         let outbox = ModifyQp::outbox(&full());
         assert_eq!((&outbox[..8], &outbox[8..0x108]), (&[0; 8][..], &full().emit()[..]));
         assert!(outbox[0x108..].iter().all(|byte| *byte == 0));

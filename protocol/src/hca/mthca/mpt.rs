@@ -1,4 +1,4 @@
-//! Memory keys and memory protection table entries: what a key grants.
+//! Memory keys and memory protection table (MPT) entries.
 //!
 //! # Spec
 //! mthca interface, sections 6.1 and 6.2.
@@ -12,64 +12,64 @@ use crate::hca::status::{CmdError, CmdStatus};
 use crate::hca::table::Table;
 use crate::ids::{IcmAddr, Lkey, Pdn, Va};
 
-/// Bits by which a key is its index rotated to the left.
+/// A key is its MPT index, rotated left by this number of bits.
 pub const KEY_ROTATION: u32 = 8;
 
-/// Ends a scatter list: the key of slot 1, which is never valid.
+/// Key that ends a scatter list. It belongs to entry 1, which is never valid.
 pub const END_KEY: Lkey = key(1);
 
-/// The key of an index; the index's bits above the table's size are a generation.
+/// Key of an MPT index. Index bits above the table size are a generation.
 pub const fn key(index: u32) -> Lkey {
     Lkey::new(index.rotate_left(KEY_ROTATION))
 }
 
 bitflags! {
-    /// Flags of an entry. Bits without a name are kept and ignored.
+    /// MPT flags. Unnamed bits are preserved and ignored.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct MptFlags: u32 {
-        /// A peer may execute atomics.
+        /// Peers can execute atomic operations.
         const REMOTE_ATOMIC = 1 << 14;
-        /// A peer may write.
+        /// Peers can write.
         const REMOTE_WRITE = 1 << 13;
-        /// A peer may read.
+        /// Peers can read.
         const REMOTE_READ = 1 << 12;
-        /// The device may scatter into the region for its owner.
+        /// The device can write data of local work requests and receives.
         const LOCAL_WRITE = 1 << 11;
-        /// Always granted.
+        /// Local reads; always allowed.
         const LOCAL_READ = 1 << 10;
-        /// No translation: the address is the bus address.
+        /// No translation: virtual addresses are bus addresses.
         const PHYSICAL = 1 << 9;
         const _ = !0;
     }
 }
 
-/// An entry of the memory protection table.
+/// An MPT entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mpt {
-    /// Rights and kind.
+    /// Access rights and kind of the region.
     pub flags: MptFlags,
-    /// Log2 of the bytes of a page, 12 to 31.
+    /// Log2 of the page size in bytes, 12 to 31.
     pub page_shift: u8,
-    /// Key, local and remote.
+    /// L_Key and R_Key.
     pub key: Lkey,
     /// Protection domain.
     pub pd: Pdn,
-    /// First address.
+    /// First virtual address.
     pub start: Va,
-    /// Bytes.
+    /// Length in bytes.
     pub length: u64,
-    /// ICM address of the MTT entry of the page that contains the first address.
+    /// ICM address of the MTT entry for the page that contains `start`.
     pub mtt: IcmAddr,
 }
 
 impl Mpt {
-    /// Bytes of the inbox.
+    /// Length of the inbox in bytes.
     pub const LEN: usize = 0x40;
 
-    /// Reads the inbox of SW2HW_MPT.
+    /// Parses the inbox of SW2HW_MPT.
     ///
     /// # Errors
-    /// BAD_PARAM for pages of more than 2 GiB.
+    /// BAD_PARAM for pages larger than 2 GiB.
     pub fn parse(inbox: &[u8; Self::LEN]) -> Result<Self, CmdError> {
         const MAX_LOG_PAGES: u32 = 31 - 12;
         let raw: Raw = transmute!(*inbox);
@@ -90,10 +90,10 @@ impl Mpt {
         })
     }
 
-    /// Checks that the entry belongs at an index of a table.
+    /// Checks that the entry belongs to `index` of a table.
     ///
     /// # Errors
-    /// BAD_INDEX if `index` is not that of the key.
+    /// BAD_INDEX if `index` does not match the key.
     pub fn check_index(&self, index: u32, table: &Table) -> Result<(), CmdError> {
         if table.index(self.key.get().rotate_right(KEY_ROTATION)) == index {
             return Ok(());
@@ -135,7 +135,7 @@ mod tests {
 
     const TABLE: Table = Table { base: IcmAddr::new(0x2580_0000), log_entries: 17 };
 
-    /// Section 13.3: the region of the driver's PD, in slot 10h.
+    /// Example of section 13.3: the region of the driver's PD, in entry 10h.
     fn driver_pd() -> [u8; Mpt::LEN] {
         let mut inbox = [0; Mpt::LEN];
         inbox[..0x10].copy_from_slice(&[0xf0, 0x02, 0x0f, 0, 0, 0, 0, 0, 0, 0, 0, 0x10, 0, 0, 0, 1]);
@@ -144,8 +144,8 @@ mod tests {
     }
 
     #[test]
-    fn keys_are_rotated_indices() {
-        // Section 13.3: slot 18h, of which bit 3 is copied to bit 23.
+    fn key_is_rotated_index() {
+        // Example of section 13.3: entry 18h, whose bit 3 is copied to bit 23.
         assert_eq!(key(0x0080_0018), Lkey::new(0x8000_1800));
         assert_eq!(TABLE.index(0x0080_0018), 0x18);
         assert_eq!(key(0x10), Lkey::new(0x1000));
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn published_region_of_all_memory_is_read() {
+    fn parses_published_region_of_all_memory() {
         let mpt = Mpt::parse(&driver_pd()).unwrap();
         assert_eq!((mpt.key, mpt.pd), (Lkey::new(0x1000), Pdn::new(1)));
         assert_eq!((mpt.start, mpt.length), (Va::new(0), u64::MAX));
@@ -163,9 +163,9 @@ mod tests {
         );
     }
 
-    /// Section 12, T38: a queue's buffer, which the device may only read.
+    /// Section 12, T38: a queue buffer that the device can only read.
     #[test]
-    fn pages_are_named_by_an_absolute_address_at_an_odd_place() {
+    fn mtt_address_is_absolute() {
         let mut inbox = driver_pd();
         inbox[..8].copy_from_slice(&[0xf0, 0x02, 0x05, 0x00, 0, 0, 0, 1]);
         inbox[0x2c..0x34].copy_from_slice(&[0, 0, 0, 0, 0x20, 0x00, 0x20, 0x08]);
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn an_index_of_another_key_and_pages_beyond_2_gib_are_refused() {
+    fn rejects_wrong_index_and_huge_pages() {
         let mut inbox = driver_pd();
         let mpt = Mpt::parse(&inbox).unwrap();
         assert_eq!(mpt.check_index(0x10, &TABLE), Ok(()));

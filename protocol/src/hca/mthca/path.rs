@@ -1,4 +1,4 @@
-//! Where packets go: the address that a QP's path and a datagram's address vector have in common, and both of them.
+//! QP paths and datagram address vectors, and the address that both contain.
 //!
 //! # Spec
 //! mthca interface, sections 6.5 (path) and 6.8.
@@ -10,46 +10,46 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned, transmut
 use crate::describe::{Hex, describe};
 use crate::ids::{Lid, Pdn};
 
-/// Bytes of a path, and of an address vector.
+/// Length of a path and of an address vector in bytes.
 pub const LEN: usize = 32;
 
-/// An InfiniBand destination.
+/// Address of an InfiniBand destination.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Address {
-    /// There is a global route header.
+    /// Packets have a GRH.
     pub grh: bool,
-    /// Low bits of the source LID, seven.
+    /// Low bits of the source LID, seven bits.
     pub path_bits: u8,
-    /// Destination port.
+    /// Destination LID.
     pub dlid: Lid,
-    /// Source GID, by its index in the port's table.
+    /// Index of the source GID in the port's GID table.
     pub sgid_index: u8,
-    /// Of the global route header.
+    /// Hop limit of the GRH.
     pub hop_limit: u8,
     /// Service level, four bits.
     pub service_level: u8,
-    /// Of the global route header.
+    /// Traffic class of the GRH.
     pub traffic_class: u8,
-    /// Of the global route header, 20 bits.
+    /// Flow label of the GRH, 20 bits.
     pub flow_label: u32,
     /// Destination GID.
     pub dgid: [u8; 16],
 }
 
-/// A path of a QP.
+/// Path of a QP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Path {
     /// Physical port, from 1.
     pub port: u8,
-    /// Index in the port's P_Key table, seven bits.
+    /// P_Key index, seven bits.
     pub pkey_index: u8,
-    /// RNR retry count; 7 is for ever.
+    /// RNR retry count; 7 retries without limit.
     pub rnr_retry: u8,
     /// ACK timeout code, five bits.
     pub ack_timeout: u8,
-    /// Static rate. Without meaning here, kept for QUERY_QP.
+    /// Static rate. Not used, kept for QUERY_QP.
     pub static_rate: u8,
-    /// Destination.
+    /// Address of the peer.
     pub address: Address,
 }
 
@@ -58,9 +58,9 @@ pub struct Path {
 pub struct AddressVector {
     /// Physical port, from 1.
     pub port: u8,
-    /// Protection domain it belongs to.
+    /// Protection domain of the address handle.
     pub pd: Pdn,
-    /// Destination.
+    /// Address of the receiver.
     pub address: Address,
 }
 
@@ -78,7 +78,7 @@ describe!(Address {
 describe!(Path { port, pkey_index, rnr_retry, ack_timeout, static_rate, address });
 
 impl Path {
-    /// Reads a path.
+    /// Parses a path.
     pub fn parse(path: &[u8; LEN]) -> Self {
         let raw: Raw = transmute!(*path);
         let head = PathHead::from_bits(raw.head);
@@ -92,7 +92,7 @@ impl Path {
         }
     }
 
-    /// The path. Values wider than their field lose their high bits.
+    /// Wire format. Values that exceed their field are truncated.
     pub fn emit(&self) -> [u8; LEN] {
         let head = PathHead::new().with_port(self.port & 0x3).with_pkey_index(self.pkey_index & 0x7f);
         transmute!(Raw {
@@ -105,7 +105,7 @@ impl Path {
 }
 
 impl AddressVector {
-    /// Reads an address vector. Its rate byte may have any value: software lets the rate spill into another field.
+    /// Parses an address vector. The rate byte is ignored, because drivers overwrite it with part of another field.
     pub fn parse(vector: &[u8; LEN]) -> Self {
         let raw: Raw = transmute!(*vector);
         let [port, pd @ ..] = raw.head.to_bytes();
@@ -113,7 +113,7 @@ impl AddressVector {
         Self { port, pd: Pdn::new(u32::from_be_bytes([0, a, b, c])), address: raw.address() }
     }
 
-    /// The address vector, as software builds it.
+    /// Wire format, as a driver builds it.
     pub fn emit(&self) -> [u8; LEN] {
         let head = u32::from(self.port) << 24 | self.pd.get() & 0xff_ffff;
         transmute!(Raw::new(head.into(), &self.address))
@@ -185,13 +185,13 @@ struct Class {
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 struct Raw {
-    /// Port and P_Key index, or port and protection domain.
+    /// Port and P_Key index of a path, or port and protection domain of an address vector.
     head: U32,
-    /// Of a path only.
+    /// RNR retry count; paths only.
     rnr: u8,
     source: u8,
     dlid: U16,
-    /// Of a path only.
+    /// ACK timeout; paths only.
     timeout: u8,
     sgid_index: u8,
     rate: u8,
@@ -217,7 +217,7 @@ mod tests {
     };
 
     #[test]
-    fn each_field_of_a_path_has_its_place() {
+    fn path_fields_match_interface_offsets() {
         #[rustfmt::skip]
         let bytes = [
             0x01, 0x00, 0x00, 0x02, 0xe0, 0x83, 0x12, 0x34, 0x70, 0x05, 0x03, 0x40, 0x67, 0x89, 0xab, 0xcd,
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_vector_has_a_protection_domain_in_front() {
+    fn address_vector_begins_with_pd() {
         let vector = AddressVector { port: 1, pd: Pdn::new(0x2345), address: ADDRESS };
         let mut bytes = vector.emit();
         assert_eq!(bytes[..12], [0x01, 0x00, 0x23, 0x45, 0, 0x83, 0x12, 0x34, 0, 0x05, 0, 0x40]);

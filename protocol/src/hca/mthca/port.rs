@@ -1,4 +1,4 @@
-//! The inboxes of INIT_IB and SET_IB.
+//! Inboxes of INIT_IB and SET_IB.
 //!
 //! # Spec
 //! mthca interface, section 3.5.
@@ -6,41 +6,41 @@
 use crate::describe::{Hex, describe};
 use crate::hca::status::CmdError;
 
-/// Inbox of INIT_IB. Software asks for what QUERY_DEV_LIM offered, so nothing of it changes the device.
+/// Inbox of INIT_IB. Drivers request what QUERY_DEV_LIM reports, so its contents do not affect the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InitIb;
 
 impl InitIb {
-    /// Bytes of the inbox.
+    /// Length of the inbox in bytes.
     pub const LEN: usize = 56;
 }
 
 /// Inbox of SET_IB.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SetIb {
-    /// Set the counter of Q_Key violations to 0.
+    /// Reset the Q_Key violation counter.
     pub reset_qkey_violations: bool,
-    /// The whole capability mask that PortInfo shows from now on.
+    /// New capability mask of PortInfo, complete.
     pub capabilities: u32,
 }
 
 describe!(SetIb { reset_qkey_violations, capabilities as Hex });
 
 impl SetIb {
-    /// Bytes of the inbox.
+    /// Length of the inbox in bytes.
     pub const LEN: usize = 0x40;
 
-    /// Reads an inbox.
+    /// Parses an inbox.
     pub fn parse(inbox: &[u8; Self::LEN]) -> Self {
         let [_, _, _, flags, a, b, c, d, ..] = *inbox;
         Self { reset_qkey_violations: flags & 1 != 0, capabilities: u32::from_be_bytes([a, b, c, d]) }
     }
 }
 
-/// Checks the port in in_modifier; there is one.
+/// Checks the port number in in_modifier; only port 1 exists.
 ///
 /// # Errors
-/// BAD_PARAM for another.
+/// BAD_PARAM for any other port.
 pub fn check(port: u32) -> Result<(), CmdError> {
     if port == 1 { Ok(()) } else { Err(CmdError::param("port", port.into())) }
 }
@@ -49,9 +49,9 @@ pub fn check(port: u32) -> Result<(), CmdError> {
 mod tests {
     use super::*;
 
-    /// Section 14.3, its last line.
+    /// Example of section 14.3, last line.
     #[test]
-    fn set_ib_carries_the_whole_mask() {
+    fn set_ib_carries_complete_mask() {
         let mut inbox = [0; SetIb::LEN];
         inbox[4..8].copy_from_slice(&[0x02, 0x51, 0x0a, 0x68]);
         let expected = SetIb { reset_qkey_violations: false, capabilities: 0x0251_0a68 };

@@ -1,6 +1,6 @@
-//! Queue pair contexts: the image that QP commands bring and QUERY_QP returns.
+//! Queue pair contexts (QPC): the image in QP command inboxes and in QUERY_QP.
 //!
-//! How a command changes a context is in [`super::modify`].
+//! [`super::modify`] defines how commands change a context.
 //!
 //! # Spec
 //! mthca interface, section 6.5.
@@ -15,20 +15,20 @@ use crate::describe::{Code, Describe, Field as _, Hex, Visitor, describe};
 use crate::hca::qp::{QpState, ServiceType};
 use crate::ids::{Cqn, Lkey, Pdn, Qkey, Qpn, Srqn};
 
-/// Bytes of a context.
+/// Length of a context in bytes.
 pub const LEN: usize = 0x100;
 
-/// What a QP carries.
+/// Kind of a QP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum QpKind {
     /// An ordinary QP.
     Service(ServiceType),
-    /// Management datagrams whose headers software writes: QP0 and QP1.
+    /// QP0 or QP1: MADs whose headers the driver writes.
     Mlx,
 }
 
 impl QpKind {
-    /// The kind with this code.
+    /// Decodes a kind.
     pub const fn from_code(code: u8) -> Option<Self> {
         match code {
             7 => Some(Self::Mlx),
@@ -39,7 +39,7 @@ impl QpKind {
         }
     }
 
-    /// A code as traces show it.
+    /// Code and name, for traces.
     pub fn word(code: u8) -> Code {
         match Self::from_code(code) {
             Some(Self::Mlx) => Code(code.into(), Some("MLX")),
@@ -47,7 +47,7 @@ impl QpKind {
         }
     }
 
-    /// The service underneath.
+    /// Service type on the wire.
     pub const fn service(self) -> ServiceType {
         match self {
             Self::Service(service) => service,
@@ -59,14 +59,14 @@ impl QpKind {
 /// Size of a work queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Geometry {
-    /// Log2 of the slots, five bits. A queue that is not there has 0, too.
+    /// Log2 of the number of slots, five bits. An absent queue also has 0.
     pub log_slots: u8,
-    /// Log2 of the bytes of a slot, 4 to 11.
+    /// Log2 of the slot size in bytes, 4 to 11.
     pub log_slot: u8,
 }
 
 impl Geometry {
-    /// Log2 of the bytes of the largest slot.
+    /// Log2 of the largest slot in bytes.
     pub const MAX_LOG_SLOT: u8 = 11;
 
     const fn from_byte(byte: u8) -> Self {
@@ -87,121 +87,121 @@ pub struct Qpc {
     pub kind: u8,
     /// 00h, bits 12:11: path migration state.
     pub migration: u8,
-    /// 08h, bits 7:5: path MTU, the code 1 to 4 for 256 to 2048 bytes.
+    /// 08h, bits 7:5: path MTU code, 1 to 4 for 256 to 2048 bytes.
     pub mtu: u8,
-    /// 08h, bits 4:0: log2 of the longest message.
+    /// 08h, bits 4:0: log2 of the largest message in bytes.
     pub log_max_msg: u8,
-    /// 09h: receive queue.
+    /// 09h: size of the receive queue.
     pub rq: Geometry,
-    /// 0Ah: send queue.
+    /// 0Ah: size of the send queue.
     pub sq: Geometry,
-    /// 0Bh: scheduling queue. Without meaning here.
+    /// 0Bh: scheduling queue. Not used.
     pub sched_queue: u8,
-    /// 0Ch: UAR page of its doorbells and records.
+    /// 0Ch: UAR page of doorbells and doorbell records.
     pub page: u32,
-    /// 10h: own number.
+    /// 10h: QP number.
     pub local_qpn: Qpn,
-    /// 14h: connected QP.
+    /// 14h: QP number of the peer.
     pub remote_qpn: Qpn,
-    /// 20h: path in use.
+    /// 20h: primary path.
     pub primary: Path,
-    /// 40h: path to migrate to.
+    /// 40h: alternate path.
     pub alternate: Path,
-    /// 64h: protection domain of both queues and of data.
+    /// 64h: protection domain of queues and data.
     pub pd: Pdn,
-    /// 6Ch: region that holds both queues.
+    /// 6Ch: L_Key of the region that holds both queues.
     pub wqe_lkey: Lkey,
-    /// 70h.
+    /// 70h: parameters of the requester.
     pub requester: Requester,
-    /// 78h: next PSN to send. Live.
+    /// 78h: next PSN to send. Live: the device updates it.
     pub next_send_psn: Psn,
-    /// 7Ch: CQ of the send queue.
+    /// 7Ch: CQ number of the send queue.
     pub send_cqn: Cqn,
     /// 80h: offset of the send queue in its region.
     pub sq_base: u32,
-    /// 84h: doorbell record of the send queue.
+    /// 84h: doorbell record index of the send queue.
     pub sq_record: u32,
-    /// 88h: last acknowledged PSN. Live.
+    /// 88h: last acknowledged PSN. Live: the device updates it.
     pub last_acked_psn: Psn,
-    /// 8Ch: messages sent. Live.
+    /// 8Ch: number of messages sent. Live: the device updates it.
     pub ssn: u32,
-    /// 90h.
+    /// 90h: parameters of the responder.
     pub responder: Responder,
-    /// 94h, bits 28:24: RNR timer code to send.
+    /// 94h, bits 28:24: RNR NAK timer code to send.
     pub min_rnr_timer: u8,
-    /// 94h, bits 23:0: expected PSN. Live.
+    /// 94h, bits 23:0: expected PSN. Live: the device updates it.
     pub recv_psn: Psn,
-    /// 9Ch: CQ of the receive queue.
+    /// 9Ch: CQ number of the receive queue.
     pub recv_cqn: Cqn,
     /// A0h: offset of the receive queue in its region.
     pub rq_base: u32,
-    /// A4h: doorbell record of the receive queue.
+    /// A4h: doorbell record index of the receive queue.
     pub rq_record: u32,
     /// A8h: Q_Key.
     pub qkey: Qkey,
-    /// ACh: shared receive queue, if [`Responder::srq`] is set.
+    /// ACh: SRQ number, if [`Responder::srq`] is set.
     pub srqn: Srqn,
-    /// B0h: messages received. Live.
+    /// B0h: number of messages received. Live: the device updates it.
     pub rmsn: u32,
-    /// B4h: receive WQEs taken. Live.
+    /// B4h: number of receive WQEs consumed. Live: the device updates it.
     pub rq_counter: u16,
-    /// B6h: send WQEs taken. Live.
+    /// B6h: number of send WQEs consumed. Live: the device updates it.
     pub sq_counter: u16,
 }
 
-/// 70h: the sending side.
+/// Word at 70h: parameters of the requester.
 #[bitfield(u32, repr = U32, from = U32::new, into = U32::get)]
 #[derive(PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 pub struct Requester {
     #[bits(3)]
     __: u8,
-    /// Every send completes with an entry.
+    /// Every send WQE generates a CQE.
     pub signal_all: bool,
     #[bits(9)]
     __: u16,
-    /// May send atomics.
+    /// Can send atomics.
     pub atomics: bool,
-    /// May send WRITEs; always set.
+    /// Can send WRITEs; always set.
     pub writes: bool,
-    /// May send READs.
+    /// Can send READs.
     pub reads: bool,
-    /// Retry count.
+    /// Number of retries after a timeout.
     #[bits(3)]
     pub retry_count: u8,
     #[bits(2)]
     __: u8,
-    /// Log2 of READs and atomics outstanding.
+    /// Log2 of the number of outstanding READs and atomics.
     #[bits(3)]
     pub log_depth: u8,
-    /// Log2 of packets in flight.
+    /// Log2 of the number of packets in flight.
     #[bits(4)]
     pub flight_limit: u8,
-    /// Log2 of packets between acknowledge requests.
+    /// Log2 of the number of packets between acknowledge requests.
     #[bits(4)]
     pub ack_frequency: u8,
 }
 
-/// 90h: the receiving side.
+/// Word at 90h: parameters of the responder.
 #[bitfield(u32, repr = U32, from = U32::new, into = U32::get)]
 #[derive(PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 pub struct Responder {
     #[bits(3)]
     __: u8,
-    /// Every receive completes with an entry; always set.
+    /// Every receive generates a CQE; always set.
     pub signal_all: bool,
-    /// Receives come from a shared queue.
+    /// Receives are taken from an SRQ.
     pub srq: bool,
     #[bits(8)]
     __: u8,
-    /// A peer may send atomics.
+    /// Peers can execute atomic operations.
     pub atomics: bool,
-    /// A peer may write.
+    /// Peers can write.
     pub writes: bool,
-    /// A peer may read.
+    /// Peers can read.
     pub reads: bool,
     #[bits(5)]
     __: u8,
-    /// Log2 of READs and atomics a peer may have outstanding.
+    /// Log2 of the number of outstanding READs and atomics of the peer.
     #[bits(3)]
     pub log_depth: u8,
     __: u8,
@@ -272,7 +272,7 @@ describe!(@field Requester);
 describe!(@field Responder);
 
 impl Qpc {
-    /// Reads an image. Every content is legal here; what a command demands is checked when it is applied.
+    /// Parses an image. Every content is valid; values are checked when a command is applied.
     pub fn parse(image: &[u8; LEN]) -> Self {
         let raw: Raw = transmute!(*image);
         Self {
@@ -312,7 +312,7 @@ impl Qpc {
         }
     }
 
-    /// The image. Values wider than their field lose their high bits.
+    /// Wire format. Values that exceed their field are truncated.
     pub fn emit(&self) -> [u8; LEN] {
         const SRQ: u32 = 1 << 24;
         let srq = if self.responder.srq() { SRQ | self.srqn.get() } else { 0 };
@@ -362,12 +362,12 @@ impl Qpc {
         })
     }
 
-    /// State; `None` for a code that does not exist.
+    /// State. `None` for an undefined code.
     pub const fn state(&self) -> Option<QpState> {
         QpState::from_code(self.state)
     }
 
-    /// Kind; `None` for a code that is not supported.
+    /// Kind. `None` for an unsupported code.
     pub const fn kind(&self) -> Option<QpKind> {
         QpKind::from_code(self.kind)
     }
@@ -449,7 +449,7 @@ const _: () = assert!(size_of::<Raw>() == LEN);
 mod tests {
     use super::*;
 
-    /// Words of a context by offset, the rest zero.
+    /// Context given by words at offsets; the rest is zero.
     fn image(words: &[(usize, u32)]) -> [u8; LEN] {
         let mut image = [0; LEN];
         for (at, word) in words {
@@ -459,7 +459,7 @@ mod tests {
     }
 
     #[test]
-    fn each_field_has_its_place() {
+    fn fields_match_interface_offsets() {
         let bytes = image(&[
             (0x00, 0x3000_1900),
             (0x08, 0x9f2b_4301),
@@ -544,7 +544,7 @@ mod tests {
     }
 
     #[test]
-    fn kind_7_is_a_datagram_with_softwares_headers() {
+    fn kind_7_is_mlx() {
         assert_eq!(QpKind::from_code(7), Some(QpKind::Mlx));
         assert_eq!(QpKind::Mlx.service(), ServiceType::Ud);
         assert_eq!(QpKind::from_code(2), None);

@@ -1,4 +1,4 @@
-//! Registers of BAR0. Where most of them are is for the device to say, in QUERY_FW ([`super::caps::QueryFw`]).
+//! Registers of BAR0. QUERY_FW reports the addresses of most of them ([`super::caps::QueryFw`]).
 //!
 //! # Spec
 //! mthca interface, section 2.
@@ -7,43 +7,43 @@ use super::super::hcr::HcrWord;
 use super::super::words::{self, Block};
 use crate::ids::Eqn;
 
-/// A register of BAR0, 32 bits. Everything else in the BAR (the MSI-X structures apart, see [`super::pci`]) reads 0
-/// and ignores writes.
+/// A register of BAR0, 32 bits. All other offsets, except the MSI-X structures (see [`super::pci`]), read 0 and
+/// ignore writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Register {
-    /// A word of the command register.
+    /// A word of the HCR.
     Hcr(HcrWord),
-    /// Write: bit n arms the event queue with this number plus n.
+    /// Write: bit n arms the EQ with this number plus n.
     EqArm(Eqn),
-    /// Write: consumer index of an event queue.
+    /// Write: consumer index of an EQ.
     EqSetCi(Eqn),
-    /// Read: not 0 once the device has failed.
+    /// Read: nonzero after a catastrophic error.
     Catastrophe,
     /// Write: deasserts INTx.
     ClearInterrupt,
-    /// Write 1: device reset.
+    /// Write [`RESET_VALUE`]: resets the device.
     Reset,
 }
 
-/// Event queues that can be armed: bits of the arm register.
+/// Number of EQs that can be armed, the width of the arm register in bits.
 pub const EQS: u32 = 64;
 
-/// Where the command register is.
+/// Offset of the HCR.
 pub const HCR: u32 = 0x8_0680;
-/// Where the arm register is: 64 bits, big-endian. Linux writes its second dword only.
+/// Offset of the EQ arm register: 64 bits, big-endian. Linux only writes the second word.
 pub const EQ_ARM: u32 = 0x8_0a00;
-/// Where the consumer indices are, eight bytes each, of which the first four count.
+/// Offset of the EQ consumer indices: eight bytes each, of which the first four are used.
 pub const EQ_SET_CI: u32 = 0x8_0b00;
-/// Where the buffer of catastrophic errors is.
+/// Offset of the catastrophic error buffer.
 pub const CATASTROPHE: u32 = 0x8_3000;
-/// Dwords of that buffer; with none the driver oopses when it is unloaded.
+/// Length of that buffer in 32-bit words. If it is 0, the driver oopses on unload.
 pub const CATASTROPHE_DWORDS: u32 = 1;
-/// Where INTx is deasserted, one bit for each of 64 pins.
+/// Offset of the register that deasserts INTx, one bit for each of 64 pins.
 pub const CLEAR_INTERRUPT: u32 = 0xf_00d8;
-/// Where the reset register is. The driver knows.
+/// Offset of the reset register, which is fixed in the driver.
 pub const RESET: u32 = 0xf_0010;
 
-/// First byte, bytes and first register of each block, in address order.
+/// Offset, length in bytes and first register of each block, in address order.
 const MAP: [Block<Register>; 6] = [
     (HCR, 4 * 7, Register::Hcr(HcrWord::InParamHigh)),
     (EQ_ARM, 8, Register::EqArm(Eqn::new(0))),
@@ -56,7 +56,7 @@ const MAP: [Block<Register>; 6] = [
 const _: () = assert!(words::in_order(&MAP), "register blocks overlap or are out of order");
 
 impl Register {
-    /// The register whose word begins at `offset` of BAR0.
+    /// Decodes the offset of a word in BAR0.
     pub fn at(offset: u64) -> Option<Self> {
         let (block, inside) = words::find(&MAP, offset)?;
         match block {
@@ -68,7 +68,7 @@ impl Register {
     }
 }
 
-/// What is written to the reset register.
+/// Value that resets the device when written to the reset register.
 pub const RESET_VALUE: u32 = 1;
 
 #[cfg(test)]
@@ -76,7 +76,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn registers_are_where_query_fw_says() {
+    fn registers_match_query_fw() {
         for (offset, register) in [
             (0x80680, Some(Register::Hcr(HcrWord::InParamHigh))),
             (0x80698, Some(Register::Hcr(HcrWord::Command))),

@@ -1,4 +1,4 @@
-//! Shared receive queue contexts.
+//! Shared receive queue contexts (SRQC).
 //!
 //! # Spec
 //! mthca interface, section 6.6.
@@ -11,39 +11,39 @@ use crate::describe::{Hex, describe};
 use crate::hca::status::{CmdError, CmdStatus};
 use crate::ids::{Lkey, Pdn, Srqn};
 
-/// What the device uses of a shared receive queue context.
+/// Fields of an SRQC that the device uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Srqc {
-    /// Log2 of the slots.
+    /// Log2 of the number of slots.
     pub log_slots: u8,
-    /// Own number; it has no generation.
+    /// SRQ number; it has no generation.
     pub srqn: Srqn,
-    /// Region that is the queue.
+    /// L_Key of the queue's region.
     pub lkey: Lkey,
-    /// UAR page of its doorbell record.
+    /// UAR page of the doorbell record.
     pub page: u32,
-    /// Doorbell record of the requests posted.
+    /// Index of the doorbell record that counts posted WQEs.
     pub record: u32,
-    /// Log2 of the bytes of a slot.
+    /// Log2 of the slot size in bytes.
     pub log_slot: u8,
-    /// Protection domain of the buffer and of data.
+    /// Protection domain of queue and data.
     pub pd: Pdn,
-    /// Tell software once when fewer requests are posted; 0 is never.
+    /// Generate one event when fewer WQEs are posted; 0 disables it.
     pub limit: u16,
 }
 
 describe!(Srqc { log_slots, srqn, lkey, page as Hex, record, log_slot, pd, limit });
 
 impl Srqc {
-    /// Bytes of the inbox that software fills.
+    /// Length of the inbox that the driver writes, in bytes.
     pub const LEN: usize = 0x30;
-    /// Bytes of the outbox of QUERY_SRQ.
+    /// Length of the outbox of QUERY_SRQ in bytes.
     pub const QUERY_LEN: usize = 0x40;
 
-    /// Reads the inbox of SW2HW_SRQ. `max_log_slots` follows from what QUERY_DEV_LIM reports.
+    /// Parses the inbox of SW2HW_SRQ. `max_log_slots` is derived from QUERY_DEV_LIM.
     ///
     /// # Errors
-    /// EXCEED_LIM for more slots.
+    /// EXCEED_LIM if there are more slots.
     pub fn parse(inbox: &[u8; Self::LEN], max_log_slots: u8) -> Result<Self, CmdError> {
         let raw: Raw = transmute!(*inbox);
         let log_slots = raw.head.log_slots();
@@ -62,7 +62,7 @@ impl Srqc {
         })
     }
 
-    /// The outbox of QUERY_SRQ. `posted` requests wait, `taken` were taken.
+    /// Outbox of QUERY_SRQ, given the number of WQEs posted and consumed.
     pub fn emit(&self, posted: u16, taken: u16) -> [u8; Self::QUERY_LEN] {
         let raw = Raw {
             head: Head::new().with_log_slots(self.log_slots & 0xf).with_srqn(self.srqn.get()),
@@ -108,7 +108,7 @@ struct Stride {
     log_stride: u8,
 }
 
-/// The event queue software names here is a constant, and not the one of its events.
+/// The driver writes a constant EQ number here, which is not that of the EQ for its events.
 #[bitfield(u32, repr = U32, from = U32::new, into = U32::get)]
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 struct Owner {
@@ -139,7 +139,7 @@ const _: () = assert!(size_of::<Raw>() == Srqc::LEN);
 mod tests {
     use super::*;
 
-    /// 256 slots of 64 bytes, number 11h, key 1a00h, record 32764 of UAR page 3, PD 5.
+    /// 256 slots of 64 bytes, SRQ 11h, key 1a00h, record 32764 of UAR page 3, PD 5.
     const INBOX: [u8; Srqc::LEN] = [
         0x08, 0x00, 0x00, 0x11, 0x00, 0x00, 0x1a, 0x00, 0x00, 0x00, 0x7f, 0xfc, 0x40, 0x00, 0x00,
         0x03, //
@@ -149,7 +149,7 @@ mod tests {
     ];
 
     #[test]
-    fn each_field_has_its_place() {
+    fn fields_match_interface_offsets() {
         let srqc = Srqc {
             log_slots: 8,
             srqn: Srqn::new(0x11),
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn more_slots_than_reported_are_refused() {
+    fn rejects_more_slots_than_reported() {
         let mut inbox = INBOX;
         inbox[0] = 0x0f;
         assert_eq!(Srqc::parse(&inbox, 14).unwrap_err().status, CmdStatus::ExceedLim);

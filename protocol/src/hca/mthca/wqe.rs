@@ -1,8 +1,8 @@
-//! Work queue entries: the segments they are made of, and whole send and receive WQEs.
+//! Send and receive WQEs, and the segments they consist of.
 //!
-//! A WQE is a sequence of 16-byte granules. A send WQE does not hold its own opcode and size: they are in the next
-//! segment of the WQE in the slot before it, and, of the first WQE of a doorbell, in the doorbell. So
-//! [`SendWqe::parse`] takes both from its caller.
+//! A WQE is a sequence of 16-byte granules. A send WQE does not contain its own opcode and size. They are in the
+//! next segment of the WQE in the previous slot or, for the first WQE of a doorbell, in the doorbell. The caller
+//! therefore passes the bytes and opcode to [`SendWqe::parse`].
 //!
 //! # Spec
 //! mthca interface, sections 7.1 to 7.4 and 8.3.
@@ -21,7 +21,7 @@ pub use send::{Operation, SendWqe, WqeData};
 
 pub use crate::hca::segment::{DataSegment, DataSegments, GRANULE, WqeError};
 
-/// Most granules of a send WQE: what the size field holds.
+/// Largest send WQE in granules, limited by the size field.
 pub const MAX_SIZE: u8 = 63;
 
 type RawData = crate::hca::segment::RawData<zerocopy::BigEndian>;

@@ -2,14 +2,14 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// Two stations, without EtherType.
-const STATIONS: [u8; 12] = [2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1];
+/// Destination and source address, without EtherType.
+const ADDRESSES: [u8; 12] = [2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1];
 
 fn frame(parts: &[&[u8]]) -> Vec<u8> {
-    [&STATIONS[..], &parts.concat()].concat()
+    [&ADDRESSES[..], &parts.concat()].concat()
 }
 
-/// An IPv4 header as RFC 791, section 3.1, draws it, from 10.0.0.1 to 10.0.0.2.
+/// IPv4 header from 10.0.0.1 to 10.0.0.2 (RFC 791, section 3.1).
 fn ipv4(protocol: u8, fragment: [u8; 2], options: &[u8], payload: &[u8]) -> Vec<u8> {
     let header_len = u8::try_from(20 + options.len()).unwrap();
     let [high, low] = u16::try_from(usize::from(header_len) + payload.len()).unwrap().to_be_bytes();
@@ -17,7 +17,7 @@ fn ipv4(protocol: u8, fragment: [u8; 2], options: &[u8], payload: &[u8]) -> Vec<
     [&[0x08, 0x00][..], &fixed, &[10, 0, 0, 1, 10, 0, 0, 2], options, payload].concat()
 }
 
-/// An IPv6 header as RFC 8200, section 3, draws it, from 2001:db8::1 to 2001:db8::2.
+/// IPv6 header from 2001:db8::1 to 2001:db8::2 (RFC 8200, section 3).
 fn ipv6(next_header: u8, payload: &[u8]) -> Vec<u8> {
     let [high, low] = u16::try_from(payload.len()).unwrap().to_be_bytes();
     let address = |last| [0x20, 0x01, 0x0d, 0xb8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, last];
@@ -25,7 +25,7 @@ fn ipv6(next_header: u8, payload: &[u8]) -> Vec<u8> {
     [&fixed[..], &address(1), &address(2), payload].concat()
 }
 
-/// Ports 4660 and 22136, then as many zeros as make `len` bytes.
+/// Ports 4660 and 22136, padded with zeros to `len` bytes.
 fn transport(len: usize) -> Vec<u8> {
     let mut header = vec![0; len];
     header[..4].copy_from_slice(&[0x12, 0x34, 0x56, 0x78]);
@@ -45,7 +45,7 @@ fn ip(frame: &[u8]) -> Ip {
 }
 
 #[test]
-fn a_tcp_segment_is_found_behind_ethernet_and_ipv4() {
+fn locates_tcp_over_ipv4() {
     let padded = frame(&[&ipv4(6, [0x40, 0], &[], &transport(20)), &[0; 6]]);
     let layers = parsed(&padded);
     assert_eq!((layers.dst, layers.src), (MacAddr([2, 0, 0, 0, 0, 2]), MacAddr([2, 0, 0, 0, 0, 1])));
@@ -62,13 +62,13 @@ fn a_tcp_segment_is_found_behind_ethernet_and_ipv4() {
 }
 
 #[test]
-fn options_of_ipv4_are_part_of_its_header() {
+fn ip_header_includes_ipv4_options() {
     let frame = frame(&[&ipv4(17, [0, 0], &[0x94, 4, 0, 0], &transport(8))]);
     assert_eq!((ip(&frame).payload_at, ip(&frame).transport), (38, Transport::Udp(PORTS)));
 }
 
 #[test]
-fn up_to_two_tags_of_either_kind_are_taken_off() {
+fn parses_up_to_two_vlan_tags() {
     let customer = VlanTag { kind: TagKind::Customer, tci: Tci::new().with_priority(5).with_vid(7) };
     let service = VlanTag {
         kind: TagKind::Service,
@@ -90,7 +90,7 @@ fn up_to_two_tags_of_either_kind_are_taken_off() {
 }
 
 #[test]
-fn each_transport_is_told_by_its_protocol_and_its_shortest_header() {
+fn transport_requires_minimum_header_length() {
     let cases = [
         (6, 20, Transport::Tcp(PORTS)),
         (17, 8, Transport::Udp(PORTS)),
@@ -114,7 +114,7 @@ fn each_transport_is_told_by_its_protocol_and_its_shortest_header() {
 }
 
 #[test]
-fn a_fragment_has_no_transport_and_says_so() {
+fn fragment_has_no_transport() {
     for fragment in [[0x20, 0x00], [0x20, 0x10], [0x00, 0x10]] {
         let ip = ip(&frame(&[&ipv4(6, fragment, &[], &transport(24))]));
         assert_eq!((ip.fragment, ip.transport), (true, Transport::Other), "{fragment:02x?}");
@@ -128,25 +128,25 @@ fn a_fragment_has_no_transport_and_says_so() {
 }
 
 #[test]
-fn a_fragment_header_on_a_whole_datagram_changes_nothing() {
+fn atomic_fragment_keeps_transport() {
     let ip = ip(&frame(&[&ipv6(44, &[&[6, 0, 0, 0, 0, 0, 0, 9][..], &transport(20)].concat())]));
     assert_eq!((ip.fragment, ip.extensions, ip.transport), (false, true, Transport::Tcp(PORTS)));
 }
 
 #[test]
-fn bytes_of_a_later_fragment_are_not_read_as_headers() {
-    // A fragment from the middle of what was a destination options header, to whose length its first bytes do not speak.
+fn later_fragment_is_not_parsed_as_header() {
+    // A fragment from the middle of a destination options header. Its first bytes resemble an extension header.
     let payload = [&[60, 0, 0x00, 0x10, 0, 0, 0, 9][..], &[6, 0, 0, 0, 0, 0, 0, 0], &transport(20)].concat();
     let ip = ip(&frame(&[&ipv6(44, &payload)]));
     assert_eq!((ip.protocol, ip.payload_at, ip.transport), (60, 62, Transport::Other));
 }
 
 #[test]
-fn extension_headers_are_followed_to_the_transport() {
+fn follows_extension_headers_to_transport() {
     let hop_by_hop = [60, 0, 5, 2, 0, 0, 1, 0];
     let destination = [43, 1, 1, 12, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
     let routing = [51, 0, 4, 0, 0, 0, 0, 0];
-    // Payload length 4: six words of four bytes.
+    // Payload length 4 stands for six 4-byte words.
     let authentication = [&[17, 4, 0, 0][..], &[0; 20]].concat();
     let payload = [&hop_by_hop[..], &destination, &routing, &authentication, &transport(8)].concat();
     let ip = ip(&frame(&[&ipv6(0, &payload)]));
@@ -155,20 +155,20 @@ fn extension_headers_are_followed_to_the_transport() {
 }
 
 #[test]
-fn a_datagram_on_its_way_by_a_routing_header_has_no_transport_yet() {
+fn pending_routing_header_hides_transport() {
     let ip = ip(&frame(&[&ipv6(43, &[&[17, 0, 4, 1, 0, 0, 0, 0][..], &transport(8)].concat())]));
     assert_eq!((ip.protocol, ip.transport), (43, Transport::Other));
 }
 
 #[test]
-fn a_walk_over_extension_headers_ends() {
+fn extension_headers_are_limited() {
     let headers = [60, 0, 1, 4, 0, 0, 0, 0].repeat(MAX_EXTENSIONS + 1);
     let ip = ip(&frame(&[&ipv6(60, &headers)]));
     assert_eq!((ip.protocol, ip.payload_at), (60, 54 + 8 * MAX_EXTENSIONS));
 }
 
 #[test]
-fn what_has_wrong_lengths_is_no_ip() {
+fn wrong_lengths_yield_no_ip() {
     let whole = frame(&[&ipv4(6, [0, 0], &[], &transport(20))]);
     for (at, value, why) in
         [(14, 0x55, "version"), (14, 0x44, "header length"), (17, 41, "longer than the frame")]
@@ -186,7 +186,7 @@ fn what_has_wrong_lengths_is_no_ip() {
 }
 
 #[test]
-fn a_frame_that_ends_in_its_header_or_tag_is_short() {
+fn rejects_truncated_header_or_tag() {
     let tagged = frame(&[&[0x81, 0x00, 0x00, 0x07, 0x08, 0x06]]);
     assert_eq!(parsed(&tagged).ether_type, EtherType::Arp);
     for len in (0..14).chain(14..18) {
@@ -194,9 +194,9 @@ fn a_frame_that_ends_in_its_header_or_tag_is_short() {
     }
 }
 
-/// An ICMPv6 echo request from and to ::1, summed by hand.
+/// ICMPv6 echo request from ::1 to ::1, with a checksum computed by hand.
 #[test]
-fn pseudo_header_and_payload_sum_to_zero_when_the_checksum_is_right() {
+fn correct_checksum_sums_to_zero() {
     let address = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1];
     // 0x8000 + 0x0001 + 0x0001 + (0x0001 + 0x0001 + 0x0008 + 0x003a) = 0x8046, whose complement is 0x7fb9.
     let packet = [
@@ -212,7 +212,7 @@ fn pseudo_header_and_payload_sum_to_zero_when_the_checksum_is_right() {
 
 proptest! {
     #[test]
-    fn whatever_arrives_its_parts_are_inside_the_frame(
+    fn parts_lie_inside_any_frame(
         ether_type in prop::sample::select(vec![[0x08u8, 0x00], [0x86, 0xdd], [0x81, 0x00], [0x88, 0xa8]]),
         version in prop::sample::select(vec![0x45u8, 0x46, 0x4f, 0x60]),
         rest in proptest::collection::vec(any::<u8>(), 0..200),

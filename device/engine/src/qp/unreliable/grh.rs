@@ -1,6 +1,6 @@
 //! The 40 bytes in front of a received datagram.
 
-use protocol::roce::{IpAddrs, Shell};
+use protocol::roce::{Encap, IpAddrs};
 
 use crate::limits::GRH_BYTES;
 
@@ -16,9 +16,9 @@ const UDP_HEADER: u16 = 8;
 ///
 /// # Spec
 /// IBTA volume 1, section 8.3; annex A17, section A17.3.2 (the IP header takes the place of the GRH).
-pub(super) fn infiniband(shell: &Shell, udp_len: u16) -> Option<[u8; GRH_BYTES]> {
-    let IpAddrs::V6 { .. } = shell.ip else { return None };
-    let mut area = roce(shell, udp_len.saturating_sub(UDP_HEADER));
+pub(super) fn infiniband(encap: &Encap, udp_len: u16) -> Option<[u8; GRH_BYTES]> {
+    let IpAddrs::V6 { .. } = encap.ip else { return None };
+    let mut area = roce(encap, udp_len.saturating_sub(UDP_HEADER));
     area[6] = IBA;
     Some(area)
 }
@@ -28,17 +28,17 @@ pub(super) fn infiniband(shell: &Shell, udp_len: u16) -> Option<[u8; GRH_BYTES]>
 ///
 /// # Spec
 /// IBTA annex A17, section A17.4.5.1 (placement of the IP header in the receive buffer).
-pub(super) fn roce(shell: &Shell, udp_len: u16) -> [u8; GRH_BYTES] {
+pub(super) fn roce(encap: &Encap, udp_len: u16) -> [u8; GRH_BYTES] {
     let mut area = [0; GRH_BYTES];
-    match shell.ip {
+    match encap.ip {
         IpAddrs::V4 { src, dst } => {
             let header = &mut area[20..];
             header[0] = 0x45;
-            header[1] = shell.traffic_class;
+            header[1] = encap.traffic_class;
             header[2..4].copy_from_slice(&udp_len.saturating_add(20).to_be_bytes());
-            header[4..6].copy_from_slice(&shell.fragment.id.to_be_bytes());
-            header[6..8].copy_from_slice(&shell.fragment.flags.to_be_bytes());
-            header[8] = shell.hop_limit;
+            header[4..6].copy_from_slice(&encap.fragment.id.to_be_bytes());
+            header[6..8].copy_from_slice(&encap.fragment.flags.to_be_bytes());
+            header[8] = encap.hop_limit;
             header[9] = UDP;
             header[12..16].copy_from_slice(&src.octets());
             header[16..20].copy_from_slice(&dst.octets());
@@ -46,11 +46,11 @@ pub(super) fn roce(shell: &Shell, udp_len: u16) -> [u8; GRH_BYTES] {
             header[10..12].copy_from_slice(&sum.to_be_bytes());
         }
         IpAddrs::V6 { src, dst } => {
-            let word = 6 << 28 | u32::from(shell.traffic_class) << 20 | shell.flow_label.get();
+            let word = 6 << 28 | u32::from(encap.traffic_class) << 20 | encap.flow_label.get();
             area[..4].copy_from_slice(&word.to_be_bytes());
             area[4..6].copy_from_slice(&udp_len.to_be_bytes());
             area[6] = UDP;
-            area[7] = shell.hop_limit;
+            area[7] = encap.hop_limit;
             area[8..24].copy_from_slice(&src.octets());
             area[24..40].copy_from_slice(&dst.octets());
         }

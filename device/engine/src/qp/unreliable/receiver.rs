@@ -7,7 +7,7 @@
 
 use protocol::Psn;
 use protocol::ids::{Msn, Qkey};
-use protocol::roce::{Deth, Ext, Kind, Operation, Packet, Shell};
+use protocol::roce::{Deth, Encap, Ext, Kind, Operation, Packet};
 
 use super::grh;
 use crate::gather::{capacity, scatter};
@@ -85,11 +85,11 @@ impl Receiver {
         &mut self,
         core: &Core,
         ctx: &mut Ctx<'_, H>,
-        shell: &Shell,
+        encap: &Encap,
         pkey_index: u16,
         packet: &Packet<'_>,
     ) -> Result<bool, Failure> {
-        let result = self.datagram(core, ctx, shell, pkey_index, packet);
+        let result = self.datagram(core, ctx, encap, pkey_index, packet);
         self.end(core, ctx, packet, result)
     }
 
@@ -154,7 +154,7 @@ impl Receiver {
         &mut self,
         core: &Core,
         ctx: &mut Ctx<'_, H>,
-        shell: &Shell,
+        encap: &Encap,
         pkey_index: u16,
         packet: &Packet<'_>,
     ) -> Result<(), End> {
@@ -182,7 +182,7 @@ impl Receiver {
         if byte_len as u64 > capacity(sges) {
             return Err(Fault::TooLong.into());
         }
-        let (infiniband, roce) = (grh::infiniband(shell, udp_len(packet)), grh::roce(shell, udp_len(packet)));
+        let (infiniband, roce) = (grh::infiniband(encap, udp_len(packet)), grh::roce(encap, udp_len(packet)));
         let area = match core.attrs.grh_area {
             GrhArea::None => &[][..],
             GrhArea::Roce => &roce,
@@ -196,9 +196,9 @@ impl Receiver {
         ctx.stats.executed.count(Kind::Send);
         let from = Origin {
             qpn: src_qp,
-            mac: shell.src_mac,
-            tag: shell.tag,
-            traffic_class: shell.traffic_class,
+            mac: encap.src_mac,
+            tag: encap.tag,
+            traffic_class: encap.traffic_class,
             grh: infiniband.is_some(),
             pkey_index,
         };

@@ -29,7 +29,7 @@ impl Checker<'_> {
         let congestion = &mut self.side_mut(place).congestion;
         if frame.packet.bth.opcode == Opcode::CNP {
             congestion.notified = true;
-        } else if connected && frame.shell.traffic_class & 3 == 3 && !frame.packet.payload.is_empty() {
+        } else if connected && frame.encap.traffic_class & 3 == 3 && !frame.packet.payload.is_empty() {
             congestion.marked = true;
         }
     }

@@ -163,7 +163,7 @@ impl Checker<'_> {
 
     /// What must become of a datagram to a group: each member receives what it would receive of one for itself.
     pub(super) fn expect_copies(&mut self, node: usize, frame: &RoceFrame<'_>) {
-        let groups = self.plan.groups.iter().filter(|group| frame.shell.ip.dst() == group.gid);
+        let groups = self.plan.groups.iter().filter(|group| frame.encap.ip.dst() == group.gid);
         let mut taken = std::collections::BTreeMap::<_, usize>::new();
         for &(pair, side) in groups.flat_map(|group| &group.members) {
             let place = Place { pair, side };
@@ -217,8 +217,8 @@ impl Checker<'_> {
             payload: payload.to_vec(),
             imm: frame.packet.ext.imm(),
             solicited: frame.packet.bth.solicited,
-            source: (deth.src_qp, frame.shell.src_mac),
-            grh: matches!(frame.shell.ip, IpAddrs::V6 { .. }),
+            source: (deth.src_qp, frame.encap.src_mac),
+            grh: matches!(frame.encap.ip, IpAddrs::V6 { .. }),
         })
     }
 
@@ -288,7 +288,7 @@ impl Checker<'_> {
         // IBTA volume 1, section 10.2.5: a controlled key stands for the QP's own.
         let qkey = if to.qkey.get() >> 31 == 1 { own } else { to.qkey };
         demand!((deth.qkey, deth.src_qp) == (qkey, pair.ends[place.side].qpn), "{deth:?}");
-        demand!(frame.packet.bth.dest_qp == to.qpn && frame.shell.ip == to.path.ip, "for somebody else");
+        demand!(frame.packet.bth.dest_qp == to.qpn && frame.encap.ip == to.path.ip, "for somebody else");
         demand!(frame.packet.payload == pair.source_bytes(place.side, &op.from), "wrong bytes");
         demand!(frame.packet.ext.imm() == op.imm(), "wrong immediate data");
         Ok(())

@@ -22,7 +22,7 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 
 use protocol::ids::{FlowLabel, Lkey, MacAddr, Pdn, Pkey, Qkey, Qpn, Rkey, Va};
 use protocol::net::ipv4::Fragmentation;
-use protocol::roce::{IpAddrs, Shell};
+use protocol::roce::{Encap, IpAddrs};
 use protocol::{Psn, roce};
 
 use super::host::Key;
@@ -273,11 +273,11 @@ pub fn cells_key(pd: u32) -> u32 {
 }
 
 /// The way from node to node.
-pub fn path(from: usize, to: usize) -> Shell {
+pub fn path(from: usize, to: usize) -> Encap {
     let octet = |node: usize| u8::try_from(node + 1).expect("there are few nodes");
     let mac = |node| MacAddr([2, 0, 0, 0, 0, octet(node)]);
     let ip = |node| Ipv4Addr::new(10, 77, 0, octet(node));
-    Shell {
+    Encap {
         src_mac: mac(from),
         dst_mac: mac(to),
         ip: IpAddrs::V4 { src: ip(from), dst: ip(to) },
@@ -291,7 +291,7 @@ pub fn path(from: usize, to: usize) -> Shell {
 }
 
 /// The way from a node to a group.
-pub fn group_path(from: usize, gid: Ipv6Addr) -> Shell {
+pub fn group_path(from: usize, gid: Ipv6Addr) -> Encap {
     let [.., a, b, c, d] = gid.octets();
     let src = Ipv6Addr::new(
         0xfe80,
@@ -304,7 +304,7 @@ pub fn group_path(from: usize, gid: Ipv6Addr) -> Shell {
         u16::try_from(from + 1).expect("there are few nodes"),
     );
     let dst_mac = MacAddr([0x33, 0x33, a, b, c, d]);
-    Shell { dst_mac, ip: IpAddrs::V6 { src, dst: gid }, ..path(from, from) }
+    Encap { dst_mac, ip: IpAddrs::V6 { src, dst: gid }, ..path(from, from) }
 }
 
 /// Nodes that a frame to an address arrives at.

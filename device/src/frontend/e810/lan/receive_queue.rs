@@ -216,7 +216,7 @@ impl ReceiveQueue {
             let entry = self.head;
             let buffers = self.next_entry(memory).map_err(Refusal::Fault)?;
             trace::receive(monitor, (self.number, entry), &buffers);
-            if monitor.is_strict() && buffers.looks_done() {
+            if monitor.is_strict() && buffers.has_done_bit() {
                 let number = self.number;
                 monitor.violation(
                     &rules::RECEIVE_ENTRY,

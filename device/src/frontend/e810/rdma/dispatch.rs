@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use protocol::describe::Field as _;
 use protocol::hca::e810::rdma::Operation;
 use protocol::hca::e810::rdma::control::Completion;
-use protocol::hca::e810::rdma::error::{CqpError, Refusal};
+use protocol::hca::e810::rdma::error::{CqpError, CqpErrorCode};
 use protocol::hca::e810::rdma::operation::{Header, UNKNOWN};
 
 use super::cqp::Taken;
@@ -44,20 +44,20 @@ fn execute(rdma: &mut Rdma, cx: &mut Context<'_>, taken: &Taken) -> Outcome {
         Ok(wqe) => {
             parsed = Operation::parse(wqe);
             let Header { opcode, valid } = Header::parse(wqe);
-            let unknown = CqpError::new(Refusal::UnknownOperation, "operation", opcode.into());
+            let unknown = CqpError::new(CqpErrorCode::UnknownOperation, "operation", opcode.into());
             if let Some(operation) = parsed.as_ref().filter(|_| cx.monitor.is_strict()) {
                 strict::operation(rdma, operation, valid == taken.polarity).report(cx.monitor);
             }
             parsed.ok_or(unknown).and_then(|operation| dispatch(rdma, cx, &operation))
         }
-        Err(error) => Err(CqpError::new(Refusal::Unreachable, "ring entry at", error.iova.get())),
+        Err(error) => Err(CqpError::new(CqpErrorCode::Unreachable, "ring entry at", error.iova.get())),
     };
     let name = parsed.map_or(UNKNOWN, |operation| operation.opcode().name());
     match &outcome {
         Ok(_) => limited!(debug, operation = name, "operation completed"),
         Err(error) => limited!(info, operation = name, "operation rejected: {error}"),
     }
-    let status = outcome.err().map_or(OK, |error| error.refusal.name());
+    let status = outcome.err().map_or(OK, |error| error.code.name());
     cx.monitor.count_command(name, status, begun.elapsed());
     if let (Some(trace), Some(began)) = (cx.monitor.trace(), began) {
         let took: Duration = trace.now().saturating_sub(began);
@@ -80,7 +80,7 @@ fn execute(rdma: &mut Rdma, cx: &mut Context<'_>, taken: &Taken) -> Outcome {
 
 /// Completes an operation, in the registers and, once there is one, in the queue of completions.
 fn complete(rdma: &mut Rdma, cx: &mut Context<'_>, index: u16, outcome: Outcome) {
-    let codes = outcome.err().map(|error| error.refusal.codes());
+    let codes = outcome.err().map(|error| error.code.codes());
     rdma.cqp.note(codes);
     let Some(cookie) = rdma.cqp.cookie() else { return };
     let completion = Completion {

@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use protocol::hca::e810::rdma::error::{CqpError, Refusal};
+use protocol::hca::e810::rdma::error::{CqpError, CqpErrorCode};
 use protocol::hca::e810::rdma::event_queue::{AsyncEvent, CompletionEvent, CreateAeq, CreateCeq, DestroyCeq};
 use protocol::hca::e810::rdma::page_list::ListLevel;
 
@@ -53,7 +53,7 @@ impl EventQueues {
             return Err(CqpError::invalid("completion event queue", command.ceq.into()));
         }
         if self.ceqs.contains_key(&command.ceq) {
-            return Err(CqpError::new(Refusal::Exists, "completion event queue", command.ceq.into()));
+            return Err(CqpError::new(CqpErrorCode::Exists, "completion event queue", command.ceq.into()));
         }
         let location = Location::new(command.in_pages, ListLevel::One, command.ring, command.first_page)?;
         self.ceqs.insert(command.ceq, EntryRing::new(location, command.entries)?);
@@ -75,7 +75,7 @@ impl EventQueues {
     /// It is there already, or its ring makes no sense.
     pub(super) fn create_aeq(&mut self, command: &CreateAeq) -> Outcome {
         if self.aeq.is_some() {
-            return Err(CqpError::new(Refusal::Exists, "asynchronous event queue", 0));
+            return Err(CqpError::new(CqpErrorCode::Exists, "asynchronous event queue", 0));
         }
         let location = Location::new(command.in_pages, ListLevel::One, command.ring, command.first_page)?;
         self.aeq =

@@ -3,7 +3,7 @@
 //! # Spec
 //! E810 interface, section 10.6.
 
-use protocol::hca::e810::rdma::error::{CqpError, Refusal};
+use protocol::hca::e810::rdma::error::{CqpError, CqpErrorCode};
 use protocol::hca::e810::rdma::features::{
     FirmwareFeature, HARDWARE_VERSION, HardwareFeature, QueryFeatures,
 };
@@ -30,7 +30,7 @@ pub(super) fn query(dma: &GuestMemory, command: &QueryFeatures) -> Outcome {
         return Err(CqpError::invalid("buffer length", command.len.into()));
     }
     let words = [FIRMWARE.emit(), HARDWARE.emit()];
-    let unreachable = |_| CqpError::new(Refusal::Unreachable, "buffer at", command.buffer.get());
+    let unreachable = |_| CqpError::new(CqpErrorCode::Unreachable, "buffer at", command.buffer.get());
     dma.write(command.buffer, words.as_flattened()).map_err(unreachable)?;
     Ok(0)
 }

@@ -5,7 +5,7 @@
 //! # Spec
 //! E810 interface, section 11.2.
 
-use protocol::hca::e810::rdma::error::{CqpError, Refusal};
+use protocol::hca::e810::rdma::error::{CqpError, CqpErrorCode};
 use protocol::hca::e810::rdma::hmc::{
     BASE_UNIT, BlockLimit, ENTRY_LEN, FpmCommand, FpmLimits, Limit, Placement, SEGMENT_LEN,
 };
@@ -152,7 +152,7 @@ pub(super) fn commit(limits: &Limits, hmc: &mut Hmc, dma: &GuestMemory, command:
     // They begin with a segment, so that drivers lend whole ones for them.
     let (Placement { count, base }, _) = place(&mut buffer, &PBLES, free.next_multiple_of(SEGMENT_LEN), end)?;
     if count > limits.max_pbles.get() {
-        return Err(CqpError::new(Refusal::NoRoom, "too many PBLEs:", count.into()));
+        return Err(CqpError::new(CqpErrorCode::NoRoom, "too many PBLEs:", count.into()));
     }
     dma.write(command.buffer, &buffer).map_err(|_| unreachable(command))?;
     hmc.place_pbles(Pbles { base, count });
@@ -172,7 +172,7 @@ fn place(
     let Placement { count, .. } = Placement::parse(word);
     let end = free + u64::from(count) * object.len;
     if end > most {
-        return Err(CqpError::new(Refusal::NoRoom, "too many context memory objects:", count.into()));
+        return Err(CqpError::new(CqpErrorCode::NoRoom, "too many context memory objects:", count.into()));
     }
     let base = u32::try_from(free / BASE_UNIT).unwrap_or(u32::MAX);
     let placement = Placement { count, base };
@@ -181,5 +181,5 @@ fn place(
 }
 
 fn unreachable(command: &FpmCommand) -> CqpError {
-    CqpError::new(Refusal::Unreachable, "buffer at", command.buffer.get())
+    CqpError::new(CqpErrorCode::Unreachable, "buffer at", command.buffer.get())
 }

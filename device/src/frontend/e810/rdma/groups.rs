@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use protocol::hca::e810::rdma::error::{CqpError, Refusal};
+use protocol::hca::e810::rdma::error::{CqpError, CqpErrorCode};
 use protocol::hca::e810::rdma::group::{GroupCommand, MAX_MEMBERS, Member};
 use protocol::ids::{Iova, MacAddr, Qpn};
 use protocol::net::ether::group_mac;
@@ -121,7 +121,7 @@ impl Groups {
         }
         let mut places = [[0; Member::LEN]; MAX_MEMBERS];
         let unreachable =
-            |_| CqpError::new(Refusal::Unreachable, "multicast member list at", command.members.get());
+            |_| CqpError::new(CqpErrorCode::Unreachable, "multicast member list at", command.members.get());
         dma.read(Iova::new(command.members.get()), places.as_flattened_mut()).map_err(unreachable)?;
         let members = places.iter().map(Member::parse).filter(|member| member.valid);
         Ok(Group {

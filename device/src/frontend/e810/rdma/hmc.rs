@@ -4,7 +4,7 @@
 //! # Spec
 //! E810 interface, section 11.
 
-use protocol::hca::e810::rdma::error::{CqpError, Refusal};
+use protocol::hca::e810::rdma::error::{CqpError, CqpErrorCode};
 use protocol::hca::e810::rdma::hmc::{
     BASE_UNIT, DirectoryEntry, ENTRY_LEN, PAGE_LEN, SEGMENT_LEN, SegmentDescriptor, SegmentEntry,
     UpdateSegments,
@@ -195,5 +195,5 @@ impl PageTable for Pages<'_> {
 }
 
 fn unreachable(what: &'static str, at: Iova) -> CqpError {
-    CqpError::new(Refusal::Unreachable, what, at.get())
+    CqpError::new(CqpErrorCode::Unreachable, what, at.get())
 }

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use protocol::hca::e810::rdma::error::{CqpError, Refusal};
+use protocol::hca::e810::rdma::error::{CqpError, CqpErrorCode};
 use protocol::hca::e810::rdma::node::{NodeAction, NodeCommand};
 
 use super::dispatch::Outcome;
@@ -63,18 +63,18 @@ impl Nodes {
     fn add(&mut self, command: &NodeCommand) -> Outcome {
         let NodeCommand { node, parent, leaf, .. } = *command;
         if self.nodes.contains_key(&node) {
-            return Err(CqpError::new(Refusal::Exists, "node", node.into()));
+            return Err(CqpError::new(CqpErrorCode::Exists, "node", node.into()));
         }
         // A root is its own parent.
         if parent != node && self.nodes.get(&parent).is_none_or(|parent| parent.set.is_some()) {
             return Err(unknown(parent));
         }
         if self.nodes.len() >= MAX_NODES {
-            return Err(CqpError::new(Refusal::NoRoom, "limit of nodes reached at", MAX_NODES as u64));
+            return Err(CqpError::new(CqpErrorCode::NoRoom, "limit of nodes reached at", MAX_NODES as u64));
         }
         let set = match leaf {
             true => Some(self.sets.take().ok_or(CqpError::new(
-                Refusal::NoRoom,
+                CqpErrorCode::NoRoom,
                 "limit of queue sets reached at",
                 MAX_SETS.into(),
             ))?),
@@ -86,7 +86,7 @@ impl Nodes {
 
     fn delete(&mut self, number: u16) -> Outcome {
         if self.nodes.iter().any(|(other, node)| node.parent == number && *other != number) {
-            return Err(CqpError::new(Refusal::InUse, "node", number.into()));
+            return Err(CqpError::new(CqpErrorCode::InUse, "node", number.into()));
         }
         let node = self.nodes.remove(&number).ok_or(unknown(number))?;
         if let Some(set) = node.set {

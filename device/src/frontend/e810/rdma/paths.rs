@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use protocol::hca::e810::rdma::error::{CqpError, Refusal};
+use protocol::hca::e810::rdma::error::{CqpError, CqpErrorCode};
 use protocol::hca::e810::rdma::index::{AhIndex, ArpIndex};
 use protocol::hca::e810::rdma::path::{AddressHandleCommand, DestroyAddressHandle, ManageArp};
 use protocol::ids::{FlowLabel, MacAddr, Pdn};
@@ -137,7 +137,7 @@ impl Paths {
             return Err(CqpError::invalid("address handle", index.get().into()));
         }
         if self.handles.contains_key(&index) {
-            return Err(CqpError::new(Refusal::Exists, "address handle", index.get().into()));
+            return Err(CqpError::new(CqpErrorCode::Exists, "address handle", index.get().into()));
         }
         self.handles.insert(index, AddressHandle::new(command));
         Ok(0)

@@ -9,7 +9,7 @@ use engine::{
     AckTimeout, Fetch, Flush, GrhArea, Modify, Mtu, QpAttrs, RecvRequest, RemoteAccess, RnrRetry, RnrTimer,
     SendRequest, Service, Sge, State, Status, UdDestination,
 };
-use protocol::hca::e810::rdma::error::{CqpError, Refusal};
+use protocol::hca::e810::rdma::error::{CqpError, CqpErrorCode};
 use protocol::hca::e810::rdma::event_queue::EventCode;
 use protocol::hca::e810::rdma::fragment::Fragment;
 use protocol::hca::e810::rdma::index::ArpIndex;
@@ -19,7 +19,7 @@ use protocol::hca::e810::rdma::send_wqe;
 use protocol::ids::{FlowLabel, MacAddr, Qpn};
 use protocol::net::ipv4::Fragmentation;
 use protocol::net::layers::Tci;
-use protocol::roce::{IpAddrs, Shell};
+use protocol::roce::{Encap, IpAddrs};
 
 use super::hmc::Pages;
 use super::paths::Paths;
@@ -131,7 +131,11 @@ impl QueuePair {
             to => to,
         };
         if !may_move(from, to) {
-            return Err(CqpError::new(Refusal::State, "cannot enter queue pair state", u8::from(to).into()));
+            return Err(CqpError::new(
+                CqpErrorCode::State,
+                "cannot enter queue pair state",
+                u8::from(to).into(),
+            ));
         }
         self.state = to;
         if let Some(context) = context {
@@ -265,7 +269,7 @@ impl QueuePair {
         if handle.pd != self.context.pd() {
             return Err(EventCode::HandleDomain);
         }
-        let path = Shell {
+        let path = Encap {
             src_mac: around.mac,
             dst_mac: around.neighbour(handle.arp),
             tag: handle.tag,
@@ -280,10 +284,10 @@ impl QueuePair {
     }
 
     /// The way to the peer of a connection.
-    fn path(&self, around: Around<'_>) -> Shell {
+    fn path(&self, around: Around<'_>) -> Encap {
         let context = &self.context;
         let ip = context.addresses();
-        Shell {
+        Encap {
             src_mac: around.mac,
             dst_mac: self.peer.map_or(UNRESOLVED, |(_, mac)| mac),
             tag: context.insert_tag.then(|| Tci::from_bits(context.tag)),

@@ -8,7 +8,7 @@ use protocol::describe::Field as _;
 use protocol::hca::e810::rdma::completion_queue::{CqCommand, DestroyCq};
 use protocol::hca::e810::rdma::control::Completion;
 use protocol::hca::e810::rdma::cqe::Cqe;
-use protocol::hca::e810::rdma::error::{CqpError, Refusal};
+use protocol::hca::e810::rdma::error::{CqpError, CqpErrorCode};
 use protocol::hca::e810::rdma::event_queue::{EventCode, EventSource};
 use protocol::hca::e810::rdma::index::ArpIndex;
 use protocol::hca::e810::rdma::path::ManageArp;
@@ -128,9 +128,9 @@ pub(super) fn create_cq(rdma: &mut Rdma, command: &CqCommand) -> Outcome {
         return Err(CqpError::invalid("completion queue", cqn.into()));
     }
     if rdma.queues.cqs.get(cqn).is_some() {
-        return Err(CqpError::new(Refusal::Exists, "completion queue", cqn.into()));
+        return Err(CqpError::new(CqpErrorCode::Exists, "completion queue", cqn.into()));
     }
-    let full = |_| CqpError::new(Refusal::NoRoom, "completion queue", cqn.into());
+    let full = |_| CqpError::new(CqpErrorCode::NoRoom, "completion queue", cqn.into());
     rdma.queues.cqs.insert(cqn, CompletionQueue::new(command)?).map_err(full)?;
     Ok(0)
 }
@@ -157,18 +157,18 @@ pub(super) fn create_qp(rdma: &mut Rdma, cx: &mut Context<'_>, command: &QpComma
         return Err(CqpError::invalid("queue pair", number.into()));
     }
     if rdma.queues.qps.get(number).is_some() {
-        return Err(CqpError::new(Refusal::Exists, "queue pair", number.into()));
+        return Err(CqpError::new(CqpErrorCode::Exists, "queue pair", number.into()));
     }
     if !matches!(command.state, QpState::Idle | QpState::Same) {
         return Err(CqpError::new(
-            Refusal::State,
+            CqpErrorCode::State,
             "invalid initial queue pair state",
             u8::from(command.state).into(),
         ));
     }
     let mut qp = QueuePair::new(command, read_context(cx.dma, command.context)?)?;
     let modify = qp.current(around(rdma, cx));
-    let full = || CqpError::new(Refusal::NoRoom, "queue pair", number.into());
+    let full = || CqpError::new(CqpErrorCode::NoRoom, "queue pair", number.into());
     cx.engine.create_qp(qpn, modify.attrs).map_err(|_| full())?;
     if rdma.queues.qps.insert(number, Box::new(qp)).is_err() {
         cx.engine.destroy_qp(qpn);
@@ -352,7 +352,7 @@ fn around<'a>(rdma: &'a Rdma, cx: &Context<'_>) -> Around<'a> {
 
 fn read_context(dma: &GuestMemory, at: Iova) -> Result<QpContext, CqpError> {
     let mut bytes = [0; QpContext::LEN];
-    let unreachable = |_| CqpError::new(Refusal::Unreachable, "queue pair context at", at.get());
+    let unreachable = |_| CqpError::new(CqpErrorCode::Unreachable, "queue pair context at", at.get());
     dma.read(at, &mut bytes).map_err(unreachable)?;
     Ok(QpContext::parse(&bytes))
 }

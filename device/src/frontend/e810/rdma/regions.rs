@@ -4,7 +4,7 @@
 //! E810 interface, sections 10.3 and 13.7.
 
 use engine::{AccessError, Pages, WindowKind};
-use protocol::hca::e810::rdma::error::{CqpError, Refusal};
+use protocol::hca::e810::rdma::error::{CqpError, CqpErrorCode};
 use protocol::hca::e810::rdma::page_list::ListLevel;
 use protocol::hca::e810::rdma::region::{AllocateStag, DeallocateStag, RegisterMr, StagRights};
 use protocol::ids::Lkey;
@@ -72,7 +72,7 @@ impl Regions {
         }
         match self.keys.deregister(index) {
             Ok(_) => Ok(0),
-            Err(AccessError::Bound) => Err(CqpError::new(Refusal::InUse, "STag", command.index.into())),
+            Err(AccessError::Bound) => Err(CqpError::new(CqpErrorCode::InUse, "STag", command.index.into())),
             Err(_) => Err(unknown),
         }
     }
@@ -80,14 +80,14 @@ impl Regions {
     /// Nothing has the entry of a key.
     fn vacant(&self, key: Lkey) -> Result<(), CqpError> {
         match self.keys.entry(self.keys.index(key)) {
-            Some(entry) => Err(CqpError::new(Refusal::Exists, "STag", entry.key().get().into())),
+            Some(entry) => Err(CqpError::new(CqpErrorCode::Exists, "STag", entry.key().get().into())),
             None => Ok(()),
         }
     }
 }
 
 fn full(key: Lkey) -> CqpError {
-    CqpError::new(Refusal::NoRoom, "STag", key.get().into())
+    CqpError::new(CqpErrorCode::NoRoom, "STag", key.get().into())
 }
 
 fn region(command: &RegisterMr) -> Result<MemoryRegion, CqpError> {

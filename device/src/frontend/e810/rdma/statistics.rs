@@ -7,7 +7,7 @@
 //! E810 interface, section 10.7.
 
 use engine::{LocalOp, Stats};
-use protocol::hca::e810::rdma::error::{CqpError, Refusal};
+use protocol::hca::e810::rdma::error::{CqpError, CqpErrorCode};
 use protocol::hca::e810::rdma::statistics::{GatherStatistics, Statistics};
 
 use super::dispatch::Outcome;
@@ -46,7 +46,7 @@ impl Counts {
     /// # Errors
     /// The buffer cannot be reached.
     pub(super) fn gather(&self, dma: &GuestMemory, now: &Stats, command: &GatherStatistics) -> Outcome {
-        let unreachable = |_| CqpError::new(Refusal::Unreachable, "buffer at", command.buffer.get());
+        let unreachable = |_| CqpError::new(CqpErrorCode::Unreachable, "buffer at", command.buffer.get());
         dma.write(command.buffer, &self.since(now).emit()).map_err(unreachable)?;
         Ok(0)
     }

@@ -6,7 +6,7 @@ mod objects;
 use drivers::Bus as _;
 use protocol::hca::e810::rdma::Operation;
 use protocol::hca::e810::rdma::control::{ErrorCodes, Status};
-use protocol::hca::e810::rdma::error::Refusal;
+use protocol::hca::e810::rdma::error::CqpErrorCode;
 use protocol::hca::e810::rdma::features::QueryFeatures;
 use protocol::hca::e810::rdma::operation::Acknowledged;
 use protocol::hca::e810::regs::Register;
@@ -51,7 +51,7 @@ fn refused(driver: &mut Driver, operation: &Operation) -> Option<ErrorCodes> {
     performed.error
 }
 
-fn codes(refusal: Refusal) -> Option<ErrorCodes> {
+fn codes(refusal: CqpErrorCode) -> Option<ErrorCodes> {
     Some(refusal.codes())
 }
 
@@ -99,7 +99,7 @@ fn an_unknown_operation_fails_with_a_major_code() {
     wqe[28] = 0x3f;
     let performed = driver.perform_raw(&wqe);
     let codes = performed.error.unwrap();
-    assert_eq!((codes, codes.major), (Refusal::UnknownOperation.codes(), 0xffff));
+    assert_eq!((codes, codes.major), (CqpErrorCode::UnknownOperation.codes(), 0xffff));
     let completion = performed.completion.unwrap();
     assert!(completion.error && completion.codes == codes);
     driver.perform_well(&NOP);
@@ -110,7 +110,7 @@ fn an_operation_in_memory_that_is_not_lent_fails() {
     let mut driver = started();
     driver.start_cqp();
     let beyond = QueryFeatures { len: 272, buffer: Iova::new(1 << 40) };
-    assert_eq!(driver.perform(&Operation::QueryFeatures(beyond)).error, codes(Refusal::Unreachable));
+    assert_eq!(driver.perform(&Operation::QueryFeatures(beyond)).error, codes(CqpErrorCode::Unreachable));
 }
 
 #[test]

@@ -29,9 +29,9 @@ fn vsis_are_numbered_from_one_and_counted() {
     let mut vsis = Vsis::default();
     let parameters = VsiParameters { kind: PF, ..VsiParameters::default() };
     let first = vsis.add(&parameters, &mut context().emit());
-    assert_eq!(first, Ok(VsiAnswer { number: 1, used: 1, free: 767 }), "as recorded in run73-all.aq.gz");
+    assert_eq!(first, Ok(VsiResponse { number: 1, used: 1, free: 767 }), "as recorded in run73-all.aq.gz");
     assert_eq!(add(&mut vsis).get(), 2);
-    assert_eq!(vsis.free(&named(1)), Ok(VsiAnswer { number: 0x8001, used: 1, free: 767 }));
+    assert_eq!(vsis.free(&named(1)), Ok(VsiResponse { number: 0x8001, used: 1, free: 767 }));
     assert_eq!(vsis.free(&named(1)).unwrap_err().status, AdminStatus::NoEntry);
     assert_eq!(add(&mut vsis).get(), 1);
 }

@@ -1,7 +1,7 @@
 //! Commands: what all of them have in common, and INIT_HCA and CLOSE_HCA.
 
 use protocol::hca::jingzhao::PAGE;
-use protocol::hca::jingzhao::cmd::{Command, Inbox, Latched, Op};
+use protocol::hca::jingzhao::cmd::{Command, Inbox, Op, PendingCommand};
 use protocol::hca::jingzhao::eqe::EventType;
 use protocol::hca::jingzhao::init::InitHca;
 use protocol::hca::jingzhao::mailbox::Mailbox;
@@ -25,7 +25,7 @@ pub(in super::super) fn examine(
     setup: &Setup,
     own: &Identity,
     dma: &GuestMemory,
-    latched: &Latched,
+    latched: &PendingCommand,
     command: &Command,
     inbox: &[u8],
 ) -> Examined {
@@ -40,7 +40,7 @@ fn look(
     setup: &Setup,
     own: &Identity,
     dma: &GuestMemory,
-    latched: &Latched,
+    latched: &PendingCommand,
     command: &Command,
     inbox: &[u8],
 ) -> Findings {

@@ -4,7 +4,7 @@
 //! mthca interface, sections 3.1, 6.5 and 8.1.
 
 use protocol::hca::mthca::doorbell::UarRegister;
-use protocol::hca::mthca::modify::{ModifyQp, Named};
+use protocol::hca::mthca::modify::{ModifyQp, QpAttributes};
 use protocol::hca::mthca::qpc::Qpc;
 use protocol::hca::qp::Transition;
 use protocol::hca::status::{CmdError, CmdStatus};
@@ -28,7 +28,7 @@ pub(super) fn modify(call: Call<'_, '_>, transition: Transition) -> Result<Answe
         ));
     }
     let new = match inbox {
-        [] => ModifyQp { named: Named::empty(), qpc: Qpc::default() },
+        [] => ModifyQp { named: QpAttributes::empty(), qpc: Qpc::default() },
         inbox => ModifyQp::parse(fixed(inbox)?),
     };
     resources.observe(cx.engine, qpn);
@@ -41,7 +41,7 @@ pub(super) fn modify(call: Call<'_, '_>, transition: Transition) -> Result<Answe
             cx.monitor.forget_qp(qpn);
             resources.qps.remove(index);
             resources.uar.remove(current.page, UarRegister::Send, index);
-            let wanted = command.wants_context().then(|| ModifyQp::outbox(&current).to_vec());
+            let wanted = command.requests_context().then(|| ModifyQp::outbox(&current).to_vec());
             return Ok(wanted.map_or(Answer::Nothing, Answer::Mailbox));
         }
         (Transition::Rst2Init, _) => create(resources, cx, qpn, next)?,
@@ -50,7 +50,7 @@ pub(super) fn modify(call: Call<'_, '_>, transition: Transition) -> Result<Answe
         (_, None) => return Err(CmdError::new(CmdStatus::BadQpState, "unknown QP", qpn.get().into())),
     }
     let Some(qp) = resources.qps.get(index) else { return Ok(Answer::Nothing) };
-    let modification = qp.modification(transition, cx.port.addresses(), command.wants_drained_event());
+    let modification = qp.modification(transition, cx.port.addresses(), command.requests_drained_event());
     cx.modify_qp(resources, qpn, &modification)?;
     Ok(Answer::Nothing)
 }

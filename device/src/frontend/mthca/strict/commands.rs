@@ -1,6 +1,6 @@
 //! Commands: what all of them have in common, and those about the device as a whole.
 
-use protocol::hca::hcr::Latched;
+use protocol::hca::hcr::PendingCommand;
 use protocol::hca::mthca::PAGE;
 use protocol::hca::mthca::cmd::{Command, Op};
 use protocol::hca::mthca::eqe::Eqe;
@@ -51,7 +51,7 @@ pub(in super::super) fn examine(
     state: &DeviceState,
     dma: &GuestMemory,
     uar_pages: u32,
-    latched: &Latched,
+    latched: &PendingCommand,
     command: &Command,
     inbox: &[u8],
 ) -> Examined {

@@ -2,7 +2,7 @@
 
 use engine::Access;
 use protocol::hca::mthca::cmd::Command;
-use protocol::hca::mthca::modify::{ModifyQp, Named};
+use protocol::hca::mthca::modify::{ModifyQp, QpAttributes};
 use protocol::hca::mthca::path::Address;
 use protocol::hca::mthca::qpc::{Geometry, Qpc};
 use protocol::hca::qp::Transition;
@@ -67,25 +67,37 @@ fn begins(view: View<'_>, qpn: Qpn, qpc: &Qpc, found: &mut Findings) {
 }
 
 /// What a transition takes besides what it always brings.
-fn taken(transition: Transition) -> Named {
-    let rights = Named::REMOTE_READ | Named::REMOTE_WRITE | Named::REMOTE_ATOMIC;
+fn taken(transition: Transition) -> QpAttributes {
+    let rights = QpAttributes::REMOTE_READ | QpAttributes::REMOTE_WRITE | QpAttributes::REMOTE_ATOMIC;
     // The scheduling queue means nothing here.
-    let both = rights | Named::RNR_TIMER | Named::ALTERNATE_PATH | Named::QKEY | Named::SCHED_QUEUE;
+    let both = rights
+        | QpAttributes::RNR_TIMER
+        | QpAttributes::ALTERNATE_PATH
+        | QpAttributes::QKEY
+        | QpAttributes::SCHED_QUEUE;
     match transition {
-        Transition::Init2Rtr => both | Named::PRIMARY_PATH | Named::RESPONDER_DEPTH | Named::PKEY_INDEX,
-        Transition::Rtr2Rts => {
-            both | Named::ACK_TIMEOUT
-                | Named::RETRY_COUNT
-                | Named::RNR_RETRY
-                | Named::ALTERNATE_RNR_RETRY
-                | Named::REQUESTER_DEPTH
-                | Named::MIGRATION
+        Transition::Init2Rtr => {
+            both | QpAttributes::PRIMARY_PATH | QpAttributes::RESPONDER_DEPTH | QpAttributes::PKEY_INDEX
         }
-        _ => Named::from_bits_truncate((1 << 17) - 1),
+        Transition::Rtr2Rts => {
+            both | QpAttributes::ACK_TIMEOUT
+                | QpAttributes::RETRY_COUNT
+                | QpAttributes::RNR_RETRY
+                | QpAttributes::ALTERNATE_RNR_RETRY
+                | QpAttributes::REQUESTER_DEPTH
+                | QpAttributes::MIGRATION
+        }
+        _ => QpAttributes::from_bits_truncate((1 << 17) - 1),
     }
 }
 
-fn attributes(qpn: Qpn, command: &Command, transition: Transition, named: Named, found: &mut Findings) {
+fn attributes(
+    qpn: Qpn,
+    command: &Command,
+    transition: Transition,
+    named: QpAttributes,
+    found: &mut Findings,
+) {
     let others = named.bits() & !taken(transition).bits();
     if others != 0 {
         found.add(
@@ -100,15 +112,15 @@ fn attributes(qpn: Qpn, command: &Command, transition: Transition, named: Named,
 fn unnamed(qpn: Qpn, command: &Command, new: &ModifyQp, found: &mut Findings) {
     let Qpc { primary, requester, responder, min_rnr_timer, qkey, .. } = &new.qpc;
     let given = [
-        (Named::PKEY_INDEX, primary.pkey_index != 0, "P_Key index"),
-        (Named::QKEY, *qkey != Qkey::default(), "Q_Key"),
-        (Named::RNR_TIMER, *min_rnr_timer != 0, "RNR timer"),
-        (Named::PRIMARY_PATH, primary.address != Address::default(), "primary path"),
-        (Named::REQUESTER_DEPTH, requester.log_depth() != 0, "requester depth"),
-        (Named::RESPONDER_DEPTH, responder.log_depth() != 0, "responder depth"),
-        (Named::RETRY_COUNT, requester.retry_count() != 0, "retry count"),
-        (Named::ACK_TIMEOUT, primary.ack_timeout != 0, "ACK timeout"),
-        (Named::RNR_RETRY, primary.rnr_retry != 0, "RNR retry count"),
+        (QpAttributes::PKEY_INDEX, primary.pkey_index != 0, "P_Key index"),
+        (QpAttributes::QKEY, *qkey != Qkey::default(), "Q_Key"),
+        (QpAttributes::RNR_TIMER, *min_rnr_timer != 0, "RNR timer"),
+        (QpAttributes::PRIMARY_PATH, primary.address != Address::default(), "primary path"),
+        (QpAttributes::REQUESTER_DEPTH, requester.log_depth() != 0, "requester depth"),
+        (QpAttributes::RESPONDER_DEPTH, responder.log_depth() != 0, "responder depth"),
+        (QpAttributes::RETRY_COUNT, requester.retry_count() != 0, "retry count"),
+        (QpAttributes::ACK_TIMEOUT, primary.ack_timeout != 0, "ACK timeout"),
+        (QpAttributes::RNR_RETRY, primary.rnr_retry != 0, "RNR retry count"),
     ];
     if let Some((bit, _, what)) = given.iter().find(|(bit, given, _)| *given && !new.named.contains(*bit)) {
         let bit = bit.bits().trailing_zeros();

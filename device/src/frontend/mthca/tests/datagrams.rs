@@ -1,6 +1,6 @@
 //! Datagrams: of users, of QP1, and to groups (sections 6.7, 6.8, 8.1 to 8.4).
 
-use protocol::hca::mthca::modify::Named;
+use protocol::hca::mthca::modify::QpAttributes;
 use protocol::hca::mthca::path::{Address, AddressVector};
 use protocol::hca::mthca::wqe::{Operation, SendWqe, UdSegment};
 use protocol::ids::{Lid, Pdn, Qkey, Qpn};
@@ -81,7 +81,7 @@ fn datagrams_that_cannot_be_fail_and_the_queue_waits() {
     assert_eq!(syndromes(&a.reap()), [0x05]);
     // Software goes on after the error.
     b.post_recv(0, 240);
-    a.ok(0x01d, &modify(Named::empty(), &qpc(UD, 2)), QPN);
+    a.ok(0x01d, &modify(QpAttributes::empty(), &qpc(UD, 2)), QPN);
     a.post(&datagram(lid(2), QPN, QKEY, 0, 8));
     exchange(&mut a, &mut b);
     assert_eq!((syndromes(&a.reap()), b.reap().len()), (vec![0], 1));
@@ -203,7 +203,7 @@ fn a_management_datagram_goes_with_the_headers_that_software_made() {
 #[test]
 fn only_the_declared_qps_are_special() {
     let mut user = User::new(1);
-    let inbox = modify(Named::all(), &qpc(7, 0));
+    let inbox = modify(QpAttributes::all(), &qpc(7, 0));
     assert_eq!(user.with_inbox(0x019, &inbox, QPN), CmdStatus::BadParam.code());
     assert_eq!(user.with_inbox(0x023 | 2 << 12, &[], QPN), CmdStatus::BadOp.code());
     user.ok(0x023, &[], QPN);

@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 use protocol::hca::mthca::doorbell::SendDoorbell;
-use protocol::hca::mthca::modify::Named;
+use protocol::hca::mthca::modify::QpAttributes;
 use protocol::ids::Qpn;
 
 use super::user::{CQN, QPN, RC, SRQN, UC, UD, User, qpc};
@@ -99,7 +99,7 @@ proptest! {
         context.responder.set_srq(shared);
         user.connect(&context);
         peer.connect(&qpc(kind, 1));
-        user.poke(INBOX, &modify(Named::all(), &context));
+        user.poke(INBOX, &modify(QpAttributes::all(), &context));
         for act in acts {
             perform(&mut user, &mut peer, act);
         }

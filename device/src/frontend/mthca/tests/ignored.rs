@@ -49,7 +49,7 @@ fn a_doorbell_is_ignored_for_the_state_of_its_queue_pair() {
     let last = Reason::Interface(InterfaceReason::QpReset);
     assert_eq!((said.situation, said.ignored), (None, Some(Ignored { count: 1, last })));
     for (op, reason) in [(0x019, "qp_init"), (0x01a, "qp_rtr")] {
-        user.ok(op, &modify(protocol::hca::mthca::modify::Named::all(), &qpc(RC, 2)), QPN);
+        user.ok(op, &modify(protocol::hca::mthca::modify::QpAttributes::all(), &qpc(RC, 2)), QPN);
         assert_eq!(
             records(&mut user, ring),
             [format!("ignored UAR[2].send qpn=0x10014 reason={reason}")],

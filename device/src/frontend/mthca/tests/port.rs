@@ -173,7 +173,7 @@ fn a_second_init_hca_begins_with_a_port_that_is_down() {
     let mut driver = initialised();
     driver.ok(0x009, &[0; 56], 1);
     assert_eq!(port_state(&mut driver).0, 4, "active");
-    driver.ok(0x007, &protocol::hca::mthca::init::InitHca::DRIVERS.emit(), 0);
+    driver.ok(0x007, &protocol::hca::mthca::init::InitHca::DRIVER_DEFAULT.emit(), 0);
     assert_eq!(port_state(&mut driver).0, 1, "down");
 }
 

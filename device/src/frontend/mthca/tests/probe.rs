@@ -100,7 +100,7 @@ fn inbox(driver: &mut Driver, op: u64, in_modifier: u32, argument: u64, log: Opt
         (0xffa, _) if argument == MTT => block(MTT, MTT_BUS, log),
         (0xffa, _) => block(argument, ICM + argument, log),
         (0xfff | 0xffc, _) => block(0, 0x40_0000, log),
-        (0x007, _) => InitHca::DRIVERS.emit().to_vec(),
+        (0x007, _) => InitHca::DRIVER_DEFAULT.emit().to_vec(),
         (0x00d, 0x10) => Mpt::everything().bytes(),
         (0x00d, 0x11) => {
             let pages: Vec<_> = (0..1024).map(|page| EQ_BUFFERS[1] + 0x1000 * page).collect();
@@ -180,7 +180,7 @@ fn reset_forgets_everything_but_config_space() {
     let (status, _) = driver.command(0x012, 1 << 9, 2);
     assert_eq!(status, CmdStatus::BadSysState.code());
     // Nothing is lent any more: the region's page table entries cannot be read.
-    driver.ok(0x007, &InitHca::DRIVERS.emit(), 0);
+    driver.ok(0x007, &InitHca::DRIVER_DEFAULT.emit(), 0);
     let refused = driver.with_inbox(0x00d, &Mpt::buffer(0x11, 4096, MTT + 0x2000).bytes(), 0x11);
     assert_eq!(refused, CmdStatus::BadParam.code());
     // Any other value is no reset.

@@ -1,6 +1,6 @@
 //! QP states: commands, what they bring, and what becomes of work (sections 6.5 and 7.5).
 
-use protocol::hca::mthca::modify::Named;
+use protocol::hca::mthca::modify::QpAttributes;
 use protocol::hca::mthca::qpc::Qpc;
 use protocol::hca::mthca::wqe::Operation;
 use protocol::ids::Qkey;
@@ -39,7 +39,7 @@ fn a_context_with_zeros_takes_nothing_away() {
     let mut user = User::new(1);
     user.connect(&qpc(UD, 2));
     let only = Qpc { qkey: Qkey::new(0x77), ..Qpc::default() };
-    user.ok(RTS2RTS, &modify(Named::QKEY, &only), QPN);
+    user.ok(RTS2RTS, &modify(QpAttributes::QKEY, &only), QPN);
     let asked = user.query();
     assert_eq!((asked.qkey, asked.primary, asked.mtu), (Qkey::new(0x77), qpc(UD, 2).primary, 4));
 }
@@ -48,7 +48,7 @@ fn a_context_with_zeros_takes_nothing_away() {
 fn a_command_from_the_wrong_state_is_refused() {
     let bad = CmdStatus::BadQpState.code();
     let mut user = User::new(1);
-    let inbox = modify(Named::all(), &qpc(RC, 2));
+    let inbox = modify(QpAttributes::all(), &qpc(RC, 2));
     for op in [INIT2RTR, RTR2RTS, RTS2RTS, 0x01d, TO_ERR, RTS2SQD, SQD2RTS, 0x02d, 0x038] {
         assert_eq!(user.with_inbox(op, &inbox, QPN), bad, "{op:03x} of a QP in RESET");
     }
@@ -131,7 +131,7 @@ fn a_send_queue_is_drained_and_goes_on() {
     a.post(&send(0, 8));
     exchange(&mut a, &mut b);
     assert_eq!(a.reap().len(), 1, "not begun in SQD");
-    a.ok(SQD2RTS, &modify(Named::empty(), &Qpc::default()), QPN);
+    a.ok(SQD2RTS, &modify(QpAttributes::empty(), &Qpc::default()), QPN);
     exchange(&mut a, &mut b);
     assert_eq!(a.reap().len(), 1);
 }

@@ -3,7 +3,7 @@
 use protocol::Psn;
 use protocol::hca::mthca::doorbell::SendDoorbell;
 use protocol::hca::mthca::init::InitHca;
-use protocol::hca::mthca::modify::Named;
+use protocol::hca::mthca::modify::QpAttributes;
 use protocol::hca::mthca::path::{Address, AddressVector, Path};
 use protocol::hca::mthca::qpc::Qpc;
 use protocol::hca::mthca::wqe::{DataSegment, Operation, SendWqe, UdSegment, WqeData};
@@ -30,7 +30,7 @@ const RTR2RTS: u32 = 0x01b;
 const TO_RST: u32 = 0x3021;
 
 /// What `ib_mthca` gives each command on the way to RTS: what it always gives, and what it names.
-fn steps(qpc: &Qpc) -> [(u32, Named, Qpc); 3] {
+fn steps(qpc: &Qpc) -> [(u32, QpAttributes, Qpc); 3] {
     let Qpc { primary, requester, responder, .. } = *qpc;
     let image = Qpc {
         primary: Path { port: 1, ..Path::default() },
@@ -42,15 +42,15 @@ fn steps(qpc: &Qpc) -> [(u32, Named, Qpc); 3] {
         recv_psn: Psn::default(),
         ..*qpc
     };
-    let rights = Named::REMOTE_READ | Named::REMOTE_WRITE | Named::REMOTE_ATOMIC;
-    let init = Named::PORT | Named::PKEY_INDEX;
+    let rights = QpAttributes::REMOTE_READ | QpAttributes::REMOTE_WRITE | QpAttributes::REMOTE_ATOMIC;
+    let init = QpAttributes::PORT | QpAttributes::PKEY_INDEX;
     let address = Path { address: primary.address, ..image.primary };
     let times = Path { ack_timeout: primary.ack_timeout, rnr_retry: primary.rnr_retry, ..image.primary };
     if qpc.kind == UD {
         return [
-            (RST2INIT, init | Named::QKEY, Qpc { qkey: qpc.qkey, ..image }),
-            (INIT2RTR, Named::empty(), image),
-            (RTR2RTS, Named::empty(), Qpc { next_send_psn: qpc.next_send_psn, ..image }),
+            (RST2INIT, init | QpAttributes::QKEY, Qpc { qkey: qpc.qkey, ..image }),
+            (INIT2RTR, QpAttributes::empty(), image),
+            (RTR2RTS, QpAttributes::empty(), Qpc { next_send_psn: qpc.next_send_psn, ..image }),
         ];
     }
     let rtr = Qpc {
@@ -61,8 +61,11 @@ fn steps(qpc: &Qpc) -> [(u32, Named, Qpc); 3] {
         ..image
     };
     let rts = Qpc { primary: times, requester, next_send_psn: qpc.next_send_psn, ..image };
-    let ready = Named::PRIMARY_PATH | Named::RESPONDER_DEPTH | Named::RNR_TIMER;
-    let sending = Named::ACK_TIMEOUT | Named::RETRY_COUNT | Named::RNR_RETRY | Named::REQUESTER_DEPTH;
+    let ready = QpAttributes::PRIMARY_PATH | QpAttributes::RESPONDER_DEPTH | QpAttributes::RNR_TIMER;
+    let sending = QpAttributes::ACK_TIMEOUT
+        | QpAttributes::RETRY_COUNT
+        | QpAttributes::RNR_RETRY
+        | QpAttributes::REQUESTER_DEPTH;
     [(RST2INIT, init | rights, image), (INIT2RTR, ready, rtr), (RTR2RTS, sending, rts)]
 }
 
@@ -325,13 +328,13 @@ const CASES: &[Case] = &[
     }),
     (&FIRMWARE_ORDER, |a, _| {
         a.write(RESET, 1);
-        a.ok(0x007, &InitHca::DRIVERS.emit(), 0);
+        a.ok(0x007, &InitHca::DRIVER_DEFAULT.emit(), 0);
     }),
     (&FIRMWARE_IN_USE, |a, _| a.ok(0xffe, &[], 0)),
-    (&INIT_TWICE, |a, _| a.ok(0x007, &InitHca::DRIVERS.emit(), 0)),
+    (&INIT_TWICE, |a, _| a.ok(0x007, &InitHca::DRIVER_DEFAULT.emit(), 0)),
     (&INIT_OVERLAP, |a, _| {
         firmware(a);
-        let mut layout = InitHca::DRIVERS;
+        let mut layout = InitHca::DRIVER_DEFAULT;
         layout.cqc.base = IcmAddr::new(layout.qpc.base.get() + 0x1000);
         a.ok(0x007, &layout.emit(), 0);
     }),
@@ -390,7 +393,7 @@ const CASES: &[Case] = &[
     (&QP_ATTRIBUTES, |a, _| {
         begin(a, &second_qp());
         let [_, (op, named, image), _] = steps(&second_qp());
-        a.ok(op, &modify(named | Named::ACK_TIMEOUT, &image), OTHER);
+        a.ok(op, &modify(named | QpAttributes::ACK_TIMEOUT, &image), OTHER);
     }),
     (&QP_UNNAMED, |a, _| {
         let [(op, named, image), ..] = steps(&second_qp());

@@ -75,7 +75,7 @@ impl Wire {
 /// A SEND Only without data from LID 1 to a QP.
 fn send_to_qp(dest_qp: u32, psn: u32) -> Vec<u8> {
     let (peer, own) = (Identity::from_lid(Lid::new(1)), Identity::from_lid(Lid::new(2)));
-    let shell = shell(IpAddrs::V4 { src: peer.ipv4, dst: own.ipv4 }, own.mac);
+    let encap = encap(IpAddrs::V4 { src: peer.ipv4, dst: own.ipv4 }, own.mac);
     let bth = Bth {
         opcode: Opcode::rc(Operation::SendOnly),
         solicited: false,
@@ -88,12 +88,12 @@ fn send_to_qp(dest_qp: u32, psn: u32) -> Vec<u8> {
         psn: Psn::new(psn),
     };
     let mut frame = Vec::new();
-    FrameWriter::new(&mut frame, &shell, &bth, &Ext::None, 0).finish();
+    FrameWriter::new(&mut frame, &encap, &bth, &Ext::None, 0).finish();
     frame
 }
 
-fn shell(ip: IpAddrs, dst_mac: MacAddr) -> Shell {
-    Shell {
+fn encap(ip: IpAddrs, dst_mac: MacAddr) -> Encap {
+    Encap {
         src_mac: mac(1),
         dst_mac,
         ip,
@@ -126,7 +126,7 @@ fn mad(qp: Qpn, to_all: bool, header: [u8; 3], hops: u8) -> Vec<u8> {
     let destination = if to_all { PERMISSIVE_LID } else { own.lid };
     let sent = Datagram { source: peer.lid, source_qp: qp, destination, destination_qp: qp, mad };
     let mut frame = Vec::new();
-    sent.emit(&shell(ip, dst_mac), &mut frame);
+    sent.emit(&encap(ip, dst_mac), &mut frame);
     frame
 }
 

@@ -1,4 +1,4 @@
-//! What the function and the device can do: 000A and 000B.
+//! Capabilities of the function (000A) and of the device (000B).
 //!
 //! # Spec
 //! E810 interface, section 6.1.
@@ -6,40 +6,40 @@
 use crate::layout;
 
 layout! {
-    /// Parameters of both commands.
+    /// Parameters of "list function capabilities" and "list device capabilities".
     pub struct Capabilities[16] {
-        /// Records in the buffer.
+        /// Number of records in the buffer.
         @4   count: u32,
     }
 }
 
 layout! {
-    /// One record of the list.
+    /// A record of the list.
     pub struct Capability[32] {
-        /// What it is about.
+        /// Capability ID, see [`id`].
         @0   id: u16 => Hex,
-        /// Version of the record.
+        /// Major version of the record.
         @2   major: u8,
-        /// Version of the record.
+        /// Minor version of the record.
         @3   minor: u8,
-        /// How much there is.
+        /// Amount or value, depending on the capability.
         @4   number: u32,
-        /// Depends on the record.
+        /// Depends on the capability.
         @8   logical_id: u32,
-        /// Depends on the record; of queues and vectors, the first.
+        /// Depends on the capability; the first number for queues and vectors.
         @12  physical_id: u32,
     }
 }
 
-/// What records are about.
+/// Capability IDs.
 pub mod id {
-    /// Functions there are, a bit each.
+    /// Valid functions, one bit each.
     pub const VALID_FUNCTIONS: u16 = 0x0005;
     /// VSIs.
     pub const VSI: u16 = 0x0017;
     /// Data center bridging.
     pub const DCB: u16 = 0x0018;
-    /// Receive side scaling: size of the table, width of its entries.
+    /// Receive side scaling (RSS): table size and entry width.
     pub const RSS: u16 = 0x0040;
     /// Receive queues.
     pub const RX_QUEUES: u16 = 0x0041;
@@ -49,7 +49,7 @@ pub mod id {
     pub const MSIX: u16 = 0x0043;
     /// Flow director: guaranteed and best-effort filters.
     pub const FLOW_DIRECTOR: u16 = 0x0045;
-    /// Longest frame.
+    /// Largest frame.
     pub const MAX_MTU: u16 = 0x0047;
     /// RDMA.
     pub const RDMA: u16 = 0x0051;
@@ -59,9 +59,9 @@ pub mod id {
 mod tests {
     use super::*;
 
-    /// 000B of `probe-synth-fd.aq.gz`, its third record.
+    /// Third record of 000B in `probe-synth-fd.aq.gz`.
     #[test]
-    fn a_record_is_as_recorded() {
+    fn record_matches_recorded_bytes() {
         let mut golden = [0; 32];
         golden[..8].copy_from_slice(&[0x41, 0, 1, 0, 0x10, 0, 0, 0]);
         let queues = Capability { id: id::RX_QUEUES, major: 1, number: 16, ..Capability::default() };

@@ -1,4 +1,4 @@
-//! Commands about the queue itself, the driver and its locks: 0001, 0002, 0003, 0008, 0009.
+//! Commands that concern the queue itself, the driver and resource locks: 0001, 0002, 0003, 0008, 0009.
 //!
 //! # Spec
 //! E810 interface, sections 5.2 and 7.1.
@@ -9,47 +9,47 @@ use crate::describe::{Field, Value, Visitor};
 use crate::layout;
 
 layout! {
-    /// Answer of "get version".
+    /// Response to "get version".
     pub struct Version[16] {
-        /// Of the boot ROM.
+        /// Version of the boot ROM.
         @0   rom: u32,
-        /// Of the firmware's sources.
+        /// Build ID of the firmware.
         @4   build: u32 => Hex,
-        /// Firmware.
+        /// Branch of the firmware version.
         @8   firmware_branch: u8,
-        /// Firmware.
+        /// Major firmware version.
         @9   firmware_major: u8,
-        /// Firmware.
+        /// Minor firmware version.
         @10  firmware_minor: u8,
-        /// Firmware.
+        /// Patch level of the firmware.
         @11  firmware_patch: u8,
-        /// Interface.
+        /// Branch of the API version.
         @12  api_branch: u8,
-        /// Interface; 1.
+        /// Major API version; always 1.
         @13  api_major: u8,
-        /// Interface.
+        /// Minor API version.
         @14  api_minor: u8,
-        /// Interface.
+        /// Patch level of the API.
         @15  api_patch: u8,
     }
 }
 
 layout! {
-    /// Version of the driver, whose text is in the buffer.
+    /// "Driver version": numbers of the version; the text is in the buffer.
     pub struct DriverVersion[16] {
-        /// Major.
+        /// Major version.
         @0   major: u8,
-        /// Minor.
+        /// Minor version.
         @1   minor: u8,
-        /// Build.
+        /// Build number.
         @2   build: u8,
-        /// Below it.
+        /// Sub-build number.
         @3   sub_build: u8,
     }
 }
 
 layout! {
-    /// "Queue shutdown".
+    /// Parameters of "queue shutdown".
     pub struct QueueShutdown[16] {
         /// The driver is being unloaded.
         @0[0]  unloading: bool,
@@ -57,38 +57,38 @@ layout! {
 }
 
 layout! {
-    /// "Request resource", its answer, and "release resource".
+    /// Parameters of "request resource" and its response, and of "release resource".
     pub struct ResourceLock[16] {
-        /// Which lock.
+        /// Resource to lock.
         @0   resource: ResourceId as u16,
-        /// 1 to read, 2 to write.
+        /// [`ACCESS_READ`] or [`ACCESS_WRITE`].
         @2   access: u16,
-        /// For how long it is wanted or granted, milliseconds.
+        /// Requested or granted time in milliseconds.
         @4   timeout: u32,
-        /// Not used by the locks there are.
+        /// Resource number; not used by these locks.
         @8   number: u32,
-        /// Answer about the global configuration: 0 granted, 1 in progress, 2 done already.
+        /// Response for the global configuration lock: 0 granted, 1 in progress, [`STATUS_DONE`].
         @12  status: u16,
     }
 }
 
-/// Access of [`ResourceLock`]: to read.
+/// Read access to a [`ResourceLock`].
 pub const ACCESS_READ: u16 = 1;
-/// Access of [`ResourceLock`]: to write.
+/// Write access to a [`ResourceLock`].
 pub const ACCESS_WRITE: u16 = 2;
-/// Status of [`ResourceLock`]: somebody has configured the device already, there is nothing left to do.
+/// Status of a [`ResourceLock`]: another function has already configured the device.
 pub const STATUS_DONE: u16 = 2;
 
-/// Something that one function at a time may use.
+/// Resource that one function at a time can use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ResourceId {
     /// The flash.
     Nvm,
-    /// Tables that the package has set up.
+    /// Tables that the package configures.
     ChangeLock,
-    /// Configuration of the whole device by a package.
+    /// Package download, which configures the whole device.
     GlobalConfig,
-    /// None of them.
+    /// An unknown resource.
     Other(u16),
 }
 
@@ -141,9 +141,9 @@ impl Field for ResourceId {
 mod tests {
     use super::*;
 
-    /// Section 16.3.
+    /// Example of section 16.3.
     #[test]
-    fn the_version_is_answered_as_published() {
+    fn version_matches_published_response() {
         let version = Version {
             build: 0x8001_4040,
             firmware_major: 6,
@@ -156,9 +156,9 @@ mod tests {
         assert_eq!(version.emit(), golden);
     }
 
-    /// 0008 of `probe-synth-fd.aq.gz`.
+    /// 0008 in `probe-synth-fd.aq.gz`.
     #[test]
-    fn the_lock_of_the_flash_is_asked_for_as_recorded() {
+    fn parses_recorded_nvm_lock_request() {
         let lock = ResourceLock::parse(&[1, 0, 1, 0, 0x20, 0xbf, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
         assert_eq!((lock.resource, lock.access, lock.timeout), (ResourceId::Nvm, ACCESS_READ, 180_000));
     }

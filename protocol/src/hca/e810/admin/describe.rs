@@ -1,4 +1,4 @@
-//! Fields of commands and answers by what they are, for traces.
+//! Decoded fields of commands and responses, for traces.
 
 use super::capability::{Capabilities, Capability};
 use super::control::{DriverVersion, QueueShutdown, ResourceLock, Version};
@@ -15,26 +15,26 @@ use super::scheduler::{
     TopologyParameters,
 };
 use super::switch::{Lookup, RuleHeader, RuleKind, RuleList, SwitchElement, SwitchParameters};
-use super::vsi::{VsiAnswer, VsiContext, VsiParameters};
+use super::vsi::{VsiContext, VsiParameters, VsiResponse};
 use super::{Opcode, PARAMETERS_LEN};
 use crate::describe::{Describe, Value, Visitor};
 use crate::hca::e810::package::{Download, PackageCount, PackageInfo};
 use crate::layout;
 
-/// Parameters of a command, or of its answer.
+/// Parameters of a command or of its response.
 #[derive(Clone, Copy, Debug)]
 pub struct Parameters<'a> {
-    /// Which command; `None` if nobody knows it.
+    /// Opcode; `None` if it is unknown.
     pub opcode: Option<Opcode>,
-    /// They are the answer's.
-    pub answer: bool,
-    /// The parameters.
+    /// The parameters belong to the response.
+    pub response: bool,
+    /// Raw parameters, 16 bytes.
     pub bytes: &'a [u8; PARAMETERS_LEN],
 }
 
 impl Describe for Parameters<'_> {
     fn describe(&self, to: &mut dyn Visitor) {
-        let Self { opcode, answer, bytes } = *self;
+        let Self { opcode, response, bytes } = *self;
         let Some(opcode) = opcode else { return to.value("bytes", Value::Bytes(bytes)) };
         match opcode {
             Opcode::GetVersion => Version::parse(bytes).describe(to),
@@ -53,8 +53,8 @@ impl Describe for Parameters<'_> {
                 ResourceParameters::parse(bytes).describe(to);
             }
             Opcode::AllocatedResources => AllocatedResources::parse(bytes).describe(to),
-            Opcode::AddVsi | Opcode::UpdateVsi | Opcode::FreeVsi if answer => {
-                VsiAnswer::parse(bytes).describe(to);
+            Opcode::AddVsi | Opcode::UpdateVsi | Opcode::FreeVsi if response => {
+                VsiResponse::parse(bytes).describe(to);
             }
             Opcode::AddVsi | Opcode::UpdateVsi | Opcode::FreeVsi => VsiParameters::parse(bytes).describe(to),
             Opcode::GetDefaultTopology => TopologyParameters::parse(bytes).describe(to),
@@ -86,19 +86,19 @@ impl Describe for Parameters<'_> {
     }
 }
 
-/// Buffer of a command, or of its answer.
+/// Buffer of a command or of its response.
 #[derive(Clone, Copy, Debug)]
 pub struct Buffer<'a> {
-    /// Which command; `None` if nobody knows it.
+    /// Opcode; `None` if it is unknown.
     pub opcode: Option<Opcode>,
-    /// What is in it.
+    /// Contents of the buffer.
     pub bytes: &'a [u8],
 }
 
 impl Describe for Buffer<'_> {
     fn describe(&self, to: &mut dyn Visitor) {
         let bytes = self.bytes;
-        let told = match self.opcode {
+        let shown = match self.opcode {
             Some(Opcode::FunctionCapabilities | Opcode::DeviceCapabilities) => {
                 list("capability", bytes, Capability::parse, to);
                 true
@@ -114,7 +114,7 @@ impl Describe for Buffer<'_> {
             }
             Some(Opcode::AddVsi | Opcode::UpdateVsi) => one(bytes, VsiContext::parse_prefix, to),
             Some(Opcode::AddRules | Opcode::UpdateRules | Opcode::RemoveRules) => {
-                // Drivers of Linux have one rule in a command; those behind it are not told.
+                // Linux drivers send one rule per command. Later rules are not shown.
                 headed(bytes, RuleHeader::parse_prefix, to, |rest, to| rule(bytes, rest, to))
             }
             Some(Opcode::GetDefaultTopology | Opcode::AddElements) => {
@@ -148,13 +148,13 @@ impl Describe for Buffer<'_> {
             }
             _ => false,
         };
-        if !told {
+        if !shown {
             to.value("bytes", Value::Bytes(bytes));
         }
     }
 }
 
-/// Tells an object at the beginning of the buffer. Whether there is room for one.
+/// Shows the object at the beginning of the buffer. Returns whether the buffer holds one.
 fn one<T: Describe + layout::Value>(
     bytes: &[u8],
     parse: fn(&[u8]) -> Option<T>,
@@ -163,20 +163,20 @@ fn one<T: Describe + layout::Value>(
     headed(bytes, parse, to, |_, _| {})
 }
 
-/// Tells such an object, and lets `tell` tell what follows it.
+/// Shows the object at the beginning of the buffer, then calls `rest` with the remaining bytes.
 fn headed<T: Describe + layout::Value>(
     bytes: &[u8],
     parse: fn(&[u8]) -> Option<T>,
     to: &mut dyn Visitor,
-    tell: impl FnOnce(&[u8], &mut dyn Visitor),
+    rest: impl FnOnce(&[u8], &mut dyn Visitor),
 ) -> bool {
     let Some(head) = parse(bytes) else { return false };
     head.describe(to);
-    tell(bytes.get(T::WIDTH / 8..).unwrap_or_default(), to);
+    rest(bytes.get(T::WIDTH / 8..).unwrap_or_default(), to);
     true
 }
 
-/// Tells objects that follow each other, but for those that are all zeros.
+/// Shows consecutive objects, except those that are all zero.
 fn list<T: Describe, const LEN: usize>(
     name: &str,
     bytes: &[u8],

@@ -1,4 +1,4 @@
-//! Descriptors of both rings.
+//! Descriptors of the admin send and receive queue.
 //!
 //! # Spec
 //! E810 interface, sections 4.1 and 4.2.
@@ -9,27 +9,27 @@ use crate::describe::{Field, Value, Visitor};
 use crate::ids::Iova;
 use crate::layout;
 
-/// Bytes of the parameters of a command.
+/// Length of the command parameters in bytes.
 pub const PARAMETERS_LEN: usize = 16;
-/// Largest buffer of a command or event, bytes.
+/// Largest buffer of a command or event, in bytes.
 pub const BUFFER_LEN: usize = 4096;
-/// Longest buffer without [`Flags::LARGE`], bytes.
+/// Largest buffer without [`Flags::LARGE`], in bytes.
 pub const LARGE_FROM: usize = 512;
 
 layout! {
-    /// A command and, in its place, its completion; or an event.
+    /// A command, its completion in the same place, or an event.
     pub struct Descriptor[32] {
-        /// What it is, and what became of it.
+        /// Type of the descriptor, and completion state.
         @0   flags: Flags as u16,
-        /// Command or event, see [`super::Opcode`].
+        /// Command or event, see [`super::opcode::Opcode`].
         @2   opcode: u16 => Hex,
-        /// Bytes of the buffer: that there are, in a command; that were written, in its completion.
+        /// Length of the buffer in bytes. In a completion, the number of bytes written.
         @4   buffer_len: u16,
-        /// See [`super::AdminStatus`].
+        /// Return value, see [`super::status::AdminStatus`].
         @6   status: u16,
-        /// The driver's.
+        /// Opaque to the device.
         @8   cookie: u64 => Hex,
-        /// Parameters; of a command with a buffer, the second half is its address.
+        /// Parameters. If the command has a buffer, the second half is its address.
         @16  parameters: [u8; PARAMETERS_LEN],
     }
 }
@@ -37,15 +37,15 @@ layout! {
 layout! {
     /// Second half of the parameters of a command or event with a buffer.
     pub struct BufferAddress[8] {
-        /// Upper half of the address.
+        /// High half of the buffer address.
         @0  high: u32 => Hex,
-        /// Lower half.
+        /// Low half of the buffer address.
         @4  low: u32 => Hex,
     }
 }
 
 impl Descriptor {
-    /// Where its buffer is.
+    /// Address of the buffer.
     pub fn buffer(&self) -> Iova {
         let address = self.parameters.last_chunk().map(BufferAddress::parse).unwrap_or_default();
         Iova::new(u64::from(address.high) << 32 | u64::from(address.low))
@@ -53,22 +53,22 @@ impl Descriptor {
 }
 
 bitflags! {
-    /// Flags of a descriptor.
+    /// Descriptor flags.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub struct Flags: u16 {
-        /// The device is done with it.
+        /// DD: the device is done with the descriptor.
         const DONE = 1 << 0;
-        /// It is a completion.
+        /// CMP: the descriptor is a completion.
         const COMPLETE = 1 << 1;
-        /// The command failed.
+        /// ERR: the command failed.
         const ERROR = 1 << 2;
-        /// The buffer is longer than 512 bytes.
+        /// LB: the buffer is longer than 512 bytes.
         const LARGE = 1 << 9;
-        /// The device reads the buffer.
+        /// RD: the device reads the buffer.
         const READ = 1 << 10;
-        /// There is a buffer.
+        /// BUF: the command has a buffer.
         const BUFFER = 1 << 12;
-        /// Interrupt when done; the device completes commands before the driver can look.
+        /// SI: interrupt on completion. The device completes commands before the driver can poll.
         const INTERRUPT = 1 << 13;
     }
 }
@@ -94,17 +94,17 @@ impl Field for Flags {
 }
 
 layout! {
-    /// A queue's length register.
+    /// Length register of a queue.
     pub struct QueueLength[4] {
-        /// Entries of the ring.
+        /// Number of entries in the ring.
         [9:0]   entries: u16,
-        /// The mailbox of a virtual function overflowed.
+        /// The mailbox of a virtual function has overflowed.
         [28]    vf_error: bool,
-        /// The ring overflowed.
+        /// The ring has overflowed.
         [29]    overflow: bool,
-        /// The ring cannot be reached or what is in it makes no sense.
+        /// The ring is unreachable or contains invalid descriptors.
         [30]    critical: bool,
-        /// The queue is in use.
+        /// The queue is enabled.
         [31]    enable: bool,
     }
 }
@@ -113,14 +113,14 @@ layout! {
 mod tests {
     use super::*;
 
-    /// 0C43 of `probe-synth-fd.aq.gz`.
+    /// 0C43 in `probe-synth-fd.aq.gz`.
     const COMMAND: [u8; 32] = [
         0x00, 0x30, 0x43, 0x0c, 0xa4, 0x00, 0x00, 0x00, 0, 0, 0, 0, 0, 0, 0, 0, //
         0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x00, 0x20, 0x7b, 0x02,
     ];
 
     #[test]
-    fn a_command_says_where_its_buffer_is() {
+    fn command_holds_buffer_address() {
         let command = Descriptor::parse(&COMMAND);
         assert_eq!(command.flags, Flags::BUFFER | Flags::INTERRUPT);
         assert_eq!((command.opcode, command.buffer_len), (0x0c43, 164));
@@ -129,14 +129,14 @@ mod tests {
     }
 
     #[test]
-    fn unknown_flags_come_back() {
+    fn unknown_flags_are_preserved() {
         let mut bytes = COMMAND;
         bytes[1] |= 0x40;
         assert_eq!(Descriptor::parse(&bytes).emit(), bytes);
     }
 
     #[test]
-    fn the_length_register_is_as_the_driver_writes_it() {
+    fn length_register_matches_driver() {
         let length = QueueLength::parse(&0x8000_00c0_u32.to_le_bytes());
         assert_eq!(length, QueueLength { entries: 192, enable: true, ..QueueLength::default() });
     }

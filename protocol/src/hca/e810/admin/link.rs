@@ -1,4 +1,4 @@
-//! PHY and link: 0600, 0601, 0605, 0607, 0613, 0620.
+//! PHY and link commands: 0600, 0601, 0605, 0607, 0613, 0620.
 //!
 //! # Spec
 //! E810 interface, section 5.6.
@@ -9,37 +9,38 @@ use crate::describe::show_flags;
 use crate::layout;
 
 layout! {
-    /// "Get PHY capabilities".
+    /// Parameters of "get PHY capabilities".
     pub struct GetPhyCapabilities[16] {
-        /// Whether qualified modules are to be told.
+        /// Report qualified modules.
         @2[0]    report_qualified: bool,
-        /// 0 what there is without media, 1 with it, 2 what is configured, 4 the default.
+        /// Report mode: 0 capabilities without media, 1 capabilities with media, 2 active configuration, 4 default
+        /// configuration.
         @2[3:1]  mode: u8,
     }
 }
 
 layout! {
-    /// "Set MAC loopback".
+    /// Parameters of "set MAC loopback".
     pub struct SetMacLoopback[16] {
-        /// The MAC receives what it sends, and nothing from the wire.
+        /// The MAC receives its own frames and nothing from the wire.
         @0[0]    enable: bool,
     }
 }
 
 layout! {
-    /// Answer of "get PHY capabilities".
+    /// Response to "get PHY capabilities".
     pub struct PhyCapabilities[560] {
-        /// Kinds of PHY, a bit each.
+        /// Supported PHY types, one bit each.
         @0   phy_low: u64 => Hex,
-        /// Further kinds.
+        /// More PHY types, one bit each.
         @8   phy_high: u64 => Hex,
-        /// See [`PhyAbilities`].
+        /// Abilities of the PHY.
         @16  abilities: PhyAbilities as u8,
-        /// Modes of low power.
+        /// Low power modes.
         @17  low_power: u8,
-        /// Kinds of error correction.
+        /// FEC modes.
         @34  fec: u8 => Hex,
-        /// What the module says of itself.
+        /// Module type as reported by the module.
         @37  module_type: [u8; 3],
     }
 }
@@ -47,30 +48,30 @@ layout! {
 layout! {
     /// Buffer of "set PHY configuration".
     pub struct PhyConfig[24] {
-        /// Kinds of PHY that may be used, a bit each.
+        /// Allowed PHY types, one bit each.
         @0   phy_low: u64 => Hex,
-        /// Further kinds.
+        /// More PHY types, one bit each.
         @8   phy_high: u64 => Hex,
-        /// See [`PhyAbilities`].
+        /// Requested abilities.
         @16  abilities: PhyAbilities as u8,
     }
 }
 
 bitflags! {
-    /// What a PHY can or is to do.
+    /// Abilities of a PHY, or requested configuration.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub struct PhyAbilities: u32 {
-        /// Sends pauses.
+        /// Sends pause frames.
         const TX_PAUSE = 1 << 0;
-        /// Obeys pauses.
+        /// Honours received pause frames.
         const RX_PAUSE = 1 << 1;
-        /// The link is enabled.
+        /// Link enabled.
         const LINK_ENABLED = 1 << 3;
-        /// Negotiates.
+        /// Auto-negotiation.
         const AUTO_NEGOTIATION = 1 << 4;
-        /// Of a configuration: it holds at once.
+        /// Configuration: applies immediately.
         const APPLY_NOW = 1 << 5;
-        /// Chooses the error correction.
+        /// Selects the FEC mode automatically.
         const AUTO_FEC = 1 << 7;
     }
 }
@@ -95,9 +96,9 @@ impl crate::describe::Field for PhyAbilities {
 }
 
 layout! {
-    /// "Restart auto-negotiation".
+    /// Parameters of "restart auto-negotiation".
     pub struct RestartNegotiation[16] {
-        /// Negotiate anew.
+        /// Restart auto-negotiation.
         @2[1]  restart: bool,
         /// Enable the link.
         @2[2]  enable: bool,
@@ -105,48 +106,48 @@ layout! {
 }
 
 layout! {
-    /// "Get link status": what is asked, and in the answer whether events are enabled.
+    /// Parameters of "get link status" and its response.
     pub struct GetLinkStatus[16] {
-        /// [`EVENTS_DISABLE`], [`EVENTS_ENABLE`], or 0 to leave it. In the answer: 1 if they are enabled.
+        /// [`EVENTS_DISABLE`], [`EVENTS_ENABLE`], or 0 for no change. In the response, 1 if events are enabled.
         @2[1:0]  events: u8,
     }
 }
 
-/// [`GetLinkStatus::events`]: no events from now on.
+/// Value of [`GetLinkStatus::events`] that disables link events.
 pub const EVENTS_DISABLE: u8 = 2;
-/// [`GetLinkStatus::events`]: events from now on.
+/// Value of [`GetLinkStatus::events`] that enables link events.
 pub const EVENTS_ENABLE: u8 = 3;
 
 layout! {
-    /// State of the link.
+    /// Link status, in responses and events.
     pub struct LinkStatus[32] {
         /// The link is up.
         @2[0]  up: bool,
         /// The port is up.
         @2[5]  port_up: bool,
-        /// There is a module or cable.
+        /// A module or cable is present.
         @2[6]  media_available: bool,
-        /// There is a signal.
+        /// A signal is present.
         @2[7]  signal: bool,
-        /// Negotiation is completed.
+        /// Auto-negotiation has completed.
         @3[0]  negotiated: bool,
-        /// The module is one of those that were tested.
+        /// The module is qualified.
         @3[7]  module_qualified: bool,
-        /// Longest frame.
+        /// Largest frame in bytes.
         @6     max_frame: u16,
-        /// Speed, a bit each.
+        /// Link speed, one bit each.
         @10    speed: u16 => Hex,
-        /// Kind of PHY, a bit each.
+        /// Active PHY type, one bit each.
         @16    phy_low: u64 => Hex,
-        /// Further kinds.
+        /// More PHY types, one bit each.
         @24    phy_high: u64 => Hex,
     }
 }
 
 layout! {
-    /// "Set event mask".
+    /// Parameters of "set event mask".
     pub struct SetEventMask[16] {
-        /// Events that are not wanted, a bit each.
+        /// Mask of suppressed events, one bit each.
         @8   mask: u16 => Hex,
     }
 }
@@ -155,14 +156,14 @@ layout! {
 mod tests {
     use super::*;
 
-    /// 0607 of `probe-synth-fd.aq.gz`.
+    /// 0607 in `probe-synth-fd.aq.gz`.
     const UP: [u8; 32] = [
         0, 0, 0xe1, 0x81, 0, 0, 0, 0x26, 0, 0, 0, 4, 0, 0, 0, 0, //
         0, 0, 0, 0, 0, 0, 8, 0, 0, 0, 0, 0, 0, 0, 0, 0,
     ];
 
     #[test]
-    fn a_link_that_is_up_is_told_as_recorded() {
+    fn link_up_status_matches_recorded_bytes() {
         let status = LinkStatus {
             up: true,
             port_up: true,
@@ -179,9 +180,9 @@ mod tests {
         assert_eq!(LinkStatus::parse(&UP), status);
     }
 
-    /// 0600 of `probe-synth-fd.aq.gz`.
+    /// 0600 in `probe-synth-fd.aq.gz`.
     #[test]
-    fn the_phy_is_told_as_recorded() {
+    fn phy_capabilities_match_recorded_bytes() {
         let capabilities = PhyCapabilities {
             phy_low: 1 << 51,
             abilities: PhyAbilities::from(0x9b),

@@ -1,4 +1,4 @@
-//! MAC of the function, and settings of the port's MAC layer: 0107, 0108, 0203, 0603.
+//! MAC address of the function, and MAC settings of the port: 0107, 0108, 0203, 0603.
 //!
 //! # Spec
 //! E810 interface, section 5.2.
@@ -7,52 +7,52 @@ use crate::ids::MacAddr;
 use crate::layout;
 
 layout! {
-    /// Answer of "manage MAC read".
+    /// Response to "manage MAC read".
     pub struct ReadMac[16] {
-        /// Which addresses are valid.
+        /// Valid addresses, for example [`LAN_ADDRESS_VALID`].
         @0   flags: u16 => Hex,
-        /// Addresses in the buffer.
+        /// Number of addresses in the buffer.
         @4   count: u8,
     }
 }
 
-/// In [`ReadMac::flags`]: the address of the LAN function is valid.
+/// Flag in [`ReadMac::flags`]: the address of the LAN function is valid.
 pub const LAN_ADDRESS_VALID: u16 = 0x10;
 
 layout! {
-    /// An address in the buffer of "manage MAC read".
+    /// Address in the buffer of "manage MAC read".
     pub struct MacEntry[8] {
-        /// Port.
+        /// Port number.
         @0   port: u8,
-        /// Kind of address; 0 for the LAN function.
+        /// Address type; 0 for the LAN function.
         @1   kind: u8,
-        /// The address.
+        /// MAC address, first byte first.
         @2   mac: MacAddr,
     }
 }
 
 layout! {
-    /// "Manage MAC write".
+    /// Parameters of "manage MAC write".
     pub struct WriteMac[16] {
-        /// What the address is for.
+        /// Purpose of the address.
         @1   flags: u8 => Hex,
-        /// The address.
+        /// MAC address, first byte first.
         @2   mac: MacAddr,
     }
 }
 
 layout! {
-    /// "Set port parameters".
+    /// Parameters of "set port parameters".
     pub struct PortParameters[16] {
-        /// How frames between VSIs of the port go.
+        /// Forwarding mode of frames between VSIs of the port.
         @6   local_forwarding: u8,
     }
 }
 
 layout! {
-    /// "Set MAC configuration".
+    /// Parameters of "set MAC configuration".
     pub struct MacConfig[16] {
-        /// Longest frame.
+        /// Largest frame in bytes.
         @0   max_frame: u16,
     }
 }
@@ -61,9 +61,9 @@ layout! {
 mod tests {
     use super::*;
 
-    /// 0107 of `probe-synth-fd.aq.gz`.
+    /// 0107 in `probe-synth-fd.aq.gz`.
     #[test]
-    fn the_address_is_answered_as_recorded() {
+    fn address_matches_recorded_response() {
         let entry = MacEntry { mac: MacAddr([2, 0xe8, 0x10, 0, 0, 1]), ..MacEntry::default() };
         assert_eq!(entry.emit(), [0, 0, 2, 0xe8, 0x10, 0, 0, 1]);
         let answer = ReadMac { flags: LAN_ADDRESS_VALID, count: 1 };

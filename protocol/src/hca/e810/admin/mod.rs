@@ -1,6 +1,6 @@
-//! The admin queue: descriptors, commands, and the objects in their parameters and buffers.
+//! Admin queue: descriptors, commands, and the objects in their parameters and buffers.
 //!
-//! What a command has in its 16 bytes of parameters is named after it; an answer goes to the same bytes.
+//! The 16 bytes of parameters are named after the command. The response uses the same bytes.
 //!
 //! # Spec
 //! E810 interface, sections 4 and 5.

@@ -1,4 +1,4 @@
-//! Reads of the flash and its checksum: 0701, 0706.
+//! Flash reads (0701) and checksum (0706).
 //!
 //! # Spec
 //! E810 interface, section 5.3.
@@ -6,29 +6,29 @@
 use crate::layout;
 
 layout! {
-    /// "NVM read".
+    /// Parameters of "NVM read".
     pub struct ReadNvm[16] {
-        /// First byte.
+        /// Byte offset.
         @0[23:0]  offset: u32 => Hex,
-        /// No other read follows.
+        /// Last read of a sequence.
         @3[0]     last: bool,
-        /// Of the flash as a whole, not of the shadow RAM.
+        /// Read the flash directly instead of the shadow RAM.
         @3[7]     flash_only: bool,
-        /// Module; 0 for the whole.
+        /// Module; 0 for the whole flash.
         @4        module: u16,
-        /// Bytes.
+        /// Number of bytes.
         @6        len: u16,
     }
 }
 
 layout! {
-    /// "NVM checksum", and its answer.
+    /// Parameters of "NVM checksum" and its response.
     pub struct NvmChecksum[16] {
         /// Verify the checksum.
         @0[0]     verify: bool,
-        /// Compute and store it anew.
+        /// Recalculate and store the checksum.
         @0[1]     recalculate: bool,
-        /// In an answer: [`CHECKSUM`](crate::hca::e810::nvm::CHECKSUM) if it is right.
+        /// Response: [`CHECKSUM`](crate::hca::e810::nvm::CHECKSUM) if the checksum is correct.
         @2        checksum: u16 => Hex,
     }
 }
@@ -37,9 +37,9 @@ layout! {
 mod tests {
     use super::*;
 
-    /// The first 0701 of `probe-synth-fd.aq.gz`.
+    /// First 0701 in `probe-synth-fd.aq.gz`: the driver determines the flash size by bisection.
     #[test]
-    fn the_size_of_the_flash_is_looked_for_from_its_middle() {
+    fn parses_recorded_flash_size_probe() {
         let read = ReadNvm::parse(&[0, 0, 0x80, 0x81, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0xb0, 0x4a, 3]);
         let expected = ReadNvm { offset: 0x80_0000, last: true, flash_only: true, module: 0, len: 1 };
         assert_eq!(read, expected);

@@ -1,11 +1,11 @@
-//! Commands and events there are.
+//! Opcodes of admin commands and events.
 //!
 //! # Spec
 //! E810 interface, sections 5.1 to 5.9 and 7.
 
 macro_rules! opcodes {
     ($($(#[$doc:meta])* $name:ident = $code:literal $word:literal;)*) => {
-        /// A command that the device knows, or an event. Any other is answered "not implemented".
+        /// A supported command or event. All other commands return ENOSYS.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         #[repr(u16)]
         pub enum Opcode {
@@ -13,10 +13,10 @@ macro_rules! opcodes {
         }
 
         impl Opcode {
-            /// Every command.
+            /// All commands and events.
             pub const ALL: &[Self] = &[$(Self::$name),*];
 
-            /// The command with this code.
+            /// Decodes an opcode.
             pub const fn from_code(code: u16) -> Option<Self> {
                 match code {
                     $($code => Some(Self::$name),)*
@@ -24,12 +24,12 @@ macro_rules! opcodes {
                 }
             }
 
-            /// Its code.
+            /// Opcode in a descriptor.
             pub const fn code(self) -> u16 {
                 self as u16
             }
 
-            /// Its name in traces and counters.
+            /// Name in traces and counters.
             pub const fn name(self) -> &'static str {
                 match self {
                     $(Self::$name => $word,)*
@@ -40,145 +40,145 @@ macro_rules! opcodes {
 }
 
 opcodes! {
-    /// Versions of firmware and interface.
+    /// Reads the firmware and API versions.
     GetVersion = 0x0001 "get_version";
-    /// The driver says which one it is.
+    /// Reports the driver version.
     DriverVersion = 0x0002 "driver_version";
-    /// The driver is about to disable the queue.
+    /// Announces that the driver will disable the queue.
     QueueShutdown = 0x0003 "queue_shutdown";
-    /// Takes a lock.
+    /// Acquires a resource lock.
     RequestResource = 0x0008 "request_resource";
-    /// Gives it back.
+    /// Releases a resource lock.
     ReleaseResource = 0x0009 "release_resource";
-    /// Capabilities of the function.
+    /// Lists the capabilities of the function.
     FunctionCapabilities = 0x000a "function_capabilities";
-    /// Capabilities of the device.
+    /// Lists the capabilities of the device.
     DeviceCapabilities = 0x000b "device_capabilities";
-    /// MAC of the function.
+    /// Reads the MAC address of the function.
     ReadMac = 0x0107 "read_mac";
-    /// Another one.
+    /// Sets the MAC address of the function.
     WriteMac = 0x0108 "write_mac";
-    /// Leaves the mode of boot loaders.
+    /// Leaves the PXE boot mode.
     ClearPxe = 0x0110 "clear_pxe";
-    /// Elements of the switch.
+    /// Lists the elements of the switch.
     GetSwitchConfig = 0x0200 "get_switch_config";
-    /// Forwarding of the port.
+    /// Configures the forwarding of the port.
     SetPortParameters = 0x0203 "set_port_parameters";
-    /// Takes numbers of some kind.
+    /// Allocates resources of one type.
     AllocateResources = 0x0208 "allocate_resources";
-    /// Gives them back.
+    /// Frees resources.
     FreeResources = 0x0209 "free_resources";
-    /// Lists the numbers of some kind that are taken.
+    /// Lists the allocated resources of one type.
     AllocatedResources = 0x020a "allocated_resources";
     /// Adds a VSI.
     AddVsi = 0x0210 "add_vsi";
-    /// Changes one.
+    /// Updates a VSI.
     UpdateVsi = 0x0211 "update_vsi";
-    /// Removes one.
+    /// Frees a VSI.
     FreeVsi = 0x0213 "free_vsi";
     /// Adds switch rules.
     AddRules = 0x02a0 "add_rules";
-    /// Changes some.
+    /// Updates switch rules.
     UpdateRules = 0x02a1 "update_rules";
-    /// Removes some.
+    /// Removes switch rules.
     RemoveRules = 0x02a2 "remove_rules";
-    /// Forgets what the function has configured.
+    /// Clears the configuration of the function.
     ClearPfConfig = 0x02a4 "clear_pf_config";
-    /// Who decides about priority flow control.
+    /// Selects who controls priority flow control.
     SetPfcMode = 0x0303 "set_pfc_mode";
-    /// The scheduler's branch after a reset.
+    /// Reads the default topology of the scheduler.
     GetDefaultTopology = 0x0400 "get_default_topology";
-    /// Adds elements of the scheduler.
+    /// Adds scheduler elements.
     AddElements = 0x0401 "add_elements";
-    /// Changes some.
+    /// Configures scheduler elements.
     ConfigureElements = 0x0403 "configure_elements";
-    /// Looks at some.
+    /// Reads scheduler elements.
     GetElements = 0x0404 "get_elements";
-    /// Moves some.
+    /// Moves scheduler elements.
     MoveElements = 0x0408 "move_elements";
-    /// Suspends some.
+    /// Suspends scheduler elements.
     SuspendElements = 0x0409 "suspend_elements";
-    /// Resumes some.
+    /// Resumes scheduler elements.
     ResumeElements = 0x040a "resume_elements";
-    /// Transmission selection of the port.
+    /// Reads the enhanced transmission selection (ETS) of the port.
     QueryPortEts = 0x040e "query_port_ets";
-    /// Removes elements.
+    /// Deletes scheduler elements.
     DeleteElements = 0x040f "delete_elements";
     /// Adds rate profiles.
     AddRateProfiles = 0x0410 "add_rate_profiles";
-    /// Sizes of the scheduler.
+    /// Reads the resources of the scheduler.
     QuerySchedulerResources = 0x0412 "query_scheduler_resources";
     /// Removes rate profiles.
     RemoveRateProfiles = 0x0415 "remove_rate_profiles";
-    /// What the PHY can do.
+    /// Reads the capabilities of the PHY.
     GetPhyCapabilities = 0x0600 "get_phy_capabilities";
-    /// What it is to do.
+    /// Configures the PHY.
     SetPhyConfig = 0x0601 "set_phy_config";
-    /// Frame size and pauses of the MAC.
+    /// Configures frame size and flow control of the MAC.
     SetMacConfig = 0x0603 "set_mac_config";
-    /// Restarts negotiation.
+    /// Restarts auto-negotiation.
     RestartNegotiation = 0x0605 "restart_negotiation";
-    /// State of the link; also the event that it changed.
+    /// Reads the link status; also the link status event.
     GetLinkStatus = 0x0607 "get_link_status";
-    /// Events of the link that are not wanted.
+    /// Masks link events.
     SetEventMask = 0x0613 "set_event_mask";
-    /// Loops the MAC back.
+    /// Configures MAC loopback.
     SetMacLoopback = 0x0620 "set_mac_loopback";
-    /// Blinks.
+    /// Blinks the port LED.
     SetPortLed = 0x06e9 "set_port_led";
     /// Reads the flash.
     ReadNvm = 0x0701 "read_nvm";
-    /// Verifies the checksum of the flash.
+    /// Verifies the flash checksum.
     NvmChecksum = 0x0706 "nvm_checksum";
-    /// Wants events of LLDP.
+    /// Enables LLDP events.
     LldpEvents = 0x0a01 "lldp_events";
     /// Stops the LLDP agent.
     StopLldp = 0x0a05 "stop_lldp";
-    /// Starts it.
+    /// Starts the LLDP agent.
     StartLldp = 0x0a06 "start_lldp";
-    /// Tells it what to advertise.
+    /// Sets the local LLDP MIB.
     SetLldpMib = 0x0a08 "set_lldp_mib";
-    /// Stops or starts an agent of it.
+    /// Starts or stops an LLDP agent.
     LldpAgent = 0x0a09 "lldp_agent";
-    /// Key of the hash.
+    /// Sets the RSS key.
     SetRssKey = 0x0b02 "set_rss_key";
-    /// Table behind the hash.
+    /// Sets the RSS indirection table.
     SetRssTable = 0x0b03 "set_rss_table";
-    /// Key of the hash.
+    /// Reads the RSS key.
     GetRssKey = 0x0b04 "get_rss_key";
-    /// Table behind the hash.
+    /// Reads the RSS indirection table.
     GetRssTable = 0x0b05 "get_rss_table";
     /// Adds transmit queues.
     AddTxQueues = 0x0c30 "add_tx_queues";
-    /// Disables some.
+    /// Disables transmit queues.
     DisableTxQueues = 0x0c31 "disable_tx_queues";
-    /// Moves some in the scheduler.
+    /// Moves transmit queues in the scheduler.
     MoveTxQueues = 0x0c32 "move_tx_queues";
-    /// Adds a set of RDMA queues to the scheduler.
+    /// Adds RDMA queue sets to the scheduler.
     AddRdmaQueueSet = 0x0c33 "add_rdma_queue_set";
-    /// A piece of the package.
+    /// Downloads a buffer of the package.
     DownloadPackage = 0x0c40 "download_package";
-    /// Changes what the package has set up.
+    /// Updates the package configuration.
     UpdatePackage = 0x0c42 "update_package";
-    /// Packages that are loaded.
+    /// Lists the loaded packages.
     GetPackageInfo = 0x0c43 "get_package_info";
-    /// Health reports that are wanted.
+    /// Selects health status reports.
     SetHealthConfig = 0xff20 "set_health_config";
 }
 
-/// What a command has a buffer for.
+/// Direction of a command's buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BufferUse {
-    /// It has none.
+    /// The command has no buffer.
     None,
-    /// The driver fills it; some answers come in it too.
+    /// The driver fills the buffer. Some responses overwrite it.
     Input,
-    /// The device fills it.
+    /// The device fills the buffer.
     Output,
 }
 
 impl Opcode {
-    /// What its buffer is for.
+    /// Direction of the buffer.
     pub const fn buffer_use(self) -> BufferUse {
         match self {
             Self::GetVersion
@@ -221,7 +221,7 @@ impl Opcode {
     }
 }
 
-/// What a command is called that the device does not know.
+/// Name of an unknown command.
 pub const UNKNOWN: &str = "unknown";
 
 #[cfg(test)]
@@ -229,7 +229,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn codes_and_commands_go_both_ways() {
+    fn opcodes_round_trip() {
         for opcode in Opcode::ALL {
             assert_eq!(Opcode::from_code(opcode.code()), Some(*opcode));
         }

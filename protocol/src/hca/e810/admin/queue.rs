@@ -1,5 +1,5 @@
-//! Commands for transmit queues and the queue sets of RDMA: 0C30 to 0C33. Their buffers hold groups, of a header that names
-//! the parent in the scheduler's tree and what follows it.
+//! Commands for transmit queues and RDMA queue sets: 0C30 to 0C33. Their buffers contain groups. A group has a
+//! header with the parent in the scheduler tree, followed by its queues or sets.
 //!
 //! # Spec
 //! E810 interface, section 5.9.
@@ -8,13 +8,13 @@ use super::scheduler::{ElementData, Teid};
 use crate::hca::e810::tx_context::TxContext;
 use crate::layout;
 
-/// Set in an id of "disable queues" that is one of a set of RDMA.
+/// Flag in an ID of "disable queues": the ID is that of an RDMA queue set.
 pub const RDMA: u16 = 1 << 15;
 
 layout! {
     /// Parameters of "add transmit queues" and "add RDMA queue sets".
     pub struct AddParameters[16] {
-        /// Groups in the buffer.
+        /// Number of groups in the buffer.
         @0  groups: u8,
     }
 }
@@ -22,23 +22,23 @@ layout! {
 layout! {
     /// Parameters of "disable queues".
     pub struct DisableParameters[16] {
-        /// Whose reset it is a part of; 0 for none.
+        /// Type of the reset that the command is part of; 0 for none.
         @0[1:0]  reset: u8,
-        /// It continues a command before it.
+        /// Continues the previous command.
         @0[2]    continued: bool,
-        /// What is on its way is to be flushed.
+        /// Flush pending frames.
         @0[3]    flush: bool,
-        /// Groups in the buffer.
+        /// Number of groups in the buffer.
         @1       groups: u8,
     }
 }
 
 layout! {
-    /// In front of transmit queues to add.
+    /// Header of a group of transmit queues.
     pub struct QueueGroup[8] {
-        /// Their parent.
+        /// Parent of the queues.
         @0  parent: Teid as u32,
-        /// Queues that follow.
+        /// Number of queues.
         @4  count: u8,
     }
 }
@@ -46,23 +46,23 @@ layout! {
 layout! {
     /// A transmit queue to add.
     pub struct AddQueue[48] {
-        /// Its number.
+        /// Queue number.
         @0   queue: u16,
-        /// The leaf that it becomes; the device's to say.
+        /// Scheduler leaf of the queue, chosen by the device.
         @4   teid: Teid as u32,
-        /// Its context.
+        /// Transmit queue context.
         @8   context: TxContext,
-        /// What the leaf is.
+        /// Scheduling parameters of the leaf.
         @32  element: ElementData,
     }
 }
 
 layout! {
-    /// In front of RDMA queue sets to add.
+    /// Header of a group of RDMA queue sets.
     pub struct RdmaSetGroup[8] {
-        /// Their parent.
+        /// Parent of the sets.
         @0  parent: Teid as u32,
-        /// Sets that follow.
+        /// Number of sets.
         @4  count: u16,
     }
 }
@@ -70,21 +70,21 @@ layout! {
 layout! {
     /// An RDMA queue set to add.
     pub struct AddRdmaSet[24] {
-        /// Its handle.
+        /// Handle of the set.
         @0  set: u16,
-        /// The leaf that it becomes; the device's to say.
+        /// Scheduler leaf of the set, chosen by the device.
         @4  teid: Teid as u32,
-        /// What the leaf is.
+        /// Scheduling parameters of the leaf.
         @8  element: ElementData,
     }
 }
 
 layout! {
-    /// In front of the ids of queues and sets to disable. A group is padded to a multiple of four bytes.
+    /// Header of a group of queue and set IDs to disable. Groups are padded to a multiple of four bytes.
     pub struct DisableGroup[6] {
-        /// Their parent.
+        /// Parent of the queues and sets.
         @0  parent: Teid as u32,
-        /// Ids that follow, of 16 bits each.
+        /// Number of IDs, 16 bits each.
         @4  count: u8,
     }
 }
@@ -101,9 +101,9 @@ mod tests {
         std::array::from_fn(digit)
     }
 
-    /// What the driver sent for the queue of a second VSI, and what it took for an answer.
+    /// Recorded command for the queue of a second VSI, and the response that the driver accepted.
     #[test]
-    fn the_driver_s_queue_gets_its_leaf() {
+    fn recorded_queue_gets_leaf() {
         let group = QueueGroup::parse(&bytes("1400000001000000"));
         assert_eq!((group.parent, group.count), (Teid::new(0x14), 1));
         let sent = "010000000000000000908e00000000000080020000000000\
@@ -121,9 +121,9 @@ mod tests {
         assert_eq!(AddQueue::parse(&bytes(taken)), answer);
     }
 
-    /// What the driver sent, and what it took.
+    /// Recorded command, and the response that the driver accepted.
     #[test]
-    fn the_driver_s_rdma_set_gets_its_leaf() {
+    fn recorded_rdma_set_gets_leaf() {
         let group = RdmaSetGroup::parse(&bytes("1800000001000000"));
         assert_eq!((group.parent, group.count), (Teid::new(0x18), 1));
         let set = AddRdmaSet::parse(&bytes("010000000000000000070000000004000000040000000000"));
@@ -132,9 +132,9 @@ mod tests {
         assert_eq!(answer.emit(), bytes("010000001900000000070000000004000000040000000000"));
     }
 
-    /// What the driver sent to disable queue 1.
+    /// Recorded command that disables queue 1.
     #[test]
-    fn a_queue_to_disable_is_read() {
+    fn parses_recorded_queue_disable() {
         let parameters = DisableParameters::parse(&bytes("08010014000000000000000000605240"));
         assert_eq!(
             (parameters.reset, parameters.continued, parameters.flush, parameters.groups),

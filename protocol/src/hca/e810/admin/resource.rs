@@ -1,4 +1,4 @@
-//! Things of which there are only so many: 0208 to 020A.
+//! Resource allocation: 0208 to 020A.
 //!
 //! # Spec
 //! E810 interface, section 5.8.
@@ -7,63 +7,64 @@ use crate::describe::{Field, Value, Visitor};
 use crate::layout;
 
 layout! {
-    /// "Allocate" and "free resources".
+    /// Parameters of "allocate resources" and "free resources".
     pub struct ResourceParameters[16] {
-        /// Entries of the buffer; 1.
+        /// Number of entries in the buffer; always 1.
         @0  entries: u16,
     }
 }
 
 layout! {
-    /// Buffer: as many identifiers of two bytes each follow.
+    /// Buffer header, followed by `count` identifiers of two bytes.
     pub struct ResourceHeader[4] {
-        /// Kind of resource.
+        /// Resource type.
         @0[6:0]   kind: ResourceKind as u8,
-        /// Other functions may use it too.
+        /// Shared with other functions.
         @0[7]     shared: bool,
-        /// How the identifiers are to be chosen.
+        /// Allocation flags.
         @0[15:8]  flags: u8 => Hex,
-        /// How many.
+        /// Number of identifiers.
         @2        count: u16,
     }
 }
 
 layout! {
-    /// "Get allocated resource descriptors", and its answer, whose buffer has the identifiers, two bytes each.
+    /// Parameters of "get allocated resource descriptors" and its response. The buffer contains two-byte
+    /// identifiers.
     pub struct AllocatedResources[16] {
-        /// Kind of resource.
+        /// Resource type.
         @0[6:0]   kind: ResourceKind as u8,
-        /// Of those that other functions may use too.
+        /// Selects resources shared with other functions.
         @0[7]     shared: bool,
-        /// First identifier of interest; in an answer the first that did not fit, or 0.
+        /// First identifier to list. In the response, the first one that did not fit, or 0.
         @2        first: u16,
-        /// In an answer: how many identifiers there are in the buffer.
+        /// Response: number of identifiers in the buffer.
         @4        count: u16,
     }
 }
 
-/// Kinds of resources.
+/// Resource types.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ResourceKind {
-    /// A list of VSIs that a rule forwards to.
+    /// VSI list of a forwarding rule.
     VsiList,
-    /// A list of VSIs that take a VLAN.
+    /// VSI list of a VLAN prune rule.
     PruneList,
-    /// A block of counters of flow director filters.
+    /// Block of flow director counters.
     FilterCounters,
-    /// Room for flow director filters of the function's own.
+    /// Guaranteed flow director entries.
     OwnFilters,
-    /// Room for flow director filters that all functions share.
+    /// Shared flow director entries.
     SharedFilters,
-    /// A profile of the flow director.
+    /// Flow director profile.
     FilterProfile,
-    /// An entry of the table that chooses it.
+    /// TCAM entry that selects a flow director profile.
     FilterTcam,
-    /// A profile of the receive hash.
+    /// RSS hash profile.
     HashProfile,
-    /// An entry of the table that chooses it.
+    /// TCAM entry that selects a hash profile.
     HashTcam,
-    /// None of them.
+    /// An unknown type.
     Other(u8),
 }
 
@@ -123,9 +124,9 @@ impl Field for ResourceKind {
 mod tests {
     use super::*;
 
-    /// 0208 of `run73-all.aq.gz`.
+    /// 0208 in `run73-all.aq.gz`.
     #[test]
-    fn what_a_driver_asks_for_is_read_as_recorded() {
+    fn parses_recorded_allocation_request() {
         let cases = [
             (
                 [0x84, 0x00, 0x01, 0],

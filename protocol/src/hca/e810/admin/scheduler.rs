@@ -1,4 +1,4 @@
-//! Commands of the transmit scheduler: 0400 to 0415.
+//! Transmit scheduler: 0400 to 0415.
 //!
 //! # Spec
 //! E810 interface, section 5.5.
@@ -6,20 +6,20 @@
 use crate::describe::{Field, Value, Visitor};
 use crate::layout;
 
-/// Identifier of an element of the tree.
+/// Transmit scheduler element ID (TEID).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Teid(u32);
 
 impl Teid {
-    /// The element that there is not: parent of the root.
+    /// No element; the parent of the root.
     pub const NONE: Self = Self(u32::MAX);
 
-    /// Identifier with this number.
+    /// Makes a TEID from its number.
     pub const fn new(raw: u32) -> Self {
         Self(raw)
     }
 
-    /// The plain number.
+    /// The TEID as a number.
     pub const fn get(self) -> u32 {
         self.0
     }
@@ -56,101 +56,101 @@ impl Field for Teid {
 }
 
 layout! {
-    /// Parameters of the commands that list things in their buffer, and their answer.
+    /// Parameters of commands with a list in their buffer, and of their responses.
     pub struct ListParameters[16] {
-        /// Groups, elements or profiles in the buffer.
+        /// Number of groups, elements or profiles in the buffer.
         @0  count: u16,
-        /// How many of them were processed.
+        /// Number of entries processed.
         @2  processed: u16,
     }
 }
 
 layout! {
-    /// Answer of "get default topology".
+    /// Response to "get default topology".
     pub struct TopologyParameters[16] {
-        /// Branches in the buffer, each behind a [`Group`].
+        /// Number of branches in the buffer, each with a [`Group`] header.
         @1  branches: u8,
     }
 }
 
 layout! {
-    /// In front of elements to add or delete, and of a branch.
+    /// Header of a group of elements to add or delete, and of a branch.
     pub struct Group[8] {
-        /// Their parent.
+        /// Parent of the elements.
         @0  parent: Teid as u32,
-        /// Elements that follow.
+        /// Number of elements.
         @4  count: u16,
     }
 }
 
 layout! {
-    /// In front of the TEIDs of elements to move.
+    /// Header of a list of TEIDs to move.
     pub struct Move[12] {
-        /// Where they are.
+        /// Current parent.
         @0  source: Teid as u32,
-        /// Where they go.
+        /// New parent.
         @4  destination: Teid as u32,
-        /// TEIDs that follow.
+        /// Number of TEIDs.
         @8  count: u16,
     }
 }
 
 layout! {
-    /// An element of the tree.
+    /// An element of the scheduler tree.
     pub struct Element[24] {
-        /// Its parent.
+        /// Parent of the element.
         @0  parent: Teid as u32,
-        /// Its own identifier; the device's to choose.
+        /// TEID of the element, chosen by the device.
         @4  teid: Teid as u32,
-        /// What it is.
+        /// Type and scheduling parameters.
         @8  data: ElementData,
     }
 }
 
 layout! {
-    /// What an element is and how it shares the line with its siblings.
+    /// Type of an element, and its share of the bandwidth.
     pub struct ElementData[16] {
-        /// Kind of element.
+        /// Element type.
         @0     kind: ElementKind as u8,
-        /// The generic section means something.
+        /// The generic section is valid.
         @1[0]  generic_valid: bool,
-        /// The committed rate means something.
+        /// The committed rate (CIR) is valid.
         @1[1]  committed_valid: bool,
-        /// The excess rate means something.
+        /// The excess rate (EIR) is valid.
         @1[2]  excess_valid: bool,
-        /// The shared rate means something.
+        /// The shared rate is valid.
         @1[3]  shared_valid: bool,
-        /// Generic section: priority among siblings, mode.
+        /// Generic section: priority among siblings, and mode.
         @2     generic: u8 => Hex,
-        /// It sends nothing.
+        /// The element is suspended.
         @3[0]  suspended: bool,
         /// Rate profile of the committed rate; 0 for none.
         @4     committed_profile: u16,
-        /// Share of the committed rate.
+        /// Weight for the committed rate.
         @6     committed_weight: u16,
         /// Rate profile of the excess rate; 0 for none.
         @8     excess_profile: u16,
-        /// Share of the excess rate.
+        /// Weight for the excess rate.
         @10    excess_weight: u16,
-        /// Rate profile that it shares with others.
+        /// Rate profile of the shared rate.
         @12    shared_profile: u16,
     }
 }
 
-/// Kinds of elements.
+/// Element types.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ElementKind {
-    /// The port.
+    /// Root of a port.
     RootPort,
     /// A traffic class.
     TrafficClass,
-    /// A node of the driver's.
+    /// A generic node, added by the driver.
     Generic,
-    /// Where software may begin to add nodes.
+    /// Entry point below which drivers can add nodes.
     EntryPoint,
-    /// A queue or a set of queue pairs.
+    /// A transmit queue or RDMA queue set.
     Leaf,
-    /// None of them.
+    /// An unknown type.
     Other(u8),
 }
 
@@ -181,7 +181,7 @@ impl From<ElementKind> for u8 {
 }
 
 impl ElementKind {
-    /// The word for it.
+    /// Name in traces.
     pub const fn name(self) -> Option<&'static str> {
         match self {
             Self::RootPort => Some("root_port"),
@@ -201,81 +201,81 @@ impl Field for ElementKind {
 }
 
 layout! {
-    /// First part of the answer to "query scheduler resources".
+    /// First part of the response to "query scheduler resources".
     pub struct SchedulerResources[32] {
-        /// Layers of the hardware's tree.
+        /// Number of layers in the hardware tree.
         @0  physical_levels: u16,
-        /// Layers software sees.
+        /// Number of layers visible to drivers.
         @2  logical_levels: u16,
-        /// Bits by which elements are reset together.
+        /// Flattening bitmap, which selects the elements that are reset together.
         @4  flattening: u8 => Hex,
-        /// Elements the device can reset at once.
+        /// Most elements that a device reset handles.
         @5  max_device_reset: u8,
-        /// Elements a function can reset at once.
+        /// Most elements that a function reset handles.
         @6  max_function_reset: u8,
-        /// Ports that cannot be taken away.
+        /// Ports that are permanently assigned.
         @7  port_owner: u8,
-        /// Elements of one command.
+        /// Most elements in a command.
         @8  max_command_elements: u16,
     }
 }
 
 layout! {
-    /// What a layer of the tree has room for.
+    /// Capacity of a layer of the tree.
     pub struct LevelResources[32] {
         /// Number of the layer, 0 for the root.
         @0   level: u8,
-        /// Sections that its elements may have.
+        /// Sections that elements of the layer support.
         @1   sections: u8 => Hex,
-        /// Elements of the device.
+        /// Most elements of the device.
         @2   max_device_elements: u16,
-        /// Elements of a function.
+        /// Most elements of a function.
         @4   max_function_elements: u16,
-        /// Siblings: children of one element of the layer above.
+        /// Most children of an element in the layer above.
         @10  max_siblings: u16,
-        /// Profiles of committed rates.
+        /// Most profiles of committed rates.
         @12  max_committed_profiles: u16,
-        /// Profiles of excess rates.
+        /// Most profiles of excess rates.
         @14  max_excess_profiles: u16,
-        /// Profiles of shared rates.
+        /// Most profiles of shared rates.
         @16  max_shared_profiles: u16,
     }
 }
 
 layout! {
-    /// A rate that elements of a layer can be held to.
+    /// Rate limit profile.
     pub struct RateProfile[12] {
-        /// Layer.
+        /// Layer of the elements that use the profile.
         @0       level: u8,
-        /// 0 committed, 1 excess, 2 shared.
+        /// 0 committed, 1 excess, 2 shared rate.
         @1[1:0]  kind: u8,
-        /// Identifier, the device's to choose.
+        /// Profile ID, chosen by the device.
         @2       profile: u16,
-        /// Bytes that may go at once.
+        /// Burst size in bytes.
         @4       burst: u16,
         /// Multiplier of the rate.
         @6       multiplier: u16,
         /// Wake-up time.
         @8       wake_up: u16,
-        /// Encoding of the rate.
+        /// Encoded rate.
         @10      encoding: u16,
     }
 }
 
 layout! {
-    /// "Query port ETS".
+    /// Parameters of "query port ETS".
     pub struct PortEtsParameters[16] {
-        /// The port's element.
+        /// Root element of the port.
         @0  port: Teid as u32,
     }
 }
 
 layout! {
-    /// Its answer: which element is which traffic class.
+    /// Response to "query port ETS": elements of the traffic classes.
     pub struct PortEts[64] {
-        /// Bit t: traffic class t exists.
+        /// Valid traffic classes, one bit each.
         @0   valid_classes: u8 => Hex,
-        /// Their elements, all ones for none.
+        /// TEID of each traffic class, all ones for none.
         @32  classes: [u32; 8] => _,
     }
 }
@@ -284,9 +284,9 @@ layout! {
 mod tests {
     use super::*;
 
-    /// 0401 of `run73-all.aq.gz`, the first.
+    /// First 0401 in `run73-all.aq.gz`.
     #[test]
-    fn a_driver_adds_a_node_as_recorded() {
+    fn parses_recorded_node_addition() {
         let command = [
             0x02, 0, 0, 0, 0x01, 0, 0, 0, //
             0x02, 0, 0, 0, 0, 0, 0, 0, 0x03, 0x07, 0, 0, 0, 0, 0x04, 0, 0, 0, 0x04, 0, 0, 0, 0, 0,
@@ -307,9 +307,9 @@ mod tests {
         assert_eq!([&group.emit()[..], &element.emit()].concat(), command);
     }
 
-    /// 0408 of `run73-all.aq.gz`.
+    /// 0408 in `run73-all.aq.gz`.
     #[test]
-    fn a_driver_moves_a_node_as_recorded() {
+    fn parses_recorded_node_move() {
         let command = [0x0c, 0, 0, 0, 0x11, 0, 0, 0, 0x01, 0, 0, 0];
         let moved = Move { source: Teid(0x0c), destination: Teid(0x11), count: 1 };
         assert_eq!((Move::parse(&command), moved.emit()), (moved, command));

@@ -1,4 +1,4 @@
-//! Return values of commands.
+//! Return values of admin commands.
 //!
 //! # Spec
 //! E810 interface, section 4.2.
@@ -7,7 +7,7 @@ use thiserror::Error;
 
 macro_rules! statuses {
     ($($(#[$doc:meta])* $name:ident = $code:literal $word:literal;)*) => {
-        /// Return value of a command that failed.
+        /// Return value of a failed command.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         #[repr(u16)]
         pub enum AdminStatus {
@@ -15,12 +15,12 @@ macro_rules! statuses {
         }
 
         impl AdminStatus {
-            /// Its code in a descriptor.
+            /// Code in a descriptor.
             pub const fn code(self) -> u16 {
                 self as u16
             }
 
-            /// The word for it.
+            /// Name in traces and counters.
             pub const fn name(self) -> &'static str {
                 match self {
                     $(Self::$name => $word,)*
@@ -33,54 +33,54 @@ macro_rules! statuses {
 statuses! {
     /// Not permitted.
     NotPermitted = 1 "EPERM";
-    /// No such thing.
+    /// No such element.
     NoEntry = 2 "ENOENT";
     /// No such resource.
     NoResource = 3 "ESRCH";
-    /// The buffer cannot be reached.
+    /// The buffer is unreachable.
     Io = 5 "EIO";
-    /// Later.
+    /// Try again later.
     Again = 8 "EAGAIN";
-    /// No memory.
+    /// Out of memory.
     NoMemory = 9 "ENOMEM";
-    /// In use.
+    /// Resource busy.
     Busy = 12 "EBUSY";
-    /// There already.
+    /// Object already exists.
     Exists = 13 "EEXIST";
-    /// Parameters or buffer make no sense.
+    /// Invalid parameters or buffer.
     Invalid = 14 "EINVAL";
-    /// No room.
+    /// No space left.
     NoSpace = 16 "ENOSPC";
     /// Not implemented.
     NotImplemented = 17 "ENOSYS";
-    /// Not in this mode.
+    /// Not allowed in this mode.
     Mode = 21 "EMODE";
 }
 
-/// A refused command: its return value, and for the operator what was wrong.
+/// Error of a command: its return value, and the cause for the operator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("{}: {what} {value:#x}", status.name())]
 pub struct AdminError {
-    /// What the driver is told.
+    /// Return value for the driver.
     pub status: AdminStatus,
-    /// What was wrong.
+    /// Field or object at fault.
     pub what: &'static str,
-    /// Its value.
+    /// Value of that field, or number of that object.
     pub value: u64,
 }
 
 impl AdminError {
-    /// A refusal.
+    /// An error with `status`.
     pub const fn new(status: AdminStatus, what: &'static str, value: u64) -> Self {
         Self { status, what, value }
     }
 
-    /// EINVAL: a field whose value makes no sense.
+    /// EINVAL: a field has an invalid value.
     pub const fn invalid(what: &'static str, value: u64) -> Self {
         Self::new(AdminStatus::Invalid, what, value)
     }
 
-    /// ENOENT: something that does not exist.
+    /// ENOENT: the object does not exist.
     pub const fn no_entry(what: &'static str, value: u64) -> Self {
         Self::new(AdminStatus::NoEntry, what, value)
     }

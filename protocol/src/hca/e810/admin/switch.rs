@@ -1,4 +1,4 @@
-//! The switch between port and VSIs: 0200, 02A0, 02A1, 02A2.
+//! Switch between the port and the VSIs: 0200, 02A0, 02A1, 02A2.
 //!
 //! # Spec
 //! E810 interface, sections 5.4 and 5.8.
@@ -7,59 +7,59 @@ use crate::describe::{Field, Value, Visitor};
 use crate::layout;
 
 layout! {
-    /// "Get switch configuration" and its answer.
+    /// Parameters of "get switch configuration" and its response.
     pub struct SwitchParameters[16] {
-        /// Flags.
+        /// Flags of the request.
         @0  flags: u16 => Hex,
-        /// Where to begin; in the answer where to go on, or 0.
+        /// First element to list. In the response, the next one, or 0.
         @2  next: u16,
-        /// Elements in the buffer of the answer.
+        /// Response: number of elements in the buffer.
         @4  count: u16,
     }
 }
 
 layout! {
-    /// Something that the switch connects.
+    /// Element connected to the switch.
     pub struct SwitchElement[6] {
-        /// Its number.
+        /// Number of the element.
         @0[9:0]    number: u16,
-        /// 0 a physical port, 1 a virtual port, 2 a VSI.
+        /// 0 physical port, 1 virtual port, 2 VSI.
         @0[15:14]  kind: u8,
         /// Number of the switch.
         @2         switch_id: u16,
-        /// Function it belongs to.
+        /// Function that owns the element.
         @4         function: u16,
     }
 }
 
 layout! {
-    /// What every rule begins with.
+    /// Header of a switch rule.
     pub struct RuleHeader[4] {
-        /// Kind of rule.
+        /// Rule type.
         @0  kind: RuleKind as u16,
-        /// Answer: 0, or why this rule was refused.
+        /// Response: 0, or the reason to reject this rule.
         @2  status: u16,
     }
 }
 
-/// Kinds of rules.
+/// Rule types.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RuleKind {
-    /// A look-up for what comes from a port.
+    /// Lookup rule for frames from a port.
     LookupReceive,
-    /// A look-up for what comes from a VSI.
+    /// Lookup rule for frames from a VSI.
     LookupTransmit,
-    /// A list of actions.
+    /// List of actions (large action).
     LargeAction,
-    /// VSIs come to a list of destinations.
+    /// Adds VSIs to a forwarding list.
     VsiListSet,
-    /// VSIs leave it.
+    /// Removes VSIs from a forwarding list.
     VsiListClear,
-    /// VSIs come to a list of those that take a VLAN.
+    /// Adds VSIs to a VLAN prune list.
     PruneListSet,
-    /// VSIs leave it.
+    /// Removes VSIs from a VLAN prune list.
     PruneListClear,
-    /// None of them.
+    /// An unknown type.
     Other(u16),
 }
 
@@ -110,47 +110,47 @@ impl Field for RuleKind {
 }
 
 layout! {
-    /// A look-up, behind its [`RuleHeader`]; the header to match follows.
+    /// Lookup rule. It follows the [`RuleHeader`]; the header to match comes next.
     pub struct Lookup[12] {
-        /// What of the header is compared.
+        /// Recipe: the header fields to compare.
         @0   recipe: u16,
-        /// Port or VSI that frames come from.
+        /// Source port or VSI of the frames.
         @2   source: u16,
-        /// What becomes of them.
+        /// Action for matching frames, see [`SingleAction`].
         @4   action: u32 => Hex,
-        /// Number of the rule, the device's to choose.
+        /// Rule number, chosen by the device.
         @8   index: u16,
-        /// Bytes of the header that follow.
+        /// Length of the header that follows, in bytes.
         @10  header_len: u16,
     }
 }
 
-/// What of a frame's header a rule compares.
+/// Header fields that a rule compares.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Recipe {
     /// EtherType.
     EtherType,
-    /// Destination.
+    /// Destination MAC address.
     Mac,
-    /// Destination and VLAN.
+    /// Destination MAC address and VLAN.
     MacVlan,
-    /// Cast of the destination.
+    /// Unicast, multicast or broadcast destination.
     Promiscuous,
-    /// VLAN.
+    /// VLAN identifier.
     Vlan,
-    /// Nothing.
+    /// No field; matches every frame.
     Default,
-    /// EtherType and destination.
+    /// EtherType and destination MAC address.
     EtherTypeMac,
-    /// Cast of the destination, and VLAN.
+    /// Unicast, multicast or broadcast destination, and VLAN.
     PromiscuousVlan,
 }
 
 impl Recipe {
-    /// How many there are.
+    /// Number of recipes.
     pub const COUNT: usize = 8;
 
-    /// The recipe of this number, if the device has it.
+    /// Decodes a recipe number. `None` if it is not supported.
     pub const fn from_number(number: u16) -> Option<Self> {
         Some(match number {
             0 => Self::EtherType,
@@ -167,31 +167,31 @@ impl Recipe {
 }
 
 layout! {
-    /// The action of a look-up, as far as all actions have it in common and for forwarding.
+    /// Action of a lookup rule: the common fields, and those of forwarding and prune actions.
     pub struct SingleAction[4] {
-        /// 0 forward, 1 to a queue, 2 prune or, with bit 18, a large action, 3 others.
+        /// 0 forward, 1 to queue, 2 prune (or large action with bit 18), 3 other.
         [1:0]   kind: u8,
-        /// What a VSI sent may take this way too.
+        /// Frames from a VSI can be looped back.
         [2]     loopback: bool,
-        /// What a VSI sent goes to the wire besides.
+        /// Frames from a VSI also go to the wire.
         [3]     lan: bool,
-        /// VSI or list.
+        /// VSI or VSI list.
         [13:4]  target: u16,
-        /// It is a list.
+        /// `target` is a VSI list.
         [14]    list: bool,
-        /// Prune: what VSIs send.
+        /// Prune: applies to frames from VSIs.
         [15]    egress: bool,
-        /// Prune: what VSIs receive.
+        /// Prune: applies to frames to VSIs.
         [16]    ingress: bool,
-        /// Forward: the action means something.
+        /// Forward: the action is valid.
         [17]    valid: bool,
-        /// Forward: to nobody. Prune: [`SingleAction::large`] is an action.
+        /// Forward: drop the frame. Prune: the action is a large action, see [`SingleAction::large`].
         [18]    drop: bool,
     }
 }
 
 impl SingleAction {
-    /// The large action that an action of kind 2 with bit 18 stands for: bits 16:4.
+    /// Number of the large action of an action of type 2 with bit 18 set: bits 16:4.
     pub const fn large(action: u32) -> u16 {
         #[allow(clippy::cast_possible_truncation, reason = "13 bits")]
         let index = (action >> 4 & 0x1fff) as u16;
@@ -200,38 +200,38 @@ impl SingleAction {
 }
 
 layout! {
-    /// Behind the header of a large action and of a list: its number, and how many words follow, of four bytes each or of
-    /// two.
+    /// Follows the header of a large action or VSI list: its number, and the number of entries. Actions have four
+    /// bytes, VSIs two.
     pub struct RuleList[4] {
-        /// Number.
+        /// Number of the large action or list.
         @0  index: u16,
-        /// How many follow.
+        /// Number of entries.
         @2  count: u16,
     }
 }
 
 layout! {
-    /// One action of a large action.
+    /// An action of a large action.
     pub struct LargeAction[4] {
-        /// 0 forward; others change nothing about where a frame goes.
+        /// 0 forward; other types do not affect forwarding.
         [2:0]   kind: u8,
-        /// VSI or list.
+        /// VSI or VSI list.
         [12:3]  target: u16,
-        /// It is a list.
+        /// `target` is a VSI list.
         [13]    list: bool,
-        /// It means something.
+        /// The action is valid.
         [16]    valid: bool,
     }
 }
 
 layout! {
-    /// The Ethernet header of a look-up with a tag, in network order as on the wire.
+    /// Ethernet header of a lookup rule, with a VLAN tag. Network byte order.
     pub struct LookupHeader[16] {
-        /// Destination.
+        /// Destination MAC address.
         @0   dst: [u8; 6],
-        /// Source.
+        /// Source MAC address.
         @6   src: [u8; 6],
-        /// EtherType, of the tag if it has one.
+        /// EtherType, or TPID of the tag.
         @12  ether_type: [u8; 2],
         /// Tag control information.
         @14  tci: [u8; 2],
@@ -242,9 +242,9 @@ layout! {
 mod tests {
     use super::*;
 
-    /// Section 16.3: the rule for the own MAC.
+    /// Example of section 16.3: rule for the MAC address of the function.
     #[test]
-    fn the_rule_for_the_own_mac_is_read_as_published() {
+    fn parses_published_mac_rule() {
         let rule = [
             0x01, 0, 0, 0, 0x01, 0, 0x01, 0, 0x14, 0, 0x02, 0, 0, 0, 0x10, 0, //
             0x02, 0xe8, 0x10, 0, 0, 0x01, 0x02, 0, 0, 0, 0, 0, 0x81, 0, 0, 0,
@@ -261,9 +261,9 @@ mod tests {
         assert_eq!(Recipe::from_number(lookup.recipe), Some(Recipe::Mac));
     }
 
-    /// Action of a VLAN's rule in `run73-all.aq.gz`.
+    /// Action of a VLAN rule in `run73-all.aq.gz`.
     #[test]
-    fn the_rule_of_a_vlan_prunes_both_ways_by_a_list() {
+    fn vlan_rule_prunes_both_directions() {
         let action = SingleAction {
             kind: 2,
             lan: true,

@@ -1,4 +1,4 @@
-//! Virtual station interfaces: 0210, 0211, 0213.
+//! Virtual station interfaces (VSI): 0210, 0211, 0213.
 //!
 //! # Spec
 //! E810 interface, section 5.7.
@@ -9,84 +9,84 @@ use crate::describe::{Field, Value, Visitor};
 use crate::layout;
 
 layout! {
-    /// "Add VSI", "update VSI", "free VSI".
+    /// Parameters of "add VSI", "update VSI" and "free VSI".
     pub struct VsiParameters[16] {
-        /// Which one; the device's to choose when it is added.
+        /// VSI number; chosen by the device in "add VSI".
         @0[9:0]  number: u16,
-        /// The number means something.
+        /// The VSI number is valid.
         @0[15]   number_valid: bool,
-        /// When it is freed: bit 0, keep its resources.
+        /// "Free VSI": bit 0 keeps the resources.
         @2       flags: u16 => Hex,
-        /// Virtual function it is for.
+        /// Virtual function that owns the VSI.
         @4       function: u8,
-        /// What it is for: 0 a virtual function, 1 VMDq, 2 the physical function, 3 the embedded management.
+        /// Type: 0 virtual function, 1 VMDq, 2 physical function, 3 embedded management.
         @6[1:0]  kind: u8,
     }
 }
 
 layout! {
-    /// Their answer.
-    pub struct VsiAnswer[16] {
-        /// Which one.
+    /// Response to these commands.
+    pub struct VsiResponse[16] {
+        /// VSI number.
         @0  number: u16,
-        /// VSIs that there are.
+        /// Number of VSIs in use.
         @4  used: u16,
-        /// VSIs that there is room for.
+        /// Number of free VSIs.
         @6  free: u16,
     }
 }
 
 layout! {
-    /// Buffer of "add" and "update".
+    /// VSI context, the buffer of "add VSI" and "update VSI".
     pub struct VsiContext[128] {
-        /// Sections that are to be taken.
+        /// Valid sections.
         @0   sections: Sections as u16,
-        /// Its place in the switch.
+        /// Connection to the switch.
         @2   switch: SwitchSection,
-        /// What it must not send.
+        /// Restrictions for sent frames.
         @6   security: SecuritySection,
-        /// Its VLAN tags.
+        /// Handling of VLAN tags.
         @8   vlan: VlanSection,
-        /// Priority that a received priority becomes, three bits each.
+        /// Priority mapping of received frames, three bits each.
         @16  ingress_priorities: u32 => Hex,
-        /// Priority that a sent priority becomes, three bits each.
+        /// Priority mapping of sent frames, three bits each.
         @20  egress_priorities: u32 => Hex,
-        /// Its outer tags, of which there are none in single VLAN mode.
+        /// Handling of outer tags; not used in single VLAN mode.
         @24  outer_tags: u32 => Hex,
-        /// Its queues.
+        /// Queues of the VSI.
         @28  queues: QueueSection,
-        /// How frames find their queue.
+        /// Queue selection for received frames.
         @78  options: OptionsSection,
-        /// Priority that an outer priority becomes.
+        /// Priority mapping of outer tags.
         @84  outer_priorities: u32 => Hex,
-        /// Flow director.
+        /// Flow director settings.
         @90  flow_director: FlowDirectorSection,
     }
 }
 
 bitflags! {
-    /// Sections of a [`VsiContext`].
+    /// Valid sections of a [`VsiContext`].
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub struct Sections: u16 {
-        /// [`SwitchSection`].
+        /// Selects the [`SwitchSection`].
         const SWITCH = 1 << 0;
-        /// [`SecuritySection`].
+        /// Selects the [`SecuritySection`].
         const SECURITY = 1 << 1;
-        /// [`VlanSection`].
+        /// Selects the [`VlanSection`].
         const VLAN = 1 << 2;
-        /// Outer tags.
+        /// Outer tag handling.
         const OUTER_TAGS = 1 << 3;
-        /// Priorities of received frames.
+        /// Priority mapping of received frames.
         const INGRESS_PRIORITIES = 1 << 4;
-        /// Priorities of sent frames.
+        /// Priority mapping of sent frames.
         const EGRESS_PRIORITIES = 1 << 5;
-        /// [`QueueSection`].
+        /// Selects the [`QueueSection`].
         const QUEUES = 1 << 6;
-        /// [`OptionsSection`].
+        /// Selects the [`OptionsSection`].
         const OPTIONS = 1 << 7;
-        /// Priorities of outer tags.
+        /// Priority mapping of outer tags.
         const OUTER_PRIORITIES = 1 << 8;
-        /// [`FlowDirectorSection`].
+        /// Selects the [`FlowDirectorSection`].
         const FLOW_DIRECTOR = 1 << 11;
     }
 }
@@ -112,63 +112,63 @@ impl Field for Sections {
 }
 
 layout! {
-    /// A VSI's place in the switch.
+    /// Connection of a VSI to the switch.
     pub struct SwitchSection[4] {
-        /// Which switch.
+        /// Number of the switch.
         @0     switch_id: u8,
-        /// What it sends may reach other VSIs.
+        /// Frames can reach other VSIs.
         @1[5]  allow_loopback: bool,
-        /// What it sends may reach itself.
+        /// Frames can reach the sending VSI itself.
         @1[6]  local_loopback: bool,
-        /// It does not receive what it sent.
+        /// The VSI does not receive its own frames.
         @1[7]  source_prune: bool,
-        /// It receives only frames of VLANs whose prune list it is in.
+        /// The VSI only receives frames of VLANs whose prune list contains it.
         @2[0]  vlan_prune: bool,
-        /// Prune lists of other kinds.
+        /// Other prune lists.
         @2[3:1]  other_prune: u8 => Hex,
-        /// What it sends may reach the wire.
+        /// Frames can reach the wire.
         @2[4]  lan: bool,
     }
 }
 
 layout! {
-    /// What a VSI must not send.
+    /// Restrictions for frames that a VSI sends.
     pub struct SecuritySection[2] {
-        /// Its context descriptors may say where a frame goes.
+        /// Context descriptors can override the destination of a frame.
         @0[0]  destination_override: bool,
-        /// It sends only from addresses that it receives.
+        /// MAC anti-spoofing: the source address must be one that the VSI receives.
         @0[2]  mac_anti_spoof: bool,
-        /// It sends only frames of VLANs whose prune list it is in.
+        /// The VSI can only send frames of VLANs whose prune list contains it.
         @0[4]  vlan_prune: bool,
-        /// Prune lists of other kinds.
+        /// Other prune lists.
         @0[7:5]  other_prune: u8 => Hex,
     }
 }
 
 layout! {
-    /// VLAN tags of a VSI.
+    /// VLAN tag handling of a VSI.
     pub struct VlanSection[8] {
-        /// The port's own tag.
+        /// Port VLAN tag.
         @0       port_tag: u16 => Hex,
-        /// Frames that software may send, as it says them: bit 0 untagged, bit 1 tagged.
+        /// Frames that the driver can send: bit 0 untagged, bit 1 tagged.
         @4[1:0]  transmit: u8 => Hex,
-        /// The port's own tag goes into every frame sent.
+        /// Insert the port VLAN tag into every sent frame.
         @4[2]    insert_port_tag: bool,
-        /// What becomes of a received frame's tag.
+        /// Tag stripping on receive.
         @4[4:3]  strip: Strip as u8,
     }
 }
 
-/// What becomes of a received frame's tag.
+/// Handling of the VLAN tag of received frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Strip {
-    /// It is taken out; VLAN and priority go to the descriptor.
+    /// Strip the tag; VLAN and priority go to the descriptor.
     VlanAndPriority,
-    /// It is taken out; the priority goes to the descriptor.
+    /// Strip the tag; the priority goes to the descriptor.
     Priority,
-    /// It is taken out.
+    /// Strip the tag.
     Remove,
-    /// It stays.
+    /// Keep the tag in the frame.
     Keep,
 }
 
@@ -209,11 +209,11 @@ impl Field for Strip {
 layout! {
     /// Queues of a VSI.
     pub struct QueueSection[50] {
-        /// The queues are listed one by one instead of being consecutive.
+        /// The queues are listed individually instead of as a range.
         @0[0]  scattered: bool,
-        /// Consecutive queues: the first, and how many. Otherwise each.
+        /// Range: first queue and number of queues. List: all queues.
         @2     mapping: [u16; 16] => _,
-        /// Of each traffic class.
+        /// Queues of each traffic class.
         @34    classes: [ClassQueues; 8] => _,
     }
 }
@@ -221,39 +221,39 @@ layout! {
 layout! {
     /// Queues of a traffic class.
     pub struct ClassQueues[2] {
-        /// The first, among the VSI's.
+        /// First queue, relative to those of the VSI.
         [10:0]   first: u16,
-        /// How many, as a power of two.
+        /// Log2 of the number of queues.
         [14:11]  log2_count: u8,
     }
 }
 
 layout! {
-    /// How frames find their queue.
+    /// Queue selection for received frames.
     pub struct OptionsSection[6] {
-        /// Whose indirection table is used.
+        /// RSS indirection table that the VSI uses.
         @0[1:0]  table: TableKind as u8,
         /// Number of the global table.
         @0[5:2]  global_table: u8,
-        /// Hash of its flows.
+        /// RSS hash function.
         @0[7:6]  hash: HashKind as u8,
-        /// Traffic class of all frames, if there is a bit 7.
+        /// Traffic class of all frames, if bit 7 is set.
         @1       class_override: u8 => Hex,
-        /// RDMA takes its packets out of what is received.
+        /// RDMA packets are passed to the RDMA block.
         @2[0]    rdma_filter: bool,
     }
 }
 
-/// Whose indirection table a VSI uses.
+/// RSS indirection table that a VSI uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TableKind {
-    /// Its own.
+    /// Table of the VSI.
     Vsi,
-    /// The function's.
+    /// Table of the function.
     Function,
-    /// One that VSIs of several functions share.
+    /// Global table, shared by VSIs of several functions.
     Global,
-    /// None of them.
+    /// Reserved code.
     Reserved,
 }
 
@@ -291,14 +291,14 @@ impl Field for TableKind {
     }
 }
 
-/// How a VSI hashes the flows of what it receives.
+/// RSS hash function of a VSI.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HashKind {
     /// Toeplitz.
     Toeplitz,
-    /// Toeplitz, the same for both directions of a flow.
+    /// Symmetric Toeplitz: equal for both directions of a flow.
     SymmetricToeplitz,
-    /// Exclusive or.
+    /// XOR of the input words.
     Xor,
     /// Jenkins.
     Jenkins,
@@ -339,19 +339,19 @@ impl Field for HashKind {
 }
 
 layout! {
-    /// Flow director of a VSI.
+    /// Flow director settings of a VSI.
     pub struct FlowDirectorSection[10] {
-        /// Filters are applied to what it receives.
+        /// Filters apply to received frames.
         @0[0]    enable: bool,
-        /// Its queues may program filters.
+        /// Queues of the VSI can program filters.
         @0[3]    program: bool,
-        /// Filters of its own.
+        /// Number of guaranteed filters.
         @2       own_filters: u16,
-        /// Filters of what all share.
+        /// Number of shared filters.
         @4       shared_filters: u16,
-        /// Queue of frames whose filter names none.
+        /// Default queue of filters without a queue.
         @6       default_queue: u16 => Hex,
-        /// Queue of reports.
+        /// Queue that receives reports.
         @8       report_queue: u16 => Hex,
     }
 }
@@ -360,7 +360,7 @@ layout! {
 mod tests {
     use super::*;
 
-    /// Buffer of the first 0210 of `run73-vlan.aq.gz`, a function with two queues, up to where it is zero.
+    /// Buffer of the first 0210 in `run73-vlan.aq.gz`, a function with two queues. Trailing zeros are omitted.
     fn recorded() -> [u8; VsiContext::LEN] {
         let mut context = [0; VsiContext::LEN];
         let head = [
@@ -377,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_vsi_of_a_driver_is_read_as_recorded() {
+    fn parses_recorded_first_vsi() {
         let context = VsiContext::parse(&recorded());
         assert_eq!(context.sections, Sections::SECURITY | Sections::FLOW_DIRECTOR);
         let switch = SwitchSection {

@@ -1,4 +1,4 @@
-//! Operations on completion queues.
+//! CQP operations on completion queues.
 //!
 //! # Spec
 //! E810 interface, sections 10.3 and 12.
@@ -11,51 +11,51 @@ use crate::layout;
 layout! {
     /// "Create CQ" and "modify CQ".
     pub struct CqCommand[64] {
-        /// Entries of its ring.
+        /// Number of entries in the ring.
         @0[20:0]    entries: u32,
-        /// What its events carry.
+        /// Cookie of completion events.
         @8          cookie: u64 => Hex,
-        /// How far software may lag behind before the device looks.
+        /// Number of unread entries at which the device rereads the shadow area.
         @16[17:0]   threshold: u32,
-        /// The queue.
+        /// Number of the CQ.
         @24[18:0]   cqn: Cqn,
-        /// Its event queue.
+        /// Number of its CEQ.
         @24[31:22]  ceq: u16,
-        /// Modify: the queue moves to another ring.
+        /// Modify: replace the ring.
         @24[43]     resize: bool,
-        /// Levels of the list of its pages.
+        /// Levels of the page list of the ring.
         @24[45:44]  level: ListLevel as u8,
-        /// Report when it is full.
+        /// Report overflows.
         @24[46]     check_overflow: bool,
-        /// The ring lies in pages.
+        /// The ring is described by a page list.
         @24[47]     in_pages: bool,
-        /// Events come only while it is armed.
+        /// Generate events only while the CQ is armed.
         @24[48]     mask_events: bool,
-        /// Its event queue counts.
+        /// `ceq` is valid.
         @24[49]     ceq_valid: bool,
-        /// Its ring, if that is contiguous.
+        /// Address of the ring, if it is contiguous.
         @32         ring: Iova,
-        /// Its shadow area, where software says how far it is and what it waits for.
+        /// Address of the shadow area, where the driver writes its consumer index and arm requests.
         @40         shadow: Iova,
-        /// The first PBLE of its pages.
+        /// First PBLE of the page list.
         @48[27:0]   first_page: PbleIndex,
-        /// Its VSI.
+        /// VSI of the CQ.
         @56[23:8]   vsi: u16,
     }
 }
 
 layout! {
-    /// The part of a shadow area that the device reads.
+    /// Part of the shadow area that the device reads.
     pub struct CqShadow[40] {
-        /// The entry that software reads next.
+        /// Index of the next entry that the driver reads.
         @0[19:0]    head: u32,
-        /// Rings that software has left behind, modulo 2^14.
+        /// Number of ring replacements, modulo 2^14.
         @32[13:0]   moves: u16,
-        /// It waits for the next entry.
+        /// Armed for the next completion.
         @32[14]     arm_next: bool,
-        /// It waits for the next entry that is solicited or of a failure.
+        /// Armed for the next solicited or failed completion.
         @32[15]     arm_solicited: bool,
-        /// Counts its arms.
+        /// Sequence number of arm requests.
         @32[17:16]  sequence: u8,
     }
 }
@@ -63,7 +63,7 @@ layout! {
 layout! {
     /// "Destroy CQ".
     pub struct DestroyCq[64] {
-        /// The queue.
+        /// Number of the CQ.
         @24[18:0]  cqn: Cqn,
     }
 }

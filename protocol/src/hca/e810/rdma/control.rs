@@ -1,4 +1,4 @@
-//! The control queue itself (CQP): how it is started, what its registers hold, and how its operations complete.
+//! Control queue pair (CQP): its context, registers and completions.
 //!
 //! # Spec
 //! E810 interface, sections 9.1, 10.1, 10.2 and 10.4.
@@ -7,52 +7,52 @@ use crate::ids::Iova;
 use crate::layout;
 
 layout! {
-    /// What software hands over when it starts the queue.
+    /// Host context, which the driver passes when it starts the CQP.
     pub struct HostContext[64] {
-        /// Entries of the ring: 2 << `size`.
+        /// The ring has 2 << `size` entries.
         @0[11:8]    size: u8,
         /// Protocol; 2 is RoCE.
         @0[4:3]     protocol: u8,
         /// Version of this structure.
         @0[31:24]   version: u8,
-        /// Completion event queues of each virtual function.
+        /// Number of CEQs of each virtual function.
         @0[39:32]   vf_ceqs: u8,
-        /// The ring.
+        /// Address of the ring.
         @8          ring: Iova,
-        /// Which division of the device's objects software wants.
+        /// Resource profile, which divides the device's objects between functions.
         @16[2:0]    profile: u8,
-        /// Virtual functions.
+        /// Number of virtual functions.
         @16[37:32]  vfs: u8,
-        /// Comes back in every completion. Drivers take it for a pointer.
+        /// Returned in every completion. Drivers use it as a pointer.
         @24         cookie: u64 => Hex,
-        /// Version of the hardware that software expects.
+        /// Major hardware version that the driver expects.
         @32[31:16]  hardware_major: u16,
-        /// The same.
+        /// Minor hardware version that the driver expects.
         @32[15:0]   hardware_minor: u16,
     }
 }
 
 impl HostContext {
-    /// Entries of the ring.
+    /// Number of entries in the ring.
     pub const fn entries(&self) -> u32 {
         2 << self.size
     }
 }
 
 layout! {
-    /// PFPE_CCQPSTATUS.
+    /// PFPE_CCQPSTATUS register.
     pub struct Status[4] {
-        /// The queue runs.
+        /// The CQP is running.
         [0]   done: bool,
-        /// It could not be started.
+        /// The CQP could not be started.
         [31]  error: bool,
     }
 }
 
 layout! {
-    /// PFPE_CQPTAIL.
+    /// PFPE_CQPTAIL register.
     pub struct Tail[4] {
-        /// The entry that the device takes next.
+        /// Index of the next entry that the device executes.
         [10:0]  next: u16,
         /// The last operation failed.
         [31]    error: bool,
@@ -60,37 +60,37 @@ layout! {
 }
 
 layout! {
-    /// PFPE_CQPDB.
+    /// PFPE_CQPDB register.
     pub struct Doorbell[4] {
-        /// The entry that software fills next.
+        /// Index of the next entry that the driver fills.
         [10:0]  next: u16,
     }
 }
 
 layout! {
-    /// PFPE_CQPERRCODES, and the end of a completion that failed.
+    /// PFPE_CQPERRCODES register, and the last part of an error completion.
     pub struct ErrorCodes[4] {
-        /// What was wrong.
+        /// Cause of the error.
         @0  minor: u16 => Hex,
-        /// Where; 0 for nowhere.
+        /// Class of the error; 0 means no error.
         @2  major: u16 => Hex,
     }
 }
 
 layout! {
-    /// Completion of an operation, in CQ 0.
+    /// Completion of a CQP operation, in CQ 0.
     pub struct Completion[32] {
-        /// That of the host context.
+        /// Cookie of the host context.
         @8          cookie: u64 => Hex,
-        /// What the operation returns.
+        /// Result of the operation.
         @16         value: u32,
-        /// Why it failed.
+        /// Error codes; all zero on success.
         @24         codes: ErrorCodes,
-        /// Entry of the ring that it was in.
+        /// Ring index of the operation.
         @24[46:32]  index: u16,
-        /// It failed.
+        /// The operation failed.
         @24[55]     error: bool,
-        /// The polarity of the queue's current round.
+        /// Polarity of the current pass over the ring.
         @24[63]     valid: bool,
     }
 }
@@ -99,9 +99,9 @@ layout! {
 mod tests {
     use super::*;
 
-    /// `irdma-probe.cqp.gz`.
+    /// Host context of `irdma-probe.cqp.gz`.
     #[test]
-    fn the_host_context_is_as_the_driver_writes_it() {
+    fn host_context_matches_driver() {
         let mut bytes = [0; 64];
         bytes[..38].copy_from_slice(&[
             0x10, 0x0a, 0, 0, 0, 0, 0, 0, 0, 0, 0x1e, 0x47, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, //
@@ -115,9 +115,9 @@ mod tests {
         assert_eq!(context.emit(), bytes);
     }
 
-    /// The words of section 10.4.
+    /// Words of section 10.4.
     #[test]
-    fn a_completion_has_its_words_in_their_places() {
+    fn completion_matches_interface_words() {
         let codes = ErrorCodes { minor: 2, major: 0xffff };
         let done = Completion { cookie: 0x1234, value: 7, codes, index: 0x7ff, error: true, valid: true };
         let bytes = done.emit();

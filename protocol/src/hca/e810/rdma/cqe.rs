@@ -1,4 +1,4 @@
-//! Entries of a completion queue.
+//! Completion queue entries (CQE).
 //!
 //! # Spec
 //! E810 interface, section 12.1.
@@ -8,60 +8,60 @@ use crate::ids::Qpn;
 use crate::layout;
 
 layout! {
-    /// A completion.
+    /// A CQE.
     pub struct Cqe[32] {
-        /// Receive: bytes that were placed, the 40 in front of a datagram included.
+        /// Receive: length in bytes, including the 40 bytes before a datagram.
         @0          len: u32,
-        /// What the context of the QP has for it.
+        /// Completion context of the QP.
         @8          context: u64 => Hex,
-        /// Datagram: QP that sent it. Connection: STag that the peer has invalidated.
+        /// Datagram: QP number of the sender. Connection: STag that the peer invalidated.
         @16         source: u32 => Hex,
-        /// QP.
+        /// QP number.
         @20[23:0]   qpn: Qpn,
-        /// Why it failed.
+        /// Minor error code.
         @24         minor: u16,
-        /// Class of that, not 0 if it failed.
+        /// Major error code; 0 on success.
         @26         major: u16,
-        /// First quantum of the WQE.
+        /// Index of the first quantum of the WQE.
         @24[46:32]  wqe_index: u16,
-        /// The next entry belongs to this one.
+        /// The next entry is an [`ExtendedCqe`] of this one.
         @24[50]     extended: bool,
-        /// Connection: the peer has invalidated an STag. Datagram: it came over IPv4.
+        /// Connection: the peer invalidated an STag. Datagram: it arrived over IPv4.
         @24[53]     invalidated_or_ipv4: bool,
-        /// The peer wanted it to be noticed.
+        /// The peer requested a solicited event.
         @24[54]     solicited: bool,
-        /// It failed.
+        /// The work request failed.
         @24[55]     error: bool,
-        /// Send: operation of the WQE. Receive: low bits of the packet's opcode.
+        /// Send: opcode of the WQE. Receive: low bits of the packet opcode.
         @24[61:56]  opcode: u8 => Hex,
-        /// Of a send queue.
+        /// The CQE belongs to a send queue.
         @24[62]     send: bool,
-        /// Polarity.
+        /// Polarity of the current pass over the ring.
         @24[63]     valid: bool,
     }
 }
 
 layout! {
-    /// More of a completion, in the slot behind its own.
+    /// Additional data of a CQE, in the next entry.
     pub struct ExtendedCqe[32] {
-        /// Immediate data, a number.
+        /// Immediate data as a number.
         @0          imm: u32 => Hex,
-        /// MAC that a datagram came from.
+        /// Source MAC address of a datagram.
         @16[47:0]   source_mac: MacNumber as u64,
-        /// Tag control information that a datagram came with.
+        /// Tag control information of a datagram.
         @22         tag: u16 => Hex,
-        /// It has a VLAN tag.
+        /// `tag` is valid.
         @24[60]     has_tag: bool,
-        /// It has a source MAC.
+        /// `source_mac` is valid.
         @24[61]     has_source_mac: bool,
-        /// It has immediate data.
+        /// `imm` is valid.
         @24[62]     has_imm: bool,
-        /// Polarity.
+        /// Polarity of the current pass over the ring.
         @24[63]     valid: bool,
     }
 }
 
-/// Bytes of an entry.
+/// Length of a CQE in bytes.
 pub const LEN: usize = Cqe::LEN;
 
 #[cfg(test)]
@@ -70,9 +70,9 @@ mod tests {
     use crate::hca::e810::rdma::testing::words;
     use crate::ids::MacAddr;
 
-    /// Section 16.3, "CQE send".
+    /// Example of section 16.3, "CQE send".
     #[test]
-    fn a_send_is_emitted_as_published() {
+    fn send_matches_published_cqe() {
         let cqe = Cqe {
             len: 4096,
             context: 0x55ec_bd10_d510,
@@ -86,18 +86,18 @@ mod tests {
         assert_eq!(cqe.emit(), words(&expected));
     }
 
-    /// Section 16.3, "CQE receive" and "CQE flush, SQ".
+    /// Examples of section 16.3, "CQE receive" and "CQE flush, SQ".
     #[test]
-    fn receives_and_failures_are_emitted_as_published() {
+    fn receive_and_flush_match_published_cqes() {
         let receive = Cqe { opcode: 4, valid: true, ..Cqe::default() };
         assert_eq!(receive.emit(), words(&[(24, 0x8400_0000_0000_0000)]));
         let flush = Cqe { error: true, major: 1, minor: 1, send: true, valid: true, ..Cqe::default() };
         assert_eq!(flush.emit(), words(&[(24, 0xc080_0000_0001_0001)]));
     }
 
-    /// Section 16.3, "CQE UD receive".
+    /// Example of section 16.3, "CQE UD receive".
     #[test]
-    fn a_datagram_takes_two_entries() {
+    fn datagram_takes_two_entries() {
         let cqe = Cqe {
             len: 1040,
             source: 7,
@@ -115,9 +115,9 @@ mod tests {
         assert_eq!(more.emit(), words(&[(16, 0x0000_02e8_1000_0002), (24, 0xa000_0000_0000_0000)]));
     }
 
-    /// By the table of the specification.
+    /// Layout of the table in the specification.
     #[test]
-    fn the_other_fields_are_at_their_bits() {
+    fn other_fields_match_interface_bits() {
         let cqe = Cqe { wqe_index: 0x7fff, solicited: true, ..Cqe::default() };
         assert_eq!(cqe.emit(), words(&[(24, 0x0040_7fff_0000_0000)]));
         let more =

@@ -1,4 +1,4 @@
-//! Why an operation of the control queue failed. Drivers print the codes; which ones there are is the device's to choose.
+//! Errors of CQP operations. Drivers only print most codes, so the device defines them.
 //!
 //! # Spec
 //! E810 interface, sections 10.2 to 10.4.
@@ -7,25 +7,25 @@ use thiserror::Error;
 
 use super::control::ErrorCodes;
 
-/// Major code of all errors of operations.
+/// Major code of all operation errors.
 const MAJOR: u16 = 0xffff;
 
-macro_rules! refusals {
+macro_rules! error_codes {
     ($($(#[$doc:meta])* $name:ident = $code:literal $word:literal;)*) => {
-        /// What was wrong: the minor code of the error.
+        /// Cause of the error: its minor code.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         #[repr(u16)]
-        pub enum Refusal {
+        pub enum CqpErrorCode {
             $($(#[$doc])* $name = $code,)*
         }
 
-        impl Refusal {
-            /// The codes of the error.
+        impl CqpErrorCode {
+            /// Minor and major code.
             pub const fn codes(self) -> ErrorCodes {
                 ErrorCodes { minor: self as u16, major: MAJOR }
             }
 
-            /// The word for it.
+            /// Name in traces and counters.
             pub const fn name(self) -> &'static str {
                 match self {
                     $(Self::$name => $word,)*
@@ -35,50 +35,50 @@ macro_rules! refusals {
     };
 }
 
-refusals! {
-    /// There is no such operation.
+error_codes! {
+    /// The operation is not supported.
     UnknownOperation = 0x0001 "unknown_operation";
-    /// A field makes no sense.
+    /// A field has an invalid value.
     Invalid = 0x0002 "invalid";
-    /// It is about something that there is not.
+    /// The object does not exist.
     NoObject = 0x0003 "no_object";
-    /// It makes something that there is already.
+    /// The object already exists.
     Exists = 0x0004 "exists";
-    /// There is no room for it.
+    /// No room is left for the object.
     NoRoom = 0x0005 "no_room";
-    /// Memory of the guest cannot be reached.
+    /// Guest memory is unreachable.
     Unreachable = 0x0006 "unreachable";
-    /// Something else uses what it is about.
+    /// The object is in use.
     InUse = 0x0007 "in_use";
-    /// A queue pair is not in a state for it. Drivers know this code.
+    /// The QP state does not allow the operation. Drivers interpret this code.
     State = 0x8002 "state";
 }
 
-/// A refused operation: its code, and for the operator what was wrong.
+/// Error of an operation: its code, and the cause for the operator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-#[error("{}: {what} {value:#x}", refusal.name())]
+#[error("{}: {what} {value:#x}", code.name())]
 pub struct CqpError {
-    /// What the driver is told.
-    pub refusal: Refusal,
-    /// What was wrong.
+    /// Error code for the driver.
+    pub code: CqpErrorCode,
+    /// Field or object at fault.
     pub what: &'static str,
-    /// Its value.
+    /// Value of that field, or number of that object.
     pub value: u64,
 }
 
 impl CqpError {
-    /// A refusal.
-    pub const fn new(refusal: Refusal, what: &'static str, value: u64) -> Self {
-        Self { refusal, what, value }
+    /// An error with `code`.
+    pub const fn new(code: CqpErrorCode, what: &'static str, value: u64) -> Self {
+        Self { code, what, value }
     }
 
-    /// A field whose value makes no sense.
+    /// A field has an invalid value.
     pub const fn invalid(what: &'static str, value: u64) -> Self {
-        Self::new(Refusal::Invalid, what, value)
+        Self::new(CqpErrorCode::Invalid, what, value)
     }
 
-    /// Something that does not exist.
+    /// The object does not exist.
     pub const fn no_object(what: &'static str, value: u64) -> Self {
-        Self::new(Refusal::NoObject, what, value)
+        Self::new(CqpErrorCode::NoObject, what, value)
     }
 }

@@ -1,4 +1,4 @@
-//! Event queues: of completion queues (CEQ), and of everything else that happens by itself (AEQ).
+//! Completion event queues (CEQ) and the asynchronous event queue (AEQ).
 //!
 //! # Spec
 //! E810 interface, sections 10.3, 12.4, 12.6 and 14.1.
@@ -12,19 +12,19 @@ use crate::layout;
 layout! {
     /// "Create CEQ".
     pub struct CreateCeq[64] {
-        /// Entries of its ring.
+        /// Number of entries in the ring.
         @16[21:0]  entries: u32,
-        /// Which one.
+        /// Number of the CEQ.
         @24[9:0]   ceq: u16,
         /// Its interrupts are moderated.
         @24[46]    moderated: bool,
-        /// The ring lies in pages.
+        /// The ring is described by a page list.
         @24[47]    in_pages: bool,
-        /// The ring, if it is contiguous.
+        /// Address of the ring, if it is contiguous.
         @32        ring: Iova,
-        /// The first PBLE of its pages.
+        /// First PBLE of the page list.
         @48[27:0]  first_page: PbleIndex,
-        /// Its VSI.
+        /// VSI of the CEQ.
         @56[23:8]  vsi: u16,
     }
 }
@@ -32,7 +32,7 @@ layout! {
 layout! {
     /// "Destroy CEQ".
     pub struct DestroyCeq[64] {
-        /// Which one.
+        /// Number of the CEQ.
         @24[9:0]  ceq: u16,
     }
 }
@@ -40,47 +40,47 @@ layout! {
 layout! {
     /// "Create AEQ".
     pub struct CreateAeq[64] {
-        /// Entries of its ring.
+        /// Number of entries in the ring.
         @16[18:0]  entries: u32,
-        /// The ring lies in pages.
+        /// The ring is described by a page list.
         @24[47]    in_pages: bool,
-        /// The ring, if it is contiguous.
+        /// Address of the ring, if it is contiguous.
         @32        ring: Iova,
-        /// The first PBLE of its pages.
+        /// First PBLE of the page list.
         @48[27:0]  first_page: PbleIndex,
     }
 }
 
 layout! {
-    /// Entry of a CEQ.
+    /// CEQ entry.
     pub struct CompletionEvent[8] {
-        /// That of "create CQ", without its highest bit.
+        /// Cookie of "create CQ", without its highest bit.
         [62:0]  cookie: u64 => Hex,
-        /// The polarity of the ring's current round.
+        /// Polarity of the current pass over the ring.
         [63]    valid: bool,
     }
 }
 
 layout! {
-    /// Entry of the AEQ.
+    /// AEQ entry.
     pub struct AsyncEvent[16] {
-        /// Context of the queue pair or completion queue that it is about.
+        /// Context of the QP or CQ.
         @0         context: u64 => Hex,
-        /// Bits 17 to 0 of its number.
+        /// Bits 17:0 of the QP or CQ number.
         @8[17:0]   number_low: u32,
-        /// The WQE, in quanta.
+        /// Index of the WQE in quanta.
         @8[32:18]  wqe: u16,
-        /// Events were lost. Drivers reset the function then.
+        /// Events were lost. Drivers respond with a function reset.
         @8[33]     overflow: bool,
-        /// What happened.
+        /// Type of the event.
         @8[45:34]  code: EventCode as u16,
-        /// Bit 18 of the number.
+        /// Bit 18 of the QP or CQ number.
         @8[46]     number_high: u8,
-        /// What it happened to.
+        /// Object that the event refers to.
         @8[53:50]  source: EventSource as u8,
-        /// State of the queue pair from now on.
+        /// New state of the QP.
         @8[56:54]  state: QpState as u8,
-        /// The polarity of the ring's current round.
+        /// Polarity of the current pass over the ring.
         @8[63]     valid: bool,
     }
 }
@@ -91,7 +91,7 @@ macro_rules! codes {
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub enum $type {
             $($(#[$doc])* $name,)*
-            /// None of them.
+            /// An unknown code.
             Other($raw),
         }
 
@@ -114,7 +114,7 @@ macro_rules! codes {
         }
 
         impl $type {
-            /// The word for it.
+            /// Name in traces.
             pub const fn name(self) -> Option<&'static str> {
                 match self {
                     $(Self::$name => Some($word),)*
@@ -132,83 +132,83 @@ macro_rules! codes {
 }
 
 codes! {
-    /// What an asynchronous event tells.
+    /// Type of an asynchronous event.
     EventCode(u16) {
-        /// A key is of no region.
+        /// The key belongs to no region.
         KeyUnallocated = 0x102 "key_unallocated";
-        /// A key is of a region that is invalid for now.
+        /// The region of the key is invalid.
         KeyInvalid = 0x103 "key_invalid";
-        /// A window is another queue pair's.
+        /// The window belongs to another QP.
         KeyQp = 0x104 "key_qp";
-        /// A key is of another protection domain.
+        /// The key belongs to another protection domain.
         KeyDomain = 0x105 "key_domain";
-        /// An access leaves its region.
+        /// The access exceeds the region.
         Bounds = 0x108 "bounds";
-        /// A region does not permit an access.
+        /// The region does not permit the access.
         Rights = 0x109 "rights";
-        /// A fast registration is of a region that is valid.
+        /// Fast registration of a valid region.
         FastRegisterValid = 0x10c "fast_register_valid";
-        /// A fast registration is of a window.
+        /// Fast registration of a memory window.
         FastRegisterWindow = 0x10d "fast_register_window";
-        /// A fast registration grants what the region does not permit.
+        /// Fast registration with rights that the region does not permit.
         FastRegisterRights = 0x10e "fast_register_rights";
-        /// A fast registration is longer than its region can be, or its pages make no sense.
+        /// Fast registration longer than the region, or with invalid pages.
         FastRegisterLength = 0x110 "fast_register_length";
-        /// A peer invalidates what it may not.
+        /// The peer is not allowed to invalidate the key.
         InvalidateRights = 0x112 "invalidate_rights";
-        /// What is invalidated has windows.
+        /// The invalidated region has bound windows.
         InvalidateBound = 0x113 "invalidate_bound";
-        /// A window is bound that is bound already.
+        /// The window is already bound.
         BindValid = 0x114 "bind_valid";
-        /// What is bound is no window.
+        /// The bound key is not a window.
         BindRegion = 0x115 "bind_region";
-        /// A window grants what its region does not permit.
+        /// The window grants rights that its region does not permit.
         BindRights = 0x118 "bind_rights";
-        /// A window leaves its region.
+        /// The window exceeds its region.
         BindBounds = 0x119 "bind_bounds";
-        /// The region of a window is none, or is invalid.
+        /// The region of the window does not exist or is invalid.
         BindParent = 0x11a "bind_parent";
-        /// The queue pair may not bind windows.
+        /// The QP is not allowed to bind windows.
         BindDisabled = 0x11b "bind_disabled";
-        /// The queue pair may not do this.
+        /// The QP is not privileged.
         NotPrivileged = 0x11c "not_privileged";
-        /// A datagram is longer than the path's packets.
+        /// The datagram exceeds the path MTU.
         DatagramTooLong = 0x132 "datagram_too_long";
-        /// An address handle is of another protection domain.
+        /// The address handle belongs to another protection domain.
         HandleDomain = 0x133 "handle_domain";
-        /// A completion queue is full.
+        /// CQ overflow.
         CqOverflow = 0x203 "cq_overflow";
-        /// A read, of a queue pair that may have none outstanding.
+        /// READ on a QP that allows no outstanding READs.
         ReadNotAllowed = 0x205 "read_not_allowed";
-        /// A peer answered "invalid request".
+        /// The peer returned a NAK "invalid request".
         RemoteInvalidRequest = 0x208 "remote_invalid_request";
-        /// A send request has an unknown operation.
+        /// Send WQE with an unknown opcode.
         BadOperation = 0x20a "bad_operation";
-        /// A peer answered "remote access error".
+        /// The peer returned a NAK "remote access error".
         RemoteAccess = 0x20d "remote_access";
-        /// A peer answered "remote operational error".
+        /// The peer returned a NAK "remote operational error".
         RemoteOperation = 0x20e "remote_operation";
-        /// A message is longer than the receive it comes into.
+        /// The message is longer than the receive WQE.
         MessageTooLong = 0x303 "message_too_long";
-        /// A request of a peer makes no sense here.
+        /// Unexpected request from the peer.
         UnexpectedRequest = 0x312 "unexpected_request";
-        /// A response makes no sense.
+        /// Invalid response.
         BadResponse = 0x316 "bad_response";
-        /// There is no such address handle.
+        /// The address handle does not exist.
         NoHandle = 0x406 "no_handle";
-        /// A peer does not answer.
+        /// Transport retry counter exceeded.
         RetriesExceeded = 0x50a "retries_exceeded";
-        /// A peer has no receive.
+        /// RNR retry counter exceeded.
         RnrRetriesExceeded = 0x50f "rnr_retries_exceeded";
-        /// The queue has failed as a whole.
+        /// The queue failed.
         Catastrophic = 0x700 "catastrophic";
-        /// The send queue is suspended, or drained.
+        /// The send queue is suspended or drained.
         Suspended = 0x900 "suspended";
     }
 }
 
 codes! {
-    /// What an asynchronous event happened to.
+    /// Object that an asynchronous event refers to.
     EventSource(u8) {
         /// The receive queue.
         ReceiveQueue = 1 "receive_queue";
@@ -216,15 +216,15 @@ codes! {
         CompletionQueue = 2 "completion_queue";
         /// The send queue.
         SendQueue = 5 "send_queue";
-        /// A request of the peer's.
+        /// An inbound request.
         Inbound = 9 "inbound";
-        /// A response to a read of the peer's.
+        /// An outbound READ response.
         OutboundResponse = 0xd "outbound_response";
     }
 }
 
 impl AsyncEvent {
-    /// An event of a queue pair or completion queue.
+    /// An event of the QP or CQ with this number.
     pub fn of(number: u32) -> Self {
         Self {
             number_low: number & 0x3_ffff,
@@ -238,9 +238,9 @@ impl AsyncEvent {
 mod tests {
     use super::*;
 
-    /// The words of section 12.6.
+    /// Words of section 12.6.
     #[test]
-    fn an_event_has_its_fields_in_their_places() {
+    fn event_matches_interface_words() {
         let event = AsyncEvent {
             context: 0x1234,
             wqe: 3,

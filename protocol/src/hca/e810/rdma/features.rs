@@ -1,4 +1,4 @@
-//! What the RDMA half says of itself: an array of words, the first of which says how many there are.
+//! RDMA features: an array of 64-bit words, the first of which contains their number.
 //!
 //! # Spec
 //! E810 interface, section 10.6.
@@ -9,49 +9,49 @@ use crate::layout;
 layout! {
     /// "Query features".
     pub struct QueryFeatures[64] {
-        /// Bytes of the buffer.
+        /// Length of the buffer in bytes.
         @24[31:0]  len: u32,
-        /// The buffer.
+        /// Address of the buffer.
         @32        buffer: Iova,
     }
 }
 
 layout! {
-    /// First word: version of the firmware.
+    /// First word: firmware version.
     pub struct FirmwareFeature[8] {
         /// Minor version.
         @0  minor: u16,
         /// Major version.
         @2  major: u16,
-        /// Words that there are, this one included.
+        /// Number of words, including this one.
         @4  count: u16,
-        /// Kind of word, which is 0.
+        /// Feature type, always 0.
         @6  kind: u16,
     }
 }
 
 layout! {
-    /// Version of the hardware.
+    /// Hardware version.
     pub struct HardwareFeature[8] {
         /// Minor version.
         @0  minor: u16,
         /// Major version.
         @2  major: u16,
-        /// Kind of word, [`HARDWARE_VERSION`].
+        /// Feature type, [`HARDWARE_VERSION`].
         @6  kind: u16,
     }
 }
 
-/// Kind of the word that has the version of the hardware.
+/// Feature type of the hardware version.
 pub const HARDWARE_VERSION: u16 = 1;
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// The words of section 10.6, which drivers show as "1.70".
+    /// Words of section 10.6; drivers display "1.70".
     #[test]
-    fn versions_are_in_their_words() {
+    fn versions_match_interface_words() {
         let firmware = FirmwareFeature { minor: 70, major: 1, count: 2, kind: 0 };
         assert_eq!(u64::from_le_bytes(firmware.emit()), 0x0000_0002_0001_0046);
         let hardware = HardwareFeature { minor: 0, major: 2, kind: HARDWARE_VERSION };

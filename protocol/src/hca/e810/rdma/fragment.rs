@@ -1,4 +1,4 @@
-//! One piece of a gather or scatter list.
+//! Fragment of a gather or scatter list (SGE).
 //!
 //! # Spec
 //! E810 interface, section 13.4.
@@ -7,13 +7,13 @@ use crate::ids::{Lkey, Va};
 use crate::layout;
 
 layout! {
-    /// Bytes under a key. Without bytes it contributes nothing, and its key means nothing.
+    /// A fragment. If its length is 0, it is skipped and its key is not checked.
     pub struct Fragment[16] {
-        /// First byte.
+        /// First virtual address.
         @0         va: Va,
-        /// STag.
+        /// STag of the region.
         @8         key: Lkey,
-        /// Bytes.
+        /// Length in bytes.
         @8[62:32]  len: u32,
     }
 }

@@ -7,39 +7,39 @@ use super::number::{IpNumber, MacNumber};
 use crate::ids::{Iova, Qpn};
 use crate::layout;
 
-/// Queue pairs that a group can have.
+/// Largest number of QPs in a group.
 pub const MAX_MEMBERS: usize = 8;
 
 layout! {
     /// "Create", "modify" and "destroy multicast group".
     pub struct GroupCommand[64] {
-        /// The group's MAC.
+        /// MAC address of the group.
         @0[47:0]    mac: MacNumber as u64,
-        /// Set of queues.
+        /// Queue set of the group.
         @16[9:0]    set: u16,
-        /// VLAN of its datagrams.
+        /// VLAN identifier of its datagrams.
         @16[43:32]  vlan: u16,
-        /// Which one.
+        /// Number of the group.
         @24[12:0]   group: u16,
-        /// Its datagrams have a VLAN.
+        /// Its datagrams are VLAN-tagged.
         @24[59]     vlan_valid: bool,
-        /// Its address is of IPv4.
+        /// Its address is an IPv4 address.
         @24[60]     ipv4: bool,
-        /// Its members: [`MAX_MEMBERS`] times [`Member`].
+        /// Address of its [`MAX_MEMBERS`] members, each a [`Member`].
         @32         members: Iova,
-        /// Its address.
+        /// IP address of the group.
         @48         address: IpNumber,
     }
 }
 
 layout! {
-    /// A place for a member.
+    /// Member slot of a group.
     pub struct Member[8] {
-        /// The queue pair.
+        /// QP number of the member.
         [17:0]   qpn: Qpn,
-        /// There is one in this place.
+        /// The slot is in use.
         [31]     valid: bool,
-        /// UDP port.
+        /// UDP port of the member.
         [47:32]  port: u16,
     }
 }

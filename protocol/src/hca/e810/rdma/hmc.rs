@@ -1,4 +1,4 @@
-//! Context memory (HMC): what the device says that it needs for its objects, and where software puts it.
+//! Host memory cache (HMC): object limits reported by the device, and backing memory provided by the driver.
 //!
 //! # Spec
 //! E810 interface, section 11.
@@ -6,109 +6,109 @@
 use crate::ids::Iova;
 use crate::layout;
 
-/// Bytes of what a segment descriptor stands for.
+/// Memory covered by a segment descriptor, in bytes.
 pub const SEGMENT_LEN: u64 = 2 << 20;
-/// Bytes of a page.
+/// Length of a page in bytes.
 pub const PAGE_LEN: u64 = 4096;
-/// Bytes of a PBLE, and of an entry of a page directory.
+/// Length of a PBLE and of a page directory entry in bytes.
 pub const ENTRY_LEN: u64 = 8;
-/// Unit in which bases of objects count.
+/// Unit of object base addresses, in bytes.
 pub const BASE_UNIT: u64 = 512;
 
 layout! {
     /// "Query FPM" and "commit FPM".
     pub struct FpmCommand[64] {
-        /// The function.
+        /// Number of the function.
         @16[7:0]   function: u8,
-        /// Commit: bytes of the buffer.
+        /// Commit: length of the buffer in bytes.
         @24[31:0]  len: u32,
-        /// The buffer.
+        /// Address of the buffer.
         @32        buffer: Iova,
     }
 }
 
 layout! {
-    /// Most objects of a kind, and log2 of the bytes of one.
+    /// Limit of an object type.
     pub struct Limit[8] {
-        /// Objects.
+        /// Largest number of objects.
         @0  max: u32,
-        /// log2 of the bytes of one.
+        /// Log2 of the object size in bytes.
         @4  exponent: u32,
     }
 }
 
 layout! {
-    /// Most objects of a kind of which some make a block.
+    /// Limit of an object type that is allocated in blocks.
     pub struct BlockLimit[8] {
-        /// Objects.
+        /// Largest number of objects.
         @0  max: u32,
-        /// Of how many a block is; not 0.
+        /// Number of objects in a block; nonzero.
         @4  block: u32,
     }
 }
 
 layout! {
-    /// Answer of "query FPM".
+    /// Response to "query FPM".
     pub struct FpmLimits[176] {
-        /// First segment descriptor.
+        /// First segment descriptor (SD).
         @0[13:0]     first_segment: u16,
-        /// Segment descriptors.
+        /// Number of segment descriptors.
         @0[44:32]    max_segments: u16,
-        /// Queue pairs.
+        /// QP contexts.
         @8           qps: Limit,
-        /// Completion queues.
+        /// CQ contexts.
         @16          cqs: Limit,
-        /// Shared receive queues.
+        /// SRQ contexts.
         @24          srqs: Limit,
-        /// Entries of the hash table.
+        /// Hash table entries.
         @32          hash_entries: Limit,
-        /// Entries of the ARP table.
+        /// ARP table entries.
         @40          arp_entries: Limit,
-        /// Memory regions.
+        /// Memory region entries.
         @48          regions: Limit,
-        /// Transmit buffers.
+        /// Transmit FIFO buffers.
         @56          transmit_buffers: Limit,
-        /// Free list of them.
+        /// Free list of transmit FIFO buffers.
         @64          transmit_free: BlockLimit,
-        /// Read responses.
+        /// Read response buffers.
         @72          responses: Limit,
-        /// Free list of them.
+        /// Free list of read response buffers.
         @80          responses_free: BlockLimit,
-        /// Timers.
+        /// Timer entries.
         @88          timers: Limit,
-        /// Eighths of multicast groups.
+        /// Multicast group entries, each an eighth of a group.
         @96          groups: Limit,
         /// Address handles.
         @104         address_handles: Limit,
-        /// PBLEs.
+        /// Number of PBLEs.
         @112         pbles: u32,
-        /// Completion event queues.
+        /// Number of CEQs.
         @120[9:0]    max_ceqs: u16,
-        /// Multiplier of the hash table.
+        /// Multiplier of the hash table size.
         @120[19:16]  hash_multiplier: u8,
-        /// Timer buckets.
+        /// Number of timer buckets.
         @120[47:32]  timer_buckets: u16,
-        /// Read request fifo.
+        /// Read request FIFO entries.
         @128         read_requests: Limit,
-        /// Free list of it.
+        /// Free list of read request FIFO entries.
         @136         read_requests_free: BlockLimit,
-        /// Headers.
+        /// Header buffers.
         @144         headers: Limit,
-        /// Metadata.
+        /// Metadata entries.
         @152         metadata: Limit,
-        /// Out-of-order packets, of iWARP.
+        /// Out-of-order buffers (iWARP only).
         @160         out_of_order: Limit,
-        /// Free list of them.
+        /// Free list of out-of-order buffers.
         @168         out_of_order_free: BlockLimit,
     }
 }
 
 layout! {
-    /// A word of "commit FPM": how many objects of a kind software wants, and where the device puts them.
+    /// Word of "commit FPM": number of objects requested by the driver, and base address chosen by the device.
     pub struct Placement[8] {
-        /// Objects.
+        /// Number of objects.
         @0  count: u32,
-        /// First byte in the function's own address space, in units of [`BASE_UNIT`].
+        /// Base address in the HMC address space of the function, in units of [`BASE_UNIT`].
         @4  base: u32 => Hex,
     }
 }
@@ -116,33 +116,33 @@ layout! {
 layout! {
     /// "Update SDs".
     pub struct UpdateSegments[64] {
-        /// The first entry.
+        /// First entry.
         @0          first: SegmentEntry,
-        /// Bytes with more entries, aligned to 128.
+        /// Address of further entries, aligned to 128 bytes.
         @16         more: Iova,
-        /// How many more.
+        /// Number of further entries.
         @24[3:0]    more_count: u8,
-        /// The first entry does not count.
+        /// Ignore the first entry.
         @24[7]      skip_first: bool,
-        /// The second entry.
+        /// Second entry.
         @32         second: SegmentEntry,
-        /// The third.
+        /// Third entry.
         @48         third: SegmentEntry,
     }
 }
 
 layout! {
-    /// A segment descriptor, and which one it is to be.
+    /// Segment descriptor update.
     pub struct SegmentEntry[16] {
-        /// Which one.
+        /// Index of the segment descriptor.
         @0[11:0]   index: u16,
-        /// It is of a physical function.
+        /// The segment descriptor belongs to a physical function.
         @0[15]     physical: bool,
-        /// It is to be written.
+        /// Write the segment descriptor.
         @0[31]     write: bool,
-        /// Of the second and third: the entry counts.
+        /// Second and third entry: the entry is valid.
         @0[63]     valid: bool,
-        /// What it becomes.
+        /// New segment descriptor.
         @8         descriptor: SegmentDescriptor,
     }
 }
@@ -150,36 +150,36 @@ layout! {
 layout! {
     /// A segment descriptor.
     pub struct SegmentDescriptor[8] {
-        /// There is one.
+        /// The segment is backed.
         [0]      valid: bool,
-        /// Its bytes are contiguous; otherwise the address is that of a page directory.
+        /// Direct: the segment is contiguous. Otherwise `page` is the address of a page directory.
         [1]      direct: bool,
-        /// Entries of the page directory.
+        /// Number of page directory entries.
         [11:2]   entries: u16,
-        /// Bits 63 to 12 of the address.
+        /// Address bits 63:12.
         [63:12]  page: u64 => Hex,
     }
 }
 
 layout! {
-    /// Entry of a page directory.
+    /// Page directory entry.
     pub struct DirectoryEntry[8] {
-        /// There is a page.
+        /// The page is backed.
         [0]      valid: bool,
-        /// Bits 63 to 12 of its address.
+        /// Address bits 63:12 of the page.
         [63:12]  page: u64 => Hex,
     }
 }
 
 impl SegmentDescriptor {
-    /// Where the segment or its page directory is.
+    /// Address of the segment or of its page directory.
     pub const fn address(&self) -> Iova {
         Iova::new(self.page << 12)
     }
 }
 
 impl DirectoryEntry {
-    /// Where the page is.
+    /// Address of the page.
     pub const fn address(&self) -> Iova {
         Iova::new(self.page << 12)
     }
@@ -191,7 +191,7 @@ mod tests {
 
     /// [3] of `irdma-probe.cqp.gz` and [7] of `run73-lvl2-paged-sd.cqp.gz`.
     #[test]
-    fn segments_are_as_drivers_write_them() {
+    fn segment_updates_match_drivers() {
         let wqe = |first: u64, second: u64| {
             let mut wqe = [0; 64];
             wqe[..8].copy_from_slice(&first.to_le_bytes());

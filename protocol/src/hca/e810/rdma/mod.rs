@@ -1,9 +1,11 @@
-//! The RDMA half, which Linux's `irdma` drives: its control queue (CQP), event queues and context memory.
+//! RDMA block, driven by `irdma` in Linux: control queue pair (CQP), event queues, work queues and host memory
+//! cache (HMC).
 //!
-//! Offsets are those of 64-bit words, as the interface names them: `@24[37:32]` are bits 37 to 32 of the word at byte 24.
+//! As in the interface document, offsets refer to 64-bit words: `@24[37:32]` means bits 37:32 of the word at byte
+//! 24.
 //!
 //! # Spec
-//! E810 interface, sections 9 to 14; the files name theirs.
+//! E810 interface, sections 9 to 14; each file lists its own.
 
 pub mod completion_queue;
 pub mod control;

@@ -1,4 +1,4 @@
-//! Nodes by which the RDMA half shares the line among its queue pairs.
+//! Scheduler nodes, which divide the bandwidth between QPs.
 //!
 //! # Spec
 //! E810 interface, section 10.5.
@@ -6,16 +6,16 @@
 use crate::describe::{Code, Field, Visitor};
 use crate::layout;
 
-/// What happens to a node.
+/// Operation on a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NodeAction {
-    /// It comes into being.
+    /// Adds the node.
     Add,
-    /// It changes.
+    /// Modifies the node.
     Modify,
-    /// It goes.
+    /// Deletes the node.
     Delete,
-    /// None of them.
+    /// An unknown operation.
     Other(u8),
 }
 
@@ -54,25 +54,25 @@ impl Field for NodeAction {
 }
 
 layout! {
-    /// "Scheduler node".
+    /// "Manage scheduler node".
     pub struct NodeCommand[64] {
-        /// The node.
+        /// Number of the node.
         @24[13:0]   node: u16,
-        /// The node above it.
+        /// Number of its parent.
         @24[29:16]  parent: u16,
-        /// What happens to it.
+        /// Operation to perform.
         @24[55:52]  action: NodeAction as u8,
         /// Traffic class.
         @24[58:56]  class: u8,
-        /// How it shares the line with its siblings.
+        /// Scheduling mode among its siblings.
         @24[60:59]  priority: u8,
-        /// It is the set of queue pairs, not a node above sets.
+        /// The node is a queue set rather than an inner node.
         @24[61]     leaf: bool,
-        /// What is below it may send.
+        /// The queue sets below the node can send.
         @24[62]     enable: bool,
-        /// Its share.
+        /// Weight among its siblings.
         @32[38:32]  weight: u8,
-        /// Its VSI.
+        /// VSI of the node.
         @32[63:48]  vsi: u16,
     }
 }

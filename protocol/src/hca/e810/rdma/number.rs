@@ -1,4 +1,4 @@
-//! Addresses of the network as numbers, whose highest byte goes over the wire first.
+//! Network addresses as numbers, whose highest byte is the first on the wire.
 //!
 //! # Spec
 //! E810 interface, sections 10.3, 13.2 and 13.6.
@@ -10,7 +10,7 @@ use crate::ids::MacAddr;
 use crate::layout;
 use crate::roce::IpAddrs;
 
-/// A MAC: its first byte is bits 47 to 40.
+/// MAC address as a number: the first byte is bits 47:40.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MacNumber(pub MacAddr);
 
@@ -34,30 +34,30 @@ impl Field for MacNumber {
     }
 }
 
-/// An IP address in two words: its last 32 bits come first. Of an IPv4 address only they count.
+/// IP address as two 64-bit words, the last 32 bits first. An IPv4 address only uses these 32 bits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct IpNumber(u128);
 
 impl IpNumber {
-    /// The address, if it is one of IPv4.
+    /// Interprets the number as an IPv4 address.
     pub fn v4(self) -> Ipv4Addr {
         let [.., a, b, c, d] = self.0.to_be_bytes();
         Ipv4Addr::new(a, b, c, d)
     }
 
-    /// The address, if it is one of IPv6.
+    /// Interprets the number as an IPv6 address.
     pub const fn v6(self) -> Ipv6Addr {
         Ipv6Addr::from_bits(self.0)
     }
 
-    /// The address, which is one of IPv4 or of IPv6.
+    /// Interprets the number as an IPv4 address if `ipv4` is true, otherwise as an IPv6 address.
     pub fn address(self, ipv4: bool) -> IpAddr {
         if ipv4 { self.v4().into() } else { self.v6().into() }
     }
 }
 
 impl IpNumber {
-    /// From this address to another.
+    /// Address pair from this address to `destination`.
     pub fn towards(self, destination: Self, ipv4: bool) -> IpAddrs {
         if ipv4 {
             IpAddrs::V4 { src: self.v4(), dst: destination.v4() }
@@ -90,7 +90,7 @@ impl layout::Value for IpNumber {
 
 impl Field for IpNumber {
     fn show(&self, name: &str, to: &mut dyn Visitor) {
-        // Which of the two it is another field says; addresses below 2^32 are none of IPv6's that peers have.
+        // Another field contains the IP version. Peers have no IPv6 addresses below 2^32.
         let ipv4 = self.0 <= u32::MAX.into();
         to.value(name, Value::Text(format_args!("{}", self.address(ipv4))));
     }
@@ -101,9 +101,9 @@ mod tests {
     use super::*;
     use crate::layout::Value as _;
 
-    /// Of section 16.3: "0f ARP add" and "1c AH, IPv4".
+    /// Examples of section 16.3: "0f ARP add" and "1c AH, IPv4".
     #[test]
-    fn numbers_are_as_drivers_write_them() {
+    fn addresses_match_driver_encoding() {
         let mac = MacNumber(MacAddr([0x02, 0xe8, 0x10, 0, 0, 1]));
         assert_eq!(u64::from(mac), 0x02e8_1000_0001);
         assert_eq!(MacNumber::from(0x02e8_1000_0001), mac);
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn the_words_of_an_address_come_last_one_first() {
+    fn address_words_are_reversed() {
         let mut words = [0; 16];
         for (place, word) in words.as_chunks_mut::<4>().0.iter_mut().zip([4_u32, 3, 2, 0xfe80_0001]) {
             *place = word.to_le_bytes();

@@ -1,4 +1,4 @@
-//! Operations of the control queue, each of which is a WQE of 64 bytes.
+//! CQP operations, each a WQE of 64 bytes.
 //!
 //! # Spec
 //! E810 interface, section 10.3.
@@ -16,33 +16,33 @@ use super::statistics::GatherStatistics;
 use crate::describe::{Describe, Visitor};
 use crate::layout;
 
-/// Bytes of a WQE.
+/// Length of a WQE in bytes.
 pub const WQE_LEN: usize = 64;
 
-/// Name of an operation that nobody knows.
+/// Name of an unknown operation.
 pub const UNKNOWN: &str = "unknown_operation";
 
 layout! {
-    /// What all operations have.
+    /// Common fields of all operations.
     pub struct Header[64] {
-        /// Which one; see [`Opcode`].
+        /// Opcode, see [`Opcode`].
         @24[37:32]  opcode: u8 => Hex,
-        /// The polarity of the ring's current round.
+        /// Polarity of the current pass over the ring.
         @24[63]     valid: bool,
     }
 }
 
 layout! {
-    /// An operation of which the device has nothing to do.
+    /// An operation that completes without effect on this device.
     pub struct Acknowledged[64] {
-        /// What it is about.
+        /// Object of the operation.
         @24[31:0]  operand: u32 => Hex,
     }
 }
 
 macro_rules! operations {
     ($($(#[$doc:meta])* $name:ident($layout:ident) = $code:literal $word:literal;)*) => {
-        /// Which operation a WQE is.
+        /// Opcode of an operation.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         #[repr(u8)]
         pub enum Opcode {
@@ -50,10 +50,10 @@ macro_rules! operations {
         }
 
         impl Opcode {
-            /// Every operation.
+            /// All opcodes.
             pub const ALL: &[Self] = &[$(Self::$name),*];
 
-            /// The operation with this code.
+            /// Decodes an opcode.
             pub const fn from_code(code: u8) -> Option<Self> {
                 match code {
                     $($code => Some(Self::$name),)*
@@ -61,12 +61,12 @@ macro_rules! operations {
                 }
             }
 
-            /// Its code.
+            /// Opcode in a WQE.
             pub const fn code(self) -> u8 {
                 self as u8
             }
 
-            /// Its name in traces and counters.
+            /// Name in traces and counters.
             pub const fn name(self) -> &'static str {
                 match self {
                     $(Self::$name => $word,)*
@@ -81,21 +81,21 @@ macro_rules! operations {
         }
 
         impl Operation {
-            /// Reads a WQE; `None` if nobody knows its operation.
+            /// Parses a WQE. `None` if its opcode is unknown.
             pub fn parse(wqe: &[u8; WQE_LEN]) -> Option<Self> {
                 Some(match Opcode::from_code(Header::parse(wqe).opcode)? {
                     $(Opcode::$name => Self::$name($layout::parse(wqe)),)*
                 })
             }
 
-            /// Which one it is.
+            /// Opcode of the operation.
             pub const fn opcode(&self) -> Opcode {
                 match self {
                     $(Self::$name(_) => Opcode::$name,)*
                 }
             }
 
-            /// Its WQE, for the round in which `valid` is new.
+            /// Wire format with polarity `valid`.
             pub fn emit(&self, valid: bool) -> [u8; WQE_LEN] {
                 let mut wqe = match self {
                     $(Self::$name(fields) => fields.emit(),)*
@@ -117,75 +117,75 @@ macro_rules! operations {
 }
 
 operations! {
-    /// Makes a queue pair.
+    /// Creates a QP.
     CreateQp(QpCommand) = 0x00 "create_qp";
-    /// Changes it.
+    /// Modifies a QP.
     ModifyQp(QpCommand) = 0x01 "modify_qp";
-    /// Removes it.
+    /// Destroys a QP.
     DestroyQp(DestroyQp) = 0x02 "destroy_qp";
-    /// Makes a completion queue.
+    /// Creates a CQ.
     CreateCq(CqCommand) = 0x03 "create_cq";
-    /// Changes it.
+    /// Modifies a CQ.
     ModifyCq(CqCommand) = 0x04 "modify_cq";
-    /// Removes it.
+    /// Destroys a CQ.
     DestroyCq(DestroyCq) = 0x05 "destroy_cq";
-    /// Reserves a key.
+    /// Allocates an STag.
     AllocateStag(AllocateStag) = 0x09 "allocate_stag";
     /// Registers a memory region.
     RegisterMr(RegisterMr) = 0x0a "register_mr";
-    /// Gives a key back.
+    /// Deallocates an STag.
     DeallocateStag(DeallocateStag) = 0x0d "deallocate_stag";
-    /// Changes the ARP table.
+    /// Updates the ARP table.
     ManageArp(ManageArp) = 0x0f "manage_arp";
-    /// Asks for a page to push WQEs to, which the device has not.
+    /// Allocates a push page; this device has none.
     ManagePushPages(Acknowledged) = 0x11 "manage_push_pages";
-    /// Asks what the device is.
+    /// Queries the features.
     QueryFeatures(QueryFeatures) = 0x12 "query_features";
-    /// Makes a completion event queue.
+    /// Creates a CEQ.
     CreateCeq(CreateCeq) = 0x16 "create_ceq";
-    /// Removes it.
+    /// Destroys a CEQ.
     DestroyCeq(DestroyCeq) = 0x18 "destroy_ceq";
-    /// Makes the asynchronous event queue.
+    /// Creates the AEQ.
     CreateAeq(CreateAeq) = 0x19 "create_aeq";
-    /// Removes it.
+    /// Destroys the AEQ.
     DestroyAeq(Acknowledged) = 0x1b "destroy_aeq";
-    /// Makes an address handle.
+    /// Creates an address handle.
     CreateAddressHandle(AddressHandleCommand) = 0x1c "create_ah";
-    /// Changes it.
+    /// Modifies an address handle.
     ModifyAddressHandle(AddressHandleCommand) = 0x1d "modify_ah";
-    /// Removes it.
+    /// Destroys an address handle.
     DestroyAddressHandle(DestroyAddressHandle) = 0x1e "destroy_ah";
-    /// Tells where context memory is.
+    /// Updates segment descriptors.
     UpdateSegments(UpdateSegments) = 0x1f "update_sds";
-    /// Asks how much of it there can be.
+    /// Queries the HMC object limits.
     QueryFpm(FpmCommand) = 0x20 "query_fpm";
-    /// Says how much of it there is to be.
+    /// Commits the number of HMC objects.
     CommitFpm(FpmCommand) = 0x21 "commit_fpm";
-    /// Completes what a queue pair has left.
+    /// Flushes the WQEs of a QP.
     FlushQp(FlushQp) = 0x22 "flush_wqes";
-    /// Nothing.
+    /// No operation.
     Nop(Acknowledged) = 0x24 "nop";
-    /// Hash table of connections, of iWARP.
+    /// Manages the hash table of iWARP connections.
     ManageQuadHash(Acknowledged) = 0x25 "manage_quad_hash";
-    /// Makes a multicast group.
+    /// Creates a multicast group.
     CreateGroup(GroupCommand) = 0x26 "create_group";
-    /// Changes it.
+    /// Modifies a multicast group.
     ModifyGroup(GroupCommand) = 0x27 "modify_group";
-    /// Removes it.
+    /// Destroys a multicast group.
     DestroyGroup(GroupCommand) = 0x28 "destroy_group";
-    /// Stops a send queue.
+    /// Suspends the send queue of a QP.
     SuspendQp(SuspendQp) = 0x29 "suspend_qp";
-    /// Lets it go on.
+    /// Resumes the send queue of a QP.
     ResumeQp(SuspendQp) = 0x2a "resume_qp";
-    /// Pages of context memory that the firmware itself needs are there.
+    /// Announces the HMC pages that the firmware requires.
     StaticPagesAllocated(Acknowledged) = 0x2b "static_pages_allocated";
-    /// Changes the scheduler's tree of the RDMA half.
+    /// Manages a scheduler node.
     ManageNode(NodeCommand) = 0x2c "manage_node";
-    /// Changes instances of statistics, of which there is one.
+    /// Manages statistics instances; this device has one.
     ManageStatistics(Acknowledged) = 0x2d "manage_statistics";
-    /// Reads counters.
+    /// Gathers statistics.
     GatherStatistics(GatherStatistics) = 0x2e "gather_statistics";
-    /// Sets traffic classes of priorities.
+    /// Maps user priorities to traffic classes.
     MapPriorities(Acknowledged) = 0x2f "map_priorities";
 }
 

@@ -1,20 +1,20 @@
-//! How a command says where something lies whose pages are listed in the array of PBLEs.
+//! Page list levels: how commands describe memory by physical buffer list entries (PBLE).
 //!
 //! # Spec
 //! E810 interface, sections 12.2 and 13.7.
 
 use crate::describe::{Field, Value, Visitor};
 
-/// Levels of a list of pages.
+/// Levels of a page list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ListLevel {
-    /// None: one address, from which everything is contiguous.
+    /// No list: a single address of contiguous memory.
     Contiguous,
-    /// PBLEs name pages.
+    /// PBLEs contain page addresses.
     One,
-    /// PBLEs name PBLEs, 512 of which name pages.
+    /// PBLEs refer to groups of 512 PBLEs, which contain page addresses.
     Two,
-    /// Of no meaning.
+    /// Reserved code.
     Reserved,
 }
 

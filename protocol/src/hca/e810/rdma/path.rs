@@ -1,4 +1,4 @@
-//! Where datagrams and connections go: the ARP table and address handles.
+//! ARP table and address handles.
 //!
 //! # Spec
 //! E810 interface, sections 10.3 and 13.6.
@@ -12,13 +12,13 @@ use crate::roce::IpAddrs;
 layout! {
     /// "Manage ARP".
     pub struct ManageArp[64] {
-        /// The neighbour's MAC.
+        /// MAC address of the neighbour.
         @16[47:0]  mac: MacNumber as u64,
-        /// Entry of the table.
+        /// Index of the ARP table entry.
         @24[11:0]  index: ArpIndex,
-        /// It is to be there; otherwise it goes.
+        /// Add the entry; otherwise delete it.
         @24[42]    valid: bool,
-        /// It never ages.
+        /// The entry does not age.
         @24[43]    permanent: bool,
     }
 }
@@ -26,39 +26,39 @@ layout! {
 layout! {
     /// "Create AH" and "modify AH".
     pub struct AddressHandleCommand[64] {
-        /// Where datagrams come from.
+        /// Source MAC address of datagrams.
         @0[63:16]   source_mac: MacNumber as u64,
-        /// VLAN tag.
+        /// Tag control information.
         @8          vlan_tag: u16 => Hex,
-        /// Traffic class.
+        /// IPv4 TOS or IPv6 traffic class.
         @8[39:32]   traffic_class: u8,
-        /// Protection domain, low bits.
+        /// Protection domain, bits 15:0.
         @8[63:48]   pd_low: u16,
         /// Flow label.
         @16[19:0]   flow_label: FlowLabel,
-        /// Protection domain, high bits.
+        /// Protection domain, bits 23:16.
         @16[27:20]  pd_high: u8,
-        /// Hop limit.
+        /// TTL or hop limit.
         @16[39:32]  hop_limit: u8,
-        /// Entry of the ARP table.
+        /// ARP table entry of the destination.
         @16[63:48]  arp: ArpIndex,
-        /// The handle.
+        /// Index of the address handle.
         @24[23:0]   index: AhIndex,
-        /// The addresses are of IPv4.
+        /// The addresses are IPv4 addresses.
         @24[59]     ipv4: bool,
-        /// Datagrams get the VLAN tag.
+        /// Insert the VLAN tag into datagrams.
         @24[60]     insert_vlan: bool,
-        /// Datagrams are for the device itself too.
+        /// Also deliver datagrams to the device itself.
         @24[62]     loopback: bool,
-        /// Where they go.
+        /// Destination IP address.
         @32         destination: IpNumber,
-        /// Where they come from.
+        /// Source IP address.
         @48         source: IpNumber,
     }
 }
 
 impl AddressHandleCommand {
-    /// From the source to the destination.
+    /// Source and destination address.
     pub fn addresses(&self) -> IpAddrs {
         self.source.towards(self.destination, self.ipv4)
     }
@@ -67,7 +67,7 @@ impl AddressHandleCommand {
 layout! {
     /// "Destroy AH".
     pub struct DestroyAddressHandle[64] {
-        /// The handle.
+        /// Index of the address handle.
         @24[23:0]  index: AhIndex,
     }
 }

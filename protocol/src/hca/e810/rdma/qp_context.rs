@@ -1,5 +1,4 @@
-//! Context of a queue pair: 256 bytes that software writes before it creates or modifies the QP, and that the device only
-//! reads.
+//! QP context: 256 bytes that the driver writes before it creates or modifies the QP. The device only reads them.
 //!
 //! # Spec
 //! E810 interface, section 13.2.
@@ -12,111 +11,111 @@ use crate::layout;
 use crate::roce::IpAddrs;
 
 layout! {
-    /// What software says of a queue pair.
+    /// Context of a QP.
     pub struct QpContext[256] {
-        /// Addresses are of IPv4.
+        /// The addresses are IPv4 addresses.
         @0[3]         ipv4: bool,
-        /// What is sent has a VLAN tag.
+        /// Insert a VLAN tag into sent packets.
         @0[5]         insert_tag: bool,
-        /// log2 of the quanta of a receive WQE.
+        /// Log2 of the receive WQE size in quanta.
         @0[9:8]       log_receive_quanta: u8,
         /// Protection domain, bits 17:16.
         @0[21:20]     pd_high: u8,
-        /// Send ring: its address, or the page list's first entry.
+        /// Send ring: its address, or the first entry of its page list.
         @8            send_ring: u64 => Hex,
-        /// Receive ring, likewise.
+        /// Receive ring: its address, or the first entry of its page list.
         @16           receive_ring: u64 => Hex,
         /// TTL or hop limit.
         @24           hop_limit: u8,
-        /// Receive ring: log2 of quarters of its quanta.
+        /// Size of the receive ring: log2 of its quanta, minus 2.
         @24[11:8]     receive_size: u8,
-        /// Send ring, likewise.
+        /// Size of the send ring: log2 of its quanta, minus 2.
         @24[15:12]    send_size: u8,
         /// IPv4 TOS or IPv6 traffic class.
         @27           traffic_class: u8,
         /// UDP source port.
         @28           source_port: u16,
-        /// Peer of a connection.
+        /// IP address of the peer of a connection.
         @32           destination_ip: IpNumber,
-        /// Path MTU, bytes.
+        /// Path MTU in bytes.
         @48[29:16]    mtu: u16,
         /// Tag control information of the VLAN tag.
         @52           tag: u16 => Hex,
-        /// Entry of the ARP table with the destination MAC.
+        /// ARP table entry of the destination.
         @54           arp_index: ArpIndex,
         /// Flow label.
         @56[19:0]     flow_label: FlowLabel,
-        /// Partition.
+        /// P_Key of the QP.
         @60           pkey: Pkey,
         /// Protection domain, bits 15:0.
         @62           pd_low: u16,
-        /// Peer of a connection.
+        /// QP number of the peer of a connection.
         @64[23:0]     remote_qpn: Qpn,
-        /// Queue key.
+        /// Q_Key of a datagram QP.
         @68           qkey: Qkey,
         /// Next PSN to send.
         @80[23:0]     send_psn: Psn,
-        /// PSN that is expected.
+        /// Expected PSN.
         @88[23:0]     recv_psn: Psn,
-        /// Newest PSN sent.
+        /// Highest PSN sent.
         @96[23:0]     max_psn: Psn,
-        /// Oldest PSN without an answer.
+        /// Oldest unacknowledged PSN.
         @100[23:0]    unacked_psn: Psn,
-        /// Retries of what was lost.
+        /// Retry count for timeouts and sequence errors.
         @128[53:48]   retry_count: u8,
-        /// Retries after RNR NAKs; 7 is for ever.
+        /// RNR retry count; 7 retries without limit.
         @128[56:54]   rnr_retry: u8,
-        /// Where completions of sends go.
+        /// CQ of the send queue.
         @136[24:0]    send_cqn: Cqn,
-        /// Where completions of receives go.
+        /// CQ of the receive queue.
         @136[56:32]   recv_cqn: Cqn,
-        /// Source MAC.
+        /// Source MAC address.
         @152[63:16]   source_mac: MacNumber as u64,
-        /// READs that it may have outstanding.
+        /// Outstanding READs as requester (ORD).
         @160          ord: u8,
-        /// Code of the READs that its peer may have outstanding.
+        /// Encoded number of outstanding READs as responder (IRD), see [`QpContext::ird`].
         @160[18:16]   ird_code: u8,
-        /// Peers may write.
+        /// Peers can write.
         @160[20]      remote_write: bool,
-        /// Peers may read.
+        /// Peers can read.
         @160[21]      remote_read: bool,
-        /// Memory windows may be bound.
+        /// The QP can bind memory windows.
         @160[23]      bind: bool,
-        /// Regions may be registered by its send queue.
+        /// The send queue can register memory.
         @160[24]      fast_register: bool,
-        /// STag 0 is all memory, by bus address.
+        /// STag 0 gives access to all memory by bus address.
         @160[25]      privileged: bool,
-        /// What completions and events give back.
+        /// Returned in CQEs and events.
         @168          completion_context: u64 => Hex,
-        /// Set of queues in the scheduler.
+        /// Queue set in the scheduler.
         @176[25:16]   set_handle: u16,
-        /// Its own address.
+        /// Local IP address.
         @184          local_ip: IpNumber,
     }
 }
 
 impl QpContext {
-    /// Protection domain.
+    /// Protection domain, joined from its two parts.
     pub fn pd(&self) -> Pdn {
         Pdn::new(u32::from(self.pd_high) << 16 | u32::from(self.pd_low))
     }
 
-    /// Quanta of the send ring, up to 2^17.
+    /// Size of the send ring in quanta, at most 2^17.
     pub const fn send_quanta(&self) -> u32 {
         4 << self.send_size
     }
 
-    /// Quanta of the receive ring, up to 2^17.
+    /// Size of the receive ring in quanta, at most 2^17.
     pub const fn receive_quanta(&self) -> u32 {
         4 << self.receive_size
     }
 
-    /// Quanta of a receive WQE: 1, 2, 4 or 8.
+    /// Size of a receive WQE in quanta: 1, 2, 4 or 8.
     pub const fn quanta_per_receive(&self) -> u32 {
         1 << self.log_receive_quanta
     }
 
-    /// READs that the peer may have outstanding.
+    /// Number of outstanding READs as responder.
     pub const fn ird(&self) -> u16 {
         match self.ird_code {
             0 => 4,
@@ -127,7 +126,7 @@ impl QpContext {
         }
     }
 
-    /// From its own address to the peer's.
+    /// Local and peer address of a connection.
     pub fn addresses(&self) -> IpAddrs {
         self.local_ip.towards(self.destination_ip, self.ipv4)
     }
@@ -145,7 +144,7 @@ mod tests {
         IpAddr::from([10, 0, 0, host]).into()
     }
 
-    /// Section 16.3, "RC RTS context".
+    /// Example of section 16.3, "RC RTS context".
     fn connected() -> [u8; 256] {
         words(&[
             (0, 8),
@@ -172,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn the_published_context_of_a_connection_is_read() {
+    fn parses_published_rc_context() {
         let context = QpContext::parse(&connected());
         let expected = QpContext {
             ipv4: true,
@@ -213,9 +212,9 @@ mod tests {
         assert_eq!(context.addresses(), IpAddrs::V4 { src, dst });
     }
 
-    /// Section 16.3, "GSI context".
+    /// Example of section 16.3, "GSI context".
     #[test]
-    fn the_published_context_of_qp1_is_read() {
+    fn parses_published_gsi_context() {
         let context = QpContext::parse(&words(&[
             (24, 0x12b7_c000_0000_8800),
             (64, 0x8001_0000_0000_0000),
@@ -230,9 +229,9 @@ mod tests {
         assert!(!context.bind && !context.ipv4);
     }
 
-    /// Bits that the published contexts do not have, by the table of the specification.
+    /// Fields that the published contexts do not set, from the table of the specification.
     #[test]
-    fn the_other_fields_are_at_their_bits() {
+    fn other_fields_match_interface_bits() {
         let context = QpContext::parse(&words(&[
             (0, 1 << 5 | 3 << 8 | 2 << 20),
             (24, 0x6a << 24),

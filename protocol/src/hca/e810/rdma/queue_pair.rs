@@ -1,4 +1,4 @@
-//! Operations on queue pairs. What a queue pair is, its context says.
+//! CQP operations on queue pairs. [`super::qp_context`] contains the context.
 //!
 //! # Spec
 //! E810 interface, sections 10.3 and 13.
@@ -9,14 +9,14 @@ use crate::describe::{Code, Field, Visitor};
 use crate::ids::{Iova, Qpn};
 use crate::layout;
 
-/// Kind of a queue pair.
+/// Type of a QP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum QpKind {
     /// Reliable connection.
     Rc,
-    /// Datagrams.
+    /// Unreliable datagram.
     Ud,
-    /// None of them.
+    /// An unknown type.
     Other(u8),
 }
 
@@ -51,25 +51,25 @@ impl Field for QpKind {
     }
 }
 
-/// State of a queue pair, as commands ask for it and events tell it.
+/// State of a QP in commands and events.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum QpState {
-    /// As it is.
+    /// No change.
     #[default]
     Same,
-    /// Nothing is sent or received.
+    /// Neither sends nor receives.
     Idle,
-    /// It sends and receives.
+    /// Sends and receives.
     Rts,
-    /// It sends no more.
+    /// Send queue drained: sends no more.
     Sqd,
-    /// It receives.
+    /// Ready to receive.
     Rtr,
-    /// The connection ends, of iWARP only.
+    /// The connection is terminating (iWARP only).
     Terminate,
-    /// It is of no more use.
+    /// Error state.
     Error,
-    /// None of them.
+    /// An unknown state.
     Other(u8),
 }
 
@@ -137,41 +137,41 @@ impl Field for QpState {
 layout! {
     /// "Create QP" and "modify QP".
     pub struct QpCommand[64] {
-        /// Modify: another maximum segment size.
+        /// Modify: new maximum segment size.
         @8[45:32]   mss: u16,
-        /// Its context, of 256 bytes.
+        /// Address of the context, 256 bytes.
         @16         context: Iova,
-        /// The queue pair.
+        /// Number of the QP.
         @24[23:0]   qpn: Qpn,
-        /// The context's number of outstanding reads counts.
+        /// The number of outstanding READs in the context is valid.
         @24[42]     ord_valid: bool,
-        /// The context counts.
+        /// The context is valid.
         @24[43]     context_valid: bool,
-        /// Modify: what the device keeps for itself is to be read from the context too.
+        /// Modify: also reread the fields that the device caches.
         @24[44]     cached_valid: bool,
-        /// The queues lie in pages, which PBLEs list.
+        /// The queues are described by page lists.
         @24[45]     in_pages: bool,
-        /// Everything goes to the device itself.
+        /// All packets are looped back to the device.
         @24[46]     loopback: bool,
-        /// The context's completion queues count.
+        /// The CQs in the context are valid.
         @24[47]     cqs_valid: bool,
-        /// Kind of queue pair.
+        /// Type of the QP.
         @24[50:48]  kind: QpKind as u8,
-        /// The context's source MAC counts.
+        /// The source MAC address in the context is valid.
         @24[51]     mac_valid: bool,
-        /// Modify: the segment size counts.
+        /// Modify: the segment size is valid.
         @24[52]     mss_valid: bool,
-        /// Modify: take the connection out of the hash table, of iWARP only.
+        /// Modify: remove the connection from the hash table (iWARP only).
         @24[55]     remove_hash: bool,
-        /// Modify: how the connection ends, of iWARP only.
+        /// Modify: termination of the connection (iWARP only).
         @24[57:56]  terminate: u8,
-        /// Modify: reset the connection, of iWARP only.
+        /// Modify: reset the connection (iWARP only).
         @24[58]     reset: bool,
-        /// The context's index of the destination counts.
+        /// The ARP index in the context is valid.
         @24[59]     arp_valid: bool,
-        /// The state to go to.
+        /// Next state.
         @24[62:60]  state: QpState as u8,
-        /// Its shadow area, which tells software how far the device is.
+        /// Address of the shadow area, where the device reports its progress.
         @40         shadow: Iova,
     }
 }
@@ -179,41 +179,41 @@ layout! {
 layout! {
     /// "Destroy QP".
     pub struct DestroyQp[64] {
-        /// Its context.
+        /// Address of the context.
         @16         context: Iova,
-        /// The queue pair.
+        /// Number of the QP.
         @24[23:0]   qpn: Qpn,
-        /// Kind of queue pair.
+        /// Type of the QP.
         @24[50:48]  kind: QpKind as u8,
-        /// It does not matter that windows are bound to it.
+        /// Ignore bound memory windows.
         @24[54]     ignore_windows: bool,
-        /// Take the connection out of the hash table, of iWARP only.
+        /// Remove the connection from the hash table (iWARP only).
         @24[55]     remove_hash: bool,
-        /// Its shadow area.
+        /// Address of the shadow area.
         @40         shadow: Iova,
     }
 }
 
 layout! {
-    /// "Flush WQEs", which can also make an asynchronous event.
+    /// "Flush WQEs". It can also generate an asynchronous event.
     pub struct FlushQp[64] {
-        /// Code of the event.
+        /// Type of the event.
         @8[15:0]    event: u16 => Hex,
-        /// Its source.
+        /// Source of the event.
         @8[19:16]   source: u8,
-        /// Codes of the receives.
+        /// Minor code of flushed receives.
         @16         rq_minor: u16,
-        /// The same.
+        /// Major code of flushed receives.
         @18         rq_major: u16,
-        /// Codes of the sends.
+        /// Minor code of flushed sends.
         @20         sq_minor: u16,
-        /// The same.
+        /// Major code of flushed sends.
         @22         sq_major: u16,
-        /// The queue pair.
+        /// Number of the QP.
         @24[23:0]   qpn: Qpn,
-        /// Make an event.
+        /// Generate the event.
         @24[59]     generate_event: bool,
-        /// The codes count.
+        /// The codes are valid.
         @24[60]     codes_valid: bool,
         /// Flush the send queue.
         @24[61]     sq: bool,
@@ -225,9 +225,9 @@ layout! {
 layout! {
     /// "Suspend QP" and "resume QP".
     pub struct SuspendQp[64] {
-        /// Resume: the set of queues that it belongs to now.
+        /// Resume: new queue set of the QP.
         @16         set: u16,
-        /// The queue pair.
+        /// Number of the QP.
         @24[23:0]   qpn: Qpn,
     }
 }

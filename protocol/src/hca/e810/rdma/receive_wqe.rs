@@ -1,4 +1,4 @@
-//! Work requests of a receive queue: all of one length, one to eight quanta.
+//! Receive WQEs. All WQEs of a queue have the same length of one to eight quanta.
 //!
 //! # Spec
 //! E810 interface, section 13.5.
@@ -6,16 +6,16 @@
 use super::fragment::Fragment;
 use super::send_wqe::{Fragments, QUANTUM};
 
-/// Where a message goes.
+/// A receive WQE.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReceiveWqe {
-    /// Pieces that have bytes.
+    /// Fragments with a nonzero length.
     pub fragments: Fragments,
 }
 
 impl ReceiveWqe {
-    /// Takes the fragments out of a slot: the first, and so many more as its control word says. Those that it has no room
-    /// for are not there.
+    /// Parses a slot: the first fragment, and `more` further ones according to its control word. Fragments beyond
+    /// the slot are ignored.
     pub fn parse(slot: &[u8], more: u8) -> Self {
         let rest = slot.get(QUANTUM..).unwrap_or_default().as_chunks().0;
         let all = slot.first_chunk().into_iter().chain(rest.iter().take(more.into())).map(Fragment::parse);
@@ -33,16 +33,16 @@ mod tests {
         Fragment { va: Va::new(va), key: Lkey::new(key), len }
     }
 
-    /// Section 16.3, "RQ, 1 SGE": as the published send.
+    /// Example of section 16.3, "RQ, 1 SGE", equal to the published send.
     #[test]
-    fn the_published_receive_is_read() {
+    fn parses_published_receive() {
         let slot: [u8; QUANTUM] = words(&[(0, 0x55ec_bd10_3000), (8, 0x8000_1000_9132_58d1), (24, 1 << 63)]);
         let wqe = ReceiveWqe::parse(&slot, 0);
         assert_eq!(wqe.fragments.as_slice(), [fragment(0x55ec_bd10_3000, 0x9132_58d1, 4096)]);
     }
 
     #[test]
-    fn empty_fragments_and_those_beyond_the_slot_are_left_out() {
+    fn skips_empty_and_excess_fragments() {
         let mut slot = [0; 2 * QUANTUM];
         slot[..16].copy_from_slice(&fragment(1, 1, 8).emit());
         slot[32..48].copy_from_slice(&fragment(2, 2, 0).emit());

@@ -1,4 +1,5 @@
-//! Operations on memory regions and windows, which software names by STags: an index and, in the lowest byte, a key.
+//! CQP operations on memory regions and windows. Drivers identify them by STags, which consist of an index and, in
+//! the lowest byte, a key.
 //!
 //! # Spec
 //! E810 interface, sections 10.3 and 13.7.
@@ -12,18 +13,18 @@ use crate::ids::{Iova, Pdn, Va};
 use crate::layout;
 
 bitflags! {
-    /// What a region or window permits.
+    /// Access rights of a region or window.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub struct StagRights: u8 {
-        /// The owner may read.
+        /// Local read.
         const LOCAL_READ = 1 << 0;
-        /// The owner may write.
+        /// Local write.
         const LOCAL_WRITE = 1 << 1;
-        /// A peer may read.
+        /// Remote read.
         const REMOTE_READ = 1 << 2;
-        /// A peer may write.
+        /// Remote write.
         const REMOTE_WRITE = 1 << 3;
-        /// Windows may be bound to it.
+        /// Memory windows can be bound to the region.
         const BIND = 1 << 4;
     }
 }
@@ -48,7 +49,7 @@ impl Field for StagRights {
     }
 }
 
-/// Size of a region's pages.
+/// Page size of a region.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum HostPage {
     /// 4 KiB.
@@ -58,12 +59,12 @@ pub enum HostPage {
     Large,
     /// 1 GiB.
     Huge,
-    /// Of no meaning.
+    /// Reserved code.
     Reserved,
 }
 
 impl HostPage {
-    /// log2 of its bytes.
+    /// Log2 of the page size in bytes. `None` for the reserved code.
     pub const fn shift(self) -> Option<u8> {
         match self {
             Self::Small => Some(12),
@@ -109,27 +110,27 @@ impl Field for HostPage {
 }
 
 layout! {
-    /// "Allocate STag": reserves a key for a region that will be registered by work requests, or for a window.
+    /// "Allocate STag": allocates a key for a region that is later registered by a WQE, or for a window.
     pub struct AllocateStag[64] {
-        /// Bytes that the region may have.
+        /// Largest length of the region in bytes.
         @8[45:0]    len: u64,
         /// Protection domain.
         @8[63:46]   pd: Pdn,
         /// Index of the STag.
         @16[31:8]   index: u32 => Hex,
-        /// Of a window: it is bound by the owner of the region, not by a queue pair alone.
+        /// Window type: it is bound by the owner of the region rather than by a QP.
         @24[42]     wide: bool,
-        /// It is of a region, not of a window.
+        /// The STag is for a region rather than a window.
         @24[43]     region: bool,
-        /// Levels of the list of its pages.
+        /// Levels of the page list.
         @24[45:44]  level: ListLevel as u8,
-        /// Size of its pages.
+        /// Page size of the region.
         @24[47:46]  page: HostPage as u8,
-        /// What it may permit.
+        /// Rights that the region can grant.
         @24[52:48]  rights: StagRights as u8,
-        /// Peers may be given the STag.
+        /// Remote access is allowed.
         @24[53]     remote: bool,
-        /// The first PBLE of its pages.
+        /// First PBLE of the page list.
         @48[27:0]   first_page: PbleIndex,
     }
 }
@@ -137,29 +138,29 @@ layout! {
 layout! {
     /// "Register MR".
     pub struct RegisterMr[64] {
-        /// Address of the first byte; of a region that counts from 0, its place in the first page.
+        /// First virtual address. If the region is zero-based, offset in the first page.
         @0          start: Va,
-        /// Bytes; 0 is all of memory.
+        /// Length in bytes; 0 is all memory.
         @8[45:0]    len: u64,
         /// Protection domain.
         @8[63:46]   pd: Pdn,
-        /// The whole STag.
+        /// Complete STag.
         @16         stag: u32 => Hex,
-        /// It is a region, which it always is.
+        /// Always set: the STag is for a region.
         @24[43]     region: bool,
-        /// Levels of the list of its pages.
+        /// Levels of the page list.
         @24[45:44]  level: ListLevel as u8,
-        /// Size of its pages.
+        /// Page size of the region.
         @24[47:46]  page: HostPage as u8,
-        /// What it permits.
+        /// Access rights of the region.
         @24[52:48]  rights: StagRights as u8,
-        /// Peers may be given the STag.
+        /// Remote access is allowed.
         @24[53]     remote: bool,
-        /// Addresses count from `start`, not from 0.
+        /// Virtual addresses begin at `start` rather than at 0.
         @24[59]     virtual_address: bool,
-        /// Where its bytes are, if they are contiguous.
+        /// Address of the memory, if it is contiguous.
         @32         address: Iova,
-        /// The first PBLE of its pages.
+        /// First PBLE of the page list.
         @48[27:0]   first_page: PbleIndex,
     }
 }
@@ -171,7 +172,7 @@ layout! {
         @8[63:46]  pd: Pdn,
         /// Index of the STag.
         @16[31:8]  index: u32 => Hex,
-        /// It is of a region, not of a window.
+        /// The STag is that of a region rather than a window.
         @24[43]    region: bool,
     }
 }

@@ -1,7 +1,7 @@
-//! Work requests of a send queue: one to eight quanta of 32 bytes.
+//! Send WQEs, which consist of one to eight quanta of 32 bytes.
 //!
-//! A WQE begins with a control word, bytes 24 to 32 of its first quantum, which says what the other bytes are and how many
-//! quanta there are. The highest bit of every quantum's last byte is its polarity.
+//! Bytes 24 to 31 of the first quantum are the control word. It determines the layout of the other bytes and the
+//! number of quanta. The highest bit in the last byte of every quantum is its polarity.
 //!
 //! # Spec
 //! E810 interface, section 13.4.
@@ -14,67 +14,67 @@ use super::page_list::ListLevel;
 use crate::ids::{Iova, Lkey, Qkey, Qpn, Rkey, Va};
 use crate::layout;
 
-/// Bytes of a quantum.
+/// Length of a quantum in bytes.
 pub const QUANTUM: usize = 32;
-/// Quanta of the longest WQE. None crosses a multiple of as many.
+/// Largest WQE in quanta. A WQE does not cross a multiple of this number.
 pub const MAX_QUANTA: usize = 8;
-/// Bytes of the longest WQE.
+/// Length of the largest WQE in bytes.
 pub const MAX_LEN: usize = QUANTUM * MAX_QUANTA;
 
-/// Where the control word is in its quantum.
+/// Offset of the control word in the first quantum.
 pub const CONTROL_OFFSET: usize = 24;
-/// Where the second quantum begins.
+/// Offset of the second quantum.
 const SECOND: usize = QUANTUM;
-/// Inline bytes in the first quantum, and where they are.
+/// Length and offset of the inline data in the first quantum.
 const FIRST_INLINE: usize = 8;
-/// Inline bytes in each further quantum; its last byte has the polarity.
+/// Length of the inline data in every further quantum. Its last byte contains the polarity.
 const MORE_INLINE: usize = QUANTUM - 1;
 
 layout! {
-    /// The control word of every WQE.
+    /// Control word of a WQE.
     pub struct Control[8] {
-        /// STag of the peer, or the address handle of a datagram.
+        /// STag at the peer, or address handle of a datagram.
         [31:0]   key: u32 => Hex,
-        /// What to do.
+        /// Opcode, see [`opcode`].
         [37:32]  opcode: u8,
-        /// Fragments behind the first.
+        /// Number of fragments after the first.
         [41:38]  more_fragments: u8,
-        /// There is immediate data. Of a fast registration it is a part of the page size.
+        /// Immediate data is present. In a fast registration, part of the page size.
         [47]     immediate: bool,
-        /// Bytes that are in the WQE itself. Of local operations these bits are rights and kind.
+        /// Length of the inline data in bytes. In a local operation, rights and type.
         [55:48]  inline_len: u8,
-        /// The data are in the WQE itself.
+        /// The data is inline.
         [57]     inline: bool,
-        /// Waits for earlier READs.
+        /// Wait for previous READs.
         [60]     read_fence: bool,
-        /// Waits for everything before.
+        /// Wait for all previous WQEs.
         [61]     local_fence: bool,
-        /// Software wants a completion.
+        /// The driver requests a CQE.
         [62]     signaled: bool,
-        /// Polarity.
+        /// Polarity of the current pass over the ring.
         [63]     valid: bool,
     }
 }
 
 layout! {
-    /// The control word of a local operation.
+    /// Control word of a local operation.
     pub struct LocalControl[8] {
-        /// STag that a fast registration makes valid.
+        /// STag that a fast registration validates.
         [31:0]   key: Lkey,
         /// Levels of the page list.
         [45:44]  level: ListLevel as u8,
-        /// Code of the page size: 4 KiB, 2 MiB, 1 GiB.
+        /// Page size: 0 for 4 KiB, 1 for 2 MiB, 2 for 1 GiB.
         [47:46]  page_size: u8,
-        /// Rights of the region or window.
+        /// Access rights of the region or window.
         [52:48]  rights: u8 => Hex,
-        /// Addresses in requests are virtual ones, else they count from the first byte.
+        /// Requests use virtual addresses; otherwise offsets from the first byte.
         [53]     virtual_addresses: bool,
-        /// The window belongs to its protection domain, not to this QP.
+        /// The window belongs to its protection domain (type 1) rather than to this QP.
         [54]     type1: bool,
     }
 }
 
-/// What `opcode` of the control word means.
+/// Opcodes of the control word.
 pub mod opcode {
     #![allow(missing_docs)]
     pub const WRITE: u8 = 0x00;
@@ -90,7 +90,7 @@ pub mod opcode {
     pub const NOP: u8 = 0x0c;
     pub const WRITE_SOLICITED: u8 = 0x0d;
 
-    /// The word for an operation.
+    /// Name in traces.
     pub const fn name(code: u8) -> Option<&'static str> {
         Some(match code {
             WRITE => "write",
@@ -110,7 +110,7 @@ pub mod opcode {
     }
 }
 
-/// Whether a queue's sends name their destination.
+/// Service of a send queue, which determines whether its WQEs contain a destination.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Service {
     /// Reliable connection.
@@ -119,163 +119,163 @@ pub enum Service {
     Datagram,
 }
 
-/// First byte at the peer, and its key.
+/// Remote memory of an RDMA operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Remote {
-    /// First byte.
+    /// First virtual address.
     pub va: Va,
-    /// STag.
+    /// R_Key (STag) of the region.
     pub key: Rkey,
 }
 
-/// Where a datagram goes.
+/// Destination of a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Destination {
-    /// Address handle.
+    /// Address handle of the receiver.
     pub handle: AhIndex,
-    /// QP.
+    /// QP number of the receiver.
     pub qpn: Qpn,
-    /// Queue key. With bit 31 set the context's is meant.
+    /// Q_Key of the receiver. If bit 31 is set, that of the QP context is used instead.
     pub qkey: Qkey,
 }
 
-/// Bytes to send.
+/// Data to send.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Data {
-    /// In memory.
+    /// Data in memory regions.
     Fragments(Fragments),
-    /// In the WQE itself.
+    /// Data in the WQE itself.
     Inline(SmallVec<[u8; 64]>),
 }
 
-/// A gather or scatter list; empty pieces are left out.
+/// Gather or scatter list, without empty fragments.
 pub type Fragments = SmallVec<[Fragment; 4]>;
 
-/// A memory window and what it is to open.
+/// Bind of a memory window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bind {
-    /// The window.
+    /// STag of the window.
     pub window: Lkey,
-    /// The region that it opens a part of.
+    /// STag of its region.
     pub parent: Lkey,
-    /// First byte.
+    /// First virtual address.
     pub va: Va,
-    /// Bytes; none closes the window.
+    /// Length in bytes; 0 unbinds the window.
     pub len: u64,
-    /// What it permits, as in commands that register a region.
+    /// Access rights, see [`StagRights`](super::region::StagRights).
     pub rights: u8,
-    /// Addresses in requests are virtual ones, else they count from the first byte.
+    /// Requests use virtual addresses; otherwise offsets from the first byte.
     pub virtual_addresses: bool,
-    /// The window belongs to its protection domain, not to this QP.
+    /// The window belongs to its protection domain (type 1) rather than to this QP.
     pub type1: bool,
 }
 
-/// A region that becomes valid.
+/// Fast registration of a region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FastRegister {
-    /// The region.
+    /// STag of the region.
     pub key: Lkey,
-    /// First byte.
+    /// First virtual address.
     pub va: Va,
-    /// Bytes.
+    /// Length in bytes.
     pub len: u64,
-    /// Where its pages are.
+    /// Pages of the region.
     pub pages: FastPages,
-    /// Code of the page size: 4 KiB, 2 MiB, 1 GiB.
+    /// Page size: 0 for 4 KiB, 1 for 2 MiB, 2 for 1 GiB.
     pub page_size: u8,
-    /// What it permits, as in commands that register a region.
+    /// Access rights, see [`StagRights`](super::region::StagRights).
     pub rights: u8,
-    /// Addresses in requests are virtual ones, else they count from the first byte.
+    /// Requests use virtual addresses; otherwise offsets from the first byte.
     pub virtual_addresses: bool,
 }
 
-/// Where the pages of a fast registration are.
+/// Pages of a fast registration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FastPages {
-    /// Level 0: one after the other.
+    /// Level 0: contiguous memory.
     Contiguous(Iova),
-    /// Level 1: listed from this entry on.
+    /// Level 1: page addresses from this PBLE on.
     List(PbleIndex),
-    /// Level 3: in lists that are listed from this entry on.
+    /// Level 3: references to lists of page addresses, from this PBLE on.
     Lists(PbleIndex),
 }
 
-/// What a WQE asks for.
+/// Operation of a WQE.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Operation {
     /// RDMA WRITE.
     Write {
-        /// Target.
+        /// Remote memory to write.
         remote: Remote,
-        /// Immediate data, a number.
+        /// Immediate data as a number.
         imm: Option<u32>,
-        /// The peer is to be woken.
+        /// Requests a solicited event at the receiver.
         solicited: bool,
-        /// What is written.
+        /// Data to write.
         data: Data,
     },
     /// RDMA READ.
     Read {
-        /// Source.
+        /// Remote memory to read.
         remote: Remote,
-        /// Where the data go.
+        /// Scatter list of the data.
         to: Fragments,
-        /// Region that becomes invalid behind it: that of the first fragment.
+        /// STag to invalidate afterwards, that of the first fragment.
         invalidate: Option<Lkey>,
     },
     /// SEND.
     Send {
-        /// Immediate data, a number.
+        /// Immediate data as a number.
         imm: Option<u32>,
-        /// Region of the peer that becomes invalid.
+        /// R_Key of the peer to invalidate.
         invalidate: Option<Rkey>,
-        /// The peer is to be woken.
+        /// Requests a solicited event at the receiver.
         solicited: bool,
-        /// What is sent.
+        /// Data to send.
         data: Data,
     },
-    /// SEND of a queue of datagrams.
+    /// SEND on a datagram QP.
     Datagram {
-        /// Where it goes.
+        /// Destination of the datagram.
         to: Destination,
-        /// Immediate data, a number.
+        /// Immediate data as a number.
         imm: Option<u32>,
-        /// The peer is to be woken.
+        /// Requests a solicited event at the receiver.
         solicited: bool,
-        /// What is sent.
+        /// Data to send.
         data: Data,
     },
-    /// Opens or closes a memory window.
+    /// Binds or unbinds a memory window.
     Bind(Bind),
-    /// Makes a region valid.
+    /// Validates a region.
     FastRegister(FastRegister),
-    /// Makes a region invalid.
+    /// Invalidates a region.
     LocalInvalidate(Lkey),
-    /// Nothing.
+    /// No operation.
     Nop,
 }
 
-/// A WQE that no QP of its kind can execute.
+/// Error in a WQE.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WqeError {
-    /// No such operation, or not of such a queue.
+    /// The opcode is unknown or not supported by the queue.
     #[error("unknown operation {0:#x}")]
     Opcode(u8),
-    /// More quanta than a WQE can have, or than there are before the next multiple of that.
+    /// The number of quanta exceeds a WQE, or the distance to the next multiple of [`MAX_QUANTA`].
     #[error("send WQE of {0} quanta does not fit in an aligned block of {MAX_QUANTA} quanta")]
     Quanta(usize),
-    /// A page list that there is not.
+    /// Reserved page list level.
     #[error("two-level page lists are not supported")]
     Level,
 }
 
 impl Control {
-    /// The control word of a WQE, in its first quantum.
+    /// Control word of a WQE, given its first quantum.
     pub fn of(first: &[u8; QUANTUM]) -> Self {
         first.last_chunk().map(Self::parse).unwrap_or_default()
     }
 
-    /// Quanta of the WQE, the first included.
+    /// Number of quanta in the WQE, including the first.
     pub const fn quanta(&self) -> usize {
         match self.opcode {
             opcode::BIND | opcode::FAST_REGISTER | opcode::LOCAL_INVALIDATE | opcode::NOP => 1,
@@ -288,10 +288,10 @@ impl Control {
 }
 
 impl Operation {
-    /// The meaning of a WQE, of which `bytes` are all quanta.
+    /// Parses a WQE; `bytes` contains all its quanta.
     ///
     /// # Errors
-    /// [`WqeError`].
+    /// A [`WqeError`] if the WQE is invalid.
     pub fn parse(bytes: &[u8], service: Service) -> Result<Self, WqeError> {
         let quanta = bytes.len() / QUANTUM;
         let first = bytes.first_chunk::<QUANTUM>().ok_or(WqeError::Quanta(quanta))?;
@@ -322,7 +322,7 @@ impl Operation {
                 data: data(&control, bytes),
             },
             (opcode::READ | opcode::READ_INVALIDATE, _) if !control.inline => {
-                // Which one is invalidated is said by the first fragment even if that is empty.
+                // The first fragment selects the STag to invalidate, even if it is empty.
                 let key = Lkey::new(low(word(8)));
                 let invalidate = (control.opcode == opcode::READ_INVALIDATE).then_some(key);
                 Self::Read { remote, to: fragments(&control, bytes), invalidate }
@@ -353,7 +353,7 @@ impl Operation {
             }
             (opcode::FAST_REGISTER, _) => {
                 let local = local_control(first);
-                // The highest 12 bits of the index are beside the address, the lowest 16 beside the length.
+                // The high 12 bits of the index are next to the address, the low 16 next to the length.
                 let list = (low(word(8)) & 0xfff) << 16 | high(word(16)) >> 16;
                 Self::FastRegister(FastRegister {
                     key: local.key,
@@ -376,9 +376,9 @@ impl Operation {
     }
 }
 
-/// Bits of a length.
+/// Mask of a length field.
 const LEN_MASK: u64 = (1 << 46) - 1;
-/// Bits of the length of a fast registration.
+/// Mask of the length field of a fast registration.
 const FAST_LEN_MASK: u64 = (1 << 41) - 1;
 
 fn local_control(first: &[u8; QUANTUM]) -> LocalControl {
@@ -393,7 +393,7 @@ fn data(control: &Control, bytes: &[u8]) -> Data {
     }
 }
 
-/// Inline bytes: 8 of the first quantum, whatever is in front of them, and 31 of each further one.
+/// Inline data: 8 bytes of the first quantum, then 31 bytes of each further one.
 fn inline(control: &Control, bytes: &[u8]) -> SmallVec<[u8; 64]> {
     let (first, rest) = bytes.split_at_checked(SECOND).unwrap_or((bytes, &[]));
     let of_first = first.iter().skip(8).take(FIRST_INLINE);
@@ -401,7 +401,7 @@ fn inline(control: &Control, bytes: &[u8]) -> SmallVec<[u8; 64]> {
     of_first.chain(of_rest).take(control.inline_len.into()).copied().collect()
 }
 
-/// All fragments that have bytes. Immediate data takes the place of the first.
+/// Fragments with a nonzero length. Immediate data replaces the first fragment.
 fn fragments(control: &Control, bytes: &[u8]) -> Fragments {
     let first = bytes.first_chunk().filter(|_| !control.immediate).map(Fragment::parse);
     let rest = bytes.get(SECOND..).unwrap_or_default();

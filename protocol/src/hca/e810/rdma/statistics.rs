@@ -1,4 +1,4 @@
-//! Counters of the RDMA half, which software collects.
+//! RDMA statistics.
 //!
 //! # Spec
 //! E810 interface, section 10.7.
@@ -9,85 +9,85 @@ use crate::layout;
 layout! {
     /// "Gather statistics".
     pub struct GatherStatistics[64] {
-        /// Of which instance.
+        /// Statistics instance.
         @24[6:0]  instance: u8,
-        /// The instance counts.
+        /// `instance` is valid.
         @24[61]   use_instance: bool,
-        /// The buffer.
+        /// Address of the buffer.
         @32       buffer: Iova,
-        /// Of which function.
+        /// Number of the function.
         @40       function: u16,
     }
 }
 
 layout! {
-    /// What it writes.
+    /// Contents of the buffer.
     pub struct Statistics[1024] {
-        /// IPv4, received: bytes.
+        /// IPv4: bytes received.
         @8[47:0]     ipv4_bytes_received: u64,
-        /// IPv4, received: packets.
+        /// IPv4: packets received.
         @16[47:0]    ipv4_packets_received: u64,
-        /// IPv4, received: packets thrown away.
+        /// IPv4: received packets discarded.
         @28          ipv4_discarded: u32,
-        /// IPv4, received: multicast bytes.
+        /// IPv4: multicast bytes received.
         @40[47:0]    ipv4_multicast_bytes_received: u64,
-        /// IPv4, received: multicast packets.
+        /// IPv4: multicast packets received.
         @48[47:0]    ipv4_multicast_packets_received: u64,
-        /// IPv6, received: bytes.
+        /// IPv6: bytes received.
         @56[47:0]    ipv6_bytes_received: u64,
-        /// IPv6, received: packets.
+        /// IPv6: packets received.
         @64[47:0]    ipv6_packets_received: u64,
-        /// IPv6, received: packets thrown away.
+        /// IPv6: received packets discarded.
         @76          ipv6_discarded: u32,
-        /// IPv4, sent: bytes.
+        /// IPv4: bytes sent.
         @104[47:0]   ipv4_bytes_sent: u64,
-        /// IPv4, sent: packets.
+        /// IPv4: packets sent.
         @112[47:0]   ipv4_packets_sent: u64,
-        /// IPv6, sent: bytes.
+        /// IPv6: bytes sent.
         @144[47:0]   ipv6_bytes_sent: u64,
-        /// IPv6, sent: packets.
+        /// IPv6: packets sent.
         @152[47:0]   ipv6_packets_sent: u64,
-        /// IPv6, received: multicast bytes.
+        /// IPv6: multicast bytes received.
         @88[47:0]    ipv6_multicast_bytes_received: u64,
-        /// IPv6, received: multicast packets.
+        /// IPv6: multicast packets received.
         @96[47:0]    ipv6_multicast_packets_received: u64,
-        /// IPv4, sent: multicast bytes.
+        /// IPv4: multicast bytes sent.
         @128[47:0]   ipv4_multicast_bytes_sent: u64,
-        /// IPv4, sent: multicast packets.
+        /// IPv4: multicast packets sent.
         @136[47:0]   ipv4_multicast_packets_sent: u64,
-        /// IPv6, sent: multicast bytes.
+        /// IPv6: multicast bytes sent.
         @168[47:0]   ipv6_multicast_bytes_sent: u64,
-        /// IPv6, sent: multicast packets.
+        /// IPv6: multicast packets sent.
         @176[47:0]   ipv6_multicast_packets_sent: u64,
-        /// Requests received that break the protocol; the driver's name for them is of TCP.
+        /// Received requests that violate the protocol. The driver uses a TCP name for this counter.
         @200[23:0]   protocol_errors: u32,
-        /// Packets sent anew.
+        /// Packets retransmitted.
         @220         retransmitted: u32,
         /// UDP packets received.
         @224[47:0]   udp_received: u64,
         /// UDP packets sent.
         @232[47:0]   udp_sent: u64,
-        /// RDMA writes received.
+        /// RDMA WRITEs received.
         @240[47:0]   writes_received: u64,
-        /// RDMA reads received.
+        /// RDMA READs received.
         @248[47:0]   reads_received: u64,
-        /// Sends received.
+        /// SENDs received.
         @256[47:0]   sends_received: u64,
-        /// RDMA writes sent.
+        /// RDMA WRITEs sent.
         @264[47:0]   writes_sent: u64,
-        /// RDMA reads sent.
+        /// RDMA READs sent.
         @272[47:0]   reads_sent: u64,
-        /// Sends sent.
+        /// SENDs sent.
         @280[47:0]   sends_sent: u64,
-        /// Windows bound.
+        /// Memory windows bound.
         @288[47:0]   binds: u64,
-        /// Keys invalidated.
+        /// STags invalidated.
         @296[47:0]   invalidates: u64,
-        /// Packets received that are marked as congested.
+        /// Packets received with an ECN congestion mark.
         @304[47:0]   ecn_marked: u64,
-        /// Notices of congestion received.
+        /// CNPs handled.
         @312         cnp_handled: u32,
-        /// Notices of congestion sent.
+        /// CNPs sent.
         @320[47:0]   cnp_sent: u64,
     }
 }

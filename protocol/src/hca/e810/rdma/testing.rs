@@ -1,6 +1,6 @@
-//! Objects of words of 64 bits, as the specification prints them.
+//! Test helpers: objects given as 64-bit words, as in the specification.
 
-/// The words that are not 0, by the offset of their first byte.
+/// Builds an object from its nonzero words, each with its byte offset.
 pub(crate) fn words<const LEN: usize>(words: &[(usize, u64)]) -> [u8; LEN] {
     let mut bytes = [0; LEN];
     for (at, word) in words {

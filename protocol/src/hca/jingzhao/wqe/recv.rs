@@ -9,14 +9,15 @@ use super::{DataSegment, DataSegments, GRANULE, NextUnit, RawData, TERMINATOR, W
 use crate::describe::{Describe, Visitor};
 use crate::ids::Lkey;
 
-/// The valid bit of a receive WQE in its first byte, see [`NextUnit::valid`].
+/// Valid bit in the first byte of a receive WQE, see [`NextUnit::valid`].
 pub const RECV_VALID: u8 = 1 << 5;
 
-/// A data unit that software has not written since the device took the WQE before. No receive has such a word: a length
-/// has 31 bits, and no byte follows the last address. Only keys have all values.
+/// Marks a data unit that the driver has not rewritten since the device consumed the previous WQE. No receive
+/// contains such a length, which has 31 bits, or such an address, which would be the last one. Only the key can
+/// have this value.
 pub const UNTOUCHED: [u8; GRANULE] = [0xff; GRANULE];
 
-/// The same for software that knows no valid bit: what it takes for a free unit, but for the address.
+/// Like [`UNTOUCHED`], for drivers without a valid bit. Except for the address, they recognise it as a free unit.
 pub const CONSUMED: [u8; GRANULE] = {
     let mut unit = UNTOUCHED;
     let mut at = 0;
@@ -27,50 +28,52 @@ pub const CONSUMED: [u8; GRANULE] = {
     unit
 };
 
-/// What ends the data units of a slot.
+/// What follows the data units of a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
     /// A terminator.
     Terminator,
-    /// The slot.
+    /// The end of the slot.
     Slot,
-    /// A unit some of whose words are those of [`UNTOUCHED`].
+    /// A unit with at least one word still equal to that of [`UNTOUCHED`].
     Untouched,
 }
 
-/// How much of a slot software has written.
+/// Part of a slot that the driver has written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Extent {
-    /// Data units that are written.
+    /// Number of written data units.
     pub units: usize,
-    /// What follows them.
+    /// What follows these units.
     pub end: End,
 }
 
 /// A receive WQE.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RecvWqe {
-    /// Scatter list.
+    /// Scatter list of the receive.
     pub data: DataSegments,
 }
 
 impl RecvWqe {
-    /// Whether a slot has the valid bit.
-    pub fn is_marked(slot: &[u8]) -> bool {
+    /// Returns whether the valid bit of a slot is set.
+    pub fn is_valid(slot: &[u8]) -> bool {
         slot.first().is_some_and(|first| first & RECV_VALID != 0)
     }
 
-    /// Whether a slot without the valid bit is posted all the same. `first_pass`: no slot of the queue was used since
-    /// the QP left RESET, so that a slot whose next unit was never written can still tell by its data (J-23).
-    pub fn is_posted_unmarked(slot: &[u8], first_pass: bool) -> bool {
+    /// Returns whether a slot without valid bit is posted nevertheless. `first_pass` is true if no slot of the
+    /// queue has been used since the QP left RESET. A slot whose next unit was never written is then recognised by
+    /// its data (J-23).
+    pub fn is_posted_without_valid_bit(slot: &[u8], first_pass: bool) -> bool {
         let Some((next, _)) = slot.split_first_chunk::<GRANULE>() else { return false };
         let marked = first_pass || next.iter().any(|byte| *byte != 0);
-        // The address is the last word of a unit, so that one whose address is written is written.
+        // The address is the last word of a unit that drivers write, so a written address means a written unit.
         let is_data = |unit: &RawData| !is_terminator(unit) && unit.va.get() != u64::MAX;
         marked && units(slot).first().is_some_and(is_data)
     }
 
-    /// How much of a slot is written. `is_key`: whether a region has the key, for the one key that [`UNTOUCHED`] has.
+    /// Part of a slot that is written. `is_key` returns whether a region has the key; it decides for a key equal to
+    /// that of [`UNTOUCHED`].
     pub fn extent(slot: &[u8], is_key: impl Fn(Lkey) -> bool) -> Extent {
         let untouched = |unit: &RawData| {
             let key = unit.lkey.get();
@@ -79,7 +82,8 @@ impl RecvWqe {
         };
         let mut count = 0;
         for unit in units(slot) {
-            // A terminator whose address is still to come would leave it in a slot that was taken and cleared meanwhile.
+            // Wait for the address of a terminator. A late store would otherwise land in a slot that was already
+            // consumed and cleared.
             if is_terminator(unit) && unit.va.get() != u64::MAX {
                 return Extent { units: count, end: End::Terminator };
             }
@@ -91,10 +95,10 @@ impl RecvWqe {
         Extent { units: count, end: End::Slot }
     }
 
-    /// Reads a posted slot: data units up to the first terminator, or to the end of the slot.
+    /// Parses a posted slot: data units up to the first terminator or the end of the slot.
     ///
     /// # Errors
-    /// [`WqeError::Inline`] for a data unit with the inline bit, [`WqeError::Truncated`] for a slot without next
+    /// [`WqeError::Inline`] for a data unit with the inline bit; [`WqeError::Truncated`] for a slot without next
     /// unit.
     pub fn parse(slot: &[u8]) -> Result<Self, WqeError> {
         if slot.len() < GRANULE {
@@ -104,8 +108,8 @@ impl RecvWqe {
         Ok(Self { data: units.map(DataSegment::parse).collect::<Result<_, _>>()? })
     }
 
-    /// A posted slot of `slot_len` bytes as the public user library writes it: valid bit, data units, and a zero
-    /// terminator if there is room. Data units beyond the slot are cut off.
+    /// A posted slot of `slot_len` bytes as written by the public user library: valid bit, data units, and a zero
+    /// terminator if it fits. Data units beyond the slot are dropped.
     pub fn emit(&self, slot_len: usize) -> Vec<u8> {
         let mut slot = NextUnit { valid: true, ..NextUnit::default() }.emit().to_vec();
         self.data.iter().for_each(|unit| slot.extend_from_slice(&unit.emit_le()));
@@ -114,16 +118,16 @@ impl RecvWqe {
     }
 }
 
-/// The units behind the next unit, as far as they are whole.
+/// Complete units after the next unit.
 fn units(slot: &[u8]) -> &[RawData] {
     let rest = slot.get(GRANULE..).unwrap_or_default();
     let whole = rest.len() - rest.len() % GRANULE;
     rest.get(..whole).and_then(|units| <[RawData]>::ref_from_bytes(units).ok()).unwrap_or_default()
 }
 
-/// Key 100h and key 0 are ordinary keys when there is a length (J-22).
+/// Keys 0 and 100h are ordinary if the length is nonzero (J-22).
 fn is_terminator(unit: &RawData) -> bool {
-    /// The key of a terminator, besides 0.
+    /// Key of a terminator, apart from 0.
     const INVALID_LKEY: u32 = 0x100;
     unit.len.get() == 0 && matches!(unit.lkey.get(), 0 | INVALID_LKEY)
 }

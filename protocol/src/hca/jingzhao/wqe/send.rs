@@ -11,21 +11,21 @@ use crate::describe::{Describe, Field, Hex, Visitor};
 pub use crate::hca::opcode::WqeOpcode;
 use crate::hca::segment::{INLINE, Segments, check_data, emit_inline};
 
-/// Most granules of a send WQE.
+/// Largest send WQE in granules.
 pub const MAX_SIZE: u8 = 64;
 
-/// Bytes of the head of an inline unit, before its data.
+/// Length of the header of an inline unit in bytes.
 const INLINE_HEAD: usize = 4;
 
-/// What a send WQE asks for.
+/// Operation of a send WQE.
 pub type Operation = crate::hca::operation::Operation<UdUnit>;
 
-/// The bytes of a send WQE's message.
+/// Message data of a send WQE.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WqeData<'a> {
-    /// In regions.
+    /// Data segments, which refer to memory regions.
     Segments(DataSegments),
-    /// In the WQE itself.
+    /// Data in the WQE itself.
     Inline(&'a [u8]),
 }
 
@@ -53,20 +53,19 @@ impl<'a> WqeData<'a> {
 /// A send WQE.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SendWqe<'a> {
-    /// Link, flags and immediate data.
+    /// Link to the next WQE, flags and immediate data.
     pub next: NextUnit,
-    /// What to do.
+    /// Operation to perform.
     pub operation: Operation,
-    /// Gather list, scatter list (READ, atomics) or inline data.
+    /// Gather list, scatter list (READ and atomics) or inline data.
     pub data: WqeData<'a>,
 }
 
 impl<'a> SendWqe<'a> {
-    /// Reads a WQE, all of whose bytes are in `wqe`.
+    /// Parses a WQE; `wqe` contains exactly its bytes.
     ///
     /// # Errors
-    /// A [`WqeError`]. The next unit, with the link to the rest of the chain, can still be had with
-    /// [`NextUnit::parse`].
+    /// A [`WqeError`]. [`NextUnit::parse`] still yields the link to the next WQE then.
     pub fn parse(wqe: &'a [u8], opcode: u8, service: ServiceType) -> Result<Self, WqeError> {
         let unsupported = WqeError::Opcode(opcode);
         let code = WqeOpcode::from_code(opcode).filter(|code| code.supported(service)).ok_or(unsupported)?;
@@ -76,7 +75,7 @@ impl<'a> SendWqe<'a> {
             rest.take("ud unit").map(UdUnit::parse)
         })?;
         let data = match code {
-            // What follows the next unit means nothing.
+            // The content after the next unit is undefined.
             WqeOpcode::Nop => WqeData::Segments(DataSegments::new()),
             _ => WqeData::parse(rest.0)?,
         };
@@ -84,7 +83,7 @@ impl<'a> SendWqe<'a> {
         Ok(Self { next, operation, data })
     }
 
-    /// The WQE, a whole number of granules.
+    /// Wire format, a whole number of granules.
     pub fn emit(&self) -> Vec<u8> {
         let mut wqe = Vec::new();
         let imm = match self.operation {
@@ -101,7 +100,7 @@ impl<'a> SendWqe<'a> {
     }
 }
 
-/// Without inline data, of which only the length is told: the rest is what the wire carries.
+/// Shows only the length of inline data; the data itself appears in the packet.
 impl Describe for SendWqe<'_> {
     fn describe(&self, to: &mut dyn Visitor) {
         self.next.show("next", to);

@@ -10,7 +10,7 @@ use crate::hca::operation::RemoteAddress;
 use crate::ids::{Lid, Lkey, MacAddr, Qkey, Qpn, Rkey, Va};
 use crate::roce::Imm;
 
-/// Section 14.8.
+/// Examples of section 14.8.
 const SEND: [u8; 32] = [
     0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x08, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, //
     0x40, 0x00, 0x00, 0x00, 0x05, 0x00, 0x02, 0x00, 0x78, 0x56, 0x34, 0x12, 0x00, 0x7f, 0x00, 0x00,
@@ -59,7 +59,7 @@ fn with_units(units: &[&[u8]]) -> Vec<u8> {
 }
 
 #[test]
-fn published_send_is_read_and_written() {
+fn published_send_round_trips() {
     let data = DataSegment { len: 64, lkey: Lkey::new(0x2_0005), va: Va::new(0x7f00_1234_5678) };
     let wqe = SendWqe {
         next: signalled(),
@@ -71,7 +71,7 @@ fn published_send_is_read_and_written() {
 }
 
 #[test]
-fn published_linked_write_is_read_and_written() {
+fn published_linked_write_round_trips() {
     let link = Link { address: 8, opcode: 0x0a, size: 2, fence: false, dbd: true };
     let imm = Imm([0x11, 0x22, 0x33, 0x44]);
     let wqe = SendWqe {
@@ -82,13 +82,13 @@ fn published_linked_write_is_read_and_written() {
     assert_eq!(SendWqe::parse(&WRITE_IMM, 0x09, ServiceType::Rc), Ok(wqe.clone()));
     assert_eq!(wqe.emit(), WRITE_IMM);
     assert_eq!(link.position(PositionUnit::Granule, 0x4000), Some(128));
-    // The kernel driver's link is a byte offset whose low six bits hold the opcode.
+    // The link of the kernel driver is a byte offset whose low six bits hold the opcode.
     let kernel = Link { address: 2, ..link };
     assert_eq!(kernel.position(PositionUnit::Slot, 0x4000), Some(128));
 }
 
 #[test]
-fn published_inline_send_is_read_and_written() {
+fn published_inline_send_round_trips() {
     let bytes = with_units(&[&INLINE_UNIT]);
     let wqe = SendWqe {
         next: NextUnit::default(),
@@ -100,7 +100,7 @@ fn published_inline_send_is_read_and_written() {
 }
 
 #[test]
-fn inline_data_runs_on_across_granules() {
+fn inline_data_spans_granules() {
     let payload: Vec<u8> = (0..30).collect();
     let mut bytes = vec![0; 16];
     bytes.extend_from_slice(&[30, 0, 0, 0x80]);
@@ -112,7 +112,7 @@ fn inline_data_runs_on_across_granules() {
 }
 
 #[test]
-fn inline_data_longer_than_the_wqe_is_refused() {
+fn rejects_inline_data_past_wqe() {
     let bytes = with_units(&[&[13, 0, 0, 0x80], &[0; 12]]);
     let error = SendWqe::parse(&bytes, 0x0a, ServiceType::Rc);
     assert_eq!(error, Err(WqeError::Truncated("inline data")));
@@ -121,7 +121,7 @@ fn inline_data_longer_than_the_wqe_is_refused() {
 }
 
 #[test]
-fn published_ud_unit_is_read_and_written() {
+fn published_ud_unit_round_trips() {
     let ud = UdUnit {
         port: 1,
         slid: Lid::new(1),
@@ -145,7 +145,7 @@ fn published_ud_unit_is_read_and_written() {
 }
 
 #[test]
-fn ud_unit_of_the_library_has_a_lid_and_no_addresses() {
+fn library_ud_unit_has_lid_only() {
     let mut unit = [0; 48];
     unit[..8].copy_from_slice(&[0x03, 0x00, 0x00, 0x01, 0x00, 0x00, 0x02, 0x00]);
     unit[0x20..0x28].copy_from_slice(&[0x12, 0x00, 0x00, 0x00, 0x11, 0x11, 0x11, 0x11]);
@@ -155,7 +155,7 @@ fn ud_unit_of_the_library_has_a_lid_and_no_addresses() {
 }
 
 #[test]
-fn atomics_take_their_operands_from_the_atomic_unit() {
+fn atomic_unit_holds_operands() {
     let operands = [1, 0, 0, 0, 0, 0, 0, 0x80, 2, 0, 0, 0, 0, 0, 0, 0x40];
     let result = DataSegment { len: 8, ..page_of_data() }.emit_le();
     let bytes = with_units(&[&raddr(), &operands, &result]);
@@ -168,7 +168,7 @@ fn atomics_take_their_operands_from_the_atomic_unit() {
 }
 
 #[test]
-fn atomics_need_one_result_of_eight_bytes() {
+fn atomics_require_one_eight_byte_segment() {
     let result = |len| DataSegment { len, ..page_of_data() }.emit_le();
     for units in [vec![], vec![result(4)], vec![result(8), result(8)]] {
         let units: Vec<_> = units.concat();
@@ -178,7 +178,7 @@ fn atomics_need_one_result_of_eight_bytes() {
 }
 
 #[test]
-fn inline_data_is_refused_where_the_operation_scatters() {
+fn rejects_inline_data_in_scatter_operations() {
     let read = with_units(&[&raddr(), &INLINE_UNIT]);
     assert_eq!(SendWqe::parse(&read, 0x10, ServiceType::Rc), Err(WqeError::Inline));
     let late = with_units(&[&SEND[16..], &INLINE_UNIT]);
@@ -186,7 +186,7 @@ fn inline_data_is_refused_where_the_operation_scatters() {
 }
 
 #[test]
-fn sixteen_data_units_are_read_in_order() {
+fn parses_sixteen_data_units_in_order() {
     let units: DataSegments = (0..16).map(|n| DataSegment { len: n, ..page_of_data() }).collect();
     let wqe = SendWqe {
         next: NextUnit::default(),
@@ -199,7 +199,7 @@ fn sixteen_data_units_are_read_in_order() {
 }
 
 #[test]
-fn each_service_has_its_operations() {
+fn services_support_their_operations_only() {
     for (service, codes) in [
         (ServiceType::Rc, &[0x00, 0x08, 0x09, 0x0a, 0x0b, 0x10, 0x11, 0x12][..]),
         (ServiceType::Uc, &[0x00, 0x08, 0x09, 0x0a, 0x0b]),
@@ -216,7 +216,7 @@ fn each_service_has_its_operations() {
 }
 
 #[test]
-fn a_wqe_that_ends_early_is_refused() {
+fn rejects_truncated_wqe() {
     for len in [0, 15] {
         let short = vec![0; len];
         assert_eq!(SendWqe::parse(&short, 0x0a, ServiceType::Rc), Err(WqeError::Truncated("next unit")));
@@ -230,7 +230,7 @@ fn a_wqe_that_ends_early_is_refused() {
 }
 
 #[test]
-fn no_data_units_are_a_message_without_bytes() {
+fn no_data_units_is_empty_message() {
     let wqe = SendWqe::parse(&[0; 16], 0x0a, ServiceType::Rc).unwrap();
     assert_eq!(wqe.data, WqeData::Segments(smallvec![]));
 }
@@ -242,9 +242,9 @@ fn extent(slot: &[u8]) -> (usize, End) {
 }
 
 #[test]
-fn published_receives_are_posted_and_hold_one_unit() {
-    assert!(RecvWqe::is_marked(&RECV_LIBRARY) && !RecvWqe::is_marked(&RECV_KERNEL));
-    assert!(RecvWqe::is_posted_unmarked(&RECV_KERNEL, false));
+fn published_receives_are_posted() {
+    assert!(RecvWqe::is_valid(&RECV_LIBRARY) && !RecvWqe::is_valid(&RECV_KERNEL));
+    assert!(RecvWqe::is_posted_without_valid_bit(&RECV_KERNEL, false));
     for slot in [RECV_LIBRARY, RECV_KERNEL] {
         assert_eq!(extent(&slot), (1, End::Terminator));
         assert_eq!(RecvWqe::parse(&slot), Ok(RecvWqe { data: smallvec![page_of_data()] }));
@@ -253,42 +253,42 @@ fn published_receives_are_posted_and_hold_one_unit() {
 }
 
 #[test]
-fn a_slot_the_library_has_reaped_is_free() {
+fn reaped_library_slot_is_free() {
     let mut slot = RECV_LIBRARY;
     slot[..16].fill(0);
-    assert!(!RecvWqe::is_posted_unmarked(&slot, false));
-    assert!(RecvWqe::is_posted_unmarked(&slot, true));
+    assert!(!RecvWqe::is_posted_without_valid_bit(&slot, false));
+    assert!(RecvWqe::is_posted_without_valid_bit(&slot, true));
 }
 
 #[test]
-fn a_linked_slot_without_data_is_free() {
+fn linked_slot_without_data_is_free() {
     let mut slot = RECV_KERNEL;
     for unit in [TERMINATOR, [0; 16], CONSUMED, UNTOUCHED] {
         slot[16..32].copy_from_slice(&unit);
-        assert!(!RecvWqe::is_posted_unmarked(&slot, true), "{unit:02x?}");
+        assert!(!RecvWqe::is_posted_without_valid_bit(&slot, true), "{unit:02x?}");
     }
-    assert!(!RecvWqe::is_posted_unmarked(&slot[..16], true), "a slot without data units");
+    assert!(!RecvWqe::is_posted_without_valid_bit(&slot[..16], true), "a slot without data units");
 }
 
-/// Software stores length, key and address in this order.
+/// Drivers store length, key and address in this order.
 #[test]
-fn a_unit_is_written_when_all_its_words_are() {
+fn unit_counts_once_all_words_written() {
     let written = &RECV_LIBRARY[16..32];
     for words in [0..0, 0..4, 0..8, 0..16] {
         let mut slot = RECV_LIBRARY;
         slot[16..].copy_from_slice(&[UNTOUCHED, UNTOUCHED].concat());
         slot[16..][words.clone()].copy_from_slice(&written[words.clone()]);
         assert_eq!(extent(&slot), (usize::from(words.end == 16), End::Untouched));
-        // Without the bit.
+        // The slot without the valid bit.
         let mut slot = RECV_KERNEL;
         slot[16..32].copy_from_slice(&CONSUMED);
         slot[16..][words.clone()].copy_from_slice(&written[words.clone()]);
-        assert_eq!(RecvWqe::is_posted_unmarked(&slot, false), words.end == 16);
+        assert_eq!(RecvWqe::is_posted_without_valid_bit(&slot, false), words.end == 16);
     }
 }
 
 #[test]
-fn a_key_that_looks_untouched_is_written_if_a_region_has_it() {
+fn untouched_key_counts_if_region_exists() {
     let unit = DataSegment { lkey: Lkey::new(u32::MAX), ..page_of_data() };
     let slot = RecvWqe { data: smallvec![unit] }.emit(48);
     assert_eq!(extent(&slot), (0, End::Untouched));
@@ -296,7 +296,7 @@ fn a_key_that_looks_untouched_is_written_if_a_region_has_it() {
 }
 
 #[test]
-fn an_address_or_a_list_of_nothing_is_written() {
+fn empty_entry_and_list_count_as_written() {
     let zero = DataSegment { va: Va::new(0), ..page_of_data() };
     let mut slot = RecvWqe { data: smallvec![zero] }.emit(64);
     slot[48..].copy_from_slice(&UNTOUCHED);
@@ -307,7 +307,7 @@ fn an_address_or_a_list_of_nothing_is_written() {
 }
 
 #[test]
-fn terminator_keys_with_a_length_are_ordinary() {
+fn terminator_key_with_length_is_data() {
     for lkey in [0, 0x100] {
         let data: DataSegments = smallvec![DataSegment { len: 1, lkey: Lkey::new(lkey), va: Va::new(0) }];
         let slot = RecvWqe { data: data.clone() }.emit(128);
@@ -320,7 +320,7 @@ fn terminator_keys_with_a_length_are_ordinary() {
 }
 
 #[test]
-fn a_full_slot_needs_no_terminator() {
+fn full_slot_needs_no_terminator() {
     let data: DataSegments = (1..8).map(|n| DataSegment { len: n, ..page_of_data() }).collect();
     let slot = RecvWqe { data: data.clone() }.emit(128);
     assert_eq!(RecvWqe::parse(&slot).unwrap().data, data);
@@ -329,7 +329,7 @@ fn a_full_slot_needs_no_terminator() {
 
 proptest! {
     #[test]
-    fn any_send_wqe_is_read_or_refused(
+    fn parse_accepts_or_rejects_any_wqe(
         bytes in prop::collection::vec(any::<u8>(), 0..=1024), opcode: u8, service in 0u8..4
     ) {
         let service = ServiceType::from_code(service).unwrap_or(ServiceType::Rc);
@@ -354,8 +354,8 @@ proptest! {
     }
 
     #[test]
-    fn any_receive_slot_is_read_or_refused(slot in prop::collection::vec(any::<u8>(), 0..=4096), first: bool) {
-        let _ = RecvWqe::is_posted_unmarked(&slot, first);
+    fn any_receive_slot_parses(slot in prop::collection::vec(any::<u8>(), 0..=4096), first: bool) {
+        let _ = RecvWqe::is_posted_without_valid_bit(&slot, first);
         let _ = RecvWqe::extent(&slot, |_| first);
         let _ = RecvWqe::parse(&slot);
     }

@@ -1,4 +1,4 @@
-//! The units WQEs are made of.
+//! Units of which WQEs consist.
 //!
 //! # Spec
 //! JingZhao interface, sections 6.2 to 6.6.
@@ -16,7 +16,7 @@ use crate::describe::{Hex, describe};
 use crate::ids::{Lid, MacAddr, Qkey, Qpn};
 use crate::roce::Imm;
 
-/// Where the next WQE of a chain is, and what it does.
+/// Position, opcode and size of the next WQE in a chain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Link {
     /// Position, 26 bits; see [`Link::position`].
@@ -25,14 +25,14 @@ pub struct Link {
     pub opcode: u8,
     /// Size in granules, 1 to 63.
     pub size: u8,
-    /// Fence.
+    /// Fence bit of the next WQE.
     pub fence: bool,
-    /// Set by software with a link; has no effect.
+    /// Set by drivers with a link; has no effect.
     pub dbd: bool,
 }
 
 impl Link {
-    /// Byte offset of the next WQE in a queue of `len` bytes; `None` for an empty queue.
+    /// Byte offset of the next WQE in a queue of `len` bytes. `None` if the queue is empty.
     pub fn position(&self, unit: PositionUnit, len: u32) -> Option<u32> {
         let unit = match unit {
             PositionUnit::Granule => GRANULE as u64,
@@ -42,23 +42,23 @@ impl Link {
     }
 }
 
-/// The next unit, with which every WQE begins.
+/// First unit of every WQE.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct NextUnit {
-    /// The WQE that follows in the chain.
+    /// Link to the next WQE in the chain.
     pub link: Option<Link>,
-    /// Receive WQE: posted.
+    /// Receive WQE: the slot is posted.
     pub valid: bool,
-    /// Software wants a completion. The device always gives one (J-21).
+    /// The driver requests a CQE. The device always writes one (J-21).
     pub signalled: bool,
-    /// Ask for a solicited event at the receiver.
+    /// Requests a solicited event at the receiver.
     pub solicited: bool,
     /// Immediate data of this WQE.
     pub imm: Imm,
 }
 
 impl NextUnit {
-    /// Reads the unit.
+    /// Parses the unit.
     pub fn parse(unit: &[u8; GRANULE]) -> Self {
         let raw: RawNext = transmute!(*unit);
         let link = (raw.size.nds() != 0).then(|| Link {
@@ -77,7 +77,7 @@ impl NextUnit {
         }
     }
 
-    /// The unit. Values wider than their field lose their high bits.
+    /// Wire format. Values that exceed their field are truncated.
     pub fn emit(&self) -> [u8; GRANULE] {
         let (mut address, mut size) = (NextAddress::new().with_valid(self.valid), NextSize::new());
         if let Some(link) = self.link {
@@ -89,12 +89,12 @@ impl NextUnit {
     }
 }
 
-/// Destination of a datagram: the ud unit. The user library of the public driver leaves what it does not know
-/// (MACs, IP addresses) as the buffer held it.
+/// UD unit: address of a datagram. The user library of the public driver does not initialise the fields that it
+/// does not use (MAC and IP addresses).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct UdUnit {
-    /// 00h: egress port; the public driver puts it in the top byte and its PD in the rest. The device has one port
-    /// and ignores it.
+    /// 00h: egress port. The public driver puts it in the top byte and its PD in the rest. Ignored, because the
+    /// device has one port.
     pub port: u32,
     /// 04h: source LID, or the low half of the source MAC.
     pub slid: Lid,
@@ -108,17 +108,17 @@ pub struct UdUnit {
     pub source_ip: u32,
     /// 14h: destination IPv4 address.
     pub dest_ip: u32,
-    /// 20h: destination QP.
+    /// 20h: QP number of the receiver.
     pub dqpn: Qpn,
-    /// 24h: Q_Key.
+    /// 24h: Q_Key of the receiver.
     pub qkey: Qkey,
 }
 
 impl UdUnit {
-    /// Bytes of the unit.
+    /// Length of the unit in bytes.
     pub const LEN: usize = 3 * GRANULE;
 
-    /// Reads the unit.
+    /// Parses the unit.
     pub fn parse(unit: &[u8; Self::LEN]) -> Self {
         let raw: RawUd = transmute!(*unit);
         Self {
@@ -134,7 +134,7 @@ impl UdUnit {
         }
     }
 
-    /// The unit.
+    /// Wire format of the unit.
     pub fn emit(&self) -> [u8; Self::LEN] {
         transmute!(RawUd {
             port: self.port.into(),
@@ -151,12 +151,12 @@ impl UdUnit {
         })
     }
 
-    /// Destination MAC, if its high part is set.
+    /// Destination MAC address, if its high part is nonzero.
     pub const fn dmac(&self) -> Option<MacAddr> {
         mac(self.dmac_high, self.dlid)
     }
 
-    /// Destination IPv4 address, if set.
+    /// Destination IPv4 address, if nonzero.
     pub const fn dip(&self) -> Option<Ipv4Addr> {
         if self.dest_ip == 0 { None } else { Some(Ipv4Addr::from_bits(self.dest_ip)) }
     }
@@ -176,7 +176,7 @@ describe!(UdUnit {
     qkey,
 });
 
-/// 00h of the next unit.
+/// Word at 00h of the next unit.
 #[bitfield(u32, repr = U32, from = U32::new, into = U32::get)]
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 struct NextAddress {
@@ -187,7 +187,7 @@ struct NextAddress {
     nda: u32,
 }
 
-/// 04h of the next unit.
+/// Word at 04h of the next unit.
 #[bitfield(u32, repr = U32, from = U32::new, into = U32::get)]
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 struct NextSize {
@@ -199,7 +199,7 @@ struct NextSize {
     nee: u32,
 }
 
-/// 08h of the next unit.
+/// Word at 08h of the next unit.
 #[bitfield(u32, repr = U32, from = U32::new, into = U32::get)]
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 struct NextFlags {

@@ -1,4 +1,4 @@
-//! Send WQEs of QP0 and QP1: software brings the headers with the payload.
+//! Send WQEs of QP0 and QP1, for which the driver writes the packet headers.
 //!
 //! # Spec
 //! mthca interface, section 8.3.
@@ -12,31 +12,31 @@ use super::{DataSegments, GRANULE, WqeError};
 use crate::hca::segment::Segments;
 use crate::ids::Lid;
 
-/// Bytes of the ICRC, for which software leaves room behind the payload.
+/// Length of the ICRC in bytes. Drivers reserve space for it after the payload.
 const ICRC_LEN: u32 = 4;
 
-/// A management datagram to send.
+/// A MAD to send.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MlxWqe {
-    /// Travels on VL 15: a datagram of subnet management.
+    /// Use VL 15, for SMPs.
     pub vl15: bool,
-    /// The source LID in the header is to be sent as it is: the permissive one of a directed route.
+    /// Send the source LID in the header unchanged: the permissive LID of a directed route.
     pub keep_source_lid: bool,
-    /// Service level.
+    /// Service level, four bits.
     pub service_level: u8,
-    /// Software wants a completion.
+    /// The driver requests a CQE.
     pub signalled: bool,
-    /// Destination.
+    /// Destination LID.
     pub dlid: Lid,
-    /// Gather list: headers, then payload, without the room for the ICRC.
+    /// Gather list of headers and payload, without the space for the ICRC.
     pub data: DataSegments,
 }
 
 impl MlxWqe {
-    /// Reads a WQE, all of whose bytes are in `wqe`.
+    /// Parses a WQE; `wqe` contains exactly its bytes.
     ///
     /// # Errors
-    /// [`WqeError::Truncated`].
+    /// [`WqeError::Truncated`] if a segment is incomplete.
     pub fn parse(wqe: &[u8]) -> Result<Self, WqeError> {
         let mut rest = Segments(wqe);
         let raw: Raw = transmute!(*rest.take::<GRANULE>("MLX segment")?);
@@ -48,7 +48,7 @@ impl MlxWqe {
                 Data::Inline(bytes) => inline_len += bytes.len(),
             }
         }
-        // Linux appends the place of the ICRC as an inline segment; iPXE has it at the end of the payload's segment.
+        // Linux appends the ICRC placeholder as an inline segment; iPXE includes it in the payload segment.
         trim_end(&mut data, ICRC_LEN.saturating_sub(u32::try_from(inline_len).unwrap_or(u32::MAX)))?;
         Ok(Self {
             vl15: raw.flags.vl15(),
@@ -61,7 +61,7 @@ impl MlxWqe {
     }
 }
 
-/// Removes the last `excess` bytes of a gather list.
+/// Removes the last `excess` bytes from a gather list.
 fn trim_end(data: &mut DataSegments, mut excess: u32) -> Result<(), WqeError> {
     while excess > 0 {
         let last = data.last_mut().ok_or(WqeError::Truncated("ICRC"))?;
@@ -99,7 +99,7 @@ struct Flags {
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 struct Raw {
-    /// As in other WQEs: about the next one.
+    /// Link to the next WQE, as in other WQEs.
     link: [u8; 8],
     flags: Flags,
     dlid: U16,

@@ -1,4 +1,4 @@
-//! The headers that software makes for management datagrams, as InfiniBand links carry them.
+//! Packet headers that the driver writes for MADs, in InfiniBand wire format.
 //!
 //! # Spec
 //! mthca interface, section 8.3; IBTA volume 1, sections 7.7 (local route header), 8.3 (global route header) and 9.2 to
@@ -17,39 +17,39 @@ use crate::view::view;
 pub struct PackedHeaders {
     /// Service level, four bits.
     pub service_level: u8,
-    /// Global route header.
+    /// Global route header (GRH).
     pub grh: Option<PackedGrh>,
-    /// Base transport header: a SEND of one packet.
+    /// Base transport header: a SEND Only.
     pub bth: Bth,
-    /// Datagram header.
+    /// Datagram extended transport header.
     pub deth: Deth,
-    /// Immediate data.
+    /// Immediate data, in wire order.
     pub imm: Option<Imm>,
 }
 
-/// What counts of a global route header. The source GID is the port's own whatever software says.
+/// Fields of a GRH that are used. The source GID is always that of the port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PackedGrh {
-    /// Traffic class.
+    /// Traffic class of the GRH.
     pub traffic_class: u8,
     /// Flow label, 20 bits.
     pub flow_label: u32,
-    /// Hop limit.
+    /// Hop limit of the GRH.
     pub hop_limit: u8,
     /// Destination GID.
     pub dgid: [u8; 16],
 }
 
 impl PackedHeaders {
-    /// Bytes of the longest headers.
+    /// Length of the longest headers in bytes.
     pub const MAX_LEN: usize = 8 + 40 + 12 + 12;
 
-    /// Reads the headers in front of a payload; also gives the payload.
+    /// Parses the headers at the front of `bytes`. Returns them and the payload.
     ///
     /// # Errors
-    /// [`WireError::Short`]; [`WireError::Invalid`] for headers of something that is no datagram.
+    /// [`WireError::Short`]; [`WireError::Invalid`] if the packet is not a datagram.
     pub fn parse(bytes: &[u8]) -> Result<(Self, &[u8]), WireError> {
-        /// Next header of the local route header: BTH, or GRH and BTH.
+        /// Next header of the LRH: BTH, or GRH and BTH.
         const LOCAL: u8 = 2;
         const GLOBAL: u8 = 3;
         let (lrh, rest) = view::<RawLrh>(bytes, "LRH")?;
@@ -86,7 +86,7 @@ struct Class {
     service_level: u8,
 }
 
-/// Local route header.
+/// Local route header (LRH).
 #[derive(Clone, Copy, FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned)]
 #[repr(C)]
 struct RawLrh {
@@ -107,7 +107,7 @@ struct Flow {
     version: u8,
 }
 
-/// Global route header.
+/// Global route header (GRH).
 #[derive(Clone, Copy, FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned)]
 #[repr(C)]
 struct RawGrh {
@@ -141,9 +141,9 @@ mod tests {
         0x80, 0x01, 0x00, 0x00, 0x00, 0x00, 0x00, 0x01,
     ];
 
-    /// To QP1 of LID 2: packet of 72 words.
+    /// Datagram for QP1 of LID 2; packet length 72 words.
     #[test]
-    fn a_datagram_to_qp1_is_read() {
+    fn parses_datagram_to_qp1() {
         let lrh = [0x00, 0x32, 0x00, 0x02, 0x00, 0x48, 0x00, 0x00];
         let bytes = [&lrh[..], &BTH_DETH, &[0x5a; 256]].concat();
         let (headers, payload) = PackedHeaders::parse(&bytes).unwrap();
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn a_global_route_header_is_between() {
+    fn parses_datagram_with_grh() {
         let lrh = [0x00, 0x03, 0x00, 0x02, 0x00, 0x52, 0x00, 0x00];
         let mut grh = [0; 40];
         grh[..8].copy_from_slice(&[0x61, 0x23, 0x45, 0x67, 0x01, 0x18, 0x1b, 0x40]);
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_datagram_is_refused() {
+    fn rejects_other_packets() {
         let lrh = [0x00, 0x02, 0x00, 0x02, 0x00, 0x48, 0x00, 0x00];
         let whole = [&lrh[..], &BTH_DETH].concat();
         for len in 0..whole.len() {

@@ -1,4 +1,4 @@
-//! Receive WQEs, of a QP's own queue or of a shared one.
+//! Receive WQEs of a QP or an SRQ.
 //!
 //! # Spec
 //! mthca interface, section 7.4.
@@ -12,18 +12,18 @@ use crate::ids::Va;
 /// A receive WQE.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RecvWqe {
-    /// Byte offset of the WQE that follows in a shared queue. Without meaning in a QP's own, which is a ring.
+    /// Byte offset of the next WQE in an SRQ. Not used in the receive queue of a QP, which is a ring.
     pub successor: u32,
-    /// Scatter list.
+    /// Scatter list of the receive.
     pub data: DataSegments,
 }
 
 impl RecvWqe {
-    /// Reads a slot: data segments up to the end mark, or to the end of the slot. The size that software wrote into the
-    /// slot before it means nothing.
+    /// Parses a slot: data segments up to the end mark or the end of the slot. The size in the previous slot is
+    /// ignored.
     ///
     /// # Errors
-    /// [`WqeError::Inline`] for a data segment with the inline bit, [`WqeError::Truncated`] for a slot without next
+    /// [`WqeError::Inline`] for a data segment with the inline bit; [`WqeError::Truncated`] for a slot without next
     /// segment.
     pub fn parse(slot: &[u8]) -> Result<Self, WqeError> {
         let (next, rest) = slot.split_first_chunk::<GRANULE>().ok_or(WqeError::Truncated("next segment"))?;
@@ -33,13 +33,13 @@ impl RecvWqe {
         Ok(Self { successor: successor(next), data: list.map(DataSegment::parse).collect::<Result<_, _>>()? })
     }
 
-    /// Byte offset of the WQE that follows a slot in a shared queue, whether the slot's list can be read or not; 0 for
-    /// a slot without next segment.
+    /// Byte offset of the next WQE in an SRQ, independent of whether the slot's list is valid. 0 for a slot without
+    /// next segment.
     pub fn successor_of(slot: &[u8]) -> u32 {
         slot.first_chunk().map_or(0, successor)
     }
 
-    /// A slot of `len` bytes as software fills it. Data segments beyond the slot are cut off.
+    /// A slot of `len` bytes as a driver writes it. Data segments beyond the slot are dropped.
     pub fn emit(&self, len: usize) -> Vec<u8> {
         let mut next = NextSegment::default();
         next.link.address = self.successor;
@@ -52,12 +52,12 @@ impl RecvWqe {
     }
 }
 
-/// Where a slot says the next one of a shared queue is.
+/// Byte offset of the next slot of an SRQ.
 fn successor(next: &[u8; GRANULE]) -> u32 {
     NextSegment::parse(next).link.address
 }
 
-/// Whether a scatter list ends in front of this segment.
+/// Returns whether this segment is the end mark.
 fn is_end(raw: &RawData) -> bool {
     raw.len.get() == 0 && raw.lkey.get() == END_KEY.get()
 }

@@ -1,4 +1,4 @@
-//! The segments WQEs are made of.
+//! Segments of which WQEs consist.
 //!
 //! # Spec
 //! mthca interface, section 7.1.
@@ -12,34 +12,34 @@ use super::GRANULE;
 use crate::ids::{Qkey, Qpn};
 use crate::roce::Imm;
 
-/// What a slot says of the WQE in the next slot.
+/// Description of the WQE in the next slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Link {
     /// Byte offset of the next WQE, a multiple of 64.
     pub address: u32,
-    /// Its opcode, five bits.
+    /// Opcode of the next WQE, five bits.
     pub opcode: u8,
-    /// Its size in granules, six bits.
+    /// Size of the next WQE in granules, six bits.
     pub size: u8,
-    /// Its fence.
+    /// Fence bit of the next WQE.
     pub fence: bool,
 }
 
-/// The next segment, with which every WQE begins.
+/// First segment of every WQE.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct NextSegment {
-    /// The WQE that follows.
+    /// Link to the next WQE.
     pub link: Link,
-    /// Software wants a completion.
+    /// The driver requests a CQE.
     pub signalled: bool,
-    /// Ask for a solicited event at the receiver.
+    /// Requests a solicited event at the receiver.
     pub solicited: bool,
     /// Immediate data of this WQE.
     pub imm: Imm,
 }
 
 impl NextSegment {
-    /// Reads the segment.
+    /// Parses the segment.
     pub fn parse(segment: &[u8; GRANULE]) -> Self {
         let raw: RawNext = transmute!(*segment);
         let (address, size) = (raw.address, raw.size);
@@ -56,7 +56,7 @@ impl NextSegment {
         }
     }
 
-    /// The segment, as software writes it. Values wider than their field lose their high bits.
+    /// Wire format as a driver writes it. Values that exceed their field are truncated.
     pub fn emit(&self) -> [u8; GRANULE] {
         transmute!(RawNext {
             address: RawAddress::new().with_nda(self.link.address >> 6).with_opcode(self.link.opcode & 0x1f),
@@ -70,22 +70,22 @@ impl NextSegment {
     }
 }
 
-/// Destination of a datagram.
+/// Address of a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct UdSegment {
-    /// The way there.
+    /// Path to the receiver.
     pub vector: AddressVector,
-    /// Destination QP.
+    /// QP number of the receiver.
     pub dqpn: Qpn,
-    /// Q_Key; with bit 31 set the QP's own counts.
+    /// Q_Key of the receiver. If bit 31 is set, the Q_Key of the sending QP is used instead.
     pub qkey: Qkey,
 }
 
 impl UdSegment {
-    /// Bytes of the segment.
+    /// Length of the segment in bytes.
     pub const LEN: usize = 3 * GRANULE;
 
-    /// Reads the segment.
+    /// Parses the segment.
     pub fn parse(segment: &[u8; Self::LEN]) -> Self {
         let raw: RawUd = transmute!(*segment);
         Self {
@@ -95,7 +95,7 @@ impl UdSegment {
         }
     }
 
-    /// The segment.
+    /// Wire format of the segment.
     pub fn emit(&self) -> [u8; Self::LEN] {
         transmute!(RawUd {
             vector: self.vector.emit(),
@@ -111,7 +111,7 @@ impl UdSegment {
 struct RawAddress {
     #[bits(5)]
     opcode: u8,
-    /// Set by software in receive queues.
+    /// Set by drivers in receive queues.
     #[bits(1)]
     __: u8,
     #[bits(26)]

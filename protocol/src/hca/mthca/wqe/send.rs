@@ -11,20 +11,20 @@ use crate::hca::opcode::WqeOpcode;
 use crate::hca::qp::ServiceType;
 use crate::hca::segment::{INLINE, Segments, check_data, emit_inline};
 
-/// What a send WQE asks for.
+/// Operation of a send WQE.
 pub type Operation = crate::hca::operation::Operation<UdSegment>;
 
-/// The bytes of a send WQE's message.
+/// Message data of a send WQE.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WqeData {
-    /// In regions.
+    /// Data segments, which refer to memory regions.
     Segments(DataSegments),
-    /// In the WQE itself.
+    /// Data in the WQE itself.
     Inline(SmallVec<[u8; 64]>),
 }
 
 impl WqeData {
-    /// Data to the end: in regions, or all of it inline.
+    /// Parses the remaining segments: all of them refer to regions, or all are inline.
     fn parse(mut rest: Segments<'_>) -> Result<Self, WqeError> {
         let mut inline = SmallVec::new();
         let mut list = DataSegments::new();
@@ -52,19 +52,19 @@ impl WqeData {
 /// A send WQE.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SendWqe {
-    /// Flags and immediate data. Its link is not of this WQE.
+    /// Flags and immediate data. The link belongs to the next WQE.
     pub next: NextSegment,
-    /// What to do.
+    /// Operation to perform.
     pub operation: Operation,
-    /// Gather list, scatter list (READ, atomics) or inline data.
+    /// Gather list, scatter list (READ and atomics) or inline data.
     pub data: WqeData,
 }
 
 impl SendWqe {
-    /// Reads a WQE, all of whose bytes are in `wqe`.
+    /// Parses a WQE; `wqe` contains exactly its bytes.
     ///
     /// # Errors
-    /// A [`WqeError`].
+    /// A [`WqeError`] if the WQE is invalid.
     pub fn parse(wqe: &[u8], opcode: u8, service: ServiceType) -> Result<Self, WqeError> {
         let supported = WqeOpcode::from_code(opcode).filter(|code| code.supported(service));
         let code = supported.ok_or(WqeError::Opcode(opcode))?;
@@ -74,7 +74,7 @@ impl SendWqe {
             rest.take("UD segment").map(UdSegment::parse)
         })?;
         let data = match code {
-            // What follows means nothing.
+            // The content after the next segment is undefined.
             WqeOpcode::Nop => WqeData::Segments(DataSegments::new()),
             _ => WqeData::parse(rest)?,
         };
@@ -82,7 +82,7 @@ impl SendWqe {
         Ok(Self { next, operation, data })
     }
 
-    /// The WQE as software writes it, a whole number of granules.
+    /// Wire format as a driver writes it, a whole number of granules.
     pub fn emit(&self) -> Vec<u8> {
         let mut wqe = self.next.emit().to_vec();
         self.operation.emit::<BigEndian>(&mut wqe, |to, wqe| wqe.extend_from_slice(&to.emit()));
@@ -94,7 +94,7 @@ impl SendWqe {
     }
 }
 
-/// The next element of a gather list.
+/// Parses the next entry of a gather list.
 pub(super) fn next_data<'a>(rest: &mut Segments<'a>) -> Result<Data<'a>, WqeError> {
     const HEAD: usize = 4;
     let head = rest.0.first_chunk::<HEAD>().map_or(0, |head| u32::from_be_bytes(*head));
@@ -111,7 +111,7 @@ pub(super) fn next_data<'a>(rest: &mut Segments<'a>) -> Result<Data<'a>, WqeErro
     Ok(Data::Inline(bytes))
 }
 
-/// An element of a gather list.
+/// An entry of a gather list.
 pub(super) enum Data<'a> {
     Region(DataSegment),
     Inline(&'a [u8]),

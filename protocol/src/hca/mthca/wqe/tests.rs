@@ -35,7 +35,7 @@ fn refused(parts: &[&[u8]], opcode: u8, service: ServiceType) -> WqeError {
 }
 
 #[test]
-fn a_send_is_a_next_segment_and_its_data() {
+fn send_has_next_segment_and_data() {
     let imm = Some(NEXT.imm);
     let one = || WqeData::Segments(smallvec![DATA]);
     check(&[&NEXT_BYTES, &DATA_BYTES], 0x0a, ServiceType::Rc, Operation::Send { imm: None }, one());
@@ -53,7 +53,7 @@ fn a_send_is_a_next_segment_and_its_data() {
 }
 
 #[test]
-fn writes_and_reads_name_the_peers_memory_in_between() {
+fn write_and_read_hold_remote_address() {
     let data = || WqeData::Segments(smallvec![DATA]);
     let parts: [&[u8]; 3] = [&NEXT_BYTES, &REMOTE_BYTES, &DATA_BYTES];
     let write = |imm| Operation::Write { remote: REMOTE, imm };
@@ -65,7 +65,7 @@ fn writes_and_reads_name_the_peers_memory_in_between() {
 }
 
 #[test]
-fn atomics_take_swap_or_addend_first_and_give_eight_bytes() {
+fn atomics_require_one_eight_byte_segment() {
     let atomic: [u8; 16] = [1, 2, 3, 4, 5, 6, 7, 8, 0, 0, 0, 0, 0, 0, 0, 9];
     let result = DataSegment { len: 8, ..DATA };
     let data = || WqeData::Segments(smallvec![result]);
@@ -80,7 +80,7 @@ fn atomics_take_swap_or_addend_first_and_give_eight_bytes() {
 }
 
 #[test]
-fn a_datagram_has_its_destination_in_48_bytes() {
+fn datagram_address_has_48_bytes() {
     let address = Address { dlid: Lid::new(2), ..Address::default() };
     let vector = AddressVector { port: 1, pd: Pdn::new(3), address };
     let to = UdSegment { vector, dqpn: Qpn::new(0x15), qkey: Qkey::new(0x1111_1111) };
@@ -94,7 +94,7 @@ fn a_datagram_has_its_destination_in_48_bytes() {
 }
 
 #[test]
-fn inline_data_follows_its_length_and_is_rounded_up() {
+fn inline_data_is_padded_to_granule() {
     let mut inline = vec![0x80, 0, 0, 13];
     inline.extend_from_slice(b"thirteen here");
     inline.resize(32, 0);
@@ -112,7 +112,7 @@ fn inline_data_follows_its_length_and_is_rounded_up() {
 type SmallVecOf = smallvec::SmallVec<[u8; 64]>;
 
 #[test]
-fn a_receive_ends_at_its_end_mark_or_with_its_slot() {
+fn receive_ends_at_mark_or_slot_end() {
     let head = [0x00, 0x00, 0x01, 0x01, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0];
     let end = [0, 0, 0, 0, 0, 0, 0x01, 0x00, 0, 0, 0, 0, 0, 0, 0, 0];
     let parse = |parts: &[&[u8]]| RecvWqe::parse(&parts.concat()).unwrap();
@@ -126,9 +126,9 @@ fn a_receive_ends_at_its_end_mark_or_with_its_slot() {
     assert_eq!(RecvWqe::parse(&slot), Ok(RecvWqe { successor: 0x100, data: smallvec![DATA] }));
 }
 
-/// Section 14.2: QP0 sends with flags 20008h, QP1 with 8h; both bring a place holder for the CRC.
+/// Example of section 14.2: QP0 sends with flags 20008h, QP1 with 8h; both include an ICRC placeholder.
 #[test]
-fn a_management_datagram_is_headers_payload_and_a_place_for_the_crc() {
+fn mad_drops_inline_icrc_placeholder() {
     let mlx = [0, 0, 0, 0x8a, 0, 0, 0, 0x85, 0x00, 0x02, 0x00, 0x08, 0xff, 0xff, 0, 0];
     let crc = [0x80, 0, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
     let wqe = MlxWqe::parse(&[mlx, DATA_BYTES, DATA_BYTES, DATA_BYTES, crc].concat()).unwrap();
@@ -148,9 +148,9 @@ fn a_management_datagram_is_headers_payload_and_a_place_for_the_crc() {
     assert_eq!(wqe.service_level, 5);
 }
 
-/// iPXE's way: one segment of headers, and one of payload with the ICRC's four bytes behind it.
+/// Layout of iPXE: one segment of headers, and one of payload followed by four bytes for the ICRC.
 #[test]
-fn icrc_placeholder_may_end_last_segment() {
+fn mad_drops_icrc_placeholder_in_payload() {
     let mlx = [0, 0, 0, 0x84, 0, 0, 0, 0x83, 0x00, 0x02, 0x00, 0x08, 0xff, 0xff, 0, 0];
     let segment = |len| DataSegment { len, ..DATA };
     let parse = |parts: &[DataSegment]| {
@@ -165,7 +165,7 @@ fn icrc_placeholder_may_end_last_segment() {
 
 proptest! {
     #[test]
-    fn any_bytes_are_read_or_refused(
+    fn parse_accepts_or_rejects_any_bytes(
         bytes in prop::collection::vec(any::<u8>(), 0..1024),
         opcode: u8,
     ) {

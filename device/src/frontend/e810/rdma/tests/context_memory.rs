@@ -72,9 +72,9 @@ fn more_objects_than_the_segments_have_room_for_are_refused() {
     driver.start_cqp();
     driver.bus.poke(RDMA_BUFFER + 48, &((638_u32 << 20) + 1).to_le_bytes());
     let commit = FpmCommand { len: 176, buffer: Iova::new(RDMA_BUFFER), ..FpmCommand::default() };
-    assert_eq!(driver.perform(&Operation::CommitFpm(commit)).error, codes(Refusal::NoRoom));
+    assert_eq!(driver.perform(&Operation::CommitFpm(commit)).error, codes(CqpErrorCode::NoRoom));
     let short = FpmCommand { len: 168, ..commit };
-    assert_eq!(driver.perform(&Operation::CommitFpm(short)).error, codes(Refusal::Invalid));
+    assert_eq!(driver.perform(&Operation::CommitFpm(short)).error, codes(CqpErrorCode::Invalid));
 }
 
 #[test]
@@ -140,5 +140,5 @@ fn one_command_can_set_many_segments() {
     driver.bus.poke(0xa0_0000, &0x5555_0000_u64.to_le_bytes());
     assert_eq!(page(&mut driver, 0), Some(0x5555_0000), "the last one holds");
     driver.bus.poke(MORE, &entry(319, 0xb00).emit());
-    assert_eq!(refused(&mut driver, &Operation::UpdateSegments(update)), codes(Refusal::Invalid));
+    assert_eq!(refused(&mut driver, &Operation::UpdateSegments(update)), codes(CqpErrorCode::Invalid));
 }

@@ -48,7 +48,7 @@ fn a_neighbour_is_there_until_it_is_deleted() {
     let delete = wqe(&[(24, 0x8000_000f_0000_0001)]);
     driver.perform_well(&delete);
     assert_eq!(rdma(&mut driver).paths.neighbour(ArpIndex::new(1)), None);
-    assert_eq!(refused(&mut driver, &delete), codes(Refusal::NoObject));
+    assert_eq!(refused(&mut driver, &delete), codes(CqpErrorCode::NoObject));
 }
 
 #[test]
@@ -61,10 +61,10 @@ fn an_address_handle_says_where_datagrams_go() {
     let expected = IpAddrs::V4 { src: [10, 0, 0, 1].into(), dst: [10, 0, 0, 2].into() };
     assert_eq!(handle.addresses, expected);
     assert_eq!((handle.tag, handle.loopback), (None, false));
-    assert_eq!(refused(&mut driver, &wqe(AH)), codes(Refusal::Exists));
+    assert_eq!(refused(&mut driver, &wqe(AH)), codes(CqpErrorCode::Exists));
     let destroy = wqe(&[(24, 0x8000_001e_0000_0001)]);
     driver.perform_well(&destroy);
-    assert_eq!(refused(&mut driver, &destroy), codes(Refusal::NoObject));
+    assert_eq!(refused(&mut driver, &destroy), codes(CqpErrorCode::NoObject));
 }
 
 const GROUP_MAC: MacAddr = MacAddr([0x01, 0x00, 0x5e, 0x01, 0x02, 0x03]);
@@ -106,7 +106,7 @@ fn a_group_has_the_members_of_its_context() {
     driver.perform_well(&wqe(&group(0x27)));
     assert!(rdma(&mut driver).groups.members(address, GROUP_MAC, None).is_empty());
     driver.perform_well(&wqe(&group(0x28)));
-    assert_eq!(refused(&mut driver, &wqe(&group(0x28))), codes(Refusal::NoObject));
+    assert_eq!(refused(&mut driver, &wqe(&group(0x28))), codes(CqpErrorCode::NoObject));
 }
 
 /// Section 13.8: drivers ask for what they chose under a lock without it.
@@ -142,32 +142,36 @@ fn a_leaf_returns_the_handle_of_its_set() {
     assert_eq!(driver.perform_well(&node(0xa800_002c_0001_0002)), 1);
     assert_eq!(driver.perform_well(&node(0xe810_002c_0001_0002)), 0, "enabled");
     assert_eq!(driver.perform_well(&node(0xa800_002c_0001_0003)), 2, "another");
-    assert_eq!(refused(&mut driver, &node(0xa800_002c_0002_0004)), codes(Refusal::NoObject), "below a leaf");
-    assert_eq!(refused(&mut driver, &node(0xa820_002c_0000_0001)), codes(Refusal::InUse));
+    assert_eq!(
+        refused(&mut driver, &node(0xa800_002c_0002_0004)),
+        codes(CqpErrorCode::NoObject),
+        "below a leaf"
+    );
+    assert_eq!(refused(&mut driver, &node(0xa820_002c_0000_0001)), codes(CqpErrorCode::InUse));
     driver.perform_well(&node(0xa820_002c_0001_0002));
     driver.perform_well(&node(0xa820_002c_0001_0003));
     driver.perform_well(&node(0xa820_002c_0000_0001));
     driver.perform_well(&node(0xa820_002c_0000_0000));
-    assert_eq!(refused(&mut driver, &node(0xa820_002c_0000_0000)), codes(Refusal::NoObject));
+    assert_eq!(refused(&mut driver, &node(0xa820_002c_0000_0000)), codes(CqpErrorCode::NoObject));
 }
 
 #[test]
 fn event_queues_are_made_once_and_go_once() {
     let mut driver = brought_up();
     let ceq = |ceq| CreateCeq { ceq, entries: 16, ring: Iova::new(0x90_0000), ..CreateCeq::default() };
-    assert_eq!(refused(&mut driver, &Operation::CreateCeq(ceq(0))), codes(Refusal::Exists));
-    assert_eq!(refused(&mut driver, &Operation::CreateCeq(ceq(16))), codes(Refusal::Invalid));
+    assert_eq!(refused(&mut driver, &Operation::CreateCeq(ceq(0))), codes(CqpErrorCode::Exists));
+    assert_eq!(refused(&mut driver, &Operation::CreateCeq(ceq(16))), codes(CqpErrorCode::Invalid));
     driver.perform_well(&Operation::CreateCeq(ceq(15)));
     let gone = Operation::DestroyCeq(DestroyCeq { ceq: 15 });
     driver.perform_well(&gone);
-    assert_eq!(refused(&mut driver, &gone), codes(Refusal::NoObject));
+    assert_eq!(refused(&mut driver, &gone), codes(CqpErrorCode::NoObject));
     let none = CreateCeq { entries: 0, ..ceq(1) };
-    assert_eq!(refused(&mut driver, &Operation::CreateCeq(none)), codes(Refusal::Invalid));
+    assert_eq!(refused(&mut driver, &Operation::CreateCeq(none)), codes(CqpErrorCode::Invalid));
     let aeq = CreateAeq { entries: 16, ring: Iova::new(0x90_0000), ..CreateAeq::default() };
-    assert_eq!(refused(&mut driver, &Operation::CreateAeq(aeq)), codes(Refusal::Exists));
+    assert_eq!(refused(&mut driver, &Operation::CreateAeq(aeq)), codes(CqpErrorCode::Exists));
     let gone = Operation::DestroyAeq(Acknowledged { operand: 0 });
     driver.perform_well(&gone);
-    assert_eq!(refused(&mut driver, &gone), codes(Refusal::NoObject));
+    assert_eq!(refused(&mut driver, &gone), codes(CqpErrorCode::NoObject));
     driver.perform_well(&Operation::CreateAeq(aeq));
 }
 
@@ -204,10 +208,10 @@ fn a_contiguous_region_is_its_bytes() {
     assert_eq!(read(&mut driver, 6, VA + 0xff0, 16), Ok(vec![0xab; 16]));
     assert_eq!(read(&mut driver, 6, VA + 0xff1, 16), Err(engine::AccessError::Bounds));
     assert_eq!(read(&mut driver, 7, VA, 1), Err(engine::AccessError::Pd));
-    assert_eq!(refused(&mut driver, &register), codes(Refusal::Exists));
+    assert_eq!(refused(&mut driver, &register), codes(CqpErrorCode::Exists));
     driver.perform_well(&wqe(DEALLOCATE));
     assert_eq!(read(&mut driver, 6, VA, 1), Err(engine::AccessError::Key));
-    assert_eq!(refused(&mut driver, &wqe(DEALLOCATE)), codes(Refusal::NoObject));
+    assert_eq!(refused(&mut driver, &wqe(DEALLOCATE)), codes(CqpErrorCode::NoObject));
 }
 
 #[test]
@@ -220,7 +224,7 @@ fn another_stag_of_the_same_low_bits_is_another() {
         (32, 0xa0_0000),
     ]));
     let other = wqe(&[(16, 0x1132_5800), (24, 0x8000_080d_0000_0000)]);
-    assert_eq!(refused(&mut driver, &other), codes(Refusal::NoObject));
+    assert_eq!(refused(&mut driver, &other), codes(CqpErrorCode::NoObject));
     driver.perform_well(&wqe(DEALLOCATE));
 }
 
@@ -248,7 +252,7 @@ fn regions_of_one_and_of_two_levels_cross_pages() {
         driver.perform_well(&wqe(DEALLOCATE));
     }
     let reserved = wqe(&[(8, 0x1000), (16, STAG.into()), (24, 0x882f_280a << 32)]);
-    assert_eq!(refused(&mut driver, &reserved), codes(Refusal::Invalid));
+    assert_eq!(refused(&mut driver, &reserved), codes(CqpErrorCode::Invalid));
 }
 
 /// "09 allocate STag" and "09 window (6.12)" of section 16.3.
@@ -261,12 +265,12 @@ fn an_allocated_stag_is_invalid_until_a_work_request_makes_it_valid() {
     ] {
         let allocate = wqe(&[(8, pd), (16, index), (24, command)]);
         driver.perform_well(&allocate);
-        assert_eq!(refused(&mut driver, &allocate), codes(Refusal::Exists));
+        assert_eq!(refused(&mut driver, &allocate), codes(CqpErrorCode::Exists));
         let key = Lkey::new(u32::try_from(index).unwrap());
         assert_eq!(rdma(&mut driver).regions.keys.find(key).err(), Some(engine::AccessError::Invalid));
         let deallocate = wqe(&[(16, index), (24, 0x8000_080d_0000_0000)]);
         driver.perform_well(&deallocate);
-        assert_eq!(refused(&mut driver, &deallocate), codes(Refusal::NoObject));
+        assert_eq!(refused(&mut driver, &deallocate), codes(CqpErrorCode::NoObject));
     }
 }
 

@@ -4,7 +4,7 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 
 use drivers::e810::queue_pair::{gather, inline};
 use protocol::net::checksum::Checksum;
-use protocol::roce::{FrameWriter, IpAddrs, Packet, RoceFrame, Shell, seal};
+use protocol::roce::{Encap, FrameWriter, IpAddrs, Packet, RoceFrame, seal};
 
 use super::*;
 use crate::net::DropReason;
@@ -12,20 +12,20 @@ use crate::net::DropReason;
 const GROUP: Ipv4Addr = Ipv4Addr::new(239, 1, 2, 3);
 const GROUP_MAC: MacAddr = MacAddr([0x01, 0x00, 0x5e, 1, 2, 3]);
 
-fn written(shell: &Shell, packet: &Packet<'_>) -> Vec<u8> {
+fn written(encap: &Encap, packet: &Packet<'_>) -> Vec<u8> {
     let Packet { bth, ext, payload } = packet;
     let mut frame = Vec::new();
-    let mut writer = FrameWriter::new(&mut frame, shell, bth, ext, payload.len());
+    let mut writer = FrameWriter::new(&mut frame, encap, bth, ext, payload.len());
     writer.extend(payload);
     writer.finish();
     frame
 }
 
-/// The same packet in another shell.
-fn rewrapped(frame: &[u8], change: impl FnOnce(&mut Shell)) -> Vec<u8> {
-    let RoceFrame { mut shell, packet } = RoceFrame::parse(frame).unwrap();
-    change(&mut shell);
-    written(&shell, &packet)
+/// The same packet in another encapsulation.
+fn rewrapped(frame: &[u8], change: impl FnOnce(&mut Encap)) -> Vec<u8> {
+    let RoceFrame { mut encap, packet } = RoceFrame::parse(frame).unwrap();
+    change(&mut encap);
+    written(&encap, &packet)
 }
 
 fn between(src: IpAddr, dst: IpAddr) -> IpAddrs {
@@ -64,7 +64,7 @@ fn connection_drops_packets_to_other_addresses() {
     pair.b.post_receive(QPN, &[fragment(TARGET, 0, 64)]);
     pair.a.post_send(QPN, &inline(SIGNALED | SEND, 0, None, &[9; 8]));
     let frame = pair.a.bus.settle().remove(0);
-    let to = |dst: [u8; 4]| rewrapped(&frame, |shell| shell.ip = between([10, 81, 0, 1].into(), dst.into()));
+    let to = |dst: [u8; 4]| rewrapped(&frame, |encap| encap.ip = between([10, 81, 0, 1].into(), dst.into()));
     pair.b.bus.hca.handle_frame(&to([10, 81, 0, 3]));
     assert!(pair.b.bus.settle().is_empty());
     nothing(&mut pair.b);
@@ -74,7 +74,7 @@ fn connection_drops_packets_to_other_addresses() {
     }
     dropped(
         &mut pair.b,
-        &rewrapped(&frame, |shell| shell.dst_mac = MacAddr::BROADCAST),
+        &rewrapped(&frame, |encap| encap.dst_mac = MacAddr::BROADCAST),
         DropReason::OtherMac,
     );
     pair.b.bus.hca.handle_frame(&frame);
@@ -101,11 +101,11 @@ fn datagram_from_impossible_source_is_dropped() {
     let v4 = IpAddr::from([10, 81, 0, 2]);
     let v6 = IpAddr::from(Ipv6Addr::new(0xfd81, 0, 0, 0, 0, 0, 0, 2));
     for src in ["224.0.0.1", "255.255.255.255", "127.0.0.1", "0.0.0.0", "10.81.0.2"] {
-        let from = rewrapped(&frame, |shell| shell.ip = between(src.parse().unwrap(), v4));
+        let from = rewrapped(&frame, |encap| encap.ip = between(src.parse().unwrap(), v4));
         dropped(&mut pair.b, &from, DropReason::BadSource);
     }
     for src in ["ff02::1", "::1", "::", "fd81::2"] {
-        let from = rewrapped(&frame, |shell| shell.ip = between(src.parse().unwrap(), v6));
+        let from = rewrapped(&frame, |encap| encap.ip = between(src.parse().unwrap(), v6));
         dropped(&mut pair.b, &from, DropReason::BadSource);
     }
     pair.b.bus.hca.handle_frame(&frame);
@@ -118,7 +118,7 @@ fn datagram_to_impossible_destination_is_dropped() {
     let (v4, v6) = (IpAddr::from([10, 81, 0, 1]), IpAddr::from(Ipv6Addr::new(0xfd81, 0, 0, 0, 0, 0, 0, 1)));
     for (src, dsts) in [(v4, &["255.255.255.255", "127.0.0.1", "0.0.0.0"][..]), (v6, &["::1", "::"])] {
         for dst in dsts {
-            let to = rewrapped(&frame, |shell| shell.ip = between(src, dst.parse().unwrap()));
+            let to = rewrapped(&frame, |encap| encap.ip = between(src, dst.parse().unwrap()));
             dropped(&mut pair.b, &to, DropReason::OtherIp);
         }
     }
@@ -164,9 +164,9 @@ fn group_address_in_unicast_frame_is_dropped() {
 /// A datagram to the members of a group.
 fn to_members(frame: &[u8], ip: IpAddrs) -> Vec<u8> {
     const MEMBERS: Qpn = Qpn::new(0xff_ffff);
-    let RoceFrame { shell, mut packet } = RoceFrame::parse(frame).unwrap();
+    let RoceFrame { encap, mut packet } = RoceFrame::parse(frame).unwrap();
     packet.bth.dest_qp = MEMBERS;
-    written(&Shell { ip, ..shell }, &packet)
+    written(&Encap { ip, ..encap }, &packet)
 }
 
 /// IBTA annex A17, section A17.4.5.1: the area has the header that came.

@@ -2,7 +2,7 @@
 
 use drivers::e810::queue_pair::gather;
 use drivers::e810::{Performed, RDMA_BUFFER, segment};
-use protocol::hca::e810::rdma::error::Refusal;
+use protocol::hca::e810::rdma::error::CqpErrorCode;
 use protocol::hca::e810::rdma::event_queue::CreateCeq;
 use protocol::hca::e810::rdma::group::GroupCommand;
 use protocol::hca::e810::rdma::hmc::{FpmCommand, SegmentDescriptor};
@@ -36,13 +36,13 @@ fn ignored(driver: &Driver, reason: &str) -> u64 {
 
 /// The first is done, the second refused, and counted as such.
 #[track_caller]
-fn last_and_next(driver: &mut Driver, last: &Operation, next: &Operation, refusal: Refusal) {
+fn last_and_next(driver: &mut Driver, last: &Operation, next: &Operation, refusal: CqpErrorCode) {
     driver.perform_well(last);
     refused(driver, next, refusal);
 }
 
 #[track_caller]
-fn refused(driver: &mut Driver, operation: &Operation, refusal: Refusal) {
+fn refused(driver: &mut Driver, operation: &Operation, refusal: CqpErrorCode) {
     let name = operation.opcode().name();
     let count = |driver: &Driver| {
         let counted = driver.bus.hca.monitor().commands().get(name);
@@ -64,14 +64,14 @@ fn last_queue_pair_works() {
     let mut driver = small();
     driver.create_qp(Qpn::new(QPS - 1), QpKind::Rc, &context(1));
     let next = driver.qp_command(Qpn::new(QPS), QpKind::Rc, QpState::Idle);
-    refused(&mut driver, &Operation::CreateQp(next), Refusal::Invalid);
+    refused(&mut driver, &Operation::CreateQp(next), CqpErrorCode::Invalid);
 }
 
 #[test]
 fn last_completion_queue_works() {
     let mut driver = small();
     let [last, next] = [CQS - 1, CQS].map(|cqn| Operation::CreateCq(driver.cq_command(Cqn::new(cqn), 16)));
-    last_and_next(&mut driver, &last, &next, Refusal::Invalid);
+    last_and_next(&mut driver, &last, &next, CqpErrorCode::Invalid);
 }
 
 #[test]
@@ -80,7 +80,7 @@ fn last_completion_event_queue_works() {
     let ceq = |ceq| {
         Operation::CreateCeq(CreateCeq { ceq, entries: 16, ring: Iova::new(SOURCE), ..CreateCeq::default() })
     };
-    last_and_next(&mut driver, &ceq(CEQS - 1), &ceq(CEQS), Refusal::Invalid);
+    last_and_next(&mut driver, &ceq(CEQS - 1), &ceq(CEQS), CqpErrorCode::Invalid);
 }
 
 #[test]
@@ -91,7 +91,7 @@ fn last_region_works() {
     }
     // All bits of a STag are the driver's; the low ones of its index choose the entry.
     let next = RegisterMr { stag: REGIONS << 8, len: 4096, ..RegisterMr::default() };
-    refused(&mut driver, &Operation::RegisterMr(next), Refusal::Exists);
+    refused(&mut driver, &Operation::RegisterMr(next), CqpErrorCode::Exists);
 }
 
 #[test]
@@ -100,7 +100,7 @@ fn last_address_handle_works() {
     let ah = |index| {
         Operation::CreateAddressHandle(AddressHandleCommand { index: AhIndex::new(index), ..handle(1) })
     };
-    last_and_next(&mut driver, &ah(AHS - 1), &ah(AHS), Refusal::Invalid);
+    last_and_next(&mut driver, &ah(AHS - 1), &ah(AHS), CqpErrorCode::Invalid);
 }
 
 #[test]
@@ -110,25 +110,25 @@ fn last_group_works() {
         let group = u16::try_from(group).unwrap();
         Operation::CreateGroup(GroupCommand { group, ipv4: true, ..GroupCommand::default() })
     };
-    last_and_next(&mut driver, &group(QPS - 1), &group(QPS), Refusal::Invalid);
+    last_and_next(&mut driver, &group(QPS - 1), &group(QPS), CqpErrorCode::Invalid);
 }
 
 #[test]
 fn last_segment_works() {
     let mut driver = small();
     let to = SegmentDescriptor { valid: true, direct: true, entries: 512, page: SOURCE >> 12 };
-    last_and_next(&mut driver, &segment(SEGMENTS - 1, to), &segment(SEGMENTS, to), Refusal::Invalid);
+    last_and_next(&mut driver, &segment(SEGMENTS - 1, to), &segment(SEGMENTS, to), CqpErrorCode::Invalid);
 }
 
 #[test]
 fn last_pble_is_committed() {
     let mut driver = small();
     let commit = FpmCommand { len: 176, buffer: Iova::new(RDMA_BUFFER), ..FpmCommand::default() };
-    for (count, refusal) in [(PBLES, None), (PBLES + 1, Some(Refusal::NoRoom))] {
+    for (count, refusal) in [(PBLES, None), (PBLES + 1, Some(CqpErrorCode::NoRoom))] {
         driver.bus.poke(RDMA_BUFFER, &[0; 176]);
         driver.bus.poke(RDMA_BUFFER + 112, &count.to_le_bytes());
         let error = driver.perform(&Operation::CommitFpm(commit)).error;
-        assert_eq!(error, refusal.map(Refusal::codes), "{count}");
+        assert_eq!(error, refusal.map(CqpErrorCode::codes), "{count}");
     }
 }
 
@@ -143,7 +143,7 @@ fn full_arp_table_is_counted_and_explained() {
     driver.set_neighbour(ARP_ENTRIES - 1, mac(2));
     assert_eq!(ignored(&driver, "arp_table_full"), 1);
     let next = ManageArp { index: ArpIndex::new(ARP_ENTRIES), valid: true, ..ManageArp::default() };
-    refused(&mut driver, &Operation::ManageArp(next), Refusal::Invalid);
+    refused(&mut driver, &Operation::ManageArp(next), CqpErrorCode::Invalid);
 
     let reason =
         |driver: &Driver, qpn| driver.bus.hca.explain(qpn).ignored.map(|ignored| ignored.last.name());

@@ -71,8 +71,8 @@ fn a_gid_that_is_an_ipv6_address_leads_there() {
     assert_eq!(kinds(&frames), [EtherType::Ipv6; 26]);
     let packet = RoceFrame::parse(&frames[1]).unwrap();
     let (src, dst) = (own.own_ipv6(), other.own_ipv6());
-    assert_eq!(packet.shell.ip, IpAddrs::V6 { src, dst });
-    assert_eq!(packet.shell.traffic_class, 0x6a, "DSCP and ECN are the context's");
+    assert_eq!(packet.encap.ip, IpAddrs::V6 { src, dst });
+    assert_eq!(packet.encap.traffic_class, 0x6a, "DSCP and ECN are the context's");
     assert_eq!(a.hca.port_stats().neighbour_discovery, 1);
 }
 

@@ -1,4 +1,4 @@
-//! WQEs that drivers sent, of which every bit is a field's.
+//! WQEs sent by drivers. Every set bit must belong to a field.
 
 use super::*;
 
@@ -7,7 +7,7 @@ fn wqe(hex: &str) -> [u8; WQE_LEN] {
     std::array::from_fn(|at| u8::from_str_radix(&hex[at * 2..at * 2 + 2], 16).unwrap())
 }
 
-/// File of the traces, place in it, WQE.
+/// Trace file, position in it, and WQE.
 #[rustfmt::skip]
 const SENT: &[(&str, &str, &str)] = &[
     ("irdma-probe", "17", "000000000000000000000000000000000031de46000000000100000000800c9000000000000000000000f3460000000000000000000000000000000000000000"),
@@ -58,7 +58,7 @@ const SENT: &[(&str, &str, &str)] = &[
 ];
 
 #[test]
-fn every_bit_of_what_drivers_send_is_a_field_s() {
+fn recorded_wqes_round_trip() {
     for (file, place, hex) in SENT {
         let bytes = wqe(hex);
         let operation = Operation::parse(&bytes).unwrap();
@@ -68,14 +68,14 @@ fn every_bit_of_what_drivers_send_is_a_field_s() {
 }
 
 #[test]
-fn an_unknown_operation_is_none() {
+fn unknown_opcode_parses_to_none() {
     let mut bytes = [0; WQE_LEN];
     bytes[28] = 0x3f;
     assert_eq!(Operation::parse(&bytes), None);
 }
 
 #[test]
-fn codes_and_operations_agree() {
+fn opcodes_round_trip() {
     for opcode in Opcode::ALL {
         let mut bytes = [0; WQE_LEN];
         bytes[28] = opcode.code();

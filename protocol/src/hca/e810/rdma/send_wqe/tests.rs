@@ -5,8 +5,8 @@ fn fragment(va: u64, key: u32, len: u32) -> Fragment {
     Fragment { va: Va::new(va), key: Lkey::new(key), len }
 }
 
-/// A fragment's two words, with its polarity.
-fn piece(va: u64, key: u32, len: u32) -> [u64; 2] {
+/// The two words of a fragment, with its polarity.
+fn fragment_words(va: u64, key: u32, len: u32) -> [u64; 2] {
     [va, 1 << 63 | u64::from(len) << 32 | u64::from(key)]
 }
 
@@ -21,9 +21,9 @@ fn control(word: u64) -> Control {
 const PUBLISHED: [(usize, u64); 3] =
     [(0, 0x55ec_bd10_3000), (8, 0x8000_1000_9132_58d1), (24, 0xc000_0003_0000_0000)];
 
-/// Section 16.3, "SQ send, 1 SGE".
+/// Example of section 16.3, "SQ send, 1 SGE".
 #[test]
-fn the_published_send_is_read() {
+fn parses_published_send() {
     let bytes: [u8; QUANTUM] = words(&PUBLISHED);
     let control = Control::of(&bytes);
     assert!(control.signaled && control.valid && !control.read_fence && !control.local_fence);
@@ -33,9 +33,9 @@ fn the_published_send_is_read() {
     assert_eq!(connected(&bytes), Ok(send));
 }
 
-/// Section 16.3, "SQ UD send".
+/// Example of section 16.3, "SQ UD send".
 #[test]
-fn the_published_datagram_is_read() {
+fn parses_published_datagram() {
     let bytes: [u8; QUANTUM] = words(&[(16, 0x0000_0007_1111_1111), (24, 0xc000_0003_0000_0001)]);
     let to = Destination { handle: AhIndex::new(1), qpn: Qpn::new(7), qkey: Qkey::new(0x1111_1111) };
     let data = Data::Fragments(Fragments::new());
@@ -43,10 +43,10 @@ fn the_published_datagram_is_read() {
     assert_eq!(Operation::parse(&bytes, Service::Datagram), Ok(send));
 }
 
-/// Section 16.3, "SQ GSI, 2 SGEs": of the two additional fragments one is a dummy.
+/// Example of section 16.3, "SQ GSI, 2 SGEs": one of the two additional fragments is a dummy.
 #[test]
-fn an_even_list_has_a_dummy_that_is_counted() {
-    let [[a, b], [c, d]] = [piece(0x1000, 1, 16), piece(0x2000, 2, 32)];
+fn even_list_has_counted_dummy() {
+    let [[a, b], [c, d]] = [fragment_words(0x1000, 1, 16), fragment_words(0x2000, 2, 32)];
     let bytes: [u8; 2 * QUANTUM] =
         words(&[(0, a), (8, b), (24, 0xc000_0083_0000_0003), (32, c), (40, d), (56, 0x8000_0000_0000_0000)]);
     assert_eq!(control(0xc000_0083_0000_0003).quanta(), 2);
@@ -58,9 +58,9 @@ fn an_even_list_has_a_dummy_that_is_counted() {
     assert_eq!(list.as_slice(), [fragment(0x1000, 1, 16), fragment(0x2000, 2, 32)]);
 }
 
-/// Section 13.4: the longest list is 13 fragments, 14 with immediate data.
+/// Section 13.4: the longest list has 13 fragments, or 14 with immediate data.
 #[test]
-fn lists_of_every_length_are_read() {
+fn parses_lists_of_every_length() {
     for count in 1..=13_usize {
         for imm in [false, true] {
             let total = count + usize::from(imm);
@@ -72,8 +72,8 @@ fn lists_of_every_length_are_read() {
             let expected: Vec<_> =
                 (0..13).take(count).map(|n| fragment(u64::from(n) << 12, 7, 1 + n)).collect();
             let places = (0..1).filter(|_| !imm).chain((SECOND..).step_by(16));
-            for (piece, at) in expected.iter().zip(places) {
-                bytes[at..at + 16].copy_from_slice(&piece.emit());
+            for (fragment_words, at) in expected.iter().zip(places) {
+                bytes[at..at + 16].copy_from_slice(&fragment_words.emit());
             }
             let quanta = control(word).quanta();
             assert_eq!(quanta, 1 + (total + dummy) / 2, "{count}");
@@ -87,9 +87,10 @@ fn lists_of_every_length_are_read() {
     }
 }
 
-/// Section 13.4: sizes 0 to 101. Eight bytes are in the first quantum, and the last of each further one is its polarity's.
+/// Section 13.4, for lengths 0 to 101. The first quantum holds eight bytes; the last byte of every further one
+/// holds its polarity.
 #[test]
-fn inline_data_go_around_the_polarities() {
+fn inline_data_skips_polarity_bytes() {
     for len in 0..=101_usize {
         for imm in [false, true] {
             let sent: Vec<u8> = (1..=101).take(len).collect();
@@ -115,13 +116,13 @@ fn inline_data_go_around_the_polarities() {
             assert_eq!(connected(&bytes[..quanta * QUANTUM]), Ok(send), "{len}");
         }
     }
-    // Section 16.3, "SQ send, inline 64 bytes (3 quanta)".
+    // Example of section 16.3, "SQ send, inline 64 bytes (3 quanta)".
     assert_eq!(control(0xc240_0003_0000_0000).quanta(), 3);
 }
 
-/// Section 16.3, "SQ send-invalidate" and "SQ local invalidate".
+/// Examples of section 16.3, "SQ send-invalidate" and "SQ local invalidate".
 #[test]
-fn the_published_invalidations_are_read() {
+fn parses_published_invalidations() {
     let bytes: [u8; QUANTUM] = words(&[(24, 0xc000_0004_191d_ba94)]);
     let Ok(Operation::Send { invalidate, solicited: false, .. }) = connected(&bytes) else {
         panic!("no send");
@@ -132,9 +133,9 @@ fn the_published_invalidations_are_read() {
     assert!(Control::of(&bytes).local_fence && Control::of(&bytes).signaled);
 }
 
-/// Section 16.3, "SQ fast register, one page" and "level 1".
+/// Examples of section 16.3, "SQ fast register, one page" and "level 1".
 #[test]
-fn the_published_fast_registrations_are_read() {
+fn parses_published_fast_registrations() {
     let one: [u8; QUANTUM] = words(&[
         (0, 0x46eb_1f40),
         (8, 0x46eb_1000),
@@ -171,9 +172,9 @@ fn the_published_fast_registrations_are_read() {
     assert_eq!(pages, FastPages::Lists(PbleIndex::new(0x012_0108)));
 }
 
-/// Section 16.3, "SQ bind window type 1".
+/// Example of section 16.3, "SQ bind window type 1".
 #[test]
-fn the_published_bind_is_read() {
+fn parses_published_bind() {
     let bytes: [u8; QUANTUM] =
         words(&[(0, 0x0318_d064), (8, 0x011e_be03_513b_af51), (16, 0x00c8), (24, 0xc06c_0008_0000_0000)]);
     let bind = Bind {
@@ -188,10 +189,10 @@ fn the_published_bind_is_read() {
     assert_eq!(connected(&bytes), Ok(Operation::Bind(bind)));
 }
 
-/// Section 16.3, "SQ write with immediate, 1 SGE".
+/// Example of section 16.3, "SQ write with immediate, 1 SGE".
 #[test]
-fn immediate_data_take_the_place_of_the_first_fragment() {
-    let [a, b] = piece(0x3000, 5, 64);
+fn immediate_data_replaces_first_fragment() {
+    let [a, b] = fragment_words(0x3000, 5, 64);
     let bytes: [u8; 2 * QUANTUM] = words(&[
         (0, 0xdead_beef),
         (16, 0x7000),
@@ -210,8 +211,8 @@ fn immediate_data_take_the_place_of_the_first_fragment() {
 }
 
 #[test]
-fn a_read_may_invalidate_what_it_writes_to() {
-    let [a, b] = piece(0x3000, 5, 64);
+fn read_can_invalidate_its_target() {
+    let [a, b] = fragment_words(0x3000, 5, 64);
     for (opcode, expected) in [(opcode::READ, None), (opcode::READ_INVALIDATE, Some(Lkey::new(5)))] {
         let bytes: [u8; QUANTUM] =
             words(&[(0, a), (8, b), (16, 0x7000), (24, 1 << 63 | u64::from(opcode) << 32 | 0x99)]);
@@ -222,12 +223,12 @@ fn a_read_may_invalidate_what_it_writes_to() {
 }
 
 #[test]
-fn what_no_queue_executes_is_an_error() {
+fn rejects_unsupported_operations() {
     let with = |word: u64| words::<MAX_LEN>(&[(24, word)]);
     for opcode in [0x02, 0x07, 0x0e, 0x0f, 0x10, 0x3f] {
         assert_eq!(connected(&with(u64::from(opcode) << 32)), Err(WqeError::Opcode(opcode)));
     }
-    // A queue of datagrams has sends only.
+    // Datagram queues only support sends.
     for opcode in (0x00..0x3f).filter(|opcode| ![0x03, 0x05, 0x0c].contains(opcode)) {
         let bytes = with(u64::from(opcode) << 32);
         assert_eq!(Operation::parse(&bytes, Service::Datagram), Err(WqeError::Opcode(opcode)));

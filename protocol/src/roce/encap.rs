@@ -1,4 +1,4 @@
-//! The shell around a packet: Ethernet, IP and UDP.
+//! Encapsulation of a RoCE packet: Ethernet, IP and UDP headers.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -14,49 +14,49 @@ use crate::net::ipv6::Ipv6;
 use crate::net::layers::Tci;
 use crate::net::udp::{self, RawUdp};
 
-/// Source and destination of one IP version.
+/// Source and destination address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum IpAddrs {
-    /// IPv4.
+    /// Addresses of an IPv4 packet.
     V4 {
-        /// Source.
+        /// Source address.
         src: Ipv4Addr,
-        /// Destination.
+        /// Destination address.
         dst: Ipv4Addr,
     },
-    /// IPv6.
+    /// Addresses of an IPv6 packet.
     V6 {
-        /// Source.
+        /// Source address.
         src: Ipv6Addr,
-        /// Destination.
+        /// Destination address.
         dst: Ipv6Addr,
     },
 }
 
-/// Everything of a RoCEv2 frame that is outside of the transport headers and not computed.
+/// Ethernet, IP and UDP headers of a RoCEv2 frame, without lengths and checksums.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Shell {
-    /// Ethernet source.
+pub struct Encap {
+    /// Source MAC address.
     pub src_mac: MacAddr,
-    /// Ethernet destination.
+    /// Destination MAC address.
     pub dst_mac: MacAddr,
-    /// Tag control information of its VLAN tag, if it has one.
+    /// Tag control information of the VLAN tag, if the frame has one.
     pub tag: Option<Tci>,
-    /// IP addresses.
+    /// Source and destination IP address.
     pub ip: IpAddrs,
-    /// IPv4 TOS or IPv6 traffic class, ECN bits included.
+    /// IPv4 TOS or IPv6 traffic class, with the ECN bits.
     pub traffic_class: u8,
-    /// Of IPv6; what comes over IPv4 has none, which is 0.
+    /// IPv6 flow label; 0 for IPv4.
     pub flow_label: FlowLabel,
-    /// TTL or hop limit.
+    /// IPv4 TTL or IPv6 hop limit.
     pub hop_limit: u8,
-    /// Of IPv4, as it came. What is sent has the default, whatever this is.
+    /// IPv4 identification and fragmentation fields as received. Frames are always sent with the default.
     pub fragment: Fragmentation,
-    /// UDP source port; the destination is always 4791.
+    /// UDP source port. The destination port is always 4791.
     pub src_port: u16,
 }
 
-/// The headers of a frame over IPv4 without a tag.
+/// Headers of an untagged IPv4 frame.
 #[repr(C)]
 #[derive(IntoBytes, Immutable, Unaligned)]
 struct RawHeaders {
@@ -66,7 +66,7 @@ struct RawHeaders {
 }
 
 impl IpAddrs {
-    /// Bytes of the IP header.
+    /// Length of the IP header in bytes.
     pub const fn header_len(&self) -> usize {
         match self {
             Self::V4 { .. } => 20,
@@ -74,7 +74,7 @@ impl IpAddrs {
         }
     }
 
-    /// Source.
+    /// Source address.
     pub fn src(&self) -> IpAddr {
         match *self {
             Self::V4 { src, .. } => src.into(),
@@ -82,7 +82,7 @@ impl IpAddrs {
         }
     }
 
-    /// Destination.
+    /// Destination address.
     pub fn dst(&self) -> IpAddr {
         match *self {
             Self::V4 { dst, .. } => dst.into(),
@@ -90,7 +90,7 @@ impl IpAddrs {
         }
     }
 
-    /// Start of the UDP checksum.
+    /// UDP pseudo-header checksum.
     pub(super) fn pseudo_header(&self) -> Checksum {
         match self {
             Self::V4 { src, dst } => udp::pseudo_header(&src.octets(), &dst.octets()),
@@ -99,17 +99,17 @@ impl IpAddrs {
     }
 }
 
-/// A frame's shell and what it holds, checksums and lengths verified.
+/// Encapsulation and content of a frame with verified checksums and lengths.
 pub(super) struct Unwrapped<'a> {
-    pub(super) shell: Shell,
-    /// IP and UDP header as received: the ICRC covers them.
+    pub(super) encap: Encap,
+    /// IP and UDP headers as received, for the ICRC.
     pub(super) ip_and_udp: &'a [u8],
-    /// What follows the UDP header, ICRC included.
+    /// Bytes after the UDP header, ICRC included.
     pub(super) transport: &'a [u8],
 }
 
-impl Shell {
-    /// Takes the shell off a frame.
+impl Encap {
+    /// Parses the encapsulation of a frame.
     pub(super) fn unwrap(frame: &[u8]) -> Result<Unwrapped<'_>, WireError> {
         let (ether, tag) = EtherFrame::parse_tagged(frame)?;
         let (ip, traffic_class, flow_label, hop_limit, protocol, datagram) = match ether.ether_type {
@@ -131,10 +131,11 @@ impl Shell {
             return Err(WireError::Invalid { what: "IP protocol", value: protocol.into() });
         }
         let (udp, transport) = RawUdp::parse(datagram, ip.pseudo_header())?;
-        // The ICRC ends the datagram, and one length must tell where that is.
+        // The IP and UDP lengths must agree, because the ICRC is at the end of the datagram.
         if usize::from(udp.len.get()) != datagram.len() {
             return Err(WireError::Invalid { what: "UDP length", value: udp.len.get().into() });
         }
+        // IBTA annex A17: the destination port identifies RoCEv2.
         if udp.dst_port.get() != udp::ROCE_PORT {
             return Err(WireError::Invalid { what: "UDP port", value: udp.dst_port.get().into() });
         }
@@ -142,7 +143,7 @@ impl Shell {
             IpAddrs::V4 { .. } => Ipv4::fragmentation(ether.payload)?,
             IpAddrs::V6 { .. } => Fragmentation::default(),
         };
-        let shell = Self {
+        let encap = Self {
             src_mac: ether.src,
             dst_mac: ether.dst,
             tag: tag.map(Tci::from_bits),
@@ -154,13 +155,13 @@ impl Shell {
             src_port: udp.src_port.get(),
         };
         let ip_and_udp = ether.payload.get(..ip.header_len() + size_of::<RawUdp>()).unwrap_or_default();
-        Ok(Unwrapped { shell, ip_and_udp, transport })
+        Ok(Unwrapped { encap, ip_and_udp, transport })
     }
 
-    /// Appends the headers for `transport_len` bytes behind the UDP header. The UDP checksum is left 0.
+    /// Appends the headers for `transport_len` bytes after the UDP header. The UDP checksum is left 0.
     ///
     /// # Errors
-    /// [`WireError::Invalid`] when the length does not fit; nothing is then appended.
+    /// [`WireError::Invalid`] if the length does not fit; nothing is appended then.
     pub(super) fn emit(&self, transport_len: usize, out: &mut Vec<u8>) -> Result<(), WireError> {
         let udp_len = size_of::<RawUdp>().saturating_add(transport_len);
         let udp = RawUdp {
@@ -180,7 +181,7 @@ impl Shell {
                     Ipv4 { tos: self.traffic_class, ttl: self.hop_limit, protocol: udp::PROTOCOL, src, dst };
                 let ip = ip.emit(udp_len)?;
                 if self.tag.is_none() {
-                    // What most frames have, in one piece.
+                    // Fast path: most frames are untagged IPv4.
                     let ether = RawEther::new(self.dst_mac, self.src_mac, EtherType::Ipv4);
                     out.extend_from_slice(RawHeaders { ether, ip, udp }.as_bytes());
                     return Ok(());
@@ -206,7 +207,7 @@ impl Shell {
         Ok(())
     }
 
-    /// Bytes in front of the IP header.
+    /// Length of the Ethernet header with its VLAN tag, in bytes.
     pub const fn ether_len(&self) -> usize {
         size_of::<RawEther>() + if self.tag.is_some() { ether::TAG_LEN } else { 0 }
     }
