@@ -1,4 +1,4 @@
-//! Why packets change nothing or are refused: one table, from which come the reason's name and its counter.
+//! Reasons for dropping or rejecting packets. One table defines the variants, their names and their counters.
 
 use protocol::Psn;
 use protocol::ids::Qpn;
@@ -9,7 +9,7 @@ use crate::AccessError;
 
 macro_rules! reasons {
     ($($(#[doc = $doc:literal])+ $reason:ident $counter:ident,)+) => {
-        /// Why a packet changed nothing, or was refused.
+        /// Why a packet was dropped or rejected.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
         #[serde(rename_all = "snake_case")]
         pub enum DropReason {
@@ -17,10 +17,10 @@ macro_rules! reasons {
         }
 
         impl DropReason {
-            /// All reasons, in the order of their declaration.
+            /// All reasons, in order of declaration.
             pub const ALL: &[Self] = &[$(Self::$reason,)+];
 
-            /// Short stable name, which is that of its counter.
+            /// Returns a name that never changes: that of the counter.
             pub const fn name(self) -> &'static str {
                 match self {
                     $(Self::$reason => stringify!($counter),)+
@@ -28,7 +28,7 @@ macro_rules! reasons {
             }
         }
 
-        /// Packets that changed nothing or were refused, by reason.
+        /// Packets dropped or rejected, by reason.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
         #[non_exhaustive]
         pub struct Drops {
@@ -36,7 +36,7 @@ macro_rules! reasons {
         }
 
         impl Drops {
-            /// Those of one reason.
+            /// Returns the counter of one reason.
             pub const fn of(&self, reason: DropReason) -> u64 {
                 match reason {
                     $(DropReason::$reason => self.$counter,)+
@@ -53,63 +53,63 @@ macro_rules! reasons {
 }
 
 reasons! {
-    /// No such QP.
+    /// The destination QP does not exist.
     UnknownQp unknown_qp,
-    /// For a group that no QP is attached to.
+    /// No QP is attached to the multicast group.
     UnknownGroup unknown_group,
-    /// The opcode's service is not the QP's.
+    /// The opcode does not belong to the service of the QP.
     WrongService wrong_service,
-    /// The QP is in a state without reception.
+    /// The QP is in a state that does not receive.
     WrongState wrong_state,
-    /// The partition key does not match.
+    /// The P_Key does not match.
     WrongPkey wrong_pkey,
-    /// A connected QP's packet from somebody else's address.
+    /// The source address is not that of the connected peer.
     WrongSource wrong_source,
-    /// A connected QP's packet to another address than its own.
+    /// The destination address is not that of the connection.
     WrongDestination wrong_destination,
-    /// The queue key does not match (UD).
+    /// The Q_Key does not match (UD).
     WrongQkey wrong_qkey,
-    /// Request beyond the expected PSN.
+    /// The PSN of the request is ahead of the expected one.
     OutOfSequence out_of_sequence,
-    /// Request behind the expected PSN that was never executed, or whose record is gone.
+    /// The PSN of the request is behind the expected one, and the request was never executed or is no longer on
+    /// record.
     StaleDuplicate stale_duplicate,
-    /// Response for a PSN nobody waits for.
+    /// The response is for a PSN that is not outstanding.
     GhostResponse ghost_response,
-    /// READ response or atomic acknowledge behind a missing one.
+    /// A response before this READ response or atomic acknowledge is missing.
     ResponseGap response_gap,
-    /// No receive request was posted. The peer of a reliable connection is told to come again.
+    /// No receive request is posted. An RC responder sends an RNR NAK.
     NoReceive no_receive,
-    /// No receive request was posted for a datagram of subnet management (QP0).
+    /// No receive request is posted for a subnet management datagram (QP0).
     Vl15Dropped vl15_dropped,
-    /// Longer than the receive request.
+    /// The message is longer than the receive request.
     TooLong too_long,
-    /// Not a legal packet of its service, part of a message that was given up (UC, UD), or an acknowledge with a payload
-    /// (RC).
+    /// The packet is malformed, belongs to an abandoned message (UC, UD), or is an acknowledge with a payload (RC).
     Malformed malformed,
-    /// Not a legal request, or not one that the QP allows (RC); it ends the connection.
+    /// The request is invalid or not enabled on the QP (RC). It ends the connection.
     InvalidRequest invalid_request,
-    /// A key of its own was refused to the peer: unknown to us, without the right, or not for this range.
+    /// The key named by the peer is unknown, lacks the permission or does not cover the range.
     NoAccess no_access,
-    /// The receive request that was posted for it cannot be executed.
+    /// The receive request cannot be executed.
     BadReceive bad_receive,
     /// The receive queue cannot be read.
     BrokenQueue broken_queue,
-    /// The peer has more requests under way than any limit allows.
+    /// The peer has more requests outstanding than any limit permits.
     ReplyOverflow reply_overflow,
 }
 
-/// A packet that changed nothing, or was refused.
+/// A packet that was dropped or rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Dropped {
-    /// The QP it was for; as the packet says, where there is none.
+    /// Destination QP, as in the packet if it does not exist.
     pub qpn: Qpn,
-    /// What it was.
+    /// BTH opcode.
     pub opcode: Opcode,
-    /// Its number; of an answer the request's.
+    /// PSN of the packet; for a response that could not be sent, the PSN of the request.
     pub psn: Psn,
-    /// Why.
+    /// Reason under which the packet is counted.
     pub reason: DropReason,
-    /// Why an access was refused, where one was.
+    /// The denied memory access, if that was the cause.
     pub cause: Option<AccessError>,
 }
 

@@ -35,13 +35,13 @@ impl Host for Endless {
         }
     }
 
-    fn check(&self, _: Accessor, _: Lkey, _: Va, _: u64, _: engine::Access) -> Result<(), AccessError> {
+    fn check(&self, _: Initiator, _: Lkey, _: Va, _: u64, _: engine::Access) -> Result<(), AccessError> {
         Ok(())
     }
 
     fn read(
         &self,
-        _: Accessor,
+        _: Initiator,
         _: Lkey,
         _: Va,
         _: usize,
@@ -51,11 +51,18 @@ impl Host for Endless {
         Ok(())
     }
 
-    fn write(&mut self, _: Accessor, _: Lkey, _: Va, _: &[u8], _: engine::Access) -> Result<(), AccessError> {
+    fn write(
+        &mut self,
+        _: Initiator,
+        _: Lkey,
+        _: Va,
+        _: &[u8],
+        _: engine::Access,
+    ) -> Result<(), AccessError> {
         Ok(())
     }
 
-    fn atomic(&mut self, _: Accessor, _: Lkey, _: Va, _: AtomicOp) -> Result<u64, AccessError> {
+    fn atomic(&mut self, _: Initiator, _: Lkey, _: Va, _: AtomicOp) -> Result<u64, AccessError> {
         Ok(0)
     }
 }
@@ -191,7 +198,7 @@ fn requests_of_all_qps_share_a_budget_and_every_qp_has_some() {
     host.sends_taken = vec![0; QPS as usize];
     for qpn in (0..QPS).map(Qpn::new) {
         in_rts(&mut engine, &mut host, qpn);
-        engine.ring(Instant::ZERO, qpn, &mut host);
+        engine.notify_send(Instant::ZERO, qpn, &mut host);
     }
     frames(&mut engine, &mut host);
     let taken: u32 = host.sends_taken.iter().sum();
@@ -204,7 +211,7 @@ fn requests_of_all_qps_share_a_budget_and_every_qp_has_some() {
     }
     host.sends_taken.fill(0);
     in_rts(&mut engine, &mut host, Qpn::new(7));
-    engine.ring(Instant::ZERO, Qpn::new(7), &mut host);
+    engine.notify_send(Instant::ZERO, Qpn::new(7), &mut host);
     frames(&mut engine, &mut host);
     assert_eq!(host.sends_taken[7], 128);
 }

@@ -178,7 +178,7 @@ fn notification_slows_the_flow_and_its_rate_recovers() {
         assert_eq!(pair.a.engine.stats().congestion.received_cnps, 5);
         let now = pair.now;
         let side = pair.side(A);
-        side.engine.ring(now, A.qpn(), &mut side.host);
+        side.engine.notify_send(now, A.qpn(), &mut side.host);
         let slow = bytes_in(&mut pair, A, Duration::from_micros(500));
         assert!((10_000..250_000).contains(&slow), "{service:?}: {slow} bytes in 500 us");
         // A second later nothing is left of it.

@@ -15,12 +15,12 @@ const MS: Duration = Duration::from_millis(1);
 /// RNR NAK timer code 12.
 const RNR_WAIT: Duration = Duration::from_micros(640);
 
-fn ask(pair: &mut Pair, who: Who) -> Situation {
+fn ask(pair: &mut Pair, who: Who) -> QpStatus {
     let now = pair.now;
     pair.side(who).engine.explain(now, who.qpn()).unwrap()
 }
 
-fn blocked(pair: &mut Pair) -> Blocked {
+fn blocked(pair: &mut Pair) -> WaitReason {
     ask(pair, A).send
 }
 
@@ -40,12 +40,12 @@ fn nobody_asks_in_vain_and_nobody_is_told_of_another() {
 #[test]
 fn a_connection_without_work_waits_for_a_doorbell_and_for_the_peer() {
     let mut pair = Pair::new();
-    let situation = Situation {
+    let situation = QpStatus {
         state: State::Rts,
         service: Service::Rc,
-        heard: None,
+        last_packet: None,
         ended: None,
-        send: Blocked::NothingPosted,
+        send: WaitReason::NothingPosted,
         unanswered: None,
         receive: Expecting::Message { psn: psn_b().get() },
         answers: 0,
@@ -55,7 +55,7 @@ fn a_connection_without_work_waits_for_a_doorbell_and_for_the_peer() {
     pair.flow();
     pair.advance(3 * MS);
     let receive = Expecting::Message { psn: psn_b().get() + 1 };
-    assert_eq!(ask(&mut pair, A), Situation { heard: Some(3 * MS), receive, ..situation });
+    assert_eq!(ask(&mut pair, A), QpStatus { last_packet: Some(3 * MS), receive, ..situation });
 }
 
 #[test]
@@ -64,11 +64,11 @@ fn before_it_is_connected_its_state_is_in_the_way() {
         let mut pair = Pair::with(|_, attrs| attrs.service = service);
         pair.modify(A, State::Reset);
         let situation = ask(&mut pair, A);
-        assert_eq!((situation.send, situation.receive), (Blocked::State, Expecting::State));
+        assert_eq!((situation.send, situation.receive), (WaitReason::State, Expecting::State));
         for (to, receives) in [(State::Init, false), (State::Rtr, true)] {
             pair.modify_with(A, to, |modify| modify.attrs.service = service);
             let situation = ask(&mut pair, A);
-            assert_eq!((situation.state, situation.send), (to, Blocked::State));
+            assert_eq!((situation.state, situation.send), (to, WaitReason::State));
             assert_eq!(situation.receive != Expecting::State, receives);
         }
     }
@@ -79,7 +79,7 @@ fn what_can_leave_waits_for_its_turn() {
     for service in [Service::Rc, Service::Uc] {
         let mut pair = Pair::with(|_, attrs| attrs.service = service);
         pair.post(A, write(1, 0x8000, 10));
-        assert_eq!(blocked(&mut pair), Blocked::Turn);
+        assert_eq!(blocked(&mut pair), WaitReason::Turn);
     }
 }
 
@@ -99,7 +99,7 @@ fn a_silent_peer_is_waited_for_until_the_retries_are_used_up() {
         timeout: Some(TIMEOUT - 3 * MS),
     };
     let situation = ask(&mut pair, A);
-    assert_eq!((situation.send, situation.unanswered), (Blocked::NothingPosted, Some(unanswered)));
+    assert_eq!((situation.send, situation.unanswered), (WaitReason::NothingPosted, Some(unanswered)));
     pair.advance(TIMEOUT - 3 * MS);
     lost(&mut pair);
     let again = Unanswered { waiting: TIMEOUT, retries: 1, timeout: Some(TIMEOUT), ..unanswered };
@@ -112,7 +112,7 @@ fn a_silent_peer_is_waited_for_until_the_retries_are_used_up() {
     let situation = ask(&mut pair, A);
     let ended = Ended { ago: 5 * MS, by: EndedBy::Send(Status::RetryExceeded) };
     assert_eq!((situation.state, situation.ended, situation.unanswered), (State::Err, Some(ended), None));
-    assert_eq!((situation.send, situation.receive), (Blocked::Ended, Expecting::Ended));
+    assert_eq!((situation.send, situation.receive), (WaitReason::Ended, Expecting::Ended));
 }
 
 #[test]
@@ -122,17 +122,17 @@ fn a_send_without_receive_request_waits_for_the_receiver_and_that_for_its_softwa
     pair.flow();
     pair.advance(Duration::from_micros(40));
     let left = RNR_WAIT - Duration::from_micros(40);
-    assert_eq!(blocked(&mut pair), Blocked::ReceiverNotReady { left, refusals: 1, most: Some(6) });
+    assert_eq!(blocked(&mut pair), WaitReason::ReceiverNotReady { left, refusals: 1, most: Some(6) });
     let receive = Expecting::ReceiveRequest { psn: psn_a().get(), refusals: 1 };
     assert_eq!(ask(&mut pair, B).receive, receive);
     pair.advance(left);
-    assert_eq!(blocked(&mut pair), Blocked::Turn);
+    assert_eq!(blocked(&mut pair), WaitReason::Turn);
     lost(&mut pair);
-    assert_eq!(blocked(&mut pair), Blocked::AskedAgain { refusals: 1, most: Some(6) });
+    assert_eq!(blocked(&mut pair), WaitReason::AskedAgain { refusals: 1, most: Some(6) });
     pair.post_recv(B, 7, 0x8000, 10);
     pair.advance(TIMEOUT);
     pair.flow();
-    assert_eq!(blocked(&mut pair), Blocked::NothingPosted);
+    assert_eq!(blocked(&mut pair), WaitReason::NothingPosted);
     assert_eq!(ask(&mut pair, B).receive, Expecting::Message { psn: psn_a().get() + 1 });
 }
 
@@ -142,7 +142,7 @@ fn any_number_of_refusals_may_be_borne() {
     pair.post(A, send(1, 10));
     pair.flow();
     let said = blocked(&mut pair);
-    assert_eq!(said, Blocked::ReceiverNotReady { left: RNR_WAIT, refusals: 1, most: None });
+    assert_eq!(said, WaitReason::ReceiverNotReady { left: RNR_WAIT, refusals: 1, most: None });
 }
 
 #[test]
@@ -155,7 +155,7 @@ fn messages_beyond_the_credits_wait_for_credits() {
         pair.post(A, send(id, 10));
     }
     lost(&mut pair);
-    assert_eq!(blocked(&mut pair), Blocked::Credits { beyond: 2 }, "one asks, the next waits");
+    assert_eq!(blocked(&mut pair), WaitReason::Credits { beyond: 2 }, "one asks, the next waits");
 }
 
 #[test]
@@ -165,13 +165,13 @@ fn fences_wait_for_older_requests() {
         pair.post(A, older);
         pair.post(A, SendRequest { fence, ..send(2, 10) });
         lost(&mut pair);
-        assert_eq!(blocked(&mut pair), Blocked::Fence { older: 1 });
+        assert_eq!(blocked(&mut pair), WaitReason::Fence { older: 1 });
     }
     let mut pair = Pair::new();
     pair.post(A, write(1, 0x8000, 10));
     pair.post(A, request(2, SendOp::Local(LocalOp::Invalidate(Lkey::new(KEY))), &[]));
     lost(&mut pair);
-    assert_eq!(blocked(&mut pair), Blocked::Invalidation { older: 1 });
+    assert_eq!(blocked(&mut pair), WaitReason::Invalidation { older: 1 });
 }
 
 #[test]
@@ -181,13 +181,13 @@ fn reads_are_limited_by_number_and_long_ones_by_pieces() {
         pair.post(A, read(id, 0x8000, 10));
     }
     lost(&mut pair);
-    assert_eq!(blocked(&mut pair), Blocked::Reads { most: 4 });
+    assert_eq!(blocked(&mut pair), WaitReason::Reads { most: 4 });
 
     // Two pieces of four packets are under way, and the window has room for a third.
     let mut pair = Pair::with_window(12);
     pair.post(A, read(1, 0x8000, 16 * 256));
     lost(&mut pair);
-    assert_eq!(blocked(&mut pair), Blocked::ReadPieces);
+    assert_eq!(blocked(&mut pair), WaitReason::ReadPieces);
 }
 
 #[test]
@@ -195,13 +195,13 @@ fn packets_are_limited_by_the_window_and_by_their_numbers() {
     let mut pair = Pair::with_window(8);
     pair.post(A, write(1, 0x8000, 10 * 256));
     lost(&mut pair);
-    assert_eq!(blocked(&mut pair), Blocked::Window { in_flight: 8, most: 8 });
+    assert_eq!(blocked(&mut pair), WaitReason::Window { in_flight: 8, most: 8 });
 
     let mut pair = Pair::new();
     pair.post(A, write(1, 0x8000, 10));
     pair.post(A, read(2, 0, 1 << 31));
     lost(&mut pair);
-    assert_eq!(blocked(&mut pair), Blocked::PacketNumbers, "2^23 packets of 256 bytes, and one");
+    assert_eq!(blocked(&mut pair), WaitReason::PacketNumbers, "2^23 packets of 256 bytes, and one");
 }
 
 #[test]
@@ -211,7 +211,7 @@ fn requests_are_limited_by_number() {
         pair.post(A, write(id, 0x8000, 0));
     }
     lost(&mut pair);
-    assert_eq!(blocked(&mut pair), Blocked::Requests { most: 128 });
+    assert_eq!(blocked(&mut pair), WaitReason::Requests { most: 128 });
 }
 
 #[test]
@@ -222,7 +222,7 @@ fn a_request_that_failed_waits_for_its_turn_to_say_so() {
     pair.post(A, request(2, SendOp::Send { imm: None }, &[wrong]));
     lost(&mut pair);
     let status = Status::LocalProtection(AccessError::Key);
-    assert_eq!(blocked(&mut pair), Blocked::Failed { status, older: 1 });
+    assert_eq!(blocked(&mut pair), WaitReason::Failed { status, older: 1 });
     pair.advance(TIMEOUT);
     pair.flow();
     assert_eq!(ask(&mut pair, A).ended.unwrap().by, EndedBy::Send(status));
@@ -235,10 +235,10 @@ fn a_queue_is_drained_and_then_rests() {
     lost(&mut pair);
     pair.modify(A, State::Sqd);
     pair.post(A, write(2, 0x8000, 10));
-    assert_eq!(blocked(&mut pair), Blocked::Draining);
+    assert_eq!(blocked(&mut pair), WaitReason::Draining);
     pair.advance(TIMEOUT);
     pair.flow();
-    assert_eq!(blocked(&mut pair), Blocked::Drained);
+    assert_eq!(blocked(&mut pair), WaitReason::Drained);
 }
 
 #[test]
@@ -264,7 +264,7 @@ fn congestion_is_waited_out() {
     }
     lost(&mut pair);
     let said = blocked(&mut pair);
-    assert!(matches!(said, Blocked::Congestion { left } if left > Duration::ZERO), "{said:?}");
+    assert!(matches!(said, WaitReason::Congestion { left } if left > Duration::ZERO), "{said:?}");
 }
 
 #[test]
@@ -322,7 +322,7 @@ fn what_ended_it_is_said() {
     pair.post(A, request(1, SendOp::Send { imm: None }, &[wrong]));
     pair.flow();
     let situation = ask(&mut pair, A);
-    assert_eq!((situation.state, situation.send), (State::Sqe, Blocked::Ended));
+    assert_eq!((situation.state, situation.send), (State::Sqe, WaitReason::Ended));
     assert_eq!(situation.ended.unwrap().by, EndedBy::Send(Status::LocalProtection(AccessError::Key)));
     pair.modify_with(A, State::Rts, |modify| modify.attrs.service = Service::Uc);
     assert_eq!(ask(&mut pair, A).ended, None);

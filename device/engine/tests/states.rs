@@ -79,7 +79,7 @@ fn doorbells_before_rts_are_ignored_and_packets_before_rtr_dropped() {
     pair.modify(A, State::Reset);
     for state in [State::Init, State::Rtr] {
         pair.modify_with(A, state, |modify| modify.recv_psn = Some(psn_b()));
-        pair.a.engine.ring(pair.now, A.qpn(), &mut pair.a.host);
+        pair.a.engine.notify_send(pair.now, A.qpn(), &mut pair.a.host);
         if state == State::Init {
             pair.inject(A, Operation::SendOnly, psn_b(), Ext::None, b"x");
             assert_eq!(pair.a.engine.stats().drops.wrong_state, 1);
@@ -215,7 +215,7 @@ fn what_was_rung_before_sqe_is_left_is_flushed_however_much_it_is() {
     }
     let now = pair.now;
     let side = pair.side(A);
-    side.engine.ring(now, A.qpn(), &mut side.host);
+    side.engine.notify_send(now, A.qpn(), &mut side.host);
     // One step: the failure, and as many flushes as a step has.
     assert_eq!(side.engine.poll_transmit(now, &mut side.host, &mut Vec::new()), None);
     pair.modify_with(A, State::Rts, |modify| modify.attrs.service = Service::Uc);
@@ -260,7 +260,7 @@ fn endless_chains_are_cut_into_bounded_steps() {
         }
         fn check(
             &self,
-            _: engine::Accessor,
+            _: engine::Initiator,
             _: Lkey,
             _: protocol::ids::Va,
             _: u64,
@@ -270,7 +270,7 @@ fn endless_chains_are_cut_into_bounded_steps() {
         }
         fn read(
             &self,
-            _: engine::Accessor,
+            _: engine::Initiator,
             _: Lkey,
             _: protocol::ids::Va,
             _: usize,
@@ -281,7 +281,7 @@ fn endless_chains_are_cut_into_bounded_steps() {
         }
         fn write(
             &mut self,
-            _: engine::Accessor,
+            _: engine::Initiator,
             _: Lkey,
             _: protocol::ids::Va,
             _: &[u8],
@@ -291,7 +291,7 @@ fn endless_chains_are_cut_into_bounded_steps() {
         }
         fn atomic(
             &mut self,
-            _: engine::Accessor,
+            _: engine::Initiator,
             _: Lkey,
             _: protocol::ids::Va,
             _: engine::AtomicOp,
@@ -310,7 +310,7 @@ fn endless_chains_are_cut_into_bounded_steps() {
     for state in [State::Init, State::Rtr, State::Rts] {
         to(&mut engine, state, &mut host);
     }
-    engine.ring(Instant::ZERO, qpn, &mut host);
+    engine.notify_send(Instant::ZERO, qpn, &mut host);
     assert_eq!(engine.poll_transmit(Instant::ZERO, &mut host, &mut Vec::new()), None);
     let done = std::iter::from_fn(|| engine.poll_event()).count();
     assert!((64..=1024).contains(&done), "{done} NOPs in one call");
@@ -345,7 +345,7 @@ fn qps_take_turns() {
     }
     pair.post(A, write(1, 0, 0x1_0000));
     pair.a.host.post_send(second, write(2, 0, 0x1_0000));
-    pair.a.engine.ring(pair.now, second, &mut pair.a.host);
+    pair.a.engine.notify_send(pair.now, second, &mut pair.a.host);
     let mut turns: Vec<(Qpn, u32)> = Vec::new();
     let side = &mut pair.a;
     while let Some(sent) = side.engine.poll_transmit(pair.now, &mut side.host, &mut Vec::new()) {

@@ -6,7 +6,7 @@ use protocol::ids::{Lkey, Pdn, Qpn, Rkey, Va};
 use smallvec::SmallVec;
 
 use crate::{
-    Access, AccessError, Accessor, AtomicOp, Bind, FastRegister, Fetch, GroupDatagram, Host, LocalOp, Pages,
+    Access, AccessError, AtomicOp, Bind, FastRegister, Fetch, GroupDatagram, Host, Initiator, LocalOp, Pages,
     RecvRequest, Rights, SendRequest, Sge, WindowKind,
 };
 
@@ -66,7 +66,14 @@ pub struct Mapping {
 
 impl Key {
     /// The address in the region.
-    fn grant(&self, who: Accessor, key: u32, va: u64, len: u64, access: Access) -> Result<u64, AccessError> {
+    fn grant(
+        &self,
+        initiator: Initiator,
+        key: u32,
+        va: u64,
+        len: u64,
+        access: Access,
+    ) -> Result<u64, AccessError> {
         if self.key != key {
             return Err(AccessError::Key);
         }
@@ -74,7 +81,7 @@ impl Key {
         if self.kind != KeyKind::Fast && access.is_local() {
             return Err(AccessError::Kind);
         }
-        self.admit(who)?;
+        self.admit(initiator)?;
         if !mapping.rights.permit(access) {
             return Err(AccessError::Right);
         }
@@ -83,29 +90,29 @@ impl Key {
         Ok(mapping.first + offset)
     }
 
-    fn admit(&self, who: Accessor) -> Result<(), AccessError> {
-        if self.pd != who.pd {
+    fn admit(&self, initiator: Initiator) -> Result<(), AccessError> {
+        if self.pd != initiator.pd {
             return Err(AccessError::Pd);
         }
         match self.mapping.and_then(|mapping| mapping.qpn) {
-            Some(qpn) if qpn != who.qpn => Err(AccessError::Qp),
+            Some(qpn) if qpn != initiator.qpn => Err(AccessError::Qp),
             _ => Ok(()),
         }
     }
 
-    fn invalidate(&mut self, who: Accessor, key: u32) -> Result<(), AccessError> {
+    fn invalidate(&mut self, initiator: Initiator, key: u32) -> Result<(), AccessError> {
         if self.key != key {
             return Err(AccessError::Key);
         }
         if self.kind == KeyKind::Window(WindowKind::Type1) {
             return Err(AccessError::Kind);
         }
-        self.admit(who)?;
+        self.admit(initiator)?;
         self.mapping.take().map(drop).ok_or(AccessError::Invalid)
     }
 
     /// What a window that is bound to this key leads to: of its rights, and of where its first byte is.
-    fn open(&self, who: Accessor, of: &Bind) -> Result<(Rights, Mapping), AccessError> {
+    fn open(&self, initiator: Initiator, of: &Bind) -> Result<(Rights, Mapping), AccessError> {
         if self.key != of.parent.get() {
             return Err(AccessError::Key);
         }
@@ -113,7 +120,7 @@ impl Key {
             return Err(AccessError::Kind);
         }
         let mapping = self.mapping.ok_or(AccessError::Invalid)?;
-        self.admit(who)?;
+        self.admit(initiator)?;
         let offset = of.va.get().checked_sub(mapping.start).filter(|offset| *offset <= mapping.len);
         let offset = offset.filter(|offset| of.len <= mapping.len - offset).ok_or(AccessError::Bounds)?;
         let parent = Some(index(self.key));
@@ -132,7 +139,7 @@ pub struct WorkQueues {
     pub recv: VecDeque<Fetch<RecvRequest>>,
 }
 
-/// What the engine did to its owner's memory and queues, for somebody who judges it.
+/// What the engine did to its owner's memory and queues, for somebody initiator judges it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Touch {
     /// It stored bytes.
@@ -253,7 +260,7 @@ impl SimHost {
 
     fn locate(
         &self,
-        who: Accessor,
+        initiator: Initiator,
         key: Lkey,
         va: Va,
         len: u64,
@@ -261,12 +268,12 @@ impl SimHost {
     ) -> Result<(u32, usize), AccessError> {
         let (key, va) = match self.keys.get(&index(key.get())) {
             Some(found) => {
-                let va = found.grant(who, key.get(), va.get(), len, access)?;
+                let va = found.grant(initiator, key.get(), va.get(), len, access)?;
                 (found.mapping.ok_or(AccessError::Invalid)?.region, va)
             }
             None => {
                 let region = self.regions.get(&key.get()).ok_or(AccessError::Key)?;
-                if region.pd != who.pd {
+                if region.pd != initiator.pd {
                     return Err(AccessError::Pd);
                 }
                 if !region.rights.permit(access) {
@@ -287,12 +294,12 @@ impl SimHost {
     }
 
     /// Pages of the simulation are addresses in regions.
-    fn fast_register(&mut self, who: Accessor, of: &FastRegister) -> Result<(), AccessError> {
+    fn fast_register(&mut self, initiator: Initiator, of: &FastRegister) -> Result<(), AccessError> {
         let found = self.key_mut(of.key.get())?;
         if found.kind != KeyKind::Fast {
             return Err(AccessError::Kind);
         }
-        found.admit(who)?;
+        found.admit(initiator)?;
         if found.mapping.is_some() {
             return Err(AccessError::Valid);
         }
@@ -310,18 +317,18 @@ impl SimHost {
         Ok(())
     }
 
-    fn bind(&mut self, who: Accessor, of: &Bind) -> Result<(), AccessError> {
+    fn bind(&mut self, initiator: Initiator, of: &Bind) -> Result<(), AccessError> {
         // What takes a window away names no region.
-        let opened = if of.len == 0 { None } else { Some(self.open(who, of)?) };
+        let opened = if of.len == 0 { None } else { Some(self.open(initiator, of)?) };
         let found = self.key_mut(of.window.get())?;
         if found.kind != KeyKind::Window(of.kind) {
             return Err(AccessError::Kind);
         }
-        found.admit(who)?;
+        found.admit(initiator)?;
         let qpn = match of.kind {
             WindowKind::Type1 => None,
             WindowKind::Type2B if found.mapping.is_some() => return Err(AccessError::Valid),
-            WindowKind::Type2B => Some(who.qpn),
+            WindowKind::Type2B => Some(initiator.qpn),
         };
         found.key = of.window.get();
         let start = if of.zero_based { 0 } else { of.va.get() };
@@ -330,12 +337,12 @@ impl SimHost {
     }
 
     /// Where the first byte of a window is.
-    fn open(&self, who: Accessor, of: &Bind) -> Result<Mapping, AccessError> {
+    fn open(&self, initiator: Initiator, of: &Bind) -> Result<Mapping, AccessError> {
         let (rights, opened) = match self.keys.get(&index(of.parent.get())) {
-            Some(parent) => parent.open(who, of)?,
+            Some(parent) => parent.open(initiator, of)?,
             None => {
                 let parent = self.regions.get(&of.parent.get()).ok_or(AccessError::Key)?;
-                if parent.pd != who.pd {
+                if parent.pd != initiator.pd {
                     return Err(AccessError::Pd);
                 }
                 let (region, first) = (of.parent.get(), of.va.get());
@@ -355,15 +362,15 @@ impl SimHost {
     }
 
     /// A key ends that no window is bound to.
-    fn invalidate(&mut self, who: Accessor, key: u32) -> Result<(), AccessError> {
+    fn invalidate(&mut self, initiator: Initiator, key: u32) -> Result<(), AccessError> {
         let parent = Some(index(key));
         let is_bound = self.keys.values().filter_map(|key| key.mapping).any(|of| of.parent == parent);
         let found = self.key_mut(key)?;
         if is_bound && found.key == key {
-            found.admit(who)?;
+            found.admit(initiator)?;
             return Err(AccessError::Bound);
         }
-        found.invalidate(who, key)
+        found.invalidate(initiator, key)
     }
 }
 
@@ -402,13 +409,20 @@ impl Host for SimHost {
         self.groups.get(&datagram.gid).into_iter().flatten().copied().collect()
     }
 
-    fn check(&self, who: Accessor, key: Lkey, va: Va, len: u64, access: Access) -> Result<(), AccessError> {
-        self.locate(who, key, va, len, access).map(|_| ())
+    fn check(
+        &self,
+        initiator: Initiator,
+        key: Lkey,
+        va: Va,
+        len: u64,
+        access: Access,
+    ) -> Result<(), AccessError> {
+        self.locate(initiator, key, va, len, access).map(|_| ())
     }
 
     fn read(
         &self,
-        who: Accessor,
+        initiator: Initiator,
         key: Lkey,
         va: Va,
         len: usize,
@@ -416,7 +430,7 @@ impl Host for SimHost {
         access: Access,
     ) -> Result<(), AccessError> {
         assert!(len > 0, "length 0 is never passed");
-        let (key, offset) = self.locate(who, key, va, len as u64, access)?;
+        let (key, offset) = self.locate(initiator, key, va, len as u64, access)?;
         let region = self.regions.get(&key).ok_or(AccessError::Key)?;
         out.extend_from_slice(region.bytes.get(offset..offset + len).ok_or(AccessError::Bounds)?);
         Ok(())
@@ -424,14 +438,14 @@ impl Host for SimHost {
 
     fn write(
         &mut self,
-        who: Accessor,
+        initiator: Initiator,
         key: Lkey,
         va: Va,
         data: &[u8],
         access: Access,
     ) -> Result<(), AccessError> {
         assert!(!data.is_empty(), "length 0 is never passed");
-        let (key, offset) = self.locate(who, key, va, data.len() as u64, access)?;
+        let (key, offset) = self.locate(initiator, key, va, data.len() as u64, access)?;
         let region = self.regions.get_mut(&key).ok_or(AccessError::Key)?;
         let va = region.va.get() + offset as u64;
         let place = region.bytes.get_mut(offset..offset + data.len()).ok_or(AccessError::Bounds)?;
@@ -440,8 +454,8 @@ impl Host for SimHost {
         Ok(())
     }
 
-    fn atomic(&mut self, who: Accessor, key: Lkey, va: Va, op: AtomicOp) -> Result<u64, AccessError> {
-        let (key, offset) = self.locate(who, key, va, 8, Access::RemoteAtomic)?;
+    fn atomic(&mut self, initiator: Initiator, key: Lkey, va: Va, op: AtomicOp) -> Result<u64, AccessError> {
+        let (key, offset) = self.locate(initiator, key, va, 8, Access::RemoteAtomic)?;
         let region = self.regions.get_mut(&key).ok_or(AccessError::Key)?;
         let word = region.bytes.get_mut(offset..).and_then(|rest| rest.first_chunk_mut::<8>());
         let word = word.ok_or(AccessError::Bounds)?;
@@ -456,23 +470,23 @@ impl Host for SimHost {
         Ok(original)
     }
 
-    fn run_local(&mut self, who: Accessor, op: &LocalOp) -> Result<(), AccessError> {
+    fn run_local(&mut self, initiator: Initiator, op: &LocalOp) -> Result<(), AccessError> {
         match op {
-            LocalOp::Invalidate(key) => self.invalidate(who, key.get())?,
-            LocalOp::FastRegister(of) => self.fast_register(who, of)?,
-            LocalOp::Bind(of) => self.bind(who, of)?,
+            LocalOp::Invalidate(key) => self.invalidate(initiator, key.get())?,
+            LocalOp::FastRegister(of) => self.fast_register(initiator, of)?,
+            LocalOp::Bind(of) => self.bind(initiator, of)?,
         }
-        self.note(|| Touch::Local { qpn: who.qpn, op: *op });
+        self.note(|| Touch::Local { qpn: initiator.qpn, op: *op });
         Ok(())
     }
 
-    fn remote_invalidate(&mut self, who: Accessor, key: Rkey) -> Result<(), AccessError> {
+    fn remote_invalidate(&mut self, initiator: Initiator, key: Rkey) -> Result<(), AccessError> {
         match self.keys.get(&index(key.get())) {
-            Some(_) => self.invalidate(who, key.get())?,
+            Some(_) => self.invalidate(initiator, key.get())?,
             None if self.regions.contains_key(&key.get()) => return Err(AccessError::Kind),
             None => return Err(AccessError::Key),
         }
-        self.note(|| Touch::Invalidated { qpn: who.qpn, key: key.get() });
+        self.note(|| Touch::Invalidated { qpn: initiator.qpn, key: key.get() });
         Ok(())
     }
 }

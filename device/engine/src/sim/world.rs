@@ -19,8 +19,8 @@ use super::plan::{
 use super::stale;
 use super::trace::describe;
 use crate::{
-    Blocked, Completion, Config, Engine, Event, Flush, Instant, Modify, Queue, Rights, Service, Sge, State,
-    Stats, Transmit,
+    Completion, Config, Engine, Event, Flush, Instant, Modify, Queue, Rights, Service, Sge, State, Stats,
+    Transmit, WaitReason,
 };
 
 /// Simulated time in which everything must be done after the net is healed and software did its last.
@@ -370,7 +370,7 @@ impl<'a> World<'a> {
                 }
                 sends[side] += count;
                 self.checker.on_post(pair, side, Queue::Send, count);
-                engine.ring(self.now, ends[side].qpn, host);
+                engine.notify_send(self.now, ends[side].qpn, host);
                 self.judge(ends[side].node, None)
             }
             Action::Recv { pair, side, count } => {
@@ -436,7 +436,7 @@ impl<'a> World<'a> {
         if (state, end.flush) == (State::Sqe, Flush::Owner) {
             // What was left in the queue has its turn.
             let Node { engine, host } = &mut self.nodes[end.node];
-            engine.ring(self.now, end.qpn, host);
+            engine.notify_send(self.now, end.qpn, host);
         }
         self.judge(end.node, None)
     }
@@ -451,7 +451,7 @@ impl<'a> World<'a> {
             let sent = engine.poll_transmit(self.now, host, &mut frame);
             if let Some(Transmit { qpn, wr_id: Some(_), .. }) = sent
                 && let Some((_, Some(before))) = said.iter().find(|(of, _)| *of == qpn)
-                && before.send != Blocked::Turn
+                && before.send != WaitReason::Turn
             {
                 return Err(format!("node {node}: QP {qpn} sends though it said {:?}", before.send));
             }
@@ -557,7 +557,7 @@ fn says_why_it_rests(
     if engine.poll_timeout() == Some(Instant::ZERO) {
         return Ok(());
     }
-    match qpns.find(|qpn| engine.explain(now, *qpn).is_some_and(|said| said.send == Blocked::Turn)) {
+    match qpns.find(|qpn| engine.explain(now, *qpn).is_some_and(|said| said.send == WaitReason::Turn)) {
         Some(qpn) => Err(format!("QP {qpn} rests, and says that nothing is in its way")),
         None => Ok(()),
     }
@@ -565,9 +565,9 @@ fn says_why_it_rests(
 
 /// Whether all that an engine took for requests and answers was given back.
 fn holds_nothing(engine: &Engine) -> Result<(), Violation> {
-    match engine.held() {
-        held if held == crate::held::Held::default() => Ok(()),
-        held => Err(format!("idle, and still {held:?}")),
+    match engine.pooled_slots() {
+        slots if slots == crate::pooled_slots::PooledSlots::default() => Ok(()),
+        slots => Err(format!("idle, and still {slots:?}")),
     }
 }
 

@@ -168,7 +168,7 @@ impl Pair {
         let now = self.now;
         let side = self.side(who);
         side.host.post_send(qpn, wr);
-        side.engine.ring(now, qpn, &mut side.host);
+        side.engine.notify_send(now, qpn, &mut side.host);
         side.collect();
     }
 
