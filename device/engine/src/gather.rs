@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn ranges_are_cut_at_element_borders() {
+    fn ranges_split_at_element_boundaries() {
         assert_eq!(cut(0, 15), [(100, 4), (200, 1), (300, 10)]);
         assert_eq!(cut(2, 4), [(102, 2), (200, 1), (300, 1)]);
         assert_eq!(cut(5, 3), [(300, 3)]);

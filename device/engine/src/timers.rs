@@ -64,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_later_deadline_keeps_the_early_entry_and_an_earlier_one_replaces_it() {
+    fn only_earlier_deadlines_replace_an_entry() {
         let at = Instant::from_nanos;
         let (mut timers, mut note) = (Timers::default(), None);
         timers.schedule(7, &mut note, Some(at(10)));

@@ -3,7 +3,7 @@
 mod common;
 
 use common::*;
-use engine::sim::host::{Key, KeyKind, Mapping, Touch};
+use engine::sim::host::{HostEvent, Key, KeyKind, Mapping};
 use engine::{
     AccessError, AsyncEvent, Bind, Completion, FastRegister, Fence, Flush, LocalOp, PageShift, Pages,
     RecvDone, Rights, SendOp, SendRequest, Service, Sge, State, Status, Success, WindowKind,
@@ -34,7 +34,7 @@ fn with(tune: impl Fn(Who, &mut engine::QpAttrs)) -> Pair {
         side.host
             .keys
             .extend([key(FAST, KeyKind::Fast, None), key(WINDOW, KeyKind::Window(WindowKind::Type2B), None)]);
-        side.host.touches = Some(Vec::new());
+        side.host.host_events = Some(Vec::new());
     }
     pair
 }
@@ -91,12 +91,12 @@ fn send_through(wr_id: u64, key: u32, len: u32) -> SendRequest {
 
 /// Work on keys that a side executed, as often as it did.
 fn executed(side: &mut Side) -> Vec<LocalOp> {
-    let touches = side.host.touches.replace(Vec::new()).unwrap_or_default();
-    let op = |touch| match touch {
-        Touch::Local { op, .. } => Some(op),
+    let host_events = side.host.host_events.replace(Vec::new()).unwrap_or_default();
+    let op = |event| match event {
+        HostEvent::Local { op, .. } => Some(op),
         _ => None,
     };
-    touches.into_iter().filter_map(op).collect()
+    host_events.into_iter().filter_map(op).collect()
 }
 
 fn received(completion: &Completion) -> RecvDone {

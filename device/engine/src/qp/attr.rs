@@ -318,7 +318,7 @@ pub struct QpAttrs {
     pub srq: bool,
     /// Work requests of this QP can use the reserved L_Key; see [`Initiator`](crate::Initiator).
     pub reserved_lkey: bool,
-    /// Who flushes requests after an error.
+    /// Whether the engine or its owner flushes requests after an error.
     pub flush: Flush,
 }
 

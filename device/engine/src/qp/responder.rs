@@ -30,18 +30,18 @@ use crate::{
 
 /// Why a request was not executed.
 enum ExecuteError {
-    RequestError(RequestError),
+    Request(RequestError),
     /// The reply queue is full. The request is dropped as if it had been lost on the wire.
     Overflow,
 }
 
 impl From<RequestError> for ExecuteError {
     fn from(error: RequestError) -> Self {
-        Self::RequestError(error)
+        Self::Request(error)
     }
 }
 
-const INVALID: ExecuteError = ExecuteError::RequestError(RequestError::Invalid);
+const INVALID: ExecuteError = ExecuteError::Request(RequestError::Invalid);
 
 /// State of the responder; see the module documentation for the rules.
 #[derive(Debug)]
@@ -176,7 +176,7 @@ impl Responder {
                 }
                 Ok(true)
             }
-            Err(ExecuteError::RequestError(RequestError::NotReady)) => {
+            Err(ExecuteError::Request(RequestError::NotReady)) => {
                 ctx.drop_packet(&Dropped::new(core.qpn, packet, DropReason::NoReceive));
                 self.nak_sent = true;
                 let timer = core.attrs.min_rnr_timer.after(self.rnr_naks, core.attrs.max_rnr_timer);
@@ -188,7 +188,7 @@ impl Responder {
                 ctx.drop_packet(&Dropped::new(core.qpn, packet, DropReason::ReplyOverflow));
                 Ok(false)
             }
-            Err(ExecuteError::RequestError(error)) => Err(self.reject(core, ctx, packet, error)),
+            Err(ExecuteError::Request(error)) => Err(self.reject(core, ctx, packet, error)),
         }
     }
 
@@ -211,14 +211,14 @@ impl Responder {
             RequestError::TooLong => {
                 (NakCode::InvalidRequest, Some(AsyncEvent::InvalidRequest), Status::LocalLength)
             }
-            RequestError::NoAccess(refused) => {
-                (NakCode::RemoteAccess, Some(AsyncEvent::AccessError(refused)), Status::Flushed)
+            RequestError::NoAccess(cause) => {
+                (NakCode::RemoteAccess, Some(AsyncEvent::AccessError(cause)), Status::Flushed)
             }
-            RequestError::Invalidate(refused) => {
-                (NakCode::RemoteAccess, Some(AsyncEvent::AccessError(refused)), Status::RemoteInvalidRequest)
+            RequestError::Invalidate(cause) => {
+                (NakCode::RemoteAccess, Some(AsyncEvent::AccessError(cause)), Status::RemoteInvalidRequest)
             }
-            RequestError::Scatter(refused) => {
-                (NakCode::RemoteOperational, None, Status::LocalProtection(refused))
+            RequestError::Scatter(cause) => {
+                (NakCode::RemoteOperational, None, Status::LocalProtection(cause))
             }
             RequestError::BadReceive | RequestError::Broken => {
                 (NakCode::RemoteOperational, None, Status::Flushed)

@@ -16,7 +16,7 @@ use super::attr::{Service, State};
 
 /// A transition software can request, and the services that support it. Transitions to RESET and ERR are always legal
 /// and not listed.
-struct Move {
+struct Transition {
     from: State,
     to: State,
     services: &'static [Service],
@@ -25,24 +25,24 @@ struct Move {
 const ALL: &[Service] = &[Service::Rc, Service::Uc, Service::Ud, Service::Smi, Service::Gsi];
 const UNRELIABLE: &[Service] = &[Service::Uc, Service::Ud, Service::Smi, Service::Gsi];
 
-const MOVES: [Move; 9] = [
-    Move { from: State::Reset, to: State::Init, services: ALL },
-    Move { from: State::Init, to: State::Init, services: ALL },
-    Move { from: State::Init, to: State::Rtr, services: ALL },
-    Move { from: State::Rtr, to: State::Rts, services: ALL },
-    Move { from: State::Rts, to: State::Rts, services: ALL },
-    Move { from: State::Rts, to: State::Sqd, services: ALL },
-    Move { from: State::Sqd, to: State::Sqd, services: ALL },
-    Move { from: State::Sqd, to: State::Rts, services: ALL },
+const TRANSITIONS: [Transition; 9] = [
+    Transition { from: State::Reset, to: State::Init, services: ALL },
+    Transition { from: State::Init, to: State::Init, services: ALL },
+    Transition { from: State::Init, to: State::Rtr, services: ALL },
+    Transition { from: State::Rtr, to: State::Rts, services: ALL },
+    Transition { from: State::Rts, to: State::Rts, services: ALL },
+    Transition { from: State::Rts, to: State::Sqd, services: ALL },
+    Transition { from: State::Sqd, to: State::Sqd, services: ALL },
+    Transition { from: State::Sqd, to: State::Rts, services: ALL },
     // A reliable connection has no SQE: a send error moves it to ERR.
-    Move { from: State::Sqe, to: State::Rts, services: UNRELIABLE },
+    Transition { from: State::Sqe, to: State::Rts, services: UNRELIABLE },
 ];
 
 impl State {
     /// Returns whether software can move a QP of `service` from state `from` to state `to`.
     pub fn may_move(service: Service, from: Self, to: Self) -> bool {
         matches!(to, Self::Reset | Self::Err)
-            || MOVES.iter().any(|m| m.from == from && m.to == to && m.services.contains(&service))
+            || TRANSITIONS.iter().any(|m| m.from == from && m.to == to && m.services.contains(&service))
     }
 
     /// Returns whether incoming packets are processed.
@@ -70,7 +70,7 @@ mod tests {
 
     /// The table of the JingZhao interface, section 10.2: one row per state with the states it can move to.
     #[test]
-    fn moves_are_those_of_the_transition_table() {
+    fn transitions_match_interface_table() {
         let rows = |sqe: &'static [State]| -> [(State, &'static [State]); 7] {
             [
                 (Reset, &[Reset, Init, Err]),

@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn first_notification_halves_the_rate_and_later_ones_go_on() {
+    fn notifications_halve_rate_down_to_minimum() {
         let mut pace = Pace::new(at(0));
         pace.on_notification(at(0));
         assert_eq!(pace.rate, LINE_RATE / 2);
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn rate_recovers_half_way_five_times_then_in_steps_to_the_line() {
+    fn rate_recovers_by_halving_then_additive_steps() {
         let mut pace = Pace::new(at(0));
         pace.on_notification(at(0));
         pace.on_notification(at(50));
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn bursts_and_pauses_make_the_rate() {
+    fn bursts_and_pauses_average_to_rate() {
         let mut pace = Pace::new(at(0));
         for _ in 0..8 {
             pace.on_notification(at(0));

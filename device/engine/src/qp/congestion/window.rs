@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn losses_of_one_round_halve_the_window_once() {
+    fn losses_in_one_round_trip_count_once() {
         let mut window = Window::new(128);
         assert!(window.on_loss(100));
         assert!(!window.on_loss(90));
@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn a_window_of_acknowledgements_widens_it_by_one_up_to_the_cap() {
+    fn acknowledged_window_widens_it_by_one() {
         let mut window = Window::new(16);
         window.on_loss(16);
         for expected in 9..=16 {
@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn a_window_smaller_than_the_minimum_stays() {
+    fn window_below_minimum_never_shrinks() {
         let mut window = Window::new(2);
         window.on_loss(2);
         assert_eq!(window.packets(), 2);

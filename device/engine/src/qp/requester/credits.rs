@@ -64,7 +64,7 @@ mod tests {
 
     /// IBTA volume 1, section 9.7.7.2, the table of credit codes.
     #[test]
-    fn codes_are_those_of_the_table() {
+    fn credit_codes_match_specification_table() {
         for (posted, code) in [
             (0, 0x00),
             (1, 0x01),
@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn limit_never_moves_back_until_none_is_given() {
+    fn late_credits_never_lower_the_limit() {
         let mut credits = Credits::default();
         assert_eq!(credits.beyond(1000), 0);
         credits.update(3, u32::MAX);

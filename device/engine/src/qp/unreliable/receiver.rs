@@ -25,16 +25,16 @@ const GSI_QKEY: Qkey = Qkey::new(0x8001_0000);
 /// Why a packet was not delivered.
 enum ReceiveError {
     Dropped(DropReason),
-    RequestError(RequestError),
+    Request(RequestError),
 }
 
 impl From<RequestError> for ReceiveError {
     fn from(error: RequestError) -> Self {
-        Self::RequestError(error)
+        Self::Request(error)
     }
 }
 
-const MALFORMED: ReceiveError = ReceiveError::RequestError(RequestError::Invalid);
+const MALFORMED: ReceiveError = ReceiveError::Request(RequestError::Invalid);
 
 #[derive(Debug)]
 pub(crate) struct Receiver {
@@ -105,14 +105,14 @@ impl Receiver {
         let (reason, cause) = match &result {
             Ok(()) => return Ok(true),
             Err(ReceiveError::Dropped(reason)) => (*reason, None),
-            Err(ReceiveError::RequestError(error)) => error.reason(core.attrs.service),
+            Err(ReceiveError::Request(error)) => error.reason(core.attrs.service),
         };
         ctx.drop_packet(&Dropped { cause, ..Dropped::new(core.qpn, packet, reason) });
         match result {
-            Err(ReceiveError::RequestError(RequestError::BadReceive)) => Err(FatalError::Recv(reason, cause)),
-            Err(ReceiveError::RequestError(RequestError::Broken)) => Err(FatalError::Queue(Queue::Recv)),
-            Err(ReceiveError::RequestError(RequestError::Scatter(refused))) => {
-                self.inbound.fail_receive(core, ctx, Status::LocalProtection(refused));
+            Err(ReceiveError::Request(RequestError::BadReceive)) => Err(FatalError::Recv(reason, cause)),
+            Err(ReceiveError::Request(RequestError::Broken)) => Err(FatalError::Queue(Queue::Recv)),
+            Err(ReceiveError::Request(RequestError::Scatter(denied))) => {
+                self.inbound.fail_receive(core, ctx, Status::LocalProtection(denied));
                 Err(FatalError::Recv(reason, cause))
             }
             _ => {
