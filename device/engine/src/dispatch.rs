@@ -32,6 +32,7 @@ impl Engine {
             self.deliver_to_group(now, shell, packet, host);
             return;
         }
+        // IBTA 13.5: QP0 and QP1 are reached by these numbers only; the declared QPs have other numbers internally.
         let qpn = match (to.get(), self.smi(), self.gsi()) {
             (0, Some(smi), _) => smi,
             (1, _, Some(gsi)) => gsi,

@@ -183,7 +183,7 @@ impl Qp {
                 requester.wait_reason(core, pooled, now),
                 requester.unanswered(core, now),
                 responder.expecting(),
-                responder.answers(),
+                responder.pending_replies(),
             ),
             Machines::Unreliable(sender, receiver) => {
                 (sender.wait_reason(core), None, receiver.expecting(), 0)
@@ -241,6 +241,7 @@ impl Qp {
         let connected = !service.is_datagram();
         let notification = connected && packet.bth.opcode == Opcode::CNP;
         let partition = self.partition(ctx.pkeys, packet.bth.pkey);
+        // IBTA 9.6.1.1, 9.6.1.2: service, state, addresses and P_Key. A packet that fails a check causes no response.
         let admitted = if packet.bth.opcode.transport != service.transport() && !notification {
             Err(DropReason::WrongService)
         } else if !self.core.state.receives() {
@@ -285,6 +286,7 @@ impl Qp {
                 receiver.handle_datagram(core, ctx, shell, pkey_index, packet)
             }
         };
+        // IBTA 11.6.3: communication established, raised once for the first packet accepted in RTR.
         if core.state == State::Rtr && !self.established && result == Ok(true) {
             self.established = true;
             ctx.raise(&self.core, AsyncEvent::CommunicationEstablished);
@@ -509,6 +511,8 @@ impl Qp {
                 Machines::Reliable(_, responder) => responder.flush(core, ctx),
                 Machines::Unreliable(_, receiver) => receiver.flush(core, ctx),
             }
+            // IBTA 10.2.9: requests left in a shared queue belong to other QPs. The event reports that this QP holds
+            // none.
             if core.attrs.srq {
                 self.flush_recv = false;
                 ctx.raise(core, AsyncEvent::LastWqeReached);

@@ -90,7 +90,7 @@ impl Responder {
     }
 
     /// Returns the number of replies waiting to be sent.
-    pub(crate) fn answers(&self) -> usize {
+    pub(crate) fn pending_replies(&self) -> usize {
         self.replies.len()
     }
 
@@ -179,12 +179,15 @@ impl Responder {
             Err(ExecuteError::Request(RequestError::NotReady)) => {
                 ctx.drop_packet(&Dropped::new(core.qpn, packet, DropReason::NoReceive));
                 self.nak_sent = true;
+                // IBTA 9.7.5.2 (RNR NAK): the requester retries this packet after the timer. The refused packet had
+                // no effect.
                 let timer = core.attrs.min_rnr_timer.after(self.rnr_naks, core.attrs.max_rnr_timer);
                 self.rnr_naks = self.rnr_naks.saturating_add(1);
                 self.replies.push_nak(self.expected, self.msn, Syndrome::RnrNak { timer: timer.code() });
                 Ok(false)
             }
             Err(ExecuteError::Overflow) => {
+                // No response: the requester times out and retries.
                 ctx.drop_packet(&Dropped::new(core.qpn, packet, DropReason::ReplyOverflow));
                 Ok(false)
             }
@@ -288,6 +291,8 @@ impl Responder {
         if reth.dma_len > limits::MAX_RDMA_LEN || self.at_rd_atomic_limit(core) {
             return Err(INVALID);
         }
+        // Check the whole range now, so that a bad READ fails before its first response. Each response checks its
+        // part again.
         check_read(core, ctx, reth).map_err(RequestError::NoAccess)?;
         if !self.replies.has_room() {
             return Err(ExecuteError::Overflow);
@@ -382,6 +387,7 @@ impl Responder {
 }
 
 fn check_read<H: Host>(core: &Core, ctx: &Ctx<'_, H>, reth: &Reth) -> Result<(), AccessError> {
+    // A READ of length 0 accesses no memory, so its key is not checked.
     if reth.dma_len == 0 {
         return Ok(());
     }

@@ -187,6 +187,7 @@ impl Requester {
         ctx: &mut Ctx<'_, H>,
     ) -> Result<(), FatalError> {
         self.rnr_state.advance_to(ctx.now);
+        // IBTA 9.7.6: the local ACK timeout retransmits from the oldest unacknowledged PSN.
         if self.ack_deadline.is_some_and(|at| at <= ctx.now) {
             ctx.stats.recovery.timeouts += 1;
             self.window.on_timeout();
@@ -311,6 +312,7 @@ impl Requester {
 
     /// Retransmits from the oldest unacknowledged PSN, or fails the front request if the retries are used up.
     fn go_back<H: Host>(&mut self, core: &Core, ctx: &mut Ctx<'_, H>) -> Result<(), FatalError> {
+        // IBTA 9.9.2: timeouts, sequence NAKs and implied NAKs share one retry counter.
         if self.retries >= core.attrs.retry_count {
             return Err(self.fail_front(core, ctx, Status::RetryExceeded));
         }
@@ -330,6 +332,7 @@ impl Requester {
         ctx: &mut Ctx<'_, H>,
         until: Instant,
     ) -> Result<(), FatalError> {
+        // IBTA 9.9.2: RNR NAKs have a separate retry counter.
         if let RnrRetry::Limited(limit) = core.attrs.rnr_retry
             && self.rnr_retries >= limit
         {

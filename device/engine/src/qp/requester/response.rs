@@ -61,6 +61,7 @@ impl Requester {
         let implied_nak_armed = self.implied_nak_armed;
         match aeth.syndrome {
             Syndrome::Ack { .. } => {
+                // IBTA 9.7.5: an ACK covers every SEND and WRITE packet up to its PSN.
                 let done = self.acknowledge(core, ctx, psn.advance(1));
                 self.update_credits(aeth);
                 // A duplicate SEND before a READ is acknowledged with the newest PSN, which can be that of the READ.
@@ -104,6 +105,8 @@ impl Requester {
                 }
                 self.go_back(core, ctx)
             }
+            // IBTA 9.9.2: any other NAK completes the requests before it, fails the one it names and moves the QP to
+            // ERR.
             Syndrome::Nak(code) => {
                 if !self.acknowledge(core, ctx, psn) {
                     return self.on_implied_nak(core, ctx, packet, implied_nak_armed);

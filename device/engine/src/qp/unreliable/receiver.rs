@@ -140,6 +140,7 @@ impl Receiver {
         if self.inbound.breaks_opcode_sequence(operation) || !valid_length {
             return Err(MALFORMED);
         }
+        // An unreliable service has no NAKs: the message is dropped silently.
         if !core.attrs.remote.allows(operation.kind()) {
             return Err(RequestError::NoAccess(AccessError::Right).into());
         }
@@ -164,6 +165,7 @@ impl Receiver {
             return Err(MALFORMED);
         };
         let Deth { qkey, src_qp } = deth;
+        // IBTA 10.2.5: a datagram must carry the Q_Key of the QP. QP0 accepts any; QP1 has a fixed one (IBTA 13.5).
         let allowed = match core.attrs.service {
             Service::Smi => true,
             Service::Gsi => qkey == GSI_QKEY,
