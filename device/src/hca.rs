@@ -42,7 +42,7 @@ mod tape;
 pub(crate) mod tests;
 mod trace;
 
-use engine::{Completion, Config, Engine, Event, Instant, QpStates, Situation, Stats};
+use engine::{Completion, Config, Engine, Event, Instant, QpStates, QpStatus, Stats};
 use protocol::ids::{MacAddr, Qpn};
 use protocol::roce::IcrcField;
 use serde::{Deserialize, Serialize};
@@ -84,7 +84,7 @@ pub struct WorkLeft {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Explanation {
     /// What it waits for; `None`: there is none of this number.
-    pub situation: Option<Situation>,
+    pub situation: Option<QpStatus>,
     /// What was ignored of it.
     pub ignored: Option<Ignored>,
 }

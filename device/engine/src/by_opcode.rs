@@ -1,4 +1,4 @@
-//! Packets by opcode, one plain field for each that a service defines.
+//! Packet counters by opcode.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -6,21 +6,21 @@ use std::fmt;
 use protocol::roce::{Opcode, Operation};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// Services whose opcodes have fields of their own, by the top bits of the BTH OpCode: RC, UC and UD.
+/// Services whose opcodes are counted individually, by bits 7:5 of the BTH opcode: RC, UC and UD.
 const PREFIXES: [u8; 3] = [0, 1, 3];
 
-/// Codes of a service, 5 bits.
+/// Opcodes per service (5 bits).
 const CODES: usize = 32;
 
-/// All opcodes that are none of those services, and those that a service does not define.
+/// Name for opcodes of other services and for undefined ones.
 const OTHER: &str = "other";
 
-/// Fields: those of the services, of congestion notification, and one for the rest.
+/// Number of counters: those of the services, one for CNPs, and one for all others.
 const FIELDS: usize = PREFIXES.len() * CODES + 2;
 const CNP: usize = FIELDS - 2;
 const REST: usize = FIELDS - 1;
 
-/// Packets by their opcode.
+/// Number of packets by opcode.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct ByOpcode([u64; FIELDS]);
 
@@ -37,7 +37,7 @@ impl ByOpcode {
         }
     }
 
-    /// Those there were, by name.
+    /// Returns the non-zero counters with the names of their opcodes.
     pub fn iter(&self) -> impl Iterator<Item = (String, u64)> {
         let counts = self.0.iter().enumerate().filter(|(_, count)| **count > 0);
         counts.map(|(field, count)| (name(field), *count))
@@ -78,7 +78,7 @@ impl fmt::Debug for ByOpcode {
     }
 }
 
-/// An object with a key for each opcode there was.
+/// Serialises as an object with a key for each non-zero counter.
 impl Serialize for ByOpcode {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_map(self.iter())
@@ -105,7 +105,7 @@ mod tests {
 
     /// IBTA volume 1, table 38: 23 opcodes of RC, 12 of UC, 2 of UD; annex A17: the CNP.
     #[test]
-    fn each_defined_opcode_has_a_field_and_all_others_share_one() {
+    fn undefined_opcodes_share_one_counter() {
         let mut counts = ByOpcode::default();
         (0..=u8::MAX).for_each(|byte| counts.count(Opcode::from_byte(byte)));
         let by_name: BTreeMap<_, _> = counts.iter().collect();

@@ -1,4 +1,4 @@
-//! Why packets change nothing or are refused: one table, from which come the reason's name and its counter.
+//! Reasons for dropping or rejecting packets. One table defines the variants, their names and their counters.
 
 use protocol::Psn;
 use protocol::ids::Qpn;
@@ -9,7 +9,7 @@ use crate::AccessError;
 
 macro_rules! reasons {
     ($($(#[doc = $doc:literal])+ $reason:ident $counter:ident,)+) => {
-        /// Why a packet changed nothing, or was refused.
+        /// Why a packet was dropped or rejected.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
         #[serde(rename_all = "snake_case")]
         pub enum DropReason {
@@ -17,10 +17,10 @@ macro_rules! reasons {
         }
 
         impl DropReason {
-            /// All reasons, in the order of their declaration.
+            /// All reasons, in order of declaration.
             pub const ALL: &[Self] = &[$(Self::$reason,)+];
 
-            /// Short stable name, which is that of its counter.
+            /// Returns a name that never changes: that of the counter.
             pub const fn name(self) -> &'static str {
                 match self {
                     $(Self::$reason => stringify!($counter),)+
@@ -28,7 +28,7 @@ macro_rules! reasons {
             }
         }
 
-        /// Packets that changed nothing or were refused, by reason.
+        /// Packets dropped or rejected, by reason.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
         #[non_exhaustive]
         pub struct Drops {
@@ -36,7 +36,7 @@ macro_rules! reasons {
         }
 
         impl Drops {
-            /// Those of one reason.
+            /// Returns the counter of one reason.
             pub const fn of(&self, reason: DropReason) -> u64 {
                 match reason {
                     $(DropReason::$reason => self.$counter,)+
@@ -99,18 +99,18 @@ reasons! {
     ReplyOverflow reply_overflow,
 }
 
-/// A packet that changed nothing, or was refused.
+/// A packet that was dropped or rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Dropped {
-    /// The QP it was for; as the packet says, where there is none.
+    /// Destination QP, as in the packet if it does not exist.
     pub qpn: Qpn,
-    /// What it was.
+    /// BTH opcode.
     pub opcode: Opcode,
-    /// Its number; of an answer the request's.
+    /// PSN of the packet; for a response that could not be sent, the PSN of the request.
     pub psn: Psn,
-    /// Why.
+    /// Reason under which the packet is counted.
     pub reason: DropReason,
-    /// Why an access was refused, where one was.
+    /// The denied memory access, if that was the cause.
     pub cause: Option<AccessError>,
 }
 

@@ -1,37 +1,38 @@
-//! How long things took, as a histogram that costs an addition for each.
+//! Histogram of durations with power-of-two buckets; recording costs a few additions.
 
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-/// Buckets with an upper bound: 1 us, 2 us, 4 us, ... 16.8 s.
+/// Number of bounded buckets: 1 us, 2 us, 4 us, ... 16.8 s.
 const BOUNDED: usize = 25;
 
-/// Durations by power of two.
+/// Histogram of durations by power of two.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Durations {
-    /// How many there were.
+    /// Number of durations recorded.
     pub count: u64,
-    /// All of them together, nanoseconds.
+    /// Sum in nanoseconds.
     pub sum_ns: u64,
-    /// Those that are longer than the bound before and not longer than their own; longer ones are in none.
+    /// Durations above the previous bound and up to the bucket's own. Longer ones than the last bound are in no
+    /// bucket.
     buckets: [u64; BOUNDED],
 }
 
 impl Durations {
-    /// Counts one.
+    /// Records one duration.
     pub fn record(&mut self, duration: Duration) {
         let ns = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
         self.count += 1;
         self.sum_ns = self.sum_ns.saturating_add(ns);
-        // The smallest power of two that is not shorter, of microseconds.
+        // Index of the smallest power of two, in microseconds, that is not shorter.
         let bucket = u64::BITS - ns.div_ceil(1000).saturating_sub(1).leading_zeros();
         if let Some(bucket) = self.buckets.get_mut(bucket as usize) {
             *bucket += 1;
         }
     }
 
-    /// Upper bounds in microseconds, and how many durations are not longer.
+    /// Returns each upper bound in microseconds and the number of durations up to it.
     pub fn cumulative(&self) -> impl Iterator<Item = (u64, u64)> {
         self.buckets.iter().enumerate().scan(0, |below, (index, count)| {
             *below += count;
@@ -45,7 +46,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_duration_is_counted_at_its_bound_and_above() {
+    fn durations_count_up_to_their_bucket_bound() {
         let mut durations = Durations::default();
         for ns in [0, 1000, 1001, 2000, 4_000_001, 16_777_216_000, 16_777_216_001, u64::MAX] {
             durations.record(Duration::from_nanos(ns));

@@ -1,28 +1,28 @@
-//! The engine: QPs by number, who is next to transmit, whose deadline is next.
+//! The engine: QPs by number, scheduling of transmit turns, and deadlines.
 
 use std::collections::VecDeque;
 
 use protocol::ids::{MacAddr, Pkey, Qpn};
 use protocol::roce::IcrcField;
 
-use crate::held::Held;
 use crate::pkeys::Pkeys;
+use crate::pooled_slots::PooledSlots;
 use crate::qp::{Ctx, Qp, Step};
 use crate::states::QpStates;
 use crate::stats::Stats;
 use crate::table::Table;
 use crate::timers::Timers;
 use crate::{
-    Completion, Event, Host, Instant, Modify, QpAttrs, QpSnapshot, Service, Situation, State, limits,
+    Completion, Event, Host, Instant, Modify, QpAttrs, QpSnapshot, QpStatus, Service, State, limits,
 };
 
-/// What an engine is told at its creation.
+/// Configuration of an engine.
 #[derive(Clone, Copy, Debug)]
 pub struct Config {
-    /// Low bits of a QP number that index the table, at most 24. A QP is found by its whole number all the same: drivers
-    /// count generations in the higher bits, so that nothing that is late meets the successor of a QP.
+    /// Number of low bits of a QP number that index the table, at most 24. A QP matches only its whole number:
+    /// drivers count generations in the high bits, so that late packets never reach the successor of a QP.
     pub qp_index_bits: u8,
-    /// Packets an RC QP may have unacknowledged. Loss narrows it for a while, down to 8.
+    /// Maximum number of unacknowledged packets per RC QP. Loss narrows the window temporarily, to 8 at the least.
     pub window_packets: u32,
 }
 
@@ -32,47 +32,47 @@ impl Default for Config {
     }
 }
 
-/// One frame handed out by [`Engine::poll_transmit`].
+/// One frame produced by [`Engine::poll_transmit`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Transmit {
     /// Bytes appended to the caller's buffer.
     pub len: usize,
-    /// Ethernet destination, as in the frame.
+    /// Destination MAC address of the frame.
     pub dst_mac: MacAddr,
-    /// Local QP.
+    /// QP that sent the frame.
     pub qpn: Qpn,
-    /// Work request the packet belongs to, if it is a request.
+    /// Work request of the packet, if it is a request packet.
     pub wr_id: Option<u64>,
 }
 
 /// Why a QP could not be created or modified.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum QpError {
-    /// No such QP.
+    /// The QP does not exist.
     Unknown,
-    /// The table already has a QP at this index.
+    /// The table entry is in use by another QP.
     Exists,
 }
 
 /// Transport state machines of one HCA.
 ///
-/// What an input brings about waits until it is polled. Which polls are due after which call:
+/// Outputs are queued until they are polled. Poll after each call as follows:
 ///
 /// | after | poll |
 /// |---|---|
-/// | [`modify_qp`], [`ring`], [`handle_packet`], [`handle_timeout`] | [`poll_event`] until `None`; the turn is to end |
-/// | [`poll_transmit`] that gave a frame | `poll_event` until `None` before it leaves; `poll_transmit` again |
-/// | `poll_transmit` that gave none | `poll_event` and [`poll_dirty`] until `None`, [`poll_timeout`] |
-/// | [`create_qp`], [`destroy_qp`], [`reset`], [`set_pkeys`] | nothing: they bring about no event and no frame |
+/// | [`modify_qp`], [`notify_send`], [`handle_packet`], [`handle_timeout`] | [`poll_event`] until `None`; end the turn later |
+/// | [`poll_transmit`] that returned a frame | `poll_event` until `None` before the frame is sent; `poll_transmit` again |
+/// | `poll_transmit` that returned `None` | `poll_event` and [`poll_dirty`] until `None`, then [`poll_timeout`] |
+/// | [`create_qp`], [`destroy_qp`], [`reset`], [`set_pkeys`] | nothing: these produce no events or frames |
 ///
-/// To end a turn is to call `poll_transmit` until it gives none, or as often as is fair to others; then the next turn
-/// comes at once. Events come before frames, because a peer must not learn of what software cannot see yet: that its
-/// data are there, or that they were asked for. They are polled after every input: packets make more of them however many
-/// wait, only flushes and deadlines do not. `poll_dirty` comes last, so that the PSNs of the frames are written back with
-/// them.
+/// To end a turn, call `poll_transmit` until it returns `None`, or as often as is fair to other devices; the next
+/// turn then follows at once. Events come before frames, because a peer must not learn of anything that local
+/// software cannot see yet, such as the arrival of its data. Poll events after every input: packets produce events
+/// without bound, while flushes and deadlines stop at a backlog. `poll_dirty` comes last, so that the PSNs of the
+/// sent frames are written back.
 ///
 /// [`modify_qp`]: Self::modify_qp
-/// [`ring`]: Self::ring
+/// [`notify_send`]: Self::notify_send
 /// [`handle_packet`]: Self::handle_packet
 /// [`handle_timeout`]: Self::handle_timeout
 /// [`poll_event`]: Self::poll_event
@@ -89,43 +89,43 @@ pub enum QpError {
 /// use protocol::ids::Qpn;
 /// use protocol::roce::RoceFrame;
 ///
-/// /// What an engine's outputs go to.
-/// trait Surroundings {
+/// /// Receives the outputs of an engine.
+/// trait Outputs {
 ///     fn report(&mut self, event: Event);
 ///     fn send(&mut self, frame: &[u8]);
 ///     fn write_back(&mut self, engine: &Engine, qpn: Qpn);
 /// }
 ///
-/// /// A frame arrived.
-/// fn receive(engine: &mut Engine, host: &mut impl Host, to: &mut impl Surroundings, now: Instant, frame: &[u8]) {
+/// /// Handles an incoming frame.
+/// fn receive(engine: &mut Engine, host: &mut impl Host, to: &mut impl Outputs, now: Instant, frame: &[u8]) {
 ///     if let Ok(RoceFrame { encap, packet }) = RoceFrame::parse(frame) {
 ///         engine.handle_packet(now, &encap, &packet, host);
 ///     }
 ///     report(engine, to);
 /// }
 ///
-/// /// The instant that `drain` returned has come.
-/// fn wake(engine: &mut Engine, host: &mut impl Host, to: &mut impl Surroundings, now: Instant) {
+/// /// Runs at the time that `drain` returned.
+/// fn wake(engine: &mut Engine, host: &mut impl Host, to: &mut impl Outputs, now: Instant) {
 ///     engine.handle_timeout(now, host);
 ///     report(engine, to);
 /// }
 ///
-/// fn report(engine: &mut Engine, to: &mut impl Surroundings) {
+/// fn report(engine: &mut Engine, to: &mut impl Outputs) {
 ///     while let Some(event) = engine.poll_event() {
 ///         to.report(event);
 ///     }
 /// }
 ///
-/// /// Ends a turn. Returns when the next is wanted though nothing happens: at once if that is past.
+/// /// Ends a turn. Returns the time of the next turn, if nothing happens before; a past time means at once.
 /// fn drain(
 ///     engine: &mut Engine,
 ///     host: &mut impl Host,
-///     to: &mut impl Surroundings,
+///     to: &mut impl Outputs,
 ///     now: Instant,
 /// ) -> Option<Instant> {
 ///     let mut frame = Vec::new();
 ///     while engine.poll_transmit(now, host, &mut frame).is_some() {
-///         // Gathering may have failed, a datagram may be done.
+///         // A gather may have failed, or a datagram may be complete.
 ///         report(engine, to);
 ///         to.send(&frame);
 ///         frame.clear();
@@ -141,29 +141,29 @@ pub struct Engine {
     config: Config,
     table: Table,
     pkeys: Pkeys,
-    /// The QPs that others know as 0 and 1.
+    /// The QPs declared as QP0 and QP1.
     smi: Option<Qpn>,
     gsi: Option<Qpn>,
-    /// QPs that may have something to send; the front one has its turn.
+    /// QPs that may have something to send. The front QP has its turn.
     ready: VecDeque<u32>,
-    /// Frames the front QP may still send in its turn; 0 before it began.
+    /// Frames the front QP can still send in its turn; 0 before the turn starts.
     turn_left: u32,
-    /// Work without frames was left behind by `poll_transmit`: it wants to be called again.
+    /// `poll_transmit` returned with work left and must be called again.
     unfinished: bool,
     timers: Timers,
-    /// QPs in ERR, whose receive queues are looked at from time to time.
+    /// QPs in ERR, whose receive queues are polled periodically.
     in_error: VecDeque<u32>,
     error_poll_at: Option<Instant>,
     events: VecDeque<Event>,
     dirty: VecDeque<u32>,
     pub(crate) stats: Stats,
     states: QpStates,
-    held: Held,
+    pooled: PooledSlots,
     icrc: IcrcField,
 }
 
 impl Engine {
-    /// An engine without QPs.
+    /// Creates an engine without QPs.
     pub fn new(config: Config) -> Self {
         Self {
             config,
@@ -181,47 +181,47 @@ impl Engine {
             dirty: VecDeque::new(),
             stats: Stats::default(),
             states: QpStates::default(),
-            held: Held::default(),
+            pooled: PooledSlots::default(),
             icrc: IcrcField::default(),
         }
     }
 
-    /// Forgets all QPs, queued events, deadlines and partitions, silently, and takes a new configuration (INIT_HCA,
-    /// reset). Counters go on.
+    /// Discards all QPs, queued events, deadlines and partitions without reporting anything, and applies a new
+    /// configuration (INIT_HCA, reset). Counters continue.
     pub fn reset(&mut self, config: Config) {
         *self = Self { stats: self.stats, icrc: self.icrc, ..Self::new(config) };
     }
 
-    /// Replaces the P_Key table, for all QPs at once. Before the first call it has one entry, the default partition. An
-    /// entry whose low 15 bits are zero is invalid: its QPs talk to nobody.
+    /// Replaces the P_Key table for all QPs. Initially it holds the default partition only. An entry whose low 15
+    /// bits are zero is invalid and matches no packet.
     pub fn set_pkeys(&mut self, entries: &[Pkey]) {
         self.pkeys.set(entries);
     }
 
-    /// Declares which QP others know as QP0, if any. It may be created later.
+    /// Declares the QP that is QP0 on the wire, if any. It can be created later.
     pub fn set_smi(&mut self, qpn: Option<Qpn>) {
         self.smi = qpn;
     }
 
-    /// The QP that others know as QP0.
+    /// Returns the QP declared as QP0.
     pub fn smi(&self) -> Option<Qpn> {
         self.smi
     }
 
-    /// The QP that others know as QP1.
+    /// Returns the QP declared as QP1.
     pub fn gsi(&self) -> Option<Qpn> {
         self.gsi
     }
 
-    /// Declares which QP others know as QP1, if any. It may be created later.
+    /// Declares the QP that is QP1 on the wire, if any. It can be created later.
     pub fn set_gsi(&mut self, qpn: Option<Qpn>) {
         self.gsi = qpn;
     }
 
-    /// Creates a QP in RESET state.
+    /// Creates a QP in RESET.
     ///
     /// # Errors
-    /// [`QpError::Exists`].
+    /// [`QpError::Exists`] if the table entry is in use.
     pub fn create_qp(&mut self, qpn: Qpn, attrs: QpAttrs) -> Result<(), QpError> {
         let qp = Qp::new(qpn, attrs, self.config.window_packets);
         let state = qp.state();
@@ -232,13 +232,13 @@ impl Engine {
         Ok(())
     }
 
-    /// Removes a QP: no completions, no events, timers dropped.
+    /// Destroys a QP and its timers and events, without completions.
     pub fn destroy_qp(&mut self, qpn: Qpn) {
         let Some(index) = self.find(qpn) else { return };
         let Some(mut qp) = self.table.remove(index) else { return };
         self.states.leave(qp.state());
-        self.timers.forget(index, &mut qp.registered);
-        self.held.update(qp.held(), Held::default());
+        self.timers.cancel(index, &mut qp.registered);
+        self.pooled.update(qp.pooled_slots(), PooledSlots::default());
         if qp.scheduled {
             if self.ready.front() == Some(&index) {
                 self.turn_left = 0;
@@ -251,17 +251,17 @@ impl Engine {
         if qp.in_error_list {
             self.in_error.retain(|&other| other != index);
         }
-        // An owner that has not drained all events of the QP must not report them for the next one of its number.
+        // Events not polled yet must not be reported for the next QP with this number.
         self.events.retain(|event| match event {
             Event::Completion(Completion { qpn, .. }) | Event::Async { qpn, .. } => *qpn != qp.qpn(),
         });
     }
 
-    /// Moves a QP to a state and replaces its attributes. To ERR: both queues are flushed. To RESET: everything is
-    /// forgotten without completions.
+    /// Moves a QP to a state and replaces its attributes. ERR flushes both queues. RESET discards everything without
+    /// completions.
     ///
     /// # Errors
-    /// [`QpError::Unknown`].
+    /// [`QpError::Unknown`] if the QP does not exist.
     pub fn modify_qp(
         &mut self,
         now: Instant,
@@ -272,27 +272,27 @@ impl Engine {
         self.input(now, qpn, host, |qp, ctx| qp.modify(ctx, modify)).ok_or(QpError::Unknown)
     }
 
-    /// Live values of a QP.
+    /// Returns the current state and sequence numbers of a QP.
     pub fn query_qp(&self, qpn: Qpn) -> Option<QpSnapshot> {
         self.table.get(self.find(qpn)?).map(Qp::snapshot)
     }
 
-    /// What a QP waits for.
-    pub fn explain(&self, now: Instant, qpn: Qpn) -> Option<Situation> {
-        self.table.get(self.find(qpn)?).map(|qp| qp.explain(self.held, now))
+    /// Returns what a QP is waiting for.
+    pub fn explain(&self, now: Instant, qpn: Qpn) -> Option<QpStatus> {
+        self.table.get(self.find(qpn)?).map(|qp| qp.explain(self.pooled, now))
     }
 
-    /// The send queue of `qpn` may have new requests. Outside RTS they wait, are flushed or are ignored, as the
-    /// state demands.
-    pub fn ring(&mut self, now: Instant, qpn: Qpn, host: &mut impl Host) {
-        self.input(now, qpn, host, Qp::ring);
+    /// Notes that the send queue of `qpn` may have new requests (a doorbell). Outside RTS they wait, are flushed or
+    /// are ignored, depending on the state.
+    pub fn notify_send(&mut self, now: Instant, qpn: Qpn, host: &mut impl Host) {
+        self.input(now, qpn, host, Qp::notify_send);
     }
 
-    /// The instant of [`Engine::poll_timeout`] may have come. Harmless when early.
+    /// Handles expired deadlines. Harmless if called before the time of [`Engine::poll_timeout`].
     pub fn handle_timeout(&mut self, now: Instant, host: &mut impl Host) {
         self.unfinished = false;
-        let most = self.most_events();
-        // Bound: what is still due is due at once again.
+        let most = self.event_limit();
+        // Bounded: deadlines left over are due again immediately.
         for _ in 0..limits::TIMEOUTS_PER_CALL {
             if self.events.len() >= most {
                 return;
@@ -308,10 +308,9 @@ impl Engine {
         }
     }
 
-    /// Appends the next frame to `out`, complete from Ethernet header to ICRC (but see [`Engine::set_icrc`]). QPs take
-    /// turns of up to 32 frames.
-    /// `None`: nothing to send until the next input or deadline. May itself produce events (a gather that fails, a
-    /// datagram that is done).
+    /// Appends the next frame to `out`, from Ethernet header to ICRC (but see [`Engine::set_icrc`]). Returns `None`
+    /// if there is nothing to send before the next input or deadline. QPs take turns of up to 32 frames. The call can
+    /// produce events, such as for a failed gather or a sent datagram.
     pub fn poll_transmit(
         &mut self,
         now: Instant,
@@ -328,31 +327,31 @@ impl Engine {
                 self.turn_left = limits::FRAMES_PER_QP_TURN;
                 qp.begin_turn();
             }
-            let (before, from) = (qp.held(), qp.state());
+            let (before, from) = (qp.pooled_slots(), qp.state());
             let mut ctx = Ctx {
                 now,
                 host,
                 events: &mut self.events,
                 stats: &mut self.stats,
                 pkeys: &self.pkeys,
-                held: self.held,
+                pooled: self.pooled,
                 icrc: self.icrc,
             };
             let step = qp.transmit(&mut ctx, out);
-            self.held.update(before, qp.held());
+            self.pooled.update(before, qp.pooled_slots());
             self.states.change(from, qp.state());
             let deadline = qp.deadline();
-            self.timers.want(index, &mut qp.registered, deadline);
+            self.timers.schedule(index, &mut qp.registered, deadline);
             if step != Step::Idle {
-                note(&mut qp.dirty, &mut self.dirty, index);
+                push_once(&mut qp.dirty, &mut self.dirty, index);
             }
             if qp.state() == State::Err {
-                watch_error(qp, &mut self.in_error, &mut self.error_poll_at, index, now);
+                watch_error_qp(qp, &mut self.in_error, &mut self.error_poll_at, index, now);
             }
             match step {
                 Step::Frame(frame) => {
                     let qpn = qp.qpn();
-                    let more = qp.wants_turn();
+                    let more = qp.has_work();
                     self.turn_left -= 1;
                     if self.turn_left == 0 || !more {
                         self.end_turn(more);
@@ -378,17 +377,18 @@ impl Engine {
         None
     }
 
-    /// Whether frames get their ICRC from now on, as they do at first, or from who takes them out of memory.
+    /// Selects whether the engine computes the ICRC of frames (default) or leaves it to the code that moves the frame
+    /// off-host.
     pub fn set_icrc(&mut self, field: IcrcField) {
         self.icrc = field;
     }
 
-    /// The next event, in the order things happened.
+    /// Returns the next event, in order of occurrence.
     pub fn poll_event(&mut self) -> Option<Event> {
         self.events.pop_front()
     }
 
-    /// The next QP whose state or PSNs may have changed since it was last returned here.
+    /// Returns the next QP whose state or PSNs may have changed since it was last returned.
     pub fn poll_dirty(&mut self) -> Option<Qpn> {
         while let Some(index) = self.dirty.pop_front() {
             if let Some(qp) = self.table.get_mut(index) {
@@ -399,8 +399,8 @@ impl Engine {
         None
     }
 
-    /// When [`Engine::handle_timeout`] is wanted next. May be earlier than anything is really due; an instant in the
-    /// past asks for a call at once.
+    /// Returns the time of the next [`Engine::handle_timeout`] call. It can be earlier than the actual deadline; a
+    /// past time requests a call at once.
     pub fn poll_timeout(&self) -> Option<Instant> {
         if self.unfinished {
             return Some(Instant::ZERO);
@@ -408,36 +408,36 @@ impl Engine {
         self.timers.next().into_iter().chain(self.error_poll_at).min()
     }
 
-    /// Counters.
+    /// Returns the counters of this engine.
     pub fn stats(&self) -> &Stats {
         &self.stats
     }
 
-    /// Queue pairs by state.
+    /// Returns the number of QPs in each state.
     pub fn states(&self) -> &QpStates {
         &self.states
     }
 
-    /// Slots that QPs hold beyond what each may always have.
+    /// Returns the slots that all QPs have taken from the shared pool.
     #[cfg(feature = "sim")]
-    pub(crate) fn held(&self) -> Held {
-        self.held
+    pub(crate) fn pooled_slots(&self) -> PooledSlots {
+        self.pooled
     }
 
     pub(crate) fn service_of(&self, qpn: Qpn) -> Option<Service> {
         self.table.get(self.find(qpn)?).map(Qp::service)
     }
 
-    /// Place in the table of the QP with this whole number.
+    /// Returns the table index of the QP with this number.
     fn find(&self, qpn: Qpn) -> Option<u32> {
         let index = self.table.index(qpn);
         (self.table.get(index)?.qpn() == qpn).then_some(index)
     }
 
-    /// Place in the table of the QP that packets for `to` are for, which has the low bits of `qpn`.
+    /// Returns the table index of the QP at `qpn` if it accepts packets for `to`, which has the same low bits.
     pub(crate) fn destination(&self, qpn: Qpn, to: Qpn) -> Option<u32> {
         let index = self.table.index(qpn);
-        self.table.get(index)?.answers_to(to).then_some(index)
+        self.table.get(index)?.has_wire_number(to).then_some(index)
     }
 
     pub(crate) fn input<H: Host>(
@@ -450,7 +450,7 @@ impl Engine {
         self.input_at(now, self.find(qpn)?, host, act)
     }
 
-    /// Lets a QP act, and takes note of what it wants then.
+    /// Calls a QP and then updates its bookkeeping: turn, deadline, dirty list and ERR polling.
     pub(crate) fn input_at<H: Host>(
         &mut self,
         now: Instant,
@@ -459,32 +459,32 @@ impl Engine {
         act: impl FnOnce(&mut Qp, &mut Ctx<'_, H>),
     ) -> Option<()> {
         let qp = self.table.get_mut(index)?;
-        let (before, from) = (qp.held(), qp.state());
+        let (before, from) = (qp.pooled_slots(), qp.state());
         let mut ctx = Ctx {
             now,
             host,
             events: &mut self.events,
             stats: &mut self.stats,
             pkeys: &self.pkeys,
-            held: self.held,
+            pooled: self.pooled,
             icrc: self.icrc,
         };
         act(qp, &mut ctx);
-        self.held.update(before, qp.held());
+        self.pooled.update(before, qp.pooled_slots());
         self.states.change(from, qp.state());
-        note(&mut qp.dirty, &mut self.dirty, index);
-        if qp.wants_turn() {
-            note(&mut qp.scheduled, &mut self.ready, index);
+        push_once(&mut qp.dirty, &mut self.dirty, index);
+        if qp.has_work() {
+            push_once(&mut qp.scheduled, &mut self.ready, index);
         }
         let deadline = qp.deadline();
-        self.timers.want(index, &mut qp.registered, deadline);
+        self.timers.schedule(index, &mut qp.registered, deadline);
         if qp.state() == State::Err {
-            watch_error(qp, &mut self.in_error, &mut self.error_poll_at, index, now);
+            watch_error_qp(qp, &mut self.in_error, &mut self.error_poll_at, index, now);
         }
         Some(())
     }
 
-    /// The front QP's turn is over.
+    /// Ends the turn of the front QP.
     fn end_turn(&mut self, again: bool) {
         self.turn_left = 0;
         let Some(index) = self.ready.pop_front() else { return };
@@ -495,13 +495,13 @@ impl Engine {
         }
     }
 
-    /// Events that wait for the owner when a call has to end.
-    fn most_events(&self) -> usize {
+    /// Returns the number of queued events at which the current call must return.
+    fn event_limit(&self) -> usize {
         limits::EVENT_BACKLOG.min(self.events.len() + limits::EVENTS_PER_CALL)
     }
 
     fn poll_errors(&mut self, now: Instant, host: &mut impl Host) {
-        let most = self.most_events();
+        let most = self.event_limit();
         for _ in 0..self.in_error.len().min(limits::ERROR_POLLS_PER_PERIOD) {
             if self.events.len() >= most {
                 break;
@@ -510,7 +510,7 @@ impl Engine {
             let Some(qp) = self.table.get_mut(index) else { continue };
             qp.in_error_list = false;
             if qp.state() == State::Err {
-                // Comes back to the end of the list.
+                // This puts it back at the end of the list.
                 self.input_at(now, index, host, Qp::poll_error);
             }
         }
@@ -518,24 +518,24 @@ impl Engine {
     }
 }
 
-/// Puts a QP into a list unless it is there.
-fn note(noted: &mut bool, list: &mut VecDeque<u32>, index: u32) {
-    if !*noted {
-        *noted = true;
+/// Appends a QP to a list and sets `listed`, unless it is in the list already.
+fn push_once(listed: &mut bool, list: &mut VecDeque<u32>, index: u32) {
+    if !*listed {
+        *listed = true;
         list.push_back(index);
     }
 }
 
-fn watch_error(
+fn watch_error_qp(
     qp: &mut Qp,
     list: &mut VecDeque<u32>,
     poll_at: &mut Option<Instant>,
     index: u32,
     now: Instant,
 ) {
-    if !qp.awaits_receives() {
+    if !qp.polls_receives() {
         return;
     }
-    note(&mut qp.in_error_list, list, index);
+    push_once(&mut qp.in_error_list, list, index);
     poll_at.get_or_insert(now + limits::ERROR_POLL_PERIOD);
 }

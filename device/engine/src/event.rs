@@ -1,4 +1,4 @@
-//! What the engine reports to its owner.
+//! Completions and asynchronous events reported to the owner of the engine.
 
 use protocol::ids::{MacAddr, Qpn, Rkey};
 use protocol::net::layers::Tci;
@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{AccessError, SendOp};
 
-/// Which queue of a QP.
+/// A work queue of a QP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Queue {
@@ -18,7 +18,7 @@ pub enum Queue {
     Recv,
 }
 
-/// Why a request failed, in the words of verbs.
+/// Completion status of a failed request, as defined for verbs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[allow(missing_docs)]
@@ -26,7 +26,7 @@ pub enum Status {
     LocalLength,
     LocalQpOperation,
     LocalProtection(AccessError),
-    /// A local invalidate, a fast registration or the binding of a window was refused.
+    /// A local invalidate, fast registration or window bind failed.
     MemoryManagement(AccessError),
     Flushed,
     BadResponse,
@@ -38,47 +38,47 @@ pub enum Status {
     RemoteInvalidRdRequest,
 }
 
-/// A send request that succeeded.
+/// Completion of a successful send request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SendDone {
-    /// The operation.
+    /// Operation of the request.
     pub op: SendOp,
-    /// Bytes of the message.
+    /// Message length in bytes.
     pub byte_len: u32,
-    /// Peer QP: the connected one, or the datagram's destination.
+    /// QP number of the connected peer or of the datagram's destination.
     pub remote_qpn: Qpn,
-    /// Where it went.
+    /// Destination MAC address.
     pub remote_mac: MacAddr,
 }
 
-/// A receive request that succeeded.
+/// Completion of a successful receive request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RecvDone {
     /// BTH OpCode of the message's last packet.
     pub opcode: Opcode,
-    /// Bytes received (for WRITE with immediate: bytes written).
+    /// Bytes received, or bytes written by a WRITE with immediate.
     pub byte_len: u32,
     /// Immediate data.
     pub imm: Option<Imm>,
-    /// QP of the sender: the connected one, or DETH's.
+    /// QP number of the sender: the connected peer, or from the DETH.
     pub remote_qpn: Qpn,
-    /// Where it came from.
+    /// Source MAC address.
     pub remote_mac: MacAddr,
-    /// Tag control information of its VLAN tag, if it had one.
+    /// Tag control information of the VLAN tag, if present.
     pub tag: Option<Tci>,
-    /// The sender asked for a solicited event.
+    /// The message requested a solicited event.
     pub solicited: bool,
     /// IPv4 TOS or IPv6 traffic class of the message's last packet.
     pub traffic_class: u8,
-    /// A datagram with a global route header, which is in the GRH area if there is one.
+    /// The datagram had a GRH. If the QP has a GRH area, it contains the header.
     pub grh: bool,
-    /// The entry of the P_Key table that the message was received for.
+    /// Index of the P_Key table entry that matched.
     pub pkey_index: u16,
-    /// The key that the sender asked to invalidate, which is done.
+    /// Key invalidated by a SEND with invalidate.
     pub invalidated: Option<Rkey>,
 }
 
-/// Success of either queue.
+/// Result of a successful request of either queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum Success {
@@ -86,36 +86,36 @@ pub enum Success {
     Recv(RecvDone),
 }
 
-/// One work request is done: exactly one of these per request, in queue order, unless its owner flushes
-/// ([`Flush::Owner`](crate::Flush::Owner)).
+/// Completion of one work request. Each request completes exactly once, in queue order, except that an owner with
+/// [`Flush::Owner`](crate::Flush::Owner) reports flushed requests itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Completion {
-    /// The QP.
+    /// QP of the request.
     pub qpn: Qpn,
-    /// Its queue.
+    /// Queue of the request.
     pub queue: Queue,
-    /// As given in the request.
+    /// Identifier given in the request.
     pub wr_id: u64,
-    /// How it ended.
+    /// Result of the request.
     pub result: Result<Success, Status>,
 }
 
-/// Something happened to a QP that no completion tells.
+/// An asynchronous event of a QP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AsyncEvent {
-    /// First packet accepted in RTR.
+    /// The first packet was accepted in RTR.
     CommunicationEstablished,
-    /// The send queue is drained, and software had asked to be told.
+    /// The send queue is drained, and software had requested this event.
     SqDrained,
     /// A work queue could not be read.
     WqCatastrophic,
-    /// The responder refused a request as invalid.
+    /// The responder rejected an invalid request.
     InvalidRequest,
-    /// The responder refused a request for lack of rights.
+    /// The responder rejected a request whose memory access was denied.
     AccessError(AccessError),
-    /// The shared receive queue of this QP could not be read. It concerns the queue, so each of its QPs may say so.
+    /// The SRQ of this QP could not be read. The event concerns the SRQ, so each of its QPs can report it.
     SrqCatastrophic,
-    /// The QP is in ERR, and holds no request of its shared receive queue any more: none will complete for it.
+    /// The QP is in ERR and holds no more requests of its SRQ: none will complete for it.
     LastWqeReached,
 }
 

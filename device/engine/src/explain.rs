@@ -1,7 +1,7 @@
-//! What a queue pair waits for, as values: what they mean in words is their reader's business.
+//! What a queue pair is waiting for, as data; the control client turns it into text.
 //!
-//! Each side says one thing, the first that stands in the way. Times are relative to the moment of the question, since
-//! nobody else has the engine's clock.
+//! Requester and responder each report the first condition that blocks them. Times are relative to the query, because
+//! no other component shares the engine's clock.
 
 use std::time::Duration;
 
@@ -10,199 +10,198 @@ use serde::{Deserialize, Serialize};
 
 use crate::{AccessError, DropReason, Queue, Service, State, Status};
 
-/// A queue pair at one moment.
+/// Snapshot of what a queue pair is doing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Situation {
-    /// State.
+pub struct QpStatus {
+    /// QP state.
     pub state: State,
-    /// Service.
+    /// Transport service.
     pub service: Service,
-    /// The newest packet that was for it and from its peer came so long ago; `None`: there was none since RESET.
+    /// Time since the last packet accepted from the peer; `None` if there was none since RESET.
     #[serde(rename = "heard_us", with = "micros::optional")]
-    pub heard: Option<Duration>,
-    /// In SQE and ERR: how it came there.
+    pub last_packet: Option<Duration>,
+    /// In SQE and ERR: when and why the QP stopped.
     pub ended: Option<Ended>,
-    /// Why nothing leaves its send queue.
-    pub send: Blocked,
-    /// What it has sent and has no answer to.
+    /// Why the send queue is not sending.
+    pub send: WaitReason,
+    /// Packets sent and not acknowledged.
     pub unanswered: Option<Unanswered>,
-    /// What it takes from its peer next.
+    /// What the receive side expects next.
     pub receive: Expecting,
-    /// Answers it owes its peer.
+    /// Number of replies waiting to be sent.
     pub answers: u32,
 }
 
-/// How a queue pair came to be in error.
+/// When and why a queue pair stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ended {
-    /// So long ago.
+    /// Time since the transition.
     #[serde(rename = "ago_us", with = "micros")]
     pub ago: Duration,
-    /// Why.
+    /// Cause of the transition.
     pub by: EndedBy,
 }
 
-/// What ended the work of a queue pair.
+/// Cause of the transition of a queue pair to SQE or ERR.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum EndedBy {
-    /// Software moved it.
+    /// Software moved the QP.
     Software,
-    /// A request of its send queue failed.
+    /// A send request failed.
     Send(Status),
-    /// A request of its peer was refused, or a receive request was.
+    /// A request of the peer or a receive request failed.
     Peer {
-        /// Why.
+        /// Reason under which the packet is counted.
         reason: DropReason,
-        /// Why an access was refused, where one was.
+        /// The denied memory access, if that was the cause.
         cause: Option<AccessError>,
     },
     /// A work queue cannot be read.
     Queue(Queue),
 }
 
-/// Why nothing leaves a send queue.
+/// Why a send queue is not sending.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Blocked {
-    /// The state has no sending, and doorbells are ignored: RESET, INIT, RTR.
+pub enum WaitReason {
+    /// The state does not send and ignores doorbells: RESET, INIT or RTR.
     State,
-    /// SQE and ERR: requests are flushed.
+    /// SQE or ERR: requests are flushed.
     Ended,
-    /// All that doorbells announced has been sent.
+    /// All requests announced by doorbells have been sent.
     NothingPosted,
-    /// Nothing is in the way: the next frame leaves with its turn.
+    /// Ready: the next frame is sent in the QP's turn.
     Turn,
-    /// The peer's notifications of congestion slow it down.
+    /// Sending is paused after congestion notifications.
     Congestion {
-        /// It goes on after so long.
+        /// Time until sending resumes.
         #[serde(rename = "left_us", with = "micros")]
         left: Duration,
     },
-    /// The peer had no receive request for the oldest request.
+    /// The peer had no receive request and returned an RNR NAK for the oldest request.
     ReceiverNotReady {
-        /// It is asked again after so long.
+        /// Time until the request is retried.
         #[serde(rename = "left_us", with = "micros")]
         left: Duration,
-        /// Refusals since there was progress.
+        /// RNR NAKs since the last progress.
         refusals: u8,
-        /// So many are borne; `None`: any number.
+        /// RNR retry limit; `None` if unlimited.
         most: Option<u8>,
     },
-    /// The peer was asked again after a refusal, and few packets are sent until it answers.
+    /// The request was retried after an RNR NAK, and only a few packets are sent until the peer answers.
     AskedAgain {
-        /// Refusals since there was progress.
+        /// RNR NAKs since the last progress.
         refusals: u8,
-        /// So many are borne; `None`: any number.
+        /// RNR retry limit; `None` if unlimited.
         most: Option<u8>,
     },
-    /// The peer has posted no receive request for the next message, as it says in its acknowledges.
+    /// The peer advertised no receive request for the next message.
     Credits {
-        /// Messages by which the next one is beyond those it has receive requests for.
+        /// Number of messages by which the next one exceeds the credits.
         beyond: u32,
     },
-    /// The next request is fenced: it waits for older ones.
+    /// The next request is fenced and waits for older requests.
     Fence {
-        /// Older requests that are not done.
+        /// Number of older requests outstanding.
         older: u32,
     },
-    /// The next request ends a key, which older requests may still need.
+    /// The next request invalidates a key that older requests may still need.
     Invalidation {
-        /// Older requests that are not done.
+        /// Number of older requests outstanding.
         older: u32,
     },
-    /// As many READs and atomics are unanswered as may be.
+    /// The limit of outstanding READs and atomics is reached.
     Reads {
-        /// The most there may be.
+        /// The limit.
         most: u8,
     },
-    /// A long READ is asked for in pieces, and both that may be under way are.
+    /// Both chunks of a long READ that can be outstanding are outstanding.
     ReadPieces,
-    /// As many packets are unanswered as may be.
+    /// The window of unacknowledged packets is full.
     Window {
-        /// Packets without an answer.
+        /// Unacknowledged packets.
         in_flight: u32,
-        /// The most there may be now.
+        /// The current limit.
         most: u32,
     },
-    /// Half of all packet numbers are in use by what is unanswered.
+    /// Half of the PSN space is in use by unacknowledged packets.
     PacketNumbers,
-    /// As many requests are taken and not done as may be.
+    /// The limit of outstanding requests is reached.
     Requests {
-        /// The most there may be now.
+        /// The current limit.
         most: u32,
     },
-    /// The next request cannot be executed, and completes when older ones are done.
+    /// The next request failed validation and completes once older ones are done.
     Failed {
-        /// What it completes with.
+        /// Completion status of the request.
         status: Status,
-        /// Older requests that are not done.
+        /// Number of older requests outstanding.
         older: u32,
     },
-    /// SQD: messages that were begun are not done, new ones do not begin.
+    /// SQD: started messages are outstanding; no new ones start.
     Draining,
-    /// SQD: nothing is under way, and nothing begins.
+    /// SQD: nothing is outstanding, and nothing starts.
     Drained,
 }
 
-/// Packets that no answer has come to.
+/// Packets that were sent and not acknowledged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Unanswered {
-    /// The oldest.
+    /// Oldest unacknowledged PSN.
     pub oldest: u32,
-    /// How many.
+    /// Number of unacknowledged packets.
     pub packets: u32,
-    /// Requests that are taken and not done.
+    /// Outstanding requests.
     pub requests: u32,
-    /// Nothing was acknowledged for so long.
+    /// Time since the last progress.
     #[serde(rename = "waiting_us", with = "micros")]
     pub waiting: Duration,
-    /// They were sent again so often since there was progress.
+    /// Retries since the last progress.
     pub retries: u8,
-    /// So often they may be, then the request fails.
+    /// Retry limit, after which the request fails.
     pub most_retries: u8,
-    /// They are sent again after so long; `None`: never, or when the wait for the receiver is over.
+    /// Time until the ACK timeout; `None` if no timer runs, or until the RNR wait is over.
     #[serde(rename = "timeout_us", with = "micros::optional")]
     pub timeout: Option<Duration>,
 }
 
-/// What a queue pair takes from its peer next.
+/// What the receive side of a queue pair expects next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Expecting {
-    /// The state drops packets: RESET, INIT.
+    /// The state drops packets: RESET or INIT.
     State,
-    /// ERR: packets are dropped, and receive requests flushed.
+    /// ERR: packets are dropped and receive requests flushed.
     Ended,
-    /// The next message.
+    /// The first packet of a message.
     Message {
-        /// Packet number of its first packet.
+        /// PSN of the first packet.
         psn: u32,
     },
-    /// The rest of a message.
+    /// Further packets of an incomplete message.
     Rest {
-        /// Packet number of the next packet.
+        /// PSN of the next packet.
         psn: u32,
-        /// Bytes that are there.
+        /// Bytes received so far.
         received: u64,
     },
-    /// A packet is missing: younger ones came, and the peer was told (RC).
+    /// A missing packet: later ones arrived, and a sequence NAK was sent (RC).
     Missing {
-        /// Its packet number.
+        /// PSN of the missing packet.
         psn: u32,
     },
-    /// Its own software: the peer's message came, no receive request was posted, and the peer was told to come again
-    /// (RC).
+    /// A receive request from local software: a message arrived without one, and an RNR NAK was sent (RC).
     ReceiveRequest {
-        /// Packet number of the packet that was refused.
+        /// PSN of the refused packet.
         psn: u32,
-        /// Times the packet was refused.
+        /// RNR NAKs sent for the packet.
         refusals: u8,
     },
 }
 
 impl Expecting {
-    /// The packet number that comes next.
+    /// Returns the expectation of the packet `psn`: the first of a message, or the next after `received` bytes.
     pub(crate) fn message(psn: Psn, received: Option<u64>) -> Self {
         match received {
             None => Self::Message { psn: psn.get() },
@@ -211,7 +210,7 @@ impl Expecting {
     }
 }
 
-/// Durations in whole microseconds, as rows have them.
+/// Serialises durations as whole microseconds.
 mod micros {
     use std::time::Duration;
 

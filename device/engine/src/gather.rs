@@ -1,16 +1,16 @@
-//! Bytes of a message at an offset, out of or into a list of regions.
+//! Copies parts of a message from or to a scatter/gather list.
 
 use protocol::ids::Va;
 
-use crate::{Access, AccessError, Accessor, Host, Payload, Sge};
+use crate::{Access, AccessError, Host, Initiator, Payload, Sge};
 
-/// Appends `len` bytes of the message, from `offset` on, to `out`.
+/// Appends `len` bytes of the message, starting at `offset`, to `out`.
 ///
 /// # Errors
-/// As [`Host::read`]. A list shorter than asked for is [`AccessError::Bounds`].
+/// Those of [`Host::read`], or [`AccessError::Bounds`] if the list is too short.
 pub(crate) fn gather(
     host: &impl Host,
-    who: Accessor,
+    initiator: Initiator,
     payload: &Payload,
     offset: usize,
     len: usize,
@@ -25,7 +25,7 @@ pub(crate) fn gather(
         Payload::Sges(sges) => {
             let mut left = len;
             for (sge, part) in parts(sges, offset, len) {
-                host.read(who, sge.lkey, part.va, part.len, out, Access::LocalRead)?;
+                host.read(initiator, sge.lkey, part.va, part.len, out, Access::LocalRead)?;
                 left -= part.len;
             }
             if left == 0 { Ok(()) } else { Err(AccessError::Bounds) }
@@ -33,13 +33,13 @@ pub(crate) fn gather(
     }
 }
 
-/// Copies `data` to the list's bytes from `offset` on.
+/// Copies `data` to the scatter list, starting at byte `offset` of the message.
 ///
 /// # Errors
-/// As [`Host::write`]. A list shorter than needed is [`AccessError::Bounds`].
+/// Those of [`Host::write`], or [`AccessError::Bounds`] if the list is too short.
 pub(crate) fn scatter(
     host: &mut impl Host,
-    who: Accessor,
+    initiator: Initiator,
     sges: &[Sge],
     offset: usize,
     data: &[u8],
@@ -47,13 +47,13 @@ pub(crate) fn scatter(
     let mut data = data;
     for (sge, part) in parts(sges, offset, data.len()) {
         let (here, rest) = data.split_at(part.len);
-        host.write(who, sge.lkey, part.va, here, Access::LocalWrite)?;
+        host.write(initiator, sge.lkey, part.va, here, Access::LocalWrite)?;
         data = rest;
     }
     if data.is_empty() { Ok(()) } else { Err(AccessError::Bounds) }
 }
 
-/// Bytes a list can take.
+/// Returns the total length of a list in bytes.
 pub(crate) fn capacity(sges: &[Sge]) -> u64 {
     sges.iter().map(|sge| u64::from(sge.len)).sum()
 }
@@ -63,7 +63,7 @@ struct Part {
     len: usize,
 }
 
-/// The pieces of `sges` that make up `len` bytes from `offset` on, none of them empty.
+/// Returns the non-empty parts of `sges` that cover `len` bytes from `offset` on.
 fn parts(sges: &[Sge], offset: usize, len: usize) -> impl Iterator<Item = (&Sge, Part)> {
     let (mut skip, mut left) = (offset, len);
     sges.iter().filter_map(move |sge| {
@@ -72,7 +72,7 @@ fn parts(sges: &[Sge], offset: usize, len: usize) -> impl Iterator<Item = (&Sge,
         skip -= from;
         let len = left.min(sge_len - from);
         left -= len;
-        // The host checks the sum against the region; here it must only not panic.
+        // Wraps instead of panicking; the host checks the range against the region.
         (len > 0).then(|| (sge, Part { va: Va::new(sge.va.get().wrapping_add(from as u64)), len }))
     })
 }
@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn ranges_are_cut_at_element_borders() {
+    fn ranges_split_at_element_boundaries() {
         assert_eq!(cut(0, 15), [(100, 4), (200, 1), (300, 10)]);
         assert_eq!(cut(2, 4), [(102, 2), (200, 1), (300, 1)]);
         assert_eq!(cut(5, 3), [(300, 3)]);

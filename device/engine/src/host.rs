@@ -1,4 +1,4 @@
-//! What the engine borrows from its owner: work queues and memory.
+//! Interface from the engine to the work queues and memory of its owner.
 
 use std::fmt;
 
@@ -9,50 +9,51 @@ use smallvec::SmallVec;
 
 use crate::{Dropped, LocalOp, RecvRequest, SendRequest, Status};
 
-/// Result of asking a work queue for its next request.
+/// Result of fetching the next request from a work queue.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fetch<T> {
-    /// The next request; the queue has moved on.
+    /// The next request, now removed from the queue.
     Ready(T),
-    /// Nothing posted.
+    /// The queue is empty.
     Empty,
-    /// A request was posted but cannot be executed (malformed, unsupported operation, too long). The queue has
-    /// moved on; the engine completes it with `status` and moves the QP as for any such error.
+    /// The next request cannot be executed (malformed, unsupported operation, too long). It is removed from the
+    /// queue; the engine completes it with `status` and handles the error like any other.
     Refused {
-        /// Of the request.
+        /// Identifier of the request.
         wr_id: u64,
-        /// Completion status.
+        /// Status to complete it with.
         status: Status,
     },
-    /// The queue itself cannot be read. No completion is possible; the QP goes to ERR with
-    /// [`AsyncEvent::WqCatastrophic`](crate::AsyncEvent::WqCatastrophic), or, where the queue is shared,
-    /// [`AsyncEvent::SrqCatastrophic`](crate::AsyncEvent::SrqCatastrophic).
+    /// The queue cannot be read. No completion is possible; the QP moves to ERR with
+    /// [`AsyncEvent::WqCatastrophic`](crate::AsyncEvent::WqCatastrophic), or
+    /// [`AsyncEvent::SrqCatastrophic`](crate::AsyncEvent::SrqCatastrophic) for a shared queue.
     Broken,
 }
 
-/// In whose name memory is accessed.
+/// Identity that a memory access is checked against.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Accessor {
-    /// Protection domain.
+pub struct Initiator {
+    /// Protection domain of the QP.
     pub pd: Pdn,
-    /// The QP, which windows of type 2B belong to.
+    /// The QP; windows of type 2B are bound to one QP.
     pub qpn: Qpn,
-    /// Key 0 stands for bus addresses in its own work requests (the reserved L_Key), never in those of its peer.
+    /// Whether key 0 (the reserved L_Key) gives access to bus addresses. Applies to the QP's own work requests only,
+    /// never to requests of the peer.
     pub reserved_lkey: bool,
 }
 
-/// The right an access needs.
+/// Kind of a memory access, and the permission it needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
-    /// Gather: always allowed.
+    /// Gather; always permitted.
     LocalRead,
     /// Scatter.
     LocalWrite,
-    /// RDMA READ by a peer.
+    /// RDMA READ by the peer.
     RemoteRead,
-    /// RDMA WRITE by a peer.
+    /// RDMA WRITE by the peer.
     RemoteWrite,
-    /// Atomic by a peer.
+    /// Atomic operation by the peer.
     RemoteAtomic,
 }
 
@@ -69,40 +70,41 @@ impl fmt::Display for Access {
 }
 
 impl Access {
-    /// Whether the QP's own work request asks for it.
+    /// Returns whether the access belongs to a work request of the QP itself.
     pub const fn is_local(self) -> bool {
         matches!(self, Self::LocalRead | Self::LocalWrite)
     }
 }
 
-/// Why an access, or work on a key, was refused.
+/// Why a memory access or a key operation was denied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum AccessError {
-    /// No region and no window has this key.
+    /// No region or window has this key.
     Key,
-    /// The key is allocated, and not valid now.
+    /// The key is allocated but not valid.
     Invalid,
-    /// It is of a kind that this is not for: a window in an own work request, a region that only a command ends.
+    /// The operation does not apply to this kind of key, such as a window in a local work request, or invalidation of
+    /// a region that only a command can invalidate.
     Kind,
     /// The region or window belongs to another protection domain.
     Pd,
     /// The window belongs to another QP.
     Qp,
-    /// The right is not granted.
+    /// The permission is not granted.
     Right,
-    /// The range is not inside the region.
+    /// The range exceeds the region.
     Bounds,
-    /// The region's page is not backed by memory the device can reach.
+    /// A page of the region is not backed by memory the device can access.
     Unmapped,
-    /// The key is valid, and has to be invalidated first.
+    /// The key is still valid and must be invalidated first.
     Valid,
-    /// Windows are bound to the region.
+    /// Memory windows are bound to the region.
     Bound,
 }
 
 impl AccessError {
-    /// Short stable name.
+    /// Returns a short name that never changes.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Key => "key",
@@ -137,81 +139,88 @@ impl fmt::Display for AccessError {
     }
 }
 
-/// A read-modify-write of one big-endian-independent 64-bit word.
+/// Atomic operation on a 64-bit word in guest byte order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AtomicOp {
-    /// Store `swap` if the word equals `compare`.
+    /// Stores `swap` if the word equals `compare`.
     CompareSwap {
         /// Expected value.
         compare: u64,
         /// New value.
         swap: u64,
     },
-    /// Add, modulo 2^64.
+    /// Adds `add`, modulo 2^64.
     FetchAdd {
         /// Addend.
         add: u64,
     },
 }
 
-/// What a datagram to a multicast group says of where it goes and where it comes from.
+/// Addresses of a multicast datagram, for finding the attached QPs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GroupDatagram {
-    /// The group: an IPv6 address, or a mapped IPv4 address.
+    /// MGID of the group: an IPv6 address, or an IPv4-mapped one.
     pub gid: [u8; 16],
-    /// MAC that it came to.
+    /// Destination MAC address.
     pub dst_mac: MacAddr,
-    /// The tag it came with.
+    /// VLAN tag, if present.
     pub tag: Option<Tci>,
-    /// MAC of the sender's port. Our own of a copy that never left.
+    /// Source MAC address; our own for a copy looped back inside the port.
     pub src_mac: MacAddr,
-    /// The sender.
+    /// QP number of the sender.
     pub src_qp: Qpn,
 }
 
-/// Work queues and memory of the engine's owner.
+/// Work queues and memory, provided by the owner of the engine.
 ///
-/// A range passed to `read`, `write` or `atomic` may cross pages; the implementation splits it. Length 0 is never
-/// passed. Each call checks key, PD, right and bounds on its own: regions can vanish between two calls.
+/// Ranges passed to `read`, `write` and `atomic` can cross pages; the implementation splits them. Length 0 is never
+/// passed. Each call checks key, PD, permission and bounds again, because a key can be invalidated between two calls.
 pub trait Host {
-    /// Takes the next request of `qpn`'s send queue.
+    /// Fetches the next request of the send queue of `qpn`.
     fn next_send(&mut self, qpn: Qpn) -> Fetch<SendRequest>;
 
-    /// Takes the next request of `qpn`'s receive queue, or of the one it shares. From then on the request is the QP's.
+    /// Fetches the next request of the receive queue of `qpn`, or of its SRQ. The request then belongs to the QP.
     fn next_recv(&mut self, qpn: Qpn) -> Fetch<RecvRequest>;
 
-    /// As [`Host::next_recv`], for a request that completes as flushed: its list is not used.
+    /// Like [`Host::next_recv`], for a request that completes as flushed. Its scatter list is not used.
     fn next_flushed_recv(&mut self, qpn: Qpn) -> Fetch<RecvRequest> {
         self.next_recv(qpn)
     }
 
-    /// Receive requests of `qpn` that are posted and not taken, if counting them costs next to nothing. They are told to
-    /// the peer of a reliable connection, who then need not try in vain. `None`, where posting leaves no trace but in
-    /// guest memory: the peer is told that it is not limited.
+    /// Returns the number of receive requests posted to `qpn` and not fetched, if counting them is cheap. An RC
+    /// responder advertises them as end-to-end credits. Returns `None` if posting only writes guest memory; the
+    /// requester is then not limited.
     fn posted_receives(&self, qpn: Qpn) -> Option<u32> {
         let _ = qpn;
         None
     }
 
-    /// QPs that are attached to the group a datagram goes to, and get it. Only the first 64 are served.
+    /// Returns the QPs attached to the multicast group of a datagram. Only the first 64 receive a copy.
     fn group_members(&self, datagram: &GroupDatagram) -> SmallVec<[Qpn; 8]> {
         let _ = datagram;
         SmallVec::new()
     }
 
-    /// Whether `access` to the whole range would be granted.
+    /// Checks whether `access` to the whole range is permitted.
     ///
     /// # Errors
-    /// The first reason found, in the order key, PD, right, bounds.
-    fn check(&self, who: Accessor, key: Lkey, va: Va, len: u64, access: Access) -> Result<(), AccessError>;
+    /// The first violation found, in the order key, PD, permission, bounds.
+    fn check(
+        &self,
+        initiator: Initiator,
+        key: Lkey,
+        va: Va,
+        len: u64,
+        access: Access,
+    ) -> Result<(), AccessError>;
 
-    /// Appends a range of a region, `len` bytes, to `out`.
+    /// Appends `len` bytes of a region to `out`.
     ///
     /// # Errors
-    /// As `check`, or [`AccessError::Unmapped`]; some of the range may then have been appended.
+    /// Those of `check`, or [`AccessError::Unmapped`]. Part of the range may have been appended.
     fn read(
         &self,
-        who: Accessor,
+        initiator: Initiator,
         key: Lkey,
         va: Va,
         len: usize,
@@ -222,43 +231,43 @@ pub trait Host {
     /// Copies `data` into a region.
     ///
     /// # Errors
-    /// As `read`; nothing is written outside the granted range.
+    /// Those of `read`. Nothing is written outside the permitted range.
     fn write(
         &mut self,
-        who: Accessor,
+        initiator: Initiator,
         key: Lkey,
         va: Va,
         data: &[u8],
         access: Access,
     ) -> Result<(), AccessError>;
 
-    /// Executes `op` on the aligned 64-bit word at `va` and returns the original value. The word is in the guest's
-    /// byte order; values are plain integers.
+    /// Executes `op` on the aligned 64-bit word at `va` and returns the original value. The word is in guest byte
+    /// order; the values are plain integers.
     ///
     /// # Errors
-    /// As `read`.
-    fn atomic(&mut self, who: Accessor, key: Lkey, va: Va, op: AtomicOp) -> Result<u64, AccessError>;
+    /// Those of `read`.
+    fn atomic(&mut self, initiator: Initiator, key: Lkey, va: Va, op: AtomicOp) -> Result<u64, AccessError>;
 
-    /// Executes work on a key. From then on every access is judged by it.
+    /// Executes a key operation. It affects every later access.
     ///
     /// # Errors
     /// The key stays as it was.
-    fn run_local(&mut self, who: Accessor, op: &LocalOp) -> Result<(), AccessError> {
-        let _ = (who, op);
+    fn run_local(&mut self, initiator: Initiator, op: &LocalOp) -> Result<(), AccessError> {
+        let _ = (initiator, op);
         Err(AccessError::Kind)
     }
 
-    /// Invalidates the key that a SEND with invalidate names, in the name of the QP that received it. No byte is read or
-    /// written through it from then on.
+    /// Invalidates the key named by a SEND with invalidate, on behalf of the QP that received it. No later access
+    /// through the key succeeds.
     ///
     /// # Errors
-    /// The key stays as it was: it is not one that peers may invalidate.
-    fn remote_invalidate(&mut self, who: Accessor, key: Rkey) -> Result<(), AccessError> {
-        let _ = (who, key);
+    /// The key must not be invalidated by peers. It is unchanged.
+    fn remote_invalidate(&mut self, initiator: Initiator, key: Rkey) -> Result<(), AccessError> {
+        let _ = (initiator, key);
         Err(AccessError::Kind)
     }
 
-    /// A packet changed nothing, or was refused. It is counted already.
+    /// Called for each packet that was dropped or rejected. The engine has counted it.
     fn dropped(&mut self, dropped: &Dropped) {
         let _ = dropped;
     }

@@ -1,32 +1,32 @@
-//! InfiniBand transport as state machines: requester and responder of RC, UC and UD queue pairs.
+//! InfiniBand transport engine: requester and responder state machines of RC, UC and UD queue pairs.
 //!
-//! The engine knows no device interface, no socket, no thread and no clock. Its owner
+//! The engine is sans-I/O: it has no device interface, sockets, threads or clock. Its owner
 //!
-//! - tells it what happens: a doorbell rang ([`Engine::ring`]), a packet came ([`Engine::handle_packet`]), a
-//!   deadline passed ([`Engine::handle_timeout`]), software modified a QP ([`Engine::modify_qp`]);
-//! - lends it memory and work queues through [`Host`], which the engine calls only inside those inputs and inside
+//! - reports inputs: a doorbell ([`Engine::notify_send`]), a packet ([`Engine::handle_packet`]), an expired deadline
+//!   ([`Engine::handle_timeout`]) or a modified QP ([`Engine::modify_qp`]);
+//! - provides memory and work queues through [`Host`], which the engine calls only during those inputs and
 //!   [`Engine::poll_transmit`];
-//! - then drains its outputs: see [`Engine`].
+//! - then drains the outputs, in the order described at [`Engine`].
 //!
-//! The same inputs at the same instants give the same outputs, always.
+//! The engine is deterministic: the same inputs at the same instants produce the same outputs.
 //!
 //! # Spec
 //! IBTA volume 1, sections 9 (transport) and 10 (software transport interface).
 #![forbid(unsafe_code)]
 
-mod arrival;
 mod by_opcode;
+mod dispatch;
 mod drops;
 mod durations;
 mod engine;
 mod event;
 mod explain;
 mod gather;
-mod held;
 mod host;
 mod limits;
 mod local;
 mod pkeys;
+mod pooled_slots;
 pub(crate) mod qp;
 mod segment;
 #[cfg(feature = "sim")]
@@ -43,8 +43,8 @@ pub use drops::{DropReason, Dropped, Drops};
 pub use durations::Durations;
 pub use engine::{Config, Engine, QpError, Transmit};
 pub use event::{AsyncEvent, Completion, Event, Queue, RecvDone, SendDone, Status, Success};
-pub use explain::{Blocked, Ended, EndedBy, Expecting, Situation, Unanswered};
-pub use host::{Access, AccessError, Accessor, AtomicOp, Fetch, GroupDatagram, Host};
+pub use explain::{Ended, EndedBy, Expecting, QpStatus, Unanswered, WaitReason};
+pub use host::{Access, AccessError, AtomicOp, Fetch, GroupDatagram, Host, Initiator};
 pub use local::{Bind, FastRegister, LocalOp, PageShift, Pages, Rights, WindowKind};
 pub use qp::attr::{
     AckTimeout, Flush, GrhArea, Modify, Mtu, QpAttrs, QpSnapshot, RemoteAccess, RnrRetry, RnrTimer, Service,

@@ -1,95 +1,92 @@
-//! Every bound of the engine, with what it protects.
+//! All limits of the engine, and what each protects.
 //!
-//! What a hostile guest and its hostile peers can make one engine hold, with the front-end's most QPs (2^17):
+//! Memory that a malicious guest and malicious peers can make one engine hold, at the largest number of QPs a
+//! front-end supports (2^17):
 //!
-//! | what | each | most of them | together |
+//! | object | size | maximum number | total |
 //! |---|---|---|---|
 //! | QP | 1 KiB | 2^17 | 128 MiB |
 //! | table leaf | 2 KiB | 2^16 (2^24 numbers) | 128 MiB |
 //! | request, with 60 data segments | 0.2 + 1 KiB | 2^17 x [`KEPT_REQUESTS`] + [`POOLED_REQUESTS`] | 700 MiB |
-//! | answer due | 48 B | 2^17 x [`KEPT_REPLIES`] + [`POOLED_REPLIES`] | 40 MiB |
-//! | READ or atomic that was executed | 32 B | 2^17 x 16 | 64 MiB |
-//! | receive request that is held, with 60 data segments | 1 KiB | 2^17 | 128 MiB |
-//! | event | 72 B | [`EVENT_BACKLOG`], and those of one input | 30 MiB |
+//! | pending reply | 48 B | 2^17 x [`KEPT_REPLIES`] + [`POOLED_REPLIES`] | 40 MiB |
+//! | executed READ or atomic on record | 32 B | 2^17 x 16 | 64 MiB |
+//! | fetched receive request, with 60 data segments | 1 KiB | 2^17 | 128 MiB |
+//! | event | 72 B | [`EVENT_BACKLOG`] plus those of one input | 30 MiB |
 //!
-//! Requests dominate, and only for a guest that really uses all QPs at once with the longest WQEs there are.
+//! Requests dominate, and only if a guest uses all QPs at once with the longest WQEs.
 
 use std::time::Duration;
 
-/// Send requests a QP holds at once, from the first packet to the completion. A peer that never acknowledges makes us
-/// keep so many, and no more.
+/// Send requests a QP can have outstanding, from first packet to completion. Bounds what a peer that never
+/// acknowledges makes the engine keep.
 pub(crate) const OUTSTANDING_REQUESTS: usize = 128;
 
-/// Slots for requests that a QP keeps, and may always use: enough to go on, acknowledge by acknowledge, whatever other
-/// QPs hold.
+/// Request slots reserved for each QP, enough to make progress whatever other QPs use.
 pub(crate) const KEPT_REQUESTS: usize = 4;
 
-/// Slots for requests beyond those, of all QPs together: 512 QPs can fill their queues. Without it 2^17 of them held
-/// 20 GiB.
+/// Further request slots shared by all QPs; 512 QPs can fill their queues. Without this limit 2^17 QPs held 20 GiB.
 pub(crate) const POOLED_REQUESTS: usize = 1 << 16;
 
-/// Frames one QP may send before the next QP has its turn. Long enough that a run of equal frames fills one
-/// segmentation offload of the kernel (64 KiB), short enough that a QP waits little for its neighbours.
+/// Frames one QP can send in a turn. Enough equal frames to fill one segmentation offload of the kernel (64 KiB), and
+/// few enough that other QPs wait only briefly.
 pub(crate) const FRAMES_PER_QP_TURN: u32 = 32;
 
-/// Send requests a QP may take in one step without giving a frame (NOPs, flushed requests). A guest can link a request
-/// to itself, so the chain may have no end.
+/// Send requests a QP can fetch in one step without producing a frame (NOPs, flushed requests). A guest can link a
+/// request to itself, so the chain can be endless.
 pub(crate) const REQUESTS_PER_STEP: u32 = 64;
 
-/// Steps that used up their requests and gave no frame, before `poll_transmit` returns to its caller and asks for another
-/// call by a deadline in the past. Each takes up to [`FLUSHES_PER_STEP`] requests, and a host may write a line to a trace
-/// for every one of them.
+/// Steps without a frame after which `poll_transmit` returns and requests another call by a deadline in the past.
+/// Each step fetches up to [`FLUSHES_PER_STEP`] requests, and a host may write a trace line for each.
 pub(crate) const IDLE_STEPS_PER_POLL: u32 = 4;
 
-/// Requests of one queue flushed at once. The rest follows in later turns.
+/// Requests of one queue flushed per step. The rest follows in later turns.
 pub(crate) const FLUSHES_PER_STEP: usize = 256;
 
-/// QPs whose deadline is handled by one `handle_timeout`.
+/// Deadlines handled per `handle_timeout` call.
 pub(crate) const TIMEOUTS_PER_CALL: u32 = 1024;
 
-/// Answers a QP owes its peer at once, whatever its connection allows; requests that would exceed it are dropped as if
-/// the wire had lost them.
+/// Pending READ and atomic replies per QP, whatever the connection permits. Requests beyond it are dropped as if lost
+/// on the wire.
 pub(crate) const PENDING_REPLIES: usize = 64;
 
-/// Answers of all kinds. Acknowledges join the one before them, so a peer that keeps to the protocol stays below
-/// [`PENDING_REPLIES`] and one; a hostile one can make them alternate in kind. Beyond this they are lost.
+/// Pending replies of all kinds per QP. ACKs coalesce, so a conforming peer stays at [`PENDING_REPLIES`] plus one. A
+/// malicious peer can prevent coalescing by alternating kinds; replies beyond the limit are dropped.
 pub(crate) const PENDING_ANSWERS: usize = 2 * PENDING_REPLIES;
 
-/// Slots for answers that a QP keeps, and may always use.
+/// Reply slots reserved for each QP.
 pub(crate) const KEPT_REPLIES: usize = 4;
 
-/// Slots for answers beyond those, of all QPs together: 2000 QPs with as many as they may have.
+/// Further reply slots shared by all QPs: 2000 QPs can fill their queues.
 pub(crate) const POOLED_REPLIES: usize = 1 << 18;
 
-/// Events that wait for the owner before work stops that makes more of them: flushes and deadlines. An owner that
-/// reports slower than queues are flushed would collect them without end.
+/// Queued events at which flushes and deadlines stop. Otherwise an owner that polls events slower than queues are
+/// flushed would accumulate them without limit.
 pub(crate) const EVENT_BACKLOG: usize = 1 << 14;
 
-/// Events of one call for deadlines or for QPs in ERR, before it returns to its caller and asks for another. What makes
-/// them costs a host with a trace a line each.
+/// Events produced by one call for deadlines or QPs in ERR before it returns. A host may write a trace line for each.
 pub(crate) const EVENTS_PER_CALL: usize = 1024;
 
-/// How often a QP in ERR is asked for receive requests posted late, for which there is no doorbell (JingZhao interface,
-/// section 10.5, asks for 1 to 10 ms).
+/// Interval at which QPs in ERR are polled for receive requests posted late, which no doorbell announces (JingZhao
+/// interface, section 10.5, requires 1 to 10 ms).
 pub(crate) const ERROR_POLL_PERIOD: Duration = Duration::from_millis(10);
 
-/// QPs asked in one such period. Looking at an empty receive queue costs a fraction of a microsecond, so idle QPs in
-/// ERR take well under one percent of a core; above this number the period grows instead of the cost.
+/// QPs polled per interval. Polling an empty receive queue takes a fraction of a microsecond, so idle QPs in ERR use
+/// well under one percent of a core. With more QPs the interval grows instead of the cost.
 pub(crate) const ERROR_POLLS_PER_PERIOD: usize = 256;
 
-/// Smallest congestion window, packets. Any UDP socket's buffer holds so many full frames.
+/// Minimum congestion window in packets. Any UDP socket buffers this many full frames.
 pub(crate) const MIN_WINDOW: u32 = 8;
 
-/// Longest RDMA message, bytes (IBTA volume 1, section 9.4: 2^31).
+/// Longest RDMA message in bytes (IBTA volume 1, section 9.4: 2^31).
 pub(crate) const MAX_RDMA_LEN: u32 = 1 << 31;
 
-/// PSNs from the oldest unacknowledged to the newest assigned one: half of the number space, beyond which a peer cannot
-/// tell old from new.
+/// Maximum distance from the oldest unacknowledged to the newest assigned PSN: half of the PSN space, beyond which a
+/// peer cannot tell old from new.
 pub(crate) const PSN_SPAN: u32 = 1 << 23;
 
-/// QPs that one packet to a group is delivered to: what an entry of mthca's multicast table holds, rounded up. A guest
-/// that attaches more makes each of its groups' packets dear for others.
+/// QPs that receive a copy of one multicast packet: the capacity of an mthca multicast table entry, rounded up. More
+/// would make each packet of the group expensive for other guests.
 pub(crate) const GROUP_MEMBERS: usize = 64;
 
-/// Bytes in front of a datagram in its receive buffer.
+/// Bytes of the GRH area in front of a received datagram.
 pub(crate) const GRH_BYTES: usize = 40;

@@ -1,7 +1,8 @@
-//! Work on keys that a send queue orders: registration, invalidation and windows without a command.
+//! Local key operations in a send queue: fast registration, local invalidate and memory windows.
 //!
 //! # Spec
-//! IBTA volume 1, sections 10.6.5 (fast registration, local invalidate), 10.6.7 (memory windows) and 10.8.3.3 (ordering).
+//! IBTA volume 1, sections 10.6.5 (fast registration, local invalidate), 10.6.7 (memory windows), 10.8.3.3
+//! (ordering).
 
 use std::fmt;
 
@@ -11,24 +12,24 @@ use protocol::ids::{Iova, Lkey, Rkey, Va};
 use crate::Access;
 
 bitflags! {
-    /// What a key permits besides local reads, which a region always permits.
+    /// Permissions of a key. Local read is always permitted.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
     pub struct Rights: u8 {
-        /// The owner may scatter into it.
+        /// Local write.
         const LOCAL_WRITE = 1 << 0;
-        /// A peer may write it.
+        /// Remote write.
         const REMOTE_WRITE = 1 << 1;
-        /// A peer may read it.
+        /// Remote read.
         const REMOTE_READ = 1 << 2;
-        /// A peer may execute atomics on it.
+        /// Remote atomic.
         const REMOTE_ATOMIC = 1 << 3;
-        /// Windows may be bound to it.
+        /// Memory windows can be bound to the region.
         const BIND = 1 << 4;
     }
 }
 
 impl Rights {
-    /// Whether `access` is permitted.
+    /// Returns whether `access` is permitted.
     pub const fn permit(self, access: Access) -> bool {
         match access {
             Access::LocalRead => true,
@@ -48,23 +49,23 @@ impl PageShift {
     /// Pages of 4096 bytes.
     pub const MIN: Self = Self(12);
 
-    /// `None` outside 12..=31.
+    /// Creates a page size; `None` if `shift` is outside 12..=31.
     pub const fn new(shift: u8) -> Option<Self> {
         if matches!(shift, 12..=31) { Some(Self(shift)) } else { None }
     }
 
-    /// The exponent.
+    /// Returns log2 of the page size.
     pub const fn get(self) -> u8 {
         self.0
     }
 
-    /// Bytes of a page less one: the mask of an offset inside a page.
+    /// Returns the mask of the offset inside a page: page size minus one.
     pub const fn offset_mask(self) -> u64 {
         (1 << self.0) - 1
     }
 }
 
-/// How they are found, where that begins, and the exponent of a page's size: one word.
+/// Formats the layout, first page or entry, and page shift without spaces, as in trace lines.
 impl fmt::Display for Pages {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -79,87 +80,87 @@ impl fmt::Display for Pages {
     }
 }
 
-/// Where the pages of a region are.
+/// Page layout of a region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pages {
-    /// They follow each other on the bus.
+    /// Contiguous bus addresses.
     Contiguous {
-        /// Bus address of the page that contains the region's first byte.
+        /// Bus address of the page with the first byte of the region.
         base: Iova,
-        /// Size of every page.
+        /// Page size.
         page_shift: PageShift,
     },
-    /// Entries of the page table that follow each other name them.
+    /// Consecutive page table (MTT) entries, each naming a page.
     List {
-        /// Entry of the page that contains the region's first byte.
+        /// Entry of the page with the first byte of the region.
         first: u64,
-        /// Size of every page.
+        /// Page size.
         page_shift: PageShift,
     },
-    /// Entries of the page table that follow each other name lists of 512 pages each.
+    /// Consecutive page table (MTT) entries, each naming a list of 512 pages.
     TwoLevel {
-        /// Entry that names the list with the page that contains the region's first byte, which is the list's first.
+        /// Entry of the list whose first page holds the first byte of the region.
         first: u64,
-        /// Size of every page.
+        /// Page size.
         page_shift: PageShift,
     },
 }
 
-/// Makes the key of an allocated region valid.
+/// Fast registration: maps an allocated region and makes its key valid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FastRegister {
-    /// The whole new key. It differs from the one at allocation in the part that software owns.
+    /// New key, in full. It differs from the allocated key only in the bits that software owns.
     pub key: Lkey,
-    /// First address. Its offset in a page is that of the region's first byte, whatever addresses count from.
+    /// Virtual address of the first byte. Its page offset is that of the region, even if the region is zero-based.
     pub start: Va,
     /// Bytes.
     pub len: u64,
-    /// What is permitted.
+    /// Permissions.
     pub rights: Rights,
-    /// Addresses count from the region's first byte instead of 0.
+    /// Zero-based: addresses are offsets from the first byte.
     pub zero_based: bool,
-    /// Its pages.
+    /// Page layout.
     pub pages: Pages,
 }
 
-/// Kinds of memory windows.
+/// Type of a memory window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WindowKind {
-    /// Type 1: of all QPs of its protection domain; bound again at will.
+    /// Type 1: usable by all QPs of its PD; can be bound again at any time.
     Type1,
-    /// Type 2B: of the QP that bound it; bound once, then invalidated.
+    /// Type 2B: usable by the QP that bound it; bound once, then invalidated.
     Type2B,
 }
 
-/// Gives a window a range of a region, or none.
+/// Binds a memory window to a range of a region, or unbinds it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bind {
-    /// The window's whole new key. It differs from the one before in the part that software owns.
+    /// New key of the window, in full. It differs from the previous key only in the bits that software owns.
     pub window: Rkey,
-    /// The region.
+    /// L_Key of the region.
     pub parent: Lkey,
-    /// First address, in the region's addresses.
+    /// Virtual address of the first byte in the region.
     pub va: Va,
-    /// Bytes; 0 takes the range away.
+    /// Length in bytes; 0 unbinds the window.
     pub len: u64,
-    /// What peers may do.
+    /// Permissions of the peer.
     pub rights: Rights,
-    /// Peers' addresses count from the window's first byte instead of 0.
+    /// Zero-based: remote addresses are offsets from the first byte of the window.
     pub zero_based: bool,
-    /// What software takes the window for.
+    /// Window type expected by software.
     pub kind: WindowKind,
 }
 
-/// Work on keys.
+/// A local key operation.
 ///
-/// An invalidation waits until all older requests are done, since they may be gathered again. The others are executed
-/// once, after the older requests began and before any younger one does.
+/// An invalidation waits until all earlier requests are done, because these may be retransmitted and gathered again.
+/// The other operations execute once, after all earlier requests have started and before any later one starts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LocalOp {
-    /// Ends what a key permits: of a region that was fast-registered, or of a window of type 2.
+    /// Invalidates the key of a fast-registered region or of a type 2 window.
     Invalidate(Lkey),
     /// Fast registration.
     FastRegister(FastRegister),
-    /// Binding of a window.
+    /// Memory window bind or unbind.
     Bind(Bind),
 }

@@ -1,8 +1,8 @@
-//! The partitions a port is in.
+//! P_Key table of a port.
 
 use protocol::ids::Pkey;
 
-/// The P_Key table of a port. QPs name its entries by their place.
+/// P_Key table of a port. QPs refer to its entries by index.
 ///
 /// # Spec
 /// IBTA volume 1, section 10.9.
@@ -12,7 +12,7 @@ pub(crate) struct Pkeys {
 }
 
 impl Default for Pkeys {
-    /// As after power-on: the default partition (section 10.9.2).
+    /// The table after power-on: the default partition only (section 10.9.2).
     fn default() -> Self {
         Self { entries: vec![Pkey::DEFAULT] }
     }
@@ -24,12 +24,12 @@ impl Pkeys {
         self.entries.extend_from_slice(entries);
     }
 
-    /// The key at a place; an invalid one, which matches none, where there is no entry.
+    /// Returns the entry at `index`. A missing entry reads as an invalid P_Key, which matches nothing.
     pub(crate) fn get(&self, index: u16) -> Pkey {
         self.entries.get(usize::from(index)).copied().unwrap_or_default()
     }
 
-    /// The first place whose key may talk to `other`.
+    /// Returns the index of the first entry that matches `other`.
     pub(crate) fn find(&self, other: Pkey) -> Option<u16> {
         let place = self.entries.iter().position(|entry| entry.matches(other))?;
         u16::try_from(place).ok()

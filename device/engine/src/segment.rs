@@ -1,4 +1,4 @@
-//! Cutting SEND and WRITE messages into packets of one path MTU.
+//! Segmentation of SEND and WRITE messages into packets of one path MTU.
 
 use protocol::roce::{Ext, Operation, Position, Reth};
 
@@ -9,24 +9,24 @@ use crate::SendOp;
 pub(crate) struct Segment {
     pub(crate) operation: Operation,
     pub(crate) ext: Ext,
-    /// Where its payload begins in the message.
+    /// Offset of the payload in the message.
     pub(crate) offset: usize,
-    /// Bytes of payload.
+    /// Payload length in bytes.
     pub(crate) len: usize,
 }
 
-/// Packets of a message, or of a READ's response: at least one.
+/// Returns the number of packets of a message or of a READ response, at least 1.
 pub(crate) fn packet_count(len: u32, mtu: usize) -> u32 {
     u32::try_from((len as usize).div_ceil(mtu).max(1))
         .expect("a 32-bit length in packets of at least one byte")
 }
 
-/// Payload bytes of packet `index` of a message.
+/// Returns the payload length of packet `index` of a message.
 pub(crate) fn payload_len(len: u32, mtu: usize, index: u32) -> usize {
     (len as usize).saturating_sub(index as usize * mtu).min(mtu)
 }
 
-/// Packet `index` of a SEND or WRITE of `len` bytes. `None` for operations that have no payload to send.
+/// Returns packet `index` of a SEND or WRITE of `len` bytes, or `None` for operations without payload.
 pub(crate) fn segment(op: &SendOp, len: u32, mtu: usize, index: u32) -> Option<Segment> {
     let last = index + 1 == packet_count(len, mtu);
     let position = Position::of(index == 0, last);

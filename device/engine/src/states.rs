@@ -1,10 +1,10 @@
-//! Queue pairs by state, kept with each move, so that telling them costs no walk over all of them.
+//! Number of queue pairs per state, updated at each transition so that reading it takes no scan.
 
 use serde::{Deserialize, Serialize};
 
 use crate::State;
 
-/// How many queue pairs are in each state.
+/// Number of queue pairs in each state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[allow(missing_docs)]
 pub struct QpStates {

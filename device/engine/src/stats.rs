@@ -1,59 +1,59 @@
-//! Counters of one engine: plain fields, each drop and each NAK with its own reason ([`Drops`]).
+//! Counters of one engine. Each drop reason and each NAK code has its own counter; see [`Drops`].
 
 use protocol::roce::{IpAddrs, Kind};
 use serde::{Deserialize, Serialize};
 
 use crate::{ByOpcode, Drops, Durations, SendOp};
 
-/// What the engine saw and did since it was created. Packets unless said otherwise.
+/// Counters since the engine was created. They count packets unless stated otherwise.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Stats {
-    /// Frames handed out.
+    /// Frames sent.
     pub sent_packets: u64,
     /// Payload bytes in them.
     pub sent_payload_bytes: u64,
-    /// Packets handed in.
+    /// Packets received.
     pub received_packets: u64,
     /// Payload bytes in them.
     pub received_payload_bytes: u64,
-    /// Packets dropped or refused, by reason.
+    /// Packets dropped or rejected, by reason.
     pub drops: Drops,
-    /// Negative acknowledgements sent.
+    /// NAKs sent.
     pub naks_sent: Naks,
-    /// Negative acknowledgements obeyed.
+    /// NAKs received and acted on.
     pub naks_received: Naks,
-    /// Recovery from loss.
+    /// Loss recovery.
     pub recovery: Recovery,
-    /// Congestion on the way.
+    /// Congestion management.
     pub congestion: Congestion,
-    /// Messages that were sent and completed.
+    /// Messages sent and completed as requester.
     pub requested: Messages,
-    /// Messages of peers that were executed.
+    /// Messages executed as responder.
     pub executed: Messages,
-    /// Frames handed out, by IP version.
+    /// Frames sent, by IP version.
     pub sent_ip: ByVersion,
-    /// Packets handed in, by IP version.
+    /// Packets received, by IP version.
     pub received_ip: ByVersion,
-    /// Frames handed out, by opcode.
+    /// Frames sent, by opcode.
     #[serde(default)]
     pub sent_opcodes: ByOpcode,
-    /// Packets handed in, by opcode.
+    /// Packets received, by opcode.
     #[serde(default)]
     pub received_opcodes: ByOpcode,
-    /// From when a send request of a reliable connection was taken from its queue, which is right after its doorbell unless
-    /// older ones fill the window, to its completion with success.
+    /// Latency of RC send requests that succeed, from fetch to completion. The fetch follows the doorbell immediately
+    /// unless earlier requests fill the window.
     #[serde(default)]
     pub request_time: Durations,
 }
 
-/// Messages by what they ask for; each counts once, however many packets it takes and however often they are sent.
+/// Messages by operation. Each counts once, regardless of its packets and retransmissions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Messages {
-    /// SENDs, with immediate data and with invalidation too; datagrams.
+    /// SENDs, including those with immediate data or invalidate, and datagrams.
     pub sends: u64,
-    /// RDMA WRITEs, with immediate data too.
+    /// RDMA WRITEs, including those with immediate data.
     pub writes: u64,
     /// RDMA READs.
     pub reads: u64,
@@ -61,7 +61,7 @@ pub struct Messages {
     pub atomics: u64,
 }
 
-/// Packets by version of IP.
+/// Packets by IP version.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ByVersion {
     /// IPv4.
@@ -70,24 +70,24 @@ pub struct ByVersion {
     pub v6: IpTraffic,
 }
 
-/// Packets of one version of IP in one direction.
+/// Packets of one IP version in one direction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct IpTraffic {
-    /// All of them.
+    /// All packets.
     pub packets: u64,
-    /// Octets in them, from the IP header on.
+    /// Octets of these packets, including the IP header.
     pub octets: u64,
-    /// Those of them to groups.
+    /// Multicast packets.
     pub multicast_packets: u64,
-    /// Octets in these.
+    /// Octets of the multicast packets.
     pub multicast_octets: u64,
-    /// Packets that came and were for no QP, or not for one in its state: nobody counted their PSNs.
+    /// Received packets that matched no QP, or none in a state that accepts them. Their PSNs were not checked.
     pub discarded: u64,
 }
 
 impl IpTraffic {
-    /// What was counted since `earlier`.
+    /// Returns the difference to an earlier reading.
     #[must_use]
     pub const fn since(&self, earlier: &Self) -> Self {
         Self {
@@ -101,14 +101,14 @@ impl IpTraffic {
 }
 
 impl Stats {
-    /// Messages that were sent and completed, and messages of peers that were executed.
+    /// Returns the number of messages completed as requester or executed as responder.
     pub const fn messages(&self) -> u64 {
         self.requested.total().wrapping_add(self.executed.total())
     }
 }
 
 impl Messages {
-    /// Of all kinds.
+    /// Returns the number of messages of all operations.
     pub const fn total(&self) -> u64 {
         self.sends.wrapping_add(self.writes).wrapping_add(self.reads).wrapping_add(self.atomics)
     }
@@ -135,7 +135,7 @@ impl Messages {
 }
 
 impl ByVersion {
-    /// Counts a packet of this length from its IP header on.
+    /// Counts a packet of `octets`, including the IP header.
     pub(crate) fn count(&mut self, ip: &IpAddrs, octets: usize) {
         let of = self.of(ip);
         of.packets += 1;
@@ -146,7 +146,7 @@ impl ByVersion {
         }
     }
 
-    /// Those of the version of these addresses.
+    /// Returns the counters for the IP version of these addresses.
     pub(crate) fn of(&mut self, ip: &IpAddrs) -> &mut IpTraffic {
         match ip {
             IpAddrs::V4 { .. } => &mut self.v4,
@@ -155,7 +155,7 @@ impl ByVersion {
     }
 }
 
-/// Negative acknowledgements by meaning.
+/// NAKs by code.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 #[allow(missing_docs)]
@@ -172,26 +172,26 @@ pub struct Naks {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Congestion {
-    /// Packets handed in with the ECN mark of a congested switch (CE).
+    /// Packets received with the ECN mark of a congested switch (CE).
     pub received_marked: u64,
-    /// Notifications sent for them.
+    /// Congestion notification packets (CNPs) sent.
     pub sent_cnps: u64,
-    /// Notifications that slowed a QP.
+    /// CNPs received that reduced the rate of a QP.
     pub received_cnps: u64,
 }
 
-/// Events of loss recovery.
+/// Loss recovery events.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Recovery {
-    /// Request packets sent a second time or more.
+    /// Request packets retransmitted.
     pub retransmitted_packets: u64,
     /// ACK timeouts.
     pub timeouts: u64,
-    /// Holes noticed by a later response.
+    /// Implied NAKs: gaps revealed by a later response.
     pub implied_naks: u64,
-    /// Duplicate requests answered.
+    /// Duplicate requests acknowledged or executed again.
     pub duplicates: u64,
-    /// Congestion windows halved.
+    /// Reductions of the congestion window by half.
     pub window_cuts: u64,
 }

@@ -1,4 +1,4 @@
-//! QPs by number.
+//! Table of QPs by number.
 
 use protocol::ids::Qpn;
 
@@ -9,15 +9,15 @@ const LEAF: usize = 1 << LEAF_BITS;
 
 type Leaf = Box<[Option<Box<Qp>>; LEAF]>;
 
-/// Two-level table over the low bits of a QP number. The upper level is made at once (8 bytes per 256 QPs), leaves when
-/// their first QP is created.
+/// Two-level table over the low bits of QP numbers. The upper level is allocated at creation (8 bytes per 256 QPs), a
+/// leaf with its first QP.
 pub(crate) struct Table {
     leaves: Vec<Option<Leaf>>,
     mask: u32,
 }
 
 impl Table {
-    /// A table over `bits` bits, at most 24.
+    /// Creates a table over `bits` bits, at most 24.
     pub(crate) fn new(bits: u8) -> Self {
         let bits = u32::from(bits.min(24));
         let mut leaves = Vec::new();
@@ -25,7 +25,7 @@ impl Table {
         Self { leaves, mask: (1 << bits) - 1 }
     }
 
-    /// Position of a QP number in the table.
+    /// Returns the index of a QP number.
     pub(crate) fn index(&self, qpn: Qpn) -> u32 {
         qpn.get() & self.mask
     }
@@ -40,7 +40,7 @@ impl Table {
         self.leaves.get_mut(leaf)?.as_mut()?.get_mut(slot)?.as_deref_mut()
     }
 
-    /// Puts `qp` at `index`, unless one is there or the index is outside the table.
+    /// Inserts `qp` at `index`. Returns false if the index is in use or outside the table.
     pub(crate) fn insert(&mut self, index: u32, qp: Qp) -> bool {
         let (leaf, slot) = split(index);
         let Some(leaf) = self.leaves.get_mut(leaf) else { return false };

@@ -1,27 +1,27 @@
-//! The owner's clock.
+//! Time on the clock of the engine's owner.
 
 use std::fmt;
 use std::time::Duration;
 
-/// A point on the owner's monotonic clock, in nanoseconds. The engine only adds to and compares instants.
+/// A time on the owner's monotonic clock, in nanoseconds. The engine only adds to and compares instants.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Instant(u64);
 
 impl Instant {
-    /// The clock's origin.
+    /// Origin of the clock.
     pub const ZERO: Self = Self(0);
 
-    /// `nanos` after the origin.
+    /// Creates an instant `nanos` nanoseconds after the origin.
     pub const fn from_nanos(nanos: u64) -> Self {
         Self(nanos)
     }
 
-    /// Nanoseconds since the origin.
+    /// Returns the nanoseconds since the origin.
     pub const fn as_nanos(self) -> u64 {
         self.0
     }
 
-    /// Time since `earlier`, zero if `earlier` is later.
+    /// Returns the time since `earlier`, or zero if `earlier` is later.
     pub fn saturating_since(self, earlier: Self) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
     }

@@ -1,44 +1,49 @@
-//! Deadlines of many QPs.
+//! Deadlines of all QPs of an engine.
 
 use std::collections::BTreeSet;
 
 use crate::Instant;
 
-/// At most one pending deadline per QP, ordered by time. The QP remembers its own registered deadline, so that a change
-/// finds the old entry without a search.
+/// Deadlines ordered by time, at most one per QP. Each QP stores its registered deadline, so an update finds the old
+/// entry without a search.
 ///
-/// Deadlines only ever move forward in place: one that became later, or was dropped, stays until it fires and is then
-/// looked at again. An acknowledged packet thus costs no tree operation, and an early wake-up per timeout period is the
-/// price.
+/// An entry is only replaced by an earlier deadline. If the deadline moves later or is cancelled, the entry stays
+/// until it fires and the QP is checked again. Acknowledged packets thus cost no tree operation, at the price of one
+/// early wake-up per timeout period.
 #[derive(Debug, Default)]
 pub(crate) struct Timers {
     entries: BTreeSet<(Instant, u32)>,
 }
 
 impl Timers {
-    /// Makes sure that QP `index` fires at `wanted` or before. `registered` is the QP's own note.
-    pub(crate) fn want(&mut self, index: u32, registered: &mut Option<Instant>, wanted: Option<Instant>) {
-        let Some(wanted) = wanted else { return };
+    /// Ensures that QP `index` fires at `deadline` or before. `registered` is the deadline stored in the QP.
+    pub(crate) fn schedule(
+        &mut self,
+        index: u32,
+        registered: &mut Option<Instant>,
+        deadline: Option<Instant>,
+    ) {
+        let Some(deadline) = deadline else { return };
         match *registered {
-            Some(at) if at <= wanted => {}
+            Some(at) if at <= deadline => {}
             old => {
                 if let Some(at) = old {
                     self.entries.remove(&(at, index));
                 }
-                self.entries.insert((wanted, index));
-                *registered = Some(wanted);
+                self.entries.insert((deadline, index));
+                *registered = Some(deadline);
             }
         }
     }
 
-    /// Forgets the QP's deadline.
-    pub(crate) fn forget(&mut self, index: u32, registered: &mut Option<Instant>) {
+    /// Removes the deadline of a QP.
+    pub(crate) fn cancel(&mut self, index: u32, registered: &mut Option<Instant>) {
         if let Some(at) = registered.take() {
             self.entries.remove(&(at, index));
         }
     }
 
-    /// Takes the next QP whose deadline has come. The caller clears the QP's note.
+    /// Removes and returns the next QP whose deadline is due. The caller clears the deadline stored in the QP.
     pub(crate) fn pop_due(&mut self, now: Instant) -> Option<u32> {
         let &(at, index) = self.entries.first()?;
         if at > now {
@@ -48,7 +53,7 @@ impl Timers {
         Some(index)
     }
 
-    /// The earliest deadline.
+    /// Returns the earliest deadline.
     pub(crate) fn next(&self) -> Option<Instant> {
         self.entries.first().map(|&(at, _)| at)
     }
@@ -59,13 +64,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_later_deadline_keeps_the_early_entry_and_an_earlier_one_replaces_it() {
+    fn only_earlier_deadlines_replace_an_entry() {
         let at = Instant::from_nanos;
         let (mut timers, mut note) = (Timers::default(), None);
-        timers.want(7, &mut note, Some(at(10)));
-        timers.want(7, &mut note, Some(at(20)));
+        timers.schedule(7, &mut note, Some(at(10)));
+        timers.schedule(7, &mut note, Some(at(20)));
         assert_eq!(timers.next(), Some(at(10)));
-        timers.want(7, &mut note, Some(at(5)));
+        timers.schedule(7, &mut note, Some(at(5)));
         assert_eq!(timers.pop_due(at(4)), None);
         assert_eq!(timers.pop_due(at(5)), Some(7));
         assert_eq!(timers.next(), None);

@@ -1,4 +1,4 @@
-//! Work requests, as verbs know them.
+//! Work requests, as defined for verbs.
 
 use protocol::Psn;
 use protocol::ids::{Lkey, Pkey, Qkey, Qpn, Rkey, Va};
@@ -7,31 +7,31 @@ use smallvec::SmallVec;
 
 use crate::LocalOp;
 
-/// One element of a gather or scatter list. `len` 0 contributes nothing and is not checked.
+/// Scatter/gather element. Length 0 contributes nothing, and its key is not checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sge {
-    /// First address inside the region.
+    /// Virtual address of the first byte.
     pub va: Va,
-    /// Key of the region.
+    /// L_Key of the region.
     pub lkey: Lkey,
-    /// Bytes.
+    /// Length in bytes.
     pub len: u32,
 }
 
-/// A gather or scatter list; short ones live inside the request.
+/// Scatter/gather list; short lists are stored inline.
 pub type SgeList = SmallVec<[Sge; 4]>;
 
-/// Where a send request's bytes come from, or a READ's go to.
+/// Data of a send request: what it sends, or the destination of a READ or atomic result.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Payload {
-    /// Regions of the QP's protection domain.
+    /// Scatter/gather list.
     Sges(SgeList),
-    /// Bytes copied out of the work request itself.
+    /// Inline data, copied from the work request.
     Inline(SmallVec<[u8; 64]>),
 }
 
 impl Payload {
-    /// Bytes of the whole message. Lists are short and lengths 31 bits, so the sum cannot wrap.
+    /// Returns the message length in bytes. Cannot overflow: lists are short and lengths have 31 bits.
     pub fn len(&self) -> u64 {
         match self {
             Self::Sges(sges) => sges.iter().map(|sge| u64::from(sge.len)).sum(),
@@ -39,22 +39,22 @@ impl Payload {
         }
     }
 
-    /// Whether the message has no bytes.
+    /// Returns whether the message is empty.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 }
 
-/// Target of an RDMA or atomic request.
+/// Remote memory of an RDMA or atomic request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Remote {
-    /// First address inside the peer's region.
+    /// Virtual address at the peer.
     pub va: Va,
-    /// Its key.
+    /// R_Key of the region or window.
     pub rkey: Rkey,
 }
 
-/// What a send request does.
+/// Operation of a send request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SendOp {
     /// SEND, with or without immediate data.
@@ -62,9 +62,9 @@ pub enum SendOp {
         /// Immediate data.
         imm: Option<Imm>,
     },
-    /// SEND that invalidates a key of the receiver's once all of it is there.
+    /// SEND with invalidate: invalidates a key of the receiver after the last packet.
     SendInvalidate {
-        /// The key.
+        /// Key to invalidate.
         rkey: Rkey,
     },
     /// RDMA WRITE, with or without immediate data.
@@ -74,56 +74,56 @@ pub enum SendOp {
         /// Immediate data.
         imm: Option<Imm>,
     },
-    /// RDMA READ; the payload list is the scatter list.
+    /// RDMA READ. The payload is the scatter list.
     Read {
-        /// Source at the peer.
+        /// Source memory at the peer.
         remote: Remote,
-        /// Own key that is invalidated once the data is there.
+        /// Local key to invalidate after the data has arrived.
         invalidate: Option<Lkey>,
     },
-    /// Compare and swap of a 64-bit word; the payload list takes the original value.
+    /// Compare and swap of a 64-bit word. The payload receives the original value.
     CompareSwap {
         /// Target, 8-byte aligned.
         remote: Remote,
-        /// Value that must be there.
+        /// Value to compare with.
         compare: u64,
-        /// Value to store then.
+        /// Value to store if equal.
         swap: u64,
     },
-    /// Add to a 64-bit word; the payload list takes the original value.
+    /// Fetch and add to a 64-bit word. The payload receives the original value.
     FetchAdd {
         /// Target, 8-byte aligned.
         remote: Remote,
         /// Value to add.
         add: u64,
     },
-    /// Work on keys, without a message.
+    /// Local key operation; no packet is sent.
     Local(LocalOp),
-    /// Nothing: completes in its turn.
+    /// No operation; completes in queue order.
     Nop,
 }
 
 impl SendOp {
-    /// Whether the message takes a receive request at its end, so that a solicited event makes sense.
+    /// Returns whether the message consumes a receive request. Only then does a solicited event apply.
     pub(crate) fn consumes_receive(&self) -> bool {
         matches!(self, Self::Send { .. } | Self::SendInvalidate { .. } | Self::Write { imm: Some(_), .. })
     }
 }
 
-/// Which older requests of its queue a request waits for.
+/// The earlier requests of the send queue that a request waits for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Fence {
     /// None.
     #[default]
     None,
-    /// READs and atomics (IBTA volume 1, section 10.8.3.3: fence).
+    /// READs and atomics (IBTA volume 1, section 10.8.3.3).
     Reads,
-    /// All.
+    /// All earlier requests.
     All,
 }
 
 impl Fence {
-    /// The fence of interfaces that know one kind.
+    /// Returns the fence for an interface with a single fence bit.
     pub const fn reads(set: bool) -> Self {
         if set { Self::Reads } else { Self::None }
     }
@@ -132,54 +132,54 @@ impl Fence {
 /// Destination of a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UdDestination {
-    /// Addresses, resolved by the front-end.
+    /// Path, resolved by the front-end.
     pub path: Encap,
-    /// QP at the destination.
+    /// Destination QP.
     pub qpn: Qpn,
-    /// Key to send with, before the rule for controlled keys (bit 31) is applied.
+    /// Q_Key before the rule for controlled Q_Keys (bit 31) is applied.
     pub qkey: Qkey,
-    /// What software of QP0 and QP1 says itself; not for others.
+    /// Header fields supplied by software; QP0 and QP1 only.
     pub header: Option<ReadyHeader>,
 }
 
-/// Header fields that software of QP0 and QP1 makes where the interface has it bring the headers of its packets. The
-/// queue key is then sent as it is.
+/// Header fields that software supplies for QP0 and QP1, on interfaces where management WQEs carry packet headers.
+/// The Q_Key is then sent unchanged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReadyHeader {
-    /// Partition.
+    /// P_Key.
     pub pkey: Pkey,
-    /// Packet sequence number.
+    /// PSN.
     pub psn: Psn,
-    /// Source QP, as others know it.
+    /// Source QP number on the wire.
     pub src_qp: Qpn,
 }
 
-/// A request of a send queue.
+/// Work request of a send queue.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SendRequest {
     /// Returned in the completion; the front-end's business.
     pub wr_id: u64,
     /// Operation.
     pub op: SendOp,
-    /// Gather list, scatter list (READ, atomics) or inline bytes.
+    /// Gather list, scatter list (READ, atomics) or inline data.
     pub payload: Payload,
-    /// Which older requests must be done before it begins.
+    /// Fence against earlier requests.
     pub fence: Fence,
-    /// Ask for a solicited event at the receiver.
+    /// Request a solicited event at the receiver.
     pub solicited: bool,
-    /// Destination, for UD only.
+    /// Destination; datagram services only.
     pub ud: Option<UdDestination>,
 }
 
 impl SendRequest {
-    /// Place holder for a request that could not be read.
+    /// Returns a placeholder for a request that failed validation.
     pub(crate) fn refused(wr_id: u64) -> Self {
         let payload = Payload::Sges(SgeList::new());
         Self { wr_id, op: SendOp::Nop, payload, fence: Fence::None, solicited: false, ud: None }
     }
 }
 
-/// A request of a receive queue.
+/// Work request of a receive queue.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RecvRequest {
     /// Returned in the completion; the front-end's business.

@@ -1,29 +1,29 @@
-//! Whoever sends one packet makes us send at most one short answer: neither a peer nor somebody who forges its address can
-//! use us against a third. A READ request draws what it asks for, as it must; that takes a key that permits it. How often
-//! marks are answered is in `congestion.rs`.
+//! One packet causes at most one short reply, so a peer or a forged source address cannot use the responder to
+//! amplify traffic. A READ returns the bytes it asks for, which requires a valid key. The rate of congestion
+//! notifications is tested in `congestion.rs`.
 
 use crate::common::*;
 use protocol::ids::{Msn, Rkey, Va};
 use protocol::roce::{Aeth, Ext, NakCode, Operation, Reth, Syndrome};
 
-/// Bytes of an acknowledge, four more than the shortest request has.
-const ACKNOWLEDGE: usize = 14 + 20 + 8 + 12 + 4 + 4;
+/// Length of an acknowledge frame, four bytes more than the shortest request.
+const ACK_LEN: usize = 14 + 20 + 8 + 12 + 4 + 4;
 const FLOOD: usize = 1000;
 
-/// One packet of a flood.
-type Question = fn(&mut Pair);
+/// Sends one packet of a flood.
+type Trigger = fn(&mut Pair);
 
-/// What a flood draws.
-fn flood(question: Question) -> Vec<Vec<u8>> {
+/// Returns the replies to a flood.
+fn flood(trigger: Trigger) -> Vec<Vec<u8>> {
     let mut pair = Pair::new();
-    let mut answers = Vec::new();
+    let mut replies = Vec::new();
     for _ in 0..FLOOD {
-        question(&mut pair);
+        trigger(&mut pair);
         let frames = pair.frames(B);
         assert!(frames.len() <= 1, "{frames:02x?}");
-        answers.extend(frames);
+        replies.extend(frames);
     }
-    answers
+    replies
 }
 
 fn send_only(pair: &mut Pair, ahead: u32) {
@@ -31,45 +31,45 @@ fn send_only(pair: &mut Pair, ahead: u32) {
 }
 
 #[test]
-fn a_gap_is_complained_about_once() {
-    let answers = flood(|pair| send_only(pair, 5));
-    assert_eq!(answers.iter().map(|frame| frame.len()).collect::<Vec<_>>(), [ACKNOWLEDGE]);
+fn gap_causes_one_nak() {
+    let replies = flood(|pair| send_only(pair, 5));
+    assert_eq!(replies.iter().map(|frame| frame.len()).collect::<Vec<_>>(), [ACK_LEN]);
 }
 
 #[test]
-fn a_send_without_a_receive_draws_one_rnr_nak_each_time() {
-    let answers = flood(|pair| send_only(pair, 0));
-    assert_eq!(answers.len(), FLOOD);
-    assert!(answers.iter().all(|frame| frame.len() == ACKNOWLEDGE));
+fn each_unready_send_causes_one_rnr_nak() {
+    let replies = flood(|pair| send_only(pair, 0));
+    assert_eq!(replies.len(), FLOOD);
+    assert!(replies.iter().all(|frame| frame.len() == ACK_LEN));
 }
 
 #[test]
-fn what_is_refused_is_refused_once() {
-    let answers = flood(|pair| {
+fn invalid_request_causes_one_nak() {
+    let replies = flood(|pair| {
         let reth = Reth { va: Va::new(0), rkey: Rkey::new(0xbad), dma_len: 8 };
         pair.inject(B, Operation::WriteOnly, psn_a(), Ext::Reth(reth), &[0; 8]);
     });
-    assert_eq!(answers.len(), 1);
-    let answers = flood(|pair| pair.inject(B, Operation::SendMiddle, psn_a(), Ext::None, &[0; 1024]));
-    assert_eq!(answers.len(), 1);
+    assert_eq!(replies.len(), 1);
+    let replies = flood(|pair| pair.inject(B, Operation::SendMiddle, psn_a(), Ext::None, &[0; 1024]));
+    assert_eq!(replies.len(), 1);
 }
 
-/// A WRITE that is executed the first time and a duplicate afterwards.
+/// A WRITE that is executed the first time and is a duplicate afterwards.
 fn repeated_write(pair: &mut Pair) {
     let reth = Reth { va: Va::new(VA), rkey: Rkey::new(KEY), dma_len: 8 };
     pair.inject(B, Operation::WriteOnly, psn_a(), Ext::Reth(reth), &[1; 8]);
 }
 
 #[test]
-fn a_duplicate_draws_one_acknowledge() {
-    let answers = flood(repeated_write);
-    assert_eq!(answers.len(), FLOOD);
-    assert!(answers.iter().all(|frame| frame.len() == ACKNOWLEDGE));
+fn duplicate_write_causes_one_ack() {
+    let replies = flood(repeated_write);
+    assert_eq!(replies.len(), FLOOD);
+    assert!(replies.iter().all(|frame| frame.len() == ACK_LEN));
 }
 
-/// As a burst they are answered by one acknowledge: it covers them all.
+/// A burst of duplicates is covered by one ACK.
 #[test]
-fn duplicates_that_come_together_draw_one_acknowledge() {
+fn burst_of_duplicates_coalesces_into_one_ack() {
     let mut pair = Pair::new();
     for _ in 0..FLOOD {
         repeated_write(&mut pair);
@@ -78,7 +78,7 @@ fn duplicates_that_come_together_draw_one_acknowledge() {
 }
 
 #[test]
-fn answers_draw_no_answers() {
+fn responses_cause_no_replies() {
     for syndrome in [
         Syndrome::ACK,
         Syndrome::Nak(NakCode::PsnSequence),

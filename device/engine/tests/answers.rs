@@ -1,4 +1,4 @@
-//! Every answer to every request: what a requester makes of it (IBTA volume 1, sections 9.7.5 and 9.9.2).
+//! Every response to every request, as seen by the requester (IBTA volume 1, sections 9.7.5 and 9.9.2).
 
 use std::time::Duration;
 
@@ -28,11 +28,11 @@ fn fetch_add() -> SendRequest {
 const RESPONSES: [O; 4] =
     [O::ReadResponseFirst, O::ReadResponseMiddle, O::ReadResponseLast, O::ReadResponseOnly];
 
-/// How a request stands after one answer to its first packet.
+/// State of a request after one response to its first packet.
 #[derive(Debug, PartialEq)]
 enum Outcome {
     Done,
-    /// Neither completed nor failed, with so many PSNs answered.
+    /// Neither completed nor failed, with this many PSNs acknowledged.
     Open(u32),
     Bad,
 }
@@ -49,7 +49,7 @@ fn outcome(wr: &SendRequest, answer: impl FnOnce(&mut Pair)) -> Outcome {
             Outcome::Bad
         }
         [] => {
-            assert_eq!(pair.frames(A).len(), 0, "nothing is sent again");
+            assert_eq!(pair.frames(A).len(), 0, "nothing is retransmitted");
             Outcome::Open(pair.snapshot(A).unacked_psn.since(psn_a()).cast_unsigned())
         }
         ref other => panic!("{other:?}"),
@@ -57,10 +57,11 @@ fn outcome(wr: &SendRequest, answer: impl FnOnce(&mut Pair)) -> Outcome {
 }
 
 #[test]
-fn an_answer_of_another_kind_is_a_bad_response_and_an_acknowledge_brings_no_data() {
+fn mismatched_response_type_completes_with_bad_response() {
     use Outcome::{Bad, Done, Open};
     let long_read = || read(1, 0x8000, 600);
-    // Request; what ACK, READ response FIRST, MIDDLE, LAST, ONLY and ATOMIC acknowledge of its first PSN make of it.
+    // Request, and the outcome of an ACK, of READ responses FIRST, MIDDLE, LAST and ONLY, and of an ATOMIC
+    // acknowledge for its first PSN.
     for (name, wr, expected) in [
         ("send", send(1, 10), [Done, Bad, Bad, Bad, Bad, Bad]),
         ("long send", send(1, 600), [Open(1), Bad, Bad, Bad, Bad, Bad]),
@@ -85,7 +86,7 @@ fn an_answer_of_another_kind_is_a_bad_response_and_an_acknowledge_brings_no_data
     }
 }
 
-/// A READ of three packets whose responses before `index` are there.
+/// A READ of three packets with the responses before `index` received.
 fn read_up_to(index: u32) -> Pair {
     let mut pair = Pair::new();
     pair.post(A, read(1, 0x8000, 600));
@@ -97,7 +98,7 @@ fn read_up_to(index: u32) -> Pair {
 }
 
 #[test]
-fn read_responses_have_their_place_and_length() {
+fn read_response_position_and_length_are_checked() {
     for index in 0..3 {
         let (right, right_len) = (RESPONSES[index as usize], if index == 2 { 88 } else { 256 });
         let cases = RESPONSES.map(|operation| (operation, right_len)).into_iter();
@@ -118,9 +119,9 @@ fn read_responses_have_their_place_and_length() {
     }
 }
 
-/// Some responders answer the rest of a READ beginning with MIDDLE, and responses to the first request may still come.
+/// Some responders resume a READ with MIDDLE, and responses to the first request can still arrive.
 #[test]
-fn responses_to_a_repeated_read_end_at_its_end_only() {
+fn repeated_read_ends_only_at_its_end() {
     use O::{
         ReadResponseFirst as F, ReadResponseLast as L, ReadResponseMiddle as M, ReadResponseOnly as Only,
     };
@@ -144,9 +145,9 @@ fn responses_to_a_repeated_read_end_at_its_end_only() {
     }
 }
 
-/// Section 9.3.5 with its tables: AETH syndrome, credits, RNR NAK timer, NAK codes.
+/// Section 9.3.5: AETH syndrome, credits, RNR NAK timer and NAK codes.
 #[test]
-fn every_syndrome_has_its_effect() {
+fn every_syndrome_has_specified_effect() {
     for byte in 0..=u8::MAX {
         let mut pair = Pair::new();
         pair.post(A, write(1, 0x8000, 10));
@@ -173,10 +174,10 @@ fn every_syndrome_has_its_effect() {
     }
 }
 
-/// Six WRITEs are under way, and their PSNs wrap. An answer to the n-th is an answer to those before it; one to any other
-/// PSN is a ghost.
+/// Six WRITEs are outstanding, and their PSNs wrap. A response to the n-th also covers those before it. A response to
+/// any other PSN is a ghost.
 #[test]
-fn an_answer_counts_for_the_psns_that_are_outstanding() {
+fn only_outstanding_psns_accept_responses() {
     let first = Psn::new(0xff_fffd);
     let sent =
         |pair: &mut Pair| -> Vec<String> { pair.frames(A).iter().map(|frame| describe(frame)).collect() };
@@ -225,7 +226,7 @@ fn an_answer_counts_for_the_psns_that_are_outstanding() {
 }
 
 #[test]
-fn an_acknowledge_during_the_rnr_wait_ends_it() {
+fn ack_during_rnr_wait_ends_it() {
     let mut pair = Pair::new();
     pair.post(A, send(1, 10));
     pair.post(A, send(2, 10));
@@ -233,11 +234,11 @@ fn an_acknowledge_during_the_rnr_wait_ends_it() {
     acknowledge(&mut pair, psn_a(), Syndrome::RnrNak { timer: 0 });
     acknowledge(&mut pair, psn_a(), ACK);
     assert_eq!(pair.a.sends(), ok([1]));
-    assert_eq!(pair.frames(A).len(), 1, "the second, at once");
+    assert_eq!(pair.frames(A).len(), 1, "the second, immediately");
 }
 
 #[test]
-fn a_late_acknowledge_spares_what_was_to_be_sent_again() {
+fn late_ack_avoids_retransmission() {
     let mut pair = Pair::new();
     for id in 0..3 {
         pair.post(A, write(id, 0x8000, 10));
@@ -249,9 +250,9 @@ fn a_late_acknowledge_spares_what_was_to_be_sent_again() {
     assert_eq!(pair.flow(), ["A WriteOnly 0x102 10B va+0x8000 10?", "B Acknowledge 0x100 PsnSequence msn0"]);
 }
 
-/// One counter for both: `retry_count` + 1 transmissions in all.
+/// A request is transmitted `retry_count` + 1 times in all.
 #[test]
-fn timeouts_and_sequence_naks_share_the_retry_counter() {
+fn timeouts_and_sequence_naks_share_retry_counter() {
     for retry_count in 0..=7 {
         let mut pair = Pair::with(|_, attrs| attrs.retry_count = retry_count);
         pair.post(A, write(1, 0x8000, 10));
@@ -269,9 +270,9 @@ fn timeouts_and_sequence_naks_share_the_retry_counter() {
     }
 }
 
-/// Section 9.7.6 (local ACK timeout): the timer runs from the oldest packet without an acknowledge.
+/// Section 9.7.6 (local ACK timeout): the timer runs from the oldest unacknowledged packet.
 #[test]
-fn the_ack_timer_is_restarted_by_progress_and_not_by_sending() {
+fn progress_restarts_ack_timer_sending_does_not() {
     let third = TIMEOUT / 3;
     let mut pair = Pair::new();
     for id in 0..3 {
@@ -289,9 +290,9 @@ fn the_ack_timer_is_restarted_by_progress_and_not_by_sending() {
     assert_eq!(pair.frames(A).len(), 2, "a timeout after the acknowledge");
 }
 
-/// Nothing tells that the request is too long for the way.
+/// The loss gives no indication that the response is too long for the path.
 #[test]
-fn a_read_without_any_answer_is_asked_for_as_before() {
+fn unanswered_read_is_repeated_unchanged() {
     let mut pair = Pair::new();
     pair.post(A, read(1, 0, 256 * 100));
     for _ in 0..=7 {
@@ -304,9 +305,10 @@ fn a_read_without_any_answer_is_asked_for_as_before() {
     assert_eq!(pair.a.sends(), [(1, Err(Status::RetryExceeded))]);
 }
 
-/// A READ's responses are lost, and the responder complains about several packets behind it: they tell of one loss.
+/// The responses of a READ are lost, and the responder NAKs several packets behind it. All these NAKs report one
+/// loss.
 #[test]
-fn sequence_naks_behind_an_unanswered_read_are_one_implied_nak() {
+fn naks_behind_unanswered_read_count_once() {
     let mut pair = Pair::new();
     pair.post(A, read(1, 0x8000, 10));
     for id in 2..10 {

@@ -1,4 +1,4 @@
-//! What a guest and its peers can make an engine hold, however they go about it.
+//! Bounds on the memory that a guest and its peers can make an engine hold.
 #![allow(clippy::unwrap_used, reason = "test code")]
 
 use crate::common::{A, psn_a, psn_b};
@@ -6,14 +6,14 @@ use engine::*;
 use protocol::ids::*;
 use protocol::roce::*;
 
-/// Work queues without end, and memory that is always there.
+/// A host with endless work queues and memory that is always accessible.
 #[derive(Default)]
-struct Endless {
+struct EndlessHost {
     receives: bool,
     sends_taken: Vec<u32>,
 }
 
-impl Host for Endless {
+impl Host for EndlessHost {
     fn next_send(&mut self, qpn: Qpn) -> Fetch<SendRequest> {
         self.sends_taken[qpn.get() as usize] += 1;
         Fetch::Ready(SendRequest {
@@ -33,13 +33,13 @@ impl Host for Endless {
         }
     }
 
-    fn check(&self, _: Accessor, _: Lkey, _: Va, _: u64, _: engine::Access) -> Result<(), AccessError> {
+    fn check(&self, _: Initiator, _: Lkey, _: Va, _: u64, _: engine::Access) -> Result<(), AccessError> {
         Ok(())
     }
 
     fn read(
         &self,
-        _: Accessor,
+        _: Initiator,
         _: Lkey,
         _: Va,
         _: usize,
@@ -49,11 +49,18 @@ impl Host for Endless {
         Ok(())
     }
 
-    fn write(&mut self, _: Accessor, _: Lkey, _: Va, _: &[u8], _: engine::Access) -> Result<(), AccessError> {
+    fn write(
+        &mut self,
+        _: Initiator,
+        _: Lkey,
+        _: Va,
+        _: &[u8],
+        _: engine::Access,
+    ) -> Result<(), AccessError> {
         Ok(())
     }
 
-    fn atomic(&mut self, _: Accessor, _: Lkey, _: Va, _: AtomicOp) -> Result<u64, AccessError> {
+    fn atomic(&mut self, _: Initiator, _: Lkey, _: Va, _: AtomicOp) -> Result<u64, AccessError> {
         Ok(0)
     }
 }
@@ -86,7 +93,7 @@ fn attrs() -> QpAttrs {
     }
 }
 
-fn modify(engine: &mut Engine, host: &mut Endless, qpn: Qpn, to: State) {
+fn modify(engine: &mut Engine, host: &mut EndlessHost, qpn: Qpn, to: State) {
     let modify = Modify {
         to,
         attrs: attrs(),
@@ -97,14 +104,14 @@ fn modify(engine: &mut Engine, host: &mut Endless, qpn: Qpn, to: State) {
     engine.modify_qp(Instant::ZERO, qpn, &modify, host).unwrap();
 }
 
-fn in_rts(engine: &mut Engine, host: &mut Endless, qpn: Qpn) {
+fn in_rts(engine: &mut Engine, host: &mut EndlessHost, qpn: Qpn) {
     engine.create_qp(qpn, attrs()).unwrap();
     for state in [State::Init, State::Rtr, State::Rts] {
         modify(engine, host, qpn, state);
     }
 }
 
-fn frames(engine: &mut Engine, host: &mut Endless) -> usize {
+fn frames(engine: &mut Engine, host: &mut EndlessHost) -> usize {
     let mut out = Vec::new();
     std::iter::from_fn(|| {
         out.clear();
@@ -114,8 +121,8 @@ fn frames(engine: &mut Engine, host: &mut Endless) -> usize {
 }
 
 #[test]
-fn flushes_wait_for_an_owner_that_does_not_collect_events() {
-    let (mut engine, mut host) = (Engine::new(Config::default()), Endless::default());
+fn event_backlog_pauses_flushing() {
+    let (mut engine, mut host) = (Engine::new(Config::default()), EndlessHost::default());
     host.receives = true;
     host.sends_taken = vec![0; 512];
     for qpn in (0..512).map(Qpn::new) {
@@ -128,18 +135,18 @@ fn flushes_wait_for_an_owner_that_does_not_collect_events() {
     }
     let waiting = std::iter::from_fn(|| engine.poll_event()).count();
     assert!(waiting < 20_000, "{waiting} events");
-    assert!(engine.poll_timeout().is_some_and(|at| at <= Instant::from_nanos(1_000_000_000)), "goes on");
+    assert!(engine.poll_timeout().is_some_and(|at| at <= Instant::from_nanos(1_000_000_000)), "resumes");
     frames(&mut engine, &mut host);
-    assert!(engine.poll_event().is_some(), "flushing goes on once there is room");
+    assert!(engine.poll_event().is_some(), "flushing resumes once there is room");
 }
 
-/// Each request that is flushed is a line in the trace of an owner that has one.
+/// A host may write a trace line for each flushed request.
 #[test]
-fn endless_flush_is_cut_into_short_calls() {
-    let (mut engine, mut host) = (Engine::new(Config::default()), Endless::default());
+fn endless_flush_is_split_into_bounded_calls() {
+    let (mut engine, mut host) = (Engine::new(Config::default()), EndlessHost::default());
     host.receives = true;
     host.sends_taken = vec![0; 64];
-    let taken = |host: &Endless| host.sends_taken.iter().sum::<u32>();
+    let taken = |host: &EndlessHost| host.sends_taken.iter().sum::<u32>();
     for qpn in (0..64).map(Qpn::new) {
         in_rts(&mut engine, &mut host, qpn);
         modify(&mut engine, &mut host, qpn, State::Err);
@@ -157,8 +164,8 @@ fn endless_flush_is_cut_into_short_calls() {
 }
 
 #[test]
-fn a_peer_that_alternates_duplicates_and_unready_sends_cannot_pile_up_answers() {
-    let (mut engine, mut host) = (Engine::new(Config::default()), Endless::default());
+fn alternating_reply_kinds_stay_bounded() {
+    let (mut engine, mut host) = (Engine::new(Config::default()), EndlessHost::default());
     let qpn = Qpn::new(1);
     in_rts(&mut engine, &mut host, qpn);
     let encap = A.peer().path();
@@ -179,30 +186,30 @@ fn a_peer_that_alternates_duplicates_and_unready_sends_cannot_pile_up_answers() 
         engine.handle_packet(Instant::ZERO, &encap, &packet, &mut host);
     }
     let answers = frames(&mut engine, &mut host);
-    assert!((1..=128).contains(&answers), "{answers} answers");
+    assert!((1..=128).contains(&answers), "{answers} replies");
 }
 
 #[test]
-fn requests_of_all_qps_share_a_budget_and_every_qp_has_some() {
+fn request_pool_is_shared_with_reserved_slots() {
     const QPS: u32 = 2000;
-    let (mut engine, mut host) = (Engine::new(Config::default()), Endless::default());
+    let (mut engine, mut host) = (Engine::new(Config::default()), EndlessHost::default());
     host.sends_taken = vec![0; QPS as usize];
     for qpn in (0..QPS).map(Qpn::new) {
         in_rts(&mut engine, &mut host, qpn);
-        engine.ring(Instant::ZERO, qpn, &mut host);
+        engine.notify_send(Instant::ZERO, qpn, &mut host);
     }
     frames(&mut engine, &mut host);
     let taken: u32 = host.sends_taken.iter().sum();
     assert!(taken < (1 << 16) + 4 * QPS + 128, "{taken} requests");
-    assert!(host.sends_taken.iter().all(|taken| *taken >= 4), "no QP is left without");
+    assert!(host.sends_taken.iter().all(|taken| *taken >= 4), "every QP has its reserved slots");
 
-    // What is destroyed gives its slots back.
+    // Destroying a QP returns its slots.
     for qpn in (0..QPS).map(Qpn::new) {
         engine.destroy_qp(qpn);
     }
     host.sends_taken.fill(0);
     in_rts(&mut engine, &mut host, Qpn::new(7));
-    engine.ring(Instant::ZERO, Qpn::new(7), &mut host);
+    engine.notify_send(Instant::ZERO, Qpn::new(7), &mut host);
     frames(&mut engine, &mut host);
     assert_eq!(host.sends_taken[7], 128);
 }

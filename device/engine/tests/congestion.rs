@@ -16,14 +16,14 @@ fn of(service: Service) -> Pair {
     Pair::with(|_, attrs| attrs.service = service)
 }
 
-/// Hands `frame` to B as a congested switch would.
-fn deliver_marked(pair: &mut Pair, to: Who, frame: &[u8]) {
-    let frame = RoceFrame::parse(frame).expect("the engine's frames are right");
+/// Delivers `frame` marked as by a congested switch.
+fn deliver_marked(pair: &mut Pair, to: Node, frame: &[u8]) {
+    let frame = RoceFrame::parse(frame).expect("engine frames are valid");
     let encap = Encap { traffic_class: frame.encap.traffic_class | CE, ..frame.encap };
     pair.deliver_packet(to, &encap, &frame.packet);
 }
 
-fn cnp(to: Who) -> Bth {
+fn cnp(to: Node) -> Bth {
     Bth {
         opcode: Opcode::CNP,
         solicited: false,
@@ -37,23 +37,23 @@ fn cnp(to: Who) -> Bth {
     }
 }
 
-fn notify(pair: &mut Pair, to: Who) {
+fn notify(pair: &mut Pair, to: Node) {
     let packet = Packet { bth: cnp(to), ext: Ext::None, payload: &[0; 16] };
     pair.deliver_packet(to, &to.peer().path(), &packet);
 }
 
-/// Bytes that `who` sends in `time`, at least as long as it is asked.
-fn bytes_in(pair: &mut Pair, who: Who, time: Duration) -> usize {
+/// Returns the number of bytes that `node` sends in `time`.
+fn bytes_in(pair: &mut Pair, node: Node, time: Duration) -> usize {
     let end = pair.now + time;
     let mut bytes = 0;
     while pair.now < end {
-        let frames = pair.frames(who);
+        let frames = pair.frames(node);
         bytes += frames.iter().map(Vec::len).sum::<usize>();
         for frame in frames {
-            pair.deliver(who.peer(), &frame);
+            pair.deliver(node.peer(), &frame);
         }
-        for frame in pair.frames(who.peer()) {
-            pair.deliver(who, &frame);
+        for frame in pair.frames(node.peer()) {
+            pair.deliver(node, &frame);
         }
         pair.advance(Duration::from_micros(1));
     }
@@ -61,12 +61,12 @@ fn bytes_in(pair: &mut Pair, who: Who, time: Duration) -> usize {
 }
 
 #[test]
-fn packets_of_connections_are_ecn_capable_with_the_dscp_that_software_chose() {
+fn connected_packets_use_ect_and_keep_dscp() {
     for (service, given, sent) in [
         (Service::Rc, 0x00, 0x02),
         (Service::Rc, 0xb8, 0xba),
         (Service::Uc, 0x61, 0x62),
-        // Nobody would obey a notification about datagrams.
+        // Datagrams have no flow that a notification could slow.
         (Service::Ud, 0xb8, 0xb8),
     ] {
         let mut pair = Pair::with(|_, attrs| (attrs.service, attrs.path.traffic_class) = (service, given));
@@ -79,9 +79,10 @@ fn packets_of_connections_are_ecn_capable_with_the_dscp_that_software_chose() {
     }
 }
 
-/// The format of annex A17, section A17.9.3, byte by byte as adapters of another make send it, but for the QP number.
+/// The CNP format of annex A17, section A17.9.3, byte by byte as other vendors' adapters send it, except for the QP
+/// number.
 #[test]
-fn marked_data_is_answered_with_a_notification_to_its_sender() {
+fn marked_data_causes_cnp_to_sender() {
     for service in [Service::Rc, Service::Uc] {
         let mut pair = Pair::with(|_, attrs| {
             (attrs.service, attrs.path.traffic_class) = (service, 0xb8);
@@ -99,12 +100,12 @@ fn marked_data_is_answered_with_a_notification_to_its_sender() {
         assert_eq!(answer.len(), 74);
         let stats = pair.b.engine.stats().congestion;
         assert_eq!((stats.received_marked, stats.sent_cnps), (1, 1));
-        assert_eq!(pair.b.recvs(), ok([1]), "the data itself is good");
+        assert_eq!(pair.b.recvs(), ok([1]), "the data is valid");
     }
 }
 
 #[test]
-fn a_flow_is_notified_once_in_an_interval() {
+fn flow_receives_one_cnp_per_interval() {
     let mut pair = Pair::new();
     let mut sent = 0;
     for n in 0..100 {
@@ -113,7 +114,7 @@ fn a_flow_is_notified_once_in_an_interval() {
         deliver_marked(&mut pair, B, &frame);
         for frame in pair.frames(B) {
             sent += usize::from(describe(&frame) == "Cnp");
-            // Else the flow would be slower than the test wants.
+            // Without this the flow would be slower than the test needs.
             if describe(&frame) != "Cnp" {
                 pair.deliver(A, &frame);
             }
@@ -124,7 +125,7 @@ fn a_flow_is_notified_once_in_an_interval() {
 }
 
 #[test]
-fn read_responses_are_data_too() {
+fn marked_read_response_causes_cnp() {
     let mut pair = Pair::new();
     pair.post(A, read(1, 0x8000, 10));
     let request = pair.frames(A).remove(0);
@@ -136,8 +137,8 @@ fn read_responses_are_data_too() {
 }
 
 #[test]
-fn marks_that_tell_of_no_flow_of_ours_are_not_answered() {
-    // An acknowledge has no data, whoever marked it.
+fn marked_packets_without_flow_cause_no_cnp() {
+    // An acknowledge carries no data, marked or not.
     let mut pair = Pair::new();
     pair.post(A, write(1, 0x8000, 10));
     let frame = pair.frames(A).remove(0);
@@ -145,7 +146,7 @@ fn marks_that_tell_of_no_flow_of_ours_are_not_answered() {
     let ack = pair.frames(B).remove(0);
     deliver_marked(&mut pair, A, &ack);
     assert_eq!(pair.flow(), [""; 0]);
-    // The sender of a datagram has no flow that could be slowed.
+    // A datagram belongs to no flow that could be slowed.
     let mut pair = of(Service::Ud);
     let deth = Ext::Deth(Deth { qkey: protocol::ids::Qkey::new(0x1111_1111), src_qp: A.qpn() });
     let bth = Bth { opcode: Opcode::ud(Operation::SendOnly), becn: false, ..cnp(B) };
@@ -153,7 +154,7 @@ fn marks_that_tell_of_no_flow_of_ours_are_not_answered() {
     pair.deliver_packet(B, &encap, &Packet { bth, ext: deth, payload: b"data" });
     assert_eq!(pair.flow(), [""; 0]);
     assert_eq!(pair.b.engine.stats().congestion.received_marked, 1);
-    // A packet that is dropped for what it is says nothing.
+    // A dropped packet causes no notification.
     let mut pair = Pair::new();
     let bth = Bth { opcode: Opcode::rc(Operation::SendOnly), pkey: Pkey::new(0x8001), ..cnp(B) };
     pair.deliver_packet(B, &encap, &Packet { bth, ext: Ext::None, payload: b"data" });
@@ -161,7 +162,7 @@ fn marks_that_tell_of_no_flow_of_ours_are_not_answered() {
 }
 
 #[test]
-fn notification_slows_the_flow_and_its_rate_recovers() {
+fn cnp_reduces_rate_which_then_recovers() {
     for service in [Service::Rc, Service::Uc] {
         let mut pair = Pair::with(|_, attrs| {
             (attrs.service, attrs.mtu) = (service, engine::Mtu::Mtu4096);
@@ -169,17 +170,17 @@ fn notification_slows_the_flow_and_its_rate_recovers() {
         for n in 0..400 {
             pair.a.host.post_send(A.qpn(), write(n, 0, 65536));
         }
-        // 1.5 GB/s after one notification, 100 MB/s after some more: see the rule in `Pace`.
+        // 1.5 GB/s after one notification, 100 MB/s after several; see `Pace`.
         for _ in 0..5 {
             notify(&mut pair, A);
         }
         assert_eq!(pair.a.engine.stats().congestion.received_cnps, 5);
         let now = pair.now;
         let side = pair.side(A);
-        side.engine.ring(now, A.qpn(), &mut side.host);
+        side.engine.notify_send(now, A.qpn(), &mut side.host);
         let slow = bytes_in(&mut pair, A, Duration::from_micros(500));
         assert!((10_000..250_000).contains(&slow), "{service:?}: {slow} bytes in 500 us");
-        // A second later nothing is left of it.
+        // A second later the limit is gone.
         pair.advance(Duration::from_secs(1));
         let unlimited = bytes_in(&mut pair, A, Duration::from_micros(500));
         assert!(unlimited > 20 * slow, "{service:?}: {unlimited} bytes, {slow} before");
@@ -187,7 +188,7 @@ fn notification_slows_the_flow_and_its_rate_recovers() {
 }
 
 #[test]
-fn notification_slows_read_responses_but_not_acknowledges() {
+fn cnp_slows_read_responses_not_acks() {
     let mut pair = Pair::with(|_, attrs| attrs.mtu = engine::Mtu::Mtu4096);
     for _ in 0..8 {
         notify(&mut pair, B);
@@ -202,7 +203,7 @@ fn notification_slows_read_responses_but_not_acknowledges() {
     let until = pair.b.engine.poll_timeout().expect("the pause ends");
     assert!(until > pair.now);
 
-    // An answer without data leaves at once: here a NAK, in a pause that a SEND began.
+    // A reply without data is sent immediately: here a NAK, during a pause caused by a SEND.
     let mut pair = Pair::with(|_, attrs| attrs.mtu = engine::Mtu::Mtu4096);
     for _ in 0..8 {
         notify(&mut pair, B);
@@ -214,9 +215,9 @@ fn notification_slows_read_responses_but_not_acknowledges() {
     assert_eq!(pair.frames(B).len(), 1);
 }
 
-/// At the slowest rate too: an ACK timeout of 1 ms is for the peer to choose.
+/// Also at the minimum rate: the peer may choose an ACK timeout of 1 ms.
 #[test]
-fn an_answer_waits_for_no_more_than_two_pauses() {
+fn reply_waits_at_most_two_pauses() {
     let mut pair = Pair::with(|_, attrs| attrs.mtu = engine::Mtu::Mtu4096);
     for _ in 0..100 {
         notify(&mut pair, B);
@@ -233,12 +234,12 @@ fn an_answer_waits_for_no_more_than_two_pauses() {
     while !pair.frames(B).iter().any(|frame| describe(frame).starts_with("ReadResponse")) {
         let until = pair.b.engine.poll_timeout().expect("the pause ends");
         pair.advance(until.saturating_since(pair.now));
-        assert!(pair.now <= asked_at + Duration::from_micros(800), "no answer");
+        assert!(pair.now <= asked_at + Duration::from_micros(800), "no reply");
     }
 }
 
 #[test]
-fn notifications_of_strangers_are_ignored() {
+fn cnp_from_other_sources_is_ignored() {
     let mut pair = Pair::new();
     let with = |pair: &mut Pair, bth: Bth, encap: Encap| {
         pair.deliver_packet(A, &encap, &Packet { bth, ext: Ext::None, payload: &[0; 16] });

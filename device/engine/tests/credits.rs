@@ -8,8 +8,8 @@ use protocol::roce::{Aeth, Ext, Imm, Operation, RoceFrame, Syndrome};
 
 const PSN: u32 = 0x100;
 
-/// Answers A's PSNs up to `psn` with a credit code.
-fn answer(pair: &mut Pair, psn: u32, credits: u8) {
+/// Acknowledges A's PSNs up to `psn` with a credit code.
+fn ack(pair: &mut Pair, psn: u32, credits: u8) {
     let aeth = Aeth { syndrome: Syndrome::Ack { credits }, msn: Msn::new(0) };
     pair.inject(A, Operation::Acknowledge, Psn::new(psn), Ext::Aeth(aeth), b"");
 }
@@ -18,12 +18,12 @@ fn sent(pair: &mut Pair) -> Vec<String> {
     pair.frames(A).iter().map(|frame| describe(frame)).collect()
 }
 
-/// A pair whose A has been told `credits` by the acknowledge of an empty WRITE, PSN 0x100.
-fn told(credits: u8) -> Pair {
+/// A pair in which A has received `credits` in the ACK of an empty WRITE, PSN 0x100.
+fn pair_with_credits(credits: u8) -> Pair {
     let mut pair = Pair::new();
     pair.post(A, write(0, 0x8000, 0));
     pair.frames(A);
-    answer(&mut pair, PSN, credits);
+    ack(&mut pair, PSN, credits);
     pair.a.sends();
     pair
 }
@@ -34,7 +34,7 @@ fn write_imm(wr_id: u64, len: u32) -> engine::SendRequest {
 }
 
 #[test]
-fn acknowledges_tell_how_many_receive_requests_are_posted() {
+fn acks_advertise_posted_receive_requests() {
     let mut pair = Pair::new();
     pair.b.host.counts_receives = true;
     for n in 0..7 {
@@ -56,10 +56,10 @@ fn acknowledges_tell_how_many_receive_requests_are_posted() {
         for frame in pair.frames(A) {
             pair.deliver(B, &frame);
         }
-        // Six are left after the first, and the code for six is 5.
+        // Six remain after the first; the code for six is 5.
         assert_eq!(codes(&pair.frames(B)), [Syndrome::Ack { credits: 5 }], "{op:?}");
     }
-    // Where nobody knows, nothing is said: code 31.
+    // A host that does not count receives advertises none: code 31.
     pair.b.host.counts_receives = false;
     pair.post(A, write(1, 0x8000, 10));
     for frame in pair.frames(A) {
@@ -69,33 +69,33 @@ fn acknowledges_tell_how_many_receive_requests_are_posted() {
 }
 
 #[test]
-fn messages_within_the_credits_flow_freely_and_the_next_asks_with_one_packet() {
-    let mut pair = told(1);
+fn message_beyond_credits_sends_one_probe() {
+    let mut pair = pair_with_credits(1);
     pair.post(A, send(1, 300));
     pair.post(A, send(2, 300));
     assert_eq!(sent(&mut pair), ["SendFirst 0x101 256B", "SendLast 0x102 44B?", "SendFirst 0x103 256B?"]);
-    // The first is done, and there is a receive request for the second, whose first packet was not taken yet.
-    answer(&mut pair, 0x102, 1);
+    // The first is complete. A receive request exists for the second, whose first packet was not accepted yet.
+    ack(&mut pair, 0x102, 1);
     assert_eq!(sent(&mut pair), ["SendLast 0x104 44B?"]);
 }
 
 #[test]
-fn limited_send_goes_on_when_its_first_packet_is_accepted() {
-    let mut pair = told(0);
+fn acknowledged_send_probe_resumes_message() {
+    let mut pair = pair_with_credits(0);
     pair.post(A, send(1, 600));
     pair.post(A, send(2, 10));
     assert_eq!(sent(&mut pair), ["SendFirst 0x101 256B?"]);
-    answer(&mut pair, 0x101, 0);
+    ack(&mut pair, 0x101, 0);
     assert_eq!(sent(&mut pair), ["SendMiddle 0x102 256B", "SendLast 0x103 88B?"]);
-    // The next one is two beyond what was given.
-    answer(&mut pair, 0x103, 0);
+    // The next message exceeds the credits by two.
+    ack(&mut pair, 0x103, 0);
     assert_eq!(sent(&mut pair), ["SendOnly 0x104 10B?"]);
     assert_eq!(pair.a.sends(), ok([1]));
 }
 
 #[test]
-fn limited_write_with_immediate_asks_with_its_last_packet() {
-    let mut pair = told(0);
+fn limited_write_imm_probes_with_last_packet() {
+    let mut pair = pair_with_credits(0);
     pair.post(A, write_imm(1, 600));
     pair.post(A, write_imm(2, 300));
     assert_eq!(
@@ -107,23 +107,23 @@ fn limited_write_with_immediate_asks_with_its_last_packet() {
             "WriteFirst 0x104 256B va+0x8000 300"
         ]
     );
-    answer(&mut pair, 0x103, 0);
+    ack(&mut pair, 0x103, 0);
     assert_eq!(sent(&mut pair), ["WriteLastImm 0x105 44B?"]);
 }
 
 #[test]
-fn requests_that_take_no_receive_request_are_not_limited() {
-    let mut pair = told(0);
+fn requests_without_receive_ignore_credits() {
+    let mut pair = pair_with_credits(0);
     pair.post(A, write(1, 0x8000, 300));
     pair.post(A, read(2, 0x9000, 10));
     pair.post(A, request(3, SendOp::FetchAdd { remote: remote(0), add: 1 }, &[sge(0, 8)]));
     pair.post(A, send(4, 10));
-    assert_eq!(sent(&mut pair).len(), 5, "and the SEND behind them may ask");
+    assert_eq!(sent(&mut pair).len(), 5, "and the SEND behind them probes");
 }
 
 #[test]
-fn rnr_nak_of_a_limited_send_is_obeyed_as_any_other() {
-    let mut pair = told(0);
+fn rnr_nak_of_probe_delays_retry() {
+    let mut pair = pair_with_credits(0);
     pair.post(A, send(1, 300));
     assert_eq!(sent(&mut pair), ["SendFirst 0x101 256B?"]);
     pair.inject(A, Operation::Acknowledge, Psn::new(0x101), aeth(Syndrome::RnrNak { timer: 1 }), b"");
@@ -132,8 +132,8 @@ fn rnr_nak_of_a_limited_send_is_obeyed_as_any_other() {
 }
 
 #[test]
-fn lost_question_is_repeated_alone() {
-    let mut pair = told(0);
+fn lost_probe_is_retransmitted_alone() {
+    let mut pair = pair_with_credits(0);
     pair.post(A, send(1, 300));
     pair.post(A, send(2, 300));
     sent(&mut pair);
@@ -142,22 +142,22 @@ fn lost_question_is_repeated_alone() {
 }
 
 #[test]
-fn repeated_acknowledge_may_give_more_credits() {
-    let mut pair = told(0);
+fn repeated_ack_raises_credit_limit() {
+    let mut pair = pair_with_credits(0);
     pair.post(A, send(1, 300));
     sent(&mut pair);
-    answer(&mut pair, PSN, 2);
+    ack(&mut pair, PSN, 2);
     assert_eq!(sent(&mut pair), ["SendLast 0x102 44B?"]);
     assert_eq!(pair.a.engine.stats().drops.ghost_response, 1);
 }
 
 #[test]
-fn responder_without_counts_limits_nobody() {
-    let mut pair = told(0);
+fn responder_without_credits_sets_no_limit() {
+    let mut pair = pair_with_credits(0);
     for n in 1..=4 {
         pair.post(A, send(n, 10));
     }
     assert_eq!(sent(&mut pair).len(), 1);
-    answer(&mut pair, 0x101, 31);
+    ack(&mut pair, 0x101, 31);
     assert_eq!(sent(&mut pair).len(), 3);
 }

@@ -1,4 +1,4 @@
-//! Requests that are refused, locally or by the peer, and answers that make no sense.
+//! Requests rejected locally or by the peer, and invalid responses.
 
 use crate::common::*;
 use engine::{AccessError, AsyncEvent, Fetch, Rights, SendOp, Sge, State, Status};
@@ -14,7 +14,8 @@ fn reth(offset: u64, dma_len: u32) -> Reth {
     Reth { va: Va::new(VA + offset), rkey: Rkey::new(KEY), dma_len }
 }
 
-/// Both ends after a refusal: the requester's status, the responder's event, ERR on both sides, silence.
+/// Checks both ends after a rejected request: status at the requester, event at the responder, ERR on both sides, and
+/// no further packets.
 fn assert_refused(pair: &mut Pair, status: Status, events: &[AsyncEvent]) {
     assert_eq!(pair.a.sends(), [(1, Err(status))]);
     assert_eq!(pair.b.asyncs, events);
@@ -24,7 +25,7 @@ fn assert_refused(pair: &mut Pair, status: Status, events: &[AsyncEvent]) {
 }
 
 #[test]
-fn write_with_a_wrong_key_is_refused_on_its_first_packet() {
+fn write_with_wrong_key_fails_first_packet() {
     let mut pair = Pair::new();
     let bad = engine::Remote { rkey: Rkey::new(0x999), ..remote(0x8000) };
     pair.post(A, request(1, SendOp::Write { remote: bad, imm: None }, &[sge(0, 300)]));
@@ -34,10 +35,10 @@ fn write_with_a_wrong_key_is_refused_on_its_first_packet() {
 }
 
 #[test]
-fn write_beyond_the_region_leaves_memory_untouched() {
+fn write_beyond_region_changes_no_memory() {
     let mut pair = Pair::new();
     let before = pair.bytes(B, 0, REGION);
-    // Only the last byte is outside.
+    // Only the last byte is out of bounds.
     pair.post(A, write(1, REGION as u64 - 511, 512));
     pair.flow();
     assert_refused(&mut pair, Status::RemoteAccess, &[AsyncEvent::AccessError(AccessError::Bounds)]);
@@ -45,7 +46,7 @@ fn write_beyond_the_region_leaves_memory_untouched() {
 }
 
 #[test]
-fn write_whose_range_wraps_the_address_space_is_refused() {
+fn rejects_write_wrapping_address_space() {
     let mut pair = Pair::new();
     let wrapping = engine::Remote { va: Va::new(u64::MAX - 10), rkey: Rkey::new(KEY) };
     pair.post(A, request(1, SendOp::Write { remote: wrapping, imm: None }, &[sge(0, 512)]));
@@ -54,7 +55,7 @@ fn write_whose_range_wraps_the_address_space_is_refused() {
 }
 
 #[test]
-fn region_that_vanishes_is_noticed_on_a_later_packet() {
+fn vanished_region_fails_later_write_packet() {
     let mut pair = Pair::new();
     pair.post(A, write(1, 0x8000, 700));
     let frames = pair.frames(A);
@@ -66,7 +67,7 @@ fn region_that_vanishes_is_noticed_on_a_later_packet() {
 }
 
 #[test]
-fn read_without_the_right_is_refused() {
+fn rejects_read_without_permission() {
     let mut pair = Pair::new();
     let locked = engine::Remote { rkey: Rkey::new(LOCKED), ..remote(0) };
     pair.post(A, request(1, SendOp::Read { remote: locked, invalidate: None }, &[sge(0x8000, 10)]));
@@ -75,7 +76,7 @@ fn read_without_the_right_is_refused() {
 }
 
 #[test]
-fn region_that_vanishes_while_a_read_is_answered_ends_it_at_that_packet() {
+fn vanished_region_ends_read_in_progress() {
     let mut pair = Pair::new();
     pair.post(A, read(1, 0x8000, 5000));
     let request = pair.frames(A).remove(0);
@@ -90,7 +91,7 @@ fn region_that_vanishes_while_a_read_is_answered_ends_it_at_that_packet() {
 }
 
 #[test]
-fn answers_that_were_due_before_a_refusal_are_still_sent() {
+fn pending_replies_precede_fatal_nak() {
     let mut pair = Pair::new();
     pair.post(A, read(7, 0x8000, 300));
     let bad = engine::Remote { rkey: Rkey::new(0x999), ..remote(0) };
@@ -108,7 +109,7 @@ fn answers_that_were_due_before_a_refusal_are_still_sent() {
 }
 
 #[test]
-fn atomic_is_refused_without_the_right_and_unaligned() {
+fn rejects_unaligned_or_unpermitted_atomic() {
     let mut pair = Pair::new();
     let locked = engine::Remote { rkey: Rkey::new(LOCKED), ..remote(0) };
     pair.post(A, request(1, SendOp::FetchAdd { remote: locked, add: 1 }, &[sge(0x8000, 8)]));
@@ -122,7 +123,7 @@ fn atomic_is_refused_without_the_right_and_unaligned() {
 }
 
 #[test]
-fn send_longer_than_the_receive_request_is_invalid() {
+fn send_longer_than_receive_is_invalid() {
     let mut pair = Pair::new();
     pair.post_recv(B, 7, 0x8000, 299);
     pair.post_recv(B, 8, 0x9000, 299);
@@ -134,7 +135,7 @@ fn send_longer_than_the_receive_request_is_invalid() {
 }
 
 #[test]
-fn receive_request_that_cannot_be_written_is_a_remote_operational_error() {
+fn unwritable_receive_is_remote_operational_error() {
     let mut pair = Pair::new();
     let bad = Sge { lkey: Lkey::new(LOCKED), ..sge(0, 100) };
     pair.b.host.post_recv(B.qpn(), 7, &[bad]);
@@ -145,9 +146,9 @@ fn receive_request_that_cannot_be_written_is_a_remote_operational_error() {
     assert_refused(&mut pair, Status::RemoteOperational, &[]);
 }
 
-/// What an RC responder refuses as invalid: the packets before, and the one that is refused.
+/// Requests that an RC responder rejects as invalid: the preceding packets, and the rejected one.
 #[test]
-fn malformed_requests_are_refused_as_invalid() {
+fn malformed_requests_cause_invalid_request_nak() {
     use Operation as O;
     let full = [0u8; 256];
     let two = Ext::Reth(reth(0x8000, 512));
@@ -191,7 +192,7 @@ fn malformed_requests_are_refused_as_invalid() {
 }
 
 #[test]
-fn payload_over_the_path_mtu_is_refused() {
+fn rejects_payload_over_path_mtu() {
     let mut pair = Pair::new();
     pair.post_recv(B, 7, 0x8000, 4096);
     pair.inject(B, Operation::SendOnly, p(0x100), Ext::None, &[0; 257]);
@@ -199,7 +200,7 @@ fn payload_over_the_path_mtu_is_refused() {
 }
 
 #[test]
-fn each_nak_code_has_its_status() {
+fn each_nak_code_maps_to_its_status() {
     for (code, status) in [
         (NakCode::InvalidRequest, Status::RemoteInvalidRequest),
         (NakCode::RemoteAccess, Status::RemoteAccess),
@@ -213,7 +214,7 @@ fn each_nak_code_has_its_status() {
         }
         pair.frames(A);
         pair.inject(A, Operation::Acknowledge, p(0x102), aeth(Syndrome::Nak(code)), b"");
-        // Before it: done. Behind it: flushed.
+        // Earlier requests succeed; later ones are flushed.
         let flushed = Err(Status::Flushed);
         assert_eq!(pair.a.sends(), [(1, Ok(())), (2, Ok(())), (3, Err(status)), (4, flushed)], "{code:?}");
         assert_eq!(pair.snapshot(A).state, State::Err);
@@ -223,7 +224,7 @@ fn each_nak_code_has_its_status() {
 }
 
 #[test]
-fn answers_that_do_not_fit_the_request_are_bad_responses() {
+fn mismatched_responses_are_bad_responses() {
     use Operation as O;
     let ack = aeth(ACK);
     let atomic_ack = |syndrome| Ext::AtomicAck(Aeth { syndrome, msn: Default::default() }, 0);
@@ -274,7 +275,7 @@ fn answers_that_do_not_fit_the_request_are_bad_responses() {
 }
 
 #[test]
-fn gather_that_fails_waits_for_earlier_requests_to_complete() {
+fn failed_gather_waits_for_earlier_requests() {
     let mut pair = Pair::new();
     pair.post(A, write(1, 0x8000, 10));
     let bad = Sge { lkey: Lkey::new(0x999), ..sge(0, 300) };
@@ -289,7 +290,7 @@ fn gather_that_fails_waits_for_earlier_requests_to_complete() {
 }
 
 #[test]
-fn scatter_of_a_read_that_fails_is_a_local_protection_error() {
+fn failed_read_scatter_is_local_protection_error() {
     let mut pair = Pair::new();
     pair.a.host.add_region(0x30, PD, VA, 100, Rights::empty());
     let bad = Sge { lkey: Lkey::new(0x30), ..sge(0, 10) };
@@ -299,7 +300,7 @@ fn scatter_of_a_read_that_fails_is_a_local_protection_error() {
 }
 
 #[test]
-fn message_longer_than_allowed_is_a_local_length_error() {
+fn oversized_message_is_local_length_error() {
     let mut pair = Pair::with(|_, attrs| attrs.max_message_len = 1000);
     pair.post(A, write(1, 0, 1000));
     pair.post(A, write(2, 0, 1001));
@@ -309,7 +310,7 @@ fn message_longer_than_allowed_is_a_local_length_error() {
 }
 
 #[test]
-fn refused_request_completes_in_its_turn_with_the_given_status() {
+fn refused_request_completes_in_queue_order() {
     let mut pair = Pair::new();
     pair.post(A, write(1, 0x8000, 10));
     let refused = Fetch::Refused { wr_id: 2, status: Status::LocalQpOperation };
@@ -319,7 +320,7 @@ fn refused_request_completes_in_its_turn_with_the_given_status() {
 }
 
 #[test]
-fn unreadable_queues_are_catastrophic() {
+fn unreadable_queue_raises_catastrophic_event() {
     let mut pair = Pair::new();
     pair.post(A, write(1, 0x8000, 10));
     pair.a.host.queues.get_mut(&A.qpn().get()).unwrap().send.push_back(Fetch::Broken);
@@ -337,7 +338,7 @@ fn unreadable_queues_are_catastrophic() {
 }
 
 #[test]
-fn packets_that_are_not_for_the_qp_are_dropped_and_counted() {
+fn misdirected_packets_are_dropped_and_counted() {
     let mut pair = Pair::new();
     pair.post_recv(B, 7, 0x8000, 100);
     let send = |pair: &mut Pair, tune: fn(&mut protocol::roce::Bth)| {
@@ -364,7 +365,7 @@ fn packets_that_are_not_for_the_qp_are_dropped_and_counted() {
     let drops = pair.b.engine.stats().drops;
     assert_eq!((drops.wrong_pkey, drops.unknown_qp, drops.wrong_service, drops.wrong_source), (1, 1, 1, 1));
     assert_eq!(pair.b.recvs(), []);
-    // A limited member may talk to a full one; MigReq, FECN and BECN are not looked at.
+    // A limited member can communicate with a full one. MigReq, FECN and BECN are ignored.
     send(&mut pair, |bth| {
         (bth.pkey, bth.mig_req, bth.fecn, bth.becn) = (protocol::ids::Pkey::new(0x7fff), false, true, true);
     });
@@ -373,7 +374,7 @@ fn packets_that_are_not_for_the_qp_are_dropped_and_counted() {
 
 /// IBTA volume 1, section 9.6.1.2.
 #[test]
-fn connection_with_own_address_drops_others() {
+fn own_address_drops_other_destinations() {
     use protocol::roce::{Encap, IpAddrs, Packet};
     for own_address in [false, true] {
         let mut pair = Pair::with(|_, attrs| attrs.own_address = own_address);
@@ -396,9 +397,10 @@ fn connection_with_own_address_drops_others() {
     }
 }
 
-/// A global route header is an IPv6 header here, and LIDs are MACs. A connection may have one in one direction only.
+/// An IPv6 header carries the GRH, and MAC addresses take the role of LIDs. A connection can have a GRH in one
+/// direction only.
 #[test]
-fn a_route_header_in_one_direction_only_leaves_the_source_to_the_lids() {
+fn one_way_grh_compares_source_macs() {
     use protocol::ids::MacAddr;
     let mut pair = Pair::new();
     (7..9).for_each(|wr| pair.post_recv(B, wr, 0x8000, 100));
@@ -424,18 +426,18 @@ fn a_route_header_in_one_direction_only_leaves_the_source_to_the_lids() {
     arrive(&mut pair, 0x100, MacAddr::default(), "fe80::ff:fe00:1", false);
     arrive(&mut pair, 0x100, peer, "fe80::ff:fe00:1", true);
 
-    // A path whose MAC is found out later.
+    // A path whose MAC address is not resolved yet.
     pair.modify_with(B, State::Rts, |modify| modify.attrs.path.dst_mac = MacAddr::default());
     arrive(&mut pair, 0x101, MacAddr::default(), "fe80::ff:fe00:1", false);
     arrive(&mut pair, 0x101, peer, "fe80::ff:fe00:1", false);
 }
 
 #[test]
-fn an_operation_that_is_not_enabled_on_the_qp_is_an_invalid_request() {
+fn disabled_operation_is_invalid_request() {
     use engine::RemoteAccess;
     let posted = |allowed: RemoteAccess, wr: engine::SendRequest| {
-        let mut pair = Pair::with(|who, attrs| {
-            if who == B {
+        let mut pair = Pair::with(|node, attrs| {
+            if node == B {
                 attrs.remote = allowed;
             }
         });
@@ -470,17 +472,17 @@ fn an_operation_that_is_not_enabled_on_the_qp_is_an_invalid_request() {
 }
 
 #[test]
-fn requests_beyond_what_is_kept_are_dropped_as_if_lost() {
+fn requests_beyond_reply_limit_are_dropped() {
     let mut pair = Pair::with(|_, attrs| attrs.max_dest_rd_atomic = 255);
     for psn in 0x100..0x100 + 1000 {
         pair.inject(B, Operation::ReadRequest, p(psn), Ext::Reth(reth(0, 1)), b"");
     }
-    assert_eq!(pair.frames(B).len(), 64 + 1, "answers, and one sequence NAK");
+    assert_eq!(pair.frames(B).len(), 64 + 1, "replies and one sequence NAK");
     assert_eq!(pair.snapshot(B).recv_psn, p(0x100 + 64));
 }
 
 #[test]
-fn compare_swap_on_the_wire_swaps_only_what_it_expects() {
+fn compare_swap_swaps_only_on_match() {
     let mut pair = Pair::new();
     pair.b.host.bytes(KEY)[..8].copy_from_slice(&1u64.to_le_bytes());
     let cas = |compare, swap_add| {
@@ -493,7 +495,7 @@ fn compare_swap_on_the_wire_swaps_only_what_it_expects() {
 }
 
 #[test]
-fn write_with_immediate_and_a_wrong_key_takes_no_receive_request() {
+fn rejected_write_imm_consumes_no_receive() {
     let mut pair = Pair::new();
     pair.post_recv(B, 7, 0, 0);
     let bad = engine::Remote { rkey: Rkey::new(0x999), ..remote(0) };

@@ -1,9 +1,9 @@
-//! What an engine counts beside packets: opcodes, states of queue pairs, how long requests took.
+//! Counters other than packets: opcodes, queue pairs per state, and request latency.
 
 use crate::common::*;
 
 #[test]
-fn packets_are_counted_by_opcode_on_both_ends_and_a_request_takes_until_its_acknowledge() {
+fn counts_opcodes_and_request_latency() {
     let mut pair = Pair::new();
     pair.post(A, write(1, 0x8000, 700));
     pair.lose(A, 2);
@@ -17,7 +17,7 @@ fn packets_are_counted_by_opcode_on_both_ends_and_a_request_takes_until_its_ackn
     };
     let sent: u64 = a.sent_opcodes.iter().map(|(_, count)| count).sum();
     assert_eq!(sent, a.sent_packets);
-    // The last of three was lost and none acknowledged before, so the timer sends the message again.
+    // The last of three packets was lost and none acknowledged before, so the timeout retransmits the message.
     assert_eq!(
         named(&a.sent_opcodes),
         owned(&[("RC RDMA WRITE First", 2), ("RC RDMA WRITE Middle", 2), ("RC RDMA WRITE Last", 2)])
@@ -26,18 +26,18 @@ fn packets_are_counted_by_opcode_on_both_ends_and_a_request_takes_until_its_ackn
     assert_eq!(named(&b.sent_opcodes), owned(&[("RC Acknowledge", b.sent_packets)]));
     assert_eq!(a.request_time.count, 1);
     assert_eq!(u128::from(a.request_time.sum_ns), TIMEOUT.as_nanos());
-    assert_eq!(b.request_time.count, 0, "who answers has asked for nothing");
+    assert_eq!(b.request_time.count, 0, "node answers has asked for nothing");
 }
 
 #[test]
-fn queue_pairs_are_counted_in_the_state_they_are_in() {
+fn counts_queue_pairs_by_state() {
     let mut pair = Pair::new();
     let states = |pair: &Pair| *pair.a.engine.states();
     assert_eq!(states(&pair), engine::QpStates { rts: 1, ..Default::default() });
     pair.modify(A, engine::State::Sqd);
     assert_eq!(states(&pair), engine::QpStates { sqd: 1, ..Default::default() });
     pair.modify(A, engine::State::Rts);
-    // The peer refuses a message longer than its receive request: the QP goes to ERR by itself.
+    // A message longer than its receive request moves the QP to ERR.
     pair.post_recv(B, 1, 0, 8);
     pair.post(A, send(1, 16));
     pair.flow();

@@ -28,7 +28,8 @@ fn ud() -> QpAttrs {
     QpAttrs { service: Service::Ud, grh_area: GrhArea::InfiniBand, ..attrs(B) }
 }
 
-/// B with UD QPs 0x40.. that `tune` may change, each attached and with one receive request of its number.
+/// Returns a pair whose B has UD QPs from 0x40 on, modified by `tune`. Each is attached to the group and has one
+/// receive request.
 fn members(count: u32, tune: impl Fn(u32, &mut QpAttrs)) -> Pair {
     let mut pair = Pair::new();
     for nth in 0..count {
@@ -76,11 +77,11 @@ fn every_attached_qp_receives_a_copy() {
 }
 
 #[test]
-fn each_member_checks_for_itself() {
+fn each_member_checks_its_own_copy() {
     let mut pair = members(5, |nth, attrs| match nth {
         0 => attrs.qkey = Qkey::new(0x2222),
         1 => attrs.pkey_index = 1,
-        // Only datagrams go to groups.
+        // Only datagrams are multicast.
         2 => attrs.service = Service::Uc,
         _ => {}
     });
@@ -93,7 +94,7 @@ fn each_member_checks_for_itself() {
 }
 
 #[test]
-fn a_group_without_members_and_a_group_address_with_an_ordinary_qp_are_dropped() {
+fn multicast_without_receiver_is_dropped() {
     let mut pair = members(1, |_, _| {});
     arrive(&mut pair, &encap("ff12::1".parse().unwrap()), |_| {});
     arrive(&mut pair, &encap(GROUP), |bth| bth.dest_qp = member(0));
@@ -104,7 +105,7 @@ fn a_group_without_members_and_a_group_address_with_an_ordinary_qp_are_dropped()
 }
 
 #[test]
-fn an_ipv4_group_is_known_by_its_mapped_address() {
+fn ipv4_group_uses_mapped_address() {
     let mut pair = members(1, |_, _| {});
     let group = Ipv4Addr::new(239, 1, 2, 3);
     pair.b.host.groups.insert(group.to_ipv6_mapped().octets(), vec![member(0)]);
@@ -115,14 +116,14 @@ fn an_ipv4_group_is_known_by_its_mapped_address() {
 }
 
 #[test]
-fn the_copies_of_one_packet_are_bounded() {
+fn multicast_copies_are_limited() {
     let mut pair = members(80, |_, _| {});
     arrive(&mut pair, &encap(GROUP), |_| {});
     assert_eq!(receivers(&mut pair), (0..64).collect::<Vec<_>>());
 }
 
 #[test]
-fn a_datagram_to_a_group_names_qp_ffffff_and_completes_when_it_is_sent() {
+fn multicast_send_completes_when_sent() {
     let mut pair = Pair::with(|_, attrs| attrs.service = Service::Ud);
     let to = UdDestination { path: encap(GROUP), qpn: GROUP_QPN, qkey: Qkey::new(QKEY), header: None };
     pair.post(A, SendRequest { ud: Some(to), ..send(1, 13) });

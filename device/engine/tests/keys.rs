@@ -1,14 +1,14 @@
-//! Work on keys in its turn, SENDs that invalidate, and queues whose owner flushes.
+//! Local key operations, SENDs with invalidate, and queues whose owner flushes.
 
 use crate::common::*;
-use engine::sim::host::{Key, KeyKind, Mapping, Touch};
+use engine::sim::host::{HostEvent, Key, KeyKind, Mapping};
 use engine::{
     AccessError, AsyncEvent, Bind, Completion, FastRegister, Fence, Flush, LocalOp, PageShift, Pages,
     RecvDone, Rights, SendOp, SendRequest, Service, Sge, State, Status, Success, WindowKind,
 };
 use protocol::ids::{Iova, Lkey, Pdn, Rkey, Va};
 
-/// Whole numbers of a key for fast registration and of a window, whose low 8 bits are software's.
+/// Keys, in full, of a fast registration region and of a window. Software owns the low 8 bits.
 const FAST: u32 = 0x2000_0000;
 const WINDOW: u32 = 0x2000_0100;
 
@@ -16,7 +16,7 @@ fn key(number: u32, kind: KeyKind, mapping: Option<Mapping>) -> (u32, Key) {
     (number >> 8, Key { key: number, pd: Pdn::new(PD), kind, mapping })
 }
 
-/// The first 4096 bytes of the region, with all rights.
+/// The first 4096 bytes of the region, with all permissions.
 fn mapping() -> Mapping {
     Mapping { region: KEY, first: VA, start: VA, len: 4096, rights: Rights::all(), qpn: None, parent: None }
 }
@@ -25,19 +25,19 @@ fn pair() -> Pair {
     with(|_, _| {})
 }
 
-/// Both sides have a key for fast registration that is not valid, and a window of type 2B.
-fn with(tune: impl Fn(Who, &mut engine::QpAttrs)) -> Pair {
+/// Returns a pair in which both sides have an invalid fast registration key and a type 2B window.
+fn with(tune: impl Fn(Node, &mut engine::QpAttrs)) -> Pair {
     let mut pair = Pair::with(tune);
     for side in [&mut pair.a, &mut pair.b] {
         side.host
             .keys
             .extend([key(FAST, KeyKind::Fast, None), key(WINDOW, KeyKind::Window(WindowKind::Type2B), None)]);
-        side.host.touches = Some(Vec::new());
+        side.host.host_events = Some(Vec::new());
     }
     pair
 }
 
-/// B's key for fast registration is valid, as after an earlier registration.
+/// Returns a pair in which the fast registration key of B is valid, as after an earlier registration.
 fn registered() -> Pair {
     let mut pair = pair();
     pair.b.host.keys.extend([key(FAST, KeyKind::Fast, Some(mapping()))]);
@@ -52,7 +52,7 @@ fn invalidate(wr_id: u64, key: u32) -> SendRequest {
     local(wr_id, LocalOp::Invalidate(Lkey::new(key)))
 }
 
-/// Of the whole region.
+/// Returns a fast registration of the whole region.
 fn fast_register(wr_id: u64, key: u32) -> SendRequest {
     let op = FastRegister {
         key: Lkey::new(key),
@@ -82,19 +82,19 @@ fn send_invalidate(wr_id: u64, key: u32, len: u32) -> SendRequest {
     request(wr_id, SendOp::SendInvalidate { rkey: Rkey::new(key) }, &[sge(0, len)])
 }
 
-/// SEND that gathers through `key`.
+/// Returns a SEND that gathers through `key`.
 fn send_through(wr_id: u64, key: u32, len: u32) -> SendRequest {
     request(wr_id, SendOp::Send { imm: None }, &[Sge { lkey: Lkey::new(key), ..sge(0, len) }])
 }
 
-/// Work on keys that a side executed, as often as it did.
+/// Returns the key operations that a side executed since the last call.
 fn executed(side: &mut Side) -> Vec<LocalOp> {
-    let touches = side.host.touches.replace(Vec::new()).unwrap_or_default();
-    let op = |touch| match touch {
-        Touch::Local { op, .. } => Some(op),
+    let host_events = side.host.host_events.replace(Vec::new()).unwrap_or_default();
+    let op = |event| match event {
+        HostEvent::Local { op, .. } => Some(op),
         _ => None,
     };
-    touches.into_iter().filter_map(op).collect()
+    host_events.into_iter().filter_map(op).collect()
 }
 
 fn received(completion: &Completion) -> RecvDone {
@@ -104,9 +104,9 @@ fn received(completion: &Completion) -> RecvDone {
     }
 }
 
-/// IBTA volume 1, section 9.4.1.1: only the last packet has the key, which is invalid when the receive completes.
+/// IBTA volume 1, section 9.4.1.1: only the last packet carries the key, which is invalid when the receive completes.
 #[test]
-fn send_with_invalidate_ends_a_key_of_the_receiver_with_its_last_packet() {
+fn send_invalidate_takes_effect_at_last_packet() {
     let mut pair = registered();
     pair.post_recv(B, 7, 0x8000, 600);
     pair.post(A, send_invalidate(1, FAST, 600));
@@ -116,7 +116,7 @@ fn send_with_invalidate_ends_a_key_of_the_receiver_with_its_last_packet() {
     assert!(texts[2].starts_with("SendLastInvalidate 0x102"), "{texts:?}");
     pair.deliver(B, &frames[0]);
     pair.deliver(B, &frames[1]);
-    assert!(pair.b.host.keys[&(FAST >> 8)].mapping.is_some(), "not before the message is whole");
+    assert!(pair.b.host.keys[&(FAST >> 8)].mapping.is_some(), "not before the message is complete");
     pair.deliver(B, &frames[2]);
     assert!(pair.b.host.keys[&(FAST >> 8)].mapping.is_none());
     let done = received(&pair.b.completions[0]);
@@ -127,7 +127,7 @@ fn send_with_invalidate_ends_a_key_of_the_receiver_with_its_last_packet() {
 }
 
 #[test]
-fn send_without_a_key_reports_none() {
+fn plain_send_reports_no_invalidated_key() {
     let mut pair = pair();
     pair.post_recv(B, 7, 0x8000, 10);
     pair.post(A, send(1, 10));
@@ -136,11 +136,11 @@ fn send_without_a_key_reports_none() {
 }
 
 #[test]
-fn duplicate_of_a_send_with_invalidate_is_acknowledged_and_not_executed() {
+fn duplicate_send_invalidate_is_not_executed() {
     let mut pair = registered();
     pair.post_recv(B, 7, 0x8000, 10);
     pair.post(A, send_invalidate(1, FAST, 10));
-    // The acknowledge is lost. Meanwhile the key is valid again, for something else.
+    // The ACK is lost. Meanwhile the key is valid again, for another use.
     pair.lose(B, 0);
     pair.b.host.keys.extend([key(FAST, KeyKind::Fast, Some(mapping()))]);
     pair.advance(TIMEOUT);
@@ -149,9 +149,9 @@ fn duplicate_of_a_send_with_invalidate_is_acknowledged_and_not_executed() {
     assert!(pair.b.host.keys[&(FAST >> 8)].mapping.is_some(), "the second copy invalidates nothing");
 }
 
-/// The data is there, and the key is not one that the peer may invalidate.
+/// The data was written, but the key must not be invalidated by peers.
 #[test]
-fn key_that_peers_may_not_invalidate_fails_both_sides() {
+fn forbidden_invalidate_fails_both_sides() {
     for (bad, reason) in
         [(KEY, AccessError::Kind), (FAST, AccessError::Invalid), (FAST | 1, AccessError::Key)]
     {
@@ -168,7 +168,7 @@ fn key_that_peers_may_not_invalidate_fails_both_sides() {
 }
 
 #[test]
-fn window_of_another_qp_is_not_the_peers_to_invalidate_or_use() {
+fn rejects_window_of_another_qp() {
     let mut pair = pair();
     let foreign = Mapping { qpn: Some(protocol::ids::Qpn::new(0x99)), ..mapping() };
     pair.b.host.keys.extend([key(WINDOW, KeyKind::Window(WindowKind::Type2B), Some(foreign))]);
@@ -179,16 +179,16 @@ fn window_of_another_qp_is_not_the_peers_to_invalidate_or_use() {
     assert_eq!(pair.b.asyncs, [AsyncEvent::AccessError(AccessError::Qp)]);
 }
 
-/// IBTA volume 1, section 10.8.3.3: requests begin after the registration before them, without a fence.
+/// IBTA volume 1, section 10.8.3.3: later requests start after a fast registration, without a fence.
 #[test]
-fn fast_registration_is_executed_before_the_request_behind_it_and_once() {
+fn fast_registration_executes_once_in_order() {
     let mut pair = pair();
     pair.post_recv(B, 7, 0x8000, 300);
     pair.post_recv(B, 8, 0x9000, 300);
     pair.a.host.post_send(A.qpn(), send(1, 300));
     pair.a.host.post_send(A.qpn(), fast_register(2, FAST | 1));
     pair.post(A, send_through(3, FAST | 1, 300));
-    // The first packet of all is lost, so that the requester goes back over the registration.
+    // The very first packet is lost, so that the retry passes over the registration.
     pair.lose(A, 0);
     pair.advance(TIMEOUT);
     pair.flow();
@@ -198,7 +198,7 @@ fn fast_registration_is_executed_before_the_request_behind_it_and_once() {
 }
 
 #[test]
-fn work_on_keys_completes_in_the_order_of_the_queue() {
+fn key_operations_complete_in_queue_order() {
     let mut pair = pair();
     pair.post_recv(B, 7, 0x8000, 10);
     pair.a.host.post_send(A.qpn(), send(1, 10));
@@ -211,9 +211,9 @@ fn work_on_keys_completes_in_the_order_of_the_queue() {
     assert_eq!(pair.a.sends(), ok([1, 2, 3]));
 }
 
-/// Packets that are sent again are gathered again.
+/// Retransmitted packets are gathered again.
 #[test]
-fn invalidation_waits_until_what_is_older_cannot_be_gathered_again() {
+fn invalidation_waits_for_older_requests() {
     let mut pair = pair();
     pair.post_recv(B, 7, 0x8000, 300);
     pair.a.host.post_send(A.qpn(), fast_register(1, FAST | 1));
@@ -231,7 +231,7 @@ fn invalidation_waits_until_what_is_older_cannot_be_gathered_again() {
 }
 
 #[test]
-fn read_with_invalidate_ends_its_own_key_when_its_data_is_there() {
+fn read_invalidate_takes_effect_after_data() {
     let mut pair = pair();
     pair.a.host.keys.extend([key(FAST, KeyKind::Fast, Some(mapping()))]);
     let sink = Sge { lkey: Lkey::new(FAST), ..sge(0x100, 600) };
@@ -247,7 +247,7 @@ fn read_with_invalidate_ends_its_own_key_when_its_data_is_there() {
 }
 
 #[test]
-fn read_whose_key_cannot_be_invalidated_fails_after_its_data_came() {
+fn failed_read_invalidate_fails_after_data() {
     let mut pair = pair();
     let op = SendOp::Read { remote: remote(0x8000), invalidate: Some(Lkey::new(KEY)) };
     pair.post(A, request(1, op, &[sge(0, 10)]));
@@ -256,9 +256,9 @@ fn read_whose_key_cannot_be_invalidated_fails_after_its_data_came() {
     assert_eq!(pair.snapshot(A).state, State::Err);
 }
 
-/// IBTA volume 1, section 10.6.5: from its invalidation on a key permits nothing, also to a message under way.
+/// IBTA volume 1, section 10.6.5: once invalidated, a key permits nothing, even for an incomplete message.
 #[test]
-fn no_byte_of_a_peer_passes_a_key_that_its_owner_has_invalidated() {
+fn invalidated_key_blocks_message_in_progress() {
     const LEN: usize = 700;
     for before in 0..=3 {
         let mut pair = registered();
@@ -282,16 +282,16 @@ fn no_byte_of_a_peer_passes_a_key_that_its_owner_has_invalidated() {
     }
 }
 
-/// What is read again is looked up again.
+/// A duplicate READ checks its key again.
 #[test]
-fn a_read_that_is_answered_again_gets_nothing_of_a_key_that_has_ended() {
+fn duplicate_read_checks_key_again() {
     let mut pair = registered();
     let old = pair.bytes(A, 0x100, 600).to_vec();
     let remote = engine::Remote { rkey: Rkey::new(FAST), ..remote(0x200) };
     pair.post(A, request(1, SendOp::Read { remote, invalidate: None }, &[sge(0x100, 600)]));
     let question = pair.frames(A);
     question.iter().for_each(|frame| pair.deliver(B, frame));
-    assert_eq!(pair.frames(B).len(), 3, "answers that are lost");
+    assert_eq!(pair.frames(B).len(), 3, "responses that are lost");
     pair.post(B, invalidate(9, FAST));
     assert_eq!((pair.frames(B).len(), pair.b.sends()), (0, ok([9])));
     for _ in 0..=attrs(A).retry_count {
@@ -303,7 +303,7 @@ fn a_read_that_is_answered_again_gets_nothing_of_a_key_that_has_ended() {
 }
 
 #[test]
-fn windows_are_bound_to_regions_that_were_fast_registered_and_hold_them() {
+fn bound_window_blocks_region_invalidation() {
     let mut pair = pair();
     pair.a.host.post_send(A.qpn(), fast_register(1, FAST | 1));
     let over = |wr_id, len| {
@@ -318,7 +318,7 @@ fn windows_are_bound_to_regions_that_were_fast_registered_and_hold_them() {
 }
 
 #[test]
-fn refused_work_on_a_key_fails_in_its_turn_and_says_why() {
+fn failed_key_operation_completes_in_order() {
     let mut pair = pair();
     pair.post_recv(B, 7, 0x8000, 10);
     pair.a.host.post_send(A.qpn(), send(1, 10));
@@ -331,13 +331,13 @@ fn refused_work_on_a_key_fails_in_its_turn_and_says_why() {
 }
 
 #[test]
-fn fence_of_all_waits_for_acknowledges_too() {
+fn full_fence_waits_for_acks() {
     let mut pair = pair();
     pair.post(A, write(1, 0x8000, 10));
     pair.post(A, SendRequest { fence: Fence::All, ..write(2, 0x9000, 10) });
     pair.post(A, write(3, 0xa000, 10));
     let before = pair.frames(A);
-    assert_eq!(before.len(), 1, "the fenced request waits, and what is behind it");
+    assert_eq!(before.len(), 1, "the fenced request and those behind it wait");
     pair.deliver(B, &before[0]);
     let trace = pair.flow();
     assert_eq!(trace[0], "B Acknowledge 0x100 msn1");
@@ -346,7 +346,7 @@ fn fence_of_all_waits_for_acknowledges_too() {
 }
 
 #[test]
-fn drained_queue_begins_no_work_on_keys() {
+fn sqd_starts_no_key_operations() {
     let mut pair = pair();
     pair.modify_with(A, State::Sqd, |_| {});
     pair.post(A, fast_register(1, FAST | 1));
@@ -357,7 +357,7 @@ fn drained_queue_begins_no_work_on_keys() {
 }
 
 #[test]
-fn unreliable_connections_work_on_keys_and_datagrams_do_not() {
+fn uc_supports_key_operations_ud_rejects() {
     let mut pair = with(|_, attrs| attrs.service = Service::Uc);
     pair.post_recv(B, 7, 0x8000, 100);
     pair.a.host.post_send(A.qpn(), fast_register(1, FAST | 1));
@@ -380,9 +380,9 @@ fn owner() -> Pair {
     with(|_, attrs| attrs.flush = Flush::Owner)
 }
 
-/// E810 interface, section 14.2: the owner writes one completion a queue.
+/// E810 interface, section 14.2: the owner writes one completion per queue.
 #[test]
-fn failure_in_a_queue_whose_owner_flushes_is_reported_once_and_nothing_more_is_fetched() {
+fn owner_flush_reports_failed_send_only() {
     let mut pair = owner();
     pair.post_recv(A, 11, 0x8000, 10);
     pair.a.host.post_send(A.qpn(), send_through(1, 0x999, 10));
@@ -393,14 +393,14 @@ fn failure_in_a_queue_whose_owner_flushes_is_reported_once_and_nothing_more_is_f
     assert_eq!((pair.a.recvs(), pair.a.asyncs.len()), (vec![], 0));
     assert_eq!(pair.snapshot(A).state, State::Err);
     let queues = &pair.a.host.queues[&A.qpn().get()];
-    assert_eq!((queues.send.len(), queues.recv.len()), (2, 1), "the others are in their queues");
+    assert_eq!((queues.send.len(), queues.recv.len()), (2, 1), "the others stay in their queues");
     pair.post(A, send(4, 10));
     pair.advance(TIMEOUT);
     assert_eq!((pair.a.sends(), pair.a.recvs()), (vec![], vec![]));
 }
 
 #[test]
-fn receive_that_fails_where_the_owner_flushes_is_reported_once() {
+fn owner_flush_reports_failed_receive_only() {
     let mut pair = owner();
     let bad = Sge { lkey: Lkey::new(LOCKED), ..sge(0, 100) };
     pair.b.host.post_recv(B.qpn(), 7, &[bad]);
@@ -411,9 +411,9 @@ fn receive_that_fails_where_the_owner_flushes_is_reported_once() {
     assert_eq!(pair.b.host.queues[&B.qpn().get()].recv.len(), 1);
 }
 
-/// The receive that was taken for it counts as posted still.
+/// The receive request fetched for it still counts as posted.
 #[test]
-fn refused_request_is_an_event_alone_where_the_owner_flushes() {
+fn owner_flush_raises_only_event_on_reject() {
     let mut pair = owner();
     pair.post_recv(B, 7, 0x8000, 100);
     let bad = engine::Remote { rkey: Rkey::new(0x999), ..remote(0) };
@@ -426,14 +426,14 @@ fn refused_request_is_an_event_alone_where_the_owner_flushes() {
 }
 
 #[test]
-fn software_moves_a_queue_whose_owner_flushes_to_err_without_a_word() {
+fn owner_flush_to_err_reports_nothing() {
     let mut pair = owner();
     pair.post_recv(A, 11, 0x8000, 10);
     pair.post(A, write(1, 0x8000, 10));
     pair.frames(A);
     pair.modify_with(A, State::Err, |modify| modify.attrs.flush = Flush::Owner);
     assert_eq!((pair.a.sends(), pair.a.recvs(), pair.a.asyncs.len()), (vec![], vec![], 0));
-    // Nor does it look for receive requests that are posted later.
+    // It does not poll for receive requests posted later either.
     pair.post_recv(A, 12, 0x8000, 10);
     pair.advance(TIMEOUT);
     assert_eq!((pair.a.sends(), pair.a.recvs()), (vec![], vec![]));

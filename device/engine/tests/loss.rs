@@ -1,4 +1,4 @@
-//! Lost, repeated and invented packets on a reliable connection.
+//! Lost, duplicated and forged packets on a reliable connection.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use protocol::ids::Msn;
 use protocol::roce::{Aeth, Ext, NakCode, Operation, Syndrome};
 
 #[test]
-fn lost_first_packet_is_sent_again_with_all_after_it() {
+fn lost_first_packet_retransmits_all() {
     let mut pair = Pair::new();
     pair.post(A, write(1, 0x8000, 700));
     assert_eq!(
@@ -30,7 +30,7 @@ fn lost_first_packet_is_sent_again_with_all_after_it() {
 }
 
 #[test]
-fn message_goes_on_from_the_lost_middle_packet() {
+fn lost_middle_packet_resumes_message() {
     let mut pair = Pair::new();
     pair.post(A, write(1, 0x8000, 700));
     assert_eq!(
@@ -49,13 +49,13 @@ fn message_goes_on_from_the_lost_middle_packet() {
 }
 
 #[test]
-fn lost_last_packet_is_sent_again_with_all_unacknowledged_ones_after_the_timeout() {
+fn lost_last_packet_retransmits_after_timeout() {
     let mut pair = Pair::new();
     pair.post(A, write(1, 0x8000, 700));
     pair.lose(A, 2);
     assert_eq!(pair.a.engine.poll_timeout(), Some(pair.now + TIMEOUT));
     pair.advance(TIMEOUT);
-    // The responder acknowledges duplicates with the newest PSN it has.
+    // The responder acknowledges duplicates with its newest PSN.
     assert_eq!(
         pair.flow(),
         [
@@ -69,13 +69,13 @@ fn lost_last_packet_is_sent_again_with_all_unacknowledged_ones_after_the_timeout
 }
 
 #[test]
-fn sequence_nak_comes_once_per_gap() {
+fn sequence_nak_is_sent_once_per_gap() {
     let mut pair = Pair::new();
     for psn in [0x103, 0x102, 0x104] {
         pair.inject(B, Operation::SendOnly, Psn::new(psn), Ext::None, b"x");
     }
     assert_eq!(pair.flow(), ["B Acknowledge 0x100 PsnSequence msn0"]);
-    // The expected packet closes the gap; the next one is news again.
+    // The expected packet closes the gap, so the next gap causes a NAK again.
     pair.post_recv(B, 1, 0, 16);
     pair.inject(B, Operation::SendOnly, Psn::new(0x100), Ext::None, b"x");
     pair.inject(B, Operation::SendOnly, Psn::new(0x105), Ext::None, b"x");
@@ -85,7 +85,7 @@ fn sequence_nak_comes_once_per_gap() {
 }
 
 #[test]
-fn lost_acknowledge_is_repaired_by_a_later_one() {
+fn later_ack_covers_lost_ack() {
     let mut pair = Pair::new();
     pair.post(A, write(1, 0x8000, 10));
     pair.lose(B, 0);
@@ -96,7 +96,7 @@ fn lost_acknowledge_is_repaired_by_a_later_one() {
 }
 
 #[test]
-fn lost_acknowledge_of_the_last_message_costs_one_duplicate() {
+fn lost_final_ack_causes_one_duplicate() {
     let mut pair = Pair::new();
     pair.post_recv(B, 7, 0x8000, 100);
     pair.post_recv(B, 8, 0x9000, 100);
@@ -110,7 +110,7 @@ fn lost_acknowledge_of_the_last_message_costs_one_duplicate() {
 }
 
 #[test]
-fn duplicate_send_is_acknowledged_with_the_newest_psn() {
+fn duplicate_send_is_acked_with_newest_psn() {
     let mut pair = Pair::new();
     for id in 0..3 {
         pair.post_recv(B, id, 0x8000, 100);
@@ -126,7 +126,7 @@ fn duplicate_send_is_acknowledged_with_the_newest_psn() {
 }
 
 #[test]
-fn acknowledges_merge_into_the_newest() {
+fn acks_coalesce_into_newest() {
     let mut pair = Pair::new();
     for id in 1..=5 {
         pair.post(A, write(id, 0x8000, 10));
@@ -137,11 +137,12 @@ fn acknowledges_merge_into_the_newest() {
 }
 
 #[test]
-fn ghost_and_duplicate_acknowledges_change_nothing() {
+fn ghost_and_duplicate_acks_are_ignored() {
     let mut pair = Pair::new();
     pair.post(A, write(1, 0x8000, 10));
     let request = pair.frames(A).remove(0);
-    // Never sent: the next PSN, and half the number space ahead; long done: the one before, and half the space behind.
+    // Never sent: the next PSN, and half the PSN space ahead. Acknowledged before: the previous one, and half the
+    // space behind.
     for psn in [0x101, 0x100 + 0x7f_fffe, 0xff, 0x80_0100] {
         for syndrome in [ACK, Syndrome::Nak(NakCode::RemoteAccess), Syndrome::RnrNak { timer: 1 }] {
             pair.inject(A, Operation::Acknowledge, Psn::new(psn), aeth(syndrome), b"");
@@ -158,7 +159,7 @@ fn ghost_and_duplicate_acknowledges_change_nothing() {
 
 /// IBTA 9.4.2: the packet of an acknowledge ends with its extended headers.
 #[test]
-fn acknowledge_with_payload_is_dropped() {
+fn ack_with_payload_is_dropped() {
     let mut pair = Pair::new();
     pair.post(A, write(1, 0x8000, 10));
     pair.post(A, request(2, SendOp::FetchAdd { remote: remote(0x100), add: 5 }, &[sge(0x8000, 8)]));
@@ -177,7 +178,7 @@ fn acknowledge_with_payload_is_dropped() {
 }
 
 #[test]
-fn acknowledge_in_the_middle_of_a_message_moves_the_point_to_go_back_to() {
+fn mid_message_ack_advances_retry_point() {
     let mut pair = Pair::new();
     pair.post(A, write(1, 0x8000, 1000));
     pair.frames(A);
@@ -189,7 +190,7 @@ fn acknowledge_in_the_middle_of_a_message_moves_the_point_to_go_back_to() {
 }
 
 #[test]
-fn memory_is_read_again_for_each_retransmission() {
+fn retransmission_gathers_memory_again() {
     let mut pair = Pair::new();
     pair.post(A, write(1, 0x8000, 4));
     pair.lose(A, 0);
@@ -200,7 +201,7 @@ fn memory_is_read_again_for_each_retransmission() {
 }
 
 #[test]
-fn hole_in_read_responses_is_asked_for_again_from_the_first_missing_byte() {
+fn read_resumes_at_first_missing_response() {
     let mut pair = Pair::new();
     pair.post(A, read(1, 0x8000, 1000));
     assert_eq!(
@@ -222,7 +223,7 @@ fn hole_in_read_responses_is_asked_for_again_from_the_first_missing_byte() {
 }
 
 #[test]
-fn lost_end_of_a_read_is_asked_for_after_the_timeout() {
+fn lost_read_end_is_requested_after_timeout() {
     let mut pair = Pair::new();
     pair.post(A, read(1, 0x8000, 600));
     pair.lose(B, 2);
@@ -231,9 +232,9 @@ fn lost_end_of_a_read_is_asked_for_after_the_timeout() {
     assert_eq!(pair.a.sends(), ok([1]));
 }
 
-/// soft-RoCE answers the rest of a READ with MIDDLE first.
+/// soft-RoCE resumes a READ with MIDDLE.
 #[test]
-fn rest_of_a_read_may_begin_with_middle() {
+fn resumed_read_accepts_middle_first() {
     let mut pair = Pair::new();
     pair.post(A, read(1, 0x8000, 600));
     pair.frames(A);
@@ -248,7 +249,7 @@ fn rest_of_a_read_may_begin_with_middle() {
 }
 
 #[test]
-fn duplicate_read_responses_are_harmless() {
+fn duplicate_read_responses_are_ignored() {
     let mut pair = Pair::new();
     pair.post(A, read(1, 0x8000, 300));
     pair.post(A, read(2, 0x9000, 300));
@@ -260,11 +261,11 @@ fn duplicate_read_responses_are_harmless() {
     }
     assert_eq!(pair.a.sends(), ok([1, 2]));
     assert_eq!(pair.a.engine.stats().drops.ghost_response, 4);
-    assert_eq!(pair.frames(A).len(), 0, "nothing is asked for again");
+    assert_eq!(pair.frames(A).len(), 0, "nothing is requested again");
 }
 
 #[test]
-fn answer_to_a_later_request_is_an_implied_nak_of_a_read() {
+fn later_response_is_implied_read_nak() {
     let mut pair = Pair::new();
     pair.post(A, read(1, 0x9000, 10));
     pair.post(A, write(2, 0x8000, 10));
@@ -281,13 +282,13 @@ fn answer_to_a_later_request_is_an_implied_nak_of_a_read() {
             "B Acknowledge 0x101 msn2",
         ]
     );
-    // The WRITE, done long before, completes behind the READ.
+    // The WRITE, acknowledged before, completes after the READ.
     assert_eq!(pair.a.sends(), ok([1, 2]));
     assert_eq!(pair.a.engine.stats().recovery.implied_naks, 1);
 }
 
 #[test]
-fn plain_acknowledge_of_a_read_does_not_complete_it() {
+fn plain_ack_does_not_complete_read() {
     let mut pair = Pair::new();
     pair.post(A, read(1, 0x9000, 10));
     let request = pair.frames(A).remove(0);
@@ -298,14 +299,14 @@ fn plain_acknowledge_of_a_read_does_not_complete_it() {
     assert_eq!(pair.a.sends(), ok([1]));
 }
 
-/// A READ in pieces: what is asked for again must not reach from the piece that the responder has executed into the one
-/// it has not, even when the window has grown meanwhile.
+/// A repeated request of a chunked READ must not span the chunk that the responder has executed and the next one,
+/// even if the window has grown meanwhile.
 #[test]
-fn read_asked_again_stays_inside_its_piece() {
+fn repeated_read_stays_inside_its_chunk() {
     let mut pair = Pair::with_window(4);
     pair.post(A, read(1, 0x8000, 256 * 8));
-    // The second piece's request and the first piece's last response are lost.
-    pair.run(|who, text| !(text.contains("ReadRequest 0x102") || (who == B && text.contains(" 0x101 "))));
+    // The request of the second chunk and the last response of the first are lost.
+    pair.run(|node, text| !(text.contains("ReadRequest 0x102") || (node == B && text.contains(" 0x101 "))));
     pair.advance(TIMEOUT);
     let trace = pair.flow();
     assert_eq!(trace[0], "A ReadRequest 0x101 va+0x100 256?");
@@ -313,10 +314,10 @@ fn read_asked_again_stays_inside_its_piece() {
     assert_eq!(pair.bytes(A, 0x8000, 2048), pair.bytes(B, 0, 2048));
 }
 
-/// Going back puts the cursor in front of a NOP that was passed already; the answer to the READ behind it must find the
+/// A retry moves the cursor back before an executed NOP. The response to the READ behind the NOP must still find the
 /// READ.
 #[test]
-fn nop_passed_before_going_back_does_not_hide_the_request_behind_it() {
+fn retry_over_nop_finds_next_request() {
     let mut pair = Pair::new();
     pair.post(A, write(1, 0x8000, 10));
     pair.post(A, request(2, SendOp::Nop, &[]));
@@ -343,7 +344,7 @@ fn duplicate_read_is_executed_again() {
 }
 
 #[test]
-fn answers_keep_the_order_of_the_requests() {
+fn replies_keep_request_order() {
     let mut pair = Pair::new();
     pair.post(A, write(1, 0x8000, 10));
     pair.post(A, read(2, 0x9000, 600));
@@ -362,7 +363,7 @@ fn answers_keep_the_order_of_the_requests() {
 }
 
 #[test]
-fn duplicate_atomic_is_answered_from_the_saved_result() {
+fn duplicate_atomic_returns_saved_result() {
     let mut pair = Pair::new();
     let add = SendOp::FetchAdd { remote: remote(0x100), add: 5 };
     pair.b.host.bytes(KEY)[0x100..0x108].fill(0);
@@ -376,7 +377,7 @@ fn duplicate_atomic_is_answered_from_the_saved_result() {
 }
 
 #[test]
-fn duplicate_atomic_that_is_forgotten_gets_no_answer() {
+fn duplicate_atomic_off_record_is_dropped() {
     let mut pair = Pair::with(|_, attrs| (attrs.max_dest_rd_atomic, attrs.max_rd_atomic) = (2, 2));
     let mut frames = Vec::new();
     for id in 0..3 {
@@ -393,7 +394,7 @@ fn duplicate_atomic_that_is_forgotten_gets_no_answer() {
 }
 
 #[test]
-fn retries_are_exhausted_after_the_time_the_specification_computes() {
+fn retries_end_after_specified_time() {
     let mut pair = Pair::with(|_, attrs| attrs.retry_count = 2);
     let start = pair.now;
     pair.post(A, write(1, 0x8000, 300));
@@ -411,7 +412,7 @@ fn retries_are_exhausted_after_the_time_the_specification_computes() {
 }
 
 #[test]
-fn a_doubling_timeout_doubles_with_each_retry_and_begins_anew_with_progress() {
+fn doubling_timeout_resets_on_progress() {
     let mut pair = Pair::with(|_, attrs| {
         (attrs.retry_count, attrs.ack_timeout) = (3, Some(AckTimeout::doubling(TIMEOUT)));
     });
@@ -436,7 +437,7 @@ fn a_doubling_timeout_doubles_with_each_retry_and_begins_anew_with_progress() {
 }
 
 #[test]
-fn progress_reloads_the_retry_counter() {
+fn progress_resets_retry_counter() {
     let mut pair = Pair::with(|_, attrs| attrs.retry_count = 1);
     pair.post(A, write(1, 0x8000, 600));
     for psn in 0x100..0x103 {
@@ -448,10 +449,10 @@ fn progress_reloads_the_retry_counter() {
     assert_eq!(pair.a.sends(), ok([1]));
 }
 
-/// A responder complains of a gap once (IBTA volume 1, section 9.7.5.2): what more comes about the same PSN, whenever it
-/// does, are copies that the wire made.
+/// A responder sends one NAK per gap (IBTA volume 1, section 9.7.5.2). Further NAKs for the same PSN are duplicates
+/// made by the network.
 #[test]
-fn copies_of_a_sequence_nak_cost_no_retry() {
+fn duplicate_sequence_naks_cost_no_retry() {
     let mut pair = Pair::with(|_, attrs| attrs.retry_count = 1);
     pair.post(A, write(1, 0x8000, 10));
     pair.post(A, write(2, 0x8000, 10));
@@ -461,7 +462,7 @@ fn copies_of_a_sequence_nak_cost_no_retry() {
         pair.inject(A, Operation::Acknowledge, Psn::new(0x100), nak, b"");
         assert_eq!(pair.frames(A).len(), if copy == 0 { 2 } else { 0 }, "copy {copy}");
     }
-    // The next gap is news.
+    // The next gap causes a retry again.
     pair.inject(A, Operation::Acknowledge, Psn::new(0x101), nak, b"");
     assert_eq!(pair.a.sends(), ok([1]));
     assert_eq!(pair.frames(A).len(), 1);
@@ -470,9 +471,9 @@ fn copies_of_a_sequence_nak_cost_no_retry() {
     assert_eq!(pair.a.sends(), ok([2]));
 }
 
-/// The first copy comes while the packets are about to be sent again, the second one later.
+/// The first duplicate arrives while a retry is pending, the second one later.
 #[test]
-fn a_sequence_nak_that_was_late_has_copies_too() {
+fn duplicate_late_sequence_nak_is_ignored() {
     let mut pair = Pair::with(|_, attrs| attrs.retry_count = 1);
     pair.post(A, write(1, 0x8000, 10));
     pair.frames(A);
@@ -485,7 +486,7 @@ fn a_sequence_nak_that_was_late_has_copies_too() {
 }
 
 #[test]
-fn a_sequence_nak_uses_up_a_retry() {
+fn sequence_nak_consumes_a_retry() {
     let mut pair = Pair::with(|_, attrs| attrs.retry_count = 0);
     pair.post(A, write(1, 0x8000, 10));
     pair.frames(A);
@@ -495,7 +496,7 @@ fn a_sequence_nak_uses_up_a_retry() {
 }
 
 #[test]
-fn without_a_timeout_the_requester_waits_for_ever() {
+fn no_ack_timeout_waits_indefinitely() {
     let mut pair = Pair::with(|_, attrs| attrs.ack_timeout = None);
     pair.post(A, write(1, 0x8000, 10));
     pair.lose(A, 0);
@@ -503,7 +504,7 @@ fn without_a_timeout_the_requester_waits_for_ever() {
 }
 
 #[test]
-fn loss_halves_the_window_and_acknowledges_widen_it_again() {
+fn loss_halves_window_and_acks_widen_it() {
     let mut pair = Pair::with_window(32);
     pair.post(A, write(1, 0x8000, 256 * 64));
     assert_eq!(pair.frames(A).len(), 32);

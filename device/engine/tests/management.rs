@@ -17,19 +17,19 @@ fn p(psn: u32) -> Psn {
     Psn::new(psn)
 }
 
-/// A pair whose sides have QP0 and QP1 too, with two receive requests each.
+/// Returns a pair whose sides also have QP0 and QP1, with two receive requests each.
 fn managed() -> Pair {
     let mut pair = Pair::new();
-    for who in [A, B] {
+    for node in [A, B] {
         for (qpn, service) in [(SMI, Service::Smi), (GSI, Service::Gsi)] {
-            let attrs = QpAttrs { service, qkey: GSI_QKEY, grh_area: GrhArea::InfiniBand, ..attrs(who) };
-            pair.add(who, qpn, attrs);
+            let attrs = QpAttrs { service, qkey: GSI_QKEY, grh_area: GrhArea::InfiniBand, ..attrs(node) };
+            pair.add(node, qpn, attrs);
             for wr_id in 0..2 {
-                pair.side(who).host.post_recv(qpn, wr_id, &[sge(0x8000, 296)]);
+                pair.side(node).host.post_recv(qpn, wr_id, &[sge(0x8000, 296)]);
             }
         }
-        pair.side(who).engine.set_smi(Some(SMI));
-        pair.side(who).engine.set_gsi(Some(GSI));
+        pair.side(node).engine.set_smi(Some(SMI));
+        pair.side(node).engine.set_gsi(Some(GSI));
     }
     pair
 }
@@ -51,7 +51,7 @@ fn receivers(pair: &mut Pair) -> Vec<(Qpn, u16)> {
 }
 
 #[test]
-fn others_know_them_as_qp0_and_qp1_and_by_no_other_number() {
+fn management_qps_use_wire_numbers_only() {
     let mut pair = managed();
     arrive(&mut pair, 0, GSI_QKEY, 0xffff);
     arrive(&mut pair, 1, GSI_QKEY, 0xffff);
@@ -66,7 +66,7 @@ fn others_know_them_as_qp0_and_qp1_and_by_no_other_number() {
 }
 
 #[test]
-fn qp0_takes_every_key_and_qp1_its_own_queue_key_and_all_partitions_of_the_port() {
+fn management_qps_apply_their_key_rules() {
     let mut pair = managed();
     pair.b.engine.set_pkeys(&[0xffff, 0, 0x8005, 0x7006].map(Pkey::new));
     arrive(&mut pair, 0, Qkey::new(0), 0x1234);
@@ -82,7 +82,7 @@ fn qp0_takes_every_key_and_qp1_its_own_queue_key_and_all_partitions_of_the_port(
 }
 
 #[test]
-fn without_receive_requests_qp0_counts_dropped_vl15_packets() {
+fn qp0_without_receive_counts_vl15_dropped() {
     let mut pair = managed();
     for qp in [0, 1] {
         for _ in 0..3 {
@@ -99,17 +99,17 @@ fn mad(wr_id: u64, to: u32, header: Option<ReadyHeader>) -> SendRequest {
 }
 
 fn headers(frame: &[u8]) -> (Bth, Deth) {
-    let RoceFrame { packet, .. } = RoceFrame::parse(frame).expect("the engine's frames are right");
+    let RoceFrame { packet, .. } = RoceFrame::parse(frame).expect("engine frames are valid");
     let Ext::Deth(deth) = packet.ext else { panic!("{packet:?}") };
     (packet.bth, deth)
 }
 
 #[test]
-fn headers_that_software_brings_are_sent_as_they_are() {
+fn software_supplied_headers_are_sent_unchanged() {
     let mut pair = managed();
     let header = ReadyHeader { pkey: Pkey::new(0x8123), psn: p(0x777), src_qp: Qpn::new(0) };
     pair.post_on(A, GSI, mad(1, 1, Some(header)));
-    // Software of other QPs brings none.
+    // Other QPs ignore supplied headers.
     pair.post(A, send(2, 0));
     let frames = pair.frames(A);
     let (bth, deth) = headers(&frames[0]);
@@ -119,7 +119,7 @@ fn headers_that_software_brings_are_sent_as_they_are() {
 }
 
 #[test]
-fn without_such_headers_the_qp_has_its_own_and_its_number_on_the_wire() {
+fn management_send_uses_qp_header_defaults() {
     let mut pair = managed();
     pair.a.engine.set_pkeys(&[Pkey::new(0x8042)]);
     pair.post_on(A, GSI, mad(1, 1, None));
@@ -129,21 +129,21 @@ fn without_such_headers_the_qp_has_its_own_and_its_number_on_the_wire() {
 }
 
 #[test]
-fn an_ordinary_datagram_brings_no_headers() {
+fn ordinary_ud_ignores_supplied_headers() {
     let mut pair = Pair::with(|_, attrs| attrs.service = Service::Ud);
     let header = ReadyHeader { pkey: Pkey::new(0x8123), psn: p(0x777), src_qp: Qpn::new(0) };
     pair.post(A, mad(1, B.qpn().get(), Some(header)));
     let (bth, deth) = headers(&pair.frames(A)[0]);
     assert_eq!((bth.pkey, bth.psn), (Pkey::DEFAULT, psn_a()));
-    // The controlled key of the request stands for the QP's own.
+    // A controlled Q_Key is replaced by that of the QP.
     assert_eq!((deth.qkey, deth.src_qp), (Qkey::new(0x1111_1111), A.qpn()));
 }
 
 #[test]
-fn a_qp_speaks_and_hears_in_the_partition_that_its_table_has_now() {
+fn qp_follows_pkey_table_changes() {
     let mut pair = Pair::with(|_, attrs| attrs.pkey_index = 1);
-    for who in [A, B] {
-        pair.side(who).engine.set_pkeys(&[0xffff, 0x8007].map(Pkey::new));
+    for node in [A, B] {
+        pair.side(node).engine.set_pkeys(&[0xffff, 0x8007].map(Pkey::new));
     }
     pair.post(A, write(1, 0x8000, 1));
     let frames = pair.frames(A);
@@ -151,12 +151,12 @@ fn a_qp_speaks_and_hears_in_the_partition_that_its_table_has_now() {
     pair.deliver(B, &frames[0]);
     pair.flow();
     assert_eq!(pair.a.sends(), ok([1]));
-    // Out of the partition: silence, on both sides.
+    // Outside the partition, both sides drop the packets.
     pair.b.engine.set_pkeys(&[0xffff, 0].map(Pkey::new));
     pair.post(A, write(2, 0x8000, 1));
     assert_eq!(pair.flow().len(), 1);
     assert_eq!(pair.b.engine.stats().drops.wrong_pkey, 1);
-    // In it again, as the limited member that full members talk to.
+    // Back in the partition as a limited member, which full members accept.
     pair.b.engine.set_pkeys(&[0xffff, 0x0007].map(Pkey::new));
     pair.advance(TIMEOUT);
     pair.flow();
@@ -164,7 +164,7 @@ fn a_qp_speaks_and_hears_in_the_partition_that_its_table_has_now() {
 }
 
 #[test]
-fn an_index_without_entry_and_an_invalid_entry_talk_to_nobody() {
+fn missing_or_invalid_pkey_matches_nothing() {
     for (entries, index) in [(&[0xffff][..], 1), (&[0xffff, 0x8000], 1), (&[], 0)] {
         let mut pair = Pair::with(|_, attrs| attrs.pkey_index = index);
         let entries: Vec<Pkey> = entries.iter().copied().map(Pkey::new).collect();
@@ -176,9 +176,9 @@ fn an_index_without_entry_and_an_invalid_entry_talk_to_nobody() {
     }
 }
 
-/// The area in front of a datagram on an InfiniBand link.
+/// The GRH area on an InfiniBand link.
 #[test]
-fn the_grh_is_there_if_the_packet_had_one_and_else_the_area_stays_as_it_is() {
+fn grh_area_changes_only_with_grh() {
     let mut pair = managed();
     pair.b.host.bytes(KEY)[0x8000..0x8128].fill(0xee);
     arrive(&mut pair, 1, GSI_QKEY, 0xffff);

@@ -1,5 +1,5 @@
-//! Numbers of queue pairs: a driver gives the next one at a place of the table the next generation above the same low
-//! bits, so that nothing that is late meets a successor (IBTA volume 1, section 9.6.1.1).
+//! QP numbers. When a driver reuses a table entry, it increments the generation in the high bits, so that late
+//! packets never reach the successor (IBTA volume 1, section 9.6.1.1).
 
 use crate::common::*;
 use engine::{Modify, QpAttrs, QpError, Service, State};
@@ -7,11 +7,11 @@ use protocol::Psn;
 use protocol::ids::{Qkey, Qpn};
 use protocol::roce::{Bth, Deth, Ext, Opcode, Operation};
 
-/// Two generations at one place of a table of 2^16.
+/// Two generations of one entry in a table of 2^16.
 const DESTROYED: Qpn = Qpn::new(0x1d_0017);
 const SUCCESSOR: Qpn = Qpn::new(0x1e_0017);
 
-/// B has the successor of a QP that is gone, with the same peer and PSNs.
+/// Returns a pair in which B's QP succeeds a destroyed one, with the same peer and PSNs.
 fn with_successor(tune: impl Fn(&mut QpAttrs)) -> Pair {
     let mut pair = Pair::new();
     let mut attrs = attrs(B);
@@ -32,7 +32,7 @@ fn unknown(pair: &Pair) -> u64 {
 }
 
 #[test]
-fn a_request_for_a_destroyed_qp_is_not_executed_by_its_successor() {
+fn successor_drops_requests_for_destroyed_qp() {
     for service in [Service::Rc, Service::Uc] {
         let mut pair = with_successor(|attrs| attrs.service = service);
         pair.b.host.post_recv(SUCCESSOR, 7, &[sge(0, 10)]);
@@ -46,7 +46,7 @@ fn a_request_for_a_destroyed_qp_is_not_executed_by_its_successor() {
 }
 
 #[test]
-fn an_acknowledge_for_a_destroyed_qp_completes_nothing_of_its_successor() {
+fn successor_drops_acks_for_destroyed_qp() {
     let mut pair = with_successor(|_| {});
     pair.post_on(B, SUCCESSOR, send(1, 10));
     assert_eq!(pair.frames(B).len(), 1);
@@ -58,7 +58,7 @@ fn an_acknowledge_for_a_destroyed_qp_completes_nothing_of_its_successor() {
 }
 
 #[test]
-fn a_datagram_for_another_qp_with_the_same_low_bits_is_dropped() {
+fn datagram_with_other_high_bits_is_dropped() {
     let mut pair = with_successor(|attrs| attrs.service = Service::Ud);
     let deth = Ext::Deth(Deth { qkey: Qkey::new(0x1111_1111), src_qp: A.qpn() });
     let send = Opcode::ud(Operation::SendOnly);
@@ -71,9 +71,9 @@ fn a_datagram_for_another_qp_with_the_same_low_bits_is_dropped() {
     assert_eq!(pair.b.recvs(), ok([7]));
 }
 
-/// A multicast group may still name who is gone.
+/// A multicast group may still list a destroyed QP.
 #[test]
-fn a_packet_to_a_group_reaches_no_successor_of_a_member() {
+fn multicast_skips_successor_of_member() {
     let mut pair = with_successor(|attrs| attrs.service = Service::Ud);
     let group: std::net::Ipv6Addr = "ff12::1".parse().unwrap();
     pair.b.host.groups.insert(group.octets(), vec![DESTROYED]);
@@ -89,9 +89,9 @@ fn a_packet_to_a_group_reaches_no_successor_of_a_member() {
     assert_eq!((pair.b.recvs(), pair.b.engine.stats().drops.unknown_group), (vec![], 1));
 }
 
-/// An interface whose software tells numbers without their high bits has a second one for each connection.
+/// On interfaces whose software passes QP numbers without their high bits, each connection has a second number.
 #[test]
-fn a_qp_with_an_alias_is_known_by_both_numbers_and_no_other() {
+fn aliased_qp_accepts_both_numbers_only() {
     let mut pair = with_successor(|attrs| attrs.alias = Some(Qpn::new(0x17)));
     (7..9).for_each(|wr| pair.b.host.post_recv(SUCCESSOR, wr, &[sge(0, 10)]));
     let send = Opcode::rc(Operation::SendOnly);
@@ -102,7 +102,7 @@ fn a_qp_with_an_alias_is_known_by_both_numbers_and_no_other() {
 }
 
 #[test]
-fn software_reaches_a_qp_by_its_whole_number_only() {
+fn api_requires_whole_qp_number() {
     let mut pair = with_successor(|_| {});
     let now = pair.now;
     let side = &mut pair.b;

@@ -1,4 +1,4 @@
-//! Every request in every situation: what a responder makes of it (IBTA volume 1, sections 9.7.1, 9.7.4 and 9.7.5).
+//! Every request in every situation, as handled by the responder (IBTA volume 1, sections 9.7.1, 9.7.4 and 9.7.5).
 
 use crate::common::*;
 use engine::*;
@@ -25,12 +25,12 @@ fn ext(operation: O, dma_len: u32) -> Ext {
     }
 }
 
-/// The peer's `n`-th packet.
+/// Delivers the `n`-th packet of the peer.
 fn inject(pair: &mut Pair, n: u32, operation: O, dma_len: u32, len: usize) {
     pair.inject(B, operation, psn_a().advance(n), ext(operation, dma_len), &[0x5a; 512][..len]);
 }
 
-/// Payload of a packet at its place, for operations that have any.
+/// Payload length of a packet at its position, for operations with payload.
 fn full_len(operation: O) -> usize {
     match (operation.kind(), operation.position()) {
         (Kind::Send | Kind::Write, Position::First | Position::Middle) => 256,
@@ -47,11 +47,11 @@ fn ready(receives: u64) -> Pair {
     pair
 }
 
-/// Section 9.7.4.1 (opcode sequence, opcode validation); reserved codes, SEND with invalidate and READ or atomic within a message
-/// included.
+/// Section 9.7.4.1 (opcode sequence, opcode validation), including reserved opcodes, SEND with invalidate, and READ
+/// or atomic inside a message.
 #[test]
-fn opcodes_are_accepted_in_their_sequence_only() {
-    // The message that is under way, if any, and the opcodes that may come.
+fn opcode_sequence_is_enforced() {
+    // The incomplete message, if any, and the opcodes that are valid next.
     let cases: [(Option<O>, &[u8]); 5] = [
         (None, &[0x00, 0x04, 0x05, 0x06, 0x0a, 0x0b, 0x0c, 0x13, 0x14]),
         (Some(O::SendFirst), &[0x01, 0x02, 0x03]),
@@ -73,7 +73,7 @@ fn opcodes_are_accepted_in_their_sequence_only() {
             };
             let (n, begun) = (u32::try_from(before.len()).unwrap(), before.len() * 256);
             let len = full_len(operation);
-            // As long as the message becomes, so that the length is no reason to refuse it.
+            // The DMA length matches the message, so that the length is valid.
             let whole = match operation.position() {
                 Position::First | Position::Middle => begun + len + 44,
                 Position::Last | Position::Only => begun + len,
@@ -95,7 +95,7 @@ fn opcodes_are_accepted_in_their_sequence_only() {
             if legal.contains(&code) {
                 assert_eq!(pair.snapshot(B).state, State::Rts, "{operation:?} after {open:?}: {answers:?}");
             } else {
-                // In its place, but the key is not one that peers may invalidate.
+                // Valid in the sequence, but peers must not invalidate the key.
                 let invalidates =
                     matches!((open, code), (None, 0x17) | (Some(O::SendFirst | O::SendMiddle), 0x16));
                 let code = if invalidates { "RemoteAccess" } else { "InvalidRequest" };
@@ -109,7 +109,7 @@ fn opcodes_are_accepted_in_their_sequence_only() {
 
 /// Section 9.7.4.1 (length validation), with a path MTU of 256.
 #[test]
-fn payloads_are_as_long_as_their_place_demands() {
+fn payload_length_must_match_opcode() {
     for (first, last, only) in
         [(O::SendFirst, O::SendLast, O::SendOnly), (O::WriteFirst, O::WriteLast, O::WriteOnly)]
     {
@@ -143,10 +143,10 @@ fn payloads_are_as_long_as_their_place_demands() {
     }
 }
 
-/// Section 9.7.1: what lies up to 2^23 behind is a duplicate, what lies less ahead a gap. Of what is behind the first PSN of
-/// the connection nothing was ever sent in it.
+/// Section 9.7.1: a PSN up to 2^23 behind is a duplicate, and one less than that ahead reveals a gap. Nothing was
+/// sent before the first PSN of the connection, so such packets are no duplicates.
 #[test]
-fn half_the_psn_space_is_behind_and_half_ahead() {
+fn psn_space_splits_into_duplicates_and_gaps() {
     for (n, answer) in [
         (-0x80_0000, None),
         (-0x7f_ffff, None),
@@ -171,7 +171,7 @@ fn half_the_psn_space_is_behind_and_half_ahead() {
     }
 }
 
-/// A duplicate draws its answer whether it asks for one or not.
+/// A duplicate is acknowledged even without AckReq.
 #[test]
 fn duplicates_without_ack_req_are_acknowledged() {
     let mut pair = ready(1);
@@ -181,9 +181,9 @@ fn duplicates_without_ack_req_are_acknowledged() {
     assert_eq!(pair.flow(), ["B Acknowledge 0x100 msn1"]);
 }
 
-/// Two packets change places on the way: the gap was there, and is told of, though it is closed before the answer leaves.
+/// Two packets are reordered. The gap existed, so its NAK is sent even if it is closed by then.
 #[test]
-fn a_sequence_nak_is_not_taken_back() {
+fn sequence_nak_is_not_withdrawn() {
     let mut pair = ready(2);
     for n in [1, 0, 1] {
         inject(&mut pair, n, O::SendOnly, 0, 44);
@@ -191,15 +191,15 @@ fn a_sequence_nak_is_not_taken_back() {
     assert_eq!(pair.flow(), ["B Acknowledge 0x100 PsnSequence msn0", "B Acknowledge 0x101 msn2"]);
 }
 
-/// One NAK, then silence to what is ahead until the expected packet comes; duplicates are answered.
+/// After one NAK, later packets are ignored until the expected one arrives; duplicates are answered.
 #[test]
-fn between_a_nak_and_the_expected_packet_only_duplicates_are_answered() {
+fn outstanding_nak_answers_only_duplicates() {
     let mut pair = ready(3);
     inject(&mut pair, 0, O::ReadRequest, 300, 0);
     inject(&mut pair, 2, O::SendOnly, 0, 44);
     inject(&mut pair, 3, O::FetchAdd, 0, 0);
     pair.flow();
-    // Refused, since the FETCH_ADD was taken.
+    // Refused with an RNR NAK, because the FETCH_ADD was executed.
     for (n, operation, answers) in [
         (5, O::SendOnly, &["B Acknowledge 0x104 PsnSequence msn3"][..]),
         (5, O::SendOnly, &[]),
@@ -217,9 +217,10 @@ fn between_a_nak_and_the_expected_packet_only_duplicates_are_answered() {
     }
 }
 
-/// The first packet of a SEND and the last of a WRITE with immediate want a receive request (section 9.7.5.2, RNR NAK).
+/// The first packet of a SEND and the last of a WRITE with immediate need a receive request (section 9.7.5.2, RNR
+/// NAK).
 #[test]
-fn packets_that_take_a_receive_request_draw_an_rnr_nak_without_one() {
+fn missing_receive_causes_rnr_nak() {
     for (before, operation, taker) in [
         (None, O::SendFirst, true),
         (None, O::SendOnly, true),
@@ -262,7 +263,7 @@ fn packets_that_take_a_receive_request_draw_an_rnr_nak_without_one() {
 
 /// Each message counts once, when it is complete (section 9.7.7).
 #[test]
-fn the_msn_counts_messages() {
+fn msn_counts_completed_messages() {
     let mut pair = ready(5);
     for (n, operation, dma_len, answers) in [
         (0, O::SendFirst, 0, &["B Acknowledge 0x100 msn0"][..]),
@@ -279,7 +280,8 @@ fn the_msn_counts_messages() {
     }
 }
 
-/// The responses to `count` packets of a READ from packet `start` on, of four with 44 bytes in the last.
+/// Responses to `count` packets of a READ from packet `start` on. The READ has four packets, with 44 bytes in the
+/// last.
 fn responses(start: u32, count: u32) -> Vec<String> {
     (start..start + count)
         .map(|index| {
@@ -291,37 +293,38 @@ fn responses(start: u32, count: u32) -> Vec<String> {
         .collect()
 }
 
-fn ask(pair: &mut Pair, start: u32, count: u32) {
+fn request_read(pair: &mut Pair, start: u32, count: u32) {
     let dma_len = if start + count == 4 { 256 * (count - 1) + 44 } else { 256 * count };
     let va = Va::new(VA + 0x8000 + 256 * u64::from(start));
     let reth = Reth { va, dma_len, ..reth(0) };
     pair.inject(B, O::ReadRequest, psn_a().advance(start), Ext::Reth(reth), b"");
 }
 
-/// A duplicate READ may ask for any part of what was read, and its responses begin and end as such.
+/// A duplicate READ can request any part of the original. Its responses start with FIRST or ONLY and end with LAST or
+/// ONLY.
 #[test]
-fn any_part_of_a_read_is_answered_again() {
+fn duplicate_read_can_request_any_part() {
     for start in 0..4 {
         for count in 1..=4 - start {
             let mut pair = Pair::new();
-            ask(&mut pair, 0, 4);
+            request_read(&mut pair, 0, 4);
             assert_eq!(pair.flow(), responses(0, 4));
             for _ in 0..2 {
-                ask(&mut pair, start, count);
+                request_read(&mut pair, start, count);
                 assert_eq!(pair.flow(), responses(start, count));
             }
         }
     }
 }
 
-/// The QP has executed a SEND, a READ of 4 packets and a WRITE; only what repeats a part of the READ is a duplicate.
+/// The QP has executed a SEND, a READ of 4 packets and a WRITE. Only a request for part of the READ is a duplicate.
 #[test]
-fn read_that_was_never_executed_is_dropped() {
+fn unexecuted_read_behind_psn_is_dropped() {
     let read_at = 1;
     let executed = || {
         let mut pair = ready(1);
         inject(&mut pair, 0, O::SendOnly, 0, 44);
-        ask(&mut pair, read_at, 4);
+        request_read(&mut pair, read_at, 4);
         inject(&mut pair, read_at + 4, O::WriteOnly, 44, 44);
         pair.flow();
         pair
@@ -336,16 +339,16 @@ fn read_that_was_never_executed_is_dropped() {
         (read_at, reth, 4),
         (read_at + 2, later(2), 2),
         (read_at + 3, Reth { dma_len: 100, ..later(3) }, 1),
-        // Of other bytes, of another region, or longer than what was executed.
+        // Other memory, another region, or longer than the original.
         (read_at + 2, later(1), 0),
         (read_at, later(1), 0),
         (read_at, Reth { rkey: Rkey::new(LOCKED), ..reth }, 0),
         (read_at, Reth { dma_len: 4 * 256 + 1, ..reth }, 0),
         (read_at + 3, Reth { dma_len: 257, ..later(3) }, 0),
-        // At PSNs of a SEND and a WRITE.
+        // At the PSNs of the SEND and of the WRITE.
         (0, Reth { dma_len: 8, ..reth }, 0),
         (read_at + 4, Reth { dma_len: 8, ..reth }, 0),
-        // From before the connection, near and far.
+        // From before the connection, close and distant.
         (0xff_ffff, Reth { dma_len: 8, ..reth }, 0),
         (0xff_ff00, reth, 0),
         (0x80_0006, reth, 0),
@@ -360,7 +363,7 @@ fn read_that_was_never_executed_is_dropped() {
 }
 
 #[test]
-fn only_newest_reads_and_atomics_are_repeated() {
+fn only_newest_reads_and_atomics_replay() {
     let mut pair = Pair::with(|_, attrs| attrs.max_dest_rd_atomic = 2);
     for n in 0..3 {
         inject(&mut pair, n, if n == 1 { O::FetchAdd } else { O::ReadRequest }, 8, 0);
@@ -378,11 +381,11 @@ fn only_newest_reads_and_atomics_are_repeated() {
     }
 }
 
-/// READs of the connection before lie behind the expected PSN of the next one, and are none of its requests.
+/// READs of an earlier connection lie behind the expected PSN of the next one, and are not duplicates.
 #[test]
-fn read_of_former_connection_is_dropped() {
+fn read_of_earlier_connection_is_dropped() {
     let mut pair = Pair::new();
-    ask(&mut pair, 0, 4);
+    request_read(&mut pair, 0, 4);
     assert_eq!(pair.flow(), responses(0, 4));
     for to in [State::Reset, State::Init, State::Rtr, State::Rts] {
         pair.modify_with(B, to, |modify| {
@@ -391,7 +394,7 @@ fn read_of_former_connection_is_dropped() {
         });
     }
     for start in 0..4 {
-        ask(&mut pair, start, 4 - start);
+        request_read(&mut pair, start, 4 - start);
     }
     inject(&mut pair, 0xfff, O::SendOnly, 0, 44);
     assert_eq!(pair.frames(B), Vec::<Vec<u8>>::new());
@@ -399,23 +402,23 @@ fn read_of_former_connection_is_dropped() {
 }
 
 #[test]
-fn a_read_that_is_being_answered_goes_back_to_where_it_is_asked_from() {
+fn repeated_read_restarts_in_place() {
     for sent in 0..4 {
         for start in 0..=sent {
             let mut pair = Pair::new();
-            ask(&mut pair, 0, 4);
+            request_read(&mut pair, 0, 4);
             for _ in 0..sent {
                 let side = &mut pair.b;
                 assert!(side.engine.poll_transmit(pair.now, &mut side.host, &mut Vec::new()).is_some());
             }
-            ask(&mut pair, start, 4 - start);
-            assert_eq!(pair.flow(), responses(start, 4 - start), "{sent} sent, asked from {start}");
+            request_read(&mut pair, start, 4 - start);
+            assert_eq!(pair.flow(), responses(start, 4 - start), "{sent} sent, requested from {start}");
         }
     }
 }
 
 #[test]
-fn nothing_is_said_after_a_fatal_nak() {
+fn fatal_nak_is_last_packet() {
     let mut pair = ready(9);
     inject(&mut pair, 0, O::SendMiddle, 0, 256);
     assert_eq!(pair.flow().len(), 1);
@@ -428,9 +431,9 @@ fn nothing_is_said_after_a_fatal_nak() {
     assert_eq!(pair.flow(), Vec::<String>::new());
 }
 
-/// Length 2^31 is the longest; whether the key grants it is the next question.
+/// 2^31 is the maximum length. The key check comes after.
 #[test]
-fn lengths_up_to_2_31_are_legal() {
+fn accepts_dma_lengths_up_to_two_gib() {
     for (operation, dma_len, answer) in [
         (O::WriteFirst, 1 << 31, "B Acknowledge 0x100 RemoteAccess msn0"),
         (O::WriteFirst, (1 << 31) + 1, "B Acknowledge 0x100 InvalidRequest msn0"),
@@ -445,29 +448,29 @@ fn lengths_up_to_2_31_are_legal() {
     }
 }
 
-/// Section 9.9.3: more READs and atomics at once than the connection allows are an invalid request.
+/// Section 9.9.3: exceeding the limit of outstanding READs and atomics is an invalid request.
 #[test]
-fn a_read_or_atomic_beyond_the_responders_limit_is_refused() {
+fn rejects_excess_reads_and_atomics() {
     let add = Ext::Atomic(AtomicEth { va: Va::new(VA), rkey: Rkey::new(KEY), swap_add: 1, compare: 0 });
     let one = Ext::Reth(Reth { va: Va::new(VA), rkey: Rkey::new(KEY), dma_len: 8 });
     for (operation, ext) in [(O::ReadRequest, one), (O::FetchAdd, add)] {
         let mut pair = Pair::with(|_, attrs| attrs.max_dest_rd_atomic = 2);
-        let ask = |pair: &mut Pair, n, operation, ext| {
+        let send_request = |pair: &mut Pair, n, operation, ext| {
             pair.inject(B, operation, psn_a().advance(n), ext, b"");
         };
-        // Those that were answered do not count.
+        // Answered requests do not count.
         for n in [0, 2] {
-            ask(&mut pair, n, O::ReadRequest, one);
-            ask(&mut pair, n + 1, operation, ext);
+            send_request(&mut pair, n, O::ReadRequest, one);
+            send_request(&mut pair, n + 1, operation, ext);
             assert_eq!(pair.frames(B).len(), 2);
         }
-        // Nor do copies of what was answered, which the wire may make.
-        ask(&mut pair, 2, O::ReadRequest, one);
-        ask(&mut pair, 3, operation, ext);
-        ask(&mut pair, 4, O::ReadRequest, one);
-        ask(&mut pair, 5, operation, ext);
+        // Duplicates of answered requests do not count either.
+        send_request(&mut pair, 2, O::ReadRequest, one);
+        send_request(&mut pair, 3, operation, ext);
+        send_request(&mut pair, 4, O::ReadRequest, one);
+        send_request(&mut pair, 5, operation, ext);
         assert_eq!(pair.snapshot(B).state, State::Rts);
-        ask(&mut pair, 6, operation, ext);
+        send_request(&mut pair, 6, operation, ext);
         let answers: Vec<_> = pair.frames(B).iter().map(|frame| describe(frame)).collect();
         assert_eq!(answers.len(), 5);
         assert_eq!(answers[4], "Acknowledge 0x106 InvalidRequest msn6");
@@ -478,24 +481,24 @@ fn a_read_or_atomic_beyond_the_responders_limit_is_refused() {
     }
 }
 
-/// Section 9.7.5: the only negative answer to a duplicate would be to a request that was already accepted.
+/// Section 9.7.5: a duplicate must not cause a NAK, because the request was already accepted.
 #[test]
-fn a_duplicate_read_with_a_key_that_is_not_valid_draws_silence() {
+fn duplicate_read_with_invalid_key_is_dropped() {
     let one = |rkey| Ext::Reth(Reth { va: Va::new(VA), rkey: Rkey::new(rkey), dma_len: 8 });
     let mut pair = Pair::new();
-    let ask = |pair: &mut Pair, rkey| pair.inject(B, O::ReadRequest, psn_a(), one(rkey), b"");
-    ask(&mut pair, KEY);
+    let send_request = |pair: &mut Pair, rkey| pair.inject(B, O::ReadRequest, psn_a(), one(rkey), b"");
+    send_request(&mut pair, KEY);
     assert_eq!(pair.frames(B).len(), 1);
     for wrong in [0x999, LOCKED] {
-        ask(&mut pair, wrong);
+        send_request(&mut pair, wrong);
         assert_eq!(pair.frames(B).len(), 0);
     }
-    // Or is not valid any more when the answer is made.
-    ask(&mut pair, KEY);
+    // Or it becomes invalid before the response is built.
+    send_request(&mut pair, KEY);
     pair.b.host.regions.remove(&KEY);
     assert_eq!(pair.frames(B).len(), 0);
     assert_eq!((pair.snapshot(B).state, &pair.b.asyncs[..]), (State::Rts, &[][..]));
     assert_eq!(pair.b.engine.stats().drops.stale_duplicate, 3);
     pair.inject(B, O::WriteOnly, psn_a().advance(1), one(LOCKED), &[0; 8]);
-    assert_eq!(pair.flow(), ["B Acknowledge 0x101 RemoteAccess msn1"], "the expected one draws one");
+    assert_eq!(pair.flow(), ["B Acknowledge 0x101 RemoteAccess msn1"], "the expected packet causes a NAK");
 }

@@ -1,4 +1,4 @@
-//! Receiver not ready.
+//! Receiver not ready (RNR) NAKs.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use protocol::roce::{Imm, NakCode, Operation, Syndrome};
 const WAIT: Duration = Duration::from_micros(640);
 
 #[test]
-fn send_without_a_receive_request_is_delivered_when_one_is_posted() {
+fn unready_send_is_delivered_after_post() {
     let mut pair = Pair::new();
     pair.post(A, send(1, 300));
     assert_eq!(
@@ -29,9 +29,9 @@ fn send_without_a_receive_request_is_delivered_when_one_is_posted() {
     assert_eq!(pair.b.recvs(), ok([7]));
 }
 
-/// What follows it may be dropped like it.
+/// Packets behind the refused one may be dropped too.
 #[test]
-fn until_there_is_progress_few_packets_are_sent_again() {
+fn rnr_probe_sends_few_packets() {
     let mut pair = Pair::new();
     for id in 0..100 {
         pair.post(A, send(id, 10));
@@ -45,7 +45,7 @@ fn until_there_is_progress_few_packets_are_sent_again() {
         assert_eq!((&*trace[0], &*trace[7]), ("A SendOnly 0x100 10B?", "A SendOnly 0x107 10B?"));
         assert_eq!(trace[8], "B Acknowledge 0x100 RNR12 msn0");
     }
-    // Nor more when they are lost.
+    // The same holds if they are lost.
     pair.advance(WAIT);
     assert_eq!(pair.frames(A).len(), 8);
     pair.advance(TIMEOUT);
@@ -58,7 +58,7 @@ fn until_there_is_progress_few_packets_are_sent_again() {
 }
 
 #[test]
-fn of_a_long_message_a_few_packets_are_sent_again() {
+fn rnr_probe_limits_long_message() {
     let mut pair = Pair::new();
     pair.post(A, send(1, 256 * 100));
     pair.flow();
@@ -72,7 +72,7 @@ fn of_a_long_message_a_few_packets_are_sent_again() {
 }
 
 #[test]
-fn write_with_immediate_is_refused_at_its_last_packet() {
+fn write_imm_gets_rnr_at_last_packet() {
     let mut pair = Pair::new();
     let op = SendOp::Write { remote: remote(0x8000), imm: Some(Imm([0; 4])) };
     pair.post(A, request(1, op, &[sge(0, 300)]));
@@ -91,7 +91,7 @@ fn write_with_immediate_is_refused_at_its_last_packet() {
 }
 
 #[test]
-fn requests_before_an_rnr_nak_complete() {
+fn requests_before_rnr_nak_complete() {
     let mut pair = Pair::new();
     pair.post(A, write(1, 0x8000, 10));
     pair.post(A, send(2, 10));
@@ -100,7 +100,7 @@ fn requests_before_an_rnr_nak_complete() {
 }
 
 #[test]
-fn rnr_retries_are_exhausted_after_as_many_naks() {
+fn rnr_nak_retries_until_limit() {
     let mut pair = Pair::with(|_, attrs| attrs.rnr_retry = RnrRetry::Limited(2));
     pair.post(A, send(1, 10));
     pair.post(A, send(2, 10));
@@ -114,9 +114,9 @@ fn rnr_retries_are_exhausted_after_as_many_naks() {
     assert_eq!(pair.a.engine.stats().naks_received.rnr, 3);
 }
 
-/// For a responder whose software tells no time: few retries are to outlast a receiver that is late.
+/// For responders whose software sets no timer: few retries must outlast a late receiver.
 #[test]
-fn rnr_naks_for_one_packet_ask_for_more_and_more_where_the_owner_lets_them() {
+fn repeated_rnr_naks_increase_timer() {
     let mut pair = Pair::with(|_, attrs| attrs.max_rnr_timer = RnrTimer::new(25));
     pair.post(A, send(1, 10));
     pair.flow();
@@ -133,7 +133,7 @@ fn rnr_naks_for_one_packet_ask_for_more_and_more_where_the_owner_lets_them() {
 }
 
 #[test]
-fn rnr_retry_count_zero_fails_at_the_first_nak() {
+fn zero_rnr_retries_fail_at_first_nak() {
     let mut pair = Pair::with(|_, attrs| attrs.rnr_retry = RnrRetry::Limited(0));
     pair.post(A, send(1, 10));
     pair.flow();
@@ -141,7 +141,7 @@ fn rnr_retry_count_zero_fails_at_the_first_nak() {
 }
 
 #[test]
-fn infinite_rnr_retries_never_end() {
+fn infinite_rnr_retries_never_fail() {
     let mut pair = Pair::with(|_, attrs| attrs.rnr_retry = RnrRetry::Infinite);
     pair.post(A, send(1, 10));
     for _ in 0..100 {
@@ -153,10 +153,10 @@ fn infinite_rnr_retries_never_end() {
     assert_eq!(pair.a.sends(), ok([1]));
 }
 
-/// An answer to what was sent before the wait, or a copy of the one that was obeyed, when the wait is over and the request
-/// has not had its turn yet.
+/// An RNR NAK that answers a packet sent before the wait, or duplicates the one handled, after the wait is over and
+/// before anything was sent.
 #[test]
-fn an_rnr_nak_before_anything_is_sent_again_costs_no_retry() {
+fn duplicate_rnr_nak_costs_no_retry() {
     let mut pair = Pair::with(|_, attrs| attrs.rnr_retry = RnrRetry::Limited(1));
     let answer = |pair: &mut Pair| {
         pair.inject(A, Operation::Acknowledge, Psn::new(0x100), aeth(Syndrome::RnrNak { timer: 12 }), b"");
@@ -168,15 +168,15 @@ fn an_rnr_nak_before_anything_is_sent_again_costs_no_retry() {
     pair.advance(WAIT);
     answer(&mut pair);
     assert_eq!(pair.a.sends(), []);
-    assert_eq!(pair.frames(A).len(), 1, "and no more waiting");
+    assert_eq!(pair.frames(A).len(), 1, "without another wait");
     assert_eq!(pair.a.engine.stats().naks_received.rnr, 1);
     answer(&mut pair);
     assert_eq!(pair.a.sends(), [(1, Err(Status::RnrRetryExceeded))]);
 }
 
-/// A timeout came first, so what is refused was sent since the wait.
+/// The timeout came first, so the refused packet was sent after the wait.
 #[test]
-fn an_rnr_nak_after_a_timeout_is_obeyed_before_anything_is_sent_again() {
+fn rnr_nak_after_timeout_starts_wait() {
     let mut pair = Pair::with(|_, attrs| attrs.rnr_retry = RnrRetry::Limited(1));
     let answer = |pair: &mut Pair| {
         pair.inject(A, Operation::Acknowledge, Psn::new(0x100), aeth(Syndrome::RnrNak { timer: 12 }), b"");
@@ -191,9 +191,9 @@ fn an_rnr_nak_after_a_timeout_is_obeyed_before_anything_is_sent_again() {
     assert_eq!(pair.a.sends(), [(1, Err(Status::RnrRetryExceeded))]);
 }
 
-/// soft-RoCE sends one right after an RNR NAK, for the packets in flight behind the refused one.
+/// soft-RoCE sends a sequence NAK right after an RNR NAK, for the packets in flight behind the refused one.
 #[test]
-fn sequence_nak_neither_shortens_the_wait_nor_counts() {
+fn sequence_nak_during_rnr_wait_is_ignored() {
     let mut pair = Pair::with(|_, attrs| attrs.retry_count = 0);
     pair.post(A, send(1, 10));
     pair.frames(A);
@@ -211,7 +211,7 @@ fn sequence_nak_neither_shortens_the_wait_nor_counts() {
 }
 
 #[test]
-fn rnr_nak_forgives_the_timeouts_before_it() {
+fn rnr_nak_resets_timeout_retries() {
     let mut pair = Pair::with(|_, attrs| attrs.retry_count = 1);
     pair.post(A, send(1, 10));
     for _ in 0..3 {
@@ -226,7 +226,7 @@ fn rnr_nak_forgives_the_timeouts_before_it() {
 }
 
 #[test]
-fn rnr_nak_of_a_read_is_obeyed() {
+fn rnr_nak_of_read_delays_retry() {
     let mut pair = Pair::new();
     pair.post(A, read(1, 0x8000, 10));
     let request = pair.frames(A).remove(0);
@@ -236,7 +236,7 @@ fn rnr_nak_of_a_read_is_obeyed() {
 }
 
 #[test]
-fn ack_timer_rests_during_the_wait() {
+fn ack_timer_stops_during_rnr_wait() {
     let mut pair = Pair::with(|_, attrs| attrs.min_rnr_timer = RnrTimer::new(0));
     pair.post(A, send(1, 10));
     pair.flow();
@@ -249,7 +249,7 @@ fn ack_timer_rests_during_the_wait() {
 
 /// IBTA volume 1, table 45, in milliseconds.
 #[test]
-fn timer_codes_are_those_of_the_table() {
+fn rnr_timer_codes_match_specification_table() {
     let table = [
         (0, 655.36),
         (1, 0.01),

@@ -1,4 +1,4 @@
-//! Receive queues that QPs share.
+//! Shared receive queues.
 //!
 //! # Spec
 //! IBTA volume 1, sections 10.2.9 (shared receive queues), 9.7.7.2 (no credits), 11.6.3 (affiliated events).
@@ -10,21 +10,21 @@ use protocol::roce::{Operation, RoceFrame, Syndrome};
 
 const SRQ: u32 = 5;
 
-/// The second pair of QPs.
-fn second(who: Who) -> Qpn {
-    Qpn::new(who.qpn().get() + 0x10)
+/// Returns the QP number of the second connection.
+fn second(node: Node) -> Qpn {
+    Qpn::new(node.qpn().get() + 0x10)
 }
 
-/// Two connections whose ends at B share a receive queue.
+/// Returns two connections whose ends at B use one SRQ.
 fn shared(tune: impl Fn(&mut QpAttrs)) -> Pair {
-    let tuned = |who: Who| {
-        let mut attrs = QpAttrs { srq: who == B, ..attrs(who) };
+    let tuned = |node: Node| {
+        let mut attrs = QpAttrs { srq: node == B, ..attrs(node) };
         tune(&mut attrs);
         attrs
     };
-    let mut pair = Pair::with(|who, attrs| *attrs = tuned(who));
-    for who in [A, B] {
-        pair.add(who, second(who), QpAttrs { remote_qpn: second(who.peer()), ..tuned(who) });
+    let mut pair = Pair::with(|node, attrs| *attrs = tuned(node));
+    for node in [A, B] {
+        pair.add(node, second(node), QpAttrs { remote_qpn: second(node.peer()), ..tuned(node) });
         pair.b.host.shares.insert(B.qpn().get(), SRQ);
         pair.b.host.shares.insert(second(B).get(), SRQ);
     }
@@ -35,14 +35,14 @@ fn post_recv(pair: &mut Pair, wr_id: u64, offset: u64, len: u32) {
     pair.b.host.post_shared(SRQ, wr_id, &[sge(offset, len)]);
 }
 
-/// QP, request and result of the receives since the last call.
+/// Returns QP, request and result of the receives since the last call.
 fn received(pair: &mut Pair) -> Vec<(Qpn, u64, Result<(), Status>)> {
     let done = pair.b.completions.drain(..).filter(|done| done.queue == Queue::Recv);
     done.map(|done| (done.qpn, done.wr_id, done.result.map(|_| ()))).collect()
 }
 
 #[test]
-fn whose_message_comes_first_takes_the_first_request() {
+fn srq_requests_go_in_arrival_order() {
     let mut pair = shared(|_| {});
     for id in 1..=3 {
         post_recv(&mut pair, id, 0x8000 + id * 0x100, 10);
@@ -57,7 +57,7 @@ fn whose_message_comes_first_takes_the_first_request() {
 }
 
 #[test]
-fn a_message_under_way_keeps_its_request_while_others_take_theirs() {
+fn incomplete_message_keeps_its_srq_request() {
     let mut pair = shared(|_| {});
     post_recv(&mut pair, 1, 0x8000, 300);
     post_recv(&mut pair, 2, 0x9000, 300);
@@ -73,7 +73,7 @@ fn a_message_under_way_keeps_its_request_while_others_take_theirs() {
 }
 
 #[test]
-fn an_empty_queue_makes_the_receiver_not_ready() {
+fn empty_srq_causes_rnr_nak() {
     let mut pair = shared(|_| {});
     post_recv(&mut pair, 1, 0x8000, 10);
     pair.post(A, send(1, 10));
@@ -89,7 +89,7 @@ fn an_empty_queue_makes_the_receiver_not_ready() {
 }
 
 #[test]
-fn requests_of_a_shared_queue_are_promised_to_nobody() {
+fn srq_responder_advertises_no_credits() {
     let credits = |srq| {
         let mut pair = shared(|attrs| attrs.srq &= srq);
         pair.b.host.counts_receives = true;
@@ -108,7 +108,7 @@ fn requests_of_a_shared_queue_are_promised_to_nobody() {
 }
 
 #[test]
-fn in_err_the_request_that_is_held_is_flushed_and_the_last_wqe_is_reached_once() {
+fn err_flushes_fetched_request_then_last_wqe() {
     let mut pair = shared(|_| {});
     for id in 1..=3 {
         post_recv(&mut pair, id, 0x8000, 300);
@@ -121,7 +121,7 @@ fn in_err_the_request_that_is_held_is_flushed_and_the_last_wqe_is_reached_once()
     let flushed = Completion { qpn: B.qpn(), queue: Queue::Recv, wr_id: 1, result: Err(Status::Flushed) };
     let last = Event::Async { qpn: B.qpn(), event: AsyncEvent::LastWqeReached };
     assert_eq!(pair.b.events, [Event::Completion(flushed), last]);
-    // What is in the queue is for others, also what is posted later.
+    // Requests in the SRQ are left for other QPs, including those posted later.
     for _ in 0..3 {
         pair.advance(std::time::Duration::from_millis(10));
     }
@@ -133,7 +133,7 @@ fn in_err_the_request_that_is_held_is_flushed_and_the_last_wqe_is_reached_once()
 }
 
 #[test]
-fn a_failure_reaches_the_last_wqe_too_and_reset_does_not() {
+fn failure_raises_last_wqe_reset_does_not() {
     let mut pair = shared(|_| {});
     pair.inject(B, Operation::SendMiddle, psn_a(), protocol::roce::Ext::None, &[0; 256]);
     assert_eq!(pair.b.asyncs, [AsyncEvent::InvalidRequest, AsyncEvent::LastWqeReached]);
@@ -144,7 +144,7 @@ fn a_failure_reaches_the_last_wqe_too_and_reset_does_not() {
 }
 
 #[test]
-fn a_request_that_cannot_be_executed_fails_the_qp_that_took_it() {
+fn invalid_srq_request_fails_fetching_qp() {
     let mut pair = shared(|_| {});
     let refused = Fetch::Refused { wr_id: 9, status: Status::LocalQpOperation };
     pair.b.host.shared.entry(SRQ).or_default().push_back(refused);
@@ -156,7 +156,7 @@ fn a_request_that_cannot_be_executed_fails_the_qp_that_took_it() {
 }
 
 #[test]
-fn a_queue_that_cannot_be_read_is_told_of_by_each_qp_that_wants_a_request() {
+fn unreadable_srq_raises_event_per_qp() {
     let mut pair = shared(|_| {});
     pair.b.host.shared.entry(SRQ).or_default().extend([Fetch::Broken, Fetch::Broken]);
     pair.post(A, send(1, 10));
@@ -170,7 +170,7 @@ fn a_queue_that_cannot_be_read_is_told_of_by_each_qp_that_wants_a_request() {
 }
 
 #[test]
-fn a_broken_message_of_an_unreliable_connection_leaves_its_request_to_the_next() {
+fn incomplete_uc_message_passes_on_request() {
     let mut pair = shared(|attrs| attrs.service = Service::Uc);
     post_recv(&mut pair, 1, 0x8000, 300);
     post_recv(&mut pair, 2, 0x9000, 300);

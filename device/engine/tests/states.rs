@@ -1,4 +1,4 @@
-//! What each state does, and the ways between them.
+//! Behaviour of each QP state, and the transitions between them.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use protocol::ids::{Lkey, Msn, Qkey, Qpn};
 use protocol::roce::{Deth, Ext, Opcode, Operation};
 
 #[test]
-fn to_err_flushes_the_send_queue_then_the_receive_queue_in_order() {
+fn err_flushes_sends_then_receives() {
     let mut pair = Pair::new();
     pair.post_recv(A, 11, 0, 100);
     pair.post_recv(A, 12, 0, 100);
@@ -31,12 +31,12 @@ fn to_err_flushes_the_send_queue_then_the_receive_queue_in_order() {
 }
 
 #[test]
-fn err_flushes_what_is_posted_late() {
+fn err_flushes_late_posts() {
     let mut pair = Pair::new();
     pair.modify(A, State::Err);
     pair.post(A, write(1, 0x8000, 10));
     assert_eq!(pair.a.sends(), [(1, Err(Status::Flushed))]);
-    // Nobody rings for receive requests: they are found within 10 ms.
+    // No doorbell announces receive requests; polling finds them within 10 ms.
     pair.post_recv(A, 11, 0, 100);
     let due = pair.a.engine.poll_timeout().unwrap();
     assert!(due.saturating_since(pair.now) <= Duration::from_millis(10));
@@ -48,7 +48,7 @@ fn err_flushes_what_is_posted_late() {
 }
 
 #[test]
-fn err_drops_packets_in_silence() {
+fn err_drops_packets_silently() {
     let mut pair = Pair::new();
     pair.modify(B, State::Err);
     pair.inject(B, Operation::SendOnly, psn_a(), Ext::None, b"x");
@@ -58,7 +58,7 @@ fn err_drops_packets_in_silence() {
 }
 
 #[test]
-fn reset_forgets_everything_without_completions() {
+fn reset_discards_requests_without_completions() {
     let mut pair = Pair::new();
     pair.post_recv(A, 11, 0, 100);
     pair.post(A, write(1, 0x8000, 300));
@@ -72,12 +72,12 @@ fn reset_forgets_everything_without_completions() {
 }
 
 #[test]
-fn doorbells_before_rts_are_ignored_and_packets_before_rtr_dropped() {
+fn early_doorbells_and_packets_are_ignored() {
     let mut pair = Pair::new();
     pair.modify(A, State::Reset);
     for state in [State::Init, State::Rtr] {
         pair.modify_with(A, state, |modify| modify.recv_psn = Some(psn_b()));
-        pair.a.engine.ring(pair.now, A.qpn(), &mut pair.a.host);
+        pair.a.engine.notify_send(pair.now, A.qpn(), &mut pair.a.host);
         if state == State::Init {
             pair.inject(A, Operation::SendOnly, psn_b(), Ext::None, b"x");
             assert_eq!(pair.a.engine.stats().drops.wrong_state, 1);
@@ -101,7 +101,7 @@ fn first_packet_in_rtr_establishes_communication() {
 }
 
 #[test]
-fn packets_that_are_not_accepted_establish_nothing() {
+fn rejected_packets_do_not_establish_communication() {
     let in_rtr = |service| {
         let mut pair = Pair::with(|_, attrs| attrs.service = service);
         let with = |modify: &mut Modify| modify.attrs.service = service;
@@ -115,7 +115,7 @@ fn packets_that_are_not_accepted_establish_nothing() {
     let mut pair = in_rtr(Service::Rc);
     pair.inject(B, Operation::SendOnly, psn_a().advance(1), Ext::None, b"");
     pair.inject(B, Operation::SendOnly, psn_a().retreat(1), Ext::None, b"");
-    // Nor is one that the receiver is not ready for.
+    // Neither does a packet refused with an RNR NAK.
     pair.inject(B, Operation::SendOnly, psn_a(), Ext::None, b"");
     assert_eq!(pair.b.asyncs, []);
     pair.post_recv(B, 1, 0, 10);
@@ -137,7 +137,7 @@ fn packets_that_are_not_accepted_establish_nothing() {
 }
 
 #[test]
-fn sqd_finishes_started_messages_and_tells_when_drained() {
+fn sqd_finishes_started_messages_then_reports() {
     let mut pair = Pair::with_window(4);
     pair.post(A, write(1, 0x8000, 256 * 6));
     pair.post(A, write(2, 0x9000, 10));
@@ -145,31 +145,31 @@ fn sqd_finishes_started_messages_and_tells_when_drained() {
     pair.modify_with(A, State::Sqd, |modify| modify.notify_drained = true);
     assert!(pair.snapshot(A).draining);
     pair.post(A, write(3, 0x9000, 10));
-    // The window was lost on the way: the started message is retried.
+    // The window was lost: the started message is retried.
     pair.advance(TIMEOUT);
     let trace = pair.flow();
     assert!(trace.iter().all(|line| !line.contains("va+0x9000")), "{trace:?}");
     assert_eq!(pair.a.sends(), ok([1]));
     assert_eq!(pair.a.asyncs, [AsyncEvent::SqDrained]);
     assert!(!pair.snapshot(A).draining);
-    // Back in RTS it resumes with the oldest that was not started.
+    // Back in RTS it resumes with the oldest request not started.
     pair.modify(A, State::Rts);
     pair.flow();
     assert_eq!(pair.a.sends(), ok([2, 3]));
 }
 
 #[test]
-fn sqd_of_an_idle_queue_is_drained_at_once() {
+fn idle_sqd_is_drained_immediately() {
     let mut pair = Pair::new();
     pair.modify_with(A, State::Sqd, |modify| modify.notify_drained = true);
     assert_eq!(pair.a.asyncs, [AsyncEvent::SqDrained]);
     pair.modify(A, State::Rts);
     pair.modify(A, State::Sqd);
-    assert_eq!(pair.a.asyncs.len(), 1, "nobody asked the second time");
+    assert_eq!(pair.a.asyncs.len(), 1, "the second move requested no event");
 }
 
 #[test]
-fn responder_works_on_in_sqd() {
+fn responder_continues_in_sqd() {
     let mut pair = Pair::new();
     pair.modify(B, State::Sqd);
     pair.post(A, write(1, 0x8000, 10));
@@ -178,7 +178,7 @@ fn responder_works_on_in_sqd() {
 }
 
 #[test]
-fn failed_unreliable_send_leaves_the_receive_queue_alone() {
+fn failed_uc_send_keeps_receive_queue() {
     let mut pair = Pair::with(|_, attrs| attrs.service = Service::Uc);
     pair.post_recv(A, 11, 0x8000, 100);
     let bad = Sge { lkey: Lkey::new(0x999), ..sge(0, 10) };
@@ -204,7 +204,7 @@ fn failed_unreliable_send_leaves_the_receive_queue_alone() {
 
 /// JingZhao interface, section 10.5: SQERR2RTS resumes at the next doorbell.
 #[test]
-fn what_was_rung_before_sqe_is_left_is_flushed_however_much_it_is() {
+fn leaving_sqe_flushes_all_announced_requests() {
     let mut pair = Pair::with(|_, attrs| attrs.service = Service::Uc);
     let bad = Sge { lkey: Lkey::new(0x999), ..sge(0, 10) };
     pair.a.host.post_send(A.qpn(), request(0, SendOp::Send { imm: None }, &[bad]));
@@ -213,8 +213,8 @@ fn what_was_rung_before_sqe_is_left_is_flushed_however_much_it_is() {
     }
     let now = pair.now;
     let side = pair.side(A);
-    side.engine.ring(now, A.qpn(), &mut side.host);
-    // One step: the failure, and as many flushes as a step has.
+    side.engine.notify_send(now, A.qpn(), &mut side.host);
+    // One step: the failure, and one step's worth of flushes.
     assert_eq!(side.engine.poll_transmit(now, &mut side.host, &mut Vec::new()), None);
     pair.modify_with(A, State::Rts, |modify| modify.attrs.service = Service::Uc);
     pair.post(A, send(1000, 10));
@@ -226,10 +226,10 @@ fn what_was_rung_before_sqe_is_left_is_flushed_however_much_it_is() {
 }
 
 #[test]
-fn unreliable_send_that_fails_in_sqd_is_no_drained_queue() {
+fn failed_uc_send_reports_no_drain() {
     let mut pair = Pair::with(|_, attrs| attrs.service = Service::Uc);
     let bad = Sge { lkey: Lkey::new(0x999), ..sge(0, 10) };
-    // Three packets, the third of which cannot be gathered; two of them go out before SQD.
+    // Three packets; the third cannot be gathered. Two are sent before SQD.
     pair.post(A, request(1, SendOp::Send { imm: None }, &[sge(0, 512), bad]));
     let now = pair.now;
     let side = pair.side(A);
@@ -247,7 +247,7 @@ fn unreliable_send_that_fails_in_sqd_is_no_drained_queue() {
 
 /// A guest can link a request to itself.
 #[test]
-fn endless_chains_are_cut_into_bounded_steps() {
+fn endless_wqe_chains_run_in_bounded_steps() {
     struct Endless(engine::sim::host::SimHost);
     impl engine::Host for Endless {
         fn next_send(&mut self, _: Qpn) -> Fetch<engine::SendRequest> {
@@ -258,7 +258,7 @@ fn endless_chains_are_cut_into_bounded_steps() {
         }
         fn check(
             &self,
-            _: engine::Accessor,
+            _: engine::Initiator,
             _: Lkey,
             _: protocol::ids::Va,
             _: u64,
@@ -268,7 +268,7 @@ fn endless_chains_are_cut_into_bounded_steps() {
         }
         fn read(
             &self,
-            _: engine::Accessor,
+            _: engine::Initiator,
             _: Lkey,
             _: protocol::ids::Va,
             _: usize,
@@ -279,7 +279,7 @@ fn endless_chains_are_cut_into_bounded_steps() {
         }
         fn write(
             &mut self,
-            _: engine::Accessor,
+            _: engine::Initiator,
             _: Lkey,
             _: protocol::ids::Va,
             _: &[u8],
@@ -289,7 +289,7 @@ fn endless_chains_are_cut_into_bounded_steps() {
         }
         fn atomic(
             &mut self,
-            _: engine::Accessor,
+            _: engine::Initiator,
             _: Lkey,
             _: protocol::ids::Va,
             _: engine::AtomicOp,
@@ -308,11 +308,11 @@ fn endless_chains_are_cut_into_bounded_steps() {
     for state in [State::Init, State::Rtr, State::Rts] {
         to(&mut engine, state, &mut host);
     }
-    engine.ring(Instant::ZERO, qpn, &mut host);
+    engine.notify_send(Instant::ZERO, qpn, &mut host);
     assert_eq!(engine.poll_transmit(Instant::ZERO, &mut host, &mut Vec::new()), None);
     let done = std::iter::from_fn(|| engine.poll_event()).count();
     assert!((64..=1024).contains(&done), "{done} NOPs in one call");
-    // It wants to go on at once, and flushing is bounded as well.
+    // It requests another call immediately, and flushing is bounded too.
     assert_eq!(engine.poll_timeout(), Some(Instant::ZERO));
     to(&mut engine, State::Err, &mut host);
     let flushed = std::iter::from_fn(|| engine.poll_event()).count();
@@ -320,7 +320,7 @@ fn endless_chains_are_cut_into_bounded_steps() {
 }
 
 #[test]
-fn destroyed_qp_leaves_nothing_behind() {
+fn destroyed_qp_leaves_no_state() {
     let mut pair = Pair::new();
     pair.post(A, write(1, 0x8000, 300));
     pair.a.engine.destroy_qp(A.qpn());
@@ -343,7 +343,7 @@ fn qps_take_turns() {
     }
     pair.post(A, write(1, 0, 0x1_0000));
     pair.a.host.post_send(second, write(2, 0, 0x1_0000));
-    pair.a.engine.ring(pair.now, second, &mut pair.a.host);
+    pair.a.engine.notify_send(pair.now, second, &mut pair.a.host);
     let mut turns: Vec<(Qpn, u32)> = Vec::new();
     let side = &mut pair.a;
     while let Some(sent) = side.engine.poll_transmit(pair.now, &mut side.host, &mut Vec::new()) {
@@ -357,7 +357,7 @@ fn qps_take_turns() {
 }
 
 #[test]
-fn dirty_qps_are_reported_once_until_they_change_again() {
+fn dirty_qp_is_reported_once_per_change() {
     let mut pair = Pair::new();
     while pair.a.engine.poll_dirty().is_some() {}
     pair.post(A, write(1, 0x8000, 300));

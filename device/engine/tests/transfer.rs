@@ -1,4 +1,4 @@
-//! Messages on a perfect wire.
+//! Messages on a loss-free wire.
 
 use crate::common::*;
 use engine::{Fence, Mtu, Payload, Queue, SendOp, Success};
@@ -6,7 +6,7 @@ use protocol::Psn;
 use protocol::roce::Imm;
 
 #[test]
-fn send_is_cut_at_the_path_mtu_and_acknowledged_once() {
+fn send_segments_at_mtu_one_ack() {
     let mut pair = Pair::new();
     pair.post_recv(B, 7, 0x8000, 4096);
     pair.post(A, send(1, 600));
@@ -25,11 +25,11 @@ fn send_is_cut_at_the_path_mtu_and_acknowledged_once() {
 }
 
 #[test]
-fn zero_length_messages_are_one_packet_each() {
+fn zero_length_message_is_one_packet() {
     let mut pair = Pair::new();
     pair.post_recv(B, 7, 0x8000, 0);
     pair.post(A, send(1, 0));
-    // Not even the key is looked at.
+    // The key is not checked.
     pair.post(A, request(2, SendOp::Write { remote: bad_remote(), imm: None }, &[]));
     pair.post(A, request(3, SendOp::Read { remote: bad_remote(), invalidate: None }, &[]));
     assert_eq!(
@@ -51,7 +51,7 @@ fn bad_remote() -> engine::Remote {
 }
 
 #[test]
-fn write_carries_its_target_once() {
+fn write_carries_reth_once() {
     let mut pair = Pair::new();
     pair.post(A, write(1, 0x8000, 512));
     assert_eq!(
@@ -62,7 +62,7 @@ fn write_carries_its_target_once() {
 }
 
 #[test]
-fn write_with_immediate_takes_a_receive_request_at_its_end() {
+fn write_imm_consumes_receive_at_end() {
     let mut pair = Pair::new();
     let imm = Some(Imm([1, 2, 3, 4]));
     pair.post_recv(B, 7, 0, 0);
@@ -81,7 +81,7 @@ fn write_with_immediate_takes_a_receive_request_at_its_end() {
 }
 
 #[test]
-fn read_takes_one_psn_per_response_packet() {
+fn read_uses_one_psn_per_response() {
     let mut pair = Pair::new();
     pair.post(A, read(1, 0x8000, 600));
     pair.post(A, write(2, 0x9000, 1));
@@ -101,7 +101,7 @@ fn read_takes_one_psn_per_response_packet() {
 }
 
 #[test]
-fn scatter_lists_and_inline_data_make_one_message() {
+fn gather_list_and_inline_data_send() {
     let mut pair = Pair::new();
     let recv = [sge(0x8000, 10), sge(0x9000, 0), sge(0xa000, 1000)];
     pair.b.host.post_recv(B.qpn(), 7, &recv);
@@ -120,7 +120,7 @@ fn scatter_lists_and_inline_data_make_one_message() {
 }
 
 #[test]
-fn psns_wrap_in_the_middle_of_messages() {
+fn psn_wraps_inside_message() {
     let mut pair = Pair::with_psns(Psn::new(0xff_ffff), Psn::new(0xff_fffe));
     pair.post_recv(B, 7, 0x8000, 4096);
     pair.post(A, send(1, 512));
@@ -141,7 +141,7 @@ fn psns_wrap_in_the_middle_of_messages() {
 }
 
 #[test]
-fn window_smaller_than_a_message_slides() {
+fn small_window_slides_through_message() {
     let mut pair = Pair::with_window(4);
     pair.post(A, write(1, 0x8000, 256 * 10));
     let trace = pair.flow();
@@ -151,7 +151,7 @@ fn window_smaller_than_a_message_slides() {
 }
 
 #[test]
-fn long_read_is_asked_for_in_pieces_of_half_a_window() {
+fn long_read_uses_half_window_chunks() {
     let mut pair = Pair::with_window(4);
     pair.post(A, read(1, 0x8000, 256 * 7 + 1));
     let trace = pair.flow();
@@ -191,7 +191,7 @@ fn fenced_request_waits_for_earlier_reads() {
 }
 
 #[test]
-fn no_more_reads_are_outstanding_than_the_peer_allows() {
+fn outstanding_reads_stay_within_limit() {
     let mut pair = Pair::with(|_, attrs| attrs.max_rd_atomic = 2);
     for id in 1..=4 {
         pair.post(A, read(id, 0x8000, 10));
@@ -203,7 +203,7 @@ fn no_more_reads_are_outstanding_than_the_peer_allows() {
 }
 
 #[test]
-fn nop_completes_in_its_turn() {
+fn nop_completes_in_queue_order() {
     let mut pair = Pair::new();
     pair.post(A, write(1, 0x8000, 10));
     pair.post(A, request(2, SendOp::Nop, &[]));
@@ -218,7 +218,7 @@ fn nop_completes_in_its_turn() {
 }
 
 #[test]
-fn atomics_return_the_original_value() {
+fn atomics_return_original_value() {
     let mut pair = Pair::new();
     pair.b.host.bytes(KEY)[0x100..0x108].copy_from_slice(&41u64.to_le_bytes());
     let sges = [sge(0x8000, 8)];
@@ -241,7 +241,7 @@ fn atomics_return_the_original_value() {
 }
 
 #[test]
-fn every_mtu_cuts_at_its_own_size() {
+fn every_mtu_segments_at_its_size() {
     for (mtu, bytes) in [
         (Mtu::Mtu256, 256),
         (Mtu::Mtu512, 512),

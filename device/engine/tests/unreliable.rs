@@ -22,7 +22,7 @@ fn datagram(wr_id: u64, len: u32, qkey: u32) -> SendRequest {
 }
 
 #[test]
-fn uc_message_is_done_when_its_last_packet_is_sent() {
+fn uc_send_completes_after_last_packet() {
     let mut pair = uc();
     pair.post_recv(B, 7, 0x8000, 300);
     pair.post(A, send(1, 300));
@@ -38,7 +38,7 @@ fn uc_message_is_done_when_its_last_packet_is_sent() {
 }
 
 #[test]
-fn broken_uc_message_is_dropped_whole_and_its_receive_request_serves_the_next() {
+fn incomplete_uc_message_passes_on_receive() {
     for lost in 0..3 {
         let mut pair = uc();
         pair.post_recv(B, 7, 0x8000, 1000);
@@ -53,7 +53,7 @@ fn broken_uc_message_is_dropped_whole_and_its_receive_request_serves_the_next() 
 }
 
 #[test]
-fn uc_drops_what_it_cannot_deliver_in_silence() {
+fn uc_drops_undeliverable_messages_silently() {
     let mut pair = uc();
     pair.post(A, send(1, 300));
     assert_eq!(pair.flow().len(), 2);
@@ -70,7 +70,7 @@ fn uc_drops_what_it_cannot_deliver_in_silence() {
 }
 
 #[test]
-fn read_on_uc_is_a_local_operation_error() {
+fn read_on_uc_is_local_operation_error() {
     let mut pair = uc();
     pair.post(A, read(1, 0, 10));
     pair.frames(A);
@@ -78,7 +78,7 @@ fn read_on_uc_is_a_local_operation_error() {
 }
 
 #[test]
-fn datagram_carries_its_sender() {
+fn datagram_completion_names_sender() {
     let mut pair = ud(GrhArea::None);
     pair.post_recv(B, 7, 0x8000, 100);
     let mut wr = datagram(1, 17, 0x1111_1111);
@@ -93,7 +93,7 @@ fn datagram_carries_its_sender() {
 }
 
 #[test]
-fn datagram_with_the_ip_header_in_front() {
+fn grh_area_holds_ip_header() {
     let mut pair = ud(GrhArea::Roce);
     pair.post_recv(B, 7, 0x8000, 100);
     pair.post(A, datagram(1, 17, 0x1111_1111));
@@ -109,21 +109,21 @@ fn datagram_with_the_ip_header_in_front() {
 }
 
 #[test]
-fn datagram_with_a_wrong_queue_key_is_dropped() {
+fn datagram_with_wrong_qkey_is_dropped() {
     let mut pair = ud(GrhArea::None);
     pair.post_recv(B, 7, 0x8000, 100);
     pair.post(A, datagram(1, 17, 0x2222));
     pair.flow();
     assert_eq!(pair.b.recvs(), []);
     assert_eq!(pair.b.engine.stats().drops.wrong_qkey, 1);
-    // Bit 31: the sending QP's own key is used.
+    // Bit 31 set: the Q_Key of the sending QP is used.
     pair.post(A, datagram(2, 17, 0x8000_0000));
     pair.flow();
     assert_eq!(pair.b.recvs(), ok([7]));
 }
 
 #[test]
-fn datagram_limits() {
+fn oversized_datagrams_are_dropped() {
     let mut pair = ud(GrhArea::None);
     pair.post(A, datagram(1, 17, 0x1111_1111));
     pair.flow();

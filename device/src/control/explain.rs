@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use engine::{
-    AccessError, Blocked, DropReason, EndedBy, Expecting, Queue, Service, Situation, Status, Unanswered,
+    AccessError, DropReason, EndedBy, Expecting, QpStatus, Queue, Service, Status, Unanswered, WaitReason,
 };
 
 use crate::frontend::snapshot::QpState;
@@ -25,7 +25,7 @@ pub fn lines(qpn: u32, explanation: &Explanation) -> Vec<String> {
     lines
 }
 
-fn of(qpn: u32, situation: &Situation) -> Vec<String> {
+fn of(qpn: u32, situation: &QpStatus) -> Vec<String> {
     let service = match situation.service {
         Service::Rc => "RC",
         Service::Uc => "UC",
@@ -33,7 +33,7 @@ fn of(qpn: u32, situation: &Situation) -> Vec<String> {
         Service::Smi => "QP0",
         Service::Gsi => "QP1",
     };
-    let draining = situation.send == Blocked::Draining;
+    let draining = situation.send == WaitReason::Draining;
     let state = QpState::of(situation.state, draining);
     let mut lines = vec![format!("QP {qpn:#x}: {service}, {state}")];
     if let Some(ended) = &situation.ended {
@@ -44,64 +44,64 @@ fn of(qpn: u32, situation: &Situation) -> Vec<String> {
         lines.push(format!("unanswered: {}", without_answer(unanswered)));
     }
     lines.push(format!("responder: {}", responder(situation)));
-    lines.push(match situation.heard {
+    lines.push(match situation.last_packet {
         Some(heard) => format!("peer: last packet received {} ago", time(heard)),
         None => "peer: nothing received yet".to_owned(),
     });
     lines
 }
 
-fn requester(situation: &Situation) -> String {
+fn requester(situation: &QpStatus) -> String {
     match situation.send {
-        Blocked::State => "cannot send in this state, doorbells are ignored; modify the QP to RTS".into(),
-        Blocked::Ended => "stopped; posted requests complete with a flush error".into(),
-        Blocked::NothingPosted if situation.unanswered.is_some() => {
+        WaitReason::State => "cannot send in this state, doorbells are ignored; modify the QP to RTS".into(),
+        WaitReason::Ended => "stopped; posted requests complete with a flush error".into(),
+        WaitReason::NothingPosted if situation.unanswered.is_some() => {
             "all posted requests have been sent; waiting for the peer to acknowledge them".into()
         }
-        Blocked::NothingPosted => "idle: no doorbell received for further requests".into(),
-        Blocked::Turn => "ready: waiting for its turn to send the next packet".into(),
-        Blocked::Congestion { left } => {
+        WaitReason::NothingPosted => "idle: no doorbell received for further requests".into(),
+        WaitReason::Turn => "ready: waiting for its turn to send the next packet".into(),
+        WaitReason::Congestion { left } => {
             format!("throttled by congestion notification packets (CNPs); resumes in {}", time(left))
         }
-        Blocked::ReceiverNotReady { left, refusals, most } => format!(
+        WaitReason::ReceiverNotReady { left, refusals, most } => format!(
             "receiver not ready (RNR): the peer has no receive request posted; rejected {}, {}, next retry in {}",
             times(refusals.into()),
             limit(most),
             time(left)
         ),
-        Blocked::AskedAgain { refusals, most } => format!(
+        WaitReason::AskedAgain { refusals, most } => format!(
             "receiver not ready (RNR): rejected {}, {}; retry sent, waiting for the response",
             times(refusals.into()),
             limit(most)
         ),
-        Blocked::Credits { beyond } => format!(
+        WaitReason::Credits { beyond } => format!(
             "out of credits: the next message exceeds the receive requests advertised by the peer by {beyond}"
         ),
-        Blocked::Fence { older } => format!("fence: the next request waits for {}", requests(older)),
-        Blocked::Invalidation { older } => {
+        WaitReason::Fence { older } => format!("fence: the next request waits for {}", requests(older)),
+        WaitReason::Invalidation { older } => {
             format!("local invalidate: the next request waits for {} that may use the key", requests(older))
         }
-        Blocked::Reads { most } => {
+        WaitReason::Reads { most } => {
             format!("limit of outstanding READs and atomics reached (max_rd_atomic {most})")
         }
-        Blocked::ReadPieces => "long READ: the next part waits for the response to an earlier part".into(),
-        Blocked::Window { in_flight, most } => {
+        WaitReason::ReadPieces => "long READ: the next part waits for the response to an earlier part".into(),
+        WaitReason::Window { in_flight, most } => {
             format!("window full: {} unacknowledged, limit {most}", packets(in_flight))
         }
-        Blocked::PacketNumbers => "PSN window full: half of all PSNs are unacknowledged".into(),
-        Blocked::Requests { most } => format!("limit of outstanding requests reached ({most})"),
-        Blocked::Failed { status, older } => {
+        WaitReason::PacketNumbers => "PSN window full: half of all PSNs are unacknowledged".into(),
+        WaitReason::Requests { most } => format!("limit of outstanding requests reached ({most})"),
+        WaitReason::Failed { status, older } => {
             format!(
                 "waiting for {} to complete; the next request will then fail ({})",
                 requests(older),
                 status_words(status)
             )
         }
-        Blocked::Draining => {
+        WaitReason::Draining => {
             "draining (SQD): waiting for outstanding requests to complete; new requests are not started"
                 .into()
         }
-        Blocked::Drained => {
+        WaitReason::Drained => {
             "drained (SQD): no requests are outstanding; modify the QP to RTS to continue".into()
         }
     }
@@ -125,7 +125,7 @@ fn without_answer(unanswered: &Unanswered) -> String {
     text
 }
 
-fn responder(situation: &Situation) -> String {
+fn responder(situation: &QpStatus) -> String {
     let mut text = match situation.receive {
         Expecting::State => "drops packets in this state; modify the QP to RTR to receive".to_owned(),
         Expecting::Ended => "drops packets".into(),
@@ -244,18 +244,18 @@ mod tests {
     use crate::telemetry::monitor::Ignored;
     use crate::telemetry::reason::{InterfaceReason, Reason};
 
-    const IDLE: Situation = Situation {
+    const IDLE: QpStatus = QpStatus {
         state: State::Rts,
         service: Service::Rc,
-        heard: None,
+        last_packet: None,
         ended: None,
-        send: Blocked::NothingPosted,
+        send: WaitReason::NothingPosted,
         unanswered: None,
         receive: Expecting::Message { psn: 0x900 },
         answers: 0,
     };
 
-    fn said(situation: Situation) -> Vec<String> {
+    fn said(situation: QpStatus) -> Vec<String> {
         lines(0x15, &Explanation { situation: Some(situation), ignored: None })
     }
 
@@ -284,7 +284,7 @@ mod tests {
             timeout: Some(Duration::from_micros(640)),
         };
         let heard = Some(Duration::from_secs(2));
-        let lines = said(Situation { unanswered: Some(unanswered), heard, ..IDLE });
+        let lines = said(QpStatus { unanswered: Some(unanswered), last_packet: heard, ..IDLE });
         assert_eq!(
             lines[1],
             "requester: all posted requests have been sent; waiting for the peer to acknowledge them"
@@ -299,14 +299,14 @@ mod tests {
     #[test]
     fn both_ends_of_a_missing_receive_request_say_so() {
         let left = Duration::from_micros(600);
-        let send = Blocked::ReceiverNotReady { left, refusals: 2, most: Some(6) };
+        let send = WaitReason::ReceiverNotReady { left, refusals: 2, most: Some(6) };
         assert_eq!(
-            said(Situation { send, ..IDLE })[1],
+            said(QpStatus { send, ..IDLE })[1],
             "requester: receiver not ready (RNR): the peer has no receive request posted; rejected twice, limit 6, next retry in 600 us"
         );
         let receive = Expecting::ReceiveRequest { psn: 0x100, refusals: 1 };
         assert_eq!(
-            said(Situation { receive, ..IDLE })[2],
+            said(QpStatus { receive, ..IDLE })[2],
             "responder: no receive request is posted for the message at PSN 0x100; RNR NAK sent once"
         );
     }
@@ -316,7 +316,7 @@ mod tests {
         let by = EndedBy::Send(Status::LocalProtection(AccessError::Pd));
         let ended = Some(Ended { ago: Duration::from_secs(3), by });
         assert_eq!(
-            said(Situation { state: State::Err, ended, send: Blocked::Ended, ..IDLE })[1],
+            said(QpStatus { state: State::Err, ended, send: WaitReason::Ended, ..IDLE })[1],
             "stopped 3.0 s ago: a request failed: local protection error: the key belongs to another protection \
              domain"
         );
@@ -338,8 +338,8 @@ mod tests {
     #[test]
     fn programs_get_the_same_with_microseconds() {
         let left = Duration::from_micros(600);
-        let send = Blocked::ReceiverNotReady { left, refusals: 2, most: None };
-        let explanation = Explanation { situation: Some(Situation { send, ..IDLE }), ignored: None };
+        let send = WaitReason::ReceiverNotReady { left, refusals: 2, most: None };
+        let explanation = Explanation { situation: Some(QpStatus { send, ..IDLE }), ignored: None };
         let value = serde_json::to_value(explanation).unwrap();
         let expected = serde_json::json!({ "left_us": 600, "refusals": 2, "most": null });
         assert_eq!(value["situation"]["send"]["receiver_not_ready"], expected);

@@ -6,7 +6,7 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 use std::os::fd::AsFd;
 
 use engine::{
-    Access, AccessError, Accessor, AtomicOp, Event, Fence, Fetch, Flush, GrhArea, GroupDatagram, Host,
+    Access, AccessError, AtomicOp, Event, Fence, Fetch, Flush, GrhArea, GroupDatagram, Host, Initiator,
     Modify, Mtu, Payload, QpAttrs, RecvRequest, RemoteAccess, RnrRetry, RnrTimer, SendOp, SendRequest,
     Service, Sge, State, UdDestination,
 };
@@ -221,7 +221,7 @@ impl Stub {
             solicited: false,
             ud,
         });
-        cx.engine.ring(cx.now, Qpn::new(qpn), &mut StubHost(&mut self.queues));
+        cx.engine.notify_send(cx.now, Qpn::new(qpn), &mut StubHost(&mut self.queues));
     }
 }
 
@@ -239,13 +239,13 @@ impl Host for StubHost<'_> {
         if datagram.gid == GROUP.octets() { [Qpn::new(3)].into_iter().collect() } else { SmallVec::new() }
     }
 
-    fn check(&self, _: Accessor, _: Lkey, _: Va, _: u64, _: Access) -> Result<(), AccessError> {
+    fn check(&self, _: Initiator, _: Lkey, _: Va, _: u64, _: Access) -> Result<(), AccessError> {
         Ok(())
     }
 
     fn read(
         &self,
-        _: Accessor,
+        _: Initiator,
         _: Lkey,
         _: Va,
         _: usize,
@@ -255,12 +255,12 @@ impl Host for StubHost<'_> {
         Err(AccessError::Key)
     }
 
-    fn write(&mut self, _: Accessor, _: Lkey, _: Va, data: &[u8], _: Access) -> Result<(), AccessError> {
+    fn write(&mut self, _: Initiator, _: Lkey, _: Va, data: &[u8], _: Access) -> Result<(), AccessError> {
         self.0.received.extend_from_slice(data);
         Ok(())
     }
 
-    fn atomic(&mut self, _: Accessor, _: Lkey, _: Va, _: AtomicOp) -> Result<u64, AccessError> {
+    fn atomic(&mut self, _: Initiator, _: Lkey, _: Va, _: AtomicOp) -> Result<u64, AccessError> {
         Err(AccessError::Key)
     }
 }

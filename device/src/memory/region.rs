@@ -3,7 +3,7 @@
 //! # Spec
 //! IBTA volume 1, sections 10.6.3 (checks of keys) and 10.6.7 (windows).
 
-use engine::{Access, AccessError, Accessor, Pages, WindowKind};
+use engine::{Access, AccessError, Initiator, Pages, WindowKind};
 pub use engine::{PageShift, Rights};
 use protocol::ids::{Iova, Lkey, Pdn, Qpn, Va};
 
@@ -143,7 +143,7 @@ impl MemoryRegion {
     /// The first check that fails.
     pub fn grant(
         &self,
-        who: Accessor,
+        who: Initiator,
         va: Va,
         origin: Origin,
         len: u64,
@@ -163,7 +163,7 @@ impl MemoryRegion {
     ///
     /// # Errors
     /// It is of another protection domain, or of another QP.
-    pub(super) fn admit(&self, who: Accessor) -> Result<(), AccessError> {
+    pub(super) fn admit(&self, who: Initiator) -> Result<(), AccessError> {
         if self.pd != who.pd {
             return Err(AccessError::Pd);
         }

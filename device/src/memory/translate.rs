@@ -1,6 +1,6 @@
 //! From a key and an address to bytes on the bus.
 
-use engine::{Access, AccessError, Accessor, AtomicOp, Rights};
+use engine::{Access, AccessError, AtomicOp, Initiator, Rights};
 use protocol::ids::{Iova, Lkey, Pdn, Qpn, Va};
 
 use super::GuestMemory;
@@ -42,7 +42,7 @@ pub struct Segment {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
     /// The accessor.
-    pub who: Accessor,
+    pub who: Initiator,
     /// Key of the region.
     pub key: Lkey,
     /// First byte.
@@ -53,14 +53,14 @@ pub struct Place {
 
 impl Place {
     /// An address as work requests and peers give it.
-    pub const fn address(who: Accessor, key: Lkey, va: Va) -> Self {
+    pub const fn address(who: Initiator, key: Lkey, va: Va) -> Self {
         Self { who, key, va, origin: Origin::Zero }
     }
 
     /// An offset from the region's first byte, as queues use.
     pub const fn offset(pd: Pdn, key: Lkey, offset: u64) -> Self {
         // No window is part of a queue, so that the QP does not matter.
-        let who = Accessor { pd, qpn: Qpn::new(0), reserved_lkey: false };
+        let who = Initiator { pd, qpn: Qpn::new(0), reserved_lkey: false };
         Self { who, key, va: Va::new(offset), origin: Origin::Start }
     }
 }

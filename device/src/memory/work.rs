@@ -12,7 +12,7 @@
 //! # Spec
 //! IBTA volume 1, sections 10.6.5 (fast registration, invalidation), 10.6.7 (memory windows) and 11.2.8.
 
-use engine::{AccessError, Accessor, Bind, FastRegister, LocalOp, Rights, WindowKind};
+use engine::{AccessError, Bind, FastRegister, Initiator, LocalOp, Rights, WindowKind};
 use protocol::ids::{Lkey, Qpn, Rkey};
 
 use super::keys::{Allocated, Entry, KeyTable, Purpose};
@@ -26,7 +26,7 @@ impl KeyTable {
     ///
     /// # Errors
     /// Why it is refused; nothing has changed then.
-    pub fn run(&mut self, who: Accessor, op: &LocalOp) -> Result<(), AccessError> {
+    pub fn run(&mut self, who: Initiator, op: &LocalOp) -> Result<(), AccessError> {
         match op {
             LocalOp::Invalidate(key) => self.invalidate(who, *key),
             LocalOp::FastRegister(of) => self.fast_register(who, of),
@@ -38,7 +38,7 @@ impl KeyTable {
     ///
     /// # Errors
     /// Why it is refused; nothing has changed then. Also a region that grants peers nothing is none of theirs.
-    pub fn remote_invalidate(&mut self, who: Accessor, key: Rkey) -> Result<(), AccessError> {
+    pub fn remote_invalidate(&mut self, who: Initiator, key: Rkey) -> Result<(), AccessError> {
         let key = key.as_lkey();
         let region = self.find(key)?;
         region.admit(who)?;
@@ -48,7 +48,7 @@ impl KeyTable {
         self.invalidate(who, key)
     }
 
-    fn invalidate(&mut self, who: Accessor, key: Lkey) -> Result<(), AccessError> {
+    fn invalidate(&mut self, who: Initiator, key: Lkey) -> Result<(), AccessError> {
         let region = *self.find(key)?;
         let purpose = match region.kind {
             Kind::Registered | Kind::Window { kind: WindowKind::Type1, .. } => return Err(AccessError::Kind),
@@ -63,7 +63,7 @@ impl KeyTable {
         Ok(())
     }
 
-    fn fast_register(&mut self, who: Accessor, of: &FastRegister) -> Result<(), AccessError> {
+    fn fast_register(&mut self, who: Initiator, of: &FastRegister) -> Result<(), AccessError> {
         let (pd, most) = match self.renamed(of.key)? {
             Entry::Valid(MemoryRegion { kind: Kind::FastRegistered { .. }, .. }) => {
                 return Err(AccessError::Valid);
@@ -91,7 +91,7 @@ impl KeyTable {
         Ok(())
     }
 
-    fn bind(&mut self, who: Accessor, of: &Bind) -> Result<(), AccessError> {
+    fn bind(&mut self, who: Initiator, of: &Bind) -> Result<(), AccessError> {
         let key = of.window.as_lkey();
         let entry = *self.renamed(key)?;
         let (pd, kind) = match entry {
@@ -121,7 +121,7 @@ impl KeyTable {
     }
 
     /// The window that a binding makes.
-    fn window(&self, who: Accessor, of: &Bind) -> Result<MemoryRegion, AccessError> {
+    fn window(&self, who: Initiator, of: &Bind) -> Result<MemoryRegion, AccessError> {
         let parent = self.find(of.parent)?;
         if matches!(parent.kind, Kind::Window { .. }) {
             return Err(AccessError::Kind);

@@ -1,4 +1,4 @@
-//! Runs simulated worlds: `sim --seed N [--trace]` or `sim --seeds A..B`.
+//! Runs seeded simulations: `sim --seed N [--trace]` or `sim --seeds A..B`.
 
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicU64, Ordering};

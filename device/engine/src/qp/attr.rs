@@ -1,4 +1,4 @@
-//! What software sets on a queue pair and reads back.
+//! Attributes of a queue pair, as set and queried by software.
 
 use std::fmt;
 use std::time::Duration;
@@ -20,19 +20,19 @@ pub enum Service {
     Uc,
     /// Unreliable datagram.
     Ud,
-    /// Datagrams of subnet management: QP0.
+    /// Subnet management datagrams: QP0.
     Smi,
-    /// Datagrams of general management: QP1.
+    /// General management datagrams: QP1.
     Gsi,
 }
 
 impl Service {
-    /// Whether each message names its destination. The others have one peer.
+    /// Returns whether each message carries its own destination. The other services have one connected peer.
     pub const fn is_datagram(self) -> bool {
         matches!(self, Self::Ud | Self::Smi | Self::Gsi)
     }
 
-    /// The number by which others know the QP, if that is not its own.
+    /// Returns the QP number used on the wire, if it is not the QP's own: 0 or 1.
     pub(crate) const fn wire_number(self) -> Option<Qpn> {
         match self {
             Self::Smi => Some(Qpn::new(0)),
@@ -41,7 +41,7 @@ impl Service {
         }
     }
 
-    /// Bits 7:5 of its opcodes.
+    /// Returns the transport bits (7:5) of the BTH opcode.
     pub(crate) const fn transport(self) -> Transport {
         match self {
             Self::Rc => Transport::Rc,
@@ -51,24 +51,24 @@ impl Service {
     }
 }
 
-/// What the peer of a connection may ask for, beside what keys allow.
+/// Remote operations enabled on a QP, in addition to the permissions of each key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct RemoteAccess {
-    /// READ.
+    /// RDMA READ.
     pub read: bool,
-    /// WRITE.
+    /// RDMA WRITE.
     pub write: bool,
-    /// Atomics.
+    /// Atomic operations.
     pub atomic: bool,
-    /// Invalidation of a key with a SEND.
+    /// SEND with invalidate.
     pub invalidate: bool,
 }
 
 impl RemoteAccess {
-    /// Everything.
+    /// All operations enabled.
     pub const ALL: Self = Self { read: true, write: true, atomic: true, invalidate: true };
 
-    /// Whether requests of this kind are enabled.
+    /// Returns whether requests of this kind are enabled.
     pub(crate) const fn allows(self, kind: Kind) -> bool {
         match kind {
             Kind::Read => self.read,
@@ -79,20 +79,20 @@ impl RemoteAccess {
     }
 }
 
-/// What a datagram's receive request begins with.
+/// Layout of the area in front of a received datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum GrhArea {
-    /// The payload.
+    /// No area: the buffer starts with the payload.
     None,
-    /// 40 bytes with the IP header: RoCE's (IBTA annex A17, section A17.4.5.1).
+    /// RoCE: 40 bytes with the IP header (IBTA annex A17, section A17.4.5.1).
     Roce,
-    /// 40 bytes with the global route header, if the datagram has one: InfiniBand's. What came over IPv6 has one. Else
-    /// they stay as they are.
+    /// InfiniBand: 40 bytes with the GRH. A datagram received over IPv6 has a GRH; for others the area is left
+    /// unchanged.
     InfiniBand,
 }
 
 impl GrhArea {
-    /// Bytes in front of the payload.
+    /// Returns the number of bytes in front of the payload.
     pub(crate) const fn len_bytes(self) -> usize {
         match self {
             Self::None => 0,
@@ -101,14 +101,14 @@ impl GrhArea {
     }
 }
 
-/// Who completes the requests that a QP in error leaves behind.
+/// Whether the engine flushes the requests of a QP in error.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Flush {
-    /// The engine, each: also those that are posted later.
+    /// The engine completes each request, including those posted later.
     #[default]
     Each,
-    /// Its owner. The request that failed is reported; those behind it are neither fetched nor reported, and those that
-    /// were fetched are forgotten. Where the QP can go on (SQE), so can its queue, at the next doorbell.
+    /// The owner of the engine completes them. The engine reports the failed request only; it neither fetches nor
+    /// reports those behind it, and discards those already fetched. After SQE the queue resumes at the next doorbell.
     Owner,
 }
 
@@ -126,7 +126,7 @@ pub enum State {
     Err,
 }
 
-/// In the words of the specification.
+/// Formats the state as in the specification, such as `RTS`.
 impl fmt::Display for State {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
@@ -153,7 +153,7 @@ pub enum Mtu {
 }
 
 impl Mtu {
-    /// From the IBTA code, 1 = 256 to 5 = 4096.
+    /// Converts from the IBTA code: 1 (256 bytes) to 5 (4096 bytes).
     pub const fn from_code(code: u8) -> Option<Self> {
         Some(match code {
             1 => Self::Mtu256,
@@ -165,10 +165,10 @@ impl Mtu {
         })
     }
 
-    /// All, the smallest first.
+    /// All path MTUs, in ascending order.
     pub const ALL: [Self; 5] = [Self::Mtu256, Self::Mtu512, Self::Mtu1024, Self::Mtu2048, Self::Mtu4096];
 
-    /// Its IBTA code.
+    /// Returns the IBTA code.
     pub const fn code(self) -> u8 {
         match self {
             Self::Mtu256 => 1,
@@ -179,7 +179,7 @@ impl Mtu {
         }
     }
 
-    /// Payload bytes of a full packet.
+    /// Returns the payload of a full packet in bytes.
     pub const fn bytes(self) -> usize {
         match self {
             Self::Mtu256 => 256,
@@ -191,33 +191,34 @@ impl Mtu {
     }
 }
 
-/// How often an RNR NAK is obeyed before the request fails.
+/// RNR retry limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RnrRetry {
-    /// So many times, 0 to 6.
+    /// Retries up to this many times, 0 to 6.
     Limited(u8),
-    /// Code 7.
+    /// Retries indefinitely (code 7).
     Infinite,
 }
 
-/// RNR NAK timer code, five bits.
+/// RNR NAK timer code, 5 bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RnrTimer(u8);
 
 impl RnrTimer {
-    /// Keeps the five bits.
+    /// Creates a timer code from the low 5 bits of `code`.
     pub const fn new(code: u8) -> Self {
         Self(code & 0x1f)
     }
 
-    /// The code.
+    /// Returns the 5-bit code.
     pub const fn code(self) -> u8 {
         self.0
     }
 
-    /// What the RNR NAK after so many others for the same packet asks for: four times as long each time, at most `most`.
+    /// Returns the timer for the next RNR NAK after `others` earlier ones for the same packet: each asks for four
+    /// times as long, at most `most`.
     pub(crate) fn after(self, others: u8, most: Self) -> Self {
-        /// Times double every two codes, with code 0 behind the last.
+        /// Times double every two codes. Code 0 is the longest.
         const FOURFOLD: u8 = 4;
         let code = others.checked_mul(FOURFOLD).and_then(|more| self.0.checked_add(more));
         match code {
@@ -227,7 +228,7 @@ impl RnrTimer {
         }
     }
 
-    /// The time a requester waits.
+    /// Returns how long the requester waits.
     ///
     /// # Spec
     /// IBTA volume 1, table 45 (RNR NAK timer field).
@@ -241,7 +242,7 @@ impl RnrTimer {
     }
 }
 
-/// How long a requester waits for an answer until it sends again.
+/// ACK timeout of a requester.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AckTimeout {
     first: Duration,
@@ -249,107 +250,107 @@ pub struct AckTimeout {
 }
 
 impl AckTimeout {
-    /// The same each time, as transports of InfiniBand do that are told how long (IBTA volume 1, section 9.9.2.1.1).
+    /// Uses the same timeout for every retry (IBTA volume 1, section 9.9.2.1.1).
     pub const fn constant(timeout: Duration) -> Self {
         Self { first: timeout, doubles: false }
     }
 
-    /// Twice as long each time since there was progress: soon where a packet was lost, and patient with a peer or a wire
-    /// that stands still for a while.
+    /// Doubles the timeout with each retry without progress. A lost packet is then retried early, and a stalled peer
+    /// or link is given more time.
     pub const fn doubling(first: Duration) -> Self {
         Self { first, doubles: true }
     }
 
-    /// After so many retries without progress, of which there are no more than 7.
+    /// Returns the timeout after `retries` retries without progress, at most 7.
     pub fn after(self, retries: u8) -> Duration {
         if self.doubles { self.first * (1 << retries.min(7)) } else { self.first }
     }
 }
 
-/// Everything the engine needs to know of a QP that software sets. A front-end keeps its own context and derives
-/// this from it anew at each modification.
+/// Attributes of a QP that software controls. A front-end keeps its own QP context and derives this from it at each
+/// modification.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QpAttrs {
-    /// Service; fixed from the move out of RESET on.
+    /// Transport service; fixed once the QP leaves RESET.
     pub service: Service,
     /// Protection domain.
     pub pd: Pdn,
-    /// Another number by which others may know it, with the same low bits: that of an interface whose software tells the
-    /// numbers of peers without their high bits.
+    /// A second QP number accepted on the wire, with the same low bits. For interfaces whose software passes QP
+    /// numbers without their high bits.
     pub alias: Option<Qpn>,
     /// Path MTU.
     pub mtu: Mtu,
-    /// Longest message this QP may send, bytes.
+    /// Longest message this QP can send, in bytes.
     pub max_message_len: u32,
-    /// Connected QP (RC, UC).
+    /// QP number of the connected peer (RC, UC).
     pub remote_qpn: Qpn,
-    /// Addresses of the connected peer (RC, UC). `src_port` carries this QP's entropy.
+    /// Addresses of the connection (RC, UC). `src_port` carries the entropy of this QP.
     pub path: Encap,
-    /// What its peer sends has to go to the source address of `path`, not only to an address of the port (RC, UC). False
-    /// where a connection does not know which of the port's addresses its peer uses.
+    /// Whether packets from the peer must be addressed to the source address of `path` (RC, UC). False if a
+    /// connection does not know which of the port's addresses its peer uses.
     pub own_address: bool,
-    /// Partition, by its place in the table of [`Engine::set_pkeys`](crate::Engine::set_pkeys).
+    /// Partition: index into the table set by [`Engine::set_pkeys`](crate::Engine::set_pkeys).
     pub pkey_index: u16,
-    /// Queue key (UD): demanded of datagrams that arrive, and sent where a request has a controlled key.
+    /// Q_Key (UD): required of incoming datagrams, and sent if a request has a controlled Q_Key.
     pub qkey: Qkey,
-    /// Datagrams are received whatever their queue key is (UD).
+    /// Accept datagrams with any Q_Key (UD).
     pub any_qkey: bool,
-    /// ACK timeout; `None` waits for ever.
+    /// ACK timeout; `None` waits indefinitely.
     pub ack_timeout: Option<AckTimeout>,
-    /// Timeouts and sequence NAKs without progress before failure, 0 to 7.
+    /// Retries after timeouts and sequence NAKs without progress, 0 to 7.
     pub retry_count: u8,
-    /// RNR NAKs obeyed before failure.
+    /// Retries after RNR NAKs without progress.
     pub rnr_retry: RnrRetry,
-    /// Sent in RNR NAKs.
+    /// Timer code of the first RNR NAK for a packet.
     pub min_rnr_timer: RnrTimer,
-    /// The most that RNR NAKs ask for, of which each further one for the same packet asks for four times as long. As
-    /// `min_rnr_timer` where software knows the time and counts on it.
+    /// Longest timer code sent: each further RNR NAK for the same packet asks for four times as long. Equal to
+    /// `min_rnr_timer` if software knows the time and relies on it.
     pub max_rnr_timer: RnrTimer,
-    /// READs and atomics this side may have outstanding.
+    /// READs and atomics this QP can have outstanding as requester.
     pub max_rd_atomic: u8,
-    /// READs and atomics the peer may have outstanding.
+    /// READs and atomics the peer can have outstanding at this QP.
     pub max_dest_rd_atomic: u8,
-    /// What the peer may ask for.
+    /// Remote operations enabled for the peer.
     pub remote: RemoteAccess,
-    /// What a datagram's receive request begins with.
+    /// Layout of the area in front of a received datagram.
     pub grh_area: GrhArea,
-    /// Receive requests come from a queue that other QPs share (SRQ).
+    /// Receive requests come from a shared receive queue (SRQ).
     pub srq: bool,
-    /// Own work requests may use the reserved L_Key: see [`Accessor`](crate::Accessor).
+    /// Work requests of this QP can use the reserved L_Key; see [`Initiator`](crate::Initiator).
     pub reserved_lkey: bool,
-    /// What becomes of requests that cannot be executed any more.
+    /// Whether the engine or its owner flushes requests after an error.
     pub flush: Flush,
 }
 
-/// One modification of a QP. Legality of the transition is the front-end's business, with
-/// [`State`]'s table; the engine executes it.
+/// One modification of a QP. The front-end checks that the transition is legal, using [`State::may_move`]; the engine
+/// executes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Modify {
-    /// New state; equal to the current one to change attributes only.
+    /// New state; the current one to change attributes only.
     pub to: State,
     /// New attributes.
     pub attrs: QpAttrs,
-    /// New next send PSN (and with it the oldest unacknowledged one).
+    /// New PSN of the next packet to send, and oldest unacknowledged PSN.
     pub send_psn: Option<Psn>,
     /// New expected PSN.
     pub recv_psn: Option<Psn>,
-    /// To SQD: tell when drained.
+    /// For a transition to SQD: raise an event once the send queue is drained.
     pub notify_drained: bool,
 }
 
-/// Live values of a QP.
+/// Current state and sequence numbers of a QP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QpSnapshot {
-    /// State.
+    /// QP state.
     pub state: State,
-    /// In SQD and still finishing started messages.
+    /// In SQD with started messages still outstanding.
     pub draining: bool,
-    /// Next PSN to send.
+    /// PSN of the next packet to send.
     pub send_psn: Psn,
     /// Oldest unacknowledged PSN; equal to `send_psn` when nothing is outstanding.
     pub unacked_psn: Psn,
-    /// Expected PSN.
+    /// Expected PSN of the responder.
     pub recv_psn: Psn,
-    /// Messages completed as responder.
+    /// Message sequence number: messages completed as responder.
     pub msn: Msn,
 }

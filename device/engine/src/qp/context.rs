@@ -1,4 +1,4 @@
-//! What the machines of a QP have in common: its identity, its surroundings, and how a step ends.
+//! Types shared by requester and responder: QP identity, call context, errors and step results.
 
 use std::collections::VecDeque;
 
@@ -7,15 +7,15 @@ use protocol::ids::{MacAddr, Qpn};
 use protocol::roce::{Bth, Encap, Ext, FrameWriter, IcrcField, Opcode, Operation};
 
 use super::attr::{Flush, QpAttrs, State};
-use crate::held::Held;
 use crate::pkeys::Pkeys;
+use crate::pooled_slots::PooledSlots;
 use crate::stats::Stats;
 use crate::{
-    AccessError, Accessor, AsyncEvent, Completion, DropReason, Dropped, Event, Host, Instant, Queue,
+    AccessError, AsyncEvent, Completion, DropReason, Dropped, Event, Host, Initiator, Instant, Queue,
     SendDone, SendOp, Status, Success,
 };
 
-/// Identity and attributes.
+/// Identity, state and attributes of a QP.
 #[derive(Debug)]
 pub(crate) struct Core {
     pub(crate) qpn: Qpn,
@@ -23,25 +23,26 @@ pub(crate) struct Core {
     pub(crate) attrs: QpAttrs,
 }
 
-/// Surroundings of one input.
+/// Context of one call into a QP.
 pub(crate) struct Ctx<'a, H> {
     pub(crate) now: Instant,
     pub(crate) host: &'a mut H,
     pub(crate) events: &'a mut VecDeque<Event>,
     pub(crate) stats: &'a mut Stats,
     pub(crate) pkeys: &'a Pkeys,
-    /// Of all QPs, as of the beginning of the input.
-    pub(crate) held: Held,
-    /// What frames are to have in it.
+    /// Slots taken by all QPs, as of the start of the call.
+    pub(crate) pooled: PooledSlots,
+    /// ICRC setting for outgoing frames.
     pub(crate) icrc: IcrcField,
 }
 
-/// Why a machine cannot go on. Its own completion, event and NAK are already queued; the QP changes state and flushes.
+/// An error that stops the QP. The completion, event and NAK that belong to it are already queued; the caller changes
+/// the QP state and flushes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Failure {
+pub(crate) enum FatalError {
     /// A send request failed.
     Send(Status),
-    /// The responder refused a request, and has said so in a NAK that still has to go out.
+    /// The responder rejected a request. The NAK is queued and still has to be sent.
     Recv(DropReason, Option<AccessError>),
     /// A work queue cannot be read.
     Queue(Queue),
@@ -55,23 +56,23 @@ pub(crate) struct Frame {
     pub(crate) wr_id: Option<u64>,
 }
 
-/// Result of asking a machine for a frame.
+/// Result of one transmit step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
     Frame(Frame),
-    /// No frame yet, but there is more to do.
+    /// No frame, but more work is left.
     Again,
-    /// Nothing to do until the next input.
+    /// Nothing to do until the next input or deadline.
     Idle,
 }
 
-/// Packets from `base` to `psn`, modulo 2^24. Within one QP's outstanding range this orders PSNs.
+/// Returns the distance from `base` to `psn`, modulo 2^24. Within the outstanding range of one QP this orders PSNs.
 pub(crate) fn ahead(psn: Psn, base: Psn) -> u32 {
     Psn::new(psn.get().wrapping_sub(base.get())).get()
 }
 
 impl Core {
-    /// BTH of a packet to the connected peer.
+    /// Returns the BTH of a packet to the connected peer.
     pub(crate) fn bth<H>(&self, ctx: &Ctx<'_, H>, operation: Operation, psn: Psn) -> Bth {
         Bth {
             opcode: Opcode { transport: self.attrs.service.transport(), operation },
@@ -86,13 +87,13 @@ impl Core {
         }
     }
 
-    /// Who accesses memory in the QP's name.
-    pub(crate) fn accessor(&self) -> Accessor {
+    /// Returns the identity used for memory access checks.
+    pub(crate) fn initiator(&self) -> Initiator {
         let QpAttrs { pd, reserved_lkey, .. } = self.attrs;
-        Accessor { pd, qpn: self.qpn, reserved_lkey }
+        Initiator { pd, qpn: self.qpn, reserved_lkey }
     }
 
-    /// The number by which others know the QP.
+    /// Returns the QP number used on the wire.
     pub(crate) fn wire_qpn(&self) -> Qpn {
         self.attrs.service.wire_number().unwrap_or(self.qpn)
     }
@@ -103,7 +104,7 @@ impl Core {
 }
 
 impl<H: Host> Ctx<'_, H> {
-    /// Reports a request, unless it is flushed and the owner does that.
+    /// Reports a completion, unless the request is flushed and the owner of the engine reports flushes itself.
     pub(crate) fn complete(
         &mut self,
         core: &Core,
@@ -120,16 +121,16 @@ impl<H: Host> Ctx<'_, H> {
         self.events.push_back(Event::Completion(Completion { qpn: core.qpn, queue, wr_id, result }));
     }
 
-    /// Success of a send request to the connected peer.
+    /// Reports the success of a send request to the connected peer.
     pub(crate) fn complete_send(&mut self, core: &Core, wr_id: u64, op: SendOp, byte_len: u32) {
         let done =
             SendDone { op, byte_len, remote_qpn: core.attrs.remote_qpn, remote_mac: core.attrs.path.dst_mac };
         self.complete(core, Queue::Send, wr_id, Ok(Success::Send(done)));
     }
 
-    /// A packet changes nothing, or is refused.
+    /// Counts and reports a packet that is dropped or rejected.
     #[cold]
-    pub(crate) fn drop(&mut self, dropped: &Dropped) {
+    pub(crate) fn drop_packet(&mut self, dropped: &Dropped) {
         self.stats.drops.count(dropped.reason);
         self.host.dropped(dropped);
     }
@@ -138,7 +139,7 @@ impl<H: Host> Ctx<'_, H> {
         self.events.push_back(Event::Async { qpn: core.qpn, event });
     }
 
-    /// Appends one frame, of whose payload `fill` appends all. When `fill` fails, nothing is appended.
+    /// Appends one frame to `out`; `fill` appends its payload. If `fill` fails, nothing is appended.
     pub(crate) fn emit(
         &mut self,
         out: &mut Vec<u8>,

@@ -1,5 +1,5 @@
-//! SENDs and WRITEs of a connection on their way into memory, packet by packet. What a fault means for the connection is
-//! its service's business.
+//! Writes incoming SENDs and WRITEs of a connection to memory, packet by packet. The responder (RC) or receiver (UC,
+//! UD) decides what an error means for the QP.
 //!
 //! # Spec
 //! IBTA volume 1, sections 9.7.4 and 9.8.2.2 (validation of requests), 9.4 (operations).
@@ -15,14 +15,14 @@ use crate::{
     Access, AccessError, DropReason, Fetch, Host, Queue, RecvDone, RecvRequest, Status, Success, limits,
 };
 
-/// Message whose first packet was accepted and whose last was not yet.
+/// A message whose first packet was accepted and whose last packet has not arrived.
 #[derive(Clone, Copy, Debug)]
 enum Message {
     Send { received: u64 },
     Write { rkey: Rkey, va: Va, len: u32, received: u32 },
 }
 
-/// Where a message came from.
+/// Source of a message, as reported in the receive completion.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Origin {
     pub(crate) qpn: Qpn,
@@ -33,29 +33,29 @@ pub(crate) struct Origin {
     pub(crate) pkey_index: u16,
 }
 
-/// Why a packet was not accepted.
+/// Why a request packet was not accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Fault {
-    /// It is no legal packet, or not at this place.
+pub(crate) enum RequestError {
+    /// The packet is malformed or breaks the opcode sequence.
     Invalid,
     /// No receive request is posted.
     NotReady,
-    /// The receive request that was posted cannot be executed. It is completed.
+    /// The receive request cannot be executed. It has been completed with an error.
     BadReceive,
     /// The receive queue cannot be read.
     Broken,
     /// The message is longer than the receive request.
     TooLong,
-    /// The receive request's memory cannot be written.
+    /// The memory of the receive request cannot be written.
     Scatter(AccessError),
-    /// The key, right or range of a WRITE was refused.
+    /// The memory access of a WRITE was denied.
     NoAccess(AccessError),
-    /// The key of a SEND with invalidate was refused. Its data is there.
+    /// A SEND with invalidate named a key that must not be invalidated. Its data has been written.
     Invalidate(AccessError),
 }
 
-impl Fault {
-    /// What it is counted as, and why an access was refused, where one was.
+impl RequestError {
+    /// Returns the reason to count the packet under, and the denied access if that was the cause.
     pub(crate) const fn reason(self, service: Service) -> (DropReason, Option<AccessError>) {
         match self {
             Self::Invalid if matches!(service, Service::Rc) => (DropReason::InvalidRequest, None),
@@ -74,17 +74,17 @@ impl Fault {
 #[derive(Debug, Default)]
 pub(crate) struct Inbound {
     message: Option<Message>,
-    /// Taken from the queue and not completed.
+    /// Receive request fetched for the current message and not yet completed.
     recv: Option<RecvRequest>,
 }
 
 impl Inbound {
-    /// Whether a message is under way.
+    /// Returns whether a message is incomplete.
     pub(crate) fn is_open(&self) -> bool {
         self.message.is_some()
     }
 
-    /// Bytes of the message under way that are there.
+    /// Returns the bytes received of the incomplete message, if any.
     pub(crate) fn received(&self) -> Option<u64> {
         self.message.map(|message| match message {
             Message::Send { received } => received,
@@ -92,13 +92,14 @@ impl Inbound {
         })
     }
 
-    /// Gives up the message under way. Its receive request serves the next one.
+    /// Abandons the incomplete message. Its receive request is used for the next message.
     pub(crate) fn abandon(&mut self) {
         self.message = None;
     }
 
-    /// A message is under way and `operation` does not go on with it, or the other way round.
-    pub(crate) fn is_misplaced(&self, operation: Operation) -> bool {
+    /// Returns whether `operation` breaks the opcode sequence (IBTA volume 1, section 9.7.4.1): it must continue an
+    /// incomplete message, or else begin one.
+    pub(crate) fn breaks_opcode_sequence(&self, operation: Operation) -> bool {
         let begins = operation.position().begins();
         match self.message {
             None => !begins,
@@ -107,32 +108,32 @@ impl Inbound {
         }
     }
 
-    /// Completes the receive request that was taken, if any.
+    /// Completes the fetched receive request, if any, with an error.
     pub(crate) fn fail_receive<H: Host>(&mut self, core: &Core, ctx: &mut Ctx<'_, H>, status: Status) {
         if let Some(recv) = self.recv.take() {
             ctx.complete(core, Queue::Recv, recv.wr_id, Err(status));
         }
     }
 
-    /// A SEND or WRITE packet whose place in the sequence is right. Whether it ended its message; if so, the receive
-    /// request that the message took is completed.
+    /// Executes a SEND or WRITE packet that is valid in the opcode sequence. Returns whether it ended its message. If
+    /// so, the receive request that the message consumed is completed.
     pub(crate) fn accept<H: Host>(
         &mut self,
         core: &Core,
         ctx: &mut Ctx<'_, H>,
         packet: &Packet<'_>,
-    ) -> Result<bool, Fault> {
+    ) -> Result<bool, RequestError> {
         let operation = packet.bth.opcode.operation;
         let byte_len = match operation.kind() {
             Kind::Send => self.on_send(core, ctx, packet)?,
             Kind::Write => self.on_write(core, ctx, packet)?,
-            _ => return Err(Fault::Invalid),
+            _ => return Err(RequestError::Invalid),
         };
         let ends = operation.position().ends();
         if ends {
-            // Before the receive completes: software takes the key for invalid then.
+            // Invalidate before completing the receive: software relies on the key being invalid by then.
             if let Ext::Invalidate(rkey) = packet.ext {
-                ctx.host.remote_invalidate(core.accessor(), rkey).map_err(Fault::Invalidate)?;
+                ctx.host.remote_invalidate(core.initiator(), rkey).map_err(RequestError::Invalidate)?;
             }
             self.message = None;
             if operation.kind() == Kind::Send || operation.has_imm() {
@@ -151,18 +152,18 @@ impl Inbound {
         Ok(ends)
     }
 
-    /// Returns the bytes of the message so far.
+    /// Returns the number of bytes received of the message so far.
     fn on_send<H: Host>(
         &mut self,
         core: &Core,
         ctx: &mut Ctx<'_, H>,
         packet: &Packet<'_>,
-    ) -> Result<u32, Fault> {
+    ) -> Result<u32, RequestError> {
         let attrs = &core.attrs;
-        // IBTA volume 1, section 9.4: of the services here only the reliable connection has it.
+        // IBTA 9.4: SEND with invalidate exists on reliable connections only.
         let may_invalidate = attrs.remote.invalidate && attrs.service == Service::Rc;
         if packet.ext.kind() == ExtKind::Invalidate && !may_invalidate {
-            return Err(Fault::Invalid);
+            return Err(RequestError::Invalid);
         }
         let before = match self.message {
             Some(Message::Send { received }) => received,
@@ -171,12 +172,12 @@ impl Inbound {
         let received = before + packet.payload.len() as u64;
         let sges = &self.take_receive(core, ctx)?.sges;
         if received > capacity(sges).min(u64::from(limits::MAX_RDMA_LEN)) {
-            return Err(Fault::TooLong);
+            return Err(RequestError::TooLong);
         }
-        let offset = usize::try_from(before).map_err(|_| Fault::TooLong)?;
-        scatter(ctx.host, core.accessor(), sges, offset, packet.payload).map_err(Fault::Scatter)?;
+        let offset = usize::try_from(before).map_err(|_| RequestError::TooLong)?;
+        scatter(ctx.host, core.initiator(), sges, offset, packet.payload).map_err(RequestError::Scatter)?;
         self.message = Some(Message::Send { received });
-        u32::try_from(received).map_err(|_| Fault::TooLong)
+        u32::try_from(received).map_err(|_| RequestError::TooLong)
     }
 
     /// Returns the length of the message.
@@ -185,58 +186,60 @@ impl Inbound {
         core: &Core,
         ctx: &mut Ctx<'_, H>,
         packet: &Packet<'_>,
-    ) -> Result<u32, Fault> {
+    ) -> Result<u32, RequestError> {
         let operation = packet.bth.opcode.operation;
         let (begins, ends) = (operation.position().begins(), operation.position().ends());
         let (rkey, va, len, before) = match (packet.ext, self.message) {
             (Ext::Reth(reth) | Ext::RethImm(reth, _), _) => (reth.rkey, reth.va, reth.dma_len, 0),
             (_, Some(Message::Write { rkey, va, len, received })) => (rkey, va, len, received),
-            _ => return Err(Fault::Invalid),
+            _ => return Err(RequestError::Invalid),
         };
-        let here = u32::try_from(packet.payload.len()).map_err(|_| Fault::Invalid)?;
+        let here = u32::try_from(packet.payload.len()).map_err(|_| RequestError::Invalid)?;
         let fits = if ends { here == len - before } else { here <= len - before };
         if len > limits::MAX_RDMA_LEN || !fits {
-            return Err(Fault::Invalid);
+            return Err(RequestError::Invalid);
         }
-        let (who, key) = (core.accessor(), rkey.as_lkey());
+        let (initiator, key) = (core.initiator(), rkey.as_lkey());
         if begins && len > 0 {
-            // The whole range, once; the host checks each packet's part again.
-            ctx.host.check(who, key, va, u64::from(len), Access::RemoteWrite).map_err(Fault::NoAccess)?;
+            // Check the whole range once. The host checks the part of each packet again.
+            ctx.host
+                .check(initiator, key, va, u64::from(len), Access::RemoteWrite)
+                .map_err(RequestError::NoAccess)?;
         }
-        // Before the data, so that a packet the receiver is not ready for has no effect.
+        // Fetch the receive request before writing data, so that a packet refused with an RNR NAK has no effect.
         if operation.has_imm() {
             self.take_receive(core, ctx)?;
         }
         if here > 0 {
             let at = Va::new(va.get().wrapping_add(u64::from(before)));
-            let written = ctx.host.write(who, key, at, packet.payload, Access::RemoteWrite);
-            written.map_err(Fault::NoAccess)?;
+            let written = ctx.host.write(initiator, key, at, packet.payload, Access::RemoteWrite);
+            written.map_err(RequestError::NoAccess)?;
         }
         self.message = Some(Message::Write { rkey, va, len, received: before + here });
         Ok(len)
     }
 
-    /// The receive request for the message under way.
+    /// Returns the receive request of the current message, fetching one if necessary.
     pub(crate) fn take_receive<H: Host>(
         &mut self,
         core: &Core,
         ctx: &mut Ctx<'_, H>,
-    ) -> Result<&RecvRequest, Fault> {
+    ) -> Result<&RecvRequest, RequestError> {
         if self.recv.is_none() {
             match ctx.host.next_recv(core.qpn) {
                 Fetch::Ready(recv) => self.recv = Some(recv),
-                Fetch::Empty => return Err(Fault::NotReady),
+                Fetch::Empty => return Err(RequestError::NotReady),
                 Fetch::Refused { wr_id, status } => {
                     ctx.complete(core, Queue::Recv, wr_id, Err(status));
-                    return Err(Fault::BadReceive);
+                    return Err(RequestError::BadReceive);
                 }
-                Fetch::Broken => return Err(Fault::Broken),
+                Fetch::Broken => return Err(RequestError::Broken),
             }
         }
-        self.recv.as_ref().ok_or(Fault::NotReady)
+        self.recv.as_ref().ok_or(RequestError::NotReady)
     }
 
-    /// A message of `byte_len` bytes is whole: its receive request completes.
+    /// Completes the receive request of a complete message of `byte_len` bytes.
     pub(crate) fn deliver<H: Host>(
         &mut self,
         core: &Core,
@@ -266,9 +269,9 @@ impl Inbound {
     }
 }
 
-/// FIRST and MIDDLE are full, LAST is not empty, ONLY may be; nothing exceeds the path MTU. READ and atomic requests
-/// have no payload.
-pub(crate) fn has_right_length(operation: Operation, len: usize, mtu: usize) -> bool {
+/// Checks the payload length against the opcode (IBTA volume 1, section 9.7.4.1): FIRST and MIDDLE carry exactly one
+/// MTU, LAST 1 to MTU bytes, ONLY 0 to MTU bytes, READ and atomic requests none.
+pub(crate) fn has_valid_length(operation: Operation, len: usize, mtu: usize) -> bool {
     if matches!(operation.kind(), Kind::Read | Kind::Atomic) {
         return len == 0;
     }

@@ -1,10 +1,10 @@
-//! One queue pair: two state machines, a requester for the send queue and a responder for the receive queue, under one
-//! state. They share nothing but the path and the number.
+//! A queue pair: a requester for the send queue and a responder for the receive queue. The two share the QP state,
+//! the path and the QP number, and nothing else.
 
 pub(crate) mod attr;
 mod congestion;
 mod context;
-mod executed;
+mod history;
 mod inbound;
 mod queue_pair;
 mod reply;
@@ -14,6 +14,6 @@ mod state;
 mod unreliable;
 
 pub(crate) use congestion::is_marked;
-pub(crate) use context::{Core, Ctx, Failure, Frame, Step, ahead};
+pub(crate) use context::{Core, Ctx, FatalError, Frame, Step, ahead};
 pub(crate) use queue_pair::Qp;
 pub(crate) use unreliable::udp_len;

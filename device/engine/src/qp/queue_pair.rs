@@ -1,4 +1,4 @@
-//! The queue pair: its state, its two machines, and what happens to both when one fails.
+//! A queue pair: QP state, requester and responder, and error handling that affects both.
 
 use protocol::Psn;
 use protocol::ids::{MacAddr, Msn, Pkey, Qpn};
@@ -9,12 +9,12 @@ use super::congestion::{Notifier, Pace, ecn_capable, is_marked, not_ecn_capable}
 use super::requester::Requester;
 use super::responder::Responder;
 use super::unreliable::{Receiver, Sender};
-use super::{Core, Ctx, Failure, Frame, Step};
-use crate::held::Held;
+use super::{Core, Ctx, FatalError, Frame, Step};
 use crate::pkeys::Pkeys;
+use crate::pooled_slots::PooledSlots;
 use crate::{
-    AsyncEvent, Blocked, DropReason, Dropped, Ended, EndedBy, Expecting, Fetch, Host, Instant, Queue,
-    Situation, Status, limits,
+    AsyncEvent, DropReason, Dropped, Ended, EndedBy, Expecting, Fetch, Host, Instant, QpStatus, Queue,
+    Status, WaitReason, limits,
 };
 
 #[derive(Debug)]
@@ -28,24 +28,24 @@ pub(crate) struct Qp {
     core: Core,
     machines: Machines,
     window_packets: u32,
-    /// SQD: messages that were started are not done yet, and whether software wants to hear when they are.
+    /// SQD: started messages are still outstanding, and whether to raise an event once they are done.
     draining: bool,
     notify_drained: bool,
-    /// The first packet in RTR was reported.
+    /// The event for the first packet in RTR was raised.
     established: bool,
-    /// Posted requests still to be flushed.
+    /// Posted requests remain to be flushed.
     flush_send: bool,
     flush_recv: bool,
-    /// Requests have the next turn before answers.
+    /// Requests are served before replies in this turn.
     requests_first: bool,
     notifier: Notifier,
     pace: Option<Pace>,
-    /// When the newest packet came that was for it and from its peer.
-    heard: Option<Instant>,
-    /// When and how it came to SQE or ERR.
+    /// Arrival time of the newest packet accepted from the peer.
+    last_packet_at: Option<Instant>,
+    /// Time and cause of the transition to SQE or ERR.
     ended: Option<(Instant, EndedBy)>,
-    /// Engine's notes: waiting for a turn, waiting to be reported as changed, in the list of QPs in ERR, deadline that
-    /// is registered.
+    /// Bookkeeping of the engine: in the ready list, in the dirty list, in the list of QPs in ERR, and the registered
+    /// deadline.
     pub(crate) scheduled: bool,
     pub(crate) dirty: bool,
     pub(crate) in_error_list: bool,
@@ -56,7 +56,7 @@ impl Qp {
     pub(crate) fn new(qpn: Qpn, attrs: QpAttrs, window_packets: u32) -> Self {
         Self {
             machines: machines(&attrs, window_packets),
-            core: Core { qpn, state: State::Reset, attrs: on_the_wire(attrs) },
+            core: Core { qpn, state: State::Reset, attrs: with_ecn(attrs) },
             window_packets,
             draining: false,
             notify_drained: false,
@@ -66,7 +66,7 @@ impl Qp {
             requests_first: false,
             notifier: Notifier::default(),
             pace: None,
-            heard: None,
+            last_packet_at: None,
             ended: None,
             scheduled: false,
             dirty: false,
@@ -79,18 +79,18 @@ impl Qp {
         self.core.qpn
     }
 
-    /// Whether packets for the QP `number` are for this one.
-    pub(crate) fn answers_to(&self, number: Qpn) -> bool {
+    /// Returns whether packets addressed to QP `number` belong to this QP.
+    pub(crate) fn has_wire_number(&self, number: Qpn) -> bool {
         number == self.core.wire_qpn() || self.core.attrs.alias == Some(number)
     }
 
-    /// What this QP has beyond what it may always have.
-    pub(crate) fn held(&self) -> Held {
+    /// Returns the slots this QP has taken from the shared pool.
+    pub(crate) fn pooled_slots(&self) -> PooledSlots {
         match &self.machines {
             Machines::Reliable(requester, responder) => {
-                Held { requests: requester.held(), replies: responder.held() }
+                PooledSlots { requests: requester.pooled_slots(), replies: responder.pooled_slots() }
             }
-            Machines::Unreliable(..) => Held::default(),
+            Machines::Unreliable(..) => PooledSlots::default(),
         }
     }
 
@@ -102,12 +102,13 @@ impl Qp {
         self.core.attrs.service
     }
 
-    /// Whether, in ERR, receive requests are to be flushed that nobody tells of.
-    pub(crate) fn awaits_receives(&self) -> bool {
-        !self.core.attrs.srq && self.flushes_each()
+    /// Returns whether the receive queue must be polled in ERR, because no doorbell announces receive requests to
+    /// flush.
+    pub(crate) fn polls_receives(&self) -> bool {
+        !self.core.attrs.srq && self.engine_flushes()
     }
 
-    fn flushes_each(&self) -> bool {
+    fn engine_flushes(&self) -> bool {
         self.core.attrs.flush == Flush::Each
     }
 
@@ -124,9 +125,9 @@ impl Qp {
             self.finish_flush(ctx);
         }
         let old = self.core.attrs;
-        self.core.attrs = on_the_wire(QpAttrs { service: old.service, ..modify.attrs });
+        self.core.attrs = with_ecn(QpAttrs { service: old.service, ..modify.attrs });
         if !from.is_unconnected() {
-            // Messages under way were cut by it.
+            // Segmented messages may be in flight, so the path MTU must not change.
             self.core.attrs.mtu = old.mtu;
         }
         match &mut self.machines {
@@ -152,7 +153,7 @@ impl Qp {
             State::Rts => {
                 (self.draining, self.ended) = (false, None);
                 if from == State::Sqd {
-                    self.ring_machine();
+                    self.notify_send_queue();
                 }
             }
             _ => {}
@@ -172,25 +173,27 @@ impl Qp {
         QpSnapshot { state, draining, send_psn, unacked_psn, recv_psn, msn }
     }
 
-    /// What it waits for. `held`: by all QPs.
-    pub(crate) fn explain(&self, held: Held, now: Instant) -> Situation {
+    /// Returns what the QP is waiting for. `pooled` counts the slots taken by all QPs.
+    pub(crate) fn explain(&self, pooled: PooledSlots, now: Instant) -> QpStatus {
         let core = &self.core;
         let ended = self.ended.map(|(at, by)| Ended { ago: now.saturating_since(at), by });
         let paused = self.pace.and_then(|pace| pace.paused_until());
         let (send, unanswered, receive, answers) = match &self.machines {
             Machines::Reliable(requester, responder) => (
-                requester.blocked(core, held, now),
+                requester.wait_reason(core, pooled, now),
                 requester.unanswered(core, now),
                 responder.expecting(),
-                responder.answers(),
+                responder.pending_replies(),
             ),
-            Machines::Unreliable(sender, receiver) => (sender.blocked(core), None, receiver.expecting(), 0),
+            Machines::Unreliable(sender, receiver) => {
+                (sender.wait_reason(core), None, receiver.expecting(), 0)
+            }
         };
         let send = match (core.state, paused) {
-            (State::Reset | State::Init | State::Rtr, _) => Blocked::State,
-            (State::Sqe | State::Err, _) => Blocked::Ended,
-            (State::Rts | State::Sqd, Some(until)) if send == Blocked::Turn => {
-                Blocked::Congestion { left: until.saturating_since(now) }
+            (State::Reset | State::Init | State::Rtr, _) => WaitReason::State,
+            (State::Sqe | State::Err, _) => WaitReason::Ended,
+            (State::Rts | State::Sqd, Some(until)) if send == WaitReason::Turn => {
+                WaitReason::Congestion { left: until.saturating_since(now) }
             }
             (State::Rts | State::Sqd, _) => send,
         };
@@ -199,10 +202,10 @@ impl Qp {
             State::Err => Expecting::Ended,
             State::Rtr | State::Rts | State::Sqd | State::Sqe => receive,
         };
-        Situation {
+        QpStatus {
             state: core.state,
             service: core.attrs.service,
-            heard: self.heard.map(|at| now.saturating_since(at)),
+            last_packet: self.last_packet_at.map(|at| now.saturating_since(at)),
             ended,
             send,
             unanswered,
@@ -211,20 +214,20 @@ impl Qp {
         }
     }
 
-    pub(crate) fn ring<H: Host>(&mut self, ctx: &mut Ctx<'_, H>) {
+    pub(crate) fn notify_send<H: Host>(&mut self, ctx: &mut Ctx<'_, H>) {
         match self.core.state {
-            State::Rts | State::Sqd => self.ring_machine(),
+            State::Rts | State::Sqd => self.notify_send_queue(),
             State::Sqe | State::Err => {
-                self.flush_send = self.flushes_each();
+                self.flush_send = self.engine_flushes();
                 self.flush(ctx);
             }
             State::Reset | State::Init | State::Rtr => {}
         }
     }
 
-    /// In ERR: looks for receive requests that were posted late.
+    /// In ERR: flushes receive requests posted since the last poll.
     pub(crate) fn poll_error<H: Host>(&mut self, ctx: &mut Ctx<'_, H>) {
-        self.flush_recv |= self.awaits_receives();
+        self.flush_recv |= self.polls_receives();
         self.flush(ctx);
     }
 
@@ -238,6 +241,7 @@ impl Qp {
         let connected = !service.is_datagram();
         let notification = connected && packet.bth.opcode == Opcode::CNP;
         let partition = self.partition(ctx.pkeys, packet.bth.pkey);
+        // IBTA 9.6.1.1, 9.6.1.2: service, state, addresses and P_Key. A packet that fails a check causes no response.
         let admitted = if packet.bth.opcode.transport != service.transport() && !notification {
             Err(DropReason::WrongService)
         } else if !self.core.state.receives() {
@@ -253,10 +257,10 @@ impl Qp {
             Ok(index) => index,
             Err(reason) => {
                 ctx.stats.received_ip.of(&encap.ip).discarded += 1;
-                return ctx.drop(&Dropped::new(self.core.qpn, packet, reason));
+                return ctx.drop_packet(&Dropped::new(self.core.qpn, packet, reason));
             }
         };
-        self.heard = Some(ctx.now);
+        self.last_packet_at = Some(ctx.now);
         if notification {
             ctx.stats.congestion.received_cnps += 1;
             self.pace.get_or_insert_with(|| Pace::new(ctx.now)).on_notification(ctx.now);
@@ -272,7 +276,7 @@ impl Qp {
                 if core.state.sends() {
                     requester.handle_response(core, ctx, packet).map(|()| false)
                 } else {
-                    ctx.drop(&Dropped::new(core.qpn, packet, DropReason::GhostResponse));
+                    ctx.drop_packet(&Dropped::new(core.qpn, packet, DropReason::GhostResponse));
                     Ok(false)
                 }
             }
@@ -282,17 +286,19 @@ impl Qp {
                 receiver.handle_datagram(core, ctx, encap, pkey_index, packet)
             }
         };
+        // IBTA 11.6.3: communication established, raised once for the first packet accepted in RTR.
         if core.state == State::Rtr && !self.established && result == Ok(true) {
             self.established = true;
             ctx.raise(&self.core, AsyncEvent::CommunicationEstablished);
         }
-        self.settle(ctx, result.map(|_| ()));
+        self.apply_failure(ctx, result.map(|_| ()));
     }
 
-    /// The place in the P_Key table of the key that a packet's key may talk to.
+    /// Returns the index of the P_Key table entry that matches the P_Key of a packet, or `None` if the packet must be
+    /// dropped.
     ///
     /// # Spec
-    /// IBTA volume 1, section 9.6.1.1.3: QP0 takes every key, QP1 those of the whole table.
+    /// IBTA volume 1, section 9.6.1.1.3: QP0 accepts every P_Key, QP1 any in the port's table.
     fn partition(&self, pkeys: &Pkeys, found: Pkey) -> Option<u16> {
         let own = self.core.attrs.pkey_index;
         match self.core.attrs.service {
@@ -304,17 +310,17 @@ impl Qp {
 
     pub(crate) fn handle_timeout<H: Host>(&mut self, ctx: &mut Ctx<'_, H>) {
         if let Some(pace) = &mut self.pace {
-            pace.on_time(ctx.now);
+            pace.advance_to(ctx.now);
         }
         if let Machines::Reliable(requester, _) = &mut self.machines
             && self.core.state.sends()
         {
             let result = requester.handle_timeout(&self.core, ctx);
-            self.settle(ctx, result);
+            self.apply_failure(ctx, result);
         }
     }
 
-    /// When [`Qp::handle_timeout`] is wanted.
+    /// Returns the time of the next [`Qp::handle_timeout`] call.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         let machine = match &self.machines {
             Machines::Reliable(requester, _) if self.core.state.sends() => requester.deadline(),
@@ -323,29 +329,29 @@ impl Qp {
         machine.into_iter().chain(self.pace.and_then(|pace| pace.paused_until())).min()
     }
 
-    /// Whether a turn may do anything.
-    pub(crate) fn wants_turn(&self) -> bool {
+    /// Returns whether the QP has anything to do in a turn.
+    pub(crate) fn has_work(&self) -> bool {
         let (sends, paused) = (self.core.state.sends() && !self.is_paused(), self.is_paused());
         let machine = match &self.machines {
             Machines::Reliable(requester, responder) => {
-                (sends && requester.wants_turn()) || responder.wants_turn(paused)
+                (sends && requester.has_work()) || responder.has_work(paused)
             }
-            Machines::Unreliable(sender, _) => sends && sender.wants_turn(),
+            Machines::Unreliable(sender, _) => sends && sender.has_work(),
         };
         machine || self.notifier.is_due() || self.flush_send || self.flush_recv
     }
 
-    /// Data has to wait, since what was sent before met congestion.
+    /// Returns whether sending data is paused by congestion control.
     fn is_paused(&self) -> bool {
         self.pace.is_some_and(|pace| pace.paused_until().is_some())
     }
 
-    /// A new turn begins: requests and answers take turns in being first, so that neither starves the other.
+    /// Starts a turn. Requests and replies alternate in going first, so that neither starves the other.
     pub(crate) fn begin_turn(&mut self) {
         self.requests_first = !self.requests_first;
     }
 
-    /// Appends the QP's next frame to `out`, or does a bounded piece of what else it has to do.
+    /// Appends the next frame to `out`, or does a bounded amount of other work.
     pub(crate) fn transmit<H: Host>(&mut self, ctx: &mut Ctx<'_, H>, out: &mut Vec<u8>) -> Step {
         if self.notifier.is_due() {
             return Step::Frame(self.notify(ctx, out));
@@ -364,7 +370,7 @@ impl Qp {
                     result = match requests {
                         true if sends => requester.transmit(core, ctx, out),
                         true => Ok(Step::Idle),
-                        false if responder.wants_turn(paused) => responder.transmit(core, ctx, out),
+                        false if responder.has_work(paused) => responder.transmit(core, ctx, out),
                         false => Ok(Step::Idle),
                     };
                     if result != Ok(Step::Idle) {
@@ -382,7 +388,7 @@ impl Qp {
         {
             self.pace = None;
         }
-        self.settle(ctx, result.map(|_| ()));
+        self.apply_failure(ctx, result.map(|_| ()));
         if step == Step::Idle && (self.flush_send || self.flush_recv) {
             self.flush(ctx);
             return if self.flush_send || self.flush_recv { Step::Again } else { Step::Idle };
@@ -390,13 +396,13 @@ impl Qp {
         step
     }
 
-    /// Tells the peer that its data meets congestion.
+    /// Sends a congestion notification packet (CNP).
     ///
     /// # Spec
-    /// IBTA annex A17, section A17.9.3: format of the notification.
+    /// IBTA annex A17, section A17.9.3 (CNP format).
     fn notify<H: Host>(&mut self, ctx: &mut Ctx<'_, H>, out: &mut Vec<u8>) -> Frame {
         const RESERVED_LEN: usize = 16;
-        self.notifier.told(ctx.now);
+        self.notifier.on_sent(ctx.now);
         ctx.stats.congestion.sent_cnps += 1;
         let attrs = &self.core.attrs;
         let bth = Bth {
@@ -420,12 +426,13 @@ impl Qp {
         Frame { len, dst_mac: encap.dst_mac, wr_id: None }
     }
 
-    /// After any input: carries out what a failure means for the QP, and reports a drained queue.
-    fn settle<H: Host>(&mut self, ctx: &mut Ctx<'_, H>, result: Result<(), Failure>) {
+    /// Runs after every input: applies the state transition that an error requires, and reports a drained send queue.
+    fn apply_failure<H: Host>(&mut self, ctx: &mut Ctx<'_, H>, result: Result<(), FatalError>) {
         match result {
             Ok(()) => self.check_drained(ctx),
-            Err(_) if self.core.state == State::Err => self.silence(),
-            Err(Failure::Send(status)) if matches!(self.machines, Machines::Unreliable(..)) => {
+            Err(_) if self.core.state == State::Err => self.drop_pending_replies(),
+            // IBTA 10.3.1: a send error moves UC and UD QPs to SQE; the receive queue keeps working.
+            Err(FatalError::Send(status)) if matches!(self.machines, Machines::Unreliable(..)) => {
                 self.ended = Some((ctx.now, EndedBy::Send(status)));
                 self.core.state = State::Sqe;
                 (self.draining, self.flush_send) = (false, true);
@@ -433,41 +440,43 @@ impl Qp {
             }
             Err(failure) => {
                 let by = match failure {
-                    Failure::Send(status) => EndedBy::Send(status),
-                    Failure::Recv(reason, cause) => EndedBy::Peer { reason, cause },
-                    Failure::Queue(queue) => EndedBy::Queue(queue),
+                    FatalError::Send(status) => EndedBy::Send(status),
+                    FatalError::Recv(reason, cause) => EndedBy::Peer { reason, cause },
+                    FatalError::Queue(queue) => EndedBy::Queue(queue),
                 };
                 self.ended = Some((ctx.now, by));
-                if let Failure::Queue(queue) = failure {
+                if let FatalError::Queue(queue) = failure {
                     let shared = queue == Queue::Recv && self.core.attrs.srq;
                     let event = if shared { AsyncEvent::SrqCatastrophic } else { AsyncEvent::WqCatastrophic };
                     ctx.raise(&self.core, event);
                 }
-                if matches!(failure, Failure::Send(_) | Failure::Queue(Queue::Send)) {
-                    self.silence();
+                // The responder's own NAK must still be sent, so replies are discarded only if the send queue failed.
+                if matches!(failure, FatalError::Send(_) | FatalError::Queue(Queue::Send)) {
+                    self.drop_pending_replies();
                 }
                 self.core.state = State::Err;
-                self.enter_error_keeping_answers(ctx);
+                self.enter_error_with_replies(ctx);
             }
         }
     }
 
-    /// ERR by software: what was due to the peer is not sent any more.
+    /// Enters ERR on behalf of software: pending replies are discarded.
     fn enter_error<H: Host>(&mut self, ctx: &mut Ctx<'_, H>) {
-        self.silence();
-        self.enter_error_keeping_answers(ctx);
+        self.drop_pending_replies();
+        self.enter_error_with_replies(ctx);
     }
 
-    fn enter_error_keeping_answers<H: Host>(&mut self, ctx: &mut Ctx<'_, H>) {
+    fn enter_error_with_replies<H: Host>(&mut self, ctx: &mut Ctx<'_, H>) {
         self.draining = false;
         self.notifier = Notifier::default();
         (self.flush_send, self.flush_recv) = (true, true);
         self.flush(ctx);
     }
 
-    /// Software leaves SQE: what was rung before it does belongs to the failure.
+    /// Flushes requests announced before software leaves SQE; they belong to the failed batch.
     fn finish_flush<H: Host>(&mut self, ctx: &mut Ctx<'_, H>) {
-        // Bound: a guest can link a request to itself. What is left then is its own fault, and is executed.
+        // Bounded, because a guest can link a request to itself. Whatever remains then is executed instead of
+        // flushed.
         for _ in 0..limits::EVENT_BACKLOG {
             if !self.flush_send {
                 return;
@@ -479,9 +488,9 @@ impl Qp {
     }
 
     /// Completes outstanding and posted requests as flushed: first the send queue, then the receive queue, each in
-    /// order. What exceeds the bound follows in later turns.
+    /// order. Anything beyond the bound follows in later turns.
     fn flush<H: Host>(&mut self, ctx: &mut Ctx<'_, H>) {
-        let each = self.flushes_each();
+        let each = self.engine_flushes();
         let core = &self.core;
         let room = limits::EVENT_BACKLOG.saturating_sub(ctx.events.len());
         let mut left = limits::FLUSHES_PER_STEP.min(room);
@@ -502,6 +511,8 @@ impl Qp {
                 Machines::Reliable(_, responder) => responder.flush(core, ctx),
                 Machines::Unreliable(_, receiver) => receiver.flush(core, ctx),
             }
+            // IBTA 10.2.9: requests left in a shared queue belong to other QPs. The event reports that this QP holds
+            // none.
             if core.attrs.srq {
                 self.flush_recv = false;
                 ctx.raise(core, AsyncEvent::LastWqeReached);
@@ -528,20 +539,20 @@ impl Qp {
         }
     }
 
-    fn ring_machine(&mut self) {
+    fn notify_send_queue(&mut self) {
         match &mut self.machines {
-            Machines::Reliable(requester, _) => requester.ring(),
-            Machines::Unreliable(sender, _) => sender.ring(),
+            Machines::Reliable(requester, _) => requester.notify_send(),
+            Machines::Unreliable(sender, _) => sender.notify_send(),
         }
     }
 
-    fn silence(&mut self) {
+    fn drop_pending_replies(&mut self) {
         if let Machines::Reliable(_, responder) = &mut self.machines {
-            responder.silence();
+            responder.drop_pending_replies();
         }
     }
 
-    /// Forgets everything but the engine's notes.
+    /// Resets everything except the bookkeeping of the engine.
     fn reset(&mut self, attrs: QpAttrs) {
         let fresh = Self::new(self.core.qpn, attrs, self.window_packets);
         *self = Self {
@@ -564,17 +575,17 @@ fn machines(attrs: &QpAttrs, window_packets: u32) -> Machines {
     }
 }
 
-/// Attributes as the QP uses them: the packets of a connection may be marked by congested switches.
-fn on_the_wire(mut attrs: QpAttrs) -> QpAttrs {
+/// Returns the attributes with ECN-capable marking: congested switches can mark the packets of a connection.
+fn with_ecn(mut attrs: QpAttrs) -> QpAttrs {
     if !attrs.service.is_datagram() {
         attrs.path.traffic_class = ecn_capable(attrs.path.traffic_class);
     }
     attrs
 }
 
-/// Whether a packet came from the connected peer's address, in the VLAN that the connection is in. Where only one direction of an InfiniBand connection has
-/// global route headers, the two have different IP versions, and the MAC tells, which a path that is yet to be resolved
-/// does not have.
+/// Returns whether a packet came from the address and VLAN of the connected peer. If only one direction of an
+/// InfiniBand connection carries a GRH, the IP versions differ and the source MAC is compared instead. A path that is
+/// not resolved yet has no MAC.
 fn is_from(encap: &Encap, path: &Encap) -> bool {
     let vlan = |encap: &Encap| encap.tag.map_or(0, |tag| tag.vid());
     let by_address = match (encap.ip, path.ip) {
@@ -585,10 +596,10 @@ fn is_from(encap: &Encap, path: &Encap) -> bool {
     by_address && vlan(encap) == vlan(path)
 }
 
-/// Whether a packet goes to the address that the connection has at this end.
+/// Returns whether a packet is addressed to the local address of the connection.
 ///
 /// # Spec
-/// IBTA volume 1, section 9.6.1.2: the destination GID of a connection's packets is that of its own port.
+/// IBTA volume 1, section 9.6.1.2: the destination GID must be that of the local port.
 fn is_to(encap: &Encap, path: &Encap) -> bool {
     match (encap.ip, path.ip) {
         (IpAddrs::V4 { dst, .. }, IpAddrs::V4 { src, .. }) => dst == src,
@@ -597,7 +608,7 @@ fn is_to(encap: &Encap, path: &Encap) -> bool {
     }
 }
 
-/// Completes one posted request as flushed. False: there was none.
+/// Completes one posted request as flushed. Returns false if the queue is empty or unreadable.
 fn flush_one<H: Host, T>(
     core: &Core,
     ctx: &mut Ctx<'_, H>,

@@ -1,15 +1,16 @@
-//! What a responder owes its peer: acknowledges, READ responses and atomic results, in the order of the requests.
+//! Replies of a responder: acknowledgements, READ responses and atomic results, in request order.
 //!
-//! READ responses are made packet by packet when the QP has its turn, from memory as it is then. Acknowledges that
-//! follow each other merge into the newest, since it covers the older ones.
+//! READ responses are built packet by packet when the QP has its turn, from memory as it is at that moment.
+//! Consecutive acknowledgements coalesce into the newest, which covers the older ones.
 //!
-//! A peer cannot make much of little:
+//! A peer cannot use the responder to amplify traffic:
 //!
-//! - an answer goes to the address of the connection, never to one that a packet brings;
-//! - a request packet draws at most one acknowledge, refusal or result, of 62 bytes over IPv4 or 70 with a result;
-//! - a READ draws the bytes it asks for, which its key must grant, and asked again while it is being answered it goes back
-//!   instead of being answered twice;
-//! - what no QP accepts, and every datagram, draws nothing.
+//! - Replies go to the address of the connection, never to an address taken from a packet.
+//! - A request packet causes at most one acknowledgement, NAK or atomic result: 62 bytes over IPv4, 70 with a result.
+//! - A READ returns the bytes it asks for, which its key must permit. Repeated while being answered, it restarts instead
+//!   of being answered twice.
+//! - Datagrams, and packets that no QP accepts, cause no reply.
+//!
 //!
 //! # Spec
 //! IBTA volume 1, sections 9.7.5.1 (acknowledge messages) and 9.7.5.1.4 (coalescing).
@@ -20,49 +21,49 @@ use protocol::Psn;
 use protocol::ids::{Msn, Rkey, Va};
 use protocol::roce::{Aeth, Ext, NakCode, Opcode, Operation, Position, Reth, Syndrome};
 
-use super::requester::credits::code_of;
-use super::{Core, Ctx, Failure, Frame, Step, ahead};
-use crate::held::shrink_if_empty;
+use super::requester::credits::credit_code;
+use super::{Core, Ctx, FatalError, Frame, Step, ahead};
+use crate::pooled_slots::shrink_if_empty;
 use crate::segment::{packet_count, payload_len};
 use crate::{Access, AsyncEvent, DropReason, Dropped, Host, limits};
 
 #[derive(Debug)]
 enum Reply {
     Acknowledge { psn: Psn, aeth: Aeth },
-    Atomic { psn: Psn, aeth: Aeth, original: u64, occasion: Occasion },
+    Atomic { psn: Psn, aeth: Aeth, original: u64, kind: ReplyKind },
     Read(ReadReply),
 }
 
-/// Why a READ or atomic is answered.
+/// Whether a reply answers a request for the first time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Occasion {
-    /// It was executed.
-    First,
-    /// Its answer was sent before, and it is asked for again.
-    Again,
+pub(crate) enum ReplyKind {
+    /// The request was executed just now.
+    Original,
+    /// The request is a duplicate: a reply was sent before.
+    Duplicate,
 }
 
-/// A READ being answered.
+/// A READ whose responses are being sent.
 #[derive(Debug)]
 struct ReadReply {
     first: Psn,
     va: Va,
     rkey: Rkey,
     len: u32,
-    /// Next response packet, and how many there are.
+    /// Index of the next response packet, and the number of response packets.
     next: u32,
     packets: u32,
-    /// Packet the answer begins with: not 0 when its end is asked for again.
+    /// Index of the first response packet; not 0 if only the end of the READ was requested again.
     begin: u32,
     msn: Msn,
-    occasion: Occasion,
+    kind: ReplyKind,
 }
 
 #[derive(Debug, Default)]
 pub(crate) struct Replies {
     queue: VecDeque<Reply>,
-    /// Only the slots that a QP keeps may be used.
-    restricted: bool,
+    /// The shared pool is used up: only the slots reserved for this QP may be used.
+    pool_exhausted: bool,
 }
 
 impl Replies {
@@ -74,7 +75,7 @@ impl Replies {
         self.queue.len()
     }
 
-    /// Whether the next answer carries data.
+    /// Returns whether the next reply carries READ data.
     pub(crate) fn has_data_next(&self) -> bool {
         matches!(self.queue.front(), Some(Reply::Read(_)))
     }
@@ -84,35 +85,35 @@ impl Replies {
         shrink_if_empty(&mut self.queue, limits::KEPT_REPLIES);
     }
 
-    /// Slots for answers beyond those a QP keeps.
-    pub(crate) fn held(&self) -> usize {
+    /// Returns the number of reply slots taken from the shared pool.
+    pub(crate) fn pooled_slots(&self) -> usize {
         self.queue.capacity().saturating_sub(limits::KEPT_REPLIES)
     }
 
-    /// Says whether only the slots that a QP keeps may be used from now on.
-    pub(crate) fn restrict(&mut self, restricted: bool) {
-        self.restricted = restricted;
+    /// Sets whether the shared pool is used up, so that only the slots reserved for this QP remain.
+    pub(crate) fn set_pool_exhausted(&mut self, pool_exhausted: bool) {
+        self.pool_exhausted = pool_exhausted;
     }
 
-    /// Whether another READ or atomic may be accepted.
+    /// Returns whether there is room for the reply to another READ or atomic.
     pub(crate) fn has_room(&self) -> bool {
-        self.queue.len() < self.most(limits::PENDING_REPLIES)
+        self.queue.len() < self.limit(limits::PENDING_REPLIES)
     }
 
-    /// READs and atomics that were executed and whose answer is not sent, but for those that are asked for again: a copy
-    /// that comes late must not count against a peer that waits for the newer ones only.
+    /// Returns the number of READs and atomics executed and not yet answered. Duplicates do not count: a late copy
+    /// must not be held against a peer that only waits for newer responses.
     pub(crate) fn unanswered(&self) -> usize {
         let first = |reply: &&Reply| match reply {
             Reply::Acknowledge { .. } => false,
-            Reply::Atomic { occasion, .. } => *occasion == Occasion::First,
-            Reply::Read(read) => read.occasion == Occasion::First,
+            Reply::Atomic { kind, .. } => *kind == ReplyKind::Original,
+            Reply::Read(read) => read.kind == ReplyKind::Original,
         };
         self.queue.iter().filter(first).count()
     }
 
-    /// Positive acknowledge of everything up to `psn`. Replaces one that still waits. A NAK is never taken back, not even
-    /// when what it asks for is here: only acknowledges may be coalesced (IBTA volume 1, section 9.7.5.1.4).
-    pub(crate) fn acknowledge(&mut self, psn: Psn, msn: Msn) {
+    /// Acknowledges everything up to `psn`, replacing a pending ACK. A pending NAK stays, even if the missing packet
+    /// has arrived since: only ACKs may be coalesced (IBTA volume 1, section 9.7.5.1.4).
+    pub(crate) fn push_ack(&mut self, psn: Psn, msn: Msn) {
         let aeth = Aeth { syndrome: Syndrome::ACK, msn };
         match self.queue.back_mut() {
             Some(Reply::Acknowledge { psn: last_psn, aeth: last })
@@ -120,37 +121,37 @@ impl Replies {
             {
                 (*last_psn, *last) = (psn, aeth);
             }
-            _ => self.push_acknowledge(psn, aeth),
+            _ => self.push_acknowledgement(psn, aeth),
         }
     }
 
-    /// Negative acknowledge of `psn`, unless the same one waits already.
-    pub(crate) fn refuse(&mut self, psn: Psn, msn: Msn, syndrome: Syndrome) {
+    /// Queues a NAK for `psn`, unless the same one is pending already.
+    pub(crate) fn push_nak(&mut self, psn: Psn, msn: Msn, syndrome: Syndrome) {
         let aeth = Aeth { syndrome, msn };
         let waits = matches!(self.queue.back(),
             Some(Reply::Acknowledge { psn: last_psn, aeth: last }) if *last_psn == psn && *last == aeth);
         if !waits {
-            self.push_acknowledge(psn, aeth);
+            self.push_acknowledgement(psn, aeth);
         }
     }
 
-    /// What does not fit is as good as lost on the wire: the peer asks again.
-    fn push_acknowledge(&mut self, psn: Psn, aeth: Aeth) {
-        if self.queue.len() < self.most(limits::PENDING_ANSWERS) {
+    /// An acknowledgement that does not fit is dropped as if lost on the wire: the requester times out and retries.
+    fn push_acknowledgement(&mut self, psn: Psn, aeth: Aeth) {
+        if self.queue.len() < self.limit(limits::PENDING_ANSWERS) {
             self.queue.push_back(Reply::Acknowledge { psn, aeth });
         }
     }
 
-    fn most(&self, unrestricted: usize) -> usize {
-        if self.restricted { limits::KEPT_REPLIES } else { unrestricted }
+    fn limit(&self, unrestricted: usize) -> usize {
+        if self.pool_exhausted { limits::KEPT_REPLIES } else { unrestricted }
     }
 
-    pub(crate) fn atomic(&mut self, psn: Psn, msn: Msn, original: u64, occasion: Occasion) {
+    pub(crate) fn push_atomic(&mut self, psn: Psn, msn: Msn, original: u64, kind: ReplyKind) {
         let aeth = Aeth { syndrome: Syndrome::ACK, msn };
-        self.queue.push_back(Reply::Atomic { psn, aeth, original, occasion });
+        self.queue.push_back(Reply::Atomic { psn, aeth, original, kind });
     }
 
-    pub(crate) fn read(&mut self, psn: Psn, msn: Msn, reth: &Reth, mtu: usize, occasion: Occasion) {
+    pub(crate) fn push_read(&mut self, psn: Psn, msn: Msn, reth: &Reth, mtu: usize, kind: ReplyKind) {
         self.queue.push_back(Reply::Read(ReadReply {
             first: psn,
             va: reth.va,
@@ -160,12 +161,12 @@ impl Replies {
             packets: packet_count(reth.dma_len, mtu),
             begin: 0,
             msn,
-            occasion,
+            kind,
         }));
     }
 
-    /// A READ whose answer is not all sent yet is asked again from `psn` on: goes back there in place, and begins anew with
-    /// FIRST or ONLY. False: no such answer is pending.
+    /// Restarts a READ still being answered at `psn`, beginning with FIRST or ONLY. Returns false if no such READ is
+    /// pending.
     pub(crate) fn rewind_read(&mut self, psn: Psn) -> bool {
         for reply in &mut self.queue {
             if let Reply::Read(read) = reply {
@@ -181,7 +182,7 @@ impl Replies {
         false
     }
 
-    /// Whether the result of the atomic at `psn` waits to be sent.
+    /// Returns whether the result of the atomic at `psn` is waiting to be sent.
     pub(crate) fn has_atomic(&self, psn: Psn) -> bool {
         self.queue.iter().any(|reply| matches!(reply, Reply::Atomic { psn: waiting, .. } if *waiting == psn))
     }
@@ -192,7 +193,7 @@ impl Replies {
         core: &Core,
         ctx: &mut Ctx<'_, H>,
         out: &mut Vec<u8>,
-    ) -> Result<Step, Failure> {
+    ) -> Result<Step, FatalError> {
         let (operation, ext, psn) = match self.queue.front_mut() {
             None => return Ok(Step::Idle),
             Some(Reply::Read(_)) => return self.transmit_read(core, ctx, out),
@@ -219,7 +220,7 @@ impl Replies {
         core: &Core,
         ctx: &mut Ctx<'_, H>,
         out: &mut Vec<u8>,
-    ) -> Result<Step, Failure> {
+    ) -> Result<Step, FatalError> {
         let Some(Reply::Read(read)) = self.queue.front_mut() else { return Ok(Step::Idle) };
         let index = read.next;
         let last = index + 1 == read.packets;
@@ -232,14 +233,14 @@ impl Replies {
         let bth = core.bth(ctx, Operation::read_response(position), psn);
         let len = payload_len(read.len, core.mtu(), index);
         let va = Va::new(read.va.get().wrapping_add(u64::from(index) * core.mtu() as u64));
-        let (rkey, msn, occasion) = (read.rkey, read.msn, read.occasion);
+        let (rkey, msn, kind) = (read.rkey, read.msn, read.kind);
         let sent = ctx.emit(out, &core.attrs.path, &bth, &ext, len, |host, payload| {
-            host.read(core.accessor(), rkey.as_lkey(), va, len, payload, Access::RemoteRead)
+            host.read(core.initiator(), rkey.as_lkey(), va, len, payload, Access::RemoteRead)
         });
         let len = match sent {
             Ok(len) => len,
             Err(reason) => {
-                // The region went away after the request was accepted.
+                // The key was invalidated after the READ was accepted.
                 let drop = |why| Dropped {
                     qpn: core.qpn,
                     opcode: Opcode {
@@ -250,16 +251,17 @@ impl Replies {
                     reason: why,
                     cause: Some(reason),
                 };
-                if occasion == Occasion::Again {
-                    ctx.drop(&drop(DropReason::StaleDuplicate));
+                // A duplicate never causes a NAK: it could be forged, or a late copy.
+                if kind == ReplyKind::Duplicate {
+                    ctx.drop_packet(&drop(DropReason::StaleDuplicate));
                     self.queue.pop_front();
                     return Ok(Step::Again);
                 }
-                ctx.drop(&drop(DropReason::NoAccess));
+                ctx.drop_packet(&drop(DropReason::NoAccess));
                 self.clear();
-                self.refuse(psn, msn, Syndrome::Nak(NakCode::RemoteAccess));
+                self.push_nak(psn, msn, Syndrome::Nak(NakCode::RemoteAccess));
                 ctx.raise(core, AsyncEvent::AccessError(reason));
-                return Err(Failure::Recv(DropReason::NoAccess, Some(reason)));
+                return Err(FatalError::Recv(DropReason::NoAccess, Some(reason)));
             }
         };
         read.next += 1;
@@ -271,13 +273,13 @@ impl Replies {
     }
 }
 
-/// Positive acknowledges say how many receive requests are posted, as far as the host can tell.
+/// Adds the end-to-end credit count to an ACK, if the host can count posted receive requests.
 fn with_credits<H: Host>(core: &Core, ctx: &Ctx<'_, H>, aeth: Aeth) -> Aeth {
     match aeth.syndrome {
         Syndrome::Ack { .. } => {
-            // Requests of a shared queue are promised to nobody (IBTA volume 1, section 9.7.7.2).
+            // IBTA 9.7.7.2: a responder on a shared receive queue gives no credits.
             let posted = if core.attrs.srq { None } else { ctx.host.posted_receives(core.qpn) };
-            let credits = code_of(posted);
+            let credits = credit_code(posted);
             Aeth { syndrome: Syndrome::Ack { credits }, ..aeth }
         }
         _ => aeth,

@@ -1,14 +1,16 @@
-//! The responder of a reliable connection: executes requests in PSN order, each once, and answers.
+//! Responder of a reliable connection: executes each request once, in PSN order, and returns acknowledgements, READ
+//! responses and atomic results.
 //!
-//! | packet's PSN | what happens |
+//! | PSN of the request | action |
 //! |---|---|
-//! | expected | executed; ACK if asked for, RNR NAK without a receive request, fatal NAK if it is refused |
-//! | ahead | dropped; one sequence NAK per gap |
-//! | behind, executed (duplicate) | SEND, WRITE: acknowledged with the newest PSN; READ: answered again; atomic: saved result |
-//! | behind, never executed | dropped |
+//! | expected | execute; ACK if AckReq is set, RNR NAK if no receive request is posted, fatal NAK if the request is invalid |
+//! | ahead | drop; send one sequence NAK per gap |
+//! | duplicate of an executed request | SEND, WRITE: ACK the newest PSN; READ: read memory again; atomic: return the saved result |
+//! | behind, but not a duplicate | drop |
 //!
-//! A fatal NAK takes the QP to ERR; the answers that were due before it, and the NAK, still go out. Only the packet with
-//! the expected PSN can draw one: a duplicate READ whose key is not valid (any more) draws silence, whoever sent it.
+//! A fatal NAK moves the QP to ERR. Earlier responses still pending and the NAK itself are sent. Only a packet with
+//! the expected PSN can cause a NAK: a duplicate READ whose key is no longer valid is dropped, so a forged duplicate
+//! cannot tear down the connection.
 //!
 //! # Spec
 //! IBTA volume 1, sections 9.7.1, 9.7.4 and 9.9.3; JingZhao interface, sections 9.5 and 11.3.
@@ -17,41 +19,42 @@ use protocol::Psn;
 use protocol::ids::{Lkey, Msn};
 use protocol::roce::{AtomicEth, Bth, Ext, Kind, NakCode, Operation, Packet, Reth, Syndrome};
 
-use super::executed::Executed;
-use super::inbound::{Fault, Inbound, has_right_length};
-use super::reply::{Occasion, Replies};
-use super::{Core, Ctx, Failure, Step};
+use super::history::RequestHistory;
+use super::inbound::{Inbound, RequestError, has_valid_length};
+use super::reply::{Replies, ReplyKind};
+use super::{Core, Ctx, FatalError, Step};
 use crate::segment::packet_count;
 use crate::{
     Access, AccessError, AsyncEvent, AtomicOp, DropReason, Dropped, Expecting, Host, Queue, Status, limits,
 };
 
-/// A request that is not executed.
-enum Refusal {
-    Fault(Fault),
-    /// Too many requests are being answered: as if it had been lost.
+/// Why a request was not executed.
+enum ExecuteError {
+    Request(RequestError),
+    /// The reply queue is full. The request is dropped as if it had been lost on the wire.
     Overflow,
 }
 
-impl From<Fault> for Refusal {
-    fn from(fault: Fault) -> Self {
-        Self::Fault(fault)
+impl From<RequestError> for ExecuteError {
+    fn from(error: RequestError) -> Self {
+        Self::Request(error)
     }
 }
 
-const INVALID: Refusal = Refusal::Fault(Fault::Invalid);
+const INVALID: ExecuteError = ExecuteError::Request(RequestError::Invalid);
 
+/// State of the responder; see the module documentation for the rules.
 #[derive(Debug)]
 pub(crate) struct Responder {
     expected: Psn,
     msn: Msn,
-    /// The peer was told what is missing, or to come back; silence until the expected packet comes.
-    told: bool,
-    /// RNR NAKs for the expected packet.
+    /// A NAK for `expected` is outstanding; further NAKs are suppressed until that packet arrives.
+    nak_sent: bool,
+    /// RNR NAKs sent for the packet with the expected PSN.
     rnr_naks: u8,
     inbound: Inbound,
     replies: Replies,
-    executed: Executed,
+    history: RequestHistory,
 }
 
 impl Responder {
@@ -59,35 +62,35 @@ impl Responder {
         Self {
             expected: psn,
             msn: Msn::default(),
-            told: false,
+            nak_sent: false,
             rnr_naks: 0,
             inbound: Inbound::default(),
             replies: Replies::default(),
-            executed: Executed::default(),
+            history: RequestHistory::default(),
         }
     }
 
     pub(crate) fn set_psn(&mut self, psn: Psn) {
         self.expected = psn;
-        self.executed = Executed::default();
+        self.history = RequestHistory::default();
     }
 
     pub(crate) fn recv_psn(&self) -> Psn {
         self.expected
     }
 
-    /// What it takes next.
+    /// Returns what the responder expects next, for [`Engine::explain`](crate::Engine::explain).
     pub(crate) fn expecting(&self) -> Expecting {
         let psn = self.expected.get();
         match self.rnr_naks {
-            0 if self.told => Expecting::Missing { psn },
+            0 if self.nak_sent => Expecting::Missing { psn },
             0 => Expecting::message(self.expected, self.inbound.received()),
             refusals => Expecting::ReceiveRequest { psn, refusals },
         }
     }
 
-    /// Answers that are due.
-    pub(crate) fn answers(&self) -> usize {
+    /// Returns the number of replies waiting to be sent.
+    pub(crate) fn pending_replies(&self) -> usize {
         self.replies.len()
     }
 
@@ -95,13 +98,14 @@ impl Responder {
         self.msn
     }
 
-    /// Slots for answers beyond those a QP keeps.
-    pub(crate) fn held(&self) -> usize {
-        self.replies.held()
+    /// Returns the number of reply slots taken from the shared pool.
+    pub(crate) fn pooled_slots(&self) -> usize {
+        self.replies.pooled_slots()
     }
 
-    /// Whether an answer is due; one with data is not while data has to wait.
-    pub(crate) fn wants_turn(&self, data_waits: bool) -> bool {
+    /// Returns whether a reply can be sent. While data is paused by congestion control, only replies without data
+    /// can.
+    pub(crate) fn has_work(&self, data_waits: bool) -> bool {
         !self.replies.is_empty() && (!data_waits || !self.replies.has_data_next())
     }
 
@@ -110,42 +114,44 @@ impl Responder {
         core: &Core,
         ctx: &mut Ctx<'_, H>,
         out: &mut Vec<u8>,
-    ) -> Result<Step, Failure> {
+    ) -> Result<Step, FatalError> {
         self.replies.transmit(core, ctx, out)
     }
 
-    /// Drops the answers that are due.
-    pub(crate) fn silence(&mut self) {
+    /// Discards all pending replies.
+    pub(crate) fn drop_pending_replies(&mut self) {
         self.replies.clear();
     }
 
-    /// Completes the receive request of a message under way as flushed. Those not taken yet are the caller's.
+    /// Completes the receive request of the current message as flushed. The caller flushes those still in the receive
+    /// queue.
     pub(crate) fn flush<H: Host>(&mut self, core: &Core, ctx: &mut Ctx<'_, H>) {
         self.inbound.abandon();
         self.inbound.fail_receive(core, ctx, Status::Flushed);
     }
 
-    /// A packet with a request opcode arrived. Whether it was executed.
+    /// Handles a packet with a request opcode. Returns whether the request was executed.
     pub(crate) fn handle_request<H: Host>(
         &mut self,
         core: &Core,
         ctx: &mut Ctx<'_, H>,
         packet: &Packet<'_>,
-    ) -> Result<bool, Failure> {
-        self.replies.restrict(ctx.held.no_replies_left());
+    ) -> Result<bool, FatalError> {
+        self.replies.set_pool_exhausted(ctx.pooled.no_replies_left());
         let distance = packet.bth.psn.since(self.expected);
         match distance {
             0 => self.on_expected(core, ctx, packet),
             1.. => {
-                ctx.drop(&Dropped::new(core.qpn, packet, DropReason::OutOfSequence));
-                if !self.told {
-                    self.told = true;
-                    self.replies.refuse(self.expected, self.msn, Syndrome::Nak(NakCode::PsnSequence));
+                ctx.drop_packet(&Dropped::new(core.qpn, packet, DropReason::OutOfSequence));
+                // IBTA 9.7.5.2: one sequence NAK per gap. Later packets behind the same gap are dropped silently.
+                if !self.nak_sent {
+                    self.nak_sent = true;
+                    self.replies.push_nak(self.expected, self.msn, Syndrome::Nak(NakCode::PsnSequence));
                 }
                 Ok(false)
             }
             _ => {
-                self.on_behind(core, ctx, packet, distance.unsigned_abs());
+                self.on_past_psn(core, ctx, packet, distance.unsigned_abs());
                 Ok(false)
             }
         }
@@ -156,82 +162,97 @@ impl Responder {
         core: &Core,
         ctx: &mut Ctx<'_, H>,
         packet: &Packet<'_>,
-    ) -> Result<bool, Failure> {
+    ) -> Result<bool, FatalError> {
         let bth = &packet.bth;
         match self.execute(core, ctx, packet) {
             Ok(psns) => {
                 self.expected = self.expected.advance(psns);
-                self.executed.advance(psns);
-                self.told = false;
+                self.history.advance(psns);
+                self.nak_sent = false;
                 self.rnr_naks = 0;
+                // READs and atomics are acknowledged by their response, so only SENDs and WRITEs need an ACK.
                 if bth.ack_req && matches!(bth.opcode.operation.kind(), Kind::Send | Kind::Write) {
-                    self.replies.acknowledge(bth.psn, self.msn);
+                    self.replies.push_ack(bth.psn, self.msn);
                 }
                 Ok(true)
             }
-            Err(Refusal::Fault(Fault::NotReady)) => {
-                ctx.drop(&Dropped::new(core.qpn, packet, DropReason::NoReceive));
-                self.told = true;
+            Err(ExecuteError::Request(RequestError::NotReady)) => {
+                ctx.drop_packet(&Dropped::new(core.qpn, packet, DropReason::NoReceive));
+                self.nak_sent = true;
+                // IBTA 9.7.5.2 (RNR NAK): the requester retries this packet after the timer. The refused packet had
+                // no effect.
                 let timer = core.attrs.min_rnr_timer.after(self.rnr_naks, core.attrs.max_rnr_timer);
                 self.rnr_naks = self.rnr_naks.saturating_add(1);
-                self.replies.refuse(self.expected, self.msn, Syndrome::RnrNak { timer: timer.code() });
+                self.replies.push_nak(self.expected, self.msn, Syndrome::RnrNak { timer: timer.code() });
                 Ok(false)
             }
-            Err(Refusal::Overflow) => {
-                ctx.drop(&Dropped::new(core.qpn, packet, DropReason::ReplyOverflow));
+            Err(ExecuteError::Overflow) => {
+                // No response: the requester times out and retries.
+                ctx.drop_packet(&Dropped::new(core.qpn, packet, DropReason::ReplyOverflow));
                 Ok(false)
             }
-            Err(Refusal::Fault(fault)) => Err(self.refuse(core, ctx, packet, fault)),
+            Err(ExecuteError::Request(error)) => Err(self.reject(core, ctx, packet, error)),
         }
     }
 
-    /// Answers a request that cannot be executed, and completes the receive request it took.
-    fn refuse<H: Host>(
+    /// Rejects the expected request with a fatal NAK. If the request had consumed a receive request, completes that
+    /// too.
+    fn reject<H: Host>(
         &mut self,
         core: &Core,
         ctx: &mut Ctx<'_, H>,
         packet: &Packet<'_>,
-        fault: Fault,
-    ) -> Failure {
-        let (reason, cause) = fault.reason(core.attrs.service);
-        ctx.drop(&Dropped { cause, ..Dropped::new(core.qpn, packet, reason) });
-        let (nak, event, status) = match fault {
-            Fault::Invalid | Fault::NotReady => {
+        error: RequestError,
+    ) -> FatalError {
+        let (reason, cause) = error.reason(core.attrs.service);
+        ctx.drop_packet(&Dropped { cause, ..Dropped::new(core.qpn, packet, reason) });
+        // IBTA 9.9.3: NAK code, affiliated event and status of the consumed receive request, per error class.
+        let (nak, event, status) = match error {
+            RequestError::Invalid | RequestError::NotReady => {
                 (NakCode::InvalidRequest, Some(AsyncEvent::InvalidRequest), Status::Flushed)
             }
-            Fault::TooLong => {
+            RequestError::TooLong => {
                 (NakCode::InvalidRequest, Some(AsyncEvent::InvalidRequest), Status::LocalLength)
             }
-            Fault::NoAccess(refused) => {
-                (NakCode::RemoteAccess, Some(AsyncEvent::AccessError(refused)), Status::Flushed)
+            RequestError::NoAccess(cause) => {
+                (NakCode::RemoteAccess, Some(AsyncEvent::AccessError(cause)), Status::Flushed)
             }
-            Fault::Invalidate(refused) => {
-                (NakCode::RemoteAccess, Some(AsyncEvent::AccessError(refused)), Status::RemoteInvalidRequest)
+            RequestError::Invalidate(cause) => {
+                (NakCode::RemoteAccess, Some(AsyncEvent::AccessError(cause)), Status::RemoteInvalidRequest)
             }
-            Fault::Scatter(refused) => (NakCode::RemoteOperational, None, Status::LocalProtection(refused)),
-            Fault::BadReceive | Fault::Broken => (NakCode::RemoteOperational, None, Status::Flushed),
+            RequestError::Scatter(cause) => {
+                (NakCode::RemoteOperational, None, Status::LocalProtection(cause))
+            }
+            RequestError::BadReceive | RequestError::Broken => {
+                (NakCode::RemoteOperational, None, Status::Flushed)
+            }
         };
         self.inbound.abandon();
         self.inbound.fail_receive(core, ctx, status);
         if let Some(event) = event {
             ctx.raise(core, event);
         }
-        self.replies.refuse(self.expected, self.msn, Syndrome::Nak(nak));
-        if fault == Fault::Broken { Failure::Queue(Queue::Recv) } else { Failure::Recv(reason, cause) }
+        self.replies.push_nak(self.expected, self.msn, Syndrome::Nak(nak));
+        if error == RequestError::Broken {
+            FatalError::Queue(Queue::Recv)
+        } else {
+            FatalError::Recv(reason, cause)
+        }
     }
 
-    /// Executes the packet with the expected PSN; returns how many PSNs it stands for.
+    /// Executes the packet with the expected PSN. Returns the number of PSNs it consumes: a READ consumes one per
+    /// response packet.
     fn execute<H: Host>(
         &mut self,
         core: &Core,
         ctx: &mut Ctx<'_, H>,
         packet: &Packet<'_>,
-    ) -> Result<u32, Refusal> {
+    ) -> Result<u32, ExecuteError> {
         let operation = packet.bth.opcode.operation;
-        let right_length = has_right_length(operation, packet.payload.len(), core.mtu());
-        // IBTA volume 1, section 9.7.4.1.5: an operation that the QP does not support.
+        let valid_length = has_valid_length(operation, packet.payload.len(), core.mtu());
+        // IBTA 9.7.4.1.5: an operation that is not enabled on the QP is an invalid request.
         let enabled = core.attrs.remote.allows(operation.kind());
-        if self.inbound.is_misplaced(operation) || !right_length || !enabled {
+        if self.inbound.breaks_opcode_sequence(operation) || !valid_length || !enabled {
             return Err(INVALID);
         }
         match (operation.kind(), packet.ext) {
@@ -248,14 +269,14 @@ impl Responder {
         }
     }
 
-    /// Whether the peer waits for as many READs and atomics as it may, so that another one is an invalid request.
+    /// Returns whether the peer has reached `max_dest_rd_atomic`. One more READ or atomic is then an invalid request.
     ///
-    /// The specification lets a responder answer all the same, as soft-RoCE does. Adapters refuse, so software that works
-    /// here works on them.
+    /// The specification also allows the responder to execute it, as soft-RoCE does. Adapters reject it, so rejecting
+    /// keeps software that works here working on hardware.
     ///
     /// # Spec
     /// IBTA volume 1, sections 9.7.4.1 (validation of requests) and 9.9.3 (responder errors: too many READs or atomics).
-    fn is_at_limit(&self, core: &Core) -> bool {
+    fn at_rd_atomic_limit(&self, core: &Core) -> bool {
         self.replies.unanswered() >= usize::from(core.attrs.max_dest_rd_atomic)
     }
 
@@ -265,18 +286,21 @@ impl Responder {
         ctx: &mut Ctx<'_, H>,
         psn: Psn,
         reth: &Reth,
-    ) -> Result<u32, Refusal> {
-        if reth.dma_len > limits::MAX_RDMA_LEN || self.is_at_limit(core) {
+    ) -> Result<u32, ExecuteError> {
+        // IBTA 9.7.4.1: the DMA length is at most 2^31.
+        if reth.dma_len > limits::MAX_RDMA_LEN || self.at_rd_atomic_limit(core) {
             return Err(INVALID);
         }
-        check_read(core, ctx, reth).map_err(Fault::NoAccess)?;
+        // Check the whole range now, so that a bad READ fails before its first response. Each response checks its
+        // part again.
+        check_read(core, ctx, reth).map_err(RequestError::NoAccess)?;
         if !self.replies.has_room() {
-            return Err(Refusal::Overflow);
+            return Err(ExecuteError::Overflow);
         }
         self.msn = self.msn.next();
         ctx.stats.executed.count(Kind::Read);
-        self.executed.remember_read(*reth, core.attrs.max_dest_rd_atomic);
-        self.replies.read(psn, self.msn, reth, core.mtu(), Occasion::First);
+        self.history.remember_read(*reth, core.attrs.max_dest_rd_atomic);
+        self.replies.push_read(psn, self.msn, reth, core.mtu(), ReplyKind::Original);
         Ok(packet_count(reth.dma_len, core.mtu()))
     }
 
@@ -286,12 +310,13 @@ impl Responder {
         ctx: &mut Ctx<'_, H>,
         bth: &Bth,
         atomic: &AtomicEth,
-    ) -> Result<u32, Refusal> {
-        if !atomic.va.get().is_multiple_of(8) || self.is_at_limit(core) {
+    ) -> Result<u32, ExecuteError> {
+        // The virtual address of an atomic must be aligned to 8 bytes.
+        if !atomic.va.get().is_multiple_of(8) || self.at_rd_atomic_limit(core) {
             return Err(INVALID);
         }
         if !self.replies.has_room() {
-            return Err(Refusal::Overflow);
+            return Err(ExecuteError::Overflow);
         }
         let op = match bth.opcode.operation {
             Operation::CompareSwap => {
@@ -301,47 +326,52 @@ impl Responder {
         };
         let original = ctx
             .host
-            .atomic(core.accessor(), atomic.rkey.as_lkey(), atomic.va, op)
-            .map_err(Fault::NoAccess)?;
-        self.executed.remember_atomic(original, core.attrs.max_dest_rd_atomic);
+            .atomic(core.initiator(), atomic.rkey.as_lkey(), atomic.va, op)
+            .map_err(RequestError::NoAccess)?;
+        self.history.remember_atomic(original, core.attrs.max_dest_rd_atomic);
         self.msn = self.msn.next();
         ctx.stats.executed.count(Kind::Atomic);
-        self.replies.atomic(bth.psn, self.msn, original, Occasion::First);
+        self.replies.push_atomic(bth.psn, self.msn, original, ReplyKind::Original);
         Ok(1)
     }
 
-    /// A request whose PSN is `behind` the expected one.
-    fn on_behind<H: Host>(&mut self, core: &Core, ctx: &mut Ctx<'_, H>, packet: &Packet<'_>, behind: u32) {
+    /// Handles a request whose PSN is `behind` packets before the expected one. IBTA 9.7.4.1.2: duplicate requests.
+    fn on_past_psn<H: Host>(&mut self, core: &Core, ctx: &mut Ctx<'_, H>, packet: &Packet<'_>, behind: u32) {
         let psn = packet.bth.psn;
-        let answered = match (self.executed.packet(behind), packet.bth.opcode.operation.kind(), packet.ext) {
+        let answered = match (self.history.packet(behind), packet.bth.opcode.operation.kind(), packet.ext) {
+            // A duplicate SEND or WRITE is not executed. It is acknowledged with the newest PSN, whatever its own PSN
+            // and AckReq.
             (Some(_), Kind::Send | Kind::Write, _) => {
-                self.replies.acknowledge(self.expected.retreat(1), self.msn);
+                self.replies.push_ack(self.expected.retreat(1), self.msn);
                 true
             }
-            (Some(at), Kind::Read, Ext::Reth(reth)) if self.executed.covers_read(at, &reth, core.mtu()) => {
+            // A duplicate READ is executed again, if it covers a part of a READ that is still on record.
+            (Some(at), Kind::Read, Ext::Reth(reth)) if self.history.covers_read(at, &reth, core.mtu()) => {
                 self.replay_read(core, ctx, psn, &reth)
             }
+            // A duplicate atomic must not modify memory again. It returns the saved result.
             (Some(at), Kind::Atomic, Ext::Atomic(_)) => {
-                self.executed.atomic_result(at).is_some_and(|original| self.replay_atomic(psn, original))
+                self.history.atomic_result(at).is_some_and(|original| self.replay_atomic(psn, original))
             }
             _ => false,
         };
         if answered {
             ctx.stats.recovery.duplicates += 1;
         } else {
-            ctx.drop(&Dropped::new(core.qpn, packet, DropReason::StaleDuplicate));
+            ctx.drop_packet(&Dropped::new(core.qpn, packet, DropReason::StaleDuplicate));
         }
     }
 
     fn replay_read<H: Host>(&mut self, core: &Core, ctx: &mut Ctx<'_, H>, psn: Psn, reth: &Reth) -> bool {
+        // A READ still being answered restarts in place, so that repeated requests do not multiply the responses.
         if self.replies.rewind_read(psn) {
             return true;
         }
-        // Its key may have become invalid since.
+        // The key may have been invalidated since the READ was executed.
         if check_read(core, ctx, reth).is_err() || !self.replies.has_room() {
             return false;
         }
-        self.replies.read(psn, self.msn, reth, core.mtu(), Occasion::Again);
+        self.replies.push_read(psn, self.msn, reth, core.mtu(), ReplyKind::Duplicate);
         true
     }
 
@@ -350,16 +380,17 @@ impl Responder {
             if !self.replies.has_room() {
                 return false;
             }
-            self.replies.atomic(psn, self.msn, original, Occasion::Again);
+            self.replies.push_atomic(psn, self.msn, original, ReplyKind::Duplicate);
         }
         true
     }
 }
 
 fn check_read<H: Host>(core: &Core, ctx: &Ctx<'_, H>, reth: &Reth) -> Result<(), AccessError> {
+    // A READ of length 0 accesses no memory, so its key is not checked.
     if reth.dma_len == 0 {
         return Ok(());
     }
     let (key, len): (Lkey, _) = (reth.rkey.as_lkey(), u64::from(reth.dma_len));
-    ctx.host.check(core.accessor(), key, reth.va, len, Access::RemoteRead)
+    ctx.host.check(core.initiator(), key, reth.va, len, Access::RemoteRead)
 }

@@ -1,12 +1,12 @@
-//! The state model of queue pairs: which moves software may make, and what each state does with work and packets.
+//! QP state machine: the transitions software can request, and how each state treats work requests and packets.
 //!
 //! | state | send queue | receive queue | packets |
 //! |---|---|---|---|
 //! | RESET, INIT | doorbells ignored | not processed | dropped |
-//! | RTR | doorbells ignored | processed | answered |
-//! | RTS | processed | processed | answered |
-//! | SQD | started messages finish | processed | answered |
-//! | SQE | flushed | processed | answered (UC, UD) |
+//! | RTR | doorbells ignored | processed | accepted |
+//! | RTS | processed | processed | accepted |
+//! | SQD | started messages finish | processed | accepted |
+//! | SQE | flushed | processed | accepted (UC, UD) |
 //! | ERR | flushed | flushed | dropped |
 //!
 //! # Spec
@@ -14,9 +14,9 @@
 
 use super::attr::{Service, State};
 
-/// A legal move of software and the services that have it. Moves of every state to RESET and ERR are not listed: they
-/// are always legal.
-struct Move {
+/// A transition software can request, and the services that support it. Transitions to RESET and ERR are always legal
+/// and not listed.
+struct Transition {
     from: State,
     to: State,
     services: &'static [Service],
@@ -25,37 +25,37 @@ struct Move {
 const ALL: &[Service] = &[Service::Rc, Service::Uc, Service::Ud, Service::Smi, Service::Gsi];
 const UNRELIABLE: &[Service] = &[Service::Uc, Service::Ud, Service::Smi, Service::Gsi];
 
-const MOVES: [Move; 9] = [
-    Move { from: State::Reset, to: State::Init, services: ALL },
-    Move { from: State::Init, to: State::Init, services: ALL },
-    Move { from: State::Init, to: State::Rtr, services: ALL },
-    Move { from: State::Rtr, to: State::Rts, services: ALL },
-    Move { from: State::Rts, to: State::Rts, services: ALL },
-    Move { from: State::Rts, to: State::Sqd, services: ALL },
-    Move { from: State::Sqd, to: State::Sqd, services: ALL },
-    Move { from: State::Sqd, to: State::Rts, services: ALL },
-    // A reliable connection goes from a send error straight to ERR.
-    Move { from: State::Sqe, to: State::Rts, services: UNRELIABLE },
+const TRANSITIONS: [Transition; 9] = [
+    Transition { from: State::Reset, to: State::Init, services: ALL },
+    Transition { from: State::Init, to: State::Init, services: ALL },
+    Transition { from: State::Init, to: State::Rtr, services: ALL },
+    Transition { from: State::Rtr, to: State::Rts, services: ALL },
+    Transition { from: State::Rts, to: State::Rts, services: ALL },
+    Transition { from: State::Rts, to: State::Sqd, services: ALL },
+    Transition { from: State::Sqd, to: State::Sqd, services: ALL },
+    Transition { from: State::Sqd, to: State::Rts, services: ALL },
+    // A reliable connection has no SQE: a send error moves it to ERR.
+    Transition { from: State::Sqe, to: State::Rts, services: UNRELIABLE },
 ];
 
 impl State {
-    /// Whether software may move a QP of `service` from `from` to `to`.
+    /// Returns whether software can move a QP of `service` from state `from` to state `to`.
     pub fn may_move(service: Service, from: Self, to: Self) -> bool {
         matches!(to, Self::Reset | Self::Err)
-            || MOVES.iter().any(|m| m.from == from && m.to == to && m.services.contains(&service))
+            || TRANSITIONS.iter().any(|m| m.from == from && m.to == to && m.services.contains(&service))
     }
 
-    /// Whether packets from the wire are looked at.
+    /// Returns whether incoming packets are processed.
     pub(crate) fn receives(self) -> bool {
         matches!(self, Self::Rtr | Self::Rts | Self::Sqd | Self::Sqe)
     }
 
-    /// Whether requests that were started go on, and are retried.
+    /// Returns whether started requests continue and are retried.
     pub(crate) fn sends(self) -> bool {
         matches!(self, Self::Rts | Self::Sqd)
     }
 
-    /// Whether the path of a connection is not fixed yet: its MTU may still change.
+    /// Returns whether the path is still open to change, including its MTU.
     pub(crate) fn is_unconnected(self) -> bool {
         matches!(self, Self::Reset | Self::Init)
     }
@@ -68,9 +68,9 @@ mod tests {
 
     const STATES: [State; 7] = [Reset, Init, Rtr, Rts, Sqe, Sqd, Err];
 
-    /// The table of the JingZhao interface, section 10.2, one row per line: from state, then the states it may go to.
+    /// The table of the JingZhao interface, section 10.2: one row per state with the states it can move to.
     #[test]
-    fn moves_are_those_of_the_transition_table() {
+    fn transitions_match_interface_table() {
         let rows = |sqe: &'static [State]| -> [(State, &'static [State]); 7] {
             [
                 (Reset, &[Reset, Init, Err]),

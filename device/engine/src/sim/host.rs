@@ -1,4 +1,4 @@
-//! Work queues and memory of a simulated machine.
+//! Work queues and memory of a simulated host.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -6,67 +6,74 @@ use protocol::ids::{Lkey, Pdn, Qpn, Rkey, Va};
 use smallvec::SmallVec;
 
 use crate::{
-    Access, AccessError, Accessor, AtomicOp, Bind, FastRegister, Fetch, GroupDatagram, Host, LocalOp, Pages,
+    Access, AccessError, AtomicOp, Bind, FastRegister, Fetch, GroupDatagram, Host, Initiator, LocalOp, Pages,
     RecvRequest, Rights, SendRequest, Sge, WindowKind,
 };
 
 /// A memory region.
 #[derive(Clone, Debug)]
 pub struct Region {
-    /// Its protection domain.
+    /// Protection domain.
     pub pd: Pdn,
-    /// Address of its first byte.
+    /// Virtual address of the first byte.
     pub va: Va,
-    /// What it allows.
+    /// Permissions.
     pub rights: Rights,
-    /// Its memory.
+    /// Content.
     pub bytes: Vec<u8>,
 }
 
-/// What work requests may do with a key.
+/// Type of a key that work requests can modify.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeyKind {
-    /// A region for fast registration.
+    /// Region for fast registration.
     Fast,
-    /// A window.
+    /// Memory window.
     Window(WindowKind),
 }
 
-/// A key that work requests make valid and invalid. Its index is above its low 8 bits.
+/// A key that work requests make valid and invalid. The index is in the bits above the low 8.
 #[derive(Clone, Copy, Debug)]
 pub struct Key {
-    /// The whole key, as it is now.
+    /// Current key, in full.
     pub key: u32,
-    /// Its protection domain.
+    /// Protection domain.
     pub pd: Pdn,
-    /// What it is.
+    /// Type of the key.
     pub kind: KeyKind,
-    /// Where it leads, while it is valid.
+    /// Memory that the key gives access to, while it is valid.
     pub mapping: Option<Mapping>,
 }
 
-/// What a valid key stands for: a part of a region.
+/// Part of a region that a valid key gives access to.
 #[derive(Clone, Copy, Debug)]
 pub struct Mapping {
     /// Key of the region.
     pub region: u32,
     /// Address of the first byte in the region.
     pub first: u64,
-    /// Address of the first byte through the key.
+    /// Address of the first byte as used with the key.
     pub start: u64,
-    /// Bytes.
+    /// Length in bytes.
     pub len: u64,
-    /// What is allowed.
+    /// Permissions.
     pub rights: Rights,
-    /// The only QP that may use it.
+    /// The only QP that can use the key, if restricted.
     pub qpn: Option<Qpn>,
-    /// Of a window on a region that was fast-registered: that one's index.
+    /// For a window on a fast-registered region: index of that region's key.
     pub parent: Option<u32>,
 }
 
 impl Key {
-    /// The address in the region.
-    fn grant(&self, who: Accessor, key: u32, va: u64, len: u64, access: Access) -> Result<u64, AccessError> {
+    /// Returns the address in the region, if the access is permitted.
+    fn translate(
+        &self,
+        initiator: Initiator,
+        key: u32,
+        va: u64,
+        len: u64,
+        access: Access,
+    ) -> Result<u64, AccessError> {
         if self.key != key {
             return Err(AccessError::Key);
         }
@@ -74,7 +81,7 @@ impl Key {
         if self.kind != KeyKind::Fast && access.is_local() {
             return Err(AccessError::Kind);
         }
-        self.admit(who)?;
+        self.check_owner(initiator)?;
         if !mapping.rights.permit(access) {
             return Err(AccessError::Right);
         }
@@ -83,29 +90,29 @@ impl Key {
         Ok(mapping.first + offset)
     }
 
-    fn admit(&self, who: Accessor) -> Result<(), AccessError> {
-        if self.pd != who.pd {
+    fn check_owner(&self, initiator: Initiator) -> Result<(), AccessError> {
+        if self.pd != initiator.pd {
             return Err(AccessError::Pd);
         }
         match self.mapping.and_then(|mapping| mapping.qpn) {
-            Some(qpn) if qpn != who.qpn => Err(AccessError::Qp),
+            Some(qpn) if qpn != initiator.qpn => Err(AccessError::Qp),
             _ => Ok(()),
         }
     }
 
-    fn invalidate(&mut self, who: Accessor, key: u32) -> Result<(), AccessError> {
+    fn invalidate(&mut self, initiator: Initiator, key: u32) -> Result<(), AccessError> {
         if self.key != key {
             return Err(AccessError::Key);
         }
         if self.kind == KeyKind::Window(WindowKind::Type1) {
             return Err(AccessError::Kind);
         }
-        self.admit(who)?;
+        self.check_owner(initiator)?;
         self.mapping.take().map(drop).ok_or(AccessError::Invalid)
     }
 
-    /// What a window that is bound to this key leads to: of its rights, and of where its first byte is.
-    fn open(&self, who: Accessor, of: &Bind) -> Result<(Rights, Mapping), AccessError> {
+    /// Returns the permissions of this key and the mapping for a window bound to it.
+    fn open(&self, initiator: Initiator, of: &Bind) -> Result<(Rights, Mapping), AccessError> {
         if self.key != of.parent.get() {
             return Err(AccessError::Key);
         }
@@ -113,7 +120,7 @@ impl Key {
             return Err(AccessError::Kind);
         }
         let mapping = self.mapping.ok_or(AccessError::Invalid)?;
-        self.admit(who)?;
+        self.check_owner(initiator)?;
         let offset = of.va.get().checked_sub(mapping.start).filter(|offset| *offset <= mapping.len);
         let offset = offset.filter(|offset| of.len <= mapping.len - offset).ok_or(AccessError::Bounds)?;
         let parent = Some(index(self.key));
@@ -124,7 +131,7 @@ impl Key {
 /// Work queues of one QP.
 #[derive(Clone, Debug, Default)]
 pub struct WorkQueues {
-    /// Send and receive requests that the engine took.
+    /// Number of send and receive requests fetched by the engine.
     pub taken: [usize; 2],
     /// Posted and not fetched.
     pub send: VecDeque<Fetch<SendRequest>>,
@@ -132,21 +139,21 @@ pub struct WorkQueues {
     pub recv: VecDeque<Fetch<RecvRequest>>,
 }
 
-/// What the engine did to its owner's memory and queues, for somebody who judges it.
+/// A memory access or queue operation of the engine, for the checker.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Touch {
-    /// It stored bytes.
+pub enum HostEvent {
+    /// Bytes were written.
     Write {
-        /// Key of the region, whatever key led there.
+        /// Key of the region, even if accessed through another key.
         key: u32,
         /// First address in the region.
         va: u64,
-        /// What it stored.
+        /// Data written.
         data: Vec<u8>,
-        /// With which right.
+        /// Kind of access.
         access: Access,
     },
-    /// It executed an atomic operation.
+    /// An atomic operation was executed.
     Atomic {
         /// Key of the region.
         key: u32,
@@ -154,33 +161,33 @@ pub enum Touch {
         va: u64,
         /// Operation.
         op: AtomicOp,
-        /// What it found there.
+        /// Original value.
         original: u64,
     },
-    /// It executed work on a key.
+    /// A local key operation was executed.
     Local {
         /// In the name of which QP.
         qpn: Qpn,
-        /// The work.
+        /// Operation.
         op: LocalOp,
     },
-    /// It invalidated a key that a peer named.
+    /// A key named by the peer was invalidated.
     Invalidated {
         /// In the name of which QP.
         qpn: Qpn,
-        /// The whole key.
+        /// Key, in full.
         key: u32,
     },
-    /// It took a receive request of a shared queue.
+    /// A request of a shared receive queue was fetched.
     Took {
-        /// For which QP.
+        /// QP that fetched it.
         qpn: Qpn,
-        /// The request.
+        /// Identifier of the request.
         wr_id: u64,
     },
-    /// It asked for a receive request, and there was none.
+    /// A receive queue was found empty.
     NoRecv {
-        /// Of which QP.
+        /// QP of the queue.
         qpn: Qpn,
     },
 }
@@ -190,38 +197,38 @@ pub enum Touch {
 pub struct SimHost {
     /// Regions.
     pub regions: BTreeMap<u32, Region>,
-    /// Keys that work requests change, by their index.
+    /// Keys that work requests can modify, by index.
     pub keys: BTreeMap<u32, Key>,
-    /// Queues.
+    /// Work queues by QP number.
     pub queues: BTreeMap<u32, WorkQueues>,
-    /// Receive queues that QPs share, by number.
+    /// Shared receive queues by number.
     pub shared: BTreeMap<u32, VecDeque<Fetch<RecvRequest>>>,
-    /// Which of them a QP takes its requests from, by the number of the QP.
+    /// Shared receive queue of each QP that uses one, by QP number.
     pub shares: BTreeMap<u32, u32>,
-    /// QPs attached to groups.
+    /// Attached QPs by multicast group.
     pub groups: BTreeMap<[u8; 16], Vec<Qpn>>,
-    /// Whether peers are told of posted receive requests.
+    /// Whether the host counts posted receive requests, so that responders advertise credits.
     pub counts_receives: bool,
-    /// What the engine did, if somebody wants to know. Whoever does empties it.
-    pub touches: Option<Vec<Touch>>,
+    /// Recorded events, if recording is enabled. The reader drains them.
+    pub host_events: Option<Vec<HostEvent>>,
 }
 
 impl SimHost {
-    /// Makes a region of `len` zero bytes at `va` with number `key` in protection domain `pd`.
+    /// Adds a region of `len` zero bytes at address `va` with `key` in protection domain `pd`.
     pub fn add_region(&mut self, key: u32, pd: u32, va: u64, len: usize, rights: Rights) {
         let region = Region { pd: Pdn::new(pd), va: Va::new(va), rights, bytes: vec![0; len] };
         self.regions.insert(key, region);
     }
 
-    /// Memory of a region.
+    /// Returns the memory of a region.
     ///
     /// # Panics
-    /// When there is none with this key.
+    /// Panics if the key is unknown.
     pub fn bytes(&mut self, key: u32) -> &mut Vec<u8> {
         &mut self.regions.get_mut(&key).expect("the caller made the region").bytes
     }
 
-    /// Posts a send request. The engine has to be told by `ring`.
+    /// Posts a send request. The caller then calls `notify_send` on the engine.
     pub fn post_send(&mut self, qpn: Qpn, wr: SendRequest) {
         self.queues.entry(qpn.get()).or_default().send.push_back(Fetch::Ready(wr));
     }
@@ -238,22 +245,22 @@ impl SimHost {
         self.shared.entry(srq).or_default().push_back(Fetch::Ready(wr));
     }
 
-    fn receives(&mut self, qpn: Qpn) -> Option<&mut VecDeque<Fetch<RecvRequest>>> {
+    fn receive_queue(&mut self, qpn: Qpn) -> Option<&mut VecDeque<Fetch<RecvRequest>>> {
         match self.shares.get(&qpn.get()) {
             Some(srq) => self.shared.get_mut(srq),
             None => self.queues.get_mut(&qpn.get()).map(|queues| &mut queues.recv),
         }
     }
 
-    fn note(&mut self, touch: impl FnOnce() -> Touch) {
-        if let Some(touches) = &mut self.touches {
-            touches.push(touch());
+    fn record(&mut self, event: impl FnOnce() -> HostEvent) {
+        if let Some(host_events) = &mut self.host_events {
+            host_events.push(event());
         }
     }
 
     fn locate(
         &self,
-        who: Accessor,
+        initiator: Initiator,
         key: Lkey,
         va: Va,
         len: u64,
@@ -261,12 +268,12 @@ impl SimHost {
     ) -> Result<(u32, usize), AccessError> {
         let (key, va) = match self.keys.get(&index(key.get())) {
             Some(found) => {
-                let va = found.grant(who, key.get(), va.get(), len, access)?;
+                let va = found.translate(initiator, key.get(), va.get(), len, access)?;
                 (found.mapping.ok_or(AccessError::Invalid)?.region, va)
             }
             None => {
                 let region = self.regions.get(&key.get()).ok_or(AccessError::Key)?;
-                if region.pd != who.pd {
+                if region.pd != initiator.pd {
                     return Err(AccessError::Pd);
                 }
                 if !region.rights.permit(access) {
@@ -286,13 +293,13 @@ impl SimHost {
         self.keys.get_mut(&index(key)).ok_or(AccessError::Key)
     }
 
-    /// Pages of the simulation are addresses in regions.
-    fn fast_register(&mut self, who: Accessor, of: &FastRegister) -> Result<(), AccessError> {
+    /// Simulated pages are addresses in regions.
+    fn fast_register(&mut self, initiator: Initiator, of: &FastRegister) -> Result<(), AccessError> {
         let found = self.key_mut(of.key.get())?;
         if found.kind != KeyKind::Fast {
             return Err(AccessError::Kind);
         }
-        found.admit(who)?;
+        found.check_owner(initiator)?;
         if found.mapping.is_some() {
             return Err(AccessError::Valid);
         }
@@ -310,18 +317,18 @@ impl SimHost {
         Ok(())
     }
 
-    fn bind(&mut self, who: Accessor, of: &Bind) -> Result<(), AccessError> {
-        // What takes a window away names no region.
-        let opened = if of.len == 0 { None } else { Some(self.open(who, of)?) };
+    fn bind(&mut self, initiator: Initiator, of: &Bind) -> Result<(), AccessError> {
+        // An unbind names no region.
+        let opened = if of.len == 0 { None } else { Some(self.open(initiator, of)?) };
         let found = self.key_mut(of.window.get())?;
         if found.kind != KeyKind::Window(of.kind) {
             return Err(AccessError::Kind);
         }
-        found.admit(who)?;
+        found.check_owner(initiator)?;
         let qpn = match of.kind {
             WindowKind::Type1 => None,
             WindowKind::Type2B if found.mapping.is_some() => return Err(AccessError::Valid),
-            WindowKind::Type2B => Some(who.qpn),
+            WindowKind::Type2B => Some(initiator.qpn),
         };
         found.key = of.window.get();
         let start = if of.zero_based { 0 } else { of.va.get() };
@@ -329,13 +336,13 @@ impl SimHost {
         Ok(())
     }
 
-    /// Where the first byte of a window is.
-    fn open(&self, who: Accessor, of: &Bind) -> Result<Mapping, AccessError> {
+    /// Returns the mapping of a window, if it may be bound to its parent.
+    fn open(&self, initiator: Initiator, of: &Bind) -> Result<Mapping, AccessError> {
         let (rights, opened) = match self.keys.get(&index(of.parent.get())) {
-            Some(parent) => parent.open(who, of)?,
+            Some(parent) => parent.open(initiator, of)?,
             None => {
                 let parent = self.regions.get(&of.parent.get()).ok_or(AccessError::Key)?;
-                if parent.pd != who.pd {
+                if parent.pd != initiator.pd {
                     return Err(AccessError::Pd);
                 }
                 let (region, first) = (of.parent.get(), of.va.get());
@@ -354,20 +361,20 @@ impl SimHost {
         if rights.contains(Rights::BIND) { Ok(opened) } else { Err(AccessError::Right) }
     }
 
-    /// A key ends that no window is bound to.
-    fn invalidate(&mut self, who: Accessor, key: u32) -> Result<(), AccessError> {
+    /// Invalidates a key that has no windows bound to it.
+    fn invalidate(&mut self, initiator: Initiator, key: u32) -> Result<(), AccessError> {
         let parent = Some(index(key));
         let is_bound = self.keys.values().filter_map(|key| key.mapping).any(|of| of.parent == parent);
         let found = self.key_mut(key)?;
         if is_bound && found.key == key {
-            found.admit(who)?;
+            found.check_owner(initiator)?;
             return Err(AccessError::Bound);
         }
-        found.invalidate(who, key)
+        found.invalidate(initiator, key)
     }
 }
 
-/// Index of a key that work requests change.
+/// Returns the index of a key that work requests can modify.
 fn index(key: u32) -> u32 {
     key >> 8
 }
@@ -381,14 +388,14 @@ impl Host for SimHost {
     }
 
     fn next_recv(&mut self, qpn: Qpn) -> Fetch<RecvRequest> {
-        let next = self.receives(qpn).and_then(VecDeque::pop_front);
+        let next = self.receive_queue(qpn).and_then(VecDeque::pop_front);
         match &next {
             Some(Fetch::Ready(wr)) if self.shares.contains_key(&qpn.get()) => {
                 let wr_id = wr.wr_id;
-                self.note(|| Touch::Took { qpn, wr_id });
+                self.record(|| HostEvent::Took { qpn, wr_id });
             }
             Some(_) => self.queues.entry(qpn.get()).or_default().taken[1] += 1,
-            None => self.note(|| Touch::NoRecv { qpn }),
+            None => self.record(|| HostEvent::NoRecv { qpn }),
         }
         next.unwrap_or(Fetch::Empty)
     }
@@ -402,13 +409,20 @@ impl Host for SimHost {
         self.groups.get(&datagram.gid).into_iter().flatten().copied().collect()
     }
 
-    fn check(&self, who: Accessor, key: Lkey, va: Va, len: u64, access: Access) -> Result<(), AccessError> {
-        self.locate(who, key, va, len, access).map(|_| ())
+    fn check(
+        &self,
+        initiator: Initiator,
+        key: Lkey,
+        va: Va,
+        len: u64,
+        access: Access,
+    ) -> Result<(), AccessError> {
+        self.locate(initiator, key, va, len, access).map(|_| ())
     }
 
     fn read(
         &self,
-        who: Accessor,
+        initiator: Initiator,
         key: Lkey,
         va: Va,
         len: usize,
@@ -416,7 +430,7 @@ impl Host for SimHost {
         access: Access,
     ) -> Result<(), AccessError> {
         assert!(len > 0, "length 0 is never passed");
-        let (key, offset) = self.locate(who, key, va, len as u64, access)?;
+        let (key, offset) = self.locate(initiator, key, va, len as u64, access)?;
         let region = self.regions.get(&key).ok_or(AccessError::Key)?;
         out.extend_from_slice(region.bytes.get(offset..offset + len).ok_or(AccessError::Bounds)?);
         Ok(())
@@ -424,24 +438,24 @@ impl Host for SimHost {
 
     fn write(
         &mut self,
-        who: Accessor,
+        initiator: Initiator,
         key: Lkey,
         va: Va,
         data: &[u8],
         access: Access,
     ) -> Result<(), AccessError> {
         assert!(!data.is_empty(), "length 0 is never passed");
-        let (key, offset) = self.locate(who, key, va, data.len() as u64, access)?;
+        let (key, offset) = self.locate(initiator, key, va, data.len() as u64, access)?;
         let region = self.regions.get_mut(&key).ok_or(AccessError::Key)?;
         let va = region.va.get() + offset as u64;
         let place = region.bytes.get_mut(offset..offset + data.len()).ok_or(AccessError::Bounds)?;
         place.copy_from_slice(data);
-        self.note(|| Touch::Write { key, va, data: data.to_vec(), access });
+        self.record(|| HostEvent::Write { key, va, data: data.to_vec(), access });
         Ok(())
     }
 
-    fn atomic(&mut self, who: Accessor, key: Lkey, va: Va, op: AtomicOp) -> Result<u64, AccessError> {
-        let (key, offset) = self.locate(who, key, va, 8, Access::RemoteAtomic)?;
+    fn atomic(&mut self, initiator: Initiator, key: Lkey, va: Va, op: AtomicOp) -> Result<u64, AccessError> {
+        let (key, offset) = self.locate(initiator, key, va, 8, Access::RemoteAtomic)?;
         let region = self.regions.get_mut(&key).ok_or(AccessError::Key)?;
         let word = region.bytes.get_mut(offset..).and_then(|rest| rest.first_chunk_mut::<8>());
         let word = word.ok_or(AccessError::Bounds)?;
@@ -452,27 +466,27 @@ impl Host for SimHost {
             AtomicOp::FetchAdd { add } => original.wrapping_add(add),
         };
         *word = new.to_le_bytes();
-        self.note(|| Touch::Atomic { key, va: va.get(), op, original });
+        self.record(|| HostEvent::Atomic { key, va: va.get(), op, original });
         Ok(original)
     }
 
-    fn run_local(&mut self, who: Accessor, op: &LocalOp) -> Result<(), AccessError> {
+    fn run_local(&mut self, initiator: Initiator, op: &LocalOp) -> Result<(), AccessError> {
         match op {
-            LocalOp::Invalidate(key) => self.invalidate(who, key.get())?,
-            LocalOp::FastRegister(of) => self.fast_register(who, of)?,
-            LocalOp::Bind(of) => self.bind(who, of)?,
+            LocalOp::Invalidate(key) => self.invalidate(initiator, key.get())?,
+            LocalOp::FastRegister(of) => self.fast_register(initiator, of)?,
+            LocalOp::Bind(of) => self.bind(initiator, of)?,
         }
-        self.note(|| Touch::Local { qpn: who.qpn, op: *op });
+        self.record(|| HostEvent::Local { qpn: initiator.qpn, op: *op });
         Ok(())
     }
 
-    fn remote_invalidate(&mut self, who: Accessor, key: Rkey) -> Result<(), AccessError> {
+    fn remote_invalidate(&mut self, initiator: Initiator, key: Rkey) -> Result<(), AccessError> {
         match self.keys.get(&index(key.get())) {
-            Some(_) => self.invalidate(who, key.get())?,
+            Some(_) => self.invalidate(initiator, key.get())?,
             None if self.regions.contains_key(&key.get()) => return Err(AccessError::Kind),
             None => return Err(AccessError::Key),
         }
-        self.note(|| Touch::Invalidated { qpn: who.qpn, key: key.get() });
+        self.record(|| HostEvent::Invalidated { qpn: initiator.qpn, key: key.get() });
         Ok(())
     }
 }

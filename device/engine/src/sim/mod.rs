@@ -1,13 +1,13 @@
-//! Engines on a simulated net, with nothing random but one seed.
+//! Deterministic simulation of engines on a faulty network, driven by one seed.
 //!
-//! [`run`] draws a world from a seed: two engines, queue pairs of all services, work in both directions, software that
-//! drains, breaks and resets queue pairs in the middle of it, and a net that loses, corrupts, duplicates, reorders and
-//! delays, while READs of former connections reach the responders. First it runs with faults, then the net is healed and everything must drain within a bound of simulated time.
-//! The [checker](check) stands outside of the engines: it knows what was posted, sees every access to memory, every
-//! completion and every frame, and believes nothing else.
+//! [`run`] generates a world from a seed: two engines, queue pairs of all services, and traffic in both directions.
+//! Software drains, fails and resets queue pairs meanwhile, and the network loses, corrupts, duplicates, reorders and
+//! delays packets. READs of earlier connections are injected into the responders. The run starts with faults; then
+//! the network is healed, and everything must finish within a bound of simulated time. The [checker](check) is
+//! independent of the engines: it sees the posted requests, every memory access, every completion and every frame.
 //!
-//! A failing seed is replayed by `cargo run -p engine --features sim --release --bin sim -- --seed N`, with `--trace` to
-//! see every packet.
+//! Replay a failing seed with `cargo run -p engine --features sim --release --bin sim -- --seed N`; add `--trace` to
+//! print every packet.
 
 pub mod check;
 pub mod host;

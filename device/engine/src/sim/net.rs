@@ -1,4 +1,4 @@
-//! A net between nodes: one queue per direction, ordered by delivery time.
+//! Simulated network: one queue per direction between nodes, ordered by delivery time.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -11,49 +11,48 @@ use rand_chacha::ChaCha8Rng;
 
 use crate::Instant;
 
-/// What goes wrong, in parts of a thousand, and how long things take.
+/// Fault rates in parts per thousand, and delays.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Faults {
-    /// Packets that vanish.
+    /// Packets lost.
     pub loss: u32,
-    /// Packets with a bit turned over behind the UDP header.
+    /// Packets with one bit flipped after the UDP header.
     pub corrupt: u32,
-    /// Packets that arrive twice.
+    /// Packets duplicated.
     pub duplicate: u32,
-    /// Packets that others overtake.
+    /// Packets reordered.
     pub reorder: u32,
-    /// ECN-capable packets that get the mark of congestion.
+    /// ECN-capable packets marked as congested (CE).
     pub mark: u32,
-    /// One-way time of every packet.
+    /// One-way delay of every packet.
     pub delay: Duration,
-    /// Added to the delay of packets that are reordered or duplicated, at most.
+    /// Maximum extra delay of reordered or duplicated packets.
     pub detour: Duration,
 }
 
 impl Faults {
-    /// Whether nothing goes wrong.
+    /// Returns whether no packet is lost, corrupted, duplicated or reordered.
     pub fn is_quiet(&self) -> bool {
         (self.loss, self.corrupt, self.duplicate, self.reorder) == (0, 0, 0, 0)
     }
 }
 
-/// Losses of one direction in a row, and losses of one packet (same QP, PSN and opcode), that the net is allowed.
+/// Maximum consecutive losses in one direction, and maximum losses of one packet (same QP, PSN and opcode).
 ///
-/// A requester gives up after eight rounds without progress, and must: a net that loses a fifth of everything makes that
-/// happen once in some thousand requests, while we demand that all succeed. So the net is as bad as it is said to be,
-/// but not that unlucky.
+/// A requester correctly gives up after eight rounds without progress. At 20 percent loss this happens once in a few
+/// thousand requests, but the simulation requires all of them to succeed, so such streaks are excluded.
 const LOSSES_IN_A_ROW: u32 = 3;
 const LOSSES_OF_ONE_PACKET: u32 = 3;
 
 #[derive(Debug)]
 struct Link {
-    /// By delivery time, then in order of sending.
+    /// Ordered by delivery time, then by sending order.
     queue: BTreeMap<(Instant, u64), Vec<u8>>,
     lost_in_a_row: u32,
     losses: BTreeMap<(u32, u32, u8), u32>,
 }
 
-/// Counts of what the net did.
+/// Counters of the network.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub struct NetStats {
@@ -65,32 +64,32 @@ pub struct NetStats {
     pub marked: u64,
 }
 
-/// Links between all pairs of nodes.
+/// Network links between all pairs of nodes.
 #[derive(Debug)]
 pub struct Net {
     rng: ChaCha8Rng,
     faults: Faults,
     links: BTreeMap<(usize, usize), Link>,
-    /// QPs for which everything is lost.
+    /// QPs to which every packet is lost.
     silenced: BTreeSet<(usize, u32)>,
     sent: u64,
     stats: NetStats,
 }
 
 impl Net {
-    /// A net with `faults`, drawing from `seed`.
+    /// Creates a network with `faults`; random decisions come from `seed`.
     pub fn new(seed: u64, faults: Faults) -> Self {
         let rng = ChaCha8Rng::seed_from_u64(seed);
         let (links, silenced) = (BTreeMap::new(), BTreeSet::new());
         Self { rng, faults, links, silenced, sent: 0, stats: NetStats::default() }
     }
 
-    /// From now on nothing goes wrong. What is on its way arrives as it was going to.
+    /// Ends all faults. Packets in flight arrive as scheduled.
     pub fn heal(&mut self) {
         self.faults = Faults { delay: self.faults.delay, ..Faults::default() };
     }
 
-    /// From now on a QP of `node` hears nothing, or hears again.
+    /// Starts or stops losing every packet for a QP of `node`.
     pub fn silence(&mut self, node: usize, qpn: Qpn, silent: bool) {
         if silent {
             self.silenced.insert((node, qpn.get()));
@@ -99,12 +98,12 @@ impl Net {
         }
     }
 
-    /// What happened so far.
+    /// Returns the counters.
     pub fn stats(&self) -> NetStats {
         self.stats
     }
 
-    /// Takes a frame of node `from` for node `to`. Says what became of it, for the trace.
+    /// Sends a frame from node `from` to node `to`. Returns its fate, for the trace.
     pub fn send(&mut self, now: Instant, from: usize, to: usize, frame: Vec<u8>) -> &'static str {
         self.stats.sent += 1;
         let silenced = |frame: &RoceFrame<'_>| self.silenced.contains(&(to, frame.packet.bth.dest_qp.get()));
@@ -159,7 +158,7 @@ impl Net {
         }
     }
 
-    /// The next frame that has arrived by `now`, with its destination.
+    /// Returns the next frame that has arrived by `now`, with its destination.
     pub fn receive(&mut self, now: Instant) -> Option<(usize, Vec<u8>)> {
         let next = |link: &Link| link.queue.first_key_value().map(|(&key, _)| key);
         let (&(_, to), link) = self
@@ -170,16 +169,16 @@ impl Net {
         link.queue.pop_first().map(|(_, frame)| (to, frame))
     }
 
-    /// When the next frame arrives.
+    /// Returns the arrival time of the next frame.
     pub fn next_arrival(&self) -> Option<Instant> {
         self.links.values().filter_map(|link| link.queue.first_key_value()).map(|(&(at, _), _)| at).min()
     }
 }
 
-/// Ethernet, IPv4 and UDP headers, which the invariant CRC does not cover in full.
+/// Bytes of Ethernet, IPv4 and UDP headers, which the ICRC covers only in part.
 const HEADERS: usize = 14 + 20 + 8;
 
-/// Marks an IPv4 packet as a congested switch does, if it is ECN-capable.
+/// Marks an ECN-capable IPv4 packet as congested. Returns whether it was ECN-capable.
 fn mark(frame: &mut [u8]) -> bool {
     const TRAFFIC_CLASS: usize = 15;
     const CHECKSUM: usize = 24;
@@ -188,7 +187,7 @@ fn mark(frame: &mut [u8]) -> bool {
         return false;
     }
     frame[TRAFFIC_CLASS] = old | 3;
-    // RFC 1624: the one's complement sum changes by the difference.
+    // RFC 1624: update the checksum by the difference.
     let sum = u32::from(u16::from_be_bytes([frame[CHECKSUM], frame[CHECKSUM + 1]]));
     let sum = (!sum & 0xffff) + u32::from((old | 3) - old);
     let sum = (sum & 0xffff) + (sum >> 16);

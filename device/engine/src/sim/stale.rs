@@ -1,4 +1,4 @@
-//! READ requests that repeat nothing: what is left of a former connection of the same QPs, or forged.
+//! READ requests that duplicate no executed request: leftovers of an earlier connection, or forgeries.
 
 use protocol::Psn;
 use protocol::roce::{Bth, Ext, Opcode, Operation, Packet, Reth, RoceFrame};
@@ -7,8 +7,8 @@ use rand_chacha::ChaCha8Rng;
 
 use super::plan::{Pair, draw, path};
 
-/// A READ of the peer of `side` behind `expected`, with a valid key: near, where requests of this connection are, or
-/// anywhere.
+/// Draws a READ from the peer of `side` with a valid key and a PSN behind `expected`: either close, where requests of
+/// this connection are, or anywhere.
 pub(super) fn draw_read(rng: &mut ChaCha8Rng, pair: &Pair, side: usize, expected: Psn) -> RoceFrame<'static> {
     let (mine, theirs) = (&pair.ends[side], &pair.ends[1 - side]);
     let behind = if rng.random() { rng.random_range(1..=64) } else { rng.random_range(1..=1 << 23) };

@@ -1,9 +1,9 @@
-//! Packets and events as text.
+//! Text form of packets.
 
 use protocol::roce::{Ext, Opcode, Packet, Syndrome};
 
-/// A packet in short: `Cnp`, or operation, PSN, payload length, then what its headers say (`va` relative to `base_va`, length of
-/// the message; syndrome unless it is an ACK, MSN), `SE` for a solicited event, `?` for AckReq.
+/// Formats a packet: `Cnp`, or operation, PSN, payload length and header fields (`va` relative to `base_va` and
+/// message length; syndrome unless it is an ACK, and MSN). `SE` marks a solicited event and `?` AckReq.
 pub fn describe(packet: &Packet<'_>, base_va: u64) -> String {
     let Packet { bth, ext, payload } = packet;
     if bth.opcode == Opcode::CNP {

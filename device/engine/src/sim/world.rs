@@ -1,4 +1,4 @@
-//! Two nodes, the net between them, software, and time.
+//! The simulated world: two nodes, the network between them, software, and time.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -19,19 +19,19 @@ use super::plan::{
 use super::stale;
 use super::trace::describe;
 use crate::{
-    Blocked, Completion, Config, Engine, Event, Flush, Instant, Modify, Queue, Rights, Service, Sge, State,
-    Stats, Transmit,
+    Completion, Config, Engine, Event, Flush, Instant, Modify, Queue, Rights, Service, Sge, State, Stats,
+    Transmit, WaitReason,
 };
 
-/// Simulated time in which everything must be done after the net is healed and software did its last.
+/// Simulated time for everything to finish after the network is healed and software has acted for the last time.
 const DRAIN_BOUND: Duration = Duration::from_secs(1);
-/// Requests of shared queues have this in their numbers.
+/// Flag in the `wr_id` of requests of shared queues.
 const SHARED_ID: u64 = 1 << 63;
-/// Inputs of one run; more is a livelock.
+/// Maximum number of steps of a run; more indicates a livelock.
 const STEPS: u64 = 2_000_000;
-/// Time until a slow link takes the next frames.
+/// Time until a slow link accepts the next frames.
 const LINK_STEP: Duration = Duration::from_micros(1);
-/// Frames one engine may send in one go; more is a loop.
+/// Maximum number of frames an engine can send in one step; more indicates an endless loop.
 const FRAMES_PER_PUMP: u32 = 100_000;
 
 struct Node {
@@ -39,7 +39,7 @@ struct Node {
     host: SimHost,
 }
 
-/// How far software is with a pair.
+/// Number of requests that software has posted for a pair.
 #[derive(Clone, Copy, Debug, Default)]
 struct Posted {
     life: usize,
@@ -58,9 +58,9 @@ struct World<'a> {
     posted: Vec<Posted>,
     pkeys: [Vec<Pkey>; NODES],
     srqs: BTreeMap<usize, Slots>,
-    /// Software posts to a shared queue as soon as it can.
-    attentive: bool,
-    /// Chance of its own, so that a seed's plan and net are the same with it and without.
+    /// Software reposts to shared queues as soon as a request completes.
+    reposts_immediately: bool,
+    /// Separate random source, so that plan and network of a seed do not depend on injected READs.
     stale: ChaCha8Rng,
 }
 
@@ -68,28 +68,28 @@ struct World<'a> {
 #[derive(Debug)]
 struct Slots {
     free: VecDeque<usize>,
-    /// Which slot each request is for that was posted and did not complete.
+    /// Slot of each posted request that has not completed.
     used: BTreeMap<u64, usize>,
     posted: u64,
 }
 
-/// A run that went well.
+/// Summary of a successful run.
 #[derive(Clone, Copy, Debug)]
 pub struct Report {
-    /// Simulated time it took.
+    /// Simulated duration.
     pub time: Duration,
-    /// What the net did.
+    /// Counters of the network.
     pub net: NetStats,
-    /// What the engines counted.
+    /// Counters of the engines.
     pub engines: [Stats; NODES],
-    /// Send requests that were posted.
+    /// Number of send requests posted.
     pub requests: usize,
 }
 
-/// Runs the world of `seed`; `trace` prints every packet, event and fault.
+/// Runs the simulation of `seed`. With `trace`, prints every packet, event and fault.
 ///
 /// # Errors
-/// What the checker found, that the run does not end, or that something panicked; with the command that replays it.
+/// A violation found by the checker, a run that does not finish, or a panic, with the command that replays it.
 pub fn run(seed: u64, trace: bool) -> Result<Report, Violation> {
     let outcome = std::panic::catch_unwind(|| {
         let plan = draw(seed);
@@ -121,7 +121,7 @@ impl<'a> World<'a> {
             next_action: 0,
             posted: vec![Posted::default(); plan.pairs.len()],
             srqs: BTreeMap::new(),
-            attentive: false,
+            reposts_immediately: false,
             stale: ChaCha8Rng::seed_from_u64(!seed),
             pkeys: [(); NODES].map(|()| vec![Pkey::DEFAULT; 1 + plan.pairs.len() * 2]),
         };
@@ -156,7 +156,7 @@ impl<'a> World<'a> {
         engine.create_qp(end.qpn, pair.attrs(side, 0)).expect("QP numbers differ in their low bits");
     }
 
-    /// Both sides go from RESET to RTS, or side 1 to RTR for a while.
+    /// Moves both sides from RESET to RTS, or side 1 to RTR if it follows later.
     fn connect(&mut self, index: usize, life: usize) {
         let pair = &self.plan.pairs[index];
         self.posted[index].life = life;
@@ -180,7 +180,7 @@ impl<'a> World<'a> {
         }
     }
 
-    /// Makes the memory of shared queues, and the groups.
+    /// Creates the memory of shared queues, and the multicast groups.
     fn make_shared(&mut self) {
         for (&srq, &len) in &self.plan.slots {
             let (node, pd) = (srq / PDS as usize, srq % PDS as usize + 1);
@@ -213,18 +213,18 @@ impl<'a> World<'a> {
             };
             let number = u32::try_from(srq).expect("there are few queues");
             host.post_shared(number, wr_id, &[sge]);
-            self.checker.on_share(srq, wr_id, slot);
+            self.checker.on_post_shared(srq, wr_id, slot);
         }
     }
 
-    /// A request of a shared queue completed: its slot is free again.
-    fn take_back(&mut self, wr_id: u64) {
+    /// Frees the slot of a completed request of a shared queue.
+    fn release_slot(&mut self, wr_id: u64) {
         let Some((&srq, slots)) = self.srqs.iter_mut().find(|(_, slots)| slots.used.contains_key(&wr_id))
         else {
             return;
         };
         slots.free.extend(slots.used.remove(&wr_id));
-        if self.attentive {
+        if self.reposts_immediately {
             self.share(srq, SLOTS);
         }
     }
@@ -243,7 +243,7 @@ impl<'a> World<'a> {
 
     fn run(&mut self) -> Result<(), Violation> {
         if self.trace {
-            self.say_plan();
+            self.log_plan();
         }
         let last_action = self.plan.actions.last().map_or(Instant::ZERO, |&(at, _)| at);
         let bound = last_action.max(self.plan.heal_at) + DRAIN_BOUND;
@@ -252,10 +252,10 @@ impl<'a> World<'a> {
             if !healed && self.now >= self.plan.heal_at {
                 healed = true;
                 self.net.heal();
-                self.attentive = true;
+                self.reposts_immediately = true;
                 self.plan.slots.keys().for_each(|&srq| self.share(srq, SLOTS));
                 if self.trace {
-                    self.say("healed");
+                    self.log("healed");
                 }
             }
             self.checker.at(self.now);
@@ -272,12 +272,12 @@ impl<'a> World<'a> {
             }
             let action = self.plan.actions.get(self.next_action).map(|&(at, _)| at);
             let arrival = self.net.next_arrival();
-            // Late packets must do no harm: the net runs dry before the end.
+            // The network must be empty at the end, so that late packets are covered too.
             if !more && self.checker.is_finished() && arrival.is_none() && action.is_none() {
-                self.nodes.iter().try_for_each(|node| holds_nothing(&node.engine))?;
+                self.nodes.iter().try_for_each(|node| check_no_pooled_slots(&node.engine))?;
                 for pair in &self.plan.pairs {
                     for (side, end) in pair.ends.iter().enumerate() {
-                        self.checker.left_alone(pair.index, side, &self.nodes[end.node].host)?;
+                        self.checker.check_unfetched(pair.index, side, &self.nodes[end.node].host)?;
                     }
                 }
                 return self.checker.at_end();
@@ -285,10 +285,12 @@ impl<'a> World<'a> {
             let timeouts = self.nodes.iter().filter_map(|node| node.engine.poll_timeout());
             let link = more.then(|| self.now + LINK_STEP);
             let next = timeouts.chain(action).chain(arrival).chain(link).min();
-            let next = next.ok_or_else(|| format!("everybody sleeps: {}", self.checker.progress()))?;
+            let next = next.ok_or_else(|| {
+                format!("no input, deadline or action is pending: {}", self.checker.progress())
+            })?;
             self.now = self.now.max(next);
         }
-        Err(format!("no end after {STEPS} steps: {}", self.checker.progress()))
+        Err(format!("not finished after {STEPS} steps: {}", self.checker.progress()))
     }
 
     fn report(&self) -> Report {
@@ -300,7 +302,7 @@ impl<'a> World<'a> {
         }
     }
 
-    /// Everything that is due now.
+    /// Performs all inputs due now.
     fn input(&mut self) -> Result<(), Violation> {
         while let Some(&(at, action)) = self.plan.actions.get(self.next_action)
             && at <= self.now
@@ -316,7 +318,7 @@ impl<'a> World<'a> {
         for node in 0..NODES {
             let Node { engine, host } = &mut self.nodes[node];
             engine.handle_timeout(self.now, host);
-            self.judge(node, None)?;
+            self.check(node, None)?;
         }
         Ok(())
     }
@@ -325,12 +327,12 @@ impl<'a> World<'a> {
         self.checker.on_arrival(to, frame)?;
         let Node { engine, host } = &mut self.nodes[to];
         engine.handle_packet(self.now, &frame.encap, &frame.packet, host);
-        self.judge(to, Some(frame.packet.bth.dest_qp))?;
+        self.check(to, Some(frame.packet.bth.dest_qp))?;
         self.checker.after_arrival()
     }
 
-    /// Now and then a responder receives a READ that repeats nothing. It comes without delay: at the expected PSN, where
-    /// nothing tells it from a request of the peer, it would be executed.
+    /// Occasionally injects a READ that duplicates no request. It must arrive without delay, because at the expected
+    /// PSN it would be a valid request of the peer.
     fn arrive_stale(&mut self, to: usize, qpn: Qpn) -> Result<(), Violation> {
         const ONE_IN: u32 = 8;
         let mut ends = self
@@ -350,14 +352,14 @@ impl<'a> World<'a> {
         };
         let frame = stale::draw_read(&mut self.stale, pair, side, live.recv_psn);
         if self.trace {
-            self.say(&format!("stale> qp {:#x} {}", qpn.get(), describe(&frame.packet, 0)));
+            self.log(&format!("stale> qp {:#x} {}", qpn.get(), describe(&frame.packet, 0)));
         }
         self.arrive(to, &frame)
     }
 
     fn act(&mut self, action: Action) -> Result<(), Violation> {
         if self.trace {
-            self.say(&format!("{action:?}"));
+            self.log(&format!("{action:?}"));
         }
         match action {
             Action::Send { pair, side, count } => {
@@ -370,8 +372,8 @@ impl<'a> World<'a> {
                 }
                 sends[side] += count;
                 self.checker.on_post(pair, side, Queue::Send, count);
-                engine.ring(self.now, ends[side].qpn, host);
-                self.judge(ends[side].node, None)
+                engine.notify_send(self.now, ends[side].qpn, host);
+                self.check(ends[side].node, None)
             }
             Action::Recv { pair, side, count } => {
                 let Posted { life, recvs, .. } = &mut self.posted[pair];
@@ -407,26 +409,26 @@ impl<'a> World<'a> {
             Action::Silence { pair, side } => {
                 let end = &self.plan.pairs[pair].ends[side];
                 self.net.silence(end.node, end.qpn, true);
-                self.checker.on_silence(pair, side);
+                self.checker.on_blackhole(pair, side);
                 Ok(())
             }
         }
     }
 
-    /// Moves a QP as software may.
+    /// Moves a QP, if the transition is legal.
     fn go(&mut self, index: usize, side: usize, to: State) -> Result<(), Violation> {
         let pair = &self.plan.pairs[index];
         let Posted { life, .. } = self.posted[index];
         let end = &pair.ends[side];
         let Node { engine, host } = &mut self.nodes[end.node];
         let state = engine.query_qp(end.qpn).expect("the QP exists").state;
-        self.checker.is_in(index, side, state)?;
+        self.checker.check_state(index, side, state)?;
         if !State::may_move(pair.service, state, to) || state == State::Reset {
             return Ok(());
         }
         self.checker.on_move(index, side, to)?;
         if to == State::Reset {
-            // Software empties its queues.
+            // Software discards its queues.
             host.queues.remove(&end.qpn.get());
         }
         let attrs = pair.attrs(side, life);
@@ -434,30 +436,30 @@ impl<'a> World<'a> {
         let modify = Modify { to, attrs, send_psn, recv_psn: None, notify_drained: to == State::Sqd };
         self.modify(index, side, &modify);
         if (state, end.flush) == (State::Sqe, Flush::Owner) {
-            // What was left in the queue has its turn.
+            // Requests left in the queue continue at the next doorbell.
             let Node { engine, host } = &mut self.nodes[end.node];
-            engine.ring(self.now, end.qpn, host);
+            engine.notify_send(self.now, end.qpn, host);
         }
-        self.judge(end.node, None)
+        self.check(end.node, None)
     }
 
-    /// Lets a node send what its link takes. Whether there may be more.
+    /// Sends the frames that the node's link accepts. Returns whether more may follow.
     fn pump(&mut self, node: usize) -> Result<bool, Violation> {
         for _ in 0..FRAMES_PER_PUMP.min(self.plan.frames_per_step) {
             let Node { engine, host } = &mut self.nodes[node];
             let mut frame = Vec::new();
-            let said: Vec<_> =
+            let statuses: Vec<_> =
                 qpns_of(self.plan, node).map(|qpn| (qpn, engine.explain(self.now, qpn))).collect();
             let sent = engine.poll_transmit(self.now, host, &mut frame);
             if let Some(Transmit { qpn, wr_id: Some(_), .. }) = sent
-                && let Some((_, Some(before))) = said.iter().find(|(of, _)| *of == qpn)
-                && before.send != Blocked::Turn
+                && let Some((_, Some(before))) = statuses.iter().find(|(of, _)| *of == qpn)
+                && before.send != WaitReason::Turn
             {
-                return Err(format!("node {node}: QP {qpn} sends though it said {:?}", before.send));
+                return Err(format!("node {node}: QP {qpn} sends although its status was {:?}", before.send));
             }
             let Some(sent) = sent else {
-                says_why_it_rests(engine, self.now, qpns_of(self.plan, node))?;
-                self.judge(node, None)?;
+                check_wait_reasons(engine, self.now, qpns_of(self.plan, node))?;
+                self.check(node, None)?;
                 while self.nodes[node].engine.poll_dirty().is_some() {}
                 return Ok(false);
             };
@@ -470,74 +472,75 @@ impl<'a> World<'a> {
             } else {
                 String::new()
             };
-            // What was done to a key on the way comes before the frame.
-            self.judge_touches(node, None)?;
-            let judged = self.checker.on_frame(node, &sent, &frame);
+            // Key operations executed during the call precede the frame.
+            self.check_host_events(node, None)?;
+            let checked = self.checker.on_frame(node, &sent, &frame);
             for to in nodes_of(sent.dst_mac) {
                 let fate = self.net.send(self.now, node, to, frame.clone());
                 if self.trace {
-                    self.say(&format!("{node}> {text} {fate}"));
+                    self.log(&format!("{node}> {text} {fate}"));
                 }
             }
-            judged?;
-            self.judge(node, None)?;
+            checked?;
+            self.check(node, None)?;
         }
         let endless = self.plan.frames_per_step > FRAMES_PER_PUMP;
         if endless { Err(format!("node {node} never stops sending")) } else { Ok(true) }
     }
 
-    /// Shows the checker what a node did to its memory, for the packet to `cause` if for any, and what it reported.
-    fn judge(&mut self, node: usize, cause: Option<Qpn>) -> Result<(), Violation> {
-        self.judge_touches(node, cause)?;
+    /// Passes the memory accesses and events of a node to the checker. `cause` is the QP that a received packet was
+    /// for.
+    fn check(&mut self, node: usize, cause: Option<Qpn>) -> Result<(), Violation> {
+        self.check_host_events(node, cause)?;
         let Node { engine, host } = &mut self.nodes[node];
         let mut completed = Vec::new();
         while let Some(event) = engine.poll_event() {
             if self.trace {
-                say(self.now, &format!("{node}: {event:?}"));
+                log(self.now, &format!("{node}: {event:?}"));
             }
             self.checker.on_event(node, &event, host)?;
             if let Event::Completion(Completion { queue: Queue::Recv, wr_id, .. }) = event {
                 completed.push(wr_id);
             }
         }
-        completed.into_iter().for_each(|wr_id| self.take_back(wr_id));
+        completed.into_iter().for_each(|wr_id| self.release_slot(wr_id));
         Ok(())
     }
 
-    fn judge_touches(&mut self, node: usize, cause: Option<Qpn>) -> Result<(), Violation> {
+    fn check_host_events(&mut self, node: usize, cause: Option<Qpn>) -> Result<(), Violation> {
         let host = &mut self.nodes[node].host;
-        for touch in host.touches.iter_mut().flat_map(|touches| touches.drain(..)) {
-            self.checker.on_touch(node, cause, &touch)?;
+        for event in host.host_events.iter_mut().flat_map(|host_events| host_events.drain(..)) {
+            self.checker.on_host_event(node, cause, &event)?;
         }
         Ok(())
     }
 
-    fn say_plan(&self) {
-        self.say(&format!("{:?}, window {}", self.plan.faults, self.plan.window_packets));
+    fn log_plan(&self) {
+        self.log(&format!("{:?}, window {}", self.plan.faults, self.plan.window_packets));
         for pair in &self.plan.pairs {
             let (service, nodes) = (pair.service, [pair.ends[0].node, pair.ends[1].node]);
-            self.say(&format!("pair {}: {service:?} between nodes {nodes:?}", pair.index));
+            self.log(&format!("pair {}: {service:?} between nodes {nodes:?}", pair.index));
             for (life, of) in pair.lives.iter().enumerate() {
                 for (side, work) in of.sides.iter().enumerate() {
                     let qpn = pair.ends[side].qpn;
-                    self.say(&format!("pair {} side {side}: {qpn}, life {life}", pair.index));
+                    self.log(&format!("pair {} side {side}: {qpn}, life {life}", pair.index));
                     for (nth, op) in work.ops.iter().enumerate() {
-                        self.say(&format!("  request {nth}: {} bytes, {:?}", op.len, op.request));
+                        self.log(&format!("  request {nth}: {} bytes, {:?}", op.len, op.request));
                     }
                 }
             }
         }
     }
 
-    fn say(&self, text: &str) {
-        say(self.now, text);
+    fn log(&self, text: &str) {
+        log(self.now, text);
     }
 }
 
-/// A node's memory: the cells, and nothing else yet.
+/// Creates the memory of a node, initially only the atomic cells.
 fn host(counts_receives: bool) -> SimHost {
-    let touches = Some(Vec::new());
-    let mut host = SimHost { touches, counts_receives, ..SimHost::default() };
+    let host_events = Some(Vec::new());
+    let mut host = SimHost { host_events, counts_receives, ..SimHost::default() };
     for pd in 1..=PDS {
         host.add_region(cells_key(pd), pd, va(super::plan::CELLS), CELLS_BYTES, Rights::all());
     }
@@ -548,8 +551,8 @@ fn qpns_of(plan: &Plan, node: usize) -> impl Iterator<Item = Qpn> {
     plan.pairs.iter().flat_map(|pair| &pair.ends).filter(move |end| end.node == node).map(|end| end.qpn)
 }
 
-/// Whether each QP of an engine that has nothing to send says what it waits for.
-fn says_why_it_rests(
+/// Checks that each QP of an idle engine reports what it is waiting for.
+fn check_wait_reasons(
     engine: &Engine,
     now: Instant,
     mut qpns: impl Iterator<Item = Qpn>,
@@ -557,21 +560,21 @@ fn says_why_it_rests(
     if engine.poll_timeout() == Some(Instant::ZERO) {
         return Ok(());
     }
-    match qpns.find(|qpn| engine.explain(now, *qpn).is_some_and(|said| said.send == Blocked::Turn)) {
-        Some(qpn) => Err(format!("QP {qpn} rests, and says that nothing is in its way")),
+    match qpns.find(|qpn| engine.explain(now, *qpn).is_some_and(|status| status.send == WaitReason::Turn)) {
+        Some(qpn) => Err(format!("QP {qpn} sends nothing although its status is Turn")),
         None => Ok(()),
     }
 }
 
-/// Whether all that an engine took for requests and answers was given back.
-fn holds_nothing(engine: &Engine) -> Result<(), Violation> {
-    match engine.held() {
-        held if held == crate::held::Held::default() => Ok(()),
-        held => Err(format!("idle, and still {held:?}")),
+/// Checks that an idle engine has returned all slots to the shared pool.
+fn check_no_pooled_slots(engine: &Engine) -> Result<(), Violation> {
+    match engine.pooled_slots() {
+        slots if slots == crate::pooled_slots::PooledSlots::default() => Ok(()),
+        slots => Err(format!("idle, but the pool still counts {slots:?}")),
     }
 }
 
 #[expect(clippy::print_stdout, reason = "the trace is what the user asked for")]
-fn say(now: Instant, text: &str) {
+fn log(now: Instant, text: &str) {
     println!("{:>12} {text}", now.as_nanos());
 }

@@ -1,4 +1,4 @@
-//! Two engines, a wire that the test decides about packet by packet, and a clock that it moves.
+//! Two engines, a wire controlled by the test packet by packet, and a clock advanced by the test.
 #![allow(clippy::unwrap_used, reason = "test code")]
 #![allow(dead_code, unreachable_pub, reason = "each test file uses its own part")]
 
@@ -12,17 +12,17 @@ use protocol::ids::*;
 use protocol::net::ipv4::Fragmentation;
 use protocol::roce::*;
 
-/// Which engine.
+/// One of the two engines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Who {
-    /// The one that usually requests.
+pub enum Node {
+    /// Usually the requester.
     A,
-    /// The one that usually responds.
+    /// Usually the responder.
     B,
 }
-pub use Who::{A, B};
+pub use Node::{A, B};
 
-impl Who {
+impl Node {
     pub fn peer(self) -> Self {
         match self {
             A => B,
@@ -38,7 +38,7 @@ impl Who {
         Ipv4Addr::new(10, 77, 0, 1 + self as u8)
     }
 
-    /// Number of its only QP.
+    /// Returns the number of the node's first QP.
     pub fn qpn(self) -> Qpn {
         Qpn::new(0x10 + self as u32)
     }
@@ -59,11 +59,11 @@ impl Who {
 }
 
 pub const PD: u32 = 3;
-/// Region of both sides with all rights, at [`VA`], 64 KiB.
+/// Region on both sides with all permissions, at [`VA`], 64 KiB.
 pub const KEY: u32 = 0x21;
 pub const VA: u64 = 0x10_0000;
 pub const REGION: usize = 65536;
-/// Region of both sides that only its owner may read.
+/// Region on both sides with local read permission only.
 pub const LOCKED: u32 = 0x22;
 /// ACK timeout: code 14.
 pub const TIMEOUT: Duration = Duration::from_nanos(4096 << 14);
@@ -81,7 +81,7 @@ pub struct Side {
     pub host: SimHost,
     pub completions: Vec<Completion>,
     pub asyncs: Vec<AsyncEvent>,
-    /// All of both, in order.
+    /// Completions and asynchronous events, in order.
     pub events: Vec<Event>,
 }
 
@@ -91,15 +91,15 @@ pub struct Pair {
     pub b: Side,
 }
 
-pub fn attrs(who: Who) -> QpAttrs {
+pub fn attrs(node: Node) -> QpAttrs {
     QpAttrs {
         service: Service::Rc,
         pd: Pdn::new(PD),
         mtu: Mtu::Mtu256,
         alias: None,
         max_message_len: 1 << 31,
-        remote_qpn: who.peer().qpn(),
-        path: who.path(),
+        remote_qpn: node.peer().qpn(),
+        path: node.path(),
         own_address: false,
         pkey_index: 0,
         qkey: Qkey::new(0x1111_1111),
@@ -124,8 +124,8 @@ impl Pair {
         Self::with(|_, _| {})
     }
 
-    /// A connected pair in RTS whose attributes `tune` may change.
-    pub fn with(tune: impl Fn(Who, &mut QpAttrs)) -> Self {
+    /// Creates a connected pair in RTS; `tune` can modify the attributes.
+    pub fn with(tune: impl Fn(Node, &mut QpAttrs)) -> Self {
         Self::build(tune, psn_a(), psn_b(), Config::default())
     }
 
@@ -137,60 +137,60 @@ impl Pair {
         Self::build(|_, _| {}, psn_a(), psn_b(), Config { window_packets, ..Config::default() })
     }
 
-    fn build(tune: impl Fn(Who, &mut QpAttrs), psn_a: Psn, psn_b: Psn, config: Config) -> Self {
-        let side = |who: Who| {
-            let mut attrs = attrs(who);
-            tune(who, &mut attrs);
+    fn build(tune: impl Fn(Node, &mut QpAttrs), psn_a: Psn, psn_b: Psn, config: Config) -> Self {
+        let side = |node: Node| {
+            let mut attrs = attrs(node);
+            tune(node, &mut attrs);
             let mut engine = Engine::new(config);
             let mut host = SimHost::default();
             host.add_region(KEY, PD, VA, REGION, Rights::all());
             host.add_region(LOCKED, PD, VA, REGION, Rights::empty());
             let bytes = host.bytes(KEY);
             for (index, byte) in bytes.iter_mut().enumerate() {
-                *byte = u8::try_from((index * 7 + index / 256 + who as usize * 101) % 256).unwrap();
+                *byte = u8::try_from((index * 7 + index / 256 + node as usize * 101) % 256).unwrap();
             }
-            let psns = if who == A { (psn_a, psn_b) } else { (psn_b, psn_a) };
-            bring_up(&mut engine, &mut host, who.qpn(), attrs, psns);
+            let psns = if node == A { (psn_a, psn_b) } else { (psn_b, psn_a) };
+            bring_up(&mut engine, &mut host, node.qpn(), attrs, psns);
             Side { engine, host, completions: Vec::new(), asyncs: Vec::new(), events: Vec::new() }
         };
         Self { now: Instant::from_nanos(1_000_000), a: side(A), b: side(B) }
     }
 
     /// Adds a QP in RTS.
-    pub fn add(&mut self, who: Who, qpn: Qpn, attrs: QpAttrs) {
-        let psns = if who == A { (psn_a(), psn_b()) } else { (psn_b(), psn_a()) };
-        let Side { engine, host, .. } = self.side(who);
+    pub fn add(&mut self, node: Node, qpn: Qpn, attrs: QpAttrs) {
+        let psns = if node == A { (psn_a(), psn_b()) } else { (psn_b(), psn_a()) };
+        let Side { engine, host, .. } = self.side(node);
         bring_up(engine, host, qpn, attrs, psns);
     }
 
-    /// Posts to another QP than the first.
-    pub fn post_on(&mut self, who: Who, qpn: Qpn, wr: SendRequest) {
+    /// Posts to a QP other than the first.
+    pub fn post_on(&mut self, node: Node, qpn: Qpn, wr: SendRequest) {
         let now = self.now;
-        let side = self.side(who);
+        let side = self.side(node);
         side.host.post_send(qpn, wr);
-        side.engine.ring(now, qpn, &mut side.host);
+        side.engine.notify_send(now, qpn, &mut side.host);
         side.collect();
     }
 
-    pub fn side(&mut self, who: Who) -> &mut Side {
-        match who {
+    pub fn side(&mut self, node: Node) -> &mut Side {
+        match node {
             A => &mut self.a,
             B => &mut self.b,
         }
     }
 
-    pub fn post(&mut self, who: Who, wr: SendRequest) {
-        self.post_on(who, who.qpn(), wr);
+    pub fn post(&mut self, node: Node, wr: SendRequest) {
+        self.post_on(node, node.qpn(), wr);
     }
 
-    pub fn post_recv(&mut self, who: Who, wr_id: u64, offset: u64, len: u32) {
-        self.side(who).host.post_recv(who.qpn(), wr_id, &[sge(offset, len)]);
+    pub fn post_recv(&mut self, node: Node, wr_id: u64, offset: u64, len: u32) {
+        self.side(node).host.post_recv(node.qpn(), wr_id, &[sge(offset, len)]);
     }
 
-    /// What `who` sends now, frame by frame.
-    pub fn frames(&mut self, who: Who) -> Vec<Vec<u8>> {
+    /// Returns the frames that `node` sends now.
+    pub fn frames(&mut self, node: Node) -> Vec<Vec<u8>> {
         let now = self.now;
-        let side = self.side(who);
+        let side = self.side(node);
         let mut frames = Vec::new();
         loop {
             side.collect();
@@ -198,33 +198,33 @@ impl Pair {
             let Some(transmit) = side.engine.poll_transmit(now, &mut side.host, &mut frame) else { break };
             assert_eq!(transmit.len, frame.len());
             frames.push(frame);
-            assert!(frames.len() < 10_000, "the engine never stops sending");
+            assert!(frames.len() < 10_000, "the engine sends too many frames");
         }
         side.collect();
         frames
     }
 
-    /// Hands `frame` to `who`.
-    pub fn deliver(&mut self, who: Who, frame: &[u8]) {
-        let frame = RoceFrame::parse(frame).expect("the engine's frames are right");
-        self.deliver_packet(who, &frame.encap, &frame.packet);
+    /// Delivers `frame` to `node`.
+    pub fn deliver(&mut self, node: Node, frame: &[u8]) {
+        let frame = RoceFrame::parse(frame).expect("engine frames are valid");
+        self.deliver_packet(node, &frame.encap, &frame.packet);
     }
 
-    pub fn deliver_packet(&mut self, who: Who, encap: &Encap, packet: &Packet<'_>) {
+    pub fn deliver_packet(&mut self, node: Node, encap: &Encap, packet: &Packet<'_>) {
         let now = self.now;
-        let side = self.side(who);
+        let side = self.side(node);
         side.engine.handle_packet(now, encap, packet, &mut side.host);
         side.collect();
     }
 
-    /// A packet of the peer made up by the test.
-    pub fn inject(&mut self, to: Who, operation: Operation, psn: Psn, ext: Ext, payload: &[u8]) {
+    /// Delivers a packet of the peer made up by the test.
+    pub fn inject(&mut self, to: Node, operation: Operation, psn: Psn, ext: Ext, payload: &[u8]) {
         self.inject_with(to, operation, psn, ext, payload, |_| {});
     }
 
     pub fn inject_with(
         &mut self,
-        to: Who,
+        to: Node,
         operation: Operation,
         psn: Psn,
         ext: Ext,
@@ -246,39 +246,39 @@ impl Pair {
         self.deliver_packet(to, &to.peer().path(), &Packet { bth, ext, payload });
     }
 
-    /// Lets packets flow, without time passing, until both are silent. `keep` says which arrive. Returns all that were
-    /// sent, in order, as text.
-    pub fn run(&mut self, mut keep: impl FnMut(Who, &str) -> bool) -> Vec<String> {
+    /// Exchanges packets, without advancing time, until both nodes are idle. `keep` decides which packets arrive.
+    /// Returns all packets sent, in order, as text.
+    pub fn run(&mut self, mut keep: impl FnMut(Node, &str) -> bool) -> Vec<String> {
         let mut trace = Vec::new();
         loop {
             let before = trace.len();
-            for who in [A, B] {
-                for frame in self.frames(who) {
-                    let text = format!("{who:?} {}", describe(&frame));
-                    let kept = keep(who, &text);
+            for node in [A, B] {
+                for frame in self.frames(node) {
+                    let text = format!("{node:?} {}", describe(&frame));
+                    let kept = keep(node, &text);
                     trace.push(if kept { text } else { format!("{text} LOST") });
                     if kept {
-                        self.deliver(who.peer(), &frame);
+                        self.deliver(node.peer(), &frame);
                     }
                 }
             }
             if trace.len() == before {
                 return trace;
             }
-            assert!(trace.len() < 100_000, "the engines never stop talking");
+            assert!(trace.len() < 100_000, "the engines exchange too many frames");
         }
     }
 
-    /// Lets packets flow on a perfect wire.
+    /// Exchanges packets without loss.
     pub fn flow(&mut self) -> Vec<String> {
         self.run(|_, _| true)
     }
 
-    /// Lets packets flow on a wire that loses the `n`-th (from 0) packet that `who` sends.
-    pub fn lose(&mut self, who: Who, n: usize) -> Vec<String> {
+    /// Exchanges packets, losing the `n`-th packet (from 0) that `node` sends.
+    pub fn lose(&mut self, node: Node, n: usize) -> Vec<String> {
         let mut count = 0;
         self.run(|from, _| {
-            if from != who {
+            if from != node {
                 return true;
             }
             count += 1;
@@ -295,30 +295,30 @@ impl Pair {
         }
     }
 
-    pub fn modify(&mut self, who: Who, to: State) {
-        self.modify_with(who, to, |_| {});
+    pub fn modify(&mut self, node: Node, to: State) {
+        self.modify_with(node, to, |_| {});
     }
 
-    pub fn modify_with(&mut self, who: Who, to: State, tune: impl FnOnce(&mut Modify)) {
+    pub fn modify_with(&mut self, node: Node, to: State, tune: impl FnOnce(&mut Modify)) {
         let mut modify =
-            Modify { to, attrs: attrs(who), send_psn: None, recv_psn: None, notify_drained: false };
+            Modify { to, attrs: attrs(node), send_psn: None, recv_psn: None, notify_drained: false };
         tune(&mut modify);
         let now = self.now;
-        let side = self.side(who);
-        side.engine.modify_qp(now, who.qpn(), &modify, &mut side.host).unwrap();
+        let side = self.side(node);
+        side.engine.modify_qp(now, node.qpn(), &modify, &mut side.host).unwrap();
         side.collect();
     }
 
-    pub fn snapshot(&mut self, who: Who) -> QpSnapshot {
-        self.side(who).engine.query_qp(who.qpn()).unwrap()
+    pub fn snapshot(&mut self, node: Node) -> QpSnapshot {
+        self.side(node).engine.query_qp(node.qpn()).unwrap()
     }
 
-    pub fn bytes(&mut self, who: Who, offset: usize, len: usize) -> Vec<u8> {
-        self.side(who).host.bytes(KEY)[offset..offset + len].to_vec()
+    pub fn bytes(&mut self, node: Node, offset: usize, len: usize) -> Vec<u8> {
+        self.side(node).host.bytes(KEY)[offset..offset + len].to_vec()
     }
 }
 
-/// Creates a QP and moves it to RTS, with the PSNs it sends and expects first.
+/// Creates a QP and moves it to RTS with the first PSNs to send and to expect.
 fn bring_up(engine: &mut Engine, host: &mut SimHost, qpn: Qpn, attrs: QpAttrs, (mine, theirs): (Psn, Psn)) {
     engine.create_qp(qpn, attrs).unwrap();
     for to in [State::Init, State::Rtr, State::Rts] {
@@ -344,7 +344,7 @@ impl Side {
         }
     }
 
-    /// Completions of a queue since the last call: request and result.
+    /// Returns the completions of a queue since the last call, as request and result.
     pub fn take(&mut self, queue: Queue) -> Vec<(u64, Result<(), Status>)> {
         let (taken, rest) = self.completions.drain(..).partition(|completion| completion.queue == queue);
         self.completions = rest;
@@ -380,17 +380,17 @@ pub fn remote(offset: u64) -> Remote {
     Remote { va: Va::new(VA + offset), rkey: Rkey::new(KEY) }
 }
 
-/// SEND of `len` bytes from the start of the region.
+/// Returns a SEND of `len` bytes from the start of the region.
 pub fn send(wr_id: u64, len: u32) -> SendRequest {
     request(wr_id, SendOp::Send { imm: None }, &[sge(0, len)])
 }
 
-/// WRITE of `len` bytes from the start of the region to the peer's at `to`.
+/// Returns a WRITE of `len` bytes from the start of the region to offset `to` at the peer.
 pub fn write(wr_id: u64, to: u64, len: u32) -> SendRequest {
     request(wr_id, SendOp::Write { remote: remote(to), imm: None }, &[sge(0, len)])
 }
 
-/// READ of `len` bytes from the start of the peer's region to `to`.
+/// Returns a READ of `len` bytes from the start of the peer's region to offset `to`.
 pub fn read(wr_id: u64, to: u64, len: u32) -> SendRequest {
     request(wr_id, SendOp::Read { remote: remote(0), invalidate: None }, &[sge(to, len)])
 }
@@ -405,8 +405,8 @@ pub fn aeth(syndrome: Syndrome) -> Ext {
 
 pub const ACK: Syndrome = Syndrome::Ack { credits: 31 };
 
-/// A frame in short, see [`engine::sim::trace::describe`].
+/// Formats a frame; see [`engine::sim::trace::describe`].
 pub fn describe(frame: &[u8]) -> String {
-    let frame = RoceFrame::parse(frame).expect("the engine's frames are right");
+    let frame = RoceFrame::parse(frame).expect("engine frames are valid");
     engine::sim::trace::describe(&frame.packet, VA)
 }

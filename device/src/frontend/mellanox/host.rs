@@ -1,7 +1,7 @@
 //! A device as the engine sees it: its work queues, and the memory behind its keys.
 
 use engine::{
-    Access, AccessError, Accessor, AtomicOp, Dropped, Fetch, GroupDatagram, Modify, RecvRequest, SendRequest,
+    Access, AccessError, AtomicOp, Dropped, Fetch, GroupDatagram, Initiator, Modify, RecvRequest, SendRequest,
 };
 use protocol::hca::status::{CmdError, CmdStatus};
 use protocol::ids::{Lkey, Qpn, Va};
@@ -72,13 +72,13 @@ impl<Q: Queues> engine::Host for DeviceHost<'_, Q> {
         self.queues.as_ref().map_or_else(SmallVec::new, |queues| queues.group_members(&datagram.gid))
     }
 
-    fn check(&self, who: Accessor, key: Lkey, va: Va, len: u64, access: Access) -> Result<(), AccessError> {
+    fn check(&self, who: Initiator, key: Lkey, va: Va, len: u64, access: Access) -> Result<(), AccessError> {
         self.access()?.check(Place::address(who, key, va), len, access)
     }
 
     fn read(
         &self,
-        who: Accessor,
+        who: Initiator,
         key: Lkey,
         va: Va,
         len: usize,
@@ -90,7 +90,7 @@ impl<Q: Queues> engine::Host for DeviceHost<'_, Q> {
 
     fn write(
         &mut self,
-        who: Accessor,
+        who: Initiator,
         key: Lkey,
         va: Va,
         data: &[u8],
@@ -99,7 +99,7 @@ impl<Q: Queues> engine::Host for DeviceHost<'_, Q> {
         self.access()?.write(Place::address(who, key, va), data, access)
     }
 
-    fn atomic(&mut self, who: Accessor, key: Lkey, va: Va, op: AtomicOp) -> Result<u64, AccessError> {
+    fn atomic(&mut self, who: Initiator, key: Lkey, va: Va, op: AtomicOp) -> Result<u64, AccessError> {
         self.access()?.atomic(Place::address(who, key, va), op)
     }
 
@@ -122,6 +122,6 @@ impl Context<'_> {
     /// Tells the engine that a send queue may have new requests.
     pub fn ring(&mut self, queues: &mut impl Queues, qpn: Qpn) {
         let (engine, cx) = self.split();
-        engine.ring(cx.now, qpn, &mut DeviceHost { queues: Some(queues), cx });
+        engine.notify_send(cx.now, qpn, &mut DeviceHost { queues: Some(queues), cx });
     }
 }

@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use engine::{
-    Accessor, AckTimeout, Fence, Fetch, Flush, GrhArea, Modify, Mtu, Payload, QpAttrs, QpSnapshot,
+    AckTimeout, Fence, Fetch, Flush, GrhArea, Initiator, Modify, Mtu, Payload, QpAttrs, QpSnapshot,
     ReadyHeader, RemoteAccess, RnrRetry, RnrTimer, SendOp, SendRequest, Service, Status, UdDestination,
 };
 use protocol::hca::mthca::qpc::{QpKind, Qpc};
@@ -137,7 +137,7 @@ impl QueuePair {
                 return Err(Status::LocalLength);
             }
             bytes.resize(start + len, 0);
-            let who = Accessor { pd: self.qpc.pd, qpn: self.qpn, reserved_lkey: false };
+            let who = Initiator { pd: self.qpc.pd, qpn: self.qpn, reserved_lkey: false };
             let place = Place::address(who, data.lkey, data.va);
             let (_, part) = bytes.split_at_mut(start);
             memory.read(place, part, engine::Access::LocalRead).map_err(Status::LocalProtection)?;

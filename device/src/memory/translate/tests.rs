@@ -40,8 +40,8 @@ fn table(regions: impl IntoIterator<Item = MemoryRegion>) -> KeyTable {
     keys
 }
 
-fn who(pd: Pdn) -> Accessor {
-    Accessor { pd, qpn: Qpn::new(0x41), reserved_lkey: false }
+fn who(pd: Pdn) -> Initiator {
+    Initiator { pd, qpn: Qpn::new(0x41), reserved_lkey: false }
 }
 
 fn at(va: u64) -> Place {
@@ -462,7 +462,7 @@ mod remembered_pieces {
         let (keys, pages, dma) = (KeyTable::new(17), Told::new([]), memory());
         let access = RegionAccess { keys: &keys, pages: &pages, dma: &dma };
         let place = |reserved_lkey| {
-            let who = Accessor { reserved_lkey, ..who(Pdn::new(0)) };
+            let who = Initiator { reserved_lkey, ..who(Pdn::new(0)) };
             Place::address(who, RESERVED_LKEY, Va::new(0x1000))
         };
         assert_eq!(byte(&access, place(true)), Ok(2));
@@ -481,7 +481,7 @@ mod remembered_pieces {
         let access = RegionAccess { keys: &keys, pages: &pages, dma: &dma };
         let mut out = [0];
         assert_eq!(access.read(at(FIRST), &mut out, Access::RemoteRead), Ok(()));
-        let other = Accessor { qpn: Qpn::new(0x42), ..who(PD) };
+        let other = Initiator { qpn: Qpn::new(0x42), ..who(PD) };
         let place = Place::address(other, KEY, Va::new(FIRST));
         assert_eq!(access.read(place, &mut out, Access::RemoteRead), Err(AccessError::Qp));
         assert_eq!(byte(&access, at(FIRST)), Err(AccessError::Kind));

@@ -8,9 +8,9 @@ use crate::memory::region::PageShift;
 use crate::memory::translate::{PageTable, Place, RegionAccess, Segment};
 
 const PD: Pdn = Pdn::new(3);
-const OWNER: Accessor = Accessor { pd: PD, qpn: Qpn::new(0x41), reserved_lkey: false };
-const NEIGHBOUR: Accessor = Accessor { qpn: Qpn::new(0x42), ..OWNER };
-const STRANGER: Accessor = Accessor { pd: Pdn::new(4), ..OWNER };
+const OWNER: Initiator = Initiator { pd: PD, qpn: Qpn::new(0x41), reserved_lkey: false };
+const NEIGHBOUR: Initiator = Initiator { qpn: Qpn::new(0x42), ..OWNER };
+const STRANGER: Initiator = Initiator { pd: Pdn::new(4), ..OWNER };
 /// Of a region that a command registered, of one for fast registration, of a window.
 const REGION: u32 = 0x100;
 const FAST: u32 = 0x200;
@@ -76,11 +76,11 @@ fn bound(keys: &mut KeyTable, of: Bind) -> Result<(), AccessError> {
     keys.run(OWNER, &LocalOp::Bind(of))
 }
 
-fn invalidate(keys: &mut KeyTable, who: Accessor, key: u32) -> Result<(), AccessError> {
+fn invalidate(keys: &mut KeyTable, who: Initiator, key: u32) -> Result<(), AccessError> {
     keys.run(who, &LocalOp::Invalidate(lkey(key)))
 }
 
-fn check(keys: &KeyTable, who: Accessor, key: u32, va: u64, access: Access) -> Result<(), AccessError> {
+fn check(keys: &KeyTable, who: Initiator, key: u32, va: u64, access: Access) -> Result<(), AccessError> {
     let dma = GuestMemory::default();
     RegionAccess { keys, pages: Spread, dma: &dma }.check(
         Place::address(who, lkey(key), Va::new(va)),
@@ -90,7 +90,7 @@ fn check(keys: &KeyTable, who: Accessor, key: u32, va: u64, access: Access) -> R
 }
 
 /// Bus address of a byte.
-fn bus(keys: &KeyTable, who: Accessor, key: u32, va: u64, access: Access) -> Result<u64, AccessError> {
+fn bus(keys: &KeyTable, who: Initiator, key: u32, va: u64, access: Access) -> Result<u64, AccessError> {
     let dma = GuestMemory::default();
     let table = RegionAccess { keys, pages: Spread, dma: &dma };
     let mut found = table.segments(Place::address(who, lkey(key), Va::new(va)), 1, access)?;
@@ -333,7 +333,7 @@ fn a_window_bound_again_to_the_same_region_counts_once() {
 #[test]
 fn the_reserved_lkey_is_the_bus_for_own_requests_of_those_who_may() {
     let keys = table(WindowKind::Type1);
-    let kernel = Accessor { reserved_lkey: true, ..STRANGER };
+    let kernel = Initiator { reserved_lkey: true, ..STRANGER };
     assert_eq!(bus(&keys, kernel, 0, 0x1234_5678, Access::LocalRead), Ok(0x1234_5678));
     assert_eq!(bus(&keys, kernel, 0, 0x1234_5678, Access::LocalWrite), Ok(0x1234_5678));
     for access in [Access::RemoteRead, Access::RemoteWrite, Access::RemoteAtomic] {

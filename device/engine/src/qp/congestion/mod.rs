@@ -1,7 +1,7 @@
-//! Not more on the way than the way takes: a window against loss, a rate against ECN marks.
+//! Congestion control: a window that reacts to loss, and a rate that reacts to ECN marks.
 //!
-//! What we send is marked as ECN-capable. A switch that is congested marks data on its way (CE); whoever receives marked
-//! data tells its sender by a congestion notification packet ([`Notifier`]), and the sender slows down ([`Pace`]).
+//! Outgoing packets are marked ECN-capable. A congested switch marks data packets (CE). The receiver returns a
+//! congestion notification packet ([`Notifier`]), and the sender reduces its rate ([`Pace`]).
 //!
 //! # Spec
 //! IBTA annex A17, section A17.9 (RoCEv2 congestion management); RFC 3168 for the bits.
@@ -21,17 +21,17 @@ const ECT: u8 = 0b10;
 /// Congestion experienced.
 const CE: u8 = 0b11;
 
-/// `traffic_class` with its code point for differentiated services, on packets of an ECN-capable transport.
+/// Returns `traffic_class` with the same DSCP and ECN set to ECT(0).
 pub(crate) fn ecn_capable(traffic_class: u8) -> u8 {
     traffic_class & !ECN | ECT
 }
 
-/// `traffic_class` with its code point for differentiated services, on packets that no switch shall mark.
+/// Returns `traffic_class` with the same DSCP and ECN cleared, so that switches do not mark the packet.
 pub(crate) fn not_ecn_capable(traffic_class: u8) -> u8 {
     traffic_class & !ECN
 }
 
-/// Whether a switch on the way was congested.
+/// Returns whether a switch on the path reported congestion (CE).
 pub(crate) fn is_marked(traffic_class: u8) -> bool {
     traffic_class & ECN == CE
 }

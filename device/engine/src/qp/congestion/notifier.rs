@@ -1,33 +1,33 @@
-//! When a peer is told that its data met congestion: DCQCN's notification point.
+//! Congestion notification: the notification point (NP) of DCQCN.
 
 use std::time::Duration;
 
 use crate::Instant;
 
-/// At most one notification per flow in this time: what a sender needs to react to one, and what the DCQCN paper and
-/// adapters use.
+/// Minimum time between notifications for a flow. The DCQCN paper and adapters use the same value, which gives the
+/// sender time to react.
 const INTERVAL: Duration = Duration::from_micros(50);
 
-/// Whether the peer is to be told that its data meets congestion.
+/// Decides when to send a congestion notification to the peer.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Notifier {
     due: bool,
-    told_at: Option<Instant>,
+    last_sent_at: Option<Instant>,
 }
 
 impl Notifier {
-    /// Marked data of the peer arrived.
+    /// Notes that a marked data packet arrived.
     pub(crate) fn on_marked(&mut self, now: Instant) {
-        self.due |= self.told_at.is_none_or(|at| now >= at + INTERVAL);
+        self.due |= self.last_sent_at.is_none_or(|at| now >= at + INTERVAL);
     }
 
-    /// A notification is due.
+    /// Returns whether a notification is due.
     pub(crate) fn is_due(&self) -> bool {
         self.due
     }
 
-    /// It was sent.
-    pub(crate) fn told(&mut self, now: Instant) {
-        (self.due, self.told_at) = (false, Some(now));
+    /// Notes that a notification was sent.
+    pub(crate) fn on_sent(&mut self, now: Instant) {
+        (self.due, self.last_sent_at) = (false, Some(now));
     }
 }

@@ -1,72 +1,72 @@
-//! How fast a flow may send that met congestion: DCQCN's reaction point.
+//! Rate control of a congested flow: the reaction point (RP) of DCQCN.
 
 use std::time::Duration;
 
 use crate::Instant;
 
-/// Rate at which a flow counts as unlimited, and from which its first notification counts: 25 Gbit/s, in bytes a second.
-/// A flow that in truth was slower needs some notifications more, 50 us each.
-const LINE: u64 = 3_125_000_000;
+/// Rate in bytes per second (25 Gbit/s) from which the first notification starts to reduce, and at which a flow is no
+/// longer limited. A slower link takes a few more notifications, one per 50 us, to reach its rate.
+const LINE_RATE: u64 = 3_125_000_000;
 
-/// No flow is slowed below 100 Mbit/s, whatever its peer says.
-const SLOWEST: u64 = 12_500_000;
+/// Minimum rate in bytes per second: 100 Mbit/s, whatever the peer reports.
+const MIN_RATE: u64 = 12_500_000;
 
-/// Additive increase: 40 Mbit/s a period.
-const STEP: u64 = 5_000_000;
+/// Additive increase per period: 40 Mbit/s, in bytes per second.
+const RATE_STEP: u64 = 5_000_000;
 
-/// Time without notification after which the rate rises.
+/// Time without a notification after which the rate increases.
 const PERIOD: Duration = Duration::from_micros(55);
 
-/// Periods in which half of what was lost comes back, before the additive increase.
+/// Periods of fast recovery, each of which halves the distance to the target rate, before the additive increase.
 const FAST_PERIODS: u32 = 5;
 
-/// After so many periods every flow is back at [`LINE`]: from [`SLOWEST`] it takes 623.
+/// Number of periods after which every flow is back at [`LINE_RATE`]; from [`MIN_RATE`] it takes 623.
 const PERIODS: u32 = 1024;
 
-/// Most bytes that may leave in one go. A pause is then long enough for a timer.
+/// Maximum burst in bytes, long enough that the following pause exceeds timer resolution.
 const BURST: u64 = 32 * 1024;
 
-/// Microseconds that the bytes of a burst stand for at most, when the rate is low: what waits behind it, be it the answer
-/// to a READ, then waits for less than an ACK timeout.
+/// Longest pause after a burst in microseconds, at low rates. Packets waiting behind it, such as a READ response, are
+/// then delayed by less than an ACK timeout.
 const LONGEST_PAUSE_US: u64 = 250;
 
-/// `1.0` of the congestion estimate.
+/// The value 1.0 of the congestion estimate.
 const ONE: u64 = 1 << 16;
 
-/// The estimate follows new evidence by this part, 1/256.
+/// Gain of the congestion estimate as a shift: 1/256.
 const GAIN_SHIFT: u32 = 8;
 
-/// The rate of a flow whose data met congestion; a flow without has none.
+/// Rate limiter of a flow that received a congestion notification. Other flows have none.
 ///
-/// It is DCQCN's reaction point without its byte counter and its hyper increase: each notification sets the target to
-/// the present rate and cuts the rate by half of the congestion estimate, which rises with notifications and decays
-/// without; every 55 us without one, the rate moves half way to the target, and from the sixth time on the target rises
-/// by 40 Mbit/s. At 25 Gbit/s it is over.
+/// Implements the DCQCN reaction point without byte counter and hyper increase. Each notification sets the target to
+/// the current rate and cuts the rate by half the congestion estimate, which grows with notifications and decays
+/// without them. Every 55 us without one, the rate moves half way to the target; from the sixth time on, the target
+/// also rises by 40 Mbit/s. The limiter ends at 25 Gbit/s.
 ///
 /// # Spec
-/// IBTA annex A17, section A17.9.3, demands that the rate is reduced and leaves the algorithm to the implementation.
+/// IBTA annex A17, section A17.9.3, requires a rate reduction and leaves the algorithm to the implementation.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Pace {
     rate: u64,
     target: u64,
-    /// Congestion estimate, in parts of [`ONE`].
+    /// Congestion estimate, as a fraction of [`ONE`].
     alpha: u64,
-    /// Begin of the present period, and how many have passed since the last notification.
+    /// Start of the current period, and periods since the last notification.
     period_from: Instant,
     periods: u32,
     /// Bytes sent since the last pause.
     burst: u64,
-    /// When the burst began; then, the end of the pause.
+    /// Start of the burst; while paused, the end of the pause.
     burst_from: Instant,
     paused: bool,
 }
 
 impl Pace {
-    /// A flow that was not limited so far.
+    /// Creates the limiter of a flow that was unlimited so far.
     pub(crate) fn new(now: Instant) -> Self {
         Self {
-            rate: LINE,
-            target: LINE,
+            rate: LINE_RATE,
+            target: LINE_RATE,
             alpha: ONE,
             period_from: now,
             periods: 0,
@@ -76,23 +76,23 @@ impl Pace {
         }
     }
 
-    /// The peer says that data met congestion.
+    /// Reduces the rate after a notification from the peer.
     pub(crate) fn on_notification(&mut self, now: Instant) {
         self.refresh(now);
         self.target = self.rate;
-        self.rate = (self.rate - self.rate * self.alpha / ONE / 2).max(SLOWEST);
+        self.rate = (self.rate - self.rate * self.alpha / ONE / 2).max(MIN_RATE);
         self.alpha = self.alpha - (self.alpha >> GAIN_SHIFT) + (ONE >> GAIN_SHIFT);
         (self.period_from, self.periods) = (now, 0);
     }
 
-    /// `bytes` more were sent. Whether the flow is limited at all any more.
+    /// Accounts for `bytes` sent. Returns whether the flow is still limited.
     pub(crate) fn on_sent(&mut self, now: Instant, bytes: usize) -> bool {
         self.refresh(now);
-        if self.rate >= LINE {
+        if self.rate >= LINE_RATE {
             return false;
         }
         if now >= self.due() {
-            // Nothing is saved up.
+            // Unused allowance does not accumulate.
             (self.burst, self.burst_from) = (0, now);
         }
         self.burst += bytes as u64;
@@ -103,38 +103,41 @@ impl Pace {
         true
     }
 
-    /// When the flow may go on, if it may not now.
+    /// Returns the end of the pause, if the flow is paused.
     pub(crate) fn paused_until(&self) -> Option<Instant> {
         self.paused.then_some(self.burst_from)
     }
 
-    /// Time has passed.
-    pub(crate) fn on_time(&mut self, now: Instant) {
+    /// Ends the pause if it is over at `now`.
+    pub(crate) fn advance_to(&mut self, now: Instant) {
         self.paused &= now < self.burst_from;
     }
 
-    /// When the bytes of the burst have gone out at the rate.
+    /// Returns the time at which the burst has drained at the current rate.
     fn due(&self) -> Instant {
         self.burst_from + Duration::from_nanos(self.burst * 1_000_000_000 / self.rate)
     }
 
     fn refresh(&mut self, now: Instant) {
-        // Bound: a flow that slept long is back at full rate.
+        // Bounded: a flow that was idle for long is back at full rate.
         while now >= self.period_from + PERIOD && self.periods < PERIODS {
             self.period_from = self.period_from + PERIOD;
             self.periods += 1;
             self.alpha -= self.alpha >> GAIN_SHIFT;
             if self.periods > FAST_PERIODS {
-                self.target = (self.target + STEP).min(LINE);
+                self.target = (self.target + RATE_STEP).min(LINE_RATE);
             }
-            self.rate = if self.target >= LINE && self.periods > FAST_PERIODS && LINE - self.rate <= STEP {
-                LINE
+            self.rate = if self.target >= LINE_RATE
+                && self.periods > FAST_PERIODS
+                && LINE_RATE - self.rate <= RATE_STEP
+            {
+                LINE_RATE
             } else {
                 self.rate.midpoint(self.target)
             };
         }
         if self.periods >= PERIODS {
-            self.rate = LINE;
+            self.rate = LINE_RATE;
         }
     }
 }
@@ -148,37 +151,37 @@ mod tests {
     }
 
     #[test]
-    fn first_notification_halves_the_rate_and_later_ones_go_on() {
+    fn notifications_halve_rate_down_to_minimum() {
         let mut pace = Pace::new(at(0));
         pace.on_notification(at(0));
-        assert_eq!(pace.rate, LINE / 2);
+        assert_eq!(pace.rate, LINE_RATE / 2);
         pace.on_notification(at(50));
-        assert_eq!(pace.rate, LINE / 4);
+        assert_eq!(pace.rate, LINE_RATE / 4);
         for n in 2..100 {
             pace.on_notification(at(50 * n));
         }
-        assert_eq!(pace.rate, SLOWEST);
+        assert_eq!(pace.rate, MIN_RATE);
     }
 
     #[test]
-    fn rate_recovers_half_way_five_times_then_in_steps_to_the_line() {
+    fn rate_recovers_by_halving_then_additive_steps() {
         let mut pace = Pace::new(at(0));
         pace.on_notification(at(0));
         pace.on_notification(at(50));
-        let mut missing = LINE / 2 - pace.rate;
+        let mut missing = LINE_RATE / 2 - pace.rate;
         for n in 1..=5 {
             pace.refresh(at(50 + 55 * n));
-            assert!((LINE / 2 - pace.rate).abs_diff(missing / 2) <= 2, "period {n}: {}", pace.rate);
-            missing = LINE / 2 - pace.rate;
+            assert!((LINE_RATE / 2 - pace.rate).abs_diff(missing / 2) <= 2, "period {n}: {}", pace.rate);
+            missing = LINE_RATE / 2 - pace.rate;
         }
         pace.refresh(at(50 + 55 * 6));
-        assert_eq!(pace.target, LINE / 2 + STEP);
+        assert_eq!(pace.target, LINE_RATE / 2 + RATE_STEP);
         assert!(pace.on_sent(at(10_000), 1000));
         assert!(!pace.on_sent(at(50_000), 1000), "{}", pace.rate);
     }
 
     #[test]
-    fn bursts_and_pauses_make_the_rate() {
+    fn bursts_and_pauses_average_to_rate() {
         let mut pace = Pace::new(at(0));
         for _ in 0..8 {
             pace.on_notification(at(0));
@@ -189,7 +192,7 @@ mod tests {
             match pace.paused_until() {
                 Some(until) => {
                     now = until;
-                    pace.on_time(now);
+                    pace.advance_to(now);
                 }
                 None => {
                     pace.on_sent(now, 1000);

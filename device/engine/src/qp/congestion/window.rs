@@ -1,12 +1,12 @@
-//! Packets that a QP may have unacknowledged.
+//! Congestion window of a QP: the number of packets that can be unacknowledged.
 //!
-//! Below us are UDP sockets whose buffers may hold no more than some dozen full frames, so a fixed window would lose
-//! the same packets again in every round. The rule is additive increase, multiplicative decrease:
+//! The UDP sockets below may buffer only a few dozen full frames, so a fixed window would lose the same packets again
+//! in every round trip. The window follows additive increase, multiplicative decrease:
 //!
-//! - start at the configured window, which is also the cap;
+//! - it starts at the configured window, which is also its maximum;
 //! - a loss (sequence NAK, implied NAK, timeout) halves it, once per round trip, down to
 //!   [`MIN_WINDOW`](limits::MIN_WINDOW);
-//! - each window's worth of acknowledged packets widens it by one packet.
+//! - each window of acknowledged packets widens it by one packet.
 
 use crate::limits;
 
@@ -16,7 +16,7 @@ pub(crate) struct Window {
     cap: u32,
     /// Packets acknowledged since the window last grew.
     credit: u32,
-    /// Acknowledged packets to go until the loss that halved the window is behind us.
+    /// Packets to be acknowledged until the losses of the current round trip no longer count.
     recovering: u32,
 }
 
@@ -26,7 +26,7 @@ impl Window {
         Self { packets: cap, cap, credit: 0, recovering: 0 }
     }
 
-    /// Packets that may be unacknowledged.
+    /// Returns the number of packets that can be unacknowledged.
     pub(crate) fn packets(&self) -> u32 {
         self.packets
     }
@@ -43,13 +43,14 @@ impl Window {
         }
     }
 
-    /// The loss that follows is one that an earlier cut did not prevent: it counts whatever came before.
+    /// Makes the next loss count even within the same round trip: a timeout shows that the earlier cut did not
+    /// suffice.
     pub(crate) fn on_timeout(&mut self) {
         self.recovering = 0;
     }
 
-    /// A loss was noticed while `outstanding` packets were unacknowledged. Returns whether the window shrank: all losses
-    /// among those packets count once.
+    /// Notes a loss detected while `outstanding` packets were unacknowledged. All losses among those packets count
+    /// once. Returns whether the window shrank.
     pub(crate) fn on_loss(&mut self, outstanding: u32) -> bool {
         if self.recovering > 0 {
             return false;
@@ -66,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn losses_of_one_round_halve_the_window_once() {
+    fn losses_in_one_round_trip_count_once() {
         let mut window = Window::new(128);
         assert!(window.on_loss(100));
         assert!(!window.on_loss(90));
@@ -77,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn a_window_of_acknowledgements_widens_it_by_one_up_to_the_cap() {
+    fn acknowledged_window_widens_it_by_one() {
         let mut window = Window::new(16);
         window.on_loss(16);
         for expected in 9..=16 {
@@ -89,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn a_window_smaller_than_the_minimum_stays() {
+    fn window_below_minimum_never_shrinks() {
         let mut window = Window::new(2);
         window.on_loss(2);
         assert_eq!(window.packets(), 2);

@@ -1,40 +1,40 @@
-//! The requester of a reliable connection: takes send requests, cuts them into packets, and sends them again until they
-//! are acknowledged. What it sends next is decided in [`transmit`], what the responder answers handled in [`response`].
+//! Requester of a reliable connection: fetches send requests, segments them into packets, and retransmits until they
+//! are acknowledged. [`transmit`] decides what to send next; [`response`] handles what the responder returns.
 //!
-//! Requests stand in a queue in posting order, each with its range of PSNs; a READ has one PSN per response packet.
-//! Three PSNs describe everything:
+//! Requests are queued in posting order, each with its range of PSNs. A READ takes one PSN per response packet. Three
+//! PSNs describe the whole state:
 //!
 //! ```text
 //!   queue:   [ SEND 10..13 ][ READ 13..17 ][ WRITE 17..20 ][ SEND 20..21 ]
 //!                    ^ unacked              ^ cursor        ^ high
 //! ```
 //!
-//! - `unacked`: the oldest PSN without an answer. It always lies in the front request, since requests complete in order
-//!   and leave the queue when they do. For a READ it is the next response packet.
-//! - the cursor: the next packet to send. Going back (go-back-N) puts it at `unacked`.
-//! - `high`: one past the newest PSN ever sent. Answers beyond it are ghosts.
+//! - `unacked`: the oldest unacknowledged PSN. It always lies in the front request, because requests complete in
+//!   order and leave the queue on completion. For a READ it is the next response packet.
+//! - the cursor: the next packet to send. A retry (go-back-N) moves it back to `unacked`.
+//! - `high`: one past the newest PSN ever sent. Responses at or beyond it are ghosts and are dropped.
 //!
-//! Nothing of a message is kept but its request: packets sent again are gathered again.
+//! Packets are not buffered: a retransmission gathers the payload from guest memory again.
 //!
 //! # Spec
 //! IBTA volume 1, sections 9.7.2 to 9.7.5 and 9.9.2; JingZhao interface, sections 6.7, 10.6 and 11.3.
 
 pub(super) mod credits;
-mod readiness;
 mod response;
+mod rnr;
 mod transmit;
-mod waiting;
+mod wait_reason;
 
 use std::collections::VecDeque;
 
 use protocol::Psn;
 
 use self::credits::Credits;
-use self::readiness::Readiness;
+use self::rnr::RnrState;
 use super::attr::{RnrRetry, State};
 use super::congestion::Window;
-use super::{Core, Ctx, Failure, ahead};
-use crate::held::{Held, shrink_if_empty};
+use super::{Core, Ctx, FatalError, ahead};
+use crate::pooled_slots::{PooledSlots, shrink_if_empty};
 use crate::segment::packet_count;
 use crate::{Fetch, Host, Instant, Queue, SendOp, SendRequest, Status, limits};
 
@@ -42,42 +42,43 @@ use crate::{Fetch, Host, Instant, Queue, SendOp, SendRequest, Status, limits};
 #[derive(Debug)]
 struct Request {
     wr: SendRequest,
-    /// When it was fetched.
+    /// Time of the fetch.
     since: Instant,
-    /// Bytes of the message.
+    /// Message length in bytes.
     len: u32,
     first: Psn,
-    /// PSNs it takes; 0 for a NOP, for work on keys and for requests that were refused.
+    /// Number of PSNs; 0 for a NOP, a local operation or a request that failed validation.
     packets: u32,
-    /// Without packets: its turn came, and going back does not execute it again.
+    /// For requests without packets: already executed, so a retry must not execute it again.
     executed: bool,
-    /// READ: response packet that the newest request packet begins with.
-    chunk: u32,
-    /// READ: longest piece that is asked for at once, a power of two packets; 0 before the first.
-    piece: u32,
-    /// READ: asked for in pieces or more than once, so that answers may begin and end in its middle.
-    in_pieces: bool,
-    /// Number of the message among those that take a receive request, or of the last such one before it.
-    taker: u32,
-    /// It cannot be executed, and completes with this in its turn.
+    /// For a READ: index of the response packet at which the newest request packet starts.
+    chunk_start: u32,
+    /// For a READ: chunk size in packets, a power of two; 0 before the first request packet.
+    chunk_packets: u32,
+    /// For a READ: requested in chunks or more than once, so response sequences can start and end inside the message.
+    is_chunked: bool,
+    /// Sequence number among messages that consume a receive request. Other messages carry the number of the last
+    /// such one.
+    recv_seq: u32,
+    /// The request cannot be executed. It completes with this status once all earlier requests are done.
     failure: Option<Status>,
 }
 
 impl Request {
-    /// Whether data comes back, so that an acknowledge does not complete it.
-    fn wants_data(&self) -> bool {
+    /// Returns whether the response carries data, so that a plain ACK does not complete the request.
+    fn returns_data(&self) -> bool {
         matches!(self.wr.op, SendOp::Read { .. } | SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. })
     }
 
-    /// One past its last PSN.
+    /// Returns one past the last PSN.
     fn end(&self) -> Psn {
         self.first.advance(self.packets)
     }
 }
 
-/// Why a request may not begin.
+/// Why a request cannot start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Hold {
+enum StallReason {
     Fence,
     Invalidation,
     PacketNumbers,
@@ -86,32 +87,32 @@ enum Hold {
 #[derive(Debug)]
 pub(crate) struct Requester {
     queue: VecDeque<Request>,
-    /// Request to send from next, and its packet.
+    /// Cursor: index of the next request to send, and of the next packet in it.
     cursor: usize,
     next: u32,
     unacked: Psn,
     high: Psn,
-    /// PSN of the next request that is fetched.
+    /// PSN for the next request to be fetched.
     end: Psn,
-    /// The send queue may hold requests that were not fetched.
-    more: bool,
+    /// The send queue may hold requests that have not been fetched.
+    may_have_posted: bool,
     window: Window,
-    /// Packets sent since one asked for an acknowledge.
+    /// Packets sent since the last one with AckReq.
     since_ack_req: u32,
     ack_deadline: Option<Instant>,
-    /// The last progress, or the first packet without an answer if that is younger.
+    /// Time of the last progress, or of the oldest unacknowledged packet if that is more recent.
     waiting_since: Instant,
-    readiness: Readiness,
+    rnr_state: RnrState,
     /// Retries since the last progress.
     retries: u8,
     rnr_retries: u8,
-    /// A hole seen now is news: there was progress since we last went back.
-    holes_count: bool,
-    /// What the newest sequence NAK since the last progress asked for.
-    nak_heard: Option<Psn>,
-    /// Messages that take a receive request: fetched, and completed with success.
-    takers: u32,
-    takers_done: u32,
+    /// There was progress since the last retry, so a gap in the responses triggers a new one.
+    implied_nak_armed: bool,
+    /// PSN of the newest sequence NAK since the last progress.
+    last_nak_psn: Option<Psn>,
+    /// Sequence numbers of messages that consume a receive request: last fetched, and last completed with success.
+    recv_seq_assigned: u32,
+    recv_seq_done: u32,
     credits: Credits,
 }
 
@@ -124,37 +125,37 @@ impl Requester {
             unacked: psn,
             high: psn,
             end: psn,
-            more: false,
+            may_have_posted: false,
             window: Window::new(window_packets),
             since_ack_req: 0,
             ack_deadline: None,
             waiting_since: Instant::ZERO,
-            readiness: Readiness::Ready,
+            rnr_state: RnrState::Ready,
             retries: 0,
             rnr_retries: 0,
-            holes_count: true,
-            nak_heard: None,
-            takers: 0,
-            takers_done: 0,
+            implied_nak_armed: true,
+            last_nak_psn: None,
+            recv_seq_assigned: 0,
+            recv_seq_done: 0,
             credits: Credits::default(),
         }
     }
 
-    /// Slots for requests beyond those a QP keeps.
-    pub(crate) fn held(&self) -> usize {
+    /// Returns the number of request slots taken from the shared pool.
+    pub(crate) fn pooled_slots(&self) -> usize {
         self.queue.capacity().saturating_sub(limits::KEPT_REQUESTS)
     }
 
-    /// Software set the next PSN. Only possible while nothing is under way.
+    /// Sets the next send PSN. Ignored while requests are outstanding.
     pub(crate) fn set_psn(&mut self, psn: Psn) {
         if self.queue.is_empty() {
             (self.unacked, self.high, self.end) = (psn, psn, psn);
         }
     }
 
-    /// The send queue may have new requests.
-    pub(crate) fn ring(&mut self) {
-        self.more = true;
+    /// Notes that the send queue may have new requests.
+    pub(crate) fn notify_send(&mut self) {
+        self.may_have_posted = true;
     }
 
     pub(crate) fn send_psn(&self) -> Psn {
@@ -165,27 +166,28 @@ impl Requester {
         self.unacked
     }
 
-    /// Whether asking for a frame may give one.
-    pub(crate) fn wants_turn(&self) -> bool {
-        !self.readiness.is_waiting() && (self.more || self.cursor < self.queue.len())
+    /// Returns whether [`Requester::transmit`] may produce a frame.
+    pub(crate) fn has_work(&self) -> bool {
+        !self.rnr_state.is_waiting() && (self.may_have_posted || self.cursor < self.queue.len())
     }
 
-    /// No message is under way (SQD is drained).
+    /// Returns whether no started message is outstanding, so that SQD is drained.
     pub(crate) fn is_drained(&self) -> bool {
         self.unacked == self.high && !self.has_started(0)
     }
 
-    /// When [`Requester::handle_timeout`] is wanted.
+    /// Returns the time of the next [`Requester::handle_timeout`] call.
     pub(crate) fn deadline(&self) -> Option<Instant> {
-        self.readiness.deadline().or(self.ack_deadline)
+        self.rnr_state.deadline().or(self.ack_deadline)
     }
 
     pub(crate) fn handle_timeout<H: Host>(
         &mut self,
         core: &Core,
         ctx: &mut Ctx<'_, H>,
-    ) -> Result<(), Failure> {
-        self.readiness.on_time(ctx.now);
+    ) -> Result<(), FatalError> {
+        self.rnr_state.advance_to(ctx.now);
+        // IBTA 9.7.6: the local ACK timeout retransmits from the oldest unacknowledged PSN.
         if self.ack_deadline.is_some_and(|at| at <= ctx.now) {
             ctx.stats.recovery.timeouts += 1;
             self.window.on_timeout();
@@ -194,7 +196,8 @@ impl Requester {
         Ok(())
     }
 
-    /// Completes everything in the queue as flushed and stops all timers. Requests not fetched yet are the caller's.
+    /// Completes all fetched requests as flushed and stops all timers. The caller flushes the requests still in the
+    /// send queue.
     pub(crate) fn flush<H: Host>(&mut self, core: &Core, ctx: &mut Ctx<'_, H>) {
         for request in self.queue.drain(..) {
             ctx.complete(core, Queue::Send, request.wr.wr_id, Err(Status::Flushed));
@@ -202,29 +205,30 @@ impl Requester {
         shrink_if_empty(&mut self.queue, limits::KEPT_REQUESTS);
         (self.cursor, self.next) = (0, 0);
         (self.unacked, self.end) = (self.high, self.high);
-        (self.ack_deadline, self.readiness, self.more) = (None, Readiness::Ready, false);
+        (self.ack_deadline, self.rnr_state, self.may_have_posted) = (None, RnrState::Ready, false);
     }
 
-    /// Requests that may be taken and not done. Who is refused for want of slots has requests under way, whose end wakes
-    /// it up.
-    fn most_requests(held: Held) -> usize {
-        if held.no_requests_left() { limits::KEPT_REQUESTS } else { limits::OUTSTANDING_REQUESTS }
+    /// Returns how many requests can be outstanding. A QP that is refused more slots has requests in flight, and
+    /// their completion triggers the next fetch.
+    fn request_limit(pooled: PooledSlots) -> usize {
+        if pooled.no_requests_left() { limits::KEPT_REQUESTS } else { limits::OUTSTANDING_REQUESTS }
     }
 
-    /// Takes the next request from the send queue. False: there is none, or none may start.
-    fn fetch<H: Host>(&mut self, core: &Core, ctx: &mut Ctx<'_, H>) -> Result<bool, Failure> {
-        let most = Self::most_requests(ctx.held);
-        if !self.more || core.state != State::Rts || self.queue.len() >= most {
+    /// Fetches the next request from the send queue. Returns false if the queue is empty or no further request can
+    /// start.
+    fn fetch<H: Host>(&mut self, core: &Core, ctx: &mut Ctx<'_, H>) -> Result<bool, FatalError> {
+        let most = Self::request_limit(ctx.pooled);
+        if !self.may_have_posted || core.state != State::Rts || self.queue.len() >= most {
             return Ok(false);
         }
         let (wr, failure) = match ctx.host.next_send(core.qpn) {
             Fetch::Ready(wr) => (wr, None),
             Fetch::Refused { wr_id, status } => (SendRequest::refused(wr_id), Some(status)),
             Fetch::Empty => {
-                self.more = false;
+                self.may_have_posted = false;
                 return Ok(false);
             }
-            Fetch::Broken => return Err(Failure::Queue(Queue::Send)),
+            Fetch::Broken => return Err(FatalError::Queue(Queue::Send)),
         };
         let message_len =
             u32::try_from(wr.payload.len()).ok().filter(|&len| len <= core.attrs.max_message_len);
@@ -243,7 +247,8 @@ impl Requester {
         };
         let first = self.end;
         self.end = first.advance(packets);
-        self.takers = self.takers.wrapping_add(u32::from(failure.is_none() && wr.op.consumes_receive()));
+        self.recv_seq_assigned =
+            self.recv_seq_assigned.wrapping_add(u32::from(failure.is_none() && wr.op.consumes_receive()));
         self.queue.push_back(Request {
             wr,
             since: ctx.now,
@@ -251,23 +256,24 @@ impl Requester {
             first,
             packets,
             executed: false,
-            chunk: 0,
-            piece: 0,
-            in_pieces: false,
-            taker: self.takers,
+            chunk_start: 0,
+            chunk_packets: 0,
+            is_chunked: false,
+            recv_seq: self.recv_seq_assigned,
             failure,
         });
         Ok(true)
     }
 
-    /// Progress: `packets` more are acknowledged, and completed requests have left the queue.
+    /// Resets retry state after `packets` more packets were acknowledged. Completed requests have already left the
+    /// queue.
     fn on_progress<H: Host>(&mut self, core: &Core, ctx: &Ctx<'_, H>, packets: u32) {
         (self.retries, self.rnr_retries) = (0, 0);
         self.waiting_since = ctx.now;
-        self.holes_count = true;
-        (self.readiness, self.nak_heard) = (Readiness::Ready, None);
+        self.implied_nak_armed = true;
+        (self.rnr_state, self.last_nak_psn) = (RnrState::Ready, None);
         self.window.on_acknowledged(packets);
-        // Answers to what was sent before we went back can overtake the cursor.
+        // Responses to packets sent before the retry can overtake the cursor.
         if self.cursor == 0
             && let Some(front) = self.queue.front()
             && front.packets > 0
@@ -280,32 +286,33 @@ impl Requester {
         };
     }
 
-    /// The front request is done: it completes with success.
+    /// Completes the front request with success.
     fn complete_front<H: Host>(&mut self, core: &Core, ctx: &mut Ctx<'_, H>) {
         if let Some(request) = self.queue.front() {
             let (wr_id, op, len, since) = (request.wr.wr_id, request.wr.op, request.len, request.since);
-            self.takers_done = request.taker;
+            self.recv_seq_done = request.recv_seq;
             self.drop_front();
             ctx.stats.request_time.record(ctx.now.saturating_since(since));
             ctx.complete_send(core, wr_id, op, len);
         }
-        // Those behind it that were executed without a packet waited for their turn to complete.
+        // Local operations behind it have been executed and waited to complete in order.
         while self.queue.front().is_some_and(|request| request.executed) {
-            self.complete_local(core, ctx);
+            self.complete_front_local(core, ctx);
         }
     }
 
-    /// The front request failed.
-    fn fail_front<H: Host>(&mut self, core: &Core, ctx: &mut Ctx<'_, H>, status: Status) -> Failure {
+    /// Completes the front request with an error, which ends the QP.
+    fn fail_front<H: Host>(&mut self, core: &Core, ctx: &mut Ctx<'_, H>, status: Status) -> FatalError {
         if let Some(wr_id) = self.queue.front().map(|request| request.wr.wr_id) {
             self.drop_front();
             ctx.complete(core, Queue::Send, wr_id, Err(status));
         }
-        Failure::Send(status)
+        FatalError::Send(status)
     }
 
-    /// Something is lost: send again from the oldest PSN without an answer, if there are retries left.
-    fn go_back<H: Host>(&mut self, core: &Core, ctx: &mut Ctx<'_, H>) -> Result<(), Failure> {
+    /// Retransmits from the oldest unacknowledged PSN, or fails the front request if the retries are used up.
+    fn go_back<H: Host>(&mut self, core: &Core, ctx: &mut Ctx<'_, H>) -> Result<(), FatalError> {
+        // IBTA 9.9.2: timeouts, sequence NAKs and implied NAKs share one retry counter.
         if self.retries >= core.attrs.retry_count {
             return Err(self.fail_front(core, ctx, Status::RetryExceeded));
         }
@@ -317,49 +324,50 @@ impl Requester {
         Ok(())
     }
 
-    /// The receiver was not ready for the front request: send again from there, later, and until there is progress only few
-    /// packets: they may be dropped as well.
+    /// Handles an RNR NAK for the front request: retries it at `until`. Only a few packets are then sent until there
+    /// is progress, because packets behind a refused one are dropped.
     fn wait_for_receiver<H: Host>(
         &mut self,
         core: &Core,
         ctx: &mut Ctx<'_, H>,
         until: Instant,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), FatalError> {
+        // IBTA 9.9.2: RNR NAKs have a separate retry counter.
         if let RnrRetry::Limited(limit) = core.attrs.rnr_retry
             && self.rnr_retries >= limit
         {
             return Err(self.fail_front(core, ctx, Status::RnrRetryExceeded));
         }
         self.rnr_retries = self.rnr_retries.saturating_add(1);
-        // The peer is there: losses before this answer are forgiven.
+        // The responder is alive, so earlier losses do not count against the retry limit.
         self.retries = 0;
         self.rewind();
-        self.readiness = Readiness::Refused { until };
+        self.rnr_state = RnrState::Waiting { until };
         Ok(())
     }
 
-    /// Whether the cursor is at the oldest PSN without an answer: we went back and sent nothing since.
+    /// Returns whether the cursor is at the oldest unacknowledged PSN: nothing was sent since the last retry.
     fn is_rewound(&self) -> bool {
         self.in_flight() == 0
     }
 
-    /// Whether `psn` was sent and has no answer yet.
+    /// Returns whether `psn` was sent and is unacknowledged.
     fn is_outstanding(&self, psn: Psn) -> bool {
         ahead(psn, self.unacked) < ahead(self.high, self.unacked)
     }
 
     fn rewind(&mut self) {
         for request in self.queue.iter_mut().take(self.cursor + 1) {
-            (request.in_pieces, request.chunk) = (true, 0);
+            (request.is_chunked, request.chunk_start) = (true, 0);
         }
         self.cursor = 0;
         self.next = self.queue.front().map_or(0, |front| ahead(self.unacked, front.first));
         self.since_ack_req = 0;
         self.ack_deadline = None;
-        self.holes_count = false;
+        self.implied_nak_armed = false;
     }
 
-    /// Takes the front request out, without giving it back: some hundred bytes would have to be moved for that.
+    /// Removes the front request. Not returned, to avoid moving several hundred bytes.
     fn drop_front(&mut self) {
         drop(self.queue.pop_front());
         shrink_if_empty(&mut self.queue, limits::KEPT_REQUESTS);
@@ -369,24 +377,24 @@ impl Requester {
         }
     }
 
-    /// Executes the request at the cursor, which has no packets, and goes on to the next.
-    fn pass_local<H: Host>(&mut self, core: &Core, ctx: &mut Ctx<'_, H>) {
+    /// Executes the request at the cursor, which has no packets, and moves to the next.
+    fn execute_local<H: Host>(&mut self, core: &Core, ctx: &mut Ctx<'_, H>) {
         let Some(request) = self.queue.get_mut(self.cursor) else { return };
         if let (SendOp::Local(op), false) = (&request.wr.op, request.executed)
-            && let Err(reason) = ctx.host.run_local(core.accessor(), op)
+            && let Err(reason) = ctx.host.run_local(core.initiator(), op)
         {
             request.failure = Some(Status::MemoryManagement(reason));
             return;
         }
         request.executed = true;
         if self.cursor == 0 {
-            self.complete_local(core, ctx);
+            self.complete_front_local(core, ctx);
         } else {
             (self.cursor, self.next) = (self.cursor + 1, 0);
         }
     }
 
-    fn complete_local<H: Host>(&mut self, core: &Core, ctx: &mut Ctx<'_, H>) {
+    fn complete_front_local<H: Host>(&mut self, core: &Core, ctx: &mut Ctx<'_, H>) {
         if let Some((wr_id, op)) = self.queue.front().map(|request| (request.wr.wr_id, request.wr.op)) {
             self.drop_front();
             ctx.complete_send(core, wr_id, op, 0);
@@ -400,12 +408,12 @@ impl Requester {
         }
     }
 
-    /// PSNs between the oldest without an answer and the cursor.
+    /// Returns the number of PSNs between the oldest unacknowledged one and the cursor.
     fn in_flight(&self) -> u32 {
         ahead(self.cursor_psn(), self.unacked)
     }
 
-    /// Whether any packet of request `index` was ever sent.
+    /// Returns whether any packet of request `index` was ever sent.
     fn has_started(&self, index: usize) -> bool {
         self.queue.get(index).is_some_and(|request| {
             request.packets > 0
@@ -413,15 +421,15 @@ impl Requester {
         })
     }
 
-    /// READ and atomic request packets whose answers are still due.
-    fn answers_due(&self) -> u32 {
+    /// Returns the number of READ and atomic request packets whose responses are outstanding (IBTA: initiator depth).
+    fn rd_atomics_in_flight(&self) -> u32 {
         let requests = self.queue.iter().enumerate().take(self.cursor + 1);
         requests
-            .filter(|(_, request)| request.wants_data())
+            .filter(|(_, request)| request.returns_data())
             .map(|(index, request)| {
                 let got = if index == 0 { ahead(self.unacked, request.first) } else { 0 };
                 let asked = if index < self.cursor { request.packets } else { self.next };
-                u32::from(got < asked) + u32::from(got < asked && got < request.chunk)
+                u32::from(got < asked) + u32::from(got < asked && got < request.chunk_start)
             })
             .sum()
     }

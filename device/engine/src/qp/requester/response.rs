@@ -1,9 +1,9 @@
-//! What a requester does with the responder's answers.
+//! Handles acknowledgements, READ responses and atomic results.
 //!
-//! An answer counts only for a PSN that was sent and is unanswered; everything else is a ghost and dropped. An answer to
-//! a later PSN answers all SENDs and WRITEs before it; a READ or atomic before it that still lacks its data means that
-//! an answer was lost (an implied NAK). To not go back twice for one loss, a hole is acted on only when there was
-//! progress since the requester last went back; else the ACK timeout is the remedy.
+//! A response is accepted only for a PSN that was sent and is unacknowledged; all others are ghosts and are dropped.
+//! A response to a later PSN acknowledges all earlier SENDs and WRITEs. If an earlier READ or atomic still lacks its
+//! data, a response was lost (an implied NAK). To avoid two retries for one loss, an implied NAK triggers a retry
+//! only if there was progress since the last one. Otherwise the ACK timeout recovers.
 //!
 //! # Spec
 //! IBTA volume 1, section 9.7.5 (acknowledges), section 9.9.2 (requester error behaviour).
@@ -14,30 +14,30 @@ use protocol::roce::{Aeth, Ext, Kind, NakCode, Packet, Position, Syndrome};
 use super::Requester;
 use crate::gather::scatter;
 use crate::qp::attr::RnrTimer;
-use crate::qp::{Core, Ctx, Failure, ahead};
+use crate::qp::{Core, Ctx, FatalError, ahead};
 use crate::segment::payload_len;
 use crate::{DropReason, Dropped, Host, LocalOp, Payload, SendOp, Status};
 
 impl Requester {
-    /// A packet with a response opcode arrived.
+    /// Handles a packet with a response opcode.
     pub(crate) fn handle_response<H: Host>(
         &mut self,
         core: &Core,
         ctx: &mut Ctx<'_, H>,
         packet: &Packet<'_>,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), FatalError> {
         let psn = packet.bth.psn;
         // IBTA 9.4.2: only READ responses have a payload.
         let kind = packet.bth.opcode.operation.kind();
         if matches!(kind, Kind::Acknowledge | Kind::AtomicAcknowledge) && !packet.payload.is_empty() {
-            ctx.drop(&Dropped::new(core.qpn, packet, DropReason::Malformed));
+            ctx.drop_packet(&Dropped::new(core.qpn, packet, DropReason::Malformed));
             return Ok(());
         }
         if !self.is_outstanding(psn) {
-            ctx.drop(&Dropped::new(core.qpn, packet, DropReason::GhostResponse));
-            // A responder that has more receive requests now may say so by repeating its last acknowledge.
+            ctx.drop_packet(&Dropped::new(core.qpn, packet, DropReason::GhostResponse));
+            // A responder can advertise new receive requests by repeating its last ACK.
             if let (Ext::Aeth(aeth), true) = (packet.ext, psn.advance(1) == self.unacked) {
-                self.take_credits(aeth);
+                self.update_credits(aeth);
             }
             return Ok(());
         }
@@ -56,26 +56,32 @@ impl Requester {
         ctx: &mut Ctx<'_, H>,
         packet: &Packet<'_>,
         aeth: Aeth,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), FatalError> {
         let psn = packet.bth.psn;
-        let holes_count = self.holes_count;
+        let implied_nak_armed = self.implied_nak_armed;
         match aeth.syndrome {
             Syndrome::Ack { .. } => {
+                // IBTA 9.7.5: an ACK covers every SEND and WRITE packet up to its PSN.
                 let done = self.acknowledge(core, ctx, psn.advance(1));
-                self.take_credits(aeth);
-                // A duplicate SEND before a READ is answered with the newest PSN, which can be the READ's own: no hole.
+                self.update_credits(aeth);
+                // A duplicate SEND before a READ is acknowledged with the newest PSN, which can be that of the READ.
+                // This is no gap.
                 let behind = self
                     .queue
                     .front()
                     .is_some_and(|front| ahead(psn, self.unacked) >= ahead(front.end(), self.unacked));
-                if !done && behind { self.on_hole(core, ctx, packet, holes_count) } else { Ok(()) }
+                if !done && behind {
+                    self.on_implied_nak(core, ctx, packet, implied_nak_armed)
+                } else {
+                    Ok(())
+                }
             }
             Syndrome::RnrNak { timer } => {
                 if !self.acknowledge(core, ctx, psn) {
-                    return self.on_hole(core, ctx, packet, holes_count);
+                    return self.on_implied_nak(core, ctx, packet, implied_nak_armed);
                 }
-                // Copies of it, and answers to what was sent before it, ask for no more waiting, and cost no retry.
-                if self.readiness.is_told() {
+                // A copy of an RNR NAK, or one for a packet sent before it, restarts no wait and costs no retry.
+                if self.rnr_state.ignores_rnr_nak() {
                     return Ok(());
                 }
                 ctx.stats.naks_received.rnr += 1;
@@ -83,23 +89,27 @@ impl Requester {
             }
             Syndrome::Nak(NakCode::PsnSequence) => {
                 let reached = self.acknowledge(core, ctx, psn);
-                // A responder complains once of a gap, so one more about the same PSN is a copy that the wire made, or late.
-                let copy = self.nak_heard.replace(psn) == Some(psn);
-                // Its complaint about packets that were in flight behind one it was not ready for must not shorten the
-                // wait; one about packets we are about to send again anyway is late.
-                if copy || self.readiness.is_waiting() || self.is_rewound() {
+                // IBTA 9.7.5.2: a responder sends one NAK per gap. Another one for the same PSN is a late or
+                // duplicated copy.
+                let copy = self.last_nak_psn.replace(psn) == Some(psn);
+                // A sequence NAK for packets in flight behind one refused with an RNR NAK must not shorten the wait.
+                // After a retry that has sent nothing yet, it is late.
+                if copy || self.rnr_state.is_waiting() || self.is_rewound() {
                     return Ok(());
                 }
                 ctx.stats.naks_received.sequence += 1;
-                // With a READ unanswered before it, each NAK on the way would use up a retry.
+                // The NAK lies behind an unanswered READ: treat it as an implied NAK, or each NAK in flight would
+                // cost a retry.
                 if !reached {
-                    return self.on_hole(core, ctx, packet, holes_count);
+                    return self.on_implied_nak(core, ctx, packet, implied_nak_armed);
                 }
                 self.go_back(core, ctx)
             }
+            // IBTA 9.9.2: any other NAK completes the requests before it, fails the one it names and moves the QP to
+            // ERR.
             Syndrome::Nak(code) => {
                 if !self.acknowledge(core, ctx, psn) {
-                    return self.on_hole(core, ctx, packet, holes_count);
+                    return self.on_implied_nak(core, ctx, packet, implied_nak_armed);
                 }
                 let naks = &mut ctx.stats.naks_received;
                 let (counter, status) = match code {
@@ -118,7 +128,7 @@ impl Requester {
             }
             Syndrome::Reserved(_) => {
                 if !self.acknowledge(core, ctx, psn) {
-                    return self.on_hole(core, ctx, packet, holes_count);
+                    return self.on_implied_nak(core, ctx, packet, implied_nak_armed);
                 }
                 Err(self.fail_front(core, ctx, Status::BadResponse))
             }
@@ -130,10 +140,10 @@ impl Requester {
         core: &Core,
         ctx: &mut Ctx<'_, H>,
         packet: &Packet<'_>,
-    ) -> Result<(), Failure> {
-        let holes_count = self.holes_count;
+    ) -> Result<(), FatalError> {
+        let implied_nak_armed = self.implied_nak_armed;
         if !self.acknowledge(core, ctx, packet.bth.psn) {
-            return self.on_hole(core, ctx, packet, holes_count);
+            return self.on_implied_nak(core, ctx, packet, implied_nak_armed);
         }
         let Some(front) = self.queue.front() else { return Ok(()) };
         let SendOp::Read { .. } = front.wr.op else {
@@ -142,12 +152,12 @@ impl Requester {
         let index = ahead(self.unacked, front.first);
         let last = index + 1 == front.packets;
         let position = packet.bth.opcode.operation.position();
-        // After a READ was asked again from its middle, packets of both answers may be under way, and some peers answer
-        // from the middle with MIDDLE. The PSN says where they belong; only the end must be one, and nothing else but the
-        // end of a piece may be.
-        let in_place = if front.in_pieces {
-            let ends_piece = (index + 1).is_multiple_of(front.piece.max(1));
-            position.ends() == last || (position.ends() && ends_piece)
+        // After a READ was repeated from its middle, responses to both requests can be in flight, and some responders
+        // (soft-RoCE) restart with MIDDLE. The PSN determines the offset. Only the end of the READ or of a chunk can
+        // be a LAST or ONLY.
+        let in_place = if front.is_chunked {
+            let ends_chunk = (index + 1).is_multiple_of(front.chunk_packets.max(1));
+            position.ends() == last || (position.ends() && ends_chunk)
         } else {
             position == Position::of(index == 0, last)
         };
@@ -159,10 +169,10 @@ impl Requester {
             return Err(self.fail_front(core, ctx, Status::BadResponse));
         }
         if let Ext::Aeth(aeth) = packet.ext {
-            self.take_credits(aeth);
+            self.update_credits(aeth);
         }
         let offset = index as usize * core.mtu();
-        self.take_data(core, ctx, offset, packet.payload)
+        self.store_response(core, ctx, offset, packet.payload)
     }
 
     fn on_atomic_acknowledge<H: Host>(
@@ -172,50 +182,51 @@ impl Requester {
         packet: &Packet<'_>,
         aeth: Aeth,
         original: u64,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), FatalError> {
         let psn = packet.bth.psn;
-        let holes_count = self.holes_count;
+        let implied_nak_armed = self.implied_nak_armed;
         if !self.acknowledge(core, ctx, psn) {
-            return self.on_hole(core, ctx, packet, holes_count);
+            return self.on_implied_nak(core, ctx, packet, implied_nak_armed);
         }
         let atomic = self
             .queue
             .front()
             .is_some_and(|front| matches!(front.wr.op, SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. }));
-        if !atomic || !self.take_credits(aeth) {
+        if !atomic || !self.update_credits(aeth) {
             return Err(self.fail_front(core, ctx, Status::BadResponse));
         }
-        // Guests are little-endian machines, and read the result as an integer of theirs.
-        self.take_data(core, ctx, 0, &original.to_le_bytes())
+        // Guests are little-endian and read the result as a native integer.
+        self.store_response(core, ctx, 0, &original.to_le_bytes())
     }
 
-    /// Takes the credits of an acknowledge, after the messages that it completes have left. Whether it is a positive one.
-    fn take_credits(&mut self, aeth: Aeth) -> bool {
+    /// Applies the credits of an ACK, after the messages it completes have left the queue. Returns whether the
+    /// syndrome is a positive ACK.
+    fn update_credits(&mut self, aeth: Aeth) -> bool {
         let Syndrome::Ack { credits } = aeth.syndrome else { return false };
-        self.credits.on_given(credits, self.takers_done);
+        self.credits.update(credits, self.recv_seq_done);
         true
     }
 
-    /// Puts the front request's next answer into memory, and completes the request with its last.
-    fn take_data<H: Host>(
+    /// Writes the next response of the front request to memory. The last one completes the request.
+    fn store_response<H: Host>(
         &mut self,
         core: &Core,
         ctx: &mut Ctx<'_, H>,
         offset: usize,
         data: &[u8],
-    ) -> Result<(), Failure> {
+    ) -> Result<(), FatalError> {
         let Some(front) = self.queue.front() else { return Ok(()) };
         let sges = match &front.wr.payload {
             Payload::Sges(sges) => sges.as_slice(),
             Payload::Inline(_) => &[],
         };
-        if let Err(reason) = scatter(ctx.host, core.accessor(), sges, offset, data) {
+        if let Err(reason) = scatter(ctx.host, core.initiator(), sges, offset, data) {
             return Err(self.fail_front(core, ctx, Status::LocalProtection(reason)));
         }
         self.unacked = self.unacked.advance(1);
         if self.unacked == front.end() {
             if let SendOp::Read { invalidate: Some(key), .. } = front.wr.op
-                && let Err(reason) = ctx.host.run_local(core.accessor(), &LocalOp::Invalidate(key))
+                && let Err(reason) = ctx.host.run_local(core.initiator(), &LocalOp::Invalidate(key))
             {
                 return Err(self.fail_front(core, ctx, Status::MemoryManagement(reason)));
             }
@@ -225,15 +236,15 @@ impl Requester {
         Ok(())
     }
 
-    /// Everything before `to` is answered, as far as it needs no data. False: a READ or atomic is in the way; it is at
-    /// the front then. True: `to` itself is the oldest PSN without an answer.
+    /// Acknowledges everything before `to` that needs no response data. Returns true if `to` is now the oldest
+    /// unacknowledged PSN, false if a READ or atomic blocks; that one is then at the front.
     fn acknowledge<H: Host>(&mut self, core: &Core, ctx: &mut Ctx<'_, H>, to: Psn) -> bool {
         let mut left = ahead(to, self.unacked);
         let mut gained = 0;
-        // Bound: each round but the last takes a request out of the queue.
+        // Bounded: each iteration but the last removes a request from the queue.
         while left > 0 {
             let Some(front) = self.queue.front() else { break };
-            if front.wants_data() {
+            if front.returns_data() {
                 break;
             }
             let step = left.min(ahead(front.end(), self.unacked));
@@ -249,16 +260,16 @@ impl Requester {
         left == 0
     }
 
-    /// An answer the front request waits for is missing.
-    fn on_hole<H: Host>(
+    /// Handles an implied NAK: a response that the front request needs is missing.
+    fn on_implied_nak<H: Host>(
         &mut self,
         core: &Core,
         ctx: &mut Ctx<'_, H>,
         packet: &Packet<'_>,
-        counts: bool,
-    ) -> Result<(), Failure> {
-        ctx.drop(&Dropped::new(core.qpn, packet, DropReason::ResponseGap));
-        if !counts {
+        armed: bool,
+    ) -> Result<(), FatalError> {
+        ctx.drop_packet(&Dropped::new(core.qpn, packet, DropReason::ResponseGap));
+        if !armed {
             return Ok(());
         }
         ctx.stats.recovery.implied_naks += 1;

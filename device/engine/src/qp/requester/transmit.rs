@@ -1,4 +1,5 @@
-//! What a requester sends next: request packets in PSN order, as far as window, limits, fence and credits allow.
+//! Selects the next request packet: in PSN order, subject to the window, `max_rd_atomic`, fences and end-to-end
+//! credits.
 
 use std::cmp::Ordering;
 
@@ -6,17 +7,17 @@ use protocol::Psn;
 use protocol::ids::Va;
 use protocol::roce::{AtomicEth, Ext, Operation, Reth};
 
-use super::readiness::Readiness;
-use super::{Hold, Request, Requester};
+use super::rnr::RnrState;
+use super::{Request, Requester, StallReason};
 use crate::gather::gather;
 use crate::qp::attr::State;
-use crate::qp::{Core, Ctx, Failure, Frame, Step, ahead};
+use crate::qp::{Core, Ctx, FatalError, Frame, Step, ahead};
 use crate::segment::segment;
-use crate::{Blocked, Fence, Host, LocalOp, SendOp, Status, limits};
+use crate::{Fence, Host, LocalOp, SendOp, Status, WaitReason, limits};
 
-/// What one request packet of a READ asks for.
-pub(super) struct Piece {
-    /// Pieces are as long, or end where the READ does; a power of two.
+/// The part of a READ requested by one request packet.
+pub(super) struct ReadChunk {
+    /// Chunk size in packets, a power of two. Chunks end at multiples of it, or at the end of the READ.
     unit: u32,
     pub(super) packets: u32,
 }
@@ -28,18 +29,18 @@ impl Requester {
         core: &Core,
         ctx: &mut Ctx<'_, H>,
         out: &mut Vec<u8>,
-    ) -> Result<Step, Failure> {
-        // Bound: a chain of NOPs can be endless.
+    ) -> Result<Step, FatalError> {
+        // Bounded, because a guest can link a chain of NOPs to itself.
         for _ in 0..limits::REQUESTS_PER_STEP {
-            if self.readiness.is_waiting() || (self.cursor == self.queue.len() && !self.fetch(core, ctx)?) {
+            if self.rnr_state.is_waiting() || (self.cursor == self.queue.len() && !self.fetch(core, ctx)?) {
                 return Ok(Step::Idle);
             }
             let Some(request) = self.queue.get(self.cursor) else { return Ok(Step::Idle) };
-            if self.is_kept_back(core, request) {
+            if self.blocked_by_sqd(core, request) {
                 return Ok(Step::Idle);
             }
             if let Some(status) = request.failure {
-                // Earlier requests get their chance first.
+                // Earlier requests complete first.
                 return if self.cursor > 0 {
                     Ok(Step::Idle)
                 } else {
@@ -47,13 +48,13 @@ impl Requester {
                 };
             }
             if request.packets == 0 {
-                if request.executed || self.may_start(request) {
-                    self.pass_local(core, ctx);
+                if request.executed || self.can_start(request) {
+                    self.execute_local(core, ctx);
                     continue;
                 }
                 return Ok(Step::Idle);
             }
-            if (self.next == 0 && !self.may_start(request)) || self.lacks_credit(request) {
+            if (self.next == 0 && !self.can_start(request)) || self.lacks_credit(request) {
                 return Ok(Step::Idle);
             }
             let frame = match request.wr.op {
@@ -73,46 +74,51 @@ impl Requester {
         Ok(Step::Again)
     }
 
-    /// Whether the request at the cursor does not begin because the queue is to be drained.
-    pub(super) fn is_kept_back(&self, core: &Core, request: &Request) -> bool {
+    /// Returns whether the request at the cursor is held back because the QP is in SQD (IBTA volume 1, section
+    /// 10.3.1).
+    pub(super) fn blocked_by_sqd(&self, core: &Core, request: &Request) -> bool {
         core.state == State::Sqd && !self.has_started(self.cursor) && !request.executed
     }
 
-    fn may_start(&self, request: &Request) -> bool {
-        self.hold(request).is_none()
+    fn can_start(&self, request: &Request) -> bool {
+        self.stall_reason(request).is_none()
     }
 
-    /// Fence, and the PSN space. Asked once per request and round, before its first packet.
-    pub(super) fn hold(&self, request: &Request) -> Option<Hold> {
+    /// Returns why `request` cannot start: a fence, or the PSN space. Evaluated before its first packet.
+    pub(super) fn stall_reason(&self, request: &Request) -> Option<StallReason> {
         if self.cursor == 0 {
             return None;
         }
         let mut older = self.queue.iter().take(self.cursor);
         let in_space = ahead(request.first, self.unacked) + request.packets <= limits::PSN_SPAN;
         match request.wr.fence {
-            // What is older may be gathered again until it is done.
-            _ if matches!(request.wr.op, SendOp::Local(LocalOp::Invalidate(_))) => Some(Hold::Invalidation),
-            Fence::Reads if older.any(Request::wants_data) => Some(Hold::Fence),
-            Fence::All => Some(Hold::Fence),
-            Fence::None | Fence::Reads => (!in_space).then_some(Hold::PacketNumbers),
+            // Older requests may be retransmitted, and so gathered again through this key, until they are done.
+            _ if matches!(request.wr.op, SendOp::Local(LocalOp::Invalidate(_))) => {
+                Some(StallReason::Invalidation)
+            }
+            // IBTA 10.8.3.3: a fenced request waits for outstanding READs and atomics.
+            Fence::Reads if older.any(Request::returns_data) => Some(StallReason::Fence),
+            Fence::All => Some(StallReason::Fence),
+            Fence::None | Fence::Reads => (!in_space).then_some(StallReason::PacketNumbers),
         }
     }
 
-    /// The packet that takes a receive request, of a message that there may be none for.
-    fn is_limited(&self, request: &Request) -> bool {
-        self.credits.beyond(request.taker) > 0 && taking_packet(request) == Some(self.next)
+    /// Returns whether the next packet consumes a receive request that the responder may not have posted. It then
+    /// carries AckReq, as a probe.
+    fn is_credit_probe(&self, request: &Request) -> bool {
+        self.credits.beyond(request.recv_seq) > 0 && recv_packet_index(request) == Some(self.next)
     }
 
-    /// Whether the packet at the cursor must wait for an acknowledge: the message is beyond the responder's credits, and
-    /// the one packet that may ask for more is under way.
+    /// Returns whether the packet at the cursor must wait for credits. IBTA 9.7.7.2: beyond the limit, a single
+    /// packet may be outstanding to ask for more.
     pub(super) fn lacks_credit(&self, request: &Request) -> bool {
-        let beyond = self.credits.beyond(request.taker);
-        let Some(taking) = taking_packet(request).filter(|_| beyond > 0) else { return false };
-        match self.next.cmp(&taking) {
+        let beyond = self.credits.beyond(request.recv_seq);
+        let Some(recv_packet) = recv_packet_index(request).filter(|_| beyond > 0) else { return false };
+        match self.next.cmp(&recv_packet) {
             Ordering::Less => false,
             Ordering::Equal => beyond > 1 && self.in_flight() > 0,
-            // It goes on when the packet that asked was accepted.
-            Ordering::Greater => self.cursor > 0 || ahead(self.unacked, request.first) <= taking,
+            // The message continues when its probe packet is acknowledged.
+            Ordering::Greater => self.cursor > 0 || ahead(self.unacked, request.first) <= recv_packet,
         }
     }
 
@@ -131,24 +137,25 @@ impl Requester {
             segment(&request.wr.op, request.len, core.mtu(), self.next).ok_or(Status::LocalQpOperation)?;
         let mut bth = core.bth(ctx, segment.operation, request.first.advance(self.next));
         let last = segment.operation.position().ends();
-        bth.ack_req = last || self.is_limited(request) || self.asks_for_ack(in_flight);
+        bth.ack_req = last || self.is_credit_probe(request) || self.needs_ack_req(in_flight);
         bth.solicited = last && request.wr.solicited && request.wr.op.consumes_receive();
         let wr_id = request.wr.wr_id;
         let len = ctx
             .emit(out, &core.attrs.path, &bth, &segment.ext, segment.len, |host, payload| {
-                gather(host, core.accessor(), &request.wr.payload, segment.offset, segment.len, payload)
+                gather(host, core.initiator(), &request.wr.payload, segment.offset, segment.len, payload)
             })
             .map_err(Status::LocalProtection)?;
         self.sent(core, ctx, 1, bth.ack_req);
         Ok(Step::Frame(Frame { len, dst_mac: core.attrs.path.dst_mac, wr_id: Some(wr_id) }))
     }
 
-    /// A READ that fits the window is asked for in one packet; a longer one in pieces of half a window, at most two of
-    /// them under way, so that the responses cannot overrun the buffers in between. To the responder each piece is a
-    /// READ of its own.
+    /// Sends the next request packet of a READ. A READ that fits the window takes one request packet. A longer one is
+    /// split into chunks of half a window with at most two outstanding, so that responses cannot overrun the buffers
+    /// on the path. To the responder each chunk is a READ of its own.
     ///
-    /// Pieces end at multiples of their length, which only ever halves: so a piece that is asked for again never reaches
-    /// from what the responder has executed into what it has not, which would be neither a duplicate nor new.
+    /// Chunks end at multiples of their size, and the size only ever halves. A repeated chunk therefore never spans
+    /// packets the responder has executed and packets it has not; such a request would be neither new nor a
+    /// duplicate.
     fn send_read<H: Host>(
         &mut self,
         core: &Core,
@@ -158,33 +165,41 @@ impl Requester {
         let next = self.next;
         let Some(request) = self.queue.get(self.cursor) else { return Ok(Step::Idle) };
         let SendOp::Read { remote, .. } = request.wr.op else { return Ok(Step::Idle) };
-        let Piece { unit, packets: piece } = self.next_piece(request);
-        let waits = self.no_room(core, request, piece).is_some();
+        let ReadChunk { unit, packets } = self.next_read_chunk(request);
+        let waits = self.flight_limit(core, request, packets).is_some();
         let Some(request) = self.queue.get_mut(self.cursor) else { return Ok(Step::Idle) };
-        request.piece = unit;
+        request.chunk_packets = unit;
         if waits {
             return Ok(Step::Idle);
         }
         let offset = next as usize * core.mtu();
-        let bytes = (request.len as usize - offset).min(piece as usize * core.mtu());
+        let bytes = (request.len as usize - offset).min(packets as usize * core.mtu());
         let reth = Reth {
             va: Va::new(remote.va.get().wrapping_add(offset as u64)),
             rkey: remote.rkey,
             dma_len: u32::try_from(bytes).expect("no longer than the request, whose length has 32 bits"),
         };
-        request.chunk = next;
-        request.in_pieces |= piece < request.packets;
+        request.chunk_start = next;
+        request.is_chunked |= packets < request.packets;
         let wr_id = request.wr.wr_id;
         let psn = request.first.advance(next);
-        Ok(self.send_bare(core, ctx, out, (Operation::ReadRequest, Ext::Reth(reth)), psn, piece, wr_id))
+        Ok(self.send_headers_only(
+            core,
+            ctx,
+            out,
+            (Operation::ReadRequest, Ext::Reth(reth)),
+            psn,
+            packets,
+            wr_id,
+        ))
     }
 
-    /// What the next request packet of a READ at the cursor asks for.
-    pub(super) fn next_piece(&self, request: &Request) -> Piece {
+    /// Returns the part of the READ at the cursor that its next request packet asks for.
+    pub(super) fn next_read_chunk(&self, request: &Request) -> ReadChunk {
         let (window, next) = (self.window.packets(), self.next);
-        // Without any answer to it, it is asked for as before: what was lost is not the end of a burst.
+        // A READ without any response is repeated unchanged: the loss was not caused by a burst of its responses.
         let repeated = next == 0 && self.is_outstanding(request.first);
-        let mut unit = match request.piece {
+        let mut unit = match request.chunk_packets {
             0 if request.packets <= window => request.packets.next_power_of_two(),
             0 => power_of_two_below(window / 2),
             unit => unit,
@@ -193,30 +208,30 @@ impl Requester {
             unit /= 2;
         }
         let end = ((next / unit + 1) * unit).min(request.packets);
-        Piece { unit, packets: end - next }
+        ReadChunk { unit, packets: end - next }
     }
 
-    /// Why the next packet at the cursor, which stands for `packets` PSNs, has to wait for answers.
-    pub(super) fn no_room(&self, core: &Core, request: &Request, packets: u32) -> Option<Blocked> {
+    /// Returns which limit on packets in flight blocks the next packet at the cursor, which takes `packets` PSNs.
+    pub(super) fn flight_limit(&self, core: &Core, request: &Request, packets: u32) -> Option<WaitReason> {
         let (in_flight, most) = (self.in_flight(), self.window());
         let full = match request.wr.op {
             SendOp::Read { .. } => in_flight > 0 && in_flight + packets > most,
             _ => in_flight >= most,
         };
         if full {
-            return Some(Blocked::Window { in_flight, most });
+            return Some(WaitReason::Window { in_flight, most });
         }
-        if !request.wants_data() {
+        if !request.returns_data() {
             return None;
         }
         let most = core.attrs.max_rd_atomic.max(1);
-        if self.answers_due() >= u32::from(most) {
-            return Some(Blocked::Reads { most });
+        if self.rd_atomics_in_flight() >= u32::from(most) {
+            return Some(WaitReason::Reads { most });
         }
-        // A piece under way that is not the newest: wait for it.
+        // An older chunk is still outstanding.
         let two_under_way =
-            self.cursor == 0 && self.next > 0 && ahead(self.unacked, request.first) < request.chunk;
-        (matches!(request.wr.op, SendOp::Read { .. }) && two_under_way).then_some(Blocked::ReadPieces)
+            self.cursor == 0 && self.next > 0 && ahead(self.unacked, request.first) < request.chunk_start;
+        (matches!(request.wr.op, SendOp::Read { .. }) && two_under_way).then_some(WaitReason::ReadPieces)
     }
 
     fn send_atomic<H: Host>(
@@ -226,7 +241,7 @@ impl Requester {
         out: &mut Vec<u8>,
     ) -> Result<Step, Status> {
         let Some(request) = self.queue.get(self.cursor) else { return Ok(Step::Idle) };
-        if self.no_room(core, request, 1).is_some() {
+        if self.flight_limit(core, request, 1).is_some() {
             return Ok(Step::Idle);
         }
         let (operation, remote, swap_add, compare) = match request.wr.op {
@@ -236,12 +251,12 @@ impl Requester {
         };
         let atomic = AtomicEth { va: remote.va, rkey: remote.rkey, swap_add, compare };
         let (wr_id, psn) = (request.wr.wr_id, request.first);
-        Ok(self.send_bare(core, ctx, out, (operation, Ext::Atomic(atomic)), psn, 1, wr_id))
+        Ok(self.send_headers_only(core, ctx, out, (operation, Ext::Atomic(atomic)), psn, 1, wr_id))
     }
 
-    /// Sends a request packet without payload that stands for `packets` PSNs.
+    /// Sends a request packet without payload that takes `packets` PSNs.
     #[expect(clippy::too_many_arguments, reason = "private, and each value is one field of the packet")]
-    fn send_bare<H: Host>(
+    fn send_headers_only<H: Host>(
         &mut self,
         core: &Core,
         ctx: &mut Ctx<'_, H>,
@@ -260,9 +275,9 @@ impl Requester {
         Step::Frame(Frame { len, dst_mac: core.attrs.path.dst_mac, wr_id: Some(wr_id) })
     }
 
-    /// The packet at the cursor, which stands for `packets` PSNs, has gone out.
+    /// Updates the state after sending the packet at the cursor, which takes `packets` PSNs.
     fn sent<H: Host>(&mut self, core: &Core, ctx: &mut Ctx<'_, H>, packets: u32, ack_req: bool) {
-        self.readiness.on_sent();
+        self.rnr_state.on_sent();
         let psn = self.cursor_psn();
         let after = psn.advance(packets);
         if ahead(psn, self.unacked) < ahead(self.high, self.unacked) {
@@ -284,22 +299,23 @@ impl Requester {
         }
     }
 
-    /// Packets that may be unacknowledged.
+    /// Returns the number of packets that can be unacknowledged.
     fn window(&self) -> u32 {
         let window = self.window.packets();
-        if self.readiness == Readiness::Ready { window } else { window.min(limits::MIN_WINDOW) }
+        if self.rnr_state == RnrState::Ready { window } else { window.min(limits::MIN_WINDOW) }
     }
 
-    /// Whether a packet in the middle of a message asks for an acknowledge: four times per window, and when it is the
-    /// last that the window lets out. Without that a message longer than the window would never end.
-    fn asks_for_ack(&self, in_flight: u32) -> bool {
+    /// Returns whether a packet in the middle of a message needs AckReq: four times per window, and on the last
+    /// packet the window permits. Without it a message longer than the window would stall.
+    fn needs_ack_req(&self, in_flight: u32) -> bool {
         let window = self.window();
         self.since_ack_req + 1 >= (window / 4).max(1) || in_flight + 1 >= window
     }
 }
 
-/// The packet that takes a receive request, if the message takes one.
-fn taking_packet(request: &Request) -> Option<u32> {
+/// Returns the index of the packet that consumes a receive request: the first of a SEND, the last of a WRITE with
+/// immediate.
+fn recv_packet_index(request: &Request) -> Option<u32> {
     match request.wr.op {
         SendOp::Send { .. } | SendOp::SendInvalidate { .. } => Some(0),
         SendOp::Write { imm: Some(_), .. } => Some(request.packets.saturating_sub(1)),
@@ -307,7 +323,7 @@ fn taking_packet(request: &Request) -> Option<u32> {
     }
 }
 
-/// The largest power of two up to `n`, at least 1.
+/// Returns the largest power of two not greater than `n`, at least 1.
 fn power_of_two_below(n: u32) -> u32 {
     n.checked_ilog2().map_or(1, |log2| 1 << log2)
 }

@@ -1,4 +1,4 @@
-//! The 40 bytes in front of a received datagram.
+//! Builds the 40 bytes in front of a received datagram.
 
 use protocol::roce::{Encap, IpAddrs};
 
@@ -11,11 +11,11 @@ const IBA: u8 = 0x1b;
 /// Bytes of a UDP header.
 const UDP_HEADER: u16 = 8;
 
-/// The global route header of a datagram, if it has one: RoCEv2's IPv6 header with what is inside of it as InfiniBand has
-/// it. `udp_len` is the length of the UDP datagram.
+/// Returns the GRH of a datagram received over IPv6, or `None` over IPv4. The IPv6 header is rewritten to what
+/// InfiniBand carries. `udp_len` is the length of the UDP datagram.
 ///
 /// # Spec
-/// IBTA volume 1, section 8.3; annex A17, section A17.3.2 (the IP header takes the place of the GRH).
+/// IBTA volume 1, section 8.3; annex A17, section A17.3.2 (the IP header replaces the GRH).
 pub(super) fn infiniband(encap: &Encap, udp_len: u16) -> Option<[u8; GRH_BYTES]> {
     let IpAddrs::V6 { .. } = encap.ip else { return None };
     let mut area = roce(encap, udp_len.saturating_sub(UDP_HEADER));
@@ -23,8 +23,8 @@ pub(super) fn infiniband(encap: &Encap, udp_len: u16) -> Option<[u8; GRH_BYTES]>
     Some(area)
 }
 
-/// What RoCEv2 puts where InfiniBand has its global route header: the IPv6 header, or the IPv4 header in the last 20
-/// bytes. `udp_len` is the length of the UDP datagram.
+/// Returns the RoCEv2 content of the GRH area: the IPv6 header, or the IPv4 header in the last 20 bytes. `udp_len` is
+/// the length of the UDP datagram.
 ///
 /// # Spec
 /// IBTA annex A17, section A17.4.5.1 (placement of the IP header in the receive buffer).
@@ -58,7 +58,7 @@ pub(super) fn roce(encap: &Encap, udp_len: u16) -> [u8; GRH_BYTES] {
     area
 }
 
-/// Internet checksum of a header of even length.
+/// Returns the internet checksum (RFC 1071) of a header of even length.
 fn checksum(header: &[u8]) -> u16 {
     let sum =
         header.chunks_exact(2).map(|pair| u32::from(u16::from_be_bytes([pair[0], pair[1]]))).sum::<u32>();
@@ -71,9 +71,9 @@ fn checksum(header: &[u8]) -> u16 {
 mod tests {
     use super::*;
 
-    /// The worked example of RFC 1071 implementations: this header's checksum is 0xb861.
+    /// A widely used example header; its checksum is 0xb861.
     #[test]
-    fn checksum_of_a_known_header() {
+    fn checksum_matches_known_header() {
         let header =
             [0x45, 0, 0, 0x73, 0, 0, 0x40, 0, 0x40, 0x11, 0, 0, 0xc0, 0xa8, 0, 1, 0xc0, 0xa8, 0, 0xc7];
         assert_eq!(checksum(&header), 0xb861);

@@ -1,6 +1,6 @@
-//! Receive side of UC and UD.
+//! Receive side of UC, UD, QP0 and QP1.
 //!
-//! A message that cannot be delivered whole is dropped whole; a receive request taken for it serves the next message.
+//! A message that cannot be delivered in full is dropped, and its receive request is used for the next message.
 //!
 //! # Spec
 //! IBTA volume 1, sections 9.8.2.2 and 9.8.3.2; JingZhao interface, sections 9.5 and 11.3, J-30 and J-46.
@@ -12,29 +12,29 @@ use protocol::roce::{Deth, Encap, Ext, Kind, Operation, Packet};
 use super::grh;
 use crate::gather::{capacity, scatter};
 use crate::qp::attr::{GrhArea, Service};
-use crate::qp::inbound::{Fault, Inbound, Origin, has_right_length};
-use crate::qp::{Core, Ctx, Failure};
+use crate::qp::inbound::{Inbound, Origin, RequestError, has_valid_length};
+use crate::qp::{Core, Ctx, FatalError};
 use crate::{AccessError, DropReason, Dropped, Expecting, Host, Queue, Status};
 
-/// Queue key of general management.
+/// Q_Key of QP1.
 ///
 /// # Spec
 /// IBTA volume 1, section 13.5.
 const GSI_QKEY: Qkey = Qkey::new(0x8001_0000);
 
-/// Why a message ends early.
-enum End {
+/// Why a packet was not delivered.
+enum ReceiveError {
     Dropped(DropReason),
-    Fault(Fault),
+    Request(RequestError),
 }
 
-impl From<Fault> for End {
-    fn from(fault: Fault) -> Self {
-        Self::Fault(fault)
+impl From<RequestError> for ReceiveError {
+    fn from(error: RequestError) -> Self {
+        Self::Request(error)
     }
 }
 
-const MALFORMED: End = End::Fault(Fault::Invalid);
+const MALFORMED: ReceiveError = ReceiveError::Request(RequestError::Invalid);
 
 #[derive(Debug)]
 pub(crate) struct Receiver {
@@ -69,18 +69,18 @@ impl Receiver {
         self.inbound.fail_receive(core, ctx, Status::Flushed);
     }
 
-    /// A packet of a connection. Whether it was taken.
+    /// Handles a packet of a connection (UC). Returns whether it was accepted.
     pub(crate) fn handle_connected<H: Host>(
         &mut self,
         core: &Core,
         ctx: &mut Ctx<'_, H>,
         packet: &Packet<'_>,
-    ) -> Result<bool, Failure> {
+    ) -> Result<bool, FatalError> {
         let result = self.connected(core, ctx, packet);
-        self.end(core, ctx, packet, result)
+        self.finish(core, ctx, packet, result)
     }
 
-    /// A datagram. Whether it was taken.
+    /// Handles a datagram. Returns whether it was accepted.
     pub(crate) fn handle_datagram<H: Host>(
         &mut self,
         core: &Core,
@@ -88,32 +88,32 @@ impl Receiver {
         encap: &Encap,
         pkey_index: u16,
         packet: &Packet<'_>,
-    ) -> Result<bool, Failure> {
+    ) -> Result<bool, FatalError> {
         let result = self.datagram(core, ctx, encap, pkey_index, packet);
-        self.end(core, ctx, packet, result)
+        self.finish(core, ctx, packet, result)
     }
 
-    /// What is broken is dropped, and its receive request serves the next message; only a receive request that cannot be
-    /// used is a failure.
-    fn end<H: Host>(
+    /// Ends the handling of a packet. A bad packet is dropped and its receive request is used for the next message.
+    /// Only an unusable receive request or queue is fatal.
+    fn finish<H: Host>(
         &mut self,
         core: &Core,
         ctx: &mut Ctx<'_, H>,
         packet: &Packet<'_>,
-        result: Result<(), End>,
-    ) -> Result<bool, Failure> {
+        result: Result<(), ReceiveError>,
+    ) -> Result<bool, FatalError> {
         let (reason, cause) = match &result {
             Ok(()) => return Ok(true),
-            Err(End::Dropped(reason)) => (*reason, None),
-            Err(End::Fault(fault)) => fault.reason(core.attrs.service),
+            Err(ReceiveError::Dropped(reason)) => (*reason, None),
+            Err(ReceiveError::Request(error)) => error.reason(core.attrs.service),
         };
-        ctx.drop(&Dropped { cause, ..Dropped::new(core.qpn, packet, reason) });
+        ctx.drop_packet(&Dropped { cause, ..Dropped::new(core.qpn, packet, reason) });
         match result {
-            Err(End::Fault(Fault::BadReceive)) => Err(Failure::Recv(reason, cause)),
-            Err(End::Fault(Fault::Broken)) => Err(Failure::Queue(Queue::Recv)),
-            Err(End::Fault(Fault::Scatter(refused))) => {
-                self.inbound.fail_receive(core, ctx, Status::LocalProtection(refused));
-                Err(Failure::Recv(reason, cause))
+            Err(ReceiveError::Request(RequestError::BadReceive)) => Err(FatalError::Recv(reason, cause)),
+            Err(ReceiveError::Request(RequestError::Broken)) => Err(FatalError::Queue(Queue::Recv)),
+            Err(ReceiveError::Request(RequestError::Scatter(denied))) => {
+                self.inbound.fail_receive(core, ctx, Status::LocalProtection(denied));
+                Err(FatalError::Recv(reason, cause))
             }
             _ => {
                 self.inbound.abandon();
@@ -127,21 +127,22 @@ impl Receiver {
         core: &Core,
         ctx: &mut Ctx<'_, H>,
         packet: &Packet<'_>,
-    ) -> Result<(), End> {
+    ) -> Result<(), ReceiveError> {
         let operation = packet.bth.opcode.operation;
         if operation.position().begins() {
-            // Also the way back into step after a loss; an unfinished message is lost.
+            // IBTA 9.8.2.2: a FIRST or ONLY resynchronises after a loss; the incomplete message is lost.
             self.inbound.abandon();
         } else if packet.bth.psn != self.expected || !self.inbound.is_open() {
-            return Err(End::Dropped(DropReason::OutOfSequence));
+            return Err(ReceiveError::Dropped(DropReason::OutOfSequence));
         }
         self.expected = packet.bth.psn.advance(1);
-        let right_length = has_right_length(operation, packet.payload.len(), core.mtu());
-        if self.inbound.is_misplaced(operation) || !right_length {
+        let valid_length = has_valid_length(operation, packet.payload.len(), core.mtu());
+        if self.inbound.breaks_opcode_sequence(operation) || !valid_length {
             return Err(MALFORMED);
         }
+        // An unreliable service has no NAKs: the message is dropped silently.
         if !core.attrs.remote.allows(operation.kind()) {
-            return Err(Fault::NoAccess(AccessError::Right).into());
+            return Err(RequestError::NoAccess(AccessError::Right).into());
         }
         if self.inbound.accept(core, ctx, packet)? {
             self.msn = self.msn.next();
@@ -157,20 +158,21 @@ impl Receiver {
         encap: &Encap,
         pkey_index: u16,
         packet: &Packet<'_>,
-    ) -> Result<(), End> {
+    ) -> Result<(), ReceiveError> {
         let (Operation::SendOnly | Operation::SendOnlyImm, Ext::Deth(deth) | Ext::DethImm(deth, _)) =
             (packet.bth.opcode.operation, packet.ext)
         else {
             return Err(MALFORMED);
         };
         let Deth { qkey, src_qp } = deth;
+        // IBTA 10.2.5: a datagram must carry the Q_Key of the QP. QP0 accepts any; QP1 has a fixed one (IBTA 13.5).
         let allowed = match core.attrs.service {
             Service::Smi => true,
             Service::Gsi => qkey == GSI_QKEY,
             _ => core.attrs.any_qkey || qkey == core.attrs.qkey,
         };
         if !allowed {
-            return Err(End::Dropped(DropReason::WrongQkey));
+            return Err(ReceiveError::Dropped(DropReason::WrongQkey));
         }
         if packet.payload.len() > core.mtu() {
             return Err(MALFORMED);
@@ -180,7 +182,7 @@ impl Receiver {
         let byte_len = head + packet.payload.len();
         let sges = &self.inbound.take_receive(core, ctx)?.sges;
         if byte_len as u64 > capacity(sges) {
-            return Err(Fault::TooLong.into());
+            return Err(RequestError::TooLong.into());
         }
         let (infiniband, roce) = (grh::infiniband(encap, udp_len(packet)), grh::roce(encap, udp_len(packet)));
         let area = match core.attrs.grh_area {
@@ -188,9 +190,9 @@ impl Receiver {
             GrhArea::Roce => &roce,
             GrhArea::InfiniBand => infiniband.as_ref().map_or(&[][..], |area| area),
         };
-        scatter(ctx.host, core.accessor(), sges, 0, area)
-            .and_then(|()| scatter(ctx.host, core.accessor(), sges, head, packet.payload))
-            .map_err(Fault::Scatter)?;
+        scatter(ctx.host, core.initiator(), sges, 0, area)
+            .and_then(|()| scatter(ctx.host, core.initiator(), sges, head, packet.payload))
+            .map_err(RequestError::Scatter)?;
         let byte_len = u32::try_from(byte_len).map_err(|_| MALFORMED)?;
         self.msn = self.msn.next();
         ctx.stats.executed.count(Kind::Send);
@@ -207,7 +209,7 @@ impl Receiver {
     }
 }
 
-/// Length of the UDP datagram `packet` came in.
+/// Returns the length of the UDP datagram that carried `packet`.
 pub(crate) fn udp_len(packet: &Packet<'_>) -> u16 {
     const UDP_BTH_ICRC: usize = 8 + 12 + 4;
     let padded = packet.payload.len().next_multiple_of(4);

@@ -1,4 +1,4 @@
-//! Send queue of UC and UD.
+//! Send queue of UC, UD, QP0 and QP1.
 //!
 //! # Spec
 //! IBTA volume 1, sections 9.8.2 (UC) and 9.8.3 (UD); JingZhao interface, section 6.7.
@@ -9,11 +9,11 @@ use protocol::roce::{Deth, Ext};
 
 use crate::gather::gather;
 use crate::qp::attr::{Service, State};
-use crate::qp::{Core, Ctx, Failure, Frame, Step};
+use crate::qp::{Core, Ctx, FatalError, Frame, Step};
 use crate::segment::{Segment, packet_count, segment};
 use crate::{
-    Blocked, Fetch, Host, Queue, ReadyHeader, SendDone, SendOp, SendRequest, Status, Success, UdDestination,
-    limits,
+    Fetch, Host, Queue, ReadyHeader, SendDone, SendOp, SendRequest, Status, Success, UdDestination,
+    WaitReason, limits,
 };
 
 /// The message being sent.
@@ -29,12 +29,12 @@ struct Current {
 pub(crate) struct Sender {
     psn: Psn,
     current: Option<Current>,
-    more: bool,
+    may_have_posted: bool,
 }
 
 impl Sender {
     pub(crate) fn new(psn: Psn) -> Self {
-        Self { psn, current: None, more: false }
+        Self { psn, current: None, may_have_posted: false }
     }
 
     pub(crate) fn set_psn(&mut self, psn: Psn) {
@@ -45,25 +45,25 @@ impl Sender {
         self.psn
     }
 
-    pub(crate) fn ring(&mut self) {
-        self.more = true;
+    pub(crate) fn notify_send(&mut self) {
+        self.may_have_posted = true;
     }
 
     pub(crate) fn is_drained(&self) -> bool {
         self.current.is_none()
     }
 
-    pub(crate) fn wants_turn(&self) -> bool {
-        self.more || self.current.is_some()
+    pub(crate) fn has_work(&self) -> bool {
+        self.may_have_posted || self.current.is_some()
     }
 
-    /// Why [`Sender::transmit`] gives no frame; [`Blocked::Turn`] if it may.
-    pub(crate) fn blocked(&self, core: &Core) -> Blocked {
+    /// Returns why [`Sender::transmit`] produces no frame, or [`WaitReason::Turn`] if it would produce one.
+    pub(crate) fn wait_reason(&self, core: &Core) -> WaitReason {
         match core.state {
-            _ if self.current.is_some() => Blocked::Turn,
-            State::Sqd => Blocked::Drained,
-            _ if self.more => Blocked::Turn,
-            _ => Blocked::NothingPosted,
+            _ if self.current.is_some() => WaitReason::Turn,
+            State::Sqd => WaitReason::Drained,
+            _ if self.may_have_posted => WaitReason::Turn,
+            _ => WaitReason::NothingPosted,
         }
     }
 
@@ -71,7 +71,7 @@ impl Sender {
         if let Some(current) = self.current.take() {
             ctx.complete(core, Queue::Send, current.wr.wr_id, Err(Status::Flushed));
         }
-        self.more = false;
+        self.may_have_posted = false;
     }
 
     pub(crate) fn transmit<H: Host>(
@@ -79,13 +79,13 @@ impl Sender {
         core: &Core,
         ctx: &mut Ctx<'_, H>,
         out: &mut Vec<u8>,
-    ) -> Result<Step, Failure> {
-        // Bound: a chain of NOPs can be endless.
+    ) -> Result<Step, FatalError> {
+        // Bounded, because a guest can link a chain of NOPs to itself.
         for _ in 0..limits::REQUESTS_PER_STEP {
             if self.current.is_some() {
                 return self.send(core, ctx, out);
             }
-            if !self.more || core.state != State::Rts {
+            if !self.may_have_posted || core.state != State::Rts {
                 return Ok(Step::Idle);
             }
             match ctx.host.next_send(core.qpn) {
@@ -95,8 +95,8 @@ impl Sender {
                 Fetch::Ready(SendRequest { wr_id, op: SendOp::Local(op), .. })
                     if !core.attrs.service.is_datagram() =>
                 {
-                    // What is older has left, and is not sent again.
-                    if let Err(reason) = ctx.host.run_local(core.accessor(), &op) {
+                    // Older requests have been sent and are never retransmitted, so no fence is needed.
+                    if let Err(reason) = ctx.host.run_local(core.initiator(), &op) {
                         return Err(fail(core, ctx, wr_id, Status::MemoryManagement(reason)));
                     }
                     ctx.complete_send(core, wr_id, SendOp::Local(op), 0);
@@ -109,8 +109,8 @@ impl Sender {
                     Err(status) => return Err(fail(core, ctx, wr.wr_id, status)),
                 },
                 Fetch::Refused { wr_id, status } => return Err(fail(core, ctx, wr_id, status)),
-                Fetch::Empty => self.more = false,
-                Fetch::Broken => return Err(Failure::Queue(Queue::Send)),
+                Fetch::Empty => self.may_have_posted = false,
+                Fetch::Broken => return Err(FatalError::Queue(Queue::Send)),
             }
         }
         Ok(Step::Again)
@@ -121,7 +121,7 @@ impl Sender {
         core: &Core,
         ctx: &mut Ctx<'_, H>,
         out: &mut Vec<u8>,
-    ) -> Result<Step, Failure> {
+    ) -> Result<Step, FatalError> {
         let Some(current) = &mut self.current else { return Ok(Step::Idle) };
         let wr_id = current.wr.wr_id;
         let Some(segment) = segment(&current.wr.op, current.len, core.mtu(), current.next) else {
@@ -143,7 +143,7 @@ impl Sender {
         };
         let (dst_mac, remote_qpn) = (path.dst_mac, bth.dest_qp);
         let sent = ctx.emit(out, path, &bth, &ext, segment.len, |host, payload| {
-            gather(host, core.accessor(), &current.wr.payload, segment.offset, segment.len, payload)
+            gather(host, core.initiator(), &current.wr.payload, segment.offset, segment.len, payload)
         });
         let len = match sent {
             Ok(len) => len,
@@ -164,7 +164,7 @@ impl Sender {
     }
 }
 
-/// Length of a message the service can send.
+/// Returns the message length if the service supports the operation and length.
 fn message_len(core: &Core, wr: &SendRequest) -> Result<u32, Status> {
     let datagram = core.attrs.service.is_datagram();
     let supported = match &wr.op {
@@ -181,12 +181,13 @@ fn message_len(core: &Core, wr: &SendRequest) -> Result<u32, Status> {
     u32::try_from(wr.payload.len()).ok().filter(|&len| len <= longest).ok_or(Status::LocalLength)
 }
 
-/// What software says itself of a management datagram.
+/// Returns the header fields supplied by software, which only QP0 and QP1 accept.
 fn header_of(core: &Core, to: &UdDestination) -> Option<ReadyHeader> {
     to.header.filter(|_| matches!(core.attrs.service, Service::Smi | Service::Gsi))
 }
 
-/// A controlled key (bit 31) in the request stands for the QP's own.
+/// Builds the extension headers of a datagram. A controlled Q_Key (bit 31 set) is replaced by that of the QP (IBTA
+/// volume 1, section 10.2.5).
 fn datagram_ext(core: &Core, to: &UdDestination, segment: &Segment) -> Ext {
     let header = header_of(core, to);
     let controlled = to.qkey.get() >> 31 != 0 && header.is_none();
@@ -198,7 +199,7 @@ fn datagram_ext(core: &Core, to: &UdDestination, segment: &Segment) -> Ext {
     }
 }
 
-fn fail<H: Host>(core: &Core, ctx: &mut Ctx<'_, H>, wr_id: u64, status: Status) -> Failure {
+fn fail<H: Host>(core: &Core, ctx: &mut Ctx<'_, H>, wr_id: u64, status: Status) -> FatalError {
     ctx.complete(core, Queue::Send, wr_id, Err(status));
-    Failure::Send(status)
+    FatalError::Send(status)
 }

@@ -1,37 +1,38 @@
-//! Answers are fewer than what asks for them: one acknowledge, refusal or result for each request packet, and of a READ as
-//! many packets as it asks for, each time it asks. All go to the connected peer, whoever sent the request.
+//! Checks that a responder cannot be used for amplification: each request packet causes at most one acknowledgement,
+//! NAK or result, and each READ request at most as many response packets as it asks for. All replies go to the
+//! connected peer, whoever sent the request.
 
 use protocol::roce::{Ext, Kind, Packet};
 
-use super::{Checker, Place, Violation, demand};
+use super::{Checker, SideId, Violation, ensure};
 use crate::segment::packet_count;
 
-/// Answers that a responder may still send.
+/// Replies that a responder can still send.
 #[derive(Debug, Default)]
-pub(super) struct Owed {
+pub(super) struct ReplyAllowance {
     answers: u64,
     read_packets: u64,
 }
 
 impl Checker<'_> {
-    /// A request arrives at `place`.
-    pub(super) fn owe(&mut self, place: Place, packet: &Packet<'_>) {
-        let mtu = self.pair(place).mtu.bytes();
-        let owed = &mut self.side_mut(place).owed;
-        owed.answers += 1;
+    /// Records a request delivered to a side.
+    pub(super) fn on_request(&mut self, id: SideId, packet: &Packet<'_>) {
+        let mtu = self.pair(id).mtu.bytes();
+        let reply_allowance = &mut self.side_mut(id).reply_allowance;
+        reply_allowance.answers += 1;
         if let (Kind::Read, Ext::Reth(reth)) = (packet.bth.opcode.operation.kind(), packet.ext) {
-            owed.read_packets += u64::from(packet_count(reth.dma_len, mtu));
+            reply_allowance.read_packets += u64::from(packet_count(reth.dma_len, mtu));
         }
     }
 
-    /// `place` answers.
-    pub(super) fn judge_answer(&mut self, place: Place, packet: &Packet<'_>) -> Result<(), Violation> {
-        let owed = &mut self.side_mut(place).owed;
+    /// Checks a reply sent by a side.
+    pub(super) fn check_reply(&mut self, id: SideId, packet: &Packet<'_>) -> Result<(), Violation> {
+        let reply_allowance = &mut self.side_mut(id).reply_allowance;
         let left = match packet.bth.opcode.operation.kind() {
-            Kind::Acknowledge | Kind::AtomicAcknowledge => &mut owed.answers,
-            _ => &mut owed.read_packets,
+            Kind::Acknowledge | Kind::AtomicAcknowledge => &mut reply_allowance.answers,
+            _ => &mut reply_allowance.read_packets,
         };
-        demand!(*left > 0, "an answer that nobody asked for");
+        ensure!(*left > 0, "a reply without a request");
         *left -= 1;
         Ok(())
     }

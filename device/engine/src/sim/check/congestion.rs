@@ -1,32 +1,32 @@
-//! Who is told of congestion, how often, and what that changes.
+//! Checks that congestion notifications are sent when due, and not too often.
 
 use std::time::Duration;
 
 use protocol::roce::{Bth, Opcode, RoceFrame};
 
-use super::{Checker, Place, Violation, demand};
+use super::{Checker, SideId, Violation, ensure};
 use crate::{Instant, Service};
 
-/// IBTA annex A17 leaves the time between notifications of one flow to the device: so long, here.
+/// Minimum time between notifications for a flow; IBTA annex A17 leaves it to the device.
 const INTERVAL: Duration = Duration::from_micros(50);
-/// What a notified flow may be late by, or one on a slow link: some bursts at the slowest rate.
+/// Tolerance for a rate-limited flow or a slow link: several bursts at the minimum rate.
 const SLOW: Duration = Duration::from_millis(20);
 
-/// What one side knows of congestion.
+/// Congestion state of one side.
 #[derive(Debug, Default)]
 pub(super) struct Congestion {
-    /// Marked data arrived since it last told its peer.
+    /// Marked data arrived since the last notification was sent.
     marked: bool,
-    told_at: Option<Instant>,
-    /// It was told.
+    last_sent_at: Option<Instant>,
+    /// It received a notification.
     notified: bool,
 }
 
 impl Checker<'_> {
-    /// The net hands a frame to `place`.
-    pub(super) fn hear_congestion(&mut self, place: Place, frame: &RoceFrame<'_>) {
-        let connected = self.pair(place).service != Service::Ud;
-        let congestion = &mut self.side_mut(place).congestion;
+    /// Records a frame delivered to a side.
+    pub(super) fn record_congestion(&mut self, id: SideId, frame: &RoceFrame<'_>) {
+        let connected = self.pair(id).service != Service::Ud;
+        let congestion = &mut self.side_mut(id).congestion;
         if frame.packet.bth.opcode == Opcode::CNP {
             congestion.notified = true;
         } else if connected && frame.encap.traffic_class & 3 == 3 && !frame.packet.payload.is_empty() {
@@ -34,22 +34,23 @@ impl Checker<'_> {
         }
     }
 
-    /// `place` sends a notification.
-    pub(super) fn judge_notification(&mut self, place: Place, bth: &Bth) -> Result<(), Violation> {
+    /// Checks a notification sent by a side.
+    pub(super) fn check_notification(&mut self, id: SideId, bth: &Bth) -> Result<(), Violation> {
         let now = self.now;
-        let peer = self.pair(place).ends[1 - place.side].qpn;
-        demand!(bth.dest_qp == peer && bth.becn, "{bth:?}");
-        let congestion = &mut self.side_mut(place).congestion;
-        demand!(congestion.marked, "a notification, and nothing was marked");
-        let last = congestion.told_at.replace(now);
-        demand!(last.is_none_or(|last| now >= last + INTERVAL), "a notification after one at {last:?}");
+        let peer = self.pair(id).ends[1 - id.side].qpn;
+        ensure!(bth.dest_qp == peer && bth.becn, "{bth:?}");
+        let congestion = &mut self.side_mut(id).congestion;
+        ensure!(congestion.marked, "a notification without marked data");
+        let last = congestion.last_sent_at.replace(now);
+        ensure!(last.is_none_or(|last| now >= last + INTERVAL), "a notification too soon after {last:?}");
         congestion.marked = false;
         Ok(())
     }
 
-    /// How late `place` may do what is due: time moves from event to event, so not at all, but for a slow link or a rate.
-    pub(super) fn slack(&self, place: Place) -> Duration {
-        if self.side(place).congestion.notified || self.plan.frames_per_step < u32::MAX {
+    /// Returns how late a due action can be. Simulated time advances from event to event, so only rate limits and
+    /// slow links cause delay.
+    pub(super) fn slack(&self, id: SideId) -> Duration {
+        if self.side(id).congestion.notified || self.plan.frames_per_step < u32::MAX {
             SLOW
         } else {
             Duration::from_nanos(1)

@@ -1,31 +1,31 @@
-//! Every byte and word that a reliable connection puts into memory, in order and once.
+//! Checks that a reliable connection writes every byte and word exactly once, in order.
 
 use protocol::ids::Rkey;
 
-use super::{Checker, Place, Violation, demand};
-use crate::sim::host::Touch;
+use super::{Checker, SideId, Violation, ensure};
+use crate::sim::host::HostEvent;
 use crate::sim::plan::{Area, CELLS, Op, Pair, va};
 use crate::{Access, AtomicOp, Fence, LocalOp, SendOp};
 
-/// Whose memory.
+/// Part of a request's effect that a [`Cursor`] follows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Role {
-    /// SEND, WRITE and atomics have their effect here.
+    /// Data written at the responder by SENDs, WRITEs and atomics.
     Responder,
-    /// READ and atomics bring back data here.
+    /// Response data written at the requester by READs and atomics.
     Requester,
-    /// Work on its own keys has its effect here: requests for nothing else,
+    /// Local key operations.
     Owner,
-    /// and READs that invalidate a key in the end.
+    /// Keys invalidated at the end of READs.
     Reader,
 }
 
-/// Walks over what the requests of one direction put into memory.
+/// Position in the expected memory effects of the requests of one direction.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Cursor {
     role: Role,
     op: usize,
-    /// Of `op`: done so far. An atomic at the responder counts 1, and so does work on a key.
+    /// Progress in `op`, in bytes. An atomic at the responder and a key operation count 1.
     offset: usize,
 }
 
@@ -46,7 +46,7 @@ impl Cursor {
         }
     }
 
-    /// Whether the requests up to and with `nth` have nothing more to put anywhere.
+    /// Returns whether all effects of the requests up to and including `nth` have happened.
     pub(super) fn has_done(&self, ops: &[Op], nth: usize) -> bool {
         let left = ops.iter().enumerate().take(nth + 1).skip(self.op);
         left.into_iter().all(|(index, op)| {
@@ -55,7 +55,7 @@ impl Cursor {
         })
     }
 
-    /// The request that has the next thing to do.
+    /// Returns the request with the next expected effect.
     fn next(&mut self, ops: &[Op]) -> Result<usize, Violation> {
         while let Some(op) = ops.get(self.op) {
             if self.offset < self.due(op) {
@@ -63,44 +63,44 @@ impl Cursor {
             }
             (self.op, self.offset) = (self.op + 1, 0);
         }
-        Err("nobody asked for it".to_owned())
+        Err("no request causes this access".to_owned())
     }
 
-    /// `data` was stored at `at` of the region with `key`: is it the next of what `ops` demand?
+    /// Checks that a write of `data` at address `at` of the region with `key` is the next expected one.
     fn store(
         &mut self,
         ops: &[Op],
         key_of: impl Fn(u32) -> u32,
         bytes_of: impl Fn(usize, &Op) -> Vec<u8>,
-        held: Option<Area>,
+        fetched: Option<Area>,
         (key, at, data): (u32, u64, &[u8]),
     ) -> Result<(), Violation> {
         let index = self.next(ops)?;
         let op = &ops[index];
         let offset = self.offset;
-        let (area, within) = locate(received_into(op, held.as_slice()), offset)
-            .ok_or_else(|| format!("request {index} has no room for it"))?;
+        let (area, within) = locate(received_into(op, fetched.as_slice()), offset)
+            .ok_or_else(|| format!("request {index} has no buffer for it"))?;
         let expected_at = va(area.region) + (area.offset + within) as u64;
-        demand!(
+        ensure!(
             (key, at) == (key_of(area.region), expected_at) && data.len() <= area.len - within,
-            "byte {offset} of request {index} is next"
+            "expected byte {offset} of request {index}"
         );
         let bytes = bytes_of(index, op);
-        demand!(bytes.get(offset..offset + data.len()) == Some(data), "not the bytes of request {index}");
+        ensure!(bytes.get(offset..offset + data.len()) == Some(data), "wrong bytes for request {index}");
         self.offset += data.len();
         Ok(())
     }
 }
 
-/// Where the bytes of a message go: its receive request decides if that came from a shared queue.
-fn received_into<'a>(op: &'a Op, held: &'a [Area]) -> &'a [Area] {
+/// Returns the buffers of a message: those of its receive request, if that came from a shared queue.
+fn received_into<'a>(op: &'a Op, fetched: &'a [Area]) -> &'a [Area] {
     match op.request.op {
-        SendOp::Send { .. } | SendOp::SendInvalidate { .. } if !held.is_empty() => held,
+        SendOp::Send { .. } | SendOp::SendInvalidate { .. } if !fetched.is_empty() => fetched,
         _ => &op.to,
     }
 }
 
-/// The area with byte `offset` of a list, and the byte's place in it.
+/// Returns the area with byte `offset` of a list, and the offset in the area.
 pub(super) fn locate(areas: &[Area], offset: usize) -> Option<(Area, usize)> {
     let mut skip = offset;
     for &area in areas {
@@ -113,99 +113,99 @@ pub(super) fn locate(areas: &[Area], offset: usize) -> Option<(Area, usize)> {
 }
 
 impl Checker<'_> {
-    /// The node of `place` touched memory while it took a packet for `place`.
-    pub(super) fn touch_reliable(&mut self, place: Place, touch: &Touch) -> Result<(), Violation> {
-        let pair: &Pair = self.pair(place);
-        let peer = place.peer();
-        let life = self.side(place).life;
-        match touch {
-            Touch::Write { key, va, data, access: Access::LocalWrite } if self.is_returned(place, *va) => {
-                let ops = &pair.lives[life].sides[place.side].ops;
-                // What the peer's memory gave; none before the peer executed it.
+    /// Checks a memory access at a side, caused by a packet for it.
+    pub(super) fn on_reliable_access(&mut self, id: SideId, event: &HostEvent) -> Result<(), Violation> {
+        let pair: &Pair = self.pair(id);
+        let peer = id.peer();
+        let life = self.side(id).life;
+        match event {
+            HostEvent::Write { key, va, data, access: Access::LocalWrite } if self.is_returned(id, *va) => {
+                let ops = &pair.lives[life].sides[id.side].ops;
+                // Original values at the peer; unset before the peer executed the atomic.
                 let originals = self.side(peer).originals.clone();
                 let bytes = |index: usize, op: &Op| match op.request.op {
                     SendOp::Read { .. } => pair.source_bytes(peer.side, &op.from),
                     _ => originals[index].map(|value| value.to_le_bytes().to_vec()).unwrap_or_default(),
                 };
-                let side = self.side_mut(place);
+                let side = self.side_mut(id);
                 let posted = side.sends.posted;
-                let key_of = |region| pair.key(place.side, region);
+                let key_of = |region| pair.key(id.side, region);
                 side.returned.store(&ops[..posted], key_of, bytes, None, (*key, *va, data))
             }
-            Touch::Write { key, va, data, access } => {
-                let held = self.held_area(place);
+            HostEvent::Write { key, va, data, access } => {
+                let fetched = self.fetched_area(id);
                 let ops = &pair.lives[life].sides[peer.side].ops[..self.side(peer).sends.posted];
-                let side = self.side_mut(place);
+                let side = self.side_mut(id);
                 let index = side.executed.next(ops)?;
                 let right = match ops[index].request.op {
                     SendOp::Send { .. } | SendOp::SendInvalidate { .. } => Access::LocalWrite,
                     _ => Access::RemoteWrite,
                 };
-                demand!(*access == right, "request {index} is next");
+                ensure!(*access == right, "expected request {index}");
                 let bytes = |_: usize, op: &Op| pair.source_bytes(peer.side, &op.from);
-                let key_of = |region| pair.key(place.side, region);
-                side.executed.store(ops, key_of, bytes, held, (*key, *va, data))
+                let key_of = |region| pair.key(id.side, region);
+                side.executed.store(ops, key_of, bytes, fetched, (*key, *va, data))
             }
-            Touch::Atomic { key, va: at, op, original } => {
+            HostEvent::Atomic { key, va: at, op, original } => {
                 let ops = &pair.lives[life].sides[peer.side].ops[..self.side(peer).sends.posted];
-                let side = self.side_mut(place);
+                let side = self.side_mut(id);
                 let index = side.executed.next(ops)?;
                 let (remote, asked) = match ops[index].request.op {
                     SendOp::CompareSwap { remote, compare, swap } => {
                         (remote, AtomicOp::CompareSwap { compare, swap })
                     }
                     SendOp::FetchAdd { remote, add } => (remote, AtomicOp::FetchAdd { add }),
-                    _ => return Err(format!("request {index} is next")),
+                    _ => return Err(format!("expected request {index}")),
                 };
                 let here = (remote.va.get(), remote.rkey.get(), asked) == (*at, *key, *op);
-                demand!(here && *key == pair.key(place.side, CELLS), "request {index} is next");
+                ensure!(here && *key == pair.key(id.side, CELLS), "expected request {index}");
                 side.executed.offset += 1;
                 side.originals[index] = Some(*original);
                 Ok(())
             }
-            // After its last byte, and before its receive request completes.
-            Touch::Invalidated { key, .. } => {
+            // After the last byte, and before the receive request completes.
+            HostEvent::Invalidated { key, .. } => {
                 let ops = &pair.lives[life].sides[peer.side].ops[..self.side(peer).sends.posted];
-                let side = self.side_mut(place);
+                let side = self.side_mut(id);
                 let index = side.executed.next(ops)?;
                 let (due, len) = (ops[index].invalidates(), ops[index].len as usize);
-                demand!(due == Some(Rkey::new(*key)), "request {index} is next");
-                demand!(side.executed.offset == len, "{} of {len} bytes are there", side.executed.offset);
+                ensure!(due == Some(Rkey::new(*key)), "expected request {index}");
+                ensure!(side.executed.offset == len, "{} of {len} bytes are there", side.executed.offset);
                 side.executed.offset += 1;
                 Ok(())
             }
-            Touch::Local { .. } | Touch::Took { .. } | Touch::NoRecv { .. } => Ok(()),
+            HostEvent::Local { .. } | HostEvent::Took { .. } | HostEvent::NoRecv { .. } => Ok(()),
         }
     }
 
-    /// A side executed work on one of its keys: the next that is due, once, and not too early.
-    pub(super) fn touch_key(&mut self, place: Place, op: &LocalOp) -> Result<(), Violation> {
-        let (ops, side) = (self.ops(place), self.side_mut(place));
+    /// Checks a local key operation: it must be the next one due, happen once, and not too early.
+    pub(super) fn on_key_access(&mut self, id: SideId, op: &LocalOp) -> Result<(), Violation> {
+        let (ops, side) = (self.ops(id), self.side_mut(id));
         let ops = &ops[..side.sends.posted];
         if let LocalOp::Invalidate(key) = *op
             && ops.iter().any(|op| op.ends_key() == Some(key))
         {
             let index = side.ended.next(ops)?;
-            demand!(ops[index].ends_key() == Some(key), "request {index} is next");
-            demand!(side.returned.has_done(ops, index), "request {index} has not all its data");
+            ensure!(ops[index].ends_key() == Some(key), "expected request {index}");
+            ensure!(side.returned.has_done(ops, index), "request {index} lacks data");
             side.ended.offset += 1;
             return Ok(());
         }
         let index = side.worked.next(ops)?;
-        demand!(ops[index].request.op == SendOp::Local(*op), "request {index} is next");
-        demand!(side.flight.ends_with(index), "others than those before request {index} were sent");
+        ensure!(ops[index].request.op == SendOp::Local(*op), "expected request {index}");
+        ensure!(side.flight.ends_with(index), "packets of later requests than {index} were sent");
         let waits = matches!(op, LocalOp::Invalidate(_)) || ops[index].request.fence == Fence::All;
-        demand!(!waits || side.flight.is_answered(index), "not all before request {index} is done");
+        ensure!(!waits || side.flight.is_answered(index), "requests before {index} are outstanding");
         side.worked.offset += 1;
         Ok(())
     }
 
-    /// Whether `at` is where the next data of one of the side's own requests goes.
-    fn is_returned(&mut self, place: Place, at: u64) -> bool {
-        let pair = self.pair(place);
-        let side = self.side_mut(place);
-        let ops = &pair.lives[side.life].sides[place.side].ops[..side.sends.posted];
-        ops.iter().filter(|op| op.wants_data()).flat_map(|op| &op.to).any(|area| {
+    /// Returns whether address `at` is in a response buffer of the side's own requests.
+    fn is_returned(&mut self, id: SideId, at: u64) -> bool {
+        let pair = self.pair(id);
+        let side = self.side_mut(id);
+        let ops = &pair.lives[side.life].sides[id.side].ops[..side.sends.posted];
+        ops.iter().filter(|op| op.returns_data()).flat_map(|op| &op.to).any(|area| {
             let first = va(area.region) + area.offset as u64;
             (first..first + area.len as u64).contains(&at)
         })

@@ -1,7 +1,7 @@
-//! What a requester of a reliable connection may send, given what it has been told.
+//! Checks what an RC requester sends, given the responses it has received.
 //!
-//! The model knows the requests, hears the answers that arrive, and derives from them what is answered. PSNs are
-//! relative to the first of the life.
+//! The model sees the requests and the delivered responses and derives from them what is acknowledged. PSNs are
+//! relative to the first PSN of the life.
 //!
 //! # Spec
 //! IBTA volume 1, sections 9.7.5 to 9.7.7 and 9.9.2.1.
@@ -12,12 +12,12 @@ use std::time::Duration;
 use protocol::Psn;
 use protocol::roce::{Ext, Kind, NakCode, Packet, Syndrome};
 
-use super::{Checker, Place, Violation, demand};
+use super::{Checker, SideId, Violation, ensure};
 use crate::segment::packet_count;
 use crate::sim::plan::{Op, Work};
 use crate::{AckTimeout, Fence, Instant, Mtu, RnrRetry, RnrTimer};
 
-/// Packets that may be sent at once to a receiver that was not ready.
+/// Maximum number of packets sent as a probe after an RNR NAK.
 const PROBE: u32 = 8;
 
 #[derive(Debug)]
@@ -25,38 +25,38 @@ pub(super) struct Flight {
     start: Psn,
     /// One past the last PSN of each request.
     ends: Vec<u32>,
-    /// Oldest PSN without an answer.
+    /// Oldest unacknowledged PSN.
     unacked: u32,
-    /// One past the newest PSN sent, and one past the last one sent.
+    /// One past the highest PSN sent, and one past the last one sent.
     high: u32,
     next: u32,
-    /// READs and atomics sent, by their PSNs.
+    /// READs and atomics sent, as PSN ranges.
     reads: Vec<(u32, u32)>,
-    /// Since when the ACK timeout runs.
+    /// Start of the ACK timeout.
     timer_from: Option<Instant>,
-    /// An answer gives reason to go back.
-    provoked: bool,
-    /// PSN of the newest sequence NAK since there was progress: another one for it is no reason.
-    nak_heard: Option<u32>,
-    /// Times that the oldest PSN without an answer was sent since there was progress.
-    asked: u32,
-    /// Times that it went back since then, at the least and at the most.
-    went_back: RangeInclusive<u8>,
-    /// What gave reason to go back lies before the last progress, which forgave it if it was heeded by then.
-    forgiven: bool,
+    /// A response justifies a retry.
+    retry_allowed: bool,
+    /// PSN of the newest sequence NAK since the last progress. Another NAK for it justifies no retry.
+    last_nak_psn: Option<u32>,
+    /// Transmissions of the oldest unacknowledged PSN since the last progress.
+    transmissions: u32,
+    /// Retries since then: minimum and maximum, where the model cannot tell.
+    retries: RangeInclusive<u8>,
+    /// The cause of a retry precedes the last progress, so a retry that already happened is not counted.
+    retry_optional: bool,
     rnr_until: Option<Instant>,
-    /// RNR NAKs since there was progress.
+    /// RNR NAKs since the last progress.
     rnr_naks: u32,
 }
 
-/// What a connection is set up with.
+/// Parameters of a connection.
 struct Limits {
     window: u32,
     retries: u32,
     rnr_retries: u32,
     rd_atomic: usize,
     ack_timeout: AckTimeout,
-    /// How late a deadline may have its effect.
+    /// Tolerance for deadlines.
     slack: Duration,
 }
 
@@ -74,11 +74,11 @@ impl Flight {
             next: 0,
             reads: Vec::new(),
             timer_from: None,
-            provoked: false,
-            nak_heard: None,
-            asked: 0,
-            went_back: 0..=0,
-            forgiven: false,
+            retry_allowed: false,
+            last_nak_psn: None,
+            transmissions: 0,
+            retries: 0..=0,
+            retry_optional: false,
             rnr_until: None,
             rnr_naks: 0,
         }
@@ -88,13 +88,13 @@ impl Flight {
         self.ends[nth] <= self.unacked
     }
 
-    /// Whether all packets of the requests up to `nth` were sent, and none of later ones.
+    /// Returns whether all packets of the requests up to `nth` were sent, and none of later ones.
     pub(super) fn ends_with(&self, nth: usize) -> bool {
         self.ends[nth] == self.high
     }
 
-    pub(super) fn times_asked(&self) -> u32 {
-        self.asked
+    pub(super) fn transmissions(&self) -> u32 {
+        self.transmissions
     }
 
     pub(super) fn rnr_naks(&self) -> u32 {
@@ -105,7 +105,7 @@ impl Flight {
         psn.get().wrapping_sub(self.start.get()) & 0xff_ffff
     }
 
-    /// The request of which a packet with `psn` was sent, and the place of the packet in it.
+    /// Returns the request that a sent packet with `psn` belongs to, and the index of the packet.
     pub(super) fn find(&self, psn: Psn) -> (Option<usize>, u32) {
         let psn = self.relative(psn);
         let nth = self.ends.partition_point(|&end| end <= psn);
@@ -116,8 +116,8 @@ impl Flight {
         nth.checked_sub(1).map_or(0, |before| self.ends[before])
     }
 
-    /// A request packet is sent that stands for `covers` PSNs.
-    fn ask(
+    /// Checks a request packet that takes `covers` PSNs.
+    fn on_request_sent(
         &mut self,
         now: Instant,
         ops: &[Op],
@@ -127,64 +127,68 @@ impl Flight {
     ) -> Result<(), Violation> {
         let (from, to) = (self.relative(psn), self.relative(psn) + covers);
         let (first, end) = (self.first(nth), self.ends[nth]);
-        demand!(first <= from && to <= end, "PSNs {from}..{to} of request {nth}, which has {first}..{end}");
+        ensure!(first <= from && to <= end, "PSNs {from}..{to} of request {nth}, which has {first}..{end}");
         let Self { unacked, next, high, .. } = *self;
-        demand!(from == next || from == unacked, "PSN {from}: next is {next}, oldest {unacked}");
-        demand!(to - unacked <= limits.window, "PSN {to} is {} beyond {unacked}", to - unacked);
+        ensure!(from == next || from == unacked, "PSN {from}: next is {next}, oldest {unacked}");
+        ensure!(to - unacked <= limits.window, "PSN {to} is {} beyond {unacked}", to - unacked);
         let waited = self.rnr_until.take();
         if let Some(until) = waited {
-            demand!(
+            ensure!(
                 now >= until && now <= until + limits.slack,
-                "sent at {now:?}, told to wait until {until:?}"
+                "sent at {now:?}, RNR wait ends at {until:?}"
             );
-            demand!(self.rnr_naks <= limits.rnr_retries, "after {} RNR NAKs", self.rnr_naks);
+            ensure!(self.rnr_naks <= limits.rnr_retries, "after {} RNR NAKs", self.rnr_naks);
         }
         if from < next {
             let on_time = self.due(limits.ack_timeout).any(|due| now >= due && now <= due + limits.slack);
             let due = self.due(limits.ack_timeout).next();
-            demand!(self.provoked || on_time, "sent again for no reason, timeout is at {due:?}");
+            ensure!(self.retry_allowed || on_time, "retransmitted without cause, timeout is at {due:?}");
             if waited.is_none() {
-                let (least, most) = (*self.went_back.start(), *self.went_back.end());
-                self.went_back = least + u8::from(!self.forgiven)..=most + 1;
+                let (least, most) = (*self.retries.start(), *self.retries.end());
+                self.retries = least + u8::from(!self.retry_optional)..=most + 1;
             }
-            (self.provoked, self.forgiven, self.timer_from) = (false, false, None);
+            (self.retry_allowed, self.retry_optional, self.timer_from) = (false, false, None);
         }
         if self.rnr_naks > 0 {
-            let refused = (first..end).contains(&unacked) && ops[nth].wants_data();
+            let refused = (first..end).contains(&unacked) && ops[nth].returns_data();
             let few = refused || to - unacked <= PROBE;
-            demand!(few, "PSN {to} is {} beyond {unacked}, which was not received", to - unacked);
+            ensure!(few, "PSN {to} is {} beyond {unacked}, which was refused", to - unacked);
         }
         if ops[nth].request.fence == Fence::Reads && from == first {
             let mut before = ops[..nth].iter().zip(&self.ends);
-            let open = before.any(|(op, end)| op.wants_data() && *end > unacked && op.fails.is_empty());
-            demand!(!open, "the fence of request {nth}");
+            let open = before.any(|(op, end)| op.returns_data() && *end > unacked && op.fails.is_empty());
+            ensure!(!open, "the fence of request {nth}");
         }
         if ops[nth].request.fence == Fence::All {
-            demand!(unacked >= first, "the fence of request {nth}");
+            ensure!(unacked >= first, "the fence of request {nth}");
         }
-        if ops[nth].wants_data() {
+        if ops[nth].returns_data() {
             self.reads.retain(|&(_, end)| end <= from && end > unacked);
             self.reads.push((from, to));
             let count = self.reads.len();
-            demand!(count <= limits.rd_atomic, "{count} READs and atomics outstanding");
+            ensure!(count <= limits.rd_atomic, "{count} READs and atomics outstanding");
         }
-        self.asked += u32::from((from..to).contains(&unacked));
-        demand!(self.asked <= limits.retries + 1, "PSN {unacked} is sent {} times", self.asked);
+        self.transmissions += u32::from((from..to).contains(&unacked));
+        ensure!(
+            self.transmissions <= limits.retries + 1,
+            "PSN {unacked} is sent {} times",
+            self.transmissions
+        );
         self.timer_from.get_or_insert(now);
         (self.high, self.next) = (high.max(to), to);
         Ok(())
     }
 
-    /// When the ACK timeout may be over.
+    /// Returns the possible expiry times of the ACK timeout.
     fn due(&self, timeout: AckTimeout) -> impl Iterator<Item = Instant> + use<> {
-        let times = self.went_back.clone();
+        let times = self.retries.clone();
         self.timer_from
             .into_iter()
             .flat_map(move |from| times.clone().map(move |times| from + timeout.after(times)))
     }
 
-    /// An answer arrives.
-    fn hear(&mut self, now: Instant, timeout: AckTimeout, ops: &[Op], packet: &Packet<'_>) {
+    /// Records a response delivered to the requester.
+    fn on_response(&mut self, now: Instant, timeout: AckTimeout, ops: &[Op], packet: &Packet<'_>) {
         let overdue = self.due(timeout).any(|due| now >= due);
         let psn = self.relative(packet.bth.psn);
         if !(self.unacked..self.high).contains(&psn) {
@@ -196,25 +200,25 @@ impl Flight {
             (Kind::Acknowledge, Ext::Aeth(aeth)) => match aeth.syndrome {
                 Syndrome::Ack { .. } => {
                     self.advance(ops, psn + 1);
-                    self.provoked |= self.unacked <= psn;
+                    self.retry_allowed |= self.unacked <= psn;
                 }
                 Syndrome::RnrNak { timer } => {
                     self.advance(ops, psn);
                     self.progress(now, before, overdue);
                     if self.unacked == psn && self.rnr_until.is_none() {
                         self.rnr_until = Some(now + RnrTimer::new(timer).duration());
-                        // The peer is there: losses before this answer are forgiven.
-                        (self.timer_from, self.asked, self.went_back) = (None, 0, 0..=0);
+                        // The responder is alive, so earlier losses do not count.
+                        (self.timer_from, self.transmissions, self.retries) = (None, 0, 0..=0);
                         self.rnr_naks += 1;
                     }
-                    self.provoked = true;
+                    self.retry_allowed = true;
                     return;
                 }
                 Syndrome::Nak(code) => {
                     self.advance(ops, psn);
                     self.progress(now, before, overdue);
-                    let news = code == NakCode::PsnSequence && self.nak_heard.replace(psn) != Some(psn);
-                    self.provoked |= news || self.unacked < psn;
+                    let news = code == NakCode::PsnSequence && self.last_nak_psn.replace(psn) != Some(psn);
+                    self.retry_allowed |= news || self.unacked < psn;
                     return;
                 }
                 Syndrome::Reserved(_) => {}
@@ -224,18 +228,18 @@ impl Flight {
                 if self.unacked == psn {
                     self.unacked += 1;
                 } else {
-                    self.provoked = true;
+                    self.retry_allowed = true;
                 }
             }
         }
         self.progress(now, before, overdue);
     }
 
-    /// Everything before `to` is answered, as far as it needs no data.
+    /// Acknowledges everything before `to` that needs no response data.
     fn advance(&mut self, ops: &[Op], to: u32) {
         while self.unacked < to {
             let nth = self.ends.partition_point(|&end| end <= self.unacked);
-            if ops[nth].wants_data() {
+            if ops[nth].returns_data() {
                 return;
             }
             self.unacked = to.min(self.ends[nth]);
@@ -244,11 +248,11 @@ impl Flight {
 
     fn progress(&mut self, now: Instant, before: u32, overdue: bool) {
         if self.unacked > before {
-            (self.asked, self.went_back, self.rnr_naks) = (0, 0..=0, 0);
-            (self.rnr_until, self.nak_heard) = (None, None);
-            // Who went back at the end of the timeout may have waited since for a turn on the wire.
-            self.provoked |= overdue;
-            self.forgiven = self.provoked;
+            (self.transmissions, self.retries, self.rnr_naks) = (0, 0..=0, 0);
+            (self.rnr_until, self.last_nak_psn) = (None, None);
+            // A requester that timed out may still wait for its turn on the link.
+            self.retry_allowed |= overdue;
+            self.retry_optional = self.retry_allowed;
             self.next = self.next.max(self.unacked);
             self.timer_from = (self.next > self.unacked).then_some(now);
         }
@@ -256,10 +260,15 @@ impl Flight {
 }
 
 impl Checker<'_> {
-    /// `place` sends a packet of its `nth` request.
-    pub(super) fn ask(&mut self, place: Place, nth: usize, packet: &Packet<'_>) -> Result<(), Violation> {
-        let (now, pair) = (self.now, self.pair(place));
-        let life = &pair.lives[self.side(place).life];
+    /// Checks a packet of the `nth` request of a side.
+    pub(super) fn on_request_sent(
+        &mut self,
+        id: SideId,
+        nth: usize,
+        packet: &Packet<'_>,
+    ) -> Result<(), Violation> {
+        let (now, pair) = (self.now, self.pair(id));
+        let life = &pair.lives[self.side(id).life];
         let limits = Limits {
             window: self.plan.window_packets,
             retries: u32::from(life.retry_count),
@@ -269,27 +278,30 @@ impl Checker<'_> {
             },
             rd_atomic: usize::from(pair.rd_atomic),
             ack_timeout: pair.ack_timeout,
-            slack: self.slack(place),
+            slack: self.slack(id),
         };
         let covers = match (packet.bth.opcode.operation.kind(), packet.ext) {
             (Kind::Read, Ext::Reth(reth)) => packet_count(reth.dma_len, pair.mtu.bytes()),
             _ => 1,
         };
-        let side = self.side_mut(place);
-        let ops = &life.sides[place.side].ops;
+        let side = self.side_mut(id);
+        let ops = &life.sides[id.side].ops;
         if let Some(before) = ops[..nth].iter().rposition(Op::is_local) {
-            demand!(side.worked.has_done(ops, before), "request {before} is work on a key, and not executed");
+            ensure!(
+                side.worked.has_done(ops, before),
+                "request {before} is a local operation that was not executed"
+            );
         }
-        side.flight.ask(now, ops, nth, (packet.bth.psn, covers), &limits)
+        side.flight.on_request_sent(now, ops, nth, (packet.bth.psn, covers), &limits)
     }
 
-    /// The net hands an answer to `place`.
-    pub(super) fn hear_response(&mut self, place: Place, packet: &Packet<'_>) {
-        let (now, pair) = (self.now, self.pair(place));
-        let side = self.side_mut(place);
+    /// Records a response delivered to a side.
+    pub(super) fn on_response(&mut self, id: SideId, packet: &Packet<'_>) {
+        let (now, pair) = (self.now, self.pair(id));
+        let side = self.side_mut(id);
         if matches!(side.state, crate::State::Rts | crate::State::Sqd) {
-            let ops = &pair.lives[side.life].sides[place.side].ops;
-            side.flight.hear(now, pair.ack_timeout, ops, packet);
+            let ops = &pair.lives[side.life].sides[id.side].ops;
+            side.flight.on_response(now, pair.ack_timeout, ops, packet);
         }
     }
 }

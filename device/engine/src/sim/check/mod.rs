@@ -1,19 +1,20 @@
-//! Knows the plan and what software did, watches memory, completions and frames, and shares no code with the engines.
+//! Checks a simulation run against the plan. Observes the actions of software, memory accesses, completions and
+//! frames, and shares no protocol code with the engines.
 //!
-//! | what must hold | where |
+//! | invariant | module |
 //! |---|---|
-//! | every request completes once, in posting order, as it must; flushed after a failure; never after RESET | `side` |
-//! | RC executes every request once, in order, with the right bytes, and touches no other byte | `execution` |
-//! | RC asks, asks again, waits and gives up when the specification says | `flight` |
-//! | a READ is answered with its bytes, and none that was never executed | `reads` |
-//! | nobody hears or is heard outside of the partition | `partition` |
-//! | answers are no more than what is asked for | `amplification` |
-//! | a request of a shared queue belongs to one QP, and the last one is told of | `shared` |
-//! | congestion is told of and obeyed, and not without reason | `congestion` |
-//! | UC and UD deliver messages whole or not at all, and nothing that the keys forbid | `unreliable` |
+//! | every request completes once, in posting order, with the expected status; flushed after a failure; never after RESET | `side` |
+//! | RC executes every request once, in order, with the right bytes, and accesses no other byte | `execution` |
+//! | RC sends, retries, waits and gives up as specified | `flight` |
+//! | READ responses carry the right bytes, only for executed READs | `reads` |
+//! | no packet is accepted across partitions | `partition` |
+//! | replies never exceed the requests that cause them | `amplification` |
+//! | a request of a shared queue belongs to one QP, and the last-WQE event is raised | `shared` |
+//! | congestion notifications are sent when due, and take effect | `congestion` |
+//! | UC and UD deliver messages complete or not at all, and only what keys permit | `unreliable` |
 //!
-//! Memory is judged access by access, at the moment the engine makes it: so a byte written twice, early or late is
-//! noticed even if its value is right.
+//! Every memory access is checked when the engine makes it. A byte written twice, early or late is found even if its
+//! final value is right.
 
 mod amplification;
 mod congestion;
@@ -33,49 +34,49 @@ use protocol::roce::RoceFrame;
 use self::shared::SharedQueue;
 use self::side::Side;
 use self::unreliable::Arrival;
-use super::host::{SimHost, Touch};
+use super::host::{HostEvent, SimHost};
 use super::plan::{GROUP_QPN, Op, Pair, Plan};
 use crate::{Event, Instant, Queue, Service, State, Transmit};
 
-/// What is wrong.
+/// Description of a violated invariant.
 pub type Violation = String;
 
-macro_rules! demand {
+macro_rules! ensure {
     ($condition:expr, $($message:tt)+) => {
         if !$condition {
             return Err(format!($($message)+));
         }
     };
 }
-use demand;
+use ensure;
 
-/// A side of a pair.
+/// Identifies one side of a pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Place {
+struct SideId {
     pair: usize,
     side: usize,
 }
 
-/// See the [module](self).
+/// Checker of one run; see the [module](self).
 #[derive(Debug)]
 pub struct Checker<'a> {
     plan: &'a Plan,
     now: Instant,
     sides: Vec<[Side; 2]>,
-    /// The datagrams that are being handed in, one for each receiver, until they are received.
+    /// Datagrams being delivered, one per receiver, until each is received.
     arrivals: Vec<Arrival>,
     /// Shared receive queues.
     queues: BTreeMap<usize, SharedQueue>,
-    /// P_Keys as they are now, of each side.
+    /// Current P_Keys of each side.
     pkeys: Vec<[Pkey; 2]>,
-    /// The packet that is being handed in is of another partition: of this one.
-    outsider: Option<Pkey>,
-    /// From when on the net neither loses, repeats nor reorders anything.
+    /// P_Key of the packet being delivered, if it belongs to another partition.
+    foreign_pkey: Option<Pkey>,
+    /// Time from which the network neither loses, duplicates nor reorders packets.
     clean_from: Instant,
 }
 
 impl<'a> Checker<'a> {
-    /// A checker of a run of `plan`.
+    /// Creates a checker for a run of `plan`.
     pub fn new(plan: &'a Plan) -> Self {
         let side = |pair: &Pair, side| Side::new(pair, side, 0);
         let sides = plan.pairs.iter().map(|pair| [side(pair, 0), side(pair, 1)]).collect();
@@ -89,17 +90,17 @@ impl<'a> Checker<'a> {
             arrivals: Vec::new(),
             queues: BTreeMap::new(),
             pkeys,
-            outsider: None,
+            foreign_pkey: None,
             clean_from,
         }
     }
 
-    /// It is `now`, for everything until the next call.
+    /// Sets the time of everything that follows until the next call.
     pub fn at(&mut self, now: Instant) {
         self.now = now;
     }
 
-    /// Software connected both sides of a pair, for the life that is given.
+    /// Records that software connected both sides of a pair for life `life`.
     pub fn on_connect(&mut self, pair: usize, life: usize) {
         let plan = &self.plan.pairs[pair];
         self.sides[pair] = [Side::new(plan, 0, life), Side::new(plan, 1, life)];
@@ -109,125 +110,138 @@ impl<'a> Checker<'a> {
         self.sides[pair].iter_mut().zip(states).for_each(|(side, state)| side.state = state);
     }
 
-    /// The engine says that a QP is in `state`.
-    pub fn is_in(&self, pair: usize, side: usize, state: State) -> Result<(), Violation> {
+    /// Checks the state that the engine reports for a QP.
+    pub fn check_state(&self, pair: usize, side: usize, state: State) -> Result<(), Violation> {
         let known = self.sides[pair][side].state;
-        demand!(known == state, "pair {pair} side {side} is in {state:?}, software knows of {known:?}");
+        ensure!(known == state, "pair {pair} side {side} is in {state:?}, software expects {known:?}");
         Ok(())
     }
 
-    /// Software is about to move a QP; to SQD with the wish to hear when it is drained.
+    /// Records that software moves a QP. A move to SQD requests the drained event.
     pub fn on_move(&mut self, pair: usize, side: usize, to: State) -> Result<(), Violation> {
         let now = self.now;
         let of = &mut self.sides[pair][side];
-        demand!(!of.owes_drained(), "pair {pair} side {side} is drained, and nobody was told");
-        demand!(!of.owes_established(), "pair {pair} side {side} received in RTR, and nobody was told");
+        ensure!(!of.missing_drained_event(), "pair {pair} side {side} is drained, but raised no event");
+        ensure!(
+            !of.missing_established_event(),
+            "pair {pair} side {side} received in RTR, but raised no event"
+        );
         of.on_move(to, now);
         Ok(())
     }
 
-    /// The net delivers nothing to a side any more.
-    pub fn on_silence(&mut self, pair: usize, side: usize) {
+    /// Records that the network delivers nothing to a side any more.
+    pub fn on_blackhole(&mut self, pair: usize, side: usize) {
         let now = self.now;
-        // It hears no answers, and its own requests are all that its peer hears, whose answers it would not hear.
+        // The side receives no responses. Its peer receives requests but no responses either.
         for side in [side, 1 - side] {
-            self.sides[pair][side].silent_since.get_or_insert(now);
+            self.sides[pair][side].unreachable_since.get_or_insert(now);
         }
     }
 
-    /// Software posted `count` more requests.
+    /// Records that software posted `count` more requests.
     pub fn on_post(&mut self, pair: usize, side: usize, queue: Queue, count: usize) {
         let now = self.now;
         self.sides[pair][side].on_post(queue, count, now);
     }
 
-    /// `node` touched its memory while it took the packet for `cause`, or without a packet.
-    pub fn on_touch(&mut self, node: usize, cause: Option<Qpn>, touch: &Touch) -> Result<(), Violation> {
-        if let Touch::NoRecv { qpn } = touch {
-            let Place { pair, side } = self.find(node, *qpn)?;
+    /// Checks an event at the host of `node`; `cause` is the QP of the packet being handled, if any.
+    pub fn on_host_event(
+        &mut self,
+        node: usize,
+        cause: Option<Qpn>,
+        event: &HostEvent,
+    ) -> Result<(), Violation> {
+        if let HostEvent::NoRecv { qpn } = event {
+            let SideId { pair, side } = self.find(node, *qpn)?;
             self.sides[pair][side].missed_receive = true;
             return Ok(());
         }
-        if let Touch::Took { qpn, wr_id } = touch {
-            return self.on_taken(node, *qpn, *wr_id);
+        if let HostEvent::Took { qpn, wr_id } = event {
+            return self.on_shared_fetch(node, *qpn, *wr_id);
         }
-        if let Touch::Local { qpn, op } = touch {
-            let place = self.find(node, *qpn)?;
-            return self.touch_key(place, op).map_err(|problem| format!("{place:?}: {touch:x?}: {problem}"));
+        if let HostEvent::Local { qpn, op } = event {
+            let id = self.find(node, *qpn)?;
+            return self.on_key_access(id, op).map_err(|problem| format!("{id:?}: {event:x?}: {problem}"));
         }
-        let cause = cause.ok_or_else(|| format!("node {node}, without a packet: {touch:x?}"))?;
-        demand!(self.outsider.is_none(), "node {node}, by a packet of {:?}: {touch:x?}", self.outsider);
-        let place = if cause == GROUP_QPN { self.member_of(touch)? } else { self.find(node, cause)? };
-        let outcome = match self.plan.pairs[place.pair].service {
-            Service::Rc => self.touch_reliable(place, touch),
-            Service::Uc => self.touch_connected(place, touch),
-            _ => self.touch_datagram(place, touch),
+        let cause = cause.ok_or_else(|| format!("node {node}, without a packet: {event:x?}"))?;
+        ensure!(
+            self.foreign_pkey.is_none(),
+            "node {node}, by a packet of {:?}: {event:x?}",
+            self.foreign_pkey
+        );
+        let id = if cause == GROUP_QPN { self.member_of(event)? } else { self.find(node, cause)? };
+        let outcome = match self.plan.pairs[id.pair].service {
+            Service::Rc => self.on_reliable_access(id, event),
+            Service::Uc => self.on_connected_access(id, event),
+            _ => self.on_datagram_access(id, event),
         };
-        outcome.map_err(|problem| format!("{place:?}: {touch:x?}: {problem}"))
+        outcome.map_err(|problem| format!("{id:?}: {event:x?}: {problem}"))
     }
 
-    /// A node reported `event`; `host` is its memory at that moment.
+    /// Checks an event reported by a node; `host` is its memory at that moment.
     pub fn on_event(&mut self, node: usize, event: &Event, host: &SimHost) -> Result<(), Violation> {
         let outcome = match event {
             Event::Completion(completion) => {
-                let place = self.find(node, completion.qpn)?;
+                let id = self.find(node, completion.qpn)?;
                 match completion.queue {
-                    Queue::Send => self.complete_send(place, completion),
-                    Queue::Recv => self.complete_recv(place, completion, host),
+                    Queue::Send => self.complete_send(id, completion),
+                    Queue::Recv => self.complete_recv(id, completion, host),
                 }
-                .map_err(|problem| (place, problem))
+                .map_err(|problem| (id, problem))
             }
             Event::Async { qpn, event } => {
-                let place = self.find(node, *qpn)?;
-                self.on_async(place, *event).map_err(|problem| (place, problem))
+                let id = self.find(node, *qpn)?;
+                self.on_async(id, *event).map_err(|problem| (id, problem))
             }
         };
-        outcome.map_err(|(place, problem)| format!("{place:?}: {event:?}: {problem}"))
+        outcome.map_err(|(id, problem)| format!("{id:?}: {event:?}: {problem}"))
     }
 
-    /// A node sent `frame`.
+    /// Checks a frame sent by a node.
     pub fn on_frame(&mut self, node: usize, sent: &Transmit, frame: &[u8]) -> Result<(), Violation> {
-        let parsed = RoceFrame::parse(frame).map_err(|error| format!("node {node}: bad frame: {error}"))?;
-        let place = self.find(node, sent.qpn)?;
-        self.judge_frame(place, sent, &parsed).map_err(|problem| format!("{place:?} sent a frame: {problem}"))
+        let parsed =
+            RoceFrame::parse(frame).map_err(|error| format!("node {node}: invalid frame: {error}"))?;
+        let id = self.find(node, sent.qpn)?;
+        self.check_frame(id, sent, &parsed).map_err(|problem| format!("{id:?} sent a frame: {problem}"))
     }
 
-    /// The net is about to hand `frame` to a node.
+    /// Records a frame about to be delivered to a node.
     pub fn on_arrival(&mut self, node: usize, frame: &RoceFrame<'_>) -> Result<(), Violation> {
         if frame.packet.bth.dest_qp == GROUP_QPN {
-            self.expect_copies(node, frame);
+            self.expect_multicast_copies(node, frame);
             return Ok(());
         }
-        let place = self.find(node, frame.packet.bth.dest_qp)?;
-        if !self.is_member(place, frame.packet.bth.pkey) {
-            self.outsider = Some(frame.packet.bth.pkey);
+        let id = self.find(node, frame.packet.bth.dest_qp)?;
+        if !self.is_member(id, frame.packet.bth.pkey) {
+            self.foreign_pkey = Some(frame.packet.bth.pkey);
             return Ok(());
         }
-        self.hear_congestion(place, frame);
-        match self.plan.pairs[place.pair].service {
-            Service::Rc if frame.packet.bth.opcode.is_response() => self.hear_response(place, &frame.packet),
-            Service::Rc => self.owe(place, &frame.packet),
+        self.record_congestion(id, frame);
+        match self.plan.pairs[id.pair].service {
+            Service::Rc if frame.packet.bth.opcode.is_response() => self.on_response(id, &frame.packet),
+            Service::Rc => self.on_request(id, &frame.packet),
             Service::Uc => {}
-            _ => self.arrivals.extend(self.expect_datagram(place, frame, 0)),
+            _ => self.arrivals.extend(self.expect_datagram(id, frame, 0)),
         }
         Ok(())
     }
 
-    /// The node has taken the frame, and its events were reported.
+    /// Checks the state after a frame was handled and its events were reported.
     pub fn after_arrival(&mut self) -> Result<(), Violation> {
-        self.outsider = None;
+        self.foreign_pkey = None;
         match self.arrivals.pop() {
             None => Ok(()),
             Some(arrival) => Err(format!("a datagram was not received: {arrival:?}")),
         }
     }
 
-    /// Whether every request has completed that is going to.
+    /// Returns whether every request that should complete has completed.
     pub fn is_finished(&self) -> bool {
         self.sides.iter().flatten().all(Side::is_finished)
     }
 
-    /// What is missing, for the report of a run that does not end.
+    /// Describes the progress, for the report of a run that does not finish.
     pub fn progress(&self) -> String {
         let parts = self.sides.iter().enumerate().flat_map(|(pair, sides)| {
             sides.iter().enumerate().map(move |(side, of)| format!("pair {pair} side {side}: {of}"))
@@ -235,50 +249,50 @@ impl<'a> Checker<'a> {
         parts.collect::<Vec<_>>().join("; ")
     }
 
-    /// The run is over.
+    /// Checks the state at the end of the run.
     pub fn at_end(&self) -> Result<(), Violation> {
-        demand!(self.is_finished(), "not finished: {}", self.progress());
+        ensure!(self.is_finished(), "not finished: {}", self.progress());
         for pair in &self.plan.pairs {
             for side in 0..2 {
-                let place = Place { pair: pair.index, side };
-                self.nothing_lost(place).map_err(|problem| format!("{place:?}: {problem}"))?;
+                let id = SideId { pair: pair.index, side };
+                self.check_nothing_lost(id).map_err(|problem| format!("{id:?}: {problem}"))?;
             }
         }
         Ok(())
     }
 
-    /// The run is over, and `host` is the memory of a side's node.
-    pub fn left_alone(&self, pair: usize, side: usize, host: &SimHost) -> Result<(), Violation> {
-        let place = Place { pair, side };
-        self.left_requests(place, host).map_err(|problem| format!("{place:?}: {problem}"))
+    /// Checks at the end of the run that requests a side had to leave in its queues are still there.
+    pub fn check_unfetched(&self, pair: usize, side: usize, host: &SimHost) -> Result<(), Violation> {
+        let id = SideId { pair, side };
+        self.check_unfetched_requests(id, host).map_err(|problem| format!("{id:?}: {problem}"))
     }
 
-    fn find(&self, node: usize, qpn: Qpn) -> Result<Place, Violation> {
+    fn find(&self, node: usize, qpn: Qpn) -> Result<SideId, Violation> {
         let side = |pair: &Pair| pair.ends.iter().position(|end| end.node == node && end.qpn == qpn);
-        let mut places =
-            self.plan.pairs.iter().filter_map(|pair| Some(Place { pair: pair.index, side: side(pair)? }));
-        places.next().ok_or_else(|| format!("node {node} has no {qpn:?}"))
+        let mut ids =
+            self.plan.pairs.iter().filter_map(|pair| Some(SideId { pair: pair.index, side: side(pair)? }));
+        ids.next().ok_or_else(|| format!("node {node} has no {qpn:?}"))
     }
 
-    fn pair(&self, place: Place) -> &'a Pair {
-        &self.plan.pairs[place.pair]
+    fn pair(&self, id: SideId) -> &'a Pair {
+        &self.plan.pairs[id.pair]
     }
 
-    /// Send requests of a side in its present life.
-    fn ops(&self, place: Place) -> &'a [Op] {
-        &self.pair(place).lives[self.side(place).life].sides[place.side].ops
+    /// Send requests of a side in its current life.
+    fn ops(&self, id: SideId) -> &'a [Op] {
+        &self.pair(id).lives[self.side(id).life].sides[id.side].ops
     }
 
-    fn side(&self, place: Place) -> &Side {
-        &self.sides[place.pair][place.side]
+    fn side(&self, id: SideId) -> &Side {
+        &self.sides[id.pair][id.side]
     }
 
-    fn side_mut(&mut self, place: Place) -> &mut Side {
-        &mut self.sides[place.pair][place.side]
+    fn side_mut(&mut self, id: SideId) -> &mut Side {
+        &mut self.sides[id.pair][id.side]
     }
 }
 
-impl Place {
+impl SideId {
     fn peer(self) -> Self {
         Self { side: 1 - self.side, ..self }
     }

@@ -1,26 +1,27 @@
-//! Who is in which partition.
+//! Checks that packets cross no partition boundary.
 //!
 //! # Spec
 //! IBTA volume 1, sections 9.6.1.1.3 and 10.9.3.
 
 use protocol::ids::Pkey;
 
-use super::{Checker, Place};
+use super::{Checker, SideId};
 
 impl Checker<'_> {
-    /// A side's key was replaced. To the connected ones nobody talks any more.
+    /// Records a new P_Key of a side. A connected pair can then no longer communicate.
     pub fn on_partition(&mut self, pair: usize, side: usize, pkey: Pkey) {
         self.pkeys[pair][side] = pkey;
-        self.on_silence(pair, side);
+        self.on_blackhole(pair, side);
     }
 
-    pub(super) fn pkey(&self, place: Place) -> Pkey {
-        self.pkeys[place.pair][place.side]
+    pub(super) fn pkey(&self, id: SideId) -> Pkey {
+        self.pkeys[id.pair][id.side]
     }
 
-    /// Whether `place` hears who has `other`: the same partition, that exists, and one of the two a full member.
-    pub(super) fn is_member(&self, place: Place, other: Pkey) -> bool {
-        let (mine, other) = (self.pkey(place).get(), other.get());
+    /// Returns whether a side accepts packets with P_Key `other`: both name the same valid partition, and at least
+    /// one is a full member.
+    pub(super) fn is_member(&self, id: SideId, other: Pkey) -> bool {
+        let (mine, other) = (self.pkey(id).get(), other.get());
         let partition = mine & 0x7fff;
         partition != 0 && other & 0x7fff == partition && (mine >= 0x8000 || other >= 0x8000)
     }

@@ -1,26 +1,25 @@
-//! READ responses: each carries the bytes that its PSN stands for in a READ of this connection.
+//! Checks READ responses: each must carry the bytes that its PSN addresses in a READ of this connection.
 //!
-//! The net hands responders READs of their own QP and peer that repeat nothing (`stale`). An answer to one is noticed here:
-//! its PSN is of another request, or of other bytes.
+//! The simulation also injects READs that duplicate no request (see `stale`). A response to one fails here, because
+//! its PSN belongs to another request or to other bytes.
 
 use protocol::roce::Packet;
 
-use super::{Checker, Place, Violation, demand};
+use super::{Checker, SideId, Violation, ensure};
 use crate::SendOp;
 
 impl Checker<'_> {
-    /// `place` sends a READ response.
-    pub(super) fn judge_read_response(&self, place: Place, packet: &Packet<'_>) -> Result<(), Violation> {
-        let (pair, peer) = (self.pair(place), place.peer());
+    /// Checks a READ response sent by a side.
+    pub(super) fn check_read_response(&self, id: SideId, packet: &Packet<'_>) -> Result<(), Violation> {
+        let (pair, peer) = (self.pair(id), id.peer());
         let ops = self.ops(peer);
         let (nth, at) = self.side(peer).flight.find(packet.bth.psn);
         let op = nth.and_then(|nth| ops.get(nth)).filter(|op| matches!(op.request.op, SendOp::Read { .. }));
-        let op =
-            op.ok_or_else(|| format!("answers a READ at {:?} that was never executed", packet.bth.psn))?;
+        let op = op.ok_or_else(|| format!("answers a READ at {:?} that is not on record", packet.bth.psn))?;
         let offset = at as usize * pair.mtu.bytes();
-        let bytes = pair.source_bytes(place.side, &op.from);
+        let bytes = pair.source_bytes(id.side, &op.from);
         let answer = bytes.get(offset..offset + packet.payload.len());
-        demand!(answer == Some(packet.payload), "not byte {offset} and following of READ {nth:?}");
+        ensure!(answer == Some(packet.payload), "payload differs from READ {nth:?} at byte {offset}");
         Ok(())
     }
 }

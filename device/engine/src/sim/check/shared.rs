@@ -1,4 +1,4 @@
-//! Receive queues that sides share: who holds which request.
+//! Checks shared receive queues: which QP fetched which request.
 //!
 //! # Spec
 //! IBTA volume 1, section 10.2.9.
@@ -7,62 +7,68 @@ use std::collections::VecDeque;
 
 use protocol::ids::Qpn;
 
-use super::{Checker, Place, Violation, demand};
+use super::{Checker, SideId, Violation, ensure};
 use crate::State;
 use crate::sim::plan::{Area, SHARED};
 
-/// A request of a shared queue.
+/// A receive request of a shared queue.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Held {
+pub(super) struct FetchedRequest {
     pub(super) wr_id: u64,
     area: Area,
 }
 
-/// Requests that nobody took.
-pub(super) type SharedQueue = VecDeque<Held>;
+/// Posted requests that no QP has fetched.
+pub(super) type SharedQueue = VecDeque<FetchedRequest>;
 
 impl Checker<'_> {
-    /// Software posted a request to a shared queue, for the slot that is given.
-    pub fn on_share(&mut self, srq: usize, wr_id: u64, slot: usize) {
+    /// Records a request that software posted to a shared queue, using `slot`.
+    pub fn on_post_shared(&mut self, srq: usize, wr_id: u64, slot: usize) {
         let len = self.plan.slots[&srq];
         let area = Area { region: SHARED, offset: slot * len, len };
-        self.queues.entry(srq).or_default().push_back(Held { wr_id, area });
+        self.queues.entry(srq).or_default().push_back(FetchedRequest { wr_id, area });
     }
 
-    /// A QP took a request of its shared queue.
-    pub(super) fn on_taken(&mut self, node: usize, qpn: Qpn, wr_id: u64) -> Result<(), Violation> {
-        let place = self.find(node, qpn)?;
-        let side = self.side(place);
+    /// Checks that a QP may fetch a request of its shared queue.
+    pub(super) fn on_shared_fetch(&mut self, node: usize, qpn: Qpn, wr_id: u64) -> Result<(), Violation> {
+        let id = self.find(node, qpn)?;
+        let side = self.side(id);
         let receives = !matches!(side.state, State::Reset | State::Init | State::Err);
-        demand!(receives && !side.last_wqe, "{place:?} takes a request in {:?}", side.state);
-        demand!(side.held.is_none(), "{place:?} takes a second request");
-        demand!(self.outsider.is_none(), "{place:?} takes a request for {:?}", self.outsider);
-        let queue = self.srq(place).and_then(|srq| self.queues.get_mut(&srq));
-        let held = queue.and_then(VecDeque::pop_front).ok_or("an empty queue gave a request")?;
-        demand!(held.wr_id == wr_id, "{place:?} takes {wr_id:#x} before {held:?}");
-        self.side_mut(place).held = Some(held);
+        ensure!(receives && !side.last_wqe, "{id:?} fetched a request in {:?}", side.state);
+        ensure!(side.fetched.is_none(), "{id:?} fetched a second request");
+        ensure!(
+            self.foreign_pkey.is_none(),
+            "{id:?} fetched a request for a packet of {:?}",
+            self.foreign_pkey
+        );
+        let queue = self.srq(id).and_then(|srq| self.queues.get_mut(&srq));
+        let fetched =
+            queue.and_then(VecDeque::pop_front).ok_or("a request was fetched from an empty queue")?;
+        ensure!(fetched.wr_id == wr_id, "{id:?} fetched {wr_id:#x} before {fetched:?}");
+        self.side_mut(id).fetched = Some(fetched);
         Ok(())
     }
 
-    pub(super) fn srq(&self, place: Place) -> Option<usize> {
-        self.pair(place).ends[place.side].srq
+    pub(super) fn srq(&self, id: SideId) -> Option<usize> {
+        self.pair(id).ends[id.side].srq
     }
 
-    /// Where the request goes that a side holds.
-    pub(super) fn held_area(&self, place: Place) -> Option<Area> {
-        self.side(place).held.map(|held| held.area)
+    /// Returns the buffer of the request that a side has fetched.
+    pub(super) fn fetched_area(&self, id: SideId) -> Option<Area> {
+        self.side(id).fetched.map(|fetched| fetched.area)
     }
 
-    /// Where the next message of a side goes: of a shared queue, if a request is taken or `skip` others leave one.
-    pub(super) fn next_areas(&self, place: Place, skip: usize) -> Option<Vec<Area>> {
-        let side = self.side(place);
-        match self.srq(place) {
+    /// Returns the buffers for the next message of a side. `skip` requests of a shared queue are fetched by others
+    /// first.
+    pub(super) fn next_areas(&self, id: SideId, skip: usize) -> Option<Vec<Area>> {
+        let side = self.side(id);
+        match self.srq(id) {
             Some(srq) => {
-                let waiting = || self.queues.get(&srq)?.get(skip).map(|held| held.area);
-                self.held_area(place).or_else(waiting).map(|area| vec![area])
+                let waiting = || self.queues.get(&srq)?.get(skip).map(|fetched| fetched.area);
+                self.fetched_area(id).or_else(waiting).map(|area| vec![area])
             }
             None if side.recvs.done < side.recvs.posted => {
-                let recvs = &self.pair(place).lives[side.life].sides[place.side].recvs;
+                let recvs = &self.pair(id).lives[side.life].sides[id.side].recvs;
                 recvs.get(side.recvs.done).map(|recv| recv.areas.clone())
             }
             None => None,

@@ -1,4 +1,4 @@
-//! Drawing a plan from a seed.
+//! Draws a plan from a seed.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::Ipv6Addr;
@@ -19,10 +19,10 @@ use crate::{
     AckTimeout, Fence, Flush, GrhArea, Instant, Mtu, Payload, RnrRetry, SendOp, SendRequest, Service, SgeList,
 };
 
-/// Nodes of a plan.
+/// Number of nodes of a plan.
 pub(in crate::sim) const NODES: usize = 2;
 
-/// Draws a plan.
+/// Draws the plan of `seed`.
 pub fn draw(seed: u64) -> Plan {
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
     let rng = &mut rng;
@@ -80,7 +80,7 @@ fn draw_faults(rng: &mut ChaCha8Rng) -> Faults {
 fn draw_pair(rng: &mut ChaCha8Rng, index: usize) -> Pair {
     let mtu = *pick(rng, &[Mtu::Mtu256, Mtu::Mtu256, Mtu::Mtu512, Mtu::Mtu1024, Mtu::Mtu2048, Mtu::Mtu4096]);
     let service = *pick(rng, &[Service::Rc, Service::Rc, Service::Rc, Service::Uc, Service::Ud]);
-    // Some talk to a QP of their own node.
+    // Some pairs are inside one node.
     let nodes = if rng.random_ratio(1, 8) { [index % NODES; 2] } else { [0, 1] };
     let pd = rng.random_range(1..=super::PDS);
     let pkeys = draw_pkeys(rng, service);
@@ -111,13 +111,13 @@ fn draw_pair(rng: &mut ChaCha8Rng, index: usize) -> Pair {
     }
 }
 
-/// Of every other pair it doubles, from less on, so that no wire is silent for long while it fails.
+/// Every other pair uses a doubling timeout from a lower start, so that no connection takes long to fail.
 fn draw_ack_timeout(rng: &mut ChaCha8Rng, index: usize) -> AckTimeout {
     let timeout = Duration::from_nanos(4096 << rng.random_range(7..11));
     if index % 2 == 1 { AckTimeout::doubling(timeout / 4) } else { AckTimeout::constant(timeout) }
 }
 
-/// Groups of members of all services: only datagrams reach them.
+/// Draws multicast groups with members of all services; only UD members receive datagrams.
 fn draw_groups(rng: &mut ChaCha8Rng, pairs: &[Pair]) -> Vec<Group> {
     let mut groups = Vec::new();
     for nth in 0..rng.random_range(0..3u16) {
@@ -128,7 +128,7 @@ fn draw_groups(rng: &mut ChaCha8Rng, pairs: &[Pair]) -> Vec<Group> {
     groups
 }
 
-/// Bytes of the requests of each shared queue: enough for the longest message of all who share it.
+/// Returns the buffer size for each shared queue: enough for the longest message of its QPs.
 fn slots(pairs: &[Pair]) -> BTreeMap<usize, usize> {
     let mut slots = BTreeMap::new();
     for pair in pairs {
@@ -140,7 +140,7 @@ fn slots(pairs: &[Pair]) -> BTreeMap<usize, usize> {
     slots
 }
 
-/// Keys that may talk, of connections; of datagrams any.
+/// Draws P_Keys: matching ones for connections, arbitrary ones for datagrams.
 fn draw_pkeys(rng: &mut ChaCha8Rng, service: Service) -> [Pkey; 2] {
     const FULL: u16 = 0x8000;
     let keys = if service.is_datagram() {
@@ -199,7 +199,7 @@ fn draw_life(rng: &mut ChaCha8Rng, pair: &mut Pair, script: &Script) {
     }
 }
 
-/// The next request of those that belong together, or one by itself.
+/// Draws the next request of the current key sequence, or a single request.
 fn draw_reliable(
     rng: &mut ChaCha8Rng,
     pair: &mut Pair,
@@ -213,23 +213,23 @@ fn draw_reliable(
     next.unwrap_or_else(|| reliable::draw_op(rng, pair, side))
 }
 
-/// Number of the `nth` request of a queue in a life.
+/// Returns the `wr_id` of the `nth` request of a queue in a life.
 pub(in crate::sim) fn wr_id(life: u64, nth: usize) -> u64 {
     life << 32 | nth as u64
 }
 
-/// An operation without bytes that succeeds.
+/// Returns a successful operation without data.
 pub(super) fn bare(op: SendOp, payload: Payload) -> Op {
     let request = SendRequest { wr_id: 0, op, payload, fence: Fence::None, solicited: false, ud: None };
     Op { request, len: 0, from: Vec::new(), to: Vec::new(), fails: Vec::new(), refused: false }
 }
 
-/// As [`bare`], of `len` bytes.
+/// Returns a successful operation on `len` bytes.
 pub(super) fn of_bytes(op: SendOp, payload: Payload, len: usize, from: Vec<Area>, to: Vec<Area>) -> Op {
     Op { len: u32::try_from(len).expect("messages are short"), from, to, ..bare(op, payload) }
 }
 
-/// Lengths around the borders of packets, and anything in between.
+/// Draws a message length: around packet boundaries, or any.
 pub(in crate::sim) fn draw_len(rng: &mut ChaCha8Rng, mtu: usize) -> usize {
     match rng.random_range(0..6) {
         0 => 0,
@@ -246,7 +246,7 @@ pub(in crate::sim) fn draw_source(rng: &mut ChaCha8Rng, pair: &Pair, side: usize
     Area { region: SOURCE, offset: rng.random_range(0..=whole - len), len }
 }
 
-/// Pieces of SOURCE, or inline bytes.
+/// Draws a gather list in SOURCE, or inline data.
 pub(super) fn draw_gather(
     rng: &mut ChaCha8Rng,
     pair: &Pair,
@@ -262,12 +262,12 @@ pub(super) fn draw_gather(
     (Payload::Sges(pair.sges(side, &areas).into()), areas)
 }
 
-/// Areas of TARGET for `len` bytes.
+/// Draws areas in TARGET for `len` bytes.
 pub(super) fn draw_scatter(rng: &mut ChaCha8Rng, pair: &mut Pair, side: usize, len: usize) -> Vec<Area> {
     split(rng, len).into_iter().map(|len| pair.allocate(side, len)).collect()
 }
 
-/// A receive request of `len` bytes.
+/// Draws a receive request of `len` bytes.
 pub(super) fn draw_recv(rng: &mut ChaCha8Rng, pair: &mut Pair, side: usize, len: usize) -> Recv {
     Recv { areas: draw_scatter(rng, pair, side, len), fails: None }
 }

@@ -1,4 +1,4 @@
-//! Work on keys: requests that make a key valid, use it and make it invalid, in this order.
+//! Key operations: requests that make a key valid, use it and invalidate it, in this order.
 
 use protocol::ids::{Iova, Lkey, Pdn, Rkey, Va};
 use rand::RngExt;
@@ -14,7 +14,7 @@ use crate::{
 
 type Work = (Op, Option<Recv>);
 
-/// Requests that belong together. Whoever posts only the first of them leaves a key valid.
+/// Draws a sequence of requests that use a key. If only the first of them are posted, the key stays valid.
 pub(super) fn draw_episode(rng: &mut ChaCha8Rng, pair: &mut Pair, side: usize) -> Vec<Work> {
     match rng.random_range(0..4) {
         0 | 1 => fast_registration(rng, pair, side),
@@ -23,13 +23,13 @@ pub(super) fn draw_episode(rng: &mut ChaCha8Rng, pair: &mut Pair, side: usize) -
     }
 }
 
-/// A request on keys that must fail, and what it takes.
+/// Draws a key operation that must fail, and the receive request it consumes.
 pub(super) fn draw_poison(rng: &mut ChaCha8Rng, pair: &mut Pair, side: usize) -> Work {
     let len = draw_len(rng, pair.mtu.bytes()).max(1);
     let (own, theirs) = (side, 1 - side);
     let (op, fails) = match rng.random_range(0..9) {
         8 => {
-            // A region that a window is bound to.
+            // A region with a bound window.
             let area = Area { region: HOT, offset: 0, len: HOT_BYTES };
             let rights = Rights::LOCAL_WRITE | Rights::REMOTE_READ | Rights::BIND;
             let key = valid(pair, own, KeyKind::Fast, area, rights);
@@ -60,7 +60,7 @@ pub(super) fn draw_poison(rng: &mut ChaCha8Rng, pair: &mut Pair, side: usize) ->
             let op = of_bytes(SendOp::Send { imm: None }, list([sge]), 1, Vec::new(), Vec::new());
             (op, Status::LocalProtection(AccessError::Invalid))
         }
-        // Of another QP, or not valid.
+        // A key of another QP, or one that is not valid.
         4 => {
             let area = pair.allocate(theirs, len);
             let key = valid(pair, theirs, KeyKind::Window(WindowKind::Type2B), area, Rights::all());
@@ -78,7 +78,7 @@ pub(super) fn draw_poison(rng: &mut ChaCha8Rng, pair: &mut Pair, side: usize) ->
             (of_bytes(SendOp::Write { remote, imm: None }, payload, len, from, vec![]), Status::RemoteAccess)
         }
         nth => {
-            // What no SEND may invalidate: what is not valid, a region that is not for it, a window of type 1.
+            // Keys that no SEND may invalidate: one that is not valid, an ordinary region, a type 1 window.
             let key = match nth {
                 5 => new_key(pair, theirs, KeyKind::Fast, None),
                 _ if rng.random() => pair.key(theirs, SOURCE),
@@ -95,7 +95,7 @@ pub(super) fn draw_poison(rng: &mut ChaCha8Rng, pair: &mut Pair, side: usize) ->
     (Op { fails: vec![fails], ..op }, None)
 }
 
-/// A region is registered over and over, each time under another key and for other bytes.
+/// Registers a region repeatedly, each time with another key and other memory.
 fn fast_registration(rng: &mut ChaCha8Rng, pair: &mut Pair, side: usize) -> Vec<Work> {
     let number = new_key(pair, side, KeyKind::Fast, None);
     let mut work = Vec::new();
@@ -108,7 +108,7 @@ fn fast_registration(rng: &mut ChaCha8Rng, pair: &mut Pair, side: usize) -> Vec<
             false => (draw_source(rng, pair, side, len), Rights::empty()),
         };
         let (register, start) = fast_register(rng, pair, side, key, area, rights);
-        // A READ before it that invalidates the key does so when its data is there.
+        // An earlier READ with invalidate ends the previous key only when its data has arrived.
         let fence = if generation == 1 { Fence::None } else { *pick(rng, &[Fence::Reads, Fence::All]) };
         let op = local(register);
         work.push((Op { request: SendRequest { fence, ..op.request }, ..op }, None));
@@ -150,7 +150,7 @@ fn fast_registration(rng: &mut ChaCha8Rng, pair: &mut Pair, side: usize) -> Vec<
     work
 }
 
-/// A key of the peer's that is valid from the beginning is used, and then invalidated if it can be.
+/// Uses a key of the peer that is valid from the start, and then invalidates it if possible.
 fn remote(rng: &mut ChaCha8Rng, pair: &mut Pair, side: usize) -> Vec<Work> {
     let windows = [WindowKind::Type1, WindowKind::Type2B].map(KeyKind::Window);
     let kind = *pick(rng, &[KeyKind::Fast, windows[0], windows[1], windows[1]]);
@@ -178,15 +178,15 @@ fn remote(rng: &mut ChaCha8Rng, pair: &mut Pair, side: usize) -> Vec<Work> {
     if kind != windows[0] {
         let len = draw_len(rng, mtu);
         let (op, recv) = send(rng, pair, side, SendOp::SendInvalidate { rkey: Rkey::new(key) }, len);
-        // The responder answers a READ while it executes what follows.
+        // The responder can still be answering a READ while it executes later requests.
         let fence = if rng.random() || !reads { Fence::All } else { Fence::Reads };
         work.push((Op { request: SendRequest { fence, ..op.request }, ..op }, recv));
     }
     work
 }
 
-/// A window is bound to other bytes over and over: of a region, or of one that is registered for each binding and ends
-/// when the window has.
+/// Binds a window repeatedly to different memory: of an ordinary region, or of one that is registered for each
+/// binding and invalidated after the window.
 fn binding(rng: &mut ChaCha8Rng, pair: &mut Pair, side: usize) -> Vec<Work> {
     let kind = *pick(rng, &[WindowKind::Type1, WindowKind::Type2B]);
     let number = new_key(pair, side, KeyKind::Window(kind), None);
@@ -201,7 +201,7 @@ fn binding(rng: &mut ChaCha8Rng, pair: &mut Pair, side: usize) -> Vec<Work> {
                 let area = Area { region: HOT, offset: 0, len: HOT_BYTES };
                 let rights = Rights::LOCAL_WRITE | Rights::REMOTE_READ | Rights::BIND;
                 let (register, start) = loop {
-                    // Bindings name addresses of the region, so that it has some.
+                    // A bind uses addresses of the region, so it must not be zero-based.
                     let (register, start) = fast_register(rng, pair, side, parent, area, rights);
                     if start != 0 {
                         break (register, start);
@@ -214,7 +214,7 @@ fn binding(rng: &mut ChaCha8Rng, pair: &mut Pair, side: usize) -> Vec<Work> {
         work.push((local(op), None));
         match (kind, parent) {
             (WindowKind::Type2B, _) => work.push((local(invalidate(window)), None)),
-            // The region cannot end before the window has.
+            // The region cannot be invalidated while the window is bound.
             (WindowKind::Type1, Some(parent)) => {
                 let op = match op {
                     LocalOp::Bind(bind) => LocalOp::Bind(Bind { len: 0, parent: Lkey::new(parent), ..bind }),
@@ -231,7 +231,7 @@ fn binding(rng: &mut ChaCha8Rng, pair: &mut Pair, side: usize) -> Vec<Work> {
     work
 }
 
-/// The same binding of another region, whose first address is `start`.
+/// Returns the same bind for another region, whose first address is `start`.
 fn within(op: LocalOp, parent: u32, start: u64) -> LocalOp {
     match op {
         LocalOp::Bind(bind) => LocalOp::Bind(Bind {
@@ -243,7 +243,7 @@ fn within(op: LocalOp, parent: u32, start: u64) -> LocalOp {
     }
 }
 
-/// The whole number of a new key of a side, whose low 8 bits are 0.
+/// Creates a key for a side and returns it in full; its low 8 bits are 0.
 fn new_key(pair: &mut Pair, side: usize, kind: KeyKind, mapping: Option<Mapping>) -> u32 {
     let nth = u32::try_from(pair.index << 12 | pair.keys.len()).expect("there are few keys");
     let key = (0x20_0000 + nth) << 8;
@@ -251,7 +251,7 @@ fn new_key(pair: &mut Pair, side: usize, kind: KeyKind, mapping: Option<Mapping>
     key
 }
 
-/// A key that leads to an area, counted from 0. A window of type 2 is its side's.
+/// Creates a valid, zero-based key for an area. A type 2 window is bound to the QP of its side.
 fn valid(pair: &mut Pair, side: usize, kind: KeyKind, area: Area, rights: Rights) -> u32 {
     let mapping = Mapping {
         region: pair.key(side, area.region),
@@ -265,7 +265,7 @@ fn valid(pair: &mut Pair, side: usize, kind: KeyKind, area: Area, rights: Rights
     new_key(pair, side, kind, Some(mapping))
 }
 
-/// Also returns the address of the first byte through the key.
+/// Returns a fast registration, and the address of the first byte as used with the key.
 fn fast_register(
     rng: &mut ChaCha8Rng,
     pair: &Pair,
@@ -310,7 +310,7 @@ fn local(op: LocalOp) -> Op {
     bare(SendOp::Local(op), list([]))
 }
 
-/// A message that takes a receive request of exactly its length.
+/// Draws a message, and a receive request of exactly its length.
 fn send(rng: &mut ChaCha8Rng, pair: &mut Pair, side: usize, op: SendOp, len: usize) -> Work {
     let (payload, from) = draw_gather(rng, pair, side, len);
     let shared = pair.ends[1 - side].srq.is_some();

@@ -1,15 +1,15 @@
-//! What happens in a simulated run: machines, queue pairs, work and the doings of software, all drawn before it begins.
+//! Plan of a simulated run: nodes, queue pairs, requests and actions of software, all drawn before the run starts.
 //!
-//! Two queue pairs that talk make a *pair*; the time from one connection to the next RESET is a *life*. Each side of a
-//! pair has four regions on its node:
+//! Two connected queue pairs form a *pair*. The time from one connection to the next RESET is a *life*. Each side of
+//! a pair has four regions on its node:
 //!
-//! - SOURCE: random bytes that nobody writes; gathered from, and READ by the peer;
-//! - TARGET: one area per message that arrives here, with gaps that nobody may touch;
-//! - HOT: WRITEs overlap here, so that their order shows;
-//! - PRIVATE: no rights for anybody but its owner, for requests that must fail.
+//! - SOURCE: constant random bytes, used for gathers and for READs by the peer;
+//! - TARGET: one area per incoming message, separated by gaps that must not be written;
+//! - HOT: WRITEs overlap here, so that wrong ordering is visible;
+//! - PRIVATE: no remote permissions, for requests that must fail.
 //!
-//! Besides, each protection domain of a node has CELLS: words for the atomics of all its queue pairs; and a pair has keys
-//! that lead to parts of these regions while work requests or peers let them.
+//! In addition, each protection domain of a node has CELLS: words for the atomics of all its queue pairs. A pair also
+//! has keys that give access to parts of these regions until a work request or the peer invalidates them.
 
 pub(in crate::sim) mod draw;
 mod keys;
@@ -34,17 +34,17 @@ use crate::{
 
 pub use draw::draw;
 
-/// Region numbers of a side.
+/// Region number of constant source data; see the module documentation.
 pub const SOURCE: u32 = 1;
-/// See [`SOURCE`].
+/// Region number of the receive areas.
 pub const TARGET: u32 = 2;
-/// See [`SOURCE`].
+/// Region number of the overlapping WRITE target.
 pub const HOT: u32 = 3;
-/// See [`SOURCE`].
+/// Region number without remote permissions.
 pub const PRIVATE: u32 = 4;
-/// Region number of the cells, which belong to no side.
+/// Region number of the atomic cells, which belong to no side.
 pub const CELLS: u32 = 5;
-/// Region number of the slots of a shared receive queue.
+/// Region number of the receive slots of a shared receive queue.
 pub const SHARED: u32 = 6;
 
 /// Bytes of HOT.
@@ -55,9 +55,9 @@ pub const PRIVATE_BYTES: usize = 4096;
 pub const CELLS_BYTES: usize = 32;
 /// Protection domains in use.
 pub const PDS: u32 = 2;
-/// Receive requests that a shared queue's software has.
+/// Number of receive slots of a shared receive queue.
 pub const SLOTS: usize = 32;
-/// Destination QP of packets to groups.
+/// Destination QP of multicast packets.
 pub const GROUP_QPN: Qpn = Qpn::new(0xff_ffff);
 
 /// A range of a region of one side.
@@ -71,118 +71,118 @@ pub struct Area {
     pub len: usize,
 }
 
-/// A send request and its effect.
+/// A send request and its expected effect.
 #[derive(Clone, Debug)]
 pub struct Op {
-    /// As posted.
+    /// Request as posted.
     pub request: SendRequest,
-    /// Bytes of the message.
+    /// Message length in bytes.
     pub len: u32,
-    /// Where the bytes come from: own areas, or the peer's for a READ.
+    /// Source of the data: local areas, or areas of the peer for a READ.
     pub from: Vec<Area>,
-    /// Where they go to: the peer's areas, or own ones for READs and atomics. Empty where the receiver's next request
-    /// decides (SENDs of UC and UD). Of a request that fails: what it may leave half written.
+    /// Destination of the data: areas of the peer, or local ones for READs and atomics. Empty if the receiver's next
+    /// request determines it (SENDs of UC and UD). For a request that fails: areas that can be partly written.
     pub to: Vec<Area>,
-    /// How it must complete when it gets its turn: success, or one of these.
+    /// Permitted error statuses; empty if it must succeed.
     pub fails: Vec<Status>,
-    /// It completes, but the receiver must refuse it.
+    /// The request completes, but the receiver must reject it.
     pub refused: bool,
 }
 
 /// A receive request.
 #[derive(Clone, Debug)]
 pub struct Recv {
-    /// Where it lets messages go.
+    /// Buffers of the request.
     pub areas: Vec<Area>,
-    /// It must complete with this if the message meant for it is refused for its sake.
+    /// Required status if the message for it is rejected because of this request.
     pub fails: Option<Status>,
 }
 
-/// Work of one side in one life.
+/// Requests of one side in one life.
 #[derive(Clone, Debug, Default)]
 pub struct Work {
     /// First PSN it sends.
     pub psn: Psn,
     /// Send requests in posting order.
     pub ops: Vec<Op>,
-    /// Receive requests in posting order. RC: the n-th is for the peer's n-th message that takes one.
+    /// Receive requests in posting order. On RC the n-th is for the peer's n-th message that consumes one.
     pub recvs: Vec<Recv>,
 }
 
-/// From a connection to the next RESET.
+/// The time from a connection to the next RESET.
 #[derive(Clone, Debug)]
 pub struct Life {
-    /// Of each side.
+    /// Requests of each side.
     pub sides: [Work; 2],
-    /// Timeouts and sequence NAKs before failure. Below 7 the net may exhaust them.
+    /// Retry limit for timeouts and sequence NAKs. Below 7 the network can exhaust it.
     pub retry_count: u8,
-    /// RNR NAKs obeyed.
+    /// RNR retry limit.
     pub rnr_retry: RnrRetry,
-    /// Nanoseconds that side 1 stays in RTR.
+    /// Nanoseconds for which side 1 stays in RTR.
     pub late_ns: u64,
 }
 
-/// What stays of a side from life to life.
+/// Properties of a side that persist across lives.
 #[derive(Clone, Debug)]
 pub struct End {
-    /// Node it is on.
+    /// Node of the side.
     pub node: usize,
-    /// Its QP.
+    /// QP number.
     pub qpn: Qpn,
     /// Content of SOURCE.
     pub source: Vec<u8>,
     /// Size of TARGET.
     pub target_len: usize,
-    /// Queue key (UD).
+    /// Q_Key (UD).
     pub qkey: Qkey,
-    /// The queue it takes its receive requests from, if that is shared.
+    /// Shared receive queue, if the side uses one.
     pub srq: Option<usize>,
-    /// Its entry of the node's P_Key table, in the beginning and after each connection.
+    /// P_Key of the side, initially and after each connection.
     pub pkey: Pkey,
-    /// Who completes what it leaves behind in ERR.
+    /// Whether the engine or its owner flushes in ERR.
     pub flush: Flush,
 }
 
 /// Two queue pairs.
 #[derive(Clone, Debug)]
 pub struct Pair {
-    /// Place in the plan.
+    /// Index in the plan.
     pub index: usize,
-    /// Service of both.
+    /// Transport service.
     pub service: Service,
-    /// Protection domain of both.
+    /// Protection domain of both sides.
     pub pd: u32,
     /// Path MTU.
     pub mtu: Mtu,
     /// Both sides.
     pub ends: [End; 2],
-    /// At least one.
+    /// Lives of the pair, at least one.
     pub lives: Vec<Life>,
     /// ACK timeout.
     pub ack_timeout: AckTimeout,
     /// RNR timer code.
     pub rnr_timer: u8,
-    /// READs and atomics outstanding.
+    /// Limit of outstanding READs and atomics.
     pub rd_atomic: u8,
-    /// What is in front of datagrams.
+    /// Layout of the area in front of received datagrams.
     pub grh_area: GrhArea,
-    /// Keys that work requests change, each with its side, as they are before the first life. Each is of one life.
+    /// Keys that work requests can modify, with their side, as before the first life. Each is used in one life.
     pub keys: Vec<(usize, Key)>,
 }
 
 /// A multicast group.
 #[derive(Clone, Debug)]
 pub struct Group {
-    /// Its MGID.
+    /// MGID of the group.
     pub gid: Ipv6Addr,
-    /// Pairs and sides that are attached, of any service.
+    /// Attached QPs as pair and side, of any service.
     pub members: Vec<(usize, usize)>,
 }
 
-/// A doing of software, or a change of the net.
+/// An action of software, or a change of the network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// Posts the next `count` send requests of a side and rings.
+    /// Posts the next `count` send requests of a side and rings the doorbell.
     Send {
         /// Pair.
         pair: usize,
@@ -200,14 +200,14 @@ pub enum Action {
         /// Requests.
         count: usize,
     },
-    /// Posts requests to a shared queue, as far as there are slots.
+    /// Posts requests to a shared queue, while there are free slots.
     Share {
-        /// The queue.
+        /// Shared queue.
         srq: usize,
         /// Requests.
         count: usize,
     },
-    /// Moves a QP, if that is a legal move from where it is.
+    /// Moves a QP, if the transition is legal.
     Move {
         /// Pair.
         pair: usize,
@@ -216,12 +216,12 @@ pub enum Action {
         /// New state.
         to: State,
     },
-    /// Both sides go from RESET to RTS, side 1 perhaps to RTR only, and begin their next life.
+    /// Moves both sides from RESET to RTS (side 1 possibly to RTR only) and starts their next life.
     Connect {
         /// Pair.
         pair: usize,
     },
-    /// A side's entry of the P_Key table is replaced, until the pair is connected anew.
+    /// Replaces the P_Key of a side until the pair is connected again.
     Partition {
         /// Pair.
         pair: usize,
@@ -230,49 +230,49 @@ pub enum Action {
         /// New entry.
         pkey: Pkey,
     },
-    /// The net loses everything for a side, until it is connected anew.
+    /// The network loses every packet to a side until the pair is connected again.
     Silence {
         /// Pair.
         pair: usize,
-        /// Side that hears nothing any more.
+        /// Side that becomes unreachable.
         side: usize,
     },
 }
 
-/// Everything about a run.
+/// Complete plan of a run.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// Of the net.
+    /// Faults of the network.
     pub faults: Faults,
-    /// When the net is healed.
+    /// Time at which the network is healed.
     pub heal_at: Instant,
-    /// Of the engines.
+    /// Window of the engines in packets.
     pub window_packets: u32,
-    /// Frames that a node's link takes at once; the next ones a microsecond later.
+    /// Frames that a node's link accepts per microsecond.
     pub frames_per_step: u32,
-    /// Whether nodes tell of their posted receive requests.
+    /// Whether responders advertise credits.
     pub credits: bool,
-    /// Queue pairs.
+    /// Pairs of queue pairs.
     pub pairs: Vec<Pair>,
-    /// Groups.
+    /// Multicast groups.
     pub groups: Vec<Group>,
-    /// Bytes of a request of each shared queue that is in use.
+    /// Buffer size in bytes of the requests of each shared queue in use.
     pub slots: BTreeMap<usize, usize>,
-    /// In order of time.
+    /// Actions in order of time.
     pub actions: Vec<(Instant, Action)>,
 }
 
-/// Address of a region's first byte.
+/// Returns the virtual address of the first byte of a region.
 pub fn va(region: u32) -> u64 {
     u64::from(region) << 32 | 0x7f0
 }
 
-/// Key of the cells of a protection domain.
+/// Returns the key of the atomic cells of a protection domain.
 pub fn cells_key(pd: u32) -> u32 {
     pd
 }
 
-/// The way from node to node.
+/// Returns the path between two nodes.
 pub fn path(from: usize, to: usize) -> Encap {
     let octet = |node: usize| u8::try_from(node + 1).expect("there are few nodes");
     let mac = |node| MacAddr([2, 0, 0, 0, 0, octet(node)]);
@@ -290,7 +290,7 @@ pub fn path(from: usize, to: usize) -> Encap {
     }
 }
 
-/// The way from a node to a group.
+/// Returns the path from a node to a multicast group.
 pub fn group_path(from: usize, gid: Ipv6Addr) -> Encap {
     let [.., a, b, c, d] = gid.octets();
     let src = Ipv6Addr::new(
@@ -307,7 +307,7 @@ pub fn group_path(from: usize, gid: Ipv6Addr) -> Encap {
     Encap { dst_mac, ip: IpAddrs::V6 { src, dst: gid }, ..path(from, from) }
 }
 
-/// Nodes that a frame to an address arrives at.
+/// Returns the nodes that receive a frame for a MAC address.
 pub fn nodes_of(mac: MacAddr) -> std::ops::Range<usize> {
     if mac.is_multicast() {
         return 0..draw::NODES;
@@ -316,18 +316,18 @@ pub fn nodes_of(mac: MacAddr) -> std::ops::Range<usize> {
     node..node + 1
 }
 
-/// Key of the slots of a shared queue.
+/// Returns the key of the receive slots of a shared queue.
 pub fn slots_key(srq: usize) -> u32 {
     u32::try_from(0x100_0000 + srq).expect("there are few queues")
 }
 
-/// The shared queue of a node and a protection domain.
+/// Returns the number of the shared queue of a node and protection domain.
 pub fn srq_of(node: usize, pd: u32) -> usize {
     node * PDS as usize + pd as usize - 1
 }
 
 impl Pair {
-    /// Key of a region of a side.
+    /// Returns the key of a region of a side.
     pub fn key(&self, side: usize, region: u32) -> u32 {
         match (region, self.ends[side].srq) {
             (CELLS, _) => cells_key(self.pd),
@@ -336,7 +336,7 @@ impl Pair {
         }
     }
 
-    /// Scatter or gather list of areas of a side.
+    /// Returns a scatter/gather list of areas of a side.
     pub fn sges(&self, side: usize, areas: &[Area]) -> Vec<Sge> {
         let sge = |area: &Area| Sge {
             va: Va::new(va(area.region) + area.offset as u64),
@@ -346,19 +346,19 @@ impl Pair {
         areas.iter().map(sge).collect()
     }
 
-    /// An area of a side as its peer names it.
+    /// Returns an area of a side as remote memory for its peer.
     pub fn remote(&self, side: usize, area: Area) -> Remote {
         let rkey = Lkey::new(self.key(side, area.region)).as_rkey();
         Remote { va: Va::new(va(area.region) + area.offset as u64), rkey }
     }
 
-    /// Bytes of areas of a side's SOURCE.
+    /// Returns the content of areas of a side's SOURCE.
     pub fn source_bytes(&self, side: usize, areas: &[Area]) -> Vec<u8> {
         let source = &self.ends[side].source;
         areas.iter().flat_map(|area| &source[area.offset..area.offset + area.len]).copied().collect()
     }
 
-    /// Attributes of a side in a life.
+    /// Returns the attributes of a side in a life.
     pub fn attrs(&self, side: usize, life: usize) -> QpAttrs {
         let (mine, theirs) = (&self.ends[side], &self.ends[1 - side]);
         QpAttrs {
@@ -388,7 +388,7 @@ impl Pair {
         }
     }
 
-    /// The next area of a side's TARGET.
+    /// Allocates the next area of a side's TARGET.
     fn allocate(&mut self, side: usize, len: usize) -> Area {
         /// Bytes between two areas.
         const GAP: usize = 8;
@@ -400,17 +400,17 @@ impl Pair {
 }
 
 impl Op {
-    /// Whether the message takes a receive request.
+    /// Returns whether the message consumes a receive request.
     pub fn takes_receive(&self) -> bool {
         self.request.op.consumes_receive()
     }
 
-    /// Whether data comes back.
-    pub fn wants_data(&self) -> bool {
+    /// Returns whether the response carries data.
+    pub fn returns_data(&self) -> bool {
         matches!(self.request.op, SendOp::Read { .. }) || self.is_atomic()
     }
 
-    /// The peer's key that it invalidates.
+    /// Returns the key of the peer that the request invalidates.
     pub fn invalidates(&self) -> Option<Rkey> {
         match self.request.op {
             SendOp::SendInvalidate { rkey } => Some(rkey),
@@ -418,7 +418,7 @@ impl Op {
         }
     }
 
-    /// The own key that it invalidates once its data is there.
+    /// Returns the local key that a READ invalidates when its data has arrived.
     pub fn ends_key(&self) -> Option<Lkey> {
         match self.request.op {
             SendOp::Read { invalidate, .. } => invalidate,
@@ -426,17 +426,17 @@ impl Op {
         }
     }
 
-    /// Whether it is work on a key, and nothing else.
+    /// Returns whether the request is a local key operation.
     pub fn is_local(&self) -> bool {
         matches!(self.request.op, SendOp::Local(_))
     }
 
-    /// CMP_SWAP or FETCH_ADD.
+    /// Returns whether the request is an atomic.
     pub fn is_atomic(&self) -> bool {
         matches!(self.request.op, SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. })
     }
 
-    /// Immediate data.
+    /// Returns the immediate data.
     pub fn imm(&self) -> Option<roce::Imm> {
         match self.request.op {
             SendOp::Send { imm } | SendOp::Write { imm, .. } => imm,
@@ -444,7 +444,7 @@ impl Op {
         }
     }
 
-    /// PSNs it takes.
+    /// Returns the number of PSNs of the request.
     pub fn packets(&self, mtu: Mtu) -> u32 {
         let refused_at_once = self.fails.iter().any(|fate| {
             matches!(fate, Status::LocalLength | Status::LocalQpOperation) && self.request.op != SendOp::Nop
@@ -456,7 +456,7 @@ impl Op {
     }
 }
 
-/// Place of a side's entry in the P_Key table of its node.
+/// Returns the index of a side's entry in the P_Key table of its node.
 pub fn pkey_index(pair: usize, side: usize) -> u16 {
     u16::try_from(1 + pair * 2 + side).expect("there are few pairs")
 }

@@ -1,4 +1,4 @@
-//! Work of reliable connections.
+//! Requests of reliable connections.
 
 use protocol::ids::{Lkey, Rkey};
 use protocol::roce::Imm;
@@ -9,10 +9,10 @@ use super::draw::{bare, draw_gather, draw_len, draw_recv, draw_scatter, draw_sou
 use super::{Area, CELLS, CELLS_BYTES, HOT, HOT_BYTES, Op, PRIVATE, Pair, Recv};
 use crate::{AccessError, Fence, Payload, Remote, SendOp, SendRequest, Sge, SgeList, Status};
 
-/// Values that compare-and-swap stores and looks for. Few, so that a request of one QP meets what another one stored.
+/// Values used by compare-and-swap. Few, so that one QP often finds a value stored by another.
 const SWAPPED: std::ops::Range<u64> = 0..4;
 
-/// A request that must succeed, and the receive request it takes.
+/// Draws a request that must succeed, and the receive request it consumes.
 pub(super) fn draw_op(rng: &mut ChaCha8Rng, pair: &mut Pair, side: usize) -> (Op, Option<Recv>) {
     let len = draw_len(rng, pair.mtu.bytes());
     let imm = rng.random_bool(0.3).then(|| Imm(rng.random()));
@@ -51,7 +51,8 @@ pub(super) fn draw_op(rng: &mut ChaCha8Rng, pair: &mut Pair, side: usize) -> (Op
     (Op { request: SendRequest { fence, solicited, ..op.request }, ..op }, recv)
 }
 
-/// Cells belong to all QPs of a protection domain. Added values are random, so that each request is known by them.
+/// Draws an atomic on a cell shared by all QPs of a protection domain. Added values are random, to identify each
+/// request.
 fn draw_atomic(rng: &mut ChaCha8Rng, pair: &mut Pair, side: usize) -> Op {
     let cell = rng.random_range(0..CELLS_BYTES / 8);
     let remote = pair.remote(1 - side, Area { region: CELLS, offset: cell * 8, len: 8 });
@@ -65,7 +66,7 @@ fn draw_atomic(rng: &mut ChaCha8Rng, pair: &mut Pair, side: usize) -> Op {
     of_bytes(op, list(pair, side, &[to]), 8, Vec::new(), vec![to])
 }
 
-/// A request that must fail, and what it takes.
+/// Draws a request that must fail, and the receive request it consumes.
 pub(super) fn draw_poison(rng: &mut ChaCha8Rng, pair: &mut Pair, side: usize) -> (Op, Option<Recv>) {
     let len = draw_len(rng, pair.mtu.bytes()).max(1);
     let (payload, from) = draw_gather(rng, pair, side, len);
@@ -84,7 +85,7 @@ pub(super) fn draw_poison(rng: &mut ChaCha8Rng, pair: &mut Pair, side: usize) ->
         }
         2 => (of_bytes(write(wrong_key), payload, len, from, Vec::new()), Status::RemoteAccess),
         3 => {
-            // Reaches beyond the region with its last byte only.
+            // Exceeds the region by one byte.
             let offset = (HOT_BYTES + 1).saturating_sub(len);
             let len = HOT_BYTES + 1 - offset;
             let remote = pair.remote(1 - side, Area { region: HOT, offset, len });

@@ -1,4 +1,4 @@
-//! What befalls a pair, and when its work is posted.
+//! Fault scripts of a pair, and the times at which its requests are posted.
 
 use protocol::ids::Pkey;
 use rand::RngExt;
@@ -7,28 +7,28 @@ use rand_chacha::ChaCha8Rng;
 use super::{Action, Pair};
 use crate::{Instant, Service, State};
 
-/// Nanoseconds between a RESET of both sides and their next connection: by then the net has delivered or lost
-/// everything that was sent before, as the time-wait state of a connection manager makes sure of.
+/// Nanoseconds from the RESET of both sides to their next connection. By then the network has delivered or lost all
+/// earlier packets, as the time-wait state of a connection manager ensures.
 const TIME_WAIT_NS: u64 = 300_000;
 
-/// What befalls a pair in its first life. Instants are nanoseconds.
+/// Fault script of a pair in its first life. Instants are in nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Script {
-    /// Nothing.
+    /// No fault.
     Plain,
-    /// One request of side 0 fails. Where that leads to SQE, software goes on.
+    /// One request of side 0 fails. If the QP enters SQE, software recovers it.
     Poison,
-    /// Few RNR retries, and receive requests posted late.
+    /// Few RNR retries, with receive requests posted late.
     Unready,
     /// Software moves a side to ERR.
     Error { side: usize, at: u64, connects_again: bool },
-    /// Software drains a send queue, and goes on.
+    /// Software drains a send queue and resumes it.
     Drain { side: usize, at: u64, until: u64 },
     /// Software resets both sides.
     Reset { at: u64 },
-    /// A side leaves the partition.
+    /// The P_Key of a side changes.
     Partition { side: usize, at: u64, pkey: Pkey, connects_again: bool },
-    /// A side hears nothing any more.
+    /// The network loses every packet to a side.
     Silence { side: usize, at: u64, connects_again: bool },
 }
 
@@ -52,7 +52,7 @@ impl Script {
         }
     }
 
-    /// Whether a second life follows.
+    /// Returns whether a second life follows.
     pub(super) fn connects_again(&self) -> bool {
         match *self {
             Self::Error { connects_again, .. }
@@ -63,13 +63,13 @@ impl Script {
         }
     }
 
-    /// Whether somebody may stop to answer.
+    /// Returns whether a side may become unreachable.
     pub(super) fn ends_in_silence(&self) -> bool {
         matches!(self, Self::Error { .. } | Self::Silence { .. } | Self::Partition { .. })
     }
 }
 
-/// Adds everything that is done to a pair.
+/// Schedules all actions of a pair.
 pub(super) fn schedule(
     rng: &mut ChaCha8Rng,
     span_ns: u64,
@@ -121,7 +121,7 @@ pub(super) fn schedule(
     post(rng, pair, 0, 0..span_ns, end, actions);
 }
 
-/// Posts all work of a life in bursts within `span`; what would come at `end` or later is never posted.
+/// Schedules all posts of a life in bursts within `span`. Posts due at `end` or later are omitted.
 fn post(
     rng: &mut ChaCha8Rng,
     pair: &Pair,

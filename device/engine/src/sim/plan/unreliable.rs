@@ -1,4 +1,4 @@
-//! Work of unreliable connections and datagrams.
+//! Requests of UC and UD.
 
 use protocol::ids::{Lkey, Qkey, Rkey};
 use protocol::roce::Imm;
@@ -12,7 +12,7 @@ use crate::{
     AccessError, Payload, Remote, SendOp, SendRequest, Service, Sge, SgeList, Status, UdDestination,
 };
 
-/// A request that completes with success, whether the receiver takes it or not.
+/// Draws a request that completes with success, whether or not the receiver accepts it.
 pub(super) fn draw_op(rng: &mut ChaCha8Rng, pair: &mut Pair, side: usize) -> Op {
     let imm = rng.random_bool(0.5).then(|| Imm(rng.random()));
     let op = match (pair.service, rng.random_range(0..10)) {
@@ -40,7 +40,7 @@ pub(super) fn draw_op(rng: &mut ChaCha8Rng, pair: &mut Pair, side: usize) -> Op 
     Op { request: SendRequest { solicited: rng.random_bool(0.2), ..op.request }, ..op }
 }
 
-/// A request that must fail where it is posted.
+/// Draws a request that must fail at the sender.
 pub(super) fn draw_poison(rng: &mut ChaCha8Rng, pair: &mut Pair, side: usize) -> Op {
     let mtu = pair.mtu.bytes();
     let private = Area { region: PRIVATE, offset: 0, len: 64 };
@@ -58,7 +58,7 @@ pub(super) fn draw_poison(rng: &mut ChaCha8Rng, pair: &mut Pair, side: usize) ->
             (bare(SendOp::Send { imm: None }, payload), Status::LocalLength)
         }
         _ => {
-            // Of a connection: after some packets have gone.
+            // On UC, fails after some packets were sent.
             let before = if pair.service == Service::Ud { 0 } else { mtu * rng.random_range(0..3) };
             let (payload, from) = draw_gather(rng, pair, side, before);
             let mut sges = match payload {
@@ -73,7 +73,7 @@ pub(super) fn draw_poison(rng: &mut ChaCha8Rng, pair: &mut Pair, side: usize) ->
     Op { fails: vec![fails], ..op }
 }
 
-/// Receive requests for what the peer sends; some are too short, and there may be too few.
+/// Draws receive requests for the messages of the peer. Some are too short, and there may be too few.
 pub(super) fn draw_recvs(rng: &mut ChaCha8Rng, pair: &mut Pair, side: usize) {
     let life = pair.lives.len() - 1;
     let messages = pair.lives[life].sides[1 - side].ops.iter().filter(|op| op.takes_receive()).count();
@@ -83,7 +83,7 @@ pub(super) fn draw_recvs(rng: &mut ChaCha8Rng, pair: &mut Pair, side: usize) {
         _ => pair.mtu.bytes() * 6,
     };
     for _ in 0..count {
-        // A short one stays at the head of the queue for good when only long messages follow.
+        // A short request blocks the queue if only longer messages follow.
         let short = rng.random_ratio(1, 30);
         let len = if short { rng.random_range(0..longest) } else { longest };
         let recv = draw_recv(rng, pair, side, len);
@@ -91,7 +91,7 @@ pub(super) fn draw_recvs(rng: &mut ChaCha8Rng, pair: &mut Pair, side: usize) {
     }
 }
 
-/// Gives every datagram its destination, among all QPs of its service and the groups, and a key that may be wrong.
+/// Assigns a destination to every datagram, among all UD QPs and multicast groups, and a Q_Key that can be wrong.
 pub(super) fn address_datagrams(rng: &mut ChaCha8Rng, pairs: &mut [Pair], groups: &[Group]) {
     let ends = pairs.iter().filter(|pair| pair.service == Service::Ud).flat_map(|pair| &pair.ends);
     let destinations: Vec<_> = ends.map(|end| (end.node, end.qpn, end.qkey)).collect();
@@ -102,7 +102,7 @@ pub(super) fn address_datagrams(rng: &mut ChaCha8Rng, pairs: &mut [Pair], groups
                     let &(node, qpn, right) = pick(rng, &destinations);
                     let qkey = match rng.random_range(0..10) {
                         0 => Qkey::new(rng.random_range(1..1 << 31)),
-                        // A controlled key stands for the sender's own.
+                        // A controlled Q_Key is replaced by that of the sender.
                         1 => Qkey::new(rng.random_range(1 << 31..=u32::MAX)),
                         _ => right,
                     };

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use engine::{
-    Access, AccessError, Accessor, AtomicOp, Dropped, Fetch, GroupDatagram, LocalOp, Modify, RecvRequest,
+    Access, AccessError, AtomicOp, Dropped, Fetch, GroupDatagram, Initiator, LocalOp, Modify, RecvRequest,
     SendRequest,
 };
 use protocol::ids::{Lkey, Qpn, Rkey, Va};
@@ -63,13 +63,13 @@ impl engine::Host for RdmaHost<'_> {
         members
     }
 
-    fn check(&self, who: Accessor, key: Lkey, va: Va, len: u64, access: Access) -> Result<(), AccessError> {
+    fn check(&self, who: Initiator, key: Lkey, va: Va, len: u64, access: Access) -> Result<(), AccessError> {
         self.access().check(Place::address(who, key, va), len, access)
     }
 
     fn read(
         &self,
-        who: Accessor,
+        who: Initiator,
         key: Lkey,
         va: Va,
         len: usize,
@@ -81,7 +81,7 @@ impl engine::Host for RdmaHost<'_> {
 
     fn write(
         &mut self,
-        who: Accessor,
+        who: Initiator,
         key: Lkey,
         va: Va,
         data: &[u8],
@@ -90,7 +90,7 @@ impl engine::Host for RdmaHost<'_> {
         self.access().write(Place::address(who, key, va), data, access)
     }
 
-    fn atomic(&mut self, who: Accessor, key: Lkey, va: Va, op: AtomicOp) -> Result<u64, AccessError> {
+    fn atomic(&mut self, who: Initiator, key: Lkey, va: Va, op: AtomicOp) -> Result<u64, AccessError> {
         self.access().atomic(Place::address(who, key, va), op)
     }
 
@@ -98,13 +98,13 @@ impl engine::Host for RdmaHost<'_> {
         self.cx.monitor.packet_dropped(dropped);
     }
 
-    fn run_local(&mut self, who: Accessor, op: &LocalOp) -> Result<(), AccessError> {
+    fn run_local(&mut self, who: Initiator, op: &LocalOp) -> Result<(), AccessError> {
         self.rdma.regions.keys.run(who, op)?;
         self.rdma.counts.count_local(op);
         Ok(())
     }
 
-    fn remote_invalidate(&mut self, who: Accessor, key: Rkey) -> Result<(), AccessError> {
+    fn remote_invalidate(&mut self, who: Initiator, key: Rkey) -> Result<(), AccessError> {
         self.rdma.regions.keys.remote_invalidate(who, key)?;
         self.rdma.counts.count_invalidate();
         Ok(())
@@ -121,5 +121,5 @@ pub(super) fn modify(rdma: &mut Rdma, cx: &mut Context<'_>, qpn: Qpn, modify: &M
 /// Tells the engine that a send queue may have new requests.
 pub(super) fn ring(rdma: &mut Rdma, cx: &mut Context<'_>, qpn: Qpn) {
     let (engine, cx) = cx.split();
-    engine.ring(cx.now, qpn, &mut RdmaHost { rdma, cx });
+    engine.notify_send(cx.now, qpn, &mut RdmaHost { rdma, cx });
 }

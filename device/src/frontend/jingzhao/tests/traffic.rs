@@ -421,7 +421,7 @@ fn a_message_leaves_its_doorbell_wqes_cqes_and_interrupt_in_the_traces() {
          1.500000 hca1 write UAR[1].sq_doorbell at=bar2+0x1000 width=8 value=0x100050100000817 qpn=0x10005 \
          opcode=0x17 size=1 head=8 fence=false\n\
          1.500000 hca1 wqe send qpn=0x10005 wr=128 at=0x80 opcode=0x17 size=1 fence=false \
-         refused=\"opcode 0x17 is not supported\" bytes=00000000000000000800000000000000\n\
+         refused=\"unsupported opcode 0x17\" bytes=00000000000000000800000000000000\n\
          1.500000 hca1 cqe send cqn=0x1 slot=1 wr=128 qpn=0x10005 queue=send wqe=0x80 syndrome=LOCAL_QP_OP_ERR vendor=0\n"
     );
     assert_eq!(

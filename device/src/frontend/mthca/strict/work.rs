@@ -1,6 +1,6 @@
 //! Work queue entries that the device takes.
 
-use engine::{Access, Accessor, Fetch, RecvRequest};
+use engine::{Access, Fetch, Initiator, RecvRequest};
 use protocol::hca::mthca::doorbell::{Record, RecordKind};
 use protocol::hca::mthca::qpc::QpKind;
 use protocol::hca::mthca::wqe::{
@@ -119,7 +119,7 @@ fn keys(
 ) {
     for (n, data) in list.iter().enumerate() {
         let DataSegment { len, lkey, va } = *data;
-        let who = Accessor { pd: qp.qpc.pd, qpn: qp.qpn, reserved_lkey: false };
+        let who = Initiator { pd: qp.qpc.pd, qpn: qp.qpn, reserved_lkey: false };
         if let Err(error) = memory.check(Place::address(who, lkey, va), len.into(), access) {
             let pd = qp.qpc.pd;
             found.add(
@@ -208,7 +208,7 @@ fn receive(
             );
         }
         Fetch::Ready(request) => {
-            let who = Accessor { pd, qpn, reserved_lkey: false };
+            let who = Initiator { pd, qpn, reserved_lkey: false };
             let wrong = request.sges.iter().enumerate().find_map(|(n, sge)| {
                 let place = Place::address(who, sge.lkey, sge.va);
                 Some((n, sge, memory.check(place, sge.len.into(), Access::LocalWrite).err()?))

@@ -1,7 +1,7 @@
 //! Why nothing was done: doorbells, stores, packets, frames and accesses, each with its reason in the trace, in counters and
 //! in the row of its queue pair.
 
-use engine::{AccessError, Blocked, Ended, EndedBy, Expecting, Status};
+use engine::{AccessError, Ended, EndedBy, Expecting, Status, WaitReason};
 use protocol::hca::mthca::wqe::{DataSegment, WqeData};
 use protocol::ids::{Lkey, Qpn};
 use smallvec::smallvec;
@@ -105,7 +105,7 @@ fn a_send_without_receive_is_told_at_both_ends() {
     );
     let situation = |user: &User| user.hca.explain(Qpn::new(QPN)).situation.unwrap();
     let waits = situation(&a).send;
-    assert!(matches!(waits, Blocked::ReceiverNotReady { refusals: 1, .. }), "{waits:?}");
+    assert!(matches!(waits, WaitReason::ReceiverNotReady { refusals: 1, .. }), "{waits:?}");
     let waits = situation(&b).receive;
     assert!(matches!(waits, Expecting::ReceiveRequest { refusals: 1, .. }), "{waits:?}");
 

@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use engine::{Access, Accessor};
+use engine::{Access, Initiator};
 use protocol::hca::e810::rdma::WQE_LEN;
 use protocol::hca::e810::rdma::event_queue::{CreateAeq, CreateCeq, DestroyCeq};
 use protocol::hca::e810::rdma::index::{AhIndex, ArpIndex};
@@ -186,7 +186,7 @@ fn read(driver: &mut Driver, pd: u32, va: u64, len: usize) -> Result<Vec<u8>, en
     let rdma = &device.function.rdma;
     let access = RegionAccess { keys: &rdma.regions.keys, pages: rdma.hmc.pages(dma), dma };
     let mut bytes = vec![0; len];
-    let who = Accessor { pd: Pdn::new(pd), qpn: Qpn::new(3), reserved_lkey: false };
+    let who = Initiator { pd: Pdn::new(pd), qpn: Qpn::new(3), reserved_lkey: false };
     access.read(Place::address(who, Lkey::new(STAG), Va::new(va)), &mut bytes, Access::LocalRead)?;
     Ok(bytes)
 }

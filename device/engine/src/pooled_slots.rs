@@ -1,37 +1,37 @@
-//! What QPs hold beyond what each may always have.
+//! Accounting of queue slots beyond the number reserved for each QP.
 
 use std::collections::VecDeque;
 
 use crate::limits;
 
-/// Slots for requests and answers, of one QP or of all together.
+/// Slots for requests and replies taken from the shared pool, by one QP or by all of them.
 ///
-/// Capacities count, not lengths: they are what memory is taken for.
+/// Counts capacities, not lengths, because capacity is what occupies memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Held {
+pub(crate) struct PooledSlots {
     pub(crate) requests: usize,
     pub(crate) replies: usize,
 }
 
-impl Held {
-    /// One QP, which held `before`, holds `after` now.
+impl PooledSlots {
+    /// Updates the total after the slots of one QP changed from `before` to `after`.
     pub(crate) fn update(&mut self, before: Self, after: Self) {
         self.requests = (self.requests + after.requests).saturating_sub(before.requests);
         self.replies = (self.replies + after.replies).saturating_sub(before.replies);
     }
 
-    /// No QP may take more requests than it always may.
+    /// Returns whether the request pool is used up, leaving each QP its reserved slots.
     pub(crate) fn no_requests_left(&self) -> bool {
         self.requests >= limits::POOLED_REQUESTS
     }
 
-    /// No QP may owe more answers than it always may.
+    /// Returns whether the reply pool is used up, leaving each QP its reserved slots.
     pub(crate) fn no_replies_left(&self) -> bool {
         self.replies >= limits::POOLED_REPLIES
     }
 }
 
-/// Gives back the memory of a queue that became empty, but for the slots it keeps.
+/// Releases the memory of an empty queue, except for `kept` slots.
 pub(crate) fn shrink_if_empty<T>(queue: &mut VecDeque<T>, kept: usize) {
     if queue.is_empty() && queue.capacity() > kept {
         queue.shrink_to(kept);

@@ -1,8 +1,8 @@
-//! What a responder remembers of the requests it executed.
+//! Record of the requests a responder has executed, for detecting duplicates and replaying READs and atomics.
 //!
-//! A PSN behind the expected one does not make a packet a duplicate: it may come from a former connection of the same QP
-//! numbers, or from a forger. A duplicate repeats a request of this connection, and a READ or atomic is answered again
-//! only from the record of its execution.
+//! A PSN behind the expected one does not make a packet a duplicate. The packet may belong to an earlier connection
+//! between the same QP numbers, or be forged. A duplicate repeats a request of this connection, and a READ or atomic
+//! is replayed only from its record.
 //!
 //! # Spec
 //! IBTA volume 1, sections 9.7.4.1.2 (duplicate requests), 9.7.5.1 and 9.7.5.1.3 (responder resources).
@@ -13,15 +13,16 @@ use protocol::roce::Reth;
 
 use crate::segment::packet_count;
 
-/// Requests of one connection. They are numbered by packets since its start, which unlike PSNs never wrap.
+/// Executed requests of one connection. Packets are numbered from the start of the connection; unlike PSNs, these
+/// numbers never wrap.
 #[derive(Debug, Default)]
-pub(crate) struct Executed {
+pub(crate) struct RequestHistory {
     packets: u64,
-    /// The newest READs and atomics, oldest first.
+    /// The newest READs and atomics, oldest first (IBTA: responder resources).
     resources: VecDeque<Resource>,
 }
 
-/// A READ or atomic that can be answered again.
+/// A READ or atomic that can be replayed.
 #[derive(Debug)]
 struct Resource {
     first: u64,
@@ -34,36 +35,37 @@ enum Request {
     Atomic { original: u64 },
 }
 
-impl Executed {
-    /// A request of `packets` PSNs was executed.
+impl RequestHistory {
+    /// Records that a request of `packets` PSNs was executed.
     pub(crate) fn advance(&mut self, packets: u32) {
         self.packets += u64::from(packets);
     }
 
-    /// Number of the packet that lies `behind` the expected one; `None` if the connection had not begun by then.
+    /// Returns the number of the packet `behind` packets before the expected one, or `None` if that precedes the
+    /// connection.
     pub(crate) fn packet(&self, behind: u32) -> Option<u64> {
         self.packets.checked_sub(behind.into())
     }
 
-    /// The READ that is being executed. `most`: READs and atomics to remember.
-    pub(crate) fn remember_read(&mut self, reth: Reth, most: u8) {
-        self.remember(Request::Read(reth), most);
+    /// Saves the READ being executed. At most `limit` READs and atomics are kept.
+    pub(crate) fn remember_read(&mut self, reth: Reth, limit: u8) {
+        self.remember(Request::Read(reth), limit);
     }
 
-    /// The atomic that is being executed, with its result.
-    pub(crate) fn remember_atomic(&mut self, original: u64, most: u8) {
-        self.remember(Request::Atomic { original }, most);
+    /// Saves the result of the atomic being executed. At most `limit` READs and atomics are kept.
+    pub(crate) fn remember_atomic(&mut self, original: u64, limit: u8) {
+        self.remember(Request::Atomic { original }, limit);
     }
 
-    fn remember(&mut self, request: Request, most: u8) {
-        while self.resources.len() >= usize::from(most.max(1)) {
+    fn remember(&mut self, request: Request, limit: u8) {
+        while self.resources.len() >= usize::from(limit.max(1)) {
             self.resources.pop_front();
         }
         self.resources.push_back(Resource { first: self.packets, request });
     }
 
-    /// Whether a READ that was executed covers `reth` at `packet`. A requester that has a part of the responses asks
-    /// again from the first missing one: the same key, and the address that belongs to the PSN.
+    /// Returns whether `reth` at `packet` repeats all or part of an executed READ. A requester that received some
+    /// responses asks again from the first missing one, with the same key and the address matching the PSN.
     pub(crate) fn covers_read(&self, packet: u64, reth: &Reth, mtu: usize) -> bool {
         self.resources.iter().any(|Resource { first, request }| {
             let (Request::Read(whole), Some(skipped)) = (request, packet.checked_sub(*first)) else {
@@ -79,7 +81,7 @@ impl Executed {
         })
     }
 
-    /// The saved result of the atomic at `packet`.
+    /// Returns the saved result of the atomic at `packet`.
     pub(crate) fn atomic_result(&self, packet: u64) -> Option<u64> {
         self.resources.iter().find(|resource| resource.first == packet).and_then(|resource| {
             match resource.request {

@@ -1,10 +1,10 @@
-//! Which queue pairs a packet is for.
+//! Dispatches incoming packets to queue pairs.
 //!
-//! | destination | who |
+//! | destination | receiver |
 //! |---|---|
-//! | QP 0 and 1 | the QPs that were declared to be the management QPs, where there are such |
-//! | QP ffffff and the address of a group | every UD QP attached to the group |
-//! | any other | the QP of that whole number, unless it is a management QP |
+//! | QP 0 or 1 | the QP declared as QP0 or QP1, if any |
+//! | QP 0xffffff and a multicast address | every UD QP attached to the group |
+//! | any other | the QP with exactly that number, unless it is declared as QP0 or QP1 |
 //!
 //! # Spec
 //! IBTA volume 1, sections 9.6.1.1 (checks of the BTH), 10.5.2 (multicast) and 13.5 (management QPs).
@@ -16,11 +16,11 @@ use smallvec::SmallVec;
 use crate::qp::{is_marked, udp_len};
 use crate::{DropReason, Dropped, Engine, GroupDatagram, Host, Instant, Service, limits};
 
-/// Destination QP of packets to groups.
+/// Destination QP of multicast packets.
 const GROUP_QPN: Qpn = Qpn::new(0xff_ffff);
 
 impl Engine {
-    /// A packet arrived whose ICRC is right.
+    /// Handles an incoming packet. The caller has verified the ICRC.
     pub fn handle_packet(&mut self, now: Instant, encap: &Encap, packet: &Packet<'_>, host: &mut impl Host) {
         self.stats.received_packets += 1;
         self.stats.received_opcodes.count(packet.bth.opcode);
@@ -29,9 +29,10 @@ impl Engine {
         self.stats.congestion.received_marked += u64::from(is_marked(encap.traffic_class));
         let to = packet.bth.dest_qp;
         if is_multicast(encap) {
-            self.hand_to_group(now, encap, packet, host);
+            self.deliver_to_group(now, encap, packet, host);
             return;
         }
+        // IBTA 13.5: QP0 and QP1 are reached by these numbers only; the declared QPs have other numbers internally.
         let qpn = match (to.get(), self.smi(), self.gsi()) {
             (0, Some(smi), _) => smi,
             (1, _, Some(gsi)) => gsi,
@@ -43,9 +44,9 @@ impl Engine {
         self.input_at(now, index, host, |qp, ctx| qp.handle_packet(ctx, encap, packet));
     }
 
-    // Out of the way of the others, which are most.
+    // Cold, to keep the unicast path small.
     #[cold]
-    fn hand_to_group(&mut self, now: Instant, encap: &Encap, packet: &Packet<'_>, host: &mut impl Host) {
+    fn deliver_to_group(&mut self, now: Instant, encap: &Encap, packet: &Packet<'_>, host: &mut impl Host) {
         let mut members = match packet.ext {
             Ext::Deth(deth) | Ext::DethImm(deth, _) => host.group_members(&GroupDatagram {
                 gid: gid(encap),
@@ -54,7 +55,7 @@ impl Engine {
                 src_mac: encap.src_mac,
                 src_qp: deth.src_qp,
             }),
-            // Only datagrams go to groups.
+            // Only datagrams are multicast.
             _ => SmallVec::new(),
         };
         members.truncate(limits::GROUP_MEMBERS);
@@ -67,7 +68,7 @@ impl Engine {
         }
     }
 
-    /// A packet is for nobody.
+    /// Counts and reports a packet without a receiver.
     #[cold]
     fn discard(&mut self, encap: &Encap, packet: &Packet<'_>, reason: DropReason, host: &mut impl Host) {
         self.stats.drops.count(reason);
@@ -83,7 +84,7 @@ fn is_multicast(encap: &Encap) -> bool {
     }
 }
 
-/// Where a packet goes to, as a GID: the IPv6 address, or the mapped IPv4 address.
+/// Returns the destination address of a packet as a GID: the IPv6 address, or the IPv4-mapped one.
 fn gid(encap: &Encap) -> [u8; 16] {
     match encap.ip {
         IpAddrs::V4 { dst, .. } => dst.to_ipv6_mapped().octets(),

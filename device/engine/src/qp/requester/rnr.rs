@@ -1,0 +1,52 @@
+//! RNR NAK handling: whether the responder has a receive request for the next message that needs one.
+
+use crate::Instant;
+
+/// State after an RNR NAK. Any progress resets it to `Ready`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum RnrState {
+    /// No RNR NAK since the last progress.
+    Ready,
+    /// An RNR NAK was received. Nothing is sent before `until`.
+    Waiting { until: Instant },
+    /// The wait is over, but nothing has been sent since.
+    Expired,
+    /// The request was sent again. Only a few packets are sent until the responder answers, because packets behind a
+    /// refused one are dropped.
+    Probing,
+}
+
+impl RnrState {
+    /// Returns whether nothing can be sent.
+    pub(super) fn is_waiting(self) -> bool {
+        matches!(self, Self::Waiting { .. })
+    }
+
+    /// Returns whether an RNR NAK must be ignored: it is a copy of the one already handled, or answers a packet sent
+    /// before it.
+    pub(super) fn ignores_rnr_nak(self) -> bool {
+        matches!(self, Self::Waiting { .. } | Self::Expired)
+    }
+
+    /// Returns the end of the wait.
+    pub(super) fn deadline(self) -> Option<Instant> {
+        match self {
+            Self::Waiting { until } => Some(until),
+            Self::Ready | Self::Expired | Self::Probing => None,
+        }
+    }
+
+    /// Ends the wait if it is over at `now`.
+    pub(super) fn advance_to(&mut self, now: Instant) {
+        if self.deadline().is_some_and(|until| until <= now) {
+            *self = Self::Expired;
+        }
+    }
+
+    /// Notes that a packet was sent.
+    pub(super) fn on_sent(&mut self) {
+        if *self != Self::Ready {
+            *self = Self::Probing;
+        }
+    }
+}
