@@ -46,7 +46,7 @@ fn run(cli: &Cli) -> anyhow::Result<()> {
     }
     if let Some(folder) = &cli.write_manual {
         return manual::write(Cli::command(), folder)
-            .with_context(|| format!("cannot write to {}", folder.display()));
+            .with_context(|| format!("cannot write man pages and shell completions to {}", folder.display()));
     }
     // Before anything else here opens a descriptor.
     let mut inherited = Inherited::take_over(cli.fd).map_err(|error| match cli.fd {
