@@ -383,8 +383,10 @@ fn memory_keeps_what_is_chosen_until_it_is_dumped_and_goes_on_then() {
     let mut guest = connect(&daemon);
     let file = |name: &str| daemon.folder.path().join(name).to_str().unwrap().to_owned();
     let error = hcactl(&control, &["trace", "dump", &file("none")]).unwrap_err();
-    assert_eq!(error, "hcactl: no trace in memory; start one with `hcactl trace ring`\n");
-    assert!(hcactl(&control, &["trace", "ring", "1K"]).unwrap_err().contains("1024 is not in 65536..="));
+    assert_eq!(error, "hcactl: no in-memory trace is running; start one with `hcactl trace ring`\n");
+    assert!(
+        hcactl(&control, &["trace", "ring", "1K"]).unwrap_err().contains("1024 is not between 65536 and ")
+    );
     hcactl(&control, &["trace", "ring", "64K", "--kind", "command", "--kind", "wqe"]).unwrap();
     assert_eq!(hcactl_json(&control, "devices")[0]["trace"], "memory");
     for dumped in ["first", "second"] {

@@ -272,7 +272,7 @@ fn a_reload_touches_what_has_changed_and_nothing_else() {
     let mut there = devices(&daemon);
     there.sort_unstable();
     assert_eq!(there, [1, 2, 4, 5, 7], "what hcactl has added stays");
-    daemon.wait_for_line("setting unchanged; restart hcad to apply the new value");
+    daemon.wait_for_line("setting not changed by the reload; restart hcad to apply the new value");
 
     // Again, without a change: nobody notices.
     let again = hcactl(&daemon, &["reload"]).unwrap();

@@ -197,8 +197,9 @@ fn main() -> ExitCode {
 
 fn run(cli: &Cli) -> anyhow::Result<()> {
     if let Command::WriteManual { folder } = &cli.command {
-        return manual::write(Cli::command(), folder)
-            .with_context(|| format!("cannot write man pages and shell completions to {}", folder.display()));
+        return manual::write(Cli::command(), folder).with_context(|| {
+            format!("cannot write man pages and shell completions to {}", folder.display())
+        });
     }
     let by_default = || runtime_folder::control(&runtime_folder::shared());
     let socket = cli.socket.clone().unwrap_or_else(by_default);

@@ -135,7 +135,9 @@ impl TryFrom<f64> for Probability {
 
     fn try_from(value: f64) -> Result<Self, RuleError> {
         let valid = (0.0..=1.0).contains(&value);
-        valid.then_some(Self(value)).ok_or(RuleError { key: "probability", problem: "must be in 0..=1" })
+        valid
+            .then_some(Self(value))
+            .ok_or(RuleError { key: "probability", problem: "must be between 0 and 1" })
     }
 }
 
@@ -207,7 +209,7 @@ impl TryFrom<RuleEntry> for Rule {
             return Err(wrong("action", "must not delay a frame by more than 60 seconds"));
         }
         if !(1..=MAX_OVERTAKERS).contains(&overtakers) {
-            return Err(wrong("action.reorder.by", "must be in 1..=1024"));
+            return Err(wrong("action.reorder.by", "must be between 1 and 1024"));
         }
         Ok(Self {
             qpn: number("qpn", entry.qpn)?.map(Qpn::new),

@@ -59,7 +59,7 @@ pub enum ListenError {
         error: io::Error,
     },
     /// The descriptor given is not what it should be.
-    #[error("descriptor {fd} {reason}")]
+    #[error("file descriptor {fd} {reason}")]
     Descriptor {
         /// Its number.
         fd: RawFd,
