@@ -67,7 +67,7 @@ pub struct Cli {
     #[arg(long, help_heading = OVERRIDES, value_name = "N", value_parser = clap::value_parser!(RawFd).range(3..))]
     pub fd: Option<RawFd>,
 
-    /// Create a control socket for hcactl at PATH [default PATH: control.sock in the runtime directory]
+    /// Create a control socket for hcactl at PATH (default: control.sock in the runtime directory)
     #[arg(long, value_name = "PATH", num_args = 0..=1, require_equals = true)]
     pub control_socket: Option<Option<PathBuf>>,
 

@@ -44,7 +44,7 @@ pub struct ConfigFile {
     /// Log settings. The log is written to standard error.
     #[serde(default)]
     pub log: LogConfig,
-    /// Devices to serve. Each runs in its own thread.
+    /// Devices that hcad serves, at least one. Each device runs in its own thread.
     pub devices: Vec<DeviceEntry>,
     /// Path of the control socket, a Unix socket for `hcactl`. Only the user that runs hcad can connect.
     /// Default: no control socket, unless `--control-socket` is given.
@@ -77,7 +77,7 @@ pub struct Config {
     pub metrics: Option<MetricsConfig>,
     /// Sandbox: restrictions that the process applies to itself.
     pub confinement: ConfinementEntry,
-    /// Socket permissions of devices that do not set their own.
+    /// Default socket permissions for devices that do not set their own.
     pub sockets: SocketsEntry,
     /// Process-wide settings as keys and values from the file. A reload does not apply them; they require a
     /// restart.

@@ -592,7 +592,7 @@ impl Fleet {
                 tracing::info!(device = name, "device stopped because its only client (--fd) disconnected")
             }
             (Err(failure), false) => {
-                tracing::error!(device = name, %failure, "device failed and stopped")
+                tracing::error!(device = name, %failure, "device stopped because it failed and cannot be restarted")
             }
         }
     }

@@ -52,7 +52,7 @@ pub struct DeviceEntry {
     pub ipv6: Option<Ipv6Addr>,
     /// Destination of packets if neither the work request nor the QP context specifies one. The public
     /// JingZhao driver never specifies the destination of a connection. It also assigns LID 4112 (1010h) to
-    /// every port, so a default peer with `id` 4112 receives datagrams, too.
+    /// every port. With `id` 4112, the default peer therefore receives datagrams as well.
     pub default_peer: Option<PeerEntry>,
     /// Other devices on the fabric whose addresses are not derived from their numbers. Listing a device here
     /// lets guest software address it by number.

@@ -97,9 +97,9 @@ pub struct UdpPeerEntry {
     /// learned from the peer's frames, and reserved for the peer while it is active.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mac: Option<String>,
-    /// Set this for a peer that sends only to this device, such as QEMU's `-netdev dgram`. The device then
-    /// forwards frames between this peer and its other peers. All peers that are not leaves must be peers of
-    /// each other.
+    /// Whether the peer is a leaf, which sends only to this device, such as QEMU's `-netdev dgram`. The
+    /// device forwards frames between a leaf and its other peers. All peers that are not leaves must be peers
+    /// of each other.
     #[serde(default)]
     pub leaf: bool,
     /// Maximum number of frames per second that the device accepts from the peer. Excess frames are dropped.
@@ -127,7 +127,7 @@ pub enum FabricConfig {
     Ring {
         /// Directory of the ring.
         folder: PathBuf,
-        /// Path of the device's socket in that directory.
+        /// Path of the device's socket in the ring directory.
         socket: PathBuf,
     },
     /// See [`FabricEntry::Tap`].

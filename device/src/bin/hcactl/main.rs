@@ -109,7 +109,7 @@ enum Command {
     Explain(Explain),
     /// Show all counters
     Counters {
-        /// Print nonzero counters and their rates every SECONDS (at least 0.1) [default SECONDS: 1]
+        /// Print nonzero counters and their rates every SECONDS (at least 0.1; default: 1)
         #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "1", value_parser = counters::period)]
         watch: Option<Duration>,
     },
@@ -136,7 +136,7 @@ enum Command {
     /// Trace register accesses, commands, queue entries and interrupts, one line each
     #[command(subcommand)]
     Trace(sight::Trace),
-    /// Write a session record (all device input from the start) for `hcad replay`
+    /// Record all input of a device from its start, for `hcad replay`
     #[command(subcommand)]
     Record(Record),
     /// Inject network faults: drop, duplicate, delay, reorder or corrupt frames

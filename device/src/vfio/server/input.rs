@@ -31,7 +31,7 @@ pub enum Violation {
     #[error("message carries more than {MAX_FDS} descriptors")]
     Descriptors,
     /// A reply, or no known type of message.
-    #[error("message flags are {flags:#x}, which is not a command")]
+    #[error("message flags {flags:#x} do not identify a command")]
     NotACommand {
         /// Flags field.
         flags: u32,
