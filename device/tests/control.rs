@@ -316,7 +316,7 @@ fn what_vmm_and_driver_asked_for_is_counted() {
     assert_eq!(
         hcactl(&control, &["explain", "qp", "9"]).unwrap(),
         "QP 0x9: does not exist or is in RESET; doorbells and packets are ignored\n\
-         ignored: once, latest reason qp_reset\n"
+         ignored: once, most recent reason: qp_reset\n"
     );
     let json: Value = hcactl(&control, &["--json", "explain", "qp", "9"]).unwrap().parse().unwrap();
     let ignored = json!({ "count": 1, "last": "qp_reset" });

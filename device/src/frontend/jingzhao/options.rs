@@ -103,8 +103,9 @@ pub struct Options {
     /// 655.36 ms. The public driver always sets it, regardless of the timer that its user requests.
     #[schemars(with = "u8", range(max = 31))]
     pub rnr_timer_zero: RnrTimerCode,
-    /// J-38: implement MAD_IFC as the hardware does, with the LID and state of the port. The document lists the
-    /// command without a layout, and no driver uses it. Without this option it is an unknown opcode.
+    /// J-38: implement MAD_IFC as the hardware does, with the LID and state of the port. The document lists
+    /// the command without a layout, and no driver uses it. Without this option, MAD_IFC is an unknown
+    /// opcode.
     pub mad_ifc: bool,
     /// J-30: reserve the first 40 bytes of a UD receive buffer for the GRH, as verbs applications expect.
     pub ud_grh: bool,
