@@ -547,7 +547,7 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
             // The client still waits, and this turn's end sees that.
             Err(error) if self.reserve.give_up(&error) => Ok(()),
             Err(error) => {
-                limited!(error, %error, "cannot accept client connections");
+                limited!(error, %error, "cannot accept connections from VMMs");
                 self.pause_accepting(ACCEPT_PAUSE)
             }
         }
@@ -569,7 +569,7 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
         }
         match self.successor.take() {
             Some(_) if self.client.is_some() => {
-                limited!(warn, "rejected a client: another client is connected");
+                limited!(warn, "rejected a client because another client is connected");
                 Ok(())
             }
             Some(stream) => self.adopt(Connection::new(stream)?),
