@@ -258,7 +258,14 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
             self.reply()?;
             let now = now();
             let moved_data = self.data_moved() != moved;
+            let was_paused = self.budget.paused_until().is_some();
             self.budget.add_turn(now, now.saturating_since(begun), moved_data, processor_time);
+            if !was_paused && self.budget.paused_until().is_some() {
+                limited!(
+                    info,
+                    "client delayed: its connections, mappings and commands exceed their share of processor time"
+                );
+            }
             self.watch_client()?;
             if self.client.is_none() && self.listener.is_none() {
                 self.hca.flush();

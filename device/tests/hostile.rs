@@ -7,8 +7,10 @@ use std::path::Path;
 #[test]
 fn every_corpus_replays() {
     let corpora = Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/corpus");
-    let mut names: Vec<_> =
-        fs::read_dir(&corpora).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    let mut names: Vec<_> = fs::read_dir(&corpora)
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
     names.sort();
     assert_eq!(names, device_fuzz::TARGETS.iter().map(|(name, _)| *name).collect::<Vec<_>>());
     for (name, target) in device_fuzz::TARGETS {
