@@ -3,9 +3,9 @@
 use protocol::ids::Rkey;
 
 use super::{Checker, SideId, Violation, ensure};
-use crate::sim::host::HostEvent;
-use crate::sim::plan::{Area, CELLS, Op, Pair, va};
-use crate::{Access, AtomicOp, Fence, LocalOp, SendOp};
+use crate::host::HostEvent;
+use crate::plan::{Area, CELLS, Op, Pair, va};
+use engine::{Access, AtomicOp, Fence, LocalOp, SendOp};
 
 /// Part of a request's effect that a [`Cursor`] follows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -33,7 +33,7 @@ fn main() -> ExitCode {
                 if seed >= end {
                     return (failures, frames, requests);
                 }
-                match engine::sim::run(seed, trace) {
+                match sim::run(seed, trace) {
                     Ok(report) => {
                         frames += report.net.sent;
                         requests += report.requests;

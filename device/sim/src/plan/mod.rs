@@ -11,7 +11,7 @@
 //! In addition, each protection domain of a node has CELLS: words for the atomics of all its queue pairs. A pair also
 //! has keys that give access to parts of these regions until a work request or the peer invalidates them.
 
-pub(in crate::sim) mod draw;
+pub(crate) mod draw;
 mod keys;
 mod reliable;
 mod script;
@@ -27,7 +27,7 @@ use protocol::{Psn, roce};
 
 use super::host::Key;
 use super::net::Faults;
-use crate::{
+use engine::{
     AckTimeout, Flush, GrhArea, Instant, Mtu, QpAttrs, Remote, RemoteAccess, RnrRetry, RnrTimer, SendOp,
     SendRequest, Service, Sge, State, Status,
 };
@@ -47,6 +47,8 @@ pub const CELLS: u32 = 5;
 /// Region number of the receive slots of a shared receive queue.
 pub const SHARED: u32 = 6;
 
+/// Bytes at the start of a UD receive area that hold the GRH.
+pub const GRH_BYTES: usize = 40;
 /// Bytes of HOT.
 pub const HOT_BYTES: usize = 8192;
 /// Bytes of PRIVATE.

@@ -6,7 +6,7 @@
 use protocol::roce::Packet;
 
 use super::{Checker, SideId, Violation, ensure};
-use crate::SendOp;
+use engine::SendOp;
 
 impl Checker<'_> {
     /// Checks a READ response sent by a side.

@@ -6,7 +6,7 @@
 //! the network is healed, and everything must finish within a bound of simulated time. The [checker](check) is
 //! independent of the engines: it sees the posted requests, every memory access, every completion and every frame.
 //!
-//! Replay a failing seed with `cargo run -p engine --features sim --release --bin sim -- --seed N`; add `--trace` to
+//! Replay a failing seed with `cargo run -p sim --release -- --seed N`; add `--trace` to
 //! print every packet.
 
 pub mod check;

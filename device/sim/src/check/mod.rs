@@ -36,7 +36,7 @@ use self::side::Side;
 use self::unreliable::Arrival;
 use super::host::{HostEvent, SimHost};
 use super::plan::{GROUP_QPN, Op, Pair, Plan};
-use crate::{Event, Instant, Queue, Service, State, Transmit};
+use engine::{Event, Instant, Queue, Service, State, Transmit};
 
 /// Description of a violated invariant.
 pub type Violation = String;
@@ -49,6 +49,11 @@ macro_rules! ensure {
     };
 }
 use ensure;
+
+/// Returns the number of packets of a message or of a READ response, at least 1.
+fn packet_count(len: u32, mtu: usize) -> u32 {
+    u32::try_from((len as usize).div_ceil(mtu).max(1)).expect("a packet has at least one byte")
+}
 
 /// Identifies one side of a pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

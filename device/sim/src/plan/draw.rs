@@ -13,14 +13,13 @@ use super::script::{Script, schedule};
 use super::{
     Action, Area, End, Group, Life, Op, Pair, Plan, Recv, SOURCE, Work, keys, reliable, srq_of, unreliable,
 };
-use crate::limits::GRH_BYTES;
-use crate::sim::net::Faults;
-use crate::{
+use crate::net::Faults;
+use engine::{
     AckTimeout, Fence, Flush, GrhArea, Instant, Mtu, Payload, RnrRetry, SendOp, SendRequest, Service, SgeList,
 };
 
 /// Number of nodes of a plan.
-pub(in crate::sim) const NODES: usize = 2;
+pub(crate) const NODES: usize = 2;
 
 /// Draws the plan of `seed`.
 pub fn draw(seed: u64) -> Plan {
@@ -134,7 +133,7 @@ fn slots(pairs: &[Pair]) -> BTreeMap<usize, usize> {
     for pair in pairs {
         for srq in pair.ends.iter().filter_map(|end| end.srq) {
             let len = slots.entry(srq).or_default();
-            *len = (pair.mtu.bytes() * 6 + GRH_BYTES).max(*len);
+            *len = (pair.mtu.bytes() * 6 + super::GRH_BYTES).max(*len);
         }
     }
     slots
@@ -214,7 +213,7 @@ fn draw_reliable(
 }
 
 /// Returns the `wr_id` of the `nth` request of a queue in a life.
-pub(in crate::sim) fn wr_id(life: u64, nth: usize) -> u64 {
+pub(crate) fn wr_id(life: u64, nth: usize) -> u64 {
     life << 32 | nth as u64
 }
 
@@ -230,7 +229,7 @@ pub(super) fn of_bytes(op: SendOp, payload: Payload, len: usize, from: Vec<Area>
 }
 
 /// Draws a message length: around packet boundaries, or any.
-pub(in crate::sim) fn draw_len(rng: &mut ChaCha8Rng, mtu: usize) -> usize {
+pub(crate) fn draw_len(rng: &mut ChaCha8Rng, mtu: usize) -> usize {
     match rng.random_range(0..6) {
         0 => 0,
         1 => rng.random_range(1..=64),
@@ -241,7 +240,7 @@ pub(in crate::sim) fn draw_len(rng: &mut ChaCha8Rng, mtu: usize) -> usize {
     }
 }
 
-pub(in crate::sim) fn draw_source(rng: &mut ChaCha8Rng, pair: &Pair, side: usize, len: usize) -> Area {
+pub(crate) fn draw_source(rng: &mut ChaCha8Rng, pair: &Pair, side: usize, len: usize) -> Area {
     let whole = pair.ends[side].source.len();
     Area { region: SOURCE, offset: rng.random_range(0..=whole - len), len }
 }

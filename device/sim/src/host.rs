@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, VecDeque};
 use protocol::ids::{Lkey, Pdn, Qpn, Rkey, Va};
 use smallvec::SmallVec;
 
-use crate::{
+use engine::{
     Access, AccessError, AtomicOp, Bind, FastRegister, Fetch, GroupDatagram, Host, Initiator, LocalOp, Pages,
     RecvRequest, Rights, SendRequest, Sge, WindowKind,
 };

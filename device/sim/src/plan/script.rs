@@ -5,7 +5,7 @@ use rand::RngExt;
 use rand_chacha::ChaCha8Rng;
 
 use super::{Action, Pair};
-use crate::{Instant, Service, State};
+use engine::{Instant, Service, State};
 
 /// Nanoseconds from the RESET of both sides to their next connection. By then the network has delivered or lost all
 /// earlier packets, as the time-wait state of a connection manager ensures.

@@ -13,9 +13,9 @@ use super::flight::Flight;
 use super::shared::FetchedRequest;
 use super::unreliable::Received;
 use super::{Checker, SideId, Violation, ensure};
-use crate::sim::host::SimHost;
-use crate::sim::plan::{Op, Pair, draw::wr_id};
-use crate::{
+use crate::host::SimHost;
+use crate::plan::{Op, Pair, draw::wr_id};
+use engine::{
     AsyncEvent, Completion, Flush, Instant, Queue, RecvDone, RnrRetry, SendDone, SendOp, Service, State,
     Status, Success, Transmit,
 };

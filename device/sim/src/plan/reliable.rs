@@ -7,7 +7,7 @@ use rand_chacha::ChaCha8Rng;
 
 use super::draw::{bare, draw_gather, draw_len, draw_recv, draw_scatter, draw_source, list, of_bytes, pick};
 use super::{Area, CELLS, CELLS_BYTES, HOT, HOT_BYTES, Op, PRIVATE, Pair, Recv};
-use crate::{AccessError, Fence, Payload, Remote, SendOp, SendRequest, Sge, SgeList, Status};
+use engine::{AccessError, Fence, Payload, Remote, SendOp, SendRequest, Sge, SgeList, Status};
 
 /// Values used by compare-and-swap. Few, so that one QP often finds a value stored by another.
 const SWAPPED: std::ops::Range<u64> = 0..4;

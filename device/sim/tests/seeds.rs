@@ -10,13 +10,13 @@ fn from_env(name: &str, default: u64) -> u64 {
 }
 
 /// Seeds that failed once. Changes to the plan generator turn them into different worlds, so each failure also has
-/// its own test: in `tests/rnr.rs` for the first four, in `tests/congestion.rs` for the last.
+/// its own test: in `device/engine/tests/rnr.rs` for the first four, in `device/engine/tests/congestion.rs` for the last.
 const PINNED: [u64; 5] = [281_947, 366_135, 810_318, 886_846, 1_004_380];
 
 #[test]
 fn regression_seeds_pass() {
     for seed in PINNED {
-        if let Err(failure) = engine::sim::run(seed, false) {
+        if let Err(failure) = sim::run(seed, false) {
             panic!("{failure}");
         }
     }
@@ -37,7 +37,7 @@ fn random_seeds_pass() {
                     if seed >= end {
                         break;
                     }
-                    if let Err(failure) = engine::sim::run(seed, false) {
+                    if let Err(failure) = sim::run(seed, false) {
                         failed.fetch_add(1, Ordering::Relaxed);
                         eprintln!("{failure}");
                     }

@@ -9,7 +9,7 @@ use protocol::roce::{Opcode, RoceFrame};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-use crate::Instant;
+use engine::Instant;
 
 /// Fault rates in parts per thousand, and delays.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

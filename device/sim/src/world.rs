@@ -18,7 +18,7 @@ use super::plan::{
 };
 use super::stale;
 use super::trace::describe;
-use crate::{
+use engine::{
     Completion, Config, Engine, Event, Flush, Instant, Modify, Queue, Rights, Service, Sge, State, Stats,
     Transmit, WaitReason,
 };
@@ -101,7 +101,7 @@ pub fn run(seed: u64, trace: bool) -> Result<Report, Violation> {
     });
     outcome.unwrap_or_else(|_| Err("panicked, see above".to_owned())).map_err(|violation| {
         format!(
-            "seed {seed}, {violation}\nreplay: cargo run -p engine --features sim --release --bin sim -- \
+            "seed {seed}, {violation}\nreplay: cargo run -p sim --release -- \
              --seed {seed} --trace"
         )
     })
@@ -569,7 +569,7 @@ fn check_wait_reasons(
 /// Checks that an idle engine has returned all slots to the shared pool.
 fn check_no_pooled_slots(engine: &Engine) -> Result<(), Violation> {
     match engine.pooled_slots() {
-        slots if slots == crate::pooled_slots::PooledSlots::default() => Ok(()),
+        slots if slots == engine::PooledSlots::default() => Ok(()),
         slots => Err(format!("idle, but the pool still counts {slots:?}")),
     }
 }

@@ -5,7 +5,7 @@
 use protocol::roce::{Ext, Kind, Packet};
 
 use super::{Checker, SideId, Violation, ensure};
-use crate::segment::packet_count;
+use crate::check::packet_count;
 
 /// Replies that a responder can still send.
 #[derive(Debug, Default)]

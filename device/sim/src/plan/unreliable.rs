@@ -7,8 +7,7 @@ use rand_chacha::ChaCha8Rng;
 
 use super::draw::{bare, draw_gather, draw_len, draw_recv, list, of_bytes, pick};
 use super::{Area, GROUP_QPN, Group, Op, PRIVATE, Pair, group_path, path};
-use crate::limits::GRH_BYTES;
-use crate::{
+use engine::{
     AccessError, Payload, Remote, SendOp, SendRequest, Service, Sge, SgeList, Status, UdDestination,
 };
 
@@ -79,7 +78,7 @@ pub(super) fn draw_recvs(rng: &mut ChaCha8Rng, pair: &mut Pair, side: usize) {
     let messages = pair.lives[life].sides[1 - side].ops.iter().filter(|op| op.takes_receive()).count();
     let count = if rng.random_bool(0.7) { messages * 2 } else { rng.random_range(0..=messages) };
     let longest = match pair.service {
-        Service::Ud => pair.mtu.bytes() + GRH_BYTES,
+        Service::Ud => pair.mtu.bytes() + super::GRH_BYTES,
         _ => pair.mtu.bytes() * 6,
     };
     for _ in 0..count {

@@ -6,8 +6,8 @@ use rand_chacha::ChaCha8Rng;
 
 use super::draw::{bare, draw_gather, draw_len, draw_recv, draw_source, of_bytes, pick};
 use super::{Area, HOT, HOT_BYTES, Op, Pair, Recv, SOURCE, va};
-use crate::sim::host::{Key, KeyKind, Mapping};
-use crate::{
+use crate::host::{Key, KeyKind, Mapping};
+use engine::{
     AccessError, Bind, FastRegister, Fence, LocalOp, PageShift, Pages, Payload, Remote, Rights, SendOp,
     SendRequest, Sge, SgeList, Status, WindowKind,
 };

@@ -5,7 +5,7 @@ use std::time::Duration;
 use protocol::roce::{Bth, Opcode, RoceFrame};
 
 use super::{Checker, SideId, Violation, ensure};
-use crate::{Instant, Service};
+use engine::{Instant, Service};
 
 /// Minimum time between notifications for a flow; IBTA annex A17 leaves it to the device.
 const INTERVAL: Duration = Duration::from_micros(50);

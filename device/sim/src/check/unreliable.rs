@@ -6,10 +6,10 @@ use protocol::roce::{Ext, Imm, IpAddrs, RoceFrame};
 use super::execution::locate;
 use super::side::fits;
 use super::{Checker, SideId, Violation, ensure};
-use crate::limits::GRH_BYTES;
-use crate::sim::host::{HostEvent, SimHost};
-use crate::sim::plan::{Area, Op, Pair, pkey_index, va};
-use crate::{Access, GrhArea, RecvDone, SendOp, State};
+use crate::plan::GRH_BYTES;
+use crate::host::{HostEvent, SimHost};
+use crate::plan::{Area, Op, Pair, pkey_index, va};
+use engine::{Access, GrhArea, RecvDone, SendOp, State};
 
 /// Messages that a side has received from its peer.
 #[derive(Debug)]
@@ -135,7 +135,7 @@ impl Checker<'_> {
         let (side, sender) = (self.side(id), self.side(peer));
         let states = [State::Rtr, State::Rts, State::Sqd, State::Sqe];
         let receives = states.contains(&side.state) && side.life == sender.life;
-        if pair.service != crate::Service::Uc
+        if pair.service != engine::Service::Uc
             || !receives
             || side.missed_receive
             || side.unreachable_since.is_some()

@@ -13,9 +13,9 @@ use protocol::Psn;
 use protocol::roce::{Ext, Kind, NakCode, Packet, Syndrome};
 
 use super::{Checker, SideId, Violation, ensure};
-use crate::segment::packet_count;
-use crate::sim::plan::{Op, Work};
-use crate::{AckTimeout, Fence, Instant, Mtu, RnrRetry, RnrTimer};
+use crate::check::packet_count;
+use crate::plan::{Op, Work};
+use engine::{AckTimeout, Fence, Instant, Mtu, RnrRetry, RnrTimer};
 
 /// Maximum number of packets sent as a probe after an RNR NAK.
 const PROBE: u32 = 8;
@@ -299,7 +299,7 @@ impl Checker<'_> {
     pub(super) fn on_response(&mut self, id: SideId, packet: &Packet<'_>) {
         let (now, pair) = (self.now, self.pair(id));
         let side = self.side_mut(id);
-        if matches!(side.state, crate::State::Rts | crate::State::Sqd) {
+        if matches!(side.state, engine::State::Rts | engine::State::Sqd) {
             let ops = &pair.lives[side.life].sides[id.side].ops;
             side.flight.on_response(now, pair.ack_timeout, ops, packet);
         }
