@@ -125,6 +125,7 @@ pub struct Lab {
     memory_mib: u32,
     trace: bool,
     chance: Chance,
+    without_guests: bool,
     runs: PathBuf,
     given: Vec<String>,
 }
@@ -218,6 +219,7 @@ impl Lab {
             memory_mib: options.memory,
             trace: options.trace,
             chance: Chance::default(),
+            without_guests: false,
             runs: programs::lab_dir()?,
             given: options.given(),
         })
@@ -267,6 +269,17 @@ impl Lab {
     #[must_use]
     pub fn with_chance(self, chance: Chance) -> Self {
         Self { chance, ..self }
+    }
+
+    /// The same lab for scenarios that need no guests and can do without.
+    #[must_use]
+    pub fn without_guests(self) -> Self {
+        Self { without_guests: true, ..self }
+    }
+
+    /// Whether scenarios of the lab's own driver run it in this process.
+    pub fn has_no_guests(&self) -> bool {
+        self.without_guests
     }
 
     /// What the user chose for them.

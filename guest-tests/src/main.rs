@@ -58,6 +58,12 @@ enum Command {
         /// Run only the cases whose names contain this text
         #[arg(long, value_name = "TEXT")]
         case: Option<String>,
+        /// Drive JingZhao devices from this process instead of from guests
+        ///
+        /// Applies to scenarios that use the lab's own driver on both sides, such as `jingzhao-rc`. Nothing boots, so they
+        /// take a fraction of the time, and test the same device.
+        #[arg(long)]
+        without_guests: bool,
         #[command(flatten)]
         chance: Chance,
         #[command(flatten)]
@@ -161,9 +167,16 @@ fn run(command: Command) -> Result<ExitCode> {
     let result = runtime.block_on(async {
         match command {
             Command::List => list(),
-            Command::Run { scenarios, keep, jobs, timeout, case, chance, options } => {
+            Command::Run { scenarios, keep, jobs, timeout, case, without_guests, chance, options } => {
                 let mut report = Report::new(Duration::from_secs(timeout), keep).with_only(case);
-                until_signal(run_scenarios(&scenarios, jobs, chance, &options, &mut report)).await
+                let lab = async |options: &Options| {
+                    let lab = Lab::prepare(options).await?.with_chance(chance);
+                    Ok::<_, anyhow::Error>(if without_guests { lab.without_guests() } else { lab })
+                };
+                until_signal(async {
+                    run_scenarios(&scenarios, jobs, &lab(&options).await?, &mut report).await
+                })
+                .await
             }
             Command::Shell { place: ShellPlace::Scenario(scenario), guest, options } => {
                 until_signal(async {
@@ -223,12 +236,10 @@ fn list() -> Result<ExitCode> {
 async fn run_scenarios(
     scenarios: &[&'static Scenario],
     jobs: NonZeroUsize,
-    chance: Chance,
-    options: &Options,
+    lab: &Lab,
     report: &mut Report,
 ) -> Result<ExitCode> {
-    let lab = Lab::prepare(options).await?.with_chance(chance);
-    scenario::schedule::run(scenarios, jobs, &lab, report).await?;
+    scenario::schedule::run(scenarios, jobs, lab, report).await?;
     match vm::panicked_boots() {
         0 => {}
         count => line(&format!("guests that were booted again because the kernel panicked: {count}"))?,

@@ -1,9 +1,12 @@
-//! One guest: its QEMU, its agent, its end.
+//! One guest: its QEMU, its agent, its end. Or an agent alone, in a thread of this process.
 
+use std::io::BufReader;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
+use agent::serve::Agent;
 use agent::wire::{
     Call, EnterRoot, ExitStatus, Failure, LoadModules, Ping, ProgramEnd, Run, Shutdown, ShutdownKind,
 };
@@ -60,13 +63,30 @@ pub struct Image {
 #[derive(Debug)]
 pub struct Vm {
     name: String,
-    qemu: Process,
+    body: Body,
     agent: AgentLink,
     console_log: PathBuf,
     console: Option<UnixStream>,
     commands: Vec<UnixStream>,
     monitor: Option<Monitor>,
     boot_time: Duration,
+}
+
+/// What runs the agent.
+#[derive(Debug)]
+enum Body {
+    Qemu(Process),
+    /// A thread of this process, until it has been joined.
+    Thread(Option<JoinHandle<()>>),
+}
+
+impl Body {
+    fn qemu(&self) -> Result<&Process> {
+        match self {
+            Self::Qemu(qemu) => Ok(qemu),
+            Self::Thread(_) => bail!("the agent runs without a guest"),
+        }
+    }
 }
 
 /// What the lab wants of a guest beside the agent.
@@ -150,7 +170,7 @@ impl Vm {
         let agent = AgentLink::new(stream, &run.file(format!("{name}.agent.jsonl")))?;
         let mut vm = Self {
             name: machine.name.clone(),
-            qemu,
+            body: Body::Qemu(qemu),
             agent,
             console_log: endpoints.console_log,
             console,
@@ -163,6 +183,33 @@ impl Vm {
             .with_context(|| format!("the guest did not boot within {} s", limit.as_secs()))?;
         vm.boot_time = begun.elapsed();
         Ok(vm)
+    }
+
+    /// Starts an agent in a thread of this process. It can open devices by their sockets, as VMM and driver at once.
+    ///
+    /// # Errors
+    /// When the host refuses a socket or a thread.
+    pub fn without_guest(name: &str, run: &RunDir) -> Result<Self> {
+        let (near, far) = std::os::unix::net::UnixStream::pair()?;
+        near.set_nonblocking(true)?;
+        let input = BufReader::new(far.try_clone()?);
+        let serve = move || {
+            if let Err(error) = Agent::default().serve(input, far) {
+                tracing::warn!("the agent failed: {error:#}");
+            }
+        };
+        let thread = thread::Builder::new().name(format!("agent-{name}")).spawn(serve)?;
+        let transcript = run.file(format!("guest-{name}.agent.jsonl"));
+        Ok(Self {
+            name: name.to_owned(),
+            body: Body::Thread(Some(thread)),
+            agent: AgentLink::new(UnixStream::from_std(near)?, &transcript)?,
+            console_log: run.file(format!("guest-{name}.console")),
+            console: None,
+            commands: Vec::new(),
+            monitor: None,
+            boot_time: Duration::ZERO,
+        })
     }
 
     /// Restarts a guest that may restart, and waits until it answers again.
@@ -244,7 +291,10 @@ impl Vm {
     /// # Errors
     /// When the process cannot be asked.
     pub fn status(&mut self) -> Result<Option<std::process::ExitStatus>> {
-        self.qemu.status()
+        match &mut self.body {
+            Body::Qemu(qemu) => qemu.status(),
+            Body::Thread(_) => Ok(None),
+        }
     }
 
     /// Runs a step in the guest.
@@ -314,12 +364,20 @@ impl Vm {
         self.call_within(limit + ANSWER_MARGIN, step).await
     }
 
-    /// Ends QEMU with SIGKILL: nothing in it can react.
+    /// Ends QEMU with SIGKILL: nothing in it can react. An agent without a guest closes its devices.
     ///
     /// # Errors
     /// When it cannot be killed.
     pub async fn kill(&mut self) -> Result<()> {
-        self.qemu.kill().await
+        match &mut self.body {
+            Body::Qemu(qemu) => qemu.kill().await,
+            Body::Thread(thread) => {
+                self.agent.close().await?;
+                let Some(thread) = thread.take() else { return Ok(()) };
+                let joined = tokio::task::spawn_blocking(|| thread.join()).await?;
+                joined.map_err(|_| anyhow!("the agent of {} panicked", self.name))
+            }
+        }
     }
 
     /// Sends a signal to QEMU, and waits for nothing.
@@ -327,7 +385,7 @@ impl Vm {
     /// # Errors
     /// When it has ended.
     pub fn signal(&self, signal: i32) -> Result<()> {
-        self.qemu.signal(signal)
+        self.body.qemu()?.signal(signal)
     }
 
     /// The number of QEMU's process.
@@ -335,7 +393,7 @@ impl Vm {
     /// # Errors
     /// When it has ended.
     pub fn process_id(&self) -> Result<u32> {
-        self.qemu.id()
+        self.body.qemu()?.id()
     }
 
     /// Names the guest in an error, and shows what it printed when the error is not the step's own.
@@ -344,8 +402,11 @@ impl Vm {
         if error.is::<Failure>() {
             return Err(error.context(format!("guest {}", self.name)));
         }
+        let Body::Qemu(qemu) = &mut self.body else {
+            return Err(error.context(format!("agent {} without a guest", self.name)));
+        };
         // A QEMU that ends closes its sockets first.
-        let state = match timeout(LAST_BREATH, self.qemu.ended()).await {
+        let state = match timeout(LAST_BREATH, qemu.ended()).await {
             Ok(Ok(status)) => format!("QEMU exited with {status}"),
             _ => "QEMU is running".into(),
         };
@@ -354,8 +415,8 @@ impl Vm {
             self.name,
             self.console_log.display(),
             tail(&self.console_log, TAIL_LINES),
-            self.qemu.log().display(),
-            tail(self.qemu.log(), TAIL_LINES),
+            qemu.log().display(),
+            tail(qemu.log(), TAIL_LINES),
         )))
     }
 }

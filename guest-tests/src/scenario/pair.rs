@@ -19,6 +19,8 @@ pub(super) struct Node {
     pub(super) daemon: Daemon,
     /// Where its driver issues commands.
     hcr: HcrBase,
+    /// Whether a guest with a kernel is around the agent.
+    in_guest: bool,
 }
 
 /// Two nodes of one fabric.
@@ -90,8 +92,8 @@ impl Pair {
         )?;
         Ok((
             image,
-            Node { vm: vm_a, daemon: daemon_a, hcr: HcrBase::Zero },
-            Node { vm: vm_b, daemon: daemon_b, hcr: HcrBase::Document },
+            Node { vm: vm_a, daemon: daemon_a, hcr: HcrBase::Zero, in_guest: !lab.has_no_guests() },
+            Node { vm: vm_b, daemon: daemon_b, hcr: HcrBase::Document, in_guest: !lab.has_no_guests() },
         ))
     }
 
@@ -140,18 +142,24 @@ impl Node {
         daemon: Daemon,
     ) -> Result<Self> {
         let vm = boot(lab, run, image, name, &daemon, "").await?;
-        Ok(Self { vm, daemon, hcr: HcrBase::Zero })
+        Ok(Self { vm, daemon, hcr: HcrBase::Zero, in_guest: !lab.has_no_guests() })
     }
 
     /// Gives the HCA to the userspace driver and brings it up.
     pub(super) async fn open(&mut self) -> Result<()> {
-        self.vm.call(BindVfio { device: DeviceSelector::default() }).await?;
+        if self.in_guest {
+            self.vm.call(BindVfio { device: DeviceSelector::default() }).await?;
+        }
         self.reopen(OpenHca::default()).await.map(drop)
     }
 
     /// Brings an HCA up that is bound already.
     pub(super) async fn reopen(&mut self, step: OpenHca) -> Result<HcaInfo> {
-        self.vm.call(OpenHca { hcr: self.hcr, ..step }).await
+        let device = match self.in_guest {
+            true => step.device,
+            false => DeviceSelector::Socket(self.daemon.socket().display().to_string()),
+        };
+        self.vm.call(OpenHca { hcr: self.hcr, device, ..step }).await
     }
 
     /// Lets go of the HCA.
@@ -168,6 +176,9 @@ async fn boot(
     daemon: &Daemon,
     console: &str,
 ) -> Result<Vm> {
+    if lab.has_no_guests() {
+        return Vm::without_guest(name, run);
+    }
     let hcas = vec![daemon.socket().to_owned()];
     let guest = Guest { name, hcas, with_console: name == console, ..Guest::default() };
     lab.boot(run, image, guest).await
