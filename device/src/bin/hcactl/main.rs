@@ -118,7 +118,7 @@ enum Command {
     ///
     /// The device notifies the guest driver. While the link is down, the port drops all frames.
     Port {
-        /// New state of the link
+        /// New link state
         #[arg(value_enum)]
         state: Port,
     },
@@ -493,7 +493,10 @@ impl Daemon {
             [] => bail!("hcad is not serving any devices"),
             several => {
                 let ids: Vec<_> = several.iter().map(u16::to_string).collect();
-                bail!("hcad is serving several devices; select one of these with --device: {}", ids.join(", "))
+                bail!(
+                    "hcad is serving several devices; select one of these with --device: {}",
+                    ids.join(", ")
+                )
             }
         }
     }

@@ -220,7 +220,10 @@ mod tests {
                 r#"{"max_send_wqe_len": 1024}"#,
                 "max_send_wqe_len: 1024 is not a multiple of 16 between 16 and 1008",
             ),
-            (r#"{"max_recv_wqe_len": 40}"#, "max_recv_wqe_len: 40 is not a multiple of 16 between 16 and 4096"),
+            (
+                r#"{"max_recv_wqe_len": 40}"#,
+                "max_recv_wqe_len: 40 is not a multiple of 16 between 16 and 4096",
+            ),
             (
                 r#"{"max_send_sges": 29}"#,
                 "max_send_sges: 29 elements do not fit in a WQE of 512 bytes (maximum 28)",
