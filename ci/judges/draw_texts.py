@@ -22,6 +22,7 @@ LOG = re.compile(r"(?:tracing::)?\b(?:info|warn|error)!\((?:[^;\"]*,\s*)?" + STR
 ERROR = re.compile(r"(?:#\[error\(|bail!\(|\.context\(|with_context\(\|\| (?:format!\()?|ensure!\([^;]*?,\s*)" + STRING)
 HELP = re.compile(r"((?:[ \t]*///[^\n]*\n)+)\s*#\[(?:arg|command)\b")
 FIELD = re.compile(r"((?:[ \t]*///[^\n]*\n)+)\s*(?:#\[[^\n]*\]\s*)*(?:pub(?:\([^)]*\))? )?[a-z_0-9]+: ")
+TYPE = re.compile(r"^#\[derive\([^)]*\bJsonSchema\b[^)]*\)\]\n(?:.*\n)*?\}\n", re.M)
 
 
 def plain(text):
@@ -53,7 +54,9 @@ def from_sources():
         if "/cli" in place or place.endswith("main.rs") or "clap" in text:
             helps += [(place, comment(found)) for found in HELP.findall(text)]
         if "/config" in place:
-            helps += [(place, comment(found)) for found in FIELD.findall(text)]
+            # Only types with a schema are the file's; no user sees the documentation of the others.
+            entries = "".join(found.group() for found in TYPE.finditer(text))
+            helps += [(place, comment(found)) for found in FIELD.findall(entries)]
     return logs, errors, helps
 
 

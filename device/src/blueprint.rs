@@ -153,7 +153,7 @@ impl Blueprint {
                 Some(self.must("record", path, record)?)
             }
             (Some(path), Occasion::Restart) => {
-                tracing::warn!(path = %path.display(), "recording stopped because the device failed");
+                tracing::warn!(path = %path.display(), "recording stopped: the device failed");
                 None
             }
         };
@@ -281,7 +281,7 @@ pub fn name(device: &DeviceConfig) -> String {
 fn unless<T>(path: &Path, opened: io::Result<T>) -> Option<T> {
     opened
         .inspect_err(
-            |error| tracing::warn!(path = %path.display(), %error, "cannot reopen the capture or trace file; continuing without it"),
+            |error| tracing::warn!(path = %path.display(), %error, "cannot reopen a capture or trace file after a device restart; continuing without this file"),
         )
         .ok()
 }

@@ -62,7 +62,7 @@ pub struct Cli {
     #[arg(long, help_heading = OVERRIDES, value_name = "PATH", conflicts_with = "fd")]
     pub socket_path: Option<PathBuf>,
 
-    /// File descriptor of an inherited Unix socket (3 or higher) that is listening or already connected to
+    /// File descriptor (3 or higher) of an inherited Unix socket, either listening or already connected to
     /// the VMM
     #[arg(long, help_heading = OVERRIDES, value_name = "N", value_parser = clap::value_parser!(RawFd).range(3..))]
     pub fd: Option<RawFd>,
@@ -75,7 +75,8 @@ pub struct Cli {
     #[arg(long, help_heading = OVERRIDES, value_name = "FILE")]
     pub capture: Option<PathBuf>,
 
-    /// Write a trace (register accesses, commands, queue entries) to this file, or "-" for standard error
+    /// Write a trace of register accesses, commands and queue entries to this file, or to standard error if
+    /// FILE is "-"
     #[arg(long, help_heading = OVERRIDES, value_name = "FILE")]
     pub trace: Option<PathBuf>,
 
@@ -83,7 +84,7 @@ pub struct Cli {
     #[arg(long, help_heading = OVERRIDES, value_name = "FORMAT", value_enum, default_value_t, requires = "trace")]
     pub trace_format: TraceFormat,
 
-    /// Write a session record (all device input) to this file, for use with `hcad replay`
+    /// Record all input of the device to this file, for use with `hcad replay`
     #[arg(long, help_heading = OVERRIDES, value_name = "FILE")]
     pub record: Option<PathBuf>,
 
@@ -91,7 +92,7 @@ pub struct Cli {
     #[arg(long)]
     pub no_confinement: bool,
 
-    /// Check the configuration and its host requirements, then exit
+    /// Check the configuration and whether this host meets its requirements, then exit
     #[arg(long)]
     pub check: bool,
 
@@ -124,8 +125,8 @@ pub struct ReplayArgs {
     #[arg(long, value_name = "N")]
     pub until: Option<u64>,
 
-    /// Write a trace (register accesses, commands, queue entries) to this file, with timestamps from the
-    /// recorded device clock
+    /// Write a trace of register accesses, commands and queue entries to this file, with the timestamps of
+    /// the recording
     #[arg(long, value_name = "FILE")]
     pub trace: Option<PathBuf>,
 

@@ -44,22 +44,23 @@ pub struct ConfigFile {
     /// Log settings. The log is written to standard error.
     #[serde(default)]
     pub log: LogConfig,
-    /// Devices that hcad serves, at least one. Each device runs in its own thread.
+    /// Devices to serve, at least one. Each device runs in its own thread.
     pub devices: Vec<DeviceEntry>,
-    /// Path of the control socket, a Unix socket for `hcactl`. Only the user that runs hcad can connect.
-    /// Default: no control socket, unless `--control-socket` is given.
+    /// Path of the control socket, a Unix socket that `hcactl` connects to. Only the user that runs hcad can
+    /// use it. Default: no control socket, unless `--control-socket` is given.
     pub control_socket: Option<PathBuf>,
-    /// Address on which hcad serves Prometheus metrics (`GET /metrics`): ADDRESS:PORT, such as
-    /// "127.0.0.1:9474", or the path of a Unix socket. Anyone who can reach a network address can read the
-    /// metrics. Only the user that runs hcad can connect to a Unix socket. Default: metrics are not served.
+    /// Listen address for Prometheus metrics (`GET /metrics`): ADDRESS:PORT, such as "127.0.0.1:9474", or the
+    /// path of a Unix socket. If this is a network address, anyone who can reach the address can read the
+    /// metrics. If this is a Unix socket, only the user that runs hcad can read the metrics. Default: metrics
+    /// are not served.
     pub metrics: Option<String>,
-    /// Permissions, in octal, of the sockets of devices that do not set their own `socket_mode`. Default:
-    /// "0600", or "0660" for sockets with a `socket_group`.
+    /// Default VMM socket permissions, in octal, for devices that do not set `socket_mode`. If unset, the
+    /// permissions are "0600", or "0660" for sockets with a `socket_group`.
     pub socket_mode: Option<String>,
-    /// Group, by name or number, of the sockets of devices that do not set their own `socket_group`. Default:
-    /// the group of the hcad process.
+    /// Default VMM socket group, by name or number, for devices that do not set `socket_group`. If unset, the
+    /// group of the hcad process is used.
     pub socket_group: Option<GroupEntry>,
-    /// Sandbox: restrictions that hcad applies to itself.
+    /// Sandbox settings: restrictions that hcad applies to itself.
     #[serde(default)]
     pub confinement: ConfinementEntry,
 }

@@ -101,7 +101,7 @@ pub fn run(
             tracing::warn!(
                 signal,
                 guests,
-                "shutting down while guests are connected; they lose their devices because QEMU does not reconnect"
+                "shutting down while guests are connected; the guests will lose their devices because QEMU does not reconnect"
             );
         }
     }
@@ -168,7 +168,7 @@ fn listen_for_metrics(config: &MetricsConfig) -> Result<(metrics::server::Listen
             .map_err(|source| MakeError::Fabric { key: key(), name: address.to_string(), source })?,
     };
     if let Some(address) = listener.address() {
-        tracing::info!(%address, "serving metrics without authentication on a network address");
+        tracing::info!(%address, "serving metrics on a network address without authentication");
     }
     Ok((listener, Process::new()))
 }

@@ -39,7 +39,7 @@ pub enum Failure {
     #[error("{0:#}")]
     Rebuild(anyhow::Error),
     /// A panic, which has been reported.
-    #[error("panic: {0} (this is a bug in hcad, please report it)")]
+    #[error("panic: {0} (this is a bug in hcad; please report it)")]
     Panic(String),
 }
 
@@ -204,6 +204,6 @@ mod tests {
     fn a_device_that_cannot_be_made_anew_ends_with_its_failure() {
         let (_handle, mut mailbox) = call::mailbox().unwrap();
         let failure = supervise(Box::new(Act::Panic), None, &mut mailbox).unwrap_err();
-        assert_eq!(failure.to_string(), "panic: no such thing (this is a bug in hcad, please report it)");
+        assert_eq!(failure.to_string(), "panic: no such thing (this is a bug in hcad; please report it)");
     }
 }

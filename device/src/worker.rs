@@ -263,7 +263,7 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
             if !was_paused && self.budget.paused_until().is_some() {
                 limited!(
                     info,
-                    "client delayed: its connections, mappings and commands exceed their share of processor time"
+                    "client delayed: its connections, mappings and commands exceed their share of CPU time"
                 );
             }
             self.watch_client()?;

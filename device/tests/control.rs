@@ -526,13 +526,13 @@ fn a_record_ends_at_its_bound_and_the_device_goes_on() {
     daemon.wait_for_line("recording stopped: size limit reached");
     guest.ok(Op::QueryAdapter, 0, 0, &[]);
     let error = hcactl(&control, &["record", "off"]).unwrap_err();
-    assert_eq!(error, format!("hcactl: the recording to {name} had already stopped: size limit reached\n"));
+    assert_eq!(error, format!("hcactl: the recording to {name} has already stopped: size limit reached\n"));
     assert!(file.metadata().unwrap().len() <= 5000);
 }
 
 #[test]
 fn who_ends_what_a_full_disk_has_ended_is_told() {
-    let full = "to /dev/full had already stopped: No space left on device (os error 28)";
+    let full = "to /dev/full has already stopped: No space left on device (os error 28)";
     let (daemon, control) = start_with(&[("trace", json!({ "file": "/dev/full" }))]);
     connect(&daemon).ok(Op::Nop, 0, 0x1f, &[]);
     until("the end of the trace", || hcactl_json(&control, "devices")[0]["trace"].is_null().then_some(()));
@@ -559,7 +559,7 @@ fn a_trace_ends_at_its_bound_and_the_device_goes_on() {
     let error = hcactl(&control, &["trace", "off"]).unwrap_err();
     assert_eq!(
         error,
-        format!("hcactl: the trace to {name} had already stopped: size limit of 1000 bytes reached\n")
+        format!("hcactl: the trace to {name} has already stopped: size limit of 1000 bytes reached\n")
     );
     let text = std::fs::read_to_string(&file).unwrap();
     assert!(text.ends_with('\n') && (1000..1300).contains(&text.len()), "{}", text.len());

@@ -68,7 +68,7 @@ impl AgentLink {
         let response = self.exchange(STEP_TIMEOUT, step).await?;
         match response.result {
             Err(failure) => Ok(failure),
-            Ok(answer) => bail!("the step succeeded, but an error was expected: {answer}"),
+            Ok(answer) => bail!("the guest agent reported success, expected an error: {answer}"),
         }
     }
 
@@ -78,8 +78,8 @@ impl AgentLink {
         let line = Request::new(self.last_id, step).to_line();
         timeout(limit, self.send_and_receive(&line))
             .await
-            .with_context(|| format!("the agent did not reply to {step_name} within {limit:?}"))?
-            .with_context(|| format!("cannot send the request {step_name} to the agent"))
+            .with_context(|| format!("the guest agent did not reply to {step_name} within {limit:?}"))?
+            .with_context(|| format!("cannot send the request {step_name} to the guest agent"))
     }
 
     async fn send_and_receive(&mut self, line: &str) -> Result<Response> {
@@ -88,11 +88,11 @@ impl AgentLink {
         loop {
             let mut answer = String::new();
             if self.lines.read_line(&mut answer).await? == 0 {
-                bail!("the guest closed its connection to the lab");
+                bail!("the guest closed its connection to guest-lab");
             }
             self.transcript.write_all(answer.as_bytes())?;
             let response: Response = serde_json::from_str(&answer)
-                .with_context(|| format!("the agent sent an invalid reply: {}", answer.trim_end()))?;
+                .with_context(|| format!("the guest agent sent an invalid reply: {}", answer.trim_end()))?;
             // An answer to a request that was given up comes late; id 0 is the agent's word for a request it could
             // not read, which can only be this one.
             if response.id == self.last_id || response.id == 0 {
@@ -137,6 +137,6 @@ mod tests {
     async fn silence_is_reported_with_the_name_of_the_step() {
         let (mut link, _folder) = answering("").await;
         let error = link.call_within(Duration::from_millis(1), Ping {}).await.unwrap_err();
-        assert_eq!(error.to_string(), "the agent did not reply to Ping within 1ms");
+        assert_eq!(error.to_string(), "the guest agent did not reply to Ping within 1ms");
     }
 }

@@ -315,7 +315,7 @@ impl Daemon {
         let status = self.process.stop(STOP_TIMEOUT).await?;
         ensure!(
             status.success(),
-            "{} exited with {status} after SIGTERM; its log is {}",
+            "{} exited with {status} after SIGTERM; see its log {}",
             self.process.name(),
             self.process.log().display()
         );
@@ -369,8 +369,9 @@ impl Control {
     pub async fn violations(&self) -> Result<BTreeMap<String, u64>> {
         let mut counters = self.ask(&["counters"]).await?;
         let rules = counters.pointer_mut("/interface/violations").map(Value::take);
-        let rules = rules.with_context(|| format!("the counters contain no rules: {counters}"))?;
-        serde_json::from_value(rules).context("cannot parse the counts of violated rules")
+        let rules =
+            rules.with_context(|| format!("the hcad counters contain no strict-mode rules: {counters}"))?;
+        serde_json::from_value(rules).context("cannot parse the violation counts of strict mode")
     }
 
     /// See [`Daemon::counter`].
@@ -380,7 +381,7 @@ impl Control {
     pub async fn counter(&self, place: &str) -> Result<u64> {
         let counters = self.ask(&["counters"]).await?;
         let value = counters.pointer(place).and_then(Value::as_u64);
-        value.with_context(|| format!("the counters contain no {place}: {counters}"))
+        value.with_context(|| format!("the hcad counters contain no {place}: {counters}"))
     }
 }
 

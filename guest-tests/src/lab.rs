@@ -37,40 +37,41 @@ const DISK_MODULES: &[&str] = &["virtio_blk", "ext4", "overlay"];
 const DISK_MODULES_IF_ANY: &[&str] = &["crc32c_generic", "crc32c_cryptoapi"];
 
 /// Heading of the options that choose the parts of guests.
-const PARTS: &str = "Parts of the guests";
+const PARTS: &str = "Guest components";
 
 /// Options for the parts of guests.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub struct Options {
-    /// Path of the QEMU binary; must be 11.0 or later, with vfio-user-pci support [default: the lab's QEMU]
+    /// Path of the QEMU binary; must be 11.0 or later, with vfio-user-pci support [default: the QEMU that guest-lab
+    /// downloads]
     #[arg(help_heading = PARTS, long, value_name = "FILE")]
     pub qemu: Option<PathBuf>,
     /// Guest kernel: `trixie` or `trixie-backports` from Debian, or a path [default: trixie-backports]
     ///
-    /// The path is either a folder like /lib/modules/7.2.12 that also contains the kernel image as `vmlinuz`, or an
-    /// image whose modules are installed in /lib/modules.
+    /// The path is either a directory like /lib/modules/7.2.12 that also contains the kernel image as `vmlinuz`, or a
+    /// kernel image whose modules are installed in /lib/modules.
     #[arg(help_heading = PARTS, long, value_name = "SUITE|PATH")]
     pub kernel: Option<KernelChoice>,
-    /// Path of an ext4 image with the guest user space [default: the lab's image]
+    /// Path of an ext4 image with the guest root filesystem [default: an image that guest-lab builds]
     #[arg(help_heading = PARTS, long, value_name = "FILE")]
     pub root: Option<PathBuf>,
-    /// Kernel module to load in each guest, after its dependencies; can be repeated
+    /// Kernel module to load in each guest, after its dependencies (repeatable)
     #[arg(help_heading = PARTS, long = "module", value_name = "FILE")]
     pub modules: Vec<PathBuf>,
-    /// Path of the hcad program [default: hcad in the folder of guest-lab]
+    /// Path of the hcad binary [default: hcad in the directory of guest-lab]
     #[arg(help_heading = PARTS, long, value_name = "FILE")]
     pub hcad: Option<PathBuf>,
-    /// Path of the guest agent, a statically linked program [default: the built-in agent]
+    /// Path of the guest agent, a statically linked binary [default: the built-in agent]
     #[arg(help_heading = PARTS, long, value_name = "FILE")]
     pub agent: Option<PathBuf>,
-    /// QEMU accelerator [default: kvm if it can boot the lab's kernel, otherwise tcg]
+    /// QEMU accelerator [default: kvm if KVM can boot guests on this host, otherwise tcg]
     #[arg(help_heading = PARTS, long, value_enum)]
     pub accel: Option<Accelerator>,
-    /// Number of virtual CPUs per guest
+    /// Number of virtual CPUs per guest, 1 to 64
     #[arg(help_heading = PARTS, long, visible_alias = "smp", default_value_t = 1, value_name = "N",
         value_parser = clap::value_parser!(u32).range(1..=64))]
     pub cpus: u32,
-    /// Write a trace of each device that has a stock driver, next to the logs
+    /// Trace each device that has a stock driver, to a file next to the logs
     #[arg(help_heading = PARTS, long)]
     pub trace: bool,
     /// Memory per guest, in MiB or with a unit (`M` or `G`), such as `2G`
@@ -104,7 +105,7 @@ impl Options {
 /// What the user may choose for scenarios that draw at random.
 #[derive(Clone, Copy, Debug, Default, clap::Args)]
 pub struct Chance {
-    /// Duration in minutes of scenarios that run for a fixed time, such as torture [default: 5]
+    /// Duration of scenarios that run for a fixed time, such as torture, in minutes [default: 5]
     #[arg(long, value_name = "N")]
     pub minutes: Option<u64>,
     /// Seed for random choices, as printed by an earlier run [default: random]

@@ -43,7 +43,7 @@ enum Command {
     ///
     /// The last line is a summary: N passed, N failed, N skipped. The exit status is 0 if no case failed.
     Run {
-        /// Names of scenarios, as printed by `guest-lab list`
+        /// Names of the scenarios to run, as printed by `guest-lab list`
         #[arg(required = true, value_parser = scenario_named, value_name = "SCENARIO")]
         scenarios: Vec<&'static Scenario>,
         /// If a case fails, keep guests and daemons running until Enter is pressed
@@ -71,10 +71,10 @@ enum Command {
     },
     /// Open a shell in a running guest, or boot the guests of a scenario and open a shell in one of them
     Shell {
-        /// Running guest (NAME:GUEST, as printed by `guest-lab ps`), or name of a scenario whose guests to boot
+        /// Running guest (NAME:GUEST, as printed by `guest-lab ps`), or name of a scenario to boot guests for
         #[arg(value_parser = shell_place, value_name = "GUEST|SCENARIO")]
         place: ShellPlace,
-        /// Guest in which to open the shell, if a scenario was named
+        /// Guest in which to open the shell, if SCENARIO is given
         #[arg(long, default_value = "a", value_parser = ["a", "b"])]
         guest: String,
         #[command(flatten)]
@@ -82,10 +82,10 @@ enum Command {
     },
     #[command(flatten)]
     Testbed(client::Command),
-    /// Supervise guests (started by `up`)
+    /// Supervise guests (for internal use by `guest-lab up`)
     #[command(name = SUPERVISE, hide = true)]
     Supervise(Box<Supervise>),
-    /// Download QEMU, a kernel and a user space, so that later commands need no network
+    /// Download QEMU, a kernel and a root filesystem, so that later commands need no network
     Fetch {
         #[command(flatten)]
         options: Options,
@@ -94,10 +94,10 @@ enum Command {
     ///
     /// The first build downloads the headers of the guest kernel, and the compiler that this kernel was built with.
     Build {
-        /// Folder of the module; its Makefile must contain `obj-m := NAME.o`
+        /// Directory of the module; its Makefile must contain `obj-m := NAME.o`
         #[arg(value_name = "DIR", default_value = ".")]
         folder: PathBuf,
-        /// Kernel to build for, as for `guest-lab up`
+        /// Kernel to build the module for (accepted values: see `guest-lab up`)
         #[arg(long, value_name = "SUITE|PATH")]
         kernel: Option<KernelChoice>,
         /// Targets and variables for make, such as `clean`, `V=1` or `KCFLAGS=-DDEBUG`
@@ -106,7 +106,7 @@ enum Command {
     },
     /// Run the lab's QEMU with the given arguments
     Qemu {
-        /// Arguments for QEMU
+        /// Arguments to pass to QEMU
         #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "ARGUMENT")]
         arguments: Vec<OsString>,
     },
@@ -198,7 +198,10 @@ fn run(command: Command) -> Result<ExitCode> {
                     let qemu = artifacts::CachedParts::read(&cache).qemu;
                     let qemu = qemu.map(|version| format!("QEMU {version}, ")).unwrap_or_default();
                     let kernel = lab.kernel().release();
-                    line(&format!("ready in {}: {qemu}kernel {kernel} and user space", cache.display()))?;
+                    line(&format!(
+                        "ready in {}: {qemu}kernel {kernel} and root filesystem",
+                        cache.display()
+                    ))?;
                     Ok(ExitCode::SUCCESS)
                 })
                 .await
@@ -270,7 +273,10 @@ async fn build(folder: PathBuf, kernel: KernelChoice, arguments: Vec<OsString>) 
 /// The lease: a socket, which `up` passes as standard input.
 fn lease() -> Result<UnixStream> {
     let lease = std::fs::File::from(
-        std::io::stdin().as_fd().try_clone_to_owned().context("cannot duplicate the supervisor lease")?,
+        std::io::stdin()
+            .as_fd()
+            .try_clone_to_owned()
+            .context("cannot duplicate the file descriptor of the supervisor lease")?,
     );
     ensure!(
         lease.metadata()?.file_type().is_socket(),

@@ -28,7 +28,9 @@ impl Monitor {
         let (reader, writer) = stream.into_split();
         let mut monitor = Self { lines: BufReader::new(reader), writer };
         let greeting = monitor.message().await?;
-        greeting.get("QMP").with_context(|| format!("the QEMU monitor sent no QMP greeting: {greeting}"))?;
+        greeting
+            .get("QMP")
+            .with_context(|| format!("expected a QMP greeting from the QEMU monitor, got: {greeting}"))?;
         monitor.execute("qmp_capabilities", json!({})).await?;
         Ok(monitor)
     }
@@ -61,7 +63,7 @@ impl Monitor {
         let read = timeout(ANSWER_TIMEOUT, self.lines.read_line(&mut line));
         if read
             .await
-            .with_context(|| format!("the QEMU monitor sent nothing within {ANSWER_TIMEOUT:?}"))??
+            .with_context(|| format!("the QEMU monitor did not respond within {ANSWER_TIMEOUT:?}"))??
             == 0
         {
             bail!("QEMU closed its monitor socket");

@@ -17,7 +17,7 @@ const GROUPS: &[(&str, &[&str])] = &[
 const EXAMPLES: &str = "\
 Examples:
   guest-lab doctor                              check whether guests can be booted
-  guest-lab up mthca --name lab --share .:/t    boot two guests with this folder at /t
+  guest-lab up mthca --name lab --share .:/t    boot two guests with this directory at /t
   guest-lab exec lab:a -- ibv_devinfo           run a command in guest a
   guest-lab down lab                            stop both guests
   guest-lab ci e810 -- ./test.sh                run a script in two new guests

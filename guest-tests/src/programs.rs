@@ -43,7 +43,7 @@ fn beside(program: &str) -> Result<PathBuf> {
     let path = folder.map_or_else(profile_dir, |folder| Ok(folder.into()))?.join(program);
     ensure!(
         path.is_file(),
-        "{} does not exist; run 'cargo build --release', or set HCAD_PROGRAMS to the folder that contains it",
+        "{} does not exist; run 'cargo build --release', or set HCAD_PROGRAMS to the directory that contains the binaries",
         path.display()
     );
     Ok(path)
@@ -52,7 +52,7 @@ fn beside(program: &str) -> Result<PathBuf> {
 /// The folder of this program, such as `target/release`; test programs are one folder deeper.
 fn profile_dir() -> Result<PathBuf> {
     let program = std::env::current_exe().context("cannot determine the path of this program")?;
-    let folder = program.parent().context("the path of this program has no parent folder")?;
+    let folder = program.parent().context("the path of this program has no parent directory")?;
     let folder = if folder.ends_with("deps") { folder.parent().unwrap_or(folder) } else { folder };
     Ok(folder.to_owned())
 }

@@ -52,14 +52,14 @@ impl RunDir {
                     let sockets = tempfile::Builder::new()
                         .prefix("hcad-lab-")
                         .tempdir_in(sockets)
-                        .context("cannot create a folder for sockets")?;
+                        .context("cannot create a directory for sockets")?;
                     return Ok(Self { path, sockets });
                 }
                 Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
                 Err(error) => return Err(error).with_context(|| format!("cannot create {}", path.display())),
             }
         }
-        bail!("{} has no unused run number; remove old runs", parent.display())
+        bail!("no unused run number in {}; remove old runs", parent.display())
     }
 
     /// The folder.

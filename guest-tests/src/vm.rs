@@ -245,7 +245,7 @@ impl Vm {
         if image.disks.is_some() {
             // The disks as `Lab` orders them.
             let step = EnterRoot { system: "/dev/vda".into(), modules: Some("/dev/vdb".into()) };
-            self.call(step).await.context("cannot mount the user space")?;
+            self.call(step).await.context("cannot mount the root filesystem")?;
             self.run(&["ip", "link", "set", "lo", "up"]).await?;
         }
         Ok(())
@@ -471,7 +471,7 @@ async fn accept(listener: &UnixListener, qemu: &mut Process) -> Result<UnixStrea
             Err(error.context(format!("end of {}:\n{}", qemu.log().display(), tail(qemu.log(), TAIL_LINES))))
         }
         Err(_) => bail!(
-            "QEMU did not connect to the lab within {QEMU_START_TIMEOUT:?}; end of {}:\n{}",
+            "QEMU did not connect to guest-lab within {QEMU_START_TIMEOUT:?}; end of {}:\n{}",
             qemu.log().display(),
             tail(qemu.log(), TAIL_LINES)
         ),
@@ -491,7 +491,7 @@ mod tests {
             let console = consoles[count];
             count += 1;
             std::fs::write(&log, console)?;
-            if console == "agent" { Ok(count) } else { bail!("the guest closed its connection to the lab") }
+            if console == "agent" { Ok(count) } else { bail!("the guest closed its connection to guest-lab") }
         })
         .await;
         (count, result)

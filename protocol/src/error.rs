@@ -6,7 +6,7 @@ use thiserror::Error;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum WireError {
     /// Fewer bytes than a header or a length field requires.
-    #[error("{what} requires {need} bytes, {have} available")]
+    #[error("{what} requires {need} bytes, but only {have} are available")]
     Short {
         /// Header that did not fit.
         what: &'static str,

@@ -1,12 +1,12 @@
 //! Local key operations, SENDs with invalidate, and queues whose owner flushes.
 
 use crate::common::*;
-use sim::host::{HostEvent, Key, KeyKind, Mapping};
 use engine::{
     AccessError, AsyncEvent, Bind, Completion, FastRegister, Fence, Flush, LocalOp, PageShift, Pages,
     RecvDone, Rights, SendOp, SendRequest, Service, Sge, State, Status, Success, WindowKind,
 };
 use protocol::ids::{Iova, Lkey, Pdn, Rkey, Va};
+use sim::host::{HostEvent, Key, KeyKind, Mapping};
 
 /// Keys, in full, of a fast registration region and of a window. Software owns the low 8 bits.
 const FAST: u32 = 0x2000_0000;

@@ -21,7 +21,7 @@ pub struct DeviceArgs {
     #[arg(long, help_heading = SINGLE, value_name = "NAME", requires = "id", requires = "fabric", conflicts_with = "config")]
     pub frontend: Option<String>,
 
-    /// Device number on the fabric, 1 to 49150; determines the LID, MAC and IPv4 address
+    /// Device number on the fabric, 1 to 49150; determines the device's LID, MAC and IPv4 address
     #[arg(long, help_heading = SINGLE, value_name = "ID", requires = "frontend")]
     id: Option<u16>,
 
@@ -35,8 +35,8 @@ pub struct DeviceArgs {
 
     /// Add a UDP peer (repeatable)
     ///
-    /// id=ID (a device number) or mac=MAC assigns a source MAC to the peer. Frames with that source MAC are
-    /// then accepted only from this peer. leaf marks a peer that sends only to this device, such as QEMU's
+    /// id=ID (a device number) or mac=MAC reserves a source MAC for the peer. Frames with this source MAC are
+    /// then accepted from no other peer. leaf marks a peer that sends only to this device, such as QEMU's
     /// -netdev dgram.
     #[arg(
         long = "peer",

@@ -13,24 +13,25 @@ use serde::Deserialize;
 pub struct ConfinementEntry {
     /// Enable the sandbox. `false` has the same effect as `--no-confinement`.
     pub enabled: bool,
-    /// Directories in which `hcactl capture`, `hcactl trace` and `hcactl record` can create files. Their
-    /// subdirectories are included. Default: a directory that hcad creates next to the control socket
-    /// (`control.files` for `control.sock`).
+    /// Directories in which `hcactl capture`, `hcactl trace` and `hcactl record` can create files, including
+    /// all subdirectories. Default: a directory that hcad creates next to the control socket (`control.files`
+    /// for `control.sock`).
     pub writable: Option<Vec<PathBuf>>,
-    /// Additional directories for the sockets of devices added later, with `hcactl device add` or by a
-    /// reload. The runtime directory and the directories of the sockets in this file are always allowed.
+    /// Additional directories for the sockets of devices that are added at run time, with `hcactl device add`
+    /// or by a reload. The runtime directory and the directories of the sockets in this file are always
+    /// allowed.
     pub sockets: Vec<PathBuf>,
-    /// Directories whose files hcad can read after startup. Set this if SIGHUP must load a configuration file
-    /// that has been replaced instead of edited in place. `hcactl reload` does not need it.
+    /// Directories whose files hcad can read after startup. Required if SIGHUP has to load a configuration
+    /// file that was replaced rather than edited in place. Not required for `hcactl reload`.
     pub readable: Vec<PathBuf>,
-    /// Allow devices added later to use the tap fabric. This is always allowed if a device in this file uses
-    /// it.
+    /// Allow devices that are added at run time to use the tap fabric. If a device in this file uses the tap
+    /// fabric, it is always allowed.
     pub tap: bool,
-    /// Allow devices added later to use the ring fabric, in its default directory or in one of the allowed
-    /// socket directories. This is always allowed if a device in this file uses it.
+    /// Allow devices that are added at run time to use the ring fabric, in the default ring directory or in
+    /// an allowed socket directory. If a device in this file uses the ring fabric, it is always allowed.
     pub ring: bool,
-    /// Allow devices added later to use the UDP fabric. This is always allowed if a device in this file uses
-    /// it.
+    /// Allow devices that are added at run time to use the UDP fabric. If a device in this file uses the UDP
+    /// fabric, it is always allowed.
     pub udp: bool,
 }
 

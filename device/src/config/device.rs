@@ -30,17 +30,19 @@ use crate::vfio::server::Access;
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct DeviceEntry {
-    /// Device number on the fabric, 1 to 49150. It is also the LID of the port. By default, the MAC address
-    /// (02:00:00:00:hi:lo) and the IPv4 address (10.77.hi.lo) are derived from its high and low bytes.
+    /// Device number on the fabric, 1 to 49150. This number is also the LID of the port. By default, the MAC
+    /// address (02:00:00:00:hi:lo) and the IPv4 address (10.77.hi.lo) are derived from the high and low bytes
+    /// of this number.
     pub id: u16,
     /// Path of the Unix socket that the VMM connects to. Default: `hca<ID>.sock` in $RUNTIME_DIRECTORY,
-    /// $XDG_RUNTIME_DIR/hcad or /run/hcad. For a single device, `--socket-path` and `--fd` override it. hcad
-    /// uses a socket passed by systemd if it has this path, or if the only device has no configured path.
+    /// $XDG_RUNTIME_DIR/hcad or /run/hcad. For a single device, `--socket-path` and `--fd` override this
+    /// path. If systemd passes a socket with this path, hcad uses that socket. If the configuration has only
+    /// one device and sets no path, hcad uses any socket passed by systemd.
     pub socket_path: Option<PathBuf>,
     /// Permissions of the VMM socket, in octal, such as "0660". Default: the top-level `socket_mode`.
     pub socket_mode: Option<String>,
-    /// Group of the VMM socket, by name or number. If QEMU runs as a different user than hcad, set this to a
-    /// group of that user. Default: the top-level `socket_group`.
+    /// Group of the VMM socket, by name or number. If QEMU and hcad run as different users, set this to a
+    /// group that the QEMU user belongs to. Default: the top-level `socket_group`.
     pub socket_group: Option<GroupEntry>,
     /// Device interface presented to the guest.
     pub frontend: FrontendEntry,
@@ -50,9 +52,10 @@ pub struct DeviceEntry {
     pub ipv4: Option<Ipv4Addr>,
     /// IPv6 address of the device, in addition to the link-local address derived from its MAC. Default: none.
     pub ipv6: Option<Ipv6Addr>,
-    /// Destination of packets if neither the work request nor the QP context specifies one. The public
-    /// JingZhao driver never specifies the destination of a connection. It also assigns LID 4112 (1010h) to
-    /// every port. With `id` 4112, the default peer therefore receives datagrams as well.
+    /// Default destination of packets, used if neither the work request nor the QP context specifies a
+    /// destination. The public JingZhao driver never specifies the destination of a connection, and it
+    /// assigns LID 4112 (1010h) to every port. If `id` is 4112, the default peer therefore also receives
+    /// datagrams.
     pub default_peer: Option<PeerEntry>,
     /// Other devices on the fabric whose addresses are not derived from their numbers. Listing a device here
     /// lets guest software address it by number.
@@ -61,14 +64,14 @@ pub struct DeviceEntry {
     /// Fabric that connects the device to its peers.
     pub fabric: FabricEntry,
     /// Path of a pcapng file to capture frames to. Default: no capture. For a single device, `--capture`
-    /// overrides it.
+    /// overrides this path.
     pub capture: Option<PathBuf>,
-    /// Maximum size of a capture file, in bytes. A capture to a single file stops at this size; the device
-    /// keeps running. If `capture_files` is greater than 1, the capture continues in the next file.
+    /// Maximum size of a capture file, in bytes. If `capture_files` is greater than 1, the capture continues
+    /// in the next file. Otherwise the capture stops, and the device keeps running.
     #[serde(default = "default_capture_max_bytes")]
     pub capture_max_bytes: u64,
     /// Number of capture files to rotate through, 1 to 64. Each file can grow to `capture_max_bytes`. The
-    /// first file is named by `capture`. The others have `.1`, `.2` and so on appended to that name.
+    /// first file has the path in `capture`. The other files have `.1`, `.2` and so on appended to this path.
     #[serde(default = "one_file")]
     pub capture_files: u16,
     /// Size in bytes (65536 to 67108864) of an in-memory ring that keeps the most recent frames. `hcactl
@@ -78,57 +81,57 @@ pub struct DeviceEntry {
     #[serde(default)]
     pub capture_filter: CaptureFilter,
     /// Trace of register accesses, commands and queue entries. Default: no trace. For a single device,
-    /// `--trace` overrides it.
+    /// `--trace` overrides this setting.
     pub trace: Option<TraceEntry>,
-    /// Maximum size of a trace file, in bytes. A trace to a single file stops at this size; the device keeps
-    /// running. If `trace.files` is greater than 1, the trace continues in the next file.
+    /// Maximum size of a trace file, in bytes. If `trace.files` is greater than 1, the trace continues in the
+    /// next file. Otherwise the trace stops, and the device keeps running.
     #[serde(default = "default_trace_max_bytes")]
     pub trace_max_bytes: u64,
     /// Report driver violations that the device would otherwise tolerate silently. Each violation is counted,
-    /// traced and logged; the log is rate-limited. Strict mode slows the device down.
+    /// traced and logged. The log is rate-limited. Strict mode slows the device down.
     #[serde(default)]
     pub strict: bool,
-    /// Time for which the device's thread busy-polls for more work before it sleeps, in microseconds, 0 to
-    /// 1000. 0 disables busy-polling. The thread polls only while recent idle periods are short, and yields
-    /// the CPU between polls. If yields take long because the CPUs are oversubscribed, it polls only during
-    /// bulk transfers.
+    /// Time in microseconds (0 to 1000) for which the device's thread busy-polls for more work before it
+    /// sleeps. 0 disables busy-polling. The thread polls only while recent idle periods are short, and yields
+    /// the CPU between polls. If yielding takes too long because the CPUs are oversubscribed, the thread
+    /// polls only during bulk transfers.
     #[serde(default = "default_linger_us")]
     pub linger_us: u16,
-    /// Time for which the device collects messages from the VMM before it handles them together, in
-    /// microseconds, 0 to 1000. 0 disables this coalescing, so that every message wakes the device's thread.
-    /// The device coalesces messages only while this increases its message rate.
+    /// Time in microseconds (0 to 1000) for which the device collects messages from the VMM before it
+    /// processes them together. 0 disables coalescing, so that every message wakes the device's thread. The
+    /// device coalesces messages only while doing so increases the message rate.
     #[serde(default = "default_coalesce_us")]
     pub coalesce_us: u16,
-    /// How doorbells of the guest driver reach the device.
+    /// How doorbells from the guest driver reach the device.
     #[serde(default)]
     pub doorbells: Doorbells,
     /// Limits on the guest memory that the VMM can map.
     #[serde(default)]
     pub guest_memory: GuestMemoryEntry,
-    /// Faults to inject between the device and its fabric, for testing guests and peers.
+    /// Network faults to inject between the device and its fabric, for testing guests and peers.
     #[serde(default)]
     pub impairments: Vec<RuleEntry>,
-    /// Path of the session record to write, which `hcad replay` can replay without a guest. The record
-    /// contains all input of the device from its start. This includes the guest memory that the device reads,
-    /// so the file contains guest data. Default: no recording.
+    /// Path of the session record to write. `hcad replay` can replay the record without a guest. The record
+    /// contains all input of the device from its start, including guest memory that the device reads. The
+    /// file therefore contains guest data. Default: no recording.
     pub record: Option<PathBuf>,
-    /// Maximum size of the session record, in bytes. Recording stops at this size; the device keeps running.
+    /// Maximum size of the session record, in bytes. Recording stops at this size. The device keeps running.
     #[serde(default = "default_record_max_bytes")]
     pub record_max_bytes: u64,
 }
 
-/// How doorbells of the guest driver reach the device.
+/// How doorbells from the guest driver reach the device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Doorbells {
     /// The VMM sends a message for each doorbell.
     #[default]
     Trapped,
-    /// The doorbell pages are mapped into the guest, so that a doorbell causes no VM exit. The device polls
-    /// these pages and guest memory instead. During traffic, it polls every 20 microseconds. After an idle
-    /// period, it detects a doorbell within 1/8 of that period, but within 1 millisecond at most (10
-    /// milliseconds after one second of idle time). Available only for interfaces whose doorbells merely
-    /// repeat information in guest memory, currently `mthca`.
+    /// The doorbell pages are mapped into the guest, so that a doorbell causes no VM exit. Instead, the
+    /// device polls these pages and guest memory. The polling interval is 20 microseconds during traffic. It
+    /// then grows with the idle time, to 1 millisecond after 8 milliseconds and to 10 milliseconds after one
+    /// second. Available only for interfaces whose doorbells merely repeat information in guest memory,
+    /// currently `mthca`.
     Mapped,
 }
 
@@ -139,7 +142,7 @@ pub struct TraceEntry {
     /// Path of the trace file, or "-" for standard error. Either `file` or `ring_bytes` is required.
     pub file: Option<PathBuf>,
     /// Number of trace files to rotate through, 1 to 64. Each file can grow to `trace_max_bytes`. The first
-    /// file is named by `file`. The others have `.1`, `.2` and so on appended to that name.
+    /// file has the path in `file`. The other files have `.1`, `.2` and so on appended to this path.
     #[serde(default = "one_file")]
     pub files: u16,
     /// Size in bytes (65536 to 67108864) of an in-memory ring that keeps the most recent trace entries.
@@ -177,7 +180,7 @@ pub struct CaptureConfig {
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PeerEntry {
-    /// Number of the device, 1 to 49150. Addresses that are not set here are derived from it.
+    /// Number of the device, 1 to 49150. Addresses that are not set here are derived from this number.
     pub id: u16,
     /// MAC address of the device. Default: derived from `id`.
     pub mac: Option<String>,
@@ -185,7 +188,7 @@ pub struct PeerEntry {
     pub ipv4: Option<Ipv4Addr>,
     /// IPv6 address of the device, in addition to the link-local address derived from its MAC. Default: none.
     pub ipv6: Option<Ipv6Addr>,
-    /// Send to this device over IPv6 if guest software addresses it by number or MAC.
+    /// Use IPv6 for packets to this device if guest software addresses the device by number or MAC.
     #[serde(default)]
     pub prefer_ipv6: bool,
 }
@@ -221,7 +224,7 @@ pub struct DeviceConfig {
     pub linger: Duration,
     /// Time for which the device coalesces messages from the VMM.
     pub coalesce: Duration,
-    /// How doorbells of the guest driver reach the device.
+    /// How doorbells from the guest driver reach the device.
     pub doorbells: Doorbells,
     /// Limits on the guest memory that the VMM can map.
     pub memory: Limits,

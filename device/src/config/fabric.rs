@@ -37,8 +37,8 @@ pub enum FabricEntry {
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct RingEntry {
-    /// Directory of the ring. All devices with the same directory are connected, including devices of other
-    /// hcad processes of the same user. Each device creates a socket in the directory. hcad creates the
+    /// Directory of the ring. All devices that use the same directory are connected, including devices of
+    /// other hcad processes of the same user. Each device creates a socket in the directory. hcad creates the
     /// directory if it does not exist. Default: `ring` in $XDG_RUNTIME_DIR/hcad or /run/hcad.
     pub folder: Option<PathBuf>,
 }
@@ -61,10 +61,10 @@ impl Default for LocalEntry {
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct TapEntry {
-    /// Name of the tap interface. It must exist and be accessible to the user that runs hcad (`ip tuntap add
-    /// dev NAME mode tap user USER`). With CAP_NET_ADMIN, hcad creates it if it does not exist. The MTU of
-    /// the interface must be large enough for the path MTU (4200 bytes for a path MTU of 4096) and, for a
-    /// NIC, for the MTU that the guest sets.
+    /// Name of the tap interface. The interface must exist and be accessible to the user that runs hcad (`ip
+    /// tuntap add dev NAME mode tap user USER`). With CAP_NET_ADMIN, hcad creates a missing interface. The
+    /// MTU of the interface must be large enough for the path MTU (4200 bytes for a path MTU of 4096) and,
+    /// for a NIC, for the MTU set by the guest.
     pub interface: String,
     /// Maximum path MTU of the port: 256, 512, 1024, 2048 or 4096. Default: the largest path MTU that fits
     /// the MTU of the interface when hcad starts. An interface created by hcad has an MTU of 1500, which
@@ -87,19 +87,20 @@ pub struct UdpEntry {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct UdpPeerEntry {
-    /// Address and port of the peer. A configuration file can specify a host name instead of the address.
-    /// hcad resolves it when it loads the file.
+    /// Address and port of the peer. The configuration file can specify a host name instead of the address.
+    /// hcad resolves the name when it loads the file.
     pub addr: PeerAddr,
-    /// Device number of the peer, 1 to 49150, from which its MAC is derived. Cannot be combined with `mac`.
+    /// Device number of the peer, 1 to 49150, from which the peer's MAC is derived. Cannot be combined with
+    /// `mac`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub id: Option<u16>,
     /// MAC address of the peer. Frames with this source MAC are accepted only from this peer. Default:
-    /// learned from the peer's frames, and reserved for the peer while it is active.
+    /// learned from the peer's frames, and reserved while the peer is active.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mac: Option<String>,
-    /// Whether the peer is a leaf, which sends only to this device, such as QEMU's `-netdev dgram`. The
-    /// device forwards frames between a leaf and its other peers. All peers that are not leaves must be peers
-    /// of each other.
+    /// Whether the peer is a leaf: a peer that sends only to this device, such as QEMU's `-netdev dgram`. The
+    /// device forwards frames between a leaf and all other peers. Peers that are not leaves must be peers of
+    /// each other.
     #[serde(default)]
     pub leaf: bool,
     /// Maximum number of frames per second that the device accepts from the peer. Excess frames are dropped.

@@ -137,9 +137,9 @@ pub fn complete() {
     match (in_force.is_empty(), missing.is_empty()) {
         (_, true) => tracing::info!("confined: {}", in_force.join(", ")),
         (false, false) => {
-            tracing::info!("confined: {}; missing: {}", in_force.join(", "), missing.join(", "));
+            tracing::info!("confined: {}; unavailable: {}", in_force.join(", "), missing.join(", "));
         }
-        (true, false) => tracing::info!("not confined; missing: {}", missing.join(", ")),
+        (true, false) => tracing::info!("not confined; unavailable: {}", missing.join(", ")),
     }
 }
 

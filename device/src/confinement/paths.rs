@@ -117,7 +117,7 @@ pub(super) fn grants(config: &Config, origin: Option<&Path>) -> Result<Vec<Grant
             Ok(()) => drop(grant(&folder, FILES | AccessFs::RemoveFile)),
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
                 let problem = format!(
-                    "{} must be a directory that only this user can write to; select another directory with `confinement.writable`",
+                    "{} must be a directory that only the user that runs hcad can write to; select a different directory with `confinement.writable`",
                     folder.display()
                 );
                 return Err(ConfigError::Value { key: "control_socket".to_owned(), problem });

@@ -196,7 +196,7 @@ enum Refused {
     NotTracing,
     #[error("no in-memory {0} is running; start one with `hcactl {0} ring`")]
     NothingKept(&'static str),
-    #[error("number of files is {0}, maximum is {MAX_FILES}")]
+    #[error("too many files: {0} (maximum {MAX_FILES})")]
     TooManyFiles(u16),
     #[error("a recording to {} is already running", .0.display())]
     Recording(PathBuf),
@@ -204,7 +204,7 @@ enum Refused {
     NotRecording,
     #[error(transparent)]
     NotRecorded(#[from] NotRecorded),
-    #[error("{what} to {} had already stopped: {why}", path.display())]
+    #[error("{what} to {} has already stopped: {why}", path.display())]
     Ended { what: &'static str, path: PathBuf, why: String },
     #[error(transparent)]
     Rule(#[from] RuleError),

@@ -164,7 +164,7 @@ impl RingFabric {
                 self.links.push(None);
                 self.links.len() - 1
             }
-            None => return Err(io::Error::other(format!("limit of {MAX_LINKS} ring members reached"))),
+            None => return Err(io::Error::other(format!("too many ring members (maximum {MAX_LINKS})"))),
         };
         watch(&self.epoll, link.socket(), token::LINKS + place as u64)?;
         let mac = link.mac();

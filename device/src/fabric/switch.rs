@@ -54,11 +54,11 @@ pub enum PeerError {
     Known(SocketAddr),
     #[error("{0} is not a peer")]
     Unknown(SocketAddr),
-    #[error("{0} must have the same IP version as this device's own address")]
+    #[error("peer address {0} must have the same IP version as this device's own address")]
     IpVersion(SocketAddr),
     #[error("MAC {0} is already reserved for peer {1}")]
     KnownMac(MacAddr, SocketAddr),
-    #[error("limit of {MAX_PEERS} peers reached")]
+    #[error("too many peers (maximum {MAX_PEERS})")]
     TooMany,
 }
 

@@ -22,7 +22,7 @@ pub(super) enum Refusal {
     NoDevice(u16),
     #[error("{0} was removed but has not stopped yet")]
     Leaving(String),
-    #[error("{0} did not stop within {s} s; it will be removed when it stops", s = ENDING.as_secs())]
+    #[error("{0} did not stop within {s} s and will be removed when it stops", s = ENDING.as_secs())]
     Hung(String),
     #[error("{key}: {name} cannot be recreated because its connection was passed with --fd")]
     OnlyClient { key: String, name: String },

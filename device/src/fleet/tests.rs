@@ -69,7 +69,7 @@ fn a_device_that_hangs_is_not_removed_and_keeps_its_number() {
     let mut fleet = fleet(&folder, &[true, false]);
     let roster = fleet.roster();
     let error = block_on(fleet.remove(1)).unwrap_err().to_string();
-    assert_eq!(error, "hca1 did not stop within 2 s; it will be removed when it stops");
+    assert_eq!(error, "hca1 did not stop within 2 s and will be removed when it stops");
     assert_eq!(files(&folder), 1, "nobody finds its socket");
     assert!(block_on(fleet.remove(1)).unwrap_err().to_string().contains("has not stopped yet"));
     let entry = serde_json::from_str(&device(&folder, 1)).unwrap();

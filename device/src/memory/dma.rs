@@ -35,7 +35,7 @@ pub const PAGE_LEN: u64 = 4096;
 
 /// A bus address range is not wholly mapped with the needed permission, or the host has no page for some of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-#[error("{len} bytes at {iova} are not mapped for {access}")]
+#[error("guest memory at {iova} ({len} bytes) is not mapped for {access}")]
 pub struct DmaError {
     /// First address asked for.
     pub iova: Iova,
@@ -49,7 +49,7 @@ pub struct DmaError {
 #[derive(Debug, Error)]
 pub enum MapError {
     /// The range is empty, passes the end of the address space, is not made of whole pages, or grants nothing.
-    #[error("DMA range has invalid {what} {value:#x}")]
+    #[error("DMA range has an invalid {what}: {value:#x}")]
     Invalid {
         /// Which field.
         what: &'static str,
@@ -75,10 +75,10 @@ pub enum MapError {
         file_len: u64,
     },
     /// More ranges than we keep.
-    #[error("limit of {0} DMA ranges reached")]
+    #[error("too many DMA ranges (maximum {0})")]
     TooManyRanges(usize),
     /// More files than we keep.
-    #[error("limit of {0} guest memory files reached")]
+    #[error("too many guest memory files (maximum {0})")]
     TooManyFiles(usize),
     /// The client's files would take more of our address space than is theirs.
     #[error(

@@ -214,9 +214,11 @@ impl Writer<'_> {
             "Duplicate requests received and answered.",
             |counters| counters.engine.recovery.duplicates,
         );
-        self.counter("hcad_window_cuts_total", "Times a congestion window was halved.", |counters| {
-            counters.engine.recovery.window_cuts
-        });
+        self.counter(
+            "hcad_window_cuts_total",
+            "Number of times a congestion window was halved.",
+            |counters| counters.engine.recovery.window_cuts,
+        );
         self.fields(
             "hcad_congestion_packets_total",
             "Packets with an ECN congestion mark, and congestion notification packets (CNPs), by kind.",
@@ -274,9 +276,11 @@ impl Writer<'_> {
                 sample(&[("reason", "malformed")], port.lost_malformed);
             },
         );
-        self.counter("hcad_port_link_downed_total", "Times the link of the port went down.", |counters| {
-            counters.port.link_downed
-        });
+        self.counter(
+            "hcad_port_link_downed_total",
+            "Number of times the link of the port went down.",
+            |counters| counters.port.link_downed,
+        );
     }
 
     fn fabric(&mut self) {

@@ -88,7 +88,7 @@ pub enum Malformed {
     #[error("truncated entry")]
     CutOff,
     /// There is no such tag, form or flag.
-    #[error("entry has unknown {what} {value:#x}")]
+    #[error("recorded entry contains an unknown {what}: {value:#x}")]
     Unknown {
         /// What is unknown.
         what: &'static str,
@@ -96,13 +96,13 @@ pub enum Malformed {
         value: u64,
     },
     /// A number is larger than it can be.
-    #[error("entry has a number that is out of range")]
+    #[error("recorded entry contains a number that is out of range")]
     TooLarge,
     /// What is to be there again was not there.
-    #[error("entry refers to data that was not recorded")]
+    #[error("recorded entry refers to data that was not recorded")]
     NotKnown,
     /// A rule is not UTF-8.
-    #[error("entry has text that is not UTF-8")]
+    #[error("recorded entry contains text that is not UTF-8")]
     Text,
 }
 

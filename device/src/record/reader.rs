@@ -15,10 +15,10 @@ use super::memo::Memo;
 #[derive(Debug, Error)]
 pub enum ReadError {
     /// The file is something else.
-    #[error("not an hcad recording")]
+    #[error("the file is not an hcad recording")]
     NoRecord,
     /// It is of another version.
-    #[error("recording has format {found}, but this hcad reads format {FORMAT}; use hcad {hcad}")]
+    #[error("recording has format version {found}, but this hcad requires version {FORMAT}; use hcad {hcad}")]
     Format {
         /// The version it has.
         found: u32,
@@ -26,7 +26,7 @@ pub enum ReadError {
         hcad: String,
     },
     /// The header is not what it has to be.
-    #[error("cannot read the header: {0}")]
+    #[error("cannot read the recording header: {0}")]
     Header(#[from] serde_json::Error),
     /// Bytes have changed since they were written.
     #[error("recording is damaged at byte {at}")]

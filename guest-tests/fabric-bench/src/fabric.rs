@@ -58,7 +58,7 @@ impl Bench {
 /// Measures two HCAs on a wire.
 pub(crate) fn measure(cli: &Cli, wire: Wire, yardstick: &Yardstick, figures: &mut Figures) -> Result<()> {
     let prefix = wire.prefix();
-    let folder = tempfile::tempdir().context("cannot create a folder for sockets")?;
+    let folder = tempfile::tempdir().context("cannot create a directory for sockets")?;
     let place = Place { folder: folder.path(), wire, records: cli.record.as_deref(), metrics: cli.metrics };
     let mut bench = Bench::start(place)?;
     for len in SIZES {

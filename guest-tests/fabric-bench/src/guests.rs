@@ -13,7 +13,7 @@ const SCENARIOS: [(&str, &str); 2] = [("speed-guests", "speed.jsonl"), ("e810-sp
 /// Runs the scenarios and takes over their figures.
 pub(crate) fn measure(figures: &mut Figures) -> Result<()> {
     let programs = std::env::current_exe()?;
-    let release = programs.parent().context("this program is in a folder")?;
+    let release = programs.parent().context("this program is in a directory")?;
     let lab = release.with_file_name("debug").join("guest-lab");
     for (scenario, file) in SCENARIOS {
         let mut command = Command::new(&lab);

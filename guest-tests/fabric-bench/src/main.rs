@@ -32,11 +32,11 @@ use self::yardstick::Yardstick;
 /// Measures hcad on each fabric, as ratios to raw UDP or to a memory copy.
 #[derive(Debug, Parser)]
 struct Cli {
-    /// Output file, with one JSON object per line and figure
+    /// Output file, with one line per figure (a JSON object)
     #[arg(long, value_name = "FILE", default_value = "target/bench/results.jsonl")]
     output: PathBuf,
 
-    /// Number of runs per figure, of which the median is used
+    /// Number of runs per figure; each figure is the median of the runs
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..))]
     runs: u16,
 
@@ -48,15 +48,16 @@ struct Cli {
     #[arg(long, value_name = "PART", value_delimiter = ',')]
     part: Vec<Part>,
 
-    /// Measure only over these fabrics [default: all; the parts qps and mrs: ring]
+    /// Measure only over these fabrics [default: all, but only ring for the qps and mrs parts]
     #[arg(long, value_name = "FABRIC", value_delimiter = ',')]
     wire: Vec<Wire>,
 
-    /// Folder for session records of both devices, to measure the cost of recording
+    /// Directory for session records of both devices, to measure the cost of recording
     #[arg(long, value_name = "FOLDER")]
     record: Option<PathBuf>,
 
-    /// Serve the metrics of the first hcad of a pair on this port of 127.0.0.1, and those of the second on the next port
+    /// Serve the metrics of the first hcad of a pair on this port of 127.0.0.1, and the metrics of the second on the
+    /// next port
     #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..65_535))]
     metrics: Option<u16>,
 
@@ -68,11 +69,11 @@ struct Cli {
     #[arg(long)]
     guests: bool,
 
-    /// Folder for charts of the figures
+    /// Directory for charts of the figures
     #[arg(long, value_name = "FOLDER", default_value = "target/bench")]
     pictures: PathBuf,
 
-    /// File with the history of ratios; ratios worse than those of its last entry from a similar machine are listed
+    /// File with the history of ratios; lists ratios that are worse than in the last entry from a similar machine
     #[arg(long, value_name = "FILE", default_value = "guest-tests/fabric-bench/history.jsonl")]
     history: PathBuf,
 

@@ -60,7 +60,7 @@ pub(crate) fn measure(cli: &Cli, wire: Wire, figures: &mut Figures) -> Result<()
         let counts = if cli.wants(&idle(MOST)) { HCAS.to_vec() } else { wanted(cli, &HCAS, name) };
         let mut references = None;
         for count in counts {
-            let folder = tempfile::tempdir().context("cannot create a folder for sockets")?;
+            let folder = tempfile::tempdir().context("cannot create a directory for sockets")?;
             let mut network = Network::start(folder.path(), wire, processes, count)
                 .with_context(|| format!("{count} HCAs, {}", processes.name()))?;
             let ran = repeated(cli.runs, || network.rate())?;

@@ -63,7 +63,7 @@ type Samples = BTreeMap<String, BTreeMap<&'static str, u64>>;
 
 /// Profiles a wire.
 pub(crate) fn measure(cli: &Cli, wire: Wire, figures: &mut Figures) -> Result<()> {
-    let folder = tempfile::tempdir().context("cannot create a folder for sockets")?;
+    let folder = tempfile::tempdir().context("cannot create a directory for sockets")?;
     let mut bench = Bench::start(Place { folder: folder.path(), wire, records: None, metrics: None })?;
     // So that nothing is done for the first time.
     bench.rate(QPS, MESSAGES)?;

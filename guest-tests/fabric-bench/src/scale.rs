@@ -39,7 +39,7 @@ pub(crate) fn queue_pairs(cli: &Cli, wire: Wire, figures: &mut Figures) -> Resul
     if wanted(cli, &QPS, name).is_empty() {
         return Ok(());
     }
-    let folder = tempfile::tempdir().context("cannot create a folder for sockets")?;
+    let folder = tempfile::tempdir().context("cannot create a directory for sockets")?;
     let place = Place { folder: folder.path(), wire, records: None, metrics: None };
     let icm = IcmOptions { log_qps: 15, log_mpts: 16, log_mtts: 17, ..IcmOptions::default() };
     let mut nodes = pair::start(place, &Sizes { arena_mib: 480, icm, log_cq: 16 })?;
@@ -81,7 +81,7 @@ pub(crate) fn regions(cli: &Cli, wire: Wire, figures: &mut Figures) -> Result<()
     if wanted(cli, &MRS, name).is_empty() {
         return Ok(());
     }
-    let folder = tempfile::tempdir().context("cannot create a folder for sockets")?;
+    let folder = tempfile::tempdir().context("cannot create a directory for sockets")?;
     let place = Place { folder: folder.path(), wire, records: None, metrics: None };
     let icm = IcmOptions { log_mpts: 17, ..IcmOptions::default() };
     let mut nodes = pair::start(place, &Sizes { arena_mib: 64, icm, log_cq: 14 })?;

@@ -103,7 +103,7 @@ impl Apt {
     pub(super) fn open(dir: &Path, etc_apt: &Path, kind: Kind, component: Component) -> Result<Self> {
         if let Some(tool) = missing_tool() {
             bail!(
-                "{tool} is not installed; the lab requires it to download and unpack Debian packages. Install the Debian packages apt and dpkg, or run 'guest-lab fetch' on another machine and copy its cache folder"
+                "{tool} is not installed; the lab requires it to download and unpack Debian packages. Install the Debian packages apt and dpkg, or run 'guest-lab fetch' on another machine and copy its cache directory"
             );
         }
         Self::update(dir, etc_apt, kind, component, &[])
@@ -197,9 +197,9 @@ impl Apt {
         self.get(["-qq", "source", "--download-only", "--tar-only", &wanted], Some(into))?;
         let mut files = fs::read_dir(into)?.filter_map(|entry| Some(entry.ok()?.path()));
         let is_upstream = |path: &PathBuf| path.to_string_lossy().contains(".orig.tar.");
-        files
-            .find(is_upstream)
-            .with_context(|| format!("apt-get downloaded no upstream archive of the source package {wanted}"))
+        files.find(is_upstream).with_context(|| {
+            format!("apt-get did not download an upstream archive for the source package {wanted}")
+        })
     }
 
     fn get<I>(&self, args: I, folder: Option<&Path>) -> Result<String>

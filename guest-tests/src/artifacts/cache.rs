@@ -29,7 +29,7 @@ pub(super) fn entry(cache: &Path, name: &str, make: impl FnOnce(&Work) -> Result
     let lock = File::create(cache.join("lock"))
         .with_context(|| format!("cannot create the lock file in {}", cache.display()))?;
     if lock.try_lock().is_err() {
-        tracing::info!("waiting for another guest-lab process to fill the cache {}", cache.display());
+        tracing::info!("waiting for another guest-lab process that is filling the cache {}", cache.display());
         lock.lock().context("cannot lock the cache")?;
     }
     if !entry.exists() {
@@ -55,7 +55,8 @@ fn make_locked(cache: &Path, entry: &Path, make: impl FnOnce(&Work) -> Result<()
         fs::create_dir_all(folder).with_context(|| format!("cannot create {}", folder.display()))?;
     }
     make(&work)?;
-    fs::rename(&work.entry, entry).with_context(|| format!("cannot rename to {}", entry.display()))?;
+    fs::rename(&work.entry, entry)
+        .with_context(|| format!("cannot move a new cache entry to {}", entry.display()))?;
     // What is left is removed by whoever makes the next entry.
     let _ = fs::remove_dir_all(&folder);
     Ok(())

@@ -171,7 +171,7 @@ pub(super) const IMAGE: &str = "image.ext4";
 pub(super) fn debian(cache: &Path) -> Result<PathBuf> {
     cache::entry(cache, &entry_name(), |work| {
         let set = Set {
-            name: "user space",
+            name: "root filesystem",
             install: INSTALL,
             suite: Suite::Trixie,
             component: Component::Main,
@@ -189,7 +189,7 @@ pub(super) fn entry_name() -> String {
 
 /// Turns unpacked packages into an image, with the tools of the system at `tools`.
 fn finish(tools: &Path, root: &Path, image: &Path) -> Result<()> {
-    let progress = Line::begin("user space");
+    let progress = Line::begin("root filesystem");
     configure(root)?;
     progress.step("compiling Python modules");
     python::compile_system(root)?;
@@ -222,9 +222,9 @@ fn with(cache: &Path, names: &[&str], wanted: &dyn Fn(&str) -> bool) -> Result<P
     cache::entry(cache, &name, |work| {
         let mut copy = Command::new("cp");
         copy.args(["-a", "--reflink=auto"]).arg(system.join("root")).arg(&work.entry);
-        run(&mut copy).context("cannot copy the user space")?;
+        run(&mut copy).context("cannot copy the root filesystem")?;
         let set = Set {
-            name: "user space",
+            name: "root filesystem",
             install: names,
             suite: Suite::Trixie,
             component: Component::Main,
@@ -263,7 +263,8 @@ fn configure(root: &Path) -> Result<()> {
     for applet in ["awk", "less", "vi"] {
         let link = root.join("usr/bin").join(applet);
         if !link.exists() {
-            symlink("busybox", link).with_context(|| format!("cannot link {applet}"))?;
+            symlink("busybox", link)
+                .with_context(|| format!("cannot create a symbolic link for {applet}"))?;
         }
     }
     Ok(())

@@ -51,7 +51,7 @@ impl ModuleBuild {
                 let tree = kernel.modules.join("build");
                 ensure!(
                     tree.is_dir(),
-                    "{} is not a folder; building modules requires a kernel build folder at this path",
+                    "{} is not a directory; building modules requires a kernel build directory at this path",
                     tree.display()
                 );
                 return Ok(Self { make: "make".into(), tree, programs: None });
@@ -141,7 +141,7 @@ fn copy_headers(from: &Path, to: &Path) -> Result<()> {
     for (folder, parent) in folders {
         let mut copy = Command::new("cp");
         copy.args(["-a", "--reflink=auto"]).arg(folder).arg(to.join(parent));
-        run(&mut copy).context("cannot copy headers")?;
+        run(&mut copy).context("cannot copy the kernel headers")?;
     }
     Ok(())
 }

@@ -66,8 +66,7 @@ impl Kernel {
         let modules = installed.join(&release);
         if !modules.is_dir() {
             bail!(
-                "{} is kernel {release}, whose modules are not in {}. Install them there, or pass a folder that contains \
-                 the modules, and the image as 'vmlinuz'",
+                "{} is kernel {release}, whose modules are not in {}. Install them there, or pass a directory that contains the modules, and the image as 'vmlinuz'",
                 image.display(),
                 modules.display()
             );

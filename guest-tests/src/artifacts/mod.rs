@@ -167,7 +167,7 @@ pub fn cache_dir() -> Result<PathBuf> {
     var("HCAD_LAB_CACHE")
         .or_else(|| Some(var("XDG_CACHE_HOME")?.join("hcad-lab")))
         .or_else(|| Some(var("HOME")?.join(".cache/hcad-lab")))
-        .context("no cache folder: set HCAD_LAB_CACHE, XDG_CACHE_HOME or HOME")
+        .context("no cache directory: set HCAD_LAB_CACHE, XDG_CACHE_HOME or HOME")
 }
 
 /// Cache entry of the lab's QEMU.
@@ -218,7 +218,7 @@ pub fn probe_archive() -> Result<(), NoArchive> {
         return Err(NoArchive::Program(program));
     }
     let probe = || {
-        let folder = tempfile::tempdir().context("cannot create a temporary folder")?;
+        let folder = tempfile::tempdir().context("cannot create a temporary directory")?;
         apt::Apt::probe(folder.path(), Path::new("/etc/apt"))
     };
     probe().map_err(|error| NoArchive::Answer(format!("{error:#}")))

@@ -62,7 +62,7 @@ pub(super) fn version(entry: &Path, package: &str) -> Result<String> {
     let found = packages(entry)?.into_iter().find(|one| one.name == package);
     found
         .map(|one| one.version)
-        .with_context(|| format!("the manifest of {} does not list the package {package}", entry.display()))
+        .with_context(|| format!("package {package} is missing from the manifest of {}", entry.display()))
 }
 
 /// The packages an entry was made of.

@@ -33,7 +33,7 @@ pub(super) fn tests(cache: &Path) -> Result<PathBuf> {
         let mut tar = Command::new("tar");
         tar.arg("-xf").arg(&archive).arg("-C").arg(&tree);
         run(tar.args(["--strip-components=1", "--wildcards", "*/tests"]))
-            .context("cannot unpack the tests")?;
+            .context("cannot unpack the rdma-core tests")?;
         python::compile(&system.join("root"), &tree, &[tree.join("tests")])?;
         make_image(&system.join("root"), &tree, &work.entry.join(IMAGE))
     })?;

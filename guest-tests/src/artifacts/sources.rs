@@ -60,7 +60,7 @@ impl Archive {
         }
         ensure!(
             !archives.is_empty(),
-            "neither sources.list nor sources.list.d in {} names a Debian archive; add one, from which the lab can download packages",
+            "no Debian archive in sources.list or sources.list.d of {}; add an archive from which guest-lab can download packages",
             etc_apt.display()
         );
         Ok(archives)

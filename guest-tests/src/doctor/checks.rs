@@ -106,7 +106,7 @@ fn kvm(kvm: &Kvm) -> Check {
 fn parts(findings: &Findings) -> Vec<Check> {
     let cached = findings.cache.as_ref().map(|cache| cache.parts.clone()).unwrap_or_default();
     let user_space = cached.user_space.map(|count| format!("{count} Debian packages"));
-    let parts = [("QEMU", cached.qemu), ("guest kernel", cached.kernel), ("guest user space", user_space)];
+    let parts = [("QEMU", cached.qemu), ("guest kernel", cached.kernel), ("root filesystem", user_space)];
     let check = |(name, version): (_, Option<String>)| match (version, &findings.archive) {
         (Some(version), _) => ok(name, format!("{version}, cached")),
         (None, Some(Ok(()))) => ok(name, "not cached; 'guest-lab fetch' or the first boot downloads it"),
@@ -119,7 +119,7 @@ fn parts(findings: &Findings) -> Vec<Check> {
             name,
             "not cached, and cannot be downloaded",
             "Make the Debian archive available (see below), or run 'guest-lab fetch' on another machine and copy \
-             its cache folder",
+             its cache directory",
         ),
     };
     parts.into_iter().map(check).collect()
@@ -154,9 +154,9 @@ fn explain(message: &str) -> (String, &'static str) {
     const SHOW: &str = "Run 'sudo apt-get update' to see apt's message";
     let reasons: [(&[&str], &str, &'static str); 6] = [
         (
-            &["names a Debian archive"],
-            "/etc/apt names no Debian archive",
-            "Add one to /etc/apt/sources.list.d",
+            &["no Debian archive in"],
+            "no Debian archive is configured in /etc/apt",
+            "Add a Debian archive to /etc/apt/sources.list.d",
         ),
         (
             &["resolving", "Could not resolve"],
@@ -196,13 +196,13 @@ fn disk(findings: &Findings) -> Check {
     let Cache { folder, free, parts } = match &findings.cache {
         Ok(cache) => cache,
         Err(error) => {
-            return missing(NAME, error.clone(), "Set HCAD_LAB_CACHE to a writable folder");
+            return missing(NAME, error.clone(), "Set HCAD_LAB_CACHE to a writable directory");
         }
     };
     let (needed, purpose) = if parts.is_complete() {
         (SPACE_TO_RUN, "logs and captures")
     } else {
-        (SPACE_TO_FETCH, "downloading QEMU, the kernel and the user space")
+        (SPACE_TO_FETCH, "downloading QEMU, the kernel and the root filesystem")
     };
     let found = format!("{} free in {}", gibibytes(*free), folder.display());
     if *free >= needed {
@@ -211,7 +211,7 @@ fn disk(findings: &Findings) -> Check {
     missing(
         NAME,
         format!("{found}; {purpose} can take {}", gibibytes(needed)),
-        "Free some disk space, or set HCAD_LAB_CACHE to a folder on another disk",
+        "Free some disk space, or set HCAD_LAB_CACHE to a directory on a different disk",
     )
 }
 
@@ -242,19 +242,20 @@ fn memory(available: Option<u64>) -> Check {
 }
 
 fn runtime(findings: &Findings) -> Check {
-    const NAME: &str = "runtime folder";
+    const NAME: &str = "runtime directory";
     match &findings.runtime {
         Ok(folder) => ok(NAME, folder.display().to_string()),
         Err(error) => missing(
             NAME,
             error.clone(),
-            "Set HCAD_LAB_STATE to a folder that you own and that only you can write to",
+            "Set HCAD_LAB_STATE to a directory that you own and that only you can write to",
         ),
     }
 }
 
 fn hcad(found: &Result<Program, String>) -> Check {
-    const REMEDY: &str = "Run 'cargo build --release', or set HCAD_PROGRAMS to the folder that contains it";
+    const REMEDY: &str =
+        "Run 'cargo build --release', or set HCAD_PROGRAMS to the directory that contains the binaries";
     match found {
         Err(error) => missing("hcad", error.clone(), REMEDY),
         Ok(program) => of_this_version("hcad", program),
@@ -262,7 +263,8 @@ fn hcad(found: &Result<Program, String>) -> Check {
 }
 
 fn hcactl(found: &Result<Program, String>) -> Check {
-    const REMEDY: &str = "Run 'cargo build --release', or set HCAD_PROGRAMS to the folder that contains it";
+    const REMEDY: &str =
+        "Run 'cargo build --release', or set HCAD_PROGRAMS to the directory that contains the binaries";
     match found {
         Err(error) => limited(
             "hcactl",
@@ -423,7 +425,7 @@ mod tests {
             cache: Err("/x cannot be created: Permission denied".into()),
             archive: Some(Err(NoArchive::Program("apt-get"))),
             memory: Some(1),
-            runtime: Err("/run is not a folder".into()),
+            runtime: Err("/run is not a directory".into()),
             user_namespaces: Err("Operation not permitted".into()),
             network_namespaces: Err("not root".into()),
             rustc: None,
@@ -451,7 +453,7 @@ mod tests {
     #[test]
     fn uncached_parts_need_an_archive() {
         let fresh = Findings { cache: empty_cache(), ..well() };
-        for part in ["QEMU", "guest kernel", "guest user space"] {
+        for part in ["QEMU", "guest kernel", "root filesystem"] {
             assert_eq!(state(&fresh, part), State::Ok);
             let offline = Findings { archive: None, ..fresh.clone() };
             assert_eq!(state(&offline, part), State::Missing);
@@ -472,10 +474,7 @@ mod tests {
             ("Temporary failure resolving 'mirror.invalid'", "does not resolve"),
             ("Could not connect to mirror.invalid:80 (192.0.2.1)", "does not respond"),
             ("Err http://mirror.invalid/debian trixie-backports Release 404 Not Found", "trixie-backports"),
-            (
-                "neither sources.list nor sources.list.d in /etc/apt names a Debian archive",
-                "names no Debian archive",
-            ),
+            ("no Debian archive in sources.list or sources.list.d of /etc/apt", "names no Debian archive"),
             ("GPG error: http://mirror.invalid/debian NO_PUBKEY 6ED0E7B82643E131", "signature"),
             ("something new from mirror.invalid", "apt-get update fails"),
         ] {

@@ -12,7 +12,7 @@ use crate::run_dir::RunDir;
 pub(super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {
     let run = lab.new_run("boot")?;
     let image = lab.image(&run, VFIO_MODULES)?;
-    let hint = format!("consoles and command lines: {}", run.path().display());
+    let hint = format!("console output and command lines: {}", run.path().display());
     let boot = async |name: &str| {
         let mut vm = lab.boot(&run, &image, Guest { name, ..Guest::default() }).await?;
         let info = vm.call(Info {}).await?;
@@ -26,7 +26,7 @@ pub(super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {
             Ok(())
         })
         .await?;
-    report.case("one guest with Debian's user space", &hint, debian(lab, &run)).await
+    report.case("one guest with a Debian root filesystem", &hint, debian(lab, &run)).await
 }
 
 /// The tools that scenarios use are there and start; modules are found with their dependencies.

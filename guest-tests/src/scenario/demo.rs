@@ -20,7 +20,7 @@ What you saw:
   1. Two guests with JingZhao HCAs and a user-space driver ran all operations and sizes. Every byte was compared.
   2. Two guests with stock Debian kernels and ib_mthca ran a ping-pong and bandwidth tests with stock tools.
 What to try next:
-  guest-lab up mthca --name lab --share .:/t   # boot two guests with this folder at /t
+  guest-lab up mthca --name lab --share .:/t   # boot two guests with this directory at /t
   guest-lab exec lab:a -- ibv_devinfo          # run a command in guest a
   guest-lab shell lab:b                        # open a shell in guest b
   guest-lab down lab                           # stop both guests
@@ -68,7 +68,7 @@ pub async fn run(lab: &Lab) -> Result<()> {
     for capture in captures {
         line(&format!("capture for Wireshark: {}", capture.display()))?;
     }
-    line(&format!("consoles, logs and command lines: {}", folder.display()))?;
+    line(&format!("console output, logs and command lines: {}", folder.display()))?;
     stock(lab).await?;
     let program = std::env::args().next().unwrap_or_else(|| "guest-lab".into());
     line(&format!("\n{}", shown(&program)))
@@ -106,7 +106,7 @@ async fn stock(lab: &Lab) -> Result<()> {
     let folder = pair.folder().to_owned();
     pair.stop().await?;
     line(&format!("\nstock guests ran for {:.0} s, from boot to shutdown", begun.elapsed().as_secs_f64()))?;
-    line(&format!("consoles, logs and command lines: {}", folder.display()))
+    line(&format!("console output, logs and command lines: {}", folder.display()))
 }
 
 const BANDWIDTH_HEADING: &str = "     bytes  messages      MiB/s      msg/s";

@@ -52,16 +52,22 @@ pub(super) async fn run(lab: &Lab, report: &mut Report, extent: Extent) -> Resul
     report.case("a command receives signals, and is killed if its user exits", &hint, signals(&user)).await?;
     report.case("a command has a terminal if requested", &hint, terminal(&user)).await?;
     report.case("guests resolve each other's names, and RDMA works between them", &hint, rdma(&user)).await?;
-    report.case("a host folder is shared with the guests", &hint, share(&user, &shared)).await?;
-    report.case("files and folders are copied in both directions", &hint, copies(&user, run.path())).await?;
+    report.case("a host directory is shared with the guests", &hint, share(&user, &shared)).await?;
+    report
+        .case("files and directories are copied in both directions", &hint, copies(&user, run.path()))
+        .await?;
     let case = build(&user, run.path());
     report.case("a module is edited, built and reloaded, and its message appears", &hint, case).await?;
     report.case("a stock driver is reloaded and works again", &hint, reload(&user, lab)).await?;
-    report.case("logs are collected in one folder", &hint, logs(&user, run.path())).await?;
+    report.case("logs are collected in one directory", &hint, logs(&user, run.path())).await?;
     report.case("nothing is left behind after down", &hint, down(&user)).await?;
     let case = ci(&user, &shared, run.path());
     report
-        .case("ci: a script runs in all guests with its folder, and its status is returned", &hint, case)
+        .case(
+            "ci: a script runs in all guests with its directory, and its exit status is returned",
+            &hint,
+            case,
+        )
         .await?;
     let case = verbs_example(&user, run.path());
     report.case("ci: the verbs example between soft-RoCE and irdma", &hint, case).await?;

@@ -77,7 +77,7 @@ struct Fabric {
 
 pub(super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {
     let run = lab.new_run("mixed-fabric")?;
-    let hint = format!("consoles, logs, captures and command lines: {}", run.path().display());
+    let hint = format!("console output, logs, captures and command lines: {}", run.path().display());
     let mut fabric = Fabric::start(lab, &run, hint.clone()).await.context(hint)?;
     let Fabric { mthca, jingzhao, e810, rxe, hint, .. } = &mut fabric;
     for (number, &(service, cells)) in (1..).zip(CELLS) {

@@ -72,7 +72,7 @@ type Run = for<'a> fn(&'a Lab, &'a mut Report) -> Pin<Box<dyn Future<Output = Re
 pub const ALL: &[Scenario] = &[
     Scenario {
         name: "boot",
-        about: "guests without an HCA boot and respond: a test of the lab itself",
+        about: "guests without an HCA boot and respond: a test of guest-lab itself",
         pair: false,
         alone: false,
         run: |lab, report| Box::pin(boot::run(lab, report)),
@@ -100,7 +100,7 @@ pub const ALL: &[Scenario] = &[
     },
     Scenario {
         name: "jingzhao-events",
-        about: "every event type by MSI-X, byte for byte; masks, arming, overflow",
+        about: "every event type arrives by MSI-X and is compared byte for byte; masks, arming, overflow",
         pair: true,
         alone: false,
         run: |lab, report| Box::pin(jingzhao_events::run(lab, report)),
@@ -205,7 +205,7 @@ pub const ALL: &[Scenario] = &[
     },
     Scenario {
         name: "mthca-opensm",
-        about: "opensm in a guest goes to standby for the built-in subnet manager; if it does not, traffic still works",
+        about: "opensm in a guest yields to the built-in subnet manager; traffic works even if opensm takes over",
         pair: false,
         alone: false,
         run: |lab, report| Box::pin(mthca::opensm::run(lab, report)),

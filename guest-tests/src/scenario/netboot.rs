@@ -39,7 +39,7 @@ const CARDS: [Card; 2] = [
 
 pub(super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {
     let run = lab.new_run("netboot")?;
-    let hint = format!("consoles, logs and command lines: {}", run.path().display());
+    let hint = format!("console output, logs and command lines: {}", run.path().display());
     let image = lab.debian_image(&run).await?;
     for card in CARDS {
         let mut network = Network::start(lab, &run, &image, card).await.context(hint.clone())?;

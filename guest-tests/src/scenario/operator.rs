@@ -34,7 +34,7 @@ const RELOAD_LIMIT: Duration = Duration::from_secs(60);
 
 pub(super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {
     let run = lab.new_run("operator")?;
-    let hint = format!("consoles, logs and command lines: {}", run.path().display());
+    let hint = format!("console output, logs and command lines: {}", run.path().display());
     let mut site = Site::start(lab, run).await.with_context(|| hint.clone())?;
     report.case("both guests have an active port", &hint, site.load()).await?;
     let mut going = None;

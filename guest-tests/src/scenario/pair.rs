@@ -57,7 +57,7 @@ impl Pair {
         let run = lab.new_run(scenario)?;
         let started = Self::start_in(lab, &run, console, options).await;
         let (image, a, b) =
-            started.with_context(|| format!("consoles and logs are in {}", run.path().display()))?;
+            started.with_context(|| format!("console output and logs are in {}", run.path().display()))?;
         Ok(Self { a, b, image, run })
     }
 
@@ -99,7 +99,7 @@ impl Pair {
 
     /// Where to look when a case fails.
     pub(super) fn hint(&self) -> String {
-        format!("consoles, logs, captures and command lines: {}", self.run.path().display())
+        format!("console output, logs, captures and command lines: {}", self.run.path().display())
     }
 
     /// The folder of this run.

@@ -62,7 +62,7 @@ pub(super) async fn run(lab: &Lab, report: &mut Report, extent: Extent) -> Resul
 /// What a guest does to its device and the wire to both, in each way that there is.
 async fn core(lab: &Lab, report: &mut Report, interface: Interface) -> Result<()> {
     let run = lab.new_run("replay")?;
-    let hint = format!("consoles, logs, traces and records: {}", run.path().display());
+    let hint = format!("console output, logs, traces and records: {}", run.path().display());
     let mut pair = Pair::start(lab, run, interface, true).await.with_context(|| hint.clone())?;
     let name = |what: &str| format!("{}: {what}", interface.name());
     report

@@ -83,7 +83,7 @@ impl Bench {
         let run = lab.new_run(extent.scenario())?;
         let (hca, rxe) = Self::boot(lab, &run, extent)
             .await
-            .with_context(|| format!("consoles and logs are in {}", run.path().display()))?;
+            .with_context(|| format!("console output and logs are in {}", run.path().display()))?;
         Ok(Self { run, hca, rxe })
     }
 
@@ -112,7 +112,7 @@ impl Bench {
 
     /// Where to look when a case fails.
     fn hint(&self) -> String {
-        format!("consoles, logs, captures and command lines: {}", self.run.path().display())
+        format!("console output, logs, captures and command lines: {}", self.run.path().display())
     }
 
     async fn ping(&mut self) -> Result<()> {

@@ -71,7 +71,7 @@ impl Row {
 
 pub(super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {
     let run = lab.new_run(NAME)?;
-    let hint = format!("consoles, logs and command lines: {}", run.path().display());
+    let hint = format!("console output, logs and command lines: {}", run.path().display());
     let mut rows: Vec<_> =
         FIGURES.iter().map(|figure| Row { figure, values: [const { Vec::new() }; 4] }).collect();
 

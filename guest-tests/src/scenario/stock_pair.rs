@@ -97,7 +97,7 @@ impl StockPair {
     ) -> Result<Self> {
         let started = Self::start_in(lab, &run, change).await;
         let (image, a, b) =
-            started.with_context(|| format!("consoles and logs are in {}", run.path().display()))?;
+            started.with_context(|| format!("console output and logs are in {}", run.path().display()))?;
         Ok(Self { a, b, image, run })
     }
 
@@ -175,7 +175,7 @@ impl StockPair {
 
     /// Where to look when a case fails.
     pub(super) fn hint(&self) -> String {
-        format!("consoles, logs and command lines: {}", self.run.path().display())
+        format!("console output, logs and command lines: {}", self.run.path().display())
     }
 
     /// The folder of this run.

@@ -270,7 +270,7 @@ impl One<'_> {
                 ports
                     .run(step, b"")
                     .await
-                    .with_context(|| format!("cannot mount a shared folder at {}", share.at()))?;
+                    .with_context(|| format!("cannot mount a shared directory at {}", share.at()))?;
             }
         }
         self.drive(place, vm, ports).await
@@ -284,7 +284,7 @@ impl One<'_> {
             ports
                 .run(&["sh", "-c", &save], &ddp::synthetic())
                 .await
-                .context("cannot write the DDP package of the driver ice")?;
+                .context("cannot write the DDP package for the ice driver")?;
         }
         vm.run_within(LOAD_TIMEOUT, &[&["modprobe", "-a"], place.device.modules()].concat()).await?;
         if let Some(device) = place.device.rdma_device() {
@@ -294,7 +294,7 @@ impl One<'_> {
                 ports
                     .run(&["sh", NETWORK_SCRIPT], b"")
                     .await
-                    .context("cannot configure the network of the RDMA device")?;
+                    .context("cannot configure the network interface of the RDMA device")?;
             }
             let path = format!("/sys/class/infiniband/{device}/ports/1/state");
             await_text(vm, &[&path], &["4: ACTIVE"], PORT_TIMEOUT).await?;

@@ -56,7 +56,7 @@ impl Ports {
         let port = self.lock().pop();
         ensure!(
             port.is_some(),
-            "the guest is already running {} commands, the maximum; wait for one of them to exit",
+            "too many commands are running in the guest (maximum {}); wait for one of them to exit",
             self.count
         );
         Ok(Taken { port, home: self.clone() })
@@ -150,7 +150,7 @@ impl Taken {
 
     /// The port, from when on it is not known to be free.
     fn begin(&mut self) -> Result<Port> {
-        self.port.take().context("the command port has already been used")
+        self.port.take().context("the command port is already in use")
     }
 }
 

@@ -46,31 +46,31 @@ const LOGS: &str = "testbeds";
 /// Options of `up`: the guests to boot.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Wanted {
-    /// RDMA device of the guests
+    /// Type of RDMA device in the guests
     #[arg(value_enum, default_value = "mthca")]
     pub kind: Kind,
-    /// Name of the testbed, for later commands [default: the kind; for `ci`, a unique name]
+    /// Name of the testbed, for use in later commands [default: same as KIND; for `ci`, a unique name]
     #[arg(long, value_name = "NAME")]
     pub name: Option<TestbedName>,
-    /// Number of guests, which are named a, b, c, ...
+    /// Number of guests, 1 to 8; the guests are named a, b, c and so on
     #[arg(long, default_value_t = 2, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=i64::from(MOST_GUESTS)))]
     pub count: u8,
-    /// Mount a host folder at /AT in all guests, read-only with `:ro`; can be repeated
+    /// Mount the host directory DIR at /AT in all guests, read-only with `:ro` (repeatable)
     #[arg(long = "share", value_name = "DIR:/AT[:ro]")]
     pub shares: Vec<SharedFolder>,
-    /// Enable strict mode: report driver violations, and make `down` fail if there were any
+    /// Enable strict mode: report driver violations, and make `down` fail if any occurred
     #[arg(long)]
     pub strict: bool,
-    /// Write a capture (pcapng) of each RDMA device, next to the logs
+    /// Capture the frames of each RDMA device to a pcapng file next to the logs
     #[arg(long)]
     pub capture: bool,
-    /// Write a session record of each RDMA device, for `hcad replay`, next to the logs
+    /// Record a session for each RDMA device next to the logs, for use with `hcad replay`
     #[arg(long)]
     pub record: bool,
-    /// Stop the guests when the process with this ID exits, such as `$$`, the shell of a CI job
+    /// Stop the guests when the process with this ID exits, such as `$$` for the shell of a CI job
     #[arg(long, value_name = "PID")]
     pub for_pid: Option<NonZeroU32>,
-    /// Options for the parts of the guests
+    /// Options that select QEMU, the kernel and other guest components
     #[command(flatten)]
     pub options: Options,
 }

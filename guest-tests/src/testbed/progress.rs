@@ -30,7 +30,7 @@ impl Line {
     /// Starts a line with the name of the operation.
     pub fn begin(name: impl Into<String>) -> Self {
         let (name, begun) = (name.into(), Instant::now());
-        let style = ProgressStyle::with_template("{spinner} {prefix:12} {msg} ({elapsed})");
+        let style = ProgressStyle::with_template("{spinner} {prefix:15} {msg} ({elapsed})");
         let bar = LINES.add(ProgressBar::new_spinner());
         bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_spinner()));
         bar.set_prefix(name.clone());
@@ -66,7 +66,7 @@ impl Line {
 
     /// Logs the result with the time it took.
     pub fn done(&self, result: &str) {
-        tracing::info!("{}: {result} in {:.0} s", self.name, self.begun.elapsed().as_secs_f64());
+        tracing::info!("{}: {result} ({:.0} s)", self.name, self.begun.elapsed().as_secs_f64());
     }
 }
 

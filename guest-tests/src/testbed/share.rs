@@ -54,9 +54,9 @@ impl FromStr for SharedFolder {
         }
         let folder = Path::new(folder)
             .canonicalize()
-            .map_err(|error| BadShare(format!("cannot open the folder {folder}: {error}")))?;
+            .map_err(|error| BadShare(format!("cannot open the directory {folder}: {error}")))?;
         if !folder.is_dir() {
-            return Err(BadShare(format!("{} is not a folder", folder.display())));
+            return Err(BadShare(format!("{} is not a directory", folder.display())));
         }
         Ok(Self { folder, at: at.to_owned(), read_only })
     }

@@ -42,10 +42,10 @@ impl States {
             .with_context(|| format!("cannot create {name}"))?;
         // Not through a link: in a folder for all, somebody else may have made one of this name.
         let stat = fs::symlink_metadata(&folder).with_context(|| name.to_string())?;
-        ensure!(stat.is_dir(), "{name} is not a folder; set HCAD_LAB_STATE to a folder");
+        ensure!(stat.is_dir(), "{name} is not a directory; set HCAD_LAB_STATE to a directory");
         ensure!(
             stat.uid() == rustix::process::getuid().as_raw() && stat.mode() & 0o022 == 0,
-            "{name} belongs to another user or is writable by other users; set HCAD_LAB_STATE to a folder that only you can write to"
+            "{name} belongs to another user or is writable by other users; set HCAD_LAB_STATE to a directory that only you can write to"
         );
         Ok(Self(folder))
     }
@@ -216,6 +216,6 @@ mod tests {
         let link = root.path().join("link");
         std::os::unix::fs::symlink(&open, &link).unwrap();
         let error = States::at(link).unwrap_err();
-        assert!(error.to_string().contains("is not a folder"), "{error:#}");
+        assert!(error.to_string().contains("is not a directory"), "{error:#}");
     }
 }

@@ -5,12 +5,12 @@
 use std::net::Ipv4Addr;
 use std::time::Duration;
 
-use sim::host::SimHost;
 use engine::*;
 use protocol::Psn;
 use protocol::ids::*;
 use protocol::net::ipv4::Fragmentation;
 use protocol::roce::*;
+use sim::host::SimHost;
 
 /// One of the two engines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -8,8 +8,8 @@ use std::collections::VecDeque;
 use protocol::ids::Qpn;
 
 use super::{Checker, SideId, Violation, ensure};
-use engine::State;
 use crate::plan::{Area, SHARED};
+use engine::State;
 
 /// A receive request of a shared queue.
 #[derive(Clone, Copy, Debug)]

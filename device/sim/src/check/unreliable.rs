@@ -6,8 +6,8 @@ use protocol::roce::{Ext, Imm, IpAddrs, RoceFrame};
 use super::execution::locate;
 use super::side::fits;
 use super::{Checker, SideId, Violation, ensure};
-use crate::plan::GRH_BYTES;
 use crate::host::{HostEvent, SimHost};
+use crate::plan::GRH_BYTES;
 use crate::plan::{Area, Op, Pair, pkey_index, va};
 use engine::{Access, GrhArea, RecvDone, SendOp, State};
 

@@ -70,7 +70,7 @@ pub(crate) fn reload(daemon: &mut Daemon, cli: &Cli, file: Option<&Path>) -> any
         (Some(file), _) => file.to_owned(),
         (None, Response::Configuration(Some(file))) => file,
         (None, Response::Configuration(None)) => {
-            bail!("hcad was started without a configuration file; specify one: hcactl reload FILE")
+            bail!("hcad was started without a configuration file; specify one with 'hcactl reload FILE'")
         }
         _ => bail!("unexpected response from hcad"),
     };

@@ -32,7 +32,8 @@ pub(crate) struct Add {
     /// Affect only packets with this packet sequence number (PSN) in the BTH
     #[arg(long, value_name = "N", value_parser = number)]
     psn: Option<u32>,
-    /// Affect only packets with this IBTA opcode name, such as "RC SEND Only", or "SEND Only" for any service
+    /// Affect only packets with this IBTA opcode name, such as "RC SEND Only" (or "SEND Only" to match any
+    /// service)
     #[arg(long, value_name = "NAME")]
     opcode: Option<String>,
     /// Affect only frames to or from the peer with this MAC or IP address
@@ -41,13 +42,13 @@ pub(crate) struct Add {
     /// Affect only the Nth matching frame (the first is 1)
     #[arg(long, value_name = "N", conflicts_with = "probability")]
     nth: Option<u64>,
-    /// With --nth: number of consecutive matching frames to affect [default: 1]
+    /// Number of consecutive matching frames to affect, starting with the Nth [default: 1]
     #[arg(long, value_name = "N", requires = "nth")]
     count: Option<u64>,
     /// Affect each matching frame with this probability, 0 to 1
     #[arg(long, value_name = "P", value_parser = probability)]
     probability: Option<Probability>,
-    /// Seed for the random choices of --probability, delay jitter and corruption [default: 0]
+    /// Seed for random choices (--probability, delay jitter and corruption) [default: 0]
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
     #[command(subcommand)]

@@ -109,7 +109,7 @@ enum Command {
     Explain(Explain),
     /// Show all counters
     Counters {
-        /// Print nonzero counters and their rates every SECONDS (at least 0.1; default: 1)
+        /// Print nonzero counters and their rates at this interval, in seconds (minimum: 0.1, default: 1)
         #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "1", value_parser = counters::period)]
         watch: Option<Duration>,
     },
@@ -118,7 +118,7 @@ enum Command {
     ///
     /// The device notifies the guest driver. While the link is down, the port drops all frames.
     Port {
-        /// Link state to set
+        /// New link state
         #[arg(value_enum)]
         state: Port,
     },
@@ -136,7 +136,7 @@ enum Command {
     /// Trace register accesses, commands, queue entries and interrupts, one line each
     #[command(subcommand)]
     Trace(sight::Trace),
-    /// Record all input of a device from its start, for `hcad replay`
+    /// Record all input of a device from its start, for use with `hcad replay`
     #[command(subcommand)]
     Record(Record),
     /// Inject network faults: drop, duplicate, delay, reorder or corrupt frames
@@ -481,7 +481,7 @@ impl Daemon {
                 None => return Ok(()),
                 // `from` must increase, so that hcad cannot keep us here forever.
                 Some(next) if next > from => from = next,
-                Some(_) => bail!("hcad sent the pages of a list out of order"),
+                Some(_) => bail!("hcad sent list pages out of order"),
             }
         }
     }
@@ -493,7 +493,10 @@ impl Daemon {
             [] => bail!("hcad is not serving any devices"),
             several => {
                 let ids: Vec<_> = several.iter().map(u16::to_string).collect();
-                bail!("hcad is serving several devices; select one with --device: {}", ids.join(", "))
+                bail!(
+                    "hcad is serving several devices; select one of these with --device: {}",
+                    ids.join(", ")
+                )
             }
         }
     }

@@ -18,14 +18,14 @@ pub(crate) enum Peer {
     Add {
         /// Address and port of the peer
         addr: SocketAddr,
-        /// Device number of the peer, from which its MAC is derived
+        /// Device number of the peer, from which the peer's MAC is derived
         #[arg(long)]
         id: Option<u16>,
-        /// MAC to reserve for the peer [default: learned from its frames]
+        /// MAC to reserve for the peer [default: learned from the peer's frames]
         #[arg(long, conflicts_with = "id")]
         mac: Option<String>,
-        /// Forward frames between this peer and the other peers; for peers that send only to this device,
-        /// such as QEMU's -netdev dgram
+        /// Forward frames between this peer and all other peers. Use this for a peer that sends only to this
+        /// device, such as QEMU's -netdev dgram
         #[arg(long)]
         leaf: bool,
         /// Maximum number of frames per second to accept from the peer; excess frames are dropped [default:

@@ -48,7 +48,7 @@ pub enum Verdict {
 
 /// A device has [`MAX_RULES`] rules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-#[error("limit of {MAX_RULES} impairments reached; remove one first")]
+#[error("too many impairments (maximum {MAX_RULES}); remove one first")]
 pub struct TooManyRules;
 
 /// A rule in force and what it did, as `hcactl` lists it.

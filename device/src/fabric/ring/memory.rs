@@ -50,13 +50,13 @@ pub struct RingLen(u32);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum Broken {
     /// It says to have sent more than there is room for.
-    #[error("invalid ring head, {0} bytes ahead of the tail")]
+    #[error("invalid ring head: {0} bytes ahead of the tail")]
     Head(u32),
     /// It says to have taken what was not sent.
-    #[error("invalid ring tail, {0} bytes behind the head")]
+    #[error("invalid ring tail: {0} bytes behind the head")]
     Tail(u32),
     /// The frame is longer than what was sent, or no frame.
-    #[error("invalid frame length word {0:#x} in the ring")]
+    #[error("invalid ring frame length word: {0:#x}")]
     Length(u32),
 }
 

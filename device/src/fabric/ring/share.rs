@@ -26,7 +26,7 @@ pub(super) enum Unusable {
     #[error("the shared memory is not sealed against resizing")]
     Unsealed,
     /// It is not as long as it says.
-    #[error("the shared memory has {0} bytes, which does not match the ring size")]
+    #[error("the shared memory size, {0} bytes, does not match the ring size")]
     Len(u64),
     /// It is on a file system where pages may be missing.
     #[error("the shared memory is not a memfd, or uses huge pages")]

@@ -110,7 +110,7 @@ impl Default for LimitsEntry {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum LimitsError {
     /// Not a length of WQEs.
-    #[error("{key}: {len} is not a multiple of 16 from 16 to {most}")]
+    #[error("{key}: {len} is not a multiple of 16 between 16 and {most}")]
     WqeLen {
         /// Which.
         key: &'static str,
@@ -120,7 +120,7 @@ pub enum LimitsError {
         most: u16,
     },
     /// A list does not fit.
-    #[error("{key}: {sges} elements do not fit in a WQE of {len} bytes, maximum is {most}")]
+    #[error("{key}: {sges} elements do not fit in a WQE of {len} bytes (maximum {most})")]
     Sges {
         /// Which.
         key: &'static str,
@@ -218,16 +218,19 @@ mod tests {
             (r#"{"max_eqs": 0}"#, "0 is not a power of two from 1 to 128"),
             (
                 r#"{"max_send_wqe_len": 1024}"#,
-                "max_send_wqe_len: 1024 is not a multiple of 16 from 16 to 1008",
+                "max_send_wqe_len: 1024 is not a multiple of 16 between 16 and 1008",
             ),
-            (r#"{"max_recv_wqe_len": 40}"#, "max_recv_wqe_len: 40 is not a multiple of 16 from 16 to 4096"),
+            (
+                r#"{"max_recv_wqe_len": 40}"#,
+                "max_recv_wqe_len: 40 is not a multiple of 16 between 16 and 4096",
+            ),
             (
                 r#"{"max_send_sges": 29}"#,
-                "max_send_sges: 29 elements do not fit in a WQE of 512 bytes, maximum is 28",
+                "max_send_sges: 29 elements do not fit in a WQE of 512 bytes (maximum 28)",
             ),
             (
                 r#"{"max_recv_sges": 32}"#,
-                "max_recv_sges: 32 elements do not fit in a WQE of 512 bytes, maximum is 31",
+                "max_recv_sges: 32 elements do not fit in a WQE of 512 bytes (maximum 31)",
             ),
             (r#"{"reserved_qps": 16, "max_qps": 16}"#, "reserved_qps: must be less than max_qps"),
             (r#"{"max_icm_len": 0}"#, "expected a nonzero u64"),

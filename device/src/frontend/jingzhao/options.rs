@@ -21,7 +21,7 @@ pub enum SqAddr {
     Auto,
 }
 
-/// Options of work queues. The defaults work with the document and the public user library.
+/// Options for work queues. The defaults work with the document and the public user library.
 ///
 /// # Spec
 /// JingZhao interface, section 12.
@@ -76,7 +76,7 @@ impl Default for QueueOptions {
     }
 }
 
-/// Options of the JingZhao device.
+/// Options for the JingZhao device.
 ///
 /// # Spec
 /// JingZhao interface, section 12.
@@ -121,7 +121,7 @@ pub struct Options {
     /// requests.
     #[schemars(with = "u8", range(min = 1, max = 16))]
     pub max_dest_rd_atomic: RdAtomicDepth,
-    /// Options of work queues.
+    /// Options for work queues.
     pub queues: QueueOptions,
     /// Limits that QUERY_DEV_LIM reports.
     #[schemars(with = "LimitsEntry")]

@@ -43,13 +43,13 @@ const SHORT_WQE: usize = 128;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum TooManyDoorbells {
     /// Software rang for slots that are still in use.
-    #[error("send queue has {slots} slots, but more doorbells are pending")]
+    #[error("too many pending doorbells for a send queue with {slots} slots")]
     OfQueue {
         /// Slots of the queue.
         slots: u32,
     },
     /// Software let very many queues stall and rang on.
-    #[error("limit of {POOLED_DOORBELLS} pending doorbells for all send queues reached")]
+    #[error("too many pending doorbells in all send queues (maximum {POOLED_DOORBELLS})")]
     OfDevice,
 }
 

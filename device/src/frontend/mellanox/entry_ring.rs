@@ -23,7 +23,7 @@ pub enum WriteError {
     #[error("the queue is full: software has not consumed the oldest entry")]
     Full,
     /// The buffer cannot be reached.
-    #[error("the buffer is not accessible: {0}")]
+    #[error("the queue buffer is not accessible: {0}")]
     Access(AccessError),
 }
 

@@ -19,7 +19,7 @@ use crate::memory::queue::QueueMemory;
 
 /// Software rang for slots that are still in use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-#[error("send queue has {0} slots, but more requests are posted")]
+#[error("too many posted requests for a send queue with {0} slots")]
 pub struct TooMany(u16);
 
 /// What a WQE holds.

@@ -28,10 +28,10 @@ pub enum Violation {
         size: u32,
     },
     /// More descriptors than we said we take.
-    #[error("message carries more than {MAX_FDS} descriptors")]
+    #[error("message carries more than {MAX_FDS} file descriptors")]
     Descriptors,
     /// A reply, or no known type of message.
-    #[error("message flags {flags:#x} do not identify a command")]
+    #[error("invalid message flags {flags:#x}: not a command")]
     NotACommand {
         /// Flags field.
         flags: u32,

@@ -38,7 +38,7 @@ pub enum ListenError {
     #[error("{}: another process is listening on this socket", .0.display())]
     InUse(PathBuf),
     /// The path is taken by something we will not remove.
-    #[error("{}: exists and is not a socket", .0.display())]
+    #[error("{}: the file exists and is not a socket", .0.display())]
     NotASocket(PathBuf),
     /// The path cannot be bound.
     #[error("{}: cannot listen: {error}", path.display())]

@@ -46,7 +46,7 @@ impl Programs {
     pub(crate) fn spawn(&mut self, step: &Spawn) -> Result<Spawned> {
         ensure!(
             self.running.len() < MAX_PROGRAMS,
-            bad_step(format!("{MAX_PROGRAMS} programs are already running, which is the maximum"))
+            bad_step(format!("too many programs are running (maximum {MAX_PROGRAMS})"))
         );
         let program = Program::start(&step.argv)?;
         self.last_id += 1;

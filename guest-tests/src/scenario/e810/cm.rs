@@ -46,7 +46,7 @@ const PAIRS: &[(&str, Side, Side, bool)] = &[
 
 pub(in super::super) async fn run(lab: &Lab, report: &mut Report, extent: Extent) -> Result<()> {
     let run = lab.new_run(extent.scenario())?;
-    let hint = format!("consoles, logs, captures and command lines: {}", run.path().display());
+    let hint = format!("console output, logs, captures and command lines: {}", run.path().display());
     let mut bench = Bench::start(lab, &run).await.context(hint.clone())?;
     bench.capture(true).await?;
     for &(pair, client, server, back) in PAIRS {

@@ -48,7 +48,7 @@ const fn stream(protocol: Protocol, count: u32, back: bool, ipv6: bool) -> Strea
 
 pub(in super::super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {
     let run = lab.new_run("dpdk")?;
-    let hint = format!("consoles, logs and command lines: {}", run.path().display());
+    let hint = format!("console output, logs and command lines: {}", run.path().display());
     let mut bench = Bench::start(lab, &run).await.context(hint.clone())?;
     report
         .case_within(START_TIMEOUT * 2, "testpmd starts both ports", &hint, bench.start_forwarder())

@@ -50,7 +50,7 @@ struct Ends {
 
 pub(in super::super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {
     let run = lab.new_run("e810-errors")?;
-    let hint = format!("consoles, logs and command lines: {}", run.path().display());
+    let hint = format!("console output, logs and command lines: {}", run.path().display());
     let image = lab.debian_image(&run).await?;
     let [a, b] = roce::pair(lab, &run, &image).await.with_context(|| hint.clone())?;
     let mut pair = Pair { a, b };

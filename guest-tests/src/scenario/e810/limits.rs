@@ -61,7 +61,7 @@ struct Pair {
 
 pub(in super::super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {
     let run = lab.new_run("e810-limits")?;
-    let hint = format!("consoles, logs and command lines: {}", run.path().display());
+    let hint = format!("console output, logs and command lines: {}", run.path().display());
     let image = lab.debian_image(&run).await?;
     let [client, server] = HcaSpec::pair()?.map(|spec| judged(lab, spec));
     let many = Guest { least_cpus: CPUS, ..shape(&client.name) };

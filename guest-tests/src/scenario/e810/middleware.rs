@@ -73,7 +73,7 @@ const REMOTE_SHELL: &str = include_str!("../../../guest/remote_shell.py");
 
 pub(in super::super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {
     let run = lab.new_run("e810-middleware")?;
-    let hint = format!("consoles, logs and command lines: {}", run.path().display());
+    let hint = format!("console output, logs and command lines: {}", run.path().display());
     let image = lab.debian_image(&run).await?;
     let [mut a, mut b] = roce::pair(lab, &run, &image).await.context(hint.clone())?;
     let start = async {

@@ -79,7 +79,7 @@ struct Bench {
 
 pub(in super::super) async fn run(lab: &Lab, report: &mut Report, extent: Extent) -> Result<()> {
     let run = lab.new_run(extent.scenario())?;
-    let hint = format!("consoles, logs, captures and command lines: {}", run.path().display());
+    let hint = format!("console output, logs, captures and command lines: {}", run.path().display());
     let mut bench = Bench::start(lab, &run, extent).await.context(hint.clone())?;
     if extent == Extent::Lossy {
         bench.on_a_lossy_wire(report, &hint).await?;

@@ -26,7 +26,7 @@ const PRIORITIES: &str = "egress-qos-map 2:5";
 
 pub(in super::super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {
     let run = lab.new_run("e810-paths")?;
-    let hint = format!("consoles, logs, captures and command lines: {}", run.path().display());
+    let hint = format!("console output, logs, captures and command lines: {}", run.path().display());
     let image = lab.debian_image(&run).await?;
     let [a, b] = roce::pair(lab, &run, &image).await.context(hint.clone())?;
     let mut stations = (a, b);

@@ -102,7 +102,7 @@ pub(in super::super) struct Bench {
 
 pub(in super::super) async fn run(lab: &Lab, report: &mut Report, extent: Extent) -> Result<()> {
     let run = lab.new_run(extent.name())?;
-    let hint = format!("consoles, logs and command lines: {}", run.path().display());
+    let hint = format!("console output, logs and command lines: {}", run.path().display());
     let mut bench = Bench::start(lab, &run).await.context(hint.clone())?;
     let by_gid = bench.e810().await.context(hint.clone())?;
     let by_address = Device { names: [DEVICE.into(), DEVICE.into()], ..by_gid.clone() };

@@ -52,7 +52,7 @@ const LARGE_CASES: &[(&str, Gid)] = &[
 
 pub(in super::super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {
     let run = lab.new_run("e810-pingpong")?;
-    let hint = format!("consoles, logs, captures and command lines: {}", run.path().display());
+    let hint = format!("console output, logs, captures and command lines: {}", run.path().display());
     let image = lab.debian_image(&run).await?;
     let [mut a, mut b] = roce::pair(lab, &run, &image).await.context(hint.clone())?;
     let start = async {

@@ -41,7 +41,7 @@ pub(super) struct Probe {
 
 pub(in super::super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {
     let run = lab.new_run("e810-probe")?;
-    let hint = format!("consoles, logs and command lines: {}", run.path().display());
+    let hint = format!("console output, logs and command lines: {}", run.path().display());
     let debian = package::debian_disk(lab).await;
     let disks = debian.iter().cloned().collect();
     let mut probe = Probe::start(lab, &run, disks).await.context(hint.clone())?;

@@ -10,7 +10,7 @@ use crate::scenario::rdma_core_suite::{self as suite, Failure, Known, Skip, skip
 
 pub(in super::super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {
     let run = lab.new_run("e810-pyverbs")?;
-    let hint = format!("consoles, logs and the suite's output: {}", run.path().display());
+    let hint = format!("console output, logs and the suite's output: {}", run.path().display());
     let image = lab.debian_image(&run).await?;
     let tests = lab.rdma_core_tests().await?;
     let mut station = roce::alone(lab, &run, &image, vec![tests]).await.with_context(|| hint.clone())?;

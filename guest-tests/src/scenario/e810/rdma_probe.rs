@@ -65,7 +65,7 @@ const WINDOWS: [&str; 2] = ["16383", "0"];
 
 pub(in super::super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {
     let run = lab.new_run("e810-rdma-probe")?;
-    let hint = format!("consoles, logs and command lines: {}", run.path().display());
+    let hint = format!("console output, logs and command lines: {}", run.path().display());
     let mut probe = Probe::start(lab, &run).await.context(hint.clone())?;
     report.case("irdma binds and its port becomes active", &hint, probe.binds()).await?;
     report.case("ibv_devinfo", &hint, probe.devinfo()).await?;

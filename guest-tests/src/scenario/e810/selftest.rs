@@ -25,7 +25,7 @@ const ATTEMPTS_TIMEOUT: Duration = Duration::from_secs(300);
 
 pub(in super::super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {
     let run = lab.new_run("e810-selftest")?;
-    let hint = format!("consoles, logs and command lines: {}", run.path().display());
+    let hint = format!("console output, logs and command lines: {}", run.path().display());
     let mut probe = Probe::start(lab, &run, Vec::new()).await.context(hint.clone())?;
     report.case("the driver binds", &hint, probe.binds(Package::Synthetic)).await?;
     report.case("ethtool -t online", &hint, online(&mut probe)).await?;

@@ -258,7 +258,7 @@ impl Found {
 
 pub(in super::super) async fn run(lab: &Lab, report: &mut Report, extent: Extent) -> Result<()> {
     let run = lab.new_run(extent.name())?;
-    let hint = format!("consoles, logs and command lines: {}", run.path().display());
+    let hint = format!("console output, logs and command lines: {}", run.path().display());
     let mut bench = Bench::start(lab, run).await.context(hint.clone())?;
     let mut all = Vec::new();
     let rounds = extent.rounds();

@@ -79,7 +79,7 @@ pub(super) struct Pair {
 
 pub(in super::super) async fn run(lab: &Lab, report: &mut Report, extent: Extent) -> Result<()> {
     let run = lab.new_run(extent.name())?;
-    let hint = format!("consoles, logs and command lines: {}", run.path().display());
+    let hint = format!("console output, logs and command lines: {}", run.path().display());
     let image = lab.debian_image(&run).await?;
     let place = Place::new(lab, &run, &image, extent.amount().mib()).context(hint.clone())?;
     let [client, server] = place.pair().await.context(hint.clone())?;

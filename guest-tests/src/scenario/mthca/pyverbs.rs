@@ -18,7 +18,7 @@ const EXPLAINED: &[Explained] = &[
 
 pub(in super::super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {
     let run = lab.new_run("mthca-pyverbs")?;
-    let hint = format!("consoles, logs and the suite's output: {}", run.path().display());
+    let hint = format!("console output, logs and the suite's output: {}", run.path().display());
     let tests = lab.rdma_core_tests().await?;
     let mut node = StockNode::start_alone(lab, &run, vec![tests], Some(EXPLAINED))
         .await

@@ -118,7 +118,7 @@ const fn meant(rule: &'static str) -> Explained {
 
 pub(in super::super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {
     let run = lab.new_run("strict-mthca")?;
-    let hint = format!("consoles, logs and command lines: {}", run.path().display());
+    let hint = format!("console output, logs and command lines: {}", run.path().display());
     let started = StockNode::start_alone(lab, &run, Vec::new(), Some(EXPLAINED)).await;
     let mut node = started.with_context(|| hint.clone())?;
     let driver = LineProgram::start(&mut node.vm, PROGRAM).await.with_context(|| hint.clone())?;

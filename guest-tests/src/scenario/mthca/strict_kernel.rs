@@ -89,7 +89,7 @@ const EXPLAINED: &[Explained] = &[
 
 pub(in super::super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {
     let run = lab.new_run("strict-mthca-kernel")?;
-    let hint = format!("consoles, logs and the driver: {}", run.path().display());
+    let hint = format!("console output, logs and the driver: {}", run.path().display());
     let module = lab.build_changed_driver(&run, DRIVER, plant).await.with_context(|| hint.clone())?;
     let disk = disk_of(&module).with_context(|| hint.clone())?;
     let started = StockNode::start_alone(lab, &run, vec![disk], Some(EXPLAINED)).await;

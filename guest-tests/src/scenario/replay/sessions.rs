@@ -47,7 +47,7 @@ impl Session {
 pub(super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {
     for (name, interface, session) in SESSIONS {
         let run = lab.new_run(&format!("replay-{name}"))?;
-        let hint = format!("consoles, logs and records: {}", run.path().display());
+        let hint = format!("console output, logs and records: {}", run.path().display());
         let mut pair = Pair::start(lab, run, interface, false).await.with_context(|| hint.clone())?;
         report.case(name, &hint, session.happen(&mut pair)).await?;
         let files = pair.files();

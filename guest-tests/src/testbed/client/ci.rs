@@ -35,16 +35,16 @@ const LONGEST_LINE: usize = 64 << 10;
 pub struct Ci {
     #[command(flatten)]
     wanted: Wanted,
-    /// Folder to copy to /work in each guest
+    /// Directory to copy to /work in each guest
     #[arg(long, value_name = "DIR", default_value = ".")]
     folder: PathBuf,
-    /// Collect consoles, kernel messages, logs, traces and captures in this folder, even after a failure
+    /// Collect console output, kernel messages, logs, traces and captures in this directory, even after a failure
     #[arg(long, value_name = "DIR")]
     logs: Option<PathBuf>,
     /// Time limit for the command, in seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 1800)]
     timeout: u64,
-    /// Command to run in all guests at the same time, in /work; $HCAD_GUEST names the guest that it runs in
+    /// Command to run in /work of all guests at the same time; in each guest, $HCAD_GUEST is the name of the guest
     #[arg(last = true, required = true, value_name = "COMMAND")]
     command: Vec<String>,
 }
@@ -59,7 +59,7 @@ impl Ci {
         let half = u64::from(self.wanted.memory_mib()) << 19;
         ensure!(
             fits(&self.folder, half)?,
-            "{} is larger than {} MiB, which is half of the guest memory that it is copied to; select a smaller folder with --folder, increase --memory, or mount the folder with --share",
+            "{} is larger than {} MiB (half of the guest memory); select a smaller directory with --folder, increase --memory, or mount the directory with --share",
             self.folder.display(),
             half >> 20
         );
@@ -98,7 +98,7 @@ impl Ci {
         if let Some(to) = &self.logs
             && let Err(error) = logs::collect(testbed, to).await
         {
-            tracing::warn!("cannot collect logs in {}: {error:#}", to.display());
+            tracing::warn!("cannot collect logs into {}: {error:#}", to.display());
         }
         let complaints = down::end(testbed).await?;
         for complaint in &complaints {

@@ -21,7 +21,8 @@ pub struct Copy {
     /// Source: a path on the host, or NAME:GUEST:PATH
     #[arg(value_name = "SOURCE")]
     from: Place,
-    /// Target: a path on the host, or NAME:GUEST:PATH; if it is an existing folder, the source is copied into it
+    /// Target: a path on the host, or NAME:GUEST:PATH; if the target is an existing directory, the source is copied
+    /// into that directory
     #[arg(value_name = "TARGET")]
     to: Place,
 }
@@ -36,7 +37,7 @@ impl Copy {
             (Place::Host(from), Place::Guest(target, to)) => into_guest(&from, &target, &to).await,
             (Place::Guest(target, from), Place::Host(to)) => out_of_guest(&target, &from, &to).await,
             (Place::Host(_), Place::Host(_)) => {
-                bail!("neither path is in a guest; specify one of them as NAME:GUEST:PATH")
+                bail!("neither path is in a guest; specify one path as NAME:GUEST:PATH")
             }
             (Place::Guest(..), Place::Guest(..)) => {
                 bail!("both paths are in guests; copy to the host first, then to the other guest")
@@ -49,7 +50,7 @@ impl Copy {
 fn last(path: &Path) -> Result<&str> {
     path.file_name()
         .and_then(|name| name.to_str())
-        .with_context(|| format!("path {} does not end in a file or folder name", path.display()))
+        .with_context(|| format!("path {} does not end in a file or directory name", path.display()))
 }
 
 pub(super) async fn into_guest(from: &Path, target: &Target, to: &Path) -> Result<()> {
@@ -69,7 +70,12 @@ pub(super) async fn into_guest(from: &Path, target: &Target, to: &Path) -> Resul
     let packing = std::thread::spawn(move || pack(&from, &name, Feed(feed)));
     let (status, text) = with_input(target, &argv, input).await?;
     // A guest that takes no more says why, and that is the reason why the packing fails.
-    ensure!(status == ExitStatus::Code(0), "cannot write in guest {}: {}", target.guest, text.trim_end());
+    ensure!(
+        status == ExitStatus::Code(0),
+        "cannot write files in guest {}: {}",
+        target.guest,
+        text.trim_end()
+    );
     tokio::task::spawn_blocking(move || packing.join())
         .await?
         .map_err(|_| anyhow!("the thread that reads the files panicked"))?
@@ -136,7 +142,12 @@ pub(super) async fn out_of_guest(target: &Target, from: &Path, to: &Path) -> Res
         String::from_utf8_lossy(&errors).into_owned()
     };
     let (status, errors) = tokio::join!(session.run(Pipes { input, controls, output }), collect);
-    ensure!(status? == ExitStatus::Code(0), "cannot read in guest {}: {}", target.guest, errors.trim_end());
+    ensure!(
+        status? == ExitStatus::Code(0),
+        "cannot read files in guest {}: {}",
+        target.guest,
+        errors.trim_end()
+    );
     tokio::task::spawn_blocking(move || unpacking.join())
         .await?
         .map_err(|_| anyhow!("the thread that writes the files panicked"))?

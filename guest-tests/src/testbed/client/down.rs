@@ -13,13 +13,13 @@ use crate::testbed::state::States;
 /// See [`super::Command::Down`].
 #[derive(Clone, Debug, clap::Args)]
 pub struct Down {
-    /// Names of testbeds
+    /// Names of the testbeds to stop
     #[arg(required_unless_present = "all", value_name = "NAME")]
     names: Vec<TestbedName>,
     /// Stop all running testbeds
     #[arg(long, conflicts_with = "names")]
     all: bool,
-    /// Print the problems of each testbed as a JSON array
+    /// Print the problems found in each testbed as a JSON array
     #[arg(long)]
     json: bool,
 }

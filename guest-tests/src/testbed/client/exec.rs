@@ -30,13 +30,13 @@ pub struct Exec {
     /// Command and its arguments
     #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "COMMAND")]
     command: Vec<String>,
-    /// Whether to run the command in a terminal [default: true if standard input and output are terminals]
+    /// Whether to run the command in a terminal [default: true if both standard input and output are terminals]
     #[arg(long, value_name = "BOOL")]
     tty: Option<bool>,
-    /// Set an environment variable, in addition to those that describe the testbed; can be repeated
+    /// Set an environment variable, in addition to the variables that describe the testbed (repeatable)
     #[arg(long = "env", value_name = "NAME=VALUE", value_parser = variable)]
     environment: Vec<(String, String)>,
-    /// Folder in the guest in which to run the command
+    /// Guest directory in which to run the command
     #[arg(long, value_name = "DIR")]
     folder: Option<String>,
 }

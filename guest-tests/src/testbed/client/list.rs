@@ -10,7 +10,7 @@ use crate::testbed::state::States;
 /// See [`super::Command::Ps`].
 #[derive(Clone, Debug, clap::Args)]
 pub struct List {
-    /// Print the testbeds as a JSON array
+    /// Print the running testbeds as a JSON array
     #[arg(long)]
     json: bool,
 }

@@ -14,7 +14,7 @@ use crate::testbed::name::TestbedName;
 pub struct Logs {
     /// Name of the testbed
     name: TestbedName,
-    /// Target folder, created if it does not exist
+    /// Target directory, created if it does not exist
     #[arg(long, value_name = "DIR")]
     to: PathBuf,
     /// Print the paths of the files as a JSON array

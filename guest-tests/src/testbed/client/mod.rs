@@ -42,7 +42,7 @@ pub enum Command {
     Up(Up),
     /// Boot guests, run a command in all of them, and stop them
     ///
-    /// First copies a folder into each guest. Exits with the status of the command, or with 125 if the lab itself
+    /// First copies a directory into each guest. Exits with the status of the command, or with 125 if the lab itself
     /// failed.
     Ci(Ci),
     /// Run a command in a guest
@@ -50,13 +50,13 @@ pub enum Command {
     /// Forwards input, output, signals and the terminal. Exits with the status of the command, or with 125 if the lab
     /// itself failed.
     Exec(Exec),
-    /// Copy files and folders to or from a guest
+    /// Copy files and directories to or from a guest
     Cp(Copy),
     /// Replace a loaded kernel module in running guests
     Reload(Reload),
-    /// Collect consoles, kernel messages, hcad logs, traces, captures and session records
+    /// Collect console output, kernel messages, hcad logs, traces, captures and session records
     Logs(Logs),
-    /// Add Debian packages to the user space of new guests, remove them, or list them
+    /// Add, remove or list additional Debian packages for new guests
     #[command(subcommand)]
     Root(Root),
     /// List the running guests

@@ -34,16 +34,16 @@ for user in $out; do [ "$user" = "$name" ] || modprobe "$user" || exit; done
 /// See [`super::Command::Reload`].
 #[derive(Clone, Debug, clap::Args)]
 pub struct Reload {
-    /// Name of a testbed, or one of its guests as NAME:GUEST
+    /// Testbed (NAME) or single guest (NAME:GUEST) in which to replace the module
     #[arg(value_name = "NAME[:GUEST]")]
     target: Targets,
     /// Path of the module (.ko) on the host
     #[arg(long, value_name = "FILE")]
     module: PathBuf,
-    /// Module parameter, as for insmod; can be repeated
+    /// Module parameter, as for insmod (repeatable)
     #[arg(long, value_name = "NAME=VALUE")]
     parameter: Vec<String>,
-    /// Print the kernel messages of each guest as a JSON array
+    /// Print the kernel messages from each guest as a JSON array
     #[arg(long)]
     json: bool,
 }

@@ -11,13 +11,13 @@ use crate::testbed::progress::Line;
 pub enum Root {
     /// Add Debian packages and their dependencies
     Add {
-        /// Names of packages in Debian trixie
+        /// Names of the Debian trixie packages to add
         #[arg(required = true, value_name = "PACKAGE")]
         packages: Vec<PackageName>,
     },
     /// Remove added packages
     Remove {
-        /// Names of packages, as printed by `guest-lab root list`
+        /// Names of the packages to remove, as printed by `guest-lab root list`
         #[arg(required = true, value_name = "PACKAGE")]
         packages: Vec<PackageName>,
     },
@@ -38,7 +38,7 @@ impl Root {
             Self::Remove { packages } => before.without(&packages),
             Self::List => return before.names().try_for_each(line),
         };
-        let progress = Line::begin("user space");
+        let progress = Line::begin("root filesystem");
         progress.show("rebuilding");
         tokio::task::spawn_blocking(move || {
             user_space(&cache, &after)?;

@@ -88,7 +88,7 @@ impl Session {
                     None
                 }
                 place = output.reserve(), if waiting.is_some() => {
-                    let place = place.context("cannot forward command output: the process that reads it exited")?;
+                    let place = place.context("cannot forward command output: the receiving process exited")?;
                     if let Some(printed) = waiting.take() {
                         place.send(printed);
                     }

@@ -43,7 +43,7 @@ pub struct Up {
 /// What a supervisor is told: what a user's command line says, of which it needs no more than what guests are wanted.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Supervise {
-    /// Guests to boot, as for `guest-lab up`
+    /// Guests to boot (same options as for `guest-lab up`)
     #[command(flatten)]
     pub wanted: Wanted,
     #[arg(long)]
@@ -122,7 +122,7 @@ impl Leased {
         let mut lines: BTreeMap<GuestName, Line> = BTreeMap::new();
         loop {
             match supervisor.event().await?.context(
-                "the supervisor exited without an error message; see testbeds/supervisor.log in the cache folder",
+                "the supervisor exited without an error message; see testbeds/supervisor.log in the cache directory",
             )? {
                 Event::Guest { name, stage } => {
                     let line = lines.entry(name).or_insert_with(|| Line::begin(format!("guest {name}")));
@@ -148,7 +148,7 @@ impl Leased {
             );
         }
         let lab = Lab::prepare_with(&wanted.options, Added::read(&cache_dir()?)?).await?;
-        progress.show("locating the user space");
+        progress.show("locating the root filesystem");
         lab.fetch_user_space().await?;
         lab.hcad()?;
         Supervisor::start(wanted.name.is_none().then_some(&name))

@@ -34,7 +34,7 @@ pub(crate) struct Top {
     #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = counters::period)]
     every: Duration,
 
-    /// Print one complete screen as text and exit
+    /// Print one screen as text, then exit
     #[arg(long)]
     once: bool,
 }

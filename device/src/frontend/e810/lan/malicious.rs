@@ -20,7 +20,7 @@ pub(super) enum Fault {
     #[error("the ring is not in mapped memory")]
     RingOutsideMemory,
     /// A buffer has no bytes.
-    #[error("a buffer has a length of 0")]
+    #[error("a descriptor has buffer length 0")]
     EmptyBuffer,
     /// A frame has fewer bytes than the device takes.
     #[error("the frame is too short")]
@@ -44,7 +44,7 @@ pub(super) enum Fault {
     #[error("invalid segmentation length (TSO length)")]
     SegmentedLength,
     /// A buffer is not in guest memory that the device may use.
-    #[error("a buffer is not in mapped memory")]
+    #[error("a descriptor buffer is not in mapped memory")]
     BufferOutsideMemory,
 }
 

@@ -312,7 +312,7 @@ fn what_a_driver_does_wrong_stops_its_queue_alone() {
         ("the tail is outside the ring", |bench| bench.write(Register::QrxTail(QUEUE), RING_LEN.into()), 1),
         ("a tail of more than 16 bits", |bench| bench.write(Register::QrxTail(QUEUE), 0x1_0001), 1),
         (
-            "a buffer is not in mapped memory",
+            "a descriptor buffer is not in mapped memory",
             |bench| {
                 bench.memory.poke(RING, &MEMORY.to_le_bytes());
                 bench.arrive(&[2; 60], PLAIN);

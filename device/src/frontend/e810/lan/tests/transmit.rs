@@ -437,7 +437,7 @@ fn a_wrong_descriptor_or_length_stops_its_queue_alone() {
             10,
         ),
         (
-            "a buffer is not in mapped memory",
+            "a descriptor buffer is not in mapped memory",
             |bench, ring| {
                 ring.put(bench, MEMORY - 10, 64 << 34 | EOP << 4);
             },
