@@ -5,9 +5,9 @@
 
 pub mod count;
 pub mod e810;
+pub mod hcr;
 pub mod jingzhao;
 pub mod list;
-pub mod mellanox;
 pub mod mthca;
 pub(crate) mod poll_set;
 pub mod snapshot;
@@ -177,9 +177,7 @@ pub trait Frontend {
     /// Whether the device is a NIC too, whose driver's kernel speaks ARP, neighbour discovery and ICMP; constant. Then the
     /// port answers nothing by itself, and every frame that is not for the RDMA half goes to
     /// [`Frontend::receive_frame`].
-    fn serves_frames(&self) -> bool {
-        false
-    }
+    const NIC: bool = false;
 
     /// A frame arrived that is not for the RDMA half: from the destination MAC on, as it came, with tags and without
     /// frame check sequence, whatever its destination is.

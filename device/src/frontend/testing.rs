@@ -106,12 +106,12 @@ impl<F: Frontend> Guest<F> {
         }
         let mut guest = Self { hca, now: Instant::ZERO, vectors: Vec::new(), pages: None, _record: record };
         guest.enable();
-        guest.lend(0, MEMORY);
+        guest.map_memory(0, MEMORY);
         guest
     }
 
     /// Lends zeroed memory to the device.
-    pub(crate) fn lend(&mut self, iova: u64, len: u64) {
+    pub(crate) fn map_memory(&mut self, iova: u64, len: u64) {
         self.hca.memory().lend(iova, len);
     }
 

@@ -59,11 +59,11 @@ impl<B: Bus> Driver<B> {
     pub fn post_send(&mut self, queues: &Queues, slot: u32, opcode: u8, wqe: &[u8]) {
         self.bus.poke(queues.sq + u64::from(slot * SLOT), wqe);
         let size = u32::try_from(wqe.len() / 16).unwrap_or(u32::MAX);
-        self.ring(queues.page, doorbell(queues.qpn, slot, opcode, size));
+        self.ring_doorbell(queues.page, doorbell(queues.qpn, slot, opcode, size));
     }
 
     /// Stores a send doorbell in a UAR page, in one access.
-    pub fn ring(&mut self, page: u64, doorbell: [u32; 2]) {
+    pub fn ring_doorbell(&mut self, page: u64, doorbell: [u32; 2]) {
         self.bus.store(2, page << 12, &doorbell.map(u32::to_le_bytes).concat());
     }
 }

@@ -68,7 +68,7 @@ impl<B: Bus> Driver<B> {
     }
 
     /// Stores a send doorbell, in one access.
-    pub fn ring(&mut self, doorbell: &SendDoorbell) {
+    pub fn ring_doorbell(&mut self, doorbell: &SendDoorbell) {
         self.bus.store(2, u64::from(UAR) * 4096 + 0x10, &doorbell.emit());
     }
 

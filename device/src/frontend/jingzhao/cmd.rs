@@ -21,7 +21,7 @@ use super::options::Options;
 use super::resources::{DeviceState, Resources};
 use super::strict;
 use crate::frontend::Context;
-use crate::frontend::mellanox::command::{Mailboxes, Outbox, fixed};
+use crate::frontend::hcr::command::{Mailboxes, Outbox, fixed};
 
 /// Executes a command: reads its inbox once, works on the copy, writes its outbox. What was in the mailboxes is
 /// left in `mailboxes`.
@@ -32,20 +32,20 @@ pub fn execute(
     state: &mut DeviceState,
     setup: &Setup,
     cx: &mut Context<'_>,
-    latched: &PendingCommand,
+    pending: &PendingCommand,
     mailboxes: &mut Mailboxes,
 ) -> Result<(), CmdError> {
-    refuse_unsupported(&setup.options, latched)?;
-    let command = Command::decode(latched, state.resources.is_some())?;
+    refuse_unsupported(&setup.options, pending)?;
+    let command = Command::decode(pending, state.resources.is_some())?;
     let inbox = mailboxes.inbox.fetch(cx.dma, command.in_param, command.inbox_len)?;
     let strict = cx.monitor.is_strict();
     let examined = strict.then(|| {
         let own = &cx.port.addresses().own;
-        strict::examine(state, setup, own, cx.dma, latched, &command, inbox)
+        strict::examine(state, setup, own, cx.dma, pending, &command, inbox)
     });
     mailboxes.outbox = dispatch(state, setup, cx, &command, inbox)?;
     if let Some(examined) = examined {
-        state.strict.remember(&examined);
+        state.strict.record(&examined);
         examined.report(cx.monitor);
     }
     mailboxes.send(cx.dma, command.out_param)
@@ -53,14 +53,14 @@ pub fn execute(
 
 /// Commands of the document that this device does not have: they have no layout there, and no software issues them
 /// (section 3.14).
-fn refuse_unsupported(options: &Options, latched: &PendingCommand) -> Result<(), CmdError> {
-    let unsupported = match Op::from_code(latched.command.op()) {
+fn refuse_unsupported(options: &Options, pending: &PendingCommand) -> Result<(), CmdError> {
+    let unsupported = match Op::from_code(pending.command.op()) {
         Some(Op::ConfSpecialQp) => true,
         Some(Op::MadIfc) => !options.mad_ifc,
         _ => false,
     };
     if unsupported {
-        return Err(CmdError::new(CmdStatus::BadOp, "opcode", latched.command.op().into()));
+        return Err(CmdError::new(CmdStatus::BadOp, "opcode", pending.command.op().into()));
     }
     Ok(())
 }

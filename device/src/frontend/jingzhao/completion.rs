@@ -8,7 +8,7 @@ use protocol::hca::jingzhao::cqe::{Cqe, CqeQueue, Outcome};
 use protocol::ids::{Lid, Qpn};
 use protocol::roce::{Imm, Transport};
 
-use crate::frontend::mellanox::verbs::{WorkTag, syndrome, vendor_code};
+use crate::frontend::hcr::verbs::{WorkTag, syndrome, vendor_code};
 use crate::net::address::Addresses;
 
 /// The entry that tells software of a completion. `qpn` is the QP with the high bits software knows it by,
@@ -58,7 +58,7 @@ mod tests {
     use protocol::roce::{Opcode, Operation};
 
     use super::*;
-    use crate::frontend::mellanox::verbs::is_solicited;
+    use crate::frontend::hcr::verbs::is_solicited;
     use crate::identity::Identity;
 
     /// As software knows it; the engine's completion may have it masked.

@@ -8,8 +8,8 @@ use protocol::hca::jingzhao::cqe::Cqe;
 use protocol::ids::{Cqn, Lkey, Pdn};
 
 use super::queue_start::offset;
-use crate::frontend::mellanox::entry_ring::{Buffer, OwnedRing};
-use crate::frontend::mellanox::notify::{CqError, Notifier, Notify};
+use crate::frontend::hcr::entry_ring::{Buffer, OwnedRing};
+use crate::frontend::hcr::notify::{CqError, Notifier, Notify};
 use crate::frontend::snapshot::Armed;
 use crate::memory::queue::QueueMemory;
 
@@ -41,7 +41,7 @@ impl CompletionQueue {
         let pd = self.ring.buffer().pd;
         let to = buffer(pd, resize.lkey, self.start, resize.log_entries, mem);
         self.ring = self.ring.moved_to(to, mem);
-        self.notifier.forget_fault();
+        self.notifier.clear_fault();
     }
 
     /// Own number, as software knows it.
@@ -79,7 +79,7 @@ impl CompletionQueue {
         self.notifier.arm(Armed::Any);
     }
 
-    /// Writes an entry. `solicited`: see [`crate::frontend::mellanox::verbs::is_solicited`].
+    /// Writes an entry. `solicited`: see [`crate::frontend::hcr::verbs::is_solicited`].
     ///
     /// # Errors
     /// The entry is lost, because software has not made room or the buffer cannot be written.

@@ -17,17 +17,17 @@ use serde::{Deserialize, Serialize};
 use super::cmd;
 use super::ctxmgt::message::{RdQpSst, RdQpState};
 use super::ctxmgt::stats::CtxStats;
-use super::doorbell::{Doorbells, Rung};
+use super::doorbell::{Doorbell, Doorbells};
 use super::options::Options;
 use super::resources::{DeviceState, Resources};
 use super::snapshot::icm_rows;
 use super::strict::{self, Strict};
 use super::trace;
-use crate::frontend::mellanox::command::{self, Words};
-use crate::frontend::mellanox::hcr::Hcr;
-use crate::frontend::mellanox::host::DeviceHost;
-use crate::frontend::mellanox::snapshot as rows;
-use crate::frontend::mellanox::verbs::WorkTag;
+use crate::frontend::hcr::command::{self, CommandSet};
+use crate::frontend::hcr::host::DeviceHost;
+use crate::frontend::hcr::registers::Hcr;
+use crate::frontend::hcr::snapshot as rows;
+use crate::frontend::hcr::verbs::WorkTag;
 use crate::frontend::snapshot::{Page, Table};
 use crate::frontend::{self, Context, Frontend, FrontendCounters, HostContext, Interface, RegisterAccess};
 use crate::limited;
@@ -79,8 +79,8 @@ impl JingZhao {
     fn write_register(&mut self, cx: &mut Context<'_>, offset: u64, value: u32) {
         match Register::at(offset) {
             Some(Register::Hcr(word)) => {
-                if let Some(latched) = self.hcr.write(word, value) {
-                    self.execute(cx, &latched);
+                if let Some(pending) = self.hcr.write(word, value) {
+                    self.execute(cx, &pending);
                 }
             }
             Some(Register::Reset) if value & 1 != 0 => {
@@ -96,29 +96,33 @@ impl JingZhao {
     }
 
     /// Runs a command from start to end: the public driver takes it as done when its store is.
-    fn execute(&mut self, cx: &mut Context<'_>, latched: &PendingCommand) {
-        let words = Words {
+    fn execute(&mut self, cx: &mut Context<'_>, pending: &PendingCommand) {
+        let commands = CommandSet {
             name: |code| Op::from_code(code).map(Op::name),
             describe: trace::describe_command,
-            answers: &[],
-            visible: if self.setup.options.extended_status { |status| status } else { CmdStatus::basic },
+            expected: &[],
+            reported_status: if self.setup.options.extended_status {
+                |status| status
+            } else {
+                CmdStatus::basic
+            },
         };
         let Self { state, setup, .. } = self;
-        let result = command::run(cx, &words, latched, |cx, mailboxes| {
-            cmd::execute(state, setup, cx, latched, mailboxes)
+        let result = command::run(cx, &commands, pending, |cx, mailboxes| {
+            cmd::execute(state, setup, cx, pending, mailboxes)
         });
         let status = result.err().unwrap_or(CmdStatus::Ok);
         self.hcr.finish(status);
-        if latched.command.event()
+        if pending.command.event()
             && let Some(resources) = &mut self.state.resources
         {
-            let PendingCommand { token, out_param, .. } = *latched;
+            let PendingCommand { token, out_param, .. } = *pending;
             resources.raise(cx, &Eqe::Command { token, status: status.code(), out_param });
         }
     }
 
     /// A doorbell of a QP that cannot send is no error of the device: software sees the mistake before it rings.
-    fn ring(
+    fn handle_send_doorbell(
         &mut self,
         cx: &mut Context<'_>,
         page: u32,
@@ -152,20 +156,21 @@ impl JingZhao {
         let qpn = qp.qpn;
         qp.counters.doorbells += 1;
         let before = qp.send.doorbells_taken();
-        let rung = qp.send.ring(doorbell, &resources.doorbells).map_err(|_| InterfaceReason::Overflow);
-        if rung.is_ok() {
+        let queued =
+            qp.send.queue_doorbell(doorbell, &resources.doorbells).map_err(|_| InterfaceReason::Overflow);
+        if queued.is_ok() {
             cx.monitor.count_doorbell("send");
         }
         resources.doorbells.update(before, qp.send.doorbells_taken());
-        cx.ring(resources, qpn);
-        rung
+        cx.notify_send(resources, qpn);
+        queued
     }
 
     /// Obeys what a store to a UAR page asks for.
-    fn obey(&mut self, cx: &mut Context<'_>, rung: Rung) -> Result<(), InterfaceReason> {
-        match rung {
-            Rung::Send { page, doorbell } => self.ring(cx, page, doorbell),
-            Rung::ArmCq(cqn) => {
+    fn handle_doorbell(&mut self, cx: &mut Context<'_>, doorbell: Doorbell) -> Result<(), InterfaceReason> {
+        match doorbell {
+            Doorbell::Send { page, doorbell } => self.handle_send_doorbell(cx, page, doorbell),
+            Doorbell::ArmCq(cqn) => {
                 let resources = self.state.resources.as_mut();
                 let cq = resources.map(|all| all.cq_mut(cqn).ok_or(InterfaceReason::NoCq));
                 if cx.monitor.is_strict() && !matches!(cq, Some(Ok(_))) {
@@ -175,7 +180,7 @@ impl JingZhao {
                 cx.monitor.count_doorbell("arm_cq");
                 Ok(())
             }
-            Rung::ArmEq(eqn) => {
+            Doorbell::ArmEq(eqn) => {
                 let resources = self.state.resources.as_mut();
                 let eq = resources.map(|all| all.eqs.get_mut(eqn.get()).ok_or(InterfaceReason::NoEq));
                 if cx.monitor.is_strict() && !matches!(eq, Some(Ok(_))) {
@@ -252,9 +257,9 @@ impl Frontend for JingZhao {
                 }
             }
             _ => match self.doorbells.write(offset, data) {
-                Ok(Some(rung)) => {
-                    if let Err(reason) = self.obey(cx, rung) {
-                        rung.ignore(cx.monitor, reason);
+                Ok(Some(doorbell)) => {
+                    if let Err(reason) = self.handle_doorbell(cx, doorbell) {
+                        doorbell.ignore(cx.monitor, reason);
                     }
                 }
                 Ok(None) => {}

@@ -7,13 +7,13 @@ use protocol::describe::Field as _;
 use protocol::hca::jingzhao::doorbell::{SendDoorbell, UAR_PAGE, UarRegister, arm_cq, arm_eq};
 use protocol::ids::{Cqn, Eqn};
 
-use crate::frontend::mellanox::doorbell::FirstHalves;
+use crate::frontend::hcr::doorbell::SplitDoorbells;
 use crate::telemetry::monitor::Monitor;
 use crate::telemetry::reason::InterfaceReason;
 
 /// What a store to a UAR page asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Rung {
+pub enum Doorbell {
     /// Execute send WQEs.
     Send {
         /// Page that was written.
@@ -27,7 +27,7 @@ pub enum Rung {
     ArmEq(Eqn),
 }
 
-impl Rung {
+impl Doorbell {
     /// Nothing is done for it.
     pub fn ignore(&self, monitor: &mut Monitor, reason: InterfaceReason) {
         match self {
@@ -48,31 +48,31 @@ impl Rung {
 #[derive(Debug)]
 pub struct Doorbells {
     /// Of the send doorbells of 32-bit software.
-    halves: FirstHalves<1>,
+    split: SplitDoorbells<1>,
 }
 
 impl Doorbells {
     /// Pages for a BAR of `bar_len` bytes.
     pub fn new(bar_len: u64) -> Self {
-        Self { halves: FirstHalves::new(bar_len / UAR_PAGE) }
+        Self { split: SplitDoorbells::new(bar_len / UAR_PAGE) }
     }
 
     /// Forgets halves of doorbells (device reset).
     pub fn reset(&mut self) {
-        self.halves.reset();
+        self.split.reset();
     }
 
     /// First half of a doorbell that waits in a page for its second.
-    pub fn latched(&self, page: u64) -> u32 {
-        u32::try_from(page).map_or(0, |page| u32::from_le_bytes(self.halves.waiting(page, 0)))
+    pub fn first_half(&self, page: u64) -> u32 {
+        u32::try_from(page).map_or(0, |page| u32::from_le_bytes(self.split.first_half(page, 0)))
     }
 
     /// Takes a store to BAR2. The device ignores widths other than four and eight bytes. `None`: it was a first half.
     ///
     /// # Errors
     /// There is no such register, or it has no such width.
-    pub fn write(&mut self, offset: u64, data: &[u8]) -> Result<Option<Rung>, InterfaceReason> {
-        let page = u32::try_from(offset / UAR_PAGE).ok().filter(|page| self.halves.has_page(*page));
+    pub fn write(&mut self, offset: u64, data: &[u8]) -> Result<Option<Doorbell>, InterfaceReason> {
+        let page = u32::try_from(offset / UAR_PAGE).ok().filter(|page| self.split.has_page(*page));
         let page = page.ok_or(InterfaceReason::NoRegister)?;
         let number = |data: &[u8]| match data {
             [a, b, c, d] | [a, b, c, d, _, _, _, _] => Ok(u32::from_le_bytes([*a, *b, *c, *d])),
@@ -81,14 +81,14 @@ impl Doorbells {
         let register = UarRegister::at(offset % UAR_PAGE).ok_or(InterfaceReason::NoRegister)?;
         Ok(match register {
             half @ (UarRegister::SendLow | UarRegister::SendHigh) => {
-                let whole = self.halves.store(page, 0, half == UarRegister::SendHigh, data)?;
+                let whole = self.split.store(page, 0, half == UarRegister::SendHigh, data)?;
                 let Some([a, b, c, d, e, f, g, h]) = whole else { return Ok(None) };
                 let doorbell =
                     SendDoorbell::parse(u32::from_le_bytes([a, b, c, d]), u32::from_le_bytes([e, f, g, h]));
-                Some(Rung::Send { page, doorbell })
+                Some(Doorbell::Send { page, doorbell })
             }
-            UarRegister::ArmCq => Some(Rung::ArmCq(arm_cq(number(data)?))),
-            UarRegister::ArmEq => Some(Rung::ArmEq(arm_eq(number(data)?))),
+            UarRegister::ArmCq => Some(Doorbell::ArmCq(arm_cq(number(data)?))),
+            UarRegister::ArmEq => Some(Doorbell::ArmEq(arm_eq(number(data)?))),
         })
     }
 }
@@ -110,14 +110,17 @@ mod tests {
 
     #[test]
     fn eight_bytes_ring_at_once() {
-        assert_eq!(doorbells().write(0x3000, &BYTES), Ok(Some(Rung::Send { page: 3, doorbell: SEND })));
+        assert_eq!(doorbells().write(0x3000, &BYTES), Ok(Some(Doorbell::Send { page: 3, doorbell: SEND })));
     }
 
     #[test]
     fn two_halves_ring_at_the_second() {
         let mut doorbells = doorbells();
         assert_eq!(doorbells.write(0x1000, &BYTES[..4]), Ok(None));
-        assert_eq!(doorbells.write(0x1004, &BYTES[4..]), Ok(Some(Rung::Send { page: 1, doorbell: SEND })));
+        assert_eq!(
+            doorbells.write(0x1004, &BYTES[4..]),
+            Ok(Some(Doorbell::Send { page: 1, doorbell: SEND }))
+        );
     }
 
     #[test]
@@ -126,14 +129,17 @@ mod tests {
         assert_eq!(doorbells.write(0x1000, &BYTES[..4]), Ok(None));
         assert_eq!(doorbells.write(0x2000, &[0xff; 4]), Ok(None));
         assert!(matches!(doorbells.write(0x1000, &[0xff; 8]), Ok(Some(_))));
-        assert_eq!(doorbells.write(0x1004, &BYTES[4..]), Ok(Some(Rung::Send { page: 1, doorbell: SEND })));
+        assert_eq!(
+            doorbells.write(0x1004, &BYTES[4..]),
+            Ok(Some(Doorbell::Send { page: 1, doorbell: SEND }))
+        );
     }
 
     #[test]
     fn arming_names_its_queue() {
         let mut doorbells = doorbells();
-        assert_eq!(doorbells.write(0x10, &[5, 0, 0, 0]), Ok(Some(Rung::ArmCq(Cqn::new(5)))));
-        assert_eq!(doorbells.write(0x20, &[7, 0, 0, 0]), Ok(Some(Rung::ArmEq(Eqn::new(7)))));
+        assert_eq!(doorbells.write(0x10, &[5, 0, 0, 0]), Ok(Some(Doorbell::ArmCq(Cqn::new(5)))));
+        assert_eq!(doorbells.write(0x20, &[7, 0, 0, 0]), Ok(Some(Doorbell::ArmEq(Eqn::new(7)))));
     }
 
     #[test]

@@ -10,7 +10,7 @@ use protocol::hca::jingzhao::eqc::Eqc;
 use protocol::hca::jingzhao::eqe::{Eqe, EventType};
 
 use super::queue_start::offset;
-use crate::frontend::mellanox::entry_ring::{Buffer, EventRing, OwnedRing, WriteError};
+use crate::frontend::hcr::entry_ring::{Buffer, EventRing, OwnedRing, WriteError};
 use crate::memory::queue::QueueMemory;
 
 /// When the queue interrupts.
@@ -26,7 +26,7 @@ enum Arm {
 
 /// A place in an event queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct EqPlace {
+pub struct EqSlot {
     /// The queue.
     pub eqn: u32,
     /// Entries written before, modulo 2^32.
@@ -67,9 +67,9 @@ impl EventQueues {
     }
 
     /// Where [`EventQueues::raise`] writes the next event of a type, if a queue takes it.
-    pub fn taker(&self, event: EventType) -> Option<EqPlace> {
+    pub fn taker(&self, event: EventType) -> Option<EqSlot> {
         let (eqn, queue) = self.queues.iter().find(|(_, queue)| queue.takes(event))?;
-        Some(EqPlace { eqn: *eqn, slot: queue.producer() })
+        Some(EqSlot { eqn: *eqn, slot: queue.producer() })
     }
 
     /// Writes an asynchronous event to the lowest-numbered queue that takes its type; without one it is dropped.

@@ -16,14 +16,14 @@ use super::ctxmgt::key_qpc_data::KeyQpc;
 use super::ctxmgt::message::{RdCqCst, RdQpNpst, RdQpRst, RdQpSst, RdQpState, ReadQp};
 use super::ctxmgt::request_controller::Channel;
 use super::device::Setup;
-use super::event_queue::EqPlace;
+use super::event_queue::EqSlot;
 use super::qp::{attributes, modification};
 use super::resources::Resources;
 use super::trace;
 use crate::frontend::Context;
-use crate::frontend::mellanox::entry_ring::WriteError;
-use crate::frontend::mellanox::notify::Notify;
-use crate::frontend::mellanox::verbs::{WorkTag, cq_fault, is_solicited};
+use crate::frontend::hcr::entry_ring::WriteError;
+use crate::frontend::hcr::notify::Notify;
+use crate::frontend::hcr::verbs::{WorkTag, cq_fault, is_solicited};
 use crate::frontend::snapshot::Fault;
 use crate::limited;
 
@@ -40,7 +40,7 @@ impl Resources {
     fn notify(&mut self, cx: &mut Context<'_>, eqn: Eqn, cqn: Cqn) {
         let Some(queue) = self.eqs.get_mut(eqn.get()) else { return };
         let event = Eqe::Completion { cqn };
-        let place = EqPlace { eqn: eqn.get(), slot: queue.producer() };
+        let place = EqSlot { eqn: eqn.get(), slot: queue.producer() };
         let result = queue.push(&event, &self.regions.access(cx.dma));
         self.announce(cx, &event, Some(place), result);
     }
@@ -137,7 +137,7 @@ impl Resources {
         &mut self,
         cx: &mut Context<'_>,
         event: &Eqe,
-        place: Option<EqPlace>,
+        place: Option<EqSlot>,
         result: Result<Option<u16>, WriteError>,
     ) {
         if let Some(trace) = cx.monitor.trace() {

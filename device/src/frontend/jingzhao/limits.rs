@@ -138,7 +138,7 @@ impl TryFrom<LimitsEntry> for Limits {
     fn try_from(entry: LimitsEntry) -> Result<Self, LimitsError> {
         /// A link has six bits for a size in granules.
         const MAX_SEND_LEN: u16 = 1008;
-        /// Longest receive slot.
+        /// MaxListLength receive slot.
         const MAX_RECV_LEN: u16 = 4096;
         // In front of the list of a datagram, the longest: next and ud units.
         let send_head = GRANULE + UdUnit::LEN;

@@ -19,15 +19,15 @@ use super::ctxmgt::key_qpc_data::{KeyData, KeyQpc};
 use super::ctxmgt::message::{RdCqCst, RdEncap, RdQpNpst, RdQpRst, RdQpSst};
 use super::options::Options;
 use super::recv_queue::RecvQueue;
-use super::send_queue::{SendQueue, Sender, TakenWqe};
-use crate::frontend::mellanox::verbs::engine_state;
+use super::send_queue::{FetchedWqe, SendQueue, Sender};
+use crate::frontend::hcr::verbs::engine_state;
 use crate::frontend::snapshot::QpCounters;
 use crate::limited;
 use crate::memory::queue::QueueMemory;
 use crate::net::address::Addresses;
 use crate::sparse::SparseTable;
 
-/// Longest message. Of mtu_msgmax the units use bits 7:5 alone (CtxMgt document, table 2.2; J-48): bits 4:0 tell software
+/// MaxListLength message. Of mtu_msgmax the units use bits 7:5 alone (CtxMgt document, table 2.2; J-48): bits 4:0 tell software
 /// what was agreed, and limit nothing. The public driver gives 11 to UD QPs, whose messages have up to 4096 bytes.
 const MAX_MESSAGE: u32 = 1 << 31;
 
@@ -95,7 +95,7 @@ impl QueuePair {
         ctx: &mut CtxMgt,
         mem: &impl QueueMemory,
         addresses: &Addresses,
-        watch: impl FnOnce(&TakenWqe<'_>),
+        watch: impl FnOnce(&FetchedWqe<'_>),
     ) -> Fetch<SendRequest> {
         if !self.send.has_work() {
             return Fetch::Empty;

@@ -2,7 +2,7 @@
 
 use protocol::ids::Lkey;
 
-use crate::frontend::mellanox::entry_ring::LEN;
+use crate::frontend::hcr::entry_ring::LEN;
 use crate::memory::queue::QueueMemory;
 
 /// Offset of the first entry in the region, for `start` of a context: an address in the region, as the document has it,

@@ -11,12 +11,12 @@
 //! queue too, where the bit decides (`rq_valid_bit`): what software has not written then shows, word for word. A slot is
 //! posted when its list is whole:
 //! - it ends with a terminator or with the slot, or
-//! - it has as many elements as software allows in this queue (`Longest`), or
+//! - it has as many elements as software allows in this queue (`MaxListLength`), or
 //! - the slot behind it is begun: software writes one after the other.
 //!
 //! Until then it is not posted: the sender is told to come again (RC), or its message is dropped (UC, UD). Where nothing
 //! tells a whole list from one that is longer than all before and to be continued, RC waits until it has been as it is for
-//! `PATIENCE`. That time begins when the slot is polled (`recv_watch`), not with the message, so a receive that was posted
+//! `SETTLE_TIME`. That time begins when the slot is polled (`recv_watch`), not with the message, so a receive that was posted
 //! a while before its message is ready. For UC and UD, whose message would be lost, the slot is read some times more and
 //! taken as it is, which may make a list too short but never wrong. Receives that are there when the QP enters RTR tell,
 //! so that hardly any queue comes into this. A flush takes the list as it is: no message goes there.
@@ -27,7 +27,7 @@
 //! # Spec
 //! JingZhao interface, section 6.8 (J-22, J-23, J-50).
 
-mod longest;
+mod list_length;
 
 use std::sync::atomic::{Ordering, fence};
 use std::time::Duration;
@@ -37,7 +37,7 @@ use protocol::hca::jingzhao::qpc::{QpState, ServiceType};
 use protocol::hca::jingzhao::wqe::{CONSUMED, End, Extent, GRANULE, RecvWqe, UNTOUCHED};
 use smallvec::SmallVec;
 
-use self::longest::Longest;
+use self::list_length::MaxListLength;
 
 use super::ctxmgt::message::RdQpRst;
 use super::options::QueueOptions;
@@ -47,7 +47,7 @@ use crate::memory::queue::QueueMemory;
 
 /// How long the list of a slot stays as it is before it counts as whole though nothing tells: longer than a virtual CPU
 /// is held up.
-const PATIENCE: Duration = Duration::from_millis(250);
+const SETTLE_TIME: Duration = Duration::from_millis(250);
 
 /// How often a slot is read again of which nothing tells whether it is whole. We cannot sleep here; so many reads take
 /// some microseconds, and software needs a few stores.
@@ -75,18 +75,18 @@ pub struct RecvQueue {
     options: QueueOptions,
     ring: Ring,
     /// Only the valid bit makes a slot a posted one.
-    bit_decides: bool,
+    valid_bit_required: bool,
     /// Next slot.
     slot: u32,
     /// The ring has not been passed once since RESET.
     first_pass: bool,
     /// Slots in a row, up to the last one given, that were left untouched; all of them once they were prepared.
     untouched: u32,
-    longest: Longest,
+    max_list: MaxListLength,
     /// A sender whose message finds no receive sends it again.
     reliable: bool,
     /// The next slot has so many elements, and nothing tells whether that is all, since then.
-    doubtful: Option<(usize, Instant)>,
+    unchanged_since: Option<(usize, Instant)>,
     /// Slots given in a row that still look posted.
     unreleased: u32,
     /// The last slot given had the valid bit.
@@ -95,7 +95,7 @@ pub struct RecvQueue {
 
 /// What a look at a slot found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Look {
+enum SlotState {
     /// Not posted, or not yet.
     Free,
     /// Posted, in the way of software that knows no valid bit.
@@ -110,13 +110,13 @@ impl RecvQueue {
         Self {
             options,
             ring: Ring::default(),
-            bit_decides: false,
+            valid_bit_required: false,
             slot: 0,
             first_pass: true,
             untouched: 0,
-            longest: Longest::default(),
+            max_list: MaxListLength::default(),
             reliable: false,
-            doubtful: None,
+            unchanged_since: None,
             unreleased: 0,
             marked: false,
         }
@@ -131,10 +131,10 @@ impl RecvQueue {
     pub fn configure(&mut self, rst: &RdQpRst, mem: &impl QueueMemory) {
         let ring = Ring::of_recv(rst, &self.options, mem);
         if self.ring != ring {
-            (self.untouched, self.longest, self.doubtful) = (0, Longest::default(), None);
+            (self.untouched, self.max_list, self.unchanged_since) = (0, MaxListLength::default(), None);
         }
         self.ring = ring;
-        self.bit_decides = self.options.rq_valid_bit && rst.usr_page != 0;
+        self.valid_bit_required = self.options.rq_valid_bit && rst.usr_page != 0;
         self.reliable = rst.service == Some(ServiceType::Rc);
         if rst.state == Some(QpState::Rtr) && self.shows_untouched() {
             self.learn(mem);
@@ -149,9 +149,9 @@ impl RecvQueue {
         if self.ring.read(mem, self.at(self.slot), &mut copy).is_ok() && RecvWqe::is_valid(&copy) {
             let Extent { units, end } = RecvWqe::extent(&copy, |key| mem.region_len(key).is_some());
             match end {
-                End::Terminator => self.longest.terminated_behind(units),
-                End::Slot => self.longest.at_least(units),
-                End::Untouched => self.longest.whole_with(units),
+                End::Terminator => self.max_list.saw_terminator(units),
+                End::Slot => self.max_list.at_least(units),
+                End::Untouched => self.max_list.complete_with(units),
             }
         }
     }
@@ -162,7 +162,9 @@ impl RecvQueue {
     pub fn prepare(&mut self, mem: &impl QueueMemory) {
         let (slots, log_slot) = (self.ring.slots(), self.ring.log_slot());
         let whole = slots.checked_shl(log_slot.into()).filter(|bytes| *bytes <= MAX_PREPARED);
-        let Some(whole) = whole.filter(|_| self.bit_decides && log_slot <= MAX_LOG_SLOT) else { return };
+        let Some(whole) = whole.filter(|_| self.valid_bit_required && log_slot <= MAX_LOG_SLOT) else {
+            return;
+        };
         let mut slot = vec![0xff; 1 << log_slot];
         slot.iter_mut().take(GRANULE).for_each(|byte| *byte = 0);
         let chunk = slot.repeat(1 << (LOG_PREPARED_CHUNK - log_slot));
@@ -187,7 +189,7 @@ impl RecvQueue {
 
     /// Takes the WQE of the next slot, if it is posted. `wr_id` is its byte offset.
     pub fn next(&mut self, now: Instant, mem: &impl QueueMemory) -> Fetch<RecvRequest> {
-        self.take(now, mem, PATIENCE)
+        self.take(now, mem, SETTLE_TIME)
     }
 
     /// As [`RecvQueue::next`], for a request that completes without a message.
@@ -198,19 +200,19 @@ impl RecvQueue {
     /// Looks at the next slot, so that the time its list stays as it is counts from now on. Whether later looks may find
     /// out more: the length of lists is not known yet, and messages wait for it.
     pub fn watch(&mut self, now: Instant, mem: &impl QueueMemory) -> bool {
-        if !self.is_unsettled() {
+        if !self.needs_watching() {
             return false;
         }
         if let Some(mut copy) = self.slot_copy() {
             // A queue that cannot be read is reported when a message needs it.
-            let _ = self.look(now, mem, &mut copy, PATIENCE);
+            let _ = self.inspect(now, mem, &mut copy, SETTLE_TIME);
         }
-        self.is_unsettled()
+        self.needs_watching()
     }
 
     /// Whether nothing but time may tell that a list is whole, and messages can wait.
-    fn is_unsettled(&self) -> bool {
-        self.reliable && self.shows_untouched() && self.ring.slots() > 0 && !self.longest.is_known()
+    fn needs_watching(&self) -> bool {
+        self.reliable && self.shows_untouched() && self.ring.slots() > 0 && !self.max_list.is_known()
     }
 
     /// Room for the next slot; `None` without a queue.
@@ -222,12 +224,12 @@ impl RecvQueue {
             .then(|| SmallVec::from_elem(0, 1 << self.ring.log_slot()))
     }
 
-    fn take(&mut self, now: Instant, mem: &impl QueueMemory, patience: Duration) -> Fetch<RecvRequest> {
+    fn take(&mut self, now: Instant, mem: &impl QueueMemory, settle_time: Duration) -> Fetch<RecvRequest> {
         let Some(mut copy) = self.slot_copy() else { return Fetch::Empty };
         let (slots, bytes) = (self.ring.slots(), &mut copy[..]);
         let at = self.at(self.slot);
-        let found = match self.look(now, mem, bytes, patience) {
-            Ok(Look::Free) => {
+        let found = match self.inspect(now, mem, bytes, settle_time) {
+            Ok(SlotState::Free) => {
                 self.unreleased = 0;
                 return Fetch::Empty;
             }
@@ -235,7 +237,7 @@ impl RecvQueue {
             Err(_) => return Fetch::Broken,
         };
         let released = self.release(mem, at, found, bytes);
-        let left_untouched = released && found != Look::Unmarked;
+        let left_untouched = released && found != SlotState::Unmarked;
         self.untouched = if left_untouched { self.untouched.saturating_add(1).min(slots) } else { 0 };
         if released {
             self.unreleased = 0;
@@ -251,7 +253,7 @@ impl RecvQueue {
             self.slot = 0;
             self.first_pass = false;
         }
-        self.marked = found != Look::Unmarked;
+        self.marked = found != SlotState::Unmarked;
         let wr_id = u64::from(at);
         match RecvWqe::parse(bytes) {
             Ok(wqe) => Fetch::Ready(RecvRequest { wr_id, sges: wqe.data.iter().map(sge).collect() }),
@@ -270,41 +272,41 @@ impl RecvQueue {
     }
 
     /// Copies the next slot and says whether it is posted; what is behind the extent of a marked one is not its list's.
-    fn look(
+    fn inspect(
         &mut self,
         now: Instant,
         mem: &impl QueueMemory,
         bytes: &mut [u8],
-        patience: Duration,
-    ) -> Result<Look, AccessError> {
+        settle_time: Duration,
+    ) -> Result<SlotState, AccessError> {
         let at = self.at(self.slot);
         let mut reads = 0;
         let extent = loop {
             self.ring.read(mem, at, bytes)?;
             if !RecvWqe::is_valid(bytes) {
                 let posted =
-                    !self.bit_decides && RecvWqe::is_posted_without_valid_bit(bytes, self.first_pass);
-                return Ok(if posted { Look::Unmarked } else { Look::Free });
+                    !self.valid_bit_required && RecvWqe::is_posted_without_valid_bit(bytes, self.first_pass);
+                return Ok(if posted { SlotState::Unmarked } else { SlotState::Free });
             }
             let extent = RecvWqe::extent(bytes, |key| mem.region_len(key).is_some());
-            match self.is_whole(mem, extent, bytes)? {
+            match self.is_complete(mem, extent, bytes)? {
                 Some(true) => break extent,
-                Some(false) => return Ok(Look::Free),
+                Some(false) => return Ok(SlotState::Free),
                 None if self.reliable && self.shows_untouched() => {
-                    if !self.is_patience_over(now, extent.units, patience) {
-                        return Ok(Look::Free);
+                    if !self.has_settled(now, extent.units, settle_time) {
+                        return Ok(SlotState::Free);
                     }
                     break extent;
                 }
                 None if reads < REREADS => std::hint::spin_loop(),
                 None => {
-                    self.longest.at_least(extent.units);
+                    self.max_list.at_least(extent.units);
                     break extent;
                 }
             }
             reads += 1;
         };
-        self.doubtful = None;
+        self.unchanged_since = None;
         // The copy may have met a word in the middle of its store, which is complete by now.
         fence(Ordering::Acquire);
         let list = GRANULE * (1 + extent.units);
@@ -313,11 +315,11 @@ impl RecvQueue {
             // To the parser, the list ends here.
             bytes.get_mut(list..list + GRANULE).unwrap_or_default().fill(0);
         }
-        Ok(Look::Marked(extent))
+        Ok(SlotState::Marked(extent))
     }
 
     /// Whether the list of the next slot is whole; `None` if nothing tells.
-    fn is_whole(
+    fn is_complete(
         &mut self,
         mem: &impl QueueMemory,
         extent: Extent,
@@ -326,7 +328,7 @@ impl RecvQueue {
         let units = extent.units;
         let known = match extent.end {
             End::Terminator if self.shows_untouched() => {
-                self.longest.terminated_behind(units);
+                self.max_list.saw_terminator(units);
                 Some(true)
             }
             End::Terminator => {
@@ -334,10 +336,10 @@ impl RecvQueue {
                 (units > 0 || first.iter().any(|byte| *byte != 0)).then_some(true)
             }
             End::Slot => {
-                self.longest.at_least(units);
+                self.max_list.at_least(units);
                 (units > 0).then_some(true)
             }
-            End::Untouched => self.longest.is_whole(units),
+            End::Untouched => self.max_list.is_complete(units),
         };
         if known == Some(true) || !self.shows_untouched() || !self.next_is_begun(mem)? {
             return Ok(known);
@@ -348,7 +350,7 @@ impl RecvQueue {
         if RecvWqe::extent(&slot, |key| mem.region_len(key).is_some()) != extent {
             return Ok(None);
         }
-        self.longest.whole_with(units);
+        self.max_list.complete_with(units);
         Ok(Some(true))
     }
 
@@ -369,25 +371,25 @@ impl RecvQueue {
         Ok(begun)
     }
 
-    /// Whether the next slot has had so many elements for as long as `patience`.
-    fn is_patience_over(&mut self, now: Instant, units: usize, patience: Duration) -> bool {
-        let since = match self.doubtful {
+    /// Whether the next slot has had so many elements for as long as `settle_time`.
+    fn has_settled(&mut self, now: Instant, units: usize, settle_time: Duration) -> bool {
+        let since = match self.unchanged_since {
             Some((then, since)) if then == units => since,
             _ => now,
         };
-        self.doubtful = Some((units, since));
-        let over = now.saturating_since(since) >= patience;
+        self.unchanged_since = Some((units, since));
+        let over = now.saturating_since(since) >= settle_time;
         if over {
-            self.longest.whole_with(units);
+            self.max_list.complete_with(units);
         }
         over
     }
 
     /// Makes a slot look unposted; `false` if it still looks posted.
-    fn release(&self, mem: &impl QueueMemory, at: u32, found: Look, bytes: &[u8]) -> bool {
+    fn release(&self, mem: &impl QueueMemory, at: u32, found: SlotState, bytes: &[u8]) -> bool {
         let mut free: Slot = SmallVec::new();
         match found {
-            Look::Marked(extent) => {
+            SlotState::Marked(extent) => {
                 // What remains of a library's slot is a next unit that is not zero if it was linked, with data units
                 // behind it: without the bit that is the kernel driver's idea of a posted slot.
                 free.extend_from_slice(&[0; GRANULE]);
@@ -400,12 +402,12 @@ impl RecvQueue {
                 free.resize(written.min(bytes.len()), 0xff);
                 self.ring.patch(mem, at, &free).is_ok()
             }
-            Look::Unmarked if self.options.rq_clear => {
+            SlotState::Unmarked if self.options.rq_clear => {
                 let units = RecvWqe::extent(bytes, |_| true).units.max(1);
                 (0..units).for_each(|_| free.extend_from_slice(&CONSUMED));
                 self.ring.patch(mem, at + FIRST_DATA_UNIT, &free).is_ok()
             }
-            Look::Unmarked | Look::Free => false,
+            SlotState::Unmarked | SlotState::Free => false,
         }
     }
 }

@@ -22,7 +22,7 @@ use super::address::datagram;
 use super::ctxmgt::message::{RdEncap, RdQpSst};
 use super::options::{QueueOptions, SqAddr};
 use super::ring::Ring;
-use crate::frontend::mellanox::verbs::{WorkTag, send_op};
+use crate::frontend::hcr::verbs::{WorkTag, send_op};
 use crate::memory::queue::QueueMemory;
 use crate::net::address::Addresses;
 
@@ -41,16 +41,16 @@ const SHORT_WQE: usize = 128;
 
 /// Why a doorbell was lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-pub enum TooManyDoorbells {
+pub enum DoorbellOverflowError {
     /// Software rang for slots that are still in use.
     #[error("send queue has {slots} slots, but more doorbells are pending")]
-    OfQueue {
+    Queue {
         /// Slots of the queue.
         slots: u32,
     },
     /// Software let very many queues stall and rang on.
     #[error("limit of {POOLED_DOORBELLS} pending doorbells for all send queues reached")]
-    OfDevice,
+    Device,
 }
 
 /// Room for doorbells that the queues of a device have taken beyond what each keeps.
@@ -97,7 +97,7 @@ pub struct Entry {
 
 /// A WQE that was taken, for whoever looks on.
 #[derive(Debug)]
-pub struct TakenWqe<'a> {
+pub struct FetchedWqe<'a> {
     /// As the doorbell or the WQE before it announced it.
     pub entry: Entry,
     /// Log2 of the bytes of a slot.
@@ -113,7 +113,7 @@ pub struct TakenWqe<'a> {
 pub struct SendQueue {
     options: QueueOptions,
     ring: Ring,
-    /// Rung and not begun, in order of arrival.
+    /// Doorbell and not begun, in order of arrival.
     doorbells: VecDeque<SendDoorbell>,
     /// Linked from the WQE that was read last.
     linked: Option<Entry>,
@@ -158,14 +158,18 @@ impl SendQueue {
     /// The doorbell is lost. That cannot happen to correct software: each remembered doorbell announces at least one
     /// WQE in a slot of its own that software must not use again before its completion, so there are never more than
     /// slots.
-    pub fn ring(&mut self, doorbell: SendDoorbell, pool: &DoorbellPool) -> Result<(), TooManyDoorbells> {
+    pub fn queue_doorbell(
+        &mut self,
+        doorbell: SendDoorbell,
+        pool: &DoorbellPool,
+    ) -> Result<(), DoorbellOverflowError> {
         let slots = self.ring.slots();
         // Bound: at most MAX_DOORBELLS of 12 bytes for each QP, however fast the guest rings.
         if self.doorbells.len() >= MAX_DOORBELLS.min(slots as usize) {
-            return Err(TooManyDoorbells::OfQueue { slots });
+            return Err(DoorbellOverflowError::Queue { slots });
         }
         if self.doorbells.len() >= KEPT_DOORBELLS && pool.is_spent() {
-            return Err(TooManyDoorbells::OfDevice);
+            return Err(DoorbellOverflowError::Device);
         }
         self.doorbells.push_back(doorbell);
         Ok(())
@@ -199,7 +203,7 @@ impl SendQueue {
         encap: impl FnOnce() -> RdEncap,
         mem: &impl QueueMemory,
         addresses: &Addresses,
-        watch: impl FnOnce(&TakenWqe<'_>),
+        watch: impl FnOnce(&FetchedWqe<'_>),
     ) -> Fetch<SendRequest> {
         let Some(entry) = self.take_linked().or_else(|| self.begin_unread_chain()) else {
             return Fetch::Empty;
@@ -233,7 +237,7 @@ impl SendQueue {
             .service
             .filter(|_| !size_is_bad)
             .map(|service| SendWqe::parse(bytes, entry.opcode, service));
-        watch(&TakenWqe { entry, log_slot: self.ring.log_slot(), bytes, wqe: wqe.as_ref() });
+        watch(&FetchedWqe { entry, log_slot: self.ring.log_slot(), bytes, wqe: wqe.as_ref() });
         let request = match &wqe {
             Some(Ok(wqe)) => self.request(sender, encap, wqe, tag, entry.fence, addresses),
             Some(Err(_)) | None => None,

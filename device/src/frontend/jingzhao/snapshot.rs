@@ -8,7 +8,7 @@ use super::completion_queue::CompletionQueue;
 use super::event_queue::EventQueue;
 use super::qp::QueuePair;
 use super::resources::Resources;
-use crate::frontend::mellanox::snapshot::Objects;
+use crate::frontend::hcr::snapshot::Objects;
 use crate::frontend::snapshot::{CqRow, EqRow, IcmRow, IcmTable, MrRow, Peer, QpRow, Service, remote_rights};
 use crate::net::address::Addresses;
 

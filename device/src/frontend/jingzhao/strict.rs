@@ -20,7 +20,7 @@ use std::collections::VecDeque;
 use protocol::ids::Lkey;
 
 use super::resources::Resources;
-use crate::frontend::mellanox::strict::HcrWatch;
+use crate::frontend::hcr::strict::HcrWatch;
 use crate::frontend::strict::Findings;
 use crate::memory::GuestMemory;
 use crate::telemetry::monitor::Monitor;
@@ -65,7 +65,7 @@ impl Strict {
     }
 
     /// Remembers what a command did that was carried out.
-    pub(super) fn remember(&mut self, examined: &Examined) {
+    pub(super) fn record(&mut self, examined: &Examined) {
         if let Some(key) = examined.freed {
             if self.freed.len() == FREED_KEYS {
                 self.freed.pop_front();

@@ -15,11 +15,11 @@ use protocol::ids::{Cqn, Qpn};
 
 use super::doorbell::Doorbells;
 
-use super::event_queue::EqPlace;
-use super::send_queue::{Entry, TakenWqe};
+use super::event_queue::EqSlot;
+use super::send_queue::{Entry, FetchedWqe};
 use crate::frontend::RegisterAccess;
-use crate::frontend::mellanox::command::{Mailboxes, show_mailbox};
-use crate::frontend::mellanox::entry_ring::WriteError;
+use crate::frontend::hcr::command::{Mailboxes, show_mailbox};
+use crate::frontend::hcr::entry_ring::WriteError;
 use crate::telemetry::trace::{Kind, Trace};
 use crate::vfio::Bar;
 
@@ -54,7 +54,7 @@ pub(super) fn describe_access(access: &RegisterAccess<'_>, doorbells: &Doorbells
                     return;
                 }
                 (Some(UarRegister::SendHigh), _) => {
-                    SendDoorbell::parse(doorbells.latched(offset / UAR_PAGE), word).describe(to);
+                    SendDoorbell::parse(doorbells.first_half(offset / UAR_PAGE), word).describe(to);
                 }
                 (Some(UarRegister::ArmCq), _) => arm_cq(word).show("cqn", to),
                 (Some(UarRegister::ArmEq), _) => arm_eq(word).show("eqn", to),
@@ -66,16 +66,16 @@ pub(super) fn describe_access(access: &RegisterAccess<'_>, doorbells: &Doorbells
 }
 
 /// Tells parameters and mailboxes of a command.
-pub(super) fn describe_command(latched: &PendingCommand, mailboxes: &Mailboxes, to: &mut dyn Visitor) {
-    let op = Op::from_code(latched.command.op());
-    describe_parameters(latched, to);
+pub(super) fn describe_command(pending: &PendingCommand, mailboxes: &Mailboxes, to: &mut dyn Visitor) {
+    let op = Op::from_code(pending.command.op());
+    describe_parameters(pending, to);
     let (inbox, outbox) = (mailboxes.inbox.bytes(), &mailboxes.outbox[..]);
-    show_mailbox("in", inbox, op.and_then(|op| Mailbox::inbox(op, latched.in_modifier, inbox)), to);
+    show_mailbox("in", inbox, op.and_then(|op| Mailbox::inbox(op, pending.in_modifier, inbox)), to);
     show_mailbox("out", outbox, op.and_then(|op| Mailbox::outbox(op, outbox)), to);
 }
 
 /// Records a WQE that was taken from a send queue.
-pub(super) fn send_wqe(trace: &mut Trace, qpn: Qpn, taken: &TakenWqe<'_>) {
+pub(super) fn send_wqe(trace: &mut Trace, qpn: Qpn, taken: &FetchedWqe<'_>) {
     let Entry { position, opcode, size, fence } = taken.entry;
     trace.record(Kind::Wqe, "send", |to| {
         qpn.show("qpn", to);
@@ -130,10 +130,10 @@ pub(super) fn cqe(trace: &mut Trace, cqn: Cqn, slot: u32, cqe: &Cqe, lost: Optio
 }
 
 /// Records an event: where it was written, if it was.
-pub(super) fn eqe(trace: &mut Trace, to: Option<EqPlace>, eqe: &Eqe, lost: Option<&WriteError>) {
+pub(super) fn eqe(trace: &mut Trace, to: Option<EqSlot>, eqe: &Eqe, lost: Option<&WriteError>) {
     trace.record(Kind::Eqe, eqe.event_type().name(), |fields| {
         match to {
-            Some(EqPlace { eqn, slot }) => {
+            Some(EqSlot { eqn, slot }) => {
                 Hex(eqn).show("eqn", fields);
                 slot.show("slot", fields);
             }

@@ -24,7 +24,7 @@ use super::device::Setup;
 use super::resources::{DeviceState, Resources};
 use super::strict::{self, Strict};
 use crate::frontend::Context;
-use crate::frontend::mellanox::command::{Mailboxes, Outbox};
+use crate::frontend::hcr::command::{Mailboxes, Outbox};
 
 /// What a command gives.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -47,14 +47,14 @@ pub fn execute(
     strict: &mut Strict,
     setup: &Setup,
     cx: &mut Context<'_>,
-    latched: &PendingCommand,
+    pending: &PendingCommand,
     mailboxes: &mut Mailboxes,
 ) -> Result<Answer, CmdError> {
-    let command = Command::decode(latched, state.resources().is_some())?;
+    let command = Command::decode(pending, state.resources().is_some())?;
     let inbox = mailboxes.inbox.fetch(cx.dma, command.in_param, command.inbox_len)?;
     let examined = cx.monitor.is_strict().then(|| {
         let uar_pages = setup.options.limits.uar_pages();
-        strict::examine(strict, state, cx.dma, uar_pages, latched, &command, inbox)
+        strict::examine(strict, state, cx.dma, uar_pages, pending, &command, inbox)
     });
     let answer = dispatch(state, setup, cx, &command, inbox)?;
     if let Some(examined) = examined {

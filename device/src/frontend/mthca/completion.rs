@@ -13,8 +13,8 @@ use super::qp::QueuePair;
 use super::resources::Resources;
 use super::{strict, trace};
 use crate::frontend::Context;
-use crate::frontend::mellanox::notify::{CqError, Notify};
-use crate::frontend::mellanox::verbs::{WorkTag, cq_fault, is_solicited, syndrome, vendor_code};
+use crate::frontend::hcr::notify::{CqError, Notify};
+use crate::frontend::hcr::verbs::{WorkTag, cq_fault, is_solicited, syndrome, vendor_code};
 use crate::frontend::snapshot::Fault;
 use crate::limited;
 use crate::net::address::Addresses;
@@ -149,7 +149,7 @@ impl Resources {
         }
         // Contexts are kept here, and read from the engine when software asks for them.
         while cx.engine.poll_dirty().is_some() {}
-        self.go_round(cx)
+        self.poll_rounds(cx)
     }
 
     /// Tells of a CQ that lost a completion.

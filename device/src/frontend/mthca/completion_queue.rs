@@ -10,8 +10,8 @@ use protocol::hca::status::{CmdError, CmdStatus};
 use protocol::ids::{Cqn, Eqn};
 
 use super::strict::Sequence;
-use crate::frontend::mellanox::entry_ring::{Buffer, CountedRing, EntryRing, Ring};
-use crate::frontend::mellanox::notify::{CqError, Notifier, Notify};
+use crate::frontend::hcr::entry_ring::{Buffer, CountedRing, EntryRing, Ring};
+use crate::frontend::hcr::notify::{CqError, Notifier, Notify};
 use crate::frontend::snapshot::{Armed, CqRow};
 use crate::memory::queue::QueueMemory;
 
@@ -135,7 +135,7 @@ impl CompletionQueue {
         Notify::No
     }
 
-    /// Writes an entry. `solicited`: see [`crate::frontend::mellanox::verbs::is_solicited`]. `record` reads the consumer index.
+    /// Writes an entry. `solicited`: see [`crate::frontend::hcr::verbs::is_solicited`]. `record` reads the consumer index.
     ///
     /// # Errors
     /// The entry is lost, because software has not made room or the buffer cannot be written.

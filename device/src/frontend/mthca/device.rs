@@ -22,11 +22,11 @@ use super::resources::{DeviceState, Resources};
 use super::snapshot::icm_rows;
 use super::strict::{self, Strict};
 use super::trace;
-use crate::frontend::mellanox::command::{self, Words};
-use crate::frontend::mellanox::hcr::Hcr;
-use crate::frontend::mellanox::host::DeviceHost;
-use crate::frontend::mellanox::snapshot as rows;
-use crate::frontend::mellanox::verbs::WorkTag;
+use crate::frontend::hcr::command::{self, CommandSet};
+use crate::frontend::hcr::host::DeviceHost;
+use crate::frontend::hcr::registers::Hcr;
+use crate::frontend::hcr::snapshot as rows;
+use crate::frontend::hcr::verbs::WorkTag;
 use crate::frontend::snapshot::{Page, Table};
 use crate::frontend::strict::Findings;
 use crate::frontend::{self, Context, Frontend, FrontendCounters, HostContext, Interface, RegisterAccess};
@@ -108,8 +108,8 @@ impl Mthca {
         let resources = self.state.resources_mut();
         match (Register::at(offset), resources) {
             (Some(Register::Hcr(word)), _) => {
-                if let Some(latched) = self.hcr.write(word, value) {
-                    self.execute(cx, &latched);
+                if let Some(pending) = self.hcr.write(word, value) {
+                    self.execute(cx, &pending);
                 }
             }
             (Some(Register::EqArm(first)), Some(resources)) => resources.arm_eqs(cx, first, value),
@@ -139,31 +139,31 @@ impl Mthca {
     }
 
     /// Runs a command from start to end (section 2.2, execution model).
-    fn execute(&mut self, cx: &mut Context<'_>, latched: &PendingCommand) {
-        const WORDS: Words = Words {
+    fn execute(&mut self, cx: &mut Context<'_>, pending: &PendingCommand) {
+        const COMMANDS: CommandSet = CommandSet {
             name: |code| Op::from_code(code).map(Op::name),
             describe: trace::describe_command,
-            visible: |status| status,
+            reported_status: |status| status,
             // The driver asks for memory that the device does not have, and passes on MADs that nobody answers.
-            answers: &[CmdStatus::NoLocalMemory, CmdStatus::BadPacket],
+            expected: &[CmdStatus::NoLocalMemory, CmdStatus::BadPacket],
         };
         let Self { state, strict, setup, .. } = self;
-        let result = command::run(cx, &WORDS, latched, |cx, mailboxes| {
-            cmd::execute(state, strict, setup, cx, latched, mailboxes)
+        let result = command::run(cx, &COMMANDS, pending, |cx, mailboxes| {
+            cmd::execute(state, strict, setup, cx, pending, mailboxes)
         });
         let (status, out_param) = match result {
             Ok(Answer::Immediate(value)) => {
                 self.hcr.answer(value);
                 (CmdStatus::Ok, value)
             }
-            Ok(Answer::Nothing | Answer::Mailbox(_)) => (CmdStatus::Ok, latched.out_param),
-            Err(status) => (status, latched.out_param),
+            Ok(Answer::Nothing | Answer::Mailbox(_)) => (CmdStatus::Ok, pending.out_param),
+            Err(status) => (status, pending.out_param),
         };
         self.hcr.finish(status);
-        if latched.command.event()
+        if pending.command.event()
             && let Some(resources) = self.state.resources_mut()
         {
-            let token = latched.token;
+            let token = pending.token;
             resources.raise(cx, &Eqe::Command { token, status: status.code(), out_param });
         }
     }
@@ -243,9 +243,11 @@ impl Frontend for Mthca {
                 }
             }
             _ => match (self.doorbells.write(offset, data), self.state.resources_mut()) {
-                (Ok(Some(rung)), Some(resources)) if self.mapped => resources.find(cx, &rung),
-                (Ok(Some(rung)), Some(resources)) => resources.ring(cx, rung),
-                (Ok(Some(rung)), None) => rung.ignore(cx.monitor, InterfaceReason::NotInitialised),
+                (Ok(Some(doorbell)), Some(resources)) if self.mapped => {
+                    resources.handle_mapped_doorbell(cx, &doorbell)
+                }
+                (Ok(Some(doorbell)), Some(resources)) => resources.handle_doorbell(cx, doorbell),
+                (Ok(Some(doorbell)), None) => doorbell.ignore(cx.monitor, InterfaceReason::NotInitialised),
                 (Ok(None), _) => {}
                 (Err(reason), _) => cx.monitor.ignored_store(reason, bar.number(), offset),
             },

@@ -10,14 +10,14 @@ use protocol::hca::mthca::doorbell::{ArmCq, SendDoorbell, UAR_PAGE, UarRegister}
 use super::resources::Resources;
 use super::strict;
 use crate::frontend::Context;
-use crate::frontend::mellanox::doorbell::FirstHalves;
-use crate::frontend::mellanox::notify::Notify;
+use crate::frontend::hcr::doorbell::SplitDoorbells;
+use crate::frontend::hcr::notify::Notify;
 use crate::telemetry::monitor::Monitor;
 use crate::telemetry::reason::InterfaceReason;
 
 /// What a store to a UAR page asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Rung {
+pub enum Doorbell {
     /// Execute send WQEs.
     Send {
         /// Page that was written.
@@ -34,7 +34,7 @@ pub enum Rung {
     },
 }
 
-impl Rung {
+impl Doorbell {
     /// Nothing is done for it.
     pub fn ignore(&self, monitor: &mut Monitor, reason: InterfaceReason) {
         match self {
@@ -52,35 +52,35 @@ impl Rung {
 /// All UAR pages. They are write only: reads give 0.
 #[derive(Debug)]
 pub struct Doorbells {
-    halves: FirstHalves<2>,
+    split: SplitDoorbells<2>,
 }
 
 impl Doorbells {
     /// Pages for a BAR of `bar_len` bytes.
     pub fn new(bar_len: u64) -> Self {
-        Self { halves: FirstHalves::new(bar_len / UAR_PAGE) }
+        Self { split: SplitDoorbells::new(bar_len / UAR_PAGE) }
     }
 
     /// Forgets halves of doorbells (device reset).
     pub fn reset(&mut self) {
-        self.halves.reset();
+        self.split.reset();
     }
 
     /// Takes a store to BAR2: eight bytes at once, or one half after the other. `None`: it was a first half.
     ///
     /// # Errors
     /// There is no such register, or it has no such width.
-    pub fn write(&mut self, offset: u64, data: &[u8]) -> Result<Option<Rung>, InterfaceReason> {
+    pub fn write(&mut self, offset: u64, data: &[u8]) -> Result<Option<Doorbell>, InterfaceReason> {
         let page = u32::try_from(offset / UAR_PAGE).map_err(|_| InterfaceReason::NoRegister)?;
         let (register, second) = UarRegister::at(offset % UAR_PAGE).ok_or(InterfaceReason::NoRegister)?;
         let place = match register {
             UarRegister::Send => 0,
             UarRegister::ArmCq => 1,
         };
-        let whole = self.halves.store(page, place, second, data)?;
+        let whole = self.split.store(page, place, second, data)?;
         Ok(whole.map(|whole| match register {
-            UarRegister::Send => Rung::Send { page, doorbell: SendDoorbell::parse(whole) },
-            UarRegister::ArmCq => Rung::Arm { page, arm: ArmCq::parse(whole) },
+            UarRegister::Send => Doorbell::Send { page, doorbell: SendDoorbell::parse(whole) },
+            UarRegister::ArmCq => Doorbell::Arm { page, arm: ArmCq::parse(whole) },
         }))
     }
 }
@@ -88,17 +88,17 @@ impl Doorbells {
 impl Resources {
     /// Obeys a doorbell. One that names nothing, or an object of another UAR page, is no error of the device: software
     /// cannot be told of it.
-    pub fn ring(&mut self, cx: &mut Context<'_>, rung: Rung) {
-        let rung_for = match &rung {
-            Rung::Send { page, doorbell } => self.ring_send(cx, *page, doorbell),
-            Rung::Arm { page, arm } => self.arm_cq(cx, *page, arm),
+    pub fn handle_doorbell(&mut self, cx: &mut Context<'_>, doorbell: Doorbell) {
+        let handled = match &doorbell {
+            Doorbell::Send { page, doorbell } => self.handle_send_doorbell(cx, *page, doorbell),
+            Doorbell::Arm { page, arm } => self.arm_cq(cx, *page, arm),
         };
-        if let Err(reason) = rung_for {
-            rung.ignore(cx.monitor, reason);
+        if let Err(reason) = handled {
+            doorbell.ignore(cx.monitor, reason);
         }
     }
 
-    fn ring_send(
+    fn handle_send_doorbell(
         &mut self,
         cx: &mut Context<'_>,
         page: u32,
@@ -123,13 +123,13 @@ impl Resources {
         }
         let record = regions.record(layout, cx.dma, page, qp.qpc.sq_record);
         qp.counters.doorbells += 1;
-        match qp.send.ring(doorbell, record) {
+        match qp.send.accept_doorbell(doorbell, record) {
             Ok(true) => cx.monitor.count_doorbell("send"),
             Ok(false) => return Err(InterfaceReason::AlreadyTaken),
             Err(_) => return Err(InterfaceReason::Overflow),
         }
         let qpn = qp.qpn;
-        cx.ring(self, qpn);
+        cx.notify_send(self, qpn);
         Ok(())
     }
 
@@ -161,15 +161,15 @@ mod tests {
     const SEND: [u8; 8] = [0x01, 0x00, 0x00, 0x0a, 0x00, 0x00, 0x14, 0x02];
     const ARM: [u8; 8] = [0x12, 0x00, 0x00, 0x11, 0x00, 0x00, 0x00, 0x05];
 
-    fn sent(page: u32) -> Result<Option<Rung>, InterfaceReason> {
+    fn sent(page: u32) -> Result<Option<Doorbell>, InterfaceReason> {
         let doorbell =
             SendDoorbell { count: 1, first: 0, fence: false, opcode: 0x0a, qpn: Qpn::new(0x14), size: 2 };
-        Ok(Some(Rung::Send { page, doorbell }))
+        Ok(Some(Doorbell::Send { page, doorbell }))
     }
 
-    fn armed(page: u32) -> Result<Option<Rung>, InterfaceReason> {
+    fn armed(page: u32) -> Result<Option<Doorbell>, InterfaceReason> {
         let arm = ArmCq { arm_for: Some(ArmFor::Any), cqn: Cqn::new(0x11), consumer: 5, sequence: 1 };
-        Ok(Some(Rung::Arm { page, arm }))
+        Ok(Some(Doorbell::Arm { page, arm }))
     }
 
     fn pages() -> Doorbells {

@@ -10,7 +10,7 @@ use protocol::hca::mthca::eqc::{Eqc, Interrupt};
 use protocol::hca::mthca::eqe::Eqe;
 use protocol::ids::Eqn;
 
-use crate::frontend::mellanox::entry_ring::{Buffer, CountedRing, EntryRing, EventRing, WriteError};
+use crate::frontend::hcr::entry_ring::{Buffer, CountedRing, EntryRing, EventRing, WriteError};
 use crate::memory::queue::QueueMemory;
 
 /// Types of events: bits of the mask of MAP_EQ.

@@ -7,7 +7,7 @@ use protocol::hca::mthca::mpt::{END_KEY, Mpt, MptFlags};
 use protocol::hca::status::{CmdError, CmdStatus};
 use protocol::ids::Iova;
 
-use crate::frontend::mellanox::mtt::ENTRY_LEN;
+use crate::frontend::hcr::mtt::ENTRY_LEN;
 use crate::memory::region::{Kind, MemoryRegion, Origin, PageShift, Rights, Translation};
 
 /// Bound: pages of one region, as many as the device holds for all of them.

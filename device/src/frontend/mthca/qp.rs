@@ -20,8 +20,8 @@ use super::address;
 use super::recv_queue::{RecvQueue, sge};
 use super::send_queue::{SendQueue, Work};
 use super::work_queue::WorkQueue;
-use crate::frontend::mellanox::mtt::Mtt;
-use crate::frontend::mellanox::verbs::{engine_state, send_op, state_of};
+use crate::frontend::hcr::mtt::Mtt;
+use crate::frontend::hcr::verbs::{engine_state, send_op, state_of};
 use crate::frontend::snapshot::{Peer, QpCounters, QpRow, remote_rights};
 use crate::memory::translate::{Place, RegionAccess};
 use crate::net::address::Addresses;
@@ -70,7 +70,7 @@ impl QueuePair {
         (self.qpc.sq_counter, self.qpc.rq_counter) = (self.send.taken(), self.recv.taken());
     }
 
-    /// Takes the next request of the send queue. `wr_id` is a [`WorkTag`](crate::frontend::mellanox::verbs::WorkTag).
+    /// Takes the next request of the send queue. `wr_id` is a [`WorkTag`](crate::frontend::hcr::verbs::WorkTag).
     pub fn next_send(
         &mut self,
         memory: &RegionAccess<'_, &Mtt>,

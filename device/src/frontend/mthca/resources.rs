@@ -34,8 +34,8 @@ use super::mpt::{PageEntries, region};
 use super::qp::QueuePair;
 use super::srq::SharedReceiveQueue;
 use super::uar::UarQueues;
-use crate::frontend::mellanox::icm::{IcmRange, PageMap};
-use crate::frontend::mellanox::mtt::{ENTRY_LEN, Mtt};
+use crate::frontend::hcr::icm::{IcmRange, PageMap};
+use crate::frontend::hcr::mtt::{ENTRY_LEN, Mtt};
 use crate::memory::GuestMemory;
 use crate::memory::keys::KeyTable;
 use crate::memory::region::MemoryRegion;
@@ -96,7 +96,7 @@ impl DeviceState {
     ///
     /// # Errors
     /// EXCEED_LIM, see [`PageMap::map`].
-    pub fn lend(&mut self, ranges: &[IcmRange]) -> Result<(), CmdError> {
+    pub fn map_icm(&mut self, ranges: &[IcmRange]) -> Result<(), CmdError> {
         self.icm().map(ranges)
     }
 
@@ -104,10 +104,10 @@ impl DeviceState {
     ///
     /// # Errors
     /// EXCEED_LIM, see [`PageMap::unmap`].
-    pub fn take_back(&mut self, pages: RangeInclusive<u64>) -> Result<(), CmdError> {
+    pub fn unmap_icm(&mut self, pages: RangeInclusive<u64>) -> Result<(), CmdError> {
         self.icm().unmap(pages.clone())?;
         if let Some(resources) = self.resources_mut() {
-            resources.regions.mtt.forget(pages);
+            resources.regions.mtt.invalidate(pages);
         }
         Ok(())
     }

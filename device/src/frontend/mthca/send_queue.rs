@@ -14,13 +14,13 @@ use protocol::hca::mthca::wqe::{GRANULE, Link, MAX_SIZE, MlxWqe, NextSegment, Se
 use thiserror::Error;
 
 use super::work_queue::{Advance, Counters, WorkQueue};
-use crate::frontend::mellanox::verbs::WorkTag;
+use crate::frontend::hcr::verbs::WorkTag;
 use crate::memory::queue::QueueMemory;
 
 /// Software rang for slots that are still in use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("send queue has {0} slots, but more requests are posted")]
-pub struct TooMany(u16);
+pub struct SqOverflowError(u16);
 
 /// What a WQE holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -33,7 +33,7 @@ pub enum Work {
 
 /// A WQE that was taken.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Taken {
+pub struct FetchedWqe {
     /// For the completion.
     pub tag: WorkTag,
     /// Waits for earlier READs and atomics.
@@ -110,17 +110,21 @@ impl SendQueue {
     ///
     /// # Errors
     /// The doorbell is lost.
-    pub fn ring(&mut self, doorbell: &SendDoorbell, record: Option<u32>) -> Result<bool, TooMany> {
+    pub fn accept_doorbell(
+        &mut self,
+        doorbell: &SendDoorbell,
+        record: Option<u32>,
+    ) -> Result<bool, SqOverflowError> {
         let slots = self.slots();
         if self.waiting() == 0 && doorbell.first == self.counters.taken {
             let SendDoorbell { opcode, size, fence, .. } = *doorbell;
             self.next = Some(Link { address: self.queue.offset(doorbell.first), opcode, size, fence });
         }
-        let rung = self.counters.advance(doorbell.producer(), slots);
+        let announced = self.counters.advance(doorbell.producer(), slots);
         let recorded = self.counters.learn(record, slots);
-        match (rung, recorded) {
+        match (announced, recorded) {
             (Advance::More, _) | (_, Advance::More) => Ok(true),
-            (Advance::TooMany, _) => Err(TooMany(slots)),
+            (Advance::TooMany, _) => Err(SqOverflowError(slots)),
             (Advance::Nothing, _) => Ok(false),
         }
     }
@@ -132,7 +136,7 @@ impl SendQueue {
     }
 
     /// Takes the next WQE.
-    pub fn take(&mut self, mem: &impl QueueMemory) -> Fetch<Taken> {
+    pub fn take(&mut self, mem: &impl QueueMemory) -> Fetch<FetchedWqe> {
         if self.waiting() == 0 {
             return Fetch::Empty;
         }
@@ -161,7 +165,7 @@ impl SendQueue {
         match self.parse(bytes, link.opcode) {
             Ok((work, signalled)) => {
                 tag.set_signalled(self.signal_all || signalled);
-                Fetch::Ready(Taken { tag, fence: link.fence, work })
+                Fetch::Ready(FetchedWqe { tag, fence: link.fence, work })
             }
             Err(_) => refused(tag),
         }

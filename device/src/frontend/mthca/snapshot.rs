@@ -6,8 +6,8 @@ use protocol::ids::Eqn;
 
 use super::qp::QueuePair;
 use super::resources::Resources;
-use crate::frontend::mellanox::icm::PageMap;
-use crate::frontend::mellanox::snapshot::Objects;
+use crate::frontend::hcr::icm::PageMap;
+use crate::frontend::hcr::snapshot::Objects;
 use crate::frontend::snapshot::{CqRow, EqRow, IcmRow, IcmTable, MrRow, QpRow};
 use crate::net::address::Addresses;
 

@@ -25,7 +25,7 @@ use protocol::hca::mthca::cmd::Op;
 use protocol::hca::mthca::doorbell::UarRegister;
 
 use super::resources::Resources;
-use crate::frontend::mellanox::strict::HcrWatch;
+use crate::frontend::hcr::strict::HcrWatch;
 use crate::memory::GuestMemory;
 
 pub(super) use self::commands::examine;

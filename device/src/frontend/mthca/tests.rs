@@ -77,7 +77,7 @@ fn powered_on() -> Driver {
 
 fn powered_on_with(lid: u16, options: Options) -> Driver {
     let mut guest = Guest::new(Mthca::new(setup(lid, options)), Identity::from_lid(Lid::new(lid)));
-    guest.lend(ICM, ICM_LEN);
+    guest.map_memory(ICM, ICM_LEN);
     guest.configure(0x52, &[0, 0x80]);
     guest.listen(3);
     Driver::new(guest)

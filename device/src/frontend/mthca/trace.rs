@@ -15,10 +15,10 @@ use protocol::ids::{Cqn, Eqn, Qpn};
 use protocol::roce::Opcode;
 
 use crate::frontend::RegisterAccess;
-use crate::frontend::mellanox::command::{Mailboxes, show_mailbox};
-use crate::frontend::mellanox::entry_ring::WriteError;
-use crate::frontend::mellanox::notify::CqError;
-use crate::frontend::mellanox::verbs::{WorkTag, syndrome};
+use crate::frontend::hcr::command::{Mailboxes, show_mailbox};
+use crate::frontend::hcr::entry_ring::WriteError;
+use crate::frontend::hcr::notify::CqError;
+use crate::frontend::hcr::verbs::{WorkTag, syndrome};
 use crate::telemetry::trace::{Kind, Trace};
 use crate::vfio::Bar;
 
@@ -91,9 +91,9 @@ pub(super) fn describe_access(access: &RegisterAccess<'_>, to: &mut dyn Visitor)
 }
 
 /// Tells parameters and mailboxes of a command.
-pub(super) fn describe_command(latched: &PendingCommand, mailboxes: &Mailboxes, to: &mut dyn Visitor) {
-    let op = Op::from_code(latched.command.op());
-    describe_parameters(latched, to);
+pub(super) fn describe_command(pending: &PendingCommand, mailboxes: &Mailboxes, to: &mut dyn Visitor) {
+    let op = Op::from_code(pending.command.op());
+    describe_parameters(pending, to);
     let (inbox, outbox) = (mailboxes.inbox.bytes(), &mailboxes.outbox[..]);
     show_mailbox("in", inbox, op.and_then(|op| Mailbox::inbox(op, inbox)), to);
     show_mailbox("out", outbox, op.and_then(|op| Mailbox::outbox(op, outbox)), to);

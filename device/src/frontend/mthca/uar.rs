@@ -16,12 +16,12 @@ use std::ops::Bound::{Excluded, Unbounded};
 use engine::State;
 use protocol::hca::mthca::doorbell::{RECORD_LEN, UAR_PAGE, UarRegister};
 
-use super::doorbell::Rung;
+use super::doorbell::Doorbell;
 use super::resources::Resources;
 use super::strict;
 use super::work_queue::Advance;
 use crate::frontend::Context;
-use crate::frontend::mellanox::notify::Notify;
+use crate::frontend::hcr::notify::Notify;
 use crate::telemetry::reason::InterfaceReason;
 
 /// Bound: records looked at when a word was found, before the turn goes on. No program of so few queues waits for a turn.
@@ -30,14 +30,14 @@ const AT_ONCE: usize = 16;
 const IN_A_TURN: usize = 256;
 
 /// A register of a UAR page, and with it the queues that ring there.
-type Place = (u32, UarRegister);
+type UarSlot = (u32, UarRegister);
 
 /// Which queues ring in which page.
 #[derive(Debug, Default)]
 pub struct UarQueues {
-    places: BTreeMap<Place, Queues>,
+    places: BTreeMap<UarSlot, Queues>,
     /// Places with a round that is under way, and some whose round has ended.
-    rounds: VecDeque<Place>,
+    rounds: VecDeque<UarSlot>,
 }
 
 /// Queues of one kind, and how far a round of looking at them has come.
@@ -71,12 +71,12 @@ impl UarQueues {
 
     /// Appends where in BAR2, which has so many pages, the doorbells of these queues are stored.
     pub fn words(&self, pages: u32, words: &mut Vec<u64>) {
-        let word = |(page, register): &Place| u64::from(*page) * UAR_PAGE + register.offset();
+        let word = |(page, register): &UarSlot| u64::from(*page) * UAR_PAGE + register.offset();
         words.extend(self.places.range(..(pages, UarRegister::Send)).map(|(place, _)| word(place)));
     }
 
     /// Has all queues of a place looked at, unless the only one was `seen` just now.
-    fn begin(&mut self, place: Place, seen: Option<u32>) {
+    fn begin(&mut self, place: UarSlot, seen: Option<u32>) {
         let Some(queues) = self.places.get_mut(&place) else { return };
         if queues.round {
             queues.again = true;
@@ -87,7 +87,7 @@ impl UarQueues {
     }
 
     /// The next queue to look at in a place. `None`: its round has ended.
-    fn next(&mut self, place: Place) -> Option<u32> {
+    fn next(&mut self, place: UarSlot) -> Option<u32> {
         let queues = self.places.get_mut(&place).filter(|queues| queues.round)?;
         let from = queues.last.map_or(Unbounded, Excluded);
         let mut next = queues.all.range((from, Unbounded)).next();
@@ -102,37 +102,37 @@ impl UarQueues {
 
 impl Resources {
     /// A word was found in a mapped page.
-    pub fn find(&mut self, cx: &mut Context<'_>, rung: &Rung) {
-        let (place, index, of_page) = match *rung {
-            Rung::Send { page, doorbell } => {
+    pub fn handle_mapped_doorbell(&mut self, cx: &mut Context<'_>, doorbell: &Doorbell) {
+        let (place, index, of_page) = match *doorbell {
+            Doorbell::Send { page, doorbell } => {
                 let index = self.qp_index(doorbell.qpn);
                 ((page, UarRegister::Send), index, self.qps.get(index).map(|qp| qp.qpc.page))
             }
-            Rung::Arm { page, arm } => {
+            Doorbell::Arm { page, arm } => {
                 let index = self.cq_index(arm.cqn);
                 ((page, UarRegister::ArmCq), index, self.cqs.get(index).map(|cq| cq.page()))
             }
         };
         let named = (of_page == Some(place.0)).then_some(index);
         if let Some(index) = named {
-            self.look(cx, place.1, index);
+            self.poll_record(cx, place.1, index);
         }
         self.uar.begin(place, named);
         for _ in 0..AT_ONCE {
             let Some(index) = self.uar.next(place) else { return };
-            self.look(cx, place.1, index);
+            self.poll_record(cx, place.1, index);
         }
     }
 
     /// Goes on with rounds. Whether there was one, so that something may have been found or is left to be looked at.
-    pub fn go_round(&mut self, cx: &mut Context<'_>) -> bool {
+    pub fn poll_rounds(&mut self, cx: &mut Context<'_>) -> bool {
         if self.uar.rounds.is_empty() {
             return false;
         }
         for _ in 0..IN_A_TURN {
             let Some(place) = self.uar.rounds.front().copied() else { break };
             match self.uar.next(place) {
-                Some(index) => self.look(cx, place.1, index),
+                Some(index) => self.poll_record(cx, place.1, index),
                 None => drop(self.uar.rounds.pop_front()),
             }
         }
@@ -144,14 +144,14 @@ impl Resources {
     }
 
     /// Looks at the record of a queue.
-    fn look(&mut self, cx: &mut Context<'_>, register: UarRegister, index: u32) {
+    fn poll_record(&mut self, cx: &mut Context<'_>, register: UarRegister, index: u32) {
         match register {
-            UarRegister::Send => self.look_at_sends(cx, index),
-            UarRegister::ArmCq => self.look_at_arm(cx, index),
+            UarRegister::Send => self.poll_send_record(cx, index),
+            UarRegister::ArmCq => self.poll_arm_record(cx, index),
         }
     }
 
-    fn look_at_sends(&mut self, cx: &mut Context<'_>, index: u32) {
+    fn poll_send_record(&mut self, cx: &mut Context<'_>, index: u32) {
         let Self { layout, regions, qps, .. } = self;
         let Some(qp) = qps.get_mut(index) else { return };
         // Before that software posts nothing, and the record may still be that of an earlier QP.
@@ -173,10 +173,10 @@ impl Resources {
         }
         qp.counters.doorbells += 1;
         cx.monitor.count_doorbell("send");
-        cx.ring(self, qpn);
+        cx.notify_send(self, qpn);
     }
 
-    fn look_at_arm(&mut self, cx: &mut Context<'_>, index: u32) {
+    fn poll_arm_record(&mut self, cx: &mut Context<'_>, index: u32) {
         let Self { layout, regions, cqs, eqs, .. } = self;
         let Some(cq) = cqs.get_mut(index) else { return };
         let mut record = [0; RECORD_LEN];
@@ -198,7 +198,7 @@ impl Resources {
 mod tests {
     use super::*;
 
-    const PLACE: Place = (2, UarRegister::Send);
+    const PLACE: UarSlot = (2, UarRegister::Send);
 
     fn queues<const N: usize>(indices: [u32; N]) -> UarQueues {
         let mut queues = UarQueues::default();

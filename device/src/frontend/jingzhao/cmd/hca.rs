@@ -10,10 +10,10 @@ use protocol::hca::jingzhao::mad_ifc::MadIfc;
 use protocol::mad::port::{LinkState, PortInfo};
 
 use crate::frontend::Context;
+use crate::frontend::hcr::command::Outbox;
 use crate::frontend::jingzhao::device::Setup;
 use crate::frontend::jingzhao::options::Options;
 use crate::frontend::jingzhao::resources::DeviceState;
-use crate::frontend::mellanox::command::Outbox;
 
 pub(super) fn query_dev_lim(options: &Options) -> Outbox {
     options.limits.dev_lim().emit().to_vec()

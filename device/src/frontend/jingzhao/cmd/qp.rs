@@ -9,10 +9,10 @@ use protocol::hca::jingzhao::qpc::{self, QpState, Qpc};
 use protocol::hca::jingzhao::transition::Transition;
 
 use crate::frontend::Context;
+use crate::frontend::hcr::command::{Outbox, fixed};
 use crate::frontend::jingzhao::device::Setup;
 use crate::frontend::jingzhao::qp::{self, QueuePair, attributes, modification};
 use crate::frontend::jingzhao::resources::Resources;
-use crate::frontend::mellanox::command::{Outbox, fixed};
 
 pub(super) fn modify(
     resources: &mut Resources,
@@ -36,7 +36,7 @@ pub(super) fn modify(
     match (resources.qps.get_mut(index), transition) {
         (None, Transition::ToRst) => return Ok(()),
         (Some(_), Transition::ToRst) => {
-            forget(resources, cx, index);
+            destroy(resources, cx, index);
             return Ok(());
         }
         (Some(qp), _) => qp.key.load(next),
@@ -87,7 +87,7 @@ fn create(
 }
 
 /// Drops a QP without completions or events. ICM keeps its last PSNs, in state RESET.
-fn forget(resources: &mut Resources, cx: &mut Context<'_>, index: u32) {
+fn destroy(resources: &mut Resources, cx: &mut Context<'_>, index: u32) {
     let Some(mut qp) = resources.qps.remove(index) else { return };
     resources.watch.remove(index);
     cx.engine.destroy_qp(qp.qpn);

@@ -16,7 +16,7 @@ use protocol::ids::{Cqn, Eqn, IcmAddr};
 use super::key_qpc_data::KeyQpc;
 use super::request_controller::Writer;
 use super::{CtxMgt, writectx};
-use crate::frontend::mellanox::icm::IcmError;
+use crate::frontend::hcr::icm::IcmError;
 use crate::memory::GuestMemory;
 
 impl CtxMgt {
@@ -24,7 +24,7 @@ impl CtxMgt {
     pub fn rd_qp_all<'a>(&mut self, dma: &GuestMemory, index: u32, key: &'a mut KeyQpc) -> &'a StoredQpc {
         self.stats.ceu_parser.reads += 1;
         for writer in Writer::ALL {
-            if key.take_waiting(writer) {
+            if key.take_dirty(writer) {
                 self.write_back(dma, index, key, writer);
             }
         }
@@ -37,7 +37,7 @@ impl CtxMgt {
     /// The page is not mapped, or not the guest's to give.
     pub fn wr_qp_all(&mut self, dma: &GuestMemory, index: u32, key: &mut KeyQpc) -> Result<(), IcmError> {
         // Values that wait go with the rest of the entry.
-        key.written();
+        key.clear_dirty();
         let entry = self.ctxmdata.qpc.entry(index);
         self.wr_all(dma, entry, &writectx::qpc_entry(&key.context().image))
     }

@@ -21,7 +21,7 @@ use protocol::hca::jingzhao::icm::MapEntry;
 use protocol::hca::jingzhao::init::{InitHca, Table};
 use protocol::ids::{IcmAddr, Iova};
 
-use crate::frontend::mellanox::icm::{IcmError, IcmRange, PageMap};
+use crate::frontend::hcr::icm::{IcmError, IcmRange, PageMap};
 use crate::memory::dma::PAGE_LEN;
 
 /// Pages of contexts.

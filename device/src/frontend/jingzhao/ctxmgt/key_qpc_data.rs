@@ -24,13 +24,13 @@ pub trait KeyData {
 pub struct KeyQpc {
     context: StoredQpc,
     /// Bit w: the values of writer w wait to be written back.
-    waiting: u8,
+    dirty: u8,
 }
 
 impl KeyQpc {
     /// Key data as a command gives them.
     pub fn new(context: StoredQpc) -> Self {
-        Self { context, waiting: 0 }
+        Self { context, dirty: 0 }
     }
 
     /// The whole entry, for the command unit, which may read and write everything, and for operators. State and PSNs are
@@ -54,23 +54,23 @@ impl KeyQpc {
         message.apply(&mut self.context.image)
     }
 
-    /// Notes that a writer's values wait. Whether that is news.
-    pub(super) fn wait(&mut self, writer: Writer) -> bool {
-        let news = self.waiting & bit(writer) == 0;
-        self.waiting |= bit(writer);
-        news
+    /// Notes that a writer's values wait. Whether that is newly_dirty.
+    pub(super) fn mark_dirty(&mut self, writer: Writer) -> bool {
+        let newly_dirty = self.dirty & bit(writer) == 0;
+        self.dirty |= bit(writer);
+        newly_dirty
     }
 
     /// Whether a writer's values waited; they do no longer.
-    pub(super) fn take_waiting(&mut self, writer: Writer) -> bool {
-        let waited = self.waiting & bit(writer) != 0;
-        self.waiting &= !bit(writer);
-        waited
+    pub(super) fn take_dirty(&mut self, writer: Writer) -> bool {
+        let was_dirty = self.dirty & bit(writer) != 0;
+        self.dirty &= !bit(writer);
+        was_dirty
     }
 
     /// The whole entry was written: nothing waits.
-    pub(super) fn written(&mut self) {
-        self.waiting = 0;
+    pub(super) fn clear_dirty(&mut self) {
+        self.dirty = 0;
     }
 }
 

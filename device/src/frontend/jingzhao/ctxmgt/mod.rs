@@ -59,7 +59,7 @@ use self::key_qpc_data::{KeyData, KeyQpc};
 use self::message::{ReadQp, WrQpEpst, WrQpNpst, WrQpUapst, WriteQp};
 use self::request_controller::{Channel, RequestController, Writer};
 use self::stats::CtxStats;
-use crate::frontend::mellanox::verbs::state_of;
+use crate::frontend::hcr::verbs::state_of;
 use crate::memory::GuestMemory;
 
 /// The context manager of an initialised device.
@@ -146,7 +146,7 @@ impl CtxMgt {
             return;
         }
         self.stats.writer(M::WRITER).writes += 1;
-        if key.wait(M::WRITER) {
+        if key.mark_dirty(M::WRITER) {
             self.controller.post(M::WRITER, index);
         }
     }
@@ -162,7 +162,7 @@ impl CtxMgt {
         loop {
             let (writer, index) = self.controller.select()?;
             if let Some(key) = keys.key(index)
-                && key.take_waiting(writer)
+                && key.take_dirty(writer)
             {
                 self.write_back(dma, index, key, writer);
                 return Some(Served { writer, index });

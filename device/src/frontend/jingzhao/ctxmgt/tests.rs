@@ -14,7 +14,7 @@ use protocol::ids::{Eqn, IcmAddr, Iova, Lid, Lkey, MacAddr, Msn, Pdn, Qkey};
 use super::Writer::{ExecutionEngine as Ee, RequesterRecvControl as Rrc, RequesterTransControl as Rtc};
 use super::message::{RdCqCst, RdEncap, RdQpNpst, RdQpRst, RdQpSst, RdQpState};
 use super::*;
-use crate::frontend::mellanox::icm::IcmError;
+use crate::frontend::hcr::icm::IcmError;
 use crate::memory::testing::guest_memory;
 
 /// Bus address of the first of the pages that back the QP contexts.

@@ -8,7 +8,7 @@ use protocol::ids::Iova;
 
 use super::ctxmdata::CtxMdata;
 use super::request_controller::Writer;
-use crate::frontend::mellanox::icm::IcmError;
+use crate::frontend::hcr::icm::IcmError;
 use crate::memory::GuestMemory;
 
 /// Writes the state and the PSN of a unit: the words that have them, the other fields of those words unchanged.

@@ -295,10 +295,10 @@ fn a_lone_receive_that_nothing_tells_of_is_waited_for_by_rc_and_taken_by_uc() {
         let at = |time: Duration| NOW + time;
         let tick = Duration::from_nanos(1);
         assert_eq!(queue.next(at(tick), &mem), Fetch::Empty);
-        assert_eq!(queue.next(at(PATIENCE), &mem), Fetch::Empty, "it changed after {NOW:?}");
-        assert_eq!(lens(queue.next(at(PATIENCE + tick), &mem)).1.len(), longest);
+        assert_eq!(queue.next(at(SETTLE_TIME), &mem), Fetch::Empty, "it changed after {NOW:?}");
+        assert_eq!(lens(queue.next(at(SETTLE_TIME + tick), &mem)).1.len(), longest);
         post(&mem, 1, &data, longest);
-        assert_eq!(lens(queue.next(at(PATIENCE + tick), &mem)).1.len(), longest, "once is enough");
+        assert_eq!(lens(queue.next(at(SETTLE_TIME + tick), &mem)).1.len(), longest, "once is enough");
 
         let (mem, mut queue) = of_library();
         queue.configure(&RdQpRst { service: Some(ServiceType::Uc), ..library_rst() }, &mem);
@@ -319,11 +319,11 @@ fn watched_receive_is_ready_for_its_message() {
         assert!(queue.watch(NOW, &mem), "nothing is posted");
         post(&mem, 0, &data, longest);
         assert!(queue.watch(NOW, &mem));
-        assert_eq!(lens(queue.next(at(PATIENCE), &mem)).1.len(), longest);
-        assert!(!queue.watch(at(PATIENCE), &mem), "the length is known");
+        assert_eq!(lens(queue.next(at(SETTLE_TIME), &mem)).1.len(), longest);
+        assert!(!queue.watch(at(SETTLE_TIME), &mem), "the length is known");
         for slot in 1..4 {
             post(&mem, slot, &data, longest);
-            assert_eq!(lens(queue.next(at(PATIENCE), &mem)).1.len(), longest, "slot {slot}");
+            assert_eq!(lens(queue.next(at(SETTLE_TIME), &mem)).1.len(), longest, "slot {slot}");
         }
     }
 }
@@ -336,9 +336,9 @@ fn list_that_grows_under_watch_is_not_taken() {
     post(&mem, 0, &data[..1], 1);
     queue.watch(NOW, &mem);
     post(&mem, 0, &data, 2);
-    queue.watch(NOW + PATIENCE, &mem);
-    assert_eq!(queue.next(NOW + PATIENCE, &mem), Fetch::Empty);
-    assert_eq!(lens(queue.next(NOW + 2 * PATIENCE, &mem)).1, [1, 2]);
+    queue.watch(NOW + SETTLE_TIME, &mem);
+    assert_eq!(queue.next(NOW + SETTLE_TIME, &mem), Fetch::Empty);
+    assert_eq!(lens(queue.next(NOW + 2 * SETTLE_TIME, &mem)).1, [1, 2]);
 }
 
 #[test]

@@ -54,9 +54,12 @@ impl Bench {
         Self::new(sst(), QueueOptions::default())
     }
 
-    fn ring(&mut self, head: u32, opcode: u8, size: u8) {
+    fn ring_doorbell(&mut self, head: u32, opcode: u8, size: u8) {
         self.queue
-            .ring(SendDoorbell { head, fence: false, opcode, qpn: QPN, size }, &DoorbellPool::default())
+            .queue_doorbell(
+                SendDoorbell { head, fence: false, opcode, qpn: QPN, size },
+                &DoorbellPool::default(),
+            )
             .unwrap();
     }
 
@@ -114,7 +117,7 @@ fn published_write_becomes_a_request_and_leads_to_the_linked_send() {
         ],
     );
     bench.send_at(128, None);
-    bench.ring(0, WRITE_IMM, 3);
+    bench.ring_doorbell(0, WRITE_IMM, 3);
     let Fetch::Ready(request) = bench.next() else { panic!() };
     let remote = Remote { va: Va::new(0x7f00_aabb_0000), rkey: Rkey::new(0x777) };
     assert_eq!(request.op, SendOp::Write { remote, imm: Some(Imm([0x11, 0x22, 0x33, 0x44])) });
@@ -135,7 +138,7 @@ fn a_running_head_finds_its_slot_on_every_lap() {
         bench.send_at(slot * 128, None);
     }
     for count in 0..100 {
-        bench.ring(count * 8, SEND, 2);
+        bench.ring_doorbell(count * 8, SEND, 2);
         assert_eq!(bench.next_offset(), count % 8 * 128);
     }
 }
@@ -148,8 +151,8 @@ fn doorbells_are_kept_in_order_of_arrival() {
     }
     bench.send_at(0, link(24));
     bench.send_at(384, None);
-    bench.ring(0, SEND, 2);
-    bench.ring(8, SEND, 2);
+    bench.ring_doorbell(0, SEND, 2);
+    bench.ring_doorbell(8, SEND, 2);
     assert_eq!([bench.next_offset(), bench.next_offset(), bench.next_offset()], [0, 384, 128]);
     assert!(!bench.queue.has_work());
 }
@@ -165,7 +168,7 @@ fn a_wqe_that_passes_the_end_of_the_queue_goes_on_at_its_start() {
     .emit();
     bench.mem.put(896, &wqe[..128]);
     bench.mem.put(0, &wqe[128..]);
-    bench.ring(56, SEND, 16);
+    bench.ring_doorbell(56, SEND, 16);
     let Fetch::Ready(request) = bench.next() else { panic!() };
     assert_eq!(request.payload.len(), (1..=15).sum::<u64>());
 }
@@ -180,7 +183,7 @@ fn inline_data_is_copied_out_of_the_wqe() {
         data: WqeData::Inline(&payload),
     };
     bench.mem.put(0, &wqe.emit());
-    bench.ring(0, SEND, 4);
+    bench.ring_doorbell(0, SEND, 4);
     let Fetch::Ready(request) = bench.next() else { panic!() };
     assert_eq!(request.payload, Payload::Inline(SmallVec::from_slice(&payload)));
     assert!(request.solicited);
@@ -191,7 +194,7 @@ fn fence_comes_from_the_doorbell_or_the_link() {
     let mut bench = Bench::kernel();
     bench.send_at(0, link(8).map(|link| Link { fence: true, ..link }));
     bench.send_at(128, None);
-    bench.ring(0, SEND, 2);
+    bench.ring_doorbell(0, SEND, 2);
     let fences: Vec<_> = std::iter::from_fn(|| match bench.next() {
         Fetch::Ready(request) => Some(request.fence),
         _ => None,
@@ -205,11 +208,11 @@ fn the_link_of_a_users_wqe_is_followed_once() {
     let mut bench = Bench::new(user(), QueueOptions::default());
     bench.send_at(0, link(8));
     bench.send_at(128, None);
-    bench.ring(0, SEND, 2);
+    bench.ring_doorbell(0, SEND, 2);
     assert_eq!([bench.next_offset(), bench.next_offset()], [0, 128]);
     assert_eq!(bench.mem.get::<8>(0), [0; 8]);
     // The library reuses the slot as the last of a batch and leaves the first eight bytes as they are.
-    bench.ring(64, SEND, 2);
+    bench.ring_doorbell(64, SEND, 2);
     assert_eq!(bench.next_offset(), 0);
     assert_eq!(bench.next(), Fetch::Empty);
 }
@@ -220,7 +223,7 @@ fn links_stay_for_kernel_qps_and_without_the_option() {
     for (sst, options) in [(sst(), QueueOptions::default()), (user(), keep)] {
         let mut bench = Bench::new(sst, options);
         bench.send_at(0, link(8));
-        bench.ring(0, SEND, 2);
+        bench.ring_doorbell(0, SEND, 2);
         assert_eq!(bench.next_offset(), 0);
         assert_ne!(bench.mem.get::<8>(0), [0; 8]);
     }
@@ -232,7 +235,7 @@ fn a_queue_that_cannot_be_written_still_works() {
     bench.mem.read_only.set(true);
     bench.send_at(0, link(8));
     bench.send_at(128, None);
-    bench.ring(0, SEND, 2);
+    bench.ring_doorbell(0, SEND, 2);
     assert_eq!([bench.next_offset(), bench.next_offset()], [0, 128]);
 }
 
@@ -240,7 +243,7 @@ fn a_queue_that_cannot_be_written_still_works() {
 fn a_circle_of_wqes_gives_one_at_a_time() {
     let mut bench = Bench::kernel();
     bench.send_at(0, link(0));
-    bench.ring(0, SEND, 2);
+    bench.ring_doorbell(0, SEND, 2);
     for _ in 0..1000 {
         assert_eq!(bench.next_offset(), 0);
     }
@@ -253,7 +256,7 @@ fn impossible_sizes_are_refused_and_the_chain_goes_on() {
         let mut bench = Bench::kernel();
         bench.send_at(0, link(8));
         bench.send_at(128, None);
-        bench.ring(0, SEND, size);
+        bench.ring_doorbell(0, SEND, size);
         assert_eq!(refused(bench.next()), 0);
         assert_eq!(bench.next_offset(), 128);
     }
@@ -264,7 +267,7 @@ fn what_the_service_cannot_do_is_refused_and_the_chain_goes_on() {
     let mut bench = Bench::new(RdQpSst { service: Some(ServiceType::Uc), ..sst() }, QueueOptions::default());
     bench.send_at(0, link(8));
     bench.send_at(128, None);
-    bench.ring(0, 0x10, 3);
+    bench.ring_doorbell(0, 0x10, 3);
     assert_eq!(refused(bench.next()), 0);
     assert_eq!(bench.next_offset(), 128);
 }
@@ -272,7 +275,7 @@ fn what_the_service_cannot_do_is_refused_and_the_chain_goes_on() {
 #[test]
 fn a_queue_that_cannot_be_read_is_broken() {
     let mut bench = Bench::kernel();
-    bench.ring(0, SEND, 2);
+    bench.ring_doorbell(0, SEND, 2);
     bench.mem.key = Lkey::new(0x22);
     assert_eq!(bench.next(), Fetch::Broken);
     assert_eq!(bench.next(), Fetch::Empty);
@@ -282,23 +285,26 @@ fn a_queue_that_cannot_be_read_is_broken() {
 fn no_more_doorbells_than_slots_are_kept() {
     let mut bench = Bench::kernel();
     for slot in 0..8 {
-        bench.ring(slot * 8, SEND, 2);
+        bench.ring_doorbell(slot * 8, SEND, 2);
     }
     let pool = DoorbellPool::default();
     let more = SendDoorbell { head: 64, fence: false, opcode: SEND, qpn: QPN, size: 2 };
-    assert_eq!(bench.queue.ring(more, &pool), Err(TooManyDoorbells::OfQueue { slots: 8 }));
+    assert_eq!(bench.queue.queue_doorbell(more, &pool), Err(DoorbellOverflowError::Queue { slots: 8 }));
     bench.send_at(0, None);
     bench.next_offset();
-    assert_eq!(bench.queue.ring(more, &pool), Ok(()));
-    assert!(SendQueue::new(QueueOptions::default()).ring(more, &pool).is_err(), "a QP without a send queue");
+    assert_eq!(bench.queue.queue_doorbell(more, &pool), Ok(()));
+    assert!(
+        SendQueue::new(QueueOptions::default()).queue_doorbell(more, &pool).is_err(),
+        "a QP without a send queue"
+    );
 }
 
 #[test]
 fn reset_forgets_doorbells_and_links() {
     let mut bench = Bench::kernel();
     bench.send_at(0, link(8));
-    bench.ring(0, SEND, 2);
-    bench.ring(8, SEND, 2);
+    bench.ring_doorbell(0, SEND, 2);
+    bench.ring_doorbell(8, SEND, 2);
     bench.next_offset();
     bench.queue.reset();
     assert!(!bench.queue.has_work());
@@ -311,7 +317,7 @@ fn a_kernel_drivers_doorbells_and_links_count_slots() {
     let mut bench = Bench::new(sst(), index);
     bench.send_at(128, link(4));
     bench.send_at(256, None);
-    bench.ring(1, SEND, 2);
+    bench.ring_doorbell(1, SEND, 2);
     assert_eq!([bench.next_offset(), bench.next_offset()], [128, 256]);
 }
 
@@ -322,7 +328,7 @@ fn the_unit_of_positions_is_found_out() {
         let mut bench = Bench::new(sst(), auto);
         let offsets = heads.map(|head| {
             (0..4).for_each(|slot| bench.send_at(slot * 128, None));
-            bench.ring(head, SEND, 2);
+            bench.ring_doorbell(head, SEND, 2);
             bench.next_offset()
         });
         assert_eq!(offsets, [0, 128, 256, 384]);
@@ -347,7 +353,7 @@ fn a_wqe_that_was_run_through_a_late_link_runs_again_unless_its_doorbell_is_skip
         [(false, vec![0, 128, 256, 384, 128, 256, 384, 256, 384, 384]), (true, vec![0, 128, 256, 384])]
     {
         let mut bench = linked_late(late_link);
-        (0..4).for_each(|head| bench.ring(head, SEND, 2));
+        (0..4).for_each(|head| bench.ring_doorbell(head, SEND, 2));
         let offsets: Vec<u32> = std::iter::from_fn(|| match bench.next() {
             Fetch::Ready(request) => Some(WorkTag::from_bits(request.wr_id).wqe()),
             _ => None,
@@ -360,18 +366,18 @@ fn a_wqe_that_was_run_through_a_late_link_runs_again_unless_its_doorbell_is_skip
 #[test]
 fn a_skipped_doorbell_comes_late_once_and_counts_on_the_next_lap() {
     let mut bench = linked_late(true);
-    bench.ring(0, SEND, 2);
+    bench.ring_doorbell(0, SEND, 2);
     assert_eq!([bench.next_offset(), bench.next_offset()], [0, 128]);
     // The doorbell of slot 1 while its chain goes on.
-    bench.ring(1, SEND, 2);
+    bench.ring_doorbell(1, SEND, 2);
     assert_eq!([bench.next_offset(), bench.next_offset()], [256, 384]);
     // Those of slots 2 and 3 after it.
-    bench.ring(2, SEND, 2);
-    bench.ring(3, SEND, 2);
+    bench.ring_doorbell(2, SEND, 2);
+    bench.ring_doorbell(3, SEND, 2);
     assert_eq!(bench.next(), Fetch::Empty);
     (0..8).for_each(|slot| bench.send_at(slot * 128, None));
     for head in [4, 5, 6, 7, 0, 1, 2, 3] {
-        bench.ring(head, SEND, 2);
+        bench.ring_doorbell(head, SEND, 2);
         assert_eq!(bench.next_offset(), head * 128);
     }
 }
@@ -388,7 +394,7 @@ fn a_doorbell_is_not_late_for_what_a_batch_before_it_linked() {
                 bench.send_at(slot * 128, if slot % 4 == 3 { None } else { link(next) });
             }
             let head = u32::try_from(first).unwrap();
-            bench.ring(lap * 64 + head * 8, SEND, 2);
+            bench.ring_doorbell(lap * 64 + head * 8, SEND, 2);
             assert_eq!([(); 4].map(|()| bench.next_offset()), [0, 1, 2, 3].map(|slot| (head + slot) * 128));
         }
     }
@@ -407,7 +413,7 @@ fn a_datagram_goes_where_its_ud_unit_says() {
             data: WqeData::Segments(smallvec![unit(64)]),
         };
         bench.mem.put(0, &wqe.emit());
-        bench.ring(0, SEND, 5);
+        bench.ring_doorbell(0, SEND, 5);
         let Fetch::Ready(request) = bench.next() else { panic!() };
         let ud = request.ud.unwrap();
         assert_eq!((ud.qpn, ud.qkey), (Qpn::new(0x12), qkey));
@@ -427,7 +433,7 @@ fn a_datagram_to_nobody_is_refused() {
         data: WqeData::Inline(b""),
     };
     bench.mem.put(0, &wqe.emit());
-    bench.ring(0, SEND, 5);
+    bench.ring_doorbell(0, SEND, 5);
     assert_eq!(refused(bench.next()), 0);
 }
 
@@ -440,16 +446,16 @@ fn a_spent_pool_leaves_every_queue_what_it_keeps() {
     let mut pool = DoorbellPool::default();
     pool.update(0, POOLED_DOORBELLS);
     for _ in 0..KEPT_DOORBELLS {
-        bench.queue.ring(doorbell, &pool).unwrap();
+        bench.queue.queue_doorbell(doorbell, &pool).unwrap();
     }
-    assert_eq!(bench.queue.ring(doorbell, &pool), Err(TooManyDoorbells::OfDevice));
+    assert_eq!(bench.queue.queue_doorbell(doorbell, &pool), Err(DoorbellOverflowError::Device));
     assert_eq!(bench.queue.doorbells_taken(), 0, "what a queue keeps is not of the pool");
 
     pool.update(1024, 0);
     let before = bench.queue.doorbells_taken();
-    (KEPT_DOORBELLS..1024).for_each(|_| bench.queue.ring(doorbell, &pool).unwrap());
+    (KEPT_DOORBELLS..1024).for_each(|_| bench.queue.queue_doorbell(doorbell, &pool).unwrap());
     pool.update(before, bench.queue.doorbells_taken());
-    assert_eq!(bench.queue.ring(doorbell, &pool), Ok(()), "16 of 1024 are its own");
+    assert_eq!(bench.queue.queue_doorbell(doorbell, &pool), Ok(()), "16 of 1024 are its own");
     let before = bench.queue.doorbells_taken();
     (0..=1024).for_each(|_| assert_eq!(bench.next_offset(), 0));
     assert_eq!(bench.queue.doorbells_taken(), 0, "given back when drained");

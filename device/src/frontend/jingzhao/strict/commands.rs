@@ -13,9 +13,9 @@ use super::rules::{
     MAILBOX_IGNORED, UNDOCUMENTED_MODIFIER, UNUSED_PARAMETER,
 };
 use super::{Examined, Findings, View, icm, memory, qps, queues};
+use crate::frontend::hcr::strict::{end, overlapping};
 use crate::frontend::jingzhao::device::Setup;
 use crate::frontend::jingzhao::resources::{DeviceState, Resources};
-use crate::frontend::mellanox::strict::{end, overlapping};
 use crate::identity::Identity;
 use crate::memory::GuestMemory;
 
@@ -25,22 +25,22 @@ pub(in super::super) fn examine(
     setup: &Setup,
     own: &Identity,
     dma: &GuestMemory,
-    latched: &PendingCommand,
+    pending: &PendingCommand,
     command: &Command,
     inbox: &[u8],
 ) -> Examined {
     let freed = (command.op == Op::Hw2SwMpt)
         .then(|| state.resources.as_ref()?.regions.keys.get(command.in_modifier).map(|region| region.key))
         .flatten();
-    Examined { found: look(state, setup, own, dma, latched, command, inbox), freed }
+    Examined { found: check(state, setup, own, dma, pending, command, inbox), freed }
 }
 
-fn look(
+fn check(
     state: &DeviceState,
     setup: &Setup,
     own: &Identity,
     dma: &GuestMemory,
-    latched: &PendingCommand,
+    pending: &PendingCommand,
     command: &Command,
     inbox: &[u8],
 ) -> Findings {
@@ -59,7 +59,7 @@ fn look(
         return found;
     };
     let takes_events = |eq: &super::super::event_queue::EventQueue| eq.takes(EventType::Command);
-    if latched.command.event() && !resources.eqs.iter_from(0).any(|(_, eq)| takes_events(eq)) {
+    if pending.command.event() && !resources.eqs.iter_from(0).any(|(_, eq)| takes_events(eq)) {
         found.add(
             &EVENT_DROPPED,
             format!("{} has the event bit set, but no EQ receives command events", command.op),

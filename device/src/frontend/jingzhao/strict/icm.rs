@@ -8,9 +8,9 @@ use protocol::ids::IcmAddr;
 
 use super::Findings;
 use super::rules::{MAP_COUNT, MAP_OVER_MAPPED, MAP_SAME_PAGE, UNMAP_IN_USE, UNMAP_NOTHING};
+use crate::frontend::hcr::icm::{IcmRange, page_of};
+use crate::frontend::hcr::strict;
 use crate::frontend::jingzhao::resources::Resources;
-use crate::frontend::mellanox::icm::{IcmRange, page_of};
-use crate::frontend::mellanox::strict;
 use crate::memory::dma::PAGE_LEN;
 
 pub(super) fn map(resources: &Resources, command: &Command, entries: &[MapEntry], found: &mut Findings) {
@@ -26,8 +26,8 @@ pub(super) fn map(resources: &Resources, command: &Command, entries: &[MapEntry]
         bus: entry.bus,
     };
     let new: Vec<_> = entries.iter().map(range).collect();
-    let lent = ranges(resources, IcmTable::Context).chain(ranges(resources, IcmTable::Tpt));
-    strict::map(ranges(resources, table), lent, &new, (&MAP_OVER_MAPPED, &MAP_SAME_PAGE), found);
+    let all_mapped = ranges(resources, IcmTable::Context).chain(ranges(resources, IcmTable::Tpt));
+    strict::map(ranges(resources, table), all_mapped, &new, (&MAP_OVER_MAPPED, &MAP_SAME_PAGE), found);
 }
 
 pub(super) fn unmap(resources: &Resources, command: &Command, found: &mut Findings) {

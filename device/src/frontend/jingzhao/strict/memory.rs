@@ -7,9 +7,9 @@ use protocol::ids::Lkey;
 
 use super::rules::{KEY_REUSE, MPT_IN_USE, MPT_PAGES, MTT_COUNT, MTT_IN_USE};
 use super::{Findings, Strict, View};
+use crate::frontend::hcr::strict::mtt_entries;
 use crate::frontend::jingzhao::mpt::region;
 use crate::frontend::jingzhao::resources::Resources;
-use crate::frontend::mellanox::strict::mtt_entries;
 use crate::memory::translate::PageTable;
 
 pub(super) fn sw2hw_mpt(view: View<'_>, strict: &Strict, mpt: &Mpt, found: &mut Findings) {

@@ -8,7 +8,7 @@ use super::rules::{
     NO_EFFECT, NO_REGISTER, READ_ONLY_WRITE,
 };
 use super::{Findings, Strict};
-use crate::frontend::mellanox::strict::HcrRules;
+use crate::frontend::hcr::strict::HcrRules;
 use crate::vfio::Bar;
 
 const HCR: HcrRules =

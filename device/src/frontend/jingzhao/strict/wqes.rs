@@ -7,10 +7,10 @@ use smallvec::SmallVec;
 use super::Findings;
 use super::rules::{RECV_UNMARKED, WQE_RESERVED, WQE_SLOT};
 use crate::frontend::jingzhao::qp::QueuePair;
-use crate::frontend::jingzhao::send_queue::TakenWqe;
+use crate::frontend::jingzhao::send_queue::FetchedWqe;
 
 /// Looks at a WQE that was taken from a send queue.
-pub(in super::super) fn send_wqe(qpn: Qpn, taken: &TakenWqe<'_>) -> Findings {
+pub(in super::super) fn send_wqe(qpn: Qpn, taken: &FetchedWqe<'_>) -> Findings {
     /// nda and nds: software may leave links of earlier WQEs in place.
     const LINK_LEN: usize = 8;
     let mut found = Findings::default();

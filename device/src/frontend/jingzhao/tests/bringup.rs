@@ -42,7 +42,7 @@ fn probe(hcr: u64) -> Machine {
     assert_eq!(machine.peek(OUTBOX, 0x40), dump(DEV_LIM, 0x40));
     assert_eq!(machine.peek(OUTBOX + 0x40, 4), [0xff; 4], "nothing behind the outbox");
     machine.ok(Op::InitHca, 0, 0, &dump(INIT, 0x40));
-    machine.lend(0x1_0000_0000, 0x40_0000);
+    machine.map_memory(0x1_0000_0000, 0x40_0000);
     machine.ok(Op::MapIcm, 1, 1, &dump(MAP_EQC, 0x20));
     machine.ok(Op::MapIcm, 1, 3, &dump(MAP_THREE, 0x40));
     machine.map(IcmTable::Context, CQC, 0x10_0000, 64);

@@ -80,8 +80,8 @@ fn map_eq(machine: &mut Machine, events: u64) {
     assert_eq!(machine.command_at(events, Op::MapEq, 0, EQ), CmdStatus::Ok.code());
 }
 
-fn ring(machine: &mut Machine, page: u32, doorbell: SendDoorbell) {
-    machine.ring(page.into(), doorbell.emit());
+fn ring_doorbell(machine: &mut Machine, page: u32, doorbell: SendDoorbell) {
+    machine.ring_doorbell(page.into(), doorbell.emit());
 }
 
 /// A SEND of nothing, in a slot.
@@ -125,24 +125,24 @@ const CASES: &[Case] = &[
         m.write32(2, u64::from(PAGE) * 0x1000 + 4, doorbell(0).emit()[1]);
     }),
     (&DOORBELL_RESERVED, |m| m.write32(2, 0, 0x4a)),
-    (&DOORBELL_NO_QP, |m| ring(m, PAGE, SendDoorbell { qpn: Qpn::new(9), ..doorbell(0) })),
+    (&DOORBELL_NO_QP, |m| ring_doorbell(m, PAGE, SendDoorbell { qpn: Qpn::new(9), ..doorbell(0) })),
     (&DOORBELL_STATE, |m| {
         reset_qp(m);
         m.ok(Op::Rst2Init, 0, QP, &qpc().emit());
-        ring(m, PAGE, doorbell(0));
+        ring_doorbell(m, PAGE, doorbell(0));
     }),
-    (&DOORBELL_PAGE, |m| ring(m, 0, doorbell(0))),
-    (&DOORBELL_NUMBER, |m| ring(m, PAGE, SendDoorbell { qpn: Qpn::new(0x1_0005), ..doorbell(0) })),
+    (&DOORBELL_PAGE, |m| ring_doorbell(m, 0, doorbell(0))),
+    (&DOORBELL_NUMBER, |m| ring_doorbell(m, PAGE, SendDoorbell { qpn: Qpn::new(0x1_0005), ..doorbell(0) })),
     // Nobody answers: none of 32 requests completes.
-    (&SQ_OVERRUN, |m| (0..33).for_each(|slot| ring(m, PAGE, doorbell(slot)))),
+    (&SQ_OVERRUN, |m| (0..33).for_each(|slot| ring_doorbell(m, PAGE, doorbell(slot)))),
     (&ARM_NOTHING, |m| m.write32(2, 0x10, 7)),
     (&ARM_NOTHING, |m| m.write32(2, 0x20, 7)),
     (&WQE_RESERVED, |m| {
         m.poke(SQ_BUFFER, &write_wqe([0, 0, 1, 0]));
-        ring(m, PAGE, SendDoorbell { opcode: 0x08, size: 2, ..doorbell(0) });
+        ring_doorbell(m, PAGE, SendDoorbell { opcode: 0x08, size: 2, ..doorbell(0) });
     }),
-    (&WQE_SLOT, |m| ring(m, PAGE, SendDoorbell { size: 9, ..doorbell(0) })),
-    (&WQE_SLOT, |m| ring(m, PAGE, SendDoorbell { head: 1, ..doorbell(0) })),
+    (&WQE_SLOT, |m| ring_doorbell(m, PAGE, SendDoorbell { size: 9, ..doorbell(0) })),
+    (&WQE_SLOT, |m| ring_doorbell(m, PAGE, SendDoorbell { head: 1, ..doorbell(0) })),
     (&RECV_UNMARKED, |m| {
         let unit = driver::data_unit(DATA_KEY, 0, 8);
         m.poke(RQ_BUFFER, &[&[0, 0, 0, 0, 1, 0, 0, 0][..], &[0; 8], &unit].concat());
@@ -324,7 +324,7 @@ fn a_driver_that_does_everything_right_is_not_reported() {
     let unit = driver::data_unit(DATA_KEY, 0, 8);
     machine.poke(RQ_BUFFER, &[&[0x20][..], &[0; 15], &unit].concat());
     machine.poke(SQ_BUFFER + 0x80, &write_wqe([0; 4]));
-    (0..32).for_each(|slot| ring(&mut machine, PAGE, doorbell(slot)));
+    (0..32).for_each(|slot| ring_doorbell(&mut machine, PAGE, doorbell(slot)));
     machine.write32(2, 0x10, CQ);
     machine.ok(Op::QueryQp, 0, QP, &[]);
     machine.ok(Op::ToErr, 2, QP, &[]);

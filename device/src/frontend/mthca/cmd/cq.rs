@@ -9,7 +9,7 @@ use protocol::hca::mthca::doorbell::UarRegister;
 use protocol::hca::status::{CmdError, CmdStatus};
 
 use super::{Answer, Call};
-use crate::frontend::mellanox::command::fixed;
+use crate::frontend::hcr::command::fixed;
 use crate::frontend::mthca::completion_queue::CompletionQueue;
 use crate::frontend::mthca::resources::Resources;
 use crate::sparse::TableFull;

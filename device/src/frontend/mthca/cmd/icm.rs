@@ -8,13 +8,13 @@ use protocol::hca::mthca::icm::{self, Block};
 use protocol::hca::status::CmdError;
 
 use super::Answer;
-use crate::frontend::mellanox::icm::{IcmRange, pages};
+use crate::frontend::hcr::icm::{IcmRange, pages};
 use crate::frontend::mthca::resources::DeviceState;
 
 /// A page that is mapped already is mapped anew.
 pub(super) fn map(state: &mut DeviceState, inbox: &[u8]) -> Result<Answer, CmdError> {
     let ranges: Vec<_> = icm::parse(inbox)?.iter().map(range).collect();
-    state.lend(&ranges)?;
+    state.map_icm(&ranges)?;
     Ok(Answer::Nothing)
 }
 
@@ -24,7 +24,7 @@ fn range(block: &Block) -> IcmRange {
 
 /// Pages that are not mapped are no error: the driver unmaps whole chunks whatever it mapped of them.
 pub(super) fn unmap(state: &mut DeviceState, command: &Command) -> Result<Answer, CmdError> {
-    state.take_back(pages(command.in_param, command.in_modifier)?)?;
+    state.unmap_icm(pages(command.in_param, command.in_modifier)?)?;
     Ok(Answer::Nothing)
 }
 

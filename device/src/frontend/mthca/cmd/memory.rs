@@ -7,7 +7,7 @@ use protocol::hca::mthca::mpt::Mpt;
 use protocol::hca::status::CmdError;
 
 use super::{Answer, Call};
-use crate::frontend::mellanox::command::fixed;
+use crate::frontend::hcr::command::fixed;
 
 pub(super) fn sw2hw(call: Call<'_, '_>) -> Result<Answer, CmdError> {
     let Call { resources, cx, command, inbox, .. } = call;

@@ -8,7 +8,7 @@ use protocol::hca::mthca::port::{self, SetIb};
 use protocol::hca::status::{CmdError, CmdStatus};
 
 use super::{Answer, Call};
-use crate::frontend::mellanox::command::fixed;
+use crate::frontend::hcr::command::fixed;
 use crate::management::MkeyCheck;
 
 /// In op_modifier of MAD_IFC: the M_Key need not be right.

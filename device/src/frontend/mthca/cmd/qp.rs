@@ -12,7 +12,7 @@ use protocol::ids::Qpn;
 
 use super::{Answer, Call};
 use crate::frontend::Context;
-use crate::frontend::mellanox::command::fixed;
+use crate::frontend::hcr::command::fixed;
 use crate::frontend::mthca::qp::{QueuePair, service};
 use crate::frontend::mthca::resources::Resources;
 

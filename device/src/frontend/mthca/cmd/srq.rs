@@ -11,7 +11,7 @@ use protocol::ids::Srqn;
 
 use super::{Answer, Call};
 use crate::frontend::Context;
-use crate::frontend::mellanox::command::fixed;
+use crate::frontend::hcr::command::fixed;
 use crate::frontend::mthca::resources::Resources;
 use crate::frontend::mthca::srq::SharedReceiveQueue;
 use crate::sparse::TableFull;

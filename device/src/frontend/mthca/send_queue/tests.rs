@@ -70,15 +70,16 @@ fn published_doorbells_start_their_wqes() {
     let mem = memory();
     let mut queue = queue(&mem, false);
     post(&mem, 0, SEND, &send(true));
-    let rung = queue.ring(&SendDoorbell::parse([0x01, 0x00, 0x00, 0x0a, 0x00, 0x00, 0x14, 0x02]), None);
-    assert_eq!(rung, Ok(true));
+    let accepted =
+        queue.accept_doorbell(&SendDoorbell::parse([0x01, 0x00, 0x00, 0x0a, 0x00, 0x00, 0x14, 0x02]), None);
+    assert_eq!(accepted, Ok(true));
     assert_eq!(drain(&mut queue, &mem), [(BASE, SEND)]);
     // Three more, the first a WRITE; the others are known from the slots before them.
     post(&mem, 1, WRITE, &write());
     post(&mem, 2, SEND, &send(true));
     post(&mem, 3, SEND, &send(true));
     let bytes = [0x03, 0x00, 0x01, 0x08, 0x00, 0x00, 0x14, 0x03];
-    assert_eq!(queue.ring(&SendDoorbell::parse(bytes), None), Ok(true));
+    assert_eq!(queue.accept_doorbell(&SendDoorbell::parse(bytes), None), Ok(true));
     assert_eq!(drain(&mut queue, &mem), [(BASE + 128, WRITE), (BASE + 256, SEND), (BASE + 384, SEND)]);
 }
 
@@ -89,15 +90,15 @@ fn the_doorbell_record_is_ahead_of_doorbells_that_are_still_on_their_way() {
     for count in 0..3 {
         post(&mem, count, SEND, &send(false));
     }
-    assert_eq!(queue.ring(&doorbell(0, 1, SEND, 32), Some(3)), Ok(true));
+    assert_eq!(queue.accept_doorbell(&doorbell(0, 1, SEND, 32), Some(3)), Ok(true));
     assert_eq!(drain(&mut queue, &mem).len(), 3);
     // The doorbells of the second and third arrive now; and the record may have been read long ago.
-    assert_eq!(queue.ring(&doorbell(1, 1, SEND, 32), Some(3)), Ok(false));
-    assert_eq!(queue.ring(&doorbell(2, 1, SEND, 32), Some(1)), Ok(false));
+    assert_eq!(queue.accept_doorbell(&doorbell(1, 1, SEND, 32), Some(3)), Ok(false));
+    assert_eq!(queue.accept_doorbell(&doorbell(2, 1, SEND, 32), Some(1)), Ok(false));
     assert_eq!(queue.take(&mem), Fetch::Empty);
     // A doorbell that is newer than the record counts.
     post(&mem, 3, WRITE, &write());
-    assert_eq!(queue.ring(&doorbell(3, 1, WRITE, 48), Some(2)), Ok(true));
+    assert_eq!(queue.accept_doorbell(&doorbell(3, 1, WRITE, 48), Some(2)), Ok(true));
     assert_eq!(drain(&mut queue, &mem), [(BASE + 384, WRITE)]);
 }
 
@@ -108,7 +109,7 @@ fn a_doorbell_that_was_lost_is_made_good_by_the_next() {
     for count in 0..3 {
         post(&mem, count, SEND, &send(false));
     }
-    assert_eq!(queue.ring(&doorbell(2, 1, SEND, 32), None), Ok(true));
+    assert_eq!(queue.accept_doorbell(&doorbell(2, 1, SEND, 32), None), Ok(true));
     assert_eq!(drain(&mut queue, &mem).len(), 3);
 }
 
@@ -119,14 +120,17 @@ fn the_ring_and_the_count_go_round() {
     for count in 0..=u16::MAX {
         post(&mem, count, SEND, &send(false));
         assert_eq!(
-            queue.ring(&doorbell(count, 1, SEND, 32), Some(0xabcd_0000 | u32::from(count.wrapping_add(1)))),
+            queue.accept_doorbell(
+                &doorbell(count, 1, SEND, 32),
+                Some(0xabcd_0000 | u32::from(count.wrapping_add(1)))
+            ),
             Ok(true),
             "{count}"
         );
         assert_eq!(drain(&mut queue, &mem), [(BASE + u32::from(count & 3) * 128, SEND)]);
     }
     post(&mem, 0, WRITE, &write());
-    assert_eq!(queue.ring(&doorbell(0, 1, WRITE, 48), None), Ok(true));
+    assert_eq!(queue.accept_doorbell(&doorbell(0, 1, WRITE, 48), None), Ok(true));
     assert_eq!(drain(&mut queue, &mem), [(BASE, WRITE)]);
 }
 
@@ -134,7 +138,7 @@ fn the_ring_and_the_count_go_round() {
 fn more_than_the_queue_holds_is_not_believed() {
     let mem = memory();
     let mut queue = queue(&mem, false);
-    assert_eq!(queue.ring(&doorbell(0, 5, SEND, 32), Some(100)), Err(TooMany(4)));
+    assert_eq!(queue.accept_doorbell(&doorbell(0, 5, SEND, 32), Some(100)), Err(SqOverflowError(4)));
     assert_eq!(queue.take(&mem), Fetch::Empty);
 }
 
@@ -144,7 +148,7 @@ fn completions_are_wanted_by_queue_or_by_wqe() {
     for (signal_all, signalled) in [(false, false), (false, true), (true, false)] {
         let mut queue = queue(&mem, signal_all);
         post(&mem, 0, SEND, &send(signalled));
-        queue.ring(&doorbell(0, 1, SEND, 32), None).unwrap();
+        queue.accept_doorbell(&doorbell(0, 1, SEND, 32), None).unwrap();
         let Fetch::Ready(taken) = queue.take(&mem) else { panic!("a WQE") };
         assert_eq!(taken.tag.signalled(), signal_all || signalled);
     }
@@ -157,7 +161,7 @@ fn impossible_wqes_are_refused_and_the_next_goes_on() {
         let mut queue = queue(&mem, false);
         post(&mem, 0, opcode, &send(false));
         post(&mem, 1, SEND, &send(false));
-        queue.ring(&doorbell(0, 2, opcode, len), None).unwrap();
+        queue.accept_doorbell(&doorbell(0, 2, opcode, len), None).unwrap();
         let Fetch::Refused { wr_id, status: Status::LocalQpOperation } = queue.take(&mem) else {
             panic!("refused");
         };
@@ -175,6 +179,6 @@ fn impossible_wqes_are_refused_and_the_next_goes_on() {
 fn a_queue_whose_memory_is_gone_is_broken() {
     let mem = memory();
     let mut queue = queue(&mem, false);
-    queue.ring(&doorbell(0, 1, SEND, 32), None).unwrap();
+    queue.accept_doorbell(&doorbell(0, 1, SEND, 32), None).unwrap();
     assert_eq!(queue.take(&Region::new(0)), Fetch::Broken);
 }

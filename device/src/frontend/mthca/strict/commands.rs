@@ -14,7 +14,7 @@ use super::rules::{
     MAILBOX_ALIGNMENT, UNDOCUMENTED_MODIFIER, UNUSED_PARAMETER,
 };
 use super::{Strict, View, icm, memory, qps, queues};
-use crate::frontend::mellanox::strict::overlapping;
+use crate::frontend::hcr::strict::overlapping;
 use crate::frontend::mthca::resources::{DeviceState, Resources};
 use crate::frontend::strict::Findings;
 use crate::memory::GuestMemory;
@@ -51,7 +51,7 @@ pub(in super::super) fn examine(
     state: &DeviceState,
     dma: &GuestMemory,
     uar_pages: u32,
-    latched: &PendingCommand,
+    pending: &PendingCommand,
     command: &Command,
     inbox: &[u8],
 ) -> Examined {
@@ -66,7 +66,7 @@ pub(in super::super) fn examine(
         _ => {}
     }
     if let Some(resources) = state.resources() {
-        if latched.command.event() && takes_no_command_events(resources) {
+        if pending.command.event() && takes_no_command_events(resources) {
             found.add(
                 &EVENT_DROPPED,
                 format!("{} has the event bit set, but no EQ receives command events", command.op),

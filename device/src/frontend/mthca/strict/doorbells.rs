@@ -218,10 +218,10 @@ fn armed(cq: &mut CompletionQueue, eqs: &EventQueues, arm: &ArmCq, found: &mut F
     if let Some(eq) = eqs.get(cq.eqn())
         && eq.ring().buffer().pd == cq.ring().buffer().pd
     {
-        cq.sequence.settle(eq.consumer());
+        cq.sequence.mark_read(eq.consumer());
     }
     if !cq.sequence.arm(sequence) {
-        let (first, more) = cq.sequence.right();
+        let (first, more) = cq.sequence.valid_range();
         let unseen = if more == 0 { String::new() } else { format!(" or up to {more} higher") };
         found.add(
             &ARM_SEQUENCE,

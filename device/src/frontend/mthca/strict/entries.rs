@@ -5,7 +5,7 @@ use protocol::ids::Eqn;
 
 use super::doorbells::tag;
 use super::rules::{CQ_CONSUMER, CQE_OWNER, EQE_OWNER};
-use crate::frontend::mellanox::entry_ring::{EntryRing, HARDWARE_OWNED};
+use crate::frontend::hcr::entry_ring::{EntryRing, HARDWARE_OWNED};
 use crate::frontend::mthca::completion_queue::CompletionQueue;
 use crate::frontend::mthca::event_queue::EventQueue;
 use crate::frontend::strict::Findings;

@@ -1,4 +1,4 @@
-//! Context memory: what is lent, taken back, and what is in it.
+//! Context memory: what is all_mapped, taken back, and what is in it.
 
 use std::ops::RangeInclusive;
 
@@ -13,9 +13,9 @@ use super::rules::{
     CONTEXT_UNMAPPED, MAP_OVER_MAPPED, MAP_SAME_PAGE, RECORD_SHARED, RECORD_UNMAPPED, UAR_RESERVED,
     UNMAP_IN_USE, UNMAP_NOTHING,
 };
-use crate::frontend::mellanox::icm::{IcmRange, PageMap, page_of, pages};
-use crate::frontend::mellanox::mtt::ENTRY_LEN;
-use crate::frontend::mellanox::strict::{self, NamedTable};
+use crate::frontend::hcr::icm::{IcmRange, PageMap, page_of, pages};
+use crate::frontend::hcr::mtt::ENTRY_LEN;
+use crate::frontend::hcr::strict::{self, NamedTable};
 use crate::frontend::mthca::resources::{DeviceState, Resources};
 use crate::frontend::strict::Findings;
 
@@ -64,7 +64,7 @@ impl Context {
     }
 }
 
-/// Looks whether software has lent the page of a context that the device is about to fill.
+/// Looks whether software has all_mapped the page of a context that the device is about to fill.
 pub(super) fn context(resources: &Resources, context: Context, object: &str, found: &mut Findings) {
     let place = context.place(&resources.layout);
     if resources.regions.icm.translate(place).is_none() {
@@ -119,8 +119,8 @@ pub(super) fn map(icm: &PageMap, blocks: &[Block], found: &mut Findings) {
         .iter()
         .map(|block| IcmRange { start: block.start, length: block.length, bus: block.bus })
         .collect();
-    let lent = || icm.ranges_from(0).map(|(_, range)| range);
-    strict::map(lent(), lent(), &new, (&MAP_OVER_MAPPED, &MAP_SAME_PAGE), found);
+    let all_mapped = || icm.ranges_from(0).map(|(_, range)| range);
+    strict::map(all_mapped(), all_mapped(), &new, (&MAP_OVER_MAPPED, &MAP_SAME_PAGE), found);
 }
 
 pub(super) fn unmap(state: &DeviceState, command: &Command, found: &mut Findings) {

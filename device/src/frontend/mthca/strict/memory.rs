@@ -6,7 +6,7 @@ use protocol::ids::Lkey;
 
 use super::icm::{self, Context};
 use super::rules::{MPT_IN_USE, MPT_PAGES};
-use crate::frontend::mellanox::strict::mtt_entries;
+use crate::frontend::hcr::strict::mtt_entries;
 use crate::frontend::mthca::resources::Resources;
 use crate::frontend::strict::Findings;
 use crate::memory::translate::PageTable as _;

@@ -11,7 +11,7 @@ use super::rules::{
     DOORBELL_HALF, DOORBELL_READ, DOORBELL_RESERVED, EQ_CONSUMER, EQ_NOTHING, HCR_NOT_POLLED, HCR_RESERVED,
     NARROW_WRITE, NO_EFFECT, NO_REGISTER, READ_ONLY_WRITE,
 };
-use crate::frontend::mellanox::strict::HcrRules;
+use crate::frontend::hcr::strict::HcrRules;
 use crate::frontend::mthca::resources::DeviceState;
 use crate::frontend::strict::Findings;
 use crate::vfio::Bar;

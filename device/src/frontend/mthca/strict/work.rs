@@ -12,7 +12,7 @@ use super::doorbells::tag;
 use super::rules::{
     RQ_OVERRUN, SRQ_LINK, WQE_CONSTANT, WQE_KEY, WQE_MALFORMED, WQE_RESERVED, WQE_SIZE, WQE_VECTOR,
 };
-use crate::frontend::mellanox::mtt::Mtt;
+use crate::frontend::hcr::mtt::Mtt;
 use crate::frontend::mthca::qp::QueuePair;
 use crate::frontend::mthca::srq::SharedReceiveQueue;
 use crate::frontend::strict::Findings;

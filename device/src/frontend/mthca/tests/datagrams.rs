@@ -182,7 +182,7 @@ fn a_management_datagram_goes_with_the_headers_that_software_made() {
         &[0x80, 0, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0],
     ];
     let doorbell = a.post_bytes(0x0a, &wqe.concat());
-    a.ring(&doorbell);
+    a.ring_doorbell(&doorbell);
     let frames = a.settle();
     let [frame] = &frames[..] else { panic!("one frame") };
     // BTH and DETH behind Ethernet, IPv4 and UDP; the migration bit is the link's own.

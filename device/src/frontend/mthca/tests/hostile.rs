@@ -68,7 +68,14 @@ fn perform(user: &mut User, peer: &mut User, act: Act) {
         Act::Poke { place, offset, bytes } => user.poke(PLACES[place] + offset, &bytes),
         Act::Store { offset, bytes } => user.store(Bar::Bar2, offset, &bytes),
         Act::Ring { first, count, opcode, size } => {
-            user.ring(&SendDoorbell { count, first, fence: false, opcode, qpn: Qpn::new(QPN), size });
+            user.ring_doorbell(&SendDoorbell {
+                count,
+                first,
+                fence: false,
+                opcode,
+                qpn: Qpn::new(QPN),
+                size,
+            });
         }
         Act::Command { op, op_modifier, in_modifier, immediate } => {
             user.command(COMMANDS[op] | op_modifier << 12, immediate.unwrap_or(INBOX), in_modifier);

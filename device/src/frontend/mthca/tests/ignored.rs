@@ -43,7 +43,7 @@ fn counted(user: &User) -> Vec<(&'static str, u64)> {
 fn a_doorbell_is_ignored_for_the_state_of_its_queue_pair() {
     let mut user = User::new(1);
     let doorbell = user.post_unrung(&send(0, 8));
-    let ring = |user: &mut User| user.ring(&doorbell);
+    let ring = |user: &mut User| user.ring_doorbell(&doorbell);
     assert_eq!(records(&mut user, ring), ["ignored UAR[2].send qpn=0x10014 reason=qp_reset"]);
     let said = user.hca.explain(Qpn::new(QPN));
     let last = Reason::Interface(InterfaceReason::QpReset);

@@ -79,10 +79,10 @@ fn one_word_is_enough_for_many_requests_and_one_too_many_is_harmless() {
     for _ in 0..4 {
         let _ = a.post_unrung(&send(0x10, 64));
     }
-    a.ring(&first);
+    a.ring_doorbell(&first);
     exchange(&mut a, &mut b);
     assert_eq!((a.reap().len(), b.reap().len()), (5, 5));
-    a.ring(&first);
+    a.ring_doorbell(&first);
     exchange(&mut a, &mut b);
     assert_eq!((a.reap().len(), b.reap().len()), (0, 0));
 }
@@ -95,7 +95,7 @@ fn a_word_in_the_page_of_another_program_rings_nothing() {
     a.store(Bar::Bar2, OTHER_UAR + 0x10, &doorbell.emit());
     exchange(&mut a, &mut b);
     assert_eq!(a.reap().len(), 0);
-    a.ring(&doorbell);
+    a.ring_doorbell(&doorbell);
     exchange(&mut a, &mut b);
     assert_eq!(a.reap().len(), 1);
 }
@@ -121,7 +121,7 @@ fn a_record_of_more_than_the_queue_holds_is_not_believed() {
     assert_eq!((a.reap().len(), b.reap().len()), (0, 0));
     a.set_posted(0);
     let doorbell = a.post_unrung(&send(0x10, 64));
-    a.ring(&doorbell);
+    a.ring_doorbell(&doorbell);
     exchange(&mut a, &mut b);
     assert_eq!((a.reap().len(), b.reap().len()), (1, 1));
 }

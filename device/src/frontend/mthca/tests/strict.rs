@@ -103,7 +103,7 @@ fn violations(user: &User) -> Vec<(&'static str, u64)> {
 /// Posts bytes as a WQE and rings for it.
 fn post(user: &mut User, opcode: u8, bytes: &[u8]) {
     let doorbell = user.post_bytes(opcode, bytes);
-    user.ring(&doorbell);
+    user.ring_doorbell(&doorbell);
 }
 
 /// A SEND with other bytes at an offset.
@@ -204,11 +204,11 @@ const CASES: &[Case] = &[
     (&DOORBELL_EMPTY, |a, _| {
         let doorbell =
             SendDoorbell { count: 0, first: 0, fence: false, opcode: SEND, qpn: Qpn::new(QPN), size: 2 };
-        a.ring(&doorbell);
+        a.ring_doorbell(&doorbell);
     }),
     (&DOORBELL_NO_QP, |a, _| {
         let doorbell = a.post_unrung(&send(0, 8));
-        a.ring(&SendDoorbell { qpn: Qpn::new(0x14), ..doorbell });
+        a.ring_doorbell(&SendDoorbell { qpn: Qpn::new(0x14), ..doorbell });
     }),
     (&DOORBELL_STATE, |a, _| {
         a.ok(TO_RST, &[], QPN);
@@ -224,16 +224,16 @@ const CASES: &[Case] = &[
     (&DOORBELL_RECORD, |a, _| {
         let doorbell = a.post_unrung(&send(0, 8));
         a.set_posted(0);
-        a.ring(&doorbell);
+        a.ring_doorbell(&doorbell);
     }),
     (&DOORBELL_ORDER, |a, _| {
         let doorbell = a.post_unrung(&send(0, 8));
-        a.ring(&doorbell);
-        a.ring(&doorbell);
+        a.ring_doorbell(&doorbell);
+        a.ring_doorbell(&doorbell);
     }),
     (&DOORBELL_LINK, |a, _| {
         let doorbell = a.post_unrung(&send(0, 8));
-        a.ring(&SendDoorbell { fence: true, ..doorbell });
+        a.ring_doorbell(&SendDoorbell { fence: true, ..doorbell });
     }),
     (&SQ_OVERRUN, |a, _| (0..9).for_each(|_| a.post(&send(0, 8)))),
     (&RQ_OVERRUN, |a, b| {
@@ -435,7 +435,7 @@ fn a_driver_that_does_everything_right_is_not_reported() {
     // Several by one doorbell, whose record is ahead of it.
     (0..3).for_each(|_| b.post_recv(0, 64));
     let rings: Vec<_> = (0..3).map(|_| a.post_unrung(&send(0, 8))).collect();
-    rings.iter().for_each(|doorbell| a.ring(doorbell));
+    rings.iter().for_each(|doorbell| a.ring_doorbell(doorbell));
     exchange(&mut a, &mut b);
     assert_eq!((a.reap().len(), b.reap().len()), (3, 3));
     a.post(&request(Operation::Read { remote: remote(0) }, 0, 64));
@@ -545,7 +545,7 @@ fn a_report_says_what_and_where() {
     a.hca.set_trace(Some(written.trace(TraceFormat::Text)));
     let doorbell = a.post_unrung(&send(0, 8));
     a.set_posted(0);
-    a.ring(&doorbell);
+    a.ring_doorbell(&doorbell);
     a.arm_with(2, 3, 0);
     a.hca.flush();
     let text = written.text();

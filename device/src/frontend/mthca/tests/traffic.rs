@@ -159,11 +159,11 @@ fn doorbells_that_arrive_late_change_nothing() {
     let (mut a, mut b) = User::pair(RC);
     (0..3).for_each(|_| b.post_recv(0, 64));
     let rings: Vec<_> = (0..3).map(|_| a.post_unrung(&send(0, 8))).collect();
-    a.ring(&rings[0]);
+    a.ring_doorbell(&rings[0]);
     exchange(&mut a, &mut b);
     assert_eq!((a.reap().len(), b.reap().len()), (3, 3));
-    a.ring(&rings[1]);
-    a.ring(&rings[2]);
+    a.ring_doorbell(&rings[1]);
+    a.ring_doorbell(&rings[2]);
     exchange(&mut a, &mut b);
     assert_eq!((a.reap().len(), b.reap().len()), (0, 0));
     b.post_recv(0, 64);
@@ -221,7 +221,7 @@ fn a_wrong_key_fails_the_request_and_flushes_the_rest() {
     a.post_unrung(&request(Operation::Write { remote: wrong, imm: None }, 0, 8));
     a.post_unrung(&silent);
     let last = a.post_unrung(&send(0, 8));
-    a.ring(&last);
+    a.ring_doorbell(&last);
     exchange(&mut a, &mut b);
     let entries = a.reap();
     // Remote access error; then flushes, signalled or not: the send queue, then the receive queue.
@@ -374,7 +374,7 @@ fn a_queue_whose_region_is_gone_fails_its_qp() {
     let doorbell = a.post_unrung(&send(0, 8));
     // The key names nothing any more when the command is done.
     a.ok(0x00f, &[], 0x21);
-    a.ring(&doorbell);
+    a.ring_doorbell(&doorbell);
     exchange(&mut a, &mut b);
     assert_eq!(a.events(), [(0x05, user::QPN)]);
     assert_eq!(a.query().state, 6);

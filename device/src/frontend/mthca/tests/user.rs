@@ -190,7 +190,7 @@ impl User {
     /// Posts a WQE and rings for it.
     pub(super) fn post(&mut self, wqe: &SendWqe) {
         let doorbell = self.post_unrung(wqe);
-        self.ring(&doorbell);
+        self.ring_doorbell(&doorbell);
     }
 
     /// Posts a receive request for bytes of the data region.

@@ -240,7 +240,7 @@ impl Program {
         let low =
             (head << (self.sq.log_slot - 4)) << 8 | u32::from(first.fence) << 5 | u32::from(first.opcode);
         let high = self.qpn << 8 | u32::try_from(size).unwrap();
-        self.driver.machine.ring(self.uar.into(), [low, high]);
+        self.driver.machine.ring_doorbell(self.uar.into(), [low, high]);
     }
 
     /// The links of a slot's earlier use stay when it is the last of a list.

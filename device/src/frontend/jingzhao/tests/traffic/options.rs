@@ -81,7 +81,7 @@ fn uar_pages_is_the_length_of_bar2() {
     for (json, len) in [("{}", 8 << 20), (r#"{"uar_pages": 4096}"#, 16 << 20)] {
         let (mut a, _) = with(json);
         assert_eq!(a.hca.region_len(Region::Bar(Bar::Bar2)), len);
-        a.ring(len / 0x1000 - 1, doorbell(QPN, 0, 0x00, 1));
+        a.ring_doorbell(len / 0x1000 - 1, doorbell(QPN, 0, 0x00, 1));
         a.settle();
         assert_eq!(cqe(&mut a, 0)[0x1c..], [0, 1, 0, 0], "the last page rings");
     }
@@ -204,7 +204,7 @@ fn max_rd_atomic_is_how_many_reads_are_asked_for_before_the_first_answer() {
 fn qpn_check_tells_doorbells_of_an_earlier_life() {
     for (json, obeyed) in [("{}", true), (r#"{"qpn_check": true}"#, false)] {
         let (mut a, _) = with(json);
-        a.ring(1, doorbell(QPN ^ 0x3_0000, 0, 0x00, 1));
+        a.ring_doorbell(1, doorbell(QPN ^ 0x3_0000, 0, 0x00, 1));
         a.settle();
         assert_eq!(cqe(&mut a, 0)[31] == 0, obeyed, "{json}");
         let counted = a.hca.monitor().ignorances().any(|(reason, _)| reason == "stale_qpn");

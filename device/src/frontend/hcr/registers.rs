@@ -3,7 +3,7 @@
 use protocol::hca::hcr::{CommandState, CommandWord, HcrWord, PendingCommand};
 use protocol::hca::status::CmdStatus;
 
-/// Words 00h to 14h and the state of the command unit.
+/// CommandSet 00h to 14h and the state of the command unit.
 #[derive(Debug)]
 pub struct Hcr {
     /// As last written, in address order.
@@ -91,15 +91,15 @@ mod tests {
         for (word, value) in HcrWord::ALL.into_iter().zip([1, 2, 3, 4, 5, 0xffff_1234]) {
             assert_eq!(hcr.write(word, value), None);
         }
-        let latched = hcr.write(HcrWord::Command, value).expect("go is set");
-        (hcr, latched)
+        let pending = hcr.write(HcrWord::Command, value).expect("go is set");
+        (hcr, pending)
     }
 
     #[test]
     fn go_latches_all_parameters() {
-        let (hcr, latched) = started(QUERY_DEV_LIM);
-        assert_eq!((latched.in_param, latched.out_param), (0x1_0000_0002, 0x4_0000_0005));
-        assert_eq!((latched.in_modifier, latched.token, latched.command.op()), (3, 0xffff, 3));
+        let (hcr, pending) = started(QUERY_DEV_LIM);
+        assert_eq!((pending.in_param, pending.out_param), (0x1_0000_0002, 0x4_0000_0005));
+        assert_eq!((pending.in_modifier, pending.token, pending.command.op()), (3, 0xffff, 3));
         assert_eq!(hcr.read(HcrWord::Token), 0xffff_0000);
         assert_eq!(hcr.read(HcrWord::OutParamLow), 5);
     }

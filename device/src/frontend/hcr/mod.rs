@@ -6,11 +6,11 @@
 pub mod command;
 pub mod doorbell;
 pub mod entry_ring;
-pub mod hcr;
 pub mod host;
 pub mod icm;
 pub mod mtt;
 pub mod notify;
+pub mod registers;
 pub mod snapshot;
 pub mod strict;
 pub mod verbs;

@@ -88,17 +88,17 @@ fn beyond_dma(what: &'static str, error: &DmaError) -> CmdError {
     CmdError::new(CmdStatus::InternalErr, what, error.iova.get())
 }
 
-/// An interface's words for its commands.
+/// An interface's commands for its commands.
 #[derive(Clone, Copy, Debug)]
-pub struct Words {
+pub struct CommandSet {
     /// Name of an opcode.
     pub name: fn(u16) -> Option<&'static str>,
     /// Tells parameters and mailboxes of a command that ended.
     pub describe: fn(&PendingCommand, &Mailboxes, &mut dyn Visitor),
     /// The status that software is told.
-    pub visible: fn(CmdStatus) -> CmdStatus,
+    pub reported_status: fn(CmdStatus) -> CmdStatus,
     /// Statuses that are answers, and no refusals that somebody should know of.
-    pub answers: &'static [CmdStatus],
+    pub expected: &'static [CmdStatus],
 }
 
 /// Runs a command from start to end, and tells the log, the counters and the trace.
@@ -107,46 +107,50 @@ pub struct Words {
 /// The refusal, as software is told.
 pub fn run<T>(
     cx: &mut Context<'_>,
-    words: &Words,
-    latched: &PendingCommand,
+    commands: &CommandSet,
+    pending: &PendingCommand,
     execute: impl FnOnce(&mut Context<'_>, &mut Mailboxes) -> Result<T, CmdError>,
 ) -> Result<T, CmdStatus> {
     let begun = Instant::now();
     let began = cx.monitor.trace().map(|trace| trace.now());
     let mut mailboxes = Mailboxes::default();
     let result = execute(cx, &mut mailboxes);
-    let op = (words.name)(latched.command.op());
+    let op = (commands.name)(pending.command.op());
     let name = op.unwrap_or("unknown");
     let status = match &result {
         Ok(_) => {
-            limited!(debug, command = name, modifier = latched.in_modifier, "command completed");
+            limited!(debug, command = name, modifier = pending.in_modifier, "command completed");
             CmdStatus::Ok
         }
-        Err(error) if words.answers.contains(&error.status) => {
+        Err(error) if commands.expected.contains(&error.status) => {
             limited!(
                 debug,
                 command = name,
-                modifier = latched.in_modifier,
+                modifier = pending.in_modifier,
                 "command completed with status: {error}"
             );
-            (words.visible)(error.status)
+            (commands.reported_status)(error.status)
         }
         Err(error) => {
-            limited!(warn, command = name, modifier = latched.in_modifier, "command rejected: {error}");
-            (words.visible)(error.status)
+            limited!(warn, command = name, modifier = pending.in_modifier, "command rejected: {error}");
+            (commands.reported_status)(error.status)
         }
     };
     cx.monitor.count_command(name, status.name(), begun.elapsed());
     if let (Some(trace), Some(began)) = (cx.monitor.trace(), began) {
         let refusal = result.as_ref().err();
-        record(trace, words, &Ended { latched, op, began, mailboxes: &mailboxes, status, refusal });
+        record(
+            trace,
+            commands,
+            &CompletedCommand { pending, op, began, mailboxes: &mailboxes, status, refusal },
+        );
     }
     result.map_err(|_| status)
 }
 
 /// A command that ended.
-struct Ended<'a> {
-    latched: &'a PendingCommand,
+struct CompletedCommand<'a> {
+    pending: &'a PendingCommand,
     op: Option<&'static str>,
     /// By the trace's clock.
     began: Duration,
@@ -156,8 +160,8 @@ struct Ended<'a> {
     refusal: Option<&'a CmdError>,
 }
 
-fn record(trace: &mut Trace, words: &Words, ended: &Ended<'_>) {
-    let Ended { latched, op, began, mailboxes, status, refusal } = *ended;
+fn record(trace: &mut Trace, commands: &CommandSet, completed: &CompletedCommand<'_>) {
+    let CompletedCommand { pending, op, began, mailboxes, status, refusal } = *completed;
     let took = trace.now().saturating_sub(began);
     trace.record(Kind::Command, op.unwrap_or("unknown"), |to| {
         status.name().show("status", to);
@@ -166,9 +170,9 @@ fn record(trace: &mut Trace, words: &Words, ended: &Ended<'_>) {
         }
         format_args!("{:.1}", took.as_secs_f64() * 1e6).show("us", to);
         if op.is_none() {
-            Hex(latched.command.op()).show("op", to);
+            Hex(pending.command.op()).show("op", to);
         }
-        (words.describe)(latched, mailboxes, to);
+        (commands.describe)(pending, mailboxes, to);
     });
 }
 

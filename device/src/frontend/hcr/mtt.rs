@@ -8,7 +8,7 @@ use std::ops::RangeInclusive;
 
 use protocol::ids::{IcmAddr, Iova};
 
-use crate::frontend::mellanox::icm::page_of;
+use crate::frontend::hcr::icm::page_of;
 use crate::memory::dma::PAGE_LEN;
 use crate::memory::keys::Generation;
 use crate::memory::translate::PageTable;
@@ -78,7 +78,7 @@ impl Mtt {
     }
 
     /// Forgets the entries in these ICM pages.
-    pub fn forget(&mut self, icm_pages: RangeInclusive<u64>) {
+    pub fn invalidate(&mut self, icm_pages: RangeInclusive<u64>) {
         let base = page_of(self.base);
         let (first, last) = icm_pages.into_inner();
         let Some(last) = last.checked_sub(base) else { return };
@@ -142,7 +142,7 @@ mod tests {
             |mtt| mtt.set(4, Some(Iova::new(0x1000))),
             |mtt| mtt.set(4, None),
             |mtt| mtt.reserve(600, 1).unwrap(),
-            |mtt| mtt.forget(0..=0),
+            |mtt| mtt.invalidate(0..=0),
         ];
         let mut met = vec![(&mtt).generation(), (&written(0, &[4])).generation()];
         for change in changes {
@@ -163,12 +163,12 @@ mod tests {
     #[test]
     fn unmapping_an_icm_page_forgets_its_entries_only() {
         let mut mtt = written(0x180_0000, &[0, 511, 512, 1024]);
-        mtt.forget(0x1801..=0x1801);
+        mtt.invalidate(0x1801..=0x1801);
         assert_eq!(mtt.page(512), None);
         assert!(mtt.page(511).is_some() && mtt.page(1024).is_some());
-        mtt.forget(0..=0x17ff);
+        mtt.invalidate(0..=0x17ff);
         assert!(mtt.page(0).is_some(), "pages before the base are not the table's");
-        mtt.forget(0..=u64::MAX >> 12);
+        mtt.invalidate(0..=u64::MAX >> 12);
         assert!(mtt.page(0).is_none() && mtt.page(1024).is_none());
     }
 

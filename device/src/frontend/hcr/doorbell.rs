@@ -5,9 +5,9 @@ use crate::telemetry::reason::InterfaceReason;
 /// First halves that wait for their second ones: one for each UAR page and register, so that one user's halves never
 /// meet another's.
 #[derive(Debug)]
-pub struct FirstHalves<const REGISTERS: usize>(Vec<[[u8; 4]; REGISTERS]>);
+pub struct SplitDoorbells<const REGISTERS: usize>(Vec<[[u8; 4]; REGISTERS]>);
 
-impl<const REGISTERS: usize> FirstHalves<REGISTERS> {
+impl<const REGISTERS: usize> SplitDoorbells<REGISTERS> {
     /// For so many pages. Bound: the size of the BAR is configured, at most 16 MiB.
     pub fn new(pages: u64) -> Self {
         Self(vec![[[0; 4]; REGISTERS]; usize::try_from(pages).unwrap_or(0)])
@@ -24,7 +24,7 @@ impl<const REGISTERS: usize> FirstHalves<REGISTERS> {
     }
 
     /// The half that waits in a page; zeros without one.
-    pub fn waiting(&self, page: u32, register: usize) -> [u8; 4] {
+    pub fn first_half(&self, page: u32, register: usize) -> [u8; 4] {
         self.0.get(page as usize).and_then(|halves| halves.get(register)).copied().unwrap_or_default()
     }
 

@@ -94,18 +94,18 @@ pub fn end(table: &Table, entry_len: u16) -> u128 {
     u128::from(table.base.get()) + u128::from(table.entries()) * u128::from(entry_len)
 }
 
-/// Looks at pages that are about to be lent: over pages that are `mapped` there, and whether the device has them already
+/// Looks at pages that are about to be all_mapped: over pages that are `mapped` there, and whether the device has them already
 /// somewhere, as `lent`.
 pub fn map(
     mapped: impl Iterator<Item = IcmRange>,
-    lent: impl Iterator<Item = IcmRange>,
+    all_mapped: impl Iterator<Item = IcmRange>,
     new: &[IcmRange],
     (over_mapped, same_page): (&'static Rule, &'static Rule),
     found: &mut Findings,
 ) {
     let in_icm = |range: &IcmRange| (range.start.get(), range.length);
     let on_bus = |range: &IcmRange| (range.bus.get(), range.length);
-    for range in met(mapped.map(|range| in_icm(&range)), new, in_icm) {
+    for range in overlaps(mapped.map(|range| in_icm(&range)), new, in_icm) {
         let pages = range.length / PAGE_LEN;
         let what = format!(
             "MAP_ICM at ICM address {}, page count {pages}: the range overlaps mapped pages",
@@ -113,7 +113,7 @@ pub fn map(
         );
         found.add(over_mapped, what);
     }
-    for range in met(lent.map(|range| on_bus(&range)), new, on_bus) {
+    for range in overlaps(all_mapped.map(|range| on_bus(&range)), new, on_bus) {
         let pages = range.length / PAGE_LEN;
         let what = format!(
             "MAP_ICM of bus address {}, page count {pages}: the pages are already mapped elsewhere",
@@ -124,27 +124,27 @@ pub fn map(
 }
 
 /// Those of the new ranges that have a byte of an old one, or of a new one in front of it.
-fn met(
+fn overlaps(
     old: impl Iterator<Item = (u64, u64)>,
     new: &[IcmRange],
-    place: impl Fn(&IcmRange) -> (u64, u64),
+    span: impl Fn(&IcmRange) -> (u64, u64),
 ) -> Vec<IcmRange> {
     // Bound: as many ranges as a mailbox holds.
     let mut sorted: Vec<(IcmRange, bool)> = new.iter().map(|range| (*range, false)).collect();
-    sorted.sort_by_key(|(range, _)| place(range));
+    sorted.sort_by_key(|(range, _)| span(range));
     let mut reach = None;
     for (range, met) in &mut sorted {
-        let (start, length) = place(range);
+        let (start, length) = span(range);
         let last = start.saturating_add(length.saturating_sub(1));
         *met = reach.is_some_and(|reach| start <= reach);
         reach = reach.max(Some(last));
     }
     for (start, length) in old {
         let last = start.saturating_add(length.saturating_sub(1));
-        let behind = sorted.partition_point(|(range, _)| place(range).0 <= last);
+        let behind = sorted.partition_point(|(range, _)| span(range).0 <= last);
         // The nearest in front of its end is enough to find one; ranges that overlap are found by themselves.
         if let Some((range, met)) = sorted.get_mut(..behind).and_then(<[_]>::last_mut) {
-            let (first, length) = place(range);
+            let (first, length) = span(range);
             *met |= first.saturating_add(length.saturating_sub(1)) >= start;
         }
     }
@@ -161,14 +161,15 @@ pub fn mtt_entries(region: &MemoryRegion) -> Option<Range<u64>> {
 
 /// Looks at the buffer of a queue that the device is to write: whether it may write all of it, and whether software has
 /// given it all entries.
-pub fn ring_begins(
+pub fn check_ring(
     access: &RegionAccess<'_, &Mtt>,
     buffer: &Buffer,
     queue: &str,
     (reach, owner): (&'static Rule, &'static Rule),
     found: &mut Findings,
 ) {
-    if ring_reached(access, buffer, queue, reach, found) && !OwnedRing::new(*buffer, 0, access).checks_owner()
+    if check_ring_access(access, buffer, queue, reach, found)
+        && !OwnedRing::new(*buffer, 0, access).checks_owner()
     {
         found.add(
             owner,
@@ -178,7 +179,7 @@ pub fn ring_begins(
 }
 
 /// Whether the device may write the whole buffer.
-pub fn ring_reached(
+pub fn check_ring_access(
     access: &RegionAccess<'_, &Mtt>,
     buffer: &Buffer,
     queue: &str,
@@ -208,7 +209,7 @@ mod tests {
     }
 
     fn starts(old: &[(u64, u64)], new: &[IcmRange]) -> Vec<u64> {
-        let found = met(old.iter().copied(), new, |range| (range.start.get(), range.length));
+        let found = overlaps(old.iter().copied(), new, |range| (range.start.get(), range.length));
         found.iter().map(|range| range.start.get()).collect()
     }
 

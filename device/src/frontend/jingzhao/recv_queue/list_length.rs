@@ -6,26 +6,26 @@
 
 /// The longest list software allows in a queue.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Longest {
+pub(super) struct MaxListLength {
     /// It has at least so many elements.
     at_least: usize,
     /// It has so many.
     exactly: Option<usize>,
 }
 
-impl Longest {
+impl MaxListLength {
     /// A list has so many elements, or more.
     pub(super) fn at_least(&mut self, units: usize) {
         self.at_least = self.at_least.max(units);
     }
 
     /// A terminator was found behind so many elements.
-    pub(super) fn terminated_behind(&mut self, units: usize) {
+    pub(super) fn saw_terminator(&mut self, units: usize) {
         self.more_than(units);
     }
 
     /// A list of so many elements is whole without a terminator.
-    pub(super) fn whole_with(&mut self, units: usize) {
+    pub(super) fn complete_with(&mut self, units: usize) {
         // Fewer than were seen: software that writes no terminators, of which nothing is known.
         *self = if units < self.at_least {
             Self::default()
@@ -46,7 +46,7 @@ impl Longest {
     }
 
     /// Whether so many elements without a terminator are a whole list; `None` if nothing tells.
-    pub(super) fn is_whole(&self, units: usize) -> Option<bool> {
+    pub(super) fn is_complete(&self, units: usize) -> Option<bool> {
         match self.exactly {
             Some(exactly) if units == exactly => Some(true),
             _ if units < self.at_least => Some(false),
@@ -59,45 +59,45 @@ impl Longest {
 mod tests {
     use super::*;
 
-    fn verdicts(longest: Longest) -> [Option<bool>; 5] {
-        [0, 1, 2, 3, 4].map(|units| longest.is_whole(units))
+    fn verdicts(longest: MaxListLength) -> [Option<bool>; 5] {
+        [0, 1, 2, 3, 4].map(|units| longest.is_complete(units))
     }
 
     #[test]
     fn nothing_is_known_of_a_new_queue() {
-        assert_eq!(verdicts(Longest::default()), [None; 5]);
+        assert_eq!(verdicts(MaxListLength::default()), [None; 5]);
     }
 
     #[test]
     fn a_terminator_tells_that_there_is_room_for_more() {
-        let mut longest = Longest::default();
-        longest.terminated_behind(1);
+        let mut longest = MaxListLength::default();
+        longest.saw_terminator(1);
         assert_eq!(verdicts(longest), [Some(false), Some(false), None, None, None]);
-        longest.terminated_behind(0);
-        assert_eq!(longest.is_whole(1), Some(false));
+        longest.saw_terminator(0);
+        assert_eq!(longest.is_complete(1), Some(false));
     }
 
     #[test]
     fn a_whole_list_without_terminator_has_the_greatest_length() {
-        let mut longest = Longest::default();
-        longest.terminated_behind(1);
-        longest.whole_with(3);
+        let mut longest = MaxListLength::default();
+        longest.saw_terminator(1);
+        longest.complete_with(3);
         assert_eq!(verdicts(longest), [Some(false), Some(false), Some(false), Some(true), None]);
     }
 
     #[test]
     fn a_longer_list_corrects_what_was_thought() {
-        let mut longest = Longest::default();
-        longest.whole_with(1);
+        let mut longest = MaxListLength::default();
+        longest.complete_with(1);
         longest.more_than(1);
         assert_eq!(verdicts(longest), [Some(false), Some(false), None, None, None]);
     }
 
     #[test]
     fn of_software_without_terminators_nothing_is_known() {
-        let mut longest = Longest::default();
-        longest.whole_with(3);
-        longest.whole_with(1);
+        let mut longest = MaxListLength::default();
+        longest.complete_with(3);
+        longest.complete_with(1);
         assert_eq!(verdicts(longest), [None; 5]);
     }
 }

@@ -59,7 +59,7 @@ impl Notifier {
     }
 
     /// The queue has got another buffer, where nothing is missing yet.
-    pub fn forget_fault(&mut self) {
+    pub fn clear_fault(&mut self) {
         self.fault = None;
     }
 

@@ -120,7 +120,7 @@ impl Context<'_> {
     }
 
     /// Tells the engine that a send queue may have new requests.
-    pub fn ring(&mut self, queues: &mut impl Queues, qpn: Qpn) {
+    pub fn notify_send(&mut self, queues: &mut impl Queues, qpn: Qpn) {
         let (engine, cx) = self.split();
         engine.notify_send(cx.now, qpn, &mut DeviceHost { queues: Some(queues), cx });
     }
