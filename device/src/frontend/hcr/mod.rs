@@ -1,7 +1,7 @@
-//! What interfaces of the Mellanox lineage have in common: a command register with mailboxes (HCR), context memory that the
-//! guest lends (ICM) with page tables in it (MTT), queues whose entries have an owner bit, doorbell pages.
+//! The common part of interfaces of the HCR lineage: a command register with mailboxes (HCR), context memory mapped by
+//! the guest (ICM) with page tables in it (MTT), queues whose entries have an owner bit, and doorbell pages.
 //!
-//! JingZhao is of this lineage as ib_mthca's device is. The seam, one folder up, knows nothing of it.
+//! `jingzhao` and `mthca` are of this lineage. The rest of the HCA does not depend on it.
 
 pub mod command;
 pub mod doorbell;

@@ -1,7 +1,7 @@
-//! Commands: one call executes what a write of the HCR's last word asks for.
+//! Execution of the command that a write to the last HCR word starts.
 //!
-//! The checks common to all commands are in [`Command::decode`]; each family of commands has a file. A refused command
-//! has no effect.
+//! Checks common to all commands are in [`Command::decode`]; each family of commands has its own file. A rejected
+//! command has no effect.
 //!
 //! # Spec
 //! JingZhao interface, sections 1.4, 2 and 3.
@@ -23,11 +23,10 @@ use super::strict;
 use crate::frontend::Context;
 use crate::frontend::hcr::command::{Mailboxes, Outbox, fixed};
 
-/// Executes a command: reads its inbox once, works on the copy, writes its outbox. What was in the mailboxes is
-/// left in `mailboxes`.
+/// Executes a command. It reads the inbox once, works on the copy, and writes the outbox. Both are left in `mailboxes`.
 ///
 /// # Errors
-/// The refusal, with its precise status.
+/// The precise status of a rejected command.
 pub fn execute(
     state: &mut DeviceState,
     setup: &Setup,
@@ -51,8 +50,7 @@ pub fn execute(
     mailboxes.send(cx.dma, command.out_param)
 }
 
-/// Commands of the document that this device does not have: they have no layout there, and no software issues them
-/// (section 3.14).
+/// Rejects commands that the document lists without a layout. No software issues them (section 3.14).
 fn refuse_unsupported(options: &Options, pending: &PendingCommand) -> Result<(), CmdError> {
     let unsupported = match Op::from_code(pending.command.op()) {
         Some(Op::ConfSpecialQp) => true,
@@ -92,7 +90,7 @@ fn dispatch(
     Ok(Outbox::new())
 }
 
-/// The commands that need INIT_HCA and answer nothing.
+/// Executes the commands that need INIT_HCA and have no outbox.
 fn on_resources(
     resources: &mut Resources,
     setup: &Setup,

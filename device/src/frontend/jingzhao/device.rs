@@ -36,10 +36,10 @@ use crate::net::address::Addresses;
 use crate::telemetry::reason::InterfaceReason;
 use crate::vfio::{Bar, Bars, MemoryBar, MsixLayout, PciFunction};
 
-/// What a device is given at its creation and keeps.
+/// Parameters of a device.
 pub type Setup = frontend::Setup<Options>;
 
-/// What only this interface counts.
+/// Counters specific to this interface.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Counters {
     /// Context manager, by channel.
@@ -89,13 +89,13 @@ impl JingZhao {
                 cx.monitor.forget_qps();
                 self.reset();
             }
-            // init_done is read-only.
+            // Section 1.5: init_done is read-only.
             Some(Register::Reset | Register::InitDone) => {}
             None => cx.monitor.ignored_store(InterfaceReason::NoRegister, Bar::Bar0.number(), offset),
         }
     }
 
-    /// Runs a command from start to end: the public driver takes it as done when its store is.
+    /// Executes a command. Section 1.3: the public driver considers it complete when its store returns.
     fn execute(&mut self, cx: &mut Context<'_>, pending: &PendingCommand) {
         let commands = CommandSet {
             name: |code| Op::from_code(code).map(Op::name),
@@ -121,7 +121,8 @@ impl JingZhao {
         }
     }
 
-    /// A doorbell of a QP that cannot send is no error of the device: software sees the mistake before it rings.
+    /// Handles a send doorbell. Section 1.6: a doorbell of a QP that cannot send is discarded, since the verbs layer
+    /// reports that error when software posts.
     fn handle_send_doorbell(
         &mut self,
         cx: &mut Context<'_>,
@@ -129,7 +130,7 @@ impl JingZhao {
         doorbell: SendDoorbell,
     ) -> Result<(), InterfaceReason> {
         let resources = self.state.resources.as_mut().ok_or(InterfaceReason::NotInitialised)?;
-        // A state the engine changed in this turn counts.
+        // The engine may have changed the state of the QP in this turn.
         resources.observe(cx, doorbell.qpn);
         if cx.monitor.is_strict() {
             strict::doorbell(resources, page, &doorbell).report(cx.monitor);
@@ -146,6 +147,7 @@ impl JingZhao {
         if self.setup.options.qpn_check && qp.qpn != doorbell.qpn {
             return Err(InterfaceReason::StaleQpn);
         }
+        // Section 1.6: a doorbell is discarded before RTS. SQE and ERR flush its requests, and SQD keeps it until RTS.
         let RdQpState { state, .. } = resources.ctx.read_of(&qp.key);
         match state {
             None | Some(QpState::Reset) => return Err(InterfaceReason::QpReset),
@@ -166,7 +168,7 @@ impl JingZhao {
         queued
     }
 
-    /// Obeys what a store to a UAR page asks for.
+    /// Handles a doorbell of a UAR page.
     fn handle_doorbell(&mut self, cx: &mut Context<'_>, doorbell: Doorbell) -> Result<(), InterfaceReason> {
         match doorbell {
             Doorbell::Send { page, doorbell } => self.handle_send_doorbell(cx, page, doorbell),
@@ -238,7 +240,7 @@ impl Frontend for JingZhao {
         }
         match bar {
             Bar::Bar0 => regs::read(offset, data, |word| self.read_register(word)),
-            // Doorbells are write only.
+            // Doorbells are write-only.
             _ => data.fill(0),
         }
     }

@@ -11,24 +11,24 @@ use crate::frontend::hcr::doorbell::SplitDoorbells;
 use crate::telemetry::monitor::Monitor;
 use crate::telemetry::reason::InterfaceReason;
 
-/// What a store to a UAR page asks for.
+/// A doorbell in a UAR page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Doorbell {
-    /// Execute send WQEs.
+    /// Start send WQEs.
     Send {
-        /// Page that was written.
+        /// UAR page of the store.
         page: u32,
-        /// What was written.
+        /// Value of the store.
         doorbell: SendDoorbell,
     },
-    /// Arm a CQ once.
+    /// Arm a CQ for one event.
     ArmCq(Cqn),
-    /// Arm an EQ once.
+    /// Arm an EQ for one interrupt.
     ArmEq(Eqn),
 }
 
 impl Doorbell {
-    /// Nothing is done for it.
+    /// Records that the doorbell was ignored.
     pub fn ignore(&self, monitor: &mut Monitor, reason: InterfaceReason) {
         match self {
             Self::Send { page, doorbell: SendDoorbell { qpn, .. } } => {
@@ -44,33 +44,33 @@ impl Doorbell {
     }
 }
 
-/// All UAR pages. They are write only: reads give 0.
+/// All UAR pages. They are write-only; reads return 0.
 #[derive(Debug)]
 pub struct Doorbells {
-    /// Of the send doorbells of 32-bit software.
+    /// First halves of send doorbells from 32-bit software.
     split: SplitDoorbells<1>,
 }
 
 impl Doorbells {
-    /// Pages for a BAR of `bar_len` bytes.
+    /// Creates the pages of a BAR of `bar_len` bytes.
     pub fn new(bar_len: u64) -> Self {
         Self { split: SplitDoorbells::new(bar_len / UAR_PAGE) }
     }
 
-    /// Forgets halves of doorbells (device reset).
+    /// Clears first halves (device reset).
     pub fn reset(&mut self) {
         self.split.reset();
     }
 
-    /// First half of a doorbell that waits in a page for its second.
+    /// First half of a send doorbell whose second half is outstanding.
     pub fn first_half(&self, page: u64) -> u32 {
         u32::try_from(page).map_or(0, |page| u32::from_le_bytes(self.split.first_half(page, 0)))
     }
 
-    /// Takes a store to BAR2. The device ignores widths other than four and eight bytes. `None`: it was a first half.
+    /// Handles a store to BAR2. Returns `None` for a first half. Widths other than four and eight bytes are ignored.
     ///
     /// # Errors
-    /// There is no such register, or it has no such width.
+    /// The register does not exist or does not have this width.
     pub fn write(&mut self, offset: u64, data: &[u8]) -> Result<Option<Doorbell>, InterfaceReason> {
         let page = u32::try_from(offset / UAR_PAGE).ok().filter(|page| self.split.has_page(*page));
         let page = page.ok_or(InterfaceReason::NoRegister)?;
@@ -99,7 +99,7 @@ mod tests {
 
     use super::*;
 
-    /// Section 14.1, second slot.
+    /// The second slot of section 14.1.
     const BYTES: [u8; 8] = [0x0a, 0x08, 0x00, 0x00, 0x02, 0x05, 0x00, 0x00];
     const SEND: SendDoorbell =
         SendDoorbell { head: 8, fence: false, opcode: 0x0a, qpn: Qpn::new(5), size: 2 };
@@ -109,12 +109,12 @@ mod tests {
     }
 
     #[test]
-    fn eight_bytes_ring_at_once() {
+    fn eight_byte_store_rings_at_once() {
         assert_eq!(doorbells().write(0x3000, &BYTES), Ok(Some(Doorbell::Send { page: 3, doorbell: SEND })));
     }
 
     #[test]
-    fn two_halves_ring_at_the_second() {
+    fn second_half_rings() {
         let mut doorbells = doorbells();
         assert_eq!(doorbells.write(0x1000, &BYTES[..4]), Ok(None));
         assert_eq!(
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn each_page_has_a_first_half_of_its_own() {
+    fn pages_keep_separate_first_halves() {
         let mut doorbells = doorbells();
         assert_eq!(doorbells.write(0x1000, &BYTES[..4]), Ok(None));
         assert_eq!(doorbells.write(0x2000, &[0xff; 4]), Ok(None));
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn arming_names_its_queue() {
+    fn arm_doorbells_name_their_queue() {
         let mut doorbells = doorbells();
         assert_eq!(doorbells.write(0x10, &[5, 0, 0, 0]), Ok(Some(Doorbell::ArmCq(Cqn::new(5)))));
         assert_eq!(doorbells.write(0x20, &[7, 0, 0, 0]), Ok(Some(Doorbell::ArmEq(Eqn::new(7)))));

@@ -1,4 +1,4 @@
-//! The device as the engine sees it: work queues and memory.
+//! Work queues and memory of a device, for the engine.
 
 use engine::{Fetch, Instant, RecvRequest, SendRequest};
 use protocol::ids::Qpn;

@@ -1,28 +1,31 @@
 //! The receive queue of a QP: slots in order, and whether the next one is posted.
 //!
-//! There is no doorbell, so a slot is looked at only when somebody wants a request, and what is in it decides. A
-//! consumed slot must then stop looking posted, or a flush would go round the ring for ever and a message could land
-//! in a buffer twice. Where software marks slots with the valid bit, we take the bit away (software would do it when
-//! it reads the completion); where it does not, we leave its data units as free ones look (`rq_clear`).
+//! There is no doorbell. A slot is read only when a request is needed, and its contents decide whether it is posted. A
+//! consumed slot must stop looking posted; otherwise a flush would go around the ring forever, and a message could be
+//! written to the same buffer twice. Where software marks slots with the valid bit, the device clears the bit, as
+//! software does when it polls the completion. Elsewhere it overwrites the data units with those of a free slot
+//! (`rq_clear`).
 //!
-//! # A slot that is being written
-//! The public user library sets the bit before it writes the data units, and its virtual CPU may be held up between any
-//! two stores, for any time. So the data units of a slot that was taken are left [`UNTOUCHED`], and those of a fresh
-//! queue too, where the bit decides (`rq_valid_bit`): what software has not written then shows, word for word. A slot is
-//! posted when its list is whole:
-//! - it ends with a terminator or with the slot, or
-//! - it has as many elements as software allows in this queue (`MaxListLength`), or
-//! - the slot behind it is begun: software writes one after the other.
+//! # Slots that are being written
+//! The public user library sets the valid bit before it writes the data units, and its virtual CPU may be preempted
+//! between any two stores. The device therefore fills the data units of consumed slots with [`UNTOUCHED`], and also
+//! those of a new queue if the bit is required (`rq_valid_bit`). Words that software has not written yet can then be
+//! recognised. A slot is posted when its list is complete:
+//! - it ends with a terminator or at the end of the slot, or
+//! - it has the maximum number of elements of this queue (`MaxListLength`), or
+//! - software has started to write the next slot, since it writes slots in order.
 //!
-//! Until then it is not posted: the sender is told to come again (RC), or its message is dropped (UC, UD). Where nothing
-//! tells a whole list from one that is longer than all before and to be continued, RC waits until it has been as it is for
-//! `SETTLE_TIME`. That time begins when the slot is polled (`recv_watch`), not with the message, so a receive that was posted
-//! a while before its message is ready. For UC and UD, whose message would be lost, the slot is read some times more and
-//! taken as it is, which may make a list too short but never wrong. Receives that are there when the QP enters RTR tell,
-//! so that hardly any queue comes into this. A flush takes the list as it is: no message goes there.
+//! Until then the slot is not posted: the peer gets an RNR NAK (RC), or its message is dropped (UC, UD).
 //!
-//! Without `rq_valid_bit` the slots of the first lap are as software made them, and an empty one may be one without
-//! elements: it is read some times more, too.
+//! A list longer than any before it looks like an incomplete one. RC then waits until it has not changed for
+//! `SETTLE_TIME`. That time starts when the slot is polled (`recv_watch`), not at the message, so a
+//! receive that was posted well before its message is ready. UC and UD would lose the message; the slot is read a few
+//! more times and then taken as it is. The list may then be too short, but never wrong. Receives posted before the QP
+//! enters RTR are known to be complete, so few queues need any of this. A flush takes the list as it is, since no data
+//! is written.
+//!
+//! Without `rq_valid_bit`, slots of the first lap are as software left them, and an empty one may be a receive without
+//! elements. It is read a few more times as well.
 //!
 //! # Spec
 //! JingZhao interface, section 6.8 (J-22, J-23, J-50).
@@ -45,28 +48,28 @@ use super::ring::Ring;
 use super::send_queue::sge;
 use crate::memory::queue::QueueMemory;
 
-/// How long the list of a slot stays as it is before it counts as whole though nothing tells: longer than a virtual CPU
-/// is held up.
+/// How long the list of a slot must be unchanged before it counts as complete. Longer than the usual preemption of a
+/// virtual CPU.
 const SETTLE_TIME: Duration = Duration::from_millis(250);
 
-/// How often a slot is read again of which nothing tells whether it is whole. We cannot sleep here; so many reads take
-/// some microseconds, and software needs a few stores.
+/// How often a slot is read again if it is unknown whether it is complete. The device cannot sleep here. So many reads
+/// take microseconds, and software needs only a few stores.
 const REREADS: u32 = 64;
 
-/// Offset of a slot's first data unit. The smallest slot has 32 bytes.
+/// Offset of the first data unit in a slot. The smallest slot has 32 bytes.
 const FIRST_DATA_UNIT: u32 = 16;
 
-/// Log2 of the bytes of the largest slot. RTR is refused to a QP with larger ones.
+/// Log2 of the maximum slot size. QPs with larger slots cannot enter RTR.
 const MAX_LOG_SLOT: u8 = 12;
 
-/// Bound: bytes of a queue that one command makes [`UNTOUCHED`], some milliseconds of writing. The longest of the public
-/// user library has 2^15 slots of 512 bytes.
+/// Bound: bytes of a queue that one command fills with [`UNTOUCHED`], which takes milliseconds. The longest queue of
+/// the public user library has 2^15 slots of 512 bytes.
 const MAX_PREPARED: u32 = 16 << 20;
 
-/// Log2 of the bytes prepared at once, no less than a slot.
+/// Log2 of the bytes filled per write, at least one slot.
 const LOG_PREPARED_CHUNK: u8 = 14;
 
-/// Most slots have 128 to 512 bytes; larger ones cost an allocation.
+/// Copy of a slot. Most have 128 to 512 bytes; larger ones are allocated.
 type Slot = SmallVec<[u8; 512]>;
 
 /// Receive queue of one QP.
@@ -74,38 +77,39 @@ type Slot = SmallVec<[u8; 512]>;
 pub struct RecvQueue {
     options: QueueOptions,
     ring: Ring,
-    /// Only the valid bit makes a slot a posted one.
+    /// A slot is posted only if it has the valid bit.
     valid_bit_required: bool,
-    /// Next slot.
+    /// Index of the next slot.
     slot: u32,
-    /// The ring has not been passed once since RESET.
+    /// The first lap since RESET is not finished.
     first_pass: bool,
-    /// Slots in a row, up to the last one given, that were left untouched; all of them once they were prepared.
+    /// Number of slots, up to the last one consumed, whose data units were filled with [`UNTOUCHED`].
     untouched: u32,
     max_list: MaxListLength,
-    /// A sender whose message finds no receive sends it again.
+    /// RC: the peer retries a message that finds no receive.
     reliable: bool,
-    /// The next slot has so many elements, and nothing tells whether that is all, since then.
+    /// Number of elements of the next slot, and since when that has been unchanged, while it is unknown whether the
+    /// list is complete.
     unchanged_since: Option<(usize, Instant)>,
-    /// Slots given in a row that still look posted.
+    /// Consecutive consumed slots that still look posted.
     unreleased: u32,
-    /// The last slot given had the valid bit.
+    /// The last consumed slot had the valid bit.
     marked: bool,
 }
 
-/// What a look at a slot found.
+/// Result of inspecting a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum SlotState {
-    /// Not posted, or not yet.
+    /// Not posted, or not complete.
     Free,
-    /// Posted, in the way of software that knows no valid bit.
+    /// Posted by software that does not use the valid bit.
     Unmarked,
-    /// Posted, with so much in it.
+    /// Posted with the valid bit and a list of this extent.
     Marked(Extent),
 }
 
 impl RecvQueue {
-    /// A queue as after RESET.
+    /// Creates a queue as after RESET.
     pub fn new(options: QueueOptions) -> Self {
         Self {
             options,
@@ -122,12 +126,12 @@ impl RecvQueue {
         }
     }
 
-    /// Forgets buffer and position (RST2INIT, to RESET).
+    /// Discards buffer and position (RST2INIT, or transition to RESET).
     pub fn reset(&mut self) {
         *self = Self::new(self.options);
     }
 
-    /// Takes over what a command changed in the QP's context.
+    /// Applies changes of the QP's context.
     pub fn configure(&mut self, rst: &RdQpRst, mem: &impl QueueMemory) {
         let ring = Ring::of_recv(rst, &self.options, mem);
         if self.ring != ring {
@@ -141,8 +145,8 @@ impl RecvQueue {
         }
     }
 
-    /// Takes the next slot for whole, if it is marked, to learn from its list. At the command that lets the peer begin,
-    /// whatever the program posted before is.
+    /// Learns the maximum list length from the next slot, if it has the valid bit. Called at the transition to RTR:
+    /// what the program has posted before the peer may send is complete.
     fn learn(&mut self, mem: &impl QueueMemory) {
         let log_slot = self.ring.log_slot().min(MAX_LOG_SLOT);
         let mut copy: Slot = SmallVec::from_elem(0, 1 << log_slot);
@@ -156,9 +160,9 @@ impl RecvQueue {
         }
     }
 
-    /// Makes all slots free ones that nobody has touched, at RST2INIT: receives are posted from INIT on. What the QP's
-    /// earlier life has left in them is gone. Not where slots without the bit may be posted ones: their software may
-    /// count on what it put there before.
+    /// Marks all slots as free and untouched, at RST2INIT, since receives may be posted from INIT on. This discards
+    /// slots from an earlier use of the QP. It is skipped if slots without the valid bit may be posted, because such
+    /// software may rely on their contents.
     pub fn prepare(&mut self, mem: &impl QueueMemory) {
         let (slots, log_slot) = (self.ring.slots(), self.ring.log_slot());
         let whole = slots.checked_shl(log_slot.into()).filter(|bytes| *bytes <= MAX_PREPARED);
@@ -177,12 +181,12 @@ impl RecvQueue {
         }
     }
 
-    /// Slots of the queue.
+    /// Number of slots.
     pub fn slots(&self) -> u32 {
         self.ring.slots()
     }
 
-    /// Whether the WQE that was taken last had the valid bit.
+    /// Whether the last WQE taken had the valid bit.
     pub fn was_marked(&self) -> bool {
         self.marked
     }
@@ -192,33 +196,33 @@ impl RecvQueue {
         self.take(now, mem, SETTLE_TIME)
     }
 
-    /// As [`RecvQueue::next`], for a request that completes without a message.
+    /// As [`RecvQueue::next`], for a request that is flushed, so that its list need not be complete.
     pub fn next_flushed(&mut self, now: Instant, mem: &impl QueueMemory) -> Fetch<RecvRequest> {
         self.take(now, mem, Duration::ZERO)
     }
 
-    /// Looks at the next slot, so that the time its list stays as it is counts from now on. Whether later looks may find
-    /// out more: the length of lists is not known yet, and messages wait for it.
+    /// Inspects the next slot, so that its settle time starts before a message arrives. Returns whether to go on
+    /// polling: the maximum list length is unknown, and messages depend on it.
     pub fn watch(&mut self, now: Instant, mem: &impl QueueMemory) -> bool {
         if !self.needs_watching() {
             return false;
         }
         if let Some(mut copy) = self.slot_copy() {
-            // A queue that cannot be read is reported when a message needs it.
+            // Ignored here: a queue that cannot be read is reported when a message needs it.
             let _ = self.inspect(now, mem, &mut copy, SETTLE_TIME);
         }
         self.needs_watching()
     }
 
-    /// Whether nothing but time may tell that a list is whole, and messages can wait.
+    /// Whether a complete list may be recognised by its settle time only, and the peer retries.
     fn needs_watching(&self) -> bool {
         self.reliable && self.shows_untouched() && self.ring.slots() > 0 && !self.max_list.is_known()
     }
 
-    /// Room for the next slot; `None` without a queue.
+    /// Allocates a copy of the next slot. `None` without a queue.
     fn slot_copy(&mut self) -> Option<Slot> {
         let slots = self.ring.slots();
-        // A queue that became shorter starts anew.
+        // A queue that became shorter starts from slot 0.
         self.slot = if self.slot < slots { self.slot } else { 0 };
         (slots > 0 && self.ring.log_slot() <= MAX_LOG_SLOT)
             .then(|| SmallVec::from_elem(0, 1 << self.ring.log_slot()))
@@ -242,7 +246,7 @@ impl RecvQueue {
         if released {
             self.unreleased = 0;
         } else if self.unreleased == slots {
-            // Bound: a ring whose slots all keep looking posted is given once round, then it is empty once.
+            // Bound: if no slot of the ring can be released, it is consumed once around, and then reported empty once.
             self.unreleased = 0;
             return Fetch::Empty;
         } else {
@@ -266,12 +270,12 @@ impl RecvQueue {
         slot << self.ring.log_slot()
     }
 
-    /// What software has not written of the next slot is untouched.
+    /// Whether unwritten data units of the next slot are [`UNTOUCHED`].
     fn shows_untouched(&self) -> bool {
         self.untouched >= self.ring.slots()
     }
 
-    /// Copies the next slot and says whether it is posted; what is behind the extent of a marked one is not its list's.
+    /// Copies the next slot and determines its state. Only the extent of a marked slot is part of its list.
     fn inspect(
         &mut self,
         now: Instant,
@@ -307,18 +311,18 @@ impl RecvQueue {
             reads += 1;
         };
         self.unchanged_since = None;
-        // The copy may have met a word in the middle of its store, which is complete by now.
+        // A word of the copy may have been read during its store. The store is complete by now, so read again.
         fence(Ordering::Acquire);
         let list = GRANULE * (1 + extent.units);
         self.ring.read(mem, at, bytes.get_mut(..list).unwrap_or_default())?;
         if extent.end == End::Untouched {
-            // To the parser, the list ends here.
+            // Terminate the list for the parser.
             bytes.get_mut(list..list + GRANULE).unwrap_or_default().fill(0);
         }
         Ok(SlotState::Marked(extent))
     }
 
-    /// Whether the list of the next slot is whole; `None` if nothing tells.
+    /// Whether the list of the next slot is complete; `None` if that is unknown.
     fn is_complete(
         &mut self,
         mem: &impl QueueMemory,
@@ -344,7 +348,7 @@ impl RecvQueue {
         if known == Some(true) || !self.shows_untouched() || !self.next_is_begun(mem)? {
             return Ok(known);
         }
-        // What is there now is all of it, and may be more than the copy has.
+        // The slot is complete now, and may have more elements than the copy.
         let mut slot: Slot = SmallVec::from_elem(0, bytes.len());
         self.ring.read(mem, self.at(self.slot), &mut slot)?;
         if RecvWqe::extent(&slot, |key| mem.region_len(key).is_some()) != extent {
@@ -354,7 +358,7 @@ impl RecvQueue {
         Ok(Some(true))
     }
 
-    /// Whether software has begun to write the slot behind the next one.
+    /// Whether software has started to write the slot after the next one.
     fn next_is_begun(&self, mem: &impl QueueMemory) -> Result<bool, AccessError> {
         let slots = self.ring.slots();
         let behind = if self.slot + 1 < slots { self.slot + 1 } else { 0 };
@@ -364,14 +368,14 @@ impl RecvQueue {
         let mut head = [0; 2 * GRANULE];
         self.ring.read(mem, self.at(behind), &mut head)?;
         let first = &head[GRANULE..];
-        // The library sets the bit of a slot once more when it links the next one of a list to it, which may have been
-        // taken by then.
+        // The library sets the valid bit again when it links the next receive to a slot, which may have been consumed
+        // by then. So the bit alone is not enough.
         let begun = RecvWqe::is_valid(&head) && *first != UNTOUCHED;
         fence(Ordering::Acquire);
         Ok(begun)
     }
 
-    /// Whether the next slot has had so many elements for as long as `settle_time`.
+    /// Whether the next slot has had this number of elements for at least `settle_time`.
     fn has_settled(&mut self, now: Instant, units: usize, settle_time: Duration) -> bool {
         let since = match self.unchanged_since {
             Some((then, since)) if then == units => since,
@@ -385,18 +389,18 @@ impl RecvQueue {
         over
     }
 
-    /// Makes a slot look unposted; `false` if it still looks posted.
+    /// Makes a slot look unposted. Returns false if it still looks posted.
     fn release(&self, mem: &impl QueueMemory, at: u32, found: SlotState, bytes: &[u8]) -> bool {
         let mut free: Slot = SmallVec::new();
         match found {
             SlotState::Marked(extent) => {
-                // What remains of a library's slot is a next unit that is not zero if it was linked, with data units
-                // behind it: without the bit that is the kernel driver's idea of a posted slot.
+                // Clear the whole next unit. A linked slot of the library would keep a nonzero one, and with data units
+                // but no valid bit it would look posted by the kernel driver.
                 free.extend_from_slice(&[0; GRANULE]);
                 let written = match extent.end {
                     _ if !self.shows_untouched() => bytes.len(),
                     End::Terminator => GRANULE * (2 + extent.units),
-                    // Software may be about to write what follows.
+                    // Software may be about to write the following units.
                     End::Slot | End::Untouched => GRANULE * (1 + extent.units),
                 };
                 free.resize(written.min(bytes.len()), 0xff);

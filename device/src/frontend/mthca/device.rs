@@ -1,4 +1,4 @@
-//! The function: BAR0 and BAR2, and what happens at their registers.
+//! The PCI function: BAR0 and BAR2, and the effects of their registers.
 //!
 //! # Spec
 //! mthca interface, sections 1 and 2.
@@ -37,18 +37,18 @@ use crate::net::address::Addresses;
 use crate::telemetry::reason::InterfaceReason;
 use crate::vfio::{Bar, Bars, MemoryBar, MsixLayout, PciFunction};
 
-/// First dword of the buffer of catastrophic errors: the type in its highest byte, 0 for an internal error, and anything
-/// else that makes it not 0.
+/// First dword of the catastrophic error buffer. Section 2.6: the type is in the top byte, 0 for an internal error, and
+/// the dword must not be 0.
 const INTERNAL_ERROR: u32 = 1;
 
-/// What a device is given at its creation and keeps.
+/// Parameters of a device.
 pub type Setup = frontend::Setup<Options>;
 
-/// What only this interface counts.
+/// Counters specific to this interface.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Counters {
-    /// Resets by the register of BAR0.
+    /// Resets by the register in BAR0.
     pub resets: u64,
 }
 
@@ -61,9 +61,9 @@ pub struct Mthca {
     state: DeviceState,
     strict: Strict,
     counters: Counters,
-    /// The buffer of catastrophic errors says so.
+    /// Whether the catastrophic error buffer reports an error.
     failed: bool,
-    /// Doorbells may be missed.
+    /// Whether doorbells are mapped, so that some may be missed.
     mapped: bool,
 }
 
@@ -138,13 +138,13 @@ impl Mthca {
         }
     }
 
-    /// Runs a command from start to end (section 2.2, execution model).
+    /// Executes a command within the store that starts it (section 2.2, execution model).
     fn execute(&mut self, cx: &mut Context<'_>, pending: &PendingCommand) {
         const COMMANDS: CommandSet = CommandSet {
             name: |code| Op::from_code(code).map(Op::name),
             describe: trace::describe_command,
             reported_status: |status| status,
-            // The driver asks for memory that the device does not have, and passes on MADs that nobody answers.
+            // The driver requests local memory that the device does not have, and passes on MADs that have no response.
             expected: &[CmdStatus::NoLocalMemory, CmdStatus::BadPacket],
         };
         let Self { state, strict, setup, .. } = self;
@@ -224,7 +224,7 @@ impl Frontend for Mthca {
         }
         match bar {
             Bar::Bar0 => words::read(offset, data, |word| self.read_register(word).to_be_bytes()),
-            // Doorbells are write only.
+            // Doorbells are write-only.
             _ => data.fill(0),
         }
     }
@@ -292,7 +292,7 @@ impl Frontend for Mthca {
         }
     }
 
-    /// The driver looks at the buffer of catastrophic errors every five seconds, and then resets the device.
+    /// Section 2.6: the driver polls the buffer every five seconds, and resets the device on an error.
     fn fail(&mut self, _: &mut Context<'_>) {
         self.failed = true;
     }

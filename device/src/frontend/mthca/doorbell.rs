@@ -1,4 +1,4 @@
-//! UAR pages: the doorbells of BAR2, and what they start.
+//! UAR pages: the doorbells of BAR2, and their effects.
 //!
 //! # Spec
 //! mthca interface, sections 5.1 to 5.3.
@@ -15,27 +15,27 @@ use crate::frontend::hcr::notify::Notify;
 use crate::telemetry::monitor::Monitor;
 use crate::telemetry::reason::InterfaceReason;
 
-/// What a store to a UAR page asks for.
+/// A doorbell in a UAR page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Doorbell {
-    /// Execute send WQEs.
+    /// Start send WQEs.
     Send {
-        /// Page that was written.
+        /// UAR page of the store.
         page: u32,
-        /// What was written.
+        /// Value of the store.
         doorbell: SendDoorbell,
     },
     /// Arm a CQ.
     Arm {
-        /// Page that was written.
+        /// UAR page of the store.
         page: u32,
-        /// What was written.
+        /// Value of the store.
         arm: ArmCq,
     },
 }
 
 impl Doorbell {
-    /// Nothing is done for it.
+    /// Records that the doorbell was ignored.
     pub fn ignore(&self, monitor: &mut Monitor, reason: InterfaceReason) {
         match self {
             Self::Send { page, doorbell: SendDoorbell { qpn, .. } } => {
@@ -49,27 +49,27 @@ impl Doorbell {
     }
 }
 
-/// All UAR pages. They are write only: reads give 0.
+/// All UAR pages. They are write-only; reads return 0.
 #[derive(Debug)]
 pub struct Doorbells {
     split: SplitDoorbells<2>,
 }
 
 impl Doorbells {
-    /// Pages for a BAR of `bar_len` bytes.
+    /// Creates the pages of a BAR of `bar_len` bytes.
     pub fn new(bar_len: u64) -> Self {
         Self { split: SplitDoorbells::new(bar_len / UAR_PAGE) }
     }
 
-    /// Forgets halves of doorbells (device reset).
+    /// Clears first halves (device reset).
     pub fn reset(&mut self) {
         self.split.reset();
     }
 
-    /// Takes a store to BAR2: eight bytes at once, or one half after the other. `None`: it was a first half.
+    /// Handles a store to BAR2: eight bytes, or two halves. Returns `None` for a first half.
     ///
     /// # Errors
-    /// There is no such register, or it has no such width.
+    /// The register does not exist or does not have this width.
     pub fn write(&mut self, offset: u64, data: &[u8]) -> Result<Option<Doorbell>, InterfaceReason> {
         let page = u32::try_from(offset / UAR_PAGE).map_err(|_| InterfaceReason::NoRegister)?;
         let (register, second) = UarRegister::at(offset % UAR_PAGE).ok_or(InterfaceReason::NoRegister)?;
@@ -86,8 +86,8 @@ impl Doorbells {
 }
 
 impl Resources {
-    /// Obeys a doorbell. One that names nothing, or an object of another UAR page, is no error of the device: software
-    /// cannot be told of it.
+    /// Handles a doorbell. Section 5.1: one for an unknown object or for an object of another UAR page is ignored,
+    /// since there is no way to report it to software.
     pub fn handle_doorbell(&mut self, cx: &mut Context<'_>, doorbell: Doorbell) {
         let handled = match &doorbell {
             Doorbell::Send { page, doorbell } => self.handle_send_doorbell(cx, *page, doorbell),
@@ -115,6 +115,7 @@ impl Resources {
             return Err(InterfaceReason::ForeignPage);
         }
         qp.announced = doorbell.producer();
+        // Section 5.2: a QP accepts send requests in RTS, SQD, SQE and ERR. No completion reports earlier posts.
         match cx.engine.query_qp(qp.qpn).map(|live| live.state) {
             None | Some(State::Reset) => return Err(InterfaceReason::QpReset),
             Some(State::Init) => return Err(InterfaceReason::QpInit),
@@ -157,7 +158,7 @@ mod tests {
 
     use super::*;
 
-    /// Section 13.3.
+    /// The first send doorbell of section 13.3.
     const SEND: [u8; 8] = [0x01, 0x00, 0x00, 0x0a, 0x00, 0x00, 0x14, 0x02];
     const ARM: [u8; 8] = [0x12, 0x00, 0x00, 0x11, 0x00, 0x00, 0x00, 0x05];
 
@@ -183,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn two_halves_ring_at_the_second() {
+    fn second_half_rings() {
         let mut pages = pages();
         assert_eq!(pages.write(0x3010, &SEND[..4]), Ok(None));
         assert_eq!(pages.write(0x3020, &ARM[..4]), Ok(None));
@@ -192,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn each_page_has_halves_of_its_own() {
+    fn pages_keep_separate_halves() {
         let mut pages = pages();
         assert_eq!(pages.write(0x3010, &SEND[..4]), Ok(None));
         assert_eq!(pages.write(0x4010, &[0xff; 4]), Ok(None));

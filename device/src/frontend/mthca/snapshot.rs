@@ -1,4 +1,4 @@
-//! The device's objects as an operator sees them.
+//! Snapshots of the device's objects for an operator.
 
 use engine::Engine;
 use protocol::hca::mthca::eqc::Interrupt;
@@ -44,7 +44,7 @@ impl Objects for Resources {
     }
 }
 
-/// Pages that are lent, which may be before INIT_HCA.
+/// Mapped ICM ranges, which may exist before INIT_HCA.
 pub(super) fn icm_rows(icm: &PageMap, from: u64) -> impl Iterator<Item = (u64, IcmRow)> {
     icm.ranges_from(from).map(|(first, range)| (first, IcmRow::new(IcmTable::All, &range)))
 }

@@ -43,7 +43,7 @@ pub(super) fn modify(
         (None, _) => {
             let mut qp = QueuePair::new(number, next, &setup.options);
             let written = resources.ctx.wr_qp_all(cx.dma, index, &mut qp.key);
-            // RESET to ERR leaves nothing behind that software could miss in ICM.
+            // In a transition from RESET to ERR, software has given no context to write to ICM.
             if transition == Transition::Rst2Init {
                 written?;
             }
@@ -60,7 +60,7 @@ pub(super) fn modify(
     if transition == Transition::Init2Rtr {
         watch.insert(index, cx.now);
     }
-    // A page that was unmapped meanwhile is the guest's own loss.
+    // A page that is unmapped by now is not written.
     let _ = ctx.wr_qp_all(cx.dma, index, &mut qp.key);
     let qpn = qp.qpn;
     let attrs = attributes(qpn, &qp.key, cx.port.addresses(), &setup.options);
@@ -68,7 +68,7 @@ pub(super) fn modify(
     cx.modify_qp(resources, qpn, &modification)
 }
 
-/// Puts a QP in the table and in the engine, where it is in RESET.
+/// Creates a QP in the table and in the engine, in state RESET.
 fn create(
     resources: &mut Resources,
     setup: &Setup,
@@ -86,7 +86,7 @@ fn create(
     })
 }
 
-/// Drops a QP without completions or events. ICM keeps its last PSNs, in state RESET.
+/// Destroys a QP without completions or events. Its context in ICM keeps the last PSNs and gets state RESET.
 fn destroy(resources: &mut Resources, cx: &mut Context<'_>, index: u32) {
     let Some(mut qp) = resources.qps.remove(index) else { return };
     resources.watch.remove(index);
@@ -99,7 +99,7 @@ fn destroy(resources: &mut Resources, cx: &mut Context<'_>, index: u32) {
     let _ = resources.ctx.wr_qp_all(cx.dma, index, &mut qp.key);
 }
 
-/// A QP in RESET is all zeros, and so is one that never was: there is no error for a number.
+/// A QP that is in RESET or never existed reads as zeros; no number is an error.
 pub(super) fn query(
     resources: &mut Resources,
     setup: &Setup,

@@ -1,32 +1,32 @@
-//! How many elements the receives of a queue have at the most, as far as its slots tell.
+//! The maximum number of elements of the receives of a queue, as far as its slots show.
 //!
-//! Software ends a list that is shorter than the longest it allows with a terminator, and one of that length with
-//! nothing. The context does not say what it allows, so behind a list that ends with neither a terminator nor its slot
-//! the next element may still be to come. The first list that is known to be whole settles it.
+//! Software ends a list with a terminator if it is shorter than the maximum of its queue, and with nothing if it has
+//! that length. The context does not contain the maximum, so a list that ends with neither a terminator nor its slot
+//! may be incomplete. The first list that is known to be complete determines the maximum.
 
-/// The longest list software allows in a queue.
+/// The maximum list length of a queue.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct MaxListLength {
-    /// It has at least so many elements.
+    /// Lower bound.
     at_least: usize,
-    /// It has so many.
+    /// The maximum, if it is known.
     exactly: Option<usize>,
 }
 
 impl MaxListLength {
-    /// A list has so many elements, or more.
+    /// A list with at least this number of elements was seen.
     pub(super) fn at_least(&mut self, units: usize) {
         self.at_least = self.at_least.max(units);
     }
 
-    /// A terminator was found behind so many elements.
+    /// A list of this length ended with a terminator, so the maximum is greater.
     pub(super) fn saw_terminator(&mut self, units: usize) {
         self.more_than(units);
     }
 
-    /// A list of so many elements is whole without a terminator.
+    /// A list of this length is complete without a terminator, so it has the maximum length.
     pub(super) fn complete_with(&mut self, units: usize) {
-        // Fewer than were seen: software that writes no terminators, of which nothing is known.
+        // A longer list has been seen: this software writes no terminators, and nothing can be concluded.
         *self = if units < self.at_least {
             Self::default()
         } else {
@@ -34,18 +34,18 @@ impl MaxListLength {
         };
     }
 
-    /// Software went on behind so many elements.
+    /// Software continued after this number of elements.
     pub(super) fn more_than(&mut self, units: usize) {
         self.at_least = self.at_least.max(units + 1);
         self.exactly = self.exactly.filter(|exactly| *exactly >= self.at_least);
     }
 
-    /// Whether its length is known.
+    /// Whether the maximum is known.
     pub(super) fn is_known(&self) -> bool {
         self.exactly.is_some()
     }
 
-    /// Whether so many elements without a terminator are a whole list; `None` if nothing tells.
+    /// Whether a list of this length without a terminator is complete; `None` if that is unknown.
     pub(super) fn is_complete(&self, units: usize) -> Option<bool> {
         match self.exactly {
             Some(exactly) if units == exactly => Some(true),
@@ -64,12 +64,12 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_known_of_a_new_queue() {
+    fn new_queue_has_unknown_maximum() {
         assert_eq!(verdicts(MaxListLength::default()), [None; 5]);
     }
 
     #[test]
-    fn a_terminator_tells_that_there_is_room_for_more() {
+    fn terminator_implies_greater_maximum() {
         let mut longest = MaxListLength::default();
         longest.saw_terminator(1);
         assert_eq!(verdicts(longest), [Some(false), Some(false), None, None, None]);
@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn a_whole_list_without_terminator_has_the_greatest_length() {
+    fn complete_list_without_terminator_is_maximum() {
         let mut longest = MaxListLength::default();
         longest.saw_terminator(1);
         longest.complete_with(3);
@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn a_longer_list_corrects_what_was_thought() {
+    fn longer_list_corrects_maximum() {
         let mut longest = MaxListLength::default();
         longest.complete_with(1);
         longest.more_than(1);
@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn of_software_without_terminators_nothing_is_known() {
+    fn software_without_terminators_stays_unknown() {
         let mut longest = MaxListLength::default();
         longest.complete_with(3);
         longest.complete_with(1);

@@ -1,4 +1,4 @@
-//! Commands of completion and event queues.
+//! Checks of commands for completion and event queues.
 
 use protocol::hca::jingzhao::cmd::Command;
 use protocol::hca::jingzhao::cqc::{CqArm, Cqc, ResizeCq};
@@ -35,7 +35,7 @@ pub(super) fn resize_cq(view: View<'_>, command: &Command, resize: &ResizeCq, fo
     let access = view.resources.regions.access(view.dma);
     let buffer =
         completion_queue::buffer(cq.buffer().pd, resize.lkey, cq.start(), resize.log_entries, &access);
-    // Unread entries are in the new buffer already, and are software's.
+    // Unread entries may already be in the new buffer, in software ownership.
     check_ring_access(&access, &buffer, &format!("CQ {number}"), &CQ_BUFFER, found);
 }
 

@@ -1,4 +1,4 @@
-//! Commands of completion queues, event queues and shared receive queues.
+//! Checks of commands for CQs, EQs and SRQs.
 
 use engine::Access;
 use protocol::hca::mthca::cmd::Command;
@@ -41,7 +41,7 @@ pub(super) fn resize_cq(view: View<'_>, command: &Command, resize: &ResizeCq, fo
     let &ResizeCq { start, lkey, log_entries } = resize;
     let buffer = Buffer { start, lkey, log_entries, ..*cq.ring().buffer() };
     let access = resources.regions.access(view.dma);
-    // Software may have begun to move entries, which are its own.
+    // Software may have started to move unread entries, which are in software ownership.
     check_ring_access(&access, &buffer, &format!("CQ {cqn}"), &CQ_BUFFER, found);
 }
 
