@@ -19,7 +19,7 @@ fn addresses() -> Addresses {
     Addresses { own: Identity::from_lid(Lid::new(1)), peers: Vec::new(), default_peer: None }
 }
 
-/// A kernel's QP with a queue of eight slots of 128 bytes.
+/// A kernel QP with eight slots of 128 bytes.
 fn sst() -> RdQpSst {
     RdQpSst {
         pd: Pdn::new(3),
@@ -68,7 +68,7 @@ impl Bench {
         self.queue.next(&sender, RdEncap::default, &self.mem, &addresses(), |_| {})
     }
 
-    /// Offset of the next WQE, which must be good.
+    /// Takes the next WQE, which must be valid, and returns its offset.
     fn next_offset(&mut self) -> u32 {
         match self.next() {
             Fetch::Ready(request) => WorkTag::from_bits(request.wr_id).wqe(),
@@ -76,7 +76,7 @@ impl Bench {
         }
     }
 
-    /// Puts a SEND of one byte at an offset, linked to another.
+    /// Writes a SEND of one byte at `offset`, linked to another WQE.
     fn send_at(&self, offset: usize, link: Option<Link>) {
         let wqe = SendWqe {
             next: NextUnit { link, ..NextUnit::default() },
@@ -103,9 +103,9 @@ fn refused(fetch: Fetch<SendRequest>) -> u32 {
 }
 
 #[test]
-fn published_write_becomes_a_request_and_leads_to_the_linked_send() {
+fn published_write_links_to_next_send() {
     let mut bench = Bench::kernel();
-    // Section 14.8.
+    // The WQE of section 14.8.
     bench.mem.put(
         0,
         &[
@@ -132,7 +132,7 @@ fn published_write_becomes_a_request_and_leads_to_the_linked_send() {
 }
 
 #[test]
-fn a_running_head_finds_its_slot_on_every_lap() {
+fn running_head_finds_slot_on_every_lap() {
     let mut bench = Bench::kernel();
     for slot in 0..8 {
         bench.send_at(slot * 128, None);
@@ -144,7 +144,7 @@ fn a_running_head_finds_its_slot_on_every_lap() {
 }
 
 #[test]
-fn doorbells_are_kept_in_order_of_arrival() {
+fn doorbells_stay_in_arrival_order() {
     let mut bench = Bench::kernel();
     for slot in [0, 1, 2] {
         bench.send_at(slot * 128, None);
@@ -158,7 +158,7 @@ fn doorbells_are_kept_in_order_of_arrival() {
 }
 
 #[test]
-fn a_wqe_that_passes_the_end_of_the_queue_goes_on_at_its_start() {
+fn wqe_wraps_around_queue_end() {
     let mut bench = Bench::kernel();
     let wqe = SendWqe {
         next: NextUnit::default(),
@@ -174,7 +174,7 @@ fn a_wqe_that_passes_the_end_of_the_queue_goes_on_at_its_start() {
 }
 
 #[test]
-fn inline_data_is_copied_out_of_the_wqe() {
+fn inline_data_is_copied_from_wqe() {
     let mut bench = Bench::kernel();
     let payload: Vec<u8> = (0..40).collect();
     let wqe = SendWqe {
@@ -190,7 +190,7 @@ fn inline_data_is_copied_out_of_the_wqe() {
 }
 
 #[test]
-fn fence_comes_from_the_doorbell_or_the_link() {
+fn fence_comes_from_doorbell_or_link() {
     let mut bench = Bench::kernel();
     bench.send_at(0, link(8).map(|link| Link { fence: true, ..link }));
     bench.send_at(128, None);
@@ -204,21 +204,21 @@ fn fence_comes_from_the_doorbell_or_the_link() {
 }
 
 #[test]
-fn the_link_of_a_users_wqe_is_followed_once() {
+fn user_link_is_followed_once() {
     let mut bench = Bench::new(user(), QueueOptions::default());
     bench.send_at(0, link(8));
     bench.send_at(128, None);
     bench.ring_doorbell(0, SEND, 2);
     assert_eq!([bench.next_offset(), bench.next_offset()], [0, 128]);
     assert_eq!(bench.mem.get::<8>(0), [0; 8]);
-    // The library reuses the slot as the last of a batch and leaves the first eight bytes as they are.
+    // The library reuses the slot for the last WQE of a batch, and leaves its first eight bytes unchanged.
     bench.ring_doorbell(64, SEND, 2);
     assert_eq!(bench.next_offset(), 0);
     assert_eq!(bench.next(), Fetch::Empty);
 }
 
 #[test]
-fn links_stay_for_kernel_qps_and_without_the_option() {
+fn links_persist_in_kernel_queues_or_unoptioned() {
     let keep = QueueOptions { clear_links: false, ..QueueOptions::default() };
     for (sst, options) in [(sst(), QueueOptions::default()), (user(), keep)] {
         let mut bench = Bench::new(sst, options);
@@ -230,7 +230,7 @@ fn links_stay_for_kernel_qps_and_without_the_option() {
 }
 
 #[test]
-fn a_queue_that_cannot_be_written_still_works() {
+fn unwritable_queue_still_works() {
     let mut bench = Bench::new(user(), QueueOptions::default());
     bench.mem.read_only.set(true);
     bench.send_at(0, link(8));
@@ -240,7 +240,7 @@ fn a_queue_that_cannot_be_written_still_works() {
 }
 
 #[test]
-fn a_circle_of_wqes_gives_one_at_a_time() {
+fn circular_chain_yields_one_wqe_per_call() {
     let mut bench = Bench::kernel();
     bench.send_at(0, link(0));
     bench.ring_doorbell(0, SEND, 2);
@@ -251,7 +251,7 @@ fn a_circle_of_wqes_gives_one_at_a_time() {
 }
 
 #[test]
-fn impossible_sizes_are_refused_and_the_chain_goes_on() {
+fn invalid_size_fails_and_chain_continues() {
     for size in [0, 65, 255] {
         let mut bench = Bench::kernel();
         bench.send_at(0, link(8));
@@ -263,7 +263,7 @@ fn impossible_sizes_are_refused_and_the_chain_goes_on() {
 }
 
 #[test]
-fn what_the_service_cannot_do_is_refused_and_the_chain_goes_on() {
+fn unsupported_operation_fails_and_chain_continues() {
     let mut bench = Bench::new(RdQpSst { service: Some(ServiceType::Uc), ..sst() }, QueueOptions::default());
     bench.send_at(0, link(8));
     bench.send_at(128, None);
@@ -273,7 +273,7 @@ fn what_the_service_cannot_do_is_refused_and_the_chain_goes_on() {
 }
 
 #[test]
-fn a_queue_that_cannot_be_read_is_broken() {
+fn unreadable_queue_is_broken() {
     let mut bench = Bench::kernel();
     bench.ring_doorbell(0, SEND, 2);
     bench.mem.key = Lkey::new(0x22);
@@ -282,7 +282,7 @@ fn a_queue_that_cannot_be_read_is_broken() {
 }
 
 #[test]
-fn no_more_doorbells_than_slots_are_kept() {
+fn pending_doorbells_are_limited_by_slots() {
     let mut bench = Bench::kernel();
     for slot in 0..8 {
         bench.ring_doorbell(slot * 8, SEND, 2);
@@ -300,7 +300,7 @@ fn no_more_doorbells_than_slots_are_kept() {
 }
 
 #[test]
-fn reset_forgets_doorbells_and_links() {
+fn reset_discards_doorbells_and_links() {
     let mut bench = Bench::kernel();
     bench.send_at(0, link(8));
     bench.ring_doorbell(0, SEND, 2);
@@ -312,7 +312,7 @@ fn reset_forgets_doorbells_and_links() {
 }
 
 #[test]
-fn a_kernel_drivers_doorbells_and_links_count_slots() {
+fn kernel_doorbells_and_links_count_slots() {
     let index = QueueOptions { sq_addr: SqAddr::Index, ..QueueOptions::default() };
     let mut bench = Bench::new(sst(), index);
     bench.send_at(128, link(4));
@@ -322,7 +322,7 @@ fn a_kernel_drivers_doorbells_and_links_count_slots() {
 }
 
 #[test]
-fn the_unit_of_positions_is_found_out() {
+fn position_unit_is_detected() {
     let auto = QueueOptions { sq_addr: SqAddr::Auto, ..QueueOptions::default() };
     for heads in [[0, 1, 2, 3], [0, 8, 16, 24]] {
         let mut bench = Bench::new(sst(), auto);
@@ -335,7 +335,7 @@ fn the_unit_of_positions_is_found_out() {
     }
 }
 
-/// Kernel driver: each WQE is linked from the one before, whatever rang for that one, and has a doorbell of its own.
+/// Kernel driver: each WQE is linked from the one before, even across doorbells, and has its own doorbell.
 fn linked_late(late_link: bool) -> Bench {
     let options = QueueOptions { sq_addr: SqAddr::Index, late_link, ..QueueOptions::default() };
     let bench = Bench::new(sst(), options);
@@ -348,7 +348,7 @@ fn linked_late(late_link: bool) -> Bench {
 }
 
 #[test]
-fn a_wqe_that_was_run_through_a_late_link_runs_again_unless_its_doorbell_is_skipped() {
+fn late_link_option_prevents_double_execution() {
     for (late_link, expected) in
         [(false, vec![0, 128, 256, 384, 128, 256, 384, 256, 384, 384]), (true, vec![0, 128, 256, 384])]
     {
@@ -364,14 +364,14 @@ fn a_wqe_that_was_run_through_a_late_link_runs_again_unless_its_doorbell_is_skip
 }
 
 #[test]
-fn a_skipped_doorbell_comes_late_once_and_counts_on_the_next_lap() {
+fn skipped_doorbell_is_not_skipped_again() {
     let mut bench = linked_late(true);
     bench.ring_doorbell(0, SEND, 2);
     assert_eq!([bench.next_offset(), bench.next_offset()], [0, 128]);
-    // The doorbell of slot 1 while its chain goes on.
+    // The doorbell of slot 1, while its chain is still running.
     bench.ring_doorbell(1, SEND, 2);
     assert_eq!([bench.next_offset(), bench.next_offset()], [256, 384]);
-    // Those of slots 2 and 3 after it.
+    // The doorbells of slots 2 and 3, after it.
     bench.ring_doorbell(2, SEND, 2);
     bench.ring_doorbell(3, SEND, 2);
     assert_eq!(bench.next(), Fetch::Empty);
@@ -383,10 +383,10 @@ fn a_skipped_doorbell_comes_late_once_and_counts_on_the_next_lap() {
 }
 
 #[test]
-fn a_doorbell_is_not_late_for_what_a_batch_before_it_linked() {
+fn doorbell_after_linked_batch_is_not_late() {
     let options = QueueOptions { late_link: true, ..QueueOptions::default() };
     let mut bench = Bench::new(sst(), options);
-    // As the user library does: a doorbell for a batch, and no links between batches. The whole ring in each lap.
+    // User library: one doorbell per batch, and no links between batches. Each lap fills the ring.
     for lap in 0..3 {
         for first in [0, 4] {
             for slot in first..first + 4 {
@@ -402,7 +402,7 @@ fn a_doorbell_is_not_late_for_what_a_batch_before_it_linked() {
 }
 
 #[test]
-fn a_datagram_goes_where_its_ud_unit_says() {
+fn datagram_goes_to_ud_unit_destination() {
     let mut bench = Bench::new(RdQpSst { service: Some(ServiceType::Ud), ..sst() }, QueueOptions::default());
     let to =
         UdUnit { dlid: Lid::new(7), dqpn: Qpn::new(0x12), qkey: Qkey::new(0x1111_1111), ..UdUnit::default() };
@@ -425,7 +425,7 @@ fn a_datagram_goes_where_its_ud_unit_says() {
 }
 
 #[test]
-fn a_datagram_to_nobody_is_refused() {
+fn datagram_without_destination_is_rejected() {
     let mut bench = Bench::new(RdQpSst { service: Some(ServiceType::Ud), ..sst() }, QueueOptions::default());
     let wqe = SendWqe {
         next: NextUnit::default(),
@@ -438,7 +438,7 @@ fn a_datagram_to_nobody_is_refused() {
 }
 
 #[test]
-fn a_spent_pool_leaves_every_queue_what_it_keeps() {
+fn exhausted_pool_leaves_each_queue_its_minimum() {
     let sst = RdQpSst { sq_len: 1 << 18, ..sst() };
     let mut bench = Bench::new(sst, QueueOptions::default());
     let doorbell = SendDoorbell { head: 0, fence: false, opcode: SEND, qpn: QPN, size: 2 };
