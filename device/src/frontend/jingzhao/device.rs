@@ -1,4 +1,4 @@
-//! The JingZhao function: BAR0 and BAR2, and what happens at their registers.
+//! The PCI function: BAR0 and BAR2, and the effects of their registers.
 //!
 //! # Spec
 //! JingZhao interface, section 1.

@@ -1,4 +1,4 @@
-//! Ways in which software departs from the document, to be chosen by configuration.
+//! Options for software that departs from the document.
 
 use engine::RemoteAccess;
 use protocol::hca::jingzhao::caps::Adapter;
