@@ -154,7 +154,7 @@ build_shown() {
     echo "   built in $((SECONDS - begun)) s"
 }
 
-# report_build LOG BEGUN: every 20 seconds says how far the build is that writes this log, as long as this script runs.
+# report_build LOG BEGUN: every 20 seconds, until this script exits, prints the progress of the build that writes this log.
 report_build() {
     local compiled all=
     while sleep 20 >/dev/null 2>&1 && kill -0 $$ 2>/dev/null; do

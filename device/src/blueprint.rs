@@ -46,7 +46,7 @@ pub enum MakeError {
         source: io::Error,
     },
     /// No capture or trace file.
-    #[error("{key}: cannot write {}", path.display())]
+    #[error("{key}: cannot write to {}", path.display())]
     File {
         /// Which device's.
         key: String,
@@ -56,7 +56,7 @@ pub enum MakeError {
         source: io::Error,
     },
     /// The host refuses descriptors or memory.
-    #[error("cannot allocate host resources")]
+    #[error("cannot allocate host resources such as threads or file descriptors")]
     Host(#[from] io::Error),
 }
 
@@ -153,7 +153,7 @@ impl Blueprint {
                 Some(self.must("record", path, record)?)
             }
             (Some(path), Occasion::Restart) => {
-                tracing::warn!(path = %path.display(), "recording stopped: device failed");
+                tracing::warn!(path = %path.display(), "recording stopped because the device failed");
                 None
             }
         };
@@ -281,7 +281,7 @@ pub fn name(device: &DeviceConfig) -> String {
 fn unless<T>(path: &Path, opened: io::Result<T>) -> Option<T> {
     opened
         .inspect_err(
-            |error| tracing::warn!(path = %path.display(), %error, "cannot reopen file, writing stopped"),
+            |error| tracing::warn!(path = %path.display(), %error, "cannot reopen the capture or trace file; continuing without it"),
         )
         .ok()
 }

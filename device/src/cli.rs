@@ -25,7 +25,7 @@ const OVERRIDES: &str = "Overrides (only for configurations with one device)";
 const EXAMPLES: &str = "\
 Examples:
   hcad --config configs/jingzhao.json            serve the configured devices
-  hcad --config configs/jingzhao.json --check    check the configuration and exit
+  hcad --config configs/jingzhao.json --check    check the configuration, then exit
   hcad --frontend mthca --id 1 --udp 127.0.0.1:47911 --peer 127.0.0.1:47912
                                                  serve one device without a configuration file
   hcad replay device.record                      replay a session record";
@@ -35,8 +35,8 @@ Examples:
 /// hcad runs in the foreground until it receives SIGTERM or SIGINT. SIGHUP and `hcactl reload` reload the
 /// configuration file. The log is written to standard error; RUST_LOG sets its filter. Sockets without a
 /// configured path are created in $RUNTIME_DIRECTORY if it is set, otherwise in $XDG_RUNTIME_DIR/hcad or
-/// /run/hcad. hcad uses a socket passed by systemd if the configuration names its path, or if there is only
-/// one device and it has no path.
+/// /run/hcad. hcad uses a socket passed by systemd if the configuration contains its path, or if the only
+/// device has no configured path.
 #[derive(Clone, Debug, Parser)]
 #[command(
     name = "hcad",
@@ -58,31 +58,32 @@ pub struct Cli {
     #[expect(missing_docs, reason = "clap would use it as the help text of the program")]
     pub device: DeviceArgs,
 
-    /// Path of the Unix socket for the VMM
+    /// Path of the Unix socket that the VMM connects to
     #[arg(long, help_heading = OVERRIDES, value_name = "PATH", conflicts_with = "fd")]
     pub socket_path: Option<PathBuf>,
 
-    /// File descriptor of an inherited Unix socket, listening or connected to the VMM
+    /// File descriptor of an inherited Unix socket (3 or higher) that is listening or already connected to
+    /// the VMM
     #[arg(long, help_heading = OVERRIDES, value_name = "N", value_parser = clap::value_parser!(RawFd).range(3..))]
     pub fd: Option<RawFd>,
 
-    /// Create a Unix socket for hcactl at PATH [default: control.sock in the runtime directory]
+    /// Create a control socket for hcactl at PATH (default: control.sock in the runtime directory)
     #[arg(long, value_name = "PATH", num_args = 0..=1, require_equals = true)]
     pub control_socket: Option<Option<PathBuf>>,
 
-    /// Capture all frames to this pcapng file
+    /// Capture all frames of the device to this pcapng file
     #[arg(long, help_heading = OVERRIDES, value_name = "FILE")]
     pub capture: Option<PathBuf>,
 
-    /// Trace register accesses, commands and queue entries to this file, or "-" for standard error
+    /// Write a trace (register accesses, commands, queue entries) to this file, or "-" for standard error
     #[arg(long, help_heading = OVERRIDES, value_name = "FILE")]
     pub trace: Option<PathBuf>,
 
-    /// Trace format
+    /// Format of the trace
     #[arg(long, help_heading = OVERRIDES, value_name = "FORMAT", value_enum, default_value_t, requires = "trace")]
     pub trace_format: TraceFormat,
 
-    /// Write a session record (all device input) to this file, for `hcad replay`
+    /// Write a session record (all device input) to this file, for use with `hcad replay`
     #[arg(long, help_heading = OVERRIDES, value_name = "FILE")]
     pub record: Option<PathBuf>,
 
@@ -90,15 +91,15 @@ pub struct Cli {
     #[arg(long)]
     pub no_confinement: bool,
 
-    /// Check the configuration and exit
+    /// Check the configuration and its host requirements, then exit
     #[arg(long)]
     pub check: bool,
 
-    /// Print the back-end capabilities as JSON and exit
+    /// Print the vfio-user back-end capabilities as JSON, then exit
     #[arg(long)]
     pub print_capabilities: bool,
 
-    /// Write man pages and shell completions to this directory and exit (for packagers)
+    /// Write man pages and shell completions to this directory, then exit (for packagers)
     #[arg(long, value_name = "FOLDER", hide = true, exclusive = true)]
     pub write_manual: Option<PathBuf>,
 }
@@ -119,23 +120,24 @@ pub struct ReplayArgs {
     /// Path of the session record
     pub file: PathBuf,
 
-    /// Stop after step N (the first step is 1)
+    /// Stop the replay after step N (the first step is 1)
     #[arg(long, value_name = "N")]
     pub until: Option<u64>,
 
-    /// Trace register accesses, commands and queue entries to this file, with timestamps of the device clock
+    /// Write a trace (register accesses, commands, queue entries) to this file, with timestamps from the
+    /// recorded device clock
     #[arg(long, value_name = "FILE")]
     pub trace: Option<PathBuf>,
 
-    /// Trace format
+    /// Format of the trace
     #[arg(long, value_name = "FORMAT", value_enum, default_value_t, requires = "trace")]
     pub trace_format: TraceFormat,
 
-    /// Print each step and the resulting device actions
+    /// Print each replayed step and the resulting device actions
     #[arg(long)]
     pub steps: bool,
 
-    /// Print each step and wait for Enter before executing it
+    /// Print each step and wait for Enter before replaying it
     #[arg(long)]
     pub wait: bool,
 }

@@ -44,20 +44,22 @@ pub struct ConfigFile {
     /// Log settings. The log is written to standard error.
     #[serde(default)]
     pub log: LogConfig,
-    /// Devices to serve. Each runs in its own thread.
+    /// Devices that hcad serves, at least one. Each device runs in its own thread.
     pub devices: Vec<DeviceEntry>,
-    /// Path of the Unix socket for `hcactl`. Only the user that runs hcad can connect. Default: no control
-    /// socket, unless `--control-socket` is given.
+    /// Path of the control socket, a Unix socket for `hcactl`. Only the user that runs hcad can connect.
+    /// Default: no control socket, unless `--control-socket` is given.
     pub control_socket: Option<PathBuf>,
-    /// Listen address for Prometheus (`GET /metrics`): ADDRESS:PORT, such as "127.0.0.1:9474", or the path of
-    /// a Unix socket. Anyone who can reach a network address can read the metrics. Only the user that runs
-    /// hcad can connect to a Unix socket. Default: metrics are not served.
+    /// Address on which hcad serves Prometheus metrics (`GET /metrics`): ADDRESS:PORT, such as
+    /// "127.0.0.1:9474", or the path of a Unix socket. Anyone who can reach a network address can read the
+    /// metrics. Only the user that runs hcad can connect to a Unix socket. Default: metrics are not served.
     pub metrics: Option<String>,
-    /// Default `socket_mode` of all devices, in octal. If not set: "0600", or "0660" with a `socket_group`.
+    /// Permissions, in octal, of the sockets of devices that do not set their own `socket_mode`. Default:
+    /// "0600", or "0660" for sockets with a `socket_group`.
     pub socket_mode: Option<String>,
-    /// Default `socket_group` of all devices.
+    /// Group, by name or number, of the sockets of devices that do not set their own `socket_group`. Default:
+    /// the group of the hcad process.
     pub socket_group: Option<GroupEntry>,
-    /// Sandbox settings.
+    /// Sandbox: restrictions that hcad applies to itself.
     #[serde(default)]
     pub confinement: ConfinementEntry,
 }
@@ -67,17 +69,18 @@ pub struct ConfigFile {
 pub struct Config {
     /// Log settings.
     pub log: LogConfig,
-    /// At least one.
+    /// Devices to serve, at least one.
     pub devices: Vec<DeviceConfig>,
-    /// Socket for `hcactl`.
+    /// Path of the control socket for `hcactl`, if there is one.
     pub control_socket: Option<PathBuf>,
-    /// Where figures for Prometheus are served.
+    /// Listen address for Prometheus metrics, if hcad serves them.
     pub metrics: Option<MetricsConfig>,
-    /// What the process takes from itself.
+    /// Sandbox: restrictions that the process applies to itself.
     pub confinement: ConfinementEntry,
-    /// Of devices that say nothing themselves.
+    /// Default socket permissions for devices that do not set their own.
     pub sockets: SocketsEntry,
-    /// What the file says of the process itself, which cannot change while it runs: keys and values.
+    /// Process-wide settings as keys and values from the file. A reload does not apply them; they require a
+    /// restart.
     pub of_the_process: Vec<(&'static str, Value)>,
 }
 
@@ -100,7 +103,7 @@ pub enum ConfigError {
     File {
         /// The file.
         path: PathBuf,
-        /// Which key, where and why.
+        /// Description of the problem, with the key and its position in the file.
         problem: String,
     },
     /// A value is out of its range or contradicts another.
@@ -108,7 +111,7 @@ pub enum ConfigError {
     Value {
         /// Path of the key, such as `devices[0].mac`.
         key: String,
-        /// What is wrong.
+        /// Description of the problem with the value.
         problem: String,
     },
 }

@@ -34,7 +34,7 @@ pub enum DaemonError {
     #[error(transparent)]
     Inherited(#[from] InheritedError),
     /// The host refuses threads, signals or descriptors.
-    #[error("cannot allocate host resources")]
+    #[error("cannot allocate host resources such as threads or file descriptors")]
     Host(#[from] io::Error),
 }
 
@@ -151,7 +151,7 @@ async fn serve_control(
     if let Some(listener) = listener {
         let service = control::server::Service { roster, changes, configuration };
         if let Err(error) = control::server::serve(&listener, service).await {
-            tracing::error!(%error, "control socket failed");
+            tracing::error!(%error, "control socket failed; hcactl cannot connect until hcad is restarted");
         }
     }
     future::pending().await
@@ -168,7 +168,7 @@ fn listen_for_metrics(config: &MetricsConfig) -> Result<(metrics::server::Listen
             .map_err(|source| MakeError::Fabric { key: key(), name: address.to_string(), source })?,
     };
     if let Some(address) = listener.address() {
-        tracing::info!(%address, "serving metrics on a network address without authentication");
+        tracing::info!(%address, "serving metrics without authentication on a network address");
     }
     Ok((listener, Process::new()))
 }
@@ -178,7 +178,7 @@ async fn serve_metrics(figures: Option<(metrics::server::Listener, Process)>, ro
     if let Some((listener, process)) = figures
         && let Err(error) = metrics::server::serve(&listener, process, roster).await
     {
-        tracing::error!(%error, "metrics server failed");
+        tracing::error!(%error, "metrics server failed; metrics are not served until hcad is restarted");
     }
     future::pending().await
 }

@@ -49,7 +49,7 @@ pub enum FleetError {
     #[error(transparent)]
     Make(#[from] MakeError),
     /// The host refuses threads or descriptors.
-    #[error("cannot allocate host resources")]
+    #[error("cannot allocate host resources such as threads or file descriptors")]
     Host(#[from] io::Error),
     /// A device cannot go on, and without its client cannot be made anew.
     #[error("{name} stopped")]
@@ -341,7 +341,10 @@ impl Fleet {
             Err(refusal) => tracing::error!("configuration not reloaded: {refusal}"),
             Ok(Reloaded { added, removed, changed, unchanged, not_changed, problems }) => {
                 for key in not_changed {
-                    tracing::warn!(key, "setting unchanged; restart hcad to apply the new value");
+                    tracing::warn!(
+                        key,
+                        "setting not changed by the reload; restart hcad to apply the new value"
+                    );
                 }
                 problems
                     .iter()
@@ -585,9 +588,11 @@ impl Fleet {
             _ if is_leaving => {}
             (Ok(_), true) => self.over = Some(Ok(())),
             (Err(source), true) => self.over = Some(Err(FleetError::Device { name, source })),
-            (Ok(_), false) => tracing::info!(device = name, "the only client disconnected; device stopped"),
+            (Ok(_), false) => {
+                tracing::info!(device = name, "device stopped because its only client (--fd) disconnected")
+            }
             (Err(failure), false) => {
-                tracing::error!(device = name, %failure, "device stopped after a failure")
+                tracing::error!(device = name, %failure, "device stopped because it failed and cannot be restarted")
             }
         }
     }

@@ -390,7 +390,7 @@ impl<F: Frontend> Hca<F> {
         self.port.set_link(link);
         let up = self.port.is_up();
         if up != was_up {
-            limited!(info, up, "link changed");
+            limited!(info, up, "link state changed");
             let view = self.view();
             if let Some(management) = &mut self.management {
                 management.set_link(up, &view);

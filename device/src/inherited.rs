@@ -26,7 +26,7 @@ pub enum InheritedError {
     #[error(transparent)]
     Descriptor(#[from] ListenError),
     /// A connected socket where a listening socket is required.
-    #[error("LISTEN_FDS: descriptor {0} is a connected socket; set Accept=no in the socket unit")]
+    #[error("LISTEN_FDS: file descriptor {0} is a connected socket; set Accept=no in the socket unit")]
     Connected(RawFd),
     /// No number, or too many.
     #[error("LISTEN_FDS: {0:?} is not a number between 0 and {MAX}")]

@@ -23,7 +23,9 @@ use device::telemetry::{file, outlet, subscriber};
 const FAREWELL: Duration = Duration::from_millis(500);
 
 fn main() -> ExitCode {
-    let ran = file::survive_size_limit().context("cannot handle SIGXFSZ").and_then(|()| run(&Cli::parse()));
+    let ran = file::survive_size_limit()
+        .context("cannot install the SIGXFSZ handler")
+        .and_then(|()| run(&Cli::parse()));
     let code = match ran {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
@@ -45,8 +47,9 @@ fn run(cli: &Cli) -> anyhow::Result<()> {
         return print(&cli::capabilities());
     }
     if let Some(folder) = &cli.write_manual {
-        return manual::write(Cli::command(), folder)
-            .with_context(|| format!("cannot write to {}", folder.display()));
+        return manual::write(Cli::command(), folder).with_context(|| {
+            format!("cannot write man pages and shell completions to {}", folder.display())
+        });
     }
     // Before anything else here opens a descriptor.
     let mut inherited = Inherited::take_over(cli.fd).map_err(|error| match cli.fd {

@@ -23,7 +23,7 @@ pub struct Capacity {
 
 /// An insertion would exceed the table's [`Capacity`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-#[error("table is full")]
+#[error("the table is full")]
 pub struct TableFull;
 
 /// Map from `u32` to `T`; see the module.

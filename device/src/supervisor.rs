@@ -62,7 +62,7 @@ pub fn supervise(
             Ok(worker) => {
                 mailbox.set_life(Life::Running);
                 if told.take().is_some() {
-                    limited!(info, "device is running again");
+                    limited!(info, "device is running again after a failure");
                 }
                 let started = Instant::now();
                 // What the worker owned is gone afterwards. The mailbox holds whole calls at any moment.

@@ -258,7 +258,14 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
             self.reply()?;
             let now = now();
             let moved_data = self.data_moved() != moved;
+            let was_paused = self.budget.paused_until().is_some();
             self.budget.add_turn(now, now.saturating_since(begun), moved_data, processor_time);
+            if !was_paused && self.budget.paused_until().is_some() {
+                limited!(
+                    info,
+                    "client delayed: its connections, mappings and commands exceed their share of processor time"
+                );
+            }
             self.watch_client()?;
             if self.client.is_none() && self.listener.is_none() {
                 self.hca.flush();
@@ -547,7 +554,7 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
             // The client still waits, and this turn's end sees that.
             Err(error) if self.reserve.give_up(&error) => Ok(()),
             Err(error) => {
-                limited!(error, %error, "cannot accept client connections");
+                limited!(error, %error, "cannot accept connections from VMMs");
                 self.pause_accepting(ACCEPT_PAUSE)
             }
         }
@@ -569,7 +576,7 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
         }
         match self.successor.take() {
             Some(_) if self.client.is_some() => {
-                limited!(warn, "rejected a client: another client is connected");
+                limited!(warn, "rejected a client because another client is connected");
                 Ok(())
             }
             Some(stream) => self.adopt(Connection::new(stream)?),

@@ -457,5 +457,5 @@ fn a_descriptor_that_is_no_socket_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let config = configuration(folder.path(), None);
     let line = one_line(&run(&["--config", config.to_str().unwrap(), "--fd", "250"]));
-    assert_eq!(line, "hcad: --fd: descriptor 250 is not an open socket\n");
+    assert_eq!(line, "hcad: --fd: file descriptor 250 is not an open socket\n");
 }

@@ -316,7 +316,7 @@ fn what_vmm_and_driver_asked_for_is_counted() {
     assert_eq!(
         hcactl(&control, &["explain", "qp", "9"]).unwrap(),
         "QP 0x9: does not exist or is in RESET; doorbells and packets are ignored\n\
-         ignored: once, latest reason qp_reset\n"
+         ignored: once, most recent reason: qp_reset\n"
     );
     let json: Value = hcactl(&control, &["--json", "explain", "qp", "9"]).unwrap().parse().unwrap();
     let ignored = json!({ "count": 1, "last": "qp_reset" });
@@ -383,8 +383,10 @@ fn memory_keeps_what_is_chosen_until_it_is_dumped_and_goes_on_then() {
     let mut guest = connect(&daemon);
     let file = |name: &str| daemon.folder.path().join(name).to_str().unwrap().to_owned();
     let error = hcactl(&control, &["trace", "dump", &file("none")]).unwrap_err();
-    assert_eq!(error, "hcactl: no trace in memory; start one with `hcactl trace ring`\n");
-    assert!(hcactl(&control, &["trace", "ring", "1K"]).unwrap_err().contains("1024 is not in 65536..="));
+    assert_eq!(error, "hcactl: no in-memory trace is running; start one with `hcactl trace ring`\n");
+    assert!(
+        hcactl(&control, &["trace", "ring", "1K"]).unwrap_err().contains("1024 is not between 65536 and ")
+    );
     hcactl(&control, &["trace", "ring", "64K", "--kind", "command", "--kind", "wqe"]).unwrap();
     assert_eq!(hcactl_json(&control, "devices")[0]["trace"], "memory");
     for dumped in ["first", "second"] {

@@ -109,7 +109,7 @@ fn counters_and_lists_are_of_all_devices_unless_some_are_chosen() {
         "hcactl: device 7: device 7 does not exist\n"
     );
     let error = hcactl(&control, &["--device", "1", "--device", "2", "port", "down"]).unwrap_err();
-    assert_eq!(error, "hcactl: hcad serves several devices; select one with --device: 1, 2\n");
+    assert_eq!(error, "hcactl: hcad is serving several devices; select one with --device: 1, 2\n");
 }
 
 #[test]

@@ -160,7 +160,7 @@ fn a_device_that_cannot_be_added_is_refused_with_its_key_and_nothing_is_lost() {
     let udp = |bind: &str| json!({ "udp": { "bind": bind, "peers": [] } });
     let in_use = format!("device.fabric.udp.bind: {own} is already used by hca1");
     let cases = [
-        (json!([1]), "standard input is not a JSON object"),
+        (json!([1]), "standard input does not contain a JSON object"),
         (with("id", json!("two")), "device.id: invalid type"),
         (with("sockt", json!(1)), "device.sockt: unknown field `sockt`"),
         (with("id", json!(1)), "device.id: 1 is already used by hca1"),
@@ -272,7 +272,7 @@ fn a_reload_touches_what_has_changed_and_nothing_else() {
     let mut there = devices(&daemon);
     there.sort_unstable();
     assert_eq!(there, [1, 2, 4, 5, 7], "what hcactl has added stays");
-    daemon.wait_for_line("setting unchanged; restart hcad to apply the new value");
+    daemon.wait_for_line("setting not changed by the reload; restart hcad to apply the new value");
 
     // Again, without a change: nobody notices.
     let again = hcactl(&daemon, &["reload"]).unwrap();

@@ -60,7 +60,7 @@ impl AgentLink {
         let response = self.exchange(STEP_TIMEOUT, step).await?;
         match response.result {
             Err(failure) => Ok(failure),
-            Ok(answer) => bail!("the step succeeded, expected an error: {answer}"),
+            Ok(answer) => bail!("the step succeeded, but an error was expected: {answer}"),
         }
     }
 
@@ -71,7 +71,7 @@ impl AgentLink {
         timeout(limit, self.send_and_receive(&line))
             .await
             .with_context(|| format!("the agent did not reply to {step_name} within {limit:?}"))?
-            .with_context(|| format!("cannot send {step_name} to the agent"))
+            .with_context(|| format!("cannot send the request {step_name} to the agent"))
     }
 
     async fn send_and_receive(&mut self, line: &str) -> Result<Response> {

@@ -42,35 +42,35 @@ const PARTS: &str = "Parts of the guests";
 /// Options for the parts of guests.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub struct Options {
-    /// QEMU program, 11.0 or later with vfio-user-pci [default: the lab's own]
+    /// Path of the QEMU binary; must be 11.0 or later, with vfio-user-pci support [default: the lab's QEMU]
     #[arg(help_heading = PARTS, long, value_name = "FILE")]
     pub qemu: Option<PathBuf>,
-    /// Kernel: `trixie` or `trixie-backports` from Debian, or the path of your own [default: trixie-backports]
+    /// Guest kernel: `trixie` or `trixie-backports` from Debian, or a path [default: trixie-backports]
     ///
-    /// The path is either a folder like /lib/modules/7.2.12 that also contains the image as `vmlinuz`, or an image whose
-    /// modules are installed in such a folder.
+    /// The path is either a folder like /lib/modules/7.2.12 that also contains the kernel image as `vmlinuz`, or an
+    /// image whose modules are installed in /lib/modules.
     #[arg(help_heading = PARTS, long, value_name = "SUITE|PATH")]
     pub kernel: Option<KernelChoice>,
-    /// User space, an ext4 image [default: the lab's own]
+    /// Path of an ext4 image with the guest user space [default: the lab's image]
     #[arg(help_heading = PARTS, long, value_name = "FILE")]
     pub root: Option<PathBuf>,
-    /// Kernel module to load in the guests, after its dependencies; can be repeated
+    /// Kernel module to load in each guest, after its dependencies; can be repeated
     #[arg(help_heading = PARTS, long = "module", value_name = "FILE")]
     pub modules: Vec<PathBuf>,
-    /// The hcad program [default: hcad in the folder of guest-lab]
+    /// Path of the hcad program [default: hcad in the folder of guest-lab]
     #[arg(help_heading = PARTS, long, value_name = "FILE")]
     pub hcad: Option<PathBuf>,
-    /// Guest agent, a statically linked program [default: built in]
+    /// Path of the guest agent, a statically linked program [default: the built-in agent]
     #[arg(help_heading = PARTS, long, value_name = "FILE")]
     pub agent: Option<PathBuf>,
-    /// Accelerator of QEMU [default: kvm if it can boot the lab's kernel, otherwise tcg]
+    /// QEMU accelerator [default: kvm if it can boot the lab's kernel, otherwise tcg]
     #[arg(help_heading = PARTS, long, value_enum)]
     pub accel: Option<Accelerator>,
     /// Number of virtual CPUs per guest
     #[arg(help_heading = PARTS, long, visible_alias = "smp", default_value_t = 1, value_name = "N",
         value_parser = clap::value_parser!(u32).range(1..=64))]
     pub cpus: u32,
-    /// Trace each device that has a stock driver, to a file next to the logs
+    /// Write a trace of each device that has a stock driver, next to the logs
     #[arg(help_heading = PARTS, long)]
     pub trace: bool,
     /// Memory per guest, in MiB or with a unit (`M` or `G`), such as `2G`
@@ -104,10 +104,10 @@ impl Options {
 /// What the user may choose for scenarios that draw at random.
 #[derive(Clone, Copy, Debug, Default, clap::Args)]
 pub struct Chance {
-    /// Duration of scenarios that run for a given time, such as torture, in minutes [default: 5]
+    /// Duration in minutes of scenarios that run for a fixed time, such as torture [default: 5]
     #[arg(long, value_name = "N")]
     pub minutes: Option<u64>,
-    /// Seed of the random choices, as printed by an earlier run [default: random]
+    /// Seed for random choices, as printed by an earlier run [default: random]
     #[arg(long, value_name = "N")]
     pub seed: Option<u64>,
 }
@@ -183,7 +183,9 @@ impl Lab {
         lab.accelerator = match chosen {
             Some(Accelerator::Tcg) => Accelerator::Tcg,
             Some(Accelerator::Kvm) => match lab.kvm_obstacle().await? {
-                Some(obstacle) => bail!("--accel kvm: KVM is not usable on this host: {obstacle}"),
+                Some(obstacle) => {
+                    bail!("--accel kvm requires KVM, which is not usable on this host: {obstacle}")
+                }
                 None => Accelerator::Kvm,
             },
             None if lab.kvm_obstacle().await?.is_some() => Accelerator::Tcg,

@@ -49,7 +49,7 @@ enum Command {
         /// If a case fails, keep guests and daemons running until Enter is pressed
         #[arg(long, conflicts_with = "jobs")]
         keep: bool,
-        /// Number of scenarios to run in parallel; those that measure time run alone, after the others
+        /// Number of scenarios to run in parallel; scenarios that measure time run alone, after the others
         #[arg(long, default_value = "1", value_name = "N")]
         jobs: NonZeroUsize,
         /// Time limit per case, in seconds
@@ -63,12 +63,12 @@ enum Command {
         #[command(flatten)]
         options: Options,
     },
-    /// Open a shell in a running guest, or in a new guest of a scenario
+    /// Open a shell in a running guest, or boot the guests of a scenario and open a shell in one of them
     Shell {
-        /// A running guest (NAME:GUEST, as printed by `guest-lab ps`), or a scenario, whose guests are booted for the shell
+        /// Running guest (NAME:GUEST, as printed by `guest-lab ps`), or name of a scenario whose guests to boot
         #[arg(value_parser = shell_place, value_name = "GUEST|SCENARIO")]
         place: ShellPlace,
-        /// Guest of the scenario
+        /// Guest in which to open the shell, if a scenario was named
         #[arg(long, default_value = "a", value_parser = ["a", "b"])]
         guest: String,
         #[command(flatten)]
@@ -86,12 +86,12 @@ enum Command {
     },
     /// Build a module for the guest kernel
     ///
-    /// The first build downloads the kernel headers and the compiler that built the kernel.
+    /// The first build downloads the headers of the guest kernel, and the compiler that this kernel was built with.
     Build {
         /// Folder of the module; its Makefile must contain `obj-m := NAME.o`
         #[arg(value_name = "DIR", default_value = ".")]
         folder: PathBuf,
-        /// Kernel, as for `guest-lab up`
+        /// Kernel to build for, as for `guest-lab up`
         #[arg(long, value_name = "SUITE|PATH")]
         kernel: Option<KernelChoice>,
         /// Targets and variables for make, such as `clean`, `V=1` or `KCFLAGS=-DDEBUG`
@@ -231,7 +231,7 @@ async fn run_scenarios(
     scenario::schedule::run(scenarios, jobs, &lab, report).await?;
     match vm::panicked_boots() {
         0 => {}
-        count => line(&format!("boots repeated because the guest kernel panicked: {count}"))?,
+        count => line(&format!("guests that were booted again because the kernel panicked: {count}"))?,
     }
     line(&report.counts().to_string())?;
     ensure!(
@@ -259,7 +259,7 @@ async fn build(folder: PathBuf, kernel: KernelChoice, arguments: Vec<OsString>) 
 /// The lease: a socket, which `up` passes as standard input.
 fn lease() -> Result<UnixStream> {
     let lease = std::fs::File::from(
-        std::io::stdin().as_fd().try_clone_to_owned().context("cannot duplicate the lease")?,
+        std::io::stdin().as_fd().try_clone_to_owned().context("cannot duplicate the supervisor lease")?,
     );
     ensure!(
         lease.metadata()?.file_type().is_socket(),

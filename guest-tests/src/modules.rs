@@ -50,7 +50,7 @@ impl Wanted {
         if self.modules.iter().any(|m| m.name == name) || self.builtin.contains(&name) {
             return Ok(());
         }
-        let Some(path) = self.files.get(&name) else { bail!("the guests' kernel has no module {name}") };
+        let Some(path) = self.files.get(&name) else { bail!("the guest kernel has no module {name}") };
         let object = read(path)?;
         self.add_object(name, object)
     }
@@ -124,9 +124,7 @@ pub fn name_of(file: &Path) -> Result<String> {
 /// # Errors
 /// When there is none.
 pub fn find(folder: &Path, name: &str) -> Result<PathBuf> {
-    index(folder)?
-        .remove(&canonical(name))
-        .with_context(|| format!("the guests' kernel has no module {name}"))
+    index(folder)?.remove(&canonical(name)).with_context(|| format!("the guest kernel has no module {name}"))
 }
 
 /// A module of the user's own: its object, uncompressed, and the names of what must be loaded before it.

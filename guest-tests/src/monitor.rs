@@ -28,7 +28,7 @@ impl Monitor {
         let (reader, writer) = stream.into_split();
         let mut monitor = Self { lines: BufReader::new(reader), writer };
         let greeting = monitor.message().await?;
-        greeting.get("QMP").with_context(|| format!("QEMU's monitor sent no QMP greeting: {greeting}"))?;
+        greeting.get("QMP").with_context(|| format!("the QEMU monitor sent no QMP greeting: {greeting}"))?;
         monitor.execute("qmp_capabilities", json!({})).await?;
         Ok(monitor)
     }
@@ -42,10 +42,10 @@ impl Monitor {
         self.writer
             .write_all(format!("{line}\n").as_bytes())
             .await
-            .context("cannot write to QEMU's monitor")?;
+            .context("cannot write to the QEMU monitor")?;
         loop {
             let mut message =
-                self.message().await.with_context(|| format!("waiting for the reply to {command}"))?;
+                self.message().await.with_context(|| format!("QEMU did not reply to {command}"))?;
             if let Some(answer) = message.get_mut("return") {
                 return Ok(answer.take());
             }
@@ -59,10 +59,13 @@ impl Monitor {
     async fn message(&mut self) -> Result<Value> {
         let mut line = String::new();
         let read = timeout(ANSWER_TIMEOUT, self.lines.read_line(&mut line));
-        if read.await.with_context(|| format!("QEMU's monitor sent nothing within {ANSWER_TIMEOUT:?}"))?? == 0
+        if read
+            .await
+            .with_context(|| format!("the QEMU monitor sent nothing within {ANSWER_TIMEOUT:?}"))??
+            == 0
         {
-            bail!("QEMU closed its monitor");
+            bail!("QEMU closed its monitor socket");
         }
-        serde_json::from_str(&line).with_context(|| format!("QEMU's monitor sent invalid JSON: {line:?}"))
+        serde_json::from_str(&line).with_context(|| format!("the QEMU monitor sent invalid JSON: {line:?}"))
     }
 }

@@ -182,8 +182,9 @@ impl Peer {
             .stdout(Stdio::piped())
             .spawn()
             .with_context(|| format!("cannot start {python}"))?;
-        let requests = child.stdin.take().context("standard input is a pipe")?;
-        let answers = BufReader::new(child.stdout.take().context("standard output is a pipe")?);
+        let requests = child.stdin.take().context("the packet peer has no pipe as standard input")?;
+        let answers =
+            BufReader::new(child.stdout.take().context("the packet peer has no pipe as standard output")?);
         let mut peer = Self { child, requests, answers };
         peer.answer::<Value>()?;
         Ok(peer)
@@ -238,7 +239,7 @@ impl Peer {
         let mut line = String::new();
         ensure!(self.answers.read_line(&mut line)? > 0, "the packet peer exited");
         match serde_json::from_str(&line)
-            .with_context(|| format!("cannot parse the reply of the packet peer: {line}"))?
+            .with_context(|| format!("cannot parse the reply from the packet peer: {line}"))?
         {
             Answer::Ok(value) => Ok(value),
             Answer::Error(message) => Err(anyhow::Error::msg(message)).context("the packet peer failed"),

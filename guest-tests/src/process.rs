@@ -92,7 +92,12 @@ impl Process {
         let id = libc::pid_t::try_from(self.id()?)?;
         // SAFETY: kill takes no pointers; the id belongs to a child that was not waited for, so to no other process.
         let result = unsafe { libc::kill(id, signal) };
-        ensure!(result == 0, "sending signal {signal} to {}: {}", self.name, std::io::Error::last_os_error());
+        ensure!(
+            result == 0,
+            "cannot send signal {signal} to {}: {}",
+            self.name,
+            std::io::Error::last_os_error()
+        );
         Ok(())
     }
 
@@ -147,7 +152,7 @@ impl Process {
     /// # Errors
     /// When waiting fails.
     pub async fn ended(&mut self) -> Result<ExitStatus> {
-        self.child.wait().await.with_context(|| format!("waiting for {}", self.name))
+        self.child.wait().await.with_context(|| format!("cannot wait for {} to exit", self.name))
     }
 
     /// Whether it has ended already.

@@ -319,6 +319,9 @@ impl StockVerbs {
         what: &str,
         arguments: Value,
     ) -> Result<T> {
-        self.program.ask(limit, vm, what, arguments).await.context("stock verbs")
+        self.program
+            .ask(limit, vm, what, arguments)
+            .await
+            .context("a request to the verbs program in the guest failed")
     }
 }

@@ -33,6 +33,6 @@ fn append(times: &Value) {
         // One write per line: scenarios of one run share the file.
         .and_then(|mut file| file.write_all(format!("{times}\n").as_bytes()));
     if let Err(error) = appended {
-        tracing::warn!("cannot write times to {}: {error}", path.display());
+        tracing::warn!("cannot write test times to {}: {error}", path.display());
     }
 }

@@ -377,13 +377,13 @@ async fn boot_again_after_panic<T>(
     let kept = console_log.with_extension("console.panic");
     std::fs::write(&kept, console).with_context(|| format!("cannot write {}", kept.display()))?;
     tracing::warn!(
-        "the kernel of guest {name} panicked during boot; repeating the boot. Console: {}",
+        "the kernel of guest {name} panicked during boot; booting the guest again. Its console log is {}",
         kept.display()
     );
     match first {
         // A guest that may restart has done so by itself.
         Ok(vm) => Ok(vm),
-        Err(_) => boot().await.context("cannot repeat the boot after a kernel panic"),
+        Err(_) => boot().await.context("cannot boot the guest again after a kernel panic"),
     }
 }
 

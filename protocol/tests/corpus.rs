@@ -4,45 +4,28 @@ use std::fs;
 use std::path::Path;
 
 #[test]
-fn decode_frame_corpus_replays() {
-    replay("decode_frame", 30, fuzz_targets::decode_frame);
-}
-
-#[test]
-fn decode_wqe_corpus_replays() {
-    replay("decode_wqe", 15, fuzz_targets::jingzhao::decode_wqe);
-}
-
-#[test]
-fn decode_mailbox_corpus_replays() {
-    replay("decode_mailbox", 10, fuzz_targets::jingzhao::decode_mailbox);
-}
-
-#[test]
-fn decode_context_corpus_replays() {
-    replay("decode_context", 8, fuzz_targets::context::decode_context);
-}
-
-#[test]
-fn decode_mad_corpus_replays() {
-    replay("decode_mad", 6, fuzz_targets::mad::decode_mad);
-}
-
-#[test]
-fn decode_mthca_corpus_replays() {
-    replay("decode_mthca", 6, fuzz_targets::mthca::decode_mthca);
+fn every_corpus_replays() {
+    let corpora = Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/corpus");
+    let mut names: Vec<_> = fs::read_dir(&corpora)
+        .expect("the corpora are in the repository")
+        .map(|entry| entry.expect("a readable folder").file_name().into_string().expect("UTF-8"))
+        .collect();
+    names.sort();
+    assert_eq!(names, fuzz_targets::TARGETS.iter().map(|(name, _)| *name).collect::<Vec<_>>());
+    for (name, target) in fuzz_targets::TARGETS {
+        replay(&corpora.join(name), 6, target);
+    }
 }
 
 /// Runs a target on its corpus, which must have `at_least` files.
-fn replay(target: &str, at_least: usize, run: impl Fn(&[u8])) {
-    let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/corpus").join(target);
+fn replay(corpus: &Path, at_least: usize, run: impl Fn(&[u8])) {
     let mut count = 0;
     for entry in fs::read_dir(corpus).expect("the corpus is in the repository") {
         let path = entry.expect("a readable folder").path();
         run(&fs::read(path).expect("a readable file"));
         count += 1;
     }
-    assert!(count >= at_least, "{count} files");
+    assert!(count >= at_least, "{count} files in {}", corpus.display());
 }
 
 #[expect(unreachable_pub, reason = "a library of its own in the fuzz crate")]

@@ -419,8 +419,7 @@ impl Engine {
     }
 
     /// Returns the slots that all QPs have taken from the shared pool.
-    #[cfg(feature = "sim")]
-    pub(crate) fn pooled_slots(&self) -> PooledSlots {
+    pub fn pooled_slots(&self) -> PooledSlots {
         self.pooled
     }
 

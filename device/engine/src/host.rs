@@ -130,7 +130,7 @@ impl fmt::Display for AccessError {
             Self::Kind => "the key has the wrong type for this operation",
             Self::Pd => "the key belongs to another protection domain",
             Self::Qp => "the window belongs to another QP",
-            Self::Right => "the key does not grant the right",
+            Self::Right => "the key does not grant the required access",
             Self::Bounds => "the range is not inside the region",
             Self::Unmapped => "the region's memory is not mapped for the device",
             Self::Valid => "the key is still valid and must be invalidated first",

@@ -29,8 +29,6 @@ mod pkeys;
 mod pooled_slots;
 pub(crate) mod qp;
 mod segment;
-#[cfg(feature = "sim")]
-pub mod sim;
 mod states;
 mod stats;
 mod table;
@@ -46,6 +44,7 @@ pub use event::{AsyncEvent, Completion, Event, Queue, RecvDone, SendDone, Status
 pub use explain::{Ended, EndedBy, Expecting, QpStatus, Unanswered, WaitReason};
 pub use host::{Access, AccessError, AtomicOp, Fetch, GroupDatagram, Host, Initiator};
 pub use local::{Bind, FastRegister, LocalOp, PageShift, Pages, Rights, WindowKind};
+pub use pooled_slots::PooledSlots;
 pub use qp::attr::{
     AckTimeout, Flush, GrhArea, Modify, Mtu, QpAttrs, QpSnapshot, RemoteAccess, RnrRetry, RnrTimer, Service,
     State,

@@ -8,9 +8,11 @@ use crate::limits;
 ///
 /// Counts capacities, not lengths, because capacity is what occupies memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct PooledSlots {
-    pub(crate) requests: usize,
-    pub(crate) replies: usize,
+pub struct PooledSlots {
+    /// Slots for requests of requesters.
+    pub requests: usize,
+    /// Slots for replies of responders.
+    pub replies: usize,
 }
 
 impl PooledSlots {

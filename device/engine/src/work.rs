@@ -105,7 +105,7 @@ pub enum SendOp {
 
 impl SendOp {
     /// Returns whether the message consumes a receive request. Only then does a solicited event apply.
-    pub(crate) fn consumes_receive(&self) -> bool {
+    pub fn consumes_receive(&self) -> bool {
         matches!(self, Self::Send { .. } | Self::SendInvalidate { .. } | Self::Write { imm: Some(_), .. })
     }
 }

@@ -1,7 +1,7 @@
 //! Local key operations, SENDs with invalidate, and queues whose owner flushes.
 
 use crate::common::*;
-use engine::sim::host::{HostEvent, Key, KeyKind, Mapping};
+use sim::host::{HostEvent, Key, KeyKind, Mapping};
 use engine::{
     AccessError, AsyncEvent, Bind, Completion, FastRegister, Fence, Flush, LocalOp, PageShift, Pages,
     RecvDone, Rights, SendOp, SendRequest, Service, Sge, State, Status, Success, WindowKind,

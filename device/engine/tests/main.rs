@@ -17,7 +17,6 @@ mod management;
 mod numbers;
 mod requests;
 mod rnr;
-mod sim;
 mod srq;
 mod states;
 mod transfer;

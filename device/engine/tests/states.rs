@@ -248,7 +248,7 @@ fn failed_uc_send_reports_no_drain() {
 /// A guest can link a request to itself.
 #[test]
 fn endless_wqe_chains_run_in_bounded_steps() {
-    struct Endless(engine::sim::host::SimHost);
+    struct Endless(sim::host::SimHost);
     impl engine::Host for Endless {
         fn next_send(&mut self, _: Qpn) -> Fetch<engine::SendRequest> {
             Fetch::Ready(request(9, SendOp::Nop, &[]))

@@ -21,6 +21,26 @@ pub mod ring;
 pub mod switch;
 pub mod vfio;
 
+/// One fuzz target.
+pub type Target = fn(&[u8]);
+
+/// Every target by the name of its corpus.
+pub const TARGETS: &[(&str, Target)] = &[
+    ("config", config::run),
+    ("control_messages", control::run),
+    ("device_ops", jingzhao::run),
+    ("dma_maps", dma::run),
+    ("e810_ops", e810::run),
+    ("impairments", impair::run),
+    ("mads", mads::run),
+    ("mthca_ops", mthca::run),
+    ("net_frames", net::run),
+    ("records", record::run),
+    ("ring", ring::run),
+    ("switch", switch::run),
+    ("vfio_messages", vfio::run),
+];
+
 /// Bound: operations of one run. With more, work requests in a circle make a run last seconds.
 const OPERATIONS: usize = 128;
 

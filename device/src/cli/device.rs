@@ -17,7 +17,7 @@ const SINGLE: &str = "One device without a configuration file";
 /// One device, in place of a configuration file.
 #[derive(Clone, Debug, Default, Args)]
 pub struct DeviceArgs {
-    /// Device interface: mthca, e810 or jingzhao
+    /// Device interface to emulate: mthca, e810 or jingzhao
     #[arg(long, help_heading = SINGLE, value_name = "NAME", requires = "id", requires = "fabric", conflicts_with = "config")]
     pub frontend: Option<String>,
 
@@ -25,18 +25,19 @@ pub struct DeviceArgs {
     #[arg(long, help_heading = SINGLE, value_name = "ID", requires = "frontend")]
     id: Option<u16>,
 
-    /// Use the UDP fabric and receive on this address and port
+    /// Use the UDP fabric and listen on this address and port
     #[arg(long, help_heading = SINGLE, value_name = "ADDR:PORT", requires = "frontend", group = "fabric")]
     udp: Option<SocketAddr>,
 
-    /// Use the tap fabric on this interface
+    /// Use the tap fabric with this tap interface
     #[arg(long, help_heading = SINGLE, value_name = "INTERFACE", requires = "frontend", group = "fabric")]
     tap: Option<String>,
 
     /// Add a UDP peer (repeatable)
     ///
-    /// With id=ID or mac=MAC, frames with that source MAC are accepted only from this peer. leaf marks a peer
-    /// that sends to this device only, such as QEMU's -netdev dgram.
+    /// id=ID (a device number) or mac=MAC assigns a source MAC to the peer. Frames with that source MAC are
+    /// then accepted only from this peer. leaf marks a peer that sends only to this device, such as QEMU's
+    /// -netdev dgram.
     #[arg(
         long = "peer",
         help_heading = SINGLE,
@@ -46,7 +47,7 @@ pub struct DeviceArgs {
     )]
     peers: Vec<PeerArg>,
 
-    /// Report driver violations that the device otherwise tolerates silently
+    /// Report driver violations that the device would otherwise tolerate silently
     #[arg(long, help_heading = SINGLE, requires = "frontend")]
     strict: bool,
 }

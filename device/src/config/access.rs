@@ -31,7 +31,7 @@ pub(super) struct AccessEntry<'a> {
 /// What a file says of the sockets of devices that say nothing themselves.
 #[derive(Clone, Debug, Default)]
 pub struct SocketsEntry {
-    /// Permissions.
+    /// Permissions of the sockets, in octal.
     pub(super) mode: Option<String>,
     /// Group.
     pub(super) group: Option<GroupEntry>,

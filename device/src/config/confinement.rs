@@ -13,22 +13,24 @@ use serde::Deserialize;
 pub struct ConfinementEntry {
     /// Enable the sandbox. `false` has the same effect as `--no-confinement`.
     pub enabled: bool,
-    /// Directories in which `hcactl capture`, `hcactl trace` and `hcactl record` can create files, including
-    /// subdirectories. Default: a directory that hcad creates next to the control socket (`control.files` for
-    /// `control.sock`).
+    /// Directories in which `hcactl capture`, `hcactl trace` and `hcactl record` can create files. Their
+    /// subdirectories are included. Default: a directory that hcad creates next to the control socket
+    /// (`control.files` for `control.sock`).
     pub writable: Option<Vec<PathBuf>>,
-    /// Additional directories for the sockets of devices that `hcactl device add` or a reload adds. The
-    /// runtime directory and the directories of the sockets in this file are always allowed.
+    /// Additional directories for the sockets of devices added later, with `hcactl device add` or by a
+    /// reload. The runtime directory and the directories of the sockets in this file are always allowed.
     pub sockets: Vec<PathBuf>,
-    /// Directories whose files hcad can read. Required if SIGHUP must load a configuration file that was
-    /// replaced instead of edited in place. `hcactl reload` does not require it.
+    /// Directories whose files hcad can read after startup. Set this if SIGHUP must load a configuration file
+    /// that has been replaced instead of edited in place. `hcactl reload` does not need it.
     pub readable: Vec<PathBuf>,
-    /// Allow devices added later to use the tap fabric. Always allowed if a device in this file uses it.
+    /// Allow devices added later to use the tap fabric. This is always allowed if a device in this file uses
+    /// it.
     pub tap: bool,
-    /// Allow devices added later to use the ring fabric, in its default directory or in a directory for
-    /// sockets. Always allowed if a device in this file uses it.
+    /// Allow devices added later to use the ring fabric, in its default directory or in one of the allowed
+    /// socket directories. This is always allowed if a device in this file uses it.
     pub ring: bool,
-    /// Allow devices added later to use the UDP fabric. Always allowed if a device in this file uses it.
+    /// Allow devices added later to use the UDP fabric. This is always allowed if a device in this file uses
+    /// it.
     pub udp: bool,
 }
 

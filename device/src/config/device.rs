@@ -30,75 +30,76 @@ use crate::vfio::server::Access;
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct DeviceEntry {
-    /// Number of the device on its fabric, 1 to 49150. It is the LID of the port. Unless set explicitly, the
-    /// MAC address (02:00:00:00:hi:lo) and the IPv4 address (10.77.hi.lo) are derived from its high and low
-    /// byte.
+    /// Device number on the fabric, 1 to 49150. It is also the LID of the port. By default, the MAC address
+    /// (02:00:00:00:hi:lo) and the IPv4 address (10.77.hi.lo) are derived from its high and low bytes.
     pub id: u16,
-    /// Path of the Unix socket for the VMM. Default: `hca<ID>.sock` in $RUNTIME_DIRECTORY,
-    /// $XDG_RUNTIME_DIR/hcad or /run/hcad. For a single device, `--socket-path` and `--fd` override it. A
-    /// socket passed by systemd is used if it has this path, or if there is only one device and it has no
-    /// path.
+    /// Path of the Unix socket that the VMM connects to. Default: `hca<ID>.sock` in $RUNTIME_DIRECTORY,
+    /// $XDG_RUNTIME_DIR/hcad or /run/hcad. For a single device, `--socket-path` and `--fd` override it. hcad
+    /// uses a socket passed by systemd if it has this path, or if the only device has no configured path.
     pub socket_path: Option<PathBuf>,
-    /// Permissions of the socket, in octal, such as "0660". Default: the top-level `socket_mode`.
+    /// Permissions of the VMM socket, in octal, such as "0660". Default: the top-level `socket_mode`.
     pub socket_mode: Option<String>,
-    /// Group of the socket, by name or number. If QEMU runs as a different user, set this to its group.
-    /// Default: the top-level `socket_group`.
+    /// Group of the VMM socket, by name or number. If QEMU runs as a different user than hcad, set this to a
+    /// group of that user. Default: the top-level `socket_group`.
     pub socket_group: Option<GroupEntry>,
     /// Device interface presented to the guest.
     pub frontend: FrontendEntry,
-    /// MAC address. Default: derived from `id`.
+    /// MAC address of the device. Default: derived from `id`.
     pub mac: Option<String>,
-    /// IPv4 address. Default: derived from `id`.
+    /// IPv4 address of the device. Default: derived from `id`.
     pub ipv4: Option<Ipv4Addr>,
-    /// IPv6 address, in addition to the link-local address derived from the MAC.
+    /// IPv6 address of the device, in addition to the link-local address derived from its MAC. Default: none.
     pub ipv6: Option<Ipv6Addr>,
-    /// Destination of packets if the work request and the QP context name none. The public JingZhao driver
-    /// never names the destination of a connection, and assigns the LID 4112 (1010h) to every port. A default
-    /// peer with `id` 4112 also receives datagrams.
+    /// Destination of packets if neither the work request nor the QP context specifies one. The public
+    /// JingZhao driver never specifies the destination of a connection. It also assigns LID 4112 (1010h) to
+    /// every port. With `id` 4112, the default peer therefore receives datagrams as well.
     pub default_peer: Option<PeerEntry>,
-    /// Other devices whose addresses are not derived from their numbers. Guest software can then address them
-    /// by number.
+    /// Other devices on the fabric whose addresses are not derived from their numbers. Listing a device here
+    /// lets guest software address it by number.
     #[serde(default)]
     pub peers: Vec<PeerEntry>,
     /// Fabric that connects the device to its peers.
     pub fabric: FabricEntry,
-    /// Write captured frames to this pcapng file. For a single device, `--capture` overrides it.
+    /// Path of a pcapng file to capture frames to. Default: no capture. For a single device, `--capture`
+    /// overrides it.
     pub capture: Option<PathBuf>,
-    /// Maximum size of a capture file, in bytes. A capture to a single file stops at this size, and the
-    /// device keeps running. If `capture_files` is greater than 1, the capture continues in the next file.
+    /// Maximum size of a capture file, in bytes. A capture to a single file stops at this size; the device
+    /// keeps running. If `capture_files` is greater than 1, the capture continues in the next file.
     #[serde(default = "default_capture_max_bytes")]
     pub capture_max_bytes: u64,
-    /// Number of capture files to rotate through, 1 to 64. Each can grow to `capture_max_bytes`. The first
-    /// file has the name in `capture`; the others have `.1`, `.2` and so on appended.
+    /// Number of capture files to rotate through, 1 to 64. Each file can grow to `capture_max_bytes`. The
+    /// first file is named by `capture`. The others have `.1`, `.2` and so on appended to that name.
     #[serde(default = "one_file")]
     pub capture_files: u16,
-    /// Size of an in-memory ring for the newest frames, in bytes, 65536 to 67108864. Replaces `capture`.
-    /// `hcactl capture dump` writes the ring to a file.
+    /// Size in bytes (65536 to 67108864) of an in-memory ring that keeps the most recent frames. `hcactl
+    /// capture dump` writes the ring to a file. Cannot be combined with `capture`. Default: no ring.
     pub capture_ring_bytes: Option<u64>,
-    /// Frames to capture. Default: all.
+    /// Filter that selects the frames to capture. Default: all frames.
     #[serde(default)]
     pub capture_filter: CaptureFilter,
-    /// Trace register accesses, commands and queue entries. For a single device, `--trace` overrides it.
+    /// Trace of register accesses, commands and queue entries. Default: no trace. For a single device,
+    /// `--trace` overrides it.
     pub trace: Option<TraceEntry>,
-    /// Maximum size of a trace file, in bytes. A trace to a single file stops at this size, and the device
-    /// keeps running. If `trace.files` is greater than 1, the trace continues in the next file.
+    /// Maximum size of a trace file, in bytes. A trace to a single file stops at this size; the device keeps
+    /// running. If `trace.files` is greater than 1, the trace continues in the next file.
     #[serde(default = "default_trace_max_bytes")]
     pub trace_max_bytes: u64,
-    /// Report driver violations that the device otherwise tolerates silently. Each produces a trace entry, a
-    /// rate-limited log line and an increment of its counter. Slows the device down.
+    /// Report driver violations that the device would otherwise tolerate silently. Each violation is counted,
+    /// traced and logged; the log is rate-limited. Strict mode slows the device down.
     #[serde(default)]
     pub strict: bool,
-    /// Time to busy-poll before blocking, in microseconds, 0 to 1000. 0 disables busy-polling. The thread
-    /// polls only while recent pauses are short, and yields the CPU between polls. If yields take long
-    /// because CPUs are oversubscribed, it polls only during bulk transfers.
+    /// Time for which the device's thread busy-polls for more work before it sleeps, in microseconds, 0 to
+    /// 1000. 0 disables busy-polling. The thread polls only while recent idle periods are short, and yields
+    /// the CPU between polls. If yields take long because the CPUs are oversubscribed, it polls only during
+    /// bulk transfers.
     #[serde(default = "default_linger_us")]
     pub linger_us: u16,
-    /// Time to collect VMM messages before handling them together, in microseconds, 0 to 1000. 0 disables
-    /// this coalescing, so that every message wakes the thread. The device coalesces only while doing so
-    /// increases its message rate.
+    /// Time for which the device collects messages from the VMM before it handles them together, in
+    /// microseconds, 0 to 1000. 0 disables this coalescing, so that every message wakes the device's thread.
+    /// The device coalesces messages only while this increases its message rate.
     #[serde(default = "default_coalesce_us")]
     pub coalesce_us: u16,
-    /// How guest doorbells reach the device.
+    /// How doorbells of the guest driver reach the device.
     #[serde(default)]
     pub doorbells: Doorbells,
     /// Limits on the guest memory that the VMM can map.
@@ -107,16 +108,16 @@ pub struct DeviceEntry {
     /// Faults to inject between the device and its fabric, for testing guests and peers.
     #[serde(default)]
     pub impairments: Vec<RuleEntry>,
-    /// Path of the session record. The record contains all input of the device from its start, including the
-    /// guest memory that the device reads. `hcad replay` replays it without a guest. The file contains guest
-    /// data.
+    /// Path of the session record to write, which `hcad replay` can replay without a guest. The record
+    /// contains all input of the device from its start. This includes the guest memory that the device reads,
+    /// so the file contains guest data. Default: no recording.
     pub record: Option<PathBuf>,
-    /// Maximum size of the session record, in bytes. Recording stops at this size. The device keeps running.
+    /// Maximum size of the session record, in bytes. Recording stops at this size; the device keeps running.
     #[serde(default = "default_record_max_bytes")]
     pub record_max_bytes: u64,
 }
 
-/// How guest doorbells reach the device.
+/// How doorbells of the guest driver reach the device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Doorbells {
@@ -125,9 +126,9 @@ pub enum Doorbells {
     Trapped,
     /// The doorbell pages are mapped into the guest, so that a doorbell causes no VM exit. The device polls
     /// these pages and guest memory instead. During traffic, it polls every 20 microseconds. After an idle
-    /// period, it finds a doorbell within 1/8 of that period, and within 1 millisecond at most (10
-    /// milliseconds after one second of idle time). Available only for interfaces whose doorbells repeat
-    /// information in memory, currently `mthca`.
+    /// period, it detects a doorbell within 1/8 of that period, but within 1 millisecond at most (10
+    /// milliseconds after one second of idle time). Available only for interfaces whose doorbells merely
+    /// repeat information in guest memory, currently `mthca`.
     Mapped,
 }
 
@@ -135,19 +136,19 @@ pub enum Doorbells {
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct TraceEntry {
-    /// Path of the trace file, or "-" for standard error.
+    /// Path of the trace file, or "-" for standard error. Either `file` or `ring_bytes` is required.
     pub file: Option<PathBuf>,
-    /// Number of trace files to rotate through, 1 to 64. Each can grow to `trace_max_bytes`. The first file
-    /// has the name in `file`; the others have `.1`, `.2` and so on appended.
+    /// Number of trace files to rotate through, 1 to 64. Each file can grow to `trace_max_bytes`. The first
+    /// file is named by `file`. The others have `.1`, `.2` and so on appended to that name.
     #[serde(default = "one_file")]
     pub files: u16,
-    /// Size of an in-memory ring for the newest trace entries, in bytes, 65536 to 67108864. Replaces `file`.
-    /// `hcactl trace dump` writes the ring to a file.
+    /// Size in bytes (65536 to 67108864) of an in-memory ring that keeps the most recent trace entries.
+    /// `hcactl trace dump` writes the ring to a file. Cannot be combined with `file`.
     pub ring_bytes: Option<u64>,
-    /// Format of a trace entry.
+    /// Format of the trace entries.
     #[serde(default)]
     pub format: TraceFormat,
-    /// Trace entries to write. Default: all.
+    /// Filter that selects the trace entries to write. Default: all entries.
     #[serde(default)]
     pub filter: TraceFilter,
 }
@@ -155,20 +156,20 @@ pub struct TraceEntry {
 /// Where the trace of a device goes, checked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TraceConfig {
-    /// Files or memory.
+    /// Destination of the trace: files or an in-memory ring.
     pub keep: Keep,
-    /// Format of a trace entry.
+    /// Format of the trace entries.
     pub format: TraceFormat,
-    /// Trace entries to write.
+    /// Filter that selects the trace entries to write.
     pub filter: TraceFilter,
 }
 
 /// Where the capture of a device goes, checked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CaptureConfig {
-    /// Files or memory.
+    /// Destination of the capture: files or an in-memory ring.
     pub keep: Keep,
-    /// Frames to capture.
+    /// Filter that selects the frames to capture.
     pub filter: CaptureFilter,
 }
 
@@ -176,15 +177,15 @@ pub struct CaptureConfig {
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PeerEntry {
-    /// Number of the device, 1 to 49150. Addresses that are not set are derived from it.
+    /// Number of the device, 1 to 49150. Addresses that are not set here are derived from it.
     pub id: u16,
-    /// MAC address. Default: derived from `id`.
+    /// MAC address of the device. Default: derived from `id`.
     pub mac: Option<String>,
-    /// IPv4 address. Default: derived from `id`.
+    /// IPv4 address of the device. Default: derived from `id`.
     pub ipv4: Option<Ipv4Addr>,
-    /// IPv6 address, in addition to the link-local address derived from the MAC.
+    /// IPv6 address of the device, in addition to the link-local address derived from its MAC. Default: none.
     pub ipv6: Option<Ipv6Addr>,
-    /// Use IPv6 to send to this device if guest software addresses it by number or MAC.
+    /// Send to this device over IPv6 if guest software addresses it by number or MAC.
     #[serde(default)]
     pub prefer_ipv6: bool,
 }
@@ -192,47 +193,47 @@ pub struct PeerEntry {
 /// One HCA, checked.
 #[derive(Clone, Debug)]
 pub struct DeviceConfig {
-    /// Own addresses.
+    /// Addresses of the device.
     pub identity: Identity,
-    /// Destination of last resort.
+    /// Destination of packets if neither the work request nor the QP context specifies one.
     pub default_peer: Option<Identity>,
-    /// Others whose addresses do not follow from their LID.
+    /// Other devices whose addresses are not derived from their LIDs.
     pub peers: Vec<Identity>,
-    /// Socket for the VMM, if the file names one.
+    /// Path of the VMM socket, if one is configured.
     pub socket_path: Option<PathBuf>,
-    /// Who may connect to it.
+    /// Permissions and group of the VMM socket.
     pub socket_access: Access,
-    /// Device interface.
+    /// Device interface presented to the guest, with its options.
     pub frontend: FrontendEntry,
-    /// How frames travel.
+    /// Fabric that connects the device to its peers.
     pub fabric: FabricConfig,
-    /// Where its capture goes.
+    /// Destination and filter of the capture, if one is configured.
     pub capture: Option<CaptureConfig>,
-    /// Bound of a capture file, also of one that begins at run time.
+    /// Maximum size of a capture file in bytes. It also applies to captures started at run time.
     pub capture_max_bytes: u64,
-    /// Where its trace goes.
+    /// Destination, format and filter of the trace, if one is configured.
     pub trace: Option<TraceConfig>,
-    /// Bound of a trace file, also of one that begins at run time.
+    /// Maximum size of a trace file in bytes. It also applies to traces started at run time.
     pub trace_max_bytes: u64,
-    /// Report what the driver does against the interface.
+    /// Strict mode: report driver violations.
     pub strict: bool,
-    /// How long its thread looks for more work before it sleeps.
+    /// Time for which the device's thread busy-polls before it sleeps.
     pub linger: Duration,
-    /// How long it lets messages gather.
+    /// Time for which the device coalesces messages from the VMM.
     pub coalesce: Duration,
-    /// How it learns of its guest's doorbells.
+    /// How doorbells of the guest driver reach the device.
     pub doorbells: Doorbells,
-    /// What its client may have mapped.
+    /// Limits on the guest memory that the VMM can map.
     pub memory: Limits,
-    /// At most [`impair::MAX_RULES`].
+    /// Impairments to apply from the start, at most [`impair::MAX_RULES`].
     pub impairments: Vec<Rule>,
-    /// Record file.
+    /// Path of the session record, if one is configured.
     pub record: Option<PathBuf>,
-    /// Bound of the record file.
+    /// Maximum size of the session record in bytes.
     pub record_max_bytes: u64,
-    /// The entry as the file has it, without what names files and sockets of the host: the device that a record describes.
+    /// The configuration entry without the keys that affect only the host, as stored in a session record.
     pub entry: Map<String, Value>,
-    /// The entry as the file has it.
+    /// The entry exactly as it appears in the configuration file.
     pub said: Map<String, Value>,
 }
 

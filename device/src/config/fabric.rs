@@ -37,9 +37,9 @@ pub enum FabricEntry {
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct RingEntry {
-    /// Directory of the ring. Devices with the same directory are connected, including those of other hcad
-    /// processes of the same user. Each device creates a socket in it. hcad creates the directory if it does
-    /// not exist. Default: `ring` in $XDG_RUNTIME_DIR/hcad or /run/hcad.
+    /// Directory of the ring. All devices with the same directory are connected, including devices of other
+    /// hcad processes of the same user. Each device creates a socket in the directory. hcad creates the
+    /// directory if it does not exist. Default: `ring` in $XDG_RUNTIME_DIR/hcad or /run/hcad.
     pub folder: Option<PathBuf>,
 }
 
@@ -47,7 +47,7 @@ pub struct RingEntry {
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct LocalEntry {
-    /// Name of the network. Devices with the same name are connected.
+    /// Name of the local network. All devices of this hcad process with the same network name are connected.
     pub network: String,
 }
 
@@ -63,13 +63,13 @@ impl Default for LocalEntry {
 pub struct TapEntry {
     /// Name of the tap interface. It must exist and be accessible to the user that runs hcad (`ip tuntap add
     /// dev NAME mode tap user USER`). With CAP_NET_ADMIN, hcad creates it if it does not exist. The MTU of
-    /// the interface must accommodate the path MTU (4200 bytes for a path MTU of 4096) and, for a NIC, the
-    /// MTU that the guest sets.
+    /// the interface must be large enough for the path MTU (4200 bytes for a path MTU of 4096) and, for a
+    /// NIC, for the MTU that the guest sets.
     pub interface: String,
-    /// Maximum path MTU of the port: 256, 512, 1024, 2048 or 4096. Default: the largest path MTU whose
-    /// packets fit the MTU that the interface has when hcad starts. An interface created by hcad has an MTU
-    /// of 1500, which allows a path MTU of 1024. Drivers that choose the path MTU themselves, such as the
-    /// E810 driver, are not affected.
+    /// Maximum path MTU of the port: 256, 512, 1024, 2048 or 4096. Default: the largest path MTU that fits
+    /// the MTU of the interface when hcad starts. An interface created by hcad has an MTU of 1500, which
+    /// allows a path MTU of 1024. This setting does not affect drivers that choose the path MTU themselves,
+    /// such as the E810 driver.
     pub path_mtu: Option<u16>,
 }
 
@@ -77,9 +77,9 @@ pub struct TapEntry {
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct UdpEntry {
-    /// Local address and port.
+    /// Local address and port on which the device receives frames.
     pub bind: SocketAddr,
-    /// Peers to exchange frames with. Frames from other addresses are dropped.
+    /// Peers that the device exchanges frames with. Frames from other addresses are dropped.
     pub peers: Vec<UdpPeerEntry>,
 }
 
@@ -87,22 +87,22 @@ pub struct UdpEntry {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct UdpPeerEntry {
-    /// Address and port of the peer. In a configuration file, a host name can replace the address. It is
-    /// resolved when the file is loaded.
+    /// Address and port of the peer. A configuration file can specify a host name instead of the address.
+    /// hcad resolves it when it loads the file.
     pub addr: PeerAddr,
-    /// Device number of the peer, if its MAC is derived from that number. Conflicts with `mac`.
+    /// Device number of the peer, 1 to 49150, from which its MAC is derived. Cannot be combined with `mac`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub id: Option<u16>,
-    /// MAC of the peer. Frames with this source MAC are accepted only from this peer. Default: learned from
-    /// the frames of the peer, and reserved for the peer while it is active.
+    /// MAC address of the peer. Frames with this source MAC are accepted only from this peer. Default:
+    /// learned from the peer's frames, and reserved for the peer while it is active.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mac: Option<String>,
-    /// Set for a peer that sends to this device only, such as QEMU's `-netdev dgram`. The device then
-    /// forwards frames between this peer and the others. Peers that are not leaves must be peers of each
-    /// other.
+    /// Whether the peer is a leaf, which sends only to this device, such as QEMU's `-netdev dgram`. The
+    /// device forwards frames between a leaf and its other peers. All peers that are not leaves must be peers
+    /// of each other.
     #[serde(default)]
     pub leaf: bool,
-    /// Maximum number of frames per second accepted from the peer. Frames above this rate are dropped.
+    /// Maximum number of frames per second that the device accepts from the peer. Excess frames are dropped.
     /// Default: no limit.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_frames_per_second: Option<NonZeroU32>,
@@ -113,28 +113,28 @@ pub struct UdpPeerEntry {
 pub enum FabricConfig {
     /// See [`FabricEntry::Udp`].
     Udp {
-        /// Where to receive.
+        /// Local address and port on which the device receives frames.
         bind: SocketAddr,
-        /// Peers from the start.
+        /// Peers that the configuration lists.
         peers: Vec<UdpPeer>,
     },
     /// See [`FabricEntry::Local`].
     Local {
-        /// Name of the network.
+        /// Name of the local network.
         network: String,
     },
     /// See [`FabricEntry::Ring`].
     Ring {
-        /// The folder of the network.
+        /// Directory of the ring.
         folder: PathBuf,
-        /// Our socket in it.
+        /// Path of the device's socket in the ring directory.
         socket: PathBuf,
     },
     /// See [`FabricEntry::Tap`].
     Tap {
-        /// Name of the interface.
+        /// Name of the tap interface.
         interface: InterfaceName,
-        /// Largest path MTU of the port.
+        /// Maximum path MTU of the port.
         path_mtu: Mtu,
     },
 }

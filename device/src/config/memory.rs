@@ -13,9 +13,9 @@ const GIB: u64 = 1 << 30;
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct GuestMemoryEntry {
-    /// Maximum total size of the mapped files, in GiB. A file counts with its full size, even if only part of
-    /// it is mapped. The maximum for all devices together is 65536. Default: 1024, or an equal share of the
-    /// maximum if that is less.
+    /// Maximum total size, in GiB, of the files that the VMM maps as guest memory. Each file counts at its
+    /// full size, even if only part of it is mapped. The maximum for all devices together is 65536 GiB.
+    /// Default: 1024, or an equal share of that maximum if this is less.
     pub max_gib: Option<u32>,
     /// File systems whose files the VMM can pass as guest memory.
     pub files: FileSystems,

@@ -20,9 +20,9 @@ pub enum PeerAddr {
     Address(SocketAddr),
     /// A name, which is looked up once.
     Name {
-        /// Of the host.
+        /// Host name of the peer.
         host: String,
-        /// Where it receives.
+        /// UDP port of the peer.
         port: u16,
     },
 }

@@ -20,7 +20,7 @@ pub fn lines(qpn: u32, explanation: &Explanation) -> Vec<String> {
         }
     };
     if let Some(ignored) = ignored {
-        lines.push(format!("ignored: {}, latest reason {}", times(ignored.count), ignored.last.name()));
+        lines.push(format!("ignored: {}, most recent reason: {}", times(ignored.count), ignored.last.name()));
     }
     lines
 }
@@ -46,7 +46,7 @@ fn of(qpn: u32, situation: &QpStatus) -> Vec<String> {
     lines.push(format!("responder: {}", responder(situation)));
     lines.push(match situation.last_packet {
         Some(heard) => format!("peer: last packet received {} ago", time(heard)),
-        None => "peer: nothing received yet".to_owned(),
+        None => "peer: no packet received yet".to_owned(),
     });
     lines
 }
@@ -58,7 +58,7 @@ fn requester(situation: &QpStatus) -> String {
         WaitReason::NothingPosted if situation.unanswered.is_some() => {
             "all posted requests have been sent; waiting for the peer to acknowledge them".into()
         }
-        WaitReason::NothingPosted => "idle: no doorbell received for further requests".into(),
+        WaitReason::NothingPosted => "idle: no doorbell has announced further requests".into(),
         WaitReason::Turn => "ready: waiting for its turn to send the next packet".into(),
         WaitReason::Congestion { left } => {
             format!("throttled by congestion notification packets (CNPs); resumes in {}", time(left))
@@ -265,9 +265,9 @@ mod tests {
             said(IDLE),
             [
                 "QP 0x15: RC, RTS",
-                "requester: idle: no doorbell received for further requests",
+                "requester: idle: no doorbell has announced further requests",
                 "responder: waiting for the peer's next message, PSN 0x900",
-                "peer: nothing received yet",
+                "peer: no packet received yet",
             ]
         );
     }
@@ -329,7 +329,7 @@ mod tests {
             lines(0x15, &Explanation { situation: None, ignored: Some(ignored) }),
             [
                 "QP 0x15: does not exist or is in RESET; doorbells and packets are ignored",
-                "ignored: twice, latest reason qp_reset",
+                "ignored: twice, most recent reason: qp_reset",
             ]
         );
     }

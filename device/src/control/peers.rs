@@ -37,7 +37,7 @@ pub enum PeerList {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum PeersError {
     /// Only the UDP and ring fabrics have a list of peers.
-    #[error("this device has no list of peers; only the UDP and ring fabrics have one")]
+    #[error("the fabric of this device has no list of peers; only the UDP and ring fabrics have one")]
     NoList,
     /// Members of a ring find each other.
     #[error("ring members cannot be added or removed; every device that uses the ring directory is a member")]

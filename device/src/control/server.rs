@@ -194,9 +194,9 @@ enum Refused {
     Tracing(PathBuf),
     #[error("no trace is running")]
     NotTracing,
-    #[error("no {0} in memory; start one with `hcactl {0} ring`")]
+    #[error("no in-memory {0} is running; start one with `hcactl {0} ring`")]
     NothingKept(&'static str),
-    #[error("{0} files requested, maximum is {MAX_FILES}")]
+    #[error("number of files is {0}, maximum is {MAX_FILES}")]
     TooManyFiles(u16),
     #[error("a recording to {} is already running", .0.display())]
     Recording(PathBuf),

@@ -129,7 +129,7 @@ impl Network {
         members.ips.add(identity);
         self.joins.fetch_add(1, Ordering::Relaxed);
         drop(members);
-        tracing::info!(%mac, "joined local fabric");
+        tracing::info!(%mac, "joined the local fabric");
         Ok(LocalFabric { mac, network: self.clone(), own, last: None, stats: FabricStats::default() })
     }
 

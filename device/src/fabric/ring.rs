@@ -142,7 +142,7 @@ impl RingFabric {
             started: now,
             stats: FabricStats::default(),
         };
-        tracing::info!(folder = %folder.display(), mac = %own.mac, "joined ring fabric");
+        tracing::info!(folder = %folder.display(), mac = %own.mac, "joined the ring fabric");
         fabric.scan(Scan::Whole);
         Ok(fabric)
     }

@@ -54,9 +54,9 @@ pub enum PeerError {
     Known(SocketAddr),
     #[error("{0} is not a peer")]
     Unknown(SocketAddr),
-    #[error("{0} must have the IP version of this device's own address")]
+    #[error("{0} must have the same IP version as this device's own address")]
     IpVersion(SocketAddr),
-    #[error("{0} is already the MAC of {1}")]
+    #[error("MAC {0} is already reserved for peer {1}")]
     KnownMac(MacAddr, SocketAddr),
     #[error("limit of {MAX_PEERS} peers reached")]
     TooMany,

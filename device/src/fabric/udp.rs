@@ -58,12 +58,12 @@ impl UdpFabric {
             receive_buffer = receive,
             send_buffer = send,
             gso_segments = max_run,
-            "opened UDP fabric"
+            "opened the UDP fabric"
         );
         if receive < SOCKET_BUFFER_LEN / 4 {
             tracing::warn!(
                 receive_buffer = receive,
-                "socket receive buffer is small and may lose bursts; raise net.core.rmem_max or run with CAP_NET_ADMIN"
+                "UDP socket receive buffer is small, so bursts of frames may be lost; raise net.core.rmem_max or run hcad with CAP_NET_ADMIN"
             );
         }
         Ok(Self {
@@ -99,7 +99,7 @@ impl UdpFabric {
             crate::limited!(
                 warn,
                 lost,
-                "socket receive buffer overflowed, datagrams were lost; raise net.core.rmem_max"
+                "UDP socket receive buffer overflowed and frames were lost; raise net.core.rmem_max"
             );
         }
     }
@@ -125,7 +125,7 @@ impl UdpFabric {
                 // The usual reasons: frames above the path's MTU, which go alone, in fragments; an interface that
                 // cannot segment. Neither passes with time.
                 self.max_run = 1;
-                tracing::warn!(%destination, %error, segment, "UDP segmentation offload failed; sending frames one by one");
+                tracing::warn!(%destination, %error, segment, "UDP segmentation offload failed; sending frames to this peer one by one");
                 return Transmitted::RunRefused;
             }
             Err(error) => {
@@ -271,7 +271,7 @@ impl Fabric for UdpFabric {
                     }
                     Err(Refusal::Stranger) => {
                         self.stats.rx_stranger += 1;
-                        crate::limited!(warn, from = %meta.addr, "dropped frames from an unknown sender");
+                        crate::limited!(warn, from = %meta.addr, "dropped frames from an address that is not a peer");
                     }
                     Err(Refusal::ForeignMac) => {
                         self.stats.rx_foreign_mac += 1;

@@ -104,7 +104,7 @@ impl<F: Frontend> Device for Hca<F> {
             Region::Config => match self.config.write(offset, data) {
                 Effect::None => self.apply_config(),
                 Effect::FunctionLevelReset => {
-                    limited!(info, "function-level reset");
+                    limited!(info, "guest requested a function-level reset");
                     self.trace_reset("function_level");
                     self.power_on();
                 }

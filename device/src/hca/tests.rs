@@ -528,7 +528,7 @@ fn a_link_that_goes_up_and_down_all_the_time_does_not_fill_the_log() {
     });
     thread.join().unwrap();
     let text = written.text();
-    let lines = text.lines().filter(|line| line.contains("link changed")).count() as u64;
+    let lines = text.lines().filter(|line| line.contains("link state changed")).count() as u64;
     assert_eq!(lines, crate::telemetry::log::BURST, "{text}");
 }
 

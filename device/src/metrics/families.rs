@@ -170,13 +170,13 @@ impl Writer<'_> {
         );
         self.fields(
             "hcad_requested_messages_total",
-            "Messages requested by this device and completed, by operation.",
+            "Completed messages that this device requested, by operation.",
             "operation",
             |counters| counters.engine.requested,
         );
         self.fields(
             "hcad_executed_messages_total",
-            "Messages requested by peers and executed, by operation.",
+            "Executed messages that peers requested, by operation.",
             "operation",
             |counters| counters.engine.executed,
         );
@@ -206,7 +206,7 @@ impl Writer<'_> {
         });
         self.counter(
             "hcad_implied_naks_total",
-            "Losses detected from a later response (implied NAKs).",
+            "Packet losses inferred from a later response (implied NAKs).",
             |counters| counters.engine.recovery.implied_naks,
         );
         self.counter(
@@ -225,7 +225,7 @@ impl Writer<'_> {
         );
         self.histogram(
             "hcad_send_request_duration_seconds",
-            "Time from the doorbell, or from free space if the send window was full, to the completion of an RC send request.",
+            "Time from the doorbell to the completion of an RC send request. If the send window was full, the time starts when space becomes free.",
             |counters| counters.engine.request_time,
         );
     }
@@ -245,13 +245,13 @@ impl Writer<'_> {
         self.samples(
             Kind::Counter,
             "hcad_port_frames_total",
-            "Frames sent to and received from the fabric, by direction and kind (RoCE or NIC).",
+            "Frames that the port sent to or received from the fabric, by direction and kind (RoCE or NIC).",
             |counters, sample| of(counters, sample, |traffic| traffic.packets),
         );
         self.samples(
             Kind::Counter,
             "hcad_port_bytes_total",
-            "Bytes in hcad_port_frames_total, by direction and kind. RoCE counts from the BTH to the ICRC, NIC the whole frame.",
+            "Bytes of the frames in hcad_port_frames_total, by direction and kind. For RoCE, from the BTH to the ICRC. For NIC, the whole frame.",
             |counters, sample| of(counters, sample, |traffic| traffic.octets),
         );
         self.samples(
@@ -291,9 +291,11 @@ impl Writer<'_> {
                 sample(&[("direction", "passed_on")], fabric.passed_on);
             },
         );
-        self.counter("hcad_fabric_send_calls_total", "System calls made to send frames.", |counters| {
-            counters.fabric.tx_calls
-        });
+        self.counter(
+            "hcad_fabric_send_calls_total",
+            "System calls made to send frames to the network.",
+            |counters| counters.fabric.tx_calls,
+        );
         self.counter(
             "hcad_fabric_rings_broken_total",
             "Ring members rejected or disconnected for a protocol violation.",
@@ -398,9 +400,7 @@ impl Writer<'_> {
             "vfio-user messages that the device answered with an error.",
             |counters| counters.vfio.messages.refused,
         );
-        self.gauge("hcad_dma_ranges", "Ranges of guest memory that are mapped.", |counters| {
-            counters.vfio.dma_ranges
-        });
+        self.gauge("hcad_dma_ranges", "Mapped ranges of guest memory.", |counters| counters.vfio.dma_ranges);
         self.fields(
             "hcad_interrupts_total",
             "Interrupts raised by the device, by outcome.",

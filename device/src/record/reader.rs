@@ -18,7 +18,7 @@ pub enum ReadError {
     #[error("not an hcad recording")]
     NoRecord,
     /// It is of another version.
-    #[error("recording has format {found}, this hcad reads format {FORMAT}; use hcad {hcad}")]
+    #[error("recording has format {found}, but this hcad reads format {FORMAT}; use hcad {hcad}")]
     Format {
         /// The version it has.
         found: u32,

@@ -173,7 +173,7 @@ fn another_format_is_refused_with_the_name_of_who_can_read_it() {
     let mut record = MAGIC.to_vec();
     chunk::write(&mut record, br#"{"format": 2, "hcad": "9.9.9", "more": []}"#).unwrap();
     let error = reader(&record).unwrap_err();
-    assert_eq!(error.to_string(), "recording has format 2, this hcad reads format 1; use hcad 9.9.9");
+    assert_eq!(error.to_string(), "recording has format 2, but this hcad reads format 1; use hcad 9.9.9");
 }
 
 #[test]

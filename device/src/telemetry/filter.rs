@@ -10,16 +10,16 @@ use serde::{Deserialize, Serialize};
 
 use super::trace::Kind;
 
-/// Trace records to write. An empty list matches all records.
+/// Trace entries to write. An empty list matches all entries.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct TraceFilter {
-    /// Kinds of records.
+    /// Kinds of trace entries to write.
     pub kinds: Vec<Kind>,
-    /// Words such as "SEND" or "RDMA_READ". A record matches if its opcode name contains one of them. Case, spaces and
-    /// underscores are ignored.
+    /// Words such as "SEND" or "RDMA_READ". A trace entry matches if its opcode name contains one of these
+    /// words. Case, spaces and underscores are ignored.
     pub opcodes: Vec<String>,
-    /// Queue pair numbers.
+    /// Numbers of the queue pairs whose entries are written.
     pub qpns: Vec<u32>,
 }
 
@@ -27,12 +27,12 @@ pub struct TraceFilter {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct CaptureFilter {
-    /// Kinds of frames.
+    /// Kinds of frames to capture.
     pub kinds: Vec<FrameKind>,
-    /// Words such as "SEND" or "Acknowledge". A packet matches if its opcode name contains one of them. Case, spaces
-    /// and underscores are ignored.
+    /// Words such as "SEND" or "Acknowledge". A packet matches if its opcode name contains one of these
+    /// words. Case, spaces and underscores are ignored.
     pub opcodes: Vec<String>,
-    /// Local queue pair numbers.
+    /// Numbers of the local queue pairs whose packets are captured.
     pub qpns: Vec<u32>,
 }
 

@@ -78,7 +78,7 @@ impl TryFrom<u64> for RingBytes {
 
     fn try_from(bytes: u64) -> Result<Self, String> {
         if !(Self::LEAST..=Self::MOST).contains(&bytes) {
-            return Err(format!("{bytes} is not in {}..={}", Self::LEAST, Self::MOST));
+            return Err(format!("{bytes} is not between {} and {}", Self::LEAST, Self::MOST));
         }
         usize::try_from(bytes).map(Self).map_err(|error| error.to_string())
     }

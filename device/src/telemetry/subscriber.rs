@@ -21,10 +21,10 @@ static SET_FILTER: OnceLock<Box<SetFilter>> = OnceLock::new();
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct LogConfig {
-    /// Filter directives such as "info" or "info,device::vfio=debug". The environment variable RUST_LOG overrides
-    /// them.
+    /// Log filter: directives such as "info" or "info,device::vfio=debug". The environment variable RUST_LOG
+    /// overrides them.
     pub filter: String,
-    /// Format of a log line.
+    /// Format of the log lines.
     pub format: LogFormat,
 }
 
@@ -34,7 +34,7 @@ impl Default for LogConfig {
     }
 }
 
-/// Format of a log line.
+/// Format of the log lines.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum LogFormat {

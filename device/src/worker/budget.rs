@@ -1,54 +1,76 @@
-//! Limits the processor time that a client makes its device spend on anything but data.
+//! Limits the processor time that clients make their devices spend on anything but data.
 //!
 //! Connecting, mapping memory, refused messages and commands cost the device far more than they cost the client that requests
 //! them. Where processors are scarce, a client that repeats them without a pause would take processor time from the devices
-//! of its neighbours. All devices of a process therefore share a tenth of the processors for such work, in equal parts among
-//! those that have used up their allowance. A device whose allowance is used up leaves the messages of its client waiting
-//! until the allowance has grown again, as slow firmware would; packets and timers are served meanwhile.
+//! of its neighbours. All devices of a process therefore share a small part of the processors for such work. As long as they
+//! use less, no device is limited. Once they have used it up, each device gets an equal part of it. A device that has used
+//! up its own part leaves the messages of its client waiting, as slow firmware would; it still serves packets and timers.
 //!
-//! A guest that boots or runs applications does not notice: each device can save up [`SAVINGS`], and time spent on moving data
-//! is added to its allowance.
+//! A guest that boots or runs applications does not notice: unused time is saved up, and time spent on moving data is added
+//! to the device's part.
 
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use engine::Instant;
 
 /// The part of all processors that the devices of a process may spend on control work in the long run.
-const SHARE: f64 = 0.1;
+const SHARE: f64 = 0.05;
 
-/// What a device may spend at once after it has spent little for a while. Booting Linux and its driver takes a third of it.
-const SAVINGS: Duration = Duration::from_millis(500);
+/// Seconds of processor time that all devices together can save up, and that each device can save up for itself.
+const SHARED_SAVINGS: f64 = 2.0;
+const OWN_SAVINGS: f64 = 0.25;
 
 /// Intervals of this length are accounted at once, as reading the thread's processor time is a system call.
 const INTERVAL: Duration = Duration::from_millis(5);
 
-/// What is left when a pause ends.
-const RESUME: Duration = Duration::from_millis(1);
+/// How often a paused device checks whether it may go on.
+const RECHECK: Duration = Duration::from_millis(50);
 
 /// The longest pause. VMMs wait 5 s for a reply before they give up.
-const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+const LONGEST_PAUSE: Duration = Duration::from_secs(3);
 
-/// Devices of this process that have used up their allowance. They are threads of one process and share its processors.
-static EXHAUSTED: AtomicU32 = AtomicU32::new(0);
+/// The allowance of the devices of this process, which are threads of it.
+static SHARED: Mutex<Shared> = Mutex::new(Shared::new());
+
+/// What all devices of a process have left.
+#[derive(Debug)]
+struct Shared {
+    devices: u32,
+    /// Seconds of processor time left; negative after overspending, by no more than can be saved up.
+    left: f64,
+    since: Instant,
+}
+
+impl Shared {
+    const fn new() -> Self {
+        Self { devices: 0, left: SHARED_SAVINGS, since: Instant::ZERO }
+    }
+
+    /// Adds what was earned until `now`, and takes what a device has spent.
+    fn spend(&mut self, now: Instant, rate: f64, spent: f64) {
+        let earned = rate * now.saturating_since(self.since).as_secs_f64();
+        self.since = self.since.max(now);
+        self.left = ((self.left + earned).min(SHARED_SAVINGS) - spent).max(-SHARED_SAVINGS);
+    }
+}
 
 /// The allowance of one device.
 #[derive(Debug)]
 pub(super) struct ControlBudget {
-    exhausted: &'static AtomicU32,
+    shared: &'static Mutex<Shared>,
     /// Seconds of processor time per second for all devices.
-    share: f64,
-    /// Seconds of processor time left; negative after overspending.
+    rate: f64,
+    /// Seconds of processor time left of its own part; negative after overspending.
     left: f64,
-    is_exhausted: bool,
     /// Start of the interval, and the thread's processor time then.
     since: Instant,
     spent: Duration,
     /// Elapsed time of turns in this interval that moved data, and of all others.
     data: Duration,
     control: Duration,
-    /// The client's messages wait until then.
-    paused_until: Option<Instant>,
+    /// Since when the client's messages wait, and when to check again.
+    paused: Option<(Instant, Instant)>,
 }
 
 impl ControlBudget {
@@ -56,20 +78,20 @@ impl ControlBudget {
     ///
     /// * `processors`: number of processors that the process may use.
     pub(super) fn new(processors: usize) -> Self {
-        Self::sharing(&EXHAUSTED, processors)
+        Self::sharing(&SHARED, processors)
     }
 
-    fn sharing(exhausted: &'static AtomicU32, processors: usize) -> Self {
+    fn sharing(shared: &'static Mutex<Shared>, processors: usize) -> Self {
+        shared.lock().unwrap_or_else(PoisonError::into_inner).devices += 1;
         Self {
-            exhausted,
-            share: SHARE * processors as f64,
-            left: SAVINGS.as_secs_f64(),
-            is_exhausted: false,
+            shared,
+            rate: SHARE * processors as f64,
+            left: OWN_SAVINGS,
             since: Instant::ZERO,
             spent: Duration::ZERO,
             data: Duration::ZERO,
             control: Duration::ZERO,
-            paused_until: None,
+            paused: None,
         }
     }
 
@@ -83,59 +105,48 @@ impl ControlBudget {
     ) {
         let kind = if moved_data { &mut self.data } else { &mut self.control };
         *kind = kind.saturating_add(elapsed);
-        let is_over = self.paused_until.is_some_and(|until| until <= now);
-        if is_over || now.saturating_since(self.since) >= INTERVAL {
+        let is_due = match self.paused {
+            Some((_, check)) => check <= now,
+            None => now.saturating_since(self.since) >= INTERVAL,
+        };
+        if is_due {
             self.account(now, processor_time());
-            // However far the allowance is overdrawn, the client is served after the longest pause.
-            self.paused_until = self.paused_until.filter(|_| !is_over);
         }
     }
 
-    /// Until when the client's messages have to wait, if they have to.
+    /// Until when the client's messages have to wait at least, if they have to.
     pub(super) fn paused_until(&self) -> Option<Instant> {
-        self.paused_until
+        self.paused.map(|(_, check)| check)
     }
 
     fn account(&mut self, now: Instant, spent: Duration) {
         let interval = now.saturating_since(self.since).as_secs_f64();
-        // Turns may have been preempted: their elapsed times only say how the processor time is divided.
-        let processor = spent.saturating_sub(self.spent).as_secs_f64();
         let (data, control) = (self.data.as_secs_f64(), self.control.as_secs_f64());
         let turns = (data + control).max(f64::MIN_POSITIVE);
-        // Polling and operator calls are outside of turns.
-        let processor = processor.min(turns);
-        let earned = self.rate() * interval + processor * data / turns;
-        self.left = (self.left + earned).min(SAVINGS.as_secs_f64()) - processor * control / turns;
+        // Turns may have been preempted: their elapsed times only say how the processor time is divided. Polling and calls
+        // of operators are outside of turns.
+        let processor = spent.saturating_sub(self.spent).as_secs_f64().min(turns);
+        let (on_data, on_control) = (processor * data / turns, processor * control / turns);
+        // What is spent beside as much data needs no allowance.
+        let beyond = (on_control - on_data).max(0.0);
+        let mut shared = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
+        shared.spend(now, self.rate, beyond);
+        let earned = self.rate / f64::from(shared.devices.max(1)) * interval + on_data;
+        self.left = (self.left + earned).min(OWN_SAVINGS) - on_control;
         (self.since, self.spent) = (now, spent);
         (self.data, self.control) = (Duration::ZERO, Duration::ZERO);
-        self.set_exhausted(self.left < 0.0);
-        if !self.is_exhausted {
-            self.paused_until = None;
-        } else if self.paused_until.is_none() {
-            let pause = (RESUME.as_secs_f64() - self.left) / self.rate();
-            self.paused_until = Some(now + Duration::from_secs_f64(pause.min(LONGEST_PAUSE.as_secs_f64())));
-        }
-    }
 
-    /// Seconds of processor time that this device gets per second.
-    fn rate(&self) -> f64 {
-        let others = self.exhausted.load(Ordering::Relaxed) - u32::from(self.is_exhausted);
-        self.share / f64::from(others + 1)
-    }
-
-    fn set_exhausted(&mut self, is_exhausted: bool) {
-        match (self.is_exhausted, is_exhausted) {
-            (false, true) => _ = self.exhausted.fetch_add(1, Ordering::Relaxed),
-            (true, false) => _ = self.exhausted.fetch_sub(1, Ordering::Relaxed),
-            _ => {}
-        }
-        self.is_exhausted = is_exhausted;
+        let begun = self.paused.map_or(now, |(begun, _)| begun);
+        let is_exhausted = self.left < 0.0 && shared.left <= 0.0;
+        // However far the allowance is overdrawn, the client is served after the longest pause.
+        let is_paused = is_exhausted && now.saturating_since(begun) < LONGEST_PAUSE;
+        self.paused = is_paused.then(|| (begun, now + RECHECK));
     }
 }
 
 impl Drop for ControlBudget {
     fn drop(&mut self) {
-        self.set_exhausted(false);
+        self.shared.lock().unwrap_or_else(PoisonError::into_inner).devices -= 1;
     }
 }
 
@@ -143,8 +154,8 @@ impl Drop for ControlBudget {
 mod tests {
     use super::*;
 
-    /// A device that is busy for `busy` in each 10 ms.
-    struct Busy {
+    /// A device whose thread is busy for a part of each period.
+    struct Device {
         budget: ControlBudget,
         now: Instant,
         processor: Duration,
@@ -152,20 +163,25 @@ mod tests {
     }
 
     const PERIOD: Duration = Duration::from_millis(10);
+    const HUNDRED_SECONDS: u32 = 10_000;
 
-    impl Busy {
-        fn new(processors: usize) -> Self {
-            Self::sharing(Box::leak(Box::default()), processors)
+    fn shared() -> &'static Mutex<Shared> {
+        Box::leak(Box::new(Mutex::new(Shared::new())))
+    }
+
+    impl Device {
+        fn alone() -> Self {
+            Self::sharing(shared())
         }
 
-        fn sharing(exhausted: &'static AtomicU32, processors: usize) -> Self {
-            let budget = ControlBudget::sharing(exhausted, processors);
+        /// One of a machine with two processors.
+        fn sharing(shared: &'static Mutex<Shared>) -> Self {
+            let budget = ControlBudget::sharing(shared, 2);
             Self { budget, now: Instant::ZERO, processor: Duration::ZERO, paused: Duration::ZERO }
         }
 
-        fn run(&mut self, time: Duration, busy: Duration, moves_data: bool) {
-            let end = self.now + time;
-            while self.now < end {
+        fn run(&mut self, periods: u32, busy: Duration, moves_data: bool) {
+            for _ in 0..periods {
                 self.now = self.now + PERIOD;
                 let is_paused = self.budget.paused_until().is_some();
                 let elapsed = if is_paused { Duration::ZERO } else { busy };
@@ -181,75 +197,82 @@ mod tests {
 
     #[test]
     fn boot_is_never_paused() {
-        let mut device = Busy::new(2);
-        device.run(Duration::from_millis(490), PERIOD, false);
+        let mut device = Device::alone();
+        device.run(200, PERIOD, false);
         assert_eq!(device.paused, Duration::ZERO);
     }
 
     #[test]
-    fn endless_control_work_gets_its_share() {
-        let mut device = Busy::new(2);
-        device.run(Duration::from_secs(100), PERIOD, false);
+    fn endless_control_work_gets_the_share() {
+        let mut device = Device::alone();
+        device.run(HUNDRED_SECONDS, PERIOD, false);
         let spent = device.processor.as_secs_f64();
-        assert!((20.0..22.0).contains(&spent), "{spent} s");
+        assert!((9.0..16.0).contains(&spent), "{spent} s");
     }
 
     #[test]
     fn moving_data_is_never_paused() {
-        let mut device = Busy::new(2);
-        device.run(Duration::from_secs(100), PERIOD, true);
+        let mut device = Device::alone();
+        device.run(HUNDRED_SECONDS, PERIOD, true);
         assert_eq!(device.paused, Duration::ZERO);
     }
 
     #[test]
-    fn control_work_beside_as_much_data_is_never_paused() {
-        let mut device = Busy::new(2);
-        for _ in 0..1000 {
-            device.run(PERIOD, PERIOD / 2, true);
-            device.run(PERIOD, PERIOD / 2, false);
+    fn control_work_beside_data_is_never_paused() {
+        let mut device = Device::alone();
+        for _ in 0..HUNDRED_SECONDS / 2 {
+            device.run(1, PERIOD, true);
+            device.run(1, PERIOD / 2, false);
         }
         assert_eq!(device.paused, Duration::ZERO);
     }
 
     #[test]
-    fn exhausted_devices_share_equally() {
-        let exhausted: &'static AtomicU32 = Box::leak(Box::default());
-        let mut devices: Vec<Busy> = (0..16).map(|_| Busy::sharing(exhausted, 2)).collect();
-        for _ in 0..10_000 {
+    fn busy_devices_share_equally() {
+        let shared = shared();
+        let mut devices: Vec<Device> = (0..16).map(|_| Device::sharing(shared)).collect();
+        for _ in 0..HUNDRED_SECONDS {
             for device in &mut devices {
-                device.run(PERIOD, PERIOD, false);
+                device.run(1, PERIOD / 5, false);
             }
         }
         let spent: Vec<f64> = devices.iter().map(|device| device.processor.as_secs_f64()).collect();
-        // 20 s in 100 s, and the savings of each.
+        // 10 s in 100 s, and all savings.
         let all: f64 = spent.iter().sum();
-        assert!((25.0..32.0).contains(&all), "{spent:?}");
-        let (least, most) =
-            (spent.iter().copied().fold(f64::MAX, f64::min), spent.iter().copied().fold(0.0, f64::max));
+        assert!((10.0..20.0).contains(&all), "{spent:?}");
+        let least = spent.iter().copied().fold(f64::MAX, f64::min);
+        let most = spent.iter().copied().fold(0.0, f64::max);
         assert!(most < 1.5 * least, "{spent:?}");
         drop(devices);
-        assert_eq!(exhausted.load(Ordering::Relaxed), 0);
+        assert_eq!(shared.lock().unwrap().devices, 0);
     }
 
     #[test]
-    fn overdrawn_device_is_served_each_second() {
-        let mut device = Busy::new(1);
+    fn device_keeps_its_savings_beside_exhausted_ones() {
+        let shared = shared();
+        let mut greedy: Vec<Device> = (0..15).map(|_| Device::sharing(shared)).collect();
+        let mut booting = Device::sharing(shared);
+        for _ in 0..HUNDRED_SECONDS {
+            greedy.iter_mut().for_each(|device| device.run(1, PERIOD / 5, false));
+        }
+        booting.now = greedy[0].now;
+        booting.run(20, PERIOD, false);
+        assert_eq!(booting.paused, Duration::ZERO);
+    }
+
+    #[test]
+    fn overdrawn_device_is_served_again() {
+        let mut device = Device::alone();
         let hour = Duration::from_secs(3600);
-        device.processor = hour;
-        device.now = Instant::ZERO + hour;
-        let processor = device.processor;
-        device.budget.add_turn(device.now, hour, false, || processor);
-        device.run(Duration::from_secs(10), Duration::from_millis(1), false);
-        assert!(
-            device.paused <= Duration::from_secs(10) && device.processor > processor,
-            "{:?}",
-            device.paused
-        );
+        (device.processor, device.now) = (hour, Instant::ZERO + hour);
+        device.budget.add_turn(device.now, hour, false, || hour);
+        device.run(500, Duration::from_millis(1), false);
+        assert!(device.processor > hour && device.paused >= LONGEST_PAUSE, "{:?}", device.paused);
     }
 
     #[test]
-    fn preempted_turns_are_charged_for_processor_time_only() {
-        let mut device = Busy::new(2);
+    fn preemption_is_not_charged() {
+        let mut device = Device::alone();
         for n in 1..=1000_u32 {
             device.now = device.now + PERIOD;
             device.budget.add_turn(device.now, PERIOD, false, || Duration::from_micros(100) * n);

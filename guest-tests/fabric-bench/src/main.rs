@@ -60,7 +60,7 @@ struct Cli {
     #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..65_535))]
     metrics: Option<u16>,
 
-    /// Print how much time of a 64-byte SEND devices and drivers spend in each stage, sampled with perf(1)
+    /// Print the time that devices and drivers spend in each stage of a 64-byte SEND, sampled with perf(1)
     #[arg(long)]
     profile: bool,
 
@@ -72,7 +72,7 @@ struct Cli {
     #[arg(long, value_name = "FOLDER", default_value = "target/bench")]
     pictures: PathBuf,
 
-    /// File with the history of ratios; prints the ratios that are worse than in its last entry from a similar machine
+    /// File with the history of ratios; ratios worse than those of its last entry from a similar machine are listed
     #[arg(long, value_name = "FILE", default_value = "guest-tests/fabric-bench/history.jsonl")]
     history: PathBuf,
 

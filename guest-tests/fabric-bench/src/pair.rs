@@ -19,7 +19,7 @@ use agent::wire::{Flow, TrafficReport};
 pub(crate) enum Wire {
     /// UDP, between two processes
     Udp,
-    /// Memory that two processes share
+    /// Shared memory between two processes
     Ring,
     /// Both HCAs in one process
     Local,

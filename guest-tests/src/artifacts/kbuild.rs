@@ -51,7 +51,7 @@ impl ModuleBuild {
                 let tree = kernel.modules.join("build");
                 ensure!(
                     tree.is_dir(),
-                    "{} is not a folder; building modules requires the kernel's build folder there",
+                    "{} is not a folder; building modules requires a kernel build folder at this path",
                     tree.display()
                 );
                 return Ok(Self { make: "make".into(), tree, programs: None });

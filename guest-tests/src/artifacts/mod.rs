@@ -71,7 +71,7 @@ impl QemuProgram {
     /// A program of the user's, which must be a QEMU that has the device the lab's guests need.
     fn own(program: &Path) -> Result<Self> {
         let name = program.display();
-        ensure!(program.is_file(), "{name} does not exist; pass the path of a QEMU to --qemu");
+        ensure!(program.is_file(), "{name} does not exist; pass the path of a QEMU binary to --qemu");
         let asked = Command::new(program).args(["-device", "help"]).stdin(Stdio::null()).output();
         let devices = asked.with_context(|| format!("cannot start {name}"))?.stdout;
         check_devices(program, &String::from_utf8_lossy(&devices))?;

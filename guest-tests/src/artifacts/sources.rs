@@ -60,7 +60,7 @@ impl Archive {
         }
         ensure!(
             !archives.is_empty(),
-            "neither sources.list nor sources.list.d in {} names a Debian archive; add one, because the lab downloads packages from it",
+            "neither sources.list nor sources.list.d in {} names a Debian archive; add one, from which the lab can download packages",
             etc_apt.display()
         );
         Ok(archives)

@@ -327,7 +327,9 @@ fn user_namespaces(found: &Result<(), String>) -> Check {
         Ok(()) => ok(NAME, "can be created, and can mount file systems"),
         Err(error) => limited(
             NAME,
-            format!("mounting a file system in one fails ({error}); the torture scenario skips some cases"),
+            format!(
+                "mounting a file system in a user namespace fails ({error}); the torture scenario skips some cases"
+            ),
             "In a container, give the container more privileges. Otherwise set the sysctl kernel.unprivileged_userns_clone to 1",
         ),
     }

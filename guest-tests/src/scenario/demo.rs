@@ -105,7 +105,7 @@ async fn stock(lab: &Lab) -> Result<()> {
     }
     let folder = pair.folder().to_owned();
     pair.stop().await?;
-    line(&format!("\nstock guests: {:.0} s from boot to shutdown", begun.elapsed().as_secs_f64()))?;
+    line(&format!("\nstock guests ran for {:.0} s, from boot to shutdown", begun.elapsed().as_secs_f64()))?;
     line(&format!("consoles, logs and command lines: {}", folder.display()))
 }
 

@@ -56,7 +56,7 @@ impl Ports {
         let port = self.lock().pop();
         ensure!(
             port.is_some(),
-            "the guest already runs {} commands, which is the maximum; wait until one of them exits",
+            "the guest is already running {} commands, the maximum; wait for one of them to exit",
             self.count
         );
         Ok(Taken { port, home: self.clone() })
@@ -150,7 +150,7 @@ impl Taken {
 
     /// The port, from when on it is not known to be free.
     fn begin(&mut self) -> Result<Port> {
-        self.port.take().context("the port has been used already")
+        self.port.take().context("the command port has already been used")
     }
 }
 
@@ -210,7 +210,7 @@ mod tests {
         let start = Start { argv: vec!["x".into()], ..Start::default() };
         let relay = tokio::spawn(ports.take().unwrap().relay(start.clone(), read, write));
         let error = ports.take().unwrap_err();
-        assert!(error.to_string().contains("already runs 1 commands"), "{error:#}");
+        assert!(error.to_string().contains("already running 1 commands"), "{error:#}");
         let (mut from, mut to) = user.into_split();
         assert_eq!(frames::read(&mut guest).await.unwrap(), Some(ToGuest::Start(start)));
         frames::write(&mut to, &ToGuest::Signal(15)).await.unwrap();

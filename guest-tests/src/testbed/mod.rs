@@ -49,7 +49,7 @@ pub struct Wanted {
     /// RDMA device of the guests
     #[arg(value_enum, default_value = "mthca")]
     pub kind: Kind,
-    /// Name of the testbed, for use in later commands [default: the kind; for `ci`, a unique name]
+    /// Name of the testbed, for later commands [default: the kind; for `ci`, a unique name]
     #[arg(long, value_name = "NAME")]
     pub name: Option<TestbedName>,
     /// Number of guests, which are named a, b, c, ...
@@ -58,19 +58,19 @@ pub struct Wanted {
     /// Mount a host folder at /AT in all guests, read-only with `:ro`; can be repeated
     #[arg(long = "share", value_name = "DIR:/AT[:ro]")]
     pub shares: Vec<SharedFolder>,
-    /// Enable strict mode: report driver violations, and make `down` fail if one was reported
+    /// Enable strict mode: report driver violations, and make `down` fail if there were any
     #[arg(long)]
     pub strict: bool,
-    /// Capture the frames of each RDMA device, to a pcapng file next to the logs
+    /// Write a capture (pcapng) of each RDMA device, next to the logs
     #[arg(long)]
     pub capture: bool,
-    /// Record the session of each RDMA device for `hcad replay`, to a file next to the logs
+    /// Write a session record of each RDMA device, for `hcad replay`, next to the logs
     #[arg(long)]
     pub record: bool,
-    /// Stop the guests when this process exits, for example `$$`, the shell of a CI job
+    /// Stop the guests when the process with this ID exits, such as `$$`, the shell of a CI job
     #[arg(long, value_name = "PID")]
     pub for_pid: Option<NonZeroU32>,
-    /// Parts of the guests.
+    /// Options for the parts of the guests
     #[command(flatten)]
     pub options: Options,
 }

@@ -180,9 +180,9 @@ pub async fn receive<T: DeserializeOwned>(input: &mut (impl AsyncBufRead + Unpin
         Some(b'\n') => {
             let text = String::from_utf8_lossy(&line);
             serde_json::from_slice(&line)
-                .with_context(|| format!("cannot parse a message of the lab: {}", text.trim_end()))
+                .with_context(|| format!("cannot parse a message from the lab: {}", text.trim_end()))
                 .map(Some)
         }
-        Some(_) => bail!("a line without an end"),
+        Some(_) => bail!("the connection closed in the middle of a message"),
     }
 }

@@ -33,8 +33,9 @@ use crate::vm::Vm;
 /// # Errors
 /// When they do not come up, or not everything went well until the end. Whoever holds the lease has been told.
 pub async fn run(wanted: Wanted, lease: StdUnixStream) -> Result<()> {
-    lease.set_nonblocking(true).context("cannot prepare the lease")?;
-    let (reader, mut writer) = UnixStream::from_std(lease).context("cannot prepare the lease")?.into_split();
+    lease.set_nonblocking(true).context("cannot prepare the supervisor lease")?;
+    let (reader, mut writer) =
+        UnixStream::from_std(lease).context("cannot prepare the supervisor lease")?.into_split();
     let mut reader = BufReader::new(reader);
     let mut folder = None;
     let result = supervise(wanted, &mut reader, &mut writer, &mut folder).await;
@@ -169,7 +170,7 @@ impl Ends {
             None => None,
             Some(pid) => {
                 let id = rustix::process::Pid::from_raw(i32::try_from(pid.get())?)
-                    .with_context(|| format!("--for-pid {pid}"))?;
+                    .with_context(|| format!("--for-pid: {pid} is not a process ID"))?;
                 let process = rustix::process::pidfd_open(id, rustix::process::PidfdFlags::empty())
                     .with_context(|| format!("--for-pid: process {pid} does not exist"))?;
                 let (ended, end) = oneshot::channel();
@@ -400,7 +401,7 @@ async fn serve(listener: UnixListener, bed: Arc<Bed>) {
                 });
             }
             Err(error) => {
-                tracing::error!("cannot accept a connection on the testbed's socket: {error}");
+                tracing::error!("cannot accept a connection on the testbed socket: {error}");
                 return;
             }
         }

@@ -11,6 +11,19 @@ use protocol::net::icmp::EchoRequest;
 use protocol::net::ipv4::Ipv4;
 use protocol::roce::{FrameWriter, IcrcField, MAX_PAYLOAD, Packet, RoceFrame, seal};
 
+/// One fuzz target.
+pub type Target = fn(&[u8]);
+
+/// Every target by the name of its corpus.
+pub const TARGETS: &[(&str, Target)] = &[
+    ("decode_context", context::decode_context),
+    ("decode_frame", decode_frame),
+    ("decode_mad", mad::decode_mad),
+    ("decode_mailbox", jingzhao::decode_mailbox),
+    ("decode_mthca", mthca::decode_mthca),
+    ("decode_wqe", jingzhao::decode_wqe),
+];
+
 /// Decodes a frame in every way a port does. An accepted frame must have the same meaning after it is emitted and
 /// parsed again.
 ///

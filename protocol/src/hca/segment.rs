@@ -32,7 +32,7 @@ pub enum WqeError {
     #[error("the WQE is too short for its {0}")]
     Truncated(&'static str),
     /// Inline data in an operation that scatters data, or mixed with data segments.
-    #[error("unsupported use of inline data")]
+    #[error("inline data is not supported in this WQE")]
     Inline,
     /// An atomic operation requires exactly one data segment of eight bytes.
     #[error("the result buffer of an atomic operation must be one 8-byte segment")]

@@ -46,7 +46,7 @@ impl State {
     }
 
     /// Returns whether incoming packets are processed.
-    pub(crate) fn receives(self) -> bool {
+    pub fn receives(self) -> bool {
         matches!(self, Self::Rtr | Self::Rts | Self::Sqd | Self::Sqe)
     }
 

@@ -5,7 +5,7 @@
 use std::net::Ipv4Addr;
 use std::time::Duration;
 
-use engine::sim::host::SimHost;
+use sim::host::SimHost;
 use engine::*;
 use protocol::Psn;
 use protocol::ids::*;
@@ -405,8 +405,8 @@ pub fn aeth(syndrome: Syndrome) -> Ext {
 
 pub const ACK: Syndrome = Syndrome::Ack { credits: 31 };
 
-/// Formats a frame; see [`engine::sim::trace::describe`].
+/// Formats a frame; see [`sim::trace::describe`].
 pub fn describe(frame: &[u8]) -> String {
     let frame = RoceFrame::parse(frame).expect("engine frames are valid");
-    engine::sim::trace::describe(&frame.packet, VA)
+    sim::trace::describe(&frame.packet, VA)
 }

@@ -18,9 +18,9 @@ const CLEAR: &str = "\x1b[H\x1b[J";
 
 /// A period in seconds.
 pub(crate) fn period(text: &str) -> anyhow::Result<Duration> {
-    let seconds: f64 = text.parse().context("not a valid number of seconds")?;
-    let period = Duration::try_from_secs_f64(seconds).context("number of seconds out of range")?;
-    ensure!(period >= SHORTEST, "must be at least {} s", SHORTEST.as_secs_f64());
+    let seconds: f64 = text.parse().context("the interval is not a valid number of seconds")?;
+    let period = Duration::try_from_secs_f64(seconds).context("the interval is out of range")?;
+    ensure!(period >= SHORTEST, "the interval must be at least {} s", SHORTEST.as_secs_f64());
     Ok(period)
 }
 

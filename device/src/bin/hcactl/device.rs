@@ -17,14 +17,15 @@ pub(crate) enum Device {
     ///
     /// The device exists until it is removed or hcad exits. The configuration file does not change.
     Add {
-        /// Path of a file with one JSON object, as in `devices` of a configuration, or "-" for standard input
+        /// Path of a JSON file that contains one entry of `devices`, as in the configuration, or "-" for
+        /// standard input
         file: PathBuf,
     },
     /// Remove a device and disconnect its VMM; the guest loses the device
     Remove {
         /// Device number
         id: u16,
-        /// Do not ask for confirmation if a VMM is connected
+        /// Remove the device without confirmation even if a VMM is connected
         #[arg(long)]
         yes: bool,
     },
@@ -37,7 +38,7 @@ impl Device {
             Self::Add { file } => {
                 let text = read(file)?;
                 let entry: Map<String, Value> = serde_json::from_str(&text)
-                    .with_context(|| format!("{} is not a JSON object", shown(file)))?;
+                    .with_context(|| format!("{} does not contain a JSON object", shown(file)))?;
                 let Response::Added { device, socket } = daemon.ask(&Request::DeviceAdd { entry })? else {
                     bail!("unexpected response from hcad")
                 };
@@ -93,7 +94,7 @@ fn lines(reloaded: &Reloaded) -> String {
         }
     }
     for key in not_changed {
-        text += &format!("{key}: unchanged; restart hcad to apply the new value\n");
+        text += &format!("{key}: setting not changed; restart hcad to apply the new value\n");
     }
     problems.iter().for_each(|problem| text += &format!("{problem}\n"));
     text

@@ -26,28 +26,28 @@ pub(crate) struct Add {
     /// Direction of the frames: sent (tx) or received (rx) by the device
     #[arg(value_enum)]
     direction: Way,
-    /// Match the destination QP number in the BTH
+    /// Affect only packets with this destination QP number in the BTH
     #[arg(long, value_name = "N", value_parser = number)]
     qpn: Option<u32>,
-    /// Match the packet sequence number (PSN) in the BTH
+    /// Affect only packets with this packet sequence number (PSN) in the BTH
     #[arg(long, value_name = "N", value_parser = number)]
     psn: Option<u32>,
-    /// Match the opcode by its IBTA name, with or without the service, such as "RC SEND Only"
+    /// Affect only packets with this IBTA opcode name, such as "RC SEND Only", or "SEND Only" for any service
     #[arg(long, value_name = "NAME")]
     opcode: Option<String>,
-    /// Match the MAC or IP address of the peer
+    /// Affect only frames to or from the peer with this MAC or IP address
     #[arg(long, value_name = "ADDRESS")]
     peer: Option<String>,
-    /// Apply only to the Nth matching frame (the first is 1)
+    /// Affect only the Nth matching frame (the first is 1)
     #[arg(long, value_name = "N", conflicts_with = "probability")]
     nth: Option<u64>,
-    /// With --nth: apply to N consecutive matching frames [default: 1]
+    /// With --nth: number of consecutive matching frames to affect [default: 1]
     #[arg(long, value_name = "N", requires = "nth")]
     count: Option<u64>,
-    /// Apply to each matching frame with this probability, 0 to 1
+    /// Affect each matching frame with this probability, 0 to 1
     #[arg(long, value_name = "P", value_parser = probability)]
     probability: Option<Probability>,
-    /// Seed for --probability, delay jitter and corruption [default: 0]
+    /// Seed for the random choices of --probability, delay jitter and corruption [default: 0]
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
     #[command(subcommand)]
@@ -66,15 +66,15 @@ enum What {
     Drop,
     /// Duplicate the frame
     Duplicate {
-        /// Delay of the duplicate in microseconds
+        /// Delay of the duplicate, in microseconds
         #[arg(long, default_value_t = 0)]
         after_us: u64,
     },
     /// Delay the frame
     Delay {
-        /// Delay in microseconds
+        /// Delay of the frame, in microseconds
         us: u64,
-        /// Maximum additional random delay in microseconds
+        /// Maximum additional random delay, in microseconds
         #[arg(long, default_value_t = 0)]
         jitter_us: u64,
     },
@@ -82,7 +82,7 @@ enum What {
     Reorder {
         /// Number of frames that overtake this frame
         by: u32,
-        /// Maximum time to hold the frame in microseconds
+        /// Maximum time to hold the frame, in microseconds
         #[arg(long, default_value_t = 10_000)]
         within_us: u64,
     },

@@ -41,16 +41,16 @@ const USAGE: u8 = 2;
 #[derive(Debug, Parser)]
 #[command(name = "hcactl", version)]
 struct Cli {
-    /// Path of the control socket of hcad
+    /// Path of the hcad control socket
     ///
-    /// Default: control.sock in $XDG_RUNTIME_DIR/hcad, or in /run/hcad if that variable is not set.
+    /// Default: control.sock in $XDG_RUNTIME_DIR/hcad, or in /run/hcad if XDG_RUNTIME_DIR is not set.
     #[arg(long, value_name = "PATH", global = true, env = "HCACTL_SOCKET")]
     socket: Option<PathBuf>,
 
-    /// Device number (repeatable for lists and counters)
+    /// Number of the device to use (repeatable for lists and counters)
     ///
-    /// By default, lists and counters cover all devices. Other commands require this option if hcad serves
-    /// several devices.
+    /// By default, lists and counters cover all devices. Other commands require this option if hcad is
+    /// serving several devices.
     #[arg(long, value_name = "ID", global = true)]
     device: Vec<u16>,
 
@@ -109,7 +109,7 @@ enum Command {
     Explain(Explain),
     /// Show all counters
     Counters {
-        /// Print counters and their rates every SECONDS (default: 1), without counters that are zero
+        /// Print nonzero counters and their rates every SECONDS (at least 0.1; default: 1)
         #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "1", value_parser = counters::period)]
         watch: Option<Duration>,
     },
@@ -118,7 +118,7 @@ enum Command {
     ///
     /// The device notifies the guest driver. While the link is down, the port drops all frames.
     Port {
-        /// New link state
+        /// Link state to set
         #[arg(value_enum)]
         state: Port,
     },
@@ -126,7 +126,7 @@ enum Command {
     ///
     /// The device reports the error to the guest driver, which should reset the device.
     Fail {
-        /// Do not ask for confirmation
+        /// Inject the error without asking for confirmation
         #[arg(long)]
         yes: bool,
     },
@@ -136,10 +136,10 @@ enum Command {
     /// Trace register accesses, commands, queue entries and interrupts, one line each
     #[command(subcommand)]
     Trace(sight::Trace),
-    /// Write a session record (all device input from the start) for `hcad replay`
+    /// Record all input of a device from its start, for `hcad replay`
     #[command(subcommand)]
     Record(Record),
-    /// Inject faults on the wire: drop, duplicate, delay, reorder or corrupt frames
+    /// Inject network faults: drop, duplicate, delay, reorder or corrupt frames
     #[command(subcommand)]
     Impair(impair::Impair),
     /// List, add or remove peers of a device
@@ -163,7 +163,7 @@ enum Port {
 enum Explain {
     /// Explain the requester and responder state of a queue pair
     Qp {
-        /// QP number, as shown by `hcactl qps`
+        /// Number of the QP, as shown by `hcactl qps` (decimal, or hexadecimal with 0x)
         #[arg(value_name = "QPN", value_parser = impair::number)]
         qpn: u32,
     },
@@ -197,8 +197,9 @@ fn main() -> ExitCode {
 
 fn run(cli: &Cli) -> anyhow::Result<()> {
     if let Command::WriteManual { folder } = &cli.command {
-        return manual::write(Cli::command(), folder)
-            .with_context(|| format!("cannot write to {}", folder.display()));
+        return manual::write(Cli::command(), folder).with_context(|| {
+            format!("cannot write man pages and shell completions to {}", folder.display())
+        });
     }
     let by_default = || runtime_folder::control(&runtime_folder::shared());
     let socket = cli.socket.clone().unwrap_or_else(by_default);
@@ -480,7 +481,7 @@ impl Daemon {
                 None => return Ok(()),
                 // `from` must increase, so that hcad cannot keep us here forever.
                 Some(next) if next > from => from = next,
-                Some(_) => bail!("hcad sent pages of a list out of order"),
+                Some(_) => bail!("hcad sent the pages of a list out of order"),
             }
         }
     }
@@ -489,10 +490,10 @@ impl Daemon {
     fn choose(&mut self, chosen: &[u16]) -> anyhow::Result<u16> {
         match self.several(chosen)?.as_slice() {
             [only] => Ok(*only),
-            [] => bail!("hcad serves no devices"),
+            [] => bail!("hcad is not serving any devices"),
             several => {
                 let ids: Vec<_> = several.iter().map(u16::to_string).collect();
-                bail!("hcad serves several devices; select one with --device: {}", ids.join(", "))
+                bail!("hcad is serving several devices; select one with --device: {}", ids.join(", "))
             }
         }
     }

@@ -18,21 +18,22 @@ pub(crate) enum Peer {
     Add {
         /// Address and port of the peer
         addr: SocketAddr,
-        /// Device number of the peer, if its MAC is derived from that number
+        /// Device number of the peer, from which its MAC is derived
         #[arg(long)]
         id: Option<u16>,
-        /// MAC reserved for this peer [default: learned from its frames]
+        /// MAC to reserve for the peer [default: learned from its frames]
         #[arg(long, conflicts_with = "id")]
         mac: Option<String>,
-        /// Forward frames between this peer and the others; for peers that send to this device only, such as
-        /// QEMU's -netdev dgram
+        /// Forward frames between this peer and the other peers; for peers that send only to this device,
+        /// such as QEMU's -netdev dgram
         #[arg(long)]
         leaf: bool,
-        /// Drop frames from this peer above N frames per second [default: no limit]
+        /// Maximum number of frames per second to accept from the peer; excess frames are dropped [default:
+        /// no limit]
         #[arg(long, value_name = "N")]
         max_frames_per_second: Option<NonZeroU32>,
     },
-    /// Remove a peer and drop its frames from then on
+    /// Remove a peer; frames that it sends later are dropped
     Remove {
         /// Address and port of the peer
         addr: SocketAddr,

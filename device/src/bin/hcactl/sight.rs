@@ -23,9 +23,9 @@ pub(crate) enum Capture {
         #[command(flatten)]
         frames: Frames,
     },
-    /// Capture to a ring in memory that keeps the newest frames, for `dump`
+    /// Capture to an in-memory ring that keeps the most recent frames, for `dump`
     Ring {
-        /// Size of the ring in bytes, 64K to 64M
+        /// Size of the in-memory ring in bytes, 64K to 64M
         #[arg(value_parser = ring)]
         size: RingBytes,
         #[command(flatten)]
@@ -46,18 +46,18 @@ pub(crate) enum Trace {
     ///
     /// With --json, each trace entry is a JSON object.
     On {
-        /// Path of the new file [default: standard error of hcad]
+        /// Path of the new file [default: hcad writes the trace to its standard error]
         file: Option<PathBuf>,
         #[command(flatten)]
         bound: Bound,
         #[command(flatten)]
         records: Records,
     },
-    /// Trace to a ring in memory that keeps the newest entries, for `dump`
+    /// Trace to an in-memory ring that keeps the most recent entries, for `dump`
     ///
     /// With --json, each trace entry is a JSON object.
     Ring {
-        /// Size of the ring in bytes, 64K to 64M
+        /// Size of the in-memory ring in bytes, 64K to 64M
         #[arg(value_parser = ring)]
         size: RingBytes,
         #[command(flatten)]
@@ -75,10 +75,10 @@ pub(crate) enum Trace {
 /// Limits on the output files.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct Bound {
-    /// Maximum size of each file, such as 100M [default: from the configuration]
+    /// Maximum size of each output file, such as 100M [default: from the configuration]
     #[arg(long, value_name = "SIZE", value_parser = size)]
     max: Option<u64>,
-    /// Number of files to rotate through: FILE, FILE.1 and so on
+    /// Number of output files to rotate through (FILE, FILE.1 and so on), 1 to 64
     #[arg(long, value_name = "N", default_value = "1")]
     files: NonZeroU16,
 }
@@ -89,10 +89,10 @@ pub(crate) struct Frames {
     /// Capture only frames of this kind (repeatable)
     #[arg(long, value_name = "KIND")]
     kind: Vec<FrameKind>,
-    /// Capture only RoCE packets with WORD in their opcode, such as SEND or ack (repeatable)
+    /// Capture only RoCE packets whose opcode name contains WORD, such as SEND or ack (repeatable)
     #[arg(long, value_name = "WORD")]
     opcode: Vec<String>,
-    /// Capture only RoCE packets of this local queue pair (repeatable)
+    /// Capture only RoCE packets to or from this local queue pair (repeatable)
     #[arg(long, value_name = "QPN", value_parser = number)]
     qpn: Vec<u32>,
 }
@@ -103,10 +103,10 @@ pub(crate) struct Records {
     /// Trace only entries of this kind (repeatable)
     #[arg(long, value_name = "KIND")]
     kind: Vec<Kind>,
-    /// Trace only entries with WORD in their opcode, such as SEND (repeatable)
+    /// Trace only entries whose opcode name contains WORD, such as SEND (repeatable)
     #[arg(long, value_name = "WORD")]
     opcode: Vec<String>,
-    /// Trace only entries of this queue pair (repeatable)
+    /// Trace only entries that belong to this queue pair (repeatable)
     #[arg(long, value_name = "QPN", value_parser = number)]
     qpn: Vec<u32>,
 }

@@ -31,31 +31,31 @@ const OVERTAKEN_WITHIN_US: u64 = 10_000;
 pub struct RuleEntry {
     /// Direction of the frames.
     pub direction: Direction,
-    /// What to do with a frame.
+    /// What to do with a matching frame.
     pub action: Action,
-    /// Destination QP in the BTH.
+    /// Affect only packets with this destination QP number in the BTH.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub qpn: Option<u32>,
-    /// Packet sequence number in the BTH.
+    /// Affect only packets with this packet sequence number (PSN) in the BTH.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub psn: Option<u32>,
-    /// Opcode name from IBTA volume 1, table 38, such as "RDMA READ response Middle". With a service prefix ("RC SEND
-    /// Only"), only that service matches. "CNP" is also accepted.
+    /// Affect only packets with this opcode name from IBTA volume 1, table 38, such as "RDMA READ response
+    /// Middle". With a service prefix ("RC SEND Only"), only that service matches. "CNP" is also accepted.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub opcode: Option<String>,
-    /// MAC or IP address of the peer.
+    /// Affect only frames to or from the peer with this MAC or IP address.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub peer: Option<String>,
-    /// Apply to the n-th matching frame only, counted from 1.
+    /// Affect only the n-th matching frame, counted from 1.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub nth: Option<u64>,
-    /// With `nth`: number of consecutive frames to apply to. Default: 1.
+    /// With `nth`: number of consecutive matching frames to affect. Default: 1.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub count: Option<u64>,
-    /// Apply to a matching frame with this probability, 0 to 1.
+    /// Affect each matching frame with this probability, 0 to 1.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub probability: Option<Probability>,
-    /// Seed of all random choices. The same seed and the same frames give the same result. Default: 0.
+    /// Seed of the random choices. The same seed and the same frames produce the same result. Default: 0.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub seed: Option<u64>,
 }
@@ -70,7 +70,7 @@ pub enum Direction {
     Rx,
 }
 
-/// What to do with a frame.
+/// What to do with a matching frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Action {
@@ -84,17 +84,17 @@ pub enum Action {
     },
     /// Delay the frame. Frames with the same delay stay in order.
     Delay {
-        /// Delay in microseconds.
+        /// Delay of the frame, in microseconds.
         us: u64,
-        /// Additional random delay, up to this many microseconds.
+        /// Maximum additional random delay, in microseconds.
         #[serde(default)]
         jitter_us: u64,
     },
     /// Hold the frame until later frames have overtaken it.
     Reorder {
-        /// Number of frames that overtake it.
+        /// Number of later frames that overtake the held frame.
         by: u32,
-        /// Longest time to hold the frame, in microseconds.
+        /// Maximum time to hold the frame, in microseconds.
         #[serde(default = "overtaken_within")]
         within_us: u64,
     },
@@ -135,7 +135,9 @@ impl TryFrom<f64> for Probability {
 
     fn try_from(value: f64) -> Result<Self, RuleError> {
         let valid = (0.0..=1.0).contains(&value);
-        valid.then_some(Self(value)).ok_or(RuleError { key: "probability", problem: "must be in 0..=1" })
+        valid
+            .then_some(Self(value))
+            .ok_or(RuleError { key: "probability", problem: "must be between 0 and 1" })
     }
 }
 
@@ -207,7 +209,7 @@ impl TryFrom<RuleEntry> for Rule {
             return Err(wrong("action", "must not delay a frame by more than 60 seconds"));
         }
         if !(1..=MAX_OVERTAKERS).contains(&overtakers) {
-            return Err(wrong("action.reorder.by", "must be in 1..=1024"));
+            return Err(wrong("action.reorder.by", "must be between 1 and 1024"));
         }
         Ok(Self {
             qpn: number("qpn", entry.qpn)?.map(Qpn::new),

@@ -281,7 +281,7 @@ fn a_rule_that_means_nothing_is_refused_by_its_key() {
             "opcode: is not an opcode name from IBTA volume 1, table 38",
         ),
         (r#""action": "drop", "peer": "host""#, "peer: is neither a MAC nor an IP address"),
-        (r#""action": {"reorder": {"by": 0}}"#, "action.reorder.by: must be in 1..=1024"),
+        (r#""action": {"reorder": {"by": 0}}"#, "action.reorder.by: must be between 1 and 1024"),
         (
             r#""action": {"delay": {"us": 60000001}}"#,
             "action: must not delay a frame by more than 60 seconds",

@@ -83,9 +83,9 @@ pub(super) enum Kind {
 pub(super) enum Unheard {
     #[error("the peer closed the connection")]
     Closed,
-    #[error("the peer did not send a valid hello")]
+    #[error("the peer did not send a valid hello message")]
     NotHello,
-    #[error("the peer uses protocol version {0}, this hcad uses version {VERSION}")]
+    #[error("the peer uses protocol version {0}, but this hcad uses version {VERSION}")]
     Version(u16),
     #[error(transparent)]
     Io(#[from] io::Error),

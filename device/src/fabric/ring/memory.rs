@@ -56,7 +56,7 @@ pub enum Broken {
     #[error("invalid ring tail, {0} bytes behind the head")]
     Tail(u32),
     /// The frame is longer than what was sent, or no frame.
-    #[error("invalid length word {0:#x} in front of a frame")]
+    #[error("invalid frame length word {0:#x} in the ring")]
     Length(u32),
 }
 

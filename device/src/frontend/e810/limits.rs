@@ -45,19 +45,20 @@ pub const MAX_TCAM_ENTRIES: u16 = 512;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Limits {
-    /// Queue pairs, 2^5 to 2^13, of which the driver reserves three. Also the number of multicast groups.
+    /// Maximum number of queue pairs, 2^5 to 2^13. The driver reserves three of them. This is also the
+    /// maximum number of multicast groups.
     pub max_qps: Count<5, 13>,
-    /// Completion queues, 2^6 to 2^14. The driver uses two per queue pair.
+    /// Maximum number of completion queues, 2^6 to 2^14. The driver uses two per queue pair.
     pub max_cqs: Count<6, 14>,
-    /// Memory regions and windows, 2^8 to 2^20.
+    /// Maximum number of memory regions and windows, 2^8 to 2^20.
     pub max_regions: Count<8, 20>,
-    /// Page list entries (PBLEs), 2^16 to 2^28: one for each registered 4 KiB page of memory. Each entry in use
-    /// takes 8 bytes of guest memory.
+    /// Maximum number of page list entries (PBLEs), 2^16 to 2^28. Each registered 4 KiB page of memory takes
+    /// one. Each entry in use takes 8 bytes of guest memory.
     pub max_pbles: Count<16, 28>,
-    /// Neighbours that RDMA can reach at the same time, 2^4 to 2^12. The driver adds an entry for each valid
-    /// neighbour of the guest kernel and rarely removes one.
+    /// Maximum number of neighbours that RDMA can reach at the same time, 2^4 to 2^12. The driver adds an
+    /// entry for each valid neighbour of the guest kernel and rarely removes one.
     pub max_arp_entries: Count<4, 12>,
-    /// Address handles, 2^6 to 2^16.
+    /// Maximum number of address handles, 2^6 to 2^16.
     pub max_ahs: Count<6, 16>,
 }
 

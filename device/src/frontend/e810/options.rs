@@ -10,10 +10,10 @@ use super::limits::Limits;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Options {
-    /// Queue pairs of the NIC. The driver uses one per CPU.
+    /// Number of queue pairs of the NIC, 1 to 256. The driver uses one per guest CPU.
     #[schemars(with = "u16", range(min = 1, max = 256))]
     pub queues: Queues,
-    /// MSI-X vectors. Twice the number of guest CPUs plus 8 is enough.
+    /// Number of MSI-X vectors, 4 to 2048. Twice the number of guest CPUs plus 8 is enough.
     #[schemars(with = "u16", range(min = 4, max = 2048))]
     pub vectors: MsixVectors,
     /// Whether the device supports RDMA. If not, `ice` logs this once and `irdma` finds no device.
@@ -59,7 +59,7 @@ impl TryFrom<u16> for Queues {
     fn try_from(count: u16) -> Result<Self, Self::Error> {
         match count {
             1..=Self::MAX => Ok(Self(count)),
-            _ => Err("must be in 1..=256"),
+            _ => Err("must be between 1 and 256"),
         }
     }
 }
@@ -82,7 +82,7 @@ impl TryFrom<u16> for MsixVectors {
     fn try_from(count: u16) -> Result<Self, Self::Error> {
         match count {
             4..=pci::MAX_MSIX_VECTORS => Ok(Self(count)),
-            _ => Err("must be in 4..=2048"),
+            _ => Err("must be between 4 and 2048"),
         }
     }
 }

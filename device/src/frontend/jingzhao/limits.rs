@@ -51,31 +51,35 @@ impl Default for Limits {
 #[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct LimitsEntry {
-    /// QPs, 2 to 2^17.
+    /// Maximum number of QPs, 2 to 2^17.
     pub max_qps: Count<1, 17>,
-    /// CQs, 1 to 2^17.
+    /// Maximum number of CQs, 1 to 2^17.
     pub max_cqs: Count<0, 17>,
-    /// EQs, 1 to 2^7.
+    /// Maximum number of EQs, 1 to 2^7.
     pub max_eqs: Count<0, 7>,
-    /// MPT entries (memory regions), 1 to 2^20.
+    /// Maximum number of MPT entries (memory regions), 1 to 2^20.
     pub max_mpts: Count<0, 20>,
-    /// Protection domains, 1 to 2^24.
+    /// Maximum number of protection domains, 1 to 2^24.
     pub max_pds: Count<0, 24>,
-    /// Work requests per send or receive queue, 1 to 2^16.
+    /// Maximum number of work requests per send or receive queue, 1 to 2^16.
     pub max_wqes: Count<0, 16>,
-    /// Entries per CQ, 1 to 2^20. SW2HW_CQ and RESIZE_CQ reject larger CQs.
+    /// Maximum number of entries per CQ, 1 to 2^20. SW2HW_CQ and RESIZE_CQ reject larger CQs.
     pub max_cqes: Count<0, 20>,
-    /// Elements per gather list. They must fit in a WQE of `max_send_wqe_len`.
+    /// Maximum number of gather list elements per send WQE. The elements must fit in `max_send_wqe_len`
+    /// bytes.
     pub max_send_sges: u8,
-    /// Size of a send WQE in bytes, a multiple of 16 up to 1008.
+    /// Maximum size of a send WQE in bytes, a multiple of 16 up to 1008.
     pub max_send_wqe_len: u16,
-    /// Elements per scatter list. They must fit in a WQE of `max_recv_wqe_len`.
+    /// Maximum number of scatter list elements per receive WQE. The elements must fit in `max_recv_wqe_len`
+    /// bytes.
     pub max_recv_sges: u8,
-    /// Size of a receive WQE in bytes, a multiple of 16 up to 4096.
+    /// Maximum size of a receive WQE in bytes, a multiple of 16 up to 4096.
     pub max_recv_wqe_len: u16,
-    /// QP numbers, starting at 0, that software must not use: 1 to 2^15, and less than `max_qps`.
+    /// Number of reserved QP numbers, starting at 0, that software must not use: 1 to 2^15, and less than
+    /// `max_qps`.
     pub reserved_qps: Count<0, 15>,
-    /// Size of context memory in bytes. The public driver fails to load if its tables do not fit.
+    /// Maximum size of context memory (ICM), in bytes. The public driver fails to load if its tables do not
+    /// fit.
     #[schemars(with = "u64", range(min = 1))]
     pub max_icm_len: NonZeroU64,
 }

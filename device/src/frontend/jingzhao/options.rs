@@ -83,14 +83,14 @@ impl Default for QueueOptions {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Options {
-    /// Fail commands with the precise status codes that only the public driver defines, instead of 03h. The driver
-    /// maps them to more specific errno values than EINVAL.
+    /// If a command fails, report the precise status code that only the public driver defines, instead of
+    /// 03h. The driver maps them to more specific errno values than EINVAL.
     pub extended_status: bool,
     /// J-02: number of UAR pages, 2048 or 4096, which determines the size of BAR2. The public driver never reuses a
     /// low page. With 2048 pages, doorbells are lost after the device has been opened about 2000 times.
     #[schemars(with = "u16", extend("enum" = [2048, 4096]))]
     pub uar_pages: UarPages,
-    /// Execute a doorbell only in the UAR page that the context of the QP names.
+    /// Execute a doorbell only if it is written to the UAR page in the context of its QP.
     pub uar_check: bool,
     /// J-33: execute a doorbell only if all 24 bits of the QP number match. The public driver changes the high bits
     /// when it reuses a number, so that doorbells for the earlier QP can be detected.
@@ -99,23 +99,26 @@ pub struct Options {
     pub board_id: BoardId,
     /// J-29: meaning of the RNR timer codes in contexts.
     pub rnr_timer_table: RnrTimerTable,
-    /// J-42: RNR timer code used for QPs whose software set 0, and returned by QUERY_QP. The code 0 itself means
-    /// 655.36 ms, which the public driver sets regardless of its user's request.
+    /// J-42: RNR timer code used for QPs whose software set 0, and returned by QUERY_QP. Code 0 itself means
+    /// 655.36 ms. The public driver always sets it, regardless of the timer that its user requests.
     #[schemars(with = "u8", range(max = 31))]
     pub rnr_timer_zero: RnrTimerCode,
-    /// J-38: implement MAD_IFC as the hardware does, with the LID and state of the port. The document lists the
-    /// command without a layout, and no driver uses it. Without this option it is an unknown opcode.
+    /// J-38: implement MAD_IFC as the hardware does, with the LID and state of the port. The document lists
+    /// the command without a layout, and no driver uses it. Without this option, MAD_IFC is an unknown
+    /// opcode.
     pub mad_ifc: bool,
     /// J-30: reserve the first 40 bytes of a UD receive buffer for the GRH, as verbs applications expect.
     pub ud_grh: bool,
     /// J-47: operations that peers may use on connected QPs, in addition to the rights of the memory region. A QPC
     /// has no field for ACCESS_FLAGS.
     pub qp_access: QpAccess,
-    /// J-47: outstanding READs and atomics of a QP as requester, 1 to 16. A QPC has no field for MAX_QP_RD_ATOMIC.
+    /// J-47: maximum number of outstanding READs and atomics of a QP as requester, 1 to 16. A QPC has no
+    /// field for MAX_QP_RD_ATOMIC.
     #[schemars(with = "u8", range(min = 1, max = 16))]
     pub max_rd_atomic: RdAtomicDepth,
-    /// J-47: outstanding READs and atomics of a QP as responder, 1 to 16. A QPC has no field for MAX_DEST_RD_ATOMIC.
-    /// The device keeps the same number of atomic responses for duplicate requests.
+    /// J-47: maximum number of outstanding READs and atomics of a QP as responder, 1 to 16. A QPC has no
+    /// field for MAX_DEST_RD_ATOMIC. The device keeps the same number of atomic responses for duplicate
+    /// requests.
     #[schemars(with = "u8", range(min = 1, max = 16))]
     pub max_dest_rd_atomic: RdAtomicDepth,
     /// Options of work queues.
@@ -210,7 +213,7 @@ impl TryFrom<u8> for RdAtomicDepth {
     type Error = &'static str;
 
     fn try_from(depth: u8) -> Result<Self, Self::Error> {
-        if (1..=Self::MAX).contains(&depth) { Ok(Self(depth)) } else { Err("must be in 1..=16") }
+        if (1..=Self::MAX).contains(&depth) { Ok(Self(depth)) } else { Err("must be between 1 and 16") }
     }
 }
 
@@ -274,6 +277,6 @@ impl TryFrom<u8> for RnrTimerCode {
     type Error = &'static str;
 
     fn try_from(code: u8) -> Result<Self, Self::Error> {
-        if code <= 31 { Ok(Self(code)) } else { Err("must be in 0..=31") }
+        if code <= 31 { Ok(Self(code)) } else { Err("must be between 0 and 31") }
     }
 }

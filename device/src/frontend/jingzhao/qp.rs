@@ -191,7 +191,7 @@ pub fn query(context: &StoredQpc, options: &Options) -> Qpc {
 fn path(qpn: Qpn, sst: &RdQpSst, rst: &RdQpRst, encap: &RdEncap, addresses: &Addresses) -> Encap {
     connected(addresses, encap, qpn, sst.remote_qpn).unwrap_or_else(|| {
         if is_connected(sst) && matches!(rst.state, Some(QpState::Rtr | QpState::Rts)) {
-            limited!(warn, %qpn, "QP context does not name a known destination; set `default_peer` in the configuration");
+            limited!(warn, %qpn, "QP context does not specify a known destination; set `default_peer` in the configuration");
         }
         addresses.nowhere()
     })

@@ -59,32 +59,33 @@ impl Default for Limits {
 #[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct LimitsEntry {
-    /// QPs, 2^8 to 2^17. The driver uses its module parameter num_qp instead.
+    /// Maximum number of QPs, 2^8 to 2^17. The driver uses its module parameter `num_qp` instead.
     pub max_qps: Count<8, 17>,
-    /// CQs, 2^8 to 2^17. The driver uses its module parameter num_cq instead.
+    /// Maximum number of CQs, 2^8 to 2^17. The driver uses its module parameter `num_cq` instead.
     pub max_cqs: Count<8, 17>,
-    /// SRQs, 2^12 to 2^16. The minimum fills one ICM chunk of the driver's table.
+    /// Maximum number of SRQs, 2^12 to 2^16. The minimum fills one ICM chunk of the driver's table.
     pub max_srqs: Count<12, 16>,
-    /// MPT entries (memory regions), 2^8 to 2^20. The driver uses its module parameter num_mpt instead.
+    /// Maximum number of MPT entries (memory regions), 2^8 to 2^20. The driver uses its module parameter
+    /// `num_mpt` instead.
     pub max_mpts: Count<8, 20>,
-    /// Work requests per send or receive queue, 1 to 2^15.
+    /// Maximum number of work requests per send or receive queue, 1 to 2^15.
     pub max_wqes: Count<0, 15>,
-    /// Work requests per SRQ, 1 to 2^14.
+    /// Maximum number of work requests per SRQ, 1 to 2^14.
     pub max_srq_wqes: Count<0, 14>,
-    /// Entries per CQ, 1 to 2^17.
+    /// Maximum number of entries per CQ, 1 to 2^17.
     pub max_cqes: Count<0, 17>,
-    /// Outstanding READs and atomics of a QP as requester, 1 to 2^4.
+    /// Maximum number of outstanding READs and atomics of a QP as requester, 1 to 2^4.
     pub max_rd_atomic: Count<0, 4>,
-    /// GIDs of the port, 2^3 to 2^5. The driver queries each of them when it loads.
+    /// Number of GIDs of the port, 2^3 to 2^5. The driver queries each of them when it loads.
     pub max_gids: Count<3, 5>,
-    /// P_Keys of the port, 2^5 or 2^6. The driver queries each of them when it loads.
+    /// Number of P_Keys of the port, 2^5 or 2^6. The driver queries each of them when it loads.
     pub max_pkeys: Count<5, 6>,
     /// Size of the UAR pages (BAR2) in MiB, 1 to 2^3.
     pub uar_mib: Count<0, 3>,
-    /// Elements per gather list, 4 to 30.
+    /// Maximum number of gather list elements per send WQE, 4 to 30.
     #[schemars(range(min = 4, max = 30))]
     pub max_send_sges: u8,
-    /// Elements per scatter list, 4 to 30.
+    /// Maximum number of scatter list elements per receive WQE, 4 to 30.
     #[schemars(range(min = 4, max = 30))]
     pub max_recv_sges: u8,
 }
@@ -112,7 +113,7 @@ impl Default for LimitsEntry {
 
 /// A list length that does not fit in a WQE, or is too short for the driver's management datagrams.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-#[error("{key}: {sges} is not in 4..=30")]
+#[error("{key}: {sges} is not between 4 and 30")]
 pub struct LimitsError {
     key: &'static str,
     sges: u8,
@@ -172,8 +173,8 @@ mod tests {
         for (text, problem) in [
             (r#"{"max_srqs": 2048}"#, "2048 is not a power of two from 4096 to 65536"),
             (r#"{"max_cqes": 262144}"#, "262144 is not a power of two from 1 to 131072"),
-            (r#"{"max_send_sges": 3}"#, "max_send_sges: 3 is not in 4..=30"),
-            (r#"{"max_recv_sges": 31}"#, "max_recv_sges: 31 is not in 4..=30"),
+            (r#"{"max_send_sges": 3}"#, "max_send_sges: 3 is not between 4 and 30"),
+            (r#"{"max_recv_sges": 31}"#, "max_recv_sges: 31 is not between 4 and 30"),
         ] {
             let error = parse(text).unwrap_err();
             assert!(error.starts_with(problem), "{error}");

@@ -35,16 +35,16 @@ pub struct Connection {
 #[derive(Debug, Error)]
 pub enum Gone {
     /// It closed the socket.
-    #[error("client closed the connection")]
+    #[error("the client closed the connection")]
     Closed,
     /// It broke the protocol.
-    #[error("client violated the vfio-user protocol")]
+    #[error("the client violated the vfio-user protocol")]
     Violation(#[from] Violation),
     /// Its memory is not all there, see [`GuestMemory::is_lost`](crate::memory::GuestMemory::is_lost).
     #[error("guest memory is not accessible")]
     MemoryLost,
     /// The socket failed.
-    #[error("client connection failed")]
+    #[error("the connection to the client failed")]
     Io(#[source] io::Error),
 }
 

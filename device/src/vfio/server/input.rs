@@ -22,7 +22,7 @@ const BUFFER_LEN: usize = 64 << 10;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum Violation {
     /// Shorter than its header, or longer than negotiated.
-    #[error("message size {size} is not in {HEADER_LEN}..={MAX_MESSAGE_LEN}")]
+    #[error("message size {size} is not between {HEADER_LEN} and {MAX_MESSAGE_LEN}")]
     Size {
         /// Size field.
         size: u32,
@@ -31,7 +31,7 @@ pub enum Violation {
     #[error("message carries more than {MAX_FDS} descriptors")]
     Descriptors,
     /// A reply, or no known type of message.
-    #[error("message flags {flags:#x} are not those of a command")]
+    #[error("message flags {flags:#x} do not identify a command")]
     NotACommand {
         /// Flags field.
         flags: u32,

@@ -49,7 +49,7 @@ pub enum ListenError {
         error: io::Error,
     },
     /// The socket cannot be given to those who are to connect.
-    #[error("{}: cannot set {access}: {error}", path.display())]
+    #[error("{}: cannot set the socket permissions to {access}: {error}", path.display())]
     Access {
         /// Path of the socket.
         path: PathBuf,
@@ -59,7 +59,7 @@ pub enum ListenError {
         error: io::Error,
     },
     /// The descriptor given is not what it should be.
-    #[error("descriptor {fd} {reason}")]
+    #[error("file descriptor {fd} {reason}")]
     Descriptor {
         /// Its number.
         fd: RawFd,

@@ -291,7 +291,7 @@ mod tests {
         let begun = Instant::now();
         let failure = into_failure(&run("echo begun; sleep 60 & wait", "", 200).unwrap_err());
         assert_eq!(failure.kind, FailureKind::Timeout);
-        assert!(failure.message.contains("its output: begun"), "{}", failure.message);
+        assert!(failure.message.contains("standard output: begun"), "{}", failure.message);
         // The sleep holds both outputs: had it survived, collecting them would have taken longer.
         assert!(begun.elapsed() < Duration::from_secs(30));
     }

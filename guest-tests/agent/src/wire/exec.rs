@@ -252,7 +252,7 @@ mod tests {
     #[test]
     fn what_is_no_frame_is_refused_before_its_payload_is_read() {
         let error = |bytes: &[u8]| ToHost::read(&mut &*bytes).unwrap_err().to_string();
-        assert_eq!(error(&[3, 1, 0, 1, 0]), "a frame of kind 3 with 65537 bytes");
+        assert_eq!(error(&[3, 1, 0, 1, 0]), "frame of kind 3 has an invalid length of 65537 bytes");
         assert_eq!(error(&[9, 0, 0, 0, 0]), "frame 9 to the host with 0 bytes");
         assert_eq!(error(&[5, 1, 0, 0, 0, 7]), "frame 5 to the host with 1 bytes");
         assert!(error(&[6, 2, 0, 0, 0, b'{', b'}']).starts_with("invalid frame"));

@@ -41,10 +41,10 @@ pub struct Ci {
     /// Collect consoles, kernel messages, logs, traces and captures in this folder, even after a failure
     #[arg(long, value_name = "DIR")]
     logs: Option<PathBuf>,
-    /// Time limit of the command, in seconds
+    /// Time limit for the command, in seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 1800)]
     timeout: u64,
-    /// Command to run in /work of all guests at the same time; $HCAD_GUEST is the name of the guest
+    /// Command to run in all guests at the same time, in /work; $HCAD_GUEST names the guest that it runs in
     #[arg(last = true, required = true, value_name = "COMMAND")]
     command: Vec<String>,
 }
@@ -84,7 +84,7 @@ impl Ci {
                 // The folder of this one run, in one for all of its name.
                 let _ = fs::remove_dir_all(folder.parent().unwrap_or(&folder));
             } else {
-                tracing::info!("the logs are in {}", folder.display());
+                tracing::info!("logs are in {}", folder.display());
             }
         }
         result.map(ExitCode::from)

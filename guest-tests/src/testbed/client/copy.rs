@@ -21,7 +21,7 @@ pub struct Copy {
     /// Source: a path on the host, or NAME:GUEST:PATH
     #[arg(value_name = "SOURCE")]
     from: Place,
-    /// Target, in the same form; if it is an existing folder, the source is copied into it
+    /// Target: a path on the host, or NAME:GUEST:PATH; if it is an existing folder, the source is copied into it
     #[arg(value_name = "TARGET")]
     to: Place,
 }

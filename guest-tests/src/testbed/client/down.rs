@@ -61,6 +61,6 @@ pub(super) async fn end(name: &TestbedName) -> Result<Vec<String>> {
     progress.show("stopping guests");
     match ask(name, &Request::Down).await? {
         Reply::Down { complaints } => Ok(complaints),
-        other => bail!("unexpected reply of testbed {name}: {other:?}"),
+        other => bail!("unexpected reply from testbed {name}: {other:?}"),
     }
 }

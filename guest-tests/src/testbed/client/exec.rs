@@ -24,19 +24,19 @@ const SIGNALS: [i32; 6] =
 /// See [`super::Command::Exec`].
 #[derive(Clone, Debug, clap::Args)]
 pub struct Exec {
-    /// Guest, as NAME:GUEST
+    /// Guest in which to run the command, as NAME:GUEST
     #[arg(value_name = "NAME:GUEST")]
     target: Target,
     /// Command and its arguments
     #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "COMMAND")]
     command: Vec<String>,
-    /// Whether the command gets a terminal [default: true if standard input and output are terminals]
+    /// Whether to run the command in a terminal [default: true if standard input and output are terminals]
     #[arg(long, value_name = "BOOL")]
     tty: Option<bool>,
     /// Set an environment variable, in addition to those that describe the testbed; can be repeated
     #[arg(long = "env", value_name = "NAME=VALUE", value_parser = variable)]
     environment: Vec<(String, String)>,
-    /// Working folder in the guest
+    /// Folder in the guest in which to run the command
     #[arg(long, value_name = "DIR")]
     folder: Option<String>,
 }

@@ -50,7 +50,7 @@ pub(super) async fn collect(name: &TestbedName, to: &Path) -> Result<Vec<PathBuf
             }
             // What it said before is on its console.
             Err(error) => {
-                tracing::warn!("cannot read the kernel messages of guest {}: {error:#}", guest.name)
+                tracing::warn!("cannot read kernel messages from guest {}: {error:#}", guest.name)
             }
         }
     }

@@ -42,7 +42,8 @@ pub enum Command {
     Up(Up),
     /// Boot guests, run a command in all of them, and stop them
     ///
-    /// Copies a folder into each guest first. Exits with the status of the command, or with 125 if the lab itself failed.
+    /// First copies a folder into each guest. Exits with the status of the command, or with 125 if the lab itself
+    /// failed.
     Ci(Ci),
     /// Run a command in a guest
     ///
@@ -55,7 +56,7 @@ pub enum Command {
     Reload(Reload),
     /// Collect consoles, kernel messages, hcad logs, traces, captures and session records
     Logs(Logs),
-    /// Add Debian packages to the user space of new guests, or remove them
+    /// Add Debian packages to the user space of new guests, remove them, or list them
     #[command(subcommand)]
     Root(Root),
     /// List the running guests
@@ -135,7 +136,7 @@ async fn ask(testbed: &TestbedName, request: &Request) -> Result<Reply> {
 async fn describe(testbed: &TestbedName) -> Result<Description> {
     match ask(testbed, &Request::Describe).await? {
         Reply::Description(description) => Ok(description),
-        other => bail!("unexpected reply of testbed {testbed}: {other:?}"),
+        other => bail!("unexpected reply from testbed {testbed}: {other:?}"),
     }
 }
 
@@ -143,7 +144,7 @@ async fn describe(testbed: &TestbedName) -> Result<Description> {
 async fn messages(testbed: &TestbedName, guest: GuestName) -> Result<Vec<String>> {
     match ask(testbed, &Request::Messages { guest }).await? {
         Reply::Messages(lines) => Ok(lines),
-        other => bail!("unexpected reply of testbed {testbed}: {other:?}"),
+        other => bail!("unexpected reply from testbed {testbed}: {other:?}"),
     }
 }
 

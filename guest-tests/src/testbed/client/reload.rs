@@ -34,10 +34,10 @@ for user in $out; do [ "$user" = "$name" ] || modprobe "$user" || exit; done
 /// See [`super::Command::Reload`].
 #[derive(Clone, Debug, clap::Args)]
 pub struct Reload {
-    /// Testbed, or one of its guests as NAME:GUEST
+    /// Name of a testbed, or one of its guests as NAME:GUEST
     #[arg(value_name = "NAME[:GUEST]")]
     target: Targets,
-    /// Module file (.ko)
+    /// Path of the module (.ko) on the host
     #[arg(long, value_name = "FILE")]
     module: PathBuf,
     /// Module parameter, as for insmod; can be repeated

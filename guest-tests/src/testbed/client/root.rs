@@ -11,13 +11,13 @@ use crate::testbed::progress::Line;
 pub enum Root {
     /// Add Debian packages and their dependencies
     Add {
-        /// Package names in Debian trixie
+        /// Names of packages in Debian trixie
         #[arg(required = true, value_name = "PACKAGE")]
         packages: Vec<PackageName>,
     },
     /// Remove added packages
     Remove {
-        /// Package names, as printed by `guest-lab root list`
+        /// Names of packages, as printed by `guest-lab root list`
         #[arg(required = true, value_name = "PACKAGE")]
         packages: Vec<PackageName>,
     },

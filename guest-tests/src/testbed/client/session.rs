@@ -52,7 +52,7 @@ impl Session {
         let request = Request::Exec { guest: target.guest, start };
         match connection.ask(&request).await? {
             Reply::Go => Ok(Self { connection }),
-            other => bail!("unexpected reply of testbed {}: {other:?}", target.testbed),
+            other => bail!("unexpected reply from testbed {}: {other:?}", target.testbed),
         }
     }
 
@@ -88,7 +88,7 @@ impl Session {
                     None
                 }
                 place = output.reserve(), if waiting.is_some() => {
-                    let place = place.context("cannot pass on the output of the command: its reader has exited")?;
+                    let place = place.context("cannot forward command output: the process that reads it exited")?;
                     if let Some(printed) = waiting.take() {
                         place.send(printed);
                     }

@@ -22,10 +22,10 @@ impl RawTerminal {
         if !stdin.is_terminal() {
             return Ok(Self { before: None });
         }
-        let before = tcgetattr(&stdin).context("cannot read the mode of the terminal")?;
+        let before = tcgetattr(&stdin).context("cannot read the terminal mode")?;
         let mut raw = before.clone();
         raw.make_raw();
-        tcsetattr(&stdin, OptionalActions::Now, &raw).context("cannot set the mode of the terminal")?;
+        tcsetattr(&stdin, OptionalActions::Now, &raw).context("cannot set the terminal mode")?;
         Ok(Self { before: Some(before) })
     }
 }

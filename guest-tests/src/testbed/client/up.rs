@@ -43,7 +43,7 @@ pub struct Up {
 /// What a supervisor is told: what a user's command line says, of which it needs no more than what guests are wanted.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Supervise {
-    /// See the other commands
+    /// Guests to boot, as for `guest-lab up`
     #[command(flatten)]
     pub wanted: Wanted,
     #[arg(long)]
@@ -206,9 +206,9 @@ impl Drop for Supervisor {
 /// Starts this program as the supervisor of what its own command line says, in a session of its own: it must not hear of a
 /// Ctrl-C, nor of the end of the terminal. A name that its command line does not say is added.
 fn start_supervisor(name: Option<&TestbedName>) -> Result<(Child, UnixStream)> {
-    let (ours, theirs) = StdUnixStream::pair().context("cannot create the lease of the supervisor")?;
+    let (ours, theirs) = StdUnixStream::pair().context("cannot create the supervisor lease")?;
     ours.set_nonblocking(true)?;
-    let program = std::env::current_exe().context("cannot find the path of guest-lab")?;
+    let program = std::env::current_exe().context("cannot determine the path of guest-lab")?;
     let mut command = Command::new(program);
     // As they were given: they were understood once, and mean the same in the same folder.
     command.arg(SUPERVISE);

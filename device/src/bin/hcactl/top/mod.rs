@@ -30,7 +30,7 @@ const PAGE: usize = 10;
 /// Home scroll the queue pairs.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct Top {
-    /// Refresh interval in seconds
+    /// Refresh interval in seconds, at least 0.1
     #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = counters::period)]
     every: Duration,
 

@@ -42,7 +42,7 @@ pub(super) fn restart_negotiation(
 pub(super) fn set_mac_loopback(cx: &mut Context<'_>, command: &Command) {
     let SetMacLoopback { enable } = command.parameters(SetMacLoopback::parse);
     if cx.port.set_loopback(enable) {
-        limited!(info, enable, "driver changed MAC loopback");
+        limited!(info, enable, "driver changed the MAC loopback setting");
     }
 }
 

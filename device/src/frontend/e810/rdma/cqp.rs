@@ -99,7 +99,7 @@ impl Cqp {
                 })
             }
             (wrong, _) => {
-                limited!(warn, "RDMA control queue rejected: {}", wrong.unwrap_or_default());
+                limited!(warn, "RDMA control queue not started: {}", wrong.unwrap_or_default());
                 State::Refused
             }
         };

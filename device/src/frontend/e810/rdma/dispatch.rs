@@ -54,8 +54,8 @@ fn execute(rdma: &mut Rdma, cx: &mut Context<'_>, taken: &Taken) -> Outcome {
     };
     let name = parsed.map_or(UNKNOWN, |operation| operation.opcode().name());
     match &outcome {
-        Ok(_) => limited!(debug, operation = name, "operation completed"),
-        Err(error) => limited!(info, operation = name, "operation rejected: {error}"),
+        Ok(_) => limited!(debug, operation = name, "RDMA control queue operation completed"),
+        Err(error) => limited!(info, operation = name, "RDMA control queue operation rejected: {error}"),
     }
     let status = outcome.err().map_or(OK, |error| error.code.name());
     cx.monitor.count_command(name, status, begun.elapsed());

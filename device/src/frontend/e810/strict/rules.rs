@@ -50,7 +50,7 @@ rules! {
     CQP_RUNNING "cqp_running" "9.1";
     /// Destroying the RDMA control queue while queue pairs or regions exist.
     CQP_IN_USE "cqp_in_use" "17.3";
-    /// A control queue operation without the polarity of the current pass through the ring.
+    /// A control queue operation whose polarity bit does not match the current pass through the ring.
     CQP_POLARITY "cqp_polarity" "10.2";
     /// A kernel doorbell for a queue pair that does not exist.
     SEND_NO_QP "send_no_qp" "9.1";

@@ -10,7 +10,7 @@ rules! {
     NO_REGISTER "no_register" "1.1, 1.6";
     /// A write to a read-only register.
     READ_ONLY_WRITE "read_only_write" "1.5";
-    /// A write without effect: the command word without the go bit, or the reset register without bit 0.
+    /// A write without effect: a command word without the go bit, or a reset register value without bit 0.
     NO_EFFECT "no_effect" "1.3, 1.5";
     /// Reserved bits set in the HCR.
     HCR_RESERVED "hcr_reserved" "1.2";

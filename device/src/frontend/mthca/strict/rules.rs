@@ -10,7 +10,8 @@ rules! {
     NO_REGISTER "no_register" "2.1, 5.1";
     /// A write to the catastrophic error buffer.
     READ_ONLY_WRITE "read_only_write" "2.6";
-    /// A write without effect: the command word without the go bit, or a value other than 1 to the reset register.
+    /// A write without effect: a command word without the go bit, or a value other than 1 in the reset
+    /// register.
     NO_EFFECT "no_effect" "1.5, 2.2";
     /// Reserved bits set in the HCR.
     HCR_RESERVED "hcr_reserved" "2.2";
@@ -44,7 +45,7 @@ rules! {
     SQ_OVERRUN "sq_overrun" "7.3";
     /// More requests posted than a receive queue has slots. One slot of an SRQ is never posted.
     RQ_OVERRUN "rq_overrun" "5.4, 6.6, 7.3";
-    /// A doorbell record without the type and number of its queue, when work is posted.
+    /// Posting work while the doorbell record does not contain the type and number of its queue.
     RECORD_TAG "record_tag" "5.4";
     /// A queue whose doorbell record is not in mapped ICM.
     RECORD_UNMAPPED "record_unmapped" "4.4, 5.4";

@@ -259,7 +259,7 @@ pub enum Operation {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WqeError {
     /// The opcode is unknown or not supported by the queue.
-    #[error("unknown operation {0:#x}")]
+    #[error("unknown send WQE operation {0:#x}")]
     Opcode(u8),
     /// The number of quanta exceeds a WQE, or the distance to the next multiple of [`MAX_QUANTA`].
     #[error("send WQE of {0} quanta does not fit in an aligned block of {MAX_QUANTA} quanta")]

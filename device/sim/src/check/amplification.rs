@@ -1,0 +1,39 @@
+//! Checks that a responder cannot be used for amplification: each request packet causes at most one acknowledgement,
+//! NAK or result, and each READ request at most as many response packets as it asks for. All replies go to the
+//! connected peer, whoever sent the request.
+
+use protocol::roce::{Ext, Kind, Packet};
+
+use super::{Checker, SideId, Violation, ensure};
+use crate::check::packet_count;
+
+/// Replies that a responder can still send.
+#[derive(Debug, Default)]
+pub(super) struct ReplyAllowance {
+    answers: u64,
+    read_packets: u64,
+}
+
+impl Checker<'_> {
+    /// Records a request delivered to a side.
+    pub(super) fn on_request(&mut self, id: SideId, packet: &Packet<'_>) {
+        let mtu = self.pair(id).mtu.bytes();
+        let reply_allowance = &mut self.side_mut(id).reply_allowance;
+        reply_allowance.answers += 1;
+        if let (Kind::Read, Ext::Reth(reth)) = (packet.bth.opcode.operation.kind(), packet.ext) {
+            reply_allowance.read_packets += u64::from(packet_count(reth.dma_len, mtu));
+        }
+    }
+
+    /// Checks a reply sent by a side.
+    pub(super) fn check_reply(&mut self, id: SideId, packet: &Packet<'_>) -> Result<(), Violation> {
+        let reply_allowance = &mut self.side_mut(id).reply_allowance;
+        let left = match packet.bth.opcode.operation.kind() {
+            Kind::Acknowledge | Kind::AtomicAcknowledge => &mut reply_allowance.answers,
+            _ => &mut reply_allowance.read_packets,
+        };
+        ensure!(*left > 0, "a reply without a request");
+        *left -= 1;
+        Ok(())
+    }
+}

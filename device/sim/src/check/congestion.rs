@@ -1,0 +1,59 @@
+//! Checks that congestion notifications are sent when due, and not too often.
+
+use std::time::Duration;
+
+use protocol::roce::{Bth, Opcode, RoceFrame};
+
+use super::{Checker, SideId, Violation, ensure};
+use engine::{Instant, Service};
+
+/// Minimum time between notifications for a flow; IBTA annex A17 leaves it to the device.
+const INTERVAL: Duration = Duration::from_micros(50);
+/// Tolerance for a rate-limited flow or a slow link: several bursts at the minimum rate.
+const SLOW: Duration = Duration::from_millis(20);
+
+/// Congestion state of one side.
+#[derive(Debug, Default)]
+pub(super) struct Congestion {
+    /// Marked data arrived since the last notification was sent.
+    marked: bool,
+    last_sent_at: Option<Instant>,
+    /// It received a notification.
+    notified: bool,
+}
+
+impl Checker<'_> {
+    /// Records a frame delivered to a side.
+    pub(super) fn record_congestion(&mut self, id: SideId, frame: &RoceFrame<'_>) {
+        let connected = self.pair(id).service != Service::Ud;
+        let congestion = &mut self.side_mut(id).congestion;
+        if frame.packet.bth.opcode == Opcode::CNP {
+            congestion.notified = true;
+        } else if connected && frame.encap.traffic_class & 3 == 3 && !frame.packet.payload.is_empty() {
+            congestion.marked = true;
+        }
+    }
+
+    /// Checks a notification sent by a side.
+    pub(super) fn check_notification(&mut self, id: SideId, bth: &Bth) -> Result<(), Violation> {
+        let now = self.now;
+        let peer = self.pair(id).ends[1 - id.side].qpn;
+        ensure!(bth.dest_qp == peer && bth.becn, "{bth:?}");
+        let congestion = &mut self.side_mut(id).congestion;
+        ensure!(congestion.marked, "a notification without marked data");
+        let last = congestion.last_sent_at.replace(now);
+        ensure!(last.is_none_or(|last| now >= last + INTERVAL), "a notification too soon after {last:?}");
+        congestion.marked = false;
+        Ok(())
+    }
+
+    /// Returns how late a due action can be. Simulated time advances from event to event, so only rate limits and
+    /// slow links cause delay.
+    pub(super) fn slack(&self, id: SideId) -> Duration {
+        if self.side(id).congestion.notified || self.plan.frames_per_step < u32::MAX {
+            SLOW
+        } else {
+            Duration::from_nanos(1)
+        }
+    }
+}

@@ -1,0 +1,213 @@
+//! Checks that a reliable connection writes every byte and word exactly once, in order.
+
+use protocol::ids::Rkey;
+
+use super::{Checker, SideId, Violation, ensure};
+use crate::host::HostEvent;
+use crate::plan::{Area, CELLS, Op, Pair, va};
+use engine::{Access, AtomicOp, Fence, LocalOp, SendOp};
+
+/// Part of a request's effect that a [`Cursor`] follows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Role {
+    /// Data written at the responder by SENDs, WRITEs and atomics.
+    Responder,
+    /// Response data written at the requester by READs and atomics.
+    Requester,
+    /// Local key operations.
+    Owner,
+    /// Keys invalidated at the end of READs.
+    Reader,
+}
+
+/// Position in the expected memory effects of the requests of one direction.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Cursor {
+    role: Role,
+    op: usize,
+    /// Progress in `op`, in bytes. An atomic at the responder and a key operation count 1.
+    offset: usize,
+}
+
+impl Cursor {
+    pub(super) fn new(role: Role) -> Self {
+        Self { role, op: 0, offset: 0 }
+    }
+
+    fn due(&self, op: &Op) -> usize {
+        match (self.role, &op.request.op) {
+            (Role::Responder, SendOp::Send { .. } | SendOp::Write { .. })
+            | (Role::Requester, SendOp::Read { .. }) => op.len as usize,
+            (Role::Responder, SendOp::SendInvalidate { .. }) => op.len as usize + 1,
+            (Role::Owner, SendOp::Local(_)) | (Role::Reader, SendOp::Read { invalidate: Some(_), .. }) => 1,
+            (Role::Responder, SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. }) => 1,
+            (Role::Requester, SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. }) => 8,
+            _ => 0,
+        }
+    }
+
+    /// Returns whether all effects of the requests up to and including `nth` have happened.
+    pub(super) fn has_done(&self, ops: &[Op], nth: usize) -> bool {
+        let left = ops.iter().enumerate().take(nth + 1).skip(self.op);
+        left.into_iter().all(|(index, op)| {
+            let done = if index == self.op { self.offset } else { 0 };
+            done == self.due(op)
+        })
+    }
+
+    /// Returns the request with the next expected effect.
+    fn next(&mut self, ops: &[Op]) -> Result<usize, Violation> {
+        while let Some(op) = ops.get(self.op) {
+            if self.offset < self.due(op) {
+                return Ok(self.op);
+            }
+            (self.op, self.offset) = (self.op + 1, 0);
+        }
+        Err("no request causes this access".to_owned())
+    }
+
+    /// Checks that a write of `data` at address `at` of the region with `key` is the next expected one.
+    fn store(
+        &mut self,
+        ops: &[Op],
+        key_of: impl Fn(u32) -> u32,
+        bytes_of: impl Fn(usize, &Op) -> Vec<u8>,
+        fetched: Option<Area>,
+        (key, at, data): (u32, u64, &[u8]),
+    ) -> Result<(), Violation> {
+        let index = self.next(ops)?;
+        let op = &ops[index];
+        let offset = self.offset;
+        let (area, within) = locate(received_into(op, fetched.as_slice()), offset)
+            .ok_or_else(|| format!("request {index} has no buffer for it"))?;
+        let expected_at = va(area.region) + (area.offset + within) as u64;
+        ensure!(
+            (key, at) == (key_of(area.region), expected_at) && data.len() <= area.len - within,
+            "expected byte {offset} of request {index}"
+        );
+        let bytes = bytes_of(index, op);
+        ensure!(bytes.get(offset..offset + data.len()) == Some(data), "wrong bytes for request {index}");
+        self.offset += data.len();
+        Ok(())
+    }
+}
+
+/// Returns the buffers of a message: those of its receive request, if that came from a shared queue.
+fn received_into<'a>(op: &'a Op, fetched: &'a [Area]) -> &'a [Area] {
+    match op.request.op {
+        SendOp::Send { .. } | SendOp::SendInvalidate { .. } if !fetched.is_empty() => fetched,
+        _ => &op.to,
+    }
+}
+
+/// Returns the area with byte `offset` of a list, and the offset in the area.
+pub(super) fn locate(areas: &[Area], offset: usize) -> Option<(Area, usize)> {
+    let mut skip = offset;
+    for &area in areas {
+        if skip < area.len {
+            return Some((area, skip));
+        }
+        skip -= area.len;
+    }
+    None
+}
+
+impl Checker<'_> {
+    /// Checks a memory access at a side, caused by a packet for it.
+    pub(super) fn on_reliable_access(&mut self, id: SideId, event: &HostEvent) -> Result<(), Violation> {
+        let pair: &Pair = self.pair(id);
+        let peer = id.peer();
+        let life = self.side(id).life;
+        match event {
+            HostEvent::Write { key, va, data, access: Access::LocalWrite } if self.is_returned(id, *va) => {
+                let ops = &pair.lives[life].sides[id.side].ops;
+                // Original values at the peer; unset before the peer executed the atomic.
+                let originals = self.side(peer).originals.clone();
+                let bytes = |index: usize, op: &Op| match op.request.op {
+                    SendOp::Read { .. } => pair.source_bytes(peer.side, &op.from),
+                    _ => originals[index].map(|value| value.to_le_bytes().to_vec()).unwrap_or_default(),
+                };
+                let side = self.side_mut(id);
+                let posted = side.sends.posted;
+                let key_of = |region| pair.key(id.side, region);
+                side.returned.store(&ops[..posted], key_of, bytes, None, (*key, *va, data))
+            }
+            HostEvent::Write { key, va, data, access } => {
+                let fetched = self.fetched_area(id);
+                let ops = &pair.lives[life].sides[peer.side].ops[..self.side(peer).sends.posted];
+                let side = self.side_mut(id);
+                let index = side.executed.next(ops)?;
+                let right = match ops[index].request.op {
+                    SendOp::Send { .. } | SendOp::SendInvalidate { .. } => Access::LocalWrite,
+                    _ => Access::RemoteWrite,
+                };
+                ensure!(*access == right, "expected request {index}");
+                let bytes = |_: usize, op: &Op| pair.source_bytes(peer.side, &op.from);
+                let key_of = |region| pair.key(id.side, region);
+                side.executed.store(ops, key_of, bytes, fetched, (*key, *va, data))
+            }
+            HostEvent::Atomic { key, va: at, op, original } => {
+                let ops = &pair.lives[life].sides[peer.side].ops[..self.side(peer).sends.posted];
+                let side = self.side_mut(id);
+                let index = side.executed.next(ops)?;
+                let (remote, asked) = match ops[index].request.op {
+                    SendOp::CompareSwap { remote, compare, swap } => {
+                        (remote, AtomicOp::CompareSwap { compare, swap })
+                    }
+                    SendOp::FetchAdd { remote, add } => (remote, AtomicOp::FetchAdd { add }),
+                    _ => return Err(format!("expected request {index}")),
+                };
+                let here = (remote.va.get(), remote.rkey.get(), asked) == (*at, *key, *op);
+                ensure!(here && *key == pair.key(id.side, CELLS), "expected request {index}");
+                side.executed.offset += 1;
+                side.originals[index] = Some(*original);
+                Ok(())
+            }
+            // After the last byte, and before the receive request completes.
+            HostEvent::Invalidated { key, .. } => {
+                let ops = &pair.lives[life].sides[peer.side].ops[..self.side(peer).sends.posted];
+                let side = self.side_mut(id);
+                let index = side.executed.next(ops)?;
+                let (due, len) = (ops[index].invalidates(), ops[index].len as usize);
+                ensure!(due == Some(Rkey::new(*key)), "expected request {index}");
+                ensure!(side.executed.offset == len, "{} of {len} bytes are there", side.executed.offset);
+                side.executed.offset += 1;
+                Ok(())
+            }
+            HostEvent::Local { .. } | HostEvent::Took { .. } | HostEvent::NoRecv { .. } => Ok(()),
+        }
+    }
+
+    /// Checks a local key operation: it must be the next one due, happen once, and not too early.
+    pub(super) fn on_key_access(&mut self, id: SideId, op: &LocalOp) -> Result<(), Violation> {
+        let (ops, side) = (self.ops(id), self.side_mut(id));
+        let ops = &ops[..side.sends.posted];
+        if let LocalOp::Invalidate(key) = *op
+            && ops.iter().any(|op| op.ends_key() == Some(key))
+        {
+            let index = side.ended.next(ops)?;
+            ensure!(ops[index].ends_key() == Some(key), "expected request {index}");
+            ensure!(side.returned.has_done(ops, index), "request {index} lacks data");
+            side.ended.offset += 1;
+            return Ok(());
+        }
+        let index = side.worked.next(ops)?;
+        ensure!(ops[index].request.op == SendOp::Local(*op), "expected request {index}");
+        ensure!(side.flight.ends_with(index), "packets of later requests than {index} were sent");
+        let waits = matches!(op, LocalOp::Invalidate(_)) || ops[index].request.fence == Fence::All;
+        ensure!(!waits || side.flight.is_answered(index), "requests before {index} are outstanding");
+        side.worked.offset += 1;
+        Ok(())
+    }
+
+    /// Returns whether address `at` is in a response buffer of the side's own requests.
+    fn is_returned(&mut self, id: SideId, at: u64) -> bool {
+        let pair = self.pair(id);
+        let side = self.side_mut(id);
+        let ops = &pair.lives[side.life].sides[id.side].ops[..side.sends.posted];
+        ops.iter().filter(|op| op.returns_data()).flat_map(|op| &op.to).any(|area| {
+            let first = va(area.region) + area.offset as u64;
+            (first..first + area.len as u64).contains(&at)
+        })
+    }
+}

@@ -1,0 +1,304 @@
+//! Checks a simulation run against the plan. Observes the actions of software, memory accesses, completions and
+//! frames, and shares no protocol code with the engines.
+//!
+//! | invariant | module |
+//! |---|---|
+//! | every request completes once, in posting order, with the expected status; flushed after a failure; never after RESET | `side` |
+//! | RC executes every request once, in order, with the right bytes, and accesses no other byte | `execution` |
+//! | RC sends, retries, waits and gives up as specified | `flight` |
+//! | READ responses carry the right bytes, only for executed READs | `reads` |
+//! | no packet is accepted across partitions | `partition` |
+//! | replies never exceed the requests that cause them | `amplification` |
+//! | a request of a shared queue belongs to one QP, and the last-WQE event is raised | `shared` |
+//! | congestion notifications are sent when due, and take effect | `congestion` |
+//! | UC and UD deliver messages complete or not at all, and only what keys permit | `unreliable` |
+//!
+//! Every memory access is checked when the engine makes it. A byte written twice, early or late is found even if its
+//! final value is right.
+
+mod amplification;
+mod congestion;
+mod execution;
+mod flight;
+mod partition;
+mod reads;
+mod shared;
+mod side;
+mod unreliable;
+
+use std::collections::BTreeMap;
+
+use protocol::ids::{Pkey, Qpn};
+use protocol::roce::RoceFrame;
+
+use self::shared::SharedQueue;
+use self::side::Side;
+use self::unreliable::Arrival;
+use super::host::{HostEvent, SimHost};
+use super::plan::{GROUP_QPN, Op, Pair, Plan};
+use engine::{Event, Instant, Queue, Service, State, Transmit};
+
+/// Description of a violated invariant.
+pub type Violation = String;
+
+macro_rules! ensure {
+    ($condition:expr, $($message:tt)+) => {
+        if !$condition {
+            return Err(format!($($message)+));
+        }
+    };
+}
+use ensure;
+
+/// Returns the number of packets of a message or of a READ response, at least 1.
+fn packet_count(len: u32, mtu: usize) -> u32 {
+    u32::try_from((len as usize).div_ceil(mtu).max(1)).expect("a packet has at least one byte")
+}
+
+/// Identifies one side of a pair.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct SideId {
+    pair: usize,
+    side: usize,
+}
+
+/// Checker of one run; see the [module](self).
+#[derive(Debug)]
+pub struct Checker<'a> {
+    plan: &'a Plan,
+    now: Instant,
+    sides: Vec<[Side; 2]>,
+    /// Datagrams being delivered, one per receiver, until each is received.
+    arrivals: Vec<Arrival>,
+    /// Shared receive queues.
+    queues: BTreeMap<usize, SharedQueue>,
+    /// Current P_Keys of each side.
+    pkeys: Vec<[Pkey; 2]>,
+    /// P_Key of the packet being delivered, if it belongs to another partition.
+    foreign_pkey: Option<Pkey>,
+    /// Time from which the network neither loses, duplicates nor reorders packets.
+    clean_from: Instant,
+}
+
+impl<'a> Checker<'a> {
+    /// Creates a checker for a run of `plan`.
+    pub fn new(plan: &'a Plan) -> Self {
+        let side = |pair: &Pair, side| Side::new(pair, side, 0);
+        let sides = plan.pairs.iter().map(|pair| [side(pair, 0), side(pair, 1)]).collect();
+        let quiet = plan.faults.is_quiet();
+        let clean_from = if quiet { Instant::ZERO } else { plan.heal_at + plan.faults.detour };
+        let pkeys = plan.pairs.iter().map(|pair| [pair.ends[0].pkey, pair.ends[1].pkey]).collect();
+        Self {
+            plan,
+            now: Instant::ZERO,
+            sides,
+            arrivals: Vec::new(),
+            queues: BTreeMap::new(),
+            pkeys,
+            foreign_pkey: None,
+            clean_from,
+        }
+    }
+
+    /// Sets the time of everything that follows until the next call.
+    pub fn at(&mut self, now: Instant) {
+        self.now = now;
+    }
+
+    /// Records that software connected both sides of a pair for life `life`.
+    pub fn on_connect(&mut self, pair: usize, life: usize) {
+        let plan = &self.plan.pairs[pair];
+        self.sides[pair] = [Side::new(plan, 0, life), Side::new(plan, 1, life)];
+        self.pkeys[pair] = [plan.ends[0].pkey, plan.ends[1].pkey];
+        let late = plan.lives[life].late_ns > 0;
+        let states = [State::Rts, if late { State::Rtr } else { State::Rts }];
+        self.sides[pair].iter_mut().zip(states).for_each(|(side, state)| side.state = state);
+    }
+
+    /// Checks the state that the engine reports for a QP.
+    pub fn check_state(&self, pair: usize, side: usize, state: State) -> Result<(), Violation> {
+        let known = self.sides[pair][side].state;
+        ensure!(known == state, "pair {pair} side {side} is in {state:?}, software expects {known:?}");
+        Ok(())
+    }
+
+    /// Records that software moves a QP. A move to SQD requests the drained event.
+    pub fn on_move(&mut self, pair: usize, side: usize, to: State) -> Result<(), Violation> {
+        let now = self.now;
+        let of = &mut self.sides[pair][side];
+        ensure!(!of.missing_drained_event(), "pair {pair} side {side} is drained, but raised no event");
+        ensure!(
+            !of.missing_established_event(),
+            "pair {pair} side {side} received in RTR, but raised no event"
+        );
+        of.on_move(to, now);
+        Ok(())
+    }
+
+    /// Records that the network delivers nothing to a side any more.
+    pub fn on_blackhole(&mut self, pair: usize, side: usize) {
+        let now = self.now;
+        // The side receives no responses. Its peer receives requests but no responses either.
+        for side in [side, 1 - side] {
+            self.sides[pair][side].unreachable_since.get_or_insert(now);
+        }
+    }
+
+    /// Records that software posted `count` more requests.
+    pub fn on_post(&mut self, pair: usize, side: usize, queue: Queue, count: usize) {
+        let now = self.now;
+        self.sides[pair][side].on_post(queue, count, now);
+    }
+
+    /// Checks an event at the host of `node`; `cause` is the QP of the packet being handled, if any.
+    pub fn on_host_event(
+        &mut self,
+        node: usize,
+        cause: Option<Qpn>,
+        event: &HostEvent,
+    ) -> Result<(), Violation> {
+        if let HostEvent::NoRecv { qpn } = event {
+            let SideId { pair, side } = self.find(node, *qpn)?;
+            self.sides[pair][side].missed_receive = true;
+            return Ok(());
+        }
+        if let HostEvent::Took { qpn, wr_id } = event {
+            return self.on_shared_fetch(node, *qpn, *wr_id);
+        }
+        if let HostEvent::Local { qpn, op } = event {
+            let id = self.find(node, *qpn)?;
+            return self.on_key_access(id, op).map_err(|problem| format!("{id:?}: {event:x?}: {problem}"));
+        }
+        let cause = cause.ok_or_else(|| format!("node {node}, without a packet: {event:x?}"))?;
+        ensure!(
+            self.foreign_pkey.is_none(),
+            "node {node}, by a packet of {:?}: {event:x?}",
+            self.foreign_pkey
+        );
+        let id = if cause == GROUP_QPN { self.member_of(event)? } else { self.find(node, cause)? };
+        let outcome = match self.plan.pairs[id.pair].service {
+            Service::Rc => self.on_reliable_access(id, event),
+            Service::Uc => self.on_connected_access(id, event),
+            _ => self.on_datagram_access(id, event),
+        };
+        outcome.map_err(|problem| format!("{id:?}: {event:x?}: {problem}"))
+    }
+
+    /// Checks an event reported by a node; `host` is its memory at that moment.
+    pub fn on_event(&mut self, node: usize, event: &Event, host: &SimHost) -> Result<(), Violation> {
+        let outcome = match event {
+            Event::Completion(completion) => {
+                let id = self.find(node, completion.qpn)?;
+                match completion.queue {
+                    Queue::Send => self.complete_send(id, completion),
+                    Queue::Recv => self.complete_recv(id, completion, host),
+                }
+                .map_err(|problem| (id, problem))
+            }
+            Event::Async { qpn, event } => {
+                let id = self.find(node, *qpn)?;
+                self.on_async(id, *event).map_err(|problem| (id, problem))
+            }
+        };
+        outcome.map_err(|(id, problem)| format!("{id:?}: {event:?}: {problem}"))
+    }
+
+    /// Checks a frame sent by a node.
+    pub fn on_frame(&mut self, node: usize, sent: &Transmit, frame: &[u8]) -> Result<(), Violation> {
+        let parsed =
+            RoceFrame::parse(frame).map_err(|error| format!("node {node}: invalid frame: {error}"))?;
+        let id = self.find(node, sent.qpn)?;
+        self.check_frame(id, sent, &parsed).map_err(|problem| format!("{id:?} sent a frame: {problem}"))
+    }
+
+    /// Records a frame about to be delivered to a node.
+    pub fn on_arrival(&mut self, node: usize, frame: &RoceFrame<'_>) -> Result<(), Violation> {
+        if frame.packet.bth.dest_qp == GROUP_QPN {
+            self.expect_multicast_copies(node, frame);
+            return Ok(());
+        }
+        let id = self.find(node, frame.packet.bth.dest_qp)?;
+        if !self.is_member(id, frame.packet.bth.pkey) {
+            self.foreign_pkey = Some(frame.packet.bth.pkey);
+            return Ok(());
+        }
+        self.record_congestion(id, frame);
+        match self.plan.pairs[id.pair].service {
+            Service::Rc if frame.packet.bth.opcode.is_response() => self.on_response(id, &frame.packet),
+            Service::Rc => self.on_request(id, &frame.packet),
+            Service::Uc => {}
+            _ => self.arrivals.extend(self.expect_datagram(id, frame, 0)),
+        }
+        Ok(())
+    }
+
+    /// Checks the state after a frame was handled and its events were reported.
+    pub fn after_arrival(&mut self) -> Result<(), Violation> {
+        self.foreign_pkey = None;
+        match self.arrivals.pop() {
+            None => Ok(()),
+            Some(arrival) => Err(format!("a datagram was not received: {arrival:?}")),
+        }
+    }
+
+    /// Returns whether every request that should complete has completed.
+    pub fn is_finished(&self) -> bool {
+        self.sides.iter().flatten().all(Side::is_finished)
+    }
+
+    /// Describes the progress, for the report of a run that does not finish.
+    pub fn progress(&self) -> String {
+        let parts = self.sides.iter().enumerate().flat_map(|(pair, sides)| {
+            sides.iter().enumerate().map(move |(side, of)| format!("pair {pair} side {side}: {of}"))
+        });
+        parts.collect::<Vec<_>>().join("; ")
+    }
+
+    /// Checks the state at the end of the run.
+    pub fn at_end(&self) -> Result<(), Violation> {
+        ensure!(self.is_finished(), "not finished: {}", self.progress());
+        for pair in &self.plan.pairs {
+            for side in 0..2 {
+                let id = SideId { pair: pair.index, side };
+                self.check_nothing_lost(id).map_err(|problem| format!("{id:?}: {problem}"))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Checks at the end of the run that requests a side had to leave in its queues are still there.
+    pub fn check_unfetched(&self, pair: usize, side: usize, host: &SimHost) -> Result<(), Violation> {
+        let id = SideId { pair, side };
+        self.check_unfetched_requests(id, host).map_err(|problem| format!("{id:?}: {problem}"))
+    }
+
+    fn find(&self, node: usize, qpn: Qpn) -> Result<SideId, Violation> {
+        let side = |pair: &Pair| pair.ends.iter().position(|end| end.node == node && end.qpn == qpn);
+        let mut ids =
+            self.plan.pairs.iter().filter_map(|pair| Some(SideId { pair: pair.index, side: side(pair)? }));
+        ids.next().ok_or_else(|| format!("node {node} has no {qpn:?}"))
+    }
+
+    fn pair(&self, id: SideId) -> &'a Pair {
+        &self.plan.pairs[id.pair]
+    }
+
+    /// Send requests of a side in its current life.
+    fn ops(&self, id: SideId) -> &'a [Op] {
+        &self.pair(id).lives[self.side(id).life].sides[id.side].ops
+    }
+
+    fn side(&self, id: SideId) -> &Side {
+        &self.sides[id.pair][id.side]
+    }
+
+    fn side_mut(&mut self, id: SideId) -> &mut Side {
+        &mut self.sides[id.pair][id.side]
+    }
+}
+
+impl SideId {
+    fn peer(self) -> Self {
+        Self { side: 1 - self.side, ..self }
+    }
+}

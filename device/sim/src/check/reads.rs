@@ -1,0 +1,25 @@
+//! Checks READ responses: each must carry the bytes that its PSN addresses in a READ of this connection.
+//!
+//! The simulation also injects READs that duplicate no request (see `stale`). A response to one fails here, because
+//! its PSN belongs to another request or to other bytes.
+
+use protocol::roce::Packet;
+
+use super::{Checker, SideId, Violation, ensure};
+use engine::SendOp;
+
+impl Checker<'_> {
+    /// Checks a READ response sent by a side.
+    pub(super) fn check_read_response(&self, id: SideId, packet: &Packet<'_>) -> Result<(), Violation> {
+        let (pair, peer) = (self.pair(id), id.peer());
+        let ops = self.ops(peer);
+        let (nth, at) = self.side(peer).flight.find(packet.bth.psn);
+        let op = nth.and_then(|nth| ops.get(nth)).filter(|op| matches!(op.request.op, SendOp::Read { .. }));
+        let op = op.ok_or_else(|| format!("answers a READ at {:?} that is not on record", packet.bth.psn))?;
+        let offset = at as usize * pair.mtu.bytes();
+        let bytes = pair.source_bytes(id.side, &op.from);
+        let answer = bytes.get(offset..offset + packet.payload.len());
+        ensure!(answer == Some(packet.payload), "payload differs from READ {nth:?} at byte {offset}");
+        Ok(())
+    }
+}

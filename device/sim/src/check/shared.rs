@@ -1,0 +1,77 @@
+//! Checks shared receive queues: which QP fetched which request.
+//!
+//! # Spec
+//! IBTA volume 1, section 10.2.9.
+
+use std::collections::VecDeque;
+
+use protocol::ids::Qpn;
+
+use super::{Checker, SideId, Violation, ensure};
+use engine::State;
+use crate::plan::{Area, SHARED};
+
+/// A receive request of a shared queue.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct FetchedRequest {
+    pub(super) wr_id: u64,
+    area: Area,
+}
+
+/// Posted requests that no QP has fetched.
+pub(super) type SharedQueue = VecDeque<FetchedRequest>;
+
+impl Checker<'_> {
+    /// Records a request that software posted to a shared queue, using `slot`.
+    pub fn on_post_shared(&mut self, srq: usize, wr_id: u64, slot: usize) {
+        let len = self.plan.slots[&srq];
+        let area = Area { region: SHARED, offset: slot * len, len };
+        self.queues.entry(srq).or_default().push_back(FetchedRequest { wr_id, area });
+    }
+
+    /// Checks that a QP may fetch a request of its shared queue.
+    pub(super) fn on_shared_fetch(&mut self, node: usize, qpn: Qpn, wr_id: u64) -> Result<(), Violation> {
+        let id = self.find(node, qpn)?;
+        let side = self.side(id);
+        let receives = !matches!(side.state, State::Reset | State::Init | State::Err);
+        ensure!(receives && !side.last_wqe, "{id:?} fetched a request in {:?}", side.state);
+        ensure!(side.fetched.is_none(), "{id:?} fetched a second request");
+        ensure!(
+            self.foreign_pkey.is_none(),
+            "{id:?} fetched a request for a packet of {:?}",
+            self.foreign_pkey
+        );
+        let queue = self.srq(id).and_then(|srq| self.queues.get_mut(&srq));
+        let fetched =
+            queue.and_then(VecDeque::pop_front).ok_or("a request was fetched from an empty queue")?;
+        ensure!(fetched.wr_id == wr_id, "{id:?} fetched {wr_id:#x} before {fetched:?}");
+        self.side_mut(id).fetched = Some(fetched);
+        Ok(())
+    }
+
+    pub(super) fn srq(&self, id: SideId) -> Option<usize> {
+        self.pair(id).ends[id.side].srq
+    }
+
+    /// Returns the buffer of the request that a side has fetched.
+    pub(super) fn fetched_area(&self, id: SideId) -> Option<Area> {
+        self.side(id).fetched.map(|fetched| fetched.area)
+    }
+
+    /// Returns the buffers for the next message of a side. `skip` requests of a shared queue are fetched by others
+    /// first.
+    pub(super) fn next_areas(&self, id: SideId, skip: usize) -> Option<Vec<Area>> {
+        let side = self.side(id);
+        match self.srq(id) {
+            Some(srq) => {
+                let waiting = || self.queues.get(&srq)?.get(skip).map(|fetched| fetched.area);
+                self.fetched_area(id).or_else(waiting).map(|area| vec![area])
+            }
+            None if side.recvs.done < side.recvs.posted => {
+                let recvs = &self.pair(id).lives[side.life].sides[id.side].recvs;
+                recvs.get(side.recvs.done).map(|recv| recv.areas.clone())
+            }
+            None => None,
+        }
+    }
+}

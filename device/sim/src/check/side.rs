@@ -1,0 +1,491 @@
+//! Checks completions and events of a side: one per request, in order, and consistent with the state known to
+//! software.
+
+use std::fmt;
+use std::time::Duration;
+
+use protocol::roce::{Aeth, Ext, Kind, Opcode, RoceFrame, Syndrome, Transport};
+
+use super::amplification::ReplyAllowance;
+use super::congestion::Congestion;
+use super::execution::{Cursor, Role};
+use super::flight::Flight;
+use super::shared::FetchedRequest;
+use super::unreliable::Received;
+use super::{Checker, SideId, Violation, ensure};
+use crate::host::SimHost;
+use crate::plan::{Op, Pair, draw::wr_id};
+use engine::{
+    AsyncEvent, Completion, Flush, Instant, Queue, RecvDone, RnrRetry, SendDone, SendOp, Service, State,
+    Status, Success, Transmit,
+};
+
+/// Time within which a receive request posted in ERR is flushed (JingZhao interface, section 10.5).
+const LATE_RECEIVE: Duration = Duration::from_millis(10);
+
+/// Requests posted to and completed from a queue.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Ledger {
+    pub(super) posted: usize,
+    pub(super) done: usize,
+}
+
+/// One side of a pair in its current life.
+#[derive(Debug)]
+pub(super) struct Side {
+    pub(super) life: usize,
+    /// State as known to software from its own moves, completions and events.
+    pub(super) state: State,
+    pub(super) sends: Ledger,
+    pub(super) recvs: Ledger,
+    /// When each request was posted.
+    pub(super) sent_at: Vec<Instant>,
+    received_at: Vec<Instant>,
+    /// Time of the transition to ERR.
+    broken_at: Option<Instant>,
+    /// Packets seen of each send request.
+    pub(super) packets: Vec<u32>,
+    /// One past the newest send request of which a packet was seen.
+    started: usize,
+    /// SQD: index of the first send request that must not start.
+    may_start: usize,
+    /// SQD: the drained event is due.
+    drain_due: bool,
+    /// The communication-established event was raised.
+    established: bool,
+    /// Software moved the QP to ERR or RESET: it must not send any more.
+    muted: bool,
+    /// Time from which its packets may not reach the peer.
+    pub(super) unreachable_since: Option<Instant>,
+    /// Whether its receive requests come from a shared queue, the request it has fetched, and whether the last-WQE
+    /// event was raised.
+    pub(super) shared: bool,
+    pub(super) fetched: Option<FetchedRequest>,
+    pub(super) last_wqe: bool,
+    /// Whether the engine or its owner flushes.
+    flush: Flush,
+    /// A receive request was needed and none was posted.
+    pub(super) missed_receive: bool,
+    /// Executed requests of the peer, and original values of the atomics among them.
+    pub(super) executed: Cursor,
+    pub(super) originals: Vec<Option<u64>>,
+    /// Response data of its own requests.
+    pub(super) returned: Cursor,
+    /// Local key operations, and keys invalidated by READs.
+    pub(super) worked: Cursor,
+    pub(super) ended: Cursor,
+    pub(super) flight: Flight,
+    pub(super) received: Received,
+    pub(super) congestion: Congestion,
+    pub(super) reply_allowance: ReplyAllowance,
+}
+
+impl Side {
+    pub(super) fn new(pair: &Pair, side: usize, life: usize) -> Self {
+        let (mine, theirs) = (&pair.lives[life].sides[side], &pair.lives[life].sides[1 - side]);
+        Self {
+            life,
+            state: State::Reset,
+            sends: Ledger::default(),
+            recvs: Ledger::default(),
+            sent_at: Vec::new(),
+            received_at: Vec::new(),
+            broken_at: None,
+            packets: vec![0; mine.ops.len()],
+            started: 0,
+            may_start: 0,
+            drain_due: false,
+            established: false,
+            muted: false,
+            unreachable_since: None,
+            shared: pair.ends[side].srq.is_some(),
+            fetched: None,
+            last_wqe: false,
+            flush: pair.ends[side].flush,
+            missed_receive: false,
+            executed: Cursor::new(Role::Responder),
+            originals: vec![None; theirs.ops.len()],
+            returned: Cursor::new(Role::Requester),
+            worked: Cursor::new(Role::Owner),
+            ended: Cursor::new(Role::Reader),
+            flight: Flight::new(mine, pair.mtu),
+            received: Received::new(theirs.ops.len()),
+            congestion: Congestion::default(),
+            reply_allowance: ReplyAllowance::default(),
+        }
+    }
+
+    pub(super) fn on_move(&mut self, to: State, now: Instant) {
+        match to {
+            State::Sqd => (self.may_start, self.drain_due) = (self.started, true),
+            State::Err | State::Reset => self.muted = true,
+            _ => {}
+        }
+        if to != State::Sqd {
+            self.enter(to, now);
+        }
+        self.state = to;
+    }
+
+    pub(super) fn on_post(&mut self, queue: Queue, count: usize, now: Instant) {
+        match queue {
+            Queue::Send => {
+                self.sends.posted += count;
+                self.sent_at.resize(self.sends.posted, now);
+            }
+            Queue::Recv => {
+                self.recvs.posted += count;
+                self.received_at.resize(self.recvs.posted, now);
+            }
+        }
+    }
+
+    pub(super) fn is_finished(&self) -> bool {
+        if self.flush == Flush::Owner && matches!(self.state, State::Err | State::Sqe) {
+            return true;
+        }
+        let receives =
+            self.state != State::Err || self.recvs.done == self.recvs.posted && self.shared == self.last_wqe;
+        self.state == State::Reset || (self.sends.done == self.sends.posted && receives)
+    }
+
+    /// Returns whether a drained SQD was not reported.
+    pub(super) fn missing_drained_event(&self) -> bool {
+        self.drain_due && self.sends.done >= self.started
+    }
+
+    /// Returns whether a message received in RTR was not reported.
+    pub(super) fn missing_established_event(&self) -> bool {
+        self.state == State::Rtr && self.recvs.done > 0 && !self.established
+    }
+
+    /// Returns whether all packets of a request were seen.
+    pub(super) fn sent_whole(&self, nth: usize, packets: u32) -> bool {
+        self.packets[nth] == packets
+    }
+
+    fn enter(&mut self, state: State, now: Instant) {
+        (self.state, self.drain_due) = (state, false);
+        if state == State::Err {
+            self.broken_at.get_or_insert(now);
+        }
+        if matches!(state, State::Err | State::Reset) {
+            self.unreachable_since.get_or_insert(now);
+        }
+    }
+}
+
+impl fmt::Display for Side {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { life, state, sends, recvs, .. } = self;
+        write!(
+            f,
+            "life {life}, {state:?}, {}/{} sends, {}/{} receives",
+            sends.done, sends.posted, recvs.done, recvs.posted
+        )
+    }
+}
+
+impl Checker<'_> {
+    pub(super) fn complete_send(&mut self, id: SideId, completion: &Completion) -> Result<(), Violation> {
+        let (pair, side) = (self.pair(id), self.side(id));
+        let nth = side.sends.done;
+        ensure!(nth < side.sends.posted, "nothing is posted");
+        let op = &pair.lives[side.life].sides[id.side].ops[nth];
+        ensure!(completion.wr_id == wr_id(side.life as u64, nth), "expected request {nth}");
+        let sending = matches!(side.state, State::Rts | State::Sqd);
+        match completion.result {
+            Ok(Success::Recv(_)) => return Err("a receive in the send queue".to_owned()),
+            Ok(Success::Send(done)) => {
+                ensure!(sending, "success in {:?}", side.state);
+                ensure!(op.fails.is_empty(), "should fail with {:?}", op.fails);
+                self.check_success(id, nth, op, &done)?;
+            }
+            Err(Status::Flushed) => {
+                ensure!(side.flush == Flush::Each, "flushed, although the owner flushes");
+                ensure!(matches!(side.state, State::Err | State::Sqe), "flushed in {:?}", side.state);
+            }
+            Err(status) => {
+                ensure!(sending, "a failure in {:?}", side.state);
+                if !op.fails.contains(&status) {
+                    self.check_retry_failure(id, nth, status)?;
+                }
+                let now = self.now;
+                let to = if pair.service == Service::Rc { State::Err } else { State::Sqe };
+                self.side_mut(id).enter(to, now);
+            }
+        }
+        self.side_mut(id).sends.done += 1;
+        Ok(())
+    }
+
+    fn check_success(&self, id: SideId, nth: usize, op: &Op, done: &SendDone) -> Result<(), Violation> {
+        let (pair, side, peer) = (self.pair(id), self.side(id), self.side(id.peer()));
+        let remote_qpn = match (&op.request.ud, pair.service) {
+            (Some(to), Service::Ud) if op.len > 0 || op.takes_receive() => to.qpn,
+            _ => pair.ends[1 - id.side].qpn,
+        };
+        ensure!(
+            done.op == op.request.op && done.byte_len == op.len && done.remote_qpn == remote_qpn,
+            "of {op:?}"
+        );
+        if pair.service != Service::Rc {
+            let (sent, due) = (side.packets[nth], op.packets(pair.mtu));
+            ensure!(sent == due, "after {sent} of {due} packets");
+            return Ok(());
+        }
+        ensure!(side.flight.is_answered(nth), "without an answer");
+        ensure!(side.returned.has_done(self.ops(id), nth), "without its data");
+        let worked = [&side.worked, &side.ended].map(|cursor| cursor.has_done(self.ops(id), nth));
+        ensure!(worked == [true; 2], "without its work on a key");
+        ensure!(peer.executed.has_done(self.ops(id), nth), "not executed");
+        let taken = self.ops(id)[..=nth].iter().filter(|op| op.takes_receive()).count();
+        ensure!(peer.recvs.done >= taken, "before the receiver's completion");
+        Ok(())
+    }
+
+    fn check_retry_failure(&self, id: SideId, nth: usize, status: Status) -> Result<(), Violation> {
+        let (pair, side, peer) = (self.pair(id), self.side(id), self.side(id.peer()));
+        let life = &pair.lives[side.life];
+        ensure!(pair.service == Service::Rc, "unexpected");
+        match status {
+            Status::RetryExceeded => {
+                let unreachable =
+                    [side.unreachable_since, peer.unreachable_since].into_iter().flatten().min();
+                let retries = u32::from(life.retry_count);
+                ensure!(retries < 7 || unreachable.is_some(), "the peer was reachable");
+                ensure!(
+                    side.flight.transmissions() >= retries,
+                    "after {} attempts",
+                    side.flight.transmissions()
+                );
+                if let Some(unreachable) = unreachable.filter(|_| retries == 7) {
+                    // Each timeout once, plus packets in flight or an RNR wait when the connection was cut.
+                    let timeouts: Duration =
+                        (0..=life.retry_count).map(|retries| pair.ack_timeout.after(retries)).sum();
+                    let longest = timeouts
+                        + pair.ack_timeout.after(life.retry_count)
+                        + Duration::from_millis(2)
+                        + self.slack(id);
+                    let since = unreachable.max(side.sent_at[nth]);
+                    ensure!(self.now <= since + longest, "unreachable since {since:?}");
+                }
+            }
+            Status::RnrRetryExceeded => {
+                let RnrRetry::Limited(limit) = life.rnr_retry else {
+                    return Err("retries have no limit".to_owned());
+                };
+                let naks = side.flight.rnr_naks();
+                ensure!(naks > u32::from(limit), "after {naks} RNR NAKs, with {limit} retries");
+            }
+            _ => return Err("unexpected".to_owned()),
+        }
+        Ok(())
+    }
+
+    pub(super) fn complete_recv(
+        &mut self,
+        id: SideId,
+        completion: &Completion,
+        host: &SimHost,
+    ) -> Result<(), Violation> {
+        let (pair, side) = (self.pair(id), self.side(id));
+        let nth = side.recvs.done;
+        let next = match side.fetched {
+            _ if !side.shared => (nth < side.recvs.posted).then(|| wr_id(side.life as u64, nth)),
+            fetched => fetched.map(|fetched| fetched.wr_id),
+        };
+        let next = next.ok_or("nothing is posted")?;
+        ensure!(completion.wr_id == next, "expected receive {nth}, {next:#x}");
+        match completion.result {
+            Ok(Success::Send(_)) => return Err("a send in the receive queue".to_owned()),
+            Ok(Success::Recv(done)) => {
+                ensure!(self.foreign_pkey.is_none(), "of {:?}", self.foreign_pkey);
+                let states = [State::Rtr, State::Rts, State::Sqd, State::Sqe];
+                ensure!(states.contains(&side.state), "in {:?}", side.state);
+                match pair.service {
+                    Service::Rc => self.receive_reliable(id, nth, &done)?,
+                    Service::Uc => self.receive_connected(id, &done, host)?,
+                    _ => self.receive_datagram(id, &done, host)?,
+                }
+            }
+            Err(Status::Flushed) => {
+                ensure!(side.flush == Flush::Each, "flushed, although the owner flushes");
+                let broken_at = side.broken_at.ok_or_else(|| format!("flushed in {:?}", side.state))?;
+                ensure!(side.sends.done == side.sends.posted, "flushed before the send queue");
+                // A request posted late is found by polling, at least every 10 ms.
+                let posted_at = side.received_at.get(nth).copied().unwrap_or(broken_at);
+                let late = if posted_at > broken_at { LATE_RECEIVE } else { Duration::ZERO };
+                let due = posted_at.max(broken_at) + late;
+                ensure!(self.now <= due, "flushed after {due:?}");
+            }
+            Err(status) => {
+                let expected =
+                    pair.lives[side.life].sides[id.side].recvs.get(nth).and_then(|recv| recv.fails);
+                ensure!(expected == Some(status), "expected {expected:?}");
+                let now = self.now;
+                self.side_mut(id).enter(State::Err, now);
+            }
+        }
+        let side = self.side_mut(id);
+        side.recvs.done += 1;
+        if side.fetched.take().is_some() {
+            side.recvs.posted += 1;
+        }
+        Ok(())
+    }
+
+    /// Checks that the n-th receive request completes for the n-th message that consumes one.
+    fn receive_reliable(&self, id: SideId, nth: usize, done: &RecvDone) -> Result<(), Violation> {
+        let (side, peer) = (self.side(id), self.side(id.peer()));
+        let ops = &self.ops(id.peer())[..peer.sends.posted];
+        let takers = ops.iter().enumerate().filter(|(_, op)| op.takes_receive());
+        let (at, op) = takers.clone().nth(nth).ok_or("the peer sent no message for it")?;
+        ensure!(op.fails.is_empty(), "request {at} must fail");
+        fits(op, done)?;
+        ensure!(done.remote_qpn == self.pair(id).ends[1 - id.side].qpn, "of {op:?}");
+        ensure!(side.executed.has_done(ops, at), "request {at} is not executed");
+        Ok(())
+    }
+
+    /// Checks that a side whose owner flushes fetched no request without need.
+    pub(super) fn check_unfetched_requests(&self, id: SideId, host: &SimHost) -> Result<(), Violation> {
+        let (pair, side) = (self.pair(id), self.side(id));
+        let taken = host.queues.get(&pair.ends[id.side].qpn.get()).map_or([0; 2], |queues| queues.taken);
+        if side.flush == Flush::Owner && side.state == State::Err {
+            let ops = &self.ops(id)[..side.sends.posted];
+            let worked = (0..ops.len()).rfind(|&nth| ops[nth].is_local() && side.worked.has_done(ops, nth));
+            let begun = side.sends.done.max(side.started).max(worked.map_or(0, |nth| nth + 1));
+            // The next request other than a NOP may have been fetched to wait for its turn.
+            let idle = ops[begun..].iter().take_while(|op| op.request.op == SendOp::Nop).count();
+            let most = begun + idle + 1;
+            ensure!(taken[0] <= most, "{} requests are fetched, {begun} began", taken[0]);
+            ensure!(taken[1] <= side.recvs.done + 1, "{} receives are fetched", taken[1]);
+        }
+        Ok(())
+    }
+
+    pub(super) fn on_async(&mut self, id: SideId, event: AsyncEvent) -> Result<(), Violation> {
+        let now = self.now;
+        match event {
+            AsyncEvent::AccessError(_) | AsyncEvent::InvalidRequest => {
+                let posted = self.side(id.peer()).sends.posted;
+                let ops = &self.ops(id.peer())[..posted];
+                let status = match event {
+                    AsyncEvent::AccessError(_) => Status::RemoteAccess,
+                    _ => Status::RemoteInvalidRequest,
+                };
+                ensure!(ops.iter().any(|op| op.fails.contains(&status)), "the peer sent no invalid request");
+                self.side_mut(id).enter(State::Err, now);
+            }
+            AsyncEvent::SqDrained => {
+                let side = self.side_mut(id);
+                ensure!(side.state == State::Sqd && side.drain_due, "not requested");
+                ensure!(side.sends.done >= side.started, "request {} is outstanding", side.sends.done);
+                side.drain_due = false;
+            }
+            AsyncEvent::CommunicationEstablished => {
+                let side = self.side_mut(id);
+                ensure!(
+                    side.state == State::Rtr && !side.established,
+                    "in {:?}, or raised twice",
+                    side.state
+                );
+                side.established = true;
+            }
+            AsyncEvent::LastWqeReached => {
+                let side = self.side_mut(id);
+                ensure!(side.shared && side.state == State::Err, "in {:?}", side.state);
+                ensure!(
+                    side.fetched.is_none() && !side.last_wqe,
+                    "fetched {:?}, or raised twice",
+                    side.fetched
+                );
+                side.last_wqe = true;
+            }
+            AsyncEvent::WqCatastrophic | AsyncEvent::SrqCatastrophic => {
+                return Err("unexpected".to_owned());
+            }
+        }
+        Ok(())
+    }
+
+    /// Checks a frame sent by a side.
+    pub(super) fn check_frame(
+        &mut self,
+        id: SideId,
+        sent: &Transmit,
+        frame: &RoceFrame<'_>,
+    ) -> Result<(), Violation> {
+        let (pair, side) = (self.pair(id), self.side(id));
+        let (bth, payload) = (&frame.packet.bth, frame.packet.payload);
+        let transport = match pair.service {
+            Service::Rc => Transport::Rc,
+            Service::Uc => Transport::Uc,
+            _ => Transport::Ud,
+        };
+        ensure!(bth.pkey == self.pkey(id), "{:?}", bth.pkey);
+        if bth.opcode == Opcode::CNP {
+            return self.check_notification(id, bth);
+        }
+        ensure!(bth.opcode.transport == transport, "opcode {:?}", bth.opcode);
+        ensure!(payload.len() <= pair.mtu.bytes(), "a payload of {} bytes", payload.len());
+        ensure!(bth.mig_req, "MigReq is 0");
+        ensure!(side.state != State::Reset && !side.muted, "in {:?}", side.state);
+        if pair.service != Service::Ud {
+            let to = &pair.ends[1 - id.side];
+            ensure!(bth.dest_qp == to.qpn, "for {:?}", bth.dest_qp);
+        }
+        if let (true, Ext::Aeth(Aeth { syndrome: Syndrome::Ack { credits }, .. })) =
+            (side.shared, frame.packet.ext)
+        {
+            ensure!(credits == 31, "{credits} credits of a shared queue");
+        }
+        if bth.opcode.is_response() {
+            if bth.opcode.operation.kind() == Kind::ReadResponse {
+                self.check_read_response(id, &frame.packet)?;
+            }
+            return self.check_reply(id, &frame.packet);
+        }
+        let life = side.life;
+        let nth = sent.wr_id.map(|id| usize::try_from(id & 0xffff_ffff).unwrap_or(usize::MAX));
+        let nth = nth.filter(|&nth| sent.wr_id == Some(wr_id(life as u64, nth))).ok_or("of another life")?;
+        let open = side.sends.done..side.sends.posted;
+        ensure!(open.contains(&nth), "of request {nth}, when {open:?} are open");
+        let may = match side.state {
+            State::Rts => true,
+            State::Sqd => nth < side.may_start,
+            _ => false,
+        };
+        ensure!(may, "of request {nth} in {:?}", side.state);
+        let op = &pair.lives[life].sides[id.side].ops[nth];
+        let ends = bth.opcode.operation.position().ends();
+        let solicited = ends && op.request.solicited && op.takes_receive();
+        ensure!(bth.solicited == solicited, "solicited: {}", bth.solicited);
+        match pair.service {
+            Service::Rc => self.on_request_sent(id, nth, &frame.packet)?,
+            Service::Uc => ensure!(!bth.ack_req, "AckReq is 1"),
+            _ => self.check_datagram(id, nth, frame)?,
+        }
+        let side = self.side_mut(id);
+        side.packets[nth] += 1;
+        side.started = side.started.max(nth + 1);
+        Ok(())
+    }
+}
+
+/// Checks a receive completion against its message.
+pub(super) fn fits(op: &Op, done: &RecvDone) -> Result<(), Violation> {
+    let kind = match op.request.op {
+        SendOp::Send { .. } | SendOp::SendInvalidate { .. } => Kind::Send,
+        _ => Kind::Write,
+    };
+    ensure!(
+        done.opcode.operation.kind() == kind
+            && done.opcode.operation.position().ends()
+            && (done.byte_len, done.imm, done.solicited) == (op.len, op.imm(), op.request.solicited)
+            && done.invalidated == op.invalidates(),
+        "of {op:?}"
+    );
+    Ok(())
+}

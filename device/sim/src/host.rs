@@ -1,0 +1,492 @@
+//! Work queues and memory of a simulated host.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use protocol::ids::{Lkey, Pdn, Qpn, Rkey, Va};
+use smallvec::SmallVec;
+
+use engine::{
+    Access, AccessError, AtomicOp, Bind, FastRegister, Fetch, GroupDatagram, Host, Initiator, LocalOp, Pages,
+    RecvRequest, Rights, SendRequest, Sge, WindowKind,
+};
+
+/// A memory region.
+#[derive(Clone, Debug)]
+pub struct Region {
+    /// Protection domain.
+    pub pd: Pdn,
+    /// Virtual address of the first byte.
+    pub va: Va,
+    /// Permissions.
+    pub rights: Rights,
+    /// Content.
+    pub bytes: Vec<u8>,
+}
+
+/// Type of a key that work requests can modify.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KeyKind {
+    /// Region for fast registration.
+    Fast,
+    /// Memory window.
+    Window(WindowKind),
+}
+
+/// A key that work requests make valid and invalid. The index is in the bits above the low 8.
+#[derive(Clone, Copy, Debug)]
+pub struct Key {
+    /// Current key, in full.
+    pub key: u32,
+    /// Protection domain.
+    pub pd: Pdn,
+    /// Type of the key.
+    pub kind: KeyKind,
+    /// Memory that the key gives access to, while it is valid.
+    pub mapping: Option<Mapping>,
+}
+
+/// Part of a region that a valid key gives access to.
+#[derive(Clone, Copy, Debug)]
+pub struct Mapping {
+    /// Key of the region.
+    pub region: u32,
+    /// Address of the first byte in the region.
+    pub first: u64,
+    /// Address of the first byte as used with the key.
+    pub start: u64,
+    /// Length in bytes.
+    pub len: u64,
+    /// Permissions.
+    pub rights: Rights,
+    /// The only QP that can use the key, if restricted.
+    pub qpn: Option<Qpn>,
+    /// For a window on a fast-registered region: index of that region's key.
+    pub parent: Option<u32>,
+}
+
+impl Key {
+    /// Returns the address in the region, if the access is permitted.
+    fn translate(
+        &self,
+        initiator: Initiator,
+        key: u32,
+        va: u64,
+        len: u64,
+        access: Access,
+    ) -> Result<u64, AccessError> {
+        if self.key != key {
+            return Err(AccessError::Key);
+        }
+        let mapping = self.mapping.ok_or(AccessError::Invalid)?;
+        if self.kind != KeyKind::Fast && access.is_local() {
+            return Err(AccessError::Kind);
+        }
+        self.check_owner(initiator)?;
+        if !mapping.rights.permit(access) {
+            return Err(AccessError::Right);
+        }
+        let offset = va.checked_sub(mapping.start).filter(|&offset| offset <= mapping.len);
+        let offset = offset.filter(|offset| len <= mapping.len - offset).ok_or(AccessError::Bounds)?;
+        Ok(mapping.first + offset)
+    }
+
+    fn check_owner(&self, initiator: Initiator) -> Result<(), AccessError> {
+        if self.pd != initiator.pd {
+            return Err(AccessError::Pd);
+        }
+        match self.mapping.and_then(|mapping| mapping.qpn) {
+            Some(qpn) if qpn != initiator.qpn => Err(AccessError::Qp),
+            _ => Ok(()),
+        }
+    }
+
+    fn invalidate(&mut self, initiator: Initiator, key: u32) -> Result<(), AccessError> {
+        if self.key != key {
+            return Err(AccessError::Key);
+        }
+        if self.kind == KeyKind::Window(WindowKind::Type1) {
+            return Err(AccessError::Kind);
+        }
+        self.check_owner(initiator)?;
+        self.mapping.take().map(drop).ok_or(AccessError::Invalid)
+    }
+
+    /// Returns the permissions of this key and the mapping for a window bound to it.
+    fn open(&self, initiator: Initiator, of: &Bind) -> Result<(Rights, Mapping), AccessError> {
+        if self.key != of.parent.get() {
+            return Err(AccessError::Key);
+        }
+        if self.kind != KeyKind::Fast {
+            return Err(AccessError::Kind);
+        }
+        let mapping = self.mapping.ok_or(AccessError::Invalid)?;
+        self.check_owner(initiator)?;
+        let offset = of.va.get().checked_sub(mapping.start).filter(|offset| *offset <= mapping.len);
+        let offset = offset.filter(|offset| of.len <= mapping.len - offset).ok_or(AccessError::Bounds)?;
+        let parent = Some(index(self.key));
+        Ok((mapping.rights, Mapping { first: mapping.first + offset, parent, ..mapping }))
+    }
+}
+
+/// Work queues of one QP.
+#[derive(Clone, Debug, Default)]
+pub struct WorkQueues {
+    /// Number of send and receive requests fetched by the engine.
+    pub taken: [usize; 2],
+    /// Posted and not fetched.
+    pub send: VecDeque<Fetch<SendRequest>>,
+    /// Posted and not fetched.
+    pub recv: VecDeque<Fetch<RecvRequest>>,
+}
+
+/// A memory access or queue operation of the engine, for the checker.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum HostEvent {
+    /// Bytes were written.
+    Write {
+        /// Key of the region, even if accessed through another key.
+        key: u32,
+        /// First address in the region.
+        va: u64,
+        /// Data written.
+        data: Vec<u8>,
+        /// Kind of access.
+        access: Access,
+    },
+    /// An atomic operation was executed.
+    Atomic {
+        /// Key of the region.
+        key: u32,
+        /// Address of the word.
+        va: u64,
+        /// Operation.
+        op: AtomicOp,
+        /// Original value.
+        original: u64,
+    },
+    /// A local key operation was executed.
+    Local {
+        /// In the name of which QP.
+        qpn: Qpn,
+        /// Operation.
+        op: LocalOp,
+    },
+    /// A key named by the peer was invalidated.
+    Invalidated {
+        /// In the name of which QP.
+        qpn: Qpn,
+        /// Key, in full.
+        key: u32,
+    },
+    /// A request of a shared receive queue was fetched.
+    Took {
+        /// QP that fetched it.
+        qpn: Qpn,
+        /// Identifier of the request.
+        wr_id: u64,
+    },
+    /// A receive queue was found empty.
+    NoRecv {
+        /// QP of the queue.
+        qpn: Qpn,
+    },
+}
+
+/// Regions by key and work queues by QP number.
+#[derive(Clone, Debug, Default)]
+pub struct SimHost {
+    /// Regions.
+    pub regions: BTreeMap<u32, Region>,
+    /// Keys that work requests can modify, by index.
+    pub keys: BTreeMap<u32, Key>,
+    /// Work queues by QP number.
+    pub queues: BTreeMap<u32, WorkQueues>,
+    /// Shared receive queues by number.
+    pub shared: BTreeMap<u32, VecDeque<Fetch<RecvRequest>>>,
+    /// Shared receive queue of each QP that uses one, by QP number.
+    pub shares: BTreeMap<u32, u32>,
+    /// Attached QPs by multicast group.
+    pub groups: BTreeMap<[u8; 16], Vec<Qpn>>,
+    /// Whether the host counts posted receive requests, so that responders advertise credits.
+    pub counts_receives: bool,
+    /// Recorded events, if recording is enabled. The reader drains them.
+    pub host_events: Option<Vec<HostEvent>>,
+}
+
+impl SimHost {
+    /// Adds a region of `len` zero bytes at address `va` with `key` in protection domain `pd`.
+    pub fn add_region(&mut self, key: u32, pd: u32, va: u64, len: usize, rights: Rights) {
+        let region = Region { pd: Pdn::new(pd), va: Va::new(va), rights, bytes: vec![0; len] };
+        self.regions.insert(key, region);
+    }
+
+    /// Returns the memory of a region.
+    ///
+    /// # Panics
+    /// Panics if the key is unknown.
+    pub fn bytes(&mut self, key: u32) -> &mut Vec<u8> {
+        &mut self.regions.get_mut(&key).expect("the caller made the region").bytes
+    }
+
+    /// Posts a send request. The caller then calls `notify_send` on the engine.
+    pub fn post_send(&mut self, qpn: Qpn, wr: SendRequest) {
+        self.queues.entry(qpn.get()).or_default().send.push_back(Fetch::Ready(wr));
+    }
+
+    /// Posts a receive request.
+    pub fn post_recv(&mut self, qpn: Qpn, wr_id: u64, sges: &[Sge]) {
+        let wr = RecvRequest { wr_id, sges: sges.into() };
+        self.queues.entry(qpn.get()).or_default().recv.push_back(Fetch::Ready(wr));
+    }
+
+    /// Posts a receive request to a shared queue.
+    pub fn post_shared(&mut self, srq: u32, wr_id: u64, sges: &[Sge]) {
+        let wr = RecvRequest { wr_id, sges: sges.into() };
+        self.shared.entry(srq).or_default().push_back(Fetch::Ready(wr));
+    }
+
+    fn receive_queue(&mut self, qpn: Qpn) -> Option<&mut VecDeque<Fetch<RecvRequest>>> {
+        match self.shares.get(&qpn.get()) {
+            Some(srq) => self.shared.get_mut(srq),
+            None => self.queues.get_mut(&qpn.get()).map(|queues| &mut queues.recv),
+        }
+    }
+
+    fn record(&mut self, event: impl FnOnce() -> HostEvent) {
+        if let Some(host_events) = &mut self.host_events {
+            host_events.push(event());
+        }
+    }
+
+    fn locate(
+        &self,
+        initiator: Initiator,
+        key: Lkey,
+        va: Va,
+        len: u64,
+        access: Access,
+    ) -> Result<(u32, usize), AccessError> {
+        let (key, va) = match self.keys.get(&index(key.get())) {
+            Some(found) => {
+                let va = found.translate(initiator, key.get(), va.get(), len, access)?;
+                (found.mapping.ok_or(AccessError::Invalid)?.region, va)
+            }
+            None => {
+                let region = self.regions.get(&key.get()).ok_or(AccessError::Key)?;
+                if region.pd != initiator.pd {
+                    return Err(AccessError::Pd);
+                }
+                if !region.rights.permit(access) {
+                    return Err(AccessError::Right);
+                }
+                (key.get(), va.get())
+            }
+        };
+        let region = self.regions.get(&key).ok_or(AccessError::Key)?;
+        let size = region.bytes.len() as u64;
+        let offset = va.checked_sub(region.va.get()).filter(|&offset| offset <= size);
+        let offset = offset.filter(|offset| len <= size - offset).ok_or(AccessError::Bounds)?;
+        Ok((key, usize::try_from(offset).map_err(|_| AccessError::Bounds)?))
+    }
+
+    fn key_mut(&mut self, key: u32) -> Result<&mut Key, AccessError> {
+        self.keys.get_mut(&index(key)).ok_or(AccessError::Key)
+    }
+
+    /// Simulated pages are addresses in regions.
+    fn fast_register(&mut self, initiator: Initiator, of: &FastRegister) -> Result<(), AccessError> {
+        let found = self.key_mut(of.key.get())?;
+        if found.kind != KeyKind::Fast {
+            return Err(AccessError::Kind);
+        }
+        found.check_owner(initiator)?;
+        if found.mapping.is_some() {
+            return Err(AccessError::Valid);
+        }
+        let Pages::Contiguous { base, .. } = of.pages else { return Err(AccessError::Unmapped) };
+        let region = u32::try_from(base.get() >> 32).map_err(|_| AccessError::Unmapped)?;
+        let start = if of.zero_based { 0 } else { of.start.get() };
+        let first = base.get() & u64::from(u32::MAX);
+        found.key = of.key.get();
+        found.mapping =
+            Some(Mapping { region, first, start, len: of.len, rights: of.rights, qpn: None, parent: None });
+        let base = self.regions.get(&region).ok_or(AccessError::Unmapped)?.va.get();
+        if let Some(mapping) = &mut self.key_mut(of.key.get())?.mapping {
+            mapping.first += base;
+        }
+        Ok(())
+    }
+
+    fn bind(&mut self, initiator: Initiator, of: &Bind) -> Result<(), AccessError> {
+        // An unbind names no region.
+        let opened = if of.len == 0 { None } else { Some(self.open(initiator, of)?) };
+        let found = self.key_mut(of.window.get())?;
+        if found.kind != KeyKind::Window(of.kind) {
+            return Err(AccessError::Kind);
+        }
+        found.check_owner(initiator)?;
+        let qpn = match of.kind {
+            WindowKind::Type1 => None,
+            WindowKind::Type2B if found.mapping.is_some() => return Err(AccessError::Valid),
+            WindowKind::Type2B => Some(initiator.qpn),
+        };
+        found.key = of.window.get();
+        let start = if of.zero_based { 0 } else { of.va.get() };
+        found.mapping = opened.map(|opened| Mapping { start, len: of.len, rights: of.rights, qpn, ..opened });
+        Ok(())
+    }
+
+    /// Returns the mapping of a window, if it may be bound to its parent.
+    fn open(&self, initiator: Initiator, of: &Bind) -> Result<Mapping, AccessError> {
+        let (rights, opened) = match self.keys.get(&index(of.parent.get())) {
+            Some(parent) => parent.open(initiator, of)?,
+            None => {
+                let parent = self.regions.get(&of.parent.get()).ok_or(AccessError::Key)?;
+                if parent.pd != initiator.pd {
+                    return Err(AccessError::Pd);
+                }
+                let (region, first) = (of.parent.get(), of.va.get());
+                let all = Mapping {
+                    region,
+                    first,
+                    start: first,
+                    len: of.len,
+                    rights: parent.rights,
+                    qpn: None,
+                    parent: None,
+                };
+                (parent.rights, all)
+            }
+        };
+        if rights.contains(Rights::BIND) { Ok(opened) } else { Err(AccessError::Right) }
+    }
+
+    /// Invalidates a key that has no windows bound to it.
+    fn invalidate(&mut self, initiator: Initiator, key: u32) -> Result<(), AccessError> {
+        let parent = Some(index(key));
+        let is_bound = self.keys.values().filter_map(|key| key.mapping).any(|of| of.parent == parent);
+        let found = self.key_mut(key)?;
+        if is_bound && found.key == key {
+            found.check_owner(initiator)?;
+            return Err(AccessError::Bound);
+        }
+        found.invalidate(initiator, key)
+    }
+}
+
+/// Returns the index of a key that work requests can modify.
+fn index(key: u32) -> u32 {
+    key >> 8
+}
+
+impl Host for SimHost {
+    fn next_send(&mut self, qpn: Qpn) -> Fetch<SendRequest> {
+        let Some(queues) = self.queues.get_mut(&qpn.get()) else { return Fetch::Empty };
+        let next = queues.send.pop_front();
+        queues.taken[0] += usize::from(next.is_some());
+        next.unwrap_or(Fetch::Empty)
+    }
+
+    fn next_recv(&mut self, qpn: Qpn) -> Fetch<RecvRequest> {
+        let next = self.receive_queue(qpn).and_then(VecDeque::pop_front);
+        match &next {
+            Some(Fetch::Ready(wr)) if self.shares.contains_key(&qpn.get()) => {
+                let wr_id = wr.wr_id;
+                self.record(|| HostEvent::Took { qpn, wr_id });
+            }
+            Some(_) => self.queues.entry(qpn.get()).or_default().taken[1] += 1,
+            None => self.record(|| HostEvent::NoRecv { qpn }),
+        }
+        next.unwrap_or(Fetch::Empty)
+    }
+
+    fn posted_receives(&self, qpn: Qpn) -> Option<u32> {
+        let queued = self.queues.get(&qpn.get()).map_or(0, |queues| queues.recv.len());
+        self.counts_receives.then(|| u32::try_from(queued).unwrap_or(u32::MAX))
+    }
+
+    fn group_members(&self, datagram: &GroupDatagram) -> SmallVec<[Qpn; 8]> {
+        self.groups.get(&datagram.gid).into_iter().flatten().copied().collect()
+    }
+
+    fn check(
+        &self,
+        initiator: Initiator,
+        key: Lkey,
+        va: Va,
+        len: u64,
+        access: Access,
+    ) -> Result<(), AccessError> {
+        self.locate(initiator, key, va, len, access).map(|_| ())
+    }
+
+    fn read(
+        &self,
+        initiator: Initiator,
+        key: Lkey,
+        va: Va,
+        len: usize,
+        out: &mut Vec<u8>,
+        access: Access,
+    ) -> Result<(), AccessError> {
+        assert!(len > 0, "length 0 is never passed");
+        let (key, offset) = self.locate(initiator, key, va, len as u64, access)?;
+        let region = self.regions.get(&key).ok_or(AccessError::Key)?;
+        out.extend_from_slice(region.bytes.get(offset..offset + len).ok_or(AccessError::Bounds)?);
+        Ok(())
+    }
+
+    fn write(
+        &mut self,
+        initiator: Initiator,
+        key: Lkey,
+        va: Va,
+        data: &[u8],
+        access: Access,
+    ) -> Result<(), AccessError> {
+        assert!(!data.is_empty(), "length 0 is never passed");
+        let (key, offset) = self.locate(initiator, key, va, data.len() as u64, access)?;
+        let region = self.regions.get_mut(&key).ok_or(AccessError::Key)?;
+        let va = region.va.get() + offset as u64;
+        let place = region.bytes.get_mut(offset..offset + data.len()).ok_or(AccessError::Bounds)?;
+        place.copy_from_slice(data);
+        self.record(|| HostEvent::Write { key, va, data: data.to_vec(), access });
+        Ok(())
+    }
+
+    fn atomic(&mut self, initiator: Initiator, key: Lkey, va: Va, op: AtomicOp) -> Result<u64, AccessError> {
+        let (key, offset) = self.locate(initiator, key, va, 8, Access::RemoteAtomic)?;
+        let region = self.regions.get_mut(&key).ok_or(AccessError::Key)?;
+        let word = region.bytes.get_mut(offset..).and_then(|rest| rest.first_chunk_mut::<8>());
+        let word = word.ok_or(AccessError::Bounds)?;
+        let original = u64::from_le_bytes(*word);
+        let new = match op {
+            AtomicOp::CompareSwap { compare, swap } if original == compare => swap,
+            AtomicOp::CompareSwap { .. } => original,
+            AtomicOp::FetchAdd { add } => original.wrapping_add(add),
+        };
+        *word = new.to_le_bytes();
+        self.record(|| HostEvent::Atomic { key, va: va.get(), op, original });
+        Ok(original)
+    }
+
+    fn run_local(&mut self, initiator: Initiator, op: &LocalOp) -> Result<(), AccessError> {
+        match op {
+            LocalOp::Invalidate(key) => self.invalidate(initiator, key.get())?,
+            LocalOp::FastRegister(of) => self.fast_register(initiator, of)?,
+            LocalOp::Bind(of) => self.bind(initiator, of)?,
+        }
+        self.record(|| HostEvent::Local { qpn: initiator.qpn, op: *op });
+        Ok(())
+    }
+
+    fn remote_invalidate(&mut self, initiator: Initiator, key: Rkey) -> Result<(), AccessError> {
+        match self.keys.get(&index(key.get())) {
+            Some(_) => self.invalidate(initiator, key.get())?,
+            None if self.regions.contains_key(&key.get()) => return Err(AccessError::Kind),
+            None => return Err(AccessError::Key),
+        }
+        self.record(|| HostEvent::Invalidated { qpn: initiator.qpn, key: key.get() });
+        Ok(())
+    }
+}

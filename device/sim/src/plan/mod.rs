@@ -1,0 +1,468 @@
+//! Plan of a simulated run: nodes, queue pairs, requests and actions of software, all drawn before the run starts.
+//!
+//! Two connected queue pairs form a *pair*. The time from one connection to the next RESET is a *life*. Each side of
+//! a pair has four regions on its node:
+//!
+//! - SOURCE: constant random bytes, used for gathers and for READs by the peer;
+//! - TARGET: one area per incoming message, separated by gaps that must not be written;
+//! - HOT: WRITEs overlap here, so that wrong ordering is visible;
+//! - PRIVATE: no remote permissions, for requests that must fail.
+//!
+//! In addition, each protection domain of a node has CELLS: words for the atomics of all its queue pairs. A pair also
+//! has keys that give access to parts of these regions until a work request or the peer invalidates them.
+
+pub(crate) mod draw;
+mod keys;
+mod reliable;
+mod script;
+mod unreliable;
+
+use std::collections::BTreeMap;
+use std::net::{Ipv4Addr, Ipv6Addr};
+
+use protocol::ids::{FlowLabel, Lkey, MacAddr, Pdn, Pkey, Qkey, Qpn, Rkey, Va};
+use protocol::net::ipv4::Fragmentation;
+use protocol::roce::{Encap, IpAddrs};
+use protocol::{Psn, roce};
+
+use super::host::Key;
+use super::net::Faults;
+use engine::{
+    AckTimeout, Flush, GrhArea, Instant, Mtu, QpAttrs, Remote, RemoteAccess, RnrRetry, RnrTimer, SendOp,
+    SendRequest, Service, Sge, State, Status,
+};
+
+pub use draw::draw;
+
+/// Region number of constant source data; see the module documentation.
+pub const SOURCE: u32 = 1;
+/// Region number of the receive areas.
+pub const TARGET: u32 = 2;
+/// Region number of the overlapping WRITE target.
+pub const HOT: u32 = 3;
+/// Region number without remote permissions.
+pub const PRIVATE: u32 = 4;
+/// Region number of the atomic cells, which belong to no side.
+pub const CELLS: u32 = 5;
+/// Region number of the receive slots of a shared receive queue.
+pub const SHARED: u32 = 6;
+
+/// Bytes at the start of a UD receive area that hold the GRH.
+pub const GRH_BYTES: usize = 40;
+/// Bytes of HOT.
+pub const HOT_BYTES: usize = 8192;
+/// Bytes of PRIVATE.
+pub const PRIVATE_BYTES: usize = 4096;
+/// Bytes of CELLS.
+pub const CELLS_BYTES: usize = 32;
+/// Protection domains in use.
+pub const PDS: u32 = 2;
+/// Number of receive slots of a shared receive queue.
+pub const SLOTS: usize = 32;
+/// Destination QP of multicast packets.
+pub const GROUP_QPN: Qpn = Qpn::new(0xff_ffff);
+
+/// A range of a region of one side.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Area {
+    /// Region number.
+    pub region: u32,
+    /// First byte.
+    pub offset: usize,
+    /// Bytes.
+    pub len: usize,
+}
+
+/// A send request and its expected effect.
+#[derive(Clone, Debug)]
+pub struct Op {
+    /// Request as posted.
+    pub request: SendRequest,
+    /// Message length in bytes.
+    pub len: u32,
+    /// Source of the data: local areas, or areas of the peer for a READ.
+    pub from: Vec<Area>,
+    /// Destination of the data: areas of the peer, or local ones for READs and atomics. Empty if the receiver's next
+    /// request determines it (SENDs of UC and UD). For a request that fails: areas that can be partly written.
+    pub to: Vec<Area>,
+    /// Permitted error statuses; empty if it must succeed.
+    pub fails: Vec<Status>,
+    /// The request completes, but the receiver must reject it.
+    pub refused: bool,
+}
+
+/// A receive request.
+#[derive(Clone, Debug)]
+pub struct Recv {
+    /// Buffers of the request.
+    pub areas: Vec<Area>,
+    /// Required status if the message for it is rejected because of this request.
+    pub fails: Option<Status>,
+}
+
+/// Requests of one side in one life.
+#[derive(Clone, Debug, Default)]
+pub struct Work {
+    /// First PSN it sends.
+    pub psn: Psn,
+    /// Send requests in posting order.
+    pub ops: Vec<Op>,
+    /// Receive requests in posting order. On RC the n-th is for the peer's n-th message that consumes one.
+    pub recvs: Vec<Recv>,
+}
+
+/// The time from a connection to the next RESET.
+#[derive(Clone, Debug)]
+pub struct Life {
+    /// Requests of each side.
+    pub sides: [Work; 2],
+    /// Retry limit for timeouts and sequence NAKs. Below 7 the network can exhaust it.
+    pub retry_count: u8,
+    /// RNR retry limit.
+    pub rnr_retry: RnrRetry,
+    /// Nanoseconds for which side 1 stays in RTR.
+    pub late_ns: u64,
+}
+
+/// Properties of a side that persist across lives.
+#[derive(Clone, Debug)]
+pub struct End {
+    /// Node of the side.
+    pub node: usize,
+    /// QP number.
+    pub qpn: Qpn,
+    /// Content of SOURCE.
+    pub source: Vec<u8>,
+    /// Size of TARGET.
+    pub target_len: usize,
+    /// Q_Key (UD).
+    pub qkey: Qkey,
+    /// Shared receive queue, if the side uses one.
+    pub srq: Option<usize>,
+    /// P_Key of the side, initially and after each connection.
+    pub pkey: Pkey,
+    /// Whether the engine or its owner flushes in ERR.
+    pub flush: Flush,
+}
+
+/// Two queue pairs.
+#[derive(Clone, Debug)]
+pub struct Pair {
+    /// Index in the plan.
+    pub index: usize,
+    /// Transport service.
+    pub service: Service,
+    /// Protection domain of both sides.
+    pub pd: u32,
+    /// Path MTU.
+    pub mtu: Mtu,
+    /// Both sides.
+    pub ends: [End; 2],
+    /// Lives of the pair, at least one.
+    pub lives: Vec<Life>,
+    /// ACK timeout.
+    pub ack_timeout: AckTimeout,
+    /// RNR timer code.
+    pub rnr_timer: u8,
+    /// Limit of outstanding READs and atomics.
+    pub rd_atomic: u8,
+    /// Layout of the area in front of received datagrams.
+    pub grh_area: GrhArea,
+    /// Keys that work requests can modify, with their side, as before the first life. Each is used in one life.
+    pub keys: Vec<(usize, Key)>,
+}
+
+/// A multicast group.
+#[derive(Clone, Debug)]
+pub struct Group {
+    /// MGID of the group.
+    pub gid: Ipv6Addr,
+    /// Attached QPs as pair and side, of any service.
+    pub members: Vec<(usize, usize)>,
+}
+
+/// An action of software, or a change of the network.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// Posts the next `count` send requests of a side and rings the doorbell.
+    Send {
+        /// Pair.
+        pair: usize,
+        /// Side.
+        side: usize,
+        /// Requests.
+        count: usize,
+    },
+    /// Posts the next `count` receive requests of a side.
+    Recv {
+        /// Pair.
+        pair: usize,
+        /// Side.
+        side: usize,
+        /// Requests.
+        count: usize,
+    },
+    /// Posts requests to a shared queue, while there are free slots.
+    Share {
+        /// Shared queue.
+        srq: usize,
+        /// Requests.
+        count: usize,
+    },
+    /// Moves a QP, if the transition is legal.
+    Move {
+        /// Pair.
+        pair: usize,
+        /// Side.
+        side: usize,
+        /// New state.
+        to: State,
+    },
+    /// Moves both sides from RESET to RTS (side 1 possibly to RTR only) and starts their next life.
+    Connect {
+        /// Pair.
+        pair: usize,
+    },
+    /// Replaces the P_Key of a side until the pair is connected again.
+    Partition {
+        /// Pair.
+        pair: usize,
+        /// Side.
+        side: usize,
+        /// New entry.
+        pkey: Pkey,
+    },
+    /// The network loses every packet to a side until the pair is connected again.
+    Silence {
+        /// Pair.
+        pair: usize,
+        /// Side that becomes unreachable.
+        side: usize,
+    },
+}
+
+/// Complete plan of a run.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// Faults of the network.
+    pub faults: Faults,
+    /// Time at which the network is healed.
+    pub heal_at: Instant,
+    /// Window of the engines in packets.
+    pub window_packets: u32,
+    /// Frames that a node's link accepts per microsecond.
+    pub frames_per_step: u32,
+    /// Whether responders advertise credits.
+    pub credits: bool,
+    /// Pairs of queue pairs.
+    pub pairs: Vec<Pair>,
+    /// Multicast groups.
+    pub groups: Vec<Group>,
+    /// Buffer size in bytes of the requests of each shared queue in use.
+    pub slots: BTreeMap<usize, usize>,
+    /// Actions in order of time.
+    pub actions: Vec<(Instant, Action)>,
+}
+
+/// Returns the virtual address of the first byte of a region.
+pub fn va(region: u32) -> u64 {
+    u64::from(region) << 32 | 0x7f0
+}
+
+/// Returns the key of the atomic cells of a protection domain.
+pub fn cells_key(pd: u32) -> u32 {
+    pd
+}
+
+/// Returns the path between two nodes.
+pub fn path(from: usize, to: usize) -> Encap {
+    let octet = |node: usize| u8::try_from(node + 1).expect("there are few nodes");
+    let mac = |node| MacAddr([2, 0, 0, 0, 0, octet(node)]);
+    let ip = |node| Ipv4Addr::new(10, 77, 0, octet(node));
+    Encap {
+        src_mac: mac(from),
+        dst_mac: mac(to),
+        ip: IpAddrs::V4 { src: ip(from), dst: ip(to) },
+        traffic_class: 0,
+        flow_label: FlowLabel::default(),
+        hop_limit: 64,
+        fragment: Fragmentation::default(),
+        tag: None,
+        src_port: 49152,
+    }
+}
+
+/// Returns the path from a node to a multicast group.
+pub fn group_path(from: usize, gid: Ipv6Addr) -> Encap {
+    let [.., a, b, c, d] = gid.octets();
+    let src = Ipv6Addr::new(
+        0xfe80,
+        0,
+        0,
+        0,
+        0,
+        0xff,
+        0xfe00,
+        u16::try_from(from + 1).expect("there are few nodes"),
+    );
+    let dst_mac = MacAddr([0x33, 0x33, a, b, c, d]);
+    Encap { dst_mac, ip: IpAddrs::V6 { src, dst: gid }, ..path(from, from) }
+}
+
+/// Returns the nodes that receive a frame for a MAC address.
+pub fn nodes_of(mac: MacAddr) -> std::ops::Range<usize> {
+    if mac.is_multicast() {
+        return 0..draw::NODES;
+    }
+    let node = usize::from(mac.0[5]) - 1;
+    node..node + 1
+}
+
+/// Returns the key of the receive slots of a shared queue.
+pub fn slots_key(srq: usize) -> u32 {
+    u32::try_from(0x100_0000 + srq).expect("there are few queues")
+}
+
+/// Returns the number of the shared queue of a node and protection domain.
+pub fn srq_of(node: usize, pd: u32) -> usize {
+    node * PDS as usize + pd as usize - 1
+}
+
+impl Pair {
+    /// Returns the key of a region of a side.
+    pub fn key(&self, side: usize, region: u32) -> u32 {
+        match (region, self.ends[side].srq) {
+            (CELLS, _) => cells_key(self.pd),
+            (SHARED, Some(srq)) => slots_key(srq),
+            _ => key_base(self.index, side) + region,
+        }
+    }
+
+    /// Returns a scatter/gather list of areas of a side.
+    pub fn sges(&self, side: usize, areas: &[Area]) -> Vec<Sge> {
+        let sge = |area: &Area| Sge {
+            va: Va::new(va(area.region) + area.offset as u64),
+            lkey: Lkey::new(self.key(side, area.region)),
+            len: u32::try_from(area.len).expect("areas are small"),
+        };
+        areas.iter().map(sge).collect()
+    }
+
+    /// Returns an area of a side as remote memory for its peer.
+    pub fn remote(&self, side: usize, area: Area) -> Remote {
+        let rkey = Lkey::new(self.key(side, area.region)).as_rkey();
+        Remote { va: Va::new(va(area.region) + area.offset as u64), rkey }
+    }
+
+    /// Returns the content of areas of a side's SOURCE.
+    pub fn source_bytes(&self, side: usize, areas: &[Area]) -> Vec<u8> {
+        let source = &self.ends[side].source;
+        areas.iter().flat_map(|area| &source[area.offset..area.offset + area.len]).copied().collect()
+    }
+
+    /// Returns the attributes of a side in a life.
+    pub fn attrs(&self, side: usize, life: usize) -> QpAttrs {
+        let (mine, theirs) = (&self.ends[side], &self.ends[1 - side]);
+        QpAttrs {
+            service: self.service,
+            pd: Pdn::new(self.pd),
+            mtu: self.mtu,
+            alias: None,
+            max_message_len: 1 << 31,
+            remote_qpn: theirs.qpn,
+            path: path(mine.node, theirs.node),
+            own_address: true,
+            pkey_index: pkey_index(self.index, side),
+            qkey: mine.qkey,
+            any_qkey: mine.qkey == Qkey::default(),
+            ack_timeout: Some(self.ack_timeout),
+            retry_count: self.lives[life].retry_count,
+            rnr_retry: self.lives[life].rnr_retry,
+            min_rnr_timer: RnrTimer::new(self.rnr_timer),
+            max_rnr_timer: RnrTimer::new(self.rnr_timer),
+            max_rd_atomic: self.rd_atomic,
+            max_dest_rd_atomic: self.rd_atomic,
+            remote: RemoteAccess::ALL,
+            grh_area: self.grh_area,
+            srq: mine.srq.is_some(),
+            reserved_lkey: false,
+            flush: mine.flush,
+        }
+    }
+
+    /// Allocates the next area of a side's TARGET.
+    fn allocate(&mut self, side: usize, len: usize) -> Area {
+        /// Bytes between two areas.
+        const GAP: usize = 8;
+        let end = &mut self.ends[side];
+        let offset = end.target_len + GAP;
+        end.target_len = offset + len + GAP;
+        Area { region: TARGET, offset, len }
+    }
+}
+
+impl Op {
+    /// Returns whether the message consumes a receive request.
+    pub fn takes_receive(&self) -> bool {
+        self.request.op.consumes_receive()
+    }
+
+    /// Returns whether the response carries data.
+    pub fn returns_data(&self) -> bool {
+        matches!(self.request.op, SendOp::Read { .. }) || self.is_atomic()
+    }
+
+    /// Returns the key of the peer that the request invalidates.
+    pub fn invalidates(&self) -> Option<Rkey> {
+        match self.request.op {
+            SendOp::SendInvalidate { rkey } => Some(rkey),
+            _ => None,
+        }
+    }
+
+    /// Returns the local key that a READ invalidates when its data has arrived.
+    pub fn ends_key(&self) -> Option<Lkey> {
+        match self.request.op {
+            SendOp::Read { invalidate, .. } => invalidate,
+            _ => None,
+        }
+    }
+
+    /// Returns whether the request is a local key operation.
+    pub fn is_local(&self) -> bool {
+        matches!(self.request.op, SendOp::Local(_))
+    }
+
+    /// Returns whether the request is an atomic.
+    pub fn is_atomic(&self) -> bool {
+        matches!(self.request.op, SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. })
+    }
+
+    /// Returns the immediate data.
+    pub fn imm(&self) -> Option<roce::Imm> {
+        match self.request.op {
+            SendOp::Send { imm } | SendOp::Write { imm, .. } => imm,
+            _ => None,
+        }
+    }
+
+    /// Returns the number of PSNs of the request.
+    pub fn packets(&self, mtu: Mtu) -> u32 {
+        let refused_at_once = self.fails.iter().any(|fate| {
+            matches!(fate, Status::LocalLength | Status::LocalQpOperation) && self.request.op != SendOp::Nop
+        });
+        if refused_at_once || matches!(self.request.op, SendOp::Nop | SendOp::Local(_)) {
+            return 0;
+        }
+        u32::try_from((self.len as usize).div_ceil(mtu.bytes()).max(1)).expect("messages are short")
+    }
+}
+
+/// Returns the index of a side's entry in the P_Key table of its node.
+pub fn pkey_index(pair: usize, side: usize) -> u16 {
+    u16::try_from(1 + pair * 2 + side).expect("there are few pairs")
+}
+
+fn key_base(pair: usize, side: usize) -> u32 {
+    16 * u32::try_from(pair * 2 + side + 1).expect("there are few pairs")
+}

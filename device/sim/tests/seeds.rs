@@ -1,0 +1,49 @@
+//! Seeded simulation of `HCAD_SIM_SEEDS` worlds (default 400), starting at seed `HCAD_SIM_FIRST` (default 0).
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+fn from_env(name: &str, default: u64) -> u64 {
+    match std::env::var(name) {
+        Ok(text) => text.parse().unwrap_or_else(|_| panic!("{name} is not a number: {text}")),
+        Err(_) => default,
+    }
+}
+
+/// Seeds that failed once. Changes to the plan generator turn them into different worlds, so each failure also has
+/// its own test: in `device/engine/tests/rnr.rs` for the first four, in `device/engine/tests/congestion.rs` for the last.
+const PINNED: [u64; 5] = [281_947, 366_135, 810_318, 886_846, 1_004_380];
+
+#[test]
+fn regression_seeds_pass() {
+    for seed in PINNED {
+        if let Err(failure) = sim::run(seed, false) {
+            panic!("{failure}");
+        }
+    }
+}
+
+#[test]
+fn random_seeds_pass() {
+    let first = from_env("HCAD_SIM_FIRST", 0);
+    let end = first + from_env("HCAD_SIM_SEEDS", 400);
+    let next = AtomicU64::new(first);
+    let failed = AtomicU64::new(0);
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    std::thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(|| {
+                loop {
+                    let seed = next.fetch_add(1, Ordering::Relaxed);
+                    if seed >= end {
+                        break;
+                    }
+                    if let Err(failure) = sim::run(seed, false) {
+                        failed.fetch_add(1, Ordering::Relaxed);
+                        eprintln!("{failure}");
+                    }
+                }
+            });
+        }
+    });
+    assert_eq!(failed.into_inner(), 0, "failed seeds of {first}..{end}, see above");
+}
