@@ -304,7 +304,7 @@ impl FrontendVisitor for Parts<'_> {
         let device = blueprint.device.clone();
         let (linger, coalesce) = (device.linger, device.coalesce);
         let first = frontend();
-        if first.serves_frames() {
+        if F::NIC {
             fabric.hear_all();
         }
         let mut hca = Subject::of(&device).hca(first, capture)?;

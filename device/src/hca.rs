@@ -128,7 +128,7 @@ impl<F: Frontend> Hca<F> {
     /// An HCA after power-on.
     pub fn new(frontend: F, addresses: impl Into<Addresses>, capture: Option<Capture>) -> Self {
         let pci = frontend.pci();
-        let is_nic = frontend.serves_frames();
+        let is_nic = F::NIC;
         let port = match is_nic {
             true => Port::of_nic(addresses),
             false => Port::new(addresses),

@@ -277,7 +277,7 @@ fn what_vmm_and_driver_asked_for_is_counted() {
     bring_up(&mut guest);
     // A SEND of no bytes, whose WQE is all zero but for the link's absence, of the QP and of one that is not there.
     for qpn in [QPN, 9] {
-        guest.ring(0, doorbell(qpn, 0, 0x0a, 1));
+        guest.ring_doorbell(0, doorbell(qpn, 0, 0x0a, 1));
     }
     guest.ok(Op::ToErr, 2, QPN, &[]);
     guest.client.dma_unmap(0, MEMORY).unwrap();
@@ -331,7 +331,7 @@ fn a_strict_device_reports_a_line_each() {
     // A doorbell of a QP in INIT.
     guest.ok(Op::ToRst, 3, QPN, &[]);
     guest.ok(Op::Rst2Init, 0, QPN, &Qpc { local_qpn: Qpn::new(5), port: 1, ..Qpc::default() }.emit());
-    guest.ring(0, doorbell(QPN, 0, 0x0a, 1));
+    guest.ring_doorbell(0, doorbell(QPN, 0, 0x0a, 1));
     // A key for the second time.
     let region = region(2, 0, 0, 8, MptFlags::empty());
     for op in [Op::Sw2HwMpt, Op::Hw2SwMpt, Op::Sw2HwMpt] {

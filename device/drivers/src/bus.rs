@@ -1,29 +1,30 @@
-//! What a driver reaches.
+//! Access to a device.
 
-/// One PCI function, and the guest memory that it shares with its driver.
+/// A PCI function, and guest memory shared with its driver.
 pub trait Bus {
-    /// Stores to config space.
+    /// Writes to config space.
     fn configure(&mut self, offset: u64, bytes: &[u8]);
 
-    /// Stores to BAR `bar`, 0 to 5, in one access.
+    /// Writes to BAR `bar`, 0 to 5, in one access.
     fn store(&mut self, bar: u8, offset: u64, bytes: &[u8]);
 
-    /// Loads from BAR `bar`, 0 to 5, in one access.
+    /// Reads from BAR `bar`, 0 to 5, in one access.
     fn load<const LEN: usize>(&mut self, bar: u8, offset: u64) -> [u8; LEN];
 
-    /// Writes guest memory from this bus address on.
+    /// Writes to guest memory at this bus address.
     fn poke(&mut self, at: u64, bytes: &[u8]);
 
-    /// Reads guest memory from this bus address on.
+    /// Reads from guest memory at this bus address.
     fn peek(&mut self, at: u64, len: usize) -> Vec<u8>;
 
-    /// How often the function has raised an MSI-X vector since the last look; never, if nobody listens.
+    /// Number of times the function has raised an MSI-X vector since the last call. Always 0 if interrupts are not
+    /// observed.
     fn interrupts(&mut self, _vector: usize) -> u64 {
         0
     }
 
-    /// Lets the function decode accesses to its BARs and master the bus: full power, by the PMCSR, which is at 44h of all our
-    /// devices, and the command register. Whoever had the device before may have left it in D3.
+    /// Enables memory space and bus mastering, in power state D0. A previous owner may have left the function in D3.
+    /// The PMCSR is at 44h in all devices of this project.
     fn enable(&mut self) {
         self.configure(0x44, &[0, 0]);
         self.configure(4, &[6, 0]);

@@ -1,13 +1,13 @@
-//! A driver for each interface, in place of a guest's: for unit tests, fuzz targets and scale tests of the device.
+//! Test drivers, one per device interface: they take the place of a guest's driver in unit tests, fuzz targets and
+//! scale tests.
 //!
-//! A driver knows its interface: orders of bytes, registers, commands, contexts and work requests. It reaches the device
-//! through a [`Bus`] only, so that it works as well on a device in the same process as on one behind a socket. It has
-//! neither a clock nor threads: what it stores has happened when the call returns, frames and time are moved by whoever
-//! has the device, and it may be put on a device whose memory is gone, since it looks at the outcome only where it
-//! says so.
+//! A driver implements the interface: byte order, registers, commands, contexts and work requests. It accesses the
+//! device through a [`Bus`] only, so the device may be in the same process or behind a socket. It has no clock and no
+//! threads. A store has taken effect when the call returns; the owner of the device moves frames and advances time.
+//! Results are checked only where the documentation says so, so a driver may also run on a device whose memory is gone.
 //!
-//! Images of contexts are written with `protocol`, as the device reads them; what a test expects of the device is the
-//! test's own bytes.
+//! Contexts are encoded with `protocol`, like those that the device reads. Tests write the bytes that they expect of
+//! the device by hand.
 //!
 //! # Examples
 //! ```no_run
@@ -40,7 +40,7 @@ use std::ops::{Deref, DerefMut};
 pub use bus::Bus;
 pub use cqe::syndrome;
 
-/// A driver of one device: where that is, and what the driver of its interface remembers.
+/// A driver of one device: its bus, and the driver state of its interface.
 pub struct Driver<I, B> {
     pub bus: B,
     pub interface: I,

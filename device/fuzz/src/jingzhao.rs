@@ -32,7 +32,7 @@ fn operate(guest: &mut Guest, operation: u8, input: &mut Input<'_>) {
             let wqe = input.bytes(128);
             guest.poke(queues(qpn).sq + u64::from(slot * SLOT), wqe);
             let size = u32::try_from(wqe.len().div_ceil(16)).unwrap_or(0);
-            guest.ring(1, doorbell(qpn, slot, opcode, size));
+            guest.ring_doorbell(1, doorbell(qpn, slot, opcode, size));
         }
         7 => {
             let (slot, len) = (u32::from(input.byte() % 32), u32::from(input.half()));

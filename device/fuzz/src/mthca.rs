@@ -69,7 +69,7 @@ fn operate(guest: &mut Guest, operation: u8, input: &mut Input<'_>) {
             let wqe = guest::wqe(opcode, qpn, len, flags);
             let doorbell = guest.post_send(&sq(qpn), qpn, opcode, &wqe, flags & 0x40 != 0);
             if flags & 0x80 == 0 {
-                guest.ring(&doorbell);
+                guest.ring_doorbell(&doorbell);
             }
         }
         24 => {
@@ -136,7 +136,7 @@ fn serves_still(guest: &mut Guest) {
     guest::bring_up(guest);
     guest.post_recv(&rq(LOOPED), data(64));
     let doorbell = guest.post_send(&sq(LOOPED), LOOPED, 0x0a, &guest::wqe(0x0a, LOOPED, 16, 8), false);
-    guest.ring(&doorbell);
+    guest.ring_doorbell(&doorbell);
     guest.turns(64);
     assert_eq!(guest.syndromes(CQ), [0, 0], "a receive and a send complete");
 }

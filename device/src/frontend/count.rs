@@ -1,17 +1,17 @@
-//! Counts of limits that a configuration can set.
+//! Power-of-two counts for limits in the configuration.
 
 use std::borrow::Cow;
 
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::Deserialize;
 
-/// A count that is a power of two, 2^`MIN` to 2^`MAX`; its logarithm.
+/// A power of two between 2^`MIN` and 2^`MAX`, stored as its logarithm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "u64")]
 pub struct Count<const MIN: u8, const MAX: u8>(u8);
 
 impl<const MIN: u8, const MAX: u8> Count<MIN, MAX> {
-    /// The count with this logarithm, or the nearest there is.
+    /// Creates a count from its logarithm, clamped to the range.
     pub const fn of_log(log: u8) -> Self {
         if log < MIN {
             Self(MIN)
@@ -22,21 +22,21 @@ impl<const MIN: u8, const MAX: u8> Count<MIN, MAX> {
         }
     }
 
-    /// The least and the greatest there is.
+    /// Smallest and largest count.
     pub const RANGE: [u32; 2] = [1 << MIN, 1 << MAX];
 
-    /// The logarithm.
+    /// Logarithm to base 2.
     pub const fn log(self) -> u8 {
         self.0
     }
 
-    /// The count.
+    /// The count itself.
     pub const fn get(self) -> u32 {
         1 << self.0
     }
 }
 
-/// Of the range; that only powers of two are in it, a schema cannot say.
+/// The schema has the range only; it cannot express that counts are powers of two.
 impl<const MIN: u8, const MAX: u8> JsonSchema for Count<MIN, MAX> {
     fn schema_name() -> Cow<'static, str> {
         format!("Count{MIN}To{MAX}").into()

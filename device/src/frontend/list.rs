@@ -1,13 +1,12 @@
-//! The device interfaces there are: the one list that names them all.
+//! The list of device interfaces, which is the only place that names all of them.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{Frontend, Setup, e810, jingzhao, mthca};
 
-/// Makes, of one line for each interface, the key of the configuration that chooses it and the key of its counters. The
-/// module of an interface has `Options` for the first, `Counters` for the second and `Device`, which implements
-/// [`Interface`].
+/// Generates, from one line per interface, its configuration key and its counters key. The module of an interface
+/// provides `Options` for the first, `Counters` for the second, and `Device`, which implements [`Interface`].
 macro_rules! interfaces {
     ($($(#[$doc:meta])* $name:ident: $module:ident,)*) => {
         /// Device interface and its options.
@@ -18,21 +17,21 @@ macro_rules! interfaces {
         }
 
         impl FrontendEntry {
-            /// The key that names the interface.
+            /// Configuration key of the interface.
             pub const fn key(&self) -> &'static str {
                 match self {
                     $(Self::$name(_) => stringify!($module),)*
                 }
             }
 
-            /// Why its doorbells have to trap, if they have to.
+            /// Reason why its doorbells must trap; `None` if they may be mapped.
             pub const fn needs_traps(&self) -> Option<&'static str> {
                 match self {
                     $(Self::$name(_) => <$module::Device as Interface>::NEEDS_TRAPS,)*
                 }
             }
 
-            /// Gives `visitor` what makes devices as after power-on, of whatever type they are.
+            /// Passes `visitor` a constructor of devices of the configured type.
             pub fn make<T: FrontendVisitor>(&self, common: &Setup<()>, visitor: T) -> T::Output {
                 match self {
                     $(Self::$name(options) => {
@@ -43,7 +42,7 @@ macro_rules! interfaces {
             }
         }
 
-        /// What an interface counts of the parts only it has, under the key that names it in the configuration.
+        /// Counters specific to an interface, under its configuration key.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
         #[serde(rename_all = "snake_case")]
         pub enum FrontendCounters {
@@ -61,24 +60,24 @@ interfaces! {
     E810: e810,
 }
 
-/// A front-end that a configuration can name.
+/// A front-end that can be selected in the configuration.
 pub trait Interface: Frontend + Send + 'static {
-    /// What the configuration says of it.
+    /// Options in the configuration.
     type Options;
 
-    /// Why its doorbells have to trap, in words that go on behind "its doorbells": `None` if it has
+    /// Reason why its doorbells must trap, as a phrase that follows "its doorbells". `None` if it supports
     /// [`Frontend::map_doorbells`].
     const NEEDS_TRAPS: Option<&'static str>;
 
-    /// A device as after power-on.
+    /// Creates a device in its power-on state.
     fn new(setup: Setup<Self::Options>) -> Self;
 }
 
-/// Is given a front-end whose type the configuration decides.
+/// Code that is generic over the front-end that the configuration selects.
 pub trait FrontendVisitor {
-    /// What becomes of it.
+    /// Result of the visit.
     type Output;
 
-    /// Makes something of it. Each that `frontend` makes is as after power-on.
+    /// Visits a front-end. Each call of `frontend` creates a device in its power-on state.
     fn visit<F: Interface>(self, frontend: impl Fn() -> F + Send + 'static) -> Self::Output;
 }

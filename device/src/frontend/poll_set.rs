@@ -1,19 +1,19 @@
-//! QPs that are polled in turns, since what software posts to them rings no doorbell that would tell.
+//! QPs whose queues are polled periodically because software rings no doorbell for them.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
 
 use engine::Instant;
 
-/// Bound: QPs polled in one period. A poll reads a slot or two; with more QPs the time between two polls of one grows
-/// instead of the cost.
+/// Bound: QPs polled in one period. A poll reads a slot or two. With more QPs, each is polled less often, and the cost
+/// stays the same.
 const POLLS_PER_PERIOD: usize = 256;
 
-/// Table indices of QPs, polled every `PERIOD_MS` milliseconds.
+/// Table indices of QPs that are polled round-robin, every `PERIOD_MS` milliseconds.
 #[derive(Debug, Default)]
 pub(crate) struct PollSet<const PERIOD_MS: u64> {
     indices: BTreeSet<u32>,
-    /// Where the next period goes on.
+    /// First index of the next period.
     next: u32,
     due: Option<Instant>,
 }
@@ -21,24 +21,24 @@ pub(crate) struct PollSet<const PERIOD_MS: u64> {
 impl<const PERIOD_MS: u64> PollSet<PERIOD_MS> {
     const PERIOD: Duration = Duration::from_millis(PERIOD_MS);
 
-    /// When [`PollSet::take_due`] is wanted next.
+    /// When to call [`PollSet::take_due`] next.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         self.due
     }
 
-    /// Polls a QP from now on.
+    /// Adds a QP.
     pub(crate) fn insert(&mut self, index: u32, now: Instant) {
         self.indices.insert(index);
         self.due.get_or_insert(now + Self::PERIOD);
     }
 
-    /// Polls a QP no more.
+    /// Removes a QP.
     pub(crate) fn remove(&mut self, index: u32) {
         self.indices.remove(&index);
         self.due = self.due.filter(|_| !self.indices.is_empty());
     }
 
-    /// The QPs to poll now, each once.
+    /// Returns the QPs to poll now, each at most once.
     pub(crate) fn take_due(&mut self, now: Instant) -> Vec<u32> {
         if self.due.is_none_or(|due| due > now) {
             return Vec::new();
@@ -58,7 +58,7 @@ mod tests {
     const PERIOD: Duration = Duration::from_millis(50);
 
     #[test]
-    fn every_qp_has_its_turn() {
+    fn each_qp_is_polled_in_turn() {
         let mut set = PollSet::<50>::default();
         (0..600).for_each(|index| set.insert(index * 3, Instant::ZERO));
         let mut now = Instant::ZERO;
@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_due_without_qps() {
+    fn empty_set_is_never_due() {
         let mut set = PollSet::<50>::default();
         assert_eq!((set.deadline(), set.take_due(Instant::ZERO)), (None, vec![]));
         set.insert(7, Instant::ZERO);

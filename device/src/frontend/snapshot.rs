@@ -1,7 +1,7 @@
-//! What an operator may see of a device's objects, in terms that every RDMA device has.
+//! Snapshots of a device's objects for an operator, in the terms of RDMA in general.
 //!
-//! Rows are copies: nothing in them keeps the device from going on. They are also the wire form of the control socket,
-//! so a field's name is part of an interface.
+//! Rows are copies, so the device is not blocked while they are read. They are also the wire format of the control
+//! socket, so field names are part of an interface.
 
 mod rdma;
 mod switch;
@@ -22,16 +22,16 @@ pub use self::switch::{
 use crate::memory::region::{MemoryRegion, Rights, Translation};
 use crate::telemetry::monitor::Ignored;
 
-/// Most rows of a [`Page`].
+/// Maximum number of rows of a [`Page`].
 ///
 /// Bound: rows are copied on the device's own thread, between two turns of its traffic.
 pub const PAGE_ROWS: usize = 256;
 
-/// Objects of one kind.
+/// Kinds of objects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Table {
-    /// Queue pairs that left RESET.
+    /// Queue pairs that have left RESET.
     Qps,
     /// Completion queues.
     Cqs,
@@ -39,15 +39,15 @@ pub enum Table {
     Eqs,
     /// Memory regions.
     Mrs,
-    /// Ranges of context memory that the guest lends; a device without any has no rows.
+    /// Ranges of context memory that the guest has mapped; empty for a device without context memory.
     Icm,
     /// Queues of a NIC.
     Queues,
-    /// The link of a NIC as its driver sees it: one row.
+    /// The link of a NIC as its driver sees it. One row.
     Link,
     /// Virtual station interfaces of a NIC.
     Vsis,
-    /// Rules by which a NIC's switch filters.
+    /// Filter rules of a NIC's switch.
     Rules,
     /// Elements of a NIC's transmit scheduler.
     Scheduler,
@@ -55,18 +55,18 @@ pub enum Table {
     Handles,
     /// Multicast groups of a NIC's RDMA half.
     Groups,
-    /// The control queue of a NIC's RDMA half: one row.
+    /// The control queue of a NIC's RDMA half. One row.
     Control,
 }
 
-/// Some rows of a [`Table`], in the order of the table.
+/// Consecutive rows of a [`Table`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Page {
-    /// At most [`PAGE_ROWS`].
+    /// At most [`PAGE_ROWS`] rows.
     pub rows: Rows,
-    /// Where the next page begins, if there are more rows. Pages are of different moments: a row that comes or goes
-    /// in between may be in none.
+    /// Index at which the next page starts; `None` if this is the last page. Pages are taken at different times, so a
+    /// row that appears or disappears in between may be missing.
     pub next: Option<u64>,
 }
 
@@ -91,7 +91,7 @@ pub enum Rows {
 }
 
 impl Rows {
-    /// No rows of this kind.
+    /// Returns an empty list of rows.
     pub const fn none(table: Table) -> Self {
         match table {
             Table::Qps => Self::Qps(Vec::new()),
@@ -114,9 +114,9 @@ impl Rows {
 /// A queue pair.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct QpRow {
-    /// Number, as software knows it.
+    /// QPN, as software knows it.
     pub qpn: u32,
-    /// State, live.
+    /// Current state.
     pub state: QpState,
     /// Transport service.
     pub service: Service,
@@ -124,53 +124,53 @@ pub struct QpRow {
     pub pd: u32,
     /// Next PSN to send.
     pub send_psn: u32,
-    /// Oldest PSN without acknowledgement; `send_psn` when nothing is outstanding.
+    /// Oldest unacknowledged PSN; equal to `send_psn` if nothing is outstanding.
     pub unacked_psn: u32,
     /// PSN expected from the peer.
     pub expected_psn: u32,
-    /// Connected peer, if the QP has one and knows the way.
+    /// Connected peer; `None` if there is none or its address is unknown.
     pub peer: Option<Peer>,
-    /// Completion queue of sends.
+    /// CQN of the send queue.
     pub send_cqn: u32,
-    /// Completion queue of receives.
+    /// CQN of the receive queue.
     pub recv_cqn: u32,
-    /// Slots of the send queue.
+    /// Number of slots of the send queue.
     pub send_slots: u32,
-    /// Doorbells whose requests were not begun.
+    /// Pending doorbells, whose requests have not been started.
     pub send_waiting: u32,
-    /// Slots of the receive queue.
+    /// Number of slots of the receive queue.
     pub recv_slots: u32,
-    /// What the peer may ask for, as far as memory regions grant it.
+    /// Operations that the peer may request, as far as memory regions permit them.
     pub remote_rights: Vec<Right>,
-    /// READs and atomics it may have under way.
+    /// Maximum number of outstanding READs and atomics as requester.
     pub max_rd_atomic: u8,
-    /// READs and atomics its peer may have under way.
+    /// Maximum number of outstanding READs and atomics as responder.
     pub max_dest_rd_atomic: u8,
-    /// What it did since RESET.
+    /// Activity since RESET.
     pub counters: QpCounters,
-    /// What was ignored of it, if anything was.
+    /// Reasons why doorbells or packets were ignored, if any were.
     #[serde(default)]
     pub ignored: Option<Ignored>,
 }
 
-/// What a queue pair did since it left RESET.
+/// Activity of a queue pair since it left RESET.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct QpCounters {
-    /// Doorbells of its send queue that were obeyed.
+    /// Accepted doorbells of the send queue.
     pub doorbells: u64,
     /// Work requests taken from its send queue.
     pub sends: u64,
     /// Work requests taken from its receive queue.
     pub receives: u64,
-    /// Of the sends, those that completed, well or not.
+    /// Send requests that completed, successfully or not.
     pub sends_completed: u64,
-    /// Of the receives, those that completed, well or not.
+    /// Receive requests that completed, successfully or not.
     pub receives_completed: u64,
-    /// Of those of both queues, those that failed or were flushed.
+    /// Requests of both queues that failed or were flushed.
     pub failed: u64,
 }
 
-/// What a QP lets its peer ask for, as a row has it.
+/// Converts the remote access rights of a QP.
 pub(super) fn remote_rights(remote: RemoteAccess) -> Vec<Right> {
     [
         (remote.write, Right::RemoteWrite),
@@ -183,18 +183,18 @@ pub(super) fn remote_rights(remote: RemoteAccess) -> Vec<Right> {
 }
 
 impl QpCounters {
-    /// Requests taken from the send queue that have not completed.
+    /// Number of send requests taken and not completed.
     pub const fn sends_outstanding(&self) -> u64 {
         self.sends.saturating_sub(self.sends_completed)
     }
 }
 
-/// The far end of a connected QP.
+/// The peer of a connected QP.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Peer {
-    /// Its QP.
+    /// QPN of the peer.
     pub qpn: u32,
-    /// Ethernet address, `02:00:00:00:00:02`.
+    /// MAC, such as `02:00:00:00:00:02`.
     pub mac: String,
     /// IP address.
     pub ip: IpAddr,
@@ -221,9 +221,9 @@ pub enum QpState {
     Rtr,
     Rts,
     Sqe,
-    /// SQD, with nothing left to finish.
+    /// SQD, drained.
     Sqd,
-    /// SQD, still finishing what was begun.
+    /// SQD, still draining.
     Draining,
     Err,
 }
@@ -243,39 +243,39 @@ pub enum Service {
 /// A completion queue.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CqRow {
-    /// Number, as software knows it.
+    /// CQN, as software knows it.
     pub cqn: u32,
-    /// Entries of its buffer.
+    /// Number of entries of the buffer.
     pub entries: u64,
     /// Entries written since its creation, modulo 2^32.
     pub producer: u32,
-    /// What raises its next event.
+    /// Completions that raise the next event.
     pub armed: Armed,
-    /// Event queue of its events.
+    /// EQ of its events.
     pub eqn: u32,
-    /// Why it takes no more entries, if it does not.
+    /// Fault that broke the queue; `None` while it works.
     pub fault: Option<Fault>,
 }
 
-/// What raises the next event of a completion queue.
+/// Completions that raise the next event of a CQ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Armed {
     /// Nothing.
     No,
-    /// Any entry.
+    /// Any completion.
     Any,
-    /// A solicited or failed one.
+    /// A solicited or failed completion.
     Solicited,
 }
 
-/// What broke a completion queue.
+/// Fault that broke a completion queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Fault {
-    /// It was full.
+    /// The queue was full.
     Overrun,
-    /// Its buffer cannot be reached.
+    /// The buffer was not accessible.
     Access,
 }
 
@@ -291,40 +291,40 @@ impl fmt::Display for Fault {
 /// An event queue.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EqRow {
-    /// Number.
+    /// EQ number.
     pub eqn: u32,
-    /// Entries of its buffer.
+    /// Number of entries of the buffer.
     pub entries: u64,
     /// Entries written, modulo 2^32.
     pub producer: u32,
-    /// The next event raises its interrupt.
+    /// Whether the next event raises an interrupt.
     pub armed: bool,
-    /// MSI-X vector, if it interrupts by one.
+    /// MSI-X vector; `None` if it uses none.
     pub vector: Option<u16>,
-    /// Bit t: takes asynchronous events of type t, as the device's interface numbers them.
+    /// Mask of asynchronous events: bit t for type t, as the interface numbers them.
     pub mask: u64,
-    /// Events were lost that software has not been told of.
+    /// Events were lost, and the overflow is not reported yet.
     pub overflowed: bool,
 }
 
 /// A memory region.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MrRow {
-    /// Whole key.
+    /// The key, including its variant bits.
     pub key: u32,
     /// Protection domain.
     pub pd: u32,
-    /// First address.
+    /// Start address.
     pub start: u64,
-    /// Bytes.
+    /// Length in bytes.
     pub length: u64,
-    /// What it permits besides local reads.
+    /// Access rights beside local read.
     pub rights: Vec<Right>,
-    /// Page size in bytes; `None` if its addresses are bus addresses.
+    /// Page size in bytes; `None` if the region is physically contiguous.
     pub page_bytes: Option<u64>,
 }
 
-/// What a region may permit.
+/// Access rights of a region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[allow(missing_docs)]
@@ -335,100 +335,100 @@ pub enum Right {
     RemoteAtomic,
 }
 
-/// A range of context memory that is consecutive on both sides.
+/// A range of context memory that is contiguous in ICM and on the bus.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct IcmRow {
-    /// Which of the device's translations it belongs to.
+    /// Translation that the range belongs to.
     pub table: IcmTable,
-    /// Address in context memory.
+    /// ICM address.
     pub start: u64,
-    /// Bytes.
+    /// Length in bytes.
     pub length: u64,
     /// Bus address of the first byte.
     pub bus: u64,
 }
 
-/// Translations of context memory.
+/// Address translations of context memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum IcmTable {
     /// Contexts of QPs, CQs and EQs.
     Context,
-    /// Memory protection and translation.
+    /// Memory protection and translation tables.
     Tpt,
-    /// Everything: the device has one translation.
+    /// All tables: the device has a single translation.
     All,
 }
 
 /// A queue of a NIC.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct QueueRow {
-    /// Number among those of its direction.
+    /// Queue number within its direction.
     pub queue: u16,
-    /// Which way its frames go.
+    /// Direction of its frames.
     pub direction: QueueDirection,
-    /// What its driver may expect of it.
+    /// Current state.
     pub state: QueueState,
-    /// Number of the VSI that its frames come from; of a receive queue the VSI's queues say that.
+    /// VSI that its frames come from; `None` for a receive queue, which is found in the rows of VSIs.
     pub vsi: Option<u16>,
     /// Bus address of its ring.
     pub ring: u64,
-    /// Descriptors of the ring.
+    /// Number of descriptors.
     pub entries: u16,
-    /// The descriptor that the device takes next.
+    /// Index of the descriptor that the device processes next.
     pub head: u16,
-    /// The descriptor that software writes next.
+    /// Index of the descriptor that software writes next.
     pub tail: u16,
-    /// MSI-X vector that it interrupts by, if it does.
+    /// MSI-X vector; `None` if it does not interrupt.
     pub vector: Option<u16>,
     /// Frames sent or received since it was enabled.
     pub frames: u64,
-    /// Their bytes in guest memory, or on the wire.
+    /// Bytes of these frames, in guest memory or on the wire.
     pub bytes: u64,
-    /// Frames that found no free descriptor, or were longer than the queue takes.
+    /// Frames dropped because there was no free descriptor or they exceeded the maximum length.
     pub dropped: u64,
 }
 
-/// Which way frames of a queue go.
+/// Direction of a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum QueueDirection {
-    /// Out of guest memory.
+    /// From guest memory to the wire.
     Transmit,
-    /// Into guest memory.
+    /// From the wire to guest memory.
     Receive,
 }
 
-/// What the driver of a queue may expect of it.
+/// State of a NIC queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum QueueState {
-    /// It works.
+    /// Processing descriptors.
     Enabled,
-    /// Its driver made a mistake; nothing is done for it until it is disabled.
+    /// Stopped after a violation by the driver, until it disables the queue.
     Stopped,
 }
 
 /// The link of a NIC.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LinkRow {
-    /// Software wants it to be up.
+    /// Whether software has enabled the link.
     pub enabled: bool,
-    /// Speed that software is told, Gbit/s.
+    /// Reported speed in Gbit/s.
     pub gbps: u16,
-    /// MAC that software is told.
+    /// Reported MAC.
     pub mac: String,
-    /// Longest frame, with its check sequence.
+    /// Maximum frame length, including the frame check sequence.
     pub max_frame: u16,
     /// Frames received.
     pub received: u64,
     /// Frames sent.
     pub sent: u64,
-    /// Frames that were to be sent while the link was down.
+    /// Frames dropped on transmission because the link was down.
     pub lost: u64,
 }
 
-/// The first rows of an iterator that gives each with its place in the table.
+/// Builds a page from an iterator of rows with their indices.
 pub(super) fn page<P: Into<u64>, T>(entries: impl Iterator<Item = (P, T)>, rows: fn(Vec<T>) -> Rows) -> Page {
     let mut entries = entries;
     let first = entries.by_ref().take(PAGE_ROWS).map(|(_, row)| row).collect();
@@ -479,7 +479,7 @@ impl From<&engine::QpSnapshot> for QpState {
 }
 
 impl QpState {
-    /// The engine's state; `draining`: in SQD, something is still to be finished.
+    /// Converts the engine's state. `draining` distinguishes the two phases of SQD.
     pub const fn of(state: engine::State, draining: bool) -> Self {
         match state {
             engine::State::Reset => Self::Reset,
@@ -494,7 +494,7 @@ impl QpState {
     }
 }
 
-/// In the words of the specification.
+/// State names of the IBTA specification.
 impl fmt::Display for QpState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {

@@ -1,5 +1,4 @@
-//! A driver's view of a device, without QEMU: a guest whose memory is a memfd, and whose program reads and writes the
-//! registers as a driver does.
+//! A guest for unit tests, without QEMU: its memory is a memfd, and the test accesses registers as a driver does.
 
 use std::fs::File;
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -25,26 +24,27 @@ use crate::vfio::server::{Device as _, Region};
 /// Bytes of guest memory, from bus address 0 on.
 pub(crate) const MEMORY: u64 = 1 << 30;
 
-/// A peer that a configuration names.
+/// A peer with an entry in the configuration.
 pub(crate) const OTHER: Identity = Identity {
     mac: MacAddr([0x52, 0x54, 0, 1, 0, 2]),
     ipv4: Ipv4Addr::new(192, 168, 7, 9),
     ipv6: Some(Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 9)),
     ..Identity::from_lid(Lid::new(0x900))
 };
-/// Where packets go that name nobody else.
+/// Destination of packets to unknown peers.
 pub(crate) const DEFAULT: Identity = Identity {
     mac: MacAddr([0x52, 0x54, 0, 9, 9, 9]),
     ipv4: Ipv4Addr::new(10, 1, 1, 1),
     ..Identity::from_lid(Lid::new(0x901))
 };
 
-/// LID 1, which knows both.
+/// Addresses of LID 1, with both peers.
 pub(crate) fn addresses() -> Addresses {
     Addresses { own: Identity::from_lid(Lid::new(1)), peers: vec![OTHER], default_peer: Some(DEFAULT) }
 }
 
-/// Bytes as the specification prints them: an offset, a colon and sixteen bytes a line, omitted lines zero.
+/// Parses a hex dump as the interface specifications print them: an offset, a colon and sixteen bytes per line. Omitted
+/// lines are zero.
 pub(crate) fn dump(text: &str, len: usize) -> Vec<u8> {
     let mut bytes = vec![0; len];
     for line in text.lines().map(str::trim).filter(|line| !line.is_empty()) {
@@ -58,19 +58,19 @@ pub(crate) fn dump(text: &str, len: usize) -> Vec<u8> {
     bytes
 }
 
-/// The lines that `work` logs.
+/// Runs `work` and returns the lines that it logs.
 pub(crate) fn logged(work: impl FnOnce() + Send) -> String {
     let written = Written::default();
     let to = written.clone();
     let subscriber = tracing_subscriber::fmt().with_writer(move || to.clone()).finish();
-    // A device has a thread of its own, and that has its own allowance of lines.
+    // Log lines are rate-limited per thread, so each capture gets a thread of its own.
     std::thread::scope(|scope| {
         scope.spawn(|| tracing::subscriber::with_default(subscriber, work)).join().expect("the work is done");
     });
     written.text()
 }
 
-/// Checks text against a file of this crate, line by line, or writes the file if HCAD_UPDATE_GOLDEN is set.
+/// Compares text with a golden file of this crate, or updates the file if HCAD_UPDATE_GOLDEN is set.
 #[track_caller]
 pub(crate) fn assert_golden(file: &str, text: &str) {
     let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join(file);
@@ -88,16 +88,16 @@ pub(crate) fn assert_golden(file: &str, text: &str) {
 pub(crate) struct Guest<F: Frontend> {
     pub(crate) hca: Hca<F>,
     pub(crate) now: Instant,
-    /// What the VMM waits for, by MSI-X vector.
+    /// Eventfds by MSI-X vector.
     vectors: Vec<OwnedFd>,
-    /// A BAR whose stores make no messages.
+    /// A BAR that is mapped into the guest, so that stores to it do not trap.
     pages: Option<(Bar, MmapRegion)>,
-    /// Of a session that is recorded.
+    /// Keeps the recording of the session open.
     _record: Option<Recorder>,
 }
 
 impl<F: Frontend> Guest<F> {
-    /// After power-on, with memory space and bus mastering enabled.
+    /// Creates a guest after power-on, with memory space and bus mastering enabled.
     pub(crate) fn new(frontend: F, addresses: impl Into<Addresses>) -> Self {
         let mut hca = Hca::new(frontend, addresses, None);
         let record = session::record();
@@ -106,12 +106,12 @@ impl<F: Frontend> Guest<F> {
         }
         let mut guest = Self { hca, now: Instant::ZERO, vectors: Vec::new(), pages: None, _record: record };
         guest.enable();
-        guest.lend(0, MEMORY);
+        guest.map_memory(0, MEMORY);
         guest
     }
 
-    /// Lends zeroed memory to the device.
-    pub(crate) fn lend(&mut self, iova: u64, len: u64) {
+    /// Maps zeroed memory for DMA.
+    pub(crate) fn map_memory(&mut self, iova: u64, len: u64) {
         self.hca.memory().lend(iova, len);
     }
 
@@ -125,7 +125,7 @@ impl<F: Frontend> Guest<F> {
         bytes
     }
 
-    /// Maps the pages of doorbells from now on, as a VMM does.
+    /// Maps the doorbell pages into the guest, as a VMM does.
     pub(crate) fn map_doorbells(&mut self) {
         self.hca.map_doorbells();
         self.pages = Bar::ALL.into_iter().find_map(|bar| {
@@ -136,7 +136,7 @@ impl<F: Frontend> Guest<F> {
         });
     }
 
-    /// Stores to a register.
+    /// Writes to a register.
     pub(crate) fn store(&mut self, bar: Bar, offset: u64, bytes: &[u8]) {
         if let Some((_, pages)) = self.pages.as_ref().filter(|(mapped, _)| *mapped == bar) {
             let at = usize::try_from(offset).unwrap();
@@ -145,40 +145,40 @@ impl<F: Frontend> Guest<F> {
         self.hca.region_write(Region::Bar(bar), offset, bytes);
     }
 
-    /// Loads from a register.
+    /// Reads from a register.
     pub(crate) fn load<const N: usize>(&mut self, bar: Bar, offset: u64) -> [u8; N] {
         let mut bytes = [0; N];
         self.hca.region_read(Region::Bar(bar), offset, &mut bytes);
         bytes
     }
 
-    /// Listens to the first vectors, which the driver has yet to enable.
+    /// Creates eventfds for the first vectors. The driver has yet to enable them.
     pub(crate) fn listen(&mut self, vectors: usize) {
         self.vectors = (0..vectors).map(|_| eventfd(0, EventfdFlags::NONBLOCK).unwrap()).collect();
         self.wire();
     }
 
-    /// Gives the device their eventfds, as a VMM does again when it has taken all of them away.
+    /// Passes the eventfds to the device, as a VMM does again after it has removed all of them.
     pub(crate) fn wire(&mut self) {
         for (vector, fd) in self.vectors.iter().enumerate() {
             self.hca.interrupts().set_eventfd(vector, Some(fd.try_clone().unwrap()));
         }
     }
 
-    /// Puts an impairment into force, as a configuration has it.
+    /// Applies an impairment rule, as written in a configuration.
     pub(crate) fn impair(&mut self, rule: &str) {
         let entry: RuleEntry = serde_json::from_str(rule).unwrap();
         self.hca.impair(Rule::try_from(entry).unwrap()).unwrap();
     }
 
-    /// Lets time pass, if it has not, and deadlines with it.
+    /// Advances the clock, never backwards, and handles expired deadlines.
     pub(crate) fn advance(&mut self, to: Instant) {
         self.now = to.max(self.now);
         self.hca.set_now(self.now);
         self.hca.handle_deadline();
     }
 
-    /// Ends turns until nothing is left to do; returns the frames that left.
+    /// Runs turns until the device is idle. Returns the frames sent.
     pub(crate) fn settle(&mut self) -> Vec<Vec<u8>> {
         let mut frames = Vec::new();
         loop {
@@ -224,7 +224,7 @@ impl<F: Frontend> Bus for Guest<F> {
     }
 }
 
-/// Carries frames between two guests until none is left.
+/// Exchanges frames between two guests until both are idle.
 pub(crate) fn exchange<A: Frontend, B: Frontend>(a: &mut Guest<A>, b: &mut Guest<B>) {
     loop {
         let (from_a, from_b) = (a.settle(), b.settle());
@@ -236,7 +236,7 @@ pub(crate) fn exchange<A: Frontend, B: Frontend>(a: &mut Guest<A>, b: &mut Guest
     }
 }
 
-/// Lets time pass until nothing is waited for, at most for a minute.
+/// Advances the clock until no deadline is left, for at most one minute.
 pub(crate) fn wait<A: Frontend, B: Frontend>(a: &mut Guest<A>, b: &mut Guest<B>) {
     let limit = a.now + std::time::Duration::from_secs(60);
     loop {
@@ -248,7 +248,7 @@ pub(crate) fn wait<A: Frontend, B: Frontend>(a: &mut Guest<A>, b: &mut Guest<B>)
     }
 }
 
-/// Bytes that hardly repeat, another row for each seed.
+/// Pseudorandom bytes that depend on the seed.
 pub(crate) fn pattern(len: usize, seed: u8) -> Vec<u8> {
     let mut next = seed;
     let step = || {

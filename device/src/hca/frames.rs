@@ -78,7 +78,7 @@ impl<F: Frontend> Hca<F> {
 
     /// Fills the batch, from the engine and the NIC in turns. Whether there may be more.
     pub(super) fn transmit(&mut self) -> bool {
-        if !self.frontend.serves_frames() {
+        if !F::NIC {
             return self.transmit_roce(FRAMES_PER_TURN) == FRAMES_PER_TURN || !self.has_room();
         }
         let mut left = FRAMES_PER_TURN;
@@ -207,7 +207,7 @@ impl<F: Frontend> Hca<F> {
             self.port.refuse(DropReason::LinkDown);
             return self.say_why_dropped(frame);
         }
-        if self.frontend.serves_frames() && self.port.is_for_nic(frame) {
+        if F::NIC && self.port.is_for_nic(frame) {
             return self.deliver_plain(&sealed(frame, icrc));
         }
         let whole = frame;

@@ -133,7 +133,7 @@ fn all_page_table_entries_of_the_public_drivers_profile_can_be_written() {
     machine.write_mtt(MTTS - 1, pages(BUFFERS + 2 * PAGE, 1));
     machine.register(&region(3, MTTS - 1, 0, PAGE, MptFlags::LOCAL_WRITE));
     machine.ok(Op::ResizeCq, 1, 1, &[5, 0, 0, 0, 0, 0, 0, 3]);
-    machine.ring(1, doorbell(5, 0, 0x00, 1));
+    machine.ring_doorbell(1, doorbell(5, 0, 0x00, 1));
     machine.turn();
     assert_eq!(machine.word(BUFFERS + 2 * PAGE), 5, "QPN of the CQE of a NOP");
 }
@@ -154,8 +154,8 @@ fn all_uar_pages_of_the_public_driver_take_doorbells() {
     }
     for page in 0..PAGES {
         // A page of another is not listened to.
-        machine.ring(u64::from(page + 1) % 4096, doorbell(page, 0, 0x00, 1));
-        machine.ring(page.into(), doorbell(page, 0, 0x00, 1));
+        machine.ring_doorbell(u64::from(page + 1) % 4096, doorbell(page, 0, 0x00, 1));
+        machine.ring_doorbell(page.into(), doorbell(page, 0, 0x00, 1));
     }
     while machine.turn().1 {}
     let mut rung: Vec<u32> = (0..PAGES).map(|slot| machine.word(BUFFERS + u64::from(slot) * 32)).collect();

@@ -199,7 +199,7 @@ mod tests {
     #[test]
     fn the_first_stage_that_fits_counts() {
         let user = |name| [Symbol { is_kernel: false, name }];
-        let fetch = "device::frontend::jingzhao::host::<impl device::frontend::mellanox::host::Queues for \
+        let fetch = "device::frontend::jingzhao::host::<impl device::frontend::hcr::host::Queues for \
             device::frontend::jingzhao::resources::Resources>::next_send";
         for (name, expected) in [
             (fetch, "fetch"),

@@ -1,4 +1,4 @@
-//! The admin queue, as its driver uses it.
+//! The admin queue.
 
 use protocol::hca::e810::admin::descriptor::{Flags, LARGE_FROM};
 use protocol::hca::e810::admin::{Descriptor, Opcode, PARAMETERS_LEN};
@@ -7,42 +7,42 @@ use protocol::hca::e810::regs::Register;
 use super::Driver;
 use crate::Bus;
 
-/// Entries of each admin ring.
+/// Number of entries of each admin ring.
 pub const ENTRIES: u16 = 192;
 /// Bus address of the admin send ring.
 pub const SEND_RING: u64 = 0x1_0000;
 /// Bus address of the admin receive ring.
 pub const RECEIVE_RING: u64 = 0x1_2000;
-/// Bus address of the buffer that all commands use.
+/// Bus address of the buffer shared by all commands.
 pub const BUFFER: u64 = 0x1_4000;
-/// Bytes of it.
+/// Size of the command buffer in bytes.
 pub const BUFFER_LEN: u16 = 4096;
-/// Bus address of the buffer of the first event; the others follow.
+/// Bus address of the first event buffer; the others follow.
 pub const EVENT_BUFFERS: u64 = 0x2_0000;
-/// Bytes of one of them.
+/// Size of an event buffer in bytes.
 pub const EVENT_BUFFER_LEN: u16 = 512;
 
-/// Enable of a ring, in its length register.
+/// Enable bit in the length register of a ring.
 const ENABLE: u32 = 1 << 31;
-/// Enable of a cause, in its route. The vector is 0.
+/// Enable bit of an interrupt route, with vector 0.
 const CAUSE_ENABLE: u32 = 1 << 30;
 
-/// A command as the driver makes it.
+/// A command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ask {
     pub opcode: u16,
     pub parameters: [u8; PARAMETERS_LEN],
     pub flags: Flags,
-    /// What the buffer holds, if there is one.
+    /// Contents of the buffer; empty without a buffer.
     pub buffer: Vec<u8>,
 }
 
-/// Its completion.
+/// Completion of a command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Told {
     pub status: u16,
     pub parameters: [u8; PARAMETERS_LEN],
-    /// As many bytes as the completion says.
+    /// Contents of the buffer, of the length in the completion.
     pub buffer: Vec<u8>,
 }
 
@@ -60,13 +60,13 @@ impl Ask {
         Self { opcode: opcode.code(), parameters, flags: Flags::INTERRUPT, buffer: Vec::new() }
     }
 
-    /// A command whose buffer the device reads, and may answer in.
+    /// A command with a buffer that the device reads, and may overwrite with its response.
     pub fn with_input(opcode: Opcode, parameters: [u8; PARAMETERS_LEN], buffer: &[u8]) -> Self {
         let flags = Flags::INTERRUPT | Flags::BUFFER | Flags::READ;
         Self { opcode: opcode.code(), parameters, flags: sized(flags, buffer), buffer: buffer.to_vec() }
     }
 
-    /// A command whose buffer the device fills.
+    /// A command with a buffer that the device fills.
     pub fn with_output(opcode: Opcode, parameters: [u8; PARAMETERS_LEN], len: usize) -> Self {
         let buffer = vec![0; len];
         let flags = Flags::INTERRUPT | Flags::BUFFER;
@@ -86,7 +86,7 @@ pub(super) fn halves(address: u64) -> [u32; 2] {
 }
 
 impl<B: Bus> Driver<B> {
-    /// Sets up both rings in the order of section 4.1, with the interrupt of events on vector 0.
+    /// Sets up both rings in the order of section 4.1, with event interrupts on vector 0.
     pub fn open_admin_queue(&mut self) {
         let length = ENABLE | u32::from(ENTRIES);
         let ([send_low, send_high], [receive_low, receive_high]) = (halves(SEND_RING), halves(RECEIVE_RING));
@@ -114,7 +114,7 @@ impl<B: Bus> Driver<B> {
         self.interface.receive_next = 0;
     }
 
-    /// Lets an event come into a slot of the receive ring.
+    /// Posts a slot of the receive ring.
     fn offer(&mut self, slot: u16) {
         let address = EVENT_BUFFERS + u64::from(slot) * u64::from(EVENT_BUFFER_LEN);
         let free = Descriptor {
@@ -126,7 +126,7 @@ impl<B: Bus> Driver<B> {
         self.bus.poke(RECEIVE_RING + u64::from(slot) * Descriptor::LEN as u64, &free.emit());
     }
 
-    /// Starts a command, and does not look at what comes of it. Bus address of its descriptor.
+    /// Starts a command without waiting for its completion. Returns the bus address of its descriptor.
     pub fn issue(&mut self, ask: &Ask) -> u64 {
         let at = SEND_RING + u64::from(self.interface.send_tail) * Descriptor::LEN as u64;
         let mut parameters = ask.parameters;
@@ -150,7 +150,7 @@ impl<B: Bus> Driver<B> {
     /// Executes a command.
     ///
     /// # Panics
-    /// The device has not answered it, or not as any command is answered.
+    /// If the device has not completed it, or its completion is malformed.
     #[track_caller]
     pub fn ask(&mut self, ask: &Ask) -> Told {
         let at = self.issue(ask);
@@ -167,10 +167,10 @@ impl<B: Bus> Driver<B> {
         Told { status: completion.status, parameters: completion.parameters, buffer }
     }
 
-    /// Executes a command that succeeds.
+    /// Executes a command that must succeed.
     ///
     /// # Panics
-    /// It fails.
+    /// If it fails.
     #[track_caller]
     pub fn succeed(&mut self, ask: &Ask) -> Told {
         let told = self.ask(ask);
@@ -178,10 +178,10 @@ impl<B: Bus> Driver<B> {
         told
     }
 
-    /// Takes the next event out of the receive ring, and offers its slot again.
+    /// Takes the next event from the receive ring, and posts its slot again.
     ///
     /// # Panics
-    /// It is not as any event is.
+    /// If the event is malformed.
     pub fn event(&mut self) -> Option<Heard> {
         let slot = self.interface.receive_next;
         if self.read(Register::PfFwArqh) == u32::from(slot) {
@@ -198,7 +198,7 @@ impl<B: Bus> Driver<B> {
     }
 }
 
-/// Parameters with the address of a buffer in their second half, its upper half first.
+/// Parameters with a buffer address in the second half, upper half first.
 fn addressed(mut parameters: [u8; PARAMETERS_LEN], address: u64) -> [u8; PARAMETERS_LEN] {
     let [low, high] = halves(address);
     parameters[8..12].copy_from_slice(&high.to_le_bytes());

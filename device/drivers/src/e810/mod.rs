@@ -1,4 +1,4 @@
-//! A driver for an E810: what `ice` does with registers, the admin queue and a pair of queues, and `irdma` with the control
+//! A driver for E810: `ice` with its registers, admin queue and a pair of LAN queues, and `irdma` with its control
 //! queue.
 //!
 //! # Spec
@@ -24,63 +24,63 @@ pub use rdma::{
 
 use crate::Bus;
 
-/// Config space: control of the MSI-X capability.
+/// Message control word of the MSI-X capability.
 const MSIX_CONTROL: u64 = 0x52;
 
-/// What the driver remembers.
+/// State of the driver.
 #[derive(Debug, Default)]
 pub struct E810 {
     /// Tail of the admin send ring.
     send_tail: u16,
-    /// Where the next event will be.
+    /// Index of the next event in the admin receive ring.
     receive_next: u16,
     /// The VSI of the NIC.
     pub vsi: u16,
-    /// Where the next frame goes in the transmit ring.
+    /// Index of the next transmit descriptor.
     pub transmit_next: u16,
-    /// Where the next frame will be in the receive ring.
+    /// Index of the next receive descriptor.
     receive_head: u16,
     /// Queue pairs and completion queues.
     queues: queue_pair::Queues,
-    /// The RDMA half.
+    /// State of the RDMA half.
     rdma: Rdma,
 }
 
 pub type Driver<B> = crate::Driver<E810, B>;
 
 impl<B: Bus> Driver<B> {
-    /// Of a device that nothing was done to.
+    /// A driver for a device after power-on.
     pub fn new(bus: B) -> Self {
         Self { bus, interface: E810::default() }
     }
 
-    /// Stores to a register.
+    /// Writes to a register.
     pub fn write(&mut self, register: Register, value: u32) {
         self.bus.store(0, register.offset().into(), &value.to_le_bytes());
     }
 
-    /// Loads from a register.
+    /// Reads from a register.
     pub fn read(&mut self, register: Register) -> u32 {
         u32::from_le_bytes(self.bus.load(0, register.offset().into()))
     }
 
-    /// Loads a counter of 64 bits.
+    /// Reads a 64-bit counter.
     pub fn counter(&mut self, register: Register) -> u64 {
         u64::from_le_bytes(self.bus.load(0, register.offset().into()))
     }
 
-    /// What the kernel does when a driver binds: memory, bus mastering and MSI-X.
+    /// Enables memory space, bus mastering and MSI-X, as the kernel does when it binds a driver.
     pub fn bind(&mut self) {
         self.bus.enable();
         self.bus.configure(MSIX_CONTROL, &[0, 0x80]);
     }
 
-    /// Resets the function, which is done when the store is.
+    /// Resets the function. The reset is complete when the store returns.
     pub fn reset_function(&mut self) {
         self.write(Register::PfgenCtrl, 1);
     }
 
-    /// Enables a vector, as after an interrupt was looked after.
+    /// Enables an interrupt vector, as after each interrupt.
     pub fn enable_vector(&mut self, vector: u16) {
         self.write(Register::GlintDynCtl(vector), 0b11 | 0b11 << 3);
     }

@@ -1,4 +1,4 @@
-//! One VSI with a pair of queues: frames go out, and frames for its own address and for everybody come in.
+//! One VSI with a queue pair: sends frames, and receives frames for its own address and broadcasts.
 
 use protocol::hca::e810::admin::Opcode;
 use protocol::hca::e810::admin::queue::{AddQueue, QueueGroup};
@@ -12,44 +12,44 @@ use protocol::ids::{Iova, MacAddr};
 use super::{Ask, Driver};
 use crate::Bus;
 
-/// Descriptors of each ring.
+/// Number of descriptors per ring.
 pub const LAN_ENTRIES: u16 = 64;
 /// Bus address of the transmit ring.
 pub const LAN_TRANSMIT_RING: u64 = 0x4_0000;
 /// Bus address of the receive ring.
 pub const LAN_RECEIVE_RING: u64 = 0x4_1000;
-/// Bus address of the buffer of the first transmit descriptor; the others follow.
+/// Bus address of the first transmit buffer; the others follow.
 pub const TRANSMIT_BUFFERS: u64 = 0x5_0000;
-/// Bus address of the buffer of the first receive descriptor; the others follow.
+/// Bus address of the first receive buffer; the others follow.
 pub const RECEIVE_BUFFERS: u64 = 0x8_0000;
-/// Bytes of a buffer.
+/// Buffer size in bytes.
 pub const STRIDE: u64 = 2048;
 
-/// Element above the leaf of the default tree, which takes a queue as it is.
+/// Element above the leaves of the default tree, to which queues can be added directly.
 const PARENT: Teid = Teid::new(8);
-/// Vector of both queues, and its route.
+/// MSI-X vector of both queues, and its interrupt route.
 const VECTOR: u16 = 1;
 const ROUTE: u32 = 1 << 30 | VECTOR as u32;
 
-/// Data descriptor: end of frame, report when read.
+/// Bits of a data descriptor: end of packet, report status.
 const LAST_AND_REPORT: u64 = 0b11 << 4;
-/// Write-back: done, end of frame.
+/// Status of a written-back descriptor: done.
 const DONE: u16 = 1 << 0;
 const END_OF_FRAME: u16 = 1 << 1;
 
-/// A frame that came.
+/// A received frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Received {
     pub frame: Vec<u8>,
-    /// Status of its last descriptor.
+    /// Status of the last descriptor.
     pub status: u16,
-    /// Tag that was taken out, if the status says so.
+    /// Stripped VLAN tag, if the status says so.
     pub tag: u16,
-    /// Hash, if the status says so.
+    /// RSS hash, if the status says so.
     pub hash: u32,
 }
 
-/// "Add transmit queue" for the queue of a VSI.
+/// "Add transmit queue" for a queue of a VSI.
 fn add_queue(queue: u16, vsi: u16) -> Ask {
     let context = TxContext {
         ring: RingAddress::new(Iova::new(LAN_TRANSMIT_RING)),
@@ -64,14 +64,14 @@ fn add_queue(queue: u16, vsi: u16) -> Ask {
     Ask::with_input(Opcode::AddTxQueues, one(), &[&group.emit()[..], &record.emit()].concat())
 }
 
-/// Parameters of a command with one thing in its buffer.
+/// Parameters of a command with one element in its buffer.
 const fn one() -> [u8; 16] {
     let mut parameters = [0; 16];
     parameters[0] = 1;
     parameters
 }
 
-/// A rule for frames to an address, in the words of section 16.3.
+/// A rule for frames to an address, in the encoding of section 16.3.
 fn own_address(vsi: u16, mac: MacAddr) -> Ask {
     let action: u32 = 0x2_000c | u32::from(vsi) << 4;
     let [low, high] = vsi.to_le_bytes();
@@ -86,8 +86,8 @@ fn own_address(vsi: u16, mac: MacAddr) -> Ask {
 }
 
 impl<B: Bus> Driver<B> {
-    /// From a device that may be in any state to a NIC with these addresses. What the device answers is looked at for the
-    /// number of the VSI alone: memory may be gone.
+    /// Brings a device in any state up to a NIC with this address. Of the responses, only the number of the VSI is
+    /// used, since memory may be gone.
     pub fn bring_up(&mut self, own: MacAddr) {
         self.bind();
         self.reset_function();
@@ -108,7 +108,7 @@ impl<B: Bus> Driver<B> {
         self.open_queues();
     }
 
-    /// What the driver does when its interface comes up.
+    /// Creates and enables the queues, as the driver does when its interface comes up.
     pub fn open_queues(&mut self) {
         self.interface.transmit_next = 0;
         self.interface.receive_head = 0;
@@ -134,19 +134,19 @@ impl<B: Bus> Driver<B> {
         self.bus.poke(LAN_RECEIVE_RING + u64::from(entry) * 32, words.as_flattened());
     }
 
-    /// Puts two words into the transmit ring.
+    /// Writes a transmit descriptor.
     pub fn put_descriptor(&mut self, first: u64, second: u64) {
         let at = LAN_TRANSMIT_RING + u64::from(self.interface.transmit_next) * 16;
         self.bus.poke(at, [first.to_le_bytes(), second.to_le_bytes()].as_flattened());
         self.interface.transmit_next = (self.interface.transmit_next + 1) % LAN_ENTRIES;
     }
 
-    /// Tells the device of what is in the transmit ring.
+    /// Rings the doorbell of the transmit ring.
     pub fn ring_doorbell(&mut self) {
         self.write(Register::QtxCommDbell(0), self.interface.transmit_next.into());
     }
 
-    /// Sends a frame of one buffer; `word` has what its descriptor says besides.
+    /// Sends a frame in one buffer. `word` holds additional fields of its descriptor.
     pub fn send(&mut self, frame: &[u8], word: u64) {
         let buffer = TRANSMIT_BUFFERS + u64::from(self.interface.transmit_next) * STRIDE;
         self.bus.poke(buffer, frame);
@@ -154,7 +154,7 @@ impl<B: Bus> Driver<B> {
         self.ring_doorbell();
     }
 
-    /// Takes the next frame out of the receive ring, and offers its buffers again.
+    /// Takes the next frame from the receive ring, and posts its buffers again.
     pub fn receive(&mut self) -> Option<Received> {
         let mut frame = Vec::new();
         for _ in 0..LAN_ENTRIES {
@@ -180,7 +180,8 @@ impl<B: Bus> Driver<B> {
     }
 }
 
-/// Context of the receive queue: where its ring is and how long, buffers of [`STRIDE`] bytes, frames of 9728 bytes at most.
+/// Context of the receive queue: location and length of its ring, buffers of [`STRIDE`] bytes, frames of up to 9728
+/// bytes.
 fn receive_context() -> [u32; 8] {
     let low = u128::from(LAN_RECEIVE_RING >> 7) << 32
         | u128::from(LAN_ENTRIES) << 89

@@ -1,4 +1,5 @@
-//! Queue pairs and completion queues, made by the control queue, and work posted as a user provider does.
+//! Queue pairs and completion queues, created through the control queue, and work requests in the encoding of the user
+//! provider.
 
 use std::collections::BTreeMap;
 
@@ -22,14 +23,14 @@ use super::rdma::{AEQ_ENTRIES, CEQ_ENTRIES, Performed};
 use super::{Ask, Driver};
 use crate::Bus;
 
-/// Bus address of the contexts of queue pairs.
+/// Bus address of queue pair contexts.
 const CONTEXTS: u64 = 0x11_0000;
-/// Bus address of the shadow areas, first of queue pairs and then of completion queues.
+/// Bus address of the shadow areas, first those of queue pairs, then those of completion queues.
 const QP_SHADOWS: u64 = 0x12_0000;
 const CQ_SHADOWS: u64 = 0x13_0000;
 const SHADOW_LEN: u64 = SHADOW.len() as u64;
 const SHADOW: [u8; 64] = [0; 64];
-/// Bus address of the rings, each in a place of its own.
+/// Bus address of the rings, which do not overlap.
 const CQ_RINGS: u64 = 0x20_0000;
 const QP_RINGS: u64 = 0x100_0000;
 const RING_LEN: usize = 0x1_0000;
@@ -38,13 +39,13 @@ const RING_STRIDE: u64 = RING_LEN as u64;
 /// Offset of the arm word in a shadow area.
 const ARM_WORD: u64 = 32;
 
-/// What is remembered of a ring that the device writes.
+/// Consumer state of a ring that the device writes.
 #[derive(Clone, Copy, Debug, Default)]
 struct Read {
     ring: u64,
     entries: u32,
     next: u32,
-    /// Not inverted an even number of times.
+    /// Current polarity.
     inverted: bool,
 }
 
@@ -57,7 +58,7 @@ impl Read {
     }
 }
 
-/// What is remembered of a ring that the device reads.
+/// Producer state of a ring that the device reads.
 #[derive(Clone, Copy, Debug, Default)]
 struct Written {
     ring: u64,
@@ -66,7 +67,7 @@ struct Written {
     inverted: bool,
 }
 
-/// A queue pair's rings.
+/// Rings of a queue pair.
 #[derive(Clone, Copy, Debug, Default)]
 struct Rings {
     send: Written,
@@ -74,30 +75,31 @@ struct Rings {
     slot: u32,
 }
 
-/// What the driver remembers of its queues.
+/// State of the driver's queues.
 #[derive(Debug, Default)]
 pub struct Queues {
-    /// Events that were read.
+    /// Number of completion events read.
     completion_events: u32,
     async_events: u32,
     cqs: BTreeMap<Cqn, Read>,
     qps: BTreeMap<Qpn, Rings>,
 }
 
-/// A completion as software reads it.
+/// A completion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Polled {
     pub cqe: Cqe,
     pub more: Option<ExtendedCqe>,
 }
 
-/// Bytes of a fragment, without its polarity.
+/// A fragment, without the polarity bit.
 pub fn fragment(va: u64, key: u32, len: u32) -> [u8; 16] {
     Fragment { va: Va::new(va), key: Lkey::new(key), len }.emit()
 }
 
-/// A send WQE of fragments: control word without polarity and count, the two words in front of it that are not the
-/// first fragment's, immediate data if bit 47 is set. The dummy of an even list is added.
+/// A send WQE with a list of fragments. The words `remote` and `control` follow the first fragment; `control` is given
+/// without polarity, count and immediate flag. Immediate data takes the place of the first fragment. A list of even
+/// length gets a dummy fragment.
 pub fn gather(control: u64, remote: u64, imm: Option<u32>, list: &[[u8; 16]]) -> Vec<u8> {
     let mut pieces: Vec<[u8; 16]> = Vec::new();
     if let Some(imm) = imm {
@@ -118,7 +120,7 @@ pub fn gather(control: u64, remote: u64, imm: Option<u32>, list: &[[u8; 16]]) ->
     wqe
 }
 
-/// A send WQE with its data in it.
+/// A send WQE with inline data.
 pub fn inline(control: u64, remote: u64, imm: Option<u32>, data: &[u8]) -> Vec<u8> {
     let control = control | 1 << 57 | (data.len() as u64) << 48 | u64::from(imm.is_some()) << 47;
     let mut wqe = vec![0; QUANTUM];
@@ -136,7 +138,7 @@ pub fn inline(control: u64, remote: u64, imm: Option<u32>, data: &[u8]) -> Vec<u
 }
 
 impl<B: Bus> Driver<B> {
-    /// From a NIC to an RDMA half with its event queues, its own MAC as neighbour 1.
+    /// Brings a NIC up to an RDMA half with event queues, and enters its own MAC as neighbour 1.
     pub fn open_rdma(&mut self, own: MacAddr) {
         let options = OptionsSection { rdma_filter: true, ..OptionsSection::default() };
         let context = VsiContext { sections: Sections::OPTIONS, options, ..VsiContext::default() };
@@ -154,14 +156,14 @@ impl<B: Bus> Driver<B> {
         Read { ring, entries, ..Read::default() }
     }
 
-    /// Puts a MAC into the ARP table.
+    /// Adds a MAC to the ARP table.
     pub fn set_neighbour(&mut self, index: u16, mac: MacAddr) {
         let entry =
             ManageArp { mac: MacNumber(mac), index: ArpIndex::new(index), valid: true, permanent: true };
         self.perform_well(&Operation::ManageArp(entry));
     }
 
-    /// The command that makes a completion queue, in a ring of its own.
+    /// The command that creates a completion queue with a ring of its own.
     pub fn cq_command(&self, cqn: Cqn, entries: u32) -> CqCommand {
         CqCommand {
             entries,
@@ -176,7 +178,7 @@ impl<B: Bus> Driver<B> {
         }
     }
 
-    /// Makes a completion queue.
+    /// Creates a completion queue.
     #[track_caller]
     pub fn create_cq(&mut self, cqn: Cqn, entries: u32) {
         let command = self.cq_command(cqn, entries);
@@ -186,7 +188,7 @@ impl<B: Bus> Driver<B> {
         self.perform_well(&Operation::CreateCq(command));
     }
 
-    /// From now on completions are read in another ring.
+    /// Continues to read completions from another ring.
     pub fn follow_cq(&mut self, cqn: Cqn, ring: u64, entries: u32, moves: u64) {
         let queue = self.clear(ring, entries, 32);
         self.interface.queues.cqs.insert(cqn, queue);
@@ -209,19 +211,19 @@ impl<B: Bus> Driver<B> {
         self.interface.queues.cqs.insert(cqn, queue);
         let shadow = CQ_SHADOWS + u64::from(cqn.get()) * SHADOW_LEN;
         self.bus.poke(shadow, &u64::from(queue.next).to_le_bytes());
-        // The polarity says nothing about the completion.
+        // The polarity is not part of the completion.
         let more = more.map(|more| ExtendedCqe { valid: true, ..more });
         Some(Polled { cqe: Cqe { valid: true, ..cqe }, more })
     }
 
-    /// Arms a completion queue: bit 14 for the next entry, bit 15 for the next that is solicited.
+    /// Arms a completion queue: bit 14 for the next entry, bit 15 for the next solicited entry.
     pub fn arm_cq(&mut self, cqn: Cqn, word: u64) {
         let at = CQ_SHADOWS + u64::from(cqn.get()) * SHADOW_LEN + ARM_WORD;
         self.bus.poke(at, &word.to_le_bytes());
         self.write(Register::UserCqarm, cqn.get());
     }
 
-    /// The cookie of the next completion event.
+    /// Takes the next completion event and returns its cookie.
     pub fn next_completion_event(&mut self) -> Option<u64> {
         let read = self.interface.queues.completion_events;
         let event = self.completion_event((read % CEQ_ENTRIES).into());
@@ -231,7 +233,7 @@ impl<B: Bus> Driver<B> {
         })
     }
 
-    /// The next asynchronous event.
+    /// Takes the next asynchronous event.
     pub fn next_async_event(&mut self) -> Option<AsyncEvent> {
         let read = self.interface.queues.async_events;
         let event = self.async_event((read % AEQ_ENTRIES).into());
@@ -242,7 +244,7 @@ impl<B: Bus> Driver<B> {
         })
     }
 
-    /// The command about a queue pair.
+    /// A control queue command for a queue pair.
     pub fn qp_command(&self, qpn: Qpn, kind: QpKind, state: QpState) -> QpCommand {
         QpCommand {
             context: Iova::new(CONTEXTS + u64::from(qpn.get()) * QpContext::LEN as u64),
@@ -254,7 +256,7 @@ impl<B: Bus> Driver<B> {
         }
     }
 
-    /// Makes a queue pair with contiguous rings of its own, and leaves it idle. The rings in `context` are filled in.
+    /// Creates a queue pair with contiguous rings, in state IDLE. Fills in the rings of `context`.
     #[track_caller]
     pub fn create_qp(&mut self, qpn: Qpn, kind: QpKind, context: &QpContext) {
         let ring = QP_RINGS + u64::from(qpn.get()) * 2 * RING_STRIDE;
@@ -283,7 +285,7 @@ impl<B: Bus> Driver<B> {
         self.bus.poke(CONTEXTS + u64::from(qpn.get()) * QpContext::LEN as u64, &context.emit());
     }
 
-    /// Moves a queue pair to a state with another context.
+    /// Moves a queue pair to another state, with a new context.
     #[track_caller]
     pub fn modify_qp(&mut self, qpn: Qpn, kind: QpKind, state: QpState, context: &QpContext) -> Performed {
         self.put_context(qpn, context);
@@ -291,7 +293,7 @@ impl<B: Bus> Driver<B> {
         self.perform(&Operation::ModifyQp(command))
     }
 
-    /// Posts a send WQE, behind as many NOPs as it takes, and rings. First quantum of it.
+    /// Posts a send WQE, after NOPs if needed for alignment, and rings the doorbell. Returns its first quantum.
     pub fn post_send(&mut self, qpn: Qpn, wqe: &[u8]) -> u16 {
         let index = self.put_send(qpn, wqe);
         self.ring_send(qpn);
@@ -303,7 +305,7 @@ impl<B: Bus> Driver<B> {
         self.write(Register::UserWqealloc, qpn.get());
     }
 
-    /// Posts a send WQE without ringing.
+    /// Posts a send WQE without ringing the doorbell. Returns its first quantum.
     pub fn put_send(&mut self, qpn: Qpn, wqe: &[u8]) -> u16 {
         const NOP: u64 = 0x0c << 32;
         let quanta = wqe.len() / QUANTUM;
@@ -319,7 +321,7 @@ impl<B: Bus> Driver<B> {
         u16::try_from(index).unwrap_or(u16::MAX)
     }
 
-    /// Posts a receive WQE of these fragments. First quantum of it.
+    /// Posts a receive WQE with these fragments. Returns its first quantum.
     pub fn post_receive(&mut self, qpn: Qpn, list: &[[u8; 16]]) -> u16 {
         let mut rings = self.interface.queues.qps.get(&qpn).copied().unwrap_or_default();
         let index = rings.receive.next;
@@ -330,7 +332,8 @@ impl<B: Bus> Driver<B> {
         u16::try_from(index).unwrap_or(u16::MAX)
     }
 
-    /// Writes quanta with their polarity; the first of them last, since the device may look at any time.
+    /// Writes quanta with their polarity. The first quantum is written last, because the device may read the ring at
+    /// any time.
     fn put(&mut self, ring: &mut Written, wqe: &[u8]) {
         const POLARITY: u8 = 0x80;
         let mut wqe = wqe.to_vec();
@@ -348,7 +351,7 @@ impl<B: Bus> Driver<B> {
         }
     }
 
-    /// How far a send queue is, as the device says.
+    /// Reads the device's position in a send queue.
     pub fn hardware_tail(&mut self, qpn: Qpn) -> u64 {
         let bytes = self.bus.peek(QP_SHADOWS + u64::from(qpn.get()) * SHADOW_LEN, 8);
         bytes.first_chunk().map_or(0, |word| u64::from_le_bytes(*word))

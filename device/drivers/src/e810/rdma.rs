@@ -1,4 +1,4 @@
-//! The control queue of the RDMA half, as its driver uses it.
+//! The control queue (CQP) of the RDMA half, as driven by `irdma`.
 
 use protocol::hca::e810::rdma::completion_queue::CqCommand;
 use protocol::hca::e810::rdma::control::{Completion, ErrorCodes, HostContext, Status, Tail};
@@ -15,60 +15,60 @@ use super::Driver;
 use super::admin::halves;
 use crate::Bus;
 
-/// Entries of the control queue.
+/// Number of entries of the control queue.
 pub const CQP_ENTRIES: u16 = 2048;
-/// What every completion has to carry.
+/// Cookie of all operations, which every completion must return.
 pub const CQP_COOKIE: u64 = 0xff25_5227_06e1_6f60;
 /// Bus address of the host context.
 const HOST_CONTEXT: u64 = 0x40_0000;
-/// Bus address of a buffer that all operations use.
+/// Bus address of the buffer shared by all operations.
 pub const RDMA_BUFFER: u64 = 0x40_1000;
 /// Bus address of the ring of the control queue.
 pub const CQP_RING: u64 = 0x41_0000;
 /// Bus address of the ring of CQ 0.
 pub const CCQ_RING: u64 = 0x44_0000;
-/// Entries of it.
+/// Number of entries of CQ 0.
 pub const CCQ_ENTRIES: u32 = 2050;
 /// Bus address of its shadow area.
 pub const CCQ_SHADOW: u64 = 0x40_3000;
 /// Bus address of the ring of CEQ 0.
 pub const CEQ_RING: u64 = 0x46_0000;
-/// Entries of it.
+/// Number of entries of CEQ 0.
 pub const CEQ_ENTRIES: u32 = 2048;
 /// Bus address of the ring of the AEQ.
 pub const AEQ_RING: u64 = 0x47_0000;
-/// Entries of it.
+/// Number of entries of the AEQ.
 pub const AEQ_ENTRIES: u32 = 3072;
-/// Bus address of the first segment of PBLEs.
+/// Bus address of the first PBLE segment.
 pub const PBLE_SEGMENT: u64 = 0x60_0000;
 /// Vector of the AEQ.
 pub const AEQ_VECTOR: u16 = 3;
 /// Vector of CEQ 0.
 pub const CEQ_VECTOR: u16 = 4;
 
-/// Enable of a cause, in its route.
+/// Enable bit of an interrupt route.
 const CAUSE_ENABLE: u32 = 1 << 30;
-/// Bytes of "commit FPM".
+/// Length of the buffer of "commit FPM".
 const COMMIT_LEN: u32 = 0xd0;
 
-/// What the driver remembers of the RDMA half.
+/// Driver state of the RDMA half.
 #[derive(Debug, Default)]
 pub struct Rdma {
-    /// Where the next operation goes.
+    /// Index of the next operation.
     next: u16,
     polarity: bool,
-    /// Entries of CQ 0 that were read.
+    /// Number of entries read from CQ 0.
     completions: u32,
-    /// Whether CQ 0 is there.
+    /// Whether CQ 0 exists.
     has_ccq: bool,
 }
 
-/// How an operation ended.
+/// Result of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Performed {
-    /// Why it failed, by the registers.
+    /// Error codes in the registers, if it failed.
     pub error: Option<ErrorCodes>,
-    /// What CQ 0 has of it, if there is one.
+    /// Completion in CQ 0, if that exists.
     pub completion: Option<Completion>,
 }
 
@@ -76,7 +76,7 @@ impl<B: Bus> Driver<B> {
     /// Starts the control queue.
     ///
     /// # Panics
-    /// It does not run then.
+    /// If it does not run.
     #[track_caller]
     pub fn start_cqp(&mut self) {
         let context = HostContext {
@@ -104,7 +104,7 @@ impl<B: Bus> Driver<B> {
         assert_eq!(self.cqp_status(), Status { done: true, error: false });
     }
 
-    /// Ends it.
+    /// Stops the control queue.
     pub fn end_cqp(&mut self) {
         self.write(Register::PfpeCcqphigh, 0);
         self.write(Register::PfpeCcqplow, 0);
@@ -124,14 +124,14 @@ impl<B: Bus> Driver<B> {
     /// Executes an operation.
     ///
     /// # Panics
-    /// It does not complete in the registers, and, while there is CQ 0, in the next entry of that.
+    /// If it does not complete in the registers, and in the next entry of CQ 0 if that exists.
     #[track_caller]
     pub fn perform(&mut self, operation: &Operation) -> Performed {
         let wqe = operation.emit(self.interface.rdma.polarity);
         self.perform_raw(&wqe)
     }
 
-    /// The same of any 64 bytes.
+    /// Executes an operation given as 64 bytes.
     ///
     /// # Panics
     /// As [`Driver::perform`].
@@ -151,10 +151,10 @@ impl<B: Bus> Driver<B> {
         Performed { error, completion }
     }
 
-    /// Executes an operation that succeeds; gives what it returns.
+    /// Executes an operation that must succeed, and returns its result.
     ///
     /// # Panics
-    /// It fails.
+    /// If it fails.
     #[track_caller]
     pub fn perform_well(&mut self, operation: &Operation) -> u32 {
         let performed = self.perform(operation);
@@ -177,10 +177,10 @@ impl<B: Bus> Driver<B> {
         completion
     }
 
-    /// Brings up context memory and the queues of the device's own, as `irdma` does (section 9.2).
+    /// Sets up context memory, CEQ 0, CQ 0 and the AEQ, as `irdma` does (section 9.2).
     ///
     /// # Panics
-    /// Something of it fails.
+    /// If any step fails.
     #[track_caller]
     pub fn bring_up_rdma(&mut self) {
         self.start_cqp();
@@ -207,7 +207,7 @@ impl<B: Bus> Driver<B> {
     /// Creates CQ 0 on CEQ 0.
     ///
     /// # Panics
-    /// It fails.
+    /// If it fails.
     #[track_caller]
     pub fn create_ccq(&mut self) {
         let cq = CqCommand {
@@ -225,13 +225,13 @@ impl<B: Bus> Driver<B> {
         assert_eq!(performed.error, None);
     }
 
-    /// Asks for what the recorded driver asks for; gives the segment in which PBLEs begin.
+    /// Requests the object counts of the recorded driver. Returns the segment at which PBLEs start.
     ///
     /// # Panics
-    /// It fails, or PBLEs do not begin with a segment.
+    /// If it fails, or PBLEs do not start at a segment.
     #[track_caller]
     pub fn commit_fpm(&mut self) -> u16 {
-        /// Offsets of words, and how many of these objects.
+        /// Offset and number of each kind of object.
         const COUNTS: &[(u64, u32)] =
             &[(0, 1024), (8, 2048), (32, 256), (48, 16384), (104, 4096), (112, 1 << 18)];
         self.bus.poke(RDMA_BUFFER, &[0; COMMIT_LEN as usize]);
@@ -247,13 +247,13 @@ impl<B: Bus> Driver<B> {
         u16::try_from(base / 4096).expect("within 64 segments")
     }
 
-    /// Entry of CEQ 0, if it is there.
+    /// Reads an entry of CEQ 0.
     pub fn completion_event(&mut self, index: u64) -> CompletionEvent {
         let bytes = self.bus.peek(CEQ_RING + index * CompletionEvent::LEN as u64, CompletionEvent::LEN);
         CompletionEvent::parse(bytes.first_chunk().expect("as many bytes as asked for"))
     }
 
-    /// Entry of the AEQ, if it is there.
+    /// Reads an entry of the AEQ.
     pub fn async_event(&mut self, index: u64) -> AsyncEvent {
         let bytes = self.bus.peek(AEQ_RING + index * AsyncEvent::LEN as u64, AsyncEvent::LEN);
         AsyncEvent::parse(bytes.first_chunk().expect("as many bytes as asked for"))
@@ -266,7 +266,7 @@ impl<B: Bus> Driver<B> {
     }
 }
 
-/// "Update SDs" of one.
+/// "Update SDs" with one segment descriptor.
 pub fn segment(index: u16, descriptor: SegmentDescriptor) -> Operation {
     let first = SegmentEntry { index, physical: true, write: true, descriptor, ..SegmentEntry::default() };
     Operation::UpdateSegments(UpdateSegments { first, ..UpdateSegments::default() })

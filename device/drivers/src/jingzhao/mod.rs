@@ -1,4 +1,4 @@
-//! A driver for the JingZhao: commands and ICM as the public driver uses them.
+//! A driver for JingZhao: commands and ICM as the public driver uses them.
 //!
 //! # Spec
 //! JingZhao interface, sections 1, 2, 3 and 13.
@@ -21,25 +21,24 @@ pub use work::{Queues, SLOT, data_unit, doorbell, remote_unit, signalled};
 pub use crate::hcr::{INBOX, OUTBOX};
 use crate::{Bus, hcr};
 
-/// ICM addresses of the tables, in the layout of section 13: as far apart as 2^16 QPs and CQs, 2^17 MPT entries and 2^20
-/// MTT entries need.
+/// ICM addresses of the tables, as in section 13: room for 2^16 QPs and CQs, 2^17 MPT entries and 2^20 MTT entries.
 pub const QPC: u64 = 0;
 pub const MPT: u64 = 0x100_0000;
 pub const MTT: u64 = 0x180_0000;
 pub const CQC: u64 = 0x200_0000;
 pub const EQC: u64 = 0x240_0000;
 
-/// Log2 of the counts that the public driver programs.
+/// Log2 of the table sizes of the public driver.
 pub const LOG_QPS: u8 = 16;
 pub const LOG_CQS: u8 = 16;
 pub const LOG_EQS: u8 = 5;
 pub const LOG_MPTS: u8 = 17;
 
-/// Bus addresses of what backs ICM address 0 of either kind of table.
+/// Bus addresses behind ICM address 0, for either translation.
 pub const ICM_CONTEXT: u64 = 0x1000_0000;
 pub const ICM_TPT: u64 = 0x1800_0000;
 
-/// Each table, its ICM address, and the bus address that backs it.
+/// Each table with its ICM address and the bus address behind it.
 pub const TABLES: [(IcmTable, u64, u64); 5] = [
     (IcmTable::Context, QPC, ICM_CONTEXT + QPC),
     (IcmTable::Context, CQC, ICM_CONTEXT + CQC),
@@ -48,7 +47,7 @@ pub const TABLES: [(IcmTable, u64, u64); 5] = [
     (IcmTable::Tpt, MTT, ICM_TPT + MTT),
 ];
 
-/// The layout of section 13 with these counts.
+/// The layout of section 13 with these table sizes.
 pub fn layout(log_qps: u8, log_cqs: u8, log_mpts: u8) -> InitHca {
     let table = |base, log_entries| Table { base: IcmAddr::new(base), log_entries };
     InitHca {
@@ -60,33 +59,34 @@ pub fn layout(log_qps: u8, log_cqs: u8, log_mpts: u8) -> InitHca {
     }
 }
 
-/// What the driver remembers.
+/// State of the driver.
 pub struct JingZhao {
-    /// Address in BAR 0 of the HCR that is used: 0, or the documented one.
+    /// Address of the HCR in BAR 0: 0, or the documented one.
     pub hcr: u64,
-    /// A parameter that the command table does not give a command is 0. Else it is the mailbox's address all the same.
+    /// Whether parameters that the command table does not define are 0. Otherwise they hold the mailbox address.
     pub exact: bool,
 }
 
 pub type Driver<B> = crate::Driver<JingZhao, B>;
 
 impl<B: Bus> Driver<B> {
-    /// Of a device that nothing was done to.
+    /// A driver for a device after power-on.
     pub const fn new(bus: B) -> Self {
         Self { bus, interface: JingZhao { hcr: 0, exact: true } }
     }
 
-    /// Stores a word in a BAR.
+    /// Writes a word to a BAR.
     pub fn write32(&mut self, bar: u8, offset: u64, value: u32) {
         self.bus.store(bar, offset, &value.to_le_bytes());
     }
 
-    /// Loads a word from a BAR.
+    /// Reads a word from a BAR.
     pub fn read32(&mut self, bar: u8, offset: u64) -> u32 {
         u32::from_le_bytes(self.bus.load(bar, offset))
     }
 
-    /// INIT_HCA with the public driver's counts, and so many pages behind each table; EQ contexts need one only.
+    /// Issues INIT_HCA with the table sizes of the public driver, and maps `pages` pages for each table. EQ contexts
+    /// need only one.
     pub fn initialise(&mut self, pages: u16) {
         self.ok(Op::InitHca, 0, 0, &layout(LOG_QPS, LOG_CQS, LOG_MPTS).emit());
         for (table, virt, bus) in TABLES {
@@ -94,13 +94,13 @@ impl<B: Bus> Driver<B> {
         }
     }
 
-    /// Backs pages of ICM.
+    /// Maps ICM pages.
     pub fn map(&mut self, table: IcmTable, virt: u64, bus: u64, pages: u16) {
         let entry = MapEntry { virt: IcmAddr::new(virt), bus: Iova::new(bus), pages };
         self.ok(Op::MapIcm, table.op_modifier(), 1, &icm::emit(&[entry]));
     }
 
-    /// Points MTT entries from `start` on at pages.
+    /// Writes MTT entries from `start` on.
     pub fn write_mtt(&mut self, start: u64, pages: impl IntoIterator<Item = u64>) {
         let mut pages = pages.into_iter().map(Iova::new);
         for start in (start..).step_by(MAX_ENTRIES) {
@@ -110,17 +110,17 @@ impl<B: Bus> Driver<B> {
         }
     }
 
-    /// Makes a region. Its index is as much of its key as the public driver's table has bits.
+    /// Registers a region. Its index consists of the low bits of its key, as many as the public driver's table has.
     pub fn register(&mut self, mpt: &Mpt) {
         self.ok(Op::Sw2HwMpt, 0, mpt.key.get() & ((1 << LOG_MPTS) - 1), &mpt.emit());
     }
 
-    /// Makes a CQ.
+    /// Creates a CQ.
     pub fn create_cq(&mut self, cqc: &Cqc) {
         self.ok(Op::Sw2HwCq, 0, cqc.cqn.get(), &cqc.emit());
     }
 
-    /// Takes a QP from RESET to RTS, the whole context with every command.
+    /// Moves a QP from RESET to RTS, with the whole context in every command.
     pub fn connect(&mut self, qpn: u32, qpc: &Qpc) {
         for op in [Op::Rst2Init, Op::Init2Rtr, Op::Rtr2Rts] {
             self.ok(op, 0, qpn, &qpc.emit());
@@ -133,14 +133,14 @@ impl<B: Bus> Driver<B> {
         assert_eq!(self.command(op, op_modifier, in_modifier, inbox), 0, "status of {op}");
     }
 
-    /// Issues a command and returns its status. What it wrote is at [`OUTBOX`].
+    /// Issues a command and returns its status. The result is at [`OUTBOX`].
     pub fn command(&mut self, op: Op, op_modifier: u8, in_modifier: u32, inbox: &[u8]) -> u8 {
         self.bus.poke(INBOX, inbox);
         let in_param = if self.interface.exact && inbox.is_empty() { 0 } else { INBOX };
         self.command_at(in_param, op, op_modifier, in_modifier)
     }
 
-    /// The same with an inbox at any address, or with an in_param that is none.
+    /// As [`Driver::command`], with an inbox at any address or an immediate in_param.
     pub fn command_at(&mut self, in_param: u64, op: Op, op_modifier: u8, in_modifier: u32) -> u8 {
         let spec = op.spec();
         let out_param = if self.interface.exact && spec.outbox_len == 0 { 0 } else { OUTBOX };
@@ -153,7 +153,7 @@ impl<B: Bus> Driver<B> {
         self.read32(0, self.interface.hcr + 0x18).to_le_bytes()[3]
     }
 
-    /// Stores the seven words of a command, and does not look at what comes of it.
+    /// Writes the seven words of a command, without reading the status.
     pub fn issue(&mut self, in_param: u64, in_modifier: u32, out_param: u64, word: u32) {
         let words = hcr::words(in_param, in_modifier, out_param, 0xffff, word);
         for (offset, word) in (self.interface.hcr..).step_by(4).zip(words) {

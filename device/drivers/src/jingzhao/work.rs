@@ -6,15 +6,15 @@
 use super::Driver;
 use crate::Bus;
 
-/// Bytes of a WQE's slot.
+/// Slot size in bytes.
 pub const SLOT: u32 = 128;
 
-/// Where a QP's queues are.
+/// Location of a QP's queues.
 #[derive(Clone, Copy, Debug)]
 pub struct Queues {
-    /// The number that doorbells have.
+    /// QPN for doorbells.
     pub qpn: u32,
-    /// UAR page that is rung in.
+    /// UAR page for doorbells.
     pub page: u64,
     /// Bus address of the send queue.
     pub sq: u64,
@@ -22,17 +22,17 @@ pub struct Queues {
     pub rq: u64,
 }
 
-/// A unit of a WQE: bytes of a region.
+/// A data unit: bytes of a local region.
 pub fn data_unit(key: u32, va: u64, len: u32) -> Vec<u8> {
     [&len.to_le_bytes()[..], &key.to_le_bytes(), &va.to_le_bytes()].concat()
 }
 
-/// A unit of a WQE: bytes of the peer's region.
+/// A raddr unit: bytes of the peer's region.
 pub fn remote_unit(rkey: u32, va: u64) -> Vec<u8> {
     [&va.to_le_bytes()[..], &rkey.to_le_bytes(), &[0; 4]].concat()
 }
 
-/// A send WQE of these units that links to no other and wants a completion.
+/// A signalled send WQE with these units and no link.
 pub fn signalled(units: &[u8]) -> Vec<u8> {
     let mut wqe = vec![0; 16];
     wqe[8] = 8;
@@ -40,13 +40,13 @@ pub fn signalled(units: &[u8]) -> Vec<u8> {
     wqe
 }
 
-/// A send doorbell for a WQE of `size` units of 16 bytes in a slot.
+/// A send doorbell for a WQE of `size` units of 16 bytes.
 pub fn doorbell(qpn: u32, slot: u32, opcode: u8, size: u32) -> [u32; 2] {
     [(slot * (SLOT / 16)) << 8 | u32::from(opcode), qpn << 8 | size]
 }
 
 impl<B: Bus> Driver<B> {
-    /// Puts a receive request for one data unit in a slot: posted by its valid bit, with no link.
+    /// Posts a receive with one data unit: valid bit set, no link.
     pub fn post_recv(&mut self, queues: &Queues, slot: u32, unit: &[u8]) {
         let mut wqe = vec![0x20];
         wqe.resize(16, 0);
@@ -55,15 +55,15 @@ impl<B: Bus> Driver<B> {
         self.bus.poke(queues.rq + u64::from(slot * SLOT), &wqe);
     }
 
-    /// Puts a WQE in a slot and rings for it.
+    /// Writes a WQE to a slot and rings the doorbell.
     pub fn post_send(&mut self, queues: &Queues, slot: u32, opcode: u8, wqe: &[u8]) {
         self.bus.poke(queues.sq + u64::from(slot * SLOT), wqe);
         let size = u32::try_from(wqe.len() / 16).unwrap_or(u32::MAX);
-        self.ring(queues.page, doorbell(queues.qpn, slot, opcode, size));
+        self.ring_doorbell(queues.page, doorbell(queues.qpn, slot, opcode, size));
     }
 
-    /// Stores a send doorbell in a UAR page, in one access.
-    pub fn ring(&mut self, page: u64, doorbell: [u32; 2]) {
+    /// Writes a send doorbell in one access.
+    pub fn ring_doorbell(&mut self, page: u64, doorbell: [u32; 2]) {
         self.bus.store(2, page << 12, &doorbell.map(u32::to_le_bytes).concat());
     }
 }

@@ -1,4 +1,4 @@
-//! Contexts to begin with: what `ib_mthca` writes, but for the numbers.
+//! Initial contexts, as `ib_mthca` writes them except for the numbers.
 //!
 //! # Spec
 //! mthca interface, section 6.
@@ -11,11 +11,11 @@ use protocol::ids::{Lid, Qpn};
 
 use super::UAR;
 
-/// An entry of the MPT (section 6.2).
+/// An MPT entry (section 6.2).
 #[derive(Clone, Copy, Debug)]
 pub struct Mpt {
     pub flags: u32,
-    /// Log2 of the bytes of a page, less 12.
+    /// Log2 of the page size in bytes, minus 12.
     pub log_pages: u32,
     /// The index, with a generation above it.
     pub key: u32,
@@ -27,11 +27,11 @@ pub struct Mpt {
 }
 
 impl Mpt {
-    /// Of memory that the device writes, by keys of its own only.
+    /// Flags of memory that the device writes, with local access only.
     pub const LOCAL: u32 = 0xf002_0d00;
-    /// Of memory that the device reads, by keys of its own only.
+    /// Flags of memory that the device reads, with local access only.
     pub const READ_ONLY: u32 = 0xf002_0500;
-    /// Of memory that peers may do anything with.
+    /// Flags of memory with all remote access rights.
     pub const REMOTE: u32 = 0xf002_7d00;
 
     /// The buffer of a queue, in protection domain 1.
@@ -41,12 +41,12 @@ impl Mpt {
         Self { flags: Self::LOCAL, log_pages: 0, key, pd: 1, start: 0, len, mtt }
     }
 
-    /// What the driver reaches all memory by: the first region there is.
+    /// All memory of the driver, which is its first region.
     pub const fn everything() -> Self {
         Self { flags: 0xf002_0f00, log_pages: 0, key: 0x10, pd: 1, start: 0, len: u64::MAX, mtt: 0 }
     }
 
-    /// The key as work requests and contexts have it.
+    /// The key as it appears in work requests and contexts.
     pub const fn lkey(&self) -> u32 {
         self.key.rotate_left(8)
     }
@@ -63,21 +63,21 @@ impl Mpt {
     }
 }
 
-/// The inbox of SW2HW_EQ, of a queue that interrupts (section 6.3).
+/// The inbox of SW2HW_EQ for an EQ with an MSI-X vector (section 6.3).
 pub fn eq_context(log_entries: u8, vector: u8, pd: u32, lkey: u32) -> Vec<u8> {
     words(&[0x0104_0900, 0, 0, u32::from(log_entries) << 24, 0, u32::from(0x80 | vector), pd, lkey], 0x40)
 }
 
-/// A CQ that has completion EQ 1 and async EQ 2 (section 6.4).
+/// A CQ with completion EQ 1 and async EQ 2 (section 6.4).
 #[derive(Clone, Copy, Debug)]
 pub struct Cq {
     pub cqn: u32,
     pub log_entries: u8,
     pub pd: u32,
     pub lkey: u32,
-    /// Index of the doorbell record that says how far software has read.
+    /// Index of the doorbell record with the consumer index.
     pub record: u32,
-    /// The same of the record that says how the queue was armed last.
+    /// Index of the doorbell record with the arm state.
     pub arm_record: u32,
 }
 
@@ -90,13 +90,13 @@ impl Cq {
     }
 }
 
-/// The inbox of SW2HW_SRQ, of a queue of `1 << log_slots` slots of `16 << log_slot` bytes (section 6.6).
+/// The inbox of SW2HW_SRQ, for `1 << log_slots` slots of `16 << log_slot` bytes (section 6.6).
 pub fn srq_context(srqn: u32, [log_slots, log_slot]: [u32; 2], pd: u32, lkey: u32, record: u32) -> Vec<u8> {
     words(&[log_slots << 24 | srqn & 0xff_ffff, lkey, record, log_slot << 29 | UAR, 0, 0, pd], 0x30)
 }
 
-/// A context towards the QP of the same number of a LID, without queues; PSNs are about to wrap. MTU 256 and messages
-/// of any length, but for datagrams.
+/// The context of a QP whose peer has the same number at a LID. It has no queues, and its PSNs are about to wrap. MTU
+/// 256 and unlimited messages, except for UD.
 pub fn qpc(kind: u8, qpn: u32, dlid: u16) -> Qpc {
     const UD: u8 = 3;
     const MLX: u8 = 7;
@@ -119,12 +119,12 @@ pub fn qpc(kind: u8, qpn: u32, dlid: u16) -> Qpc {
     }
 }
 
-/// The inbox of a command of a QP.
+/// The inbox of a QP command.
 pub fn modify(named: QpAttributes, qpc: &Qpc) -> Vec<u8> {
     [&named.bits().to_be_bytes()[..], &[0; 4], &qpc.emit()].concat()
 }
 
-/// Words in the order of their addresses, and zeros behind them.
+/// Words in address order, padded with zeros to `len` bytes.
 pub fn words(words: &[u32], len: usize) -> Vec<u8> {
     let mut bytes: Vec<u8> = words.iter().flat_map(|word| word.to_be_bytes()).collect();
     bytes.resize(len, 0);

@@ -1,4 +1,4 @@
-//! A driver for the HCA of `ib_mthca`: what that driver and `libmthca` do.
+//! A driver for mthca: the behaviour of `ib_mthca` and `libmthca`.
 //!
 //! # Spec
 //! mthca interface, sections 2.2, 2.4, 4.5 and 13.3.
@@ -15,60 +15,60 @@ pub use work::WorkQueue;
 pub use crate::hcr::{INBOX, OUTBOX};
 use crate::{Bus, hcr};
 
-/// Addresses in BAR 0.
+/// Register addresses in BAR 0.
 pub const HCR: u64 = 0x8_0680;
 pub const EQ_ARM: u64 = 0x8_0a04;
 pub const EQ_SET_CI: u64 = 0x8_0b00;
 pub const RESET: u64 = 0xf_0010;
 
-/// The UAR page that all queues use.
+/// UAR page of all queues.
 pub const UAR: u32 = 2;
 
-/// The queue of events that tells the ends of commands.
+/// The EQ for command completions.
 #[derive(Clone, Copy, Debug)]
 pub struct CommandEvents {
     /// Bus address of its 256 entries.
     pub buffer: u64,
-    /// Of the next command.
+    /// Token of the next command.
     pub token: u16,
-    /// Entries that were read.
+    /// Number of entries read.
     pub read: u32,
 }
 
 impl CommandEvents {
-    /// Number of the queue, and its MSI-X vector.
+    /// EQ number and MSI-X vector.
     const EQN: u32 = 3;
     const VECTOR: usize = 2;
     const ENTRIES: u32 = 256;
 }
 
-/// What the driver remembers.
+/// State of the driver.
 pub struct Mthca {
-    /// Where the ends of commands are told; they are polled for if nowhere.
+    /// EQ for command completions; `None` for polled commands.
     pub events: Option<CommandEvents>,
-    /// A parameter that the command table does not give a command is 0. Else it is the mailbox's address all the same.
+    /// Whether parameters that the command table does not define are 0. Otherwise they hold the mailbox address.
     pub exact: bool,
 }
 
 pub type Driver<B> = crate::Driver<Mthca, B>;
 
 impl<B: Bus> Driver<B> {
-    /// Of a device that nothing was done to.
+    /// A driver for a device after power-on.
     pub const fn new(bus: B) -> Self {
         Self { bus, interface: Mthca { events: None, exact: false } }
     }
 
-    /// Stores to a register.
+    /// Writes to a register.
     pub fn write(&mut self, offset: u64, value: u32) {
         self.bus.store(0, offset, &value.to_be_bytes());
     }
 
-    /// Loads from a register.
+    /// Reads from a register.
     pub fn read(&mut self, offset: u64) -> u32 {
         u32::from_be_bytes(self.bus.load(0, offset))
     }
 
-    /// Stores the seven words of a command, and does not look at what comes of it.
+    /// Writes the seven words of a command, without reading the status.
     pub fn issue(&mut self, in_param: u64, in_modifier: u32, out_param: u64, token: u16, word: u32) {
         let words = hcr::words(in_param, in_modifier, out_param, token, word);
         for (offset, word) in (HCR..).step_by(4).zip(words) {
@@ -76,7 +76,7 @@ impl<B: Bus> Driver<B> {
         }
     }
 
-    /// Issues any command. The status of one whose event bit is clear.
+    /// Issues any command. Returns the status if the event bit is clear.
     #[track_caller]
     pub fn raw(&mut self, in_param: u64, in_modifier: u32, out_param: u64, token: u16, word: u32) -> u8 {
         self.issue(in_param, in_modifier, out_param, token, word);
@@ -85,7 +85,7 @@ impl<B: Bus> Driver<B> {
         word.to_be_bytes()[0]
     }
 
-    /// Issues a command, whose modifier is in bits 15:12 of `op`. Its status, and what it answered in out_param.
+    /// Issues a command, with the op_modifier in bits 15:12 of `op`. Returns the status and out_param.
     #[track_caller]
     pub fn command(&mut self, op: u32, in_param: u64, in_modifier: u32) -> (u8, u64) {
         let word = hcr::GO | op;
@@ -97,7 +97,7 @@ impl<B: Bus> Driver<B> {
         };
         let CommandEvents { buffer, token, read } = events;
         self.raw(in_param, in_modifier, out_param, token, word | hcr::EVENT);
-        // The interrupt handler.
+        // Acts as the interrupt handler.
         assert_eq!(self.bus.interrupts(CommandEvents::VECTOR), 1, "interrupts of a command");
         let at = buffer + u64::from(read % CommandEvents::ENTRIES) * 32;
         let entry = self.bus.peek(at, 32);
@@ -105,14 +105,14 @@ impl<B: Bus> Driver<B> {
         self.bus.poke(at + 31, &[0x80]);
         self.write(EQ_SET_CI + 8 * u64::from(CommandEvents::EQN), read + 1);
         self.write(EQ_ARM, 1 << CommandEvents::EQN);
-        // Slots count on by as many as there are (section 2.2).
+        // Section 2.2: the token grows by the number of command slots.
         let events = CommandEvents { token: token.wrapping_add(0x20), read: read + 1, ..events };
         self.interface.events = Some(events);
         let answer = entry[0x10..0x18].iter().fold(0, |answer, byte| answer << 8 | u64::from(*byte));
         (entry[0x0f], answer)
     }
 
-    /// Issues a command with an inbox and returns its status. What it wrote is at [`OUTBOX`].
+    /// Issues a command with an inbox and returns its status. The result is at [`OUTBOX`].
     #[track_caller]
     pub fn with_inbox(&mut self, op: u32, inbox: &[u8], in_modifier: u32) -> u8 {
         self.bus.poke(INBOX, inbox);
@@ -126,24 +126,24 @@ impl<B: Bus> Driver<B> {
         assert_eq!(self.with_inbox(op, inbox, in_modifier), 0, "status of {op:03x}");
     }
 
-    /// Takes the QP of a context from RESET to RTS.
+    /// Moves the QP of a context from RESET to RTS.
     pub fn connect(&mut self, qpc: &Qpc) {
         for op in [0x019, 0x01a, 0x01b] {
             self.ok(op, &modify(QpAttributes::all(), qpc), qpc.local_qpn.get());
         }
     }
 
-    /// Writes page table entries as the CPU does, into the memory that is lent for them, from this bus address on.
+    /// Writes page table entries with the CPU, to the memory behind ICM, starting at bus address `at`.
     pub fn write_mtt(&mut self, at: u64, pages: impl IntoIterator<Item = u64>) {
         let entries: Vec<u8> = pages.into_iter().flat_map(|page| (page | 1).to_be_bytes()).collect();
         self.bus.poke(at, &entries);
     }
 }
 
-/// Whether a command, whose modifier is in bits 15:12, has an outbox (section 3.1).
+/// Whether a command has an outbox (section 3.1). The op_modifier is in bits 15:12.
 fn has_outbox(op: u32) -> bool {
     // QUERY_DEV_LIM, QUERY_FW, QUERY_ADAPTER, HW2SW_EQ, HW2SW_CQ, QUERY_QP, MAD_IFC, READ_MGM, HW2SW_SRQ, QUERY_SRQ,
-    // ENABLE_LAM; ERR2RST_QP that is to write the context.
+    // ENABLE_LAM; ERR2RST_QP with an outbox for the context.
     matches!(
         op & 0xfff,
         0x003 | 0x004 | 0x006 | 0x014 | 0x017 | 0x022 | 0x024 | 0x025 | 0x036 | 0x037 | 0xff8

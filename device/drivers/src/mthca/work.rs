@@ -10,23 +10,23 @@ use protocol::ids::Qpn;
 use super::{Driver, UAR};
 use crate::Bus;
 
-/// A ring of WQEs, and the doorbell record that says how many were posted to it.
+/// A ring of WQEs with its doorbell record.
 #[derive(Clone, Copy, Debug)]
 pub struct WorkQueue {
     /// Bus address of the first slot.
     pub bus: u64,
-    /// Where that is in the region of the QP's queues.
+    /// Offset of the first slot in the region of the QP's queues.
     pub offset: u32,
-    /// Bytes of a slot.
+    /// Slot size in bytes.
     pub slot: u32,
-    /// How many there are.
+    /// Number of slots.
     pub slots: u16,
     /// Bus address of the doorbell record.
     pub record: u64,
 }
 
 impl WorkQueue {
-    /// Where the slot of the request is before which so many were posted, from the first slot on.
+    /// Offset from the first slot to the slot with a free-running index.
     fn at(&self, posted: u16) -> u32 {
         u32::from(posted % self.slots) * self.slot
     }
@@ -38,8 +38,8 @@ impl<B: Bus> Driver<B> {
         self.bus.poke(at, &value.to_be_bytes());
     }
 
-    /// Posts a WQE: puts it into the next slot, names it in the slot before, and counts it in the record. What is to be
-    /// rung for it.
+    /// Posts a WQE: writes it to the next slot, links it from the preceding slot, and updates the record. Returns the
+    /// doorbell to ring.
     pub fn post_send(
         &mut self,
         queue: &WorkQueue,
@@ -58,7 +58,7 @@ impl<B: Bus> Driver<B> {
         SendDoorbell { count: 1, first, fence, opcode, qpn: Qpn::new(qpn), size }
     }
 
-    /// Posts a receive request for one piece of memory.
+    /// Posts a receive request with one element.
     pub fn post_recv(&mut self, queue: &WorkQueue, data: DataSegment) {
         let posted = self.posted(queue);
         let successor = queue.offset + queue.at(posted.wrapping_add(1));
@@ -67,12 +67,12 @@ impl<B: Bus> Driver<B> {
         self.set_record(queue.record, posted.wrapping_add(1).into());
     }
 
-    /// Stores a send doorbell, in one access.
-    pub fn ring(&mut self, doorbell: &SendDoorbell) {
+    /// Writes a send doorbell in one access.
+    pub fn ring_doorbell(&mut self, doorbell: &SendDoorbell) {
         self.bus.store(2, u64::from(UAR) * 4096 + 0x10, &doorbell.emit());
     }
 
-    /// What the record of a queue says.
+    /// The counter in the doorbell record of a queue.
     fn posted(&mut self, queue: &WorkQueue) -> u16 {
         let record = self.bus.peek(queue.record, 4);
         u16::from_be_bytes([record[2], record[3]])

@@ -220,6 +220,8 @@ impl E810 {
 impl Frontend for E810 {
     type Host<'a> = RdmaHost<'a>;
 
+    const NIC: bool = true;
+
     fn pci(&self) -> PciFunction {
         let [a, b, c, d, e, f] = self.setup.mac.0;
         PciFunction {
@@ -245,10 +247,6 @@ impl Frontend for E810 {
 
     fn node(&self) -> Option<NodeProfile> {
         None
-    }
-
-    fn serves_frames(&self) -> bool {
-        true
     }
 
     fn bar_read(&mut self, cx: &mut Context<'_>, bar: Bar, offset: u64, data: &mut [u8]) {

@@ -1,4 +1,4 @@
-//! Who is where on the fabric, in the words of a QPC or a ud unit.
+//! Resolution of the addresses in a QPC or a ud unit.
 //!
 //! # Spec
 //! JingZhao interface, section 11.4 (J-31).
@@ -11,27 +11,26 @@ use super::ctxmgt::message::RdEncap;
 use crate::net::address::{Addresses, Class, PeerName};
 use crate::net::lid::class_of;
 
-/// The way to the peer of a connected QP; `None` if software named none that is known, and no default is configured.
+/// The path to the peer of a connected QP. `None` if the context names no known peer and no default peer is configured.
 pub fn connected(addresses: &Addresses, encap: &RdEncap, qpn: Qpn, remote_qpn: Qpn) -> Option<Encap> {
     let peer = PeerName { ip: encap.dip, mac: encap.dmac, gid: encap.remote_gid, lid: encap.dlid };
     addresses.path(&peer, &class(encap), qpn, remote_qpn)
 }
 
-/// The way to the destination of a datagram. `believe`: MAC and IP addresses of the unit mean something.
+/// The path to the destination of a datagram. `trusted` says whether the MAC and IP addresses of the unit are valid.
 pub fn datagram(
     addresses: &Addresses,
     unit: &UdUnit,
     encap: &RdEncap,
     qpn: Qpn,
-    believe: bool,
+    trusted: bool,
 ) -> Option<Encap> {
-    let (ip, mac) = if believe { (unit.dip(), unit.dmac()) } else { (None, None) };
+    let (ip, mac) = if trusted { (unit.dip(), unit.dmac()) } else { (None, None) };
     let peer = PeerName { ip, mac, lid: unit.dlid, ..PeerName::default() };
     addresses.path(&peer, &class(encap), qpn, unit.dqpn)
 }
 
-/// RoCE packets have no LRH with a service level in it: where the context gives no traffic class, the level travels as
-/// one (J-16).
+/// J-16: RoCE has no LRH to carry a service level, so it goes into the traffic class unless the context has one.
 fn class(encap: &RdEncap) -> Class {
     let traffic_class = match encap.traffic_class {
         0 => class_of(encap.service_level),
@@ -71,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lid_stands_for_the_addresses_of_the_rule_or_of_the_table() {
+    fn lid_resolves_by_rule_or_table() {
         let rule = (MacAddr([2, 0, 0, 0, 1, 2]), Ipv4Addr::new(10, 77, 1, 2));
         assert_eq!(to(Qpc { dlid: Lid::new(0x102), ..Qpc::default() }), Some(rule));
         let table = (OTHER.mac, OTHER.ipv4);
@@ -81,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn ip_comes_before_mac_before_gid_before_lid_before_the_default_peer() {
+    fn ip_precedes_mac_gid_lid_and_default() {
         let gid = Ipv4Addr::new(10, 77, 0, 4).to_ipv6_mapped().octets();
         let all = Qpc {
             dest_ip: Ipv4Addr::new(10, 77, 0, 3).to_bits(),
@@ -101,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_ip_is_to_be_resolved_and_an_unknown_mac_goes_nowhere() {
+    fn unknown_ip_is_resolved_unknown_mac_dropped() {
         let far = Ipv4Addr::new(172, 16, 0, 1);
         assert_eq!(to(Qpc { dest_ip: far.to_bits(), ..Qpc::default() }), Some((UNRESOLVED, far)));
         assert_eq!(to(Qpc { dmac_high: 0x5254_7777, ..Qpc::default() }), None);
@@ -110,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn stale_addresses_in_a_ud_unit_are_ignored_when_not_believed() {
+    fn stale_ud_addresses_are_ignored_by_option() {
         let unit =
             UdUnit { dlid: Lid::new(0x900), dmac_high: 0xdead_beef, dest_ip: 0xffff, ..UdUnit::default() };
         let encap = datagram(&addresses(), &unit, &RdEncap::default(), Qpn::new(5), false).unwrap();
@@ -121,7 +120,7 @@ mod tests {
 
     /// As RoCE maps it: the precedence bits of the DSCP.
     #[test]
-    fn a_service_level_travels_in_the_traffic_class_unless_software_gives_one() {
+    fn service_level_sets_traffic_class_unless_given() {
         let class_of = |service_level, traffic_class| {
             let encap = encap(Qpc { service_level, traffic_class, ..Qpc::default() });
             let unit = UdUnit { dlid: Lid::new(2), ..UdUnit::default() };
@@ -135,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn a_guest_cannot_choose_its_source() {
+    fn source_address_is_not_configurable_by_guest() {
         let qpc = Qpc { source_ip: 1, smac_high: 1, slid: Lid::new(7), ..Qpc::default() };
         assert_eq!(to(qpc), Some((DEFAULT.mac, DEFAULT.ipv4)));
     }

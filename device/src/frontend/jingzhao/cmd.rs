@@ -1,7 +1,7 @@
-//! Commands: one call executes what a write of the HCR's last word asks for.
+//! Execution of the command that a write to the last HCR word starts.
 //!
-//! The checks common to all commands are in [`Command::decode`]; each family of commands has a file. A refused command
-//! has no effect.
+//! Checks common to all commands are in [`Command::decode`]; each family of commands has its own file. A rejected
+//! command has no effect.
 //!
 //! # Spec
 //! JingZhao interface, sections 1.4, 2 and 3.
@@ -21,46 +21,44 @@ use super::options::Options;
 use super::resources::{DeviceState, Resources};
 use super::strict;
 use crate::frontend::Context;
-use crate::frontend::mellanox::command::{Mailboxes, Outbox, fixed};
+use crate::frontend::hcr::command::{Mailboxes, Outbox, fixed};
 
-/// Executes a command: reads its inbox once, works on the copy, writes its outbox. What was in the mailboxes is
-/// left in `mailboxes`.
+/// Executes a command. It reads the inbox once, works on the copy, and writes the outbox. Both are left in `mailboxes`.
 ///
 /// # Errors
-/// The refusal, with its precise status.
+/// The precise status of a rejected command.
 pub fn execute(
     state: &mut DeviceState,
     setup: &Setup,
     cx: &mut Context<'_>,
-    latched: &PendingCommand,
+    pending: &PendingCommand,
     mailboxes: &mut Mailboxes,
 ) -> Result<(), CmdError> {
-    refuse_unsupported(&setup.options, latched)?;
-    let command = Command::decode(latched, state.resources.is_some())?;
+    refuse_unsupported(&setup.options, pending)?;
+    let command = Command::decode(pending, state.resources.is_some())?;
     let inbox = mailboxes.inbox.fetch(cx.dma, command.in_param, command.inbox_len)?;
     let strict = cx.monitor.is_strict();
     let examined = strict.then(|| {
         let own = &cx.port.addresses().own;
-        strict::examine(state, setup, own, cx.dma, latched, &command, inbox)
+        strict::examine(state, setup, own, cx.dma, pending, &command, inbox)
     });
     mailboxes.outbox = dispatch(state, setup, cx, &command, inbox)?;
     if let Some(examined) = examined {
-        state.strict.remember(&examined);
+        state.strict.record(&examined);
         examined.report(cx.monitor);
     }
     mailboxes.send(cx.dma, command.out_param)
 }
 
-/// Commands of the document that this device does not have: they have no layout there, and no software issues them
-/// (section 3.14).
-fn refuse_unsupported(options: &Options, latched: &PendingCommand) -> Result<(), CmdError> {
-    let unsupported = match Op::from_code(latched.command.op()) {
+/// Rejects commands that the document lists without a layout. No software issues them (section 3.14).
+fn refuse_unsupported(options: &Options, pending: &PendingCommand) -> Result<(), CmdError> {
+    let unsupported = match Op::from_code(pending.command.op()) {
         Some(Op::ConfSpecialQp) => true,
         Some(Op::MadIfc) => !options.mad_ifc,
         _ => false,
     };
     if unsupported {
-        return Err(CmdError::new(CmdStatus::BadOp, "opcode", latched.command.op().into()));
+        return Err(CmdError::new(CmdStatus::BadOp, "opcode", pending.command.op().into()));
     }
     Ok(())
 }
@@ -92,7 +90,7 @@ fn dispatch(
     Ok(Outbox::new())
 }
 
-/// The commands that need INIT_HCA and answer nothing.
+/// Executes the commands that need INIT_HCA and have no outbox.
 fn on_resources(
     resources: &mut Resources,
     setup: &Setup,

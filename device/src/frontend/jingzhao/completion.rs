@@ -1,4 +1,4 @@
-//! From the engine's completions to completion queue entries.
+//! Conversion of completions to completion queue entries.
 //!
 //! # Spec
 //! JingZhao interface, sections 7.1 to 7.4.
@@ -8,11 +8,11 @@ use protocol::hca::jingzhao::cqe::{Cqe, CqeQueue, Outcome};
 use protocol::ids::{Lid, Qpn};
 use protocol::roce::{Imm, Transport};
 
-use crate::frontend::mellanox::verbs::{WorkTag, syndrome, vendor_code};
+use crate::frontend::hcr::verbs::{WorkTag, syndrome, vendor_code};
 use crate::net::address::Addresses;
 
-/// The entry that tells software of a completion. `qpn` is the QP with the high bits software knows it by,
-/// `connected_lid` the destination LID of its context, `ud_grh` whether datagrams are received behind their GRH.
+/// The CQE of a completion. `qpn` includes the high bits that software uses, `connected_lid` is the destination LID of
+/// the context, and `ud_grh` says whether received datagrams are preceded by their GRH.
 pub fn cqe(
     completion: &Completion,
     qpn: Qpn,
@@ -47,7 +47,7 @@ pub fn cqe(
         },
         Err(status) => Outcome::Error { syndrome: syndrome(status), vendor: vendor_code(status) },
     };
-    // The tag of a receive is the offset alone, which is where a send's tag has its own.
+    // The tag of a receive is just the offset, which is in the same bits as the offset in the tag of a send.
     Cqe { qpn, queue, wqe: tag.wqe(), outcome }
 }
 
@@ -58,10 +58,10 @@ mod tests {
     use protocol::roce::{Opcode, Operation};
 
     use super::*;
-    use crate::frontend::mellanox::verbs::is_solicited;
+    use crate::frontend::hcr::verbs::is_solicited;
     use crate::identity::Identity;
 
-    /// As software knows it; the engine's completion may have it masked.
+    /// QPN as software uses it. The engine's completion may have it without high bits.
     const QPN: Qpn = Qpn::new(0x9c_0005);
 
     fn addresses() -> Addresses {
@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn a_send_has_its_opcode_its_offset_and_the_full_qp_number() {
+    fn send_has_opcode_offset_and_full_qpn() {
         let expected = [
             0x05, 0x00, 0x9c, 0x00, 0x00, 0x00, 0x00, 0x00, 0x09, 0x00, 0x00, 0x00, 0x00, 0x00, 0x02,
             0x00, //
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn a_receive_has_the_whole_opcode_of_its_last_packet_and_its_immediate_data() {
+    fn receive_has_last_opcode_and_immediate() {
         let expected = [
             0x05, 0x00, 0x9c, 0x00, 0x00, 0x00, 0x00, 0x00, 0x09, 0x00, 0x00, 0x00, 0x00, 0x00, 0x02,
             0x00, //
@@ -126,12 +126,12 @@ mod tests {
     }
 
     #[test]
-    fn a_sender_without_a_lid_in_the_context_has_the_lid_of_its_mac() {
+    fn missing_context_lid_comes_from_mac() {
         assert_eq!(bytes(&received(false), 0)[0x0e..0x10], [3, 0]);
     }
 
     #[test]
-    fn failures_have_their_syndrome_and_the_opcode_of_their_queue() {
+    fn failures_have_syndrome_and_queue_opcode() {
         let failed = |queue, status| Completion { queue, result: Err(status), ..sent(true) };
         for (status, code) in [
             (Status::LocalLength, 0x01),
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn failures_are_always_wanted() {
+    fn failures_always_get_entry() {
         let failed = Completion { result: Err(Status::Flushed), ..sent(false) };
         assert!(is_solicited(&failed) && WorkTag::wants_entry(&failed));
         assert!(

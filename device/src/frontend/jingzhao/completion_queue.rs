@@ -8,23 +8,23 @@ use protocol::hca::jingzhao::cqe::Cqe;
 use protocol::ids::{Cqn, Lkey, Pdn};
 
 use super::queue_start::offset;
-use crate::frontend::mellanox::entry_ring::{Buffer, OwnedRing};
-use crate::frontend::mellanox::notify::{CqError, Notifier, Notify};
+use crate::frontend::hcr::entry_ring::{Buffer, OwnedRing};
+use crate::frontend::hcr::notify::{CqError, Notifier, Notify};
 use crate::frontend::snapshot::Armed;
 use crate::memory::queue::QueueMemory;
 
-/// A completion queue. After a fault it takes no entries until RESIZE_CQ or until it is made anew.
+/// A completion queue. After a fault it accepts no entries until RESIZE_CQ or until it is created again.
 #[derive(Debug)]
 pub struct CompletionQueue {
     cqn: Cqn,
-    /// Of its context.
+    /// Start field of the context.
     start: u64,
     ring: OwnedRing,
     notifier: Notifier,
 }
 
 impl CompletionQueue {
-    /// The queue of a SW2HW_CQ. `cqn` is the whole number software gave.
+    /// Creates the queue of a SW2HW_CQ. `cqn` is the whole number that software uses.
     pub fn new(cqn: Cqn, cqc: &Cqc, mem: &impl QueueMemory) -> Self {
         let ring = OwnedRing::new(buffer(cqc.pd, cqc.lkey, cqc.start, cqc.log_entries, mem), 0, mem);
         let armed = match cqc.flags.arm() {
@@ -35,61 +35,60 @@ impl CompletionQueue {
         Self { cqn, start: cqc.start, ring, notifier: Notifier::new(cqc.comp_eqn, armed) }
     }
 
-    /// Goes on in another buffer. The producer counter is not reset: software moves what it has not read to the same
-    /// count in the new buffer.
+    /// Switches to another buffer. The producer counter continues: software moves unread entries to the same positions
+    /// in the new buffer.
     pub fn resize(&mut self, resize: &ResizeCq, mem: &impl QueueMemory) {
         let pd = self.ring.buffer().pd;
         let to = buffer(pd, resize.lkey, self.start, resize.log_entries, mem);
         self.ring = self.ring.moved_to(to, mem);
-        self.notifier.forget_fault();
+        self.notifier.clear_fault();
     }
 
-    /// Own number, as software knows it.
+    /// CQN, as software knows it.
     pub fn cqn(&self) -> Cqn {
         self.cqn
     }
 
-    /// What it owes its software beside entries.
+    /// Arm state and fault.
     pub fn notifier(&self) -> &Notifier {
         &self.notifier
     }
 
-    /// Where its context says that it begins.
+    /// Start field of the context.
     pub fn start(&self) -> u64 {
         self.start
     }
 
-    /// Entries written, modulo 2^32.
+    /// Free-running producer index, modulo 2^32.
     pub fn producer(&self) -> u32 {
         self.ring.producer()
     }
 
-    /// Its buffer.
+    /// Location of the entries.
     pub fn buffer(&self) -> &Buffer {
         self.ring.buffer()
     }
 
-    /// Entries of its buffer.
+    /// Number of entries of the buffer.
     pub fn entries(&self) -> u64 {
         self.ring.entries()
     }
 
-    /// Asks for an event at the next entry (ARM_CQ).
+    /// Requests an event for the next entry (ARM_CQ).
     pub fn arm(&mut self) {
         self.notifier.arm(Armed::Any);
     }
 
-    /// Writes an entry. `solicited`: see [`crate::frontend::mellanox::verbs::is_solicited`].
+    /// Writes an entry. For `solicited`, see [`crate::frontend::hcr::verbs::is_solicited`].
     ///
     /// # Errors
-    /// The entry is lost, because software has not made room or the buffer cannot be written.
+    /// The entry is lost: the queue is full or broken, or its buffer cannot be written.
     pub fn push(&mut self, cqe: &Cqe, solicited: bool, mem: &impl QueueMemory) -> Result<Notify, CqError> {
         self.notifier.push(solicited, || self.ring.push(&cqe.emit(), mem))
     }
 }
 
-/// The buffer of a context. A start that is no place in the region means nothing, since the document has it as not used
-/// yet.
+/// J-49: the buffer of a context. The document marks the start as unused, so a start outside the region is ignored.
 pub(super) fn buffer(pd: Pdn, lkey: Lkey, start: u64, log_entries: u8, mem: &impl QueueMemory) -> Buffer {
     Buffer { pd, lkey, start: offset(start, log_entries, lkey, mem).unwrap_or(0), log_entries }
 }
@@ -106,7 +105,7 @@ mod tests {
 
     const CQN: Cqn = Cqn::new(0x3_0007);
 
-    /// A buffer for four entries, as software prepares it.
+    /// A buffer of four entries in hardware ownership.
     fn prepared() -> Region {
         let mem = Region::new(4 * LEN);
         (0..4).for_each(|slot| reap(&mem, slot));
@@ -139,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn entries_are_written_round_the_ring_and_handed_to_software() {
+    fn entries_wrap_and_pass_to_software() {
         let mem = prepared();
         let mut cq = CompletionQueue::new(CQN, &cqc(0), &mem);
         for count in 0..10 {
@@ -154,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn an_entry_software_has_not_read_is_not_overwritten() {
+    fn unread_entry_is_not_overwritten() {
         let mem = prepared();
         let mut cq = CompletionQueue::new(CQN, &cqc(0), &mem);
         (0..4).for_each(|count| assert!(cq.push(&cqe(count), false, &mem).is_ok()));
@@ -167,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn a_buffer_that_was_not_prepared_is_overwritten() {
+    fn unprepared_buffer_is_overwritten() {
         for prepared_slots in [0, 3] {
             let mem = Region::new(4 * LEN);
             (0..prepared_slots).for_each(|slot| reap(&mem, slot));
@@ -178,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn a_buffer_that_cannot_be_written_is_a_fault() {
+    fn unwritable_buffer_is_fault() {
         let mem = prepared();
         let mut cq = CompletionQueue::new(CQN, &cqc(0), &mem);
         mem.read_only.set(true);
@@ -189,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn resizing_goes_on_at_the_same_count() {
+    fn resize_keeps_producer_index() {
         let mem = prepared();
         let mut cq = CompletionQueue::new(CQN, &cqc(0), &mem);
         for count in 0..6 {
@@ -204,16 +203,16 @@ mod tests {
     }
 
     #[test]
-    fn entries_begin_where_the_context_says() {
+    fn entries_start_where_context_says() {
         const START: u64 = 0x7f00_0000_1000;
-        // Behind two entries of something else, as an address, as an offset; no place in the region.
+        // Two other entries precede the queue: start as an address, as an offset, and outside the region.
         for (start, first) in [(START + 64, 2), (64, 2), (START, 0), (0, 0), (0x1_0000, 0)] {
             let mut mem = Region::new(6 * LEN);
             mem.start = START;
             let mut cq = CompletionQueue::new(CQN, &Cqc { start, ..cqc(0) }, &mem);
             cq.push(&cqe(7), false, &mem).unwrap();
             assert_eq!(entry(&mem, first), Some(cqe(7)), "start {start:#x}");
-            // The new buffer has no such address.
+            // The new buffer does not contain this address.
             let mut other = Region::new(8 * LEN);
             (other.start, other.key) = (0x1_0000_0000, Lkey::new(0x22));
             (0..8).for_each(|slot| reap(&other, slot));
@@ -224,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn an_armed_queue_notifies_once() {
+    fn armed_queue_notifies_once() {
         let mem = prepared();
         let mut cq = CompletionQueue::new(CQN, &cqc(1), &mem);
         let yes = Ok(Notify::Yes(Eqn::new(4)));
@@ -236,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn a_queue_armed_for_solicited_entries_waits_for_one() {
+    fn solicited_arming_waits_for_solicited_entry() {
         let mem = prepared();
         let mut cq = CompletionQueue::new(CQN, &cqc(4), &mem);
         assert_eq!(cq.push(&cqe(0), false, &mem), Ok(Notify::No));

@@ -1,4 +1,4 @@
-//! The JingZhao function: BAR0 and BAR2, and what happens at their registers.
+//! The PCI function: BAR0 and BAR2, and the effects of their registers.
 //!
 //! # Spec
 //! JingZhao interface, section 1.
@@ -17,17 +17,17 @@ use serde::{Deserialize, Serialize};
 use super::cmd;
 use super::ctxmgt::message::{RdQpSst, RdQpState};
 use super::ctxmgt::stats::CtxStats;
-use super::doorbell::{Doorbells, Rung};
+use super::doorbell::{Doorbell, Doorbells};
 use super::options::Options;
 use super::resources::{DeviceState, Resources};
 use super::snapshot::icm_rows;
 use super::strict::{self, Strict};
 use super::trace;
-use crate::frontend::mellanox::command::{self, Words};
-use crate::frontend::mellanox::hcr::Hcr;
-use crate::frontend::mellanox::host::DeviceHost;
-use crate::frontend::mellanox::snapshot as rows;
-use crate::frontend::mellanox::verbs::WorkTag;
+use crate::frontend::hcr::command::{self, CommandSet};
+use crate::frontend::hcr::host::DeviceHost;
+use crate::frontend::hcr::registers::Hcr;
+use crate::frontend::hcr::snapshot as rows;
+use crate::frontend::hcr::verbs::WorkTag;
 use crate::frontend::snapshot::{Page, Table};
 use crate::frontend::{self, Context, Frontend, FrontendCounters, HostContext, Interface, RegisterAccess};
 use crate::limited;
@@ -36,10 +36,10 @@ use crate::net::address::Addresses;
 use crate::telemetry::reason::InterfaceReason;
 use crate::vfio::{Bar, Bars, MemoryBar, MsixLayout, PciFunction};
 
-/// What a device is given at its creation and keeps.
+/// Parameters of a device.
 pub type Setup = frontend::Setup<Options>;
 
-/// What only this interface counts.
+/// Counters specific to this interface.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Counters {
     /// Context manager, by channel.
@@ -79,8 +79,8 @@ impl JingZhao {
     fn write_register(&mut self, cx: &mut Context<'_>, offset: u64, value: u32) {
         match Register::at(offset) {
             Some(Register::Hcr(word)) => {
-                if let Some(latched) = self.hcr.write(word, value) {
-                    self.execute(cx, &latched);
+                if let Some(pending) = self.hcr.write(word, value) {
+                    self.execute(cx, &pending);
                 }
             }
             Some(Register::Reset) if value & 1 != 0 => {
@@ -89,43 +89,48 @@ impl JingZhao {
                 cx.monitor.forget_qps();
                 self.reset();
             }
-            // init_done is read-only.
+            // Section 1.5: init_done is read-only.
             Some(Register::Reset | Register::InitDone) => {}
             None => cx.monitor.ignored_store(InterfaceReason::NoRegister, Bar::Bar0.number(), offset),
         }
     }
 
-    /// Runs a command from start to end: the public driver takes it as done when its store is.
-    fn execute(&mut self, cx: &mut Context<'_>, latched: &PendingCommand) {
-        let words = Words {
+    /// Executes a command. Section 1.3: the public driver considers it complete when its store returns.
+    fn execute(&mut self, cx: &mut Context<'_>, pending: &PendingCommand) {
+        let commands = CommandSet {
             name: |code| Op::from_code(code).map(Op::name),
             describe: trace::describe_command,
-            answers: &[],
-            visible: if self.setup.options.extended_status { |status| status } else { CmdStatus::basic },
+            expected: &[],
+            reported_status: if self.setup.options.extended_status {
+                |status| status
+            } else {
+                CmdStatus::basic
+            },
         };
         let Self { state, setup, .. } = self;
-        let result = command::run(cx, &words, latched, |cx, mailboxes| {
-            cmd::execute(state, setup, cx, latched, mailboxes)
+        let result = command::run(cx, &commands, pending, |cx, mailboxes| {
+            cmd::execute(state, setup, cx, pending, mailboxes)
         });
         let status = result.err().unwrap_or(CmdStatus::Ok);
         self.hcr.finish(status);
-        if latched.command.event()
+        if pending.command.event()
             && let Some(resources) = &mut self.state.resources
         {
-            let PendingCommand { token, out_param, .. } = *latched;
+            let PendingCommand { token, out_param, .. } = *pending;
             resources.raise(cx, &Eqe::Command { token, status: status.code(), out_param });
         }
     }
 
-    /// A doorbell of a QP that cannot send is no error of the device: software sees the mistake before it rings.
-    fn ring(
+    /// Handles a send doorbell. Section 1.6: a doorbell of a QP that cannot send is discarded, since the verbs layer
+    /// reports that error when software posts.
+    fn handle_send_doorbell(
         &mut self,
         cx: &mut Context<'_>,
         page: u32,
         doorbell: SendDoorbell,
     ) -> Result<(), InterfaceReason> {
         let resources = self.state.resources.as_mut().ok_or(InterfaceReason::NotInitialised)?;
-        // A state the engine changed in this turn counts.
+        // The engine may have changed the state of the QP in this turn.
         resources.observe(cx, doorbell.qpn);
         if cx.monitor.is_strict() {
             strict::doorbell(resources, page, &doorbell).report(cx.monitor);
@@ -142,6 +147,7 @@ impl JingZhao {
         if self.setup.options.qpn_check && qp.qpn != doorbell.qpn {
             return Err(InterfaceReason::StaleQpn);
         }
+        // Section 1.6: a doorbell is discarded before RTS. SQE and ERR flush its requests, and SQD keeps it until RTS.
         let RdQpState { state, .. } = resources.ctx.read_of(&qp.key);
         match state {
             None | Some(QpState::Reset) => return Err(InterfaceReason::QpReset),
@@ -152,20 +158,21 @@ impl JingZhao {
         let qpn = qp.qpn;
         qp.counters.doorbells += 1;
         let before = qp.send.doorbells_taken();
-        let rung = qp.send.ring(doorbell, &resources.doorbells).map_err(|_| InterfaceReason::Overflow);
-        if rung.is_ok() {
+        let queued =
+            qp.send.queue_doorbell(doorbell, &resources.doorbells).map_err(|_| InterfaceReason::Overflow);
+        if queued.is_ok() {
             cx.monitor.count_doorbell("send");
         }
         resources.doorbells.update(before, qp.send.doorbells_taken());
-        cx.ring(resources, qpn);
-        rung
+        cx.notify_send(resources, qpn);
+        queued
     }
 
-    /// Obeys what a store to a UAR page asks for.
-    fn obey(&mut self, cx: &mut Context<'_>, rung: Rung) -> Result<(), InterfaceReason> {
-        match rung {
-            Rung::Send { page, doorbell } => self.ring(cx, page, doorbell),
-            Rung::ArmCq(cqn) => {
+    /// Handles a doorbell of a UAR page.
+    fn handle_doorbell(&mut self, cx: &mut Context<'_>, doorbell: Doorbell) -> Result<(), InterfaceReason> {
+        match doorbell {
+            Doorbell::Send { page, doorbell } => self.handle_send_doorbell(cx, page, doorbell),
+            Doorbell::ArmCq(cqn) => {
                 let resources = self.state.resources.as_mut();
                 let cq = resources.map(|all| all.cq_mut(cqn).ok_or(InterfaceReason::NoCq));
                 if cx.monitor.is_strict() && !matches!(cq, Some(Ok(_))) {
@@ -175,7 +182,7 @@ impl JingZhao {
                 cx.monitor.count_doorbell("arm_cq");
                 Ok(())
             }
-            Rung::ArmEq(eqn) => {
+            Doorbell::ArmEq(eqn) => {
                 let resources = self.state.resources.as_mut();
                 let eq = resources.map(|all| all.eqs.get_mut(eqn.get()).ok_or(InterfaceReason::NoEq));
                 if cx.monitor.is_strict() && !matches!(eq, Some(Ok(_))) {
@@ -233,7 +240,7 @@ impl Frontend for JingZhao {
         }
         match bar {
             Bar::Bar0 => regs::read(offset, data, |word| self.read_register(word)),
-            // Doorbells are write only.
+            // Doorbells are write-only.
             _ => data.fill(0),
         }
     }
@@ -252,9 +259,9 @@ impl Frontend for JingZhao {
                 }
             }
             _ => match self.doorbells.write(offset, data) {
-                Ok(Some(rung)) => {
-                    if let Err(reason) = self.obey(cx, rung) {
-                        rung.ignore(cx.monitor, reason);
+                Ok(Some(doorbell)) => {
+                    if let Err(reason) = self.handle_doorbell(cx, doorbell) {
+                        doorbell.ignore(cx.monitor, reason);
                     }
                 }
                 Ok(None) => {}

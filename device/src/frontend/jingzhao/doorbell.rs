@@ -7,28 +7,28 @@ use protocol::describe::Field as _;
 use protocol::hca::jingzhao::doorbell::{SendDoorbell, UAR_PAGE, UarRegister, arm_cq, arm_eq};
 use protocol::ids::{Cqn, Eqn};
 
-use crate::frontend::mellanox::doorbell::FirstHalves;
+use crate::frontend::hcr::doorbell::SplitDoorbells;
 use crate::telemetry::monitor::Monitor;
 use crate::telemetry::reason::InterfaceReason;
 
-/// What a store to a UAR page asks for.
+/// A doorbell in a UAR page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Rung {
-    /// Execute send WQEs.
+pub enum Doorbell {
+    /// Start send WQEs.
     Send {
-        /// Page that was written.
+        /// UAR page of the store.
         page: u32,
-        /// What was written.
+        /// Value of the store.
         doorbell: SendDoorbell,
     },
-    /// Arm a CQ once.
+    /// Arm a CQ for one event.
     ArmCq(Cqn),
-    /// Arm an EQ once.
+    /// Arm an EQ for one interrupt.
     ArmEq(Eqn),
 }
 
-impl Rung {
-    /// Nothing is done for it.
+impl Doorbell {
+    /// Records that the doorbell was ignored.
     pub fn ignore(&self, monitor: &mut Monitor, reason: InterfaceReason) {
         match self {
             Self::Send { page, doorbell: SendDoorbell { qpn, .. } } => {
@@ -44,35 +44,35 @@ impl Rung {
     }
 }
 
-/// All UAR pages. They are write only: reads give 0.
+/// All UAR pages. They are write-only; reads return 0.
 #[derive(Debug)]
 pub struct Doorbells {
-    /// Of the send doorbells of 32-bit software.
-    halves: FirstHalves<1>,
+    /// First halves of send doorbells from 32-bit software.
+    split: SplitDoorbells<1>,
 }
 
 impl Doorbells {
-    /// Pages for a BAR of `bar_len` bytes.
+    /// Creates the pages of a BAR of `bar_len` bytes.
     pub fn new(bar_len: u64) -> Self {
-        Self { halves: FirstHalves::new(bar_len / UAR_PAGE) }
+        Self { split: SplitDoorbells::new(bar_len / UAR_PAGE) }
     }
 
-    /// Forgets halves of doorbells (device reset).
+    /// Clears first halves (device reset).
     pub fn reset(&mut self) {
-        self.halves.reset();
+        self.split.reset();
     }
 
-    /// First half of a doorbell that waits in a page for its second.
-    pub fn latched(&self, page: u64) -> u32 {
-        u32::try_from(page).map_or(0, |page| u32::from_le_bytes(self.halves.waiting(page, 0)))
+    /// First half of a send doorbell whose second half is outstanding.
+    pub fn first_half(&self, page: u64) -> u32 {
+        u32::try_from(page).map_or(0, |page| u32::from_le_bytes(self.split.first_half(page, 0)))
     }
 
-    /// Takes a store to BAR2. The device ignores widths other than four and eight bytes. `None`: it was a first half.
+    /// Handles a store to BAR2. Returns `None` for a first half. Widths other than four and eight bytes are ignored.
     ///
     /// # Errors
-    /// There is no such register, or it has no such width.
-    pub fn write(&mut self, offset: u64, data: &[u8]) -> Result<Option<Rung>, InterfaceReason> {
-        let page = u32::try_from(offset / UAR_PAGE).ok().filter(|page| self.halves.has_page(*page));
+    /// The register does not exist or does not have this width.
+    pub fn write(&mut self, offset: u64, data: &[u8]) -> Result<Option<Doorbell>, InterfaceReason> {
+        let page = u32::try_from(offset / UAR_PAGE).ok().filter(|page| self.split.has_page(*page));
         let page = page.ok_or(InterfaceReason::NoRegister)?;
         let number = |data: &[u8]| match data {
             [a, b, c, d] | [a, b, c, d, _, _, _, _] => Ok(u32::from_le_bytes([*a, *b, *c, *d])),
@@ -81,14 +81,14 @@ impl Doorbells {
         let register = UarRegister::at(offset % UAR_PAGE).ok_or(InterfaceReason::NoRegister)?;
         Ok(match register {
             half @ (UarRegister::SendLow | UarRegister::SendHigh) => {
-                let whole = self.halves.store(page, 0, half == UarRegister::SendHigh, data)?;
+                let whole = self.split.store(page, 0, half == UarRegister::SendHigh, data)?;
                 let Some([a, b, c, d, e, f, g, h]) = whole else { return Ok(None) };
                 let doorbell =
                     SendDoorbell::parse(u32::from_le_bytes([a, b, c, d]), u32::from_le_bytes([e, f, g, h]));
-                Some(Rung::Send { page, doorbell })
+                Some(Doorbell::Send { page, doorbell })
             }
-            UarRegister::ArmCq => Some(Rung::ArmCq(arm_cq(number(data)?))),
-            UarRegister::ArmEq => Some(Rung::ArmEq(arm_eq(number(data)?))),
+            UarRegister::ArmCq => Some(Doorbell::ArmCq(arm_cq(number(data)?))),
+            UarRegister::ArmEq => Some(Doorbell::ArmEq(arm_eq(number(data)?))),
         })
     }
 }
@@ -99,7 +99,7 @@ mod tests {
 
     use super::*;
 
-    /// Section 14.1, second slot.
+    /// The second slot of section 14.1.
     const BYTES: [u8; 8] = [0x0a, 0x08, 0x00, 0x00, 0x02, 0x05, 0x00, 0x00];
     const SEND: SendDoorbell =
         SendDoorbell { head: 8, fence: false, opcode: 0x0a, qpn: Qpn::new(5), size: 2 };
@@ -109,31 +109,37 @@ mod tests {
     }
 
     #[test]
-    fn eight_bytes_ring_at_once() {
-        assert_eq!(doorbells().write(0x3000, &BYTES), Ok(Some(Rung::Send { page: 3, doorbell: SEND })));
+    fn eight_byte_store_rings_at_once() {
+        assert_eq!(doorbells().write(0x3000, &BYTES), Ok(Some(Doorbell::Send { page: 3, doorbell: SEND })));
     }
 
     #[test]
-    fn two_halves_ring_at_the_second() {
+    fn second_half_rings() {
         let mut doorbells = doorbells();
         assert_eq!(doorbells.write(0x1000, &BYTES[..4]), Ok(None));
-        assert_eq!(doorbells.write(0x1004, &BYTES[4..]), Ok(Some(Rung::Send { page: 1, doorbell: SEND })));
+        assert_eq!(
+            doorbells.write(0x1004, &BYTES[4..]),
+            Ok(Some(Doorbell::Send { page: 1, doorbell: SEND }))
+        );
     }
 
     #[test]
-    fn each_page_has_a_first_half_of_its_own() {
+    fn pages_keep_separate_first_halves() {
         let mut doorbells = doorbells();
         assert_eq!(doorbells.write(0x1000, &BYTES[..4]), Ok(None));
         assert_eq!(doorbells.write(0x2000, &[0xff; 4]), Ok(None));
         assert!(matches!(doorbells.write(0x1000, &[0xff; 8]), Ok(Some(_))));
-        assert_eq!(doorbells.write(0x1004, &BYTES[4..]), Ok(Some(Rung::Send { page: 1, doorbell: SEND })));
+        assert_eq!(
+            doorbells.write(0x1004, &BYTES[4..]),
+            Ok(Some(Doorbell::Send { page: 1, doorbell: SEND }))
+        );
     }
 
     #[test]
-    fn arming_names_its_queue() {
+    fn arm_doorbells_name_their_queue() {
         let mut doorbells = doorbells();
-        assert_eq!(doorbells.write(0x10, &[5, 0, 0, 0]), Ok(Some(Rung::ArmCq(Cqn::new(5)))));
-        assert_eq!(doorbells.write(0x20, &[7, 0, 0, 0]), Ok(Some(Rung::ArmEq(Eqn::new(7)))));
+        assert_eq!(doorbells.write(0x10, &[5, 0, 0, 0]), Ok(Some(Doorbell::ArmCq(Cqn::new(5)))));
+        assert_eq!(doorbells.write(0x20, &[7, 0, 0, 0]), Ok(Some(Doorbell::ArmEq(Eqn::new(7)))));
     }
 
     #[test]

@@ -10,30 +10,31 @@ use protocol::hca::jingzhao::eqc::Eqc;
 use protocol::hca::jingzhao::eqe::{Eqe, EventType};
 
 use super::queue_start::offset;
-use crate::frontend::mellanox::entry_ring::{Buffer, EventRing, OwnedRing, WriteError};
+use crate::frontend::hcr::entry_ring::{Buffer, EventRing, OwnedRing, WriteError};
 use crate::memory::queue::QueueMemory;
 
-/// When the queue interrupts.
+/// Arm state of an event queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Arm {
-    /// Not.
+    /// Events do not interrupt.
     Disarmed,
-    /// At the next event.
+    /// The next event interrupts.
     Once,
-    /// At every event: the context said armed, and software has not shown that it knows the doorbell.
+    /// Every event interrupts, until software uses ARM_EQ: the context was armed, and the public driver does not know
+    /// the doorbell.
     UntilFirstDoorbell,
 }
 
-/// A place in an event queue.
+/// Position of an entry in an event queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct EqPlace {
-    /// The queue.
+pub struct EqSlot {
+    /// EQ number.
     pub eqn: u32,
-    /// Entries written before, modulo 2^32.
+    /// Free-running index of the entry, modulo 2^32.
     pub slot: u32,
 }
 
-/// The valid event queues of a device, by index.
+/// Valid event queues of a device, by index.
 #[derive(Debug, Default)]
 pub struct EventQueues {
     /// Bound: INIT_HCA refuses more than 2^8.
@@ -41,39 +42,39 @@ pub struct EventQueues {
 }
 
 impl EventQueues {
-    /// The queue at an index, if it is valid.
+    /// The queue at `index`, if it is valid.
     pub fn get_mut(&mut self, index: u32) -> Option<&mut EventQueue> {
         self.queues.get_mut(&index)
     }
 
-    /// Whether the queue at an index is valid.
+    /// Whether the queue at `index` is valid.
     pub fn contains(&self, index: u32) -> bool {
         self.queues.contains_key(&index)
     }
 
-    /// Valid queues by ascending index, from one on.
+    /// Valid queues in ascending order of their indices, starting at `first`.
     pub fn iter_from(&self, first: u32) -> impl Iterator<Item = (u32, &EventQueue)> {
         self.queues.range(first..).map(|(index, queue)| (*index, queue))
     }
 
-    /// Makes a queue valid, in place of what was there.
+    /// Adds a queue, and replaces an existing one.
     pub fn insert(&mut self, index: u32, queue: EventQueue) {
         self.queues.insert(index, queue);
     }
 
-    /// Makes a queue invalid, and with it its mask. `None` if it was not valid.
+    /// Removes a queue and its mask. `None` if it was not valid.
     pub fn remove(&mut self, index: u32) -> Option<EventQueue> {
         self.queues.remove(&index)
     }
 
-    /// Where [`EventQueues::raise`] writes the next event of a type, if a queue takes it.
-    pub fn taker(&self, event: EventType) -> Option<EqPlace> {
+    /// Position at which [`EventQueues::raise`] would write an event of this type; `None` if no queue takes it.
+    pub fn taker(&self, event: EventType) -> Option<EqSlot> {
         let (eqn, queue) = self.queues.iter().find(|(_, queue)| queue.takes(event))?;
-        Some(EqPlace { eqn: *eqn, slot: queue.producer() })
+        Some(EqSlot { eqn: *eqn, slot: queue.producer() })
     }
 
-    /// Writes an asynchronous event to the lowest-numbered queue that takes its type; without one it is dropped.
-    /// Returns the MSI-X vector to raise, if any.
+    /// Writes an asynchronous event to the lowest-numbered queue with its type in the mask, or drops it without such a
+    /// queue. Returns the MSI-X vector to raise, if any.
     ///
     /// # Errors
     /// As [`EventQueue::push`].
@@ -91,12 +92,12 @@ pub struct EventQueue {
     ring: EventRing<OwnedRing>,
     msix_vector: u16,
     arm: Arm,
-    /// Bit t: takes asynchronous events of type t.
+    /// Mask of asynchronous events: bit t for type t.
     mask: u64,
 }
 
 impl EventQueue {
-    /// The queue of a SW2HW_EQ. It takes no asynchronous events until MAP_EQ.
+    /// Creates the queue of a SW2HW_EQ. Its mask is empty until MAP_EQ.
     pub fn new(eqc: &Eqc, mem: &impl QueueMemory) -> Self {
         Self {
             ring: EventRing::new(OwnedRing::new(buffer(eqc, mem), eqc.producer_index, mem)),
@@ -106,7 +107,7 @@ impl EventQueue {
         }
     }
 
-    /// Adds events to the mask, or removes them (MAP_EQ).
+    /// Adds or removes event types (MAP_EQ).
     pub fn map(&mut self, map: &MapEq) {
         if map.remove {
             self.mask &= !map.events;
@@ -115,22 +116,22 @@ impl EventQueue {
         }
     }
 
-    /// Whether asynchronous events of this type come here.
+    /// Whether the mask contains this event type.
     pub fn takes(&self, event: EventType) -> bool {
         self.mask & event.mask() != 0
     }
 
-    /// Its buffer.
+    /// Location of the entries.
     pub fn buffer(&self) -> &Buffer {
         self.ring.ring.buffer()
     }
 
-    /// Entries of its buffer.
+    /// Number of entries of the buffer.
     pub fn entries(&self) -> u64 {
         self.ring.ring.entries()
     }
 
-    /// Entries written, modulo 2^32.
+    /// Free-running producer index, modulo 2^32.
     pub fn producer(&self) -> u32 {
         self.ring.ring.producer()
     }
@@ -140,22 +141,22 @@ impl EventQueue {
         self.arm != Arm::Disarmed
     }
 
-    /// Vector of its interrupts.
+    /// MSI-X vector of the queue.
     pub fn msix_vector(&self) -> u16 {
         self.msix_vector
     }
 
-    /// Bit t: asynchronous events of type t come here.
+    /// Mask of asynchronous events: bit t for type t.
     pub fn mask(&self) -> u64 {
         self.mask
     }
 
-    /// Whether events were lost that software has not been told of.
+    /// Whether events were lost and the overflow event is not written yet.
     pub fn overflowed(&self) -> bool {
         self.ring.overflowed()
     }
 
-    /// Asks for an interrupt at the next event (ARM_EQ).
+    /// Requests an interrupt for the next event (ARM_EQ).
     pub fn arm(&mut self) {
         self.arm = Arm::Once;
     }
@@ -163,7 +164,7 @@ impl EventQueue {
     /// Writes an event. Returns the MSI-X vector to raise, if any.
     ///
     /// # Errors
-    /// The event is lost. If the queue was full, software finds EQ_OVERFLOW in front of the next one that fits.
+    /// The event is lost. If the queue was full, EQ_OVERFLOW precedes the next event that fits.
     pub fn push(&mut self, event: &Eqe, mem: &impl QueueMemory) -> Result<Option<u16>, WriteError> {
         self.ring.push(&event.emit(), &Eqe::EqOverflow.emit(), mem)?;
         match self.arm {
@@ -177,7 +178,7 @@ impl EventQueue {
     }
 }
 
-/// The buffer of a context. Where the start is no place in the region, no entry can be written.
+/// The buffer of a context. If the start is outside the region, no entry can be written.
 pub(super) fn buffer(eqc: &Eqc, mem: &impl QueueMemory) -> Buffer {
     let start = offset(eqc.start, eqc.log_entries, eqc.lkey, mem).unwrap_or(eqc.start);
     Buffer { pd: eqc.pd, lkey: eqc.lkey, start, log_entries: eqc.log_entries }
@@ -195,7 +196,7 @@ mod tests {
 
     const EVENT: Eqe = Eqe::Completion { cqn: Cqn::new(7) };
 
-    /// A queue of two entries behind 64 bytes of something else.
+    /// A queue of two entries, preceded by 64 other bytes in its region.
     fn queue(armed: bool) -> (Region, EventQueue) {
         let mem = Region::new(64 + 2 * LEN);
         (0..2).for_each(|slot| reap(&mem, slot));
@@ -225,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn events_are_written_round_the_ring() {
+    fn events_wrap_around_ring() {
         let (mem, mut eq) = queue(false);
         for number in 0..5 {
             let event = Eqe::Qp { qpn: Qpn::new(number), event: QpEvent::SqDrained };
@@ -235,9 +236,9 @@ mod tests {
         }
     }
 
-    /// Table 3-2-28: start is an address.
+    /// The start is an address (table 3-2-28).
     #[test]
-    fn events_are_written_from_the_address_or_the_offset_of_the_start() {
+    fn events_start_at_address_or_offset() {
         const START: u64 = 0x7f00_0000_1000;
         for start in [START + 64, 64] {
             let (mut mem, _) = queue(true);
@@ -254,14 +255,14 @@ mod tests {
     }
 
     #[test]
-    fn a_queue_that_was_never_rung_interrupts_every_time() {
+    fn unarmed_software_gets_every_interrupt() {
         let (mem, mut eq) = queue(true);
         assert_eq!(eq.push(&EVENT, &mem), Ok(Some(9)));
         assert_eq!(eq.push(&EVENT, &mem), Ok(Some(9)));
     }
 
     #[test]
-    fn a_queue_that_is_rung_interrupts_once_for_each_time() {
+    fn arming_software_gets_one_interrupt_each() {
         let (mem, mut eq) = queue(true);
         eq.arm();
         assert_eq!(eq.push(&EVENT, &mem), Ok(Some(9)));
@@ -272,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn lost_events_are_announced_when_there_is_room() {
+    fn overflow_is_reported_when_space_returns() {
         let (mem, mut eq) = queue(true);
         let other = Eqe::PortChange { port: 1, active: false };
         (0..2).for_each(|_| assert!(eq.push(&EVENT, &mem).is_ok()));
@@ -287,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn an_overflow_entry_interrupts_though_its_event_is_lost() {
+    fn overflow_entry_interrupts_without_its_event() {
         let (mem, mut eq) = queue(true);
         (0..2).for_each(|_| assert!(eq.push(&EVENT, &mem).is_ok()));
         assert_eq!(eq.push(&EVENT, &mem), Err(WriteError::Full));
@@ -300,14 +301,14 @@ mod tests {
     }
 
     #[test]
-    fn a_buffer_that_cannot_be_written_loses_events_without_an_interrupt() {
+    fn unwritable_buffer_loses_events_without_interrupt() {
         let (mem, mut eq) = queue(true);
         mem.read_only.set(true);
         assert!(matches!(eq.push(&EVENT, &mem), Err(WriteError::Access(_))));
     }
 
     #[test]
-    fn an_asynchronous_event_goes_to_the_lowest_queue_that_takes_it() {
+    fn lowest_queue_with_mask_takes_event() {
         let (mem, idle) = queue(false);
         let mut queues = EventQueues::default();
         queues.insert(1, idle);
@@ -321,7 +322,7 @@ mod tests {
         assert_eq!(queues.raise(&port, &mem), Ok(Some(3)));
         assert_eq!(queues.raise(&Eqe::LocalCatastrophic, &mem), Ok(None));
         assert!(queues.remove(3).is_some() && !queues.contains(3));
-        // All queues of this test have the same buffer.
+        // All queues of this test share one buffer.
         reap(&mem, 0);
         assert_eq!(queues.raise(&port, &mem), Ok(Some(5)));
     }

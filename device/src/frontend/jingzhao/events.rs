@@ -1,4 +1,4 @@
-//! What the guest is told without having asked: completions, and events of the device.
+//! Unsolicited reports to the guest: completions and device events.
 //!
 //! # Spec
 //! JingZhao interface, sections 7, 8.3, 8.5 and 9.5.
@@ -16,37 +16,38 @@ use super::ctxmgt::key_qpc_data::KeyQpc;
 use super::ctxmgt::message::{RdCqCst, RdQpNpst, RdQpRst, RdQpSst, RdQpState, ReadQp};
 use super::ctxmgt::request_controller::Channel;
 use super::device::Setup;
-use super::event_queue::EqPlace;
+use super::event_queue::EqSlot;
 use super::qp::{attributes, modification};
 use super::resources::Resources;
 use super::trace;
 use crate::frontend::Context;
-use crate::frontend::mellanox::entry_ring::WriteError;
-use crate::frontend::mellanox::notify::Notify;
-use crate::frontend::mellanox::verbs::{WorkTag, cq_fault, is_solicited};
+use crate::frontend::hcr::entry_ring::WriteError;
+use crate::frontend::hcr::notify::Notify;
+use crate::frontend::hcr::verbs::{WorkTag, cq_fault, is_solicited};
 use crate::frontend::snapshot::Fault;
 use crate::limited;
 
 impl Resources {
-    /// Reports an asynchronous event to the lowest-numbered EQ that takes its type; without one it is dropped.
+    /// Writes an asynchronous event to the lowest-numbered EQ with its type in the mask. Without such an EQ the event
+    /// is dropped.
     pub fn raise(&mut self, cx: &mut Context<'_>, event: &Eqe) {
-        // Only a trace needs to know which queue it is.
+        // The EQ is looked up only for the trace.
         let place = cx.monitor.trace().and_then(|_| self.eqs.taker(event.event_type()));
         let result = self.eqs.raise(event, &self.regions.access(cx.dma));
         self.announce(cx, event, place, result);
     }
 
-    /// Reports a completion event to the EQ that a CQ names, if it exists.
+    /// Writes a completion event to the EQ of a CQ, if it exists.
     fn notify(&mut self, cx: &mut Context<'_>, eqn: Eqn, cqn: Cqn) {
         let Some(queue) = self.eqs.get_mut(eqn.get()) else { return };
         let event = Eqe::Completion { cqn };
-        let place = EqPlace { eqn: eqn.get(), slot: queue.producer() };
+        let place = EqSlot { eqn: eqn.get(), slot: queue.producer() };
         let result = queue.push(&event, &self.regions.access(cx.dma));
         self.announce(cx, &event, Some(place), result);
     }
 
-    /// Writes the entry of a completion to its queue. A QP whose CQ is gone loses its completions; one whose CQ fails
-    /// goes to ERR.
+    /// Writes the CQE of a completion. If the CQ does not exist, the completion is lost; if the CQ fails, the QP moves
+    /// to ERR.
     pub(super) fn complete(&mut self, setup: &Setup, cx: &mut Context<'_>, completion: &Completion) {
         let Self { ctx, qps, cqs, regions, .. } = self;
         let Some(qp) = qps.get_mut(ctx.qp_index(completion.qpn)) else { return };
@@ -89,7 +90,7 @@ impl Resources {
         }
     }
 
-    /// Tells of a CQ that lost a completion: in its context, and by an event.
+    /// Reports a CQ that lost a completion, in its context and by an event.
     fn report_cq(&mut self, cx: &mut Context<'_>, cqn: Cqn, fault: Fault) {
         limited!(warn, %cqn, ?fault, "completion lost: cannot write to the CQ");
         let status = match fault {
@@ -100,7 +101,7 @@ impl Resources {
         self.raise(cx, &Eqe::CqError { cqn, fault: cq_fault(fault) });
     }
 
-    /// Moves a QP to ERR, as the command would.
+    /// Moves a QP to ERR, as a command would.
     fn fail_qp(&mut self, setup: &Setup, cx: &mut Context<'_>, qpn: Qpn) {
         self.observe(cx, qpn);
         let Some(qp) = self.qp(qpn) else { return };
@@ -110,11 +111,11 @@ impl Resources {
         }
         let attrs = attributes(qpn, &qp.key, cx.port.addresses(), &setup.options);
         let to_err = modification(Transition::ToErr, &qp.key, attrs, &Qpc::default());
-        // The QP is known to the engine as long as it is to us.
+        // Cannot fail: the engine has every QP of the table.
         let _ = cx.modify_qp(self, qpn, &to_err);
     }
 
-    /// Reports what happened to a QP that no completion tells.
+    /// Reports an asynchronous QP event.
     pub(super) fn qp_event(&mut self, cx: &mut Context<'_>, qpn: Qpn, event: AsyncEvent) {
         let Some(qpn) = self.qp(qpn).map(|qp| qp.qpn) else { return };
         let event = match event {
@@ -123,7 +124,7 @@ impl Resources {
             AsyncEvent::WqCatastrophic => QpEvent::WqCatastrophic,
             AsyncEvent::InvalidRequest => QpEvent::WqInvalidRequest,
             AsyncEvent::AccessError(_) => QpEvent::WqAccess,
-            // No queue of this interface is shared.
+            // This interface has no SRQs.
             AsyncEvent::SrqCatastrophic | AsyncEvent::LastWqeReached => return,
         };
         if matches!(event, QpEvent::WqCatastrophic | QpEvent::WqInvalidRequest | QpEvent::WqAccess) {
@@ -132,12 +133,12 @@ impl Resources {
         self.raise(cx, &Eqe::Qp { qpn, event });
     }
 
-    /// What follows the attempt to write an event.
+    /// Raises the interrupt of an event that was written, or reports that it was lost.
     fn announce(
         &mut self,
         cx: &mut Context<'_>,
         event: &Eqe,
-        place: Option<EqPlace>,
+        place: Option<EqSlot>,
         result: Result<Option<u16>, WriteError>,
     ) {
         if let Some(trace) = cx.monitor.trace() {
@@ -148,8 +149,8 @@ impl Resources {
             Ok(None) => {}
             Err(error) => {
                 limited!(warn, ?event, "event lost: {error}");
-                // A queue that was full says so itself. One whose memory is gone cannot: that is the device's internal
-                // failure, for whichever queue takes those.
+                // Section 8.5: a full queue reports its own overflow. A queue whose memory is inaccessible cannot, so
+                // that is reported as an internal error to any EQ that takes those.
                 let reachable = error == WriteError::Full;
                 if !reachable && *event != Eqe::LocalCatastrophic {
                     self.raise(cx, &Eqe::LocalCatastrophic);
@@ -159,8 +160,8 @@ impl Resources {
     }
 }
 
-/// Which unit writes the entry of a completion, into which CQ, and the connected peer's LID for it. Sends of RC complete
-/// when the acknowledgement is received, those of UC and UD when they are sent.
+/// The unit that writes the CQE of a completion, its CQ, and the LID of the connected peer. RC sends complete when the
+/// acknowledgement is received, UC and UD sends when they are transmitted.
 fn reader(ctx: &mut CtxMgt, key: &KeyQpc, queue: Queue) -> (Channel, Cqn, Lid) {
     let RdQpSst { service, .. } = key.read();
     match (queue, service) {

@@ -1,4 +1,4 @@
-//! The device as the engine sees it: work queues and memory.
+//! Work queues and memory of a device, for the engine.
 
 use engine::{Fetch, Instant, RecvRequest, SendRequest};
 use protocol::ids::Qpn;
@@ -7,8 +7,8 @@ use super::recv_queue::RecvQueue;
 use super::resources::Resources;
 use super::{strict, trace};
 use crate::frontend::HostContext;
-use crate::frontend::mellanox::host::Queues;
-use crate::frontend::mellanox::mtt::Mtt;
+use crate::frontend::hcr::host::Queues;
+use crate::frontend::hcr::mtt::Mtt;
 use crate::memory::GuestMemory;
 use crate::memory::translate::RegionAccess;
 

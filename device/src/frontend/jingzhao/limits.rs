@@ -1,8 +1,7 @@
-//! What QUERY_DEV_LIM tells software it may use, as configured.
+//! Limits that QUERY_DEV_LIM advertises, as configured.
 //!
-//! The device itself holds what the public driver programs whatever it was told (J-09): counts above the advertised ones
-//! are accepted up to the bounds of INIT_HCA. Only the length of a CQ is held against what is advertised here, as the
-//! specification demands.
+//! J-09: the public driver programs its own table sizes whatever is advertised, so counts up to the bounds of INIT_HCA
+//! are accepted. Only the length of a CQ is checked against the advertised limit, as the specification requires.
 //!
 //! # Spec
 //! JingZhao interface, sections 3.1, 3.3 and 3.11.
@@ -23,17 +22,17 @@ use crate::frontend::count::Count;
 pub struct Limits(DevLim);
 
 impl Limits {
-    /// What QUERY_DEV_LIM answers.
+    /// The contents of QUERY_DEV_LIM.
     pub const fn dev_lim(&self) -> &DevLim {
         &self.0
     }
 
-    /// GIDs of the port.
+    /// Number of GIDs of the port.
     pub const fn gids(&self) -> u8 {
         1 << self.0.log_max_gids
     }
 
-    /// P_Keys of the port.
+    /// Number of P_Keys of the port.
     pub const fn pkeys(&self) -> u16 {
         1 << self.0.log_max_pkeys
     }
@@ -106,32 +105,32 @@ impl Default for LimitsEntry {
     }
 }
 
-/// Limits that contradict each other or the format of WQEs.
+/// Limits that contradict each other or do not fit the format of WQEs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum LimitsError {
-    /// Not a length of WQEs.
+    /// Invalid WQE length.
     #[error("{key}: {len} is not a multiple of 16 between 16 and {most}")]
     WqeLen {
-        /// Which.
+        /// Configuration key.
         key: &'static str,
-        /// As given.
+        /// Configured length.
         len: u16,
-        /// Greatest length.
+        /// Maximum length.
         most: u16,
     },
-    /// A list does not fit.
+    /// A list that does not fit in a WQE.
     #[error("{key}: {sges} elements do not fit in a WQE of {len} bytes (maximum {most})")]
     Sges {
-        /// Which.
+        /// Configuration key.
         key: &'static str,
-        /// As given.
+        /// Configured number of elements.
         sges: u8,
-        /// Length of the WQE.
+        /// Configured length of the WQE.
         len: u16,
-        /// Greatest number.
+        /// Maximum number of elements.
         most: usize,
     },
-    /// Nothing is left to software.
+    /// All QP numbers are reserved.
     #[error("reserved_qps: must be less than max_qps")]
     Reserved,
 }
@@ -140,11 +139,11 @@ impl TryFrom<LimitsEntry> for Limits {
     type Error = LimitsError;
 
     fn try_from(entry: LimitsEntry) -> Result<Self, LimitsError> {
-        /// A link has six bits for a size in granules.
+        /// A link has six bits for the size in granules.
         const MAX_SEND_LEN: u16 = 1008;
-        /// Longest receive slot.
+        /// Maximum slot size of a receive queue.
         const MAX_RECV_LEN: u16 = 4096;
-        // In front of the list of a datagram, the longest: next and ud units.
+        // The longest WQE header is that of a datagram: next and ud units.
         let send_head = GRANULE + UdUnit::LEN;
         check_len("max_send_wqe_len", entry.max_send_wqe_len, MAX_SEND_LEN)?;
         check_len("max_recv_wqe_len", entry.max_recv_wqe_len, MAX_RECV_LEN)?;
@@ -191,14 +190,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_given_is_as_recommended() {
+    fn missing_limits_have_recommended_values() {
         assert_eq!(parse("{}"), Ok(DevLim::RECOMMENDED));
         assert_eq!(Limits::default().0, DevLim::RECOMMENDED);
     }
 
-    /// Section 3.1: the bytes of the outbox.
+    /// All bytes of the outbox (section 3.1).
     #[test]
-    fn every_limit_reaches_the_outbox() {
+    fn every_limit_reaches_outbox() {
         let limits = parse(
             r#"{"max_qps": 16384, "max_cqs": 8192, "max_eqs": 64, "max_mpts": 32768, "max_pds": 4096,
                 "max_wqes": 8192, "max_cqes": 4096, "max_send_sges": 59, "max_send_wqe_len": 1008,
@@ -211,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_is_refused_with_the_key_and_the_reason() {
+    fn impossible_limits_are_rejected_with_reason() {
         for (text, reason) in [
             (r#"{"max_qps": 1000}"#, "1000 is not a power of two from 2 to 131072"),
             (r#"{"max_qps": 262144}"#, "262144 is not a power of two from 2 to 131072"),

@@ -1,12 +1,12 @@
-//! JingZhao (HanGu) HCA front-end.
+//! Front-end for the JingZhao (HanGu) HCA.
 //!
-//! [`JingZhao`] decodes BARs. A write to the command register runs a command ([`cmd`]) on the [`resources`] of the
-//! device: context memory, regions, queues and QPs. A doorbell goes to its QP's send queue and rings the engine, which
-//! comes back through [`host`] for work requests and memory; what it reports becomes entries of completion and event
-//! queues ([`events`]).
+//! [`JingZhao`] decodes BAR accesses. A write to the command register executes a command ([`cmd`]) on the [`resources`]
+//! of the device: context memory, regions, queues and QPs. A doorbell goes to the send queue of its QP and notifies the
+//! engine, which fetches work requests and accesses memory through [`host`]. The engine's completions and events become
+//! entries of completion and event queues ([`events`]).
 //!
 //! # Spec
-//! JingZhao interface; the files name their sections.
+//! JingZhao interface; each file names its sections.
 
 pub mod address;
 pub mod cmd;

@@ -1,4 +1,4 @@
-//! What a memory protection table entry means as a memory region.
+//! Conversion of memory protection table entries to memory regions.
 //!
 //! # Spec
 //! JingZhao interface, sections 4.6 and 9.
@@ -8,12 +8,12 @@ use protocol::ids::Iova;
 
 use crate::memory::region::{Kind, MemoryRegion, Origin, PageShift, Rights, Translation};
 
-/// The region of an entry.
+/// The memory region of an entry.
 pub fn region(mpt: &Mpt) -> MemoryRegion {
     let translation = if mpt.is_physical() {
         Translation::Contiguous { bus: Iova::new(mpt.start.get()) }
     } else {
-        // A page size and a shift have the same range.
+        // Every page size has a valid shift.
         let page_shift = PageShift::new(mpt.page_size.log2()).unwrap_or(PageShift::MIN);
         Translation::paged(page_shift, mpt.mtt, mpt.start)
     };
@@ -47,7 +47,7 @@ fn rights(flags: MptFlags) -> Rights {
 mod tests {
     use super::*;
 
-    /// Section 14.5, the user region.
+    /// The user region of section 14.5.
     const USER: [u8; 0x40] = {
         let mut bytes = [0; 0x40];
         let head = [
@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn physical_is_said_by_flag_or_by_covering_all_of_memory() {
+    fn physical_region_by_flag_or_full_length() {
         let mpt = Mpt::parse(&USER).unwrap();
         let flagged = Mpt { flags: mpt.flags | MptFlags::PHYSICAL, ..mpt };
         assert_eq!(region(&flagged).translation, Translation::Contiguous { bus: Iova::new(mpt.start.get()) });
@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn zero_based_regions_count_from_their_first_byte() {
+    fn zero_based_regions_start_at_first_byte() {
         let mpt = Mpt::parse(&USER).unwrap();
         let zero_based = Mpt { flags: mpt.flags | MptFlags::ZERO_BASED, ..mpt };
         assert_eq!(region(&zero_based).origin, Origin::Start);

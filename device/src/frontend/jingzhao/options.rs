@@ -1,4 +1,4 @@
-//! Ways in which software departs from the document, to be chosen by configuration.
+//! Options for software that departs from the document.
 
 use engine::RemoteAccess;
 use protocol::hca::jingzhao::caps::Adapter;
@@ -140,21 +140,21 @@ pub enum RnrTimerTable {
 }
 
 impl RnrTimerTable {
-    /// The code that IBTA has for what software means by `code`: packets carry nothing else.
+    /// Converts a timer code of a context to the IBTA code, which is the one in packets.
     ///
     /// # Spec
     /// JingZhao interface, section 10.6.
     pub const fn on_the_wire(self, code: u8) -> u8 {
         match (self, code) {
-            // 2.56 to 15.36 ms, which IBTA has from 16 on.
+            // 2.56 to 15.36 ms: IBTA codes 16 and up.
             (Self::QueryQpNotes, 6..=11) => code + 10,
-            // 0.08 to 1.92 ms, which IBTA has from 6 on.
+            // 0.08 to 1.92 ms: IBTA codes 6 and up.
             (Self::QueryQpNotes, 12..=21) => code - 6,
             _ => code,
         }
     }
 
-    /// What software says for a code that IBTA has.
+    /// Converts an IBTA timer code to that of a context.
     pub const fn in_a_context(self, code: u8) -> u8 {
         match (self, code) {
             (Self::QueryQpNotes, 16..=21) => code - 10,
@@ -194,10 +194,10 @@ impl From<QpAccess> for RemoteAccess {
 pub struct RdAtomicDepth(u8);
 
 impl RdAtomicDepth {
-    /// Bound: for each, a peer may have an answer kept by us, and we by it.
+    /// Bound: each side keeps state for this many READs and atomics.
     const MAX: u8 = 16;
 
-    /// The number.
+    /// Number of operations.
     pub const fn get(self) -> u8 {
         self.0
     }
@@ -241,7 +241,7 @@ impl TryFrom<u16> for UarPages {
 }
 
 impl UarPages {
-    /// Bytes of BAR2.
+    /// Size of BAR2 in bytes.
     pub const fn bar_len(self) -> u64 {
         match self {
             Self::Documented => pci::BAR2_LEN,
@@ -267,7 +267,7 @@ impl Default for BoardId {
 pub struct RnrTimerCode(u8);
 
 impl RnrTimerCode {
-    /// The code.
+    /// The code, 0 to 31.
     pub const fn get(self) -> u8 {
         self.0
     }

@@ -1,4 +1,4 @@
-//! A queue pair as the device keeps it: key data, work queues, and what they mean to the engine.
+//! A queue pair: its context, its work queues, and their translation for the engine.
 //!
 //! # Spec
 //! JingZhao interface, sections 4.3, 10.3 and 10.6.
@@ -19,22 +19,23 @@ use super::ctxmgt::key_qpc_data::{KeyData, KeyQpc};
 use super::ctxmgt::message::{RdCqCst, RdEncap, RdQpNpst, RdQpRst, RdQpSst};
 use super::options::Options;
 use super::recv_queue::RecvQueue;
-use super::send_queue::{SendQueue, Sender, TakenWqe};
-use crate::frontend::mellanox::verbs::engine_state;
+use super::send_queue::{FetchedWqe, SendQueue, Sender};
+use crate::frontend::hcr::verbs::engine_state;
 use crate::frontend::snapshot::QpCounters;
 use crate::limited;
 use crate::memory::queue::QueueMemory;
 use crate::net::address::Addresses;
 use crate::sparse::SparseTable;
 
-/// Longest message. Of mtu_msgmax the units use bits 7:5 alone (CtxMgt document, table 2.2; J-48): bits 4:0 tell software
-/// what was agreed, and limit nothing. The public driver gives 11 to UD QPs, whose messages have up to 4096 bytes.
+/// Maximum message length. The units use bits 7:5 of mtu_msgmax only (CtxMgt document, table 2.2; J-48). Bits 4:0
+/// record what software agreed on and are not enforced: the public driver writes 11 for UD QPs, whose messages have up
+/// to 4096 bytes.
 const MAX_MESSAGE: u32 = 1 << 31;
 
-/// A QP that left RESET.
+/// A QP outside RESET.
 #[derive(Debug)]
 pub struct QueuePair {
-    /// With the high bits software knows it by.
+    /// QPN, including the high bits that software uses.
     pub qpn: Qpn,
     /// Context.
     pub key: KeyQpc,
@@ -42,20 +43,20 @@ pub struct QueuePair {
     pub send: SendQueue,
     /// Receive queue.
     pub recv: RecvQueue,
-    /// What it did since RESET.
+    /// Activity since RESET.
     pub counters: QpCounters,
-    /// What its context has no field for.
+    /// Limits that the context has no field for.
     pub limits: QpLimits,
 }
 
-/// What a QP has by the device's options, since its context has no field for it (J-47).
+/// Limits of a QP that come from the device's options, since the QPC has no field for them (J-47).
 #[derive(Clone, Copy, Debug)]
 pub struct QpLimits {
-    /// What the peer may ask for.
+    /// Operations that the peer may request.
     pub remote: RemoteAccess,
-    /// READs and atomics it may have under way.
+    /// Maximum number of outstanding READs and atomics as requester.
     pub max_rd_atomic: u8,
-    /// Those its peer may have.
+    /// Maximum number of outstanding READs and atomics as responder.
     pub max_dest_rd_atomic: u8,
 }
 
@@ -70,7 +71,7 @@ impl From<&Options> for QpLimits {
 }
 
 impl QueuePair {
-    /// A QP with empty queues.
+    /// Creates a QP with empty queues.
     pub fn new(qpn: Qpn, context: StoredQpc, options: &Options) -> Self {
         let queues = options.queues;
         Self {
@@ -83,19 +84,19 @@ impl QueuePair {
         }
     }
 
-    /// Lets the work queues follow the context.
+    /// Updates the work queues from the context.
     pub fn configure_queues(&mut self, mem: &impl QueueMemory) {
         self.send.configure(&self.key.read(), mem);
         self.recv.configure(&self.key.read(), mem);
     }
 
-    /// Takes the next request of the send queue.
+    /// Takes the next request from the send queue.
     pub fn next_send(
         &mut self,
         ctx: &mut CtxMgt,
         mem: &impl QueueMemory,
         addresses: &Addresses,
-        watch: impl FnOnce(&TakenWqe<'_>),
+        watch: impl FnOnce(&FetchedWqe<'_>),
     ) -> Fetch<SendRequest> {
         if !self.send.has_work() {
             return Fetch::Empty;
@@ -112,7 +113,7 @@ impl KeyData for SparseTable<Box<QueuePair>> {
     }
 }
 
-/// The engine's part of a command that led to this context.
+/// The engine's modification for a command that led to this context.
 pub fn modification(transition: Transition, key: &KeyQpc, attrs: QpAttrs, mailbox: &Qpc) -> Modify {
     use Transition::{Init2Init, Init2Rtr, Rst2Init, Rtr2Rts, Rts2Sqd};
     let (RdQpNpst { next_psn, .. }, RdQpRst { expected_psn, .. }) = (key.read(), key.read());
@@ -127,8 +128,8 @@ pub fn modification(transition: Transition, key: &KeyQpc, attrs: QpAttrs, mailbo
     }
 }
 
-/// What the engine has to know of a context: what its units read. They are told at each command, and not for each
-/// packet, since only commands change these fields.
+/// Attributes for the engine: the context fields that its units read. They are passed at each command, not for each
+/// packet, since only commands change them.
 pub fn attributes(qpn: Qpn, key: &KeyQpc, addresses: &Addresses, options: &Options) -> QpAttrs {
     let (sst, cst, rst): (RdQpSst, RdCqCst, RdQpRst) = (key.read(), key.read(), key.read());
     let rnr_timer = match rst.rnr_timer {
@@ -138,16 +139,16 @@ pub fn attributes(qpn: Qpn, key: &KeyQpc, addresses: &Addresses, options: &Optio
     let QpLimits { remote, max_rd_atomic, max_dest_rd_atomic } = options.into();
     QpAttrs {
         service: match sst.service {
-            // A QP that went from RESET to ERR has no valid service, and never uses it.
+            // A QP that went from RESET to ERR may have an invalid service, and never uses it.
             Some(ServiceType::Rc) | None => Service::Rc,
             Some(ServiceType::Uc) => Service::Uc,
             Some(ServiceType::Ud) => Service::Ud,
         },
         pd: sst.pd,
-        // RC and UC cannot enter RTR without a valid code; a UD message is one packet of any size.
+        // RC and UC cannot enter RTR without a valid code. A UD message is a single packet of any size.
         mtu: Mtu::from_code(sst.mtu).unwrap_or(Mtu::Mtu4096),
-        // The public driver puts the numbers of connections into contexts without their high bits, be they the peer's or
-        // its own: a peer that it drives sends to the number in this context.
+        // The public driver omits the high bits from all QPNs in contexts, both its own and the peer's. Its peers
+        // therefore send to the number in this context.
         alias: is_connected(&sst).then_some(key.context().image.local_qpn),
         max_message_len: MAX_MESSAGE,
         remote_qpn: sst.remote_qpn,
@@ -174,7 +175,7 @@ pub fn attributes(qpn: Qpn, key: &KeyQpc, addresses: &Addresses, options: &Optio
     }
 }
 
-/// The QUERY_QP image: what is in force, be it software's choice or the device's.
+/// The QUERY_QP image: values in force, whether software or the device has chosen them.
 pub fn query(context: &StoredQpc, options: &Options) -> Qpc {
     let image = context.query();
     let responds = !matches!(image.state(), Some(QpState::Reset | QpState::Init | QpState::Err));
@@ -185,8 +186,8 @@ pub fn query(context: &StoredQpc, options: &Options) -> Qpc {
     image
 }
 
-/// The way to the connected peer. Without one the QP sends to an address nobody has, and its requests time out, as
-/// they do on a wire where the peer is gone.
+/// The path to the connected peer. Without a known peer, packets go to an unused address and time out, as on a real
+/// network.
 fn path(qpn: Qpn, sst: &RdQpSst, rst: &RdQpRst, encap: &RdEncap, addresses: &Addresses) -> Encap {
     connected(addresses, encap, qpn, sst.remote_qpn).unwrap_or_else(|| {
         if is_connected(sst) && matches!(rst.state, Some(QpState::Rtr | QpState::Rts)) {

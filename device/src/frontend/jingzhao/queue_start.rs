@@ -1,13 +1,13 @@
-//! Where a completion or event queue begins in its region.
+//! Start of a completion or event queue within its region.
 
 use protocol::ids::Lkey;
 
-use crate::frontend::mellanox::entry_ring::LEN;
+use crate::frontend::hcr::entry_ring::LEN;
 use crate::memory::queue::QueueMemory;
 
-/// Offset of the first entry in the region, for `start` of a context: an address in the region, as the document has it,
-/// or an offset from the region's first byte, as for work queues. An address comes first where both would do. `None` if
-/// it is neither, so that the whole queue fits behind it.
+/// Offset of the first entry in the region, given `start` of a context. The document defines `start` as an address in
+/// the region; an offset from the start of the region is accepted too, as for work queues. If both readings fit, it is
+/// an address. `None` if neither leaves room for the whole queue.
 ///
 /// # Spec
 /// Interface document, tables 3-2-28 and 3-2-33; JingZhao interface, sections 4.4 and 4.5 (J-49).
@@ -24,7 +24,7 @@ mod tests {
 
     const KEY: Lkey = Lkey::new(0x21);
 
-    /// Of a queue of two entries in a region of four that starts at an address.
+    /// Start offset of a queue of two entries in a region of four that starts at `region_start`.
     fn found(region_start: u64, start: u64) -> Option<u64> {
         let mut mem = Region::new(4 * LEN);
         mem.start = region_start;
@@ -32,7 +32,7 @@ mod tests {
     }
 
     #[test]
-    fn a_start_is_an_address_or_an_offset() {
+    fn start_is_address_or_offset() {
         const ADDRESS: u64 = 0x7f00_0000_1000;
         assert_eq!([found(ADDRESS, ADDRESS), found(ADDRESS, 0)], [Some(0), Some(0)]);
         assert_eq!([found(ADDRESS, ADDRESS + 64), found(ADDRESS, 64)], [Some(64), Some(64)]);
@@ -41,7 +41,7 @@ mod tests {
     }
 
     #[test]
-    fn a_queue_that_does_not_fit_has_no_start() {
+    fn oversized_queue_has_no_start() {
         const ADDRESS: u64 = 0x7f00_0000_1000;
         for start in [65, ADDRESS - 1, ADDRESS + 65, u64::MAX] {
             assert_eq!(found(ADDRESS, start), None, "{start:#x}");

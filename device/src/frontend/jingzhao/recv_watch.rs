@@ -1,8 +1,8 @@
-//! QPs whose receive slots are looked at before a message comes.
+//! Polling of receive queues before a message arrives.
 //!
-//! Where nothing but time tells whether a list is whole ([`RecvQueue::watch`]), the time must not begin with the first
-//! message: its sender would be told to come again though the receive was posted long before. So such QPs are polled until
-//! the length of their lists is known.
+//! For some lists only the passage of time shows that they are complete (see [`RecvQueue::watch`]). If that time
+//! started at the first message, the peer would get an RNR NAK although the receive was posted long before. Such QPs
+//! are therefore polled until the maximum list length is known.
 //!
 //! [`RecvQueue::watch`]: super::recv_queue::RecvQueue::watch
 //!
@@ -16,11 +16,11 @@ use super::resources::Resources;
 use crate::frontend::Context;
 use crate::frontend::poll_set::PollSet;
 
-/// The period is short beside the time a list has to stay as it is, and long beside what a look costs.
+/// The period is short compared with the settle time of a list, and long compared with the cost of a poll.
 pub(super) type RecvWatch = PollSet<50>;
 
 impl Resources {
-    /// Looks at the receive queues whose turn it is.
+    /// Polls the receive queues that are due.
     pub fn watch_receives(&mut self, cx: &Context<'_>) {
         for index in self.watch.take_due(cx.now) {
             let mem = self.regions.access(cx.dma);

@@ -1,8 +1,9 @@
-//! Everything that INIT_HCA begins and CLOSE_HCA ends: the layout of ICM, its mapping, keys, queues and QPs.
+//! Objects of an initialised device: the layout of ICM and its mapping, keys, queues and QPs. INIT_HCA creates them and
+//! CLOSE_HCA removes them.
 //!
-//! What a hostile guest can make a device hold here (the engine's part is listed with its limits):
+//! Maximum memory that a hostile guest can make the device use here (the engine lists its own part with its limits):
 //!
-//! | what | each | most of them | together |
+//! | object | size | maximum number | total |
 //! |---|---|---|---|
 //! | QP | 1 KiB | 2^17, in 2^16 groups | 200 MiB |
 //! | pending doorbell | 12 B | 2^17 x 16 kept + 2^20 pooled | 36 MiB |
@@ -29,41 +30,41 @@ use super::recv_watch::RecvWatch;
 use super::send_queue::DoorbellPool;
 use super::strict::Strict;
 use crate::frontend::Context;
-use crate::frontend::mellanox::icm::PageMap;
-use crate::frontend::mellanox::mtt::Mtt;
+use crate::frontend::hcr::icm::PageMap;
+use crate::frontend::hcr::mtt::Mtt;
 use crate::memory::GuestMemory;
 use crate::memory::keys::KeyTable;
 use crate::memory::translate::RegionAccess;
 use crate::sparse::{Capacity, SparseTable};
 
-/// Bound: QPs that left RESET, at once. Twice what the public driver's profile has.
+/// Bound: QPs outside RESET. Twice the number in the public driver's profile.
 const QPS: Capacity = Capacity { entries: 1 << 17, leaves: 1 << 16 };
-/// Bound: CQs, at once.
+/// Bound: valid CQs.
 const CQS: Capacity = Capacity { entries: 1 << 17, leaves: 1 << 16 };
 
-/// Bound: write-backs at the end of one turn, so that accesses and arrivals are looked at in between. Some hundred
-/// microseconds.
+/// Bound: write-backs at the end of one turn, about 100 microseconds, so that register accesses and frames are not
+/// delayed.
 const WRITE_BACKS_PER_TURN: usize = 1024;
 
-/// What a device has, and what it counted over all the times it was initialised.
+/// State of the device, and counters that survive CLOSE_HCA.
 #[derive(Debug, Default)]
 pub struct DeviceState {
-    /// From INIT_HCA to CLOSE_HCA.
+    /// `None` before INIT_HCA and after CLOSE_HCA.
     pub resources: Option<Resources>,
-    /// What strict mode remembers.
+    /// State of strict mode.
     pub(super) strict: Strict,
-    /// While there are none.
+    /// Counters while there are no resources.
     stats: CtxStats,
 }
 
 impl DeviceState {
-    /// Begins anew (INIT_HCA).
+    /// Creates the resources (INIT_HCA).
     pub fn open(&mut self, layout: &InitHca) {
         self.close();
         self.resources = Some(Resources::new(layout, self.stats));
     }
 
-    /// Forgets everything (CLOSE_HCA, reset).
+    /// Discards the resources (CLOSE_HCA, reset).
     pub fn close(&mut self) {
         self.stats = *self.stats();
         self.resources = None;
@@ -76,31 +77,31 @@ impl DeviceState {
     }
 }
 
-/// The device from INIT_HCA to CLOSE_HCA.
+/// Objects of an initialised device.
 #[derive(Debug)]
 pub struct Resources {
     /// Contexts of QPs, CQs and EQs.
     pub ctx: CtxMgt,
-    /// Keys and pages.
+    /// Keys and translations.
     pub regions: Regions,
-    /// QPs not in RESET, by index.
+    /// QPs outside RESET, by index.
     pub qps: SparseTable<Box<QueuePair>>,
     /// Valid CQs, by index.
     pub cqs: SparseTable<Box<CompletionQueue>>,
-    /// Event queues.
+    /// Valid EQs.
     pub eqs: EventQueues,
-    /// Of the send queues of all QPs.
+    /// Pending doorbells that the send queues share.
     pub doorbells: DoorbellPool,
-    /// Receive queues to look at without a message.
+    /// QPs whose receive queues are polled.
     pub(super) watch: RecvWatch,
 }
 
-/// VirtToPhys: memory regions and the pages behind them.
+/// VirtToPhys: memory regions and their pages.
 #[derive(Debug)]
 pub struct Regions {
-    /// Where MPT and MTT are in ICM.
+    /// ICM pages of MPT and MTT.
     pub icm: PageMap,
-    /// The MPT.
+    /// Location of the MPT.
     pub mpt: Table,
     /// Valid MPT entries.
     pub keys: KeyTable,
@@ -109,7 +110,7 @@ pub struct Regions {
 }
 
 impl Resources {
-    /// A device with nothing mapped and nothing valid. Counting goes on from `stats`.
+    /// Creates the resources of a device with nothing mapped and nothing valid. `stats` are the counters so far.
     fn new(layout: &InitHca, stats: CtxStats) -> Self {
         Self {
             ctx: CtxMgt::new(layout, stats),
@@ -122,7 +123,7 @@ impl Resources {
         }
     }
 
-    /// A QP that left RESET.
+    /// A QP outside RESET.
     pub fn qp(&self, qpn: Qpn) -> Option<&QueuePair> {
         self.qps.get(self.ctx.qp_index(qpn)).map(|qp| &**qp)
     }
@@ -132,7 +133,7 @@ impl Resources {
         self.cqs.get_mut(self.ctx.cq_index(cqn)).map(|cq| &mut **cq)
     }
 
-    /// Takes the live values of a QP into its key data.
+    /// Copies the current state and PSNs of a QP from the engine to its key data.
     pub fn observe(&mut self, cx: &Context<'_>, qpn: Qpn) {
         let index = self.ctx.qp_index(qpn);
         if let Some(qp) = self.qps.get_mut(index)
@@ -142,8 +143,8 @@ impl Resources {
         }
     }
 
-    /// Ends a turn: takes what the engine changed into the key data, and writes some of it back to the contexts in guest
-    /// memory. Whether more waits.
+    /// Ends a turn: copies changes from the engine to the key data, and writes some of them back to guest memory.
+    /// Returns whether more are pending.
     pub fn write_back_some(&mut self, cx: &mut Context<'_>) -> bool {
         self.observe_dirty(cx);
         let Self { ctx, qps, .. } = self;
@@ -155,7 +156,7 @@ impl Resources {
         !ctx.is_idle()
     }
 
-    /// Writes everything back that the engine changed.
+    /// Writes all changes of the engine back to guest memory.
     pub fn write_back_all(&mut self, cx: &mut Context<'_>) {
         while self.write_back_some(cx) {}
     }
@@ -177,14 +178,14 @@ impl Regions {
         }
     }
 
-    /// ICM address of an MPT entry. The base comes from the guest, so that the sum may wrap; what is there is then not
-    /// mapped or the guest's own.
+    /// ICM address of an MPT entry. The base comes from the guest, so the sum may wrap. The result is then unmapped, or
+    /// some other memory of the same guest.
     pub fn mpt_entry(&self, index: u32) -> IcmAddr {
         let offset = u64::from(index) * u64::from(DevLim::RECOMMENDED.mpt_len);
         IcmAddr::new(self.mpt.base.get().wrapping_add(offset))
     }
 
-    /// Bytes of regions in `dma`.
+    /// Access to the memory of regions.
     pub fn access<'a>(&'a self, dma: &'a GuestMemory) -> RegionAccess<'a, &'a Mtt> {
         RegionAccess { keys: &self.keys, pages: &self.mtt, dma }
     }

@@ -20,13 +20,13 @@ pub struct Ring {
 }
 
 impl Ring {
-    /// The send queue of a QP.
+    /// Geometry of a QP's send queue.
     pub fn of_send(sst: &RdQpSst, options: &QueueOptions, mem: &impl QueueMemory) -> Self {
         let len = effective_len(sst.sq_len, sst.sq_lkey, sst.usr_page, options, mem);
         Self { pd: sst.pd, lkey: sst.sq_lkey, len, log_slot: sst.log_sq_slot }
     }
 
-    /// The receive queue of a QP.
+    /// Geometry of a QP's receive queue.
     pub fn of_recv(rst: &RdQpRst, options: &QueueOptions, mem: &impl QueueMemory) -> Self {
         let len = effective_len(rst.rq_len, rst.rq_lkey, rst.usr_page, options, mem);
         Self { pd: rst.pd, lkey: rst.rq_lkey, len, log_slot: rst.log_rq_slot }
@@ -37,17 +37,17 @@ impl Ring {
         self.len
     }
 
-    /// Log2 of the bytes of a slot.
+    /// Log2 of the slot size in bytes.
     pub fn log_slot(&self) -> u8 {
         self.log_slot
     }
 
-    /// Whole slots.
+    /// Number of whole slots.
     pub fn slots(&self) -> u32 {
         self.len.checked_shr(self.log_slot.into()).unwrap_or(0)
     }
 
-    /// Copies bytes out, from the start again where the end is passed. `at` is inside the ring.
+    /// Copies bytes out of the ring and wraps around at its end. `at` is inside the ring.
     pub fn read(&self, mem: &impl QueueMemory, at: u32, out: &mut [u8]) -> Result<(), AccessError> {
         let mut at = at;
         let mut rest = out;
@@ -62,14 +62,14 @@ impl Ring {
         Ok(())
     }
 
-    /// Changes bytes that do not pass the end of the ring.
+    /// Writes bytes that do not cross the end of the ring.
     pub fn patch(&self, mem: &impl QueueMemory, at: u32, data: &[u8]) -> Result<(), AccessError> {
         mem.patch(self.pd, self.lkey, at.into(), data)
     }
 }
 
-/// The public kernel driver gives lengths that are neither rounded nor as long as what its user library works with;
-/// the library's regions have the length that counts.
+/// J-08: the kernel driver writes lengths that are neither rounded nor those that the user library works with. The
+/// length of the library's region is the effective one.
 fn effective_len(len: u32, key: Lkey, usr_page: u32, options: &QueueOptions, mem: &impl QueueMemory) -> u32 {
     let of_user = usr_page != 0 && options.queue_len_from_region && len != 0;
     let region =
@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn a_users_queue_is_as_long_as_its_region() {
+    fn user_queue_has_length_of_region() {
         let options = QueueOptions::default();
         let mem = Region::new(1024);
         assert_eq!(Ring::of_send(&sst(1, 640), &options, &mem).bytes(), 1024);
@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn a_read_goes_on_at_the_start_of_the_ring() {
+    fn read_wraps_to_start_of_ring() {
         let mem = Region::new(256);
         mem.put(0, &[1; 16]);
         mem.put(240, &[2; 16]);
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_ring_cannot_be_read() {
+    fn empty_ring_is_unreadable() {
         let ring = Ring::default();
         assert_eq!(ring.read(&Region::new(16), 0, &mut [0; 16]), Err(AccessError::Bounds));
         assert_eq!(ring.slots(), 0);

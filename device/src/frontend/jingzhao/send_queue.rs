@@ -1,8 +1,8 @@
-//! The send queue of a QP: doorbells, chains of WQEs, and what the engine gets of them.
+//! The send queue of a QP: doorbells, chains of WQEs, and their conversion to engine requests.
 //!
-//! Each call of [`SendQueue::next`] takes one WQE: it is copied out of guest memory once, and its link, which names
-//! the next one, comes from the same copy. Guest memory may link WQEs in a circle; then every call has a WQE to give,
-//! for ever, as if software had posted them, and the engine's bounds on a QP's turn keep other QPs going.
+//! Each call of [`SendQueue::next`] takes one WQE. It is copied from guest memory once, and its link to the next WQE
+//! comes from the same copy. Software may link WQEs in a circle; every call then returns a WQE, as if software had
+//! posted it, and the engine's per-turn bounds keep other QPs running.
 //!
 //! # Spec
 //! JingZhao interface, section 6.7.
@@ -22,89 +22,90 @@ use super::address::datagram;
 use super::ctxmgt::message::{RdEncap, RdQpSst};
 use super::options::{QueueOptions, SqAddr};
 use super::ring::Ring;
-use crate::frontend::mellanox::verbs::{WorkTag, send_op};
+use crate::frontend::hcr::verbs::{WorkTag, send_op};
 use crate::memory::queue::QueueMemory;
 use crate::net::address::Addresses;
 
-/// Most doorbells a queue remembers: the most WQEs QUERY_DEV_LIM can let software have in a queue.
+/// Maximum number of pending doorbells of a queue: the most WQEs that QUERY_DEV_LIM can advertise for a queue.
 const MAX_DOORBELLS: usize = 1 << 16;
 
-/// Doorbells a queue keeps room for, and may always remember: bursts of ordinary software.
+/// Pending doorbells that every queue has room for, enough for the bursts of ordinary software.
 const KEPT_DOORBELLS: usize = 16;
 
-/// Room for doorbells beyond those, of all queues of a device: 12 MiB, with which 64 queues of the recommended 2^14
-/// requests can be full. Without it 2^17 stalled queues held 96 GiB.
+/// Pending doorbells beyond those, shared by all queues of a device: 12 MiB, enough to fill 64 queues of the
+/// recommended 2^14 requests. Without this limit, 2^17 stalled queues would hold 96 GiB.
 const POOLED_DOORBELLS: usize = 1 << 20;
 
-/// Bytes of a WQE that are copied without room for the longest being cleared first: a slot of most queues.
+/// Maximum length of a WQE that is copied into a short buffer, so that no space for the longest WQE must be cleared.
+/// The slot size of most queues.
 const SHORT_WQE: usize = 128;
 
-/// Why a doorbell was lost.
+/// Reason why a doorbell was lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-pub enum TooManyDoorbells {
-    /// Software rang for slots that are still in use.
+pub enum DoorbellOverflowError {
+    /// Software posted to slots that are still in use.
     #[error("too many pending doorbells for a send queue with {slots} slots")]
-    OfQueue {
-        /// Slots of the queue.
+    Queue {
+        /// Number of slots of the queue.
         slots: u32,
     },
-    /// Software let very many queues stall and rang on.
+    /// Too many queues are stalled with pending doorbells.
     #[error("too many pending doorbells in all send queues (maximum {POOLED_DOORBELLS})")]
-    OfDevice,
+    Device,
 }
 
-/// Room for doorbells that the queues of a device have taken beyond what each keeps.
+/// Room for pending doorbells that queues share beyond what each keeps for itself.
 #[derive(Debug, Default)]
 pub struct DoorbellPool {
     taken: usize,
 }
 
 impl DoorbellPool {
-    /// A queue that had taken `before` has taken `after` now; see [`SendQueue::doorbells_taken`].
+    /// Records that a queue has grown or shrunk from `before` to `after`; see [`SendQueue::doorbells_taken`].
     pub fn update(&mut self, before: usize, after: usize) {
         self.taken = (self.taken + after).saturating_sub(before);
     }
 
-    /// Whether nothing is left.
+    /// Whether no room is left.
     pub fn is_spent(&self) -> bool {
         self.taken >= POOLED_DOORBELLS
     }
 }
 
-/// Whose queue it is, as Doorbell Processing hands it on with a doorbell.
+/// The QP of a send queue, as Doorbell Processing passes it on with a doorbell.
 #[derive(Clone, Copy, Debug)]
 pub struct Sender {
-    /// The QP, with the high bits software knows it by.
+    /// QPN, including the high bits that software uses.
     pub qpn: Qpn,
-    /// What Doorbell Processing reads.
+    /// Fields that Doorbell Processing reads.
     pub sst: RdQpSst,
     /// LID of the connected peer, as Requester Trans Control reads it.
     pub rlid: Lid,
 }
 
-/// A WQE that is next in a chain.
+/// The next WQE of a chain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry {
     /// Byte offset in the queue.
     pub position: u32,
-    /// Opcode, five bits.
+    /// Opcode (five bits).
     pub opcode: u8,
-    /// Granules.
+    /// Size in granules.
     pub size: u8,
-    /// Waits for earlier READs and atomics.
+    /// Wait for earlier READs and atomics.
     pub fence: bool,
 }
 
-/// A WQE that was taken, for whoever looks on.
+/// A WQE taken from the queue, for tracing and strict rules.
 #[derive(Debug)]
-pub struct TakenWqe<'a> {
-    /// As the doorbell or the WQE before it announced it.
+pub struct FetchedWqe<'a> {
+    /// The WQE as announced by its doorbell or the preceding WQE.
     pub entry: Entry,
-    /// Log2 of the bytes of a slot.
+    /// Log2 of the slot size in bytes.
     pub log_slot: u8,
-    /// Its bytes.
+    /// Its bytes in guest memory.
     pub bytes: &'a [u8],
-    /// What they mean; `None` if its size is impossible or its QP has no service.
+    /// The parsed WQE; `None` if its size is invalid or its QP has no service.
     pub wqe: Option<&'a Result<SendWqe<'a>, WqeError>>,
 }
 
@@ -113,19 +114,19 @@ pub struct TakenWqe<'a> {
 pub struct SendQueue {
     options: QueueOptions,
     ring: Ring,
-    /// Rung and not begun, in order of arrival.
+    /// Pending doorbells in order of arrival.
     doorbells: VecDeque<SendDoorbell>,
-    /// Linked from the WQE that was read last.
+    /// The WQE that the last one linked to.
     linked: Option<Entry>,
-    /// Slot behind the WQE that was read last, where software's next one is expected.
+    /// The slot after the last WQE, where software posts next.
     expected: u32,
-    /// How many slots up to there were run through links, one behind the other, since the last doorbell (J-24).
+    /// Number of consecutive slots before `expected` that were executed through links since the last doorbell (J-24).
     linked_run: u32,
     unit: PositionUnit,
 }
 
 impl SendQueue {
-    /// A queue as after RESET: nothing rung, no buffer.
+    /// Creates a queue as after RESET.
     pub fn new(options: QueueOptions) -> Self {
         let unit = match options.sq_addr {
             SqAddr::Unit | SqAddr::Auto => PositionUnit::Granule,
@@ -142,56 +143,60 @@ impl SendQueue {
         }
     }
 
-    /// Forgets buffer and doorbells (RST2INIT, to RESET).
+    /// Discards buffer and doorbells (RST2INIT, or transition to RESET).
     pub fn reset(&mut self) {
         *self = Self::new(self.options);
     }
 
-    /// Takes over what a command changed in the QP's context. Doorbells stay.
+    /// Applies changes of the QP's context. Pending doorbells stay.
     pub fn configure(&mut self, sst: &RdQpSst, mem: &impl QueueMemory) {
         self.ring = Ring::of_send(sst, &self.options, mem);
     }
 
-    /// Remembers a doorbell. From a pool that is spent the queue takes nothing, and lives on what it keeps.
+    /// Queues a doorbell. If the pool is exhausted, the queue is limited to the room that it keeps.
     ///
     /// # Errors
-    /// The doorbell is lost. That cannot happen to correct software: each remembered doorbell announces at least one
-    /// WQE in a slot of its own that software must not use again before its completion, so there are never more than
+    /// The doorbell is lost. Correct software cannot cause this: each pending doorbell announces at least one WQE in a
+    /// slot of its own, which software must not reuse before its completion, so there are never more doorbells than
     /// slots.
-    pub fn ring(&mut self, doorbell: SendDoorbell, pool: &DoorbellPool) -> Result<(), TooManyDoorbells> {
+    pub fn queue_doorbell(
+        &mut self,
+        doorbell: SendDoorbell,
+        pool: &DoorbellPool,
+    ) -> Result<(), DoorbellOverflowError> {
         let slots = self.ring.slots();
-        // Bound: at most MAX_DOORBELLS of 12 bytes for each QP, however fast the guest rings.
+        // Bound: at most MAX_DOORBELLS of 12 bytes per QP, however many doorbells the guest rings.
         if self.doorbells.len() >= MAX_DOORBELLS.min(slots as usize) {
-            return Err(TooManyDoorbells::OfQueue { slots });
+            return Err(DoorbellOverflowError::Queue { slots });
         }
         if self.doorbells.len() >= KEPT_DOORBELLS && pool.is_spent() {
-            return Err(TooManyDoorbells::OfDevice);
+            return Err(DoorbellOverflowError::Device);
         }
         self.doorbells.push_back(doorbell);
         Ok(())
     }
 
-    /// Room for doorbells beyond what a queue keeps. Memory counts, not use.
+    /// Room for doorbells allocated beyond what a queue keeps, whether used or not.
     pub fn doorbells_taken(&self) -> usize {
         self.doorbells.capacity().saturating_sub(KEPT_DOORBELLS)
     }
 
-    /// Whether a WQE is known to be waiting.
+    /// Whether a WQE is pending.
     pub fn has_work(&self) -> bool {
         self.linked.is_some() || !self.doorbells.is_empty()
     }
 
-    /// Slots of the queue.
+    /// Number of slots.
     pub fn slots(&self) -> u32 {
         self.ring.slots()
     }
 
-    /// Doorbells remembered; each announces at least one WQE.
+    /// Number of pending doorbells. Each announces at least one WQE.
     pub fn waiting(&self) -> usize {
         self.doorbells.len()
     }
 
-    /// Takes the next WQE. `wr_id` is a [`WorkTag`]; `encap` is asked if it is a datagram. `watch` is shown what was
+    /// Takes the next WQE. `wr_id` is a [`WorkTag`]. `encap` is called for datagrams only, and `watch` with every WQE
     /// taken.
     pub fn next(
         &mut self,
@@ -199,13 +204,13 @@ impl SendQueue {
         encap: impl FnOnce() -> RdEncap,
         mem: &impl QueueMemory,
         addresses: &Addresses,
-        watch: impl FnOnce(&TakenWqe<'_>),
+        watch: impl FnOnce(&FetchedWqe<'_>),
     ) -> Fetch<SendRequest> {
         let Some(entry) = self.take_linked().or_else(|| self.begin_unread_chain()) else {
             return Fetch::Empty;
         };
         let size_is_bad = entry.size == 0 || entry.size > wqe::MAX_SIZE;
-        // A WQE of impossible size fails, but its next unit still leads to the rest of the chain.
+        // A WQE of invalid size fails, but its next unit still links to the rest of the chain.
         let granules = usize::from(if size_is_bad { 1 } else { entry.size });
         let mut short = [0; SHORT_WQE];
         let mut long;
@@ -233,7 +238,7 @@ impl SendQueue {
             .service
             .filter(|_| !size_is_bad)
             .map(|service| SendWqe::parse(bytes, entry.opcode, service));
-        watch(&TakenWqe { entry, log_slot: self.ring.log_slot(), bytes, wqe: wqe.as_ref() });
+        watch(&FetchedWqe { entry, log_slot: self.ring.log_slot(), bytes, wqe: wqe.as_ref() });
         let request = match &wqe {
             Some(Ok(wqe)) => self.request(sender, encap, wqe, tag, entry.fence, addresses),
             Some(Err(_)) | None => None,
@@ -242,31 +247,31 @@ impl SendQueue {
         request.map_or(refused, Fetch::Ready)
     }
 
-    /// The WQE the last one leads to.
+    /// The WQE that the last one linked to.
     fn take_linked(&mut self) -> Option<Entry> {
         let entry = self.linked.take()?;
         let before = if entry.position == self.expected { self.linked_run } else { 0 };
-        // A chain that goes round the ring passes slots twice.
+        // A chain that goes around the ring may pass slots twice.
         self.linked_run = (before + 1).min(self.ring.slots());
         Some(entry)
     }
 
-    /// Starts the chain of the oldest doorbell. With the option `late_link`, doorbells of WQEs that were run through a
-    /// link are skipped.
+    /// Starts the chain of the oldest doorbell. With the option `late_link`, skips doorbells of WQEs that were already
+    /// executed through a link (J-24).
     fn begin_unread_chain(&mut self) -> Option<Entry> {
         loop {
             let entry = self.begin_chain()?;
             let run = std::mem::take(&mut self.linked_run);
             let behind = self.slots_to_expected(entry.position);
             if !self.options.late_link || !(1..=run).contains(&behind) {
-                // Doorbells come in the order of their slots: those of earlier WQEs will not come any more.
+                // Doorbells arrive in slot order, so those of earlier WQEs will not follow.
                 return Some(entry);
             }
             self.linked_run = behind - 1;
         }
     }
 
-    /// Slots from a position to the one behind the WQE that was read last.
+    /// Number of slots from a position to the one after the last WQE.
     fn slots_to_expected(&self, position: u32) -> u32 {
         let bytes = match self.expected.checked_sub(position) {
             Some(bytes) => bytes,
@@ -296,7 +301,7 @@ impl SendQueue {
         Some(Entry { position: position(self.unit)?, opcode, size, fence })
     }
 
-    /// Notes where the chain goes on behind `entry`, and that it has been there.
+    /// Records the link from `entry` and the position after it.
     fn follow(&mut self, sst: &RdQpSst, mem: &impl QueueMemory, entry: Entry, next: &NextUnit) {
         let ring = &self.ring;
         let slot = 1u64.checked_shl(ring.log_slot().into()).unwrap_or(0);
@@ -308,12 +313,12 @@ impl SendQueue {
             Some(Entry { position, opcode: link.opcode, size: link.size, fence: link.fence })
         });
         if next.link.is_some() && self.options.clear_links && sst.usr_page != 0 {
-            // A queue that cannot be written keeps its stale links: no worse than a device that does not clear them.
+            // J-12: if the queue cannot be written, its stale links stay, as on a device that does not clear them.
             let _ = ring.patch(mem, entry.position, &[0; 8]);
         }
     }
 
-    /// The WQE in the engine's words; `None` if a datagram's destination is not known.
+    /// Converts a WQE for the engine. `None` if the destination of a datagram is unknown.
     fn request(
         &self,
         sender: &Sender,
@@ -352,7 +357,8 @@ impl SendQueue {
         addresses: &Addresses,
     ) -> Option<UdDestination> {
         let path = datagram(addresses, to, encap, sender.qpn, self.options.ud_addresses)?;
-        // The engine knows the rule for bit 31; that 0 stands for the QP's own key is this interface's (section 11.1).
+        // Bit 31 is handled by the engine. That 0 means the QP's own Q_Key is specific to this interface (section
+        // 11.1).
         let qkey = if to.qkey == Qkey::default() { sender.sst.qkey } else { to.qkey };
         Some(UdDestination { path, qpn: to.dqpn, qkey, header: None })
     }

@@ -1,4 +1,4 @@
-//! The device's objects as an operator sees them.
+//! Snapshots of the device's objects for an operator.
 
 use engine::{Engine, QpSnapshot};
 use protocol::hca::jingzhao::qpc::ServiceType;
@@ -8,11 +8,11 @@ use super::completion_queue::CompletionQueue;
 use super::event_queue::EventQueue;
 use super::qp::QueuePair;
 use super::resources::Resources;
-use crate::frontend::mellanox::snapshot::Objects;
+use crate::frontend::hcr::snapshot::Objects;
 use crate::frontend::snapshot::{CqRow, EqRow, IcmRow, IcmTable, MrRow, Peer, QpRow, Service, remote_rights};
 use crate::net::address::Addresses;
 
-/// Set in the place of a row of the TPT translation, whose rows come after those of the context translation.
+/// Set in the index of rows of the TPT translation, which follow those of the context translation.
 const TPT_ROWS: u64 = 1 << 63;
 
 impl Objects for Resources {
@@ -94,7 +94,7 @@ fn eq_row(eqn: u32, eq: &EventQueue) -> EqRow {
     }
 }
 
-/// Pages that are lent for both translations.
+/// ICM ranges of both translations.
 pub(super) fn icm_rows(resources: &Resources, from: u64) -> impl Iterator<Item = (u64, IcmRow)> {
     let context = (from & TPT_ROWS == 0).then(|| resources.ctx.ctxmdata().ranges_from(from));
     let tpt_from = if from & TPT_ROWS == 0 { 0 } else { from & !TPT_ROWS };

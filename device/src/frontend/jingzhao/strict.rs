@@ -1,7 +1,7 @@
-//! Strict mode: what a driver does against the interface though the device tolerates it.
+//! Strict mode: reports violations of the interface that the device tolerates.
 //!
-//! Nothing here changes what the device does. Commands are looked at before they are executed, when what they are about
-//! to undo is still there, and reported if they then succeed: a command that is refused has its answer.
+//! Checks do not change the behaviour of the device. A command is checked before its execution, while the objects that
+//! it removes still exist, and reported only if it succeeds: a rejected command already has a status.
 //!
 //! # Spec
 //! JingZhao interface; [`rules`] names the sections.
@@ -20,7 +20,7 @@ use std::collections::VecDeque;
 use protocol::ids::Lkey;
 
 use super::resources::Resources;
-use crate::frontend::mellanox::strict::HcrWatch;
+use crate::frontend::hcr::strict::HcrWatch;
 use crate::frontend::strict::Findings;
 use crate::memory::GuestMemory;
 use crate::telemetry::monitor::Monitor;
@@ -30,42 +30,42 @@ pub(super) use self::qps::doorbell;
 pub(super) use self::registers::{arm, read, write};
 pub(super) use self::wqes::{recv_wqe, send_wqe};
 
-/// Bound: freed keys that are remembered.
+/// Bound: number of freed keys kept for the check of reuse.
 const FREED_KEYS: usize = 4096;
 
-/// What strict mode remembers.
+/// State of strict mode.
 #[derive(Debug, Default)]
 pub struct Strict {
     hcr: HcrWatch,
-    /// UAR page whose doorbell has a first half and no second.
+    /// UAR page with an outstanding first half of a doorbell.
     half_page: Option<u64>,
-    /// Keys that were freed, the latest last.
+    /// Freed keys, most recent last.
     freed: VecDeque<Lkey>,
 }
 
-/// What was found wrong with a command, and what is remembered of it if it succeeds.
+/// Result of checking a command, which takes effect if the command succeeds.
 #[derive(Debug)]
 pub struct Examined {
     found: Findings,
-    /// The key that it frees.
+    /// Key freed by the command.
     freed: Option<Lkey>,
 }
 
 impl Examined {
-    /// Tells the operator.
+    /// Reports the findings to the operator.
     pub(super) fn report(self, monitor: &mut Monitor) {
         self.found.report(monitor);
     }
 }
 
 impl Strict {
-    /// CLOSE_HCA: keys begin anew.
+    /// CLOSE_HCA: all keys may be used again.
     pub(super) fn close(&mut self) {
         self.freed.clear();
     }
 
-    /// Remembers what a command did that was carried out.
-    pub(super) fn remember(&mut self, examined: &Examined) {
+    /// Records the effects of a successful command.
+    pub(super) fn record(&mut self, examined: &Examined) {
         if let Some(key) = examined.freed {
             if self.freed.len() == FREED_KEYS {
                 self.freed.pop_front();
@@ -75,7 +75,7 @@ impl Strict {
     }
 }
 
-/// An initialised device as a check sees it.
+/// An initialised device, for a check.
 #[derive(Clone, Copy)]
 struct View<'a> {
     resources: &'a Resources,

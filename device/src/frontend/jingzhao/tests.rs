@@ -1,5 +1,5 @@
-//! A driver's view of the whole device, without QEMU: a machine whose memory is a memfd, and whose program writes the
-//! registers as the public driver does.
+//! A whole device and a driver, without QEMU: guest memory is a memfd, and the test writes registers as the public
+//! driver does.
 
 mod bringup;
 mod commands;
@@ -31,10 +31,10 @@ use crate::net::address::Addresses;
 use crate::vfio::Bar;
 use crate::vfio::server::{Device, Region};
 
-/// Bus addresses nobody lent to the device.
+/// Bus address that is not mapped.
 const NOWHERE: u64 = 0x4000_0000_0000;
 
-/// The INIT_HCA inbox of section 14.2.
+/// Inbox of INIT_HCA from section 14.2.
 const INIT: &str = "
     00: 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 10
     10: 00 00 00 00 02 00 00 10 00 00 00 00 02 40 00 05
@@ -44,7 +44,7 @@ fn setup(lid: u16, options: Options) -> Setup {
     Setup { options, mac: Identity::from_lid(Lid::new(lid)).mac, engine: engine::Config::default() }
 }
 
-/// Those of an HCA with this LID, whose default peer is the other of 1 and 2.
+/// Addresses of an HCA with this LID, 1 or 2. Its default peer is the other one.
 fn addresses(lid: u16) -> Addresses {
     let port = |lid| Identity::from_lid(Lid::new(lid));
     Addresses { own: port(lid), peers: Vec::new(), default_peer: Some(port(3 - lid)) }
@@ -53,7 +53,7 @@ fn addresses(lid: u16) -> Addresses {
 /// A guest with one HCA, and its driver.
 type Machine = Driver<Guest<JingZhao>>;
 
-/// A machine after power-on; see [`addresses`].
+/// A machine after power-on; see [`addresses`] for its peer.
 fn powered_on(lid: u16, options: Options) -> Machine {
     powered_on_with(setup(lid, options), addresses(lid))
 }
@@ -64,7 +64,7 @@ fn powered_on_with(setup: Setup, addresses: Addresses) -> Machine {
     machine
 }
 
-/// With INIT_HCA done and the tables of section 13 mapped.
+/// A machine after INIT_HCA, with the tables of section 13 mapped.
 fn initialised(options: Options) -> Machine {
     initialised_as(1, options)
 }

@@ -1,6 +1,6 @@
-//! What a trace says of this interface: names of registers, and records of commands and queue entries.
+//! Trace records of the JingZhao interface: registers, commands and queue entries.
 //!
-//! The fields come from the types that the device itself works with.
+//! Fields are described by the types that the device itself uses.
 
 use engine::{Fetch, RecvRequest};
 use protocol::describe::{Describe as _, Field as _, Hex, Value, Visitor};
@@ -15,15 +15,15 @@ use protocol::ids::{Cqn, Qpn};
 
 use super::doorbell::Doorbells;
 
-use super::event_queue::EqPlace;
-use super::send_queue::{Entry, TakenWqe};
+use super::event_queue::EqSlot;
+use super::send_queue::{Entry, FetchedWqe};
 use crate::frontend::RegisterAccess;
-use crate::frontend::mellanox::command::{Mailboxes, show_mailbox};
-use crate::frontend::mellanox::entry_ring::WriteError;
+use crate::frontend::hcr::command::{Mailboxes, show_mailbox};
+use crate::frontend::hcr::entry_ring::WriteError;
 use crate::telemetry::trace::{Kind, Trace};
 use crate::vfio::Bar;
 
-/// Name of the register that an access begins at.
+/// Name of the register at the start of an access.
 pub(super) fn register_name(access: &RegisterAccess<'_>) -> Option<String> {
     match access.bar {
         Bar::Bar0 => Register::at(access.offset & !3).map(|register| register.name().to_owned()),
@@ -36,7 +36,7 @@ pub(super) fn register_name(access: &RegisterAccess<'_>) -> Option<String> {
     }
 }
 
-/// Tells the fields of what is read or written.
+/// Describes the fields of a value that is read or written.
 pub(super) fn describe_access(access: &RegisterAccess<'_>, doorbells: &Doorbells, to: &mut dyn Visitor) {
     let (words, _) = access.data.as_chunks::<4>();
     for (offset, word) in (access.offset..).step_by(4).zip(words) {
@@ -54,7 +54,7 @@ pub(super) fn describe_access(access: &RegisterAccess<'_>, doorbells: &Doorbells
                     return;
                 }
                 (Some(UarRegister::SendHigh), _) => {
-                    SendDoorbell::parse(doorbells.latched(offset / UAR_PAGE), word).describe(to);
+                    SendDoorbell::parse(doorbells.first_half(offset / UAR_PAGE), word).describe(to);
                 }
                 (Some(UarRegister::ArmCq), _) => arm_cq(word).show("cqn", to),
                 (Some(UarRegister::ArmEq), _) => arm_eq(word).show("eqn", to),
@@ -65,17 +65,17 @@ pub(super) fn describe_access(access: &RegisterAccess<'_>, doorbells: &Doorbells
     }
 }
 
-/// Tells parameters and mailboxes of a command.
-pub(super) fn describe_command(latched: &PendingCommand, mailboxes: &Mailboxes, to: &mut dyn Visitor) {
-    let op = Op::from_code(latched.command.op());
-    describe_parameters(latched, to);
+/// Describes parameters and mailboxes of a command.
+pub(super) fn describe_command(pending: &PendingCommand, mailboxes: &Mailboxes, to: &mut dyn Visitor) {
+    let op = Op::from_code(pending.command.op());
+    describe_parameters(pending, to);
     let (inbox, outbox) = (mailboxes.inbox.bytes(), &mailboxes.outbox[..]);
-    show_mailbox("in", inbox, op.and_then(|op| Mailbox::inbox(op, latched.in_modifier, inbox)), to);
+    show_mailbox("in", inbox, op.and_then(|op| Mailbox::inbox(op, pending.in_modifier, inbox)), to);
     show_mailbox("out", outbox, op.and_then(|op| Mailbox::outbox(op, outbox)), to);
 }
 
-/// Records a WQE that was taken from a send queue.
-pub(super) fn send_wqe(trace: &mut Trace, qpn: Qpn, taken: &TakenWqe<'_>) {
+/// Records a WQE taken from a send queue.
+pub(super) fn send_wqe(trace: &mut Trace, qpn: Qpn, taken: &FetchedWqe<'_>) {
     let Entry { position, opcode, size, fence } = taken.entry;
     trace.record(Kind::Wqe, "send", |to| {
         qpn.show("qpn", to);
@@ -95,12 +95,12 @@ pub(super) fn send_wqe(trace: &mut Trace, qpn: Qpn, taken: &TakenWqe<'_>) {
     });
 }
 
-/// Records what a receive queue gave.
+/// Records the result of fetching a receive WQE.
 pub(super) fn recv_wqe(trace: &mut Trace, qpn: Qpn, fetch: &Fetch<RecvRequest>) {
     let (at, units, refused) = match fetch {
         Fetch::Ready(request) => (request.wr_id, &request.sges[..], false),
         Fetch::Refused { wr_id, .. } => (*wr_id, &[][..], true),
-        // Looked for when a packet needs one, and not there: the CQE or the NAK that follows says so.
+        // The following CQE or NAK reports this.
         Fetch::Empty | Fetch::Broken => return,
     };
     trace.record(Kind::Wqe, "recv", |to| {
@@ -114,7 +114,7 @@ pub(super) fn recv_wqe(trace: &mut Trace, qpn: Qpn, fetch: &Fetch<RecvRequest>) 
     });
 }
 
-/// Records a completion queue entry that was written at the `slot`-th place since the queue began, or was lost.
+/// Records a CQE that was written to the free-running position `slot`, or lost.
 pub(super) fn cqe(trace: &mut Trace, cqn: Cqn, slot: u32, cqe: &Cqe, lost: Option<CqFault>) {
     let name = match cqe.queue {
         CqeQueue::Send => "send",
@@ -129,11 +129,11 @@ pub(super) fn cqe(trace: &mut Trace, cqn: Cqn, slot: u32, cqe: &Cqe, lost: Optio
     });
 }
 
-/// Records an event: where it was written, if it was.
-pub(super) fn eqe(trace: &mut Trace, to: Option<EqPlace>, eqe: &Eqe, lost: Option<&WriteError>) {
+/// Records an event, and where it was written.
+pub(super) fn eqe(trace: &mut Trace, to: Option<EqSlot>, eqe: &Eqe, lost: Option<&WriteError>) {
     trace.record(Kind::Eqe, eqe.event_type().name(), |fields| {
         match to {
-            Some(EqPlace { eqn, slot }) => {
+            Some(EqSlot { eqn, slot }) => {
                 Hex(eqn).show("eqn", fields);
                 slot.show("slot", fields);
             }

@@ -1,4 +1,4 @@
-//! Who is where on the fabric, in the words of a path, an address vector or headers that software made.
+//! Resolution of addresses in paths, address vectors, and headers that software has built.
 //!
 //! # Spec
 //! mthca interface, sections 6.5, 6.8 and 8.3.
@@ -11,7 +11,7 @@ use protocol::roce::Encap;
 use crate::net::address::Addresses;
 use crate::net::lid::{Grh, Route};
 
-/// The way to a destination. A packet to one that does not exist is sent all the same, and lost.
+/// The path to a destination. Packets to an unknown destination are sent and lost, as on a real fabric.
 pub fn path(addresses: &Addresses, to: &Address, local: Qpn, remote: Qpn) -> Encap {
     let Address { dlid, service_level, traffic_class, hop_limit, dgid, .. } = *to;
     let flow_label = FlowLabel::new(to.flow_label);
@@ -20,7 +20,7 @@ pub fn path(addresses: &Addresses, to: &Address, local: Qpn, remote: Qpn) -> Enc
     addresses.route(&route, local, remote).unwrap_or_else(|| addresses.nowhere())
 }
 
-/// The way of a management datagram.
+/// The path of a management datagram.
 pub fn management(addresses: &Addresses, wqe: &MlxWqe, headers: &PackedHeaders, local: Qpn) -> Encap {
     let grh = headers.grh.map(|grh| Grh {
         dgid: grh.dgid,

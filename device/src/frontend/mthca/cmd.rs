@@ -1,7 +1,7 @@
-//! Commands: one call executes what a write of the HCR's last word asks for.
+//! Execution of the command that a write to the last HCR word starts.
 //!
-//! The checks common to all commands are in [`Command::decode`]; each family of commands has a file. A refused command
-//! has no effect, unless it was refused because its outbox cannot be written.
+//! Checks common to all commands are in [`Command::decode`]; each family of commands has its own file. A rejected
+//! command has no effect, unless it was rejected because its outbox cannot be written.
 //!
 //! # Spec
 //! mthca interface, section 3.
@@ -24,37 +24,36 @@ use super::device::Setup;
 use super::resources::{DeviceState, Resources};
 use super::strict::{self, Strict};
 use crate::frontend::Context;
-use crate::frontend::mellanox::command::{Mailboxes, Outbox};
+use crate::frontend::hcr::command::{Mailboxes, Outbox};
 
-/// What a command gives.
+/// Result of a command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// Nothing.
+    /// No result.
     Nothing,
-    /// A value in out_param.
+    /// Immediate result in out_param.
     Immediate(u64),
-    /// An outbox.
+    /// Contents of the outbox.
     Mailbox(Outbox),
 }
 
-/// Executes a command: reads its inbox once, works on the copy, writes its outbox. What was in the mailboxes is left in
-/// `mailboxes`.
+/// Executes a command. It reads the inbox once, works on the copy, and writes the outbox. Both are left in `mailboxes`.
 ///
 /// # Errors
-/// The refusal.
+/// The status of a rejected command.
 pub fn execute(
     state: &mut DeviceState,
     strict: &mut Strict,
     setup: &Setup,
     cx: &mut Context<'_>,
-    latched: &PendingCommand,
+    pending: &PendingCommand,
     mailboxes: &mut Mailboxes,
 ) -> Result<Answer, CmdError> {
-    let command = Command::decode(latched, state.resources().is_some())?;
+    let command = Command::decode(pending, state.resources().is_some())?;
     let inbox = mailboxes.inbox.fetch(cx.dma, command.in_param, command.inbox_len)?;
     let examined = cx.monitor.is_strict().then(|| {
         let uar_pages = setup.options.limits.uar_pages();
-        strict::examine(strict, state, cx.dma, uar_pages, latched, &command, inbox)
+        strict::examine(strict, state, cx.dma, uar_pages, pending, &command, inbox)
     });
     let answer = dispatch(state, setup, cx, &command, inbox)?;
     if let Some(examined) = examined {
@@ -67,7 +66,7 @@ pub fn execute(
     Ok(answer)
 }
 
-/// The commands of a device that is not initialised, and the rest.
+/// Executes a command, which may or may not need INIT_HCA.
 fn dispatch(
     state: &mut DeviceState,
     setup: &Setup,
@@ -79,7 +78,7 @@ fn dispatch(
         Op::QueryFw => Ok(hca::query_fw(cx)),
         Op::EnableLam | Op::DisableLam => Err(hca::no_local_memory()),
         Op::MapFa | Op::MapIcmAux => icm::map_unused(inbox),
-        // Firmware and its memory are none of this device's.
+        // The device has no firmware, and does not use its memory.
         Op::UnmapFa | Op::RunFw | Op::UnmapIcmAux | Op::Nop => Ok(Answer::Nothing),
         Op::QueryDevLim => Ok(hca::query_dev_lim(setup)),
         Op::QueryAdapter => Ok(hca::query_adapter(setup)),
@@ -99,13 +98,13 @@ fn dispatch(
     }
 }
 
-/// A command that needs INIT_HCA, with all that it may look at and change.
+/// A command that needs INIT_HCA, with everything that it may access.
 struct Call<'a, 'cx> {
     resources: &'a mut Resources,
     setup: &'a Setup,
     cx: &'a mut Context<'cx>,
     command: &'a Command,
-    /// As many bytes as the command says.
+    /// Inbox, of the length that the command specifies.
     inbox: &'a [u8],
 }
 

@@ -1,4 +1,4 @@
-//! What the guest is told of work: completions, and what happens to QPs and shared receive queues.
+//! Completions, and events of QPs and SRQs.
 //!
 //! # Spec
 //! mthca interface, sections 7.5 to 7.7.
@@ -13,14 +13,14 @@ use super::qp::QueuePair;
 use super::resources::Resources;
 use super::{strict, trace};
 use crate::frontend::Context;
-use crate::frontend::mellanox::notify::{CqError, Notify};
-use crate::frontend::mellanox::verbs::{WorkTag, cq_fault, is_solicited, syndrome, vendor_code};
+use crate::frontend::hcr::notify::{CqError, Notify};
+use crate::frontend::hcr::verbs::{WorkTag, cq_fault, is_solicited, syndrome, vendor_code};
 use crate::frontend::snapshot::Fault;
 use crate::limited;
 use crate::net::address::Addresses;
 use crate::net::lid::Source;
 
-/// The entry that tells software of a completion.
+/// The CQE of a completion.
 fn cqe(completion: &Completion, qp: &QueuePair, addresses: &Addresses) -> Cqe {
     let tag = WorkTag::from_bits(completion.wr_id);
     let outcome = match completion.result {
@@ -54,12 +54,12 @@ fn cqe(completion: &Completion, qp: &QueuePair, addresses: &Addresses) -> Cqe {
             vendor: vendor_code(status),
         },
     };
-    // The tag of a receive is the offset alone, which is where a send's tag has its own.
+    // The tag of a receive is just the offset, which is in the same bits as the offset in the tag of a send.
     Cqe { qpn: qp.qpn, wqe: tag.wqe(), outcome }
 }
 
 impl Resources {
-    /// Takes the live values of a QP into its context.
+    /// Copies the current state and PSNs of a QP from the engine to its context.
     pub fn observe(&mut self, engine: &Engine, qpn: Qpn) {
         let index = self.qp_index(qpn);
         if let Some(qp) = self.qps.get_mut(index)
@@ -69,8 +69,8 @@ impl Resources {
         }
     }
 
-    /// Writes the entry of a completion to its queue. A QP whose CQ is gone loses its completions; one whose CQ fails
-    /// goes to ERR.
+    /// Writes the CQE of a completion. If the CQ does not exist, the completion is lost; if the CQ fails, the QP moves
+    /// to ERR.
     pub fn complete(&mut self, cx: &mut Context<'_>, completion: &Completion) {
         let Self { layout, qps, cqs, regions, .. } = self;
         let Some(qp) = qps.get_mut(layout.qpc.index(completion.qpn.get())) else { return };
@@ -118,7 +118,7 @@ impl Resources {
         }
     }
 
-    /// Reports what happened to a QP that no completion tells.
+    /// Reports an asynchronous QP event.
     pub fn qp_event(&mut self, cx: &mut Context<'_>, qpn: Qpn, event: AsyncEvent) {
         let index = self.qp_index(qpn);
         let Some(qp) = self.qps.get(index) else { return };
@@ -141,24 +141,24 @@ impl Resources {
         self.raise(cx, &Eqe::Qp(qpn, event));
     }
 
-    /// Does what can wait for the end of a turn: tells of shared receive queues that ran low, and looks for doorbells that
-    /// were missed. Whether more waits.
+    /// Does the deferred work of a turn: reports SRQs that passed their limit, and polls mapped doorbells. Returns
+    /// whether more is pending.
     pub fn end_turn(&mut self, cx: &mut Context<'_>) -> bool {
         while let Some(srqn) = self.low_srqs.pop() {
             self.raise(cx, &Eqe::SrqLimit(srqn));
         }
-        // Contexts are kept here, and read from the engine when software asks for them.
+        // Contexts are kept in the device and updated from the engine when software queries them.
         while cx.engine.poll_dirty().is_some() {}
-        self.go_round(cx)
+        self.poll_rounds(cx)
     }
 
-    /// Tells of a CQ that lost a completion.
+    /// Reports a CQ that lost a completion.
     fn report_cq(&mut self, cx: &mut Context<'_>, cqn: Cqn, fault: Fault) {
         limited!(warn, %cqn, ?fault, "completion lost: cannot write to the CQ");
         self.raise(cx, &Eqe::CqError(cqn, cq_fault(fault)));
     }
 
-    /// Tells once of a shared receive queue that cannot be read. Each of its QPs notices.
+    /// Reports an SRQ that cannot be read. The report is sent once, although each of its QPs detects the fault.
     fn report_srq(&mut self, cx: &mut Context<'_>, srqn: Srqn) {
         let index = self.srq_index(srqn);
         let reported = self.srqs.get_mut(index).map(|srq| std::mem::replace(&mut srq.reported_broken, true));
@@ -168,7 +168,7 @@ impl Resources {
         }
     }
 
-    /// Moves a QP to ERR, as the command would.
+    /// Moves a QP to ERR, as a command would.
     fn fail_qp(&mut self, cx: &mut Context<'_>, qpn: Qpn) {
         if cx.engine.query_qp(qpn).is_none_or(|live| live.state == engine::State::Err) {
             return;
@@ -176,7 +176,7 @@ impl Resources {
         let index = self.qp_index(qpn);
         let Some(qp) = self.qps.get(index) else { return };
         let to_err = qp.modification(Transition::ToErr, cx.port.addresses(), false);
-        // The QP is known to the engine as long as it is to us.
+        // Cannot fail: the engine has every QP of the table.
         let _ = cx.modify_qp(self, qpn, &to_err);
     }
 }

@@ -10,31 +10,31 @@ use protocol::hca::status::{CmdError, CmdStatus};
 use protocol::ids::{Cqn, Eqn};
 
 use super::strict::Sequence;
-use crate::frontend::mellanox::entry_ring::{Buffer, CountedRing, EntryRing, Ring};
-use crate::frontend::mellanox::notify::{CqError, Notifier, Notify};
+use crate::frontend::hcr::entry_ring::{Buffer, CountedRing, EntryRing, Ring};
+use crate::frontend::hcr::notify::{CqError, Notifier, Notify};
 use crate::frontend::snapshot::{Armed, CqRow};
 use crate::memory::queue::QueueMemory;
 
-/// A completion queue. Its entries have no phase: how far software has read is in a doorbell record.
+/// A completion queue. Its entries have no phase bit; the consumer index is in a doorbell record.
 #[derive(Debug)]
 pub struct CompletionQueue {
     cqn: Cqn,
     page: u32,
     consumer_record: u32,
     arm_record: u32,
-    /// Software tells how far it has read when it is asked, by its doorbell record.
+    /// The consumer index is updated from the doorbell record when it is needed.
     ring: CountedRing,
-    /// The newest entry that is solicited, or of a failed request.
+    /// Index of the newest entry that is solicited or reports a failure.
     solicited: Option<u32>,
     notifier: Notifier,
-    /// How its doorbell record said last that it was armed, where the device goes by that.
+    /// The last arming found in the doorbell record, if doorbells are mapped.
     recorded: Option<ArmCq>,
-    /// What strict mode knows of its events.
+    /// Event counts for strict mode.
     pub(super) sequence: Sequence,
 }
 
 impl CompletionQueue {
-    /// The queue of a SW2HW_CQ. `cqn` is the whole number software gave.
+    /// Creates the queue of a SW2HW_CQ. `cqn` is the whole number that software uses.
     pub fn new(cqn: Cqn, cqc: &Cqc) -> Self {
         let buffer = Buffer { pd: cqc.pd, lkey: cqc.lkey, start: cqc.start, log_entries: cqc.log_entries };
         Self {
@@ -50,7 +50,7 @@ impl CompletionQueue {
         }
     }
 
-    /// Own number, as software knows it.
+    /// CQN, as software knows it.
     pub fn cqn(&self) -> Cqn {
         self.cqn
     }
@@ -60,37 +60,37 @@ impl CompletionQueue {
         self.page
     }
 
-    /// UAR page and number of the doorbell record with the consumer index.
+    /// UAR page and index of the doorbell record with the consumer index.
     pub fn record(&self) -> (u32, u32) {
         (self.page, self.consumer_record)
     }
 
-    /// Number of the doorbell record that says how it was armed last. The device goes by the doorbell, unless it may miss
-    /// some.
+    /// Index of the doorbell record with the arm state. It is used only if doorbells are mapped, since they may then be
+    /// missed.
     pub fn arm_record(&self) -> u32 {
         self.arm_record
     }
 
-    /// Its buffer and place.
+    /// The buffer and its producer index.
     pub fn ring(&self) -> &EntryRing {
         self.ring.ring()
     }
 
-    /// Event queue of its events.
+    /// EQ of its events.
     pub fn eqn(&self) -> Eqn {
         self.notifier.eqn()
     }
 
-    /// Whether it has lost an entry, and takes no more.
+    /// Whether an entry was lost, after which the queue accepts no more.
     pub fn is_broken(&self) -> bool {
         self.notifier.fault().is_some()
     }
 
-    /// Goes on in another buffer, at the same count: software moves what it has not read. `record` is the consumer index
-    /// of now.
+    /// Switches to another buffer and keeps the producer index: software moves its unread entries. `record` is the
+    /// current consumer index.
     ///
     /// # Errors
-    /// BAD_SIZE if what software has not read has no room there.
+    /// BAD_SIZE if the unread entries do not fit.
     pub fn resize(&mut self, resize: &ResizeCq, record: Option<u32>) -> Result<(), CmdError> {
         let mut ring = self.ring;
         record.into_iter().for_each(|consumer| ring.set_consumer(consumer));
@@ -108,9 +108,10 @@ impl CompletionQueue {
         Ok(())
     }
 
-    /// How software has armed it, by its doorbell record of now; `None` if it has not since the last time it was asked. Two
-    /// times are told apart by the sequence number, which software counts up with each event it has seen: what says the
-    /// same again was written by software that has yet to see an event which is on its way.
+    /// Returns how software has armed the queue according to its doorbell record, or `None` if that has not changed
+    /// since the last call. Section 5.3: the sequence number distinguishes two armings, because software increments it
+    /// with every event that it receives. An unchanged record was written before software received an event that is
+    /// still on its way.
     pub fn rearmed(&mut self, record: [u8; RECORD_LEN]) -> Option<ArmCq> {
         let arm = ArmCq::from_record(record)
             .filter(|arm| arm.arm_for.is_some() && arm.cqn.get() == self.cqn.get() & 0xff_ffff)?;
@@ -118,8 +119,8 @@ impl CompletionQueue {
         (self.recorded.replace(arm) != Some(arm)).then_some(arm)
     }
 
-    /// Asks for an event. What was asked for may be there already: software may have armed the queue while the entry was
-    /// on its way, and is not told otherwise.
+    /// Arms the queue. Section 7.6: if software has not read an entry of the requested kind yet, the event is raised at
+    /// once.
     pub fn arm(&mut self, arm: &ArmCq) -> Notify {
         let (armed, is_there) = match arm.arm_for {
             Some(ArmFor::Any) => (Armed::Any, self.ring.ring().producer() != arm.consumer),
@@ -135,10 +136,11 @@ impl CompletionQueue {
         Notify::No
     }
 
-    /// Writes an entry. `solicited`: see [`crate::frontend::mellanox::verbs::is_solicited`]. `record` reads the consumer index.
+    /// Writes an entry. For `solicited`, see [`crate::frontend::hcr::verbs::is_solicited`]. `record` reads the consumer
+    /// index.
     ///
     /// # Errors
-    /// The entry is lost, because software has not made room or the buffer cannot be written.
+    /// The entry is lost: the queue is full or broken, or its buffer cannot be written.
     pub fn push(
         &mut self,
         cqe: &Cqe,
@@ -159,7 +161,7 @@ impl CompletionQueue {
         Ok(notify)
     }
 
-    /// The queue as an operator sees it.
+    /// The snapshot row of the queue.
     pub fn row(&self) -> CqRow {
         CqRow {
             cqn: self.cqn.get(),
@@ -172,7 +174,7 @@ impl CompletionQueue {
     }
 }
 
-/// Whether entry `entry` is one that software which has read up to `consumer` has not seen. Both count modulo 2^32.
+/// Whether software with this consumer index has not read `entry` yet. Both are modulo 2^32.
 fn is_behind(entry: u32, consumer: u32) -> bool {
     entry.wrapping_sub(consumer) < 1 << 31
 }

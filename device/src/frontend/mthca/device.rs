@@ -1,4 +1,4 @@
-//! The function: BAR0 and BAR2, and what happens at their registers.
+//! The PCI function: BAR0 and BAR2, and the effects of their registers.
 //!
 //! # Spec
 //! mthca interface, sections 1 and 2.
@@ -22,11 +22,11 @@ use super::resources::{DeviceState, Resources};
 use super::snapshot::icm_rows;
 use super::strict::{self, Strict};
 use super::trace;
-use crate::frontend::mellanox::command::{self, Words};
-use crate::frontend::mellanox::hcr::Hcr;
-use crate::frontend::mellanox::host::DeviceHost;
-use crate::frontend::mellanox::snapshot as rows;
-use crate::frontend::mellanox::verbs::WorkTag;
+use crate::frontend::hcr::command::{self, CommandSet};
+use crate::frontend::hcr::host::DeviceHost;
+use crate::frontend::hcr::registers::Hcr;
+use crate::frontend::hcr::snapshot as rows;
+use crate::frontend::hcr::verbs::WorkTag;
 use crate::frontend::snapshot::{Page, Table};
 use crate::frontend::strict::Findings;
 use crate::frontend::{self, Context, Frontend, FrontendCounters, HostContext, Interface, RegisterAccess};
@@ -37,18 +37,18 @@ use crate::net::address::Addresses;
 use crate::telemetry::reason::InterfaceReason;
 use crate::vfio::{Bar, Bars, MemoryBar, MsixLayout, PciFunction};
 
-/// First dword of the buffer of catastrophic errors: the type in its highest byte, 0 for an internal error, and anything
-/// else that makes it not 0.
+/// First dword of the catastrophic error buffer. Section 2.6: the type is in the top byte, 0 for an internal error, and
+/// the dword must not be 0.
 const INTERNAL_ERROR: u32 = 1;
 
-/// What a device is given at its creation and keeps.
+/// Parameters of a device.
 pub type Setup = frontend::Setup<Options>;
 
-/// What only this interface counts.
+/// Counters specific to this interface.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Counters {
-    /// Resets by the register of BAR0.
+    /// Resets by the register in BAR0.
     pub resets: u64,
 }
 
@@ -61,9 +61,9 @@ pub struct Mthca {
     state: DeviceState,
     strict: Strict,
     counters: Counters,
-    /// The buffer of catastrophic errors says so.
+    /// Whether the catastrophic error buffer reports an error.
     failed: bool,
-    /// Doorbells may be missed.
+    /// Whether doorbells are mapped, so that some may be missed.
     mapped: bool,
 }
 
@@ -108,8 +108,8 @@ impl Mthca {
         let resources = self.state.resources_mut();
         match (Register::at(offset), resources) {
             (Some(Register::Hcr(word)), _) => {
-                if let Some(latched) = self.hcr.write(word, value) {
-                    self.execute(cx, &latched);
+                if let Some(pending) = self.hcr.write(word, value) {
+                    self.execute(cx, &pending);
                 }
             }
             (Some(Register::EqArm(first)), Some(resources)) => resources.arm_eqs(cx, first, value),
@@ -138,32 +138,32 @@ impl Mthca {
         }
     }
 
-    /// Runs a command from start to end (section 2.2, execution model).
-    fn execute(&mut self, cx: &mut Context<'_>, latched: &PendingCommand) {
-        const WORDS: Words = Words {
+    /// Executes a command within the store that starts it (section 2.2, execution model).
+    fn execute(&mut self, cx: &mut Context<'_>, pending: &PendingCommand) {
+        const COMMANDS: CommandSet = CommandSet {
             name: |code| Op::from_code(code).map(Op::name),
             describe: trace::describe_command,
-            visible: |status| status,
-            // The driver asks for memory that the device does not have, and passes on MADs that nobody answers.
-            answers: &[CmdStatus::NoLocalMemory, CmdStatus::BadPacket],
+            reported_status: |status| status,
+            // The driver requests local memory that the device does not have, and passes on MADs that have no response.
+            expected: &[CmdStatus::NoLocalMemory, CmdStatus::BadPacket],
         };
         let Self { state, strict, setup, .. } = self;
-        let result = command::run(cx, &WORDS, latched, |cx, mailboxes| {
-            cmd::execute(state, strict, setup, cx, latched, mailboxes)
+        let result = command::run(cx, &COMMANDS, pending, |cx, mailboxes| {
+            cmd::execute(state, strict, setup, cx, pending, mailboxes)
         });
         let (status, out_param) = match result {
             Ok(Answer::Immediate(value)) => {
                 self.hcr.answer(value);
                 (CmdStatus::Ok, value)
             }
-            Ok(Answer::Nothing | Answer::Mailbox(_)) => (CmdStatus::Ok, latched.out_param),
-            Err(status) => (status, latched.out_param),
+            Ok(Answer::Nothing | Answer::Mailbox(_)) => (CmdStatus::Ok, pending.out_param),
+            Err(status) => (status, pending.out_param),
         };
         self.hcr.finish(status);
-        if latched.command.event()
+        if pending.command.event()
             && let Some(resources) = self.state.resources_mut()
         {
-            let token = latched.token;
+            let token = pending.token;
             resources.raise(cx, &Eqe::Command { token, status: status.code(), out_param });
         }
     }
@@ -224,7 +224,7 @@ impl Frontend for Mthca {
         }
         match bar {
             Bar::Bar0 => words::read(offset, data, |word| self.read_register(word).to_be_bytes()),
-            // Doorbells are write only.
+            // Doorbells are write-only.
             _ => data.fill(0),
         }
     }
@@ -243,9 +243,11 @@ impl Frontend for Mthca {
                 }
             }
             _ => match (self.doorbells.write(offset, data), self.state.resources_mut()) {
-                (Ok(Some(rung)), Some(resources)) if self.mapped => resources.find(cx, &rung),
-                (Ok(Some(rung)), Some(resources)) => resources.ring(cx, rung),
-                (Ok(Some(rung)), None) => rung.ignore(cx.monitor, InterfaceReason::NotInitialised),
+                (Ok(Some(doorbell)), Some(resources)) if self.mapped => {
+                    resources.handle_mapped_doorbell(cx, &doorbell)
+                }
+                (Ok(Some(doorbell)), Some(resources)) => resources.handle_doorbell(cx, doorbell),
+                (Ok(Some(doorbell)), None) => doorbell.ignore(cx.monitor, InterfaceReason::NotInitialised),
                 (Ok(None), _) => {}
                 (Err(reason), _) => cx.monitor.ignored_store(reason, bar.number(), offset),
             },
@@ -290,7 +292,7 @@ impl Frontend for Mthca {
         }
     }
 
-    /// The driver looks at the buffer of catastrophic errors every five seconds, and then resets the device.
+    /// Section 2.6: the driver polls the buffer every five seconds, and resets the device on an error.
     fn fail(&mut self, _: &mut Context<'_>) {
         self.failed = true;
     }

@@ -1,4 +1,4 @@
-//! UAR pages: the doorbells of BAR2, and what they start.
+//! UAR pages: the doorbells of BAR2, and their effects.
 //!
 //! # Spec
 //! mthca interface, sections 5.1 to 5.3.
@@ -10,32 +10,32 @@ use protocol::hca::mthca::doorbell::{ArmCq, SendDoorbell, UAR_PAGE, UarRegister}
 use super::resources::Resources;
 use super::strict;
 use crate::frontend::Context;
-use crate::frontend::mellanox::doorbell::FirstHalves;
-use crate::frontend::mellanox::notify::Notify;
+use crate::frontend::hcr::doorbell::SplitDoorbells;
+use crate::frontend::hcr::notify::Notify;
 use crate::telemetry::monitor::Monitor;
 use crate::telemetry::reason::InterfaceReason;
 
-/// What a store to a UAR page asks for.
+/// A doorbell in a UAR page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Rung {
-    /// Execute send WQEs.
+pub enum Doorbell {
+    /// Start send WQEs.
     Send {
-        /// Page that was written.
+        /// UAR page of the store.
         page: u32,
-        /// What was written.
+        /// Value of the store.
         doorbell: SendDoorbell,
     },
     /// Arm a CQ.
     Arm {
-        /// Page that was written.
+        /// UAR page of the store.
         page: u32,
-        /// What was written.
+        /// Value of the store.
         arm: ArmCq,
     },
 }
 
-impl Rung {
-    /// Nothing is done for it.
+impl Doorbell {
+    /// Records that the doorbell was ignored.
     pub fn ignore(&self, monitor: &mut Monitor, reason: InterfaceReason) {
         match self {
             Self::Send { page, doorbell: SendDoorbell { qpn, .. } } => {
@@ -49,56 +49,56 @@ impl Rung {
     }
 }
 
-/// All UAR pages. They are write only: reads give 0.
+/// All UAR pages. They are write-only; reads return 0.
 #[derive(Debug)]
 pub struct Doorbells {
-    halves: FirstHalves<2>,
+    split: SplitDoorbells<2>,
 }
 
 impl Doorbells {
-    /// Pages for a BAR of `bar_len` bytes.
+    /// Creates the pages of a BAR of `bar_len` bytes.
     pub fn new(bar_len: u64) -> Self {
-        Self { halves: FirstHalves::new(bar_len / UAR_PAGE) }
+        Self { split: SplitDoorbells::new(bar_len / UAR_PAGE) }
     }
 
-    /// Forgets halves of doorbells (device reset).
+    /// Clears first halves (device reset).
     pub fn reset(&mut self) {
-        self.halves.reset();
+        self.split.reset();
     }
 
-    /// Takes a store to BAR2: eight bytes at once, or one half after the other. `None`: it was a first half.
+    /// Handles a store to BAR2: eight bytes, or two halves. Returns `None` for a first half.
     ///
     /// # Errors
-    /// There is no such register, or it has no such width.
-    pub fn write(&mut self, offset: u64, data: &[u8]) -> Result<Option<Rung>, InterfaceReason> {
+    /// The register does not exist or does not have this width.
+    pub fn write(&mut self, offset: u64, data: &[u8]) -> Result<Option<Doorbell>, InterfaceReason> {
         let page = u32::try_from(offset / UAR_PAGE).map_err(|_| InterfaceReason::NoRegister)?;
         let (register, second) = UarRegister::at(offset % UAR_PAGE).ok_or(InterfaceReason::NoRegister)?;
         let place = match register {
             UarRegister::Send => 0,
             UarRegister::ArmCq => 1,
         };
-        let whole = self.halves.store(page, place, second, data)?;
+        let whole = self.split.store(page, place, second, data)?;
         Ok(whole.map(|whole| match register {
-            UarRegister::Send => Rung::Send { page, doorbell: SendDoorbell::parse(whole) },
-            UarRegister::ArmCq => Rung::Arm { page, arm: ArmCq::parse(whole) },
+            UarRegister::Send => Doorbell::Send { page, doorbell: SendDoorbell::parse(whole) },
+            UarRegister::ArmCq => Doorbell::Arm { page, arm: ArmCq::parse(whole) },
         }))
     }
 }
 
 impl Resources {
-    /// Obeys a doorbell. One that names nothing, or an object of another UAR page, is no error of the device: software
-    /// cannot be told of it.
-    pub fn ring(&mut self, cx: &mut Context<'_>, rung: Rung) {
-        let rung_for = match &rung {
-            Rung::Send { page, doorbell } => self.ring_send(cx, *page, doorbell),
-            Rung::Arm { page, arm } => self.arm_cq(cx, *page, arm),
+    /// Handles a doorbell. Section 5.1: one for an unknown object or for an object of another UAR page is ignored,
+    /// since there is no way to report it to software.
+    pub fn handle_doorbell(&mut self, cx: &mut Context<'_>, doorbell: Doorbell) {
+        let handled = match &doorbell {
+            Doorbell::Send { page, doorbell } => self.handle_send_doorbell(cx, *page, doorbell),
+            Doorbell::Arm { page, arm } => self.arm_cq(cx, *page, arm),
         };
-        if let Err(reason) = rung_for {
-            rung.ignore(cx.monitor, reason);
+        if let Err(reason) = handled {
+            doorbell.ignore(cx.monitor, reason);
         }
     }
 
-    fn ring_send(
+    fn handle_send_doorbell(
         &mut self,
         cx: &mut Context<'_>,
         page: u32,
@@ -115,6 +115,7 @@ impl Resources {
             return Err(InterfaceReason::ForeignPage);
         }
         qp.announced = doorbell.producer();
+        // Section 5.2: a QP accepts send requests in RTS, SQD, SQE and ERR. No completion reports earlier posts.
         match cx.engine.query_qp(qp.qpn).map(|live| live.state) {
             None | Some(State::Reset) => return Err(InterfaceReason::QpReset),
             Some(State::Init) => return Err(InterfaceReason::QpInit),
@@ -123,13 +124,13 @@ impl Resources {
         }
         let record = regions.record(layout, cx.dma, page, qp.qpc.sq_record);
         qp.counters.doorbells += 1;
-        match qp.send.ring(doorbell, record) {
+        match qp.send.accept_doorbell(doorbell, record) {
             Ok(true) => cx.monitor.count_doorbell("send"),
             Ok(false) => return Err(InterfaceReason::AlreadyTaken),
             Err(_) => return Err(InterfaceReason::Overflow),
         }
         let qpn = qp.qpn;
-        cx.ring(self, qpn);
+        cx.notify_send(self, qpn);
         Ok(())
     }
 
@@ -157,19 +158,19 @@ mod tests {
 
     use super::*;
 
-    /// Section 13.3.
+    /// The first send doorbell of section 13.3.
     const SEND: [u8; 8] = [0x01, 0x00, 0x00, 0x0a, 0x00, 0x00, 0x14, 0x02];
     const ARM: [u8; 8] = [0x12, 0x00, 0x00, 0x11, 0x00, 0x00, 0x00, 0x05];
 
-    fn sent(page: u32) -> Result<Option<Rung>, InterfaceReason> {
+    fn sent(page: u32) -> Result<Option<Doorbell>, InterfaceReason> {
         let doorbell =
             SendDoorbell { count: 1, first: 0, fence: false, opcode: 0x0a, qpn: Qpn::new(0x14), size: 2 };
-        Ok(Some(Rung::Send { page, doorbell }))
+        Ok(Some(Doorbell::Send { page, doorbell }))
     }
 
-    fn armed(page: u32) -> Result<Option<Rung>, InterfaceReason> {
+    fn armed(page: u32) -> Result<Option<Doorbell>, InterfaceReason> {
         let arm = ArmCq { arm_for: Some(ArmFor::Any), cqn: Cqn::new(0x11), consumer: 5, sequence: 1 };
-        Ok(Some(Rung::Arm { page, arm }))
+        Ok(Some(Doorbell::Arm { page, arm }))
     }
 
     fn pages() -> Doorbells {
@@ -183,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn two_halves_ring_at_the_second() {
+    fn second_half_rings() {
         let mut pages = pages();
         assert_eq!(pages.write(0x3010, &SEND[..4]), Ok(None));
         assert_eq!(pages.write(0x3020, &ARM[..4]), Ok(None));
@@ -192,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn each_page_has_halves_of_its_own() {
+    fn pages_keep_separate_halves() {
         let mut pages = pages();
         assert_eq!(pages.write(0x3010, &SEND[..4]), Ok(None));
         assert_eq!(pages.write(0x4010, &[0xff; 4]), Ok(None));

@@ -1,4 +1,4 @@
-//! What the guest is told without having asked: events, and the interrupts they raise.
+//! Events and the interrupts that they raise.
 //!
 //! # Spec
 //! mthca interface, sections 7.7 and 7.8.
@@ -13,21 +13,21 @@ use crate::frontend::Context;
 use crate::limited;
 
 impl Resources {
-    /// Reports an asynchronous event to the EQ its type is mapped to; without one it is dropped.
+    /// Writes an asynchronous event to the EQ that its type is mapped to, or drops it if there is none.
     pub fn raise(&mut self, cx: &mut Context<'_>, event: &Eqe) {
         self.report(cx, self.eqs.taker(event), event);
     }
 
-    /// Reports a completion event to the EQ that a CQ names, if it exists.
+    /// Writes a completion event to the EQ of a CQ, if it exists.
     pub fn notify(&mut self, cx: &mut Context<'_>, eqn: Eqn, cqn: Cqn) {
         let place = self.report(cx, Some(eqn), &Eqe::Completion(cqn));
         let index = self.cq_index(cqn);
         if let (Some(place), Some(cq)) = (place, self.cqs.get_mut(index)) {
-            cq.sequence.count(place);
+            cq.sequence.event_written(place);
         }
     }
 
-    /// Executes a write to the arm register: bit n arms queue `first + n`. Bits of unknown queues have no effect.
+    /// Handles a write to the arm register: bit n arms EQ `first + n`. Bits of unknown EQs have no effect.
     pub fn arm_eqs(&mut self, cx: &mut Context<'_>, first: Eqn, mask: u32) {
         for bit in (0..u32::BITS).filter(|bit| mask >> bit & 1 != 0) {
             let Some(queue) = self.eqs.get_mut(Eqn::new(first.get() + bit)) else { continue };
@@ -38,7 +38,7 @@ impl Resources {
         }
     }
 
-    /// Place of the entry in its queue, counted on for ever; `None` if it was lost.
+    /// Free-running index of the entry; `None` if the event was lost.
     fn report(&mut self, cx: &mut Context<'_>, eqn: Option<Eqn>, event: &Eqe) -> Option<u32> {
         if cx.monitor.is_strict()
             && let Some((eqn, queue)) = eqn.and_then(|eqn| Some((eqn, self.eqs.get(eqn)?)))
@@ -63,7 +63,7 @@ impl Resources {
     }
 }
 
-/// The function has no INTx: software that found too few MSI-X vectors waits in vain, and says so.
+/// The function has no INTx, which is optional (section 1.7). A driver that falls back to it gets no interrupt.
 fn interrupt_by(cx: &mut Context<'_>, interrupt: Interrupt) {
     match interrupt {
         Interrupt::MsiX(vector) => cx.interrupt(vector),

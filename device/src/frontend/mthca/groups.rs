@@ -1,7 +1,7 @@
 //! The multicast table: hash buckets, each with a chain of entries.
 //!
-//! Software keeps the chains. It may leave a copy of an entry behind that no chain leads to any more, so only a walk
-//! along the chain finds who is attached.
+//! Software maintains the chains. It may leave a copy of an entry behind that is no longer in any chain, so members can
+//! only be found by walking the chain.
 //!
 //! # Spec
 //! mthca interface, sections 3.5 (MGID_HASH) and 6.7.
@@ -12,18 +12,18 @@ use protocol::hca::mthca::mgm::{self, GID_LEN, Mgm};
 use protocol::ids::Qpn;
 use smallvec::SmallVec;
 
-/// Bound: entries looked at for one packet. Software could link a chain to itself; the longest chain that 2^12 groups
-/// make by chance is far shorter.
+/// Bound: entries visited for one packet. Software could link a chain to itself. The longest chain that 2^12 groups
+/// form by chance is far shorter.
 const MAX_CHAIN: usize = 256;
 
 /// Entries of the multicast table.
 ///
-/// Bound: INIT_HCA refuses more than 2^16, which are 16 MiB.
+/// Bound: INIT_HCA rejects more than 2^16, which take 16 MiB.
 #[derive(Debug, Default)]
 pub struct Groups(BTreeMap<u32, Box<Mgm>>);
 
 impl Groups {
-    /// The entry at an index; an empty one if it was never written.
+    /// Returns the entry at an index; an empty one if it was never written.
     pub fn read(&self, index: u32) -> &Mgm {
         self.0.get(&index).map_or(&Mgm::EMPTY, |entry| entry)
     }
@@ -37,7 +37,7 @@ impl Groups {
         }
     }
 
-    /// QPs that are attached to a group. The table has so many hash buckets.
+    /// QPs attached to a group. `buckets` is the number of hash buckets.
     pub fn members(&self, buckets: u16, gid: &[u8; GID_LEN]) -> SmallVec<[Qpn; 8]> {
         let mut index = u32::from(mgm::hash(gid, buckets));
         for _ in 0..MAX_CHAIN {
@@ -60,7 +60,7 @@ mod tests {
 
     const GID: [u8; GID_LEN] = [0xff, 0x12, 0x40, 0x1b, 0xff, 0xff, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 0xff, 0xff];
 
-    /// Another group of the same bucket: words are XORed, so their order does not matter.
+    /// Another group of the same bucket: the hash XORs the words, so their order does not matter.
     const SAME_BUCKET: [u8; GID_LEN] =
         [0xff, 0x12, 0xff, 0xff, 0x40, 0x1b, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 0xff, 0xff];
 
@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn the_chain_of_the_bucket_decides() {
+    fn bucket_chain_determines_members() {
         let bucket = mgm::hash(&GID, 4096).into();
         assert_eq!(bucket, u32::from(mgm::hash(&SAME_BUCKET, 4096)));
         let mut groups = Groups::default();
@@ -88,7 +88,7 @@ mod tests {
         groups.write(4096, entry(0, &GID, &[0x14, 0x1_0015]));
         assert_eq!(members(&groups, &GID), [0x14, 0x1_0015]);
         assert_eq!(members(&groups, &SAME_BUCKET), [0x16]);
-        // Detached: the overflow entry moves into the bucket, and its copy stays behind without a chain.
+        // Detach: the overflow entry moves into the bucket, and leaves an unlinked copy behind.
         groups.write(bucket, entry(0, &GID, &[0x14]));
         assert_eq!(members(&groups, &GID), [0x14]);
         assert!(members(&groups, &SAME_BUCKET).is_empty());
@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn a_chain_without_end_is_left() {
+    fn endless_chain_is_abandoned() {
         let bucket = mgm::hash(&GID, 4096).into();
         let mut groups = Groups::default();
         groups.write(bucket, entry(4096, &SAME_BUCKET, &[0x16]));

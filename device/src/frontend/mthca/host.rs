@@ -1,4 +1,4 @@
-//! The device as the engine sees it: work queues and memory.
+//! Work queues and memory of a device, for the engine.
 
 use engine::{Fetch, RecvRequest, SendRequest};
 use protocol::ids::Qpn;
@@ -7,13 +7,13 @@ use smallvec::SmallVec;
 use super::resources::Resources;
 use super::{strict, trace};
 use crate::frontend::HostContext;
-use crate::frontend::mellanox::host::Queues;
-use crate::frontend::mellanox::mtt::Mtt;
+use crate::frontend::hcr::host::Queues;
+use crate::frontend::hcr::mtt::Mtt;
 use crate::memory::GuestMemory;
 use crate::memory::translate::RegionAccess;
 
 impl Resources {
-    /// Whether a queue pair with a receive queue of its own has a request there. One that shares a queue is taken to have.
+    /// Whether a QP has a posted receive request. Always true for a QP with an SRQ.
     pub(super) fn can_receive(&mut self, qpn: Qpn, dma: &GuestMemory) -> bool {
         let Self { layout, regions, qps, .. } = self;
         let Some(qp) = qps.get_mut(layout.qpc.index(qpn.get())) else { return false };
@@ -42,7 +42,7 @@ impl Queues for Resources {
         let Some(qp) = qps.get_mut(layout.qpc.index(qpn.get())) else { return Fetch::Empty };
         let memory = regions.access(cx.dma);
         let fetch = if qp.qpc.responder.srq() {
-            // Software does not destroy a queue that has QPs.
+            // Software destroys an SRQ after its QPs.
             let Some(srq) = srqs.get_mut(layout.srqc.index(qp.qpc.srqn.get())) else {
                 return Fetch::Broken;
             };

@@ -1,8 +1,8 @@
-//! What QUERY_DEV_LIM tells software it may use, as configured.
+//! Limits that QUERY_DEV_LIM advertises, as configured.
 //!
-//! Software keeps to some of them only: it sizes its tables of QPs, CQs and MPT entries by module parameters, and the
-//! device accepts them up to the bounds of INIT_HCA (section 12, T17). Lengths of CQs and SRQs are held against what is
-//! told here.
+//! Software follows only some of them. It sizes its tables of QPs, CQs and MPT entries by module parameters, which the
+//! device accepts up to the bounds of INIT_HCA (section 12, T17). Lengths of CQs and SRQs are checked against the
+//! advertised limits.
 //!
 //! # Spec
 //! mthca interface, section 3.4.
@@ -20,27 +20,27 @@ use crate::frontend::count::Count;
 pub struct Limits(DevLim);
 
 impl Limits {
-    /// What QUERY_DEV_LIM answers.
+    /// The contents of QUERY_DEV_LIM.
     pub const fn dev_lim(&self) -> &DevLim {
         &self.0
     }
 
-    /// Bytes of BAR2.
+    /// Size of BAR2 in bytes.
     pub const fn bar2_len(&self) -> u64 {
         1 << (20 + self.0.log_uar_mib)
     }
 
-    /// UAR pages.
+    /// Number of UAR pages.
     pub const fn uar_pages(&self) -> u32 {
         256 << self.0.log_uar_mib
     }
 
-    /// Entries of the port's GID table.
+    /// Number of GIDs of the port.
     pub const fn gids(&self) -> u8 {
         1 << self.0.log_max_gids
     }
 
-    /// Entries of the port's P_Key table.
+    /// Number of P_Keys of the port.
     pub const fn pkeys(&self) -> u16 {
         1 << self.0.log_max_pkeys
     }
@@ -111,7 +111,7 @@ impl Default for LimitsEntry {
     }
 }
 
-/// A list longer than WQEs have room for, or shorter than the driver needs for management datagrams.
+/// A list length that does not fit in a WQE, or is too short for the driver's management datagrams.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("{key}: {sges} is not between 4 and 30")]
 pub struct LimitsError {
@@ -156,12 +156,12 @@ mod tests {
     }
 
     #[test]
-    fn without_limits_they_are_the_recommended_ones() {
+    fn missing_limits_have_recommended_values() {
         assert_eq!(parse("{}").map(|limits| *limits.dev_lim()), Ok(DevLim::RECOMMENDED));
     }
 
     #[test]
-    fn what_is_set_is_told() {
+    fn configured_limits_are_advertised() {
         let limits = parse(r#"{"max_wqes": 256, "max_gids": 8, "uar_mib": 1, "max_recv_sges": 4}"#).unwrap();
         assert_eq!((limits.gids(), limits.bar2_len()), (8, 1 << 20));
         let out = limits.dev_lim().emit();
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_driver_cannot_work_with_is_refused() {
+    fn limits_unusable_by_driver_are_rejected() {
         for (text, problem) in [
             (r#"{"max_srqs": 2048}"#, "2048 is not a power of two from 4096 to 65536"),
             (r#"{"max_cqes": 262144}"#, "262144 is not a power of two from 1 to 131072"),

@@ -1,11 +1,12 @@
-//! Front-end of the Mellanox InfiniHost III Lx (MT25204), which Linux's `ib_mthca` and rdma-core's `libmthca` drive.
+//! Front-end for the Mellanox InfiniHost III Lx (MT25204), as driven by Linux's `ib_mthca` and rdma-core's `libmthca`.
 //!
-//! [`Mthca`] decodes BARs. A write to the command register runs a command ([`cmd`]) on the [`resources`] of the device.
-//! A doorbell ([`doorbell`]) rings the engine, which comes back through [`host`] for work requests and memory; what it
-//! reports becomes entries of completion and event queues ([`completion`], [`events`]).
+//! [`Mthca`] decodes BAR accesses. A write to the command register executes a command ([`cmd`]) on the [`resources`] of
+//! the device. A doorbell ([`doorbell`]) notifies the engine, which fetches work requests and accesses memory through
+//! [`host`]. The engine's completions and events become entries of completion and event queues ([`completion`],
+//! [`events`]).
 //!
 //! # Spec
-//! mthca interface; the files name their sections.
+//! mthca interface; each file names its sections.
 
 pub mod address;
 pub mod cmd;

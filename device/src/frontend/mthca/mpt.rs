@@ -1,4 +1,4 @@
-//! What a memory protection table entry means as a memory region.
+//! Conversion of memory protection table entries to memory regions.
 //!
 //! # Spec
 //! mthca interface, sections 6.1 and 6.2.
@@ -7,26 +7,26 @@ use protocol::hca::mthca::mpt::{END_KEY, Mpt, MptFlags};
 use protocol::hca::status::{CmdError, CmdStatus};
 use protocol::ids::Iova;
 
-use crate::frontend::mellanox::mtt::ENTRY_LEN;
+use crate::frontend::hcr::mtt::ENTRY_LEN;
 use crate::memory::region::{Kind, MemoryRegion, Origin, PageShift, Rights, Translation};
 
-/// Bound: pages of one region, as many as the device holds for all of them.
+/// Bound: pages of one region, equal to the limit for all regions together.
 const MAX_PAGES: u64 = 1 << 24;
 
 /// MTT entries of a region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PageEntries {
-    /// Number of the first, counted from ICM address 0.
+    /// Index of the first entry, counted from ICM address 0.
     pub first: u64,
-    /// How many.
+    /// Number of entries.
     pub count: usize,
 }
 
 /// The region of an entry, and its MTT entries if it has pages.
 ///
 /// # Errors
-/// BAD_INDEX for the key that ends scatter lists, BAD_PARAM for MTT entries that are not aligned, EXCEED_LIM for more
-/// than 2^24 pages.
+/// BAD_INDEX for the key that terminates scatter lists, BAD_PARAM for misaligned MTT entries, EXCEED_LIM for more than
+/// 2^24 pages.
 pub fn region(mpt: &Mpt) -> Result<(MemoryRegion, Option<PageEntries>), CmdError> {
     if mpt.key == END_KEY {
         return Err(CmdError::new(
@@ -39,7 +39,7 @@ pub fn region(mpt: &Mpt) -> Result<(MemoryRegion, Option<PageEntries>), CmdError
         (Translation::Contiguous { bus: Iova::new(mpt.start.get()) }, None)
     } else {
         let entries = entries(mpt)?;
-        // A page size and a shift have the same range.
+        // Every page size has a valid shift.
         let page_shift = PageShift::new(mpt.page_shift).unwrap_or(PageShift::MIN);
         (Translation::paged(page_shift, entries.first, mpt.start), Some(entries))
     };
@@ -77,7 +77,7 @@ fn rights(flags: MptFlags) -> Rights {
         MptFlags::REMOTE_WRITE => Rights::REMOTE_WRITE,
         MptFlags::REMOTE_READ => Rights::REMOTE_READ,
         MptFlags::REMOTE_ATOMIC => Rights::REMOTE_ATOMIC,
-        // Local reads are always granted, and the rest says nothing of rights.
+        // Local reads are always permitted, and the other flags grant no rights.
         _ => Rights::empty(),
     };
     flags.iter().map(right).collect()

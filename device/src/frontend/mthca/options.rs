@@ -1,4 +1,4 @@
-//! Options of the device, from the configuration.
+//! Configurable options of the device.
 
 use schemars::JsonSchema;
 use serde::Deserialize;

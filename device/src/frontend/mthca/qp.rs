@@ -1,4 +1,4 @@
-//! A queue pair as the device keeps it: its context, its work queues, and what they mean to the engine.
+//! A queue pair: its context, its work queues, and their translation for the engine.
 //!
 //! # Spec
 //! mthca interface, sections 6.5, 7.3 and 8.3.
@@ -20,36 +20,36 @@ use super::address;
 use super::recv_queue::{RecvQueue, sge};
 use super::send_queue::{SendQueue, Work};
 use super::work_queue::WorkQueue;
-use crate::frontend::mellanox::mtt::Mtt;
-use crate::frontend::mellanox::verbs::{engine_state, send_op, state_of};
+use crate::frontend::hcr::mtt::Mtt;
+use crate::frontend::hcr::verbs::{engine_state, send_op, state_of};
 use crate::frontend::snapshot::{Peer, QpCounters, QpRow, remote_rights};
 use crate::memory::translate::{Place, RegionAccess};
 use crate::net::address::Addresses;
 
-/// Longest payload of a management datagram: what one packet holds.
+/// Maximum payload of a management datagram: one packet.
 const MAX_MANAGEMENT_LEN: usize = 2048;
 
-/// A QP that left RESET.
+/// A QP outside RESET.
 #[derive(Debug)]
 pub struct QueuePair {
-    /// The whole number.
+    /// QPN, including its generation.
     pub qpn: Qpn,
-    /// Service, which does not change.
+    /// Transport service. Constant.
     pub service: Service,
     /// Context.
     pub qpc: Qpc,
     /// Send queue.
     pub send: SendQueue,
-    /// Receive queue of its own. A QP of a shared one does not use it.
+    /// Receive queue; unused if the QP has an SRQ.
     pub recv: RecvQueue,
-    /// What it did since RESET.
+    /// Activity since RESET.
     pub counters: QpCounters,
-    /// Send requests up to which the newest doorbell went, modulo 2^16, whether it was obeyed or not.
+    /// Producer counter of the latest doorbell, modulo 2^16, whether it was accepted or not.
     pub announced: u16,
 }
 
 impl QueuePair {
-    /// A QP with empty queues, of a context that RST2INIT made.
+    /// Creates a QP with empty queues from the context of RST2INIT.
     pub fn new(qpn: Qpn, service: Service, kind: QpKind, qpc: Qpc) -> Self {
         let queue = |base, geometry| WorkQueue { pd: qpc.pd, lkey: qpc.wqe_lkey, base, geometry };
         Self {
@@ -63,14 +63,14 @@ impl QueuePair {
         }
     }
 
-    /// Takes the live values into the context.
+    /// Copies the current state and PSNs from the engine to the context.
     pub fn observe(&mut self, live: &QpSnapshot) {
         self.qpc.update_live_state(state_of(live), live.send_psn, live.unacked_psn, live.recv_psn);
         self.qpc.rmsn = live.msn.get();
         (self.qpc.sq_counter, self.qpc.rq_counter) = (self.send.taken(), self.recv.taken());
     }
 
-    /// Takes the next request of the send queue. `wr_id` is a [`WorkTag`](crate::frontend::mellanox::verbs::WorkTag).
+    /// Takes the next request from the send queue. `wr_id` is a [`WorkTag`](crate::frontend::hcr::verbs::WorkTag).
     pub fn next_send(
         &mut self,
         memory: &RegionAccess<'_, &Mtt>,
@@ -107,7 +107,7 @@ impl QueuePair {
         }
         let mut ud = None;
         if let Operation::Datagram { to, .. } = &wqe.operation {
-            // An address vector of another protection domain is not this QP's to use.
+            // Section 6.8: the address vector must be in the protection domain of the QP.
             if to.vector.pd != self.qpc.pd {
                 return Err(Status::LocalQpOperation);
             }
@@ -122,7 +122,8 @@ impl QueuePair {
         Ok(SendRequest { wr_id, op, payload, fence: Fence::reads(fence), solicited: wqe.next.solicited, ud })
     }
 
-    /// A datagram whose headers software has made. What they say is said again in the headers of the frame.
+    /// Converts a management datagram, whose headers software has built. Their values are used for the headers of the
+    /// frame.
     fn management(
         &self,
         wr_id: u64,
@@ -156,13 +157,13 @@ impl QueuePair {
         })
     }
 
-    /// What the engine has to know of the context.
+    /// Attributes for the engine.
     pub fn attributes(&self, addresses: &Addresses) -> QpAttrs {
         let Qpc { primary, .. } = &self.qpc;
         QpAttrs {
             service: self.service,
             pd: self.qpc.pd,
-            // RC and UC cannot enter RTR without a valid code, and datagrams go in packets of 2048.
+            // RC and UC cannot enter RTR without a valid code. T46: UD QPs are fixed at 2048.
             mtu: Mtu::from_code(self.qpc.mtu).unwrap_or(Mtu::Mtu2048),
             alias: None,
             max_message_len: 1 << (self.qpc.log_max_msg & 0x1f),
@@ -195,7 +196,7 @@ impl QueuePair {
         }
     }
 
-    /// The engine's part of a command that led to this context.
+    /// The engine's modification for a command that led to this context.
     pub fn modification(
         &self,
         transition: Transition,
@@ -213,7 +214,7 @@ impl QueuePair {
         }
     }
 
-    /// The QP as an operator sees it.
+    /// The snapshot row of the QP.
     pub fn row(&self, live: &QpSnapshot, addresses: &Addresses) -> QpRow {
         let QpAttrs { remote, max_rd_atomic, max_dest_rd_atomic, .. } = self.attributes(addresses);
         QpRow {
@@ -252,7 +253,7 @@ impl QueuePair {
     }
 }
 
-/// The service of a QP; `None` for management datagrams whose QP is not the one that others know as QP0 or QP1.
+/// Transport service of a QP. `None` for management datagrams if the QP is not declared as QP0 or QP1.
 pub fn service(kind: QpKind, qpn: Qpn, smi: Option<Qpn>, gsi: Option<Qpn>) -> Option<Service> {
     Some(match kind {
         QpKind::Service(ServiceType::Rc) => Service::Rc,
@@ -264,7 +265,7 @@ pub fn service(kind: QpKind, qpn: Qpn, smi: Option<Qpn>, gsi: Option<Qpn>) -> Op
     })
 }
 
-/// The time a code stands for; 0 is for ever.
+/// Timeout of an ACK timeout code; 0 is infinite.
 fn ack_timeout(code: u8) -> Option<Duration> {
     match code & 0x1f {
         0 => None,

@@ -1,7 +1,7 @@
 //! The receive queue of a QP: a ring of slots.
 //!
-//! There is no doorbell. The device learns of posted requests from the doorbell record, and reads it whenever it has no
-//! more of those it knows.
+//! There is no doorbell. The producer counter is in the doorbell record, which the device reads whenever it has taken
+//! all requests that it knows of.
 //!
 //! # Spec
 //! mthca interface, sections 5.4 and 7.4.
@@ -21,22 +21,22 @@ pub struct RecvQueue {
 }
 
 impl RecvQueue {
-    /// A queue as after RESET.
+    /// Creates a queue as after RESET.
     pub fn new(queue: WorkQueue) -> Self {
         Self { queue, counters: Counters::default() }
     }
 
-    /// Slots of the queue.
+    /// Number of slots.
     pub fn slots(&self) -> u16 {
         self.queue.slots()
     }
 
-    /// Requests taken, modulo 2^16.
+    /// Number of requests taken, modulo 2^16.
     pub fn taken(&self) -> u16 {
         self.counters.taken
     }
 
-    /// Whether a WQE is posted that was not taken. `record` reads the doorbell record.
+    /// Whether a request is pending. `record` reads the doorbell record.
     pub fn is_posted(&mut self, record: impl FnOnce() -> Option<u32>) -> bool {
         if self.counters.waiting() == 0 {
             self.counters.learn(record(), self.queue.slots());
@@ -60,17 +60,17 @@ impl RecvQueue {
     }
 }
 
-/// A copy of a slot. Most have 64 to 512 bytes; larger ones cost an allocation.
+/// Copy of a slot. Most have 64 to 512 bytes; larger ones are allocated.
 pub(super) type Slot = SmallVec<[u8; 512]>;
 
-/// Copies a slot out of guest memory.
+/// Copies a slot from guest memory.
 pub(super) fn read(queue: &WorkQueue, offset: u32, mem: &impl QueueMemory) -> Result<Slot, AccessError> {
     let mut copy = Slot::from_elem(0, queue.slot_len());
     queue.read(mem, offset, &mut copy)?;
     Ok(copy)
 }
 
-/// The WQE at `offset` in the words of the engine.
+/// Converts the WQE at `offset` for the engine.
 pub(super) fn request(offset: u32, slot: &[u8]) -> Fetch<RecvRequest> {
     let wr_id = offset.into();
     match RecvWqe::parse(slot) {
@@ -79,7 +79,7 @@ pub(super) fn request(offset: u32, slot: &[u8]) -> Fetch<RecvRequest> {
     }
 }
 
-/// An element of a list in the words of the engine.
+/// Converts an element of a scatter or gather list for the engine.
 pub(super) fn sge(data: &DataSegment) -> Sge {
     Sge { va: data.va, lkey: data.lkey, len: data.len }
 }

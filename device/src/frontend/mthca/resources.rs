@@ -1,16 +1,17 @@
-//! Everything that INIT_HCA begins and CLOSE_HCA ends: keys, pages, queues and QPs.
+//! Objects of an initialised device: keys, translations, queues and QPs. INIT_HCA creates them and CLOSE_HCA removes
+//! them.
 //!
-//! Contexts are kept here and not in ICM: of the memory software lends, the device reads page table entries and
-//! doorbell records, and nothing else (section 4.1).
+//! Contexts are kept here instead of in ICM. Of the memory that software maps, the device reads only page table entries
+//! and doorbell records (section 4.1).
 //!
-//! What a hostile guest can make a device hold here (the engine's part is listed with its limits):
+//! Maximum memory that a hostile guest can make the device use here (the engine lists its own part with its limits):
 //!
-//! | what | each | most of them | together |
+//! | object | size | maximum number | total |
 //! |---|---|---|---|
 //! | QP | 1 KiB | 2^17, in 2^16 groups | 200 MiB |
 //! | CQ | 100 B | 2^17, in 2^16 groups | 60 MiB |
 //! | SRQ | 100 B | 2^16, in 2^14 groups | 15 MiB |
-//! | place of a queue in its UAR page | 200 B | 2^18 | 50 MiB |
+//! | entry of a queue in its UAR page | 200 B | 2^18 | 50 MiB |
 //! | EQ | 80 B | 2^5 | 3 KiB |
 //! | key | 80 B | 2^20, or 2^14 groups of 64 | 83 MiB |
 //! | page table chunk | 4 KiB | 2^15 | 128 MiB |
@@ -34,27 +35,27 @@ use super::mpt::{PageEntries, region};
 use super::qp::QueuePair;
 use super::srq::SharedReceiveQueue;
 use super::uar::UarQueues;
-use crate::frontend::mellanox::icm::{IcmRange, PageMap};
-use crate::frontend::mellanox::mtt::{ENTRY_LEN, Mtt};
+use crate::frontend::hcr::icm::{IcmRange, PageMap};
+use crate::frontend::hcr::mtt::{ENTRY_LEN, Mtt};
 use crate::memory::GuestMemory;
 use crate::memory::keys::KeyTable;
 use crate::memory::region::MemoryRegion;
 use crate::memory::translate::RegionAccess;
 use crate::sparse::{Capacity, SparseTable, TableFull};
 
-/// Bound: QPs that left RESET, at once. Twice what the driver's profile has.
+/// Bound: QPs outside RESET. Twice the number in the driver's profile.
 const QPS: Capacity = Capacity { entries: 1 << 17, leaves: 1 << 16 };
-/// Bound: CQs, at once.
+/// Bound: valid CQs.
 const CQS: Capacity = Capacity { entries: 1 << 17, leaves: 1 << 16 };
-/// Bound: SRQs, at once.
+/// Bound: valid SRQs.
 const SRQS: Capacity = Capacity { entries: 1 << 16, leaves: 1 << 14 };
 
-/// What a device has. ICM is lent before INIT_HCA, and taken back after CLOSE_HCA.
+/// State of the device. ICM is mapped before INIT_HCA, and unmapped after CLOSE_HCA.
 #[derive(Debug)]
 pub enum DeviceState {
-    /// Before INIT_HCA, or after CLOSE_HCA.
+    /// Before INIT_HCA or after CLOSE_HCA, with the ICM pages.
     Closed(PageMap),
-    /// In between.
+    /// Initialised.
     Open(Box<Resources>),
 }
 
@@ -65,18 +66,18 @@ impl Default for DeviceState {
 }
 
 impl DeviceState {
-    /// Begins anew (INIT_HCA).
+    /// Creates the resources (INIT_HCA).
     pub fn open(&mut self, layout: &InitHca) {
         let icm = std::mem::take(self.icm());
         *self = Self::Open(Box::new(Resources::new(layout, icm)));
     }
 
-    /// Forgets everything but what is lent (CLOSE_HCA).
+    /// Discards everything except ICM mappings (CLOSE_HCA).
     pub fn close(&mut self) {
         *self = Self::Closed(std::mem::take(self.icm()));
     }
 
-    /// What is between INIT_HCA and CLOSE_HCA.
+    /// The resources; `None` unless initialised.
     pub fn resources(&self) -> Option<&Resources> {
         match self {
             Self::Closed(_) => None,
@@ -84,7 +85,7 @@ impl DeviceState {
         }
     }
 
-    /// What is between INIT_HCA and CLOSE_HCA, to be changed.
+    /// The resources; `None` unless initialised.
     pub fn resources_mut(&mut self) -> Option<&mut Resources> {
         match self {
             Self::Closed(_) => None,
@@ -92,27 +93,27 @@ impl DeviceState {
         }
     }
 
-    /// Lends pages (MAP_ICM).
+    /// Maps ICM pages (MAP_ICM).
     ///
     /// # Errors
     /// EXCEED_LIM, see [`PageMap::map`].
-    pub fn lend(&mut self, ranges: &[IcmRange]) -> Result<(), CmdError> {
+    pub fn map_icm(&mut self, ranges: &[IcmRange]) -> Result<(), CmdError> {
         self.icm().map(ranges)
     }
 
-    /// Takes pages back (UNMAP_ICM). MTT entries that were read from them are forgotten.
+    /// Unmaps ICM pages (UNMAP_ICM), and discards the MTT entries read from them.
     ///
     /// # Errors
     /// EXCEED_LIM, see [`PageMap::unmap`].
-    pub fn take_back(&mut self, pages: RangeInclusive<u64>) -> Result<(), CmdError> {
+    pub fn unmap_icm(&mut self, pages: RangeInclusive<u64>) -> Result<(), CmdError> {
         self.icm().unmap(pages.clone())?;
         if let Some(resources) = self.resources_mut() {
-            resources.regions.mtt.forget(pages);
+            resources.regions.mtt.invalidate(pages);
         }
         Ok(())
     }
 
-    /// Where the pages are.
+    /// The ICM page map.
     pub fn page_map(&self) -> &PageMap {
         match self {
             Self::Closed(icm) => icm,
@@ -128,24 +129,24 @@ impl DeviceState {
     }
 }
 
-/// The device from INIT_HCA to CLOSE_HCA.
+/// Objects of an initialised device.
 #[derive(Debug)]
 pub struct Resources {
-    /// Sizes of the tables.
+    /// Table layout of INIT_HCA.
     pub layout: InitHca,
-    /// Keys and pages.
+    /// Keys and translations.
     pub regions: Regions,
     /// Event queues.
     pub eqs: EventQueues,
     /// Valid CQs, by index.
     pub cqs: SparseTable<Box<CompletionQueue>>,
-    /// QPs not in RESET, by index.
+    /// QPs outside RESET, by index.
     pub qps: SparseTable<Box<QueuePair>>,
     /// Valid SRQs, by index.
     pub srqs: SparseTable<Box<SharedReceiveQueue>>,
-    /// Where QPs and CQs ring.
+    /// Queues by UAR page.
     pub uar: UarQueues,
-    /// SRQs that passed their limit in this turn, which software is told of when it ends.
+    /// SRQs that passed their limit in this turn. They are reported at its end.
     pub low_srqs: Vec<Srqn>,
     /// Multicast groups.
     pub groups: Groups,
@@ -166,30 +167,30 @@ impl Resources {
         }
     }
 
-    /// Index of a QP, whose number has a generation above it.
+    /// Table index of a QP, whose number also contains a generation.
     pub fn qp_index(&self, qpn: Qpn) -> u32 {
         self.layout.qpc.index(qpn.get())
     }
 
-    /// Index of a CQ, whose number has a generation above it.
+    /// Table index of a CQ, whose number also contains a generation.
     pub fn cq_index(&self, cqn: Cqn) -> u32 {
         self.layout.cqc.index(cqn.get())
     }
 
-    /// Index of an SRQ.
+    /// Table index of an SRQ.
     pub fn srq_index(&self, srqn: Srqn) -> u32 {
         self.layout.srqc.index(srqn.get())
     }
 }
 
-/// Memory regions and the pages behind them.
+/// Memory regions and their pages.
 #[derive(Debug)]
 pub struct Regions {
-    /// What software lends.
+    /// Mapped ICM pages.
     pub icm: PageMap,
     /// Valid MPT entries.
     pub keys: KeyTable,
-    /// MTT entries of regions, as they were at SW2HW_MPT. Numbered from ICM address 0.
+    /// MTT entries of regions, as copied by SW2HW_MPT. Numbered from ICM address 0.
     pub mtt: Mtt,
 }
 
@@ -202,16 +203,16 @@ impl Regions {
         }
     }
 
-    /// Bytes of regions in `dma`.
+    /// Access to the memory of regions.
     pub fn access<'a>(&'a self, dma: &'a GuestMemory) -> RegionAccess<'a, &'a Mtt> {
         RegionAccess { keys: &self.keys, pages: &self.mtt, dma }
     }
 
-    /// Makes an entry valid, and takes over the MTT entries of its pages.
+    /// Makes an MPT entry valid, and copies the MTT entries of its pages.
     ///
     /// # Errors
-    /// BAD_RES_STATE if it is valid already, BAD_PARAM for pages whose MTT entries are not lent, EXCEED_LIM for more
-    /// regions or pages than the device holds.
+    /// BAD_RES_STATE if it is already valid, BAD_PARAM if its MTT entries are not in mapped ICM, EXCEED_LIM for more
+    /// regions or pages than the device supports.
     pub fn validate(&mut self, dma: &GuestMemory, mpt: &Mpt) -> Result<(), CmdError> {
         let index = self.keys.index(mpt.key);
         if self.keys.get(index).is_some() {
@@ -232,7 +233,7 @@ impl Regions {
         Ok(())
     }
 
-    /// Makes an entry invalid.
+    /// Makes an MPT entry invalid.
     ///
     /// # Errors
     /// BAD_INDEX, or BAD_RES_STATE if it is not valid.
@@ -245,23 +246,23 @@ impl Regions {
         self.keys.remove(index).ok_or(not_valid)
     }
 
-    /// A doorbell record as it is now. `None` if it cannot be reached.
+    /// Reads a doorbell record. `None` if its memory is not accessible.
     pub fn whole_record(&self, layout: &InitHca, dma: &GuestMemory, page: u32, index: u32) -> Option<Record> {
         let mut record = [0; RECORD_LEN];
         self.icm.read(dma, layout.record(page, index), &mut record).ok()?;
         Some(Record::parse(record))
     }
 
-    /// The first half of a doorbell record, as it is now: the counter. `None` if it cannot be reached.
+    /// Reads the counter, which is the first half of a doorbell record. `None` if its memory is not accessible.
     pub fn record(&self, layout: &InitHca, dma: &GuestMemory, page: u32, index: u32) -> Option<u32> {
         let mut counter = [0; 4];
         self.icm.read(dma, layout.record(page, index), &mut counter).ok()?;
         Some(u32::from_be_bytes(counter))
     }
 
-    /// Copies MTT entries out of ICM.
+    /// Copies MTT entries from ICM.
     fn take_over(&mut self, dma: &GuestMemory, entries: &PageEntries) -> Result<(), CmdError> {
-        /// Of one ICM page.
+        /// Entries per ICM page.
         const AT_ONCE: usize = 512;
         let PageEntries { first, count } = *entries;
         let unmapped = CmdError::param("MTT entry", first);
@@ -288,7 +289,7 @@ impl Regions {
         Ok(())
     }
 
-    /// Whether a key names a region.
+    /// Whether the key belongs to a valid region.
     pub fn is_valid(&self, key: Lkey) -> bool {
         self.keys.find(key).is_ok()
     }

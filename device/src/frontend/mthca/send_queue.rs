@@ -1,8 +1,8 @@
-//! The send queue of a QP: what was posted, and one WQE after the other.
+//! The send queue of a QP.
 //!
-//! A WQE does not hold its own opcode, size and fence. They are in the WQE of the slot before it, where software adds
-//! them when it posts the next one, and, of the first of a doorbell, in the doorbell. Each WQE is copied out of guest
-//! memory once; if the next one was posted by then, what is said of it comes from the same copy.
+//! A WQE does not contain its own opcode, size and fence. They are in the WQE of the preceding slot, where software
+//! adds them when it posts the next one. For the first WQE of a doorbell they are also in the doorbell. Each WQE is
+//! copied from guest memory once; if the next one is already posted, the link to it comes from the same copy.
 //!
 //! # Spec
 //! mthca interface, sections 5.2 and 7.3.
@@ -14,31 +14,31 @@ use protocol::hca::mthca::wqe::{GRANULE, Link, MAX_SIZE, MlxWqe, NextSegment, Se
 use thiserror::Error;
 
 use super::work_queue::{Advance, Counters, WorkQueue};
-use crate::frontend::mellanox::verbs::WorkTag;
+use crate::frontend::hcr::verbs::WorkTag;
 use crate::memory::queue::QueueMemory;
 
-/// Software rang for slots that are still in use.
+/// A doorbell announces more requests than the queue has slots.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("too many posted requests for a send queue with {0} slots")]
-pub struct TooMany(u16);
+pub struct SqOverflowError(u16);
 
-/// What a WQE holds.
+/// A parsed WQE.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Work {
-    /// Of an ordinary QP.
+    /// WQE of an ordinary QP.
     Ordinary(SendWqe),
-    /// A management datagram with its headers.
+    /// WQE of a management QP: a datagram with its headers.
     Management(MlxWqe),
 }
 
-/// A WQE that was taken.
+/// A WQE taken from the queue.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Taken {
-    /// For the completion.
+pub struct FetchedWqe {
+    /// Tag for the completion.
     pub tag: WorkTag,
-    /// Waits for earlier READs and atomics.
+    /// Wait for earlier READs and atomics.
     pub fence: bool,
-    /// What to do.
+    /// The operation.
     pub work: Work,
 }
 
@@ -47,50 +47,50 @@ pub struct Taken {
 pub struct SendQueue {
     queue: WorkQueue,
     kind: QpKind,
-    /// Every request gets a completion.
+    /// All requests are signalled.
     signal_all: bool,
     counters: Counters,
-    /// What is known of the next WQE.
+    /// Link to the next WQE, if known.
     next: Option<Link>,
 }
 
 impl SendQueue {
-    /// A queue as after RESET.
+    /// Creates a queue as after RESET.
     pub fn new(queue: WorkQueue, kind: QpKind, signal_all: bool) -> Self {
         Self { queue, kind, signal_all, counters: Counters::default(), next: None }
     }
 
-    /// Slots of the queue.
+    /// Number of slots.
     pub fn slots(&self) -> u16 {
         self.queue.slots()
     }
 
-    /// Requests that were posted and not taken.
+    /// Number of pending requests.
     pub fn waiting(&self) -> u16 {
         self.counters.waiting()
     }
 
-    /// Requests taken, modulo 2^16.
+    /// Number of requests taken, modulo 2^16.
     pub fn taken(&self) -> u16 {
         self.counters.taken
     }
 
-    /// What its WQEs are.
+    /// Kind of its WQEs.
     pub fn kind(&self) -> QpKind {
         self.kind
     }
 
-    /// Bytes of a slot.
+    /// Slot size in bytes.
     pub fn slot_len(&self) -> usize {
         self.queue.slot_len()
     }
 
-    /// Offset of the slot that a count stands for.
+    /// Offset of the slot with a free-running index.
     pub fn offset(&self, count: u16) -> u32 {
         self.queue.offset(count)
     }
 
-    /// Offset of the next WQE and what is said of it, without taking it. `None` if there is none, or it cannot be read.
+    /// Returns offset and link of the next WQE without taking it. `None` if there is none or it cannot be read.
     pub fn upcoming(&self, mem: &impl QueueMemory) -> Option<(u32, Link)> {
         let count = self.counters.taken;
         let link = || self.next.or_else(|| self.read_link(count, mem).ok());
@@ -105,34 +105,39 @@ impl SendQueue {
         self.queue.read(mem, offset, out)
     }
 
-    /// Takes note of a doorbell, and of what the doorbell record says by now, which is often more: stores to UAR pages
-    /// are posted, and arrive when software is ahead already. Whether there is anything new.
+    /// Handles a doorbell, together with the current doorbell record. Section 5.2: stores to UAR pages are posted, so
+    /// the record is often ahead of the doorbell. Returns whether there are new requests.
     ///
     /// # Errors
     /// The doorbell is lost.
-    pub fn ring(&mut self, doorbell: &SendDoorbell, record: Option<u32>) -> Result<bool, TooMany> {
+    pub fn accept_doorbell(
+        &mut self,
+        doorbell: &SendDoorbell,
+        record: Option<u32>,
+    ) -> Result<bool, SqOverflowError> {
         let slots = self.slots();
+        // Section 5.2: the doorbell describes its first WQE. The others are described in their preceding slots.
         if self.waiting() == 0 && doorbell.first == self.counters.taken {
             let SendDoorbell { opcode, size, fence, .. } = *doorbell;
             self.next = Some(Link { address: self.queue.offset(doorbell.first), opcode, size, fence });
         }
-        let rung = self.counters.advance(doorbell.producer(), slots);
+        let announced = self.counters.advance(doorbell.producer(), slots);
         let recorded = self.counters.learn(record, slots);
-        match (rung, recorded) {
+        match (announced, recorded) {
             (Advance::More, _) | (_, Advance::More) => Ok(true),
-            (Advance::TooMany, _) => Err(TooMany(slots)),
+            (Advance::TooMany, _) => Err(SqOverflowError(slots)),
             (Advance::Nothing, _) => Ok(false),
         }
     }
 
-    /// Takes note of what the doorbell record says by now.
+    /// Updates the producer counter from the current doorbell record.
     pub fn learn(&mut self, record: u32) -> Advance {
         let slots = self.slots();
         self.counters.learn(Some(record), slots)
     }
 
     /// Takes the next WQE.
-    pub fn take(&mut self, mem: &impl QueueMemory) -> Fetch<Taken> {
+    pub fn take(&mut self, mem: &impl QueueMemory) -> Fetch<FetchedWqe> {
         if self.waiting() == 0 {
             return Fetch::Empty;
         }
@@ -161,13 +166,13 @@ impl SendQueue {
         match self.parse(bytes, link.opcode) {
             Ok((work, signalled)) => {
                 tag.set_signalled(self.signal_all || signalled);
-                Fetch::Ready(Taken { tag, fence: link.fence, work })
+                Fetch::Ready(FetchedWqe { tag, fence: link.fence, work })
             }
             Err(_) => refused(tag),
         }
     }
 
-    /// What the slot before says of a WQE.
+    /// Reads the link to a WQE from the preceding slot.
     ///
     /// # Errors
     /// See [`QueueMemory::read`].
@@ -177,7 +182,7 @@ impl SendQueue {
         Ok(NextSegment::parse(&segment).link)
     }
 
-    /// The WQE, and whether software wants a completion.
+    /// Parses a WQE. The flag says whether it is signalled.
     fn parse(&self, bytes: &[u8], opcode: u8) -> Result<(Work, bool), WqeError> {
         match self.kind {
             QpKind::Service(service) => SendWqe::parse(bytes, opcode, service).map(|wqe| {

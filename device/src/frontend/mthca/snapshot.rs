@@ -1,4 +1,4 @@
-//! The device's objects as an operator sees them.
+//! Snapshots of the device's objects for an operator.
 
 use engine::Engine;
 use protocol::hca::mthca::eqc::Interrupt;
@@ -6,8 +6,8 @@ use protocol::ids::Eqn;
 
 use super::qp::QueuePair;
 use super::resources::Resources;
-use crate::frontend::mellanox::icm::PageMap;
-use crate::frontend::mellanox::snapshot::Objects;
+use crate::frontend::hcr::icm::PageMap;
+use crate::frontend::hcr::snapshot::Objects;
 use crate::frontend::snapshot::{CqRow, EqRow, IcmRow, IcmTable, MrRow, QpRow};
 use crate::net::address::Addresses;
 
@@ -44,7 +44,7 @@ impl Objects for Resources {
     }
 }
 
-/// Pages that are lent, which may be before INIT_HCA.
+/// Mapped ICM ranges, which may exist before INIT_HCA.
 pub(super) fn icm_rows(icm: &PageMap, from: u64) -> impl Iterator<Item = (u64, IcmRow)> {
     icm.ranges_from(from).map(|(first, range)| (first, IcmRow::new(IcmTable::All, &range)))
 }

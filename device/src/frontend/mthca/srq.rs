@@ -1,4 +1,4 @@
-//! Shared receive queues: a chain of WQEs from which any of its QPs takes the next.
+//! Shared receive queues: a chain of WQEs that several QPs consume.
 //!
 //! # Spec
 //! mthca interface, sections 3.5 (ARM_SRQ), 5.4, 6.6 and 7.4.
@@ -21,24 +21,24 @@ pub struct SharedReceiveQueue {
     counters: Counters,
     /// Offset of the next WQE.
     next: u32,
-    /// Software was told that it cannot be read.
+    /// Whether the report that the queue cannot be read was sent.
     pub reported_broken: bool,
 }
 
 impl SharedReceiveQueue {
-    /// The queue of a SW2HW_SRQ.
+    /// Creates the queue of a SW2HW_SRQ.
     pub fn new(context: Srqc) -> Self {
         let geometry = Geometry { log_slots: context.log_slots, log_slot: context.log_slot };
         let queue = WorkQueue { pd: context.pd, lkey: context.lkey, base: 0, geometry };
         Self { context, queue, counters: Counters::default(), next: 0, reported_broken: false }
     }
 
-    /// Own number.
+    /// SRQ number.
     pub fn srqn(&self) -> Srqn {
         self.context.srqn
     }
 
-    /// UAR page and number of its doorbell record.
+    /// UAR page and index of its doorbell record.
     pub fn record(&self) -> (u32, u32) {
         (self.context.page, self.context.record)
     }
@@ -48,17 +48,17 @@ impl SharedReceiveQueue {
         self.context.lkey
     }
 
-    /// Slots of the queue, of which software never posts one.
+    /// Number of slots. Software never posts one of them.
     pub fn slots(&self) -> u16 {
         self.queue.slots()
     }
 
-    /// Bytes of a slot.
+    /// Slot size in bytes.
     pub fn slot_len(&self) -> u32 {
         1 << self.queue.geometry.log_slot.min(Geometry::MAX_LOG_SLOT)
     }
 
-    /// Requests taken, modulo 2^16.
+    /// Number of requests taken, modulo 2^16.
     pub fn taken(&self) -> u16 {
         self.counters.taken
     }
@@ -74,7 +74,7 @@ impl SharedReceiveQueue {
         mem: &impl QueueMemory,
         record: impl FnOnce() -> Option<u32>,
     ) -> Fetch<RecvRequest> {
-        // The limit is about what waits now, not about what is known to wait.
+        // The limit applies to the requests that are pending now, so read the record again.
         if self.counters.waiting() <= self.context.limit {
             self.counters.learn(record(), self.queue.slots());
         }
@@ -84,17 +84,17 @@ impl SharedReceiveQueue {
         let offset = self.next;
         let Ok(slot) = read(&self.queue, offset, mem) else { return Fetch::Broken };
         self.counters.taken = self.counters.taken.wrapping_add(1);
-        // A request that is refused is over, too: nobody takes it again.
+        // A rejected request is consumed as well.
         self.next = RecvWqe::successor_of(&slot);
         request(offset, &slot)
     }
 
-    /// Sets the limit below which software is told once; 0 is never.
+    /// Sets the limit below which an event is raised once; 0 disables it.
     pub fn arm(&mut self, limit: u16) {
         self.context.limit = limit;
     }
 
-    /// Whether software is to be told now that fewer requests wait than the limit says; once for each time it is set.
+    /// Whether to raise the limit event: fewer requests are pending than the limit. Returns true once per arming.
     pub fn passes_limit(&mut self, record: impl FnOnce() -> Option<u32>) -> bool {
         let limit = self.context.limit;
         if self.counters.waiting() < limit {
@@ -107,7 +107,7 @@ impl SharedReceiveQueue {
         passes
     }
 
-    /// Its context, for QUERY_SRQ.
+    /// The context for QUERY_SRQ.
     pub fn query(&mut self, record: Option<u32>) -> [u8; Srqc::QUERY_LEN] {
         self.counters.learn(record, self.queue.slots());
         self.context.emit(self.counters.waiting(), self.counters.taken)

@@ -1,10 +1,10 @@
-//! Strict mode: what a driver does against the interface though the device tolerates it.
+//! Strict mode: reports violations of the interface that the device tolerates.
 //!
-//! Nothing here changes what the device does. Commands are looked at before they are executed, when what they are about
-//! to undo is still there, and reported if they then succeed: a command that is refused has its answer.
+//! Checks do not change the behaviour of the device. A command is checked before its execution, while the objects that
+//! it removes still exist, and reported only if it succeeds: a rejected command already has a status.
 //!
-//! Stores to BARs are posted, and memory runs ahead of them (section 5.2). So what memory says may be newer than the
-//! doorbell that is looked at, and is never held against it for that; only what is older than the doorbell is wrong.
+//! Section 5.2: stores to BARs are posted, so memory may be newer than the doorbell being checked. Only values in
+//! memory that are older than the doorbell are violations.
 //!
 //! # Spec
 //! mthca interface; [`rules`] names the sections.
@@ -25,7 +25,7 @@ use protocol::hca::mthca::cmd::Op;
 use protocol::hca::mthca::doorbell::UarRegister;
 
 use super::resources::Resources;
-use crate::frontend::mellanox::strict::HcrWatch;
+use crate::frontend::hcr::strict::HcrWatch;
 use crate::memory::GuestMemory;
 
 pub(super) use self::commands::examine;
@@ -35,16 +35,16 @@ pub(super) use self::registers::{arm_eqs, read, set_consumer, write};
 pub(super) use self::sequence::Sequence;
 pub(super) use self::work::{recv_wqe, send_wqe, shared_wqe};
 
-/// What strict mode remembers of a device.
+/// State of strict mode.
 #[derive(Debug, Default)]
 pub struct Strict {
     hcr: HcrWatch,
-    /// UAR page and register of a doorbell that has a first half and no second.
+    /// UAR page and register with an outstanding first half of a doorbell.
     half: Option<(u64, UarRegister)>,
     bring_up: BringUp,
 }
 
-/// How far software has come with the firmware, which the device does not have.
+/// Progress of the firmware start, which the device itself does not track.
 #[derive(Clone, Copy, Debug, Default)]
 struct BringUp {
     firmware_lent: bool,
@@ -53,7 +53,7 @@ struct BringUp {
 }
 
 impl BringUp {
-    /// A command succeeded.
+    /// Records a successful command.
     fn done(&mut self, op: Op) {
         match op {
             Op::MapFa => self.firmware_lent = true,
@@ -66,11 +66,11 @@ impl BringUp {
     }
 }
 
-/// An initialised device as a check sees it.
+/// An initialised device, for a check.
 #[derive(Clone, Copy)]
 struct View<'a> {
     resources: &'a Resources,
     dma: &'a GuestMemory,
-    /// UAR pages of BAR2.
+    /// Number of UAR pages in BAR2.
     uar_pages: u32,
 }

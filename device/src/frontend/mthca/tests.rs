@@ -1,5 +1,5 @@
-//! A driver's view of the whole device, without QEMU: a guest whose program does what `ib_mthca` does, with the numbers
-//! that were seen on a running kernel (sections 13.3 and 14).
+//! A whole device and a driver, without QEMU: the test does what `ib_mthca` does, with the values observed on a running
+//! kernel (sections 13.3 and 14).
 
 mod commands;
 mod datagrams;
@@ -35,20 +35,20 @@ use crate::identity::Identity;
 use crate::vfio::Bar;
 use crate::vfio::server::{Device as _, Region};
 
-/// Bus address of the page behind ICM address 0; the others follow in the same order.
+/// Bus address behind ICM address 0. Pages are contiguous on the bus.
 const ICM: u64 = 0x1_0000_0000;
-/// Bytes of all tables (section 4.3).
+/// Size of all tables (section 4.3).
 const ICM_LEN: u64 = 0x2685_4000;
 
 /// ICM address of the MTT (section 4.3).
 const MTT: u64 = 0x2000_0000;
-/// Bus address of its first entry, as published.
+/// Bus address of its first entry (section 13.3).
 const MTT_BUS: u64 = 0x1234_0000;
 
-/// Bus addresses of the buffers of the completion, async and command EQ.
+/// Bus addresses of the buffers of the completion, async and command EQs, by EQ number.
 const EQ_BUFFERS: [u64; 4] = [0, 0x200_0000, 0x300_0000, 0x300_2000];
 
-/// The queue that tells the ends of commands, from this token on.
+/// The EQ for command completions, starting with this token.
 const fn command_events(token: u16) -> Option<CommandEvents> {
     Some(CommandEvents { buffer: EQ_BUFFERS[3], token, read: 0 })
 }
@@ -60,7 +60,7 @@ fn setup(lid: u16, options: Options) -> Setup {
     Setup { options, mac: Identity::from_lid(Lid::new(lid)).mac, engine: engine::Config::default() }
 }
 
-/// A block of MAP_ICM (section 3.3.3).
+/// A MAP_ICM entry (section 3.3.3).
 fn block(icm: u64, bus: u64, log: u8) -> Vec<u8> {
     [icm.to_be_bytes(), (bus | u64::from(log)).to_be_bytes()].concat()
 }
@@ -70,34 +70,34 @@ fn eq_context(log_entries: u8, vector: u8, lkey: u32) -> Vec<u8> {
     driver::eq_context(log_entries, vector, 1, lkey)
 }
 
-/// After power-on, with MSI-X enabled and an eventfd for each of three vectors.
+/// A driver after power-on, with MSI-X enabled and eventfds for three vectors.
 fn powered_on() -> Driver {
     powered_on_with(1, Options::default())
 }
 
 fn powered_on_with(lid: u16, options: Options) -> Driver {
     let mut guest = Guest::new(Mthca::new(setup(lid, options)), Identity::from_lid(Lid::new(lid)));
-    guest.lend(ICM, ICM_LEN);
+    guest.map_memory(ICM, ICM_LEN);
     guest.configure(0x52, &[0, 0x80]);
     guest.listen(3);
     Driver::new(guest)
 }
 
-/// Up to INIT_HCA and the regions and queues of events, as in section 14.3.
+/// A driver after INIT_HCA, with the regions and EQs of section 14.3.
 fn initialised() -> Driver {
     let mut driver = powered_on();
     replay(&mut driver, probe::BRING_UP);
     driver
 }
 
-/// The same with the port open, and no event of it so far.
+/// As [`initialised`], with the port open and its event consumed.
 fn with_port() -> Driver {
     let mut driver = initialised();
     open_port(&mut driver);
     driver
 }
 
-/// INIT_IB, with nothing of it left over.
+/// Issues INIT_IB and consumes its event.
 fn open_port(driver: &mut Driver) {
     const PORT_CHANGE: u64 = 1 << 9;
     const UNMAP: u32 = 1 << 31;
@@ -108,7 +108,7 @@ fn open_port(driver: &mut Driver) {
 }
 
 impl Guest<Mthca> {
-    /// Entry `number` of an EQ.
+    /// Reads entry `number` of an EQ.
     fn eqe(&mut self, eqn: usize, number: u64) -> Vec<u8> {
         self.peek(EQ_BUFFERS[eqn] + 32 * number, 32)
     }

@@ -1,4 +1,4 @@
-//! What a trace says of this interface: names of registers, and records of commands and queue entries.
+//! Trace records of the mthca interface: registers, commands and queue entries.
 
 use engine::{Fence, Fetch, Payload, RecvRequest, SendRequest, Sge};
 use protocol::describe::{Describe, Field as _, Hex, Visitor};
@@ -15,14 +15,14 @@ use protocol::ids::{Cqn, Eqn, Qpn};
 use protocol::roce::Opcode;
 
 use crate::frontend::RegisterAccess;
-use crate::frontend::mellanox::command::{Mailboxes, show_mailbox};
-use crate::frontend::mellanox::entry_ring::WriteError;
-use crate::frontend::mellanox::notify::CqError;
-use crate::frontend::mellanox::verbs::{WorkTag, syndrome};
+use crate::frontend::hcr::command::{Mailboxes, show_mailbox};
+use crate::frontend::hcr::entry_ring::WriteError;
+use crate::frontend::hcr::notify::CqError;
+use crate::frontend::hcr::verbs::{WorkTag, syndrome};
 use crate::telemetry::trace::{Kind, Trace};
 use crate::vfio::Bar;
 
-/// Name of the register that an access begins at.
+/// Name of the register at the start of an access.
 pub(super) fn register_name(access: &RegisterAccess<'_>) -> Option<String> {
     match access.bar {
         Bar::Bar0 => Register::at(access.offset & !3).map(name),
@@ -55,7 +55,7 @@ fn name(register: Register) -> String {
     }
 }
 
-/// Tells the fields of what is read or written.
+/// Describes the fields of a value that is read or written.
 pub(super) fn describe_access(access: &RegisterAccess<'_>, to: &mut dyn Visitor) {
     match (access.bar, access.data) {
         (Bar::Bar0, &[a, b, c, d]) => {
@@ -90,16 +90,16 @@ pub(super) fn describe_access(access: &RegisterAccess<'_>, to: &mut dyn Visitor)
     }
 }
 
-/// Tells parameters and mailboxes of a command.
-pub(super) fn describe_command(latched: &PendingCommand, mailboxes: &Mailboxes, to: &mut dyn Visitor) {
-    let op = Op::from_code(latched.command.op());
-    describe_parameters(latched, to);
+/// Describes parameters and mailboxes of a command.
+pub(super) fn describe_command(pending: &PendingCommand, mailboxes: &Mailboxes, to: &mut dyn Visitor) {
+    let op = Op::from_code(pending.command.op());
+    describe_parameters(pending, to);
     let (inbox, outbox) = (mailboxes.inbox.bytes(), &mailboxes.outbox[..]);
     show_mailbox("in", inbox, op.and_then(|op| Mailbox::inbox(op, inbox)), to);
     show_mailbox("out", outbox, op.and_then(|op| Mailbox::outbox(op, outbox)), to);
 }
 
-/// Records an event: queue and slot it was written to, if it was.
+/// Records an event, and the EQ and slot where it was written.
 pub(super) fn eqe(trace: &mut Trace, place: Option<(Eqn, u32)>, event: &Eqe, lost: Option<&WriteError>) {
     trace.record(Kind::Eqe, event.name(), |fields| {
         match place {
@@ -114,7 +114,7 @@ pub(super) fn eqe(trace: &mut Trace, place: Option<(Eqn, u32)>, event: &Eqe, los
     });
 }
 
-/// Records what was taken from a send queue.
+/// Records the result of fetching a send WQE.
 pub(super) fn send_wqe(trace: &mut Trace, qpn: Qpn, fetch: &Fetch<SendRequest>) {
     let (wr_id, refused) = match fetch {
         Fetch::Ready(request) => (request.wr_id, None),
@@ -145,7 +145,7 @@ pub(super) fn send_wqe(trace: &mut Trace, qpn: Qpn, fetch: &Fetch<SendRequest>) 
     });
 }
 
-/// Records what was taken from a receive queue.
+/// Records the result of fetching a receive WQE.
 pub(super) fn recv_wqe(trace: &mut Trace, qpn: Qpn, fetch: &Fetch<RecvRequest>) {
     let (wr_id, sges) = match fetch {
         Fetch::Ready(request) => (request.wr_id, data(&request.sges)),
@@ -165,7 +165,7 @@ fn data(sges: &[Sge]) -> Vec<DataSegment> {
     sges.iter().map(|sge| DataSegment { len: sge.len, lkey: sge.lkey, va: sge.va }).collect()
 }
 
-/// Records a completion queue entry that was written at the `slot`-th place since the queue began, or was lost.
+/// Records a CQE that was written to the free-running position `slot`, or lost.
 pub(super) fn cqe(trace: &mut Trace, cqn: Cqn, slot: u32, cqe: &Cqe, lost: Option<&CqError>) {
     let name = match cqe.outcome {
         Outcome::Sent { .. } | Outcome::Failed { send: true, .. } => "send",

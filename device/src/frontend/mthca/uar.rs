@@ -1,10 +1,10 @@
-//! Doorbells that nobody tells the device of: UAR pages that are mapped into the guest.
+//! Doorbells in UAR pages that are mapped into the guest, so that stores do not trap.
 //!
-//! Software writes a doorbell record to its memory and then stores the doorbell, which repeats what the record says. In a
-//! page that is mapped the store is only a word in memory, found later or overwritten by the doorbell of another queue
-//! before it is found. So a word that is found has the device look at the record of the queue it names, and then at those of
-//! all queues of the page, in rounds; the word itself is believed in nothing else. A 32-bit guest stores it in two halves,
-//! and what is found may be one of them.
+//! Software first updates a doorbell record in memory, and then stores a doorbell with the same contents. In a mapped
+//! page, that store is just a word in memory. The device finds it later, or not at all if the doorbell of another queue
+//! overwrites it. A word that is found therefore only tells which page has been used. The device polls the doorbell
+//! record of the queue that the word names, and then those of all other queues of the page, in rounds. Everything else
+//! in the word is ignored; a 32-bit guest stores it in two halves, and only one of them may be found.
 //!
 //! # Spec
 //! mthca interface, sections 5.1 to 5.4.
@@ -16,50 +16,50 @@ use std::ops::Bound::{Excluded, Unbounded};
 use engine::State;
 use protocol::hca::mthca::doorbell::{RECORD_LEN, UAR_PAGE, UarRegister};
 
-use super::doorbell::Rung;
+use super::doorbell::Doorbell;
 use super::resources::Resources;
 use super::strict;
 use super::work_queue::Advance;
 use crate::frontend::Context;
-use crate::frontend::mellanox::notify::Notify;
+use crate::frontend::hcr::notify::Notify;
 use crate::telemetry::reason::InterfaceReason;
 
-/// Bound: records looked at when a word was found, before the turn goes on. No program of so few queues waits for a turn.
-const AT_ONCE: usize = 16;
-/// Bound: records looked at at the end of a turn.
-const IN_A_TURN: usize = 256;
+/// Bound: records polled as soon as a word is found. A program with no more queues than this is served within the turn.
+const POLLS_AT_ONCE: usize = 16;
+/// Bound: records polled at the end of a turn.
+const POLLS_PER_TURN: usize = 256;
 
-/// A register of a UAR page, and with it the queues that ring there.
-type Place = (u32, UarRegister);
+/// A register of a UAR page, with its own set of queues.
+type UarSlot = (u32, UarRegister);
 
-/// Which queues ring in which page.
+/// The queues of each UAR page.
 #[derive(Debug, Default)]
 pub struct UarQueues {
-    places: BTreeMap<Place, Queues>,
-    /// Places with a round that is under way, and some whose round has ended.
-    rounds: VecDeque<Place>,
+    places: BTreeMap<UarSlot, Queues>,
+    /// Slots with an active round. May include some whose round has ended.
+    rounds: VecDeque<UarSlot>,
 }
 
-/// Queues of one kind, and how far a round of looking at them has come.
+/// Queues of one kind, and the progress of a round over them.
 #[derive(Debug, Default)]
 struct Queues {
-    /// Their indices.
+    /// Table indices.
     all: BTreeSet<u32>,
-    /// A round is under way.
+    /// Whether a round is active.
     round: bool,
-    /// The last one that it has looked at; `None`: none yet.
+    /// The last queue polled in this round; `None` at its start.
     last: Option<u32>,
-    /// A word was found since it began: those that it has passed are looked at again.
+    /// Another word was found during the round, so the queues already polled are polled again.
     again: bool,
 }
 
 impl UarQueues {
-    /// There is a queue that rings in a page.
+    /// Adds a queue to a page.
     pub fn add(&mut self, page: u32, register: UarRegister, index: u32) {
         self.places.entry((page, register)).or_default().all.insert(index);
     }
 
-    /// There is no such queue any more.
+    /// Removes a queue from a page.
     pub fn remove(&mut self, page: u32, register: UarRegister, index: u32) {
         if let Entry::Occupied(mut queues) = self.places.entry((page, register)) {
             queues.get_mut().all.remove(&index);
@@ -69,14 +69,14 @@ impl UarQueues {
         }
     }
 
-    /// Appends where in BAR2, which has so many pages, the doorbells of these queues are stored.
+    /// Appends the BAR2 offsets of the doorbells of all queues. BAR2 has `pages` pages.
     pub fn words(&self, pages: u32, words: &mut Vec<u64>) {
-        let word = |(page, register): &Place| u64::from(*page) * UAR_PAGE + register.offset();
+        let word = |(page, register): &UarSlot| u64::from(*page) * UAR_PAGE + register.offset();
         words.extend(self.places.range(..(pages, UarRegister::Send)).map(|(place, _)| word(place)));
     }
 
-    /// Has all queues of a place looked at, unless the only one was `seen` just now.
-    fn begin(&mut self, place: Place, seen: Option<u32>) {
+    /// Starts a round over all queues of a slot. Skips it if the only queue was polled just now, as `seen`.
+    fn begin(&mut self, place: UarSlot, seen: Option<u32>) {
         let Some(queues) = self.places.get_mut(&place) else { return };
         if queues.round {
             queues.again = true;
@@ -86,8 +86,8 @@ impl UarQueues {
         }
     }
 
-    /// The next queue to look at in a place. `None`: its round has ended.
-    fn next(&mut self, place: Place) -> Option<u32> {
+    /// Returns the next queue to poll. `None` if the round has ended.
+    fn next(&mut self, place: UarSlot) -> Option<u32> {
         let queues = self.places.get_mut(&place).filter(|queues| queues.round)?;
         let from = queues.last.map_or(Unbounded, Excluded);
         let mut next = queues.all.range((from, Unbounded)).next();
@@ -101,60 +101,60 @@ impl UarQueues {
 }
 
 impl Resources {
-    /// A word was found in a mapped page.
-    pub fn find(&mut self, cx: &mut Context<'_>, rung: &Rung) {
-        let (place, index, of_page) = match *rung {
-            Rung::Send { page, doorbell } => {
+    /// Handles a word that was found in a mapped page.
+    pub fn handle_mapped_doorbell(&mut self, cx: &mut Context<'_>, doorbell: &Doorbell) {
+        let (place, index, of_page) = match *doorbell {
+            Doorbell::Send { page, doorbell } => {
                 let index = self.qp_index(doorbell.qpn);
                 ((page, UarRegister::Send), index, self.qps.get(index).map(|qp| qp.qpc.page))
             }
-            Rung::Arm { page, arm } => {
+            Doorbell::Arm { page, arm } => {
                 let index = self.cq_index(arm.cqn);
                 ((page, UarRegister::ArmCq), index, self.cqs.get(index).map(|cq| cq.page()))
             }
         };
         let named = (of_page == Some(place.0)).then_some(index);
         if let Some(index) = named {
-            self.look(cx, place.1, index);
+            self.poll_record(cx, place.1, index);
         }
         self.uar.begin(place, named);
-        for _ in 0..AT_ONCE {
+        for _ in 0..POLLS_AT_ONCE {
             let Some(index) = self.uar.next(place) else { return };
-            self.look(cx, place.1, index);
+            self.poll_record(cx, place.1, index);
         }
     }
 
-    /// Goes on with rounds. Whether there was one, so that something may have been found or is left to be looked at.
-    pub fn go_round(&mut self, cx: &mut Context<'_>) -> bool {
+    /// Continues active rounds. Returns whether there were any, in which case another turn is needed.
+    pub fn poll_rounds(&mut self, cx: &mut Context<'_>) -> bool {
         if self.uar.rounds.is_empty() {
             return false;
         }
-        for _ in 0..IN_A_TURN {
+        for _ in 0..POLLS_PER_TURN {
             let Some(place) = self.uar.rounds.front().copied() else { break };
             match self.uar.next(place) {
-                Some(index) => self.look(cx, place.1, index),
+                Some(index) => self.poll_record(cx, place.1, index),
                 None => drop(self.uar.rounds.pop_front()),
             }
         }
-        // The next turn begins with another place.
+        // Start the next turn with another slot.
         if self.uar.rounds.len() > 1 {
             self.uar.rounds.rotate_left(1);
         }
         true
     }
 
-    /// Looks at the record of a queue.
-    fn look(&mut self, cx: &mut Context<'_>, register: UarRegister, index: u32) {
+    /// Polls the doorbell record of a queue.
+    fn poll_record(&mut self, cx: &mut Context<'_>, register: UarRegister, index: u32) {
         match register {
-            UarRegister::Send => self.look_at_sends(cx, index),
-            UarRegister::ArmCq => self.look_at_arm(cx, index),
+            UarRegister::Send => self.poll_send_record(cx, index),
+            UarRegister::ArmCq => self.poll_arm_record(cx, index),
         }
     }
 
-    fn look_at_sends(&mut self, cx: &mut Context<'_>, index: u32) {
+    fn poll_send_record(&mut self, cx: &mut Context<'_>, index: u32) {
         let Self { layout, regions, qps, .. } = self;
         let Some(qp) = qps.get_mut(index) else { return };
-        // Before that software posts nothing, and the record may still be that of an earlier QP.
+        // Software posts nothing before RTS, and until then the record may still be that of an earlier QP.
         let state = cx.engine.query_qp(qp.qpn).map(|live| live.state);
         let Some(State::Rts | State::Sqd | State::Sqe | State::Err) = state else { return };
         let record = regions.whole_record(layout, cx.dma, qp.qpc.page, qp.qpc.sq_record);
@@ -173,10 +173,10 @@ impl Resources {
         }
         qp.counters.doorbells += 1;
         cx.monitor.count_doorbell("send");
-        cx.ring(self, qpn);
+        cx.notify_send(self, qpn);
     }
 
-    fn look_at_arm(&mut self, cx: &mut Context<'_>, index: u32) {
+    fn poll_arm_record(&mut self, cx: &mut Context<'_>, index: u32) {
         let Self { layout, regions, cqs, eqs, .. } = self;
         let Some(cq) = cqs.get_mut(index) else { return };
         let mut record = [0; RECORD_LEN];
@@ -198,7 +198,7 @@ impl Resources {
 mod tests {
     use super::*;
 
-    const PLACE: Place = (2, UarRegister::Send);
+    const PLACE: UarSlot = (2, UarRegister::Send);
 
     fn queues<const N: usize>(indices: [u32; N]) -> UarQueues {
         let mut queues = UarQueues::default();
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn words_are_looked_at_where_queues_ring() {
+    fn doorbell_words_follow_queues() {
         let mut queues = queues([1, 2]);
         queues.add(7, UarRegister::ArmCq, 1);
         queues.add(8, UarRegister::Send, 1);
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn a_queue_alone_is_looked_at_once() {
+    fn single_queue_is_polled_once() {
         let mut queues = queues([5]);
         queues.begin(PLACE, Some(5));
         assert!(queues.rounds.is_empty() && rest(&mut queues).is_empty());
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn a_word_that_is_found_in_the_middle_of_a_round_has_all_looked_at_after_it() {
+    fn word_during_round_polls_all_again() {
         let mut queues = queues([1, 2, 3, 4]);
         queues.begin(PLACE, Some(1));
         assert_eq!([queues.next(PLACE), queues.next(PLACE)], [Some(1), Some(2)]);
@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn queues_may_come_and_go_in_a_round() {
+    fn queues_may_change_during_round() {
         let mut queues = queues([1, 3, 5]);
         queues.begin(PLACE, None);
         assert_eq!([queues.next(PLACE), queues.next(PLACE)], [Some(1), Some(3)]);

@@ -1,4 +1,4 @@
-//! The buffer of a work queue: slots in a memory region, counted on for ever.
+//! The buffer of a work queue: slots in a memory region, with free-running counters.
 //!
 //! # Spec
 //! mthca interface, sections 6.5, 7.3 and 7.4.
@@ -9,41 +9,42 @@ use protocol::ids::{Lkey, Pdn};
 
 use crate::memory::queue::QueueMemory;
 
-/// Most slots of a queue that 16-bit counters can tell full from empty, and new from stale.
+/// Maximum log2 of the slots. With 16-bit counters, more slots would make full and empty, or new and stale,
+/// indistinguishable.
 const MAX_LOG_SLOTS: u8 = 15;
 
-/// Where a queue's slots are.
+/// Location of a queue's slots.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WorkQueue {
-    /// Protection domain of the buffer and of data.
+    /// Protection domain of the buffer and the data.
     pub pd: Pdn,
-    /// Region that holds the queue.
+    /// Region of the buffer.
     pub lkey: Lkey,
     /// Offset of slot 0 in the region.
     pub base: u32,
-    /// Size.
+    /// Number and size of slots.
     pub geometry: Geometry,
 }
 
 impl WorkQueue {
-    /// Slots.
+    /// Number of slots.
     pub fn slots(&self) -> u16 {
         1 << self.geometry.log_slots.min(MAX_LOG_SLOTS)
     }
 
-    /// Bytes of a slot.
+    /// Slot size in bytes.
     pub fn slot_len(&self) -> usize {
         1 << self.geometry.log_slot.min(Geometry::MAX_LOG_SLOT)
     }
 
-    /// Offset of the slot that a count stands for. The base comes from the guest, so that the sum may wrap; what is
-    /// there is then outside the region or the guest's own.
+    /// Offset of the slot with a free-running index. The base comes from the guest, so the sum may wrap. The result is
+    /// then outside the region, or some other memory of the same guest.
     pub fn offset(&self, count: u16) -> u32 {
         let slot = u32::from(count & (self.slots() - 1));
         self.base.wrapping_add(slot << self.geometry.log_slot.min(Geometry::MAX_LOG_SLOT))
     }
 
-    /// Copies bytes out of the region.
+    /// Copies bytes out of the buffer.
     ///
     /// # Errors
     /// See [`QueueMemory::read`].
@@ -52,40 +53,40 @@ impl WorkQueue {
     }
 }
 
-/// What one side has posted and the other has taken, modulo 2^16.
+/// Free-running producer and consumer counters, modulo 2^16.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
-    /// Posted, as far as the device knows.
+    /// Requests that the device knows to be posted.
     pub posted: u16,
-    /// Taken.
+    /// Requests taken.
     pub taken: u16,
 }
 
-/// What a new count of posted requests says.
+/// Effect of a new producer counter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Advance {
-    /// There are more than were known.
+    /// New requests are posted.
     More,
-    /// It was known, or is older than what is known.
+    /// Nothing new: the counter is the current one or older.
     Nothing,
-    /// There would be more than the queue has slots; it is ignored.
+    /// Ignored: more requests than the queue has slots.
     TooMany,
 }
 
 impl Counters {
-    /// Requests that wait.
+    /// Number of pending requests.
     pub fn waiting(&self) -> u16 {
         self.posted.wrapping_sub(self.taken)
     }
 
-    /// Takes note of what a doorbell record says. Only its lower half is a count. A record that cannot be right, or
-    /// cannot be read, says nothing new.
+    /// Updates the producer counter from a doorbell record, whose lower half it is. A record that is invalid or
+    /// unreadable changes nothing.
     pub fn learn(&mut self, record: Option<u32>, slots: u16) -> Advance {
         record.map_or(Advance::Nothing, |count| self.advance((count & 0xffff) as u16, slots))
     }
 
-    /// Takes note of a count of posted requests, which never goes backwards: doorbells may arrive after the device has
-    /// seen in memory what they announce.
+    /// Updates the producer counter. Section 5.2: it never moves backwards, since doorbells may arrive after the device
+    /// has read the record that already includes them.
     pub fn advance(&mut self, posted: u16, slots: u16) -> Advance {
         const OLDER: u16 = 1 << 15;
         match posted.wrapping_sub(self.posted) {
@@ -105,7 +106,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn counts_go_forward_only() {
+    fn counters_never_move_backwards() {
         let mut counters = Counters { posted: 0xfffe, taken: 0xfffd };
         assert_eq!(counters.advance(3, 8), Advance::More);
         assert_eq!((counters.posted, counters.waiting()), (3, 6));
@@ -119,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn slots_repeat_behind_the_base() {
+    fn slots_repeat_from_base() {
         let geometry = Geometry { log_slots: 2, log_slot: 7 };
         let queue = WorkQueue { pd: Pdn::new(1), lkey: Lkey::new(2), base: 0x4000, geometry };
         assert_eq!(

@@ -1,23 +1,23 @@
-//! Rows about the RDMA half of a NIC: what its control queue has made beside queues and regions.
+//! Rows about objects of the RDMA half of a NIC, beside its queues and memory regions.
 
 use std::net::IpAddr;
 
 use serde::{Deserialize, Serialize};
 
-/// An address handle, by which datagrams name their destination.
+/// An address handle: the destination of datagrams.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HandleRow {
-    /// Number, as software knows it.
+    /// Handle, as software knows it.
     pub handle: u32,
     /// Protection domain.
     pub pd: u32,
-    /// Where datagrams go.
+    /// Destination IP address.
     pub destination: IpAddr,
-    /// Where they come from.
+    /// Source IP address.
     pub source: IpAddr,
-    /// Ethernet destination, if the neighbour is known.
+    /// Destination MAC; `None` while the neighbour is unresolved.
     pub mac: Option<String>,
-    /// Tag control information that datagrams get.
+    /// VLAN tag control information of datagrams, if they are tagged.
     pub tag: Option<u16>,
     /// IPv4 TOS or IPv6 traffic class.
     pub traffic_class: u8,
@@ -28,49 +28,49 @@ pub struct HandleRow {
 /// A multicast group.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GroupRow {
-    /// Number, as software knows it.
+    /// Group number, as software knows it.
     pub group: u16,
-    /// Its address.
+    /// Multicast IP address.
     pub address: IpAddr,
-    /// VLAN of its datagrams, if they have one.
+    /// VLAN of its datagrams, if they are tagged.
     pub vlan: Option<u16>,
-    /// Queue pairs in it.
+    /// QPNs of the attached queue pairs.
     pub members: Vec<u32>,
 }
 
-/// The control queue, and how much it has made.
+/// The control queue (CQP), and the number of objects created through it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ControlRow {
-    /// Whether it runs.
+    /// State of the queue.
     pub state: ControlState,
     /// Bus address of its ring.
     pub ring: u64,
-    /// Entries of the ring.
+    /// Number of entries of the ring.
     pub entries: u16,
-    /// The entry that comes next.
+    /// Index of the entry that the device executes next.
     pub next: u16,
-    /// Codes of the last operation that failed, major above minor; 0 if none did.
+    /// Error codes of the last failed operation, major code in the upper half; 0 if none failed.
     pub error: u32,
-    /// Entries of the lists of pages that context memory has room for.
+    /// Number of page table entries (PBLEs) that context memory has room for.
     pub pbles: u32,
-    /// Neighbours.
+    /// Number of ARP table entries.
     pub neighbours: usize,
-    /// Address handles.
+    /// Number of address handles.
     pub handles: usize,
-    /// Multicast groups.
+    /// Number of multicast groups.
     pub groups: usize,
-    /// Nodes of the scheduler.
+    /// Number of scheduler nodes.
     pub nodes: usize,
 }
 
-/// Whether a control queue runs.
+/// State of a control queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ControlState {
-    /// Software has not started it, or has ended it.
+    /// Not started, or stopped by software.
     Stopped,
-    /// It was started with a context that makes no sense.
+    /// Started with an invalid context.
     Refused,
-    /// It runs.
+    /// Running.
     Running,
 }

@@ -1,91 +1,91 @@
-//! Rows about what stands between a NIC's port and its queues.
+//! Rows about the switch and the transmit scheduler of a NIC.
 
 use serde::{Deserialize, Serialize};
 
-/// Most VSIs that a [`RuleRow`] lists.
+/// Maximum number of VSIs listed in a [`RuleRow`].
 ///
-/// Bound: as for [`PAGE_ROWS`](super::PAGE_ROWS); a rule may be about all VSIs there can be.
+/// Bound: as for [`PAGE_ROWS`](super::PAGE_ROWS); a rule may apply to every VSI.
 pub const ROW_VSIS: usize = 32;
 
 /// A virtual station interface.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VsiRow {
-    /// Number.
+    /// VSI number.
     pub vsi: u16,
-    /// First of its receive queues, among the device's.
+    /// First receive queue, numbered across the device.
     pub first_queue: u16,
-    /// How many it has.
+    /// Number of receive queues.
     pub queues: u16,
-    /// Whose table spreads flows over them, if its driver gave a key to hash them by.
+    /// RSS table in use; `None` if the driver has not set a hash key.
     pub spread_by: Option<SpreadBy>,
-    /// What becomes of the VLAN tag of a received frame.
+    /// Whether the VLAN tag of a received frame is stripped.
     pub received_tag: ReceivedTag,
-    /// Tag control information that every frame sent gets.
+    /// Port VLAN: tag control information inserted into every frame sent.
     pub port_tag: Option<u16>,
-    /// It receives only VLANs that a rule admits it to.
+    /// Receives only the VLANs that a rule admits.
     pub vlan_prune: bool,
-    /// It does not receive what it sent.
+    /// Source pruning: does not receive its own frames.
     pub source_prune: bool,
-    /// What it sends may reach other VSIs.
+    /// Frames it sends may reach other VSIs.
     pub loopback: bool,
-    /// What it sends may reach the wire.
+    /// Frames it sends may reach the wire.
     pub lan: bool,
-    /// It sends only from addresses that it receives.
+    /// Anti-spoofing: sends only from addresses that it receives.
     pub anti_spoof: bool,
-    /// RDMA takes its packets out of what it receives.
+    /// RoCE packets that it receives are passed to the RDMA half.
     pub rdma_filter: bool,
 }
 
-/// Whose table spreads the flows of a VSI over its queues.
+/// RSS table that spreads the flows of a VSI over its queues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SpreadBy {
-    /// The VSI's own.
+    /// The VSI's own table.
     Vsi,
-    /// The function's.
+    /// The table of the function.
     Function,
 }
 
-/// What becomes of the VLAN tag of a received frame.
+/// Handling of the VLAN tag of a received frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ReceivedTag {
-    /// It goes to the descriptor.
+    /// Removed from the frame and reported in the descriptor.
     Stripped,
-    /// It stays in the frame.
+    /// Left in the frame.
     Kept,
 }
 
-/// A rule of the switch. What it does not compare is `None`.
+/// A switch rule. A field that the rule does not match on is `None`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RuleRow {
-    /// Number, as software knows it.
+    /// Rule number, as software knows it.
     pub rule: u16,
-    /// What it compares, in a word.
+    /// Recipe: the combination of fields that the rule matches on.
     pub recipe: RuleRecipe,
-    /// Where frames come from.
+    /// Source of the frames.
     pub from: Option<RuleOrigin>,
-    /// Destination, `02:00:00:00:00:02`.
+    /// Destination MAC, such as `02:00:00:00:00:02`.
     pub mac: Option<String>,
-    /// VLAN.
+    /// VLAN ID.
     pub vlan: Option<u16>,
     /// EtherType.
     pub ether_type: Option<u16>,
-    /// Whom frames are for.
+    /// Kind of destination address.
     pub cast: Option<RuleCast>,
-    /// What it does.
+    /// Action on a match.
     pub action: RuleAction,
-    /// To how many VSIs.
+    /// Number of VSIs that the rule applies to.
     pub vsi_count: usize,
     /// The first [`ROW_VSIS`] of them.
     pub vsis: Vec<u16>,
-    /// With what VSIs send, too.
+    /// Also applies to frames sent by VSIs.
     pub loopback: bool,
-    /// And what VSIs send goes to the wire as well.
+    /// Frames sent by VSIs also go to the wire.
     pub lan: bool,
 }
 
-/// What a rule compares.
+/// The combination of fields that a rule matches on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[allow(missing_docs, reason = "columns say them")]
@@ -100,7 +100,7 @@ pub enum RuleRecipe {
     PromiscuousVlan,
 }
 
-/// Where frames of a rule come from.
+/// Source of the frames that a rule matches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RuleOrigin {
@@ -108,11 +108,11 @@ pub enum RuleOrigin {
     Port,
     /// Any VSI.
     AnyVsi,
-    /// This VSI.
+    /// The VSI with this number.
     Vsi(u16),
 }
 
-/// Whom frames are for.
+/// Kind of destination address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[allow(missing_docs)]
@@ -122,40 +122,40 @@ pub enum RuleCast {
     Broadcast,
 }
 
-/// What a rule does.
+/// Action of a rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RuleAction {
-    /// Gives frames to VSIs.
+    /// Forwards frames to VSIs.
     Forward,
-    /// Gives frames to nobody.
+    /// Drops frames.
     Drop,
     /// Admits VSIs that prune by VLAN.
     Admit,
-    /// Nothing any more: its VSI is gone.
+    /// None: the VSI has been removed.
     Nothing,
 }
 
 /// An element of the scheduler's tree.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeRow {
-    /// Identifier.
+    /// TEID, the identifier of the element.
     pub teid: u32,
-    /// Identifier of its parent, if it has one.
+    /// TEID of the parent; `None` for the root.
     pub parent: Option<u32>,
-    /// What it is.
+    /// Kind of element.
     pub kind: NodeKind,
     /// Layer of the tree, 0 for the port.
     pub layer: u8,
-    /// Software suspended it.
+    /// Suspended by software.
     pub suspended: bool,
-    /// Share of the committed rate.
+    /// Weight for bandwidth up to the committed rate.
     pub committed_weight: u16,
-    /// Share of the excess rate.
+    /// Weight for bandwidth beyond the committed rate.
     pub excess_weight: u16,
 }
 
-/// What an element of the scheduler's tree is.
+/// Kind of an element of the scheduler's tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum NodeKind {
@@ -163,10 +163,10 @@ pub enum NodeKind {
     Port,
     /// A traffic class.
     Class,
-    /// A node of the driver's.
+    /// A node added by the driver.
     Generic,
-    /// Where drivers begin.
+    /// The node below which drivers add their own.
     EntryPoint,
-    /// A queue.
+    /// A transmit queue.
     Queue,
 }

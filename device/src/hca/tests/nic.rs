@@ -27,16 +27,14 @@ struct Nic {
 impl Frontend for Nic {
     type Host<'a> = StubHost<'a>;
 
+    const NIC: bool = true;
+
     fn pci(&self) -> PciFunction {
         self.stub.pci()
     }
 
     fn node(&self) -> Option<NodeProfile> {
         None
-    }
-
-    fn serves_frames(&self) -> bool {
-        true
     }
 
     fn receive_frame(&mut self, _: &mut Context<'_>, frame: &[u8]) {

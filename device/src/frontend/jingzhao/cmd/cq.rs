@@ -33,7 +33,7 @@ pub(super) fn sw2hw(
     Ok(())
 }
 
-/// QPs that still name it lose their completions.
+/// QPs that still use the CQ lose their completions.
 pub(super) fn hw2sw(resources: &mut Resources, dma: &GuestMemory, command: &Command) -> Result<(), CmdError> {
     let cqn = command.cqn()?;
     let index = resources.ctx.cq_index(cqn);
@@ -42,7 +42,7 @@ pub(super) fn hw2sw(resources: &mut Resources, dma: &GuestMemory, command: &Comm
     Ok(())
 }
 
-/// The producer counter runs on.
+/// The producer counter continues.
 pub(super) fn resize(
     resources: &mut Resources,
     setup: &Setup,
@@ -56,7 +56,7 @@ pub(super) fn resize(
     let Resources { ctx, regions, cqs, .. } = resources;
     let cq = cqs.get_mut(index).ok_or(not_valid(index))?;
     cq.resize(&resize, &regions.access(dma));
-    // The page may have been unmapped, which the CQ works without.
+    // The CQ works even if its ICM page has been unmapped.
     let _ = ctx.wr_cq_modify(dma, cqn, &resize);
     Ok(())
 }

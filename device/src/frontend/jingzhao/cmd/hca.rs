@@ -1,4 +1,4 @@
-//! What the device is, its beginning and its end: QUERY_DEV_LIM, QUERY_ADAPTER, MAD_IFC, INIT_HCA, CLOSE_HCA.
+//! Identification, initialisation and shutdown: QUERY_DEV_LIM, QUERY_ADAPTER, MAD_IFC, INIT_HCA, CLOSE_HCA.
 //!
 //! # Spec
 //! JingZhao interface, sections 3.1 to 3.4 and 3.14.
@@ -10,10 +10,10 @@ use protocol::hca::jingzhao::mad_ifc::MadIfc;
 use protocol::mad::port::{LinkState, PortInfo};
 
 use crate::frontend::Context;
+use crate::frontend::hcr::command::Outbox;
 use crate::frontend::jingzhao::device::Setup;
 use crate::frontend::jingzhao::options::Options;
 use crate::frontend::jingzhao::resources::DeviceState;
-use crate::frontend::mellanox::command::Outbox;
 
 pub(super) fn query_dev_lim(options: &Options) -> Outbox {
     options.limits.dev_lim().emit().to_vec()
@@ -23,13 +23,13 @@ pub(super) fn query_adapter(options: &Options) -> Outbox {
     Adapter { board_id: options.board_id.0 }.emit().to_vec()
 }
 
-/// What the agent of the port says in PortInfo, in this interface's form.
+/// PortInfo of the port's agent, in the layout of this interface.
 pub(super) fn mad_ifc(cx: &Context<'_>) -> Outbox {
     let PortInfo { lid, state, .. } = cx.port_info().unwrap_or_default();
     MadIfc { lid, link_up: state == LinkState::ACTIVE }.emit().to_vec()
 }
 
-/// A second INIT_HCA begins anew.
+/// A second INIT_HCA discards all objects of the first.
 pub(super) fn init(
     state: &mut DeviceState,
     setup: &Setup,
@@ -43,7 +43,7 @@ pub(super) fn init(
     Ok(())
 }
 
-/// Contexts in ICM get their last values, since the memory goes back to software.
+/// Writes the final contexts back, since the memory returns to software.
 pub(super) fn close(state: &mut DeviceState, setup: &Setup, cx: &mut Context<'_>) {
     if let Some(resources) = &mut state.resources {
         resources.write_back_all(cx);

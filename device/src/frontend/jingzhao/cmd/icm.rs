@@ -6,9 +6,9 @@
 use protocol::hca::jingzhao::cmd::{CmdError, Command};
 use protocol::hca::jingzhao::icm::{self, IcmTable};
 
+use crate::frontend::hcr::icm::pages;
 use crate::frontend::jingzhao::ctxmgt::ctxmdata::ranges;
 use crate::frontend::jingzhao::resources::Resources;
-use crate::frontend::mellanox::icm::pages;
 
 pub(super) fn map(resources: &mut Resources, command: &Command, inbox: &[u8]) -> Result<(), CmdError> {
     let table = IcmTable::from_op_modifier(command.op_modifier)?;
@@ -19,7 +19,7 @@ pub(super) fn map(resources: &mut Resources, command: &Command, inbox: &[u8]) ->
     }
 }
 
-/// Pages that are not mapped are no error: the public driver unmaps whole chunks whatever it mapped of them.
+/// Unmapped pages are no error: the public driver unmaps whole chunks, even if only parts are mapped.
 pub(super) fn unmap(resources: &mut Resources, command: &Command) -> Result<(), CmdError> {
     let table = IcmTable::from_op_modifier(command.op_modifier)?;
     let pages = pages(command.in_param, command.in_modifier)?;
@@ -27,7 +27,7 @@ pub(super) fn unmap(resources: &mut Resources, command: &Command) -> Result<(), 
         IcmTable::Context => resources.ctx.map_icm_dis(pages),
         IcmTable::Tpt => {
             resources.regions.icm.unmap(pages.clone())?;
-            resources.regions.mtt.forget(pages);
+            resources.regions.mtt.invalidate(pages);
             Ok(())
         }
     }

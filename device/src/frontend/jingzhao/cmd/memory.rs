@@ -50,7 +50,7 @@ pub(super) fn hw2sw_mpt(
             index.into(),
         ));
     }
-    // The page may have been unmapped; the entry is invalid all the same.
+    // The entry becomes invalid even if its ICM page has been unmapped.
     let _ = resources.regions.icm.write(dma, resources.regions.mpt_entry(index), &[0; Mpt::LEN]);
     Ok(())
 }

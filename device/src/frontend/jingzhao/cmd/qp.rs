@@ -9,10 +9,10 @@ use protocol::hca::jingzhao::qpc::{self, QpState, Qpc};
 use protocol::hca::jingzhao::transition::Transition;
 
 use crate::frontend::Context;
+use crate::frontend::hcr::command::{Outbox, fixed};
 use crate::frontend::jingzhao::device::Setup;
 use crate::frontend::jingzhao::qp::{self, QueuePair, attributes, modification};
 use crate::frontend::jingzhao::resources::Resources;
-use crate::frontend::mellanox::command::{Outbox, fixed};
 
 pub(super) fn modify(
     resources: &mut Resources,
@@ -36,14 +36,14 @@ pub(super) fn modify(
     match (resources.qps.get_mut(index), transition) {
         (None, Transition::ToRst) => return Ok(()),
         (Some(_), Transition::ToRst) => {
-            forget(resources, cx, index);
+            destroy(resources, cx, index);
             return Ok(());
         }
         (Some(qp), _) => qp.key.load(next),
         (None, _) => {
             let mut qp = QueuePair::new(number, next, &setup.options);
             let written = resources.ctx.wr_qp_all(cx.dma, index, &mut qp.key);
-            // RESET to ERR leaves nothing behind that software could miss in ICM.
+            // In a transition from RESET to ERR, software has given no context to write to ICM.
             if transition == Transition::Rst2Init {
                 written?;
             }
@@ -60,7 +60,7 @@ pub(super) fn modify(
     if transition == Transition::Init2Rtr {
         watch.insert(index, cx.now);
     }
-    // A page that was unmapped meanwhile is the guest's own loss.
+    // A page that is unmapped by now is not written.
     let _ = ctx.wr_qp_all(cx.dma, index, &mut qp.key);
     let qpn = qp.qpn;
     let attrs = attributes(qpn, &qp.key, cx.port.addresses(), &setup.options);
@@ -68,7 +68,7 @@ pub(super) fn modify(
     cx.modify_qp(resources, qpn, &modification)
 }
 
-/// Puts a QP in the table and in the engine, where it is in RESET.
+/// Creates a QP in the table and in the engine, in state RESET.
 fn create(
     resources: &mut Resources,
     setup: &Setup,
@@ -86,8 +86,8 @@ fn create(
     })
 }
 
-/// Drops a QP without completions or events. ICM keeps its last PSNs, in state RESET.
-fn forget(resources: &mut Resources, cx: &mut Context<'_>, index: u32) {
+/// Destroys a QP without completions or events. Its context in ICM keeps the last PSNs and gets state RESET.
+fn destroy(resources: &mut Resources, cx: &mut Context<'_>, index: u32) {
     let Some(mut qp) = resources.qps.remove(index) else { return };
     resources.watch.remove(index);
     cx.engine.destroy_qp(qp.qpn);
@@ -99,7 +99,7 @@ fn forget(resources: &mut Resources, cx: &mut Context<'_>, index: u32) {
     let _ = resources.ctx.wr_qp_all(cx.dma, index, &mut qp.key);
 }
 
-/// A QP in RESET is all zeros, and so is one that never was: there is no error for a number.
+/// A QP that is in RESET or never existed reads as zeros; no number is an error.
 pub(super) fn query(
     resources: &mut Resources,
     setup: &Setup,

@@ -1,5 +1,4 @@
-//! ceu_parser: what commands ask of the context manager. Commands come one at a time and are served at once, before
-//! all write-backs that wait.
+//! ceu_parser: requests of the command unit. They are executed one at a time, before all pending write-backs.
 //!
 //! # Spec
 //! CtxMgt document, section 3.1 (table 3.1) and section 5.1.
@@ -16,28 +15,28 @@ use protocol::ids::{Cqn, Eqn, IcmAddr};
 use super::key_qpc_data::KeyQpc;
 use super::request_controller::Writer;
 use super::{CtxMgt, writectx};
-use crate::frontend::mellanox::icm::IcmError;
+use crate::frontend::hcr::icm::IcmError;
 use crate::memory::GuestMemory;
 
 impl CtxMgt {
-    /// RD_QP_ALL: the whole context, after what waits of it is written back.
+    /// RD_QP_ALL: returns the whole context, after its pending write-backs.
     pub fn rd_qp_all<'a>(&mut self, dma: &GuestMemory, index: u32, key: &'a mut KeyQpc) -> &'a StoredQpc {
         self.stats.ceu_parser.reads += 1;
         for writer in Writer::ALL {
-            if key.take_waiting(writer) {
+            if key.take_dirty(writer) {
                 self.write_back(dma, index, key, writer);
             }
         }
         key.context()
     }
 
-    /// WR_QP_ALL: the whole context, as its key data have it.
+    /// WR_QP_ALL: writes the whole context from its key data.
     ///
     /// # Errors
-    /// The page is not mapped, or not the guest's to give.
+    /// The page is not mapped, in ICM or for DMA.
     pub fn wr_qp_all(&mut self, dma: &GuestMemory, index: u32, key: &mut KeyQpc) -> Result<(), IcmError> {
-        // Values that wait go with the rest of the entry.
-        key.written();
+        // The whole context includes all dirty values.
+        key.clear_dirty();
         let entry = self.ctxmdata.qpc.entry(index);
         self.wr_all(dma, entry, &writectx::qpc_entry(&key.context().image))
     }
@@ -51,7 +50,7 @@ impl CtxMgt {
         self.wr_all(dma, entry, &cqc[..Cqc::STORED_LEN])
     }
 
-    /// WR_CQ_MODIFY: another buffer.
+    /// WR_CQ_MODIFY: switches to another buffer.
     ///
     /// # Errors
     /// As [`CtxMgt::wr_qp_all`].
@@ -62,17 +61,17 @@ impl CtxMgt {
         writectx::put(dma, entry, cqc::LKEY, &to.lkey.get().to_be_bytes())
     }
 
-    /// WR_CQ_INVALID. The page may have been unmapped; the CQ is invalid all the same.
+    /// WR_CQ_INVALID. The CQ becomes invalid even if its page has been unmapped.
     pub fn wr_cq_invalid(&mut self, dma: &GuestMemory, cqn: Cqn) {
         let entry = self.ctxmdata.cqc.entry(self.cq_index(cqn));
         let _ = self.wr_all(dma, entry, &[0; Cqc::STORED_LEN]);
     }
 
-    /// Tells software that a CQ failed, by the status in its context. The document has no message for it: no unit of its
-    /// device notices.
+    /// Sets the status of a failed CQ in its context. This is not a message of the document, whose device does not
+    /// detect such failures.
     pub fn wr_cq_status(&mut self, dma: &GuestMemory, cqn: Cqn, status: u8) {
         if let Ok(entry) = self.ctxmdata.locate(self.ctxmdata.cqc.entry(self.cq_index(cqn))) {
-            // The high nibble of the first byte; the low one is reserved.
+            // The status is the high nibble of the first byte; the low nibble is reserved.
             let _ = writectx::put(dma, entry, 0, &[status << 4]);
         }
     }
@@ -95,13 +94,13 @@ impl CtxMgt {
     /// MAP_ICM_EN.
     ///
     /// # Errors
-    /// EXCEED_LIM: the map would fall into too many pieces.
+    /// EXCEED_LIM if the map would have too many runs.
     pub fn map_icm_en(&mut self, entries: &[MapEntry]) -> Result<(), CmdError> {
         self.stats.ceu_parser.maps += 1;
         self.ctxmdata.map(entries)
     }
 
-    /// MAP_ICM_DIS, of ICM pages by number.
+    /// MAP_ICM_DIS. `pages` are numbers of ICM pages.
     ///
     /// # Errors
     /// As [`CtxMgt::map_icm_en`].

@@ -1,4 +1,4 @@
-//! ctxmdata: which pages of guest memory the context tables are in.
+//! ctxmdata: the guest pages of the context tables.
 //!
 //! | table | entry | page of entry n | offset in it | document's RAM |
 //! |---|---|---|---|---|
@@ -6,9 +6,9 @@
 //! | cqctxmdata | 64 bytes | `(n << 6)[..12]` | `(n << 6)[11:0]` | `[19:12]`, 256 pages, 2^14 CQs |
 //! | eqctxmdata | 64 bytes | `(n << 6)[..12]` | `(n << 6)[11:0]` | one register, 32 EQs |
 //!
-//! Pages count from the base that INIT_HCA gives the table. The three tables are one page map here, by ICM address, as
-//! one MAP_ICM may cover parts of several; it has no sizes of its own (J-09). A table's base is a multiple of 256, so
-//! no entry crosses a page.
+//! Pages count from the table's base in INIT_HCA. All three tables share one page map by ICM address, because one
+//! MAP_ICM may cover parts of several; it has no fixed sizes (J-09). The base of a table is a multiple of 256, so no
+//! entry crosses a page.
 //!
 //! # Spec
 //! CtxMgt document, section 5.3.3; JingZhao interface, sections 3.5, 3.6 and 5.2.
@@ -21,26 +21,26 @@ use protocol::hca::jingzhao::icm::MapEntry;
 use protocol::hca::jingzhao::init::{InitHca, Table};
 use protocol::ids::{IcmAddr, Iova};
 
-use crate::frontend::mellanox::icm::{IcmError, IcmRange, PageMap};
+use crate::frontend::hcr::icm::{IcmError, IcmRange, PageMap};
 use crate::memory::dma::PAGE_LEN;
 
-/// Pages of contexts.
+/// Location of the context tables.
 #[derive(Debug)]
 pub struct CtxMdata {
-    /// Of QPs.
+    /// QP contexts.
     pub qpc: CtxTable,
-    /// Of CQs.
+    /// CQ contexts.
     pub cqc: CtxTable,
-    /// Of EQs.
+    /// EQ contexts.
     pub eqc: CtxTable,
     pages: PageMap,
 }
 
-/// A table of contexts of one kind.
+/// A table of contexts.
 #[derive(Clone, Copy, Debug)]
 pub struct CtxTable {
     table: Table,
-    /// Log2 of the bytes between two entries.
+    /// Log2 of the entry size in bytes.
     shift: u32,
 }
 
@@ -49,32 +49,32 @@ const CQC_SHIFT: u32 = 6;
 const EQC_SHIFT: u32 = 6;
 
 const _: () = {
-    // Software places entries as far apart as QUERY_DEV_LIM says.
+    // Software places entries at the distances that QUERY_DEV_LIM reports.
     assert!(DevLim::RECOMMENDED.qpc_len == 1 << QPC_SHIFT);
     assert!(DevLim::RECOMMENDED.cqc_len == 1 << CQC_SHIFT);
     assert!(DevLim::RECOMMENDED.eqc_len == 1 << EQC_SHIFT);
 };
 
 impl CtxTable {
-    /// Table index of a number, which may have rolling high bits.
+    /// Table index of a number, which may have additional high bits.
     pub const fn index(&self, number: u32) -> u32 {
         self.table.index(number)
     }
 
-    /// Whether the table has such an index.
+    /// Whether the index is within the table.
     pub const fn contains(&self, index: u32) -> bool {
         (index as u64) < self.table.entries()
     }
 
-    /// ICM address of an entry. The base comes from the guest, so that the sum may wrap; what is there is then not
-    /// mapped or the guest's own.
+    /// ICM address of an entry. The base comes from the guest, so the sum may wrap. The result is then unmapped, or
+    /// some other memory of the same guest.
     pub const fn entry(&self, index: u32) -> IcmAddr {
         IcmAddr::new(self.table.base.get().wrapping_add((index as u64) << self.shift))
     }
 }
 
 impl CtxMdata {
-    /// Tables without pages.
+    /// Creates tables without pages.
     pub(super) fn new(layout: &InitHca) -> Self {
         Self {
             qpc: CtxTable { table: layout.qpc, shift: QPC_SHIFT },
@@ -84,7 +84,7 @@ impl CtxMdata {
         }
     }
 
-    /// Where an entry is on the bus.
+    /// Bus address of an entry.
     ///
     /// # Errors
     /// [`IcmError::Unmapped`].
@@ -108,7 +108,7 @@ impl CtxMdata {
     }
 }
 
-/// What MAP_ICM brings, as page maps take it.
+/// Converts the entries of MAP_ICM.
 pub fn ranges(entries: &[MapEntry]) -> Vec<IcmRange> {
     let range = |entry: &MapEntry| IcmRange {
         start: entry.virt,

@@ -1,9 +1,9 @@
-//! key_qpc_data: what the device holds of QP contexts, filled by commands, for the engine's units to read without
-//! going to guest memory.
+//! key_qpc_data: the device's copy of QP contexts. Commands fill it, and the engine's units read it instead of guest
+//! memory.
 //!
-//! The key data of CQs and EQs - PD, key, size, and EQ number or vector - is the same for all its readers. It is in the
+//! The key data of CQs and EQs (PD, key, size, and EQ number or vector) is the same for all readers. It is part of
 //! [`CompletionQueue`](super::super::completion_queue::CompletionQueue) and
-//! [`EventQueue`](super::super::event_queue::EventQueue), with the producer counter that belongs to it.
+//! [`EventQueue`](super::super::event_queue::EventQueue), next to the producer counter.
 //!
 //! # Spec
 //! CtxMgt document, sections 4.2 and 5.4; JingZhao interface, section 4.3.
@@ -13,64 +13,64 @@ use protocol::hca::jingzhao::modify::StoredQpc;
 use super::message::{ReadQp, WriteQp};
 use super::request_controller::Writer;
 
-/// Whoever keeps the key data of all QPs.
+/// The owner of the key data of all QPs.
 pub trait KeyData {
-    /// Those of the QP at an index, if it left RESET.
+    /// Key data of the QP at an index; `None` if it is in RESET.
     fn key(&mut self, index: u32) -> Option<&mut KeyQpc>;
 }
 
-/// Key data of a QP, and with it the rest of its entry.
+/// Key data of a QP, together with the rest of its context.
 #[derive(Debug)]
 pub struct KeyQpc {
     context: StoredQpc,
-    /// Bit w: the values of writer w wait to be written back.
-    waiting: u8,
+    /// Bit w: changes by writer w are not yet written back.
+    dirty: u8,
 }
 
 impl KeyQpc {
-    /// Key data as a command gives them.
+    /// Creates the key data of a context from a command.
     pub fn new(context: StoredQpc) -> Self {
-        Self { context, waiting: 0 }
+        Self { context, dirty: 0 }
     }
 
-    /// The whole entry, for the command unit, which may read and write everything, and for operators. State and PSNs are
-    /// as of the last [`CtxMgt::observe`](super::CtxMgt::observe).
+    /// The whole context, for operators and for the command unit, which may access all of it. State and PSNs are as of
+    /// the last [`CtxMgt::observe`](super::CtxMgt::observe).
     pub fn context(&self) -> &StoredQpc {
         &self.context
     }
 
-    /// Replaces the entry (command unit).
+    /// Replaces the context (command unit).
     pub fn load(&mut self, context: StoredQpc) {
         self.context = context;
     }
 
-    /// The response to a unit's request.
+    /// Answers a read request of a unit.
     pub fn read<M: ReadQp>(&self) -> M {
         M::of(&self.context)
     }
 
-    /// Carries out a unit's request. Whether it changed anything.
+    /// Applies a write request of a unit. Returns whether anything changed.
     pub(super) fn write<M: WriteQp>(&mut self, message: M) -> bool {
         message.apply(&mut self.context.image)
     }
 
-    /// Notes that a writer's values wait. Whether that is news.
-    pub(super) fn wait(&mut self, writer: Writer) -> bool {
-        let news = self.waiting & bit(writer) == 0;
-        self.waiting |= bit(writer);
-        news
+    /// Marks the changes of a writer as dirty. Returns whether they were clean before.
+    pub(super) fn mark_dirty(&mut self, writer: Writer) -> bool {
+        let newly_dirty = self.dirty & bit(writer) == 0;
+        self.dirty |= bit(writer);
+        newly_dirty
     }
 
-    /// Whether a writer's values waited; they do no longer.
-    pub(super) fn take_waiting(&mut self, writer: Writer) -> bool {
-        let waited = self.waiting & bit(writer) != 0;
-        self.waiting &= !bit(writer);
-        waited
+    /// Clears the dirty mark of a writer. Returns whether it was set.
+    pub(super) fn take_dirty(&mut self, writer: Writer) -> bool {
+        let was_dirty = self.dirty & bit(writer) != 0;
+        self.dirty &= !bit(writer);
+        was_dirty
     }
 
-    /// The whole entry was written: nothing waits.
-    pub(super) fn written(&mut self) {
-        self.waiting = 0;
+    /// Clears all dirty marks, after the whole context was written.
+    pub(super) fn clear_dirty(&mut self) {
+        self.dirty = 0;
     }
 }
 

@@ -1,5 +1,5 @@
-//! What the RDMA engine's units ask for, one type for each message. A message has the fields that its unit may read or
-//! write, and no others.
+//! Requests of the RDMA engine's units, one type per message. A message has exactly the fields that its unit may read
+//! or write.
 //!
 //! | unit | reads | writes |
 //! |---|---|---|
@@ -10,15 +10,15 @@
 //! | Execution Engine | [`RdQpRst`] | [`WrQpEpst`] |
 //! | Frame Encap | [`RdEncap`] | |
 //!
-//! The document's responses to RTC, RRC and EE also have the key data of a CQ and of its EQ. Here they have the number of
-//! the CQ, and the rest is read where the entry of the queue is written: what writes no entry looks for no queue.
+//! In the document, responses to RTC, RRC and EE also contain the key data of a CQ and of its EQ. Here they contain the
+//! CQN only; the rest is looked up when an entry is written.
 //!
-//! Fields under "Model" are not in the document's lists. They are of the context, and some unit of a device that does
-//! what the interface document asks must read them.
+//! Fields marked "Model" are not in the document's lists. They are part of the context, and a device that implements
+//! the interface document needs them in that unit.
 //!
 //! # Spec
-//! CtxMgt document, table 2.2 (types and opcodes), section 3.2 (who reads and writes what, table 3.2) and section 5.4.2;
-//! JingZhao interface, section 5.5.
+//! CtxMgt document, table 2.2 (types and opcodes), section 3.2 (access rights, table 3.2) and section 5.4.2; JingZhao
+//! interface, section 5.5.
 
 use std::net::Ipv4Addr;
 use std::time::Duration;
@@ -31,24 +31,24 @@ use protocol::ids::{Cqn, Lid, Lkey, MacAddr, Pdn, Qkey, Qpn};
 
 use super::request_controller::{Channel, Writer};
 
-/// ST of what no QP here has.
+/// ST code of reliable datagram, which is not supported.
 const RELIABLE_DATAGRAM: u8 = 2;
 
-/// A request for key data of a QP.
+/// A request of a unit to read the key data of a QP.
 pub trait ReadQp {
-    /// The unit that makes it.
+    /// The requesting unit.
     const CHANNEL: Channel;
 
-    /// The response.
+    /// Builds the response.
     fn of(key: &StoredQpc) -> Self;
 }
 
-/// A request to change key data of a QP: the state and one PSN.
+/// A request of a unit to change the key data of a QP: its state and one PSN.
 pub trait WriteQp {
-    /// The unit that makes it.
+    /// The requesting unit.
     const WRITER: Writer;
 
-    /// Carries it out. Whether anything changed.
+    /// Applies the request. Returns whether anything changed.
     fn apply(self, key: &mut Qpc) -> bool;
 }
 
@@ -61,7 +61,7 @@ pub struct RdQpSst {
     pub remote_qpn: Qpn,
     /// PMTU_MSGMAX, bits 7:5: 1 to 5 for 256 to 4096 bytes.
     pub mtu: u8,
-    /// PMTU_MSGMAX, bits 4:0: log2 of the longest message. No unit uses it.
+    /// PMTU_MSGMAX, bits 4:0: log2 of the maximum message length. Not used by any unit.
     pub log_max_msg: u8,
     /// PKey: index in the P_Key table.
     pub pkey_index: u8,
@@ -73,9 +73,9 @@ pub struct RdQpSst {
     pub log_sq_slot: u8,
     /// SQ_Length, bytes.
     pub sq_len: u32,
-    /// Model: UAR page; 0 is a QP of the kernel (J-08, J-12, J-13).
+    /// Model: UAR page; 0 means a QP of the kernel (J-08, J-12, J-13).
     pub usr_page: u32,
-    /// Model: Q_Key that datagrams without one of their own carry.
+    /// Model: Q_Key of datagrams whose WQE has none.
     pub qkey: Qkey,
 }
 
@@ -100,7 +100,7 @@ impl ReadQp for RdQpSst {
 }
 
 impl RdQpSst {
-    /// The response as the document has it.
+    /// The response in the document's layout.
     pub fn payload(&self) -> DoorbellPayload {
         DoorbellPayload {
             remote_qpn: self.remote_qpn,
@@ -118,7 +118,7 @@ impl RdQpSst {
 /// RD_QP_STATE of the WQE Parser.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RdQpState {
-    /// QP State; `None` for a code the interface does not have.
+    /// QP State; `None` for an undefined code.
     pub state: Option<QpState>,
     /// SQ_Entry_Size_Log.
     pub log_sq_slot: u8,
@@ -135,7 +135,7 @@ impl ReadQp for RdQpState {
 }
 
 impl RdQpState {
-    /// The response as the document has it.
+    /// The response in the document's layout.
     pub fn payload(&self) -> ParserPayload {
         ParserPayload {
             state: self.state.map_or(0, QpState::code),
@@ -181,7 +181,7 @@ pub struct WrQpNpst {
 }
 
 impl WrQpNpst {
-    /// The request's data as the document has them.
+    /// The request's data in the document's layout.
     pub fn payload(&self) -> [u32; 4] {
         psn_and_state(self.next_psn, self.state.code())
     }
@@ -212,11 +212,11 @@ pub struct RdCqCst {
     pub pd: Pdn,
     /// CQN of the send queue.
     pub send_cqn: Cqn,
-    /// Model: ACK timeout in force; `None` waits for ever.
+    /// Model: ACK timeout in force; `None` is infinite.
     pub ack_timeout: Option<Duration>,
     /// Model: retry count in force.
     pub retry_count: u8,
-    /// Model: RNR retry count in force, 7 is for ever.
+    /// Model: RNR retry count in force; 7 is unlimited.
     pub rnr_retry: u8,
 }
 
@@ -260,7 +260,7 @@ impl WriteQp for WrQpUapst {
 /// RD_QP_RST of the Execution Engine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RdQpRst {
-    /// Model: ST, on which depends whether a message may be asked for again.
+    /// Model: ST, which determines whether a message can be retried.
     pub service: Option<ServiceType>,
     /// QP State.
     pub state: Option<QpState>,
@@ -286,9 +286,9 @@ pub struct RdQpRst {
     pub recv_cqn: Cqn,
     /// RLID.
     pub rlid: Lid,
-    /// Model: UAR page; 0 is a QP of the kernel (J-08, J-23).
+    /// Model: UAR page; 0 means a QP of the kernel (J-08, J-23).
     pub usr_page: u32,
-    /// Model: Q_Key that datagrams must carry.
+    /// Model: Q_Key that received datagrams must have.
     pub qkey: Qkey,
 }
 
@@ -359,7 +359,7 @@ pub struct RdEncap {
     pub remote_gid: [u8; 16],
     /// Model: traffic class.
     pub traffic_class: u8,
-    /// Model: hop limit, 0 if not given.
+    /// Model: hop limit, 0 if unset.
     pub hop_limit: u8,
 }
 
@@ -385,7 +385,7 @@ impl ReadQp for RdEncap {
 }
 
 impl RdEncap {
-    /// The response as the document has it: addresses that are not set are 0, but for a LID.
+    /// The response in the document's layout. Unset addresses are 0, except for a LID.
     pub fn payload(&self) -> EncapPayload {
         let mac = |mac: Option<MacAddr>, lid: Lid| {
             let [high, low] = lid.get().to_be_bytes();

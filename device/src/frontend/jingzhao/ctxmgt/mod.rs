@@ -1,40 +1,42 @@
-//! The context manager: who may read and write what of contexts, where contexts are in guest memory, and when what the
-//! device changed gets there. Laid out as its document is:
+//! The context manager: access rights to contexts, their location in guest memory, and the write-back of changes. Its
+//! structure follows the document:
 //!
-//! | document | here |
+//! | document | module |
 //! |---|---|
 //! | 2, 3.2: messages of the RDMA engine's units | [`message`] |
-//! | 4.2, 5.4 key_qpc_data: what the device holds of contexts | [`key_qpc_data`] |
+//! | 4.2, 5.4 key_qpc_data: the device's copy of contexts | [`key_qpc_data`] |
 //! | 5.1 ceu_parser: requests of the command unit | `ceu_parser` |
-//! | 5.2 request controller: whose turn it is | [`request_controller`] |
+//! | 5.2 request controller: scheduling | [`request_controller`] |
 //! | 5.3 ctxmdata: ICM pages | [`ctxmdata`] |
 //! | 5.6 writectx: writes to guest memory | `writectx` |
 //!
-//! A unit of the engine reads by a message, which has the fields its unit may read and no others
-//! ([`CtxMgt::read`]). Nobody else gives out key data, so what the document does not grant cannot be written down. What
-//! a unit writes changes the key data at once and waits for its turn to be written back to guest memory
-//! ([`CtxMgt::observe`], [`CtxMgt::serve`]); the value that gets there is the newest one.
+//! A unit reads with a message that has exactly the fields it may read ([`CtxMgt::read`]). There is no other way to
+//! read key data, so an access that the document does not grant does not compile. A write by a unit changes the key
+//! data at once, and is queued for write-back to guest memory ([`CtxMgt::observe`], [`CtxMgt::serve`]). A write-back
+//! always writes the latest value.
 //!
 //! ```text
 //!   command ---------------------------> key data, guest memory      at once
 //!   engine  -- observe: WR_QP_* -------> key data                    at the end of a turn, or before a command reads
-//!                       request controller --serve--> guest memory   at the end of a turn, so many
+//!                       request controller --serve--> guest memory   at the end of a turn, a bounded number
 //! ```
 //!
 //! # Differences
-//! - Units exchange typed values, not words. The bits of request headers and of payloads are in
-//!   [`protocol::hca::jingzhao::ctxmgt`], for those that compare with RTL: all headers of the command unit and of the
-//!   engine, the answers to Doorbell Processing, WQE Parser, Requester Trans Control and Frame Encap, and what RTC writes.
-//!   Not there is what the document's text does not have: the payloads of RRC and EE, and in RTC's the PD and key of the EQ
-//!   and its vector. Neither is what passes between submodules of the context manager and to the DMA engine (J-51).
-//! - What an answer has of a CQ and its EQ is read where the entry is written, see [`message`].
-//! - RD_QP_SST and RD_QP_RST have the index in the P_Key table as PKey; DstQPN has 24 bits here, 16 in RD_QP_SST's payload.
-//! - There are no channels with a depth: commands and reads are answered at once, see [`request_controller`].
-//! - The device keeps the whole entry of a QP, not only its key data, and never reads ICM back: there is no readctx.
-//!   QUERY_QP must answer, and MODIFY_QP must merge, with what commands gave and not with what the guest made of it.
+//! - Units exchange typed values instead of words. The bit layouts of request headers and payloads are in
+//!   [`protocol::hca::jingzhao::ctxmgt`], for comparison with RTL: all headers of the command unit and of the engine,
+//!   the responses to Doorbell Processing, WQE Parser, Requester Trans Control and Frame Encap, and the writes of RTC.
+//!   It omits what the document does not specify: the payloads of RRC and EE, and in RTC's the PD, key and vector of
+//!   the EQ. It also omits messages between submodules and to the DMA engine (J-51).
+//! - Key data of a CQ and its EQ is read when an entry is written, see [`message`].
+//! - RD_QP_SST and RD_QP_RST contain the P_Key table index as PKey. DstQPN has 24 bits here, and 16 in RD_QP_SST's
+//!   payload.
+//! - Channels have no queue depth: commands and reads are answered at once, see [`request_controller`].
+//! - The device keeps the whole context of a QP, not only its key data, and never reads ICM back, so there is no
+//!   readctx. QUERY_QP must return, and MODIFY_QP must merge with, the values from commands, not those that the guest
+//!   has written to the memory since.
 //! - Tables have the sizes of INIT_HCA, not of a RAM (J-09).
-//! - A write-back changes the state and one PSN, and leaves what shares their words as it is (J-19). MAP_EQ changes a
-//!   mask of the device, not the context (J-37).
+//! - A write-back changes the state and one PSN, and preserves the other fields of their words (J-19). MAP_EQ changes a
+//!   mask in the device, not the context (J-37).
 //! - MPT and MTT belong to VirtToPhys, which is not part of the context manager.
 //!
 //! # Spec
@@ -59,7 +61,7 @@ use self::key_qpc_data::{KeyData, KeyQpc};
 use self::message::{ReadQp, WrQpEpst, WrQpNpst, WrQpUapst, WriteQp};
 use self::request_controller::{Channel, RequestController, Writer};
 use self::stats::CtxStats;
-use crate::frontend::mellanox::verbs::state_of;
+use crate::frontend::hcr::verbs::state_of;
 use crate::memory::GuestMemory;
 
 /// The context manager of an initialised device.
@@ -70,27 +72,27 @@ pub struct CtxMgt {
     stats: CtxStats,
 }
 
-/// A write-back that had its turn.
+/// A completed write-back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Served {
-    /// Whose.
+    /// The unit that made the change.
     pub writer: Writer,
-    /// QP, by its index.
+    /// Table index of the QP.
     pub index: u32,
 }
 
 impl CtxMgt {
-    /// WR_ICMMAP_EN: tables without pages. Counting goes on from `stats`.
+    /// WR_ICMMAP_EN: creates tables without pages. `stats` are the counters so far.
     pub fn new(layout: &InitHca, stats: CtxStats) -> Self {
         Self { ctxmdata: CtxMdata::new(layout), controller: RequestController::default(), stats }
     }
 
-    /// Where contexts are.
+    /// ICM pages of the context tables.
     pub fn ctxmdata(&self) -> &CtxMdata {
         &self.ctxmdata
     }
 
-    /// What was counted.
+    /// Counters, by channel.
     pub fn stats(&self) -> &CtxStats {
         &self.stats
     }
@@ -105,7 +107,7 @@ impl CtxMgt {
         self.ctxmdata.cqc.index(cqn.get())
     }
 
-    /// Answers a unit's request. A QP in RESET has no key data.
+    /// Answers a read request of a unit. A QP in RESET has no key data.
     pub fn read<M: ReadQp>(&mut self, key: Option<&KeyQpc>) -> Option<M> {
         let Some(key) = key else {
             self.miss(M::CHANNEL);
@@ -114,19 +116,19 @@ impl CtxMgt {
         Some(self.read_of(key))
     }
 
-    /// Answers a unit's request for a QP that is there.
+    /// Answers a read request of a unit for a QP outside RESET.
     pub fn read_of<M: ReadQp>(&mut self, key: &KeyQpc) -> M {
         self.stats.reads(M::CHANNEL).hits += 1;
         key.read()
     }
 
-    /// A unit asked for what is not there: a QP in RESET, or a QP whose CQ is gone.
+    /// Counts a request for a QP in RESET, or for a QP whose CQ does not exist.
     pub fn miss(&mut self, channel: Channel) {
         self.stats.reads(channel).misses += 1;
     }
 
-    /// Lets the units write what the engine has changed of a QP. A state that changes without a PSN comes with RTC's:
-    /// the document's message for the state alone is reserved.
+    /// Copies state and PSNs of a QP from the engine, as writes of the units. A change of the state alone is a write by
+    /// RTC, because the document's message for it is reserved.
     pub fn observe(&mut self, index: u32, key: &mut KeyQpc, live: &QpSnapshot) {
         let state = state_of(live);
         let context = key.context();
@@ -136,33 +138,33 @@ impl CtxMgt {
         if key.context().image.recv_psn != live.recv_psn {
             self.write(index, key, WrQpEpst { state, expected_psn: live.recv_psn });
         }
-        // Changes nothing if the others have brought the state already.
+        // Changes nothing if the other units have already written the state.
         self.write(index, key, WrQpNpst { state, next_psn: live.send_psn });
     }
 
-    /// Takes a unit's write into the key data, and queues its write-back unless that waits already.
+    /// Applies a write request of a unit, and queues its write-back unless one is already queued.
     fn write<M: WriteQp>(&mut self, index: u32, key: &mut KeyQpc, message: M) {
         if !key.write(message) {
             return;
         }
         self.stats.writer(M::WRITER).writes += 1;
-        if key.wait(M::WRITER) {
+        if key.mark_dirty(M::WRITER) {
             self.controller.post(M::WRITER, index);
         }
     }
 
-    /// Whether no write-back waits.
+    /// Whether no write-back is queued.
     pub fn is_idle(&self) -> bool {
         self.controller.is_empty()
     }
 
-    /// Writes back for the unit whose turn it is. `None`: nothing waits. A command that wrote the whole entry, or a QP
-    /// that is gone, has made some requests pointless; they are passed over.
+    /// Executes the next write-back. Returns `None` if none is queued. Requests that are obsolete are skipped: the QP
+    /// is gone, or a command has written its whole context.
     pub fn serve(&mut self, dma: &GuestMemory, keys: &mut impl KeyData) -> Option<Served> {
         loop {
             let (writer, index) = self.controller.select()?;
             if let Some(key) = keys.key(index)
-                && key.take_waiting(writer)
+                && key.take_dirty(writer)
             {
                 self.write_back(dma, index, key, writer);
                 return Some(Served { writer, index });
@@ -175,7 +177,7 @@ impl CtxMgt {
         let stats = self.stats.writer(writer);
         match written {
             Ok(()) => stats.write_backs += 1,
-            // Spec 5.2: skipped silently.
+            // Section 5.2: skipped silently.
             Err(_) => stats.unmapped += 1,
         }
     }

@@ -1,16 +1,16 @@
-//! The request controller: which channel is served next.
+//! The request controller: order of write-backs among the channels.
 //!
-//! The command unit comes first, then the engine's units in turn. Here a command runs to its end inside the store that
-//! starts it, and a unit's read is answered where it is made, so neither ever waits; the units' writes do, since they
-//! reach guest memory at the end of a turn. So the priority of the command unit is a fact of the structure - its
-//! requests pass whatever waits here - and this file has the turns of the rest.
+//! In the document, the command unit has priority, followed by the engine's units in turn. Here a command completes
+//! within the store that starts it, and reads are answered at once, so neither is ever queued. Only writes by units
+//! are, since they reach guest memory at the end of a turn. This gives the command unit its priority; the code below
+//! schedules the writes.
 //!
 //! # Spec
 //! CtxMgt document, section 5.2; JingZhao interface, section 5.4.
 
 use std::collections::VecDeque;
 
-/// A unit of the engine, by its bit in the document's `selected_channel`. Bit 0 is the command unit's.
+/// A unit of the engine, numbered by its bit in the document's `selected_channel`. Bit 0 is the command unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[allow(missing_docs)]
 pub enum Channel {
@@ -22,7 +22,7 @@ pub enum Channel {
     FrameEncap = 6,
 }
 
-/// A unit that writes, in the order of the channels.
+/// A unit that writes, in channel order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Writer {
     /// Writes NextPSN.
@@ -34,11 +34,11 @@ pub enum Writer {
 }
 
 impl Writer {
-    /// All of them, in the order of the channels.
+    /// All writers, in channel order.
     pub const ALL: [Self; 3] =
         [Self::RequesterTransControl, Self::RequesterRecvControl, Self::ExecutionEngine];
 
-    /// Its channel.
+    /// Channel of the unit.
     pub const fn channel(self) -> Channel {
         match self {
             Self::RequesterTransControl => Channel::RequesterTransControl,
@@ -56,11 +56,11 @@ impl Writer {
     }
 }
 
-/// Writes that wait, by QP index.
+/// Queued write-backs, by QP index.
 #[derive(Debug)]
 pub struct RequestController {
     requests: [VecDeque<u32>; 3],
-    /// Served last; the one behind it is looked at first.
+    /// The last writer served; the next one comes first.
     last: Writer,
 }
 
@@ -71,17 +71,17 @@ impl Default for RequestController {
 }
 
 impl RequestController {
-    /// A unit wants the values of a QP written back.
+    /// Queues a write-back of a writer's values of a QP.
     pub fn post(&mut self, writer: Writer, index: u32) {
         self.requests[writer as usize].push_back(index);
     }
 
-    /// Whether nothing waits.
+    /// Whether nothing is queued.
     pub fn is_empty(&self) -> bool {
         self.requests.iter().all(VecDeque::is_empty)
     }
 
-    /// Takes the next request: of the first channel behind the one served last that has any.
+    /// Takes the next request, round-robin among the writers.
     pub fn select(&mut self) -> Option<(Writer, u32)> {
         let mut writer = self.last;
         for _ in Writer::ALL {
@@ -106,7 +106,7 @@ mod tests {
 
     /// Section 5.2.1: "the RDMA engine's requests are scheduled in turn".
     #[test]
-    fn channels_take_turns_and_each_keeps_its_order() {
+    fn channels_alternate_in_fifo_order() {
         let mut controller = RequestController::default();
         for (writer, index) in [(Ee, 1), (Ee, 2), (Rtc, 3), (Rtc, 4), (Rtc, 5), (Rrc, 6)] {
             controller.post(writer, index);
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn a_busy_channel_does_not_starve_the_others() {
+    fn busy_channel_does_not_starve_others() {
         let mut controller = RequestController::default();
         (0..100).for_each(|index| controller.post(Rtc, index));
         assert_eq!(controller.select(), Some((Rtc, 0)));

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::request_controller::{Channel, Writer};
 
-/// What the context manager was asked for.
+/// Requests to the context manager.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CtxStats {
     /// Command unit.
@@ -28,37 +28,37 @@ pub struct CtxStats {
 pub struct CeuStats {
     /// Contexts read.
     pub reads: u64,
-    /// Contexts written or made invalid.
+    /// Contexts written or invalidated.
     pub writes: u64,
     /// Changes of the ICM mapping.
     pub maps: u64,
 }
 
-/// Requests of a unit that reads.
+/// Requests of a unit that only reads.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReadStats {
-    /// Answered from the key data.
+    /// Requests answered from the key data.
     pub hits: u64,
-    /// There was no such QP outside RESET, or its CQ was gone.
+    /// Requests for a QP in RESET, or for a QP whose CQ does not exist.
     pub misses: u64,
 }
 
 /// Requests of a unit that also writes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WriterStats {
-    /// What it read.
+    /// Read requests.
     #[serde(flatten)]
     pub reads: ReadStats,
     /// Changes of the key data.
     pub writes: u64,
-    /// Changes that reached guest memory: fewer than `writes` if they came faster than their turn.
+    /// Changes written to guest memory. Fewer than `writes` if several are merged into one write-back.
     pub write_backs: u64,
-    /// Write-backs without a place to go to, because the ICM page is not mapped.
+    /// Write-backs dropped because the ICM page is not mapped.
     pub unmapped: u64,
 }
 
 impl CtxStats {
-    /// Reads of a unit. The command unit does not read key data.
+    /// Read counters of a unit. The command unit does not read key data.
     pub(super) fn reads(&mut self, channel: Channel) -> &mut ReadStats {
         match channel {
             Channel::DoorbellProcessing => &mut self.doorbell_processing,
@@ -70,7 +70,7 @@ impl CtxStats {
         }
     }
 
-    /// Of a unit that writes.
+    /// Counters of a unit that writes.
     pub(super) fn writer(&mut self, writer: Writer) -> &mut WriterStats {
         match writer {
             Writer::RequesterTransControl => &mut self.requester_trans_control,

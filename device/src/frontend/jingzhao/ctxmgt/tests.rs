@@ -1,4 +1,4 @@
-//! The context manager alone, with guest memory: its document's sections, one after the other.
+//! The context manager with guest memory, section by section of its document.
 
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
@@ -14,10 +14,10 @@ use protocol::ids::{Eqn, IcmAddr, Iova, Lid, Lkey, MacAddr, Msn, Pdn, Qkey};
 use super::Writer::{ExecutionEngine as Ee, RequesterRecvControl as Rrc, RequesterTransControl as Rtc};
 use super::message::{RdCqCst, RdEncap, RdQpNpst, RdQpRst, RdQpSst, RdQpState};
 use super::*;
-use crate::frontend::mellanox::icm::IcmError;
+use crate::frontend::hcr::icm::IcmError;
 use crate::memory::testing::guest_memory;
 
-/// Bus address of the first of the pages that back the QP contexts.
+/// Bus address of the first page of QP contexts.
 const QPC_BUS: u64 = 0x2000;
 
 /// QPs by index.
@@ -30,7 +30,7 @@ impl KeyData for Qps {
     }
 }
 
-/// Tables at 0 (QPs), 200 0000h (CQs) and 240 0000h (EQs), as the public driver lays them out.
+/// Tables at 0 (QPs), 200 0000h (CQs) and 240 0000h (EQs), as in the public driver.
 fn manager() -> CtxMgt {
     let table = |base, log_entries| Table { base: IcmAddr::new(base), log_entries };
     let layout = InitHca {
@@ -47,7 +47,7 @@ fn map(ctx: &mut CtxMgt, virt: u64, bus: u64, pages: u16) {
     ctx.map_icm_en(&[MapEntry { virt: IcmAddr::new(virt), bus: Iova::new(bus), pages }]).unwrap();
 }
 
-/// A manager whose first 32 QPs have pages, with these QPs, whose entries are in guest memory.
+/// A manager with pages for the first 32 QPs, and these QPs, whose contexts are in guest memory.
 struct Bench {
     ctx: CtxMgt,
     dma: GuestMemory,
@@ -63,7 +63,7 @@ impl Bench {
         bench
     }
 
-    /// A command that leaves the QP in RTS, with all PSNs the same.
+    /// Executes a command that leaves the QP in RTS with all PSNs equal.
     fn command(&mut self, index: u32, psn: u32) {
         let psn = Psn::new(psn);
         let mut context = StoredQpc::default();
@@ -82,7 +82,7 @@ impl Bench {
         self.ctx.wr_qp_all(&self.dma, index, key).unwrap();
     }
 
-    /// What the engine has made of a QP.
+    /// Passes state and PSNs of a QP from the engine.
     fn observe(&mut self, index: u32, state: State, send: u32, unacked: u32, recv: u32) {
         let [send_psn, unacked_psn, recv_psn] = [send, unacked, recv].map(Psn::new);
         let live = QpSnapshot { state, draining: false, send_psn, unacked_psn, recv_psn, msn: Msn::new(0) };
@@ -99,15 +99,15 @@ impl Bench {
         served.map(|Served { writer, index }| (writer, index)).collect()
     }
 
-    /// A word of a QP's entry in guest memory.
+    /// Reads a word of a QP context in guest memory.
     fn word(&self, index: u32, offset: u64) -> u32 {
         u32::from_be_bytes(self.dma.peek(QPC_BUS + u64::from(index) * 256 + offset))
     }
 }
 
-/// Section 4.2.1: the places of the fields in the entry; sections 3.2 and 5.4.2: who reads which of them.
+/// Section 4.2.1 has the fields in the context; sections 3.2 and 5.4.2 say which unit reads which.
 #[test]
-fn units_read_the_fields_of_their_messages() {
+fn units_read_fields_of_their_messages() {
     let mut entry = [0; qpc::LEN];
     for (offset, word) in [
         (0x08, 0x3000_0000_u32),
@@ -212,9 +212,9 @@ fn units_read_the_fields_of_their_messages() {
 }
 
 /// Section 5.3.3.1: "the QPN, shifted left by 8 bits, of which bits 21:12 are the address in the RAM", and the low 12
-/// bits the offset in the page. Number and base as far as the RAM reaches, and beyond.
+/// bits the offset in the page. Numbers and bases within the RAM, and beyond.
 #[test]
-fn a_qp_is_found_by_its_number() {
+fn qp_is_located_by_number() {
     let mut ctx = manager();
     map(&mut ctx, 0x23_4000, 0x7000_0000, 1);
     map(&mut ctx, 0xff_f000, 0x8000_0000, 1);
@@ -227,7 +227,7 @@ fn a_qp_is_found_by_its_number() {
 
 /// Section 5.3.3.2: "the CQN, shifted left by 6 bits".
 #[test]
-fn a_cq_is_found_by_its_number() {
+fn cq_is_located_by_number() {
     let mut ctx = manager();
     map(&mut ctx, 0x200_d000, 0x7000_0000, 1);
     let at = |ctx: &CtxMgt, cqn| ctx.ctxmdata().locate(ctx.ctxmdata().cqc.entry(ctx.cq_index(Cqn::new(cqn))));
@@ -238,7 +238,7 @@ fn a_cq_is_found_by_its_number() {
 
 /// Section 5.3.3.3: all 32 EQs are in one page.
 #[test]
-fn an_eq_is_found_in_the_one_page_of_eqs() {
+fn eq_is_located_in_its_page() {
     let mut ctx = manager();
     map(&mut ctx, 0x240_0000, 0x7000_0000, 1);
     let at = |eqn| ctx.ctxmdata().locate(ctx.ctxmdata().eqc.entry(eqn));
@@ -248,7 +248,7 @@ fn an_eq_is_found_in_the_one_page_of_eqs() {
 
 /// Section 3.1, table 3.1: MAP_ICM_EN and MAP_ICM_DIS.
 #[test]
-fn a_mapping_holds_until_it_is_replaced_or_taken_away() {
+fn mapping_lasts_until_replaced_or_removed() {
     let mut ctx = manager();
     map(&mut ctx, 0x4_0000, 0x7000_0000, 64);
     map(&mut ctx, 0x4_1000, 0x9000_0000, 1);
@@ -261,9 +261,9 @@ fn a_mapping_holds_until_it_is_replaced_or_taken_away() {
     assert_eq!(ctx.stats().ceu_parser.maps, 3);
 }
 
-/// Section 5.1.1: a context is made invalid by zeros.
+/// Section 5.1.1: a context is invalidated by zeros.
 #[test]
-fn contexts_of_cqs_and_eqs_are_written_whole_and_zeroed() {
+fn cq_eq_contexts_are_written_and_zeroed() {
     let mut ctx = manager();
     let dma = guest_memory(0, 8);
     map(&mut ctx, 0x200_0000, 0x4000, 1);
@@ -272,7 +272,7 @@ fn contexts_of_cqs_and_eqs_are_written_whole_and_zeroed() {
     dma.poke(0x5000, &[0xee; 256]);
     ctx.wr_cq_all(&dma, Cqn::new(1), &[0x11; 64]).unwrap();
     ctx.wr_eq_all(&dma, Eqn::new(2), &[0x22; 64]).unwrap();
-    // Section 5.1.3: of 64 bytes, 56 of a CQ and 48 of an EQ mean something.
+    // Section 5.1.3: of 64 bytes, 56 are significant in a CQ context and 48 in an EQ context.
     assert_eq!(dma.peek::<64>(0x4040), [[0x11; 56].as_slice(), &[0xee; 8]].concat()[..]);
     assert_eq!(dma.peek::<64>(0x5080), [[0x22; 48].as_slice(), &[0xee; 16]].concat()[..]);
     ctx.wr_cq_invalid(&dma, Cqn::new(1));
@@ -283,10 +283,10 @@ fn contexts_of_cqs_and_eqs_are_written_whole_and_zeroed() {
     assert_eq!(ctx.stats().ceu_parser.writes, 4);
 }
 
-/// Section 5.6.3: WR_QP_NPST, WR_QP_UAPST and WR_QP_EPST carry the state and one PSN each; interface, section 4.3
-/// (J-19): what shares their words stays.
+/// Section 5.6.3: WR_QP_NPST, WR_QP_UAPST and WR_QP_EPST carry the state and one PSN each. Interface, section 4.3
+/// (J-19): other fields of the same words do not change.
 #[test]
-fn each_unit_writes_the_state_and_its_own_psn_back() {
+fn each_unit_writes_state_and_own_psn() {
     for (writer, live, changed, psn) in [
         (Rtc, [0x105, 0x100, 0x100], 0x6c, 0x105),
         (Rrc, [0x100, 0x0ff, 0x100], 0x7c, 0x0ff),
@@ -309,7 +309,7 @@ fn each_unit_writes_the_state_and_its_own_psn_back() {
 }
 
 #[test]
-fn a_state_alone_is_written_by_the_transmitter() {
+fn state_change_alone_is_written_by_transmitter() {
     let mut bench = Bench::new(&[3]);
     bench.observe(3, State::Sqe, 0x100, 0x100, 0x100);
     assert_eq!(bench.serve_all(), [(Rtc, 3)]);
@@ -318,9 +318,9 @@ fn a_state_alone_is_written_by_the_transmitter() {
     assert_eq!(bench.serve_all(), [], "nothing has changed");
 }
 
-/// Section 5.4.4: the key data change in DATA_WR, guest memory after RESP_OUT.
+/// Section 5.4.4: key data changes in DATA_WR, guest memory after RESP_OUT.
 #[test]
-fn a_read_sees_a_write_before_guest_memory_does() {
+fn reads_see_writes_before_guest_memory() {
     let mut bench = Bench::new(&[3]);
     bench.observe(3, State::Rts, 0x105, 0x100, 0x100);
     let RdQpNpst { next_psn, .. } = bench.ctx.read(bench.qps.0.get(&3)).unwrap();
@@ -330,9 +330,9 @@ fn a_read_sees_a_write_before_guest_memory_does() {
     assert_eq!(bench.word(3, 0x6c), 0x105);
 }
 
-/// Section 5.2.1: the engine's requests are served in turn, channel 3 (RTC), 4 (RRC), 5 (EE).
+/// Section 5.2.1: channels 3 (RTC), 4 (RRC) and 5 (EE) are served in turn.
 #[test]
-fn channels_write_back_in_turn() {
+fn channels_write_back_round_robin() {
     let mut bench = Bench::new(&[1, 2, 3]);
     bench.observe(1, State::Rts, 0x101, 0x101, 0x101);
     bench.observe(2, State::Rts, 0x101, 0x100, 0x100);
@@ -341,10 +341,10 @@ fn channels_write_back_in_turn() {
     assert!(bench.ctx.is_idle());
 }
 
-/// Section 5.2.1: "the command unit has the highest priority"; interface, section 5.4: a write-back that races with
+/// Section 5.2.1: "the command unit has the highest priority". Interface, section 5.4: a write-back that races with
 /// MODIFY_QP does not overwrite newer fields.
 #[test]
-fn a_command_passes_write_backs_that_wait_and_they_do_not_undo_it() {
+fn command_overtakes_and_outlasts_write_backs() {
     let mut bench = Bench::new(&[1, 2]);
     bench.observe(1, State::Rts, 0x105, 0x105, 0x105);
     bench.observe(2, State::Rts, 0x105, 0x100, 0x100);
@@ -357,7 +357,7 @@ fn a_command_passes_write_backs_that_wait_and_they_do_not_undo_it() {
 
 /// Section 3.1, RD_QP_ALL; interface, section 4.3: write-backs are complete before QUERY_QP answers.
 #[test]
-fn a_query_completes_what_waits_of_its_qp_and_of_no_other() {
+fn query_flushes_write_backs_of_its_qp() {
     let mut bench = Bench::new(&[1, 2]);
     bench.observe(1, State::Rts, 0x105, 0x100, 0x107);
     bench.observe(2, State::Rts, 0x105, 0x100, 0x100);
@@ -369,7 +369,7 @@ fn a_query_completes_what_waits_of_its_qp_and_of_no_other() {
 }
 
 #[test]
-fn changes_that_come_faster_than_their_turn_are_written_back_once() {
+fn frequent_changes_are_merged() {
     let mut bench = Bench::new(&[1]);
     (0x101..0x110).for_each(|psn| bench.observe(1, State::Rts, psn, 0x100, 0x100));
     assert_eq!(bench.serve_all(), [(Rtc, 1)]);
@@ -379,7 +379,7 @@ fn changes_that_come_faster_than_their_turn_are_written_back_once() {
 }
 
 #[test]
-fn a_qp_that_is_gone_is_passed_over_and_its_successor_is_not_disturbed() {
+fn destroyed_qp_does_not_disturb_successor() {
     let mut bench = Bench::new(&[1, 2]);
     bench.observe(1, State::Rts, 0x105, 0x100, 0x100);
     bench.observe(2, State::Rts, 0x106, 0x100, 0x100);
@@ -390,9 +390,9 @@ fn a_qp_that_is_gone_is_passed_over_and_its_successor_is_not_disturbed() {
     assert_eq!(bench.word(2, 0x6c), 0x300);
 }
 
-/// Interface, section 5.2: write-backs to a page that is not mapped are skipped silently.
+/// Interface, section 5.2: write-backs to an unmapped page are skipped silently.
 #[test]
-fn a_write_back_without_a_page_is_counted_and_skipped() {
+fn write_back_without_page_is_counted() {
     let mut bench = Bench::new(&[1]);
     bench.ctx.map_icm_dis(0..=0).unwrap();
     bench.observe(1, State::Rts, 0x105, 0x100, 0x100);
@@ -404,7 +404,7 @@ fn a_write_back_without_a_page_is_counted_and_skipped() {
 
 /// Section 5.4.2: each request belongs to one unit.
 #[test]
-fn hits_and_misses_are_counted_for_the_unit_that_asked() {
+fn hits_and_misses_count_per_unit() {
     let mut bench = Bench::new(&[1]);
     let Bench { ctx, qps, .. } = &mut bench;
     let key = qps.0.get(&1);

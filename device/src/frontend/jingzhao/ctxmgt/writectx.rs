@@ -1,4 +1,4 @@
-//! writectx: contexts into guest memory, the whole of one or a unit's part of it.
+//! writectx: writes contexts to guest memory, either whole or the part of one unit.
 //!
 //! # Spec
 //! CtxMgt document, section 5.6; JingZhao interface, section 4.3 (J-19).
@@ -8,10 +8,10 @@ use protocol::ids::Iova;
 
 use super::ctxmdata::CtxMdata;
 use super::request_controller::Writer;
-use crate::frontend::mellanox::icm::IcmError;
+use crate::frontend::hcr::icm::IcmError;
 use crate::memory::GuestMemory;
 
-/// Writes the state and the PSN of a unit: the words that have them, the other fields of those words unchanged.
+/// Writes the state and the PSN of a unit. Other fields of the same words do not change (J-19).
 pub(super) fn write_back(
     ctxmdata: &CtxMdata,
     dma: &GuestMemory,
@@ -29,17 +29,17 @@ pub(super) fn write_back(
     put(dma, entry, psn_at, &psn)
 }
 
-/// The bytes of a whole entry.
+/// Bytes of a whole context.
 pub(super) fn qpc_entry(image: &Qpc) -> [u8; qpc::LEN] {
     shown(image).emit()
 }
 
-/// Writes bytes of an entry that is at `entry` on the bus. An entry does not cross a page, so that the sum does not wrap.
+/// Writes bytes of the context at bus address `entry`. A context does not cross a page, so the sum does not wrap.
 pub(super) fn put(dma: &GuestMemory, entry: Iova, offset: usize, bytes: &[u8]) -> Result<(), IcmError> {
     Ok(dma.write(Iova::new(entry.get() | offset as u64), bytes)?)
 }
 
-/// What ICM shows: state 7 is for QUERY_QP only.
+/// The context as it appears in ICM. State 7 is reserved for QUERY_QP.
 fn shown(image: &Qpc) -> Qpc {
     let draining = image.state() == Some(QpState::Draining);
     let state = if draining { QpState::Sqd.code() } else { image.state };

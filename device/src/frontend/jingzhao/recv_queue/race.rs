@@ -1,7 +1,7 @@
-//! The public user library and the device at the same queue, each on a thread of its own: no receive is taken before
-//! it is whole, wherever between two stores the library is held up.
+//! The user library and the device access one queue from two threads. No receive may be taken before it is complete,
+//! wherever the library is preempted between two stores.
 //!
-//! HCAD_RACE_SECONDS=60 lets each case run for a minute.
+//! HCAD_RACE_SECONDS=60 runs each case for a minute.
 
 use std::hint::spin_loop;
 use std::sync::Mutex;
@@ -26,7 +26,7 @@ const LOG_SLOT: u8 = 7;
 /// Bus address of the queue.
 const RING: u64 = 0x1000;
 
-/// The queue's region is physical.
+/// No page table: the region of the queue is physically contiguous.
 #[derive(Clone, Copy)]
 struct NoPages;
 
@@ -36,18 +36,18 @@ impl PageTable for NoPages {
     }
 }
 
-/// What a program does with its queue.
+/// A program's use of its queue.
 #[derive(Clone, Copy)]
 struct Case {
     slots: u64,
-    /// Elements of a receive the library allows.
+    /// Maximum list length.
     longest: u64,
-    /// Receives have as many, and not any number up to that.
+    /// Whether every receive has that length, rather than any length up to it.
     full: bool,
 }
 
 impl Case {
-    /// The elements of its n-th receive; no two have an address in common.
+    /// Elements of the n-th receive. Addresses are unique.
     fn receive(&self, count: u64) -> Vec<Sge> {
         let elements = if self.full { self.longest } else { scatter(count) % (self.longest + 1) };
         let element = |at: u64| Sge {
@@ -63,28 +63,28 @@ impl Case {
     }
 }
 
-/// A number that looks chosen by chance.
+/// A pseudorandom number.
 fn scatter(number: u64) -> u64 {
     let mixed = number.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     (mixed ^ mixed >> 29).wrapping_mul(0xbf58_476d_1ce4_e5b9) >> 32
 }
 
-/// The library's side of a queue.
+/// The library's side of the queue.
 struct Library {
     case: Case,
     dma: GuestMemory,
-    /// Stores made.
+    /// Number of stores.
     stores: u64,
 }
 
 impl Library {
-    /// One store, whole and in its turn, after which the virtual CPU may be held up.
+    /// Performs one store, in program order, after which the virtual CPU may be preempted.
     fn store(&mut self, at: u64, bytes: &[u8]) {
         self.dma.poke(RING + at, bytes);
         fence(Ordering::SeqCst);
         self.stores += 1;
         match scatter(self.stores) % 1024 {
-            // Longer than any number of looks.
+            // Longer than any number of rereads.
             0 => thread::sleep(Duration::from_micros(50)),
             1..16 => (0..scatter(self.stores) >> 12 & 0x3ff).for_each(|_| spin_loop()),
             _ => {}
@@ -112,12 +112,12 @@ impl Library {
         }
     }
 
-    /// What ibv_poll_cq does to the slot of a completion.
+    /// Updates a slot as ibv_poll_cq does.
     fn reap(&self, count: u64) {
         self.dma.poke(RING + self.case.slot(count), &[0; 16]);
     }
 
-    /// Posts a receive for each that was taken, until told to stop.
+    /// Posts a receive for each one taken, until stopped.
     fn run(&mut self, taken: &AtomicU64, stop: &AtomicBool) {
         let mut reaped = 0;
         while !stop.load(Ordering::Relaxed) {
@@ -132,13 +132,13 @@ impl Library {
     }
 }
 
-/// Receives that were taken, and how many of them were not as they were posted. `forgetful`: the device leaves data
-/// units as they are when it takes them; the first misplaced receive ends the race.
-fn race(case: Case, time: Duration, forgetful: bool) -> (u64, u64) {
-    /// Both threads of a case should run at once, as far as the machine has processors.
+/// Returns the number of receives taken, and how many of them differ from those posted. With `keep_data_units`, the device
+/// does not overwrite the data units that it takes, and the first difference ends the race.
+fn race(case: Case, time: Duration, keep_data_units: bool) -> (u64, u64) {
+    /// Both threads of a case should run at the same time, as far as there are processors.
     static ALONE: Mutex<()> = Mutex::new(());
-    /// Looks in vain before the other thread is let in, if there is but one processor.
-    const PATIENCE: u32 = 256;
+    /// Number of failed polls before yielding, for machines with a single processor.
+    const MAX_FAILED_POLLS: u32 = 256;
     let _alone = ALONE.lock();
     let bytes = case.slots << LOG_SLOT;
     let [dma, software] = shared_memory(0, 16);
@@ -169,7 +169,7 @@ fn race(case: Case, time: Duration, forgetful: bool) -> (u64, u64) {
     queue.prepare(&mem);
 
     let mut library = Library { case, dma: software, stores: 0 };
-    // A program posts its first receives before it lets its peer begin.
+    // A program posts its first receives before its peer may send.
     (0..case.slots).for_each(|count| library.post(count));
     queue.configure(&RdQpRst { state: Some(QpState::Rtr), ..rst }, &mem);
     let (taken, stop) = (AtomicU64::new(0), AtomicBool::new(false));
@@ -178,23 +178,23 @@ fn race(case: Case, time: Duration, forgetful: bool) -> (u64, u64) {
         let (taken, stop) = (&taken, &stop);
         scope.spawn(move || library.run(taken, stop));
         let start = std::time::Instant::now();
-        let (mut count, mut in_vain) = (0, 0);
-        while start.elapsed() < time && !(forgetful && misplaced > 0) {
+        let (mut count, mut failed_polls) = (0, 0);
+        while start.elapsed() < time && !(keep_data_units && misplaced > 0) {
             let units = dma.peek::<112>(RING + case.slot(count) + 16);
             let now = engine::Instant::ZERO + start.elapsed();
             match queue.next(now, &mem) {
                 Fetch::Ready(RecvRequest { wr_id, sges }) => {
                     let posted = case.receive(count);
                     misplaced += u64::from(wr_id != case.slot(count) || sges.as_slice() != posted);
-                    if forgetful {
+                    if keep_data_units {
                         dma.poke(RING + case.slot(count) + 16, &units);
                     }
                     count += 1;
                     taken.store(count, Ordering::Release);
                 }
-                Fetch::Empty if in_vain < PATIENCE => in_vain += 1,
+                Fetch::Empty if failed_polls < MAX_FAILED_POLLS => failed_polls += 1,
                 Fetch::Empty => {
-                    in_vain = 0;
+                    failed_polls = 0;
                     thread::yield_now();
                 }
                 other => panic!("{other:?}"),
@@ -205,7 +205,7 @@ fn race(case: Case, time: Duration, forgetful: bool) -> (u64, u64) {
     (taken.into_inner(), misplaced)
 }
 
-/// How long each case runs.
+/// Duration of each case.
 fn time() -> Duration {
     let seconds = std::env::var("HCAD_RACE_SECONDS").ok().and_then(|text| text.parse().ok());
     seconds.map_or(Duration::from_millis(1500), Duration::from_secs)
@@ -219,23 +219,23 @@ fn never_misplaced(case: Case) {
 }
 
 #[test]
-fn receives_of_one_element_are_taken_as_they_were_posted() {
+fn single_element_receives_match_their_posts() {
     never_misplaced(Case { slots: 4, longest: 1, full: true });
 }
 
 #[test]
-fn receives_of_many_elements_are_taken_as_they_were_posted() {
+fn multi_element_receives_match_their_posts() {
     never_misplaced(Case { slots: 4, longest: 5, full: true });
 }
 
 #[test]
-fn receives_of_any_number_of_elements_are_taken_as_they_were_posted() {
+fn variable_length_receives_match_their_posts() {
     never_misplaced(Case { slots: 2, longest: 7, full: false });
 }
 
-/// The race is there: a device that does nothing about it loses.
+/// The test can detect the race: without the countermeasure, the device fails.
 #[test]
-fn a_device_that_leaves_data_units_as_they_are_misplaces_messages() {
+fn keeping_data_units_misplaces_messages() {
     for (longest, full) in [(1, true), (5, true)] {
         let (taken, misplaced) = race(Case { slots: 4, longest, full }, Duration::from_secs(30), true);
         assert_ne!(misplaced, 0, "of {taken}");

@@ -24,12 +24,13 @@ fn unit(len: u32) -> DataSegment {
     DataSegment { len, lkey: Lkey::new(0x2_0005), va: Va::new(0x7f00_1234_6000) }
 }
 
-/// A slot as the user library posts it.
+/// A slot as posted by the user library.
 fn library(len: u32) -> Vec<u8> {
     RecvWqe { data: smallvec![unit(len)] }.emit(64)
 }
 
-/// A slot as the kernel driver posts it: linked for good, no valid bit, terminator with its invalid key.
+/// A slot as posted by the kernel driver: permanently linked, without the valid bit, with a terminator that has the
+/// invalid key.
 fn kernel(len: u32) -> Vec<u8> {
     let mut slot = vec![0x80, 0, 0, 0, 5, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
     slot.extend_from_slice(&unit(len).emit_le());
@@ -46,7 +47,7 @@ fn lens(fetch: Fetch<RecvRequest>) -> (u64, Vec<u32>) {
 }
 
 #[test]
-fn slots_are_taken_in_order_and_round_the_end() {
+fn slots_are_taken_in_order_and_wrap() {
     let (mem, mut queue) = queue(QueueOptions::default());
     for count in 0..10 {
         let at = count as usize % 4 * 64;
@@ -57,7 +58,7 @@ fn slots_are_taken_in_order_and_round_the_end() {
 }
 
 #[test]
-fn a_request_has_the_slots_scatter_list() {
+fn request_has_scatter_list_of_slot() {
     let (mem, mut queue) = queue(QueueOptions::default());
     mem.put(0, &library(4096));
     let sge = Sge { va: Va::new(0x7f00_1234_6000), lkey: Lkey::new(0x2_0005), len: 4096 };
@@ -66,7 +67,7 @@ fn a_request_has_the_slots_scatter_list() {
 }
 
 #[test]
-fn a_slot_filled_to_its_end_needs_no_terminator() {
+fn full_slot_needs_no_terminator() {
     let (mem, mut queue) = queue(QueueOptions::default());
     mem.put(0, &RecvWqe { data: smallvec![unit(1), unit(2), unit(3)] }.emit(64));
     mem.put(64, &library(9));
@@ -74,7 +75,7 @@ fn a_slot_filled_to_its_end_needs_no_terminator() {
 }
 
 #[test]
-fn a_marked_slot_is_taken_once_even_before_software_reaps_it() {
+fn marked_slot_is_taken_once_before_reaping() {
     let (mem, mut queue) = queue(QueueOptions::default());
     for slot in 0..4 {
         mem.put(slot * 64, &library(1));
@@ -87,7 +88,7 @@ fn a_marked_slot_is_taken_once_even_before_software_reaps_it() {
 }
 
 #[test]
-fn a_linked_slot_is_taken_once_and_again_when_it_is_filled_again() {
+fn linked_slot_is_taken_once_until_refilled() {
     let (mem, mut queue) = queue(QueueOptions::default());
     for slot in 0..4 {
         mem.put(slot * 64, &kernel(1));
@@ -101,7 +102,7 @@ fn a_linked_slot_is_taken_once_and_again_when_it_is_filled_again() {
 }
 
 #[test]
-fn slots_that_cannot_be_released_are_given_once_round() {
+fn unreleasable_slots_are_taken_once_per_lap() {
     let keep = QueueOptions { rq_clear: false, ..QueueOptions::default() };
     let (mem, mut queue) = queue(keep);
     for slot in 0..4 {
@@ -121,7 +122,7 @@ fn slots_that_cannot_be_released_are_given_once_round() {
 }
 
 #[test]
-fn an_unmarked_slot_with_data_is_posted_on_the_first_pass_only() {
+fn unmarked_slot_is_posted_on_first_pass() {
     let keep = QueueOptions { rq_clear: false, ..QueueOptions::default() };
     let (mem, mut queue) = queue(keep);
     let mut slot = library(5);
@@ -137,7 +138,7 @@ fn an_unmarked_slot_with_data_is_posted_on_the_first_pass_only() {
 }
 
 #[test]
-fn a_slot_that_is_being_filled_is_read_until_it_is() {
+fn slot_being_written_is_read_again() {
     let (mem, mut queue) = queue(QueueOptions::default());
     mem.put(0, &[RECV_VALID]);
     let fill = |bytes: &mut [u8]| bytes[16..32].copy_from_slice(&unit(8).emit_le());
@@ -146,14 +147,14 @@ fn a_slot_that_is_being_filled_is_read_until_it_is() {
 }
 
 #[test]
-fn a_marked_slot_that_stays_empty_is_a_receive_without_buffers() {
+fn marked_empty_slot_is_receive_without_buffers() {
     let (mem, mut queue) = queue(QueueOptions::default());
     mem.put(0, &[RECV_VALID]);
     assert_eq!(lens(queue.next(NOW, &mem)), (0, vec![]));
 }
 
 #[test]
-fn inline_data_in_a_receive_is_refused() {
+fn inline_data_in_receive_is_rejected() {
     let (mem, mut queue) = queue(QueueOptions::default());
     mem.put(0, &library(1));
     mem.put(19, &[0x80]);
@@ -162,7 +163,7 @@ fn inline_data_in_a_receive_is_refused() {
 }
 
 #[test]
-fn a_queue_that_cannot_be_read_is_broken_and_none_is_empty() {
+fn unreadable_queue_breaks_missing_one_is_empty() {
     let (mut mem, mut queue) = queue(QueueOptions::default());
     mem.pd = Pdn::new(4);
     assert_eq!(queue.next(NOW, &mem), Fetch::Broken);
@@ -170,7 +171,7 @@ fn a_queue_that_cannot_be_read_is_broken_and_none_is_empty() {
 }
 
 #[test]
-fn where_the_valid_bit_decides_a_users_old_slots_are_not_posted() {
+fn stale_slots_need_valid_bit() {
     let options = QueueOptions { rq_valid_bit: true, ..QueueOptions::default() };
     for (usr_page, posted) in [(1, false), (0, true)] {
         let (mem, mut queue) = queue(options);
@@ -188,12 +189,12 @@ fn where_the_valid_bit_decides_a_users_old_slots_are_not_posted() {
     }
 }
 
-/// Key data of an RC QP of the public user library.
+/// Key data of an RC QP of the user library.
 fn library_rst() -> RdQpRst {
     RdQpRst { usr_page: 1, service: Some(ServiceType::Rc), state: Some(QpState::Init), ..rst() }
 }
 
-/// A queue of the public user library in INIT: its bit decides, and no slot was used.
+/// A queue of the user library in INIT: the valid bit is required, and no slot has been used.
 fn of_library() -> (Region, RecvQueue) {
     let options = QueueOptions { rq_valid_bit: true, ..QueueOptions::default() };
     let (mem, mut queue) = queue(options);
@@ -202,8 +203,8 @@ fn of_library() -> (Region, RecvQueue) {
     (mem, queue)
 }
 
-/// The stores of a receive in the library's order, each an offset in the slot and its bytes. A list that is shorter than
-/// the longest the library allows ends with a terminator.
+/// Stores of a receive in the library's order, as offsets in the slot and bytes. A list shorter than the maximum ends
+/// with a terminator.
 fn stores(data: &[DataSegment], longest: usize) -> Vec<(usize, Vec<u8>)> {
     let mut stores = vec![(0, vec![RECV_VALID, 0, 0, 0]), (4, vec![0; 4]), (8, vec![0; 4])];
     let units = data.iter().map(DataSegment::emit_le).chain((data.len() < longest).then_some([0; 16]));
@@ -221,17 +222,17 @@ fn post(mem: &Region, slot: usize, data: &[DataSegment], longest: usize) {
     }
 }
 
-/// What the poll of its completion does to a slot.
+/// Updates a slot as the library does when it polls the completion.
 fn reap_recv(mem: &Region, slot: usize) {
     mem.put(slot * 64, &[0; 16]);
 }
 
 #[test]
-fn a_receive_is_posted_by_its_last_store_in_every_lap() {
+fn receive_is_posted_by_its_last_store() {
     for longest in 1..=3 {
         for len in 1..=longest {
             let (mem, mut queue) = of_library();
-            // A receive with another behind it: from it the queue learns how long the library's lists are.
+            // A receive followed by another: it reveals the maximum list length.
             let full: Vec<_> = (1..).take(longest).map(unit).collect();
             (0..2).for_each(|slot| post(&mem, slot, &full, longest));
             for slot in 0..2 {
@@ -254,7 +255,7 @@ fn a_receive_is_posted_by_its_last_store_in_every_lap() {
 }
 
 #[test]
-fn receives_without_elements_and_at_address_0_are_posted() {
+fn empty_and_address_zero_receives_are_posted() {
     let (mem, mut queue) = of_library();
     let zero = DataSegment { va: Va::new(0), ..unit(7) };
     for lap in 0..3 {
@@ -266,9 +267,9 @@ fn receives_without_elements_and_at_address_0_are_posted() {
     }
 }
 
-/// Receives as long as the library allows: no terminator. What a program posts before its QP enters RTR is whole.
+/// These receives have the maximum length, so they have no terminator. Receives posted before RTR are complete.
 #[test]
-fn a_lone_receive_from_before_rtr_tells_of_all_others() {
+fn lone_receive_before_rtr_reveals_list_length() {
     for longest in 0..=3usize {
         let (mem, mut queue) = of_library();
         let data: Vec<_> = (1..).take(longest).map(unit).collect();
@@ -284,21 +285,21 @@ fn a_lone_receive_from_before_rtr_tells_of_all_others() {
 }
 
 #[test]
-fn a_lone_receive_that_nothing_tells_of_is_waited_for_by_rc_and_taken_by_uc() {
+fn ambiguous_receive_waits_in_rc_not_uc() {
     for longest in 1..=2usize {
         let data: Vec<_> = (1..).take(longest).map(unit).collect();
         let (mem, mut queue) = of_library();
-        // Half of it.
+        // The first half of the list.
         post(&mem, 0, &data[..longest - 1], longest - 1);
         assert_eq!(queue.next(NOW, &mem), Fetch::Empty);
         post(&mem, 0, &data, longest);
         let at = |time: Duration| NOW + time;
         let tick = Duration::from_nanos(1);
         assert_eq!(queue.next(at(tick), &mem), Fetch::Empty);
-        assert_eq!(queue.next(at(PATIENCE), &mem), Fetch::Empty, "it changed after {NOW:?}");
-        assert_eq!(lens(queue.next(at(PATIENCE + tick), &mem)).1.len(), longest);
+        assert_eq!(queue.next(at(SETTLE_TIME), &mem), Fetch::Empty, "it changed after {NOW:?}");
+        assert_eq!(lens(queue.next(at(SETTLE_TIME + tick), &mem)).1.len(), longest);
         post(&mem, 1, &data, longest);
-        assert_eq!(lens(queue.next(at(PATIENCE + tick), &mem)).1.len(), longest, "once is enough");
+        assert_eq!(lens(queue.next(at(SETTLE_TIME + tick), &mem)).1.len(), longest, "once is enough");
 
         let (mem, mut queue) = of_library();
         queue.configure(&RdQpRst { service: Some(ServiceType::Uc), ..library_rst() }, &mem);
@@ -309,7 +310,7 @@ fn a_lone_receive_that_nothing_tells_of_is_waited_for_by_rc_and_taken_by_uc() {
     }
 }
 
-/// The time counts from the look that no message asked for.
+/// The settle time starts at the first poll, before any message.
 #[test]
 fn watched_receive_is_ready_for_its_message() {
     let at = |time: Duration| NOW + time;
@@ -319,26 +320,26 @@ fn watched_receive_is_ready_for_its_message() {
         assert!(queue.watch(NOW, &mem), "nothing is posted");
         post(&mem, 0, &data, longest);
         assert!(queue.watch(NOW, &mem));
-        assert_eq!(lens(queue.next(at(PATIENCE), &mem)).1.len(), longest);
-        assert!(!queue.watch(at(PATIENCE), &mem), "the length is known");
+        assert_eq!(lens(queue.next(at(SETTLE_TIME), &mem)).1.len(), longest);
+        assert!(!queue.watch(at(SETTLE_TIME), &mem), "the length is known");
         for slot in 1..4 {
             post(&mem, slot, &data, longest);
-            assert_eq!(lens(queue.next(at(PATIENCE), &mem)).1.len(), longest, "slot {slot}");
+            assert_eq!(lens(queue.next(at(SETTLE_TIME), &mem)).1.len(), longest, "slot {slot}");
         }
     }
 }
 
-/// A virtual CPU is held up between two elements.
+/// A virtual CPU is preempted between two elements.
 #[test]
-fn list_that_grows_under_watch_is_not_taken() {
+fn growing_list_is_not_taken() {
     let (mem, mut queue) = of_library();
     let data = [unit(1), unit(2)];
     post(&mem, 0, &data[..1], 1);
     queue.watch(NOW, &mem);
     post(&mem, 0, &data, 2);
-    queue.watch(NOW + PATIENCE, &mem);
-    assert_eq!(queue.next(NOW + PATIENCE, &mem), Fetch::Empty);
-    assert_eq!(lens(queue.next(NOW + 2 * PATIENCE, &mem)).1, [1, 2]);
+    queue.watch(NOW + SETTLE_TIME, &mem);
+    assert_eq!(queue.next(NOW + SETTLE_TIME, &mem), Fetch::Empty);
+    assert_eq!(lens(queue.next(NOW + 2 * SETTLE_TIME, &mem)).1, [1, 2]);
 }
 
 #[test]
@@ -351,7 +352,7 @@ fn flushed_receive_is_taken_at_once() {
 }
 
 #[test]
-fn queues_that_tell_by_themselves_are_not_watched() {
+fn queues_without_ambiguity_are_not_watched() {
     let (mem, mut queue) = of_library();
     queue.configure(&RdQpRst { service: Some(ServiceType::Ud), ..library_rst() }, &mem);
     assert!(!queue.watch(NOW, &mem), "messages do not wait");
@@ -360,9 +361,9 @@ fn queues_that_tell_by_themselves_are_not_watched() {
     assert!(!RecvQueue::new(QueueOptions::default()).watch(NOW, &mem), "no queue");
 }
 
-/// The library marks a slot again when it links the next receive of a list to it.
+/// The library sets the valid bit again when it links the next receive of a list.
 #[test]
-fn a_slot_that_is_marked_again_by_a_link_is_not_posted_again() {
+fn slot_marked_again_by_link_is_unposted() {
     let (mem, mut queue) = of_library();
     post(&mem, 0, &[unit(1)], 1);
     queue.configure(&RdQpRst { state: Some(QpState::Rtr), ..library_rst() }, &mem);
@@ -378,7 +379,7 @@ fn a_slot_that_is_marked_again_by_a_link_is_not_posted_again() {
 }
 
 #[test]
-fn what_the_qps_earlier_life_left_is_not_posted() {
+fn stale_receives_are_not_posted() {
     let (mem, mut queue) = of_library();
     (0..4).for_each(|slot| post(&mem, slot, &[unit(1)], 3));
     assert!(matches!(queue.next(NOW, &mem), Fetch::Ready(_)));
@@ -389,7 +390,7 @@ fn what_the_qps_earlier_life_left_is_not_posted() {
 }
 
 #[test]
-fn a_queue_too_large_to_prepare_works_all_the_same() {
+fn queue_too_large_to_prepare_works() {
     let options = QueueOptions { rq_valid_bit: true, ..QueueOptions::default() };
     let mut queue = RecvQueue::new(options);
     let mem = Region::new(32 << 20);

@@ -19,7 +19,7 @@ fn addresses() -> Addresses {
     Addresses { own: Identity::from_lid(Lid::new(1)), peers: Vec::new(), default_peer: None }
 }
 
-/// A kernel's QP with a queue of eight slots of 128 bytes.
+/// A kernel QP with eight slots of 128 bytes.
 fn sst() -> RdQpSst {
     RdQpSst {
         pd: Pdn::new(3),
@@ -54,9 +54,12 @@ impl Bench {
         Self::new(sst(), QueueOptions::default())
     }
 
-    fn ring(&mut self, head: u32, opcode: u8, size: u8) {
+    fn ring_doorbell(&mut self, head: u32, opcode: u8, size: u8) {
         self.queue
-            .ring(SendDoorbell { head, fence: false, opcode, qpn: QPN, size }, &DoorbellPool::default())
+            .queue_doorbell(
+                SendDoorbell { head, fence: false, opcode, qpn: QPN, size },
+                &DoorbellPool::default(),
+            )
             .unwrap();
     }
 
@@ -65,7 +68,7 @@ impl Bench {
         self.queue.next(&sender, RdEncap::default, &self.mem, &addresses(), |_| {})
     }
 
-    /// Offset of the next WQE, which must be good.
+    /// Takes the next WQE, which must be valid, and returns its offset.
     fn next_offset(&mut self) -> u32 {
         match self.next() {
             Fetch::Ready(request) => WorkTag::from_bits(request.wr_id).wqe(),
@@ -73,7 +76,7 @@ impl Bench {
         }
     }
 
-    /// Puts a SEND of one byte at an offset, linked to another.
+    /// Writes a SEND of one byte at `offset`, linked to another WQE.
     fn send_at(&self, offset: usize, link: Option<Link>) {
         let wqe = SendWqe {
             next: NextUnit { link, ..NextUnit::default() },
@@ -100,9 +103,9 @@ fn refused(fetch: Fetch<SendRequest>) -> u32 {
 }
 
 #[test]
-fn published_write_becomes_a_request_and_leads_to_the_linked_send() {
+fn published_write_links_to_next_send() {
     let mut bench = Bench::kernel();
-    // Section 14.8.
+    // The WQE of section 14.8.
     bench.mem.put(
         0,
         &[
@@ -114,7 +117,7 @@ fn published_write_becomes_a_request_and_leads_to_the_linked_send() {
         ],
     );
     bench.send_at(128, None);
-    bench.ring(0, WRITE_IMM, 3);
+    bench.ring_doorbell(0, WRITE_IMM, 3);
     let Fetch::Ready(request) = bench.next() else { panic!() };
     let remote = Remote { va: Va::new(0x7f00_aabb_0000), rkey: Rkey::new(0x777) };
     assert_eq!(request.op, SendOp::Write { remote, imm: Some(Imm([0x11, 0x22, 0x33, 0x44])) });
@@ -129,33 +132,33 @@ fn published_write_becomes_a_request_and_leads_to_the_linked_send() {
 }
 
 #[test]
-fn a_running_head_finds_its_slot_on_every_lap() {
+fn running_head_finds_slot_on_every_lap() {
     let mut bench = Bench::kernel();
     for slot in 0..8 {
         bench.send_at(slot * 128, None);
     }
     for count in 0..100 {
-        bench.ring(count * 8, SEND, 2);
+        bench.ring_doorbell(count * 8, SEND, 2);
         assert_eq!(bench.next_offset(), count % 8 * 128);
     }
 }
 
 #[test]
-fn doorbells_are_kept_in_order_of_arrival() {
+fn doorbells_stay_in_arrival_order() {
     let mut bench = Bench::kernel();
     for slot in [0, 1, 2] {
         bench.send_at(slot * 128, None);
     }
     bench.send_at(0, link(24));
     bench.send_at(384, None);
-    bench.ring(0, SEND, 2);
-    bench.ring(8, SEND, 2);
+    bench.ring_doorbell(0, SEND, 2);
+    bench.ring_doorbell(8, SEND, 2);
     assert_eq!([bench.next_offset(), bench.next_offset(), bench.next_offset()], [0, 384, 128]);
     assert!(!bench.queue.has_work());
 }
 
 #[test]
-fn a_wqe_that_passes_the_end_of_the_queue_goes_on_at_its_start() {
+fn wqe_wraps_around_queue_end() {
     let mut bench = Bench::kernel();
     let wqe = SendWqe {
         next: NextUnit::default(),
@@ -165,13 +168,13 @@ fn a_wqe_that_passes_the_end_of_the_queue_goes_on_at_its_start() {
     .emit();
     bench.mem.put(896, &wqe[..128]);
     bench.mem.put(0, &wqe[128..]);
-    bench.ring(56, SEND, 16);
+    bench.ring_doorbell(56, SEND, 16);
     let Fetch::Ready(request) = bench.next() else { panic!() };
     assert_eq!(request.payload.len(), (1..=15).sum::<u64>());
 }
 
 #[test]
-fn inline_data_is_copied_out_of_the_wqe() {
+fn inline_data_is_copied_from_wqe() {
     let mut bench = Bench::kernel();
     let payload: Vec<u8> = (0..40).collect();
     let wqe = SendWqe {
@@ -180,18 +183,18 @@ fn inline_data_is_copied_out_of_the_wqe() {
         data: WqeData::Inline(&payload),
     };
     bench.mem.put(0, &wqe.emit());
-    bench.ring(0, SEND, 4);
+    bench.ring_doorbell(0, SEND, 4);
     let Fetch::Ready(request) = bench.next() else { panic!() };
     assert_eq!(request.payload, Payload::Inline(SmallVec::from_slice(&payload)));
     assert!(request.solicited);
 }
 
 #[test]
-fn fence_comes_from_the_doorbell_or_the_link() {
+fn fence_comes_from_doorbell_or_link() {
     let mut bench = Bench::kernel();
     bench.send_at(0, link(8).map(|link| Link { fence: true, ..link }));
     bench.send_at(128, None);
-    bench.ring(0, SEND, 2);
+    bench.ring_doorbell(0, SEND, 2);
     let fences: Vec<_> = std::iter::from_fn(|| match bench.next() {
         Fetch::Ready(request) => Some(request.fence),
         _ => None,
@@ -201,46 +204,46 @@ fn fence_comes_from_the_doorbell_or_the_link() {
 }
 
 #[test]
-fn the_link_of_a_users_wqe_is_followed_once() {
+fn user_link_is_followed_once() {
     let mut bench = Bench::new(user(), QueueOptions::default());
     bench.send_at(0, link(8));
     bench.send_at(128, None);
-    bench.ring(0, SEND, 2);
+    bench.ring_doorbell(0, SEND, 2);
     assert_eq!([bench.next_offset(), bench.next_offset()], [0, 128]);
     assert_eq!(bench.mem.get::<8>(0), [0; 8]);
-    // The library reuses the slot as the last of a batch and leaves the first eight bytes as they are.
-    bench.ring(64, SEND, 2);
+    // The library reuses the slot for the last WQE of a batch, and leaves its first eight bytes unchanged.
+    bench.ring_doorbell(64, SEND, 2);
     assert_eq!(bench.next_offset(), 0);
     assert_eq!(bench.next(), Fetch::Empty);
 }
 
 #[test]
-fn links_stay_for_kernel_qps_and_without_the_option() {
+fn links_persist_in_kernel_queues_or_unoptioned() {
     let keep = QueueOptions { clear_links: false, ..QueueOptions::default() };
     for (sst, options) in [(sst(), QueueOptions::default()), (user(), keep)] {
         let mut bench = Bench::new(sst, options);
         bench.send_at(0, link(8));
-        bench.ring(0, SEND, 2);
+        bench.ring_doorbell(0, SEND, 2);
         assert_eq!(bench.next_offset(), 0);
         assert_ne!(bench.mem.get::<8>(0), [0; 8]);
     }
 }
 
 #[test]
-fn a_queue_that_cannot_be_written_still_works() {
+fn unwritable_queue_still_works() {
     let mut bench = Bench::new(user(), QueueOptions::default());
     bench.mem.read_only.set(true);
     bench.send_at(0, link(8));
     bench.send_at(128, None);
-    bench.ring(0, SEND, 2);
+    bench.ring_doorbell(0, SEND, 2);
     assert_eq!([bench.next_offset(), bench.next_offset()], [0, 128]);
 }
 
 #[test]
-fn a_circle_of_wqes_gives_one_at_a_time() {
+fn circular_chain_yields_one_wqe_per_call() {
     let mut bench = Bench::kernel();
     bench.send_at(0, link(0));
-    bench.ring(0, SEND, 2);
+    bench.ring_doorbell(0, SEND, 2);
     for _ in 0..1000 {
         assert_eq!(bench.next_offset(), 0);
     }
@@ -248,57 +251,60 @@ fn a_circle_of_wqes_gives_one_at_a_time() {
 }
 
 #[test]
-fn impossible_sizes_are_refused_and_the_chain_goes_on() {
+fn invalid_size_fails_and_chain_continues() {
     for size in [0, 65, 255] {
         let mut bench = Bench::kernel();
         bench.send_at(0, link(8));
         bench.send_at(128, None);
-        bench.ring(0, SEND, size);
+        bench.ring_doorbell(0, SEND, size);
         assert_eq!(refused(bench.next()), 0);
         assert_eq!(bench.next_offset(), 128);
     }
 }
 
 #[test]
-fn what_the_service_cannot_do_is_refused_and_the_chain_goes_on() {
+fn unsupported_operation_fails_and_chain_continues() {
     let mut bench = Bench::new(RdQpSst { service: Some(ServiceType::Uc), ..sst() }, QueueOptions::default());
     bench.send_at(0, link(8));
     bench.send_at(128, None);
-    bench.ring(0, 0x10, 3);
+    bench.ring_doorbell(0, 0x10, 3);
     assert_eq!(refused(bench.next()), 0);
     assert_eq!(bench.next_offset(), 128);
 }
 
 #[test]
-fn a_queue_that_cannot_be_read_is_broken() {
+fn unreadable_queue_is_broken() {
     let mut bench = Bench::kernel();
-    bench.ring(0, SEND, 2);
+    bench.ring_doorbell(0, SEND, 2);
     bench.mem.key = Lkey::new(0x22);
     assert_eq!(bench.next(), Fetch::Broken);
     assert_eq!(bench.next(), Fetch::Empty);
 }
 
 #[test]
-fn no_more_doorbells_than_slots_are_kept() {
+fn pending_doorbells_are_limited_by_slots() {
     let mut bench = Bench::kernel();
     for slot in 0..8 {
-        bench.ring(slot * 8, SEND, 2);
+        bench.ring_doorbell(slot * 8, SEND, 2);
     }
     let pool = DoorbellPool::default();
     let more = SendDoorbell { head: 64, fence: false, opcode: SEND, qpn: QPN, size: 2 };
-    assert_eq!(bench.queue.ring(more, &pool), Err(TooManyDoorbells::OfQueue { slots: 8 }));
+    assert_eq!(bench.queue.queue_doorbell(more, &pool), Err(DoorbellOverflowError::Queue { slots: 8 }));
     bench.send_at(0, None);
     bench.next_offset();
-    assert_eq!(bench.queue.ring(more, &pool), Ok(()));
-    assert!(SendQueue::new(QueueOptions::default()).ring(more, &pool).is_err(), "a QP without a send queue");
+    assert_eq!(bench.queue.queue_doorbell(more, &pool), Ok(()));
+    assert!(
+        SendQueue::new(QueueOptions::default()).queue_doorbell(more, &pool).is_err(),
+        "a QP without a send queue"
+    );
 }
 
 #[test]
-fn reset_forgets_doorbells_and_links() {
+fn reset_discards_doorbells_and_links() {
     let mut bench = Bench::kernel();
     bench.send_at(0, link(8));
-    bench.ring(0, SEND, 2);
-    bench.ring(8, SEND, 2);
+    bench.ring_doorbell(0, SEND, 2);
+    bench.ring_doorbell(8, SEND, 2);
     bench.next_offset();
     bench.queue.reset();
     assert!(!bench.queue.has_work());
@@ -306,30 +312,30 @@ fn reset_forgets_doorbells_and_links() {
 }
 
 #[test]
-fn a_kernel_drivers_doorbells_and_links_count_slots() {
+fn kernel_doorbells_and_links_count_slots() {
     let index = QueueOptions { sq_addr: SqAddr::Index, ..QueueOptions::default() };
     let mut bench = Bench::new(sst(), index);
     bench.send_at(128, link(4));
     bench.send_at(256, None);
-    bench.ring(1, SEND, 2);
+    bench.ring_doorbell(1, SEND, 2);
     assert_eq!([bench.next_offset(), bench.next_offset()], [128, 256]);
 }
 
 #[test]
-fn the_unit_of_positions_is_found_out() {
+fn position_unit_is_detected() {
     let auto = QueueOptions { sq_addr: SqAddr::Auto, ..QueueOptions::default() };
     for heads in [[0, 1, 2, 3], [0, 8, 16, 24]] {
         let mut bench = Bench::new(sst(), auto);
         let offsets = heads.map(|head| {
             (0..4).for_each(|slot| bench.send_at(slot * 128, None));
-            bench.ring(head, SEND, 2);
+            bench.ring_doorbell(head, SEND, 2);
             bench.next_offset()
         });
         assert_eq!(offsets, [0, 128, 256, 384]);
     }
 }
 
-/// Kernel driver: each WQE is linked from the one before, whatever rang for that one, and has a doorbell of its own.
+/// Kernel driver: each WQE is linked from the one before, even across doorbells, and has its own doorbell.
 fn linked_late(late_link: bool) -> Bench {
     let options = QueueOptions { sq_addr: SqAddr::Index, late_link, ..QueueOptions::default() };
     let bench = Bench::new(sst(), options);
@@ -342,12 +348,12 @@ fn linked_late(late_link: bool) -> Bench {
 }
 
 #[test]
-fn a_wqe_that_was_run_through_a_late_link_runs_again_unless_its_doorbell_is_skipped() {
+fn late_link_option_prevents_double_execution() {
     for (late_link, expected) in
         [(false, vec![0, 128, 256, 384, 128, 256, 384, 256, 384, 384]), (true, vec![0, 128, 256, 384])]
     {
         let mut bench = linked_late(late_link);
-        (0..4).for_each(|head| bench.ring(head, SEND, 2));
+        (0..4).for_each(|head| bench.ring_doorbell(head, SEND, 2));
         let offsets: Vec<u32> = std::iter::from_fn(|| match bench.next() {
             Fetch::Ready(request) => Some(WorkTag::from_bits(request.wr_id).wqe()),
             _ => None,
@@ -358,29 +364,29 @@ fn a_wqe_that_was_run_through_a_late_link_runs_again_unless_its_doorbell_is_skip
 }
 
 #[test]
-fn a_skipped_doorbell_comes_late_once_and_counts_on_the_next_lap() {
+fn skipped_doorbell_is_not_skipped_again() {
     let mut bench = linked_late(true);
-    bench.ring(0, SEND, 2);
+    bench.ring_doorbell(0, SEND, 2);
     assert_eq!([bench.next_offset(), bench.next_offset()], [0, 128]);
-    // The doorbell of slot 1 while its chain goes on.
-    bench.ring(1, SEND, 2);
+    // The doorbell of slot 1, while its chain is still running.
+    bench.ring_doorbell(1, SEND, 2);
     assert_eq!([bench.next_offset(), bench.next_offset()], [256, 384]);
-    // Those of slots 2 and 3 after it.
-    bench.ring(2, SEND, 2);
-    bench.ring(3, SEND, 2);
+    // The doorbells of slots 2 and 3, after it.
+    bench.ring_doorbell(2, SEND, 2);
+    bench.ring_doorbell(3, SEND, 2);
     assert_eq!(bench.next(), Fetch::Empty);
     (0..8).for_each(|slot| bench.send_at(slot * 128, None));
     for head in [4, 5, 6, 7, 0, 1, 2, 3] {
-        bench.ring(head, SEND, 2);
+        bench.ring_doorbell(head, SEND, 2);
         assert_eq!(bench.next_offset(), head * 128);
     }
 }
 
 #[test]
-fn a_doorbell_is_not_late_for_what_a_batch_before_it_linked() {
+fn doorbell_after_linked_batch_is_not_late() {
     let options = QueueOptions { late_link: true, ..QueueOptions::default() };
     let mut bench = Bench::new(sst(), options);
-    // As the user library does: a doorbell for a batch, and no links between batches. The whole ring in each lap.
+    // User library: one doorbell per batch, and no links between batches. Each lap fills the ring.
     for lap in 0..3 {
         for first in [0, 4] {
             for slot in first..first + 4 {
@@ -388,7 +394,7 @@ fn a_doorbell_is_not_late_for_what_a_batch_before_it_linked() {
                 bench.send_at(slot * 128, if slot % 4 == 3 { None } else { link(next) });
             }
             let head = u32::try_from(first).unwrap();
-            bench.ring(lap * 64 + head * 8, SEND, 2);
+            bench.ring_doorbell(lap * 64 + head * 8, SEND, 2);
             assert_eq!([(); 4].map(|()| bench.next_offset()), [0, 1, 2, 3].map(|slot| (head + slot) * 128));
         }
     }
@@ -396,7 +402,7 @@ fn a_doorbell_is_not_late_for_what_a_batch_before_it_linked() {
 }
 
 #[test]
-fn a_datagram_goes_where_its_ud_unit_says() {
+fn datagram_goes_to_ud_unit_destination() {
     let mut bench = Bench::new(RdQpSst { service: Some(ServiceType::Ud), ..sst() }, QueueOptions::default());
     let to =
         UdUnit { dlid: Lid::new(7), dqpn: Qpn::new(0x12), qkey: Qkey::new(0x1111_1111), ..UdUnit::default() };
@@ -407,7 +413,7 @@ fn a_datagram_goes_where_its_ud_unit_says() {
             data: WqeData::Segments(smallvec![unit(64)]),
         };
         bench.mem.put(0, &wqe.emit());
-        bench.ring(0, SEND, 5);
+        bench.ring_doorbell(0, SEND, 5);
         let Fetch::Ready(request) = bench.next() else { panic!() };
         let ud = request.ud.unwrap();
         assert_eq!((ud.qpn, ud.qkey), (Qpn::new(0x12), qkey));
@@ -419,7 +425,7 @@ fn a_datagram_goes_where_its_ud_unit_says() {
 }
 
 #[test]
-fn a_datagram_to_nobody_is_refused() {
+fn datagram_without_destination_is_rejected() {
     let mut bench = Bench::new(RdQpSst { service: Some(ServiceType::Ud), ..sst() }, QueueOptions::default());
     let wqe = SendWqe {
         next: NextUnit::default(),
@@ -427,12 +433,12 @@ fn a_datagram_to_nobody_is_refused() {
         data: WqeData::Inline(b""),
     };
     bench.mem.put(0, &wqe.emit());
-    bench.ring(0, SEND, 5);
+    bench.ring_doorbell(0, SEND, 5);
     assert_eq!(refused(bench.next()), 0);
 }
 
 #[test]
-fn a_spent_pool_leaves_every_queue_what_it_keeps() {
+fn exhausted_pool_leaves_each_queue_its_minimum() {
     let sst = RdQpSst { sq_len: 1 << 18, ..sst() };
     let mut bench = Bench::new(sst, QueueOptions::default());
     let doorbell = SendDoorbell { head: 0, fence: false, opcode: SEND, qpn: QPN, size: 2 };
@@ -440,16 +446,16 @@ fn a_spent_pool_leaves_every_queue_what_it_keeps() {
     let mut pool = DoorbellPool::default();
     pool.update(0, POOLED_DOORBELLS);
     for _ in 0..KEPT_DOORBELLS {
-        bench.queue.ring(doorbell, &pool).unwrap();
+        bench.queue.queue_doorbell(doorbell, &pool).unwrap();
     }
-    assert_eq!(bench.queue.ring(doorbell, &pool), Err(TooManyDoorbells::OfDevice));
+    assert_eq!(bench.queue.queue_doorbell(doorbell, &pool), Err(DoorbellOverflowError::Device));
     assert_eq!(bench.queue.doorbells_taken(), 0, "what a queue keeps is not of the pool");
 
     pool.update(1024, 0);
     let before = bench.queue.doorbells_taken();
-    (KEPT_DOORBELLS..1024).for_each(|_| bench.queue.ring(doorbell, &pool).unwrap());
+    (KEPT_DOORBELLS..1024).for_each(|_| bench.queue.queue_doorbell(doorbell, &pool).unwrap());
     pool.update(before, bench.queue.doorbells_taken());
-    assert_eq!(bench.queue.ring(doorbell, &pool), Ok(()), "16 of 1024 are its own");
+    assert_eq!(bench.queue.queue_doorbell(doorbell, &pool), Ok(()), "16 of 1024 are its own");
     let before = bench.queue.doorbells_taken();
     (0..=1024).for_each(|_| assert_eq!(bench.next_offset(), 0));
     assert_eq!(bench.queue.doorbells_taken(), 0, "given back when drained");

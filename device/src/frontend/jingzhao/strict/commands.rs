@@ -1,4 +1,4 @@
-//! Commands: what all of them have in common, and INIT_HCA and CLOSE_HCA.
+//! Checks common to all commands, and those of INIT_HCA and CLOSE_HCA.
 
 use protocol::hca::jingzhao::PAGE;
 use protocol::hca::jingzhao::cmd::{Command, Inbox, Op, PendingCommand};
@@ -13,34 +13,34 @@ use super::rules::{
     MAILBOX_IGNORED, UNDOCUMENTED_MODIFIER, UNUSED_PARAMETER,
 };
 use super::{Examined, Findings, View, icm, memory, qps, queues};
+use crate::frontend::hcr::strict::{end, overlapping};
 use crate::frontend::jingzhao::device::Setup;
 use crate::frontend::jingzhao::resources::{DeviceState, Resources};
-use crate::frontend::mellanox::strict::{end, overlapping};
 use crate::identity::Identity;
 use crate::memory::GuestMemory;
 
-/// Looks at a command that is about to be executed. Its findings count if it succeeds.
+/// Checks a command before it is executed. The findings are reported if it succeeds.
 pub(in super::super) fn examine(
     state: &DeviceState,
     setup: &Setup,
     own: &Identity,
     dma: &GuestMemory,
-    latched: &PendingCommand,
+    pending: &PendingCommand,
     command: &Command,
     inbox: &[u8],
 ) -> Examined {
     let freed = (command.op == Op::Hw2SwMpt)
         .then(|| state.resources.as_ref()?.regions.keys.get(command.in_modifier).map(|region| region.key))
         .flatten();
-    Examined { found: look(state, setup, own, dma, latched, command, inbox), freed }
+    Examined { found: check(state, setup, own, dma, pending, command, inbox), freed }
 }
 
-fn look(
+fn check(
     state: &DeviceState,
     setup: &Setup,
     own: &Identity,
     dma: &GuestMemory,
-    latched: &PendingCommand,
+    pending: &PendingCommand,
     command: &Command,
     inbox: &[u8],
 ) -> Findings {
@@ -59,7 +59,7 @@ fn look(
         return found;
     };
     let takes_events = |eq: &super::super::event_queue::EventQueue| eq.takes(EventType::Command);
-    if latched.command.event() && !resources.eqs.iter_from(0).any(|(_, eq)| takes_events(eq)) {
+    if pending.command.event() && !resources.eqs.iter_from(0).any(|(_, eq)| takes_events(eq)) {
         found.add(
             &EVENT_DROPPED,
             format!("{} has the event bit set, but no EQ receives command events", command.op),
@@ -130,7 +130,8 @@ fn parameters(command: &Command, found: &mut Findings) {
     }
 }
 
-/// What is set in a mailbox and is not in what the device made of it. Of a QP mailbox, software need not set the end.
+/// Finds bits that are set in a mailbox and absent from the device's reading of it. The end of a QP mailbox is
+/// undefined, and not checked.
 fn ignored_bits(op: Op, inbox: &[u8], mailbox: &Mailbox, found: &mut Findings) {
     let read = mailbox.emit();
     let defined = if matches!(mailbox, Mailbox::Qpc(_)) { qpc::MEANINGFUL_LEN } else { inbox.len() };
@@ -159,7 +160,7 @@ fn layout(setup: &Setup, init: &InitHca, found: &mut Findings) {
             );
         }
     }
-    // The MPT has a translation of its own.
+    // The MPT and MTT are in a separate translation.
     let contexts = tables.map(|(name, table, _, len)| (name, table, len));
     for what in overlapping(contexts.split_last().map_or(&[], |(_, contexts)| contexts)) {
         found.add(&INIT_OVERLAP, what);
@@ -174,7 +175,7 @@ fn layout(setup: &Setup, init: &InitHca, found: &mut Findings) {
 fn close(resources: &Resources, found: &mut Findings) {
     let eqs = resources.eqs.iter_from(0).count();
     let counts = [("QPs", resources.qps.len()), ("CQs", resources.cqs.len()), ("EQs", eqs)];
-    // Regions stay: the public driver leaves its first one to CLOSE_HCA.
+    // Regions are not reported: the public driver leaves its first one to CLOSE_HCA.
     let left: Vec<_> =
         counts.iter().filter(|(_, n)| *n != 0).map(|(name, n)| format!("{name}: {n}")).collect();
     if !left.is_empty() {

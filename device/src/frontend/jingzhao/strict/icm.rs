@@ -1,4 +1,4 @@
-//! MAP_ICM and UNMAP_ICM.
+//! Checks of MAP_ICM and UNMAP_ICM.
 
 use std::ops::RangeInclusive;
 
@@ -8,13 +8,13 @@ use protocol::ids::IcmAddr;
 
 use super::Findings;
 use super::rules::{MAP_COUNT, MAP_OVER_MAPPED, MAP_SAME_PAGE, UNMAP_IN_USE, UNMAP_NOTHING};
+use crate::frontend::hcr::icm::{IcmRange, page_of};
+use crate::frontend::hcr::strict;
 use crate::frontend::jingzhao::resources::Resources;
-use crate::frontend::mellanox::icm::{IcmRange, page_of};
-use crate::frontend::mellanox::strict;
 use crate::memory::dma::PAGE_LEN;
 
 pub(super) fn map(resources: &Resources, command: &Command, entries: &[MapEntry], found: &mut Findings) {
-    /// Chunks of one MAP_ICM_EN. A mailbox holds more, and the interface document sets no limit.
+    /// Maximum number of pages in one MAP_ICM_EN. A mailbox holds more, and the interface document sets no limit.
     const MAX_CHUNKS: usize = 64;
     let Ok(table) = IcmTable::from_op_modifier(command.op_modifier) else { return };
     if entries.len() > MAX_CHUNKS {
@@ -26,8 +26,8 @@ pub(super) fn map(resources: &Resources, command: &Command, entries: &[MapEntry]
         bus: entry.bus,
     };
     let new: Vec<_> = entries.iter().map(range).collect();
-    let lent = ranges(resources, IcmTable::Context).chain(ranges(resources, IcmTable::Tpt));
-    strict::map(ranges(resources, table), lent, &new, (&MAP_OVER_MAPPED, &MAP_SAME_PAGE), found);
+    let all_mapped = ranges(resources, IcmTable::Context).chain(ranges(resources, IcmTable::Tpt));
+    strict::map(ranges(resources, table), all_mapped, &new, (&MAP_OVER_MAPPED, &MAP_SAME_PAGE), found);
 }
 
 pub(super) fn unmap(resources: &Resources, command: &Command, found: &mut Findings) {
@@ -50,7 +50,7 @@ pub(super) fn unmap(resources: &Resources, command: &Command, found: &mut Findin
     }
 }
 
-/// A context that is in use in these pages.
+/// Names an object whose context is in these pages.
 fn context_in(resources: &Resources, pages: &RangeInclusive<u64>) -> Option<String> {
     let Resources { ctx, qps, cqs, eqs, .. } = resources;
     let data = ctx.ctxmdata();
@@ -63,7 +63,7 @@ fn context_in(resources: &Resources, pages: &RangeInclusive<u64>) -> Option<Stri
         .or_else(|| eq().map(|(index, _)| format!("the context of EQ {index:#x}")))
 }
 
-/// A region whose entry or whose first page is in these pages.
+/// Names a region whose MPT entry or first MTT entry is in these pages.
 fn region_in(resources: &Resources, pages: &RangeInclusive<u64>) -> Option<String> {
     let regions = &resources.regions;
     let inside = |entry: IcmAddr| pages.contains(&page_of(entry));
@@ -86,7 +86,7 @@ fn ranges(resources: &Resources, table: IcmTable) -> impl Iterator<Item = IcmRan
     context.into_iter().flatten().chain(tpt.into_iter().flatten()).map(|(_, range)| range)
 }
 
-/// Whether a range, as start and length, has a byte of another.
+/// Whether two ranges, given by start and length, overlap.
 fn meets((start, length): (u64, u64)) -> impl Fn((u64, u64)) -> bool {
     move |(other, other_length)| {
         let overlap =

@@ -1,4 +1,4 @@
-//! SW2HW_MPT, HW2SW_MPT and WRITE_MTT.
+//! Checks of SW2HW_MPT, HW2SW_MPT and WRITE_MTT.
 
 use protocol::hca::jingzhao::cmd::Command;
 use protocol::hca::jingzhao::mpt::Mpt;
@@ -7,9 +7,9 @@ use protocol::ids::Lkey;
 
 use super::rules::{KEY_REUSE, MPT_IN_USE, MPT_PAGES, MTT_COUNT, MTT_IN_USE};
 use super::{Findings, Strict, View};
+use crate::frontend::hcr::strict::mtt_entries;
 use crate::frontend::jingzhao::mpt::region;
 use crate::frontend::jingzhao::resources::Resources;
-use crate::frontend::mellanox::strict::mtt_entries;
 use crate::memory::translate::PageTable;
 
 pub(super) fn sw2hw_mpt(view: View<'_>, strict: &Strict, mpt: &Mpt, found: &mut Findings) {
@@ -20,7 +20,7 @@ pub(super) fn sw2hw_mpt(view: View<'_>, strict: &Strict, mpt: &Mpt, found: &mut 
         found.add(&KEY_REUSE, format!("SW2HW_MPT reuses key {}", mpt.key));
     }
     if let Some(entries) = mtt_entries(&region(mpt)) {
-        // Bound: as many entries as one WRITE_MTT has, which shows a driver that forgot it.
+        // Bound: as many entries as one WRITE_MTT has, enough to detect a driver that omitted it.
         let missing =
             entries.clone().take(mtt::MAX_ENTRIES).find(|entry| (&regions.mtt).page(*entry).is_none());
         if let Some(entry) = missing {
@@ -39,7 +39,7 @@ pub(super) fn hw2sw_mpt(resources: &Resources, command: &Command, found: &mut Fi
     }
 }
 
-/// A queue whose buffer is the region of a key.
+/// Names a queue whose buffer is the region with this key.
 fn user_of(resources: &Resources, key: Lkey) -> Option<String> {
     let qp = resources.qps.iter().find(|(_, qp)| {
         let image = &qp.key.context().image;

@@ -1,4 +1,4 @@
-//! Commands and doorbells of QPs.
+//! Checks of commands and doorbells of QPs.
 
 use std::fmt::Display;
 
@@ -19,7 +19,7 @@ use crate::frontend::jingzhao::resources::Resources;
 use crate::identity::Identity;
 use crate::memory::translate::Place;
 
-/// Looks at a doorbell, before it has an effect. State and counters of its QP are as of this moment.
+/// Checks a doorbell, before it takes effect. State and counters of the QP are current.
 pub(in super::super) fn doorbell(resources: &Resources, page: u32, doorbell: &SendDoorbell) -> Findings {
     let mut found = Findings::default();
     let number = doorbell.qpn;
@@ -44,7 +44,7 @@ pub(in super::super) fn doorbell(resources: &Resources, page: u32, doorbell: &Se
             format!("doorbell for QP {number}, but the QP at its index is now {}", qp.qpn),
         );
     }
-    // Every doorbell announces at least one request.
+    // Each doorbell announces at least one request.
     let announced = qp.counters.sends_outstanding() + qp.send.waiting() as u64 + 1;
     if announced > u64::from(qp.send.slots()) {
         let slots = qp.send.slots();
@@ -124,8 +124,8 @@ fn attributes(
     }
 }
 
-/// What is not zero in the mailbox, and is not in the context the command led to. PSNs have rules of their own, and a
-/// state is nobody's to give.
+/// Finds values that are set in the mailbox and not taken into the context. PSNs have their own rules, and software
+/// does not set the state.
 fn unnamed(number: Qpn, transition: Transition, next: &Qpc, mailbox: &Qpc, found: &mut Findings) {
     if matches!(transition, Transition::ToErr | Transition::ToRst) {
         return;
@@ -187,7 +187,7 @@ fn queue_begins(
     }
 }
 
-/// Whether all requests of the queues that complete to the QP's CQs could overrun one of them.
+/// Reports a CQ that overflows if all requests of its queues complete.
 fn overrun_risk(resources: &Resources, number: Qpn, image: &Qpc, found: &mut Findings) {
     let ctx = &resources.ctx;
     let this = ctx.qp_index(number);

@@ -1,4 +1,4 @@
-//! Commands of completion and event queues.
+//! Checks of commands for completion and event queues.
 
 use protocol::hca::jingzhao::cmd::Command;
 use protocol::hca::jingzhao::cqc::{CqArm, Cqc, ResizeCq};
@@ -10,9 +10,9 @@ use super::rules::{
     CQ_BUFFER, CQ_EQ, CQ_IN_USE, CQ_NUMBER, CQ_OWNER, EQ_BUFFER, EQ_EVENTS, EQ_IN_USE, EQ_OWNER, EQ_VECTOR,
 };
 use super::{Findings, View};
+use crate::frontend::hcr::strict::{check_ring, check_ring_access};
 use crate::frontend::jingzhao::resources::Resources;
 use crate::frontend::jingzhao::{completion_queue, event_queue};
-use crate::frontend::mellanox::strict::{ring_begins, ring_reached};
 use crate::frontend::snapshot::Armed;
 
 pub(super) fn sw2hw_cq(view: View<'_>, command: &Command, cqc: &Cqc, found: &mut Findings) {
@@ -26,7 +26,7 @@ pub(super) fn sw2hw_cq(view: View<'_>, command: &Command, cqc: &Cqc, found: &mut
     }
     let access = view.resources.regions.access(view.dma);
     let buffer = completion_queue::buffer(cqc.pd, cqc.lkey, cqc.start, cqc.log_entries, &access);
-    ring_begins(&access, &buffer, &format!("CQ {number}"), (&CQ_BUFFER, &CQ_OWNER), found);
+    check_ring(&access, &buffer, &format!("CQ {number}"), (&CQ_BUFFER, &CQ_OWNER), found);
 }
 
 pub(super) fn resize_cq(view: View<'_>, command: &Command, resize: &ResizeCq, found: &mut Findings) {
@@ -35,8 +35,8 @@ pub(super) fn resize_cq(view: View<'_>, command: &Command, resize: &ResizeCq, fo
     let access = view.resources.regions.access(view.dma);
     let buffer =
         completion_queue::buffer(cq.buffer().pd, resize.lkey, cq.start(), resize.log_entries, &access);
-    // Unread entries are in the new buffer already, and are software's.
-    ring_reached(&access, &buffer, &format!("CQ {number}"), &CQ_BUFFER, found);
+    // Unread entries may already be in the new buffer, in software ownership.
+    check_ring_access(&access, &buffer, &format!("CQ {number}"), &CQ_BUFFER, found);
 }
 
 pub(super) fn hw2sw_cq(resources: &Resources, command: &Command, found: &mut Findings) {
@@ -62,7 +62,7 @@ pub(super) fn sw2hw_eq(view: View<'_>, command: &Command, eqc: &Eqc, found: &mut
     }
     let access = view.resources.regions.access(view.dma);
     let buffer = event_queue::buffer(eqc, &access);
-    ring_begins(&access, &buffer, &format!("EQ {number:#x}"), (&EQ_BUFFER, &EQ_OWNER), found);
+    check_ring(&access, &buffer, &format!("EQ {number:#x}"), (&EQ_BUFFER, &EQ_OWNER), found);
 }
 
 pub(super) fn hw2sw_eq(resources: &Resources, command: &Command, found: &mut Findings) {

@@ -1,4 +1,4 @@
-//! Register accesses.
+//! Checks of register accesses.
 
 use protocol::hca::jingzhao::doorbell::{UAR_PAGE, UarRegister};
 use protocol::hca::jingzhao::regs::{HcrWord, Register};
@@ -8,13 +8,13 @@ use super::rules::{
     NO_EFFECT, NO_REGISTER, READ_ONLY_WRITE,
 };
 use super::{Findings, Strict};
-use crate::frontend::mellanox::strict::HcrRules;
+use crate::frontend::hcr::strict::HcrRules;
 use crate::vfio::Bar;
 
 const HCR: HcrRules =
     HcrRules { reserved: &HCR_RESERVED, not_polled: &HCR_NOT_POLLED, no_effect: &NO_EFFECT };
 
-/// Looks at a read of a register.
+/// Checks a read of a register.
 pub(in super::super) fn read(strict: &mut Strict, bar: Bar, offset: u64, len: usize) -> Findings {
     let mut found = Findings::default();
     match bar {
@@ -33,7 +33,7 @@ pub(in super::super) fn read(strict: &mut Strict, bar: Bar, offset: u64, len: us
     found
 }
 
-/// Looks at a write to a register, before it has an effect.
+/// Checks a write to a register, before it takes effect.
 pub(in super::super) fn write(strict: &mut Strict, bar: Bar, offset: u64, data: &[u8]) -> Findings {
     let mut found = Findings::default();
     let number = bar.number();
@@ -95,7 +95,7 @@ fn bar2(strict: &mut Strict, offset: u64, words: &[[u8; 4]], found: &mut Finding
     }
 }
 
-/// Looks at ARM_CQ or ARM_EQ of a queue that is not valid.
+/// Reports ARM_CQ or ARM_EQ of a queue that is not valid.
 pub(in super::super) fn arm(queue: &str, number: u32) -> Findings {
     let mut found = Findings::default();
     found.add(&ARM_NOTHING, format!("arm doorbell for {queue} {number:#x}, which is not valid"));

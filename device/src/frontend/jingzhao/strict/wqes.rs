@@ -1,4 +1,4 @@
-//! Work queue entries that the device takes.
+//! Checks of work queue entries.
 
 use protocol::hca::jingzhao::wqe::{GRANULE, SendWqe, WqeData};
 use protocol::ids::Qpn;
@@ -7,11 +7,11 @@ use smallvec::SmallVec;
 use super::Findings;
 use super::rules::{RECV_UNMARKED, WQE_RESERVED, WQE_SLOT};
 use crate::frontend::jingzhao::qp::QueuePair;
-use crate::frontend::jingzhao::send_queue::TakenWqe;
+use crate::frontend::jingzhao::send_queue::FetchedWqe;
 
-/// Looks at a WQE that was taken from a send queue.
-pub(in super::super) fn send_wqe(qpn: Qpn, taken: &TakenWqe<'_>) -> Findings {
-    /// nda and nds: software may leave links of earlier WQEs in place.
+/// Checks a WQE taken from a send queue.
+pub(in super::super) fn send_wqe(qpn: Qpn, taken: &FetchedWqe<'_>) -> Findings {
+    /// Fields nda and nds, where software may leave stale links.
     const LINK_LEN: usize = 8;
     let mut found = Findings::default();
     let entry = taken.entry;
@@ -25,7 +25,7 @@ pub(in super::super) fn send_wqe(qpn: Qpn, taken: &TakenWqe<'_>) -> Findings {
         );
     }
     if let Some(Ok(wqe)) = taken.wqe {
-        // Data units have no reserved bits, and behind inline data anything may stand.
+        // Data units have no reserved bits, and the bytes after inline data are undefined.
         let head = SendWqe { data: WqeData::Segments(SmallVec::new()), ..wqe.clone() }.emit();
         let mut bytes = taken.bytes.iter().zip(&head).enumerate().skip(LINK_LEN);
         if let Some((at_byte, (given, kept))) = bytes.find(|(_, (given, kept))| **given & !**kept != 0) {
@@ -41,10 +41,10 @@ pub(in super::super) fn send_wqe(qpn: Qpn, taken: &TakenWqe<'_>) -> Findings {
     found
 }
 
-/// Looks at the WQE that was taken from a receive queue last, at a byte offset.
+/// Checks the WQE last taken from a receive queue, at byte offset `at`.
 pub(in super::super) fn recv_wqe(qp: &QueuePair, at: u64) -> Findings {
     let mut found = Findings::default();
-    // The kernel driver does not know the bit.
+    // J-23: the kernel driver does not use the valid bit.
     let of_user = qp.key.context().image.usr_page != 0;
     if of_user && !qp.recv.was_marked() {
         found.add(

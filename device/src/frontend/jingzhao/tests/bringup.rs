@@ -1,4 +1,4 @@
-//! The public driver's way through the commands (section 13), with the published mailboxes (section 14).
+//! The public driver's commands (section 13) with the published mailboxes (section 14).
 
 use super::*;
 
@@ -42,7 +42,7 @@ fn probe(hcr: u64) -> Machine {
     assert_eq!(machine.peek(OUTBOX, 0x40), dump(DEV_LIM, 0x40));
     assert_eq!(machine.peek(OUTBOX + 0x40, 4), [0xff; 4], "nothing behind the outbox");
     machine.ok(Op::InitHca, 0, 0, &dump(INIT, 0x40));
-    machine.lend(0x1_0000_0000, 0x40_0000);
+    machine.map_memory(0x1_0000_0000, 0x40_0000);
     machine.ok(Op::MapIcm, 1, 1, &dump(MAP_EQC, 0x20));
     machine.ok(Op::MapIcm, 1, 3, &dump(MAP_THREE, 0x40));
     machine.map(IcmTable::Context, CQC, 0x10_0000, 64);
@@ -52,10 +52,10 @@ fn probe(hcr: u64) -> Machine {
 }
 
 #[test]
-fn published_trace_runs_at_both_addresses_of_the_hcr() {
+fn published_trace_runs_at_both_hcr_addresses() {
     for hcr in [0, 0x8_0000] {
         let mut machine = probe(hcr);
-        // A page at bus address 200000h is the buffer of CQ 0.
+        // The page at bus address 200000h is the buffer of CQ 0.
         machine.ok(Op::WriteMtt, 0, 1, &dump("30: 00 00 00 00 00 00 00 00 00 00 00 00 00 20 00 00", 0x40));
         assert_eq!(machine.peek(0x14_0000, 8), [0, 0, 0, 0, 0, 0x20, 0, 0]);
         machine.ok(Op::Sw2HwMpt, 0, 0, &dump(CQ0_REGION, 0x40));
@@ -63,7 +63,7 @@ fn published_trace_runs_at_both_addresses_of_the_hcr() {
         machine.ok(Op::Sw2HwCq, 0, 0, &dump(CQ0, 0x40));
         assert_eq!(machine.peek(0x10_0000, 0x40), dump(CQ0, 0x40));
 
-        // Unload: whole chunks, whatever was mapped of them.
+        // Unload unmaps whole chunks, even if only parts are mapped.
         for (table, base) in [(2, MPT), (2, MTT), (1, CQC), (1, QPC), (1, EQC)] {
             assert_eq!(machine.command_at(base, Op::UnmapIcm, table, 0x40), 0);
         }
@@ -75,7 +75,7 @@ fn published_trace_runs_at_both_addresses_of_the_hcr() {
 }
 
 #[test]
-fn published_page_table_is_written_through_in_ascending_order() {
+fn published_page_table_is_written_in_order() {
     let mut machine = probe(0);
     machine.ok(Op::WriteMtt, 0, 5, &dump(WRITE_FIVE, 0x60));
     let expected: Vec<u8> = (1..=5u64).flat_map(|n| (0x2_0000_0000 + n * 0x1000).to_be_bytes()).collect();
@@ -99,9 +99,9 @@ fn published_event_queue_is_stored_and_zeroed() {
 }
 
 #[test]
-fn counts_beyond_one_mailbox_take_what_it_holds() {
+fn counts_beyond_mailbox_are_clamped() {
     let mut machine = probe(0);
-    // Only entry 507 is not zero: group 126, whose first slot is its last entry.
+    // Only entry 507 is nonzero: the first slot of group 126.
     let mut inbox = vec![0; 0x1000];
     inbox[0x20 + 126 * 0x20 + 6] = 0x30;
     machine.ok(Op::WriteMtt, 0, 512, &inbox);
@@ -112,7 +112,7 @@ fn counts_beyond_one_mailbox_take_what_it_holds() {
 }
 
 #[test]
-fn a_second_init_begins_anew() {
+fn second_init_discards_first() {
     let mut machine = probe(0);
     machine.ok(Op::Sw2HwMpt, 0, 0, &dump(CQ0_REGION, 0x40));
     machine.ok(Op::InitHca, 0, 0, &dump(INIT, 0x40));

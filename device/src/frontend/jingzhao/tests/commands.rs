@@ -1,4 +1,4 @@
-//! Section 1.4, 2 and 3: what refused commands answer, and that they have no effect.
+//! Sections 1.4, 2 and 3: status codes of rejected commands, which have no effect.
 
 use protocol::hca::jingzhao::cqc::{Cqc, ResizeCq};
 use protocol::hca::jingzhao::mpt::{Mpt, MptFlags};
@@ -26,12 +26,12 @@ fn cqc(log_entries: u8) -> [u8; Cqc::LEN] {
 }
 
 #[test]
-fn opcodes_the_device_does_not_have_are_bad_op() {
+fn unsupported_opcodes_are_bad_op() {
     let mut machine = initialised(Options::default());
     let unknown =
         [0x000, 0x055, 0xfff, 0x009, 0x00a, 0x00c, 0x025, 0x026, 0x027, 0x02a, 0x02b, 0x030, 0x032, 0x033];
     for code in unknown.into_iter().chain([0x023, 0x024]) {
-        // Even with a wrong op_modifier and no mailboxes: the opcode is looked at first.
+        // The opcode is checked first, even with an invalid op_modifier and without mailboxes.
         for op_modifier in [0, 7] {
             assert_eq!(
                 machine.raw_command(0, 0, 0, GO | op_modifier << 12 | code),
@@ -44,7 +44,7 @@ fn opcodes_the_device_does_not_have_are_bad_op() {
 }
 
 #[test]
-fn mad_ifc_is_bad_op_unless_configured_and_then_tells_of_the_port() {
+fn mad_ifc_option_enables_port_query() {
     const MAD_IFC: u32 = 0x024;
     let mut machine = initialised(Options::default());
     assert_eq!(machine.raw_command(INBOX, 1, OUTBOX, GO | 1 << 12 | MAD_IFC), BAD_OP);
@@ -59,13 +59,13 @@ fn mad_ifc_is_bad_op_unless_configured_and_then_tells_of_the_port() {
     }
     assert_eq!(machine.raw_command(INBOX, 1, 0, GO | 1 << 12 | MAD_IFC), BAD_PARAM, "no outbox");
     assert_eq!(machine.raw_command(0, 1, NOWHERE, GO | 1 << 12 | MAD_IFC), INTERNAL_ERR);
-    // LID, port state, physical state. A reset of the device does not plug the cable in.
+    // LID, port state, physical state. A device reset does not change the link.
     for (link_up, states) in [(true, [4, 5]), (false, [1, 2]), (true, [4, 5])] {
         machine.hca.set_link(link_up);
         machine.write32(0, 0xf10, 1);
         machine.ok(Op::InitHca, 0, 0, &dump(INIT, 0x40));
         machine.poke(OUTBOX, &[0xa5; 0x21]);
-        // Without an inbox.
+        // Without inbox.
         assert_eq!(machine.raw_command(0, 1, OUTBOX, GO | 1 << 12 | MAD_IFC), OK);
         let mut expected = [0; 0x21];
         expected[1] = 2;
@@ -76,7 +76,7 @@ fn mad_ifc_is_bad_op_unless_configured_and_then_tells_of_the_port() {
 }
 
 #[test]
-fn op_modifiers_outside_the_list_are_bad_param() {
+fn undefined_op_modifiers_are_bad_param() {
     let mut machine = initialised(Options::default());
     for (op, bad) in [
         (Op::QueryDevLim, 1),
@@ -94,15 +94,15 @@ fn op_modifiers_outside_the_list_are_bad_param() {
     ] {
         assert_eq!(machine.command(op, bad, 1, &[0; 0x1000]), BAD_PARAM, "{op} with {bad}");
     }
-    // RESIZE_CQ takes any; here it fails only for lack of a CQ.
+    // RESIZE_CQ accepts any op_modifier. It fails only because there is no CQ.
     machine.ok(Op::Sw2HwCq, 0, 1, &cqc(5));
     assert_eq!(machine.command(Op::ResizeCq, 0xff, 1, &cqc(0)[..8]), OK);
 }
 
 #[test]
-fn missing_mailboxes_are_bad_param_before_all_else() {
+fn missing_mailbox_is_checked_first() {
     let mut machine = powered_on(1, Options::default());
-    // Before INIT_HCA, which would be BAD_SYS_STATE.
+    // Checked before the state, which would be BAD_SYS_STATE without INIT_HCA.
     assert_eq!(machine.command_at(0, Op::MapIcm, 1, 1), BAD_PARAM);
     assert_eq!(machine.command_at(0, Op::Rst2Init, 0, 1), BAD_PARAM);
     assert_eq!(machine.command_at(0, Op::ToRst, 0, 1), BAD_PARAM);
@@ -111,7 +111,7 @@ fn missing_mailboxes_are_bad_param_before_all_else() {
 }
 
 #[test]
-fn commands_before_init_are_bad_sys_state_and_work_afterwards() {
+fn commands_need_init_hca() {
     let mut machine = powered_on(1, Options::default());
     for spec in &protocol::hca::jingzhao::cmd::COMMANDS {
         let op_modifier = match spec.op {
@@ -131,23 +131,23 @@ fn commands_before_init_are_bad_sys_state_and_work_afterwards() {
 }
 
 #[test]
-fn a_mailbox_beyond_memory_is_internal_err_and_changes_nothing() {
+fn inaccessible_mailbox_is_internal_err_without_effect() {
     let mut machine = initialised(Options::default());
     for (op, op_modifier) in [(Op::InitHca, 0), (Op::MapIcm, 1), (Op::WriteMtt, 0), (Op::Rst2Init, 0)] {
         assert_eq!(machine.command_at(NOWHERE, op, op_modifier, 1), INTERNAL_ERR, "inbox of {op}");
     }
     assert_eq!(machine.raw_command(0, 0, NOWHERE, GO | 0x003), INTERNAL_ERR, "outbox of QUERY_DEV_LIM");
-    // The end of memory cuts the mailbox in two.
+    // The mailbox crosses the end of memory.
     assert_eq!(machine.command_at(MEMORY - 0x20, Op::Sw2HwCq, 0, 1), INTERNAL_ERR);
     assert_eq!(machine.raw_command(0, 0, MEMORY - 0x20, GO | 0x003), INTERNAL_ERR);
     assert_eq!(machine.raw_command(0, 0, MEMORY - 0x40, GO | 0x003), OK);
     assert_eq!(machine.command_at(u64::MAX, Op::Sw2HwCq, 0, 1), INTERNAL_ERR);
-    // The refused INIT_HCA did not undo the first, nor did the others leave anything.
+    // The rejected INIT_HCA did not discard the first, and no rejected command left an object.
     machine.ok(Op::Sw2HwCq, 0, 1, &cqc(5));
 }
 
 #[test]
-fn a_mailbox_need_not_be_aligned() {
+fn mailbox_may_be_unaligned() {
     let mut machine = initialised(Options::default());
     machine.poke(0x5003, &cqc(5));
     assert_eq!(machine.command_at(0x5003, Op::Sw2HwCq, 0, 1), OK);
@@ -155,11 +155,11 @@ fn a_mailbox_need_not_be_aligned() {
 
 /// Sections 3.1, 3.3 and 3.11.
 #[test]
-fn configured_limits_are_advertised_and_only_the_length_of_a_cq_is_held_against_them() {
+fn only_cq_length_is_checked_against_limits() {
     let limits = serde_json::from_str(r#"{"max_qps": 64, "max_cqs": 32, "max_cqes": 16}"#).unwrap();
     let mut machine = initialised(Options { limits, ..Options::default() });
     machine.ok(Op::QueryDevLim, 0, 0, &[]);
-    // Log2 of QPs and CQs, and of the entries of a CQ.
+    // Log2 of the number of QPs and CQs, and of the entries per CQ.
     assert_eq!(machine.peek(OUTBOX + 0x0c, 2), [6, 5]);
     assert_eq!(machine.peek(OUTBOX + 0x0a, 2), [0, 4]);
     assert_eq!(machine.command(Op::Sw2HwCq, 0, 40, &cqc(5)), BAD_PARAM);
@@ -171,7 +171,7 @@ fn configured_limits_are_advertised_and_only_the_length_of_a_cq_is_held_against_
 }
 
 #[test]
-fn refused_command_is_one_line_of_the_log() {
+fn rejected_command_logs_one_line() {
     let mut machine = initialised(Options::default());
     machine.ok(Op::Sw2HwCq, 0, 40, &cqc(16));
     let text = logged(|| assert_eq!(machine.command(Op::Sw2HwCq, 0, 41, &cqc(17)), BAD_PARAM));
@@ -180,7 +180,7 @@ fn refused_command_is_one_line_of_the_log() {
 }
 
 #[test]
-fn counts_that_init_cannot_grant_are_bad_param() {
+fn excessive_init_counts_are_bad_param() {
     let mut machine = powered_on(1, Options::default());
     for (offset, limit) in [(0x0f, 24), (0x17, 24), (0x1f, 8), (0x37, 32)] {
         let mut inbox = dump(INIT, 0x40);
@@ -194,7 +194,7 @@ fn counts_that_init_cannot_grant_are_bad_param() {
 }
 
 #[test]
-fn bad_icm_mappings_map_nothing() {
+fn invalid_icm_mappings_map_nothing() {
     let mut machine = powered_on(1, Options::default());
     machine.ok(Op::InitHca, 0, 0, &dump(INIT, 0x40));
     let entry = |virt, bus, pages| MapEntry { virt: IcmAddr::new(virt), bus: Iova::new(bus), pages };
@@ -222,7 +222,7 @@ fn bad_icm_mappings_map_nothing() {
 }
 
 #[test]
-fn regions_are_refused_for_index_key_page_size_validity_and_mapping() {
+fn invalid_regions_are_rejected() {
     let mut machine = initialised(Options::default());
     let (sw2hw, hw2sw) = (Op::Sw2HwMpt, Op::Hw2SwMpt);
     assert_eq!(
@@ -254,7 +254,7 @@ fn regions_are_refused_for_index_key_page_size_validity_and_mapping() {
 }
 
 #[test]
-fn every_index_of_the_largest_key_table_is_usable() {
+fn largest_key_table_is_fully_usable() {
     let mut machine = powered_on(1, Options::default());
     machine.ok(Op::InitHca, 0, 0, &layout(24, 16, 32).emit());
     machine.map(IcmTable::Tpt, (MPT + 0xffff_ffff * 64) & !0xfff, ICM_TPT, 1);
@@ -263,13 +263,13 @@ fn every_index_of_the_largest_key_table_is_usable() {
 }
 
 #[test]
-fn page_table_entries_need_a_count_and_mapped_pages() {
+fn mtt_writes_need_count_and_mapped_pages() {
     let mut machine = initialised(Options::default());
     let write = |start, pages: &[u64]| {
         WriteMtt { start, pages: pages.iter().copied().map(Iova::new).collect() }.emit()
     };
     assert_eq!(machine.command(Op::WriteMtt, 0, 0, &write(0, &[0x1000])), BAD_PARAM);
-    // 1024 pages of ICM are mapped: 2^19 entries.
+    // 1024 ICM pages are mapped, which hold 2^19 entries.
     let last = (1 << 19) - 1;
     machine.ok(Op::WriteMtt, 0, 1, &write(last, &[0x1000]));
     assert_eq!(machine.command(Op::WriteMtt, 0, 2, &write(last, &[0x2000, 0x3000])), BAD_PARAM);
@@ -281,7 +281,7 @@ fn page_table_entries_need_a_count_and_mapped_pages() {
 }
 
 #[test]
-fn completion_queues_are_refused_for_size_validity_and_mapping() {
+fn invalid_cq_commands_are_rejected() {
     let mut machine = initialised(Options::default());
     assert_eq!(machine.command(Op::Sw2HwCq, 0, 1 << 24, &cqc(5)), BAD_PARAM, "number above 24 bits");
     assert_eq!(machine.command(Op::Sw2HwCq, 0, 1, &cqc(17)), BAD_PARAM, "too many entries");
@@ -302,7 +302,7 @@ fn completion_queues_are_refused_for_size_validity_and_mapping() {
 }
 
 #[test]
-fn event_queues_are_refused_for_number_size_and_validity() {
+fn invalid_eq_commands_are_rejected() {
     let mut machine = initialised(Options::default());
     let eqc = |log_entries| cqc(log_entries);
     assert_eq!(machine.command(Op::Sw2HwEq, 0, 32, &eqc(5)), BAD_PARAM, "outside the table");
@@ -316,7 +316,7 @@ fn event_queues_are_refused_for_number_size_and_validity() {
 }
 
 #[test]
-fn extended_status_tells_refusals_apart() {
+fn extended_status_distinguishes_errors() {
     let options = Options { extended_status: true, ..Options::default() };
     let mut machine = initialised(options);
     assert_eq!(machine.command(Op::QueryQp, 0, 1 << 24, &[]), 0x0a);
@@ -329,7 +329,7 @@ fn extended_status_tells_refusals_apart() {
 }
 
 #[test]
-fn refused_commands_can_be_issued_for_ever() {
+fn rejected_commands_leak_nothing() {
     let mut machine = initialised(Options::default());
     for round in 0..2000u32 {
         let word = GO | (round % 0x1000);

@@ -1,4 +1,4 @@
-//! Sections 3.12, 3.13, 4.3 and 10: what QP commands leave in ICM and what QUERY_QP answers.
+//! Sections 3.12, 3.13, 4.3 and 10: contexts in ICM after QP commands, and results of QUERY_QP.
 
 use protocol::hca::jingzhao::modify::StoredQpc;
 use protocol::hca::jingzhao::qpc::Qpc;
@@ -20,12 +20,12 @@ pub(super) const RTR: &str = "
     80: 00 00 00 00 0C 12 34 56 00 00 00 00 00 00 00 02
     90: 00 00 00 22 00 00 40 00 00 00 00 00 00 00 00 00";
 
-/// Bits of the number that the table index does not have.
+/// Bits of the QPN above the table index.
 const ROLLING: u32 = 0x9c_0000;
 const QPN: u32 = 5;
 
 fn rtr() -> Vec<u8> {
-    // What lies behind the meaningful bytes is whatever the mailbox held before.
+    // Bytes after the defined ones are undefined, since the driver reuses the mailbox.
     let mut inbox = dump(RTR, 0xc0);
     inbox[0xa4..].fill(0xee);
     inbox
@@ -41,7 +41,7 @@ fn init() -> Vec<u8> {
     inbox
 }
 
-/// `rtr` with first PSN 654321h.
+/// `rtr` with initial PSN 654321h.
 fn rts() -> Vec<u8> {
     let mut inbox = rtr();
     inbox[0x6d..0x70].copy_from_slice(&[0x65, 0x43, 0x21]);
@@ -63,7 +63,7 @@ fn in_rts() -> Machine {
 }
 
 #[test]
-fn published_mailbox_is_the_context_in_icm_and_the_answer_of_query_qp() {
+fn published_mailbox_is_context_and_query_answer() {
     let mut machine = initialised(Options::default());
     machine.poke(ENTRY, &[0xaa; 256]);
     machine.ok(Op::Rst2Init, 0, ROLLING | QPN, &init());
@@ -84,7 +84,7 @@ fn published_mailbox_is_the_context_in_icm_and_the_answer_of_query_qp() {
 
     machine.ok(Op::Rtr2Rts, 0, QPN, &rts());
     expected[0x08] = 0x30;
-    // Section 10.6: what software never gave.
+    // Section 10.6: defaults of values that software has not set.
     (expected[0x20], expected[0x24], expected[0x69]) = (7 << 5, 14 << 3, 7);
     expected[0x6d..0x70].copy_from_slice(&[0x65, 0x43, 0x21]);
     expected[0x7d..0x80].copy_from_slice(&[0x65, 0x43, 0x21]);
@@ -92,9 +92,9 @@ fn published_mailbox_is_the_context_in_icm_and_the_answer_of_query_qp() {
     assert_eq!(query(&mut machine, QPN), expected);
 }
 
-/// Section 10.7. What software gives with a command is what `ibv_query_qp` finds; PSNs are those of the queues.
+/// Section 10.7. QUERY_QP returns the values that software has set, and current PSNs.
 #[test]
-fn query_qp_has_every_attribute_of_ibv_query_qp_that_the_context_has() {
+fn query_qp_returns_every_attribute_in_context() {
     // Word, bits, value.
     const ATTRIBUTES: [(&str, usize, u32, u32); 16] = [
         ("path_mtu", 0x0c, 0xe000_0000, 4 << 29),
@@ -138,7 +138,7 @@ fn query_qp_has_every_attribute_of_ibv_query_qp_that_the_context_has() {
     }
 }
 
-/// The mailbox with a mask and other bytes.
+/// The mailbox with a mask and changed bytes.
 fn with(inbox: Vec<u8>, mask: u32, bytes: &[(usize, u8)]) -> Vec<u8> {
     let mut inbox = inbox;
     inbox[..4].copy_from_slice(&mask.to_be_bytes());
@@ -152,9 +152,9 @@ fn retries(machine: &mut Machine) -> [u8; 4] {
     [answer[0x20], answer[0x24], answer[0x69], answer[0x84]]
 }
 
-/// Section 10.4: the public driver names the port with bit 11 wherever it gives one, and never gives retries.
+/// Section 10.4: the public driver names the port with bit 11 in every command that sets it, and never sets retries.
 #[test]
-fn the_drivers_port_bit_leaves_the_retries_alone() {
+fn driver_port_bit_preserves_retries() {
     const PORT: u32 = 1 << 11;
     let mut machine = initialised(Options::default());
     machine.ok(Op::Rst2Init, 0, QPN, &with(init(), PORT, &[]));
@@ -166,15 +166,15 @@ fn the_drivers_port_bit_leaves_the_retries_alone() {
     machine.ok(Op::Rts2Sqd, 0, QPN, &with(rts(), 0, &[]));
     machine.ok(Op::Sqd2Sqd, 0, QPN, &with(rts(), PORT, &[]));
     assert_eq!(retries(&mut machine), defaults);
-    // Bit 6 is its RNR timer.
+    // Bit 6 is the public driver's RNR timer.
     machine.ok(Op::Sqd2Sqd, 0, QPN, &with(rts(), PORT | 1 << 6, &[(0x84, 0)]));
     assert_eq!(retries(&mut machine), [7 << 5, 14 << 3, 7, 0]);
 }
 
-/// Table A1-3: bits 11 and 9 are RNR_RETRY and TIMEOUT, 14 and 15 ALT_PATH and MIN_RNR_TIMER, which the older numbering
-/// has as timeout and RNR retry count.
+/// Table A1-3: bits 11 and 9 are RNR_RETRY and TIMEOUT, 14 and 15 ALT_PATH and MIN_RNR_TIMER. The older numbering uses
+/// the latter for timeout and RNR retry count.
 #[test]
-fn each_bit_of_the_document_changes_its_attribute_and_no_other() {
+fn each_document_bit_changes_one_attribute() {
     let mut machine = initialised(Options::default());
     let given = [(0x20, 6 << 5), (0x24, 19 << 3), (0x69, 5)];
     for (op, inbox, mask) in [
@@ -194,9 +194,9 @@ fn each_bit_of_the_document_changes_its_attribute_and_no_other() {
     }
 }
 
-/// Section 10.2: PATH_MTU is no attribute of RTS2RTS, and packets keep their size.
+/// Section 10.2: PATH_MTU is not an attribute of RTS2RTS, and the packet size does not change.
 #[test]
-fn query_qp_has_the_path_mtu_that_packets_have() {
+fn query_qp_returns_mtu_of_packets() {
     let mut machine = in_rts();
     for mask in [0, 1 << 8] {
         machine.ok(Op::Rts2Rts, 0, QPN, &with(rts(), mask, &[(0x0c, 5 << 5 | 31)]));
@@ -205,7 +205,7 @@ fn query_qp_has_the_path_mtu_that_packets_have() {
 }
 
 #[test]
-fn a_qp_in_reset_or_unknown_is_all_zero() {
+fn reset_or_unknown_qp_reads_zero() {
     let mut machine = in_rts();
     assert_eq!(query(&mut machine, 77), [0; 0xc0]);
     machine.ok(Op::ToRst, 3, QPN, &[]);
@@ -213,7 +213,7 @@ fn a_qp_in_reset_or_unknown_is_all_zero() {
 }
 
 #[test]
-fn reset_takes_the_drivers_zero_mailbox_and_the_documents_none() {
+fn reset_accepts_zero_mailbox_or_none() {
     for (op_modifier, inbox) in [(0, &[0; 0xc0][..]), (2, &[]), (3, &[])] {
         let mut machine = in_rts();
         machine.ok(Op::ToRst, op_modifier, ROLLING | QPN, inbox);
@@ -225,7 +225,7 @@ fn reset_takes_the_drivers_zero_mailbox_and_the_documents_none() {
 }
 
 #[test]
-fn any_state_goes_to_err_and_from_there_to_reset_only() {
+fn error_state_leads_to_reset_only() {
     let mut machine = in_rts();
     machine.ok(Op::ToErr, 0, QPN, &[0; 0xc0]);
     assert_eq!(state(&mut machine), 6);
@@ -239,14 +239,14 @@ fn any_state_goes_to_err_and_from_there_to_reset_only() {
     assert_eq!(query(&mut machine, QPN)[8] >> 4, 6);
     machine.ok(Op::ToRst, 3, QPN, &[]);
 
-    // The public driver moves QPs in RESET to ERR.
+    // The public driver moves QPs from RESET to ERR.
     machine.ok(Op::ToErr, 0, 6, &[0; 0xc0]);
     assert_eq!(query(&mut machine, 6)[8] >> 4, 6);
     machine.ok(Op::ToRst, 0, 6, &[0; 0xc0]);
 }
 
 #[test]
-fn commands_from_another_state_leave_the_qp_as_it_was() {
+fn wrong_state_command_leaves_qp_unchanged() {
     let mut machine = initialised(Options::default());
     for op in [Op::Init2Init, Op::Init2Rtr, Op::Rtr2Rts, Op::Rts2Rts, Op::Rts2Sqd, Op::Sqd2Rts] {
         assert_eq!(machine.command(op, 0, QPN, &rts()), CmdStatus::BadParam.code(), "{op} in RESET");
@@ -261,7 +261,7 @@ fn commands_from_another_state_leave_the_qp_as_it_was() {
 }
 
 #[test]
-fn values_the_device_does_not_support_are_bad_param() {
+fn unsupported_values_are_bad_param() {
     let refused = |machine: &mut Machine, op: Op, base: &[u8], offset: usize, value: u8, why: &str| {
         let mut inbox = base.to_vec();
         inbox[offset] = value;
@@ -288,14 +288,14 @@ fn values_the_device_does_not_support_are_bad_param() {
 }
 
 #[test]
-fn a_new_qp_needs_its_icm_page() {
+fn new_qp_needs_icm_page() {
     let mut machine = initialised(Options::default());
     assert_eq!(machine.command_at(QPC, Op::UnmapIcm, 1, 1), 0);
     assert_eq!(machine.command(Op::Rst2Init, 0, QPN, &init()), CmdStatus::BadParam.code());
     assert_eq!(query(&mut machine, QPN), [0; 0xc0]);
     machine.map(IcmTable::Context, QPC, ICM_CONTEXT, 1);
     machine.ok(Op::Rst2Init, 0, QPN, &init());
-    // Later commands do without.
+    // Later commands do not need the page.
     assert_eq!(machine.command_at(QPC, Op::UnmapIcm, 1, 1), 0);
     machine.ok(Op::Init2Rtr, 0, QPN, &rtr());
     assert_eq!(state(&mut machine), 1);
@@ -305,7 +305,7 @@ fn a_new_qp_needs_its_icm_page() {
 }
 
 #[test]
-fn icm_behind_memory_nobody_lent_is_internal_err() {
+fn icm_without_dma_mapping_is_internal_err() {
     let mut machine = initialised(Options::default());
     machine.map(IcmTable::Context, QPC, NOWHERE, 1);
     assert_eq!(machine.command(Op::Rst2Init, 0, QPN, &init()), CmdStatus::InternalErr.code());
@@ -313,7 +313,7 @@ fn icm_behind_memory_nobody_lent_is_internal_err() {
 }
 
 #[test]
-fn an_idle_qp_drains_at_once_and_comes_back() {
+fn idle_qp_drains_at_once_and_resumes() {
     let mut machine = in_rts();
     machine.ok(Op::Rts2Sqd, 0, QPN, &rts());
     machine.settle();
@@ -326,10 +326,10 @@ fn an_idle_qp_drains_at_once_and_comes_back() {
 }
 
 #[test]
-fn the_public_drivers_counts_work_together() {
+fn public_driver_counts_work_together() {
     let mut machine = initialised(Options::default());
     machine.map(IcmTable::Context, QPC + 0x40_0000, ICM_CONTEXT + 0x40_0000, 3072);
-    // Spread over the whole table of 2^16.
+    // Spread over the table of 2^16.
     for qpn in (0..1u32 << 16).step_by(61) {
         machine.ok(Op::Rst2Init, 0, ROLLING | qpn, &init());
     }
@@ -338,10 +338,9 @@ fn the_public_drivers_counts_work_together() {
     machine.ok(Op::CloseHca, 0, 0, &[]);
 }
 
-/// One table of P_Keys: what QUERY_DEV_LIM reports, what the agent of the port has, what a context may name and what is on
-/// the wire.
+/// QUERY_DEV_LIM, the port's agent, contexts and packets agree on the P_Key table.
 #[test]
-fn the_port_has_one_p_key_and_no_context_names_another() {
+fn single_p_key_admits_no_other_index() {
     const PKEY_INDEX: usize = 0x1f;
     for (extended_status, refused) in [(false, 0x03), (true, 0x0a)] {
         let mut machine = initialised(Options { extended_status, ..Options::default() });
@@ -366,7 +365,7 @@ fn the_port_has_one_p_key_and_no_context_names_another() {
 }
 
 #[test]
-fn the_p_key_on_the_wire_is_that_of_the_contexts_index() {
+fn packet_p_key_follows_context_index() {
     for pkey_index in [0, 3] {
         let mut context = StoredQpc::default();
         context.image = Qpc { pkey_index, ..Qpc::default() };

@@ -1,4 +1,4 @@
-//! The context manager in a device: CtxMgt document, sections 1 and 5, as a guest sees it.
+//! The context manager in a device: CtxMgt document, sections 1 and 5, as seen by a guest.
 
 use protocol::Psn;
 use protocol::hca::jingzhao::qpc::Qpc;
@@ -26,9 +26,9 @@ fn query(machine: &mut Machine) -> Qpc {
     Qpc::parse(machine.peek(OUTBOX, 0xc0).first_chunk().unwrap())
 }
 
-/// Section 5.4.2: a SEND, and which units read and write for it on either side.
+/// Section 5.4.2: reads and writes of the units for a SEND, on either side.
 #[test]
-fn a_message_is_read_and_written_for_by_its_units() {
+fn message_uses_reads_and_writes_of_units() {
     let (mut a, mut b) = pair();
     let before = [stats(&a), stats(&b)];
     post_recv(&mut b, 0, 0, 64);
@@ -38,7 +38,7 @@ fn a_message_is_read_and_written_for_by_its_units() {
     assert_eq!(get_data(&mut b, 0, 7), b"context");
 
     let (near, far) = (stats(&a), stats(&b));
-    // Its doorbell and its WQE; whether the QP may send; its WQE, its CQE.
+    // Doorbell and WQE; state check; WQE and CQE.
     assert_eq!(near.doorbell_processing.hits, 2);
     assert_eq!(near.wqe_parser.hits, 1);
     assert_eq!(near.requester_trans_control.reads.hits, 1);
@@ -46,20 +46,20 @@ fn a_message_is_read_and_written_for_by_its_units() {
     assert_eq!(near.execution_engine, before[0].execution_engine);
     assert_eq!((near.requester_trans_control.writes, near.requester_trans_control.write_backs), (1, 1));
     assert_eq!((near.requester_recv_control.writes, near.requester_recv_control.write_backs), (1, 1));
-    // The receiver's CQE, and the PSN it expects next.
+    // The receiver's CQE, and its expected PSN.
     assert_eq!(far.execution_engine.reads.hits, 1);
     assert_eq!((far.execution_engine.writes, far.execution_engine.write_backs), (1, 1));
     assert_eq!(far.requester_trans_control, before[1].requester_trans_control);
     assert_eq!(far.ceu_parser, before[1].ceu_parser, "no command was needed");
 }
 
-/// Section 5.2.1 and interface, section 4.3: a command comes before the write-backs of the turn it falls in, and
-/// QUERY_QP after those of its QP.
+/// Section 5.2.1 and interface, section 4.3: a command precedes the write-backs of its turn, and QUERY_QP follows those
+/// of its QP.
 #[test]
-fn a_query_in_the_middle_of_a_turn_sees_psns_and_so_does_memory() {
+fn query_during_turn_updates_psns_in_memory() {
     let (mut a, mut b) = pair();
     send(&mut a, 0, WRITE, &[remote(0, DATA_KEY), data_unit(0, 0x400)]);
-    // Four packets from FFFFFEh on; the receiver's turn does not end.
+    // Four packets from PSN FFFFFEh on. The receiver's turn does not end.
     for frame in a.settle() {
         b.hca.handle_frame(&frame);
     }
@@ -68,9 +68,9 @@ fn a_query_in_the_middle_of_a_turn_sees_psns_and_so_does_memory() {
     assert_eq!(b.peek(ENTRY + 0x84, 4), [0, 0, 0, 2]);
 }
 
-/// Interface, section 5.4: what the engine did before a command does not undo it afterwards.
+/// Interface, section 5.4: earlier changes by the engine do not overwrite those of a command.
 #[test]
-fn a_qp_that_is_made_anew_keeps_its_new_psns() {
+fn recreated_qp_keeps_its_new_psns() {
     let (mut a, mut b) = pair();
     send(&mut a, 0, WRITE, &[remote(0, DATA_KEY), data_unit(0, 0x400)]);
     for frame in a.settle() {
@@ -87,7 +87,7 @@ fn a_qp_that_is_made_anew_keeps_its_new_psns() {
 }
 
 #[test]
-fn doorbells_of_qps_in_reset_miss_and_counting_survives_a_close() {
+fn reset_qp_doorbell_misses_counters_survive_close() {
     let (mut a, _) = pair();
     a.ok(Op::ToRst, 3, QPN, &[]);
     send(&mut a, 0, SEND, &[]);
@@ -101,9 +101,9 @@ fn doorbells_of_qps_in_reset_miss_and_counting_survives_a_close() {
     assert_eq!(stats(&a), before);
 }
 
-/// Interface, section 10.5: a QP in ERR flushes what it is rung for, also when it went there in this very turn.
+/// Interface, section 10.5: a QP in ERR flushes requests on a doorbell, even if it entered ERR in this turn.
 #[test]
-fn a_doorbell_meets_the_state_the_engine_has_just_set() {
+fn doorbell_sees_latest_engine_state() {
     let (mut a, mut b) = pair();
     b.ok(Op::ToRst, 3, QPN, &[]);
     for op in [Op::Rst2Init, Op::Init2Rtr] {

@@ -1,7 +1,7 @@
-//! The public driver and its user library on `configs/hgrnic.json`, without a guest.
+//! The public driver and its user library with `configs/hgrnic.json`, without a guest.
 //!
-//! [`driver`] and [`library`] say what the two do to the hardware; they were written from `public-driver.md` alone and
-//! share no encoder with the device.
+//! [`driver`] and [`library`] reproduce the hardware accesses of the two. They were written from `public-driver.md`
+//! alone and share no encoder with the device.
 //!
 //! # Spec
 //! JingZhao interface, sections 12 and 13; `public-driver.md`.
@@ -20,15 +20,15 @@ use crate::frontend::FrontendEntry;
 
 const CONFIG: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../configs/hgrnic.json");
 
-/// The start of each program's data region.
+/// Start of each program's data region.
 const DATA: u64 = 0x7f00_0000_0678;
 
-/// A machine with one of the devices of the configuration.
+/// A machine with one of the devices in the configuration.
 fn machine(index: usize) -> Machine {
     machine_with(index, |_| {})
 }
 
-/// The same, with other options.
+/// As [`machine`], with changed options.
 fn machine_with(index: usize, change: impl FnOnce(&mut Options)) -> Machine {
     let config = Config::load(Path::new(CONFIG)).unwrap();
     let device = &config.devices[index];
@@ -40,11 +40,11 @@ fn machine_with(index: usize, change: impl FnOnce(&mut Options)) -> Machine {
     powered_on_with(setup, addresses)
 }
 
-/// Two programs whose QPs are connected.
+/// Two connected programs.
 fn pair(caps: Caps) -> (Program, Program) {
     let mut a = Program::start(Driver::probe(machine(0)), caps);
     let mut driver = Driver::probe(machine(1));
-    // The second driver has another history.
+    // The second driver has a different history of QPNs.
     driver.qpns.alloc();
     let mut b = Program::start(driver, caps);
     a.connect(b.qpn);
@@ -52,12 +52,12 @@ fn pair(caps: Caps) -> (Program, Program) {
     (a, b)
 }
 
-/// Carries frames until both are quiet.
+/// Exchanges frames until both are idle.
 fn settle(a: &mut Program, b: &mut Program) {
     exchange(a.machine(), b.machine());
 }
 
-/// Lets time pass until nothing is left to wait for, at most to `limit`.
+/// Advances the clock until no deadline is left, at most to `limit`.
 fn wait(program: &mut Program, peer: &mut Program, limit: Instant) {
     while let Some(deadline) = program.machine().hca.next_deadline().filter(|deadline| *deadline <= limit) {
         for side in [&mut *program, &mut *peer] {
@@ -83,7 +83,7 @@ fn inline(bytes: &[u8]) -> Wr {
     Wr { opcode: SEND, inline: Some(bytes.to_vec()), ..Wr::default() }
 }
 
-/// byte_cnt, wqe and opcode, is_send of a completion.
+/// Fields byte_cnt, wqe, opcode and is_send of a completion.
 fn done(entry: &[u8]) -> (u32, u32, u8, u8) {
     let word = |at: usize| u32::from_le_bytes(entry[at..at + 4].try_into().unwrap());
     (word(0x14), word(0x18), entry[0x1c], entry[0x1d])
@@ -94,12 +94,12 @@ fn polled(program: &mut Program) -> (u32, u32, u8, u8) {
     done(&program.poll().expect("a completion"))
 }
 
-/// What driver and library need beside the defaults, and what they need of those; the tests below run on it.
+/// Settings that driver and library need, including defaults that they rely on. The tests below use this configuration.
 #[test]
-fn the_configuration_has_what_driver_and_library_need() {
+fn configuration_meets_driver_and_library_needs() {
     use crate::frontend::jingzhao::options::{QueueOptions, SqAddr, UarPages};
 
-    /// What the driver says of every port.
+    /// The driver reports this LID for every port.
     const LID: Lid = Lid::new(0x1010);
 
     let config = Config::load(Path::new(CONFIG)).unwrap();
@@ -127,7 +127,7 @@ fn the_configuration_has_what_driver_and_library_need() {
 }
 
 #[test]
-fn the_driver_finds_the_device_leaves_it_and_finds_it_again() {
+fn driver_probes_removes_and_probes_again() {
     let mut driver = Driver::probe(machine(0));
     for _ in 0..2 {
         let mut cq0 = vec![0; 0x30];
@@ -141,9 +141,9 @@ fn the_driver_finds_the_device_leaves_it_and_finds_it_again() {
     }
 }
 
-/// The driver does not look at what the device says it has of them.
+/// The driver ignores the advertised limits.
 #[test]
-fn counts_beyond_the_advertised_maxima_are_granted() {
+fn counts_beyond_advertised_maxima_are_granted() {
     let few = |options: &mut Options| {
         let limits = r#"{"max_qps": 4, "max_cqs": 4, "max_mpts": 8}"#;
         options.limits = serde_json::from_str(limits).unwrap();
@@ -163,7 +163,7 @@ fn counts_beyond_the_advertised_maxima_are_granted() {
 }
 
 #[test]
-fn numbers_have_high_bits_that_change_when_they_are_taken_again() {
+fn reused_numbers_have_new_high_bits() {
     let (a, mut b) = pair(Caps::default());
     assert_eq!((a.qpn, b.qpn), (0x9c_009c, 0x9c_009d));
     assert_eq!((a.data.key, a.cqn, a.pd), (0xc8_0065, 0x21_0001, 0x45_8002));
@@ -184,7 +184,7 @@ fn numbers_have_high_bits_that_change_when_they_are_taken_again() {
 }
 
 #[test]
-fn rc_messages_arrive_as_they_were_posted() {
+fn rc_messages_arrive_as_posted() {
     let (mut a, mut b) = pair(Caps::default());
     let content = pattern(0x3000, 9);
     a.put(DATA + 0x123, &content);
@@ -197,7 +197,7 @@ fn rc_messages_arrive_as_they_were_posted() {
     assert_eq!(b.get(DATA, 5), b"HELLO");
     assert_eq!(polled(&mut a), (0x3000, 0, SEND, 1));
     assert_eq!(polled(&mut a), (5, 0x80, SEND_IMM, 1));
-    // The library looks at the low five bits of the last packet's opcode.
+    // The library uses the low five bits of the last packet's opcode.
     assert_eq!(polled(&mut b), (0x3000, 0, 0x02, 0));
     let entry = b.poll().unwrap();
     assert_eq!((done(&entry), &entry[0x10..0x14]), ((5, 0x80, 0x05, 0), &[0x11, 0x22, 0x33, 0x44][..]));
@@ -240,17 +240,17 @@ fn uc_messages_need_no_acknowledgement() {
 }
 
 /// One side of `ibv_rc_pingpong` or `ibv_uc_pingpong`.
-struct Player {
+struct PingPong {
     program: Program,
-    /// Receives that are posted.
+    /// Number of posted receives.
     posted: u32,
     received: u32,
-    /// What completes before the next message is sent.
+    /// Completions missing before the next message may be sent.
     pending_send: bool,
     pending_receive: bool,
 }
 
-impl Player {
+impl PingPong {
     const DEPTH: u32 = 500;
     const LEN: u32 = 4096;
 
@@ -260,7 +260,7 @@ impl Player {
         player
     }
 
-    /// One by one, all into the same buffer.
+    /// Posts receives one at a time, all with the same buffer.
     fn post(&mut self) {
         while self.posted < Self::DEPTH {
             self.program.post_recv(&[&[(DATA, Self::LEN)]]);
@@ -273,13 +273,13 @@ impl Player {
         (self.pending_send, self.pending_receive) = (true, true);
     }
 
-    /// Takes what has completed, and gives whether it is this side's turn.
+    /// Polls completions. Returns whether this side may send.
     fn poll(&mut self) -> bool {
         while let Some(entry) = self.program.poll() {
             match done(&entry) {
                 (_, 0, SEND, 1) => self.pending_send = false,
                 (Self::LEN, at, opcode, 0) if opcode & 0x1f == 0x02 => {
-                    // The library's ring is longer than what the example asks for.
+                    // The library's ring is longer than the example requests.
                     assert_eq!(at, self.received % 512 * 128);
                     self.received += 1;
                     self.posted -= 1;
@@ -296,11 +296,11 @@ impl Player {
 }
 
 #[test]
-fn pingpong_goes_on_over_laps_of_a_queue_of_one_and_one_of_500() {
+fn pingpong_wraps_short_and_long_queues() {
     const MESSAGES: u32 = 1200;
     for service in [RC, UC] {
         let (a, b) = pair(Caps { service, max_wr: 1, max_recv: 500, log_cqes: 9, ..Caps::default() });
-        let (mut client, mut server) = (Player::new(a), Player::new(b));
+        let (mut client, mut server) = (PingPong::new(a), PingPong::new(b));
         for round in 0..MESSAGES {
             let content = pattern(4096, round.to_le_bytes()[0]);
             client.program.put(DATA, &content);
@@ -321,17 +321,17 @@ fn pingpong_goes_on_over_laps_of_a_queue_of_one_and_one_of_500() {
 }
 
 #[test]
-fn datagrams_find_the_default_peer_by_the_lid_every_port_has() {
+fn datagrams_find_default_peer_by_shared_lid() {
     let (mut a, mut b) = pair(Caps { service: UD, ..Caps::default() });
     b.post_recv(&[&[(DATA, 40 + 64)], &[(DATA + 0x200, 40 + 64)]]);
-    // The driver gives no QP a key, so that any will do.
+    // The driver sets no Q_Key, so any is accepted.
     a.post_send(&[
         Wr { to: Some((b.qpn, 0x1111_1111)), ..inline(b"datagram") },
         Wr { to: Some((b.qpn, 0)), ..inline(b"another") },
     ]);
     settle(&mut a, &mut b);
     assert_eq!((polled(&mut a), polled(&mut a)), ((8, 0, SEND, 1), (7, 0x80, SEND, 1)));
-    // Applications leave 40 bytes for the GRH.
+    // Applications reserve 40 bytes for the GRH.
     assert_eq!(
         (b.get(DATA + 40, 8), b.get(DATA + 0x200 + 40, 7)),
         (b"datagram".to_vec(), b"another".to_vec())
@@ -343,9 +343,9 @@ fn datagrams_find_the_default_peer_by_the_lid_every_port_has() {
     assert_eq!(polled(&mut b), (47, 0x80, 0x64, 0));
 }
 
-/// The driver writes ABh: a path MTU of 4096 bytes, and the logarithm of half of that.
+/// The driver writes ABh: a path MTU of 4096 bytes, and a maximum message of half of that.
 #[test]
-fn a_datagram_may_be_as_long_as_the_path_mtu_whatever_msgmax_says() {
+fn datagram_length_is_limited_by_mtu_only() {
     let (mut a, mut b) = pair(Caps { service: UD, ..Caps::default() });
     for program in [&mut a, &mut b] {
         let context = program.context();
@@ -367,9 +367,9 @@ fn a_datagram_may_be_as_long_as_the_path_mtu_whatever_msgmax_says() {
     assert_eq!((entry[0x10], entry[0x1c]), (0x01, 0xff), "LOCAL_LENGTH_ERR");
 }
 
-/// The same for RC: bits 7:5 cut, bits 4:0 limit nothing.
+/// As for UD: bits 7:5 set the packet size, and bits 4:0 limit nothing.
 #[test]
-fn a_message_may_be_longer_than_msgmax() {
+fn message_may_exceed_msgmax() {
     let (mut a, mut b) = pair(Caps { log_max_msg: 11, ..Caps::default() });
     a.put(DATA, &pattern(0x2801, 8));
     b.post_recv(&[&[(DATA + 0x3000, 0x3000)]]);
@@ -381,9 +381,9 @@ fn a_message_may_be_longer_than_msgmax() {
 }
 
 #[test]
-fn heads_of_doorbells_run_on_over_many_laps() {
+fn doorbell_heads_count_over_many_laps() {
     let (mut a, mut b) = pair(Caps::default());
-    // Two laps on, the head leaves the 24 bits of the doorbell.
+    // Two laps later, the head exceeds the 24 bits of the doorbell.
     a.age((1 << 21) - 8);
     for lap in 0..20_u32 {
         let slot = lap % 4 * 128;
@@ -398,7 +398,7 @@ fn heads_of_doorbells_run_on_over_many_laps() {
 }
 
 #[test]
-fn links_of_an_earlier_lap_are_not_followed() {
+fn stale_links_are_not_followed() {
     let (mut a, mut b) = pair(Caps::default());
     for lap in 0..3_u8 {
         for batch in [4, 1, 1, 2] {
@@ -415,7 +415,7 @@ fn links_of_an_earlier_lap_are_not_followed() {
 }
 
 #[test]
-fn a_receive_without_the_valid_bit_is_not_ready() {
+fn receive_without_valid_bit_is_not_ready() {
     let (mut a, mut b) = pair(Caps::default());
     b.post_recv(&[&[(DATA, 64)], &[(DATA + 64, 64)]]);
     a.post_send(&[inline(b"first"), inline(b"second")]);
@@ -428,22 +428,22 @@ fn a_receive_without_the_valid_bit_is_not_ready() {
     b.connect(a.qpn);
     while a.poll().is_some() {}
 
-    // The receives of the QP's earlier life are still in the queue, but for their valid bits.
+    // Stale receives are still in the queue, without their valid bits.
     b.put(DATA, &[0; 128]);
     a.post_send(&[inline(b"third")]);
     settle(&mut a, &mut b);
     assert_eq!(b.get(DATA, 128), [0; 128]);
     assert_eq!((a.poll(), b.poll()), (None, None));
     b.post_recv(&[&[(DATA + 256, 64)]]);
-    // Software's timer code is 0, for which the configuration has 12: 0.64 ms.
+    // Software sets timer code 0, which the configuration replaces by 12: 0.64 ms.
     wait(&mut a, &mut b, Instant::from_nanos(2_000_000));
     assert_eq!(b.get(DATA + 256, 5), b"third");
     assert_eq!((polled(&mut a), polled(&mut b)), ((5, 0, SEND, 1), (5, 0, 0x04, 0)));
 }
 
-/// J-50: the list fills what the library allows, so nothing but time tells that it is whole.
+/// J-50: the list has the maximum length, so only the settle time shows that it is complete.
 #[test]
-fn receive_posted_before_its_message_draws_no_nak() {
+fn early_receive_draws_no_nak() {
     let (mut a, mut b) = pair(Caps { max_recv_sges: 1, ..Caps::default() });
     b.post_recv(&[&[(DATA, 64)]]);
     wait(&mut a, &mut b, Instant::from_nanos(301_000_000));
@@ -458,7 +458,7 @@ fn receive_posted_before_its_message_draws_no_nak() {
 }
 
 #[test]
-fn errors_name_their_queue_and_the_byte_offset_of_their_request() {
+fn errors_name_queue_and_request_offset() {
     let (mut a, mut b) = pair(Caps::default());
     for _ in 0..5 {
         a.post_send(&[Wr { opcode: WRITE, remote: Some((DATA, b.data.key)), ..send(DATA, 4) }]);
@@ -466,7 +466,7 @@ fn errors_name_their_queue_and_the_byte_offset_of_their_request() {
         a.poll().unwrap();
     }
     a.post_recv(&[&[(DATA, 64)], &[(DATA, 64)]]);
-    // A key without its high bits is another key.
+    // Without its high bits, the key is a different key.
     a.post_send(&[
         Wr { opcode: WRITE, remote: Some((DATA, b.data.key & 0x1_ffff)), ..send(DATA, 4) },
         send(DATA, 4),
@@ -487,7 +487,7 @@ fn errors_name_their_queue_and_the_byte_offset_of_their_request() {
 }
 
 #[test]
-fn a_failed_qp_flushes_what_was_posted() {
+fn failed_qp_flushes_posted_requests() {
     let (mut a, _) = pair(Caps::default());
     a.post_recv(&[&[(DATA, 64)], &[(DATA, 64)], &[]]);
     a.fail();
@@ -500,7 +500,7 @@ fn a_failed_qp_flushes_what_was_posted() {
 }
 
 #[test]
-fn a_cq_is_resized_while_completions_are_unread() {
+fn cq_resizes_with_unread_completions() {
     let (mut a, mut b) = pair(Caps { log_cqes: 3, ..Caps::default() });
     let write = |b: &Program| Wr { opcode: WRITE, remote: Some((DATA, b.data.key)), ..send(DATA, 4) };
     let mut next = 0;
@@ -521,9 +521,9 @@ fn a_cq_is_resized_while_completions_are_unread() {
 }
 
 #[test]
-fn icm_chunks_may_be_in_pieces_and_come_and_go() {
+fn icm_chunks_may_be_fragmented_and_remapped() {
     let mut driver = Driver::probe_fragmented(machine(0), &[32, 16, 8, 4, 2, 1, 1]);
-    // In the last page of a chunk of its own.
+    // In the last page of its own chunk.
     driver.qpns.first = 0x17f1;
     let mut entries = Vec::new();
     for _ in 0..3 {
@@ -543,15 +543,15 @@ fn icm_chunks_may_be_in_pieces_and_come_and_go() {
 }
 
 #[test]
-fn page_tables_of_more_than_508_entries_are_complete() {
+fn page_tables_beyond_508_entries_are_complete() {
     let (mut a, mut b) = pair(Caps::default());
-    // 1034 pages: 508 and 4, 508 and 4, 10.
+    // 1034 pages, written as 508 and 4, 508 and 4, 10.
     let base = 0x7e00_0000_0000;
     let region = a.driver.register(a.pd, base + 0xffc, 1032 * 0x1000 + 8, 7);
     let entry = a.driver.icm(TPT, MPT + u64::from(region.key & 0x1_ffff) * 64);
     let first = u64::from_be_bytes(a.machine().peek(entry + 0x2c, 8).try_into().unwrap());
     for page in [1, 508, 509, 512, 513, 1020, 1021, 1024, 1025, 1033] {
-        // Four bytes on each side of the page's start.
+        // Four bytes on each side of a page boundary.
         let va = base + page * 0x1000 - 4;
         let stored = a.driver.icm(TPT, MTT + (first + page) * 8);
         assert_eq!(a.machine().peek(stored, 8), region.buffer.bus(va + 4).to_be_bytes());
@@ -565,8 +565,8 @@ fn page_tables_of_more_than_508_entries_are_complete() {
 }
 
 #[test]
-fn queues_are_as_long_and_slots_as_wide_as_the_library_made_them() {
-    // The context says 3 slots of 128 bytes; the library has 4 of 256.
+fn library_queue_and_slot_sizes_are_used() {
+    // The context has 3 slots of 128 bytes; the library uses 4 of 256.
     let (mut a, mut b) = pair(Caps { max_wr: 3, max_inline: 200, ..Caps::default() });
     for count in 0..9_u32 {
         b.post_recv(&[&[(DATA, 256)]]);
@@ -592,7 +592,7 @@ fn every_request_completes() {
 }
 
 #[test]
-fn refusals_have_the_codes_the_driver_tells_apart() {
+fn rejections_have_codes_the_driver_distinguishes() {
     let (mut a, _) = pair(Caps::default());
     let (qpn, cqn) = (a.qpn, a.cqn);
     assert_eq!(a.driver.command(0x17, 0, 0, cqn + 1, 0), 0x09, "HW2SW_CQ of no CQ is BAD_RES_STATE: EBADF");
@@ -605,7 +605,7 @@ fn refusals_have_the_codes_the_driver_tells_apart() {
 }
 
 #[test]
-fn doorbells_behind_8_mib_ring() {
+fn doorbells_beyond_8_mib_work() {
     let mut driver = Driver::probe(machine(0));
     driver.next_uar = 0x835;
     let mut a = Program::start(driver, Caps::default());

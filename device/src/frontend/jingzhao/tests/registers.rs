@@ -1,4 +1,4 @@
-//! Section 1: BAR0 and the life of a command.
+//! Section 1: BAR0 and the life cycle of a command.
 
 use super::*;
 use crate::frontend::Frontend;
@@ -6,13 +6,13 @@ use crate::vfio::MsixLayout;
 
 const QUERY_DEV_LIM: u32 = 0x0080_0003;
 const DOCUMENTED_HCR: u64 = 0x8_0000;
-/// Its high half is 0.
+/// Low half of the outbox address; the high half is 0.
 const OUTBOX_LOW: u32 = 0x2000;
 
 const _: () = assert!(OUTBOX == OUTBOX_LOW as u64);
 
 #[test]
-fn identity_is_that_of_the_card() {
+fn identity_matches_card() {
     let pci = JingZhao::new(setup(1, Options::default())).pci();
     assert_eq!((pci.vendor, pci.device, pci.class), (0x10ee, 0x7028, [2, 7, 0]));
     assert_eq!((pci.bars.len_of(Bar::Bar0), pci.bars.len_of(Bar::Bar2)), (1 << 20, 8 << 20));
@@ -23,7 +23,7 @@ fn identity_is_that_of_the_card() {
 }
 
 #[test]
-fn both_addresses_of_the_hcr_are_the_same_registers() {
+fn both_hcr_addresses_alias() {
     let mut machine = powered_on(1, Options::default());
     machine.write32(0, DOCUMENTED_HCR + 0x10, OUTBOX_LOW);
     assert_eq!(machine.read32(0, 0x10), OUTBOX_LOW);
@@ -33,7 +33,7 @@ fn both_addresses_of_the_hcr_are_the_same_registers() {
 }
 
 #[test]
-fn a_command_is_finished_when_its_store_is() {
+fn command_completes_within_its_store() {
     let mut machine = powered_on(1, Options::default());
     assert_eq!(machine.read32(0, 0x18), 0, "after reset");
     machine.write32(0, 0x10, OUTBOX_LOW);
@@ -47,7 +47,7 @@ fn a_command_is_finished_when_its_store_is() {
 }
 
 #[test]
-fn without_go_nothing_starts() {
+fn nothing_starts_without_go() {
     let mut machine = powered_on(1, Options::default());
     machine.write32(0, 0x10, OUTBOX_LOW);
     machine.write32(0, 0x18, 3);
@@ -56,14 +56,14 @@ fn without_go_nothing_starts() {
 }
 
 #[test]
-fn eight_bytes_are_two_words_and_narrow_writes_are_ignored() {
+fn wide_write_is_two_words_narrow_ignored() {
     let mut machine = powered_on(1, Options::default());
     let bar0 = Region::Bar(Bar::Bar0);
     let both = [OUTBOX.to_le_bytes(), [0, 0, 0xff, 0xff, 3, 0, 0x80, 0]].concat();
     machine.hca.region_write(bar0, 0x10, &both[..4]);
     machine.hca.region_write(bar0, 0x10, &[0xff]);
     machine.hca.region_write(bar0, 0x10, &[0xff; 2]);
-    // Token, then the command word, in one store. It is cut at a multiple of 8 on its way, as any access is.
+    // Token and command word in one store. Accesses are split at multiples of 8 bytes.
     machine.hca.region_write(bar0, 0x14, &both[8..]);
     assert_eq!(machine.read32(0, 0x18), 3);
     assert_eq!(machine.peek(OUTBOX, 2), [1, 0]);
@@ -76,7 +76,7 @@ fn eight_bytes_are_two_words_and_narrow_writes_are_ignored() {
 }
 
 #[test]
-fn everything_else_reads_zero_but_init_done() {
+fn other_registers_read_zero_except_init_done() {
     let mut machine = powered_on(1, Options::default());
     assert_eq!(machine.read32(0, 0xf20), 1);
     for offset in [0x1c, 0xf10, 0x1000, 0x5400, 0x8_001c, 0xf_0010, 0xf_fffc] {
@@ -87,7 +87,7 @@ fn everything_else_reads_zero_but_init_done() {
 }
 
 #[test]
-fn either_reset_register_forgets_everything() {
+fn either_reset_register_discards_everything() {
     for register in [0xf10, 0xf_0010] {
         let mut machine = initialised(Options::default());
         machine.write32(0, register, 2);
@@ -103,7 +103,7 @@ fn either_reset_register_forgets_everything() {
 }
 
 #[test]
-fn a_function_reset_forgets_everything_too() {
+fn function_reset_discards_everything() {
     let mut machine = initialised(Options::default());
     machine.hca.reset();
     machine.hca.region_write(Region::Config, 4, &[6, 0]);

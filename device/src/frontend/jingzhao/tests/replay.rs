@@ -1,4 +1,4 @@
-//! Sessions that are recorded, and done again without a driver.
+//! Sessions that are recorded, and replayed without a driver.
 
 use super::traffic::{DATA_KEY, data_unit, get_data, pair, post_recv, put_data, remote, send};
 use super::*;
@@ -6,12 +6,12 @@ use crate::frontend::testing::{pattern, wait};
 use crate::hca::Hca;
 use crate::replay::testing::{assert_same, recorded};
 
-/// After power-on, as [`powered_on`] has it.
+/// A device after power-on, as in [`powered_on`].
 fn device(lid: u16) -> Hca<JingZhao> {
     Hca::new(JingZhao::new(setup(lid, Options::default())), addresses(lid), None)
 }
 
-/// Messages, WRITEs and READs on a wire that loses and delays.
+/// Messages, WRITEs and READs on a link with loss and delay.
 fn session() {
     let (mut a, mut b) = pair();
     for (side, seed) in [(&mut a, 1), (&mut b, 2)] {
@@ -37,7 +37,7 @@ fn session() {
 }
 
 #[test]
-fn a_session_on_a_bad_wire_is_done_again_bit_for_bit() {
+fn lossy_session_replays_bit_for_bit() {
     for (lid, record) in (1..).zip(&recorded(session)) {
         let counts = assert_same(&mut device(lid), record);
         assert!(counts.reads > 100 && counts.writes > 50 && counts.frames > 20, "{counts:?}");

@@ -1,4 +1,4 @@
-//! Strict mode: every rule is reported when software breaks it, alone, and correct software is not reported.
+//! Strict mode: each violation is reported, alone, and correct software is not reported.
 
 use drivers::jingzhao as driver;
 use protocol::Psn;
@@ -20,7 +20,7 @@ const EQ: u32 = 1;
 const QP: u32 = 5;
 /// UAR page of the QP.
 const PAGE: u32 = 2;
-/// Buffers, by bus address, one page each, in the order of their MTT entries and keys from 1 on.
+/// Bus addresses of buffers, one page each, in the order of their MTT entries and of their keys, which start at 1.
 const CQ_BUFFER: u64 = 0x20_0000;
 const SQ_BUFFER: u64 = 0x20_1000;
 const RQ_BUFFER: u64 = 0x20_2000;
@@ -30,7 +30,7 @@ const SQ_KEY: u32 = 2;
 const RQ_KEY: u32 = 3;
 const EQ_KEY: u32 = 4;
 const DATA_KEY: u32 = 5;
-/// MTT entry of the data region, and the first one that nothing uses.
+/// MTT entry of the data region, and the first unused one.
 const DATA_MTT: u64 = 4;
 const FREE_MTT: u64 = 5;
 
@@ -56,7 +56,7 @@ fn qpc() -> Qpc {
     Qpc { usr_page: PAGE, local_qpn: qpn, remote_qpn: qpn, next_send_psn: psn, ..image }
 }
 
-/// A strict machine whose driver has done everything right, up to a QP in RTS.
+/// A strict machine after a correct driver has brought a QP to RTS.
 fn machine() -> Machine {
     let mut machine = powered_on(1, Options::default());
     machine.interface.exact = true;
@@ -80,16 +80,16 @@ fn map_eq(machine: &mut Machine, events: u64) {
     assert_eq!(machine.command_at(events, Op::MapEq, 0, EQ), CmdStatus::Ok.code());
 }
 
-fn ring(machine: &mut Machine, page: u32, doorbell: SendDoorbell) {
-    machine.ring(page.into(), doorbell.emit());
+fn ring_doorbell(machine: &mut Machine, page: u32, doorbell: SendDoorbell) {
+    machine.ring_doorbell(page.into(), doorbell.emit());
 }
 
-/// A SEND of nothing, in a slot.
+/// A doorbell of an empty SEND in a slot.
 fn doorbell(slot: u32) -> SendDoorbell {
     SendDoorbell { head: slot * 8, fence: false, opcode: 0x0a, qpn: Qpn::new(QP), size: 1 }
 }
 
-/// An RDMA WRITE of nothing with these last four bytes in its raddr unit.
+/// An empty RDMA WRITE with these last four bytes in its raddr unit.
 fn write_wqe(reserved: [u8; 4]) -> Vec<u8> {
     let mut wqe = vec![0; 32];
     wqe[28..].copy_from_slice(&reserved);
@@ -100,10 +100,10 @@ fn reset_qp(machine: &mut Machine) {
     machine.ok(Op::ToRst, 3, QP, &[]);
 }
 
-/// A rule, and software that breaks it.
+/// A rule, and software that violates it.
 type Case = (&'static Rule, fn(&mut Machine));
 
-/// At least one for every rule.
+/// At least one case per rule.
 const CASES: &[Case] = &[
     (&NARROW_WRITE, |m| m.hca.region_write(Region::Bar(Bar::Bar0), 8, &[1, 0])),
     (&NO_REGISTER, |m| m.write32(2, 0x18, 0)),
@@ -125,24 +125,24 @@ const CASES: &[Case] = &[
         m.write32(2, u64::from(PAGE) * 0x1000 + 4, doorbell(0).emit()[1]);
     }),
     (&DOORBELL_RESERVED, |m| m.write32(2, 0, 0x4a)),
-    (&DOORBELL_NO_QP, |m| ring(m, PAGE, SendDoorbell { qpn: Qpn::new(9), ..doorbell(0) })),
+    (&DOORBELL_NO_QP, |m| ring_doorbell(m, PAGE, SendDoorbell { qpn: Qpn::new(9), ..doorbell(0) })),
     (&DOORBELL_STATE, |m| {
         reset_qp(m);
         m.ok(Op::Rst2Init, 0, QP, &qpc().emit());
-        ring(m, PAGE, doorbell(0));
+        ring_doorbell(m, PAGE, doorbell(0));
     }),
-    (&DOORBELL_PAGE, |m| ring(m, 0, doorbell(0))),
-    (&DOORBELL_NUMBER, |m| ring(m, PAGE, SendDoorbell { qpn: Qpn::new(0x1_0005), ..doorbell(0) })),
-    // Nobody answers: none of 32 requests completes.
-    (&SQ_OVERRUN, |m| (0..33).for_each(|slot| ring(m, PAGE, doorbell(slot)))),
+    (&DOORBELL_PAGE, |m| ring_doorbell(m, 0, doorbell(0))),
+    (&DOORBELL_NUMBER, |m| ring_doorbell(m, PAGE, SendDoorbell { qpn: Qpn::new(0x1_0005), ..doorbell(0) })),
+    // There is no peer, so none of the requests completes.
+    (&SQ_OVERRUN, |m| (0..33).for_each(|slot| ring_doorbell(m, PAGE, doorbell(slot)))),
     (&ARM_NOTHING, |m| m.write32(2, 0x10, 7)),
     (&ARM_NOTHING, |m| m.write32(2, 0x20, 7)),
     (&WQE_RESERVED, |m| {
         m.poke(SQ_BUFFER, &write_wqe([0, 0, 1, 0]));
-        ring(m, PAGE, SendDoorbell { opcode: 0x08, size: 2, ..doorbell(0) });
+        ring_doorbell(m, PAGE, SendDoorbell { opcode: 0x08, size: 2, ..doorbell(0) });
     }),
-    (&WQE_SLOT, |m| ring(m, PAGE, SendDoorbell { size: 9, ..doorbell(0) })),
-    (&WQE_SLOT, |m| ring(m, PAGE, SendDoorbell { head: 1, ..doorbell(0) })),
+    (&WQE_SLOT, |m| ring_doorbell(m, PAGE, SendDoorbell { size: 9, ..doorbell(0) })),
+    (&WQE_SLOT, |m| ring_doorbell(m, PAGE, SendDoorbell { head: 1, ..doorbell(0) })),
     (&RECV_UNMARKED, |m| {
         let unit = driver::data_unit(DATA_KEY, 0, 8);
         m.poke(RQ_BUFFER, &[&[0, 0, 0, 0, 1, 0, 0, 0][..], &[0; 8], &unit].concat());
@@ -244,7 +244,7 @@ const CASES: &[Case] = &[
     }),
     (&CQ_IN_USE, |m| m.ok(Op::Hw2SwCq, 0, CQ, &[])),
     (&CQ_OVERRUN_RISK, |m| {
-        // 64 slots of the QP that is there, and as many of each of two more: the CQ has 128 entries.
+        // 64 slots of the existing QP and of each of two more; the CQ has 128 entries.
         for qpn in [6, 7] {
             let qpc = Qpc { local_qpn: Qpn::new(qpn), ..qpc() };
             m.connect(qpn, &qpc);
@@ -289,7 +289,7 @@ const CASES: &[Case] = &[
     (&QUERY_RESET, |m| m.ok(Op::QueryQp, 0, 9, &[])),
 ];
 
-/// The QP anew, up to RTS.
+/// Creates the QP again and moves it to RTS.
 fn begin_with(machine: &mut Machine, qpc: &Qpc) {
     reset_qp(machine);
     machine.connect(QP, qpc);
@@ -297,7 +297,7 @@ fn begin_with(machine: &mut Machine, qpc: &Qpc) {
 
 use rules::{CQ_BUFFER as CQ_BUFFER_RULE, EQ_BUFFER as EQ_BUFFER_RULE};
 
-/// What a driver does when it is unloaded (section 13).
+/// Teardown by the driver when it is unloaded (section 13).
 fn teardown(machine: &mut Machine) {
     reset_qp(machine);
     machine.ok(Op::Hw2SwCq, 0, CQ, &[]);
@@ -319,12 +319,12 @@ fn violations(machine: &Machine) -> Vec<(&'static str, u64)> {
 }
 
 #[test]
-fn a_driver_that_does_everything_right_is_not_reported() {
+fn correct_driver_is_not_reported() {
     let mut machine = machine();
     let unit = driver::data_unit(DATA_KEY, 0, 8);
     machine.poke(RQ_BUFFER, &[&[0x20][..], &[0; 15], &unit].concat());
     machine.poke(SQ_BUFFER + 0x80, &write_wqe([0; 4]));
-    (0..32).for_each(|slot| ring(&mut machine, PAGE, doorbell(slot)));
+    (0..32).for_each(|slot| ring_doorbell(&mut machine, PAGE, doorbell(slot)));
     machine.write32(2, 0x10, CQ);
     machine.ok(Op::QueryQp, 0, QP, &[]);
     machine.ok(Op::ToErr, 2, QP, &[]);
@@ -335,7 +335,7 @@ fn a_driver_that_does_everything_right_is_not_reported() {
 }
 
 #[test]
-fn every_rule_is_reported_when_it_is_broken_and_no_other() {
+fn each_violation_is_reported_alone() {
     let reported = |(rule, software): &Case| {
         let mut machine = machine();
         software(&mut machine);
@@ -354,7 +354,7 @@ fn every_rule_has_a_case() {
 }
 
 #[test]
-fn nothing_is_reported_unless_asked_for() {
+fn nothing_is_reported_unless_strict() {
     for (rule, software) in CASES {
         let mut machine = machine();
         machine.hca.set_strict(false);
@@ -364,7 +364,7 @@ fn nothing_is_reported_unless_asked_for() {
 }
 
 #[test]
-fn a_context_with_the_ports_own_addresses_is_not_reported() {
+fn context_with_port_addresses_is_not_reported() {
     let own = Identity::from_lid(Lid::new(1));
     let mut machine = machine();
     let [a, b, c, d, e, f] = own.mac.0;
@@ -380,16 +380,16 @@ fn a_context_with_the_ports_own_addresses_is_not_reported() {
 }
 
 #[test]
-fn a_command_that_is_refused_is_not_reported() {
+fn rejected_command_is_not_reported() {
     let mut machine = machine();
-    // The CQ is valid already.
+    // The CQ is already valid.
     let cqc = Cqc { pd: Pdn::new(4), ..cqc() };
     assert_eq!(machine.command(Op::Sw2HwCq, 0, CQ, &cqc.emit()), CmdStatus::BadParam.code());
     assert_eq!(violations(&machine), []);
 }
 
 #[test]
-fn a_report_says_what_and_where() {
+fn report_names_violation_and_object() {
     use crate::telemetry::trace::TraceFormat;
     use crate::telemetry::trace::tests::Written;
 

@@ -1,4 +1,4 @@
-//! What a trace says of the reference bring-up (section 13), of one message, and of what is refused.
+//! Traces of the reference bring-up (section 13), of one message, and of rejected commands.
 
 use super::bringup::{CQ0, CQ0_REGION, MAP_EQC};
 use super::contexts::RTR;
@@ -7,7 +7,7 @@ use crate::frontend::testing::assert_golden;
 use crate::telemetry::trace::TraceFormat;
 use crate::telemetry::trace::tests::Written;
 
-/// Issues the commands of section 13 with the mailboxes of section 14, as far as those are published.
+/// Issues the commands of section 13, with the mailboxes that section 14 publishes.
 fn bring_up(machine: &mut Machine) {
     machine.ok(Op::QueryAdapter, 0, 0, &[]);
     machine.ok(Op::QueryDevLim, 0, 0, &[]);
@@ -28,12 +28,12 @@ fn bring_up(machine: &mut Machine) {
         machine.ok(op, 0, 5, &dump(RTR, 0xc0));
     }
     machine.ok(Op::QueryQp, 0, 5, &[]);
-    // MSI-X entry 2, and what is no register.
+    // MSI-X entry 2, and an offset without a register.
     machine.write32(0, 0x2_0020, 0xfee0_0000);
     machine.write32(0, 0x2_002c, 0);
     machine.write32(0, 0x1000, 7);
     machine.read32(0, 0xf20);
-    // Refused: an opcode, a page size, a mailbox beyond memory.
+    // Rejected: an opcode, a page size, an inaccessible mailbox.
     machine.write32(0, 0x18, 0x0080_0055);
     machine.command(Op::Sw2HwMpt, 0, 1, &dump("00: F0 02 01 81 00 00 30 00 00 00 00 01 00 00 00 00", 0x40));
     machine.command_at(NOWHERE, Op::Sw2HwCq, 0, 1);
@@ -50,15 +50,15 @@ fn traced(format: TraceFormat, run: impl FnOnce(&mut Machine)) -> String {
     written.text()
 }
 
-/// Run with HCAD_UPDATE_GOLDEN=1 to write the file anew, then read the difference.
+/// Run with HCAD_UPDATE_GOLDEN=1 to update the file, and review the difference.
 #[test]
-fn the_bring_up_reads_as_recorded() {
+fn bring_up_trace_matches_golden() {
     let text = traced(TraceFormat::Text, bring_up);
     assert_golden("src/frontend/jingzhao/tests/trace_bring_up.txt", &text);
 }
 
 #[test]
-fn every_record_of_the_bring_up_is_a_json_object_with_all_its_fields() {
+fn bring_up_records_are_complete_json() {
     let text = traced(TraceFormat::Json, bring_up);
     let records: Vec<serde_json::Value> =
         text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
@@ -76,7 +76,7 @@ fn every_record_of_the_bring_up_is_a_json_object_with_all_its_fields() {
 }
 
 #[test]
-fn without_a_trace_nothing_is_recorded() {
+fn nothing_is_recorded_without_trace() {
     let written = Written::default();
     let mut machine = powered_on(1, Options::default());
     machine.hca.set_trace(Some(written.trace(TraceFormat::Text)));

@@ -14,27 +14,27 @@ use protocol::ids::Qpn;
 use super::*;
 use crate::frontend::testing::pattern;
 
-/// As software knows it; index 5.
+/// QPN as software uses it. The table index is 5.
 pub(super) const QPN: u32 = 0x1_0005;
 pub(super) const ENTRY: u64 = ICM_CONTEXT + QPC + 5 * 256;
-/// Buffers, by bus address, one page each.
+/// Bus addresses of buffers, one page each.
 const CQ: u64 = 0x20_0000;
 const SQ: u64 = 0x20_1000;
 const RQ: u64 = 0x20_2000;
 const EQ: u64 = 0x20_3000;
 const QUEUES: Queues = Queues { qpn: QPN, page: 1, sq: SQ, rq: RQ };
-/// The data region: pages in descending order on the bus.
+/// Data region, with pages in descending order on the bus.
 pub(super) const DATA_KEY: u32 = 0x4_0005;
 const DATA_VA: u64 = 0x7f00_0000_0800;
 const DATA_LEN: u64 = 0x3000;
 const CQ_ENTRIES_LOG: u8 = 5;
 
-/// A machine with regions, a CQ and QP [`QPN`] in RTS towards the QP of the same number.
+/// A machine with regions, a CQ, and QP [`QPN`] in RTS whose peer has the same number.
 fn peer(lid: u16, options: Options) -> Machine {
     connected(initialised_as(lid, options), &qpc())
 }
 
-/// Gives a machine regions, a CQ and QP [`QPN`] in RTS.
+/// Adds regions, a CQ, and QP [`QPN`] in RTS.
 fn connected(mut machine: Machine, image: &Qpc) -> Machine {
     let mut pages = vec![CQ, SQ, RQ, EQ];
     pages.extend((0..4).map(|n| 0x30_3000 - n * 0x1000));
@@ -89,7 +89,7 @@ pub(super) fn post_recv(machine: &mut Machine, slot: u32, offset: u64, len: u32)
     machine.post_recv(&QUEUES, slot, &data_unit(offset, len));
 }
 
-/// Writes a WQE in a slot and rings for it.
+/// Writes a WQE to a slot and rings the doorbell.
 pub(super) fn send(machine: &mut Machine, slot: u32, opcode: u8, units: &[Vec<u8>]) {
     machine.post_send(&QUEUES, slot, opcode, &signalled(&units.concat()));
 }
@@ -107,7 +107,7 @@ pub(super) fn pair() -> (Machine, Machine) {
 }
 
 #[test]
-fn a_send_lands_in_the_receive_buffer_and_both_sides_are_told() {
+fn send_completes_on_both_sides() {
     let (mut a, mut b) = pair();
     let data = pattern(0x1900, 7);
     put_data(&mut a, 0x10, &data);
@@ -116,7 +116,7 @@ fn a_send_lands_in_the_receive_buffer_and_both_sides_are_told() {
     exchange(&mut a, &mut b);
     assert_eq!(get_data(&mut b, 0x701, 0x1900), data);
     assert_eq!(get_data(&mut b, 0x701 + 0x1900, 0x100), [0; 0x100]);
-    // As in section 14.9, but for QP, LID and length.
+    // As in section 14.9, except for QPN, LID and length.
     let sent = dump(
         "00: 05 00 01 00 00 00 00 00 05 00 00 00 00 00 00 00
          10: 00 00 00 00 00 19 00 00 80 00 00 00 0A 01 00 00",
@@ -133,10 +133,10 @@ fn a_send_lands_in_the_receive_buffer_and_both_sides_are_told() {
     assert_eq!(cqe(&mut b, 1), [0x80; 32]);
 }
 
-/// Software that tells a peer's number in whole reaches it, and so does the public driver, which cuts the numbers of
-/// contexts. What is for an earlier QP of the place does not (section 4.3).
+/// Peers may use the whole number, or the number without high bits that the public driver puts in contexts. A packet
+/// for an earlier QP with the same index is not accepted (section 4.3).
 #[test]
-fn a_connection_is_known_by_its_whole_number_and_by_the_one_in_its_context() {
+fn connection_accepts_full_and_context_qpn() {
     let successor = QPN + 0x1_0000;
     for (number, reached) in [(successor, true), (5, true), (QPN, false), (0xff_0005, false)] {
         let to_b = Qpc { remote_qpn: Qpn::new(number), ..qpc() };
@@ -155,11 +155,11 @@ fn a_connection_is_known_by_its_whole_number_and_by_the_one_in_its_context() {
 }
 
 #[test]
-fn psns_move_in_the_context_in_icm() {
+fn psns_advance_in_icm_context() {
     let (mut a, mut b) = pair();
     send(&mut a, 0, 0x08, &[remote(0, DATA_KEY), data_unit(0, 0x400)]);
     exchange(&mut a, &mut b);
-    // Four packets from FFFFFEh on.
+    // Four packets from PSN FFFFFEh on.
     assert_eq!(a.peek(ENTRY + 0x6c, 4), [0, 0, 0, 2]);
     assert_eq!(a.peek(ENTRY + 0x7c, 4), [0, 0, 0, 2]);
     assert_eq!(b.peek(ENTRY + 0x84, 4), [0, 0, 0, 2]);
@@ -167,7 +167,7 @@ fn psns_move_in_the_context_in_icm() {
 }
 
 #[test]
-fn a_write_and_a_read_move_bytes_without_the_peers_software() {
+fn write_and_read_bypass_peer_software() {
     let (mut a, mut b) = pair();
     let data = pattern(0x2800, 3);
     put_data(&mut a, 0x100, &data);
@@ -183,7 +183,7 @@ fn a_write_and_a_read_move_bytes_without_the_peers_software() {
 }
 
 #[test]
-fn a_wrong_key_is_a_remote_access_error_and_touches_nothing() {
+fn wrong_key_is_remote_access_error() {
     let (mut a, mut b) = pair();
     for (slot, (offset, key)) in [(0, 5), (DATA_LEN - 1, DATA_KEY)].into_iter().enumerate() {
         let slot = u32::try_from(slot).unwrap();
@@ -204,7 +204,7 @@ fn a_wrong_key_is_a_remote_access_error_and_touches_nothing() {
 }
 
 #[test]
-fn a_local_key_of_another_domain_fails_the_send_and_flushes_what_follows() {
+fn foreign_domain_key_fails_send_and_flushes() {
     let (mut a, mut b) = pair();
     a.ok(Op::Hw2SwMpt, 0, 5, &[]);
     let mut foreign = region(DATA_KEY, 4, DATA_VA, DATA_LEN, MptFlags::LOCAL_WRITE).emit();
@@ -221,7 +221,7 @@ fn a_local_key_of_another_domain_fails_the_send_and_flushes_what_follows() {
 }
 
 #[test]
-fn posted_receives_are_flushed_when_the_qp_goes_to_err() {
+fn error_state_flushes_posted_receives() {
     let (mut a, _) = pair();
     post_recv(&mut a, 0, 0, 64);
     post_recv(&mut a, 1, 64, 64);
@@ -236,7 +236,7 @@ fn posted_receives_are_flushed_when_the_qp_goes_to_err() {
 }
 
 #[test]
-fn a_doorbell_before_rts_or_in_another_page_is_discarded() {
+fn doorbell_is_discarded_before_rts_or_elsewhere() {
     let (mut a, mut b) = pair();
     a.ok(Op::ToRst, 3, QPN, &[]);
     send(&mut a, 0, 0x0a, &[]);
@@ -263,7 +263,7 @@ fn a_doorbell_before_rts_or_in_another_page_is_discarded() {
 }
 
 #[test]
-fn a_full_cq_is_an_event_and_fails_the_qp() {
+fn full_cq_raises_event_and_fails_qp() {
     let (mut a, mut b) = pair();
     a.ok(Op::Hw2SwCq, 0, 1, &[]);
     create_cq(&mut a, 1);
@@ -274,7 +274,7 @@ fn a_full_cq_is_an_event_and_fails_the_qp() {
         0x40,
     );
     a.ok(Op::Sw2HwEq, 0, 0, &eqc);
-    // CQ_ERROR; MAP_EQ's mask is immediate.
+    // CQ_ERROR. The mask of MAP_EQ is immediate.
     assert_eq!(a.command_at(1 << 4, Op::MapEq, 0, 0), 0);
     for slot in 0..4 {
         send(&mut a, slot, 0x08, &[remote(0, DATA_KEY), data_unit(0, 4)]);
@@ -291,7 +291,7 @@ fn a_full_cq_is_an_event_and_fails_the_qp() {
 }
 
 #[test]
-fn a_qp_without_its_cq_loses_completions_and_goes_on() {
+fn qp_without_cq_loses_completions_only() {
     let (mut a, mut b) = pair();
     a.ok(Op::Hw2SwCq, 0, 1, &[]);
     send(&mut a, 0, 0x08, &[remote(0, DATA_KEY), data_unit(0, 4)]);
@@ -304,7 +304,7 @@ fn a_qp_without_its_cq_loses_completions_and_goes_on() {
 }
 
 #[test]
-fn a_region_whose_icm_page_is_unmapped_has_no_pages() {
+fn unmapped_icm_page_leaves_region_without_pages() {
     let (mut a, mut b) = pair();
     assert_eq!(b.command_at(MTT, Op::UnmapIcm, 2, 1), 0);
     put_data(&mut a, 0, &[0xff; 4]);
@@ -315,7 +315,7 @@ fn a_region_whose_icm_page_is_unmapped_has_no_pages() {
 }
 
 #[test]
-fn a_command_with_the_event_bit_reports_its_token() {
+fn event_bit_reports_command_token() {
     let mut a = peer(1, Options::default());
     a.poke(EQ, &[0x80; 0x1000]);
     let eqc = dump(
@@ -331,10 +331,10 @@ fn a_command_with_the_event_bit_reports_its_token() {
 }
 
 #[test]
-fn an_event_whose_queue_cannot_be_written_is_a_catastrophe_told_elsewhere() {
+fn unwritable_eq_raises_catastrophic_event_elsewhere() {
     let mut a = peer(1, Options::default());
     a.poke(EQ, &[0x80; 0x1000]);
-    // Key 2 gives no right to write.
+    // Key 2 does not permit writes.
     for (eqn, key) in [(0, "02"), (1, "04")] {
         let eqc = format!(
             "00: 01 04 00 00 00 00 00 00 00 00 00 00 05 00 00 00
@@ -346,14 +346,14 @@ fn an_event_whose_queue_cannot_be_written_is_a_catastrophe_told_elsewhere() {
     assert_eq!(a.command_at(1 << 0x8, Op::MapEq, 0, 1), 0);
     assert_eq!(a.raw_command(0, 0, 0, 1 << 23 | 1 << 22 | 0x031), 0);
     assert_eq!(a.peek(EQ, 32), dump("00: 00 08 00 00 00 00 00 00 00 00 00 00 00 00 00 00", 32));
-    // Nobody is left to be told.
+    // No EQ takes this event any more.
     assert_eq!(a.command_at(1 << 0x8, Op::MapEq, 0, 0), 0);
     assert_eq!(a.raw_command(0, 0, 0, 1 << 23 | 1 << 22 | 0x031), 0);
     assert_eq!(a.peek(EQ + 32, 32), [0x80; 32]);
 }
 
 #[test]
-fn a_link_that_goes_down_and_comes_up_is_reported() {
+fn link_changes_raise_events() {
     let mut a = peer(1, Options::default());
     a.poke(EQ, &[0x80; 0x1000]);
     let eqc = dump(
@@ -376,7 +376,7 @@ fn a_link_that_goes_down_and_comes_up_is_reported() {
 }
 
 #[test]
-fn a_peer_that_is_gone_ends_in_retry_exceeded() {
+fn unreachable_peer_exhausts_retries() {
     let mut a = peer(1, Options::default());
     send(&mut a, 0, 0x0a, &[data_unit(0, 4)]);
     a.settle();
@@ -390,12 +390,12 @@ fn a_peer_that_is_gone_ends_in_retry_exceeded() {
     }
     assert_eq!((cqe(&mut a, 0)[0x10], cqe(&mut a, 0)[0x1c]), (0x15, 0xff));
     assert_eq!(state(&mut a), 6);
-    // Eight waits of 67.1 ms: the defaults of software that gives no timeout and no count.
+    // Eight timeouts of 67.1 ms, the defaults for software that sets neither timeout nor count.
     assert!(a.now.as_nanos() >= 8 * (4096 << 14), "{:?}", a.now);
 }
 
 #[test]
-fn a_message_leaves_its_doorbell_wqes_cqes_and_interrupt_in_the_traces() {
+fn message_traces_doorbell_wqes_cqes_and_interrupt() {
     use crate::telemetry::trace::TraceFormat;
     use crate::telemetry::trace::tests::Written;
 

@@ -9,7 +9,7 @@ use protocol::hca::mthca::doorbell::UarRegister;
 use protocol::hca::status::{CmdError, CmdStatus};
 
 use super::{Answer, Call};
-use crate::frontend::mellanox::command::fixed;
+use crate::frontend::hcr::command::fixed;
 use crate::frontend::mthca::completion_queue::CompletionQueue;
 use crate::frontend::mthca::resources::Resources;
 use crate::sparse::TableFull;
@@ -28,7 +28,7 @@ pub(super) fn sw2hw(call: Call<'_, '_>) -> Result<Answer, CmdError> {
     Ok(Answer::Nothing)
 }
 
-/// QPs that still name it lose their completions.
+/// QPs that still use the CQ lose their completions.
 pub(super) fn hw2sw(call: Call<'_, '_>) -> Result<Answer, CmdError> {
     let Call { resources, command, .. } = call;
     let page = find(resources, command)?.page();

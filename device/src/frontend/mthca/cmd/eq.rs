@@ -8,7 +8,7 @@ use protocol::hca::status::{CmdError, CmdStatus};
 use protocol::ids::Eqn;
 
 use super::{Answer, Call};
-use crate::frontend::mellanox::command::fixed;
+use crate::frontend::hcr::command::fixed;
 use crate::frontend::mthca::event_queue::EventQueue;
 
 pub(super) fn sw2hw(call: Call<'_, '_>) -> Result<Answer, CmdError> {

@@ -1,4 +1,4 @@
-//! What the device is, its beginning and its end.
+//! Identification, initialisation and shutdown.
 //!
 //! # Spec
 //! mthca interface, sections 3.2 to 3.4.
@@ -11,19 +11,20 @@ use protocol::hca::status::{CmdError, CmdStatus};
 
 use super::Answer;
 use crate::frontend::Context;
-use crate::frontend::mellanox::command::fixed;
+use crate::frontend::hcr::command::fixed;
 use crate::frontend::mthca::device::Setup;
 use crate::frontend::mthca::resources::DeviceState;
 use crate::vfio::Bar;
 
-/// Pages the device wants for itself beside ICM; it never uses them. With none the driver would leave commands out.
+/// Auxiliary pages beside ICM that the device requests and never uses. With 0 the driver would skip the commands for
+/// them.
 const AUX_PAGES: u64 = 1;
 
 pub(super) fn query_fw(cx: &Context<'_>) -> Answer {
     Answer::Mailbox(QueryFw::recommended(cx.config.bar_address(Bar::Bar0)).emit().to_vec())
 }
 
-/// The answer of a device without memory to commands that are about its memory; any other makes the driver give up.
+/// The status of commands about local memory. With any other error, the driver gives up (T14).
 pub(super) fn no_local_memory() -> CmdError {
     CmdError::new(CmdStatus::NoLocalMemory, "local memory size", 0)
 }
@@ -47,7 +48,7 @@ pub(super) fn set_icm_size(setup: &Setup, command: &Command) -> Result<Answer, C
     Ok(Answer::Immediate(AUX_PAGES))
 }
 
-/// A second INIT_HCA begins anew.
+/// A second INIT_HCA discards all objects of the first.
 pub(super) fn init(
     state: &mut DeviceState,
     setup: &Setup,

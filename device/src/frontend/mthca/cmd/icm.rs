@@ -1,4 +1,4 @@
-//! Memory the guest lends: MAP_ICM and UNMAP_ICM, MAP_FA and MAP_ICM_AUX.
+//! Memory that the guest provides: MAP_ICM and UNMAP_ICM, MAP_FA and MAP_ICM_AUX.
 //!
 //! # Spec
 //! mthca interface, sections 3.3.3, 3.3.4 and 4.4.
@@ -8,13 +8,13 @@ use protocol::hca::mthca::icm::{self, Block};
 use protocol::hca::status::CmdError;
 
 use super::Answer;
-use crate::frontend::mellanox::icm::{IcmRange, pages};
+use crate::frontend::hcr::icm::{IcmRange, pages};
 use crate::frontend::mthca::resources::DeviceState;
 
-/// A page that is mapped already is mapped anew.
+/// T55: a page that is already mapped is remapped.
 pub(super) fn map(state: &mut DeviceState, inbox: &[u8]) -> Result<Answer, CmdError> {
     let ranges: Vec<_> = icm::parse(inbox)?.iter().map(range).collect();
-    state.lend(&ranges)?;
+    state.map_icm(&ranges)?;
     Ok(Answer::Nothing)
 }
 
@@ -22,13 +22,13 @@ fn range(block: &Block) -> IcmRange {
     IcmRange { start: block.start, length: block.length, bus: block.bus }
 }
 
-/// Pages that are not mapped are no error: the driver unmaps whole chunks whatever it mapped of them.
+/// Unmapped pages are no error: the driver unmaps whole chunks, even if only parts are mapped.
 pub(super) fn unmap(state: &mut DeviceState, command: &Command) -> Result<Answer, CmdError> {
-    state.take_back(pages(command.in_param, command.in_modifier)?)?;
+    state.unmap_icm(pages(command.in_param, command.in_modifier)?)?;
     Ok(Answer::Nothing)
 }
 
-/// Memory for the firmware and for tables of the device's own, which it has no use for.
+/// Memory for firmware and auxiliary tables, which the device does not use.
 pub(super) fn map_unused(inbox: &[u8]) -> Result<Answer, CmdError> {
     icm::parse(inbox)?;
     Ok(Answer::Nothing)

@@ -7,7 +7,7 @@ use protocol::hca::mthca::mpt::Mpt;
 use protocol::hca::status::CmdError;
 
 use super::{Answer, Call};
-use crate::frontend::mellanox::command::fixed;
+use crate::frontend::hcr::command::fixed;
 
 pub(super) fn sw2hw(call: Call<'_, '_>) -> Result<Answer, CmdError> {
     let Call { resources, cx, command, inbox, .. } = call;
@@ -17,7 +17,7 @@ pub(super) fn sw2hw(call: Call<'_, '_>) -> Result<Answer, CmdError> {
     Ok(Answer::Nothing)
 }
 
-/// The outbox, if the driver wants one, is not looked at by any software: it stays as it is.
+/// If the driver requests an outbox, it stays unchanged: no software reads it.
 pub(super) fn hw2sw(call: Call<'_, '_>) -> Result<Answer, CmdError> {
     let Call { resources, command, .. } = call;
     resources.regions.invalidate(command.in_modifier)?;

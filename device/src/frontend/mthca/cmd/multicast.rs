@@ -8,7 +8,7 @@ use protocol::hca::mthca::mgm::{self, Mgm};
 use protocol::hca::status::{CmdError, CmdStatus};
 
 use super::{Answer, Call};
-use crate::frontend::mellanox::command::fixed;
+use crate::frontend::hcr::command::fixed;
 use crate::frontend::mthca::resources::Resources;
 
 pub(super) fn hash(call: Call<'_, '_>) -> Result<Answer, CmdError> {

@@ -1,4 +1,4 @@
-//! The port and its management: INIT_IB, CLOSE_IB, SET_IB, MAD_IFC.
+//! Port and management: INIT_IB, CLOSE_IB, SET_IB, MAD_IFC.
 //!
 //! # Spec
 //! mthca interface, sections 3.5, 8.2 and 8.5.
@@ -8,10 +8,10 @@ use protocol::hca::mthca::port::{self, SetIb};
 use protocol::hca::status::{CmdError, CmdStatus};
 
 use super::{Answer, Call};
-use crate::frontend::mellanox::command::fixed;
+use crate::frontend::hcr::command::fixed;
 use crate::management::MkeyCheck;
 
-/// In op_modifier of MAD_IFC: the M_Key need not be right.
+/// Bit of MAD_IFC's op_modifier: do not check the M_Key.
 const IGNORE_M_KEY: u8 = 1;
 
 pub(super) fn init(call: Call<'_, '_>) -> Result<Answer, CmdError> {
@@ -52,7 +52,7 @@ pub(super) fn set(call: Call<'_, '_>) -> Result<Answer, CmdError> {
 
 pub(super) fn mad_ifc(call: Call<'_, '_>) -> Result<Answer, CmdError> {
     let Call { cx, command, inbox, .. } = call;
-    // The upper half is the LID a MAD from the wire came from.
+    // The upper half is the source LID of a MAD that was received from the fabric.
     port::check(command.in_modifier & 0xffff)?;
     let m_key = match command.op_modifier & IGNORE_M_KEY {
         0 => MkeyCheck::Enforce,

@@ -1,4 +1,4 @@
-//! Queue pairs: the commands that move one, QUERY_QP, and CONF_SPECIAL_QP.
+//! Queue pairs: state transitions, QUERY_QP and CONF_SPECIAL_QP.
 //!
 //! # Spec
 //! mthca interface, sections 3.1, 6.5 and 8.1.
@@ -12,7 +12,7 @@ use protocol::ids::Qpn;
 
 use super::{Answer, Call};
 use crate::frontend::Context;
-use crate::frontend::mellanox::command::fixed;
+use crate::frontend::hcr::command::fixed;
 use crate::frontend::mthca::qp::{QueuePair, service};
 use crate::frontend::mthca::resources::Resources;
 
@@ -36,7 +36,7 @@ pub(super) fn modify(call: Call<'_, '_>, transition: Transition) -> Result<Answe
     let next = current.modify(transition, &new)?;
     match (transition, resources.qps.get_mut(index)) {
         (Transition::ToRst, _) => {
-            // Nothing of the QP is touched any more when the command is done: its buffers are freed then.
+            // T41: after this command, no DMA may touch the QP's buffers, which the kernel frees.
             cx.engine.destroy_qp(qpn);
             cx.monitor.forget_qp(qpn);
             resources.qps.remove(index);
@@ -46,7 +46,7 @@ pub(super) fn modify(call: Call<'_, '_>, transition: Transition) -> Result<Answe
         }
         (Transition::Rst2Init, _) => create(resources, cx, qpn, next)?,
         (_, Some(qp)) => qp.qpc = next,
-        // A QP in RESET has no queues that could be in error.
+        // A QP in RESET has no queues that could fail.
         (_, None) => return Err(CmdError::new(CmdStatus::BadQpState, "unknown QP", qpn.get().into())),
     }
     let Some(qp) = resources.qps.get(index) else { return Ok(Answer::Nothing) };
@@ -55,7 +55,7 @@ pub(super) fn modify(call: Call<'_, '_>, transition: Transition) -> Result<Answe
     Ok(Answer::Nothing)
 }
 
-/// Puts a QP in the table and in the engine, where it is in RESET.
+/// Creates a QP in the table and in the engine, in state RESET.
 fn create(resources: &mut Resources, cx: &mut Context<'_>, qpn: Qpn, qpc: Qpc) -> Result<(), CmdError> {
     let index = resources.qp_index(qpn);
     let exceeded = CmdError::new(CmdStatus::ExceedLim, "limit of QPs reached at index", index.into());
@@ -74,7 +74,7 @@ fn create(resources: &mut Resources, cx: &mut Context<'_>, qpn: Qpn, qpc: Qpc) -
     Ok(())
 }
 
-/// A QP in RESET is all zeros, and so is one that never was: there is no error for a number.
+/// A QP that is in RESET or never existed reads as zeros; no number is an error.
 pub(super) fn query(call: Call<'_, '_>) -> Result<Answer, CmdError> {
     let Call { resources, cx, command, .. } = call;
     let qpn = command.qpn();
@@ -84,7 +84,7 @@ pub(super) fn query(call: Call<'_, '_>) -> Result<Answer, CmdError> {
     Ok(Answer::Mailbox(ModifyQp::outbox(&qpc).to_vec()))
 }
 
-/// Declares which QPs others know as QP0 and QP1. The number is of the first port; 0 is none.
+/// Declares the QPs that act as QP0 and QP1. The number is that of the first port; 0 means none.
 pub(super) fn conf_special(call: Call<'_, '_>) -> Result<Answer, CmdError> {
     let Call { cx, command, .. } = call;
     const SMI: u8 = 0;

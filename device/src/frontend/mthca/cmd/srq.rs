@@ -11,7 +11,7 @@ use protocol::ids::Srqn;
 
 use super::{Answer, Call};
 use crate::frontend::Context;
-use crate::frontend::mellanox::command::fixed;
+use crate::frontend::hcr::command::fixed;
 use crate::frontend::mthca::resources::Resources;
 use crate::frontend::mthca::srq::SharedReceiveQueue;
 use crate::sparse::TableFull;
@@ -20,7 +20,7 @@ pub(super) fn sw2hw(call: Call<'_, '_>) -> Result<Answer, CmdError> {
     let Call { resources, setup, command, inbox, .. } = call;
     let srqn = number(resources, command)?;
     let index = resources.srq_index(srqn);
-    // Software's ring has a slot that it never posts, and a power of two of them (section 6.6).
+    // Section 6.6: software never posts one slot of its ring, and the number of slots is a power of two.
     let max_log_slots = setup.options.limits.dev_lim().log_max_srq_wqes + 1;
     let context = Srqc::parse(fixed(inbox)?, max_log_slots)?;
     if resources.srqs.get(index).is_some() {
@@ -37,14 +37,14 @@ pub(super) fn sw2hw(call: Call<'_, '_>) -> Result<Answer, CmdError> {
     Ok(Answer::Nothing)
 }
 
-/// The outbox gets the context.
+/// The outbox receives the context.
 pub(super) fn hw2sw(call: Call<'_, '_>) -> Result<Answer, CmdError> {
     let Call { resources, cx, command, .. } = call;
     let answer = context(resources, cx, command)?;
     let srqn = number(resources, command)?;
     let index = resources.srq_index(srqn);
     resources.srqs.remove(index);
-    // Software must not hear of a queue that is gone.
+    // No limit event may follow for an SRQ that no longer exists.
     resources.low_srqs.retain(|low| *low != srqn);
     Ok(if command.out_param == 0 { Answer::Nothing } else { answer })
 }
@@ -54,7 +54,7 @@ pub(super) fn query(call: Call<'_, '_>) -> Result<Answer, CmdError> {
     context(resources, cx, command)
 }
 
-/// If fewer requests wait than the limit says already, software is told at once.
+/// Section 3.5: if fewer requests are pending than the limit, the event is raised at once.
 pub(super) fn arm(call: Call<'_, '_>) -> Result<Answer, CmdError> {
     let Call { resources, cx, command, .. } = call;
     let limit = command.in_param;
@@ -70,7 +70,7 @@ pub(super) fn arm(call: Call<'_, '_>) -> Result<Answer, CmdError> {
     Ok(Answer::Nothing)
 }
 
-/// The context as it is now.
+/// The current context.
 fn context(resources: &mut Resources, cx: &Context<'_>, command: &Command) -> Result<Answer, CmdError> {
     let srqn = number(resources, command)?;
     let Resources { layout, regions, srqs, .. } = resources;
@@ -80,10 +80,10 @@ fn context(resources: &mut Resources, cx: &Context<'_>, command: &Command) -> Re
     Ok(Answer::Mailbox(outbox.to_vec()))
 }
 
-/// The number in in_modifier, which has no generation above it.
+/// The SRQ number in in_modifier, which has no generation.
 ///
 /// # Errors
-/// BAD_INDEX if the table has no such entry.
+/// BAD_INDEX if it exceeds the table.
 fn number(resources: &Resources, command: &Command) -> Result<Srqn, CmdError> {
     let number = command.in_modifier;
     if u64::from(number) >= resources.layout.srqc.entries() {

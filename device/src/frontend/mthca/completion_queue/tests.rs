@@ -9,12 +9,12 @@ use crate::memory::queue::testing::Region;
 const CQN: Cqn = Cqn::new(0x1_0011);
 const YES: Notify = Notify::Yes(Eqn::new(1));
 
-/// Four entries.
+/// A queue of four entries.
 fn queue(mem: &Region) -> CompletionQueue {
     queue_at(mem, 0)
 }
 
-/// Four entries, of which the first has this address within the region.
+/// A queue of four entries that starts at this address within the region.
 fn queue_at(mem: &Region, start: u64) -> CompletionQueue {
     let cqc = Cqc {
         start,
@@ -49,7 +49,7 @@ fn arm(arm_for: ArmFor, consumer: u32) -> ArmCq {
 }
 
 #[test]
-fn entries_go_round_as_software_reads_them() {
+fn entries_wrap_as_software_reads() {
     let mem = memory();
     let mut queue = queue(&mem);
     for count in 0..10u32 {
@@ -60,7 +60,7 @@ fn entries_go_round_as_software_reads_them() {
 }
 
 #[test]
-fn entries_begin_at_the_start_address() {
+fn entries_start_at_start_address() {
     let mem = memory();
     let mut queue = queue_at(&mem, 3 * LEN as u64);
     assert_eq!(push(&mut queue, &mem, 1 << 6, 0), Ok(Notify::No));
@@ -69,7 +69,7 @@ fn entries_begin_at_the_start_address() {
 }
 
 #[test]
-fn the_consumer_index_is_read_only_when_the_queue_looks_full() {
+fn consumer_index_is_read_only_when_full() {
     let mem = memory();
     let mut queue = queue(&mem);
     for count in 0..4 {
@@ -79,7 +79,7 @@ fn the_consumer_index_is_read_only_when_the_queue_looks_full() {
 }
 
 #[test]
-fn an_entry_too_many_is_an_overrun_for_ever() {
+fn overrun_is_permanent() {
     let mem = memory();
     let mut queue = queue(&mem);
     (0..4).for_each(|count| assert_eq!(push(&mut queue, &mem, count, 0), Ok(Notify::No)));
@@ -90,7 +90,7 @@ fn an_entry_too_many_is_an_overrun_for_ever() {
 }
 
 #[test]
-fn a_buffer_that_is_gone_is_a_fault() {
+fn missing_buffer_is_fault() {
     let mem = memory();
     let mut queue = queue(&mem);
     mem.read_only.set(true);
@@ -99,7 +99,7 @@ fn a_buffer_that_is_gone_is_a_fault() {
 }
 
 #[test]
-fn an_armed_queue_raises_one_event_at_the_next_entry() {
+fn armed_queue_raises_one_event() {
     let mem = memory();
     let mut queue = queue(&mem);
     assert_eq!(queue.arm(&arm(ArmFor::Any, 0)), Notify::No);
@@ -108,7 +108,7 @@ fn an_armed_queue_raises_one_event_at_the_next_entry() {
 }
 
 #[test]
-fn arming_raises_an_event_at_once_if_software_has_not_seen_an_entry() {
+fn arming_with_unread_entry_raises_at_once() {
     let mem = memory();
     let mut queue = queue(&mem);
     push(&mut queue, &mem, 0, 0).unwrap();
@@ -119,7 +119,7 @@ fn arming_raises_an_event_at_once_if_software_has_not_seen_an_entry() {
 }
 
 #[test]
-fn arming_for_solicited_entries_waits_for_one() {
+fn solicited_arming_waits_for_solicited_entry() {
     let mem = memory();
     let mut queue = queue(&mem);
     push(&mut queue, &mem, 0, 0).unwrap();
@@ -131,7 +131,7 @@ fn arming_for_solicited_entries_waits_for_one() {
 }
 
 #[test]
-fn any_entry_is_more_than_a_solicited_one() {
+fn any_arming_outlasts_solicited_one() {
     let mem = memory();
     let mut queue = queue(&mem);
     assert_eq!(queue.arm(&arm(ArmFor::Any, 0)), Notify::No);
@@ -143,7 +143,7 @@ fn any_entry_is_more_than_a_solicited_one() {
 }
 
 #[test]
-fn a_failure_counts_as_solicited() {
+fn failure_counts_as_solicited() {
     let mem = memory();
     let mut queue = queue(&mem);
     queue.arm(&arm(ArmFor::Solicited, 0));
@@ -153,7 +153,7 @@ fn a_failure_counts_as_solicited() {
 }
 
 #[test]
-fn resizing_goes_on_at_the_same_count() {
+fn resize_keeps_producer_index() {
     let mem = memory();
     let mut queue = queue(&mem);
     (0..6).for_each(|count| assert!(push(&mut queue, &mem, count, count).is_ok()));
@@ -166,7 +166,7 @@ fn resizing_goes_on_at_the_same_count() {
 }
 
 #[test]
-fn what_software_has_not_read_must_fit() {
+fn unread_entries_must_fit() {
     let mem = memory();
     let mut queue = queue(&mem);
     (0..3).for_each(|count| assert!(push(&mut queue, &mem, count, 0).is_ok()));

@@ -24,7 +24,7 @@ fn offset(fetch: &Fetch<RecvRequest>) -> Option<u64> {
 }
 
 #[test]
-fn requests_are_those_of_the_doorbell_record() {
+fn doorbell_record_posts_requests() {
     let mem = Region::new(256);
     (0..4u8).for_each(|n| mem.put(usize::from(n) * 64, &slot(100 + u32::from(n))));
     let mut queue = queue(&mem);
@@ -32,7 +32,7 @@ fn requests_are_those_of_the_doorbell_record() {
     let Fetch::Ready(first) = queue.take(&mem, || Some(3)) else { panic!("a request") };
     let sge = Sge { va: Va::new(0x7f00), lkey: Lkey::new(0x1800), len: 100 };
     assert_eq!((first.wr_id, &first.sges[..]), (0, &[sge][..]));
-    // What is known is taken without another look at the record.
+    // Known requests are taken without reading the record again.
     for expected in [64, 128] {
         assert_eq!(offset(&queue.take(&mem, || panic!("read"))), Some(expected));
     }
@@ -42,7 +42,7 @@ fn requests_are_those_of_the_doorbell_record() {
 }
 
 #[test]
-fn the_count_has_sixteen_bits() {
+fn counter_has_sixteen_bits() {
     let mem = Region::new(256);
     (0..4).for_each(|n| mem.put(n * 64, &slot(1)));
     let mut queue = queue(&mem);
@@ -53,7 +53,7 @@ fn the_count_has_sixteen_bits() {
 }
 
 #[test]
-fn a_record_that_cannot_be_says_nothing() {
+fn invalid_record_is_ignored() {
     let mem = Region::new(256);
     let mut queue = queue(&mem);
     for record in [None, Some(5), Some(0xffff)] {
@@ -62,7 +62,7 @@ fn a_record_that_cannot_be_says_nothing() {
 }
 
 #[test]
-fn an_inline_segment_is_refused_and_a_queue_without_memory_broken() {
+fn inline_receive_fails_unreadable_queue_breaks() {
     let mem = Region::new(256);
     let mut bytes = slot(1);
     bytes[16] = 0x80;

@@ -12,7 +12,7 @@ const BASE: u32 = 0x400;
 const SEND: u8 = 0x0a;
 const WRITE: u8 = 0x08;
 
-/// Four slots of 128 bytes behind a receive queue.
+/// Four slots of 128 bytes, after a receive queue.
 fn queue(mem: &Region, signal_all: bool) -> SendQueue {
     let geometry = Geometry { log_slots: 2, log_slot: 7 };
     let queue = WorkQueue { pd: mem.pd, lkey: mem.key, base: BASE, geometry };
@@ -37,10 +37,10 @@ fn write() -> Vec<u8> {
     wqe(Operation::Write { remote: RemoteAddress { va: Va::new(8), rkey: Rkey::new(9) }, imm: None }, false)
 }
 
-/// Puts a WQE in the slot of `count`, and says in the slot before what it is, as software does.
+/// Writes a WQE to the slot of `count`, and links it from the preceding slot, as software does.
 fn post(mem: &Region, count: u16, opcode: u8, wqe: &[u8]) {
     let slot = |count: u16| BASE + u32::from(count & 3) * 128;
-    // The link of a slot that is written again stays: it is about the next.
+    // The link in a slot stays when the slot is rewritten, since it describes the next WQE.
     let (link, rest) = wqe.split_at(8);
     assert_eq!(link[..4], [0; 4]);
     mem.put(slot(count) as usize + 8, rest);
@@ -55,7 +55,7 @@ fn doorbell(first: u16, count: u8, opcode: u8, len: usize) -> SendDoorbell {
     SendDoorbell { count, first, fence: false, opcode, qpn: Qpn::new(0x14), size }
 }
 
-/// Offset and opcode of each WQE up to the end.
+/// Offset and opcode of each WQE until the queue is empty.
 fn drain(queue: &mut SendQueue, mem: &Region) -> Vec<(u32, u8)> {
     std::iter::from_fn(|| match queue.take(mem) {
         Fetch::Ready(taken) => Some((taken.tag.wqe(), taken.tag.opcode())),
@@ -70,101 +70,105 @@ fn published_doorbells_start_their_wqes() {
     let mem = memory();
     let mut queue = queue(&mem, false);
     post(&mem, 0, SEND, &send(true));
-    let rung = queue.ring(&SendDoorbell::parse([0x01, 0x00, 0x00, 0x0a, 0x00, 0x00, 0x14, 0x02]), None);
-    assert_eq!(rung, Ok(true));
+    let accepted =
+        queue.accept_doorbell(&SendDoorbell::parse([0x01, 0x00, 0x00, 0x0a, 0x00, 0x00, 0x14, 0x02]), None);
+    assert_eq!(accepted, Ok(true));
     assert_eq!(drain(&mut queue, &mem), [(BASE, SEND)]);
-    // Three more, the first a WRITE; the others are known from the slots before them.
+    // Three more, the first of them a WRITE. The others are linked from their preceding slots.
     post(&mem, 1, WRITE, &write());
     post(&mem, 2, SEND, &send(true));
     post(&mem, 3, SEND, &send(true));
     let bytes = [0x03, 0x00, 0x01, 0x08, 0x00, 0x00, 0x14, 0x03];
-    assert_eq!(queue.ring(&SendDoorbell::parse(bytes), None), Ok(true));
+    assert_eq!(queue.accept_doorbell(&SendDoorbell::parse(bytes), None), Ok(true));
     assert_eq!(drain(&mut queue, &mem), [(BASE + 128, WRITE), (BASE + 256, SEND), (BASE + 384, SEND)]);
 }
 
 #[test]
-fn the_doorbell_record_is_ahead_of_doorbells_that_are_still_on_their_way() {
+fn record_may_be_ahead_of_doorbells() {
     let mem = memory();
     let mut queue = queue(&mem, false);
     for count in 0..3 {
         post(&mem, count, SEND, &send(false));
     }
-    assert_eq!(queue.ring(&doorbell(0, 1, SEND, 32), Some(3)), Ok(true));
+    assert_eq!(queue.accept_doorbell(&doorbell(0, 1, SEND, 32), Some(3)), Ok(true));
     assert_eq!(drain(&mut queue, &mem).len(), 3);
-    // The doorbells of the second and third arrive now; and the record may have been read long ago.
-    assert_eq!(queue.ring(&doorbell(1, 1, SEND, 32), Some(3)), Ok(false));
-    assert_eq!(queue.ring(&doorbell(2, 1, SEND, 32), Some(1)), Ok(false));
+    // The doorbells of the second and third WQE arrive now, and the record may be an earlier copy.
+    assert_eq!(queue.accept_doorbell(&doorbell(1, 1, SEND, 32), Some(3)), Ok(false));
+    assert_eq!(queue.accept_doorbell(&doorbell(2, 1, SEND, 32), Some(1)), Ok(false));
     assert_eq!(queue.take(&mem), Fetch::Empty);
     // A doorbell that is newer than the record counts.
     post(&mem, 3, WRITE, &write());
-    assert_eq!(queue.ring(&doorbell(3, 1, WRITE, 48), Some(2)), Ok(true));
+    assert_eq!(queue.accept_doorbell(&doorbell(3, 1, WRITE, 48), Some(2)), Ok(true));
     assert_eq!(drain(&mut queue, &mem), [(BASE + 384, WRITE)]);
 }
 
 #[test]
-fn a_doorbell_that_was_lost_is_made_good_by_the_next() {
+fn next_doorbell_covers_lost_one() {
     let mem = memory();
     let mut queue = queue(&mem, false);
     for count in 0..3 {
         post(&mem, count, SEND, &send(false));
     }
-    assert_eq!(queue.ring(&doorbell(2, 1, SEND, 32), None), Ok(true));
+    assert_eq!(queue.accept_doorbell(&doorbell(2, 1, SEND, 32), None), Ok(true));
     assert_eq!(drain(&mut queue, &mem).len(), 3);
 }
 
 #[test]
-fn the_ring_and_the_count_go_round() {
+fn ring_and_counter_wrap() {
     let mem = memory();
     let mut queue = queue(&mem, false);
     for count in 0..=u16::MAX {
         post(&mem, count, SEND, &send(false));
         assert_eq!(
-            queue.ring(&doorbell(count, 1, SEND, 32), Some(0xabcd_0000 | u32::from(count.wrapping_add(1)))),
+            queue.accept_doorbell(
+                &doorbell(count, 1, SEND, 32),
+                Some(0xabcd_0000 | u32::from(count.wrapping_add(1)))
+            ),
             Ok(true),
             "{count}"
         );
         assert_eq!(drain(&mut queue, &mem), [(BASE + u32::from(count & 3) * 128, SEND)]);
     }
     post(&mem, 0, WRITE, &write());
-    assert_eq!(queue.ring(&doorbell(0, 1, WRITE, 48), None), Ok(true));
+    assert_eq!(queue.accept_doorbell(&doorbell(0, 1, WRITE, 48), None), Ok(true));
     assert_eq!(drain(&mut queue, &mem), [(BASE, WRITE)]);
 }
 
 #[test]
-fn more_than_the_queue_holds_is_not_believed() {
+fn excessive_counter_is_ignored() {
     let mem = memory();
     let mut queue = queue(&mem, false);
-    assert_eq!(queue.ring(&doorbell(0, 5, SEND, 32), Some(100)), Err(TooMany(4)));
+    assert_eq!(queue.accept_doorbell(&doorbell(0, 5, SEND, 32), Some(100)), Err(SqOverflowError(4)));
     assert_eq!(queue.take(&mem), Fetch::Empty);
 }
 
 #[test]
-fn completions_are_wanted_by_queue_or_by_wqe() {
+fn queue_or_wqe_requests_completions() {
     let mem = memory();
     for (signal_all, signalled) in [(false, false), (false, true), (true, false)] {
         let mut queue = queue(&mem, signal_all);
         post(&mem, 0, SEND, &send(signalled));
-        queue.ring(&doorbell(0, 1, SEND, 32), None).unwrap();
+        queue.accept_doorbell(&doorbell(0, 1, SEND, 32), None).unwrap();
         let Fetch::Ready(taken) = queue.take(&mem) else { panic!("a WQE") };
         assert_eq!(taken.tag.signalled(), signal_all || signalled);
     }
 }
 
 #[test]
-fn impossible_wqes_are_refused_and_the_next_goes_on() {
+fn invalid_wqes_fail_and_queue_continues() {
     let refused = |opcode: u8, len: usize| {
         let mem = memory();
         let mut queue = queue(&mem, false);
         post(&mem, 0, opcode, &send(false));
         post(&mem, 1, SEND, &send(false));
-        queue.ring(&doorbell(0, 2, opcode, len), None).unwrap();
+        queue.accept_doorbell(&doorbell(0, 2, opcode, len), None).unwrap();
         let Fetch::Refused { wr_id, status: Status::LocalQpOperation } = queue.take(&mem) else {
             panic!("refused");
         };
         assert_eq!(WorkTag::from_bits(wr_id).wqe(), BASE);
         assert_eq!(drain(&mut queue, &mem), [(BASE + 128, SEND)]);
     };
-    // Unknown opcode, no bytes, more bytes than the slot, less than the operation needs.
+    // Unknown opcode, no bytes, more bytes than the slot has, fewer than the operation needs.
     refused(0x1f, 32);
     refused(SEND, 0);
     refused(SEND, 144);
@@ -172,9 +176,9 @@ fn impossible_wqes_are_refused_and_the_next_goes_on() {
 }
 
 #[test]
-fn a_queue_whose_memory_is_gone_is_broken() {
+fn queue_without_memory_is_broken() {
     let mem = memory();
     let mut queue = queue(&mem, false);
-    queue.ring(&doorbell(0, 1, SEND, 32), None).unwrap();
+    queue.accept_doorbell(&doorbell(0, 1, SEND, 32), None).unwrap();
     assert_eq!(queue.take(&Region::new(0)), Fetch::Broken);
 }

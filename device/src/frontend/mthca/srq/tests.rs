@@ -20,7 +20,7 @@ fn context(mem: &Region) -> Srqc {
     }
 }
 
-/// Four slots whose chain is 0, 2, 1, 3.
+/// Four slots, chained as 0, 2, 1, 3.
 fn chain() -> (Region, SharedReceiveQueue) {
     let mem = Region::new(4 * SLOT as usize);
     for (slot, successor) in [(0, 2), (2, 1), (1, 3), (3, 0)] {
@@ -41,7 +41,7 @@ fn taken(fetch: Fetch<RecvRequest>) -> Option<(u64, u32)> {
 }
 
 #[test]
-fn each_request_names_the_next() {
+fn each_request_links_to_next() {
     let (mem, mut queue) = chain();
     assert_eq!(queue.take(&mem, || Some(0)), Fetch::Empty);
     for expected in [(0, 10), (128, 12), (64, 11)] {
@@ -53,15 +53,15 @@ fn each_request_names_the_next() {
 }
 
 #[test]
-fn software_is_told_once_when_fewer_wait_than_the_limit() {
+fn limit_event_is_raised_once() {
     let (mem, mut queue) = chain();
     queue.arm(2);
-    // Not known, but there.
+    // The request is posted, but not known yet.
     assert!(!queue.passes_limit(|| Some(3)));
     assert!(taken(queue.take(&mem, || Some(3))).is_some());
     assert!(!queue.passes_limit(|| Some(3)), "two wait");
     assert!(taken(queue.take(&mem, || Some(3))).is_some());
-    // One more was posted meanwhile.
+    // Another request was posted meanwhile.
     assert!(!queue.passes_limit(|| Some(4)));
     assert!(taken(queue.take(&mem, || Some(4))).is_some());
     assert!(queue.passes_limit(|| Some(4)), "one waits");
@@ -70,7 +70,7 @@ fn software_is_told_once_when_fewer_wait_than_the_limit() {
 }
 
 #[test]
-fn a_chain_that_leaves_the_queue_is_broken() {
+fn chain_leaving_queue_is_broken() {
     let (mem, mut queue) = chain();
     let wqe = RecvWqe { successor: 4 * SLOT, data: smallvec![] };
     mem.put(0, &wqe.emit(SLOT as usize));
@@ -79,7 +79,7 @@ fn a_chain_that_leaves_the_queue_is_broken() {
 }
 
 #[test]
-fn a_refused_request_is_not_taken_again() {
+fn rejected_request_is_consumed() {
     const INLINE: [u8; 4] = [0x80, 0, 0, 4];
     let (mem, mut queue) = chain();
     mem.put(16, &INLINE);

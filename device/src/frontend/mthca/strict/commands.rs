@@ -1,4 +1,4 @@
-//! Commands: what all of them have in common, and those about the device as a whole.
+//! Checks common to all commands, and those about the whole device.
 
 use protocol::hca::hcr::PendingCommand;
 use protocol::hca::mthca::PAGE;
@@ -14,23 +14,23 @@ use super::rules::{
     MAILBOX_ALIGNMENT, UNDOCUMENTED_MODIFIER, UNUSED_PARAMETER,
 };
 use super::{Strict, View, icm, memory, qps, queues};
-use crate::frontend::mellanox::strict::overlapping;
+use crate::frontend::hcr::strict::overlapping;
 use crate::frontend::mthca::resources::{DeviceState, Resources};
 use crate::frontend::strict::Findings;
 use crate::memory::GuestMemory;
 use crate::telemetry::monitor::Monitor;
 
-/// What was found wrong with a command that is about to be executed.
+/// Result of checking a command before its execution.
 #[derive(Debug)]
 pub(in super::super) struct Examined {
     found: Findings,
     op: Op,
-    /// The key that it makes valid.
+    /// Key that the command makes valid.
     registers: Option<Lkey>,
 }
 
 impl Examined {
-    /// The command has succeeded: tells the operator, and remembers it.
+    /// Reports the findings and records the effects, after the command has succeeded.
     pub(in super::super) fn succeeded(
         mut self,
         strict: &mut Strict,
@@ -45,13 +45,13 @@ impl Examined {
     }
 }
 
-/// Looks at a command that is about to be executed.
+/// Checks a command before it is executed.
 pub(in super::super) fn examine(
     strict: &Strict,
     state: &DeviceState,
     dma: &GuestMemory,
     uar_pages: u32,
-    latched: &PendingCommand,
+    pending: &PendingCommand,
     command: &Command,
     inbox: &[u8],
 ) -> Examined {
@@ -66,7 +66,7 @@ pub(in super::super) fn examine(
         _ => {}
     }
     if let Some(resources) = state.resources() {
-        if latched.command.event() && takes_no_command_events(resources) {
+        if pending.command.event() && takes_no_command_events(resources) {
             found.add(
                 &EVENT_DROPPED,
                 format!("{} has the event bit set, but no EQ receives command events", command.op),
@@ -103,16 +103,16 @@ fn on_resources(view: View<'_>, command: &Command, mailbox: Option<&Mailbox>, fo
     }
 }
 
-/// What a parameter is for, by the command table.
+/// Use of a parameter, according to the command table.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Use {
     Nothing,
     Value,
-    /// A mailbox, or nothing.
+    /// Address of a mailbox, or unused.
     Mailbox,
 }
 
-/// The row of the command table: in_param, out_param, whether in_modifier is used, and op_modifiers.
+/// Row of the command table: in_param, out_param, whether in_modifier is used, and valid op_modifiers.
 fn row(op: Op) -> (Use, Use, bool, &'static [u8]) {
     use Use::{Mailbox, Nothing, Value};
     match op {

@@ -1,4 +1,4 @@
-//! Doorbells of QPs and CQs.
+//! Checks of doorbells for QPs and CQs.
 
 use engine::State;
 use protocol::hca::mthca::doorbell::{ArmCq, Record, RecordKind, SendDoorbell};
@@ -15,12 +15,12 @@ use crate::frontend::mthca::resources::Resources;
 use crate::frontend::strict::Findings;
 use crate::memory::GuestMemory;
 
-/// From here on a count of 16 bits is older than another.
+/// Distance from which a 16-bit counter is older than another.
 const OLDER: u16 = 1 << 15;
-/// The same of 32 bits.
+/// Distance from which a 32-bit counter is older than another.
 const LONG_OLDER: u32 = 1 << 31;
 
-/// Looks at a send doorbell, before it has an effect. `state` is that of its QP as of this moment.
+/// Checks a send doorbell, before it takes effect. `state` is the current state of the QP.
 pub(in super::super) fn send(
     resources: &Resources,
     dma: &GuestMemory,
@@ -74,7 +74,7 @@ pub(in super::super) fn send(
         size: doorbell.size,
         fence: doorbell.fence,
     };
-    // Else the slot in front may have been taken and used again.
+    // Otherwise the preceding slot may have been taken and reused.
     if qp.send.waiting() == 0
         && first == qp.send.taken()
         && let Ok(link) = qp.send.read_link(first, &memory)
@@ -93,8 +93,7 @@ pub(in super::super) fn send(
     found
 }
 
-/// Looks at the record of a send queue that says more than before, where doorbells may be missed: of those there is nothing
-/// to be said.
+/// Checks a send queue whose record has advanced while doorbells are mapped. There are no doorbells to check then.
 pub(in super::super) fn sends(qp: &QueuePair, record: Record) -> Findings {
     let mut found = Findings::default();
     tag(record, RecordKind::Send, qp.qpn.get(), qp.qpc.sq_record, &mut found);
@@ -102,7 +101,7 @@ pub(in super::super) fn sends(qp: &QueuePair, record: Record) -> Findings {
     found
 }
 
-/// Looks whether more was posted than there is room for, by what a doorbell and a record say.
+/// Checks whether the counters of a doorbell and a record exceed the size of the queue.
 fn overrun(qp: &QueuePair, counts: [Option<u16>; 2], found: &mut Findings) {
     let ahead = |count: u16| count.wrapping_sub(qp.send.taken());
     let waiting = counts.into_iter().flatten().map(ahead).filter(|ahead| *ahead < OLDER).max();
@@ -131,7 +130,7 @@ fn send_record(qp: &QueuePair, producer: u16, record: Record, found: &mut Findin
     tag(record, RecordKind::Send, qpn.get(), qp.qpc.sq_record, found);
 }
 
-/// Looks at the half of a record that says whose it is.
+/// Checks the type and number in a doorbell record.
 pub(super) fn tag(record: Record, kind: RecordKind, number: u32, index: u32, found: &mut Findings) {
     if record.kind != Some(kind) || record.number != number & 0xff_ffff {
         let (said, of) = (kind_name(record.kind), record.number);
@@ -142,18 +141,18 @@ pub(super) fn tag(record: Record, kind: RecordKind, number: u32, index: u32, fou
     }
 }
 
-/// A link as reports print it.
+/// Formats a link for reports.
 fn link_text(link: Link) -> String {
     let Link { address, opcode, size, fence } = link;
     format!("offset {address:#x}, opcode {opcode:#x}, size {size}, fence {fence}")
 }
 
-/// What a record says it is.
+/// Name of a record type.
 fn kind_name(kind: Option<RecordKind>) -> &'static str {
     kind.map_or("none", RecordKind::name)
 }
 
-/// Looks at a doorbell that arms a CQ, before it has an effect.
+/// Checks an arm doorbell of a CQ, before it takes effect.
 pub(in super::super) fn arm_cq(
     resources: &mut Resources,
     dma: &GuestMemory,
@@ -197,14 +196,14 @@ pub(in super::super) fn arm_cq(
     found
 }
 
-/// Looks at a record that says a CQ was armed, where doorbells may be missed.
+/// Checks an arm record of a CQ while doorbells are mapped.
 pub(in super::super) fn arms(cq: &mut CompletionQueue, eqs: &EventQueues, arm: &ArmCq) -> Findings {
     let mut found = Findings::default();
     armed(cq, eqs, arm, &mut found);
     found
 }
 
-/// Looks at how a CQ is armed.
+/// Checks an arming of a CQ.
 fn armed(cq: &mut CompletionQueue, eqs: &EventQueues, arm: &ArmCq, found: &mut Findings) {
     let ArmCq { cqn, consumer, sequence, .. } = *arm;
     let producer = cq.row().producer;
@@ -214,14 +213,15 @@ fn armed(cq: &mut CompletionQueue, eqs: &EventQueues, arm: &ArmCq, found: &mut F
             format!("CQ {cqn}: consumer index {consumer:#x} is past producer index {producer:#x}"),
         );
     }
-    // A driver's own CQs are in the PD of its EQs. A program may not have fetched what its driver has read (section 11).
+    // The driver's own CQs are in the protection domain of its EQs. A user program may not have received events that
+    // the driver has already read (section 11).
     if let Some(eq) = eqs.get(cq.eqn())
         && eq.ring().buffer().pd == cq.ring().buffer().pd
     {
-        cq.sequence.settle(eq.consumer());
+        cq.sequence.mark_read(eq.consumer());
     }
     if !cq.sequence.arm(sequence) {
-        let (first, more) = cq.sequence.right();
+        let (first, more) = cq.sequence.valid_range();
         let unseen = if more == 0 { String::new() } else { format!(" or up to {more} higher") };
         found.add(
             &ARM_SEQUENCE,

@@ -1,17 +1,17 @@
-//! Places of the entries that the device is about to write.
+//! Checks of the slots that the device is about to write.
 
 use protocol::hca::mthca::doorbell::{Record, RecordKind};
 use protocol::ids::Eqn;
 
 use super::doorbells::tag;
 use super::rules::{CQ_CONSUMER, CQE_OWNER, EQE_OWNER};
-use crate::frontend::mellanox::entry_ring::{EntryRing, HARDWARE_OWNED};
+use crate::frontend::hcr::entry_ring::{EntryRing, HARDWARE_OWNED};
 use crate::frontend::mthca::completion_queue::CompletionQueue;
 use crate::frontend::mthca::event_queue::EventQueue;
 use crate::frontend::strict::Findings;
 use crate::memory::queue::QueueMemory;
 
-/// Looks at the place of the next entry of a CQ, and at its doorbell record.
+/// Checks the next slot of a CQ, and its doorbell record.
 pub(in super::super) fn cqe(
     cq: &CompletionQueue,
     record: Option<Record>,
@@ -41,7 +41,7 @@ pub(in super::super) fn cqe(
     found
 }
 
-/// Looks at the place of the next entry of an EQ.
+/// Checks the next slot of an EQ.
 pub(in super::super) fn eqe(eqn: Eqn, queue: &EventQueue, memory: &impl QueueMemory) -> Findings {
     let mut found = Findings::default();
     let ring = queue.ring();
@@ -55,7 +55,7 @@ pub(in super::super) fn eqe(eqn: Eqn, queue: &EventQueue, memory: &impl QueueMem
     found
 }
 
-/// Whether software has given the next entry to the device, as far as that can be read.
+/// Whether the next slot is in hardware ownership. True if it cannot be read.
 fn is_given(ring: &EntryRing, memory: &impl QueueMemory) -> bool {
     ring.owner(memory).is_none_or(|owner| owner & HARDWARE_OWNED != 0)
 }

@@ -1,4 +1,4 @@
-//! Context memory: what is lent, taken back, and what is in it.
+//! Checks of ICM mappings, and of contexts in them.
 
 use std::ops::RangeInclusive;
 
@@ -13,19 +13,19 @@ use super::rules::{
     CONTEXT_UNMAPPED, MAP_OVER_MAPPED, MAP_SAME_PAGE, RECORD_SHARED, RECORD_UNMAPPED, UAR_RESERVED,
     UNMAP_IN_USE, UNMAP_NOTHING,
 };
-use crate::frontend::mellanox::icm::{IcmRange, PageMap, page_of, pages};
-use crate::frontend::mellanox::mtt::ENTRY_LEN;
-use crate::frontend::mellanox::strict::{self, NamedTable};
+use crate::frontend::hcr::icm::{IcmRange, PageMap, page_of, pages};
+use crate::frontend::hcr::mtt::ENTRY_LEN;
+use crate::frontend::hcr::strict::{self, NamedTable};
 use crate::frontend::mthca::resources::{DeviceState, Resources};
 use crate::frontend::strict::Findings;
 
-/// Bytes of entries, as QUERY_DEV_LIM has them.
+/// Entry sizes, as reported by QUERY_DEV_LIM.
 const QPC_LEN: u16 = 0x100;
 const ENTRY: u16 = 0x40;
-/// UAR pages that nobody uses: those below the first one of the driver.
+/// UAR pages below the first one that the driver uses.
 const RESERVED_UARS: u32 = 2;
 
-/// The tables whose places INIT_HCA tells, and the device reads.
+/// Tables that INIT_HCA places and the device reads.
 pub(super) fn tables(init: &InitHca) -> [NamedTable; 5] {
     [
         ("QPC", init.qpc, QPC_LEN),
@@ -36,13 +36,13 @@ pub(super) fn tables(init: &InitHca) -> [NamedTable; 5] {
     ]
 }
 
-/// Where the entry of a number is in ICM.
+/// ICM address of a table entry.
 fn entry(table: &Table, len: u16, number: u32) -> IcmAddr {
     let offset = u64::from(table.index(number)) * u64::from(len);
     IcmAddr::new(table.base.get().wrapping_add(offset))
 }
 
-/// The context of an object.
+/// Context of an object.
 #[derive(Clone, Copy)]
 pub(super) enum Context {
     Qp(u32),
@@ -64,7 +64,7 @@ impl Context {
     }
 }
 
-/// Looks whether software has lent the page of a context that the device is about to fill.
+/// Checks that the page of a context is mapped before the device fills it.
 pub(super) fn context(resources: &Resources, context: Context, object: &str, found: &mut Findings) {
     let place = context.place(&resources.layout);
     if resources.regions.icm.translate(place).is_none() {
@@ -72,7 +72,7 @@ pub(super) fn context(resources: &Resources, context: Context, object: &str, fou
     }
 }
 
-/// Looks at the UAR page and doorbell records of a queue that begins.
+/// Checks the UAR page and the doorbell records of a new queue.
 pub(super) fn records(view: View<'_>, page: u32, records: &[u32], queue: &str, found: &mut Findings) {
     let resources = view.resources;
     if !(RESERVED_UARS..view.uar_pages).contains(&page) {
@@ -98,7 +98,7 @@ pub(super) fn records(view: View<'_>, page: u32, records: &[u32], queue: &str, f
     }
 }
 
-/// An object with a doorbell record that `is` one looked for, by UAR page and index.
+/// Names an object whose doorbell record, given by UAR page and index, satisfies `is`.
 fn user_of(resources: &Resources, is: impl Fn((u32, u32)) -> bool) -> Option<String> {
     let Resources { qps, cqs, srqs, .. } = resources;
     let of_qp = |qpc: &protocol::hca::mthca::qpc::Qpc| {
@@ -119,8 +119,8 @@ pub(super) fn map(icm: &PageMap, blocks: &[Block], found: &mut Findings) {
         .iter()
         .map(|block| IcmRange { start: block.start, length: block.length, bus: block.bus })
         .collect();
-    let lent = || icm.ranges_from(0).map(|(_, range)| range);
-    strict::map(lent(), lent(), &new, (&MAP_OVER_MAPPED, &MAP_SAME_PAGE), found);
+    let all_mapped = || icm.ranges_from(0).map(|(_, range)| range);
+    strict::map(all_mapped(), all_mapped(), &new, (&MAP_OVER_MAPPED, &MAP_SAME_PAGE), found);
 }
 
 pub(super) fn unmap(state: &DeviceState, command: &Command, found: &mut Findings) {
@@ -142,7 +142,7 @@ fn is_mapped(icm: &PageMap, pages: &RangeInclusive<u64>) -> bool {
         || icm.ranges_from(*pages.start()).next().is_some_and(|(page, _)| pages.contains(&page))
 }
 
-/// Something in use that is in these pages.
+/// Names an object in use in these pages.
 fn used(resources: &Resources, pages: &RangeInclusive<u64>) -> Option<String> {
     let Resources { layout, qps, cqs, srqs, eqs, regions, .. } = resources;
     let inside = |context: Context| pages.contains(&page_of(context.place(layout)));

@@ -1,4 +1,4 @@
-//! Memory regions: SW2HW_MPT and HW2SW_MPT.
+//! Checks of SW2HW_MPT and HW2SW_MPT.
 
 use protocol::hca::mthca::cmd::Command;
 use protocol::hca::mthca::mpt::Mpt;
@@ -6,7 +6,7 @@ use protocol::ids::Lkey;
 
 use super::icm::{self, Context};
 use super::rules::{MPT_IN_USE, MPT_PAGES};
-use crate::frontend::mellanox::strict::mtt_entries;
+use crate::frontend::hcr::strict::mtt_entries;
 use crate::frontend::mthca::resources::Resources;
 use crate::frontend::strict::Findings;
 use crate::memory::translate::PageTable as _;
@@ -16,9 +16,9 @@ pub(super) fn sw2hw_mpt(resources: &Resources, mpt: &Mpt, found: &mut Findings) 
     icm::context(resources, Context::Mpt(index), &format!("the memory region with key {}", mpt.key), found);
 }
 
-/// Looks at the page table entries of a region that is valid now: the device has taken them over.
+/// Checks the page table entries of a region that has just become valid.
 pub(super) fn registered(resources: &Resources, key: Lkey, found: &mut Findings) {
-    /// Bound: entries of one ICM page, which show a driver that has not written them.
+    /// Bound: entries of one ICM page, enough to detect a driver that has not written them.
     const LOOKED_AT: usize = 512;
     let regions = &resources.regions;
     let Some(entries) = regions.keys.find(key).ok().and_then(mtt_entries) else { return };
@@ -38,7 +38,7 @@ pub(super) fn hw2sw_mpt(resources: &Resources, command: &Command, found: &mut Fi
     }
 }
 
-/// A queue whose buffer is the region of a key.
+/// Names a queue whose buffer is the region with this key.
 fn user_of(resources: &Resources, key: Lkey) -> Option<String> {
     let Resources { qps, cqs, srqs, eqs, .. } = resources;
     let qp = qps.iter().find(|(_, qp)| qp.qpc.wqe_lkey == key).map(|(_, qp)| format!("QP {}", qp.qpn));

@@ -1,4 +1,4 @@
-//! Commands of QPs.
+//! Checks of QP commands.
 
 use engine::Access;
 use protocol::hca::mthca::cmd::Command;
@@ -35,7 +35,7 @@ pub(super) fn modify(
     }
 }
 
-/// Looks at a QP that leaves RESET.
+/// Checks a QP that leaves RESET.
 fn begins(view: View<'_>, qpn: Qpn, qpc: &Qpc, found: &mut Findings) {
     let resources = view.resources;
     let queue = format!("QP {qpn}");
@@ -51,7 +51,7 @@ fn begins(view: View<'_>, qpn: Qpn, qpc: &Qpc, found: &mut Findings) {
         found.add(&QP_SRQ, format!("{queue} uses SRQ {}, which is not valid", qpc.srqn));
     }
     let bytes = |queue: Geometry| 1u64 << (u32::from(queue.log_slots) + u32::from(queue.log_slot)).min(40);
-    // A queue without slots looks like one of one slot (T44).
+    // T44: a queue without slots is indistinguishable from one with one slot.
     let queues = [("send", qpc.sq_base, qpc.sq), ("receive", qpc.rq_base, qpc.rq)];
     for (name, base, geometry) in queues.into_iter().filter(|(_, _, queue)| queue.log_slots != 0) {
         let place = Place::offset(qpc.pd, qpc.wqe_lkey, base.into());
@@ -66,10 +66,10 @@ fn begins(view: View<'_>, qpn: Qpn, qpc: &Qpc, found: &mut Findings) {
     }
 }
 
-/// What a transition takes besides what it always brings.
+/// Optional attributes of a transition.
 fn taken(transition: Transition) -> QpAttributes {
     let rights = QpAttributes::REMOTE_READ | QpAttributes::REMOTE_WRITE | QpAttributes::REMOTE_ATOMIC;
-    // The scheduling queue means nothing here.
+    // The scheduling queue has no effect here.
     let both = rights
         | QpAttributes::RNR_TIMER
         | QpAttributes::ALTERNATE_PATH
@@ -107,8 +107,8 @@ fn attributes(
     }
 }
 
-/// A value that software gives without naming it. What it always brings, and what it fills in whatever its caller named,
-/// has no name.
+/// Finds values that software has set without naming them in opt_param_mask. Values that are always present, or that
+/// the driver fills in regardless of its caller, need no bit.
 fn unnamed(qpn: Qpn, command: &Command, new: &ModifyQp, found: &mut Findings) {
     let Qpc { primary, requester, responder, min_rnr_timer, qkey, .. } = &new.qpc;
     let given = [

@@ -1,4 +1,4 @@
-//! Commands of completion queues, event queues and shared receive queues.
+//! Checks of commands for CQs, EQs and SRQs.
 
 use engine::Access;
 use protocol::hca::mthca::cmd::Command;
@@ -13,8 +13,8 @@ use super::rules::{
     CQ_BUFFER, CQ_EQ, CQ_IN_USE, CQ_NUMBER, CQ_OWNER, EQ_BUFFER, EQ_EVENTS, EQ_IN_USE, EQ_MAPPED, EQ_OWNER,
     EQ_VECTOR, SRQ_BUFFER, SRQ_IN_USE, SRQ_NUMBER,
 };
-use crate::frontend::mellanox::entry_ring::Buffer;
-use crate::frontend::mellanox::strict::{ring_begins, ring_reached};
+use crate::frontend::hcr::entry_ring::Buffer;
+use crate::frontend::hcr::strict::{check_ring, check_ring_access};
 use crate::frontend::mthca::resources::Resources;
 use crate::frontend::strict::Findings;
 use crate::memory::translate::Place;
@@ -31,7 +31,7 @@ pub(super) fn sw2hw_cq(view: View<'_>, command: &Command, cqc: &Cqc, found: &mut
         found.add(&CQ_EQ, format!("{number} uses EQ {}, which is not valid", cqc.comp_eqn));
     }
     let buffer = Buffer { pd: cqc.pd, lkey: cqc.lkey, start: cqc.start, log_entries: cqc.log_entries };
-    ring_begins(&resources.regions.access(view.dma), &buffer, &number, (&CQ_BUFFER, &CQ_OWNER), found);
+    check_ring(&resources.regions.access(view.dma), &buffer, &number, (&CQ_BUFFER, &CQ_OWNER), found);
 }
 
 pub(super) fn resize_cq(view: View<'_>, command: &Command, resize: &ResizeCq, found: &mut Findings) {
@@ -41,8 +41,8 @@ pub(super) fn resize_cq(view: View<'_>, command: &Command, resize: &ResizeCq, fo
     let &ResizeCq { start, lkey, log_entries } = resize;
     let buffer = Buffer { start, lkey, log_entries, ..*cq.ring().buffer() };
     let access = resources.regions.access(view.dma);
-    // Software may have begun to move entries, which are its own.
-    ring_reached(&access, &buffer, &format!("CQ {cqn}"), &CQ_BUFFER, found);
+    // Software may have started to move unread entries, which are in software ownership.
+    check_ring_access(&access, &buffer, &format!("CQ {cqn}"), &CQ_BUFFER, found);
 }
 
 pub(super) fn hw2sw_cq(resources: &Resources, command: &Command, found: &mut Findings) {
@@ -67,7 +67,7 @@ pub(super) fn sw2hw_eq(view: View<'_>, command: &Command, eqc: &Eqc, found: &mut
         }
     }
     let buffer = Buffer { pd: eqc.pd, lkey: eqc.lkey, start: eqc.start, log_entries: eqc.log_entries };
-    ring_begins(&resources.regions.access(view.dma), &buffer, &number, (&EQ_BUFFER, &EQ_OWNER), found);
+    check_ring(&resources.regions.access(view.dma), &buffer, &number, (&EQ_BUFFER, &EQ_OWNER), found);
 }
 
 pub(super) fn hw2sw_eq(resources: &Resources, command: &Command, found: &mut Findings) {

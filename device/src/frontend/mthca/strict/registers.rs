@@ -1,4 +1,4 @@
-//! Register accesses.
+//! Checks of register accesses.
 
 use protocol::hca::hcr::HcrWord;
 use protocol::hca::mthca::doorbell::{UAR_PAGE, UarRegister};
@@ -11,7 +11,7 @@ use super::rules::{
     DOORBELL_HALF, DOORBELL_READ, DOORBELL_RESERVED, EQ_CONSUMER, EQ_NOTHING, HCR_NOT_POLLED, HCR_RESERVED,
     NARROW_WRITE, NO_EFFECT, NO_REGISTER, READ_ONLY_WRITE,
 };
-use crate::frontend::mellanox::strict::HcrRules;
+use crate::frontend::hcr::strict::HcrRules;
 use crate::frontend::mthca::resources::DeviceState;
 use crate::frontend::strict::Findings;
 use crate::vfio::Bar;
@@ -19,7 +19,7 @@ use crate::vfio::Bar;
 const HCR: HcrRules =
     HcrRules { reserved: &HCR_RESERVED, not_polled: &HCR_NOT_POLLED, no_effect: &NO_EFFECT };
 
-/// Looks at a read of a register.
+/// Checks a read of a register.
 pub(in super::super) fn read(strict: &mut Strict, bar: Bar, offset: u64, len: usize) -> Findings {
     let mut found = Findings::default();
     match bar {
@@ -38,7 +38,7 @@ pub(in super::super) fn read(strict: &mut Strict, bar: Bar, offset: u64, len: us
     found
 }
 
-/// Looks at a write to a register, before it has an effect.
+/// Checks a write to a register, before it takes effect.
 pub(in super::super) fn write(strict: &mut Strict, bar: Bar, offset: u64, data: &[u8]) -> Findings {
     let mut found = Findings::default();
     let number = bar.number();
@@ -110,7 +110,7 @@ fn bar2(strict: &mut Strict, offset: u64, data: &[u8], found: &mut Findings) {
     }
 }
 
-/// Looks at a write to the arm register.
+/// Checks a write to the EQ arm register.
 pub(in super::super) fn arm_eqs(state: &DeviceState, first: Eqn, mask: u32) -> Findings {
     let mut found = Findings::default();
     let valid = |eqn: &u32| state.resources().is_some_and(|all| all.eqs.contains(Eqn::new(*eqn)));
@@ -121,7 +121,7 @@ pub(in super::super) fn arm_eqs(state: &DeviceState, first: Eqn, mask: u32) -> F
     found
 }
 
-/// Looks at a write to a register with the consumer index of an EQ, before it has an effect.
+/// Checks a write to the consumer index of an EQ, before it takes effect.
 pub(in super::super) fn set_consumer(state: &DeviceState, eqn: Eqn, value: u32) -> Findings {
     const AHEAD: u32 = 1 << 31;
     let mut found = Findings::default();

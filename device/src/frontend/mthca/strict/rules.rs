@@ -1,4 +1,4 @@
-//! What the mthca interface demands of software and a device does not enforce.
+//! Requirements of the interface on software that the device does not enforce.
 
 use crate::frontend::strict::rules;
 use crate::telemetry::monitor::Rule;

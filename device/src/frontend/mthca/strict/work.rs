@@ -1,4 +1,4 @@
-//! Work queue entries that the device takes.
+//! Checks of work queue entries.
 
 use engine::{Access, Fetch, Initiator, RecvRequest};
 use protocol::hca::mthca::doorbell::{Record, RecordKind};
@@ -12,7 +12,7 @@ use super::doorbells::tag;
 use super::rules::{
     RQ_OVERRUN, SRQ_LINK, WQE_CONSTANT, WQE_KEY, WQE_MALFORMED, WQE_RESERVED, WQE_SIZE, WQE_VECTOR,
 };
-use crate::frontend::mellanox::mtt::Mtt;
+use crate::frontend::hcr::mtt::Mtt;
 use crate::frontend::mthca::qp::QueuePair;
 use crate::frontend::mthca::srq::SharedReceiveQueue;
 use crate::frontend::strict::Findings;
@@ -20,10 +20,9 @@ use crate::memory::translate::{Place, RegionAccess};
 
 type Memory<'a> = RegionAccess<'a, &'a Mtt>;
 
-/// The only port.
 const PORT: u8 = 1;
 
-/// Looks at the WQE that the send queue of a QP has next.
+/// Checks the next WQE of a QP's send queue.
 pub(in super::super) fn send_wqe(qp: &QueuePair, memory: &Memory<'_>) -> Findings {
     let mut found = Findings::default();
     let Some((offset, link)) = qp.send.upcoming(memory) else { return found };
@@ -60,19 +59,19 @@ fn ordinary(
     memory: &Memory<'_>,
     found: &mut Findings,
 ) {
-    /// What is said of the next WQE, which may be what was said of an earlier one.
+    /// Length of the link to the next WQE, which may be stale.
     const LINK_LEN: usize = 8;
-    /// Of the flags: software wants checksums and events of the device, which it does not offer.
+    /// Offset of the flags that request checksums and events, which the device does not offer.
     const FLAGS: usize = 11;
     const KNOWN_FLAGS: u8 = 0x3f;
-    /// The rate of a datagram's address vector, into whose byte libmthca writes anything (T45).
+    /// Offset of the rate in an address vector. T45: libmthca may write any value to that byte.
     const RATE: usize = GRANULE + 0x0a;
     if bytes.get(FLAGS).is_some_and(|flags| flags & 1 == 0) {
         found.add(&WQE_CONSTANT, format!("bit 0 of the flags of {place} must be set"));
     }
     let datagram = matches!(wqe.operation, Operation::Datagram { .. });
     let nothing = matches!(wqe.operation, Operation::Nop);
-    // Data segments have no reserved bits, and behind inline data anything may stand.
+    // Data segments have no reserved bits, and the bytes after inline data are undefined.
     let head = SendWqe { data: WqeData::Segments(DataSegments::new()), ..wqe.clone() }.emit();
     let ignored = bytes.iter().zip(&head).enumerate().skip(LINK_LEN).map(|(at, (given, kept))| {
         let ignored = given & !kept;
@@ -131,7 +130,7 @@ fn keys(
     }
 }
 
-/// Looks at what was taken of a QP's own receive queue, and at the queue's doorbell record.
+/// Checks a WQE taken from a QP's own receive queue, and the queue's doorbell record.
 pub(in super::super) fn recv_wqe(
     qp: &QueuePair,
     fetch: &Fetch<RecvRequest>,
@@ -149,7 +148,7 @@ pub(in super::super) fn recv_wqe(
     found
 }
 
-/// Looks at what a QP has taken of an SRQ, and at the queue's doorbell record.
+/// Checks a WQE that a QP has taken from an SRQ, and the queue's doorbell record.
 pub(in super::super) fn shared_wqe(
     qp: &QueuePair,
     srq: &SharedReceiveQueue,
@@ -179,7 +178,8 @@ pub(in super::super) fn shared_wqe(
     found
 }
 
-/// Whether more requests are posted than the queue has room for; `others` of its slots hold none that wait.
+/// Checks whether more requests are posted than the queue has room for. `others` is the number of slots that are in use
+/// without a pending request.
 fn overrun(record: Record, taken: u16, others: u64, slots: u16, queue: &str, found: &mut Findings) {
     const OLDER: u16 = 1 << 15;
     let waiting = record.posted().wrapping_sub(taken);

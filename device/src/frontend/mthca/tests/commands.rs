@@ -1,4 +1,4 @@
-//! Refusals, each with its status, and that a refused command changes nothing (sections 2.3 and 3).
+//! Status codes of rejected commands, which have no effect (sections 2.3 and 3).
 
 use super::*;
 
@@ -19,7 +19,7 @@ fn status(driver: &mut Driver, op: u32, inbox: &[u8], in_modifier: u32) -> CmdSt
 }
 
 #[test]
-fn unknown_opcodes_are_refused() {
+fn unknown_opcodes_are_rejected() {
     let mut driver = initialised();
     for op in [0x000, 0x001, 0x005, 0x00b, 0x010, 0x034, 0x050, 0xff5] {
         assert_eq!(status(&mut driver, op, &[], 0), CmdStatus::BadOp, "{op:03x}");
@@ -27,7 +27,7 @@ fn unknown_opcodes_are_refused() {
 }
 
 #[test]
-fn commands_before_init_hca_are_refused() {
+fn commands_need_init_hca() {
     let mut driver = powered_on();
     for op in [0x009, 0x00a, 0x00c, 0x00d, 0x00f, 0x012, 0x013, 0x014, 0x016, 0x019, 0x022, 0x024, 0x035] {
         assert_eq!(status(&mut driver, op, &[], 1), CmdStatus::BadSysState, "{op:03x}");
@@ -35,7 +35,7 @@ fn commands_before_init_hca_are_refused() {
 }
 
 #[test]
-fn a_mailbox_that_is_not_the_guests_is_an_internal_error() {
+fn unmapped_mailbox_is_internal_error() {
     const NOWHERE: u64 = 0x4000_0000_0000;
     let mut driver = initialised();
     assert_eq!(driver.command(0x00d, NOWHERE, 0x14).0, CmdStatus::InternalErr.code());
@@ -43,7 +43,7 @@ fn a_mailbox_that_is_not_the_guests_is_an_internal_error() {
 }
 
 #[test]
-fn memory_is_lent_in_whole_pages_and_blocks() {
+fn icm_maps_whole_pages_and_blocks() {
     let mut driver = powered_on();
     let cases = [
         (block(0x800, ICM, 0), 1, CmdStatus::BadParam),
@@ -63,7 +63,7 @@ fn memory_is_lent_in_whole_pages_and_blocks() {
 }
 
 #[test]
-fn a_region_is_refused_where_its_entry_says_too_much() {
+fn invalid_mpt_entries_are_rejected() {
     let mut driver = initialised();
     let good = || Mpt::buffer(0x14, 4096, MTT + 0x1000);
     let cases = [
@@ -74,7 +74,7 @@ fn a_region_is_refused_where_its_entry_says_too_much() {
         (Mpt { mtt: u64::MAX << 3, ..good() }, 0x14, CmdStatus::BadParam),
         (Mpt { len: u64::MAX, ..good() }, 0x14, CmdStatus::ExceedLim),
         (Mpt { start: u64::MAX, len: 1 << 40, ..good() }, 0x14, CmdStatus::ExceedLim),
-        // The key that ends scatter lists.
+        // The key that terminates scatter lists.
         (Mpt { key: 1, ..good() }, 1, CmdStatus::BadIndex),
         (Mpt::buffer(0x11, 4096, MTT + 0x1000), 0x11, CmdStatus::BadResState),
         (good(), 0x14, CmdStatus::Ok),
@@ -90,7 +90,7 @@ fn a_region_is_refused_where_its_entry_says_too_much() {
 }
 
 #[test]
-fn queues_of_events_are_made_once_and_mapped_while_they_exist() {
+fn eq_numbers_and_mappings_are_checked() {
     let mut driver = initialised();
     assert_eq!(status(&mut driver, 0x013, &eq_context(8, 0, 0x1100), 1), CmdStatus::BadResState);
     assert_eq!(status(&mut driver, 0x013, &eq_context(8, 0, 0x1100), 32), CmdStatus::BadIndex);
@@ -102,7 +102,7 @@ fn queues_of_events_are_made_once_and_mapped_while_they_exist() {
 }
 
 #[test]
-fn there_is_one_port() {
+fn only_port_one_exists() {
     let mut driver = initialised();
     for op in [0x009, 0x00a, 0x00c] {
         assert_eq!(status(&mut driver, op, &[], 2), CmdStatus::BadParam, "{op:03x}");

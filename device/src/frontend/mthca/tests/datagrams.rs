@@ -1,4 +1,4 @@
-//! Datagrams: of users, of QP1, and to groups (sections 6.7, 6.8, 8.1 to 8.4).
+//! Datagrams: UD, QP1 and multicast (sections 6.7, 6.8, 8.1 to 8.4).
 
 use protocol::hca::mthca::modify::QpAttributes;
 use protocol::hca::mthca::path::{Address, AddressVector};
@@ -22,7 +22,7 @@ fn lid(dlid: u16) -> Address {
 }
 
 #[test]
-fn a_datagram_arrives_behind_forty_bytes() {
+fn datagram_arrives_after_forty_bytes() {
     let (mut a, mut b) = User::pair(UD);
     let message = pattern(200, 9);
     a.put(0, &message);
@@ -41,7 +41,7 @@ fn a_datagram_arrives_behind_forty_bytes() {
 }
 
 #[test]
-fn a_global_route_header_arrives_with_its_datagram() {
+fn grh_arrives_with_its_datagram() {
     let (mut a, mut b) = User::pair(UD);
     let (own, peer) = (Identity::from_lid(Lid::new(1)).gid(), Identity::from_lid(Lid::new(2)).gid());
     b.post_recv(0, 240);
@@ -56,7 +56,7 @@ fn a_global_route_header_arrives_with_its_datagram() {
 }
 
 #[test]
-fn datagrams_that_are_not_for_the_qp_are_dropped() {
+fn foreign_datagrams_are_dropped() {
     let (mut a, mut b) = User::pair(UD);
     b.post_recv(0, 240);
     a.post(&datagram(lid(2), QPN, QKEY + 1, 0, 8));
@@ -64,14 +64,14 @@ fn datagrams_that_are_not_for_the_qp_are_dropped() {
     a.post(&datagram(lid(0), QPN, QKEY, 0, 8));
     exchange(&mut a, &mut b);
     assert_eq!((syndromes(&a.reap()), b.reap().len()), (vec![0, 0, 0], 0));
-    // A controlled key stands for the sender's own.
+    // A controlled Q_Key stands for the QP's own.
     a.post(&datagram(lid(2), QPN, 1 << 31, 0, 8));
     exchange(&mut a, &mut b);
     assert_eq!((syndromes(&a.reap()), b.reap().len()), (vec![0], 1));
 }
 
 #[test]
-fn datagrams_that_cannot_be_fail_and_the_queue_waits() {
+fn invalid_datagrams_fail_and_queue_waits() {
     let (mut a, mut b) = User::pair(UD);
     a.post(&datagram(lid(2), QPN, QKEY, 0, 2049));
     exchange(&mut a, &mut b);
@@ -79,7 +79,7 @@ fn datagrams_that_cannot_be_fail_and_the_queue_waits() {
     a.post(&datagram(lid(2), QPN, QKEY, 0, 8));
     exchange(&mut a, &mut b);
     assert_eq!(syndromes(&a.reap()), [0x05]);
-    // Software goes on after the error.
+    // Software continues after the error.
     b.post_recv(0, 240);
     a.ok(0x01d, &modify(QpAttributes::empty(), &qpc(UD, 2)), QPN);
     a.post(&datagram(lid(2), QPN, QKEY, 0, 8));
@@ -96,7 +96,7 @@ fn datagrams_that_cannot_be_fail_and_the_queue_waits() {
 }
 
 #[test]
-fn a_qp_may_send_to_itself() {
+fn qp_may_send_to_itself() {
     let (mut a, mut b) = User::pair(UD);
     a.post_recv(0x100, 240);
     a.put(0, b"to myself");
@@ -106,7 +106,7 @@ fn a_qp_may_send_to_itself() {
     assert_eq!(a.reap().len(), 2);
 }
 
-/// Attaches the QP to the group, as the driver does: hash, read, write.
+/// Attaches the QP to the group as the driver does: MGID_HASH, READ_MGM, WRITE_MGM.
 fn attach(user: &mut User) {
     user.poke(INBOX, &GROUP);
     let (status, bucket) = user.command(0x027, INBOX, 0);
@@ -124,7 +124,7 @@ fn attach(user: &mut User) {
 }
 
 #[test]
-fn a_group_has_its_members_on_every_port_the_senders_too() {
+fn group_reaches_members_on_every_port() {
     let (mut a, mut b) = User::pair(UD);
     attach(&mut a);
     attach(&mut b);
@@ -138,7 +138,7 @@ fn a_group_has_its_members_on_every_port_the_senders_too() {
         assert_eq!(user.get(0x128, 6), b"to all");
         let entries = user.reap();
         let received = entries.iter().find(|entry| entry[0x1d] == 0).expect("a receive");
-        // From LID 1, by its QP: so the sender knows its own.
+        // Source LID 1 and QPN, by which the sender recognises its own datagram.
         assert_eq!((&received[8..12], &received[14..16]), (&[0, 1, 0, 0x14][..], &[0, 1][..]));
     }
     let index = CmdStatus::BadIndex.code();
@@ -146,7 +146,7 @@ fn a_group_has_its_members_on_every_port_the_senders_too() {
     assert_eq!(a.command(0x025, 0, 8192).0, index);
 }
 
-/// Makes QP1 of the device of the QP's memory.
+/// Turns the QP into QP1 of the device.
 fn management(user: &mut User) {
     user.ok(0x023 | 1 << 12, &[], QPN);
     let mut context = qpc(UD, 0);
@@ -156,7 +156,7 @@ fn management(user: &mut User) {
     user.connect(&context);
 }
 
-/// Headers as the driver makes them, to QP1 of LID 2 (section 8.3).
+/// Headers as built by the driver, to QP1 of LID 2 (section 8.3).
 const HEADERS: [u8; 28] = [
     0x00, 0x02, 0x00, 0x02, 0x00, 0x48, 0x00, 0x00, //
     0x64, 0x00, 0xff, 0xff, 0x00, 0x00, 0x00, 0x01, 0x00, 0x00, 0x00, 0x07, //
@@ -164,7 +164,7 @@ const HEADERS: [u8; 28] = [
 ];
 
 #[test]
-fn a_management_datagram_goes_with_the_headers_that_software_made() {
+fn management_datagram_uses_software_headers() {
     let (mut a, mut b) = (User::new(1), User::new(2));
     management(&mut a);
     management(&mut b);
@@ -172,7 +172,7 @@ fn a_management_datagram_goes_with_the_headers_that_software_made() {
     a.put(0, &HEADERS);
     a.put(0x100, &mad);
     b.post_recv(0x200, 296);
-    // Flags: completion wanted; DLID 2; headers, two parts of the MAD, place of the CRC.
+    // Completion requested; DLID 2; headers, two parts of the MAD, and room for the CRC.
     let segment = |offset, len| data(offset, len).emit_be();
     let wqe = [
         &[0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 8, 0, 2, 0, 0][..],
@@ -182,10 +182,10 @@ fn a_management_datagram_goes_with_the_headers_that_software_made() {
         &[0x80, 0, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0],
     ];
     let doorbell = a.post_bytes(0x0a, &wqe.concat());
-    a.ring(&doorbell);
+    a.ring_doorbell(&doorbell);
     let frames = a.settle();
     let [frame] = &frames[..] else { panic!("one frame") };
-    // BTH and DETH behind Ethernet, IPv4 and UDP; the migration bit is the link's own.
+    // BTH and DETH after Ethernet, IPv4 and UDP. The migration bit belongs to the path.
     assert_eq!((frame[42], &frame[44..54]), (0x64, &HEADERS[10..20]));
     assert_eq!(frame[54..62], HEADERS[20..28]);
     b.hca.handle_frame(frame);
@@ -201,7 +201,7 @@ fn a_management_datagram_goes_with_the_headers_that_software_made() {
 }
 
 #[test]
-fn only_the_declared_qps_are_special() {
+fn only_declared_qps_are_special() {
     let mut user = User::new(1);
     let inbox = modify(QpAttributes::all(), &qpc(7, 0));
     assert_eq!(user.with_inbox(0x019, &inbox, QPN), CmdStatus::BadParam.code());

@@ -1,10 +1,10 @@
-//! Queues of events (sections 2.4, 7.7 and 7.8).
+//! Event queues (sections 2.4, 7.7 and 7.8).
 
 use super::*;
 
-/// Section 13.3.
+/// The port event of section 13.3.
 #[test]
-fn a_port_event_is_as_published_and_goes_where_it_is_mapped() {
+fn published_port_event_goes_to_mapped_queue() {
     let mut driver = with_port();
     driver.hca.set_link(false);
     driver.hca.set_link(true);
@@ -13,7 +13,7 @@ fn a_port_event_is_as_published_and_goes_where_it_is_mapped() {
     assert_ne!(driver.eqe(2, 0)[3], 0x04);
     assert_eq!((driver.interrupts(0), driver.interrupts(1), driver.interrupts(2)), (0, 1, 0));
 
-    // Mapped to another queue it goes there, and unmapped nowhere.
+    // The event follows its mapping to another queue, and is dropped when unmapped.
     assert_eq!(driver.command(0x012, 1 << 9, 1).0, 0);
     driver.hca.set_link(false);
     assert_eq!(driver.eqe(1, 0)[1], 0x09);
@@ -23,13 +23,13 @@ fn a_port_event_is_as_published_and_goes_where_it_is_mapped() {
 }
 
 #[test]
-fn an_armed_queue_interrupts_once_and_again_when_it_is_armed_with_entries_unread() {
+fn armed_eq_interrupts_once() {
     let mut driver = with_port();
     let change = |driver: &mut Driver, up| driver.hca.set_link(up);
     change(&mut driver, false);
     change(&mut driver, true);
     assert_eq!(driver.interrupts(1), 1, "armed from the start, once");
-    // Arming another queue, or one that does not exist, is not arming this one.
+    // Arming another or an unknown queue does not arm this one.
     driver.write(EQ_ARM, 0xffff_fff9);
     assert_eq!(driver.interrupts(1), 0);
     driver.write(EQ_SET_CI + 16, 1);
@@ -43,7 +43,7 @@ fn an_armed_queue_interrupts_once_and_again_when_it_is_armed_with_entries_unread
 }
 
 #[test]
-fn lost_events_are_announced_once_there_is_room() {
+fn lost_events_are_reported_when_space_returns() {
     let mut driver = with_port();
     let mut up = true;
     let mut change = |driver: &mut Driver| {
@@ -59,19 +59,19 @@ fn lost_events_are_announced_once_there_is_room() {
 }
 
 #[test]
-fn a_destroyed_queue_takes_no_events_and_is_written_no_more() {
+fn destroyed_eq_receives_nothing() {
     let mut driver = with_port();
     driver.ok(0x014, &[], 2);
     driver.hca.set_link(false);
     assert_eq!(driver.eqe(2, 0), [0; 32]);
-    // Made anew, it takes none before MAP_EQ.
+    // A queue that is created again takes no events before MAP_EQ.
     driver.ok(0x013, &eq_context(8, 1, 0x1200), 2);
     driver.hca.set_link(true);
     assert_eq!(driver.eqe(2, 0), [0; 32]);
 }
 
 #[test]
-fn a_queue_whose_region_is_gone_loses_events_and_nothing_else() {
+fn eq_without_region_only_loses_events() {
     let mut driver = with_port();
     driver.ok(0x100f, &[], 0x12);
     driver.hca.set_link(false);
@@ -80,7 +80,7 @@ fn a_queue_whose_region_is_gone_loses_events_and_nothing_else() {
 }
 
 #[test]
-fn each_command_with_an_event_echoes_its_whole_token() {
+fn command_events_echo_whole_token() {
     let mut driver = initialised();
     driver.interface.events = command_events(0xffe1);
     for _ in 0..600 {

@@ -1,4 +1,4 @@
-//! Guests whose memory, doorbells and commands are anything: the device goes on, and so does its peer.
+//! Guests with arbitrary memory contents, doorbells and commands: the device and its peer continue to work.
 
 use proptest::prelude::*;
 use protocol::hca::mthca::doorbell::SendDoorbell;
@@ -9,22 +9,22 @@ use super::user::{CQN, QPN, RC, SRQN, UC, UD, User, qpc};
 use super::*;
 use crate::frontend::testing::exchange;
 
-/// What a guest does next.
+/// An action of the guest.
 #[derive(Clone, Debug)]
 enum Act {
-    /// Overwrites memory that queues, records or page tables are in.
+    /// Overwrites memory of queues, records or page tables.
     Poke { place: usize, offset: u64, bytes: Vec<u8> },
     /// Stores to a UAR page.
     Store { offset: u64, bytes: Vec<u8> },
-    /// Rings for so many WQEs, whatever is there.
+    /// Rings the doorbell for WQEs that may not exist.
     Ring { first: u16, count: u8, opcode: u8, size: u8 },
-    /// Issues a command with what is in the inbox.
+    /// Issues a command with the current contents of the inbox.
     Command { op: usize, op_modifier: u32, in_modifier: u32, immediate: Option<u64> },
-    /// Lets frames and time pass.
+    /// Exchanges frames and advances the clock.
     Wait,
 }
 
-/// Where the device reads: work queues, CQ, SRQ, data, doorbell records, page table, inbox.
+/// Memory that the device reads: work queues, CQ, SRQ, data, doorbell records, page table, inbox.
 const PLACES: [u64; 8] =
     [0x401_0000, 0x400_0000, 0x402_0000, 0x500_0000, ICM + 0x8_0000, ICM + 0xb_f000, MTT_BUS + 0x4000, INBOX];
 
@@ -68,7 +68,14 @@ fn perform(user: &mut User, peer: &mut User, act: Act) {
         Act::Poke { place, offset, bytes } => user.poke(PLACES[place] + offset, &bytes),
         Act::Store { offset, bytes } => user.store(Bar::Bar2, offset, &bytes),
         Act::Ring { first, count, opcode, size } => {
-            user.ring(&SendDoorbell { count, first, fence: false, opcode, qpn: Qpn::new(QPN), size });
+            user.ring_doorbell(&SendDoorbell {
+                count,
+                first,
+                fence: false,
+                opcode,
+                qpn: Qpn::new(QPN),
+                size,
+            });
         }
         Act::Command { op, op_modifier, in_modifier, immediate } => {
             user.command(COMMANDS[op] | op_modifier << 12, immediate.unwrap_or(INBOX), in_modifier);
@@ -87,7 +94,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(128))]
 
     #[test]
-    fn nothing_a_guest_does_stops_the_device(
+    fn hostile_guest_does_not_stop_device(
         kind in prop::sample::select(vec![RC, UC, UD]),
         shared in any::<bool>(),
         strict in any::<bool>(),
@@ -103,7 +110,7 @@ proptest! {
         for act in acts {
             perform(&mut user, &mut peer, act);
         }
-        // Commands are answered, and the peer, which did nothing wrong, is as it was or has failed its own requests only.
+        // Commands still complete. The peer, which is correct, is unaffected except for failed requests of its own.
         prop_assert_eq!(user.command(0x031, 0, 0x1f).0, 0);
         prop_assert_eq!(peer.command(0x031, 0, 0x1f).0, 0);
         prop_assert!(matches!(peer.query().state, 3 | 4 | 6));

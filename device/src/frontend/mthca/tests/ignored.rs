@@ -1,5 +1,5 @@
-//! Why nothing was done: doorbells, stores, packets, frames and accesses, each with its reason in the trace, in counters and
-//! in the row of its queue pair.
+//! Ignored doorbells, stores, packets, frames and accesses: the reason appears in the trace, in counters and in the row
+//! of the QP.
 
 use engine::{AccessError, Ended, EndedBy, Expecting, Status, WaitReason};
 use protocol::hca::mthca::wqe::{DataSegment, WqeData};
@@ -15,7 +15,7 @@ use crate::telemetry::reason::{InterfaceReason, Reason};
 use crate::telemetry::trace::TraceFormat;
 use crate::telemetry::trace::tests::Written;
 
-/// Records of these kinds that what is done leaves in the trace, without time and device.
+/// Trace records of these kinds, without time and device.
 fn records(user: &mut User, run: impl FnOnce(&mut User)) -> Vec<String> {
     let written = Written::default();
     user.hca.set_trace(Some(written.trace(TraceFormat::Text)));
@@ -40,10 +40,10 @@ fn counted(user: &User) -> Vec<(&'static str, u64)> {
 }
 
 #[test]
-fn a_doorbell_is_ignored_for_the_state_of_its_queue_pair() {
+fn doorbell_is_ignored_by_qp_state() {
     let mut user = User::new(1);
-    let doorbell = user.post_unrung(&send(0, 8));
-    let ring = |user: &mut User| user.ring(&doorbell);
+    let doorbell = user.post_without_doorbell(&send(0, 8));
+    let ring = |user: &mut User| user.ring_doorbell(&doorbell);
     assert_eq!(records(&mut user, ring), ["ignored UAR[2].send qpn=0x10014 reason=qp_reset"]);
     let said = user.hca.explain(Qpn::new(QPN));
     let last = Reason::Interface(InterfaceReason::QpReset);
@@ -61,16 +61,16 @@ fn a_doorbell_is_ignored_for_the_state_of_its_queue_pair() {
     assert_eq!(counted(&user), [("qp_init", 1), ("qp_reset", 1), ("qp_rtr", 1)]);
     assert_eq!(user.hca.monitor().doorbells().get("send"), None);
 
-    // Another life.
+    // The QP is reset and created again.
     user.ok(0x3021, &[], QPN);
     assert_eq!(user.hca.explain(Qpn::new(QPN)).ignored, None);
 }
 
 #[test]
-fn a_store_is_ignored_that_names_nothing() {
+fn store_without_target_is_ignored() {
     let mut user = User::new(1);
     user.connect(&qpc(RC, 2));
-    let doorbell = user.post_unrung(&send(0, 8)).emit();
+    let doorbell = user.post_without_doorbell(&send(0, 8)).emit();
     let arm = |cqn: u32| [&[0x12], &cqn.to_be_bytes()[1..], &[0; 4]].concat();
     for (bar, offset, bytes, record) in [
         (Bar::Bar2, 0x3010, doorbell.to_vec(), "ignored UAR[3].send qpn=0x10014 reason=foreign_page"),
@@ -82,14 +82,14 @@ fn a_store_is_ignored_that_names_nothing() {
     ] {
         assert_eq!(records(&mut user, |user| user.store(bar, offset, &bytes)), [record]);
     }
-    // Nothing is known of them before INIT_HCA, nor after a reset.
+    // No object is known before INIT_HCA or after a reset.
     user.store(Bar::Bar0, RESET, &[0, 0, 0, 1]);
     let late = records(&mut user, |user| user.store(Bar::Bar2, 0x2010, &doorbell));
     assert_eq!(late, ["ignored UAR[2].send qpn=0x10014 reason=not_initialised"]);
 }
 
 #[test]
-fn a_send_without_receive_is_told_at_both_ends() {
+fn missing_receive_is_reported_on_both_sides() {
     let (mut a, mut b) = User::pair(RC);
     let told = records(&mut b, |b| {
         a.post(&send(0, 8));
@@ -109,7 +109,7 @@ fn a_send_without_receive_is_told_at_both_ends() {
     let waits = situation(&b).receive;
     assert!(matches!(waits, Expecting::ReceiveRequest { refusals: 1, .. }), "{waits:?}");
 
-    // UC has no way to tell its peer.
+    // UC cannot report this to the peer.
     let (mut a, mut b) = User::pair(UC);
     a.post(&send(0, 8));
     exchange(&mut a, &mut b);
@@ -117,7 +117,7 @@ fn a_send_without_receive_is_told_at_both_ends() {
 }
 
 #[test]
-fn a_refused_access_has_its_cause_in_the_trace() {
+fn refused_access_has_cause_in_trace() {
     let (mut a, mut b) = User::pair(RC);
     let mut wrong = send(0, 8);
     wrong.data =
@@ -134,7 +134,7 @@ fn a_refused_access_has_its_cause_in_the_trace() {
 }
 
 #[test]
-fn a_frame_is_dropped_with_its_reason() {
+fn dropped_frame_has_reason() {
     let (mut a, mut b) = User::pair(RC);
     b.post_recv(0, 8);
     a.post(&send(0, 8));

@@ -1,12 +1,12 @@
-//! Limits that the device enforces, from both sides: the last object works. The next one is refused with its status, which is
-//! counted and one line of the log (section 3.3.6).
+//! Enforced limits, from both sides: the last object works, and the next one is rejected with its status, which is
+//! counted and logged as one line (section 3.3.6).
 
 use drivers::mthca::{Cq, srq_context};
 
 use super::*;
 use crate::frontend::testing::logged;
 
-/// A command is refused with this status, and the only line of the log contains `line`.
+/// Issues a command that is rejected with this status. The only line of the log contains `line`.
 #[track_caller]
 fn refused(driver: &mut Driver, op: u32, inbox: &[u8], in_modifier: u32, status: CmdStatus, line: &str) {
     let text = logged(|| assert_eq!(driver.with_inbox(op, inbox, in_modifier), status.code()));
@@ -33,7 +33,7 @@ fn longest_shared_receive_queue_works() {
     let limits = serde_json::from_str(r#"{"max_srq_wqes": 1024}"#).unwrap();
     let mut driver = powered_on_with(1, Options { limits, ..Options::default() });
     replay(&mut driver, probe::BRING_UP);
-    // A ring has one slot more than requests, and their number is a power of two.
+    // A ring has one slot more than requests, rounded up to a power of two.
     driver.ok(0x035, &srq_context(0x50, [11, 2], 1, 0x1100, 2), 0x50);
     let next = srq_context(0x51, [12, 2], 1, 0x1100, 2);
     refused(&mut driver, 0x035, &next, 0x51, CmdStatus::ExceedLim, "SRQ");
@@ -56,7 +56,7 @@ fn last_region_works() {
 }
 
 #[test]
-fn last_page_of_context_memory_is_granted() {
+fn last_context_memory_page_is_granted() {
     let mut driver = powered_on();
     assert_eq!(driver.command(0xffd, 1 << 35, 0).0, 0);
     let text = logged(|| {

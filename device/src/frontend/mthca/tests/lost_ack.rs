@@ -1,4 +1,4 @@
-//! The book's page of a lost acknowledgment: what trace and capture say of it on both sides.
+//! The book's example of a lost acknowledgement: traces and captures on both sides.
 
 use std::path::Path;
 
@@ -13,7 +13,7 @@ use crate::telemetry::filter::CaptureFilter;
 use crate::telemetry::trace::TraceFormat;
 use crate::telemetry::trace::tests::Written;
 
-/// What a capture has, a line for each packet: its way, transport header and comment.
+/// Formats a capture, one line per packet: direction, transport header and comment.
 fn packets(path: &Path) -> Vec<String> {
     let bytes = std::fs::read(path).unwrap();
     let mut reader = PcapNgReader::new(&bytes[..]).unwrap();
@@ -35,16 +35,16 @@ fn packets(path: &Path) -> Vec<String> {
     lines
 }
 
-/// Records of queue entries, without their time.
+/// Trace records of queue entries, without time.
 fn records(written: &Written) -> Vec<String> {
     let text = written.text();
     let records = text.lines().filter_map(|line| line.split_once(' ')).map(|(_, record)| record);
     records.filter(|record| record.contains(" wqe ") || record.contains(" cqe ")).map(str::to_owned).collect()
 }
 
-/// Run with HCAD_UPDATE_GOLDEN=1 to write the page's lines anew. With HCAD_CAPTURES=FOLDER the captures stay there.
+/// Run with HCAD_UPDATE_GOLDEN=1 to update the page. HCAD_CAPTURES=FOLDER keeps the captures there.
 #[test]
-fn a_lost_ack_is_found_by_the_work_request_it_was_for() {
+fn lost_ack_is_traced_to_its_request() {
     let kept = std::env::var_os("HCAD_CAPTURES");
     let folder = tempfile::tempdir().unwrap();
     let file = |name: &str| kept.as_deref().map_or(folder.path(), Path::new).join(name);
@@ -52,7 +52,7 @@ fn a_lost_ack_is_found_by_the_work_request_it_was_for() {
     let (at_a, at_b) = (Written::default(), Written::default());
     let watch = |guest: &mut User, written: &Written, name: &str| {
         guest.hca.set_trace(Some(written.trace(TraceFormat::Text)));
-        // Without what ports tell each other of the subnet.
+        // Without subnet management traffic between ports.
         let connected = CaptureFilter { opcodes: vec!["RC".into()], ..CaptureFilter::default() };
         let capture = Capture::create(&file(name), "hca").unwrap().with_filter(connected);
         guest.hca.set_capture(Some(capture));

@@ -1,4 +1,4 @@
-//! Doorbells in UAR pages that are mapped: no store is a message (sections 5.1 to 5.4).
+//! Doorbells in mapped UAR pages, where stores do not trap (sections 5.1 to 5.4).
 
 use protocol::hca::mthca::doorbell::SendDoorbell;
 use protocol::hca::mthca::wqe::Operation;
@@ -10,12 +10,12 @@ use crate::frontend::testing::{exchange, pattern, wait};
 use crate::hca::Hca;
 use crate::replay::testing::{assert_same, recorded};
 
-/// UAR page of the program, and another.
+/// UAR page of the program, and another page.
 const UAR: u64 = 2 << 12;
 const OTHER_UAR: u64 = 3 << 12;
 const SEND_WORD: u64 = UAR + 0x10;
 
-/// Two programs whose QPs are in RTS towards each other, and whose VMMs have mapped the pages.
+/// Two programs with connected QPs in RTS, whose VMMs have mapped the pages.
 fn pair() -> (User, User) {
     let [mut a, mut b] = [1, 2].map(|lid| {
         let mut driver = powered_on_with(lid, Options::default());
@@ -27,13 +27,13 @@ fn pair() -> (User, User) {
     (a, b)
 }
 
-/// Events of the CQ, from its EQ's start.
+/// Number of events of the CQ, counted from the start of its EQ.
 fn events(user: &mut User) -> usize {
     (0..).take_while(|number| user.eqe(1, *number)[4..8] == CQN.to_be_bytes()).count()
 }
 
 #[test]
-fn a_message_needs_no_store_that_traps() {
+fn message_needs_no_trapping_store() {
     let (mut a, mut b) = pair();
     for round in 0..30 {
         let message = pattern(1000, round);
@@ -47,9 +47,9 @@ fn a_message_needs_no_store_that_traps() {
     }
 }
 
-/// Only the last of two doorbells is found, or half of one, as a 32-bit guest stores it, or one that means nothing.
+/// The word found may be the last of two doorbells, one half of a doorbell as stored by a 32-bit guest, or meaningless.
 #[test]
-fn whatever_word_is_found_all_queues_of_its_page_are_looked_at() {
+fn any_word_polls_all_queues_of_page() {
     let (mut a, mut b) = pair();
     for (round, word) in [
         SendDoorbell { count: 1, first: 9, fence: false, opcode: 0x0a, qpn: Qpn::new(0x77), size: 2 }.emit(),
@@ -62,7 +62,7 @@ fn whatever_word_is_found_all_queues_of_its_page_are_looked_at() {
     .enumerate()
     {
         b.post_recv(0x20, 64);
-        let _ = a.post_unrung(&send(0x10, 64));
+        let _ = a.post_without_doorbell(&send(0x10, 64));
         exchange(&mut a, &mut b);
         assert_eq!(a.reap().len(), 0, "nothing was stored");
         a.store(Bar::Bar2, SEND_WORD, &word);
@@ -72,47 +72,47 @@ fn whatever_word_is_found_all_queues_of_its_page_are_looked_at() {
 }
 
 #[test]
-fn one_word_is_enough_for_many_requests_and_one_too_many_is_harmless() {
+fn one_word_covers_many_requests() {
     let (mut a, mut b) = pair();
     (0..5).for_each(|_| b.post_recv(0x20, 64));
-    let first = a.post_unrung(&send(0x10, 64));
+    let first = a.post_without_doorbell(&send(0x10, 64));
     for _ in 0..4 {
-        let _ = a.post_unrung(&send(0x10, 64));
+        let _ = a.post_without_doorbell(&send(0x10, 64));
     }
-    a.ring(&first);
+    a.ring_doorbell(&first);
     exchange(&mut a, &mut b);
     assert_eq!((a.reap().len(), b.reap().len()), (5, 5));
-    a.ring(&first);
+    a.ring_doorbell(&first);
     exchange(&mut a, &mut b);
     assert_eq!((a.reap().len(), b.reap().len()), (0, 0));
 }
 
 #[test]
-fn a_word_in_the_page_of_another_program_rings_nothing() {
+fn word_in_foreign_page_is_ignored() {
     let (mut a, mut b) = pair();
     b.post_recv(0x20, 64);
-    let doorbell = a.post_unrung(&send(0x10, 64));
+    let doorbell = a.post_without_doorbell(&send(0x10, 64));
     a.store(Bar::Bar2, OTHER_UAR + 0x10, &doorbell.emit());
     exchange(&mut a, &mut b);
     assert_eq!(a.reap().len(), 0);
-    a.ring(&doorbell);
+    a.ring_doorbell(&doorbell);
     exchange(&mut a, &mut b);
     assert_eq!(a.reap().len(), 1);
 }
 
-/// The VMM has not mapped the pages, or has turned mapping off.
+/// The VMM has not mapped the pages, or has unmapped them.
 #[test]
-fn stores_that_trap_all_the_same_ring() {
+fn trapping_stores_still_ring() {
     let (mut a, mut b) = pair();
     b.post_recv(0x20, 64);
-    let doorbell = a.post_unrung(&send(0x10, 64));
+    let doorbell = a.post_without_doorbell(&send(0x10, 64));
     a.hca.region_write(Region::Bar(Bar::Bar2), SEND_WORD, &doorbell.emit());
     exchange(&mut a, &mut b);
     assert_eq!((a.reap().len(), b.reap().len()), (1, 1));
 }
 
 #[test]
-fn a_record_of_more_than_the_queue_holds_is_not_believed() {
+fn excessive_record_is_ignored() {
     let (mut a, mut b) = pair();
     b.post_recv(0x20, 64);
     a.set_posted(9);
@@ -120,15 +120,15 @@ fn a_record_of_more_than_the_queue_holds_is_not_believed() {
     exchange(&mut a, &mut b);
     assert_eq!((a.reap().len(), b.reap().len()), (0, 0));
     a.set_posted(0);
-    let doorbell = a.post_unrung(&send(0x10, 64));
-    a.ring(&doorbell);
+    let doorbell = a.post_without_doorbell(&send(0x10, 64));
+    a.ring_doorbell(&doorbell);
     exchange(&mut a, &mut b);
     assert_eq!((a.reap().len(), b.reap().len()), (1, 1));
 }
 
-/// Software clears the record of a QP after it has reset it, and before it takes it to INIT again.
+/// Software clears the record of a QP after resetting it, and before moving it to INIT again.
 #[test]
-fn the_record_of_a_qp_that_was_reset_is_not_that_of_the_next() {
+fn record_of_reset_qp_is_not_reused() {
     let (mut a, mut b) = pair();
     for _ in 0..3 {
         b.post_recv(0x20, 64);
@@ -151,7 +151,7 @@ fn the_record_of_a_qp_that_was_reset_is_not_that_of_the_next() {
 }
 
 #[test]
-fn an_armed_cq_raises_one_event() {
+fn armed_cq_raises_one_event() {
     let (mut a, mut b) = pair();
     (0..4).for_each(|_| b.post_recv(0x20, 64));
     b.arm(2);
@@ -162,12 +162,12 @@ fn an_armed_cq_raises_one_event() {
     exchange(&mut a, &mut b);
     assert_eq!(events(&mut b), 1, "once");
 
-    // What was armed for is there already.
-    b.see_event(1);
+    // The requested entry is already present.
+    b.receive_event(1);
     b.arm(2);
     b.settle();
     assert_eq!(b.eqe(1, 1)[31], 0);
-    b.see_event(2);
+    b.receive_event(2);
     b.reap();
     b.arm(2);
     b.settle();
@@ -177,9 +177,9 @@ fn an_armed_cq_raises_one_event() {
     assert_eq!(b.eqe(1, 2)[4..8], CQN.to_be_bytes());
 }
 
-/// Software that arms again before it has seen the event that is on its way gets that one.
+/// Software that arms again before it receives the pending event gets only that event.
 #[test]
-fn the_same_arm_again_is_no_other() {
+fn repeated_arming_is_not_new() {
     let (mut a, mut b) = pair();
     (0..2).for_each(|_| b.post_recv(0x20, 64));
     b.arm(2);
@@ -188,8 +188,8 @@ fn the_same_arm_again_is_no_other() {
     b.arm(2);
     b.settle();
     assert_eq!(events(&mut b), 1);
-    // The doorbell of another CQ has overwritten this one's.
-    b.see_event(1);
+    // The doorbell of another CQ has overwritten this one.
+    b.receive_event(1);
     b.reap();
     b.arm(2);
     b.store(Bar::Bar2, UAR + 0x20, &[0x12, 0, 0, 0x77, 0, 0, 0, 0]);
@@ -199,7 +199,7 @@ fn the_same_arm_again_is_no_other() {
 }
 
 #[test]
-fn strict_rules_find_nothing_in_doorbells_that_were_missed() {
+fn missed_doorbells_violate_no_rule() {
     let (mut a, mut b) = pair();
     for user in [&mut a, &mut b] {
         user.hca.set_strict(true);
@@ -213,7 +213,7 @@ fn strict_rules_find_nothing_in_doorbells_that_were_missed() {
         (0..3).for_each(|_| a.post(&send(0x10, 8)));
         exchange(&mut a, &mut b);
         assert_eq!((a.reap().len(), b.reap().len()), (3, 3));
-        b.see_event(round + 1);
+        b.receive_event(round + 1);
     }
     for user in [&a, &b] {
         assert_eq!(user.hca.monitor().violations().collect::<Vec<_>>(), []);
@@ -227,7 +227,7 @@ fn strict_rules_find_nothing_in_doorbells_that_were_missed() {
 }
 
 #[test]
-fn a_session_is_done_again_bit_for_bit() {
+fn mapped_session_replays_bit_for_bit() {
     let records = recorded(|| {
         let (mut a, mut b) = pair();
         for side in [&mut a, &mut b] {
@@ -238,7 +238,7 @@ fn a_session_is_done_again_bit_for_bit() {
             a.put(0x10, &message);
             b.post_recv(0x1000, 2000);
             b.arm(2);
-            let _ = a.post_unrung(&send(0x10, 2000));
+            let _ = a.post_without_doorbell(&send(0x10, 2000));
             a.post(&request(Operation::FetchAdd { remote: remote(0x40), add: 7 }, 0x1800, 8));
             wait(&mut a, &mut b);
             assert_eq!((a.reap().len(), b.reap().len()), (2, 1));

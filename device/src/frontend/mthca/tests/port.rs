@@ -1,4 +1,4 @@
-//! The port: commands 37 to 171 of section 14.3, and its coming up and going down (sections 3.5, 8.2 and 8.5).
+//! The port: commands 37 to 171 of section 14.3, and its state changes (sections 3.5, 8.2 and 8.5).
 
 use super::*;
 
@@ -9,7 +9,7 @@ const GUID_INFO: u16 = 0x14;
 const PORT_INFO: u16 = 0x15;
 const PKEY_TABLE: u16 = 0x16;
 
-/// A query of the driver's own: base version 1, class, version 1, Get.
+/// A Get by the driver itself: base version 1, class, version 1.
 fn get(class: u8, attribute: u16, modifier: u32) -> Vec<u8> {
     let mut mad = vec![0; 256];
     mad[..4].copy_from_slice(&[1, class, 1, 1]);
@@ -18,7 +18,7 @@ fn get(class: u8, attribute: u16, modifier: u32) -> Vec<u8> {
     mad
 }
 
-/// Issues such a query, which must succeed, and returns what is behind the header.
+/// Issues such a Get, which must succeed, and returns the data after the header.
 #[track_caller]
 fn attribute(driver: &mut Driver, class: u8, attribute: u16, modifier: u32) -> Vec<u8> {
     driver.poke(OUTBOX, &[0xff; 256]);
@@ -34,7 +34,7 @@ fn port_state(driver: &mut Driver) -> (u8, u8) {
 }
 
 #[test]
-fn the_queries_of_registration_are_answered_before_the_port_is_up() {
+fn registration_queries_succeed_before_port_up() {
     let mut driver = initialised();
     driver.interface.events = command_events(0x20);
     attribute(&mut driver, 1, NODE_DESCRIPTION, 0);
@@ -65,7 +65,7 @@ fn the_queries_of_registration_are_answered_before_the_port_is_up() {
 }
 
 #[test]
-fn a_port_on_a_fabric_of_small_frames_has_a_small_path_mtu() {
+fn small_frames_limit_path_mtu() {
     // NeighborMTU and MTUCap (IBTA volume 1, section 14.2.5.6).
     let mtus = |driver: &mut Driver| {
         let info = attribute(driver, 1, PORT_INFO, 1);
@@ -80,7 +80,7 @@ fn a_port_on_a_fabric_of_small_frames_has_a_small_path_mtu() {
 }
 
 #[test]
-fn the_port_is_active_from_init_ib_to_close_ib() {
+fn port_is_active_until_close_ib() {
     let mut driver = initialised();
     assert_eq!(port_state(&mut driver).0, 1, "down");
     let mut init = vec![0; 56];
@@ -102,7 +102,7 @@ fn the_port_is_active_from_init_ib_to_close_ib() {
     assert_eq!(driver.eqe(2, 4), [0; 32], "it was down already");
 }
 
-/// Set(PortInfo) with a state and a physical state (IBTA volume 1, section 14.2.5.6).
+/// Set(PortInfo) with a port state and a physical state (IBTA volume 1, section 14.2.5.6).
 fn set_port(driver: &mut Driver, state: u8, physical: u8) {
     let mut mad = get(1, PORT_INFO, 1);
     mad[3] = 2;
@@ -114,7 +114,7 @@ fn set_port(driver: &mut Driver, state: u8, physical: u8) {
 }
 
 #[test]
-fn what_software_disabled_a_reset_enables_and_what_the_operator_pulled_out_it_does_not() {
+fn reset_enables_port_but_not_pulled_cable() {
     let mut driver = with_port();
     set_port(&mut driver, 1, 3);
     assert!(!driver.hca.is_link_up() && driver.hca.is_disabled());
@@ -135,9 +135,9 @@ fn what_software_disabled_a_reset_enables_and_what_the_operator_pulled_out_it_do
     assert!(driver.hca.is_link_up());
 }
 
-/// Its link is down, whatever the cable does.
+/// The link of a closed port is down, even if the cable is connected.
 #[test]
-fn a_port_that_is_closed_hears_nothing_and_answers_nothing() {
+fn closed_port_neither_receives_nor_replies() {
     /// Who has 10.77.0.1, tell 10.77.0.2 at 02:00:00:00:00:02.
     const ARP: [u8; 42] = [
         255, 255, 255, 255, 255, 255, 2, 0, 0, 0, 0, 2, 8, 6, 0, 1, 8, 0, 6, 4, 0, 1, 2, 0, 0, 0, 0, 2, 10,
@@ -158,7 +158,7 @@ fn a_port_that_is_closed_hears_nothing_and_answers_nothing() {
 }
 
 #[test]
-fn a_port_that_was_left_open_is_down_after_close_hca() {
+fn close_hca_brings_open_port_down() {
     let mut driver = initialised();
     driver.ok(0x009, &[0; 56], 1);
     replay(&mut driver, probe::TEAR_DOWN);
@@ -169,7 +169,7 @@ fn a_port_that_was_left_open_is_down_after_close_hca() {
 }
 
 #[test]
-fn a_second_init_hca_begins_with_a_port_that_is_down() {
+fn second_init_hca_starts_with_port_down() {
     let mut driver = initialised();
     driver.ok(0x009, &[0; 56], 1);
     assert_eq!(port_state(&mut driver).0, 4, "active");
@@ -177,9 +177,9 @@ fn a_second_init_hca_begins_with_a_port_that_is_down() {
     assert_eq!(port_state(&mut driver).0, 1, "down");
 }
 
-/// Section 13.3, behind the probe: SET_IB adds the bit of the connection manager.
+/// Section 13.3, after the probe: SET_IB adds the connection manager's bit.
 #[test]
-fn the_capability_mask_is_what_set_ib_stored() {
+fn set_ib_stores_capability_mask() {
     let mut driver = initialised();
     let mask = attribute(&mut driver, 1, PORT_INFO, 1)[20..24].to_vec();
     assert_eq!(mask, [0x02, 0x51, 0x0a, 0x68]);
@@ -190,7 +190,7 @@ fn the_capability_mask_is_what_set_ib_stored() {
 }
 
 #[test]
-fn a_mad_from_the_wire_names_its_lid_beside_the_port_and_what_nobody_answers_is_dropped() {
+fn received_mad_has_lid_and_may_drop() {
     let mut driver = initialised();
     driver.ok(MAD_IFC | 0x4000, &get(1, NODE_INFO, 0), 0x2_0001);
     let refused = driver.with_inbox(MAD_IFC | 0x3000, &get(1, NODE_INFO, 0), 2);

@@ -1,10 +1,10 @@
-//! The commands of a successful probe, and of the unload that followed (sections 14.3 and 14.4).
+//! Commands of a successful probe and of the following unload (sections 14.3 and 14.4).
 
 use protocol::hca::mthca::init::InitHca;
 
 use super::*;
 
-/// Commands 1 to 33: opcode, op_modifier, in_modifier, then in_param or what the inbox is about. All are polled.
+/// Commands 1 to 33: opcode, op_modifier, in_modifier, then in_param or the subject of the inbox. All are polled.
 pub(super) const BRING_UP: &str = "
     004 0 00
     ff8 0 00
@@ -70,7 +70,7 @@ pub(super) const TEAR_DOWN: &str = "
     ffb 0 00
     ffe 0 00";
 
-/// Issues the commands of a list. Each must succeed but ENABLE_LAM.
+/// Issues the commands of a list. All but ENABLE_LAM must succeed.
 pub(super) fn replay(driver: &mut Driver, list: &str) {
     for line in list.lines().map(str::trim).filter(|line| !line.is_empty()) {
         let numbers: Vec<u64> =
@@ -93,7 +93,7 @@ pub(super) fn replay(driver: &mut Driver, list: &str) {
     }
 }
 
-/// What the inbox of a command of the lists holds; empty without one.
+/// Contents of the inbox of a command; empty without one.
 fn inbox(driver: &mut Driver, op: u64, in_modifier: u32, argument: u64, log: Option<u64>) -> Vec<u8> {
     let log = u8::try_from(log.unwrap_or(0)).unwrap();
     match (op, in_modifier) {
@@ -128,7 +128,7 @@ fn published_probe_reaches_events() {
     for bit in [8, 4, 2] {
         driver.write(EQ_ARM, bit);
     }
-    // The first command with an event is NOP (section 13.3).
+    // The first command in event mode is NOP (section 13.3).
     assert_eq!(driver.raw(0, 0x1f, 0, 0x20, 0x00c0_0031), 0);
     assert_eq!((driver.interrupts(0), driver.interrupts(1), driver.interrupts(2)), (0, 0, 1));
     let mut expected = vec![0; 32];
@@ -138,7 +138,7 @@ fn published_probe_reaches_events() {
 }
 
 #[test]
-fn published_unload_leaves_nothing_and_a_second_probe_works() {
+fn published_unload_allows_second_probe() {
     let mut driver = initialised();
     replay(&mut driver, TEAR_DOWN);
     let (status, _) = driver.command(0x014, 0, 3);
@@ -148,7 +148,7 @@ fn published_unload_leaves_nothing_and_a_second_probe_works() {
     replay(&mut driver, BRING_UP);
 }
 
-/// Section 13.3: the seven words of a polled QUERY_FW, and what is in its outbox.
+/// Section 13.3: the seven words of a polled QUERY_FW, and its outbox.
 #[test]
 fn published_query_fw_is_answered() {
     let mut driver = powered_on();
@@ -168,9 +168,9 @@ fn published_query_fw_is_answered() {
     assert_eq!(outbox, [0, 1, 0, 1, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0, 5]);
 }
 
-/// Section 1.5: a reset leaves config space, and forgets the rest at once.
+/// Section 1.5: a reset keeps config space, and discards everything else at once.
 #[test]
-fn reset_forgets_everything_but_config_space() {
+fn reset_discards_all_but_config_space() {
     let mut driver = initialised();
     driver.store(Bar::Bar0, RESET, &[0, 0, 0, 1]);
     assert_eq!(driver.read(HCR + 0x18), 0, "no command since");
@@ -179,11 +179,11 @@ fn reset_forgets_everything_but_config_space() {
     assert_eq!(ids, [0xb3, 0x15, 0x74, 0x62]);
     let (status, _) = driver.command(0x012, 1 << 9, 2);
     assert_eq!(status, CmdStatus::BadSysState.code());
-    // Nothing is lent any more: the region's page table entries cannot be read.
+    // Nothing is mapped any more: the region's page table entries cannot be read.
     driver.ok(0x007, &InitHca::DRIVER_DEFAULT.emit(), 0);
     let refused = driver.with_inbox(0x00d, &Mpt::buffer(0x11, 4096, MTT + 0x2000).bytes(), 0x11);
     assert_eq!(refused, CmdStatus::BadParam.code());
-    // Any other value is no reset.
+    // Other values do not reset the device.
     driver.write(RESET, 2);
     driver.ok(0x031, &[], 0x1f);
     assert_eq!(driver.with_inbox(0x00d, &Mpt::everything().bytes(), 0x10), 0);
@@ -191,7 +191,7 @@ fn reset_forgets_everything_but_config_space() {
 
 /// Section 2.6.
 #[test]
-fn a_failed_device_says_so_until_it_is_reset_and_serves_meanwhile() {
+fn failed_device_reports_until_reset() {
     const CATASTROPHE: u64 = 0x8_3000;
     let mut driver = initialised();
     assert_eq!(driver.read(CATASTROPHE), 0);

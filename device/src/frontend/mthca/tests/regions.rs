@@ -1,8 +1,8 @@
-//! Keys and page table entries (sections 4.4, 4.5, 6.1 and 6.2), seen through queues of events that are in regions.
+//! Keys and page table entries (sections 4.4, 4.5, 6.1 and 6.2), tested with event queues in regions.
 
 use super::*;
 
-/// An EQ of two pages, number 4, behind MPT slot 0x14 and the MTT entries at 0x1000.
+/// Creates EQ 4 with two pages, MPT slot 0x14 and the MTT entries at 0x1000. Returns the status.
 fn queue(driver: &mut Driver, mpt: &Mpt) -> u8 {
     driver.with_inbox(0x00d, &mpt.bytes(), 0x14)
 }
@@ -12,7 +12,7 @@ fn make(driver: &mut Driver) {
     assert_eq!(driver.command(0x012, 1 << 9, 4).0, 0);
 }
 
-/// Where an event is written.
+/// Whether an event is written to this bus address.
 fn lands_at(driver: &mut Driver, bus: u64) -> bool {
     driver.poke(bus, &[0; 32]);
     let up = driver.hca.is_link_up();
@@ -21,7 +21,7 @@ fn lands_at(driver: &mut Driver, bus: u64) -> bool {
 }
 
 #[test]
-fn entries_are_those_of_the_moment_a_region_became_valid() {
+fn mtt_entries_are_copied_at_validation() {
     let mut driver = with_port();
     let mpt = Mpt::buffer(0x14, 8192, MTT + 0x1000);
     driver.write_mtt(MTT_BUS + 0x1000, [0x500_0000, 0x501_0000]);
@@ -36,7 +36,7 @@ fn entries_are_those_of_the_moment_a_region_became_valid() {
 }
 
 #[test]
-fn unmapping_icm_forgets_the_entries_in_it() {
+fn unmapping_icm_discards_mtt_entries() {
     let mut driver = with_port();
     driver.write_mtt(MTT_BUS + 0x1000, [0x500_0000, 0x501_0000]);
     assert_eq!(queue(&mut driver, &Mpt::buffer(0x14, 8192, MTT + 0x1000)), 0);
@@ -48,10 +48,10 @@ fn unmapping_icm_forgets_the_entries_in_it() {
 }
 
 #[test]
-fn a_region_may_begin_inside_a_page_and_have_larger_pages() {
+fn region_may_start_inside_large_page() {
     let mut driver = with_port();
     driver.write_mtt(MTT_BUS + 0x1000, [0x500_4000]);
-    // One page of 16 KiB whose low address bits are not the table's.
+    // One page of 16 KiB. The low address bits of its entry are ignored.
     let mpt = Mpt { log_pages: 2, ..Mpt::buffer(0x14, 0x2000, MTT + 0x1000) };
     let mpt = Mpt { start: 0x2000, ..mpt };
     assert_eq!(queue(&mut driver, &mpt), 0);
@@ -60,7 +60,7 @@ fn a_region_may_begin_inside_a_page_and_have_larger_pages() {
 }
 
 #[test]
-fn entries_without_the_present_bit_and_pages_nobody_lent_are_not_reached() {
+fn absent_or_unmapped_pages_are_inaccessible() {
     let mut driver = with_port();
     driver.poke(MTT_BUS + 0x1000, &0x500_0000_u64.to_be_bytes());
     driver.poke(MTT_BUS + 0x1008, &0x4000_0000_0001_u64.to_be_bytes());
@@ -73,9 +73,9 @@ fn entries_without_the_present_bit_and_pages_nobody_lent_are_not_reached() {
 }
 
 #[test]
-fn a_key_counts_with_its_generation() {
+fn key_includes_generation() {
     let mut driver = with_port();
-    // Slot 0x18 as published: bit 23 is a copy of bit 3.
+    // Slot 0x18 of section 13.3: bit 23 is a copy of bit 3.
     let mpt = Mpt::buffer(0x18, 8192, MTT + 0x1000);
     assert_eq!((mpt.key, mpt.lkey()), (0x80_0018, 0x8000_1800));
     driver.write_mtt(MTT_BUS + 0x1000, [0x500_0000, 0x501_0000]);

@@ -1,4 +1,4 @@
-//! Sessions that are recorded, and done again without a driver.
+//! Sessions that are recorded, and replayed without a driver.
 
 use protocol::hca::mthca::wqe::Operation;
 
@@ -12,12 +12,12 @@ use crate::replay::testing::{assert_same, recorded, replayed};
 use crate::telemetry::trace::TraceFormat;
 use crate::telemetry::trace::tests::Written;
 
-/// After power-on, as [`powered_on_with`] has it.
+/// A device after power-on, as in [`powered_on_with`].
 fn device(lid: u16) -> Hca<Mthca> {
     Hca::new(Mthca::new(setup(lid, Options::default())), Identity::from_lid(Lid::new(lid)), None)
 }
 
-/// Messages of all kinds on a wire that loses, doubles and delays.
+/// All kinds of messages on a link with loss, duplication and delay.
 fn session(look_on: impl FnOnce(&mut User)) {
     let (mut a, mut b) = User::pair(RC);
     look_on(&mut a);
@@ -47,7 +47,7 @@ fn session(look_on: impl FnOnce(&mut User)) {
 }
 
 #[test]
-fn a_session_on_a_bad_wire_is_done_again_bit_for_bit() {
+fn lossy_session_replays_bit_for_bit() {
     let records = recorded(|| session(|_| {}));
     for (lid, record) in (1..).zip(&records) {
         let counts = assert_same(&mut device(lid), record);
@@ -55,9 +55,9 @@ fn a_session_on_a_bad_wire_is_done_again_bit_for_bit() {
     }
 }
 
-/// What looks on changes nothing, and is told the same again.
+/// Tracing does not change the session, and a replay is traced identically.
 #[test]
-fn a_replay_has_the_trace_of_the_session() {
+fn replay_has_trace_of_session() {
     let traced = Written::default();
     let to = traced.clone();
     let records = recorded(|| {
@@ -68,7 +68,7 @@ fn a_replay_has_the_trace_of_the_session() {
     hca.set_trace(Some(again.trace(TraceFormat::Text)));
     assert_same(&mut hca, &records[0]);
     hca.flush();
-    // The session's begins after the bring-up.
+    // The trace of the session starts after the bring-up.
     let (first, whole) = (traced.text(), again.text());
     assert!(first.lines().count() > 100);
     for (line, expected) in whole.lines().rev().zip(first.lines().rev()) {
@@ -78,7 +78,7 @@ fn a_replay_has_the_trace_of_the_session() {
 }
 
 #[test]
-fn a_device_that_is_another_differs_in_the_first_frame_it_signs() {
+fn different_device_diverges_at_first_frame() {
     let records = recorded(|| drop(with_port()));
     let report = replayed(&mut device(7), &records[0]);
     let Outcome::Differs(difference) = report.outcome else { panic!("{report}") };
@@ -89,7 +89,7 @@ fn a_device_that_is_another_differs_in_the_first_frame_it_signs() {
 }
 
 #[test]
-fn a_bit_that_differs_is_found_in_its_step() {
+fn changed_bit_is_found_in_its_step() {
     let records = recorded(|| session(|_| {}));
     let record = &records[0];
     let steps = steps_with_writes(record);

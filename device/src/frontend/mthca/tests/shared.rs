@@ -4,7 +4,7 @@ use super::user::{QPN, RC, SRQN, User, qpc, send, syndromes};
 use super::*;
 use crate::frontend::testing::{exchange, pattern};
 
-/// Two devices; the second one's QP receives from an SRQ.
+/// Two devices. The QP of the second one receives from an SRQ.
 fn pair() -> (User, User) {
     let (mut a, mut b) = (User::new(1), User::new(2));
     a.connect(&qpc(RC, 2));
@@ -20,7 +20,7 @@ fn limit(user: &mut User) -> Vec<u8> {
 }
 
 #[test]
-fn requests_are_taken_along_the_chain() {
+fn requests_are_taken_along_chain() {
     let (mut a, mut b) = pair();
     for n in 0..3 {
         b.post_shared(0x100 * n, 64);
@@ -37,7 +37,7 @@ fn requests_are_taken_along_the_chain() {
 }
 
 #[test]
-fn software_is_told_once_that_the_queue_runs_low() {
+fn low_queue_is_reported_once() {
     let (mut a, mut b) = pair();
     (0..4).for_each(|_| b.post_shared(0, 64));
     let arm = |user: &mut User, limit| assert_eq!(user.command(0x040, limit, SRQN).0, 0);
@@ -61,14 +61,14 @@ fn software_is_told_once_that_the_queue_runs_low() {
 }
 
 #[test]
-fn a_qp_in_error_leaves_the_queue_alone_and_says_when_it_is_done_with_it() {
+fn failed_qp_reports_last_wqe_reached() {
     let (mut a, mut b) = pair();
     (0..2).for_each(|_| b.post_shared(0, 64));
     b.ok(0x01e, &[], QPN);
     exchange(&mut a, &mut b);
     assert!(b.reap().is_empty());
     assert_eq!(b.events(), [(0x13, QPN)]);
-    // Another QP goes on with the same requests.
+    // Another QP continues with the same requests.
     b.ok(0x021, &[], QPN);
     let mut shared = qpc(RC, 1);
     shared.responder.set_srq(true);
@@ -79,7 +79,7 @@ fn a_qp_in_error_leaves_the_queue_alone_and_says_when_it_is_done_with_it() {
 }
 
 #[test]
-fn a_queue_that_cannot_be_read_is_reported_once() {
+fn unreadable_queue_is_reported_once() {
     let (mut a, mut b) = pair();
     b.post_shared(0, 64);
     b.ok(0x00f, &[], 0x23);
@@ -92,14 +92,14 @@ fn a_queue_that_cannot_be_read_is_reported_once() {
 }
 
 #[test]
-fn numbers_are_taken_once_and_given_back() {
+fn numbers_are_used_once_until_freed() {
     let mut user = User::new(1);
     let context = [3 << 24 | SRQN, 0x2300, 32765, 2 << 29 | 2, 0, 0, 1, 0, 0, 0, 0, 0].map(u32::to_be_bytes);
     assert_eq!(user.with_inbox(0x035, &context.concat(), SRQN), CmdStatus::BadResState.code());
     user.ok(0x036, &[], SRQN);
     assert_eq!(user.command(0x037, 0, SRQN).0, CmdStatus::BadResState.code());
     user.ok(0x035, &context.concat(), SRQN);
-    // Numbers of SRQs have no generation (section 6.6): the table ends behind 2^12.
+    // SRQ numbers have no generation (section 6.6), and the table has 2^12 entries.
     for op in [0x036, 0x037, 0x040] {
         assert_eq!(user.command(op, 0, 1 << 12 | SRQN).0, CmdStatus::BadIndex.code(), "{op:03x}");
     }

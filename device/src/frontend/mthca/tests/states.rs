@@ -1,4 +1,4 @@
-//! QP states: commands, what they bring, and what becomes of work (sections 6.5 and 7.5).
+//! QP states: transitions, their attributes, and their effect on requests (sections 6.5 and 7.5).
 
 use protocol::hca::mthca::modify::QpAttributes;
 use protocol::hca::mthca::qpc::Qpc;
@@ -19,7 +19,7 @@ const SQD2RTS: u32 = 0x020;
 const TO_RST: u32 = 0x021;
 
 #[test]
-fn a_query_tells_all_that_software_set_and_what_lives() {
+fn query_returns_set_and_live_values() {
     let (mut a, mut b) = User::pair(RC);
     let set = qpc(RC, 2);
     let asked = a.query();
@@ -35,7 +35,7 @@ fn a_query_tells_all_that_software_set_and_what_lives() {
 }
 
 #[test]
-fn a_context_with_zeros_takes_nothing_away() {
+fn zero_fields_in_context_keep_values() {
     let mut user = User::new(1);
     user.connect(&qpc(UD, 2));
     let only = Qpc { qkey: Qkey::new(0x77), ..Qpc::default() };
@@ -45,7 +45,7 @@ fn a_context_with_zeros_takes_nothing_away() {
 }
 
 #[test]
-fn a_command_from_the_wrong_state_is_refused() {
+fn wrong_state_command_is_rejected() {
     let bad = CmdStatus::BadQpState.code();
     let mut user = User::new(1);
     let inbox = modify(QpAttributes::all(), &qpc(RC, 2));
@@ -55,7 +55,7 @@ fn a_command_from_the_wrong_state_is_refused() {
     user.ok(RST2INIT, &inbox, QPN);
     assert_eq!(user.with_inbox(RST2INIT, &inbox, QPN), bad);
     assert_eq!(user.with_inbox(RTR2RTS, &inbox, QPN), bad);
-    // Another number in the same place.
+    // A different number with the same index.
     assert_eq!(user.with_inbox(RST2INIT, &inbox, QPN + 0x1_0000), CmdStatus::BadResState.code());
     user.ok(TO_RST, &[], QPN);
     user.ok(TO_RST, &[], QPN);
@@ -64,7 +64,7 @@ fn a_command_from_the_wrong_state_is_refused() {
 }
 
 #[test]
-fn err_flushes_what_is_posted_and_what_is_posted_later() {
+fn error_state_flushes_present_and_future_requests() {
     let (mut a, mut b) = User::pair(RC);
     a.post_recv(0, 64);
     a.ok(TO_ERR, &[], QPN);
@@ -74,7 +74,7 @@ fn err_flushes_what_is_posted_and_what_is_posted_later() {
     exchange(&mut a, &mut b);
     let sends = a.reap();
     assert_eq!((syndromes(&sends), sends[0][0x1c]), (vec![0x05], 0xff));
-    // Nothing rings for a receive: the doorbell record is looked at from time to time.
+    // Receives have no doorbell; the doorbell record is read from time to time.
     a.post_recv(0, 64);
     let later = a.hca.next_deadline().expect("a look at the record");
     a.advance(later);
@@ -83,19 +83,19 @@ fn err_flushes_what_is_posted_and_what_is_posted_later() {
     assert_eq!((syndromes(&receives), receives[0][0x1c]), (vec![0x05], 0xfe));
 }
 
-/// T41: the memory of a QP is freed when the command is done.
+/// T41: the kernel frees a QP's memory when the command completes.
 #[test]
-fn reset_completes_nothing_and_touches_nothing() {
+fn reset_completes_and_touches_nothing() {
     let (mut a, mut b) = User::pair(RC);
     a.post_recv(0, 64);
     a.post(&send(0, 8));
-    // Frames were made, and the peer has not answered.
+    // Frames were sent, and the peer has not responded.
     a.settle();
     a.ok(TO_RST | 3 << 12, &[], QPN);
     exchange(&mut a, &mut b);
     assert!(a.reap().is_empty());
     assert_eq!(a.query().emit(), Qpc::default().emit());
-    // Counters start from 0.
+    // Counters restart from 0.
     let (mut a, mut b) = User::pair(RC);
     b.post_recv(0, 64);
     a.post(&send(0, 8));
@@ -104,7 +104,7 @@ fn reset_completes_nothing_and_touches_nothing() {
 }
 
 #[test]
-fn the_outbox_of_reset_is_the_context_if_it_is_wanted() {
+fn reset_outbox_holds_context_if_requested() {
     let (mut a, _) = User::pair(RC);
     a.poke(OUTBOX, &[0x5a; 8]);
     a.ok(TO_RST | 3 << 12, &[], QPN);
@@ -115,7 +115,7 @@ fn the_outbox_of_reset_is_the_context_if_it_is_wanted() {
 }
 
 #[test]
-fn a_send_queue_is_drained_and_goes_on() {
+fn drained_send_queue_resumes() {
     let (mut a, mut b) = User::pair(RC);
     (0..2).for_each(|_| b.post_recv(0, 64));
     a.post(&send(0, 8));
@@ -123,7 +123,7 @@ fn a_send_queue_is_drained_and_goes_on() {
     a.ok(RTS2SQD, &[], QPN | 1 << 31);
     assert_eq!(a.query().state, 7, "draining");
     assert!(a.events().is_empty());
-    // The packet was lost here; it is sent again.
+    // The packet was dropped at the reset, and is retried.
     let deadline = a.hca.next_deadline().unwrap();
     a.advance(deadline);
     exchange(&mut a, &mut b);
@@ -137,7 +137,7 @@ fn a_send_queue_is_drained_and_goes_on() {
 }
 
 #[test]
-fn completions_of_a_cq_that_is_gone_are_lost_and_nothing_else() {
+fn completions_without_cq_are_lost() {
     let (mut a, mut b) = User::pair(RC);
     b.post_recv(0, 64);
     a.ok(0x017, &[], CQN);
@@ -150,9 +150,9 @@ fn completions_of_a_cq_that_is_gone_are_lost_and_nothing_else() {
     assert_eq!(a.with_inbox(0x016, &cq_context(), CQN), CmdStatus::BadResState.code());
 }
 
-/// Software that may have no READ outstanding must not send one.
+/// Software with a depth of 0 must not post READs or atomics.
 #[test]
-fn reads_and_atomics_are_sent_by_qps_with_a_depth_for_them() {
+fn read_depth_zero_forbids_reads_and_atomics() {
     for (operation, refused) in [
         (Operation::Read { remote: remote(0) }, true),
         (Operation::FetchAdd { remote: remote(0), add: 1 }, true),
@@ -169,9 +169,9 @@ fn reads_and_atomics_are_sent_by_qps_with_a_depth_for_them() {
     }
 }
 
-/// What a peer may do is of the QP, beside what its keys permit.
+/// Remote access depends on the QP as well as on the key.
 #[test]
-fn a_peers_request_that_the_qp_does_not_enable_is_invalid() {
+fn disabled_remote_operation_is_invalid_request() {
     let (mut a, mut b) = (User::new(1), User::new(2));
     a.connect(&qpc(RC, 2));
     let mut context = qpc(RC, 1);

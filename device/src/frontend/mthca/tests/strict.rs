@@ -1,4 +1,4 @@
-//! Strict mode: every rule is reported when software breaks it, alone, and correct software is not reported.
+//! Strict mode: each violation is reported, alone, and correct software is not reported.
 
 use protocol::Psn;
 use protocol::hca::mthca::doorbell::SendDoorbell;
@@ -19,17 +19,17 @@ use crate::frontend::mthca::strict::rules::{self, *};
 use crate::frontend::testing::exchange;
 use crate::telemetry::monitor::Rule;
 
-/// Another QP, without doorbell records that are in use.
+/// Another QP, whose doorbell records are unused.
 const OTHER: u32 = 0x15;
-/// A page of doorbell records that is not lent.
+/// A page of doorbell records that is not mapped.
 const NOWHERE: u32 = 600;
-/// RST2INIT, INIT2RTR, RTR2RTS, ERR2RST without outbox.
+/// RST2INIT, INIT2RTR, RTR2RTS, and ERR2RST without outbox.
 const RST2INIT: u32 = 0x019;
 const INIT2RTR: u32 = 0x01a;
 const RTR2RTS: u32 = 0x01b;
 const TO_RST: u32 = 0x3021;
 
-/// What `ib_mthca` gives each command on the way to RTS: what it always gives, and what it names.
+/// Commands of `ib_mthca` from RESET to RTS, with the attributes that it names and the context.
 fn steps(qpc: &Qpc) -> [(u32, QpAttributes, Qpc); 3] {
     let Qpc { primary, requester, responder, .. } = *qpc;
     let image = Qpc {
@@ -69,7 +69,7 @@ fn steps(qpc: &Qpc) -> [(u32, QpAttributes, Qpc); 3] {
     [(RST2INIT, init | rights, image), (INIT2RTR, ready, rtr), (RTR2RTS, sending, rts)]
 }
 
-/// The QP anew, in RTS.
+/// Creates the QP again, in RTS.
 fn connect(user: &mut User, qpc: &Qpc) {
     user.ok(TO_RST, &[], QPN);
     user.clear_records();
@@ -78,7 +78,7 @@ fn connect(user: &mut User, qpc: &Qpc) {
     }
 }
 
-/// A strict HCA whose software has done everything right, up to a QP in RTS.
+/// A strict HCA after correct software has brought a QP to RTS.
 fn user(lid: u16, peer: u16) -> User {
     let mut driver = powered_on_with(lid, Options::default());
     driver.interface.exact = true;
@@ -100,13 +100,13 @@ fn violations(user: &User) -> Vec<(&'static str, u64)> {
     user.hca.monitor().violations().collect()
 }
 
-/// Posts bytes as a WQE and rings for it.
+/// Posts bytes as a WQE and rings the doorbell.
 fn post(user: &mut User, opcode: u8, bytes: &[u8]) {
     let doorbell = user.post_bytes(opcode, bytes);
-    user.ring(&doorbell);
+    user.ring_doorbell(&doorbell);
 }
 
-/// A SEND with other bytes at an offset.
+/// A SEND with the byte at an offset changed.
 fn altered(wqe: &SendWqe, at: usize, change: impl FnOnce(u8) -> u8) -> Vec<u8> {
     let mut bytes = wqe.emit();
     bytes[at] = change(bytes[at]);
@@ -118,7 +118,7 @@ fn datagram(vector: AddressVector) -> SendWqe {
     request(Operation::Datagram { imm: None, to }, 0, 8)
 }
 
-/// The only address vector that is right.
+/// A valid address vector.
 fn vector() -> AddressVector {
     let address = Address { dlid: Lid::new(2), ..Address::default() };
     AddressVector { port: 1, pd: Pdn::new(1), address }
@@ -130,32 +130,32 @@ fn with(mut context: Vec<u8>, at: usize, bytes: &[u8]) -> Vec<u8> {
     context
 }
 
-/// A CQ beside the one that is there, with doorbell records of its own.
+/// A second CQ, with its own doorbell records.
 fn second_cq() -> Vec<u8> {
     Cq { record: 32764, arm_record: 5, ..cq(0x12) }.bytes()
 }
 
-/// A QP beside the one that is there, with doorbell records of its own.
+/// A second QP, with its own doorbell records.
 fn second_qp() -> Qpc {
     Qpc { local_qpn: Qpn::new(OTHER), sq_record: 6, rq_record: 32763, ..qpc(RC, 2) }
 }
 
-/// RST2INIT of it.
+/// Issues RST2INIT for that QP.
 fn begin(user: &mut User, qpc: &Qpc) {
     let [(op, named, image), ..] = steps(qpc);
     user.ok(op, &modify(named, &image), OTHER);
 }
 
-/// What a driver does up to INIT_HCA, as far as firmware goes, after a reset.
+/// Firmware commands of a driver from reset to INIT_HCA.
 fn firmware(user: &mut User) {
     user.write(RESET, 1);
     replay(user, "fff 0 01 0 0\nff6 0 00");
 }
 
-/// A rule, and software that breaks it, with its peer.
+/// A rule, and software that violates it. The second user is its peer.
 type Case = (&'static Rule, fn(&mut User, &mut User));
 
-/// At least one for every rule.
+/// At least one case per rule.
 const CASES: &[Case] = &[
     (&NARROW_WRITE, |a, _| a.store(Bar::Bar0, HCR, &[0, 0])),
     (&NARROW_WRITE, |a, _| a.store(Bar::Bar2, 0x2010, &[0; 2])),
@@ -193,7 +193,7 @@ const CASES: &[Case] = &[
         a.store(Bar::Bar2, 0x2024, &doorbell[1]);
     }),
     (&DOORBELL_RESERVED, |a, _| {
-        let mut doorbell = a.post_unrung(&send(0, 8)).emit();
+        let mut doorbell = a.post_without_doorbell(&send(0, 8)).emit();
         doorbell[7] |= 0x40;
         a.store(Bar::Bar2, 0x2010, &doorbell);
     }),
@@ -204,11 +204,11 @@ const CASES: &[Case] = &[
     (&DOORBELL_EMPTY, |a, _| {
         let doorbell =
             SendDoorbell { count: 0, first: 0, fence: false, opcode: SEND, qpn: Qpn::new(QPN), size: 2 };
-        a.ring(&doorbell);
+        a.ring_doorbell(&doorbell);
     }),
     (&DOORBELL_NO_QP, |a, _| {
-        let doorbell = a.post_unrung(&send(0, 8));
-        a.ring(&SendDoorbell { qpn: Qpn::new(0x14), ..doorbell });
+        let doorbell = a.post_without_doorbell(&send(0, 8));
+        a.ring_doorbell(&SendDoorbell { qpn: Qpn::new(0x14), ..doorbell });
     }),
     (&DOORBELL_STATE, |a, _| {
         a.ok(TO_RST, &[], QPN);
@@ -217,23 +217,23 @@ const CASES: &[Case] = &[
         a.post(&send(0, 8));
     }),
     (&DOORBELL_PAGE, |a, _| {
-        let doorbell = a.post_unrung(&send(0, 8));
+        let doorbell = a.post_without_doorbell(&send(0, 8));
         a.store(Bar::Bar2, 0x3010, &doorbell.emit());
     }),
     (&DOORBELL_PAGE, |a, _| a.store(Bar::Bar2, 0x3020, &[0x12, 0x01, 0x00, 0x11, 0, 0, 0, 0])),
     (&DOORBELL_RECORD, |a, _| {
-        let doorbell = a.post_unrung(&send(0, 8));
+        let doorbell = a.post_without_doorbell(&send(0, 8));
         a.set_posted(0);
-        a.ring(&doorbell);
+        a.ring_doorbell(&doorbell);
     }),
     (&DOORBELL_ORDER, |a, _| {
-        let doorbell = a.post_unrung(&send(0, 8));
-        a.ring(&doorbell);
-        a.ring(&doorbell);
+        let doorbell = a.post_without_doorbell(&send(0, 8));
+        a.ring_doorbell(&doorbell);
+        a.ring_doorbell(&doorbell);
     }),
     (&DOORBELL_LINK, |a, _| {
-        let doorbell = a.post_unrung(&send(0, 8));
-        a.ring(&SendDoorbell { fence: true, ..doorbell });
+        let doorbell = a.post_without_doorbell(&send(0, 8));
+        a.ring_doorbell(&SendDoorbell { fence: true, ..doorbell });
     }),
     (&SQ_OVERRUN, |a, _| (0..9).for_each(|_| a.post(&send(0, 8)))),
     (&RQ_OVERRUN, |a, b| {
@@ -409,19 +409,19 @@ fn unmap(user: &mut User, start: u64, pages: u32) {
     assert_eq!(user.command(0xff9, start, pages).0, 0);
 }
 
-/// The QP anew, with receives of the SRQ.
+/// Creates the QP again, with receives from the SRQ.
 fn share(user: &mut User) {
     let base = qpc(RC, 2);
     connect(user, &Qpc { responder: base.responder.with_srq(true), ..base });
 }
 
-/// An SRQ with a doorbell record of its own.
+/// An SRQ with its own doorbell record.
 fn second_srq(lkey: u32, number: u32) -> Vec<u8> {
     with(with(driver::srq_context(number, [3, 2], 1, lkey, 32762), 0, &[3]), 1, &number.to_be_bytes()[1..])
 }
 
 #[test]
-fn a_driver_that_does_everything_right_is_not_reported() {
+fn correct_driver_is_not_reported() {
     let (mut a, mut b) = pair();
     for round in 0..40 {
         b.post_recv(0x100, 64);
@@ -429,13 +429,13 @@ fn a_driver_that_does_everything_right_is_not_reported() {
         a.post(&send(0, 64));
         exchange(&mut a, &mut b);
         assert_eq!((a.reap().len(), b.reap().len()), (1, 1));
-        b.see_event(round + 1);
+        b.receive_event(round + 1);
         b.write(EQ_ARM, 1 << 1);
     }
-    // Several by one doorbell, whose record is ahead of it.
+    // Several receives, then sends with one doorbell whose record is ahead.
     (0..3).for_each(|_| b.post_recv(0, 64));
-    let rings: Vec<_> = (0..3).map(|_| a.post_unrung(&send(0, 8))).collect();
-    rings.iter().for_each(|doorbell| a.ring(doorbell));
+    let rings: Vec<_> = (0..3).map(|_| a.post_without_doorbell(&send(0, 8))).collect();
+    rings.iter().for_each(|doorbell| a.ring_doorbell(doorbell));
     exchange(&mut a, &mut b);
     assert_eq!((a.reap().len(), b.reap().len()), (3, 3));
     a.post(&request(Operation::Read { remote: remote(0) }, 0, 64));
@@ -460,7 +460,7 @@ fn a_driver_that_does_everything_right_is_not_reported() {
     assert_eq!((violations(&a), violations(&b)), (vec![], vec![]));
 }
 
-/// What `ib_mthca` does when it is unloaded (section 3.6), with the queues of its users.
+/// Unload of `ib_mthca` (section 3.6), including the queues of its users.
 fn teardown(user: &mut User) {
     user.ok(TO_RST, &[], QPN);
     user.ok(0x017, &[], CQN);
@@ -477,7 +477,7 @@ fn teardown(user: &mut User) {
 }
 
 #[test]
-fn every_rule_is_reported_when_it_is_broken_and_no_other() {
+fn each_violation_is_reported_alone() {
     let reported = |(rule, software): &Case| {
         let (mut a, mut b) = pair();
         software(&mut a, &mut b);
@@ -497,7 +497,7 @@ fn every_rule_has_a_case() {
 }
 
 #[test]
-fn nothing_is_reported_unless_asked_for() {
+fn nothing_is_reported_unless_strict() {
     for (rule, software) in CASES {
         let (mut a, mut b) = pair();
         a.hca.set_strict(false);
@@ -508,17 +508,17 @@ fn nothing_is_reported_unless_asked_for() {
 }
 
 #[test]
-fn a_stale_sequence_number_is_right_until_the_event_was_seen() {
+fn stale_sequence_is_valid_until_event_read() {
     let (mut a, mut b) = pair();
     b.arm(2);
     b.post_recv(0, 64);
     a.post(&send(0, 8));
     exchange(&mut a, &mut b);
     b.reap();
-    // The event is in the queue, and software has not come to it.
+    // The event is in the queue, and software has not read it.
     b.arm_with(2, 1, 1);
     assert_eq!(violations(&b), []);
-    b.see_event(1);
+    b.receive_event(1);
     b.arm_with(2, 1, 1);
     assert_eq!(violations(&b), [("arm_sequence", 1)]);
     b.arm_with(2, 2, 1);
@@ -527,25 +527,25 @@ fn a_stale_sequence_number_is_right_until_the_event_was_seen() {
 }
 
 #[test]
-fn a_command_that_is_refused_is_not_reported() {
+fn rejected_command_is_not_reported() {
     let (mut a, _) = pair();
-    // The CQ is valid already.
+    // The CQ is already valid.
     let context = with(super::user::cq_context(), 0x14, &[0, 0, 0, 9]);
     assert_eq!(a.with_inbox(0x016, &context, CQN), CmdStatus::BadResState.code());
     assert_eq!(violations(&a), []);
 }
 
 #[test]
-fn a_report_says_what_and_where() {
+fn report_names_violation_and_object() {
     use crate::telemetry::trace::TraceFormat;
     use crate::telemetry::trace::tests::Written;
 
     let (mut a, _) = pair();
     let written = Written::default();
     a.hca.set_trace(Some(written.trace(TraceFormat::Text)));
-    let doorbell = a.post_unrung(&send(0, 8));
+    let doorbell = a.post_without_doorbell(&send(0, 8));
     a.set_posted(0);
-    a.ring(&doorbell);
+    a.ring_doorbell(&doorbell);
     a.arm_with(2, 3, 0);
     a.hca.flush();
     let text = written.text();

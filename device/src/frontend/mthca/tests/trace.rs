@@ -1,4 +1,4 @@
-//! What a trace says of commands: those of a probe (section 14.3), of a program's objects, and what is refused.
+//! Traces of commands: those of a probe (section 14.3), of a program's objects, and rejected ones.
 
 use super::user::{CQN, QPN, RC, SRQN, User, cq_context, qpc, srq_context};
 use super::*;
@@ -6,7 +6,7 @@ use crate::frontend::testing::assert_golden;
 use crate::telemetry::trace::TraceFormat;
 use crate::telemetry::trace::tests::Written;
 
-/// The records of commands, a line each.
+/// Trace records of commands, one per line.
 fn commands(driver: &mut Driver, run: impl FnOnce(&mut Driver)) -> String {
     let written = Written::default();
     driver.hca.set_trace(Some(written.trace(TraceFormat::Text)));
@@ -16,7 +16,7 @@ fn commands(driver: &mut Driver, run: impl FnOnce(&mut Driver)) -> String {
     text.lines().filter(|line| line.contains(" command ")).flat_map(|line| [line, "\n"]).collect()
 }
 
-/// Each object of a program made anew, asked for and destroyed.
+/// Creates, queries and destroys each kind of object.
 fn objects(user: &mut Driver) {
     user.ok(0x017, &[], CQN);
     user.ok(0x016, &cq_context(), CQN);
@@ -33,7 +33,7 @@ fn objects(user: &mut Driver) {
     user.ok(0x2021, &[], QPN);
     user.ok(0x00c, &[0, 0, 0, 1, 2, 0x51, 0x0a, 0x68], 1);
     assert_eq!(user.command(0xff9, MTT, 64).0, 0);
-    // Refused: a number of an MPT entry that is not its key's, a page size, an opcode, a mailbox beyond memory.
+    // Rejected: an MPT index that does not match the key, a page size, an opcode, an inaccessible mailbox.
     let region = Mpt { key: 0x30, ..Mpt::everything() };
     assert_eq!(user.with_inbox(0x00d, &region.bytes(), 0x31), CmdStatus::BadIndex.code());
     let pages = Mpt { log_pages: 20, ..region };
@@ -42,16 +42,16 @@ fn objects(user: &mut Driver) {
     assert_eq!(user.command(0x016, u64::MAX - 0xfff, CQN).0, CmdStatus::InternalErr.code());
 }
 
-/// Run with HCAD_UPDATE_GOLDEN=1 to write the file anew, then read the difference.
+/// Run with HCAD_UPDATE_GOLDEN=1 to update the file, and review the difference.
 #[test]
-fn mailboxes_read_as_recorded() {
+fn mailbox_trace_matches_golden() {
     let probe = commands(&mut powered_on(), |driver| replay(driver, probe::BRING_UP));
     let program = commands(&mut User::new(1), objects);
     assert_golden("src/frontend/mthca/tests/trace_commands.txt", &format!("{probe}{program}"));
 }
 
 #[test]
-fn fields_of_a_mailbox_are_an_object_with_all_of_them() {
+fn mailbox_fields_are_complete_object() {
     let written = Written::default();
     let mut user = User::new(1);
     user.hca.set_trace(Some(written.trace(TraceFormat::Json)));

@@ -1,4 +1,4 @@
-//! Messages of connections between two devices, from doorbells to completions (sections 5, 7.3 to 7.6).
+//! Messages on connections between two devices, from doorbells to completions (sections 5, 7.3 to 7.6).
 
 use protocol::hca::mthca::qpc::Qpc;
 use protocol::hca::mthca::wqe::{Operation, WqeData};
@@ -13,7 +13,7 @@ use crate::telemetry::trace::TraceFormat;
 use crate::telemetry::trace::tests::Written;
 
 #[test]
-fn a_send_becomes_a_receive() {
+fn send_completes_receive() {
     for kind in [RC, UC] {
         let (mut a, mut b) = User::pair(kind);
         let message = pattern(1000, 3);
@@ -27,7 +27,7 @@ fn a_send_becomes_a_receive() {
             0, 0, 0, 0, 0, 0, 0, 0, 0x00, 0x00, 0x02, 0x00, SEND, 0x80, 0, 0,
         ];
         assert_eq!(a.reap(), [sent]);
-        // 1000 bytes in four packets: the opcode is SEND last.
+        // 1000 bytes in four packets: the last opcode is SEND last.
         let opcode = if kind == RC { 0x02 } else { 0x22 };
         let received = [
             0x00, 0x01, 0x00, 0x14, 0, 0, 0, 0, 0x00, 0x01, 0x00, 0x14, 0, 0, 0x00, 0x01, //
@@ -37,9 +37,9 @@ fn a_send_becomes_a_receive() {
     }
 }
 
-/// A QP's number is its place in the table with a generation above it, on the wire too (section 6.5).
+/// A QPN consists of a table index and a generation above it, in packets too (section 6.5).
 #[test]
-fn a_message_for_a_destroyed_qp_does_not_reach_its_successor() {
+fn message_for_destroyed_qp_misses_successor() {
     let successor = user::QPN + 0x1_0000;
     for kind in [RC, UC] {
         let (mut a, mut b) = User::pair(kind);
@@ -62,7 +62,7 @@ fn a_message_for_a_destroyed_qp_does_not_reach_its_successor() {
 }
 
 #[test]
-fn immediate_data_is_in_the_entry_of_the_receive() {
+fn immediate_data_is_in_receive_entry() {
     let (mut a, mut b) = User::pair(RC);
     b.post_recv(0, 64);
     b.post_recv(0, 64);
@@ -80,7 +80,7 @@ fn immediate_data_is_in_the_entry_of_the_receive() {
 }
 
 #[test]
-fn inline_data_is_sent_out_of_the_wqe() {
+fn inline_data_is_sent_from_wqe() {
     let (mut a, mut b) = User::pair(RC);
     b.post_recv(0, 64);
     let mut wqe = send(0, 0);
@@ -92,7 +92,7 @@ fn inline_data_is_sent_out_of_the_wqe() {
 }
 
 #[test]
-fn a_message_without_bytes_is_a_message() {
+fn empty_message_is_delivered() {
     let (mut a, mut b) = User::pair(RC);
     b.post_recv(0, 0);
     let mut wqe = send(0, 0);
@@ -103,7 +103,7 @@ fn a_message_without_bytes_is_a_message() {
 }
 
 #[test]
-fn peers_write_read_and_change_memory() {
+fn peers_write_read_and_modify_memory() {
     let (mut a, mut b) = User::pair(RC);
     let (to, from) = (pattern(5000, 1), pattern(3000, 2));
     a.put(0x100, &to);
@@ -118,7 +118,7 @@ fn peers_write_read_and_change_memory() {
     assert_eq!(entries[1][0x14..0x18], 3000u32.to_be_bytes());
     assert!(b.reap().is_empty());
 
-    // The word is a number in the host's order; the operands in the WQE are big-endian (T48).
+    // The word in memory is in host byte order; operands in the WQE are big-endian (T48).
     b.put(0x40, &1000u64.to_le_bytes());
     a.post(&request(Operation::FetchAdd { remote: remote(0x40), add: 7 }, 0, 8));
     a.post(&request(Operation::CompareSwap { remote: remote(0x40), compare: 1007, swap: 5 }, 8, 8));
@@ -132,7 +132,7 @@ fn peers_write_read_and_change_memory() {
 }
 
 #[test]
-fn requests_without_signal_complete_silently_unless_the_queue_signals_all() {
+fn unsignalled_requests_complete_silently() {
     let (mut a, mut b) = User::pair(RC);
     (0..3).for_each(|_| b.post_recv(0, 64));
     let mut silent = send(0, 8);
@@ -153,17 +153,17 @@ fn requests_without_signal_complete_silently_unless_the_queue_signals_all() {
     assert_eq!(a.reap().len(), 1);
 }
 
-/// T51: in memory there may be more than the doorbells that have arrived announce.
+/// T51: memory may contain more requests than the doorbells received so far announce.
 #[test]
-fn doorbells_that_arrive_late_change_nothing() {
+fn late_doorbells_have_no_effect() {
     let (mut a, mut b) = User::pair(RC);
     (0..3).for_each(|_| b.post_recv(0, 64));
-    let rings: Vec<_> = (0..3).map(|_| a.post_unrung(&send(0, 8))).collect();
-    a.ring(&rings[0]);
+    let rings: Vec<_> = (0..3).map(|_| a.post_without_doorbell(&send(0, 8))).collect();
+    a.ring_doorbell(&rings[0]);
     exchange(&mut a, &mut b);
     assert_eq!((a.reap().len(), b.reap().len()), (3, 3));
-    a.ring(&rings[1]);
-    a.ring(&rings[2]);
+    a.ring_doorbell(&rings[1]);
+    a.ring_doorbell(&rings[2]);
     exchange(&mut a, &mut b);
     assert_eq!((a.reap().len(), b.reap().len()), (0, 0));
     b.post_recv(0, 64);
@@ -173,17 +173,17 @@ fn doorbells_that_arrive_late_change_nothing() {
 }
 
 #[test]
-fn a_doorbell_in_the_page_of_another_is_ignored() {
+fn doorbell_in_foreign_page_is_ignored() {
     let (mut a, mut b) = User::pair(RC);
     b.post_recv(0, 64);
-    let doorbell = a.post_unrung(&send(0, 8));
+    let doorbell = a.post_without_doorbell(&send(0, 8));
     a.store(Bar::Bar2, 0x3010, &doorbell.emit());
     exchange(&mut a, &mut b);
     assert!(a.reap().is_empty());
 }
 
 #[test]
-fn requests_of_many_rounds_keep_their_order() {
+fn requests_keep_order_over_many_laps() {
     let (mut a, mut b) = User::pair(RC);
     for round in 0..100u32 {
         for n in 0..5 {
@@ -210,7 +210,7 @@ fn requests_of_many_rounds_keep_their_order() {
 }
 
 #[test]
-fn a_wrong_key_fails_the_request_and_flushes_the_rest() {
+fn wrong_key_fails_request_and_flushes_rest() {
     let (mut a, mut b) = User::pair(RC);
     b.post_recv(0, 64);
     let mut wrong = remote(0);
@@ -218,13 +218,13 @@ fn a_wrong_key_fails_the_request_and_flushes_the_rest() {
     let mut silent = send(0, 8);
     silent.next.signalled = false;
     a.post_recv(0, 64);
-    a.post_unrung(&request(Operation::Write { remote: wrong, imm: None }, 0, 8));
-    a.post_unrung(&silent);
-    let last = a.post_unrung(&send(0, 8));
-    a.ring(&last);
+    a.post_without_doorbell(&request(Operation::Write { remote: wrong, imm: None }, 0, 8));
+    a.post_without_doorbell(&silent);
+    let last = a.post_without_doorbell(&send(0, 8));
+    a.ring_doorbell(&last);
     exchange(&mut a, &mut b);
     let entries = a.reap();
-    // Remote access error; then flushes, signalled or not: the send queue, then the receive queue.
+    // Remote access error, then flushes, signalled or not: first the send queue, then the receive queue.
     assert_eq!(syndromes(&entries), [0x13, 0x05, 0x05, 0x05]);
     assert_eq!(entries.iter().map(|entry| entry[0x1c]).collect::<Vec<_>>(), [0xff, 0xff, 0xff, 0xfe]);
     let failed = [
@@ -238,14 +238,14 @@ fn a_wrong_key_fails_the_request_and_flushes_the_rest() {
 }
 
 #[test]
-fn local_errors_have_their_syndromes_and_their_causes() {
+fn local_errors_have_syndrome_and_cause() {
     let failing = |wqe: &protocol::hca::mthca::wqe::SendWqe| {
         let (mut a, mut b) = User::pair(RC);
         b.post_recv(0, 16);
         a.post(wqe);
         exchange(&mut a, &mut b);
         let [sender, receiver] = [&mut a, &mut b].map(User::reap);
-        // What the vendor says more is behind the syndrome.
+        // The vendor error code follows the syndrome.
         let causes = sender.iter().map(|entry| entry[0x11]).collect::<Vec<_>>();
         (syndromes(&sender), causes, syndromes(&receiver))
     };
@@ -260,12 +260,12 @@ fn local_errors_have_their_syndromes_and_their_causes() {
     ));
     assert_eq!(failing(&foreign), (vec![0x04], vec![1], vec![]), "no such key");
     assert_eq!(failing(&send(0x3000, 8)), (vec![0x04], vec![7], vec![]), "outside the region");
-    // The receive is too short: local length there, remote invalid request here.
+    // The receive is too short: local length error on its side, remote invalid request here.
     assert_eq!(failing(&send(0, 17)), (vec![0x12], vec![0], vec![0x01]));
 }
 
 #[test]
-fn a_peer_that_is_gone_exhausts_the_retries() {
+fn unreachable_peer_exhausts_retries() {
     let (mut a, mut b) = (User::new(1), User::new(2));
     a.connect(&qpc(RC, 2));
     a.post(&send(0, 8));
@@ -274,7 +274,7 @@ fn a_peer_that_is_gone_exhausts_the_retries() {
 }
 
 #[test]
-fn a_receiver_that_is_never_ready_exhausts_the_rnr_retries() {
+fn missing_receives_exhaust_rnr_retries() {
     let (mut a, mut b) = (User::new(1), User::new(2));
     let mut context = qpc(RC, 2);
     context.primary.rnr_retry = 2;
@@ -283,7 +283,7 @@ fn a_receiver_that_is_never_ready_exhausts_the_rnr_retries() {
     a.post(&send(0, 8));
     wait(&mut a, &mut b);
     assert_eq!(syndromes(&a.reap()), [0x16]);
-    // And one that is ready late does not: the doorbell record is read again each time.
+    // A late receive does not fail: the doorbell record is read again each time.
     let (mut a, mut b) = User::pair(RC);
     a.post(&send(0, 8));
     exchange(&mut a, &mut b);
@@ -293,7 +293,7 @@ fn a_receiver_that_is_never_ready_exhausts_the_rnr_retries() {
 }
 
 #[test]
-fn an_armed_cq_raises_an_event_and_one_that_has_entries_at_once() {
+fn armed_cq_with_unread_entry_raises_event() {
     let (mut a, mut b) = User::pair(RC);
     b.post_recv(0, 64);
     b.post_recv(0, 64);
@@ -304,11 +304,11 @@ fn an_armed_cq_raises_an_event_and_one_that_has_entries_at_once() {
     assert_eq!(event(&mut b, 0), [0, 0, 0, 0, 0x00, 0x01, 0x00, 0x11]);
     assert_eq!(b.eqe(1, 0)[31], 0);
     assert_eq!(b.interrupts(0), 1);
-    // Not read yet.
+    // The entry has not been read.
     b.arm(2);
     assert_eq!(event(&mut b, 1), [0, 0, 0, 0, 0x00, 0x01, 0x00, 0x11]);
     b.reap();
-    // Solicited only: the first is not, the second is.
+    // Armed for solicited entries: the first is not solicited, the second is.
     b.arm(1);
     let mut wqe = send(0, 8);
     b.poke(EQ_BUFFERS[1] + 64, &[0x5a; 32]);
@@ -323,7 +323,7 @@ fn an_armed_cq_raises_an_event_and_one_that_has_entries_at_once() {
 }
 
 #[test]
-fn a_cq_that_overruns_says_so_and_fails_its_qp() {
+fn cq_overrun_raises_event_and_fails_qp() {
     let (mut a, mut b) = User::pair(RC);
     for _ in 0..=user::CQ_ENTRIES {
         b.post_recv(0, 64);
@@ -340,7 +340,7 @@ fn a_cq_that_overruns_says_so_and_fails_its_qp() {
 }
 
 #[test]
-fn a_resized_cq_goes_on_in_its_new_buffer() {
+fn resized_cq_continues_in_new_buffer() {
     let (mut a, mut b) = User::pair(RC);
     for _ in 0..3 {
         b.post_recv(0, 64);
@@ -348,7 +348,7 @@ fn a_resized_cq_goes_on_in_its_new_buffer() {
     }
     exchange(&mut a, &mut b);
     assert_eq!(b.unread().len(), 3);
-    // 32 entries under key 24h.
+    // A buffer of 32 entries with key 24h.
     const NEW: u64 = 0x403_0000;
     b.write_mtt(MTT_BUS + 0x4100, [NEW]);
     b.ok(0x00d, &Mpt { flags: 0xf002_0d00, ..Mpt::buffer(0x24, 0x1000, MTT + 0x4100) }.bytes(), 0x24);
@@ -369,19 +369,19 @@ fn a_resized_cq_goes_on_in_its_new_buffer() {
 }
 
 #[test]
-fn a_queue_whose_region_is_gone_fails_its_qp() {
+fn queue_without_region_fails_its_qp() {
     let (mut a, mut b) = User::pair(RC);
-    let doorbell = a.post_unrung(&send(0, 8));
-    // The key names nothing any more when the command is done.
+    let doorbell = a.post_without_doorbell(&send(0, 8));
+    // The key is invalid once the command is complete.
     a.ok(0x00f, &[], 0x21);
-    a.ring(&doorbell);
+    a.ring_doorbell(&doorbell);
     exchange(&mut a, &mut b);
     assert_eq!(a.events(), [(0x05, user::QPN)]);
     assert_eq!(a.query().state, 6);
 }
 
 #[test]
-fn a_trace_has_the_wqes_and_the_entries_of_a_message() {
+fn message_trace_has_wqes_and_entries() {
     let (mut a, mut b) = User::pair(RC);
     let written = Written::default();
     b.hca.set_trace(Some(written.trace(TraceFormat::Json)));

@@ -1,4 +1,4 @@
-//! A program with queues of its own, which does what `libmthca` does.
+//! A user program with its own queues, which does what `libmthca` does.
 
 use std::ops::{Deref, DerefMut};
 
@@ -12,7 +12,7 @@ use smallvec::smallvec;
 
 use super::*;
 
-/// As software knows it: index 14h, with a generation.
+/// QPN as software uses it: index 14h, with a generation.
 pub(super) const QPN: u32 = 0x1_0014;
 pub(super) const CQN: u32 = 0x1_0011;
 pub(super) const SRQN: u32 = 0x11;
@@ -25,7 +25,7 @@ pub(super) const UD: u8 = 3;
 pub(super) const SEND: u8 = 0x0a;
 
 const PD: u32 = 1;
-/// Doorbell records of the UAR page: ICM pages 80000h and BF000h of the published trace.
+/// ICM pages of the doorbell records: 80000h and BF000h of section 14.3.
 const RECORDS: u64 = 0x8_0000;
 const LAST_RECORDS: u64 = 0xb_f000;
 const ARM_RECORD: u32 = 0;
@@ -49,18 +49,18 @@ const SQ: WorkQueue = WorkQueue {
 };
 const RQ: WorkQueue =
     WorkQueue { bus: QP_BUFFER, offset: 0, slot: 64, slots: SLOTS, record: record(RQ_RECORD) };
-/// The data region: four pages in descending order on the bus, and a start inside the first.
+/// Data region: four pages in descending order on the bus, starting inside the first.
 const DATA_KEY: u32 = 0x22;
 pub(super) const DATA_VA: u64 = 0x7f00_0000_0800;
 const DATA_LEN: u64 = 0x3000;
 
-/// A program with a CQ, an SRQ, a region for data, and memory for a QP.
+/// A program with a CQ, an SRQ, a data region, and buffers for a QP.
 pub(super) struct User {
     driver: Driver,
-    /// Requests posted to the SRQ, and entries of the CQ read.
+    /// Requests posted to the SRQ, and CQ entries read.
     shared: u16,
     reaped: u32,
-    /// Events of the CQ that were seen, and one.
+    /// Sequence number: the number of CQ events received, plus one.
     sequence: u8,
 }
 
@@ -86,12 +86,12 @@ pub(super) fn data(offset: u64, len: u32) -> DataSegment {
     DataSegment { len, lkey: lkey(DATA_KEY), va: Va::new(DATA_VA + offset) }
 }
 
-/// A SEND of bytes of the data region.
+/// A SEND from the data region.
 pub(super) fn send(offset: u64, len: u32) -> SendWqe {
     request(Operation::Send { imm: None }, offset, len)
 }
 
-/// A signalled request for bytes of the data region.
+/// A signalled request with one element in the data region.
 pub(super) fn request(operation: Operation, offset: u64, len: u32) -> SendWqe {
     let next = NextSegment { signalled: true, ..NextSegment::default() };
     SendWqe { next, operation, data: WqeData::Segments(smallvec![data(offset, len)]) }
@@ -102,7 +102,7 @@ pub(super) fn remote(offset: u64) -> RemoteAddress {
     RemoteAddress { va: Va::new(DATA_VA + offset), rkey: Rkey::new(DATA_KEY.rotate_left(8)) }
 }
 
-/// A context towards the QP of the same number of another LID.
+/// A context connected to the QP with the same number at another LID.
 pub(super) fn qpc(kind: u8, dlid: u16) -> Qpc {
     let base = driver::qpc(kind, QPN, dlid);
     Qpc {
@@ -128,12 +128,12 @@ const fn record(index: u32) -> u64 {
 }
 
 impl User {
-    /// Of an HCA with this LID. Its QP is in RESET.
+    /// A program on an HCA with this LID. Its QP is in RESET.
     pub(super) fn new(lid: u16) -> Self {
         Self::of(powered_on_with(lid, Options::default()))
     }
 
-    /// Of a driver of an HCA that nothing was done to.
+    /// A program on a driver after power-on.
     pub(super) fn of(mut driver: Driver) -> Self {
         replay(&mut driver, probe::BRING_UP);
         open_port(&mut driver);
@@ -168,7 +168,7 @@ impl User {
         user
     }
 
-    /// Two of them whose QPs are in RTS towards each other.
+    /// Two programs with connected QPs in RTS.
     pub(super) fn pair(kind: u8) -> (Self, Self) {
         let (mut a, mut b) = (Self::new(1), Self::new(2));
         a.connect(&qpc(kind, 2));
@@ -176,29 +176,30 @@ impl User {
         (a, b)
     }
 
-    /// Puts a WQE into the next slot of the send queue, and says so in the slot before and in the doorbell record.
-    pub(super) fn post_unrung(&mut self, wqe: &SendWqe) -> SendDoorbell {
+    /// Writes a WQE to the next slot of the send queue, links it, and updates the doorbell record. Returns the
+    /// doorbell.
+    pub(super) fn post_without_doorbell(&mut self, wqe: &SendWqe) -> SendDoorbell {
         let bytes = wqe.emit();
         self.post_bytes(wqe.operation.opcode().code(), &bytes)
     }
 
-    /// Puts any bytes there.
+    /// As [`User::post_without_doorbell`], with arbitrary bytes.
     pub(super) fn post_bytes(&mut self, opcode: u8, bytes: &[u8]) -> SendDoorbell {
         self.post_send(&SQ, QPN, opcode, bytes, false)
     }
 
-    /// Posts a WQE and rings for it.
+    /// Posts a WQE and rings the doorbell.
     pub(super) fn post(&mut self, wqe: &SendWqe) {
-        let doorbell = self.post_unrung(wqe);
-        self.ring(&doorbell);
+        let doorbell = self.post_without_doorbell(wqe);
+        self.ring_doorbell(&doorbell);
     }
 
-    /// Posts a receive request for bytes of the data region.
+    /// Posts a receive for the data region.
     pub(super) fn post_recv(&mut self, offset: u64, len: u32) {
         self.driver.post_recv(&RQ, data(offset, len));
     }
 
-    /// Posts a receive request to the SRQ, whose chain runs backwards from slot 0.
+    /// Posts a receive to the SRQ, whose chain runs backwards from slot 0.
     pub(super) fn post_shared(&mut self, offset: u64, len: u32) {
         let slot = |count: u16| u32::from(SLOTS - count % SLOTS) % u32::from(SLOTS) * 64;
         let wqe = RecvWqe { successor: slot(self.shared + 1), data: smallvec![data(offset, len)] };
@@ -208,12 +209,12 @@ impl User {
         self.driver.set_record(record(SRQ_RECORD), self.shared.into());
     }
 
-    /// Arms the CQ for any entry (2) or a solicited one (1), as having read what was reaped.
+    /// Arms the CQ for any entry (2) or a solicited one (1), at the current consumer index.
     pub(super) fn arm(&mut self, command: u8) {
         self.arm_with(command, self.sequence, self.reaped);
     }
 
-    /// The same with any sequence number, and as having read so many.
+    /// As [`User::arm`], with any sequence number and consumer index.
     pub(super) fn arm_with(&mut self, command: u8, sequence: u8, consumer: u32) {
         let sequence = sequence & 3;
         let tag = (CQN << 8 | 2 << 5) | u32::from(sequence << 3 | command);
@@ -221,21 +222,21 @@ impl User {
         self.ring_arm(command, sequence, consumer);
     }
 
-    /// Stores the doorbell of that alone.
+    /// Writes the arm doorbell without the record.
     pub(super) fn ring_arm(&mut self, command: u8, sequence: u8, consumer: u32) {
         let doorbell =
             [&[sequence << 4 | command], &CQN.to_be_bytes()[1..], &consumer.to_be_bytes()].concat();
         self.driver.store(Bar::Bar2, u64::from(UAR) * 4096 + 0x20, &doorbell);
     }
 
-    /// Reads an event of the CQ, of which the completion EQ has had so many with it.
-    pub(super) fn see_event(&mut self, count: u32) {
+    /// Reads an event of the CQ. `count` is the number of events of the completion EQ so far.
+    pub(super) fn receive_event(&mut self, count: u32) {
         self.poke(EQ_BUFFERS[1] + 32 * u64::from(count - 1) + 31, &[0x80]);
         self.driver.write(EQ_SET_CI + 8, count);
         self.sequence = self.sequence.wrapping_add(1);
     }
 
-    /// Says in the doorbell records whose they are, as software does when it has created the queues.
+    /// Writes type and number to the doorbell records, as software does after creating the queues.
     pub(super) fn tag_records(&mut self) {
         for (index, kind, number) in
             [(CQ_RECORD, 1, CQN), (SQ_RECORD, 3, QPN), (RQ_RECORD, 4, QPN), (SRQ_RECORD, 5, SRQN)]
@@ -244,24 +245,24 @@ impl User {
         }
     }
 
-    /// Says in the records of the QP that nothing was posted, as software does when the QP is in RESET.
+    /// Clears the records of the QP, as software does in RESET.
     pub(super) fn clear_records(&mut self) {
         for index in [SQ_RECORD, RQ_RECORD] {
             self.driver.set_record(record(index), 0);
         }
     }
 
-    /// Says in the record of the send queue that so many requests were posted.
+    /// Writes the record of the send queue.
     pub(super) fn set_posted(&mut self, count: u32) {
         self.driver.set_record(record(SQ_RECORD), count);
     }
 
-    /// Overwrites whose the record of the send queue is.
+    /// Overwrites type and number in the record of the send queue.
     pub(super) fn untag(&mut self) {
         self.poke(record(SQ_RECORD) + 4, &[0; 4]);
     }
 
-    /// The entries software has not read, without reading them.
+    /// Returns unread entries without consuming them.
     pub(super) fn unread(&mut self) -> Vec<Vec<u8>> {
         (self.reaped..)
             .map(|count| self.driver.peek(CQ_BUFFER + u64::from(count % CQ_ENTRIES) * 32, 32))
@@ -292,14 +293,14 @@ impl User {
         (offset..offset + len).map(|offset| self.driver.peek(data_bus(offset), 1)[0]).collect()
     }
 
-    /// What QUERY_QP says.
+    /// Result of QUERY_QP.
     pub(super) fn query(&mut self) -> Qpc {
         self.ok(0x022, &[], QPN);
         let outbox = self.driver.peek(OUTBOX, 0x108);
         Qpc::parse(outbox[8..].try_into().unwrap())
     }
 
-    /// Entries of the async EQ, from its start: type and number of the object.
+    /// Entries of the async EQ, from its start: event type and object number.
     pub(super) fn events(&mut self) -> Vec<(u8, u32)> {
         (0..)
             .map(|number| self.eqe(2, number))
@@ -309,18 +310,18 @@ impl User {
     }
 }
 
-/// A CQ of 16 entries in the buffer of the one that is there, and with its doorbell records.
+/// A CQ of 16 entries that shares buffer and doorbell records with the existing one.
 pub(super) fn cq(cqn: u32) -> Cq {
     let (record, arm_record) = (CQ_RECORD, ARM_RECORD);
     Cq { cqn, log_entries: 4, pd: PD, lkey: lkey(0x20).get(), record, arm_record }
 }
 
-/// 16 entries.
+/// A CQ context with 16 entries.
 pub(super) fn cq_context() -> Vec<u8> {
     cq(CQN).bytes()
 }
 
-/// 8 slots of 64 bytes.
+/// An SRQ context with 8 slots of 64 bytes.
 pub(super) fn srq_context() -> Vec<u8> {
     driver::srq_context(SRQN, [3, 2], PD, lkey(0x23).get(), SRQ_RECORD)
 }
@@ -331,7 +332,7 @@ fn data_bus(offset: u64) -> u64 {
     0x500_3000 - (linear >> 12 << 12) + (linear & 0xfff)
 }
 
-/// Syndrome of each entry: 0 of one that succeeded.
+/// Syndrome of each entry; 0 for success.
 pub(super) fn syndromes(entries: &[Vec<u8>]) -> Vec<u8> {
     entries.iter().map(|entry| drivers::syndrome(entry)).collect()
 }

@@ -1,4 +1,4 @@
-//! What the kernel module does to the hardware, after `public-driver.md`, with encoders of its own.
+//! Hardware accesses of the kernel module, after `public-driver.md`, with separate encoders.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,32 +6,32 @@ pub(super) use drivers::jingzhao::{CQC, EQC, MPT, MTT, QPC};
 
 use super::super::Machine;
 
-/// The mailbox: the same page for every command, and never cleared.
+/// The mailbox: one page for all commands, never cleared.
 pub(super) const MAILBOX: u64 = 0x5000;
-/// ICM is mapped in chunks of so many bytes.
+/// Size of the chunks in which ICM is mapped.
 const CHUNK: u64 = 256 << 10;
 
-/// op_modifier of a table in MAP_ICM and UNMAP_ICM.
+/// op_modifier of MAP_ICM and UNMAP_ICM for a table.
 pub(super) const CONTEXT: u32 = 1;
 pub(super) const TPT: u32 = 2;
 
-/// Access of a region, in its flags.
+/// Access rights in the flags of a region.
 pub(super) const LOCAL_WRITE: u32 = 1;
 pub(super) const REMOTE_WRITE: u32 = 2;
 pub(super) const REMOTE_READ: u32 = 4;
 
-/// Numbers of a kind of object: small ones first, with high bits that change at every free.
+/// Allocator of object numbers: lowest index first, with high bits that change on every free.
 pub(super) struct Numbers {
     log_max: u32,
     mask: u32,
     top: u32,
-    /// Smallest to give.
+    /// Lowest index to allocate.
     pub(super) first: u32,
     used: BTreeSet<u32>,
 }
 
 impl Numbers {
-    /// As after many creations and destructions.
+    /// An allocator after many allocations and frees.
     fn aged(log_max: u32, mask: u32, top: u32, first: u32) -> Self {
         Self { log_max, mask, top, first, used: BTreeSet::new() }
     }
@@ -51,7 +51,7 @@ impl Numbers {
     }
 }
 
-/// Pages of a program, and where they are on the bus.
+/// Pages of a program, with their bus addresses.
 pub(super) struct Buffer {
     pub(super) start: u64,
     pub(super) len: u64,
@@ -73,13 +73,13 @@ pub(super) struct Region {
 
 struct Chunk {
     users: u32,
-    /// Bus address and pages of each piece.
+    /// Bus address and page count of each fragment.
     pieces: Vec<(u64, u64)>,
 }
 
 pub(super) struct Driver {
     pub(super) machine: Machine,
-    /// Pages of each piece of a new chunk: one piece, or more when memory is fragmented.
+    /// Page counts of the fragments of a new chunk: one fragment, or several if memory is fragmented.
     fragments: Vec<u64>,
     chunks: BTreeMap<(u32, u64), Chunk>,
     free_block: u64,
@@ -93,12 +93,12 @@ pub(super) struct Driver {
 }
 
 impl Driver {
-    /// After a probe whose every step was checked.
+    /// Loads the module, and checks every step of its probe.
     pub(super) fn probe(machine: Machine) -> Self {
         Self::probe_fragmented(machine, &[64])
     }
 
-    /// The same when free memory comes in pieces of so many pages.
+    /// As [`Driver::probe`], with free memory in fragments of these page counts.
     pub(super) fn probe_fragmented(machine: Machine, fragments: &[u64]) -> Self {
         let mut driver = Self {
             machine,
@@ -117,7 +117,7 @@ impl Driver {
         driver
     }
 
-    /// The module is loaded again, on the machine as it was left.
+    /// Loads the module again, on the machine as it was left.
     pub(super) fn probe_again(self) -> Self {
         Self::probe(self.machine)
     }
@@ -148,7 +148,7 @@ impl Driver {
         self.sw2hw_cq(0, 5, 0, 0);
     }
 
-    /// What the probe insists on.
+    /// Checks of the probe.
     fn check_limits(&mut self) {
         let limits = self.machine.peek(MAILBOX, 0x40);
         let short = |at: usize| u16::from_be_bytes([limits[at], limits[at + 1]]);
@@ -163,7 +163,7 @@ impl Driver {
         assert_eq!(limits[..8], [1, 0, 0, 0, 0, 0, 0, 0], "stale bytes of QUERY_ADAPTER's preparation");
     }
 
-    /// The module is removed; what it left behind in tables stays there.
+    /// Removes the module. Its entries in tables stay.
     pub(super) fn remove(&mut self) {
         let chunks = std::mem::take(&mut self.chunks);
         let of = |table, base: u64| {
@@ -178,7 +178,7 @@ impl Driver {
         assert_eq!(self.command(0x08, 0, 0, 0, 0), 0, "CLOSE_HCA");
     }
 
-    /// One command: 32-bit accesses only; the go bit is looked for at bit 15.
+    /// Issues a command with 32-bit accesses, and polls the go bit at bit 15.
     pub(super) fn command(
         &mut self,
         op: u32,
@@ -191,14 +191,14 @@ impl Driver {
         assert_eq!(self.machine.read32(0, 0x18) & BUSY, 0, "busy before command {op:#x}");
         let command = 1 << 23 | op_modifier << 12 | op;
         self.machine.issue(input, modifier, output, command);
-        // Not busy at once, or the driver would take a command as done that is not.
+        // The driver would take a busy command for completed, so it must be done at the first read.
         assert_eq!(self.machine.read32(0, 0x18) & BUSY, 0, "busy after command {op:#x}");
         assert_eq!(self.machine.read32(0, 0x18) & BUSY, 0);
         let [.., status] = self.machine.read32(0, 0x18).to_le_bytes();
         status
     }
 
-    /// Bytes behind `bytes` keep what earlier commands had there.
+    /// Writes an inbox. The bytes after it stay from earlier commands.
     pub(super) fn with_inbox(&mut self, bytes: &[u8]) {
         self.machine.poke(MAILBOX, bytes);
     }
@@ -216,7 +216,7 @@ impl Driver {
         panic!("{at:#x} is behind its chunk");
     }
 
-    /// An object in the chunk comes to life.
+    /// Takes a reference to the chunk of an object.
     pub(super) fn use_chunk(&mut self, table: u32, at: u64) {
         let base = at / CHUNK * CHUNK;
         if !self.chunks.contains_key(&(table, base)) {
@@ -226,7 +226,7 @@ impl Driver {
         self.chunks.get_mut(&(table, base)).unwrap().users += 1;
     }
 
-    /// An object in the chunk is gone.
+    /// Drops a reference to the chunk of an object.
     pub(super) fn release_chunk(&mut self, table: u32, at: u64) {
         let base = at / CHUNK * CHUNK;
         let chunk = self.chunks.get_mut(&(table, base)).unwrap();
@@ -243,7 +243,7 @@ impl Driver {
         let mut virt = base;
         for (index, pages) in fragments.iter().enumerate() {
             let bus = self.free_block;
-            // Blocks are aligned to their size, and not one behind the other.
+            // Blocks are aligned to their size, and not contiguous.
             self.free_block += CHUNK;
             let at = 16 * (index ^ 1);
             put64(&mut inbox, at, virt);
@@ -257,7 +257,7 @@ impl Driver {
         self.chunks.insert((table, base), Chunk { users: 0, pieces });
     }
 
-    /// Pages of programs are anywhere.
+    /// Pages of programs are scattered.
     fn take_page(&mut self) -> u64 {
         self.free_page -= 0x2000;
         self.free_page
@@ -290,7 +290,7 @@ impl Driver {
         bytes
     }
 
-    /// Registers memory: its pages in the MTT, then its entry in the MPT.
+    /// Registers memory: writes its pages to the MTT, and its entry to the MPT.
     pub(super) fn register(&mut self, pd: u32, start: u64, len: u64, access: u32) -> Region {
         let buffer = self.buffer(start, len);
         let count = buffer.pages.len() as u64;
@@ -311,7 +311,7 @@ impl Driver {
         self.keys.free(region.key);
     }
 
-    /// In lots of 512 pages, although a mailbox holds 508.
+    /// Writes MTT entries in batches of 512, although a mailbox holds 508.
     pub(super) fn write_mtt(&mut self, first: u64, pages: &[u64]) {
         let mut start = first;
         for lot in pages.chunks(512) {

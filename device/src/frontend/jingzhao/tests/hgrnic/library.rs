@@ -1,4 +1,4 @@
-//! What the user library does, after `public-driver.md`: a program with one QP and one CQ.
+//! The user library, after `public-driver.md`: a program with one QP and one CQ.
 
 use drivers::jingzhao::{data_unit, remote_unit};
 
@@ -17,18 +17,18 @@ pub(super) const WRITE: u8 = 0x08;
 pub(super) const WRITE_IMM: u8 = 0x09;
 pub(super) const READ: u8 = 0x10;
 
-/// What an application asks of ibv_create_qp.
+/// Arguments of ibv_create_qp.
 #[derive(Clone, Copy)]
 pub(super) struct Caps {
     pub(super) service: u32,
     pub(super) max_wr: u32,
-    /// Receives; 0 for as many as sends.
+    /// Number of receives; 0 for the number of sends.
     pub(super) max_recv: u32,
-    /// Elements of a receive.
+    /// Elements per receive.
     pub(super) max_recv_sges: usize,
     pub(super) max_inline: u32,
     pub(super) log_cqes: u32,
-    /// Of RC and UC QPs. The driver always writes 31.
+    /// Log2 of the maximum message length of RC and UC QPs. The driver always writes 31.
     pub(super) log_max_msg: u8,
 }
 
@@ -52,7 +52,7 @@ impl Default for Caps {
     }
 }
 
-/// A work request for the send queue.
+/// A send work request.
 #[derive(Clone, Default)]
 pub(super) struct Wr {
     pub(super) opcode: u8,
@@ -60,20 +60,20 @@ pub(super) struct Wr {
     pub(super) remote: Option<(u64, u32)>,
     /// Remote QPN and Q_Key.
     pub(super) to: Option<(u32, u32)>,
-    /// Address and bytes, in the program's data region.
+    /// Address in the program's data region, and length.
     pub(super) sges: Vec<(u64, u32)>,
     pub(super) inline: Option<Vec<u8>>,
     pub(super) fence: bool,
-    /// The application did not ask for a completion, or asked for all of them at the QP's creation.
+    /// Whether the request is unsignalled by itself or by the QP.
     pub(super) unsignalled: bool,
 }
 
-/// A ring of WQEs with power of two slots.
+/// A ring of WQEs. The number of slots is a power of two.
 struct Ring {
     region: Region,
     log_slot: u32,
     slots: u32,
-    /// WQEs posted since RESET.
+    /// Number of WQEs posted since RESET.
     head: u32,
 }
 
@@ -100,7 +100,7 @@ pub(super) struct Program {
 }
 
 impl Program {
-    /// Opens the device and creates everything but the connection.
+    /// Opens the device and creates all objects, without a connection.
     pub(super) fn start(driver: Driver, caps: Caps) -> Self {
         let mut driver = driver;
         let uar = driver.next_uar;
@@ -130,19 +130,19 @@ impl Program {
         program
     }
 
-    /// INIT to RTS, towards a QP.
+    /// Moves the QP from INIT to RTS, connected to a peer.
     pub(super) fn connect(&mut self, remote: u32) {
         self.modify(0x1a, 2, Some(remote));
         self.modify(0x1b, 3, Some(remote));
     }
 
-    /// The QP's whole context with every command; behind it the mailbox has what it had.
+    /// Issues a command with the QP's whole context. The rest of the mailbox is unchanged.
     fn modify(&mut self, op: u32, state: u32, remote: Option<u32>) {
         self.driver.machine.poke(MAILBOX + 0xa4, &[0xa5; 0x5c]);
         let Self { caps, driver, .. } = self;
         let mut context = [0; 0xa4];
         let given = match op {
-            // A port, an RNR timer.
+            // Port, RNR timer.
             0x19 => 1 << 11,
             0x1a => 1 << 6,
             _ => 0,
@@ -154,7 +154,7 @@ impl Program {
             (_, UD) => 5 << 5 | 11,
             _ => 3 << 5 | caps.log_max_msg,
         };
-        // Not the library's slots, which grow with inline data.
+        // Not the slot size of the library, which grows with inline data.
         (context[0x0d], context[0x0e]) = (7, 7);
         put32(&mut context, 0x10, self.uar);
         put32(&mut context, 0x14, driver.qpns.index(self.qpn));
@@ -175,25 +175,25 @@ impl Program {
         assert_eq!(driver.command(op, 0, MAILBOX, self.qpn, 0), 0, "MODIFY_QP {op:#x}");
     }
 
-    /// To ERR, with a context as always.
+    /// Moves the QP to ERR, with a context as for all commands.
     pub(super) fn fail(&mut self) {
         self.modify(0x1e, 6, None);
     }
 
-    /// To RESET and INIT again. The library starts its rings anew and leaves their contents.
+    /// Moves the QP to RESET and INIT. The library restarts its rings without clearing them.
     pub(super) fn restart(&mut self) {
         self.modify(0x21, 0, None);
         (self.sq.head, self.rq.head) = (0, 0);
         self.modify(0x19, 1, None);
     }
 
-    /// As after many work requests.
+    /// Advances the ring as after many work requests.
     pub(super) fn age(&mut self, head: u32) {
         assert_eq!((self.sq.head, head % self.sq.slots), (0, 0));
         self.sq.head = head;
     }
 
-    /// ibv_destroy_qp, ibv_destroy_cq, ibv_dereg_mr; gives the driver back.
+    /// Calls ibv_destroy_qp, ibv_destroy_cq and ibv_dereg_mr, and returns the driver.
     pub(super) fn end(self) -> Driver {
         let Self { mut driver, .. } = self;
         driver.with_inbox(&[0; 0x100]);
@@ -213,7 +213,7 @@ impl Program {
         driver
     }
 
-    /// A larger or smaller CQ, into which the library copies what it has not polled.
+    /// Resizes the CQ. The library copies the completions that it has not polled.
     pub(super) fn resize_cq(&mut self, log_cqes: u32) {
         let new = cq_buffer(&mut self.driver, self.library_pd, log_cqes);
         let mut inbox = [0; 0x40];
@@ -231,7 +231,7 @@ impl Program {
         (self.cq, self.log_cqes) = (new, log_cqes);
     }
 
-    /// Posts a list of work requests, each linked to the next, and rings once.
+    /// Posts a linked list of work requests with one doorbell.
     pub(super) fn post_send(&mut self, list: &[Wr]) {
         self.write_sends(list);
         let [first, ..] = list else { return };
@@ -240,10 +240,10 @@ impl Program {
         let low =
             (head << (self.sq.log_slot - 4)) << 8 | u32::from(first.fence) << 5 | u32::from(first.opcode);
         let high = self.qpn << 8 | u32::try_from(size).unwrap();
-        self.driver.machine.ring(self.uar.into(), [low, high]);
+        self.driver.machine.ring_doorbell(self.uar.into(), [low, high]);
     }
 
-    /// The links of a slot's earlier use stay when it is the last of a list.
+    /// The last WQE of a list keeps the stale link of its slot.
     fn write_sends(&mut self, list: &[Wr]) {
         let mut previous = None;
         for wr in list {
@@ -268,7 +268,7 @@ impl Program {
             wqe.extend(remote_unit(rkey, va));
         }
         if let Some((qpn, qkey)) = wr.to {
-            // All ports have this LID; addresses are what the buffer held.
+            // All ports have this LID. The library does not write the addresses.
             let mut unit = [0xee; 48];
             unit[..4].copy_from_slice(&(1 << 24 | self.pd).to_le_bytes());
             unit[4..8].copy_from_slice(&[0, 0, 0x10, 0x10]);
@@ -291,7 +291,7 @@ impl Program {
         data_unit(self.data.key, va, len)
     }
 
-    /// Posts a list of receives, with no doorbell.
+    /// Posts a list of receives. There is no doorbell.
     pub(super) fn post_recv(&mut self, list: &[&[(u64, u32)]]) {
         const VALID: u32 = 0x20;
         for (left, sges) in (0..list.len()).rev().zip(list) {
@@ -315,7 +315,7 @@ impl Program {
         (entry[0x1f] & 0x80 == 0).then_some(entry)
     }
 
-    /// Takes a completion: gives the entry back, and clears the valid bit of a receive.
+    /// Polls a completion: returns the entry to hardware, and clears the valid bit of a receive.
     pub(super) fn poll(&mut self) -> Option<Vec<u8>> {
         let entry = self.entry(self.consumer)?;
         let at = u64::from(self.consumer & ((1 << self.log_cqes) - 1)) * 32;
@@ -349,7 +349,7 @@ impl Program {
     }
 }
 
-/// The library registers CQ buffers in a PD of its own, with all entries the device's.
+/// CQ buffers are registered in a PD of their own, with all entries in hardware ownership.
 fn cq_buffer(driver: &mut Driver, pd: u32, log_cqes: u32) -> Region {
     let region = driver.register(pd, 0, 32 << log_cqes, LOCAL_WRITE);
     for index in 0..1 << log_cqes {

@@ -1,4 +1,4 @@
-//! Peers named by IP addresses whose MAC only they know.
+//! Peers whose IP address is known and whose MAC must be resolved.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -7,7 +7,7 @@ use protocol::roce::{IpAddrs, RoceFrame};
 
 use super::*;
 
-/// Two machines that know nothing of each other but what `image` says of the other.
+/// Two machines that know only what `image` says of the peer.
 fn strangers(own: [Identity; 2], image: impl Fn(&Identity) -> Qpc) -> [Machine; 2] {
     let [a, b] = own;
     [(a, b), (b, a)].map(|(own, other)| {
@@ -25,7 +25,7 @@ fn identities() -> [Identity; 2] {
     })
 }
 
-/// Moves data from one to the other and back, and gives the frames from `a` to `b`, up to the first answer.
+/// Transfers data in both directions, and returns the frames from `a` to `b` up to the first response.
 fn write_and_read(a: &mut Machine, b: &mut Machine) -> Vec<Vec<u8>> {
     let data = pattern(0x1900, 7);
     put_data(a, 0, &data);
@@ -51,7 +51,7 @@ fn kinds(frames: &[Vec<u8>]) -> Vec<EtherType> {
 }
 
 #[test]
-fn an_ipv4_peer_is_asked_for_its_mac_and_gets_every_packet() {
+fn ipv4_peer_is_resolved_before_packets() {
     let image = |other: &Identity| Qpc { dest_ip: other.ipv4.to_bits(), ..qpc() };
     let [mut a, mut b] = strangers(identities(), image);
     let frames = write_and_read(&mut a, &mut b);
@@ -62,7 +62,7 @@ fn an_ipv4_peer_is_asked_for_its_mac_and_gets_every_packet() {
 }
 
 #[test]
-fn a_gid_that_is_an_ipv6_address_leads_there() {
+fn ipv6_gid_is_used_as_address() {
     let image =
         |other: &Identity| Qpc { remote_gid: other.own_ipv6().octets(), traffic_class: 0x6a, ..qpc() };
     let [own, other] = identities();
@@ -77,7 +77,7 @@ fn a_gid_that_is_an_ipv6_address_leads_there() {
 }
 
 #[test]
-fn a_link_local_gid_of_a_mac_needs_no_question() {
+fn link_local_gid_needs_no_resolution() {
     let image = |other: &Identity| Qpc { remote_gid: other.link_local().octets(), ..qpc() };
     let [mut a, mut b] = strangers(identities(), image);
     let frames = write_and_read(&mut a, &mut b);
@@ -85,7 +85,7 @@ fn a_link_local_gid_of_a_mac_needs_no_question() {
 }
 
 #[test]
-fn packets_to_nobody_do_not_leave() {
+fn packets_without_destination_are_not_sent() {
     let [mut a, _] = strangers(identities(), |_| qpc());
     send(&mut a, 0, 0x08, &[remote(0, DATA_KEY), data_unit(0, 0x100)]);
     assert_eq!(a.settle(), Vec::<Vec<u8>>::new());

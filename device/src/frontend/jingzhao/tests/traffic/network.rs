@@ -1,4 +1,4 @@
-//! On a network of the same process that a NIC is on too.
+//! Two HCAs on an in-process network together with a NIC.
 
 use protocol::ids::MacAddr;
 
@@ -14,7 +14,7 @@ fn received(fabric: &mut LocalFabric) -> Vec<Vec<u8>> {
 }
 
 #[test]
-fn a_connection_is_served_beside_a_nic_which_hears_none_of_it() {
+fn connection_works_beside_nic_on_network() {
     let mut networks = Networks::default();
     let mut join = |lid| networks.network("a").join(&Identity::from_lid(Lid::new(lid))).unwrap();
     let (mut ends, mut nic) = ([join(1), join(2)], join(3));
@@ -24,7 +24,7 @@ fn a_connection_is_served_beside_a_nic_which_hears_none_of_it() {
     put_data(&mut a, 0, &data);
     post_recv(&mut b, 0, 0x1000, 0x400);
     send(&mut a, 0, 0x0a, &[data_unit(0, 300)]);
-    // A frame of the NIC in between, to one of them and to nobody.
+    // Frames of the NIC in between, to one of the HCAs and to an unknown address.
     for dst in [MacAddr::from_lid(Lid::new(2)), MacAddr([0x52, 0x54, 0, 0, 0, 1])] {
         let mut batch = TxBatch::of_nic();
         batch.buffer().extend([&dst.0[..], &[2, 0, 0, 0, 0, 3], &[0x88; 48]].concat());

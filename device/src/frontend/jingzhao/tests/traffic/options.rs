@@ -1,5 +1,4 @@
-//! What each option changes, one test an option: the default first. Options of the work queues alone are tested where the
-//! queues are.
+//! The effect of each option, compared with its default. Options of work queues only are tested with the queues.
 //!
 //! # Spec
 //! JingZhao interface, section 12.
@@ -10,7 +9,7 @@ use protocol::roce::{Aeth, Ext, RoceFrame, Syndrome};
 use super::super::super::options::{QpAccess, QueueOptions, RnrTimerTable};
 use super::*;
 
-/// Options as a configuration file has them.
+/// Parses options as in a configuration file.
 fn options(json: &str) -> Options {
     serde_json::from_str(json).unwrap()
 }
@@ -20,14 +19,14 @@ fn with(json: &str) -> (Machine, Machine) {
     (peer(1, options(json)), peer(2, Options::default()))
 }
 
-/// A UD QP in RTS, and its peer's.
+/// A machine with a UD QP in RTS, and its peer.
 fn datagram_pair(json: &str) -> (Machine, Machine) {
     let image = Qpc { service: 3, qkey: protocol::ids::Qkey::new(0x11), ..qpc() };
     let [a, b] = [1, 2].map(|lid| connected(initialised_as(lid, options(json)), &image));
     (a, b)
 }
 
-/// A ud unit for QP [`QPN`] of the port with a LID; its addresses are of no port.
+/// A ud unit for QP [`QPN`] of the port with this LID. Its addresses belong to no port.
 fn ud_unit(dlid: u16) -> Vec<u8> {
     let mut unit = vec![0; 48];
     unit[..4].copy_from_slice(&(1_u32 << 24).to_le_bytes());
@@ -40,7 +39,7 @@ fn ud_unit(dlid: u16) -> Vec<u8> {
 }
 
 #[test]
-fn the_defaults_are_those_of_the_document() {
+fn defaults_match_document() {
     let expected = QueueOptions {
         sq_addr: super::super::super::options::SqAddr::Unit,
         late_link: false,
@@ -77,11 +76,11 @@ fn the_defaults_are_those_of_the_document() {
 
 /// J-02.
 #[test]
-fn uar_pages_is_the_length_of_bar2() {
+fn uar_pages_sets_bar2_length() {
     for (json, len) in [("{}", 8 << 20), (r#"{"uar_pages": 4096}"#, 16 << 20)] {
         let (mut a, _) = with(json);
         assert_eq!(a.hca.region_len(Region::Bar(Bar::Bar2)), len);
-        a.ring(len / 0x1000 - 1, doorbell(QPN, 0, 0x00, 1));
+        a.ring_doorbell(len / 0x1000 - 1, doorbell(QPN, 0, 0x00, 1));
         a.settle();
         assert_eq!(cqe(&mut a, 0)[0x1c..], [0, 1, 0, 0], "the last page rings");
     }
@@ -89,7 +88,7 @@ fn uar_pages_is_the_length_of_bar2() {
 
 /// J-21.
 #[test]
-fn honour_c_gives_unsignalled_requests_no_completion() {
+fn honour_c_suppresses_unsignalled_completions() {
     for (json, completions) in [("{}", 2), (r#"{"queues": {"honour_c": true}}"#, 1)] {
         let (mut a, mut b) = with(json);
         let write = |signalled: u8| {
@@ -107,7 +106,7 @@ fn honour_c_gives_unsignalled_requests_no_completion() {
     }
 }
 
-/// The timer code in the RNR NAK of a QP that has no receive, and the code in its context.
+/// The timer code in the RNR NAK of a QP without receives, and the code in its context.
 fn rnr_code(json: &str, code: u8) -> (u8, u8) {
     let image = Qpc { min_rnr_timer: code, ..qpc() };
     let mut a = peer(1, Options::default());
@@ -126,7 +125,7 @@ fn rnr_code(json: &str, code: u8) -> (u8, u8) {
 
 /// J-42.
 #[test]
-fn rnr_timer_zero_stands_for_code_0_only() {
+fn rnr_timer_zero_replaces_code_0_only() {
     assert_eq!(rnr_code("{}", 0), (0, 0), "literally: 655.36 ms");
     assert_eq!(rnr_code(r#"{"rnr_timer_zero": 12}"#, 0), (12, 12), "QUERY_QP has what is in force");
     let notes = r#"{"rnr_timer_zero": 16, "rnr_timer_table": "query_qp_notes"}"#;
@@ -134,9 +133,9 @@ fn rnr_timer_zero_stands_for_code_0_only() {
     assert_eq!(rnr_code(r#"{"rnr_timer_zero": 12}"#, 5), (5, 5));
 }
 
-/// J-29: the notes' list, in multiples of 10 us from code 6 on, and IBTA's table.
+/// J-29: the notes list multiples of 10 us from code 6 on; packets use IBTA's table.
 #[test]
-fn rnr_timer_table_of_the_notes_is_sent_as_the_code_ibta_has_for_the_time() {
+fn rnr_timer_table_maps_notes_to_ibta() {
     const IBTA: [u32; 16] = [8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536];
     const NOTES: [u32; 16] = [256, 384, 512, 768, 1024, 1536, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192];
     for (code, time) in (6..).zip(NOTES) {
@@ -155,7 +154,7 @@ fn rnr_timer_table_of_the_notes_is_sent_as_the_code_ibta_has_for_the_time() {
 
 /// J-47.
 #[test]
-fn qp_access_refuses_what_regions_grant() {
+fn qp_access_overrides_region_rights() {
     const WRITE: u8 = 0x08;
     const READ: u8 = 0x10;
     for (json, refused) in [
@@ -182,7 +181,7 @@ fn qp_access_refuses_what_regions_grant() {
 
 /// J-47.
 #[test]
-fn max_rd_atomic_is_how_many_reads_are_asked_for_before_the_first_answer() {
+fn max_rd_atomic_limits_outstanding_reads() {
     for (json, requests) in [("{}", 4), (r#"{"max_rd_atomic": 2}"#, 2)] {
         let (mut a, _) = with(json);
         for slot in 0..4 {
@@ -201,10 +200,10 @@ fn max_rd_atomic_is_how_many_reads_are_asked_for_before_the_first_answer() {
 
 /// J-33.
 #[test]
-fn qpn_check_tells_doorbells_of_an_earlier_life() {
+fn qpn_check_rejects_stale_doorbells() {
     for (json, obeyed) in [("{}", true), (r#"{"qpn_check": true}"#, false)] {
         let (mut a, _) = with(json);
-        a.ring(1, doorbell(QPN ^ 0x3_0000, 0, 0x00, 1));
+        a.ring_doorbell(1, doorbell(QPN ^ 0x3_0000, 0, 0x00, 1));
         a.settle();
         assert_eq!(cqe(&mut a, 0)[31] == 0, obeyed, "{json}");
         let counted = a.hca.monitor().ignorances().any(|(reason, _)| reason == "stale_qpn");
@@ -218,7 +217,7 @@ fn qpn_check_tells_doorbells_of_an_earlier_life() {
 
 /// J-30.
 #[test]
-fn ud_grh_leaves_40_bytes_before_the_payload() {
+fn ud_grh_reserves_40_bytes() {
     for (json, before) in [("{}", 0), (r#"{"ud_grh": true}"#, 40)] {
         let (mut a, mut b) = datagram_pair(json);
         let mut unit = ud_unit(2);
@@ -235,9 +234,9 @@ fn ud_grh_leaves_40_bytes_before_the_payload() {
     }
 }
 
-/// 6.5: the public user library does not write the addresses of the unit.
+/// 6.5: the user library does not write the addresses of the unit.
 #[test]
-fn ud_addresses_may_be_what_the_buffer_held() {
+fn ud_addresses_tolerates_stale_units() {
     let of_the_lid: [u8; 6] = [2, 0, 0, 0, 0, 2];
     let (mut a, _) = datagram_pair("{}");
     send(&mut a, 0, 0x0a, &[ud_unit(2), data_unit(0, 8)]);
@@ -252,7 +251,7 @@ fn ud_addresses_may_be_what_the_buffer_held() {
 
 /// 3.2.
 #[test]
-fn board_id_is_what_query_adapter_answers() {
+fn board_id_is_in_query_adapter() {
     for (json, id) in [("{}", 0x0123_4567_89ab_cdef), (r#"{"board_id": 7}"#, 7_u64)] {
         let mut a = powered_on(1, options(json));
         a.ok(Op::QueryAdapter, 0, 0, &[]);

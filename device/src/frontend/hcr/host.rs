@@ -1,4 +1,4 @@
-//! A device as the engine sees it: its work queues, and the memory behind its keys.
+//! A device as the engine sees it: work queues, and memory access by key.
 
 use engine::{
     Access, AccessError, AtomicOp, Dropped, Fetch, GroupDatagram, Initiator, Modify, RecvRequest, SendRequest,
@@ -12,35 +12,35 @@ use crate::frontend::{Context, HostContext};
 use crate::memory::GuestMemory;
 use crate::memory::translate::{Place, RegionAccess};
 
-/// Work queues and regions that a device has from INIT_HCA to CLOSE_HCA.
+/// Work queues and regions of a device between INIT_HCA and CLOSE_HCA.
 pub trait Queues {
-    /// Takes the next request of a QP's send queue.
+    /// Takes the next request from the send queue of a QP.
     fn next_send(&mut self, qpn: Qpn, cx: &mut HostContext<'_>) -> Fetch<SendRequest>;
 
-    /// Takes the next request of a QP's receive queue, or of the one it shares.
+    /// Takes the next request from the receive queue or the SRQ of a QP.
     fn next_recv(&mut self, qpn: Qpn, cx: &mut HostContext<'_>) -> Fetch<RecvRequest>;
 
-    /// As [`Queues::next_recv`], for a request that completes as flushed: its list is not used.
+    /// As [`Queues::next_recv`], for a request that is flushed, so that its scatter list is not used.
     fn next_flushed_recv(&mut self, qpn: Qpn, cx: &mut HostContext<'_>) -> Fetch<RecvRequest> {
         self.next_recv(qpn, cx)
     }
 
-    /// QPs that are attached to a multicast group.
+    /// QPs attached to a multicast group.
     fn group_members(&self, gid: &[u8; 16]) -> SmallVec<[Qpn; 8]> {
         let _ = gid;
         SmallVec::new()
     }
 
-    /// Bytes of regions in `dma`.
+    /// Access to the memory of regions.
     fn access<'a>(&'a self, dma: &'a GuestMemory) -> RegionAccess<'a, &'a Mtt>;
 }
 
-/// [`engine::Host`] of a device. Before INIT_HCA it has no queue and no key.
+/// Implements [`engine::Host`] for a device. Before INIT_HCA it has no queues and no keys.
 #[derive(Debug)]
 pub struct DeviceHost<'a, Q> {
-    /// From INIT_HCA to CLOSE_HCA.
+    /// `None` before INIT_HCA and after CLOSE_HCA.
     pub queues: Option<&'a mut Q>,
-    /// What they are looked at with.
+    /// Guest memory, addresses and monitor of the current input.
     pub cx: HostContext<'a>,
 }
 
@@ -68,7 +68,7 @@ impl<Q: Queues> engine::Host for DeviceHost<'_, Q> {
     }
 
     fn group_members(&self, datagram: &GroupDatagram) -> SmallVec<[Qpn; 8]> {
-        // A sender that is a member gets its own: software is used to knowing and leaving out its own packets.
+        // A sender that is a member receives its own datagram; software recognises and drops it.
         self.queues.as_ref().map_or_else(SmallVec::new, |queues| queues.group_members(&datagram.gid))
     }
 
@@ -112,15 +112,15 @@ impl Context<'_> {
     /// Moves a QP of the engine to another state, or changes its attributes.
     ///
     /// # Errors
-    /// INTERNAL_ERR: the engine has no such QP, which a front-end that has one does not let happen.
+    /// INTERNAL_ERR if the engine does not have the QP, which would be a bug of the front-end.
     pub fn modify_qp(&mut self, queues: &mut impl Queues, qpn: Qpn, modify: &Modify) -> Result<(), CmdError> {
         let (engine, cx) = self.split();
         let moved = engine.modify_qp(cx.now, qpn, modify, &mut DeviceHost { queues: Some(queues), cx });
         moved.map_err(|_| CmdError::new(CmdStatus::InternalErr, "unknown QP", qpn.get().into()))
     }
 
-    /// Tells the engine that a send queue may have new requests.
-    pub fn ring(&mut self, queues: &mut impl Queues, qpn: Qpn) {
+    /// Notifies the engine that a send queue may have new requests.
+    pub fn notify_send(&mut self, queues: &mut impl Queues, qpn: Qpn) {
         let (engine, cx) = self.split();
         engine.notify_send(cx.now, qpn, &mut DeviceHost { queues: Some(queues), cx });
     }

@@ -1,38 +1,39 @@
-//! Doorbells of eight bytes that some software writes in two stores.
+//! Doorbells of eight bytes that 32-bit software writes in two stores.
 
 use crate::telemetry::reason::InterfaceReason;
 
-/// First halves that wait for their second ones: one for each UAR page and register, so that one user's halves never
-/// meet another's.
+/// First halves of doorbells whose second halves are outstanding, for each UAR page and register. Separate pages keep
+/// the halves of different processes apart.
 #[derive(Debug)]
-pub struct FirstHalves<const REGISTERS: usize>(Vec<[[u8; 4]; REGISTERS]>);
+pub struct SplitDoorbells<const REGISTERS: usize>(Vec<[[u8; 4]; REGISTERS]>);
 
-impl<const REGISTERS: usize> FirstHalves<REGISTERS> {
-    /// For so many pages. Bound: the size of the BAR is configured, at most 16 MiB.
+impl<const REGISTERS: usize> SplitDoorbells<REGISTERS> {
+    /// Creates the halves of `pages` UAR pages. Bound: the size of the BAR is configured, at most 16 MiB.
     pub fn new(pages: u64) -> Self {
         Self(vec![[[0; 4]; REGISTERS]; usize::try_from(pages).unwrap_or(0)])
     }
 
-    /// Whether there is such a page.
+    /// Whether the page exists.
     pub fn has_page(&self, page: u32) -> bool {
         self.0.get(page as usize).is_some()
     }
 
-    /// Forgets all of them (device reset).
+    /// Clears all halves (device reset).
     pub fn reset(&mut self) {
         self.0.fill([[0; 4]; REGISTERS]);
     }
 
-    /// The half that waits in a page; zeros without one.
-    pub fn waiting(&self, page: u32, register: usize) -> [u8; 4] {
+    /// The outstanding first half of a page and register; zeros if there is none.
+    pub fn first_half(&self, page: u32, register: usize) -> [u8; 4] {
         self.0.get(page as usize).and_then(|halves| halves.get(register)).copied().unwrap_or_default()
     }
 
-    /// Takes a store to a register, or to its `second` half: the doorbell, once it is whole. One that is stored whole
-    /// leaves a first half alone: another CPU may be between its two. `None`: it was a first half.
+    /// Handles a store to a register, or to its `second` half. Returns the doorbell once it is complete, and `None` for
+    /// a first half. A doorbell that is stored whole leaves an outstanding half alone, since another CPU may be between
+    /// its two stores.
     ///
     /// # Errors
-    /// There is no such register, or it has no such width.
+    /// The register does not exist or does not have this width.
     pub fn store(
         &mut self,
         page: u32,

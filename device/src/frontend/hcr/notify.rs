@@ -1,5 +1,4 @@
-//! What a completion queue owes its software beside entries: one event for each time it is armed, and one report of the
-//! fault that ends it.
+//! Notifications of a completion queue: one event each time it is armed, and one report of the fault that breaks it.
 
 use protocol::ids::Eqn;
 use thiserror::Error;
@@ -7,29 +6,29 @@ use thiserror::Error;
 use super::entry_ring::WriteError;
 use crate::frontend::snapshot::{Armed, Fault};
 
-/// What is to be done after an entry was written.
+/// Whether to raise a completion event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Notify {
-    /// Nothing.
+    /// Raises nothing.
     No,
-    /// The queue was armed: raise a completion event in this event queue, if it exists.
+    /// The queue was armed: raise a completion event in this EQ, if it exists.
     Yes(Eqn),
 }
 
-/// A completion was lost. The QP it belongs to goes to ERR.
+/// A completion was lost. Its QP moves to ERR.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("completion lost: {fault}")]
 pub struct CqError {
-    /// Why.
+    /// Cause of the loss.
     pub fault: Fault,
-    /// The first one of the queue: software is told by an event. Later ones are consequences, such as the flush of
-    /// the QPs that lost completions.
+    /// First loss of this queue, which is reported by an event. Later ones are consequences, such as flushed requests
+    /// of QPs that lost completions.
     pub first: bool,
 }
 
-/// Arming and fault of one completion queue.
+/// Arm state and fault of a completion queue.
 ///
-/// After a fault the queue takes no entries: software could not tell that some are missing between others.
+/// After a fault the queue accepts no entries: software could not detect a gap between entries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Notifier {
     eqn: Eqn,
@@ -38,39 +37,39 @@ pub struct Notifier {
 }
 
 impl Notifier {
-    /// Of a queue whose events go to `eqn`.
+    /// Creates the state of a queue that reports to `eqn`.
     pub fn new(eqn: Eqn, armed: Armed) -> Self {
         Self { eqn, armed, fault: None }
     }
 
-    /// Event queue of the events.
+    /// EQ of the completion events.
     pub fn eqn(&self) -> Eqn {
         self.eqn
     }
 
-    /// What raises the next event.
+    /// Completions that raise the next event.
     pub fn armed(&self) -> Armed {
         self.armed
     }
 
-    /// Why the queue takes no more entries.
+    /// Fault that broke the queue, if any.
     pub fn fault(&self) -> Option<Fault> {
         self.fault
     }
 
-    /// The queue has got another buffer, where nothing is missing yet.
-    pub fn forget_fault(&mut self) {
+    /// Clears the fault after a switch to another buffer, in which nothing is missing.
+    pub fn clear_fault(&mut self) {
         self.fault = None;
     }
 
-    /// Asks for an event. A queue that waits for any entry goes on to do so if the next solicited one is asked for.
+    /// Arms the queue. Arming for solicited completions does not replace an arming for any completion.
     pub fn arm(&mut self, armed: Armed) {
         if (self.armed, armed) != (Armed::Any, Armed::Solicited) {
             self.armed = armed;
         }
     }
 
-    /// Raises an event now: what was asked for is there already.
+    /// Raises an event at once, since the completion it was armed for is already present.
     pub fn fire(&mut self) -> Notify {
         self.armed = Armed::No;
         Notify::Yes(self.eqn)
@@ -79,7 +78,7 @@ impl Notifier {
     /// Writes an entry with `write`, unless the queue is broken.
     ///
     /// # Errors
-    /// The entry is lost, because software has not made room or the buffer cannot be written.
+    /// The entry is lost: the queue is full or broken, or its buffer cannot be written.
     pub fn push(
         &mut self,
         solicited: bool,

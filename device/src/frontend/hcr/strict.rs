@@ -1,5 +1,5 @@
-//! What strict rules of the lineage look at in the same way: the command register, tables and pages of ICM, and rings
-//! that the device writes. Which rule is broken is the interface's business, so its rules are given.
+//! Strict checks that HCR interfaces share: the command register, ICM tables and pages, and rings that the device
+//! writes. Each interface passes in its own rules.
 
 use std::ops::Range;
 
@@ -16,38 +16,38 @@ use crate::memory::region::{MemoryRegion, Translation};
 use crate::memory::translate::{Place, RegionAccess};
 use crate::telemetry::monitor::Rule;
 
-/// The command register as strict rules see it: whether its software has seen the end of the command before.
+/// State of the command register for strict rules: whether software has polled the previous command to completion.
 #[derive(Debug, Default)]
 pub struct HcrWatch {
-    /// A command was started, and its end not looked for.
+    /// Software has started a command and not yet read its completion.
     unseen: bool,
 }
 
-/// What may be wrong with a store to the command register.
+/// Rules for stores to the command register.
 #[derive(Clone, Copy, Debug)]
 pub struct HcrRules {
-    /// Bits that software leaves 0.
+    /// Reserved bits are set.
     pub reserved: &'static Rule,
-    /// The end of the command before was not read.
+    /// The completion of the previous command was not read.
     pub not_polled: &'static Rule,
-    /// The command word without go.
+    /// The command word was written without the go bit.
     pub no_effect: &'static Rule,
 }
 
 impl HcrWatch {
-    /// Software reads a word.
+    /// Handles a read of a word.
     pub fn read(&mut self, word: HcrWord) {
         if word == HcrWord::Command {
             self.unseen = false;
         }
     }
 
-    /// Software writes a word.
+    /// Handles a write to a word.
     pub fn write(&mut self, rules: &HcrRules, word: HcrWord, value: u32, found: &mut Findings) {
         const COMMAND_RESERVED: u32 = 0xff30_0000;
         const TOKEN_RESERVED: u32 = 0xffff;
         let name = word.name();
-        // Once for all the words of the command that comes too early.
+        // Reported once, not for each word of the premature command.
         if std::mem::take(&mut self.unseen) {
             found.add(
                 rules.not_polled,
@@ -72,10 +72,10 @@ impl HcrWatch {
     }
 }
 
-/// A table of ICM: its name, where it is, and bytes of an entry.
+/// An ICM table: name, location, and bytes per entry.
 pub type NamedTable = (&'static str, Table, u16);
 
-/// Names of the tables that have bytes in common.
+/// Returns the names of tables that overlap.
 pub fn overlapping(tables: &[NamedTable]) -> Vec<String> {
     let mut found = Vec::new();
     for (n, (name, table, len)) in tables.iter().enumerate() {
@@ -89,23 +89,23 @@ pub fn overlapping(tables: &[NamedTable]) -> Vec<String> {
     found
 }
 
-/// Where a table ends in ICM.
+/// ICM address of the end of a table.
 pub fn end(table: &Table, entry_len: u16) -> u128 {
     u128::from(table.base.get()) + u128::from(table.entries()) * u128::from(entry_len)
 }
 
-/// Looks at pages that are about to be lent: over pages that are `mapped` there, and whether the device has them already
-/// somewhere, as `lent`.
+/// Checks pages that are about to be mapped, against the ICM ranges `mapped` in the same table and all bus ranges that
+/// the device already has.
 pub fn map(
     mapped: impl Iterator<Item = IcmRange>,
-    lent: impl Iterator<Item = IcmRange>,
+    all_mapped: impl Iterator<Item = IcmRange>,
     new: &[IcmRange],
     (over_mapped, same_page): (&'static Rule, &'static Rule),
     found: &mut Findings,
 ) {
     let in_icm = |range: &IcmRange| (range.start.get(), range.length);
     let on_bus = |range: &IcmRange| (range.bus.get(), range.length);
-    for range in met(mapped.map(|range| in_icm(&range)), new, in_icm) {
+    for range in overlaps(mapped.map(|range| in_icm(&range)), new, in_icm) {
         let pages = range.length / PAGE_LEN;
         let what = format!(
             "MAP_ICM at ICM address {}, page count {pages}: the range overlaps mapped pages",
@@ -113,7 +113,7 @@ pub fn map(
         );
         found.add(over_mapped, what);
     }
-    for range in met(lent.map(|range| on_bus(&range)), new, on_bus) {
+    for range in overlaps(all_mapped.map(|range| on_bus(&range)), new, on_bus) {
         let pages = range.length / PAGE_LEN;
         let what = format!(
             "MAP_ICM of bus address {}, page count {pages}: the pages are already mapped elsewhere",
@@ -123,28 +123,29 @@ pub fn map(
     }
 }
 
-/// Those of the new ranges that have a byte of an old one, or of a new one in front of it.
-fn met(
+/// Returns the new ranges that overlap an old range or a preceding new one.
+fn overlaps(
     old: impl Iterator<Item = (u64, u64)>,
     new: &[IcmRange],
-    place: impl Fn(&IcmRange) -> (u64, u64),
+    span: impl Fn(&IcmRange) -> (u64, u64),
 ) -> Vec<IcmRange> {
     // Bound: as many ranges as a mailbox holds.
     let mut sorted: Vec<(IcmRange, bool)> = new.iter().map(|range| (*range, false)).collect();
-    sorted.sort_by_key(|(range, _)| place(range));
+    sorted.sort_by_key(|(range, _)| span(range));
     let mut reach = None;
     for (range, met) in &mut sorted {
-        let (start, length) = place(range);
+        let (start, length) = span(range);
         let last = start.saturating_add(length.saturating_sub(1));
         *met = reach.is_some_and(|reach| start <= reach);
         reach = reach.max(Some(last));
     }
     for (start, length) in old {
         let last = start.saturating_add(length.saturating_sub(1));
-        let behind = sorted.partition_point(|(range, _)| place(range).0 <= last);
-        // The nearest in front of its end is enough to find one; ranges that overlap are found by themselves.
+        let behind = sorted.partition_point(|(range, _)| span(range).0 <= last);
+        // Checking the last new range that starts before the end of the old one is enough: overlapping new ranges are
+        // reported anyway.
         if let Some((range, met)) = sorted.get_mut(..behind).and_then(<[_]>::last_mut) {
-            let (first, length) = place(range);
+            let (first, length) = span(range);
             *met |= first.saturating_add(length.saturating_sub(1)) >= start;
         }
     }
@@ -159,16 +160,16 @@ pub fn mtt_entries(region: &MemoryRegion) -> Option<Range<u64>> {
     Some(first_entry..first_entry.saturating_add(bytes.div_ceil(page)))
 }
 
-/// Looks at the buffer of a queue that the device is to write: whether it may write all of it, and whether software has
-/// given it all entries.
-pub fn ring_begins(
+/// Checks the buffer of a queue that the device writes: it must be writable, and all entries must be owned by hardware.
+pub fn check_ring(
     access: &RegionAccess<'_, &Mtt>,
     buffer: &Buffer,
     queue: &str,
     (reach, owner): (&'static Rule, &'static Rule),
     found: &mut Findings,
 ) {
-    if ring_reached(access, buffer, queue, reach, found) && !OwnedRing::new(*buffer, 0, access).checks_owner()
+    if check_ring_access(access, buffer, queue, reach, found)
+        && !OwnedRing::new(*buffer, 0, access).checks_owner()
     {
         found.add(
             owner,
@@ -177,8 +178,8 @@ pub fn ring_begins(
     }
 }
 
-/// Whether the device may write the whole buffer.
-pub fn ring_reached(
+/// Checks that the device may write the whole buffer.
+pub fn check_ring_access(
     access: &RegionAccess<'_, &Mtt>,
     buffer: &Buffer,
     queue: &str,
@@ -208,12 +209,12 @@ mod tests {
     }
 
     fn starts(old: &[(u64, u64)], new: &[IcmRange]) -> Vec<u64> {
-        let found = met(old.iter().copied(), new, |range| (range.start.get(), range.length));
+        let found = overlaps(old.iter().copied(), new, |range| (range.start.get(), range.length));
         found.iter().map(|range| range.start.get()).collect()
     }
 
     #[test]
-    fn ranges_that_adjoin_do_not_meet() {
+    fn adjacent_ranges_do_not_overlap() {
         let new = [range(0x1000, 0, 1), range(0x2000, 0, 2), range(0x8000, 0, 1)];
         assert!(starts(&[(0, 0x1000), (0x4000, 0x4000), (0x9000, 0x1000)], &new).is_empty());
         assert_eq!(starts(&[(0, 0x1001)], &new), [0x1000]);

@@ -1,7 +1,7 @@
-//! A ring of 32-byte entries that the device hands to software: the buffer of a completion or event queue.
+//! A ring of 32-byte entries that the device writes for software: the buffer of a completion or event queue.
 //!
-//! The last byte of an entry says who owns it and is written last. How the device learns that software has read an
-//! entry is the interface's business: [`OwnedRing`] looks at that byte, others are told a consumer index.
+//! The last byte of an entry holds the owner bit and is written last. Interfaces differ in how the device learns that
+//! software has consumed an entry: [`OwnedRing`] reads the owner bit, [`CountedRing`] has a consumer index.
 
 use engine::AccessError;
 use protocol::ids::{Lkey, Pdn};
@@ -9,75 +9,75 @@ use thiserror::Error;
 
 use crate::memory::queue::QueueMemory;
 
-/// Bytes of an entry.
+/// Bytes per entry.
 pub const LEN: usize = 32;
-/// Offset of an entry's owner byte, its last.
+/// Offset of the owner byte, the last one of an entry.
 pub const OWNER: usize = LEN - 1;
-/// Bit of the owner byte: the device may write the entry. Software sets it when it has read the entry.
+/// Bit of the owner byte: the entry is owned by hardware. Software sets it when it has consumed the entry.
 pub const HARDWARE_OWNED: u8 = 0x80;
 
-/// Why an entry was not written.
+/// Reason why an entry was not written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum WriteError {
-    /// Software has not read the entry that is in its place.
+    /// Software has not consumed the oldest entry.
     #[error("the queue is full: software has not consumed the oldest entry")]
     Full,
-    /// The buffer cannot be reached.
+    /// The buffer is not accessible.
     #[error("the queue buffer is not accessible: {0}")]
     Access(AccessError),
 }
 
-/// Where a ring's entries are.
+/// Location of a ring's entries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Buffer {
-    /// Protection domain the device writes in.
+    /// Protection domain used for writes.
     pub pd: Pdn,
-    /// Region of the entries.
+    /// Memory region that holds the entries.
     pub lkey: Lkey,
     /// Offset of entry 0 in the region.
     pub start: u64,
-    /// Log2 of the entries.
+    /// Log2 of the number of entries.
     pub log_entries: u8,
 }
 
-/// A buffer and the producer's place in it.
+/// A buffer and its producer index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EntryRing {
     buffer: Buffer,
-    /// Entries written, counted on for ever; its low bits are the next entry.
+    /// Free-running producer index. Its low bits select the next slot.
     producer: u32,
 }
 
 impl EntryRing {
-    /// A ring whose next entry has the number `producer`.
+    /// Creates a ring with this producer index.
     pub fn new(buffer: Buffer, producer: u32) -> Self {
         Self { buffer, producer }
     }
 
-    /// Its buffer.
+    /// Location of the entries.
     pub fn buffer(&self) -> &Buffer {
         &self.buffer
     }
 
-    /// Goes on in another buffer; the count does not change.
+    /// Switches to another buffer and keeps the producer index.
     pub fn move_to(&mut self, buffer: Buffer) {
         self.buffer = buffer;
     }
 
-    /// Entries of the buffer.
+    /// Number of entries.
     pub fn entries(&self) -> u64 {
         1u64.checked_shl(self.buffer.log_entries.into()).unwrap_or(0)
     }
 
-    /// Entries written, modulo 2^32.
+    /// Free-running producer index, modulo 2^32.
     pub fn producer(&self) -> u32 {
         self.producer
     }
 
-    /// Writes the next entry, whatever is in its place.
+    /// Writes the next entry without checking whether the slot is free.
     ///
     /// # Errors
-    /// The buffer cannot be written; nothing has changed then.
+    /// The buffer cannot be written. The producer index does not advance.
     pub fn push(&mut self, entry: &[u8; LEN], mem: &impl QueueMemory) -> Result<(), AccessError> {
         let at = self.next_offset().ok_or(AccessError::Bounds)?;
         mem.publish(self.buffer.pd, self.buffer.lkey, at, entry)?;
@@ -85,7 +85,7 @@ impl EntryRing {
         Ok(())
     }
 
-    /// Owner byte of the next entry as it is now, if it can be read.
+    /// Reads the owner byte of the next slot. `None` if the buffer cannot be read.
     pub fn owner(&self, mem: &impl QueueMemory) -> Option<u8> {
         let mut byte = [0];
         let at = self.next_offset()?.checked_add(OWNER as u64)?;
@@ -93,16 +93,16 @@ impl EntryRing {
         Some(byte[0])
     }
 
-    /// Offset of the next entry in the region.
+    /// Offset of the next slot in the region.
     fn next_offset(&self) -> Option<u64> {
         let mask = 1u32.checked_shl(self.buffer.log_entries.into()).map_or(u32::MAX, |entries| entries - 1);
         self.buffer.start.checked_add(u64::from(self.producer & mask) * LEN as u64)
     }
 }
 
-/// A ring without consumer index: the owner byte is the only flow control. Software sets the bit in all entries before
-/// it creates the queue, and again in each entry it has read. Software that does not do the first must still work, so
-/// the bit is only looked at if it was set everywhere at the start.
+/// A ring without a consumer index, whose only flow control is the owner bit. Software sets the bit in all entries
+/// before it creates the queue, and again in each entry that it has consumed. Some software skips the first step, so
+/// the bit is checked only if it was set in every entry at the start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OwnedRing {
     ring: EntryRing,
@@ -110,33 +110,33 @@ pub struct OwnedRing {
 }
 
 impl OwnedRing {
-    /// A ring whose next entry has the number `producer`.
+    /// Creates a ring with this producer index.
     pub fn new(buffer: Buffer, producer: u32, mem: &impl QueueMemory) -> Self {
         Self { ring: EntryRing::new(buffer, producer), checks_owner: all_owned_by_hardware(&buffer, mem) }
     }
 
-    /// Its buffer.
+    /// Location of the entries.
     pub fn buffer(&self) -> &Buffer {
         self.ring.buffer()
     }
 
-    /// Whether software gave all entries to the device at the start, so that overruns are noticed.
+    /// Whether all entries were owned by hardware at the start, so that overruns are detected.
     pub fn checks_owner(&self) -> bool {
         self.checks_owner
     }
 
-    /// The same ring in another buffer; the count goes on.
+    /// Returns the ring in another buffer, with the same producer index.
     #[must_use]
     pub fn moved_to(&self, buffer: Buffer, mem: &impl QueueMemory) -> Self {
         Self::new(buffer, self.ring.producer, mem)
     }
 
-    /// Entries of the buffer.
+    /// Number of entries.
     pub fn entries(&self) -> u64 {
         self.ring.entries()
     }
 
-    /// Entries written, modulo 2^32.
+    /// Free-running producer index, modulo 2^32.
     pub fn producer(&self) -> u32 {
         self.ring.producer()
     }
@@ -144,13 +144,13 @@ impl OwnedRing {
     /// Writes the next entry.
     ///
     /// # Errors
-    /// The entry is lost, because software has not made room or the buffer cannot be written.
+    /// The entry is lost: the slot is not free, or the buffer cannot be written.
     pub fn push(&mut self, entry: &[u8; LEN], mem: &impl QueueMemory) -> Result<(), WriteError> {
         self.check(mem)?;
         self.ring.push(entry, mem).map_err(WriteError::Access)
     }
 
-    /// Whether the next entry may be written.
+    /// Checks that the next slot is free.
     fn check(&self, mem: &impl QueueMemory) -> Result<(), WriteError> {
         if !self.checks_owner {
             return Ok(());
@@ -164,52 +164,52 @@ impl OwnedRing {
     }
 }
 
-/// A ring whose software tells how far it has read.
+/// A ring with a consumer index that software reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CountedRing {
     ring: EntryRing,
-    /// Entries software has read, modulo 2^32.
+    /// Free-running consumer index, modulo 2^32.
     consumer: u32,
 }
 
 impl CountedRing {
-    /// A ring without entries.
+    /// Creates an empty ring.
     pub fn new(buffer: Buffer) -> Self {
         Self { ring: EntryRing::new(buffer, 0), consumer: 0 }
     }
 
-    /// Its buffer and place.
+    /// The buffer and its producer index.
     pub fn ring(&self) -> &EntryRing {
         &self.ring
     }
 
-    /// Takes over how far software has read.
+    /// Updates the consumer index.
     pub fn set_consumer(&mut self, consumer: u32) {
         self.consumer = consumer;
     }
 
-    /// Goes on in another buffer; the counts do not change.
+    /// Switches to another buffer and keeps both indices.
     pub fn move_to(&mut self, buffer: Buffer) {
         self.ring.move_to(buffer);
     }
 
-    /// Whether there is no room, as far as software told.
+    /// Whether no slot is free, according to the last reported consumer index.
     pub fn is_full(&self) -> bool {
         u64::from(self.unread()) >= self.ring.entries()
     }
 
-    /// Entries that software has not read, as far as it told.
+    /// Number of unconsumed entries, according to the last reported consumer index.
     pub fn unread(&self) -> u32 {
         self.ring.producer().wrapping_sub(self.consumer)
     }
 }
 
-/// Where entries go.
+/// Destination of entries.
 pub trait Ring {
     /// Writes the next entry.
     ///
     /// # Errors
-    /// The entry is lost, because software has not made room or the buffer cannot be written.
+    /// The entry is lost: the slot is not free, or the buffer cannot be written.
     fn push(&mut self, entry: &[u8; LEN], mem: &impl QueueMemory) -> Result<(), WriteError>;
 }
 
@@ -228,31 +228,31 @@ impl Ring for CountedRing {
     }
 }
 
-/// A ring of events that tells software when it lost some.
+/// A ring of events that reports an overflow to software.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EventRing<R> {
-    /// Where the events go.
+    /// The underlying ring.
     pub ring: R,
-    /// Events were lost that software has not been told of.
+    /// Events were lost, and the overflow event is not written yet.
     overflowed: bool,
 }
 
 impl<R: Ring> EventRing<R> {
-    /// A ring that has lost nothing.
+    /// Creates a ring without lost events.
     pub fn new(ring: R) -> Self {
         Self { ring, overflowed: false }
     }
 
-    /// Whether events were lost that software has not been told of.
+    /// Whether events were lost and the overflow event is not written yet.
     pub fn overflowed(&self) -> bool {
         self.overflowed
     }
 
-    /// Writes an event, behind `overflow` if others were lost since the last one that fitted. `Ok` if software has
-    /// something new to read, be it only that.
+    /// Writes an event, preceded by `overflow` if earlier events were lost. Succeeds if it has written an entry, even
+    /// if that is `overflow` alone.
     ///
     /// # Errors
-    /// The event is lost.
+    /// The event is lost, and no entry was written.
     pub fn push(
         &mut self,
         event: &[u8; LEN],

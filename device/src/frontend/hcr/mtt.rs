@@ -1,39 +1,38 @@
-//! The memory translation table (MTT) of the Mellanox lineage: bus pages of memory regions, as the data path looks them
-//! up.
+//! The memory translation table (MTT): bus pages of memory regions, as the data path looks them up.
 //!
-//! The table is in ICM, and this is the device's copy of the entries it was told of. It follows ICM page by page: a
-//! chunk exists from the first entry that is taken over into its ICM page until that page is unmapped.
+//! The table itself is in ICM; this is the device's copy of the entries written so far. Its storage follows ICM pages:
+//! a chunk exists from the first entry that is written to its ICM page until that page is unmapped.
 
 use std::ops::RangeInclusive;
 
 use protocol::ids::{IcmAddr, Iova};
 
-use crate::frontend::mellanox::icm::page_of;
+use crate::frontend::hcr::icm::page_of;
 use crate::memory::dma::PAGE_LEN;
 use crate::memory::keys::Generation;
 use crate::memory::translate::PageTable;
 use crate::sparse::{Capacity, SparseTable, TableFull};
 
-/// Bytes of an entry.
+/// Bytes per entry.
 pub const ENTRY_LEN: usize = 8;
-/// Entries of an ICM page.
+/// Entries per ICM page.
 const CHUNK_LEN: usize = 4096 / ENTRY_LEN;
 const _: () = assert!(CHUNK_LEN as u64 * ENTRY_LEN as u64 == PAGE_LEN);
 
 /// Bound: 128 MiB of chunks, which translate 64 GiB of 4 KiB pages.
 const CAPACITY: Capacity = Capacity { entries: 1 << 15, leaves: 1 << 15 };
 
-/// The table. Entries are numbered from its base.
+/// A cached MTT. Entries are numbered from its base.
 #[derive(Debug)]
 pub struct Mtt {
     base: IcmAddr,
-    /// By ICM page, counted from the base's page.
+    /// Chunks by ICM page, counted from the page of the base.
     chunks: SparseTable<Box<Chunk>>,
-    /// Of `chunks`: whoever changes those goes through [`Mtt::change`].
+    /// Incremented by every change of `chunks`, which therefore goes through [`Mtt::change`].
     generation: Generation,
 }
 
-/// A bus address, whose low bits never count, so that the lowest says that the entry was written.
+/// A bus address. Its low bits are unused, so bit 0 marks a slot that has been written.
 #[derive(Clone, Copy, Debug, Default)]
 struct Slot(u64);
 
@@ -41,21 +40,21 @@ struct Slot(u64);
 struct Chunk([Slot; CHUNK_LEN]);
 
 impl Mtt {
-    /// A table without entries whose entry 0 is at `base`.
+    /// Creates an empty table whose entry 0 is at `base`.
     pub fn new(base: IcmAddr) -> Self {
         Self { base, chunks: SparseTable::new(CAPACITY), generation: Generation::fresh() }
     }
 
-    /// ICM address of an entry; `None` past the end of ICM.
+    /// ICM address of an entry; `None` beyond the end of ICM.
     pub fn addr(&self, entry: u64) -> Option<IcmAddr> {
         let offset = entry.checked_mul(ENTRY_LEN as u64)?;
         Some(IcmAddr::new(self.base.get().checked_add(offset)?))
     }
 
-    /// Makes room for entries that will be written.
+    /// Allocates the chunks of entries that are about to be written.
     ///
     /// # Errors
-    /// They exceed what the device holds: 2^15 ICM pages, or 2^32 pages behind the base.
+    /// The entries exceed the capacity: 2^15 ICM pages, within 2^32 pages of the base.
     pub fn reserve(&mut self, start: u64, count: usize) -> Result<(), TableFull> {
         let Some(more) = (count as u64).checked_sub(1) else { return Ok(()) };
         let last = start.checked_add(more).ok_or(TableFull)?;
@@ -68,7 +67,7 @@ impl Mtt {
         Ok(())
     }
 
-    /// Writes an entry for which there is room; `None` is an entry that names no page.
+    /// Writes an entry that [`Mtt::reserve`] has made room for. `None` marks an entry without a page.
     pub fn set(&mut self, entry: u64, page: Option<Iova>) {
         if let Some((chunk, slot)) = self.locate(entry)
             && let Some(chunk) = self.change().get_mut(chunk)
@@ -77,8 +76,8 @@ impl Mtt {
         }
     }
 
-    /// Forgets the entries in these ICM pages.
-    pub fn forget(&mut self, icm_pages: RangeInclusive<u64>) {
+    /// Discards the entries in these ICM pages.
+    pub fn invalidate(&mut self, icm_pages: RangeInclusive<u64>) {
         let base = page_of(self.base);
         let (first, last) = icm_pages.into_inner();
         let Some(last) = last.checked_sub(base) else { return };
@@ -86,13 +85,13 @@ impl Mtt {
         self.change().remove_range(first, u32::try_from(last).unwrap_or(u32::MAX));
     }
 
-    /// The chunks, to be changed: nobody may go on with what they said.
+    /// Mutable access to the chunks, which invalidates cached translations.
     fn change(&mut self) -> &mut SparseTable<Box<Chunk>> {
         self.generation = Generation::fresh();
         &mut self.chunks
     }
 
-    /// Chunk and slot of an entry.
+    /// Chunk index and slot of an entry.
     fn locate(&self, entry: u64) -> Option<(u32, usize)> {
         let addr = self.addr(entry)?;
         let page = u32::try_from(page_of(addr) - page_of(self.base)).ok()?;
@@ -136,13 +135,13 @@ mod tests {
     }
 
     #[test]
-    fn whatever_changes_the_table_begins_another_generation() {
+    fn every_change_advances_generation() {
         let mut mtt = written(0, &[4]);
         let changes: [fn(&mut Mtt); 4] = [
             |mtt| mtt.set(4, Some(Iova::new(0x1000))),
             |mtt| mtt.set(4, None),
             |mtt| mtt.reserve(600, 1).unwrap(),
-            |mtt| mtt.forget(0..=0),
+            |mtt| mtt.invalidate(0..=0),
         ];
         let mut met = vec![(&mtt).generation(), (&written(0, &[4])).generation()];
         for change in changes {
@@ -154,26 +153,26 @@ mod tests {
     }
 
     #[test]
-    fn an_entry_can_name_no_page() {
+    fn entry_without_page_does_not_translate() {
         let mut mtt = written(0, &[4, 5]);
         mtt.set(4, None);
         assert_eq!((mtt.page(4), mtt.page(5)), (None, Some(Iova::new(0x5000))));
     }
 
     #[test]
-    fn unmapping_an_icm_page_forgets_its_entries_only() {
+    fn unmapping_icm_page_discards_its_entries() {
         let mut mtt = written(0x180_0000, &[0, 511, 512, 1024]);
-        mtt.forget(0x1801..=0x1801);
+        mtt.invalidate(0x1801..=0x1801);
         assert_eq!(mtt.page(512), None);
         assert!(mtt.page(511).is_some() && mtt.page(1024).is_some());
-        mtt.forget(0..=0x17ff);
+        mtt.invalidate(0..=0x17ff);
         assert!(mtt.page(0).is_some(), "pages before the base are not the table's");
-        mtt.forget(0..=u64::MAX >> 12);
+        mtt.invalidate(0..=u64::MAX >> 12);
         assert!(mtt.page(0).is_none() && mtt.page(1024).is_none());
     }
 
     #[test]
-    fn a_base_inside_a_page_shifts_chunks_but_not_entries() {
+    fn unaligned_base_shifts_chunks_not_entries() {
         let mtt = written(0x180_0ff4, &[0, 1, 2, 514]);
         for entry in [0, 1, 2, 514] {
             assert_eq!(mtt.page(entry), Some(Iova::new(entry << 12)));
@@ -182,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn entries_beyond_the_end_are_refused() {
+    fn entries_beyond_end_are_rejected() {
         let mut mtt = Mtt::new(IcmAddr::new(0x1000));
         assert_eq!(mtt.reserve(u64::MAX / 8, 1), Err(TableFull));
         assert_eq!(mtt.reserve(1 << 41, 1), Err(TableFull));

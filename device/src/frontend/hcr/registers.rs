@@ -1,12 +1,12 @@
-//! The host command register of the Mellanox lineage: seven words, and a command that runs inside the write to the last.
+//! The host command register (HCR): seven words. A write to the last one executes a command.
 
 use protocol::hca::hcr::{CommandState, CommandWord, HcrWord, PendingCommand};
 use protocol::hca::status::CmdStatus;
 
-/// Words 00h to 14h and the state of the command unit.
+/// Words 00h to 14h, and the state of the command unit.
 #[derive(Debug)]
 pub struct Hcr {
-    /// As last written, in address order.
+    /// The words as last written, in address order.
     parameters: [u32; 6],
     state: CommandState,
 }
@@ -18,7 +18,7 @@ impl Default for Hcr {
 }
 
 impl Hcr {
-    /// The value of a word.
+    /// Returns the value of a word.
     pub fn read(&self, word: HcrWord) -> u32 {
         const TOKEN: u32 = 0xffff_0000;
         match (word, self.parameters.get(word as usize)) {
@@ -28,13 +28,13 @@ impl Hcr {
         }
     }
 
-    /// What the command unit is doing.
+    /// State of the command unit.
     pub fn state(&self) -> CommandState {
         self.state
     }
 
-    /// Takes a write. The word that starts a command returns what to execute; its caller reports to
-    /// [`Hcr::finish`]. While a command executes, writes are ignored.
+    /// Writes a word. A write that starts a command returns it, and the caller reports its end to [`Hcr::finish`].
+    /// Writes during a command are ignored.
     pub fn write(&mut self, word: HcrWord, value: u32) -> Option<PendingCommand> {
         if matches!(self.state, CommandState::Executing(_)) {
             return None;
@@ -54,27 +54,27 @@ impl Hcr {
             in_param: wide(in_high, in_low),
             in_modifier,
             out_param: wide(out_high, out_low),
-            // The upper half of a word.
+            // Only the upper half of the word is used.
             token: (token >> 16) as u16,
             command,
         })
     }
 
-    /// Puts a command's immediate result where its software looks for it.
+    /// Stores the immediate result of a command in out_param.
     pub fn answer(&mut self, out_param: u64) {
         let [.., high, low, _] = &mut self.parameters;
         let halves = [out_param >> 32, out_param & u64::from(u32::MAX)];
         [*high, *low] = halves.map(|half| u32::try_from(half).unwrap_or(0));
     }
 
-    /// Ends the command that executes, if one does.
+    /// Completes the running command, if there is one.
     pub fn finish(&mut self, status: CmdStatus) {
         if let CommandState::Executing(command) = self.state {
             self.state = CommandState::Finished(command, status);
         }
     }
 
-    /// Device reset.
+    /// Resets all words (device reset).
     pub fn reset(&mut self) {
         *self = Self::default();
     }
@@ -91,21 +91,21 @@ mod tests {
         for (word, value) in HcrWord::ALL.into_iter().zip([1, 2, 3, 4, 5, 0xffff_1234]) {
             assert_eq!(hcr.write(word, value), None);
         }
-        let latched = hcr.write(HcrWord::Command, value).expect("go is set");
-        (hcr, latched)
+        let pending = hcr.write(HcrWord::Command, value).expect("go is set");
+        (hcr, pending)
     }
 
     #[test]
-    fn go_latches_all_parameters() {
-        let (hcr, latched) = started(QUERY_DEV_LIM);
-        assert_eq!((latched.in_param, latched.out_param), (0x1_0000_0002, 0x4_0000_0005));
-        assert_eq!((latched.in_modifier, latched.token, latched.command.op()), (3, 0xffff, 3));
+    fn go_captures_all_parameters() {
+        let (hcr, pending) = started(QUERY_DEV_LIM);
+        assert_eq!((pending.in_param, pending.out_param), (0x1_0000_0002, 0x4_0000_0005));
+        assert_eq!((pending.in_modifier, pending.token, pending.command.op()), (3, 0xffff, 3));
         assert_eq!(hcr.read(HcrWord::Token), 0xffff_0000);
         assert_eq!(hcr.read(HcrWord::OutParamLow), 5);
     }
 
     #[test]
-    fn go_shows_while_a_command_executes_and_the_status_afterwards() {
+    fn status_replaces_go_after_command() {
         let (mut hcr, _) = started(QUERY_DEV_LIM);
         assert_eq!(hcr.read(HcrWord::Command), 0x0080_0003);
         hcr.finish(CmdStatus::Ok);
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn an_immediate_result_is_in_out_param() {
+    fn immediate_result_is_in_out_param() {
         let (mut hcr, _) = started(QUERY_DEV_LIM);
         hcr.answer(0x1234_5678_9abc_def0);
         assert_eq!(hcr.read(HcrWord::OutParamHigh), 0x1234_5678);
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn writes_during_a_command_are_ignored() {
+    fn writes_during_command_are_ignored() {
         let (mut hcr, _) = started(QUERY_DEV_LIM);
         assert_eq!(hcr.write(HcrWord::InModifier, 99), None);
         assert_eq!(hcr.write(HcrWord::Command, 0x0080_0006), None);
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn a_command_word_without_go_changes_nothing() {
+    fn command_word_without_go_has_no_effect() {
         let mut hcr = Hcr::default();
         assert_eq!(hcr.write(HcrWord::Command, 0x0200_0003), None);
         assert_eq!(hcr.read(HcrWord::Command), 0);

@@ -1,4 +1,4 @@
-//! The engine's words and those of the Mellanox lineage.
+//! Conversions between the engine's types and those of HCR interfaces.
 
 use bitfield_struct::bitfield;
 use engine::{AccessError, Completion, QpSnapshot, Remote, SendOp, State, Status, Success};
@@ -10,7 +10,7 @@ use protocol::ids::Lid;
 
 use crate::frontend::snapshot::Fault;
 
-/// What a request's `wr_id` holds for its completion. Of a receive it is the offset alone.
+/// Contents of `wr_id`: what the completion of a request needs. Of a receive it is the WQE offset alone.
 #[bitfield(u64)]
 #[derive(PartialEq, Eq)]
 pub struct WorkTag {
@@ -18,18 +18,17 @@ pub struct WorkTag {
     pub wqe: u32,
     /// Opcode of the WQE.
     pub opcode: u8,
-    /// Software asked for a completion.
+    /// Software requested a completion.
     pub signalled: bool,
     #[bits(7)]
     __: u8,
-    /// LID of the peer, for interfaces that tell it of sends.
+    /// LID of the peer, for interfaces that report it in completions of sends.
     #[bits(16, from = Lid::new, into = Lid::get, default = Lid::new(0))]
     pub remote_lid: Lid,
 }
 
 impl WorkTag {
-    /// Whether software asked for a completion of this request, or gets one in any case: of a receive, and of what
-    /// failed.
+    /// Whether this completion gets a CQE. Receives and failed requests always do, sends only if they were signalled.
     pub fn wants_entry(completion: &Completion) -> bool {
         match completion.result {
             Ok(Success::Send(_)) => Self::from_bits(completion.wr_id).signalled(),
@@ -38,7 +37,7 @@ impl WorkTag {
     }
 }
 
-/// The operation of a send WQE in the words of the engine, which has a datagram's destination beside it.
+/// Converts the operation of a send WQE. The destination of a datagram is not part of it.
 pub fn send_op<To>(operation: &Operation<To>) -> SendOp {
     let target = |remote: RemoteAddress| Remote { va: remote.va, rkey: remote.rkey };
     match *operation {
@@ -53,7 +52,7 @@ pub fn send_op<To>(operation: &Operation<To>) -> SendOp {
     }
 }
 
-/// The engine's state in the words of QUERY_QP.
+/// Converts the engine's state to that of QUERY_QP.
 pub fn state_of(live: &QpSnapshot) -> QpState {
     match live.state {
         State::Reset => QpState::Reset,
@@ -67,7 +66,7 @@ pub fn state_of(live: &QpSnapshot) -> QpState {
     }
 }
 
-/// The state of a context in the words of the engine.
+/// Converts the state of a context to that of the engine.
 pub fn engine_state(state: QpState) -> State {
     match state {
         QpState::Reset => State::Reset,
@@ -80,7 +79,7 @@ pub fn engine_state(state: QpState) -> State {
     }
 }
 
-/// The code of a failure.
+/// CQE syndrome of a failed request.
 pub const fn syndrome(status: Status) -> Syndrome {
     match status {
         Status::LocalLength => Syndrome::LocalLength,
@@ -98,8 +97,7 @@ pub const fn syndrome(status: Status) -> Syndrome {
     }
 }
 
-/// The vendor's code beside a syndrome: why an access was refused, which the syndrome does not say. 0: nothing more is
-/// known.
+/// Vendor error code of a CQE, which says why an access was refused. 0 if the syndrome says it all.
 pub const fn vendor_code(status: Status) -> u8 {
     match status {
         Status::LocalProtection(cause) | Status::MemoryManagement(cause) => match cause {
@@ -118,7 +116,8 @@ pub const fn vendor_code(status: Status) -> u8 {
     }
 }
 
-/// Whether an armed-for-solicited CQ takes notice: the sender asked for it, or the request failed.
+/// Whether a CQ that is armed for solicited completions notifies: the sender set the solicited bit, or the request
+/// failed.
 pub fn is_solicited(completion: &Completion) -> bool {
     match completion.result {
         Ok(Success::Recv(done)) => done.solicited,
@@ -127,7 +126,7 @@ pub fn is_solicited(completion: &Completion) -> bool {
     }
 }
 
-/// The code of what broke a completion queue.
+/// Converts the fault of a completion queue to its event code.
 pub const fn cq_fault(fault: Fault) -> CqFault {
     match fault {
         Fault::Overrun => CqFault::Overrun,

@@ -1,4 +1,4 @@
-//! Rows for an operator, of what a device of the lineage has.
+//! Snapshot rows of a device with an HCR interface.
 
 use engine::Engine;
 
@@ -6,9 +6,10 @@ use super::icm::IcmRange;
 use crate::frontend::snapshot::{CqRow, EqRow, IcmRow, IcmTable, MrRow, Page, QpRow, Rows, Table, page};
 use crate::net::address::Addresses;
 
-/// What a device has from INIT_HCA to CLOSE_HCA: rows by ascending place, from one on.
+/// Objects of a device between INIT_HCA and CLOSE_HCA. Each method returns rows in ascending order of their index,
+/// starting at `from`.
 pub trait Objects {
-    /// Queue pairs, with the values of the engine.
+    /// Queue pairs. Their dynamic values are read from the engine.
     fn qps(&self, engine: &Engine, addresses: &Addresses, from: u32) -> impl Iterator<Item = (u32, QpRow)>;
 
     /// Completion queues.
@@ -21,7 +22,8 @@ pub trait Objects {
     fn mrs(&self, from: u32) -> impl Iterator<Item = (u32, MrRow)>;
 }
 
-/// One page of a table. Before INIT_HCA there are no objects, but there may be rows of `icm`, which begin at place `from`.
+/// Returns one page of a table. Before INIT_HCA there are no objects, but ICM may already be mapped; `icm` returns its
+/// rows from index `from` on.
 pub fn take(
     objects: Option<&impl Objects>,
     icm: impl Iterator<Item = (u64, IcmRow)>,
@@ -29,7 +31,7 @@ pub fn take(
     table: Table,
     from: u64,
 ) -> Page {
-    // Places of objects have 32 bits; behind them there is nothing.
+    // Indices of objects have 32 bits, so a larger `from` is past the last row.
     let objects = objects.zip(u32::try_from(from).ok()).into_iter();
     match table {
         Table::Qps => page(objects.flat_map(|(all, from)| all.qps(engine, addresses, from)), Rows::Qps),
@@ -49,7 +51,7 @@ pub fn take(
 }
 
 impl IcmRow {
-    /// The row of a range.
+    /// The row of an ICM range.
     pub fn new(table: IcmTable, range: &IcmRange) -> Self {
         let IcmRange { start, length, bus } = *range;
         Self { table, start: start.get(), length, bus: bus.get() }

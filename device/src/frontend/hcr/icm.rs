@@ -1,4 +1,4 @@
-//! Context memory (ICM): guest memory lent to the device, page by page, under addresses of its own.
+//! Context memory (ICM): guest memory that software maps for the device, page by page, into a separate address space.
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
@@ -13,16 +13,16 @@ use crate::memory::dma::{DmaError, PAGE_LEN};
 /// log2 of [`PAGE_LEN`].
 const PAGE_SHIFT: u32 = PAGE_LEN.trailing_zeros();
 
-/// Bound: runs of pages in one map, after joining; 12 MiB of them. Real drivers lend some ten thousand pages.
+/// Bound: runs of contiguous pages in one map, at most 12 MiB. Real drivers map about ten thousand pages.
 const MAX_RUNS: usize = 1 << 18;
 
-/// Why an access to ICM failed.
+/// Reason why an access to ICM failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum IcmError {
     /// No MAP_ICM covers the address.
     #[error("ICM address {0} is not mapped")]
     Unmapped(IcmAddr),
-    /// The page behind it is not the guest's to give.
+    /// The guest has not mapped the memory behind the page.
     #[error(transparent)]
     Dma(#[from] DmaError),
 }
@@ -38,29 +38,29 @@ impl From<IcmError> for CmdError {
     }
 }
 
-/// Pages that are consecutive in ICM and on the bus.
+/// A range of pages that is contiguous in ICM and on the bus.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IcmRange {
-    /// First address in ICM, of a page.
+    /// ICM address, page-aligned.
     pub start: IcmAddr,
-    /// Bytes, at least one page and whole ones. The range does not pass the end of either address space.
+    /// Length in bytes: a positive number of whole pages. The range does not wrap in either address space.
     pub length: u64,
-    /// Where it is on the bus: the address of a page.
+    /// Bus address, page-aligned.
     pub bus: Iova,
 }
 
-/// Where the pages of one context memory are.
+/// Page map of one ICM address space.
 #[derive(Debug, Default)]
 pub struct PageMap(PageRuns);
 
 impl PageMap {
-    /// Maps pages; what was mapped there before is replaced. Refused, it maps nothing.
+    /// Maps pages, and replaces existing mappings. On an error nothing is mapped.
     ///
     /// # Errors
-    /// EXCEED_LIM: the map would fall into too many runs.
+    /// EXCEED_LIM if the map would have too many runs.
     pub fn map(&mut self, ranges: &[IcmRange]) -> Result<(), CmdError> {
         let Self(runs) = self;
-        // A range adds itself and may cut a run in two.
+        // Each range adds one run, and may split another.
         if runs.0.len() + 2 * ranges.len() > MAX_RUNS {
             return Err(too_many(runs));
         }
@@ -73,10 +73,10 @@ impl PageMap {
         Ok(())
     }
 
-    /// Forgets pages, mapped or not. `pages` is not empty.
+    /// Unmaps a non-empty range of pages, whether they are mapped or not.
     ///
     /// # Errors
-    /// EXCEED_LIM: the map would fall into too many runs.
+    /// EXCEED_LIM if the map would have too many runs.
     pub fn unmap(&mut self, pages: RangeInclusive<u64>) -> Result<(), CmdError> {
         let Self(runs) = self;
         if runs.0.len() >= MAX_RUNS {
@@ -86,13 +86,13 @@ impl PageMap {
         Ok(())
     }
 
-    /// Bus address of an ICM address, if its page is mapped.
+    /// Bus address of an ICM address; `None` if its page is not mapped.
     pub fn translate(&self, addr: IcmAddr) -> Option<Iova> {
         let bus_page = self.0.find(page_of(addr))?;
         Some(Iova::new(bus_page << PAGE_SHIFT | addr.get() & (PAGE_LEN - 1)))
     }
 
-    /// Mapped ranges with the numbers of their first ICM pages, ascending, from a page on.
+    /// Mapped ranges with the numbers of their first ICM pages, in ascending order, starting at `page`.
     pub fn ranges_from(&self, page: u64) -> impl Iterator<Item = (u64, IcmRange)> {
         self.0.0.range(page..).map(|(first, run)| {
             let range = IcmRange {
@@ -104,7 +104,7 @@ impl PageMap {
         })
     }
 
-    /// Whether `len` bytes at `addr` are mapped.
+    /// Checks that `len` bytes at `addr` are mapped.
     ///
     /// # Errors
     /// [`IcmError::Unmapped`].
@@ -112,10 +112,10 @@ impl PageMap {
         self.pieces(addr, len, |_, _| Ok(()))
     }
 
-    /// Reads bytes from the guest.
+    /// Reads from guest memory.
     ///
     /// # Errors
-    /// See [`IcmError`]; `out` may then be partly written.
+    /// See [`IcmError`]. `out` may be partly overwritten.
     pub fn read(&self, dma: &GuestMemory, addr: IcmAddr, out: &mut [u8]) -> Result<(), IcmError> {
         let len = out.len();
         let mut rest = out;
@@ -126,10 +126,10 @@ impl PageMap {
         })
     }
 
-    /// Writes bytes through to the guest.
+    /// Writes to guest memory.
     ///
     /// # Errors
-    /// See [`IcmError`]; pages before the failing one are written.
+    /// See [`IcmError`]. Pages before the failing one have been written.
     pub fn write(&self, dma: &GuestMemory, addr: IcmAddr, data: &[u8]) -> Result<(), IcmError> {
         let mut rest = data;
         self.pieces(addr, data.len(), |iova, len| {
@@ -139,7 +139,7 @@ impl PageMap {
         })
     }
 
-    /// Calls `visit` for each part of a range that lies in one page. Callers pass at most one mailbox.
+    /// Calls `visit` for each part of a range that lies within one page. Callers pass at most one mailbox.
     fn pieces(
         &self,
         addr: IcmAddr,
@@ -160,10 +160,10 @@ impl PageMap {
     }
 }
 
-/// The pages of an UNMAP_ICM, as far as there are so many.
+/// The pages of an UNMAP_ICM, clipped at the end of ICM.
 ///
 /// # Errors
-/// BAD_PARAM for an address that is not a page's, or no pages.
+/// BAD_PARAM if the address is not page-aligned or the range is empty.
 pub fn pages(start: u64, count: u32) -> Result<RangeInclusive<u64>, CmdError> {
     const LAST_PAGE: u64 = u64::MAX >> PAGE_SHIFT;
     if !start.is_multiple_of(PAGE_LEN) {
@@ -176,7 +176,7 @@ pub fn pages(start: u64, count: u32) -> Result<RangeInclusive<u64>, CmdError> {
     Ok(first..=LAST_PAGE.min(first + more))
 }
 
-/// Number of the ICM page of an address.
+/// Number of the ICM page that contains an address.
 pub fn page_of(addr: IcmAddr) -> u64 {
     addr.get() >> PAGE_SHIFT
 }
@@ -185,13 +185,13 @@ fn too_many(runs: &PageRuns) -> CmdError {
     CmdError::new(CmdStatus::ExceedLim, "limit of mapped ICM ranges reached at", runs.0.len() as u64)
 }
 
-/// Pages that are consecutive in ICM and on the bus. By their first ICM page; they do not overlap.
+/// Runs of pages that are contiguous in ICM and on the bus, by their first ICM page. Runs do not overlap.
 #[derive(Debug, Default)]
 struct PageRuns(BTreeMap<u64, Run>);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Run {
-    /// At least 1.
+    /// Length in pages, at least 1.
     pages: u64,
     bus_page: u64,
 }
@@ -203,7 +203,7 @@ impl PageRuns {
         (offset < run.pages).then(|| run.bus_page + offset)
     }
 
-    /// Adds a run where nothing is mapped, as part of its neighbours where it continues them.
+    /// Inserts a run where nothing is mapped, and merges it with adjacent runs.
     fn insert(&mut self, first: u64, run: Run) {
         let mut run = run;
         if let Some(next) = self.0.get(&(first + run.pages)).copied()
@@ -231,7 +231,7 @@ impl PageRuns {
         self.0.extract_if(first..=last, |_, _| true).for_each(drop);
     }
 
-    /// Makes `page` the first of its run, if it is mapped.
+    /// Splits the run that contains `page`, so that `page` starts a run.
     fn split_at(&mut self, page: u64) {
         let Some((start, run)) = self.0.range_mut(..page).next_back() else { return };
         let keep = page - start;
@@ -256,7 +256,7 @@ mod tests {
         icm.translate(IcmAddr::new(addr)).map(Iova::get)
     }
 
-    /// JingZhao interface, section 14.3, three entries.
+    /// The three entries of the JingZhao interface, section 14.3.
     fn published() -> PageMap {
         let mut icm = PageMap::default();
         let entries = [
@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn pages_that_adjoin_in_icm_and_on_the_bus_are_one_run() {
+    fn contiguous_pages_merge_into_one_run() {
         assert_eq!(published().0.0.len(), 2);
         let mut icm = PageMap::default();
         for page in [0, 2, 1] {
@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn a_later_entry_replaces_an_earlier_one() {
+    fn later_entry_replaces_earlier_one() {
         let mut icm = published();
         icm.map(&[entry(0x1000, 0x9000, 2)]).unwrap();
         assert_eq!(at(&icm, 0x0fff), Some(0x1_0000_0fff));
@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn unmapping_takes_mapped_and_unmapped_pages_alike() {
+    fn unmapping_accepts_unmapped_pages() {
         let mut icm = published();
         icm.unmap(0x30..=0x50).unwrap();
         icm.unmap(0x1000..=0xf_ffff_ffff_ffff).unwrap();
@@ -311,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_page_of_the_address_space_can_be_mapped() {
+    fn last_page_of_address_space_is_mappable() {
         let mut icm = PageMap::default();
         let last = !0xfff;
         icm.map(&[entry(last, last, 1)]).unwrap();
@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn writes_cross_pages_and_stop_at_a_hole() {
+    fn writes_cross_pages_until_first_hole() {
         let dma = guest_memory(0, 4);
         let mut icm = PageMap::default();
         icm.map(&[entry(0x1000, 0x3000, 1), entry(0x2000, 0x1000, 1)]).unwrap();
@@ -334,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn agrees_with_a_map_page_by_page() {
+    fn page_runs_match_page_by_page_map() {
         let mut icm = PageMap::default();
         let mut model = BTreeMap::new();
         let mut state = 7u64;

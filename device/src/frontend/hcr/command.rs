@@ -1,4 +1,4 @@
-//! Running a command, whatever the interface: its mailboxes, and who is told how it ended.
+//! Execution of commands, for every HCR interface: mailboxes, logging, counters and tracing.
 
 use std::time::{Duration, Instant};
 
@@ -13,18 +13,18 @@ use crate::memory::GuestMemory;
 use crate::memory::dma::DmaError;
 use crate::telemetry::trace::{Kind, Trace};
 
-/// Bytes of a mailbox, at most.
+/// Maximum length of a mailbox.
 const MAILBOX_LEN: usize = 4096;
 
-/// What a command writes to its outbox; empty without one.
+/// Contents of the outbox; empty if the command has none.
 pub type Outbox = Vec<u8>;
 
-/// The mailboxes of one command, as far as it had any.
+/// Mailboxes of one command.
 #[derive(Debug, Default)]
 pub struct Mailboxes {
-    /// What the command read.
+    /// Contents of the inbox, as read.
     pub inbox: Inbox,
-    /// What it wrote.
+    /// Contents of the outbox, as written.
     pub outbox: Outbox,
 }
 
@@ -42,10 +42,10 @@ impl Default for Inbox {
 }
 
 impl Inbox {
-    /// Copies up to a page out of guest memory, once: the command works on the copy.
+    /// Copies up to a page from guest memory. It reads each byte once, and the command works on the copy.
     ///
     /// # Errors
-    /// INTERNAL_ERR: it is not the guest's to give.
+    /// INTERNAL_ERR if the guest has not mapped the memory.
     pub fn fetch(&mut self, dma: &GuestMemory, at: u64, len: usize) -> Result<&[u8], CmdError> {
         let (copy, _) = self.page.split_at_mut(len.min(MAILBOX_LEN));
         if !copy.is_empty() {
@@ -56,14 +56,14 @@ impl Inbox {
         Ok(copy)
     }
 
-    /// What was copied.
+    /// The bytes read.
     pub fn bytes(&self) -> &[u8] {
         self.page.get(..self.len).unwrap_or_default()
     }
 }
 
 impl Mailboxes {
-    /// Writes what is in `outbox`, if there is anything.
+    /// Writes `outbox` to guest memory, unless it is empty.
     ///
     /// # Errors
     /// As [`Inbox::fetch`].
@@ -76,10 +76,10 @@ impl Mailboxes {
     }
 }
 
-/// A mailbox of fixed size. An interface's command table and its layouts agree on sizes, so this does not fail.
+/// Returns a mailbox of fixed size. It never fails in practice, since the command table and the layouts agree on sizes.
 ///
 /// # Errors
-/// INTERNAL_ERR: they do not agree.
+/// INTERNAL_ERR if they do not agree.
 pub fn fixed<const LEN: usize>(inbox: &[u8]) -> Result<&[u8; LEN], CmdError> {
     inbox.first_chunk().ok_or(CmdError::new(CmdStatus::InternalErr, "inbox length", inbox.len() as u64))
 }
@@ -88,76 +88,80 @@ fn beyond_dma(what: &'static str, error: &DmaError) -> CmdError {
     CmdError::new(CmdStatus::InternalErr, what, error.iova.get())
 }
 
-/// An interface's words for its commands.
+/// Names, trace fields and statuses of the commands of an interface.
 #[derive(Clone, Copy, Debug)]
-pub struct Words {
-    /// Name of an opcode.
+pub struct CommandSet {
+    /// Returns the name of an opcode.
     pub name: fn(u16) -> Option<&'static str>,
-    /// Tells parameters and mailboxes of a command that ended.
+    /// Describes parameters and mailboxes of a completed command, for a trace.
     pub describe: fn(&PendingCommand, &Mailboxes, &mut dyn Visitor),
-    /// The status that software is told.
-    pub visible: fn(CmdStatus) -> CmdStatus,
-    /// Statuses that are answers, and no refusals that somebody should know of.
-    pub answers: &'static [CmdStatus],
+    /// Maps a status to the one that software sees.
+    pub reported_status: fn(CmdStatus) -> CmdStatus,
+    /// Statuses that the driver expects in normal operation, and that are not logged as warnings.
+    pub expected: &'static [CmdStatus],
 }
 
-/// Runs a command from start to end, and tells the log, the counters and the trace.
+/// Executes a command, and reports it to the log, the counters and the trace.
 ///
 /// # Errors
-/// The refusal, as software is told.
+/// The status that software sees.
 pub fn run<T>(
     cx: &mut Context<'_>,
-    words: &Words,
-    latched: &PendingCommand,
+    commands: &CommandSet,
+    pending: &PendingCommand,
     execute: impl FnOnce(&mut Context<'_>, &mut Mailboxes) -> Result<T, CmdError>,
 ) -> Result<T, CmdStatus> {
     let begun = Instant::now();
     let began = cx.monitor.trace().map(|trace| trace.now());
     let mut mailboxes = Mailboxes::default();
     let result = execute(cx, &mut mailboxes);
-    let op = (words.name)(latched.command.op());
+    let op = (commands.name)(pending.command.op());
     let name = op.unwrap_or("unknown");
     let status = match &result {
         Ok(_) => {
-            limited!(debug, command = name, modifier = latched.in_modifier, "command completed");
+            limited!(debug, command = name, modifier = pending.in_modifier, "command completed");
             CmdStatus::Ok
         }
-        Err(error) if words.answers.contains(&error.status) => {
+        Err(error) if commands.expected.contains(&error.status) => {
             limited!(
                 debug,
                 command = name,
-                modifier = latched.in_modifier,
+                modifier = pending.in_modifier,
                 "command completed with status: {error}"
             );
-            (words.visible)(error.status)
+            (commands.reported_status)(error.status)
         }
         Err(error) => {
-            limited!(warn, command = name, modifier = latched.in_modifier, "command rejected: {error}");
-            (words.visible)(error.status)
+            limited!(warn, command = name, modifier = pending.in_modifier, "command rejected: {error}");
+            (commands.reported_status)(error.status)
         }
     };
     cx.monitor.count_command(name, status.name(), begun.elapsed());
     if let (Some(trace), Some(began)) = (cx.monitor.trace(), began) {
         let refusal = result.as_ref().err();
-        record(trace, words, &Ended { latched, op, began, mailboxes: &mailboxes, status, refusal });
+        record(
+            trace,
+            commands,
+            &CompletedCommand { pending, op, began, mailboxes: &mailboxes, status, refusal },
+        );
     }
     result.map_err(|_| status)
 }
 
-/// A command that ended.
-struct Ended<'a> {
-    latched: &'a PendingCommand,
+/// A command that has been executed, for a trace.
+struct CompletedCommand<'a> {
+    pending: &'a PendingCommand,
     op: Option<&'static str>,
-    /// By the trace's clock.
+    /// Start time by the trace's clock.
     began: Duration,
     mailboxes: &'a Mailboxes,
-    /// The code software sees.
+    /// The status that software sees.
     status: CmdStatus,
     refusal: Option<&'a CmdError>,
 }
 
-fn record(trace: &mut Trace, words: &Words, ended: &Ended<'_>) {
-    let Ended { latched, op, began, mailboxes, status, refusal } = *ended;
+fn record(trace: &mut Trace, commands: &CommandSet, completed: &CompletedCommand<'_>) {
+    let CompletedCommand { pending, op, began, mailboxes, status, refusal } = *completed;
     let took = trace.now().saturating_sub(began);
     trace.record(Kind::Command, op.unwrap_or("unknown"), |to| {
         status.name().show("status", to);
@@ -166,13 +170,13 @@ fn record(trace: &mut Trace, words: &Words, ended: &Ended<'_>) {
         }
         format_args!("{:.1}", took.as_secs_f64() * 1e6).show("us", to);
         if op.is_none() {
-            Hex(latched.command.op()).show("op", to);
+            Hex(pending.command.op()).show("op", to);
         }
-        (words.describe)(latched, mailboxes, to);
+        (commands.describe)(pending, mailboxes, to);
     });
 }
 
-/// Tells the fields of a mailbox, or its bytes if nobody can read them; nothing without bytes.
+/// Describes the fields of a mailbox, or its bytes if they cannot be decoded. An empty mailbox is omitted.
 pub fn show_mailbox<T: Describe>(name: &str, bytes: &[u8], read: Option<T>, to: &mut dyn Visitor) {
     match read {
         Some(mailbox) => to.object(name, &mailbox),

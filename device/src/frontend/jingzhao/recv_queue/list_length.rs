@@ -1,0 +1,103 @@
+//! The maximum number of elements of the receives of a queue, as far as its slots show.
+//!
+//! Software ends a list with a terminator if it is shorter than the maximum of its queue, and with nothing if it has
+//! that length. The context does not contain the maximum, so a list that ends with neither a terminator nor its slot
+//! may be incomplete. The first list that is known to be complete determines the maximum.
+
+/// The maximum list length of a queue.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct MaxListLength {
+    /// Lower bound.
+    at_least: usize,
+    /// The maximum, if it is known.
+    exactly: Option<usize>,
+}
+
+impl MaxListLength {
+    /// A list with at least this number of elements was seen.
+    pub(super) fn at_least(&mut self, units: usize) {
+        self.at_least = self.at_least.max(units);
+    }
+
+    /// A list of this length ended with a terminator, so the maximum is greater.
+    pub(super) fn saw_terminator(&mut self, units: usize) {
+        self.more_than(units);
+    }
+
+    /// A list of this length is complete without a terminator, so it has the maximum length.
+    pub(super) fn complete_with(&mut self, units: usize) {
+        // A longer list has been seen: this software writes no terminators, and nothing can be concluded.
+        *self = if units < self.at_least {
+            Self::default()
+        } else {
+            Self { at_least: units, exactly: Some(units) }
+        };
+    }
+
+    /// Software continued after this number of elements.
+    pub(super) fn more_than(&mut self, units: usize) {
+        self.at_least = self.at_least.max(units + 1);
+        self.exactly = self.exactly.filter(|exactly| *exactly >= self.at_least);
+    }
+
+    /// Whether the maximum is known.
+    pub(super) fn is_known(&self) -> bool {
+        self.exactly.is_some()
+    }
+
+    /// Whether a list of this length without a terminator is complete; `None` if that is unknown.
+    pub(super) fn is_complete(&self, units: usize) -> Option<bool> {
+        match self.exactly {
+            Some(exactly) if units == exactly => Some(true),
+            _ if units < self.at_least => Some(false),
+            _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn verdicts(longest: MaxListLength) -> [Option<bool>; 5] {
+        [0, 1, 2, 3, 4].map(|units| longest.is_complete(units))
+    }
+
+    #[test]
+    fn new_queue_has_unknown_maximum() {
+        assert_eq!(verdicts(MaxListLength::default()), [None; 5]);
+    }
+
+    #[test]
+    fn terminator_implies_greater_maximum() {
+        let mut longest = MaxListLength::default();
+        longest.saw_terminator(1);
+        assert_eq!(verdicts(longest), [Some(false), Some(false), None, None, None]);
+        longest.saw_terminator(0);
+        assert_eq!(longest.is_complete(1), Some(false));
+    }
+
+    #[test]
+    fn complete_list_without_terminator_is_maximum() {
+        let mut longest = MaxListLength::default();
+        longest.saw_terminator(1);
+        longest.complete_with(3);
+        assert_eq!(verdicts(longest), [Some(false), Some(false), Some(false), Some(true), None]);
+    }
+
+    #[test]
+    fn longer_list_corrects_maximum() {
+        let mut longest = MaxListLength::default();
+        longest.complete_with(1);
+        longest.more_than(1);
+        assert_eq!(verdicts(longest), [Some(false), Some(false), None, None, None]);
+    }
+
+    #[test]
+    fn software_without_terminators_stays_unknown() {
+        let mut longest = MaxListLength::default();
+        longest.complete_with(3);
+        longest.complete_with(1);
+        assert_eq!(verdicts(longest), [None; 5]);
+    }
+}
