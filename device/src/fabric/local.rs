@@ -1,8 +1,8 @@
-//! The `local` fabric: HCAs of one process, each on its own thread, hand frames to each other in memory.
+//! The `local` fabric: HCAs in one process, each on its own thread, exchange frames in memory.
 //!
-//! A frame goes to the member whose MAC it is for, to all others if it is for a group. What is for nobody's MAC goes to
-//! members that are NICs: they filter by themselves, and behind one there may be a bridge. Configured MAC and IP addresses are
-//! their member's; other MACs are learned from what NICs send.
+//! A unicast frame goes to the member that owns its MAC, a multicast frame to all others. A frame for an unknown MAC
+//! goes to members that are NICs: they filter by themselves, and a bridge may be behind one. A member owns its
+//! configured MAC and IP addresses. Other MACs are learned from frames of NICs.
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
@@ -22,25 +22,24 @@ use super::{Fabric, FabricStats, Origin, RxBatch, Sent, TxBatch};
 use crate::identity::Identity;
 use crate::limited;
 
-/// Bound: frames that wait for one HCA, and their bytes. What comes beyond is lost, as in a socket's buffer.
+/// Bound: queued frames of one HCA, and their bytes. Frames beyond it are dropped, as in a socket buffer.
 const MAX_FRAMES: usize = 4096;
 const MAX_BYTES: usize = 16 << 20;
 
-/// Bound: pieces of memory that wait for frames, of which each had a turn's frames. More than are ever under way while a
-/// member keeps up.
+/// Bound: spare buffers, each sized for the frames of one turn. More than are ever in use while a member keeps up.
 const MAX_SPARES: usize = 4;
 
-/// Networks by name. Those with the same name are the same.
+/// Networks by name.
 #[derive(Debug, Default)]
 pub struct Networks(HashMap<String, Arc<Network>>);
 
-/// Where HCAs hand frames to each other.
+/// A network on which HCAs exchange frames.
 #[derive(Debug)]
 pub struct Network {
     members: RwLock<Members>,
-    /// Times that somebody has joined. Whatever was admitted before is to be checked again.
+    /// Number of joins. A join invalidates earlier admissions.
     joins: AtomicU64,
-    /// Origin of the clock that lets addresses age.
+    /// Origin of the clock for address ageing.
     started: Instant,
 }
 
@@ -50,7 +49,7 @@ impl Default for Network {
     }
 }
 
-/// Who is on a network. A member is named by its MAC of the configuration.
+/// The members of a network. A member is identified by its configured MAC.
 #[derive(Debug, Default)]
 struct Members {
     all: HashMap<MacAddr, Arc<Member>>,
@@ -60,29 +59,28 @@ struct Members {
 
 #[derive(Debug)]
 struct Member {
-    /// It is a NIC: see [`Fabric::hear_all`].
+    /// It is a NIC: see [`Fabric::set_promiscuous`].
     hears_all: AtomicBool,
-    /// Readable when there are arrivals that it slept for.
+    /// Readable when frames have arrived while it slept.
     bell: OwnedFd,
-    /// It sleeps: see [`want`].
+    /// Set while it sleeps.
     asleep: AtomicU32,
     has_arrivals: AtomicBool,
     arrivals: Mutex<Arrivals>,
 }
 
-/// Frames that wait for an HCA.
+/// Queued frames of an HCA.
 #[derive(Debug, Default)]
 struct Arrivals {
-    /// As they were sent, each what a sender had for it in one turn.
+    /// Runs as they were sent, each the frames of one sender's turn.
     runs: VecDeque<Frames>,
-    /// Of all runs.
+    /// Totals of all runs.
     frames: usize,
     bytes: usize,
-    /// Memory of runs that were taken.
+    /// Buffers of runs that were taken.
     spares: Vec<Frames>,
 }
 
-/// See the module.
 #[derive(Debug)]
 pub struct LocalFabric {
     mac: MacAddr,
@@ -92,27 +90,27 @@ pub struct LocalFabric {
     stats: FabricStats,
 }
 
-/// The sender that the NIC named last.
+/// The last admitted source address of the NIC.
 #[derive(Clone, Copy, Debug)]
 struct Admitted {
     source: Source,
     at: engine::Instant,
-    /// [`Network::joins`] then.
+    /// Value of [`Network::joins`] at that time.
     joins: u64,
 }
 
 impl Networks {
-    /// The network of this name.
+    /// Returns the network with this name.
     pub fn network(&mut self, name: &str) -> Arc<Network> {
         self.0.entry(name.to_owned()).or_default().clone()
     }
 }
 
 impl Network {
-    /// Plugs the HCA with these addresses into the network, until the fabric is dropped.
+    /// Joins an HCA with these addresses to the network, until the fabric is dropped.
     ///
     /// # Errors
-    /// The host has no descriptors left.
+    /// The process has no free descriptors.
     pub fn join(self: &Arc<Self>, identity: &Identity) -> io::Result<LocalFabric> {
         let mac = identity.mac;
         let bell = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?;
@@ -133,7 +131,7 @@ impl Network {
         Ok(LocalFabric { mac, network: self.clone(), own, last: None, stats: FabricStats::default() })
     }
 
-    /// Never poisoned in a way that matters: nothing panics between two changes that belong together.
+    /// Poisoning is harmless: nothing panics between related changes.
     fn members(&self) -> RwLockReadGuard<'_, Members> {
         self.members.read().unwrap_or_else(PoisonError::into_inner)
     }
@@ -148,12 +146,12 @@ impl Network {
 }
 
 impl Member {
-    /// Never poisoned in a way that matters: each change leaves the frames whole.
+    /// Poisoning is harmless: each change leaves the queue consistent.
     fn arrivals(&self) -> MutexGuard<'_, Arrivals> {
         self.arrivals.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Gives it copies of the first frames of a batch, and returns how many it took.
+    /// Queues copies of the first frames of a batch and returns how many fitted.
     fn deliver(&self, batch: &TxBatch, count: usize) -> usize {
         let mut arrivals = self.arrivals();
         let mut run = arrivals.spares.pop().unwrap_or_default();
@@ -169,7 +167,7 @@ impl Member {
         taken
     }
 
-    /// Gives it all of a batch, which has other memory then. False: it has no room for that.
+    /// Queues a whole batch without a copy, and gives the batch another buffer. Returns false if there is no room.
     fn hand_over(&self, batch: &mut TxBatch) -> bool {
         let mut arrivals = self.arrivals();
         if !arrivals.have_room(batch.len(), batch.bytes()) {
@@ -190,7 +188,7 @@ impl Member {
         self.has_arrivals.store(true, Ordering::Relaxed);
         drop(arrivals);
         if is_wanted(&self.asleep) {
-            // Fails only when the counter is full, and then it rings already.
+            // Fails only if the counter is full, and then it is readable already.
             let _ = rustix::io::write(&self.bell, &1_u64.to_ne_bytes());
         }
     }
@@ -208,7 +206,7 @@ impl Arrivals {
         Some(run)
     }
 
-    /// Keeps the memory of what was taken.
+    /// Keeps the buffer of a run that was taken.
     fn keep(&mut self, memory: Frames) {
         if self.spares.len() < MAX_SPARES {
             self.spares.push(memory);
@@ -217,7 +215,7 @@ impl Arrivals {
 }
 
 impl Members {
-    /// Who besides `from` takes frames to a MAC that is nobody's.
+    /// Members besides `from` that receive frames for a MAC without an owner.
     fn others(&self, from: MacAddr, dst: MacAddr) -> impl Iterator<Item = &Arc<Member>> {
         let takes = move |member: &Member| dst.is_multicast() || member.hears_all.load(Ordering::Relaxed);
         self.all.iter().filter(move |(mac, member)| **mac != from && takes(member)).map(|(_, member)| member)
@@ -225,7 +223,7 @@ impl Members {
 }
 
 impl LocalFabric {
-    /// Whether the NIC may send as a sender that its driver chose. Its MAC is learned.
+    /// Checks whether the NIC may send from a source that its driver chose, and learns the MAC.
     fn admit(&mut self, now: engine::Instant, source: Source) -> bool {
         let joins = self.network.joins.load(Ordering::Relaxed);
         let is_alike = |last: Admitted| {
@@ -246,7 +244,7 @@ impl LocalFabric {
         false
     }
 
-    /// Sends frames from the front that need no look at their source, or have that one.
+    /// Sends frames from the front whose source needs no check, or equals `source`.
     fn send_from(&mut self, now: engine::Instant, source: Option<Source>, batch: &mut TxBatch) {
         let members = self.network.members();
         while let Some(first) = batch.front().filter(|frame| batch.chosen_source(frame) == source) {
@@ -259,7 +257,7 @@ impl LocalFabric {
             };
             let count = batch.frames().take_while(is_alike).count();
             let one = owner.filter(|owner| *owner != self.mac).and_then(|owner| members.all.get(&owner));
-            // An answer is for one, or for nobody.
+            // An answer goes to its requester or nowhere.
             let is_flooded = owner.is_none() && !(is_nobodys && first.origin == Origin::Answer);
             let others = is_flooded.then(|| members.others(self.mac, first.dst)).into_iter().flatten();
             if let Some(member) = one.filter(|_| count == batch.len())
@@ -313,7 +311,7 @@ impl Fabric for LocalFabric {
     }
 
     fn attend(&mut self) -> io::Result<()> {
-        // Fails only when it was heard already.
+        // Fails only if the counter was read already.
         let _ = rustix::io::read(&self.own.bell, &mut [0_u8; 8]);
         Ok(())
     }
@@ -393,7 +391,7 @@ mod tests {
         poll(&mut [PollFd::new(&fabric.as_fd(), PollFlags::IN)], Some(&now)).unwrap() == 1
     }
 
-    /// Tags of the frames that arrived.
+    /// Returns the tags of the frames that arrived.
     fn received(fabric: &mut LocalFabric) -> Vec<u8> {
         all_received(fabric).map(|frame| frame[6]).collect()
     }
@@ -484,7 +482,7 @@ mod tests {
         assert!(frames.is_empty() && frames.buffer().is_empty());
     }
 
-    /// Frames of a NIC, with their sources.
+    /// Builds frames of a NIC with their source MACs.
     fn plain(frames: &[(MacAddr, MacAddr, u8)]) -> TxBatch {
         let mut batch = TxBatch::of_nic();
         for (dst, src, tag) in frames {
@@ -494,7 +492,7 @@ mod tests {
         batch
     }
 
-    /// Tags of the frames that arrived from a NIC.
+    /// Returns the tags of the NIC frames that arrived.
     fn received_plain(fabric: &mut LocalFabric) -> Vec<u8> {
         all_received(fabric).map(|frame| frame[12]).collect()
     }
@@ -526,7 +524,7 @@ mod tests {
         c.send(&mut batch(&[(NOBODYS, 3)]));
         assert_eq!((received(&mut a), received(&mut b)), (vec![3], vec![]), "no flood");
 
-        // Neither a MAC that another's guest uses now nor one of the configuration.
+        // Neither a MAC that another guest uses now nor a configured one.
         b.send(&mut plain(&[(MACS[2], NOBODYS, 4), (MACS[2], MACS[0], 5), (MACS[2], MACS[1], 6)]));
         assert_eq!((received_plain(&mut c), b.stats().tx_foreign_mac), (vec![6], 2));
         c.send(&mut batch(&[(NOBODYS, 7), (MACS[0], 8)]));
@@ -546,7 +544,7 @@ mod tests {
             frames.iter().for_each(|frame| batch.push(frame));
             batch
         };
-        // Raw frames and those of the RDMA half are alike here: requests, and answers.
+        // Plain frames and those of the RDMA half, requests and answers, are treated alike.
         for is_answer in [false, true] {
             for mac in [MACS[0], NOBODYS] {
                 let mut frames = TxBatch::of_nic();
@@ -570,7 +568,7 @@ mod tests {
         c.send(&mut batch(&[(MACS[1], 1)]));
         assert_eq!(all_received(&mut b).count(), 19);
 
-        // From the moment its owner is there an address is the owner's.
+        // As soon as the owner joins, the address is its own.
         let late = MacAddr([2, 0, 0, 0, 0, 9]);
         let _late = a.network.join(&member(9)).unwrap();
         a.send(&mut of(frames_from(MACS[0], MACS[1], &member(9))));

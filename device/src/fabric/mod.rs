@@ -1,6 +1,6 @@
-//! How Ethernet frames reach other HCAs and NICs.
+//! Fabrics: how Ethernet frames reach other HCAs and NICs.
 //!
-//! A fabric knows frames and MAC addresses, never a QP.
+//! A fabric handles frames and MAC addresses, never QPs.
 
 mod batch;
 pub mod impair;
@@ -24,38 +24,38 @@ use serde::{Deserialize, Serialize};
 use self::ring::MemberRow;
 use self::switch::Switch;
 
-/// Longest frame a fabric carries: a jumbo Ethernet frame of 9728 bytes with two VLAN tags. A RoCE packet with a 4096-byte
-/// payload needs less than half.
+/// Longest frame a fabric carries: a jumbo Ethernet frame of 9728 bytes with two VLAN tags. A RoCE packet with a
+/// 4096-byte payload needs less than half of it.
 pub const MAX_FRAME_LEN: usize = 9728 + 2 * 4;
 
-/// Shortest frame a fabric carries: an Ethernet header. What cables want beyond that is padding.
+/// Shortest frame a fabric carries: an Ethernet header. A fabric needs no padding.
 pub const MIN_FRAME_LEN: usize = 14;
 
-/// Whether a fabric took everything it was given.
+/// Whether a fabric accepted the whole batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sent {
     /// The batch is empty.
     All,
-    /// The kernel's buffer is full: wait until the descriptor is writable. What was not sent is still in the batch.
+    /// The kernel's buffer is full. Frames not sent remain in the batch; wait until the descriptor is writable.
     Blocked,
 }
 
-/// A carrier of frames. Neither call blocks.
+/// Carries frames. No call blocks.
 pub trait Fabric {
-    /// Sends the frames of `batch` in order and takes them out of it. A frame the network refuses is lost and
+    /// Sends the frames of `batch` in order and removes them from it. A frame that the network rejects is lost and
     /// counted, as on any wire.
     fn send(&mut self, batch: &mut TxBatch) -> Sent;
 
-    /// Replaces the content of `batch` by frames that have arrived, in order of arrival; empty if there are none.
+    /// Replaces the content of `batch` with the frames that have arrived, in order of arrival.
     ///
     /// # Errors
     /// The descriptor is unusable.
     fn recv(&mut self, batch: &mut RxBatch) -> io::Result<()>;
 
-    /// Becomes readable when frames arrive, writable when [`Sent::Blocked`] is over.
+    /// Becomes readable when frames arrive, and writable when [`Sent::Blocked`] is over.
     fn as_fd(&self) -> BorrowedFd<'_>;
 
-    /// The descriptor is readable.
+    /// Handles events of the fabric. Called when the descriptor is readable.
     ///
     /// # Errors
     /// The descriptor is unusable.
@@ -63,54 +63,56 @@ pub trait Fabric {
         Ok(())
     }
 
-    /// After [`Sent::Blocked`]: for how much longer the descriptor's word is waited for before the frames are offered again all
-    /// the same. None: without end.
+    /// Time left to wait for the descriptor after [`Sent::Blocked`], before the frames are offered again regardless.
+    /// `None`: no limit.
     fn patience(&self) -> Option<Duration> {
         None
     }
 
-    /// Whether frames have arrived that the descriptor says nothing of, as it does not between [`Fabric::awake`] and
-    /// [`Fabric::doze`].
+    /// Returns whether frames have arrived that the descriptor does not report, as between
+    /// [`Fabric::disable_wakeups`] and [`Fabric::enable_wakeups`].
     fn has_frames(&self) -> bool {
         false
     }
 
-    /// Whether a frame needs an ICRC on its way. In memory it comes to no harm, and the computing costs more than the carrying.
+    /// Returns whether frames need an ICRC. Memory does not damage frames, and computing the ICRC costs more than
+    /// moving the frame.
     fn needs_icrc(&self) -> bool {
         true
     }
 
-    /// Whether [`Fabric::has_frames`] tells of all frames, with no look at the descriptor.
+    /// Returns whether [`Fabric::has_frames`] reports all frames, without polling the descriptor.
     fn is_memory(&self) -> bool {
         false
     }
 
-    /// Bytes of frames that a turn makes, but for the last frame. A socket's kernel copies them at once, and the more each turn
-    /// brings it the fewer turns there are.
+    /// Limit of the bytes of frames per turn; the last frame may exceed it. A socket benefits from no limit: the
+    /// kernel copies the frames at once, and larger batches need fewer turns.
     fn turn_bytes(&self) -> usize {
         if self.is_memory() { MEMORY_TURN_BYTES } else { usize::MAX }
     }
 
-    /// The thread is about to sleep: from now on the descriptor tells of frames. False: some have arrived already.
+    /// Enables wake-ups through the descriptor before the thread blocks. Returns false if frames have arrived
+    /// already.
     fn doze(&mut self) -> bool {
         true
     }
 
-    /// The thread does not sleep any more: nobody needs to pay for waking it.
+    /// Disables wake-up notifications while the thread runs.
     fn awake(&mut self) {}
 
-    /// What was carried and what was lost.
+    /// Returns the counters.
     fn stats(&mut self) -> FabricStats;
 
-    /// The device is a NIC, which filters by itself: frames that are for nobody else come to it too.
+    /// Receives all frames that no other device owns, for a NIC, which filters by itself.
     fn hear_all(&mut self) {}
 
-    /// The list of peers, if the fabric has one.
+    /// Returns the list of peers, if the fabric has one.
     fn switch(&mut self) -> Option<&mut Switch> {
         None
     }
 
-    /// The members of a ring, if the fabric is one.
+    /// Returns the members of a ring, if the fabric is one.
     fn members(&self) -> Option<Vec<MemberRow>> {
         None
     }
@@ -183,35 +185,36 @@ impl<F: Fabric + ?Sized> Fabric for Box<F> {
 pub struct FabricStats {
     /// Frames handed to the network; a flooded frame counts once for each peer.
     pub tx_frames: u64,
-    /// System calls that took.
+    /// System calls for these frames.
     pub tx_calls: u64,
     /// Frames that arrived.
     pub rx_frames: u64,
-    /// Frames the network refused to take.
+    /// Frames that the network rejected.
     pub tx_refused: u64,
-    /// Frames of a NIC that say to come from a MAC of somebody else.
+    /// Frames of a NIC whose source MAC belongs to another device.
     pub tx_foreign_mac: u64,
-    /// Frames of a NIC that say to come from an IP address of another member.
+    /// Frames of a NIC whose source IP address belongs to another member.
     #[serde(default)]
     pub tx_foreign_ip: u64,
-    /// Frames that had no peer to go to: there is none, or they answer somebody who is not known any more, or they are for
-    /// who sent them.
+    /// Frames without a destination: no peer exists, the frame answers an unknown peer, or it is addressed to its own
+    /// sender.
     pub tx_no_peer: u64,
-    /// Frames from an address that is not a configured peer's.
+    /// Frames from an address that is not a configured peer.
     pub rx_stranger: u64,
     /// Frames too long or too short to be Ethernet.
     pub rx_bad_length: u64,
-    /// Frames of peers that sent more than they may.
+    /// Frames of peers that exceed their rate limit.
     pub rx_over_rate: u64,
-    /// Frames from a MAC that is another peer's.
+    /// Frames whose source MAC belongs to another peer.
     pub rx_foreign_mac: u64,
-    /// Frames from an IP address that is another member's.
+    /// Frames whose source IP address belongs to another member.
     #[serde(default)]
     pub rx_foreign_ip: u64,
-    /// Datagrams the kernel lost at our socket, nearly always because its buffer was full: raise `net.core.rmem_max`.
+    /// Datagrams that the kernel dropped at the socket, nearly always because its buffer was full: raise
+    /// `net.core.rmem_max`.
     pub rx_overflow: u64,
-    /// Frames of one peer sent on to another.
+    /// Frames forwarded from one peer to another.
     pub passed_on: u64,
-    /// Peers whose shared memory was given up because of what they wrote to it or handed over.
+    /// Peers whose shared memory was closed because of an invalid value in it or an invalid descriptor.
     pub rings_broken: u64,
 }

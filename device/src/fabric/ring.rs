@@ -1,11 +1,12 @@
-//! The `ring` fabric: HCAs of different processes of one host hand frames to each other through shared memory.
+//! The `ring` fabric: HCAs in different processes of one host exchange frames through shared memory.
 //!
-//! A network is a folder. Each HCA listens there on a socket that is named by its MAC, so a MAC has one HCA, and calls the
-//! others that it finds (`meeting`). The socket between two stays: a byte on it wakes who sleeps, and its end says that the
-//! other is gone. An eventfd would wake a little faster, but both sides of one share its flags: a peer could fill it, make
-//! it blocking, and so stop whoever writes to it. A send on a socket of our own never waits.
+//! A network is a directory. Each HCA listens there on a socket named after its MAC, so a MAC belongs to one HCA, and
+//! connects to the others that it finds (`discovery`). The socket between two members stays open: a byte on it wakes
+//! a member that sleeps, and its end means that the other is gone. An eventfd would wake a little faster, but both
+//! sides share its flags. A peer could fill it, make it blocking, and thus stop a writer. A send on a socket of our
+//! own never waits.
 //!
-//! Of frames, every MAC and IP address of a member is its own while it is here; the MACs of NICs are learned.
+//! A member owns its configured MAC and IP addresses while it is linked. The MACs of NICs are learned.
 
 mod hello;
 mod link;
@@ -38,45 +39,44 @@ use crate::identity::Identity;
 use crate::limited;
 use crate::vfio::server::Listener;
 
-/// Bound: members that an HCA is linked to. Each takes the memory of two rings, and a look before every sleep.
+/// Bound: linked members. Each takes the memory of two rings, and a poll before every sleep.
 const MAX_LINKS: usize = 64;
 
-/// Bound: callers that have not said who they are. A newcomer beyond it takes the place of the oldest.
+/// Bound: connections that have not sent a hello. A new one beyond it replaces the oldest.
 const MAX_CALLERS: usize = 8;
 
-/// Bound: events in one turn, callers among them.
+/// Bound: events in one turn, including connections.
 const MAX_EVENTS: usize = 32;
 
 /// Bound: frames of one member in one turn.
 const MAX_FRAMES: usize = 512;
 
-/// Bound: MACs that a row of the list shows.
+/// Bound: MACs listed in one row.
 const MACS_SHOWN: usize = 16;
 
-/// How long the only member there is may leave its ring full before frames to it are lost. Where there are more, one that
-/// does not take its frames must not keep them from the others: there they are lost at once.
+/// How long the only other member may leave its ring full before frames to it are dropped. If there are more members,
+/// a slow one must not delay the others: frames to it are dropped at once.
 const PATIENCE: Duration = Duration::from_millis(20);
 
-/// How often the folder is looked at while frames go to MACs that nobody has.
+/// How often the directory is scanned while frames go to unknown MACs.
 const SCAN_PERIOD: Duration = Duration::from_secs(1);
 
 mod token {
     pub(super) const LISTENER: u64 = 0;
-    /// The first caller; those of links begin behind the last.
+    /// The first connection without a hello. Links follow after the last.
     pub(super) const CALLERS: u64 = 1;
     pub(super) const LINKS: u64 = CALLERS + super::MAX_CALLERS as u64;
 }
 
-/// Who has a MAC.
+/// Owner of a MAC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Station {
-    /// The HCA: its driver may give its NIC any.
+    /// This HCA. The driver of its NIC may use any MAC.
     Own,
-    /// What is linked in this place.
+    /// The member linked in this slot.
     Link(usize),
 }
 
-/// See the module.
 #[derive(Debug)]
 pub struct RingFabric {
     own: Identity,
@@ -89,20 +89,20 @@ pub struct RingFabric {
     tokens: Tokens,
     macs: MacTable<Station>,
     ips: IpOwners,
-    /// The sender that was admitted last, of which station, and when.
+    /// The last admitted sender, its owner, and when it was checked.
     last: Option<(Source, Station, engine::Instant)>,
     /// Link that is served first in the next turn.
     first: usize,
     full_since: Option<Instant>,
     scanned: Instant,
-    /// The last member that the folder was searched up to.
+    /// MAC at which the last partial scan ended.
     scanned_to: Option<MacAddr>,
-    /// Origin of the clock that lets addresses age.
+    /// Origin of the clock for address ageing.
     started: Instant,
     stats: FabricStats,
 }
 
-/// An address of a frame is another member's.
+/// Which source address of a frame belongs to another member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Foreign {
     Mac,
@@ -110,10 +110,10 @@ enum Foreign {
 }
 
 impl RingFabric {
-    /// Joins the network of a folder as the HCA with these addresses, until it is dropped.
+    /// Joins the network of a directory with these addresses, until dropped.
     ///
     /// # Errors
-    /// The folder cannot be used, another HCA has the MAC, or the host has no descriptors left.
+    /// The directory is unusable, another HCA has the MAC, or the process has no free descriptors.
     pub fn join(folder: &Path, own: &Identity) -> io::Result<Self> {
         let listener = Listener::bind(&socket_path(folder, own.mac)).map_err(io::Error::other)?;
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
@@ -147,7 +147,7 @@ impl RingFabric {
         Ok(fabric)
     }
 
-    /// Members that are linked.
+    /// MACs of the linked members.
     pub fn linked(&self) -> impl Iterator<Item = MacAddr> {
         self.links.iter().flatten().map(Link::mac)
     }
@@ -156,7 +156,7 @@ impl RingFabric {
         engine::Instant::ZERO + self.started.elapsed()
     }
 
-    /// Takes up a link to a member with these addresses.
+    /// Adds a link to a member with these addresses.
     fn link(&mut self, link: Link, member: &Identity) -> io::Result<()> {
         let place = match self.links.iter().position(Option::is_none) {
             Some(place) => place,
@@ -176,7 +176,7 @@ impl RingFabric {
         Ok(())
     }
 
-    /// Gives up a link. The MACs behind it are nobody's then.
+    /// Removes a link. The MACs behind it have no owner then.
     fn unlink(&mut self, place: usize, fault: &Fault) {
         // Closing the socket takes it out of epoll.
         let Some(link) = self.links.get_mut(place).and_then(Option::take) else { return };
@@ -201,7 +201,7 @@ impl RingFabric {
         }
     }
 
-    /// Whether a station may send as this sender, whose MAC is learned.
+    /// Checks whether a member may send with these source addresses, and learns the MAC.
     fn admit(&mut self, now: engine::Instant, source: Source, station: Station) -> Result<(), Foreign> {
         let is_alike = |(last, of, at): (Source, Station, engine::Instant)| {
             last == source && of == station && now.saturating_since(at) < REFRESH
@@ -230,7 +230,7 @@ impl RingFabric {
         Err(foreign)
     }
 
-    /// Puts the first frames of the batch into a ring; returns how many fitted.
+    /// Puts the first frames of the batch into a ring and returns how many fitted.
     fn put(&mut self, place: usize, batch: &TxBatch, count: usize) -> usize {
         let Some(Some(link)) = self.links.get_mut(place) else { return 0 };
         let frames = batch.frames().take(count);
@@ -246,7 +246,7 @@ impl RingFabric {
         }
     }
 
-    /// Counts frames that a member has no room for.
+    /// Counts frames dropped because a member's ring is full.
     fn refuse(&mut self, place: usize, count: usize) {
         self.stats.tx_refused += count as u64;
         if let Some(Some(link)) = self.links.get_mut(place) {
@@ -254,7 +254,7 @@ impl RingFabric {
         }
     }
 
-    /// Sends to one member. Blocked: see [`PATIENCE`].
+    /// Sends to one member. Blocks only as [`RING_FULL_TIMEOUT`] permits.
     fn send_one(&mut self, place: usize, batch: &mut TxBatch, count: usize) -> Sent {
         let put = self.put(place, batch, count);
         batch.advance(put);
@@ -282,7 +282,7 @@ impl RingFabric {
         Sent::All
     }
 
-    /// Sends copies to every member.
+    /// Sends a copy to every member.
     fn flood(&mut self, batch: &TxBatch, count: usize) {
         let mut found = false;
         for place in 0..self.links.len() {
@@ -321,7 +321,7 @@ impl RingFabric {
                     Sent::Blocked => return Sent::Blocked,
                 },
                 Some(Station::Own) => self.stats.tx_no_peer += count as u64,
-                // An answer is for one, or for nobody.
+                // An answer goes to its requester or nowhere; flooding it would reach the wrong member.
                 None if first.origin == Origin::Answer && !first.dst.is_multicast() => {
                     self.stats.tx_no_peer += count as u64;
                 }
@@ -365,7 +365,7 @@ impl Fabric for RingFabric {
             }
             let (mut foreign_macs, mut foreign_ips) = (0, 0);
             batch.retain_from(before, |frame| {
-                // The ring carries nothing shorter than an Ethernet header.
+                // The ring carries no frame shorter than an Ethernet header.
                 let Some(source) = Source::of(frame) else { return false };
                 let admitted = self.admit(now, source, Station::Link(place));
                 foreign_macs += u64::from(admitted == Err(Foreign::Mac));
@@ -396,7 +396,7 @@ impl Fabric for RingFabric {
             Ok(_) | Err(Errno::INTR) => {}
             Err(error) => return Err(error.into()),
         }
-        // Ends before beginnings: who comes back must not meet its own past.
+        // Links before connections: a member that reconnects must not find its old link.
         events.sort_unstable_by_key(|event| std::cmp::Reverse(event.data.u64()));
         for token in events.iter().map(|event| event.data.u64()) {
             let place = |first| usize::try_from(token - first).unwrap_or(usize::MAX);

@@ -1,10 +1,10 @@
-//! Which peer has which MAC: a learning switch whose ports are the peers of a `udp` fabric, and its HCA.
+//! A learning switch whose ports are the peers of a `udp` fabric, and its HCA.
 //!
-//! Frames of the HCA go to the peer that has their destination, to all peers if nobody is known to have it. Frames of a
-//! peer are for the HCA; those between a leaf and another peer pass through. Two peers that are no leaves know each
-//! other and need nobody in between: so the mesh has no loops.
+//! Frames of the HCA go to the peer that owns their destination, or to all peers if no owner is known. Frames of a
+//! peer are for the HCA; those between a leaf and another peer are also forwarded. Two peers that are not leaves
+//! reach each other directly, so the mesh has no loops.
 //!
-//! Whose a MAC is, the table in `macs` says.
+//! The table in `macs` holds the owners of MACs.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -18,35 +18,35 @@ use super::macs::{MacTable, REFRESH};
 use super::udp::UdpPeer;
 use crate::rate::Bucket;
 
-/// Bound: peers. Whatever is flooded is sent to each.
+/// Bound: peers. A flooded frame is sent to each.
 const MAX_PEERS: usize = 256;
 
-/// Bound: MACs that a row of the list shows.
+/// Bound: MACs listed in one row.
 const MACS_SHOWN: usize = 16;
 
-/// Where a frame of the HCA goes.
+/// Destination of a frame of the HCA.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Route {
     /// To one peer.
     Peer(usize),
     /// To every peer.
     Flood,
-    /// Nowhere: its destination is the HCA itself.
+    /// Nowhere: the destination is the HCA itself.
     Own,
 }
 
-/// Why a frame is not taken.
+/// Why a frame is dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// Nobody we talk to sent it.
+    /// The sender is not a peer.
     Stranger,
-    /// Its sender sends too much.
+    /// The peer exceeds its rate limit.
     OverRate,
-    /// Its source MAC is another peer's.
+    /// The source MAC belongs to another peer.
     ForeignMac,
 }
 
-/// Why the list of peers stays as it is.
+/// Why the list of peers is not changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[allow(missing_docs)]
 pub enum PeerError {
@@ -62,26 +62,26 @@ pub enum PeerError {
     TooMany,
 }
 
-/// A peer and what it did, as `hcactl` lists it.
+/// A peer and its counters, as `hcactl` lists it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PeerRow {
-    /// Where it receives.
+    /// Address and UDP port where it receives.
     pub addr: SocketAddr,
     /// It sends to this HCA only.
     pub leaf: bool,
-    /// MACs that are reached through it, at most 16 of them: the configured one and those learned.
+    /// MACs that are reached through it, at most 16: the configured one and those learned.
     pub macs: Vec<String>,
-    /// Frames that came from it.
+    /// Frames received from it.
     pub rx_frames: u64,
-    /// Frames that came from it and were dropped, because it sends more than it may.
+    /// Frames from it that were dropped because it exceeded its rate limit.
     pub rx_over_rate: u64,
-    /// Frames that came from it and were dropped, because their source MAC is another peer's.
+    /// Frames from it that were dropped because their source MAC belongs to another peer.
     pub rx_foreign_mac: u64,
     /// Frames sent to it.
     pub tx_frames: u64,
 }
 
-/// The peers and what is known of them.
+/// The peers and the owners of MACs.
 #[derive(Debug)]
 pub struct Switch {
     ipv4: bool,
@@ -90,26 +90,26 @@ pub struct Switch {
     macs: MacTable<Station>,
     leaves: usize,
     last: Option<Last>,
-    /// The MAC that the NIC of the HCA sent from last, and when it was looked up.
+    /// The MAC that the NIC of the HCA last sent from, and when it was looked up.
     last_own: Option<(MacAddr, Instant)>,
 }
 
-/// Who has a MAC.
+/// Owner of a MAC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Station {
-    /// The HCA: its driver may give its NIC any.
+    /// This HCA. The driver of its NIC may use any MAC.
     Own,
     /// A peer.
     Peer(usize),
 }
 
-/// Who sent the frame before, and as whom: mostly the next one is alike.
+/// The last admitted sender. Most frames have the same sender as the one before.
 #[derive(Clone, Copy, Debug)]
 struct Last {
     from: SocketAddr,
     src: MacAddr,
     peer: usize,
-    /// When its MAC was looked up.
+    /// When the MAC was looked up.
     at: Instant,
 }
 
@@ -124,7 +124,7 @@ struct Peer {
 }
 
 impl Switch {
-    /// A switch with its first peers. `ipv4` says how they are reached.
+    /// Creates a switch with its first peers. `ipv4` selects the IP version of their addresses.
     ///
     /// # Errors
     /// [`PeerError`].
@@ -142,7 +142,7 @@ impl Switch {
         Ok(switch)
     }
 
-    /// One peer more.
+    /// Adds a peer.
     ///
     /// # Errors
     /// [`PeerError`].
@@ -183,7 +183,7 @@ impl Switch {
         Ok(())
     }
 
-    /// One peer less, which is returned. What it sends from now on is a stranger's.
+    /// Removes a peer and returns it. Its frames are those of a stranger from now on.
     ///
     /// # Errors
     /// [`PeerError::Unknown`].
@@ -191,7 +191,7 @@ impl Switch {
         let gone = self.by_addr.remove(&addr).ok_or(PeerError::Unknown(addr))?;
         let peer = self.peers.remove(gone);
         self.leaves -= usize::from(peer.config.leaf);
-        // Those behind it move up.
+        // The peers after it move up.
         self.by_addr.values_mut().filter(|index| **index > gone).for_each(|index| *index -= 1);
         self.macs.rename(|station| match station {
             Station::Peer(peer) if peer == gone => None,
@@ -202,7 +202,7 @@ impl Switch {
         Ok(peer.config)
     }
 
-    /// The peers and what they did.
+    /// Returns the peers and their counters.
     pub fn rows(&self) -> Vec<PeerRow> {
         let mut macs = vec![Vec::new(); self.peers.len()];
         for (mac, owner) in self.macs.iter() {
@@ -227,36 +227,36 @@ impl Switch {
         self.peers.iter().zip(macs).map(row).collect()
     }
 
-    /// How many peers there are; they are numbered from 0 on.
+    /// Number of peers; their indices start at 0.
     pub fn peer_count(&self) -> usize {
         self.peers.len()
     }
 
-    /// MACs that peers have been given.
+    /// Configured MACs of peers.
     pub fn given_macs(&self) -> impl Iterator<Item = MacAddr> {
         self.macs.all_fixed()
     }
 
-    /// How many MACs are known, of all peers.
+    /// Number of MACs with a known owner.
     pub fn known_macs(&self) -> usize {
         self.macs.len()
     }
 
-    /// Where a peer receives.
+    /// Returns where a peer receives.
     pub fn addr(&self, peer: usize) -> Option<SocketAddr> {
         self.peers.get(peer).map(|peer| peer.config.addr)
     }
 
-    /// Frames were sent to a peer.
+    /// Counts frames sent to a peer.
     pub(super) fn count_sent(&mut self, peer: usize, frames: usize) {
         if let Some(peer) = self.peers.get_mut(peer) {
             peer.tx_frames += frames as u64;
         }
     }
 
-    /// A frame from `src` came through `from`: whose it is. The MAC is learned.
+    /// Checks a frame from `src` that arrived from `from`, learns its MAC and returns the index of the peer.
     ///
-    /// Only peers are believed: anybody can send to a UDP port, and whoever may teach us addresses may redirect traffic.
+    /// Only peers are trusted: anyone can send to a UDP port, and learned addresses redirect traffic.
     ///
     /// # Errors
     /// [`Refusal`].
@@ -284,7 +284,8 @@ impl Switch {
         Ok(index)
     }
 
-    /// Whether the NIC of the HCA may send from `src`, which its driver chose: not in the name of a peer. The MAC is learned.
+    /// Checks whether the NIC of the HCA may send from `src`, which its driver chose and which must not belong to a
+    /// peer. Learns the MAC.
     pub fn admit_own(&mut self, now: Instant, src: MacAddr) -> bool {
         let is_alike = |(last, at): (MacAddr, Instant)| last == src && now.saturating_since(at) < REFRESH;
         if self.last_own.is_some_and(is_alike) {
@@ -297,9 +298,9 @@ impl Switch {
         admitted
     }
 
-    /// Where a frame of the HCA goes.
+    /// Returns where to send a frame of the HCA.
     pub fn route(&self, now: Instant, dst: MacAddr) -> Route {
-        // With one peer there is nothing to choose, and no flood to pay for.
+        // With one peer there is no choice, and a flood would cost more.
         if self.peers.len() == 1 {
             return Route::Peer(0);
         }
@@ -310,12 +311,12 @@ impl Switch {
         }
     }
 
-    /// Whether a frame of `from` can have a way that leads past the HCA.
+    /// Returns whether frames of `from` may be forwarded at all.
     pub(super) fn may_pass(&self, from: usize) -> bool {
         if self.is_leaf(from) { self.peer_count() > 1 } else { self.leaves > 0 }
     }
 
-    /// Whether a frame of `from` passes on to `to`.
+    /// Returns whether frames are forwarded between two peers.
     pub(super) fn passes(&self, from: usize, to: usize) -> bool {
         from != to && (self.is_leaf(from) || self.is_leaf(to))
     }
@@ -370,7 +371,7 @@ mod tests {
     #[test]
     fn sources_are_learned_and_follow_their_owner_once_it_is_quiet_where_it_was() {
         let mut switch = switch();
-        // The last frame before the pause is one of a train, which is looked up now and then only.
+        // The last frame before the pause is one of a train, for which the table is consulted only now and then.
         for millis in [0, 100, 400, 900] {
             assert_eq!(switch.admit(at(millis), B, addr(2)), Ok(1));
         }

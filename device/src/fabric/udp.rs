@@ -1,5 +1,4 @@
-//! The `udp` fabric: one UDP datagram per Ethernet frame, the whole frame as payload. QEMU's `-netdev dgram` speaks the
-//! same.
+//! The `udp` fabric: each UDP datagram carries one Ethernet frame. It is compatible with QEMU's `-netdev dgram`.
 
 mod losses;
 mod peer;
@@ -19,12 +18,12 @@ use super::batch::RxFrame;
 use super::switch::{Refusal, Route, Switch};
 use super::{Fabric, FabricStats, MAX_FRAME_LEN, MIN_FRAME_LEN, Origin, RxBatch, Sent, TxBatch};
 
-/// Bytes of socket buffer we ask for, each way: some windows of several QPs. The kernel counts about twice the payload.
+/// Requested socket buffer in bytes per direction: some windows of several QPs. The kernel counts about twice the
+/// payload.
 const SOCKET_BUFFER_LEN: usize = 8 << 20;
-/// Bytes one segmented send may have: the longest UDP datagram over IPv4, less than which IPv6 allows too.
+/// Maximum bytes of one segmented send: the longest UDP datagram over IPv4. The limit of IPv6 is higher.
 const MAX_SEND_LEN: usize = 65_507;
 
-/// See the module.
 #[derive(Debug)]
 pub struct UdpFabric {
     /// MAC of the HCA.
@@ -32,20 +31,20 @@ pub struct UdpFabric {
     socket: UdpSocket,
     state: UdpSocketState,
     switch: Switch,
-    /// Origin of the clock that limits rates and lets addresses age.
+    /// Origin of the clock for rate limits and address ageing.
     started: Instant,
     losses: Losses,
-    /// Frames that one send may carry; 1 once a run was refused.
+    /// Maximum frames per send; 1 once the kernel has rejected a run.
     max_run: usize,
     stats: FabricStats,
     meta: [RecvMeta; RxBatch::SLOTS],
 }
 
 impl UdpFabric {
-    /// Receives on `bind` for the HCA with the MAC `own`, sends to `peers`.
+    /// Receives on `bind` for the HCA with the MAC `own`, and sends to `peers`.
     ///
     /// # Errors
-    /// The socket cannot be opened or bound; two peers are the same, or cannot be reached from there.
+    /// The socket cannot be opened or bound, a peer is duplicated, or its address has another IP version.
     pub fn bind(bind: SocketAddr, own: MacAddr, peers: &[UdpPeer]) -> io::Result<Self> {
         let socket = UdpSocket::bind(bind)?;
         let state = UdpSocketState::new((&socket).into())?;
@@ -79,10 +78,10 @@ impl UdpFabric {
         })
     }
 
-    /// Where this fabric receives; tells the port when the configured one is 0.
+    /// Returns the local address, with the actual port if 0 was configured.
     ///
     /// # Errors
-    /// The socket does not know.
+    /// The socket's address cannot be queried.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         self.socket.local_addr()
     }
@@ -91,7 +90,7 @@ impl UdpFabric {
         engine::Instant::ZERO + self.started.elapsed()
     }
 
-    /// Counts what the kernel has lost since it was last asked.
+    /// Counts the datagrams that the kernel dropped since the last call.
     fn count_losses(&mut self, now: engine::Instant) {
         let lost = self.losses.ask(now, &self.socket);
         if lost > 0 {
@@ -104,7 +103,7 @@ impl UdpFabric {
         }
     }
 
-    /// Sends one datagram or a run of equal ones to a peer.
+    /// Sends one datagram, or a run of equally long ones, to a peer.
     fn transmit(&mut self, peer: usize, contents: &[u8], segment: usize, frames: usize) -> Transmitted {
         let Some(destination) = self.switch.addr(peer) else { return Transmitted::Done };
         let transmit = Transmit {
@@ -122,15 +121,15 @@ impl UdpFabric {
             }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Transmitted::Blocked,
             Err(error) if frames > 1 && refuses_runs(&error) => {
-                // The usual reasons: frames above the path's MTU, which go alone, in fragments; an interface that
-                // cannot segment. Neither passes with time.
+                // The usual reasons are frames above the path's MTU, which can only be sent alone, in fragments, or
+                // an interface without segmentation. Neither is temporary.
                 self.max_run = 1;
                 tracing::warn!(%destination, %error, segment, "UDP segmentation offload failed; sending frames one by one");
                 return Transmitted::RunRefused;
             }
             Err(error) => {
                 self.stats.tx_refused += frames as u64;
-                // A peer that is not up yet answers with ICMP, which the next send reports: no news.
+                // A peer that is not up answers with ICMP, which the next send reports. That is not worth a log line.
                 if error.kind() != io::ErrorKind::ConnectionRefused {
                     crate::limited!(warn, %destination, %error, frames, "cannot send frames to the peer");
                 }
@@ -139,15 +138,15 @@ impl UdpFabric {
         Transmitted::Done
     }
 
-    /// Sends one of several copies of a frame. A full buffer loses it: trying again would repeat it to the peers that
-    /// have it.
+    /// Sends one of several copies of a frame. If the buffer is full the copy is lost: a retry would repeat the frame
+    /// to the peers that have it already.
     fn transmit_now(&mut self, peer: usize, frame: &[u8]) {
         if self.transmit(peer, frame, frame.len(), 1) == Transmitted::Blocked {
             self.stats.tx_refused += 1;
         }
     }
 
-    /// Passes a frame of one peer on to others, if that is our part. Whether it may be for the HCA too.
+    /// Forwards a frame of one peer to others if this HCA connects them. Returns whether it may be for the HCA too.
     fn pass_on(&mut self, now: engine::Instant, from: usize, frame: &[u8]) -> bool {
         let dst = address(frame, 0);
         if dst == self.own {
@@ -174,14 +173,14 @@ impl UdpFabric {
     }
 }
 
-/// What became of a send.
+/// Result of a send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Transmitted {
-    /// Taken by the network, or refused for good and counted.
+    /// Accepted by the network, or rejected and counted.
     Done,
     /// The socket buffer is full.
     Blocked,
-    /// Nothing was sent; the frames may go one by one.
+    /// Nothing was sent. The frames can be sent one by one.
     RunRefused,
 }
 
@@ -301,12 +300,12 @@ impl Fabric for UdpFabric {
     }
 }
 
-/// The MAC address at an offset of an Ethernet header.
+/// Returns the MAC address at an offset of an Ethernet header.
 fn address(frame: &[u8], at: usize) -> MacAddr {
     frame.get(at..).and_then(|bytes| bytes.first_chunk()).map_or_else(MacAddr::default, |mac| MacAddr(*mac))
 }
 
-/// Whether the network refuses a run of frames for being one. The frames alone may still go.
+/// Returns whether an error means that a run of frames was rejected. The frames may be sent one by one.
 fn refuses_runs(error: &io::Error) -> bool {
     use rustix::io::Errno;
     matches!(
@@ -315,9 +314,9 @@ fn refuses_runs(error: &io::Error) -> bool {
     )
 }
 
-/// Lets the network cut datagrams: a RoCE packet of the largest MTU is longer than an ordinary Ethernet frame, and its
-/// sender does not know what carries it. `UdpSocketState` forbids it, as QUIC wants. (Over IPv6 it stays forbidden: no
-/// safe interface takes IPV6_DONTFRAG back.)
+/// Permits IP fragmentation: a RoCE packet of the largest MTU is longer than an ordinary Ethernet frame, and its
+/// sender does not know the fabric. `UdpSocketState` forbids fragmentation, as QUIC requires. Over IPv6 it stays
+/// forbidden, since no safe interface resets IPV6_DONTFRAG.
 fn allow_fragments(socket: &UdpSocket) -> io::Result<()> {
     if socket.local_addr()?.is_ipv4() {
         sockopt::set_ip_mtu_discover(socket, sockopt::Ipv4PathMtuDiscovery::DONT)?;
@@ -325,7 +324,7 @@ fn allow_fragments(socket: &UdpSocket) -> io::Result<()> {
     Ok(())
 }
 
-/// Asks for large buffers, beyond the system's limit if we may, and returns what we got (receive, send).
+/// Requests large buffers, beyond the system's limit if permitted, and returns the actual sizes (receive, send).
 fn enlarge_buffers(socket: &UdpSocket) -> io::Result<(usize, usize)> {
     if sockopt::set_socket_recv_buffer_size_force(socket, SOCKET_BUFFER_LEN).is_err() {
         sockopt::set_socket_recv_buffer_size(socket, SOCKET_BUFFER_LEN)?;
@@ -340,16 +339,16 @@ mod tests {
 
     const A: MacAddr = MacAddr([2, 0, 0, 0, 0, 1]);
     const B: MacAddr = MacAddr([2, 0, 0, 0, 0, 2]);
-    /// Of HCAs whose MAC does not matter.
+    /// For HCAs whose MAC does not matter.
     const OWN: MacAddr = MacAddr([2, 0, 0, 0, 0, 9]);
 
     fn localhost() -> SocketAddr {
         ([127, 0, 0, 1], 0).into()
     }
 
-    /// Fabrics that are all peers of each other.
+    /// Creates fabrics that are all peers of each other.
     fn mesh<const N: usize>() -> [UdpFabric; N] {
-        // The ports must be known before the first fabric is made, so that each can be told of the others.
+        // The ports must be known before the first fabric is created, so that each can be configured with the others.
         let held: [UdpSocket; N] = std::array::from_fn(|_| UdpSocket::bind(localhost()).unwrap());
         let addrs: Vec<_> = held.iter().map(|socket| socket.local_addr().unwrap()).collect();
         drop(held);
@@ -368,7 +367,7 @@ mod tests {
         batch.commit(dst);
     }
 
-    /// Frames that are already in the socket: loopback delivers before `send` returns.
+    /// Returns frames that are already in the socket: loopback delivers before `send` returns.
     fn received(fabric: &mut UdpFabric) -> Vec<Vec<u8>> {
         let (mut batch, mut all) = (RxBatch::new(), Vec::new());
         loop {
@@ -446,7 +445,7 @@ mod tests {
         assert_eq!((b.stats().rx_stranger, b.stats().rx_bad_length), (1, 2));
     }
 
-    /// Whoever invents more addresses than are kept must not make others pay for the answers.
+    /// A peer that invents more addresses than are learned must not make others pay for the answers.
     #[test]
     fn an_answer_to_somebody_who_is_not_known_is_not_flooded() {
         let [mut a, mut b, mut c] = mesh();
@@ -549,7 +548,7 @@ mod tests {
         assert_eq!(hub.stats().passed_on, 6);
     }
 
-    /// A frame of a NIC.
+    /// Appends a frame of a NIC.
     fn push_plain(batch: &mut TxBatch, dst: MacAddr, src: MacAddr) {
         batch.buffer().extend([&dst.0[..], &src.0, &[0x88; 48]].concat());
         assert!(batch.commit_plain());
@@ -586,7 +585,7 @@ mod tests {
             "a peer takes none of them"
         );
 
-        // A run ends where the source is another.
+        // A run ends where the source changes.
         push_plain(&mut batch, B, BEHIND);
         push_plain(&mut batch, B, A);
         push_plain(&mut batch, B, BEHIND);

@@ -1,19 +1,20 @@
-//! How a thread says that it sleeps and wants to be woken, and how another notices, so that neither is missed.
+//! The handshake between a thread that sleeps and one that wakes it, which loses no wake-up.
 
 use std::sync::atomic::{AtomicU32, Ordering, fence};
 
-/// Says that we want to be woken. The caller looks at the other's counter after this, and sleeps only if nothing changed.
+/// Requests a wake-up. Afterwards the caller checks the other side's counter again, and sleeps only if it has not
+/// changed.
 ///
-/// Who sleeps stores its wish and then loads the counter; who wakes stores the counter and then loads the wish. If both
-/// loads could come before both stores, each would miss the other and the sleeper would never be woken. No order of
-/// acquire and release forbids that, for both are a store before a load of another place: it takes a full fence between
-/// the two on both sides. With them at least one of the loads sees the other's store.
+/// The sleeper stores the flag and then loads the counter. The waker stores the counter and then loads the flag. If
+/// both loads could precede both stores, each side would miss the other and the sleeper would never be woken. Acquire
+/// and release do not prevent that, since both sides have a store before a load of another location. A full fence
+/// between the two on both sides ensures that at least one load sees the other's store.
 pub(super) fn want(wish: &AtomicU32) {
     wish.store(1, Ordering::Relaxed);
     fence(Ordering::SeqCst);
 }
 
-/// Whether the other side wants to be woken by what was stored just now. It is told once: see [`want`].
+/// Returns whether the other side has to be woken after the last store, and clears the flag: see [`request`].
 pub(super) fn is_wanted(wish: &AtomicU32) -> bool {
     fence(Ordering::SeqCst);
     wish.load(Ordering::Relaxed) != 0 && wish.swap(0, Ordering::Relaxed) != 0

@@ -1,4 +1,4 @@
-//! What the rules look at in a frame. Nothing is verified: a frame that is broken already can be impaired too.
+//! The fields of a frame that rules match. Nothing is verified: damaged frames can be impaired too.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -9,9 +9,7 @@ use protocol::net::ipv4::Ipv4;
 use protocol::net::ipv6::Ipv6;
 use protocol::roce::Bth;
 
-/// Bytes of an Ethernet header.
 pub(super) const ETHER_LEN: usize = 14;
-/// Bytes of a UDP header.
 const UDP_LEN: usize = 8;
 
 #[derive(Clone, Copy, Debug)]
@@ -20,15 +18,15 @@ pub(super) struct Addrs {
     pub(super) dst: IpAddr,
 }
 
-/// See the module.
+/// Fields of one frame.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Glance {
     pub(super) src_mac: MacAddr,
     pub(super) dst_mac: MacAddr,
     pub(super) ip: Option<Addrs>,
-    /// Of a RoCE packet.
+    /// BTH of a RoCE packet.
     pub(super) bth: Option<Bth>,
-    /// Where what a bit error spoils begins: the BTH of a RoCE packet, else what follows the Ethernet header.
+    /// Where a bit error may occur: from the BTH of a RoCE packet, otherwise after the Ethernet header.
     pub(super) body: usize,
 }
 

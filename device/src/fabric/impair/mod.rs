@@ -1,8 +1,8 @@
-//! Making a good wire bad: frames are dropped, duplicated, reordered, delayed, corrupted and ECN-marked by rules.
+//! Impairments: rules that drop, duplicate, reorder, delay, corrupt and ECN-mark frames.
 //!
-//! It stands between an HCA and its fabric, whatever the fabric is, and knows no clock and no socket: frames and the
-//! time come in, frames come out, at once or when [`Impairments::next_deadline`] has come. Chance is drawn from the
-//! seed of the rule, so that the same frames meet the same fate again.
+//! They apply between an HCA and any fabric, without a clock or a socket. Frames and the time are inputs; frames are
+//! outputs, at once or when [`Impairments::next_deadline`] has come. Randomness comes from the seed of the rule, so
+//! equal input gives equal output.
 
 mod alter;
 mod glance;
@@ -29,46 +29,46 @@ pub use self::rule::{Action, Direction, Probability, Rule, RuleEntry, RuleError}
 use super::Origin;
 use crate::telemetry::log::Site;
 
-/// Bound: rules of one device. Each is looked at for every frame.
+/// Bound: rules of one device. Each is checked for every frame.
 pub const MAX_RULES: usize = 64;
 
-/// What became of a frame.
+/// Result for one frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// No rule applied: it goes on as it is.
+    /// No rule applied. Pass the frame unchanged.
     Untouched,
     /// At least one rule applied.
     Touched {
-        /// What was done, for people.
+        /// Description of what was done, for captures and logs.
         note: String,
-        /// What goes on at once in the frame's place, in this order.
+        /// Frames to pass at once instead, in this order.
         frames: SmallVec<[Vec<u8>; 2]>,
     },
 }
 
-/// A device has [`MAX_RULES`] rules.
+/// The device already has [`MAX_RULES`] rules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("limit of {MAX_RULES} impairments reached; remove one first")]
 pub struct TooManyRules;
 
-/// A rule in force and what it did, as `hcactl` lists it.
+/// An active rule and its counters, as `hcactl` lists it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ImpairmentRow {
-    /// Its number, from 1 on in the order in which rules were set.
+    /// Rule ID, counted from 1 in the order in which rules were added.
     pub id: u32,
-    /// What was set.
+    /// The rule as it was added.
     pub rule: RuleEntry,
-    /// Frames its selectors met.
+    /// Frames that match its selectors.
     pub matched: u64,
     /// Frames it was applied to.
     pub hits: u64,
 }
 
-/// The rules of one device and the frames they hold back.
+/// The rules of one device and the frames they hold.
 #[derive(Debug, Default)]
 pub struct Impairments {
     rules: Vec<ActiveRule>,
-    /// Rules that were ever set since there were none.
+    /// Rules added since the list was last empty.
     numbered: u32,
     tx: Held,
     rx: Held,
@@ -81,28 +81,28 @@ struct ActiveRule {
     matched: u64,
     hits: u64,
     rng: ChaCha8Rng,
-    /// Each rule has an allowance of log lines, so that none hides another.
+    /// Each rule has its own log limit, so that no rule hides another.
     site: Site,
 }
 
-/// What the rules that hit agreed on.
+/// Combined effect of all rules that apply to a frame.
 #[derive(Default)]
 struct Fate {
     note: String,
     dropped: bool,
     delay: Duration,
-    /// Frames that overtake, and how long to wait for them.
+    /// Number of frames that overtake it, and how long to wait for them.
     overtakers: Option<(u32, Duration)>,
     copies: SmallVec<[Duration; 2]>,
 }
 
 impl Impairments {
-    /// Whether nothing is or will be done until a rule is added.
+    /// Returns whether there are no rules and no held frames.
     pub fn is_idle(&self) -> bool {
         self.rules.is_empty() && self.tx.is_empty() && self.rx.is_empty()
     }
 
-    /// Puts a rule into force, behind those there are. Gives its number.
+    /// Adds a rule after the existing ones and returns its ID.
     ///
     /// # Errors
     /// [`TooManyRules`].
@@ -113,14 +113,14 @@ impl Impairments {
         self.numbered = self.numbered.wrapping_add(1);
         let id = self.numbered;
         let mut rng = ChaCha8Rng::seed_from_u64(rule.seed());
-        // Rules of one seed must not all hit the same frames.
+        // Rules with the same seed must not all hit the same frames.
         rng.set_stream(rule.stream());
         self.rules.push(ActiveRule { id, rule, matched: 0, hits: 0, rng, site: Site::new() });
         Ok(id)
     }
 
-    /// Takes a rule out of force, or all. Frames they hold back go on when they were going to. False if there is no
-    /// such rule.
+    /// Removes a rule, or all of them. Held frames are still released in time. Returns false if the rule does not
+    /// exist.
     pub fn clear(&mut self, id: Option<u32>) -> bool {
         let before = self.rules.len();
         self.rules.retain(|rule| id.is_some_and(|id| id != rule.id));
@@ -130,12 +130,12 @@ impl Impairments {
         id.is_none() || self.rules.len() < before
     }
 
-    /// The rules, in the order in which they were set.
+    /// The rules, in the order in which they were added.
     pub fn rules(&self) -> impl Iterator<Item = &Rule> {
         self.rules.iter().map(|active| &active.rule)
     }
 
-    /// The rules and what they did.
+    /// The rules and their counters.
     pub fn rows(&self) -> Vec<ImpairmentRow> {
         let row = |rule: &ActiveRule| ImpairmentRow {
             id: rule.id,
@@ -146,8 +146,8 @@ impl Impairments {
         self.rules.iter().map(row).collect()
     }
 
-    /// Decides about a frame; `origin` is what [`Frame::origin`] says when it is held back. Call [`Impairments::release`] after
-    /// it: it may have overtaken others.
+    /// Applies the rules to a frame. `origin` becomes [`Frame::origin`] if the frame is held. Call
+    /// [`Impairments::release`] afterwards: the frame may have overtaken others.
     pub fn judge(&mut self, now: Instant, direction: Direction, frame: &[u8], origin: Origin) -> Verdict {
         let glance = Glance::of(frame);
         let mut fate = Fate::default();
@@ -186,7 +186,7 @@ impl Impairments {
         Verdict::Touched { note: fate.note, frames }
     }
 
-    /// The next frame that was held back and goes on now.
+    /// Returns the next held frame whose time has come.
     pub fn release(&mut self, now: Instant, direction: Direction) -> Option<Frame> {
         match direction {
             Direction::Tx => self.tx.release(now),
@@ -194,14 +194,14 @@ impl Impairments {
         }
     }
 
-    /// When [`Impairments::release`] is wanted next.
+    /// Returns when [`Impairments::release`] has to be called next.
     pub fn next_deadline(&self) -> Option<Instant> {
         self.tx.next_deadline().into_iter().chain(self.rx.next_deadline()).min()
     }
 }
 
 impl ActiveRule {
-    /// Counts the frame, and if the rule hits it, adds to its fate.
+    /// Counts the frame, and applies the rule if it hits.
     fn apply(&mut self, glance: &Glance, frame: &[u8], altered: &mut Option<Vec<u8>>, fate: &mut Fate) {
         if !self.rule.selects(glance) {
             return;
@@ -226,7 +226,7 @@ impl ActiveRule {
         }
     }
 
-    /// Says what it did.
+    /// Applies the action and describes it.
     fn act(
         &mut self,
         glance: &Glance,

@@ -12,13 +12,13 @@ use thiserror::Error;
 
 use super::glance::Glance;
 
-/// Bound: how long a frame is held back, microseconds. Far above any timeout that means anything to a QP under test.
+/// Bound: how long a frame may be held, in microseconds. Far above any timeout of a QP under test.
 const MAX_HOLD_US: u64 = 60_000_000;
 
-/// Bound: frames that one may be made to wait for.
+/// Bound: frames that one frame may wait for.
 const MAX_OVERTAKERS: u32 = 1024;
 
-/// How long a reordered frame waits for others, microseconds, unless the rule says it.
+/// Default of `within_us`.
 const OVERTAKEN_WITHIN_US: u64 = 10_000;
 
 /// An impairment, as written in the configuration and sent by `hcactl`.
@@ -115,7 +115,6 @@ fn overtaken_within() -> u64 {
 #[serde(try_from = "f64")]
 pub struct Probability(#[schemars(range(min = 0.0, max = 1.0))] f64);
 
-/// It is never NaN.
 impl Eq for Probability {}
 
 impl Probability {
@@ -139,17 +138,17 @@ impl TryFrom<f64> for Probability {
     }
 }
 
-/// What is wrong with a rule.
+/// Why a rule is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("{key}: {problem}")]
 pub struct RuleError {
-    /// Which part.
+    /// Key of the invalid value.
     pub key: &'static str,
-    /// One line for people.
+    /// What is wrong, in one line.
     pub problem: &'static str,
 }
 
-/// A rule that can be applied.
+/// A validated rule.
 #[derive(Clone, Debug)]
 pub struct Rule {
     entry: RuleEntry,
@@ -160,11 +159,11 @@ pub struct Rule {
     when: When,
 }
 
-/// Which of the frames that a rule meets it hits.
+/// Which of the matching frames a rule hits.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum When {
     Always,
-    /// Counted from 1; `count` in a row.
+    /// Counted from 1; `count` consecutive frames.
     Nth {
         first: u64,
         count: u64,
@@ -230,7 +229,7 @@ impl Peer {
 }
 
 impl Rule {
-    /// As it was written.
+    /// Returns the rule as it was written.
     pub fn entry(&self) -> &RuleEntry {
         &self.entry
     }
@@ -268,7 +267,7 @@ impl Rule {
         action << 1 | direction
     }
 
-    /// Whether the rule meets this frame, which goes its way.
+    /// Returns whether the rule matches this frame of its direction.
     pub(super) fn selects(&self, glance: &Glance) -> bool {
         let bth = glance.bth.as_ref();
         let peer = |wanted| match (wanted, self.entry.direction) {

@@ -1,4 +1,5 @@
-//! Frames are those of scapy: from 02:00:00:00:00:01 and 10.77.0.1 to 02:00:00:00:00:02 and 10.77.0.2, QP abcdefh.
+//! The test frames were built with scapy: from 02:00:00:00:00:01 and 10.77.0.1 to 02:00:00:00:00:02 and 10.77.0.2, QP
+//! abcdefh.
 
 use protocol::WireError;
 use protocol::roce::RoceFrame;
@@ -14,7 +15,7 @@ fn frame(name: &str) -> Vec<u8> {
     pairs.iter().map(|pair| u8::from_str_radix(str::from_utf8(pair).unwrap(), 16).unwrap()).collect()
 }
 
-/// Made by scapy 2.8.0: who has 10.77.0.2, tell 10.77.0.1 at 02:00:00:00:00:01.
+/// Built with scapy 2.8.0: who has 10.77.0.2, tell 10.77.0.1 at 02:00:00:00:00:01.
 const ARP: [u8; 42] = *b"\xff\xff\xff\xff\xff\xff\x02\0\0\0\0\x01\x08\x06\
     \0\x01\x08\0\x06\x04\0\x01\x02\0\0\0\0\x01\x0a\x4d\0\x01\0\0\0\0\0\0\x0a\x4d\0\x02";
 
@@ -31,7 +32,7 @@ fn after(us: u64) -> Instant {
     T0 + Duration::from_micros(us)
 }
 
-/// What goes on at `now` when `frame` is sent.
+/// Returns the frames that pass at `now` when `frame` is sent.
 fn send(impairments: &mut Impairments, now: Instant, frame: &[u8]) -> Vec<Vec<u8>> {
     let mut out = match impairments.judge(now, Direction::Tx, frame, Origin::Own) {
         Verdict::Untouched => vec![frame.to_vec()],
@@ -41,7 +42,7 @@ fn send(impairments: &mut Impairments, now: Instant, frame: &[u8]) -> Vec<Vec<u8
     out
 }
 
-/// Which of `count` equal frames are dropped by a rule.
+/// Returns which of `count` equal frames a rule drops.
 fn dropped(rule: &str, count: usize) -> Vec<usize> {
     let mut impairments = rules(&[rule]);
     let frame = frame("rc_send_first");

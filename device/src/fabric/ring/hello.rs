@@ -1,19 +1,20 @@
-//! What two HCAs say to each other before frames flow.
+//! Messages that two HCAs exchange before frames flow.
 //!
 //! ```text
 //! 0  8  "hcadring"
 //! 8  2  version: 3
-//! 10 1  kind: 1 the memory comes with this message, 2 call, 3 answer to a call
+//! 10 1  kind: 1 shared memory is attached, 2 call, 3 answer to a call
 //! 11 6  MAC of the sender
 //! 17 3  reserved, 0
 //! 20 4  bytes of one ring
 //! 24 4  IPv4 address of the sender
-//! 28 16 IPv6 address of the sender beside its link-local one, 0 if it has none
+//! 28 16 IPv6 address of the sender besides its link-local one, 0 if none
 //! 44 8  token of the sender
-//! 52 8  token of the message that this one answers, 0 if there is none
+//! 52 8  token of the message that this one answers, 0 if none
 //! ```
 //!
-//! Numbers are little-endian, addresses as on a wire. A message comes in one piece, with one descriptor if its kind is 1.
+//! Numbers are little-endian, addresses in network byte order. A message is a single send, with one descriptor if its
+//! kind is 1.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -55,30 +56,30 @@ struct Raw {
     answered: U64,
 }
 
-/// A message.
+/// A message received.
 #[derive(Debug)]
 pub(super) struct Hello {
-    /// The sender's addresses.
+    /// Addresses of the sender.
     pub(super) from: Identity,
-    /// To be repeated in the answer.
+    /// Token to repeat in the answer.
     pub(super) token: Option<Token>,
     /// Token of the message that this one answers.
     pub(super) answered: Option<Token>,
     pub(super) kind: Kind,
 }
 
-/// What a message is for.
+/// Kind of a message.
 #[derive(Debug)]
 pub(super) enum Kind {
-    /// The rings are in this file.
+    /// The rings are in this memfd.
     Memory { len: RingLen, memfd: OwnedFd },
-    /// The sender has no link to the receiver, and wants one.
+    /// The sender has no link to the receiver and requests one.
     Call,
-    /// It answers a call, and asks the caller to prove that it has the socket of its name.
+    /// Answers a call, and asks the caller to prove that it owns the socket of its MAC.
     Answer,
 }
 
-/// Why a message is none.
+/// Why a message is invalid.
 #[derive(Debug, Error)]
 pub(super) enum Unheard {
     #[error("the peer closed the connection")]
@@ -91,7 +92,7 @@ pub(super) enum Unheard {
     Io(#[from] io::Error),
 }
 
-/// What is sent, but for the sender.
+/// A message to send.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Message<'a> {
     Memory(BorrowedFd<'a>),
@@ -134,7 +135,7 @@ pub(super) fn send(
     Ok(())
 }
 
-/// The message of a caller, if it is there.
+/// Receives the message of a new connection, if it has arrived.
 pub(super) fn receive(socket: impl AsFd) -> Result<Option<Hello>, Unheard> {
     let mut bytes = [0; size_of::<Raw>()];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];

@@ -1,16 +1,18 @@
-//! How the members of a ring find each other and make links.
+//! How the members of a ring find each other and create links.
 //!
-//! A message goes to the socket that is named by the receiver's MAC, where only its member can read it. So what repeats a
-//! token that was sent there comes from that member, and a caller has to repeat one before it is believed:
+//! A message goes to the socket named after the receiver's MAC, where only that member can read it. A message that
+//! repeats a token sent there therefore comes from that member. Every connecting member has to repeat one before it
+//! is trusted:
 //!
 //! ```text
 //! newcomer  call, token a             ->  to the member's socket
 //!           <-  answer, token b, repeats a    to the newcomer's socket
 //! ```
 //!
-//! Now the newcomer knows the member. If its MAC is the greater it makes the memory and hands it over, with b; if not it calls
-//! again with b and another token, and the member makes the memory. Of two that call each other at once the same one makes
-//! it, so they end with one link. One that proves its name takes the place of a link that was there.
+//! This authenticates the member to the newcomer. If the newcomer has the larger MAC, it creates the memory and sends
+//! it with token b. Otherwise it calls again with token b and another token, and the member creates the memory. If
+//! two members call each other at once, the same one creates the memory, so they end up with one link. A member that
+//! proves its MAC replaces an existing link.
 
 use std::collections::HashSet;
 use std::os::fd::AsFd as _;
@@ -31,28 +33,28 @@ use super::{MAX_CALLERS, RingFabric, share, token, watch};
 use crate::identity::Identity;
 use crate::limited;
 
-/// Bound: members that are called in one search of the folder while frames are sent. The next search goes on behind them.
+/// Bound: members called in one partial scan. The next scan continues after them.
 const CALLS: usize = 128;
 
-/// What follows the MAC in the name of a socket.
+/// Suffix of a socket name, after the MAC.
 const SUFFIX: &str = ".ring";
 
-/// How much of a folder is searched.
+/// How much of a directory is scanned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Scan {
-    /// All of it, as a newcomer does.
+    /// All of it, when a member joins.
     Whole,
-    /// At most [`CALLS`] names, behind those of the last search.
+    /// At most [`CALLS`] names, after those of the last scan.
     Part,
 }
 
-/// Name of a member's socket.
+/// Returns the path of a member's socket.
 pub fn socket_path(folder: &Path, mac: MacAddr) -> PathBuf {
     let digits: String = mac.0.iter().map(|byte| format!("{byte:02x}")).collect();
     folder.join(digits + SUFFIX)
 }
 
-/// The member that has a socket of this name.
+/// Returns the MAC of the member that has a socket of this name.
 pub(super) fn member(name: &str) -> Option<MacAddr> {
     let digits = name.strip_suffix(SUFFIX)?;
     if digits.len() != 12
@@ -65,7 +67,7 @@ pub(super) fn member(name: &str) -> Option<MacAddr> {
     Some(MacAddr(mac)).filter(|mac| !mac.is_multicast())
 }
 
-/// Connects without waiting: a member that accepts nobody is called again later.
+/// Connects without waiting. A member that does not accept is called again later.
 pub(super) fn connect(path: &Path) -> Result<UnixStream, Errno> {
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
     let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
@@ -74,7 +76,7 @@ pub(super) fn connect(path: &Path) -> Result<UnixStream, Errno> {
 }
 
 impl RingFabric {
-    /// Calls the members in the folder that are not linked.
+    /// Calls the members in the directory that are not linked.
     pub(super) fn scan(&mut self, scan: Scan) {
         self.scanned = Instant::now();
         let linked: HashSet<MacAddr> = self.linked().chain([self.own.mac]).collect();
@@ -89,8 +91,8 @@ impl RingFabric {
         let mut found: Vec<MacAddr> =
             names.filter_map(|name| member(&name)).filter(|mac| !linked.contains(mac)).collect();
         if scan == Scan::Part && found.len() > CALLS {
-            // Sockets of members that were killed stay in the folder, and there may be any number: each search goes on where
-            // the last one ended, so that none hides those behind it.
+            // Killed members leave their sockets in the directory, in any number. Each scan continues where the last
+            // one ended, so that dead sockets do not hide live members.
             found.sort_unstable_by_key(|mac| mac.0);
             let start = self.scanned_to.map_or(0, |last| found.partition_point(|mac| mac.0 <= last.0));
             found.rotate_left(start);
@@ -102,7 +104,7 @@ impl RingFabric {
         }
     }
 
-    /// Sends a message to the socket of a member.
+    /// Sends a message to a member's socket.
     fn say(&mut self, mac: MacAddr, message: Message<'_>, answered: Option<Token>) {
         let Some(socket) = self.reach(mac) else { return };
         let token = self.tokens.make(mac);
@@ -111,11 +113,11 @@ impl RingFabric {
         }
     }
 
-    /// A connection to the socket of a member.
+    /// Connects to a member's socket.
     fn reach(&self, mac: MacAddr) -> Option<UnixStream> {
         match connect(&socket_path(&self.folder, mac)) {
             Ok(socket) => Some(socket),
-            // Killed, or gone meanwhile: it calls when it is back.
+            // The member was killed or has left. It calls when it is back.
             Err(Errno::CONNREFUSED | Errno::NOENT) => None,
             Err(error) => {
                 limited!(warn, %mac, %error, "cannot connect to a ring member");
@@ -144,7 +146,7 @@ impl RingFabric {
         }
     }
 
-    /// Takes the message of a caller.
+    /// Receives the message of a connection.
     pub(super) fn hear(&mut self, place: usize) {
         let Some(socket) = &self.callers[place] else { return };
         let heard = hello::receive(socket);
@@ -180,7 +182,7 @@ impl RingFabric {
             Kind::Memory { .. } if !proven => {
                 Err("the peer has not proved that it owns the socket for its MAC".to_owned())
             }
-            // The smaller MAC never makes memory.
+            // The member with the smaller MAC never creates memory.
             Kind::Memory { .. } if mac.0 < self.own.mac.0 => {
                 Err("only the member with the larger MAC may create the shared memory".to_owned())
             }
@@ -190,9 +192,9 @@ impl RingFabric {
                 self.replace(Link::new(mac, socket, producer, consumer), &from)
                     .map_err(|error| error.to_string())
             }
-            // It crossed with a message that has made the link.
+            // The answer crossed with a message that has created the link.
             Kind::Answer if self.linked().any(|other| other == mac) => Ok(()),
-            // A link that is there stays until another proves that it has the name.
+            // An existing link stays until another connection proves the MAC.
             Kind::Call | Kind::Answer if !proven => {
                 self.say(mac, Message::Answer, token);
                 Ok(())
@@ -205,7 +207,7 @@ impl RingFabric {
         }
     }
 
-    /// Makes memory for a member that has proven its name, and hands it over.
+    /// Creates memory for a member that has proved its MAC, and sends it.
     fn hand_over(&mut self, member: &Identity, answered: Option<Token>) -> std::io::Result<()> {
         let mac = member.mac;
         let Some(socket) = self.reach(mac) else { return Ok(()) };
@@ -215,7 +217,7 @@ impl RingFabric {
         self.replace(Link::new(mac, socket, producer, consumer), member)
     }
 
-    /// Takes up a link in place of the one that was there.
+    /// Adds a link, replacing the previous link to that member.
     fn replace(&mut self, link: Link, member: &Identity) -> std::io::Result<()> {
         let is_of = |other: &Option<Link>| other.as_ref().is_some_and(|other| other.mac() == link.mac());
         if let Some(place) = self.links.iter().position(is_of) {

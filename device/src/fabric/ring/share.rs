@@ -1,7 +1,7 @@
-//! Memory that is handed from one process to another.
+//! Creating the shared memory of a link, and accepting that of a peer.
 //!
-//! Seals of a peer's file are looked at before it is mapped and cannot be taken back. Only a file of tmpfs is taken, because a
-//! huge page may be missing whatever the seals say.
+//! The seals of a peer's file are checked before it is mapped, and cannot be removed. Only tmpfs files are accepted,
+//! because a page of hugetlbfs may be missing whatever the seals say.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -16,27 +16,27 @@ use crate::shared_memory::{self, LENGTH_SEALS};
 /// `TMPFS_MAGIC` of linux/magic.h.
 const TMPFS: u64 = 0x0102_1994;
 
-/// What the memory is called in `/proc/PID/maps`.
+/// Name of the memory in `/proc/PID/maps`.
 const NAME: &str = "hcad-ring";
 
-/// Why memory that a peer hands over is not taken.
+/// Why a peer's memory is rejected.
 #[derive(Debug, Error)]
 pub(super) enum Unusable {
     /// Its length could change.
     #[error("the shared memory is not sealed against resizing")]
     Unsealed,
-    /// It is not as long as it says.
+    /// Its length does not match the ring length.
     #[error("the shared memory has {0} bytes, which does not match the ring size")]
     Len(u64),
     /// It is on a file system where pages may be missing.
     #[error("the shared memory is not a memfd, or uses huge pages")]
     FileSystem,
-    /// The host refuses to map it.
+    /// The host cannot map it.
     #[error(transparent)]
     Io(#[from] io::Error),
 }
 
-/// New memory with our ends of it, and the file to hand over.
+/// Creates memory and returns the descriptor to send, with this side's ends.
 pub(super) fn make(len: RingLen) -> io::Result<(OwnedFd, Producer, Consumer)> {
     let memfd = shared_memory::make(NAME, len.memory_len())?;
     let region = shared_memory::map(memfd.try_clone()?, len.memory_len())?;
@@ -44,9 +44,9 @@ pub(super) fn make(len: RingLen) -> io::Result<(OwnedFd, Producer, Consumer)> {
     Ok((memfd, producer, consumer))
 }
 
-/// Our ends of memory that a peer has made.
+/// Maps memory that a peer created, and returns this side's ends.
 pub(super) fn take(memfd: OwnedFd, len: RingLen) -> Result<(Producer, Consumer), Unusable> {
-    // What has no seals, such as a file or a socket, answers EINVAL.
+    // A file without seals, or a socket, returns EINVAL.
     if !fcntl_get_seals(&memfd).is_ok_and(|seals| seals.contains(LENGTH_SEALS)) {
         return Err(Unusable::Unsealed);
     }

@@ -30,7 +30,7 @@ fn join(folder: &TempDir, mac: MacAddr) -> RingFabric {
     RingFabric::join(folder.path(), &of(mac)).unwrap()
 }
 
-/// Has all look at what came until nothing comes any more.
+/// Lets all members handle their events until nothing more arrives.
 fn settle(fabrics: &mut [&mut RingFabric]) {
     for _ in 0..8 {
         fabrics.iter_mut().for_each(|fabric| fabric.attend().unwrap());
@@ -56,7 +56,7 @@ fn is_ready(fabric: &RingFabric) -> bool {
     poll(&mut [PollFd::new(&fabric.as_fd(), PollFlags::IN)], Some(&now)).unwrap() == 1
 }
 
-/// A member that speaks the protocol as far as a test wants it to.
+/// A hand-written member that follows the protocol only as far as a test needs.
 struct Stranger {
     own: Identity,
     folder: PathBuf,
@@ -76,20 +76,20 @@ impl Stranger {
         socket
     }
 
-    /// What came to its socket last.
+    /// Returns the last message to its socket.
     fn last(&self) -> Option<(UnixStream, Hello)> {
         let callers = std::iter::from_fn(|| self.listener.accept().ok());
         callers.filter_map(|(socket, _)| hello::receive(&socket).unwrap().map(|hello| (socket, hello))).last()
     }
 
-    /// Calls a member, which asks for a proof.
+    /// Calls a member and returns the token of its answer.
     fn call(&self, member: &mut RingFabric) -> Option<Token> {
         let _ = self.send(member.own.mac, Message::Call, None);
         settle(&mut [member]);
         self.last()?.1.token
     }
 
-    /// Hands memory over as a member does.
+    /// Sends memory as a member does.
     fn link(&self, member: &mut RingFabric, memfd: &OwnedFd) -> UnixStream {
         let token = self.call(member);
         let socket = self.send(member.own.mac, Message::Memory(memfd.as_fd()), token);
@@ -110,7 +110,7 @@ fn members_find_each_other_whoever_comes_first() {
         c.send(&mut batch(C, &[(A, 4)]));
         b.send(&mut batch(B, &[(MacAddr::BROADCAST, 5)]));
         assert_eq!(received(b), [1, 3], "{order:?}");
-        // Frames of different members come in any order.
+        // Frames of different members arrive in any order.
         for (member, tags) in [(&mut *a, [4, 5]), (c, [2, 5])] {
             let mut all = received(member);
             all.sort_unstable();
@@ -190,7 +190,7 @@ fn the_only_member_is_waited_for_a_while_and_woken_when_there_is_room() {
     assert_eq!(a.send(&mut frames), Sent::All);
     assert_eq!(a.stats().tx_frames, 600);
 
-    // It does not take them for so long that they are lost.
+    // It does not take frames for so long that they are dropped.
     (0..600).for_each(|_| frames.push(&long));
     a.send(&mut frames);
     a.full_since = Instant::now().checked_sub(PATIENCE);
@@ -239,7 +239,7 @@ fn garbage_costs_its_author_the_link_and_nobody_else_anything() {
     let (memfd, ..) = share::make(RingLen::USUAL).unwrap();
     let stranger = Stranger::new(&folder, of(C)).link(&mut a, &memfd);
     assert_eq!(a.linked().count(), 2);
-    // A head that no ring has.
+    // An invalid head.
     rustix::io::pwrite(&memfd, &[0xff; 64], 0).unwrap();
     assert!(a.has_frames());
     assert_eq!(received(&mut a), Vec::<u8>::new());
@@ -280,7 +280,7 @@ fn callers_that_say_nothing_or_nonsense_are_forgotten() {
     drop(silent);
 }
 
-/// Members that are linked, in order.
+/// Returns the MACs of the linked members, in order.
 fn links(member: &RingFabric) -> Vec<MacAddr> {
     let mut linked: Vec<_> = member.linked().collect();
     linked.sort_unstable_by_key(|mac| mac.0);
@@ -294,7 +294,8 @@ fn caller_without_the_socket_is_refused() {
     settle(&mut [&mut b, &mut c]);
     let (memfd, ..) = share::make(RingLen::USUAL).unwrap();
     let speaker = Stranger::new(&folder, of(E));
-    // Of a member, of the receiver, of one that never makes memory, of a group, and of members that are absent.
+    // The MACs of a member, of the receiver, of a member that never creates memory, a group MAC, and those of absent
+    // members.
     for mac in [C, B, A, MacAddr::BROADCAST, D] {
         let own = Identity { mac, ..of(C) };
         let liar = Stranger {
@@ -319,7 +320,7 @@ fn owner_of_the_socket_replaces_a_pretender() {
     let folder = folder();
     let mut b = join(&folder, B);
     let (memfd, ..) = share::make(RingLen::USUAL).unwrap();
-    // Each had the socket of an absent member and keeps its link, one of those that make memory and one of those that get it.
+    // Each had the socket of an absent member and keeps its link. One creates memory and one receives it.
     let greater = Stranger::new(&folder, of(C));
     let mut spare = greater.call(&mut b);
     let kept_greater = greater.link(&mut b, &memfd);
@@ -344,7 +345,7 @@ fn owner_of_the_socket_replaces_a_pretender() {
     b.send(&mut batch(B, &[(A, 3), (C, 4)]));
     assert_eq!((received(&mut a), received(&mut c)), (vec![3], vec![4]));
 
-    // What the pretenders have read before proves nothing any more.
+    // Tokens that the pretenders read before no longer prove anything.
     for token in [spare.take(), proof] {
         let _late = greater.send(B, Message::Memory(memfd.as_fd()), token);
         let _late = lesser.send(B, Message::Call, token);
@@ -362,7 +363,7 @@ fn member_never_sends_from_anothers_ip() {
     let own =
         |lid: u16| Identity { ipv6: Some(format!("2001:db8::{lid}").parse().unwrap()), ..identity(lid) };
     let elsewhere = Identity { ipv4: [192, 0, 2, 3].into(), ..own(3) };
-    // A hostile process that names addresses of others as its own, which came before their owners did.
+    // A malicious process that claims addresses of other members before they join.
     let liar = Identity { ipv4: own(1).ipv4, ipv6: Some(identity(3).link_local()), ..identity(2) };
     let mut b = RingFabric::join(folder.path(), &liar).unwrap();
     let mut a = RingFabric::join(folder.path(), &own(1)).unwrap();
@@ -380,13 +381,13 @@ fn member_never_sends_from_anothers_ip() {
     }
     assert_eq!((a.stats().rx_foreign_ip, a.members().unwrap()[0].rx_foreign_ip), (refused, refused));
 
-    // The NIC of a member is kept from it at once, whoever reads the frame.
+    // The NIC of a member is checked before its frames leave.
     let mut frames = TxBatch::of_nic();
     frames_from(C, A, &own(1)).iter().for_each(|frame| frames.push(frame));
     c.send(&mut frames);
     assert_eq!((c.stats().tx_foreign_ip, a.has_frames()), (6, false));
 
-    // Its own address, one that nobody has, and once the owner is gone that one too.
+    // Its own address, an address without an owner, and, once its owner has left, also the third.
     for member in [elsewhere, identity(9)] {
         let mut frames = TxBatch::of_nic();
         frames_from(C, A, &member).iter().for_each(|frame| frames.push(frame));
@@ -415,7 +416,7 @@ fn dead_sockets_hide_no_member() {
     settle(&mut [&mut first, &mut last]);
     assert_eq!((first.linked().count(), last.linked().count()), (1, 1));
 
-    // A member that starts and calls nobody is found in searches that each have a bound.
+    // A member that starts and calls nobody is found by repeated bounded scans.
     let silent = Stranger::new(&folder, Identity { mac: MacAddr([6, 0, 0, 0, 0, 2]), ..of(C) });
     let found = (0..=1000 / 128 + 1).any(|_| {
         first.scan(Scan::Part);

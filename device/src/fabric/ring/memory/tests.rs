@@ -9,7 +9,7 @@ use super::*;
 
 const LEN: RingLen = RingLen(RingLen::MIN);
 
-/// Both ends of the maker's direction, and the memory.
+/// Returns both ends of the creator's direction, and the memory.
 fn pair() -> (Producer, Consumer, Arc<MmapRegion>) {
     let memory = Arc::new(MmapRegion::new(LEN.memory_len()).unwrap());
     let (producer, _) = ends(memory.clone(), LEN, Side::Maker).unwrap();
@@ -106,7 +106,7 @@ fn counters_that_no_peer_writes_end_the_ring() {
         while pushed == Ok(true) {
             pushed = producer.push(&[0; 1000], IcrcField::Computed);
         }
-        // A tail that was ahead of its head at first may be behind it by now: then it only lies to itself.
+        // A tail that was ahead of its head at first may be behind it by now. Then it only misleads its writer.
         assert!(matches!(pushed, Err(Broken::Tail(_)) | Ok(false)), "{tail:#x}");
     }
     let (mut producer, mut consumer, memory) = pair();
@@ -155,8 +155,8 @@ proptest! {
     }
 }
 
-/// Two threads that sleep whenever they can: each frame, and each byte of room, is waited for with a bell alone. A bell that
-/// is lost leaves a thread without one for ever.
+/// Two threads that sleep whenever they can, and wait for each frame and for room by wake-ups alone. A lost wake-up
+/// blocks a thread for ever.
 #[test]
 fn no_bell_is_lost_whoever_falls_asleep_when() {
     const FRAMES: u32 = 200_000;
@@ -176,7 +176,7 @@ fn no_bell_is_lost_whoever_falls_asleep_when() {
                     left.read_exact(&mut [0]).expect("a bell for room is lost");
                 }
             }
-            // Now and then a burst, that the ring fills too.
+            // An occasional burst also fills the ring.
             if number % 3000 > 2000 && producer.publish() {
                 left.write_all(&[1]).unwrap();
             }
