@@ -1,12 +1,12 @@
-//! The server side of the vfio-user protocol: one client at a time on a Unix socket, never blocking.
+//! The server side of the vfio-user protocol: one client at a time on a Unix socket, without blocking.
 //!
-//! - [`Listener`] owns the socket's place in the file system and accepts clients.
-//! - [`Connection`] moves bytes and descriptors of one client; its owner calls [`Connection::serve`] when the socket
-//!   is ready.
+//! - [`Listener`] owns the socket file and accepts clients.
+//! - [`Connection`] moves the bytes and descriptors of one client. Its owner calls [`Connection::serve`] when the
+//!   socket is ready.
 //! - `session` turns each message into calls of a [`Device`] and a reply. It does no I/O.
 //!
-//! The client is not trusted. What it sends wrongly but inside a well-formed message is answered with an errno; what
-//! breaks the framing ends the connection ([`Gone`]), and only that.
+//! The client is untrusted. Invalid content in a well-formed message is answered with an errno. A framing error ends
+//! the connection ([`Gone`]) and nothing else.
 //!
 //! # Spec
 //! QEMU documentation, "vfio-user Protocol Specification", version 0.1; structures of `linux/vfio.h`.
@@ -33,16 +33,16 @@ use std::sync::Arc;
 use super::msix::Interrupts;
 use crate::memory::GuestMemory;
 
-/// What the protocol serves.
+/// A device that the protocol exposes.
 ///
-/// Ranges are inside the region when they arrive here. Messages are served strictly one after the other, so whatever
-/// a call does is done before the client's next message and before the reply.
+/// Ranges passed to these calls are inside the region. Messages are served strictly in order, so the effects of a
+/// call are complete before the reply and before the client's next message.
 pub trait Device {
-    /// Bytes of a region; 0 if there is none.
+    /// Returns the length of a region in bytes; 0 if it does not exist.
     fn region_len(&self, region: Region) -> u64;
 
-    /// The file behind a region, if the client may map it: all of the region, from the file's first byte on. What is
-    /// stored there makes no message.
+    /// Returns the file behind a region if the client may map it. The mapping covers the whole region from the start
+    /// of the file. Stores to it cause no message.
     fn region_file(&mut self, region: Region) -> Option<Arc<OwnedFd>> {
         let _ = region;
         None
@@ -54,8 +54,8 @@ pub trait Device {
     /// Writes bytes of a region.
     fn region_write(&mut self, region: Region, offset: u64, data: &[u8]);
 
-    /// Where ranges of the client's memory are kept. Nothing touches an old range after an unmap returned: DMA
-    /// happens only inside calls, on the one thread that also unmaps.
+    /// The client's memory. Nothing accesses an old range after an unmap returned: DMA happens only inside calls, on
+    /// the thread that also unmaps.
     fn memory(&mut self) -> &mut GuestMemory;
 
     /// The MSI-X vectors.

@@ -1,4 +1,4 @@
-//! A client made of bytes against [`Connection`], on a socket pair.
+//! Tests of [`Connection`] with a hand-written client on a socket pair.
 
 use std::io::{IoSlice, IoSliceMut, Read, Write};
 use std::mem::MaybeUninit;
@@ -19,13 +19,13 @@ use crate::vfio::msix::Gate;
 
 const NO_REPLY: u32 = 0x10;
 
-/// 4 KiB of BAR 0 that hold what was written, and a log of calls.
+/// A device with 4 KiB in BAR 0 that keeps what was written, and a log of calls.
 struct Stub {
     bar0: Vec<u8>,
     log: Vec<String>,
     memory: GuestMemory,
     interrupts: Interrupts,
-    /// Of BAR 2.
+    /// File behind BAR 2.
     file: Option<Arc<OwnedFd>>,
 }
 
@@ -264,7 +264,7 @@ fn device_regions_and_interrupts_are_described() {
     assert_eq!(bench.call(7, &words(&[16, 0, 5, 0])).error, errno(libc::EINVAL));
 }
 
-/// QEMU reads a header at a time, and takes a descriptor for what it belongs to that comes with it.
+/// QEMU reads a header at a time, and accepts a descriptor only with the header of its own reply.
 #[test]
 fn a_region_that_may_be_mapped_comes_with_its_file_where_its_own_reply_begins() {
     let mut bench = Bench::new();
@@ -434,7 +434,7 @@ fn a_client_that_does_not_read_is_not_served_further_and_not_lost() {
     let mut answered = 0;
     while answered < sent {
         bench.client.set_nonblocking(false).unwrap();
-        // What waits is at least one whole reply; taking it makes room for the next.
+        // At least one whole reply is pending; reading it makes room for the next.
         let answer = bench.answer().unwrap();
         assert_eq!(answer.payload.len(), 16 + (1 << 16));
         answered += 1;
@@ -488,7 +488,7 @@ fn ranges_are_mapped_with_the_descriptor_of_their_own_message() {
     let files = [memfd(0x2000), memfd(0x2000)];
     rustix::io::pwrite(&files[0], b"first", 0x1000).unwrap();
     rustix::io::pwrite(&files[1], b"other", 0).unwrap();
-    // All in the socket before the server reads, with a message without descriptor in front and behind.
+    // All are in the socket before the server reads, with a message without descriptors before and after.
     bench.send(&message(1, 9, 0, &access(0, 0, 4, &[])));
     bench.send_fds(&message(2, 2, 0, &dma_map(3, 0x1000, 0x10_0000, 0x1000)), &[files[0].as_fd()]);
     bench.send_fds(&message(3, 2, 0, &dma_map(1, 0, 0x20_0000, 0x2000)), &[files[1].as_fd()]);
