@@ -1,9 +1,9 @@
-//! The thread of one HCA: one loop over its sockets, its deadline and its mailbox.
+//! The thread of one HCA: an event loop over its sockets, its deadlines and its mailbox.
 //!
-//! A turn serves messages of the client, takes frames from the fabric, fires the deadline, then drains the HCA into
-//! the fabric. Each part is bounded, so that neither client nor peers can keep the other waiting; what is left is
-//! taken up at once in the next turn, after every descriptor has been looked at again. With nothing left the thread
-//! sleeps.
+//! A turn serves client messages, receives frames from the fabric, fires expired deadlines, then drains the HCA into
+//! the fabric. Each step is bounded, so neither the client nor a peer can starve the other. Work that is left
+//! continues at once in the next turn, after every descriptor has been polled again. If none is left, the thread
+//! blocks.
 
 mod budget;
 mod coalesce;
@@ -42,21 +42,21 @@ use crate::record::Recorder;
 use crate::telemetry::outlet;
 use crate::vfio::server::{Connection, Device as _, Gone, Listener, MessageStats, Source};
 
-/// Bound: messages of the client in one turn.
+/// Bound: client messages in one turn.
 const MESSAGES_PER_TURN: usize = 64;
 
-/// How long a newcomer waits for the present client to end before it is refused. A VMM that replaces another may come
-/// early: on a busy host it takes the kernel seconds to close the socket of a killed QEMU. QEMU waits 5 s for its first
-/// reply; a second left over lets it see that it was refused instead of giving up for want of an answer.
+/// How long a second client waits for the present one to disconnect before it is rejected. A VMM that replaces
+/// another may connect early: on a busy host, the kernel takes seconds to close the socket of a killed QEMU. QEMU
+/// waits 5 s for its first reply, so one second remains for it to see the rejection instead of a time-out.
 const SUCCESSION: Duration = Duration::from_secs(4);
 
-/// How long nobody is accepted after accepting failed, which is for want of descriptors.
+/// How long no client is accepted after `accept` failed, which means that descriptors ran out.
 const ACCEPT_PAUSE: Duration = Duration::from_secs(1);
 
-/// How often a thread that looks for frames in memory looks at its descriptors.
+/// How often a thread that polls memory for frames also polls its descriptors.
 const DESCRIPTORS_PERIOD: Duration = Duration::from_micros(2);
 
-/// What a descriptor is, in the events of `epoll`.
+/// Which descriptor an `epoll` event belongs to.
 mod token {
     pub(super) const LISTENER: u64 = 0;
     pub(super) const CLIENT: u64 = 1;
@@ -65,12 +65,12 @@ mod token {
     pub(super) const COUNT: usize = 4;
 }
 
-/// Why a worker ended without a failure.
+/// Why a worker ended without an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ended {
-    /// It was asked to.
+    /// A shutdown was requested.
     Shutdown,
-    /// Its only client, which came with the command line, is gone.
+    /// Its only client, which was inherited, disconnected.
     ClientGone,
 }
 
@@ -79,38 +79,38 @@ pub struct Worker<F: Frontend, N: Fabric> {
     hca: Hca<F>,
     fabric: N,
     arrived: RxBatch,
-    /// The fabric took no more frames: it is watched for being writable.
+    /// The fabric accepted no more frames. Its descriptor is watched for being writable.
     blocked: bool,
     listener: Option<Arc<Listener>>,
-    /// Until then the listener is not watched.
+    /// The listener is not watched until then.
     accept_after: Option<Instant>,
     client: Option<Client>,
-    /// Clients there were, and messages of those that are gone.
+    /// Number of clients so far, and message counters of those that disconnected.
     clients: u64,
     gone: MessageStats,
     /// Frames received, plus one per batch sent.
     frames: u64,
-    /// A newcomer while there is a client; waits until `accept_after`.
+    /// A second client, which waits until `accept_after`.
     successor: Option<UnixStream>,
     epoll: OwnedFd,
     linger: Linger,
     coalescing: Coalescing,
     budget: ControlBudget,
     reserve: Reserve,
-    /// Ends with the worker.
+    /// The session record. It ends with the worker.
     record: Option<Recorder>,
     maker: Option<Maker<F>>,
 }
 
-/// Makes the device as after power-on.
+/// Creates the device in its power-on state.
 pub type Maker<F> = Box<dyn Fn() -> io::Result<Hca<F>> + Send>;
 
-/// A worker whatever its front-end and fabric are.
+/// A worker of any front-end and fabric.
 pub trait Run: Send {
-    /// See [`Worker::run`].
+    /// Runs the worker; see [`Worker::run`].
     ///
     /// # Errors
-    /// The host failed us.
+    /// The host failed.
     fn run(self: Box<Self>, mailbox: &mut Mailbox) -> io::Result<Ended>;
 }
 
@@ -122,17 +122,17 @@ impl<F: Frontend + Send, N: Fabric + Send> Run for Worker<F, N> {
 
 struct Client {
     connection: Connection,
-    /// The events that `epoll` reports of it; `None` while it is not registered.
+    /// Events that `epoll` reports for it; `None` while it is not registered.
     interest: Option<epoll::EventFlags>,
-    /// The last turn left messages behind.
+    /// The last turn left messages unserved.
     more: bool,
 }
 
 impl<F: Frontend, N: Fabric> Worker<F, N> {
-    /// Puts a device on its sockets. Clients can connect from now on and are served once [`Worker::run`] runs.
+    /// Connects a device to its sockets. Clients can connect from now on and are served once [`Worker::run`] runs.
     ///
     /// # Errors
-    /// The host has no descriptors left.
+    /// The process has no free descriptors.
     pub fn new(source: Source, hca: Hca<F>, fabric: N) -> io::Result<Self> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         watch(&epoll, fabric.as_fd(), token::FABRIC)?;
@@ -167,39 +167,39 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
         Ok(worker)
     }
 
-    /// Looks for work for up to `limit` before sleeping, while pauses are short. Without this call the worker always sleeps
-    /// at once.
+    /// Busy-polls for up to `limit` before blocking, while sleeps are short. By default the worker never polls.
     #[must_use]
     pub fn with_linger(self, limit: Duration) -> Self {
         Self { linger: Linger::new(limit), ..self }
     }
 
-    /// Sleeps for `sleep` without being woken, while more is done that way. Without this call every message wakes it.
+    /// Sleeps for `sleep` without being woken while that raises throughput. By default every message wakes the
+    /// worker.
     #[must_use]
     pub fn with_coalescing(self, sleep: Duration) -> Self {
         Self { coalescing: Coalescing::new(sleep), ..self }
     }
 
-    /// Records all that reaches the device and all that it does.
+    /// Records all inputs and outputs of the device.
     #[must_use]
     pub fn with_record(mut self, record: Recorder) -> Self {
         self.hca.set_tape(record.tape());
         Self { record: Some(record), ..self }
     }
 
-    /// Can make the device anew, for a record to begin with it.
+    /// Enables the worker to create the device again, which is how a record begins.
     #[must_use]
     pub fn with_maker(self, maker: Maker<F>) -> Self {
         Self { maker: Some(maker), ..self }
     }
 
-    /// Serves until asked to end, by a call to `mailbox`.
+    /// Serves until a call to `mailbox` requests a shutdown.
     ///
     /// # Errors
-    /// The host failed us: the fabric's socket or `epoll` is unusable. Clients and peers cannot cause that.
+    /// The host failed: the fabric's socket or `epoll` is unusable. Clients and peers cannot cause this.
     pub fn run(mut self, mailbox: &mut Mailbox) -> io::Result<Ended> {
         watch(&self.epoll, &*mailbox, token::MAILBOX)?;
-        // By default the kernel wakes 50 us late, to wake others with us. Where it does not let us choose, it does so here.
+        // By default the kernel may delay a wake-up by 50 us to combine it with others. Failure only costs that time.
         let _ = set_current_timer_slack(NonZeroU64::new(1));
         let mut ready = Ready::new();
         let mut work_left = false;
@@ -213,7 +213,7 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
             let is_ready = |token| ready.has(token);
             if is_ready(token::MAILBOX) {
                 self.answer_calls(mailbox);
-                // Looked at last: the calls took the wake-up of a request to end with them.
+                // Checked last: the calls may have consumed the wake-up of a shutdown request.
                 if mailbox.is_stopped() {
                     self.hca.disconnect();
                     self.hca.flush();
@@ -238,7 +238,7 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
             if fabric_is_ready || self.fabric.has_frames() {
                 // Bound: one batch, a few hundred frames at most.
                 self.fabric.recv(&mut self.arrived)?;
-                // A wait that a packet asks for begins when it is here, not when the turn began.
+                // A timer that a packet starts counts from the packet's arrival, not from the start of the turn.
                 self.hca.set_now(now());
                 for (frame, icrc) in self.arrived.iter() {
                     self.frames += 1;
@@ -267,11 +267,11 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
         }
     }
 
-    /// Answers what other threads want to know. Between turns, so that they see nothing half done.
+    /// Answers calls from other threads. It runs between turns, when the state of the device is consistent.
     fn answer_calls(&mut self, mailbox: &mut Mailbox) {
         for call in mailbox.take() {
             let Self { hca, fabric, client, clients, gone, record, .. } = self;
-            // An asker that is gone wants no answer.
+            // Errors mean that the caller is gone and needs no answer.
             match call {
                 Call::Status(answer) => {
                     let port = if hca.is_link_up() { PortState::Up } else { PortState::Down };
@@ -341,7 +341,8 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
         }
     }
 
-    /// Makes the device anew, and records it from there on. What the operator has set stays; it counts from zero.
+    /// Creates the device again and records it from its power-on state. Operator settings are kept; counters restart
+    /// at zero.
     fn begin_record(&mut self, record: Box<Recorder>) -> Begun {
         let mut hca = match &self.maker {
             Some(make) if self.client.is_none() => match make() {
@@ -360,7 +361,7 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
         Ok(self.record.replace(*record))
     }
 
-    /// Looks at all descriptors, and sleeps before that unless there is work or a deadline has passed.
+    /// Polls all descriptors. Blocks first, unless there is work or a deadline has passed.
     fn wait(&mut self, ready: &mut Ready, work_left: bool) -> io::Result<()> {
         let retry = self.fabric.patience().filter(|_| self.blocked).map(|patience| now() + patience);
         let deadline = self.hca.next_deadline().into_iter();
@@ -391,7 +392,7 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
         Ok(())
     }
 
-    /// Lets messages gather for a while, if that pays. Whether there are some.
+    /// Sleeps without being woken to let messages accumulate, if that pays off. Returns whether there is work.
     fn coalesce(&mut self, ready: &mut Ready, until: Option<Instant>) -> io::Result<bool> {
         let asleep_since = now();
         let done = self.hca.engine_stats().messages();
@@ -400,17 +401,17 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
         thread::sleep(sleep.min(left));
         self.look(ready, Some(Duration::ZERO))?;
         let has_come = !ready.events.is_empty() || self.fabric.has_frames() || self.hca.has_doorbells();
-        // It came before the sleep was over, maybe at its beginning.
+        // The work may have arrived at the start of the sleep.
         self.linger.slept(if has_come { Duration::ZERO } else { sleep });
         Ok(has_come)
     }
 
-    /// Looks for work, doorbells in mapped pages too, for as long as that is worth it. Whether there is some.
+    /// Busy-polls for work, including doorbells in mapped pages. Returns whether there is some.
     fn linger(&mut self, ready: &mut Ready, pause: Pause, deadline: Option<Instant>) -> io::Result<bool> {
         let Pause { limit, mut gives_way } = pause;
         let begun = now();
         let until = deadline.into_iter().chain([begun + limit]).min().unwrap_or(begun);
-        // A system call for each look would take longer than the memory that most arrivals show in.
+        // Most arrivals are visible in memory. A system call per poll would take longer than checking it.
         let period = if self.fabric.is_memory() { DESCRIPTORS_PERIOD } else { Duration::ZERO };
         let mut looked = begun;
         let mut time = begun;
@@ -441,7 +442,7 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
         Ok(false)
     }
 
-    /// Looks at all descriptors, for so long, or without end.
+    /// Waits for events on all descriptors, for at most `limit` or without limit.
     fn look(&mut self, ready: &mut Ready, limit: Option<Duration>) -> io::Result<()> {
         let limit = limit.and_then(|limit| Timespec::try_from(limit).ok());
         ready.events.clear();
@@ -451,7 +452,7 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
         }
     }
 
-    /// Sends what there is, and watches for room if not all of it could be sent.
+    /// Sends the outbound batch, and watches for room if not all of it could be sent.
     fn send(&mut self) -> io::Result<Sent> {
         let batch = self.hca.outbound();
         let waiting = batch.bytes();
@@ -487,7 +488,7 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
         }
     }
 
-    /// Ends what a turn does for the client.
+    /// Sends the replies at the end of a turn.
     fn reply(&mut self) -> io::Result<()> {
         let Some(client) = &mut self.client else { return Ok(()) };
         match client.connection.reply() {
@@ -499,7 +500,8 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
         }
     }
 
-    /// Watches the client for what lets the connection go on, or not at all while its device has to save processor time.
+    /// Watches the client for the events its connection needs, or not at all while the device is over its control
+    /// budget.
     fn watch_client(&mut self) -> io::Result<()> {
         let is_paused = self.budget.paused_until().is_some();
         match &mut self.client {
@@ -508,7 +510,7 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
         }
     }
 
-    /// Changes with each message and each frame.
+    /// A number that changes with each message and each frame.
     fn data_moved(&self) -> u64 {
         self.frames.wrapping_add(self.hca.engine_stats().messages())
     }
@@ -528,7 +530,7 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
         if let Some(client) = &self.client {
             self.gone += *client.connection.stats();
         }
-        // Closing the socket takes it out of epoll.
+        // Closing the socket removes it from epoll.
         self.client = None;
         self.hca.disconnect();
         self.reserve.refill();
@@ -544,7 +546,7 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
                 self.pause_accepting(SUCCESSION)
             }
             Ok(Some(stream)) => self.adopt(Connection::new(stream)?),
-            // The client still waits, and this turn's end sees that.
+            // The client is still in the queue, and the end of this turn handles it.
             Err(error) if self.reserve.give_up(&error) => Ok(()),
             Err(error) => {
                 limited!(error, %error, "cannot accept client connections");
@@ -561,7 +563,7 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
         Ok(())
     }
 
-    /// Takes or refuses the newcomer that waits, if any, and lets others in.
+    /// Adopts or rejects the waiting client, if any, and accepts others again.
     fn resume_accepting(&mut self) -> io::Result<()> {
         self.accept_after = None;
         if let Some(listener) = &self.listener {
@@ -586,9 +588,9 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
 }
 
 impl Client {
-    /// Watches for requests or for room for replies; for neither while paused.
+    /// Watches for requests, or for room for replies; for neither while paused.
     ///
-    /// A paused client is not registered, since `epoll` reports a closed peer whatever the interest.
+    /// A paused client is not registered, because `epoll` reports a closed peer regardless of the interest.
     fn watch(&mut self, epoll: &OwnedFd, is_paused: bool) -> io::Result<()> {
         let wanted = match (is_paused, self.connection.wants_to_send()) {
             (true, _) => None,
@@ -607,7 +609,7 @@ impl Client {
     }
 }
 
-/// What `epoll` found: at most one event for each token.
+/// Events from `epoll`, at most one for each token.
 struct Ready {
     events: Vec<epoll::Event>,
 }
@@ -626,12 +628,12 @@ fn watch(epoll: &OwnedFd, source: impl AsFd, token: u64) -> io::Result<()> {
     Ok(epoll::add(epoll, source, epoll::EventData::new_u64(token), epoll::EventFlags::IN)?)
 }
 
-/// Processor time of this thread since its start.
+/// CPU time of this thread since its start.
 fn processor_time() -> Duration {
     Duration::try_from(clock_gettime(ClockId::ThreadCPUTime)).unwrap_or_default()
 }
 
-/// The clock of engine and deadlines.
+/// The clock of the engine and all deadlines.
 fn now() -> Instant {
     let time = clock_gettime(ClockId::Monotonic);
     let seconds = u64::try_from(time.tv_sec).unwrap_or(0);

@@ -1,60 +1,60 @@
-//! Limits the processor time that a client makes its device spend on anything but data.
+//! Limits the CPU time that a client can make its device spend on anything but data.
 //!
-//! Connecting, mapping memory, refused messages and commands cost the device far more than they cost the client that requests
-//! them. Where processors are scarce, a client that repeats them without a pause would take processor time from the devices
-//! of its neighbours. All devices of a process therefore share a tenth of the processors for such work, in equal parts among
-//! those that have used up their allowance. A device whose allowance is used up leaves the messages of its client waiting
-//! until the allowance has grown again, as slow firmware would; packets and timers are served meanwhile.
+//! Connecting, mapping memory, rejected messages and commands cost the device far more than the client that requests
+//! them. If CPUs are scarce, a client that repeats them without a pause would take CPU time from the devices of its
+//! neighbours. All devices of a process therefore share a tenth of the CPUs for such work. The share is divided
+//! equally among the devices that have used up their allowance. Such a device leaves the messages of its client
+//! waiting until the allowance has grown again, as slow firmware would. It still serves packets and timers.
 //!
-//! A guest that boots or runs applications does not notice: each device can save up [`SAVINGS`], and time spent on moving data
-//! is added to its allowance.
+//! A guest that boots or runs applications does not notice: each device can save up [`SAVINGS`], and time spent on
+//! moving data is added to its allowance.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use engine::Instant;
 
-/// The part of all processors that the devices of a process may spend on control work in the long run.
+/// Fraction of all CPUs that the devices of a process may spend on control work in the long run.
 const SHARE: f64 = 0.1;
 
-/// What a device may spend at once after it has spent little for a while. Booting Linux and its driver takes a third of it.
+/// Allowance that a device can save up. Booting Linux and its driver takes a third of it.
 const SAVINGS: Duration = Duration::from_millis(500);
 
-/// Intervals of this length are accounted at once, as reading the thread's processor time is a system call.
+/// Accounting interval, because reading the thread's CPU time is a system call.
 const INTERVAL: Duration = Duration::from_millis(5);
 
-/// What is left when a pause ends.
+/// Allowance at which a pause ends.
 const RESUME: Duration = Duration::from_millis(1);
 
 /// The longest pause. VMMs wait 5 s for a reply before they give up.
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
-/// Devices of this process that have used up their allowance. They are threads of one process and share its processors.
+/// Devices of this process that have used up their allowance. Their threads share the CPUs of the process.
 static EXHAUSTED: AtomicU32 = AtomicU32::new(0);
 
 /// The allowance of one device.
 #[derive(Debug)]
 pub(super) struct ControlBudget {
     exhausted: &'static AtomicU32,
-    /// Seconds of processor time per second for all devices.
+    /// Seconds of CPU time per second for all devices.
     share: f64,
-    /// Seconds of processor time left; negative after overspending.
+    /// Seconds of CPU time left; negative after overspending.
     left: f64,
     is_exhausted: bool,
-    /// Start of the interval, and the thread's processor time then.
+    /// Start of the interval, and the thread's CPU time at that point.
     since: Instant,
     spent: Duration,
     /// Elapsed time of turns in this interval that moved data, and of all others.
     data: Duration,
     control: Duration,
-    /// The client's messages wait until then.
+    /// Client messages wait until then.
     paused_until: Option<Instant>,
 }
 
 impl ControlBudget {
     /// The budget of a device that has spent nothing yet.
     ///
-    /// * `processors`: number of processors that the process may use.
+    /// * `processors`: number of CPUs that the process may use.
     pub(super) fn new(processors: usize) -> Self {
         Self::sharing(&EXHAUSTED, processors)
     }
@@ -73,7 +73,7 @@ impl ControlBudget {
         }
     }
 
-    /// Adds a turn that took `elapsed`. `processor_time` reads the thread's processor time; it is called once per interval.
+    /// Adds a turn that took `elapsed`. `processor_time` reads the thread's CPU time; it is called once per interval.
     pub(super) fn add_turn(
         &mut self,
         now: Instant,
@@ -91,14 +91,14 @@ impl ControlBudget {
         }
     }
 
-    /// Until when the client's messages have to wait, if they have to.
+    /// Returns until when client messages have to wait, if they do.
     pub(super) fn paused_until(&self) -> Option<Instant> {
         self.paused_until
     }
 
     fn account(&mut self, now: Instant, spent: Duration) {
         let interval = now.saturating_since(self.since).as_secs_f64();
-        // Turns may have been preempted: their elapsed times only say how the processor time is divided.
+        // Turns may have been preempted, so their elapsed times only say how the CPU time is divided.
         let processor = spent.saturating_sub(self.spent).as_secs_f64();
         let (data, control) = (self.data.as_secs_f64(), self.control.as_secs_f64());
         let turns = (data + control).max(f64::MIN_POSITIVE);
@@ -117,7 +117,7 @@ impl ControlBudget {
         }
     }
 
-    /// Seconds of processor time that this device gets per second.
+    /// Seconds of CPU time that this device gets per second.
     fn rate(&self) -> f64 {
         let others = self.exhausted.load(Ordering::Relaxed) - u32::from(self.is_exhausted);
         self.share / f64::from(others + 1)

@@ -1,68 +1,72 @@
-//! Whether to look for work a little longer before sleeping.
+//! Adaptive busy-polling before the thread blocks.
 //!
-//! To fall asleep and to be woken takes ten to thirty microseconds of a virtual machine, on a busy host far more, and
-//! most of it from whoever wakes: as long as it takes to send or to receive a batch of full packets. So, as a hypervisor
-//! does for a virtual CPU that halts, a thread whose last sleep was short looks again for a while; one whose last sleep
-//! was long sleeps at once, and an idle HCA costs nothing.
+//! Blocking and waking up takes 10 to 30 us of a virtual machine, and far more on a busy host. The waking thread pays
+//! most of it: as much as sending or receiving a batch of full packets. So, like a hypervisor that polls before it
+//! blocks a halted virtual CPU, a thread whose last sleep was short polls for a while. A thread whose last sleep was
+//! long blocks at once, so an idle HCA costs nothing.
 //!
-//! In between it gives way to whoever waits for its processor: its own driver, most often, which is to give it work. Where
-//! those others compute without end, as virtual CPUs of an emulated guest do, who gives way has to wait until the scheduler
-//! takes the processor from them, while who sleeps and is woken goes before them: with that, a 64-byte WRITE between such
-//! guests took 1.9 ms instead of 30 us. So a thread that was not back at once does not give way for a while, twice as
-//! long each time; but who gave way well for as long as that only met a host that was busy for once. Until then it looks
-//! only while data are moved in bulk, never gives way, and goes on so only as long as it finds something: where what it
-//! waits for is another thread that waits for the same processor, there is nothing to be seen before it sleeps.
+//! Between polls the thread yields the CPU, usually to its own driver, which is about to give it work. Beside
+//! CPU-bound threads, such as the virtual CPUs of an emulated guest, yielding is slow: the scheduler returns only
+//! when it preempts them, whereas a thread that blocks and is woken runs first. A 64-byte WRITE between such guests
+//! took 1.9 ms instead of 30 us. So after a slow yield the thread stops yielding for a while, and each slow yield
+//! doubles that time. If yields were fast for at least that long before, the host was only busy for a moment, and the
+//! time starts over.
+//!
+//! While it does not yield, the thread polls only during bulk transfers, and less and less often while polling finds
+//! nothing. If the awaited thread needs the same CPU, polling cannot find anything.
 
 use std::time::Duration;
 
 use engine::Instant;
 
-/// Bytes moved from one pause to the next, as a decaying sum, that make them many.
+/// Bytes moved that count as a bulk transfer, as a sum that is halved at each pause.
 const BULK: usize = 32 << 10;
 
-/// A sleep of up to this is short: on a busy host the waking up alone takes some hundred microseconds.
+/// Longest sleep that counts as short during a bulk transfer. On a busy host, waking up alone takes some hundred
+/// microseconds.
 const SHORT: Duration = Duration::from_micros(400);
 
-/// Who gives way and is back within this met nobody who computes without end.
+/// A yield that returns within this time met no CPU-bound thread.
 const BACK_AT_ONCE: Duration = Duration::from_micros(300);
 
-/// For how long a thread does not give way after it was not back at once, the first time and at most.
+/// How long the thread does not yield after a slow yield: the first time, and at most.
 const AVOIDS: [Duration; 2] = [Duration::from_millis(100), Duration::from_millis(400)];
 
-/// How many pauses at most go by without looking after it looked in vain and gave way to nobody.
+/// Maximum number of pauses without polling after polls without yielding found nothing.
 const SKIPS: u32 = 256;
 
-/// See the module.
+/// Decides before each sleep whether to busy-poll.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Linger {
     limit: Duration,
-    /// How long the last sleep was.
+    /// Duration of the last sleep.
     slept: Duration,
     /// Bytes of frames, halved at each pause.
     moved: usize,
-    /// Until then it gives way to nobody, which the next time is for so long.
+    /// No yields until then.
     avoids_until: Instant,
+    /// Length of the next period without yields.
     avoids: Duration,
-    /// For how long it has given way and was back at once each time.
+    /// Time spent in fast yields since the last slow one.
     well: Duration,
-    /// Whether the present look is one that gives way.
+    /// Whether the current poll yields.
     gives_way: bool,
-    /// Pauses to come in which it does not look if it cannot give way, and how many those were the last time.
+    /// Pauses left in which polling without yielding is skipped, and the number of the last series.
     skip: u32,
     skips: u32,
 }
 
-/// How to wait for work before sleeping.
+/// How to busy-poll before blocking.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Pause {
-    /// At most.
+    /// Maximum time to poll.
     pub(super) limit: Duration,
-    /// Lets others have the processor between two looks, and tells [`Linger::gave_way`] how long that took.
+    /// Whether to yield between two polls and report each yield to [`Linger::gave_way`].
     pub(super) gives_way: bool,
 }
 
 impl Linger {
-    /// Looks for up to `limit` before a sleep; not at all if that is zero.
+    /// Polls for up to `limit` before blocking. Zero disables polling.
     pub(super) const fn new(limit: Duration) -> Self {
         Self {
             limit,
@@ -77,17 +81,17 @@ impl Linger {
         }
     }
 
-    /// Frames of so many bytes came or went.
+    /// Records frames sent or received, in bytes.
     pub(super) fn moved(&mut self, bytes: usize) {
         self.moved = self.moved.saturating_add(bytes);
     }
 
-    /// There is nothing to do: how to look before sleeping.
+    /// Returns how to poll before blocking, or `None` to block at once.
     pub(super) fn pause(&mut self, now: Instant) -> Option<Pause> {
         let bulk = self.moved >= BULK;
         self.moved /= 2;
         self.gives_way = now >= self.avoids_until;
-        // What is awaited for longer than the looking lasts is not worth it, but to who would sleep in the middle of a stream.
+        // A sleep longer than the poll limit makes polling futile, except between the bursts of a bulk transfer.
         let short = if bulk { SHORT } else { self.limit };
         if self.limit.is_zero() || self.slept > short || !(bulk || self.gives_way) {
             return None;
@@ -99,7 +103,7 @@ impl Linger {
         Some(Pause { limit: self.limit, gives_way: self.gives_way })
     }
 
-    /// It gave way, and was back after `time`. Whether to go on so.
+    /// Records a yield that took `time`. Returns whether to yield again.
     pub(super) fn gave_way(&mut self, now: Instant, time: Duration) -> bool {
         let is_back_at_once = time <= BACK_AT_ONCE;
         if is_back_at_once {
@@ -114,14 +118,14 @@ impl Linger {
         is_back_at_once
     }
 
-    /// Something came while it looked, and was not there before.
+    /// Records that work arrived during the poll, not before it.
     pub(super) fn found(&mut self) {
         if !self.gives_way {
             self.skips /= 2;
         }
     }
 
-    /// It looked for as long as it may: not again before the next sleep.
+    /// Records that polling found nothing. The next poll is after the next sleep.
     pub(super) fn in_vain(&mut self) {
         self.slept = Duration::MAX;
         if !self.gives_way {
@@ -130,7 +134,7 @@ impl Linger {
         }
     }
 
-    /// There is something to do again, after a sleep of `time`.
+    /// Records a sleep of `time`.
     pub(super) fn slept(&mut self, time: Duration) {
         self.slept = time;
     }
@@ -155,7 +159,7 @@ mod tests {
         linger
     }
 
-    /// Whether it looks before each of so many sleeps, while small messages come.
+    /// Returns whether it polls before each of `pauses` sleeps, while small messages arrive.
     fn looks(linger: &mut Linger, pauses: usize) -> usize {
         let look = |_: &usize| {
             linger.moved(64);
@@ -202,7 +206,7 @@ mod tests {
         assert_eq!(tries, [100, 200, 400, 400, 400, 400, 400, 400, 400, 400]);
     }
 
-    /// How many of so many pauses go by without looking, in a stream of bulk data beside others that compute.
+    /// Returns how many of `pauses` pauses pass without polling, in a bulk transfer beside CPU-bound threads.
     fn skipped(linger: &mut Linger, pauses: usize) -> usize {
         let skips = |_: &usize| {
             linger.slept(Duration::ZERO);
