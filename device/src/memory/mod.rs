@@ -1,4 +1,4 @@
-//! Guest memory: what the client mapped for DMA, and what keys make of it.
+//! Guest memory: the DMA map of the client, and memory regions accessed by key.
 
 pub mod dma;
 pub mod keys;

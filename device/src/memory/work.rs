@@ -1,4 +1,4 @@
-//! Work on keys: fast registration, invalidation and windows, as work requests and peers ask for it.
+//! Operations on keys by work requests and peers: fast registration, invalidation and window binding.
 //!
 //! | state of a key | fast registration | binding, type 1 | binding, type 2 | invalidation |
 //! |---|---|---|---|---|
@@ -22,10 +22,10 @@ const REMOTE: Rights = Rights::REMOTE_READ.union(Rights::REMOTE_WRITE).union(Rig
 const REMOTE_CHANGES: Rights = Rights::REMOTE_WRITE.union(Rights::REMOTE_ATOMIC);
 
 impl KeyTable {
-    /// Executes work on a key for a work request of `who`.
+    /// Executes a local operation of a work request of `who`.
     ///
     /// # Errors
-    /// Why it is refused; nothing has changed then.
+    /// Why it is rejected; nothing has changed then.
     pub fn run(&mut self, who: Initiator, op: &LocalOp) -> Result<(), AccessError> {
         match op {
             LocalOp::Invalidate(key) => self.invalidate(who, *key),
@@ -34,10 +34,10 @@ impl KeyTable {
         }
     }
 
-    /// Invalidates the key that a peer of `who` names.
+    /// Executes a remote invalidation by the peer of `who`.
     ///
     /// # Errors
-    /// Why it is refused; nothing has changed then. Also a region that grants peers nothing is none of theirs.
+    /// Why it is rejected; nothing has changed then. This includes a region that grants peers no access.
     pub fn remote_invalidate(&mut self, who: Initiator, key: Rkey) -> Result<(), AccessError> {
         let key = key.as_lkey();
         let region = self.find(key)?;
@@ -120,7 +120,7 @@ impl KeyTable {
         Ok(())
     }
 
-    /// The window that a binding makes.
+    /// Creates the window of a bind operation.
     fn window(&self, who: Initiator, of: &Bind) -> Result<MemoryRegion, AccessError> {
         let parent = self.find(of.parent)?;
         if matches!(parent.kind, Kind::Window { .. }) {
@@ -149,7 +149,7 @@ impl KeyTable {
     }
 }
 
-/// Peers may change only what the owner may: `rights` need local writes among those of the region.
+/// Checks that peers get no right to modify that the owner lacks: it needs the local write right of the region.
 ///
 /// # Spec
 /// IBTA volume 1, section 10.6.3.2.

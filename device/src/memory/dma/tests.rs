@@ -186,7 +186,7 @@ fn the_last_page_of_the_address_space_is_a_page_like_others() {
     assert!(memory.write(iova(u64::MAX), &[9, 9]).is_err(), "an access does not wrap to address 0");
     assert!(memory.read(iova(u64::MAX - 3), &mut [0; 4096]).is_err());
     assert!(matches!(memory.map(iova(top), 2 * PAGE_LEN, RW, None), Err(MapError::Invalid { .. })));
-    // As QEMU sends at attach.
+    // As sent by QEMU when the device is attached.
     memory.unmap(iova(1 << 63), 1 << 63).unwrap();
     assert_eq!(memory.window_count(), 0);
     memory.unmap(iova(top), u64::MAX).unwrap();
@@ -300,7 +300,7 @@ fn writes_of_any_length_are_whole_and_touch_nothing_else() {
     }
 }
 
-/// As rsockets do, whose peers WRITE credits that are taken from the memory they come to.
+/// As with rsockets, whose peers WRITE credits that are taken from memory.
 #[test]
 fn what_software_has_seen_and_changed_is_not_written_again() {
     const ARRIVED: u64 = u64::from_le_bytes(*b"arrived ");
@@ -321,7 +321,7 @@ fn what_software_has_seen_and_changed_is_not_written_again() {
                     taken.fetch_add(u64::from(before == ARRIVED), Ordering::Release);
                 }
             });
-            // Bound in time, for where there is one processor the threads wait for each other.
+            // Bounded in time: with a single CPU the threads wait for each other.
             let begun = Instant::now();
             let mut rounds = 0;
             while rounds < 200_000 && begun.elapsed() < Duration::from_millis(500) {
@@ -386,7 +386,7 @@ fn an_unmap_that_would_leave_one_range_too_many_is_refused_and_changes_nothing()
     assert!(matches!(memory.unmap(iova(6 * PAGE_LEN), PAGE_LEN), Err(MapError::TooManyRanges(3))));
     assert_eq!(memory.window_count(), 3);
     memory.write(iova(6 * PAGE_LEN), b"still mapped").unwrap();
-    // Pages at an end, and whole ranges, leave no more ranges than there were.
+    // Unmapping a page at an end, or an entire range, does not increase the number of ranges.
     memory.unmap(iova(15 * PAGE_LEN), PAGE_LEN).unwrap();
     memory.unmap(iova(0), PAGE_LEN).unwrap();
     memory.unmap(iova(3 * PAGE_LEN), PAGE_LEN).unwrap();
@@ -493,14 +493,14 @@ fn a_file_that_is_cut_short_is_lost_to_its_client_and_to_nobody_else() {
     memory.write(iova(0), &[1]).unwrap();
 }
 
-/// Each page that the host lacks would be two mappings more, of the 65,530 that Linux allows, if it were replaced by itself.
+/// If each lost page were replaced separately, it would add two mappings to the 65,530 that Linux permits.
 #[test]
 fn lost_file_stays_one_mapping() {
     const PAGES: u64 = 40_000;
     let cut = memfd_create("cut", MemfdFlags::CLOEXEC).unwrap();
     ftruncate(&cut, 2 * PAGES * PAGE_LEN).unwrap();
     let mut memory = GuestMemory::default();
-    // Every second page of the file, so that pages that are lost do not adjoin.
+    // Every second page of the file, so that lost pages do not adjoin.
     for page in 0..PAGES {
         memory.map(iova(page * PAGE_LEN), PAGE_LEN, RW, Some((dup(&cut), 2 * page * PAGE_LEN))).unwrap();
     }
@@ -535,7 +535,7 @@ fn a_huge_page_that_the_host_does_not_have_is_lost() {
     ftruncate(&fd, 1 << 30).unwrap();
     let mut memory = GuestMemory::default();
     memory.map(iova(0), 1 << 30, RW, Some((fd, 0))).unwrap();
-    // All 512 pages of 2 MiB, so that it is one too many for most hosts; there may be enough.
+    // All 512 pages of 2 MiB: usually more than the host has, though it may have enough.
     let written: Vec<_> = (0..512).map(|page| memory.write(iova((page << 21) + 4096), &[1; 4096])).collect();
     assert_eq!(written.iter().any(Result::is_err), memory.is_lost());
 }
@@ -558,7 +558,7 @@ fn a_file_whose_pages_others_could_withhold_is_refused_unless_it_is_allowed() {
     assert_eq!(&start, b"\x7fELF");
 }
 
-/// Accesses remember windows; each of these begins with one that does.
+/// Accesses fill the window cache; each of these tests begins with one that does.
 mod remembered_windows {
     use super::*;
 
@@ -600,7 +600,7 @@ mod remembered_windows {
         assert_eq!((byte_at(&memory, 0), byte_at(&memory, PAGE_LEN)), (Some(1), Some(11)));
         assert!(memory.write(iova(PAGE_LEN), &[9]).is_err(), "with the permissions of then");
 
-        // The first file goes, and the second takes its place in the list.
+        // The first file is removed, and the second takes its index in the list.
         memory.unmap(iova(0), PAGE_LEN).unwrap();
         assert_eq!((byte_at(&memory, 0), byte_at(&memory, PAGE_LEN)), (None, Some(11)));
     }
@@ -634,7 +634,7 @@ mod remembered_windows {
         const WINDOWS: u64 = 40;
         let fd = numbered(40, 1);
         let mut memory = GuestMemory::default();
-        // Backwards in the file, so that none continues another.
+        // In descending file order, so that no range continues another.
         for page in 0..WINDOWS {
             let backing = (dup(&fd), (WINDOWS - 1 - page) * PAGE_LEN);
             memory.map(iova(page * PAGE_LEN), PAGE_LEN, RW, Some(backing)).unwrap();

@@ -1,9 +1,9 @@
-//! Pieces of regions that were met last, so that most accesses look up neither a key nor a page.
+//! The translation cache: most accesses need neither a key look-up nor a page walk.
 //!
-//! A piece says what the tables would say again: it is worth nothing once the [`KeyTable`] was borrowed to be changed,
-//! whatever for, and carries the [`Generation`] of the page table that its page is from. A page table whose
-//! entries may change unseen, in memory of the guest, has none, and nothing of it is kept. What is not in one piece, or
-//! is not granted by it, is looked up, so that an error is always the tables' own.
+//! A hit always equals what a fresh look-up would return. Any change of the [`KeyTable`] invalidates all entries, and
+//! each entry carries the [`Generation`] of the page table that it is derived from. A page table in guest memory,
+//! whose entries may change unnoticed, has no generation and is not cached. A range that no single entry covers, or
+//! an access that it does not grant, is looked up again. So errors always come from the tables.
 //!
 //! [`KeyTable`]: super::KeyTable
 
@@ -17,23 +17,23 @@ use protocol::ids::{Iova, Lkey, Pdn, Va};
 use crate::memory::dma::PAGE_LEN;
 use crate::memory::region::{Kind, MemoryRegion, Origin};
 
-/// Places for pieces; a power of two. They take 5 KiB: each busy queue needs one or two, and so do its buffers.
+/// Number of entries; a power of two. They take 5 KiB. Each busy queue needs one or two, and so do its buffers.
 const REMEMBERED: usize = 64;
 
-/// A state of a page table, of all that there are in the process.
+/// A version of a page table, unique in the process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Generation(NonZeroU64);
 
 impl Generation {
-    /// One that there was not yet.
+    /// Returns a new, unique generation.
     pub fn fresh() -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(1);
-        // Whoever meets the number is on the thread that drew it. 2^64 changes take longer than anybody waits.
+        // Relaxed: a number is only compared on the thread that drew it. The counter cannot wrap in practice.
         Self(NonZeroU64::new(NEXT.fetch_add(1, Ordering::Relaxed)).unwrap_or(NonZeroU64::MAX))
     }
 }
 
-/// Bytes of a region that follow each other on the bus.
+/// A contiguous range of a region on the bus.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::memory) struct Piece {
     key: Lkey,
@@ -45,13 +45,13 @@ pub(in crate::memory) struct Piece {
     first: u64,
     len: u64,
     bus: Iova,
-    /// `None`: no page table has to do with it.
+    /// `None` if no page table is involved.
     pages: Option<Generation>,
 }
 
 impl Piece {
-    /// `len` bytes of a region from an offset on. `None` for those that are always looked up: windows, which have
-    /// owners.
+    /// Creates an entry for `len` bytes of a region from an offset on. Returns `None` for windows, which are always
+    /// looked up because they have owners.
     pub(in crate::memory) fn of(
         region: &MemoryRegion,
         first: u64,
@@ -64,8 +64,8 @@ impl Piece {
         (!matches!(region.kind, Kind::Window { .. })).then_some(piece)
     }
 
-    /// Bus address of `len` bytes at `va`, if they are all here and the domain may do `access`, as
-    /// [`MemoryRegion::grant`] would say.
+    /// Returns the bus address of `len` bytes at `va`, if the entry covers them and grants `access`, as
+    /// [`MemoryRegion::grant`] would.
     pub(in crate::memory) fn find(
         &self,
         pd: Pdn,
@@ -91,10 +91,9 @@ impl Piece {
     }
 }
 
-/// See the module.
 #[derive(Debug)]
 pub(super) struct RecentPieces {
-    /// Each with the number of changes there had been.
+    /// Each entry with the change count of the table when it was cached.
     places: [Cell<Option<(u64, Piece)>>; REMEMBERED],
     changes: u64,
 }
@@ -106,13 +105,13 @@ impl Default for RecentPieces {
 }
 
 impl RecentPieces {
-    /// The table changes.
+    /// Invalidates all entries.
     pub(super) const fn forget(&mut self) {
-        // 2^64 changes take longer than anybody waits.
+        // The counter cannot wrap in practice.
         self.changes = self.changes.wrapping_add(1);
     }
 
-    /// The piece that was met last of those that share the place of `va` in the region with this key and index.
+    /// Returns the entry for the region with this key and index that shares the slot of `va`.
     #[inline]
     pub(super) fn get(&self, key: Lkey, index: u32, va: Va) -> Option<Piece> {
         let (changes, piece) = self.place(index, va).get()?;
@@ -123,7 +122,7 @@ impl RecentPieces {
         self.place(index, va).set(Some((self.changes, piece)));
     }
 
-    /// Neighbouring keys and pages have places of their own.
+    /// Neighbouring keys and pages use different slots.
     fn place(&self, index: u32, va: Va) -> &Cell<Option<(u64, Piece)>> {
         let page = usize::try_from(va.get() / PAGE_LEN).unwrap_or_default();
         &self.places[(index as usize).wrapping_add(page) % REMEMBERED]

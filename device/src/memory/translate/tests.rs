@@ -145,7 +145,7 @@ fn every_page_size_places_bytes_by_its_own_mask() {
             translation: Translation::paged(page_shift, 7, Va::new(start)),
             kind: Kind::Registered,
         };
-        // Low bits of an entry do not count.
+        // Low bits of an entry are ignored.
         let pages = Pages([(7, 100 * size + 0xfff), (8, 300 * size), (9, 200 * size)].into());
         let keys = table([region]);
         let first = 100 * size + size / 2 + 1;
@@ -207,7 +207,7 @@ fn sums_that_pass_the_last_address_are_refused() {
     assert_eq!(segments(&keys, &pages, at(u64::MAX - 1), 1), Err(AccessError::Bounds));
 }
 
-/// Two pages of memory at 1000h, which the region sees in the other order, beginning at 800h of its first page.
+/// Two pages of memory at 1000h, which the region maps in reverse order, beginning at 800h of its first page.
 fn swapped() -> (GuestMemory, KeyTable, Pages) {
     let region = MemoryRegion {
         key: KEY,
@@ -275,7 +275,7 @@ fn any_region_and_range_is_located_inside_the_pages_named_or_refused() {
     let mut state = 1u64;
     let mut draw = || {
         state = state.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
-        // Small and huge values both.
+        // Both small and huge values.
         (state >> 8) >> (state % 57)
     };
     let mut granted = 0;
@@ -309,7 +309,7 @@ fn any_region_and_range_is_located_inside_the_pages_named_or_refused() {
     assert!(granted > 1000, "{granted}");
 }
 
-/// Every page there is, all of them apart.
+/// A page table with every page, none of them contiguous.
 #[derive(Debug, Clone, Copy)]
 struct Everywhere;
 
@@ -319,12 +319,12 @@ impl PageTable for Everywhere {
     }
 }
 
-/// An access remembers where it was; each of these begins with one that does.
+/// Accesses fill the translation cache; each of these tests begins with one that does.
 mod remembered_pieces {
     use super::*;
     use crate::memory::keys::{Allocated, Entry, Generation, Purpose};
 
-    /// A page table that tells of its changes.
+    /// A page table with a generation.
     struct Told {
         pages: BTreeMap<u64, u64>,
         generation: Generation,
@@ -346,7 +346,7 @@ mod remembered_pieces {
         }
     }
 
-    /// Four pages, whose bytes are their numbers, from 1 on.
+    /// Four pages filled with their numbers, from 1 on.
     fn memory() -> GuestMemory {
         let dma = guest_memory(0, 4);
         for page in 0..4u8 {
@@ -447,7 +447,7 @@ mod remembered_pieces {
         assert_eq!(byte(&access, read), Err(AccessError::Unmapped));
     }
 
-    /// As of the E810, whose lists of pages are in memory of the guest.
+    /// As with the E810, whose page lists are in guest memory.
     #[test]
     fn are_not_made_of_a_page_table_that_changes_unseen() {
         let (keys, dma) = (table([region()]), memory());

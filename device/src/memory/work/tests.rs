@@ -11,7 +11,7 @@ const PD: Pdn = Pdn::new(3);
 const OWNER: Initiator = Initiator { pd: PD, qpn: Qpn::new(0x41), reserved_lkey: false };
 const NEIGHBOUR: Initiator = Initiator { qpn: Qpn::new(0x42), ..OWNER };
 const STRANGER: Initiator = Initiator { pd: Pdn::new(4), ..OWNER };
-/// Of a region that a command registered, of one for fast registration, of a window.
+/// Keys of a region registered by a command, of one for fast registration, and of a window.
 const REGION: u32 = 0x100;
 const FAST: u32 = 0x200;
 const WINDOW: u32 = 0x300;
@@ -89,7 +89,7 @@ fn check(keys: &KeyTable, who: Initiator, key: u32, va: u64, access: Access) -> 
     )
 }
 
-/// Bus address of a byte.
+/// Returns the bus address of a byte.
 fn bus(keys: &KeyTable, who: Initiator, key: u32, va: u64, access: Access) -> Result<u64, AccessError> {
     let dma = GuestMemory::default();
     let table = RegionAccess { keys, pages: Spread, dma: &dma };
@@ -97,7 +97,7 @@ fn bus(keys: &KeyTable, who: Initiator, key: u32, va: u64, access: Access) -> Re
     found.next().unwrap().map(|Segment { iova, .. }| iova.get())
 }
 
-/// Every entry names a page, none of them beside another, and a list.
+/// A page table with every entry, no two pages contiguous, and every list.
 #[derive(Debug, Clone, Copy)]
 struct Spread;
 
@@ -148,7 +148,7 @@ fn a_registered_key_is_invalidated_before_it_is_registered_again() {
 fn a_fast_registration_is_refused_for_its_own_reason() {
     let cases = [
         (FastRegister { key: lkey(0x900), ..fast(FAST) }, AccessError::Key),
-        // The same index in the table, and another one in the driver's count.
+        // The same index in the table, but a different one for a driver with a larger table.
         (FastRegister { key: lkey(FAST | 1 << 31), ..fast(FAST) }, AccessError::Key),
         (FastRegister { key: lkey(REGION), ..fast(FAST) }, AccessError::Kind),
         (FastRegister { key: lkey(WINDOW), ..fast(FAST) }, AccessError::Kind),
@@ -314,7 +314,7 @@ fn a_region_outlives_the_windows_that_are_bound_to_it() {
     assert_eq!(keys.remote_invalidate(OWNER, Rkey::new(FAST | 1)), Err(AccessError::Bound));
     invalidate(&mut keys, OWNER, WINDOW | 1).unwrap();
     assert!(keys.deregister(1).is_ok());
-    // A window that is deregistered is bound no more.
+    // A deregistered window is no longer bound.
     assert!(keys.deregister(4).is_ok());
     assert_eq!(invalidate(&mut keys, OWNER, FAST | 1), Ok(()));
 }
@@ -353,7 +353,7 @@ fn pages() -> impl Strategy<Value = Pages> {
     })
 }
 
-/// Where a byte is, said again: the `nth` byte after the beginning of the first page.
+/// Computes the address of a byte independently: the `nth` byte after the start of the first page.
 fn expected(pages: Pages, nth: u64) -> u64 {
     match pages {
         Pages::Contiguous { base, .. } => base.get() + nth,
@@ -370,7 +370,7 @@ fn expected(pages: Pages, nth: u64) -> u64 {
 }
 
 proptest! {
-    /// Any byte of any region and of any window on it, over all kinds of page lists.
+    /// Any byte of any region, and of any window on it, with all kinds of page lists.
     #[test]
     fn bytes_are_where_the_pages_say(
         pages in pages(),
