@@ -1,6 +1,6 @@
-//! One port on the fabric: its link, who has which address, which frames are ours, what it answers by itself.
+//! One port on the fabric: its link, its addresses, frame classification and the protocols it answers itself.
 //!
-//! Nothing here owns a socket or a clock: frames, time and the batch for answers come with each call.
+//! Nothing here owns a socket or a clock. Frames, the time and the batch for answers are parameters.
 
 pub mod address;
 pub(crate) mod classify;
@@ -16,5 +16,6 @@ use protocol::ids::MacAddr;
 pub use station::Resolved;
 pub use stats::{DropReason, PortStats, Traffic};
 
-/// Destination MAC of frames whose sender knows the IP address only: the port finds it out (ARP, neighbour discovery).
+/// Destination MAC of frames for which only the IP address is known. The port resolves it by ARP or neighbour
+/// discovery.
 pub const UNRESOLVED: MacAddr = MacAddr([0; 6]);

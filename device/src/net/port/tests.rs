@@ -1,4 +1,4 @@
-//! Frames are those of scapy wherever they come from outside.
+//! Frames from outside were built with scapy.
 
 mod strangers;
 
@@ -13,7 +13,7 @@ use protocol::roce::{Bth, Deth, Encap, Ext, FrameWriter, IpAddrs, Opcode, Operat
 
 const NOW: Instant = Instant::ZERO;
 
-/// LID 2: every frame of `protocol/tests/data/scapy_frames.txt` is for it.
+/// LID 2, the destination of every frame in `protocol/tests/data/scapy_frames.txt`.
 fn port() -> Port {
     Port::new(Identity::from_lid(Lid::new(2)))
 }
@@ -32,31 +32,31 @@ fn roce(name: &str) -> Vec<u8> {
     frame(frames.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')).unwrap())
 }
 
-/// Made by scapy 2.8.0: who has 10.77.0.2, tell 10.77.0.1 at 02:00:00:00:00:01.
+/// Built with scapy 2.8.0: who has 10.77.0.2, tell 10.77.0.1 at 02:00:00:00:00:01.
 fn arp_request() -> Vec<u8> {
     frame("ffffffffffff020000000001080600010800060400010200000000010a4d00010000000000000a4d0002")
 }
 
-/// Made by scapy 2.8.0: 10.77.0.2 is at 02:00:00:00:00:02, to 10.77.0.1.
+/// Built with scapy 2.8.0: 10.77.0.2 is at 02:00:00:00:00:02, to 10.77.0.1.
 fn arp_reply() -> Vec<u8> {
     frame("020000000001020000000002080600010800060400020200000000020a4d00020200000000010a4d0001")
 }
 
-/// Made by scapy 2.8.0: echo request from 10.77.0.1 to 10.77.0.2, identifier 4321h, sequence 7.
+/// Built with scapy 2.8.0: echo request from 10.77.0.1 to 10.77.0.2, identifier 4321h, sequence 7.
 fn ping() -> Vec<u8> {
     frame(
         "02000000000202000000000108004500002512344000400114080a4d00010a4d00020800fa3043210007686361642070696e67",
     )
 }
 
-/// Made by scapy 2.8.0: the answer.
+/// Built with scapy 2.8.0: the echo reply.
 fn pong() -> Vec<u8> {
     frame(
         "020000000001020000000002080045000025000040004001263c0a4d00020a4d00010000023143210007686361642070696e67",
     )
 }
 
-/// Gives frames to the port, wants no RoCE packet, and returns the answers.
+/// Passes frames to the port, expects no RoCE packet, and returns the answers.
 fn answers(port: &mut Port, frames: &[Vec<u8>]) -> Vec<(MacAddr, Vec<u8>)> {
     let mut out = TxBatch::default();
     for frame in frames {
@@ -65,7 +65,7 @@ fn answers(port: &mut Port, frames: &[Vec<u8>]) -> Vec<(MacAddr, Vec<u8>)> {
     out.iter().map(|(dst, frame)| (dst, frame.to_vec())).collect()
 }
 
-/// The reason for which a frame is dropped, without an answer.
+/// Returns why a frame is dropped, and expects no answer.
 fn drop_reason(frame: Vec<u8>) -> DropReason {
     let mut port = port();
     assert_eq!(answers(&mut port, &[frame]), []);
@@ -86,7 +86,7 @@ fn packets_for_a_qp_are_handed_on() {
     assert_eq!((out.len(), port.stats().roce), (0, 1));
 }
 
-/// A hub or a bridge gives a station what it sent to a group, and whoever is in the group would have it twice.
+/// A hub or a bridge may reflect a host's own multicasts. Members of the group would then receive them twice.
 #[test]
 fn what_the_fabric_reflects_is_dropped_and_what_loops_inside_is_not() {
     let own = |frame: Vec<u8>| replace_mac(frame, 6, mac(2));
@@ -212,12 +212,12 @@ fn a_flood_of_questions_draws_a_bounded_number_of_answers_and_starves_nobody() {
     }
 }
 
-/// Whoever forges a source makes us send no more than it sends itself, and nobody else hears of it.
+/// An attacker with a forged source causes no more traffic than it sends, and none to third parties.
 #[test]
 fn answers_are_no_longer_than_the_questions_and_go_where_those_came_from() {
     for question in [ping(), arp_request(), ping6(), solicitation(), probe6(), unicast_solicitation()] {
         let found = answers(&mut port(), std::slice::from_ref(&question));
-        // The answer to a probe must name our MAC in an option of eight bytes (RFC 4861, section 7.2.4).
+        // The answer to a probe must contain the MAC in an option of eight bytes (RFC 4861, section 7.2.4).
         let option = if question == probe6() { 8 } else { 0 };
         assert_eq!(found.len(), 1);
         assert!(found[0].1.len() <= question.len() + option, "{question:02x?}");
@@ -230,7 +230,8 @@ fn answers_are_no_longer_than_the_questions_and_go_where_those_came_from() {
     assert_eq!(found[0].1[32..38], mac(7).0, "which the answer repeats");
 }
 
-/// IPv4 frames get a right header checksum, a CRC where there is one, and no UDP checksum; IPv6 ones a right ICMPv6 sum.
+/// Replaces the source address. IPv4 frames get a valid header checksum, an ICRC if they have one, and no UDP
+/// checksum. IPv6 frames get a valid ICMPv6 checksum.
 fn from_ip(mut frame: Vec<u8>, src: IpAddr) -> Vec<u8> {
     let sum = |bytes: &[u8]| protocol::net::checksum::Checksum::new().with(bytes).value().to_be_bytes();
     match src {
@@ -252,7 +253,7 @@ fn from_ip(mut frame: Vec<u8>, src: IpAddr) -> Vec<u8> {
     frame
 }
 
-/// A SEND for QP 7 with a right ICRC.
+/// A SEND for QP 7 with a valid ICRC.
 fn send_from(src_mac: MacAddr, ip: IpAddrs) -> Vec<u8> {
     let dst_mac = mac(2);
     let encap = Encap {
@@ -283,7 +284,8 @@ fn send_from(src_mac: MacAddr, ip: IpAddrs) -> Vec<u8> {
     frame
 }
 
-/// RFC 1122, section 3.2.1.3; RFC 4291, sections 2.5.2, 2.5.3 and 2.7. Neither delivered, nor answered, nor learned.
+/// RFC 1122, section 3.2.1.3; RFC 4291, sections 2.5.2, 2.5.3 and 2.7. Such frames are neither delivered, answered
+/// nor learned from.
 #[test]
 fn what_no_other_station_can_be_is_no_source() {
     let own = Identity::from_lid(Lid::new(2));
@@ -388,7 +390,7 @@ fn priority_tags_are_taken_off_and_vlans_are_others() {
     assert_eq!(drop_reason(twice), DropReason::Protocol);
 }
 
-/// Made by scapy 2.8.0: fe80::ff:fe00:1 sends 8 bytes to QP ffffff of IPoIB's broadcast group, with Q_Key b1b.
+/// Built with scapy 2.8.0: fe80::ff:fe00:1 sends 8 bytes to QP ffffff of IPoIB's broadcast group, with Q_Key b1b.
 fn datagram_to_group() -> Vec<u8> {
     frame(
         "3333ffffffff02000000000186dd6000000000281101fe80000000000000000000fffe000001ff12401bffff000000000000ffff\
@@ -445,7 +447,7 @@ fn each_drop_has_its_reason() {
     }
 }
 
-/// An echo reply that nobody asked for. Made by scapy 2.8.0: addresses and type of `ping` and `pong` exchanged.
+/// An unsolicited echo reply. Built with scapy 2.8.0: addresses and type of `ping` and `pong` exchanged.
 fn pong_to_us() -> Vec<u8> {
     let mut frame = pong();
     frame[..12].copy_from_slice(&ping()[..12]);
@@ -453,7 +455,7 @@ fn pong_to_us() -> Vec<u8> {
     frame
 }
 
-/// A ping to our MAC for another IP address; the checksum makes up for it.
+/// A ping to the port's MAC for another IP address, with a valid checksum.
 fn port_3_over_ip_of_2() -> Vec<u8> {
     let mut frame = ping();
     frame[33] = 3;
@@ -461,10 +463,10 @@ fn port_3_over_ip_of_2() -> Vec<u8> {
     frame
 }
 
-/// LID 1's address by the rule for link-local ones.
+/// LID 1's link-local address by the LID rule.
 const PEER: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0xff, 0xfe00, 1);
 
-/// Made by scapy 2.8.0: who has fe80::ff:fe00:2, to its group; tell fe80::ff:fe00:1 at 02:00:00:00:00:01.
+/// Built with scapy 2.8.0: who has fe80::ff:fe00:2, to its group; tell fe80::ff:fe00:1 at 02:00:00:00:00:01.
 fn solicitation() -> Vec<u8> {
     frame(
         "3333ff00000202000000000186dd6000000000203afffe80000000000000000000fffe000001ff0200000000000000000001ff00\
@@ -472,7 +474,7 @@ fn solicitation() -> Vec<u8> {
     )
 }
 
-/// Made by scapy 2.8.0: the same, to the address itself and without saying the asker's MAC.
+/// Built with scapy 2.8.0: the same, to the address itself and without the sender's MAC.
 fn unicast_solicitation() -> Vec<u8> {
     frame(
         "02000000000202000000000186dd6000000000183afffe80000000000000000000fffe000001fe80000000000000000000fffe00\
@@ -480,7 +482,7 @@ fn unicast_solicitation() -> Vec<u8> {
     )
 }
 
-/// Made by scapy 2.8.0: solicited, override.
+/// Built with scapy 2.8.0: solicited, override.
 fn advertisement() -> Vec<u8> {
     frame(
         "02000000000102000000000286dd6000000000203afffe80000000000000000000fffe000002fe80000000000000000000fffe00\
@@ -488,7 +490,7 @@ fn advertisement() -> Vec<u8> {
     )
 }
 
-/// Made by scapy 2.8.0: LID 1's card tries whether it may have LID 2's address.
+/// Built with scapy 2.8.0: LID 1 probes for LID 2's address.
 fn probe6() -> Vec<u8> {
     frame(
         "3333ff00000202000000000186dd6000000000183aff00000000000000000000000000000000ff0200000000000000000001ff00\
@@ -496,7 +498,7 @@ fn probe6() -> Vec<u8> {
     )
 }
 
-/// Made by scapy 2.8.0: to all nodes, override.
+/// Built with scapy 2.8.0: to all nodes, override.
 fn probe6_answer() -> Vec<u8> {
     frame(
         "33330000000102000000000286dd6000000000203afffe80000000000000000000fffe000002ff02000000000000000000000000\
@@ -504,7 +506,7 @@ fn probe6_answer() -> Vec<u8> {
     )
 }
 
-/// Made by scapy 2.8.0: echo request from fe80::ff:fe00:1, identifier 4321h, sequence 7, and its reply.
+/// Built with scapy 2.8.0: echo request from fe80::ff:fe00:1, identifier 4321h, sequence 7, and its reply.
 fn ping6() -> Vec<u8> {
     frame(
         "02000000000202000000000186dd6000000000113a40fe80000000000000000000fffe000001fe80000000000000000000fffe00\
@@ -519,10 +521,10 @@ fn pong6() -> Vec<u8> {
     )
 }
 
-/// Somebody asks for an address in the name of that address.
+/// A solicitation whose source is the address that it asks for.
 fn our_own_solicitation() -> Vec<u8> {
     let mut frame = solicitation();
-    // The checksum is the sum of halves: what the source gains it loses.
+    // The checksum is a sum of 16-bit words, so it stays valid.
     frame[37] = 2;
     let sum = u16::from_be_bytes([frame[56], frame[57]]) - 1;
     frame[56..58].copy_from_slice(&sum.to_be_bytes());
@@ -559,7 +561,7 @@ fn short_advertisement() -> Vec<u8> {
     from_ip(frame, Identity::from_lid(Lid::new(2)).link_local().into())
 }
 
-/// Section 7.2.4 lets the answer leave out a MAC that the asker used.
+/// RFC 4861, section 7.2.4: the answer may omit a MAC that the sender used.
 #[test]
 fn a_solicitation_without_the_askers_mac_is_answered_where_it_came_from() {
     let mut port = port();
@@ -567,7 +569,7 @@ fn a_solicitation_without_the_askers_mac_is_answered_where_it_came_from() {
     assert_eq!(known(&mut port, PEER), None);
 }
 
-/// RFC 4861, section 7.2.4: to all nodes; RFC 6085: by a frame for the one that it concerns.
+/// RFC 4861, section 7.2.4: to all nodes. RFC 6085: in a frame for the node that it concerns.
 #[test]
 fn probes_for_a_duplicate_address_are_answered_to_the_prober() {
     let answer = replace_mac(probe6_answer(), 0, mac(1));

@@ -1,4 +1,4 @@
-//! Who has which address: ARP and IPv6 neighbour discovery, asked and answered.
+//! ARP and IPv6 neighbour discovery: sends and answers requests.
 
 use std::net::IpAddr;
 
@@ -15,7 +15,7 @@ use crate::identity::Identity;
 use crate::net::{DropReason, PortStats};
 
 impl Station {
-    /// Asks who has an address, into `out`.
+    /// Appends a request for an address to `out`.
     pub(in crate::net) fn ask(&self, own: &Identity, ip: IpAddr, out: &mut TxBatch) {
         match own.towards(ip) {
             IpAddrs::V4 { src, dst } => {
@@ -44,9 +44,9 @@ impl Station {
             return Err(DropReason::BadSource);
         }
         let for_us = arp.target_ip == own.ipv4;
-        // A probe (RFC 5227) has no sender address yet.
+        // An ARP probe (RFC 5227) has no sender address yet.
         if !arp.sender_ip.is_unspecified() {
-            // Our own: somebody claims it, or it is our own request coming back.
+            // The port's own address: another host claims it, or the port's own request was reflected.
             self.check_source(own, arp.sender_mac, arp.sender_ip.into())?;
             self.learn(stats, now, arp.sender_ip.into(), arp.sender_mac, for_us);
         }
@@ -63,14 +63,14 @@ impl Station {
             target_ip: arp.sender_ip,
         };
         reply.emit_frame(answers.buffer());
-        // Where the request came from; nearly always that is the sender's own MAC.
+        // To the source of the request, which is nearly always the sender's own MAC.
         commit_answer(answers, ether.src);
         answers.readdress_last(ether.src);
         stats.arp += 1;
         Ok(())
     }
 
-    /// RFC 4861, section 7.2.3.
+    /// Handles a neighbour solicitation (RFC 4861, section 7.2.3).
     pub(super) fn on_solicitation(
         &mut self,
         visit: Visit<'_>,
@@ -83,7 +83,8 @@ impl Station {
             return Err(DropReason::BadSource);
         }
         let probe = ip.src.is_unspecified();
-        // Section 7.1.1: a probe is for the group of its target. Section 4.3: who asks the group says where it is.
+        // RFC 4861, section 7.1.1: a probe is for the group of its target. Section 4.3: a multicast solicitation
+        // contains the sender's MAC.
         if probe && !ip.dst.is_multicast()
             || !probe && ip.dst.is_multicast() && solicitation.source_mac.is_none()
         {
@@ -99,12 +100,13 @@ impl Station {
         self.allow_answer(now, ether.src, answers)?;
         let reply = Advertisement {
             target: solicitation.target,
-            // Who asks us alone knows our MAC already, and may leave its own out.
+            // The sender of a unicast solicitation knows this MAC already, and may omit its own.
             target_mac: (ip.dst.is_multicast() || solicitation.source_mac.is_some()).then_some(own.mac),
             solicited: !probe,
         };
-        // The answer to a probe for a duplicate address (RFC 4862), which has no source yet, is for all nodes. One of them
-        // asked, so the frame is for that one alone, as RFC 6085 allows: else a probe would cost us a frame to each peer.
+        // The answer to a probe for a duplicate address (RFC 4862), which has no source address yet, is for all
+        // nodes. The frame goes to the prober alone, as RFC 6085 permits. Otherwise a probe would cause a frame to
+        // each peer.
         let dst = if probe { icmpv6::ALL_NODES } else { ip.src };
         reply.emit_frame(own.mac, ether.src, dst, answers.buffer());
         commit_answer(answers, ether.src);
@@ -112,7 +114,7 @@ impl Station {
         Ok(())
     }
 
-    /// RFC 4861, section 7.2.5.
+    /// Handles a neighbour advertisement (RFC 4861, section 7.2.5).
     pub(super) fn on_advertisement(
         &mut self,
         visit: Visit<'_>,
@@ -138,7 +140,7 @@ impl Station {
     }
 }
 
-/// Whether another station can have a MAC.
+/// Returns whether another host can have a MAC.
 fn is_anothers_mac(own: &Identity, mac: MacAddr) -> bool {
     !mac.is_multicast() && mac != MacAddr::default() && mac != own.mac
 }

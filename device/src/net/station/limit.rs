@@ -1,4 +1,4 @@
-//! How often a port answers by itself: what arrives decides who is asked, never how much we send.
+//! Rate limit of answers: received frames determine the destination of traffic, never its amount.
 
 use std::array;
 use std::num::NonZeroU32;
@@ -8,15 +8,15 @@ use protocol::ids::MacAddr;
 
 use crate::rate::Bucket;
 
-/// Bound: answers a second for one sender, of all protocols together; a tenth of them at once. What people and kernels ask
-/// stays far below, and a flood costs its sender the answers.
+/// Bound: answers per second to one sender over all protocols, with bursts of a tenth. Normal traffic stays far
+/// below, and a flood only costs its own sender the answers.
 const ANSWERS_PER_SECOND: NonZeroU32 = NonZeroU32::new(1000).unwrap();
 
-/// Bound: buckets, of which senders share one by chance. A sender may invent any number of MACs, so none has one of its
-/// own; together they limit what all of them get.
+/// Bound: buckets, which senders share by hash. A sender may invent any number of MACs, so no sender has a bucket of
+/// its own. The number of buckets limits the total rate.
 const BUCKETS: usize = 64;
 
-/// Answers that may still be given, by sender.
+/// Remaining answers, by sender.
 #[derive(Debug)]
 pub(super) struct AnswerLimit([Bucket; BUCKETS]);
 
@@ -27,13 +27,13 @@ impl Default for AnswerLimit {
 }
 
 impl AnswerLimit {
-    /// Whether a sender may have one answer more; it is counted.
+    /// Counts an answer to a sender. Returns whether it is permitted.
     pub(super) fn take(&mut self, now: Instant, sender: MacAddr) -> bool {
         self.0.get_mut(bucket(sender)).is_some_and(|bucket| bucket.take(now))
     }
 }
 
-/// Fibonacci hashing: neighbouring MACs have buckets apart.
+/// Fibonacci hashing: consecutive MACs get different buckets.
 fn bucket(mac: MacAddr) -> usize {
     let [a, b, c, d, e, f] = mac.0;
     let hash = u64::from_be_bytes([0, 0, a, b, c, d, e, f]).wrapping_mul(0x9e37_79b9_7f4a_7c15);

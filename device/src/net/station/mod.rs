@@ -1,5 +1,6 @@
-//! What a port answers by itself where no kernel of a guest does: ARP, IPv6 neighbour discovery and ICMP echo. It is also
-//! how the engine finds the MAC of an IP address. A device that is a NIC has none: its driver's kernel does all that.
+//! The protocols that a port answers itself if no guest kernel does: ARP, IPv6 neighbour discovery and ICMP echo. The
+//! engine also uses it to find the MAC of an IP address. A device that is a NIC has no such stack: its driver's
+//! kernel does all that.
 
 mod discovery;
 mod limit;
@@ -25,16 +26,15 @@ use super::{DropReason, PortStats};
 use crate::fabric::TxBatch;
 use crate::identity::Identity;
 
-/// Bound: an answer is given up when this many frames wait already. One frame draws one answer of its own length, to where
-/// it came from, so a peer cannot make us send more than it sends; but it can send while our way out is blocked. (The
-/// advertisement that answers a probe is eight bytes longer than the shortest one: RFC 4861, section 7.2.4, wants an option
-/// in it that a probe must not have.)
+/// Bound: pending answers. Beyond it, answers are dropped. One frame causes one answer of the same length to its
+/// source, so a peer cannot make this port send more than it sends itself. But a peer can send while the fabric is
+/// blocked. (The advertisement that answers a probe is eight bytes longer than the shortest probe: RFC 4861, section
+/// 7.2.4, requires an option in it that a probe must not have.)
 pub(super) const MAX_WAITING: usize = 256;
 
-/// Hop limit of what the station itself sends.
+/// Hop limit of packets from the host stack.
 const HOP_LIMIT: u8 = 64;
 
-/// See the module.
 #[derive(Debug, Default)]
 pub(super) struct Station {
     neighbours: Neighbours,
@@ -42,10 +42,10 @@ pub(super) struct Station {
     limit: AnswerLimit,
 }
 
-/// A frame that is for the station, and what serves it.
+/// A frame for the host stack, and the context to handle it.
 pub(super) struct Visit<'a> {
     pub(super) now: Instant,
-    /// Whose station it is.
+    /// Addresses of the port.
     pub(super) own: &'a Identity,
     pub(super) ether: &'a EtherFrame<'a>,
     pub(super) stats: &'a mut PortStats,
@@ -53,7 +53,7 @@ pub(super) struct Visit<'a> {
 }
 
 impl Station {
-    /// Answers a frame, learns from it, or refuses it.
+    /// Handles a frame: answers it, learns from it, or rejects it.
     pub(super) fn serve(&mut self, visit: Visit<'_>) -> Result<(), DropReason> {
         match visit.ether.ether_type {
             EtherType::Arp => self.on_arp(visit),
@@ -63,7 +63,7 @@ impl Station {
         }
     }
 
-    /// Another station: its addresses are its own, but for those that are somebody's already.
+    /// Reserves the addresses of another host for it, unless they are reserved already.
     pub(super) fn know(&mut self, own: &Identity, other: &Identity) {
         if other.mac == own.mac {
             return;
@@ -73,32 +73,32 @@ impl Station {
         }
     }
 
-    /// A station that was known is gone: its addresses may be anybody's.
+    /// Releases the addresses of a host.
     pub(super) fn forget(&mut self, other: &Identity) {
         other.addresses().for_each(|ip| self.neighbours.release(ip, other.mac));
     }
 
-    /// What is known of a neighbour.
+    /// Resolves a neighbour.
     pub(super) fn resolve(&mut self, now: Instant, ip: IpAddr) -> Resolved {
         self.neighbours.resolve(now, ip)
     }
 
-    /// Lets a frame wait for the MAC of its destination. Returns how many are lost for it.
+    /// Queues a frame until the MAC of its destination is known. Returns the number of frames dropped.
     pub(super) fn wait(&mut self, now: Instant, ip: IpAddr, frame: Vec<u8>) -> usize {
         self.waiting.push(now, ip, frame)
     }
 
-    /// The next frame whose destination has become known.
+    /// Returns the next frame whose destination was resolved.
     pub(super) fn next_resolved(&mut self) -> Option<Vec<u8>> {
         self.waiting.pop_ready()
     }
 
-    /// Forgets frames that wait.
+    /// Drops queued frames.
     pub(super) fn forget_waiting(&mut self) {
         self.waiting.clear();
     }
 
-    /// Whether an answer may be given: not more than `sender` may have, and not more than there is room for.
+    /// Checks that an answer to `sender` is within its rate limit and fits into the queue.
     pub(super) fn allow_answer(
         &mut self,
         now: Instant,
@@ -111,7 +111,8 @@ impl Station {
         if self.limit.take(now, sender) { Ok(()) } else { Err(DropReason::OverRate) }
     }
 
-    /// Whether a frame from `mac` can come from `ip`. Frames of this HCA to itself pass no fabric and are not asked.
+    /// Checks that a frame from `mac` may have the source `ip`. Frames of this HCA to itself pass no fabric and are
+    /// not checked.
     pub(super) fn check_source(&self, own: &Identity, mac: MacAddr, ip: IpAddr) -> Result<(), DropReason> {
         if !is_a_stations(ip) || own.owns(ip) {
             return Err(DropReason::BadSource);
@@ -144,7 +145,7 @@ impl Station {
     fn on_ipv6(&mut self, visit: Visit<'_>) -> Result<(), DropReason> {
         let (ip, payload) = Ipv6::parse(visit.ether.payload)?;
         let group = ip.dst.is_multicast();
-        // A group's IP address needs no look: whoever sends to its MAC means us, as one of many.
+        // The destination IP of a multicast frame needs no check: it was sent to a group of this port.
         if group != visit.ether.dst.is_multicast() || !group && !visit.own.owns(ip.dst.into()) {
             return Err(DropReason::OtherIp);
         }
@@ -156,10 +157,10 @@ impl Station {
         }
         let data = match Icmpv6::parse(&ip, payload)? {
             Icmpv6::Solicitation(solicitation) => return self.on_solicitation(visit, &ip, &solicitation),
-            // Only who asks for an address may have none yet (RFC 4862).
+            // Only a solicitation may have an unspecified source (RFC 4862).
             _ if ip.src.is_unspecified() => return Err(DropReason::BadSource),
             Icmpv6::Advertisement(advertisement) => return self.on_advertisement(visit, &advertisement),
-            // An answer to a group's request would come from every member (RFC 4443, section 4.2, leaves it open).
+            // A multicast request would be answered by every member. RFC 4443, section 4.2, leaves the choice open.
             Icmpv6::EchoRequest(data) if !group => data,
             Icmpv6::EchoRequest(_) | Icmpv6::Other => return Err(DropReason::Protocol),
         };
@@ -173,7 +174,7 @@ impl Station {
     }
 }
 
-/// What was appended since the last commit answers a frame that came from `asker`, and goes back there.
+/// Commits the bytes appended since the last commit as an answer to `asker`.
 fn commit_answer(answers: &mut TxBatch, asker: MacAddr) {
     answers.commit(asker);
     answers.mark_answer();

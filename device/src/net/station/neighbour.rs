@@ -1,4 +1,4 @@
-//! Which MAC has which IP address.
+//! The neighbour table: maps IP addresses to MACs.
 
 use std::cell::Cell;
 use std::collections::HashMap;
@@ -8,47 +8,47 @@ use std::time::Duration;
 use engine::Instant;
 use protocol::ids::MacAddr;
 
-/// Bound: addresses kept besides the fixed ones. Whoever can send us frames could invent any number.
+/// Bound: learned entries. Any sender could invent addresses.
 const MAX_ENTRIES: usize = 1024;
 
-/// Between two requests for one address, at least (RFC 1122, section 2.3.2.1; RFC 4861, section 10).
+/// Minimum interval between requests for one address (RFC 1122, section 2.3.2.1; RFC 4861, section 10).
 const REQUEST_INTERVAL: Duration = Duration::from_secs(1);
 
-/// After this time without a word from a neighbour, its use makes us ask again. It stays usable meanwhile.
+/// Age after which an entry is requested again when used. It stays usable meanwhile.
 const CONFIRM_AFTER: Duration = Duration::from_secs(60);
 
-/// What is known of a neighbour.
+/// Result of a look-up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Resolved {
-    /// Its MAC.
+    /// MAC, if known.
     pub mac: Option<MacAddr>,
-    /// It is time to ask for it.
+    /// Whether to send a request.
     pub ask: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
 enum Entry {
-    /// Configured: never asked for, never overwritten.
+    /// Configured. Never requested and never overwritten.
     Fixed(MacAddr),
-    /// Learned from the neighbour itself.
+    /// Learned from the neighbour.
     Learned { mac: MacAddr, at: Instant, asked: Option<Instant> },
-    /// Wanted and not known yet.
+    /// Requested, and not known yet.
     Wanted { asked: Instant },
 }
 
-/// A table of neighbours, the same for ARP and IPv6 neighbour discovery.
+/// Neighbours of ARP and IPv6 neighbour discovery.
 #[derive(Debug, Default)]
 pub(super) struct Neighbours {
     entries: HashMap<IpAddr, Entry>,
-    /// Entries that are not fixed.
+    /// Number of entries that are not fixed.
     changeable: usize,
-    /// An address and a MAC of which [`Neighbours::is_anothers`] said no, and nothing was fixed since, which alone could
-    /// make it a yes. Frames of one peer follow each other, and each asks.
+    /// The last pair for which [`Neighbours::is_anothers`] returned false. Only a new fixed entry could change that.
+    /// Frames of one peer follow each other, and each is checked.
     admitted: Cell<Option<(IpAddr, MacAddr)>>,
 }
 
 impl Neighbours {
-    /// Pins a neighbour, unless its address is another's.
+    /// Adds a fixed entry, unless the address belongs to another MAC.
     pub(super) fn fix(&mut self, ip: IpAddr, mac: MacAddr) {
         if self.is_anothers(ip, mac) {
             return;
@@ -60,14 +60,14 @@ impl Neighbours {
         }
     }
 
-    /// Takes out a neighbour that is pinned to `mac`.
+    /// Removes the fixed entry of `mac`.
     pub(super) fn release(&mut self, ip: IpAddr, mac: MacAddr) {
         if matches!(self.entries.get(&ip), Some(Entry::Fixed(owner)) if *owner == mac) {
             self.entries.remove(&ip);
         }
     }
 
-    /// Whether the configuration gives `ip` to another MAC.
+    /// Returns whether `ip` has a fixed entry with another MAC.
     pub(super) fn is_anothers(&self, ip: IpAddr, mac: MacAddr) -> bool {
         if self.admitted.get() == Some((ip, mac)) {
             return false;
@@ -79,12 +79,12 @@ impl Neighbours {
         anothers
     }
 
-    /// Whether there is a fixed neighbour.
+    /// Returns whether there are fixed entries.
     pub(super) fn has_fixed(&self) -> bool {
         self.entries.len() > self.changeable
     }
 
-    /// The MAC of `ip` as far as it is known, and whether to ask for it.
+    /// Looks up the MAC of `ip`, and returns whether to send a request.
     pub(super) fn resolve(&mut self, now: Instant, ip: IpAddr) -> Resolved {
         let due = |since: Instant| now.saturating_since(since) >= REQUEST_INTERVAL;
         match self.entries.get_mut(&ip) {
@@ -110,8 +110,8 @@ impl Neighbours {
         }
     }
 
-    /// Takes a neighbour's word for its own address. A word nobody waited for is believed only about an address that
-    /// is in the table already, or from somebody who is about to talk to us (RFC 826, "Packet Reception").
+    /// Learns an address from its owner. An unsolicited message is accepted only for an address that is in the table
+    /// already, or from a host that is about to send to this port (RFC 826, "Packet Reception").
     pub(super) fn learn(&mut self, now: Instant, ip: IpAddr, mac: MacAddr, talks_to_us: bool) {
         match self.entries.get_mut(&ip) {
             Some(Entry::Fixed(_)) => {}
@@ -121,7 +121,7 @@ impl Neighbours {
         }
     }
 
-    /// Makes room by forgetting the entry that was quiet longest.
+    /// Inserts an entry, replacing the one that was quiet longest if the table is full.
     fn insert(&mut self, ip: IpAddr, entry: Entry) {
         if self.changeable >= MAX_ENTRIES {
             let age = |entry: &Entry| match entry {

@@ -7,13 +7,12 @@ use std::time::Duration;
 use engine::Instant;
 use protocol::ids::MacAddr;
 
-/// Bound: frames that wait. The oldest gives way: a requester repeats it, if anybody does.
+/// Bound: waiting frames. The oldest is dropped, because its requester retransmits it.
 const MAX_FRAMES: usize = 256;
 
-/// A frame that waited longer is not sent any more (RFC 4861, section 7.2.2: three requests, a second apart).
+/// Frames that waited longer are dropped (RFC 4861, section 7.2.2: three requests, a second apart).
 const PATIENCE: Duration = Duration::from_secs(3);
 
-/// See the module.
 #[derive(Debug, Default)]
 pub(super) struct Waiting {
     frames: VecDeque<(Instant, IpAddr, Vec<u8>)>,
@@ -21,7 +20,7 @@ pub(super) struct Waiting {
 }
 
 impl Waiting {
-    /// Lets a frame wait. Returns how many are lost for it, of those that wait.
+    /// Queues a frame. Returns the number of frames dropped.
     pub(super) fn push(&mut self, now: Instant, ip: IpAddr, frame: Vec<u8>) -> usize {
         let before = self.frames.len();
         self.frames.retain(|(since, ..)| now.saturating_since(*since) < PATIENCE);
@@ -33,7 +32,7 @@ impl Waiting {
         lost
     }
 
-    /// The MAC of an address is known now. Returns how many frames are too old to make use of it.
+    /// Moves the frames of a resolved address to the ready queue. Returns the number of frames that are too old.
     pub(super) fn resolve(&mut self, now: Instant, ip: IpAddr, mac: MacAddr) -> usize {
         let mut lost = 0;
         for (since, wanted, mut frame) in std::mem::take(&mut self.frames) {
@@ -49,7 +48,7 @@ impl Waiting {
         lost
     }
 
-    /// The next frame that need not wait any more, with its destination filled in.
+    /// Returns the next ready frame, with its destination filled in.
     pub(super) fn pop_ready(&mut self) -> Option<Vec<u8>> {
         self.ready.pop_front()
     }
