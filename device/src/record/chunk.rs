@@ -1,4 +1,4 @@
-//! Chunks of a file: length and digest before the contents.
+//! Chunks of a record file: length and digest, followed by the contents.
 
 use std::io::{self, Read, Write};
 
@@ -6,24 +6,24 @@ use twox_hash::XxHash3_64;
 
 use super::codec::MAX_ENTRY;
 
-/// Contents from which on a chunk is whole.
+/// Contents length from which a chunk is complete.
 pub(super) const ENOUGH: usize = 256 << 10;
 
-/// Bound: bytes of the contents. One more entry may come when it is almost whole.
+/// Bound: bytes of contents. An almost complete chunk may take one more entry.
 pub(super) const MAX_CHUNK: usize = ENOUGH + 2 * MAX_ENTRY;
 
 /// Bytes before the contents.
 pub(super) const HEAD_LEN: u64 = 12;
 
-/// What stands where a chunk should.
+/// Result of reading a chunk.
 pub(super) enum Found {
-    /// Its contents are in the buffer.
+    /// The contents are in the buffer.
     Whole,
-    /// The file ends before it.
+    /// The file ends before the chunk.
     End,
-    /// The file ends inside of it.
+    /// The file ends inside the chunk.
     CutOff,
-    /// Its length or digest is wrong.
+    /// The length or the digest is wrong.
     Damaged,
 }
 
@@ -34,7 +34,7 @@ pub(super) fn write(to: &mut impl Write, contents: &[u8]) -> io::Result<()> {
     to.write_all(contents)
 }
 
-/// Reads the next chunk into `contents`, in place of what is there. No more is allocated than the file has.
+/// Reads the next chunk into `contents`, replacing the old contents. Allocates no more than the file contains.
 pub(super) fn read(from: &mut impl Read, contents: &mut Vec<u8>) -> io::Result<Found> {
     contents.clear();
     let mut head = Vec::new();

@@ -1,6 +1,6 @@
-//! Bytes of entries: a tag, then numbers as LEB128, each run of bytes behind its length.
+//! Encoding of entries: a tag, then LEB128 numbers, each byte string after its length.
 //!
-//! Tags are an interface: with another meaning of one comes another [`FORMAT`](super::FORMAT).
+//! Tags are an interface. Changing the meaning of one requires another [`FORMAT`](super::FORMAT).
 
 use std::borrow::Cow;
 
@@ -10,7 +10,7 @@ use thiserror::Error;
 use super::entry::{Content, Ending, Entry, Input, Update};
 use super::memo::{self, HEAD, Memo, Parts, TAIL};
 
-/// Bound: bytes of one run, far above the longest message of a client, frame or read of a device.
+/// Bound: bytes of a byte string, far above the longest client message, frame or guest memory read.
 pub(super) const MAX_RUN: usize = 2 << 20;
 
 /// Bound: bytes of an entry.
@@ -62,32 +62,32 @@ mod tag {
     pub(super) const OVERRUN: u8 = 0x73;
 }
 
-/// Forms of contents to compare with.
+/// Forms of contents to compare.
 mod form {
     pub(super) const BYTES: u8 = 0;
     pub(super) const DIGEST: u8 = 1;
 }
 
-/// Bits of a map's rights.
+/// Bits of a mapping's rights.
 mod right {
     pub(super) const READ: u64 = 1;
     pub(super) const WRITE: u64 = 2;
     pub(super) const REACHABLE: u64 = 4;
 }
 
-/// Bits of what a turn left.
+/// Bits of the work left after a turn.
 mod left {
     pub(super) const FRAMES: u64 = 1;
     pub(super) const OTHER: u64 = 2;
 }
 
-/// The bytes are no entry.
+/// Why bytes are not a valid entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum Malformed {
-    /// It goes on behind the end of its chunk.
+    /// The entry exceeds its chunk.
     #[error("truncated entry")]
     CutOff,
-    /// There is no such tag, form or flag.
+    /// The tag, form or flag is unknown.
     #[error("entry has unknown {what} {value:#x}")]
     Unknown {
         /// What is unknown.
@@ -95,10 +95,10 @@ pub enum Malformed {
         /// Its value.
         value: u64,
     },
-    /// A number is larger than it can be.
+    /// A number is out of range.
     #[error("entry has a number that is out of range")]
     TooLarge,
-    /// What is to be there again was not there.
+    /// The entry repeats data that is not in the cache.
     #[error("entry refers to data that was not recorded")]
     NotKnown,
     /// A rule is not UTF-8.
@@ -106,7 +106,7 @@ pub enum Malformed {
     Text,
 }
 
-/// Appends an entry, without what `memo` has of it.
+/// Appends an entry, replacing data that `memo` holds by a reference.
 pub(super) fn encode_briefly(entry: &Entry<'_>, memo: &mut Memo, to: &mut Vec<u8>) {
     match entry {
         Entry::Read { iova, len, bytes: Some(bytes) } if memo::is_kept(*len) => {
@@ -131,7 +131,8 @@ pub(super) fn encode_briefly(entry: &Entry<'_>, memo: &mut Memo, to: &mut Vec<u8
     encode(entry, to);
 }
 
-/// Learns from the entry that some bytes begin with what [`encode_briefly`] learned. How many bytes follow it.
+/// Updates the cache from the entry at the start of `bytes`, as [`encode_briefly`] did. Returns the number of bytes
+/// after it.
 pub(super) fn learn(bytes: &[u8], memo: &mut Memo) -> Result<usize, Malformed> {
     let mut from = Bytes(bytes);
     match from.byte()? {
@@ -283,7 +284,7 @@ fn wide(len: usize) -> u64 {
     len as u64
 }
 
-/// The entry that some bytes begin with, and what follows it.
+/// Decodes the entry at the start of `bytes`, and returns the rest.
 pub(super) fn decode<'a>(bytes: &'a [u8], memo: &'a Memo) -> Result<(Entry<'a>, &'a [u8]), Malformed> {
     let mut from = Bytes(bytes);
     let entry = match from.byte()? {
@@ -379,7 +380,7 @@ fn decode_input<'a>(tag: u8, from: &mut Bytes<'a>) -> Result<Input<'a>, Malforme
     })
 }
 
-/// What is left of a chunk.
+/// The rest of a chunk.
 struct Bytes<'a>(&'a [u8]);
 
 impl<'a> Bytes<'a> {
@@ -415,7 +416,7 @@ impl<'a> Bytes<'a> {
         Err(Malformed::TooLarge)
     }
 
-    /// A number of bytes or things.
+    /// Reads a length or a count.
     fn size(&mut self) -> Result<usize, Malformed> {
         let size = usize::try_from(self.number()?).map_err(|_| Malformed::TooLarge)?;
         if size <= MAX_RUN { Ok(size) } else { Err(Malformed::TooLarge) }

@@ -1,23 +1,23 @@
-//! Records: everything that reaches one device from outside, and what it does, so that it can be run again without guest,
-//! VMM and network.
+//! Session records: the inputs and outputs of a device, for replay without guest, VMM and network.
 //!
-//! A device is one thread's, and what it does follows from what is told to it (a *step*: an access, a frame, a deadline,
-//! the end of a turn), the time it is told, and the bytes it reads from guest memory. A record has these, in order, and
-//! what the device did in answer: what it wrote to guest memory, the interrupts, the frames, what registers read as. The
-//! guest changes its memory at any time, so bytes are kept as they were read, each time they were.
+//! A device runs on one thread. Its behaviour follows from its inputs (a *step*: an access, a frame, a deadline, the
+//! end of a turn), their time, and the bytes it reads from guest memory. A record contains these in order, and the
+//! outputs of the device: writes to guest memory, interrupts, frames and the values of registers. The guest may
+//! change its memory at any time, so bytes are recorded each time they are read.
 //!
-//! - `entry`, `codec`, `words`: one thing that happened, its bytes, its words for people
-//! - `memo`: what need not be written twice
+//! - `entry`, `codec`, `text`: an event, its encoding, its text for people
+//! - `dedup`: the cache for repeated data
 //! - `chunk`, `header`, `reader`: the file
-//! - `queue`, `recorder`: writing it without ever holding up the device
-//! - `player`: giving a device its inputs again, and comparing
-//! - `tape`: what a device holds: one of the two
+//! - `queue`, `recorder`: writing the file without delaying the device
+//! - `replay_source`: repeats the inputs and compares the outputs
+//! - `sink`: the device's end of a record, in a recording or a replay
 //!
 //! # File
-//! Eight bytes `HCADREC` and a line feed, then chunks. A chunk is the length of its contents (4 bytes), their XXH3-64 (8
-//! bytes) and the contents; numbers are little-endian. The first has the header, a JSON object; all others have whole
-//! entries. Entries refer to earlier ones, so that a record is read from its beginning. One whose writer was killed ends with
-//! its last whole chunk. The header's `format` is [`FORMAT`]: others are refused.
+//! Eight bytes: `HCADREC` and a line feed. Chunks follow. A chunk consists of the length of its contents (4 bytes),
+//! their XXH3-64 (8 bytes) and the contents. Numbers are little-endian. The first chunk contains the header, a JSON
+//! object. All others contain complete entries. Entries refer to earlier ones, so a record is read from its
+//! beginning. If the writer was killed, the file ends with the last complete chunk. The header's `format` is
+//! [`FORMAT`]; others are rejected.
 
 mod chunk;
 mod codec;

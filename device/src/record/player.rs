@@ -1,4 +1,4 @@
-//! Giving a device its inputs again, and comparing what it does.
+//! Repeats the recorded inputs of a device and compares its outputs.
 
 use std::fmt;
 use std::time::Duration;
@@ -7,64 +7,64 @@ use super::entry::{Content, Ending, Entry, Input, Update};
 use super::reader::{ReadError, Reader};
 use crate::plain;
 
-/// A record on its way through a device.
+/// A record during its replay.
 #[derive(Debug)]
 pub struct Player {
     reader: Reader,
     counts: Counts,
-    /// The device's clock, nanoseconds.
+    /// The device's clock in nanoseconds.
     now: u64,
     began: Option<u64>,
-    /// The step under way, in words once somebody wants them.
+    /// The current step.
     input: Option<Input<'static>>,
     stop: Option<Stop>,
-    /// What the device does is told here.
+    /// Outputs of the device as text, if requested.
     log: Option<Vec<String>>,
 }
 
-/// What was done so far.
+/// Counters of a replay.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Steps.
     pub steps: u64,
-    /// Accesses of the device to guest memory that read.
+    /// Reads of guest memory by the device.
     pub reads: u64,
-    /// Those that write.
+    /// Writes of guest memory by the device.
     pub writes: u64,
     /// Interrupts that reached the client.
     pub interrupts: u64,
-    /// Frames that the device made.
+    /// Frames that the device sent.
     pub frames: u64,
-    /// Device time that passed.
+    /// Device time that elapsed.
     pub span: Duration,
 }
 
-/// Where a device does something else than was recorded.
+/// The first difference between a device and its record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Difference {
-    /// The step, from 1 on.
+    /// Number of the step, from 1 on.
     pub step: u64,
     /// Device time since the first step.
     pub at: Duration,
-    /// What the step is.
+    /// Description of the step.
     pub input: String,
-    /// What the record has.
+    /// The recorded output.
     pub recorded: String,
-    /// What the device does.
+    /// The actual output.
     pub found: String,
 }
 
 /// How a record ends.
 #[derive(Debug)]
 pub enum Finish {
-    /// Its writer says why.
+    /// With a recorded reason.
     Ended(Ending),
-    /// Its writer could not say: it was killed, or the file is a part.
+    /// Without a reason: the writer was killed, or the file is truncated.
     Stopped {
-        /// In the middle of what was written last.
+        /// The last chunk is incomplete.
         cut_off: bool,
     },
-    /// It cannot be read any further.
+    /// The file is unreadable from here on.
     Unreadable(ReadError),
 }
 
@@ -75,33 +75,33 @@ enum Stop {
 }
 
 impl Player {
-    /// Before the first step.
+    /// Starts before the first step.
     pub fn new(reader: Reader) -> Self {
         Self { reader, counts: Counts::default(), now: 0, began: None, input: None, stop: None, log: None }
     }
 
-    /// Tells what the device does in words, see [`Player::take_log`].
+    /// Describes the outputs of the device as text, see [`Player::take_log`].
     pub fn keep_log(&mut self) {
         self.log = Some(Vec::new());
     }
 
-    /// What the device did since the last call, in words.
+    /// Returns the outputs of the device since the last call as text.
     pub fn take_log(&mut self) -> Vec<String> {
         self.log.as_mut().map(std::mem::take).unwrap_or_default()
     }
 
-    /// What was done.
+    /// Returns the counters.
     pub fn counts(&self) -> Counts {
         let span = Duration::from_nanos(self.now.saturating_sub(self.began.unwrap_or(self.now)));
         Counts { span, ..self.counts }
     }
 
-    /// What time the device is to be told, in nanoseconds.
+    /// Returns the time of the current step in nanoseconds.
     pub fn now(&self) -> u64 {
         self.now
     }
 
-    /// Why there are no more steps: how the record ends, or the first difference that was found.
+    /// Returns why there are no more steps: the end of the record, or the first difference.
     pub fn take_stop(&mut self) -> Option<Result<Finish, Difference>> {
         Some(match self.stop.take()? {
             Stop::Finish(finish) => Ok(finish),
@@ -109,7 +109,7 @@ impl Player {
         })
     }
 
-    /// The next step. `None`: there is none, or the device has not done all that it did in the last one.
+    /// Returns the next step. `None`: the record has ended, or an output of the last step is missing.
     pub fn next_input(&mut self) -> Option<Input<'static>> {
         let input = loop {
             if self.stop.is_some() {
@@ -146,7 +146,7 @@ impl Player {
         Some(input)
     }
 
-    /// A read of the device: gives the bytes, or false.
+    /// Replays a read of guest memory. Passes the bytes to `give`, or returns false if it was denied.
     pub(super) fn read(&mut self, iova: u64, len: usize, give: impl FnOnce(&[u8])) -> bool {
         let found = || format!("read {len} bytes of guest memory at {iova:#x}");
         self.counts.reads += 1;
@@ -160,7 +160,7 @@ impl Player {
         .unwrap_or(false)
     }
 
-    /// A write of the device: whether it was done.
+    /// Replays a write of guest memory. Returns whether it was permitted.
     pub(super) fn write(&mut self, iova: u64, data: Content<'_>) -> bool {
         let found = || format!("write guest memory at {iova:#x}: {data}");
         self.counts.writes += 1;
@@ -171,7 +171,7 @@ impl Player {
         .unwrap_or(false)
     }
 
-    /// An exchange of a word: what was there.
+    /// Replays a compare-and-swap. Returns the old value.
     pub(super) fn update(&mut self, iova: u64, mut update: impl FnMut(u64) -> Option<u64>) -> Option<u64> {
         let mut now = None;
         let recorded = self.exchange(
@@ -204,7 +204,7 @@ impl Player {
         }
     }
 
-    /// Something that the device does.
+    /// Compares an output.
     pub(super) fn output(&mut self, output: &Entry<'_>) {
         match output {
             Entry::Interrupt { .. } => self.counts.interrupts += 1,
@@ -214,7 +214,7 @@ impl Player {
         self.exchange(|| output.to_string(), |entry| (entry == output).then_some(()));
     }
 
-    /// Meets the next entry. `None`: it is another than was found, or there is none.
+    /// Compares with the next entry. Returns `None` if it differs or does not exist.
     fn exchange<T>(
         &mut self,
         found: impl Fn() -> String,

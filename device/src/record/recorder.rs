@@ -1,4 +1,4 @@
-//! Writing a record.
+//! Writes a record.
 
 use std::fmt;
 use std::io::{self, BufWriter, Write};
@@ -16,13 +16,13 @@ use super::tape::Tape;
 use crate::capabilities;
 use crate::telemetry::file;
 
-/// How long the end of a device waits for the end of its record. A disk that takes longer does not hold up the daemon.
+/// How long the end of a device waits for its record to be written. A slower disk must not delay the daemon.
 const FAREWELL: Duration = Duration::from_secs(1);
 
-/// Bytes kept for the last entry.
+/// Bytes reserved for the last entry.
 const LAST_LEN: u64 = HEAD_LEN + 1;
 
-/// A record that is being written. It ends when this is dropped.
+/// A record being written. It ends when dropped.
 pub struct Recorder {
     tape: Tape,
     queue: Arc<Queue>,
@@ -30,23 +30,23 @@ pub struct Recorder {
 }
 
 impl Recorder {
-    /// Creates or replaces the file at `path`, and ends when it would be longer than `max_len` bytes.
+    /// Creates or replaces the file at `path`. The record ends before the file exceeds `max_len` bytes.
     ///
     /// # Errors
-    /// The file cannot be created or written, or there is no thread to be had.
+    /// The file cannot be created or written, or the process has no free threads.
     pub fn create(path: &Path, header: &Header, max_len: u64) -> io::Result<Self> {
         Self::to(Box::new(file::create(path)?), path, header, max_len)
     }
 
-    /// Writes to `out`, which is called `path`.
+    /// Writes to `out`. Messages refer to it as `path`.
     ///
     /// # Errors
-    /// It cannot be written, or there is no thread to be had.
+    /// The header cannot be written, or the process has no free threads.
     pub fn to(out: Box<dyn Write + Send>, path: &Path, header: &Header, max_len: u64) -> io::Result<Self> {
         Self::with_room(out, path, header, max_len, MAX_WAITING)
     }
 
-    /// The same, where so many bytes may wait to be written.
+    /// As [`Recorder::to`], with a bound of `room` bytes waiting to be written.
     pub(super) fn with_room(
         out: Box<dyn Write + Send>,
         path: &Path,
@@ -80,27 +80,27 @@ impl Recorder {
         Ok(Self { tape: Tape::recording(queue.clone()), queue, path: path.to_owned() })
     }
 
-    /// The same for a file that must not exist yet.
+    /// As [`Recorder::create`] for a file that must not exist yet.
     ///
     /// # Errors
-    /// As [`Recorder::create`], or there is such a file.
+    /// As [`Recorder::create`], or the file exists.
     pub fn create_new(path: &Path, header: &Header, max_len: u64) -> io::Result<Self> {
         Self::to(Box::new(file::create_new(path)?), path, header, max_len)
     }
 
-    /// The file, unless the record has ended.
+    /// Returns the file, unless the record has ended.
     pub fn path(&self) -> Option<&Path> {
         self.queue.is_open().then_some(&*self.path)
     }
 
-    /// Ends the record: which file, and why it had ended before, if it had.
+    /// Ends the record. Returns the file, and why the record had ended before, if it had.
     pub fn finish(self) -> (PathBuf, Option<String>) {
         let (path, queue) = (self.path.clone(), self.queue.clone());
         drop(self);
         (path, queue.failure())
     }
 
-    /// For the device.
+    /// Returns the end for the device.
     pub fn tape(&self) -> &Tape {
         &self.tape
     }
@@ -121,10 +121,10 @@ impl fmt::Debug for Recorder {
     }
 }
 
-/// How far a writer came.
+/// How the writer ended.
 enum Written {
     All,
-    /// The file would be too long.
+    /// The file reached its size limit.
     UpToBound,
 }
 

@@ -1,4 +1,4 @@
-//! What a device holds of its record: each of its parts tells it what it does, or is told what to meet.
+//! The device's end of a record. Each part of a device reports its outputs to it, or compares them with it.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -7,63 +7,62 @@ use super::entry::{Content, Entry, Input, Update};
 use super::player::Player;
 use super::queue::Queue;
 
-/// One end of a record. All clones are the same.
+/// The end of a recording or a replay that the device holds. Clones share it.
 ///
-/// Nothing here fails: a record that cannot be written ends, and a replay that finds a difference keeps it for whoever
-/// runs it.
+/// No call fails. A record that cannot be written ends. A replay keeps the first difference for its caller.
 #[derive(Clone)]
 pub struct Tape(Side);
 
 #[derive(Clone)]
 enum Side {
-    /// The device works, and this is written down.
+    /// The device runs and is recorded.
     Recording(Arc<Queue>),
-    /// The device does again what it did, without a guest.
+    /// The device is replayed without a guest.
     Playing(Arc<Mutex<Player>>),
 }
 
 impl Tape {
-    /// To run a device from a record.
+    /// Creates the end of a replay.
     pub fn playing(player: Arc<Mutex<Player>>) -> Self {
         Self(Side::Playing(player))
     }
 
-    /// To record a device.
+    /// Creates the end of a recording.
     pub(super) fn recording(queue: Arc<Queue>) -> Self {
         Self(Side::Recording(queue))
     }
 
-    /// A step begins, at this time of the device's clock in nanoseconds. In a replay both are known already.
+    /// Records the input that begins a step, with the device's clock in nanoseconds. No effect in a replay.
     pub fn step(&self, now: u64, input: Input<'_>) {
         if let Side::Recording(queue) = &self.0 {
             append_at(queue, Some(now), &Entry::Input(input));
         }
     }
 
-    /// The same for a step in which no time is asked for.
+    /// As [`Tape::step`] for an input without a time.
     pub fn input(&self, input: Input<'_>) {
         self.record(&Entry::Input(input));
     }
 
-    /// The client lent a range of its memory.
+    /// Records that the client mapped memory.
     pub fn map(&self, iova: u64, len: u64, (read, write): (bool, bool), reachable: bool) {
         self.record(&Entry::Map { iova, len, read, write, reachable });
     }
 
-    /// The client took a range back.
+    /// Records that the client unmapped memory.
     pub fn unmap(&self, iova: u64, len: u64) {
         self.record(&Entry::Unmap { iova, len });
     }
 
-    /// The client took all ranges back.
+    /// Records that the client unmapped all memory.
     pub fn unmap_all(&self) {
         self.record(&Entry::UnmapAll);
     }
 
-    /// Reads guest memory into `out` by `perform`, or as it was read.
+    /// Reads guest memory into `out` with `perform`, or from the record.
     ///
     /// # Errors
-    /// `perform` fails, or failed, which is told by `refusal`.
+    /// That of `perform`, or `refusal` if the recorded access was denied.
     pub fn read<E>(
         &self,
         iova: u64,
@@ -86,10 +85,10 @@ impl Tape {
         }
     }
 
-    /// Appends `len` bytes of guest memory to `out` by `perform`, or as they were read.
+    /// Appends `len` bytes of guest memory to `out` with `perform`, or from the record.
     ///
     /// # Errors
-    /// `perform` fails, or failed, which is told by `refusal`.
+    /// That of `perform`, or `refusal` if the recorded access was denied.
     pub fn append<E>(
         &self,
         iova: u64,
@@ -113,10 +112,10 @@ impl Tape {
         }
     }
 
-    /// Writes `data` to guest memory by `perform`, or tells whether it could be.
+    /// Writes `data` to guest memory with `perform`, or compares it with the record.
     ///
     /// # Errors
-    /// `perform` fails, or failed, which is told by `refusal`.
+    /// That of `perform`, or `refusal` if the recorded access was denied.
     pub fn write<E>(
         &self,
         iova: u64,
@@ -141,10 +140,10 @@ impl Tape {
         }
     }
 
-    /// Exchanges a word by `perform`, which gives what was there and what is there now, or with what was there then.
+    /// Executes a compare-and-swap with `perform`, or with the recorded value. Returns the old value.
     ///
     /// # Errors
-    /// `perform` fails, or failed, which is told by `refusal`.
+    /// That of `perform`, or `refusal` if the recorded access was denied.
     pub fn update<E, U: FnMut(u64) -> Option<u64>>(
         &self,
         iova: u64,
@@ -154,7 +153,7 @@ impl Tape {
     ) -> Result<u64, E> {
         match &self.0 {
             Side::Recording(queue) => {
-                // The last call is the one that counted.
+                // Only the last call of the closure took effect.
                 let mut after = None;
                 let updated = perform(&mut |before| {
                     after = update(before);
@@ -172,22 +171,22 @@ impl Tape {
         }
     }
 
-    /// The device signals a vector.
+    /// Reports that the device signals a vector.
     pub fn interrupt(&self, vector: usize) {
         self.output(&Entry::Interrupt { vector });
     }
 
-    /// The device has made a frame.
+    /// Reports a frame of the device.
     pub fn frame(&self, frame: &[u8]) {
         self.output(&Entry::Frame(Content::of(frame)));
     }
 
-    /// The client is told what it read.
+    /// Reports the data that the client reads.
     pub fn answer(&self, bytes: &[u8]) {
         self.output(&Entry::Answer(Content::of(bytes)));
     }
 
-    /// The end of a turn left frames to be made, or other work.
+    /// Reports the work that the end of a turn left: frames to send, or anything else.
     pub fn drained(&self, frames: bool, other: bool) {
         self.output(&Entry::Drained { frames, other });
     }
@@ -216,7 +215,7 @@ fn append_at(queue: &Queue, now: Option<u64>, entry: &Entry<'_>) {
     }
 }
 
-/// A device that panicked leaves a player that knows where.
+/// Poisoning is harmless: the replay state of a panicked device is still valid.
 fn lock(player: &Mutex<Player>) -> MutexGuard<'_, Player> {
     player.lock().unwrap_or_else(PoisonError::into_inner)
 }

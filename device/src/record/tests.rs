@@ -46,7 +46,7 @@ fn record_of(steps: u64) -> Vec<u8> {
     file.bytes()
 }
 
-/// Steps of a record, and why there are no more.
+/// Returns the steps of a record, and why it ends.
 fn play_all(record: &[u8]) -> (u64, Result<Finish, Difference>) {
     let player = std::sync::Arc::new(std::sync::Mutex::new(Player::new(reader(record).unwrap())));
     let tape = Tape::playing(player.clone());
@@ -117,7 +117,7 @@ fn what_is_no_entry_is_refused() {
     assert_eq!(MAX_RUN, 0x20_0000);
 }
 
-/// A CRC over bytes that end with their own CRC says nothing of them; frames do.
+/// A CRC over bytes that end with their own CRC does not depend on them, and frames end with CRCs.
 #[test]
 fn a_digest_tells_frames_with_checks_of_their_own_apart() {
     let sealed = |byte: u8| {
@@ -139,7 +139,7 @@ fn a_record_begins_with_what_it_is_and_ends_with_why() {
     assert!(matches!(end, Ok(Finish::Ended(Ending::Closed))), "{end:?}");
 }
 
-/// Of a daemon that is killed there is what it had written.
+/// The record of a killed daemon contains what was written before.
 #[test]
 fn a_record_that_is_cut_off_is_played_up_to_there() {
     let whole = record_of(1000);
@@ -163,7 +163,7 @@ fn a_record_that_has_changed_is_damaged_and_no_difference() {
         let (_, end) = play_all(&record);
         let unreadable =
             matches!(end, Ok(Finish::Unreadable(ReadError::Damaged { at })) if at == first as u64);
-        // A length that has changed may reach beyond the file.
+        // A modified length may exceed the file.
         assert!(unreadable || matches!(end, Ok(Finish::Stopped { cut_off: true })), "{end:?}");
     }
 }
@@ -208,7 +208,7 @@ fn a_record_that_reaches_its_bound_ends_there() {
         for number in 1..1000 {
             step(recorder.tape(), number);
             if number % 10 == 0 {
-                // Some is written while more comes.
+                // Some entries are written while others are appended.
                 std::thread::yield_now();
             }
         }
@@ -219,12 +219,12 @@ fn a_record_that_reaches_its_bound_ends_there() {
     }
 }
 
-/// A file that takes nothing until it is told to.
+/// A writer that blocks until it is released.
 struct Slow(mpsc::Receiver<()>, Written);
 
 impl Write for Slow {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        // The header is written before the thread is.
+        // The header is written before the thread starts.
         if !self.1.bytes().is_empty() {
             let _ = self.0.recv();
         }
@@ -270,7 +270,7 @@ fn a_file_that_fails_ends_the_record_and_never_the_device() {
     (1..10_000).for_each(|number| step(recorder.tape(), number));
 }
 
-/// So that a panic can be played again up to where it was.
+/// So that a panic can be replayed.
 #[test]
 fn the_record_of_a_device_that_panics_says_so() {
     let file = Written::default();
@@ -290,14 +290,14 @@ fn the_record_of_a_device_that_panics_says_so() {
     assert!(matches!(player.take_stop(), Some(Ok(Finish::Ended(Ending::Failed)))));
 }
 
-/// What is read or arrives once more is told in a few bytes.
+/// Data that is read or received again takes only a few bytes.
 #[test]
 fn what_is_the_same_again_is_not_written_again() {
     let (mut memo, mut lens) = (Memo::default(), Vec::new());
     let page = vec![7; 4096];
     let mut frame = vec![9; 4154];
     for round in 0..3 {
-        // A sequence number and a check.
+        // A sequence number and an ICRC.
         frame[50] = round;
         frame[4153] = round;
         for entry in [
@@ -313,10 +313,10 @@ fn what_is_the_same_again_is_not_written_again() {
     assert!(lens[2..].iter().all(|len| *len < 80), "{lens:?}");
 }
 
-/// What an entry is made of: an address to read at, or headers and check of a frame, and bytes.
+/// Contents of an entry: the address of a read, or headers and ICRC of a frame, and the bytes.
 type Sample = (Result<u64, ([u8; 64], [u8; 4])>, Vec<u8>);
 
-/// Of so few addresses and contents that many come again, with lengths around those that are remembered.
+/// Few addresses and contents, so that many repeat, with lengths around the limits of the cache.
 fn sample() -> impl Strategy<Value = Sample> {
     let kind = prop_oneof![(0..3_u64).prop_map(Ok), (any::<[u8; 64]>(), any::<[u8; 4]>()).prop_map(Err)];
     let run = (0..3_u8, prop::sample::select(vec![10, 255, 256, 400, 4096, 4352, 5000]));

@@ -1,10 +1,10 @@
-//! Entries in words, for whoever looks at a replay.
+//! Entries as text, for the output of a replay.
 
 use std::fmt;
 
 use super::entry::{Content, Ending, Entry, Input, Update};
 
-/// Bytes of a run that are shown.
+/// Bytes of a byte string that are shown.
 const SHOWN: usize = 64;
 
 impl fmt::Display for Entry<'_> {
@@ -115,7 +115,7 @@ impl fmt::Display for Ending {
     }
 }
 
-/// A region by its index.
+/// A region by index.
 struct Region(u8);
 
 impl fmt::Display for Region {
@@ -128,7 +128,7 @@ impl fmt::Display for Region {
     }
 }
 
-/// The first bytes of a run.
+/// The first bytes of a byte string.
 struct Hex<'a>(&'a [u8]);
 
 impl fmt::Display for Hex<'_> {

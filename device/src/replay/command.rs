@@ -1,4 +1,4 @@
-//! `hcad replay`: a record from its file to a verdict.
+//! The `hcad replay` command.
 
 use std::fmt;
 use std::fs::File;
@@ -17,15 +17,15 @@ use crate::record::{Finish, Player, ReadError, Reader};
 use crate::telemetry::store::{Keep, Opening};
 use crate::telemetry::trace::{Trace, TraceFormat};
 
-/// Bytes of the file that are read at once.
+/// Read buffer of the file.
 const BUFFER_LEN: usize = 1 << 20;
 
-/// What is wanted of a replay.
+/// Options of a replay.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
-    /// The last step that is done.
+    /// The last step to execute.
     pub until: Option<u64>,
-    /// Where the trace goes.
+    /// File and format of the trace.
     pub trace: Option<(PathBuf, TraceFormat)>,
     /// Print each step and what the device does in it.
     pub steps: bool,
@@ -33,7 +33,7 @@ pub struct Options {
     pub wait: bool,
 }
 
-/// Why there is no replay, or what is wrong with it.
+/// Why a replay failed or found a difference.
 #[derive(Debug, Error)]
 pub enum ReplayError {
     /// The file cannot be read.
@@ -41,15 +41,15 @@ pub enum ReplayError {
     Read {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// Reason.
         source: ReadError,
     },
-    /// The device that was recorded cannot be made.
+    /// The recorded device cannot be created.
     #[error("{}: invalid recorded configuration: {source}", path.display())]
     Config {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// Reason.
         source: ConfigError,
     },
     /// The trace cannot be written.
@@ -57,27 +57,27 @@ pub enum ReplayError {
     Trace {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// Reason.
         source: io::Error,
     },
-    /// The device does something else.
+    /// The replay differs.
     #[error("{}: replay differs from the recording", path.display())]
     Differs {
         /// The file.
         path: PathBuf,
     },
-    /// The record was changed, and the device was replayed up to there only.
+    /// The record is damaged. The device was replayed up to that point.
     #[error("{}: recording is damaged", path.display())]
     Damaged {
         /// The file.
         path: PathBuf,
     },
-    /// Standard output is gone.
+    /// Standard output is closed.
     #[error("cannot write to standard output")]
     Output(#[from] io::Error),
 }
 
-/// Replays a file, and says on `out` how it went.
+/// Replays a file and prints the result to `out`.
 ///
 /// # Errors
 /// See [`ReplayError`].
@@ -89,7 +89,7 @@ pub fn run(path: &Path, options: &Options, out: &mut dyn Write) -> Result<(), Re
     let invalid = |source| ReplayError::Config { path: path.to_owned(), source };
     let config = Config::of_device(header.configuration.clone()).map_err(invalid)?;
     let [device] = config.devices.as_slice() else { return Err(unreadable(ReadError::NoRecord)) };
-    // An eventfd for each vector.
+    // One eventfd per vector.
     descriptors::raise_limit();
 
     let name = plain::text(&header.device);
@@ -122,7 +122,7 @@ pub fn run(path: &Path, options: &Options, out: &mut dyn Write) -> Result<(), Re
     }
 }
 
-/// All that a replay is made of beside the front-end.
+/// Everything needed for a replay besides the front-end.
 struct Run<'a> {
     subject: Subject<'a>,
     player: Player,
@@ -162,7 +162,7 @@ fn show(step: &Step<'_>, out: &mut dyn Write) -> io::Result<()> {
     out.flush()
 }
 
-/// Waits for a line; none comes any more where standard input ends.
+/// Waits for a line. Returns at once at the end of standard input.
 fn wait() -> io::Result<()> {
     io::stdin().lock().read_line(&mut String::new()).map(drop)
 }

@@ -17,8 +17,8 @@ fn powered_on() -> Hca<Stub> {
     Hca::new(Stub::default(), Identity::from_lid(Lid::new(1)), None)
 }
 
-/// A client that sets the device up, rings, is told by an interrupt, loses its bus mastering, and resets the device. `more`
-/// is told to the device besides.
+/// A client that sets up the device, rings a doorbell, gets an interrupt, clears bus mastering and resets the device.
+/// `more` adds inputs.
 fn session(more: impl FnOnce(&mut Hca<Stub>)) -> Vec<u8> {
     let file = Written::default();
     let header = Header::new("hca1", Map::new());
@@ -60,7 +60,7 @@ fn a_device_does_again_what_it_did() {
     let record = session(|_| {});
     let report = play(&mut powered_on(), player(&record), |_| Next::Go);
     assert!(matches!(report.outcome, Outcome::Same(Finish::Ended(Ending::Closed))), "{report}");
-    // One write was refused. The second ring waited for bus mastering; the client has signalled a vector once.
+    // One write was denied. The second doorbell waited for bus mastering. The client signalled a vector once.
     let Counts { writes, interrupts, frames, span, .. } = report.counts;
     assert_eq!((writes, interrupts, frames, span.as_millis()), (3, 4, 0, 3), "{report}");
 }
@@ -85,7 +85,7 @@ fn a_replay_stops_where_it_is_to_stop() {
     );
 }
 
-/// Frames that the fabric has not taken stay in the way of others, then and now.
+/// Frames that the fabric has not sent delay others, in the recording and in the replay.
 #[test]
 fn what_the_fabric_took_of_a_turns_frames_is_a_part_of_the_record() {
     let other = Identity::from_lid(Lid::new(9));
@@ -173,7 +173,7 @@ fn hostile_record_sends_nothing_to_the_terminal() {
     assert!(out.chars().all(|char| char == '\n' || !char.is_control()), "{out:?}");
     assert_eq!(out.lines().filter(|line| line.starts_with("no differences")).count(), 1, "{out}");
 
-    // What was changed after it was written is no success, however much of it is right.
+    // A modified record is not a success, however much of it matches.
     *record.last_mut().unwrap() ^= 1;
     let (out, ended) = run(&record);
     assert!(matches!(ended, Err(ReplayError::Damaged { .. })) && out.contains("is damaged at byte"), "{out}");
