@@ -1,11 +1,11 @@
-//! Figures for Prometheus, on an address that the configuration names.
+//! Prometheus metrics on a configured address.
 //!
-//! [`server`] answers on the daemon's main thread. What devices counted comes through their mailboxes, as the control socket's
-//! answers do: a scrape costs a device a copy of its counters between two turns, and at most once in
-//! [`server::FRESH`], however many ask. A device that does not answer in time is told to be down, and holds up nobody.
+//! [`server`] runs on the daemon's main thread. Device counters are requested through mailboxes, as for the control
+//! socket. A scrape costs a device one copy of its counters between two turns, at most once in [`server::FRESH`]
+//! however many clients scrape. A device that does not answer in time is reported as down, and delays no other.
 //!
-//! Labels are words of ours, never of a guest or peer, and no metric is of a single queue pair: the number of series
-//! has a bound whatever guests do.
+//! Labels never come from guests or peers, and no metric is per QP. So the number of series is bounded regardless of
+//! guest activity.
 
 pub mod exposition;
 pub mod families;

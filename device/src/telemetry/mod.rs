@@ -1,4 +1,4 @@
-//! What operators see of a running device.
+//! Telemetry: logs, traces, counters and monitoring of running devices.
 
 pub mod file;
 pub mod filter;

@@ -1,7 +1,7 @@
-//! Standard error behind a queue and a thread of its own, so that who writes a line neither waits nor fails.
+//! Non-blocking standard error: a queue and a writer thread, so that logging neither blocks nor fails.
 //!
-//! A pipe that nobody reads, a full disk or a reader that is gone costs lines, which are counted; once lines are taken
-//! again one of them says how many are missing.
+//! If the reader is slow or gone, or a disk is full, lines are dropped and counted. When writing works again, a line
+//! reports the number of lost lines.
 
 use std::fmt::Write as _;
 use std::fs::File;
@@ -17,13 +17,13 @@ use tracing_subscriber::fmt::time::{FormatTime as _, SystemTime};
 use super::subscriber::LogFormat;
 use crate::capabilities;
 
-/// Bound: bytes that wait to be written. Some ten thousand lines, or a second of a busy device's trace.
+/// Bound: bytes waiting to be written. About ten thousand lines, or a second of a busy device's trace.
 const MAX_WAITING: usize = 4 << 20;
 
-/// Bytes of buffer that are kept while nothing waits.
+/// Buffer capacity kept while nothing is waiting.
 const KEPT: usize = 64 << 10;
 
-/// Takes whole lines and has a thread write them.
+/// Queues complete lines for a writer thread.
 #[derive(Debug)]
 pub struct Outlet {
     shared: Arc<Shared>,
@@ -32,45 +32,45 @@ pub struct Outlet {
 #[derive(Debug, Default)]
 struct Shared {
     waiting: Mutex<Waiting>,
-    /// There is something to write, or nothing will come any more.
+    /// There is something to write, or the writer is closed.
     filled: Condvar,
-    /// Nothing waits and nothing is being written.
+    /// Nothing is waiting or being written.
     idle: Condvar,
 }
 
 #[derive(Debug, Default)]
 struct Waiting {
     lines: Vec<u8>,
-    /// Lines there was no room for since the writer last took `lines`. All that came after the first of them, so that the
-    /// gap has one place.
+    /// Lines dropped for lack of room since the writer last took `lines`. All lines after the first dropped one are
+    /// dropped too, so that the gap is in one place.
     dropped: u64,
-    /// Lines that nobody will see, from the start.
+    /// Lines lost since the start.
     lost: u64,
     writing: bool,
     closed: bool,
     format: LogFormat,
 }
 
-/// The one of the process.
+/// Returns the writer of the process.
 ///
 /// # Errors
-/// The host refused its thread or its descriptor.
+/// The process has no free threads or descriptors.
 pub fn standard_error() -> Result<&'static Outlet, &'static io::Error> {
     static OUTLET: LazyLock<io::Result<Outlet>> =
         LazyLock::new(|| Outlet::start(File::from(io::stderr().as_fd().try_clone_to_owned()?)));
     OUTLET.as_ref()
 }
 
-/// Lines of the process that standard error did not take.
+/// Number of lines that standard error did not accept.
 pub fn lines_lost() -> u64 {
     standard_error().map_or(0, Outlet::lost)
 }
 
 impl Outlet {
-    /// Starts the thread that writes to `sink`. It ends with the outlet, after what waits is written.
+    /// Starts the thread that writes to `sink`. It ends when this is dropped, after writing the queue.
     ///
     /// # Errors
-    /// The host refuses threads.
+    /// The process has no free threads.
     pub fn start(sink: impl Write + AsFd + Send + 'static) -> io::Result<Self> {
         let shared = Arc::<Shared>::default();
         let outlet = Self { shared: shared.clone() };
@@ -80,12 +80,12 @@ impl Outlet {
         Ok(outlet)
     }
 
-    /// The form of the lines that say how many others are missing.
+    /// Sets the format of the line that reports lost lines.
     pub fn set_format(&self, format: LogFormat) {
         self.shared.lock().format = format;
     }
 
-    /// Takes one line or several, each with its line feed. All of them are lost if there is no room.
+    /// Queues one or more lines, each with its line feed. If there is no room, all of them are lost.
     pub fn push(&self, lines: &[u8]) {
         let mut waiting = self.shared.lock();
         if waiting.dropped > 0 || waiting.lines.len() + lines.len() > MAX_WAITING {
@@ -98,12 +98,12 @@ impl Outlet {
         self.shared.filled.notify_one();
     }
 
-    /// Lines that nobody will see.
+    /// Number of lost lines.
     pub fn lost(&self) -> u64 {
         self.shared.lock().lost
     }
 
-    /// Waits until all lines are written, no longer than `patience`.
+    /// Waits until all lines are written, for at most `timeout`.
     pub fn finish(&self, patience: Duration) {
         let waiting = self.shared.lock();
         let is_busy = |waiting: &mut Waiting| waiting.writing || waiting.is_filled();
@@ -118,7 +118,7 @@ impl Drop for Outlet {
     }
 }
 
-/// One call for one line or several: the log's and the trace's writers do so.
+/// Each call writes complete lines, as the log's and the trace's writers do.
 impl Write for &Outlet {
     fn write(&mut self, lines: &[u8]) -> io::Result<usize> {
         self.push(lines);
@@ -131,7 +131,7 @@ impl Write for &Outlet {
 }
 
 impl Shared {
-    /// Never poisoned in a way that matters: each change leaves whole lines.
+    /// Poisoning is harmless: each change leaves complete lines.
     fn lock(&self) -> MutexGuard<'_, Waiting> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -143,13 +143,13 @@ impl Waiting {
     }
 }
 
-/// The thread's part.
+/// The writer thread.
 struct Pump<W> {
     shared: Arc<Shared>,
     sink: W,
-    /// Lines lost that no line has told of yet.
+    /// Lost lines not reported yet.
     missing: u64,
-    /// The last line written lacks its end.
+    /// The last line was written incompletely.
     torn: bool,
 }
 
@@ -173,7 +173,7 @@ impl<W: Write + AsFd> Pump<W> {
         }
     }
 
-    /// Waits for lines and takes them all. `None`: there will be no more.
+    /// Waits for lines and takes them all. Returns `None` when the writer is closed.
     fn take(&self, lines: &mut Vec<u8>) -> Option<(u64, LogFormat)> {
         let is_empty = |waiting: &mut Waiting| !waiting.is_filled() && !waiting.closed;
         let waited = self.shared.filled.wait_while(self.shared.lock(), is_empty);
@@ -186,14 +186,14 @@ impl<W: Write + AsFd> Pump<W> {
         Some((std::mem::take(&mut waiting.dropped), waiting.format))
     }
 
-    /// Says how many lines are missing, if any are and it can be said.
+    /// Reports the number of lost lines, if there are any and the sink accepts it.
     fn tell(&mut self, format: LogFormat) {
         if self.missing > 0 && self.write(note(self.missing, format).as_bytes()) == 0 {
             self.missing = 0;
         }
     }
 
-    /// Writes lines and returns how many of them could not be.
+    /// Writes lines and returns the number of lines that could not be written.
     fn write(&mut self, lines: &[u8]) -> u64 {
         let mut rest = lines;
         if self.torn && !rest.is_empty() {
@@ -210,7 +210,7 @@ impl<W: Write + AsFd> Pump<W> {
         0
     }
 
-    /// Writes what the sink takes, and waits until it takes anything. `None` if it never will.
+    /// Writes as much as the sink accepts, waiting if it accepts nothing. Returns `None` on an error.
     fn write_some(&mut self, bytes: &[u8]) -> Option<usize> {
         loop {
             match self.sink.write(bytes) {
@@ -229,11 +229,11 @@ fn count(lines: &[u8]) -> u64 {
     lines.iter().filter(|byte| **byte == b'\n').count() as u64
 }
 
-/// A line as the log has them.
+/// Formats a line like those of the log.
 fn note(missing: u64, format: LogFormat) -> String {
     const MESSAGE: &str = "log lines lost: standard error was not read fast enough";
     let mut time = String::new();
-    // Writing to a string does not fail.
+    // Writing to a string cannot fail.
     let _ = SystemTime.format_time(&mut Writer::new(&mut time));
     let mut line = match format {
         LogFormat::Text => format!("{time}  WARN {}: {MESSAGE} lines={missing}", module_path!()),
@@ -257,7 +257,6 @@ mod tests {
 
     use super::*;
 
-    /// Long enough for anything but a defect.
     const PATIENCE: Duration = Duration::from_secs(20);
 
     /// A disk that is full for a while.
@@ -270,7 +269,7 @@ mod tests {
         fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
             match self.full.load(Ordering::Acquire) {
                 true => Err(ErrorKind::StorageFull.into()),
-                // Torn in the middle of a line.
+                // The write ends inside a line.
                 false => self.stream.write(&bytes[..bytes.len().min(3)]),
             }
         }

@@ -1,4 +1,4 @@
-//! Where log lines go.
+//! Setup of the log.
 
 use std::backtrace::{Backtrace, BacktraceStatus};
 use std::panic::{self, PanicHookInfo};
@@ -11,10 +11,10 @@ use tracing_subscriber::{EnvFilter, reload};
 
 use super::{line, outlet};
 
-/// Has lines pass by another filter.
+/// Replaces the log filter.
 type SetFilter = dyn Fn(EnvFilter) -> Result<(), reload::Error> + Send + Sync;
 
-/// Of the log that [`init`] has set up.
+/// Set by [`init`].
 static SET_FILTER: OnceLock<Box<SetFilter>> = OnceLock::new();
 
 /// Log settings.
@@ -45,10 +45,10 @@ pub enum LogFormat {
     Json,
 }
 
-/// Sends log lines to standard error, as `config` says unless RUST_LOG says otherwise. A panic becomes such a line.
+/// Sends log lines to standard error, configured by `config` and RUST_LOG. Panics are logged too.
 ///
 /// # Errors
-/// A filter directive is malformed; the text names it.
+/// A filter directive is invalid; the text names it.
 pub fn init(config: &LogConfig) -> Result<(), String> {
     let (source, directives) = match std::env::var(EnvFilter::DEFAULT_ENV) {
         Ok(directives) => (EnvFilter::DEFAULT_ENV, directives),
@@ -62,7 +62,7 @@ pub fn init(config: &LogConfig) -> Result<(), String> {
         .with_env_filter(filter)
         .with_writer(line::Lines::to(outlet, config.format))
         .with_ansi(false)
-        // They would go to standard error directly, in a way that panics.
+        // Internal errors would go to standard error directly, in a way that may panic.
         .log_internal_errors(false);
     let (set, filter): (_, Box<SetFilter>) = match config.format {
         LogFormat::Text => {
@@ -77,13 +77,13 @@ pub fn init(config: &LogConfig) -> Result<(), String> {
         }
     };
     set.map_err(|error| error.to_string())?;
-    // Whoever was first has set up the log.
+    // The first caller has set up the log.
     let _ = SET_FILTER.set(filter);
     panic::set_hook(Box::new(report));
     Ok(())
 }
 
-/// Has later lines pass by this filter. `false` where it stays as it is: RUST_LOG says what it is, or there is no log.
+/// Replaces the filter. Returns false if RUST_LOG overrides it, or there is no log.
 pub fn set_filter(directives: &str) -> bool {
     let is_ours = std::env::var_os(EnvFilter::DEFAULT_ENV).is_none();
     match (SET_FILTER.get(), EnvFilter::try_new(directives)) {
@@ -92,7 +92,7 @@ pub fn set_filter(directives: &str) -> bool {
     }
 }
 
-/// What the hook of the standard library says, but for its waiting until standard error takes it.
+/// Logs a panic. Unlike the hook of the standard library, it does not block on standard error.
 fn report(panic: &PanicHookInfo<'_>) {
     let thread = thread::current();
     let name = thread.name().unwrap_or("unnamed");

@@ -4,12 +4,12 @@ use protocol::describe::{Describe, Field, Hex, Value};
 
 use super::*;
 
-/// What was written, for a test to read.
+/// Captured output.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Written(Arc<Mutex<Vec<u8>>>);
 
 impl Written {
-    /// A trace that goes here, at a time that stands still.
+    /// Creates a trace to this output, with a fixed clock.
     pub(crate) fn trace(&self, format: TraceFormat) -> Trace {
         Trace::new(Box::new(self.clone()), Path::new("test"), format, "hca1")
             .with_clock(|| Duration::from_micros(1_500_000))
