@@ -1,33 +1,37 @@
-//! Management: what InfiniBand software expects of the fabric it is on, though there is only Ethernet.
+//! InfiniBand management, emulated on an Ethernet fabric for software that expects it.
 //!
-//! Each HCA has agents that answer for its port (subnet management, SMA, in `port`, performance management, PMA, in
-//! `perf`) and, for its own guest, the subnet around it: one switch to which every HCA is attached, and in it the
-//! subnet manager and the subnet administration (`sa`). No HCA is special, none keeps state for another, and none is
-//! asked for anything a rule can tell. How they agree nevertheless:
+//! Each HCA has agents for its port: subnet management (SMA, in `port`) and performance management (PMA, in `perf`).
+//! For its own guest it also emulates the subnet: one switch to which every HCA is attached, with the subnet manager
+//! and the subnet administration (`sa`). No HCA is special, none keeps state for another, and none is queried for
+//! what follows from a rule. All HCAs agree by the following rules.
 //!
-//! - **Addresses.** A LID is the `id` of the configuration. The GUID of node and port is the modified EUI-64 of the
-//!   port's MAC, so a GID tells the MAC, and the MAC the LID: by the table of configured peers, else by the LID rule. A
-//!   path is answered by rule whether anybody is there or not; soft-RoCE, whose default GID follows the same rule, is
-//!   reached so too.
-//! - **The switch** has LID [`SM_LID`] and the GUID of that LID's MAC. The HCA of LID n is at port 1 + (n - 1) mod 254,
-//!   the lowest known one where several share a port. Every HCA computes that alike, so return paths that one switch
-//!   wrote are understood by another.
-//! - **Groups.** Each administration keeps the groups its own guest joined. The LID of a group follows from its GID (it
-//!   does not travel). Who creates a group says what it is like; what a member leaves open is as in the broadcast group,
-//!   with which all begin alike.
-//! - **Who is there** is found out as subnet managers do it: a Get(NodeInfo) to QP0 of everybody, by Ethernet multicast,
-//!   a few times when the port comes up, every ten seconds from then on, and when the guest asks for something that depends
-//!   on it, at most once a second. Who answers is known, and asked for NodeDescription and then for PortInfo; who does not
-//!   for `subnet::PATIENCE` times is forgotten. An answer is believed if it is to a question that is open, and once.
-//! - **What a peer gets** for a datagram is one datagram at most, no longer than its own: an answer, or the next question.
-//! - **Who answers** a request from the wire: software of the guest, if it has a queue pair for QP0 or QP1 and has given it
-//!   a buffer; else, and in the first second of an open port, the agents. Directed routes go through the switch of the
-//!   sender's HCA, then as a frame to the HCA at the end; the answer goes through the switch of that one.
-//! - **Who may set** something over the wire: the subnet manager, which is built in; so nobody, unless the guest gave its
-//!   port an M_Key and the request carries it. A port that is down, or that software has not opened, answers nothing.
+//! - **Addresses.** A LID is the `id` in the configuration. The GUID of node and port is the modified EUI-64 of the
+//!   port's MAC. So the MAC follows from a GID, and the LID from the MAC: by the table of configured peers, or else
+//!   by the LID rule. A path is answered by rule whether the node exists or not. Soft-RoCE, whose default GID follows
+//!   the same rule, is reachable as well.
+//! - **The switch** has LID [`SM_LID`] and the GUID of that LID's MAC. The HCA with LID n is at port 1 + (n - 1) mod
+//!   254. If several share a port, it is the lowest known one. Every HCA computes this alike, so return paths written
+//!   by one switch are valid for another.
+//! - **Groups.** Each administration keeps the groups that its own guest has joined. The LID of a group follows from
+//!   its GID, and is not transmitted. The creator of a group specifies its parameters. Unspecified ones are those of
+//!   the broadcast group, which is the same everywhere.
+//! - **Discovery** works as in other subnet managers: by a multicast Get(NodeInfo) to QP0 of all nodes. Such a sweep
+//!   is sent a few times when the port comes up, every ten seconds from then on, and, at most once a second, when the
+//!   guest requests something that depends on it. Each node that responds is then queried for NodeDescription and
+//!   PortInfo. A node that misses `subnet::MAX_MISSED_SWEEPS` sweeps is removed. Only a response to an open request
+//!   is accepted, and only once.
+//! - **Amplification.** A datagram from a peer causes at most one datagram, which is not longer: an answer, or the
+//!   next request.
+//! - **Requests from the wire** are answered by the guest's software if it has a QP for QP0 or QP1 with a receive
+//!   buffer. Otherwise, and in the first second of an open port, the agents answer. A directed route passes the
+//!   switch of the sender's HCA, then goes as a frame to the HCA at its end. The answer passes the switch of that
+//!   HCA.
+//! - **Setting attributes.** A remote Set is rejected unless the guest has configured an M_Key and the request
+//!   carries it, because the only subnet manager is the built-in one. A port that is down, or that software has not
+//!   opened, answers nothing.
 //!
-//! Nothing here owns a socket or a clock. A MAD comes in by MAD_IFC, or as a frame to the MAC of one of the two LIDs that
-//! [`Management::serves`]; what goes out is polled.
+//! Nothing here owns a socket or a clock. A MAD arrives by MAD_IFC, or as a frame to the MAC of one of the two LIDs
+//! that [`Management::serves`]. Outputs are polled.
 //!
 //! # Spec
 //! IBTA volume 1, chapters 13 to 16; mthca interface, sections 8 and 9.
@@ -61,13 +65,13 @@ use crate::identity::Identity;
 use crate::net::address::Addresses;
 use crate::net::{DropReason, PortStats};
 
-/// LID of the switch, and so of the subnet manager and the subnet administration: the last unicast one.
+/// LID of the switch, and so of the subnet manager and the subnet administration: the last unicast LID.
 pub const SM_LID: Lid = Lid::new(0xbfff);
 
-/// The LID that stands for whoever is at the other end.
+/// The permissive LID, which addresses the other end of the link.
 pub const PERMISSIVE_LID: Lid = Lid::new(0xffff);
 
-/// Upper half of all GIDs: link-local.
+/// Upper half of all GIDs: the link-local prefix.
 pub const GID_PREFIX: u64 = 0xfe80_0000_0000_0000;
 
 /// Number of QP0 on the wire.
@@ -75,10 +79,10 @@ pub const QP0: Qpn = Qpn::new(0);
 /// Number of QP1 on the wire.
 pub const QP1: Qpn = Qpn::new(1);
 
-/// Bound: datagrams that wait to be sent or delivered, which the owner polls after each call.
+/// Bound: pending outputs, which the owner polls after each call.
 const MAX_OUTPUTS: usize = 128;
 
-/// What the port counts, as of the moment of a request. Octets are those of a packet from BTH to ICRC.
+/// Counters of the port at the time of a request. Octets are those of a packet from BTH to ICRC.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub struct Counters {
@@ -99,7 +103,7 @@ pub struct Counters {
 }
 
 impl Counters {
-    /// Those of an HCA.
+    /// Returns the counters of an HCA.
     pub fn of(port: &PortStats, engine: &Stats) -> Self {
         let errors = [DropReason::Short, DropReason::Invalid, DropReason::Checksum, DropReason::Icrc];
         Self {
@@ -120,7 +124,7 @@ impl Counters {
         }
     }
 
-    /// What was counted since.
+    /// Returns the difference to an earlier snapshot.
     fn since(&self, base: &Self) -> Self {
         Self {
             transmit_packets: self.transmit_packets.wrapping_sub(base.transmit_packets),
@@ -147,51 +151,51 @@ impl Counters {
     }
 }
 
-/// What else is to be known of the HCA for the time of one call.
+/// State of the HCA for the time of one call.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct View {
-    /// When.
+    /// Current time.
     pub now: Instant,
-    /// What the port has counted.
+    /// Counters of the port.
     pub counters: Counters,
 }
 
-/// Something to do for the owner.
+/// An action for the owner.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Output {
-    /// To be delivered to a queue pair of the own guest.
+    /// Deliver to a QP of the guest.
     ToGuest(Datagram),
-    /// To be sent to another HCA, or to all for LID [`PERMISSIVE_LID`].
+    /// Send to another HCA, or to all if the LID is [`PERMISSIVE_LID`].
     ToFabric(Datagram),
-    /// The port is to be enabled or disabled, until the next reset.
+    /// Enable or disable the port until the next reset.
     Link(bool),
 }
 
-/// What becomes of a MAD that came from the wire.
+/// Result for a MAD from the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Admitted {
-    /// It is for a queue pair of the guest, as it came.
+    /// Deliver to a QP of the guest, unchanged.
     Unchanged,
-    /// It is for a queue pair of the guest, as one from this LID.
+    /// Deliver to a QP of the guest with this source LID.
     From(Lid),
-    /// It is done.
+    /// Handled by management.
     Taken,
 }
 
-/// Whose business a MAD from the wire is.
+/// Which component handles a MAD from the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Concern {
-    /// It says to answer a question of ours.
+    /// It claims to answer a request of this module.
     Known,
-    /// Somebody looks around: not the guest's business.
+    /// A sweep of another HCA, which the guest does not see.
     Everybody,
-    /// Of software of the guest.
+    /// Software of the guest.
     Guest,
-    /// The same, and it came on a directed route.
+    /// Software of the guest, by a directed route.
     GuestAtEndOfRoute,
-    /// Of the agents.
+    /// The agents.
     Agent,
-    /// The same, and it came on a directed route.
+    /// The agents, by a directed route.
     AgentAtEndOfRoute,
 }
 
@@ -211,8 +215,8 @@ impl Concern {
     }
 }
 
-/// How long the agents answer alone once software has opened the port. Software gives its queue pairs buffers before it is
-/// ready to answer what comes in them, and Linux warns of what it cannot answer yet.
+/// How long the agents answer alone after software has opened the port. Software posts receive buffers before it is
+/// ready to answer, and Linux logs a warning for requests it cannot answer yet.
 const SETTLING: Duration = Duration::from_secs(1);
 
 /// Management of one HCA.
@@ -222,12 +226,12 @@ pub struct Management {
     subnet: Subnet,
     administration: SubnetAdministration,
     outputs: VecDeque<Output>,
-    /// Until then software that opened the port may not be ready.
+    /// Until then, software that has opened the port may not be ready.
     settled: Instant,
 }
 
 impl Management {
-    /// As after power-on. LID and GUID of the node are those of `own` for good.
+    /// Creates management in its power-on state. LID and GUID of the node are those of `own` and do not change.
     pub fn new(own: Identity, profile: NodeProfile) -> Self {
         let port = ManagedPort::new(own, profile);
         let administration = SubnetAdministration::new(port.mtu());
@@ -240,7 +244,7 @@ impl Management {
         }
     }
 
-    /// Back to power-on, but for counters and what is known of others.
+    /// Returns to the power-on state, except for counters and discovered nodes.
     pub fn reset(&mut self) {
         self.port.reset();
         self.administration = SubnetAdministration::new(self.port.mtu());
@@ -252,13 +256,14 @@ impl Management {
         self.port.lid()
     }
 
-    /// An entry of the GID table: the first is of the port's GUID, others are empty. `None` beyond the table.
+    /// Returns an entry of the GID table: the first is derived from the port's GUID, others are empty. `None` beyond
+    /// the table.
     pub fn gid(&self, index: usize) -> Option<[u8; 16]> {
         let guid = if index == 0 { self.port.guid() } else { 0 };
         (index < self.port.gids()).then_some(gid(guid))
     }
 
-    /// An entry of the P_Key table, `None` beyond it.
+    /// Returns an entry of the P_Key table, or `None` beyond it.
     pub fn pkey(&self, index: usize) -> Option<Pkey> {
         self.port.pkeys().get(index).copied()
     }
@@ -268,29 +273,29 @@ impl Management {
         self.port.pkeys()
     }
 
-    /// PortInfo, as the agent answers it.
+    /// Returns PortInfo as the agent reports it.
     pub fn port_info(&self, view: &View) -> PortInfo {
         self.port.port_info(view)
     }
 
-    /// Software wants the port to be up (INIT_IB). Whoever else is on the fabric is looked for.
+    /// Opens the port on behalf of software (INIT_IB), and starts discovery.
     pub fn open_port(&mut self, view: &View) {
         self.port.set_opened(true);
         self.settled = view.now + SETTLING;
         self.begin(view);
     }
 
-    /// Software wants the port to be down (CLOSE_IB, reset).
+    /// Closes the port on behalf of software (CLOSE_IB, reset).
     pub fn close_port(&mut self) {
         self.port.set_opened(false);
     }
 
-    /// Whether the port is ACTIVE: opened, with its link up.
+    /// Returns whether the port is ACTIVE: opened, with its link up.
     pub fn is_active(&self) -> bool {
         self.port.is_active()
     }
 
-    /// The link went up or down.
+    /// Handles a change of the link.
     pub fn set_link(&mut self, up: bool, view: &View) {
         self.port.set_link(up);
         self.begin(view);
@@ -301,13 +306,13 @@ impl Management {
         self.port.set_capabilities(mask);
     }
 
-    /// Counts Q_Key violations anew (SET_IB).
+    /// Resets the counter of Q_Key violations (SET_IB).
     pub fn reset_qkey_violations(&mut self, counters: &Counters) {
         self.port.reset_qkey_violations(counters);
     }
 
-    /// A MAD that software has for the device itself. `None` if it is to be discarded. In the answer to an SMP of a
-    /// directed route nothing of the route is changed: that is the business of who moves it.
+    /// Handles a MAD that software sends to the device itself. Returns `None` to discard it. In the answer to a
+    /// directed-route SMP the route is unchanged: software advances it.
     pub fn mad_ifc(&mut self, view: &View, mad: &Mad, m_key: MkeyCheck) -> Option<Mad> {
         let class = protocol::mad::header(mad).class;
         if class == Class::PERF {
@@ -324,18 +329,18 @@ impl Management {
         answer
     }
 
-    /// Whether the P_Key table was changed since this was asked last.
+    /// Returns whether the P_Key table has changed since the last call.
     pub fn take_pkey_change(&mut self) -> bool {
         self.port.take_pkey_change()
     }
 
-    /// Whether frames to a MAC are for management: of the subnet manager, or of whoever is at the other end of the
-    /// cable. They never reach the fabric.
+    /// Returns whether frames to a MAC are for management: the subnet manager, or the other end of the link. They
+    /// never reach the fabric.
     pub fn serves(&self, mac: MacAddr) -> bool {
         mac == MacAddr::from_lid(SM_LID) || mac == MacAddr::from_lid(PERMISSIVE_LID)
     }
 
-    /// Takes a MAD that the guest sent to one of these. `addresses` says who is where.
+    /// Handles a MAD that the guest sent to one of these. `addresses` are the configured ports.
     pub fn handle_guest(&mut self, view: &View, addresses: &Addresses, sent: &Datagram) {
         if !self.is_active() {
             return;
@@ -343,7 +348,7 @@ impl Management {
         let class = protocol::mad::header(&sent.mad).class;
         match (sent.destination_qp, class) {
             (QP0, Class::SUBN_DIRECTED) => {
-                // Whoever explores wants to see who is there.
+                // Directed routes are used for discovery, which needs current results.
                 self.look_around(view);
                 self.through_switch(sent.mad);
             }
@@ -360,8 +365,8 @@ impl Management {
         }
     }
 
-    /// Looks at a MAD from the wire for QP0 or QP1. `listening` says whether the guest has a queue pair for it, `allow`
-    /// whether its sender may have one answer of ours more.
+    /// Handles a MAD from the wire for QP0 or QP1. `listening` tells whether the guest has a QP for it, `allow`
+    /// whether the rate limit of its sender permits an answer.
     pub fn handle_wire(
         &mut self,
         view: &View,
@@ -381,7 +386,7 @@ impl Management {
                 next.into_iter().for_each(|question| self.push(Output::ToFabric(question)));
             }
             Concern::Guest => return Admitted::Unchanged,
-            // The answer has to go back the way it came, so the source is the other end of the cable.
+            // The answer has to return by the same path, so the source is the other end of the link.
             Concern::GuestAtEndOfRoute => return Admitted::From(PERMISSIVE_LID),
             Concern::AgentAtEndOfRoute if allow() => self.end_of_route(view, received.mad),
             Concern::Agent | Concern::Everybody if allow() => self.answer_wire(view, received),
@@ -390,9 +395,9 @@ impl Management {
         Admitted::Taken
     }
 
-    /// Whether an SMP from the wire may do what it wants to. The subnet manager is built in and no peer is: what is set
-    /// over the wire has to carry an M_Key that the guest gave to its port. Without one nothing can be set. SMInfo is of
-    /// subnet managers' software, which keys of ports do not protect.
+    /// Returns whether an SMP from the wire is permitted. The subnet manager is built in and no peer is one, so a
+    /// remote Set has to carry an M_Key that the guest has configured. Without one, nothing can be set. SMInfo
+    /// belongs to subnet manager software, which the port's M_Key does not protect.
     fn is_permitted(&mut self, received: &Datagram) -> bool {
         let header = protocol::mad::header(&received.mad);
         let sets = received.destination_qp == QP0
@@ -402,18 +407,18 @@ impl Management {
         !sets || self.port.is_manager(Smp::of(&received.mad).m_key())
     }
 
-    /// The next thing to do.
+    /// Returns the next action.
     pub fn poll_output(&mut self) -> Option<Output> {
         self.outputs.pop_front()
     }
 
-    /// When [`Management::handle_deadline`] is wanted next.
+    /// Returns when [`Management::handle_deadline`] has to be called next.
     pub fn next_deadline(&self) -> Option<Instant> {
         let sweep = self.subnet.next_sweep().filter(|_| self.is_active());
         self.administration.next_deadline().into_iter().chain(sweep).min()
     }
 
-    /// The deadline may have passed.
+    /// Fires the deadlines that have passed.
     pub fn handle_deadline(&mut self, view: &View) {
         if self.is_active() && self.subnet.next_sweep().is_some_and(|at| at <= view.now) {
             self.look_around(view);
@@ -424,7 +429,7 @@ impl Management {
         again.into_iter().for_each(|(qpn, mad)| self.push(to_guest(own, SM_LID, QP1, qpn, mad)));
     }
 
-    /// An SMP of a directed route arrives at the switch, from the own port.
+    /// Handles a directed-route SMP that arrives at the switch from the own port.
     fn through_switch(&mut self, mad: Mad) {
         let own = self.port.lid();
         let ingress = subnet::switch_port(own);
@@ -450,7 +455,7 @@ impl Management {
         }
     }
 
-    /// An SMP of a directed route arrives at the own port, where no software listens.
+    /// Handles a directed-route SMP that arrives at the own port, if no software listens.
     fn end_of_route(&mut self, view: &View, mad: Mad) {
         let Some(mad) = route::at_end(mad) else { return };
         let Some(mut answer) = self.mad_ifc(view, &mad, MkeyCheck::Enforce) else { return };
@@ -459,7 +464,7 @@ impl Management {
         }
     }
 
-    /// Answers a request from the wire that is not of a directed route.
+    /// Answers a request from the wire without a directed route.
     fn answer_wire(&mut self, view: &View, received: &Datagram) {
         let class = protocol::mad::header(&received.mad).class;
         let fits = match received.destination_qp {
@@ -500,7 +505,7 @@ impl Management {
         }
     }
 
-    /// The port may have come up. Only software that has to open it looks at a subnet.
+    /// Starts discovery if the port has come up. Interfaces whose software does not open the port need no subnet.
     fn begin(&mut self, view: &View) {
         if self.is_active() && self.port.is_opened_by_software() {
             self.subnet.begin();
@@ -529,7 +534,7 @@ fn to_guest(own: Lid, source: Lid, source_qp: Qpn, qpn: Qpn, mad: Mad) -> Output
     Output::ToGuest(Datagram { source, source_qp, destination: own, destination_qp: qpn, mad })
 }
 
-/// The GID of a GUID.
+/// Returns the GID of a GUID.
 fn gid(guid: u64) -> [u8; 16] {
     (u128::from(GID_PREFIX) << 64 | u128::from(guid)).to_be_bytes()
 }

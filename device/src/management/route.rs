@@ -1,4 +1,4 @@
-//! Directed routes: what a switch and a channel adapter do with an SMP on its way.
+//! Directed routes: how a switch and a channel adapter forward an SMP.
 //!
 //! # Spec
 //! IBTA volume 1, section 14.2.2.2 (C14-9 and C14-13).
@@ -8,18 +8,18 @@ use protocol::mad::smp::{MAX_HOPS, Smp};
 
 use super::PERMISSIVE_LID;
 
-/// Where an SMP goes on.
+/// Next hop of an SMP.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Hop {
-    /// It is for this node.
+    /// This node.
     Here(Mad),
-    /// It leaves through this port.
+    /// Leaves through this port.
     Port(u8, Mad),
-    /// It is to be discarded.
+    /// Discard.
     Nowhere,
 }
 
-/// An SMP arrives at a switch.
+/// Handles an SMP that arrives at a switch.
 pub(super) fn at_switch(mut mad: Mad, ingress: u8) -> Hop {
     let smp = Smp::of_mut(&mut mad);
     let route = smp.route();
@@ -28,19 +28,19 @@ pub(super) fn at_switch(mut mad: Mad, ingress: u8) -> Hop {
     }
     let (at, count) = (route.hop_pointer, route.hop_count);
     match route.returning {
-        // C14-9:2, an intermediate hop.
+        // C14-9:2: an intermediate hop.
         false if at != 0 && at < count => {
             smp.set_return_port(at, ingress);
             smp.set_hop_pointer(at + 1);
             Hop::Port(smp.initial_port(at + 1), mad)
         }
-        // C14-9:3, the end of the path.
+        // C14-9:3: the end of the path.
         false if at != 0 && at == count => {
             smp.set_return_port(at, ingress);
             smp.set_hop_pointer(at + 1);
             Hop::Here(mad)
         }
-        // C14-13:2, an intermediate hop on the way back.
+        // C14-13:2: an intermediate hop on the way back.
         true if (2..=count).contains(&at) => {
             smp.set_hop_pointer(at - 1);
             Hop::Port(smp.return_port(at - 1), mad)
@@ -49,7 +49,8 @@ pub(super) fn at_switch(mut mad: Mad, ingress: u8) -> Hop {
     }
 }
 
-/// An SMP arrives at the only port of a channel adapter: what its agent is given, if the path ends here.
+/// Handles an SMP that arrives at the only port of a channel adapter. Returns the SMP for its agent if the path ends
+/// here.
 pub(super) fn at_end(mut mad: Mad) -> Option<Mad> {
     let smp = Smp::of_mut(&mut mad);
     let route = smp.route();
@@ -63,7 +64,7 @@ pub(super) fn at_end(mut mad: Mad) -> Option<Mad> {
     Some(mad)
 }
 
-/// Sends an answer on its way back (C14-13:1). Whether there is one.
+/// Turns an answer around (C14-13:1). Returns false if the SMP is not at the end of its path.
 pub(super) fn turn(answer: &mut Mad) -> bool {
     let smp = Smp::of_mut(answer);
     let route = smp.route();
@@ -75,7 +76,7 @@ pub(super) fn turn(answer: &mut Mad) -> bool {
     true
 }
 
-/// Nobody here begins or ends a route by LID, and no path is longer than its field.
+/// No route here begins or ends with a LID-routed part, and no path is longer than its field.
 fn is_directed_all_the_way(smp: &Smp) -> bool {
     let route = smp.route();
     route.source == PERMISSIVE_LID && route.destination == PERMISSIVE_LID && route.hop_count <= MAX_HOPS
@@ -86,7 +87,7 @@ mod tests {
     use super::*;
     use protocol::mad::header::{Class, Header};
 
-    /// A request on the path 0, 1, `ports`…, where a kernel's send has moved the pointer to the first hop.
+    /// A request on the path 0, 1, `ports`…, as a kernel sends it at the first hop.
     fn request(ports: &[u8]) -> Mad {
         let mut mad = [0; 256];
         let header = Header { class: Class::SUBN_DIRECTED, ..Header::default() };

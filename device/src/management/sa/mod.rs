@@ -1,4 +1,4 @@
-//! The subnet administration (SA): answers what the own guest asks of the subnet.
+//! The subnet administration (SA), which answers queries of the own guest.
 //!
 //! # Spec
 //! IBTA volume 1, chapter 15; mthca interface, section 9.
@@ -27,12 +27,12 @@ use super::subnet_switch::SubnetSwitch;
 use super::{Datagram, View};
 use crate::net::address::Addresses;
 
-/// In the second capability mask of ClassPortInfo: full members that only send are supported.
+/// In the second capability mask of ClassPortInfo: send-only full membership is supported.
 const SEND_ONLY_FULL_MEMBER: u32 = 1 << 12;
-/// In the capability mask of ClassPortInfo: there are multicast groups.
+/// In the capability mask of ClassPortInfo: multicast groups are supported.
 const UD_MULTICAST: u16 = 1 << 9;
 
-/// All that answers are made of.
+/// The state that answers are derived from.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct World<'a> {
     pub(super) view: &'a View,
@@ -54,13 +54,12 @@ struct Records {
     all: Vec<Vec<u8>>,
 }
 
-/// See the module.
 #[derive(Clone, Debug)]
 pub(super) struct SubnetAdministration {
     groups: Groups,
     services: Services,
     transfers: Transfers,
-    /// The last question depends on who is there.
+    /// The last query depends on the discovered nodes.
     wants_subnet: bool,
 }
 
@@ -74,12 +73,12 @@ impl SubnetAdministration {
         }
     }
 
-    /// Takes a datagram of the class and appends what is to be sent back.
+    /// Handles a datagram of the class and appends the answers.
     pub(super) fn handle(&mut self, world: &World<'_>, sent: &Datagram, out: &mut Vec<Mad>) {
         let header = protocol::mad::header(&sent.mad);
         let transfer = SaMad::of(&sent.mad).rmpp();
         self.wants_subnet = false;
-        // About a transfer under way. Linux acknowledges an answer with the method of the question.
+        // Belongs to a running transfer. Linux acknowledges a response with the method of the request.
         if transfer.active && transfer.kind != rmpp::DATA {
             self.transfers.handle(world.view.now, sent.source_qp, &header, &transfer, out);
             return;
@@ -101,7 +100,7 @@ impl SubnetAdministration {
         }
     }
 
-    /// Whether the last question depends on who is there, so that it is worth to look around.
+    /// Returns whether the last query depends on the discovered nodes, so that a sweep is useful.
     pub(super) fn wants_subnet(&self) -> bool {
         self.wants_subnet
     }
@@ -125,7 +124,7 @@ impl SubnetAdministration {
             (Method::DELETE, attribute::MC_MEMBER_RECORD) => self.groups.leave(world, request),
             (Method::SET, attribute::SERVICE_RECORD) => self.services.register(request),
             (Method::DELETE, attribute::SERVICE_RECORD) => self.services.withdraw(request),
-            // Nobody is told of anything, since there is no event to tell of.
+            // No notices are sent, because there are no events to report.
             (Method::SET, attribute::INFORM_INFO) => Ok(Answer::Attribute(request.sa.data.to_vec())),
             (Method::GET | Method::GET_TABLE, attribute) => {
                 let records = self.records(world, request, attribute)?;
@@ -136,7 +135,7 @@ impl SubnetAdministration {
         }
     }
 
-    /// All records of a kind; of paths those that may be meant.
+    /// Returns all records of a kind; of paths only the candidates.
     fn records(
         &mut self,
         world: &World<'_>,
@@ -161,14 +160,14 @@ impl SubnetAdministration {
     }
 }
 
-/// What is sent back, but for the headers.
+/// An answer without its headers.
 #[derive(Clone, Debug)]
 enum Answer {
     Attribute(Vec<u8>),
     Table(Records),
 }
 
-/// A request, taken apart.
+/// A parsed request.
 #[derive(Clone, Copy, Debug)]
 struct Request<'a> {
     header: Header,
@@ -176,18 +175,18 @@ struct Request<'a> {
 }
 
 impl Request<'_> {
-    /// The attribute of the request.
+    /// Returns the attribute of the request.
     fn attribute<const LEN: usize>(&self) -> &[u8; LEN] {
         const { assert!(LEN <= DATA_LEN) };
         self.sa.data.first_chunk().unwrap_or(&[0; LEN])
     }
 
-    /// Whether the component mask has all these bits.
+    /// Returns whether the component mask has all these bits.
     fn has(&self, components: u64) -> bool {
         self.sa.component_mask() & components == components
     }
 
-    /// An answer that fits into one datagram. An error returns the attribute of the request.
+    /// Builds an answer in a single datagram. An error returns the attribute of the request.
     fn reply(&self, status: MadStatus, attribute: &[u8]) -> Mad {
         let mut mad = [0; 256];
         protocol::mad::set_header(&mut mad, &response(&self.header, status));
@@ -204,11 +203,11 @@ impl Request<'_> {
     }
 }
 
-/// Those records that have what the request names (section 15.4.4).
+/// Selects the records that match the request (section 15.4.4).
 fn select(records: Records, request: &Request<'_>, table: bool) -> Result<Answer, MadStatus> {
     let Records { layout, mut all } = records;
     let mask = match request.header.attribute {
-        // What a path has to have was looked at when it was made.
+        // Paths were matched when they were created.
         attribute::PATH_RECORD => 0,
         attribute::PORT_INFO_RECORD => records::filter_capabilities(&mut all, request),
         _ => request.sa.component_mask(),
@@ -220,7 +219,7 @@ fn select(records: Records, request: &Request<'_>, table: bool) -> Result<Answer
     match all.len() {
         0 => Err(MadStatus::NO_RECORDS),
         1 => Ok(Answer::Attribute(all.swap_remove(0))),
-        // Any of several paths will do, and the first is as good as the others.
+        // Any of several paths is valid, so the first is returned.
         _ if request.header.attribute == attribute::PATH_RECORD => Ok(Answer::Attribute(all.swap_remove(0))),
         _ => Err(MadStatus::TOO_MANY_RECORDS),
     }

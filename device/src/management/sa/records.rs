@@ -1,4 +1,4 @@
-//! Records of what there is: nodes, ports, links.
+//! Records of nodes, ports and links.
 
 use protocol::ids::{Lid, MacAddr};
 use protocol::mad::node::guid_of_mac;
@@ -10,7 +10,7 @@ use crate::management::SM_LID;
 use crate::management::subnet::switch_port;
 use crate::management::subnet_switch;
 
-/// In the attribute modifier of PortInfoRecord: of the capability mask those bits count that are set (section
+/// Attribute modifier of PortInfoRecord: match only the capability bits that are set in the request (section
 /// 15.2.5.3).
 const MATCH_CAPABILITY_BITS: u32 = 1 << 31;
 /// Component of the capability mask in PortInfoRecord.
@@ -46,7 +46,7 @@ pub(super) fn ports(world: &World<'_>) -> Vec<Vec<u8>> {
     [own].into_iter().chain(others).chain(of_switch).map(record).collect()
 }
 
-/// Searches by capabilities, if the request wants their bits to match; returns the components that are left.
+/// Filters by capabilities if the request asks to match their bits. Returns the component mask that is left.
 pub(super) fn filter_capabilities(all: &mut Vec<Vec<u8>>, request: &Request<'_>) -> u64 {
     let mask = request.sa.component_mask();
     if request.header.modifier & MATCH_CAPABILITY_BITS == 0 || mask & CAPABILITIES == 0 {
@@ -83,7 +83,7 @@ pub(super) fn links(world: &World<'_>) -> Vec<Vec<u8>> {
         .collect()
 }
 
-/// Of others the first block, which is all an HCA has.
+/// Only the first block of others, which is all that an HCA has.
 pub(super) fn guids(world: &World<'_>) -> Vec<Vec<u8>> {
     let record = |lid: Lid, block: u8, guid: u64| {
         [&lid.get().to_be_bytes()[..], &[block, 0, 0, 0, 0, 0], &guid.to_be_bytes(), &[0; 56]].concat()
@@ -96,7 +96,7 @@ pub(super) fn guids(world: &World<'_>) -> Vec<Vec<u8>> {
     own.chain(others).chain([switch]).collect()
 }
 
-/// Of the own port only: others are not asked for their tables.
+/// Only of the own port: the tables of others are not queried.
 pub(super) fn pkeys(world: &World<'_>) -> Vec<Vec<u8>> {
     let blocks = world.port.pkeys().chunks(PKEYS_PER_BLOCK);
     let record = |(number, block): (u16, &[protocol::ids::Pkey])| {

@@ -1,4 +1,4 @@
-//! Questions that wait for an answer: what nobody asked teaches nothing, and draws no further question.
+//! Requests that wait for a response: unsolicited responses are ignored and cause no further requests.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
@@ -9,32 +9,31 @@ use protocol::mad::smp::attribute;
 
 use super::{MAX_NODES, PATIENCE};
 
-/// Bound: questions to single HCAs. Each may owe three: NodeInfo, NodeDescription, PortInfo.
+/// Bound: open requests to single HCAs. Each may have three: NodeInfo, NodeDescription, PortInfo.
 const MAX_QUESTIONS: usize = 3 * MAX_NODES;
 
-/// Time that an HCA has to answer; a guest that is emulated may need long. Meanwhile it is not asked the same again.
+/// Time for a response, during which the request is not repeated. An emulated guest may need long.
 const ANSWER_TIME: Duration = Duration::from_secs(3);
 
-/// A Get(NodeInfo) to everybody, and who has answered it: at most every unicast LID.
+/// A Get(NodeInfo) to all HCAs, and those that have responded: at most every unicast LID.
 #[derive(Clone, Debug)]
 struct Sweep {
     tid: u32,
     answered: BTreeSet<Lid>,
 }
 
-/// See the module.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Questions {
     last_tid: u32,
-    /// The last few, the newest at the end.
+    /// The last few, newest last.
     sweeps: VecDeque<Sweep>,
-    /// To single HCAs, by attribute: the transaction, and when it began.
+    /// Open requests by LID and attribute: transaction ID and start time.
     open: BTreeMap<(Lid, u16), (u32, Instant)>,
     tidied: Instant,
 }
 
 impl Questions {
-    /// Everybody is asked for NodeInfo. Returns the lower half of the transaction ID.
+    /// Registers a sweep. Returns the lower half of its transaction ID.
     pub(super) fn ask_everybody(&mut self) -> u32 {
         let tid = self.next_tid();
         if self.sweeps.len() >= usize::from(PATIENCE) {
@@ -44,8 +43,8 @@ impl Questions {
         tid
     }
 
-    /// An HCA is to be asked for an attribute. Returns the lower half of the transaction ID, `None` if it is asked already
-    /// or there are too many questions.
+    /// Registers a request to one HCA. Returns the lower half of its transaction ID, or `None` if the request is open
+    /// already or the table is full.
     pub(super) fn ask(&mut self, now: Instant, lid: Lid, attribute: u16) -> Option<u32> {
         let is_open = |at: Instant| now.saturating_since(at) < ANSWER_TIME;
         if self.open.get(&(lid, attribute)).is_some_and(|(_, at)| is_open(*at)) {
@@ -63,7 +62,7 @@ impl Questions {
         Some(tid)
     }
 
-    /// Whether an answer is one to a question. It is taken once.
+    /// Returns whether a response matches an open request. Each response is accepted once.
     pub(super) fn take(&mut self, from: Lid, attribute: u16, tid: u32) -> bool {
         if self.open.get(&(from, attribute)).is_some_and(|(asked, _)| *asked == tid) {
             self.open.remove(&(from, attribute));

@@ -1,4 +1,4 @@
-//! The subnet administration, asked as ib_sa, IPoIB, rdma_cm and saquery do.
+//! Subnet administration, queried as by ib_sa, IPoIB, rdma_cm and saquery.
 
 use super::*;
 
@@ -26,7 +26,7 @@ fn answer(management: &mut Management, mad: Mad) -> Mad {
     answers[0]
 }
 
-/// MGID, PortGID, then as a request has it.
+/// MGID, PortGID, then the fields of a request.
 fn group(mgid: [u8; 16], join_state: u8) -> [u8; 52] {
     let mut record = [0; 52];
     record[..16].copy_from_slice(&mgid);
@@ -54,7 +54,7 @@ fn the_broadcast_group_can_be_joined_without_saying_what_it_is_like() {
     assert_eq!(status(&answer(&mut management, sa(SET, GROUP, 0x1_0083, &wanted))), 0, "but the group is");
 }
 
-/// mthca interface, sections 9.3 and 12, T52: mckey brings a Q_Key of its own.
+/// mthca interface, sections 9.3 and 12, T52: mckey specifies its own Q_Key.
 #[test]
 fn who_creates_a_group_says_what_it_is_like() {
     let mut management = open(1);
@@ -73,7 +73,7 @@ fn who_creates_a_group_says_what_it_is_like() {
     let mlid = u16::from_be_bytes([record[36], record[37]]);
     assert!((0xc001..=0xfffe).contains(&mlid), "{mlid:#x}");
 
-    // Another HCA's administration gives the group the same LID.
+    // Another HCA's administration assigns the same LID to the group.
     let mut other = open(2);
     wanted[16..32].copy_from_slice(&GID_2);
     let there = answer(&mut other, sa(SET, GROUP, mask, &wanted));
@@ -144,7 +144,7 @@ fn a_path_follows_from_the_gid() {
     assert_eq!(by_lid[56..120], found[56..120].to_vec().tap(|path| path[0] = 0));
 }
 
-/// Without source and destination a subnet of n ports would have n times n paths.
+/// Without source and destination, a subnet of n ports would have n times n paths.
 #[test]
 fn tables_of_paths_begin_at_one_port() {
     let mut management = open(1);
@@ -251,10 +251,10 @@ fn services_can_be_entered_found_and_withdrawn() {
     assert_eq!(status(&ask(GET, 1, &record[..8])), 0x0300);
 }
 
-/// An acknowledgement as the kernel sends it: version 1, type 2, active, the segment and the end of the window.
+/// An acknowledgment as the kernel sends it: version 1, type 2, active, the segment and the end of the window.
 fn acknowledge(table: &Mad, segment: u32, window: u32) -> Mad {
     let mut mad = *table;
-    // As Linux makes it: with the method of the question.
+    // Linux uses the method of the request.
     mad[3] = GET_TABLE;
     mad[24..28].copy_from_slice(&[1, 2, 0x01, 0]);
     mad[28..32].copy_from_slice(&segment.to_be_bytes());
@@ -285,7 +285,7 @@ fn a_table_of_one_segment_is_first_and_last() {
 #[test]
 fn a_longer_table_goes_by_windows_and_is_repeated() {
     let mut management = open(200);
-    // PortInfo of the HCA and of 201 ports of the switch: 202 records of 72 bytes in 73 segments.
+    // PortInfo of the HCA and of 201 switch ports: 202 records of 72 bytes in 73 segments.
     let first = answer(&mut management, sa(GET_TABLE, 0x12, 0, &[]));
     assert_eq!((first[26] & 7, &first[28..32]), (0b011, &[0, 0, 0, 1][..]), "first and active");
     assert_eq!(u32::from_be_bytes(first[32..36].try_into().unwrap()), 202 * 72 + 73 * 20);
@@ -293,7 +293,7 @@ fn a_longer_table_goes_by_windows_and_is_repeated() {
 
     let window = ask(&mut management, QP1, acknowledge(&first, 1, 65));
     assert_eq!(window.len(), 64);
-    // Nothing comes back: it is sent again.
+    // Without an acknowledgment it is retransmitted.
     management.handle_deadline(&at(1010));
     let again: Vec<_> = outputs(&mut management)
         .into_iter()

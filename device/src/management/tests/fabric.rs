@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use super::*;
 
-/// HCAs, and whether software listens to QP0 in each.
+/// HCAs, and whether each has software that listens on QP0.
 struct Fabric {
     all: Vec<(Management, bool)>,
     now: u64,
@@ -24,7 +24,7 @@ impl Fabric {
         fabric
     }
 
-    /// Lets time pass, and HCAs do what is due then.
+    /// Advances the time and fires the deadlines of all HCAs.
     fn pass(&mut self, millis: u64) {
         self.now += millis;
         for (management, _) in &mut self.all {
@@ -33,8 +33,8 @@ impl Fabric {
         assert_eq!(self.settle(usize::MAX), []);
     }
 
-    /// Carries everything to its end; the answers that the guest of one HCA got are returned. Guests answer as the kernel
-    /// does: by MAD_IFC, moving directed routes themselves.
+    /// Exchanges datagrams until none are left, and returns the answers that one HCA's guest received. Guests answer
+    /// as the kernel does: by MAD_IFC, and advancing directed routes themselves.
     fn settle(&mut self, watched: usize) -> Vec<Datagram> {
         let mut seen = Vec::new();
         for _ in 0..100 {
@@ -80,7 +80,8 @@ impl Fabric {
         }
     }
 
-    /// A kernel: at the end of a directed route it notes the port and moves on, answers, and moves back.
+    /// Acts like a kernel: at the end of a directed route it notes the port and advances the route, answers, and goes
+    /// back.
     fn guest(&mut self, index: usize, received: &Datagram) {
         let mut mad = received.mad;
         let directed = mad[1] == 0x81;
@@ -120,7 +121,8 @@ impl Fabric {
         }
     }
 
-    /// The answer to a Get on a directed route from the first HCA, as its kernel's send leaves it: at the first hop.
+    /// Returns the answer to a Get on a directed route from the first HCA. Its kernel sends the request at the first
+    /// hop.
     fn directed(&mut self, path: &[u8], attribute: u16, modifier: u32) -> Option<Mad> {
         let mut mad = request(0x81, 1, 1, attribute, modifier);
         (mad[6], mad[7]) = (1, u8::try_from(path.len()).unwrap());
@@ -144,7 +146,7 @@ fn node_name(lid: Lid) -> [u8; 64] {
     protocol::mad::node::description(&format!("guest {}", lid.get()))
 }
 
-/// What ibnetdiscover asks: the switch, its ports, and who is at their other ends.
+/// The requests of ibnetdiscover: the switch, its ports, and the nodes at their other ends.
 #[test]
 fn a_directed_route_leads_through_the_switch_to_the_other_adapter() {
     for listens in [false, true] {
@@ -179,7 +181,7 @@ fn lids_far_apart_share_the_switch() {
     assert_eq!(adapter[84..92], [0, 0, 0, 0xff, 0xfe, 0, 0x9c, 0x40]);
 }
 
-/// What ibnodes does with saquery's help: every node, by its software's name where there is software.
+/// The requests of ibnodes through saquery: every node, by its software's name if it has software.
 #[test]
 fn node_records_tell_of_all() {
     let mut fabric = Fabric::new(&[(1, true), (2, true), (3, false)]);
@@ -235,7 +237,7 @@ fn answers_to_the_guests_own_questions_reach_the_guest() {
     assert_eq!(arrive(&mut fabric.all[0].0, 2, QP0, answer, true), (Admitted::Unchanged, vec![]));
 }
 
-/// What becomes of a MAD from the wire, with everything allowed.
+/// Returns the result for a MAD from the wire, without a rate limit.
 fn arrive(
     management: &mut Management,
     from: u16,
@@ -254,7 +256,7 @@ fn arrive(
     (admitted, outputs(management))
 }
 
-/// An answer to NodeInfo with a transaction ID of ours.
+/// A NodeInfo response with an own transaction ID.
 fn node_info(tid: u32) -> Mad {
     let mut answer = request(1, 1, 0x81, 0x11, 0);
     answer[8..12].copy_from_slice(b"hcad");
@@ -262,7 +264,7 @@ fn node_info(tid: u32) -> Mad {
     answer
 }
 
-/// The attributes that an HCA is asked for.
+/// Returns the attributes requested from an HCA.
 fn asked(outputs: &[Output], of: u16) -> Vec<u16> {
     let asked = outputs.iter().map(|output| match output {
         Output::ToFabric(Datagram { destination, mad, .. }) if *destination == Lid::new(of) => {
@@ -275,7 +277,7 @@ fn asked(outputs: &[Output], of: u16) -> Vec<u16> {
 
 #[test]
 fn an_answer_that_nobody_asked_for_teaches_nothing_and_draws_nothing() {
-    // Opening the port asked everybody: transaction 1.
+    // Opening the port started a sweep: transaction 1.
     let mut management = open(1);
     for tid in [0, 2, 0xffff_ffff] {
         for listening in [false, true] {
@@ -301,7 +303,7 @@ fn an_answer_that_nobody_asked_for_teaches_nothing_and_draws_nothing() {
     assert_eq!(arrive(&mut management, 3, QP0, node_info(1), false).1, [], "that was its answer");
 }
 
-/// A forged source must not make us send more than its bearer does.
+/// A forged source must not make this HCA send more than its sender does.
 #[test]
 fn a_datagram_from_the_wire_draws_one_at_most() {
     let mut directed = request(0x81, 1, 1, 0x11, 0);
@@ -351,7 +353,7 @@ fn who_is_there_is_looked_for_without_being_asked() {
     assert_eq!(management.next_deadline(), None);
 }
 
-/// Whoever invents HCAs cannot keep out one that is there.
+/// A peer that invents HCAs cannot lock out a real one.
 #[test]
 fn invented_hcas_make_room_for_true_ones() {
     let mut management = open(1);
@@ -378,7 +380,7 @@ fn invented_hcas_make_room_for_true_ones() {
     assert!(management.subnet.nodes().any(|(lid, _)| lid == Lid::new(40_002)));
 }
 
-/// Section 16.1, as ibqueryerrors asks the switch.
+/// Section 16.1, as ibqueryerrors queries the switch.
 #[test]
 fn the_switch_answers_for_its_counters() {
     let mut fabric = Fabric::new(&[(1, true), (2, true)]);
@@ -406,7 +408,7 @@ fn the_switch_answers_for_its_counters() {
     assert_eq!(status(&get(0x12, 1, 6)), 0x08, "Report");
 }
 
-/// What a guest's OpenSM has to find to stay in STANDBY: a master with its own SM_Key, by default 1, and of the highest
+/// A guest's OpenSM stays in STANDBY only if it finds a master with its own SM_Key, by default 1, and the highest
 /// priority.
 #[test]
 fn other_subnet_managers_find_a_master_to_yield_to() {
@@ -468,7 +470,7 @@ fn software_that_has_just_opened_the_port_need_not_answer_yet() {
     }
 }
 
-/// Section 14.2.4, and that no peer is the subnet manager.
+/// Section 14.2.4. In addition, no peer is accepted as the subnet manager.
 #[test]
 fn nothing_is_set_over_the_wire_without_the_m_key() {
     const ATTRIBUTES: [u16; 4] = [0x15, 0x16, 0x17, 0x18];
@@ -479,7 +481,7 @@ fn nothing_is_set_over_the_wire_without_the_m_key() {
                 let mut mad = request(class, 1, 2, attribute, 1);
                 (mad[6], mad[7]) = (2, 2);
                 mad[32..36].fill(0xff);
-                // DOWN, disabled; or P_Keys.
+                // Sets the port DOWN or disabled, or changes P_Keys.
                 (mad[96], mad[97]) = (1, 0x30);
                 let arrived = arrive(&mut management, 2, QP0, mad, listening);
                 assert_eq!(arrived, (Admitted::Taken, vec![]), "attribute {attribute:#x}");

@@ -1,4 +1,4 @@
-//! The agents of the port, asked by MAD_IFC.
+//! The agents of the port, queried by MAD_IFC.
 
 use super::*;
 
@@ -86,7 +86,7 @@ fn what_is_not_there_has_the_status_of_the_specification() {
     assert_eq!(ifc(request(3, 2, GET, 0x11, 0)), None, "subnet administration is not of the port");
 }
 
-/// MAD_IFC answers, software moves (mthca interface, section 8.2).
+/// MAD_IFC answers; software advances the route (mthca interface, section 8.2).
 #[test]
 fn an_answer_on_a_directed_route_keeps_the_route() {
     let mut management = open(1);
@@ -97,7 +97,8 @@ fn an_answer_on_a_directed_route_keeps_the_route() {
     assert_eq!((answer[6], answer[7], &answer[32..36]), (0, 0, &[0xff; 4][..]));
 }
 
-/// IBTA volume 1, section 14.2.4: with protection 1 anybody may look, but only who knows the key may change and see it.
+/// IBTA volume 1, section 14.2.4: with protection level 1 anyone may Get, but only a request with the M_Key may Set,
+/// or see the key.
 #[test]
 fn the_m_key_protects() {
     let mut management = open(1);
@@ -105,7 +106,7 @@ fn the_m_key_protects() {
     mad[3] = SET;
     mad[64..72].copy_from_slice(&[1, 2, 3, 4, 5, 6, 7, 8]);
     mad[98] = 1 << 6;
-    // As it is: state and physical state are not to change.
+    // The current values: state and physical state do not change.
     mad[96] &= 0xf0;
     mad[97] &= 0x0f;
     let set = |management: &mut Management, mad: &Mad| management.mad_ifc(&at(0), mad, MkeyCheck::Enforce);
@@ -145,14 +146,14 @@ fn the_link_can_be_disabled_enabled_and_reset() {
     assert_eq!(status(&management.mad_ifc(&at(0), &mad, MkeyCheck::Ignore).unwrap()), 0x1c, "another LID");
 }
 
-/// What a subnet manager in a guest does to its own port: the one of the subnet has the last word.
+/// A guest's subnet manager sets its own port, but the virtual subnet manager prevails.
 #[test]
 fn where_the_subnet_manager_is_cannot_be_set() {
     let mut management = open(1);
     let mut mad = get(&mut management, 0x15, 1);
     mad[3] = SET;
     (mad[96], mad[97]) = (mad[96] & 0xf0, mad[97] & 0x0f);
-    // MasterSMLID, and MasterSMSL beside the neighbour's MTU.
+    // MasterSMLID, and MasterSMSL next to the neighbour's MTU.
     mad[82..84].copy_from_slice(&[0, 1]);
     mad[100] |= 5;
     let set = management.mad_ifc(&at(0), &mad, MkeyCheck::Ignore).unwrap();
