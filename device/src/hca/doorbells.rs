@@ -1,9 +1,9 @@
-//! Doorbells that a guest stores without an exit, in pages that its VMM has mapped.
+//! Doorbells that a guest stores without an exit, in pages mapped by its VMM.
 //!
-//! Nobody tells us of them, so we look: in every turn, and while nothing else happens at intervals that grow with the
-//! silence ([`interval`]). What is found is served as if the client had written it, so that a record and a trace have it as
-//! any other store. What was overwritten before a look is for the front-end to find out, see
-//! [`Frontend::map_doorbells`].
+//! Such a store notifies nobody, so the device polls. It polls in every turn, and between turns at intervals that
+//! grow with the idle time ([`interval`]). A doorbell found is handled as if the client had written it, so records
+//! and traces show it like any other store. The front-end has to recover stores that were overwritten between two
+//! polls, see [`Frontend::map_doorbells`].
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -18,36 +18,37 @@ use crate::vfio::Bar;
 use crate::vfio::pages::SharedPages;
 use crate::vfio::server::{Device as _, Region};
 
-/// Bound: doorbells served in one turn, so that a guest that stores to all of its pages does not hold up its client and
-/// its peers for long.
+/// Bound: doorbells served in one turn, so that a guest that stores to all its pages does not delay its client and
+/// peers for long.
 const AT_ONCE: usize = 64;
 
-/// While there is traffic. To sleep so long and to wake up costs a thread some microseconds of a processor; to look all the
-/// time would take it from the guest, which has the doorbells to ring.
+/// Interval during traffic. A sleep this short costs the thread some microseconds of CPU time. Polling continuously
+/// would take the CPU from the guest, which has to ring the doorbells.
 const SHORTEST: Duration = Duration::from_micros(20);
-/// In a pause.
+/// Interval in a pause.
 const SHORT: Duration = Duration::from_millis(1);
-/// When nothing has happened for a second.
+/// Interval after an idle second.
 const LONGEST: Duration = Duration::from_millis(10);
 
-/// A doorbell is found late by an eighth of the silence before it, and by a millisecond at most; after a tenth of a second,
-/// by a hundredth of the silence and at most ten milliseconds. So an idle device wakes up a hundred times a second.
+/// Returns the polling interval. A doorbell is found late by an eighth of the idle time before it, and by a
+/// millisecond at most. After a tenth of a second, it is late by a hundredth of the idle time, and by ten
+/// milliseconds at most. So an idle device wakes up a hundred times per second.
 fn interval(silence: Duration) -> Duration {
     (silence / 8).clamp(SHORTEST, (silence / 100).clamp(SHORT, LONGEST))
 }
 
-/// The pages, and when to look at them.
+/// The pages, and when to poll them.
 #[derive(Debug)]
 pub(super) struct Doorbells {
     bar: Bar,
     len: u64,
-    /// Made for a client that asks for them.
+    /// Created for a client that maps them.
     pages: Option<SharedPages>,
-    /// When something was last to do with the guest or the wire.
+    /// Time of the last activity of the guest or the wire.
     busy: Instant,
-    /// When to look next, if there is anything to look at.
+    /// Time of the next poll, if there is anything to poll.
     next: Option<Instant>,
-    /// Place in `words` of the first that was not looked at for [`AT_ONCE`].
+    /// Index in `words` of the first word skipped because of [`AT_ONCE`].
     first: usize,
     /// Kept for their allocations.
     words: Vec<u64>,
@@ -60,7 +61,7 @@ impl Doorbells {
         Self { bar, len, pages: None, busy, next: None, first: 0, words: Vec::new(), rung: Vec::new() }
     }
 
-    /// The file of a region for the client to map. Without one the client goes on to send messages.
+    /// Returns the file of a region for the client to map. Without one, the client continues to send messages.
     pub(super) fn lend(&mut self, region: Region) -> Option<Arc<OwnedFd>> {
         if region != Region::Bar(self.bar) {
             return None;
@@ -77,18 +78,18 @@ impl Doorbells {
         self.pages.as_ref().map(SharedPages::file)
     }
 
-    /// The client is gone. Whatever it still does to its pages, the next one has others.
+    /// Drops the pages of a client that disconnected. The next client gets new ones.
     pub(super) fn take_back(&mut self) {
         (self.pages, self.next) = (None, None);
     }
 
-    /// Doorbells soon follow what happens now.
+    /// Polls soon, because doorbells may follow the current activity.
     fn expect(&mut self, now: Instant) {
         self.busy = now;
         self.next = self.next.map(|next| next.min(now + SHORTEST));
     }
 
-    /// Takes what was stored to `words` of the pages.
+    /// Takes the values stored to the words that `words` lists.
     fn look(&mut self, now: Instant, words: impl FnOnce(&mut Vec<u64>)) -> Vec<(u64, [u8; 8])> {
         let mut rung = std::mem::take(&mut self.rung);
         let Some(pages) = &self.pages else { return rung };
@@ -110,7 +111,7 @@ impl Doorbells {
 }
 
 impl<F: Frontend> Hca<F> {
-    /// Lets clients map the pages of the device's doorbells, if the interface can do without the stores. For a device after
+    /// Lets clients map the doorbell pages, if the interface works without trapped stores. Only for a device after
     /// power-on.
     pub fn map_doorbells(&mut self) {
         let bar = self.frontend.map_doorbells();
@@ -130,18 +131,18 @@ impl<F: Frontend> Hca<F> {
         }
     }
 
-    /// Whether there is one to serve, where some were looked for last.
+    /// Returns whether a doorbell is pending, among the words polled last.
     pub fn has_doorbells(&self) -> bool {
         let Some(Doorbells { pages: Some(pages), words, .. }) = &self.doorbells else { return false };
         words.iter().any(|word| pages.has(*word))
     }
 
-    /// When [`Hca::poll_doorbells`] is wanted at the latest.
+    /// Returns when [`Hca::poll_doorbells`] has to be called at the latest.
     pub fn next_poll(&self) -> Option<Instant> {
         self.doorbells.as_ref()?.next
     }
 
-    /// Something happens that doorbells may follow.
+    /// Notes activity that doorbells may follow.
     pub(super) fn expect_doorbells(&mut self) {
         if let Some(doorbells) = &mut self.doorbells {
             doorbells.expect(self.now);
@@ -163,7 +164,7 @@ mod tests {
         Instant::ZERO + Duration::from_micros(micros)
     }
 
-    /// Pages as a client has mapped them.
+    /// Returns the doorbells with pages as a client maps them.
     fn mapped() -> (Doorbells, MmapRegion) {
         let mut doorbells = Doorbells::new(Bar::Bar2, LEN);
         let file = doorbells.lend(Region::Bar(Bar::Bar2)).unwrap();

@@ -1,4 +1,4 @@
-//! What a device tells its record: which step begins, and what came of it.
+//! Records the inputs and outputs of a device, or compares them in a replay.
 
 use crate::fabric::TxBatch;
 use crate::frontend::Frontend;
@@ -6,35 +6,35 @@ use crate::record::{Input, Tape};
 
 use super::{Hca, WorkLeft};
 
-/// What is to be known of frames on their way out.
+/// Bookkeeping of outbound frames for the record.
 #[derive(Debug, Default)]
 pub(super) struct Outgoing {
-    /// Of those in the batch, how many were told, from the front on.
+    /// Number of frames at the front of the batch that were recorded.
     told: usize,
-    /// How many there were when the batch was lent to whoever sends them.
+    /// Length of the batch when the fabric got access to it.
     lent: Option<usize>,
 }
 
 impl Outgoing {
-    /// The batch is lent.
+    /// Notes the length of the batch before the fabric gets access to it.
     pub(super) fn lend(&mut self, batch: &TxBatch) {
         self.lent.get_or_insert(batch.len());
     }
 
-    /// The batch was emptied.
+    /// Notes that the batch was cleared.
     pub(super) fn clear(&mut self) {
         self.told = 0;
     }
 }
 
 impl<F: Frontend> Hca<F> {
-    /// Records everything from now on, or compares it with what was recorded. For a device after power-on: what it is made
-    /// of by its configuration is no part of a record.
+    /// Records everything from now on, or compares it with a record. Only for a device after power-on: its creation
+    /// from the configuration is not part of a record.
     pub fn set_tape(&mut self, tape: &Tape) {
         self.use_tape(Some(tape));
     }
 
-    /// Ends that.
+    /// Ends recording or replay.
     pub fn remove_tape(&mut self) {
         self.use_tape(None);
     }
@@ -45,7 +45,7 @@ impl<F: Frontend> Hca<F> {
         self.tape = tape.cloned();
     }
 
-    /// A step begins.
+    /// Records the input that begins a step.
     pub(super) fn step(&mut self, input: Input<'_>) {
         let Some(tape) = &self.tape else { return };
         if let Some(lent) = self.outgoing.lent.take() {
@@ -58,7 +58,7 @@ impl<F: Frontend> Hca<F> {
         tape.step(self.now.as_nanos(), input);
     }
 
-    /// A turn has ended.
+    /// Records the outputs of a turn.
     pub(super) fn tell_drained(&mut self, left: WorkLeft) {
         let Some(tape) = &self.tape else { return };
         self.outbound.iter().skip(self.outgoing.told).for_each(|(_, frame)| tape.frame(frame));
@@ -66,7 +66,7 @@ impl<F: Frontend> Hca<F> {
         tape.drained(left.frames, left.other);
     }
 
-    /// The client has read.
+    /// Records the data that the client has read.
     pub(super) fn tell_answer(&self, answer: &[u8]) {
         if let Some(tape) = &self.tape {
             tape.answer(answer);

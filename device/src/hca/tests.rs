@@ -36,8 +36,9 @@ use crate::vfio::{Bar, Bars, MemoryBar, MsixLayout};
 const TABLE: u64 = 0x2000;
 const PBA: u64 = 0x3000;
 
-/// A device whose doorbell, any write to BAR 2, writes the bytes to bus address 0 and raises vector 1. Writing
-/// offset 8 of BAR 0 sends a message from QP 1 to QP 2, offset 16 a datagram of QP 3 to a group that it is attached to.
+/// A device whose doorbell, any write to BAR 2, writes the bytes to bus address 0 and raises vector 1. A write to
+/// offset 8 of BAR 0 sends a message from QP 1 to QP 2. A write to offset 16 sends a datagram of QP 3 to a group that
+/// it has joined.
 #[derive(Default)]
 pub(crate) struct Stub {
     log: Vec<String>,
@@ -269,7 +270,7 @@ fn powered_on() -> Hca<Stub> {
     Hca::new(Stub::default(), Identity::from_lid(Lid::new(1)), None)
 }
 
-/// With memory space and bus master enabled and a page of memory at 0.
+/// A device with memory space and bus master enabled and a page of memory at 0.
 fn ready() -> Hca<Stub> {
     let mut hca = powered_on();
     hca.region_write(Region::Config, 4, &[6, 0]);
@@ -375,7 +376,7 @@ fn a_client_that_leaves_takes_its_memory_with_it() {
     assert_eq!(hca.frontend.log, ["reset"]);
 }
 
-/// The table of addresses has the first word, what follows from the MAC of a peer the second.
+/// The address table takes precedence over addresses derived from the MAC of a peer.
 #[test]
 fn an_ip_address_of_the_configuration_is_taken_from_its_mac_only() {
     let other = Identity { ipv4: Ipv4Addr::new(10, 77, 0, 3), ..Identity::from_lid(Lid::new(5)) };
@@ -402,7 +403,7 @@ fn an_ip_address_of_the_configuration_is_taken_from_its_mac_only() {
 fn frames_to_oneself_arrive_without_the_fabric() {
     let mut hca = ready();
     hca.region_write(Region::Bar(Bar::Bar0), 8, &[1]);
-    // The request, its acknowledgement, the completion: each in a turn of its own.
+    // The request, its acknowledgment and the completion take one turn each.
     let mut turns = 0;
     while hca.drain().other {
         turns += 1;
@@ -414,7 +415,7 @@ fn frames_to_oneself_arrive_without_the_fabric() {
     assert_eq!(hca.frontend.turns, turns + 1, "end_turn is called once a turn");
 }
 
-/// What an HCA sent, as if another had.
+/// Returns a frame of an HCA as if another had sent it.
 pub(super) fn from_lid_9(frame: &[u8]) -> Vec<u8> {
     from_lid_9_with(frame, IcrcField::Computed)
 }
@@ -465,7 +466,7 @@ fn frames_for_others_are_left_to_the_fabric() {
     assert_eq!(sent, [Identity::from_lid(Lid::new(1)).mac]);
 }
 
-/// It is computed for whoever sees frames, and for groups, where a peer may be on a wire.
+/// The ICRC is computed if frames are observed, and for groups, whose members may be on a wire.
 #[test]
 fn where_nothing_needs_an_icrc_frames_for_one_peer_have_it_only_in_a_capture() {
     let folder = tempfile::tempdir().unwrap();
@@ -519,7 +520,7 @@ fn a_link_that_goes_up_and_down_all_the_time_does_not_fill_the_log() {
     let written = Written::default();
     let to = written.clone();
     let subscriber = tracing_subscriber::fmt().with_writer(move || to.clone()).finish();
-    // A device has a thread of its own, and that has its own allowance.
+    // A device has its own thread, with its own log allowance.
     let thread = std::thread::spawn(move || {
         tracing::subscriber::with_default(subscriber, || {
             let mut hca = powered_on();

@@ -7,7 +7,7 @@ use super::*;
 use crate::fabric::Origin;
 use crate::fabric::impair::{Rule, RuleEntry};
 
-/// A device from which one packet, QP 1's to LID 1, is about to leave through the fabric.
+/// A device that is about to send one packet to the fabric, from QP 1 to LID 1.
 fn about_to_send() -> Hca<Stub> {
     let mut hca = powered_on();
     hca.port.addresses_mut().own =
@@ -22,7 +22,7 @@ fn add(hca: &mut Hca<Stub>, rule: &str) {
     hca.impair(Rule::try_from(entry).unwrap()).unwrap();
 }
 
-/// Direction flag and comment of every captured frame.
+/// Returns direction flag and comment of every captured frame.
 pub(super) fn captured(path: &std::path::Path) -> Vec<(String, Vec<u8>)> {
     let mut reader = PcapNgReader::new(File::open(path).unwrap()).unwrap();
     let mut packets = Vec::new();
@@ -93,7 +93,7 @@ fn a_frame_is_impaired_on_its_way_in_and_captured_as_it_came() {
     assert!(!packets[3].0.contains("impairment"));
 }
 
-/// Rules change when and how a frame leaves, not whom it is for: the fabric must not send it to everybody.
+/// Rules change when and how a frame is sent, not its origin: the fabric must not flood it.
 #[test]
 fn an_answer_that_a_rule_touches_is_still_an_answer() {
     for action in [r#""corrupt""#, r#"{"duplicate": {}}"#, r#"{"delay": {"us": 250}}"#] {

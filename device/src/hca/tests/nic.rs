@@ -1,4 +1,4 @@
-//! An HCA whose front-end is a NIC too, as its driver's kernel and its peers see it.
+//! A device that is HCA and NIC, as seen by its driver's kernel and its peers.
 
 use std::net::UdpSocket;
 use std::os::unix::net::UnixDatagram;
@@ -14,7 +14,7 @@ use crate::fabric::{Fabric, RxBatch, Sent};
 use crate::net::Traffic;
 use crate::replay::testing::{assert_same, record, recorded};
 
-/// A device with queue pairs, as [`Stub`], and a NIC without filters.
+/// A device with QPs, like [`Stub`], and a NIC without filters.
 #[derive(Default)]
 struct Nic {
     stub: Stub,
@@ -108,7 +108,7 @@ fn nic(lid: u16) -> Hca<Nic> {
     hca
 }
 
-/// A frame of a protocol that nobody speaks.
+/// A frame of an unused protocol.
 fn plain(dst: MacAddr, src: MacAddr, len: usize) -> Vec<u8> {
     let head = [&dst.0[..], &src.0, &[0x88, 0xb5]].concat();
     let body = (0_u8..=255).cycle().take(len - head.len());
@@ -128,7 +128,7 @@ fn roce_for_lid_1() -> Vec<u8> {
     from_lid_9(sender.outbound().last().unwrap())
 }
 
-/// Ends turns until nothing is left; returns the lengths of what left, turn by turn.
+/// Runs turns until nothing is left. Returns the lengths of the frames sent, turn by turn.
 fn turns(hca: &mut Hca<Nic>) -> Vec<Vec<usize>> {
     let mut turns = Vec::new();
     loop {
@@ -141,7 +141,7 @@ fn turns(hca: &mut Hca<Nic>) -> Vec<Vec<usize>> {
     }
 }
 
-/// Made by scapy 2.8.0: who has 10.77.0.2, tell 10.77.0.1 at 02:00:00:00:00:01.
+/// Built with scapy 2.8.0: who has 10.77.0.2, tell 10.77.0.1 at 02:00:00:00:00:01.
 const ARP_REQUEST: [u8; 42] = [
     0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 2, 0, 0, 0, 0, 1, 8, 6, 0, 1, 8, 0, 6, 4, 0, 1, 2, 0, 0, 0, 0, 1, 10,
     77, 0, 1, 0, 0, 0, 0, 0, 0, 10, 77, 0, 2,
@@ -166,7 +166,7 @@ fn frames_reach_the_nic_as_they_came_whatever_they_are_and_wherever_they_go() {
     let tag = [0x81, 0x00, 0x00, 0x05];
     let tagged = [&plain(mac(2), mac(1), 60)[..12], &tag, &[0x08, 0x00, 1, 2, 3]].concat();
     let priority = [&plain(mac(2), mac(1), 60)[..12], &[0x81, 0x00, 0xe0, 0x00], &[0x08, 0x00]].concat();
-    // While no RDMA driver is there, UDP port 4791 is a port like others (E810, section 16.2).
+    // Without an RDMA driver, UDP port 4791 is not special (E810, section 16.2).
     let roce = roce_for_lid_1();
     let frames = [
         plain(mac(7), mac(1), 60),
@@ -205,7 +205,7 @@ fn looped_back_port_is_cut_off_from_wire() {
     assert!(!hca.drain().other);
     assert!(hca.frontend.received == sent);
     assert_eq!(hca.port_stats().dropped(DropReason::Loopback), 1);
-    // More of them than a turn has room for.
+    // More frames than fit into a turn.
     hca.frontend.to_send.extend(vec![sent[0].clone(); 1000]);
     while hca.drain() != (WorkLeft { frames: false, other: false }) {}
     assert_eq!((hca.frontend.received.len(), hca.outbound().len()), (1002, 0));
@@ -227,7 +227,7 @@ fn roce_to_the_mac_of_the_rdma_half_is_the_engines_while_that_is_in_use() {
     others[1][37] += 1;
     others.iter().for_each(|frame| hca.handle_frame(frame));
     assert!(hca.frontend.received == others);
-    // IP addresses and VLANs are the guest's to choose.
+    // The guest chooses its IP addresses and VLANs.
     hca.port.addresses_mut().own.ipv4 = Ipv4Addr::new(10, 77, 0, 3);
     hca.handle_frame(&roce);
     let tagged = [&roce[..12], &[0x81, 0x00, 0x60, 0x05], &roce[12..]].concat();
@@ -239,7 +239,7 @@ fn roce_to_the_mac_of_the_rdma_half_is_the_engines_while_that_is_in_use() {
     assert_eq!((hca.port_stats().roce, hca.frontend.received.len()), (3, 5));
 }
 
-/// RoCE for the guest's own software, soft-RoCE for one, which judges the ICRC.
+/// RoCE for the guest's own software, such as soft-RoCE, which checks the ICRC.
 #[test]
 fn what_reaches_the_nic_has_its_icrc() {
     let mut hca = nic(2);
@@ -298,7 +298,7 @@ fn frames_of_the_nic_leave_as_they_are_and_what_is_no_frame_is_lost() {
 #[test]
 fn the_engine_and_the_nic_send_in_turns_that_are_bounded_together() {
     let mut hca = nic(9);
-    // A packet of QP 1 for LID 1, of another length than those of the NIC.
+    // A packet of QP 1 for LID 1, with a length different from those of the NIC.
     hca.region_write(Region::Bar(Bar::Bar0), 8, &[1]);
     hca.frontend.to_send = vec![plain(mac(1), mac(9), 1000); 300].into();
     let turns = turns(&mut hca);
@@ -306,7 +306,7 @@ fn the_engine_and_the_nic_send_in_turns_that_are_bounded_together() {
     assert_ne!(turns[0][0], 1000, "the engine began");
     assert!(turns.concat()[1..].iter().all(|len| *len == 1000));
 
-    // However much the NIC has, the engine is heard after 32 frames.
+    // However many frames the NIC has, the engine sends after 32 of them.
     let mut hca = nic(9);
     hca.sender = Sender::Nic;
     hca.region_write(Region::Bar(Bar::Bar0), 8, &[1]);
@@ -315,7 +315,7 @@ fn the_engine_and_the_nic_send_in_turns_that_are_bounded_together() {
     assert_eq!((sent.iter().position(|len| *len != 1000), sent.len()), (Some(32), 101));
 }
 
-/// A device with more long frames than one turn makes for memory.
+/// A device with more long frames than one turn sends to shared memory.
 fn nic_with_long_frames() -> Hca<Nic> {
     let mut hca = nic(9);
     hca.frontend.to_send = vec![plain(mac(1), mac(9), 9000); 70].into();
@@ -328,7 +328,7 @@ fn lengths_of_turns(hca: &mut Hca<Nic>) -> Vec<usize> {
 
 #[test]
 fn of_long_frames_fewer_leave_for_memory_in_a_turn_and_the_rest_in_the_next() {
-    // The thirtieth is the first that goes beyond 256 KiB.
+    // The thirtieth frame is the first that exceeds 256 KiB.
     let expected = [("local", vec![30, 30, 10]), ("udp", vec![70]), ("tap", vec![70])];
     for ((name, [fabric, _]), expected) in fabrics().into_iter().zip(expected) {
         let mut hca = nic_with_long_frames().with_turn_bytes(fabric.turn_bytes());
@@ -386,7 +386,7 @@ fn an_unplugged_cable_stops_frames_both_ways_and_the_nic_is_told() {
     assert_eq!(hca.frontend.link, [false, true]);
 }
 
-/// A datagram of the RDMA half, and a raw frame, which both come from the addresses of LID 1.
+/// Sends a datagram of the RDMA half and a plain frame, both from the addresses of LID 1.
 fn speaks_as_lid_1(hca: &mut Hca<Nic>) {
     let own = hca.mac();
     let ipv4 = [&[0x45; 12][..], &[10, 77, 0, 1], &[0; 40]].concat();
@@ -453,7 +453,7 @@ fn fabrics() -> Vec<(&'static str, [Box<dyn Fabric>; 2])> {
     vec![("local", local), ("udp", udp), ("tap", tap)]
 }
 
-/// Carries frames until none is left.
+/// Runs turns until no frame is left.
 fn exchange<A: Frontend, B: Frontend>(
     a: &mut Hca<A>,
     b: &mut Hca<B>,
@@ -464,7 +464,7 @@ fn exchange<A: Frontend, B: Frontend>(
         batch.iter().for_each(|(frame, icrc)| hca.handle_arrival(frame, icrc));
         let left = hca.drain();
         let sent = !hca.outbound().is_empty();
-        // What the other end has no room for now, it has later.
+        // Frames that do not fit into the other end now are sent later.
         let blocked = fabric.send(hca.outbound()) == Sent::Blocked;
         left.frames || left.other || sent || blocked || !batch.is_empty()
     }
@@ -484,8 +484,8 @@ fn two_nics_exchange_frames_over_each_fabric_with_captures_and_impairments() {
             serde_json::from_str(r#"{"direction": "tx", "action": "drop", "nth": 2}"#).unwrap();
         a.impair(Rule::try_from(rule).unwrap()).unwrap();
 
-        // To the other, to a MAC that nobody has shown, to all, from a guest behind the NIC; runs of one length and a jumbo
-        // frame with two tags; more than a turn has room for.
+        // To the other device, to an unknown MAC, to all, and from a guest behind the NIC. Includes runs of one
+        // length, a jumbo frame with two tags, and more frames than fit into a turn.
         let unknown = MacAddr([0x52, 0x54, 0, 0, 0, 9]);
         let behind = MacAddr([0x52, 0x54, 0, 0, 0, 1]);
         let mut frames: Vec<_> = [mac(2), unknown, MacAddr::BROADCAST, MacAddr([0x33, 0x33, 0, 0, 0, 1])]
