@@ -1,4 +1,4 @@
-//! Making a device's worker of its configuration, at the start and whenever it has failed.
+//! Builds a device's worker from its configuration, at start-up and after each failure.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -24,53 +24,53 @@ use crate::telemetry::trace::Trace;
 use crate::vfio::server::{ListenError, Listener, Source};
 use crate::worker::{Run, Worker};
 
-/// Why a device cannot be made.
+/// Why a device cannot be created.
 #[derive(Debug, Error)]
 pub enum MakeError {
-    /// No socket for a VMM.
+    /// The socket for the VMM cannot be created.
     #[error("{key}")]
     Listen {
-        /// Which device's.
+        /// Key in the configuration.
         key: String,
         /// Reason.
         source: ListenError,
     },
-    /// No fabric.
+    /// The fabric cannot be opened.
     #[error("{key}: cannot open {name}")]
     Fabric {
-        /// Which device's.
+        /// Key in the configuration.
         key: String,
         /// Configured address or interface.
         name: String,
         /// Reason.
         source: io::Error,
     },
-    /// No capture or trace file.
+    /// The capture, trace or record file cannot be written.
     #[error("{key}: cannot write {}", path.display())]
     File {
-        /// Which device's.
+        /// Key in the configuration.
         key: String,
         /// Configured file.
         path: PathBuf,
         /// Reason.
         source: io::Error,
     },
-    /// The host refuses descriptors or memory.
+    /// The process has no free descriptors or memory.
     #[error("cannot allocate host resources")]
     Host(#[from] io::Error),
 }
 
-/// All that a device is made of. What it needs of other devices and of its socket is kept; the rest is opened each time.
+/// Builds a device. It keeps what the device shares with others and its socket; everything else is opened each time.
 #[derive(Clone, Debug)]
 pub struct Blueprint {
     device: DeviceConfig,
     /// Path of the device in the configuration.
     key: String,
-    /// Of a device on a local fabric.
+    /// The network of a device on the local fabric.
     network: Option<Arc<Network>>,
 }
 
-/// Which time it is.
+/// When a worker is built.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Occasion {
     Start,
@@ -78,7 +78,7 @@ enum Occasion {
 }
 
 impl Blueprint {
-    /// Of a device; `key` is what messages call it.
+    /// Creates the builder of a device. Messages refer to it as `key`.
     pub fn new(device: &DeviceConfig, key: &str, networks: &mut Networks) -> Self {
         let network = match &device.fabric {
             FabricConfig::Local { network } => Some(networks.network(network)),
@@ -87,15 +87,15 @@ impl Blueprint {
         Self { device: device.clone(), key: key.to_owned(), network }
     }
 
-    /// Of the thread, and of the interface in captures.
+    /// Name of the thread, and of the interface in captures.
     pub fn name(&self) -> String {
         name(&self.device)
     }
 
-    /// Where its clients come from: a socket that was passed, or a new one.
+    /// Returns the source of its clients: an inherited socket, or a new one.
     ///
     /// # Errors
-    /// It cannot listen, or has nothing to listen on.
+    /// It cannot listen, or has no path to listen on.
     pub fn source(&self, inherited: &mut Inherited) -> Result<Source, MakeError> {
         let Some(path) = &self.device.socket_path else {
             return inherited.take_only().ok_or_else(|| {
@@ -110,16 +110,16 @@ impl Blueprint {
             .map_err(|source| MakeError::Listen { key: format!("{}.socket_path", self.key), source })
     }
 
-    /// Makes the worker at the start. Files are replaced.
+    /// Builds the worker at start-up. Existing files are replaced.
     ///
     /// # Errors
-    /// Something the configuration names cannot be opened.
+    /// A resource in the configuration cannot be opened.
     pub fn make(&self, source: Source) -> Result<Box<dyn Run>, MakeError> {
         self.make_on(Occasion::Start, source)
     }
 
-    /// Makes the worker after the one before has failed. Files go on where that one ended; without them the device still
-    /// serves.
+    /// Builds the worker after a failure. Files are continued; if they cannot be opened, the device runs without
+    /// them.
     ///
     /// # Errors
     /// The fabric cannot be opened.
@@ -162,7 +162,7 @@ impl Blueprint {
             .make(&setup(device), Parts { blueprint: self, source, fabric, capture, trace, record })
     }
 
-    /// At the start it must be there; later the device serves without.
+    /// Checks a file: at start-up it is required, after a failure optional.
     fn opened<T>(
         &self,
         key: &str,
@@ -215,25 +215,25 @@ impl Blueprint {
     }
 }
 
-/// What a front-end is made of, but for its options.
+/// Returns the parameters of a front-end, except its options.
 pub fn setup(device: &DeviceConfig) -> Setup<()> {
     Setup { options: (), mac: device.identity.mac, engine: engine::Config::default() }
 }
 
-/// What a configuration says of a device itself, and not of what is around it.
+/// The configuration of a device itself, without its surroundings.
 #[derive(Clone, Copy, Debug)]
 pub struct Subject<'a>(&'a DeviceConfig);
 
 impl<'a> Subject<'a> {
-    /// Of the device that is configured so.
+    /// Selects the device of this configuration.
     pub fn of(device: &'a DeviceConfig) -> Self {
         Self(device)
     }
 
-    /// The device after power-on.
+    /// Creates the device in its power-on state.
     ///
     /// # Errors
-    /// It has more impairments than a device can have.
+    /// The configuration has too many impairments.
     pub fn hca<F: Interface>(&self, frontend: F, capture: Option<Capture>) -> io::Result<Hca<F>> {
         let device = self.0;
         let mut hca = Hca::new(frontend, self.addresses(), capture);
@@ -257,7 +257,7 @@ impl<'a> Subject<'a> {
         Addresses { own: *identity, peers: peers.clone(), default_peer: *default_peer }
     }
 
-    /// MACs that the configuration gives to UDP peers.
+    /// Configured MACs of UDP peers.
     fn peer_macs(&self) -> impl Iterator<Item = MacAddr> {
         let peers = match &self.0.fabric {
             FabricConfig::Udp { peers, .. } => peers.as_slice(),
@@ -267,17 +267,17 @@ impl<'a> Subject<'a> {
     }
 }
 
-/// What a record says of the device.
+/// Returns the header of the device's session records.
 pub fn header(device: &DeviceConfig) -> Header {
     Header::new(&name(device), device.entry.clone())
 }
 
-/// Name of a device for people.
+/// Returns the name of a device.
 pub fn name(device: &DeviceConfig) -> String {
     format!("hca{}", device.identity.lid.get())
 }
 
-/// Logs a file that cannot be reopened.
+/// Logs that a file cannot be reopened.
 fn unless<T>(path: &Path, opened: io::Result<T>) -> Option<T> {
     opened
         .inspect_err(
@@ -286,7 +286,7 @@ fn unless<T>(path: &Path, opened: io::Result<T>) -> Option<T> {
         .ok()
 }
 
-/// What a worker is made of beside its front-end.
+/// The parts of a worker besides its front-end.
 struct Parts<'a> {
     blueprint: &'a Blueprint,
     source: Source,

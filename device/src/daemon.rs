@@ -1,4 +1,4 @@
-//! Running a configuration: signals on the main thread, and beside it whoever serves the control socket and metrics.
+//! Runs a configuration: signals and devices on the main thread, the control socket and metrics as tasks beside it.
 
 use std::future;
 use std::io;
@@ -21,30 +21,29 @@ use crate::metrics::process::Process;
 use crate::notify::Notify;
 use crate::vfio::server::Listener;
 
-/// Why the daemon did not start or did not go on.
+/// Why the daemon did not start or stopped.
 #[derive(Debug, Error)]
 pub enum DaemonError {
-    /// Of the devices.
     #[error(transparent)]
     Fleet(#[from] FleetError),
-    /// A socket that is no device's cannot be made.
+    /// A control or metrics socket cannot be created.
     #[error(transparent)]
     Make(#[from] MakeError),
-    /// What was passed cannot be used.
+    /// An inherited descriptor is unusable.
     #[error(transparent)]
     Inherited(#[from] InheritedError),
-    /// The host refuses threads, signals or descriptors.
+    /// The process has no free threads, signals or descriptors.
     #[error("cannot allocate host resources")]
     Host(#[from] io::Error),
 }
 
-/// Serves all devices until SIGTERM or SIGINT, or until the only client is gone; SIGHUP has the configuration read again, if
-/// it has an origin, and is an end too otherwise. Sockets that were passed are used where the configuration names them; the
-/// service manager hears how it goes.
+/// Serves all devices until SIGTERM or SIGINT, or until the only client disconnects. SIGHUP reloads the configuration
+/// if it has an origin, and otherwise stops the daemon. Inherited sockets are used where the configuration names
+/// them. The service manager is notified of the state.
 ///
 /// # Errors
-/// Something the configuration names cannot be opened, a device that has no socket of its own cannot go on, or one
-/// hangs at the end.
+/// A resource in the configuration cannot be opened, a device without a socket of its own failed, or a device hung at
+/// shutdown.
 pub fn run(
     config: Config,
     inherited: Inherited,
@@ -52,7 +51,8 @@ pub fn run(
     origin: Option<Origin>,
 ) -> Result<(), DaemonError> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    // Handlers are in place before the first socket is: whoever sees a socket may already send SIGTERM.
+    // Install the handlers before creating the first socket: another process that sees a socket may already send
+    // SIGTERM.
     let mut signals = {
         let _guard = runtime.enter();
         Signals::new()?
@@ -87,7 +87,7 @@ pub fn run(
             () = keep_alive(notify) => Err("nothing"),
         };
         serving.iter().for_each(tokio::task::JoinHandle::abort);
-        // Their sockets go with them.
+        // Their sockets close with them.
         for task in serving {
             let _ = task.await;
         }
@@ -109,7 +109,7 @@ pub fn run(
     Ok(ended.unwrap_or(Ok(())).and(all_ended)?)
 }
 
-/// Carries out what is asked for, until the last device has ended without being asked to.
+/// Executes requests until the last device has ended by itself.
 async fn attend(
     fleet: &mut Fleet,
     changes: &mut mpsc::Receiver<Change>,
@@ -136,12 +136,12 @@ async fn attend(
     }
 }
 
-/// What the service manager shows.
+/// Status line for the service manager.
 fn status(fleet: &Fleet) -> String {
     format!("devices: {}", fleet.len())
 }
 
-/// Answers `hcactl` for as long as the daemon runs.
+/// Serves `hcactl` while the daemon runs.
 async fn serve_control(
     listener: Option<Arc<Listener>>,
     roster: Roster,
@@ -157,7 +157,7 @@ async fn serve_control(
     future::pending().await
 }
 
-/// Makes ready to tell figures, with what that takes of the process.
+/// Opens the metrics listener and the files about this process.
 fn listen_for_metrics(config: &MetricsConfig) -> Result<(metrics::server::Listener, Process), MakeError> {
     let key = || "metrics".to_owned();
     let listener = match config {
@@ -173,7 +173,7 @@ fn listen_for_metrics(config: &MetricsConfig) -> Result<(metrics::server::Listen
     Ok((listener, Process::new()))
 }
 
-/// Tells figures for as long as the daemon runs.
+/// Serves metrics while the daemon runs.
 async fn serve_metrics(figures: Option<(metrics::server::Listener, Process)>, roster: Roster) {
     if let Some((listener, process)) = figures
         && let Err(error) = metrics::server::serve(&listener, process, roster).await
@@ -183,8 +183,8 @@ async fn serve_metrics(figures: Option<(metrics::server::Listener, Process)>, ro
     future::pending().await
 }
 
-/// Tells the service manager that the main thread lives. A device that hangs is no reason to take it for dead: the others
-/// serve.
+/// Sends the watchdog notification of the main thread. A hung device does not stop it, because the other devices
+/// still work.
 async fn keep_alive(notify: &Notify) {
     let Some(interval) = notify.interval() else { return future::pending().await };
     loop {
@@ -193,16 +193,16 @@ async fn keep_alive(notify: &Notify) {
     }
 }
 
-/// What asks the daemon to end.
+/// The signals that stop or reload the daemon.
 struct Signals {
     terminate: Signal,
     interrupt: Signal,
-    /// `None`: who started us had it ignored, as nohup does, or it has the configuration read again.
+    /// `None` if the parent process had it ignored, as nohup does, or if it reloads the configuration.
     hangup: Option<Signal>,
 }
 
 impl Signals {
-    /// In a tokio runtime.
+    /// Installs the handlers. Requires a tokio runtime.
     fn new() -> io::Result<Self> {
         let hangup = !is_ignored(SignalKind::hangup());
         Ok(Self {
@@ -212,7 +212,7 @@ impl Signals {
         })
     }
 
-    /// Its name, once there is one.
+    /// Waits for a signal and returns its name.
     async fn recv(&mut self) -> &'static str {
         let Self { terminate, interrupt, hangup } = self;
         tokio::select! {
@@ -223,7 +223,7 @@ impl Signals {
     }
 }
 
-/// Until a signal comes, if one may.
+/// Waits for a signal; for ever without one.
 async fn received(signal: &mut Option<Signal>) {
     match signal {
         Some(signal) => drop(signal.recv().await),
@@ -231,7 +231,7 @@ async fn received(signal: &mut Option<Signal>) {
     }
 }
 
-/// Whether a signal is ignored, as proc(5) tells of the process.
+/// Returns whether a signal is ignored, from /proc/self/status.
 fn is_ignored(signal: SignalKind) -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));

@@ -1,4 +1,4 @@
-//! `hcad`: parses the command line, runs, reports the outcome.
+//! The `hcad` program: parses the command line, runs, and reports the outcome.
 
 use std::io::{self, Write as _};
 use std::process::ExitCode;
@@ -48,7 +48,7 @@ fn run(cli: &Cli) -> anyhow::Result<()> {
         return manual::write(Cli::command(), folder)
             .with_context(|| format!("cannot write to {}", folder.display()));
     }
-    // Before anything else here opens a descriptor.
+    // Before anything else opens a descriptor.
     let mut inherited = Inherited::take_over(cli.fd).map_err(|error| match cli.fd {
         Some(_) => anyhow::Error::new(error).context("--fd"),
         None => error.into(),
@@ -66,7 +66,7 @@ fn run(cli: &Cli) -> anyhow::Result<()> {
     });
     let notify = Notify::from_environment().context("NOTIFY_SOCKET")?;
     config.make_runtime_folder()?;
-    // Both before the log has its thread.
+    // Both before the log creates its thread.
     descriptors::raise_limit();
     confinement::begin(&config, file.as_deref()).map_err(|error| error.in_file(origin))?;
     subscriber::init(&config.log).map_err(anyhow::Error::msg)?;

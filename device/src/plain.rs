@@ -1,8 +1,8 @@
-//! Text of strangers, such that it can do nothing to the terminal it is shown on.
+//! Sanitizes untrusted text for terminals.
 
 use std::fmt::Write as _;
 
-/// Text on one line, with control characters as escapes.
+/// Escapes control characters, so that the text stays on one line.
 pub fn text(text: &str) -> String {
     text.chars().fold(String::with_capacity(text.len()), |mut plain, char| {
         match char.is_control() {
@@ -13,7 +13,7 @@ pub fn text(text: &str) -> String {
     })
 }
 
-/// JSON with the control characters that JSON lets stand, DEL and C1, as escapes.
+/// Escapes the control characters that JSON permits unescaped: DEL and C1.
 pub fn json(text: &str) -> String {
     text.chars().fold(String::with_capacity(text.len()), |mut plain, char| {
         match char.is_control() {

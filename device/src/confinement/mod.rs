@@ -1,12 +1,13 @@
-//! What the process takes from itself, so that whoever gets hold of it through a guest, a VMM or a peer gets little.
+//! The sandbox of the process, which limits what an attacker gains by compromising it through a guest, a VMM or a
+//! peer.
 //!
-//! Four of Linux's means, each as far as the kernel has it: no new privileges, so that no program run from here gains
-//! any; landlock, so that files are reached only where the configuration names some (`paths`); no capabilities but those that
-//! what is made later takes; seccomp, so that only the system calls that serving takes are there (`calls`). What is confined
-//! stays so, and threads made later are too.
+//! It uses four Linux features, each as far as the kernel supports it. With no_new_privs, an executed program gains
+//! no privileges. Landlock permits only files that the configuration names (`paths`). Capabilities are dropped,
+//! except for those that later operations need. Seccomp permits only the system calls needed for serving (`calls`).
+//! The sandbox cannot be left, and it includes threads created later.
 //!
-//! Paths come first, before the process has a second thread: landlock holds for a thread and those it makes. Capabilities and
-//! system calls come last, when all that takes more of them is done.
+//! Paths come first, before the process has a second thread, because landlock applies to a thread and those that it
+//! creates. Capabilities and system calls come last, after all set-up that needs more of them.
 
 mod calls;
 mod paths;
@@ -25,45 +26,45 @@ use crate::capabilities;
 use crate::config::{Config, ConfigError, DeviceConfig, FabricConfig, Use};
 use crate::vfio::server::keep_probe;
 
-/// What is in force, or why it is not.
+/// A feature that is in force, or why it is not.
 type Outcome<T> = Result<T, Missing>;
 
-/// Why a means is not used.
+/// Why a feature is not used.
 #[derive(Clone, Debug, Error)]
 enum Missing {
-    /// Neither in the kernel's code nor switched on there.
+    /// The kernel does not support it, or has it disabled.
     #[error("not supported by the kernel")]
     Kernel,
-    /// Another reason.
+    /// Any other reason.
     #[error("{0}")]
     Refused(String),
 }
 
-/// Confinement of the process, of which there is one. Empty if it is off, or not begun.
+/// The sandbox of the process. Empty if it is disabled or not begun.
 static BEGUN: OnceLock<Begun> = OnceLock::new();
 
 #[derive(Debug)]
 struct Begun {
     no_new_privileges: bool,
     paths: Outcome<Paths>,
-    /// System calls that are let through.
+    /// Permitted system calls.
     through: calls::Let,
-    /// Capabilities that are not given up.
+    /// Capabilities that are kept.
     kept: CapabilitySet,
 }
 
-/// Begins, unless the configuration says otherwise: no new privileges, and no files but those that `config` needs. To be
-/// called before there are other threads. `file` is where the configuration is read again.
+/// Begins the sandbox unless the configuration disables it: sets no_new_privs and restricts files to those that
+/// `config` needs. Call it before creating other threads. `file` is the configuration file for reloads.
 ///
 /// # Errors
-/// A folder that is to be reached cannot be.
+/// A configured directory cannot be opened.
 pub fn begin(config: &Config, file: Option<&Path>) -> Result<(), ConfigError> {
     if !config.confinement.enabled {
         return Ok(());
     }
     let grants = paths::grants(config, file)?;
     capabilities::begin();
-    // Without it a socket's file that is there counts as in use.
+    // Without the probe, an existing socket file counts as in use.
     let probe = keep_probe().ok().map(|probe| probe.as_raw_fd());
     let of_devices = config.devices.iter().filter_map(|device| device.socket_access.group);
     let groups: Vec<_> = of_devices.chain(config.sockets.group()).collect();
@@ -77,8 +78,8 @@ pub fn begin(config: &Config, file: Option<&Path>) -> Result<(), ConfigError> {
     Ok(())
 }
 
-/// Has this process be in the groups of its sockets, if it may: a file's owner may give it to a group of its own without
-/// CAP_CHOWN, which is for every file.
+/// Joins the groups of the configured sockets, if permitted. The owner of a file may assign it to a group of its own
+/// without CAP_CHOWN, which would apply to every file.
 fn join(groups: &[Gid]) {
     let mut all = getgroups().unwrap_or_default();
     all.extend(groups.iter().copied().filter(|group| !is_member(*group)));
@@ -89,15 +90,15 @@ fn is_member(group: Gid) -> bool {
     getegid() == group || getgroups().is_ok_and(|groups| groups.contains(&group))
 }
 
-/// Capabilities that what is made later takes, by a device that is made anew or one that comes.
+/// Returns the capabilities needed later, to restart a device or to add one.
 fn needed(config: &Config, groups: &[Gid], grants: &[Grant]) -> CapabilitySet {
     let is_low = |device: &DeviceConfig| matches!(device.fabric, FabricConfig::Udp { bind, .. } if (1..1024).contains(&bind.port()));
     [
-        // To attach to an interface of another user, and to make one.
+        // To attach to an interface of another user, or to create one.
         (CapabilitySet::NET_ADMIN, paths::has_tap(config)),
         (CapabilitySet::NET_BIND_SERVICE, config.devices.iter().any(is_low)),
         (CapabilitySet::CHOWN, !groups.iter().all(|group| is_member(*group))),
-        // Folders and files of other users.
+        // Directories and files of other users.
         (CapabilitySet::DAC_OVERRIDE, !capabilities::without(|| paths::are_usable(grants))),
     ]
     .into_iter()
@@ -105,7 +106,7 @@ fn needed(config: &Config, groups: &[Gid], grants: &[Grant]) -> CapabilitySet {
     .collect()
 }
 
-/// Completes what [`begin`] began, in all threads, and logs what is in force.
+/// Completes the sandbox in all threads, and logs what is in force.
 pub fn complete() {
     let Some(begun) = BEGUN.get() else {
         tracing::info!("not confined: the sandbox is disabled");
@@ -124,7 +125,7 @@ pub fn complete() {
         }
         Err(error) => missing.push(format!("no capabilities ({error})")),
     }
-    // What is made from here on has the mode that it is given: modes cannot be changed any more.
+    // Files created from here on get their mode at creation: modes cannot be changed any more.
     rustix::process::umask(rustix::fs::Mode::empty());
     match calls::restrict(&begun.through) {
         Ok(()) => in_force.push("seccomp".to_owned()),
@@ -200,7 +201,7 @@ pub fn check_device(device: &DeviceConfig, name: &str) -> Result<(), ConfigError
     }
 }
 
-/// Whether the process keeps itself from some files.
+/// Returns whether file access is restricted.
 pub fn is_in_force() -> bool {
     BEGUN.get().is_some_and(|begun| begun.paths.is_ok())
 }

@@ -179,7 +179,7 @@ fn status_words(status: Status) -> String {
     }
 }
 
-/// Those that end a connection; the others by their name.
+/// Describes reasons that end a connection; others are named.
 fn drop_words(reason: DropReason) -> &'static str {
     match reason {
         DropReason::InvalidRequest => "the peer's request was invalid",
@@ -334,7 +334,7 @@ mod tests {
         );
     }
 
-    /// Numbers keep their unit, and nothing is lost on the way to `hcactl`.
+    /// Numbers keep their unit, and no precision is lost on the way to `hcactl`.
     #[test]
     fn programs_get_the_same_with_microseconds() {
         let left = Duration::from_micros(600);

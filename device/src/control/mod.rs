@@ -1,8 +1,8 @@
-//! The control socket: what `hcactl` asks and the daemon answers.
+//! The control socket of `hcactl`.
 //!
-//! A client writes one JSON object a line, a [`message::Request`], and gets one line back for each, a
-//! [`message::Response`], in order. [`server`] runs on the daemon's main thread; what a device must answer goes to its
-//! thread as a [`call::Call`] and is answered between two turns, without locks.
+//! A client sends one JSON object per line, a [`message::Request`], and gets one line for each, a
+//! [`message::Response`], in order. [`server`] runs on the daemon's main thread. A request to a device goes to its
+//! thread as a [`call::Call`], and is answered between two turns without locks.
 
 pub mod call;
 pub mod explain;

@@ -1,4 +1,4 @@
-//! Peers of a device's fabric, asked for through the control socket.
+//! Queries and changes of a device's peers through the control socket.
 
 use std::net::SocketAddr;
 
@@ -13,45 +13,41 @@ use crate::fabric::udp::UdpPeer;
 use crate::frontend::Frontend;
 use crate::hca::Hca;
 
-/// What a device's thread is asked about its peers, with the way back.
+/// A request to a device's thread about its peers, with the channel for the answer.
 #[derive(Debug)]
 pub enum PeerCall {
-    /// Which there are and what they did.
+    /// Lists the peers and their counters.
     List(oneshot::Sender<Result<PeerList, PeersError>>),
-    /// One more.
+    /// Adds a peer.
     Add(UdpPeer, oneshot::Sender<Result<(), PeersError>>),
-    /// One less.
+    /// Removes a peer.
     Remove(SocketAddr, oneshot::Sender<Result<(), PeersError>>),
 }
 
-/// Whom a fabric has, by its kind.
+/// Peers of a fabric, by kind of fabric.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PeerList {
-    /// Peers of UDP.
+    /// Peers of the UDP fabric.
     Peers(Vec<PeerRow>),
-    /// Members of a ring, who come by themselves.
+    /// Members of a ring, which find each other.
     Members(Vec<MemberRow>),
 }
 
-/// Why nothing was answered or changed.
+/// Why a request about peers failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum PeersError {
-    /// Only the UDP and ring fabrics have a list of peers.
     #[error("this device has no list of peers; only the UDP and ring fabrics have one")]
     NoList,
-    /// Members of a ring find each other.
     #[error("ring members cannot be added or removed; every device that uses the ring directory is a member")]
     Ring,
-    /// The MAC is its own.
     #[error("mac: {0} is the MAC of this device")]
     OwnMac(MacAddr),
-    /// The list of peers refuses.
     #[error(transparent)]
     Peer(#[from] PeerError),
 }
 
 impl PeerCall {
-    /// Whether nobody waits for the answer any more.
+    /// Returns whether the requester has stopped waiting.
     pub fn is_abandoned(&self) -> bool {
         match self {
             Self::List(answer) => answer.is_closed(),
@@ -60,8 +56,8 @@ impl PeerCall {
         }
     }
 
-    /// Answers. An asker that is gone wants no answer. The port of the HCA hears whose addresses are bound to a MAC, as when
-    /// it starts.
+    /// Executes the request and answers it. An error of `send` means that the requester is gone. The port learns or
+    /// removes the addresses derived from a configured MAC, as at start-up.
     pub fn answer<F: Frontend>(self, hca: &mut Hca<F>, fabric: &mut impl Fabric) {
         let members = fabric.members();
         let switch = fabric.switch().ok_or(match members {
@@ -110,7 +106,7 @@ mod tests {
         MacAddr::from_lid(Lid::new(lid))
     }
 
-    /// An ARP request (RFC 826) of a MAC that says to be 10.77.0.3, for 10.77.0.1.
+    /// An ARP request (RFC 826) of a MAC that claims 10.77.0.3, for 10.77.0.1.
     fn request_from(mac: MacAddr) -> Vec<u8> {
         let head = [8, 6, 0, 1, 8, 0, 6, 4, 0, 1];
         [&[0xff; 6][..], &mac.0, &head, &mac.0, &[10, 77, 0, 3], &[0; 6], &[10, 77, 0, 1]].concat()

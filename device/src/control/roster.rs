@@ -1,4 +1,4 @@
-//! Which devices there are, as those who serve others see them, and what they ask to be changed of that.
+//! The running devices as other threads see them, and requests to change that set.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -11,13 +11,13 @@ use super::message::Reloaded;
 use crate::identity::Identity;
 use crate::record::Header;
 
-/// Bound: changes that wait. As many as there are control clients, each of which waits for one at a time.
+/// Bound: pending changes. As many as control clients, each of which waits for one at a time.
 const CHANGES: usize = 16;
 
-/// A device that runs.
+/// A running device.
 #[derive(Debug)]
 pub struct Device {
-    /// Number.
+    /// Device ID.
     pub id: u16,
     /// Device interface, by its key in the configuration.
     pub interface: &'static str,
@@ -27,37 +27,37 @@ pub struct Device {
     pub identity: Identity,
     /// Socket of the VMM.
     pub socket: Option<PathBuf>,
-    /// Bound of a capture, bytes.
+    /// Maximum size of a capture in bytes.
     pub capture_max_bytes: u64,
-    /// Bound of a trace, bytes.
+    /// Maximum size of a trace in bytes.
     pub trace_max_bytes: u64,
-    /// Bound of a record, bytes.
+    /// Maximum size of a record in bytes.
     pub record_max_bytes: u64,
-    /// What a record says of it.
+    /// Header of its session records.
     pub header: Header,
-    /// Its thread.
+    /// Handle to its thread.
     pub handle: Handle,
 }
 
-/// All devices at one moment, in the order in which they came.
+/// A snapshot of all devices, in order of creation.
 pub type Devices = Arc<[Arc<Device>]>;
 
-/// All devices from now on.
+/// The current set of devices.
 pub type Roster = watch::Receiver<Devices>;
 
-/// A request that changes which devices there are. One after the other is carried out; a refusal is a line for people, and
-/// nothing has changed then.
+/// A request that changes the set of devices. Requests are executed one after another. An error is one line of text,
+/// and means that nothing has changed.
 #[derive(Debug)]
 pub enum Change {
-    /// One more, by its entry in a configuration. Gives its number and its socket.
+    /// Adds a device from its configuration entry. Returns its ID and socket path.
     Add(Map<String, Value>, oneshot::Sender<Result<(u16, Option<PathBuf>), String>>),
-    /// One less.
+    /// Removes a device.
     Remove(u16, oneshot::Sender<Result<(), String>>),
-    /// Those that this text of a configuration says.
+    /// Applies a configuration text.
     Reload(String, oneshot::Sender<Result<Reloaded, String>>),
 }
 
-/// Where changes are asked for, and where they are carried out.
+/// Creates the channel for change requests.
 pub fn changes() -> (mpsc::Sender<Change>, mpsc::Receiver<Change>) {
     mpsc::channel(CHANGES)
 }

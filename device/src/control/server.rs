@@ -1,4 +1,4 @@
-//! Serving the control socket.
+//! The server of the control socket.
 
 use std::fs;
 use std::io::{self, Write as _};
@@ -33,34 +33,34 @@ use crate::telemetry::store::{Keep, MAX_FILES, Opening};
 use crate::telemetry::trace::{Trace, TraceFormat};
 use crate::vfio::server::Listener;
 
-/// Bound: concurrent clients. One more replaces the client that has been silent longest, if that is longer
-/// than [`SILENCE`]. Otherwise it gets an error.
+/// Bound: concurrent clients. A client beyond it replaces the one that has been idle longest, if that is longer than
+/// [`IDLE_LIMIT`]. Otherwise it gets an error.
 const MAX_CLIENTS: usize = 16;
 
-/// How long a client keeps its place without a request when there is none left for others.
+/// How long an idle client keeps its slot when all are taken.
 const SILENCE: Duration = Duration::from_secs(5);
 
-/// Bound: bytes of a request with its line feed. The longest one holds a configuration of some thousand devices.
+/// Bound: bytes of a request including its line feed. The longest one holds a configuration of some thousand devices.
 const MAX_REQUEST_LEN: u64 = 4 << 20;
 
-/// Memory that a client keeps for requests.
+/// Request buffer that a client keeps.
 const USUAL_REQUEST_LEN: usize = 8192;
 
-/// How long nobody is accepted after accepting failed, which is for want of descriptors.
+/// How long no client is accepted after `accept` failed, which means that descriptors ran out.
 const ACCEPT_PAUSE: Duration = Duration::from_secs(1);
 
 /// What the control server needs to answer requests.
 #[derive(Debug)]
 pub struct Service {
-    /// The devices.
+    /// The running devices.
     pub roster: Roster,
-    /// Where others are asked for.
+    /// Channel for change requests.
     pub changes: mpsc::Sender<Change>,
-    /// Where the configuration was read, and may be read again.
+    /// Configuration file, which can be reloaded.
     pub configuration: Option<PathBuf>,
 }
 
-/// Serves clients until dropped, in a tokio runtime with I/O and time.
+/// Serves clients until dropped. Requires a tokio runtime with I/O and time.
 ///
 /// # Errors
 /// The runtime cannot watch the socket.
@@ -82,7 +82,7 @@ pub async fn serve(listener: &Listener, service: Service) -> io::Result<()> {
         places.retain(|place| !place.task.is_finished());
         reserve.refill();
         if places.len() >= MAX_CLIENTS && !make_room(&mut places) {
-            // A line fits into the buffer of a new socket; a client that does not get it sees the end.
+            // A line fits into the buffer of a new socket. If it does not, the client only sees the connection close.
             let _ = stream.try_write(&line(&Response::Error(format!(
                 "too many control clients, maximum is {MAX_CLIENTS}"
             ))));
@@ -100,17 +100,17 @@ pub async fn serve(listener: &Listener, service: Service) -> io::Result<()> {
     }
 }
 
-/// Of a client.
+/// A connected client.
 struct Place {
     task: AbortHandle,
     silence: Arc<Silence>,
 }
 
-/// Since when a client has not been asking, milliseconds of the process's clock; or [`Silence::BROKEN`].
+/// Start of a client's idle time in milliseconds of the process clock, or [`IdleSince::BUSY`].
 struct Silence(AtomicU64);
 
 impl Silence {
-    /// It has asked and waits for the answer.
+    /// A request is being executed.
     const BROKEN: u64 = u64::MAX;
 
     fn begin(&self) {
@@ -133,7 +133,7 @@ fn now() -> u64 {
     u64::try_from(START.elapsed().as_millis()).unwrap_or(u64::MAX)
 }
 
-/// Turns away the client that has been silent for longest, if that is long.
+/// Disconnects the client that has been idle longest, if it exceeds the limit.
 fn make_room(places: &mut Vec<Place>) -> bool {
     let since = |place: &Place| place.silence.0.load(Ordering::Relaxed);
     let longest = (0..places.len()).min_by_key(|index| since(&places[*index]));
@@ -144,7 +144,7 @@ fn make_room(places: &mut Vec<Place>) -> bool {
     true
 }
 
-/// Answers one request after the other until the client closes or sends what is no line.
+/// Answers requests until the client closes the connection or sends an overlong line.
 async fn client(mut stream: UnixStream, service: &Service, silence: &Silence) -> io::Result<()> {
     let (reader, mut writer) = stream.split();
     let mut reader = BufReader::new(reader);
@@ -157,7 +157,7 @@ async fn client(mut stream: UnixStream, service: &Service, silence: &Silence) ->
             return Ok(());
         }
         if request.last() != Some(&b'\n') {
-            // Where the next request would begin is unknown.
+            // The start of the next request is unknown.
             let problem =
                 format!("request exceeds {MAX_REQUEST_LEN} bytes or is not terminated by a newline");
             return writer.write_all(&line(&Response::Error(problem))).await;
@@ -169,7 +169,7 @@ async fn client(mut stream: UnixStream, service: &Service, silence: &Silence) ->
             }
             Err(error) => Response::Error(format!("invalid request: {error}")),
         };
-        // A client that does not read counts as silent.
+        // A client that does not read its response counts as idle.
         silence.begin();
         writer.write_all(&line(&response)).await?;
     }
@@ -360,14 +360,14 @@ async fn answer(request: Request, service: &Service) -> Result<Response, Refused
     })
 }
 
-/// Has which devices there are changed.
+/// Requests a change to the set of devices.
 async fn change<T>(
     service: &Service,
     change: impl FnOnce(oneshot::Sender<Result<T, String>>) -> Change,
 ) -> Result<T, Refused> {
     let (answer, answered) = oneshot::channel();
     service.changes.send(change(answer)).await.map_err(|_| Refused::Ending)?;
-    // As long as it takes: a device that does not end has its time, and no other change is begun.
+    // Without a time-out: a device has its own time to stop, and no other change begins meanwhile.
     answered.await.map_err(|_| Refused::Ending)?.map_err(Refused::Unchanged)
 }
 
@@ -379,7 +379,7 @@ fn ended(what: &'static str, before: Option<(&Path, &str)>) -> Result<Response, 
     }
 }
 
-/// All devices. Those that do not answer are waited for at the same time.
+/// Returns the rows of all devices. Waits for all devices in parallel.
 async fn rows(devices: &[Arc<Device>]) -> Vec<DeviceRow> {
     let deadline = Instant::now() + call::ANSWER;
     let asked: Vec<_> = devices.iter().map(|device| device.handle.ask(Call::Status)).collect();
@@ -455,7 +455,7 @@ async fn start_trace(
         .with_limit(max_bytes.unwrap_or(device.trace_max_bytes))
         .with_filter(filter);
     let trace = Some(Box::new(trace));
-    // As with captures: of two clients at the same moment the later wins.
+    // As with captures, the later request wins.
     device.handle.call(|answer| Call::SetTrace(trace, answer)).await?;
     Ok(())
 }
@@ -464,11 +464,11 @@ fn check_files(files: NonZeroU16) -> Result<(), Refused> {
     if files.get() > MAX_FILES { Err(Refused::TooManyFiles(files.get())) } else { Ok(()) }
 }
 
-/// Writes what memory held to a new file.
+/// Writes the ring buffer of a capture or trace to a new file.
 fn dump(path: &Path, kept: &[u8]) -> Result<(), Refused> {
     let mut file = file::create_new(path).map_err(|error| Refused::file(path, error))?;
     file.write_all(kept).map_err(|error| {
-        // Nobody takes a part of it for the whole.
+        // A truncated file must not be taken for a complete one.
         let _ = fs::remove_file(path);
         Refused::file(path, error)
     })
@@ -486,14 +486,14 @@ async fn start_record(device: &Device, path: &Path) -> Result<(), Refused> {
         Ok(_) => Ok(()),
         Err((record, why)) => {
             drop(record);
-            // Nothing of the device is in it.
+            // The file holds nothing of the device yet.
             let _ = fs::remove_file(path);
             Err(why.into())
         }
     }
 }
 
-/// A response as it is written.
+/// Encodes a response as a line.
 fn line(response: &Response) -> Vec<u8> {
     let mut line = serde_json::to_vec(response)
         .unwrap_or_else(|_| br#"{"error":"cannot encode the response as JSON"}"#.to_vec());

@@ -4,7 +4,7 @@ use tempfile::TempDir;
 
 use super::*;
 
-/// A worker that ends when it is asked to, or never.
+/// A worker that stops on request, or never.
 struct Stub {
     hangs: bool,
 }
@@ -21,7 +21,7 @@ impl Run for Stub {
     }
 }
 
-/// A device with a socket in `folder`.
+/// Returns the configuration of a device with a socket in `folder`.
 fn device(folder: &TempDir, id: usize) -> String {
     let socket = folder.path().join(id.to_string());
     let socket = socket.display();
@@ -30,7 +30,7 @@ fn device(folder: &TempDir, id: usize) -> String {
     )
 }
 
-/// Devices of which some hang, numbered from 1 on.
+/// Creates devices with IDs from 1 on, of which some hang.
 fn fleet(folder: &TempDir, hang: &[bool]) -> Fleet {
     let devices: Vec<_> = (1..=hang.len()).map(|id| device(folder, id)).collect();
     let text = format!(r#"{{"devices": [{}]}}"#, devices.join(","));
