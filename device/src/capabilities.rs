@@ -30,7 +30,7 @@ pub fn begin() {
 pub fn spawn_without(name: &str, run: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
     let (done, given_up) = mpsc::sync_channel(1);
     thread::Builder::new().name(name.to_owned()).spawn(move || {
-        give_up_all();
+        drop_all();
         let _ = done.send(());
         run();
     })?;
@@ -40,7 +40,7 @@ pub fn spawn_without(name: &str, run: impl FnOnce() + Send + 'static) -> std::io
 }
 
 /// Drops all capabilities of this thread if the sandbox is enabled.
-fn give_up_all() {
+fn drop_all() {
     if CONFINED.load(Ordering::Acquire) {
         // Dropping capabilities needs none, and a kernel without capabilities has none to drop.
         let _ = keep(CapabilitySet::empty());

@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn frames_are_kept_whole_with_direction_and_comment() {
+    fn capture_stores_frames_with_direction_and_comment() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("a.pcapng");
         let mut capture = Capture::create(&path, "hca0").unwrap();
@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_disk_ends_the_capture_and_nothing_else() {
+    fn full_disk_ends_only_the_capture() {
         let mut capture = Capture::create(Path::new("/dev/full"), "hca0").unwrap();
         for _ in 0..3 {
             capture.record(Direction::Outbound, &[0; 1 << 20], About::default());
@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_has_reached_its_bound_is_whole_and_grows_no_more() {
+    fn capture_at_size_limit_stays_valid() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("a.pcapng");
         let mut capture = Capture::create(&path, "hca0").unwrap().with_limit(10_000);
@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn files_that_take_turns_and_memory_are_each_a_whole_capture_of_the_newest() {
+    fn rotating_files_and_ring_hold_newest_frames() {
         let dir = tempfile::tempdir().unwrap();
         let files = Keep::Files { path: dir.path().join("a.pcapng"), count: 2.try_into().unwrap() };
         let memory = Keep::Memory((64 << 10).try_into().unwrap());
@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn a_capture_goes_on_behind_what_there_is() {
+    fn append_continues_existing_capture() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("a.pcapng");
         let append = || Capture::open(&Keep::file(&path), Opening::Append, "hca0").unwrap();

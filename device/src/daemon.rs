@@ -9,11 +9,11 @@ use thiserror::Error;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
 
-use crate::blueprint::MakeError;
+use crate::builder::MakeError;
 use crate::config::{Config, MetricsConfig};
 use crate::confinement;
 use crate::control;
-use crate::control::roster::{self, Change, Roster};
+use crate::control::registry::{self, Change, DeviceRegistry};
 use crate::fleet::{Fleet, FleetError, Next, Origin};
 use crate::inherited::{Inherited, InheritedError};
 use crate::metrics;
@@ -24,6 +24,7 @@ use crate::vfio::server::Listener;
 /// Why the daemon did not start or stopped.
 #[derive(Debug, Error)]
 pub enum DaemonError {
+    /// A device cannot be created, or failed.
     #[error(transparent)]
     Fleet(#[from] FleetError),
     /// A control or metrics socket cannot be created.
@@ -59,15 +60,15 @@ pub fn run(
     };
     let mut reloads = origin.is_some().then(|| signals.hangup.take()).flatten();
 
-    let (control, figures) = (config.control_socket.clone(), config.metrics.clone());
+    let (control, metrics_listener) = (config.control_socket.clone(), config.metrics.clone());
     let (mut fleet, devices) = Fleet::new(config, inherited, origin);
     let prepared = fleet.prepare(devices)?;
     let control = control
-        .map(|path| fleet.take_passed(&path).map_or_else(|| Listener::bind(&path).map(Arc::new), Ok))
+        .map(|path| fleet.take_inherited(&path).map_or_else(|| Listener::bind(&path).map(Arc::new), Ok))
         .transpose()
         .map_err(|source| MakeError::Listen { key: "control_socket".into(), source })?;
-    let figures = figures.as_ref().map(listen_for_metrics).transpose()?;
-    fleet.check_passed()?;
+    let metrics_listener = metrics_listener.as_ref().map(listen_for_metrics).transpose()?;
+    fleet.check_inherited()?;
 
     confinement::complete();
 
@@ -76,14 +77,14 @@ pub fn run(
     notify.ready(&status(&fleet));
 
     let ended = runtime.block_on(async {
-        let (changer, mut changes) = roster::changes();
+        let (changer, mut changes) = registry::changes();
         let serving = [
-            tokio::spawn(serve_control(control, fleet.roster(), changer.clone(), fleet.file())),
-            tokio::spawn(serve_metrics(figures, fleet.roster())),
+            tokio::spawn(serve_control(control, fleet.registry(), changer.clone(), fleet.file())),
+            tokio::spawn(serve_metrics(metrics_listener, fleet.registry())),
         ];
         let ended = tokio::select! {
             name = signals.recv() => Err(name),
-            ended = attend(&mut fleet, &mut changes, &mut reloads, notify) => Ok(ended),
+            ended = handle_events(&mut fleet, &mut changes, &mut reloads, notify) => Ok(ended),
             () = keep_alive(notify) => Err("nothing"),
         };
         serving.iter().for_each(tokio::task::JoinHandle::abort);
@@ -110,7 +111,7 @@ pub fn run(
 }
 
 /// Executes requests until the last device has ended by itself.
-async fn attend(
+async fn handle_events(
     fleet: &mut Fleet,
     changes: &mut mpsc::Receiver<Change>,
     reloads: &mut Option<Signal>,
@@ -125,7 +126,7 @@ async fn attend(
         if is_reload {
             notify.reloading();
         }
-        fleet.attend(next).await;
+        fleet.handle(next).await;
         match is_reload {
             true => notify.ready(&status(fleet)),
             false => notify.status(&status(fleet)),
@@ -144,12 +145,12 @@ fn status(fleet: &Fleet) -> String {
 /// Serves `hcactl` while the daemon runs.
 async fn serve_control(
     listener: Option<Arc<Listener>>,
-    roster: Roster,
+    registry: DeviceRegistry,
     changes: mpsc::Sender<Change>,
     configuration: Option<PathBuf>,
 ) {
     if let Some(listener) = listener {
-        let service = control::server::Service { roster, changes, configuration };
+        let service = control::server::Service { registry, changes, configuration };
         if let Err(error) = control::server::serve(&listener, service).await {
             tracing::error!(%error, "control socket failed");
         }
@@ -174,9 +175,12 @@ fn listen_for_metrics(config: &MetricsConfig) -> Result<(metrics::server::Listen
 }
 
 /// Serves metrics while the daemon runs.
-async fn serve_metrics(figures: Option<(metrics::server::Listener, Process)>, roster: Roster) {
-    if let Some((listener, process)) = figures
-        && let Err(error) = metrics::server::serve(&listener, process, roster).await
+async fn serve_metrics(
+    metrics_listener: Option<(metrics::server::Listener, Process)>,
+    registry: DeviceRegistry,
+) {
+    if let Some((listener, process)) = metrics_listener
+        && let Err(error) = metrics::server::serve(&listener, process, registry).await
     {
         tracing::error!(%error, "metrics server failed");
     }

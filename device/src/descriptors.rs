@@ -36,7 +36,7 @@ impl Reserve {
     }
 
     /// Releases the spare descriptor if `error` says that descriptors ran out. Returns whether one is free now.
-    pub fn give_up(&mut self, error: &io::Error) -> bool {
+    pub fn release(&mut self, error: &io::Error) -> bool {
         let exhausted = matches!(Errno::from_io_error(error), Some(Errno::MFILE | Errno::NFILE));
         exhausted && self.0.take().is_some()
     }
@@ -65,12 +65,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_reserve_is_given_up_once_and_only_for_want_of_descriptors() {
+    fn reserve_is_released_without_free_descriptors() {
         let mut reserve = Reserve::new();
-        assert!(!reserve.give_up(&io::Error::from(Errno::CONNABORTED)));
+        assert!(!reserve.release(&io::Error::from(Errno::CONNABORTED)));
         let exhausted = io::Error::from(Errno::MFILE);
-        assert!(reserve.give_up(&exhausted) && !reserve.give_up(&exhausted));
+        assert!(reserve.release(&exhausted) && !reserve.release(&exhausted));
         reserve.refill();
-        assert!(reserve.give_up(&exhausted));
+        assert!(reserve.release(&exhausted));
     }
 }

@@ -5,7 +5,7 @@
 //! Then it stops the devices to be removed. Then it creates the rest; one that fails then is retried, as after a
 //! failure.
 
-mod refusal;
+mod change_error;
 #[cfg(test)]
 mod tests;
 
@@ -20,13 +20,13 @@ use serde_json::{Map, Value};
 use thiserror::Error;
 use tokio::sync::{mpsc, watch};
 
-use self::refusal::{HINT, Refusal, causes};
-use crate::blueprint::{self, Blueprint, MakeError};
+use self::change_error::{ChangeError, HINT, causes};
+use crate::builder::{self, DeviceBuilder, MakeError};
 use crate::config::{ADDED, Config, ConfigError, DeviceConfig, check_paths, check_together};
 use crate::confinement;
 use crate::control::call::{self, Mailbox};
 use crate::control::message::Reloaded;
-use crate::control::roster::{Change, Device, Devices, Roster};
+use crate::control::registry::{Change, Device, DeviceRegistry, Devices};
 use crate::fabric::local::Networks;
 use crate::inherited::{Inherited, InheritedError};
 use crate::runtime_folder;
@@ -79,9 +79,10 @@ pub struct Origin {
 /// Parses a configuration text, with the inherited sockets.
 pub type Parse = dyn Fn(&str, &mut Inherited) -> Result<Config, ConfigError>;
 
+/// All devices of the process.
 pub struct Fleet {
     members: Vec<Member>,
-    roster: watch::Sender<Devices>,
+    registry: watch::Sender<Devices>,
     networks: Networks,
     inherited: Inherited,
     report: mpsc::UnboundedSender<Report>,
@@ -133,17 +134,17 @@ pub struct Report {
 }
 
 /// A device that has no thread yet.
-struct Made {
+struct BuiltDevice {
     config: DeviceConfig,
-    blueprint: Blueprint,
+    builder: DeviceBuilder,
     listener: Option<Arc<Listener>>,
     worker: Box<dyn Run>,
 }
 
 /// Stands in for a worker that cannot be created yet, so that the supervisor retries.
-struct NotMade(io::Error);
+struct Unbuilt(io::Error);
 
-impl Run for NotMade {
+impl Run for Unbuilt {
     fn run(self: Box<Self>, _: &mut Mailbox) -> io::Result<Ended> {
         Err(self.0)
     }
@@ -158,11 +159,11 @@ impl Fleet {
     ) -> (Self, Vec<DeviceConfig>) {
         let devices = std::mem::take(&mut config.devices);
         let (report, reports) = mpsc::unbounded_channel();
-        let roster = watch::Sender::new(Devices::default());
+        let registry = watch::Sender::new(Devices::default());
         let (networks, members) = (Networks::default(), Vec::new());
         let fleet = Self {
             members,
-            roster,
+            registry,
             networks,
             inherited,
             report,
@@ -201,7 +202,7 @@ impl Fleet {
     }
 
     /// Takes the inherited socket for `path`.
-    pub fn take_passed(&mut self, path: &std::path::Path) -> Option<Arc<Listener>> {
+    pub fn take_inherited(&mut self, path: &std::path::Path) -> Option<Arc<Listener>> {
         self.inherited.take(path)
     }
 
@@ -209,13 +210,13 @@ impl Fleet {
     ///
     /// # Errors
     /// A socket is unused.
-    pub fn check_passed(&self) -> Result<(), InheritedError> {
+    pub fn check_inherited(&self) -> Result<(), InheritedError> {
         self.inherited.check_used()
     }
 
     /// Subscribes to the set of devices.
-    pub fn roster(&self) -> Roster {
-        self.roster.subscribe()
+    pub fn registry(&self) -> DeviceRegistry {
+        self.registry.subscribe()
     }
 
     /// Returns the configuration file.
@@ -248,7 +249,7 @@ impl Fleet {
     }
 
     /// Handles an event. If the future is dropped, the change stays half done; only a shutdown may do that.
-    pub async fn attend(&mut self, next: Next) {
+    pub async fn handle(&mut self, next: Next) {
         match next {
             Next::Ended(report) => self.account(report),
             Next::Change(change) => self.change(change).await,
@@ -264,15 +265,15 @@ impl Fleet {
     /// Reads and applies the configuration file again, and logs the outcome.
     async fn reload_file(&mut self) {
         let text = match &self.origin {
-            None => Err(Refusal::NoFile),
+            None => Err(ChangeError::NoFile),
             Some(Origin { path, .. }) => text_file::read(path).map_err(|error| {
                 let confined = error.kind() == io::ErrorKind::PermissionDenied && confinement::is_in_force();
-                Refusal::Unreadable { path: path.clone(), error, hint: if confined { HINT } else { "" } }
+                ChangeError::Unreadable { path: path.clone(), error, hint: if confined { HINT } else { "" } }
             }),
         };
         match text {
             Ok(text) => drop(self.reload(&text).await),
-            Err(refusal) => tracing::error!("configuration not reloaded: {refusal}"),
+            Err(error) => tracing::error!("configuration not reloaded: {error}"),
         }
     }
 
@@ -282,7 +283,7 @@ impl Fleet {
     /// [`FleetError::Hung`].
     pub async fn end(&mut self) -> Result<(), FleetError> {
         let all = self.members.iter().map(|member| member.serial).collect();
-        let hung = self.leave(&all).await;
+        let hung = self.stop_devices(&all).await;
         if hung.is_empty() { Ok(()) } else { Err(FleetError::Hung { names: hung }) }
     }
 
@@ -291,22 +292,22 @@ impl Fleet {
         match change {
             Change::Add(entry, answer) => {
                 let added = self.add(entry);
-                if let Err(refusal) = &added {
-                    tracing::warn!("device not added: {refusal}");
+                if let Err(error) = &added {
+                    tracing::warn!("device not added: {error}");
                 }
-                let _ = answer.send(added.map_err(|refusal| refusal.to_string()));
+                let _ = answer.send(added.map_err(|error| error.to_string()));
             }
             Change::Remove(id, answer) => {
-                let _ = answer.send(self.remove(id).await.map_err(|refusal| refusal.to_string()));
+                let _ = answer.send(self.remove(id).await.map_err(|error| error.to_string()));
             }
             Change::Reload(text, answer) => {
-                let _ = answer.send(self.reload(&text).await.map_err(|refusal| refusal.to_string()));
+                let _ = answer.send(self.reload(&text).await.map_err(|error| error.to_string()));
             }
         }
     }
 
     /// Adds a device to the others.
-    fn add(&mut self, entry: Map<String, Value>) -> Result<(u16, Option<PathBuf>), Refusal> {
+    fn add(&mut self, entry: Map<String, Value>) -> Result<(u16, Option<PathBuf>), ChangeError> {
         let others: Vec<_> = self.members.iter().map(|member| &member.config).collect();
         let mut device = DeviceConfig::beside(entry, &self.config.sockets, &others)?;
         let id = device.identity.lid.get();
@@ -314,32 +315,32 @@ impl Fleet {
         self.check_beside(&[(ADDED.to_owned(), &device)], |_| true)?;
         let socket = device.socket_path.clone();
         let made = self.make(device, ADDED)?;
-        let name = made.blueprint.name();
+        let name = made.builder.name();
         self.run(made, false)?;
         tracing::info!(device = name, "device added");
         Ok((id, socket))
     }
 
     /// Removes a device without affecting the others.
-    async fn remove(&mut self, id: u16) -> Result<(), Refusal> {
-        let member = self.member(id).ok_or(Refusal::NoDevice(id))?;
+    async fn remove(&mut self, id: u16) -> Result<(), ChangeError> {
+        let member = self.member(id).ok_or(ChangeError::NoDevice(id))?;
         let (serial, name) = (member.serial, member.shown.name.clone());
         if member.is_leaving {
-            return Err(Refusal::Leaving(name));
+            return Err(ChangeError::Leaving(name));
         }
-        if self.leave(&BTreeSet::from([serial])).await.is_empty() {
+        if self.stop_devices(&BTreeSet::from([serial])).await.is_empty() {
             tracing::info!(device = name, "device removed");
             Ok(())
         } else {
-            Err(Refusal::Hung(name))
+            Err(ChangeError::Hung(name))
         }
     }
 
     /// Applies a configuration text. An error means that nothing has changed.
-    async fn reload(&mut self, text: &str) -> Result<Reloaded, Refusal> {
+    async fn reload(&mut self, text: &str) -> Result<Reloaded, ChangeError> {
         let reloaded = self.reload_text(text).await;
         match &reloaded {
-            Err(refusal) => tracing::error!("configuration not reloaded: {refusal}"),
+            Err(error) => tracing::error!("configuration not reloaded: {error}"),
             Ok(Reloaded { added, removed, changed, unchanged, not_changed, problems }) => {
                 for key in not_changed {
                     tracing::warn!(key, "setting unchanged; restart hcad to apply the new value");
@@ -359,8 +360,8 @@ impl Fleet {
         reloaded
     }
 
-    async fn reload_text(&mut self, text: &str) -> Result<Reloaded, Refusal> {
-        let origin = self.origin.as_ref().ok_or(Refusal::NoFile)?;
+    async fn reload_text(&mut self, text: &str) -> Result<Reloaded, ChangeError> {
+        let origin = self.origin.as_ref().ok_or(ChangeError::NoFile)?;
         let config = (origin.parse)(text, &mut self.inherited)?;
         let mut reloaded = Reloaded::default();
         let (mut kept, mut leaving, mut coming) = (BTreeSet::new(), BTreeSet::new(), Vec::new());
@@ -369,7 +370,7 @@ impl Fleet {
             match self.member(id) {
                 None => reloaded.added.push(id),
                 Some(member) if member.is_leaving => {
-                    return Err(Refusal::Leaving(member.shown.name.clone()));
+                    return Err(ChangeError::Leaving(member.shown.name.clone()));
                 }
                 Some(member) if member.config.says_as(device) => {
                     reloaded.unchanged.push(id);
@@ -377,7 +378,7 @@ impl Fleet {
                     continue;
                 }
                 Some(Member { listener: None, shown, .. }) => {
-                    return Err(Refusal::OnlyClient { key, name: shown.name.clone() });
+                    return Err(ChangeError::OnlyClient { key, name: shown.name.clone() });
                 }
                 Some(member) => {
                     reloaded.changed.push(id);
@@ -423,19 +424,19 @@ impl Fleet {
         for member in self.members.iter_mut().filter(|member| kept.contains(&member.serial)) {
             member.is_of_file = true;
         }
-        let hung = self.leave(&leaving).await;
-        reloaded.problems.extend(hung.iter().map(|name| Refusal::Hung(name.clone()).to_string()));
+        let hung = self.stop_devices(&leaving).await;
+        reloaded.problems.extend(hung.iter().map(|name| ChangeError::Hung(name.clone()).to_string()));
         for (key, device) in late {
-            if hung.contains(&blueprint::name(&device)) {
+            if hung.contains(&builder::name(&device)) {
                 continue;
             }
-            match self.make_in_the_end(device, &key) {
+            match self.make_or_retry(device, &key) {
                 Ok(device) => made.push(device),
                 Err(error) => reloaded.problems.push(causes(&error)),
             }
         }
         for made in made {
-            let name = made.blueprint.name();
+            let name = made.builder.name();
             if let Err(error) = self.run(made, true) {
                 reloaded.problems.push(format!("cannot start the thread of {name}: {error}"));
             }
@@ -485,14 +486,14 @@ impl Fleet {
     }
 
     /// Creates a device with its socket. Messages refer to it as `key`.
-    fn make(&mut self, config: DeviceConfig, key: &str) -> Result<Made, MakeError> {
-        let blueprint = Blueprint::new(&config, key, &mut self.networks);
-        let source = blueprint.source(&mut self.inherited)?;
+    fn make(&mut self, config: DeviceConfig, key: &str) -> Result<BuiltDevice, MakeError> {
+        let builder = DeviceBuilder::new(&config, key, &mut self.networks);
+        let source = builder.source(&mut self.inherited)?;
         let listener = listener(&source);
-        match blueprint.make(source) {
-            Ok(worker) => Ok(Made { config, blueprint, listener, worker }),
+        match builder.make(source) {
+            Ok(worker) => Ok(BuiltDevice { config, builder, listener, worker }),
             Err(error) => {
-                self.let_go(&config, listener);
+                self.release_socket(&config, listener);
                 Err(error)
             }
         }
@@ -500,34 +501,34 @@ impl Fleet {
 
     /// Creates a device when the change cannot be undone any more. If it fails but has a socket, the supervisor
     /// retries.
-    fn make_in_the_end(&mut self, config: DeviceConfig, key: &str) -> Result<Made, MakeError> {
-        let blueprint = Blueprint::new(&config, key, &mut self.networks);
-        let source = blueprint.source(&mut self.inherited)?;
+    fn make_or_retry(&mut self, config: DeviceConfig, key: &str) -> Result<BuiltDevice, MakeError> {
+        let builder = DeviceBuilder::new(&config, key, &mut self.networks);
+        let source = builder.source(&mut self.inherited)?;
         let listener = listener(&source);
-        let worker = blueprint.make(source).or_else(|error| match listener {
-            Some(_) => Ok::<Box<dyn Run>, _>(Box::new(NotMade(io::Error::other(causes(&error))))),
+        let worker = builder.make(source).or_else(|error| match listener {
+            Some(_) => Ok::<Box<dyn Run>, _>(Box::new(Unbuilt(io::Error::other(causes(&error))))),
             None => Err(error),
         })?;
-        Ok(Made { config, blueprint, listener, worker })
+        Ok(BuiltDevice { config, builder, listener, worker })
     }
 
-    fn unmake(&mut self, Made { config, listener, worker, .. }: Made) {
+    fn unmake(&mut self, BuiltDevice { config, listener, worker, .. }: BuiltDevice) {
         drop(worker);
-        self.let_go(&config, listener);
+        self.release_socket(&config, listener);
     }
 
     /// Releases the socket of a device. An inherited one is kept for the next device; another is removed.
-    fn let_go(&mut self, config: &DeviceConfig, listener: Option<Arc<Listener>>) {
+    fn release_socket(&mut self, config: &DeviceConfig, listener: Option<Arc<Listener>>) {
         if let Some(listener) = listener.filter(|listener| listener.is_passed()) {
             self.inherited.put_back(config.socket_path.as_deref(), listener);
         }
     }
 
     /// Starts the thread of a device.
-    fn run(&mut self, made: Made, is_of_file: bool) -> io::Result<()> {
-        let Made { config, blueprint, listener, worker } = made;
+    fn run(&mut self, made: BuiltDevice, is_of_file: bool) -> io::Result<()> {
+        let BuiltDevice { config, builder, listener, worker } = made;
         let (handle, mut mailbox) = call::mailbox()?;
-        let (id, name, serial) = (config.identity.lid.get(), blueprint.name(), self.serial);
+        let (id, name, serial) = (config.identity.lid.get(), builder.name(), self.serial);
         self.serial += 1;
         let shown = Arc::new(Device {
             id,
@@ -538,12 +539,12 @@ impl Fleet {
             capture_max_bytes: config.capture_max_bytes,
             trace_max_bytes: config.trace_max_bytes,
             record_max_bytes: config.record_max_bytes,
-            header: blueprint::header(&config),
+            header: builder::header(&config),
             handle,
         });
         let rebuild = listener
             .clone()
-            .map(|listener| -> Rebuild { Box::new(move || Ok(blueprint.make_again(listener.clone())?)) });
+            .map(|listener| -> Rebuild { Box::new(move || Ok(builder.make_again(listener.clone())?)) });
         let report = self.report.clone();
         thread::Builder::new().name(name).spawn(move || {
             let _span = tracing::info_span!("device", id).entered();
@@ -557,7 +558,7 @@ impl Fleet {
     }
 
     /// Stops devices and returns the names of those that hang.
-    async fn leave(&mut self, serials: &BTreeSet<u64>) -> Vec<String> {
+    async fn stop_devices(&mut self, serials: &BTreeSet<u64>) -> Vec<String> {
         for member in self.members.iter_mut().filter(|member| serials.contains(&member.serial)) {
             member.is_leaving = true;
             member.shown.handle.stop();
@@ -581,7 +582,7 @@ impl Fleet {
     fn account(&mut self, Report { serial, outcome }: Report) {
         let Some(at) = self.members.iter().position(|member| member.serial == serial) else { return };
         let Member { config, shown, listener, is_leaving, .. } = self.members.remove(at);
-        self.let_go(&config, listener);
+        self.release_socket(&config, listener);
         self.publish();
         let name = shown.name.clone();
         match (outcome, self.members.is_empty()) {
@@ -596,12 +597,12 @@ impl Fleet {
     }
 
     fn publish(&self) {
-        self.roster.send_replace(self.members.iter().map(|member| member.shown.clone()).collect());
+        self.registry.send_replace(self.members.iter().map(|member| member.shown.clone()).collect());
     }
 }
 
 /// Devices that are created but not started.
-pub struct Prepared(Vec<Made>);
+pub struct Prepared(Vec<BuiltDevice>);
 
 fn listener(source: &Source) -> Option<Arc<Listener>> {
     match source {

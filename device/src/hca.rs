@@ -37,7 +37,7 @@ mod accesses;
 mod doorbells;
 mod frames;
 mod management;
-mod tape;
+mod recording;
 #[cfg(test)]
 pub(crate) mod tests;
 mod trace;
@@ -49,9 +49,9 @@ use serde::{Deserialize, Serialize};
 
 use self::doorbells::Doorbells;
 use self::frames::Sender;
-use self::tape::Outgoing;
+use self::recording::Outgoing;
 use crate::capture::Capture;
-use crate::fabric::impair::{Impairments, Rule, TooManyRules};
+use crate::fabric::impair::{Impairments, Rule, TooManyRulesError};
 use crate::fabric::{MEMORY_TURN_BYTES, TxBatch};
 use crate::frontend::snapshot::{Page, Rows, Table};
 use crate::frontend::{Context, Frontend, FrontendCounters, HostContext};
@@ -61,7 +61,7 @@ use crate::management::Management;
 use crate::memory::{GuestMemory, Limits};
 use crate::net::address::Addresses;
 use crate::net::{Link, Port, PortStats};
-use crate::record::{Input, Tape};
+use crate::record::{Input, RecordSink};
 use crate::telemetry::monitor::{Ignored, Monitor};
 use crate::telemetry::trace::{Kind, Trace};
 use crate::vfio::PciFunction;
@@ -118,7 +118,7 @@ pub struct Hca<F: Frontend> {
     looped_back: Vec<Vec<u8>>,
     now: Instant,
     /// Set while the device is recorded or replayed.
-    tape: Option<Tape>,
+    sink: Option<RecordSink>,
     outgoing: Outgoing,
     /// Set if the guest can store doorbells without an exit.
     doorbells: Option<Doorbells>,
@@ -128,8 +128,7 @@ impl<F: Frontend> Hca<F> {
     /// Creates a device in its power-on state.
     pub fn new(frontend: F, addresses: impl Into<Addresses>, capture: Option<Capture>) -> Self {
         let pci = frontend.pci();
-        let is_nic = frontend.serves_frames();
-        let port = match is_nic {
+        let port = match F::NIC {
             true => Port::of_nic(addresses),
             false => Port::new(addresses),
         };
@@ -147,14 +146,14 @@ impl<F: Frontend> Hca<F> {
             capture,
             impairments: Impairments::default(),
             monitor: Monitor::default(),
-            outbound: if is_nic { TxBatch::of_nic() } else { TxBatch::default() },
+            outbound: if F::NIC { TxBatch::of_nic() } else { TxBatch::default() },
             needs_icrc: true,
             turn_bytes: MEMORY_TURN_BYTES,
             sender: Sender::default(),
             looped: Vec::new(),
             looped_back: Vec::new(),
             now: Instant::ZERO,
-            tape: None,
+            sink: None,
             outgoing: Outgoing::default(),
             doorbells: None,
         };
@@ -216,7 +215,7 @@ impl<F: Frontend> Hca<F> {
     pub fn drain(&mut self) -> WorkLeft {
         self.step(Input::Drain);
         let left = self.end_turn();
-        self.tell_drained(left);
+        self.record_drained(left);
         left
     }
 
@@ -225,7 +224,7 @@ impl<F: Frontend> Hca<F> {
             self.deliver_looped(&frame);
         }
         for frame in std::mem::take(&mut self.looped_back) {
-            self.take_in(&frame, IcrcField::Computed);
+            self.handle_inbound(&frame, IcrcField::Computed);
         }
         self.serve_management();
 
@@ -248,7 +247,7 @@ impl<F: Frontend> Hca<F> {
 
     /// The frames to send.
     pub fn outbound(&mut self) -> &mut TxBatch {
-        self.outgoing.lend(&self.outbound);
+        self.outgoing.note_len(&self.outbound);
         &mut self.outbound
     }
 
@@ -296,9 +295,9 @@ impl<F: Frontend> Hca<F> {
     /// Adds an impairment; see [`Impairments::add`].
     ///
     /// # Errors
-    /// [`TooManyRules`].
-    pub fn impair(&mut self, rule: Rule) -> Result<u32, TooManyRules> {
-        if self.tape.is_some() {
+    /// [`TooManyRulesError`].
+    pub fn impair(&mut self, rule: Rule) -> Result<u32, TooManyRulesError> {
+        if self.sink.is_some() {
             // The rule was JSON originally.
             let entry = serde_json::to_string(rule.entry()).unwrap_or_default();
             self.step(Input::Impair(entry.into()));
@@ -308,7 +307,7 @@ impl<F: Frontend> Hca<F> {
 
     /// Copies the operator's settings from the device that this one replaces: link state and impairments. The
     /// impairments start over.
-    pub fn take_over(&mut self, other: &Self) {
+    pub fn copy_settings(&mut self, other: &Self) {
         if !other.port.link().plugged {
             self.set_link(false);
         }
@@ -352,18 +351,18 @@ impl<F: Frontend> Hca<F> {
 
     /// Reserves the addresses derived from the MAC of another host for it. Hosts in the address table are known from
     /// the start.
-    pub fn know(&mut self, mac: MacAddr) {
-        self.step(Input::Know(mac));
+    pub fn add_static_neighbour(&mut self, mac: MacAddr) {
+        self.step(Input::AddNeighbour(mac));
         if let Some(other) = self.by_rule(mac) {
-            self.port.know(&other);
+            self.port.add_static_neighbour(&other);
         }
     }
 
     /// Removes a host added with [`Hca::add_static_neighbour`].
-    pub fn forget(&mut self, mac: MacAddr) {
-        self.step(Input::Forget(mac));
+    pub fn remove_static_neighbour(&mut self, mac: MacAddr) {
+        self.step(Input::RemoveNeighbour(mac));
         if let Some(other) = self.by_rule(mac) {
-            self.port.forget(&other);
+            self.port.remove_static_neighbour(&other);
         }
     }
 
@@ -425,18 +424,22 @@ impl<F: Frontend> Hca<F> {
         Explanation { situation: self.engine.explain(self.now, qpn), ignored: self.monitor.ignored_of(qpn) }
     }
 
+    /// Returns the counters of the front-end.
     pub fn frontend_counters(&self) -> FrontendCounters {
         self.frontend.counters()
     }
 
+    /// Returns the counters of the engine.
     pub fn engine_stats(&self) -> &Stats {
         self.engine.stats()
     }
 
+    /// Returns the number of QPs in each state.
     pub fn qp_states(&self) -> &QpStates {
         self.engine.states()
     }
 
+    /// Returns the counters of the port.
     pub fn port_stats(&self) -> &PortStats {
         self.port.stats()
     }
@@ -448,7 +451,7 @@ impl<F: Frontend> Hca<F> {
         self.memory.unmap_all();
         self.interrupts.unwire();
         if let Some(doorbells) = &mut self.doorbells {
-            doorbells.take_back();
+            doorbells.unshare();
         }
         self.power_on();
     }

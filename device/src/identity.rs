@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn link_local_addresses_are_of_macs() {
+    fn link_local_address_derives_from_mac() {
         // The example of RFC 4291, appendix A: 34-56-78-9A-BC-DE becomes ...36-56-78-FF-FE-9A-BC-DE.
         let mac = MacAddr([0x34, 0x56, 0x78, 0x9a, 0xbc, 0xde]);
         let identity = Identity { mac, ..Identity::from_lid(Lid::new(1)) };
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn a_link_local_peer_is_spoken_to_from_a_link_local_address() {
+    fn link_local_destination_gets_link_local_source() {
         let global: Ipv6Addr = "2001:db8::1".parse().unwrap();
         let identity = Identity { ipv6: Some(global), ..Identity::from_lid(Lid::new(1)) };
         let source = |dst: &str| match identity.towards(dst.parse().unwrap()) {

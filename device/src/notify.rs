@@ -47,32 +47,32 @@ impl Notify {
 
     /// Reports that the daemon is ready.
     pub fn ready(&self, status: &str) {
-        self.tell(&format!("READY=1\nSTATUS={status}"));
+        self.send(&format!("READY=1\nSTATUS={status}"));
     }
 
     /// Reports that the daemon reloads its configuration.
     pub fn reloading(&self) {
         let now = clock_gettime(ClockId::Monotonic);
         let micros = now.tv_sec.saturating_mul(1_000_000).saturating_add(now.tv_nsec / 1000);
-        self.tell(&format!("RELOADING=1\nMONOTONIC_USEC={micros}"));
+        self.send(&format!("RELOADING=1\nMONOTONIC_USEC={micros}"));
     }
 
     /// Reports a new status line.
     pub fn status(&self, status: &str) {
-        self.tell(&format!("STATUS={status}"));
+        self.send(&format!("STATUS={status}"));
     }
 
     /// Reports that the daemon is stopping.
     pub fn stopping(&self) {
-        self.tell("STOPPING=1");
+        self.send("STOPPING=1");
     }
 
     /// Sends a watchdog notification.
     pub fn alive(&self) {
-        self.tell("WATCHDOG=1");
+        self.send("WATCHDOG=1");
     }
 
-    fn tell(&self, message: &str) {
+    fn send(&self, message: &str) {
         if let Some(socket) = &self.socket {
             let _ = socket.send(message.as_bytes());
         }

@@ -48,7 +48,7 @@ mod tests {
     }
 
     #[test]
-    fn a_burst_is_a_tenth_of_a_second_and_the_rest_comes_at_the_rate() {
+    fn burst_is_tenth_of_second() {
         let mut bucket = Bucket::new(NonZeroU32::new(1000).unwrap());
         assert_eq!(taken(&mut bucket, 5_000_000, 500), 100);
         assert_eq!(taken(&mut bucket, 5_000_999, 500), 0);
@@ -58,7 +58,7 @@ mod tests {
     }
 
     #[test]
-    fn the_slowest_rate_gives_one_a_second() {
+    fn slowest_rate_gives_one_per_second() {
         let mut bucket = Bucket::new(NonZeroU32::MIN);
         assert_eq!(taken(&mut bucket, 0, 2), 1);
         assert_eq!(taken(&mut bucket, 999_999, 2), 0);
@@ -66,7 +66,7 @@ mod tests {
     }
 
     #[test]
-    fn time_that_stands_still_gives_nothing() {
+    fn no_tokens_without_elapsed_time() {
         let mut bucket = Bucket::new(NonZeroU32::new(10).unwrap());
         assert_eq!(taken(&mut bucket, 7, 5), 1);
         assert_eq!(taken(&mut bucket, 3, 5), 0);

@@ -22,7 +22,7 @@ pub use self::command::{Options, ReplayError, run};
 use crate::fabric::impair::{Rule, RuleEntry};
 use crate::frontend::Frontend;
 use crate::hca::Hca;
-use crate::record::{Counts, Difference, Finish, Input, Player, Tape};
+use crate::record::{Counts, Difference, Finish, Input, RecordSink, ReplaySource};
 use crate::vfio::server::{Device as _, Region};
 
 /// Result of a replay.
@@ -79,25 +79,25 @@ pub struct Step<'a> {
     pub before: Vec<String>,
 }
 
-/// Replays a device after power-on step by step. `look` is called before each step.
+/// Replays a device after power-on step by step. `observe` is called before each step.
 pub fn play<F: Frontend>(
     hca: &mut Hca<F>,
-    player: Player,
-    mut look: impl FnMut(&Step<'_>) -> Next,
+    source: ReplaySource,
+    mut observe: impl FnMut(&Step<'_>) -> Next,
 ) -> Report {
-    let player = Arc::new(Mutex::new(player));
-    hca.set_tape(&Tape::playing(player.clone()));
-    let player = || player.lock().unwrap_or_else(PoisonError::into_inner);
+    let source = Arc::new(Mutex::new(source));
+    hca.set_record_sink(&RecordSink::playing(source.clone()));
+    let source = || source.lock().unwrap_or_else(PoisonError::into_inner);
     let mut stopped = None;
     let ran = panic::catch_unwind(AssertUnwindSafe(|| {
         loop {
             let (input, now, counts, before) = {
-                let mut player = player();
-                let Some(input) = player.next_input() else { return };
-                (input, player.now(), player.counts(), player.take_log())
+                let mut source = source();
+                let Some(input) = source.next_input() else { return };
+                (input, source.now(), source.counts(), source.take_log())
             };
             clock::set(now);
-            if look(&Step { counts, input: &input, before }) == Next::Stop {
+            if observe(&Step { counts, input: &input, before }) == Next::Stop {
                 stopped = Some(Outcome::Stopped);
                 return;
             }
@@ -109,12 +109,14 @@ pub fn play<F: Frontend>(
         }
     }));
     hca.flush();
-    let mut player = player();
-    let counts = player.counts();
-    let outcome = match (ran, stopped, player.take_stop()) {
+    let mut source = source();
+    let counts = source.counts();
+    let outcome = match (ran, stopped, source.take_stop()) {
         // After a difference, further behaviour is meaningless, even a panic.
         (_, _, Some(Err(difference))) => Outcome::Differs(difference),
-        (Err(payload), _, _) => Outcome::Panicked { step: counts.steps, message: text(payload.as_ref()) },
+        (Err(payload), _, _) => {
+            Outcome::Panicked { step: counts.steps, message: panic_message(payload.as_ref()) }
+        }
         (Ok(()), Some(stopped), _) => stopped,
         (Ok(()), None, Some(Ok(finish))) => Outcome::Same(finish),
         (Ok(()), None, None) => Outcome::Stopped,
@@ -134,7 +136,7 @@ fn step<F: Frontend>(hca: &mut Hca<F>, input: &Input<'_>) -> Option<()> {
             hca.region_write(region, *offset, data);
         }
         Input::Eventfd { vector, present } => {
-            hca.interrupts().set_eventfd(*vector, present.then(nobody).flatten());
+            hca.interrupts().set_eventfd(*vector, present.then(unread_eventfd).flatten());
         }
         Input::Mask { vector, masked } => hca.interrupts().set_masked(*vector, *masked),
         Input::Trigger { vector } => hca.interrupts().trigger(*vector),
@@ -149,8 +151,8 @@ fn step<F: Frontend>(hca: &mut Hca<F>, input: &Input<'_>) -> Option<()> {
         Input::Left { frames } => hca.outbound().keep_last(*frames),
         Input::Link { up } => hca.set_link(*up),
         Input::Fail => hca.fail(),
-        Input::Know(mac) => hca.know(*mac),
-        Input::Forget(mac) => hca.forget(*mac),
+        Input::AddNeighbour(mac) => hca.add_static_neighbour(*mac),
+        Input::RemoveNeighbour(mac) => hca.remove_static_neighbour(*mac),
         Input::Impair(rule) => {
             let entry = serde_json::from_str::<RuleEntry>(rule).ok()?;
             // Fails only if the recorded device had too many as well.
@@ -172,12 +174,15 @@ fn inside<F: Frontend>(hca: &Hca<F>, region: u8, offset: u64, len: usize) -> Opt
 
 /// Creates an eventfd without a reader. Without an eventfd the vector would become pending, which differs from the
 /// record.
-fn nobody() -> Option<OwnedFd> {
+fn unread_eventfd() -> Option<OwnedFd> {
     eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC).ok()
 }
 
 /// Returns the message of a panic.
-fn text(payload: &(dyn Any + Send)) -> String {
-    let text = payload.downcast_ref::<&str>().copied();
-    text.or_else(|| payload.downcast_ref::<String>().map(String::as_str)).unwrap_or("no message").to_owned()
+fn panic_message(payload: &(dyn Any + Send)) -> String {
+    let panic_message = payload.downcast_ref::<&str>().copied();
+    panic_message
+        .or_else(|| payload.downcast_ref::<String>().map(String::as_str))
+        .unwrap_or("no message")
+        .to_owned()
 }

@@ -50,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn its_length_cannot_be_changed() {
+    fn length_is_sealed() {
         let memfd = make("test", 4096).unwrap();
         for len in [0, 8192] {
             assert_eq!(ftruncate(&memfd, len).unwrap_err(), Errno::PERM);
@@ -59,7 +59,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_no_program_for_anybody() {
+    fn memory_is_not_executable() {
         let memfd = make("test", 4096).unwrap();
         if !fcntl_get_seals(&memfd).unwrap().contains(SealFlags::EXEC) {
             // A kernel before 6.3.

@@ -213,7 +213,7 @@ mod tests {
     const ROOMY: Capacity = Capacity { entries: 1 << 20, leaves: 1 << 20 };
 
     #[test]
-    fn the_whole_index_range_is_usable() {
+    fn whole_index_range_is_usable() {
         let mut table = SparseTable::new(ROOMY);
         for index in [0, 63, 64, 0xffff, 0x1_0000, u32::MAX] {
             assert_eq!(table.insert(index, index), Ok(None));
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn capacity_is_given_back_by_removal() {
+    fn removal_frees_capacity() {
         let mut table = SparseTable::new(Capacity { entries: 3, leaves: 2 });
         table.insert(0, ()).unwrap();
         table.insert(1000, ()).unwrap();

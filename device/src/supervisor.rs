@@ -24,7 +24,7 @@ const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
 /// A device that ran this long has recovered, and starts over with the first pause.
-const SOUND: Duration = Duration::from_secs(60);
+const RECOVERED_AFTER: Duration = Duration::from_secs(60);
 
 /// Creates a device's worker again.
 pub type Rebuild = Box<dyn FnMut() -> anyhow::Result<Box<dyn Run>> + Send>;
@@ -55,36 +55,36 @@ pub fn supervise(
 ) -> Result<Ended, Failure> {
     let mut pause = FIRST_PAUSE;
     // The last logged failure. While its cause persists, every attempt fails in the same way.
-    let mut told = None;
+    let mut logged = None;
     let mut worker = Ok(first);
     loop {
         let failure = match worker {
             Ok(worker) => {
                 mailbox.set_life(Life::Running);
-                if told.take().is_some() {
+                if logged.take().is_some() {
                     limited!(info, "device is running again");
                 }
                 let started = Instant::now();
                 // Unwind safety: the worker is consumed, and the mailbox contains complete calls at any moment.
                 let ran = panic::catch_unwind(AssertUnwindSafe(|| worker.run(mailbox)));
                 mailbox.set_connected(false);
-                if started.elapsed() >= SOUND {
+                if started.elapsed() >= RECOVERED_AFTER {
                     pause = FIRST_PAUSE;
                 }
                 match ran {
                     Ok(Ok(ended)) => return Ok(ended),
                     Ok(Err(error)) => Failure::Host(error),
-                    Err(payload) => Failure::Panic(text(payload.as_ref())),
+                    Err(payload) => Failure::Panic(panic_message(payload.as_ref())),
                 }
             }
             Err(failure) => failure,
         };
         let Some(rebuild) = &mut rebuild else { return Err(failure) };
         let problem = failure.to_string();
-        if told.as_ref() != Some(&problem) {
+        if logged.as_ref() != Some(&problem) {
             limited!(error, %failure, "device failed; disconnecting the VMM and restarting the device");
         }
-        told = Some(problem.clone());
+        logged = Some(problem.clone());
         mailbox.set_life(Life::Restarting(problem));
         if mailbox.is_stopped_within(pause) {
             return Ok(Ended::Shutdown);
@@ -92,15 +92,15 @@ pub fn supervise(
         pause = (pause * 2).min(LONGEST_PAUSE);
         worker = match panic::catch_unwind(AssertUnwindSafe(rebuild)) {
             Ok(worker) => worker.map_err(Failure::Rebuild),
-            Err(payload) => Err(Failure::Panic(text(payload.as_ref()))),
+            Err(payload) => Err(Failure::Panic(panic_message(payload.as_ref()))),
         };
     }
 }
 
 /// Returns the message of a panic.
-fn text(payload: &(dyn Any + Send)) -> String {
-    let text = payload.downcast_ref::<String>().map(String::as_str);
-    text.or_else(|| payload.downcast_ref::<&str>().copied()).unwrap_or("no message").to_owned()
+fn panic_message(payload: &(dyn Any + Send)) -> String {
+    let panic_message = payload.downcast_ref::<String>().map(String::as_str);
+    panic_message.or_else(|| payload.downcast_ref::<&str>().copied()).unwrap_or("no message").to_owned()
 }
 
 #[cfg(test)]
@@ -111,7 +111,7 @@ mod tests {
     use super::*;
     use crate::control::call::{self, Handle};
 
-    const PATIENCE: Duration = Duration::from_secs(20);
+    const TIMEOUT: Duration = Duration::from_secs(20);
 
     /// What a device does when it runs.
     #[derive(Clone, Copy)]
@@ -129,7 +129,7 @@ mod tests {
                 Act::Panic => panic!("no such thing"),
                 Act::Fail => Err(io::Error::other("the tap is gone")),
                 Act::Serve => {
-                    while !mailbox.is_stopped_within(PATIENCE) {}
+                    while !mailbox.is_stopped_within(TIMEOUT) {}
                     Ok(Ended::Shutdown)
                 }
             }
@@ -155,11 +155,11 @@ mod tests {
     }
 
     #[test]
-    fn a_device_that_panics_or_fails_is_made_anew_until_it_serves() {
+    fn failed_device_restarts_until_it_serves() {
         let acts = vec![Some(Act::Panic), Some(Act::Fail), None, Some(Act::Serve)];
         let (handle, made, thread) = supervised(acts);
         for _ in 0..3 {
-            made.recv_timeout(PATIENCE).unwrap();
+            made.recv_timeout(TIMEOUT).unwrap();
         }
         while handle.health().life != Life::Running || !handle.is_connected() {
             thread::yield_now();
@@ -172,10 +172,10 @@ mod tests {
     }
 
     #[test]
-    fn the_pauses_between_failures_grow() {
+    fn restart_pause_grows() {
         let began = Instant::now();
         let (handle, made, thread) = supervised(vec![Some(Act::Panic), Some(Act::Fail), Some(Act::Serve)]);
-        let made = [(); 2].map(|()| made.recv_timeout(PATIENCE).unwrap());
+        let made = [(); 2].map(|()| made.recv_timeout(TIMEOUT).unwrap());
         assert!(made[0].duration_since(began) >= FIRST_PAUSE);
         assert!(made[1].duration_since(made[0]) >= 2 * FIRST_PAUSE);
         handle.stop();
@@ -183,10 +183,10 @@ mod tests {
     }
 
     #[test]
-    fn a_device_that_waits_to_be_made_anew_ends_at_once_when_asked_and_says_why_it_waits() {
+    fn restarting_device_stops_on_request() {
         let (handle, made, thread) = supervised(vec![Some(Act::Fail); 8]);
         for _ in 0..4 {
-            made.recv_timeout(PATIENCE).unwrap();
+            made.recv_timeout(TIMEOUT).unwrap();
         }
         // The next pause is 1.6 s.
         while !matches!(handle.health().life, Life::Restarting(_)) {
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn a_device_that_cannot_be_made_anew_ends_with_its_failure() {
+    fn unrestartable_device_reports_its_failure() {
         let (_handle, mut mailbox) = call::mailbox().unwrap();
         let failure = supervise(Box::new(Act::Panic), None, &mut mailbox).unwrap_err();
         assert_eq!(failure.to_string(), "panic: no such thing (this is a bug in hcad, please report it)");

@@ -63,7 +63,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_regular_file_is_read() {
+    fn only_regular_files_are_read() {
         let folder = tempfile::tempdir().unwrap();
         let at = |name: &str| folder.path().join(name);
         std::fs::write(at("file"), "{}").unwrap();
@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn longer_texts_are_refused() {
+    fn overlong_text_is_rejected() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("file");
         File::create(&path).unwrap().set_len(MAX_LEN).unwrap();

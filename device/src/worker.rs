@@ -6,8 +6,8 @@
 //! blocks.
 
 mod budget;
+mod busy_poll;
 mod coalesce;
-mod linger;
 #[cfg(test)]
 mod tests;
 
@@ -28,10 +28,10 @@ use rustix::thread::{sched_yield, set_current_timer_slack};
 use rustix::time::{ClockId, clock_gettime};
 
 use self::budget::ControlBudget;
+use self::busy_poll::{BusyPoll, PollWindow};
 use self::coalesce::Coalescing;
-use self::linger::{Linger, Pause};
 use crate::capture::Capture;
-use crate::control::call::{Begun, Call, Mailbox, NotRecorded, Status};
+use crate::control::call::{Begun, Call, Mailbox, StartRecordError, Status};
 use crate::control::message::{Counters, LogCounters, PortState, VfioCounters};
 use crate::descriptors::Reserve;
 use crate::fabric::{Fabric, RxBatch, Sent};
@@ -39,8 +39,8 @@ use crate::frontend::Frontend;
 use crate::hca::{Hca, WorkLeft};
 use crate::limited;
 use crate::record::Recorder;
-use crate::telemetry::outlet;
-use crate::vfio::server::{Connection, Device as _, Gone, Listener, MessageStats, Source};
+use crate::telemetry::non_blocking;
+use crate::vfio::server::{Connection, ConnectionError, Device as _, Listener, MessageStats, Source};
 
 /// Bound: client messages in one turn.
 const MESSAGES_PER_TURN: usize = 64;
@@ -48,7 +48,7 @@ const MESSAGES_PER_TURN: usize = 64;
 /// How long a second client waits for the present one to disconnect before it is rejected. A VMM that replaces
 /// another may connect early: on a busy host, the kernel takes seconds to close the socket of a killed QEMU. QEMU
 /// waits 5 s for its first reply, so one second remains for it to see the rejection instead of a time-out.
-const SUCCESSION: Duration = Duration::from_secs(4);
+const SUCCESSOR_TIMEOUT: Duration = Duration::from_secs(4);
 
 /// How long no client is accepted after `accept` failed, which means that descriptors ran out.
 const ACCEPT_PAUSE: Duration = Duration::from_secs(1);
@@ -93,7 +93,7 @@ pub struct Worker<F: Frontend, N: Fabric> {
     /// A second client, which waits until `accept_after`.
     successor: Option<UnixStream>,
     epoll: OwnedFd,
-    linger: Linger,
+    busy_poll: BusyPoll,
     coalescing: Coalescing,
     budget: ControlBudget,
     reserve: Reserve,
@@ -150,7 +150,7 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
             frames: 0,
             successor: None,
             epoll,
-            linger: Linger::new(Duration::ZERO),
+            busy_poll: BusyPoll::new(Duration::ZERO),
             coalescing: Coalescing::new(Duration::ZERO),
             budget: ControlBudget::new(thread::available_parallelism().map_or(1, usize::from)),
             reserve: Reserve::new(),
@@ -169,8 +169,8 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
 
     /// Busy-polls for up to `limit` before blocking, while sleeps are short. By default the worker never polls.
     #[must_use]
-    pub fn with_linger(self, limit: Duration) -> Self {
-        Self { linger: Linger::new(limit), ..self }
+    pub fn with_busy_poll(self, limit: Duration) -> Self {
+        Self { busy_poll: BusyPoll::new(limit), ..self }
     }
 
     /// Sleeps for `sleep` without being woken while that raises throughput. By default every message wakes the
@@ -183,7 +183,7 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
     /// Records all inputs and outputs of the device.
     #[must_use]
     pub fn with_record(mut self, record: Recorder) -> Self {
-        self.hca.set_tape(record.tape());
+        self.hca.set_record_sink(record.sink());
         Self { record: Some(record), ..self }
     }
 
@@ -233,7 +233,7 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
             }
             let fabric_is_ready = is_ready(token::FABRIC);
             if fabric_is_ready {
-                self.fabric.attend()?;
+                self.fabric.handle_ready()?;
             }
             if fabric_is_ready || self.fabric.has_frames() {
                 // Bound: one batch, a few hundred frames at most.
@@ -242,7 +242,7 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
                 self.hca.set_now(now());
                 for (frame, icrc) in self.arrived.iter() {
                     self.frames += 1;
-                    self.linger.moved(frame.len());
+                    self.busy_poll.moved(frame.len());
                     self.hca.handle_arrival(frame, icrc);
                 }
             }
@@ -252,7 +252,7 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
             }
             let WorkLeft { frames, other } = self.hca.drain();
             if self.hca.memory().is_lost() {
-                self.lose_client(&Gone::MemoryLost)?;
+                self.lose_client(&ConnectionError::MemoryLost)?;
             }
             work_left = (self.send()? == Sent::All && frames) || other;
             self.reply()?;
@@ -305,7 +305,7 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
                             interrupts: *hca.interrupts().stats(),
                         },
                         interface: hca.monitor().into(),
-                        log: LogCounters { lines_lost: outlet::lines_lost() },
+                        log: LogCounters { lines_lost: non_blocking::lines_lost() },
                     });
                 }
                 Call::Fail(answer) => {
@@ -332,7 +332,7 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
                     let _ = answer.send(self.begin_record(record));
                 }
                 Call::EndRecord(answer) => {
-                    hca.remove_tape();
+                    hca.remove_record_sink();
                     let _ = answer.send(record.take());
                 }
                 Call::Impair(call) => call.answer(hca),
@@ -347,103 +347,112 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
         let mut hca = match &self.maker {
             Some(make) if self.client.is_none() => match make() {
                 Ok(hca) => hca,
-                Err(error) => return Err((record, NotRecorded::NotMade(error.to_string()))),
+                Err(error) => return Err((record, StartRecordError::NotMade(error.to_string()))),
             },
-            _ => return Err((record, NotRecorded::HasClient)),
+            _ => return Err((record, StartRecordError::HasClient)),
         };
         hca.set_capture(self.hca.set_capture(None));
         hca.set_trace(self.hca.set_trace(None));
         hca.set_now(now());
-        hca.set_tape(record.tape());
-        hca.take_over(&self.hca);
-        self.fabric.switch().into_iter().flat_map(|switch| switch.given_macs()).for_each(|mac| hca.know(mac));
+        hca.set_record_sink(record.sink());
+        hca.copy_settings(&self.hca);
+        self.fabric
+            .switch()
+            .into_iter()
+            .flat_map(|switch| switch.configured_macs())
+            .for_each(|mac| hca.add_static_neighbour(mac));
         self.hca = hca.with_icrc_needed(self.fabric.needs_icrc()).with_turn_bytes(self.fabric.turn_bytes());
         Ok(self.record.replace(*record))
     }
 
     /// Polls all descriptors. Blocks first, unless there is work or a deadline has passed.
     fn wait(&mut self, ready: &mut Ready, work_left: bool) -> io::Result<()> {
-        let retry = self.fabric.patience().filter(|_| self.blocked).map(|patience| now() + patience);
+        let retry = self.fabric.retry_after().filter(|_| self.blocked).map(|retry_after| now() + retry_after);
         let deadline = self.hca.next_deadline().into_iter();
         let deadline = deadline.chain(self.accept_after).chain(retry).chain(self.budget.paused_until()).min();
         let until = deadline.into_iter().chain(self.hca.next_poll()).min();
         let at_once = work_left || self.fabric.has_frames() || until.is_some_and(|until| until <= now());
         if at_once {
-            return self.look(ready, Some(Duration::ZERO));
+            return self.poll(ready, Some(Duration::ZERO));
         }
-        let has_come = match self.linger.pause(now()) {
-            Some(pause) => self.linger(ready, pause, deadline)?,
+        let has_work = match self.busy_poll.pause(now()) {
+            Some(pause) => self.busy_poll(ready, pause, deadline)?,
             None => self.coalesce(ready, until)?,
         };
-        if has_come {
+        if has_work {
             return Ok(());
         }
         self.hca.flush();
-        if !self.fabric.doze() {
-            self.fabric.awake();
-            return self.look(ready, Some(Duration::ZERO));
+        if !self.fabric.enable_wakeups() {
+            self.fabric.disable_wakeups();
+            return self.poll(ready, Some(Duration::ZERO));
         }
-        let asleep_since = now();
-        self.look(ready, until.map(|until| until.saturating_since(asleep_since)))?;
-        self.fabric.awake();
-        if until.is_none_or(|until| until > asleep_since) {
-            self.linger.slept(now().saturating_since(asleep_since));
+        let blocked_since = now();
+        self.poll(ready, until.map(|until| until.saturating_since(blocked_since)))?;
+        self.fabric.disable_wakeups();
+        if until.is_none_or(|until| until > blocked_since) {
+            self.busy_poll.slept(now().saturating_since(blocked_since));
         }
         Ok(())
     }
 
     /// Sleeps without being woken to let messages accumulate, if that pays off. Returns whether there is work.
     fn coalesce(&mut self, ready: &mut Ready, until: Option<Instant>) -> io::Result<bool> {
-        let asleep_since = now();
+        let blocked_since = now();
         let done = self.hca.engine_stats().messages();
-        let Some(sleep) = self.coalescing.sleep(asleep_since, done) else { return Ok(false) };
-        let left = until.map_or(sleep, |until| until.saturating_since(asleep_since));
+        let Some(sleep) = self.coalescing.sleep(blocked_since, done) else { return Ok(false) };
+        let left = until.map_or(sleep, |until| until.saturating_since(blocked_since));
         thread::sleep(sleep.min(left));
-        self.look(ready, Some(Duration::ZERO))?;
-        let has_come = !ready.events.is_empty() || self.fabric.has_frames() || self.hca.has_doorbells();
+        self.poll(ready, Some(Duration::ZERO))?;
+        let has_work = !ready.events.is_empty() || self.fabric.has_frames() || self.hca.has_doorbells();
         // The work may have arrived at the start of the sleep.
-        self.linger.slept(if has_come { Duration::ZERO } else { sleep });
-        Ok(has_come)
+        self.busy_poll.slept(if has_work { Duration::ZERO } else { sleep });
+        Ok(has_work)
     }
 
     /// Busy-polls for work, including doorbells in mapped pages. Returns whether there is some.
-    fn linger(&mut self, ready: &mut Ready, pause: Pause, deadline: Option<Instant>) -> io::Result<bool> {
-        let Pause { limit, mut gives_way } = pause;
+    fn busy_poll(
+        &mut self,
+        ready: &mut Ready,
+        pause: PollWindow,
+        deadline: Option<Instant>,
+    ) -> io::Result<bool> {
+        let PollWindow { limit, mut yields } = pause;
         let begun = now();
         let until = deadline.into_iter().chain([begun + limit]).min().unwrap_or(begun);
         // Most arrivals are visible in memory. A system call per poll would take longer than checking it.
         let period = if self.fabric.is_memory() { DESCRIPTORS_PERIOD } else { Duration::ZERO };
-        let mut looked = begun;
+        let mut polled = begun;
         let mut time = begun;
         ready.events.clear();
         while time < until {
-            let mut has_come = self.fabric.has_frames() || self.hca.has_doorbells();
-            if !has_come && time >= looked + period {
-                self.look(ready, Some(Duration::ZERO))?;
-                has_come = !ready.events.is_empty();
-                looked = time;
+            let mut has_work = self.fabric.has_frames() || self.hca.has_doorbells();
+            if !has_work && time >= polled + period {
+                self.poll(ready, Some(Duration::ZERO))?;
+                has_work = !ready.events.is_empty();
+                polled = time;
             }
-            if has_come {
+            if has_work {
                 if time > begun {
-                    self.linger.found();
+                    self.busy_poll.found();
                 }
                 return Ok(true);
             }
             let before = now();
-            if gives_way {
+            if yields {
                 sched_yield();
             } else {
                 std::hint::spin_loop();
             }
             time = now();
-            gives_way = gives_way && self.linger.gave_way(time, time.saturating_since(before));
+            yields = yields && self.busy_poll.yielded(time, time.saturating_since(before));
         }
-        self.linger.in_vain();
+        self.busy_poll.found_nothing();
         Ok(false)
     }
 
     /// Waits for events on all descriptors, for at most `limit` or without limit.
-    fn look(&mut self, ready: &mut Ready, limit: Option<Duration>) -> io::Result<()> {
+    fn poll(&mut self, ready: &mut Ready, limit: Option<Duration>) -> io::Result<()> {
         let limit = limit.and_then(|limit| Timespec::try_from(limit).ok());
         ready.events.clear();
         match epoll::wait(&self.epoll, spare_capacity(&mut ready.events), limit.as_ref()) {
@@ -459,7 +468,7 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
         let sent = if batch.is_empty() { Sent::All } else { self.fabric.send(batch) };
         let sent_bytes = waiting.saturating_sub(batch.bytes());
         self.frames = self.frames.wrapping_add(u64::from(sent_bytes > 0));
-        self.linger.moved(sent_bytes);
+        self.busy_poll.moved(sent_bytes);
         let blocked = sent == Sent::Blocked;
         if blocked != self.blocked {
             self.blocked = blocked;
@@ -515,17 +524,17 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
         self.frames.wrapping_add(self.hca.engine_stats().messages())
     }
 
-    fn lose_client(&mut self, gone: &Gone) -> io::Result<()> {
+    fn lose_client(&mut self, gone: &ConnectionError) -> io::Result<()> {
         match gone {
-            Gone::Closed => limited!(info, "client disconnected; device reset"),
-            Gone::Violation(error) => {
+            ConnectionError::Closed => limited!(info, "client disconnected; device reset"),
+            ConnectionError::Violation(error) => {
                 limited!(warn, %error, "client violated the vfio-user protocol; device reset");
             }
-            Gone::MemoryLost => limited!(
+            ConnectionError::MemoryLost => limited!(
                 warn,
                 "guest memory is not accessible (file truncated, or host out of memory); device reset"
             ),
-            Gone::Io(error) => limited!(warn, %error, "client connection failed; device reset"),
+            ConnectionError::Io(error) => limited!(warn, %error, "client connection failed; device reset"),
         }
         if let Some(client) = &self.client {
             self.gone += *client.connection.stats();
@@ -543,11 +552,11 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
             Ok(None) => Ok(()),
             Ok(Some(stream)) if self.client.is_some() => {
                 self.successor = Some(stream);
-                self.pause_accepting(SUCCESSION)
+                self.pause_accepting(SUCCESSOR_TIMEOUT)
             }
             Ok(Some(stream)) => self.adopt(Connection::new(stream)?),
             // The client is still in the queue, and the end of this turn handles it.
-            Err(error) if self.reserve.give_up(&error) => Ok(()),
+            Err(error) if self.reserve.release(&error) => Ok(()),
             Err(error) => {
                 limited!(error, %error, "cannot accept client connections");
                 self.pause_accepting(ACCEPT_PAUSE)

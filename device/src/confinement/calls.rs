@@ -168,7 +168,7 @@ const PR_GET_AUXV: i32 = 0x4155_5856;
 
 /// Calls permitted because of the configuration.
 #[derive(Clone, Debug)]
-pub(super) struct Let {
+pub(super) struct Permitted {
     /// Groups that sockets may be assigned to.
     pub(super) groups: Vec<u32>,
     /// Devices may use rings, whose members connect to each other.
@@ -180,7 +180,7 @@ pub(super) struct Let {
 }
 
 /// Rejects all other calls in every current and future thread.
-pub(super) fn restrict(through: &Let) -> Outcome<()> {
+pub(super) fn restrict(through: &Permitted) -> Outcome<()> {
     use seccompiler::Error;
 
     let filter = filter(through).map_err(|error| Missing::Refused(error.to_string()))?;
@@ -194,7 +194,7 @@ pub(super) fn restrict(through: &Let) -> Outcome<()> {
     })
 }
 
-fn filter(through: &Let) -> Result<BpfProgram, BackendError> {
+fn filter(through: &Permitted) -> Result<BpfProgram, BackendError> {
     let architecture: TargetArch = std::env::consts::ARCH.try_into()?;
     let mut rules = BTreeMap::new();
     for call in ANY_ARGUMENTS.iter().chain(OLD_NAMES) {
@@ -231,7 +231,7 @@ struct Condition {
 }
 
 /// Calls permitted with certain arguments: alternatives, in each of which all conditions must hold.
-fn limited(through: &Let) -> Vec<(i64, Vec<Vec<Condition>>)> {
+fn limited(through: &Permitted) -> Vec<(i64, Vec<Vec<Condition>>)> {
     let masked = |argument, mask: i32, value: i32| Condition {
         argument,
         is: SeccompCmpOp::MaskedEq(mask.cast_unsigned().into()),
@@ -311,7 +311,7 @@ mod tests {
 
     /// Runs `test` in a thread that alone is confined.
     fn confined<T: Send + 'static>(test: impl FnOnce() -> T + Send + 'static) -> T {
-        let filter = filter(&Let { groups: vec![GROUP], ring: false, udp: true, probe: None }).unwrap();
+        let filter = filter(&Permitted { groups: vec![GROUP], ring: false, udp: true, probe: None }).unwrap();
         let thread = thread::spawn(move || {
             seccompiler::apply_filter(&filter).unwrap();
             test()
@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn what_would_help_an_intruder_does_not_exist() {
+    fn calls_useful_to_attackers_return_enosys() {
         let errors = confined(|| {
             let refused = [
                 ("execve", libc::SYS_execve),
@@ -360,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn calls_are_let_through_with_what_serving_takes() {
+    fn calls_needed_for_serving_are_permitted() {
         let (tcp, udp, child) = confined(|| {
             // SAFETY: a child created in spite of the filter exits at once.
             let child = unsafe {
@@ -389,7 +389,7 @@ mod tests {
     }
 
     #[test]
-    fn a_socket_is_given_to_a_group_that_was_named_and_to_nobody_else() {
+    fn socket_group_must_be_configured() {
         let errors = confined(|| {
             let anybody = u32::MAX;
             [(anybody, GROUP), (anybody, GROUP + 1), (0, GROUP)].map(|(user, group)| {
@@ -404,7 +404,7 @@ mod tests {
     }
 
     #[test]
-    fn threads_are_made_and_are_confined_too() {
+    fn new_threads_are_confined() {
         let error = confined(|| {
             thread::spawn(|| TcpListener::bind("127.0.0.1:0").map(drop)).join().unwrap().unwrap_err()
         });

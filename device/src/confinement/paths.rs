@@ -11,7 +11,7 @@ use landlock::{
 };
 use rustix::fs::{Access, AtFlags, CWD, accessat};
 
-use super::{Missing, Outcome, Outside};
+use super::{Missing, Outcome, OutsideError};
 use crate::config::{Config, ConfigError, FabricConfig, MetricsConfig, Use};
 use crate::fabric::tap;
 use crate::runtime_folder;
@@ -219,7 +219,7 @@ impl Paths {
         is_below(path, &self.sockets)
     }
 
-    pub(super) fn check_file(&self, path: &Path) -> Result<(), Outside> {
+    pub(super) fn check_file(&self, path: &Path) -> Result<(), OutsideError> {
         if is_below(path, &self.folders) || path.canonicalize().is_ok_and(|file| self.files.contains(&file)) {
             return Ok(());
         }
@@ -229,7 +229,7 @@ impl Paths {
         } else {
             format!("new files only below {}", folders.join(", "))
         };
-        Err(Outside { folders })
+        Err(OutsideError { folders })
     }
 }
 

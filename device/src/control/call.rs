@@ -98,11 +98,11 @@ pub struct Status {
 }
 
 /// The previous record, or the new one with the reason why it did not begin.
-pub type Begun = Result<Option<Recorder>, (Box<Recorder>, NotRecorded)>;
+pub type Begun = Result<Option<Recorder>, (Box<Recorder>, StartRecordError)>;
 
 /// Why a record did not begin.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-pub enum NotRecorded {
+pub enum StartRecordError {
     /// The current state of the device cannot be reproduced from its inputs.
     #[error(
         "a VMM is connected; start recording before the VMM connects, or set `record` in the configuration"
@@ -115,7 +115,7 @@ pub enum NotRecorded {
 
 /// Why there is no answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-pub enum NoAnswer {
+pub enum CallError {
     /// The device's thread has ended, or waits to restart the device.
     #[error("the device is not running")]
     NotRunning,
@@ -160,7 +160,7 @@ pub struct Mailbox {
 
 #[derive(Debug)]
 struct Shared {
-    bell: OwnedFd,
+    wakeup: OwnedFd,
     /// Separate from the calls, so that a shutdown request needs no room among them.
     stop: AtomicBool,
     /// A VMM is connected.
@@ -180,7 +180,7 @@ impl Shared {
 /// The process has no free descriptors.
 pub fn mailbox() -> io::Result<(Handle, Mailbox)> {
     let shared = Arc::new(Shared {
-        bell: eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?,
+        wakeup: eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?,
         stop: AtomicBool::new(false),
         connected: AtomicBool::new(false),
         health: Mutex::new(Health { life: Life::Running, restarts: 0, problem: None }),
@@ -197,11 +197,11 @@ impl<T> Answer<T> {
     /// Waits for the answer until `deadline`.
     ///
     /// # Errors
-    /// [`NoAnswer`].
-    pub async fn by(self, deadline: tokio::time::Instant) -> Result<T, NoAnswer> {
+    /// [`CallError`].
+    pub async fn by(self, deadline: tokio::time::Instant) -> Result<T, CallError> {
         match tokio::time::timeout_at(deadline, self.0).await {
-            Ok(answer) => answer.map_err(|_| NoAnswer::NotRunning),
-            Err(_) => Err(NoAnswer::Late),
+            Ok(answer) => answer.map_err(|_| CallError::NotRunning),
+            Err(_) => Err(CallError::Late),
         }
     }
 }
@@ -210,28 +210,28 @@ impl Handle {
     /// Requests the thread to stop at its next turn.
     pub fn stop(&self) {
         self.shared.stop.store(true, Ordering::Release);
-        self.ring();
+        self.wake();
     }
 
     /// Calls and waits for the answer, for at most [`ANSWER`].
     ///
     /// # Errors
-    /// [`NoAnswer`].
-    pub async fn call<T>(&self, call: impl FnOnce(oneshot::Sender<T>) -> Call) -> Result<T, NoAnswer> {
+    /// [`CallError`].
+    pub async fn call<T>(&self, call: impl FnOnce(oneshot::Sender<T>) -> Call) -> Result<T, CallError> {
         self.ask(call)?.by(tokio::time::Instant::now() + ANSWER).await
     }
 
     /// Calls without waiting.
     ///
     /// # Errors
-    /// [`NoAnswer`]: too many calls are pending, or the thread has ended.
-    pub fn ask<T>(&self, call: impl FnOnce(oneshot::Sender<T>) -> Call) -> Result<Answer<T>, NoAnswer> {
+    /// [`CallError`]: too many calls are pending, or the thread has ended.
+    pub fn ask<T>(&self, call: impl FnOnce(oneshot::Sender<T>) -> Call) -> Result<Answer<T>, CallError> {
         let (answer, answered) = oneshot::channel();
         self.calls.try_send(call(answer)).map_err(|error| match error {
-            mpsc::error::TrySendError::Full(_) => NoAnswer::Late,
-            mpsc::error::TrySendError::Closed(_) => NoAnswer::NotRunning,
+            mpsc::error::TrySendError::Full(_) => CallError::Late,
+            mpsc::error::TrySendError::Closed(_) => CallError::NotRunning,
         })?;
-        self.ring();
+        self.wake();
         Ok(Answer(answered))
     }
 
@@ -245,9 +245,9 @@ impl Handle {
         self.shared.health().clone()
     }
 
-    fn ring(&self) {
+    fn wake(&self) {
         // Fails only if the counter is full, and then the thread is about to wake up.
-        let _ = rustix::io::write(&self.shared.bell, &1_u64.to_ne_bytes());
+        let _ = rustix::io::write(&self.shared.wakeup, &1_u64.to_ne_bytes());
     }
 }
 
@@ -275,7 +275,7 @@ impl Mailbox {
     /// Takes the pending calls whose callers still wait. Later calls make the mailbox readable again.
     pub fn take(&mut self) -> impl Iterator<Item = Call> {
         // Reset the counter before taking the first call: a later caller increments it again.
-        let _ = rustix::io::read(&self.shared.bell, &mut [0_u8; 8]);
+        let _ = rustix::io::read(&self.shared.wakeup, &mut [0_u8; 8]);
         std::iter::from_fn(|| self.calls.try_recv().ok()).take(CALLS).filter(|call| !call.is_abandoned())
     }
 
@@ -301,7 +301,7 @@ impl Mailbox {
 /// Readable when calls or a stop request are pending.
 impl AsFd for Mailbox {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.shared.bell.as_fd()
+        self.shared.wakeup.as_fd()
     }
 }
 
@@ -314,28 +314,28 @@ mod tests {
     }
 
     #[test]
-    fn a_device_that_does_not_answer_is_not_waited_for_and_later_does_not_do_what_it_was_asked() {
+    fn abandoned_call_is_not_executed() {
         let (handle, mut mailbox) = mailbox().unwrap();
         let soon = || tokio::time::Instant::now() + Duration::from_millis(20);
         runtime().block_on(async {
             for _ in 0..CALLS {
                 let answer = handle.ask(|answer| Call::SetPort(PortState::Down, answer)).unwrap();
-                assert_eq!(answer.by(soon()).await, Err(NoAnswer::Late));
+                assert_eq!(answer.by(soon()).await, Err(CallError::Late));
             }
-            assert_eq!(handle.ask(Call::Fail).unwrap_err(), NoAnswer::Late, "there is no room left");
+            assert_eq!(handle.ask(Call::Fail).unwrap_err(), CallError::Late, "there is no room left");
         });
         assert_eq!(mailbox.take().count(), 0);
     }
 
     #[test]
-    fn a_device_that_is_not_running_says_so() {
+    fn call_to_ended_thread_fails() {
         let (handle, mut mailbox) = mailbox().unwrap();
         runtime().block_on(async {
             let answer = handle.ask(Call::Fail).unwrap();
             assert!(!mailbox.is_stopped_within(Duration::ZERO));
-            assert_eq!(answer.by(tokio::time::Instant::now() + ANSWER).await, Err(NoAnswer::NotRunning));
+            assert_eq!(answer.by(tokio::time::Instant::now() + ANSWER).await, Err(CallError::NotRunning));
             drop(mailbox);
-            assert_eq!(handle.call(Call::Fail).await, Err(NoAnswer::NotRunning));
+            assert_eq!(handle.call(Call::Fail).await, Err(CallError::NotRunning));
         });
     }
 }

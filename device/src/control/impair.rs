@@ -2,7 +2,7 @@
 
 use tokio::sync::oneshot;
 
-use crate::fabric::impair::{ImpairmentRow, Rule, TooManyRules};
+use crate::fabric::impair::{ImpairmentRow, Rule, TooManyRulesError};
 use crate::frontend::Frontend;
 use crate::hca::Hca;
 
@@ -12,7 +12,7 @@ pub enum ImpairCall {
     /// Lists the impairments and their counters.
     List(oneshot::Sender<Vec<ImpairmentRow>>),
     /// Adds an impairment and returns its ID.
-    Add(Box<Rule>, oneshot::Sender<Result<u32, TooManyRules>>),
+    Add(Box<Rule>, oneshot::Sender<Result<u32, TooManyRulesError>>),
     /// Removes an impairment, or all. Returns false if it does not exist.
     Clear(Option<u32>, oneshot::Sender<bool>),
 }

@@ -36,12 +36,16 @@ pub enum PeerList {
 /// Why a request about peers failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum PeersError {
+    /// The fabric has no list of peers.
     #[error("this device has no list of peers; only the UDP and ring fabrics have one")]
     NoList,
+    /// Members of a ring join and leave by themselves.
     #[error("ring members cannot be added or removed; every device that uses the ring directory is a member")]
     Ring,
+    /// The peer has the MAC of this device.
     #[error("mac: {0} is the MAC of this device")]
     OwnMac(MacAddr),
+    /// The list of peers rejects the change.
     #[error(transparent)]
     Peer(#[from] PeerError),
 }
@@ -77,14 +81,14 @@ impl PeerCall {
                     None => switch.and_then(|switch| Ok(switch.add(peer)?)),
                 };
                 if let (Ok(()), Some(mac)) = (added, peer.mac) {
-                    hca.know(mac);
+                    hca.add_static_neighbour(mac);
                 }
                 let _ = answer.send(added);
             }
             Self::Remove(addr, answer) => {
                 let removed = switch.and_then(|switch| Ok(switch.remove(addr)?));
                 if let Some(mac) = removed.ok().and_then(|peer| peer.mac) {
-                    hca.forget(mac);
+                    hca.remove_static_neighbour(mac);
                 }
                 let _ = answer.send(removed.map(drop));
             }
@@ -113,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn a_peers_ip_addresses_are_its_own_from_when_it_is_added_until_it_is_removed() {
+    fn configured_peer_owns_derived_ip_until_removed() {
         let mut hca = Hca::new(Stub::default(), Identity::from_lid(Lid::new(1)), None);
         let mut fabric = UdpFabric::bind(([127, 0, 0, 1], 0).into(), mac(1), &[]).unwrap();
         let addr = SocketAddr::from(([127, 0, 0, 1], 9));

@@ -107,7 +107,7 @@ impl TxBatch {
 
     /// Commits the bytes appended since the last commit as a frame of a NIC, which contains its own destination.
     /// Returns false and discards them if the length is invalid.
-    pub fn commit_plain(&mut self) -> bool {
+    pub fn commit_nic(&mut self) -> bool {
         let start = self.frames.back().map_or(0, |frame| frame.end);
         let frame = &self.bytes[start..];
         match frame.first_chunk() {
@@ -389,7 +389,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_ends_at_another_length_or_destination() {
+    fn run_ends_at_other_length_or_destination() {
         let mut batch = batch(&[(A, 80), (A, 100), (A, 100), (A, 60), (A, 100), (B, 100)]);
         let mut runs = Vec::new();
         while !batch.is_empty() {
@@ -402,7 +402,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_respects_the_limits_of_one_send() {
+    fn run_respects_send_limits() {
         let batch = batch(&[(A, 100); 10]);
         assert_eq!(batch.run(4, 60_000).frames, 4);
         assert_eq!(batch.run(64, 350).frames, 3);
@@ -415,7 +415,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_frame_can_be_taken_back() {
+    fn last_frame_can_be_removed() {
         let mut batch = batch(&[(A, 80), (B, 100)]);
         assert_eq!(batch.take_last().unwrap().len(), 100);
         batch.buffer().extend([1; 10]);
@@ -425,11 +425,11 @@ mod tests {
     }
 
     #[test]
-    fn a_run_of_a_nic_ends_at_another_source() {
+    fn nic_run_ends_at_other_source() {
         let mut batch = TxBatch::of_nic();
         for source in [A, A, B, A] {
             batch.buffer().extend([&B.0[..], &source.0, &[0x5a; 48]].concat());
-            assert!(batch.commit_plain());
+            assert!(batch.commit_nic());
         }
         let mut runs = Vec::new();
         while let Some(first) = batch.front() {

@@ -64,7 +64,7 @@ impl<O> Default for MacTable<O> {
 
 impl<O: Copy + Eq + Hash> MacTable<O> {
     /// Assigns a MAC to an owner permanently.
-    pub(super) fn fix(&mut self, mac: MacAddr, owner: O) {
+    pub(super) fn set_fixed(&mut self, mac: MacAddr, owner: O) {
         self.unlearn(mac);
         self.entries.insert(mac, Entry { owner, kind: Kind::Fixed });
     }
@@ -88,7 +88,7 @@ impl<O: Copy + Eq + Hash> MacTable<O> {
 
     /// Records that a frame of `owner` has this source MAC, and learns it. Returns false if another owner has it.
     #[must_use]
-    pub(super) fn show(&mut self, now: Instant, mac: MacAddr, owner: O) -> bool {
+    pub(super) fn learn(&mut self, now: Instant, mac: MacAddr, owner: O) -> bool {
         // A multicast address cannot be a source.
         if mac.is_multicast() {
             return true;

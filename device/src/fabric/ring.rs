@@ -8,9 +8,9 @@
 //!
 //! A member owns its configured MAC and IP addresses while it is linked. The MACs of NICs are learned.
 
+mod discovery;
 mod hello;
 mod link;
-mod meeting;
 pub mod memory;
 mod share;
 mod tokens;
@@ -26,10 +26,10 @@ use rustix::buffer::spare_capacity;
 use rustix::event::{Timespec, epoll};
 use rustix::io::Errno;
 
+use self::discovery::Scan;
+pub use self::discovery::socket_path;
 pub use self::link::MemberRow;
-use self::link::{Fault, Link};
-use self::meeting::Scan;
-pub use self::meeting::socket_path;
+use self::link::{Link, LinkError};
 use self::tokens::Tokens;
 use super::batch::TxFrame;
 use super::macs::{MacTable, REFRESH};
@@ -56,7 +56,7 @@ const MACS_SHOWN: usize = 16;
 
 /// How long the only other member may leave its ring full before frames to it are dropped. If there are more members,
 /// a slow one must not delay the others: frames to it are dropped at once.
-const PATIENCE: Duration = Duration::from_millis(20);
+const RING_FULL_TIMEOUT: Duration = Duration::from_millis(20);
 
 /// How often the directory is scanned while frames go to unknown MACs.
 const SCAN_PERIOD: Duration = Duration::from_secs(1);
@@ -70,13 +70,14 @@ mod token {
 
 /// Owner of a MAC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum Station {
+enum Owner {
     /// This HCA. The driver of its NIC may use any MAC.
     Own,
     /// The member linked in this slot.
     Link(usize),
 }
 
+/// A member of a ring network.
 #[derive(Debug)]
 pub struct RingFabric {
     own: Identity,
@@ -87,10 +88,10 @@ pub struct RingFabric {
     callers: [Option<UnixStream>; MAX_CALLERS],
     next_caller: usize,
     tokens: Tokens,
-    macs: MacTable<Station>,
+    macs: MacTable<Owner>,
     ips: IpOwners,
     /// The last admitted sender, its owner, and when it was checked.
-    last: Option<(Source, Station, engine::Instant)>,
+    last: Option<(Source, Owner, engine::Instant)>,
     /// Link that is served first in the next turn.
     first: usize,
     full_since: Option<Instant>,
@@ -120,7 +121,7 @@ impl RingFabric {
         watch(&epoll, &listener, token::LISTENER)?;
         let now = Instant::now();
         let mut macs = MacTable::default();
-        macs.fix(own.mac, Station::Own);
+        macs.set_fixed(own.mac, Owner::Own);
         let mut ips = IpOwners::default();
         ips.add(own);
         let mut fabric = Self {
@@ -143,7 +144,7 @@ impl RingFabric {
             stats: FabricStats::default(),
         };
         tracing::info!(folder = %folder.display(), mac = %own.mac, "joined ring fabric");
-        fabric.scan(Scan::Whole);
+        fabric.scan(Scan::Full);
         Ok(fabric)
     }
 
@@ -168,7 +169,7 @@ impl RingFabric {
         };
         watch(&self.epoll, link.socket(), token::LINKS + place as u64)?;
         let mac = link.mac();
-        self.macs.fix(mac, Station::Link(place));
+        self.macs.set_fixed(mac, Owner::Link(place));
         self.ips.add(member);
         self.last = None;
         self.links[place] = Some(link);
@@ -177,48 +178,48 @@ impl RingFabric {
     }
 
     /// Removes a link. The MACs behind it have no owner then.
-    fn unlink(&mut self, place: usize, fault: &Fault) {
+    fn unlink(&mut self, place: usize, fault: &LinkError) {
         // Closing the socket takes it out of epoll.
         let Some(link) = self.links.get_mut(place).and_then(Option::take) else { return };
         let mac = link.mac();
         match fault {
-            Fault::Gone => limited!(info, %mac, "ring member left"),
-            Fault::Broken(error) => {
+            LinkError::Closed => limited!(info, %mac, "ring member left"),
+            LinkError::Invalid(error) => {
                 self.stats.rings_broken += 1;
                 limited!(warn, %mac, %error, "disconnected a ring member that violated the protocol");
             }
         }
-        self.macs.rename(|station| Some(station).filter(|station| *station != Station::Link(place)));
+        self.macs.rename(|owner| Some(owner).filter(|owner| *owner != Owner::Link(place)));
         self.ips.remove(mac);
         self.last = None;
     }
 
-    fn hear_bell(&mut self, place: usize) {
+    fn drain_wakeups(&mut self, place: usize) {
         if let Some(Some(link)) = self.links.get(place)
-            && let Err(fault) = link.hear_bell()
+            && let Err(fault) = link.drain_wakeups()
         {
             self.unlink(place, &fault);
         }
     }
 
     /// Checks whether a member may send with these source addresses, and learns the MAC.
-    fn admit(&mut self, now: engine::Instant, source: Source, station: Station) -> Result<(), Foreign> {
-        let is_alike = |(last, of, at): (Source, Station, engine::Instant)| {
-            last == source && of == station && now.saturating_since(at) < REFRESH
+    fn admit(&mut self, now: engine::Instant, source: Source, owner: Owner) -> Result<(), Foreign> {
+        let is_alike = |(last, of, at): (Source, Owner, engine::Instant)| {
+            last == source && of == owner && now.saturating_since(at) < REFRESH
         };
         if self.last.is_some_and(is_alike) {
             return Ok(());
         }
-        let member = match station {
-            Station::Own => Some(self.own.mac),
-            Station::Link(place) => self.links.get(place).and_then(Option::as_ref).map(Link::mac),
+        let member = match owner {
+            Owner::Own => Some(self.own.mac),
+            Owner::Link(place) => self.links.get(place).and_then(Option::as_ref).map(Link::mac),
         };
         let foreign = if !member.is_some_and(|member| self.ips.admits(&source, member)) {
             Foreign::Ip
-        } else if !self.macs.show(now, source.mac, station) {
+        } else if !self.macs.learn(now, source.mac, owner) {
             Foreign::Mac
         } else {
-            self.last = Some((source, station, now));
+            self.last = Some((source, owner, now));
             return Ok(());
         };
         limited!(
@@ -271,7 +272,7 @@ impl RingFabric {
             let since = *self.full_since.get_or_insert_with(Instant::now);
             let frame = batch.iter().next().map_or(0, |(_, frame)| frame.len());
             match link.wait_for_room(frame) {
-                Ok(true) if since.elapsed() < PATIENCE => return Sent::Blocked,
+                Ok(true) if since.elapsed() < RING_FULL_TIMEOUT => return Sent::Blocked,
                 Ok(true) => {}
                 Ok(false) => return self.send_one(place, batch, left),
                 Err(fault) => self.unlink(place, &fault),
@@ -302,7 +303,7 @@ impl RingFabric {
         while let Some(first) = batch.front() {
             let source = batch.chosen_source(&first);
             if let Some(source) = source
-                && let Err(foreign) = self.admit(now, source, Station::Own)
+                && let Err(foreign) = self.admit(now, source, Owner::Own)
             {
                 match foreign {
                     Foreign::Mac => self.stats.tx_foreign_mac += 1,
@@ -316,18 +317,18 @@ impl RingFabric {
             };
             let count = batch.frames().take_while(is_alike).count();
             match self.macs.owner(now, first.dst) {
-                Some(Station::Link(place)) => match self.send_one(place, batch, count) {
+                Some(Owner::Link(place)) => match self.send_one(place, batch, count) {
                     Sent::All => continue,
                     Sent::Blocked => return Sent::Blocked,
                 },
-                Some(Station::Own) => self.stats.tx_no_peer += count as u64,
+                Some(Owner::Own) => self.stats.tx_no_peer += count as u64,
                 // An answer goes to its requester or nowhere; flooding it would reach the wrong member.
                 None if first.origin == Origin::Answer && !first.dst.is_multicast() => {
                     self.stats.tx_no_peer += count as u64;
                 }
                 None => {
                     if self.scanned.elapsed() >= SCAN_PERIOD {
-                        self.scan(Scan::Part);
+                        self.scan(Scan::Partial);
                     }
                     self.flood(batch, count);
                 }
@@ -367,7 +368,7 @@ impl Fabric for RingFabric {
             batch.retain_from(before, |frame| {
                 // The ring carries no frame shorter than an Ethernet header.
                 let Some(source) = Source::of(frame) else { return false };
-                let admitted = self.admit(now, source, Station::Link(place));
+                let admitted = self.admit(now, source, Owner::Link(place));
                 foreign_macs += u64::from(admitted == Err(Foreign::Mac));
                 foreign_ips += u64::from(admitted == Err(Foreign::Ip));
                 admitted.is_ok()
@@ -389,7 +390,7 @@ impl Fabric for RingFabric {
         self.epoll.as_fd()
     }
 
-    fn attend(&mut self) -> io::Result<()> {
+    fn handle_ready(&mut self) -> io::Result<()> {
         let mut events: Vec<epoll::Event> = Vec::with_capacity(MAX_EVENTS);
         let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
         match epoll::wait(&self.epoll, spare_capacity(&mut events), Some(&at_once)) {
@@ -401,16 +402,16 @@ impl Fabric for RingFabric {
         for token in events.iter().map(|event| event.data.u64()) {
             let place = |first| usize::try_from(token - first).unwrap_or(usize::MAX);
             match token {
-                token::LINKS.. => self.hear_bell(place(token::LINKS)),
-                token::CALLERS.. => self.hear(place(token::CALLERS)),
+                token::LINKS.. => self.drain_wakeups(place(token::LINKS)),
+                token::CALLERS.. => self.receive_hello(place(token::CALLERS)),
                 token::LISTENER => self.accept(),
             }
         }
         Ok(())
     }
 
-    fn patience(&self) -> Option<Duration> {
-        self.full_since.map(|since| PATIENCE.saturating_sub(since.elapsed()))
+    fn retry_after(&self) -> Option<Duration> {
+        self.full_since.map(|since| RING_FULL_TIMEOUT.saturating_sub(since.elapsed()))
     }
 
     fn has_frames(&self) -> bool {
@@ -425,12 +426,12 @@ impl Fabric for RingFabric {
         false
     }
 
-    fn doze(&mut self) -> bool {
-        self.links.iter_mut().flatten().all(Link::doze)
+    fn enable_wakeups(&mut self) -> bool {
+        self.links.iter_mut().flatten().all(Link::enable_wakeups)
     }
 
-    fn awake(&mut self) {
-        self.links.iter_mut().flatten().for_each(Link::wake);
+    fn disable_wakeups(&mut self) {
+        self.links.iter_mut().flatten().for_each(Link::disable_wakeups);
     }
 
     fn stats(&mut self) -> FabricStats {
@@ -439,7 +440,7 @@ impl Fabric for RingFabric {
 
     fn members(&self) -> Option<Vec<MemberRow>> {
         let row = |(place, link): (usize, &Option<Link>)| {
-            let behind = self.macs.iter().filter(|(_, station)| *station == Station::Link(place));
+            let behind = self.macs.iter().filter(|(_, owner)| *owner == Owner::Link(place));
             let mut macs: Vec<MacAddr> = behind.map(|(mac, _)| mac).collect();
             macs.sort_unstable_by_key(|mac| mac.0);
             link.as_ref().map(|link| link.row(macs.iter().take(MACS_SHOWN).map(MacAddr::to_string).collect()))

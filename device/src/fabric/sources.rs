@@ -154,7 +154,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn only_the_owner_sends_from_an_address() {
+    fn only_owner_sends_from_an_address() {
         let mut owners = IpOwners::default();
         owners.add(&member(2));
         owners.add(&member(3));
@@ -173,7 +173,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn an_address_belongs_to_the_mac_it_follows_from() {
+    fn address_belongs_to_mac_it_derives_from() {
         let mut owners = IpOwners::default();
         let pretender = Identity { ipv4: member(3).ipv4, ipv6: Some(member(3).link_local()), ..member(7) };
         owners.add(&pretender);
@@ -184,7 +184,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn short_frames_name_no_address() {
+    fn short_frames_have_no_address() {
         for frame in frames_from(member(1).mac, member(2).mac, &member(3)) {
             for len in 0..frame.len() {
                 let source = Source::of(&frame[..len]);

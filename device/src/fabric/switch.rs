@@ -37,7 +37,7 @@ pub enum Route {
 
 /// Why a frame is dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Refusal {
+pub enum AdmitError {
     /// The sender is not a peer.
     Stranger,
     /// The peer exceeds its rate limit.
@@ -87,7 +87,7 @@ pub struct Switch {
     ipv4: bool,
     peers: Vec<Peer>,
     by_addr: HashMap<SocketAddr, usize>,
-    macs: MacTable<Station>,
+    macs: MacTable<Owner>,
     leaves: usize,
     last: Option<Last>,
     /// The MAC that the NIC of the HCA last sent from, and when it was looked up.
@@ -96,7 +96,7 @@ pub struct Switch {
 
 /// Owner of a MAC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum Station {
+enum Owner {
     /// This HCA. The driver of its NIC may use any MAC.
     Own,
     /// A peer.
@@ -157,8 +157,8 @@ impl Switch {
             return Err(PeerError::TooMany);
         }
         let fixed = |mac| match self.macs.fixed(mac)? {
-            Station::Own => None,
-            Station::Peer(peer) => self.addr(peer),
+            Owner::Own => None,
+            Owner::Peer(peer) => self.addr(peer),
         };
         let owner = peer.mac.and_then(|mac| Some((mac, fixed(mac)?)));
         if let Some((mac, owner)) = owner {
@@ -167,7 +167,7 @@ impl Switch {
         let index = self.peers.len();
         self.by_addr.insert(peer.addr, index);
         if let Some(mac) = peer.mac {
-            self.macs.fix(mac, Station::Peer(index));
+            self.macs.set_fixed(mac, Owner::Peer(index));
             self.last_own = None;
         }
         self.leaves += usize::from(peer.leaf);
@@ -193,9 +193,9 @@ impl Switch {
         self.leaves -= usize::from(peer.config.leaf);
         // The peers after it move up.
         self.by_addr.values_mut().filter(|index| **index > gone).for_each(|index| *index -= 1);
-        self.macs.rename(|station| match station {
-            Station::Peer(peer) if peer == gone => None,
-            Station::Peer(peer) if peer > gone => Some(Station::Peer(peer - 1)),
+        self.macs.rename(|owner| match owner {
+            Owner::Peer(peer) if peer == gone => None,
+            Owner::Peer(peer) if peer > gone => Some(Owner::Peer(peer - 1)),
             other => Some(other),
         });
         self.last = None;
@@ -206,7 +206,7 @@ impl Switch {
     pub fn rows(&self) -> Vec<PeerRow> {
         let mut macs = vec![Vec::new(); self.peers.len()];
         for (mac, owner) in self.macs.iter() {
-            if let Station::Peer(peer) = owner
+            if let Owner::Peer(peer) = owner
                 && let Some(macs) = macs.get_mut(peer)
             {
                 macs.push(mac);
@@ -233,7 +233,7 @@ impl Switch {
     }
 
     /// Configured MACs of peers.
-    pub fn given_macs(&self) -> impl Iterator<Item = MacAddr> {
+    pub fn configured_macs(&self) -> impl Iterator<Item = MacAddr> {
         self.macs.all_fixed()
     }
 
@@ -259,24 +259,24 @@ impl Switch {
     /// Only peers are trusted: anyone can send to a UDP port, and learned addresses redirect traffic.
     ///
     /// # Errors
-    /// [`Refusal`].
-    pub fn admit(&mut self, now: Instant, src: MacAddr, from: SocketAddr) -> Result<usize, Refusal> {
+    /// [`AdmitError`].
+    pub fn admit(&mut self, now: Instant, src: MacAddr, from: SocketAddr) -> Result<usize, AdmitError> {
         let is_alike =
             |last: &Last| (last.from, last.src) == (from, src) && now.saturating_since(last.at) < REFRESH;
         let alike = self.last.filter(is_alike);
         let index = match alike {
             Some(last) => last.peer,
-            None => *self.by_addr.get(&from).ok_or(Refusal::Stranger)?,
+            None => *self.by_addr.get(&from).ok_or(AdmitError::Stranger)?,
         };
-        let Some(peer) = self.peers.get_mut(index) else { return Err(Refusal::Stranger) };
+        let Some(peer) = self.peers.get_mut(index) else { return Err(AdmitError::Stranger) };
         if peer.bucket.as_mut().is_some_and(|bucket| !bucket.take(now)) {
             peer.rx_over_rate += 1;
-            return Err(Refusal::OverRate);
+            return Err(AdmitError::OverRate);
         }
         if alike.is_none() {
-            if !self.macs.show(now, src, Station::Peer(index)) {
+            if !self.macs.learn(now, src, Owner::Peer(index)) {
                 peer.rx_foreign_mac += 1;
-                return Err(Refusal::ForeignMac);
+                return Err(AdmitError::ForeignMac);
             }
             self.last = Some(Last { from, src, peer: index, at: now });
         }
@@ -291,7 +291,7 @@ impl Switch {
         if self.last_own.is_some_and(is_alike) {
             return true;
         }
-        let admitted = self.macs.show(now, src, Station::Own);
+        let admitted = self.macs.learn(now, src, Owner::Own);
         if admitted {
             self.last_own = Some((src, now));
         }
@@ -305,8 +305,8 @@ impl Switch {
             return Route::Peer(0);
         }
         match self.macs.owner(now, dst) {
-            Some(Station::Peer(peer)) => Route::Peer(peer),
-            Some(Station::Own) => Route::Own,
+            Some(Owner::Peer(peer)) => Route::Peer(peer),
+            Some(Owner::Own) => Route::Own,
             None => Route::Flood,
         }
     }
@@ -352,7 +352,7 @@ mod tests {
         Instant::from_nanos(millis * 1_000_000)
     }
 
-    fn admit(switch: &mut Switch, src: MacAddr, from: u16) -> Result<usize, Refusal> {
+    fn admit(switch: &mut Switch, src: MacAddr, from: u16) -> Result<usize, AdmitError> {
         switch.admit(at(0), src, addr(from))
     }
 
@@ -369,7 +369,7 @@ mod tests {
     }
 
     #[test]
-    fn sources_are_learned_and_follow_their_owner_once_it_is_quiet_where_it_was() {
+    fn learned_mac_moves_after_hold_time() {
         let mut switch = switch();
         // The last frame before the pause is one of a train, for which the table is consulted only now and then.
         for millis in [0, 100, 400, 900] {
@@ -377,17 +377,17 @@ mod tests {
         }
         assert_eq!(route(&switch, B), Route::Peer(1));
         for millis in [901, 2300] {
-            assert_eq!(switch.admit(at(millis), B, addr(1)), Err(Refusal::ForeignMac), "{millis}");
+            assert_eq!(switch.admit(at(millis), B, addr(1)), Err(AdmitError::ForeignMac), "{millis}");
             assert_eq!(route(&switch, B), Route::Peer(1));
         }
         assert_eq!((switch.rows()[0].rx_frames, switch.rows()[0].rx_foreign_mac), (0, 2));
         assert_eq!(switch.admit(at(2900), B, addr(1)), Ok(0));
         assert_eq!(route(&switch, B), Route::Peer(0));
-        assert_eq!(switch.admit(at(2900), B, addr(2)), Err(Refusal::ForeignMac));
+        assert_eq!(switch.admit(at(2900), B, addr(2)), Err(AdmitError::ForeignMac));
     }
 
     #[test]
-    fn what_was_not_heard_of_for_the_ageing_time_is_forgotten() {
+    fn learned_mac_ages_out() {
         let mut switch = switch();
         switch.admit(at(0), B, addr(2)).unwrap();
         switch.admit(at(1000), B, addr(2)).unwrap();
@@ -399,17 +399,17 @@ mod tests {
     }
 
     #[test]
-    fn strangers_teach_nothing() {
+    fn unknown_senders_are_not_learned() {
         let mut switch = switch();
-        assert_eq!(admit(&mut switch, B, 9), Err(Refusal::Stranger));
+        assert_eq!(admit(&mut switch, B, 9), Err(AdmitError::Stranger));
         assert_eq!(route(&switch, B), Route::Flood);
     }
 
     #[test]
-    fn configured_addresses_cannot_be_taken_over() {
+    fn configured_mac_cannot_be_taken_over() {
         let mut switch = switch();
         for millis in [0, 1_000_000] {
-            assert_eq!(switch.admit(at(millis), A, addr(2)), Err(Refusal::ForeignMac));
+            assert_eq!(switch.admit(at(millis), A, addr(2)), Err(AdmitError::ForeignMac));
             assert_eq!(switch.route(at(millis), A), Route::Peer(0));
         }
         assert_eq!(admit(&mut switch, A, 1), Ok(0));
@@ -417,7 +417,7 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_that_invents_addresses_costs_only_itself() {
+    fn invented_macs_replace_only_own_entries() {
         let mut switch = switch();
         admit(&mut switch, B, 1).unwrap();
         let invented = |n: u16| {
@@ -428,23 +428,20 @@ mod tests {
             admit(&mut switch, invented(n), 2).unwrap();
             assert_eq!(route(&switch, invented(n)), Route::Peer(1), "who spoke last is known");
         }
-        assert_eq!(
-            (switch.macs.len(), switch.macs.learned(Station::Peer(1))),
-            (MAX_LEARNED + 2, MAX_LEARNED)
-        );
+        assert_eq!((switch.macs.len(), switch.macs.learned(Owner::Peer(1))), (MAX_LEARNED + 2, MAX_LEARNED));
         assert_eq!(route(&switch, invented(9_487)), Route::Flood, "it lost its oldest");
         assert_eq!(route(&switch, B), Route::Peer(0), "another's address is kept");
     }
 
     #[test]
-    fn a_peer_that_is_removed_is_forgotten_and_the_others_are_not() {
+    fn removed_peer_loses_its_macs() {
         let mut switch = Switch::new(true, &[peer(1), peer(2), peer(3)]).unwrap();
         admit(&mut switch, A, 1).unwrap();
         admit(&mut switch, B, 3).unwrap();
         switch.remove(addr(1)).unwrap();
         assert_eq!(switch.remove(addr(1)), Err(PeerError::Unknown(addr(1))));
         assert_eq!((route(&switch, A), route(&switch, B)), (Route::Flood, Route::Peer(1)));
-        assert_eq!(admit(&mut switch, A, 1), Err(Refusal::Stranger));
+        assert_eq!(admit(&mut switch, A, 1), Err(AdmitError::Stranger));
         assert_eq!(admit(&mut switch, B, 3), Ok(1));
         switch.add(peer(1)).unwrap();
         assert_eq!(admit(&mut switch, A, 1), Ok(2));
@@ -452,7 +449,7 @@ mod tests {
     }
 
     #[test]
-    fn peers_that_make_no_sense_are_refused() {
+    fn invalid_peers_are_rejected() {
         let mut switch = switch();
         let v6: SocketAddr = "[::1]:5".parse().unwrap();
         assert_eq!(switch.add(peer(2)), Err(PeerError::Known(addr(2))));
@@ -467,22 +464,22 @@ mod tests {
     }
 
     #[test]
-    fn a_configured_address_replaces_a_learned_one() {
+    fn configured_mac_replaces_learned_one() {
         let mut switch = switch();
         admit(&mut switch, B, 1).unwrap();
         switch.add(UdpPeer { mac: Some(B), ..peer(3) }).unwrap();
         assert_eq!(route(&switch, B), Route::Peer(2));
-        assert_eq!(switch.macs.learned(Station::Peer(0)), 0);
+        assert_eq!(switch.macs.learned(Owner::Peer(0)), 0);
     }
 
     #[test]
-    fn a_peer_that_sends_too_much_is_cut_to_its_rate() {
+    fn rate_limit_drops_excess_frames() {
         let limit = NonZeroU32::new(100);
         let mut switch =
             Switch::new(true, &[UdpPeer { max_frames_per_second: limit, ..peer(1) }, peer(2)]).unwrap();
         let admitted = (0..50).filter(|_| admit(&mut switch, A, 1).is_ok()).count();
         assert_eq!(admitted, 10);
-        assert_eq!(admit(&mut switch, A, 1), Err(Refusal::OverRate));
+        assert_eq!(admit(&mut switch, A, 1), Err(AdmitError::OverRate));
         assert!((0..50).all(|_| admit(&mut switch, B, 2).is_ok()));
         let rows = switch.rows();
         assert_eq!((rows[0].rx_frames, rows[0].rx_over_rate), (10, 41));
@@ -490,7 +487,7 @@ mod tests {
     }
 
     #[test]
-    fn frames_pass_between_a_leaf_and_others_only() {
+    fn frames_are_forwarded_only_through_leaves() {
         let leaf = |port| UdpPeer { leaf: true, ..peer(port) };
         let switch = Switch::new(true, &[peer(1), peer(2), leaf(3), leaf(4)]).unwrap();
         for (from, to, passes) in

@@ -54,6 +54,7 @@ impl fmt::Display for InterfaceName {
     }
 }
 
+/// A tap interface.
 #[derive(Debug)]
 pub struct TapFabric {
     tap: OwnedFd,
@@ -176,7 +177,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_path_mtu_is_the_largest_whose_packets_fit() {
+    fn path_mtu_is_largest_that_fits() {
         for (mtu, path) in [
             (68, 256),
             (348, 256),

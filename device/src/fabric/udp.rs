@@ -15,7 +15,7 @@ use rustix::net::sockopt;
 use self::losses::Losses;
 pub use self::peer::UdpPeer;
 use super::batch::RxFrame;
-use super::switch::{Refusal, Route, Switch};
+use super::switch::{AdmitError, Route, Switch};
 use super::{Fabric, FabricStats, MAX_FRAME_LEN, MIN_FRAME_LEN, Origin, RxBatch, Sent, TxBatch};
 
 /// Requested socket buffer in bytes per direction: some windows of several QPs. The kernel counts about twice the
@@ -24,6 +24,7 @@ const SOCKET_BUFFER_LEN: usize = 8 << 20;
 /// Maximum bytes of one segmented send: the longest UDP datagram over IPv4. The limit of IPv6 is higher.
 const MAX_SEND_LEN: usize = 65_507;
 
+/// A UDP socket with its peers.
 #[derive(Debug)]
 pub struct UdpFabric {
     /// MAC of the HCA.
@@ -92,7 +93,7 @@ impl UdpFabric {
 
     /// Counts the datagrams that the kernel dropped since the last call.
     fn count_losses(&mut self, now: engine::Instant) {
-        let lost = self.losses.ask(now, &self.socket);
+        let lost = self.losses.poll(now, &self.socket);
         if lost > 0 {
             self.stats.rx_overflow += u64::from(lost);
             crate::limited!(
@@ -268,15 +269,15 @@ impl Fabric for UdpFabric {
                             batch.frames.push(RxFrame::whole(range));
                         }
                     }
-                    Err(Refusal::Stranger) => {
+                    Err(AdmitError::Stranger) => {
                         self.stats.rx_stranger += 1;
                         crate::limited!(warn, from = %meta.addr, "dropped frames from an unknown sender");
                     }
-                    Err(Refusal::ForeignMac) => {
+                    Err(AdmitError::ForeignMac) => {
                         self.stats.rx_foreign_mac += 1;
                         crate::limited!(warn, from = %meta.addr, mac = %address(frame, 6), "dropped a frame whose source MAC belongs to another peer");
                     }
-                    Err(Refusal::OverRate) => {
+                    Err(AdmitError::OverRate) => {
                         self.stats.rx_over_rate += 1;
                         crate::limited!(warn, from = %meta.addr, "dropped frames from a peer that exceeded its rate limit");
                     }
@@ -380,7 +381,7 @@ mod tests {
     }
 
     #[test]
-    fn a_burst_arrives_whole_and_in_order() {
+    fn burst_arrives_in_order() {
         let [mut a, mut b] = mesh();
         let mut batch = TxBatch::default();
         let lengths: Vec<usize> = std::iter::once(4174).chain([4158; 20]).chain([77, 62]).collect();
@@ -400,7 +401,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_the_kernel_refuses_goes_frame_by_frame() {
+    fn rejected_run_is_sent_frame_by_frame() {
         let [mut a, mut b] = mesh();
         // More segments than any kernel takes in one send.
         a.max_run = 300;
@@ -414,7 +415,7 @@ mod tests {
     }
 
     #[test]
-    fn three_fabrics_make_a_learning_switch() {
+    fn three_fabrics_form_a_learning_switch() {
         let [mut a, mut b, mut c] = mesh();
         let mut batch = TxBatch::default();
         push(&mut batch, B, A, 64, 1);
@@ -435,7 +436,7 @@ mod tests {
     }
 
     #[test]
-    fn frames_of_strangers_and_of_odd_length_are_counted_and_dropped() {
+    fn unknown_senders_and_bad_lengths_are_dropped() {
         let [a, mut b] = mesh();
         let stranger = UdpSocket::bind(localhost()).unwrap();
         stranger.send_to(&[0; 64], b.local_addr().unwrap()).unwrap();
@@ -447,7 +448,7 @@ mod tests {
 
     /// A peer that invents more addresses than are learned must not make others pay for the answers.
     #[test]
-    fn an_answer_to_somebody_who_is_not_known_is_not_flooded() {
+    fn answer_to_unknown_mac_is_not_flooded() {
         let [mut a, mut b, mut c] = mesh();
         let mut batch = TxBatch::default();
         push(&mut batch, B, A, 64, 1);
@@ -456,9 +457,9 @@ mod tests {
         assert_eq!((received(&mut b).len(), received(&mut c).len()), (0, 0));
         assert_eq!((a.stats().tx_no_peer, a.stats().tx_frames), (1, 0));
 
-        let mut asked = TxBatch::default();
-        push(&mut asked, A, B, 64, 2);
-        b.send(&mut asked);
+        let mut polled = TxBatch::default();
+        push(&mut polled, A, B, 64, 2);
+        b.send(&mut polled);
         assert_eq!((received(&mut a).len(), received(&mut c).len()), (1, 1));
         push(&mut batch, B, A, 64, 3);
         batch.mark_answer();
@@ -467,7 +468,7 @@ mod tests {
     }
 
     #[test]
-    fn frames_in_anothers_name_are_dropped_and_counted() {
+    fn foreign_source_mac_is_dropped() {
         let [mut a, mut b, mut c] = mesh();
         let mut batch = TxBatch::default();
         push(&mut batch, A, B, 64, 1);
@@ -479,7 +480,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_socket_has_no_room_for_is_counted() {
+    fn socket_overflow_is_counted() {
         let [a, mut b] = mesh();
         let to = b.local_addr().unwrap();
         let sent = 20_000;
@@ -494,7 +495,7 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_that_is_not_up_costs_frames_and_nothing_else() {
+    fn absent_peer_only_loses_frames() {
         let [mut a, b] = mesh();
         let addr = b.local_addr().unwrap();
         drop(b);
@@ -513,7 +514,7 @@ mod tests {
     }
 
     #[test]
-    fn nics_that_know_one_hca_only_reach_everybody_through_it() {
+    fn leaf_nics_communicate_through_one_hca() {
         let [mut hub, mut other] = mesh();
         let nic = |fabric: &mut UdpFabric| {
             let socket = UdpSocket::bind(localhost()).unwrap();
@@ -551,11 +552,11 @@ mod tests {
     /// Appends a frame of a NIC.
     fn push_plain(batch: &mut TxBatch, dst: MacAddr, src: MacAddr) {
         batch.buffer().extend([&dst.0[..], &src.0, &[0x88; 48]].concat());
-        assert!(batch.commit_plain());
+        assert!(batch.commit_nic());
     }
 
     #[test]
-    fn macs_behind_the_nic_of_the_hca_are_learned_as_those_of_peers_are() {
+    fn macs_behind_own_nic_are_learned() {
         const BEHIND: MacAddr = MacAddr([0x52, 0x54, 0, 0, 0, 1]);
         let [mut hub, mut other] = mesh();
         let leaf = UdpSocket::bind(localhost()).unwrap();

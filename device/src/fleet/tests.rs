@@ -53,7 +53,7 @@ fn files(folder: &TempDir) -> usize {
 }
 
 #[test]
-fn a_device_that_hangs_is_left_behind_and_named() {
+fn hung_device_is_abandoned_and_named() {
     let folder = tempfile::tempdir().unwrap();
     let mut fleet = fleet(&folder, &[false, true, false]);
     let asked = Instant::now();
@@ -64,10 +64,10 @@ fn a_device_that_hangs_is_left_behind_and_named() {
 }
 
 #[test]
-fn a_device_that_hangs_is_not_removed_and_keeps_its_number() {
+fn hung_device_keeps_its_id() {
     let folder = tempfile::tempdir().unwrap();
     let mut fleet = fleet(&folder, &[true, false]);
-    let roster = fleet.roster();
+    let registry = fleet.registry();
     let error = block_on(fleet.remove(1)).unwrap_err().to_string();
     assert_eq!(error, "hca1 did not stop within 2 s; it will be removed when it stops");
     assert_eq!(files(&folder), 1, "nobody finds its socket");
@@ -76,5 +76,5 @@ fn a_device_that_hangs_is_not_removed_and_keeps_its_number() {
     let error = fleet.add(entry).unwrap_err().to_string();
     assert_eq!(error, "device.id: 1 is already used by hca1");
     block_on(fleet.remove(2)).unwrap();
-    assert_eq!(roster.borrow().len(), 1);
+    assert_eq!(registry.borrow().len(), 1);
 }

@@ -177,9 +177,7 @@ pub trait Frontend {
     /// Whether the device is a NIC too, whose driver's kernel speaks ARP, neighbour discovery and ICMP; constant. Then the
     /// port answers nothing by itself, and every frame that is not for the RDMA half goes to
     /// [`Frontend::receive_frame`].
-    fn serves_frames(&self) -> bool {
-        false
-    }
+    const NIC: bool = false;
 
     /// A frame arrived that is not for the RDMA half: from the destination MAC on, as it came, with tags and without
     /// frame check sequence, whatever its destination is.

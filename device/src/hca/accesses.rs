@@ -93,7 +93,7 @@ impl<F: Frontend> Device for Hca<F> {
             Region::Bar(bar) => self.bar_read(bar, offset, out),
             Region::Config => self.config.read(offset, out),
         }
-        self.tell_answer(out);
+        self.record_answer(out);
     }
 
     fn region_write(&mut self, region: Region, offset: u64, data: &[u8]) {
@@ -113,7 +113,7 @@ impl<F: Frontend> Device for Hca<F> {
     }
 
     fn region_file(&mut self, region: Region) -> Option<Arc<OwnedFd>> {
-        self.doorbells.as_mut()?.lend(region)
+        self.doorbells.as_mut()?.share(region)
     }
 
     fn memory(&mut self) -> &mut GuestMemory {

@@ -52,17 +52,17 @@ pub(super) struct Doorbells {
     first: usize,
     /// Kept for their allocations.
     words: Vec<u64>,
-    rung: Vec<(u64, [u8; 8])>,
+    found: Vec<(u64, [u8; 8])>,
 }
 
 impl Doorbells {
     fn new(bar: Bar, len: u64) -> Self {
         let busy = Instant::ZERO;
-        Self { bar, len, pages: None, busy, next: None, first: 0, words: Vec::new(), rung: Vec::new() }
+        Self { bar, len, pages: None, busy, next: None, first: 0, words: Vec::new(), found: Vec::new() }
     }
 
     /// Returns the file of a region for the client to map. Without one, the client continues to send messages.
-    pub(super) fn lend(&mut self, region: Region) -> Option<Arc<OwnedFd>> {
+    pub(super) fn share(&mut self, region: Region) -> Option<Arc<OwnedFd>> {
         if region != Region::Bar(self.bar) {
             return None;
         }
@@ -79,7 +79,7 @@ impl Doorbells {
     }
 
     /// Drops the pages of a client that disconnected. The next client gets new ones.
-    pub(super) fn take_back(&mut self) {
+    pub(super) fn unshare(&mut self) {
         (self.pages, self.next) = (None, None);
     }
 
@@ -90,23 +90,23 @@ impl Doorbells {
     }
 
     /// Takes the values stored to the words that `words` lists.
-    fn look(&mut self, now: Instant, words: impl FnOnce(&mut Vec<u64>)) -> Vec<(u64, [u8; 8])> {
-        let mut rung = std::mem::take(&mut self.rung);
-        let Some(pages) = &self.pages else { return rung };
+    fn poll(&mut self, now: Instant, words: impl FnOnce(&mut Vec<u64>)) -> Vec<(u64, [u8; 8])> {
+        let mut found = std::mem::take(&mut self.found);
+        let Some(pages) = &self.pages else { return found };
         self.words.clear();
         words(&mut self.words);
         let count = self.words.len();
         let first = if self.first < count { self.first } else { 0 };
         self.next = (count != 0).then(|| now + interval(now.saturating_since(self.busy)));
         for place in (first..count).chain(0..first) {
-            if rung.len() == AT_ONCE {
+            if found.len() == AT_ONCE {
                 (self.first, self.next) = (place, Some(now));
                 break;
             }
             let offset = self.words[place];
-            rung.extend(pages.take(offset).map(|word| (offset, word)));
+            found.extend(pages.take(offset).map(|word| (offset, word)));
         }
-        rung
+        found
     }
 }
 
@@ -122,12 +122,12 @@ impl<F: Frontend> Hca<F> {
     pub fn poll_doorbells(&mut self) {
         let Self { doorbells: Some(doorbells), frontend, now, .. } = self else { return };
         let bar = doorbells.bar;
-        let mut rung = doorbells.look(*now, |words| frontend.doorbell_words(words));
-        for (offset, word) in rung.drain(..) {
+        let mut found = doorbells.poll(*now, |words| frontend.doorbell_words(words));
+        for (offset, word) in found.drain(..) {
             self.region_write(Region::Bar(bar), offset, &word);
         }
         if let Some(doorbells) = &mut self.doorbells {
-            doorbells.rung = rung;
+            doorbells.found = found;
         }
     }
 
@@ -167,7 +167,7 @@ mod tests {
     /// Returns the doorbells with pages as a client maps them.
     fn mapped() -> (Doorbells, MmapRegion) {
         let mut doorbells = Doorbells::new(Bar::Bar2, LEN);
-        let file = doorbells.lend(Region::Bar(Bar::Bar2)).unwrap();
+        let file = doorbells.share(Region::Bar(Bar::Bar2)).unwrap();
         let file = FileOffset::new(File::from(file.try_clone().unwrap()), 0);
         (doorbells, MmapRegion::from_file(file, LEN.try_into().unwrap()).unwrap())
     }
@@ -177,29 +177,29 @@ mod tests {
     }
 
     #[test]
-    fn intervals_grow_with_the_silence_and_stay_below_ten_milliseconds() {
+    fn interval_grows_with_idle_time_to_limit() {
         let of = |micros| interval(Duration::from_micros(micros)).as_micros();
         assert_eq!([0, 100, 160, 800, 8000, 100_000].map(of), [20, 20, 20, 100, 1000, 1000]);
         assert_eq!([200_000, 1_000_000, 3_600_000_000].map(of), [2000, 10_000, 10_000]);
     }
 
     #[test]
-    fn nothing_is_looked_at_without_pages_and_without_queues() {
+    fn nothing_is_polled_without_pages_or_queues() {
         let mut doorbells = Doorbells::new(Bar::Bar2, LEN);
-        assert!(doorbells.look(at(0), |words| words.push(0x10)).is_empty());
+        assert!(doorbells.poll(at(0), |words| words.push(0x10)).is_empty());
         assert_eq!(doorbells.next, None);
-        assert!(doorbells.lend(Region::Bar(Bar::Bar0)).is_none());
+        assert!(doorbells.share(Region::Bar(Bar::Bar0)).is_none());
         let (mut doorbells, pages) = mapped();
         store(&pages, 0x10);
-        assert!(doorbells.look(at(0), |_| {}).is_empty());
+        assert!(doorbells.poll(at(0), |_| {}).is_empty());
         assert_eq!(doorbells.next, None);
     }
 
     #[test]
-    fn a_doorbell_is_found_once_and_what_happens_brings_the_next_look_forward() {
+    fn activity_brings_next_poll_forward() {
         let (mut doorbells, pages) = mapped();
         store(&pages, 0x2010);
-        let mut look = |now| doorbells.look(at(now), |words| words.extend([0x2010, 0x2020]));
+        let mut look = |now| doorbells.poll(at(now), |words| words.extend([0x2010, 0x2020]));
         assert_eq!(look(1_000_000), [(0x2010, [1; 8])]);
         assert!(look(1_000_000).is_empty());
         assert_eq!(doorbells.next, Some(at(1_010_000)));
@@ -208,24 +208,24 @@ mod tests {
     }
 
     #[test]
-    fn more_than_fits_into_a_turn_is_found_in_the_next_which_begins_behind() {
+    fn excess_doorbells_are_first_next_turn() {
         let (mut doorbells, pages) = mapped();
         let words: Vec<u64> = (0..AT_ONCE as u64 + 2).map(|page| page * 4096 + 0x10).collect();
         words.iter().for_each(|word| store(&pages, *word));
-        let first = doorbells.look(at(5), |to| to.extend(&words));
+        let first = doorbells.poll(at(5), |to| to.extend(&words));
         assert_eq!((first.len(), doorbells.next), (AT_ONCE, Some(at(5))));
         store(&pages, words[0]);
-        let second = doorbells.look(at(5), |to| to.extend(&words));
+        let second = doorbells.poll(at(5), |to| to.extend(&words));
         let found: Vec<u64> = second.iter().map(|(offset, _)| *offset).collect();
         assert_eq!(found, [words[AT_ONCE], words[AT_ONCE + 1], words[0]]);
     }
 
     #[test]
-    fn the_next_client_has_other_pages() {
+    fn next_client_gets_new_pages() {
         let (mut doorbells, pages) = mapped();
-        doorbells.take_back();
-        doorbells.lend(Region::Bar(Bar::Bar2)).unwrap();
+        doorbells.unshare();
+        doorbells.share(Region::Bar(Bar::Bar2)).unwrap();
         store(&pages, 0x10);
-        assert!(doorbells.look(at(0), |words| words.push(0x10)).is_empty());
+        assert!(doorbells.poll(at(0), |words| words.push(0x10)).is_empty());
     }
 }

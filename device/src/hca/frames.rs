@@ -62,12 +62,12 @@ impl<F: Frontend> Hca<F> {
             self.deliver(frame);
             return;
         }
-        match self.impairments.judge(self.now, impair::Direction::Rx, frame, Origin::Own) {
-            Verdict::Untouched => {
+        match self.impairments.apply_rules(self.now, impair::Direction::Rx, frame, Origin::Own) {
+            Verdict::Pass => {
                 self.record(Direction::Inbound, frame, About::default);
                 self.deliver(frame);
             }
-            Verdict::Touched { note, frames } => {
+            Verdict::Modified { note, frames } => {
                 self.record(Direction::Inbound, frame, || About::note(note));
                 frames.iter().for_each(|frame| self.deliver(frame));
             }
@@ -77,7 +77,7 @@ impl<F: Frontend> Hca<F> {
 
     /// Fills the batch from the engine and the NIC in turns. Returns whether there may be more.
     pub(super) fn transmit(&mut self) -> bool {
-        if !self.frontend.serves_frames() {
+        if !F::NIC {
             return self.transmit_roce(FRAMES_PER_TURN) == FRAMES_PER_TURN || !self.has_room();
         }
         let mut left = FRAMES_PER_TURN;
@@ -89,7 +89,7 @@ impl<F: Frontend> Hca<F> {
             let quota = left.min(FRAMES_PER_SENDER);
             let made = match self.sender {
                 Sender::Engine => self.transmit_roce(quota),
-                Sender::Nic => self.transmit_plain(quota),
+                Sender::Nic => self.transmit_nic(quota),
             };
             self.sender = self.sender.next();
             left -= made;
@@ -101,7 +101,7 @@ impl<F: Frontend> Hca<F> {
 
     fn has_room(&self) -> bool {
         // A replay has no fabric, and has to repeat the turns of the record.
-        let turn_bytes = if self.tape.is_some() { MEMORY_TURN_BYTES } else { self.turn_bytes };
+        let turn_bytes = if self.sink.is_some() { MEMORY_TURN_BYTES } else { self.turn_bytes };
         self.outbound.len() < FRAMES_PER_TURN
             && self.outbound.bytes() < turn_bytes
             && self.looped.len() < FRAMES_PER_TURN
@@ -109,7 +109,7 @@ impl<F: Frontend> Hca<F> {
     }
 
     /// Collects frames of the NIC while there is room, and returns their number.
-    fn transmit_plain(&mut self, quota: usize) -> usize {
+    fn transmit_nic(&mut self, quota: usize) -> usize {
         for made in 0..quota {
             if !self.has_room() {
                 return made;
@@ -118,11 +118,11 @@ impl<F: Frontend> Hca<F> {
             if !self.frontend.poll_frame(cx, self.outbound.buffer()) {
                 return made;
             }
-            if self.outbound.commit_plain() {
+            if self.outbound.commit_nic() {
                 if let Some(frame) = self.outbound.last().filter(|_| self.is_port_active()) {
-                    self.port.count_plain_sent(frame);
+                    self.port.count_nic_sent(frame);
                 }
-                self.leave(About::default);
+                self.send_frame(About::default);
             } else {
                 self.port.count_malformed();
             }
@@ -132,7 +132,7 @@ impl<F: Frontend> Hca<F> {
 
     /// Returns whether frames are observed or modified on their way, and so need an ICRC.
     fn shows_frames(&self) -> bool {
-        self.capture.is_some() || self.tape.is_some() || !self.impairments.is_idle()
+        self.capture.is_some() || self.sink.is_some() || !self.impairments.is_idle()
     }
 
     /// Collects frames of the engine while there is room, and returns their number. It includes frames that a rule
@@ -179,10 +179,10 @@ impl<F: Frontend> Hca<F> {
                 self.looped.push(frame);
             } else if sent.dst_mac == UNRESOLVED {
                 self.count_sent();
-                self.resolve_and_leave(|| about(sent.qpn, wr));
+                self.resolve_and_send(|| about(sent.qpn, wr));
             } else {
                 self.count_sent();
-                self.leave(|| about(sent.qpn, wr));
+                self.send_frame(|| about(sent.qpn, wr));
             }
         }
         quota
@@ -195,33 +195,33 @@ impl<F: Frontend> Hca<F> {
     fn deliver_with(&mut self, frame: &[u8], icrc: IcrcField) {
         if self.port.is_looped_back() {
             self.port.refuse(DropReason::Loopback);
-            return self.say_why_dropped(frame);
+            return self.report_drop(frame);
         }
-        self.take_in(frame, icrc);
+        self.handle_inbound(frame, icrc);
     }
 
     /// Handles a frame for the port, from the fabric or looped back.
-    pub(super) fn take_in(&mut self, frame: &[u8], icrc: IcrcField) {
+    pub(super) fn handle_inbound(&mut self, frame: &[u8], icrc: IcrcField) {
         if !self.is_port_active() {
             self.port.refuse(DropReason::LinkDown);
-            return self.say_why_dropped(frame);
+            return self.report_drop(frame);
         }
-        if self.frontend.serves_frames() && self.port.is_for_nic(frame) {
-            return self.deliver_plain(&sealed(frame, icrc));
+        if F::NIC && self.port.is_for_nic(frame) {
+            return self.deliver_to_nic(&sealed(frame, icrc));
         }
         let whole = frame;
-        let Some(frame) = self.port.untag(whole) else { return self.say_why_dropped(whole) };
+        let Some(frame) = self.port.untag(whole) else { return self.report_drop(whole) };
         let frame = &*frame;
         let waiting = self.outbound.len();
         let received = self.port.receive(self.now, frame, icrc, &mut self.outbound);
         if self.outbound.len() > waiting {
-            self.leave(About::default);
+            self.send_frame(About::default);
         }
         while let Some(frame) = self.port.next_resolved() {
             self.outbound.push(&frame);
-            self.leave(|| About::note("delayed until its destination MAC was resolved"));
+            self.send_frame(|| About::note("delayed until its destination MAC was resolved"));
         }
-        let Some(received) = received else { return self.say_why_dropped(frame) };
+        let Some(received) = received else { return self.report_drop(frame) };
         self.port.count_received(frame);
         if self.admit(&received) {
             self.accept(&received);
@@ -229,9 +229,9 @@ impl<F: Frontend> Hca<F> {
     }
 
     /// Passes an unmodified frame to the NIC.
-    fn deliver_plain(&mut self, frame: &[u8]) {
-        if !self.port.admit_plain(frame) {
-            return self.say_why_dropped(frame);
+    fn deliver_to_nic(&mut self, frame: &[u8]) {
+        if !self.port.admit_nic_frame(frame) {
+            return self.report_drop(frame);
         }
         let cx = &mut context!(self);
         self.frontend.receive_frame(cx, frame);
@@ -242,13 +242,13 @@ impl<F: Frontend> Hca<F> {
     pub(super) fn deliver_looped(&mut self, frame: &[u8]) {
         match self.port.receive_own(frame) {
             Some(received) => self.accept(&received),
-            None => self.say_why_dropped(frame),
+            None => self.report_drop(frame),
         }
     }
 
     /// Reports why the port dropped a frame, if it did. Frames it answered have no reason.
     #[cold]
-    fn say_why_dropped(&mut self, frame: &[u8]) {
+    fn report_drop(&mut self, frame: &[u8]) {
         let Some(reason) = self.port.take_drop() else { return };
         self.monitor.ignored(reason, None, format_args!("frame"), |to| {
             frame.len().show("len", to);
@@ -274,7 +274,7 @@ impl<F: Frontend> Hca<F> {
     }
 
     /// Sends the last frame of the batch to the fabric, through loopback, impairments and capture.
-    pub(super) fn leave(&mut self, about: impl FnOnce() -> About) {
+    pub(super) fn send_frame(&mut self, about: impl FnOnce() -> About) {
         if self.port.is_looped_back() {
             self.outbound.seal_last();
             self.looped_back.extend(self.outbound.take_last());
@@ -283,18 +283,18 @@ impl<F: Frontend> Hca<F> {
         let Some(frame) = self.outbound.last().filter(|_| self.is_port_active()) else { return };
         let origin = self.outbound.last_origin();
         let verdict = match self.impairments.is_idle() {
-            true => Verdict::Untouched,
-            false => self.impairments.judge(self.now, impair::Direction::Tx, frame, origin),
+            true => Verdict::Pass,
+            false => self.impairments.apply_rules(self.now, impair::Direction::Tx, frame, origin),
         };
         if let Some(capture) = &mut self.capture {
             let mut about = about();
-            if let Verdict::Touched { note, .. } = &verdict {
+            if let Verdict::Modified { note, .. } = &verdict {
                 let notes: Vec<_> = about.note.iter().chain([note]).map(String::as_str).collect();
                 about.note = Some(notes.join("; "));
             }
             capture.record(Direction::Outbound, frame, about);
         }
-        if let Verdict::Touched { frames, .. } = verdict {
+        if let Verdict::Modified { frames, .. } = verdict {
             self.outbound.take_last();
             frames.iter().for_each(|frame| self.push_out(frame, origin));
         }
@@ -302,7 +302,7 @@ impl<F: Frontend> Hca<F> {
     }
 
     /// Sends the last frame, whose MAC is not known yet, after resolving its IP address.
-    fn resolve_and_leave(&mut self, about: impl FnOnce() -> About) {
+    fn resolve_and_send(&mut self, about: impl FnOnce() -> About) {
         let ip = self
             .outbound
             .last()
@@ -316,13 +316,13 @@ impl<F: Frontend> Hca<F> {
         let neighbour = self.port.resolve(self.now, ip);
         if let Some(mac) = neighbour.mac {
             self.outbound.readdress_last(mac);
-            self.leave(about);
+            self.send_frame(about);
         } else if let Some(frame) = self.outbound.take_last() {
             self.port.wait(self.now, ip, frame);
         }
-        if neighbour.ask {
-            self.port.ask(ip, &mut self.outbound);
-            self.leave(About::default);
+        if neighbour.request {
+            self.port.send_request(ip, &mut self.outbound);
+            self.send_frame(About::default);
         }
     }
 

@@ -77,7 +77,11 @@ impl<F: Frontend> Hca<F> {
         match admitted {
             Admitted::Unchanged => return true,
             Admitted::From(source) => {
-                self.give_guest(&Datagram { source, destination: self.port.addresses().own.lid, ..datagram });
+                self.deliver_to_guest(&Datagram {
+                    source,
+                    destination: self.port.addresses().own.lid,
+                    ..datagram
+                });
             }
             Admitted::Taken => {}
         }
@@ -89,7 +93,7 @@ impl<F: Frontend> Hca<F> {
     pub(super) fn serve_management(&mut self) {
         while let Some(output) = self.management.as_mut().and_then(Management::poll_output) {
             match output {
-                Output::ToGuest(datagram) => self.give_guest(&datagram),
+                Output::ToGuest(datagram) => self.deliver_to_guest(&datagram),
                 Output::ToFabric(datagram) => self.send_out(&datagram),
                 Output::Link(up) => self.set_enabled(up),
             }
@@ -110,7 +114,7 @@ impl<F: Frontend> Hca<F> {
     }
 
     /// Delivers a datagram in the next turn as if it had come from the wire.
-    fn give_guest(&mut self, datagram: &Datagram) {
+    fn deliver_to_guest(&mut self, datagram: &Datagram) {
         let source = Identity::from_lid(datagram.source);
         let encap = Encap {
             src_mac: source.mac,
@@ -148,7 +152,7 @@ impl<F: Frontend> Hca<F> {
             self.outbound.mark_answer();
         }
         self.count_sent();
-        self.leave(|| About::note("management"));
+        self.send_frame(|| About::note("management"));
     }
 
     /// Headers to QP0 of all nodes of the link (RFC 4291, section 2.7.1).

@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_of_one_hop_ends_at_the_switch_and_comes_back() {
+    fn one_hop_path_ends_at_switch() {
         let Hop::Here(mut mad) = at_switch(request(&[]), 7) else { panic!("not for the switch") };
         assert_eq!((mad[6], mad[193]), (2, 7));
         assert!(turn(&mut mad));
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_of_two_hops_ends_at_another_adapter_and_comes_back() {
+    fn two_hop_path_ends_at_other_adapter() {
         let Hop::Port(9, mad) = at_switch(request(&[9]), 7) else { panic!("not forwarded") };
         assert_eq!((mad[6], mad[193]), (2, 7));
         let mut mad = at_end(mad).expect("the path ends here");
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn unreasonable_pointers_are_discarded() {
+    fn invalid_hop_pointers_are_discarded() {
         for (pointer, count) in [(0, 1), (3, 2), (2, 1), (1, 64), (0, 0), (255, 255)] {
             let mut mad = request(&[9]);
             (mad[6], mad[7]) = (pointer, count);

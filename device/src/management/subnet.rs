@@ -1,6 +1,6 @@
 //! Discovery of the other HCAs on the fabric.
 
-mod questions;
+mod requests;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use protocol::mad::port::PortInfo;
 use protocol::mad::smp::{DATA_LEN, Smp, attribute};
 use protocol::mad::{Class, Mad, MadStatus, Method};
 
-use self::questions::Questions;
+use self::requests::OpenRequests;
 use super::{Datagram, PERMISSIVE_LID, QP0};
 
 /// Switch ports that an HCA can be attached to.
@@ -34,7 +34,7 @@ const FIRST_SWEEPS: u8 = 3;
 const SWEEP_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Sweeps that an HCA may leave unanswered.
-pub(super) const PATIENCE: u8 = 3;
+pub(super) const MAX_MISSED_SWEEPS: u8 = 3;
 
 /// Returns the switch port that an HCA is attached to.
 pub(super) const fn switch_port(lid: Lid) -> u8 {
@@ -64,7 +64,7 @@ pub(super) struct Subnet {
     last_sweep: Option<Instant>,
     /// Sweeps left at the initial interval.
     first_sweeps: u8,
-    questions: Questions,
+    requests: OpenRequests,
 }
 
 impl Subnet {
@@ -74,7 +74,7 @@ impl Subnet {
             nodes: BTreeMap::new(),
             last_sweep: None,
             first_sweeps: 0,
-            questions: Questions::default(),
+            requests: OpenRequests::default(),
         }
     }
 
@@ -125,14 +125,14 @@ impl Subnet {
         self.first_sweeps = self.first_sweeps.saturating_sub(1);
         self.nodes.retain(|_, node| {
             node.unanswered = node.unanswered.saturating_add(1);
-            node.unanswered <= PATIENCE
+            node.unanswered <= MAX_MISSED_SWEEPS
         });
-        let tid = self.questions.ask_everybody();
-        Some(self.question(PERMISSIVE_LID, attribute::NODE_INFO, tid))
+        let tid = self.requests.start_sweep();
+        Some(self.build_request(PERMISSIVE_LID, attribute::NODE_INFO, tid))
     }
 
     /// Returns whether an SMP answers a request of this module rather than of the guest.
-    pub(super) fn asked(header: &Header) -> bool {
+    pub(super) fn is_own_response(header: &Header) -> bool {
         header.method.is_response() && header.tid >> 32 == TID >> 32
     }
 
@@ -141,8 +141,8 @@ impl Subnet {
     pub(super) fn handle_answer(&mut self, now: Instant, from: Lid, mad: &Mad) -> Option<Datagram> {
         let header = protocol::mad::header(mad);
         let tid = u32::try_from(header.tid ^ TID).ok()?;
-        if !self.may_know(from)
-            || !self.questions.take(from, header.attribute, tid)
+        if !self.may_insert(from)
+            || !self.requests.take(from, header.attribute, tid)
             || header.status != MadStatus::OK
         {
             return None;
@@ -155,11 +155,11 @@ impl Subnet {
                     Some(node) => (node.info, node.unanswered, node.heard) = (info, 0, now),
                     None => self.insert(now, from, info),
                 }
-                self.ask(now, from, attribute::NODE_DESCRIPTION)
+                self.request(now, from, attribute::NODE_DESCRIPTION)
             }
             (attribute::NODE_DESCRIPTION, Some(node)) => {
                 node.description = *data;
-                self.ask(now, from, attribute::PORT_INFO)
+                self.request(now, from, attribute::PORT_INFO)
             }
             (attribute::PORT_INFO, Some(node)) => {
                 node.port = Some(PortInfo::parse(data));
@@ -183,17 +183,17 @@ impl Subnet {
         self.nodes.insert(lid, node);
     }
 
-    fn may_know(&self, lid: Lid) -> bool {
+    fn may_insert(&self, lid: Lid) -> bool {
         lid != self.own && (1..super::SM_LID.get()).contains(&lid.get())
     }
 
     /// Sends a request to one HCA, unless the same request is still open.
-    fn ask(&mut self, now: Instant, lid: Lid, attribute: u16) -> Option<Datagram> {
-        let tid = self.questions.ask(now, lid, attribute)?;
-        Some(self.question(lid, attribute, tid))
+    fn request(&mut self, now: Instant, lid: Lid, attribute: u16) -> Option<Datagram> {
+        let tid = self.requests.open(now, lid, attribute)?;
+        Some(self.build_request(lid, attribute, tid))
     }
 
-    fn question(&self, lid: Lid, attribute: u16, tid: u32) -> Datagram {
+    fn build_request(&self, lid: Lid, attribute: u16, tid: u32) -> Datagram {
         let header = Header {
             base_version: Header::BASE_VERSION,
             class: Class::SUBN,
@@ -215,14 +215,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ports_of_the_switch_follow_from_lids() {
+    fn switch_port_follows_from_lid() {
         for (lid, port) in [(1, 1), (2, 2), (254, 254), (255, 1), (0xbffe, 128)] {
             assert_eq!(switch_port(Lid::new(lid)), port, "LID {lid}");
         }
     }
 
     #[test]
-    fn who_answered_least_and_was_quiet_longest_makes_room() {
+    fn full_table_replaces_quietest_node() {
         let mut subnet = Subnet::new(Lid::new(1));
         let at = |seconds: usize| Instant::from_nanos(seconds as u64 * 1_000_000_000);
         let lid = |n: usize| Lid::new(u16::try_from(n).unwrap());

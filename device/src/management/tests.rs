@@ -63,11 +63,11 @@ fn outputs(management: &mut Management) -> Vec<Output> {
 /// Sends a MAD to the subnet manager's LID. Returns what the guest gets, and expects nothing else.
 fn ask(management: &mut Management, qp: Qpn, mad: Mad) -> Vec<Mad> {
     let addresses = alone(management.lid());
-    ask_knowing(&addresses, management, qp, mad)
+    ask_with_addresses(&addresses, management, qp, mad)
 }
 
 /// The same for an HCA that knows others.
-fn ask_knowing(addresses: &Addresses, management: &mut Management, qp: Qpn, mad: Mad) -> Vec<Mad> {
+fn ask_with_addresses(addresses: &Addresses, management: &mut Management, qp: Qpn, mad: Mad) -> Vec<Mad> {
     let sent =
         Datagram { source: management.lid(), source_qp: qp, destination: SM_LID, destination_qp: qp, mad };
     management.handle_guest(&at(10), addresses, &sent);

@@ -25,10 +25,10 @@ use thiserror::Error;
 use vm_memory::{Bytes, VolatileMemory, VolatileSlice, WriteVolatile as _};
 
 use self::file::MappedFile;
-use self::map::{DmaMap, Reach};
+use self::map::{DmaMap, Location};
 use self::store::put;
 use super::limits::Limits;
-use crate::record::Tape;
+use crate::record::RecordSink;
 
 /// Granularity of ranges in bytes.
 pub const PAGE_LEN: u64 = 4096;
@@ -120,7 +120,7 @@ pub struct GuestMemory {
     map: DmaMap,
     blocked: bool,
     /// Set while the device is recorded or replayed.
-    tape: Option<Tape>,
+    sink: Option<RecordSink>,
 }
 
 /// Part of an access inside one window.
@@ -139,8 +139,8 @@ impl GuestMemory {
 
     /// Records every access from now on, or replays recorded results without accessing guest memory. `None` ends
     /// both.
-    pub fn set_tape(&mut self, tape: Option<Tape>) {
-        self.tape = tape;
+    pub fn set_record_sink(&mut self, sink: Option<RecordSink>) {
+        self.sink = sink;
     }
 
     /// Maps `len` bytes at `iova`, backed by a file from an offset on, or inaccessible without a file. The descriptor
@@ -157,8 +157,8 @@ impl GuestMemory {
     ) -> Result<(), MapError> {
         let reachable = backing.is_some();
         self.add(iova, len, permissions, backing)?;
-        if let Some(tape) = &self.tape {
-            tape.map(iova.get(), len, (permissions.read, permissions.write), reachable);
+        if let Some(sink) = &self.sink {
+            sink.map(iova.get(), len, (permissions.read, permissions.write), reachable);
         }
         Ok(())
     }
@@ -195,12 +195,12 @@ impl GuestMemory {
     /// # Errors
     /// [`MapError::TooManyRanges`]: splitting a range would exceed the limit; nothing has changed.
     pub fn unmap(&mut self, iova: Iova, len: u64) -> Result<(), MapError> {
-        let Some(reach) = len.checked_sub(1) else { return Ok(()) };
+        let Some(locate) = len.checked_sub(1) else { return Ok(()) };
         let first = iova.get() & !(PAGE_LEN - 1);
-        let last = iova.get().saturating_add(reach) | (PAGE_LEN - 1);
+        let last = iova.get().saturating_add(locate) | (PAGE_LEN - 1);
         self.map.change().remove(first, last)?;
-        if let Some(tape) = &self.tape {
-            tape.unmap(iova.get(), len);
+        if let Some(sink) = &self.sink {
+            sink.unmap(iova.get(), len);
         }
         Ok(())
     }
@@ -208,8 +208,8 @@ impl GuestMemory {
     /// Unmaps everything.
     pub fn unmap_all(&mut self) {
         self.map.change().clear();
-        if let Some(tape) = &self.tape {
-            tape.unmap_all();
+        if let Some(sink) = &self.sink {
+            sink.unmap_all();
         }
     }
 
@@ -236,7 +236,7 @@ impl GuestMemory {
     /// access, `out` contains zeros for it.
     #[inline]
     pub fn read(&self, iova: Iova, out: &mut [u8]) -> Result<(), DmaError> {
-        if self.at_once(iova, out.len(), readable, |bytes| bytes.copy_to(out) == out.len()) {
+        if self.in_one_window(iova, out.len(), readable, |bytes| bytes.copy_to(out) == out.len()) {
             return Ok(());
         }
         self.read_in_pieces(iova, out)
@@ -244,11 +244,11 @@ impl GuestMemory {
 
     #[cold]
     fn read_in_pieces(&self, iova: Iova, out: &mut [u8]) -> Result<(), DmaError> {
-        match &self.tape {
+        match &self.sink {
             None => self.copy_out(iova, out),
-            Some(tape) => {
+            Some(sink) => {
                 let error = DmaError { iova, len: out.len(), access: "read" };
-                tape.read(iova.get(), out, error, |out| self.copy_out(iova, out))
+                sink.read(iova.get(), out, error, |out| self.copy_out(iova, out))
             }
         }
     }
@@ -262,7 +262,7 @@ impl GuestMemory {
             piece.bytes.copy_to(now);
             rest = later;
         }
-        all_there(&pieces, error)
+        check_all(&pieces, error)
     }
 
     /// Appends `len` bytes of guest memory to `out` without clearing memory first. The range may span adjoining
@@ -273,7 +273,7 @@ impl GuestMemory {
     #[inline]
     pub fn append(&self, iova: Iova, len: usize, out: &mut Vec<u8>) -> Result<(), DmaError> {
         let before = out.len();
-        if self.at_once(iova, len, readable, |bytes| out.write_all_volatile(bytes).is_ok()) {
+        if self.in_one_window(iova, len, readable, |bytes| out.write_all_volatile(bytes).is_ok()) {
             return Ok(());
         }
         out.truncate(before);
@@ -283,9 +283,9 @@ impl GuestMemory {
     #[cold]
     fn append_in_pieces(&self, iova: Iova, len: usize, out: &mut Vec<u8>) -> Result<(), DmaError> {
         let error = DmaError { iova, len, access: "read" };
-        match &self.tape {
+        match &self.sink {
             None => self.gather(iova, len, out),
-            Some(tape) => tape.append(iova.get(), len, out, error, |out| self.gather(iova, len, out)),
+            Some(sink) => sink.append(iova.get(), len, out, error, |out| self.gather(iova, len, out)),
         }
     }
 
@@ -296,7 +296,7 @@ impl GuestMemory {
         for piece in &pieces {
             out.write_all_volatile(&piece.bytes).map_err(|_| error)?;
         }
-        all_there(&pieces, error).inspect_err(|_| out.truncate(before))
+        check_all(&pieces, error).inspect_err(|_| out.truncate(before))
     }
 
     /// Copies bytes into guest memory.
@@ -310,7 +310,7 @@ impl GuestMemory {
             put(bytes, data);
             true
         };
-        if self.at_once(iova, data.len(), writable, copy) {
+        if self.in_one_window(iova, data.len(), writable, copy) {
             return Ok(());
         }
         self.write_in_pieces(iova, data)
@@ -319,9 +319,9 @@ impl GuestMemory {
     #[cold]
     fn write_in_pieces(&self, iova: Iova, data: &[u8]) -> Result<(), DmaError> {
         let error = DmaError { iova, len: data.len(), access: "write" };
-        match &self.tape {
+        match &self.sink {
             None => self.copy_in(iova, data),
-            Some(tape) => tape.write(iova.get(), data, error, || self.copy_in(iova, data)),
+            Some(sink) => sink.write(iova.get(), data, error, || self.copy_in(iova, data)),
         }
     }
 
@@ -334,7 +334,7 @@ impl GuestMemory {
             put(&piece.bytes, now);
             rest = later;
         }
-        all_there(&pieces, error)
+        check_all(&pieces, error)
     }
 
     /// Writes an entry whose last byte passes ownership to software. All other bytes are written first, then the last
@@ -345,22 +345,22 @@ impl GuestMemory {
     /// As `write`, or the entry is empty or crosses a page.
     #[inline]
     pub fn publish(&self, iova: Iova, entry: &[u8]) -> Result<(), DmaError> {
-        if self.at_once(iova, entry.len(), writable, |bytes| hand_over(bytes, entry)) {
+        if self.in_one_window(iova, entry.len(), writable, |bytes| hand_over(bytes, entry)) {
             return Ok(());
         }
-        self.publish_with_tape(iova, entry)
+        self.publish_recorded(iova, entry)
     }
 
     #[cold]
-    fn publish_with_tape(&self, iova: Iova, entry: &[u8]) -> Result<(), DmaError> {
+    fn publish_recorded(&self, iova: Iova, entry: &[u8]) -> Result<(), DmaError> {
         let error = DmaError { iova, len: entry.len(), access: "write" };
         let publish = || {
             let slot = self.writable(iova, entry.len()).ok_or(error)?;
-            if hand_over(&slot.bytes, entry) { slot.there(error) } else { Err(error) }
+            if hand_over(&slot.bytes, entry) { slot.check(error) } else { Err(error) }
         };
-        match &self.tape {
+        match &self.sink {
             None => publish(),
-            Some(tape) => tape.write(iova.get(), entry, error, publish),
+            Some(sink) => sink.write(iova.get(), entry, error, publish),
         }
     }
 
@@ -371,9 +371,9 @@ impl GuestMemory {
     /// As `write`, or `iova` is not a multiple of 8.
     pub fn update_u64(&self, iova: Iova, update: impl FnMut(u64) -> Option<u64>) -> Result<u64, DmaError> {
         let error = DmaError { iova, len: 8, access: "write" };
-        match &self.tape {
+        match &self.sink {
             None => self.exchange(iova, update),
-            Some(tape) => tape.update(iova.get(), update, error, |update| self.exchange(iova, update)),
+            Some(sink) => sink.update(iova.get(), update, error, |update| self.exchange(iova, update)),
         }
     }
 
@@ -382,7 +382,7 @@ impl GuestMemory {
         let slot = self.writable(iova, 8).ok_or(error)?;
         let word = slot.bytes.get_atomic_ref::<AtomicU64>(0).map_err(|_| error)?;
         let (Ok(before) | Err(before)) = word.fetch_update(Ordering::AcqRel, Ordering::Acquire, update);
-        slot.there(error)?;
+        slot.check(error)?;
         Ok(before)
     }
 
@@ -394,14 +394,14 @@ impl GuestMemory {
     /// Executes an access to a range in one window, as almost all are, unless a record is active. If it returns
     /// false, the caller repeats the access piece by piece, which also determines the error.
     #[inline(always)]
-    fn at_once(
+    fn in_one_window(
         &self,
         iova: Iova,
         len: usize,
         allowed: impl Fn(Permissions) -> bool,
         access: impl FnOnce(&VolatileSlice<'_>) -> bool,
     ) -> bool {
-        self.tape.is_none()
+        self.sink.is_none()
             && self
                 .piece(iova, len, allowed)
                 .is_some_and(|piece| access(&piece.bytes) && !piece.file.is_lost())
@@ -410,12 +410,13 @@ impl GuestMemory {
     /// Returns a non-empty range if it is entirely in one window.
     #[inline(always)]
     fn piece(&self, iova: Iova, len: usize, allowed: impl Fn(Permissions) -> bool) -> Option<Piece<'_>> {
-        let reach = self.map.reach(iova.get()).filter(|reach| !self.blocked && allowed(reach.permissions))?;
+        let locate =
+            self.map.locate(iova.get()).filter(|locate| !self.blocked && allowed(locate.permissions))?;
         // The first byte exists, so `behind` counts those after it.
-        if (len as u64).checked_sub(1)? > reach.behind {
+        if (len as u64).checked_sub(1)? > locate.behind {
             return None;
         }
-        Some(Piece { bytes: reach.file.slice(reach.offset, len)?, file: reach.file })
+        Some(Piece { bytes: locate.file.slice(locate.offset, len)?, file: locate.file })
     }
 
     /// Returns an entire range in order, or `None`. The number of pieces is bounded by `len` and the page size.
@@ -426,8 +427,8 @@ impl GuestMemory {
         let mut pieces = SmallVec::new();
         let (mut at, mut rest) = (iova.get(), len);
         while rest > 0 {
-            let Reach { file, offset, behind, .. } =
-                self.map.reach(at).filter(|reach| allowed(reach.permissions))?;
+            let Location { file, offset, behind, .. } =
+                self.map.locate(at).filter(|locate| allowed(locate.permissions))?;
             let here = usize::try_from(behind).map_or(rest, |behind| rest.min(behind.saturating_add(1)));
             pieces.push(Piece { bytes: file.slice(offset, here)?, file });
             rest -= here;
@@ -441,7 +442,7 @@ impl GuestMemory {
 
 impl Piece<'_> {
     /// Checks after an access whether a page was lost.
-    fn there(&self, error: DmaError) -> Result<(), DmaError> {
+    fn check(&self, error: DmaError) -> Result<(), DmaError> {
         if self.file.is_lost() { Err(error) } else { Ok(()) }
     }
 }
@@ -461,7 +462,7 @@ fn writable(permissions: Permissions) -> bool {
     permissions.write
 }
 
-/// Checks all pieces as [`Piece::there`] does.
-fn all_there(pieces: &[Piece<'_>], error: DmaError) -> Result<(), DmaError> {
-    pieces.iter().try_for_each(|piece| piece.there(error))
+/// Checks all pieces as [`Piece::check`] does.
+fn check_all(pieces: &[Piece<'_>], error: DmaError) -> Result<(), DmaError> {
+    pieces.iter().try_for_each(|piece| piece.check(error))
 }

@@ -1,13 +1,13 @@
 //! The key table of a device.
 
-mod recent;
+mod translation_cache;
 
 use engine::{AccessError, WindowKind};
 use protocol::ids::{Lkey, Pdn, Va};
 
-pub use self::recent::Generation;
-pub(super) use self::recent::Piece;
-use self::recent::RecentPieces;
+pub use self::translation_cache::Generation;
+pub(super) use self::translation_cache::TlbEntry;
+use self::translation_cache::TranslationCache;
 use super::region::{Kind, MemoryRegion};
 use crate::sparse::{Capacity, SparseTable, TableFull};
 
@@ -84,7 +84,7 @@ pub struct KeyTable {
     mask: u32,
     slots: SparseTable<Slot>,
     /// Cached translations of the regions in `slots`, invalidated by [`KeyTable::change`].
-    recent: RecentPieces,
+    cache: TranslationCache,
 }
 
 impl KeyTable {
@@ -100,7 +100,7 @@ impl KeyTable {
     /// Creates a table for keys whose low `shift` bits are chosen by software, with the index above them.
     pub fn rotated(log2_entries: u8, shift: u32) -> Self {
         let mask = u32::MAX.checked_shr(32u32.saturating_sub(u32::from(log2_entries))).unwrap_or(0);
-        Self { shift, mask, slots: SparseTable::new(Self::CAPACITY), recent: RecentPieces::default() }
+        Self { shift, mask, slots: SparseTable::new(Self::CAPACITY), cache: TranslationCache::default() }
     }
 
     /// Returns whether the table has such an index, valid or not.
@@ -115,19 +115,19 @@ impl KeyTable {
 
     /// Returns the slots for modification and invalidates all cached translations. All changes to keys go through it.
     fn change(&mut self) -> &mut SparseTable<Slot> {
-        self.recent.forget();
+        self.cache.invalidate();
         &mut self.slots
     }
 
     /// Looks up a cached translation around `va` in a key's region.
     #[inline]
-    pub(super) fn remembered(&self, key: Lkey, va: Va) -> Option<Piece> {
-        self.recent.get(key, self.index(key), va)
+    pub(super) fn lookup(&self, key: Lkey, va: Va) -> Option<TlbEntry> {
+        self.cache.get(key, self.index(key), va)
     }
 
     /// Caches a translation of the region that has this key now.
-    pub(super) fn remember(&self, key: Lkey, va: Va, piece: Piece) {
-        self.recent.put(self.index(key), va, piece);
+    pub(super) fn cache(&self, key: Lkey, va: Va, entry: TlbEntry) {
+        self.cache.put(self.index(key), va, entry);
     }
 
     /// Returns the region or window of a key.
@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn the_index_of_a_rotated_key_is_above_its_generation() {
+    fn rotated_key_index_is_above_generation() {
         let mut table = KeyTable::rotated(17, 8);
         table.insert(region(0x8000_1800)).unwrap();
         assert_eq!(table.get(0x18).map(|region| region.key), Some(Lkey::new(0x8000_1800)));
@@ -271,7 +271,7 @@ mod tests {
 
     /// E810 interface, section 13.7: index 0x913258 with 16384 regions.
     #[test]
-    fn bits_above_the_index_count_in_a_table_smaller_than_they_say() {
+    fn bits_above_small_index_must_match() {
         let mut table = KeyTable::rotated(14, 8);
         table.insert(region(0x9132_5841)).unwrap();
         assert_eq!(table.index(Lkey::new(0x9132_5841)), 0x3258);
@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn an_allocated_key_is_known_and_not_valid() {
+    fn allocated_key_is_not_valid() {
         let mut table = KeyTable::rotated(14, 8);
         let (key, pd) = (Lkey::new(0x700), Pdn::new(0));
         table.allocate(Allocated { key, pd, purpose: Purpose::Region { most: 4096 } }).unwrap();
@@ -296,14 +296,14 @@ mod tests {
     }
 
     #[test]
-    fn the_whole_memory_is_addressed_as_the_bus_is() {
+    fn whole_memory_uses_bus_addresses() {
         let whole = region(0x100);
         assert_eq!((whole.start, whole.origin), (Va::new(0), Origin::Zero));
         assert_eq!(whole.translation, Translation::Contiguous { bus: protocol::ids::Iova::new(0) });
     }
 
     #[test]
-    fn table_sizes_reach_from_one_entry_to_all_of_32_bits() {
+    fn table_size_covers_one_to_all_entries() {
         assert!(KeyTable::new(0).contains_index(0) && !KeyTable::new(0).contains_index(1));
         assert!(!KeyTable::new(17).contains_index(1 << 17));
         assert!(KeyTable::new(32).contains_index(u32::MAX));

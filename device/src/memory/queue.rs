@@ -3,7 +3,7 @@
 use engine::{Access, AccessError};
 use protocol::ids::{Lkey, Pdn};
 
-use super::translate::{PageTable, Place, RegionAccess};
+use super::translate::{AccessTarget, PageTable, RegionAccess};
 
 /// Bytes of regions. Offsets count from the first byte of the region, whatever its start address.
 ///
@@ -37,15 +37,15 @@ pub trait QueueMemory {
 
 impl<P: PageTable> QueueMemory for RegionAccess<'_, P> {
     fn read(&self, pd: Pdn, key: Lkey, offset: u64, out: &mut [u8]) -> Result<(), AccessError> {
-        RegionAccess::read(self, Place::offset(pd, key, offset), out, Access::LocalRead)
+        RegionAccess::read(self, AccessTarget::offset(pd, key, offset), out, Access::LocalRead)
     }
 
     fn patch(&self, pd: Pdn, key: Lkey, offset: u64, data: &[u8]) -> Result<(), AccessError> {
-        RegionAccess::write(self, Place::offset(pd, key, offset), data, Access::LocalRead)
+        RegionAccess::write(self, AccessTarget::offset(pd, key, offset), data, Access::LocalRead)
     }
 
     fn publish(&self, pd: Pdn, key: Lkey, offset: u64, entry: &[u8]) -> Result<(), AccessError> {
-        RegionAccess::publish(self, Place::offset(pd, key, offset), entry)
+        RegionAccess::publish(self, AccessTarget::offset(pd, key, offset), entry)
     }
 
     fn region_len(&self, key: Lkey) -> Option<u64> {

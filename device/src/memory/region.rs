@@ -136,14 +136,14 @@ impl MemoryRegion {
         }
     }
 
-    /// Returns the offset of `va` in the region if `who` may execute `access` on `len` bytes there. The checks are,
+    /// Returns the offset of `va` in the region if `initiator` may execute `access` on `len` bytes there. The checks are,
     /// in this order: kind, PD, QP, right, bounds. If `len` is 0, only the first four apply.
     ///
     /// # Errors
     /// The first check that fails.
     pub fn grant(
         &self,
-        who: Initiator,
+        initiator: Initiator,
         va: Va,
         origin: Origin,
         len: u64,
@@ -152,23 +152,23 @@ impl MemoryRegion {
         if access.is_local() && matches!(self.kind, Kind::Window { .. }) {
             return Err(AccessError::Kind);
         }
-        self.admit(who)?;
+        self.admit(initiator)?;
         if !self.rights.permit(access) {
             return Err(AccessError::Right);
         }
         self.offset(va, origin, len)
     }
 
-    /// Checks whether `who` may use the key at all.
+    /// Checks whether `initiator` may use the key at all.
     ///
     /// # Errors
     /// The key belongs to another protection domain or QP.
-    pub(super) fn admit(&self, who: Initiator) -> Result<(), AccessError> {
-        if self.pd != who.pd {
+    pub(super) fn admit(&self, initiator: Initiator) -> Result<(), AccessError> {
+        if self.pd != initiator.pd {
             return Err(AccessError::Pd);
         }
         match self.kind {
-            Kind::Window { owner: Some(owner), .. } if owner != who.qpn => Err(AccessError::Qp),
+            Kind::Window { owner: Some(owner), .. } if owner != initiator.qpn => Err(AccessError::Qp),
             _ => Ok(()),
         }
     }

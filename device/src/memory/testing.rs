@@ -10,7 +10,7 @@ use super::{GuestMemory, Permissions};
 /// Returns `pages` zero pages, readable and writable, from `iova` on.
 pub(crate) fn guest_memory(iova: u64, pages: u64) -> GuestMemory {
     let mut memory = GuestMemory::default();
-    memory.lend(iova, pages * super::dma::PAGE_LEN);
+    memory.map_zeros(iova, pages * super::dma::PAGE_LEN);
     memory
 }
 
@@ -36,7 +36,7 @@ fn zeros(len: u64) -> OwnedFd {
 
 impl GuestMemory {
     /// Maps zeros, readable and writable. They take memory only when touched.
-    pub(crate) fn lend(&mut self, iova: u64, len: u64) {
+    pub(crate) fn map_zeros(&mut self, iova: u64, len: u64) {
         self.map(Iova::new(iova), len, ALL, Some((zeros(len), 0))).unwrap();
     }
 

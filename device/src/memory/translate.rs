@@ -5,7 +5,7 @@ use protocol::ids::{Iova, Lkey, Pdn, Qpn, Va};
 
 use super::GuestMemory;
 use super::dma::PAGE_LEN;
-use super::keys::{Generation, KeyTable, Piece};
+use super::keys::{Generation, KeyTable, TlbEntry};
 use super::region::{MemoryRegion, Origin, Translation};
 
 /// A device's page table, as a view that is cheap to copy.
@@ -41,9 +41,9 @@ pub struct Segment {
 
 /// Start of an access, and its initiator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct AccessTarget {
     /// QP and PD on whose behalf the access is executed.
-    pub who: Initiator,
+    pub initiator: Initiator,
     /// Key of the region.
     pub key: Lkey,
     /// First byte.
@@ -52,17 +52,17 @@ pub struct Place {
     pub origin: Origin,
 }
 
-impl Place {
+impl AccessTarget {
     /// An address as in work requests and remote requests.
-    pub const fn address(who: Initiator, key: Lkey, va: Va) -> Self {
-        Self { who, key, va, origin: Origin::Zero }
+    pub const fn address(initiator: Initiator, key: Lkey, va: Va) -> Self {
+        Self { initiator, key, va, origin: Origin::Zero }
     }
 
     /// An offset from the region's first byte, as queues use.
     pub const fn offset(pd: Pdn, key: Lkey, offset: u64) -> Self {
         // Queues do not use windows, so the QP is irrelevant.
-        let who = Initiator { pd, qpn: Qpn::new(0), reserved_lkey: false };
-        Self { who, key, va: Va::new(offset), origin: Origin::Start }
+        let initiator = Initiator { pd, qpn: Qpn::new(0), reserved_lkey: false };
+        Self { initiator, key, va: Va::new(offset), origin: Origin::Start }
     }
 }
 
@@ -88,31 +88,36 @@ const RESERVED_LKEY: Lkey = Lkey::new(0);
 
 impl<'a, P: PageTable> RegionAccess<'a, P> {
     /// Returns the region of a permitted access, and the offset of the range in it.
-    fn grant(&self, at: Place, len: u64, access: Access) -> Result<(&'a MemoryRegion, u64), AccessError> {
-        if at.who.reserved_lkey && at.key == RESERVED_LKEY && access.is_local() {
+    fn grant(
+        &self,
+        at: AccessTarget,
+        len: u64,
+        access: Access,
+    ) -> Result<(&'a MemoryRegion, u64), AccessError> {
+        if at.initiator.reserved_lkey && at.key == RESERVED_LKEY && access.is_local() {
             let offset = WHOLE_MEMORY.offset(at.va, at.origin, len)?;
             return Ok((&WHOLE_MEMORY, offset));
         }
         let region = self.keys.find(at.key)?;
-        Ok((region, region.grant(at.who, at.va, at.origin, len, access)?))
+        Ok((region, region.grant(at.initiator, at.va, at.origin, len, access)?))
     }
 
     /// Returns the bus address of a non-empty range if a cached translation covers and grants it.
     #[inline]
-    fn known(&self, at: Place, len: usize, access: Access) -> Option<Iova> {
+    fn cached(&self, at: AccessTarget, len: usize, access: Access) -> Option<Iova> {
         // The reserved key may refer to something other than the region with its number.
         if len == 0 || at.key == RESERVED_LKEY {
             return None;
         }
-        let piece = self.keys.remembered(at.key, at.va)?;
-        piece.find(at.who.pd, at.va, at.origin, len, access, self.pages.generation())
+        let entry = self.keys.lookup(at.key, at.va)?;
+        entry.find(at.initiator.pd, at.va, at.origin, len, access, self.pages.generation())
     }
 
     /// Checks whether `access` to `len` bytes at `at` is granted, but not whether the pages exist.
     ///
     /// # Errors
     /// The first check that fails.
-    pub fn check(&self, at: Place, len: u64, access: Access) -> Result<(), AccessError> {
+    pub fn check(&self, at: AccessTarget, len: u64, access: Access) -> Result<(), AccessError> {
         if len == 0 {
             return Ok(());
         }
@@ -123,7 +128,12 @@ impl<'a, P: PageTable> RegionAccess<'a, P> {
     ///
     /// # Errors
     /// As `check`. A segment may fail with [`AccessError::Unmapped`].
-    pub fn segments(&self, at: Place, len: usize, access: Access) -> Result<Segments<'a, P>, AccessError> {
+    pub fn segments(
+        &self,
+        at: AccessTarget,
+        len: usize,
+        access: Access,
+    ) -> Result<Segments<'a, P>, AccessError> {
         if len == 0 {
             return Ok(Segments {
                 region: None,
@@ -151,15 +161,15 @@ impl<'a, P: PageTable> RegionAccess<'a, P> {
     ///
     /// # Errors
     /// As `check`, or [`AccessError::Unmapped`]. `out` may then be partly written.
-    pub fn read(&self, at: Place, out: &mut [u8], access: Access) -> Result<(), AccessError> {
-        if let Some(iova) = self.known(at, out.len(), access) {
+    pub fn read(&self, at: AccessTarget, out: &mut [u8], access: Access) -> Result<(), AccessError> {
+        if let Some(iova) = self.cached(at, out.len(), access) {
             return self.dma.read(iova, out).map_err(|_| AccessError::Unmapped);
         }
         self.read_segments(at, out, access)
     }
 
     #[inline(never)]
-    fn read_segments(&self, at: Place, out: &mut [u8], access: Access) -> Result<(), AccessError> {
+    fn read_segments(&self, at: AccessTarget, out: &mut [u8], access: Access) -> Result<(), AccessError> {
         let mut rest = out;
         for segment in self.segments(at, rest.len(), access)? {
             let segment = segment?;
@@ -176,12 +186,12 @@ impl<'a, P: PageTable> RegionAccess<'a, P> {
     /// As `read`. A part of the range may then have been appended.
     pub fn append(
         &self,
-        at: Place,
+        at: AccessTarget,
         len: usize,
         out: &mut Vec<u8>,
         access: Access,
     ) -> Result<(), AccessError> {
-        if let Some(iova) = self.known(at, len, access) {
+        if let Some(iova) = self.cached(at, len, access) {
             return self.dma.append(iova, len, out).map_err(|_| AccessError::Unmapped);
         }
         self.append_segments(at, len, out, access)
@@ -190,7 +200,7 @@ impl<'a, P: PageTable> RegionAccess<'a, P> {
     #[inline(never)]
     fn append_segments(
         &self,
-        at: Place,
+        at: AccessTarget,
         len: usize,
         out: &mut Vec<u8>,
         access: Access,
@@ -206,15 +216,15 @@ impl<'a, P: PageTable> RegionAccess<'a, P> {
     ///
     /// # Errors
     /// As `read`. Pages before the failing one were written.
-    pub fn write(&self, at: Place, data: &[u8], access: Access) -> Result<(), AccessError> {
-        if let Some(iova) = self.known(at, data.len(), access) {
+    pub fn write(&self, at: AccessTarget, data: &[u8], access: Access) -> Result<(), AccessError> {
+        if let Some(iova) = self.cached(at, data.len(), access) {
             return self.dma.write(iova, data).map_err(|_| AccessError::Unmapped);
         }
         self.write_segments(at, data, access)
     }
 
     #[inline(never)]
-    fn write_segments(&self, at: Place, data: &[u8], access: Access) -> Result<(), AccessError> {
+    fn write_segments(&self, at: AccessTarget, data: &[u8], access: Access) -> Result<(), AccessError> {
         let mut rest = data;
         for segment in self.segments(at, rest.len(), access)? {
             let segment = segment?;
@@ -230,8 +240,8 @@ impl<'a, P: PageTable> RegionAccess<'a, P> {
     ///
     /// # Errors
     /// As `write`. The last byte is not written then.
-    pub fn publish(&self, at: Place, entry: &[u8]) -> Result<(), AccessError> {
-        if let Some(iova) = self.known(at, entry.len(), Access::LocalWrite)
+    pub fn publish(&self, at: AccessTarget, entry: &[u8]) -> Result<(), AccessError> {
+        if let Some(iova) = self.cached(at, entry.len(), Access::LocalWrite)
             && is_in_one_page(iova, entry.len())
         {
             return self.dma.publish(iova, entry).map_err(|_| AccessError::Unmapped);
@@ -240,7 +250,7 @@ impl<'a, P: PageTable> RegionAccess<'a, P> {
     }
 
     #[inline(never)]
-    fn publish_segments(&self, at: Place, entry: &[u8]) -> Result<(), AccessError> {
+    fn publish_segments(&self, at: AccessTarget, entry: &[u8]) -> Result<(), AccessError> {
         let segments = self.segments(at, entry.len(), Access::LocalWrite)?;
         let Some((owner, body)) = entry.split_last() else { return Ok(()) };
         let mut rest = body;
@@ -266,8 +276,8 @@ impl<'a, P: PageTable> RegionAccess<'a, P> {
     /// # Errors
     /// As `check` with [`Access::RemoteAtomic`], or [`AccessError::Unmapped`], also if the word is misaligned on the
     /// bus.
-    pub fn atomic(&self, at: Place, op: AtomicOp) -> Result<u64, AccessError> {
-        let iova = match self.known(at, 8, Access::RemoteAtomic) {
+    pub fn atomic(&self, at: AccessTarget, op: AtomicOp) -> Result<u64, AccessError> {
+        let iova = match self.cached(at, 8, Access::RemoteAtomic) {
             Some(iova) => iova,
             None => match self.segments(at, 8, Access::RemoteAtomic)?.next() {
                 Some(Ok(Segment { iova, len: 8 })) => iova,
@@ -335,7 +345,7 @@ impl<P: PageTable> Segments<'_, P> {
     }
 
     /// Caches the translation around the byte at `offset`, if its tables report changes.
-    fn remember(&self, region: &MemoryRegion, offset: u64, at: &Located) {
+    fn cache(&self, region: &MemoryRegion, offset: u64, at: &Located) {
         let generation = self.pages.generation();
         if (at.paged && generation.is_none()) || region.key == RESERVED_LKEY {
             return;
@@ -344,15 +354,15 @@ impl<P: PageTable> Segments<'_, P> {
         let first = offset - before;
         let len = before.saturating_add(at.room).min(region.len - first);
         let bus = Iova::new(at.bus - before);
-        if let Some(piece) = Piece::of(region, first, len, bus, generation.filter(|_| at.paged)) {
-            self.keys.remember(region.key, self.va, piece);
+        if let Some(entry) = TlbEntry::of(region, first, len, bus, generation.filter(|_| at.paged)) {
+            self.keys.cache(region.key, self.va, entry);
         }
     }
 
     fn advance(&mut self, region: &MemoryRegion, is_first: bool) -> Result<Segment, AccessError> {
         let found = self.locate(region, self.offset)?;
         if is_first {
-            self.remember(region, self.offset, &found);
+            self.cache(region, self.offset, &found);
         }
         let Located { bus: first, room, .. } = found;
         let mut len = take(room, self.left);

@@ -119,7 +119,7 @@ mod tests {
 
     /// Golden text: escapes in label values, cumulative buckets.
     #[test]
-    fn families_are_written_as_the_format_says() {
+    fn families_follow_text_format() {
         let mut durations = Durations::default();
         for ns in [500, 3_000, 20_000_000_000] {
             durations.record(Duration::from_nanos(ns));

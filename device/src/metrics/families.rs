@@ -477,7 +477,7 @@ mod tests {
     }
 
     #[test]
-    fn the_board_asks_for_what_is_exposed_and_shows_all_of_it() {
+    fn dashboard_uses_exactly_the_exposed_metrics() {
         let board = serde_json::from_slice(&std::fs::read(BOARD).unwrap()).unwrap();
         let mut found = Vec::new();
         questions(&board, &mut found);

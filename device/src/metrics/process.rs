@@ -98,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn descriptors_and_memory_are_counted_again_each_time() {
+    fn process_metrics_are_read_anew() {
         let mut process = Process::new();
         // Other tests open and close descriptors too, but not more than this one at every attempt.
         let are_counted = (0..100).any(|_| {

@@ -18,9 +18,9 @@ use tokio::time::Instant;
 use super::exposition::{CONTENT_TYPE, Exposition};
 use super::families::{self, Reading};
 use super::process::Process;
-use crate::control::call::{self, Answer, Call, NoAnswer, Status};
+use crate::control::call::{self, Answer, Call, CallError, Status};
 use crate::control::message::Counters;
-use crate::control::roster::{Device, Roster};
+use crate::control::registry::{Device, DeviceRegistry};
 use crate::descriptors::Reserve;
 use crate::limited;
 use crate::vfio::server::Listener as UnixSocket;
@@ -35,7 +35,7 @@ const MAX_HEAD_LEN: usize = 4096;
 const MAX_FIELDS: usize = 32;
 
 /// Time for a client to send its request, and then to receive the response.
-const PATIENCE: Duration = Duration::from_secs(5);
+const CLIENT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// How long the text is reused for further scrapes.
 pub const FRESH: Duration = Duration::from_millis(500);
@@ -76,8 +76,8 @@ impl Listener {
 ///
 /// # Errors
 /// The runtime cannot watch the socket.
-pub async fn serve(listener: &Listener, process: Process, roster: Roster) -> io::Result<()> {
-    let source = Arc::new(Mutex::new(Source { process, roster, text: None }));
+pub async fn serve(listener: &Listener, process: Process, registry: DeviceRegistry) -> io::Result<()> {
+    let source = Arc::new(Mutex::new(Source { process, registry, text: None }));
     let mut clients = Clients { tasks: VecDeque::new(), source, reserve: Reserve::new() };
     match listener {
         Listener::Tcp(listener) => {
@@ -110,7 +110,7 @@ impl Clients {
     ) {
         let stream = match accepted {
             Ok((stream, _)) => stream,
-            Err(error) if self.reserve.give_up(&error) => return,
+            Err(error) if self.reserve.release(&error) => return,
             Err(error) => {
                 limited!(error, %error, "cannot accept metrics connections");
                 tokio::time::sleep(ACCEPT_PAUSE).await;
@@ -137,7 +137,7 @@ impl Clients {
 /// The text of a scrape and its sources.
 struct Source {
     process: Process,
-    roster: Roster,
+    registry: DeviceRegistry,
     /// The last text and its time.
     text: Option<(Instant, Arc<str>)>,
 }
@@ -147,7 +147,7 @@ impl Source {
         if let Some((_, text)) = self.text.as_ref().filter(|(at, _)| at.elapsed() < FRESH) {
             return text.clone();
         }
-        let devices = self.roster.borrow().clone();
+        let devices = self.registry.borrow().clone();
         let readings = read(&devices).await;
         let mut exposition = Exposition::default();
         families::expose(&mut exposition, &readings);
@@ -160,7 +160,7 @@ impl Source {
 
 /// Queries all devices. Waits for all devices in parallel.
 async fn read(devices: &[Arc<Device>]) -> Vec<Reading> {
-    type Asked = Result<(Answer<Status>, Answer<Counters>), NoAnswer>;
+    type Asked = Result<(Answer<Status>, Answer<Counters>), CallError>;
     let deadline = Instant::now() + call::ANSWER;
     let ask = |device: &Arc<Device>| -> Asked {
         Ok((device.handle.ask(Call::Status)?, device.handle.ask(Call::Counters)?))
@@ -189,7 +189,7 @@ async fn read(devices: &[Arc<Device>]) -> Vec<Reading> {
 /// Answers one request.
 async fn client(mut stream: impl AsyncRead + AsyncWrite + Unpin, source: &Mutex<Source>) -> io::Result<()> {
     let late = |_| io::Error::from(io::ErrorKind::TimedOut);
-    let asked = tokio::time::timeout(PATIENCE, head(&mut stream)).await.map_err(late)??;
+    let asked = tokio::time::timeout(CLIENT_TIMEOUT, head(&mut stream)).await.map_err(late)??;
     let answer = match asked {
         Asked::Metrics { body } => {
             let text = source.lock().await.text().await;
@@ -201,7 +201,7 @@ async fn client(mut stream: impl AsyncRead + AsyncWrite + Unpin, source: &Mutex<
         stream.write_all(&answer).await?;
         stream.shutdown().await
     };
-    tokio::time::timeout(PATIENCE, give).await.map_err(late)?
+    tokio::time::timeout(CLIENT_TIMEOUT, give).await.map_err(late)?
 }
 
 /// A parsed request.
@@ -283,7 +283,7 @@ mod tests {
     use crate::record::Header;
 
     #[test]
-    fn a_device_that_hangs_is_told_to_be_down_and_holds_up_nobody_for_long() {
+    fn hung_device_is_reported_down() {
         let (hung, _kept) = mailbox().unwrap();
         let (gone, mailbox) = mailbox().unwrap();
         drop(mailbox);
@@ -301,8 +301,8 @@ mod tests {
                 handle,
             })
         };
-        let (_sender, roster) = watch::channel([device(1, hung), device(2, gone)].into());
-        let mut source = Source { process: Process::new(), roster, text: None };
+        let (_sender, registry) = watch::channel([device(1, hung), device(2, gone)].into());
+        let mut source = Source { process: Process::new(), registry, text: None };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
             let asked = Instant::now();
@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_figures_are_there() {
+    fn only_metrics_path_is_served() {
         let parse = |text: &str| parse(text.as_bytes());
         assert_eq!(parse("GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n"), Some(Asked::Metrics { body: true }));
         assert_eq!(parse("GET /metrics?x=y HTTP/1.0\r\n\r\n"), Some(Asked::Metrics { body: true }));

@@ -186,7 +186,7 @@ mod tests {
     const GLOBAL: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 9);
 
     #[test]
-    fn a_mac_has_a_lid_by_table_or_by_rule() {
+    fn lid_follows_from_table_or_rule() {
         assert_eq!(addresses().lid_of(OTHER.mac), Lid::new(0x900));
         assert_eq!(addresses().lid_of(MacAddr([2, 0, 0, 0, 1, 2])), Lid::new(0x102));
         assert_eq!(addresses().lid_of(addresses().own.mac), Lid::new(1));
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn an_ip_whose_mac_nobody_knows_is_to_be_resolved() {
+    fn unknown_ip_is_unresolved() {
         let far = Ipv4Addr::new(172, 16, 0, 1);
         assert_eq!(to(&PeerName { ip: Some(far), ..PeerName::default() }), Some((UNRESOLVED, far.into())));
         let by_gid = PeerName { gid: far.to_ipv6_mapped().octets(), ..PeerName::default() };
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gid_that_is_an_ipv6_address_is_the_destination() {
+    fn ipv6_gid_is_the_destination() {
         let own = Identity::from_lid(Lid::new(1));
         let cases = [
             ("2001:db8::9", OTHER.mac, own.link_local()),
@@ -237,20 +237,20 @@ mod tests {
     }
 
     #[test]
-    fn a_mac_beside_an_ipv6_gid_is_where_it_is() {
+    fn mac_given_with_ipv6_gid_is_used() {
         let mac = MacAddr([0x52, 0x54, 0, 1, 1, 1]);
         let peer = PeerName { mac: Some(mac), gid: gid("2001:db8::77"), ..PeerName::default() };
         assert_eq!(to(&peer), Some((mac, "2001:db8::77".parse().unwrap())));
     }
 
     #[test]
-    fn a_lid_counts_more_than_a_gid_nobody_knows() {
+    fn lid_takes_precedence_over_unknown_gid() {
         let peer = PeerName { lid: Lid::new(3), gid: gid("fe80::2:c903:0:1234"), ..PeerName::default() };
         assert_eq!(to(&peer), Some((MacAddr([2, 0, 0, 0, 0, 3]), Ipv4Addr::new(10, 77, 0, 3).into())));
     }
 
     #[test]
-    fn a_peer_that_prefers_ipv6_is_reached_over_it_by_number_and_by_mac() {
+    fn ipv6_preference_applies_to_lid_and_mac() {
         let peers = vec![Identity { prefer_ipv6: true, ..OTHER }];
         let addresses = Addresses { peers, ..addresses() };
         for peer in [
@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn source_ports_are_dynamic_and_differ_between_flows() {
+    fn source_ports_are_dynamic_and_differ() {
         let ports: std::collections::BTreeSet<_> =
             (0..64).map(|n| entropy(Qpn::new(n), Qpn::new(9))).collect();
         assert!(ports.iter().all(|port| *port >= 0xc000));

@@ -17,7 +17,7 @@ pub(super) enum Class {
     /// The engine.
     Roce,
     /// The host stack.
-    Station,
+    HostStack,
 }
 
 /// Classifies a frame from the fabric at an HCA without a NIC.
@@ -31,12 +31,12 @@ pub(super) fn classify(ether: &EtherFrame<'_>, own: &Identity) -> Result<Class, 
     check_destination(ether, own)?;
     let group = ether.dst.is_multicast();
     match ether.ether_type {
-        EtherType::Arp if !group || ether.dst == MacAddr::BROADCAST => Ok(Class::Station),
+        EtherType::Arp if !group || ether.dst == MacAddr::BROADCAST => Ok(Class::HostStack),
         EtherType::Ipv4 | EtherType::Ipv6 if ether.is_roce() => Ok(Class::Roce),
-        EtherType::Ipv6 if group && hears(own, ether.dst) => Ok(Class::Station),
+        EtherType::Ipv6 if group && is_member(own, ether.dst) => Ok(Class::HostStack),
         // No other protocol of the host stack uses multicast.
         _ if group => Err(DropReason::OtherMac),
-        EtherType::Ipv4 | EtherType::Ipv6 => Ok(Class::Station),
+        EtherType::Ipv4 | EtherType::Ipv6 => Ok(Class::HostStack),
         EtherType::Arp | EtherType::Other(_) => Err(DropReason::Protocol),
     }
 }
@@ -55,7 +55,7 @@ pub(super) fn check_destination(ether: &EtherFrame<'_>, own: &Identity) -> Resul
 
 /// Returns whether a host can use an IP address as source on a wire: RFC 1122, section 3.2.1.3, and RFC 4291,
 /// sections 2.5.2, 2.5.3 and 2.7.
-pub(super) fn is_a_stations(ip: IpAddr) -> bool {
+pub(super) fn is_valid_source(ip: IpAddr) -> bool {
     let of_no_network = matches!(ip, IpAddr::V4(ip) if ip.octets()[0] == 0 || ip.is_broadcast());
     !(of_no_network || ip.is_unspecified() || ip.is_loopback() || ip.is_multicast())
 }
@@ -70,7 +70,7 @@ pub(crate) fn destination(ether: &EtherFrame<'_>) -> Option<IpAddr> {
 }
 
 /// Returns whether an IPv6 host has joined a group: all nodes, and the solicited-node groups of its addresses.
-fn hears(own: &Identity, group: MacAddr) -> bool {
+fn is_member(own: &Identity, group: MacAddr) -> bool {
     let of = |ip: Ipv6Addr| icmpv6::multicast_mac(icmpv6::solicited_node(ip)) == group;
     group == icmpv6::multicast_mac(icmpv6::ALL_NODES) || of(own.link_local()) || own.ipv6.is_some_and(of)
 }

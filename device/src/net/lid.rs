@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn a_packet_without_grh_is_an_ipv4_packet_by_the_lid_rule() {
+    fn packet_without_grh_uses_ipv4() {
         let encap = route(0x102, 0, None).unwrap();
         assert_eq!(encap.dst_mac, MacAddr([2, 0, 0, 0, 1, 2]));
         let ip = IpAddrs::V4 { src: [10, 77, 0, 1].into(), dst: [10, 77, 1, 2].into() };
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn a_grh_is_an_ipv6_header_between_gids() {
+    fn grh_becomes_ipv6_header() {
         let encap = route(2, 0, grh("fe80::ff:fe00:2")).unwrap();
         let ip =
             IpAddrs::V6 { src: "fe80::ff:fe00:1".parse().unwrap(), dst: "fe80::ff:fe00:2".parse().unwrap() };
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn ports_gids_are_those_of_the_addresses_that_they_answer_to() {
+    fn port_gids_match_its_addresses() {
         let peer = Identity::from_lid(Lid::new(2));
         let IpAddrs::V6 { dst, .. } =
             route(2, 0, Some(Grh { dgid: peer.gid(), ..Grh::default() })).unwrap().ip
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn a_group_is_an_ip_and_an_ethernet_group() {
+    fn multicast_lid_uses_ip_and_ethernet_group() {
         // IPoIB's broadcast group.
         let encap = route(0xc000, 0, grh("ff12:401b:ffff::ffff:ffff")).unwrap();
         assert_eq!(encap.dst_mac, MacAddr([0x33, 0x33, 0xff, 0xff, 0xff, 0xff]));
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn no_way_leads_to_lid_0_to_groups_without_gid_and_to_groups_with_another_gid() {
+    fn invalid_destinations_have_no_route() {
         assert_eq!(route(0, 0, None), None);
         assert_eq!(route(0xc000, 0, None), None);
         assert_eq!(route(0xfffe, 0, grh("fe80::1")), None);
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn service_levels_travel_in_the_traffic_class() {
+    fn service_level_maps_to_traffic_class() {
         for service_level in 0..16 {
             let encap = route(2, service_level, None).unwrap();
             assert_eq!(encap.traffic_class >> 5, service_level & 7, "as RoCE maps it");
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn a_receive_tells_where_it_came_from() {
+    fn receive_reports_its_source() {
         let done = RecvDone {
             opcode: protocol::roce::Opcode::rc(protocol::roce::Operation::SendOnly),
             byte_len: 0,

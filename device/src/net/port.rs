@@ -9,9 +9,9 @@ use protocol::net::ether::{self, EtherFrame, group_mac};
 use protocol::roce::{IcrcField, IpAddrs, RoceFrame};
 
 use super::address::Addresses;
-use super::classify::{Class, check_destination, classify, is_a_stations, is_for_rdma};
+use super::classify::{Class, check_destination, classify, is_for_rdma, is_valid_source};
+use super::host_stack::{HostStack, RxContext};
 use super::link::Link;
-use super::station::{Station, Visit};
 use super::{DropReason, PortStats, Resolved};
 use crate::fabric::TxBatch;
 use crate::identity::Identity;
@@ -22,7 +22,7 @@ pub struct Port {
     link: Link,
     /// The only copy. Other modules read it here, so that it can change.
     addresses: Addresses,
-    speaker: Speaker,
+    owner: PortOwner,
     /// Frames sent by the port return to it, and the wire is disconnected.
     loopback: bool,
     stats: PortStats,
@@ -30,9 +30,9 @@ pub struct Port {
 
 /// Owner of the port's non-RoCE traffic.
 #[derive(Debug)]
-enum Speaker {
+enum PortOwner {
     /// The host stack of an HCA.
-    Station(Box<Station>),
+    HostStack(Box<HostStack>),
     /// The guest's kernel, through a NIC.
     Nic {
         /// The RDMA half is in use, so RoCE to this port goes to the engine.
@@ -42,17 +42,17 @@ enum Speaker {
     },
 }
 
-impl Speaker {
+impl PortOwner {
     /// Checks the destination IP address of a RoCE packet whose MAC is this port's or a group's.
     fn check_destination(&self, own: &Identity, mac: MacAddr, ip: IpAddr) -> Result<(), DropReason> {
         let takes = match self {
             // The transport knows which groups it has joined.
-            Self::Station(_) if mac.is_multicast() => group_mac(ip) == Some(mac),
-            Self::Station(_) => own.owns(ip),
+            Self::HostStack(_) if mac.is_multicast() => group_mac(ip) == Some(mac),
+            Self::HostStack(_) => own.owns(ip),
             // Group MACs are programmed by the driver.
             Self::Nic { .. } if mac.is_multicast() => ip.is_multicast(),
             // The driver gives the device no address of the port, only those of each connection, which the QP checks.
-            Self::Nic { .. } => is_a_stations(ip),
+            Self::Nic { .. } => is_valid_source(ip),
         };
         match takes {
             true => Ok(()),
@@ -64,9 +64,9 @@ impl Speaker {
     /// Checks the source of a RoCE packet from a wire.
     fn check_source(&self, own: &Identity, mac: MacAddr, ip: &IpAddrs) -> Result<(), DropReason> {
         match self {
-            Self::Station(station) => station.check_source(own, mac, ip.src()),
+            Self::HostStack(host_stack) => host_stack.check_source(own, mac, ip.src()),
             // The port only accepts packets to its own address.
-            Self::Nic { .. } if is_a_stations(ip.src()) && ip.src() != ip.dst() => Ok(()),
+            Self::Nic { .. } if is_valid_source(ip.src()) && ip.src() != ip.dst() => Ok(()),
             Self::Nic { .. } => Err(DropReason::BadSource),
         }
     }
@@ -76,20 +76,20 @@ impl Port {
     /// Creates the port of an HCA, with its link up and its configured ports as static neighbours.
     pub fn new(addresses: impl Into<Addresses>) -> Self {
         let addresses = addresses.into();
-        let mut station = Station::default();
-        addresses.ports().for_each(|other| station.know(&addresses.own, other));
-        Self::of(addresses, Speaker::Station(station.into()))
+        let mut host_stack = HostStack::default();
+        addresses.ports().for_each(|other| host_stack.add_static_neighbour(&addresses.own, other));
+        Self::of(addresses, PortOwner::HostStack(host_stack.into()))
     }
 
     /// Creates the port of a NIC, with its link up and its RDMA half not in use.
     pub fn of_nic(addresses: impl Into<Addresses>) -> Self {
         let addresses = addresses.into();
         let permanent = addresses.own.mac;
-        Self::of(addresses, Speaker::Nic { rdma: false, permanent })
+        Self::of(addresses, PortOwner::Nic { rdma: false, permanent })
     }
 
-    fn of(addresses: Addresses, speaker: Speaker) -> Self {
-        Self { link: Link::default(), addresses, speaker, loopback: false, stats: PortStats::default() }
+    fn of(addresses: Addresses, owner: PortOwner) -> Self {
+        Self { link: Link::default(), addresses, owner, loopback: false, stats: PortStats::default() }
     }
 
     /// Returns the configured addresses.
@@ -121,14 +121,14 @@ impl Port {
     /// Enables or disables the RDMA half of a NIC. While disabled, RoCE is not treated specially. An HCA without a
     /// NIC is always enabled.
     pub fn set_rdma(&mut self, in_use: bool) {
-        if let Speaker::Nic { rdma, .. } = &mut self.speaker {
+        if let PortOwner::Nic { rdma, .. } = &mut self.owner {
             *rdma = in_use;
         }
     }
 
     /// Sets the MAC of a NIC until the next [`Port::reset`]. The MAC of an HCA is fixed by its configuration.
     pub fn set_mac(&mut self, mac: MacAddr) {
-        if let Speaker::Nic { .. } = self.speaker {
+        if let PortOwner::Nic { .. } = self.owner {
             self.addresses.own.mac = mac;
         }
     }
@@ -146,9 +146,9 @@ impl Port {
     /// Resets the port: drops frames that wait for address resolution, and settings of a driver.
     pub fn reset(&mut self) {
         self.loopback = false;
-        match &mut self.speaker {
-            Speaker::Station(station) => station.forget_waiting(),
-            Speaker::Nic { rdma, permanent } => {
+        match &mut self.owner {
+            PortOwner::HostStack(host_stack) => host_stack.clear_waiting(),
+            PortOwner::Nic { rdma, permanent } => {
                 *rdma = false;
                 self.addresses.own.mac = *permanent;
             }
@@ -158,9 +158,9 @@ impl Port {
     /// Returns whether a frame is for the NIC: anything but RoCE to a group or to the MAC that NIC and RDMA half
     /// share.
     pub fn is_for_nic(&self, frame: &[u8]) -> bool {
-        match self.speaker {
-            Speaker::Station(_) => false,
-            Speaker::Nic { rdma, .. } => !(rdma && is_for_rdma(frame, &self.addresses.own)),
+        match self.owner {
+            PortOwner::HostStack(_) => false,
+            PortOwner::Nic { rdma, .. } => !(rdma && is_for_rdma(frame, &self.addresses.own)),
         }
     }
 
@@ -178,10 +178,10 @@ impl Port {
 
     /// Checks and counts a frame for the NIC. Rejects frames from the NIC's own MAC unless loopback is enabled: they
     /// are reflections of its own multicasts, or from a host with the same address.
-    pub fn admit_plain(&mut self, frame: &[u8]) -> bool {
+    pub fn admit_nic_frame(&mut self, frame: &[u8]) -> bool {
         let reason = match EtherFrame::parse(frame) {
             Ok(ether) if self.loopback || ether.src != self.addresses.own.mac => {
-                self.stats.nic_receive.count_plain(frame);
+                self.stats.nic_receive.count_nic(frame);
                 return true;
             }
             Ok(_) => DropReason::Reflected,
@@ -192,8 +192,8 @@ impl Port {
     }
 
     /// Counts a frame of the NIC to the fabric.
-    pub fn count_plain_sent(&mut self, frame: &[u8]) {
-        self.stats.nic_transmit.count_plain(frame);
+    pub fn count_nic_sent(&mut self, frame: &[u8]) {
+        self.stats.nic_transmit.count_nic(frame);
     }
 
     /// Counts a transmit request of the NIC that is not a valid frame.
@@ -210,7 +210,7 @@ impl Port {
     /// Returns `None` for a frame of a VLAN: VLANs separate networks, and this port is in none. Frames for a NIC are
     /// unchanged.
     pub fn untag<'a>(&mut self, frame: &'a [u8]) -> Option<Cow<'a, [u8]>> {
-        if let Speaker::Nic { .. } = self.speaker {
+        if let PortOwner::Nic { .. } = self.owner {
             return Some(frame.into());
         }
         let untagged = ether::untagged(frame);
@@ -238,26 +238,27 @@ impl Port {
     /// Resolves a neighbour. While its MAC is unknown, frames for it can [`wait`](Self::wait). A NIC has no
     /// neighbours here: its driver's kernel resolves them.
     pub fn resolve(&mut self, now: Instant, ip: IpAddr) -> Resolved {
-        self.station().map_or(Resolved { mac: None, ask: false }, |station| station.resolve(now, ip))
+        self.host_stack()
+            .map_or(Resolved { mac: None, request: false }, |host_stack| host_stack.resolve(now, ip))
     }
 
     /// Appends a request for an address to `out`.
-    pub fn ask(&mut self, ip: IpAddr, out: &mut TxBatch) {
-        if let Speaker::Station(station) = &self.speaker {
-            station.ask(&self.addresses.own, ip, out);
+    pub fn send_request(&mut self, ip: IpAddr, out: &mut TxBatch) {
+        if let PortOwner::HostStack(host_stack) = &self.owner {
+            host_stack.send_request(&self.addresses.own, ip, out);
         }
     }
 
     /// Queues a frame until the MAC of its destination is known; see [`Port::next_resolved`].
     pub fn wait(&mut self, now: Instant, ip: IpAddr, frame: Vec<u8>) {
-        let lost = self.station().map_or(1, |station| station.wait(now, ip, frame));
+        let lost = self.host_stack().map_or(1, |host_stack| host_stack.wait(now, ip, frame));
         self.stats.lost_unresolved += lost as u64;
     }
 
     /// Returns the next frame whose destination was resolved, with its MAC filled in. Call it after
     /// [`Port::receive`].
     pub fn next_resolved(&mut self) -> Option<Vec<u8>> {
-        self.station()?.next_resolved()
+        self.host_stack()?.next_resolved()
     }
 
     /// Counts a frame without a destination.
@@ -266,16 +267,16 @@ impl Port {
     }
 
     /// Reserves the addresses of another host for it, unless they are reserved already.
-    pub fn know(&mut self, other: &Identity) {
-        if let Speaker::Station(station) = &mut self.speaker {
-            station.know(&self.addresses.own, other);
+    pub fn add_static_neighbour(&mut self, other: &Identity) {
+        if let PortOwner::HostStack(host_stack) = &mut self.owner {
+            host_stack.add_static_neighbour(&self.addresses.own, other);
         }
     }
 
     /// Releases the addresses of a host added with [`Port::add_static_neighbour`].
-    pub fn forget(&mut self, other: &Identity) {
-        if let Some(station) = self.station() {
-            station.forget(other);
+    pub fn remove_static_neighbour(&mut self, other: &Identity) {
+        if let Some(host_stack) = self.host_stack() {
+            host_stack.remove_static_neighbour(other);
         }
     }
 
@@ -287,10 +288,10 @@ impl Port {
     /// Handles a frame of this HCA to itself, which does not pass the fabric.
     pub fn receive_own<'a>(&mut self, frame: &'a [u8]) -> Option<RoceFrame<'a>> {
         let (ether, _) = EtherFrame::parse_tagged(frame).ok()?;
-        let Self { addresses: Addresses { own, .. }, speaker, .. } = self;
+        let Self { addresses: Addresses { own, .. }, owner, .. } = self;
         let sorted = check_destination(&ether, own).and_then(|()| {
             let roce = RoceFrame::parse(frame)?;
-            speaker.check_destination(own, ether.dst, roce.encap.ip.dst())?;
+            owner.check_destination(own, ether.dst, roce.encap.ip.dst())?;
             Ok(roce)
         });
         self.stats.roce += u64::from(sorted.is_ok());
@@ -310,8 +311,8 @@ impl Port {
     /// Returns whether a management datagram may be answered. It counts against the same limit of `sender` as other
     /// answers.
     pub fn allow_management(&mut self, now: Instant, sender: MacAddr, waiting: &TxBatch) -> bool {
-        let Some(station) = self.station() else { return false };
-        let allowed = station.allow_answer(now, sender, waiting);
+        let Some(host_stack) = self.host_stack() else { return false };
+        let allowed = host_stack.allow_answer(now, sender, waiting);
         allowed.inspect_err(|reason| self.stats.count_drop(*reason)).is_ok()
     }
 
@@ -325,30 +326,30 @@ impl Port {
         if !self.is_up() {
             return Err(DropReason::LinkDown);
         }
-        let Self { addresses: Addresses { own, .. }, speaker, stats, .. } = self;
-        let ether = match speaker {
-            Speaker::Station(_) => EtherFrame::parse(frame)?,
-            Speaker::Nic { .. } => EtherFrame::parse_tagged(frame)?.0,
+        let Self { addresses: Addresses { own, .. }, owner, stats, .. } = self;
+        let ether = match owner {
+            PortOwner::HostStack(_) => EtherFrame::parse(frame)?,
+            PortOwner::Nic { .. } => EtherFrame::parse_tagged(frame)?.0,
         };
-        match (classify(&ether, own)?, speaker) {
-            (Class::Roce, speaker) => {
+        match (classify(&ether, own)?, owner) {
+            (Class::Roce, owner) => {
                 let roce = RoceFrame::parse_with(frame, icrc)?;
-                speaker.check_destination(own, ether.dst, roce.encap.ip.dst())?;
-                speaker.check_source(own, ether.src, &roce.encap.ip)?;
+                owner.check_destination(own, ether.dst, roce.encap.ip.dst())?;
+                owner.check_source(own, ether.src, &roce.encap.ip)?;
                 stats.roce += 1;
                 Ok(Some(roce))
             }
-            (Class::Station, Speaker::Station(station)) => {
-                station.serve(Visit { now, own, ether: &ether, stats, answers }).map(|()| None)
+            (Class::HostStack, PortOwner::HostStack(host_stack)) => {
+                host_stack.serve(RxContext { now, own, ether: &ether, stats, answers }).map(|()| None)
             }
-            (Class::Station, Speaker::Nic { .. }) => Err(DropReason::Protocol),
+            (Class::HostStack, PortOwner::Nic { .. }) => Err(DropReason::Protocol),
         }
     }
 
-    fn station(&mut self) -> Option<&mut Station> {
-        match &mut self.speaker {
-            Speaker::Station(station) => Some(station),
-            Speaker::Nic { .. } => None,
+    fn host_stack(&mut self) -> Option<&mut HostStack> {
+        match &mut self.owner {
+            PortOwner::HostStack(host_stack) => Some(host_stack),
+            PortOwner::Nic { .. } => None,
         }
     }
 }

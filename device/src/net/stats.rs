@@ -39,7 +39,7 @@ impl Traffic {
     }
 
     /// Counts a frame of a NIC.
-    pub(super) fn count_plain(&mut self, frame: &[u8]) {
+    pub(super) fn count_nic(&mut self, frame: &[u8]) {
         self.packets += 1;
         self.octets += frame.len() as u64;
         self.multicast_packets += u64::from(is_for_group(frame));

@@ -16,7 +16,7 @@ pub(super) const MAX_CHUNK: usize = ENOUGH + 2 * MAX_ENTRY;
 pub(super) const HEAD_LEN: u64 = 12;
 
 /// Result of reading a chunk.
-pub(super) enum Found {
+pub(super) enum ChunkRead {
     /// The contents are in the buffer.
     Whole,
     /// The file ends before the chunk.
@@ -35,26 +35,26 @@ pub(super) fn write(to: &mut impl Write, contents: &[u8]) -> io::Result<()> {
 }
 
 /// Reads the next chunk into `contents`, replacing the old contents. Allocates no more than the file contains.
-pub(super) fn read(from: &mut impl Read, contents: &mut Vec<u8>) -> io::Result<Found> {
+pub(super) fn read(from: &mut impl Read, contents: &mut Vec<u8>) -> io::Result<ChunkRead> {
     contents.clear();
     let mut head = Vec::new();
     from.by_ref().take(HEAD_LEN).read_to_end(&mut head)?;
     let Some((len, digest)) = head.split_first_chunk() else {
-        return Ok(if head.is_empty() { Found::End } else { Found::CutOff });
+        return Ok(if head.is_empty() { ChunkRead::End } else { ChunkRead::CutOff });
     };
-    let Some(digest) = digest.first_chunk() else { return Ok(Found::CutOff) };
+    let Some(digest) = digest.first_chunk() else { return Ok(ChunkRead::CutOff) };
     let len = u32::from_le_bytes(*len);
     if u64::from(len) > MAX_CHUNK as u64 {
-        return Ok(Found::Damaged);
+        return Ok(ChunkRead::Damaged);
     }
     let read = from.by_ref().take(len.into()).read_to_end(contents)?;
     if (read as u64) < u64::from(len) {
         contents.clear();
-        return Ok(Found::CutOff);
+        return Ok(ChunkRead::CutOff);
     }
     if XxHash3_64::oneshot(contents) != u64::from_le_bytes(*digest) {
         contents.clear();
-        return Ok(Found::Damaged);
+        return Ok(ChunkRead::Damaged);
     }
-    Ok(Found::Whole)
+    Ok(ChunkRead::Whole)
 }

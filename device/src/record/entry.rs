@@ -72,9 +72,9 @@ pub enum Input<'a> {
     /// The operator injects a device error.
     Fail,
     /// A host with this MAC appears on the fabric.
-    Know(MacAddr),
+    AddNeighbour(MacAddr),
     /// A host with this MAC disappears.
-    Forget(MacAddr),
+    RemoveNeighbour(MacAddr),
     /// An impairment is added, as JSON of the configuration.
     Impair(Cow<'a, str>),
     /// An impairment is removed, or all of them.
@@ -150,8 +150,8 @@ impl Input<'_> {
             Self::Left { frames } => Input::Left { frames },
             Self::Link { up } => Input::Link { up },
             Self::Fail => Input::Fail,
-            Self::Know(mac) => Input::Know(mac),
-            Self::Forget(mac) => Input::Forget(mac),
+            Self::AddNeighbour(mac) => Input::AddNeighbour(mac),
+            Self::RemoveNeighbour(mac) => Input::RemoveNeighbour(mac),
             Self::Impair(rule) => Input::Impair(Cow::Owned(rule.into_owned())),
             Self::Unimpair(id) => Input::Unimpair(id),
         }

@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 
 use super::chunk::ENOUGH;
 use super::codec::{self, MAX_RUN};
+use super::dedup::DedupCache;
 use super::entry::{Ending, Entry};
-use super::memo::Memo;
 
 /// Bound: bytes waiting for the file. What a device moves in a tenth of a second at full rate.
 pub(super) const MAX_WAITING: usize = 128 << 20;
@@ -41,7 +41,7 @@ struct State {
     /// Bound of `waiting`.
     room: usize,
     spare: Vec<Vec<u8>>,
-    memo: Memo,
+    cache: DedupCache,
     /// The device's clock as recorded.
     recorded: u64,
     /// The writer sleeps until there are entries.
@@ -75,7 +75,7 @@ impl Queue {
             waiting: 0,
             room,
             spare: Vec::new(),
-            memo: Memo::default(),
+            cache: DedupCache::default(),
             recorded: 0,
             idle: false,
             phase: Phase::Open,
@@ -112,15 +112,15 @@ impl Queue {
         fits
     }
 
-    /// Appends the last entry, and waits up to `patience` until it is written. Returns false if that takes longer.
-    pub(super) fn close(&self, ending: Ending, patience: Duration) -> bool {
+    /// Appends the last entry, and waits up to `timeout` until it is written. Returns false if that takes longer.
+    pub(super) fn close(&self, ending: Ending, timeout: Duration) -> bool {
         let mut state = self.lock();
         if state.phase == Phase::Open {
             state.push(&Entry::End(ending));
             state.phase = Phase::Closing;
         }
         self.wake.notify_one();
-        let until = Instant::now() + patience;
+        let until = Instant::now() + timeout;
         while state.phase != Phase::Ended {
             let left = until.saturating_duration_since(Instant::now());
             if left.is_zero() {
@@ -191,7 +191,7 @@ impl State {
         }
         if let Some(chunk) = self.chunks.back_mut() {
             let before = chunk.len();
-            codec::encode_briefly(entry, &mut self.memo, chunk);
+            codec::encode_dedup(entry, &mut self.cache, chunk);
             self.waiting += chunk.len() - before;
         }
     }

@@ -5,11 +5,11 @@ use std::io::{self, Read};
 
 use thiserror::Error;
 
-use super::chunk::{self, Found};
-use super::codec::{self, Malformed};
+use super::chunk::{self, ChunkRead};
+use super::codec::{self, CodecError};
+use super::dedup::DedupCache;
 use super::entry::Entry;
 use super::header::{FORMAT, Header, MAGIC};
-use super::memo::Memo;
 
 /// Why a record is unreadable, or unreadable from some point on.
 #[derive(Debug, Error)]
@@ -36,11 +36,11 @@ pub enum ReadError {
     },
     /// A chunk contains an invalid entry.
     #[error("recording is damaged in the chunk that ends at byte {at}: {malformed}")]
-    Malformed {
+    CodecError {
         /// Offset of the end of the chunk.
         at: u64,
         /// What is wrong with it.
-        malformed: Malformed,
+        malformed: CodecError,
     },
     /// The file cannot be read.
     #[error(transparent)]
@@ -52,7 +52,7 @@ pub struct Reader {
     from: Box<dyn Read + Send>,
     header: Header,
     chunk: Vec<u8>,
-    memo: Memo,
+    cache: DedupCache,
     /// Bytes of the chunk that were read.
     at: usize,
     /// Bytes of the file up to the end of the chunk.
@@ -70,7 +70,7 @@ impl Reader {
         let mut magic = Vec::new();
         from.by_ref().take(MAGIC.len() as u64).read_to_end(&mut magic)?;
         let mut chunk = Vec::new();
-        if magic != MAGIC || !matches!(chunk::read(&mut from, &mut chunk)?, Found::Whole) {
+        if magic != MAGIC || !matches!(chunk::read(&mut from, &mut chunk)?, ChunkRead::Whole) {
             return Err(ReadError::NoRecord);
         }
         // Another format may have another header, but every header contains its version.
@@ -85,7 +85,7 @@ impl Reader {
         let header = serde_json::from_value(value)?;
         let read = MAGIC.len() as u64 + chunk::HEAD_LEN + chunk.len() as u64;
         chunk.clear();
-        Ok(Self { from, header, chunk, memo: Memo::default(), at: 0, read, cut_off: false })
+        Ok(Self { from, header, chunk, cache: DedupCache::default(), at: 0, read, cut_off: false })
     }
 
     /// Returns the header.
@@ -103,25 +103,25 @@ impl Reader {
         while self.at >= self.chunk.len() {
             self.at = 0;
             match chunk::read(&mut self.from, &mut self.chunk)? {
-                Found::Whole => self.read += chunk::HEAD_LEN + self.chunk.len() as u64,
-                Found::End => return Ok(None),
-                Found::CutOff => {
+                ChunkRead::Whole => self.read += chunk::HEAD_LEN + self.chunk.len() as u64,
+                ChunkRead::End => return Ok(None),
+                ChunkRead::CutOff => {
                     self.cut_off = true;
                     return Ok(None);
                 }
-                Found::Damaged => return Err(ReadError::Damaged { at: self.read }),
+                ChunkRead::Damaged => return Err(ReadError::Damaged { at: self.read }),
             }
         }
         let at = self.read;
-        let (entry, _) = codec::decode(&self.chunk[self.at..], &self.memo)
-            .map_err(|malformed| ReadError::Malformed { at, malformed })?;
+        let (entry, _) = codec::decode(&self.chunk[self.at..], &self.cache)
+            .map_err(|malformed| ReadError::CodecError { at, malformed })?;
         Ok(Some(entry))
     }
 
     /// Consumes the entry that [`Reader::peek`] returned.
     pub(super) fn advance(&mut self) {
         let rest = self.chunk.get(self.at..).unwrap_or_default();
-        let left = codec::learn(rest, &mut self.memo).unwrap_or(0);
+        let left = codec::learn(rest, &mut self.cache).unwrap_or(0);
         self.at = self.chunk.len() - left;
     }
 

@@ -12,7 +12,7 @@ use super::codec;
 use super::entry::{Ending, Entry};
 use super::header::{Header, MAGIC};
 use super::queue::{MAX_WAITING, Queue};
-use super::tape::Tape;
+use super::sink::RecordSink;
 use crate::capabilities;
 use crate::telemetry::file;
 
@@ -24,7 +24,7 @@ const LAST_LEN: u64 = HEAD_LEN + 1;
 
 /// A record being written. It ends when dropped.
 pub struct Recorder {
-    tape: Tape,
+    sink: RecordSink,
     queue: Arc<Queue>,
     path: PathBuf,
 }
@@ -65,8 +65,8 @@ impl Recorder {
         let called = path.to_owned();
         capabilities::spawn_without("record", move || {
             let failure = match writer.run() {
-                Ok(Written::All) => None,
-                Ok(Written::UpToBound) => {
+                Ok(WriteOutcome::All) => None,
+                Ok(WriteOutcome::AtLimit) => {
                     tracing::warn!(path = %called.display(), "recording stopped: size limit reached");
                     Some(Ending::Full.to_string())
                 }
@@ -77,7 +77,7 @@ impl Recorder {
             };
             writer.queue.end(failure);
         })?;
-        Ok(Self { tape: Tape::recording(queue.clone()), queue, path: path.to_owned() })
+        Ok(Self { sink: RecordSink::recording(queue.clone()), queue, path: path.to_owned() })
     }
 
     /// As [`Recorder::create`] for a file that must not exist yet.
@@ -101,8 +101,8 @@ impl Recorder {
     }
 
     /// Returns the end for the device.
-    pub fn tape(&self) -> &Tape {
-        &self.tape
+    pub fn sink(&self) -> &RecordSink {
+        &self.sink
     }
 }
 
@@ -122,10 +122,10 @@ impl fmt::Debug for Recorder {
 }
 
 /// How the writer ended.
-enum Written {
+enum WriteOutcome {
     All,
     /// The file reached its size limit.
-    UpToBound,
+    AtLimit,
 }
 
 struct Writer {
@@ -136,7 +136,7 @@ struct Writer {
 }
 
 impl Writer {
-    fn run(&mut self) -> io::Result<Written> {
+    fn run(&mut self) -> io::Result<WriteOutcome> {
         loop {
             let batch = self.queue.take();
             for contents in batch.chunks {
@@ -148,7 +148,7 @@ impl Writer {
                         chunk::write(&mut self.out, &last)?;
                     }
                     self.out.flush()?;
-                    return Ok(Written::UpToBound);
+                    return Ok(WriteOutcome::AtLimit);
                 }
                 self.left -= len;
                 chunk::write(&mut self.out, &contents)?;
@@ -156,7 +156,7 @@ impl Writer {
             }
             self.out.flush()?;
             if batch.last {
-                return Ok(Written::All);
+                return Ok(WriteOutcome::All);
             }
         }
     }

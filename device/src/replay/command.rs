@@ -8,12 +8,12 @@ use std::path::{Path, PathBuf};
 use thiserror::Error;
 
 use super::{Next, Outcome, Report, Step, clock, play};
-use crate::blueprint::{self, Subject};
+use crate::builder::{self, Subject};
 use crate::config::{Config, ConfigError};
 use crate::descriptors;
 use crate::frontend::{FrontendVisitor, Interface};
-use crate::plain;
-use crate::record::{Finish, Player, ReadError, Reader};
+use crate::record::{Finish, ReadError, Reader, ReplaySource};
+use crate::sanitize;
 use crate::telemetry::store::{Keep, Opening};
 use crate::telemetry::trace::{Trace, TraceFormat};
 
@@ -92,18 +92,18 @@ pub fn run(path: &Path, options: &Options, out: &mut dyn Write) -> Result<(), Re
     // One eventfd per vector.
     descriptors::raise_limit();
 
-    let name = plain::text(&header.device);
+    let name = sanitize::text(&header.device);
     let trace = options.trace.as_ref().map(|(path, format)| {
         Trace::open(&Keep::file(path), Opening::Replace, *format, &name)
             .map(|trace| trace.with_clock(clock::now))
             .map_err(|source| ReplayError::Trace { path: path.clone(), source })
     });
-    let mut player = Player::new(reader);
+    let mut source = ReplaySource::new(reader);
     if options.steps {
-        player.keep_log();
+        source.keep_log();
     }
     let title = format!("{}: {name} ({}) of hcad {}", path.display(), device.frontend.key(), header.hcad);
-    writeln!(out, "{}", plain::text(&title))?;
+    writeln!(out, "{}", sanitize::text(&title))?;
     if header.hcad != env!("CARGO_PKG_VERSION") {
         writeln!(
             out,
@@ -112,8 +112,8 @@ pub fn run(path: &Path, options: &Options, out: &mut dyn Write) -> Result<(), Re
         )?;
     }
     let subject = Subject::of(device);
-    let run = Run { subject, player, trace: trace.transpose()?, options, out };
-    let report = device.frontend.make(&blueprint::setup(device), run)?;
+    let run = Run { subject, source, trace: trace.transpose()?, options, out };
+    let report = device.frontend.make(&builder::setup(device), run)?;
     writeln!(out, "{report}")?;
     match report.outcome {
         Outcome::Same(Finish::Unreadable(_)) => Err(ReplayError::Damaged { path: path.to_owned() }),
@@ -125,7 +125,7 @@ pub fn run(path: &Path, options: &Options, out: &mut dyn Write) -> Result<(), Re
 /// Everything needed for a replay besides the front-end.
 struct Run<'a> {
     subject: Subject<'a>,
-    player: Player,
+    source: ReplaySource,
     trace: Option<Trace>,
     options: &'a Options,
     out: &'a mut dyn Write,
@@ -135,11 +135,11 @@ impl FrontendVisitor for Run<'_> {
     type Output = io::Result<Report>;
 
     fn visit<F: Interface>(self, frontend: impl Fn() -> F + Send + 'static) -> Self::Output {
-        let Self { subject, player, trace, options, out } = self;
+        let Self { subject, source, trace, options, out } = self;
         let mut hca = subject.hca(frontend(), None)?;
         hca.set_trace(trace);
         let mut failed = Ok(());
-        let report = play(&mut hca, player, |step| {
+        let report = play(&mut hca, source, |step| {
             if options.until.is_some_and(|until| step.counts.steps > until) {
                 return Next::Stop;
             }
@@ -156,8 +156,8 @@ impl FrontendVisitor for Run<'_> {
 }
 
 fn show(step: &Step<'_>, out: &mut dyn Write) -> io::Result<()> {
-    step.before.iter().try_for_each(|what| writeln!(out, "    {}", plain::text(what)))?;
-    let input = plain::text(&step.input.to_string());
+    step.before.iter().try_for_each(|what| writeln!(out, "    {}", sanitize::text(what)))?;
+    let input = sanitize::text(&step.input.to_string());
     writeln!(out, "{} {:.6} {input}", step.counts.steps, step.counts.span.as_secs_f64())?;
     out.flush()
 }
@@ -182,10 +182,10 @@ impl fmt::Display for Report {
             Outcome::Stopped => write!(f, "no differences up to this step"),
             Outcome::Differs(difference) => write!(f, "first difference in {difference}"),
             Outcome::Panicked { step, message } => {
-                write!(f, "panic in step {step}: {}", plain::text(message))
+                write!(f, "panic in step {step}: {}", sanitize::text(message))
             }
             Outcome::Impossible { step, input } => {
-                write!(f, "step {step} cannot be replayed: {}", plain::text(input))
+                write!(f, "step {step} cannot be replayed: {}", sanitize::text(input))
             }
         }
     }

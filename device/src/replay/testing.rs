@@ -8,7 +8,7 @@ use serde_json::Map;
 
 use crate::frontend::Frontend;
 use crate::hca::Hca;
-use crate::record::{Counts, Ending, Finish, Header, Player, Reader, Recorder};
+use crate::record::{Counts, Ending, Finish, Header, Reader, Recorder, ReplaySource};
 use crate::replay::{Next, Outcome, Report, play};
 use crate::telemetry::trace::tests::Written;
 
@@ -37,7 +37,7 @@ pub(crate) fn recorded(drivers: impl FnOnce()) -> Vec<Vec<u8>> {
 /// Replays a record.
 pub(crate) fn replayed<F: Frontend>(hca: &mut Hca<F>, record: &[u8]) -> Report {
     let reader = Reader::new(Box::new(Cursor::new(record.to_vec()))).unwrap();
-    play(hca, Player::new(reader), |_| Next::Go)
+    play(hca, ReplaySource::new(reader), |_| Next::Go)
 }
 
 /// Asserts that the device does everything that was recorded, up to the end of its daemon.

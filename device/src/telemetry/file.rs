@@ -72,7 +72,7 @@ mod tests {
     use std::os::unix::fs::PermissionsExt as _;
 
     #[test]
-    fn a_new_file_is_private_and_an_old_one_keeps_its_permissions() {
+    fn new_file_is_private_existing_keeps_mode() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("x");
         let mode = || std::fs::metadata(&path).unwrap().permissions().mode() & 0o777;

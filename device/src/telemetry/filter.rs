@@ -84,14 +84,14 @@ fn plain(text: &str) -> String {
 }
 
 /// Matches the fields of a record while forwarding them.
-pub struct Sieve<'a> {
+pub struct FieldFilter<'a> {
     filter: &'a TraceFilter,
     to: Option<&'a mut dyn Visitor>,
     opcode: bool,
     qpn: bool,
 }
 
-impl<'a> Sieve<'a> {
+impl<'a> FieldFilter<'a> {
     /// Forwards the fields to `to`.
     pub fn new(filter: &'a TraceFilter, to: &'a mut dyn Visitor) -> Self {
         Self { to: Some(to), ..Self::blind(filter) }
@@ -107,7 +107,7 @@ impl<'a> Sieve<'a> {
     }
 }
 
-impl Visitor for Sieve<'_> {
+impl Visitor for FieldFilter<'_> {
     fn value(&mut self, name: &str, value: Value<'_>) {
         match (name, value) {
             ("qpn", Value::Number(number) | Value::Hex(number)) => {
@@ -123,7 +123,7 @@ impl Visitor for Sieve<'_> {
     }
 
     fn object(&mut self, name: &str, object: &dyn Describe) {
-        let mut inside = Sieve::blind(self.filter);
+        let mut inside = FieldFilter::blind(self.filter);
         object.describe(&mut inside);
         self.opcode |= inside.opcode;
         self.qpn |= inside.qpn;
@@ -150,7 +150,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn frames_are_chosen_by_kind_opcode_and_queue_pair() {
+    fn frames_match_by_kind_opcode_and_qp() {
         let filter = |text: &str| serde_json::from_str::<CaptureFilter>(text).unwrap();
         let (send, ack) = (Some("RC SEND Only"), Some("RC Acknowledge"));
         let (five, six) = (Some(Qpn::new(5)), Some(Qpn::new(6)));

@@ -8,7 +8,7 @@ use tracing::{Level, Metadata};
 use tracing_subscriber::fmt::MakeWriter;
 
 use super::log;
-use super::outlet::Outlet;
+use super::non_blocking::NonBlockingWriter;
 use super::subscriber::LogFormat;
 
 /// Bound: bytes of a line, without its line feed.
@@ -23,14 +23,14 @@ const STRING_LENS: [usize; 3] = [512, 128, 32];
 /// Creates a writer for each line.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Lines {
-    outlet: &'static Outlet,
+    writer: &'static NonBlockingWriter,
     format: LogFormat,
 }
 
 impl Lines {
     /// Creates a factory of lines in this format.
-    pub(super) const fn to(outlet: &'static Outlet, format: LogFormat) -> Self {
-        Self { outlet, format }
+    pub(super) const fn to(writer: &'static NonBlockingWriter, format: LogFormat) -> Self {
+        Self { writer, format }
     }
 }
 
@@ -63,7 +63,7 @@ impl Write for Line {
         if self.is_counted {
             log::count(line_to_write.len());
         }
-        self.lines.outlet.push(line_to_write);
+        self.lines.writer.push(line_to_write);
         Ok(line.len())
     }
 
@@ -112,7 +112,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_long_line_is_cut_and_says_so() {
+    fn long_line_is_truncated_with_note() {
         let line = format!("WARN device: driver {}\n", "\u{e4}".repeat(8192));
         let short = String::from_utf8(cut(line.as_bytes(), LogFormat::Text)).unwrap();
         assert!(short.len() <= MAX_LEN && short.starts_with("WARN device: driver \u{e4}"), "{short}");
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_json_line_stays_json() {
+    fn truncated_json_line_stays_valid() {
         let fields = serde_json::json!({ "message": format!("driver {}", "x".repeat(8192)), "qpn": 7 });
         let line = serde_json::json!({ "level": "INFO", "fields": fields }).to_string() + "\n";
         let short = cut(line.as_bytes(), LogFormat::Json);

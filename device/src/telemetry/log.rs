@@ -132,7 +132,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_burst_is_cut_and_counted_in_the_next_window() {
+    fn burst_is_suppressed_and_counted() {
         let site = Site::new();
         let admitted = (0..20).filter(|_| site.admit_at(10, true).is_some()).count();
         assert_eq!(admitted as u64, BURST);
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn a_day_of_noise_stays_within_the_allowance() {
+    fn daily_noise_stays_within_allowance() {
         const LINE: u64 = 2048;
         let (allowance, site) = (Allowance::new(), Site::new());
         let mut written = 0;
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn a_noisy_thread_hides_nothing_of_another_at_the_same_place() {
+    fn noisy_thread_hides_no_other() {
         fn line(device: &str) {
             limited!(warn, device, "refused");
         }

@@ -11,7 +11,7 @@ use protocol::ids::Qpn;
 use serde::{Deserialize, Serialize};
 
 use super::log::Site;
-use super::reason::{InterfaceReason, Reason, Weight};
+use super::reason::{InterfaceReason, Reason, Severity};
 use super::trace::{Kind, Trace};
 
 /// The monitor, which the front-end borrows for each call.
@@ -45,7 +45,7 @@ pub struct Rule {
 }
 
 /// Bound: QPs with a recorded reason. A guest can ring doorbells for any number, but few QPs exist.
-const MOST_QPS: usize = 4096;
+const MAX_QPS: usize = 4096;
 
 /// Ignored doorbells and packets of one QP since it last left RESET, or in RESET since.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -123,7 +123,7 @@ impl Monitor {
         let reason = reason.into();
         let name = reason.name();
         if let Some(qpn) = qpn {
-            if self.ignored_of.len() >= MOST_QPS && !self.ignored_of.contains_key(&qpn) {
+            if self.ignored_of.len() >= MAX_QPS && !self.ignored_of.contains_key(&qpn) {
                 self.ignored_of.pop_first();
             }
             let of = self.ignored_of.entry(qpn).or_insert(Ignored { count: 0, last: reason });
@@ -132,23 +132,23 @@ impl Monitor {
         let seen = self.ignored.entry(name).or_default();
         seen.count += 1;
         let number = qpn.map(Qpn::get);
-        match reason.weight() {
-            Weight::Mistake => {
+        match reason.severity() {
+            Severity::GuestBug => {
                 if let Some(suppressed) = seen.site.admit() {
                     tracing::warn!(reason = name, qpn = number, suppressed, "ignored {what}");
                 }
             }
-            Weight::Refusal => {
+            Severity::Denied => {
                 if let Some(suppressed) = seen.site.admit() {
                     tracing::info!(reason = name, qpn = number, suppressed, "ignored {what}");
                 }
             }
-            Weight::Usual if tracing::enabled!(tracing::Level::DEBUG) => {
+            Severity::Expected if tracing::enabled!(tracing::Level::DEBUG) => {
                 if let Some(suppressed) = seen.site.admit() {
                     tracing::debug!(reason = name, qpn = number, suppressed, "ignored {what}");
                 }
             }
-            Weight::Usual => {}
+            Severity::Expected => {}
         }
         if let Some(trace) = &mut self.trace {
             trace.record(Kind::Ignored, &what.to_string(), |to| {
@@ -179,7 +179,7 @@ impl Monitor {
     }
 
     /// Number of ignored operations by reason, without zeros.
-    pub fn ignorances(&self) -> impl Iterator<Item = (&'static str, u64)> {
+    pub fn ignored_counts(&self) -> impl Iterator<Item = (&'static str, u64)> {
         self.ignored.iter().map(|(name, seen)| (*name, seen.count))
     }
 
@@ -266,7 +266,7 @@ mod tests {
     const RULE: Rule = Rule { name: "narrow_write", section: "1.3", about: "" };
 
     #[test]
-    fn a_violation_is_counted_and_recorded() {
+    fn violation_is_counted_and_traced() {
         let written = Written::default();
         let mut monitor = Monitor::default();
         monitor.violation(&RULE, format_args!("before the trace"));

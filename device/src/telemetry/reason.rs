@@ -132,13 +132,13 @@ pub enum Reason {
 
 /// Severity of a reason, which selects the log level.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Weight {
+pub enum Severity {
     /// The guest's software has a bug, or will wait in vain.
-    Mistake,
+    GuestBug,
     /// An access was denied.
-    Refusal,
+    Denied,
     /// Expected during normal operation, on a wire that loses frames or is shared.
-    Usual,
+    Expected,
 }
 
 impl Reason {
@@ -165,7 +165,7 @@ impl Reason {
     }
 
     /// Returns the severity.
-    pub const fn weight(self) -> Weight {
+    pub const fn severity(self) -> Severity {
         use {DropReason as Drop, InterfaceReason as Interface};
         match self {
             Self::Interface(
@@ -180,12 +180,12 @@ impl Reason {
                 | Interface::NotInitialised
                 | Interface::Width
                 | Interface::ArpTableFull,
-            ) => Weight::Mistake,
-            Self::Interface(_) => Weight::Usual,
+            ) => Severity::GuestBug,
+            Self::Interface(_) => Severity::Expected,
             Self::Packet(
                 Drop::InvalidRequest | Drop::NoAccess | Drop::BadReceive | Drop::BrokenQueue | Drop::TooLong,
-            ) => Weight::Refusal,
-            Self::Packet(_) | Self::Frame(_) => Weight::Usual,
+            ) => Severity::Denied,
+            Self::Packet(_) | Self::Frame(_) => Severity::Expected,
         }
     }
 }
@@ -229,7 +229,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_two_reasons_have_the_same_name() {
+    fn reason_names_are_unique() {
         let names: BTreeSet<_> = Reason::all().map(Reason::name).collect();
         assert_eq!(names.len(), Reason::all().count());
         for name in names {

@@ -370,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn files_take_turns_begin_with_their_head_and_the_oldest_is_used_again() {
+    fn files_rotate_with_head() {
         let folder = tempfile::tempdir().unwrap();
         let keep = three(&folder.path().join("t"));
         let mut store = Store::open("trace", &keep, Opening::New, b"head\n".to_vec()).unwrap().with_limit(15);
@@ -380,7 +380,7 @@ mod tests {
     }
 
     #[test]
-    fn what_goes_on_goes_on_in_the_file_that_was_written_last() {
+    fn append_continues_in_last_written_file() {
         let folder = tempfile::tempdir().unwrap();
         let keep = three(&folder.path().join("t"));
         let mut store = Store::open("trace", &keep, Opening::Replace, Vec::new()).unwrap().with_limit(10);
@@ -395,7 +395,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_there_is_kept_and_nothing_is_left_of_the_others() {
+    fn existing_file_is_kept_others_removed() {
         let folder = tempfile::tempdir().unwrap();
         let keep = three(&folder.path().join("t"));
         std::fs::write(folder.path().join("t.2"), "precious").unwrap();
@@ -406,7 +406,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_keeps_the_newest_records_whole_with_their_head() {
+    fn ring_keeps_newest_records_with_head() {
         let most = RingBytes::try_from(RingBytes::LEAST).unwrap();
         let keep = Keep::Memory(most);
         let mut store = Store::open("trace", &keep, Opening::New, b"head\n".to_vec()).unwrap().with_limit(1);
@@ -421,7 +421,7 @@ mod tests {
     }
 
     #[test]
-    fn the_size_of_memory_is_bounded() {
+    fn ring_size_is_bounded() {
         for bytes in [0, RingBytes::LEAST - 1, RingBytes::MOST + 1] {
             assert!(RingBytes::try_from(bytes).is_err(), "{bytes}");
         }

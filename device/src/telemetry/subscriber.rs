@@ -9,7 +9,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use tracing_subscriber::{EnvFilter, reload};
 
-use super::{line, outlet};
+use super::{line, non_blocking};
 
 /// Replaces the log filter.
 type SetFilter = dyn Fn(EnvFilter) -> Result<(), reload::Error> + Send + Sync;
@@ -56,11 +56,12 @@ pub fn init(config: &LogConfig) -> Result<(), String> {
     };
     let filter =
         EnvFilter::try_new(&directives).map_err(|error| format!("{source} {directives:?}: {error}"))?;
-    let outlet = outlet::standard_error().map_err(|error| format!("cannot start the log thread: {error}"))?;
-    outlet.set_format(config.format);
+    let writer =
+        non_blocking::standard_error().map_err(|error| format!("cannot start the log thread: {error}"))?;
+    writer.set_format(config.format);
     let builder = tracing_subscriber::fmt()
         .with_env_filter(filter)
-        .with_writer(line::Lines::to(outlet, config.format))
+        .with_writer(line::Lines::to(writer, config.format))
         .with_ansi(false)
         // Internal errors would go to standard error directly, in a way that may panic.
         .log_internal_errors(false);

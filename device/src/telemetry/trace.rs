@@ -32,8 +32,8 @@ use serde::{Deserialize, Serialize};
 
 use self::json::JsonLine;
 use self::text::TextLine;
-use super::filter::{Sieve, TraceFilter};
-use super::outlet;
+use super::filter::{FieldFilter, TraceFilter};
+use super::non_blocking;
 use super::store::{Keep, Opening, Store};
 
 /// Format of a trace record.
@@ -126,7 +126,7 @@ impl Trace {
     pub fn open(keep: &Keep, opening: Opening, format: TraceFormat, device: &str) -> io::Result<Self> {
         let store = match keep.path().to_str() {
             Some(STANDARD_ERROR) => {
-                let out = Box::new(outlet::standard_error().map_err(io::Error::other)?);
+                let out = Box::new(non_blocking::standard_error().map_err(io::Error::other)?);
                 Store::to("trace", out, keep.path(), Vec::new())
             }
             _ => Store::open("trace", keep, opening, Vec::new())?,
@@ -200,9 +200,9 @@ impl Trace {
                 true
             }
             true => {
-                let mut sieve = Sieve::new(filter, to);
-                fields(&mut sieve);
-                sieve.admits()
+                let mut filtered = FieldFilter::new(filter, to);
+                fields(&mut filtered);
+                filtered.admits()
             }
         };
         let wanted = match self.format {

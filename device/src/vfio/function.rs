@@ -105,7 +105,7 @@ mod tests {
     const MEMORY: MemoryBar = MemoryBar { len: 4096, prefetchable: false };
 
     #[test]
-    fn a_bar_of_64_bits_may_begin_at_any_register_but_the_last() {
+    fn wide_bar_fits_all_but_last_register() {
         let bars = Bars::new([(Bar::Bar0, MEMORY), (Bar::Bar3, MemoryBar { len: 64, ..MEMORY })]);
         assert_eq!(Bar::ALL.map(|bar| bars.len_of(bar)), [4096, 0, 0, 64, 0, 0]);
         assert_eq!(bars.iter().map(|(bar, _)| bar.number()).collect::<Vec<_>>(), [0, 3]);
@@ -113,13 +113,13 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "Bar1 has no room")]
-    fn two_bars_cannot_share_a_register() {
+    fn bars_cannot_share_a_register() {
         let _ = Bars::new([(Bar::Bar0, MEMORY), (Bar::Bar1, MEMORY)]);
     }
 
     #[test]
     #[should_panic(expected = "Bar5 has no room")]
-    fn the_last_register_has_no_upper_half() {
+    fn last_register_has_no_upper_half() {
         let _ = Bars::new([(Bar::Bar5, MEMORY)]);
     }
 }

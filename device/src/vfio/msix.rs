@@ -9,7 +9,7 @@ use std::os::fd::OwnedFd;
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use serde::{Deserialize, Serialize};
 
-use crate::record::{Input, Tape};
+use crate::record::{Input, RecordSink};
 
 /// Length of a table entry: address, data, vector control.
 const ENTRY_LEN: usize = 16;
@@ -28,7 +28,7 @@ pub struct Interrupts {
     table: Vec<u8>,
     stats: Stats,
     /// Set while the device is recorded or replayed.
-    tape: Option<Tape>,
+    sink: Option<RecordSink>,
 }
 
 /// Result of raising an interrupt.
@@ -92,19 +92,19 @@ impl Interrupts {
             gate: Gate::default(),
             table: initial_table(count),
             stats: Stats::default(),
-            tape: None,
+            sink: None,
         }
     }
 
     /// Records what the client does with vectors and every signal to it, or compares them with a record. `None` ends
     /// both.
-    pub fn set_tape(&mut self, tape: Option<Tape>) {
-        self.tape = tape;
+    pub fn set_record_sink(&mut self, sink: Option<RecordSink>) {
+        self.sink = sink;
     }
 
     fn input(&self, input: Input<'_>) {
-        if let Some(tape) = &self.tape {
-            tape.input(input);
+        if let Some(sink) = &self.sink {
+            sink.input(input);
         }
     }
 
@@ -127,7 +127,7 @@ impl Interrupts {
             None => Delivery::Nowhere,
             Some(vector) => {
                 vector.pending = true;
-                vector.deliver(self.gate, number, self.tape.as_ref());
+                vector.deliver(self.gate, number, self.sink.as_ref());
                 if vector.pending { Delivery::Pending } else { Delivery::Sent }
             }
         };
@@ -168,7 +168,7 @@ impl Interrupts {
                 let _ = fcntl_getfl(fd).and_then(|flags| fcntl_setfl(fd, flags | OFlags::NONBLOCK));
             }
             vector.eventfd = eventfd;
-            vector.deliver(self.gate, number, self.tape.as_ref());
+            vector.deliver(self.gate, number, self.sink.as_ref());
         }
     }
 
@@ -178,7 +178,7 @@ impl Interrupts {
         let number = vector;
         if let Some(vector) = self.vectors.get_mut(vector) {
             vector.masked_by_client = masked;
-            vector.deliver(self.gate, number, self.tape.as_ref());
+            vector.deliver(self.gate, number, self.sink.as_ref());
         }
     }
 
@@ -187,7 +187,7 @@ impl Interrupts {
         self.input(Input::Trigger { vector });
         let number = vector;
         if let Some(vector) = self.vectors.get_mut(vector) {
-            vector.signal(number, self.tape.as_ref());
+            vector.signal(number, self.sink.as_ref());
         }
     }
 
@@ -244,7 +244,7 @@ impl Interrupts {
                 && let Some(vector) = self.vectors.get_mut(at / ENTRY_LEN)
             {
                 vector.masked_in_table = byte & MASKED != 0;
-                vector.deliver(self.gate, at / ENTRY_LEN, self.tape.as_ref());
+                vector.deliver(self.gate, at / ENTRY_LEN, self.sink.as_ref());
             }
         }
     }
@@ -265,32 +265,32 @@ impl Interrupts {
 
     fn deliver_all(&mut self) {
         for (number, vector) in self.vectors.iter_mut().enumerate() {
-            vector.deliver(self.gate, number, self.tape.as_ref());
+            vector.deliver(self.gate, number, self.sink.as_ref());
         }
     }
 }
 
 impl Vector {
     /// Sends a pending interrupt unless it is masked.
-    fn deliver(&mut self, gate: Gate, number: usize, tape: Option<&Tape>) {
-        let held_back = !gate.enabled
+    fn deliver(&mut self, gate: Gate, number: usize, sink: Option<&RecordSink>) {
+        let masked = !gate.enabled
             || gate.function_masked
             || !gate.bus_master
             || self.masked_by_client
             || self.masked_in_table
             || self.eventfd.is_none();
-        if self.pending && !held_back {
+        if self.pending && !masked {
             self.pending = false;
-            self.signal(number, tape);
+            self.signal(number, sink);
         }
     }
 
     /// Signals the eventfd. Errors are ignored: a full counter has a signal that the client has not read yet, and a
     /// descriptor that is not an eventfd only harms the client.
-    fn signal(&self, number: usize, tape: Option<&Tape>) {
+    fn signal(&self, number: usize, sink: Option<&RecordSink>) {
         if let Some(fd) = &self.eventfd {
-            if let Some(tape) = tape {
-                tape.interrupt(number);
+            if let Some(sink) = sink {
+                sink.interrupt(number);
             }
             let _ = rustix::io::write(fd, &1_u64.to_ne_bytes());
         }
@@ -345,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn a_raised_vector_signals_its_own_eventfd() {
+    fn raised_vector_signals_its_eventfd() {
         let (mut interrupts, fds) = wired(3);
         interrupts.raise(1);
         interrupts.raise(1);
@@ -355,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn a_disabled_function_sends_nothing_and_remembers_nothing() {
+    fn disabled_function_discards_interrupts() {
         let (mut interrupts, fds) = wired(1);
         interrupts.set_gate(Gate { enabled: false, ..OPEN });
         interrupts.raise(0);
@@ -364,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn a_function_whose_msix_is_disabled_forgets_what_waited() {
+    fn disabling_msix_clears_pending() {
         let (mut interrupts, fds) = wired(1);
         interrupts.set_masked(0, true);
         interrupts.raise(0);
@@ -376,7 +376,7 @@ mod tests {
     }
 
     #[test]
-    fn what_waited_is_sent_when_the_client_gives_its_eventfds_again() {
+    fn pending_interrupt_is_sent_after_reconnection() {
         let (mut interrupts, fds) = wired(1);
         interrupts.set_masked(0, true);
         interrupts.raise(0);
@@ -387,7 +387,7 @@ mod tests {
     }
 
     #[test]
-    fn masked_vectors_are_pending_and_sent_once_when_unmasked() {
+    fn masked_vector_is_sent_once_unmasked() {
         type Toggle = fn(&mut Interrupts, bool);
         let ways: [(&str, Toggle); 4] = [
             ("client", |interrupts, masked| interrupts.set_masked(2, masked)),
@@ -413,7 +413,7 @@ mod tests {
     }
 
     #[test]
-    fn a_vector_without_eventfd_is_pending_until_it_gets_one() {
+    fn vector_without_eventfd_is_pending() {
         let mut interrupts = Interrupts::new(70);
         interrupts.set_gate(OPEN);
         interrupts.raise(69);
@@ -427,7 +427,7 @@ mod tests {
     }
 
     #[test]
-    fn reset_masks_the_table_and_keeps_the_clients_wiring() {
+    fn reset_masks_table_and_keeps_wiring() {
         let (mut interrupts, fds) = wired(1);
         interrupts.write_table(0, &[0xff; 16]);
         interrupts.raise(0);
@@ -442,7 +442,7 @@ mod tests {
     }
 
     #[test]
-    fn a_descriptor_that_would_block_does_not_block_us() {
+    fn blocking_eventfd_does_not_block_device() {
         let full = eventfd(u32::MAX, EventfdFlags::empty()).unwrap();
         rustix::io::write(&full, &(u64::MAX - 1 - u64::from(u32::MAX)).to_ne_bytes()).unwrap();
         let (mut interrupts, _fds) = wired(1);
@@ -451,7 +451,7 @@ mod tests {
     }
 
     #[test]
-    fn accesses_outside_of_the_table_are_harmless() {
+    fn out_of_table_accesses_are_harmless() {
         let mut interrupts = Interrupts::new(1);
         interrupts.write_table(12, &[0xff; 64]);
         interrupts.write_table(usize::MAX, &[0xff; 2]);

@@ -69,7 +69,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_client_stores_is_taken_once() {
+    fn stored_word_is_taken_once() {
         let pages = SharedPages::new(8192).unwrap();
         let theirs = mapped(&pages, 8192);
         assert_eq!(pages.take(0x1010), None);
@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn there_is_nothing_beyond_them_and_between_words() {
+    fn offsets_between_and_beyond_words_are_empty() {
         let pages = SharedPages::new(4096).unwrap();
         for offset in [4096, 4089, 12, u64::MAX] {
             assert!(!pages.has(offset) && pages.take(offset).is_none(), "{offset:#x}");

@@ -108,6 +108,7 @@ fn zeros() -> Box<[u8; LEN]> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum Effect {
+    /// No further effect.
     None,
     /// Reset the function, including config space.
     FunctionLevelReset,
@@ -338,7 +339,7 @@ mod tests {
 
     /// The output of `lspci -xxx` for this identity after power-on.
     #[test]
-    fn power_on_bytes_are_these() {
+    fn power_on_state_matches_dump() {
         let mut bytes = [0; 0xa0];
         space().read(0, &mut bytes);
         #[rustfmt::skip]
@@ -358,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn sizing_a_bar_tells_its_length() {
+    fn bar_sizing_returns_length() {
         let mut space = space();
         for (at, len) in [(0x10, 1_u64 << 20), (0x18, 8 << 20)] {
             let _ = write32(&mut space, at, u32::MAX);
@@ -376,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn bar_address_is_without_attributes() {
+    fn bar_address_excludes_attributes() {
         let mut space = space();
         assert_eq!(space.bar_address(Bar::Bar0), 0);
         let _ = write32(&mut space, 0x10, 0xfe10_0000);
@@ -398,7 +399,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_and_bus_master_follow_the_command_register() {
+    fn memory_and_bus_master_follow_command_register() {
         let mut space = space();
         assert!(!space.memory_enabled() && !space.bus_master());
         let _ = write16(&mut space, 4, 0xffff);
@@ -409,7 +410,7 @@ mod tests {
     }
 
     #[test]
-    fn d3_stops_memory_and_dma_and_d1_does_not_exist() {
+    fn d3_stops_memory_and_dma() {
         let mut space = space();
         let _ = write16(&mut space, 4, 6);
         let _ = write16(&mut space, 0x44, 1);
@@ -435,7 +436,7 @@ mod tests {
     }
 
     #[test]
-    fn max_read_request_size_takes_every_code() {
+    fn every_read_request_size_is_accepted() {
         let mut space = space();
         for code in 0..6_u16 {
             let control = u16::try_from(dword(&space, 0x68) & 0x8fff).unwrap() | code << 12;
@@ -445,7 +446,7 @@ mod tests {
     }
 
     #[test]
-    fn function_level_reset_is_asked_for_by_its_bit_which_reads_0() {
+    fn flr_bit_requests_reset_and_reads_zero() {
         let mut space = space();
         let _ = write16(&mut space, 4, 6);
         assert_eq!(write16(&mut space, 0x68, 0x2810 | 0x8000), Effect::FunctionLevelReset);
@@ -457,7 +458,7 @@ mod tests {
     }
 
     #[test]
-    fn accesses_beyond_the_header_read_zero_and_are_harmless() {
+    fn accesses_beyond_header_are_harmless() {
         let mut space = space();
         let mut out = [0xa5; 16];
         space.read(0xf8, &mut out);
@@ -471,7 +472,7 @@ mod tests {
     }
 
     #[test]
-    fn a_serial_number_is_the_first_extended_capability() {
+    fn serial_number_is_first_extended_capability() {
         let mut space =
             ConfigSpace::new(&PciFunction { serial_number: Some(0x0200_00ff_ff00_0001), ..function() });
         let _ = write32(&mut space, 0x104, 0xffff_ffff);
@@ -480,7 +481,7 @@ mod tests {
     }
 
     #[test]
-    fn msix_may_be_in_another_bar_than_the_registers() {
+    fn msix_structures_may_have_own_bar() {
         let bars = Bars::new([
             (Bar::Bar0, MemoryBar { len: 8 << 20, prefetchable: true }),
             (Bar::Bar3, MemoryBar { len: 64 << 10, prefetchable: true }),

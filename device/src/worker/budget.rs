@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn preempted_turns_are_charged_for_processor_time_only() {
+    fn preempted_turns_cost_only_cpu_time() {
         let mut device = Busy::new(2);
         for n in 1..=1000_u32 {
             device.now = device.now + PERIOD;

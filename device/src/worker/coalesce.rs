@@ -19,10 +19,10 @@ use engine::Instant;
 const PLAIN_SLEEPS: u32 = 256;
 
 /// A thread whose average sleep is longer than this is not woken too often.
-const OFTEN: Duration = Duration::from_micros(100);
+const SHORT_SLEEP: Duration = Duration::from_micros(100);
 
 /// A thread that handles more messages than this per wake-up, on average, already batches enough.
-const FEW: u64 = 8;
+const FEW_MESSAGES: u64 = 8;
 
 /// A longer sleep than this ends the load that was measured.
 const IDLE: Duration = Duration::from_millis(20);
@@ -32,16 +32,16 @@ const TRIAL_SLEEPS: u32 = 32;
 const FIRST_SLEEPS: u32 = 3;
 
 /// Messages that have to accumulate per sleep, on average.
-const GATHERED: u64 = 2;
+const MIN_MESSAGES: u64 = 2;
 
 /// Number of sleeps over which this is checked after the trial.
 const LATER_SLEEPS: u32 = 16;
 
 /// Time after which the rate without coalescing is measured again.
-const COMPARED_FOR: Duration = Duration::from_secs(1);
+const COMPARE_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Time until the next trial after one that did not pay off: the first time, and at most.
-const AVOIDS: [Duration; 2] = [Duration::from_millis(50), Duration::from_secs(2)];
+const TRIAL_BACKOFF: [Duration; 2] = [Duration::from_millis(50), Duration::from_secs(2)];
 
 /// Decides before each sleep whether to coalesce.
 #[derive(Clone, Copy, Debug)]
@@ -53,8 +53,8 @@ pub(super) struct Coalescing {
     sleeps: u32,
     done: u64,
     last_sleep: Instant,
-    avoids_until: Instant,
-    avoids: Duration,
+    next_trial: Instant,
+    trial_backoff: Duration,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,8 +79,8 @@ impl Coalescing {
             sleeps: 0,
             done: 0,
             last_sleep: Instant::ZERO,
-            avoids_until: Instant::ZERO,
-            avoids: AVOIDS[0],
+            next_trial: Instant::ZERO,
+            trial_backoff: TRIAL_BACKOFF[0],
         }
     }
 
@@ -91,35 +91,35 @@ impl Coalescing {
             return None;
         }
         if now.saturating_since(self.last_sleep) > IDLE {
-            self.avoids = AVOIDS[0];
-            self.avoids_until = now;
+            self.trial_backoff = TRIAL_BACKOFF[0];
+            self.next_trial = now;
             self.begin(Phase::Plain, now, done);
         }
         self.last_sleep = now;
-        let gathered = done.saturating_sub(self.done);
+        let accumulated = done.saturating_sub(self.done);
         match self.phase {
             Phase::Plain if self.sleeps >= PLAIN_SLEEPS => {
-                let is_often = now.saturating_since(self.since) <= OFTEN * self.sleeps;
-                let is_for_few = gathered <= FEW * u64::from(self.sleeps);
+                let is_often = now.saturating_since(self.since) <= SHORT_SLEEP * self.sleeps;
+                let is_for_few = accumulated <= FEW_MESSAGES * u64::from(self.sleeps);
                 let per_second = self.per_second(now, done);
-                let tries = is_often && is_for_few && now >= self.avoids_until;
+                let tries = is_often && is_for_few && now >= self.next_trial;
                 self.begin(if tries { Phase::Trial { per_second } } else { Phase::Plain }, now, done);
             }
             Phase::Trial { .. }
-                if self.sleeps == FIRST_SLEEPS && gathered < GATHERED * u64::from(FIRST_SLEEPS) =>
+                if self.sleeps == FIRST_SLEEPS && accumulated < MIN_MESSAGES * u64::from(FIRST_SLEEPS) =>
             {
                 self.give_up(now, done);
             }
             Phase::Trial { per_second } if self.sleeps >= TRIAL_SLEEPS => {
                 if self.per_second(now, done) > per_second {
-                    self.avoids = AVOIDS[0];
-                    self.begin(Phase::Coalescing { until: now + COMPARED_FOR }, now, done);
+                    self.trial_backoff = TRIAL_BACKOFF[0];
+                    self.begin(Phase::Coalescing { until: now + COMPARE_INTERVAL }, now, done);
                 } else {
                     self.give_up(now, done);
                 }
             }
             Phase::Coalescing { until } if self.sleeps >= LATER_SLEEPS => {
-                let pays = gathered >= GATHERED * u64::from(self.sleeps) && now < until;
+                let pays = accumulated >= MIN_MESSAGES * u64::from(self.sleeps) && now < until;
                 self.begin(if pays { self.phase } else { Phase::Plain }, now, done);
             }
             _ => {}
@@ -136,8 +136,8 @@ impl Coalescing {
     }
 
     fn give_up(&mut self, now: Instant, done: u64) {
-        self.avoids_until = now + self.avoids;
-        self.avoids = (self.avoids * 2).min(AVOIDS[1]);
+        self.next_trial = now + self.trial_backoff;
+        self.trial_backoff = (self.trial_backoff * 2).min(TRIAL_BACKOFF[1]);
         self.begin(Phase::Plain, now, done);
     }
 
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stream_that_gathers_is_coalesced_and_compared_anew_each_second() {
+    fn fast_stream_is_coalesced_and_compared_again() {
         let mut load = Load::new(SLEEP);
         assert_eq!(load.sleep(PLAIN_SLEEPS, (45, 1), (80, 10)), 0);
         assert_eq!(load.sleep(10_000, (45, 1), (80, 10)), 10_000, "80 us each are less than a second");
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_waits_for_an_answer_hardly_ever_waits_longer() {
+    fn request_response_is_hardly_delayed() {
         let mut load = Load::new(SLEEP);
         // Two seconds; the pauses between trials are 50, 100, 200, 400 and 800 ms.
         let coalesced = load.sleep(80_000, (25, 1), (85, 1));
@@ -201,14 +201,14 @@ mod tests {
     }
 
     #[test]
-    fn what_gathers_but_is_no_faster_is_not_coalesced() {
+    fn no_coalescing_without_speedup() {
         let mut load = Load::new(SLEEP);
         let coalesced = load.sleep(10_000, (5, 1), (80, 16));
         assert_eq!(coalesced, TRIAL_SLEEPS, "one try in 50 ms");
     }
 
     #[test]
-    fn a_stream_that_becomes_a_trickle_is_no_longer_coalesced() {
+    fn slow_stream_stops_coalescing() {
         let mut load = Load::new(SLEEP);
         load.sleep(PLAIN_SLEEPS + 100, (45, 1), (80, 10));
         let coalesced = load.sleep(PLAIN_SLEEPS, (25, 1), (85, 1));
@@ -216,15 +216,15 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_that_is_woken_rarely_or_for_much_is_left_alone() {
+    fn rare_or_batched_wakeups_are_not_coalesced() {
         let mut load = Load::new(SLEEP);
         assert_eq!(load.sleep(10_000, (150, 1), (80, 10)), 0);
         let mut load = Load::new(SLEEP);
-        assert_eq!(load.sleep(10_000, (50, FEW + 1), (80, 100)), 0);
+        assert_eq!(load.sleep(10_000, (50, FEW_MESSAGES + 1), (80, 100)), 0);
     }
 
     #[test]
-    fn after_a_rest_everything_is_open_again() {
+    fn idle_period_resets_trials() {
         let mut load = Load::new(SLEEP);
         load.sleep(80_000, (25, 1), (85, 1));
         load.now = load.now + IDLE + Duration::from_micros(1);
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn a_device_made_anew_is_not_taken_for_a_flood() {
+    fn restarted_device_is_not_coalesced() {
         let mut load = Load::new(SLEEP);
         load.sleep(PLAIN_SLEEPS, (45, 1), (80, 10));
         assert_eq!(load.sleep(10, (45, 1), (80, 10)), 10, "a trial");
@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sleep_of_zero_is_none() {
+    fn zero_sleep_disables_coalescing() {
         assert_eq!(Load::new(Duration::ZERO).sleep(10_000, (45, 1), (80, 10)), 0);
     }
 }

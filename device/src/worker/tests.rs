@@ -13,7 +13,7 @@ use crate::fabric::{FabricStats, TxBatch};
 use crate::hca::tests::Stub;
 use crate::identity::Identity;
 
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// A fabric that accepts frames only while its descriptor has room.
 struct Narrow {
@@ -67,7 +67,7 @@ fn make_it_send(client: &mut UnixStream) {
 }
 
 #[test]
-fn a_full_fabric_is_waited_for_and_gets_every_frame() {
+fn blocked_fabric_gets_every_frame_later() {
     let (gate, mut other_end) = UnixStream::pair().unwrap();
     gate.set_nonblocking(true).unwrap();
     let mut filled = 0;
@@ -93,7 +93,7 @@ fn a_full_fabric_is_waited_for_and_gets_every_frame() {
     assert!(arrived.recv_timeout(Duration::from_millis(50)).is_err(), "the fabric was full");
 
     other_end.read_exact(&mut vec![0; filled]).unwrap();
-    assert_eq!(arrived.recv_timeout(PATIENCE), Ok(1));
+    assert_eq!(arrived.recv_timeout(TIMEOUT), Ok(1));
     drop(client);
     assert_eq!(thread.join().unwrap().unwrap(), Ended::ClientGone);
 }
@@ -123,7 +123,7 @@ impl Fabric for Silent {
         self.never_ready.as_fd()
     }
 
-    fn patience(&self) -> Option<Duration> {
+    fn retry_after(&self) -> Option<Duration> {
         Some(Duration::from_millis(10))
     }
 
@@ -133,7 +133,7 @@ impl Fabric for Silent {
 }
 
 #[test]
-fn a_fabric_that_waits_for_room_so_long_and_no_longer_is_offered_the_frames_again() {
+fn blocked_fabric_is_retried_after_timeout() {
     let (sent, arrived) = mpsc::channel();
     let never_ready = epoll::create(epoll::CreateFlags::CLOEXEC).unwrap();
     let fabric = Silent { never_ready, was_full: false, sent };
@@ -143,13 +143,13 @@ fn a_fabric_that_waits_for_room_so_long_and_no_longer_is_offered_the_frames_agai
     let (_handle, mut mailbox) = call::mailbox().unwrap();
     let thread = std::thread::spawn(move || worker.run(&mut mailbox));
     make_it_send(&mut client);
-    assert_eq!(arrived.recv_timeout(PATIENCE), Ok(1));
+    assert_eq!(arrived.recv_timeout(TIMEOUT), Ok(1));
     drop(client);
     assert_eq!(thread.join().unwrap().unwrap(), Ended::ClientGone);
 }
 
 #[test]
-fn a_worker_that_sleeps_wakes_up_at_its_deadline() {
+fn worker_wakes_at_deadline() {
     let (gate, _other_end) = UnixStream::pair().unwrap();
     let (sent, arrived) = mpsc::channel();
     let fabric = Narrow { gate, sent, stats: FabricStats::default() };
@@ -164,14 +164,14 @@ fn a_worker_that_sleeps_wakes_up_at_its_deadline() {
 
     let begun = std::time::Instant::now();
     make_it_send(&mut client);
-    assert_eq!(arrived.recv_timeout(PATIENCE), Ok(1));
+    assert_eq!(arrived.recv_timeout(TIMEOUT), Ok(1));
     assert!(begun.elapsed() >= Duration::from_millis(50));
     drop(client);
     assert_eq!(thread.join().unwrap().unwrap(), Ended::ClientGone);
 }
 
 #[test]
-fn a_request_to_stop_ends_a_worker_that_sleeps() {
+fn stop_request_ends_sleeping_worker() {
     let (gate, _other_end) = UnixStream::pair().unwrap();
     let (sent, _arrived) = mpsc::channel();
     let fabric = Narrow { gate, sent, stats: FabricStats::default() };

@@ -3,17 +3,17 @@
 use protocol::net::checksum::Checksum;
 use rand::{Rng, RngExt};
 
-use super::glance::{ETHER_LEN, Glance};
+use super::summary::{ETHER_LEN, FrameSummary};
 
 /// ECN codepoint Congestion Experienced (RFC 3168, section 5).
 const CE: u8 = 3;
 
 /// Inverts one bit and returns the index of its byte. In a RoCE packet the ICRC covers that bit.
-pub(super) fn corrupt(frame: &mut [u8], glance: &Glance, rng: &mut impl Rng) -> Option<usize> {
-    let len = frame.len().checked_sub(glance.body).filter(|len| *len > 0)?;
-    let mut byte = glance.body + rng.random_range(0..len);
+pub(super) fn corrupt(frame: &mut [u8], summary: &FrameSummary, rng: &mut impl Rng) -> Option<usize> {
+    let len = frame.len().checked_sub(summary.body).filter(|len| *len > 0)?;
+    let mut byte = summary.body + rng.random_range(0..len);
     // FECN, BECN and reserved bits are not covered by the ICRC.
-    if glance.bth.is_some() && byte == glance.body + 4 {
+    if summary.bth.is_some() && byte == summary.body + 4 {
         byte -= 1;
     }
     *frame.get_mut(byte)? ^= 1 << rng.random_range(0..8_u32);
@@ -21,8 +21,8 @@ pub(super) fn corrupt(frame: &mut [u8], glance: &Glance, rng: &mut impl Rng) -> 
 }
 
 /// Sets the ECN field of an IP header to CE. The ICRC does not cover it, but the IPv4 checksum does.
-pub(super) fn mark_ce(frame: &mut [u8], glance: &Glance) {
-    let Some(ip) = &glance.ip else { return };
+pub(super) fn mark_ce(frame: &mut [u8], summary: &FrameSummary) {
+    let Some(ip) = &summary.ip else { return };
     let Some(header) = frame.get_mut(ETHER_LEN..) else { return };
     if ip.src.is_ipv6() {
         // Traffic class: bits 27:20 of the first word, with ECN in 21:20.

@@ -14,9 +14,9 @@ const MAX_BYTES: usize = 32 << 20;
 /// Bound: frames that wait to be overtaken. Each is checked for every frame that passes.
 const MAX_WAITING: usize = 256;
 
-/// Held frames of one direction.
+/// HoldQueue frames of one direction.
 #[derive(Debug, Default)]
-pub(super) struct Held {
+pub(super) struct HoldQueue {
     /// Ordered by release time, then by arrival.
     delayed: BTreeMap<(Instant, u64), Frame>,
     /// In order of arrival.
@@ -43,7 +43,7 @@ pub struct Frame {
     pub origin: Origin,
 }
 
-impl Held {
+impl HoldQueue {
     pub(super) fn is_empty(&self) -> bool {
         self.delayed.is_empty() && self.waiting.is_empty()
     }

@@ -10,7 +10,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use super::glance::Glance;
+use super::summary::FrameSummary;
 
 /// Bound: how long a frame may be held, in microseconds. Far above any timeout of a QP under test.
 const MAX_HOLD_US: u64 = 60_000_000;
@@ -268,13 +268,13 @@ impl Rule {
     }
 
     /// Returns whether the rule matches this frame of its direction.
-    pub(super) fn selects(&self, glance: &Glance) -> bool {
-        let bth = glance.bth.as_ref();
+    pub(super) fn selects(&self, summary: &FrameSummary) -> bool {
+        let bth = summary.bth.as_ref();
         let peer = |wanted| match (wanted, self.entry.direction) {
-            (Peer::Mac(mac), Direction::Tx) => glance.dst_mac == mac,
-            (Peer::Mac(mac), Direction::Rx) => glance.src_mac == mac,
-            (Peer::Ip(ip), Direction::Tx) => glance.ip.is_some_and(|addrs| addrs.dst == ip),
-            (Peer::Ip(ip), Direction::Rx) => glance.ip.is_some_and(|addrs| addrs.src == ip),
+            (Peer::Mac(mac), Direction::Tx) => summary.dst_mac == mac,
+            (Peer::Mac(mac), Direction::Rx) => summary.src_mac == mac,
+            (Peer::Ip(ip), Direction::Tx) => summary.ip.is_some_and(|addrs| addrs.dst == ip),
+            (Peer::Ip(ip), Direction::Rx) => summary.ip.is_some_and(|addrs| addrs.src == ip),
         };
         self.qpn.is_none_or(|qpn| bth.is_some_and(|bth| bth.dest_qp == qpn))
             && self.psn.is_none_or(|psn| bth.is_some_and(|bth| bth.psn == psn))

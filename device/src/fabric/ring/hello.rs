@@ -81,7 +81,7 @@ pub(super) enum Kind {
 
 /// Why a message is invalid.
 #[derive(Debug, Error)]
-pub(super) enum Unheard {
+pub(super) enum HelloError {
     #[error("the peer closed the connection")]
     Closed,
     #[error("the peer did not send a valid hello")]
@@ -118,7 +118,7 @@ pub(super) fn send(
         kind,
         mac: from.mac.0,
         reserved: [0; 3],
-        ring_len: U32::new(RingLen::USUAL.get()),
+        ring_len: U32::new(RingLen::DEFAULT.get()),
         ipv4: from.ipv4.octets(),
         ipv6: from.ipv6.map_or([0; 16], |ip| ip.octets()),
         token: U64::new(token.map_or(0, Token::get)),
@@ -136,7 +136,7 @@ pub(super) fn send(
 }
 
 /// Receives the message of a new connection, if it has arrived.
-pub(super) fn receive(socket: impl AsFd) -> Result<Option<Hello>, Unheard> {
+pub(super) fn receive(socket: impl AsFd) -> Result<Option<Hello>, HelloError> {
     let mut bytes = [0; size_of::<Raw>()];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
@@ -144,7 +144,7 @@ pub(super) fn receive(socket: impl AsFd) -> Result<Option<Hello>, Unheard> {
     let len = match recvmsg(socket, &mut [IoSliceMut::new(&mut bytes)], &mut control, flags) {
         Ok(received) => received.bytes,
         Err(Errno::AGAIN | Errno::INTR) => return Ok(None),
-        Err(error) => return Err(Unheard::Io(error.into())),
+        Err(error) => return Err(HelloError::Io(error.into())),
     };
     let rights = control.drain().filter_map(|message| match message {
         RecvAncillaryMessage::ScmRights(fds) => Some(fds),
@@ -152,14 +152,14 @@ pub(super) fn receive(socket: impl AsFd) -> Result<Option<Hello>, Unheard> {
     });
     let memfd = rights.flatten().next();
     if len == 0 {
-        return Err(Unheard::Closed);
+        return Err(HelloError::Closed);
     }
-    let raw = Raw::read_from_bytes(&bytes[..len]).map_err(|_| Unheard::NotHello)?;
+    let raw = Raw::read_from_bytes(&bytes[..len]).map_err(|_| HelloError::NotHello)?;
     if raw.magic != MAGIC {
-        return Err(Unheard::NotHello);
+        return Err(HelloError::NotHello);
     }
     if raw.version.get() != VERSION {
-        return Err(Unheard::Version(raw.version.get()));
+        return Err(HelloError::Version(raw.version.get()));
     }
     let mac = MacAddr(raw.mac);
     let ipv6 = Ipv6Addr::from(raw.ipv6);
@@ -167,7 +167,7 @@ pub(super) fn receive(socket: impl AsFd) -> Result<Option<Hello>, Unheard> {
         (MEMORY, Some(len), Some(memfd)) => Kind::Memory { len, memfd },
         (CALL, ..) => Kind::Call,
         (ANSWER, ..) => Kind::Answer,
-        _ => return Err(Unheard::NotHello),
+        _ => return Err(HelloError::NotHello),
     };
     let from = Identity {
         mac,

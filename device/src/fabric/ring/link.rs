@@ -8,7 +8,7 @@ use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, recv, send};
 use serde::{Deserialize, Serialize};
 
-use super::memory::{Broken, Consumer, Producer};
+use super::memory::{Consumer, Producer, RingError};
 use crate::fabric::RxBatch;
 
 /// A member and its counters, as `hcactl` lists it.
@@ -47,16 +47,16 @@ pub(super) struct Counters {
 
 /// Why a link ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Fault {
+pub(super) enum LinkError {
     /// The other side closed it.
-    Gone,
+    Closed,
     /// The other side violated the protocol of the shared memory.
-    Broken(Broken),
+    Invalid(RingError),
 }
 
-impl From<Broken> for Fault {
-    fn from(error: Broken) -> Self {
-        Self::Broken(error)
+impl From<RingError> for LinkError {
+    fn from(error: RingError) -> Self {
+        Self::Invalid(error)
     }
 }
 
@@ -88,7 +88,7 @@ impl Link {
     pub(super) fn put<'a>(
         &mut self,
         frames: impl Iterator<Item = (&'a [u8], IcrcField)>,
-    ) -> Result<usize, Fault> {
+    ) -> Result<usize, LinkError> {
         let mut put = 0;
         for (frame, icrc) in frames {
             if !self.producer.push(frame, icrc)? {
@@ -107,7 +107,7 @@ impl Link {
         MemberRow {
             mac: self.mac.to_string(),
             macs,
-            asleep: self.producer.is_awaited(),
+            asleep: self.producer.is_asleep(),
             rx_frames,
             rx_foreign_mac,
             rx_foreign_ip,
@@ -121,16 +121,16 @@ impl Link {
     pub(super) fn publish(&mut self) -> bool {
         let woken = std::mem::take(&mut self.unpublished) && self.producer.publish();
         if woken {
-            self.ring_bell();
+            self.wake_peer();
         }
         woken
     }
 
     /// Requests a wake-up once the other side has made room. Returns false if there is room already.
-    pub(super) fn wait_for_room(&mut self, frame: usize) -> Result<bool, Fault> {
+    pub(super) fn wait_for_room(&mut self, frame: usize) -> Result<bool, LinkError> {
         // The other side can only take published frames.
         self.publish();
-        Ok(self.producer.starve(frame)?)
+        Ok(self.producer.request_room(frame)?)
     }
 
     pub(super) fn has_frames(&self) -> bool {
@@ -138,35 +138,35 @@ impl Link {
     }
 
     /// Appends the frames that have arrived, and releases their room.
-    pub(super) fn take(&mut self, batch: &mut RxBatch, max_frames: usize) -> Result<(), Fault> {
+    pub(super) fn take(&mut self, batch: &mut RxBatch, max_frames: usize) -> Result<(), LinkError> {
         self.consumer.take(batch, max_frames)?;
         if self.consumer.release() {
-            self.ring_bell();
+            self.wake_peer();
         }
         Ok(())
     }
 
-    pub(super) fn doze(&mut self) -> bool {
-        self.consumer.doze()
+    pub(super) fn enable_wakeups(&mut self) -> bool {
+        self.consumer.enable_wakeups()
     }
 
-    pub(super) fn wake(&mut self) {
-        self.consumer.wake();
+    pub(super) fn disable_wakeups(&mut self) {
+        self.consumer.disable_wakeups();
     }
 
-    fn ring_bell(&self) {
+    fn wake_peer(&self) {
         // An error means that the socket is full, and then a wake-up is pending; or that the other side is gone, and
         // then `drain_wakeups` reports it.
         let _ = send(&self.socket, &[1], SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
     }
 
     /// Drains the pending wake-ups.
-    pub(super) fn hear_bell(&self) -> Result<(), Fault> {
+    pub(super) fn drain_wakeups(&self) -> Result<(), LinkError> {
         let mut bells = [0; 64];
         match recv(&self.socket, &mut bells, RecvFlags::DONTWAIT) {
-            Ok((_, 0)) => Err(Fault::Gone),
+            Ok((_, 0)) => Err(LinkError::Closed),
             Ok(_) | Err(Errno::AGAIN | Errno::INTR) => Ok(()),
-            Err(_) => Err(Fault::Gone),
+            Err(_) => Err(LinkError::Closed),
         }
     }
 }

@@ -22,7 +22,7 @@ use protocol::roce::IcrcField;
 use thiserror::Error;
 use vm_memory::{MmapRegion, VolatileMemory as _};
 
-use crate::fabric::wish::{is_wanted, want};
+use crate::fabric::wake_flag::WakeFlag;
 use crate::fabric::{MAX_FRAME_LEN, MIN_FRAME_LEN, RxBatch};
 
 /// Offset of the data.
@@ -49,7 +49,7 @@ pub struct RingLen(u32);
 
 /// The other side wrote an invalid value. The link cannot continue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-pub enum Broken {
+pub enum RingError {
     /// It claims to have sent more than fits into the ring.
     #[error("invalid ring head, {0} bytes ahead of the tail")]
     Head(u32),
@@ -65,9 +65,9 @@ pub enum Broken {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
     /// It created the memory.
-    Maker,
+    Creator,
     /// It received the memory.
-    Taker,
+    Receiver,
 }
 
 /// One direction.
@@ -98,7 +98,7 @@ pub struct Consumer {
 
 impl RingLen {
     /// Several windows of a few QPs fit, and most of the ring fits into an L2 cache.
-    pub const USUAL: Self = Self(2 << 20);
+    pub const DEFAULT: Self = Self(2 << 20);
     const MIN: u32 = 64 << 10;
     const MAX: u32 = 64 << 20;
 
@@ -118,7 +118,7 @@ impl RingLen {
     }
 
     /// Returns the offset of a byte count in the ring.
-    const fn place(self, count: u32) -> usize {
+    const fn offset(self, count: u32) -> usize {
         (count & (self.0 - 1)) as usize
     }
 }
@@ -138,8 +138,8 @@ pub fn ends(region: Arc<MmapRegion>, len: RingLen, side: Side) -> io::Result<(Pr
         len,
     };
     let (out, inward) = match side {
-        Side::Maker => (ring(0), ring(1)),
-        Side::Taker => (ring(1), ring(0)),
+        Side::Creator => (ring(0), ring(1)),
+        Side::Receiver => (ring(1), ring(0)),
     };
     Ok((Producer { ring: out, head: 0, tail: 0 }, Consumer { ring: inward, tail: 0 }))
 }
@@ -160,12 +160,12 @@ impl Ring {
     }
 
     fn prefix(&self, count: u32) -> &AtomicU32 {
-        self.word(self.data + self.len.place(count))
+        self.word(self.data + self.len.offset(count))
     }
 
     /// Offsets and lengths of the bytes from a count on, split where the ring ends.
     fn pieces(&self, count: u32, len: usize) -> [(usize, usize); 2] {
-        let start = self.len.place(count);
+        let start = self.len.offset(count);
         let first = len.min(self.len.get() as usize - start);
         [(self.data + start, first), (self.data, len - first)]
     }
@@ -197,11 +197,11 @@ impl Producer {
     /// Pushes a frame, which the consumer sees after [`Producer::publish`]. Returns false if there is no room.
     ///
     /// # Errors
-    /// [`Broken::Tail`].
-    pub fn push(&mut self, frame: &[u8], icrc: IcrcField) -> Result<bool, Broken> {
+    /// [`RingError::Tail`].
+    pub fn push(&mut self, frame: &[u8], icrc: IcrcField) -> Result<bool, RingError> {
         let wanted = record_len(frame.len());
         if self.room() < wanted {
-            self.look()?;
+            self.load_tail()?;
             if self.room() < wanted {
                 return Ok(false);
             }
@@ -220,16 +220,16 @@ impl Producer {
     #[must_use]
     pub fn publish(&mut self) -> bool {
         self.ring.counter(HEAD_AT).store(self.head, Ordering::Release);
-        is_wanted(self.ring.counter(SLEEPING_AT))
+        WakeFlag(self.ring.counter(SLEEPING_AT)).take()
     }
 
     /// Requests a wake-up when there is room for `frame` bytes. Returns false if there is room already.
     ///
     /// # Errors
-    /// [`Broken::Tail`].
-    pub fn starve(&mut self, frame: usize) -> Result<bool, Broken> {
-        want(self.ring.counter(STARVING_AT));
-        self.look()?;
+    /// [`RingError::Tail`].
+    pub fn request_room(&mut self, frame: usize) -> Result<bool, RingError> {
+        WakeFlag(self.ring.counter(STARVING_AT)).request();
+        self.load_tail()?;
         Ok(self.room() < record_len(frame))
     }
 
@@ -240,7 +240,7 @@ impl Producer {
     }
 
     /// Returns whether the consumer reports that it sleeps.
-    pub fn is_awaited(&self) -> bool {
+    pub fn is_asleep(&self) -> bool {
         self.ring.counter(SLEEPING_AT).load(Ordering::Relaxed) != 0
     }
 
@@ -249,13 +249,13 @@ impl Producer {
     }
 
     /// Loads the consumer's tail.
-    fn look(&mut self) -> Result<(), Broken> {
+    fn load_tail(&mut self) -> Result<(), RingError> {
         // Acquire: the consumer has read the old bytes before this side overwrites them.
         let tail = self.ring.counter(TAIL_AT).load(Ordering::Acquire);
         let waiting = self.head.wrapping_sub(tail);
         // The tail must not go back either: more bytes would be waiting than before.
         if waiting > self.head.wrapping_sub(self.tail) {
-            return Err(Broken::Tail(waiting));
+            return Err(RingError::Tail(waiting));
         }
         self.tail = tail;
         Ok(())
@@ -272,12 +272,12 @@ impl Consumer {
     ///
     /// # Errors
     /// [`RingError`]. The frames appended before it are intact.
-    pub fn take(&mut self, batch: &mut RxBatch, max_frames: usize) -> Result<(), Broken> {
+    pub fn take(&mut self, batch: &mut RxBatch, max_frames: usize) -> Result<(), RingError> {
         // Acquire: the frames were written before the head.
         let head = self.ring.counter(HEAD_AT).load(Ordering::Acquire);
         let mut waiting = head.wrapping_sub(self.tail);
         if waiting > self.ring.len.get() || !(waiting as usize).is_multiple_of(ALIGNMENT) {
-            return Err(Broken::Head(waiting));
+            return Err(RingError::Head(waiting));
         }
         for _ in 0..max_frames {
             if waiting == 0 {
@@ -287,7 +287,7 @@ impl Consumer {
             let len = (prefix & !ICRC_LEFT_OUT) as usize;
             let icrc = if prefix & ICRC_LEFT_OUT == 0 { IcrcField::Computed } else { IcrcField::LeftOut };
             if !(MIN_FRAME_LEN..=MAX_FRAME_LEN).contains(&len) || record_len(len) > waiting as usize {
-                return Err(Broken::Length(prefix));
+                return Err(RingError::Length(prefix));
             }
             let Some(space) = batch.space(len) else { break };
             self.ring.read(self.tail.wrapping_add(PREFIX), space);
@@ -304,19 +304,19 @@ impl Consumer {
     #[must_use]
     pub fn release(&mut self) -> bool {
         self.ring.counter(TAIL_AT).store(self.tail, Ordering::Release);
-        is_wanted(self.ring.counter(STARVING_AT))
+        WakeFlag(self.ring.counter(STARVING_AT)).take()
     }
 
     /// Requests a wake-up by the next frame. Returns false if frames have arrived already.
     #[must_use]
-    pub fn doze(&mut self) -> bool {
-        want(self.ring.counter(SLEEPING_AT));
+    pub fn enable_wakeups(&mut self) -> bool {
+        WakeFlag(self.ring.counter(SLEEPING_AT)).request();
         !self.has_frames()
     }
 
     /// Cancels the requested wake-up.
-    pub fn wake(&mut self) {
-        self.ring.counter(SLEEPING_AT).store(0, Ordering::Relaxed);
+    pub fn disable_wakeups(&mut self) {
+        WakeFlag(self.ring.counter(SLEEPING_AT)).clear();
     }
 }
 

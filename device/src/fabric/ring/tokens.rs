@@ -66,12 +66,12 @@ impl Tokens {
         let spent = self.sent.iter().position(|(other, sent)| *other == mac && Some(*sent) == token);
         let Some(spent) = spent else { return };
         let newer = self.sent.split_off(spent + 1);
-        self.forget(mac);
+        self.revoke(mac);
         self.sent.extend(newer);
     }
 
     /// Invalidates all tokens of a member.
-    pub(super) fn forget(&mut self, mac: MacAddr) {
+    pub(super) fn revoke(&mut self, mac: MacAddr) {
         self.sent.retain(|(other, _)| *other != mac);
     }
 }
@@ -93,7 +93,7 @@ mod tests {
         let newer = tokens.make(A);
         tokens.spend(A, of_a);
         assert!(!tokens.proves(A, of_a) && tokens.proves(B, of_b) && tokens.proves(A, newer));
-        tokens.forget(A);
+        tokens.revoke(A);
         assert!(!tokens.proves(A, newer) && tokens.proves(B, of_b));
     }
 

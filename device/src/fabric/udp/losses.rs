@@ -18,18 +18,18 @@ const WORDS: usize = 9;
 pub(super) struct Losses {
     /// Counter when it was last read.
     counted: u32,
-    asked: Option<Instant>,
+    polled: Option<Instant>,
 }
 
 impl Losses {
     /// Returns whether the counter should be read.
     pub(super) fn is_due(&self, now: Instant) -> bool {
-        self.asked.is_none_or(|asked| now.saturating_since(asked) >= PERIOD)
+        self.polled.is_none_or(|polled| now.saturating_since(polled) >= PERIOD)
     }
 
     /// Returns the datagrams dropped since the last call.
-    pub(super) fn ask(&mut self, now: Instant, socket: &UdpSocket) -> u32 {
-        self.asked = Some(now);
+    pub(super) fn poll(&mut self, now: Instant, socket: &UdpSocket) -> u32 {
+        self.polled = Some(now);
         let Some(count) = drops(socket) else { return 0 };
         let lost = count.wrapping_sub(self.counted);
         self.counted = count;

@@ -247,9 +247,7 @@ impl Frontend for E810 {
         None
     }
 
-    fn serves_frames(&self) -> bool {
-        true
-    }
+    const NIC: bool = true;
 
     fn bar_read(&mut self, cx: &mut Context<'_>, bar: Bar, offset: u64, data: &mut [u8]) {
         if cx.monitor.is_strict() {

@@ -13,7 +13,7 @@ use super::mtt::Mtt;
 use crate::frontend::strict::Findings;
 use crate::memory::dma::PAGE_LEN;
 use crate::memory::region::{MemoryRegion, Translation};
-use crate::memory::translate::{Place, RegionAccess};
+use crate::memory::translate::{AccessTarget, RegionAccess};
 use crate::telemetry::monitor::Rule;
 
 /// The command register as strict rules see it: whether its software has seen the end of the command before.
@@ -186,7 +186,7 @@ pub fn ring_reached(
     found: &mut Findings,
 ) -> bool {
     let len = (LEN as u64) << buffer.log_entries.min(32);
-    let place = Place::offset(buffer.pd, buffer.lkey, buffer.start);
+    let place = AccessTarget::offset(buffer.pd, buffer.lkey, buffer.start);
     let granted = access.check(place, len, Access::LocalWrite);
     if let Err(error) = granted {
         found.add(

@@ -35,9 +35,7 @@ impl Frontend for Nic {
         None
     }
 
-    fn serves_frames(&self) -> bool {
-        true
-    }
+    const NIC: bool = true;
 
     fn receive_frame(&mut self, _: &mut Context<'_>, frame: &[u8]) {
         self.received.push(frame.to_vec());
@@ -148,7 +146,7 @@ const ARP_REQUEST: [u8; 42] = [
 ];
 
 #[test]
-fn what_an_hca_answers_by_itself_is_the_nics_business() {
+fn nic_answers_no_host_protocols() {
     let mut hca = nic(2);
     hca.handle_frame(&ARP_REQUEST);
     assert!(turns(&mut hca).concat().is_empty());
@@ -161,7 +159,7 @@ fn what_an_hca_answers_by_itself_is_the_nics_business() {
 }
 
 #[test]
-fn frames_reach_the_nic_as_they_came_whatever_they_are_and_wherever_they_go() {
+fn nic_receives_all_frames_unmodified() {
     let mut hca = nic(2);
     let tag = [0x81, 0x00, 0x00, 0x05];
     let tagged = [&plain(mac(2), mac(1), 60)[..12], &tag, &[0x08, 0x00, 1, 2, 3]].concat();
@@ -194,7 +192,7 @@ fn frames_reach_the_nic_as_they_came_whatever_they_are_and_wherever_they_go() {
 }
 
 #[test]
-fn looped_back_port_is_cut_off_from_wire() {
+fn loopback_disconnects_port_from_wire() {
     let mut hca = nic(2);
     assert!(hca.port.set_loopback(true));
     let sent = [plain(MacAddr::BROADCAST, mac(2), 60), plain(mac(1), mac(2), 9728)];
@@ -215,7 +213,7 @@ fn looped_back_port_is_cut_off_from_wire() {
 }
 
 #[test]
-fn roce_to_the_mac_of_the_rdma_half_is_the_engines_while_that_is_in_use() {
+fn active_rdma_half_receives_roce() {
     let mut hca = nic(1);
     hca.port.set_rdma(true);
     let roce = roce_for_lid_1();
@@ -241,7 +239,7 @@ fn roce_to_the_mac_of_the_rdma_half_is_the_engines_while_that_is_in_use() {
 
 /// RoCE for the guest's own software, such as soft-RoCE, which checks the ICRC.
 #[test]
-fn what_reaches_the_nic_has_its_icrc() {
+fn frames_to_nic_have_icrc() {
     let mut hca = nic(2);
     let roce = roce_for_lid_1();
     let mut unsealed = roce.clone();
@@ -256,7 +254,7 @@ fn what_reaches_the_nic_has_its_icrc() {
 }
 
 #[test]
-fn the_mac_of_a_nic_is_its_drivers_to_change_until_a_reset() {
+fn nic_mac_changes_until_reset() {
     let mut hca = nic(1);
     hca.port.set_rdma(true);
     hca.port.set_mac(mac(7));
@@ -276,7 +274,7 @@ fn the_mac_of_a_nic_is_its_drivers_to_change_until_a_reset() {
 }
 
 #[test]
-fn frames_of_the_nic_leave_as_they_are_and_what_is_no_frame_is_lost() {
+fn nic_frames_are_unmodified_and_length_checked() {
     let mut hca = nic(2);
     let guests_own = MacAddr([0x52, 0x54, 0, 1, 2, 3]);
     let frames = [
@@ -296,7 +294,7 @@ fn frames_of_the_nic_leave_as_they_are_and_what_is_no_frame_is_lost() {
 }
 
 #[test]
-fn the_engine_and_the_nic_send_in_turns_that_are_bounded_together() {
+fn engine_and_nic_alternate_within_bound() {
     let mut hca = nic(9);
     // A packet of QP 1 for LID 1, with a length different from those of the NIC.
     hca.region_write(Region::Bar(Bar::Bar0), 8, &[1]);
@@ -327,7 +325,7 @@ fn lengths_of_turns(hca: &mut Hca<Nic>) -> Vec<usize> {
 }
 
 #[test]
-fn of_long_frames_fewer_leave_for_memory_in_a_turn_and_the_rest_in_the_next() {
+fn long_frames_are_limited_per_turn() {
     // The thirtieth frame is the first that exceeds 256 KiB.
     let expected = [("local", vec![30, 30, 10]), ("udp", vec![70]), ("tap", vec![70])];
     for ((name, [fabric, _]), expected) in fabrics().into_iter().zip(expected) {
@@ -337,18 +335,18 @@ fn of_long_frames_fewer_leave_for_memory_in_a_turn_and_the_rest_in_the_next() {
 }
 
 #[test]
-fn turns_for_a_socket_are_as_long_in_a_replay_as_they_were_while_they_were_recorded() {
+fn replayed_turns_match_socket_turns() {
     let records = recorded(|| {
         let mut hca = nic_with_long_frames().with_turn_bytes(usize::MAX);
         let recorder = record().unwrap();
-        hca.set_tape(recorder.tape());
+        hca.set_record_sink(recorder.sink());
         lengths_of_turns(&mut hca);
     });
     assert_eq!(assert_same(&mut nic_with_long_frames(), &records[0]).frames, 70);
 }
 
 #[test]
-fn a_nic_has_deadlines() {
+fn nic_deadline_fires() {
     let mut hca = nic(2);
     let at = |millis: u64| Instant::from_nanos(millis * 1_000_000);
     assert_eq!(hca.next_deadline(), None);
@@ -366,7 +364,7 @@ fn a_nic_has_deadlines() {
 }
 
 #[test]
-fn an_unplugged_cable_stops_frames_both_ways_and_the_nic_is_told() {
+fn link_down_stops_frames_and_notifies_nic() {
     let mut hca = nic(2);
     hca.set_link(false);
     hca.handle_frame(&ARP_REQUEST);
@@ -397,7 +395,7 @@ fn speaks_as_lid_1(hca: &mut Hca<Nic>) {
 }
 
 #[test]
-fn nic_and_rdma_half_never_speak_as_another() {
+fn nic_and_rdma_never_spoof_sources() {
     let identity = |lid| Identity::from_lid(Lid::new(lid));
     let folder = tempfile::tempdir().unwrap();
     let mut networks = Networks::default();
@@ -407,7 +405,7 @@ fn nic_and_rdma_half_never_speak_as_another() {
         .map(|lid| Box::new(RingFabric::join(folder.path(), &identity(lid)).unwrap()) as Box<dyn Fabric>);
     for mut members in [local, ring] {
         for _ in 0..8 {
-            members.iter_mut().for_each(|member| member.attend().unwrap());
+            members.iter_mut().for_each(|member| member.handle_ready().unwrap());
         }
         let [own, owner, listener] = &mut members;
         let mut heard = || {
@@ -473,9 +471,9 @@ fn exchange<A: Frontend, B: Frontend>(
 }
 
 #[test]
-fn two_nics_exchange_frames_over_each_fabric_with_captures_and_impairments() {
+fn nics_exchange_frames_over_every_fabric() {
     for (name, mut ends) in fabrics() {
-        ends.iter_mut().for_each(|end| end.hear_all());
+        ends.iter_mut().for_each(|end| end.set_promiscuous());
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("x.pcapng");
         let (mut a, mut b) = (nic(1), nic(2));

@@ -13,7 +13,7 @@ use protocol::mad::record::mc_member::{
 };
 use protocol::mad::record::{EXACTLY, McMemberRecord};
 
-use super::{Answer, Request, World};
+use super::{Answer, Request, SaContext};
 use crate::management::gid;
 
 /// Bound: groups.
@@ -63,7 +63,7 @@ impl Groups {
     }
 
     /// Joins the guest's port to a group, creating it if necessary.
-    pub(super) fn join(&mut self, world: &World<'_>, request: &Request<'_>) -> Result<Answer, MadStatus> {
+    pub(super) fn join(&mut self, world: &SaContext<'_>, request: &Request<'_>) -> Result<Answer, MadStatus> {
         let wanted = member(world, request)?;
         let group = match self.all.get(&wanted.mgid) {
             Some(group) => {
@@ -85,7 +85,11 @@ impl Groups {
     }
 
     /// Removes the guest's port from a group, and deletes the group unless it is the broadcast group.
-    pub(super) fn leave(&mut self, world: &World<'_>, request: &Request<'_>) -> Result<Answer, MadStatus> {
+    pub(super) fn leave(
+        &mut self,
+        world: &SaContext<'_>,
+        request: &Request<'_>,
+    ) -> Result<Answer, MadStatus> {
         let wanted = member(world, request)?;
         let group = self.all.get_mut(&wanted.mgid).ok_or(MadStatus::REQUEST_INVALID)?;
         if group.join_state & wanted.join_state != wanted.join_state {
@@ -140,7 +144,7 @@ impl Groups {
 }
 
 /// Parses a request to join or leave.
-fn member(world: &World<'_>, request: &Request<'_>) -> Result<McMemberRecord, MadStatus> {
+fn member(world: &SaContext<'_>, request: &Request<'_>) -> Result<McMemberRecord, MadStatus> {
     if !request.has(MGID | PORT_GID | JOIN_STATE) {
         return Err(MadStatus::INSUFFICIENT_COMPONENTS);
     }

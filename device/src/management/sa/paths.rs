@@ -12,7 +12,7 @@ use protocol::mad::record::{EXACTLY, PathRecord};
 use protocol::mad::{MadStatus, Method};
 
 use super::groups::{ONE_SECOND, RATE_20, mlid, satisfies};
-use super::{Request, World};
+use super::{Request, SaContext};
 use crate::management::{GID_PREFIX, SM_LID, gid};
 
 /// One end of a path.
@@ -23,7 +23,7 @@ struct End {
 }
 
 /// Returns the paths that match a request.
-pub(super) fn find(world: &World<'_>, request: &Request<'_>) -> Result<Vec<Vec<u8>>, MadStatus> {
+pub(super) fn find(world: &SaContext<'_>, request: &Request<'_>) -> Result<Vec<Vec<u8>>, MadStatus> {
     let wanted = PathRecord::parse(request.attribute());
     let has = |component| request.has(component);
     // A Get for one path must specify its destination (section 15.2.5.16).
@@ -80,7 +80,7 @@ pub(super) fn find(world: &World<'_>, request: &Request<'_>) -> Result<Vec<Vec<u
 }
 
 /// Returns the P_Key of a path: the requested one if the port has it, or else its first valid one.
-fn partition(world: &World<'_>, wanted: Option<Pkey>) -> Option<Pkey> {
+fn partition(world: &SaContext<'_>, wanted: Option<Pkey>) -> Option<Pkey> {
     let mut valid = world.port.pkeys().iter().copied().filter(|pkey| pkey.get() & 0x7fff != 0);
     match wanted {
         Some(wanted) => valid.find(|pkey| pkey.get() & 0x7fff == wanted.get() & 0x7fff),
@@ -89,14 +89,14 @@ fn partition(world: &World<'_>, wanted: Option<Pkey>) -> Option<Pkey> {
 }
 
 /// Returns the port with a LID: a configured peer, or by the LID rule.
-fn by_lid(world: &World<'_>, lid: Lid) -> End {
+fn by_lid(world: &SaContext<'_>, lid: Lid) -> End {
     let known = world.addresses.ports().find(|port| port.lid == lid);
     let mac = known.map_or(MacAddr::from_lid(lid), |port| port.mac);
     End { gid: gid(guid_of_mac(mac)), lid }
 }
 
 /// Returns the port with a GID, which is derived from its MAC or is one of its IP addresses. Or a group.
-fn by_gid(world: &World<'_>, gid: [u8; 16]) -> Option<End> {
+fn by_gid(world: &SaContext<'_>, gid: [u8; 16]) -> Option<End> {
     if gid[0] == 0xff {
         return Some(End { gid, lid: mlid(&gid) });
     }

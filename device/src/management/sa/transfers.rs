@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn tables_on_their_way_are_bounded_and_the_oldest_give_way() {
+    fn transfers_are_bounded_oldest_dropped() {
         let mut transfers = Transfers::default();
         (0..20).for_each(|number| begin(&mut transfers, number, 1).unwrap());
         assert_eq!(under_way(&transfers), (4..20).collect::<Vec<_>>());

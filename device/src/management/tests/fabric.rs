@@ -148,7 +148,7 @@ fn node_name(lid: Lid) -> [u8; 64] {
 
 /// The requests of ibnetdiscover: the switch, its ports, and the nodes at their other ends.
 #[test]
-fn a_directed_route_leads_through_the_switch_to_the_other_adapter() {
+fn directed_route_reaches_other_adapter() {
     for listens in [false, true] {
         let mut fabric = Fabric::new(&[(1, true), (2, listens)]);
         let switch = fabric.directed(&[1], 0x11, 0).expect("the switch answers");
@@ -172,7 +172,7 @@ fn a_directed_route_leads_through_the_switch_to_the_other_adapter() {
 }
 
 #[test]
-fn lids_far_apart_share_the_switch() {
+fn distant_lids_share_the_switch() {
     let mut fabric = Fabric::new(&[(300, true), (40_000, true)]);
     // (300 - 1) mod 254 + 1 and (40000 - 1) mod 254 + 1.
     let switch = fabric.directed(&[1], 0x11, 0).unwrap();
@@ -183,7 +183,7 @@ fn lids_far_apart_share_the_switch() {
 
 /// The requests of ibnodes through saquery: every node, by its software's name if it has software.
 #[test]
-fn node_records_tell_of_all() {
+fn node_records_list_all_nodes() {
     let mut fabric = Fabric::new(&[(1, true), (2, true), (3, false)]);
     let mut mad = request(3, 2, 0x12, 0x11, 0);
     mad[55] = 0;
@@ -213,7 +213,7 @@ fn node_records_tell_of_all() {
 }
 
 #[test]
-fn who_does_not_answer_is_forgotten() {
+fn silent_node_ages_out() {
     let mut fabric = Fabric::new(&[(1, true), (2, true)]);
     assert!(fabric.directed(&[1, 2], 0x11, 0).is_some());
     fabric.all.truncate(1);
@@ -228,7 +228,7 @@ fn who_does_not_answer_is_forgotten() {
 }
 
 #[test]
-fn answers_to_the_guests_own_questions_reach_the_guest() {
+fn responses_to_guest_reach_guest() {
     let mut fabric = Fabric::new(&[(1, true), (2, true)]);
     fabric.send(0, Lid::new(2), request(1, 1, 1, 0x11, 0));
     let seen = fabric.settle(0);
@@ -276,7 +276,7 @@ fn asked(outputs: &[Output], of: u16) -> Vec<u16> {
 }
 
 #[test]
-fn an_answer_that_nobody_asked_for_teaches_nothing_and_draws_nothing() {
+fn unsolicited_response_is_ignored() {
     // Opening the port started a sweep: transaction 1.
     let mut management = open(1);
     for tid in [0, 2, 0xffff_ffff] {
@@ -285,13 +285,13 @@ fn an_answer_that_nobody_asked_for_teaches_nothing_and_draws_nothing() {
             assert_eq!(arrived, (Admitted::Taken, vec![]), "transaction {tid}");
         }
     }
-    let (admitted, questions) = arrive(&mut management, 2, QP0, node_info(1), false);
-    assert_eq!((admitted, asked(&questions, 2)), (Admitted::Taken, vec![0x10]));
-    let Output::ToFabric(question) = &questions[0] else { panic!("{questions:?}") };
+    let (admitted, requests) = arrive(&mut management, 2, QP0, node_info(1), false);
+    assert_eq!((admitted, asked(&requests, 2)), (Admitted::Taken, vec![0x10]));
+    let Output::ToFabric(question) = &requests[0] else { panic!("{requests:?}") };
     let mut description = question.mad;
     description[3] = 0x81;
-    let (_, questions) = arrive(&mut management, 2, QP0, description, false);
-    assert_eq!(asked(&questions, 2), [0x15]);
+    let (_, requests) = arrive(&mut management, 2, QP0, description, false);
+    assert_eq!(asked(&requests, 2), [0x15]);
     assert_eq!(arrive(&mut management, 2, QP0, description, false).1, []);
     for _ in 0..1000 {
         let arrived = arrive(&mut management, 2, QP0, node_info(1), false);
@@ -305,7 +305,7 @@ fn an_answer_that_nobody_asked_for_teaches_nothing_and_draws_nothing() {
 
 /// A forged source must not make this HCA send more than its sender does.
 #[test]
-fn a_datagram_from_the_wire_draws_one_at_most() {
+fn wire_datagram_causes_at_most_one() {
     let mut directed = request(0x81, 1, 1, 0x11, 0);
     (directed[6], directed[7]) = (1, 1);
     directed[32..36].fill(0xff);
@@ -334,7 +334,7 @@ fn a_datagram_from_the_wire_draws_one_at_most() {
 }
 
 #[test]
-fn who_is_there_is_looked_for_without_being_asked() {
+fn sweeps_run_without_requests() {
     let mut management = open(1);
     let mut sweeps = Vec::new();
     for second in 1..40 {
@@ -355,14 +355,14 @@ fn who_is_there_is_looked_for_without_being_asked() {
 
 /// A peer that invents HCAs cannot lock out a real one.
 #[test]
-fn invented_hcas_make_room_for_true_ones() {
+fn invented_nodes_do_not_displace_real_ones() {
     let mut management = open(1);
     let settled = |management: &mut Management, lid: u16| {
-        let (_, mut questions) = arrive(management, lid, QP0, node_info(1), false);
-        while let [Output::ToFabric(question)] = &questions[..] {
+        let (_, mut requests) = arrive(management, lid, QP0, node_info(1), false);
+        while let [Output::ToFabric(question)] = &requests[..] {
             let mut answer = question.mad;
             answer[3] = 0x81;
-            questions = arrive(management, lid, QP0, answer, false).1;
+            requests = arrive(management, lid, QP0, answer, false).1;
         }
     };
     settled(&mut management, 40_000);
@@ -382,7 +382,7 @@ fn invented_hcas_make_room_for_true_ones() {
 
 /// Section 16.1, as ibqueryerrors queries the switch.
 #[test]
-fn the_switch_answers_for_its_counters() {
+fn switch_reports_zero_counters() {
     let mut fabric = Fabric::new(&[(1, true), (2, true)]);
     let (management, _) = &mut fabric.all[0];
     let mut get = |attribute, port: u8, method| {
@@ -411,7 +411,7 @@ fn the_switch_answers_for_its_counters() {
 /// A guest's OpenSM stays in STANDBY only if it finds a master with its own SM_Key, by default 1, and the highest
 /// priority.
 #[test]
-fn other_subnet_managers_find_a_master_to_yield_to() {
+fn guest_opensm_finds_higher_priority_master() {
     let mut fabric = Fabric::new(&[(1, true)]);
     let info = fabric.directed(&[1], 0x20, 0).unwrap();
     assert_eq!(status(&info), 0x8000);
@@ -421,7 +421,7 @@ fn other_subnet_managers_find_a_master_to_yield_to() {
 }
 
 #[test]
-fn who_looks_around_is_answered() {
+fn sweep_of_other_hca_is_answered() {
     let mut management = open(1);
     let look = |management: &mut Management, allowed: usize| {
         let received = Datagram {
@@ -451,7 +451,7 @@ fn who_looks_around_is_answered() {
 }
 
 #[test]
-fn software_that_has_just_opened_the_port_need_not_answer_yet() {
+fn agents_answer_right_after_port_open() {
     let mut management = open(1);
     for (qp, class, attribute, soon) in [
         (QP0, 1, 0x10, Admitted::Taken),
@@ -472,7 +472,7 @@ fn software_that_has_just_opened_the_port_need_not_answer_yet() {
 
 /// Section 14.2.4. In addition, no peer is accepted as the subnet manager.
 #[test]
-fn nothing_is_set_over_the_wire_without_the_m_key() {
+fn remote_set_without_m_key_is_rejected() {
     const ATTRIBUTES: [u16; 4] = [0x15, 0x16, 0x17, 0x18];
     for class in [0x01, 0x81] {
         for listening in [false, true] {
@@ -493,7 +493,7 @@ fn nothing_is_set_over_the_wire_without_the_m_key() {
 }
 
 #[test]
-fn who_has_the_m_key_sets_what_the_guest_could_set() {
+fn remote_set_with_m_key_is_executed() {
     let mut management = open(1);
     let mut info = management.mad_ifc(&at(0), &request(1, 1, 1, 0x15, 1), MkeyCheck::Ignore).unwrap();
     info[3] = 2;
@@ -522,7 +522,7 @@ fn who_has_the_m_key_sets_what_the_guest_could_set() {
 }
 
 #[test]
-fn a_port_that_is_down_answers_nothing() {
+fn down_port_answers_nothing() {
     let mut management = open(1);
     let down = |management: &mut Management| {
         let mads = [
@@ -548,7 +548,7 @@ fn a_port_that_is_down_answers_nothing() {
 }
 
 #[test]
-fn requests_from_the_wire_are_answered_where_no_software_listens() {
+fn agents_answer_without_guest_software() {
     let mut management = open(1);
     let mut ask = |qp: Qpn, mad: Mad| {
         let (admitted, answers) = arrive(&mut management, 2, qp, mad, false);

@@ -13,14 +13,14 @@ use crate::memory::limits::Limits;
 
 /// Entries of the window cache; a power of two. A guest's buffers are in a few windows, or behind an IOMMU in one per
 /// page.
-const REMEMBERED: usize = 16;
+const CACHED_WINDOWS: usize = 16;
 
 /// The map with its window cache.
 #[derive(Debug, Default)]
 pub(super) struct DmaMap {
     tables: Tables,
     /// Cached windows of `tables`, invalidated by [`DmaMap::change`].
-    recent: [Cell<Option<Recent>>; REMEMBERED],
+    cache: [Cell<Option<CachedWindow>>; CACHED_WINDOWS],
 }
 
 /// Windows and files.
@@ -34,7 +34,7 @@ pub(super) struct Tables {
 
 /// A cached accessible window.
 #[derive(Clone, Copy, Debug)]
-struct Recent {
+struct CachedWindow {
     first: u64,
     last: u64,
     permissions: Permissions,
@@ -46,7 +46,7 @@ struct Recent {
 
 /// An accessible address.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Reach<'a> {
+pub(super) struct Location<'a> {
     pub(super) file: &'a MappedFile,
     /// Offset in the file.
     pub(super) offset: u64,
@@ -79,7 +79,7 @@ impl DmaMap {
 
     /// Returns the tables for modification and invalidates the cache.
     pub(super) fn change(&mut self) -> &mut Tables {
-        self.recent = Default::default();
+        self.cache = Default::default();
         &mut self.tables
     }
 
@@ -95,22 +95,22 @@ impl DmaMap {
 
     /// Looks up an accessible address. Lost files are not accessible.
     #[inline(always)]
-    pub(super) fn reach(&self, at: u64) -> Option<Reach<'_>> {
+    pub(super) fn locate(&self, at: u64) -> Option<Location<'_>> {
         // The remainder is below 16.
-        let place = &self.recent[(at / PAGE_LEN % REMEMBERED as u64) as usize];
-        let recent = match place.get() {
-            Some(recent) if recent.first <= at && at <= recent.last => recent,
+        let place = &self.cache[(at / PAGE_LEN % CACHED_WINDOWS as u64) as usize];
+        let cache = match place.get() {
+            Some(cache) if cache.first <= at && at <= cache.last => cache,
             _ => {
                 let found = self.tables.find(at)?;
                 place.set(Some(found));
                 found
             }
         };
-        Some(Reach {
-            file: self.tables.files.get(recent.file).filter(|file| !file.is_lost())?,
-            offset: recent.offset + (at - recent.first),
-            behind: recent.last - at,
-            permissions: recent.permissions,
+        Some(Location {
+            file: self.tables.files.get(cache.file).filter(|file| !file.is_lost())?,
+            offset: cache.offset + (at - cache.first),
+            behind: cache.last - at,
+            permissions: cache.permissions,
         })
     }
 
@@ -123,12 +123,18 @@ impl DmaMap {
 impl Tables {
     /// Looks up the accessible window of an address.
     #[cold]
-    fn find(&self, at: u64) -> Option<Recent> {
+    fn find(&self, at: u64) -> Option<CachedWindow> {
         let (&first, window) =
             self.windows.range(..=at).next_back().filter(|(_, window)| at <= window.last)?;
         let HostRange { file, offset } = window.host.as_ref()?;
         let file = self.files.iter().position(|known| Arc::ptr_eq(known, file))?;
-        Some(Recent { first, last: window.last, permissions: window.permissions, file, offset: *offset })
+        Some(CachedWindow {
+            first,
+            last: window.last,
+            permissions: window.permissions,
+            file,
+            offset: *offset,
+        })
     }
 
     /// Adds whole pages, backed by a file from an offset on, or inaccessible without a file.

@@ -11,11 +11,11 @@ use vm_memory::{ByteValued, VolatileSlice};
 
 /// Bytes at the end of a write that software may poll: more than the messages that programs exchange in this way,
 /// such as the credits of rsockets.
-const WATCHED: usize = 256;
+const POLLED_LEN: usize = 256;
 
 /// Copies `data` to the beginning of `to`, which must be at least as long.
 pub(super) fn put(to: &VolatileSlice<'_>, data: &[u8]) {
-    let (body, end) = data.split_at(data.len().saturating_sub(WATCHED));
+    let (body, end) = data.split_at(data.len().saturating_sub(POLLED_LEN));
     if !body.is_empty() {
         to.copy_from(body);
         // Nothing else keeps the compiler, or a CPU other than x86, from storing the end first.

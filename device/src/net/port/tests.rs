@@ -5,7 +5,7 @@ mod strangers;
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 use super::*;
-use crate::net::station::MAX_WAITING;
+use crate::net::host_stack::MAX_WAITING;
 use protocol::Psn;
 use protocol::ids::{FlowLabel, Lid, Pkey, Qkey, Qpn};
 use protocol::net::ipv4::Fragmentation;
@@ -77,7 +77,7 @@ fn drop_reason(frame: Vec<u8>) -> DropReason {
 }
 
 #[test]
-fn packets_for_a_qp_are_handed_on() {
+fn roce_packets_are_delivered() {
     let mut port = port();
     let frame = roce("rc_write_only");
     let mut out = TxBatch::default();
@@ -88,7 +88,7 @@ fn packets_for_a_qp_are_handed_on() {
 
 /// A hub or a bridge may reflect a host's own multicasts. Members of the group would then receive them twice.
 #[test]
-fn what_the_fabric_reflects_is_dropped_and_what_loops_inside_is_not() {
+fn reflections_are_dropped_loopback_is_not() {
     let own = |frame: Vec<u8>| replace_mac(frame, 6, mac(2));
     for frame in [roce("rc_write_only"), datagram_to_group(), arp_request(), our_own_solicitation()] {
         assert_eq!(drop_reason(own(frame)), DropReason::Reflected);
@@ -103,7 +103,7 @@ fn what_the_fabric_reflects_is_dropped_and_what_loops_inside_is_not() {
 }
 
 #[test]
-fn management_shares_the_answers_of_a_sender() {
+fn management_shares_answer_rate_limit() {
     let mut port = port();
     let pings: Vec<_> = std::iter::repeat_n(ping(), 60).collect();
     assert_eq!(answers(&mut port, &pings).len(), 60);
@@ -114,7 +114,7 @@ fn management_shares_the_answers_of_a_sender() {
 }
 
 #[test]
-fn arp_requests_for_our_address_are_answered_broadcast_or_not() {
+fn arp_requests_for_own_address_are_answered() {
     let mut unicast = arp_request();
     unicast[..6].copy_from_slice(&mac(2).0);
     let mut port = port();
@@ -124,7 +124,7 @@ fn arp_requests_for_our_address_are_answered_broadcast_or_not() {
 }
 
 #[test]
-fn arp_for_others_is_not_answered() {
+fn arp_requests_for_others_are_ignored() {
     let mut other = arp_request();
     other[41] = 3;
     assert_eq!(answers(&mut port(), &[other]), []);
@@ -135,20 +135,20 @@ fn known(port: &mut Port, ip: impl Into<IpAddr>) -> Option<MacAddr> {
 }
 
 #[test]
-fn asker_becomes_a_neighbour() {
+fn arp_requester_becomes_neighbour() {
     let mut port = port();
     answers(&mut port, &[arp_request()]);
-    let resolved = Resolved { mac: Some(mac(1)), ask: false };
+    let resolved = Resolved { mac: Some(mac(1)), request: false };
     assert_eq!(port.resolve(NOW, Ipv4Addr::new(10, 77, 0, 1).into()), resolved);
 }
 
 #[test]
-fn unknown_neighbours_are_asked_for_and_their_reply_is_taken() {
+fn unknown_neighbours_are_resolved_by_arp() {
     let mut port = Port::new(Identity::from_lid(Lid::new(1)));
     let (mut out, ip) = (TxBatch::default(), Ipv4Addr::new(10, 77, 0, 2).into());
-    assert_eq!(port.resolve(NOW, ip), Resolved { mac: None, ask: true });
-    assert_eq!(port.resolve(NOW, ip), Resolved { mac: None, ask: false });
-    port.ask(ip, &mut out);
+    assert_eq!(port.resolve(NOW, ip), Resolved { mac: None, request: true });
+    assert_eq!(port.resolve(NOW, ip), Resolved { mac: None, request: false });
+    port.send_request(ip, &mut out);
     assert_eq!(out.iter().collect::<Vec<_>>(), [(MacAddr::BROADCAST, arp_request().as_slice())]);
     port.wait(NOW, ip, vec![0; 60]);
     assert_eq!(answers(&mut port, &[arp_reply()]), []);
@@ -158,14 +158,14 @@ fn unknown_neighbours_are_asked_for_and_their_reply_is_taken() {
 }
 
 #[test]
-fn somebody_with_our_address_teaches_nothing() {
+fn own_address_is_not_learned() {
     let mut rival = arp_request();
     rival[28..32].copy_from_slice(&[10, 77, 0, 2]);
     assert_eq!(drop_reason(rival), DropReason::BadSource);
 }
 
 #[test]
-fn probes_are_answered_and_not_learned() {
+fn arp_probes_are_answered_not_learned() {
     let mut probe = arp_request();
     probe[28..32].fill(0);
     let mut port = port();
@@ -181,14 +181,14 @@ fn pings_are_answered() {
 }
 
 #[test]
-fn pings_padded_by_ethernet_are_answered_without_the_padding() {
+fn ping_answer_omits_ethernet_padding() {
     let mut padded = ping();
     padded.resize(60, 0xee);
     assert_eq!(answers(&mut port(), &[padded]), [(mac(1), pong())]);
 }
 
 #[test]
-fn answers_wait_in_a_bounded_line() {
+fn answer_queue_is_bounded() {
     let (mut port, mut out) = (port(), TxBatch::default());
     for _ in 0..MAX_WAITING {
         out.push(&pong());
@@ -201,7 +201,7 @@ fn answers_wait_in_a_bounded_line() {
 }
 
 #[test]
-fn a_flood_of_questions_draws_a_bounded_number_of_answers_and_starves_nobody() {
+fn flood_draws_bounded_answers() {
     for question in [ping(), arp_request(), ping6(), solicitation(), unicast_solicitation(), probe6()] {
         let mut port = port();
         let flood = vec![question.clone(); 250];
@@ -214,7 +214,7 @@ fn a_flood_of_questions_draws_a_bounded_number_of_answers_and_starves_nobody() {
 
 /// An attacker with a forged source causes no more traffic than it sends, and none to third parties.
 #[test]
-fn answers_are_no_longer_than_the_questions_and_go_where_those_came_from() {
+fn answers_are_no_longer_than_requests() {
     for question in [ping(), arp_request(), ping6(), solicitation(), probe6(), unicast_solicitation()] {
         let found = answers(&mut port(), std::slice::from_ref(&question));
         // The answer to a probe must contain the MAC in an option of eight bytes (RFC 4861, section 7.2.4).
@@ -287,7 +287,7 @@ fn send_from(src_mac: MacAddr, ip: IpAddrs) -> Vec<u8> {
 /// RFC 1122, section 3.2.1.3; RFC 4291, sections 2.5.2, 2.5.3 and 2.7. Such frames are neither delivered, answered
 /// nor learned from.
 #[test]
-fn what_no_other_station_can_be_is_no_source() {
+fn invalid_source_addresses_are_dropped() {
     let own = Identity::from_lid(Lid::new(2));
     for src in ["224.0.0.1", "239.1.2.3", "255.255.255.255", "127.0.0.1", "0.0.0.0", "0.0.0.9", "10.77.0.2"] {
         let src: Ipv4Addr = src.parse().unwrap();
@@ -330,10 +330,10 @@ fn what_no_other_station_can_be_is_no_source() {
 }
 
 #[test]
-fn an_ip_address_that_is_configured_comes_from_its_mac_only() {
+fn configured_ip_requires_its_mac() {
     let mut port = port();
     let (configured, own) = (Identity::from_lid(Lid::new(1)), Identity::from_lid(Lid::new(2)));
-    port.know(&configured);
+    port.add_static_neighbour(&configured);
     let v4 = IpAddrs::V4 { src: configured.ipv4, dst: own.ipv4 };
     let v6 = IpAddrs::V6 { src: configured.link_local(), dst: own.link_local() };
     let mut out = TxBatch::default();
@@ -364,7 +364,7 @@ fn an_ip_address_that_is_configured_comes_from_its_mac_only() {
 
 /// RFC 4861, sections 4.3 and 7.1.1.
 #[test]
-fn solicitations_that_do_not_say_where_to_answer_are_dropped() {
+fn invalid_solicitations_are_dropped() {
     let mut nameless = solicitation();
     nameless.truncate(78);
     nameless[19] = 24;
@@ -375,7 +375,7 @@ fn solicitations_that_do_not_say_where_to_answer_are_dropped() {
 
 /// IEEE 802.1Q-2018, section 6.9: VLAN 0 is no VLAN.
 #[test]
-fn priority_tags_are_taken_off_and_vlans_are_others() {
+fn priority_tags_are_removed_vlans_dropped() {
     let tagged = |frame: &[u8], tag: [u8; 4]| [&frame[..12], &tag, &frame[12..]].concat();
     let mut port = port();
     for frame in [roce("rc_write_only"), ping(), arp_request(), solicitation()] {
@@ -399,7 +399,7 @@ fn datagram_to_group() -> Vec<u8> {
 }
 
 #[test]
-fn datagrams_to_groups_go_to_the_transport_if_both_addresses_are_the_groups() {
+fn multicast_needs_matching_group_addresses() {
     let mut port = port();
     let frame = datagram_to_group();
     let roce = port.receive(Instant::ZERO, &frame, IcrcField::Computed, &mut TxBatch::default()).unwrap();
@@ -537,7 +537,7 @@ fn replace_mac(mut frame: Vec<u8>, at: usize, mac: MacAddr) -> Vec<u8> {
 }
 
 #[test]
-fn packets_over_ipv6_are_handed_on() {
+fn ipv6_packets_are_delivered() {
     let mut port = port();
     let frame = roce("v6_rc_ack");
     let mut out = TxBatch::default();
@@ -546,7 +546,7 @@ fn packets_over_ipv6_are_handed_on() {
 }
 
 #[test]
-fn solicitations_for_our_address_are_answered_and_teach_the_asker() {
+fn solicitations_are_answered_and_learned_from() {
     let mut port = port();
     assert_eq!(answers(&mut port, &[solicitation()]), [(mac(1), advertisement())]);
     assert_eq!(port.stats().neighbour_discovery, 1);
@@ -563,7 +563,7 @@ fn short_advertisement() -> Vec<u8> {
 
 /// RFC 4861, section 7.2.4: the answer may omit a MAC that the sender used.
 #[test]
-fn a_solicitation_without_the_askers_mac_is_answered_where_it_came_from() {
+fn solicitation_without_mac_is_answered() {
     let mut port = port();
     assert_eq!(answers(&mut port, &[unicast_solicitation()]), [(mac(1), short_advertisement())]);
     assert_eq!(known(&mut port, PEER), None);
@@ -571,18 +571,18 @@ fn a_solicitation_without_the_askers_mac_is_answered_where_it_came_from() {
 
 /// RFC 4861, section 7.2.4: to all nodes. RFC 6085: in a frame for the node that it concerns.
 #[test]
-fn probes_for_a_duplicate_address_are_answered_to_the_prober() {
+fn duplicate_address_probe_is_answered() {
     let answer = replace_mac(probe6_answer(), 0, mac(1));
     assert_eq!(answers(&mut port(), &[probe6()]), [(mac(1), answer)]);
 }
 
 #[test]
-fn both_ipv6_addresses_of_a_port_are_its_own() {
+fn both_ipv6_addresses_are_owned() {
     let global: Ipv6Addr = "2001:db8::ff:fe00:2".parse().unwrap();
     let mut port = Port::new(Identity { ipv6: Some(global), ..Identity::from_lid(Lid::new(2)) });
     assert_eq!(answers(&mut port, &[solicitation(), ping6()]).len(), 2);
     let mut out = TxBatch::default();
-    Port::new(Identity::from_lid(Lid::new(1))).ask(global.into(), &mut out);
+    Port::new(Identity::from_lid(Lid::new(1))).send_request(global.into(), &mut out);
     let asked = out.last().unwrap().to_vec();
     let told = answers(&mut port, &[asked]);
     assert_eq!(told.len(), 1);
@@ -590,19 +590,19 @@ fn both_ipv6_addresses_of_a_port_are_its_own() {
 }
 
 #[test]
-fn unknown_ipv6_neighbours_are_asked_for_and_their_word_is_taken() {
+fn unknown_ipv6_neighbours_are_resolved() {
     let mut port = Port::new(Identity::from_lid(Lid::new(1)));
     let ip: IpAddr = Identity::from_lid(Lid::new(2)).link_local().into();
-    assert_eq!(port.resolve(NOW, ip), Resolved { mac: None, ask: true });
+    assert_eq!(port.resolve(NOW, ip), Resolved { mac: None, request: true });
     let mut out = TxBatch::default();
-    port.ask(ip, &mut out);
+    port.send_request(ip, &mut out);
     assert_eq!(out.last().unwrap(), solicitation());
     assert_eq!(answers(&mut port, &[advertisement()]), []);
     assert_eq!(known(&mut port, ip), Some(mac(2)));
 }
 
 #[test]
-fn an_advertisement_nobody_waited_for_or_of_our_own_address_teaches_nothing() {
+fn unsolicited_and_own_advertisements_are_ignored() {
     let mut port = Port::new(Identity::from_lid(Lid::new(9)));
     let frame = replace_mac(advertisement(), 0, mac(9));
     answers(&mut port, &[frame]);
@@ -615,7 +615,7 @@ fn an_advertisement_nobody_waited_for_or_of_our_own_address_teaches_nothing() {
 }
 
 #[test]
-fn pings_over_ipv6_are_answered() {
+fn ipv6_pings_are_answered() {
     let mut port = port();
     assert_eq!(answers(&mut port, &[ping6()]), [(mac(1), pong6())]);
     assert_eq!(port.stats().echo, 1);

@@ -12,7 +12,7 @@ use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, send, se
 use thiserror::Error;
 
 use super::Device;
-use super::input::{Input, ReceiveError, Received, Violation};
+use super::input::{Input, ProtocolError, ReceiveError, Received};
 use super::session::Session;
 use super::stats::MessageStats;
 
@@ -33,13 +33,13 @@ pub struct Connection {
 
 /// Why a client is disconnected.
 #[derive(Debug, Error)]
-pub enum Gone {
+pub enum ConnectionError {
     /// It closed the socket.
     #[error("client closed the connection")]
     Closed,
     /// It violated the protocol.
     #[error("client violated the vfio-user protocol")]
-    Violation(#[from] Violation),
+    Violation(#[from] ProtocolError),
     /// Its memory was lost, see [`GuestMemory::is_lost`](crate::memory::GuestMemory::is_lost).
     #[error("guest memory is not accessible")]
     MemoryLost,
@@ -80,7 +80,7 @@ impl Connection {
     ///
     /// # Errors
     /// The client is disconnected, or violated the protocol.
-    pub fn serve(&mut self, device: &mut impl Device, budget: usize) -> Result<Served, Gone> {
+    pub fn serve(&mut self, device: &mut impl Device, budget: usize) -> Result<Served, ConnectionError> {
         let mut messages = 0;
         let mut all_read = false;
         loop {
@@ -98,10 +98,10 @@ impl Connection {
             if all_read {
                 return Ok(Served { messages, more: false });
             }
-            match self.input.receive(&self.stream).map_err(Gone::from)? {
+            match self.input.receive(&self.stream).map_err(ConnectionError::from)? {
                 Received::Some { all } => all_read = all,
                 Received::WouldBlock => return Ok(Served { messages, more: false }),
-                Received::End => return Err(Gone::Closed),
+                Received::End => return Err(ConnectionError::Closed),
             }
         }
     }
@@ -120,14 +120,16 @@ impl Connection {
     ///
     /// # Errors
     /// The client is disconnected.
-    pub fn reply(&mut self) -> Result<(), Gone> {
+    pub fn reply(&mut self) -> Result<(), ConnectionError> {
         while self.sent < self.replies.len() {
             match self.send_some() {
                 Ok(sent) => self.sent += sent,
                 Err(rustix::io::Errno::AGAIN) => return Ok(()),
                 Err(rustix::io::Errno::INTR) => {}
-                Err(rustix::io::Errno::PIPE | rustix::io::Errno::CONNRESET) => return Err(Gone::Closed),
-                Err(error) => return Err(Gone::Io(error.into())),
+                Err(rustix::io::Errno::PIPE | rustix::io::Errno::CONNRESET) => {
+                    return Err(ConnectionError::Closed);
+                }
+                Err(error) => return Err(ConnectionError::Io(error.into())),
             }
         }
         self.replies.clear();
@@ -157,7 +159,7 @@ impl Connection {
     }
 }
 
-impl From<ReceiveError> for Gone {
+impl From<ReceiveError> for ConnectionError {
     fn from(error: ReceiveError) -> Self {
         match error {
             ReceiveError::Violation(violation) => Self::Violation(violation),

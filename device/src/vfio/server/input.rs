@@ -20,7 +20,7 @@ const BUFFER_LEN: usize = 64 << 10;
 
 /// A protocol violation after which the connection cannot continue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-pub enum Violation {
+pub enum ProtocolError {
     /// The message is shorter than its header, or longer than negotiated.
     #[error("message size {size} is not in {HEADER_LEN}..={MAX_MESSAGE_LEN}")]
     Size {
@@ -81,7 +81,7 @@ impl Input {
     }
 
     /// Takes the next message if it is complete.
-    pub(super) fn next(&mut self) -> Result<Option<Message<'_>>, Violation> {
+    pub(super) fn next(&mut self) -> Result<Option<Message<'_>>, ProtocolError> {
         let Some((header, len)) = self.peek(self.start)? else { return Ok(None) };
         let (start, end) = (self.start, self.start + len);
         if end > self.end {
@@ -109,7 +109,7 @@ impl Input {
             None => HEADER_LEN,
         };
         self.make_room(wanted);
-        let limit = if self.brought_none() { self.buffer.len() } else { self.start + wanted };
+        let limit = if self.has_no_fds() { self.buffer.len() } else { self.start + wanted };
 
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
@@ -130,13 +130,13 @@ impl Input {
             // Linux sets MSG_CTRUNC both for descriptors beyond the buffer and for those that exceed the process
             // limit.
             if arrived.len() >= MAX_FDS {
-                return Err(Violation::Descriptors.into());
+                return Err(ProtocolError::Descriptors.into());
             }
             self.fds = Err(OutOfDescriptors);
         } else if let Ok(fds) = &mut self.fds {
             fds.extend(arrived);
             if fds.len() > MAX_FDS {
-                return Err(Violation::Descriptors.into());
+                return Err(ProtocolError::Descriptors.into());
             }
         }
         if received.bytes == 0 {
@@ -144,20 +144,20 @@ impl Input {
         }
         self.end += received.bytes;
         // A read ends early after descriptors, or when the socket is empty.
-        Ok(Received::Some { all: self.end < limit && self.brought_none() })
+        Ok(Received::Some { all: self.end < limit && self.has_no_fds() })
     }
 
     /// Returns whether no descriptors have arrived with the last message so far.
-    fn brought_none(&self) -> bool {
+    fn has_no_fds(&self) -> bool {
         self.fds.as_ref().is_ok_and(Vec::is_empty)
     }
 
     /// Returns header and length of the message at `at`, if its header has arrived.
-    fn peek(&self, at: usize) -> Result<Option<(Header, usize)>, Violation> {
+    fn peek(&self, at: usize) -> Result<Option<(Header, usize)>, ProtocolError> {
         let Ok((header, _)) = Header::read_from_prefix(&self.buffer[at..self.end]) else { return Ok(None) };
         match usize::try_from(header.size) {
             Ok(len) if (HEADER_LEN..=MAX_MESSAGE_LEN).contains(&len) => Ok(Some((header, len))),
-            _ => Err(Violation::Size { size: header.size }),
+            _ => Err(ProtocolError::Size { size: header.size }),
         }
     }
 
@@ -178,7 +178,7 @@ impl Input {
 #[derive(Debug, Error)]
 pub(super) enum ReceiveError {
     #[error(transparent)]
-    Violation(#[from] Violation),
+    Violation(#[from] ProtocolError),
     #[error(transparent)]
     Io(std::io::Error),
 }

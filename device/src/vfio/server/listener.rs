@@ -23,9 +23,9 @@ const BACKLOG: i32 = 128;
 
 /// Total time to wait for directory locks within [`LOCK_WINDOW`]. Other daemons hold such a lock for a moment. A
 /// longer hold has another purpose, and in a shared directory any user can take the lock.
-const LOCK_PATIENCE: Duration = Duration::from_secs(1);
+const LOCK_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Period to which [`LOCK_PATIENCE`] applies. It exceeds the start-up time with many devices.
+/// Period to which [`LOCK_TIMEOUT`] applies. It exceeds the start-up time with many devices.
 const LOCK_WINDOW: Duration = Duration::from_secs(60);
 
 /// Pause between two attempts to lock a directory.
@@ -265,7 +265,7 @@ impl Waited {
         if self.since.is_none_or(|since| now.saturating_duration_since(since) >= LOCK_WINDOW) {
             *self = Self { since: Some(now), total: Duration::ZERO };
         }
-        LOCK_PATIENCE.saturating_sub(self.total)
+        LOCK_TIMEOUT.saturating_sub(self.total)
     }
 }
 
@@ -278,7 +278,7 @@ fn listen(path: &Path, access: Access) -> Result<UnixListener, ListenError> {
         rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None).map_err(bind_error)?;
     let address = SocketAddrUnix::new(path).map_err(bind_error)?;
     bind_with(&socket, &address, access.mode).map_err(bind_error)?;
-    let given = give(path, access).and_then(|()| rustix::net::listen(&socket, BACKLOG));
+    let given = set_group(path, access).and_then(|()| rustix::net::listen(&socket, BACKLOG));
     given.map_err(|error| {
         let _ = std::fs::remove_file(path);
         ListenError::Access { path: path.to_path_buf(), access, error: error.into() }
@@ -299,7 +299,7 @@ fn bind_with(socket: &OwnedFd, address: &SocketAddrUnix, mode: Mode) -> rustix::
 }
 
 /// Sets the group of a socket file.
-fn give(path: &Path, access: Access) -> rustix::io::Result<()> {
+fn set_group(path: &Path, access: Access) -> rustix::io::Result<()> {
     // Through a descriptor, so that the file that is changed is the one that was checked, even in a directory that
     // others can write.
     let file = open(path, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?;
@@ -366,7 +366,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_stale_socket_file_is_replaced_and_a_live_one_is_not() {
+    fn stale_socket_file_is_replaced() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("hca.sock");
         // std leaves the file behind when the listener is dropped, as a killed process does.
@@ -378,30 +378,30 @@ mod tests {
     }
 
     #[test]
-    fn a_locked_folder_delays_all_sockets_once() {
+    fn locked_directory_delays_all_sockets_once() {
         let folder = tempfile::tempdir().unwrap();
         let somebody = File::open(folder.path()).unwrap();
         flock(&somebody, FlockOperation::LockExclusive).unwrap();
         let begun = Instant::now();
         let paths: Vec<_> = (0..20).map(|id| folder.path().join(format!("{id}.sock"))).collect();
         let _listeners: Vec<_> = paths.iter().map(|path| Listener::bind(path).unwrap()).collect();
-        assert!(begun.elapsed() < 10 * LOCK_PATIENCE, "each socket has waited");
+        assert!(begun.elapsed() < 10 * LOCK_TIMEOUT, "each socket has waited");
         UnixStream::connect(&paths[0]).unwrap();
     }
 
     #[test]
     fn locks_share_one_bounded_wait() {
         let (mut waited, start) = (Waited { since: None, total: Duration::ZERO }, Instant::now());
-        assert_eq!(waited.left(start), LOCK_PATIENCE);
-        waited.total += LOCK_PATIENCE / 4;
-        assert_eq!(waited.left(start), LOCK_PATIENCE * 3 / 4);
-        waited.total += LOCK_PATIENCE;
+        assert_eq!(waited.left(start), LOCK_TIMEOUT);
+        waited.total += LOCK_TIMEOUT / 4;
+        assert_eq!(waited.left(start), LOCK_TIMEOUT * 3 / 4);
+        waited.total += LOCK_TIMEOUT;
         assert_eq!(waited.left(start + LOCK_WINDOW / 2), Duration::ZERO);
-        assert_eq!(waited.left(start + LOCK_WINDOW), LOCK_PATIENCE);
+        assert_eq!(waited.left(start + LOCK_WINDOW), LOCK_TIMEOUT);
     }
 
     #[test]
-    fn a_file_that_is_no_socket_is_left_alone() {
+    fn regular_file_is_left_alone() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("precious");
         std::fs::write(&path, "x").unwrap();
@@ -410,7 +410,7 @@ mod tests {
     }
 
     #[test]
-    fn a_successors_socket_file_is_not_removed() {
+    fn replaced_socket_file_is_not_removed() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("hca.sock");
         let first = Listener::bind(&path).unwrap();
@@ -421,7 +421,7 @@ mod tests {
     }
 
     #[test]
-    fn a_socket_is_its_owners_unless_others_are_named() {
+    fn socket_is_private_by_default() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("hca.sock");
         let mode = || std::fs::metadata(&path).unwrap().mode() & 0o7777;
@@ -437,7 +437,7 @@ mod tests {
     }
 
     #[test]
-    fn looking_whether_a_socket_is_in_use_disturbs_nobody() {
+    fn probing_disturbs_no_server() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("hca.sock");
         let live = Listener::bind(&path).unwrap();
@@ -451,13 +451,13 @@ mod tests {
     }
 
     #[test]
-    fn errors_name_the_path() {
+    fn errors_contain_the_path() {
         let error = Listener::bind(Path::new("/nonexistent/folder/x.sock")).unwrap_err();
         assert!(error.to_string().starts_with("/nonexistent/folder/x.sock: cannot listen:"), "{error}");
     }
 
     #[test]
-    fn inherited_descriptors_are_told_apart() {
+    fn inherited_descriptors_are_validated() {
         use std::os::fd::IntoRawFd;
         use std::os::unix::net::UnixDatagram;
 

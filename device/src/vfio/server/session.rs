@@ -16,7 +16,7 @@ use vfio_user::{DmaMapFlags, DmaUnmapFlags};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use super::Device;
-use super::input::{OutOfDescriptors, Violation};
+use super::input::{OutOfDescriptors, ProtocolError};
 use super::irqs;
 use super::message::{
     Command, DeviceInfo, DmaMap, DmaUnmap, FLAG_ERROR, FLAG_NO_REPLY, FLAG_REPLY, FLAG_TYPE, HEADER_LEN,
@@ -79,14 +79,14 @@ impl Session {
         fds: Result<Vec<OwnedFd>, OutOfDescriptors>,
         device: &mut impl Device,
         out: &mut Vec<u8>,
-    ) -> Result<Option<Arc<OwnedFd>>, Violation> {
+    ) -> Result<Option<Arc<OwnedFd>>, ProtocolError> {
         if header.flags & FLAG_TYPE != 0 {
             // This server sends no commands, so it expects no replies.
-            return Err(Violation::NotACommand { flags: header.flags });
+            return Err(ProtocolError::NotACommand { flags: header.flags });
         }
         let command = Command::from_raw(header.command);
         if !self.negotiated && command != Some(Command::Version) {
-            return Err(Violation::NoVersion { command: header.command });
+            return Err(ProtocolError::NoVersion { command: header.command });
         }
 
         self.stats.count(command);

@@ -131,7 +131,7 @@ fn mad(qp: Qpn, to_all: bool, header: [u8; 3], hops: u8) -> Vec<u8> {
 }
 
 #[test]
-fn nobody_makes_others_pay_and_nobody_gets_more_than_it_sends() {
+fn answers_cost_no_third_party() {
     let urgent = |frame: Vec<u8>| [&frame[..12], &[0x81, 0, 0xe0, 0], &frame[12..]].concat();
     // The frame, whether it is answered, and how much longer the answer may be.
     let kinds = [
