@@ -1,7 +1,8 @@
-//! Capabilities of a process that was started with some, as root is: given up once it serves, but for the few that are named.
+//! Linux capabilities of a process started with some, such as by root. It drops them once it serves, except for a
+//! few.
 //!
-//! The kernel keeps them for each thread, and a thread has those of the one that made it. So threads that are there before the
-//! process has confined itself give up theirs themselves, and the rest is made by one that has.
+//! Capabilities are per thread, and a thread inherits those of its creator. So threads created before the sandbox is
+//! complete drop theirs themselves; all others are created by a thread that has dropped them.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
@@ -13,47 +14,47 @@ use rustix::thread::{
     remove_capability_from_bounding_set, set_capabilities,
 };
 
-/// Whether the process confines itself.
+/// Whether the sandbox is enabled.
 static CONFINED: AtomicBool = AtomicBool::new(false);
 
-/// From here on [`spawn_without`] does so. To be called before there are other threads.
+/// Enables dropping capabilities in [`spawn_without`]. Call it before creating other threads.
 pub fn begin() {
     CONFINED.store(true, Ordering::Release);
 }
 
-/// Starts a thread that only writes to what is open, and waits until it has given up all it has, if the process confines itself:
-/// once system calls are confined too it could not any more.
+/// Starts a thread that only writes to open descriptors. If the sandbox is enabled, waits until the thread has
+/// dropped all capabilities, which is impossible once seccomp applies.
 ///
 /// # Errors
-/// The host refuses threads.
+/// The process has no free threads.
 pub fn spawn_without(name: &str, run: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
     let (done, given_up) = mpsc::sync_channel(1);
     thread::Builder::new().name(name.to_owned()).spawn(move || {
-        give_up_all();
+        drop_all();
         let _ = done.send(());
         run();
     })?;
-    // It sends, or has ended.
+    // An error means that the thread has ended.
     let _ = given_up.recv();
     Ok(())
 }
 
-/// Leaves this thread none, if the process confines itself.
-fn give_up_all() {
+/// Drops all capabilities of this thread if the sandbox is enabled.
+fn drop_all() {
     if CONFINED.load(Ordering::Acquire) {
-        // Whoever may do nothing needs no leave to give it up, and a kernel without them has none to take.
+        // Dropping capabilities needs none, and a kernel without capabilities has none to drop.
         let _ = keep(CapabilitySet::empty());
     }
 }
 
-/// Leaves this thread, and those it will make, no more than `kept`, and returns what of that it has.
+/// Limits the capabilities of this thread and its future threads to `kept`, and returns those that it has.
 ///
 /// # Errors
-/// The kernel refuses.
+/// The kernel rejects the change.
 pub fn keep(kept: CapabilitySet) -> io::Result<CapabilitySet> {
     let had = capabilities(None)?;
-    // What a program that is executed could have again. Refused where the process may not do that; then nothing of it is in
-    // force as long as there are no new privileges.
+    // The bounding set limits what an executed program could regain. Without CAP_SETPCAP this fails, but no_new_privs
+    // has the same effect.
     for capability in CapabilitySet::all().iter() {
         let _ = remove_capability_from_bounding_set(capability);
     }
@@ -66,7 +67,7 @@ pub fn keep(kept: CapabilitySet) -> io::Result<CapabilitySet> {
     Ok(kept)
 }
 
-/// What `ask` says while this thread has the right to use no capability.
+/// Calls `ask` while no capability of this thread is effective.
 pub fn without<T>(ask: impl FnOnce() -> T) -> T {
     let had = capabilities(None);
     if let Ok(had) = had {

@@ -1,4 +1,4 @@
-//! Writing what crosses a fabric to a pcapng file.
+//! Writes the frames of a port to pcapng files.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -21,10 +21,9 @@ use protocol::roce::Bth;
 use crate::telemetry::filter::CaptureFilter;
 use crate::telemetry::store::{Keep, Opening, Store};
 
-/// Bytes of a UDP header.
 const UDP_LEN: usize = 8;
 
-/// Which way a frame went, from the HCA's point of view.
+/// Direction of a frame, from the HCA's point of view.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
     /// From the fabric.
@@ -33,25 +32,25 @@ pub enum Direction {
     Outbound,
 }
 
-/// What is known of a frame beside its bytes.
+/// Metadata of a frame.
 #[derive(Clone, Debug, Default)]
 pub struct About {
-    /// Local queue pair that sent it. That a packet from the fabric is for is in its bytes.
+    /// Local QP that sent it. For a received packet it is determined from the frame.
     pub qpn: Option<Qpn>,
-    /// Work request that it belongs to, by the name that a trace gives it.
+    /// Its work request, by the number used in traces.
     pub wr: Option<u64>,
-    /// More for people.
+    /// Additional remark.
     pub note: Option<String>,
 }
 
 impl About {
-    /// Only a remark.
+    /// Creates metadata with only a remark.
     pub fn note(text: impl Into<String>) -> Self {
         Self { note: Some(text.into()), ..Self::default() }
     }
 }
 
-/// The comment of a packet: queue pair and work request as a trace has them.
+/// The comment of a packet, with QP and work request in the format of a trace.
 impl fmt::Display for About {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut separator = "";
@@ -72,24 +71,24 @@ impl fmt::Display for About {
     }
 }
 
-/// A capture of one HCA: every frame with its time in nanoseconds, its direction and, where there is one, a comment that
-/// names the local QP.
+/// A capture of one HCA. Each frame has its time in nanoseconds, its direction and, if known, a comment with the
+/// local QP.
 ///
-/// A write that fails ends the capture with one log line, never the device. So does a file of the greatest length, if
-/// there is no other to go on with.
+/// A failed write ends the capture with one log line, and never affects the device. So does the size limit of the
+/// last file.
 ///
 /// # Spec
 /// IETF draft-ietf-opsawg-pcapng: Section Header, Interface Description and Enhanced Packet blocks.
 pub struct Capture {
     store: Store,
     filter: CaptureFilter,
-    /// Makes blocks, which are taken out one by one.
+    /// Encodes blocks, which are taken out one by one.
     blocks: PcapNgWriter<Vec<u8>>,
 }
 
 impl Capture {
-    /// Keeps frames as `keep` says; `interface` is the name Wireshark shows. What goes on in a file that is there begins a
-    /// section of its own.
+    /// Opens the store that `keep` describes. Wireshark shows `interface` as the name. Appending to a file begins a
+    /// new section.
     ///
     /// # Errors
     /// A file cannot be opened.
@@ -101,7 +100,7 @@ impl Capture {
                 snaplen: 0,
                 options: vec![
                     InterfaceDescriptionOption::IfName(Cow::Borrowed(interface)),
-                    // Ten to the minus ninth: timestamps count nanoseconds.
+                    // Resolution 10^-9: timestamps are in nanoseconds.
                     InterfaceDescriptionOption::IfTsResol(9),
                 ],
             })
@@ -119,34 +118,34 @@ impl Capture {
         Self::open(&Keep::file(path), Opening::Replace, interface)
     }
 
-    /// Ends, or goes on in the next file, when a file is so long.
+    /// Sets the size limit of a file.
     #[must_use]
     pub fn with_limit(self, max_len: u64) -> Self {
         Self { store: self.store.with_limit(max_len), ..self }
     }
 
-    /// Has only these frames.
+    /// Captures only frames that match the filter.
     #[must_use]
     pub fn with_filter(self, filter: CaptureFilter) -> Self {
         Self { filter, ..self }
     }
 
-    /// Where it goes, unless it has ended.
+    /// Returns where frames go, unless the capture has ended.
     pub fn path(&self) -> Option<&Path> {
         self.store.path()
     }
 
-    /// Why it ended before its time, and in which file.
+    /// Returns why it ended early, and in which file.
     pub fn ended(&self) -> Option<(&Path, &str)> {
         self.store.ended()
     }
 
-    /// The newest frames, of a capture that is kept in memory.
+    /// Returns the contents of the capture ring.
     pub fn kept(&self) -> Option<Vec<u8>> {
         self.store.kept()
     }
 
-    /// Adds one frame, from its Ethernet header to its ICRC.
+    /// Adds a frame, from its Ethernet header to its ICRC.
     pub fn record(&mut self, direction: Direction, frame: &[u8], about: About) {
         if self.store.path().is_none() {
             return;
@@ -178,20 +177,20 @@ impl Capture {
             data: Cow::Borrowed(frame),
             options,
         });
-        // Memory takes whatever a block is made of.
+        // Writing to memory does not fail for a valid block.
         if written.is_ok() {
             self.store.push(self.blocks.get_ref());
         }
         self.blocks.get_mut().clear();
     }
 
-    /// Hands buffered frames to the operating system. Call when there is nothing better to do.
+    /// Flushes buffered frames to the operating system. Call it when idle.
     pub fn flush(&mut self) {
         self.store.flush();
     }
 }
 
-/// The transport header of a RoCE packet.
+/// Returns the BTH of a RoCE packet.
 fn bth(frame: &[u8]) -> Option<Bth> {
     let ether = EtherFrame::parse(frame).ok().filter(EtherFrame::is_roce)?;
     let datagram = match ether.ether_type {
@@ -224,7 +223,7 @@ mod tests {
         About { qpn: Some(Qpn::new(qpn)), wr: Some(wr), note: None }
     }
 
-    /// Bytes and comment of each frame in what a file holds, which must be whole.
+    /// Returns bytes and comment of each frame in a complete capture file.
     fn frames(bytes: &[u8]) -> Vec<(Vec<u8>, String)> {
         let mut reader = PcapNgReader::new(bytes).unwrap();
         let mut seen = Vec::new();
@@ -237,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn frames_are_kept_whole_with_direction_and_comment() {
+    fn capture_stores_frames_with_direction_and_comment() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("a.pcapng");
         let mut capture = Capture::create(&path, "hca0").unwrap();
@@ -256,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_disk_ends_the_capture_and_nothing_else() {
+    fn full_disk_ends_only_the_capture() {
         let mut capture = Capture::create(Path::new("/dev/full"), "hca0").unwrap();
         for _ in 0..3 {
             capture.record(Direction::Outbound, &[0; 1 << 20], About::default());
@@ -268,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_has_reached_its_bound_is_whole_and_grows_no_more() {
+    fn capture_at_size_limit_stays_valid() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("a.pcapng");
         let mut capture = Capture::create(&path, "hca0").unwrap().with_limit(10_000);
@@ -283,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn files_that_take_turns_and_memory_are_each_a_whole_capture_of_the_newest() {
+    fn rotating_files_and_ring_hold_newest_frames() {
         let dir = tempfile::tempdir().unwrap();
         let files = Keep::Files { path: dir.path().join("a.pcapng"), count: 2.try_into().unwrap() };
         let memory = Keep::Memory((64 << 10).try_into().unwrap());
@@ -308,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn a_capture_goes_on_behind_what_there_is() {
+    fn append_continues_existing_capture() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("a.pcapng");
         let append = || Capture::open(&Keep::file(&path), Opening::Append, "hca0").unwrap();

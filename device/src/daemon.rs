@@ -1,4 +1,4 @@
-//! Running a configuration: signals on the main thread, and beside it whoever serves the control socket and metrics.
+//! Runs a configuration: signals and devices on the main thread, the control socket and metrics as tasks beside it.
 
 use std::future;
 use std::io;
@@ -9,11 +9,11 @@ use thiserror::Error;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
 
-use crate::blueprint::MakeError;
+use crate::builder::MakeError;
 use crate::config::{Config, MetricsConfig};
 use crate::confinement;
 use crate::control;
-use crate::control::roster::{self, Change, Roster};
+use crate::control::registry::{self, Change, DeviceRegistry};
 use crate::fleet::{Fleet, FleetError, Next, Origin};
 use crate::inherited::{Inherited, InheritedError};
 use crate::metrics;
@@ -21,30 +21,30 @@ use crate::metrics::process::Process;
 use crate::notify::Notify;
 use crate::vfio::server::Listener;
 
-/// Why the daemon did not start or did not go on.
+/// Why the daemon did not start or stopped.
 #[derive(Debug, Error)]
 pub enum DaemonError {
-    /// Of the devices.
+    /// A device cannot be created, or failed.
     #[error(transparent)]
     Fleet(#[from] FleetError),
-    /// A socket that is no device's cannot be made.
+    /// A control or metrics socket cannot be created.
     #[error(transparent)]
     Make(#[from] MakeError),
-    /// What was passed cannot be used.
+    /// An inherited descriptor is unusable.
     #[error(transparent)]
     Inherited(#[from] InheritedError),
-    /// The host refuses threads, signals or descriptors.
+    /// The process has no free threads, signals or descriptors.
     #[error("cannot allocate host resources such as threads or file descriptors")]
     Host(#[from] io::Error),
 }
 
-/// Serves all devices until SIGTERM or SIGINT, or until the only client is gone; SIGHUP has the configuration read again, if
-/// it has an origin, and is an end too otherwise. Sockets that were passed are used where the configuration names them; the
-/// service manager hears how it goes.
+/// Serves all devices until SIGTERM or SIGINT, or until the only client disconnects. SIGHUP reloads the configuration
+/// if it has an origin, and otherwise stops the daemon. Inherited sockets are used where the configuration names
+/// them. The service manager is notified of the state.
 ///
 /// # Errors
-/// Something the configuration names cannot be opened, a device that has no socket of its own cannot go on, or one
-/// hangs at the end.
+/// A resource in the configuration cannot be opened, a device without a socket of its own failed, or a device hung at
+/// shutdown.
 pub fn run(
     config: Config,
     inherited: Inherited,
@@ -52,22 +52,23 @@ pub fn run(
     origin: Option<Origin>,
 ) -> Result<(), DaemonError> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    // Handlers are in place before the first socket is: whoever sees a socket may already send SIGTERM.
+    // Install the handlers before creating the first socket: another process that sees a socket may already send
+    // SIGTERM.
     let mut signals = {
         let _guard = runtime.enter();
         Signals::new()?
     };
     let mut reloads = origin.is_some().then(|| signals.hangup.take()).flatten();
 
-    let (control, figures) = (config.control_socket.clone(), config.metrics.clone());
+    let (control, metrics_listener) = (config.control_socket.clone(), config.metrics.clone());
     let (mut fleet, devices) = Fleet::new(config, inherited, origin);
     let prepared = fleet.prepare(devices)?;
     let control = control
-        .map(|path| fleet.take_passed(&path).map_or_else(|| Listener::bind(&path).map(Arc::new), Ok))
+        .map(|path| fleet.take_inherited(&path).map_or_else(|| Listener::bind(&path).map(Arc::new), Ok))
         .transpose()
         .map_err(|source| MakeError::Listen { key: "control_socket".into(), source })?;
-    let figures = figures.as_ref().map(listen_for_metrics).transpose()?;
-    fleet.check_passed()?;
+    let metrics_listener = metrics_listener.as_ref().map(listen_for_metrics).transpose()?;
+    fleet.check_inherited()?;
 
     confinement::complete();
 
@@ -76,18 +77,18 @@ pub fn run(
     notify.ready(&status(&fleet));
 
     let ended = runtime.block_on(async {
-        let (changer, mut changes) = roster::changes();
+        let (changer, mut changes) = registry::changes();
         let serving = [
-            tokio::spawn(serve_control(control, fleet.roster(), changer.clone(), fleet.file())),
-            tokio::spawn(serve_metrics(figures, fleet.roster())),
+            tokio::spawn(serve_control(control, fleet.registry(), changer.clone(), fleet.file())),
+            tokio::spawn(serve_metrics(metrics_listener, fleet.registry())),
         ];
         let ended = tokio::select! {
             name = signals.recv() => Err(name),
-            ended = attend(&mut fleet, &mut changes, &mut reloads, notify) => Ok(ended),
+            ended = handle_events(&mut fleet, &mut changes, &mut reloads, notify) => Ok(ended),
             () = keep_alive(notify) => Err("nothing"),
         };
         serving.iter().for_each(tokio::task::JoinHandle::abort);
-        // Their sockets go with them.
+        // Their sockets close with them.
         for task in serving {
             let _ = task.await;
         }
@@ -109,8 +110,8 @@ pub fn run(
     Ok(ended.unwrap_or(Ok(())).and(all_ended)?)
 }
 
-/// Carries out what is asked for, until the last device has ended without being asked to.
-async fn attend(
+/// Executes requests until the last device has ended by itself.
+async fn handle_events(
     fleet: &mut Fleet,
     changes: &mut mpsc::Receiver<Change>,
     reloads: &mut Option<Signal>,
@@ -125,7 +126,7 @@ async fn attend(
         if is_reload {
             notify.reloading();
         }
-        fleet.attend(next).await;
+        fleet.handle(next).await;
         match is_reload {
             true => notify.ready(&status(fleet)),
             false => notify.status(&status(fleet)),
@@ -136,20 +137,20 @@ async fn attend(
     }
 }
 
-/// What the service manager shows.
+/// Status line for the service manager.
 fn status(fleet: &Fleet) -> String {
     format!("devices: {}", fleet.len())
 }
 
-/// Answers `hcactl` for as long as the daemon runs.
+/// Serves `hcactl` while the daemon runs.
 async fn serve_control(
     listener: Option<Arc<Listener>>,
-    roster: Roster,
+    registry: DeviceRegistry,
     changes: mpsc::Sender<Change>,
     configuration: Option<PathBuf>,
 ) {
     if let Some(listener) = listener {
-        let service = control::server::Service { roster, changes, configuration };
+        let service = control::server::Service { registry, changes, configuration };
         if let Err(error) = control::server::serve(&listener, service).await {
             tracing::error!(%error, "control socket failed; hcactl cannot connect until hcad is restarted");
         }
@@ -157,7 +158,7 @@ async fn serve_control(
     future::pending().await
 }
 
-/// Makes ready to tell figures, with what that takes of the process.
+/// Opens the metrics listener and the files about this process.
 fn listen_for_metrics(config: &MetricsConfig) -> Result<(metrics::server::Listener, Process), MakeError> {
     let key = || "metrics".to_owned();
     let listener = match config {
@@ -173,18 +174,21 @@ fn listen_for_metrics(config: &MetricsConfig) -> Result<(metrics::server::Listen
     Ok((listener, Process::new()))
 }
 
-/// Tells figures for as long as the daemon runs.
-async fn serve_metrics(figures: Option<(metrics::server::Listener, Process)>, roster: Roster) {
-    if let Some((listener, process)) = figures
-        && let Err(error) = metrics::server::serve(&listener, process, roster).await
+/// Serves metrics while the daemon runs.
+async fn serve_metrics(
+    metrics_listener: Option<(metrics::server::Listener, Process)>,
+    registry: DeviceRegistry,
+) {
+    if let Some((listener, process)) = metrics_listener
+        && let Err(error) = metrics::server::serve(&listener, process, registry).await
     {
         tracing::error!(%error, "metrics server failed; metrics are not served until hcad is restarted");
     }
     future::pending().await
 }
 
-/// Tells the service manager that the main thread lives. A device that hangs is no reason to take it for dead: the others
-/// serve.
+/// Sends the watchdog notification of the main thread. A hung device does not stop it, because the other devices
+/// still work.
 async fn keep_alive(notify: &Notify) {
     let Some(interval) = notify.interval() else { return future::pending().await };
     loop {
@@ -193,16 +197,16 @@ async fn keep_alive(notify: &Notify) {
     }
 }
 
-/// What asks the daemon to end.
+/// The signals that stop or reload the daemon.
 struct Signals {
     terminate: Signal,
     interrupt: Signal,
-    /// `None`: who started us had it ignored, as nohup does, or it has the configuration read again.
+    /// `None` if the parent process had it ignored, as nohup does, or if it reloads the configuration.
     hangup: Option<Signal>,
 }
 
 impl Signals {
-    /// In a tokio runtime.
+    /// Installs the handlers. Requires a tokio runtime.
     fn new() -> io::Result<Self> {
         let hangup = !is_ignored(SignalKind::hangup());
         Ok(Self {
@@ -212,7 +216,7 @@ impl Signals {
         })
     }
 
-    /// Its name, once there is one.
+    /// Waits for a signal and returns its name.
     async fn recv(&mut self) -> &'static str {
         let Self { terminate, interrupt, hangup } = self;
         tokio::select! {
@@ -223,7 +227,7 @@ impl Signals {
     }
 }
 
-/// Until a signal comes, if one may.
+/// Waits for a signal; for ever without one.
 async fn received(signal: &mut Option<Signal>) {
     match signal {
         Some(signal) => drop(signal.recv().await),
@@ -231,7 +235,7 @@ async fn received(signal: &mut Option<Signal>) {
     }
 }
 
-/// Whether a signal is ignored, as proc(5) tells of the process.
+/// Returns whether a signal is ignored, from /proc/self/status.
 fn is_ignored(signal: SignalKind) -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));

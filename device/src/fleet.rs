@@ -1,10 +1,11 @@
-//! The devices of the process: one thread each, and which of them there are, as that changes.
+//! The devices of the process, one thread each, and changes to that set.
 //!
-//! A device is made whole before its thread starts, and none is touched for the sake of another. What a reload changes it
-//! changes in this order: devices that need nothing of those that leave are made, and if one cannot be, nothing has
-//! happened; those that leave end; the rest is made, and what cannot be made then is tried again, as after a failure.
+//! A device is created completely before its thread starts, and no device affects another. A reload proceeds in this
+//! order. First it creates the devices that need nothing of those to be removed; if one fails, nothing has changed.
+//! Then it stops the devices to be removed. Then it creates the rest; one that fails then is retried, as after a
+//! failure.
 
-mod refusal;
+mod change_error;
 #[cfg(test)]
 mod tests;
 
@@ -19,13 +20,13 @@ use serde_json::{Map, Value};
 use thiserror::Error;
 use tokio::sync::{mpsc, watch};
 
-use self::refusal::{HINT, Refusal, causes};
-use crate::blueprint::{self, Blueprint, MakeError};
+use self::change_error::{ChangeError, HINT, causes};
+use crate::builder::{self, DeviceBuilder, MakeError};
 use crate::config::{ADDED, Config, ConfigError, DeviceConfig, check_paths, check_together};
 use crate::confinement;
 use crate::control::call::{self, Mailbox};
 use crate::control::message::Reloaded;
-use crate::control::roster::{Change, Device, Devices, Roster};
+use crate::control::registry::{Change, Device, DeviceRegistry, Devices};
 use crate::fabric::local::Networks;
 use crate::inherited::{Inherited, InheritedError};
 use crate::runtime_folder;
@@ -35,92 +36,92 @@ use crate::text_file;
 use crate::vfio::server::{Listener, Source};
 use crate::worker::{Ended, Run};
 
-/// How long devices have to end once they are asked to. A turn takes milliseconds; what takes longer hangs and ends with
-/// the process.
+/// How long devices may take to stop. A turn takes milliseconds. A device that takes longer hangs, and ends with the
+/// process.
 pub const ENDING: Duration = Duration::from_secs(2);
 
-/// The key of what the process says of itself.
+/// Key of the log settings.
 const LOG: &str = "log";
 
-/// Why the devices are not there, or did not end well.
+/// Why devices cannot be created, or failed.
 #[derive(Debug, Error)]
 pub enum FleetError {
-    /// A device cannot be made.
+    /// A device cannot be created.
     #[error(transparent)]
     Make(#[from] MakeError),
-    /// The host refuses threads or descriptors.
+    /// The process has no free threads or descriptors.
     #[error("cannot allocate host resources such as threads or file descriptors")]
     Host(#[from] io::Error),
-    /// A device cannot go on, and without its client cannot be made anew.
+    /// A device failed, and cannot be created again without its client.
     #[error("{name} stopped")]
     Device {
-        /// Which.
+        /// Device name.
         name: String,
-        /// Reason.
+        /// Reason of the failure.
         source: Failure,
     },
-    /// Devices did not end when they were asked to.
+    /// Devices did not stop in time.
     #[error("{} did not stop within {} s", names.join(", "), ENDING.as_secs())]
     Hung {
-        /// Which.
+        /// Device names.
         names: Vec<String>,
     },
 }
 
-/// Where the configuration comes from when it is read again.
+/// Source of the configuration, for reloads.
 pub struct Origin {
     /// The file.
     pub path: PathBuf,
-    /// Makes a configuration of its text, with what the command line says.
+    /// Parses its text, with the options of the command line applied.
     pub parse: Box<Parse>,
 }
 
-/// Makes a configuration of a text, with the sockets that were passed.
+/// Parses a configuration text, with the inherited sockets.
 pub type Parse = dyn Fn(&str, &mut Inherited) -> Result<Config, ConfigError>;
 
-/// See the module.
+/// All devices of the process.
 pub struct Fleet {
     members: Vec<Member>,
-    roster: watch::Sender<Devices>,
+    registry: watch::Sender<Devices>,
     networks: Networks,
     inherited: Inherited,
     report: mpsc::UnboundedSender<Report>,
     reports: mpsc::UnboundedReceiver<Report>,
-    /// Of the next device.
+    /// Serial number of the next device.
     serial: u64,
-    /// As it was at the start, without its devices; of what may change as it is now.
+    /// The configuration without its devices: as at the start, except for settings that a reload can change.
     config: Config,
     origin: Option<Origin>,
-    /// The last device has ended without being asked to, and so.
+    /// Result of the last device, if it ended by itself.
     over: Option<Result<(), FleetError>>,
 }
 
-/// A device whose thread runs.
+/// A device with a running thread.
 struct Member {
-    /// Tells it from others that have or had its number.
+    /// Distinguishes it from earlier and later devices with the same ID.
     serial: u64,
     config: DeviceConfig,
     shown: Arc<Device>,
-    /// Where its clients come from, unless the only one came with the command line.
+    /// Socket of its clients, unless its only client was inherited.
     listener: Option<Arc<Listener>>,
-    /// The file has it, and a reload may take it away.
+    /// It is in the configuration file, so a reload may remove it.
     is_of_file: bool,
-    /// It has been asked to end.
+    /// It was requested to stop.
     is_leaving: bool,
 }
 
-/// What there is to be done.
+/// An event to handle.
 pub enum Next {
     /// A device has ended.
     Ended(Report),
-    /// Somebody asks for others.
+    /// A control client requests a change.
     Change(Change),
-    /// The configuration is to be read again.
+    /// SIGHUP requests a reload.
     Hangup,
 }
 
 impl Next {
-    /// Whether it is a reload, however it was asked for.
+    /// Returns whether it is a reload, by signal or by request.
     pub fn is_reload(&self) -> bool {
         matches!(self, Self::Hangup | Self::Change(Change::Reload(..)))
     }
@@ -132,25 +133,25 @@ pub struct Report {
     outcome: Result<Ended, Failure>,
 }
 
-/// A device that is ready and has no thread yet.
-struct Made {
+/// A device that has no thread yet.
+struct BuiltDevice {
     config: DeviceConfig,
-    blueprint: Blueprint,
+    builder: DeviceBuilder,
     listener: Option<Arc<Listener>>,
     worker: Box<dyn Run>,
 }
 
-/// In place of a worker that cannot be made yet: the supervisor tries again.
-struct NotMade(io::Error);
+/// Stands in for a worker that cannot be created yet, so that the supervisor retries.
+struct Unbuilt(io::Error);
 
-impl Run for NotMade {
+impl Run for Unbuilt {
     fn run(self: Box<Self>, _: &mut Mailbox) -> io::Result<Ended> {
         Err(self.0)
     }
 }
 
 impl Fleet {
-    /// Of a configuration, with its devices not made yet, and sockets that were passed.
+    /// Creates the fleet and returns the configured devices, which do not exist yet.
     pub fn new(
         mut config: Config,
         inherited: Inherited,
@@ -158,11 +159,11 @@ impl Fleet {
     ) -> (Self, Vec<DeviceConfig>) {
         let devices = std::mem::take(&mut config.devices);
         let (report, reports) = mpsc::unbounded_channel();
-        let roster = watch::Sender::new(Devices::default());
+        let registry = watch::Sender::new(Devices::default());
         let (networks, members) = (Networks::default(), Vec::new());
         let fleet = Self {
             members,
-            roster,
+            registry,
             networks,
             inherited,
             report,
@@ -175,10 +176,11 @@ impl Fleet {
         (fleet, devices)
     }
 
-    /// Makes the devices of the configuration. All are made before any is started: what fails, fails before a VMM is served.
+    /// Creates the devices of the configuration. All are created before any is started, so that an error precedes the
+    /// first client.
     ///
     /// # Errors
-    /// One cannot be made.
+    /// A device cannot be created.
     pub fn prepare(&mut self, devices: Vec<DeviceConfig>) -> Result<Prepared, FleetError> {
         let made = devices
             .into_iter()
@@ -188,10 +190,10 @@ impl Fleet {
         Ok(Prepared(made))
     }
 
-    /// Starts what was made.
+    /// Starts the devices.
     ///
     /// # Errors
-    /// The host has no threads left.
+    /// The process has no free threads.
     pub fn start(&mut self, Prepared(made): Prepared) -> Result<(), FleetError> {
         for made in made {
             self.run(made, true)?;
@@ -199,45 +201,45 @@ impl Fleet {
         Ok(())
     }
 
-    /// The socket that was passed for `path`.
-    pub fn take_passed(&mut self, path: &std::path::Path) -> Option<Arc<Listener>> {
+    /// Takes the inherited socket for `path`.
+    pub fn take_inherited(&mut self, path: &std::path::Path) -> Option<Arc<Listener>> {
         self.inherited.take(path)
     }
 
-    /// Sees to it that no socket was passed in vain.
+    /// Checks that every inherited socket is used.
     ///
     /// # Errors
-    /// One was.
-    pub fn check_passed(&self) -> Result<(), InheritedError> {
+    /// A socket is unused.
+    pub fn check_inherited(&self) -> Result<(), InheritedError> {
         self.inherited.check_used()
     }
 
-    /// The devices, for those who serve others.
-    pub fn roster(&self) -> Roster {
-        self.roster.subscribe()
+    /// Subscribes to the set of devices.
+    pub fn registry(&self) -> DeviceRegistry {
+        self.registry.subscribe()
     }
 
-    /// The file that the configuration comes from.
+    /// Returns the configuration file.
     pub fn file(&self) -> Option<PathBuf> {
         self.origin.as_ref().map(|origin| origin.path.clone())
     }
 
-    /// How many devices there are.
+    /// Number of devices.
     pub fn len(&self) -> usize {
         self.members.len()
     }
 
-    /// Whether there is none.
+    /// Returns whether there are no devices.
     pub fn is_empty(&self) -> bool {
         self.members.is_empty()
     }
 
-    /// How many have a VMM.
+    /// Number of devices with a connected VMM.
     pub fn guests(&self) -> usize {
         self.members.iter().filter(|member| member.shown.handle.is_connected()).count()
     }
 
-    /// What comes next. Whoever drops the future loses nothing.
+    /// Waits for the next event. Cancel-safe.
     pub async fn next(&mut self, changes: &mut mpsc::Receiver<Change>) -> Next {
         tokio::select! {
             Some(report) = self.reports.recv() => Next::Ended(report),
@@ -246,8 +248,8 @@ impl Fleet {
         }
     }
 
-    /// Carries it out. Whoever drops the future leaves it half done, for the end of all.
-    pub async fn attend(&mut self, next: Next) {
+    /// Handles an event. If the future is dropped, the change stays half done; only a shutdown may do that.
+    pub async fn handle(&mut self, next: Next) {
         match next {
             Next::Ended(report) => self.account(report),
             Next::Change(change) => self.change(change).await,
@@ -255,7 +257,7 @@ impl Fleet {
         }
     }
 
-    /// How the last device has ended, once it has without being asked to.
+    /// Returns the result of the last device once it has ended by itself.
     pub fn over(&mut self) -> Option<Result<(), FleetError>> {
         self.over.take()
     }
@@ -263,49 +265,49 @@ impl Fleet {
     /// Reads and applies the configuration file again, and logs the outcome.
     async fn reload_file(&mut self) {
         let text = match &self.origin {
-            None => Err(Refusal::NoFile),
+            None => Err(ChangeError::NoFile),
             Some(Origin { path, .. }) => text_file::read(path).map_err(|error| {
                 let confined = error.kind() == io::ErrorKind::PermissionDenied && confinement::is_in_force();
-                Refusal::Unreadable { path: path.clone(), error, hint: if confined { HINT } else { "" } }
+                ChangeError::Unreadable { path: path.clone(), error, hint: if confined { HINT } else { "" } }
             }),
         };
         match text {
             Ok(text) => drop(self.reload(&text).await),
-            Err(refusal) => tracing::error!("configuration not reloaded: {refusal}"),
+            Err(error) => tracing::error!("configuration not reloaded: {error}"),
         }
     }
 
-    /// Has all devices end. Those that do not are left behind.
+    /// Stops all devices. Those that hang are abandoned.
     ///
     /// # Errors
     /// [`FleetError::Hung`].
     pub async fn end(&mut self) -> Result<(), FleetError> {
         let all = self.members.iter().map(|member| member.serial).collect();
-        let hung = self.leave(&all).await;
+        let hung = self.stop_devices(&all).await;
         if hung.is_empty() { Ok(()) } else { Err(FleetError::Hung { names: hung }) }
     }
 
     async fn change(&mut self, change: Change) {
-        // An asker that is gone wants no answer.
+        // An error of `send` means that the requester is gone.
         match change {
             Change::Add(entry, answer) => {
                 let added = self.add(entry);
-                if let Err(refusal) = &added {
-                    tracing::warn!("device not added: {refusal}");
+                if let Err(error) = &added {
+                    tracing::warn!("device not added: {error}");
                 }
-                let _ = answer.send(added.map_err(|refusal| refusal.to_string()));
+                let _ = answer.send(added.map_err(|error| error.to_string()));
             }
             Change::Remove(id, answer) => {
-                let _ = answer.send(self.remove(id).await.map_err(|refusal| refusal.to_string()));
+                let _ = answer.send(self.remove(id).await.map_err(|error| error.to_string()));
             }
             Change::Reload(text, answer) => {
-                let _ = answer.send(self.reload(&text).await.map_err(|refusal| refusal.to_string()));
+                let _ = answer.send(self.reload(&text).await.map_err(|error| error.to_string()));
             }
         }
     }
 
-    /// One more, beside those that are there.
-    fn add(&mut self, entry: Map<String, Value>) -> Result<(u16, Option<PathBuf>), Refusal> {
+    /// Adds a device to the others.
+    fn add(&mut self, entry: Map<String, Value>) -> Result<(u16, Option<PathBuf>), ChangeError> {
         let others: Vec<_> = self.members.iter().map(|member| &member.config).collect();
         let mut device = DeviceConfig::beside(entry, &self.config.sockets, &others)?;
         let id = device.identity.lid.get();
@@ -313,32 +315,32 @@ impl Fleet {
         self.check_beside(&[(ADDED.to_owned(), &device)], |_| true)?;
         let socket = device.socket_path.clone();
         let made = self.make(device, ADDED)?;
-        let name = made.blueprint.name();
+        let name = made.builder.name();
         self.run(made, false)?;
         tracing::info!(device = name, "device added");
         Ok((id, socket))
     }
 
-    /// One less; the others do not notice.
-    async fn remove(&mut self, id: u16) -> Result<(), Refusal> {
-        let member = self.member(id).ok_or(Refusal::NoDevice(id))?;
+    /// Removes a device without affecting the others.
+    async fn remove(&mut self, id: u16) -> Result<(), ChangeError> {
+        let member = self.member(id).ok_or(ChangeError::NoDevice(id))?;
         let (serial, name) = (member.serial, member.shown.name.clone());
         if member.is_leaving {
-            return Err(Refusal::Leaving(name));
+            return Err(ChangeError::Leaving(name));
         }
-        if self.leave(&BTreeSet::from([serial])).await.is_empty() {
+        if self.stop_devices(&BTreeSet::from([serial])).await.is_empty() {
             tracing::info!(device = name, "device removed");
             Ok(())
         } else {
-            Err(Refusal::Hung(name))
+            Err(ChangeError::Hung(name))
         }
     }
 
-    /// Has the devices that the text of a configuration says. An error means that nothing has changed.
-    async fn reload(&mut self, text: &str) -> Result<Reloaded, Refusal> {
+    /// Applies a configuration text. An error means that nothing has changed.
+    async fn reload(&mut self, text: &str) -> Result<Reloaded, ChangeError> {
         let reloaded = self.reload_text(text).await;
         match &reloaded {
-            Err(refusal) => tracing::error!("configuration not reloaded: {refusal}"),
+            Err(error) => tracing::error!("configuration not reloaded: {error}"),
             Ok(Reloaded { added, removed, changed, unchanged, not_changed, problems }) => {
                 for key in not_changed {
                     tracing::warn!(
@@ -361,8 +363,8 @@ impl Fleet {
         reloaded
     }
 
-    async fn reload_text(&mut self, text: &str) -> Result<Reloaded, Refusal> {
-        let origin = self.origin.as_ref().ok_or(Refusal::NoFile)?;
+    async fn reload_text(&mut self, text: &str) -> Result<Reloaded, ChangeError> {
+        let origin = self.origin.as_ref().ok_or(ChangeError::NoFile)?;
         let config = (origin.parse)(text, &mut self.inherited)?;
         let mut reloaded = Reloaded::default();
         let (mut kept, mut leaving, mut coming) = (BTreeSet::new(), BTreeSet::new(), Vec::new());
@@ -371,7 +373,7 @@ impl Fleet {
             match self.member(id) {
                 None => reloaded.added.push(id),
                 Some(member) if member.is_leaving => {
-                    return Err(Refusal::Leaving(member.shown.name.clone()));
+                    return Err(ChangeError::Leaving(member.shown.name.clone()));
                 }
                 Some(member) if member.config.says_as(device) => {
                     reloaded.unchanged.push(id);
@@ -379,7 +381,7 @@ impl Fleet {
                     continue;
                 }
                 Some(Member { listener: None, shown, .. }) => {
-                    return Err(Refusal::OnlyClient { key, name: shown.name.clone() });
+                    return Err(ChangeError::OnlyClient { key, name: shown.name.clone() });
                 }
                 Some(member) => {
                     reloaded.changed.push(id);
@@ -417,7 +419,7 @@ impl Fleet {
             }
         }
 
-        // From here on it is done.
+        // The reload can no longer be undone.
         self.config.sockets = config.sockets;
         if self.refilter(&config.log) {
             reloaded.not_changed.retain(|key| key != LOG);
@@ -425,19 +427,19 @@ impl Fleet {
         for member in self.members.iter_mut().filter(|member| kept.contains(&member.serial)) {
             member.is_of_file = true;
         }
-        let hung = self.leave(&leaving).await;
-        reloaded.problems.extend(hung.iter().map(|name| Refusal::Hung(name.clone()).to_string()));
+        let hung = self.stop_devices(&leaving).await;
+        reloaded.problems.extend(hung.iter().map(|name| ChangeError::Hung(name.clone()).to_string()));
         for (key, device) in late {
-            if hung.contains(&blueprint::name(&device)) {
+            if hung.contains(&builder::name(&device)) {
                 continue;
             }
-            match self.make_in_the_end(device, &key) {
+            match self.make_or_retry(device, &key) {
                 Ok(device) => made.push(device),
                 Err(error) => reloaded.problems.push(causes(&error)),
             }
         }
         for made in made {
-            let name = made.blueprint.name();
+            let name = made.builder.name();
             if let Err(error) = self.run(made, true) {
                 reloaded.problems.push(format!("cannot start the thread of {name}: {error}"));
             }
@@ -445,7 +447,8 @@ impl Fleet {
         Ok(reloaded)
     }
 
-    /// Has the log pass by the filter of these settings, if that is all that is new in them; whether the log is as they say.
+    /// Applies a new log filter, if nothing else of the log settings has changed. Returns whether the log is as
+    /// configured.
     fn refilter(&mut self, log: &LogConfig) -> bool {
         let now = &mut self.config.log;
         if log.format != now.format {
@@ -460,7 +463,7 @@ impl Fleet {
         true
     }
 
-    /// Whether new devices, by their names in messages, can be beside those that stay.
+    /// Checks that the new devices, by their names in messages, are compatible with those that stay.
     fn check_beside(
         &self,
         new: &[(String, &DeviceConfig)],
@@ -474,7 +477,7 @@ impl Fleet {
         check_paths(self.config.paths_of_the_process().chain(of_devices))?;
         for (name, device) in new {
             confinement::check_device(device, name)?;
-            // Where confinement does not let it be made, what is missing is said next.
+            // If the sandbox prevents it, the next check reports what is missing.
             let _ = device.make_ring_folder(name);
             device.check_host(name, &[])?;
         }
@@ -485,49 +488,50 @@ impl Fleet {
         self.members.iter().find(|member| member.shown.id == id)
     }
 
-    /// Makes a device, with its socket; `key` is what messages call it.
-    fn make(&mut self, config: DeviceConfig, key: &str) -> Result<Made, MakeError> {
-        let blueprint = Blueprint::new(&config, key, &mut self.networks);
-        let source = blueprint.source(&mut self.inherited)?;
+    /// Creates a device with its socket. Messages refer to it as `key`.
+    fn make(&mut self, config: DeviceConfig, key: &str) -> Result<BuiltDevice, MakeError> {
+        let builder = DeviceBuilder::new(&config, key, &mut self.networks);
+        let source = builder.source(&mut self.inherited)?;
         let listener = listener(&source);
-        match blueprint.make(source) {
-            Ok(worker) => Ok(Made { config, blueprint, listener, worker }),
+        match builder.make(source) {
+            Ok(worker) => Ok(BuiltDevice { config, builder, listener, worker }),
             Err(error) => {
-                self.let_go(&config, listener);
+                self.release_socket(&config, listener);
                 Err(error)
             }
         }
     }
 
-    /// The same when there is no way back: with its socket it is tried again and again, as a device that failed.
-    fn make_in_the_end(&mut self, config: DeviceConfig, key: &str) -> Result<Made, MakeError> {
-        let blueprint = Blueprint::new(&config, key, &mut self.networks);
-        let source = blueprint.source(&mut self.inherited)?;
+    /// Creates a device when the change cannot be undone any more. If it fails but has a socket, the supervisor
+    /// retries.
+    fn make_or_retry(&mut self, config: DeviceConfig, key: &str) -> Result<BuiltDevice, MakeError> {
+        let builder = DeviceBuilder::new(&config, key, &mut self.networks);
+        let source = builder.source(&mut self.inherited)?;
         let listener = listener(&source);
-        let worker = blueprint.make(source).or_else(|error| match listener {
-            Some(_) => Ok::<Box<dyn Run>, _>(Box::new(NotMade(io::Error::other(causes(&error))))),
+        let worker = builder.make(source).or_else(|error| match listener {
+            Some(_) => Ok::<Box<dyn Run>, _>(Box::new(Unbuilt(io::Error::other(causes(&error))))),
             None => Err(error),
         })?;
-        Ok(Made { config, blueprint, listener, worker })
+        Ok(BuiltDevice { config, builder, listener, worker })
     }
 
-    fn unmake(&mut self, Made { config, listener, worker, .. }: Made) {
+    fn unmake(&mut self, BuiltDevice { config, listener, worker, .. }: BuiltDevice) {
         drop(worker);
-        self.let_go(&config, listener);
+        self.release_socket(&config, listener);
     }
 
-    /// A device does not use its socket any more. One that was passed is kept for who comes next, another goes.
-    fn let_go(&mut self, config: &DeviceConfig, listener: Option<Arc<Listener>>) {
+    /// Releases the socket of a device. An inherited one is kept for the next device; another is removed.
+    fn release_socket(&mut self, config: &DeviceConfig, listener: Option<Arc<Listener>>) {
         if let Some(listener) = listener.filter(|listener| listener.is_passed()) {
             self.inherited.put_back(config.socket_path.as_deref(), listener);
         }
     }
 
-    /// Gives a device its thread.
-    fn run(&mut self, made: Made, is_of_file: bool) -> io::Result<()> {
-        let Made { config, blueprint, listener, worker } = made;
+    /// Starts the thread of a device.
+    fn run(&mut self, made: BuiltDevice, is_of_file: bool) -> io::Result<()> {
+        let BuiltDevice { config, builder, listener, worker } = made;
         let (handle, mut mailbox) = call::mailbox()?;
-        let (id, name, serial) = (config.identity.lid.get(), blueprint.name(), self.serial);
+        let (id, name, serial) = (config.identity.lid.get(), builder.name(), self.serial);
         self.serial += 1;
         let shown = Arc::new(Device {
             id,
@@ -538,17 +542,17 @@ impl Fleet {
             capture_max_bytes: config.capture_max_bytes,
             trace_max_bytes: config.trace_max_bytes,
             record_max_bytes: config.record_max_bytes,
-            header: blueprint::header(&config),
+            header: builder::header(&config),
             handle,
         });
         let rebuild = listener
             .clone()
-            .map(|listener| -> Rebuild { Box::new(move || Ok(blueprint.make_again(listener.clone())?)) });
+            .map(|listener| -> Rebuild { Box::new(move || Ok(builder.make_again(listener.clone())?)) });
         let report = self.report.clone();
         thread::Builder::new().name(name).spawn(move || {
             let _span = tracing::info_span!("device", id).entered();
             let outcome = supervise(worker, rebuild, &mut mailbox);
-            // Nobody listens any more only when the daemon is ending anyway.
+            // Fails only while the daemon is shutting down.
             let _ = report.send(Report { serial, outcome });
         })?;
         self.members.push(Member { serial, config, shown, listener, is_of_file, is_leaving: false });
@@ -556,32 +560,32 @@ impl Fleet {
         Ok(())
     }
 
-    /// Has some devices end, and gives the names of those that do not.
-    async fn leave(&mut self, serials: &BTreeSet<u64>) -> Vec<String> {
+    /// Stops devices and returns the names of those that hang.
+    async fn stop_devices(&mut self, serials: &BTreeSet<u64>) -> Vec<String> {
         for member in self.members.iter_mut().filter(|member| serials.contains(&member.serial)) {
             member.is_leaving = true;
             member.shown.handle.stop();
         }
         let end = tokio::time::Instant::now() + ENDING;
         while self.members.iter().any(|member| serials.contains(&member.serial)) {
-            // What is left says how it went.
+            // The members that remain are those that hang.
             let Ok(Some(report)) = tokio::time::timeout_at(end, self.reports.recv()).await else { break };
             self.account(report);
         }
         let hung = self.members.iter().filter(|member| serials.contains(&member.serial));
         hung.map(|member| {
-            // Its thread, which would, never comes to it.
+            // The hung thread would remove it, but does not get there.
             member.listener.as_ref().inspect(|listener| listener.remove_file());
             member.shown.name.clone()
         })
         .collect()
     }
 
-    /// Takes note of a device that has ended.
+    /// Removes a device that has ended.
     fn account(&mut self, Report { serial, outcome }: Report) {
         let Some(at) = self.members.iter().position(|member| member.serial == serial) else { return };
         let Member { config, shown, listener, is_leaving, .. } = self.members.remove(at);
-        self.let_go(&config, listener);
+        self.release_socket(&config, listener);
         self.publish();
         let name = shown.name.clone();
         match (outcome, self.members.is_empty()) {
@@ -598,12 +602,12 @@ impl Fleet {
     }
 
     fn publish(&self) {
-        self.roster.send_replace(self.members.iter().map(|member| member.shown.clone()).collect());
+        self.registry.send_replace(self.members.iter().map(|member| member.shown.clone()).collect());
     }
 }
 
-/// Devices that are made and not started.
-pub struct Prepared(Vec<Made>);
+/// Devices that are created but not started.
+pub struct Prepared(Vec<BuiltDevice>);
 
 fn listener(source: &Source) -> Option<Arc<Listener>> {
     match source {

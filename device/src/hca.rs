@@ -1,11 +1,11 @@
-//! One device, without sockets and threads: front-end, engine, guest memory, interrupts and port put together.
+//! One device without sockets and threads: it combines front-end, engine, guest memory, interrupts and port.
 //!
-//! Its owner tells it what happened (an access, a frame, a deadline) and calls [`Hca::drain`] at the end of a turn
-//! for the frames that are to leave. Everything happens inside these calls, on one thread. Two promises follow from
-//! that without further effort: what an access starts is done when the access is, and nothing touches guest memory
-//! between an unmap and the next call.
+//! Its owner reports inputs (an access, a frame, a deadline) and calls [`Hca::drain`] at the end of a turn for the
+//! frames to send. All work happens inside these calls, on one thread. This guarantees that the effects of an access
+//! are complete when it returns, and that nothing accesses guest memory between an unmap and the next call.
 
-/// All that a front-end borrows from its [`Hca`]: a macro, since the front-end itself is borrowed beside it.
+/// Everything that a front-end borrows from its [`Hca`]. A macro, because the front-end itself is borrowed at the
+/// same time.
 macro_rules! context {
     ($hca:ident) => {
         Context {
@@ -37,7 +37,7 @@ mod accesses;
 mod doorbells;
 mod frames;
 mod management;
-mod tape;
+mod recording;
 #[cfg(test)]
 pub(crate) mod tests;
 mod trace;
@@ -49,9 +49,9 @@ use serde::{Deserialize, Serialize};
 
 use self::doorbells::Doorbells;
 use self::frames::Sender;
-use self::tape::Outgoing;
+use self::recording::Outgoing;
 use crate::capture::Capture;
-use crate::fabric::impair::{Impairments, Rule, TooManyRules};
+use crate::fabric::impair::{Impairments, Rule, TooManyRulesError};
 use crate::fabric::{MEMORY_TURN_BYTES, TxBatch};
 use crate::frontend::snapshot::{Page, Rows, Table};
 use crate::frontend::{Context, Frontend, FrontendCounters, HostContext};
@@ -61,35 +61,35 @@ use crate::management::Management;
 use crate::memory::{GuestMemory, Limits};
 use crate::net::address::Addresses;
 use crate::net::{Link, Port, PortStats};
-use crate::record::{Input, Tape};
+use crate::record::{Input, RecordSink};
 use crate::telemetry::monitor::{Ignored, Monitor};
 use crate::telemetry::trace::{Kind, Trace};
 use crate::vfio::PciFunction;
 use crate::vfio::msix::Interrupts;
 use crate::vfio::pci::ConfigSpace;
 
-/// Bound: events the front-end is told in one go, so that a flush of many queues does not hold up an access for long.
+/// Bound: events reported to the front-end at once, so that a flush of many queues does not delay an access for long.
 const EVENTS_PER_TURN: usize = 4096;
 
-/// Work that a turn did not finish, and that needs no new input.
+/// Work left after a turn that needs no new input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WorkLeft {
-    /// More frames can be made once those made have left.
+    /// More frames can be built once those in the batch are sent.
     pub frames: bool,
-    /// Events to report, or frames of this HCA to itself.
+    /// Events to report, or looped-back frames.
     pub other: bool,
 }
 
-/// What is to be said of one queue pair.
+/// State of one QP for `hcactl explain`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Explanation {
-    /// What it waits for; `None`: there is none of this number.
+    /// Why it waits; `None` if the QP does not exist.
     pub situation: Option<QpStatus>,
-    /// What was ignored of it.
+    /// Packets and requests of it that were ignored.
     pub ignored: Option<Ignored>,
 }
 
-/// An HCA.
+/// A device: HCA, NIC or both.
 pub struct Hca<F: Frontend> {
     pci: PciFunction,
     frontend: F,
@@ -98,34 +98,34 @@ pub struct Hca<F: Frontend> {
     interrupts: Interrupts,
     config: ConfigSpace,
     port: Port,
-    /// Where the front-end wants it.
+    /// Management of the port, if the front-end needs it.
     management: Option<Management>,
     capture: Option<Capture>,
-    /// What is done to frames between the port and the fabric.
+    /// Rules applied to frames between the port and the fabric.
     impairments: Impairments,
     monitor: Monitor,
     /// Frames for the fabric.
     outbound: TxBatch,
-    /// What carries them may damage them.
+    /// The fabric may damage frames, so they need an ICRC.
     needs_icrc: bool,
-    /// How many bytes of them a turn makes.
+    /// Limit of their bytes per turn.
     turn_bytes: usize,
-    /// Whose turn it is to make frames.
+    /// The next sender to build frames.
     sender: Sender,
-    /// Frames for this HCA itself, for the next turn. Bound: those of one turn.
+    /// Frames for this HCA itself, delivered in the next turn. Bound: those of one turn.
     looped: Vec<Vec<u8>>,
-    /// Frames that the loopback of the port returns, for the next turn. Bound: those of one turn.
+    /// Frames that the port loopback returns, delivered in the next turn. Bound: those of one turn.
     looped_back: Vec<Vec<u8>>,
     now: Instant,
-    /// Of a device that is recorded or replayed.
-    tape: Option<Tape>,
+    /// Set while the device is recorded or replayed.
+    sink: Option<RecordSink>,
     outgoing: Outgoing,
-    /// Of a device whose guest stores doorbells without an exit.
+    /// Set if the guest can store doorbells without an exit.
     doorbells: Option<Doorbells>,
 }
 
 impl<F: Frontend> Hca<F> {
-    /// An HCA after power-on.
+    /// Creates a device in its power-on state.
     pub fn new(frontend: F, addresses: impl Into<Addresses>, capture: Option<Capture>) -> Self {
         let pci = frontend.pci();
         let is_nic = F::NIC;
@@ -147,14 +147,14 @@ impl<F: Frontend> Hca<F> {
             capture,
             impairments: Impairments::default(),
             monitor: Monitor::default(),
-            outbound: if is_nic { TxBatch::of_nic() } else { TxBatch::default() },
+            outbound: if F::NIC { TxBatch::of_nic() } else { TxBatch::default() },
             needs_icrc: true,
             turn_bytes: MEMORY_TURN_BYTES,
             sender: Sender::default(),
             looped: Vec::new(),
             looped_back: Vec::new(),
             now: Instant::ZERO,
-            tape: None,
+            sink: None,
             outgoing: Outgoing::default(),
             doorbells: None,
         };
@@ -162,31 +162,30 @@ impl<F: Frontend> Hca<F> {
         hca
     }
 
-    /// An HCA that makes frames without ICRC where nothing needs it: see
-    /// [`Fabric::needs_icrc`](crate::fabric::Fabric::needs_icrc).
+    /// Sets whether frames need an ICRC, see [`Fabric::needs_icrc`](crate::fabric::Fabric::needs_icrc).
     #[must_use]
     pub fn with_icrc_needed(self, needs_icrc: bool) -> Self {
         Self { needs_icrc, ..self }
     }
 
-    /// An HCA whose turns make so many bytes of frames: see [`Fabric::turn_bytes`](crate::fabric::Fabric::turn_bytes).
+    /// Sets the limit of frame bytes per turn, see [`Fabric::turn_bytes`](crate::fabric::Fabric::turn_bytes).
     #[must_use]
     pub fn with_turn_bytes(self, turn_bytes: usize) -> Self {
         Self { turn_bytes, ..self }
     }
 
-    /// What time it is for everything until the next call.
+    /// Sets the time for everything until the next call.
     pub fn set_now(&mut self, now: Instant) {
         self.now = now;
     }
 
-    /// The front-end, and guest memory as it sees it.
+    /// Returns the front-end, and guest memory as it sees it.
     #[cfg(test)]
     pub(crate) const fn frontend_and_memory(&mut self) -> (&mut F, &GuestMemory) {
         (&mut self.frontend, &self.memory)
     }
 
-    /// When [`Hca::handle_deadline`] is wanted next; the past if at once.
+    /// Returns when [`Hca::handle_deadline`] has to be called next; a time in the past means at once.
     pub fn next_deadline(&self) -> Option<Instant> {
         let others = [
             self.impairments.next_deadline(),
@@ -196,7 +195,7 @@ impl<F: Frontend> Hca<F> {
         self.engine.poll_timeout().into_iter().chain(others.into_iter().flatten()).min()
     }
 
-    /// A deadline may have passed.
+    /// Fires the deadlines that have passed.
     pub fn handle_deadline(&mut self) {
         self.step(Input::Deadline);
         self.release_inbound();
@@ -212,12 +211,12 @@ impl<F: Frontend> Hca<F> {
         }
     }
 
-    /// Ends a turn: completions become visible to the guest, frames are made, contexts are written back. The frames
+    /// Ends a turn: completions become visible to the guest, frames are built, contexts are written back. The frames
     /// are in [`Hca::outbound`].
     pub fn drain(&mut self) -> WorkLeft {
         self.step(Input::Drain);
         let left = self.end_turn();
-        self.tell_drained(left);
+        self.record_drained(left);
         left
     }
 
@@ -226,11 +225,11 @@ impl<F: Frontend> Hca<F> {
             self.deliver_looped(&frame);
         }
         for frame in std::mem::take(&mut self.looped_back) {
-            self.take_in(&frame, IcrcField::Computed);
+            self.handle_inbound(&frame, IcrcField::Computed);
         }
         self.serve_management();
 
-        // A peer must not learn of what the guest cannot see yet: events before frames.
+        // Events before frames: a peer must not learn of anything that the guest cannot see yet.
         let more_events = self.report_events();
         let more_frames = !more_events && self.transmit();
         if !self.is_port_active() {
@@ -240,20 +239,20 @@ impl<F: Frontend> Hca<F> {
             self.looped.clear();
             self.looped_back.clear();
         }
-        // Making frames may have completed or failed requests.
+        // Building frames may have completed or failed requests.
         let more_events = self.report_events() || more_events;
         let more_work = self.frontend.end_turn(&mut context!(self));
         let is_looped = !(self.looped.is_empty() && self.looped_back.is_empty());
         WorkLeft { frames: more_frames, other: more_events || more_work || is_looped }
     }
 
-    /// Frames to send.
+    /// The frames to send.
     pub fn outbound(&mut self) -> &mut TxBatch {
-        self.outgoing.lend(&self.outbound);
+        self.outgoing.note_len(&self.outbound);
         &mut self.outbound
     }
 
-    /// Lets captured frames and records of the trace reach their files.
+    /// Flushes capture and trace to their files.
     pub fn flush(&mut self) {
         if let Some(capture) = &mut self.capture {
             capture.flush();
@@ -263,18 +262,18 @@ impl<F: Frontend> Hca<F> {
         }
     }
 
-    /// Uses another trace from now on, or none, and gives back what was there.
+    /// Sets or removes the trace and returns the previous one.
     pub fn set_trace(&mut self, trace: Option<Trace>) -> Option<Trace> {
         self.monitor.set_trace(trace)
     }
 
-    /// Limits what a client may have mapped. Not for a device that has a client.
+    /// Limits what a client may map. Only for a device without a client.
     pub fn set_memory_limits(&mut self, limits: Limits) {
         self.memory = GuestMemory::new(limits);
         self.apply_config();
     }
 
-    /// Begins or ends to report what the driver does against the interface.
+    /// Enables or disables reports of driver violations.
     pub fn set_strict(&mut self, strict: bool) {
         self.monitor.set_strict(strict);
     }
@@ -284,103 +283,103 @@ impl<F: Frontend> Hca<F> {
         &self.monitor
     }
 
-    /// Uses another capture from now on, or none, and gives back what was there.
+    /// Sets or removes the capture and returns the previous one.
     pub fn set_capture(&mut self, capture: Option<Capture>) -> Option<Capture> {
         std::mem::replace(&mut self.capture, capture)
     }
 
-    /// What is done to frames on their way.
+    /// Returns the impairments of the port.
     pub fn impairments(&self) -> &Impairments {
         &self.impairments
     }
 
-    /// See [`Impairments::add`].
+    /// Adds an impairment; see [`Impairments::add`].
     ///
     /// # Errors
-    /// [`TooManyRules`].
-    pub fn impair(&mut self, rule: Rule) -> Result<u32, TooManyRules> {
-        if self.tape.is_some() {
-            // A rule has come as JSON.
+    /// [`TooManyRulesError`].
+    pub fn impair(&mut self, rule: Rule) -> Result<u32, TooManyRulesError> {
+        if self.sink.is_some() {
+            // The rule was JSON originally.
             let entry = serde_json::to_string(rule.entry()).unwrap_or_default();
             self.step(Input::Impair(entry.into()));
         }
         self.impairments.add(rule)
     }
 
-    /// What the operator has done to another, with whose place on the fabric this one is: its cable and its impairments,
-    /// which begin anew.
-    pub fn take_over(&mut self, other: &Self) {
+    /// Copies the operator's settings from the device that this one replaces: link state and impairments. The
+    /// impairments start over.
+    pub fn copy_settings(&mut self, other: &Self) {
         if !other.port.link().plugged {
             self.set_link(false);
         }
         self.clear_impairments(None);
         for rule in other.impairments.rules() {
-            // As many as the other had.
+            // Cannot fail: the other device had as many.
             let _ = self.impair(rule.clone());
         }
     }
 
-    /// See [`Impairments::clear`].
+    /// Removes impairments; see [`Impairments::clear`].
     pub fn clear_impairments(&mut self, id: Option<u32>) -> bool {
         self.step(Input::Unimpair(id));
         self.impairments.clear(id)
     }
 
-    /// The capture that is running.
+    /// Returns the running capture.
     pub fn capture(&self) -> Option<&Capture> {
         self.capture.as_ref()
     }
 
-    /// Whether the link of the port is up.
+    /// Returns whether the link of the port is up.
     pub fn is_link_up(&self) -> bool {
         self.port.is_up()
     }
 
-    /// Whether frames pass the port: its link is up, and software has not closed it.
+    /// Returns whether frames pass the port: its link is up, and management has activated it.
     fn is_port_active(&self) -> bool {
         self.management.as_ref().map_or(self.port.is_up(), Management::is_active)
     }
 
-    /// Whether software has disabled the port, which ends with the next reset.
+    /// Returns whether software has disabled the port, until the next reset.
     pub fn is_disabled(&self) -> bool {
         !self.port.link().enabled
     }
 
-    /// MAC of the port.
+    /// Returns the MAC of the port.
     pub fn mac(&self) -> MacAddr {
         self.port.addresses().own.mac
     }
 
-    /// Another station has this MAC: the addresses that follow from it are nobody else's. Those of the table of addresses are
-    /// known from the start.
-    pub fn know(&mut self, mac: MacAddr) {
-        self.step(Input::Know(mac));
+    /// Reserves the addresses derived from the MAC of another host for it. Hosts in the address table are known from
+    /// the start.
+    pub fn add_static_neighbour(&mut self, mac: MacAddr) {
+        self.step(Input::AddNeighbour(mac));
         if let Some(other) = self.by_rule(mac) {
-            self.port.know(&other);
+            self.port.add_static_neighbour(&other);
         }
     }
 
-    /// A station that [`Hca::know`] was told of is gone.
-    pub fn forget(&mut self, mac: MacAddr) {
-        self.step(Input::Forget(mac));
+    /// Removes a host added with [`Hca::add_static_neighbour`].
+    pub fn remove_static_neighbour(&mut self, mac: MacAddr) {
+        self.step(Input::RemoveNeighbour(mac));
         if let Some(other) = self.by_rule(mac) {
-            self.port.forget(&other);
+            self.port.remove_static_neighbour(&other);
         }
     }
 
-    /// Who has a MAC that the table of addresses has not.
+    /// Returns the addresses derived from a MAC that is not in the address table.
     fn by_rule(&self, mac: MacAddr) -> Option<Identity> {
         Identity::of_mac(mac).filter(|_| !self.port.addresses().lists(mac))
     }
 
-    /// Plugs the cable in or pulls it out, and tells the guest if that changes its link. A reset of the device leaves the
-    /// cable as it is.
+    /// Plugs or unplugs the cable, and notifies the guest if its link changes. A device reset does not affect the
+    /// cable.
     pub fn set_link(&mut self, up: bool) {
         self.step(Input::Link { up });
         self.change_link(Link { plugged: up, ..self.port.link() });
     }
 
-    /// Disables the port for software, or enables it again.
+    /// Disables or enables the port on behalf of software.
     fn set_enabled(&mut self, enabled: bool) {
         self.change_link(Link { enabled, ..self.port.link() });
     }
@@ -402,7 +401,7 @@ impl<F: Frontend> Hca<F> {
         }
     }
 
-    /// See [`Frontend::fail`].
+    /// Injects a device error; see [`Frontend::fail`].
     pub fn fail(&mut self) {
         self.step(Input::Fail);
         tracing::info!("operator injected a device error");
@@ -410,7 +409,7 @@ impl<F: Frontend> Hca<F> {
         self.frontend.fail(cx);
     }
 
-    /// See [`Frontend::snapshot`].
+    /// Returns rows of a table; see [`Frontend::snapshot`].
     pub fn snapshot(&self, table: Table, from: u64) -> Page {
         let mut page = self.frontend.snapshot(&self.engine, self.port.addresses(), table, from);
         if let Rows::Qps(rows) = &mut page.rows {
@@ -421,44 +420,44 @@ impl<F: Frontend> Hca<F> {
         page
     }
 
-    /// What a queue pair waits for, and what was ignored of it.
+    /// Returns why a QP waits, and what was ignored of it.
     pub fn explain(&self, qpn: Qpn) -> Explanation {
         Explanation { situation: self.engine.explain(self.now, qpn), ignored: self.monitor.ignored_of(qpn) }
     }
 
-    /// Counters of the device interface.
+    /// Returns the counters of the front-end.
     pub fn frontend_counters(&self) -> FrontendCounters {
         self.frontend.counters()
     }
 
-    /// Counters of the transport.
+    /// Returns the counters of the engine.
     pub fn engine_stats(&self) -> &Stats {
         self.engine.stats()
     }
 
-    /// Queue pairs by state.
+    /// Returns the number of QPs in each state.
     pub fn qp_states(&self) -> &QpStates {
         self.engine.states()
     }
 
-    /// Counters of the port.
+    /// Returns the counters of the port.
     pub fn port_stats(&self) -> &PortStats {
         self.port.stats()
     }
 
-    /// The client is gone, and with it its memory and eventfds.
+    /// Handles the loss of the client, and with it of its memory and eventfds.
     pub fn disconnect(&mut self) {
         self.step(Input::Disconnect);
         self.trace_reset("disconnect");
         self.memory.unmap_all();
         self.interrupts.unwire();
         if let Some(doorbells) = &mut self.doorbells {
-            doorbells.take_back();
+            doorbells.unshare();
         }
         self.power_on();
     }
 
-    /// All but the client's memory and wiring as after power-on.
+    /// Resets everything but the client's memory and interrupt wiring to the power-on state.
     fn power_on(&mut self) {
         self.engine.reset(Config::default());
         self.monitor.forget_qps();
@@ -471,7 +470,7 @@ impl<F: Frontend> Hca<F> {
         self.looped.clear();
         self.looped_back.clear();
         self.port.reset();
-        // Closed by now, so that nobody is told.
+        // The port was reset above, so no link event is reported.
         self.set_enabled(true);
         self.config.reset();
         self.interrupts.reset();
@@ -484,8 +483,8 @@ impl<F: Frontend> Hca<F> {
         }
     }
 
-    /// Tells the front-end what happened. Done after every input, so that an access never meets the events of an
-    /// earlier one. Whether there are more.
+    /// Reports events of the engine to the front-end. Called after every input, so that an access never meets events
+    /// of an earlier one. Returns whether more are left.
     fn report_events(&mut self) -> bool {
         for _ in 0..EVENTS_PER_TURN {
             let Some(event) = self.engine.poll_event() else { return false };
@@ -498,7 +497,7 @@ impl<F: Frontend> Hca<F> {
         true
     }
 
-    /// Makes config space's permissions hold.
+    /// Applies the bits of config space that permit DMA and interrupts.
     fn apply_config(&mut self) {
         self.memory.set_blocked(!self.config.bus_master());
         self.interrupts.set_gate(self.config.msix_gate());

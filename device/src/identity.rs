@@ -1,4 +1,4 @@
-//! Who an HCA is on the fabric, and who its peers are.
+//! Addresses of an HCA and its peers.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -7,24 +7,24 @@ use protocol::roce::IpAddrs;
 
 /// Addresses of one port.
 ///
-/// MAC and IPv4 address follow from a LID by the default rule, so that ports which know each other only by LID
-/// (InfiniBand-link front-ends) and ports which know MAC and IP meet on one fabric.
+/// By the default rule, MAC and IPv4 address follow from the LID. So ports that know each other only by LID
+/// (front-ends with InfiniBand links) and ports that use MAC and IP addresses share one fabric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Identity {
     /// Ethernet address.
     pub mac: MacAddr,
     /// IPv4 address.
     pub ipv4: Ipv4Addr,
-    /// IPv6 address beside [`Identity::link_local`].
+    /// IPv6 address in addition to [`Identity::link_local`].
     pub ipv6: Option<Ipv6Addr>,
     /// Local identifier.
     pub lid: Lid,
-    /// Named by MAC or LID it is reached over IPv6.
+    /// Whether it is reached over IPv6 when addressed by MAC or LID.
     pub prefer_ipv6: bool,
 }
 
 impl Identity {
-    /// The default rule: LID n is MAC 02:00:00:00:hi:lo and IP 10.77.hi.lo.
+    /// Applies the default rule: LID n has MAC 02:00:00:00:hi:lo and IP 10.77.hi.lo.
     pub const fn from_lid(lid: Lid) -> Self {
         let [hi, lo] = lid.get().to_be_bytes();
         Self {
@@ -36,7 +36,7 @@ impl Identity {
         }
     }
 
-    /// The LID that the default rule gives to a MAC, zero for a MAC outside of the rule.
+    /// Returns the LID of a MAC by the default rule, zero for a MAC outside the rule.
     pub const fn lid_of(mac: MacAddr) -> Lid {
         match mac.0 {
             [2, 0, 0, 0, hi, lo] => Lid::new(u16::from_be_bytes([hi, lo])),
@@ -44,12 +44,13 @@ impl Identity {
         }
     }
 
-    /// The port that has this MAC by the default rule, if one can.
+    /// Returns the port with this MAC by the default rule, if there is one.
     pub fn of_mac(mac: MacAddr) -> Option<Self> {
         Some(Self::lid_of(mac)).filter(|lid| lid.get() != 0).map(Self::from_lid)
     }
 
-    /// The IPv6 address that every port has: of its MAC, as the default GID of RoCE ports is (RFC 4291, appendix A).
+    /// The link-local IPv6 address of every port, derived from its MAC like the default GID of RoCE ports (RFC 4291,
+    /// appendix A).
     pub const fn link_local(&self) -> Ipv6Addr {
         let [a, b, c, d, e, f] = self.mac.0;
         let word = u16::from_be_bytes;
@@ -62,12 +63,12 @@ impl Identity {
         u64::from_be_bytes([a ^ 2, b, c, 0xff, 0xfe, d, e, f])
     }
 
-    /// The port's only GID: its GUID with the default prefix. This is [`Identity::link_local`].
+    /// The port's only GID: its GUID with the default prefix, which equals [`Identity::link_local`].
     pub const fn gid(&self) -> [u8; 16] {
         self.link_local().octets()
     }
 
-    /// The MAC that a link-local address is of, if it is of one.
+    /// Returns the MAC from which a link-local address is derived, if any.
     pub fn mac_of_link_local(ip: Ipv6Addr) -> Option<MacAddr> {
         match ip.octets() {
             [0xfe, 0x80, 0, 0, 0, 0, 0, 0, a, b, c, 0xff, 0xfe, d, e, f] => {
@@ -77,12 +78,12 @@ impl Identity {
         }
     }
 
-    /// The port's addresses.
+    /// All IP addresses of the port.
     pub fn addresses(&self) -> impl Iterator<Item = IpAddr> {
         [self.ipv4.into(), self.link_local().into()].into_iter().chain(self.ipv6.map(IpAddr::from))
     }
 
-    /// Whether an address is this port's.
+    /// Returns whether an address belongs to this port.
     pub fn owns(&self, ip: IpAddr) -> bool {
         match ip {
             IpAddr::V4(ip) => ip == self.ipv4,
@@ -90,17 +91,18 @@ impl Identity {
         }
     }
 
-    /// The address that stands for the port when it is named by MAC or LID.
+    /// The IP address used when the port is addressed by MAC or LID.
     pub fn ip(&self) -> IpAddr {
         if self.prefer_ipv6 { self.own_ipv6().into() } else { self.ipv4.into() }
     }
 
-    /// The configured IPv6 address, else the link-local one.
+    /// The configured IPv6 address, or else the link-local one.
     pub fn own_ipv6(&self) -> Ipv6Addr {
         self.ipv6.unwrap_or(self.link_local())
     }
 
-    /// Addresses of packets from this port to `dst`: a link-local one is spoken to from such a one.
+    /// Returns source and destination addresses of packets to `dst`. A link-local destination gets a link-local
+    /// source.
     pub fn towards(&self, dst: IpAddr) -> IpAddrs {
         match dst {
             IpAddr::V4(dst) => IpAddrs::V4 { src: self.ipv4, dst },
@@ -123,8 +125,8 @@ mod tests {
     }
 
     #[test]
-    fn link_local_addresses_are_of_macs() {
-        // The example of RFC 4291, appendix A: 34-56-78-9A-BC-DE is ...36-56-78-FF-FE-9A-BC-DE.
+    fn link_local_address_derives_from_mac() {
+        // The example of RFC 4291, appendix A: 34-56-78-9A-BC-DE becomes ...36-56-78-FF-FE-9A-BC-DE.
         let mac = MacAddr([0x34, 0x56, 0x78, 0x9a, 0xbc, 0xde]);
         let identity = Identity { mac, ..Identity::from_lid(Lid::new(1)) };
         let ip: Ipv6Addr = "fe80::3656:78ff:fe9a:bcde".parse().unwrap();
@@ -135,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn a_link_local_peer_is_spoken_to_from_a_link_local_address() {
+    fn link_local_destination_gets_link_local_source() {
         let global: Ipv6Addr = "2001:db8::1".parse().unwrap();
         let identity = Identity { ipv6: Some(global), ..Identity::from_lid(Lid::new(1)) };
         let source = |dst: &str| match identity.towards(dst.parse().unwrap()) {

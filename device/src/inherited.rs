@@ -1,4 +1,4 @@
-//! Sockets that whoever started the process has opened for it: by `--fd`, or as systemd does.
+//! Sockets inherited from the parent process, by `--fd` or from systemd.
 //!
 //! # Spec
 //! sd_listen_fds(3).
@@ -16,19 +16,19 @@ use crate::vfio::server::{ListenError, Listener, Source};
 /// The first descriptor that a service manager passes.
 const FIRST: RawFd = 3;
 
-/// Bound: sockets that are passed. Far more than a configuration has devices.
+/// Bound: inherited sockets. Far more than a configuration has devices.
 const MAX: usize = 4096;
 
-/// Why what was passed cannot be used.
+/// Why an inherited descriptor is unusable.
 #[derive(Debug, Error)]
 pub enum InheritedError {
-    /// A descriptor is not what it should be.
+    /// A descriptor is not a suitable socket.
     #[error(transparent)]
     Descriptor(#[from] ListenError),
     /// A connected socket where a listening socket is required.
     #[error("LISTEN_FDS: file descriptor {0} is a connected socket; set Accept=no in the socket unit")]
     Connected(RawFd),
-    /// No number, or too many.
+    /// LISTEN_FDS is not a number, or too large.
     #[error("LISTEN_FDS: {0:?} is not a number between 0 and {MAX}")]
     Number(String),
     /// The configuration does not use the socket.
@@ -39,19 +39,19 @@ pub enum InheritedError {
     Unused(PathBuf),
 }
 
-/// Sockets to be used instead of new ones.
+/// Inherited sockets, which are used instead of new ones.
 #[derive(Debug, Default)]
 pub struct Inherited {
-    /// For the one device of a configuration that names no path for it.
+    /// The socket for a single device without a configured path.
     only: Option<Source>,
-    /// There was one for it.
+    /// There was such a socket.
     had_only: bool,
-    /// Listening ones, by their paths.
+    /// Listening sockets by path.
     listening: BTreeMap<PathBuf, Arc<Listener>>,
 }
 
 impl Inherited {
-    /// Takes over what `--fd` and the environment name. To be called once, before anything else opens a descriptor.
+    /// Adopts the sockets of `--fd` and the environment. Call it once, before anything else opens a descriptor.
     ///
     /// # Errors
     /// [`InheritedError`].
@@ -68,7 +68,7 @@ impl Inherited {
         Ok(Self { had_only: only.is_some(), only, listening })
     }
 
-    /// Makes the one listening socket that was passed that of a device without a path, as `--fd` does.
+    /// Uses a single inherited listening socket for a device without a path, as `--fd` does.
     pub fn prefer_only(&mut self) {
         if !self.had_only
             && self.listening.len() == 1
@@ -79,12 +79,12 @@ impl Inherited {
         }
     }
 
-    /// Whether a device without a path has a socket, or had one.
+    /// Returns whether a device without a path has, or had, a socket.
     pub fn has_only(&self) -> bool {
         self.had_only
     }
 
-    /// Has a socket again that a device does not use any more; `path` is what its configuration said.
+    /// Returns a socket that a device has released; `path` is its configured path.
     pub fn put_back(&mut self, path: Option<&Path>, listener: Arc<Listener>) {
         match path {
             Some(path) => drop(self.listening.insert(path.to_owned(), listener)),
@@ -92,12 +92,12 @@ impl Inherited {
         }
     }
 
-    /// The socket of a device without a path.
+    /// Takes the socket of a device without a path.
     pub fn take_only(&mut self) -> Option<Source> {
         self.only.take()
     }
 
-    /// The socket that listens on `path`.
+    /// Takes the socket that listens on `path`.
     pub fn take(&mut self, path: &Path) -> Option<Arc<Listener>> {
         let one_name = path.canonicalize();
         self.listening.remove(path).or_else(|| {
@@ -108,7 +108,7 @@ impl Inherited {
         })
     }
 
-    /// Sees to it that nothing was passed in vain: its clients would wait for ever.
+    /// Checks that every socket is used. Clients of an unused one would wait for ever.
     ///
     /// # Errors
     /// [`InheritedError::Unused`].
@@ -120,7 +120,7 @@ impl Inherited {
     }
 }
 
-/// Numbers of the descriptors that a service manager has passed to this process.
+/// Descriptors that a service manager has passed to this process.
 fn passed() -> Result<impl Iterator<Item = RawFd>, InheritedError> {
     let is_ours = env::var("LISTEN_PID").is_ok_and(|pid| pid == std::process::id().to_string());
     let count = match env::var("LISTEN_FDS") {

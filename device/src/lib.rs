@@ -1,9 +1,9 @@
-//! The hcad daemon as a library: an HCA behind a vfio-user socket, on a fabric.
+//! The hcad daemon as a library: an HCA behind a vfio-user socket, connected to a fabric.
 //!
-//! `main` parses arguments into a [`config`] value and runs it; everything else is here, so that tests never go
-//! through the command line. `ARCHITECTURE.md` beside this crate describes threads, trust and the life of a SEND.
+//! `main` parses arguments into a [`config`] value and runs it. Everything else is here, so that tests do not depend
+//! on the command line. `ARCHITECTURE.md` next to this crate describes threads, trust and the life of a SEND.
 
-pub mod blueprint;
+pub mod builder;
 pub mod capabilities;
 pub mod capture;
 pub mod cli;
@@ -24,11 +24,11 @@ pub mod memory;
 pub mod metrics;
 pub mod net;
 pub mod notify;
-pub mod plain;
 pub mod rate;
 pub mod record;
 pub mod replay;
 pub mod runtime_folder;
+pub mod sanitize;
 pub mod shared_memory;
 pub mod sparse;
 pub mod supervisor;

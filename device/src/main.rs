@@ -1,4 +1,4 @@
-//! `hcad`: parses the command line, runs, reports the outcome.
+//! The `hcad` program: parses the command line, runs, and reports the outcome.
 
 use std::io::{self, Write as _};
 use std::process::ExitCode;
@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use clap::{CommandFactory as _, Parser as _};
-use device::blueprint::MakeError;
+use device::builder::MakeError;
 use device::cli::{self, Cli, Command, ReplayArgs};
 use device::config;
 use device::confinement;
@@ -16,8 +16,8 @@ use device::fleet::{FleetError, Origin};
 use device::inherited::Inherited;
 use device::manual;
 use device::notify::Notify;
-use device::plain;
-use device::telemetry::{file, outlet, subscriber};
+use device::sanitize;
+use device::telemetry::{file, non_blocking, subscriber};
 
 /// How long an exit waits for log lines queued for standard error.
 const FAREWELL: Duration = Duration::from_millis(500);
@@ -29,12 +29,12 @@ fn main() -> ExitCode {
     let code = match ran {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            report(&format!("hcad: {}\n", plain::text(&format!("{error:#}"))));
+            report(&format!("hcad: {}\n", sanitize::text(&format!("{error:#}"))));
             ExitCode::FAILURE
         }
     };
-    if let Ok(outlet) = outlet::standard_error() {
-        outlet.finish(FAREWELL);
+    if let Ok(writer) = non_blocking::standard_error() {
+        writer.finish(FAREWELL);
     }
     code
 }
@@ -51,7 +51,7 @@ fn run(cli: &Cli) -> anyhow::Result<()> {
             format!("cannot write man pages and shell completions to {}", folder.display())
         });
     }
-    // Before anything else here opens a descriptor.
+    // Before anything else opens a descriptor.
     let mut inherited = Inherited::take_over(cli.fd).map_err(|error| match cli.fd {
         Some(_) => anyhow::Error::new(error).context("--fd"),
         None => error.into(),
@@ -69,7 +69,7 @@ fn run(cli: &Cli) -> anyhow::Result<()> {
     });
     let notify = Notify::from_environment().context("NOTIFY_SOCKET")?;
     config.make_runtime_folder()?;
-    // Both before the log has its thread.
+    // Both before the log creates its thread.
     descriptors::raise_limit();
     confinement::begin(&config, file.as_deref()).map_err(|error| error.in_file(origin))?;
     subscriber::init(&config.log).map_err(anyhow::Error::msg)?;
@@ -103,8 +103,8 @@ fn print(line: &str) -> anyhow::Result<()> {
 
 /// Prints the error that ends the process.
 fn report(line: &str) {
-    match outlet::standard_error() {
-        Ok(outlet) => outlet.push(line.as_bytes()),
+    match non_blocking::standard_error() {
+        Ok(writer) => writer.push(line.as_bytes()),
         Err(_) => {
             let _ = io::stderr().write_all(line.as_bytes());
         }

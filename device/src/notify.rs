@@ -1,7 +1,7 @@
-//! What the service manager wants to hear: that we serve, end, and still live.
+//! Notifications to the service manager: ready, reloading, stopping, and the watchdog.
 //!
-//! The socket is connected at the start, before confinement takes that away. Where there is no service manager, nothing is
-//! told. A message that cannot be sent is lost: whoever does not listen cannot be told so.
+//! The socket is connected at start-up, before the sandbox prevents that. Without a service manager, nothing is sent.
+//! A message that cannot be sent is lost, because there is no other way to report it.
 //!
 //! # Spec
 //! sd_notify(3), systemd.service(5) for `WatchdogSec=`.
@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use rustix::time::{ClockId, clock_gettime};
 
-/// Way to the service manager, if there is one.
+/// Connection to the service manager, if there is one.
 #[derive(Debug, Default)]
 pub struct Notify {
     socket: Option<UnixDatagram>,
@@ -24,62 +24,62 @@ pub struct Notify {
 }
 
 impl Notify {
-    /// What the environment says of it.
+    /// Connects as the environment specifies.
     ///
     /// # Errors
-    /// It names a socket that cannot be reached.
+    /// The environment names a socket that cannot be reached.
     pub fn from_environment() -> io::Result<Self> {
         let socket = match env::var_os("NOTIFY_SOCKET") {
             Some(name) if !name.is_empty() => Some(connect(&name)?),
             _ => None,
         };
-        // Of a process that started us in its own place the watchdog is not ours.
+        // The watchdog is not for this process if it was set for a parent that executed hcad without clearing it.
         let is_ours = env::var("WATCHDOG_PID").map_or(true, |pid| pid == std::process::id().to_string());
         let micros = env::var("WATCHDOG_USEC").ok().and_then(|micros| micros.parse().ok());
         let watchdog = micros.filter(|micros| is_ours && *micros > 0).map(Duration::from_micros);
         Ok(Self { socket, watchdog })
     }
 
-    /// How often it wants to hear that we live: twice in the time after which it takes us for dead.
+    /// Returns the interval of watchdog notifications, half of the watchdog time-out.
     pub fn interval(&self) -> Option<Duration> {
         self.socket.as_ref().and(self.watchdog).map(|watchdog| watchdog / 2)
     }
 
-    /// We serve, and this is what.
+    /// Reports that the daemon is ready.
     pub fn ready(&self, status: &str) {
-        self.tell(&format!("READY=1\nSTATUS={status}"));
+        self.send(&format!("READY=1\nSTATUS={status}"));
     }
 
-    /// We read our configuration again.
+    /// Reports that the daemon reloads its configuration.
     pub fn reloading(&self) {
         let now = clock_gettime(ClockId::Monotonic);
         let micros = now.tv_sec.saturating_mul(1_000_000).saturating_add(now.tv_nsec / 1000);
-        self.tell(&format!("RELOADING=1\nMONOTONIC_USEC={micros}"));
+        self.send(&format!("RELOADING=1\nMONOTONIC_USEC={micros}"));
     }
 
-    /// We serve something else now.
+    /// Reports a new status line.
     pub fn status(&self, status: &str) {
-        self.tell(&format!("STATUS={status}"));
+        self.send(&format!("STATUS={status}"));
     }
 
-    /// We end.
+    /// Reports that the daemon is stopping.
     pub fn stopping(&self) {
-        self.tell("STOPPING=1");
+        self.send("STOPPING=1");
     }
 
-    /// We live.
+    /// Sends a watchdog notification.
     pub fn alive(&self) {
-        self.tell("WATCHDOG=1");
+        self.send("WATCHDOG=1");
     }
 
-    fn tell(&self, message: &str) {
+    fn send(&self, message: &str) {
         if let Some(socket) = &self.socket {
             let _ = socket.send(message.as_bytes());
         }
     }
 }
 
-/// A socket that sends to `name`: a path, or an abstract name behind an at sign.
+/// Connects to `name`: a path, or an abstract name after an at sign.
 fn connect(name: &OsStr) -> io::Result<UnixDatagram> {
     let socket = UnixDatagram::unbound()?;
     socket.set_nonblocking(true)?;

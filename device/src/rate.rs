@@ -1,4 +1,4 @@
-//! Limits of how often something may happen.
+//! Rate limits.
 
 use std::num::NonZeroU32;
 
@@ -6,26 +6,26 @@ use engine::Instant;
 
 const SECOND_NS: u64 = 1_000_000_000;
 
-/// A bucket that fills with tokens at a steady rate up to a second's worth, or a tenth of one.
+/// A token bucket that fills at a steady rate and holds a tenth of a second's tokens.
 #[derive(Clone, Copy, Debug)]
 pub struct Bucket {
-    /// Nanoseconds that a token takes to come, times its rate: exact for every rate.
+    /// Tokens per second, which are also the units of `level` per nanosecond. Exact for every rate.
     rate: u64,
-    /// What is in the bucket, in tokens times nanoseconds of a second.
+    /// Fill level in units of a token divided by a second in nanoseconds.
     level: u64,
     full: u64,
     at: Instant,
 }
 
 impl Bucket {
-    /// A full bucket of `per_second` tokens a second; a burst takes a tenth of them, but at least one.
+    /// Creates a full bucket of `per_second` tokens per second. A burst takes a tenth of them, but at least one.
     pub fn new(per_second: NonZeroU32) -> Self {
         let rate = u64::from(per_second.get());
         let full = (rate / 10).max(1) * SECOND_NS;
         Self { rate, level: full, full, at: Instant::ZERO }
     }
 
-    /// Takes a token if there is one.
+    /// Takes a token. Returns false if there is none.
     pub fn take(&mut self, now: Instant) -> bool {
         let passed = u64::try_from(now.saturating_since(self.at).as_nanos()).unwrap_or(u64::MAX);
         self.level = self.level.saturating_add(passed.saturating_mul(self.rate)).min(self.full);
@@ -48,7 +48,7 @@ mod tests {
     }
 
     #[test]
-    fn a_burst_is_a_tenth_of_a_second_and_the_rest_comes_at_the_rate() {
+    fn burst_is_tenth_of_second() {
         let mut bucket = Bucket::new(NonZeroU32::new(1000).unwrap());
         assert_eq!(taken(&mut bucket, 5_000_000, 500), 100);
         assert_eq!(taken(&mut bucket, 5_000_999, 500), 0);
@@ -58,7 +58,7 @@ mod tests {
     }
 
     #[test]
-    fn the_slowest_rate_gives_one_a_second() {
+    fn slowest_rate_gives_one_per_second() {
         let mut bucket = Bucket::new(NonZeroU32::MIN);
         assert_eq!(taken(&mut bucket, 0, 2), 1);
         assert_eq!(taken(&mut bucket, 999_999, 2), 0);
@@ -66,7 +66,7 @@ mod tests {
     }
 
     #[test]
-    fn time_that_stands_still_gives_nothing() {
+    fn no_tokens_without_elapsed_time() {
         let mut bucket = Bucket::new(NonZeroU32::new(10).unwrap());
         assert_eq!(taken(&mut bucket, 7, 5), 1);
         assert_eq!(taken(&mut bucket, 3, 5), 0);

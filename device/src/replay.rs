@@ -1,7 +1,7 @@
-//! Running a device from a record, without guest, VMM and network, and comparing what it does with what it did.
+//! Replays a device from a record without guest, VMM and network, and compares its outputs.
 //!
-//! The device is the one that the record's header describes, and all of it: only its memory, its client and its fabric
-//! are the record. A panic is a result like any other: often it is what somebody wants to see again.
+//! The device is the one described in the header of the record, complete. Only its memory, its client and its fabric
+//! are replaced by the record. A panic is a result like any other, and often the one to reproduce.
 
 mod clock;
 mod command;
@@ -22,83 +22,82 @@ pub use self::command::{Options, ReplayError, run};
 use crate::fabric::impair::{Rule, RuleEntry};
 use crate::frontend::Frontend;
 use crate::hca::Hca;
-use crate::record::{Counts, Difference, Finish, Input, Player, Tape};
+use crate::record::{Counts, Difference, Finish, Input, RecordSink, ReplaySource};
 use crate::vfio::server::{Device as _, Region};
 
-/// How a replay came out.
+/// Result of a replay.
 #[derive(Debug)]
 pub struct Report {
-    /// What was done.
+    /// Counters of the replay.
     pub counts: Counts,
-    /// Whether it is what was recorded.
+    /// Whether the outputs match.
     pub outcome: Outcome,
 }
 
-/// Whether a device did what was recorded.
+/// Whether the outputs match the record.
 #[derive(Debug)]
 pub enum Outcome {
-    /// It did all of it.
+    /// All outputs match.
     Same(Finish),
-    /// It did all of it up to the step that somebody wanted it to stop at.
+    /// All outputs match up to the requested step.
     Stopped,
-    /// It did something else.
+    /// An output differs.
     Differs(Difference),
-    /// It panicked.
+    /// The device panicked.
     Panicked {
-        /// In which step.
+        /// The step.
         step: u64,
-        /// What the panic says.
+        /// The panic message.
         message: String,
     },
-    /// A step is none that can be told to this device: an access outside of its regions, an impairment that this hcad does
-    /// not know.
+    /// A step is invalid for this device: an access outside its regions, or an impairment unknown to this hcad.
     Impossible {
-        /// Which step.
+        /// The step.
         step: u64,
-        /// What it is.
+        /// Description of the step.
         input: String,
     },
 }
 
-/// What is to be done before the next step.
+/// Whether to execute the next step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
-    /// The step.
+    /// Execute it.
     Go,
-    /// No more.
+    /// Stop before it.
     Stop,
 }
 
-/// A step, for whoever looks on.
+/// A step before its execution.
 #[derive(Debug)]
 pub struct Step<'a> {
-    /// What was done up to here; this step is counted.
+    /// Counters up to here, including this step.
     pub counts: Counts,
-    /// What is told to the device.
+    /// Input of the device.
     pub input: &'a Input<'static>,
-    /// What the device did in the step before, in words, if the player keeps a log.
+    /// Outputs of the previous step as text, if the log is enabled.
     pub before: Vec<String>,
 }
 
-/// Runs a device after power-on from a record, step by step; `look` sees each before it is done.
+/// Replays a device after power-on step by step. `observe` is called before each step.
 pub fn play<F: Frontend>(
     hca: &mut Hca<F>,
-    player: Player,
-    mut look: impl FnMut(&Step<'_>) -> Next,
+    source: ReplaySource,
+    mut observe: impl FnMut(&Step<'_>) -> Next,
 ) -> Report {
-    let player = Arc::new(Mutex::new(player));
-    hca.set_tape(&Tape::playing(player.clone()));
-    let player = || player.lock().unwrap_or_else(PoisonError::into_inner);
+    let source = Arc::new(Mutex::new(source));
+    hca.set_record_sink(&RecordSink::playing(source.clone()));
+    let source = || source.lock().unwrap_or_else(PoisonError::into_inner);
     let mut stopped = None;
     let ran = panic::catch_unwind(AssertUnwindSafe(|| {
         loop {
             let (input, now, counts, before) = {
-                let mut player = player();
-                let Some(input) = player.next_input() else { return };
-                (input, player.now(), player.counts(), player.take_log())
+                let mut source = source();
+                let Some(input) = source.next_input() else { return };
+                (input, source.now(), source.counts(), source.take_log())
             };
             clock::set(now);
-            if look(&Step { counts, input: &input, before }) == Next::Stop {
+            if observe(&Step { counts, input: &input, before }) == Next::Stop {
                 stopped = Some(Outcome::Stopped);
                 return;
             }
@@ -110,12 +109,14 @@ pub fn play<F: Frontend>(
         }
     }));
     hca.flush();
-    let mut player = player();
-    let counts = player.counts();
-    let outcome = match (ran, stopped, player.take_stop()) {
-        // What a device does once nothing answers it any more says nothing, a panic neither.
+    let mut source = source();
+    let counts = source.counts();
+    let outcome = match (ran, stopped, source.take_stop()) {
+        // After a difference, further behaviour is meaningless, even a panic.
         (_, _, Some(Err(difference))) => Outcome::Differs(difference),
-        (Err(payload), _, _) => Outcome::Panicked { step: counts.steps, message: text(payload.as_ref()) },
+        (Err(payload), _, _) => {
+            Outcome::Panicked { step: counts.steps, message: panic_message(payload.as_ref()) }
+        }
         (Ok(()), Some(stopped), _) => stopped,
         (Ok(()), None, Some(Ok(finish))) => Outcome::Same(finish),
         (Ok(()), None, None) => Outcome::Stopped,
@@ -123,7 +124,7 @@ pub fn play<F: Frontend>(
     Report { counts, outcome }
 }
 
-/// Tells the device what it was told. `None`: that cannot have been.
+/// Executes a recorded input. Returns `None` if it is invalid for this device.
 fn step<F: Frontend>(hca: &mut Hca<F>, input: &Input<'_>) -> Option<()> {
     match input {
         Input::RegionRead { region, offset, len } => {
@@ -135,7 +136,7 @@ fn step<F: Frontend>(hca: &mut Hca<F>, input: &Input<'_>) -> Option<()> {
             hca.region_write(region, *offset, data);
         }
         Input::Eventfd { vector, present } => {
-            hca.interrupts().set_eventfd(*vector, present.then(nobody).flatten());
+            hca.interrupts().set_eventfd(*vector, present.then(unread_eventfd).flatten());
         }
         Input::Mask { vector, masked } => hca.interrupts().set_masked(*vector, *masked),
         Input::Trigger { vector } => hca.interrupts().trigger(*vector),
@@ -150,11 +151,11 @@ fn step<F: Frontend>(hca: &mut Hca<F>, input: &Input<'_>) -> Option<()> {
         Input::Left { frames } => hca.outbound().keep_last(*frames),
         Input::Link { up } => hca.set_link(*up),
         Input::Fail => hca.fail(),
-        Input::Know(mac) => hca.know(*mac),
-        Input::Forget(mac) => hca.forget(*mac),
+        Input::AddNeighbour(mac) => hca.add_static_neighbour(*mac),
+        Input::RemoveNeighbour(mac) => hca.remove_static_neighbour(*mac),
         Input::Impair(rule) => {
             let entry = serde_json::from_str::<RuleEntry>(rule).ok()?;
-            // A device that has too many had them then.
+            // Fails only if the recorded device had too many as well.
             let _ = hca.impair(Rule::try_from(entry).ok()?);
         }
         Input::Unimpair(id) => {
@@ -164,20 +165,24 @@ fn step<F: Frontend>(hca: &mut Hca<F>, input: &Input<'_>) -> Option<()> {
     Some(())
 }
 
-/// The region of an access that is wholly inside of it.
+/// Returns the region of an access that lies entirely inside it.
 fn inside<F: Frontend>(hca: &Hca<F>, region: u8, offset: u64, len: usize) -> Option<Region> {
     let region = Region::from_index(region.into())?;
     let room = hca.region_len(region).checked_sub(offset)?;
     (u64::try_from(len).ok()? <= room).then_some(region)
 }
 
-/// An eventfd that nobody reads. Without one the vector would be pending, which is a difference that is told.
-fn nobody() -> Option<OwnedFd> {
+/// Creates an eventfd without a reader. Without an eventfd the vector would become pending, which differs from the
+/// record.
+fn unread_eventfd() -> Option<OwnedFd> {
     eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC).ok()
 }
 
-/// What a panic says.
-fn text(payload: &(dyn Any + Send)) -> String {
-    let text = payload.downcast_ref::<&str>().copied();
-    text.or_else(|| payload.downcast_ref::<String>().map(String::as_str)).unwrap_or("no message").to_owned()
+/// Returns the message of a panic.
+fn panic_message(payload: &(dyn Any + Send)) -> String {
+    let panic_message = payload.downcast_ref::<&str>().copied();
+    panic_message
+        .or_else(|| payload.downcast_ref::<String>().map(String::as_str))
+        .unwrap_or("no message")
+        .to_owned()
 }

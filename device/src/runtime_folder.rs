@@ -1,4 +1,4 @@
-//! Where sockets are that nobody has named a place for.
+//! Default locations of sockets.
 
 use std::env;
 use std::fs::{self, DirBuilder};
@@ -8,12 +8,12 @@ use std::path::{Path, PathBuf};
 
 use rustix::process::geteuid;
 
-/// Where they are without a folder of the user's own.
+/// The directory without a runtime directory of the user.
 const OF_THE_SYSTEM: &str = "/run/hcad";
 
-/// The folder of this process: the one its service manager has made for it, else [`shared`].
+/// Returns the directory of this process: the one created by its service manager, or else [`shared`].
 pub fn own() -> PathBuf {
-    // systemd.exec(5), RuntimeDirectory=: there may be several, with colons between them.
+    // systemd.exec(5), RuntimeDirectory=: a list separated by colons.
     let given = env::var("RUNTIME_DIRECTORY").unwrap_or_default();
     match given.split(':').next() {
         Some(first) if first.starts_with('/') => first.into(),
@@ -21,7 +21,7 @@ pub fn own() -> PathBuf {
     }
 }
 
-/// The folder where programs of this user find each other: below `$XDG_RUNTIME_DIR`, or `/run/hcad`.
+/// Returns the directory in which programs of this user find each other: below `$XDG_RUNTIME_DIR`, or `/run/hcad`.
 pub fn shared() -> PathBuf {
     match env::var_os("XDG_RUNTIME_DIR") {
         Some(folder) if Path::new(&folder).is_absolute() => Path::new(&folder).join("hcad"),
@@ -29,25 +29,25 @@ pub fn shared() -> PathBuf {
     }
 }
 
-/// The control socket in a folder.
+/// Returns the control socket in a directory.
 pub fn control(folder: &Path) -> PathBuf {
     folder.join("control.sock")
 }
 
-/// The socket of a device in a folder.
+/// Returns the socket of a device in a directory.
 pub fn device(folder: &Path, id: u16) -> PathBuf {
     folder.join(format!("hca{id}.sock"))
 }
 
-/// The folder of HCAs that reach each other through shared memory, in a folder.
+/// Returns the default directory of the ring fabric.
 pub fn ring(folder: &Path) -> PathBuf {
     folder.join("ring")
 }
 
-/// Makes the folder of a ring, unless it is there, for its user alone.
+/// Creates the directory of a ring for this user only, unless it exists.
 ///
 /// # Errors
-/// It cannot be made.
+/// It cannot be created.
 pub fn make_ring(folder: &Path) -> io::Result<()> {
     let shared = shared();
     if folder.parent() == Some(&shared) {
@@ -59,10 +59,10 @@ pub fn make_ring(folder: &Path) -> io::Result<()> {
     }
 }
 
-/// Makes a folder of this user alone, unless it is there.
+/// Creates a directory for this user only, unless it exists.
 ///
 /// # Errors
-/// It cannot be made, or what is there is a link or others may write to it.
+/// It cannot be created, or the existing one is a link, has another owner, or is writable by others.
 pub fn make_own(folder: &Path) -> io::Result<()> {
     match DirBuilder::new().mode(0o700).create(folder) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
@@ -74,10 +74,10 @@ pub fn make_own(folder: &Path) -> io::Result<()> {
     }
 }
 
-/// Makes it, unless it is there. Everybody may pass through: each socket says who may connect to it.
+/// Creates a directory unless it exists. Any user may traverse it: the mode of each socket restricts access.
 ///
 /// # Errors
-/// It cannot be made.
+/// It cannot be created.
 pub fn make(folder: &Path) -> io::Result<()> {
     match DirBuilder::new().mode(0o755).create(folder) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),

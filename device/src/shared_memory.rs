@@ -1,7 +1,7 @@
-//! Memory that is handed to another process: a memfd of ours, mapped.
+//! Memory to share with another process: a mapped memfd.
 //!
-//! Its length is sealed, so that nobody who is given it can cut it short and end us by SIGBUS in the middle of a look, and it
-//! is no program for anybody. What is in it may change at any time.
+//! Its length is sealed, so that no recipient can truncate it and cause a SIGBUS here, and it cannot be executed. Its
+//! contents may change at any time.
 
 use std::fs::File;
 use std::io;
@@ -11,13 +11,13 @@ use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create
 use rustix::io::Errno;
 use vm_memory::{FileOffset, MmapRegion};
 
-/// Seals without which a file of a stranger's can be cut short.
+/// Seals without which an untrusted file can be truncated.
 pub const LENGTH_SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW);
 
-/// A file of `len` bytes of zeros, of which the host has none until they are touched. `name` is what `/proc/PID/maps` calls it.
+/// Creates a file of `len` zero bytes, which take memory only when touched. `name` is its name in `/proc/PID/maps`.
 ///
 /// # Errors
-/// The host refuses a descriptor.
+/// The process has no free descriptors.
 pub fn make(name: &str, len: usize) -> io::Result<OwnedFd> {
     let memfd = create(name)?;
     ftruncate(&memfd, len as u64)?;
@@ -25,15 +25,16 @@ pub fn make(name: &str, len: usize) -> io::Result<OwnedFd> {
     Ok(memfd)
 }
 
-/// The bytes of such a file.
+/// Maps such a file.
 ///
 /// # Errors
-/// The host refuses to map it.
+/// The host cannot map it.
 pub fn map(memfd: OwnedFd, len: usize) -> io::Result<MmapRegion> {
     MmapRegion::from_file(FileOffset::new(File::from(memfd), 0), len).map_err(io::Error::other)
 }
 
-/// Kernels before 6.3 know no files that nobody can execute; from then on one may refuse all others (`vm.memfd_noexec`).
+/// Before Linux 6.3 there is no memfd without execute permission. Since then, `vm.memfd_noexec` can reject all
+/// others.
 fn create(name: &str) -> rustix::io::Result<OwnedFd> {
     let usual = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
     match memfd_create(name, usual | MemfdFlags::NOEXEC_SEAL) {
@@ -49,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn its_length_cannot_be_changed() {
+    fn length_is_sealed() {
         let memfd = make("test", 4096).unwrap();
         for len in [0, 8192] {
             assert_eq!(ftruncate(&memfd, len).unwrap_err(), Errno::PERM);
@@ -58,7 +59,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_no_program_for_anybody() {
+    fn memory_is_not_executable() {
         let memfd = make("test", 4096).unwrap();
         if !fcntl_get_seals(&memfd).unwrap().contains(SealFlags::EXEC) {
             // A kernel before 6.3.

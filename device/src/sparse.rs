@@ -1,8 +1,8 @@
-//! A table indexed by guest-chosen numbers that costs memory only where it has entries.
+//! A table indexed by guest-chosen numbers that takes memory only for existing entries.
 //!
-//! Software sizes its tables (QPs, CQs, keys) up to 2^32 entries and may use any of them, so neither a flat array nor
-//! one sized by the highest index will do. Three fixed levels give look-ups in constant time; leaves come and go with
-//! their entries.
+//! Software sizes its tables (QPs, CQs, keys) for up to 2^32 entries and may use any of them, so neither a flat array
+//! nor one sized by the highest index works. Three fixed levels give constant-time look-ups. Leaves are freed with
+//! their last entry.
 
 use thiserror::Error;
 
@@ -11,22 +11,22 @@ const NODE_BITS: u32 = 10;
 const LEAF_LEN: usize = 1 << LEAF_BITS;
 const NODE_LEN: usize = 1 << NODE_BITS;
 
-/// What a table may grow to.
+/// Limits of a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Capacity {
-    /// Entries.
+    /// Number of entries.
     pub entries: usize,
-    /// Groups of 64 neighbouring indices with at least one entry. This bounds the memory of entries that lie far
-    /// apart: a group costs 64 slots, and up to 8 KiB for the node above it.
+    /// Groups of 64 consecutive indices with at least one entry. This bounds the memory of scattered entries: a group
+    /// takes 64 slots, and up to 8 KiB for the node above it.
     pub leaves: usize,
 }
 
-/// An insertion would exceed the table's [`Capacity`].
+/// The insertion would exceed the table's [`Capacity`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("the resource table is full")]
 pub struct TableFull;
 
-/// Map from `u32` to `T`; see the module.
+/// A map from `u32` to `T`.
 #[derive(Debug)]
 pub struct SparseTable<T> {
     nodes: Vec<Option<Box<Node<T>>>>,
@@ -56,7 +56,7 @@ struct Path {
 
 impl Path {
     fn of(index: u32) -> Self {
-        // usize is at least 32 bits wherever vfio exists.
+        // usize has at least 32 bits on every host with vfio.
         let index = index as usize;
         Self {
             root: index >> (LEAF_BITS + NODE_BITS),
@@ -67,7 +67,7 @@ impl Path {
 }
 
 impl<T> SparseTable<T> {
-    /// An empty table.
+    /// Creates an empty table.
     pub fn new(capacity: Capacity) -> Self {
         Self { nodes: Vec::new(), len: 0, leaves: 0, capacity }
     }
@@ -77,29 +77,29 @@ impl<T> SparseTable<T> {
         self.len
     }
 
-    /// Whether there is no entry.
+    /// Returns whether the table is empty.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// The entry at `index`.
+    /// Returns the entry at `index`.
     pub fn get(&self, index: u32) -> Option<&T> {
         let path = Path::of(index);
         let node = self.nodes.get(path.root)?.as_ref()?;
         node.leaves[path.node].as_ref()?.slots[path.leaf].as_ref()
     }
 
-    /// The entry at `index`.
+    /// Returns the entry at `index`.
     pub fn get_mut(&mut self, index: u32) -> Option<&mut T> {
         let path = Path::of(index);
         let node = self.nodes.get_mut(path.root)?.as_mut()?;
         node.leaves[path.node].as_mut()?.slots[path.leaf].as_mut()
     }
 
-    /// Puts `value` at `index` and returns what was there.
+    /// Stores `value` at `index` and returns the previous entry.
     ///
     /// # Errors
-    /// There was nothing and the table is at its capacity; it is unchanged then.
+    /// The entry is new and the table is full. The table is unchanged.
     pub fn insert(&mut self, index: u32, value: T) -> Result<Option<T>, TableFull> {
         if let Some(old) = self.get_mut(index) {
             return Ok(Some(std::mem::replace(old, value)));
@@ -126,7 +126,7 @@ impl<T> SparseTable<T> {
         Ok(None)
     }
 
-    /// Takes the entry at `index` out.
+    /// Removes the entry at `index` and returns it.
     pub fn remove(&mut self, index: u32) -> Option<T> {
         let path = Path::of(index);
         let node_slot = self.nodes.get_mut(path.root)?;
@@ -147,7 +147,7 @@ impl<T> SparseTable<T> {
         Some(value)
     }
 
-    /// Drops every entry from `first` to `last`, both included. Takes time by entries and leaves that exist, not by
+    /// Drops every entry from `first` to `last`, inclusive. The time depends on existing entries and leaves, not on
     /// the width of the range.
     pub fn remove_range(&mut self, first: u32, last: u32) {
         let doomed: Vec<u32> =
@@ -157,17 +157,17 @@ impl<T> SparseTable<T> {
         }
     }
 
-    /// Every entry, by ascending index.
+    /// All entries in ascending order.
     pub fn iter(&self) -> impl Iterator<Item = (u32, &T)> {
         self.iter_from(0)
     }
 
-    /// Drops every entry.
+    /// Drops all entries.
     pub fn clear(&mut self) {
         *self = Self::new(self.capacity);
     }
 
-    /// Entries by ascending index, from `first` on. Takes time by entries and leaves that exist.
+    /// Entries from `first` on in ascending order. The time depends on existing entries and leaves.
     pub fn iter_from(&self, first: u32) -> impl Iterator<Item = (u32, &T)> {
         let start = Path::of(first);
         self.nodes
@@ -213,7 +213,7 @@ mod tests {
     const ROOMY: Capacity = Capacity { entries: 1 << 20, leaves: 1 << 20 };
 
     #[test]
-    fn the_whole_index_range_is_usable() {
+    fn whole_index_range_is_usable() {
         let mut table = SparseTable::new(ROOMY);
         for index in [0, 63, 64, 0xffff, 0x1_0000, u32::MAX] {
             assert_eq!(table.insert(index, index), Ok(None));
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn capacity_is_given_back_by_removal() {
+    fn removal_frees_capacity() {
         let mut table = SparseTable::new(Capacity { entries: 3, leaves: 2 });
         table.insert(0, ()).unwrap();
         table.insert(1000, ()).unwrap();

@@ -1,8 +1,8 @@
-//! Keeping a device running: a failure costs a device its client and its state, and nobody else anything.
+//! Restarts failed devices: a failure costs a device its client and its state, and affects no other device.
 //!
-//! The thread of a device runs its worker. When that fails, on an error of the host or by a panic, everything the device
-//! was made of is dropped, and after a pause it is made anew from its configuration. Its socket stays where it is: a
-//! VMM that connects meanwhile waits to be accepted.
+//! The thread of a device runs its worker. If that fails by an error of the host or a panic, the device is dropped.
+//! After a pause it is created again from its configuration. Its socket remains, so a VMM that connects meanwhile
+//! waits to be accepted.
 
 use std::any::Any;
 use std::io;
@@ -15,76 +15,76 @@ use crate::control::call::{Life, Mailbox};
 use crate::limited;
 use crate::worker::{Ended, Run};
 
-/// Pause before a device is made anew. Each failure that follows doubles it, up to [`LONGEST_PAUSE`]: well below the
-/// 5 s that QEMU waits for its first reply, so that a VMM that connects meanwhile need not notice.
+/// Pause before a device is created again. Each further failure doubles it, up to [`LONGEST_PAUSE`]. It is well below
+/// the 5 s that QEMU waits for its first reply, so a VMM that connects meanwhile need not notice.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 
-/// Bound: a device that fails again and again costs a processor no more than that. Whoever repairs what it lacks does
-/// not wait long.
+/// Bound of the pause. It limits the CPU time of a device that fails repeatedly, and is short enough for an operator
+/// who has fixed the cause.
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
-/// A device that served so long has recovered, and begins with the first pause again.
-const SOUND: Duration = Duration::from_secs(60);
+/// A device that ran this long has recovered, and starts over with the first pause.
+const RECOVERED_AFTER: Duration = Duration::from_secs(60);
 
-/// Makes a device's worker anew.
+/// Creates a device's worker again.
 pub type Rebuild = Box<dyn FnMut() -> anyhow::Result<Box<dyn Run>> + Send>;
 
-/// Why a device cannot go on.
+/// Why a device cannot continue.
 #[derive(Debug, Error)]
 pub enum Failure {
-    /// The host failed it.
+    /// The host failed.
     #[error(transparent)]
     Host(#[from] io::Error),
-    /// It cannot be made anew.
+    /// It cannot be created again.
     #[error("{0:#}")]
     Rebuild(anyhow::Error),
-    /// A panic, which has been reported.
+    /// A panic, which has been logged.
     #[error("panic: {0} (this is a bug in hcad; please report it)")]
     Panic(String),
 }
 
-/// Runs a device until it is asked to end, or until it has no client and never will. Without `rebuild` the first failure
-/// is the last.
+/// Runs a device until a shutdown request, or until its only client disconnects. Without `rebuild` the first failure
+/// is final.
 ///
 /// # Errors
-/// The device failed and cannot be made anew.
+/// The device failed and cannot be created again.
 pub fn supervise(
     first: Box<dyn Run>,
     mut rebuild: Option<Rebuild>,
     mailbox: &mut Mailbox,
 ) -> Result<Ended, Failure> {
     let mut pause = FIRST_PAUSE;
-    // The last failure in the log. While its cause persists, every attempt fails in the same way.
-    let mut told = None;
+    // The last logged failure. While its cause persists, every attempt fails in the same way.
+    let mut logged = None;
     let mut worker = Ok(first);
     loop {
         let failure = match worker {
             Ok(worker) => {
                 mailbox.set_life(Life::Running);
-                if told.take().is_some() {
+                if logged.take().is_some() {
                     limited!(info, "device is running again after a failure");
                 }
                 let started = Instant::now();
-                // What the worker owned is gone afterwards. The mailbox holds whole calls at any moment.
+                // Unwind safety: the worker is consumed, and the mailbox contains complete calls at any moment.
                 let ran = panic::catch_unwind(AssertUnwindSafe(|| worker.run(mailbox)));
                 mailbox.set_connected(false);
-                if started.elapsed() >= SOUND {
+                if started.elapsed() >= RECOVERED_AFTER {
                     pause = FIRST_PAUSE;
                 }
                 match ran {
                     Ok(Ok(ended)) => return Ok(ended),
                     Ok(Err(error)) => Failure::Host(error),
-                    Err(payload) => Failure::Panic(text(payload.as_ref())),
+                    Err(payload) => Failure::Panic(panic_message(payload.as_ref())),
                 }
             }
             Err(failure) => failure,
         };
         let Some(rebuild) = &mut rebuild else { return Err(failure) };
         let problem = failure.to_string();
-        if told.as_ref() != Some(&problem) {
+        if logged.as_ref() != Some(&problem) {
             limited!(error, %failure, "device failed; disconnecting the VMM and restarting the device");
         }
-        told = Some(problem.clone());
+        logged = Some(problem.clone());
         mailbox.set_life(Life::Restarting(problem));
         if mailbox.is_stopped_within(pause) {
             return Ok(Ended::Shutdown);
@@ -92,15 +92,15 @@ pub fn supervise(
         pause = (pause * 2).min(LONGEST_PAUSE);
         worker = match panic::catch_unwind(AssertUnwindSafe(rebuild)) {
             Ok(worker) => worker.map_err(Failure::Rebuild),
-            Err(payload) => Err(Failure::Panic(text(payload.as_ref()))),
+            Err(payload) => Err(Failure::Panic(panic_message(payload.as_ref()))),
         };
     }
 }
 
-/// What a panic said.
-fn text(payload: &(dyn Any + Send)) -> String {
-    let text = payload.downcast_ref::<String>().map(String::as_str);
-    text.or_else(|| payload.downcast_ref::<&str>().copied()).unwrap_or("no message").to_owned()
+/// Returns the message of a panic.
+fn panic_message(payload: &(dyn Any + Send)) -> String {
+    let panic_message = payload.downcast_ref::<String>().map(String::as_str);
+    panic_message.or_else(|| payload.downcast_ref::<&str>().copied()).unwrap_or("no message").to_owned()
 }
 
 #[cfg(test)]
@@ -111,15 +111,14 @@ mod tests {
     use super::*;
     use crate::control::call::{self, Handle};
 
-    /// Long enough for anything but a defect.
-    const PATIENCE: Duration = Duration::from_secs(20);
+    const TIMEOUT: Duration = Duration::from_secs(20);
 
-    /// What a device does once it runs.
+    /// What a device does when it runs.
     #[derive(Clone, Copy)]
     enum Act {
         Panic,
         Fail,
-        /// Serves until it is asked to end.
+        /// Serves until shutdown.
         Serve,
     }
 
@@ -130,14 +129,14 @@ mod tests {
                 Act::Panic => panic!("no such thing"),
                 Act::Fail => Err(io::Error::other("the tap is gone")),
                 Act::Serve => {
-                    while !mailbox.is_stopped_within(PATIENCE) {}
+                    while !mailbox.is_stopped_within(TIMEOUT) {}
                     Ok(Ended::Shutdown)
                 }
             }
         }
     }
 
-    /// Supervises a device that does one after the other; tells of each time it is made.
+    /// Supervises a device that executes the acts in order, and reports each creation.
     fn supervised(
         acts: Vec<Option<Act>>,
     ) -> (Handle, mpsc::Receiver<Instant>, thread::JoinHandle<Result<Ended, Failure>>) {
@@ -156,11 +155,11 @@ mod tests {
     }
 
     #[test]
-    fn a_device_that_panics_or_fails_is_made_anew_until_it_serves() {
+    fn failed_device_restarts_until_it_serves() {
         let acts = vec![Some(Act::Panic), Some(Act::Fail), None, Some(Act::Serve)];
         let (handle, made, thread) = supervised(acts);
         for _ in 0..3 {
-            made.recv_timeout(PATIENCE).unwrap();
+            made.recv_timeout(TIMEOUT).unwrap();
         }
         while handle.health().life != Life::Running || !handle.is_connected() {
             thread::yield_now();
@@ -173,10 +172,10 @@ mod tests {
     }
 
     #[test]
-    fn the_pauses_between_failures_grow() {
+    fn restart_pause_grows() {
         let began = Instant::now();
         let (handle, made, thread) = supervised(vec![Some(Act::Panic), Some(Act::Fail), Some(Act::Serve)]);
-        let made = [(); 2].map(|()| made.recv_timeout(PATIENCE).unwrap());
+        let made = [(); 2].map(|()| made.recv_timeout(TIMEOUT).unwrap());
         assert!(made[0].duration_since(began) >= FIRST_PAUSE);
         assert!(made[1].duration_since(made[0]) >= 2 * FIRST_PAUSE);
         handle.stop();
@@ -184,12 +183,12 @@ mod tests {
     }
 
     #[test]
-    fn a_device_that_waits_to_be_made_anew_ends_at_once_when_asked_and_says_why_it_waits() {
+    fn restarting_device_stops_on_request() {
         let (handle, made, thread) = supervised(vec![Some(Act::Fail); 8]);
         for _ in 0..4 {
-            made.recv_timeout(PATIENCE).unwrap();
+            made.recv_timeout(TIMEOUT).unwrap();
         }
-        // The next pause has 1.6 s.
+        // The next pause is 1.6 s.
         while !matches!(handle.health().life, Life::Restarting(_)) {
             thread::yield_now();
         }
@@ -201,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn a_device_that_cannot_be_made_anew_ends_with_its_failure() {
+    fn unrestartable_device_reports_its_failure() {
         let (_handle, mut mailbox) = call::mailbox().unwrap();
         let failure = supervise(Box::new(Act::Panic), None, &mut mailbox).unwrap_err();
         assert_eq!(failure.to_string(), "panic: no such thing (this is a bug in hcad; please report it)");

@@ -1,4 +1,4 @@
-//! Reading a file that an operator names, which may turn out to be anything.
+//! Reads text files that an operator names, which may be anything.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -7,13 +7,14 @@ use std::path::Path;
 
 use rustix::fs::{Mode, OFlags, open};
 
-/// Bound: bytes of a text. A configuration of a thousand devices has half of it, and a request of `hcactl` has room for it.
+/// Bound: bytes of a text. Twice that of a configuration with a thousand devices, and small enough for a control
+/// request.
 pub const MAX_LEN: u64 = 2 << 20;
 
-/// The text of a regular file.
+/// Reads a regular file.
 ///
 /// # Errors
-/// It cannot be read, is longer than [`MAX_LEN`], or is no regular file.
+/// It cannot be read, is longer than [`MAX_LEN`], or is not a regular file.
 pub fn read(path: &Path) -> io::Result<String> {
     // With O_NONBLOCK, opening a FIFO does not wait for a writer.
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
@@ -32,7 +33,7 @@ pub fn read(path: &Path) -> io::Result<String> {
     read_from(file)
 }
 
-/// The text of standard input up to its end.
+/// Reads standard input to its end.
 ///
 /// # Errors
 /// It cannot be read, or is longer than [`MAX_LEN`].
@@ -62,7 +63,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_regular_file_is_read() {
+    fn only_regular_files_are_read() {
         let folder = tempfile::tempdir().unwrap();
         let at = |name: &str| folder.path().join(name);
         std::fs::write(at("file"), "{}").unwrap();
@@ -80,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn longer_texts_are_refused() {
+    fn overlong_text_is_rejected() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("file");
         File::create(&path).unwrap().set_len(MAX_LEN).unwrap();

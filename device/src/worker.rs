@@ -1,13 +1,13 @@
-//! The thread of one HCA: one loop over its sockets, its deadline and its mailbox.
+//! The thread of one HCA: an event loop over its sockets, its deadlines and its mailbox.
 //!
-//! A turn serves messages of the client, takes frames from the fabric, fires the deadline, then drains the HCA into
-//! the fabric. Each part is bounded, so that neither client nor peers can keep the other waiting; what is left is
-//! taken up at once in the next turn, after every descriptor has been looked at again. With nothing left the thread
-//! sleeps.
+//! A turn serves client messages, receives frames from the fabric, fires expired deadlines, then drains the HCA into
+//! the fabric. Each step is bounded, so neither the client nor a peer can starve the other. Work that is left
+//! continues at once in the next turn, after every descriptor has been polled again. If none is left, the thread
+//! blocks.
 
 mod budget;
+mod busy_poll;
 mod coalesce;
-mod linger;
 #[cfg(test)]
 mod tests;
 
@@ -28,10 +28,10 @@ use rustix::thread::{sched_yield, set_current_timer_slack};
 use rustix::time::{ClockId, clock_gettime};
 
 use self::budget::ControlBudget;
+use self::busy_poll::{BusyPoll, PollWindow};
 use self::coalesce::Coalescing;
-use self::linger::{Linger, Pause};
 use crate::capture::Capture;
-use crate::control::call::{Begun, Call, Mailbox, NotRecorded, Status};
+use crate::control::call::{Begun, Call, Mailbox, StartRecordError, Status};
 use crate::control::message::{Counters, LogCounters, PortState, VfioCounters};
 use crate::descriptors::Reserve;
 use crate::fabric::{Fabric, RxBatch, Sent};
@@ -39,24 +39,24 @@ use crate::frontend::Frontend;
 use crate::hca::{Hca, WorkLeft};
 use crate::limited;
 use crate::record::Recorder;
-use crate::telemetry::outlet;
-use crate::vfio::server::{Connection, Device as _, Gone, Listener, MessageStats, Source};
+use crate::telemetry::non_blocking;
+use crate::vfio::server::{Connection, ConnectionError, Device as _, Listener, MessageStats, Source};
 
-/// Bound: messages of the client in one turn.
+/// Bound: client messages in one turn.
 const MESSAGES_PER_TURN: usize = 64;
 
-/// How long a newcomer waits for the present client to end before it is refused. A VMM that replaces another may come
-/// early: on a busy host it takes the kernel seconds to close the socket of a killed QEMU. QEMU waits 5 s for its first
-/// reply; a second left over lets it see that it was refused instead of giving up for want of an answer.
-const SUCCESSION: Duration = Duration::from_secs(4);
+/// How long a second client waits for the present one to disconnect before it is rejected. A VMM that replaces
+/// another may connect early: on a busy host, the kernel takes seconds to close the socket of a killed QEMU. QEMU
+/// waits 5 s for its first reply, so one second remains for it to see the rejection instead of a time-out.
+const SUCCESSOR_TIMEOUT: Duration = Duration::from_secs(4);
 
-/// How long nobody is accepted after accepting failed, which is for want of descriptors.
+/// How long no client is accepted after `accept` failed, which means that descriptors ran out.
 const ACCEPT_PAUSE: Duration = Duration::from_secs(1);
 
-/// How often a thread that looks for frames in memory looks at its descriptors.
+/// How often a thread that polls memory for frames also polls its descriptors.
 const DESCRIPTORS_PERIOD: Duration = Duration::from_micros(2);
 
-/// What a descriptor is, in the events of `epoll`.
+/// Which descriptor an `epoll` event belongs to.
 mod token {
     pub(super) const LISTENER: u64 = 0;
     pub(super) const CLIENT: u64 = 1;
@@ -65,12 +65,12 @@ mod token {
     pub(super) const COUNT: usize = 4;
 }
 
-/// Why a worker ended without a failure.
+/// Why a worker ended without an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ended {
-    /// It was asked to.
+    /// A shutdown was requested.
     Shutdown,
-    /// Its only client, which came with the command line, is gone.
+    /// Its only client, which was inherited, disconnected.
     ClientGone,
 }
 
@@ -79,38 +79,38 @@ pub struct Worker<F: Frontend, N: Fabric> {
     hca: Hca<F>,
     fabric: N,
     arrived: RxBatch,
-    /// The fabric took no more frames: it is watched for being writable.
+    /// The fabric accepted no more frames. Its descriptor is watched for being writable.
     blocked: bool,
     listener: Option<Arc<Listener>>,
-    /// Until then the listener is not watched.
+    /// The listener is not watched until then.
     accept_after: Option<Instant>,
     client: Option<Client>,
-    /// Clients there were, and messages of those that are gone.
+    /// Number of clients so far, and message counters of those that disconnected.
     clients: u64,
     gone: MessageStats,
     /// Frames received, plus one per batch sent.
     frames: u64,
-    /// A newcomer while there is a client; waits until `accept_after`.
+    /// A second client, which waits until `accept_after`.
     successor: Option<UnixStream>,
     epoll: OwnedFd,
-    linger: Linger,
+    busy_poll: BusyPoll,
     coalescing: Coalescing,
     budget: ControlBudget,
     reserve: Reserve,
-    /// Ends with the worker.
+    /// The session record. It ends with the worker.
     record: Option<Recorder>,
     maker: Option<Maker<F>>,
 }
 
-/// Makes the device as after power-on.
+/// Creates the device in its power-on state.
 pub type Maker<F> = Box<dyn Fn() -> io::Result<Hca<F>> + Send>;
 
-/// A worker whatever its front-end and fabric are.
+/// A worker of any front-end and fabric.
 pub trait Run: Send {
-    /// See [`Worker::run`].
+    /// Runs the worker; see [`Worker::run`].
     ///
     /// # Errors
-    /// The host failed us.
+    /// The host failed.
     fn run(self: Box<Self>, mailbox: &mut Mailbox) -> io::Result<Ended>;
 }
 
@@ -122,17 +122,17 @@ impl<F: Frontend + Send, N: Fabric + Send> Run for Worker<F, N> {
 
 struct Client {
     connection: Connection,
-    /// The events that `epoll` reports of it; `None` while it is not registered.
+    /// Events that `epoll` reports for it; `None` while it is not registered.
     interest: Option<epoll::EventFlags>,
-    /// The last turn left messages behind.
+    /// The last turn left messages unserved.
     more: bool,
 }
 
 impl<F: Frontend, N: Fabric> Worker<F, N> {
-    /// Puts a device on its sockets. Clients can connect from now on and are served once [`Worker::run`] runs.
+    /// Connects a device to its sockets. Clients can connect from now on and are served once [`Worker::run`] runs.
     ///
     /// # Errors
-    /// The host has no descriptors left.
+    /// The process has no free descriptors.
     pub fn new(source: Source, hca: Hca<F>, fabric: N) -> io::Result<Self> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         watch(&epoll, fabric.as_fd(), token::FABRIC)?;
@@ -150,7 +150,7 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
             frames: 0,
             successor: None,
             epoll,
-            linger: Linger::new(Duration::ZERO),
+            busy_poll: BusyPoll::new(Duration::ZERO),
             coalescing: Coalescing::new(Duration::ZERO),
             budget: ControlBudget::new(thread::available_parallelism().map_or(1, usize::from)),
             reserve: Reserve::new(),
@@ -167,39 +167,39 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
         Ok(worker)
     }
 
-    /// Looks for work for up to `limit` before sleeping, while pauses are short. Without this call the worker always sleeps
-    /// at once.
+    /// Busy-polls for up to `limit` before blocking, while sleeps are short. By default the worker never polls.
     #[must_use]
-    pub fn with_linger(self, limit: Duration) -> Self {
-        Self { linger: Linger::new(limit), ..self }
+    pub fn with_busy_poll(self, limit: Duration) -> Self {
+        Self { busy_poll: BusyPoll::new(limit), ..self }
     }
 
-    /// Sleeps for `sleep` without being woken, while more is done that way. Without this call every message wakes it.
+    /// Sleeps for `sleep` without being woken while that raises throughput. By default every message wakes the
+    /// worker.
     #[must_use]
     pub fn with_coalescing(self, sleep: Duration) -> Self {
         Self { coalescing: Coalescing::new(sleep), ..self }
     }
 
-    /// Records all that reaches the device and all that it does.
+    /// Records all inputs and outputs of the device.
     #[must_use]
     pub fn with_record(mut self, record: Recorder) -> Self {
-        self.hca.set_tape(record.tape());
+        self.hca.set_record_sink(record.sink());
         Self { record: Some(record), ..self }
     }
 
-    /// Can make the device anew, for a record to begin with it.
+    /// Enables the worker to create the device again, which is how a record begins.
     #[must_use]
     pub fn with_maker(self, maker: Maker<F>) -> Self {
         Self { maker: Some(maker), ..self }
     }
 
-    /// Serves until asked to end, by a call to `mailbox`.
+    /// Serves until a call to `mailbox` requests a shutdown.
     ///
     /// # Errors
-    /// The host failed us: the fabric's socket or `epoll` is unusable. Clients and peers cannot cause that.
+    /// The host failed: the fabric's socket or `epoll` is unusable. Clients and peers cannot cause this.
     pub fn run(mut self, mailbox: &mut Mailbox) -> io::Result<Ended> {
         watch(&self.epoll, &*mailbox, token::MAILBOX)?;
-        // By default the kernel wakes 50 us late, to wake others with us. Where it does not let us choose, it does so here.
+        // By default the kernel may delay a wake-up by 50 us to combine it with others. Failure only costs that time.
         let _ = set_current_timer_slack(NonZeroU64::new(1));
         let mut ready = Ready::new();
         let mut work_left = false;
@@ -213,7 +213,7 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
             let is_ready = |token| ready.has(token);
             if is_ready(token::MAILBOX) {
                 self.answer_calls(mailbox);
-                // Looked at last: the calls took the wake-up of a request to end with them.
+                // Checked last: the calls may have consumed the wake-up of a shutdown request.
                 if mailbox.is_stopped() {
                     self.hca.disconnect();
                     self.hca.flush();
@@ -233,16 +233,16 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
             }
             let fabric_is_ready = is_ready(token::FABRIC);
             if fabric_is_ready {
-                self.fabric.attend()?;
+                self.fabric.handle_ready()?;
             }
             if fabric_is_ready || self.fabric.has_frames() {
                 // Bound: one batch, a few hundred frames at most.
                 self.fabric.recv(&mut self.arrived)?;
-                // A wait that a packet asks for begins when it is here, not when the turn began.
+                // A timer that a packet starts counts from the packet's arrival, not from the start of the turn.
                 self.hca.set_now(now());
                 for (frame, icrc) in self.arrived.iter() {
                     self.frames += 1;
-                    self.linger.moved(frame.len());
+                    self.busy_poll.moved(frame.len());
                     self.hca.handle_arrival(frame, icrc);
                 }
             }
@@ -252,7 +252,7 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
             }
             let WorkLeft { frames, other } = self.hca.drain();
             if self.hca.memory().is_lost() {
-                self.lose_client(&Gone::MemoryLost)?;
+                self.lose_client(&ConnectionError::MemoryLost)?;
             }
             work_left = (self.send()? == Sent::All && frames) || other;
             self.reply()?;
@@ -274,11 +274,11 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
         }
     }
 
-    /// Answers what other threads want to know. Between turns, so that they see nothing half done.
+    /// Answers calls from other threads. It runs between turns, when the state of the device is consistent.
     fn answer_calls(&mut self, mailbox: &mut Mailbox) {
         for call in mailbox.take() {
             let Self { hca, fabric, client, clients, gone, record, .. } = self;
-            // An asker that is gone wants no answer.
+            // Errors mean that the caller is gone and needs no answer.
             match call {
                 Call::Status(answer) => {
                     let port = if hca.is_link_up() { PortState::Up } else { PortState::Down };
@@ -312,7 +312,7 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
                             interrupts: *hca.interrupts().stats(),
                         },
                         interface: hca.monitor().into(),
-                        log: LogCounters { lines_lost: outlet::lines_lost() },
+                        log: LogCounters { lines_lost: non_blocking::lines_lost() },
                     });
                 }
                 Call::Fail(answer) => {
@@ -339,7 +339,7 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
                     let _ = answer.send(self.begin_record(record));
                 }
                 Call::EndRecord(answer) => {
-                    hca.remove_tape();
+                    hca.remove_record_sink();
                     let _ = answer.send(record.take());
                 }
                 Call::Impair(call) => call.answer(hca),
@@ -348,108 +348,118 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
         }
     }
 
-    /// Makes the device anew, and records it from there on. What the operator has set stays; it counts from zero.
+    /// Creates the device again and records it from its power-on state. Operator settings are kept; counters restart
+    /// at zero.
     fn begin_record(&mut self, record: Box<Recorder>) -> Begun {
         let mut hca = match &self.maker {
             Some(make) if self.client.is_none() => match make() {
                 Ok(hca) => hca,
-                Err(error) => return Err((record, NotRecorded::NotMade(error.to_string()))),
+                Err(error) => return Err((record, StartRecordError::NotMade(error.to_string()))),
             },
-            _ => return Err((record, NotRecorded::HasClient)),
+            _ => return Err((record, StartRecordError::HasClient)),
         };
         hca.set_capture(self.hca.set_capture(None));
         hca.set_trace(self.hca.set_trace(None));
         hca.set_now(now());
-        hca.set_tape(record.tape());
-        hca.take_over(&self.hca);
-        self.fabric.switch().into_iter().flat_map(|switch| switch.given_macs()).for_each(|mac| hca.know(mac));
+        hca.set_record_sink(record.sink());
+        hca.copy_settings(&self.hca);
+        self.fabric
+            .switch()
+            .into_iter()
+            .flat_map(|switch| switch.configured_macs())
+            .for_each(|mac| hca.add_static_neighbour(mac));
         self.hca = hca.with_icrc_needed(self.fabric.needs_icrc()).with_turn_bytes(self.fabric.turn_bytes());
         Ok(self.record.replace(*record))
     }
 
-    /// Looks at all descriptors, and sleeps before that unless there is work or a deadline has passed.
+    /// Polls all descriptors. Blocks first, unless there is work or a deadline has passed.
     fn wait(&mut self, ready: &mut Ready, work_left: bool) -> io::Result<()> {
-        let retry = self.fabric.patience().filter(|_| self.blocked).map(|patience| now() + patience);
+        let retry = self.fabric.retry_after().filter(|_| self.blocked).map(|retry_after| now() + retry_after);
         let deadline = self.hca.next_deadline().into_iter();
         let deadline = deadline.chain(self.accept_after).chain(retry).chain(self.budget.paused_until()).min();
         let until = deadline.into_iter().chain(self.hca.next_poll()).min();
         let at_once = work_left || self.fabric.has_frames() || until.is_some_and(|until| until <= now());
         if at_once {
-            return self.look(ready, Some(Duration::ZERO));
+            return self.poll(ready, Some(Duration::ZERO));
         }
-        let has_come = match self.linger.pause(now()) {
-            Some(pause) => self.linger(ready, pause, deadline)?,
+        let has_work = match self.busy_poll.pause(now()) {
+            Some(pause) => self.busy_poll(ready, pause, deadline)?,
             None => self.coalesce(ready, until)?,
         };
-        if has_come {
+        if has_work {
             return Ok(());
         }
         self.hca.flush();
-        if !self.fabric.doze() {
-            self.fabric.awake();
-            return self.look(ready, Some(Duration::ZERO));
+        if !self.fabric.enable_wakeups() {
+            self.fabric.disable_wakeups();
+            return self.poll(ready, Some(Duration::ZERO));
         }
-        let asleep_since = now();
-        self.look(ready, until.map(|until| until.saturating_since(asleep_since)))?;
-        self.fabric.awake();
-        if until.is_none_or(|until| until > asleep_since) {
-            self.linger.slept(now().saturating_since(asleep_since));
+        let blocked_since = now();
+        self.poll(ready, until.map(|until| until.saturating_since(blocked_since)))?;
+        self.fabric.disable_wakeups();
+        if until.is_none_or(|until| until > blocked_since) {
+            self.busy_poll.slept(now().saturating_since(blocked_since));
         }
         Ok(())
     }
 
-    /// Lets messages gather for a while, if that pays. Whether there are some.
+    /// Sleeps without being woken to let messages accumulate, if that pays off. Returns whether there is work.
     fn coalesce(&mut self, ready: &mut Ready, until: Option<Instant>) -> io::Result<bool> {
-        let asleep_since = now();
+        let blocked_since = now();
         let done = self.hca.engine_stats().messages();
-        let Some(sleep) = self.coalescing.sleep(asleep_since, done) else { return Ok(false) };
-        let left = until.map_or(sleep, |until| until.saturating_since(asleep_since));
+        let Some(sleep) = self.coalescing.sleep(blocked_since, done) else { return Ok(false) };
+        let left = until.map_or(sleep, |until| until.saturating_since(blocked_since));
         thread::sleep(sleep.min(left));
-        self.look(ready, Some(Duration::ZERO))?;
-        let has_come = !ready.events.is_empty() || self.fabric.has_frames() || self.hca.has_doorbells();
-        // It came before the sleep was over, maybe at its beginning.
-        self.linger.slept(if has_come { Duration::ZERO } else { sleep });
-        Ok(has_come)
+        self.poll(ready, Some(Duration::ZERO))?;
+        let has_work = !ready.events.is_empty() || self.fabric.has_frames() || self.hca.has_doorbells();
+        // The work may have arrived at the start of the sleep.
+        self.busy_poll.slept(if has_work { Duration::ZERO } else { sleep });
+        Ok(has_work)
     }
 
-    /// Looks for work, doorbells in mapped pages too, for as long as that is worth it. Whether there is some.
-    fn linger(&mut self, ready: &mut Ready, pause: Pause, deadline: Option<Instant>) -> io::Result<bool> {
-        let Pause { limit, mut gives_way } = pause;
+    /// Busy-polls for work, including doorbells in mapped pages. Returns whether there is some.
+    fn busy_poll(
+        &mut self,
+        ready: &mut Ready,
+        pause: PollWindow,
+        deadline: Option<Instant>,
+    ) -> io::Result<bool> {
+        let PollWindow { limit, mut yields } = pause;
         let begun = now();
         let until = deadline.into_iter().chain([begun + limit]).min().unwrap_or(begun);
-        // A system call for each look would take longer than the memory that most arrivals show in.
+        // Most arrivals are visible in memory. A system call per poll would take longer than checking it.
         let period = if self.fabric.is_memory() { DESCRIPTORS_PERIOD } else { Duration::ZERO };
-        let mut looked = begun;
+        let mut polled = begun;
         let mut time = begun;
         ready.events.clear();
         while time < until {
-            let mut has_come = self.fabric.has_frames() || self.hca.has_doorbells();
-            if !has_come && time >= looked + period {
-                self.look(ready, Some(Duration::ZERO))?;
-                has_come = !ready.events.is_empty();
-                looked = time;
+            let mut has_work = self.fabric.has_frames() || self.hca.has_doorbells();
+            if !has_work && time >= polled + period {
+                self.poll(ready, Some(Duration::ZERO))?;
+                has_work = !ready.events.is_empty();
+                polled = time;
             }
-            if has_come {
+            if has_work {
                 if time > begun {
-                    self.linger.found();
+                    self.busy_poll.found();
                 }
                 return Ok(true);
             }
             let before = now();
-            if gives_way {
+            if yields {
                 sched_yield();
             } else {
                 std::hint::spin_loop();
             }
             time = now();
-            gives_way = gives_way && self.linger.gave_way(time, time.saturating_since(before));
+            yields = yields && self.busy_poll.yielded(time, time.saturating_since(before));
         }
-        self.linger.in_vain();
+        self.busy_poll.found_nothing();
         Ok(false)
     }
 
-    /// Looks at all descriptors, for so long, or without end.
-    fn look(&mut self, ready: &mut Ready, limit: Option<Duration>) -> io::Result<()> {
+    /// Waits for events on all descriptors, for at most `limit` or without limit.
+    fn poll(&mut self, ready: &mut Ready, limit: Option<Duration>) -> io::Result<()> {
         let limit = limit.and_then(|limit| Timespec::try_from(limit).ok());
         ready.events.clear();
         match epoll::wait(&self.epoll, spare_capacity(&mut ready.events), limit.as_ref()) {
@@ -458,14 +468,14 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
         }
     }
 
-    /// Sends what there is, and watches for room if not all of it could be sent.
+    /// Sends the outbound batch, and watches for room if not all of it could be sent.
     fn send(&mut self) -> io::Result<Sent> {
         let batch = self.hca.outbound();
         let waiting = batch.bytes();
         let sent = if batch.is_empty() { Sent::All } else { self.fabric.send(batch) };
         let sent_bytes = waiting.saturating_sub(batch.bytes());
         self.frames = self.frames.wrapping_add(u64::from(sent_bytes > 0));
-        self.linger.moved(sent_bytes);
+        self.busy_poll.moved(sent_bytes);
         let blocked = sent == Sent::Blocked;
         if blocked != self.blocked {
             self.blocked = blocked;
@@ -494,7 +504,7 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
         }
     }
 
-    /// Ends what a turn does for the client.
+    /// Sends the replies at the end of a turn.
     fn reply(&mut self) -> io::Result<()> {
         let Some(client) = &mut self.client else { return Ok(()) };
         match client.connection.reply() {
@@ -506,7 +516,8 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
         }
     }
 
-    /// Watches the client for what lets the connection go on, or not at all while its device has to save processor time.
+    /// Watches the client for the events its connection needs, or not at all while the device is over its control
+    /// budget.
     fn watch_client(&mut self) -> io::Result<()> {
         let is_paused = self.budget.paused_until().is_some();
         match &mut self.client {
@@ -515,27 +526,27 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
         }
     }
 
-    /// Changes with each message and each frame.
+    /// A number that changes with each message and each frame.
     fn data_moved(&self) -> u64 {
         self.frames.wrapping_add(self.hca.engine_stats().messages())
     }
 
-    fn lose_client(&mut self, gone: &Gone) -> io::Result<()> {
+    fn lose_client(&mut self, gone: &ConnectionError) -> io::Result<()> {
         match gone {
-            Gone::Closed => limited!(info, "client disconnected; device reset"),
-            Gone::Violation(error) => {
+            ConnectionError::Closed => limited!(info, "client disconnected; device reset"),
+            ConnectionError::Violation(error) => {
                 limited!(warn, %error, "client violated the vfio-user protocol; device reset");
             }
-            Gone::MemoryLost => limited!(
+            ConnectionError::MemoryLost => limited!(
                 warn,
                 "guest memory is not accessible (file truncated, or host out of memory); device reset"
             ),
-            Gone::Io(error) => limited!(warn, %error, "client connection failed; device reset"),
+            ConnectionError::Io(error) => limited!(warn, %error, "client connection failed; device reset"),
         }
         if let Some(client) = &self.client {
             self.gone += *client.connection.stats();
         }
-        // Closing the socket takes it out of epoll.
+        // Closing the socket removes it from epoll.
         self.client = None;
         self.hca.disconnect();
         self.reserve.refill();
@@ -548,11 +559,11 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
             Ok(None) => Ok(()),
             Ok(Some(stream)) if self.client.is_some() => {
                 self.successor = Some(stream);
-                self.pause_accepting(SUCCESSION)
+                self.pause_accepting(SUCCESSOR_TIMEOUT)
             }
             Ok(Some(stream)) => self.adopt(Connection::new(stream)?),
-            // The client still waits, and this turn's end sees that.
-            Err(error) if self.reserve.give_up(&error) => Ok(()),
+            // The client is still in the queue, and the end of this turn handles it.
+            Err(error) if self.reserve.release(&error) => Ok(()),
             Err(error) => {
                 limited!(error, %error, "cannot accept connections from VMMs");
                 self.pause_accepting(ACCEPT_PAUSE)
@@ -568,7 +579,7 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
         Ok(())
     }
 
-    /// Takes or refuses the newcomer that waits, if any, and lets others in.
+    /// Adopts or rejects the waiting client, if any, and accepts others again.
     fn resume_accepting(&mut self) -> io::Result<()> {
         self.accept_after = None;
         if let Some(listener) = &self.listener {
@@ -593,9 +604,9 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
 }
 
 impl Client {
-    /// Watches for requests or for room for replies; for neither while paused.
+    /// Watches for requests, or for room for replies; for neither while paused.
     ///
-    /// A paused client is not registered, since `epoll` reports a closed peer whatever the interest.
+    /// A paused client is not registered, because `epoll` reports a closed peer regardless of the interest.
     fn watch(&mut self, epoll: &OwnedFd, is_paused: bool) -> io::Result<()> {
         let wanted = match (is_paused, self.connection.wants_to_send()) {
             (true, _) => None,
@@ -614,7 +625,7 @@ impl Client {
     }
 }
 
-/// What `epoll` found: at most one event for each token.
+/// Events from `epoll`, at most one for each token.
 struct Ready {
     events: Vec<epoll::Event>,
 }
@@ -633,12 +644,12 @@ fn watch(epoll: &OwnedFd, source: impl AsFd, token: u64) -> io::Result<()> {
     Ok(epoll::add(epoll, source, epoll::EventData::new_u64(token), epoll::EventFlags::IN)?)
 }
 
-/// Processor time of this thread since its start.
+/// CPU time of this thread since its start.
 fn processor_time() -> Duration {
     Duration::try_from(clock_gettime(ClockId::ThreadCPUTime)).unwrap_or_default()
 }
 
-/// The clock of engine and deadlines.
+/// The clock of the engine and all deadlines.
 fn now() -> Instant {
     let time = clock_gettime(ClockId::Monotonic);
     let seconds = u64::try_from(time.tv_sec).unwrap_or(0);

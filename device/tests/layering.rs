@@ -12,7 +12,7 @@ const PARTS: &[(&str, &[&str])] = &[
     ("identity", &[]),
     ("manual", &[]),
     ("notify", &[]),
-    ("plain", &[]),
+    ("sanitize", &[]),
     ("rate", &[]),
     ("runtime_folder", &[]),
     ("shared_memory", &[]),
@@ -20,7 +20,7 @@ const PARTS: &[(&str, &[&str])] = &[
     ("text_file", &[]),
     ("telemetry", &["capabilities"]),
     ("capture", &["telemetry"]),
-    ("record", &["capabilities", "plain", "telemetry"]),
+    ("record", &["capabilities", "sanitize", "telemetry"]),
     ("memory", &["sparse", "record"]),
     ("vfio", &["shared_memory", "memory", "telemetry", "record"]),
     ("inherited", &["vfio"]),
@@ -82,7 +82,7 @@ const PARTS: &[(&str, &[&str])] = &[
         &["descriptors", "telemetry", "capture", "record", "vfio", "fabric", "frontend", "hca", "control"],
     ),
     (
-        "blueprint",
+        "builder",
         &[
             "inherited",
             "telemetry",
@@ -101,7 +101,7 @@ const PARTS: &[(&str, &[&str])] = &[
         "replay",
         &[
             "descriptors",
-            "plain",
+            "sanitize",
             "telemetry",
             "record",
             "vfio",
@@ -109,7 +109,7 @@ const PARTS: &[(&str, &[&str])] = &[
             "frontend",
             "hca",
             "config",
-            "blueprint",
+            "builder",
         ],
     ),
     ("supervisor", &["telemetry", "control", "worker"]),
@@ -126,13 +126,13 @@ const PARTS: &[(&str, &[&str])] = &[
             "confinement",
             "control",
             "worker",
-            "blueprint",
+            "builder",
             "supervisor",
         ],
     ),
     (
         "daemon",
-        &["inherited", "notify", "vfio", "config", "confinement", "control", "metrics", "blueprint", "fleet"],
+        &["inherited", "notify", "vfio", "config", "confinement", "control", "metrics", "builder", "fleet"],
     ),
 ];
 

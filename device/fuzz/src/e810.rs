@@ -127,7 +127,7 @@ impl Bench {
         };
         bench.lend();
         for nic in [&mut bench.attacker, &mut bench.neighbour] {
-            nic.port.hear_all();
+            nic.port.set_promiscuous();
             nic.driver.bring_up(nic.mac);
         }
         rdma::open(&mut bench.attacker.driver);
@@ -223,7 +223,7 @@ impl Bench {
         let question = frame(NEIGHBOUR, STATION);
         let mut batch = TxBatch::default();
         batch.buffer().extend_from_slice(&question);
-        batch.commit_plain();
+        batch.commit_nic();
         self.station.send(&mut batch);
         self.neighbour.turn();
         assert_eq!(self.neighbour.heard(), [question], "the neighbour hears the station");

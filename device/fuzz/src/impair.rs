@@ -148,7 +148,7 @@ impl Bench {
             return;
         }
         let before = self.impairments.rows();
-        let verdict = self.impairments.judge(self.now, direction, frame, origin(frame));
+        let verdict = self.impairments.apply_rules(self.now, direction, frame, origin(frame));
         let mut hit = Vec::new();
         for (before, after) in before.iter().zip(self.impairments.rows()) {
             let (matched, hits) = (after.matched - before.matched, after.hits - before.hits);
@@ -168,11 +168,11 @@ impl Bench {
         let known = self.known.entry((direction == Direction::Tx, frame.len())).or_default();
         known.due += due;
         match verdict {
-            Verdict::Untouched => {
+            Verdict::Pass => {
                 assert!(hit.is_empty(), "hits are told");
                 self.came_out(direction, frame);
             }
-            Verdict::Touched { note, frames } => {
+            Verdict::Modified { note, frames } => {
                 assert!(!hit.is_empty() && note.contains("dropped") == dropped, "{note}");
                 if note.contains("; lost") {
                     known.lost = true;

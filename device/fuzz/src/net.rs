@@ -12,7 +12,7 @@ use protocol::roce::IcrcField;
 use super::OPERATIONS;
 use super::input::Input;
 
-/// The port's number, that of a station it was told of, and that of one it was not told of.
+/// The port's number, that of a static neighbour, and that of an unknown host.
 const OWN: u16 = 2;
 const TOLD: u16 = 3;
 const OTHER: u16 = 1;
@@ -27,7 +27,7 @@ const OPTION: usize = 8;
 pub fn run(input: &[u8]) {
     let mut input = Input::new(input);
     let mut port = Port::new(identity(OWN));
-    port.know(&identity(TOLD));
+    port.add_static_neighbour(&identity(TOLD));
     let mut now = Instant::ZERO;
     let mut taken = 0;
     for _ in 0..OPERATIONS {

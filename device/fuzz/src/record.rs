@@ -7,7 +7,7 @@ use std::io::Cursor;
 use device::frontend::{FrontendEntry, FrontendVisitor, Interface, Setup};
 use device::hca::Hca;
 use device::identity::Identity;
-use device::record::{FORMAT, Player, Reader};
+use device::record::{FORMAT, Reader, ReplaySource};
 use device::replay::{Next, Outcome, play};
 use protocol::ids::Lid;
 use twox_hash::XxHash3_64;
@@ -36,7 +36,7 @@ pub fn run(input: &[u8]) {
     let frontend: FrontendEntry = serde_json::from_str(frontend).expect("an interface without options");
     let mac = Identity::from_lid(Lid::new(1)).mac;
     let common = Setup { options: (), mac, engine: engine::Config::default() };
-    frontend.make(&common, Replay(Player::new(reader)));
+    frontend.make(&common, Replay(ReplaySource::new(reader)));
 }
 
 fn chunk(contents: &[u8]) -> Vec<u8> {
@@ -44,7 +44,7 @@ fn chunk(contents: &[u8]) -> Vec<u8> {
     [&len[..], &XxHash3_64::oneshot(contents).to_le_bytes(), contents].concat()
 }
 
-struct Replay(Player);
+struct Replay(ReplaySource);
 
 impl FrontendVisitor for Replay {
     type Output = ();

@@ -29,8 +29,8 @@ pub fn run(input: &[u8]) {
     let mut input = Input::new(input);
     let Some(len) = RingLen::new(64 << 10) else { return };
     let memory = Arc::new(MmapRegion::new(len.memory_len()).expect("there is memory"));
-    let (mut producer, _) = ends(memory.clone(), len, Side::Maker).expect("it is long enough");
-    let (_, mut consumer) = ends(memory.clone(), len, Side::Taker).expect("it is long enough");
+    let (mut producer, _) = ends(memory.clone(), len, Side::Creator).expect("it is long enough");
+    let (_, mut consumer) = ends(memory.clone(), len, Side::Receiver).expect("it is long enough");
     let set = |at: usize, value: u32| {
         let word = memory.get_atomic_ref::<AtomicU32>((at % len.memory_len()) & !3);
         word.expect("it is in the memory").store(value, Ordering::SeqCst);
@@ -69,9 +69,9 @@ pub fn run(input: &[u8]) {
                 taken.is_ok()
             }
             _ => {
-                let _ = consumer.doze();
-                consumer.wake();
-                producer.starve(usize::from(input.half())).is_ok()
+                let _ = consumer.enable_wakeups();
+                consumer.disable_wakeups();
+                producer.request_room(usize::from(input.half())).is_ok()
             }
         };
         if !alive {

@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-use device::fabric::switch::{PeerError, Refusal, Route, Switch};
+use device::fabric::switch::{AdmitError, PeerError, Route, Switch};
 use device::fabric::udp::UdpPeer;
 use engine::Instant;
 use protocol::ids::MacAddr;
@@ -136,7 +136,7 @@ impl Bench {
     fn frame(&mut self, from: SocketAddr, src: MacAddr) {
         let admitted = self.switch.admit(self.now, src, from);
         let Some(number) = self.model.number(from) else {
-            return assert_eq!(admitted, Err(Refusal::Stranger));
+            return assert_eq!(admitted, Err(AdmitError::Stranger));
         };
         let (peer, frames) = &mut self.model.peers[number];
         *frames += 1;
@@ -158,12 +158,12 @@ impl Bench {
                 );
                 assert_eq!(self.switch.route(now, src), Route::Peer(number), "an answer finds its way");
             }
-            Err(Refusal::OverRate) => assert!(limited),
-            Err(Refusal::ForeignMac) => {
+            Err(AdmitError::OverRate) => assert!(limited),
+            Err(AdmitError::ForeignMac) => {
                 let another = self.model.heard.get(&src).is_some_and(|heard| heard.from != from);
                 assert!(another || owner.is_some_and(|owner| owner != number), "{src} was free");
             }
-            Err(Refusal::Stranger) => panic!("{from} is a peer"),
+            Err(AdmitError::Stranger) => panic!("{from} is a peer"),
         }
     }
 

@@ -316,7 +316,7 @@ impl DeviceConfig {
         }
         let fabric = FabricConfig::check(entry.fabric, identity.mac, &format!("{key}.fabric"))?;
         if entry.impairments.len() > impair::MAX_RULES {
-            return Err(value(&format!("{key}.impairments"), impair::TooManyRules.to_string()));
+            return Err(value(&format!("{key}.impairments"), impair::TooManyRulesError.to_string()));
         }
         let rule = |(index, rule): (usize, RuleEntry)| {
             Rule::try_from(rule)

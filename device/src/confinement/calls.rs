@@ -1,9 +1,9 @@
-//! System calls, by seccomp.
+//! The system call filter (seccomp).
 //!
-//! A call that is not listed does not exist for the process: it answers ENOSYS, as an older kernel would. Libraries know
-//! how to go on without a call a kernel does not have, so that another libc, or the next version of this one, at worst
-//! takes its older way; killing the process would take the HCAs of all its guests for one surprise. What would help an
-//! intruder does not work either way: no other program, no other process, no kernel interface beyond these.
+//! A call that is not listed fails with ENOSYS, as on an older kernel. Libraries know how to continue without a call
+//! that the kernel lacks. So another libc, or the next version of this one, at worst uses its older fallback. Killing
+//! the process instead would take down the HCAs of all its guests. An attacker gains nothing either way: no other
+//! program, no other process, and no kernel interface beyond this list.
 
 use std::collections::BTreeMap;
 use std::os::fd::RawFd;
@@ -16,9 +16,9 @@ use seccompiler::{
 
 use super::{Missing, Outcome};
 
-/// Calls that do no harm whatever they are given, or whose files landlock looks after.
+/// Calls that are harmless with any arguments, or whose files landlock restricts.
 const ANY_ARGUMENTS: &[i64] = &[
-    // Bytes in and out.
+    // Data transfer.
     libc::SYS_read,
     libc::SYS_readv,
     libc::SYS_pread64,
@@ -34,7 +34,7 @@ const ANY_ARGUMENTS: &[i64] = &[
     libc::SYS_fdatasync,
     libc::SYS_ftruncate,
     libc::SYS_flock,
-    // Files and their names. A socket's file goes with its server, and is given its mode by the umask.
+    // Files. A socket file is removed with its server, and gets its mode by the umask.
     libc::SYS_unlinkat,
     libc::SYS_umask,
     libc::SYS_fstat,
@@ -47,7 +47,7 @@ const ANY_ARGUMENTS: &[i64] = &[
     libc::SYS_faccessat2,
     libc::SYS_getdents64,
     libc::SYS_getcwd,
-    // Sockets of the kinds below.
+    // Sockets of the families below.
     libc::SYS_bind,
     libc::SYS_listen,
     libc::SYS_accept,
@@ -63,7 +63,7 @@ const ANY_ARGUMENTS: &[i64] = &[
     libc::SYS_getsockname,
     libc::SYS_getpeername,
     libc::SYS_shutdown,
-    // Waiting, and telling the time.
+    // Waiting and time.
     libc::SYS_epoll_create1,
     libc::SYS_epoll_ctl,
     libc::SYS_epoll_pwait,
@@ -77,7 +77,7 @@ const ANY_ARGUMENTS: &[i64] = &[
     libc::SYS_clock_getres,
     libc::SYS_gettimeofday,
     libc::SYS_restart_syscall,
-    // Memory that is no program.
+    // Memory, not executable.
     libc::SYS_brk,
     libc::SYS_munmap,
     libc::SYS_mremap,
@@ -86,7 +86,7 @@ const ANY_ARGUMENTS: &[i64] = &[
     libc::SYS_msync,
     libc::SYS_memfd_create,
     libc::SYS_fallocate,
-    // Threads and their ends.
+    // Threads.
     libc::SYS_futex,
     libc::SYS_set_robust_list,
     libc::SYS_set_tid_address,
@@ -103,7 +103,7 @@ const ANY_ARGUMENTS: &[i64] = &[
     libc::SYS_rt_sigprocmask,
     libc::SYS_rt_sigreturn,
     libc::SYS_sigaltstack,
-    // Who and where we are.
+    // Information about the process and the system.
     libc::SYS_getuid,
     libc::SYS_geteuid,
     libc::SYS_getgid,
@@ -114,7 +114,7 @@ const ANY_ARGUMENTS: &[i64] = &[
     libc::SYS_getrandom,
 ];
 
-/// The same under the names they had first, which only this architecture kept.
+/// Older equivalents, which exist only on this architecture.
 #[cfg(target_arch = "x86_64")]
 const OLD_NAMES: &[i64] = &[
     libc::SYS_stat,
@@ -130,7 +130,7 @@ const OLD_NAMES: &[i64] = &[
 #[cfg(not(target_arch = "x86_64"))]
 const OLD_NAMES: &[i64] = &[];
 
-/// Descriptors: their flags, copies of them, and the seals of memory files.
+/// Descriptor flags, duplication, and the seals of memory files.
 const FCNTL: &[i32] = &[
     libc::F_GETFD,
     libc::F_SETFD,
@@ -147,7 +147,7 @@ const FCNTL: &[i32] = &[
     clippy::cast_possible_truncation,
     reason = "requests are of 32 bits, whatever type a libc gives them"
 )]
-/// Whether a descriptor blocks or is inherited; what a libc asks of standard streams; tap interfaces.
+/// Blocking mode and inheritance of descriptors, queries by libc about standard streams, and tap interfaces.
 const IOCTL: &[u32] = &[
     libc::FIONBIO as u32,
     libc::FIOCLEX as u32,
@@ -158,29 +158,29 @@ const IOCTL: &[u32] = &[
     libc::SIOCGIFMTU as u32,
 ];
 
-/// Names of threads and of memory, what the kernel told the process at its start, such as the length of a page, and how late
-/// a thread may be woken.
+/// Names of threads and of memory, the auxiliary vector of the process (such as the page size), and the timer slack
+/// of a thread.
 const PRCTL: &[i32] =
     &[libc::PR_SET_NAME, libc::PR_GET_NAME, libc::PR_SET_VMA, PR_GET_AUXV, libc::PR_SET_TIMERSLACK];
 
 /// `linux/prctl.h`.
 const PR_GET_AUXV: i32 = 0x4155_5856;
 
-/// What calls are let through because of the configuration.
+/// Calls permitted because of the configuration.
 #[derive(Clone, Debug)]
-pub(super) struct Let {
-    /// Sockets may be given to these groups.
+pub(super) struct Permitted {
+    /// Groups that sockets may be assigned to.
     pub(super) groups: Vec<u32>,
-    /// Devices may be on rings, whose members connect to each other.
+    /// Devices may use rings, whose members connect to each other.
     pub(super) ring: bool,
-    /// Devices may be on UDP.
+    /// Devices may use UDP.
     pub(super) udp: bool,
-    /// A socket that may connect, and can send nothing.
+    /// A socket that may connect, but cannot send.
     pub(super) probe: Option<RawFd>,
 }
 
-/// Refuses all other calls to every thread there is or will be.
-pub(super) fn restrict(through: &Let) -> Outcome<()> {
+/// Rejects all other calls in every current and future thread.
+pub(super) fn restrict(through: &Permitted) -> Outcome<()> {
     use seccompiler::Error;
 
     let filter = filter(through).map_err(|error| Missing::Refused(error.to_string()))?;
@@ -194,14 +194,15 @@ pub(super) fn restrict(through: &Let) -> Outcome<()> {
     })
 }
 
-fn filter(through: &Let) -> Result<BpfProgram, BackendError> {
+fn filter(through: &Permitted) -> Result<BpfProgram, BackendError> {
     let architecture: TargetArch = std::env::consts::ARCH.try_into()?;
     let mut rules = BTreeMap::new();
     for call in ANY_ARGUMENTS.iter().chain(OLD_NAMES) {
         rules.insert(*call, Vec::new());
     }
     if through.ring {
-        // To whom, landlock says where the kernel has that; else permissions of files. There are only Unix sockets and UDP.
+        // Landlock restricts the destination if the kernel supports that, or else file permissions. Only Unix and UDP
+        // sockets exist.
         rules.insert(libc::SYS_connect, Vec::new());
     }
     if through.probe.is_none() {
@@ -222,15 +223,15 @@ fn filter(through: &Let) -> Result<BpfProgram, BackendError> {
     SeccompFilter::new(rules, refusal, SeccompAction::Allow, architecture)?.try_into()
 }
 
-/// An argument has a value, or bits of it have. All that are looked at are of 32 bits, or have nothing above them.
+/// An argument, or some bits of it, has a value. All checked arguments have 32 bits, or zeros above them.
 struct Condition {
     argument: u8,
     is: SeccompCmpOp,
     value: u32,
 }
 
-/// Calls that are let through with some arguments: alternatives, of each of which all conditions hold.
-fn limited(through: &Let) -> Vec<(i64, Vec<Vec<Condition>>)> {
+/// Calls permitted with certain arguments: alternatives, in each of which all conditions must hold.
+fn limited(through: &Permitted) -> Vec<(i64, Vec<Vec<Condition>>)> {
     let masked = |argument, mask: i32, value: i32| Condition {
         argument,
         is: SeccompCmpOp::MaskedEq(mask.cast_unsigned().into()),
@@ -238,9 +239,9 @@ fn limited(through: &Let) -> Vec<(i64, Vec<Vec<Condition>>)> {
     };
     let is = |argument, value| vec![masked(argument, -1, value)];
     let one_of = |argument, values: &[i32]| values.iter().map(|value| is(argument, *value)).collect();
-    // Above the kind of a socket are flags.
+    // The upper bits of a socket type are flags.
     let socket = |family, kind| vec![masked(0, -1, family), masked(1, 0xf, kind)];
-    // A file that is made is for its owner to read and write: no program, and of no other user's rights.
+    // Created files are readable and writable by their owner only: not executable, and not setuid.
     let open = |flags, mode| {
         let made = libc::O_CREAT | (libc::O_TMPFILE & !libc::O_DIRECTORY);
         vec![vec![masked(flags, made, 0)], vec![masked(mode, !0o600, 0)]]
@@ -248,7 +249,7 @@ fn limited(through: &Let) -> Vec<(i64, Vec<Vec<Condition>>)> {
     let given = |group: &u32| {
         vec![masked(2, -1, -1), masked(3, -1, group.cast_signed()), masked(4, -1, libc::AT_EMPTY_PATH)]
     };
-    // No TCP, no packets, no netlink, and no datagrams to sockets of this host: each could name any other as it is sent.
+    // No TCP, raw or netlink sockets, and no Unix datagram sockets: these could address any other with each message.
     let mut sockets = vec![socket(libc::AF_UNIX, libc::SOCK_STREAM)];
     if through.udp {
         sockets.extend([libc::AF_INET, libc::AF_INET6].map(|family| socket(family, libc::SOCK_DGRAM)));
@@ -268,18 +269,18 @@ fn limited(through: &Let) -> Vec<(i64, Vec<Vec<Condition>>)> {
                 .collect(),
         ),
         (libc::SYS_prctl, one_of(0, PRCTL)),
-        // What is written is never run.
+        // Written memory is never executable.
         (libc::SYS_mmap, vec![vec![masked(2, libc::PROT_EXEC, 0)]]),
         (libc::SYS_mprotect, vec![vec![masked(2, libc::PROT_EXEC, 0)]]),
-        // Threads, no processes. The arguments of clone3 are in memory, where no filter sees them: it is not listed, and a
-        // libc that tries it first takes clone then.
+        // Threads but not processes. The arguments of clone3 are in memory, which a filter cannot inspect. It is not
+        // listed, so a libc that tries it first falls back to clone.
         (libc::SYS_clone, vec![vec![masked(0, libc::CLONE_THREAD, libc::CLONE_THREAD)]]),
-        // Our own signals and limits.
+        // Signals and limits of this process only.
         (libc::SYS_tgkill, vec![is(0, getpid().as_raw_nonzero().get())]),
         (libc::SYS_prlimit64, vec![is(0, 0)]),
     ];
     if let Some(probe) = through.probe {
-        // Nothing else can take its number.
+        // Its descriptor number must not be reused.
         let other = |argument| {
             let value = probe.cast_unsigned();
             vec![vec![Condition { argument, is: SeccompCmpOp::Ne, value }]]
@@ -291,7 +292,7 @@ fn limited(through: &Let) -> Vec<(i64, Vec<Vec<Condition>>)> {
             calls.push((libc::SYS_connect, vec![is(0, probe)]));
         }
     }
-    // The socket of a device that comes later, to a group that was named. Without a rule all arguments would do.
+    // For the socket of a device added later, with a configured group. An empty rule would permit all arguments.
     if !through.groups.is_empty() {
         calls.push((libc::SYS_fchownat, through.groups.iter().map(given).collect()));
     }
@@ -306,12 +307,11 @@ mod tests {
 
     use super::*;
 
-    /// A group that sockets may be given to.
     const GROUP: u32 = 4711;
 
-    /// Runs `test` in a thread that is confined alone.
+    /// Runs `test` in a thread that alone is confined.
     fn confined<T: Send + 'static>(test: impl FnOnce() -> T + Send + 'static) -> T {
-        let filter = filter(&Let { groups: vec![GROUP], ring: false, udp: true, probe: None }).unwrap();
+        let filter = filter(&Permitted { groups: vec![GROUP], ring: false, udp: true, probe: None }).unwrap();
         let thread = thread::spawn(move || {
             seccompiler::apply_filter(&filter).unwrap();
             test()
@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn what_would_help_an_intruder_does_not_exist() {
+    fn calls_useful_to_attackers_return_enosys() {
         let errors = confined(|| {
             let refused = [
                 ("execve", libc::SYS_execve),
@@ -345,11 +345,11 @@ mod tests {
                 ("fchmodat", libc::SYS_fchmodat),
                 ("openat2", libc::SYS_openat2),
                 ("seccomp", libc::SYS_seccomp),
-                // Numbers that no kernel has yet.
+                // System call numbers that do not exist yet.
                 ("unknown", 100_000),
             ];
             refused.map(|(name, call)| {
-                // SAFETY: with zeros for arguments each of them, where it is let through, fails or changes nothing.
+                // SAFETY: with zero arguments each of these calls fails or has no effect, even if it is permitted.
                 let result = unsafe { libc::syscall(call, 0, 0, 0, 0, 0, 0) };
                 (name, result, io::Error::last_os_error().raw_os_error())
             })
@@ -360,9 +360,9 @@ mod tests {
     }
 
     #[test]
-    fn calls_are_let_through_with_what_serving_takes() {
+    fn calls_needed_for_serving_are_permitted() {
         let (tcp, udp, child) = confined(|| {
-            // SAFETY: a child that came to be in spite of the filter ends at once.
+            // SAFETY: a child created in spite of the filter exits at once.
             let child = unsafe {
                 let child = libc::fork();
                 if child == 0 {
@@ -379,7 +379,7 @@ mod tests {
         let executable = |protection: i32| {
             confined(move || {
                 let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-                // SAFETY: an anonymous mapping where the kernel likes, of which nothing is used.
+                // SAFETY: an anonymous mapping at an address chosen by the kernel, which is not used.
                 let page = unsafe { libc::mmap(std::ptr::null_mut(), 4096, protection, flags, -1, 0) };
                 page == libc::MAP_FAILED
             })
@@ -389,12 +389,12 @@ mod tests {
     }
 
     #[test]
-    fn a_socket_is_given_to_a_group_that_was_named_and_to_nobody_else() {
+    fn socket_group_must_be_configured() {
         let errors = confined(|| {
             let anybody = u32::MAX;
             [(anybody, GROUP), (anybody, GROUP + 1), (0, GROUP)].map(|(user, group)| {
                 let path = c"".as_ptr();
-                // SAFETY: a path that ends with a zero and numbers; there is no such descriptor.
+                // SAFETY: a zero-terminated path and numbers; the descriptor does not exist.
                 let result = unsafe { libc::fchownat(1 << 30, path, user, group, libc::AT_EMPTY_PATH) };
                 assert_eq!(result, -1);
                 io::Error::last_os_error().raw_os_error()
@@ -404,7 +404,7 @@ mod tests {
     }
 
     #[test]
-    fn threads_are_made_and_are_confined_too() {
+    fn new_threads_are_confined() {
         let error = confined(|| {
             thread::spawn(|| TcpListener::bind("127.0.0.1:0").map(drop)).join().unwrap().unwrap_err()
         });

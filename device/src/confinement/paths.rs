@@ -1,4 +1,4 @@
-//! Files and sockets, by landlock.
+//! File and socket restrictions (landlock).
 
 use std::fmt;
 use std::io;
@@ -11,45 +11,45 @@ use landlock::{
 };
 use rustix::fs::{Access, AtFlags, CWD, accessat};
 
-use super::{Missing, Outcome, Outside};
+use super::{Missing, Outcome, OutsideError};
 use crate::config::{Config, ConfigError, FabricConfig, MetricsConfig, Use};
 use crate::fabric::tap;
 use crate::runtime_folder;
 use crate::telemetry::file;
 
-/// The newest rules that this module was written for. Newer kernels apply these, older ones those they know.
+/// The newest ABI that this module was written for. Older kernels apply the rights that they know.
 const WRITTEN_FOR: ABI = ABI::V9;
 
-/// A folder in which sockets are made, looked at and removed. It is opened to be locked.
+/// A directory in which sockets are created, checked and removed. It is opened to be locked.
 const SOCKETS: BitFlags<AccessFs> = make_bitflags!(AccessFs::{ReadDir | MakeSock | RemoveFile | ResolveUnix});
 
-/// A folder in which files are made and written. Those that are there can be written too, but not read: landlock does not
-/// tell new from old.
+/// A directory in which files are created and written. Existing files can be written too, but not read: landlock does
+/// not distinguish new files from old ones.
 const FILES: BitFlags<AccessFs> = make_bitflags!(AccessFs::{MakeReg | WriteFile | Truncate});
 
-/// A file that the configuration names.
+/// A regular file in the configuration.
 const FILE: BitFlags<AccessFs> = make_bitflags!(AccessFs::{WriteFile | Truncate});
 
-/// A file that is no regular one: a pipe or a device.
+/// A FIFO or a device in the configuration.
 const WRITE: BitFlags<AccessFs> = make_bitflags!(AccessFs::{WriteFile});
 
 const READ: BitFlags<AccessFs> = make_bitflags!(AccessFs::{ReadFile});
 
-/// What landlock lets through below a path.
+/// Rights below a path.
 pub(super) struct Grant {
     path: PathFd,
     name: PathBuf,
     rights: BitFlags<AccessFs>,
-    /// By its one name, if files may be made in it.
+    /// Canonical path of a directory in which files may be created.
     folder: Option<PathBuf>,
-    /// The same for sockets.
+    /// Canonical path of a directory for sockets.
     sockets: Option<PathBuf>,
-    /// The same of a file that the configuration names.
+    /// Canonical path of a configured file.
     file: Option<PathBuf>,
 }
 
 impl Grant {
-    /// Whether the user of this thread may do what it lets through.
+    /// Returns whether the user of this thread has the permissions that it grants.
     fn is_usable(&self) -> bool {
         let needs = [
             (AccessFs::ReadFile.into(), Access::READ_OK),
@@ -62,22 +62,22 @@ impl Grant {
     }
 }
 
-/// What is in force.
+/// The restrictions in force.
 #[derive(Debug)]
 pub(super) struct Paths {
     abi: i32,
-    /// Folders below which files may be made.
+    /// Directories below which files may be created.
     folders: Vec<PathBuf>,
     /// Files that may be written.
     files: Vec<PathBuf>,
-    /// Folders below which sockets may be.
+    /// Directories below which sockets may be created.
     sockets: Vec<PathBuf>,
-    /// Whether tap interfaces can be had.
+    /// Whether tap interfaces may be opened.
     pub(super) tap: bool,
 }
 
-/// What a configuration needs, now and when a device is started anew. What does not exist is left out: its use fails with
-/// the reason.
+/// Returns the rights that a configuration needs, now and when a device restarts. Paths that do not exist are
+/// omitted: using them fails with the reason.
 pub(super) fn grants(config: &Config, origin: Option<&Path>) -> Result<Vec<Grant>, ConfigError> {
     let mut grants = Vec::new();
     let mut grant = |path: &Path, rights: BitFlags<AccessFs>| -> io::Result<()> {
@@ -103,7 +103,7 @@ pub(super) fn grants(config: &Config, origin: Option<&Path>) -> Result<Vec<Grant
             })?;
         }
     }
-    // Of a file alone: a folder may hold what is none of our business.
+    // Only the file: its directory may contain unrelated files.
     if let Some(origin) = origin {
         let _ = grant(origin, READ);
     }
@@ -113,7 +113,7 @@ pub(super) fn grants(config: &Config, origin: Option<&Path>) -> Result<Vec<Grant
     }
     if let Some(folder) = config.own_folder() {
         match runtime_folder::make_own(&folder) {
-            // Of several files that are to be made, those before one that cannot be are removed.
+            // To remove already created files if a later one of several cannot be created.
             Ok(()) => drop(grant(&folder, FILES | AccessFs::RemoveFile)),
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
                 let problem = format!(
@@ -122,14 +122,14 @@ pub(super) fn grants(config: &Config, origin: Option<&Path>) -> Result<Vec<Grant
                 );
                 return Err(ConfigError::Value { key: "control_socket".to_owned(), problem });
             }
-            // So it is with the socket, or no file can be made.
+            // The socket in this directory fails as well, or no files can be created in it.
             Err(_) => {}
         }
     }
     for (_, path, used) in config.paths() {
         let path = path.as_path();
         if used == Use::File && !path.exists() {
-            // Landlock knows a file once it is there. What keeps it from being made is said when it is used.
+            // Landlock can only permit an existing file. If it cannot be created, its later use reports why.
             let _ = file::append(path);
         }
         let _ = match (used, path.canonicalize()) {
@@ -141,34 +141,34 @@ pub(super) fn grants(config: &Config, origin: Option<&Path>) -> Result<Vec<Grant
     }
     if has_tap(config) {
         let _ = grant(Path::new(tap::DEVICE), READ | AccessFs::WriteFile | AccessFs::IoctlDev);
-        // Where an interface tells its MTU.
+        // For the MTU of interfaces.
         let _ = grant(Path::new("/sys/devices/virtual/net"), READ);
     }
-    // To keep a descriptor in reserve.
+    // For the spare descriptor.
     let _ = grant(Path::new("/dev/null"), READ | WRITE);
-    // Which signals whoever started us has had ignored.
+    // To check which signals the parent process has ignored.
     let _ = grant(Path::new("/proc/self/status"), READ);
     if config.metrics.is_some() {
         let _ = grant(Path::new("/proc/self/statm"), READ);
         let _ = grant(Path::new("/proc/self/fd"), AccessFs::ReadDir.into());
     }
-    // For the names in the backtrace of a defect.
+    // For symbol names in the backtrace of a panic.
     let _ = std::env::current_exe().and_then(|program| grant(&program, READ));
     Ok(grants)
 }
 
-/// Whether the user of this thread may do all that is granted.
+/// Returns whether the user of this thread has all granted permissions.
 pub(super) fn are_usable(grants: &[Grant]) -> bool {
     grants.iter().all(Grant::is_usable)
 }
 
-/// Whether devices may be on tap interfaces.
+/// Returns whether devices may use tap interfaces.
 pub(super) fn has_tap(config: &Config) -> bool {
     config.confinement.tap
         || config.devices.iter().any(|device| matches!(device.fabric, FabricConfig::Tap { .. }))
 }
 
-/// The one TCP port that is listened on, if one is.
+/// Returns the TCP port of the metrics server.
 fn port(config: &Config) -> Option<u16> {
     match &config.metrics {
         Some(MetricsConfig::Tcp(address)) => Some(address.port()),
@@ -176,7 +176,7 @@ fn port(config: &Config) -> Option<u16> {
     }
 }
 
-/// Lets this thread, and those it will make, reach nothing but what is granted to `config`.
+/// Restricts this thread, and the threads that it creates, to what is granted.
 pub(super) fn restrict(config: &Config, grants: Vec<Grant>) -> Outcome<Paths> {
     let each = |folder: fn(&Grant) -> Option<PathBuf>| {
         let mut folders: Vec<_> = grants.iter().filter_map(folder).collect();
@@ -197,7 +197,8 @@ pub(super) fn restrict(config: &Config, grants: Vec<Grant>) -> Outcome<Paths> {
     }
 }
 
-/// Rules for all that landlock knows: without TCP but for listening on `port`, without signals to and abstract sockets of other processes.
+/// Applies all restrictions that landlock supports: no TCP except listening on `port`, and no signals to and no
+/// abstract sockets of other processes.
 fn apply(grants: Vec<Grant>, port: Option<u16>) -> Result<RestrictionStatus, RulesetError> {
     let mut rules = Ruleset::default()
         .handle_access(AccessFs::from_all(WRITTEN_FOR))?
@@ -218,7 +219,7 @@ impl Paths {
         is_below(path, &self.sockets)
     }
 
-    pub(super) fn check_file(&self, path: &Path) -> Result<(), Outside> {
+    pub(super) fn check_file(&self, path: &Path) -> Result<(), OutsideError> {
         if is_below(path, &self.folders) || path.canonicalize().is_ok_and(|file| self.files.contains(&file)) {
             return Ok(());
         }
@@ -228,7 +229,7 @@ impl Paths {
         } else {
             format!("new files only below {}", folders.join(", "))
         };
-        Err(Outside { folders })
+        Err(OutsideError { folders })
     }
 }
 
@@ -238,7 +239,8 @@ impl fmt::Display for Paths {
     }
 }
 
-/// Whether the folder of `path` is one of `granted` or below. Where there is no folder, that is what is wrong.
+/// Returns whether the directory of `path` is one of `granted` or below. If the directory does not exist, that is
+/// reported elsewhere.
 fn is_below(path: &Path, granted: &[PathBuf]) -> bool {
     let folder = folder_of(path).canonicalize();
     folder.map_or(true, |folder| granted.iter().any(|granted| folder.starts_with(granted)))

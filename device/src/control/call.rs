@@ -1,4 +1,4 @@
-//! Calls from the main thread to a device's thread, and what the main thread knows of it without asking.
+//! Calls from the main thread to a device's thread, and state shared between them.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -21,48 +21,49 @@ use crate::hca::Explanation;
 use crate::record::Recorder;
 use crate::telemetry::trace::Trace;
 
-/// Bound: calls that wait for a device, and calls it answers between two turns. As many as there are control clients,
-/// each of which waits for one answer at a time.
+/// Bound: pending calls of a device, and calls answered between two turns. As many as control clients, each of which
+/// waits for one answer at a time.
 const CALLS: usize = 16;
 
-/// How long an answer is waited for. A turn takes milliseconds; a thread that takes longer hangs, or has no processor.
+/// Time to wait for an answer. A turn takes milliseconds; a thread that takes longer hangs, or gets no CPU.
 pub const ANSWER: Duration = Duration::from_secs(2);
 
-/// What a device's thread is asked, with the way back. An asker that is gone by the time of the answer is no error.
+/// A call to a device's thread, with the channel for the answer. It is not an error if the caller is gone by then.
 #[derive(Debug)]
 pub enum Call {
-    /// How it is.
+    /// Returns the status.
     Status(oneshot::Sender<Status>),
-    /// A page of a table, from a place on.
+    /// Returns a page of a table from an index on.
     List(Table, u64, oneshot::Sender<Page>),
-    /// What a queue pair waits for.
+    /// Explains why a QP waits.
     Explain(Qpn, oneshot::Sender<Explanation>),
-    /// Counters.
+    /// Returns the counters.
     Counters(oneshot::Sender<Counters>),
-    /// Bring the link up, or take it down.
+    /// Sets the link up or down.
     SetPort(PortState, oneshot::Sender<()>),
-    /// Have an internal error.
+    /// Injects a device error.
     Fail(oneshot::Sender<()>),
-    /// Use another capture from now on, or none. Gives back what was there: files are opened and closed elsewhere.
+    /// Sets or removes the capture. Returns the previous one: files are opened and closed on the main thread.
     SetCapture(Option<Box<Capture>>, oneshot::Sender<Option<Capture>>),
-    /// What memory holds of the capture.
+    /// Returns the contents of the capture ring.
     KeptFrames(oneshot::Sender<Option<Vec<u8>>>),
-    /// What memory holds of the trace.
+    /// Returns the contents of the trace ring.
     KeptRecords(oneshot::Sender<Option<Vec<u8>>>),
-    /// Use another trace from now on, or none. Gives back what was there.
+    /// Sets or removes the trace. Returns the previous one.
     SetTrace(Option<Box<Trace>>, oneshot::Sender<Option<Trace>>),
-    /// Make the device anew and record it.
+    /// Restarts the device and records it.
     BeginRecord(Box<Recorder>, oneshot::Sender<Begun>),
-    /// Record no more. Gives back what was there.
+    /// Ends the record and returns it.
     EndRecord(oneshot::Sender<Option<Recorder>>),
-    /// Look at or change its impairments.
+    /// Queries or changes the impairments.
     Impair(ImpairCall),
-    /// Look at or change who is on its fabric.
+    /// Queries or changes the peers.
     Peers(PeerCall),
 }
 
 impl Call {
-    /// Whether nobody waits for the answer any more. Who was told that nothing has been done must find it so.
+    /// Returns whether the caller has stopped waiting. It was told that the call had no effect, so the call must not
+    /// be executed.
     fn is_abandoned(&self) -> bool {
         match self {
             Self::Status(answer) => answer.is_closed(),
@@ -81,76 +82,76 @@ impl Call {
     }
 }
 
-/// How a device is.
+/// Status of a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Status {
-    /// Its link.
+    /// State of the link.
     pub port: PortState,
     /// Software has disabled the port.
     pub port_disabled: bool,
-    /// File of the capture, if one is running.
+    /// File or ring of the capture, if one is running.
     pub capture: Option<PathBuf>,
-    /// Where the trace goes, if one is running.
+    /// File or ring of the trace, if one is running.
     pub trace: Option<PathBuf>,
-    /// File of the record, if it goes on.
+    /// File of the record, if one is running.
     pub record: Option<PathBuf>,
 }
 
-/// An earlier record, or the one that does not begin.
-pub type Begun = Result<Option<Recorder>, (Box<Recorder>, NotRecorded)>;
+/// The previous record, or the new one with the reason why it did not begin.
+pub type Begun = Result<Option<Recorder>, (Box<Recorder>, StartRecordError)>;
 
-/// Why a record does not begin.
+/// Why a record did not begin.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-pub enum NotRecorded {
-    /// The current state of the device cannot be reproduced from outside.
+pub enum StartRecordError {
+    /// The current state of the device cannot be reproduced from its inputs.
     #[error(
         "a VMM is connected; start recording before the VMM connects, or set `record` in the configuration"
     )]
     HasClient,
-    /// The device cannot be made anew.
+    /// The device cannot be created again.
     #[error("cannot restart the device: {0}")]
     NotMade(String),
 }
 
 /// Why there is no answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-pub enum NoAnswer {
-    /// Its thread has ended, or waits to make the device anew.
+pub enum CallError {
+    /// The device's thread has ended, or waits to restart the device.
     #[error("the device is not running")]
     NotRunning,
-    /// Its thread is busy with something else.
+    /// The device's thread is busy.
     #[error("the device is not responding")]
     Late,
 }
 
-/// What a device's thread is at.
+/// State of a device's thread.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Life {
-    /// It serves, as far as it knows.
+    /// It serves, as far as known.
     Running,
-    /// It failed and will be made anew.
+    /// It failed and will restart.
     Restarting(String),
 }
 
-/// How a device fares.
+/// Health of a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Health {
     /// What its thread is at.
     pub life: Life,
-    /// Times it failed and was made anew, or is about to be.
+    /// Number of restarts, including a pending one.
     pub restarts: u64,
-    /// Why, the last time.
+    /// Reason of the last failure.
     pub problem: Option<String>,
 }
 
-/// Reaches a device's thread from others.
+/// The main thread's end of the channel to a device.
 #[derive(Clone, Debug)]
 pub struct Handle {
     calls: mpsc::Sender<Call>,
     shared: Arc<Shared>,
 }
 
-/// The device's end: what its thread waits for and takes calls from.
+/// The device's end: it polls the descriptor and takes calls.
 #[derive(Debug)]
 pub struct Mailbox {
     calls: mpsc::Receiver<Call>,
@@ -159,8 +160,8 @@ pub struct Mailbox {
 
 #[derive(Debug)]
 struct Shared {
-    bell: OwnedFd,
-    /// Apart from the calls: a request to end must not wait for room among them.
+    wakeup: OwnedFd,
+    /// Separate from the calls, so that a shutdown request needs no room among them.
     stop: AtomicBool,
     /// A VMM is connected.
     connected: AtomicBool,
@@ -173,13 +174,13 @@ impl Shared {
     }
 }
 
-/// A mailbox and the handle to it.
+/// Creates a mailbox and its handle.
 ///
 /// # Errors
-/// The host has no descriptors left.
+/// The process has no free descriptors.
 pub fn mailbox() -> io::Result<(Handle, Mailbox)> {
     let shared = Arc::new(Shared {
-        bell: eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?,
+        wakeup: eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?,
         stop: AtomicBool::new(false),
         connected: AtomicBool::new(false),
         health: Mutex::new(Health { life: Life::Running, restarts: 0, problem: None }),
@@ -188,75 +189,76 @@ pub fn mailbox() -> io::Result<(Handle, Mailbox)> {
     Ok((Handle { calls: sender, shared: shared.clone() }, Mailbox { calls: receiver, shared }))
 }
 
-/// An answer that is on its way.
+/// A pending answer.
 #[derive(Debug)]
 pub struct Answer<T>(oneshot::Receiver<T>);
 
 impl<T> Answer<T> {
-    /// Waits for it, until `deadline`.
+    /// Waits for the answer until `deadline`.
     ///
     /// # Errors
-    /// [`NoAnswer`].
-    pub async fn by(self, deadline: tokio::time::Instant) -> Result<T, NoAnswer> {
+    /// [`CallError`].
+    pub async fn by(self, deadline: tokio::time::Instant) -> Result<T, CallError> {
         match tokio::time::timeout_at(deadline, self.0).await {
-            Ok(answer) => answer.map_err(|_| NoAnswer::NotRunning),
-            Err(_) => Err(NoAnswer::Late),
+            Ok(answer) => answer.map_err(|_| CallError::NotRunning),
+            Err(_) => Err(CallError::Late),
         }
     }
 }
 
 impl Handle {
-    /// Asks the thread to end at its next turn.
+    /// Requests the thread to stop at its next turn.
     pub fn stop(&self) {
         self.shared.stop.store(true, Ordering::Release);
-        self.ring();
+        self.wake();
     }
 
-    /// Calls and waits for the answer, [`ANSWER`] at most.
+    /// Calls and waits for the answer, for at most [`ANSWER`].
     ///
     /// # Errors
-    /// [`NoAnswer`].
-    pub async fn call<T>(&self, call: impl FnOnce(oneshot::Sender<T>) -> Call) -> Result<T, NoAnswer> {
+    /// [`CallError`].
+    pub async fn call<T>(&self, call: impl FnOnce(oneshot::Sender<T>) -> Call) -> Result<T, CallError> {
         self.ask(call)?.by(tokio::time::Instant::now() + ANSWER).await
     }
 
-    /// Calls, without waiting.
+    /// Calls without waiting.
     ///
     /// # Errors
-    /// [`NoAnswer`]: too many calls are waiting, or nobody will answer any.
-    pub fn ask<T>(&self, call: impl FnOnce(oneshot::Sender<T>) -> Call) -> Result<Answer<T>, NoAnswer> {
+    /// [`CallError`]: too many calls are pending, or the thread has ended.
+    pub fn ask<T>(&self, call: impl FnOnce(oneshot::Sender<T>) -> Call) -> Result<Answer<T>, CallError> {
         let (answer, answered) = oneshot::channel();
         self.calls.try_send(call(answer)).map_err(|error| match error {
-            mpsc::error::TrySendError::Full(_) => NoAnswer::Late,
-            mpsc::error::TrySendError::Closed(_) => NoAnswer::NotRunning,
+            mpsc::error::TrySendError::Full(_) => CallError::Late,
+            mpsc::error::TrySendError::Closed(_) => CallError::NotRunning,
         })?;
-        self.ring();
+        self.wake();
         Ok(Answer(answered))
     }
 
-    /// Whether a VMM is connected.
+    /// Returns whether a VMM is connected.
     pub fn is_connected(&self) -> bool {
         self.shared.connected.load(Ordering::Acquire)
     }
 
-    /// How the device fares.
+    /// Returns the health of the device.
     pub fn health(&self) -> Health {
         self.shared.health().clone()
     }
 
-    fn ring(&self) {
-        // Fails only when the counter is full, and then the thread is about to wake up already.
-        let _ = rustix::io::write(&self.shared.bell, &1_u64.to_ne_bytes());
+    fn wake(&self) {
+        // Fails only if the counter is full, and then the thread is about to wake up.
+        let _ = rustix::io::write(&self.shared.wakeup, &1_u64.to_ne_bytes());
     }
 }
 
 impl Mailbox {
-    /// Whether the thread is to end.
+    /// Returns whether the thread was requested to stop.
     pub fn is_stopped(&self) -> bool {
         self.shared.stop.load(Ordering::Acquire)
     }
 
-    /// Waits until the thread is to end, no longer than `pause`, for a device that cannot answer: calls are refused.
+    /// Waits for a stop request, for at most `pause`. Pending calls are dropped, because the device cannot answer
+    /// them.
     pub fn is_stopped_within(&mut self, pause: Duration) -> bool {
         let end = Instant::now() + pause;
         loop {
@@ -270,22 +272,22 @@ impl Mailbox {
         }
     }
 
-    /// The calls that wait and are still waited for. Those that come meanwhile make the mailbox readable again.
+    /// Takes the pending calls whose callers still wait. Later calls make the mailbox readable again.
     pub fn take(&mut self) -> impl Iterator<Item = Call> {
-        // Before the first call is taken: whoever calls after this also rings after this.
-        let _ = rustix::io::read(&self.shared.bell, &mut [0_u8; 8]);
+        // Reset the counter before taking the first call: a later caller increments it again.
+        let _ = rustix::io::read(&self.shared.wakeup, &mut [0_u8; 8]);
         std::iter::from_fn(|| self.calls.try_recv().ok()).take(CALLS).filter(|call| !call.is_abandoned())
     }
 
-    /// Tells whether a VMM is connected.
+    /// Sets whether a VMM is connected.
     pub fn set_connected(&self, connected: bool) {
-        // Looked at first: a store takes the line of memory away from whoever reads it.
+        // Load first: a store would take the cache line from readers.
         if self.shared.connected.load(Ordering::Relaxed) != connected {
             self.shared.connected.store(connected, Ordering::Release);
         }
     }
 
-    /// Tells what the thread is at. A restart is counted.
+    /// Sets the state of the thread. Counts restarts.
     pub fn set_life(&self, life: Life) {
         let mut health = self.shared.health();
         if let Life::Restarting(problem) = &life {
@@ -296,10 +298,10 @@ impl Mailbox {
     }
 }
 
-/// Readable when there is something to look at.
+/// Readable when calls or a stop request are pending.
 impl AsFd for Mailbox {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.shared.bell.as_fd()
+        self.shared.wakeup.as_fd()
     }
 }
 
@@ -312,28 +314,28 @@ mod tests {
     }
 
     #[test]
-    fn a_device_that_does_not_answer_is_not_waited_for_and_later_does_not_do_what_it_was_asked() {
+    fn abandoned_call_is_not_executed() {
         let (handle, mut mailbox) = mailbox().unwrap();
         let soon = || tokio::time::Instant::now() + Duration::from_millis(20);
         runtime().block_on(async {
             for _ in 0..CALLS {
                 let answer = handle.ask(|answer| Call::SetPort(PortState::Down, answer)).unwrap();
-                assert_eq!(answer.by(soon()).await, Err(NoAnswer::Late));
+                assert_eq!(answer.by(soon()).await, Err(CallError::Late));
             }
-            assert_eq!(handle.ask(Call::Fail).unwrap_err(), NoAnswer::Late, "there is no room left");
+            assert_eq!(handle.ask(Call::Fail).unwrap_err(), CallError::Late, "there is no room left");
         });
         assert_eq!(mailbox.take().count(), 0);
     }
 
     #[test]
-    fn a_device_that_is_not_running_says_so() {
+    fn call_to_ended_thread_fails() {
         let (handle, mut mailbox) = mailbox().unwrap();
         runtime().block_on(async {
             let answer = handle.ask(Call::Fail).unwrap();
             assert!(!mailbox.is_stopped_within(Duration::ZERO));
-            assert_eq!(answer.by(tokio::time::Instant::now() + ANSWER).await, Err(NoAnswer::NotRunning));
+            assert_eq!(answer.by(tokio::time::Instant::now() + ANSWER).await, Err(CallError::NotRunning));
             drop(mailbox);
-            assert_eq!(handle.call(Call::Fail).await, Err(NoAnswer::NotRunning));
+            assert_eq!(handle.call(Call::Fail).await, Err(CallError::NotRunning));
         });
     }
 }

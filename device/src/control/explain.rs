@@ -179,7 +179,7 @@ fn status_words(status: Status) -> String {
     }
 }
 
-/// Those that end a connection; the others by their name.
+/// Describes reasons that end a connection; others are named.
 fn drop_words(reason: DropReason) -> &'static str {
     match reason {
         DropReason::InvalidRequest => "the peer's request was invalid",
@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn an_idle_queue_pair_waits_for_its_software_and_its_peer() {
+    fn idle_qp_waits_for_doorbell_and_peer() {
         assert_eq!(
             said(IDLE),
             [
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn a_silent_peer_is_told_with_its_numbers() {
+    fn silent_peer_is_explained_with_numbers() {
         let unanswered = Unanswered {
             oldest: 0x100,
             packets: 2,
@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn both_ends_of_a_missing_receive_request_say_so() {
+    fn missing_receive_request_explained_at_both_ends() {
         let left = Duration::from_micros(600);
         let send = WaitReason::ReceiverNotReady { left, refusals: 2, most: Some(6) };
         assert_eq!(
@@ -312,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn what_ended_it_is_told_with_its_cause() {
+    fn failure_is_explained_with_cause() {
         let by = EndedBy::Send(Status::LocalProtection(AccessError::Pd));
         let ended = Some(Ended { ago: Duration::from_secs(3), by });
         assert_eq!(
@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn a_number_without_queue_pair_has_its_doorbells() {
+    fn unknown_qp_lists_ignored_doorbells() {
         let ignored = Ignored { count: 2, last: Reason::Interface(InterfaceReason::QpReset) };
         assert_eq!(
             lines(0x15, &Explanation { situation: None, ignored: Some(ignored) }),
@@ -334,9 +334,9 @@ mod tests {
         );
     }
 
-    /// Numbers keep their unit, and nothing is lost on the way to `hcactl`.
+    /// Numbers keep their unit, and no precision is lost on the way to `hcactl`.
     #[test]
-    fn programs_get_the_same_with_microseconds() {
+    fn json_keeps_microseconds() {
         let left = Duration::from_micros(600);
         let send = WaitReason::ReceiverNotReady { left, refusals: 2, most: None };
         let explanation = Explanation { situation: Some(QpStatus { send, ..IDLE }), ignored: None };

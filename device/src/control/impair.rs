@@ -1,24 +1,24 @@
-//! Impairments of a device, asked for through the control socket.
+//! Queries and changes of a device's impairments through the control socket.
 
 use tokio::sync::oneshot;
 
-use crate::fabric::impair::{ImpairmentRow, Rule, TooManyRules};
+use crate::fabric::impair::{ImpairmentRow, Rule, TooManyRulesError};
 use crate::frontend::Frontend;
 use crate::hca::Hca;
 
-/// What a device's thread is asked about its impairments, with the way back.
+/// A request to a device's thread about its impairments, with the channel for the answer.
 #[derive(Debug)]
 pub enum ImpairCall {
-    /// Which there are and what they did.
+    /// Lists the impairments and their counters.
     List(oneshot::Sender<Vec<ImpairmentRow>>),
-    /// One more; gives its number.
-    Add(Box<Rule>, oneshot::Sender<Result<u32, TooManyRules>>),
-    /// One less, or none; false if there is no such one.
+    /// Adds an impairment and returns its ID.
+    Add(Box<Rule>, oneshot::Sender<Result<u32, TooManyRulesError>>),
+    /// Removes an impairment, or all. Returns false if it does not exist.
     Clear(Option<u32>, oneshot::Sender<bool>),
 }
 
 impl ImpairCall {
-    /// Whether nobody waits for the answer any more.
+    /// Returns whether the requester has stopped waiting.
     pub fn is_abandoned(&self) -> bool {
         match self {
             Self::List(answer) => answer.is_closed(),
@@ -27,7 +27,7 @@ impl ImpairCall {
         }
     }
 
-    /// Answers. An asker that is gone wants no answer.
+    /// Executes the request and answers it. An error of `send` means that the requester is gone.
     pub fn answer<F: Frontend>(self, hca: &mut Hca<F>) {
         match self {
             Self::List(answer) => {

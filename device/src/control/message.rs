@@ -413,7 +413,7 @@ impl From<&Monitor> for InterfaceCounters {
             commands: monitor.commands().iter().map(by_status).collect(),
             command_time: *monitor.command_time(),
             doorbells: monitor.doorbells().iter().map(owned).collect(),
-            ignored: monitor.ignorances().map(|(reason, count)| (reason.to_owned(), count)).collect(),
+            ignored: monitor.ignored_counts().map(|(reason, count)| (reason.to_owned(), count)).collect(),
             refused: monitor.refused().iter().map(owned).collect(),
             violations: monitor.violations().map(|(rule, count)| (rule.to_owned(), count)).collect(),
         }
@@ -511,7 +511,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_with_unknown_parts_are_refused() {
+    fn requests_with_unknown_fields_are_rejected() {
         for text in [
             "{}",
             r#"{"reboot":{}}"#,
@@ -540,7 +540,7 @@ mod tests {
     }
 
     #[test]
-    fn every_reason_of_a_drop_is_reported() {
+    fn every_drop_reason_is_reported() {
         let counters = PortCounters::from(&PortStats::default());
         assert_eq!(counters.dropped.len(), DropReason::ALL.len());
     }

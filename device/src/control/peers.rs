@@ -1,4 +1,4 @@
-//! Peers of a device's fabric, asked for through the control socket.
+//! Queries and changes of a device's peers through the control socket.
 
 use std::net::SocketAddr;
 
@@ -13,45 +13,45 @@ use crate::fabric::udp::UdpPeer;
 use crate::frontend::Frontend;
 use crate::hca::Hca;
 
-/// What a device's thread is asked about its peers, with the way back.
+/// A request to a device's thread about its peers, with the channel for the answer.
 #[derive(Debug)]
 pub enum PeerCall {
-    /// Which there are and what they did.
+    /// Lists the peers and their counters.
     List(oneshot::Sender<Result<PeerList, PeersError>>),
-    /// One more.
+    /// Adds a peer.
     Add(UdpPeer, oneshot::Sender<Result<(), PeersError>>),
-    /// One less.
+    /// Removes a peer.
     Remove(SocketAddr, oneshot::Sender<Result<(), PeersError>>),
 }
 
-/// Whom a fabric has, by its kind.
+/// Peers of a fabric, by kind of fabric.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PeerList {
-    /// Peers of UDP.
+    /// Peers of the UDP fabric.
     Peers(Vec<PeerRow>),
-    /// Members of a ring, who come by themselves.
+    /// Members of a ring, which find each other.
     Members(Vec<MemberRow>),
 }
 
-/// Why nothing was answered or changed.
+/// Why a request about peers failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum PeersError {
-    /// Only the UDP and ring fabrics have a list of peers.
+    /// The fabric has no list of peers.
     #[error("this device's fabric has no peer list; only UDP and ring fabrics have a peer list")]
     NoList,
-    /// Members of a ring find each other.
+    /// Members of a ring join and leave by themselves.
     #[error("ring members cannot be added or removed; every device that uses the ring directory is a member")]
     Ring,
-    /// The MAC is its own.
+    /// The peer has the MAC of this device.
     #[error("mac: {0} is the MAC of this device")]
     OwnMac(MacAddr),
-    /// The list of peers refuses.
+    /// The list of peers rejects the change.
     #[error(transparent)]
     Peer(#[from] PeerError),
 }
 
 impl PeerCall {
-    /// Whether nobody waits for the answer any more.
+    /// Returns whether the requester has stopped waiting.
     pub fn is_abandoned(&self) -> bool {
         match self {
             Self::List(answer) => answer.is_closed(),
@@ -60,8 +60,8 @@ impl PeerCall {
         }
     }
 
-    /// Answers. An asker that is gone wants no answer. The port of the HCA hears whose addresses are bound to a MAC, as when
-    /// it starts.
+    /// Executes the request and answers it. An error of `send` means that the requester is gone. The port learns or
+    /// removes the addresses derived from a configured MAC, as at start-up.
     pub fn answer<F: Frontend>(self, hca: &mut Hca<F>, fabric: &mut impl Fabric) {
         let members = fabric.members();
         let switch = fabric.switch().ok_or(match members {
@@ -81,14 +81,14 @@ impl PeerCall {
                     None => switch.and_then(|switch| Ok(switch.add(peer)?)),
                 };
                 if let (Ok(()), Some(mac)) = (added, peer.mac) {
-                    hca.know(mac);
+                    hca.add_static_neighbour(mac);
                 }
                 let _ = answer.send(added);
             }
             Self::Remove(addr, answer) => {
                 let removed = switch.and_then(|switch| Ok(switch.remove(addr)?));
                 if let Some(mac) = removed.ok().and_then(|peer| peer.mac) {
-                    hca.forget(mac);
+                    hca.remove_static_neighbour(mac);
                 }
                 let _ = answer.send(removed.map(drop));
             }
@@ -110,14 +110,14 @@ mod tests {
         MacAddr::from_lid(Lid::new(lid))
     }
 
-    /// An ARP request (RFC 826) of a MAC that says to be 10.77.0.3, for 10.77.0.1.
+    /// An ARP request (RFC 826) of a MAC that claims 10.77.0.3, for 10.77.0.1.
     fn request_from(mac: MacAddr) -> Vec<u8> {
         let head = [8, 6, 0, 1, 8, 0, 6, 4, 0, 1];
         [&[0xff; 6][..], &mac.0, &head, &mac.0, &[10, 77, 0, 3], &[0; 6], &[10, 77, 0, 1]].concat()
     }
 
     #[test]
-    fn a_peers_ip_addresses_are_its_own_from_when_it_is_added_until_it_is_removed() {
+    fn configured_peer_owns_derived_ip_until_removed() {
         let mut hca = Hca::new(Stub::default(), Identity::from_lid(Lid::new(1)), None);
         let mut fabric = UdpFabric::bind(([127, 0, 0, 1], 0).into(), mac(1), &[]).unwrap();
         let addr = SocketAddr::from(([127, 0, 0, 1], 9));

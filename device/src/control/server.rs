@@ -1,4 +1,4 @@
-//! Serving the control socket.
+//! The server of the control socket.
 
 use std::fs;
 use std::io::{self, Write as _};
@@ -15,16 +15,16 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
-use super::call::{self, Call, Life, NoAnswer, NotRecorded};
+use super::call::{self, Call, CallError, Life, StartRecordError};
 use super::impair::ImpairCall;
 use super::message::{DeviceRow, DeviceState, Request, Response};
 use super::peers::{PeerCall, PeerList, PeersError};
-use super::roster::{Change, Device, Roster};
+use super::registry::{Change, Device, DeviceRegistry};
 use crate::capture::Capture;
 use crate::config::ConfigError;
-use crate::confinement::{self, Outside};
+use crate::confinement::{self, OutsideError};
 use crate::descriptors::Reserve;
-use crate::fabric::impair::{Rule, RuleError, TooManyRules};
+use crate::fabric::impair::{Rule, RuleError, TooManyRulesError};
 use crate::limited;
 use crate::record::Recorder;
 use crate::telemetry::file;
@@ -33,96 +33,96 @@ use crate::telemetry::store::{Keep, MAX_FILES, Opening};
 use crate::telemetry::trace::{Trace, TraceFormat};
 use crate::vfio::server::Listener;
 
-/// Bound: concurrent clients. One more replaces the client that has been silent longest, if that is longer
-/// than [`SILENCE`]. Otherwise it gets an error.
+/// Bound: concurrent clients. A client beyond it replaces the one that has been idle longest, if that is longer than
+/// [`IDLE_LIMIT`]. Otherwise it gets an error.
 const MAX_CLIENTS: usize = 16;
 
-/// How long a client keeps its place without a request when there is none left for others.
-const SILENCE: Duration = Duration::from_secs(5);
+/// How long an idle client keeps its slot when all are taken.
+const IDLE_LIMIT: Duration = Duration::from_secs(5);
 
-/// Bound: bytes of a request with its line feed. The longest one holds a configuration of some thousand devices.
+/// Bound: bytes of a request including its line feed. The longest one holds a configuration of some thousand devices.
 const MAX_REQUEST_LEN: u64 = 4 << 20;
 
-/// Memory that a client keeps for requests.
+/// Request buffer that a client keeps.
 const USUAL_REQUEST_LEN: usize = 8192;
 
-/// How long nobody is accepted after accepting failed, which is for want of descriptors.
+/// How long no client is accepted after `accept` failed, which means that descriptors ran out.
 const ACCEPT_PAUSE: Duration = Duration::from_secs(1);
 
 /// What the control server needs to answer requests.
 #[derive(Debug)]
 pub struct Service {
-    /// The devices.
-    pub roster: Roster,
-    /// Where others are asked for.
+    /// The running devices.
+    pub registry: DeviceRegistry,
+    /// Channel for change requests.
     pub changes: mpsc::Sender<Change>,
-    /// Where the configuration was read, and may be read again.
+    /// Configuration file, which can be reloaded.
     pub configuration: Option<PathBuf>,
 }
 
-/// Serves clients until dropped, in a tokio runtime with I/O and time.
+/// Serves clients until dropped. Requires a tokio runtime with I/O and time.
 ///
 /// # Errors
 /// The runtime cannot watch the socket.
 pub async fn serve(listener: &Listener, service: Service) -> io::Result<()> {
     let socket = UnixListener::from_std(listener.try_clone()?)?;
     let service = Arc::new(service);
-    let mut places: Vec<Place> = Vec::new();
+    let mut slots: Vec<ClientSlot> = Vec::new();
     let mut reserve = Reserve::new();
     loop {
         let stream = match socket.accept().await {
             Ok((stream, _)) => stream,
-            Err(error) if reserve.give_up(&error) => continue,
+            Err(error) if reserve.release(&error) => continue,
             Err(error) => {
                 limited!(error, %error, "cannot accept control connections");
                 tokio::time::sleep(ACCEPT_PAUSE).await;
                 continue;
             }
         };
-        places.retain(|place| !place.task.is_finished());
+        slots.retain(|slot| !slot.task.is_finished());
         reserve.refill();
-        if places.len() >= MAX_CLIENTS && !make_room(&mut places) {
-            // A line fits into the buffer of a new socket; a client that does not get it sees the end.
+        if slots.len() >= MAX_CLIENTS && !make_room(&mut slots) {
+            // A line fits into the buffer of a new socket. If it does not, the client only sees the connection close.
             let _ = stream.try_write(&line(&Response::Error(format!(
                 "too many control clients, maximum is {MAX_CLIENTS}"
             ))));
             continue;
         }
         let service = service.clone();
-        let silence = Arc::new(Silence::default());
-        let kept = silence.clone();
+        let idle = Arc::new(IdleSince::default());
+        let kept = idle.clone();
         let task = tokio::spawn(async move {
-            if let Err(error) = client(stream, &service, &silence).await {
+            if let Err(error) = client(stream, &service, &idle).await {
                 limited!(debug, %error, "control connection failed");
             }
         });
-        places.push(Place { task: task.abort_handle(), silence: kept });
+        slots.push(ClientSlot { task: task.abort_handle(), idle: kept });
     }
 }
 
-/// Of a client.
-struct Place {
+/// A connected client.
+struct ClientSlot {
     task: AbortHandle,
-    silence: Arc<Silence>,
+    idle: Arc<IdleSince>,
 }
 
-/// Since when a client has not been asking, milliseconds of the process's clock; or [`Silence::BROKEN`].
-struct Silence(AtomicU64);
+/// Start of a client's idle time in milliseconds of the process clock, or [`IdleSince::BUSY`].
+struct IdleSince(AtomicU64);
 
-impl Silence {
-    /// It has asked and waits for the answer.
-    const BROKEN: u64 = u64::MAX;
+impl IdleSince {
+    /// A request is being executed.
+    const BUSY: u64 = u64::MAX;
 
     fn begin(&self) {
         self.0.store(now(), Ordering::Relaxed);
     }
 
     fn end(&self) {
-        self.0.store(Self::BROKEN, Ordering::Relaxed);
+        self.0.store(Self::BUSY, Ordering::Relaxed);
     }
 }
 
-impl Default for Silence {
+impl Default for IdleSince {
     fn default() -> Self {
         Self(now().into())
     }
@@ -133,51 +133,51 @@ fn now() -> u64 {
     u64::try_from(START.elapsed().as_millis()).unwrap_or(u64::MAX)
 }
 
-/// Turns away the client that has been silent for longest, if that is long.
-fn make_room(places: &mut Vec<Place>) -> bool {
-    let since = |place: &Place| place.silence.0.load(Ordering::Relaxed);
-    let longest = (0..places.len()).min_by_key(|index| since(&places[*index]));
-    let silent =
-        |index: &usize| u128::from(now().saturating_sub(since(&places[*index]))) >= SILENCE.as_millis();
-    let Some(index) = longest.filter(silent) else { return false };
-    places.swap_remove(index).task.abort();
+/// Disconnects the client that has been idle longest, if it exceeds the limit.
+fn make_room(slots: &mut Vec<ClientSlot>) -> bool {
+    let since = |slot: &ClientSlot| slot.idle.0.load(Ordering::Relaxed);
+    let longest = (0..slots.len()).min_by_key(|index| since(&slots[*index]));
+    let idle_too_long =
+        |index: &usize| u128::from(now().saturating_sub(since(&slots[*index]))) >= IDLE_LIMIT.as_millis();
+    let Some(index) = longest.filter(idle_too_long) else { return false };
+    slots.swap_remove(index).task.abort();
     true
 }
 
-/// Answers one request after the other until the client closes or sends what is no line.
-async fn client(mut stream: UnixStream, service: &Service, silence: &Silence) -> io::Result<()> {
+/// Answers requests until the client closes the connection or sends an overlong line.
+async fn client(mut stream: UnixStream, service: &Service, idle: &IdleSince) -> io::Result<()> {
     let (reader, mut writer) = stream.split();
     let mut reader = BufReader::new(reader);
     let mut request = Vec::new();
     loop {
         request.clear();
         request.shrink_to(USUAL_REQUEST_LEN);
-        silence.begin();
+        idle.begin();
         if (&mut reader).take(MAX_REQUEST_LEN).read_until(b'\n', &mut request).await? == 0 {
             return Ok(());
         }
         if request.last() != Some(&b'\n') {
-            // Where the next request would begin is unknown.
+            // The start of the next request is unknown.
             let problem =
                 format!("request exceeds {MAX_REQUEST_LEN} bytes or is not terminated by a newline");
             return writer.write_all(&line(&Response::Error(problem))).await;
         }
-        silence.end();
+        idle.end();
         let response = match serde_json::from_slice(&request) {
             Ok(request) => {
                 answer(request, service).await.unwrap_or_else(|problem| Response::Error(problem.to_string()))
             }
             Err(error) => Response::Error(format!("invalid request: {error}")),
         };
-        // A client that does not read counts as silent.
-        silence.begin();
+        // A client that does not read its response counts as idle.
+        idle.begin();
         writer.write_all(&line(&response)).await?;
     }
 }
 
 /// A request that was not executed.
 #[derive(Debug, thiserror::Error)]
-enum Refused {
+enum RequestError {
     #[error("{0}")]
     Unchanged(String),
     #[error("hcad is shutting down")]
@@ -185,7 +185,7 @@ enum Refused {
     #[error("device {0} does not exist")]
     NoDevice(u16),
     #[error(transparent)]
-    NoAnswer(#[from] NoAnswer),
+    CallError(#[from] CallError),
     #[error("a capture to {} is already running", .0.display())]
     Capturing(PathBuf),
     #[error("no capture is running")]
@@ -203,13 +203,13 @@ enum Refused {
     #[error("no recording is running")]
     NotRecording,
     #[error(transparent)]
-    NotRecorded(#[from] NotRecorded),
+    StartRecordError(#[from] StartRecordError),
     #[error("{what} to {} has already stopped: {why}", path.display())]
     Ended { what: &'static str, path: PathBuf, why: String },
     #[error(transparent)]
     Rule(#[from] RuleError),
     #[error(transparent)]
-    TooManyRules(#[from] TooManyRules),
+    TooManyRulesError(#[from] TooManyRulesError),
     #[error(transparent)]
     Config(#[from] ConfigError),
     #[error(transparent)]
@@ -219,10 +219,10 @@ enum Refused {
     #[error("cannot create {}: {error}", path.display())]
     File { path: PathBuf, error: io::Error },
     #[error("cannot create {}: {outside}", path.display())]
-    Confined { path: PathBuf, outside: Outside },
+    Confined { path: PathBuf, outside: OutsideError },
 }
 
-impl Refused {
+impl RequestError {
     /// An error for a file that cannot be created. If the sandbox prevents it, the error says so.
     fn file(path: &Path, error: io::Error) -> Self {
         let path = path.to_owned();
@@ -235,9 +235,9 @@ impl Refused {
     }
 }
 
-async fn answer(request: Request, service: &Service) -> Result<Response, Refused> {
-    let devices = service.roster.borrow().clone();
-    let find = |id| devices.iter().find(|device| device.id == id).ok_or(Refused::NoDevice(id));
+async fn answer(request: Request, service: &Service) -> Result<Response, RequestError> {
+    let devices = service.registry.borrow().clone();
+    let find = |id| devices.iter().find(|device| device.id == id).ok_or(RequestError::NoDevice(id));
     Ok(match request {
         Request::Devices {} => Response::Devices(rows(&devices).await),
         Request::Configuration {} => Response::Configuration(service.configuration.clone()),
@@ -274,7 +274,7 @@ async fn answer(request: Request, service: &Service) -> Result<Response, Refused
         }
         Request::CaptureDump { device, path } => {
             let kept = find(device)?.handle.call(Call::KeptFrames).await?;
-            dump(&path, &kept.ok_or(Refused::NothingKept("capture"))?)?;
+            dump(&path, &kept.ok_or(RequestError::NothingKept("capture"))?)?;
             Response::Done {}
         }
         Request::SetPort { device, state } => {
@@ -288,7 +288,7 @@ async fn answer(request: Request, service: &Service) -> Result<Response, Refused
         Request::CaptureOff { device } => {
             let handle = &find(device)?.handle;
             let capture = handle.call(|answer| Call::SetCapture(None, answer)).await?;
-            let mut capture = capture.ok_or(Refused::NotCapturing)?;
+            let mut capture = capture.ok_or(RequestError::NotCapturing)?;
             capture.flush();
             ended("the capture", capture.ended())?
         }
@@ -304,12 +304,12 @@ async fn answer(request: Request, service: &Service) -> Result<Response, Refused
         }
         Request::TraceDump { device, path } => {
             let kept = find(device)?.handle.call(Call::KeptRecords).await?;
-            dump(&path, &kept.ok_or(Refused::NothingKept("trace"))?)?;
+            dump(&path, &kept.ok_or(RequestError::NothingKept("trace"))?)?;
             Response::Done {}
         }
         Request::TraceOff { device } => {
             let trace = find(device)?.handle.call(|answer| Call::SetTrace(None, answer)).await?;
-            let mut trace = trace.ok_or(Refused::NotTracing)?;
+            let mut trace = trace.ok_or(RequestError::NotTracing)?;
             trace.flush();
             ended("the trace", trace.ended())?
         }
@@ -319,7 +319,7 @@ async fn answer(request: Request, service: &Service) -> Result<Response, Refused
         }
         Request::RecordOff { device } => {
             let record = find(device)?.handle.call(Call::EndRecord).await?;
-            let (path, failure) = record.ok_or(Refused::NotRecording)?.finish();
+            let (path, failure) = record.ok_or(RequestError::NotRecording)?.finish();
             ended("the recording", failure.as_deref().map(|why| (&*path, why)))?
         }
         Request::Impairments { device } => {
@@ -353,33 +353,33 @@ async fn answer(request: Request, service: &Service) -> Result<Response, Refused
             let handle = &find(device)?.handle;
             let found = handle.call(|answer| Call::Impair(ImpairCall::Clear(id, answer))).await?;
             match id {
-                Some(id) if !found => return Err(Refused::NoImpairment(id)),
+                Some(id) if !found => return Err(RequestError::NoImpairment(id)),
                 _ => Response::Done {},
             }
         }
     })
 }
 
-/// Has which devices there are changed.
+/// Requests a change to the set of devices.
 async fn change<T>(
     service: &Service,
     change: impl FnOnce(oneshot::Sender<Result<T, String>>) -> Change,
-) -> Result<T, Refused> {
+) -> Result<T, RequestError> {
     let (answer, answered) = oneshot::channel();
-    service.changes.send(change(answer)).await.map_err(|_| Refused::Ending)?;
-    // As long as it takes: a device that does not end has its time, and no other change is begun.
-    answered.await.map_err(|_| Refused::Ending)?.map_err(Refused::Unchanged)
+    service.changes.send(change(answer)).await.map_err(|_| RequestError::Ending)?;
+    // Without a time-out: a device has its own time to stop, and no other change begins meanwhile.
+    answered.await.map_err(|_| RequestError::Ending)?.map_err(RequestError::Unchanged)
 }
 
 /// The response to the end of a capture, trace or recording, which may have stopped earlier.
-fn ended(what: &'static str, before: Option<(&Path, &str)>) -> Result<Response, Refused> {
+fn ended(what: &'static str, before: Option<(&Path, &str)>) -> Result<Response, RequestError> {
     match before {
-        Some((path, why)) => Err(Refused::Ended { what, path: path.to_owned(), why: why.to_owned() }),
+        Some((path, why)) => Err(RequestError::Ended { what, path: path.to_owned(), why: why.to_owned() }),
         None => Ok(Response::Done {}),
     }
 }
 
-/// All devices. Those that do not answer are waited for at the same time.
+/// Returns the rows of all devices. Waits for all devices in parallel.
 async fn rows(devices: &[Arc<Device>]) -> Vec<DeviceRow> {
     let deadline = Instant::now() + call::ANSWER;
     let asked: Vec<_> = devices.iter().map(|device| device.handle.ask(Call::Status)).collect();
@@ -394,11 +394,11 @@ async fn rows(devices: &[Arc<Device>]) -> Vec<DeviceRow> {
     rows
 }
 
-fn row(device: &Device, status: Result<call::Status, NoAnswer>) -> DeviceRow {
+fn row(device: &Device, status: Result<call::Status, CallError>) -> DeviceRow {
     let health = device.handle.health();
     let state = match (&health.life, &status) {
-        (Life::Restarting(_), _) | (Life::Running, Err(NoAnswer::NotRunning)) => DeviceState::Restarting,
-        (Life::Running, Err(NoAnswer::Late)) => DeviceState::NotAnswering,
+        (Life::Restarting(_), _) | (Life::Running, Err(CallError::NotRunning)) => DeviceState::Restarting,
+        (Life::Running, Err(CallError::Late)) => DeviceState::NotAnswering,
         (Life::Running, Ok(_)) => DeviceState::Running,
     };
     let status = status.ok();
@@ -426,12 +426,12 @@ async fn start_capture(
     keep: &Keep,
     max_bytes: Option<u64>,
     filter: CaptureFilter,
-) -> Result<(), Refused> {
+) -> Result<(), RequestError> {
     if let Some(running) = device.handle.call(Call::Status).await?.capture {
-        return Err(Refused::Capturing(running));
+        return Err(RequestError::Capturing(running));
     }
     let capture = Capture::open(keep, Opening::New, &device.name)
-        .map_err(|error| Refused::file(keep.path(), error))?
+        .map_err(|error| RequestError::file(keep.path(), error))?
         .with_limit(max_bytes.unwrap_or(device.capture_max_bytes))
         .with_filter(filter);
     let capture = Some(Box::new(capture));
@@ -446,54 +446,54 @@ async fn start_trace(
     max_bytes: Option<u64>,
     format: TraceFormat,
     filter: TraceFilter,
-) -> Result<(), Refused> {
+) -> Result<(), RequestError> {
     if let Some(running) = device.handle.call(Call::Status).await?.trace {
-        return Err(Refused::Tracing(running));
+        return Err(RequestError::Tracing(running));
     }
     let trace = Trace::open(keep, Opening::New, format, &device.name)
-        .map_err(|error| Refused::file(keep.path(), error))?
+        .map_err(|error| RequestError::file(keep.path(), error))?
         .with_limit(max_bytes.unwrap_or(device.trace_max_bytes))
         .with_filter(filter);
     let trace = Some(Box::new(trace));
-    // As with captures: of two clients at the same moment the later wins.
+    // As with captures, the later request wins.
     device.handle.call(|answer| Call::SetTrace(trace, answer)).await?;
     Ok(())
 }
 
-fn check_files(files: NonZeroU16) -> Result<(), Refused> {
-    if files.get() > MAX_FILES { Err(Refused::TooManyFiles(files.get())) } else { Ok(()) }
+fn check_files(files: NonZeroU16) -> Result<(), RequestError> {
+    if files.get() > MAX_FILES { Err(RequestError::TooManyFiles(files.get())) } else { Ok(()) }
 }
 
-/// Writes what memory held to a new file.
-fn dump(path: &Path, kept: &[u8]) -> Result<(), Refused> {
-    let mut file = file::create_new(path).map_err(|error| Refused::file(path, error))?;
+/// Writes the ring buffer of a capture or trace to a new file.
+fn dump(path: &Path, kept: &[u8]) -> Result<(), RequestError> {
+    let mut file = file::create_new(path).map_err(|error| RequestError::file(path, error))?;
     file.write_all(kept).map_err(|error| {
-        // Nobody takes a part of it for the whole.
+        // A truncated file must not be taken for a complete one.
         let _ = fs::remove_file(path);
-        Refused::file(path, error)
+        RequestError::file(path, error)
     })
 }
 
-async fn start_record(device: &Device, path: &Path) -> Result<(), Refused> {
+async fn start_record(device: &Device, path: &Path) -> Result<(), RequestError> {
     if let Some(running) = device.handle.call(Call::Status).await?.record {
-        return Err(Refused::Recording(running));
+        return Err(RequestError::Recording(running));
     }
     let record = Recorder::create_new(path, &device.header, device.record_max_bytes)
-        .map_err(|error| Refused::file(path, error))?;
+        .map_err(|error| RequestError::file(path, error))?;
     let record = Box::new(record);
     let begun = device.handle.call(|answer| Call::BeginRecord(record, answer)).await?;
     match begun {
         Ok(_) => Ok(()),
         Err((record, why)) => {
             drop(record);
-            // Nothing of the device is in it.
+            // The file holds nothing of the device yet.
             let _ = fs::remove_file(path);
             Err(why.into())
         }
     }
 }
 
-/// A response as it is written.
+/// Encodes a response as a line.
 fn line(response: &Response) -> Vec<u8> {
     let mut line = serde_json::to_vec(response)
         .unwrap_or_else(|_| br#"{"error":"cannot encode the response as JSON"}"#.to_vec());

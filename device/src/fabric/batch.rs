@@ -1,4 +1,4 @@
-//! Many frames in one buffer, so that neither allocation nor a system call is paid per frame.
+//! Batches of frames in one buffer, which avoid an allocation and a system call per frame.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -9,16 +9,16 @@ use protocol::roce::{IcrcField, seal};
 use super::sources::Source;
 use super::{MAX_FRAME_LEN, MIN_FRAME_LEN};
 
-/// Bound: bytes of frames that a turn makes for memory shared with others, and that it takes from there, but for the last
-/// frame. Whoever copies them on finds them in the second-level cache, of which the guest's memory takes as much again.
+/// Limit of the bytes of frames that a turn sends to or receives from shared memory; the last frame may exceed it.
+/// The reader then finds them in the L2 cache, where the guest's memory takes as much again.
 pub(crate) const MEMORY_TURN_BYTES: usize = 256 << 10;
 
-/// Frames on their way out, end to end in one buffer that is used again and again.
+/// Outbound frames, back to back in a reused buffer.
 #[derive(Debug, Default)]
 pub struct TxBatch {
     bytes: Vec<u8>,
     frames: VecDeque<TxFrame>,
-    /// The driver of a NIC chooses the sources of its frames.
+    /// The driver of a NIC chooses the source addresses of its frames.
     has_chosen_sources: bool,
 }
 
@@ -31,73 +31,73 @@ pub(super) struct TxFrame {
     pub(super) icrc: IcrcField,
 }
 
-/// Why a frame leaves, which says how a fabric treats it.
+/// Origin of a frame, which determines how a fabric treats it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Origin {
-    /// The engine, the station or management begins something.
+    /// An unsolicited frame of the engine, the host stack or management.
     #[default]
     Own,
-    /// It answers a frame that came, so its destination was heard of just now: see [`TxBatch::mark_answer`].
+    /// An answer to a received frame, see [`TxBatch::mark_answer`].
     Answer,
 }
 
 impl TxBatch {
-    /// Frames of a device that is a NIC. Its driver chooses their sources, those of its RDMA half too, and fabrics check
-    /// that no other member has them.
+    /// A batch for a device that is a NIC. Its driver chooses the source addresses, those of the RDMA half included,
+    /// and fabrics check that no other member owns them.
     pub fn of_nic() -> Self {
         Self { has_chosen_sources: true, ..Self::default() }
     }
 
-    /// Where the next frame is to be appended. Call [`TxBatch::commit`] after it.
+    /// Returns the buffer to append the next frame to. Call [`TxBatch::commit`] afterwards.
     pub fn buffer(&mut self) -> &mut Vec<u8> {
         &mut self.bytes
     }
 
-    /// What was appended since the last commit is a frame for `dst`.
+    /// Commits the bytes appended since the last commit as a frame for `dst`.
     pub fn commit(&mut self, dst: MacAddr) {
         let start = self.frames.back().map_or(0, |frame| frame.end);
         let icrc = IcrcField::Computed;
         self.frames.push_back(TxFrame { start, end: self.bytes.len(), dst, origin: Origin::Own, icrc });
     }
 
-    /// The frame committed last answers one that came. It is for whoever sent that and for nobody else, so a fabric that
-    /// does not know the way loses it rather than send it to everybody: others must not pay for what one peer asks.
+    /// Marks the last frame as an answer, which is for its requester only. A fabric that does not know the way drops
+    /// it instead of flooding it: other members must not pay for the requests of one peer.
     pub fn mark_answer(&mut self) {
         self.mark(Origin::Answer);
     }
 
-    /// Says why the frame committed last leaves.
+    /// Sets the origin of the last frame.
     pub fn mark(&mut self, origin: Origin) {
         if let Some(frame) = self.frames.back_mut() {
             frame.origin = origin;
         }
     }
 
-    /// Says whether the frame committed last, which the engine made, has its ICRC.
+    /// Sets whether the last frame, which the engine built, has its ICRC.
     pub fn mark_icrc(&mut self, icrc: IcrcField) {
         if let Some(frame) = self.frames.back_mut() {
             frame.icrc = icrc;
         }
     }
 
-    /// Sees to it that the frame committed last has its ICRC.
+    /// Adds the ICRC to the last frame if it is missing.
     pub fn seal_last(&mut self) {
         if let Some(frame) = self.frames.back_mut()
             && frame.icrc == IcrcField::LeftOut
             && let Some(bytes) = self.bytes.get_mut(frame.start..)
         {
             frame.icrc = IcrcField::Computed;
-            // The engine makes nothing that fails here.
+            // Frames of the engine are always well-formed.
             let _ = seal(bytes);
         }
     }
 
-    /// Why the frame committed last leaves.
+    /// Returns the origin of the last frame.
     pub fn last_origin(&self) -> Origin {
         self.frames.back().map(|frame| frame.origin).unwrap_or_default()
     }
 
-    /// Appends a frame that is complete, and at least an Ethernet header.
+    /// Appends a complete frame. Ignores anything shorter than an Ethernet header.
     pub fn push(&mut self, frame: &[u8]) {
         if let Some(dst) = frame.first_chunk() {
             self.bytes.extend_from_slice(frame);
@@ -105,9 +105,9 @@ impl TxBatch {
         }
     }
 
-    /// What was appended since the last commit is a frame of a NIC, which says itself whom it is for. What cannot be a
-    /// frame is taken back: false.
-    pub fn commit_plain(&mut self) -> bool {
+    /// Commits the bytes appended since the last commit as a frame of a NIC, which contains its own destination.
+    /// Returns false and discards them if the length is invalid.
+    pub fn commit_nic(&mut self) -> bool {
         let start = self.frames.back().map_or(0, |frame| frame.end);
         let frame = &self.bytes[start..];
         match frame.first_chunk() {
@@ -123,7 +123,7 @@ impl TxBatch {
         }
     }
 
-    /// Gives the frame committed last another destination.
+    /// Changes the destination of the last frame.
     pub fn readdress_last(&mut self, dst: MacAddr) {
         if let Some(frame) = self.frames.back_mut()
             && let Some(field) = self.bytes.get_mut(frame.start..).and_then(<[u8]>::first_chunk_mut)
@@ -133,28 +133,28 @@ impl TxBatch {
         }
     }
 
-    /// Frames not sent yet, with their destinations.
+    /// Pending frames with their destinations.
     pub fn iter(&self) -> impl Iterator<Item = (MacAddr, &[u8])> {
         self.frames.iter().map(|frame| (frame.dst, &self.bytes[frame.start..frame.end]))
     }
 
-    /// Frames not sent yet.
+    /// Number of pending frames.
     pub fn len(&self) -> usize {
         self.frames.len()
     }
 
-    /// Their bytes, all told.
+    /// Total bytes of the pending frames.
     pub fn bytes(&self) -> usize {
         let front = self.frames.front().map_or(0, |frame| frame.start);
         self.frames.back().map_or(0, |frame| frame.end - front)
     }
 
-    /// Whether nothing is left to send.
+    /// Returns whether no frame is pending.
     pub fn is_empty(&self) -> bool {
         self.frames.is_empty()
     }
 
-    /// The frame that is last in line.
+    /// Returns the last frame.
     pub fn last(&self) -> Option<&[u8]> {
         self.frames.back().map(|frame| &self.bytes[frame.start..frame.end])
     }
@@ -165,19 +165,19 @@ impl TxBatch {
         self.bytes.clear();
     }
 
-    /// Takes back the frame committed last, if there is one.
+    /// Removes and returns the last frame.
     pub fn take_last(&mut self) -> Option<Vec<u8>> {
         let frame = self.frames.pop_back()?;
         let taken = self.bytes.split_off(frame.start);
         Some(taken)
     }
 
-    /// Forgets all frames but so many at the end.
+    /// Drops all frames but the last `frames`.
     pub fn keep_last(&mut self, frames: usize) {
         self.advance(self.frames.len().saturating_sub(frames));
     }
 
-    /// Gives away all frames, for memory to put others in.
+    /// Moves all frames out and takes `memory` as the new buffer.
     pub(super) fn hand_over(&mut self, memory: Frames) -> Frames {
         let Frames { bytes, mut frames } = memory;
         frames.extend(
@@ -190,19 +190,19 @@ impl TxBatch {
         self.frames.front().copied()
     }
 
-    /// The sender that a frame of a NIC names. `None`: it is the configured one.
+    /// Source addresses of a frame of a NIC. `None` for a device that sends from its configured ones.
     pub(super) fn chosen_source(&self, frame: &TxFrame) -> Option<Source> {
         if self.has_chosen_sources { Source::of(self.bytes.get(frame.start..frame.end)?) } else { None }
     }
 
-    /// MAC of [`TxBatch::chosen_source`].
+    /// Returns the MAC of [`TxBatch::chosen_source`].
     pub(super) fn chosen_mac(&self, frame: &TxFrame) -> Option<MacAddr> {
         let mac = || self.bytes.get(frame.start + 6..)?.first_chunk().map(|mac| MacAddr(*mac));
         if self.has_chosen_sources { mac() } else { None }
     }
 
-    /// The longest run from the front that one segmented send can carry: same destination and length, of which only
-    /// the last may be shorter. Frames of a NIC have the same source too.
+    /// Returns the longest run from the front for one segmented send: frames with the same destination and length, of
+    /// which only the last may be shorter. Frames of a NIC also have the same source.
     pub(super) fn run(&self, max_frames: usize, max_bytes: usize) -> Run {
         let Some(first) = self.front() else { return Run { frames: 0, bytes: 0..0, segment: 0 } };
         let segment = first.end - first.start;
@@ -231,7 +231,7 @@ impl TxBatch {
         &self.bytes[range]
     }
 
-    /// Forgets the first `frames`; the memory is reused once all are gone.
+    /// Drops the first `frames`. The memory is reused once all are gone.
     pub(super) fn advance(&mut self, frames: usize) {
         self.frames.drain(..frames);
         if self.frames.is_empty() {
@@ -240,7 +240,7 @@ impl TxBatch {
     }
 }
 
-/// Frames that one segmented send carries.
+/// Frames of one segmented send.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Run {
     pub(super) frames: usize,
@@ -248,7 +248,7 @@ pub(super) struct Run {
     pub(super) segment: usize,
 }
 
-/// Frames that arrived, in buffers that are used again and again.
+/// Received frames, in reused buffers.
 #[derive(Debug)]
 pub struct RxBatch {
     pub(super) storage: Vec<u8>,
@@ -262,13 +262,13 @@ pub(super) struct RxFrame {
 }
 
 impl RxFrame {
-    /// One that came as it was on a wire.
+    /// A frame received from a wire, with its ICRC.
     pub(super) fn whole(range: Range<usize>) -> Self {
         Self { range, icrc: IcrcField::Computed }
     }
 }
 
-/// Frames of a [`TxBatch`] that become those of an [`RxBatch`] without being copied.
+/// Frames of a [`TxBatch`] that become those of an [`RxBatch`] without a copy.
 #[derive(Debug, Default)]
 pub(super) struct Frames {
     bytes: Vec<u8>,
@@ -286,12 +286,12 @@ impl Frames {
         self.frames.len()
     }
 
-    /// Bytes of memory that they take.
+    /// Bytes of memory they occupy.
     pub(super) fn bytes(&self) -> usize {
         self.bytes.len()
     }
 
-    /// Forgets all frames and keeps the memory.
+    /// Drops all frames and keeps the memory.
     pub(super) fn clear(&mut self) {
         self.frames.clear();
         self.bytes.clear();
@@ -299,34 +299,34 @@ impl Frames {
 }
 
 impl RxBatch {
-    /// Buffers that a batch has; each takes one datagram, or a run of datagrams the kernel joined.
+    /// Buffers of a batch. Each takes one datagram, or a run of datagrams that the kernel coalesced.
     pub(super) const SLOTS: usize = 32;
-    /// Bytes of one buffer: the most that a UDP receive gives at once.
+    /// Bytes of one buffer: the most that a UDP receive returns.
     pub(super) const SLOT_LEN: usize = 1 << 16;
 
-    /// An empty batch.
+    /// Creates an empty batch.
     pub fn new() -> Self {
         Self { storage: vec![0; Self::SLOTS * Self::SLOT_LEN], frames: Vec::new() }
     }
 
-    /// Forgets the frames and keeps the memory.
+    /// Drops all frames and keeps the memory.
     pub(super) fn clear(&mut self) {
         self.frames.clear();
     }
 
-    /// Room for a frame behind the others, if a turn takes one more. Call [`RxBatch::commit`] after it.
+    /// Returns room for a frame after the others, if the turn may take one more. Call [`RxBatch::commit`] afterwards.
     pub(super) fn space(&mut self, len: usize) -> Option<&mut [u8]> {
         let start = self.end();
         if start < MEMORY_TURN_BYTES { self.storage.get_mut(start..start + len) } else { None }
     }
 
-    /// What was written to [`RxBatch::space`] is a frame.
+    /// Commits the bytes written to [`RxBatch::space`] as a frame.
     pub(super) fn commit(&mut self, len: usize, icrc: IcrcField) {
         let start = self.end();
         self.frames.push(RxFrame { range: start..start + len, icrc });
     }
 
-    /// Forgets those frames from a number on that are not to be kept.
+    /// Drops frames from index `first` on unless `keep` returns true.
     pub(super) fn retain_from(&mut self, first: usize, mut keep: impl FnMut(&[u8]) -> bool) {
         let Self { storage, frames } = self;
         let mut number = 0;
@@ -340,7 +340,7 @@ impl RxBatch {
         self.frames.last().map_or(0, |frame| frame.range.end)
     }
 
-    /// Takes these frames in place of its own, and returns the memory of those.
+    /// Replaces the frames and returns the old memory.
     pub(super) fn replace(&mut self, frames: Frames) -> Frames {
         let bytes = std::mem::replace(&mut self.storage, frames.bytes);
         let frames = std::mem::replace(&mut self.frames, frames.frames);
@@ -349,17 +349,17 @@ impl RxBatch {
         memory
     }
 
-    /// The frames, in order of arrival, and whether each has its ICRC.
+    /// The frames in order of arrival, and whether each has its ICRC.
     pub fn iter(&self) -> impl Iterator<Item = (&[u8], IcrcField)> {
         self.frames.iter().map(|frame| (&self.storage[frame.range.clone()], frame.icrc))
     }
 
-    /// How many there are.
+    /// Number of frames.
     pub fn len(&self) -> usize {
         self.frames.len()
     }
 
-    /// Whether nothing arrived.
+    /// Returns whether the batch is empty.
     pub fn is_empty(&self) -> bool {
         self.frames.is_empty()
     }
@@ -389,7 +389,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_ends_at_another_length_or_destination() {
+    fn run_ends_at_other_length_or_destination() {
         let mut batch = batch(&[(A, 80), (A, 100), (A, 100), (A, 60), (A, 100), (B, 100)]);
         let mut runs = Vec::new();
         while !batch.is_empty() {
@@ -402,7 +402,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_respects_the_limits_of_one_send() {
+    fn run_respects_send_limits() {
         let batch = batch(&[(A, 100); 10]);
         assert_eq!(batch.run(4, 60_000).frames, 4);
         assert_eq!(batch.run(64, 350).frames, 3);
@@ -415,7 +415,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_frame_can_be_taken_back() {
+    fn last_frame_can_be_removed() {
         let mut batch = batch(&[(A, 80), (B, 100)]);
         assert_eq!(batch.take_last().unwrap().len(), 100);
         batch.buffer().extend([1; 10]);
@@ -425,11 +425,11 @@ mod tests {
     }
 
     #[test]
-    fn a_run_of_a_nic_ends_at_another_source() {
+    fn nic_run_ends_at_other_source() {
         let mut batch = TxBatch::of_nic();
         for source in [A, A, B, A] {
             batch.buffer().extend([&B.0[..], &source.0, &[0x5a; 48]].concat());
-            assert!(batch.commit_plain());
+            assert!(batch.commit_nic());
         }
         let mut runs = Vec::new();
         while let Some(first) = batch.front() {

@@ -1,8 +1,8 @@
-//! The `local` fabric: HCAs of one process, each on its own thread, hand frames to each other in memory.
+//! The `local` fabric: HCAs in one process, each on its own thread, exchange frames in memory.
 //!
-//! A frame goes to the member whose MAC it is for, to all others if it is for a group. What is for nobody's MAC goes to
-//! members that are NICs: they filter by themselves, and behind one there may be a bridge. Configured MAC and IP addresses are
-//! their member's; other MACs are learned from what NICs send.
+//! A unicast frame goes to the member that owns its MAC, a multicast frame to all others. A frame for an unknown MAC
+//! goes to members that are NICs: they filter by themselves, and a bridge may be behind one. A member owns its
+//! configured MAC and IP addresses. Other MACs are learned from frames of NICs.
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
@@ -17,30 +17,29 @@ use rustix::event::{EventfdFlags, eventfd};
 use super::batch::{Frames, TxFrame};
 use super::macs::{MacTable, REFRESH};
 use super::sources::{IpOwners, Source};
-use super::wish::{is_wanted, want};
+use super::wake_flag::WakeFlag;
 use super::{Fabric, FabricStats, Origin, RxBatch, Sent, TxBatch};
 use crate::identity::Identity;
 use crate::limited;
 
-/// Bound: frames that wait for one HCA, and their bytes. What comes beyond is lost, as in a socket's buffer.
+/// Bound: queued frames of one HCA, and their bytes. Frames beyond it are dropped, as in a socket buffer.
 const MAX_FRAMES: usize = 4096;
 const MAX_BYTES: usize = 16 << 20;
 
-/// Bound: pieces of memory that wait for frames, of which each had a turn's frames. More than are ever under way while a
-/// member keeps up.
+/// Bound: spare buffers, each sized for the frames of one turn. More than are ever in use while a member keeps up.
 const MAX_SPARES: usize = 4;
 
-/// Networks by name. Those with the same name are the same.
+/// Networks by name.
 #[derive(Debug, Default)]
 pub struct Networks(HashMap<String, Arc<Network>>);
 
-/// Where HCAs hand frames to each other.
+/// A network on which HCAs exchange frames.
 #[derive(Debug)]
 pub struct Network {
     members: RwLock<Members>,
-    /// Times that somebody has joined. Whatever was admitted before is to be checked again.
+    /// Number of joins. A join invalidates earlier admissions.
     joins: AtomicU64,
-    /// Origin of the clock that lets addresses age.
+    /// Origin of the clock for address ageing.
     started: Instant,
 }
 
@@ -50,7 +49,7 @@ impl Default for Network {
     }
 }
 
-/// Who is on a network. A member is named by its MAC of the configuration.
+/// The members of a network. A member is identified by its configured MAC.
 #[derive(Debug, Default)]
 struct Members {
     all: HashMap<MacAddr, Arc<Member>>,
@@ -60,29 +59,29 @@ struct Members {
 
 #[derive(Debug)]
 struct Member {
-    /// It is a NIC: see [`Fabric::hear_all`].
-    hears_all: AtomicBool,
-    /// Readable when there are arrivals that it slept for.
-    bell: OwnedFd,
-    /// It sleeps: see [`want`].
+    /// It is a NIC: see [`Fabric::set_promiscuous`].
+    is_promiscuous: AtomicBool,
+    /// Readable when frames have arrived while it slept.
+    wakeup: OwnedFd,
+    /// Set while it sleeps.
     asleep: AtomicU32,
     has_arrivals: AtomicBool,
     arrivals: Mutex<Arrivals>,
 }
 
-/// Frames that wait for an HCA.
+/// Queued frames of an HCA.
 #[derive(Debug, Default)]
 struct Arrivals {
-    /// As they were sent, each what a sender had for it in one turn.
+    /// Runs as they were sent, each the frames of one sender's turn.
     runs: VecDeque<Frames>,
-    /// Of all runs.
+    /// Totals of all runs.
     frames: usize,
     bytes: usize,
-    /// Memory of runs that were taken.
+    /// Buffers of runs that were taken.
     spares: Vec<Frames>,
 }
 
-/// See the module.
+/// A member of a local network.
 #[derive(Debug)]
 pub struct LocalFabric {
     mac: MacAddr,
@@ -92,40 +91,40 @@ pub struct LocalFabric {
     stats: FabricStats,
 }
 
-/// The sender that the NIC named last.
+/// The last admitted source address of the NIC.
 #[derive(Clone, Copy, Debug)]
 struct Admitted {
     source: Source,
     at: engine::Instant,
-    /// [`Network::joins`] then.
+    /// Value of [`Network::joins`] at that time.
     joins: u64,
 }
 
 impl Networks {
-    /// The network of this name.
+    /// Returns the network with this name.
     pub fn network(&mut self, name: &str) -> Arc<Network> {
         self.0.entry(name.to_owned()).or_default().clone()
     }
 }
 
 impl Network {
-    /// Plugs the HCA with these addresses into the network, until the fabric is dropped.
+    /// Joins an HCA with these addresses to the network, until the fabric is dropped.
     ///
     /// # Errors
-    /// The host has no descriptors left.
+    /// The process has no free descriptors.
     pub fn join(self: &Arc<Self>, identity: &Identity) -> io::Result<LocalFabric> {
         let mac = identity.mac;
-        let bell = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?;
+        let wakeup = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?;
         let own = Arc::new(Member {
-            hears_all: AtomicBool::new(false),
-            bell,
+            is_promiscuous: AtomicBool::new(false),
+            wakeup,
             asleep: AtomicU32::new(1),
             has_arrivals: AtomicBool::new(false),
             arrivals: Mutex::default(),
         });
         let mut members = self.change();
         members.all.insert(mac, own.clone());
-        members.macs.fix(mac, mac);
+        members.macs.set_fixed(mac, mac);
         members.ips.add(identity);
         self.joins.fetch_add(1, Ordering::Relaxed);
         drop(members);
@@ -133,7 +132,7 @@ impl Network {
         Ok(LocalFabric { mac, network: self.clone(), own, last: None, stats: FabricStats::default() })
     }
 
-    /// Never poisoned in a way that matters: nothing panics between two changes that belong together.
+    /// Poisoning is harmless: nothing panics between related changes.
     fn members(&self) -> RwLockReadGuard<'_, Members> {
         self.members.read().unwrap_or_else(PoisonError::into_inner)
     }
@@ -148,12 +147,12 @@ impl Network {
 }
 
 impl Member {
-    /// Never poisoned in a way that matters: each change leaves the frames whole.
+    /// Poisoning is harmless: each change leaves the queue consistent.
     fn arrivals(&self) -> MutexGuard<'_, Arrivals> {
         self.arrivals.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Gives it copies of the first frames of a batch, and returns how many it took.
+    /// Queues copies of the first frames of a batch and returns how many fitted.
     fn deliver(&self, batch: &TxBatch, count: usize) -> usize {
         let mut arrivals = self.arrivals();
         let mut run = arrivals.spares.pop().unwrap_or_default();
@@ -169,7 +168,7 @@ impl Member {
         taken
     }
 
-    /// Gives it all of a batch, which has other memory then. False: it has no room for that.
+    /// Queues a whole batch without a copy, and gives the batch another buffer. Returns false if there is no room.
     fn hand_over(&self, batch: &mut TxBatch) -> bool {
         let mut arrivals = self.arrivals();
         if !arrivals.have_room(batch.len(), batch.bytes()) {
@@ -189,9 +188,9 @@ impl Member {
         arrivals.runs.push_back(run);
         self.has_arrivals.store(true, Ordering::Relaxed);
         drop(arrivals);
-        if is_wanted(&self.asleep) {
-            // Fails only when the counter is full, and then it rings already.
-            let _ = rustix::io::write(&self.bell, &1_u64.to_ne_bytes());
+        if WakeFlag(&self.asleep).take() {
+            // Fails only if the counter is full, and then it is readable already.
+            let _ = rustix::io::write(&self.wakeup, &1_u64.to_ne_bytes());
         }
     }
 }
@@ -208,7 +207,7 @@ impl Arrivals {
         Some(run)
     }
 
-    /// Keeps the memory of what was taken.
+    /// Keeps the buffer of a run that was taken.
     fn keep(&mut self, memory: Frames) {
         if self.spares.len() < MAX_SPARES {
             self.spares.push(memory);
@@ -217,15 +216,16 @@ impl Arrivals {
 }
 
 impl Members {
-    /// Who besides `from` takes frames to a MAC that is nobody's.
+    /// Members besides `from` that receive frames for a MAC without an owner.
     fn others(&self, from: MacAddr, dst: MacAddr) -> impl Iterator<Item = &Arc<Member>> {
-        let takes = move |member: &Member| dst.is_multicast() || member.hears_all.load(Ordering::Relaxed);
+        let takes =
+            move |member: &Member| dst.is_multicast() || member.is_promiscuous.load(Ordering::Relaxed);
         self.all.iter().filter(move |(mac, member)| **mac != from && takes(member)).map(|(_, member)| member)
     }
 }
 
 impl LocalFabric {
-    /// Whether the NIC may send as a sender that its driver chose. Its MAC is learned.
+    /// Checks whether the NIC may send from a source that its driver chose, and learns the MAC.
     fn admit(&mut self, now: engine::Instant, source: Source) -> bool {
         let joins = self.network.joins.load(Ordering::Relaxed);
         let is_alike = |last: Admitted| {
@@ -236,7 +236,7 @@ impl LocalFabric {
         }
         if !self.network.members().ips.admits(&source, self.mac) {
             self.stats.tx_foreign_ip += 1;
-        } else if source.mac != self.mac && !self.network.change().macs.show(now, source.mac, self.mac) {
+        } else if source.mac != self.mac && !self.network.change().macs.learn(now, source.mac, self.mac) {
             self.stats.tx_foreign_mac += 1;
         } else {
             self.last = Some(Admitted { source, at: now, joins });
@@ -246,21 +246,21 @@ impl LocalFabric {
         false
     }
 
-    /// Sends frames from the front that need no look at their source, or have that one.
+    /// Sends frames from the front whose source needs no check, or equals `source`.
     fn send_from(&mut self, now: engine::Instant, source: Option<Source>, batch: &mut TxBatch) {
         let members = self.network.members();
         while let Some(first) = batch.front().filter(|frame| batch.chosen_source(frame) == source) {
             let owner = members.macs.owner(now, first.dst);
-            let is_nobodys = owner.is_none() && !first.dst.is_multicast();
+            let is_unknown = owner.is_none() && !first.dst.is_multicast();
             let is_alike = |frame: &&TxFrame| {
                 frame.dst == first.dst
                     && batch.chosen_source(frame) == source
-                    && (!is_nobodys || frame.origin == first.origin)
+                    && (!is_unknown || frame.origin == first.origin)
             };
             let count = batch.frames().take_while(is_alike).count();
             let one = owner.filter(|owner| *owner != self.mac).and_then(|owner| members.all.get(&owner));
-            // An answer is for one, or for nobody.
-            let is_flooded = owner.is_none() && !(is_nobodys && first.origin == Origin::Answer);
+            // An answer goes to its requester or nowhere.
+            let is_flooded = owner.is_none() && !(is_unknown && first.origin == Origin::Answer);
             let others = is_flooded.then(|| members.others(self.mac, first.dst)).into_iter().flatten();
             if let Some(member) = one.filter(|_| count == batch.len())
                 && member.hand_over(batch)
@@ -312,9 +312,9 @@ impl Fabric for LocalFabric {
         Ok(())
     }
 
-    fn attend(&mut self) -> io::Result<()> {
-        // Fails only when it was heard already.
-        let _ = rustix::io::read(&self.own.bell, &mut [0_u8; 8]);
+    fn handle_ready(&mut self) -> io::Result<()> {
+        // Fails only if the counter was read already.
+        let _ = rustix::io::read(&self.own.wakeup, &mut [0_u8; 8]);
         Ok(())
     }
 
@@ -330,25 +330,25 @@ impl Fabric for LocalFabric {
         false
     }
 
-    fn doze(&mut self) -> bool {
-        want(&self.own.asleep);
+    fn enable_wakeups(&mut self) -> bool {
+        WakeFlag(&self.own.asleep).request();
         !self.has_frames()
     }
 
-    fn awake(&mut self) {
-        self.own.asleep.store(0, Ordering::Relaxed);
+    fn disable_wakeups(&mut self) {
+        WakeFlag(&self.own.asleep).clear();
     }
 
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.own.bell.as_fd()
+        self.own.wakeup.as_fd()
     }
 
     fn stats(&mut self) -> FabricStats {
         self.stats
     }
 
-    fn hear_all(&mut self) {
-        self.own.hears_all.store(true, Ordering::Relaxed);
+    fn set_promiscuous(&mut self) {
+        self.own.is_promiscuous.store(true, Ordering::Relaxed);
     }
 }
 
@@ -393,13 +393,13 @@ mod tests {
         poll(&mut [PollFd::new(&fabric.as_fd(), PollFlags::IN)], Some(&now)).unwrap() == 1
     }
 
-    /// Tags of the frames that arrived.
+    /// Returns the tags of the frames that arrived.
     fn received(fabric: &mut LocalFabric) -> Vec<u8> {
         all_received(fabric).map(|frame| frame[6]).collect()
     }
 
     fn all_received(fabric: &mut LocalFabric) -> impl Iterator<Item = Vec<u8>> {
-        fabric.attend().unwrap();
+        fabric.handle_ready().unwrap();
         let mut batch = RxBatch::new();
         let mut frames = Vec::new();
         while fabric.has_frames() {
@@ -411,7 +411,7 @@ mod tests {
     }
 
     #[test]
-    fn frames_arrive_where_their_destination_is_in_order() {
+    fn unicast_arrives_in_order() {
         let [mut a, mut b, mut c] = network();
         let mut frames = batch(&[(MACS[1], 1), (MACS[1], 2), (MACS[2], 3), (MACS[1], 4)]);
         assert_eq!(a.send(&mut frames), Sent::All);
@@ -423,7 +423,7 @@ mod tests {
     }
 
     #[test]
-    fn groups_reach_everybody_else_and_nobody_is_asked_for_what_is_nobodys() {
+    fn multicast_reaches_all_others() {
         let [mut a, mut b, mut c] = network();
         a.send(&mut batch(&[(MacAddr::BROADCAST, 1), (MacAddr([2, 0, 0, 0, 0, 9]), 2)]));
         assert_eq!((received(&mut a), received(&mut b), received(&mut c)), (vec![], vec![1], vec![1]));
@@ -431,7 +431,7 @@ mod tests {
     }
 
     #[test]
-    fn networks_are_apart_and_members_leave_them() {
+    fn networks_are_separate_and_members_can_leave() {
         let mut networks = Networks::default();
         let mut a = join(&mut networks, "a", MACS[0]);
         let b = join(&mut networks, "b", MACS[1]);
@@ -447,7 +447,7 @@ mod tests {
     }
 
     #[test]
-    fn who_does_not_take_its_frames_loses_those_beyond_a_bound() {
+    fn slow_peer_drops_frames_past_limit() {
         let [mut a, mut b, _c] = network();
         for _ in 0..5 {
             a.send(&mut batch(&[(MACS[1], 7); 1000]));
@@ -457,14 +457,14 @@ mod tests {
     }
 
     #[test]
-    fn who_sleeps_is_woken_once_and_nobody_else_is() {
+    fn sleeping_member_is_woken_once() {
         let [mut a, mut b, _c] = network();
-        b.awake();
+        b.disable_wakeups();
         a.send(&mut batch(&[(MACS[1], 1)]));
-        assert!(b.has_frames() && !is_ready(&b) && !b.doze(), "who is awake looks by itself");
-        b.awake();
+        assert!(b.has_frames() && !is_ready(&b) && !b.enable_wakeups(), "who is awake looks by itself");
+        b.disable_wakeups();
         assert_eq!(received(&mut b), [1]);
-        assert!(b.doze());
+        assert!(b.enable_wakeups());
         a.send(&mut batch(&[(MACS[1], 2)]));
         a.send(&mut batch(&[(MACS[1], 3)]));
         assert!(is_ready(&b));
@@ -473,7 +473,7 @@ mod tests {
     }
 
     #[test]
-    fn a_batch_for_one_is_handed_over_without_a_copy() {
+    fn batch_for_one_member_is_not_copied() {
         let [mut a, mut b, _c] = network();
         let mut frames = batch(&[(MACS[1], 1), (MACS[1], 2)]);
         let place = frames.buffer().as_ptr();
@@ -484,71 +484,71 @@ mod tests {
         assert!(frames.is_empty() && frames.buffer().is_empty());
     }
 
-    /// Frames of a NIC, with their sources.
+    /// Builds frames of a NIC with their source MACs.
     fn plain(frames: &[(MacAddr, MacAddr, u8)]) -> TxBatch {
         let mut batch = TxBatch::of_nic();
         for (dst, src, tag) in frames {
             batch.buffer().extend([&dst.0[..], &src.0, &[*tag; 60]].concat());
-            assert!(batch.commit_plain());
+            assert!(batch.commit_nic());
         }
         batch
     }
 
-    /// Tags of the frames that arrived from a NIC.
+    /// Returns the tags of the NIC frames that arrived.
     fn received_plain(fabric: &mut LocalFabric) -> Vec<u8> {
         all_received(fabric).map(|frame| frame[12]).collect()
     }
 
-    const NOBODYS: MacAddr = MacAddr([0x52, 0x54, 0, 0, 0, 1]);
+    const UNOWNED: MacAddr = MacAddr([0x52, 0x54, 0, 0, 0, 1]);
 
     #[test]
-    fn what_is_for_nobody_reaches_nics_and_nobody_else() {
+    fn unknown_destination_reaches_only_nics() {
         let [mut a, mut b, mut c] = network();
-        c.hear_all();
-        a.send(&mut batch(&[(NOBODYS, 1), (MACS[1], 2), (NOBODYS, 3)]));
-        let mut answer = batch(&[(NOBODYS, 4), (NOBODYS, 5)]);
+        c.set_promiscuous();
+        a.send(&mut batch(&[(UNOWNED, 1), (MACS[1], 2), (UNOWNED, 3)]));
+        let mut answer = batch(&[(UNOWNED, 4), (UNOWNED, 5)]);
         answer.mark_answer();
         a.send(&mut answer);
         assert_eq!((received(&mut b), received(&mut c)), (vec![2], vec![1, 3, 4]));
         assert_eq!(a.stats().tx_no_peer, 1, "the answer");
-        c.send(&mut batch(&[(NOBODYS, 6), (MACS[2], 7)]));
+        c.send(&mut batch(&[(UNOWNED, 6), (MACS[2], 7)]));
         assert_eq!((received(&mut a), received(&mut c)), (vec![], vec![]));
         assert_eq!(c.stats().tx_no_peer, 2, "nothing comes back to its sender");
     }
 
     #[test]
-    fn macs_behind_a_nic_are_learned_and_are_its_own_while_they_talk() {
+    fn learned_mac_stays_while_in_use() {
         let [mut a, mut b, mut c] = network();
-        a.hear_all();
-        b.hear_all();
-        a.send(&mut plain(&[(MacAddr::BROADCAST, NOBODYS, 1), (MACS[2], MACS[0], 2)]));
+        a.set_promiscuous();
+        b.set_promiscuous();
+        a.send(&mut plain(&[(MacAddr::BROADCAST, UNOWNED, 1), (MACS[2], MACS[0], 2)]));
         assert_eq!((received_plain(&mut b), received_plain(&mut c)), (vec![1], vec![1, 2]));
-        c.send(&mut batch(&[(NOBODYS, 3)]));
+        c.send(&mut batch(&[(UNOWNED, 3)]));
         assert_eq!((received(&mut a), received(&mut b)), (vec![3], vec![]), "no flood");
 
-        // Neither a MAC that another's guest uses now nor one of the configuration.
-        b.send(&mut plain(&[(MACS[2], NOBODYS, 4), (MACS[2], MACS[0], 5), (MACS[2], MACS[1], 6)]));
+        // Neither a MAC that another guest uses now nor a configured one.
+        b.send(&mut plain(&[(MACS[2], UNOWNED, 4), (MACS[2], MACS[0], 5), (MACS[2], MACS[1], 6)]));
         assert_eq!((received_plain(&mut c), b.stats().tx_foreign_mac), (vec![6], 2));
-        c.send(&mut batch(&[(NOBODYS, 7), (MACS[0], 8)]));
+        c.send(&mut batch(&[(UNOWNED, 7), (MACS[0], 8)]));
         assert_eq!(received(&mut a), [7, 8]);
 
         drop(a);
-        b.send(&mut plain(&[(MACS[2], NOBODYS, 9)]));
+        b.send(&mut plain(&[(MACS[2], UNOWNED, 9)]));
         assert_eq!(received_plain(&mut c), [9], "what was learned of who is gone is anybody's");
     }
 
     #[test]
     fn nic_never_sends_as_another_member() {
         let [mut a, mut b, mut c] = network();
-        a.hear_all();
+        a.set_promiscuous();
         let of = |frames: Vec<Vec<u8>>| {
             let mut batch = TxBatch::of_nic();
             frames.iter().for_each(|frame| batch.push(frame));
             batch
         };
-        // Raw frames and those of the RDMA half are alike here: requests, and answers.
+        // Plain frames and those of the RDMA half, requests and answers, are treated alike.
         for is_answer in [false, true] {
-            for mac in [MACS[0], NOBODYS] {
+            for mac in [MACS[0], UNOWNED] {
                 let mut frames = TxBatch::of_nic();
                 for frame in frames_from(mac, MACS[1], &member(3)) {
                     frames.push(&frame);
@@ -564,13 +564,13 @@ mod tests {
         assert_eq!((a.stats().tx_foreign_ip, a.stats().tx_foreign_mac), (24, 6));
 
         // Its own addresses, those of a guest behind it, and what the HCA itself sends.
-        for (mac, ip) in [(MACS[0], 1), (MACS[0], 9), (NOBODYS, 8)] {
+        for (mac, ip) in [(MACS[0], 1), (MACS[0], 9), (UNOWNED, 8)] {
             a.send(&mut of(frames_from(mac, MACS[1], &member(ip))));
         }
         c.send(&mut batch(&[(MACS[1], 1)]));
         assert_eq!(all_received(&mut b).count(), 19);
 
-        // From the moment its owner is there an address is the owner's.
+        // As soon as the owner joins, the address is its own.
         let late = MacAddr([2, 0, 0, 0, 0, 9]);
         let _late = a.network.join(&member(9)).unwrap();
         a.send(&mut of(frames_from(MACS[0], MACS[1], &member(9))));

@@ -1,8 +1,8 @@
-//! Who on a network has which MAC: the table of a learning switch.
+//! The MAC table of a learning switch.
 //!
-//! A MAC that the configuration gives to somebody is its own for good. Any other is learned from frames and stays with
-//! who shows it while that one talks: nobody else may use it until it has been quiet for [`HOLD`]. What is learned is
-//! forgotten after [`AGEING`], or when its owner has shown too many others since.
+//! A configured MAC belongs to its owner permanently. Any other MAC is learned from frames and stays with the owner
+//! that uses it. No other owner may use it until it has been quiet for [`HOLD`]. An entry ages out after [`AGEING`],
+//! or when its owner has used too many other MACs since.
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::Hash;
@@ -11,24 +11,25 @@ use std::time::Duration;
 use engine::Instant;
 use protocol::ids::MacAddr;
 
-/// Bound: MACs learned of one owner. It can invent source MACs; with each beyond these it loses the oldest of its own.
+/// Bound: MACs learned per owner. An owner can invent source MACs; each one beyond the bound replaces its own oldest
+/// entry.
 pub(super) const MAX_LEARNED: usize = 512;
 
-/// A learned MAC that was not heard of for this long is forgotten, as in other bridges (IEEE 802.1Q-2018, table 8-6).
+/// Ageing time of a learned MAC (IEEE 802.1Q-2018, table 8-6).
 const AGEING: Duration = Duration::from_secs(300);
 
-/// How long a learned MAC stays with an owner that is quiet when another shows it. Long against the pauses of traffic,
-/// short against the time that people need to move a machine from one host to another.
+/// How long a quiet learned MAC stays with its owner when another uses it. Longer than pauses of traffic, shorter
+/// than it takes to move a machine to another host.
 const HOLD: Duration = Duration::from_secs(2);
 
-/// What is known of a MAC is brought up to date this often while its frames follow each other.
+/// How often the entry of a MAC is refreshed while its frames follow each other.
 pub(super) const REFRESH: Duration = Duration::from_millis(500);
 
-/// See the module. `O` names an owner.
+/// The table. `O` identifies an owner.
 #[derive(Debug)]
 pub(super) struct MacTable<O> {
     entries: HashMap<MacAddr, Entry<O>>,
-    /// MACs learned of each owner, the oldest first.
+    /// MACs learned per owner, oldest first.
     learned: HashMap<O, VecDeque<MacAddr>>,
 }
 
@@ -40,14 +41,13 @@ struct Entry<O> {
 
 #[derive(Clone, Copy, Debug)]
 enum Kind {
-    /// Configured.
     Fixed,
-    /// Learned, and last heard of then.
+    /// Learned, and last used at this time.
     Learned(Instant),
 }
 
 impl<O> Entry<O> {
-    /// How long its MAC has been quiet; a configured one never is.
+    /// How long the MAC has been quiet; zero for a configured one.
     fn quiet(&self, now: Instant) -> Duration {
         match self.kind {
             Kind::Fixed => Duration::ZERO,
@@ -63,33 +63,33 @@ impl<O> Default for MacTable<O> {
 }
 
 impl<O: Copy + Eq + Hash> MacTable<O> {
-    /// Gives a MAC to an owner for good, whoever has shown it.
-    pub(super) fn fix(&mut self, mac: MacAddr, owner: O) {
+    /// Assigns a MAC to an owner permanently.
+    pub(super) fn set_fixed(&mut self, mac: MacAddr, owner: O) {
         self.unlearn(mac);
         self.entries.insert(mac, Entry { owner, kind: Kind::Fixed });
     }
 
-    /// MACs that are somebody's for good.
+    /// All configured MACs.
     pub(super) fn all_fixed(&self) -> impl Iterator<Item = MacAddr> {
         let fixed = self.entries.iter().filter(|(_, entry)| matches!(entry.kind, Kind::Fixed));
         fixed.map(|(mac, _)| *mac)
     }
 
-    /// Whom the configuration gives a MAC to.
+    /// Returns the configured owner of a MAC.
     pub(super) fn fixed(&self, mac: MacAddr) -> Option<O> {
         self.entries.get(&mac).filter(|entry| matches!(entry.kind, Kind::Fixed)).map(|entry| entry.owner)
     }
 
-    /// Where frames to a MAC go. Nobody has a group's address.
+    /// Returns the owner of a MAC. Multicast addresses have none.
     pub(super) fn owner(&self, now: Instant, mac: MacAddr) -> Option<O> {
         let known = self.entries.get(&mac).filter(|entry| !mac.is_multicast() && entry.quiet(now) < AGEING);
         known.map(|entry| entry.owner)
     }
 
-    /// A frame of `owner` comes from this MAC, which is learned. False: it is another's.
+    /// Records that a frame of `owner` has this source MAC, and learns it. Returns false if another owner has it.
     #[must_use]
-    pub(super) fn show(&mut self, now: Instant, mac: MacAddr, owner: O) -> bool {
-        // No station has a group's address.
+    pub(super) fn learn(&mut self, now: Instant, mac: MacAddr, owner: O) -> bool {
+        // A multicast address cannot be a source.
         if mac.is_multicast() {
             return true;
         }
@@ -101,7 +101,7 @@ impl<O: Copy + Eq + Hash> MacTable<O> {
                 return true;
             }
             Some(entry) if entry.quiet(now) < HOLD => return false,
-            // It has moved here.
+            // The MAC has moved to this owner.
             Some(_) => self.unlearn(mac),
             None => {}
         }
@@ -116,7 +116,7 @@ impl<O: Copy + Eq + Hash> MacTable<O> {
         true
     }
 
-    /// Gives each owner another name, or forgets it where there is none.
+    /// Renames each owner, or removes its MACs if `name` returns `None`.
     pub(super) fn rename(&mut self, name: impl Fn(O) -> Option<O>) {
         self.entries.retain(|_, entry| match name(entry.owner) {
             Some(owner) => {
@@ -134,12 +134,12 @@ impl<O: Copy + Eq + Hash> MacTable<O> {
         self.entries.iter().map(|(mac, entry)| (*mac, entry.owner))
     }
 
-    /// How many MACs are known, of all owners.
+    /// Number of known MACs.
     pub(super) fn len(&self) -> usize {
         self.entries.len()
     }
 
-    /// How many were learned of an owner.
+    /// Number of MACs learned from an owner.
     #[cfg(test)]
     pub(super) fn learned(&self, owner: O) -> usize {
         self.learned.get(&owner).map_or(0, VecDeque::len)

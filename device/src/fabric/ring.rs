@@ -1,15 +1,16 @@
-//! The `ring` fabric: HCAs of different processes of one host hand frames to each other through shared memory.
+//! The `ring` fabric: HCAs in different processes of one host exchange frames through shared memory.
 //!
-//! A network is a folder. Each HCA listens there on a socket that is named by its MAC, so a MAC has one HCA, and calls the
-//! others that it finds (`meeting`). The socket between two stays: a byte on it wakes who sleeps, and its end says that the
-//! other is gone. An eventfd would wake a little faster, but both sides of one share its flags: a peer could fill it, make
-//! it blocking, and so stop whoever writes to it. A send on a socket of our own never waits.
+//! A network is a directory. Each HCA listens there on a socket named after its MAC, so a MAC belongs to one HCA, and
+//! connects to the others that it finds (`discovery`). The socket between two members stays open: a byte on it wakes
+//! a member that sleeps, and its end means that the other is gone. An eventfd would wake a little faster, but both
+//! sides share its flags. A peer could fill it, make it blocking, and thus stop a writer. A send on a socket of our
+//! own never waits.
 //!
-//! Of frames, every MAC and IP address of a member is its own while it is here; the MACs of NICs are learned.
+//! A member owns its configured MAC and IP addresses while it is linked. The MACs of NICs are learned.
 
+mod discovery;
 mod hello;
 mod link;
-mod meeting;
 pub mod memory;
 mod share;
 mod tokens;
@@ -25,10 +26,10 @@ use rustix::buffer::spare_capacity;
 use rustix::event::{Timespec, epoll};
 use rustix::io::Errno;
 
+use self::discovery::Scan;
+pub use self::discovery::socket_path;
 pub use self::link::MemberRow;
-use self::link::{Fault, Link};
-use self::meeting::Scan;
-pub use self::meeting::socket_path;
+use self::link::{Link, LinkError};
 use self::tokens::Tokens;
 use super::batch::TxFrame;
 use super::macs::{MacTable, REFRESH};
@@ -38,45 +39,45 @@ use crate::identity::Identity;
 use crate::limited;
 use crate::vfio::server::Listener;
 
-/// Bound: members that an HCA is linked to. Each takes the memory of two rings, and a look before every sleep.
+/// Bound: linked members. Each takes the memory of two rings, and a poll before every sleep.
 const MAX_LINKS: usize = 64;
 
-/// Bound: callers that have not said who they are. A newcomer beyond it takes the place of the oldest.
+/// Bound: connections that have not sent a hello. A new one beyond it replaces the oldest.
 const MAX_CALLERS: usize = 8;
 
-/// Bound: events in one turn, callers among them.
+/// Bound: events in one turn, including connections.
 const MAX_EVENTS: usize = 32;
 
 /// Bound: frames of one member in one turn.
 const MAX_FRAMES: usize = 512;
 
-/// Bound: MACs that a row of the list shows.
+/// Bound: MACs listed in one row.
 const MACS_SHOWN: usize = 16;
 
-/// How long the only member there is may leave its ring full before frames to it are lost. Where there are more, one that
-/// does not take its frames must not keep them from the others: there they are lost at once.
-const PATIENCE: Duration = Duration::from_millis(20);
+/// How long the only other member may leave its ring full before frames to it are dropped. If there are more members,
+/// a slow one must not delay the others: frames to it are dropped at once.
+const RING_FULL_TIMEOUT: Duration = Duration::from_millis(20);
 
-/// How often the folder is looked at while frames go to MACs that nobody has.
+/// How often the directory is scanned while frames go to unknown MACs.
 const SCAN_PERIOD: Duration = Duration::from_secs(1);
 
 mod token {
     pub(super) const LISTENER: u64 = 0;
-    /// The first caller; those of links begin behind the last.
+    /// The first connection without a hello. Links follow after the last.
     pub(super) const CALLERS: u64 = 1;
     pub(super) const LINKS: u64 = CALLERS + super::MAX_CALLERS as u64;
 }
 
-/// Who has a MAC.
+/// Owner of a MAC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum Station {
-    /// The HCA: its driver may give its NIC any.
+enum Owner {
+    /// This HCA. The driver of its NIC may use any MAC.
     Own,
-    /// What is linked in this place.
+    /// The member linked in this slot.
     Link(usize),
 }
 
-/// See the module.
+/// A member of a ring network.
 #[derive(Debug)]
 pub struct RingFabric {
     own: Identity,
@@ -87,22 +88,22 @@ pub struct RingFabric {
     callers: [Option<UnixStream>; MAX_CALLERS],
     next_caller: usize,
     tokens: Tokens,
-    macs: MacTable<Station>,
+    macs: MacTable<Owner>,
     ips: IpOwners,
-    /// The sender that was admitted last, of which station, and when.
-    last: Option<(Source, Station, engine::Instant)>,
+    /// The last admitted sender, its owner, and when it was checked.
+    last: Option<(Source, Owner, engine::Instant)>,
     /// Link that is served first in the next turn.
     first: usize,
     full_since: Option<Instant>,
     scanned: Instant,
-    /// The last member that the folder was searched up to.
+    /// MAC at which the last partial scan ended.
     scanned_to: Option<MacAddr>,
-    /// Origin of the clock that lets addresses age.
+    /// Origin of the clock for address ageing.
     started: Instant,
     stats: FabricStats,
 }
 
-/// An address of a frame is another member's.
+/// Which source address of a frame belongs to another member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Foreign {
     Mac,
@@ -110,17 +111,17 @@ enum Foreign {
 }
 
 impl RingFabric {
-    /// Joins the network of a folder as the HCA with these addresses, until it is dropped.
+    /// Joins the network of a directory with these addresses, until dropped.
     ///
     /// # Errors
-    /// The folder cannot be used, another HCA has the MAC, or the host has no descriptors left.
+    /// The directory is unusable, another HCA has the MAC, or the process has no free descriptors.
     pub fn join(folder: &Path, own: &Identity) -> io::Result<Self> {
         let listener = Listener::bind(&socket_path(folder, own.mac)).map_err(io::Error::other)?;
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         watch(&epoll, &listener, token::LISTENER)?;
         let now = Instant::now();
         let mut macs = MacTable::default();
-        macs.fix(own.mac, Station::Own);
+        macs.set_fixed(own.mac, Owner::Own);
         let mut ips = IpOwners::default();
         ips.add(own);
         let mut fabric = Self {
@@ -143,11 +144,11 @@ impl RingFabric {
             stats: FabricStats::default(),
         };
         tracing::info!(folder = %folder.display(), mac = %own.mac, "joined the ring fabric");
-        fabric.scan(Scan::Whole);
+        fabric.scan(Scan::Full);
         Ok(fabric)
     }
 
-    /// Members that are linked.
+    /// MACs of the linked members.
     pub fn linked(&self) -> impl Iterator<Item = MacAddr> {
         self.links.iter().flatten().map(Link::mac)
     }
@@ -156,7 +157,7 @@ impl RingFabric {
         engine::Instant::ZERO + self.started.elapsed()
     }
 
-    /// Takes up a link to a member with these addresses.
+    /// Adds a link to a member with these addresses.
     fn link(&mut self, link: Link, member: &Identity) -> io::Result<()> {
         let place = match self.links.iter().position(Option::is_none) {
             Some(place) => place,
@@ -168,7 +169,7 @@ impl RingFabric {
         };
         watch(&self.epoll, link.socket(), token::LINKS + place as u64)?;
         let mac = link.mac();
-        self.macs.fix(mac, Station::Link(place));
+        self.macs.set_fixed(mac, Owner::Link(place));
         self.ips.add(member);
         self.last = None;
         self.links[place] = Some(link);
@@ -176,49 +177,49 @@ impl RingFabric {
         Ok(())
     }
 
-    /// Gives up a link. The MACs behind it are nobody's then.
-    fn unlink(&mut self, place: usize, fault: &Fault) {
+    /// Removes a link. The MACs behind it have no owner then.
+    fn unlink(&mut self, place: usize, fault: &LinkError) {
         // Closing the socket takes it out of epoll.
         let Some(link) = self.links.get_mut(place).and_then(Option::take) else { return };
         let mac = link.mac();
         match fault {
-            Fault::Gone => limited!(info, %mac, "ring member left"),
-            Fault::Broken(error) => {
+            LinkError::Closed => limited!(info, %mac, "ring member left"),
+            LinkError::Invalid(error) => {
                 self.stats.rings_broken += 1;
                 limited!(warn, %mac, %error, "disconnected a ring member that violated the protocol");
             }
         }
-        self.macs.rename(|station| Some(station).filter(|station| *station != Station::Link(place)));
+        self.macs.rename(|owner| Some(owner).filter(|owner| *owner != Owner::Link(place)));
         self.ips.remove(mac);
         self.last = None;
     }
 
-    fn hear_bell(&mut self, place: usize) {
+    fn drain_wakeups(&mut self, place: usize) {
         if let Some(Some(link)) = self.links.get(place)
-            && let Err(fault) = link.hear_bell()
+            && let Err(fault) = link.drain_wakeups()
         {
             self.unlink(place, &fault);
         }
     }
 
-    /// Whether a station may send as this sender, whose MAC is learned.
-    fn admit(&mut self, now: engine::Instant, source: Source, station: Station) -> Result<(), Foreign> {
-        let is_alike = |(last, of, at): (Source, Station, engine::Instant)| {
-            last == source && of == station && now.saturating_since(at) < REFRESH
+    /// Checks whether a member may send with these source addresses, and learns the MAC.
+    fn admit(&mut self, now: engine::Instant, source: Source, owner: Owner) -> Result<(), Foreign> {
+        let is_alike = |(last, of, at): (Source, Owner, engine::Instant)| {
+            last == source && of == owner && now.saturating_since(at) < REFRESH
         };
         if self.last.is_some_and(is_alike) {
             return Ok(());
         }
-        let member = match station {
-            Station::Own => Some(self.own.mac),
-            Station::Link(place) => self.links.get(place).and_then(Option::as_ref).map(Link::mac),
+        let member = match owner {
+            Owner::Own => Some(self.own.mac),
+            Owner::Link(place) => self.links.get(place).and_then(Option::as_ref).map(Link::mac),
         };
         let foreign = if !member.is_some_and(|member| self.ips.admits(&source, member)) {
             Foreign::Ip
-        } else if !self.macs.show(now, source.mac, station) {
+        } else if !self.macs.learn(now, source.mac, owner) {
             Foreign::Mac
         } else {
-            self.last = Some((source, station, now));
+            self.last = Some((source, owner, now));
             return Ok(());
         };
         limited!(
@@ -230,7 +231,7 @@ impl RingFabric {
         Err(foreign)
     }
 
-    /// Puts the first frames of the batch into a ring; returns how many fitted.
+    /// Puts the first frames of the batch into a ring and returns how many fitted.
     fn put(&mut self, place: usize, batch: &TxBatch, count: usize) -> usize {
         let Some(Some(link)) = self.links.get_mut(place) else { return 0 };
         let frames = batch.frames().take(count);
@@ -246,7 +247,7 @@ impl RingFabric {
         }
     }
 
-    /// Counts frames that a member has no room for.
+    /// Counts frames dropped because a member's ring is full.
     fn refuse(&mut self, place: usize, count: usize) {
         self.stats.tx_refused += count as u64;
         if let Some(Some(link)) = self.links.get_mut(place) {
@@ -254,7 +255,7 @@ impl RingFabric {
         }
     }
 
-    /// Sends to one member. Blocked: see [`PATIENCE`].
+    /// Sends to one member. Blocks only as [`RING_FULL_TIMEOUT`] permits.
     fn send_one(&mut self, place: usize, batch: &mut TxBatch, count: usize) -> Sent {
         let put = self.put(place, batch, count);
         batch.advance(put);
@@ -271,7 +272,7 @@ impl RingFabric {
             let since = *self.full_since.get_or_insert_with(Instant::now);
             let frame = batch.iter().next().map_or(0, |(_, frame)| frame.len());
             match link.wait_for_room(frame) {
-                Ok(true) if since.elapsed() < PATIENCE => return Sent::Blocked,
+                Ok(true) if since.elapsed() < RING_FULL_TIMEOUT => return Sent::Blocked,
                 Ok(true) => {}
                 Ok(false) => return self.send_one(place, batch, left),
                 Err(fault) => self.unlink(place, &fault),
@@ -282,7 +283,7 @@ impl RingFabric {
         Sent::All
     }
 
-    /// Sends copies to every member.
+    /// Sends a copy to every member.
     fn flood(&mut self, batch: &TxBatch, count: usize) {
         let mut found = false;
         for place in 0..self.links.len() {
@@ -302,7 +303,7 @@ impl RingFabric {
         while let Some(first) = batch.front() {
             let source = batch.chosen_source(&first);
             if let Some(source) = source
-                && let Err(foreign) = self.admit(now, source, Station::Own)
+                && let Err(foreign) = self.admit(now, source, Owner::Own)
             {
                 match foreign {
                     Foreign::Mac => self.stats.tx_foreign_mac += 1,
@@ -316,18 +317,18 @@ impl RingFabric {
             };
             let count = batch.frames().take_while(is_alike).count();
             match self.macs.owner(now, first.dst) {
-                Some(Station::Link(place)) => match self.send_one(place, batch, count) {
+                Some(Owner::Link(place)) => match self.send_one(place, batch, count) {
                     Sent::All => continue,
                     Sent::Blocked => return Sent::Blocked,
                 },
-                Some(Station::Own) => self.stats.tx_no_peer += count as u64,
-                // An answer is for one, or for nobody.
+                Some(Owner::Own) => self.stats.tx_no_peer += count as u64,
+                // An answer goes to its requester or nowhere; flooding it would reach the wrong member.
                 None if first.origin == Origin::Answer && !first.dst.is_multicast() => {
                     self.stats.tx_no_peer += count as u64;
                 }
                 None => {
                     if self.scanned.elapsed() >= SCAN_PERIOD {
-                        self.scan(Scan::Part);
+                        self.scan(Scan::Partial);
                     }
                     self.flood(batch, count);
                 }
@@ -365,9 +366,9 @@ impl Fabric for RingFabric {
             }
             let (mut foreign_macs, mut foreign_ips) = (0, 0);
             batch.retain_from(before, |frame| {
-                // The ring carries nothing shorter than an Ethernet header.
+                // The ring carries no frame shorter than an Ethernet header.
                 let Some(source) = Source::of(frame) else { return false };
-                let admitted = self.admit(now, source, Station::Link(place));
+                let admitted = self.admit(now, source, Owner::Link(place));
                 foreign_macs += u64::from(admitted == Err(Foreign::Mac));
                 foreign_ips += u64::from(admitted == Err(Foreign::Ip));
                 admitted.is_ok()
@@ -389,28 +390,28 @@ impl Fabric for RingFabric {
         self.epoll.as_fd()
     }
 
-    fn attend(&mut self) -> io::Result<()> {
+    fn handle_ready(&mut self) -> io::Result<()> {
         let mut events: Vec<epoll::Event> = Vec::with_capacity(MAX_EVENTS);
         let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
         match epoll::wait(&self.epoll, spare_capacity(&mut events), Some(&at_once)) {
             Ok(_) | Err(Errno::INTR) => {}
             Err(error) => return Err(error.into()),
         }
-        // Ends before beginnings: who comes back must not meet its own past.
+        // Links before connections: a member that reconnects must not find its old link.
         events.sort_unstable_by_key(|event| std::cmp::Reverse(event.data.u64()));
         for token in events.iter().map(|event| event.data.u64()) {
             let place = |first| usize::try_from(token - first).unwrap_or(usize::MAX);
             match token {
-                token::LINKS.. => self.hear_bell(place(token::LINKS)),
-                token::CALLERS.. => self.hear(place(token::CALLERS)),
+                token::LINKS.. => self.drain_wakeups(place(token::LINKS)),
+                token::CALLERS.. => self.receive_hello(place(token::CALLERS)),
                 token::LISTENER => self.accept(),
             }
         }
         Ok(())
     }
 
-    fn patience(&self) -> Option<Duration> {
-        self.full_since.map(|since| PATIENCE.saturating_sub(since.elapsed()))
+    fn retry_after(&self) -> Option<Duration> {
+        self.full_since.map(|since| RING_FULL_TIMEOUT.saturating_sub(since.elapsed()))
     }
 
     fn has_frames(&self) -> bool {
@@ -425,12 +426,12 @@ impl Fabric for RingFabric {
         false
     }
 
-    fn doze(&mut self) -> bool {
-        self.links.iter_mut().flatten().all(Link::doze)
+    fn enable_wakeups(&mut self) -> bool {
+        self.links.iter_mut().flatten().all(Link::enable_wakeups)
     }
 
-    fn awake(&mut self) {
-        self.links.iter_mut().flatten().for_each(Link::wake);
+    fn disable_wakeups(&mut self) {
+        self.links.iter_mut().flatten().for_each(Link::disable_wakeups);
     }
 
     fn stats(&mut self) -> FabricStats {
@@ -439,7 +440,7 @@ impl Fabric for RingFabric {
 
     fn members(&self) -> Option<Vec<MemberRow>> {
         let row = |(place, link): (usize, &Option<Link>)| {
-            let behind = self.macs.iter().filter(|(_, station)| *station == Station::Link(place));
+            let behind = self.macs.iter().filter(|(_, owner)| *owner == Owner::Link(place));
             let mut macs: Vec<MacAddr> = behind.map(|(mac, _)| mac).collect();
             macs.sort_unstable_by_key(|mac| mac.0);
             link.as_ref().map(|link| link.row(macs.iter().take(MACS_SHOWN).map(MacAddr::to_string).collect()))

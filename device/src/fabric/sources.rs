@@ -1,7 +1,7 @@
-//! The sender that a frame names, and which member of a network may send from which IP address.
+//! Source addresses of frames, and which member of a network owns which IP address.
 //!
-//! Members of `local` and `ring` have configured addresses. A frame of one member must not name an address of another as
-//! its source, whoever chose it: the driver of a NIC, or another process.
+//! Members of `local` and `ring` have configured addresses. A frame of one member must not have a source address that
+//! another member owns, whether a NIC driver or another process chose it.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -20,24 +20,24 @@ const IPV6: [u8; 2] = [0x86, 0xdd];
 /// RFC 4861, section 4.4.
 const NEIGHBOR_ADVERTISEMENT: u8 = 136;
 
-/// The sender that a frame names.
+/// Source addresses of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Source {
-    /// Source address of its Ethernet header.
+    /// Source address of the Ethernet header.
     pub(super) mac: MacAddr,
-    /// Source address of its IP header, or the sender's protocol address of ARP.
+    /// Source address of the IP header, or the sender's protocol address of an ARP packet.
     ip: Option<IpAddr>,
-    /// Target of a neighbour advertisement, which says that the sender has this address.
+    /// Target of a neighbour advertisement, which claims that the sender has this address.
     target: Option<Ipv6Addr>,
 }
 
 impl Source {
-    /// Of a frame, which may have VLAN tags. `None`: it is shorter than an Ethernet header.
+    /// Parses a frame, which may have VLAN tags. Returns `None` if it is shorter than an Ethernet header.
     pub(super) fn of(frame: &[u8]) -> Option<Self> {
         let mac = MacAddr(bytes(frame, 6)?);
         let mut at = ETHER_TYPE;
         let mut ether_type: [u8; 2] = bytes(frame, at)?;
-        // A tag keeps nobody from reading the frame: a NIC gets tagged ones, and its RDMA half reads through a tag.
+        // VLAN tags must not hide the addresses: a NIC receives tagged frames, and its RDMA half accepts a tag.
         while TAGS.contains(&ether_type) {
             at += TAG_LEN;
             let Some(next) = bytes(frame, at) else { return Some(Self { mac, ip: None, target: None }) };
@@ -68,16 +68,16 @@ fn bytes<const N: usize>(from: &[u8], at: usize) -> Option<[u8; N]> {
     from.get(at..)?.first_chunk().copied()
 }
 
-/// The IP addresses of the members of a network. Each member is named by its configured MAC.
+/// Owners of the IP addresses of a network. Each member is named by its configured MAC.
 #[derive(Debug, Default)]
 pub(super) struct IpOwners {
-    /// Members that are configured with an address; the first is its owner.
+    /// Members configured with an address. The first is its owner.
     claims: HashMap<IpAddr, Vec<MacAddr>>,
 }
 
 impl IpOwners {
-    /// Gives a member its addresses. Where two have the same, it is that of the member whose MAC it follows from, else of the
-    /// one that was there first.
+    /// Adds the addresses of a member. If two members have the same address, its owner is the member from whose MAC
+    /// it is derived, or else the first one.
     pub(super) fn add(&mut self, member: &Identity) {
         for ip in member.addresses() {
             let claims = self.claims.entry(ip).or_default();
@@ -88,7 +88,7 @@ impl IpOwners {
         }
     }
 
-    /// Takes the addresses of a member back.
+    /// Removes the addresses of a member.
     pub(super) fn remove(&mut self, member: MacAddr) {
         self.claims.retain(|_, claims| {
             claims.retain(|other| *other != member);
@@ -96,7 +96,7 @@ impl IpOwners {
         });
     }
 
-    /// Whether a member may send a frame that names such a sender.
+    /// Returns whether a member may send a frame with these source addresses.
     pub(super) fn admits(&self, source: &Source, member: MacAddr) -> bool {
         source.ips().all(|ip| {
             self.claims.get(&ip).and_then(|claims| claims.first()).is_none_or(|owner| *owner == member)
@@ -104,7 +104,7 @@ impl IpOwners {
     }
 }
 
-/// Whether the default rule, or the form of a link-local address, gives an address to this MAC.
+/// Returns whether an address is derived from this MAC, by the default rule or as its link-local address.
 fn follows(ip: IpAddr, mac: MacAddr) -> bool {
     match ip {
         IpAddr::V4(ip) => Identity::of_mac(mac).is_some_and(|by_rule| by_rule.ipv4 == ip),
@@ -124,7 +124,7 @@ pub(super) mod tests {
         Identity::from_lid(Lid::new(lid))
     }
 
-    /// Frames from a MAC to another, each of which names an IP address as its sender's in another way.
+    /// Frames between two MACs that contain an IP address as source in each possible way.
     pub(in super::super) fn frames_from(mac: MacAddr, dst: MacAddr, of: &Identity) -> Vec<Vec<u8>> {
         let ether = |rest: &[&[u8]]| [&dst.0[..], &mac.0, &rest.concat()].concat();
         let ipv4 = [&[0x45; 12][..], &of.ipv4.octets(), &[0; 30]].concat();
@@ -141,7 +141,7 @@ pub(super) mod tests {
         let mut advertisement = Vec::new();
         let said = Advertisement { target: of.link_local(), target_mac: Some(mac), solicited: true };
         said.emit_frame(mac, dst, member(9).link_local(), &mut advertisement);
-        // Its target alone is the other's: the source is an address that nobody has.
+        // Only the target belongs to the other member; the source address has no owner.
         advertisement[22..38].copy_from_slice(&member(9).link_local().octets());
         vec![
             ether(&[&IPV4, &ipv4]),
@@ -154,7 +154,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn only_the_owner_sends_from_an_address() {
+    fn only_owner_sends_from_an_address() {
         let mut owners = IpOwners::default();
         owners.add(&member(2));
         owners.add(&member(3));
@@ -173,7 +173,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn an_address_belongs_to_the_mac_it_follows_from() {
+    fn address_belongs_to_mac_it_derives_from() {
         let mut owners = IpOwners::default();
         let pretender = Identity { ipv4: member(3).ipv4, ipv6: Some(member(3).link_local()), ..member(7) };
         owners.add(&pretender);
@@ -184,7 +184,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn short_frames_name_no_address() {
+    fn short_frames_have_no_address() {
         for frame in frames_from(member(1).mac, member(2).mac, &member(3)) {
             for len in 0..frame.len() {
                 let source = Source::of(&frame[..len]);

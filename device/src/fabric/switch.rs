@@ -1,10 +1,10 @@
-//! Which peer has which MAC: a learning switch whose ports are the peers of a `udp` fabric, and its HCA.
+//! A learning switch whose ports are the peers of a `udp` fabric, and its HCA.
 //!
-//! Frames of the HCA go to the peer that has their destination, to all peers if nobody is known to have it. Frames of a
-//! peer are for the HCA; those between a leaf and another peer pass through. Two peers that are no leaves know each
-//! other and need nobody in between: so the mesh has no loops.
+//! Frames of the HCA go to the peer that owns their destination, or to all peers if no owner is known. Frames of a
+//! peer are for the HCA; those between a leaf and another peer are also forwarded. Two peers that are not leaves
+//! reach each other directly, so the mesh has no loops.
 //!
-//! Whose a MAC is, the table in `macs` says.
+//! The table in `macs` holds the owners of MACs.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -18,35 +18,35 @@ use super::macs::{MacTable, REFRESH};
 use super::udp::UdpPeer;
 use crate::rate::Bucket;
 
-/// Bound: peers. Whatever is flooded is sent to each.
+/// Bound: peers. A flooded frame is sent to each.
 const MAX_PEERS: usize = 256;
 
-/// Bound: MACs that a row of the list shows.
+/// Bound: MACs listed in one row.
 const MACS_SHOWN: usize = 16;
 
-/// Where a frame of the HCA goes.
+/// Destination of a frame of the HCA.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Route {
     /// To one peer.
     Peer(usize),
     /// To every peer.
     Flood,
-    /// Nowhere: its destination is the HCA itself.
+    /// Nowhere: the destination is the HCA itself.
     Own,
 }
 
-/// Why a frame is not taken.
+/// Why a frame is dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Refusal {
-    /// Nobody we talk to sent it.
+pub enum AdmitError {
+    /// The sender is not a peer.
     Stranger,
-    /// Its sender sends too much.
+    /// The peer exceeds its rate limit.
     OverRate,
-    /// Its source MAC is another peer's.
+    /// The source MAC belongs to another peer.
     ForeignMac,
 }
 
-/// Why the list of peers stays as it is.
+/// Why the list of peers is not changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[allow(missing_docs)]
 pub enum PeerError {
@@ -62,54 +62,54 @@ pub enum PeerError {
     TooMany,
 }
 
-/// A peer and what it did, as `hcactl` lists it.
+/// A peer and its counters, as `hcactl` lists it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PeerRow {
-    /// Where it receives.
+    /// Address and UDP port where it receives.
     pub addr: SocketAddr,
     /// It sends to this HCA only.
     pub leaf: bool,
-    /// MACs that are reached through it, at most 16 of them: the configured one and those learned.
+    /// MACs that are reached through it, at most 16: the configured one and those learned.
     pub macs: Vec<String>,
-    /// Frames that came from it.
+    /// Frames received from it.
     pub rx_frames: u64,
-    /// Frames that came from it and were dropped, because it sends more than it may.
+    /// Frames from it that were dropped because it exceeded its rate limit.
     pub rx_over_rate: u64,
-    /// Frames that came from it and were dropped, because their source MAC is another peer's.
+    /// Frames from it that were dropped because their source MAC belongs to another peer.
     pub rx_foreign_mac: u64,
     /// Frames sent to it.
     pub tx_frames: u64,
 }
 
-/// The peers and what is known of them.
+/// The peers and the owners of MACs.
 #[derive(Debug)]
 pub struct Switch {
     ipv4: bool,
     peers: Vec<Peer>,
     by_addr: HashMap<SocketAddr, usize>,
-    macs: MacTable<Station>,
+    macs: MacTable<Owner>,
     leaves: usize,
     last: Option<Last>,
-    /// The MAC that the NIC of the HCA sent from last, and when it was looked up.
+    /// The MAC that the NIC of the HCA last sent from, and when it was looked up.
     last_own: Option<(MacAddr, Instant)>,
 }
 
-/// Who has a MAC.
+/// Owner of a MAC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum Station {
-    /// The HCA: its driver may give its NIC any.
+enum Owner {
+    /// This HCA. The driver of its NIC may use any MAC.
     Own,
     /// A peer.
     Peer(usize),
 }
 
-/// Who sent the frame before, and as whom: mostly the next one is alike.
+/// The last admitted sender. Most frames have the same sender as the one before.
 #[derive(Clone, Copy, Debug)]
 struct Last {
     from: SocketAddr,
     src: MacAddr,
     peer: usize,
-    /// When its MAC was looked up.
+    /// When the MAC was looked up.
     at: Instant,
 }
 
@@ -124,7 +124,7 @@ struct Peer {
 }
 
 impl Switch {
-    /// A switch with its first peers. `ipv4` says how they are reached.
+    /// Creates a switch with its first peers. `ipv4` selects the IP version of their addresses.
     ///
     /// # Errors
     /// [`PeerError`].
@@ -142,7 +142,7 @@ impl Switch {
         Ok(switch)
     }
 
-    /// One peer more.
+    /// Adds a peer.
     ///
     /// # Errors
     /// [`PeerError`].
@@ -157,8 +157,8 @@ impl Switch {
             return Err(PeerError::TooMany);
         }
         let fixed = |mac| match self.macs.fixed(mac)? {
-            Station::Own => None,
-            Station::Peer(peer) => self.addr(peer),
+            Owner::Own => None,
+            Owner::Peer(peer) => self.addr(peer),
         };
         let owner = peer.mac.and_then(|mac| Some((mac, fixed(mac)?)));
         if let Some((mac, owner)) = owner {
@@ -167,7 +167,7 @@ impl Switch {
         let index = self.peers.len();
         self.by_addr.insert(peer.addr, index);
         if let Some(mac) = peer.mac {
-            self.macs.fix(mac, Station::Peer(index));
+            self.macs.set_fixed(mac, Owner::Peer(index));
             self.last_own = None;
         }
         self.leaves += usize::from(peer.leaf);
@@ -183,7 +183,7 @@ impl Switch {
         Ok(())
     }
 
-    /// One peer less, which is returned. What it sends from now on is a stranger's.
+    /// Removes a peer and returns it. Its frames are those of a stranger from now on.
     ///
     /// # Errors
     /// [`PeerError::Unknown`].
@@ -191,22 +191,22 @@ impl Switch {
         let gone = self.by_addr.remove(&addr).ok_or(PeerError::Unknown(addr))?;
         let peer = self.peers.remove(gone);
         self.leaves -= usize::from(peer.config.leaf);
-        // Those behind it move up.
+        // The peers after it move up.
         self.by_addr.values_mut().filter(|index| **index > gone).for_each(|index| *index -= 1);
-        self.macs.rename(|station| match station {
-            Station::Peer(peer) if peer == gone => None,
-            Station::Peer(peer) if peer > gone => Some(Station::Peer(peer - 1)),
+        self.macs.rename(|owner| match owner {
+            Owner::Peer(peer) if peer == gone => None,
+            Owner::Peer(peer) if peer > gone => Some(Owner::Peer(peer - 1)),
             other => Some(other),
         });
         self.last = None;
         Ok(peer.config)
     }
 
-    /// The peers and what they did.
+    /// Returns the peers and their counters.
     pub fn rows(&self) -> Vec<PeerRow> {
         let mut macs = vec![Vec::new(); self.peers.len()];
         for (mac, owner) in self.macs.iter() {
-            if let Station::Peer(peer) = owner
+            if let Owner::Peer(peer) = owner
                 && let Some(macs) = macs.get_mut(peer)
             {
                 macs.push(mac);
@@ -227,56 +227,56 @@ impl Switch {
         self.peers.iter().zip(macs).map(row).collect()
     }
 
-    /// How many peers there are; they are numbered from 0 on.
+    /// Number of peers; their indices start at 0.
     pub fn peer_count(&self) -> usize {
         self.peers.len()
     }
 
-    /// MACs that peers have been given.
-    pub fn given_macs(&self) -> impl Iterator<Item = MacAddr> {
+    /// Configured MACs of peers.
+    pub fn configured_macs(&self) -> impl Iterator<Item = MacAddr> {
         self.macs.all_fixed()
     }
 
-    /// How many MACs are known, of all peers.
+    /// Number of MACs with a known owner.
     pub fn known_macs(&self) -> usize {
         self.macs.len()
     }
 
-    /// Where a peer receives.
+    /// Returns where a peer receives.
     pub fn addr(&self, peer: usize) -> Option<SocketAddr> {
         self.peers.get(peer).map(|peer| peer.config.addr)
     }
 
-    /// Frames were sent to a peer.
+    /// Counts frames sent to a peer.
     pub(super) fn count_sent(&mut self, peer: usize, frames: usize) {
         if let Some(peer) = self.peers.get_mut(peer) {
             peer.tx_frames += frames as u64;
         }
     }
 
-    /// A frame from `src` came through `from`: whose it is. The MAC is learned.
+    /// Checks a frame from `src` that arrived from `from`, learns its MAC and returns the index of the peer.
     ///
-    /// Only peers are believed: anybody can send to a UDP port, and whoever may teach us addresses may redirect traffic.
+    /// Only peers are trusted: anyone can send to a UDP port, and learned addresses redirect traffic.
     ///
     /// # Errors
-    /// [`Refusal`].
-    pub fn admit(&mut self, now: Instant, src: MacAddr, from: SocketAddr) -> Result<usize, Refusal> {
+    /// [`AdmitError`].
+    pub fn admit(&mut self, now: Instant, src: MacAddr, from: SocketAddr) -> Result<usize, AdmitError> {
         let is_alike =
             |last: &Last| (last.from, last.src) == (from, src) && now.saturating_since(last.at) < REFRESH;
         let alike = self.last.filter(is_alike);
         let index = match alike {
             Some(last) => last.peer,
-            None => *self.by_addr.get(&from).ok_or(Refusal::Stranger)?,
+            None => *self.by_addr.get(&from).ok_or(AdmitError::Stranger)?,
         };
-        let Some(peer) = self.peers.get_mut(index) else { return Err(Refusal::Stranger) };
+        let Some(peer) = self.peers.get_mut(index) else { return Err(AdmitError::Stranger) };
         if peer.bucket.as_mut().is_some_and(|bucket| !bucket.take(now)) {
             peer.rx_over_rate += 1;
-            return Err(Refusal::OverRate);
+            return Err(AdmitError::OverRate);
         }
         if alike.is_none() {
-            if !self.macs.show(now, src, Station::Peer(index)) {
+            if !self.macs.learn(now, src, Owner::Peer(index)) {
                 peer.rx_foreign_mac += 1;
-                return Err(Refusal::ForeignMac);
+                return Err(AdmitError::ForeignMac);
             }
             self.last = Some(Last { from, src, peer: index, at: now });
         }
@@ -284,38 +284,39 @@ impl Switch {
         Ok(index)
     }
 
-    /// Whether the NIC of the HCA may send from `src`, which its driver chose: not in the name of a peer. The MAC is learned.
+    /// Checks whether the NIC of the HCA may send from `src`, which its driver chose and which must not belong to a
+    /// peer. Learns the MAC.
     pub fn admit_own(&mut self, now: Instant, src: MacAddr) -> bool {
         let is_alike = |(last, at): (MacAddr, Instant)| last == src && now.saturating_since(at) < REFRESH;
         if self.last_own.is_some_and(is_alike) {
             return true;
         }
-        let admitted = self.macs.show(now, src, Station::Own);
+        let admitted = self.macs.learn(now, src, Owner::Own);
         if admitted {
             self.last_own = Some((src, now));
         }
         admitted
     }
 
-    /// Where a frame of the HCA goes.
+    /// Returns where to send a frame of the HCA.
     pub fn route(&self, now: Instant, dst: MacAddr) -> Route {
-        // With one peer there is nothing to choose, and no flood to pay for.
+        // With one peer there is no choice, and a flood would cost more.
         if self.peers.len() == 1 {
             return Route::Peer(0);
         }
         match self.macs.owner(now, dst) {
-            Some(Station::Peer(peer)) => Route::Peer(peer),
-            Some(Station::Own) => Route::Own,
+            Some(Owner::Peer(peer)) => Route::Peer(peer),
+            Some(Owner::Own) => Route::Own,
             None => Route::Flood,
         }
     }
 
-    /// Whether a frame of `from` can have a way that leads past the HCA.
+    /// Returns whether frames of `from` may be forwarded at all.
     pub(super) fn may_pass(&self, from: usize) -> bool {
         if self.is_leaf(from) { self.peer_count() > 1 } else { self.leaves > 0 }
     }
 
-    /// Whether a frame of `from` passes on to `to`.
+    /// Returns whether frames are forwarded between two peers.
     pub(super) fn passes(&self, from: usize, to: usize) -> bool {
         from != to && (self.is_leaf(from) || self.is_leaf(to))
     }
@@ -351,7 +352,7 @@ mod tests {
         Instant::from_nanos(millis * 1_000_000)
     }
 
-    fn admit(switch: &mut Switch, src: MacAddr, from: u16) -> Result<usize, Refusal> {
+    fn admit(switch: &mut Switch, src: MacAddr, from: u16) -> Result<usize, AdmitError> {
         switch.admit(at(0), src, addr(from))
     }
 
@@ -368,25 +369,25 @@ mod tests {
     }
 
     #[test]
-    fn sources_are_learned_and_follow_their_owner_once_it_is_quiet_where_it_was() {
+    fn learned_mac_moves_after_hold_time() {
         let mut switch = switch();
-        // The last frame before the pause is one of a train, which is looked up now and then only.
+        // The last frame before the pause is one of a train, for which the table is consulted only now and then.
         for millis in [0, 100, 400, 900] {
             assert_eq!(switch.admit(at(millis), B, addr(2)), Ok(1));
         }
         assert_eq!(route(&switch, B), Route::Peer(1));
         for millis in [901, 2300] {
-            assert_eq!(switch.admit(at(millis), B, addr(1)), Err(Refusal::ForeignMac), "{millis}");
+            assert_eq!(switch.admit(at(millis), B, addr(1)), Err(AdmitError::ForeignMac), "{millis}");
             assert_eq!(route(&switch, B), Route::Peer(1));
         }
         assert_eq!((switch.rows()[0].rx_frames, switch.rows()[0].rx_foreign_mac), (0, 2));
         assert_eq!(switch.admit(at(2900), B, addr(1)), Ok(0));
         assert_eq!(route(&switch, B), Route::Peer(0));
-        assert_eq!(switch.admit(at(2900), B, addr(2)), Err(Refusal::ForeignMac));
+        assert_eq!(switch.admit(at(2900), B, addr(2)), Err(AdmitError::ForeignMac));
     }
 
     #[test]
-    fn what_was_not_heard_of_for_the_ageing_time_is_forgotten() {
+    fn learned_mac_ages_out() {
         let mut switch = switch();
         switch.admit(at(0), B, addr(2)).unwrap();
         switch.admit(at(1000), B, addr(2)).unwrap();
@@ -398,17 +399,17 @@ mod tests {
     }
 
     #[test]
-    fn strangers_teach_nothing() {
+    fn unknown_senders_are_not_learned() {
         let mut switch = switch();
-        assert_eq!(admit(&mut switch, B, 9), Err(Refusal::Stranger));
+        assert_eq!(admit(&mut switch, B, 9), Err(AdmitError::Stranger));
         assert_eq!(route(&switch, B), Route::Flood);
     }
 
     #[test]
-    fn configured_addresses_cannot_be_taken_over() {
+    fn configured_mac_cannot_be_taken_over() {
         let mut switch = switch();
         for millis in [0, 1_000_000] {
-            assert_eq!(switch.admit(at(millis), A, addr(2)), Err(Refusal::ForeignMac));
+            assert_eq!(switch.admit(at(millis), A, addr(2)), Err(AdmitError::ForeignMac));
             assert_eq!(switch.route(at(millis), A), Route::Peer(0));
         }
         assert_eq!(admit(&mut switch, A, 1), Ok(0));
@@ -416,7 +417,7 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_that_invents_addresses_costs_only_itself() {
+    fn invented_macs_replace_only_own_entries() {
         let mut switch = switch();
         admit(&mut switch, B, 1).unwrap();
         let invented = |n: u16| {
@@ -427,23 +428,20 @@ mod tests {
             admit(&mut switch, invented(n), 2).unwrap();
             assert_eq!(route(&switch, invented(n)), Route::Peer(1), "who spoke last is known");
         }
-        assert_eq!(
-            (switch.macs.len(), switch.macs.learned(Station::Peer(1))),
-            (MAX_LEARNED + 2, MAX_LEARNED)
-        );
+        assert_eq!((switch.macs.len(), switch.macs.learned(Owner::Peer(1))), (MAX_LEARNED + 2, MAX_LEARNED));
         assert_eq!(route(&switch, invented(9_487)), Route::Flood, "it lost its oldest");
         assert_eq!(route(&switch, B), Route::Peer(0), "another's address is kept");
     }
 
     #[test]
-    fn a_peer_that_is_removed_is_forgotten_and_the_others_are_not() {
+    fn removed_peer_loses_its_macs() {
         let mut switch = Switch::new(true, &[peer(1), peer(2), peer(3)]).unwrap();
         admit(&mut switch, A, 1).unwrap();
         admit(&mut switch, B, 3).unwrap();
         switch.remove(addr(1)).unwrap();
         assert_eq!(switch.remove(addr(1)), Err(PeerError::Unknown(addr(1))));
         assert_eq!((route(&switch, A), route(&switch, B)), (Route::Flood, Route::Peer(1)));
-        assert_eq!(admit(&mut switch, A, 1), Err(Refusal::Stranger));
+        assert_eq!(admit(&mut switch, A, 1), Err(AdmitError::Stranger));
         assert_eq!(admit(&mut switch, B, 3), Ok(1));
         switch.add(peer(1)).unwrap();
         assert_eq!(admit(&mut switch, A, 1), Ok(2));
@@ -451,7 +449,7 @@ mod tests {
     }
 
     #[test]
-    fn peers_that_make_no_sense_are_refused() {
+    fn invalid_peers_are_rejected() {
         let mut switch = switch();
         let v6: SocketAddr = "[::1]:5".parse().unwrap();
         assert_eq!(switch.add(peer(2)), Err(PeerError::Known(addr(2))));
@@ -466,22 +464,22 @@ mod tests {
     }
 
     #[test]
-    fn a_configured_address_replaces_a_learned_one() {
+    fn configured_mac_replaces_learned_one() {
         let mut switch = switch();
         admit(&mut switch, B, 1).unwrap();
         switch.add(UdpPeer { mac: Some(B), ..peer(3) }).unwrap();
         assert_eq!(route(&switch, B), Route::Peer(2));
-        assert_eq!(switch.macs.learned(Station::Peer(0)), 0);
+        assert_eq!(switch.macs.learned(Owner::Peer(0)), 0);
     }
 
     #[test]
-    fn a_peer_that_sends_too_much_is_cut_to_its_rate() {
+    fn rate_limit_drops_excess_frames() {
         let limit = NonZeroU32::new(100);
         let mut switch =
             Switch::new(true, &[UdpPeer { max_frames_per_second: limit, ..peer(1) }, peer(2)]).unwrap();
         let admitted = (0..50).filter(|_| admit(&mut switch, A, 1).is_ok()).count();
         assert_eq!(admitted, 10);
-        assert_eq!(admit(&mut switch, A, 1), Err(Refusal::OverRate));
+        assert_eq!(admit(&mut switch, A, 1), Err(AdmitError::OverRate));
         assert!((0..50).all(|_| admit(&mut switch, B, 2).is_ok()));
         let rows = switch.rows();
         assert_eq!((rows[0].rx_frames, rows[0].rx_over_rate), (10, 41));
@@ -489,7 +487,7 @@ mod tests {
     }
 
     #[test]
-    fn frames_pass_between_a_leaf_and_others_only() {
+    fn frames_are_forwarded_only_through_leaves() {
         let leaf = |port| UdpPeer { leaf: true, ..peer(port) };
         let switch = Switch::new(true, &[peer(1), peer(2), leaf(3), leaf(4)]).unwrap();
         for (from, to, passes) in

@@ -1,4 +1,4 @@
-//! The `tap` fabric: frames on a Linux tap interface, for bridges, VXLAN and whatever else networks are made of.
+//! The `tap` fabric: frames on a Linux tap interface, for bridges, VXLAN and other host networking.
 
 use std::fmt;
 use std::fs::{File, OpenOptions};
@@ -14,22 +14,22 @@ use rustix::ioctl::{Opcode, Setter, ioctl, opcode};
 use super::batch::RxFrame;
 use super::{Fabric, FabricStats, MAX_FRAME_LEN, RxBatch, Sent, TxBatch};
 
-/// The driver of tap interfaces.
+/// Driver of tap interfaces.
 pub(crate) const DEVICE: &str = "/dev/net/tun";
 
-/// Without its Ethernet header, what the longest frame of a RoCE packet has beside its payload: IPv6, UDP, BTH, the longest
-/// extension headers, ICRC.
+/// Longest headers of a RoCE packet besides Ethernet and payload: IPv6, UDP, BTH, the longest extension headers,
+/// ICRC.
 const ROCE_HEADERS: usize = 40 + 8 + 12 + 28 + 4;
 
-/// MTU of an interface that nobody has given another.
+/// Default MTU of a Linux interface.
 const USUAL_MTU: usize = 1500;
 
-/// Name of a network interface: 1 to 15 characters, none of them a slash, a colon or white space.
+/// Name of a network interface: 1 to 15 characters, without slash, colon, percent sign or white space.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InterfaceName(String);
 
 impl InterfaceName {
-    /// Its bytes, without a terminator.
+    /// Returns its bytes, without a terminator.
     pub fn as_bytes(&self) -> &[u8] {
         self.0.as_bytes()
     }
@@ -39,7 +39,7 @@ impl TryFrom<String> for InterfaceName {
     type Error = String;
 
     fn try_from(name: String) -> Result<Self, String> {
-        // `dev_valid_name` of the kernel; a percent sign would ask it to choose a number.
+        // `dev_valid_name` of the kernel. A percent sign would make it choose a number.
         let is_valid = (1..16).contains(&name.len())
             && name.bytes().all(|byte| byte.is_ascii_graphic() && !matches!(byte, b'/' | b':' | b'%'))
             && name != "."
@@ -54,7 +54,7 @@ impl fmt::Display for InterfaceName {
     }
 }
 
-/// See the module.
+/// A tap interface.
 #[derive(Debug)]
 pub struct TapFabric {
     tap: OwnedFd,
@@ -62,10 +62,10 @@ pub struct TapFabric {
 }
 
 impl TapFabric {
-    /// Attaches to the interface, which is created if there is none and we may.
+    /// Attaches to the interface, and creates it if it does not exist and permissions allow.
     ///
     /// # Errors
-    /// There is no tap, or somebody else uses it.
+    /// The interface is not a tap, is in use, or cannot be created.
     pub fn open(interface: &InterfaceName, path_mtu: Mtu) -> io::Result<Self> {
         let nonblocking = i32::try_from(OFlags::NONBLOCK.bits()).unwrap_or_default();
         let tap: OwnedFd =
@@ -80,7 +80,7 @@ impl TapFabric {
         Ok(Self { tap, stats: FabricStats::default() })
     }
 
-    /// On a socket that keeps frames apart, in place of an interface.
+    /// Uses a socket that preserves message boundaries in place of an interface.
     #[cfg(test)]
     pub(crate) fn on(tap: OwnedFd) -> Self {
         Self { tap, stats: FabricStats::default() }
@@ -135,9 +135,9 @@ impl Fabric for TapFabric {
     }
 }
 
-/// Makes an open `/dev/net/tun` an interface's: whole Ethernet frames, nothing in front of them.
+/// Attaches an open `/dev/net/tun` to an interface, with complete Ethernet frames and no prefix.
 fn attach(tap: &OwnedFd, interface: &InterfaceName) -> io::Result<()> {
-    // linux/if_tun.h: _IOW('T', 202, int), though what it takes is longer.
+    // linux/if_tun.h: _IOW('T', 202, int), although its argument is longer.
     const TUNSETIFF: Opcode = opcode::write::<libc::c_int>(b'T', 202);
     let mut name = [0; libc::IFNAMSIZ];
     for (to, from) in name.iter_mut().zip(interface.as_bytes()) {
@@ -146,8 +146,8 @@ fn attach(tap: &OwnedFd, interface: &InterfaceName) -> io::Result<()> {
     let flags = libc::c_short::try_from(libc::IFF_TAP | libc::IFF_NO_PI).unwrap_or_default();
     let request =
         libc::ifreq { ifr_name: name, ifr_ifru: libc::__c_anonymous_ifr_ifru { ifru_flags: flags } };
-    // SAFETY: TUNSETIFF reads one `ifreq` and writes to it no more than its length; the kernel keeps no pointer. A
-    // descriptor that is no tun device is refused with an error.
+    // SAFETY: TUNSETIFF reads one `ifreq` and writes no more than its length; the kernel keeps no pointer. It rejects
+    // a descriptor that is not a tun device.
     unsafe {
         let setter = Setter::<TUNSETIFF, libc::ifreq>::new(request);
         ioctl(tap, setter)?;
@@ -155,7 +155,7 @@ fn attach(tap: &OwnedFd, interface: &InterfaceName) -> io::Result<()> {
     Ok(())
 }
 
-/// The largest path MTU whose packets fit an interface, or the smallest there is.
+/// Returns the largest path MTU whose packets fit the interface, or the smallest path MTU.
 pub fn path_mtu(interface: &InterfaceName) -> Mtu {
     fitting(mtu(interface).unwrap_or(USUAL_MTU))
 }
@@ -165,7 +165,7 @@ fn fitting(mtu: usize) -> Mtu {
     Mtu::ALL.into_iter().rev().find(fits).unwrap_or(Mtu::Mtu256)
 }
 
-/// MTU of an interface, if the host tells.
+/// Returns the MTU of an interface, if sysfs reports it.
 fn mtu(interface: &InterfaceName) -> Option<usize> {
     let path = format!("/sys/class/net/{interface}/mtu");
     let text = io::read_to_string(File::open(path).ok()?).ok()?;
@@ -177,7 +177,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_path_mtu_is_the_largest_whose_packets_fit() {
+    fn path_mtu_is_largest_that_fits() {
         for (mtu, path) in [
             (68, 256),
             (348, 256),

@@ -1,5 +1,4 @@
-//! The `udp` fabric: one UDP datagram per Ethernet frame, the whole frame as payload. QEMU's `-netdev dgram` speaks the
-//! same.
+//! The `udp` fabric: each UDP datagram carries one Ethernet frame. It is compatible with QEMU's `-netdev dgram`.
 
 mod losses;
 mod peer;
@@ -16,15 +15,16 @@ use rustix::net::sockopt;
 use self::losses::Losses;
 pub use self::peer::UdpPeer;
 use super::batch::RxFrame;
-use super::switch::{Refusal, Route, Switch};
+use super::switch::{AdmitError, Route, Switch};
 use super::{Fabric, FabricStats, MAX_FRAME_LEN, MIN_FRAME_LEN, Origin, RxBatch, Sent, TxBatch};
 
-/// Bytes of socket buffer we ask for, each way: some windows of several QPs. The kernel counts about twice the payload.
+/// Requested socket buffer in bytes per direction: some windows of several QPs. The kernel counts about twice the
+/// payload.
 const SOCKET_BUFFER_LEN: usize = 8 << 20;
-/// Bytes one segmented send may have: the longest UDP datagram over IPv4, less than which IPv6 allows too.
+/// Maximum bytes of one segmented send: the longest UDP datagram over IPv4. The limit of IPv6 is higher.
 const MAX_SEND_LEN: usize = 65_507;
 
-/// See the module.
+/// A UDP socket with its peers.
 #[derive(Debug)]
 pub struct UdpFabric {
     /// MAC of the HCA.
@@ -32,20 +32,20 @@ pub struct UdpFabric {
     socket: UdpSocket,
     state: UdpSocketState,
     switch: Switch,
-    /// Origin of the clock that limits rates and lets addresses age.
+    /// Origin of the clock for rate limits and address ageing.
     started: Instant,
     losses: Losses,
-    /// Frames that one send may carry; 1 once a run was refused.
+    /// Maximum frames per send; 1 once the kernel has rejected a run.
     max_run: usize,
     stats: FabricStats,
     meta: [RecvMeta; RxBatch::SLOTS],
 }
 
 impl UdpFabric {
-    /// Receives on `bind` for the HCA with the MAC `own`, sends to `peers`.
+    /// Receives on `bind` for the HCA with the MAC `own`, and sends to `peers`.
     ///
     /// # Errors
-    /// The socket cannot be opened or bound; two peers are the same, or cannot be reached from there.
+    /// The socket cannot be opened or bound, a peer is duplicated, or its address has another IP version.
     pub fn bind(bind: SocketAddr, own: MacAddr, peers: &[UdpPeer]) -> io::Result<Self> {
         let socket = UdpSocket::bind(bind)?;
         let state = UdpSocketState::new((&socket).into())?;
@@ -79,10 +79,10 @@ impl UdpFabric {
         })
     }
 
-    /// Where this fabric receives; tells the port when the configured one is 0.
+    /// Returns the local address, with the actual port if 0 was configured.
     ///
     /// # Errors
-    /// The socket does not know.
+    /// The socket's address cannot be queried.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         self.socket.local_addr()
     }
@@ -91,9 +91,9 @@ impl UdpFabric {
         engine::Instant::ZERO + self.started.elapsed()
     }
 
-    /// Counts what the kernel has lost since it was last asked.
+    /// Counts the datagrams that the kernel dropped since the last call.
     fn count_losses(&mut self, now: engine::Instant) {
-        let lost = self.losses.ask(now, &self.socket);
+        let lost = self.losses.poll(now, &self.socket);
         if lost > 0 {
             self.stats.rx_overflow += u64::from(lost);
             crate::limited!(
@@ -104,7 +104,7 @@ impl UdpFabric {
         }
     }
 
-    /// Sends one datagram or a run of equal ones to a peer.
+    /// Sends one datagram, or a run of equally long ones, to a peer.
     fn transmit(&mut self, peer: usize, contents: &[u8], segment: usize, frames: usize) -> Transmitted {
         let Some(destination) = self.switch.addr(peer) else { return Transmitted::Done };
         let transmit = Transmit {
@@ -122,15 +122,15 @@ impl UdpFabric {
             }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Transmitted::Blocked,
             Err(error) if frames > 1 && refuses_runs(&error) => {
-                // The usual reasons: frames above the path's MTU, which go alone, in fragments; an interface that
-                // cannot segment. Neither passes with time.
+                // The usual reasons are frames above the path's MTU, which can only be sent alone, in fragments, or
+                // an interface without segmentation. Neither is temporary.
                 self.max_run = 1;
                 tracing::warn!(%destination, %error, segment, "UDP segmentation offload failed; sending frames to this peer one by one");
                 return Transmitted::RunRefused;
             }
             Err(error) => {
                 self.stats.tx_refused += frames as u64;
-                // A peer that is not up yet answers with ICMP, which the next send reports: no news.
+                // A peer that is not up answers with ICMP, which the next send reports. That is not worth a log line.
                 if error.kind() != io::ErrorKind::ConnectionRefused {
                     crate::limited!(warn, %destination, %error, frames, "cannot send frames to the peer");
                 }
@@ -139,15 +139,15 @@ impl UdpFabric {
         Transmitted::Done
     }
 
-    /// Sends one of several copies of a frame. A full buffer loses it: trying again would repeat it to the peers that
-    /// have it.
+    /// Sends one of several copies of a frame. If the buffer is full the copy is lost: a retry would repeat the frame
+    /// to the peers that have it already.
     fn transmit_now(&mut self, peer: usize, frame: &[u8]) {
         if self.transmit(peer, frame, frame.len(), 1) == Transmitted::Blocked {
             self.stats.tx_refused += 1;
         }
     }
 
-    /// Passes a frame of one peer on to others, if that is our part. Whether it may be for the HCA too.
+    /// Forwards a frame of one peer to others if this HCA connects them. Returns whether it may be for the HCA too.
     fn pass_on(&mut self, now: engine::Instant, from: usize, frame: &[u8]) -> bool {
         let dst = address(frame, 0);
         if dst == self.own {
@@ -174,14 +174,14 @@ impl UdpFabric {
     }
 }
 
-/// What became of a send.
+/// Result of a send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Transmitted {
-    /// Taken by the network, or refused for good and counted.
+    /// Accepted by the network, or rejected and counted.
     Done,
     /// The socket buffer is full.
     Blocked,
-    /// Nothing was sent; the frames may go one by one.
+    /// Nothing was sent. The frames can be sent one by one.
     RunRefused,
 }
 
@@ -269,15 +269,15 @@ impl Fabric for UdpFabric {
                             batch.frames.push(RxFrame::whole(range));
                         }
                     }
-                    Err(Refusal::Stranger) => {
+                    Err(AdmitError::Stranger) => {
                         self.stats.rx_stranger += 1;
                         crate::limited!(warn, from = %meta.addr, "dropped frames from an address that is not a peer");
                     }
-                    Err(Refusal::ForeignMac) => {
+                    Err(AdmitError::ForeignMac) => {
                         self.stats.rx_foreign_mac += 1;
                         crate::limited!(warn, from = %meta.addr, mac = %address(frame, 6), "dropped a frame whose source MAC belongs to another peer");
                     }
-                    Err(Refusal::OverRate) => {
+                    Err(AdmitError::OverRate) => {
                         self.stats.rx_over_rate += 1;
                         crate::limited!(warn, from = %meta.addr, "dropped frames from a peer that exceeded its rate limit");
                     }
@@ -301,12 +301,12 @@ impl Fabric for UdpFabric {
     }
 }
 
-/// The MAC address at an offset of an Ethernet header.
+/// Returns the MAC address at an offset of an Ethernet header.
 fn address(frame: &[u8], at: usize) -> MacAddr {
     frame.get(at..).and_then(|bytes| bytes.first_chunk()).map_or_else(MacAddr::default, |mac| MacAddr(*mac))
 }
 
-/// Whether the network refuses a run of frames for being one. The frames alone may still go.
+/// Returns whether an error means that a run of frames was rejected. The frames may be sent one by one.
 fn refuses_runs(error: &io::Error) -> bool {
     use rustix::io::Errno;
     matches!(
@@ -315,9 +315,9 @@ fn refuses_runs(error: &io::Error) -> bool {
     )
 }
 
-/// Lets the network cut datagrams: a RoCE packet of the largest MTU is longer than an ordinary Ethernet frame, and its
-/// sender does not know what carries it. `UdpSocketState` forbids it, as QUIC wants. (Over IPv6 it stays forbidden: no
-/// safe interface takes IPV6_DONTFRAG back.)
+/// Permits IP fragmentation: a RoCE packet of the largest MTU is longer than an ordinary Ethernet frame, and its
+/// sender does not know the fabric. `UdpSocketState` forbids fragmentation, as QUIC requires. Over IPv6 it stays
+/// forbidden, since no safe interface resets IPV6_DONTFRAG.
 fn allow_fragments(socket: &UdpSocket) -> io::Result<()> {
     if socket.local_addr()?.is_ipv4() {
         sockopt::set_ip_mtu_discover(socket, sockopt::Ipv4PathMtuDiscovery::DONT)?;
@@ -325,7 +325,7 @@ fn allow_fragments(socket: &UdpSocket) -> io::Result<()> {
     Ok(())
 }
 
-/// Asks for large buffers, beyond the system's limit if we may, and returns what we got (receive, send).
+/// Requests large buffers, beyond the system's limit if permitted, and returns the actual sizes (receive, send).
 fn enlarge_buffers(socket: &UdpSocket) -> io::Result<(usize, usize)> {
     if sockopt::set_socket_recv_buffer_size_force(socket, SOCKET_BUFFER_LEN).is_err() {
         sockopt::set_socket_recv_buffer_size(socket, SOCKET_BUFFER_LEN)?;
@@ -340,16 +340,16 @@ mod tests {
 
     const A: MacAddr = MacAddr([2, 0, 0, 0, 0, 1]);
     const B: MacAddr = MacAddr([2, 0, 0, 0, 0, 2]);
-    /// Of HCAs whose MAC does not matter.
+    /// For HCAs whose MAC does not matter.
     const OWN: MacAddr = MacAddr([2, 0, 0, 0, 0, 9]);
 
     fn localhost() -> SocketAddr {
         ([127, 0, 0, 1], 0).into()
     }
 
-    /// Fabrics that are all peers of each other.
+    /// Creates fabrics that are all peers of each other.
     fn mesh<const N: usize>() -> [UdpFabric; N] {
-        // The ports must be known before the first fabric is made, so that each can be told of the others.
+        // The ports must be known before the first fabric is created, so that each can be configured with the others.
         let held: [UdpSocket; N] = std::array::from_fn(|_| UdpSocket::bind(localhost()).unwrap());
         let addrs: Vec<_> = held.iter().map(|socket| socket.local_addr().unwrap()).collect();
         drop(held);
@@ -368,7 +368,7 @@ mod tests {
         batch.commit(dst);
     }
 
-    /// Frames that are already in the socket: loopback delivers before `send` returns.
+    /// Returns frames that are already in the socket: loopback delivers before `send` returns.
     fn received(fabric: &mut UdpFabric) -> Vec<Vec<u8>> {
         let (mut batch, mut all) = (RxBatch::new(), Vec::new());
         loop {
@@ -381,7 +381,7 @@ mod tests {
     }
 
     #[test]
-    fn a_burst_arrives_whole_and_in_order() {
+    fn burst_arrives_in_order() {
         let [mut a, mut b] = mesh();
         let mut batch = TxBatch::default();
         let lengths: Vec<usize> = std::iter::once(4174).chain([4158; 20]).chain([77, 62]).collect();
@@ -401,7 +401,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_the_kernel_refuses_goes_frame_by_frame() {
+    fn rejected_run_is_sent_frame_by_frame() {
         let [mut a, mut b] = mesh();
         // More segments than any kernel takes in one send.
         a.max_run = 300;
@@ -415,7 +415,7 @@ mod tests {
     }
 
     #[test]
-    fn three_fabrics_make_a_learning_switch() {
+    fn three_fabrics_form_a_learning_switch() {
         let [mut a, mut b, mut c] = mesh();
         let mut batch = TxBatch::default();
         push(&mut batch, B, A, 64, 1);
@@ -436,7 +436,7 @@ mod tests {
     }
 
     #[test]
-    fn frames_of_strangers_and_of_odd_length_are_counted_and_dropped() {
+    fn unknown_senders_and_bad_lengths_are_dropped() {
         let [a, mut b] = mesh();
         let stranger = UdpSocket::bind(localhost()).unwrap();
         stranger.send_to(&[0; 64], b.local_addr().unwrap()).unwrap();
@@ -446,9 +446,9 @@ mod tests {
         assert_eq!((b.stats().rx_stranger, b.stats().rx_bad_length), (1, 2));
     }
 
-    /// Whoever invents more addresses than are kept must not make others pay for the answers.
+    /// A peer that invents more addresses than are learned must not make others pay for the answers.
     #[test]
-    fn an_answer_to_somebody_who_is_not_known_is_not_flooded() {
+    fn answer_to_unknown_mac_is_not_flooded() {
         let [mut a, mut b, mut c] = mesh();
         let mut batch = TxBatch::default();
         push(&mut batch, B, A, 64, 1);
@@ -457,9 +457,9 @@ mod tests {
         assert_eq!((received(&mut b).len(), received(&mut c).len()), (0, 0));
         assert_eq!((a.stats().tx_no_peer, a.stats().tx_frames), (1, 0));
 
-        let mut asked = TxBatch::default();
-        push(&mut asked, A, B, 64, 2);
-        b.send(&mut asked);
+        let mut polled = TxBatch::default();
+        push(&mut polled, A, B, 64, 2);
+        b.send(&mut polled);
         assert_eq!((received(&mut a).len(), received(&mut c).len()), (1, 1));
         push(&mut batch, B, A, 64, 3);
         batch.mark_answer();
@@ -468,7 +468,7 @@ mod tests {
     }
 
     #[test]
-    fn frames_in_anothers_name_are_dropped_and_counted() {
+    fn foreign_source_mac_is_dropped() {
         let [mut a, mut b, mut c] = mesh();
         let mut batch = TxBatch::default();
         push(&mut batch, A, B, 64, 1);
@@ -480,7 +480,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_socket_has_no_room_for_is_counted() {
+    fn socket_overflow_is_counted() {
         let [a, mut b] = mesh();
         let to = b.local_addr().unwrap();
         let sent = 20_000;
@@ -495,7 +495,7 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_that_is_not_up_costs_frames_and_nothing_else() {
+    fn absent_peer_only_loses_frames() {
         let [mut a, b] = mesh();
         let addr = b.local_addr().unwrap();
         drop(b);
@@ -514,7 +514,7 @@ mod tests {
     }
 
     #[test]
-    fn nics_that_know_one_hca_only_reach_everybody_through_it() {
+    fn leaf_nics_communicate_through_one_hca() {
         let [mut hub, mut other] = mesh();
         let nic = |fabric: &mut UdpFabric| {
             let socket = UdpSocket::bind(localhost()).unwrap();
@@ -549,14 +549,14 @@ mod tests {
         assert_eq!(hub.stats().passed_on, 6);
     }
 
-    /// A frame of a NIC.
+    /// Appends a frame of a NIC.
     fn push_plain(batch: &mut TxBatch, dst: MacAddr, src: MacAddr) {
         batch.buffer().extend([&dst.0[..], &src.0, &[0x88; 48]].concat());
-        assert!(batch.commit_plain());
+        assert!(batch.commit_nic());
     }
 
     #[test]
-    fn macs_behind_the_nic_of_the_hca_are_learned_as_those_of_peers_are() {
+    fn macs_behind_own_nic_are_learned() {
         const BEHIND: MacAddr = MacAddr([0x52, 0x54, 0, 0, 0, 1]);
         let [mut hub, mut other] = mesh();
         let leaf = UdpSocket::bind(localhost()).unwrap();
@@ -586,7 +586,7 @@ mod tests {
             "a peer takes none of them"
         );
 
-        // A run ends where the source is another.
+        // A run ends where the source changes.
         push_plain(&mut batch, B, BEHIND);
         push_plain(&mut batch, B, A);
         push_plain(&mut batch, B, BEHIND);

@@ -4,7 +4,7 @@ use tempfile::TempDir;
 
 use super::*;
 
-/// A worker that ends when it is asked to, or never.
+/// A worker that stops on request, or never.
 struct Stub {
     hangs: bool,
 }
@@ -21,7 +21,7 @@ impl Run for Stub {
     }
 }
 
-/// A device with a socket in `folder`.
+/// Returns the configuration of a device with a socket in `folder`.
 fn device(folder: &TempDir, id: usize) -> String {
     let socket = folder.path().join(id.to_string());
     let socket = socket.display();
@@ -30,7 +30,7 @@ fn device(folder: &TempDir, id: usize) -> String {
     )
 }
 
-/// Devices of which some hang, numbered from 1 on.
+/// Creates devices with IDs from 1 on, of which some hang.
 fn fleet(folder: &TempDir, hang: &[bool]) -> Fleet {
     let devices: Vec<_> = (1..=hang.len()).map(|id| device(folder, id)).collect();
     let text = format!(r#"{{"devices": [{}]}}"#, devices.join(","));
@@ -53,7 +53,7 @@ fn files(folder: &TempDir) -> usize {
 }
 
 #[test]
-fn a_device_that_hangs_is_left_behind_and_named() {
+fn hung_device_is_abandoned_and_named() {
     let folder = tempfile::tempdir().unwrap();
     let mut fleet = fleet(&folder, &[false, true, false]);
     let asked = Instant::now();
@@ -64,10 +64,10 @@ fn a_device_that_hangs_is_left_behind_and_named() {
 }
 
 #[test]
-fn a_device_that_hangs_is_not_removed_and_keeps_its_number() {
+fn hung_device_keeps_its_id() {
     let folder = tempfile::tempdir().unwrap();
     let mut fleet = fleet(&folder, &[true, false]);
-    let roster = fleet.roster();
+    let registry = fleet.registry();
     let error = block_on(fleet.remove(1)).unwrap_err().to_string();
     assert_eq!(error, "hca1 did not stop within 2 s and will be removed when it stops");
     assert_eq!(files(&folder), 1, "nobody finds its socket");
@@ -76,5 +76,5 @@ fn a_device_that_hangs_is_not_removed_and_keeps_its_number() {
     let error = fleet.add(entry).unwrap_err().to_string();
     assert_eq!(error, "device.id: 1 is already used by hca1");
     block_on(fleet.remove(2)).unwrap();
-    assert_eq!(roster.borrow().len(), 1);
+    assert_eq!(registry.borrow().len(), 1);
 }

@@ -102,7 +102,7 @@ impl<F: Frontend> Guest<F> {
         let mut hca = Hca::new(frontend, addresses, None);
         let record = session::record();
         if let Some(record) = &record {
-            hca.set_tape(record.tape());
+            hca.set_record_sink(record.sink());
         }
         let mut guest = Self { hca, now: Instant::ZERO, vectors: Vec::new(), pages: None, _record: record };
         guest.enable();
@@ -112,7 +112,7 @@ impl<F: Frontend> Guest<F> {
 
     /// Maps zeroed memory for DMA.
     pub(crate) fn map_memory(&mut self, iova: u64, len: u64) {
-        self.hca.memory().lend(iova, len);
+        self.hca.memory().map_zeros(iova, len);
     }
 
     pub(crate) fn poke(&mut self, at: u64, bytes: &[u8]) {

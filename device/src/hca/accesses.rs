@@ -1,4 +1,4 @@
-//! What the client asks of its function: accesses to config space and BARs, its memory and vectors, a reset.
+//! Requests of the client: accesses to config space and BARs, its memory and vectors, resets.
 
 use std::ops::Range;
 use std::os::fd::OwnedFd;
@@ -15,13 +15,13 @@ use crate::vfio::msix::Interrupts;
 use crate::vfio::pci::{CONFIG_LEN, Effect};
 use crate::vfio::server::{Device, Region};
 
-/// Widest access a front-end sees, bytes.
+/// Widest access passed to a front-end, in bytes.
 const ACCESS_LEN: u64 = 8;
 
 impl<F: Frontend> Hca<F> {
     fn bar_read(&mut self, bar: Bar, offset: u64, out: &mut [u8]) {
         if !self.config.memory_enabled() {
-            // Nobody answers on the bus.
+            // No device claims the access on the bus.
             out.fill(0xff);
             return;
         }
@@ -47,7 +47,7 @@ impl<F: Frontend> Hca<F> {
         }
         for (at, part) in pieces(offset, data.len()) {
             let part = &data[part];
-            // Before what it does.
+            // Traced before its effects.
             self.trace_access(&RegisterAccess { bar, offset: at, data: part, write: true });
             match self.decode(bar, at) {
                 Target::MsixTable(offset) => self.interrupts.write_table(offset, part),
@@ -67,7 +67,7 @@ impl<F: Frontend> Hca<F> {
         }
     }
 
-    /// Who serves an address. The MSI-X structures begin and end at multiples of 8.
+    /// Returns the target of an address. The MSI-X structures begin and end at multiples of 8.
     pub(super) fn decode(&self, bar: Bar, offset: u64) -> Target {
         let inside = |(of, start): (Bar, u32), len: u64| {
             let within = offset.checked_sub(u64::from(start)).filter(|within| of == bar && *within < len);
@@ -93,7 +93,7 @@ impl<F: Frontend> Device for Hca<F> {
             Region::Bar(bar) => self.bar_read(bar, offset, out),
             Region::Config => self.config.read(offset, out),
         }
-        self.tell_answer(out);
+        self.record_answer(out);
     }
 
     fn region_write(&mut self, region: Region, offset: u64, data: &[u8]) {
@@ -113,7 +113,7 @@ impl<F: Frontend> Device for Hca<F> {
     }
 
     fn region_file(&mut self, region: Region) -> Option<Arc<OwnedFd>> {
-        self.doorbells.as_mut()?.lend(region)
+        self.doorbells.as_mut()?.share(region)
     }
 
     fn memory(&mut self) -> &mut GuestMemory {
@@ -131,14 +131,14 @@ impl<F: Frontend> Device for Hca<F> {
     }
 }
 
-/// Who serves an address of a BAR.
+/// Target of an access to a BAR.
 pub(super) enum Target {
     MsixTable(usize),
     MsixPending(usize),
     Frontend,
 }
 
-/// Cuts an access of any length into such as a front-end sees: 8 bytes at most, none across a multiple of 8.
+/// Splits an access into pieces of at most 8 bytes, none of which crosses a multiple of 8.
 fn pieces(offset: u64, len: usize) -> impl Iterator<Item = (u64, Range<usize>)> {
     let mut done = 0;
     std::iter::from_fn(move || {

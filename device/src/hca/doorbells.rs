@@ -1,9 +1,9 @@
-//! Doorbells that a guest stores without an exit, in pages that its VMM has mapped.
+//! Doorbells that a guest stores without an exit, in pages mapped by its VMM.
 //!
-//! Nobody tells us of them, so we look: in every turn, and while nothing else happens at intervals that grow with the
-//! silence ([`interval`]). What is found is served as if the client had written it, so that a record and a trace have it as
-//! any other store. What was overwritten before a look is for the front-end to find out, see
-//! [`Frontend::map_doorbells`].
+//! Such a store notifies nobody, so the device polls. It polls in every turn, and between turns at intervals that
+//! grow with the idle time ([`interval`]). A doorbell found is handled as if the client had written it, so records
+//! and traces show it like any other store. The front-end has to recover stores that were overwritten between two
+//! polls, see [`Frontend::map_doorbells`].
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -18,50 +18,51 @@ use crate::vfio::Bar;
 use crate::vfio::pages::SharedPages;
 use crate::vfio::server::{Device as _, Region};
 
-/// Bound: doorbells served in one turn, so that a guest that stores to all of its pages does not hold up its client and
-/// its peers for long.
+/// Bound: doorbells served in one turn, so that a guest that stores to all its pages does not delay its client and
+/// peers for long.
 const AT_ONCE: usize = 64;
 
-/// While there is traffic. To sleep so long and to wake up costs a thread some microseconds of a processor; to look all the
-/// time would take it from the guest, which has the doorbells to ring.
+/// Interval during traffic. A sleep this short costs the thread some microseconds of CPU time. Polling continuously
+/// would take the CPU from the guest, which has to ring the doorbells.
 const SHORTEST: Duration = Duration::from_micros(20);
-/// In a pause.
+/// Interval in a pause.
 const SHORT: Duration = Duration::from_millis(1);
-/// When nothing has happened for a second.
+/// Interval after an idle second.
 const LONGEST: Duration = Duration::from_millis(10);
 
-/// A doorbell is found late by an eighth of the silence before it, and by a millisecond at most; after a tenth of a second,
-/// by a hundredth of the silence and at most ten milliseconds. So an idle device wakes up a hundred times a second.
+/// Returns the polling interval. A doorbell is found late by an eighth of the idle time before it, and by a
+/// millisecond at most. After a tenth of a second, it is late by a hundredth of the idle time, and by ten
+/// milliseconds at most. So an idle device wakes up a hundred times per second.
 fn interval(silence: Duration) -> Duration {
     (silence / 8).clamp(SHORTEST, (silence / 100).clamp(SHORT, LONGEST))
 }
 
-/// The pages, and when to look at them.
+/// The pages, and when to poll them.
 #[derive(Debug)]
 pub(super) struct Doorbells {
     bar: Bar,
     len: u64,
-    /// Made for a client that asks for them.
+    /// Created for a client that maps them.
     pages: Option<SharedPages>,
-    /// When something was last to do with the guest or the wire.
+    /// Time of the last activity of the guest or the wire.
     busy: Instant,
-    /// When to look next, if there is anything to look at.
+    /// Time of the next poll, if there is anything to poll.
     next: Option<Instant>,
-    /// Place in `words` of the first that was not looked at for [`AT_ONCE`].
+    /// Index in `words` of the first word skipped because of [`AT_ONCE`].
     first: usize,
     /// Kept for their allocations.
     words: Vec<u64>,
-    rung: Vec<(u64, [u8; 8])>,
+    found: Vec<(u64, [u8; 8])>,
 }
 
 impl Doorbells {
     fn new(bar: Bar, len: u64) -> Self {
         let busy = Instant::ZERO;
-        Self { bar, len, pages: None, busy, next: None, first: 0, words: Vec::new(), rung: Vec::new() }
+        Self { bar, len, pages: None, busy, next: None, first: 0, words: Vec::new(), found: Vec::new() }
     }
 
-    /// The file of a region for the client to map. Without one the client goes on to send messages.
-    pub(super) fn lend(&mut self, region: Region) -> Option<Arc<OwnedFd>> {
+    /// Returns the file of a region for the client to map. Without one, the client continues to send messages.
+    pub(super) fn share(&mut self, region: Region) -> Option<Arc<OwnedFd>> {
         if region != Region::Bar(self.bar) {
             return None;
         }
@@ -77,40 +78,40 @@ impl Doorbells {
         self.pages.as_ref().map(SharedPages::file)
     }
 
-    /// The client is gone. Whatever it still does to its pages, the next one has others.
-    pub(super) fn take_back(&mut self) {
+    /// Drops the pages of a client that disconnected. The next client gets new ones.
+    pub(super) fn unshare(&mut self) {
         (self.pages, self.next) = (None, None);
     }
 
-    /// Doorbells soon follow what happens now.
+    /// Polls soon, because doorbells may follow the current activity.
     fn expect(&mut self, now: Instant) {
         self.busy = now;
         self.next = self.next.map(|next| next.min(now + SHORTEST));
     }
 
-    /// Takes what was stored to `words` of the pages.
-    fn look(&mut self, now: Instant, words: impl FnOnce(&mut Vec<u64>)) -> Vec<(u64, [u8; 8])> {
-        let mut rung = std::mem::take(&mut self.rung);
-        let Some(pages) = &self.pages else { return rung };
+    /// Takes the values stored to the words that `words` lists.
+    fn poll(&mut self, now: Instant, words: impl FnOnce(&mut Vec<u64>)) -> Vec<(u64, [u8; 8])> {
+        let mut found = std::mem::take(&mut self.found);
+        let Some(pages) = &self.pages else { return found };
         self.words.clear();
         words(&mut self.words);
         let count = self.words.len();
         let first = if self.first < count { self.first } else { 0 };
         self.next = (count != 0).then(|| now + interval(now.saturating_since(self.busy)));
         for place in (first..count).chain(0..first) {
-            if rung.len() == AT_ONCE {
+            if found.len() == AT_ONCE {
                 (self.first, self.next) = (place, Some(now));
                 break;
             }
             let offset = self.words[place];
-            rung.extend(pages.take(offset).map(|word| (offset, word)));
+            found.extend(pages.take(offset).map(|word| (offset, word)));
         }
-        rung
+        found
     }
 }
 
 impl<F: Frontend> Hca<F> {
-    /// Lets clients map the pages of the device's doorbells, if the interface can do without the stores. For a device after
+    /// Lets clients map the doorbell pages, if the interface works without trapped stores. Only for a device after
     /// power-on.
     pub fn map_doorbells(&mut self) {
         let bar = self.frontend.map_doorbells();
@@ -121,27 +122,27 @@ impl<F: Frontend> Hca<F> {
     pub fn poll_doorbells(&mut self) {
         let Self { doorbells: Some(doorbells), frontend, now, .. } = self else { return };
         let bar = doorbells.bar;
-        let mut rung = doorbells.look(*now, |words| frontend.doorbell_words(words));
-        for (offset, word) in rung.drain(..) {
+        let mut found = doorbells.poll(*now, |words| frontend.doorbell_words(words));
+        for (offset, word) in found.drain(..) {
             self.region_write(Region::Bar(bar), offset, &word);
         }
         if let Some(doorbells) = &mut self.doorbells {
-            doorbells.rung = rung;
+            doorbells.found = found;
         }
     }
 
-    /// Whether there is one to serve, where some were looked for last.
+    /// Returns whether a doorbell is pending, among the words polled last.
     pub fn has_doorbells(&self) -> bool {
         let Some(Doorbells { pages: Some(pages), words, .. }) = &self.doorbells else { return false };
         words.iter().any(|word| pages.has(*word))
     }
 
-    /// When [`Hca::poll_doorbells`] is wanted at the latest.
+    /// Returns when [`Hca::poll_doorbells`] has to be called at the latest.
     pub fn next_poll(&self) -> Option<Instant> {
         self.doorbells.as_ref()?.next
     }
 
-    /// Something happens that doorbells may follow.
+    /// Notes activity that doorbells may follow.
     pub(super) fn expect_doorbells(&mut self) {
         if let Some(doorbells) = &mut self.doorbells {
             doorbells.expect(self.now);
@@ -163,10 +164,10 @@ mod tests {
         Instant::ZERO + Duration::from_micros(micros)
     }
 
-    /// Pages as a client has mapped them.
+    /// Returns the doorbells with pages as a client maps them.
     fn mapped() -> (Doorbells, MmapRegion) {
         let mut doorbells = Doorbells::new(Bar::Bar2, LEN);
-        let file = doorbells.lend(Region::Bar(Bar::Bar2)).unwrap();
+        let file = doorbells.share(Region::Bar(Bar::Bar2)).unwrap();
         let file = FileOffset::new(File::from(file.try_clone().unwrap()), 0);
         (doorbells, MmapRegion::from_file(file, LEN.try_into().unwrap()).unwrap())
     }
@@ -176,29 +177,29 @@ mod tests {
     }
 
     #[test]
-    fn intervals_grow_with_the_silence_and_stay_below_ten_milliseconds() {
+    fn interval_grows_with_idle_time_to_limit() {
         let of = |micros| interval(Duration::from_micros(micros)).as_micros();
         assert_eq!([0, 100, 160, 800, 8000, 100_000].map(of), [20, 20, 20, 100, 1000, 1000]);
         assert_eq!([200_000, 1_000_000, 3_600_000_000].map(of), [2000, 10_000, 10_000]);
     }
 
     #[test]
-    fn nothing_is_looked_at_without_pages_and_without_queues() {
+    fn nothing_is_polled_without_pages_or_queues() {
         let mut doorbells = Doorbells::new(Bar::Bar2, LEN);
-        assert!(doorbells.look(at(0), |words| words.push(0x10)).is_empty());
+        assert!(doorbells.poll(at(0), |words| words.push(0x10)).is_empty());
         assert_eq!(doorbells.next, None);
-        assert!(doorbells.lend(Region::Bar(Bar::Bar0)).is_none());
+        assert!(doorbells.share(Region::Bar(Bar::Bar0)).is_none());
         let (mut doorbells, pages) = mapped();
         store(&pages, 0x10);
-        assert!(doorbells.look(at(0), |_| {}).is_empty());
+        assert!(doorbells.poll(at(0), |_| {}).is_empty());
         assert_eq!(doorbells.next, None);
     }
 
     #[test]
-    fn a_doorbell_is_found_once_and_what_happens_brings_the_next_look_forward() {
+    fn activity_brings_next_poll_forward() {
         let (mut doorbells, pages) = mapped();
         store(&pages, 0x2010);
-        let mut look = |now| doorbells.look(at(now), |words| words.extend([0x2010, 0x2020]));
+        let mut look = |now| doorbells.poll(at(now), |words| words.extend([0x2010, 0x2020]));
         assert_eq!(look(1_000_000), [(0x2010, [1; 8])]);
         assert!(look(1_000_000).is_empty());
         assert_eq!(doorbells.next, Some(at(1_010_000)));
@@ -207,24 +208,24 @@ mod tests {
     }
 
     #[test]
-    fn more_than_fits_into_a_turn_is_found_in_the_next_which_begins_behind() {
+    fn excess_doorbells_are_first_next_turn() {
         let (mut doorbells, pages) = mapped();
         let words: Vec<u64> = (0..AT_ONCE as u64 + 2).map(|page| page * 4096 + 0x10).collect();
         words.iter().for_each(|word| store(&pages, *word));
-        let first = doorbells.look(at(5), |to| to.extend(&words));
+        let first = doorbells.poll(at(5), |to| to.extend(&words));
         assert_eq!((first.len(), doorbells.next), (AT_ONCE, Some(at(5))));
         store(&pages, words[0]);
-        let second = doorbells.look(at(5), |to| to.extend(&words));
+        let second = doorbells.poll(at(5), |to| to.extend(&words));
         let found: Vec<u64> = second.iter().map(|(offset, _)| *offset).collect();
         assert_eq!(found, [words[AT_ONCE], words[AT_ONCE + 1], words[0]]);
     }
 
     #[test]
-    fn the_next_client_has_other_pages() {
+    fn next_client_gets_new_pages() {
         let (mut doorbells, pages) = mapped();
-        doorbells.take_back();
-        doorbells.lend(Region::Bar(Bar::Bar2)).unwrap();
+        doorbells.unshare();
+        doorbells.share(Region::Bar(Bar::Bar2)).unwrap();
         store(&pages, 0x10);
-        assert!(doorbells.look(at(0), |words| words.push(0x10)).is_empty());
+        assert!(doorbells.poll(at(0), |words| words.push(0x10)).is_empty());
     }
 }

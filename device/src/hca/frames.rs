@@ -1,5 +1,4 @@
-//! Frames between the port and the fabric, with everything that stands between: capture, impairments, the search for
-//! MACs.
+//! Frames between the port and the fabric, with the steps in between: capture, impairments, neighbour resolution.
 
 use std::borrow::Cow;
 
@@ -17,15 +16,15 @@ use crate::net::classify::destination;
 use crate::net::{DropReason, UNRESOLVED};
 use crate::record::Input;
 
-/// Bound: frames that leave in one turn, so that arrivals and accesses are looked at in between. At the largest path MTU a
-/// turn's frames are half a megabyte, jumbo frames of a NIC a little more than a whole one; to memory fewer of them leave.
+/// Bound: frames sent in one turn, so that arrivals and accesses are handled in between. At the largest path MTU they are
+/// half a megabyte, and jumbo frames of a NIC a little more than one. To shared memory, fewer are sent.
 const FRAMES_PER_TURN: usize = 128;
 
-/// Bound: frames that the engine or the NIC sends before the other has its turn. As long as the turn of a queue pair, so
-/// that frames of one length follow each other and leave with one system call.
+/// Bound: frames that the engine or the NIC sends before the other's turn. Equal to the turn of a QP, so that frames
+/// of one length follow each other and are sent with one system call.
 const FRAMES_PER_SENDER: usize = 32;
 
-/// Who makes frames, of a device that is a NIC too.
+/// The sender that builds frames, in a device that is also a NIC.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) enum Sender {
     #[default]
@@ -45,7 +44,7 @@ impl Sender {
 }
 
 impl<F: Frontend> Hca<F> {
-    /// A frame arrived from the fabric, which may have left out its ICRC.
+    /// Handles a frame from the fabric, which may lack its ICRC.
     pub fn handle_arrival(&mut self, frame: &[u8], icrc: IcrcField) {
         if icrc == IcrcField::Computed || self.shows_frames() {
             return self.handle_frame(&sealed(frame, icrc));
@@ -54,7 +53,7 @@ impl<F: Frontend> Hca<F> {
         self.deliver_with(frame, icrc);
     }
 
-    /// A frame arrived from the fabric, as it is on a wire.
+    /// Handles a frame from the fabric as it is on a wire.
     pub fn handle_frame(&mut self, frame: &[u8]) {
         self.step(Input::Frame(frame.into()));
         self.expect_doorbells();
@@ -63,12 +62,12 @@ impl<F: Frontend> Hca<F> {
             self.deliver(frame);
             return;
         }
-        match self.impairments.judge(self.now, impair::Direction::Rx, frame, Origin::Own) {
-            Verdict::Untouched => {
+        match self.impairments.apply_rules(self.now, impair::Direction::Rx, frame, Origin::Own) {
+            Verdict::Pass => {
                 self.record(Direction::Inbound, frame, About::default);
                 self.deliver(frame);
             }
-            Verdict::Touched { note, frames } => {
+            Verdict::Modified { note, frames } => {
                 self.record(Direction::Inbound, frame, || About::note(note));
                 frames.iter().for_each(|frame| self.deliver(frame));
             }
@@ -76,7 +75,7 @@ impl<F: Frontend> Hca<F> {
         self.release_inbound();
     }
 
-    /// Fills the batch, from the engine and the NIC in turns. Whether there may be more.
+    /// Fills the batch from the engine and the NIC in turns. Returns whether there may be more.
     pub(super) fn transmit(&mut self) -> bool {
         if !F::NIC {
             return self.transmit_roce(FRAMES_PER_TURN) == FRAMES_PER_TURN || !self.has_room();
@@ -90,27 +89,27 @@ impl<F: Frontend> Hca<F> {
             let quota = left.min(FRAMES_PER_SENDER);
             let made = match self.sender {
                 Sender::Engine => self.transmit_roce(quota),
-                Sender::Nic => self.transmit_plain(quota),
+                Sender::Nic => self.transmit_nic(quota),
             };
             self.sender = self.sender.next();
             left -= made;
             exhausted = if made < quota { exhausted + 1 } else { 0 };
         }
-        // The last may have stopped for want of room.
+        // The last sender may have stopped for lack of room.
         !self.has_room()
     }
 
     fn has_room(&self) -> bool {
-        // A replay has no fabric, and its turns are to be those of the record.
-        let turn_bytes = if self.tape.is_some() { MEMORY_TURN_BYTES } else { self.turn_bytes };
+        // A replay has no fabric, and has to repeat the turns of the record.
+        let turn_bytes = if self.sink.is_some() { MEMORY_TURN_BYTES } else { self.turn_bytes };
         self.outbound.len() < FRAMES_PER_TURN
             && self.outbound.bytes() < turn_bytes
             && self.looped.len() < FRAMES_PER_TURN
             && self.looped_back.len() < FRAMES_PER_TURN
     }
 
-    /// Takes frames of the NIC. How many there were, as far as there was room.
-    fn transmit_plain(&mut self, quota: usize) -> usize {
+    /// Collects frames of the NIC while there is room, and returns their number.
+    fn transmit_nic(&mut self, quota: usize) -> usize {
         for made in 0..quota {
             if !self.has_room() {
                 return made;
@@ -119,11 +118,11 @@ impl<F: Frontend> Hca<F> {
             if !self.frontend.poll_frame(cx, self.outbound.buffer()) {
                 return made;
             }
-            if self.outbound.commit_plain() {
+            if self.outbound.commit_nic() {
                 if let Some(frame) = self.outbound.last().filter(|_| self.is_port_active()) {
-                    self.port.count_plain_sent(frame);
+                    self.port.count_nic_sent(frame);
                 }
-                self.leave(About::default);
+                self.send_frame(About::default);
             } else {
                 self.port.count_malformed();
             }
@@ -131,13 +130,13 @@ impl<F: Frontend> Hca<F> {
         quota
     }
 
-    /// Whether somebody sees frames on their way, and may change them.
+    /// Returns whether frames are observed or modified on their way, and so need an ICRC.
     fn shows_frames(&self) -> bool {
-        self.capture.is_some() || self.tape.is_some() || !self.impairments.is_idle()
+        self.capture.is_some() || self.sink.is_some() || !self.impairments.is_idle()
     }
 
-    /// Takes frames of the engine. How many there were, as far as there was room: those that a rule drops or holds back
-    /// count too.
+    /// Collects frames of the engine while there is room, and returns their number. It includes frames that a rule
+    /// drops or holds.
     fn transmit_roce(&mut self, quota: usize) -> usize {
         let icrc =
             if self.needs_icrc || self.shows_frames() { IcrcField::Computed } else { IcrcField::LeftOut };
@@ -163,7 +162,7 @@ impl<F: Frontend> Hca<F> {
             if sent.wr_id.is_none() {
                 self.outbound.mark_answer();
             }
-            // Our own QPs are members of the group like any others'.
+            // The device's own QPs may be members of the group too.
             if sent.dst_mac.is_multicast()
                 && let Some(frame) = self.outbound.last()
             {
@@ -180,10 +179,10 @@ impl<F: Frontend> Hca<F> {
                 self.looped.push(frame);
             } else if sent.dst_mac == UNRESOLVED {
                 self.count_sent();
-                self.resolve_and_leave(|| about(sent.qpn, wr));
+                self.resolve_and_send(|| about(sent.qpn, wr));
             } else {
                 self.count_sent();
-                self.leave(|| about(sent.qpn, wr));
+                self.send_frame(|| about(sent.qpn, wr));
             }
         }
         quota
@@ -196,60 +195,60 @@ impl<F: Frontend> Hca<F> {
     fn deliver_with(&mut self, frame: &[u8], icrc: IcrcField) {
         if self.port.is_looped_back() {
             self.port.refuse(DropReason::Loopback);
-            return self.say_why_dropped(frame);
+            return self.report_drop(frame);
         }
-        self.take_in(frame, icrc);
+        self.handle_inbound(frame, icrc);
     }
 
-    /// A frame for the port, from the fabric or looped back.
-    pub(super) fn take_in(&mut self, frame: &[u8], icrc: IcrcField) {
+    /// Handles a frame for the port, from the fabric or looped back.
+    pub(super) fn handle_inbound(&mut self, frame: &[u8], icrc: IcrcField) {
         if !self.is_port_active() {
             self.port.refuse(DropReason::LinkDown);
-            return self.say_why_dropped(frame);
+            return self.report_drop(frame);
         }
         if F::NIC && self.port.is_for_nic(frame) {
-            return self.deliver_plain(&sealed(frame, icrc));
+            return self.deliver_to_nic(&sealed(frame, icrc));
         }
         let whole = frame;
-        let Some(frame) = self.port.untag(whole) else { return self.say_why_dropped(whole) };
+        let Some(frame) = self.port.untag(whole) else { return self.report_drop(whole) };
         let frame = &*frame;
         let waiting = self.outbound.len();
         let received = self.port.receive(self.now, frame, icrc, &mut self.outbound);
         if self.outbound.len() > waiting {
-            self.leave(About::default);
+            self.send_frame(About::default);
         }
         while let Some(frame) = self.port.next_resolved() {
             self.outbound.push(&frame);
-            self.leave(|| About::note("delayed until its destination MAC was resolved"));
+            self.send_frame(|| About::note("delayed until its destination MAC was resolved"));
         }
-        let Some(received) = received else { return self.say_why_dropped(frame) };
+        let Some(received) = received else { return self.report_drop(frame) };
         self.port.count_received(frame);
         if self.admit(&received) {
             self.accept(&received);
         }
     }
 
-    /// A frame for the NIC, as it came.
-    fn deliver_plain(&mut self, frame: &[u8]) {
-        if !self.port.admit_plain(frame) {
-            return self.say_why_dropped(frame);
+    /// Passes an unmodified frame to the NIC.
+    fn deliver_to_nic(&mut self, frame: &[u8]) {
+        if !self.port.admit_nic_frame(frame) {
+            return self.report_drop(frame);
         }
         let cx = &mut context!(self);
         self.frontend.receive_frame(cx, frame);
         self.report_events();
     }
 
-    /// A frame of this HCA for itself, or of its management.
+    /// Delivers a frame of this HCA, or of its management, to the HCA itself.
     pub(super) fn deliver_looped(&mut self, frame: &[u8]) {
         match self.port.receive_own(frame) {
             Some(received) => self.accept(&received),
-            None => self.say_why_dropped(frame),
+            None => self.report_drop(frame),
         }
     }
 
-    /// The port kept a frame: it was answered, or dropped for a reason.
+    /// Reports why the port dropped a frame, if it did. Frames it answered have no reason.
     #[cold]
-    fn say_why_dropped(&mut self, frame: &[u8]) {
+    fn report_drop(&mut self, frame: &[u8]) {
         let Some(reason) = self.port.take_drop() else { return };
         self.monitor.ignored(reason, None, format_args!("frame"), |to| {
             frame.len().show("len", to);
@@ -260,7 +259,7 @@ impl<F: Frontend> Hca<F> {
         });
     }
 
-    /// Hands a packet to the engine.
+    /// Passes a packet to the engine.
     pub(super) fn accept(&mut self, received: &RoceFrame<'_>) {
         let mut host = self.frontend.host(host_context!(self));
         self.engine.handle_packet(self.now, &received.encap, &received.packet, &mut host);
@@ -274,8 +273,8 @@ impl<F: Frontend> Hca<F> {
         }
     }
 
-    /// The frame committed last is on its way to the fabric.
-    pub(super) fn leave(&mut self, about: impl FnOnce() -> About) {
+    /// Sends the last frame of the batch to the fabric, through loopback, impairments and capture.
+    pub(super) fn send_frame(&mut self, about: impl FnOnce() -> About) {
         if self.port.is_looped_back() {
             self.outbound.seal_last();
             self.looped_back.extend(self.outbound.take_last());
@@ -284,26 +283,26 @@ impl<F: Frontend> Hca<F> {
         let Some(frame) = self.outbound.last().filter(|_| self.is_port_active()) else { return };
         let origin = self.outbound.last_origin();
         let verdict = match self.impairments.is_idle() {
-            true => Verdict::Untouched,
-            false => self.impairments.judge(self.now, impair::Direction::Tx, frame, origin),
+            true => Verdict::Pass,
+            false => self.impairments.apply_rules(self.now, impair::Direction::Tx, frame, origin),
         };
         if let Some(capture) = &mut self.capture {
             let mut about = about();
-            if let Verdict::Touched { note, .. } = &verdict {
+            if let Verdict::Modified { note, .. } = &verdict {
                 let notes: Vec<_> = about.note.iter().chain([note]).map(String::as_str).collect();
                 about.note = Some(notes.join("; "));
             }
             capture.record(Direction::Outbound, frame, about);
         }
-        if let Verdict::Touched { frames, .. } = verdict {
+        if let Verdict::Modified { frames, .. } = verdict {
             self.outbound.take_last();
             frames.iter().for_each(|frame| self.push_out(frame, origin));
         }
         self.release_outbound();
     }
 
-    /// The frame committed last has an IP address for destination, and no MAC yet.
-    fn resolve_and_leave(&mut self, about: impl FnOnce() -> About) {
+    /// Sends the last frame, whose MAC is not known yet, after resolving its IP address.
+    fn resolve_and_send(&mut self, about: impl FnOnce() -> About) {
         let ip = self
             .outbound
             .last()
@@ -317,17 +316,17 @@ impl<F: Frontend> Hca<F> {
         let neighbour = self.port.resolve(self.now, ip);
         if let Some(mac) = neighbour.mac {
             self.outbound.readdress_last(mac);
-            self.leave(about);
+            self.send_frame(about);
         } else if let Some(frame) = self.outbound.take_last() {
             self.port.wait(self.now, ip, frame);
         }
-        if neighbour.ask {
-            self.port.ask(ip, &mut self.outbound);
-            self.leave(About::default);
+        if neighbour.request {
+            self.port.send_request(ip, &mut self.outbound);
+            self.send_frame(About::default);
         }
     }
 
-    /// Frames that were held back on their way out.
+    /// Sends outbound frames whose hold time is over.
     pub(super) fn release_outbound(&mut self) {
         while let Some(frame) = self.impairments.release(self.now, impair::Direction::Tx) {
             self.push_out(&frame.bytes, frame.origin);
@@ -339,7 +338,7 @@ impl<F: Frontend> Hca<F> {
         self.outbound.mark(origin);
     }
 
-    /// Frames that were held back on their way in.
+    /// Delivers inbound frames whose hold time is over.
     pub(super) fn release_inbound(&mut self) {
         while let Some(frame) = self.impairments.release(self.now, impair::Direction::Rx) {
             self.deliver(&frame.bytes);
@@ -356,17 +355,17 @@ impl<F: Frontend> Hca<F> {
     }
 }
 
-/// A frame as it is on a wire.
+/// Returns a frame as it is on a wire, with its ICRC.
 fn sealed(frame: &[u8], icrc: IcrcField) -> Cow<'_, [u8]> {
     let mut frame = Cow::from(frame);
     if icrc == IcrcField::LeftOut {
-        // What is no RoCE frame has no ICRC.
+        // Frames other than RoCE have no ICRC.
         let _ = seal(frame.to_mut());
     }
     frame
 }
 
-/// A packet of this queue pair, and of this work request if it is a request.
+/// Describes a packet of a QP, with its work request if it is a request.
 fn about(qpn: Qpn, wr: Option<u64>) -> About {
     About { qpn: Some(qpn), wr, note: None }
 }

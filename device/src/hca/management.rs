@@ -1,4 +1,4 @@
-//! What goes between the wire, the guest's QP0 and QP1, and management.
+//! Datagrams between the wire, the guest's QP0 and QP1, and management.
 
 use protocol::ids::{FlowLabel, MacAddr};
 use protocol::net::icmpv6;
@@ -14,25 +14,25 @@ use crate::management::{
 };
 use crate::net::lid::Route;
 
-/// Hop limit of what stays on the link.
+/// Hop limit of packets that stay on the link.
 const HOP_LIMIT: u8 = 64;
 /// UDP source port of management datagrams.
 const SOURCE_PORT: u16 = 0xc000;
 
 impl<F: Frontend> Hca<F> {
-    /// Packets of a larger path MTU do not pass the fabric: the port shows none. Not for a device that has a client.
+    /// Limits the path MTU that the port reports to what the fabric carries. Only for a device without a client.
     pub fn limit_path_mtu(&mut self, most: engine::Mtu) {
         let own = self.port.addresses().own;
         let limited = |node: NodeProfile| NodeProfile { mtu: node.mtu.min(most.code()), ..node };
         self.management = self.frontend.node().map(|node| Management::new(own, limited(node)));
     }
 
-    /// What management is to know.
+    /// Inputs of management.
     pub(super) fn view(&self) -> View {
         View { now: self.now, counters: Counters::of(self.port.stats(), self.engine.stats()) }
     }
 
-    /// Takes a frame that the guest sent to management.
+    /// Handles a frame that the guest sent to management.
     pub(super) fn manage(&mut self, frame: &[u8]) {
         let Ok(frame) = RoceFrame::parse(frame) else { return };
         let own = self.port.addresses().own.lid;
@@ -46,7 +46,7 @@ impl<F: Frontend> Hca<F> {
         self.serve_management();
     }
 
-    /// Shows management a packet from the wire, if it may be for it. Whether the engine is to have it.
+    /// Passes a packet from the wire to management if it may be for it. Returns whether the engine should process it.
     pub(super) fn admit(&mut self, received: &RoceFrame<'_>) -> bool {
         if self.management.is_none() {
             return true;
@@ -57,13 +57,13 @@ impl<F: Frontend> Hca<F> {
             QP1 => self.engine.gsi(),
             _ => return true,
         };
-        // Interfaces without management give these numbers to any queue pair.
+        // Interfaces without management may give these numbers to any QP.
         let qp = special.or_else(|| self.engine.query_qp(qpn).map(|_| qpn));
         let source = self.port.addresses().lid_of(received.encap.src_mac);
         let destination =
             if self.is_for_all(received) { PERMISSIVE_LID } else { self.port.addresses().own.lid };
         let Some(datagram) = Datagram::of(&received.packet, source, destination) else { return true };
-        // Software that begins opens the port before it gives its queue pairs buffers.
+        // At start-up, software opens the port before it posts receive buffers.
         let is_answer = protocol::mad::header(&datagram.mad).method.is_response();
         let listening = qp.is_some_and(|qp| is_answer || self.frontend.can_receive(qp, &self.memory));
         let view = self.view();
@@ -77,7 +77,11 @@ impl<F: Frontend> Hca<F> {
         match admitted {
             Admitted::Unchanged => return true,
             Admitted::From(source) => {
-                self.give_guest(&Datagram { source, destination: self.port.addresses().own.lid, ..datagram });
+                self.deliver_to_guest(&Datagram {
+                    source,
+                    destination: self.port.addresses().own.lid,
+                    ..datagram
+                });
             }
             Admitted::Taken => {}
         }
@@ -85,11 +89,11 @@ impl<F: Frontend> Hca<F> {
         false
     }
 
-    /// Does what management wants done.
+    /// Executes the outputs of management.
     pub(super) fn serve_management(&mut self) {
         while let Some(output) = self.management.as_mut().and_then(Management::poll_output) {
             match output {
-                Output::ToGuest(datagram) => self.give_guest(&datagram),
+                Output::ToGuest(datagram) => self.deliver_to_guest(&datagram),
                 Output::ToFabric(datagram) => self.send_out(&datagram),
                 Output::Link(up) => self.set_enabled(up),
             }
@@ -109,8 +113,8 @@ impl<F: Frontend> Hca<F> {
         self.serve_management();
     }
 
-    /// Has a datagram delivered in the next turn, as if it had come from the wire.
-    fn give_guest(&mut self, datagram: &Datagram) {
+    /// Delivers a datagram in the next turn as if it had come from the wire.
+    fn deliver_to_guest(&mut self, datagram: &Datagram) {
         let source = Identity::from_lid(datagram.source);
         let encap = Encap {
             src_mac: source.mac,
@@ -143,15 +147,15 @@ impl<F: Frontend> Hca<F> {
         let Some(encap) = encap else { return };
         datagram.emit(&encap, self.outbound.buffer());
         self.outbound.commit(encap.dst_mac);
-        // Management speaks to those only whom it has heard just now.
+        // Management only addresses nodes from which it has just received a datagram.
         if datagram.destination != PERMISSIVE_LID {
             self.outbound.mark_answer();
         }
         self.count_sent();
-        self.leave(|| About::note("management"));
+        self.send_frame(|| About::note("management"));
     }
 
-    /// To QP0 of everybody: all nodes of the link (RFC 4291, section 2.7.1).
+    /// Headers to QP0 of all nodes of the link (RFC 4291, section 2.7.1).
     fn encap_for_all(&self) -> Encap {
         Encap {
             src_mac: self.port.addresses().own.mac,

@@ -36,8 +36,9 @@ use crate::vfio::{Bar, Bars, MemoryBar, MsixLayout};
 const TABLE: u64 = 0x2000;
 const PBA: u64 = 0x3000;
 
-/// A device whose doorbell, any write to BAR 2, writes the bytes to bus address 0 and raises vector 1. Writing
-/// offset 8 of BAR 0 sends a message from QP 1 to QP 2, offset 16 a datagram of QP 3 to a group that it is attached to.
+/// A device whose doorbell, any write to BAR 2, writes the bytes to bus address 0 and raises vector 1. A write to
+/// offset 8 of BAR 0 sends a message from QP 1 to QP 2. A write to offset 16 sends a datagram of QP 3 to a group that
+/// it has joined.
 #[derive(Default)]
 pub(crate) struct Stub {
     log: Vec<String>,
@@ -269,7 +270,7 @@ fn powered_on() -> Hca<Stub> {
     Hca::new(Stub::default(), Identity::from_lid(Lid::new(1)), None)
 }
 
-/// With memory space and bus master enabled and a page of memory at 0.
+/// A device with memory space and bus master enabled and a page of memory at 0.
 fn ready() -> Hca<Stub> {
     let mut hca = powered_on();
     hca.region_write(Region::Config, 4, &[6, 0]);
@@ -287,7 +288,7 @@ fn page_start(hca: &Hca<Stub>) -> [u8; 4] {
 }
 
 #[test]
-fn accesses_reach_the_front_end_in_pieces_of_at_most_eight_aligned_bytes() {
+fn accesses_are_split_into_aligned_words() {
     let mut hca = ready();
     let mut out = [0; 17];
     hca.region_read(Region::Bar(Bar::Bar0), 0x13, &mut out);
@@ -308,7 +309,7 @@ fn accesses_reach_the_front_end_in_pieces_of_at_most_eight_aligned_bytes() {
 }
 
 #[test]
-fn the_msix_structures_are_not_the_front_ends_business() {
+fn msix_structures_are_not_passed_to_frontend() {
     let mut hca = ready();
     hca.region_write(Region::Bar(Bar::Bar0), TABLE, &[0xaa; 40]);
     let mut table = [0; 40];
@@ -325,7 +326,7 @@ fn the_msix_structures_are_not_the_front_ends_business() {
 }
 
 #[test]
-fn without_memory_space_reads_give_ones_and_writes_are_lost() {
+fn disabled_memory_space_reads_ones() {
     let mut hca = powered_on();
     let mut out = [0; 4];
     hca.region_read(Region::Bar(Bar::Bar0), 0, &mut out);
@@ -335,7 +336,7 @@ fn without_memory_space_reads_give_ones_and_writes_are_lost() {
 }
 
 #[test]
-fn without_bus_master_there_is_neither_dma_nor_interrupt() {
+fn no_bus_master_no_dma_or_interrupt() {
     let mut hca = ready();
     let fd = eventfd(0, EventfdFlags::NONBLOCK).unwrap();
     hca.interrupts.set_eventfd(1, Some(fd.as_fd().try_clone_to_owned().unwrap()));
@@ -353,7 +354,7 @@ fn without_bus_master_there_is_neither_dma_nor_interrupt() {
 }
 
 #[test]
-fn function_level_reset_resets_everything_but_the_clients_wiring() {
+fn flr_resets_all_but_client_wiring() {
     let mut hca = ready();
     hca.region_write(Region::Bar(Bar::Bar0), 8, &[1]);
     hca.region_write(Region::Config, 0x68, &[0x10, 0xa8]);
@@ -368,22 +369,22 @@ fn function_level_reset_resets_everything_but_the_clients_wiring() {
 }
 
 #[test]
-fn a_client_that_leaves_takes_its_memory_with_it() {
+fn disconnect_unmaps_client_memory() {
     let mut hca = ready();
     hca.disconnect();
     assert_eq!(hca.memory.window_count(), 0);
     assert_eq!(hca.frontend.log, ["reset"]);
 }
 
-/// The table of addresses has the first word, what follows from the MAC of a peer the second.
+/// The address table takes precedence over addresses derived from the MAC of a peer.
 #[test]
-fn an_ip_address_of_the_configuration_is_taken_from_its_mac_only() {
+fn configured_ip_requires_its_mac() {
     let other = Identity { ipv4: Ipv4Addr::new(10, 77, 0, 3), ..Identity::from_lid(Lid::new(5)) };
     let own = Identity::from_lid(Lid::new(1));
     let addresses = Addresses { own, peers: vec![other], default_peer: None };
     let mut hca = Hca::new(Stub::default(), addresses, None);
-    hca.know(MacAddr::from_lid(Lid::new(3)));
-    hca.know(MacAddr::from_lid(Lid::new(6)));
+    hca.add_static_neighbour(MacAddr::from_lid(Lid::new(3)));
+    hca.add_static_neighbour(MacAddr::from_lid(Lid::new(6)));
     let mut answered = |from: u8, ip: u8| {
         hca.outbound().clear();
         let mac = [2, 0, 0, 0, 0, from];
@@ -399,10 +400,10 @@ fn an_ip_address_of_the_configuration_is_taken_from_its_mac_only() {
 }
 
 #[test]
-fn frames_to_oneself_arrive_without_the_fabric() {
+fn own_frames_loop_back_without_fabric() {
     let mut hca = ready();
     hca.region_write(Region::Bar(Bar::Bar0), 8, &[1]);
-    // The request, its acknowledgement, the completion: each in a turn of its own.
+    // The request, its acknowledgment and the completion take one turn each.
     let mut turns = 0;
     while hca.drain().other {
         turns += 1;
@@ -414,7 +415,7 @@ fn frames_to_oneself_arrive_without_the_fabric() {
     assert_eq!(hca.frontend.turns, turns + 1, "end_turn is called once a turn");
 }
 
-/// What an HCA sent, as if another had.
+/// Returns a frame of an HCA as if another had sent it.
 pub(super) fn from_lid_9(frame: &[u8]) -> Vec<u8> {
     from_lid_9_with(frame, IcrcField::Computed)
 }
@@ -435,7 +436,7 @@ fn from_lid_9_with(frame: &[u8], icrc: IcrcField) -> Vec<u8> {
 }
 
 #[test]
-fn frames_to_a_group_leave_and_come_back_to_its_members_at_home() {
+fn multicast_loops_back_to_own_members() {
     let mut hca = ready();
     hca.region_write(Region::Bar(Bar::Bar0), 16, &[1]);
     assert_eq!(hca.drain(), WorkLeft { frames: false, other: true });
@@ -454,7 +455,7 @@ fn frames_to_a_group_leave_and_come_back_to_its_members_at_home() {
 }
 
 #[test]
-fn frames_for_others_are_left_to_the_fabric() {
+fn frames_for_others_go_to_fabric() {
     let mut hca = powered_on();
     hca.port.addresses_mut().own =
         Identity { ipv4: Ipv4Addr::new(10, 77, 9, 9), ..Identity::from_lid(Lid::new(9)) };
@@ -465,9 +466,9 @@ fn frames_for_others_are_left_to_the_fabric() {
     assert_eq!(sent, [Identity::from_lid(Lid::new(1)).mac]);
 }
 
-/// It is computed for whoever sees frames, and for groups, where a peer may be on a wire.
+/// The ICRC is computed if frames are observed, and for groups, whose members may be on a wire.
 #[test]
-fn where_nothing_needs_an_icrc_frames_for_one_peer_have_it_only_in_a_capture() {
+fn unneeded_icrc_is_computed_only_for_capture() {
     let folder = tempfile::tempdir().unwrap();
     for (captured, doorbell, icrc) in [(false, 8, false), (true, 8, true), (false, 16, true)] {
         let mut hca = powered_on().with_icrc_needed(false);
@@ -488,7 +489,7 @@ fn where_nothing_needs_an_icrc_frames_for_one_peer_have_it_only_in_a_capture() {
 }
 
 #[test]
-fn a_frame_that_comes_without_icrc_is_taken_and_captured_with_one() {
+fn missing_icrc_is_added_for_capture() {
     let folder = tempfile::tempdir().unwrap();
     let mut sender = ready();
     sender.region_write(Region::Bar(Bar::Bar0), 16, &[1]);
@@ -515,11 +516,11 @@ fn a_frame_that_comes_without_icrc_is_taken_and_captured_with_one() {
 }
 
 #[test]
-fn a_link_that_goes_up_and_down_all_the_time_does_not_fill_the_log() {
+fn flapping_link_does_not_fill_log() {
     let written = Written::default();
     let to = written.clone();
     let subscriber = tracing_subscriber::fmt().with_writer(move || to.clone()).finish();
-    // A device has a thread of its own, and that has its own allowance.
+    // A device has its own thread, with its own log allowance.
     let thread = std::thread::spawn(move || {
         tracing::subscriber::with_default(subscriber, || {
             let mut hca = powered_on();
@@ -533,7 +534,7 @@ fn a_link_that_goes_up_and_down_all_the_time_does_not_fill_the_log() {
 }
 
 #[test]
-fn while_the_link_is_down_nothing_arrives_and_nothing_leaves() {
+fn link_down_drops_frames_both_ways() {
     let mut hca = powered_on();
     hca.port.addresses_mut().own =
         Identity { ipv4: Ipv4Addr::new(10, 77, 9, 9), ..Identity::from_lid(Lid::new(9)) };

@@ -1,4 +1,4 @@
-//! Records of register accesses.
+//! Trace records of register accesses.
 
 use protocol::describe::{Field as _, Hex};
 
@@ -29,7 +29,7 @@ pub(super) fn access<F: Frontend>(hca: &mut Hca<F>, access: &RegisterAccess<'_>)
     });
 }
 
-/// Bytes as the number they are on a little-endian bus.
+/// Interprets bytes as a little-endian number.
 fn value(data: &[u8]) -> u64 {
     let mut bytes = [0; 8];
     bytes.iter_mut().zip(data).for_each(|(to, from)| *to = *from);

@@ -1,4 +1,4 @@
-//! MADs as packets of the fabric.
+//! MADs as packets on the fabric.
 //!
 //! # Spec
 //! IBTA volume 1, section 13.5.2 and annex A17.
@@ -11,7 +11,7 @@ use protocol::roce::{Bth, Deth, Encap, Ext, FrameWriter, Opcode, Operation, Pack
 /// The Q_Key of QP1 (section 10.2.5).
 const QP1_QKEY: Qkey = Qkey::new(0x8001_0000);
 
-/// A MAD with where it comes from and where it goes.
+/// A MAD with its source and destination.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Datagram {
     /// LID of the sender.
@@ -20,14 +20,14 @@ pub struct Datagram {
     pub source_qp: Qpn,
     /// LID of the receiver.
     pub destination: Lid,
-    /// QP of the receiver, as the wire numbers it.
+    /// QP of the receiver, by its number on the wire.
     pub destination_qp: Qpn,
     /// The MAD.
     pub mad: Mad,
 }
 
 impl Datagram {
-    /// Reads a packet; `None` unless it is a datagram of the length a MAD has.
+    /// Parses a packet. Returns `None` unless it is a datagram with the length of a MAD.
     pub fn of(packet: &Packet<'_>, source: Lid, destination: Lid) -> Option<Self> {
         let Ext::Deth(deth) = packet.ext else { return None };
         let mad: Mad = packet.payload.try_into().ok()?;
@@ -35,7 +35,7 @@ impl Datagram {
         Some(Self { source, source_qp: src_qp, destination, destination_qp: packet.bth.dest_qp, mad })
     }
 
-    /// Writes it as a frame to `out`.
+    /// Appends it as a frame to `out`.
     pub fn emit(&self, encap: &Encap, out: &mut Vec<u8>) {
         let bth = Bth {
             opcode: Opcode::ud(Operation::SendOnly),

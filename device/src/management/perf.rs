@@ -1,4 +1,4 @@
-//! The agents for the counters of a port and of the switch (PMA).
+//! Performance management agents (PMA) of a port and of the switch.
 //!
 //! # Spec
 //! IBTA volume 1, section 16.1; mthca interface, section 8.6.
@@ -11,7 +11,7 @@ use protocol::mad::{Mad, MadStatus, Method};
 use super::Counters;
 use super::port::response;
 
-/// Counters since they were last reset: those of the device are never set back, so what they were is remembered.
+/// Counters since their last reset. The device's own counters never go back, so a reset stores their values.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Perf {
     base: Counters,
@@ -19,7 +19,7 @@ pub(super) struct Perf {
 }
 
 impl Perf {
-    /// Answers a request of performance management; `None` if it is to be discarded.
+    /// Answers a performance management request, or returns `None` to discard it.
     pub(super) fn answer(&mut self, counters: &Counters, request: &Mad) -> Option<Mad> {
         let header = protocol::mad::header(request);
         if !header.method.is_request() {
@@ -113,8 +113,8 @@ impl Perf {
     }
 }
 
-/// Answers a request of performance management for the switch, which has ports 0 to `ports`; `None` if it is to be
-/// discarded. No packet passes a switch that is not there, so it has counted nothing.
+/// Answers a performance management request for the switch, which has ports 0 to `ports`, or returns `None` to
+/// discard it. The switch is virtual and forwards no packets, so its counters are zero.
 pub(super) fn answer_for_switch(ports: u8, request: &Mad) -> Option<Mad> {
     let header = protocol::mad::header(request);
     if !header.method.is_request() {
@@ -151,7 +151,7 @@ fn counted_nothing(ports: u8, attribute: u16, set: bool, data: &mut [u8; 192]) -
     Ok(())
 }
 
-/// Whether a request sets something.
+/// Returns whether a request is a Set.
 fn check(header: &Header) -> Result<bool, MadStatus> {
     if header.base_version != Header::BASE_VERSION || header.class_version != 1 {
         return Err(MadStatus::BAD_VERSION);
@@ -173,7 +173,7 @@ fn class_info() -> ClassPortInfo {
     }
 }
 
-/// Begins to count anew where the mask has a bit. Counters can be set to 0 only.
+/// Resets the counters selected by the mask. They can only be set to 0.
 fn reset<const N: usize>(select: u16, counters: [(u8, &mut u64, u64); N]) {
     for (bit, base, now) in counters {
         if select >> bit & 1 != 0 {
@@ -198,7 +198,7 @@ fn put(data: &mut [u8; 192], attribute: &[u8]) {
     }
 }
 
-/// Counters of PortCounters stay at their largest value.
+/// PortCounters saturate at their largest value.
 fn saturated<T: TryFrom<u64> + std::ops::Not<Output = T> + Default>(value: u64) -> T {
     T::try_from(value).unwrap_or(!T::default())
 }

@@ -1,7 +1,7 @@
-//! The port as management sees it, and the agents that answer for it: subnet management (SMA).
+//! The port as seen by management, and its subnet management agent (SMA).
 //!
 //! # Spec
-//! IBTA volume 1, section 14.2 and 14.3; mthca interface, section 8.5.
+//! IBTA volume 1, sections 14.2 and 14.3; mthca interface, section 8.5.
 
 use protocol::ids::{Lid, Pkey};
 use protocol::mad::header::Header;
@@ -21,14 +21,14 @@ const PKEYS_PER_BLOCK: usize = 32;
 /// Blocks of VLArbitrationTable.
 const VL_ARBITRATION_BLOCKS: u32 = 4;
 
-/// What a device interface says of the node it shows.
+/// Node attributes of a device interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NodeProfile {
     /// OUI of the vendor.
     pub vendor_id: u32,
-    /// Device, as the vendor counts.
+    /// Device ID, assigned by the vendor.
     pub device_id: u16,
-    /// Revision, as the vendor counts.
+    /// Revision, assigned by the vendor.
     pub revision: u32,
     /// Entries of the GID table, a multiple of 8.
     pub gids: u8,
@@ -42,19 +42,19 @@ pub struct NodeProfile {
     pub opened_by_software: bool,
 }
 
-/// Whether the M_Key of a request has to be right. Software may ask for its own port without one.
+/// Whether to check the M_Key of a request. Software may query its own port without one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MkeyCheck {
-    /// It has to.
+    /// Check it.
     Enforce,
-    /// It need not.
+    /// Do not check it.
     Ignore,
 }
 
-/// What a request asked for beyond an answer.
+/// Effect of a request besides its answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Effect {
-    /// The cable is to be plugged in or pulled out.
+    /// Enable or disable the link.
     Link(bool),
 }
 
@@ -66,13 +66,13 @@ pub(super) struct ManagedPort {
     opened: bool,
     link_up: bool,
     pkeys_changed: bool,
-    /// What Set may change of PortInfo. The rest is filled in when it is asked for.
+    /// The fields of PortInfo that Set can change. The rest is filled in on each request.
     settings: PortInfo,
     pkeys: Vec<Pkey>,
     sl_to_vl: [u8; 8],
     vl_arbitration: [[u8; DATA_LEN]; VL_ARBITRATION_BLOCKS as usize],
     m_key_violations: u16,
-    /// Counters when they were reset.
+    /// Counters at their last reset.
     violations_base: (u64, u64),
     pub(super) perf: Perf,
 }
@@ -91,7 +91,7 @@ impl ManagedPort {
             pkeys_changed: false,
             settings: Self::settings(&profile),
             pkeys,
-            // SL n on lane n, as far as there are lanes.
+            // SL n on VL n, as far as lanes exist.
             sl_to_vl: [0x01, 0x23, 0x45, 0x67, 0x01, 0x23, 0x45, 0x67],
             vl_arbitration: [[0; DATA_LEN]; VL_ARBITRATION_BLOCKS as usize],
             m_key_violations: 0,
@@ -100,7 +100,7 @@ impl ManagedPort {
         }
     }
 
-    /// What SM and software set, as after power-on.
+    /// Power-on values of the fields that Set can change.
     fn settings(profile: &NodeProfile) -> PortInfo {
         PortInfo {
             sm_lid: SM_LID,
@@ -115,7 +115,7 @@ impl ManagedPort {
         }
     }
 
-    /// As after power-on, but for counters.
+    /// Returns to the power-on state, except for counters.
     pub(super) fn reset(&mut self) {
         *self = Self {
             link_up: self.link_up,
@@ -222,14 +222,14 @@ impl ManagedPort {
         }
     }
 
-    /// Whether a key makes its bearer the manager of the port. One that does not is a violation.
+    /// Returns whether an M_Key grants management of the port. A wrong key is counted as a violation.
     pub(super) fn is_manager(&mut self, m_key: u64) -> bool {
         let is_manager = m_key != 0 && m_key == self.settings.m_key;
         self.m_key_violations = self.m_key_violations.saturating_add(u16::from(!is_manager));
         is_manager
     }
 
-    /// Answers a request of subnet management; `None` if it is to be discarded.
+    /// Answers a subnet management request, or returns `None` to discard it.
     pub(super) fn answer_smp(
         &mut self,
         view: &View,
@@ -250,7 +250,7 @@ impl ManagedPort {
             let smp = Smp::of_mut(&mut answer);
             let trusted =
                 m_key == MkeyCheck::Ignore || self.settings.m_key == 0 || smp.m_key() == self.settings.m_key;
-            // Table 120: who does not know the key may look at protection levels 0 and 1.
+            // Table 120: without the key, Get is permitted at protection levels 0 and 1.
             if !trusted && (header.method == Method::SET || self.settings.m_key_protect > 1) {
                 self.m_key_violations = self.m_key_violations.saturating_add(1);
                 return None;
@@ -298,7 +298,7 @@ impl ManagedPort {
                 put(data, &self.sl_to_vl);
             }
             (attribute::VL_ARBITRATION, _) => {
-                // The block is in the upper half of the modifier and counted from 1.
+                // The block number is in the upper half of the modifier and counts from 1.
                 let table = (header.modifier >> 16).checked_sub(1).and_then(|at| usize::try_from(at).ok());
                 let table =
                     table.and_then(|table| self.vl_arbitration.get_mut(table)).ok_or(MadStatus::BAD_VALUE)?;
@@ -339,9 +339,9 @@ impl ManagedPort {
         Ok(())
     }
 
-    /// Section 14.2.5.6. What the fabric decides cannot be set: LIDs are the configuration's. Where the subnet manager is,
-    /// and on which service level, the one that is built in says: what a guest's own writes there is set right at once, and
-    /// the answer says so.
+    /// Section 14.2.5.6. Fields determined by the fabric cannot be set: LIDs come from the configuration. LID and
+    /// service level of the subnet manager are those of the built-in one. A value written by a guest's own subnet
+    /// manager is replaced at once, as the answer shows.
     fn set_port_info(
         &mut self,
         view: &View,
@@ -412,12 +412,12 @@ impl ManagedPort {
     }
 }
 
-/// The header of the answer to a request.
+/// Returns the header of the answer to a request.
 pub(super) fn response(header: &Header, status: MadStatus) -> Header {
     Header { method: header.method.response(), status, ..*header }
 }
 
-/// An attribute shorter than the section, padded with zeros.
+/// Stores an attribute that is shorter than the data section, padded with zeros.
 pub(super) fn put(data: &mut [u8; DATA_LEN], attribute: &[u8]) {
     *data = [0; DATA_LEN];
     for (to, from) in data.iter_mut().zip(attribute) {

@@ -1,4 +1,4 @@
-//! Directed routes: what a switch and a channel adapter do with an SMP on its way.
+//! Directed routes: how a switch and a channel adapter forward an SMP.
 //!
 //! # Spec
 //! IBTA volume 1, section 14.2.2.2 (C14-9 and C14-13).
@@ -8,18 +8,18 @@ use protocol::mad::smp::{MAX_HOPS, Smp};
 
 use super::PERMISSIVE_LID;
 
-/// Where an SMP goes on.
+/// Next hop of an SMP.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Hop {
-    /// It is for this node.
+    /// This node.
     Here(Mad),
-    /// It leaves through this port.
+    /// Leaves through this port.
     Port(u8, Mad),
-    /// It is to be discarded.
+    /// Discard.
     Nowhere,
 }
 
-/// An SMP arrives at a switch.
+/// Handles an SMP that arrives at a switch.
 pub(super) fn at_switch(mut mad: Mad, ingress: u8) -> Hop {
     let smp = Smp::of_mut(&mut mad);
     let route = smp.route();
@@ -28,19 +28,19 @@ pub(super) fn at_switch(mut mad: Mad, ingress: u8) -> Hop {
     }
     let (at, count) = (route.hop_pointer, route.hop_count);
     match route.returning {
-        // C14-9:2, an intermediate hop.
+        // C14-9:2: an intermediate hop.
         false if at != 0 && at < count => {
             smp.set_return_port(at, ingress);
             smp.set_hop_pointer(at + 1);
             Hop::Port(smp.initial_port(at + 1), mad)
         }
-        // C14-9:3, the end of the path.
+        // C14-9:3: the end of the path.
         false if at != 0 && at == count => {
             smp.set_return_port(at, ingress);
             smp.set_hop_pointer(at + 1);
             Hop::Here(mad)
         }
-        // C14-13:2, an intermediate hop on the way back.
+        // C14-13:2: an intermediate hop on the way back.
         true if (2..=count).contains(&at) => {
             smp.set_hop_pointer(at - 1);
             Hop::Port(smp.return_port(at - 1), mad)
@@ -49,7 +49,8 @@ pub(super) fn at_switch(mut mad: Mad, ingress: u8) -> Hop {
     }
 }
 
-/// An SMP arrives at the only port of a channel adapter: what its agent is given, if the path ends here.
+/// Handles an SMP that arrives at the only port of a channel adapter. Returns the SMP for its agent if the path ends
+/// here.
 pub(super) fn at_end(mut mad: Mad) -> Option<Mad> {
     let smp = Smp::of_mut(&mut mad);
     let route = smp.route();
@@ -63,7 +64,7 @@ pub(super) fn at_end(mut mad: Mad) -> Option<Mad> {
     Some(mad)
 }
 
-/// Sends an answer on its way back (C14-13:1). Whether there is one.
+/// Turns an answer around (C14-13:1). Returns false if the SMP is not at the end of its path.
 pub(super) fn turn(answer: &mut Mad) -> bool {
     let smp = Smp::of_mut(answer);
     let route = smp.route();
@@ -75,7 +76,7 @@ pub(super) fn turn(answer: &mut Mad) -> bool {
     true
 }
 
-/// Nobody here begins or ends a route by LID, and no path is longer than its field.
+/// No route here begins or ends with a LID-routed part, and no path is longer than its field.
 fn is_directed_all_the_way(smp: &Smp) -> bool {
     let route = smp.route();
     route.source == PERMISSIVE_LID && route.destination == PERMISSIVE_LID && route.hop_count <= MAX_HOPS
@@ -86,7 +87,7 @@ mod tests {
     use super::*;
     use protocol::mad::header::{Class, Header};
 
-    /// A request on the path 0, 1, `ports`…, where a kernel's send has moved the pointer to the first hop.
+    /// A request on the path 0, 1, `ports`…, as a kernel sends it at the first hop.
     fn request(ports: &[u8]) -> Mad {
         let mut mad = [0; 256];
         let header = Header { class: Class::SUBN_DIRECTED, ..Header::default() };
@@ -100,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_of_one_hop_ends_at_the_switch_and_comes_back() {
+    fn one_hop_path_ends_at_switch() {
         let Hop::Here(mut mad) = at_switch(request(&[]), 7) else { panic!("not for the switch") };
         assert_eq!((mad[6], mad[193]), (2, 7));
         assert!(turn(&mut mad));
@@ -108,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_of_two_hops_ends_at_another_adapter_and_comes_back() {
+    fn two_hop_path_ends_at_other_adapter() {
         let Hop::Port(9, mad) = at_switch(request(&[9]), 7) else { panic!("not forwarded") };
         assert_eq!((mad[6], mad[193]), (2, 7));
         let mut mad = at_end(mad).expect("the path ends here");
@@ -120,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn unreasonable_pointers_are_discarded() {
+    fn invalid_hop_pointers_are_discarded() {
         for (pointer, count) in [(0, 1), (3, 2), (2, 1), (1, 64), (0, 0), (255, 255)] {
             let mut mad = request(&[9]);
             (mad[6], mad[7]) = (pointer, count);

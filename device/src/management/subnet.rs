@@ -1,6 +1,6 @@
-//! Who else is on the fabric, found out by asking.
+//! Discovery of the other HCAs on the fabric.
 
-mod questions;
+mod requests;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -13,59 +13,58 @@ use protocol::mad::port::PortInfo;
 use protocol::mad::smp::{DATA_LEN, Smp, attribute};
 use protocol::mad::{Class, Mad, MadStatus, Method};
 
-use self::questions::Questions;
+use self::requests::OpenRequests;
 use super::{Datagram, PERMISSIVE_LID, QP0};
 
-/// Ports of the switch that an HCA can be attached to.
+/// Switch ports that an HCA can be attached to.
 const SWITCH_PORTS: u16 = 254;
 
-/// Bound: HCAs that are known. A peer can claim any number of LIDs; one more takes the place of another, so that
-/// none keeps out who is there.
+/// Bound: known HCAs. A peer can claim any number of LIDs. A new HCA beyond it replaces another, so none is locked
+/// out.
 const MAX_NODES: usize = 1024;
 
-/// Time from one look around to the next, at least.
+/// Minimum time between sweeps.
 const SWEEP_PERIOD: Duration = Duration::from_secs(1);
 
-/// Looks around that follow each other at that pace when the port has come up: frames get lost, and others come up at the
-/// same time.
+/// Number of sweeps at that interval after the port came up: frames get lost, and other HCAs come up at the same
+/// time.
 const FIRST_SWEEPS: u8 = 3;
 
-/// Time from one look around to the next when nobody asks, as OpenSM's sweeps have it.
+/// Time between sweeps without requests, as in OpenSM.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(10);
 
-/// Looks around that an HCA may leave unanswered.
-pub(super) const PATIENCE: u8 = 3;
+/// Sweeps that an HCA may leave unanswered.
+pub(super) const MAX_MISSED_SWEEPS: u8 = 3;
 
-/// The port of the switch that an HCA is attached to.
+/// Returns the switch port that an HCA is attached to.
 pub(super) const fn switch_port(lid: Lid) -> u8 {
     let [_, port] = ((lid.get().wrapping_sub(1)) % SWITCH_PORTS + 1).to_be_bytes();
     port
 }
 
-/// Upper half of the transaction IDs of our questions. Software's begin with the number of its agent, which is small.
+/// Upper half of the transaction IDs of own requests. Software's begin with the ID of its agent, which is small.
 const TID: u64 = 0x6863_6164 << 32;
 
-/// Another HCA, as far as it has answered.
+/// Another HCA, with the attributes it has returned.
 #[derive(Clone, Debug)]
 pub(super) struct Node {
     pub(super) info: NodeInfo,
     pub(super) description: [u8; DATA_LEN],
     pub(super) port: Option<PortInfo>,
-    /// Looks around since it last answered.
+    /// Sweeps since its last answer.
     unanswered: u8,
-    /// When it last said who it is.
+    /// Time of its last NodeInfo.
     heard: Instant,
 }
 
-/// The other HCAs.
 #[derive(Clone, Debug)]
 pub(super) struct Subnet {
     own: Lid,
     nodes: BTreeMap<Lid, Node>,
     last_sweep: Option<Instant>,
-    /// Looks around still to be done in quick succession.
+    /// Sweeps left at the initial interval.
     first_sweeps: u8,
-    questions: Questions,
+    requests: OpenRequests,
 }
 
 impl Subnet {
@@ -75,7 +74,7 @@ impl Subnet {
             nodes: BTreeMap::new(),
             last_sweep: None,
             first_sweeps: 0,
-            questions: Questions::default(),
+            requests: OpenRequests::default(),
         }
     }
 
@@ -83,17 +82,17 @@ impl Subnet {
         self.own
     }
 
-    /// Those that are known, by LID.
+    /// The known HCAs by LID.
     pub(super) fn nodes(&self) -> impl Iterator<Item = (Lid, &Node)> {
         self.nodes.iter().map(|(lid, node)| (*lid, node))
     }
 
-    /// All HCAs, the own one too.
+    /// LIDs of all HCAs, including this one.
     pub(super) fn lids(&self) -> impl Iterator<Item = Lid> {
         [self.own].into_iter().chain(self.nodes.keys().copied())
     }
 
-    /// The HCA at a port of the switch.
+    /// Returns the HCA attached to a switch port.
     pub(super) fn attached(&self, port: u8) -> Option<Lid> {
         if switch_port(self.own) == port {
             return Some(self.own);
@@ -101,23 +100,23 @@ impl Subnet {
         self.nodes.keys().copied().find(|lid| switch_port(*lid) == port)
     }
 
-    /// Ports of the switch: as many as are needed for those who are attached.
+    /// Number of switch ports: enough for all attached HCAs.
     pub(super) fn switch_ports(&self) -> u8 {
         self.lids().map(switch_port).max().unwrap_or(1)
     }
 
-    /// The port has come up.
+    /// Starts the initial sweeps after the port came up.
     pub(super) fn begin(&mut self) {
         self.first_sweeps = FIRST_SWEEPS;
     }
 
-    /// When to look around again though nobody asks.
+    /// Returns the time of the next sweep without a request.
     pub(super) fn next_sweep(&self) -> Option<Instant> {
         let pause = if self.first_sweeps > 0 { SWEEP_PERIOD } else { SWEEP_INTERVAL };
         self.last_sweep.map(|last| last + pause)
     }
 
-    /// Asks everybody who they are, unless that was done just now.
+    /// Sends a Get(NodeInfo) to all HCAs, unless the last sweep was recent.
     pub(super) fn sweep(&mut self, now: Instant) -> Option<Datagram> {
         if self.last_sweep.is_some_and(|last| now.saturating_since(last) < SWEEP_PERIOD) {
             return None;
@@ -126,24 +125,24 @@ impl Subnet {
         self.first_sweeps = self.first_sweeps.saturating_sub(1);
         self.nodes.retain(|_, node| {
             node.unanswered = node.unanswered.saturating_add(1);
-            node.unanswered <= PATIENCE
+            node.unanswered <= MAX_MISSED_SWEEPS
         });
-        let tid = self.questions.ask_everybody();
-        Some(self.question(PERMISSIVE_LID, attribute::NODE_INFO, tid))
+        let tid = self.requests.start_sweep();
+        Some(self.build_request(PERMISSIVE_LID, attribute::NODE_INFO, tid))
     }
 
-    /// Whether an SMP answers questions of ours, and not of the guest's software.
-    pub(super) fn asked(header: &Header) -> bool {
+    /// Returns whether an SMP answers a request of this module rather than of the guest.
+    pub(super) fn is_own_response(header: &Header) -> bool {
         header.method.is_response() && header.tid >> 32 == TID >> 32
     }
 
-    /// An SMP came that says to answer a question of ours. It is believed if that was asked of this HCA and has had no
-    /// answer. Returns what to ask next: one question for an answer, so that nobody makes us send more than it sends.
+    /// Handles an answer to an own request. It is accepted once, from the HCA that was asked. Returns the next
+    /// request: one per answer, so that no peer can make this HCA send more than it sends itself.
     pub(super) fn handle_answer(&mut self, now: Instant, from: Lid, mad: &Mad) -> Option<Datagram> {
         let header = protocol::mad::header(mad);
         let tid = u32::try_from(header.tid ^ TID).ok()?;
-        if !self.may_know(from)
-            || !self.questions.take(from, header.attribute, tid)
+        if !self.may_insert(from)
+            || !self.requests.take(from, header.attribute, tid)
             || header.status != MadStatus::OK
         {
             return None;
@@ -156,11 +155,11 @@ impl Subnet {
                     Some(node) => (node.info, node.unanswered, node.heard) = (info, 0, now),
                     None => self.insert(now, from, info),
                 }
-                self.ask(now, from, attribute::NODE_DESCRIPTION)
+                self.request(now, from, attribute::NODE_DESCRIPTION)
             }
             (attribute::NODE_DESCRIPTION, Some(node)) => {
                 node.description = *data;
-                self.ask(now, from, attribute::PORT_INFO)
+                self.request(now, from, attribute::PORT_INFO)
             }
             (attribute::PORT_INFO, Some(node)) => {
                 node.port = Some(PortInfo::parse(data));
@@ -170,8 +169,8 @@ impl Subnet {
         }
     }
 
-    /// Makes room by forgetting one: who answered everybody's question and never its own, if there is such a one, and of
-    /// those who was heard of least recently.
+    /// Inserts a node, replacing one if the table is full: preferably one that answered sweeps but no request of its
+    /// own, and among those the one heard of least recently.
     fn insert(&mut self, now: Instant, lid: Lid, info: NodeInfo) {
         if self.nodes.len() >= MAX_NODES
             && let Some((least, _)) =
@@ -184,17 +183,17 @@ impl Subnet {
         self.nodes.insert(lid, node);
     }
 
-    fn may_know(&self, lid: Lid) -> bool {
+    fn may_insert(&self, lid: Lid) -> bool {
         lid != self.own && (1..super::SM_LID.get()).contains(&lid.get())
     }
 
-    /// Asks one HCA, unless it still owes an answer to the same question.
-    fn ask(&mut self, now: Instant, lid: Lid, attribute: u16) -> Option<Datagram> {
-        let tid = self.questions.ask(now, lid, attribute)?;
-        Some(self.question(lid, attribute, tid))
+    /// Sends a request to one HCA, unless the same request is still open.
+    fn request(&mut self, now: Instant, lid: Lid, attribute: u16) -> Option<Datagram> {
+        let tid = self.requests.open(now, lid, attribute)?;
+        Some(self.build_request(lid, attribute, tid))
     }
 
-    fn question(&self, lid: Lid, attribute: u16, tid: u32) -> Datagram {
+    fn build_request(&self, lid: Lid, attribute: u16, tid: u32) -> Datagram {
         let header = Header {
             base_version: Header::BASE_VERSION,
             class: Class::SUBN,
@@ -216,14 +215,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ports_of_the_switch_follow_from_lids() {
+    fn switch_port_follows_from_lid() {
         for (lid, port) in [(1, 1), (2, 2), (254, 254), (255, 1), (0xbffe, 128)] {
             assert_eq!(switch_port(Lid::new(lid)), port, "LID {lid}");
         }
     }
 
     #[test]
-    fn who_answered_least_and_was_quiet_longest_makes_room() {
+    fn full_table_replaces_quietest_node() {
         let mut subnet = Subnet::new(Lid::new(1));
         let at = |seconds: usize| Instant::from_nanos(seconds as u64 * 1_000_000_000);
         let lid = |n: usize| Lid::new(u16::try_from(n).unwrap());

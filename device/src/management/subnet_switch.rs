@@ -1,4 +1,4 @@
-//! The switch that every HCA shows its guest, and its agent.
+//! The virtual switch that every HCA presents to its guest, and its agent.
 //!
 //! # Spec
 //! IBTA volume 1, sections 14.2.5 and 14.4.
@@ -19,28 +19,28 @@ use super::{GID_PREFIX, QP0, SM_LID};
 /// LIDs in a block of the linear forwarding table.
 const LIDS_PER_BLOCK: u32 = 64;
 
-/// In a forwarding table: no port.
+/// Forwarding table entry without a port.
 const NO_PORT: u8 = 0xff;
 
-/// Of subnet managers (IBTA volume 1, section 14.4.1): four bits.
+/// Highest priority of a subnet manager, which has four bits (IBTA volume 1, section 14.4.1).
 const HIGHEST_PRIORITY: u8 = 15;
 
-/// GUID of the switch, which is that of its port 0 too.
+/// GUID of the switch and of its port 0.
 pub(super) const GUID: u64 = node::guid_of_mac(MacAddr::from_lid(SM_LID));
 
-/// The switch as of a moment.
+/// A snapshot of the switch.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SubnetSwitch<'a> {
     pub(super) subnet: &'a Subnet,
-    /// The own port, at one end of a link.
+    /// The port of this HCA, at the other end of a link.
     pub(super) port: &'a ManagedPort,
 }
 
 impl SubnetSwitch<'_> {
-    /// Answers a request of subnet management; `None` if it is to be discarded. Nothing can be set.
+    /// Answers a subnet management request, or returns `None` to discard it. All attributes are read-only.
     pub(super) fn answer(&self, request: &Mad, qp: Qpn) -> Option<Mad> {
         let header = protocol::mad::header(request);
-        // Traps are for the subnet manager, which has nothing to do about them.
+        // Traps are for the subnet manager, which ignores them.
         if qp != QP0 || !header.method.is_request() {
             return None;
         }
@@ -109,7 +109,7 @@ impl SubnetSwitch<'_> {
         }
     }
 
-    /// PortInfo of a port, 0 being the one of the switch itself. `None` beyond the last.
+    /// Returns PortInfo of a port, where 0 is the switch itself. `None` if the port does not exist.
     pub(super) fn port_info(&self, port: u8) -> Option<PortInfo> {
         if port > self.ports() {
             return None;
@@ -127,7 +127,7 @@ impl SubnetSwitch<'_> {
             gid_prefix: GID_PREFIX,
             lid: SM_LID,
             sm_lid: SM_LID,
-            // IsSM, and that there are trap and multicast capabilities that a subnet manager has.
+            // IsSM: the switch hosts the subnet manager.
             capabilities: 1 << 1,
             guid_cap: 1,
             subnet_timeout: 18,
@@ -180,8 +180,8 @@ pub(super) fn info() -> SwitchInfo {
     }
 }
 
-/// What other subnet managers find. Software of a guest that would be one has to find a master it yields to: OpenSM takes
-/// notice of a master only if that has its own SM_Key, whose default is 1, and asks one of lower priority to hand over.
+/// SMInfo for other subnet managers. An OpenSM in a guest has to find a master to which it yields. It respects a
+/// master only if that has its own SM_Key, by default 1, and asks one of lower priority to hand over.
 pub(super) fn sm_info() -> SmInfo {
     SmInfo { guid: GUID, sm_key: 1, act_count: 1, priority: HIGHEST_PRIORITY, state: sm::MASTER }
 }

@@ -1,5 +1,5 @@
-//! Requests are bytes as the kernel and infiniband-diags send them; answers are looked at as bytes too, at the offsets of
-//! the mthca interface's tables.
+//! Requests are bytes as sent by the kernel and infiniband-diags. Answers are checked as bytes at the offsets of the
+//! mthca interface's tables.
 
 mod administration;
 mod fabric;
@@ -42,7 +42,7 @@ fn open(lid: u16) -> Management {
     management
 }
 
-/// A request: class, class version, method, attribute, modifier.
+/// Builds a request: class, class version, method, attribute, modifier.
 fn request(class: u8, class_version: u8, method: u8, attribute: u16, modifier: u32) -> Mad {
     let mut mad = [0; MAD_LEN];
     mad[..4].copy_from_slice(&[1, class, class_version, method]);
@@ -60,14 +60,14 @@ fn outputs(management: &mut Management) -> Vec<Output> {
     std::iter::from_fn(|| management.poll_output()).collect()
 }
 
-/// What the guest gets for a MAD to the subnet manager's LID, and nothing else.
+/// Sends a MAD to the subnet manager's LID. Returns what the guest gets, and expects nothing else.
 fn ask(management: &mut Management, qp: Qpn, mad: Mad) -> Vec<Mad> {
     let addresses = alone(management.lid());
-    ask_knowing(&addresses, management, qp, mad)
+    ask_with_addresses(&addresses, management, qp, mad)
 }
 
-/// The same, of an HCA that knows others.
-fn ask_knowing(addresses: &Addresses, management: &mut Management, qp: Qpn, mad: Mad) -> Vec<Mad> {
+/// The same for an HCA that knows others.
+fn ask_with_addresses(addresses: &Addresses, management: &mut Management, qp: Qpn, mad: Mad) -> Vec<Mad> {
     let sent =
         Datagram { source: management.lid(), source_qp: qp, destination: SM_LID, destination_qp: qp, mad };
     management.handle_guest(&at(10), addresses, &sent);
@@ -78,7 +78,7 @@ fn ask_knowing(addresses: &Addresses, management: &mut Management, qp: Qpn, mad:
                 assert_eq!((answer.source, answer.source_qp, answer.destination_qp), (SM_LID, qp, qp));
                 Some(answer.mad)
             }
-            // Looking around.
+            // Frames of a sweep.
             Output::ToFabric(question) if question.destination == PERMISSIVE_LID => None,
             other => panic!("{other:?}"),
         })

@@ -1,13 +1,13 @@
-//! The DMA map: bus address ranges the client lent us, and the only place that touches them.
+//! The DMA map: ranges of bus addresses that the client has mapped. Guest memory is accessed only here.
 //!
-//! The client gives each range as a part of a file. A file is mapped once, whole, however many ranges and
-//! descriptors of it arrive: behind an emulated IOMMU there is a range per 4 KiB page, and a mapping for each would
-//! meet the host's limit. Ranges that continue each other, on the bus and in the file, become one. What a client may
-//! have mapped is limited, see [`Limits`].
+//! The client specifies each range as a part of a file. A file is mapped once and completely, however many ranges and
+//! descriptors of it arrive. Behind an emulated IOMMU there is a range per 4 KiB page, and a mapping for each would
+//! exceed the host's limit. Ranges that are contiguous on the bus and in the file are merged. [`Limits`] restricts
+//! what a client may map.
 //!
-//! The guest runs while we look, so its bytes are only ever copied or, where an exchange demands it, accessed
-//! atomically; no reference to them exists outside of this file. A page that the host cannot give makes the access
-//! fail, and every later one to that file, see [`GuestMemory::is_lost`].
+//! The guest runs concurrently, so its bytes are only copied or, for a compare-and-swap, accessed atomically. No
+//! reference to them exists outside this module. If the host cannot provide a page, the access fails, and so does
+//! every later one to that file, see [`GuestMemory::is_lost`].
 
 mod file;
 mod map;
@@ -25,85 +25,86 @@ use thiserror::Error;
 use vm_memory::{Bytes, VolatileMemory, VolatileSlice, WriteVolatile as _};
 
 use self::file::MappedFile;
-use self::map::{DmaMap, Reach};
+use self::map::{DmaMap, Location};
 use self::store::put;
 use super::limits::Limits;
-use crate::record::Tape;
+use crate::record::RecordSink;
 
-/// Granularity of ranges, bytes.
+/// Granularity of ranges in bytes.
 pub const PAGE_LEN: u64 = 4096;
 
-/// A bus address range is not wholly mapped with the needed permission, or the host has no page for some of it.
+/// A range of bus addresses is not entirely mapped with the needed permission, or the host cannot provide a page of
+/// it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("guest memory at {iova} ({len} bytes) is not mapped for {access}")]
 pub struct DmaError {
-    /// First address asked for.
+    /// First address of the access.
     pub iova: Iova,
-    /// Bytes asked for.
+    /// Length of the access.
     pub len: usize,
     /// "read" or "write".
     pub access: &'static str,
 }
 
-/// Why a range was not added.
+/// Why a range was not mapped.
 #[derive(Debug, Error)]
 pub enum MapError {
-    /// The range is empty, passes the end of the address space, is not made of whole pages, or grants nothing.
+    /// The range is empty, exceeds the address space, is not made of whole pages, or grants no access.
     #[error("DMA range has an invalid {what}: {value:#x}")]
     Invalid {
-        /// Which field.
+        /// The invalid field.
         what: &'static str,
         /// Its value.
         value: u64,
     },
-    /// Some of it is mapped already.
+    /// It overlaps a mapped range.
     #[error("DMA range at {iova} overlaps a mapped range")]
     Overlap {
         /// First address of the new range.
         iova: Iova,
     },
-    /// The part of the file does not exist.
+    /// It exceeds the file.
     #[error(
         "DMA range of {len:#x} bytes at file offset {offset:#x} exceeds the file length of {file_len:#x} bytes"
     )]
     OutsideFile {
-        /// First byte.
+        /// Offset in the file.
         offset: u64,
-        /// Bytes.
+        /// Length in bytes.
         len: u64,
         /// Length of the file.
         file_len: u64,
     },
-    /// More ranges than we keep.
+    /// The limit of ranges is reached.
     #[error("too many DMA ranges (maximum {0})")]
     TooManyRanges(usize),
-    /// More files than we keep.
+    /// The limit of files is reached.
     #[error("too many guest memory files (maximum {0})")]
     TooManyFiles(usize),
-    /// The client's files would take more of our address space than is theirs.
+    /// The client's files would exceed its limit of address space.
     #[error(
         "a file of {file_len:#x} bytes, with {mapped:#x} bytes already mapped, exceeds the limit of {limit:#x} bytes; raise `guest_memory.max_gib`"
     )]
     TooManyBytes {
-        /// Of the new file.
+        /// Length of the new file.
         file_len: u64,
-        /// Of files mapped already.
+        /// Length of the files mapped already.
         mapped: u64,
-        /// Bytes a client may have mapped.
+        /// Limit of the client.
         limit: u64,
     },
-    /// Its pages come from where they may be kept from us.
+    /// The file is on a file system that may withhold pages.
     #[error("guest memory file is on a file system of type {magic:#x}, expected tmpfs or hugetlbfs")]
     FileSystem {
-        /// As `statfs` tells it.
+        /// `f_type` of `statfs`.
         magic: u64,
     },
-    /// The descriptor cannot be mapped.
+    /// The file cannot be mapped.
     #[error("cannot map the file of a DMA range: {0}")]
     File(#[from] std::io::Error),
 }
 
-/// What the device may do with a range.
+/// Permitted accesses to a range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Permissions {
     /// The device may read.
@@ -112,17 +113,17 @@ pub struct Permissions {
     pub write: bool,
 }
 
-/// Guest memory as the device reaches it. All accesses are bounds-checked; the guest may change the bytes at any
-/// time, so everything is copied out once and used from the copy.
+/// Guest memory as the device accesses it. All accesses are bounds-checked. The guest may change the bytes at any
+/// time, so data is copied out once and only the copy is used.
 #[derive(Debug, Default)]
 pub struct GuestMemory {
     map: DmaMap,
     blocked: bool,
-    /// Of a device that is recorded or replayed.
-    tape: Option<Tape>,
+    /// Set while the device is recorded or replayed.
+    sink: Option<RecordSink>,
 }
 
-/// Bytes of one window.
+/// Part of an access inside one window.
 struct Piece<'a> {
     bytes: VolatileSlice<'a>,
     file: &'a MappedFile,
@@ -131,19 +132,19 @@ struct Piece<'a> {
 type Pieces<'a> = SmallVec<[Piece<'a>; 2]>;
 
 impl GuestMemory {
-    /// Nothing yet, and no more than these limits ever.
+    /// Creates an empty map with these limits.
     pub fn new(limits: Limits) -> Self {
         Self { map: DmaMap::new(limits), ..Self::default() }
     }
 
-    /// Records every access from now on, or gives each the outcome that was recorded: then guest memory itself is not
-    /// touched. Without a tape neither.
-    pub fn set_tape(&mut self, tape: Option<Tape>) {
-        self.tape = tape;
+    /// Records every access from now on, or replays recorded results without accessing guest memory. `None` ends
+    /// both.
+    pub fn set_record_sink(&mut self, sink: Option<RecordSink>) {
+        self.sink = sink;
     }
 
-    /// Adds a range of `len` bytes at `iova`, backed by a file from an offset on, or by nothing we can reach. The
-    /// descriptor is closed: the mapping does not need it.
+    /// Maps `len` bytes at `iova`, backed by a file from an offset on, or inaccessible without a file. The descriptor
+    /// is closed, because the mapping does not need it.
     ///
     /// # Errors
     /// See [`MapError`]; nothing has changed.
@@ -156,8 +157,8 @@ impl GuestMemory {
     ) -> Result<(), MapError> {
         let reachable = backing.is_some();
         self.add(iova, len, permissions, backing)?;
-        if let Some(tape) = &self.tape {
-            tape.map(iova.get(), len, (permissions.read, permissions.write), reachable);
+        if let Some(sink) = &self.sink {
+            sink.map(iova.get(), len, (permissions.read, permissions.write), reachable);
         }
         Ok(())
     }
@@ -183,59 +184,59 @@ impl GuestMemory {
         self.map.change().add(first, last, permissions, backing)
     }
 
-    /// Ranges that are mapped.
+    /// Number of mapped ranges.
     pub fn ranges(&self) -> u64 {
         self.map.window_count() as u64
     }
 
-    /// Forgets whatever is mapped between `iova` and `iova + len`, which need not be what was mapped at once; `len`
-    /// may reach beyond the address space. Nothing inside is touched after this returns.
+    /// Unmaps everything between `iova` and `iova + len`, which need not match the ranges that were mapped. `len` may
+    /// exceed the address space. Nothing in the range is accessed after this returns.
     ///
     /// # Errors
-    /// [`MapError::TooManyRanges`]: the rest would be one range too many; nothing has changed.
+    /// [`MapError::TooManyRanges`]: splitting a range would exceed the limit; nothing has changed.
     pub fn unmap(&mut self, iova: Iova, len: u64) -> Result<(), MapError> {
-        let Some(reach) = len.checked_sub(1) else { return Ok(()) };
+        let Some(locate) = len.checked_sub(1) else { return Ok(()) };
         let first = iova.get() & !(PAGE_LEN - 1);
-        let last = iova.get().saturating_add(reach) | (PAGE_LEN - 1);
+        let last = iova.get().saturating_add(locate) | (PAGE_LEN - 1);
         self.map.change().remove(first, last)?;
-        if let Some(tape) = &self.tape {
-            tape.unmap(iova.get(), len);
+        if let Some(sink) = &self.sink {
+            sink.unmap(iova.get(), len);
         }
         Ok(())
     }
 
-    /// Forgets everything.
+    /// Unmaps everything.
     pub fn unmap_all(&mut self) {
         self.map.change().clear();
-        if let Some(tape) = &self.tape {
-            tape.unmap_all();
+        if let Some(sink) = &self.sink {
+            sink.unmap_all();
         }
     }
 
-    /// Makes every access fail until called again, as for a function that is no bus master. The map stays.
+    /// Makes every access fail while set, as for a function that is not bus master. The map is kept.
     pub fn set_blocked(&mut self, blocked: bool) {
         self.blocked = blocked;
     }
 
-    /// Ranges there are, after merging.
+    /// Number of ranges after merging.
     pub fn window_count(&self) -> usize {
         self.map.window_count()
     }
 
-    /// Whether the host could not give a page of the client's files: one was truncated, its file system is full, or
-    /// there is no huge page left. Its client cannot be served any more.
+    /// Returns whether the host failed to provide a page of the client's files: one was truncated, its file system is
+    /// full, or no huge page is left. The client has to be disconnected.
     pub fn is_lost(&self) -> bool {
         self.map.is_lost()
     }
 
-    /// Copies bytes out of guest memory. The range may cross mappings that adjoin.
+    /// Copies bytes out of guest memory. The range may span adjoining mappings.
     ///
     /// # Errors
-    /// Some of the range is not mapped readable, or is in a file that is lost; `out` is then unchanged. Or a page is lost
-    /// in this access; `out` then has zeros for it.
+    /// If the range is not entirely readable, or its file is lost, `out` is unchanged. If a page is lost during this
+    /// access, `out` contains zeros for it.
     #[inline]
     pub fn read(&self, iova: Iova, out: &mut [u8]) -> Result<(), DmaError> {
-        if self.at_once(iova, out.len(), readable, |bytes| bytes.copy_to(out) == out.len()) {
+        if self.in_one_window(iova, out.len(), readable, |bytes| bytes.copy_to(out) == out.len()) {
             return Ok(());
         }
         self.read_in_pieces(iova, out)
@@ -243,11 +244,11 @@ impl GuestMemory {
 
     #[cold]
     fn read_in_pieces(&self, iova: Iova, out: &mut [u8]) -> Result<(), DmaError> {
-        match &self.tape {
+        match &self.sink {
             None => self.copy_out(iova, out),
-            Some(tape) => {
+            Some(sink) => {
                 let error = DmaError { iova, len: out.len(), access: "read" };
-                tape.read(iova.get(), out, error, |out| self.copy_out(iova, out))
+                sink.read(iova.get(), out, error, |out| self.copy_out(iova, out))
             }
         }
     }
@@ -261,18 +262,18 @@ impl GuestMemory {
             piece.bytes.copy_to(now);
             rest = later;
         }
-        all_there(&pieces, error)
+        check_all(&pieces, error)
     }
 
-    /// Appends `len` bytes of guest memory to `out`, which nobody has to clear first. The range may cross mappings that
-    /// adjoin.
+    /// Appends `len` bytes of guest memory to `out` without clearing memory first. The range may span adjoining
+    /// mappings.
     ///
     /// # Errors
-    /// Some of the range is not mapped readable, or a page is lost; `out` is then unchanged.
+    /// If the range is not entirely readable, or a page is lost; `out` is then unchanged.
     #[inline]
     pub fn append(&self, iova: Iova, len: usize, out: &mut Vec<u8>) -> Result<(), DmaError> {
         let before = out.len();
-        if self.at_once(iova, len, readable, |bytes| out.write_all_volatile(bytes).is_ok()) {
+        if self.in_one_window(iova, len, readable, |bytes| out.write_all_volatile(bytes).is_ok()) {
             return Ok(());
         }
         out.truncate(before);
@@ -282,9 +283,9 @@ impl GuestMemory {
     #[cold]
     fn append_in_pieces(&self, iova: Iova, len: usize, out: &mut Vec<u8>) -> Result<(), DmaError> {
         let error = DmaError { iova, len, access: "read" };
-        match &self.tape {
+        match &self.sink {
             None => self.gather(iova, len, out),
-            Some(tape) => tape.append(iova.get(), len, out, error, |out| self.gather(iova, len, out)),
+            Some(sink) => sink.append(iova.get(), len, out, error, |out| self.gather(iova, len, out)),
         }
     }
 
@@ -295,21 +296,21 @@ impl GuestMemory {
         for piece in &pieces {
             out.write_all_volatile(&piece.bytes).map_err(|_| error)?;
         }
-        all_there(&pieces, error).inspect_err(|_| out.truncate(before))
+        check_all(&pieces, error).inspect_err(|_| out.truncate(before))
     }
 
     /// Copies bytes into guest memory.
     ///
     /// # Errors
-    /// Some of the range is not mapped writable, or is in a file that is lost; then nothing was written. Or a page is lost in
-    /// this access; then the rest was.
+    /// If the range is not entirely writable, or its file is lost, nothing was written. If a page is lost during this
+    /// access, the rest was written.
     #[inline]
     pub fn write(&self, iova: Iova, data: &[u8]) -> Result<(), DmaError> {
         let copy = |bytes: &VolatileSlice<'_>| {
             put(bytes, data);
             true
         };
-        if self.at_once(iova, data.len(), writable, copy) {
+        if self.in_one_window(iova, data.len(), writable, copy) {
             return Ok(());
         }
         self.write_in_pieces(iova, data)
@@ -318,9 +319,9 @@ impl GuestMemory {
     #[cold]
     fn write_in_pieces(&self, iova: Iova, data: &[u8]) -> Result<(), DmaError> {
         let error = DmaError { iova, len: data.len(), access: "write" };
-        match &self.tape {
+        match &self.sink {
             None => self.copy_in(iova, data),
-            Some(tape) => tape.write(iova.get(), data, error, || self.copy_in(iova, data)),
+            Some(sink) => sink.write(iova.get(), data, error, || self.copy_in(iova, data)),
         }
     }
 
@@ -333,46 +334,46 @@ impl GuestMemory {
             put(&piece.bytes, now);
             rest = later;
         }
-        all_there(&pieces, error)
+        check_all(&pieces, error)
     }
 
-    /// Writes an entry whose last byte hands it to software: all bytes but the last first, then the last with
-    /// release order, so that whoever sees the last sees the rest and all earlier writes. `entry` is not empty and
-    /// does not cross a page.
+    /// Writes an entry whose last byte passes ownership to software. All other bytes are written first, then the last
+    /// with release order, so that a reader of the last byte sees the rest and all earlier writes. `entry` must be
+    /// non-empty and inside one page.
     ///
     /// # Errors
     /// As `write`, or the entry is empty or crosses a page.
     #[inline]
     pub fn publish(&self, iova: Iova, entry: &[u8]) -> Result<(), DmaError> {
-        if self.at_once(iova, entry.len(), writable, |bytes| hand_over(bytes, entry)) {
+        if self.in_one_window(iova, entry.len(), writable, |bytes| hand_over(bytes, entry)) {
             return Ok(());
         }
-        self.publish_with_tape(iova, entry)
+        self.publish_recorded(iova, entry)
     }
 
     #[cold]
-    fn publish_with_tape(&self, iova: Iova, entry: &[u8]) -> Result<(), DmaError> {
+    fn publish_recorded(&self, iova: Iova, entry: &[u8]) -> Result<(), DmaError> {
         let error = DmaError { iova, len: entry.len(), access: "write" };
         let publish = || {
             let slot = self.writable(iova, entry.len()).ok_or(error)?;
-            if hand_over(&slot.bytes, entry) { slot.there(error) } else { Err(error) }
+            if hand_over(&slot.bytes, entry) { slot.check(error) } else { Err(error) }
         };
-        match &self.tape {
+        match &self.sink {
             None => publish(),
-            Some(tape) => tape.write(iova.get(), entry, error, publish),
+            Some(sink) => sink.write(iova.get(), entry, error, publish),
         }
     }
 
-    /// Replaces the naturally aligned 64-bit word at `iova` atomically: `update` gets the current value and gives
-    /// the new one, or `None` to leave it. Returns the value that was there. Host byte order, which is the guest's.
+    /// Atomically updates the naturally aligned 64-bit word at `iova`. `update` maps the current value to the new
+    /// one, or to `None` to leave it. Returns the old value. Values are in host byte order, which is the guest's.
     ///
     /// # Errors
     /// As `write`, or `iova` is not a multiple of 8.
     pub fn update_u64(&self, iova: Iova, update: impl FnMut(u64) -> Option<u64>) -> Result<u64, DmaError> {
         let error = DmaError { iova, len: 8, access: "write" };
-        match &self.tape {
+        match &self.sink {
             None => self.exchange(iova, update),
-            Some(tape) => tape.update(iova.get(), update, error, |update| self.exchange(iova, update)),
+            Some(sink) => sink.update(iova.get(), update, error, |update| self.exchange(iova, update)),
         }
     }
 
@@ -381,43 +382,44 @@ impl GuestMemory {
         let slot = self.writable(iova, 8).ok_or(error)?;
         let word = slot.bytes.get_atomic_ref::<AtomicU64>(0).map_err(|_| error)?;
         let (Ok(before) | Err(before)) = word.fetch_update(Ordering::AcqRel, Ordering::Acquire, update);
-        slot.there(error)?;
+        slot.check(error)?;
         Ok(before)
     }
 
-    /// The writable bytes of something inside one page. Ranges are whole pages, so it is inside one of them.
+    /// Returns writable bytes inside one page. Ranges are whole pages, so they are in one window.
     fn writable(&self, iova: Iova, len: usize) -> Option<Piece<'_>> {
         self.piece(iova, len, writable)
     }
 
-    /// Does an access to a range that is in one window, as almost all are, if there is no tape. False: it is to be done in
-    /// pieces, from its beginning, which also finds out why it fails.
+    /// Executes an access to a range in one window, as almost all are, unless a record is active. If it returns
+    /// false, the caller repeats the access piece by piece, which also determines the error.
     #[inline(always)]
-    fn at_once(
+    fn in_one_window(
         &self,
         iova: Iova,
         len: usize,
         allowed: impl Fn(Permissions) -> bool,
         access: impl FnOnce(&VolatileSlice<'_>) -> bool,
     ) -> bool {
-        self.tape.is_none()
+        self.sink.is_none()
             && self
                 .piece(iova, len, allowed)
                 .is_some_and(|piece| access(&piece.bytes) && !piece.file.is_lost())
     }
 
-    /// All of a range that is not empty, if one window has it, as it does unless the range crosses into another.
+    /// Returns a non-empty range if it is entirely in one window.
     #[inline(always)]
     fn piece(&self, iova: Iova, len: usize, allowed: impl Fn(Permissions) -> bool) -> Option<Piece<'_>> {
-        let reach = self.map.reach(iova.get()).filter(|reach| !self.blocked && allowed(reach.permissions))?;
-        // The first byte is there, so `behind` are those after it.
-        if (len as u64).checked_sub(1)? > reach.behind {
+        let locate =
+            self.map.locate(iova.get()).filter(|locate| !self.blocked && allowed(locate.permissions))?;
+        // The first byte exists, so `behind` counts those after it.
+        if (len as u64).checked_sub(1)? > locate.behind {
             return None;
         }
-        Some(Piece { bytes: reach.file.slice(reach.offset, len)?, file: reach.file })
+        Some(Piece { bytes: locate.file.slice(locate.offset, len)?, file: locate.file })
     }
 
-    /// All of a range, in order, or nothing. The number of pieces is bounded by `len` and the size of a page.
+    /// Returns an entire range in order, or `None`. The number of pieces is bounded by `len` and the page size.
     fn pieces(&self, iova: Iova, len: usize, allowed: impl Fn(Permissions) -> bool) -> Option<Pieces<'_>> {
         if self.blocked {
             return None;
@@ -425,8 +427,8 @@ impl GuestMemory {
         let mut pieces = SmallVec::new();
         let (mut at, mut rest) = (iova.get(), len);
         while rest > 0 {
-            let Reach { file, offset, behind, .. } =
-                self.map.reach(at).filter(|reach| allowed(reach.permissions))?;
+            let Location { file, offset, behind, .. } =
+                self.map.locate(at).filter(|locate| allowed(locate.permissions))?;
             let here = usize::try_from(behind).map_or(rest, |behind| rest.min(behind.saturating_add(1)));
             pieces.push(Piece { bytes: file.slice(offset, here)?, file });
             rest -= here;
@@ -439,13 +441,13 @@ impl GuestMemory {
 }
 
 impl Piece<'_> {
-    /// Says after an access whether it met a page that the host could not give.
-    fn there(&self, error: DmaError) -> Result<(), DmaError> {
+    /// Checks after an access whether a page was lost.
+    fn check(&self, error: DmaError) -> Result<(), DmaError> {
         if self.file.is_lost() { Err(error) } else { Ok(()) }
     }
 }
 
-/// Writes the last byte of an entry behind all others, which whoever sees it sees.
+/// Stores the last byte of an entry after all others, with release order.
 fn hand_over(to: &VolatileSlice<'_>, entry: &[u8]) -> bool {
     let Some((&owner, body)) = entry.split_last() else { return false };
     to.copy_from(body);
@@ -460,7 +462,7 @@ fn writable(permissions: Permissions) -> bool {
     permissions.write
 }
 
-/// As [`Piece::there`] of all.
-fn all_there(pieces: &[Piece<'_>], error: DmaError) -> Result<(), DmaError> {
-    pieces.iter().try_for_each(|piece| piece.there(error))
+/// Checks all pieces as [`Piece::check`] does.
+fn check_all(pieces: &[Piece<'_>], error: DmaError) -> Result<(), DmaError> {
+    pieces.iter().try_for_each(|piece| piece.check(error))
 }

@@ -1,50 +1,50 @@
-//! The key table of one device.
+//! The key table of a device.
 
-mod recent;
+mod translation_cache;
 
 use engine::{AccessError, WindowKind};
 use protocol::ids::{Lkey, Pdn, Va};
 
-pub use self::recent::Generation;
-pub(super) use self::recent::Piece;
-use self::recent::RecentPieces;
+pub use self::translation_cache::Generation;
+pub(super) use self::translation_cache::TlbEntry;
+use self::translation_cache::TranslationCache;
 use super::region::{Kind, MemoryRegion};
 use crate::sparse::{Capacity, SparseTable, TableFull};
 
-/// What an allocated key that is not valid now is there for.
+/// Purpose of an allocated key that is not valid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purpose {
     /// Fast registration of a region.
     Region {
-        /// Bytes it may have at the most.
+        /// Maximum length in bytes.
         most: u64,
     },
-    /// Binding of a window.
+    /// Binding of a memory window.
     Window(WindowKind),
 }
 
-/// A key that work requests make valid: no byte is read or written through it until then.
+/// A key that work requests make valid. Until then it permits no access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Allocated {
     /// The whole key, as it was last.
     pub key: Lkey,
     /// Protection domain.
     pub pd: Pdn,
-    /// What for.
+    /// Purpose of the key.
     pub purpose: Purpose,
 }
 
 /// State of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Entry {
-    /// Allocated, and not valid.
+    /// Allocated, but not valid.
     Allocated(Allocated),
     /// Valid.
     Valid(MemoryRegion),
 }
 
 impl Entry {
-    /// The whole key.
+    /// Returns the whole key.
     pub const fn key(&self) -> Lkey {
         match self {
             Self::Allocated(allocated) => allocated.key,
@@ -52,7 +52,7 @@ impl Entry {
         }
     }
 
-    /// The region or window, if the key is valid.
+    /// Returns the region or window if the key is valid.
     pub const fn valid(&self) -> Option<&MemoryRegion> {
         match self {
             Self::Allocated(_) => None,
@@ -76,64 +76,64 @@ impl Slot {
     }
 }
 
-/// Regions and windows by key: some of the key's bits are the index, and the whole key must match.
+/// Regions and windows by key. Some bits of the key are the index, and the whole key must match.
 #[derive(Debug)]
 pub struct KeyTable {
-    /// Bits above which the index begins.
+    /// Number of key bits below the index.
     shift: u32,
     mask: u32,
     slots: SparseTable<Slot>,
-    /// Pieces of regions as they are in `slots`: whoever changes those goes through [`KeyTable::change`].
-    recent: RecentPieces,
+    /// Cached translations of the regions in `slots`, invalidated by [`KeyTable::change`].
+    cache: TranslationCache,
 }
 
 impl KeyTable {
-    /// Bound: dense tables of 2^20 entries always fit; keys spread over a larger table may use 2^14 groups of 64,
-    /// which is 83 MiB of entries at the most.
+    /// Bound: dense tables of 2^20 entries always fit. Keys scattered over a larger table may use 2^14 groups of 64,
+    /// which take at most 83 MiB.
     const CAPACITY: Capacity = Capacity { entries: 1 << 20, leaves: 1 << 14 };
 
-    /// A table of `2^log2_entries` entries, at most 2^32, all invalid. Its keys' low bits are the index.
+    /// Creates a table of `2^log2_entries` invalid entries, at most 2^32. The low bits of its keys are the index.
     pub fn new(log2_entries: u8) -> Self {
         Self::rotated(log2_entries, 0)
     }
 
-    /// The same for keys whose low `shift` bits are software's, and whose index begins above them.
+    /// Creates a table for keys whose low `shift` bits are chosen by software, with the index above them.
     pub fn rotated(log2_entries: u8, shift: u32) -> Self {
         let mask = u32::MAX.checked_shr(32u32.saturating_sub(u32::from(log2_entries))).unwrap_or(0);
-        Self { shift, mask, slots: SparseTable::new(Self::CAPACITY), recent: RecentPieces::default() }
+        Self { shift, mask, slots: SparseTable::new(Self::CAPACITY), cache: TranslationCache::default() }
     }
 
-    /// Whether the table has such an entry, valid or not.
+    /// Returns whether the table has such an index, valid or not.
     pub fn contains_index(&self, index: u32) -> bool {
         index <= self.mask
     }
 
-    /// Index of a key.
+    /// Returns the index of a key.
     pub fn index(&self, key: Lkey) -> u32 {
         key.get().rotate_right(self.shift) & self.mask
     }
 
-    /// The table, to be changed: by all that is done to keys, since there is no other way. No piece is worth anything then.
+    /// Returns the slots for modification and invalidates all cached translations. All changes to keys go through it.
     fn change(&mut self) -> &mut SparseTable<Slot> {
-        self.recent.forget();
+        self.cache.invalidate();
         &mut self.slots
     }
 
-    /// The piece of a key's region that was met last of those around `va`.
+    /// Looks up a cached translation around `va` in a key's region.
     #[inline]
-    pub(super) fn remembered(&self, key: Lkey, va: Va) -> Option<Piece> {
-        self.recent.get(key, self.index(key), va)
+    pub(super) fn lookup(&self, key: Lkey, va: Va) -> Option<TlbEntry> {
+        self.cache.get(key, self.index(key), va)
     }
 
-    /// Keeps a piece of the region that has this key now.
-    pub(super) fn remember(&self, key: Lkey, va: Va, piece: Piece) {
-        self.recent.put(self.index(key), va, piece);
+    /// Caches a translation of the region that has this key now.
+    pub(super) fn cache(&self, key: Lkey, va: Va, entry: TlbEntry) {
+        self.cache.put(self.index(key), va, entry);
     }
 
-    /// The region or window of a key.
+    /// Returns the region or window of a key.
     ///
     /// # Errors
-    /// [`AccessError::Key`]: no entry has it. [`AccessError::Invalid`]: it is allocated only.
+    /// [`AccessError::Key`]: the key does not exist. [`AccessError::Invalid`]: it is allocated but not valid.
     pub fn find(&self, key: Lkey) -> Result<&MemoryRegion, AccessError> {
         match self.slots.get(self.index(key)).map(|slot| &slot.entry) {
             Some(Entry::Valid(region)) if region.key == key => Ok(region),
@@ -142,44 +142,44 @@ impl KeyTable {
         }
     }
 
-    /// The valid entry at an index.
+    /// Returns the valid entry at an index.
     pub fn get(&self, index: u32) -> Option<&MemoryRegion> {
         self.entry(index)?.valid()
     }
 
-    /// The entry at an index.
+    /// Returns the entry at an index.
     pub fn entry(&self, index: u32) -> Option<&Entry> {
         self.slots.get(index).map(|slot| &slot.entry)
     }
 
-    /// Makes the entry of the region's key valid, replacing what was there.
+    /// Inserts a valid entry for the region's key and returns the previous one.
     ///
     /// # Errors
-    /// The table is at its capacity.
+    /// The table is full.
     pub fn insert(&mut self, region: MemoryRegion) -> Result<Option<MemoryRegion>, TableFull> {
         let index = self.index(region.key);
         let old = self.change().insert(index, Slot::new(Entry::Valid(region)))?;
         Ok(old.and_then(|slot| slot.entry.valid().copied()))
     }
 
-    /// Takes an entry for a key that work requests will make valid, replacing what was there.
+    /// Allocates an entry for a key that work requests will make valid, replacing the previous entry.
     ///
     /// # Errors
-    /// The table is at its capacity.
+    /// The table is full.
     pub fn allocate(&mut self, allocated: Allocated) -> Result<(), TableFull> {
         let index = self.index(allocated.key);
         self.change().insert(index, Slot::new(Entry::Allocated(allocated))).map(drop)
     }
 
-    /// Invalidates an entry and returns what it was.
+    /// Removes an entry and returns its region or window.
     pub fn remove(&mut self, index: u32) -> Option<MemoryRegion> {
         self.change().remove(index)?.entry.valid().copied()
     }
 
-    /// Gives up an entry, valid or not, and returns what it was.
+    /// Deregisters an entry, valid or not, and returns it.
     ///
     /// # Errors
-    /// [`AccessError::Key`]: there is none. [`AccessError::Bound`]: windows are bound to it.
+    /// [`AccessError::Key`]: it does not exist. [`AccessError::Bound`]: windows are bound to it.
     pub fn deregister(&mut self, index: u32) -> Result<Entry, AccessError> {
         let slot = self.slots.get(index).ok_or(AccessError::Key)?;
         if slot.windows > 0 {
@@ -190,38 +190,38 @@ impl KeyTable {
         Ok(slot.entry)
     }
 
-    /// Valid entries by ascending index, from one on.
+    /// Valid entries from an index on, in ascending order.
     pub fn iter_from(&self, first: u32) -> impl Iterator<Item = (u32, &MemoryRegion)> {
         self.slots.iter_from(first).filter_map(|(index, slot)| Some((index, slot.entry.valid()?)))
     }
 
-    /// Valid entries, by ascending index.
+    /// Valid entries in ascending order.
     pub fn iter(&self) -> impl Iterator<Item = &MemoryRegion> {
         self.iter_from(0).map(|(_, region)| region)
     }
 
-    /// The entry that `key` names, which may differ in the bits that are software's.
+    /// Returns the entry of `key`, which may differ in the bits chosen by software.
     ///
     /// # Errors
-    /// [`AccessError::Key`]: there is none.
+    /// [`AccessError::Key`]: it does not exist.
     pub(super) fn renamed(&self, key: Lkey) -> Result<&Entry, AccessError> {
         let software = 1u32.checked_shl(self.shift).unwrap_or(0).wrapping_sub(1);
         let entry = self.entry(self.index(key)).ok_or(AccessError::Key)?;
         if (entry.key().get() ^ key.get()) & !software == 0 { Ok(entry) } else { Err(AccessError::Key) }
     }
 
-    /// Windows that are bound to the region of an index.
+    /// Number of windows bound to the region at an index.
     pub(super) fn windows(&self, index: u32) -> u32 {
         self.slots.get(index).map_or(0, |slot| slot.windows)
     }
 
-    /// Puts another state into an entry that is there. Windows count at their regions.
+    /// Replaces an existing entry, and updates the window count of the region.
     pub(super) fn set(&mut self, entry: Entry) {
         let index = self.index(entry.key());
         if let Entry::Valid(MemoryRegion { kind: Kind::Window { parent, .. }, .. }) = entry
             && let Some(parent) = self.change().get_mut(parent)
         {
-            // Bound: as many windows as the table has entries.
+            // Bound: the number of entries in the table.
             parent.windows += 1;
         }
         let Some(slot) = self.change().get_mut(index) else { return };
@@ -229,7 +229,7 @@ impl KeyTable {
         self.release(&old);
     }
 
-    /// An entry is no longer what it was.
+    /// Updates the window count when an entry is replaced or removed.
     fn release(&mut self, old: &Entry) {
         if let Entry::Valid(MemoryRegion { kind: Kind::Window { parent, .. }, .. }) = *old
             && let Some(parent) = self.change().get_mut(parent)
@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn the_index_of_a_rotated_key_is_above_its_generation() {
+    fn rotated_key_index_is_above_generation() {
         let mut table = KeyTable::rotated(17, 8);
         table.insert(region(0x8000_1800)).unwrap();
         assert_eq!(table.get(0x18).map(|region| region.key), Some(Lkey::new(0x8000_1800)));
@@ -271,7 +271,7 @@ mod tests {
 
     /// E810 interface, section 13.7: index 0x913258 with 16384 regions.
     #[test]
-    fn bits_above_the_index_count_in_a_table_smaller_than_they_say() {
+    fn bits_above_small_index_must_match() {
         let mut table = KeyTable::rotated(14, 8);
         table.insert(region(0x9132_5841)).unwrap();
         assert_eq!(table.index(Lkey::new(0x9132_5841)), 0x3258);
@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn an_allocated_key_is_known_and_not_valid() {
+    fn allocated_key_is_not_valid() {
         let mut table = KeyTable::rotated(14, 8);
         let (key, pd) = (Lkey::new(0x700), Pdn::new(0));
         table.allocate(Allocated { key, pd, purpose: Purpose::Region { most: 4096 } }).unwrap();
@@ -296,14 +296,14 @@ mod tests {
     }
 
     #[test]
-    fn the_whole_memory_is_addressed_as_the_bus_is() {
+    fn whole_memory_uses_bus_addresses() {
         let whole = region(0x100);
         assert_eq!((whole.start, whole.origin), (Va::new(0), Origin::Zero));
         assert_eq!(whole.translation, Translation::Contiguous { bus: protocol::ids::Iova::new(0) });
     }
 
     #[test]
-    fn table_sizes_reach_from_one_entry_to_all_of_32_bits() {
+    fn table_size_covers_one_to_all_entries() {
         assert!(KeyTable::new(0).contains_index(0) && !KeyTable::new(0).contains_index(1));
         assert!(!KeyTable::new(17).contains_index(1 << 17));
         assert!(KeyTable::new(32).contains_index(u32::MAX));

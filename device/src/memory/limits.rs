@@ -1,31 +1,30 @@
-//! What a client may take of this process with its memory.
+//! Limits of the memory that a client may map.
 
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-/// Bound: ranges after merging; the number the protocol assumes when a server names none.
+/// Bound: ranges after merging. The protocol assumes this number if a server specifies none.
 pub const MAX_WINDOWS: usize = 65_535;
 
-/// Bound: files mapped at once. A guest has one per memory back-end, QEMU 256 of those at most.
+/// Bound: mapped files. A guest has one per memory back-end, of which QEMU supports 256.
 pub const MAX_FILES: usize = 256;
 
-/// Bound: bytes of files mapped at once, where the configuration does not say. Guests of half of it exist.
+/// Default limit of the bytes of mapped files. Guests with half as much exist.
 pub const DEFAULT_BYTES: u64 = 1 << 40;
 
-/// Bound: bytes that the clients of all devices of a process may have mapped together. Linux gives a process on x86-64
-/// twice as much.
+/// Bound: bytes mapped by the clients of all devices of a process. Linux on x86-64 gives a process twice as much.
 pub const MAX_BYTES_OF_ALL: u64 = 64 << 40;
 
-/// What one client may have mapped.
+/// Limits of one client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Ranges, after merging.
+    /// Number of ranges after merging.
     pub windows: usize,
-    /// Files.
+    /// Number of files.
     pub files: usize,
-    /// Bytes of these files, each of which counts whole.
+    /// Bytes of these files, each counted in full.
     pub bytes: u64,
-    /// Where these files may be.
+    /// Accepted file systems.
     pub file_systems: FileSystems,
 }
 

@@ -1,51 +1,51 @@
-//! Memory of the guest's queues, as queue code sees it.
+//! Access to the memory of guest queues.
 
 use engine::{Access, AccessError};
 use protocol::ids::{Lkey, Pdn};
 
-use super::translate::{PageTable, Place, RegionAccess};
+use super::translate::{AccessTarget, PageTable, RegionAccess};
 
-/// Bytes of regions, counted from the first byte of the region whatever its start address is.
+/// Bytes of regions. Offsets count from the first byte of the region, whatever its start address.
 ///
-/// Every call checks key, PD and bounds on its own, and splits what crosses a page.
+/// Every call checks key, PD and bounds, and splits accesses at page boundaries.
 pub trait QueueMemory {
     /// Copies bytes out of a region.
     ///
     /// # Errors
-    /// The first check that fails; `out` may then be partly written.
+    /// The first check that fails. `out` may then be partly written.
     fn read(&self, pd: Pdn, key: Lkey, offset: u64, out: &mut [u8]) -> Result<(), AccessError>;
 
-    /// Changes bytes of a work queue. Needs no right: software registers work queues for local reads only.
+    /// Modifies bytes of a work queue. Needs no write right: software registers work queues for local reads only.
     ///
     /// # Errors
     /// As `read`.
     fn patch(&self, pd: Pdn, key: Lkey, offset: u64, data: &[u8]) -> Result<(), AccessError>;
 
-    /// Writes a completion or event queue entry, its last byte last: whoever sees that byte sees the rest and
-    /// everything written before. Needs the local write right.
+    /// Writes a completion or event queue entry with its last byte last. A reader that sees that byte sees the rest
+    /// and all earlier writes. Needs the local write right.
     ///
     /// # Errors
-    /// As `read`; the last byte is not written then.
+    /// As `read`. The last byte is not written then.
     fn publish(&self, pd: Pdn, key: Lkey, offset: u64, entry: &[u8]) -> Result<(), AccessError>;
 
-    /// Bytes of the region a key names; `None` without such a region.
+    /// Returns the length of the key's region, or `None` if it does not exist.
     fn region_len(&self, key: Lkey) -> Option<u64>;
 
-    /// First address of the region a key names; `None` without such a region.
+    /// Returns the start address of the key's region, or `None` if it does not exist.
     fn region_start(&self, key: Lkey) -> Option<u64>;
 }
 
 impl<P: PageTable> QueueMemory for RegionAccess<'_, P> {
     fn read(&self, pd: Pdn, key: Lkey, offset: u64, out: &mut [u8]) -> Result<(), AccessError> {
-        RegionAccess::read(self, Place::offset(pd, key, offset), out, Access::LocalRead)
+        RegionAccess::read(self, AccessTarget::offset(pd, key, offset), out, Access::LocalRead)
     }
 
     fn patch(&self, pd: Pdn, key: Lkey, offset: u64, data: &[u8]) -> Result<(), AccessError> {
-        RegionAccess::write(self, Place::offset(pd, key, offset), data, Access::LocalRead)
+        RegionAccess::write(self, AccessTarget::offset(pd, key, offset), data, Access::LocalRead)
     }
 
     fn publish(&self, pd: Pdn, key: Lkey, offset: u64, entry: &[u8]) -> Result<(), AccessError> {
-        RegionAccess::publish(self, Place::offset(pd, key, offset), entry)
+        RegionAccess::publish(self, AccessTarget::offset(pd, key, offset), entry)
     }
 
     fn region_len(&self, key: Lkey) -> Option<u64> {
@@ -63,7 +63,7 @@ pub(crate) mod testing {
 
     use super::*;
 
-    /// A change of the bytes, and how many reads it is away.
+    /// A modification of the bytes, and the number of reads before it.
     type Later = (u32, Box<dyn Fn(&mut [u8])>);
 
     /// One region, in a vector.
@@ -72,9 +72,9 @@ pub(crate) mod testing {
         pub(crate) key: Lkey,
         pub(crate) start: u64,
         pub(crate) bytes: RefCell<Vec<u8>>,
-        /// Refuses `patch` and `publish`.
+        /// Makes `patch` and `publish` fail.
         pub(crate) read_only: Cell<bool>,
-        /// What software does in the meantime.
+        /// A concurrent modification by software.
         pub(crate) later: RefCell<Option<Later>>,
     }
 

@@ -1,4 +1,4 @@
-//! Memory regions and windows: what a key stands for, and what it permits.
+//! Memory regions and windows: what a key refers to, and what it permits.
 //!
 //! # Spec
 //! IBTA volume 1, sections 10.6.3 (checks of keys) and 10.6.7 (windows).
@@ -7,41 +7,41 @@ use engine::{Access, AccessError, Initiator, Pages, WindowKind};
 pub use engine::{PageShift, Rights};
 use protocol::ids::{Iova, Lkey, Pdn, Qpn, Va};
 
-/// How the bytes behind a key are found on the bus.
+/// How bus addresses of a key's bytes are determined.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Translation {
-    /// They follow each other.
+    /// The bytes are contiguous.
     Contiguous {
         /// Bus address of the first byte.
         bus: Iova,
     },
-    /// Page after page through a page table.
+    /// Pages listed in a page table.
     Paged {
         /// Size of every page.
         page_shift: PageShift,
         /// Page table entry of the first page.
         first_entry: u64,
-        /// The first byte, counted from the beginning of the first page. A window's can be in a later one.
+        /// Offset of the first byte from the start of the first page. For a window it may be in a later page.
         offset: u64,
     },
-    /// Page after page through lists that a page table lists.
+    /// Pages in lists, which a page table lists.
     TwoLevel {
         /// Size of every page.
         page_shift: PageShift,
-        /// Page table entry that names the first list.
+        /// Page table entry of the first list.
         first_entry: u64,
-        /// As of `Paged`.
+        /// As in `Paged`.
         offset: u64,
     },
 }
 
 impl Translation {
-    /// Page after page, where the first byte has the place in its page that `start` has.
+    /// Creates a paged translation. The first byte has the same page offset as `start`.
     pub const fn paged(page_shift: PageShift, first_entry: u64, start: Va) -> Self {
         Self::Paged { page_shift, first_entry, offset: start.get() & page_shift.offset_mask() }
     }
 
-    /// The pages of a work request, whose first byte has the place in its page that `start` has.
+    /// Creates the translation for the pages of a work request. The first byte has the same page offset as `start`.
     pub const fn of(pages: &Pages, start: Va) -> Self {
         match *pages {
             Pages::Contiguous { base, page_shift } => {
@@ -56,7 +56,7 @@ impl Translation {
         }
     }
 
-    /// The same bytes without the first `by`; `None` where addresses end.
+    /// Returns the translation without the first `by` bytes, or `None` at the end of the address space.
     fn advance(self, by: u64) -> Option<Self> {
         Some(match self {
             Self::Contiguous { bus } => Self::Contiguous { bus: Iova::new(bus.get().checked_add(by)?) },
@@ -70,59 +70,59 @@ impl Translation {
     }
 }
 
-/// What the address of an access counts from.
+/// Reference point of an address in an access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Origin {
-    /// Address 0: addresses run from the region's `start`.
+    /// Address 0: addresses begin at the region's `start`.
     Zero,
     /// The region's first byte.
     Start,
 }
 
-/// How a valid key came to be, and what can end it.
+/// Origin of a valid key, which determines how it can be invalidated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// A region, registered by a command; only a command ends it.
+    /// A region registered by a command, which only a command can deregister.
     Registered,
-    /// A region, registered by a work request; work requests and peers end it.
+    /// A region registered by a work request. Work requests and peers can invalidate it.
     FastRegistered {
-        /// Bytes that a registration may have at the most.
+        /// Maximum length of a registration in bytes.
         most: u64,
     },
-    /// A window: its range is part of a region's.
+    /// A window on a part of a region.
     Window {
-        /// Its type.
+        /// Type of the window.
         kind: WindowKind,
-        /// The only QP whose peer may use it, of type 2.
+        /// For type 2, the only QP whose peer may use it.
         owner: Option<Qpn>,
         /// Index of the region's key.
         parent: u32,
     },
 }
 
-/// A range of memory under a key: a region, or a window.
+/// A memory region or window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemoryRegion {
-    /// The whole key; some of its bits are the index in the key table.
+    /// The whole key. Some of its bits are the index in the key table.
     pub key: Lkey,
     /// Protection domain.
     pub pd: Pdn,
     /// First address. Need not be page aligned.
     pub start: Va,
-    /// Bytes.
+    /// Length in bytes.
     pub len: u64,
-    /// What addresses in requests count from.
+    /// Reference point of addresses in requests.
     pub origin: Origin,
-    /// What is permitted.
+    /// Access rights.
     pub rights: Rights,
-    /// Where the bytes are.
+    /// Location of the bytes.
     pub translation: Translation,
-    /// What can end it.
+    /// How it can be invalidated.
     pub kind: Kind,
 }
 
 impl MemoryRegion {
-    /// All that the device can reach, whose addresses are bus addresses.
+    /// A region of all memory that the device can access, addressed by bus address.
     pub const fn whole_memory(key: Lkey, pd: Pdn, rights: Rights) -> Self {
         Self {
             key,
@@ -136,14 +136,14 @@ impl MemoryRegion {
         }
     }
 
-    /// Offset of `va` in the region if `who` may do `access` to `len` bytes there. The checks come in the order kind, PD,
-    /// QP, right, bounds; `len` 0 needs the first four only.
+    /// Returns the offset of `va` in the region if `initiator` may execute `access` on `len` bytes there. The checks are,
+    /// in this order: kind, PD, QP, right, bounds. If `len` is 0, only the first four apply.
     ///
     /// # Errors
     /// The first check that fails.
     pub fn grant(
         &self,
-        who: Initiator,
+        initiator: Initiator,
         va: Va,
         origin: Origin,
         len: u64,
@@ -152,31 +152,31 @@ impl MemoryRegion {
         if access.is_local() && matches!(self.kind, Kind::Window { .. }) {
             return Err(AccessError::Kind);
         }
-        self.admit(who)?;
+        self.admit(initiator)?;
         if !self.rights.permit(access) {
             return Err(AccessError::Right);
         }
         self.offset(va, origin, len)
     }
 
-    /// Whether `who` may have to do with the key at all.
+    /// Checks whether `initiator` may use the key at all.
     ///
     /// # Errors
-    /// It is of another protection domain, or of another QP.
-    pub(super) fn admit(&self, who: Initiator) -> Result<(), AccessError> {
-        if self.pd != who.pd {
+    /// The key belongs to another protection domain or QP.
+    pub(super) fn admit(&self, initiator: Initiator) -> Result<(), AccessError> {
+        if self.pd != initiator.pd {
             return Err(AccessError::Pd);
         }
         match self.kind {
-            Kind::Window { owner: Some(owner), .. } if owner != who.qpn => Err(AccessError::Qp),
+            Kind::Window { owner: Some(owner), .. } if owner != initiator.qpn => Err(AccessError::Qp),
             _ => Ok(()),
         }
     }
 
-    /// Offset of `va`, from which on `len` bytes are in the region.
+    /// Returns the offset of `va` if `len` bytes from there are in the region.
     ///
     /// # Errors
-    /// [`AccessError::Bounds`]: they are not.
+    /// [`AccessError::Bounds`] otherwise.
     pub(super) fn offset(&self, va: Va, origin: Origin, len: u64) -> Result<u64, AccessError> {
         let offset = match (origin, self.origin) {
             (Origin::Start, _) | (_, Origin::Start) => Some(va.get()),
@@ -188,10 +188,10 @@ impl MemoryRegion {
         }
     }
 
-    /// Where the bytes from `offset` on are.
+    /// Returns the translation from `offset` on.
     ///
     /// # Errors
-    /// [`AccessError::Bounds`]: addresses end before.
+    /// [`AccessError::Bounds`]: the address space ends before.
     pub(super) fn translation_at(&self, offset: u64) -> Result<Translation, AccessError> {
         self.translation.advance(offset).ok_or(AccessError::Bounds)
     }

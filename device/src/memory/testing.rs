@@ -7,14 +7,14 @@ use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create
 
 use super::{GuestMemory, Permissions};
 
-/// `pages` pages of zeros, readable and writable, from `iova` on.
+/// Returns `pages` zero pages, readable and writable, from `iova` on.
 pub(crate) fn guest_memory(iova: u64, pages: u64) -> GuestMemory {
     let mut memory = GuestMemory::default();
-    memory.lend(iova, pages * super::dma::PAGE_LEN);
+    memory.map_zeros(iova, pages * super::dma::PAGE_LEN);
     memory
 }
 
-/// The same once for the device and once for a thread that is software's: a map belongs to one thread.
+/// Returns the same memory for the device and for a software thread, because a map belongs to one thread.
 pub(crate) fn shared_memory(iova: u64, pages: u64) -> [GuestMemory; 2] {
     let len = pages * super::dma::PAGE_LEN;
     let fd = zeros(len);
@@ -35,24 +35,24 @@ fn zeros(len: u64) -> OwnedFd {
 }
 
 impl GuestMemory {
-    /// Maps zeros, readable and writable. They take memory where they are touched only.
-    pub(crate) fn lend(&mut self, iova: u64, len: u64) {
+    /// Maps zeros, readable and writable. They take memory only when touched.
+    pub(crate) fn map_zeros(&mut self, iova: u64, len: u64) {
         self.map(Iova::new(iova), len, ALL, Some((zeros(len), 0))).unwrap();
     }
 
-    /// The bytes at an address, which must be there.
+    /// Returns the bytes at an address, which must be mapped.
     pub(crate) fn peek<const N: usize>(&self, iova: u64) -> [u8; N] {
         let mut bytes = [0; N];
         self.look(iova, &mut bytes);
         bytes
     }
 
-    /// The same, of any length. The guest looks, and not the device.
+    /// Reads bytes of any length as the guest, not as the device.
     pub(crate) fn look(&self, iova: u64, out: &mut [u8]) {
         self.copy_out(Iova::new(iova), out).unwrap();
     }
 
-    /// Puts bytes at an address, which must be there.
+    /// Stores bytes at an address, which must be mapped.
     pub(crate) fn poke(&self, iova: u64, bytes: &[u8]) {
         self.copy_in(Iova::new(iova), bytes).unwrap();
     }

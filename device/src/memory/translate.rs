@@ -1,72 +1,73 @@
-//! From a key and an address to bytes on the bus.
+//! Translation from a key and an address to bytes on the bus.
 
 use engine::{Access, AccessError, AtomicOp, Initiator, Rights};
 use protocol::ids::{Iova, Lkey, Pdn, Qpn, Va};
 
 use super::GuestMemory;
 use super::dma::PAGE_LEN;
-use super::keys::{Generation, KeyTable, Piece};
+use super::keys::{Generation, KeyTable, TlbEntry};
 use super::region::{MemoryRegion, Origin, Translation};
 
-/// A device's page table, as a view that costs nothing to copy.
+/// A device's page table, as a view that is cheap to copy.
 pub trait PageTable: Copy {
-    /// Bus address of the page that entry `entry` names, low bits meaningless; `None` if the entry was never
-    /// written.
+    /// Returns the bus address of the page in an entry, or `None` if the entry was never written. Low bits are
+    /// undefined.
     fn page(self, entry: u64) -> Option<Iova>;
 
-    /// First entry of the list of 512 pages that entry `entry` names, of a table with two levels.
+    /// Returns the first entry of the list of 512 pages in an entry of a two-level table.
     fn list(self, entry: u64) -> Option<u64> {
         let _ = entry;
         None
     }
 
-    /// The state of the table: while it is the same, every entry is. `None` where entries may change unseen.
+    /// Returns the version of the table, or `None` if entries may change unnoticed. While it is unchanged, all
+    /// entries are.
     fn generation(self) -> Option<Generation> {
         None
     }
 }
 
-/// Pages of one list, where a page table has two levels.
+/// Pages of one list in a two-level page table.
 const LIST_LEN: u64 = 512;
 
-/// A run of bytes that is contiguous on the bus.
+/// A range of bytes that is contiguous on the bus.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Segment {
     /// Bus address of the first byte.
     pub iova: Iova,
-    /// Bytes, never 0.
+    /// Length in bytes, never 0.
     pub len: usize,
 }
 
-/// Where an access begins, and in whose name it is made.
+/// Start of an access, and its initiator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
-    /// The accessor.
-    pub who: Initiator,
+pub struct AccessTarget {
+    /// QP and PD on whose behalf the access is executed.
+    pub initiator: Initiator,
     /// Key of the region.
     pub key: Lkey,
     /// First byte.
     pub va: Va,
-    /// What `va` counts from.
+    /// Reference point of `va`.
     pub origin: Origin,
 }
 
-impl Place {
-    /// An address as work requests and peers give it.
-    pub const fn address(who: Initiator, key: Lkey, va: Va) -> Self {
-        Self { who, key, va, origin: Origin::Zero }
+impl AccessTarget {
+    /// An address as in work requests and remote requests.
+    pub const fn address(initiator: Initiator, key: Lkey, va: Va) -> Self {
+        Self { initiator, key, va, origin: Origin::Zero }
     }
 
     /// An offset from the region's first byte, as queues use.
     pub const fn offset(pd: Pdn, key: Lkey, offset: u64) -> Self {
-        // No window is part of a queue, so that the QP does not matter.
-        let who = Initiator { pd, qpn: Qpn::new(0), reserved_lkey: false };
-        Self { who, key, va: Va::new(offset), origin: Origin::Start }
+        // Queues do not use windows, so the QP is irrelevant.
+        let initiator = Initiator { pd, qpn: Qpn::new(0), reserved_lkey: false };
+        Self { initiator, key, va: Va::new(offset), origin: Origin::Start }
     }
 }
 
-/// A device's keys and pages over guest memory. Every method checks key, PD, right and bounds, in this order, and
-/// splits at page boundaries; a length of 0 is not checked.
+/// Access to guest memory through a device's keys and page table. Every method checks key, PD, right and bounds, in
+/// this order, and splits at page boundaries. A length of 0 is not checked.
 #[derive(Clone, Copy, Debug)]
 pub struct RegionAccess<'a, P> {
     /// Regions.
@@ -77,7 +78,7 @@ pub struct RegionAccess<'a, P> {
     pub dma: &'a GuestMemory,
 }
 
-/// What the reserved L_Key stands for, whatever the protection domain.
+/// The region of the reserved L_Key, in any protection domain.
 ///
 /// # Spec
 /// IBTA volume 1, section 10.6.3.4 (reserved L_Key).
@@ -86,43 +87,53 @@ static WHOLE_MEMORY: MemoryRegion =
 const RESERVED_LKEY: Lkey = Lkey::new(0);
 
 impl<'a, P: PageTable> RegionAccess<'a, P> {
-    /// The region of a range that may be accessed, and where in it the range begins.
-    fn grant(&self, at: Place, len: u64, access: Access) -> Result<(&'a MemoryRegion, u64), AccessError> {
-        if at.who.reserved_lkey && at.key == RESERVED_LKEY && access.is_local() {
+    /// Returns the region of a permitted access, and the offset of the range in it.
+    fn grant(
+        &self,
+        at: AccessTarget,
+        len: u64,
+        access: Access,
+    ) -> Result<(&'a MemoryRegion, u64), AccessError> {
+        if at.initiator.reserved_lkey && at.key == RESERVED_LKEY && access.is_local() {
             let offset = WHOLE_MEMORY.offset(at.va, at.origin, len)?;
             return Ok((&WHOLE_MEMORY, offset));
         }
         let region = self.keys.find(at.key)?;
-        Ok((region, region.grant(at.who, at.va, at.origin, len, access)?))
+        Ok((region, region.grant(at.initiator, at.va, at.origin, len, access)?))
     }
 
-    /// Bus address of a range that is not empty, if it is in a piece that was met before and that grants it.
+    /// Returns the bus address of a non-empty range if a cached translation covers and grants it.
     #[inline]
-    fn known(&self, at: Place, len: usize, access: Access) -> Option<Iova> {
-        // The reserved key may stand for something else than the region that has its number.
+    fn cached(&self, at: AccessTarget, len: usize, access: Access) -> Option<Iova> {
+        // The reserved key may refer to something other than the region with its number.
         if len == 0 || at.key == RESERVED_LKEY {
             return None;
         }
-        let piece = self.keys.remembered(at.key, at.va)?;
-        piece.find(at.who.pd, at.va, at.origin, len, access, self.pages.generation())
+        let entry = self.keys.lookup(at.key, at.va)?;
+        entry.find(at.initiator.pd, at.va, at.origin, len, access, self.pages.generation())
     }
 
-    /// Whether `access` to `len` bytes at `at` would be granted. Says nothing on whether its pages are there.
+    /// Checks whether `access` to `len` bytes at `at` is granted, but not whether the pages exist.
     ///
     /// # Errors
     /// The first check that fails.
-    pub fn check(&self, at: Place, len: u64, access: Access) -> Result<(), AccessError> {
+    pub fn check(&self, at: AccessTarget, len: u64, access: Access) -> Result<(), AccessError> {
         if len == 0 {
             return Ok(());
         }
         self.grant(at, len, access).map(drop)
     }
 
-    /// The bus segments of a range.
+    /// Returns the bus segments of a range.
     ///
     /// # Errors
-    /// As `check`; the segments themselves may fail with [`AccessError::Unmapped`].
-    pub fn segments(&self, at: Place, len: usize, access: Access) -> Result<Segments<'a, P>, AccessError> {
+    /// As `check`. A segment may fail with [`AccessError::Unmapped`].
+    pub fn segments(
+        &self,
+        at: AccessTarget,
+        len: usize,
+        access: Access,
+    ) -> Result<Segments<'a, P>, AccessError> {
         if len == 0 {
             return Ok(Segments {
                 region: None,
@@ -149,16 +160,16 @@ impl<'a, P: PageTable> RegionAccess<'a, P> {
     /// Copies a range into `out`.
     ///
     /// # Errors
-    /// As `check`, or [`AccessError::Unmapped`]; `out` may then be partly written.
-    pub fn read(&self, at: Place, out: &mut [u8], access: Access) -> Result<(), AccessError> {
-        if let Some(iova) = self.known(at, out.len(), access) {
+    /// As `check`, or [`AccessError::Unmapped`]. `out` may then be partly written.
+    pub fn read(&self, at: AccessTarget, out: &mut [u8], access: Access) -> Result<(), AccessError> {
+        if let Some(iova) = self.cached(at, out.len(), access) {
             return self.dma.read(iova, out).map_err(|_| AccessError::Unmapped);
         }
         self.read_segments(at, out, access)
     }
 
     #[inline(never)]
-    fn read_segments(&self, at: Place, out: &mut [u8], access: Access) -> Result<(), AccessError> {
+    fn read_segments(&self, at: AccessTarget, out: &mut [u8], access: Access) -> Result<(), AccessError> {
         let mut rest = out;
         for segment in self.segments(at, rest.len(), access)? {
             let segment = segment?;
@@ -172,15 +183,15 @@ impl<'a, P: PageTable> RegionAccess<'a, P> {
     /// Appends a range of `len` bytes to `out`.
     ///
     /// # Errors
-    /// As `read`; some of the range may then have been appended.
+    /// As `read`. A part of the range may then have been appended.
     pub fn append(
         &self,
-        at: Place,
+        at: AccessTarget,
         len: usize,
         out: &mut Vec<u8>,
         access: Access,
     ) -> Result<(), AccessError> {
-        if let Some(iova) = self.known(at, len, access) {
+        if let Some(iova) = self.cached(at, len, access) {
             return self.dma.append(iova, len, out).map_err(|_| AccessError::Unmapped);
         }
         self.append_segments(at, len, out, access)
@@ -189,7 +200,7 @@ impl<'a, P: PageTable> RegionAccess<'a, P> {
     #[inline(never)]
     fn append_segments(
         &self,
-        at: Place,
+        at: AccessTarget,
         len: usize,
         out: &mut Vec<u8>,
         access: Access,
@@ -204,16 +215,16 @@ impl<'a, P: PageTable> RegionAccess<'a, P> {
     /// Copies `data` into a range.
     ///
     /// # Errors
-    /// As `read`; pages before the failing one are written.
-    pub fn write(&self, at: Place, data: &[u8], access: Access) -> Result<(), AccessError> {
-        if let Some(iova) = self.known(at, data.len(), access) {
+    /// As `read`. Pages before the failing one were written.
+    pub fn write(&self, at: AccessTarget, data: &[u8], access: Access) -> Result<(), AccessError> {
+        if let Some(iova) = self.cached(at, data.len(), access) {
             return self.dma.write(iova, data).map_err(|_| AccessError::Unmapped);
         }
         self.write_segments(at, data, access)
     }
 
     #[inline(never)]
-    fn write_segments(&self, at: Place, data: &[u8], access: Access) -> Result<(), AccessError> {
+    fn write_segments(&self, at: AccessTarget, data: &[u8], access: Access) -> Result<(), AccessError> {
         let mut rest = data;
         for segment in self.segments(at, rest.len(), access)? {
             let segment = segment?;
@@ -224,13 +235,13 @@ impl<'a, P: PageTable> RegionAccess<'a, P> {
         Ok(())
     }
 
-    /// Writes an entry whose last byte hands it to software: that byte becomes visible after all others and after
-    /// everything written before. Needs the local write right.
+    /// Writes an entry whose last byte passes ownership to software. That byte becomes visible after all others and
+    /// all earlier writes. Needs the local write right.
     ///
     /// # Errors
-    /// As `write`; the last byte is not written then.
-    pub fn publish(&self, at: Place, entry: &[u8]) -> Result<(), AccessError> {
-        if let Some(iova) = self.known(at, entry.len(), Access::LocalWrite)
+    /// As `write`. The last byte is not written then.
+    pub fn publish(&self, at: AccessTarget, entry: &[u8]) -> Result<(), AccessError> {
+        if let Some(iova) = self.cached(at, entry.len(), Access::LocalWrite)
             && is_in_one_page(iova, entry.len())
         {
             return self.dma.publish(iova, entry).map_err(|_| AccessError::Unmapped);
@@ -239,7 +250,7 @@ impl<'a, P: PageTable> RegionAccess<'a, P> {
     }
 
     #[inline(never)]
-    fn publish_segments(&self, at: Place, entry: &[u8]) -> Result<(), AccessError> {
+    fn publish_segments(&self, at: AccessTarget, entry: &[u8]) -> Result<(), AccessError> {
         let segments = self.segments(at, entry.len(), Access::LocalWrite)?;
         let Some((owner, body)) = entry.split_last() else { return Ok(()) };
         let mut rest = body;
@@ -263,10 +274,10 @@ impl<'a, P: PageTable> RegionAccess<'a, P> {
     /// Executes `op` on the 64-bit word at `at` and returns its original value.
     ///
     /// # Errors
-    /// As `check` with [`Access::RemoteAtomic`]; [`AccessError::Unmapped`] also if the word is not aligned on the
+    /// As `check` with [`Access::RemoteAtomic`], or [`AccessError::Unmapped`], also if the word is misaligned on the
     /// bus.
-    pub fn atomic(&self, at: Place, op: AtomicOp) -> Result<u64, AccessError> {
-        let iova = match self.known(at, 8, Access::RemoteAtomic) {
+    pub fn atomic(&self, at: AccessTarget, op: AtomicOp) -> Result<u64, AccessError> {
+        let iova = match self.cached(at, 8, Access::RemoteAtomic) {
             Some(iova) => iova,
             None => match self.segments(at, 8, Access::RemoteAtomic)?.next() {
                 Some(Ok(Segment { iova, len: 8 })) => iova,
@@ -282,33 +293,33 @@ impl<'a, P: PageTable> RegionAccess<'a, P> {
     }
 }
 
-/// Iterator over the bus segments of a granted range; pages that adjoin on the bus come as one segment.
+/// Iterates over the bus segments of a granted range. Pages that are contiguous on the bus form one segment.
 #[derive(Debug)]
 pub struct Segments<'a, P> {
-    /// `None` only when nothing is left.
+    /// `None` only if nothing is left.
     region: Option<&'a MemoryRegion>,
     keys: &'a KeyTable,
     pages: P,
-    /// Of the first byte, for which a piece is remembered.
+    /// Address of the first byte, for which a translation is cached.
     va: Va,
     is_first: bool,
     offset: u64,
     left: usize,
 }
 
-/// Where a byte of a region is on the bus.
+/// Location of a byte on the bus.
 struct Located {
     bus: u64,
-    /// Bytes before it that are in the same page, and may be outside of the region.
+    /// Bytes before it in the same page, which may be outside the region.
     before: u64,
-    /// Bytes from it on that are in the same page.
+    /// Bytes from it on in the same page.
     room: u64,
-    /// Whether a page table said so.
+    /// Whether it comes from a page table.
     paged: bool,
 }
 
 impl<P: PageTable> Segments<'_, P> {
-    /// Where the byte at `offset` is.
+    /// Locates the byte at `offset`.
     fn locate(&self, region: &MemoryRegion, offset: u64) -> Result<Located, AccessError> {
         let (page_shift, linear, entry) = match region.translation {
             Translation::Contiguous { bus } => {
@@ -333,8 +344,8 @@ impl<P: PageTable> Segments<'_, P> {
         Ok(Located { bus: (base.get() & !mask) | before, before, room: mask + 1 - before, paged: true })
     }
 
-    /// Keeps the piece around the byte at `offset`, if the tables that say where it is tell of their changes.
-    fn remember(&self, region: &MemoryRegion, offset: u64, at: &Located) {
+    /// Caches the translation around the byte at `offset`, if its tables report changes.
+    fn cache(&self, region: &MemoryRegion, offset: u64, at: &Located) {
         let generation = self.pages.generation();
         if (at.paged && generation.is_none()) || region.key == RESERVED_LKEY {
             return;
@@ -343,15 +354,15 @@ impl<P: PageTable> Segments<'_, P> {
         let first = offset - before;
         let len = before.saturating_add(at.room).min(region.len - first);
         let bus = Iova::new(at.bus - before);
-        if let Some(piece) = Piece::of(region, first, len, bus, generation.filter(|_| at.paged)) {
-            self.keys.remember(region.key, self.va, piece);
+        if let Some(entry) = TlbEntry::of(region, first, len, bus, generation.filter(|_| at.paged)) {
+            self.keys.cache(region.key, self.va, entry);
         }
     }
 
     fn advance(&mut self, region: &MemoryRegion, is_first: bool) -> Result<Segment, AccessError> {
         let found = self.locate(region, self.offset)?;
         if is_first {
-            self.remember(region, self.offset, &found);
+            self.cache(region, self.offset, &found);
         }
         let Located { bus: first, room, .. } = found;
         let mut len = take(room, self.left);
@@ -369,12 +380,11 @@ impl<P: PageTable> Segments<'_, P> {
     }
 }
 
-/// Whether bytes on the bus, few of them, cross no page.
+/// Returns whether a short range on the bus is inside one page.
 fn is_in_one_page(iova: Iova, len: usize) -> bool {
     iova.get() % PAGE_LEN + len as u64 <= PAGE_LEN
 }
 
-/// The smaller of the two.
 fn take(room: u64, left: usize) -> usize {
     usize::try_from(room).unwrap_or(usize::MAX).min(left)
 }

@@ -1,4 +1,4 @@
-//! Work on keys: fast registration, invalidation and windows, as work requests and peers ask for it.
+//! Operations on keys by work requests and peers: fast registration, invalidation and window binding.
 //!
 //! | state of a key | fast registration | binding, type 1 | binding, type 2 | invalidation |
 //! |---|---|---|---|---|
@@ -22,40 +22,40 @@ const REMOTE: Rights = Rights::REMOTE_READ.union(Rights::REMOTE_WRITE).union(Rig
 const REMOTE_CHANGES: Rights = Rights::REMOTE_WRITE.union(Rights::REMOTE_ATOMIC);
 
 impl KeyTable {
-    /// Executes work on a key for a work request of `who`.
+    /// Executes a local operation of a work request of `initiator`.
     ///
     /// # Errors
-    /// Why it is refused; nothing has changed then.
-    pub fn run(&mut self, who: Initiator, op: &LocalOp) -> Result<(), AccessError> {
+    /// Why it is rejected; nothing has changed then.
+    pub fn run(&mut self, initiator: Initiator, op: &LocalOp) -> Result<(), AccessError> {
         match op {
-            LocalOp::Invalidate(key) => self.invalidate(who, *key),
-            LocalOp::FastRegister(of) => self.fast_register(who, of),
-            LocalOp::Bind(of) => self.bind(who, of),
+            LocalOp::Invalidate(key) => self.invalidate(initiator, *key),
+            LocalOp::FastRegister(of) => self.fast_register(initiator, of),
+            LocalOp::Bind(of) => self.bind(initiator, of),
         }
     }
 
-    /// Invalidates the key that a peer of `who` names.
+    /// Executes a remote invalidation by the peer of `initiator`.
     ///
     /// # Errors
-    /// Why it is refused; nothing has changed then. Also a region that grants peers nothing is none of theirs.
-    pub fn remote_invalidate(&mut self, who: Initiator, key: Rkey) -> Result<(), AccessError> {
+    /// Why it is rejected; nothing has changed then. This includes a region that grants peers no access.
+    pub fn remote_invalidate(&mut self, initiator: Initiator, key: Rkey) -> Result<(), AccessError> {
         let key = key.as_lkey();
         let region = self.find(key)?;
-        region.admit(who)?;
+        region.admit(initiator)?;
         if matches!(region.kind, Kind::FastRegistered { .. }) && !region.rights.intersects(REMOTE) {
             return Err(AccessError::Right);
         }
-        self.invalidate(who, key)
+        self.invalidate(initiator, key)
     }
 
-    fn invalidate(&mut self, who: Initiator, key: Lkey) -> Result<(), AccessError> {
+    fn invalidate(&mut self, initiator: Initiator, key: Lkey) -> Result<(), AccessError> {
         let region = *self.find(key)?;
         let purpose = match region.kind {
             Kind::Registered | Kind::Window { kind: WindowKind::Type1, .. } => return Err(AccessError::Kind),
             Kind::FastRegistered { most } => Purpose::Region { most },
             Kind::Window { kind: kind @ WindowKind::Type2B, .. } => Purpose::Window(kind),
         };
-        region.admit(who)?;
+        region.admit(initiator)?;
         if self.windows(self.index(key)) > 0 {
             return Err(AccessError::Bound);
         }
@@ -63,7 +63,7 @@ impl KeyTable {
         Ok(())
     }
 
-    fn fast_register(&mut self, who: Initiator, of: &FastRegister) -> Result<(), AccessError> {
+    fn fast_register(&mut self, initiator: Initiator, of: &FastRegister) -> Result<(), AccessError> {
         let (pd, most) = match self.renamed(of.key)? {
             Entry::Valid(MemoryRegion { kind: Kind::FastRegistered { .. }, .. }) => {
                 return Err(AccessError::Valid);
@@ -71,7 +71,7 @@ impl KeyTable {
             Entry::Allocated(Allocated { pd, purpose: Purpose::Region { most }, .. }) => (*pd, *most),
             _ => return Err(AccessError::Kind),
         };
-        if pd != who.pd {
+        if pd != initiator.pd {
             return Err(AccessError::Pd);
         }
         grants_no_more(of.rights, of.rights)?;
@@ -91,7 +91,7 @@ impl KeyTable {
         Ok(())
     }
 
-    fn bind(&mut self, who: Initiator, of: &Bind) -> Result<(), AccessError> {
+    fn bind(&mut self, initiator: Initiator, of: &Bind) -> Result<(), AccessError> {
         let key = of.window.as_lkey();
         let entry = *self.renamed(key)?;
         let (pd, kind) = match entry {
@@ -102,11 +102,11 @@ impl KeyTable {
         if kind != of.kind {
             return Err(AccessError::Kind);
         }
-        if pd != who.pd {
+        if pd != initiator.pd {
             return Err(AccessError::Pd);
         }
         if let Entry::Valid(window) = entry {
-            window.admit(who)?;
+            window.admit(initiator)?;
         }
         if of.len == 0 {
             self.set(Entry::Allocated(Allocated { key, pd, purpose: Purpose::Window(kind) }));
@@ -115,18 +115,18 @@ impl KeyTable {
         if kind == WindowKind::Type2B && entry.valid().is_some() {
             return Err(AccessError::Valid);
         }
-        let window = self.window(who, of)?;
+        let window = self.window(initiator, of)?;
         self.set(Entry::Valid(window));
         Ok(())
     }
 
-    /// The window that a binding makes.
-    fn window(&self, who: Initiator, of: &Bind) -> Result<MemoryRegion, AccessError> {
+    /// Creates the window of a bind operation.
+    fn window(&self, initiator: Initiator, of: &Bind) -> Result<MemoryRegion, AccessError> {
         let parent = self.find(of.parent)?;
         if matches!(parent.kind, Kind::Window { .. }) {
             return Err(AccessError::Kind);
         }
-        parent.admit(who)?;
+        parent.admit(initiator)?;
         if !parent.rights.contains(Rights::BIND) {
             return Err(AccessError::Right);
         }
@@ -134,7 +134,7 @@ impl KeyTable {
         let offset = parent.offset(of.va, Origin::Zero, of.len)?;
         let owner: Option<Qpn> = match of.kind {
             WindowKind::Type1 => None,
-            WindowKind::Type2B => Some(who.qpn),
+            WindowKind::Type2B => Some(initiator.qpn),
         };
         Ok(MemoryRegion {
             key: of.window.as_lkey(),
@@ -149,7 +149,7 @@ impl KeyTable {
     }
 }
 
-/// Peers may change only what the owner may: `rights` need local writes among those of the region.
+/// Checks that peers get no right to modify that the owner lacks: it needs the local write right of the region.
 ///
 /// # Spec
 /// IBTA volume 1, section 10.6.3.2.

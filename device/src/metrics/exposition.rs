@@ -1,4 +1,4 @@
-//! The text that Prometheus reads, from typed families of metrics.
+//! The Prometheus text format, from typed metric families.
 //!
 //! # Spec
 //! Prometheus, "Exposition formats", text format version 0.0.4.
@@ -7,28 +7,28 @@ use std::fmt::{self, Write as _};
 
 use engine::Durations;
 
-/// What the HTTP header says of the text.
+/// Content type in the HTTP header.
 pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// What a metric is.
+/// Type of a metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Only grows, until what it counts begins anew. Its name ends in `_total`.
+    /// Only increases, until it restarts at zero. Its name ends in `_total`.
     Counter,
-    /// Goes up and down.
+    /// May increase and decrease.
     Gauge,
     /// Counts by upper bound.
     Histogram,
 }
 
-/// A name and its value.
+/// Label name and value.
 pub type Label<'a> = (&'static str, &'a str);
 
-/// Families that were written so far.
+/// The families written so far.
 #[derive(Debug, Default)]
 pub struct Exposition(String);
 
-/// The samples of one metric. They all stand together, as the format wants it.
+/// The samples of one metric, which the format requires to be contiguous.
 pub struct Family<'a> {
     text: &'a mut String,
     name: &'static str,
@@ -46,24 +46,24 @@ impl Exposition {
         Family { text: &mut self.0, name }
     }
 
-    /// All of it.
+    /// Returns the text.
     pub fn finish(self) -> String {
         self.0
     }
 }
 
 impl Family<'_> {
-    /// A sample that is a whole number.
+    /// Writes an integer sample.
     pub fn sample(&mut self, labels: &[Label<'_>], value: u64) {
         self.line("", labels, None, format_args!("{value}"));
     }
 
-    /// A time in seconds.
+    /// Writes a time in seconds.
     pub fn seconds(&mut self, labels: &[Label<'_>], seconds: f64) {
         self.line("", labels, None, format_args!("{seconds}"));
     }
 
-    /// A histogram, in seconds.
+    /// Writes a histogram in seconds.
     pub fn histogram(&mut self, labels: &[Label<'_>], durations: &Durations) {
         for (micros, count) in durations.cumulative() {
             let bound = seconds(micros);
@@ -100,14 +100,14 @@ impl Family<'_> {
     }
 }
 
-/// Microseconds as seconds, without zeros at the end.
+/// Formats microseconds as seconds, without trailing zeros.
 fn seconds(micros: u64) -> String {
     let text = format!("{}.{:06}", micros / 1_000_000, micros % 1_000_000);
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
 fn write(to: &mut String, what: fmt::Arguments<'_>) {
-    // Memory takes everything.
+    // Writing to a string cannot fail.
     let _ = to.write_fmt(what);
 }
 
@@ -117,9 +117,9 @@ mod tests {
 
     use super::*;
 
-    /// Golden text, by the rules of the format: escapes in label values, buckets that count what is below them too.
+    /// Golden text: escapes in label values, cumulative buckets.
     #[test]
-    fn families_are_written_as_the_format_says() {
+    fn families_follow_text_format() {
         let mut durations = Durations::default();
         for ns in [500, 3_000, 20_000_000_000] {
             durations.record(Duration::from_nanos(ns));

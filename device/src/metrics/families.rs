@@ -1,4 +1,4 @@
-//! What is exposed of each device: families of metrics, by the conventions of Prometheus for names and units.
+//! The metric families of devices, with names and units by Prometheus conventions.
 
 use std::collections::BTreeMap;
 
@@ -10,18 +10,18 @@ use crate::control::call::{Health, Status};
 use crate::control::message::{Counters, PortState};
 use crate::net::Traffic;
 
-/// What could be learned of a device.
+/// State of a device at a scrape.
 #[derive(Debug)]
 pub struct Reading {
-    /// Its number.
+    /// Device ID.
     pub id: u16,
     /// Device interface, by its key in the configuration.
     pub interface: &'static str,
     /// A VMM is connected.
     pub connected: bool,
-    /// How it fares.
+    /// Health of the device's thread.
     pub health: Health,
-    /// What it answered, if it did.
+    /// Status and counters, if the device answered.
     pub answer: Option<(Status, Box<Counters>)>,
 }
 
@@ -36,7 +36,7 @@ pub fn expose(to: &mut Exposition, devices: &[Reading]) {
     writer.vmm();
 }
 
-/// Words for what the lines of a family differ in, beside the device.
+/// Labels that distinguish the samples of a device in a family.
 type Words<'a> = &'a mut dyn FnMut(&[Label<'_>], u64);
 
 struct Writer<'a> {
@@ -45,7 +45,7 @@ struct Writer<'a> {
 }
 
 impl Writer<'_> {
-    /// A family with one sample of each device.
+    /// Writes a family with one sample per device.
     fn each(
         &mut self,
         kind: Kind,
@@ -71,7 +71,7 @@ impl Writer<'_> {
         self.each(Kind::Gauge, name, help, |device| device.answer.as_ref().map(|(_, counters)| of(counters)));
     }
 
-    /// A family with any number of samples of each device, which say what they differ in.
+    /// Writes a family with any number of samples per device, distinguished by labels.
     fn samples(
         &mut self,
         kind: Kind,
@@ -83,7 +83,7 @@ impl Writer<'_> {
         for_answers(self.devices, |device, counters| of(counters, &mut labelled(&mut family, device)));
     }
 
-    /// A family with a sample for each field of what was counted.
+    /// Writes a family with a sample for each field of a counter structure.
     fn fields<T: Serialize>(
         &mut self,
         name: &'static str,
@@ -431,7 +431,7 @@ fn labelled(family: &mut Family<'_>, device: &str) -> impl FnMut(&[Label<'_>], u
     }
 }
 
-/// Fields of plain counters, by name: those that are numbers.
+/// Returns the numeric fields of a counter structure by name.
 fn fields(counters: &impl Serialize) -> BTreeMap<String, u64> {
     let Ok(serde_json::Value::Object(fields)) = serde_json::to_value(counters) else {
         return BTreeMap::new();
@@ -450,7 +450,7 @@ mod tests {
 
     const BOARD: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../configs/grafana.json");
 
-    /// Names of all families, with the suffixes that histograms have.
+    /// Names of all families, with the suffixes of histograms.
     fn exposed() -> BTreeSet<String> {
         let mut exposition = Exposition::default();
         expose(&mut exposition, &[]);
@@ -464,7 +464,7 @@ mod tests {
         names.collect()
     }
 
-    /// What a board asks for, wherever it does.
+    /// Collects the queries of a dashboard.
     fn questions(board: &Value, found: &mut Vec<String>) {
         match board {
             Value::Object(parts) => {
@@ -481,7 +481,7 @@ mod tests {
     }
 
     #[test]
-    fn the_board_asks_for_what_is_exposed_and_shows_all_of_it() {
+    fn dashboard_uses_exactly_the_exposed_metrics() {
         let board = serde_json::from_slice(&std::fs::read(BOARD).unwrap()).unwrap();
         let mut found = Vec::new();
         questions(&board, &mut found);

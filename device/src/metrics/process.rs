@@ -1,4 +1,4 @@
-//! What the process takes of its host, by the names that all of Prometheus's clients use.
+//! Resource usage of the process, with the metric names common to all Prometheus clients.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt as _;
@@ -11,7 +11,8 @@ use rustix::time::{ClockId, clock_gettime};
 
 use super::exposition::{Exposition, Kind};
 
-/// Files of proc(5) that are kept open: what confinement lets through is the file, which the kernel may make anew.
+/// Files of proc(5), kept open: the sandbox permits the open file, while the kernel may create another at the same
+/// path.
 #[derive(Debug)]
 pub struct Process {
     began: Duration,
@@ -20,7 +21,7 @@ pub struct Process {
 }
 
 impl Process {
-    /// Of this process. What the host does not show is left out later.
+    /// Opens the files of this process. Unavailable metrics are omitted.
     pub fn new() -> Self {
         Self {
             began: SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default(),
@@ -29,7 +30,7 @@ impl Process {
         }
     }
 
-    /// Writes its families.
+    /// Writes the families of the process.
     pub fn expose(&mut self, to: &mut Exposition) {
         let spent = clock_gettime(ClockId::ProcessCPUTime);
         let spent = Duration::new(spent.tv_sec.unsigned_abs(), u32::try_from(spent.tv_nsec).unwrap_or(0));
@@ -68,7 +69,7 @@ impl Process {
         }
     }
 
-    /// Bytes: all, and those that are resident. proc(5), statm.
+    /// Returns total and resident bytes. proc(5), statm.
     fn memory(&self) -> Option<[u64; 2]> {
         let mut text = [0; 128];
         let len = self.memory.as_ref()?.read_at(&mut text, 0).ok()?;
@@ -80,7 +81,7 @@ impl Process {
     fn open_descriptors(&mut self) -> Option<u64> {
         let folder = self.descriptors.as_mut()?;
         folder.rewind();
-        // Bound: the kernel's of descriptors. Two entries are the folder and the one above.
+        // Bound: the kernel's limit of descriptors. Two entries are `.` and `..`.
         let entries = folder.by_ref().take_while(Result::is_ok).count() as u64;
         entries.checked_sub(2)
     }
@@ -97,9 +98,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn descriptors_and_memory_are_counted_again_each_time() {
+    fn process_metrics_are_read_anew() {
         let mut process = Process::new();
-        // Other tests open and close some, too, but not at every try more than are opened here.
+        // Other tests open and close descriptors too, but not more than this one at every attempt.
         let are_counted = (0..100).any(|_| {
             let before = process.open_descriptors().unwrap();
             let _more: Vec<_> = (0..50).map(|_| File::open("/dev/null").unwrap()).collect();

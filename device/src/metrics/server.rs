@@ -1,7 +1,7 @@
-//! Answering `GET /metrics`: one request a connection, in bounded memory and time.
+//! The HTTP server of `GET /metrics`: one request per connection, with bounded memory and time.
 //!
 //! # Spec
-//! RFC 9110, RFC 9112: as much of HTTP/1.1 as a server of one resource needs.
+//! RFC 9110, RFC 9112: the part of HTTP/1.1 that a server of one resource needs.
 
 use std::collections::VecDeque;
 use std::io;
@@ -18,52 +18,52 @@ use tokio::time::Instant;
 use super::exposition::{CONTENT_TYPE, Exposition};
 use super::families::{self, Reading};
 use super::process::Process;
-use crate::control::call::{self, Answer, Call, NoAnswer, Status};
+use crate::control::call::{self, Answer, Call, CallError, Status};
 use crate::control::message::Counters;
-use crate::control::roster::{Device, Roster};
+use crate::control::registry::{Device, DeviceRegistry};
 use crate::descriptors::Reserve;
 use crate::limited;
 use crate::vfio::server::Listener as UnixSocket;
 
-/// Bound: clients at a time. One more ends the oldest, which has had its time to ask by then.
+/// Bound: concurrent clients. A client beyond it disconnects the oldest, which has had its time by then.
 const MAX_CLIENTS: usize = 8;
 
-/// Bound: bytes of a request's head. Prometheus's has some 300.
+/// Bound: bytes of a request's head. That of Prometheus has about 300.
 const MAX_HEAD_LEN: usize = 4096;
 
-/// Bound: fields of a request's head.
+/// Bound: header fields of a request.
 const MAX_FIELDS: usize = 32;
 
-/// How long a client has to ask, and then to take the answer.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// Time for a client to send its request, and then to receive the response.
+const CLIENT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How long figures stay fresh: whoever asks within that gets the same, so that devices are asked no more often.
+/// How long the text is reused for further scrapes.
 pub const FRESH: Duration = Duration::from_millis(500);
 
-/// How long nobody is accepted after accepting failed, which is for want of descriptors.
+/// How long no client is accepted after `accept` failed, which means that descriptors ran out.
 const ACCEPT_PAUSE: Duration = Duration::from_secs(1);
 
-/// Where figures are served.
+/// Listening socket of the metrics server.
 #[derive(Debug)]
 pub enum Listener {
-    /// An address.
+    /// TCP.
     Tcp(std::net::TcpListener),
-    /// A path.
+    /// Unix socket.
     Unix(UnixSocket),
 }
 
 impl Listener {
-    /// Listens on an address.
+    /// Listens on a TCP address.
     ///
     /// # Errors
-    /// It cannot be had.
+    /// The address is unavailable.
     pub fn tcp(address: SocketAddr) -> io::Result<Self> {
         let listener = std::net::TcpListener::bind(address)?;
         listener.set_nonblocking(true)?;
         Ok(Self::Tcp(listener))
     }
 
-    /// The address, if it is one.
+    /// Returns the TCP address, if it is one.
     pub fn address(&self) -> Option<SocketAddr> {
         match self {
             Self::Tcp(listener) => listener.local_addr().ok(),
@@ -72,12 +72,12 @@ impl Listener {
     }
 }
 
-/// Serves until dropped, in a tokio runtime with I/O and time.
+/// Serves until dropped. Requires a tokio runtime with I/O and time.
 ///
 /// # Errors
 /// The runtime cannot watch the socket.
-pub async fn serve(listener: &Listener, process: Process, roster: Roster) -> io::Result<()> {
-    let source = Arc::new(Mutex::new(Source { process, roster, text: None }));
+pub async fn serve(listener: &Listener, process: Process, registry: DeviceRegistry) -> io::Result<()> {
+    let source = Arc::new(Mutex::new(Source { process, registry, text: None }));
     let mut clients = Clients { tasks: VecDeque::new(), source, reserve: Reserve::new() };
     match listener {
         Listener::Tcp(listener) => {
@@ -95,9 +95,9 @@ pub async fn serve(listener: &Listener, process: Process, roster: Roster) -> io:
     }
 }
 
-/// Those that are being served.
+/// Connected clients.
 struct Clients {
-    /// The oldest first.
+    /// Oldest first.
     tasks: VecDeque<AbortHandle>,
     source: Arc<Mutex<Source>>,
     reserve: Reserve,
@@ -110,7 +110,7 @@ impl Clients {
     ) {
         let stream = match accepted {
             Ok((stream, _)) => stream,
-            Err(error) if self.reserve.give_up(&error) => return,
+            Err(error) if self.reserve.release(&error) => return,
             Err(error) => {
                 limited!(error, %error, "cannot accept metrics connections");
                 tokio::time::sleep(ACCEPT_PAUSE).await;
@@ -134,11 +134,11 @@ impl Clients {
     }
 }
 
-/// What is served, and where it comes from.
+/// The text of a scrape and its sources.
 struct Source {
     process: Process,
-    roster: Roster,
-    /// The newest text, and since when it is.
+    registry: DeviceRegistry,
+    /// The last text and its time.
     text: Option<(Instant, Arc<str>)>,
 }
 
@@ -147,7 +147,7 @@ impl Source {
         if let Some((_, text)) = self.text.as_ref().filter(|(at, _)| at.elapsed() < FRESH) {
             return text.clone();
         }
-        let devices = self.roster.borrow().clone();
+        let devices = self.registry.borrow().clone();
         let readings = read(&devices).await;
         let mut exposition = Exposition::default();
         families::expose(&mut exposition, &readings);
@@ -158,9 +158,9 @@ impl Source {
     }
 }
 
-/// Asks all devices. Those that do not answer are waited for at the same time.
+/// Queries all devices. Waits for all devices in parallel.
 async fn read(devices: &[Arc<Device>]) -> Vec<Reading> {
-    type Asked = Result<(Answer<Status>, Answer<Counters>), NoAnswer>;
+    type Asked = Result<(Answer<Status>, Answer<Counters>), CallError>;
     let deadline = Instant::now() + call::ANSWER;
     let ask = |device: &Arc<Device>| -> Asked {
         Ok((device.handle.ask(Call::Status)?, device.handle.ask(Call::Counters)?))
@@ -189,7 +189,7 @@ async fn read(devices: &[Arc<Device>]) -> Vec<Reading> {
 /// Answers one request.
 async fn client(mut stream: impl AsyncRead + AsyncWrite + Unpin, source: &Mutex<Source>) -> io::Result<()> {
     let late = |_| io::Error::from(io::ErrorKind::TimedOut);
-    let asked = tokio::time::timeout(PATIENCE, head(&mut stream)).await.map_err(late)??;
+    let asked = tokio::time::timeout(CLIENT_TIMEOUT, head(&mut stream)).await.map_err(late)??;
     let answer = match asked {
         Asked::Metrics { body } => {
             let text = source.lock().await.text().await;
@@ -201,19 +201,19 @@ async fn client(mut stream: impl AsyncRead + AsyncWrite + Unpin, source: &Mutex<
         stream.write_all(&answer).await?;
         stream.shutdown().await
     };
-    tokio::time::timeout(PATIENCE, give).await.map_err(late)?
+    tokio::time::timeout(CLIENT_TIMEOUT, give).await.map_err(late)?
 }
 
-/// What a client asks for.
+/// A parsed request.
 #[derive(Debug, PartialEq, Eq)]
 enum Asked {
-    /// The figures; for HEAD without them.
+    /// GET or HEAD of the metrics; `body` is false for HEAD.
     Metrics { body: bool },
-    /// Something else.
+    /// Anything else, with the status of the response.
     Refused(&'static str),
 }
 
-/// Reads the head of a request. What follows it is not looked at: neither method has a body.
+/// Reads the head of a request. Anything after it is ignored: neither method has a body.
 async fn head(stream: &mut (impl AsyncRead + Unpin)) -> io::Result<Asked> {
     let mut head = [0; MAX_HEAD_LEN];
     let mut len = 0;
@@ -232,7 +232,7 @@ async fn head(stream: &mut (impl AsyncRead + Unpin)) -> io::Result<Asked> {
     }
 }
 
-/// What the head of a request asks for, if it is complete.
+/// Parses the head of a request if it is complete.
 fn parse(head: &[u8]) -> Option<Asked> {
     let mut fields = [httparse::EMPTY_HEADER; MAX_FIELDS];
     let mut request = httparse::Request::new(&mut fields);
@@ -241,12 +241,12 @@ fn parse(head: &[u8]) -> Option<Asked> {
         Ok(httparse::Status::Complete(_)) => {
             let hosts =
                 request.headers.iter().filter(|field| field.name.eq_ignore_ascii_case("host")).count();
-            // RFC 9112, section 3.2: a request of HTTP/1.1 has one Host, and none has two.
+            // RFC 9112, section 3.2: an HTTP/1.1 request has exactly one Host field.
             if hosts > 1 || hosts == 0 && request.version == Some(1) {
                 return Some(Asked::Refused("400 Bad Request"));
             }
             let path = request.path.unwrap_or_default();
-            // Parameters, which some scrapers add, change nothing.
+            // Query parameters, which some scrapers add, are ignored.
             let known = path.split('?').next() == Some("/metrics");
             Some(match (request.method, known) {
                 (Some("GET"), true) => Asked::Metrics { body: true },
@@ -283,7 +283,7 @@ mod tests {
     use crate::record::Header;
 
     #[test]
-    fn a_device_that_hangs_is_told_to_be_down_and_holds_up_nobody_for_long() {
+    fn hung_device_is_reported_down() {
         let (hung, _kept) = mailbox().unwrap();
         let (gone, mailbox) = mailbox().unwrap();
         drop(mailbox);
@@ -301,8 +301,8 @@ mod tests {
                 handle,
             })
         };
-        let (_sender, roster) = watch::channel([device(1, hung), device(2, gone)].into());
-        let mut source = Source { process: Process::new(), roster, text: None };
+        let (_sender, registry) = watch::channel([device(1, hung), device(2, gone)].into());
+        let mut source = Source { process: Process::new(), registry, text: None };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
             let asked = Instant::now();
@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_figures_are_there() {
+    fn only_metrics_path_is_served() {
         let parse = |text: &str| parse(text.as_bytes());
         assert_eq!(parse("GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n"), Some(Asked::Metrics { body: true }));
         assert_eq!(parse("GET /metrics?x=y HTTP/1.0\r\n\r\n"), Some(Asked::Metrics { body: true }));

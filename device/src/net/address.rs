@@ -1,4 +1,4 @@
-//! Who is where on the fabric: from what software says of a peer to the headers of a frame.
+//! Address resolution: from the address by which software names a peer to the headers of a frame.
 //!
 //! # Spec
 //! `device/book/src/inside/addresses.md`.
@@ -12,39 +12,39 @@ use protocol::roce::{Encap, IpAddrs};
 use crate::identity::Identity;
 use crate::net::UNRESOLVED;
 
-/// Hop limit when software gives none.
+/// Default hop limit.
 pub(super) const HOP_LIMIT: u8 = 64;
 
-/// The ports an HCA knows, all of them from its configuration. A port that follows the LID rule need not be listed.
+/// Configured ports of the fabric. Ports that follow the LID rule need not be listed.
 #[derive(Clone, Debug)]
 pub struct Addresses {
-    /// Its own.
+    /// The port of this HCA.
     pub own: Identity,
     /// Ports that do not follow the LID rule.
     pub peers: Vec<Identity>,
-    /// Where QPs send whose software names no peer, as the public driver does.
+    /// Destination of QPs for which software specifies no peer, as with the public driver.
     pub default_peer: Option<Identity>,
 }
 
-/// What software says of a peer.
+/// Addresses of a peer given by software.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PeerName {
     /// IPv4 address.
     pub ip: Option<Ipv4Addr>,
     /// Ethernet address.
     pub mac: Option<MacAddr>,
-    /// GID; counts if it is an address: a mapped IPv4 one, or IPv6.
+    /// GID. Used only if it is an IPv6 address or a mapped IPv4 address.
     pub gid: [u8; 16],
-    /// LID; 0 is none.
+    /// LID; 0 means none.
     pub lid: Lid,
 }
 
-/// How software wants packets to travel.
+/// Traffic class and hop limit of packets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Class {
-    /// Traffic class of the IP header.
+    /// Traffic class in the IP header.
     pub traffic_class: u8,
-    /// Hop limit; 0 is ours to choose.
+    /// Hop limit; 0 selects the default.
     pub hop_limit: u8,
 }
 
@@ -56,19 +56,19 @@ impl From<Identity> for Addresses {
 }
 
 impl Addresses {
-    /// All ports that are known, its own first.
+    /// All configured ports, its own first.
     pub fn ports(&self) -> impl Iterator<Item = &Identity> {
         [&self.own].into_iter().chain(&self.peers).chain(&self.default_peer)
     }
 
-    /// Whether a port with this MAC is listed, our own too.
+    /// Returns whether a port with this MAC is configured, including its own.
     pub fn lists(&self, mac: MacAddr) -> bool {
         self.ports().any(|port| port.mac == mac)
     }
 
-    /// The way to a peer; `None` if software named none that is known, and no default is configured. With an IP address
-    /// whose MAC is not known, the destination MAC is [`UNRESOLVED`]. The source is always our own: a guest must not
-    /// speak in another's name, whatever its context says.
+    /// Returns the headers of packets to a peer, or `None` if software specified no known peer and there is no
+    /// default. The destination MAC of an unknown IP address is [`UNRESOLVED`]. The source is always this port: a
+    /// guest must not use the address of another, whatever its context contains.
     pub fn path(&self, peer: &PeerName, class: &Class, local: Qpn, remote: Qpn) -> Option<Encap> {
         let (dst_mac, dst) = self.resolve(peer)?;
         Some(Encap {
@@ -84,8 +84,8 @@ impl Addresses {
         })
     }
 
-    /// Where packets go that must not arrive: of a QP whose peer is not known. They time out, as they do on a wire
-    /// where the peer is gone.
+    /// Returns headers that lead nowhere, for a QP whose peer is unknown. Its packets time out, as on a wire without
+    /// the peer.
     pub fn nowhere(&self) -> Encap {
         Encap {
             src_mac: self.own.mac,
@@ -100,12 +100,12 @@ impl Addresses {
         }
     }
 
-    /// LID of the port with this MAC, 0 if unknown.
+    /// Returns the LID of the port with this MAC, 0 if unknown.
     pub fn lid_of(&self, mac: MacAddr) -> Lid {
         self.known(|port| port.mac == mac).map_or(Identity::lid_of(mac), |port| port.lid)
     }
 
-    /// The peer's MAC and IP address; the first kind of address that is given decides.
+    /// Returns the peer's MAC and IP address. The first kind of address that is present decides.
     fn resolve(&self, peer: &PeerName) -> Option<(MacAddr, IpAddr)> {
         let gid = Ipv6Addr::from(peer.gid);
         if let Some(ip) = peer.ip {
@@ -124,7 +124,7 @@ impl Addresses {
             return Some((port.mac, gid.into()));
         }
         if is_set(&peer.lid) {
-            // On InfiniBand links a GID may be any number, and the LID beside it is what counts.
+            // On InfiniBand links a GID may be any number, so the LID takes precedence.
             let port = self.of_lid(peer.lid);
             return Some((port.mac, port.ip()));
         }
@@ -135,8 +135,8 @@ impl Addresses {
         Some((port.mac, port.ip()))
     }
 
-    /// MAC to send to for an IPv4 address: of the port that has it, else of the LID given beside it, else to be asked
-    /// for.
+    /// Returns the MAC for an IPv4 address: that of the port that has it, otherwise that of the LID, otherwise
+    /// [`UNRESOLVED`].
     fn mac_of(&self, ip: Ipv4Addr, lid: Lid) -> MacAddr {
         let [_, _, hi, lo] = ip.octets();
         let by_rule = Identity::from_lid(Lid::new(u16::from_be_bytes([hi, lo])));
@@ -154,13 +154,13 @@ impl Addresses {
     }
 }
 
-/// The IPv4 address that a GID stands for.
+/// Returns the IPv4 address mapped into a GID.
 fn mapped(gid: Ipv6Addr) -> Option<Ipv4Addr> {
     gid.to_ipv4_mapped().filter(|ip| !ip.is_unspecified())
 }
 
-/// A GID that is the IPv6 address of a port. What begins with zeros is no address a port can have, and all zeros is no
-/// GID.
+/// Returns a GID that is the IPv6 address of a port. A prefix of zeros cannot be such an address, and all zeros means
+/// no GID.
 fn ipv6(gid: Ipv6Addr) -> Option<Ipv6Addr> {
     Some(gid).filter(|gid| gid.segments()[0] != 0 && !gid.is_multicast())
 }
@@ -169,8 +169,8 @@ fn is_set(lid: &Lid) -> bool {
     *lid != Lid::default()
 }
 
-/// UDP source port of a flow, in the dynamic range: stable, and spread over the ports so that networks can spread
-/// flows over paths.
+/// Returns the UDP source port of a flow. It is stable, in the dynamic range, and differs between flows so that
+/// networks can use several paths.
 pub(super) fn entropy(local: Qpn, remote: Qpn) -> u16 {
     const DYNAMIC: u16 = 0xc000;
     let mixed = (local.get() ^ remote.get().rotate_left(12)).wrapping_mul(0x9e37_79b1);
@@ -186,7 +186,7 @@ mod tests {
     const GLOBAL: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 9);
 
     #[test]
-    fn a_mac_has_a_lid_by_table_or_by_rule() {
+    fn lid_follows_from_table_or_rule() {
         assert_eq!(addresses().lid_of(OTHER.mac), Lid::new(0x900));
         assert_eq!(addresses().lid_of(MacAddr([2, 0, 0, 0, 1, 2])), Lid::new(0x102));
         assert_eq!(addresses().lid_of(addresses().own.mac), Lid::new(1));
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn an_ip_whose_mac_nobody_knows_is_to_be_resolved() {
+    fn unknown_ip_is_unresolved() {
         let far = Ipv4Addr::new(172, 16, 0, 1);
         assert_eq!(to(&PeerName { ip: Some(far), ..PeerName::default() }), Some((UNRESOLVED, far.into())));
         let by_gid = PeerName { gid: far.to_ipv6_mapped().octets(), ..PeerName::default() };
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gid_that_is_an_ipv6_address_is_the_destination() {
+    fn ipv6_gid_is_the_destination() {
         let own = Identity::from_lid(Lid::new(1));
         let cases = [
             ("2001:db8::9", OTHER.mac, own.link_local()),
@@ -237,20 +237,20 @@ mod tests {
     }
 
     #[test]
-    fn a_mac_beside_an_ipv6_gid_is_where_it_is() {
+    fn mac_given_with_ipv6_gid_is_used() {
         let mac = MacAddr([0x52, 0x54, 0, 1, 1, 1]);
         let peer = PeerName { mac: Some(mac), gid: gid("2001:db8::77"), ..PeerName::default() };
         assert_eq!(to(&peer), Some((mac, "2001:db8::77".parse().unwrap())));
     }
 
     #[test]
-    fn a_lid_counts_more_than_a_gid_nobody_knows() {
+    fn lid_takes_precedence_over_unknown_gid() {
         let peer = PeerName { lid: Lid::new(3), gid: gid("fe80::2:c903:0:1234"), ..PeerName::default() };
         assert_eq!(to(&peer), Some((MacAddr([2, 0, 0, 0, 0, 3]), Ipv4Addr::new(10, 77, 0, 3).into())));
     }
 
     #[test]
-    fn a_peer_that_prefers_ipv6_is_reached_over_it_by_number_and_by_mac() {
+    fn ipv6_preference_applies_to_lid_and_mac() {
         let peers = vec![Identity { prefer_ipv6: true, ..OTHER }];
         let addresses = Addresses { peers, ..addresses() };
         for peer in [
@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn source_ports_are_dynamic_and_differ_between_flows() {
+    fn source_ports_are_dynamic_and_differ() {
         let ports: std::collections::BTreeSet<_> =
             (0..64).map(|n| entropy(Qpn::new(n), Qpn::new(9))).collect();
         assert!(ports.iter().all(|port| *port >= 0xc000));

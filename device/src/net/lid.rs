@@ -1,4 +1,4 @@
-//! InfiniBand links on a RoCE fabric: what a local route header says, in the words of RoCEv2, and back.
+//! InfiniBand links on a RoCE fabric: maps local route headers to RoCEv2 headers and back.
 //!
 //! | InfiniBand | RoCEv2 |
 //! |---|---|
@@ -8,8 +8,8 @@
 //! | source and destination LID | MACs, by the LID table or the LID rule |
 //! | SL 0 to 15 | traffic class: SL bits 2:0 in bits 7:5, as RoCE's do; SL bit 3 in bit 4 |
 //!
-//! So nothing private is in any header, and soft-RoCE is a peer like any other. What does not travel: path bits, since
-//! every port has one LID; the SL beside a traffic class of software's own in a GRH.
+//! No header has private contents, so soft-RoCE is a peer like any other. Two things are not carried: path bits,
+//! since every port has one LID, and the SL if software sets a traffic class in the GRH.
 //!
 //! # Spec
 //! `device/book/src/inside/addresses.md`; IBTA annex A17, section A17.3.2.
@@ -24,14 +24,14 @@ use protocol::roce::{Encap, IpAddrs};
 
 use super::address::{Addresses, HOP_LIMIT, entropy};
 
-/// LIDs of groups. Behind them is the permissive LID.
+/// LIDs of multicast groups. The permissive LID follows them.
 const FIRST_MULTICAST: u16 = 0xc000;
 const LAST_MULTICAST: u16 = 0xfffe;
 
-/// The global route header that software asks for.
+/// Global route header requested by software.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Grh {
-    /// Destination.
+    /// Destination GID.
     pub dgid: [u8; 16],
     /// Traffic class.
     pub traffic_class: u8,
@@ -41,31 +41,31 @@ pub struct Grh {
     pub hop_limit: u8,
 }
 
-/// Where software wants an InfiniBand packet to go.
+/// Route of an InfiniBand packet, as requested by software.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Route {
-    /// Destination.
+    /// Destination LID.
     pub dlid: Lid,
     /// Service level, four bits.
     pub service_level: u8,
-    /// Global route header, if there is to be one.
+    /// Global route header, if requested.
     pub grh: Option<Grh>,
 }
 
-/// Where an InfiniBand packet came from.
+/// Source of an InfiniBand packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Source {
-    /// Source LID, 0 of a port whose MAC neither is in the table nor follows the rule.
+    /// Source LID; 0 if the port's MAC is neither configured nor follows the LID rule.
     pub slid: Lid,
     /// Service level.
     pub service_level: u8,
-    /// It had a global route header.
+    /// Whether it had a global route header.
     pub grh: bool,
 }
 
 impl Addresses {
-    /// The way to an InfiniBand destination, from our only GID. `None`: there is none, since the LID is 0, or is a group's
-    /// without the group's GID.
+    /// Returns the headers of packets to an InfiniBand destination, with the port's only GID as source. Returns
+    /// `None` if the LID is 0, or is a group's without the group's GID.
     pub fn route(&self, to: &Route, local: Qpn, remote: Qpn) -> Option<Encap> {
         let Route { dlid, service_level, grh } = *to;
         let gid = grh.map(|grh| Ipv6Addr::from(grh.dgid));
@@ -98,7 +98,7 @@ impl Addresses {
         })
     }
 
-    /// What a receive says of its sender.
+    /// Returns the source of a received packet.
     pub fn source(&self, done: &RecvDone) -> Source {
         Source {
             slid: self.lid_of(done.remote_mac),
@@ -108,12 +108,12 @@ impl Addresses {
     }
 }
 
-/// Traffic class of a service level.
+/// Returns the traffic class for a service level.
 pub(crate) const fn class_of(service_level: u8) -> u8 {
     (service_level & 7) << 5 | (service_level >> 3 & 1) << 4
 }
 
-/// Service level of a traffic class.
+/// Returns the service level for a traffic class.
 const fn level_of(traffic_class: u8) -> u8 {
     traffic_class >> 5 | (traffic_class >> 4 & 1) << 3
 }
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn a_packet_without_grh_is_an_ipv4_packet_by_the_lid_rule() {
+    fn packet_without_grh_uses_ipv4() {
         let encap = route(0x102, 0, None).unwrap();
         assert_eq!(encap.dst_mac, MacAddr([2, 0, 0, 0, 1, 2]));
         let ip = IpAddrs::V4 { src: [10, 77, 0, 1].into(), dst: [10, 77, 1, 2].into() };
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn a_grh_is_an_ipv6_header_between_gids() {
+    fn grh_becomes_ipv6_header() {
         let encap = route(2, 0, grh("fe80::ff:fe00:2")).unwrap();
         let ip =
             IpAddrs::V6 { src: "fe80::ff:fe00:1".parse().unwrap(), dst: "fe80::ff:fe00:2".parse().unwrap() };
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn ports_gids_are_those_of_the_addresses_that_they_answer_to() {
+    fn port_gids_match_its_addresses() {
         let peer = Identity::from_lid(Lid::new(2));
         let IpAddrs::V6 { dst, .. } =
             route(2, 0, Some(Grh { dgid: peer.gid(), ..Grh::default() })).unwrap().ip
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn a_group_is_an_ip_and_an_ethernet_group() {
+    fn multicast_lid_uses_ip_and_ethernet_group() {
         // IPoIB's broadcast group.
         let encap = route(0xc000, 0, grh("ff12:401b:ffff::ffff:ffff")).unwrap();
         assert_eq!(encap.dst_mac, MacAddr([0x33, 0x33, 0xff, 0xff, 0xff, 0xff]));
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn no_way_leads_to_lid_0_to_groups_without_gid_and_to_groups_with_another_gid() {
+    fn invalid_destinations_have_no_route() {
         assert_eq!(route(0, 0, None), None);
         assert_eq!(route(0xc000, 0, None), None);
         assert_eq!(route(0xfffe, 0, grh("fe80::1")), None);
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn service_levels_travel_in_the_traffic_class() {
+    fn service_level_maps_to_traffic_class() {
         for service_level in 0..16 {
             let encap = route(2, service_level, None).unwrap();
             assert_eq!(encap.traffic_class >> 5, service_level & 7, "as RoCE maps it");
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn a_receive_tells_where_it_came_from() {
+    fn receive_reports_its_source() {
         let done = RecvDone {
             opcode: protocol::roce::Opcode::rc(protocol::roce::Operation::SendOnly),
             byte_len: 0,

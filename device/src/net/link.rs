@@ -1,16 +1,16 @@
 //! The link of a port.
 
-/// Up while the cable is in and software has not disabled the port.
+/// State of the link, which is up while the cable is plugged and software has not disabled the port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Link {
-    /// The cable, which is the operator's. Not of the device: no reset touches it.
+    /// State of the cable, which the operator controls. A reset does not change it.
     pub plugged: bool,
-    /// What software makes of the port, until the next reset.
+    /// Whether software has enabled the port. A reset enables it.
     pub enabled: bool,
 }
 
 impl Link {
-    /// Whether frames can pass.
+    /// Returns whether frames can pass.
     pub const fn is_up(self) -> bool {
         self.plugged && self.enabled
     }

@@ -1,4 +1,4 @@
-//! One port: its link, its addresses, who speaks for it, and what passes it.
+//! One port: its link, its addresses, the owner of its non-RoCE traffic, and its counters.
 
 use std::borrow::Cow;
 use std::net::IpAddr;
@@ -9,9 +9,9 @@ use protocol::net::ether::{self, EtherFrame, group_mac};
 use protocol::roce::{IcrcField, IpAddrs, RoceFrame};
 
 use super::address::Addresses;
-use super::classify::{Class, check_destination, classify, is_a_stations, is_for_rdma};
+use super::classify::{Class, check_destination, classify, is_for_rdma, is_valid_source};
+use super::host_stack::{HostStack, RxContext};
 use super::link::Link;
-use super::station::{Station, Visit};
 use super::{DropReason, PortStats, Resolved};
 use crate::fabric::TxBatch;
 use crate::identity::Identity;
@@ -20,39 +20,39 @@ use crate::identity::Identity;
 #[derive(Debug)]
 pub struct Port {
     link: Link,
-    /// The one place where they are: others look here, so that they can change.
+    /// The only copy. Other modules read it here, so that it can change.
     addresses: Addresses,
-    speaker: Speaker,
-    /// What the port sends comes back to it, and the wire is cut off.
+    owner: PortOwner,
+    /// Frames sent by the port return to it, and the wire is disconnected.
     loopback: bool,
     stats: PortStats,
 }
 
-/// Who says and hears what is not RoCE.
+/// Owner of the port's non-RoCE traffic.
 #[derive(Debug)]
-enum Speaker {
-    /// We do, for an HCA.
-    Station(Box<Station>),
-    /// The kernel of a guest, through a NIC.
+enum PortOwner {
+    /// The host stack of an HCA.
+    HostStack(Box<HostStack>),
+    /// The guest's kernel, through a NIC.
     Nic {
-        /// Its RDMA half is in use: RoCE to our addresses is the engine's.
+        /// The RDMA half is in use, so RoCE to this port goes to the engine.
         rdma: bool,
-        /// Its MAC as long as its driver gives it no other.
+        /// Its MAC until its driver sets another.
         permanent: MacAddr,
     },
 }
 
-impl Speaker {
-    /// Whether a RoCE packet to a MAC that is this port's or a group's may be to this IP address.
+impl PortOwner {
+    /// Checks the destination IP address of a RoCE packet whose MAC is this port's or a group's.
     fn check_destination(&self, own: &Identity, mac: MacAddr, ip: IpAddr) -> Result<(), DropReason> {
         let takes = match self {
-            // Which groups we are in, the transport knows.
-            Self::Station(_) if mac.is_multicast() => group_mac(ip) == Some(mac),
-            Self::Station(_) => own.owns(ip),
-            // MACs of groups are what the driver has programmed.
+            // The transport knows which groups it has joined.
+            Self::HostStack(_) if mac.is_multicast() => group_mac(ip) == Some(mac),
+            Self::HostStack(_) => own.owns(ip),
+            // Group MACs are programmed by the driver.
             Self::Nic { .. } if mac.is_multicast() => ip.is_multicast(),
-            // A driver tells the device no address of the port, only those of each connection, which checks its own.
-            Self::Nic { .. } => is_a_stations(ip),
+            // The driver gives the device no address of the port, only those of each connection, which the QP checks.
+            Self::Nic { .. } => is_valid_source(ip),
         };
         match takes {
             true => Ok(()),
@@ -61,126 +61,127 @@ impl Speaker {
         }
     }
 
-    /// Whether a RoCE packet from a wire may come from this source.
+    /// Checks the source of a RoCE packet from a wire.
     fn check_source(&self, own: &Identity, mac: MacAddr, ip: &IpAddrs) -> Result<(), DropReason> {
         match self {
-            Self::Station(station) => station.check_source(own, mac, ip.src()),
-            // What the port takes is to its own address.
-            Self::Nic { .. } if is_a_stations(ip.src()) && ip.src() != ip.dst() => Ok(()),
+            Self::HostStack(host_stack) => host_stack.check_source(own, mac, ip.src()),
+            // The port only accepts packets to its own address.
+            Self::Nic { .. } if is_valid_source(ip.src()) && ip.src() != ip.dst() => Ok(()),
             Self::Nic { .. } => Err(DropReason::BadSource),
         }
     }
 }
 
 impl Port {
-    /// The port of an HCA, with its link up. Those that its addresses list are its neighbours.
+    /// Creates the port of an HCA, with its link up and its configured ports as static neighbours.
     pub fn new(addresses: impl Into<Addresses>) -> Self {
         let addresses = addresses.into();
-        let mut station = Station::default();
-        addresses.ports().for_each(|other| station.know(&addresses.own, other));
-        Self::of(addresses, Speaker::Station(station.into()))
+        let mut host_stack = HostStack::default();
+        addresses.ports().for_each(|other| host_stack.add_static_neighbour(&addresses.own, other));
+        Self::of(addresses, PortOwner::HostStack(host_stack.into()))
     }
 
-    /// The port of a NIC, with its link up and its RDMA half not in use.
+    /// Creates the port of a NIC, with its link up and its RDMA half not in use.
     pub fn of_nic(addresses: impl Into<Addresses>) -> Self {
         let addresses = addresses.into();
         let permanent = addresses.own.mac;
-        Self::of(addresses, Speaker::Nic { rdma: false, permanent })
+        Self::of(addresses, PortOwner::Nic { rdma: false, permanent })
     }
 
-    fn of(addresses: Addresses, speaker: Speaker) -> Self {
-        Self { link: Link::default(), addresses, speaker, loopback: false, stats: PortStats::default() }
+    fn of(addresses: Addresses, owner: PortOwner) -> Self {
+        Self { link: Link::default(), addresses, owner, loopback: false, stats: PortStats::default() }
     }
 
-    /// Who is where, and who we are.
+    /// Returns the configured addresses.
     pub fn addresses(&self) -> &Addresses {
         &self.addresses
     }
 
-    /// The same, to be changed.
+    /// Returns the configured addresses for modification.
     pub fn addresses_mut(&mut self) -> &mut Addresses {
         &mut self.addresses
     }
 
-    /// Whether the link is up. While it is down every frame that arrives is dropped.
+    /// Returns whether the link is up. While it is down, every received frame is dropped.
     pub fn is_up(&self) -> bool {
         self.link.is_up()
     }
 
-    /// The link, and what keeps it down.
+    /// Returns the state of the link.
     pub fn link(&self) -> Link {
         self.link
     }
 
-    /// Plugs the cable in or pulls it out, disables the port or enables it.
+    /// Changes the state of the link.
     pub fn set_link(&mut self, link: Link) {
         self.stats.link_downed += u64::from(self.link.is_up() && !link.is_up());
         self.link = link;
     }
 
-    /// Puts the RDMA half of a NIC to use, or out of it: until then RoCE is a protocol like others. An HCA without a NIC is
-    /// always in use.
+    /// Enables or disables the RDMA half of a NIC. While disabled, RoCE is not treated specially. An HCA without a
+    /// NIC is always enabled.
     pub fn set_rdma(&mut self, in_use: bool) {
-        if let Speaker::Nic { rdma, .. } = &mut self.speaker {
+        if let PortOwner::Nic { rdma, .. } = &mut self.owner {
             *rdma = in_use;
         }
     }
 
-    /// The driver of a NIC gives it another MAC, up to the next [`Port::reset`]. That of an HCA is its configuration's.
+    /// Sets the MAC of a NIC until the next [`Port::reset`]. The MAC of an HCA is fixed by its configuration.
     pub fn set_mac(&mut self, mac: MacAddr) {
-        if let Speaker::Nic { .. } = self.speaker {
+        if let PortOwner::Nic { .. } = self.owner {
             self.addresses.own.mac = mac;
         }
     }
 
-    /// Loops the port back to itself, up to the next [`Port::reset`], or ends that. Whether that is a change.
+    /// Enables or disables loopback until the next [`Port::reset`]. Returns whether that is a change.
     pub fn set_loopback(&mut self, loopback: bool) -> bool {
         std::mem::replace(&mut self.loopback, loopback) != loopback
     }
 
-    /// Whether what the port sends comes back to it instead of leaving.
+    /// Returns whether loopback is enabled.
     pub fn is_looped_back(&self) -> bool {
         self.loopback
     }
 
-    /// The device is reset: what waits for an answer is lost, and what a driver has set is forgotten.
+    /// Resets the port: drops frames that wait for address resolution, and settings of a driver.
     pub fn reset(&mut self) {
         self.loopback = false;
-        match &mut self.speaker {
-            Speaker::Station(station) => station.forget_waiting(),
-            Speaker::Nic { rdma, permanent } => {
+        match &mut self.owner {
+            PortOwner::HostStack(host_stack) => host_stack.clear_waiting(),
+            PortOwner::Nic { rdma, permanent } => {
                 *rdma = false;
                 self.addresses.own.mac = *permanent;
             }
         }
     }
 
-    /// Whether a frame is for the NIC: all that is not RoCE to the MAC of the RDMA half, which is the NIC's, or to a group.
+    /// Returns whether a frame is for the NIC: anything but RoCE to a group or to the MAC that NIC and RDMA half
+    /// share.
     pub fn is_for_nic(&self, frame: &[u8]) -> bool {
-        match self.speaker {
-            Speaker::Station(_) => false,
-            Speaker::Nic { rdma, .. } => !(rdma && is_for_rdma(frame, &self.addresses.own)),
+        match self.owner {
+            PortOwner::HostStack(_) => false,
+            PortOwner::Nic { rdma, .. } => !(rdma && is_for_rdma(frame, &self.addresses.own)),
         }
     }
 
-    /// Counts a RoCE packet for the fabric.
+    /// Counts a RoCE packet to the fabric.
     pub fn count_sent(&mut self, frame: &[u8]) {
         if self.is_up() {
             self.stats.transmit.count(frame);
         }
     }
 
-    /// Counts a RoCE packet from the fabric that [`Port::receive`] handed on.
+    /// Counts a RoCE packet that [`Port::receive`] returned.
     pub fn count_received(&mut self, frame: &[u8]) {
         self.stats.receive.count(frame);
     }
 
-    /// Takes a frame for the NIC, unless it comes from the NIC's own MAC without a loopback: the fabric gave us back what we
-    /// sent to a group, or somebody has our address.
-    pub fn admit_plain(&mut self, frame: &[u8]) -> bool {
+    /// Checks and counts a frame for the NIC. Rejects frames from the NIC's own MAC unless loopback is enabled: they
+    /// are reflections of its own multicasts, or from a host with the same address.
+    pub fn admit_nic_frame(&mut self, frame: &[u8]) -> bool {
         let reason = match EtherFrame::parse(frame) {
             Ok(ether) if self.loopback || ether.src != self.addresses.own.mac => {
-                self.stats.nic_receive.count_plain(frame);
+                self.stats.nic_receive.count_nic(frame);
                 return true;
             }
             Ok(_) => DropReason::Reflected,
@@ -190,34 +191,34 @@ impl Port {
         false
     }
 
-    /// Counts a frame of the NIC for the fabric.
-    pub fn count_plain_sent(&mut self, frame: &[u8]) {
-        self.stats.nic_transmit.count_plain(frame);
+    /// Counts a frame of the NIC to the fabric.
+    pub fn count_nic_sent(&mut self, frame: &[u8]) {
+        self.stats.nic_transmit.count_nic(frame);
     }
 
-    /// Counts what the NIC wanted to send and is no frame.
+    /// Counts a transmit request of the NIC that is not a valid frame.
     pub fn count_malformed(&mut self) {
         self.stats.lost_malformed += 1;
     }
 
-    /// Counts frames that could not leave because the link is down.
+    /// Counts frames dropped because the link is down.
     pub fn count_lost(&mut self, frames: usize) {
         self.stats.lost_link_down += frames as u64;
     }
 
-    /// A frame as the port takes it in, without a priority tag: that one says how urgent the frame was on its way, and
-    /// switches put it in front of frames of no VLAN. `None` for a frame of a VLAN: VLANs keep networks apart, and nobody
-    /// has said that this port is in one. To a NIC frames come as they are.
+    /// Removes a priority tag, which only says how urgent a frame is; switches add it to frames without a VLAN.
+    /// Returns `None` for a frame of a VLAN: VLANs separate networks, and this port is in none. Frames for a NIC are
+    /// unchanged.
     pub fn untag<'a>(&mut self, frame: &'a [u8]) -> Option<Cow<'a, [u8]>> {
-        if let Speaker::Nic { .. } = self.speaker {
+        if let PortOwner::Nic { .. } = self.owner {
             return Some(frame.into());
         }
         let untagged = ether::untagged(frame);
         untagged.inspect_err(|_| self.stats.count_drop(DropReason::Vlan)).ok()
     }
 
-    /// Takes a frame from the fabric. What is for a QP comes back, verified up to its ICRC if it has one; the rest is answered
-    /// into `answers`, learned from, or dropped and counted.
+    /// Handles a frame from the fabric. Returns a packet for a QP, checked up to its ICRC if it has one. Other frames
+    /// are answered into `answers`, learned from, or dropped and counted.
     pub fn receive<'a>(
         &mut self,
         now: Instant,
@@ -234,81 +235,84 @@ impl Port {
         }
     }
 
-    /// What is known of a neighbour. While its MAC is not known, frames for it can [`wait`](Self::wait). A NIC knows no
-    /// neighbours: those are its driver's.
+    /// Resolves a neighbour. While its MAC is unknown, frames for it can [`wait`](Self::wait). A NIC has no
+    /// neighbours here: its driver's kernel resolves them.
     pub fn resolve(&mut self, now: Instant, ip: IpAddr) -> Resolved {
-        self.station().map_or(Resolved { mac: None, ask: false }, |station| station.resolve(now, ip))
+        self.host_stack()
+            .map_or(Resolved { mac: None, request: false }, |host_stack| host_stack.resolve(now, ip))
     }
 
-    /// Asks who has an address, into `out`.
-    pub fn ask(&mut self, ip: IpAddr, out: &mut TxBatch) {
-        if let Speaker::Station(station) = &self.speaker {
-            station.ask(&self.addresses.own, ip, out);
+    /// Appends a request for an address to `out`.
+    pub fn send_request(&mut self, ip: IpAddr, out: &mut TxBatch) {
+        if let PortOwner::HostStack(host_stack) = &self.owner {
+            host_stack.send_request(&self.addresses.own, ip, out);
         }
     }
 
-    /// Lets a frame wait for the MAC of its destination; see [`Port::next_resolved`].
+    /// Queues a frame until the MAC of its destination is known; see [`Port::next_resolved`].
     pub fn wait(&mut self, now: Instant, ip: IpAddr, frame: Vec<u8>) {
-        let lost = self.station().map_or(1, |station| station.wait(now, ip, frame));
+        let lost = self.host_stack().map_or(1, |host_stack| host_stack.wait(now, ip, frame));
         self.stats.lost_unresolved += lost as u64;
     }
 
-    /// The next frame whose destination has become known, which is filled in. Ask after [`Port::receive`].
+    /// Returns the next frame whose destination was resolved, with its MAC filled in. Call it after
+    /// [`Port::receive`].
     pub fn next_resolved(&mut self) -> Option<Vec<u8>> {
-        self.station()?.next_resolved()
+        self.host_stack()?.next_resolved()
     }
 
-    /// Counts a frame that names no destination.
+    /// Counts a frame without a destination.
     pub fn count_unresolvable(&mut self) {
         self.stats.lost_unresolved += 1;
     }
 
-    /// Another station: its addresses are its own, but for those that are somebody's already.
-    pub fn know(&mut self, other: &Identity) {
-        if let Speaker::Station(station) = &mut self.speaker {
-            station.know(&self.addresses.own, other);
+    /// Reserves the addresses of another host for it, unless they are reserved already.
+    pub fn add_static_neighbour(&mut self, other: &Identity) {
+        if let PortOwner::HostStack(host_stack) = &mut self.owner {
+            host_stack.add_static_neighbour(&self.addresses.own, other);
         }
     }
 
-    /// A station that was known is gone: its addresses may be anybody's.
-    pub fn forget(&mut self, other: &Identity) {
-        if let Some(station) = self.station() {
-            station.forget(other);
+    /// Releases the addresses of a host added with [`Port::add_static_neighbour`].
+    pub fn remove_static_neighbour(&mut self, other: &Identity) {
+        if let Some(host_stack) = self.host_stack() {
+            host_stack.remove_static_neighbour(other);
         }
     }
 
-    /// What arrived and what became of it.
+    /// Returns the counters.
     pub fn stats(&self) -> &PortStats {
         &self.stats
     }
 
-    /// Takes a frame of this HCA for itself, which passed no fabric.
+    /// Handles a frame of this HCA to itself, which does not pass the fabric.
     pub fn receive_own<'a>(&mut self, frame: &'a [u8]) -> Option<RoceFrame<'a>> {
         let (ether, _) = EtherFrame::parse_tagged(frame).ok()?;
-        let Self { addresses: Addresses { own, .. }, speaker, .. } = self;
+        let Self { addresses: Addresses { own, .. }, owner, .. } = self;
         let sorted = check_destination(&ether, own).and_then(|()| {
             let roce = RoceFrame::parse(frame)?;
-            speaker.check_destination(own, ether.dst, roce.encap.ip.dst())?;
+            owner.check_destination(own, ether.dst, roce.encap.ip.dst())?;
             Ok(roce)
         });
         self.stats.roce += u64::from(sorted.is_ok());
         sorted.inspect_err(|reason| self.stats.count_drop(*reason)).ok()
     }
 
-    /// Why a frame was dropped since the last call, if one was.
+    /// Returns why a frame was dropped since the last call, if one was.
     pub fn take_drop(&mut self) -> Option<DropReason> {
         self.stats.take_drop()
     }
 
-    /// Counts a frame that arrived and is dropped.
+    /// Counts a received frame that is dropped.
     pub fn refuse(&mut self, reason: DropReason) {
         self.stats.count_drop(reason);
     }
 
-    /// Whether a management datagram may be answered: what `sender` may have is the same for answers of any kind.
+    /// Returns whether a management datagram may be answered. It counts against the same limit of `sender` as other
+    /// answers.
     pub fn allow_management(&mut self, now: Instant, sender: MacAddr, waiting: &TxBatch) -> bool {
-        let Some(station) = self.station() else { return false };
-        let allowed = station.allow_answer(now, sender, waiting);
+        let Some(host_stack) = self.host_stack() else { return false };
+        let allowed = host_stack.allow_answer(now, sender, waiting);
         allowed.inspect_err(|reason| self.stats.count_drop(*reason)).is_ok()
     }
 
@@ -322,30 +326,30 @@ impl Port {
         if !self.is_up() {
             return Err(DropReason::LinkDown);
         }
-        let Self { addresses: Addresses { own, .. }, speaker, stats, .. } = self;
-        let ether = match speaker {
-            Speaker::Station(_) => EtherFrame::parse(frame)?,
-            Speaker::Nic { .. } => EtherFrame::parse_tagged(frame)?.0,
+        let Self { addresses: Addresses { own, .. }, owner, stats, .. } = self;
+        let ether = match owner {
+            PortOwner::HostStack(_) => EtherFrame::parse(frame)?,
+            PortOwner::Nic { .. } => EtherFrame::parse_tagged(frame)?.0,
         };
-        match (classify(&ether, own)?, speaker) {
-            (Class::Roce, speaker) => {
+        match (classify(&ether, own)?, owner) {
+            (Class::Roce, owner) => {
                 let roce = RoceFrame::parse_with(frame, icrc)?;
-                speaker.check_destination(own, ether.dst, roce.encap.ip.dst())?;
-                speaker.check_source(own, ether.src, &roce.encap.ip)?;
+                owner.check_destination(own, ether.dst, roce.encap.ip.dst())?;
+                owner.check_source(own, ether.src, &roce.encap.ip)?;
                 stats.roce += 1;
                 Ok(Some(roce))
             }
-            (Class::Station, Speaker::Station(station)) => {
-                station.serve(Visit { now, own, ether: &ether, stats, answers }).map(|()| None)
+            (Class::HostStack, PortOwner::HostStack(host_stack)) => {
+                host_stack.serve(RxContext { now, own, ether: &ether, stats, answers }).map(|()| None)
             }
-            (Class::Station, Speaker::Nic { .. }) => Err(DropReason::Protocol),
+            (Class::HostStack, PortOwner::Nic { .. }) => Err(DropReason::Protocol),
         }
     }
 
-    fn station(&mut self) -> Option<&mut Station> {
-        match &mut self.speaker {
-            Speaker::Station(station) => Some(station),
-            Speaker::Nic { .. } => None,
+    fn host_stack(&mut self) -> Option<&mut HostStack> {
+        match &mut self.owner {
+            PortOwner::HostStack(host_stack) => Some(host_stack),
+            PortOwner::Nic { .. } => None,
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What a port counts.
+//! Counters of a port.
 
 use protocol::WireError;
 use serde::{Deserialize, Serialize};
@@ -19,16 +19,17 @@ impl From<WireError> for DropReason {
 /// RoCE packets, or frames of a NIC, in one direction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Traffic {
-    /// Packets or frames.
+    /// Number of packets or frames.
     pub packets: u64,
-    /// Those of them that were sent to a group.
+    /// Number of those sent to a group.
     pub multicast_packets: u64,
-    /// Octets: of a RoCE packet from BTH to ICRC, of a frame from the destination MAC on, without frame check sequence.
+    /// Octets: of a RoCE packet from BTH to ICRC, of a frame from the destination MAC on, without the frame check
+    /// sequence.
     pub octets: u64,
 }
 
 impl Traffic {
-    /// Counts a frame that carries RoCE.
+    /// Counts a RoCE packet.
     pub(super) fn count(&mut self, frame: &[u8]) {
         const IPV6: [u8; 2] = [0x86, 0xdd];
         let headers = if frame.get(12..14) == Some(&IPV6) { 14 + 40 + 8 } else { 14 + 20 + 8 };
@@ -38,7 +39,7 @@ impl Traffic {
     }
 
     /// Counts a frame of a NIC.
-    pub(super) fn count_plain(&mut self, frame: &[u8]) {
+    pub(super) fn count_nic(&mut self, frame: &[u8]) {
         self.packets += 1;
         self.octets += frame.len() as u64;
         self.multicast_packets += u64::from(is_for_group(frame));
@@ -49,40 +50,41 @@ fn is_for_group(frame: &[u8]) -> bool {
     frame.first().is_some_and(|first| first & 1 != 0)
 }
 
-/// Counters of one port. Every frame that arrives is counted once: accepted, answered or dropped. Only a management
-/// datagram whose sender may have no answer more is both, since who answers it finds out after the port.
+/// Counters of one port. Every received frame is counted once: accepted, answered or dropped. The exception is a
+/// management datagram whose sender is over its rate limit, which is counted twice because management checks the
+/// limit after the port.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PortStats {
-    /// RoCE packets handed on, those of this HCA to itself too.
+    /// RoCE packets delivered, including those of this HCA to itself.
     pub roce: u64,
-    /// RoCE packets for the fabric.
+    /// RoCE packets to the fabric.
     pub transmit: Traffic,
-    /// RoCE packets from the fabric that were handed on.
+    /// RoCE packets from the fabric that were delivered.
     pub receive: Traffic,
-    /// Frames of the NIC for the fabric.
+    /// Frames of the NIC to the fabric.
     pub nic_transmit: Traffic,
-    /// Frames from the fabric that the NIC was given.
+    /// Frames from the fabric to the NIC.
     pub nic_receive: Traffic,
     /// Times the link went down.
     pub link_downed: u64,
-    /// ARP messages taken in, answered or not.
+    /// ARP messages accepted, answered or not.
     pub arp: u64,
-    /// IPv6 neighbour discovery messages taken in, answered or not.
+    /// IPv6 neighbour discovery messages accepted, answered or not.
     pub neighbour_discovery: u64,
     /// ICMP and ICMPv6 echo requests answered.
     pub echo: u64,
-    /// Frames to be sent that were lost because the link is down.
+    /// Outbound frames dropped because the link was down.
     pub lost_link_down: u64,
-    /// Frames to be sent that were lost because nobody told the MAC of their destination.
+    /// Outbound frames dropped because the MAC of their destination could not be resolved.
     pub lost_unresolved: u64,
-    /// Frames of the NIC that were lost because they are too short or too long to be frames.
+    /// Frames of the NIC dropped because they were too short or too long.
     pub lost_malformed: u64,
     dropped: [u64; DropReason::ALL.len()],
     newest_drop: Option<DropReason>,
 }
 
 impl PortStats {
-    /// Frames dropped for `reason`.
+    /// Returns the frames dropped for `reason`.
     pub fn dropped(&self, reason: DropReason) -> u64 {
         self.dropped[reason as usize]
     }
@@ -92,7 +94,7 @@ impl PortStats {
         self.newest_drop = Some(reason);
     }
 
-    /// Why a frame was dropped since the last call, if one was.
+    /// Returns why a frame was dropped since the last call, if one was.
     pub(super) fn take_drop(&mut self) -> Option<DropReason> {
         self.newest_drop.take()
     }

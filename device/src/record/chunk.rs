@@ -1,4 +1,4 @@
-//! Chunks of a file: length and digest before the contents.
+//! Chunks of a record file: length and digest, followed by the contents.
 
 use std::io::{self, Read, Write};
 
@@ -6,24 +6,24 @@ use twox_hash::XxHash3_64;
 
 use super::codec::MAX_ENTRY;
 
-/// Contents from which on a chunk is whole.
+/// Contents length from which a chunk is complete.
 pub(super) const ENOUGH: usize = 256 << 10;
 
-/// Bound: bytes of the contents. One more entry may come when it is almost whole.
+/// Bound: bytes of contents. An almost complete chunk may take one more entry.
 pub(super) const MAX_CHUNK: usize = ENOUGH + 2 * MAX_ENTRY;
 
 /// Bytes before the contents.
 pub(super) const HEAD_LEN: u64 = 12;
 
-/// What stands where a chunk should.
-pub(super) enum Found {
-    /// Its contents are in the buffer.
+/// Result of reading a chunk.
+pub(super) enum ChunkRead {
+    /// The contents are in the buffer.
     Whole,
-    /// The file ends before it.
+    /// The file ends before the chunk.
     End,
-    /// The file ends inside of it.
+    /// The file ends inside the chunk.
     CutOff,
-    /// Its length or digest is wrong.
+    /// The length or the digest is wrong.
     Damaged,
 }
 
@@ -34,27 +34,27 @@ pub(super) fn write(to: &mut impl Write, contents: &[u8]) -> io::Result<()> {
     to.write_all(contents)
 }
 
-/// Reads the next chunk into `contents`, in place of what is there. No more is allocated than the file has.
-pub(super) fn read(from: &mut impl Read, contents: &mut Vec<u8>) -> io::Result<Found> {
+/// Reads the next chunk into `contents`, replacing the old contents. Allocates no more than the file contains.
+pub(super) fn read(from: &mut impl Read, contents: &mut Vec<u8>) -> io::Result<ChunkRead> {
     contents.clear();
     let mut head = Vec::new();
     from.by_ref().take(HEAD_LEN).read_to_end(&mut head)?;
     let Some((len, digest)) = head.split_first_chunk() else {
-        return Ok(if head.is_empty() { Found::End } else { Found::CutOff });
+        return Ok(if head.is_empty() { ChunkRead::End } else { ChunkRead::CutOff });
     };
-    let Some(digest) = digest.first_chunk() else { return Ok(Found::CutOff) };
+    let Some(digest) = digest.first_chunk() else { return Ok(ChunkRead::CutOff) };
     let len = u32::from_le_bytes(*len);
     if u64::from(len) > MAX_CHUNK as u64 {
-        return Ok(Found::Damaged);
+        return Ok(ChunkRead::Damaged);
     }
     let read = from.by_ref().take(len.into()).read_to_end(contents)?;
     if (read as u64) < u64::from(len) {
         contents.clear();
-        return Ok(Found::CutOff);
+        return Ok(ChunkRead::CutOff);
     }
     if XxHash3_64::oneshot(contents) != u64::from_le_bytes(*digest) {
         contents.clear();
-        return Ok(Found::Damaged);
+        return Ok(ChunkRead::Damaged);
     }
-    Ok(Found::Whole)
+    Ok(ChunkRead::Whole)
 }

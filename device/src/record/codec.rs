@@ -1,16 +1,16 @@
-//! Bytes of entries: a tag, then numbers as LEB128, each run of bytes behind its length.
+//! Encoding of entries: a tag, then LEB128 numbers, each byte string after its length.
 //!
-//! Tags are an interface: with another meaning of one comes another [`FORMAT`](super::FORMAT).
+//! Tags are an interface. Changing the meaning of one requires another [`FORMAT`](super::FORMAT).
 
 use std::borrow::Cow;
 
 use protocol::ids::MacAddr;
 use thiserror::Error;
 
+use super::dedup::{self, DedupCache, FrameParts, HEAD, TAIL};
 use super::entry::{Content, Ending, Entry, Input, Update};
-use super::memo::{self, HEAD, Memo, Parts, TAIL};
 
-/// Bound: bytes of one run, far above the longest message of a client, frame or read of a device.
+/// Bound: bytes of a byte string, far above the longest client message, frame or guest memory read.
 pub(super) const MAX_RUN: usize = 2 << 20;
 
 /// Bound: bytes of an entry.
@@ -38,8 +38,8 @@ mod tag {
     pub(super) const LINK_UP: u8 = 0x1e;
     pub(super) const LINK_DOWN: u8 = 0x1f;
     pub(super) const FAIL: u8 = 0x20;
-    pub(super) const KNOW: u8 = 0x21;
-    pub(super) const FORGET: u8 = 0x22;
+    pub(super) const ADD_NEIGHBOUR: u8 = 0x21;
+    pub(super) const REMOVE_NEIGHBOUR: u8 = 0x22;
     pub(super) const IMPAIR: u8 = 0x23;
     pub(super) const UNIMPAIR: u8 = 0x24;
     pub(super) const UNIMPAIR_ALL: u8 = 0x25;
@@ -62,32 +62,32 @@ mod tag {
     pub(super) const OVERRUN: u8 = 0x73;
 }
 
-/// Forms of contents to compare with.
+/// Forms of contents to compare.
 mod form {
     pub(super) const BYTES: u8 = 0;
     pub(super) const DIGEST: u8 = 1;
 }
 
-/// Bits of a map's rights.
+/// Bits of a mapping's rights.
 mod right {
     pub(super) const READ: u64 = 1;
     pub(super) const WRITE: u64 = 2;
     pub(super) const REACHABLE: u64 = 4;
 }
 
-/// Bits of what a turn left.
+/// Bits of the work left after a turn.
 mod left {
     pub(super) const FRAMES: u64 = 1;
     pub(super) const OTHER: u64 = 2;
 }
 
-/// The bytes are no entry.
+/// Why bytes are not a valid entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-pub enum Malformed {
-    /// It goes on behind the end of its chunk.
+pub enum CodecError {
+    /// The entry exceeds its chunk.
     #[error("truncated entry")]
     CutOff,
-    /// There is no such tag, form or flag.
+    /// The tag, form or flag is unknown.
     #[error("recorded entry contains an unknown {what}: {value:#x}")]
     Unknown {
         /// What is unknown.
@@ -95,10 +95,10 @@ pub enum Malformed {
         /// Its value.
         value: u64,
     },
-    /// A number is larger than it can be.
+    /// A number is out of range.
     #[error("recorded entry contains a number that is out of range")]
     TooLarge,
-    /// What is to be there again was not there.
+    /// The entry repeats data that is not in the cache.
     #[error("recorded entry refers to data that was not recorded")]
     NotKnown,
     /// A rule is not UTF-8.
@@ -106,24 +106,24 @@ pub enum Malformed {
     Text,
 }
 
-/// Appends an entry, without what `memo` has of it.
-pub(super) fn encode_briefly(entry: &Entry<'_>, memo: &mut Memo, to: &mut Vec<u8>) {
+/// Appends an entry, replacing data that `cache` holds by a reference.
+pub(super) fn encode_dedup(entry: &Entry<'_>, cache: &mut DedupCache, to: &mut Vec<u8>) {
     match entry {
-        Entry::Read { iova, len, bytes: Some(bytes) } if memo::is_kept(*len) => {
-            let place = memo::place_of_read(*iova);
-            if memo.reads.get(place) == *bytes {
+        Entry::Read { iova, len, bytes: Some(bytes) } if dedup::is_kept(*len) => {
+            let place = dedup::place_of_read(*iova);
+            if cache.reads.get(place) == *bytes {
                 return numbers(to, tag::READ_AGAIN, &[*iova, wide(*len)]);
             }
-            memo.reads.put(place, bytes);
+            cache.reads.put(place, bytes);
         }
         Entry::Input(Input::Frame(frame)) => {
-            if let Some(Parts { head, payload, tail, place }) = Parts::of(frame) {
-                if let Some(place) = memo.frames.find(place, payload) {
+            if let Some(FrameParts { head, payload, tail, place }) = FrameParts::of(frame) {
+                if let Some(place) = cache.frames.find(place, payload) {
                     numbers(to, tag::FRAME_AGAIN, &[wide(place)]);
                     to.extend_from_slice(head);
                     return to.extend_from_slice(tail);
                 }
-                memo.frames.put_before(place, payload);
+                cache.frames.put_before(place, payload);
             }
         }
         _ => {}
@@ -131,24 +131,25 @@ pub(super) fn encode_briefly(entry: &Entry<'_>, memo: &mut Memo, to: &mut Vec<u8
     encode(entry, to);
 }
 
-/// Learns from the entry that some bytes begin with what [`encode_briefly`] learned. How many bytes follow it.
-pub(super) fn learn(bytes: &[u8], memo: &mut Memo) -> Result<usize, Malformed> {
+/// Updates the cache from the entry at the start of `bytes`, as [`encode_dedup`] did. Returns the number of bytes
+/// after it.
+pub(super) fn learn(bytes: &[u8], cache: &mut DedupCache) -> Result<usize, CodecError> {
     let mut from = Bytes(bytes);
     match from.byte()? {
         tag::READ => {
             let (iova, run) = (from.number()?, from.run()?);
-            if memo::is_kept(run.len()) {
-                memo.reads.put(memo::place_of_read(iova), run);
+            if dedup::is_kept(run.len()) {
+                cache.reads.put(dedup::place_of_read(iova), run);
             }
             Ok(from.0.len())
         }
         tag::FRAME => {
-            if let Some(Parts { payload, place, .. }) = Parts::of(from.run()?) {
-                memo.frames.put_before(place, payload);
+            if let Some(FrameParts { payload, place, .. }) = FrameParts::of(from.run()?) {
+                cache.frames.put_before(place, payload);
             }
             Ok(from.0.len())
         }
-        _ => decode(bytes, memo).map(|(_, rest)| rest.len()),
+        _ => decode(bytes, cache).map(|(_, rest)| rest.len()),
     }
 }
 
@@ -227,12 +228,12 @@ fn encode_input(input: &Input<'_>, to: &mut Vec<u8>) {
         Input::Left { frames } => numbers(to, tag::LEFT, &[wide(*frames)]),
         Input::Link { up } => to.push(if *up { tag::LINK_UP } else { tag::LINK_DOWN }),
         Input::Fail => to.push(tag::FAIL),
-        Input::Know(mac) => {
-            to.push(tag::KNOW);
+        Input::AddNeighbour(mac) => {
+            to.push(tag::ADD_NEIGHBOUR);
             to.extend_from_slice(&mac.0);
         }
-        Input::Forget(mac) => {
-            to.push(tag::FORGET);
+        Input::RemoveNeighbour(mac) => {
+            to.push(tag::REMOVE_NEIGHBOUR);
             to.extend_from_slice(&mac.0);
         }
         Input::Impair(rule) => {
@@ -283,8 +284,11 @@ fn wide(len: usize) -> u64 {
     len as u64
 }
 
-/// The entry that some bytes begin with, and what follows it.
-pub(super) fn decode<'a>(bytes: &'a [u8], memo: &'a Memo) -> Result<(Entry<'a>, &'a [u8]), Malformed> {
+/// Decodes the entry at the start of `bytes`, and returns the rest.
+pub(super) fn decode<'a>(
+    bytes: &'a [u8],
+    cache: &'a DedupCache,
+) -> Result<(Entry<'a>, &'a [u8]), CodecError> {
     let mut from = Bytes(bytes);
     let entry = match from.byte()? {
         tag::TIME => Entry::Time { passed: from.number()? },
@@ -303,16 +307,16 @@ pub(super) fn decode<'a>(bytes: &'a [u8], memo: &'a Memo) -> Result<(Entry<'a>, 
         }
         tag::READ_AGAIN => {
             let (iova, len) = (from.number()?, from.size()?);
-            let bytes = memo.reads.get(memo::place_of_read(iova));
+            let bytes = cache.reads.get(dedup::place_of_read(iova));
             if bytes.len() != len || bytes.is_empty() {
-                return Err(Malformed::NotKnown);
+                return Err(CodecError::NotKnown);
             }
             Entry::Read { iova, len, bytes: Some(bytes) }
         }
         tag::FRAME_AGAIN => {
-            let payload = memo.frames.get(from.size()?);
+            let payload = cache.frames.get(from.size()?);
             if payload.is_empty() {
-                return Err(Malformed::NotKnown);
+                return Err(CodecError::NotKnown);
             }
             let (head, tail) = (from.take(HEAD)?, from.take(TAIL)?);
             Entry::Input(Input::Frame([head, payload, tail].concat().into()))
@@ -342,7 +346,7 @@ pub(super) fn decode<'a>(bytes: &'a [u8], memo: &'a Memo) -> Result<(Entry<'a>, 
     Ok((entry, from.0))
 }
 
-fn decode_input<'a>(tag: u8, from: &mut Bytes<'a>) -> Result<Input<'a>, Malformed> {
+fn decode_input<'a>(tag: u8, from: &mut Bytes<'a>) -> Result<Input<'a>, CodecError> {
     Ok(match tag {
         tag::REGION_READ => {
             Input::RegionRead { region: from.small()?, offset: from.number()?, len: from.size()? }
@@ -365,88 +369,88 @@ fn decode_input<'a>(tag: u8, from: &mut Bytes<'a>) -> Result<Input<'a>, Malforme
         tag::LINK_UP => Input::Link { up: true },
         tag::LINK_DOWN => Input::Link { up: false },
         tag::FAIL => Input::Fail,
-        tag::KNOW => Input::Know(from.mac()?),
-        tag::FORGET => Input::Forget(from.mac()?),
+        tag::ADD_NEIGHBOUR => Input::AddNeighbour(from.mac()?),
+        tag::REMOVE_NEIGHBOUR => Input::RemoveNeighbour(from.mac()?),
         tag::IMPAIR => {
-            let rule = std::str::from_utf8(from.run()?).map_err(|_| Malformed::Text)?;
+            let rule = std::str::from_utf8(from.run()?).map_err(|_| CodecError::Text)?;
             Input::Impair(Cow::Borrowed(rule))
         }
         tag::UNIMPAIR => {
-            Input::Unimpair(Some(u32::try_from(from.number()?).map_err(|_| Malformed::TooLarge)?))
+            Input::Unimpair(Some(u32::try_from(from.number()?).map_err(|_| CodecError::TooLarge)?))
         }
         tag::UNIMPAIR_ALL => Input::Unimpair(None),
-        tag => return Err(Malformed::Unknown { what: "tag", value: tag.into() }),
+        tag => return Err(CodecError::Unknown { what: "tag", value: tag.into() }),
     })
 }
 
-/// What is left of a chunk.
+/// The rest of a chunk.
 struct Bytes<'a>(&'a [u8]);
 
 impl<'a> Bytes<'a> {
-    fn take(&mut self, len: usize) -> Result<&'a [u8], Malformed> {
-        let (taken, rest) = self.0.split_at_checked(len).ok_or(Malformed::CutOff)?;
+    fn take(&mut self, len: usize) -> Result<&'a [u8], CodecError> {
+        let (taken, rest) = self.0.split_at_checked(len).ok_or(CodecError::CutOff)?;
         self.0 = rest;
         Ok(taken)
     }
 
-    fn array<const N: usize>(&mut self) -> Result<[u8; N], Malformed> {
-        let (taken, rest) = self.0.split_first_chunk().ok_or(Malformed::CutOff)?;
+    fn array<const N: usize>(&mut self) -> Result<[u8; N], CodecError> {
+        let (taken, rest) = self.0.split_first_chunk().ok_or(CodecError::CutOff)?;
         self.0 = rest;
         Ok(*taken)
     }
 
-    fn byte(&mut self) -> Result<u8, Malformed> {
+    fn byte(&mut self) -> Result<u8, CodecError> {
         self.array().map(|[byte]| byte)
     }
 
-    fn number(&mut self) -> Result<u64, Malformed> {
+    fn number(&mut self) -> Result<u64, CodecError> {
         let mut value = 0;
         for shift in (0..u64::BITS).step_by(7) {
             let byte = self.byte()?;
             let bits = u64::from(byte & 0x7f);
             if bits.leading_zeros() < shift {
-                return Err(Malformed::TooLarge);
+                return Err(CodecError::TooLarge);
             }
             value |= bits << shift;
             if byte & 0x80 == 0 {
                 return Ok(value);
             }
         }
-        Err(Malformed::TooLarge)
+        Err(CodecError::TooLarge)
     }
 
-    /// A number of bytes or things.
-    fn size(&mut self) -> Result<usize, Malformed> {
-        let size = usize::try_from(self.number()?).map_err(|_| Malformed::TooLarge)?;
-        if size <= MAX_RUN { Ok(size) } else { Err(Malformed::TooLarge) }
+    /// Reads a length or a count.
+    fn size(&mut self) -> Result<usize, CodecError> {
+        let size = usize::try_from(self.number()?).map_err(|_| CodecError::TooLarge)?;
+        if size <= MAX_RUN { Ok(size) } else { Err(CodecError::TooLarge) }
     }
 
-    fn small(&mut self) -> Result<u8, Malformed> {
-        u8::try_from(self.number()?).map_err(|_| Malformed::TooLarge)
+    fn small(&mut self) -> Result<u8, CodecError> {
+        u8::try_from(self.number()?).map_err(|_| CodecError::TooLarge)
     }
 
-    fn flags(&mut self, what: &'static str, known: u64) -> Result<u64, Malformed> {
+    fn flags(&mut self, what: &'static str, known: u64) -> Result<u64, CodecError> {
         let value = self.number()?;
-        if value & !known == 0 { Ok(value) } else { Err(Malformed::Unknown { what, value }) }
+        if value & !known == 0 { Ok(value) } else { Err(CodecError::Unknown { what, value }) }
     }
 
-    fn run(&mut self) -> Result<&'a [u8], Malformed> {
+    fn run(&mut self) -> Result<&'a [u8], CodecError> {
         let len = self.size()?;
         self.take(len)
     }
 
-    fn mac(&mut self) -> Result<MacAddr, Malformed> {
+    fn mac(&mut self) -> Result<MacAddr, CodecError> {
         self.array().map(MacAddr)
     }
 
-    fn content(&mut self) -> Result<Content<'a>, Malformed> {
+    fn content(&mut self) -> Result<Content<'a>, CodecError> {
         match self.byte()? {
             form::BYTES => self.run().map(Content::Bytes),
             form::DIGEST => {
                 let len = self.size()?;
                 Ok(Content::Digest { len, xxh3: u64::from_le_bytes(self.array()?) })
             }
-            form => Err(Malformed::Unknown { what: "form", value: form.into() }),
+            form => Err(CodecError::Unknown { what: "form", value: form.into() }),
         }
     }
 }

@@ -1,63 +1,63 @@
-//! What a record is made of.
+//! Entries of a record.
 
 use std::borrow::Cow;
 
 use protocol::ids::MacAddr;
 use twox_hash::XxHash3_64;
 
-/// Longest contents that are kept as they are where they serve to compare: all that a device writes into queues.
+/// Longest contents to compare that are recorded in full. It covers everything that a device writes into queues.
 const SHORT: usize = 64;
 
-/// One thing that happened.
+/// One recorded event.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Entry<'a> {
-    /// Nanoseconds that have passed on the device's clock since it was told last.
+    /// Nanoseconds elapsed on the device's clock since the last such entry.
     Time { passed: u64 },
-    /// The client lent a range of its memory.
+    /// The client mapped memory.
     Map { iova: u64, len: u64, read: bool, write: bool, reachable: bool },
-    /// The client took a range back.
+    /// The client unmapped memory.
     Unmap { iova: u64, len: u64 },
-    /// The client took all ranges back, or is gone.
+    /// The client unmapped all memory, or disconnected.
     UnmapAll,
     /// A step begins.
     Input(Input<'a>),
-    /// The device read guest memory. `None`: it was not allowed to.
+    /// The device read guest memory. `None`: the access was denied.
     Read { iova: u64, len: usize, bytes: Option<&'a [u8]> },
-    /// The device wrote guest memory, or was not allowed to.
+    /// The device wrote guest memory, or the access was denied.
     Write { iova: u64, data: Content<'a>, done: bool },
-    /// The device exchanged a word of guest memory.
+    /// The device executed a compare-and-swap on guest memory.
     Update { iova: u64, outcome: Update },
     /// The device signalled a vector to the client.
     Interrupt { vector: usize },
-    /// A frame for the fabric.
+    /// The device sent a frame to the fabric.
     Frame(Content<'a>),
-    /// What the client read.
+    /// The data that the client read.
     Answer(Content<'a>),
-    /// The step [`Input::Drain`] is over, and left work of these kinds.
+    /// The step [`Input::Drain`] ended and left this work.
     Drained { frames: bool, other: bool },
     /// The record ends.
     End(Ending),
 }
 
-/// What is told to the device.
+/// An input of the device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the fields are those of the device's functions")]
 pub enum Input<'a> {
-    /// The client reads; `region` is an index of `linux/vfio.h`.
+    /// The client reads a region; `region` is an index of `linux/vfio.h`.
     RegionRead { region: u8, offset: u64, len: usize },
-    /// The client writes.
+    /// The client writes a region.
     RegionWrite { region: u8, offset: u64, data: Cow<'a, [u8]> },
-    /// A vector gets an eventfd, or loses it.
+    /// The client sets or clears the eventfd of a vector.
     Eventfd { vector: usize, present: bool },
     /// The client masks or unmasks a vector.
     Mask { vector: usize, masked: bool },
     /// The client signals a vector.
     Trigger { vector: usize },
-    /// The client takes all eventfds away.
+    /// The client clears all eventfds.
     Unwire,
     /// The client resets the function.
     Reset,
-    /// The client is gone.
+    /// The client disconnects.
     Disconnect,
     /// A frame arrived from the fabric.
     Frame(Cow<'a, [u8]>),
@@ -65,36 +65,36 @@ pub enum Input<'a> {
     Deadline,
     /// A turn ends.
     Drain,
-    /// The fabric has taken frames; so many are left.
+    /// The fabric has sent frames; `frames` are left.
     Left { frames: usize },
-    /// The cable is plugged in or pulled out.
+    /// The cable is plugged or unplugged.
     Link { up: bool },
-    /// The device is to fail.
+    /// The operator injects a device error.
     Fail,
-    /// Somebody has a MAC.
-    Know(MacAddr),
-    /// Nobody has it any more.
-    Forget(MacAddr),
-    /// An impairment begins, as JSON of the configuration.
+    /// A host with this MAC appears on the fabric.
+    AddNeighbour(MacAddr),
+    /// A host with this MAC disappears.
+    RemoveNeighbour(MacAddr),
+    /// An impairment is added, as JSON of the configuration.
     Impair(Cow<'a, str>),
-    /// An impairment ends, or all.
+    /// An impairment is removed, or all of them.
     Unimpair(Option<u32>),
 }
 
-/// What became of an exchange of a word.
+/// Result of a compare-and-swap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Update {
-    /// There was one value, and now there is the other.
+    /// The word was replaced.
     Replaced { before: u64, after: u64 },
-    /// It was left.
+    /// The word was left unchanged.
     Kept(u64),
-    /// The device was not allowed to.
+    /// The access was denied.
     Refused,
 }
 
-/// Bytes to compare others with: themselves, or a digest where they are many.
+/// Bytes to compare: in full, or as a digest if they are long.
 ///
-/// The digest is no CRC: what frames carry ends with CRCs, and a CRC over those hides what they cover.
+/// The digest is not a CRC. Frames end with CRCs, and a CRC over a CRC hides the bytes that it covers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Content<'a> {
     Bytes(&'a [u8]),
@@ -117,21 +117,21 @@ impl<'a> Content<'a> {
     }
 }
 
-/// Why a record has no more.
+/// Why a record ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ending {
-    /// The daemon ended, or was asked to end the record.
+    /// The daemon stopped, or the recording was ended on request.
     Closed,
-    /// The device failed: the last step may be a part of one.
+    /// The device failed. The last step may be incomplete.
     Failed,
-    /// The file has reached its bound.
+    /// The file reached its size limit.
     Full,
-    /// More came than the file took in time.
+    /// The file could not be written fast enough.
     Overrun,
 }
 
 impl Input<'_> {
-    /// The same with bytes of its own.
+    /// Copies borrowed bytes.
     pub(super) fn into_owned(self) -> Input<'static> {
         match self {
             Self::RegionRead { region, offset, len } => Input::RegionRead { region, offset, len },
@@ -150,8 +150,8 @@ impl Input<'_> {
             Self::Left { frames } => Input::Left { frames },
             Self::Link { up } => Input::Link { up },
             Self::Fail => Input::Fail,
-            Self::Know(mac) => Input::Know(mac),
-            Self::Forget(mac) => Input::Forget(mac),
+            Self::AddNeighbour(mac) => Input::AddNeighbour(mac),
+            Self::RemoveNeighbour(mac) => Input::RemoveNeighbour(mac),
             Self::Impair(rule) => Input::Impair(Cow::Owned(rule.into_owned())),
             Self::Unimpair(id) => Input::Unimpair(id),
         }

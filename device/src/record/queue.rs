@@ -1,7 +1,7 @@
-//! Entries on their way from the thread of a device to that of its file.
+//! The queue of entries from the thread of a device to the thread that writes its file.
 //!
-//! The device appends and goes on; it waits for the lock only, which the other side holds to take a list. What is not
-//! written in time fills the queue up to its bound, and then the record ends.
+//! The device appends and continues. It only waits for the lock, which the writer holds while it takes a list. If the
+//! file is too slow, the queue reaches its bound, and the record ends.
 
 use std::collections::VecDeque;
 use std::mem;
@@ -10,71 +10,72 @@ use std::time::{Duration, Instant};
 
 use super::chunk::ENOUGH;
 use super::codec::{self, MAX_RUN};
+use super::dedup::DedupCache;
 use super::entry::{Ending, Entry};
-use super::memo::Memo;
 
-/// Bound: bytes that wait for the file. What a device moves in a tenth of a second, at the rates that one reaches.
+/// Bound: bytes waiting for the file. What a device moves in a tenth of a second at full rate.
 pub(super) const MAX_WAITING: usize = 128 << 20;
 
-/// How long the writer lets entries gather, so that the device seldom has to wake it. A daemon that is killed loses so much.
+/// How long the writer lets entries accumulate, so that the device rarely has to wake it. A killed daemon loses this
+/// much.
 const GATHER: Duration = Duration::from_millis(20);
 
 /// Bytes that are written without waiting for more.
 const PLENTY: usize = 4 * ENOUGH;
 
-/// Buffers that are kept to be used again.
+/// Buffers kept for reuse.
 const SPARE: usize = 32;
 
 pub(super) struct Queue {
     state: Mutex<State>,
-    /// The writer is to look.
+    /// Wakes the writer.
     wake: Condvar,
-    /// The writer has ended.
+    /// Signals that the writer has ended.
     ended: Condvar,
 }
 
 struct State {
     chunks: VecDeque<Vec<u8>>,
-    /// Bytes of chunks, also of those that are being written.
+    /// Bytes of all chunks, including those being written.
     waiting: usize,
     /// Bound of `waiting`.
     room: usize,
     spare: Vec<Vec<u8>>,
-    memo: Memo,
-    /// The device's clock as far as it is in the record.
+    cache: DedupCache,
+    /// The device's clock as recorded.
     recorded: u64,
-    /// The writer sleeps until there is something.
+    /// The writer sleeps until there are entries.
     idle: bool,
     phase: Phase,
-    /// Why the record ended before anybody wanted that.
+    /// Why the record ended by itself.
     failure: Option<String>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
     Open,
-    /// Nothing is added any more.
+    /// No more entries are accepted.
     Closing,
-    /// The writer is gone.
+    /// The writer has ended.
     Ended,
 }
 
-/// What the writer has to do.
+/// Work for the writer.
 pub(super) struct Batch {
     pub(super) chunks: VecDeque<Vec<u8>>,
-    /// There will be no more.
+    /// This is the last batch.
     pub(super) last: bool,
 }
 
 impl Queue {
-    /// For so many bytes that wait.
+    /// Creates a queue for at most `room` bytes.
     pub(super) fn new(room: usize) -> Self {
         let state = State {
             chunks: VecDeque::new(),
             waiting: 0,
             room,
             spare: Vec::new(),
-            memo: Memo::default(),
+            cache: DedupCache::default(),
             recorded: 0,
             idle: false,
             phase: Phase::Open,
@@ -83,8 +84,8 @@ impl Queue {
         Self { state: Mutex::new(state), wake: Condvar::new(), ended: Condvar::new() }
     }
 
-    /// Adds an entry, which comes at this time of the device's clock if it begins a step, nanoseconds. False: the record
-    /// ends with this call, for want of room.
+    /// Appends an entry. `now` is the device's clock in nanoseconds if the entry begins a step. Returns false if this
+    /// call ends the record for lack of room.
     pub(super) fn append(&self, now: Option<u64>, entry: &Entry<'_>) -> bool {
         let mut state = self.lock();
         if state.phase != Phase::Open {
@@ -111,15 +112,15 @@ impl Queue {
         fits
     }
 
-    /// Adds the last entry, and waits for up to `patience` until it is written. False: that takes longer.
-    pub(super) fn close(&self, ending: Ending, patience: Duration) -> bool {
+    /// Appends the last entry, and waits up to `timeout` until it is written. Returns false if that takes longer.
+    pub(super) fn close(&self, ending: Ending, timeout: Duration) -> bool {
         let mut state = self.lock();
         if state.phase == Phase::Open {
             state.push(&Entry::End(ending));
             state.phase = Phase::Closing;
         }
         self.wake.notify_one();
-        let until = Instant::now() + patience;
+        let until = Instant::now() + timeout;
         while state.phase != Phase::Ended {
             let left = until.saturating_duration_since(Instant::now());
             if left.is_zero() {
@@ -130,7 +131,7 @@ impl Queue {
         true
     }
 
-    /// What there is to write, once there is some.
+    /// Waits for entries and returns them.
     pub(super) fn take(&self) -> Batch {
         let mut state = self.lock();
         while state.chunks.is_empty() && state.phase == Phase::Open {
@@ -144,7 +145,7 @@ impl Queue {
         Batch { chunks: mem::take(&mut state.chunks), last: state.phase != Phase::Open }
     }
 
-    /// A chunk of [`Queue::take`] is written.
+    /// Releases a chunk of [`Queue::take`] after it was written.
     pub(super) fn done(&self, mut chunk: Vec<u8>) {
         let mut state = self.lock();
         state.waiting = state.waiting.saturating_sub(chunk.len());
@@ -154,17 +155,17 @@ impl Queue {
         }
     }
 
-    /// Whether entries are still taken.
+    /// Returns whether entries are still accepted.
     pub(super) fn is_open(&self) -> bool {
         self.lock().phase == Phase::Open
     }
 
-    /// Why the record ended before anybody wanted that, if it did.
+    /// Returns why the record ended by itself, if it did.
     pub(super) fn failure(&self) -> Option<String> {
         self.lock().failure.clone()
     }
 
-    /// The writer ends, with what kept it from writing all: what is added from now on is lost.
+    /// Ends the record when the writer ends, with its error. Entries appended from now on are lost.
     pub(super) fn end(&self, failure: Option<String>) {
         let mut state = self.lock();
         if let Some(failure) = failure {
@@ -176,7 +177,7 @@ impl Queue {
         self.ended.notify_all();
     }
 
-    /// A panic of one side leaves whole entries.
+    /// Poisoning is harmless: a panic leaves complete entries.
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -190,7 +191,7 @@ impl State {
         }
         if let Some(chunk) = self.chunks.back_mut() {
             let before = chunk.len();
-            codec::encode_briefly(entry, &mut self.memo, chunk);
+            codec::encode_dedup(entry, &mut self.cache, chunk);
             self.waiting += chunk.len() - before;
         }
     }

@@ -1,63 +1,63 @@
-//! Reading a record, entry by entry.
+//! Reads a record entry by entry.
 
 use std::fmt;
 use std::io::{self, Read};
 
 use thiserror::Error;
 
-use super::chunk::{self, Found};
-use super::codec::{self, Malformed};
+use super::chunk::{self, ChunkRead};
+use super::codec::{self, CodecError};
+use super::dedup::DedupCache;
 use super::entry::Entry;
 use super::header::{FORMAT, Header, MAGIC};
-use super::memo::Memo;
 
-/// Why a record cannot be read, or not any further.
+/// Why a record is unreadable, or unreadable from some point on.
 #[derive(Debug, Error)]
 pub enum ReadError {
-    /// The file is something else.
+    /// The file is not a record.
     #[error("the file is not an hcad recording")]
     NoRecord,
-    /// It is of another version.
+    /// The record has another format version.
     #[error("recording has format version {found}, but this hcad requires version {FORMAT}; use hcad {hcad}")]
     Format {
-        /// The version it has.
+        /// Format version of the file.
         found: u32,
-        /// Who wrote it.
+        /// Version of hcad that wrote it.
         hcad: String,
     },
-    /// The header is not what it has to be.
+    /// The header is invalid.
     #[error("cannot read the recording header: {0}")]
     Header(#[from] serde_json::Error),
-    /// Bytes have changed since they were written.
+    /// A digest does not match.
     #[error("recording is damaged at byte {at}")]
     Damaged {
-        /// Where in the file the chunk begins.
+        /// Offset of the chunk.
         at: u64,
     },
-    /// A chunk has something that is no entry.
+    /// A chunk contains an invalid entry.
     #[error("recording is damaged in the chunk that ends at byte {at}: {malformed}")]
-    Malformed {
-        /// Where in the file the chunk ends.
+    CodecError {
+        /// Offset of the end of the chunk.
         at: u64,
-        /// What is wrong.
-        malformed: Malformed,
+        /// What is wrong with it.
+        malformed: CodecError,
     },
     /// The file cannot be read.
     #[error(transparent)]
     Io(#[from] io::Error),
 }
 
-/// A record from its beginning on.
+/// A record being read.
 pub struct Reader {
     from: Box<dyn Read + Send>,
     header: Header,
     chunk: Vec<u8>,
-    memo: Memo,
-    /// Of the chunk, bytes that were read.
+    cache: DedupCache,
+    /// Bytes of the chunk that were read.
     at: usize,
     /// Bytes of the file up to the end of the chunk.
     read: u64,
-    /// It ends in the middle of a chunk.
+    /// The file ends inside a chunk.
     cut_off: bool,
 }
 
@@ -70,10 +70,10 @@ impl Reader {
         let mut magic = Vec::new();
         from.by_ref().take(MAGIC.len() as u64).read_to_end(&mut magic)?;
         let mut chunk = Vec::new();
-        if magic != MAGIC || !matches!(chunk::read(&mut from, &mut chunk)?, Found::Whole) {
+        if magic != MAGIC || !matches!(chunk::read(&mut from, &mut chunk)?, ChunkRead::Whole) {
             return Err(ReadError::NoRecord);
         }
-        // Another format may have another header; its version stands in all.
+        // Another format may have another header, but every header contains its version.
         let value: serde_json::Value = serde_json::from_slice(&chunk)?;
         let found = value.get("format").and_then(serde_json::Value::as_u64);
         let found = found.and_then(|found| u32::try_from(found).ok()).ok_or(ReadError::NoRecord)?;
@@ -85,47 +85,47 @@ impl Reader {
         let header = serde_json::from_value(value)?;
         let read = MAGIC.len() as u64 + chunk::HEAD_LEN + chunk.len() as u64;
         chunk.clear();
-        Ok(Self { from, header, chunk, memo: Memo::default(), at: 0, read, cut_off: false })
+        Ok(Self { from, header, chunk, cache: DedupCache::default(), at: 0, read, cut_off: false })
     }
 
-    /// What the record says of itself.
+    /// Returns the header.
     pub fn header(&self) -> &Header {
         &self.header
     }
 
-    /// Whether the file ends in the middle of a chunk, once its end was met.
+    /// Returns whether the file ends inside a chunk. Valid once the end was reached.
     pub(super) fn is_cut_off(&self) -> bool {
         self.cut_off
     }
 
-    /// The next entry, which stays the next until [`Reader::advance`]. `None`: the file ends.
+    /// Returns the next entry without consuming it, or `None` at the end of the file.
     pub(super) fn peek(&mut self) -> Result<Option<Entry<'_>>, ReadError> {
         while self.at >= self.chunk.len() {
             self.at = 0;
             match chunk::read(&mut self.from, &mut self.chunk)? {
-                Found::Whole => self.read += chunk::HEAD_LEN + self.chunk.len() as u64,
-                Found::End => return Ok(None),
-                Found::CutOff => {
+                ChunkRead::Whole => self.read += chunk::HEAD_LEN + self.chunk.len() as u64,
+                ChunkRead::End => return Ok(None),
+                ChunkRead::CutOff => {
                     self.cut_off = true;
                     return Ok(None);
                 }
-                Found::Damaged => return Err(ReadError::Damaged { at: self.read }),
+                ChunkRead::Damaged => return Err(ReadError::Damaged { at: self.read }),
             }
         }
         let at = self.read;
-        let (entry, _) = codec::decode(&self.chunk[self.at..], &self.memo)
-            .map_err(|malformed| ReadError::Malformed { at, malformed })?;
+        let (entry, _) = codec::decode(&self.chunk[self.at..], &self.cache)
+            .map_err(|malformed| ReadError::CodecError { at, malformed })?;
         Ok(Some(entry))
     }
 
-    /// Goes on behind the entry that [`Reader::peek`] gave.
+    /// Consumes the entry that [`Reader::peek`] returned.
     pub(super) fn advance(&mut self) {
         let rest = self.chunk.get(self.at..).unwrap_or_default();
-        let left = codec::learn(rest, &mut self.memo).unwrap_or(0);
+        let left = codec::learn(rest, &mut self.cache).unwrap_or(0);
         self.at = self.chunk.len() - left;
     }
 
-    /// Reads all that is left: how many entries there are.
+    /// Reads the remaining entries and returns their number.
     ///
     /// # Errors
     /// See [`ReadError`].

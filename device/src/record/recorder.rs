@@ -1,4 +1,4 @@
-//! Writing a record.
+//! Writes a record.
 
 use std::fmt;
 use std::io::{self, BufWriter, Write};
@@ -12,41 +12,41 @@ use super::codec;
 use super::entry::{Ending, Entry};
 use super::header::{Header, MAGIC};
 use super::queue::{MAX_WAITING, Queue};
-use super::tape::Tape;
+use super::sink::RecordSink;
 use crate::capabilities;
 use crate::telemetry::file;
 
-/// How long the end of a device waits for the end of its record. A disk that takes longer does not hold up the daemon.
+/// How long the end of a device waits for its record to be written. A slower disk must not delay the daemon.
 const FAREWELL: Duration = Duration::from_secs(1);
 
-/// Bytes kept for the last entry.
+/// Bytes reserved for the last entry.
 const LAST_LEN: u64 = HEAD_LEN + 1;
 
-/// A record that is being written. It ends when this is dropped.
+/// A record being written. It ends when dropped.
 pub struct Recorder {
-    tape: Tape,
+    sink: RecordSink,
     queue: Arc<Queue>,
     path: PathBuf,
 }
 
 impl Recorder {
-    /// Creates or replaces the file at `path`, and ends when it would be longer than `max_len` bytes.
+    /// Creates or replaces the file at `path`. The record ends before the file exceeds `max_len` bytes.
     ///
     /// # Errors
-    /// The file cannot be created or written, or there is no thread to be had.
+    /// The file cannot be created or written, or the process has no free threads.
     pub fn create(path: &Path, header: &Header, max_len: u64) -> io::Result<Self> {
         Self::to(Box::new(file::create(path)?), path, header, max_len)
     }
 
-    /// Writes to `out`, which is called `path`.
+    /// Writes to `out`. Messages refer to it as `path`.
     ///
     /// # Errors
-    /// It cannot be written, or there is no thread to be had.
+    /// The header cannot be written, or the process has no free threads.
     pub fn to(out: Box<dyn Write + Send>, path: &Path, header: &Header, max_len: u64) -> io::Result<Self> {
         Self::with_room(out, path, header, max_len, MAX_WAITING)
     }
 
-    /// The same, where so many bytes may wait to be written.
+    /// As [`Recorder::to`], with a bound of `room` bytes waiting to be written.
     pub(super) fn with_room(
         out: Box<dyn Write + Send>,
         path: &Path,
@@ -65,8 +65,8 @@ impl Recorder {
         let called = path.to_owned();
         capabilities::spawn_without("record", move || {
             let failure = match writer.run() {
-                Ok(Written::All) => None,
-                Ok(Written::UpToBound) => {
+                Ok(WriteOutcome::All) => None,
+                Ok(WriteOutcome::AtLimit) => {
                     tracing::warn!(path = %called.display(), "recording stopped: size limit reached");
                     Some(Ending::Full.to_string())
                 }
@@ -77,32 +77,32 @@ impl Recorder {
             };
             writer.queue.end(failure);
         })?;
-        Ok(Self { tape: Tape::recording(queue.clone()), queue, path: path.to_owned() })
+        Ok(Self { sink: RecordSink::recording(queue.clone()), queue, path: path.to_owned() })
     }
 
-    /// The same for a file that must not exist yet.
+    /// As [`Recorder::create`] for a file that must not exist yet.
     ///
     /// # Errors
-    /// As [`Recorder::create`], or there is such a file.
+    /// As [`Recorder::create`], or the file exists.
     pub fn create_new(path: &Path, header: &Header, max_len: u64) -> io::Result<Self> {
         Self::to(Box::new(file::create_new(path)?), path, header, max_len)
     }
 
-    /// The file, unless the record has ended.
+    /// Returns the file, unless the record has ended.
     pub fn path(&self) -> Option<&Path> {
         self.queue.is_open().then_some(&*self.path)
     }
 
-    /// Ends the record: which file, and why it had ended before, if it had.
+    /// Ends the record. Returns the file, and why the record had ended before, if it had.
     pub fn finish(self) -> (PathBuf, Option<String>) {
         let (path, queue) = (self.path.clone(), self.queue.clone());
         drop(self);
         (path, queue.failure())
     }
 
-    /// For the device.
-    pub fn tape(&self) -> &Tape {
-        &self.tape
+    /// Returns the end for the device.
+    pub fn sink(&self) -> &RecordSink {
+        &self.sink
     }
 }
 
@@ -121,11 +121,11 @@ impl fmt::Debug for Recorder {
     }
 }
 
-/// How far a writer came.
-enum Written {
+/// How the writer ended.
+enum WriteOutcome {
     All,
-    /// The file would be too long.
-    UpToBound,
+    /// The file reached its size limit.
+    AtLimit,
 }
 
 struct Writer {
@@ -136,7 +136,7 @@ struct Writer {
 }
 
 impl Writer {
-    fn run(&mut self) -> io::Result<Written> {
+    fn run(&mut self) -> io::Result<WriteOutcome> {
         loop {
             let batch = self.queue.take();
             for contents in batch.chunks {
@@ -148,7 +148,7 @@ impl Writer {
                         chunk::write(&mut self.out, &last)?;
                     }
                     self.out.flush()?;
-                    return Ok(Written::UpToBound);
+                    return Ok(WriteOutcome::AtLimit);
                 }
                 self.left -= len;
                 chunk::write(&mut self.out, &contents)?;
@@ -156,7 +156,7 @@ impl Writer {
             }
             self.out.flush()?;
             if batch.last {
-                return Ok(Written::All);
+                return Ok(WriteOutcome::All);
             }
         }
     }

@@ -1,4 +1,4 @@
-//! Records that are looked at and changed by tests.
+//! Helpers for tests that inspect or modify records.
 
 use std::io::Cursor;
 
@@ -12,7 +12,7 @@ fn reader(record: &[u8]) -> Reader {
     Reader::new(Box::new(Cursor::new(record.to_vec()))).unwrap()
 }
 
-/// Of each write of the device, which step it belongs to.
+/// Returns the step of each write of the device.
 pub(crate) fn steps_with_writes(record: &[u8]) -> Vec<u64> {
     let mut reader = reader(record);
     let (mut step, mut writes) = (0, Vec::new());
@@ -27,7 +27,7 @@ pub(crate) fn steps_with_writes(record: &[u8]) -> Vec<u64> {
     writes
 }
 
-/// The same record with one bit of one write inverted.
+/// Returns the record with one bit of one write inverted.
 pub(crate) fn flip_bit_of_write(record: &[u8], nth: usize) -> Vec<u8> {
     let mut reader = reader(record);
     let mut altered = MAGIC.to_vec();

@@ -1,4 +1,4 @@
-//! The clock of a replay's trace: it shows the device's own time, so that two replays of a record write the same.
+//! The clock of a replay's trace. It shows the device's time, so that two replays of a record produce the same trace.
 
 use std::cell::Cell;
 use std::time::Duration;
@@ -7,12 +7,12 @@ thread_local! {
     static NOW: Cell<u64> = const { Cell::new(0) };
 }
 
-/// What time it is on this thread from now on, in nanoseconds.
+/// Sets the time of this thread in nanoseconds.
 pub(super) fn set(now: u64) {
     NOW.set(now);
 }
 
-/// What time it is on this thread.
+/// Returns the time of this thread.
 pub(super) fn now() -> Duration {
     Duration::from_nanos(NOW.get())
 }

@@ -1,4 +1,4 @@
-//! `hcad replay`: a record from its file to a verdict.
+//! The `hcad replay` command.
 
 use std::fmt;
 use std::fs::File;
@@ -8,24 +8,24 @@ use std::path::{Path, PathBuf};
 use thiserror::Error;
 
 use super::{Next, Outcome, Report, Step, clock, play};
-use crate::blueprint::{self, Subject};
+use crate::builder::{self, Subject};
 use crate::config::{Config, ConfigError};
 use crate::descriptors;
 use crate::frontend::{FrontendVisitor, Interface};
-use crate::plain;
-use crate::record::{Finish, Player, ReadError, Reader};
+use crate::record::{Finish, ReadError, Reader, ReplaySource};
+use crate::sanitize;
 use crate::telemetry::store::{Keep, Opening};
 use crate::telemetry::trace::{Trace, TraceFormat};
 
-/// Bytes of the file that are read at once.
+/// Read buffer of the file.
 const BUFFER_LEN: usize = 1 << 20;
 
-/// What is wanted of a replay.
+/// Options of a replay.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
-    /// The last step that is done.
+    /// The last step to execute.
     pub until: Option<u64>,
-    /// Where the trace goes.
+    /// File and format of the trace.
     pub trace: Option<(PathBuf, TraceFormat)>,
     /// Print each step and what the device does in it.
     pub steps: bool,
@@ -33,7 +33,7 @@ pub struct Options {
     pub wait: bool,
 }
 
-/// Why there is no replay, or what is wrong with it.
+/// Why a replay failed or found a difference.
 #[derive(Debug, Error)]
 pub enum ReplayError {
     /// The file cannot be read.
@@ -41,15 +41,15 @@ pub enum ReplayError {
     Read {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// Reason.
         source: ReadError,
     },
-    /// The device that was recorded cannot be made.
+    /// The recorded device cannot be created.
     #[error("{}: invalid recorded configuration: {source}", path.display())]
     Config {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// Reason.
         source: ConfigError,
     },
     /// The trace cannot be written.
@@ -57,27 +57,27 @@ pub enum ReplayError {
     Trace {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// Reason.
         source: io::Error,
     },
-    /// The device does something else.
+    /// The replay differs.
     #[error("{}: replay differs from the recording", path.display())]
     Differs {
         /// The file.
         path: PathBuf,
     },
-    /// The record was changed, and the device was replayed up to there only.
+    /// The record is damaged. The device was replayed up to that point.
     #[error("{}: recording is damaged", path.display())]
     Damaged {
         /// The file.
         path: PathBuf,
     },
-    /// Standard output is gone.
+    /// Standard output is closed.
     #[error("cannot write to standard output")]
     Output(#[from] io::Error),
 }
 
-/// Replays a file, and says on `out` how it went.
+/// Replays a file and prints the result to `out`.
 ///
 /// # Errors
 /// See [`ReplayError`].
@@ -89,21 +89,21 @@ pub fn run(path: &Path, options: &Options, out: &mut dyn Write) -> Result<(), Re
     let invalid = |source| ReplayError::Config { path: path.to_owned(), source };
     let config = Config::of_device(header.configuration.clone()).map_err(invalid)?;
     let [device] = config.devices.as_slice() else { return Err(unreadable(ReadError::NoRecord)) };
-    // An eventfd for each vector.
+    // One eventfd per vector.
     descriptors::raise_limit();
 
-    let name = plain::text(&header.device);
+    let name = sanitize::text(&header.device);
     let trace = options.trace.as_ref().map(|(path, format)| {
         Trace::open(&Keep::file(path), Opening::Replace, *format, &name)
             .map(|trace| trace.with_clock(clock::now))
             .map_err(|source| ReplayError::Trace { path: path.clone(), source })
     });
-    let mut player = Player::new(reader);
+    let mut source = ReplaySource::new(reader);
     if options.steps {
-        player.keep_log();
+        source.keep_log();
     }
     let title = format!("{}: {name} ({}) of hcad {}", path.display(), device.frontend.key(), header.hcad);
-    writeln!(out, "{}", plain::text(&title))?;
+    writeln!(out, "{}", sanitize::text(&title))?;
     if header.hcad != env!("CARGO_PKG_VERSION") {
         writeln!(
             out,
@@ -112,8 +112,8 @@ pub fn run(path: &Path, options: &Options, out: &mut dyn Write) -> Result<(), Re
         )?;
     }
     let subject = Subject::of(device);
-    let run = Run { subject, player, trace: trace.transpose()?, options, out };
-    let report = device.frontend.make(&blueprint::setup(device), run)?;
+    let run = Run { subject, source, trace: trace.transpose()?, options, out };
+    let report = device.frontend.make(&builder::setup(device), run)?;
     writeln!(out, "{report}")?;
     match report.outcome {
         Outcome::Same(Finish::Unreadable(_)) => Err(ReplayError::Damaged { path: path.to_owned() }),
@@ -122,10 +122,10 @@ pub fn run(path: &Path, options: &Options, out: &mut dyn Write) -> Result<(), Re
     }
 }
 
-/// All that a replay is made of beside the front-end.
+/// Everything needed for a replay besides the front-end.
 struct Run<'a> {
     subject: Subject<'a>,
-    player: Player,
+    source: ReplaySource,
     trace: Option<Trace>,
     options: &'a Options,
     out: &'a mut dyn Write,
@@ -135,11 +135,11 @@ impl FrontendVisitor for Run<'_> {
     type Output = io::Result<Report>;
 
     fn visit<F: Interface>(self, frontend: impl Fn() -> F + Send + 'static) -> Self::Output {
-        let Self { subject, player, trace, options, out } = self;
+        let Self { subject, source, trace, options, out } = self;
         let mut hca = subject.hca(frontend(), None)?;
         hca.set_trace(trace);
         let mut failed = Ok(());
-        let report = play(&mut hca, player, |step| {
+        let report = play(&mut hca, source, |step| {
             if options.until.is_some_and(|until| step.counts.steps > until) {
                 return Next::Stop;
             }
@@ -156,13 +156,13 @@ impl FrontendVisitor for Run<'_> {
 }
 
 fn show(step: &Step<'_>, out: &mut dyn Write) -> io::Result<()> {
-    step.before.iter().try_for_each(|what| writeln!(out, "    {}", plain::text(what)))?;
-    let input = plain::text(&step.input.to_string());
+    step.before.iter().try_for_each(|what| writeln!(out, "    {}", sanitize::text(what)))?;
+    let input = sanitize::text(&step.input.to_string());
     writeln!(out, "{} {:.6} {input}", step.counts.steps, step.counts.span.as_secs_f64())?;
     out.flush()
 }
 
-/// Waits for a line; none comes any more where standard input ends.
+/// Waits for a line. Returns at once at the end of standard input.
 fn wait() -> io::Result<()> {
     io::stdin().lock().read_line(&mut String::new()).map(drop)
 }
@@ -182,10 +182,10 @@ impl fmt::Display for Report {
             Outcome::Stopped => write!(f, "no differences up to this step"),
             Outcome::Differs(difference) => write!(f, "first difference in {difference}"),
             Outcome::Panicked { step, message } => {
-                write!(f, "panic in step {step}: {}", plain::text(message))
+                write!(f, "panic in step {step}: {}", sanitize::text(message))
             }
             Outcome::Impossible { step, input } => {
-                write!(f, "step {step} cannot be replayed: {}", plain::text(input))
+                write!(f, "step {step} cannot be replayed: {}", sanitize::text(input))
             }
         }
     }

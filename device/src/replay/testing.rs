@@ -1,4 +1,4 @@
-//! Sessions of drivers that are recorded, and replayed without them.
+//! Records sessions of test drivers and replays them.
 
 use std::cell::RefCell;
 use std::io::Cursor;
@@ -8,16 +8,16 @@ use serde_json::Map;
 
 use crate::frontend::Frontend;
 use crate::hca::Hca;
-use crate::record::{Counts, Ending, Finish, Header, Player, Reader, Recorder};
+use crate::record::{Counts, Ending, Finish, Header, Reader, Recorder, ReplaySource};
 use crate::replay::{Next, Outcome, Report, play};
 use crate::telemetry::trace::tests::Written;
 
 thread_local! {
-    /// Records of the guests of this thread, while there is a session.
+    /// Records of the guests of this thread during a session.
     static RECORDS: RefCell<Option<Vec<Written>>> = const { RefCell::new(None) };
 }
 
-/// For a guest that begins, if it is to be recorded.
+/// Returns the recorder for a new guest during a session.
 pub(crate) fn record() -> Option<Recorder> {
     RECORDS.with_borrow_mut(|records| {
         let file = Written::default();
@@ -27,20 +27,20 @@ pub(crate) fn record() -> Option<Recorder> {
     })
 }
 
-/// Runs drivers, and gives the records of their devices in the order in which these began.
+/// Runs drivers and returns the records of their devices in order of creation.
 pub(crate) fn recorded(drivers: impl FnOnce()) -> Vec<Vec<u8>> {
     RECORDS.set(Some(Vec::new()));
     drivers();
     RECORDS.take().unwrap().iter().map(Written::bytes).collect()
 }
 
-/// Runs a device from a record.
+/// Replays a record.
 pub(crate) fn replayed<F: Frontend>(hca: &mut Hca<F>, record: &[u8]) -> Report {
     let reader = Reader::new(Box::new(Cursor::new(record.to_vec()))).unwrap();
-    play(hca, Player::new(reader), |_| Next::Go)
+    play(hca, ReplaySource::new(reader), |_| Next::Go)
 }
 
-/// The device does all that was recorded, up to the end of its daemon.
+/// Asserts that the device does everything that was recorded, up to the end of its daemon.
 #[track_caller]
 pub(crate) fn assert_same<F: Frontend>(hca: &mut Hca<F>, record: &[u8]) -> Counts {
     let report = replayed(hca, record);

@@ -17,20 +17,20 @@ fn powered_on() -> Hca<Stub> {
     Hca::new(Stub::default(), Identity::from_lid(Lid::new(1)), None)
 }
 
-/// A client that sets the device up, rings, is told by an interrupt, loses its bus mastering, and resets the device. `more`
-/// is told to the device besides.
+/// A client that sets up the device, rings a doorbell, gets an interrupt, clears bus mastering and resets the device.
+/// `more` adds inputs.
 fn session(more: impl FnOnce(&mut Hca<Stub>)) -> Vec<u8> {
     let file = Written::default();
     let header = Header::new("hca1", Map::new());
     let recorder = Recorder::to(Box::new(file.clone()), Path::new("record"), &header, u64::MAX).unwrap();
     let mut hca = powered_on();
-    hca.set_tape(recorder.tape());
+    hca.set_record_sink(recorder.sink());
     let fd = memfd_create("guest", MemfdFlags::CLOEXEC).unwrap();
     ftruncate(&fd, 4096).unwrap();
     let permissions = Permissions { read: true, write: true };
     hca.memory().map(Iova::new(0), 4096, permissions, Some((fd, 0))).unwrap();
     hca.region_write(Region::Config, 4, &[6, 0]);
-    hca.interrupts().set_eventfd(1, nobody());
+    hca.interrupts().set_eventfd(1, unread_eventfd());
     hca.region_write(Region::Config, 0x52, &[0x00, 0x80]);
     for (millis, command) in [(1, 6), (2, 2), (3, 6)] {
         hca.set_now(Instant::from_nanos(millis * 1_000_000));
@@ -51,25 +51,25 @@ fn session(more: impl FnOnce(&mut Hca<Stub>)) -> Vec<u8> {
     file.bytes()
 }
 
-fn player(record: &[u8]) -> Player {
-    Player::new(Reader::new(Box::new(Cursor::new(record.to_vec()))).unwrap())
+fn source(record: &[u8]) -> ReplaySource {
+    ReplaySource::new(Reader::new(Box::new(Cursor::new(record.to_vec()))).unwrap())
 }
 
 #[test]
-fn a_device_does_again_what_it_did() {
+fn replay_repeats_the_session() {
     let record = session(|_| {});
-    let report = play(&mut powered_on(), player(&record), |_| Next::Go);
+    let report = play(&mut powered_on(), source(&record), |_| Next::Go);
     assert!(matches!(report.outcome, Outcome::Same(Finish::Ended(Ending::Closed))), "{report}");
-    // One write was refused. The second ring waited for bus mastering; the client has signalled a vector once.
+    // One write was denied. The second doorbell waited for bus mastering. The client signalled a vector once.
     let Counts { writes, interrupts, frames, span, .. } = report.counts;
     assert_eq!((writes, interrupts, frames, span.as_millis()), (3, 4, 0, 3), "{report}");
 }
 
 #[test]
-fn a_replay_stops_where_it_is_to_stop() {
+fn replay_stops_at_requested_step() {
     let record = session(|_| {});
     let mut seen = Vec::new();
-    let report = play(&mut powered_on(), player(&record), |step| {
+    let report = play(&mut powered_on(), source(&record), |step| {
         seen.push(step.input.to_string());
         if step.counts.steps > 3 { Next::Stop } else { Next::Go }
     });
@@ -85,9 +85,9 @@ fn a_replay_stops_where_it_is_to_stop() {
     );
 }
 
-/// Frames that the fabric has not taken stay in the way of others, then and now.
+/// Frames that the fabric has not sent delay others, in the recording and in the replay.
 #[test]
-fn what_the_fabric_took_of_a_turns_frames_is_a_part_of_the_record() {
+fn frames_left_by_fabric_are_replayed() {
     let other = Identity::from_lid(Lid::new(9));
     let request = |from: u8| {
         let mac = [2, 0, 0, 0, 0, from];
@@ -96,7 +96,7 @@ fn what_the_fabric_took_of_a_turns_frames_is_a_part_of_the_record() {
     };
     let record = session(|hca| {
         hca.set_link(true);
-        hca.know(other.mac);
+        hca.add_static_neighbour(other.mac);
         for from in 2..6 {
             hca.handle_frame(&request(from));
         }
@@ -107,16 +107,16 @@ fn what_the_fabric_took_of_a_turns_frames_is_a_part_of_the_record() {
         hca.drain();
         assert_eq!(hca.outbound().len(), 4);
         hca.outbound().keep_last(0);
-        hca.forget(other.mac);
+        hca.remove_static_neighbour(other.mac);
         hca.drain();
     });
-    let report = play(&mut powered_on(), player(&record), |_| Next::Go);
+    let report = play(&mut powered_on(), source(&record), |_| Next::Go);
     assert!(matches!(report.outcome, Outcome::Same(_)), "{report}");
     assert_eq!(report.counts.frames, 5);
 }
 
 #[test]
-fn impairments_come_and_go_as_they_did() {
+fn impairments_are_replayed() {
     let record = session(|hca| {
         let rule = r#"{"direction": "rx", "action": "drop", "probability": 0.5, "seed": 3}"#;
         let entry: RuleEntry = serde_json::from_str(rule).unwrap();
@@ -125,7 +125,7 @@ fn impairments_come_and_go_as_they_did() {
         hca.clear_impairments(None);
     });
     let mut seen = Vec::new();
-    let report = play(&mut powered_on(), player(&record), |step| {
+    let report = play(&mut powered_on(), source(&record), |step| {
         seen.push(step.input.to_string());
         Next::Go
     });
@@ -134,11 +134,11 @@ fn impairments_come_and_go_as_they_did() {
 }
 
 #[test]
-fn a_panic_is_a_result() {
+fn panic_is_reported_as_outcome() {
     let record = session(|_| {});
     let hook = std::panic::take_hook();
     std::panic::set_hook(Box::new(|_| {}));
-    let report = play(&mut powered_on(), player(&record), |step| match step.input {
+    let report = play(&mut powered_on(), source(&record), |step| match step.input {
         Input::Reset => panic!("a defect of step {}", step.counts.steps),
         _ => Next::Go,
     });
@@ -173,7 +173,7 @@ fn hostile_record_sends_nothing_to_the_terminal() {
     assert!(out.chars().all(|char| char == '\n' || !char.is_control()), "{out:?}");
     assert_eq!(out.lines().filter(|line| line.starts_with("no differences")).count(), 1, "{out}");
 
-    // What was changed after it was written is no success, however much of it is right.
+    // A modified record is not a success, however much of it matches.
     *record.last_mut().unwrap() ^= 1;
     let (out, ended) = run(&record);
     assert!(matches!(ended, Err(ReplayError::Damaged { .. })) && out.contains("is damaged at byte"), "{out}");

@@ -1,4 +1,4 @@
-//! Files that show what guests and peers do: nobody but the user of this process may read a new one.
+//! Files that reveal guest and peer activity. A new one is readable only by the user of this process.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -11,7 +11,7 @@ use vmm_sys_util::signal::register_signal_handler;
 
 const PRIVATE: Mode = Mode::RUSR.union(Mode::WUSR);
 
-/// Creates the file at `path`, or empties the one that is there, which keeps its permissions.
+/// Creates the file at `path`, or truncates an existing one, which keeps its permissions.
 ///
 /// # Errors
 /// It cannot be created or opened.
@@ -19,7 +19,7 @@ pub fn create(path: &Path) -> io::Result<File> {
     create_or(path, OpenOptions::new().write(true).truncate(true))
 }
 
-/// Creates the file at `path`, or goes on behind the end of the one that is there.
+/// Creates the file at `path`, or appends to an existing one.
 ///
 /// # Errors
 /// It cannot be created or opened.
@@ -27,7 +27,7 @@ pub fn append(path: &Path) -> io::Result<File> {
     create_or(path, OpenOptions::new().append(true))
 }
 
-/// Creates the file at `path`, which must not exist: nothing is overwritten, and nobody waits for a pipe.
+/// Creates the file at `path`, which must not exist: this neither overwrites a file nor blocks on a FIFO.
 ///
 /// # Errors
 /// It exists, or cannot be created.
@@ -35,13 +35,13 @@ pub fn create_new(path: &Path) -> io::Result<File> {
     private(path, OpenOptions::new().write(true))
 }
 
-/// Has a write beyond RLIMIT_FSIZE fail as one to a full disk does. Otherwise it ends the process by SIGXFSZ, and with it the
+/// Makes a write beyond RLIMIT_FSIZE fail like one to a full disk. By default, SIGXFSZ would kill the process and the
 /// devices of all guests.
 ///
 /// # Errors
-/// The host refuses the handler.
+/// The handler cannot be installed.
 pub fn survive_size_limit() -> io::Result<()> {
-    // The signal is of the thread that writes, whose call then returns EFBIG.
+    // The signal interrupts the writing thread, and its call then returns EFBIG.
     extern "C" fn nothing(_: c_int, _: *mut siginfo_t, _: *mut c_void) {}
     register_signal_handler(libc::SIGXFSZ, nothing)
         .map_err(|error| io::Error::from_raw_os_error(error.errno()))
@@ -58,8 +58,7 @@ fn create_or(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
 
 fn private(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
     let file = options.create_new(true).mode(PRIVATE.bits()).open(path)?;
-    // The umask may have taken the rights of the owner. A process that has confined itself has no such umask, and cannot
-    // change modes.
+    // The umask may have removed the owner's permissions. A sandboxed process has no such umask, and cannot change modes.
     if Mode::from_raw_mode(fstat(&file)?.st_mode) != PRIVATE {
         fchmod(&file, PRIVATE)?;
     }
@@ -73,7 +72,7 @@ mod tests {
     use std::os::unix::fs::PermissionsExt as _;
 
     #[test]
-    fn a_new_file_is_private_and_an_old_one_keeps_its_permissions() {
+    fn new_file_is_private_existing_keeps_mode() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("x");
         let mode = || std::fs::metadata(&path).unwrap().permissions().mode() & 0o777;

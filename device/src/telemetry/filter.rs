@@ -1,7 +1,7 @@
-//! Which records of a trace and which frames of a capture are wanted: by kind, opcode and queue pair.
+//! Filters of traces and captures by kind, opcode and QP.
 //!
-//! All selectors that are given must fit, and of each one of its values. What has no opcode or belongs to no queue pair
-//! does not fit a selector for it.
+//! All given selectors must match, each by one of its values. A record without an opcode or QP does not match a
+//! selector for it.
 
 use protocol::describe::{Describe, Value, Visitor};
 use protocol::ids::Qpn;
@@ -47,24 +47,24 @@ pub enum FrameKind {
 }
 
 impl TraceFilter {
-    /// Whether records of this kind may be wanted.
+    /// Returns whether records of this kind may match.
     pub fn admits(&self, kind: Kind) -> bool {
         self.kinds.is_empty() || self.kinds.contains(&kind)
     }
 
-    /// Whether it depends on the fields of a record.
+    /// Returns whether the filter depends on the fields of a record.
     pub fn is_about_fields(&self) -> bool {
         !self.opcodes.is_empty() || !self.qpns.is_empty()
     }
 }
 
 impl CaptureFilter {
-    /// Whether every frame is wanted.
+    /// Returns whether every frame matches.
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }
 
-    /// Whether a frame is wanted: a RoCE packet with this opcode, or another frame, of this local queue pair.
+    /// Returns whether a frame matches: a RoCE packet with this opcode, or another frame, of this local QP.
     pub fn admits(&self, opcode: Option<&str>, qpn: Option<Qpn>) -> bool {
         let kind = if opcode.is_some() { FrameKind::Roce } else { FrameKind::Other };
         (self.kinds.is_empty() || self.kinds.contains(&kind))
@@ -73,7 +73,7 @@ impl CaptureFilter {
     }
 }
 
-/// Whether a name has one of these words.
+/// Returns whether a name contains one of the words.
 fn fits(words: &[String], name: &str) -> bool {
     let name = plain(name);
     words.iter().any(|word| name.contains(&plain(word)))
@@ -83,16 +83,16 @@ fn plain(text: &str) -> String {
     text.chars().filter(char::is_ascii_alphanumeric).map(|c| c.to_ascii_uppercase()).collect()
 }
 
-/// Looks at the fields of a record on their way to its line.
-pub struct Sieve<'a> {
+/// Matches the fields of a record while forwarding them.
+pub struct FieldFilter<'a> {
     filter: &'a TraceFilter,
     to: Option<&'a mut dyn Visitor>,
     opcode: bool,
     qpn: bool,
 }
 
-impl<'a> Sieve<'a> {
-    /// In front of `to`.
+impl<'a> FieldFilter<'a> {
+    /// Forwards the fields to `to`.
     pub fn new(filter: &'a TraceFilter, to: &'a mut dyn Visitor) -> Self {
         Self { to: Some(to), ..Self::blind(filter) }
     }
@@ -101,13 +101,13 @@ impl<'a> Sieve<'a> {
         Self { filter, to: None, opcode: filter.opcodes.is_empty(), qpn: filter.qpns.is_empty() }
     }
 
-    /// Whether the record is wanted, once all its fields were told.
+    /// Returns whether the record matches. Valid after all its fields.
     pub fn admits(&self) -> bool {
         self.opcode && self.qpn
     }
 }
 
-impl Visitor for Sieve<'_> {
+impl Visitor for FieldFilter<'_> {
     fn value(&mut self, name: &str, value: Value<'_>) {
         match (name, value) {
             ("qpn", Value::Number(number) | Value::Hex(number)) => {
@@ -123,7 +123,7 @@ impl Visitor for Sieve<'_> {
     }
 
     fn object(&mut self, name: &str, object: &dyn Describe) {
-        let mut inside = Sieve::blind(self.filter);
+        let mut inside = FieldFilter::blind(self.filter);
         object.describe(&mut inside);
         self.opcode |= inside.opcode;
         self.qpn |= inside.qpn;
@@ -150,7 +150,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn frames_are_chosen_by_kind_opcode_and_queue_pair() {
+    fn frames_match_by_kind_opcode_and_qp() {
         let filter = |text: &str| serde_json::from_str::<CaptureFilter>(text).unwrap();
         let (send, ack) = (Some("RC SEND Only"), Some("RC Acknowledge"));
         let (five, six) = (Some(Qpn::new(5)), Some(Qpn::new(6)));

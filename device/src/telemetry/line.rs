@@ -1,5 +1,5 @@
-//! Lines on their way to the log: none is longer than [`MAX_LEN`], whatever a guest or a peer has put into it, and each is counted
-//! to what its thread may write.
+//! Log lines before they are written. None is longer than [`MAX_LEN`], whatever a guest or a peer has put into it,
+//! and each counts against the allowance of its thread.
 
 use std::io::{self, Write};
 
@@ -8,37 +8,37 @@ use tracing::{Level, Metadata};
 use tracing_subscriber::fmt::MakeWriter;
 
 use super::log;
-use super::outlet::Outlet;
+use super::non_blocking::NonBlockingWriter;
 use super::subscriber::LogFormat;
 
 /// Bound: bytes of a line, without its line feed.
 pub(super) const MAX_LEN: usize = 2048;
 
-/// The target of a panic, whose backtrace is as long as it is.
+/// Target of a panic, whose backtrace is not truncated.
 pub(super) const PANIC: &str = "device::panic";
 
-/// Bytes that a string of a JSON line is cut to, the first with which the line is short enough.
+/// Lengths to which strings of a JSON line are truncated, until the line is short enough.
 const STRING_LENS: [usize; 3] = [512, 128, 32];
 
-/// Makes a writer for each line.
+/// Creates a writer for each line.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Lines {
-    outlet: &'static Outlet,
+    writer: &'static NonBlockingWriter,
     format: LogFormat,
 }
 
 impl Lines {
-    /// Lines of this form.
-    pub(super) const fn to(outlet: &'static Outlet, format: LogFormat) -> Self {
-        Self { outlet, format }
+    /// Creates a factory of lines in this format.
+    pub(super) const fn to(writer: &'static NonBlockingWriter, format: LogFormat) -> Self {
+        Self { writer, format }
     }
 }
 
-/// Takes one line, in one call.
+/// Accepts one line in one call.
 #[derive(Debug)]
 pub(super) struct Line {
     lines: Lines,
-    /// What the operator has asked for, and what tells of a defect of ours, costs nothing.
+    /// Lines requested by the operator and reports of bugs in hcad do not count.
     is_bounded: bool,
     is_counted: bool,
 }
@@ -63,7 +63,7 @@ impl Write for Line {
         if self.is_counted {
             log::count(line_to_write.len());
         }
-        self.lines.outlet.push(line_to_write);
+        self.lines.writer.push(line_to_write);
         Ok(line.len())
     }
 
@@ -72,7 +72,7 @@ impl Write for Line {
     }
 }
 
-/// A line that is short enough, and says how many bytes of it are missing.
+/// Truncates a line and appends the number of bytes removed.
 fn cut(line: &[u8], format: LogFormat) -> Vec<u8> {
     let mut short = match (format, serde_json::from_slice::<Value>(line)) {
         (LogFormat::Json, Ok(whole)) => STRING_LENS
@@ -112,7 +112,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_long_line_is_cut_and_says_so() {
+    fn long_line_is_truncated_with_note() {
         let line = format!("WARN device: driver {}\n", "\u{e4}".repeat(8192));
         let short = String::from_utf8(cut(line.as_bytes(), LogFormat::Text)).unwrap();
         assert!(short.len() <= MAX_LEN && short.starts_with("WARN device: driver \u{e4}"), "{short}");
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_json_line_stays_json() {
+    fn truncated_json_line_stays_valid() {
         let fields = serde_json::json!({ "message": format!("driver {}", "x".repeat(8192)), "qpn": 7 });
         let line = serde_json::json!({ "level": "INFO", "fields": fields }).to_string() + "\n";
         let short = cut(line.as_bytes(), LogFormat::Json);

@@ -1,21 +1,21 @@
-//! Log lines a guest or a peer can cause, limited for each device at each place that writes one, and in bytes altogether.
+//! Rate limits of log lines that a guest or a peer can cause, per device and call site, and in bytes per device.
 //!
-//! `limited!(warn, "…")` takes what `tracing::warn!` takes. A place may write [`BURST`] lines in [`WINDOW_MS`], as long as its
-//! device has bytes left of its allowance; the first line after that says how many were left out. Every device has a thread
-//! of its own, and every thread its own allowance, also at each place: a guest that makes noise hides nothing of what others
-//! cause.
+//! `limited!(warn, "…")` takes the arguments of `tracing::warn!`. A site may write [`BURST`] lines in [`WINDOW_MS`],
+//! as long as its device has bytes left of its allowance. The first line after that reports how many were suppressed.
+//! Each device has its own thread, and each thread its own allowance, also per site. So a noisy guest hides no lines
+//! of others.
 
 use std::cell::Cell;
 use std::sync::LazyLock;
 use std::time::Instant;
 
-/// Lines a place may write in one window.
+/// Lines that a site may write in one window.
 pub const BURST: u64 = 8;
 
-/// Length of a window, milliseconds.
+/// Length of a window in milliseconds.
 pub const WINDOW_MS: u64 = 5_000;
 
-/// Bytes of log that a device may cause in a day, beside [`BURST_LEN`].
+/// Bytes of log that a device may cause per day, besides [`BURST_LEN`].
 pub const LEN_PER_DAY: u64 = 16 << 20;
 
 /// Bytes of log that a device may cause at once.
@@ -23,30 +23,30 @@ pub const BURST_LEN: u64 = 1 << 20;
 
 const DAY_MS: u64 = 86_400_000;
 
-/// Milliseconds of the process's clock.
+/// Milliseconds of the process clock.
 fn now_ms() -> u64 {
     static START: LazyLock<Instant> = LazyLock::new(Instant::now);
     u64::try_from(START.elapsed().as_millis()).unwrap_or(u64::MAX)
 }
 
-/// The allowance of one place on one thread.
+/// The allowance of one call site on one thread.
 #[derive(Debug, Default)]
 pub struct Site {
-    /// When the current window began.
+    /// Start of the current window.
     window_start: Cell<u64>,
     /// Lines written in the current window.
     written: Cell<u64>,
-    /// Lines not written since the last one that was.
+    /// Lines suppressed since the last one written.
     left_out: Cell<u64>,
 }
 
 impl Site {
-    /// A place that has not written yet.
+    /// Creates the allowance of an unused site.
     pub const fn new() -> Self {
         Self { window_start: Cell::new(0), written: Cell::new(0), left_out: Cell::new(0) }
     }
 
-    /// Whether a line may be written now, and how many were not since the last one that was.
+    /// Returns the number of lines suppressed before, or `None` if this line must be suppressed.
     pub fn admit(&self) -> Option<u64> {
         let now = now_ms();
         self.admit_at(now, ALLOWANCE.with(|allowance| allowance.is_left_at(now)))
@@ -70,16 +70,16 @@ std::thread_local! {
     static ALLOWANCE: Allowance = const { Allowance::new() };
 }
 
-/// This thread has written a line of so many bytes.
+/// Counts a line of this thread.
 pub(super) fn count(len: usize) {
     ALLOWANCE.with(|allowance| allowance.spend_at(now_ms(), len as u64));
 }
 
-/// Bytes that a thread may still write. Below zero once a line was longer than what was left.
+/// Bytes that a thread may still write. Negative if the last line was longer than the rest.
 #[derive(Debug)]
 struct Allowance {
     left: Cell<i64>,
-    /// When it was last added to.
+    /// Time of the last refill.
     counted: Cell<u64>,
 }
 
@@ -132,7 +132,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_burst_is_cut_and_counted_in_the_next_window() {
+    fn burst_is_suppressed_and_counted() {
         let site = Site::new();
         let admitted = (0..20).filter(|_| site.admit_at(10, true).is_some()).count();
         assert_eq!(admitted as u64, BURST);
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn a_day_of_noise_stays_within_the_allowance() {
+    fn daily_noise_stays_within_allowance() {
         const LINE: u64 = 2048;
         let (allowance, site) = (Allowance::new(), Site::new());
         let mut written = 0;
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn a_noisy_thread_hides_nothing_of_another_at_the_same_place() {
+    fn noisy_thread_hides_no_other() {
         fn line(device: &str) {
             limited!(warn, device, "refused");
         }

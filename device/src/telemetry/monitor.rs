@@ -1,5 +1,4 @@
-//! What looks on while a device works, and changes nothing of what it does: a trace, counters of what software asks
-//! for, and reports of what it does against the interface.
+//! Observes a device without affecting it: trace, counters of driver activity, and reports of driver violations.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -12,86 +11,86 @@ use protocol::ids::Qpn;
 use serde::{Deserialize, Serialize};
 
 use super::log::Site;
-use super::reason::{InterfaceReason, Reason, Weight};
+use super::reason::{InterfaceReason, Reason, Severity};
 use super::trace::{Kind, Trace};
 
-/// Lent to the front-end with everything else of a turn.
+/// The monitor, which the front-end borrows for each call.
 #[derive(Debug, Default)]
 pub struct Monitor {
     trace: Option<Trace>,
-    /// By name and status.
+    /// Counts by name and status.
     commands: BTreeMap<&'static str, BTreeMap<&'static str, u64>>,
     command_time: Durations,
     doorbells: BTreeMap<&'static str, u64>,
     /// Bound: one for each reason.
     ignored: BTreeMap<&'static str, Seen>,
-    /// By number, of [`MOST_QPS`] queue pairs at the most.
+    /// By QPN, for at most [`MAX_QPS`] QPs.
     ignored_of: BTreeMap<Qpn, Ignored>,
-    /// Requests that failed for want of access, by [`AccessError::name`].
+    /// Requests that failed because an access was denied, by [`AccessError::name`].
     refused: BTreeMap<&'static str, u64>,
     strict: bool,
     /// Bound: one for each rule of the interface.
     violations: BTreeMap<&'static str, Seen>,
 }
 
-/// Something that the interface demands of software and a device does not enforce.
+/// A requirement of the interface on software that the device does not enforce.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Rule {
-    /// For counters and traces.
+    /// Name in counters and traces.
     pub name: &'static str,
-    /// Of the interface's specification.
+    /// Section of the interface specification.
     pub section: &'static str,
-    /// What breaks it, in a sentence or two.
+    /// Description of a violation, in a sentence or two.
     pub about: &'static str,
 }
 
-/// Bound: queue pairs whose newest reason is known. A guest can ring for any number; those that exist are few.
-const MOST_QPS: usize = 4096;
+/// Bound: QPs with a recorded reason. A guest can ring doorbells for any number, but few QPs exist.
+const MAX_QPS: usize = 4096;
 
-/// What was ignored of one queue pair since it left RESET last, or in RESET since.
+/// Ignored doorbells and packets of one QP since it last left RESET, or in RESET since.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ignored {
-    /// How often nothing was done.
+    /// Number of them.
     pub count: u64,
-    /// Why, the last time.
+    /// Reason of the last one.
     pub last: Reason,
 }
 
 #[derive(Debug, Default)]
 struct Seen {
     count: u64,
-    /// Each rule or reason has an allowance of log lines, so that none hides another.
+    /// Each rule or reason has its own log limit, so that none hides another.
     site: Site,
 }
 
 impl Monitor {
-    /// The trace, if one is running: the one branch that tracing costs when it is off.
+    /// Returns the trace if one is running. This branch is the only cost of tracing when it is off.
     pub fn trace(&mut self) -> Option<&mut Trace> {
         self.trace.as_mut()
     }
 
-    /// Where the trace goes, if one is running.
+    /// Returns the trace's file or ring, if one is running.
     pub fn trace_path(&self) -> Option<&Path> {
         self.trace.as_ref().and_then(Trace::path)
     }
 
-    /// The newest records, of a trace that is kept in memory.
+    /// Returns the contents of the trace ring.
     pub fn trace_kept(&self) -> Option<Vec<u8>> {
         self.trace.as_ref().and_then(Trace::kept)
     }
 
-    /// Uses another trace from now on, or none, and gives back what was there.
+    /// Sets or removes the trace and returns the previous one.
     pub fn set_trace(&mut self, trace: Option<Trace>) -> Option<Trace> {
         std::mem::replace(&mut self.trace, trace)
     }
 
-    /// Counts a command that ended and took so long.
+    /// Counts a completed command and its duration.
     pub fn count_command(&mut self, name: &'static str, status: &'static str, took: Duration) {
         self.command_time.record(took);
         *self.commands.entry(name).or_default().entry(status).or_default() += 1;
     }
 
-    /// How long commands took.
+    /// Durations of commands.
     pub fn command_time(&self) -> &Durations {
         &self.command_time
     }
@@ -101,7 +100,7 @@ impl Monitor {
         &self.commands
     }
 
-    /// Counts a doorbell that was obeyed by its kind.
+    /// Counts an executed doorbell.
     pub fn count_doorbell(&mut self, what: &'static str) {
         *self.doorbells.entry(what).or_default() += 1;
     }
@@ -111,8 +110,8 @@ impl Monitor {
         &self.doorbells
     }
 
-    /// Nothing was done for `what`: for the counters, the trace and the log. `qpn`: of the queue pair that it was for;
-    /// `fields`: what more a record says.
+    /// Reports that `what` was ignored, in counters, trace and log. `qpn` is its QP, if any; `fields` adds fields to
+    /// the trace record.
     #[cold]
     pub fn ignored(
         &mut self,
@@ -124,7 +123,7 @@ impl Monitor {
         let reason = reason.into();
         let name = reason.name();
         if let Some(qpn) = qpn {
-            if self.ignored_of.len() >= MOST_QPS && !self.ignored_of.contains_key(&qpn) {
+            if self.ignored_of.len() >= MAX_QPS && !self.ignored_of.contains_key(&qpn) {
                 self.ignored_of.pop_first();
             }
             let of = self.ignored_of.entry(qpn).or_insert(Ignored { count: 0, last: reason });
@@ -133,23 +132,23 @@ impl Monitor {
         let seen = self.ignored.entry(name).or_default();
         seen.count += 1;
         let number = qpn.map(Qpn::get);
-        match reason.weight() {
-            Weight::Mistake => {
+        match reason.severity() {
+            Severity::GuestBug => {
                 if let Some(suppressed) = seen.site.admit() {
                     tracing::warn!(reason = name, qpn = number, suppressed, "ignored {what}");
                 }
             }
-            Weight::Refusal => {
+            Severity::Denied => {
                 if let Some(suppressed) = seen.site.admit() {
                     tracing::info!(reason = name, qpn = number, suppressed, "ignored {what}");
                 }
             }
-            Weight::Usual if tracing::enabled!(tracing::Level::DEBUG) => {
+            Severity::Expected if tracing::enabled!(tracing::Level::DEBUG) => {
                 if let Some(suppressed) = seen.site.admit() {
                     tracing::debug!(reason = name, qpn = number, suppressed, "ignored {what}");
                 }
             }
-            Weight::Usual => {}
+            Severity::Expected => {}
         }
         if let Some(trace) = &mut self.trace {
             trace.record(Kind::Ignored, &what.to_string(), |to| {
@@ -162,13 +161,13 @@ impl Monitor {
         }
     }
 
-    /// Nothing was done for a store to a BAR.
+    /// Reports that a store to a BAR was ignored.
     #[cold]
     pub fn ignored_store(&mut self, reason: InterfaceReason, bar: u8, offset: u64) {
         self.ignored(reason, None, format_args!("bar{bar}+{offset:#x}"), |_| {});
     }
 
-    /// A packet changed nothing, or was refused.
+    /// Reports that a packet was dropped or denied.
     #[cold]
     pub fn packet_dropped(&mut self, dropped: &engine::Dropped) {
         let engine::Dropped { qpn, opcode, psn, reason, cause } = *dropped;
@@ -179,27 +178,27 @@ impl Monitor {
         });
     }
 
-    /// How often nothing was done, by reason, where it was.
-    pub fn ignorances(&self) -> impl Iterator<Item = (&'static str, u64)> {
+    /// Number of ignored operations by reason, without zeros.
+    pub fn ignored_counts(&self) -> impl Iterator<Item = (&'static str, u64)> {
         self.ignored.iter().map(|(name, seen)| (*name, seen.count))
     }
 
-    /// What was ignored of a queue pair, if anything was.
+    /// Returns what was ignored of a QP.
     pub fn ignored_of(&self, qpn: Qpn) -> Option<Ignored> {
         self.ignored_of.get(&qpn).copied()
     }
 
-    /// A queue pair goes to RESET: what comes after is another's.
+    /// Clears the state of a QP that goes to RESET: its number may be reused.
     pub fn forget_qp(&mut self, qpn: Qpn) {
         self.ignored_of.remove(&qpn);
     }
 
-    /// All queue pairs are gone.
+    /// Clears the state of all QPs.
     pub fn forget_qps(&mut self) {
         self.ignored_of.clear();
     }
 
-    /// A request of a queue pair failed. Says why, where an access was refused.
+    /// Reports that a request failed because a memory access was denied.
     #[cold]
     pub fn request_failed(&mut self, completion: &Completion) {
         let (status, cause) = match completion.result {
@@ -221,22 +220,22 @@ impl Monitor {
         }
     }
 
-    /// Requests that failed for want of access, by cause.
+    /// Requests that failed because an access was denied, by cause.
     pub fn refused(&self) -> &BTreeMap<&'static str, u64> {
         &self.refused
     }
 
-    /// Whether violations are to be looked for.
+    /// Returns whether violations are reported.
     pub fn is_strict(&self) -> bool {
         self.strict
     }
 
-    /// Begins or ends to look for violations.
+    /// Enables or disables reports of violations.
     pub fn set_strict(&mut self, strict: bool) {
         self.strict = strict;
     }
 
-    /// Reports that software broke a rule: in the counters, in the trace and in the log. `what` says what and where.
+    /// Reports a driver violation in counters, trace and log. `what` describes it with its location.
     pub fn violation(&mut self, rule: &'static Rule, what: fmt::Arguments<'_>) {
         let Rule { name, section, .. } = *rule;
         let seen = self.violations.entry(name).or_default();
@@ -252,7 +251,7 @@ impl Monitor {
         }
     }
 
-    /// How often rules were broken, those that were.
+    /// Number of violations by rule, without zeros.
     pub fn violations(&self) -> impl Iterator<Item = (&'static str, u64)> {
         self.violations.iter().map(|(name, seen)| (*name, seen.count))
     }
@@ -267,7 +266,7 @@ mod tests {
     const RULE: Rule = Rule { name: "narrow_write", section: "1.3", about: "" };
 
     #[test]
-    fn a_violation_is_counted_and_recorded() {
+    fn violation_is_counted_and_traced() {
         let written = Written::default();
         let mut monitor = Monitor::default();
         monitor.violation(&RULE, format_args!("before the trace"));

@@ -1,7 +1,7 @@
-//! Why nothing was done: one table for each part that looks at what strangers ask for, and one type for all of them.
+//! Why something was ignored: one table per component that handles untrusted input, and one type for all of them.
 //!
-//! A reason has one name in the trace, in counters and in rows for an operator. Each counts where it is met: packets in
-//! the engine, frames in the port, the rest in the [`Monitor`](super::monitor::Monitor).
+//! A reason has the same name in traces, counters and rows of `hcactl`. It is counted where it occurs: packets in the
+//! engine, frames in the port, everything else in the [`Monitor`](super::monitor::Monitor).
 
 use engine::DropReason;
 use serde::{Deserialize, Serialize};
@@ -118,31 +118,31 @@ reasons! {
     }
 }
 
-/// Why nothing was done.
+/// Why something was ignored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(into = "String", try_from = "String")]
 pub enum Reason {
-    /// By the device interface.
+    /// Reason of the device interface.
     Interface(InterfaceReason),
-    /// With a packet, by the transport.
+    /// Reason of the transport, for a packet.
     Packet(DropReason),
-    /// With a frame, by the port.
+    /// Reason of the port, for a frame.
     Frame(FrameReason),
 }
 
-/// Who is to hear of it.
+/// Severity of a reason, which selects the log level.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Weight {
-    /// The guest's software made a mistake, or will wait in vain.
-    Mistake,
-    /// Somebody was refused.
-    Refusal,
-    /// It happens where all is well: on a wire that loses, or that others use too.
-    Usual,
+pub enum Severity {
+    /// The guest's software has a bug, or will wait in vain.
+    GuestBug,
+    /// An access was denied.
+    Denied,
+    /// Expected during normal operation, on a wire that loses frames or is shared.
+    Expected,
 }
 
 impl Reason {
-    /// Short stable name. No two reasons have the same.
+    /// Returns its stable name, which is unique among all reasons.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Interface(reason) => reason.name(),
@@ -151,7 +151,7 @@ impl Reason {
         }
     }
 
-    /// The reason of this name.
+    /// Returns the reason with a name.
     pub fn of_name(name: &str) -> Option<Self> {
         Self::all().find(|reason| reason.name() == name)
     }
@@ -164,8 +164,8 @@ impl Reason {
             .chain(FrameReason::ALL.into_iter().map(Self::Frame))
     }
 
-    /// Who is to hear of it.
-    pub const fn weight(self) -> Weight {
+    /// Returns the severity.
+    pub const fn severity(self) -> Severity {
         use {DropReason as Drop, InterfaceReason as Interface};
         match self {
             Self::Interface(
@@ -180,12 +180,12 @@ impl Reason {
                 | Interface::NotInitialised
                 | Interface::Width
                 | Interface::ArpTableFull,
-            ) => Weight::Mistake,
-            Self::Interface(_) => Weight::Usual,
+            ) => Severity::GuestBug,
+            Self::Interface(_) => Severity::Expected,
             Self::Packet(
                 Drop::InvalidRequest | Drop::NoAccess | Drop::BadReceive | Drop::BrokenQueue | Drop::TooLong,
-            ) => Weight::Refusal,
-            Self::Packet(_) | Self::Frame(_) => Weight::Usual,
+            ) => Severity::Denied,
+            Self::Packet(_) | Self::Frame(_) => Severity::Expected,
         }
     }
 }
@@ -229,7 +229,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_two_reasons_have_the_same_name() {
+    fn reason_names_are_unique() {
         let names: BTreeSet<_> = Reason::all().map(Reason::name).collect();
         assert_eq!(names.len(), Reason::all().count());
         for name in names {

@@ -1,8 +1,8 @@
-//! Where the records of a trace and the frames of a capture are kept: a file, several files in turn, or memory.
+//! Storage of trace records and captured frames: a file, rotating files, or a ring in memory.
 //!
-//! Each is bounded. Files are opened at the start, before the process confines itself, and used in turn without being
-//! renamed: the second is called as the first with `.1` behind, and after the last the first is emptied and used again.
-//! Memory keeps the newest and forgets the rest, until somebody asks for it.
+//! Each is bounded. All files are opened at the start, before the process enters the sandbox, and are reused in turn
+//! without being renamed. The second has the name of the first with `.1` appended. After the last file, the first is
+//! truncated and used again. A ring keeps the newest records, until an operator dumps it.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -16,28 +16,28 @@ use serde::{Deserialize, Serialize};
 
 use super::file;
 
-/// Where to keep what is written, and how much.
+/// Where to store records, and how many.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Keep {
     /// In files.
     Files {
-        /// The first of them.
+        /// The first file.
         path: PathBuf,
-        /// How many.
+        /// Number of files.
         count: NonZeroU16,
     },
-    /// The newest so many bytes, in memory.
+    /// In a ring of this size in memory.
     Memory(RingBytes),
 }
 
 impl Keep {
-    /// In one file.
+    /// Stores records in one file.
     pub fn file(path: impl Into<PathBuf>) -> Self {
         Self::Files { path: path.into(), count: NonZeroU16::MIN }
     }
 
-    /// How it is called.
+    /// Returns the path of the first file, or [`MEMORY`].
     pub fn path(&self) -> &Path {
         match self {
             Self::Files { path, .. } => path,
@@ -45,7 +45,7 @@ impl Keep {
         }
     }
 
-    /// All files.
+    /// Paths of all files.
     pub fn files(&self) -> impl Iterator<Item = PathBuf> {
         let (path, count) = match self {
             Self::Files { path, count } => (path.as_path(), count.get()),
@@ -55,13 +55,13 @@ impl Keep {
     }
 }
 
-/// What stands for memory where a file is named.
+/// Stands for a ring in memory in place of a path.
 pub const MEMORY: &str = "memory";
 
 /// Bound: files of one trace or capture, each of which takes a descriptor.
 pub const MAX_FILES: u16 = 64;
 
-/// Size of what is kept in memory.
+/// Size of a ring in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "u64", into = "u64")]
 pub struct RingBytes(usize);
@@ -69,7 +69,7 @@ pub struct RingBytes(usize);
 impl RingBytes {
     /// Room for some records or frames of any size.
     const LEAST: u64 = 64 << 10;
-    /// Bound: what a device may keep so. It is copied in one turn of the device when it is asked for.
+    /// Bound: size of one ring. A dump copies it within one turn of the device.
     const MOST: u64 = 64 << 20;
 }
 
@@ -90,44 +90,45 @@ impl From<RingBytes> for u64 {
     }
 }
 
-/// How files are opened.
+/// How to open files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Opening {
-    /// Those that are there are emptied.
+    /// Truncates existing files.
     Replace,
-    /// None may be there: nothing is overwritten, and nobody waits for a pipe.
+    /// Requires that no file exists: this neither overwrites a file nor blocks on a FIFO.
     New,
-    /// Behind what there is, in the file that was written last.
+    /// Appends to existing files, in the one that was written last.
     Append,
 }
 
-/// Bytes collected before a write. A burst of frames at full rate costs few system calls.
+/// Bytes collected before a write, so that a burst of frames at full rate takes few system calls.
 const BUFFER_LEN: usize = 1 << 20;
 
 type Out = Box<dyn Write + Send>;
 
-/// Takes records, each whole.
+/// Stores records, each completely.
 ///
-/// A write that fails ends it with one log line, never the device. So does the greatest length, where there is one file.
+/// A failed write ends the store with one log line, and never affects the device. So does the size limit of a single
+/// file.
 pub struct Store {
-    /// What the log calls it.
+    /// Name in the log.
     what: &'static str,
     path: PathBuf,
     target: Option<Target>,
-    /// What every file begins with.
+    /// Contents at the start of every file.
     head: Vec<u8>,
-    /// Bytes of the file that is being written.
+    /// Length of the current file.
     len: u64,
     max_len: u64,
     unflushed: bool,
-    /// Why it ended.
+    /// Why it ended early.
     ended: Option<String>,
 }
 
 enum Target {
-    /// Anything that takes bytes.
+    /// Any writer.
     Out(BufWriter<Out>),
-    /// Files in turn; those that wait are in the order of their turns.
+    /// Rotating files; those waiting are in order of their turns.
     Files {
         current: BufWriter<File>,
         waiting: VecDeque<File>,
@@ -135,7 +136,7 @@ enum Target {
     Memory(Ring),
 }
 
-/// The newest records, whole.
+/// The newest complete records.
 #[derive(Default)]
 struct Ring {
     bytes: VecDeque<u8>,
@@ -158,15 +159,15 @@ impl Ring {
 }
 
 impl Store {
-    /// Goes to `out`, which is called `path`. `head` comes first.
+    /// Writes to `out`, which messages refer to as `path`. `head` is written first.
     pub fn to(what: &'static str, out: Out, path: &Path, head: Vec<u8>) -> Self {
         Self::new(what, path, Target::Out(BufWriter::with_capacity(BUFFER_LEN, out)), head, 0)
     }
 
-    /// Keeps records as `keep` says.
+    /// Creates the store that `keep` describes.
     ///
     /// # Errors
-    /// A file cannot be opened. Those made before it are removed again.
+    /// A file cannot be opened. Files created before it are removed again.
     pub fn open(what: &'static str, keep: &Keep, opening: Opening, head: Vec<u8>) -> io::Result<Self> {
         let bytes = match keep {
             Keep::Memory(bytes) => bytes.0,
@@ -205,23 +206,23 @@ impl Store {
         Self { head, ..store }
     }
 
-    /// A file ends when it is so long.
+    /// Sets the size limit of a file.
     #[must_use]
     pub fn with_limit(self, max_len: u64) -> Self {
         Self { max_len, ..self }
     }
 
-    /// Where it goes, unless it has ended.
+    /// Returns where records are stored, unless it has ended.
     pub fn path(&self) -> Option<&Path> {
         self.target.is_some().then_some(&self.path)
     }
 
-    /// Why it ended before its time, and in which file.
+    /// Returns why it ended early, and in which file.
     pub fn ended(&self) -> Option<(&Path, &str)> {
         self.ended.as_deref().map(|why| (self.path.as_path(), why))
     }
 
-    /// Takes a record.
+    /// Stores a record.
     pub fn push(&mut self, record: &[u8]) {
         if self.len >= self.max_len && !matches!(self.target, Some(Target::Memory(_))) {
             self.next_file();
@@ -239,7 +240,7 @@ impl Store {
         }
     }
 
-    /// Hands what is buffered to the operating system. Call when there is nothing better to do.
+    /// Flushes buffered records to the operating system. Call it when idle.
     pub fn flush(&mut self) {
         if !std::mem::take(&mut self.unflushed) {
             return;
@@ -254,7 +255,7 @@ impl Store {
         }
     }
 
-    /// What memory holds, as a file would have it; `None` where it goes elsewhere.
+    /// Returns the ring in the format of a file, or `None` if the store is not a ring.
     pub fn kept(&self) -> Option<Vec<u8>> {
         match &self.target {
             Some(Target::Memory(ring)) => {
@@ -273,7 +274,7 @@ impl Store {
         }
     }
 
-    /// The file is full: the next one's turn, which is emptied.
+    /// Continues in the next file after truncating it.
     fn next_file(&mut self) {
         self.flush();
         match self.target.take() {
@@ -317,7 +318,7 @@ impl fmt::Debug for Store {
     }
 }
 
-/// All files of a store, the first first.
+/// Opens all files of a store in order.
 fn open_all(keep: &Keep, opening: Opening) -> io::Result<VecDeque<File>> {
     let mut opened = VecDeque::new();
     for path in keep.files() {
@@ -330,7 +331,7 @@ fn open_all(keep: &Keep, opening: Opening) -> io::Result<VecDeque<File>> {
             Ok(file) => opened.push_back(file),
             Err(error) => {
                 if opening == Opening::New {
-                    // They were made a moment ago, and are empty.
+                    // They were just created, and are empty.
                     keep.files().take(opened.len()).for_each(|path| drop(std::fs::remove_file(path)));
                 }
                 return Err(error);
@@ -369,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn files_take_turns_begin_with_their_head_and_the_oldest_is_used_again() {
+    fn files_rotate_with_head() {
         let folder = tempfile::tempdir().unwrap();
         let keep = three(&folder.path().join("t"));
         let mut store = Store::open("trace", &keep, Opening::New, b"head\n".to_vec()).unwrap().with_limit(15);
@@ -379,12 +380,12 @@ mod tests {
     }
 
     #[test]
-    fn what_goes_on_goes_on_in_the_file_that_was_written_last() {
+    fn append_continues_in_last_written_file() {
         let folder = tempfile::tempdir().unwrap();
         let keep = three(&folder.path().join("t"));
         let mut store = Store::open("trace", &keep, Opening::Replace, Vec::new()).unwrap().with_limit(10);
         records(&mut store, 0..3);
-        // File systems tell times in ticks.
+        // File systems have a coarse time resolution.
         let files: Vec<_> = keep.files().collect();
         let later = SystemTime::now() + std::time::Duration::from_secs(5);
         File::options().write(true).open(&files[1]).unwrap().set_modified(later).unwrap();
@@ -394,7 +395,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_there_is_kept_and_nothing_is_left_of_the_others() {
+    fn existing_file_is_kept_others_removed() {
         let folder = tempfile::tempdir().unwrap();
         let keep = three(&folder.path().join("t"));
         std::fs::write(folder.path().join("t.2"), "precious").unwrap();
@@ -405,7 +406,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_keeps_the_newest_records_whole_with_their_head() {
+    fn ring_keeps_newest_records_with_head() {
         let most = RingBytes::try_from(RingBytes::LEAST).unwrap();
         let keep = Keep::Memory(most);
         let mut store = Store::open("trace", &keep, Opening::New, b"head\n".to_vec()).unwrap().with_limit(1);
@@ -420,7 +421,7 @@ mod tests {
     }
 
     #[test]
-    fn the_size_of_memory_is_bounded() {
+    fn ring_size_is_bounded() {
         for bytes in [0, RingBytes::LEAST - 1, RingBytes::MOST + 1] {
             assert!(RingBytes::try_from(bytes).is_err(), "{bytes}");
         }

@@ -1,4 +1,4 @@
-//! Where log lines go.
+//! Setup of the log.
 
 use std::backtrace::{Backtrace, BacktraceStatus};
 use std::panic::{self, PanicHookInfo};
@@ -9,12 +9,12 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use tracing_subscriber::{EnvFilter, reload};
 
-use super::{line, outlet};
+use super::{line, non_blocking};
 
-/// Has lines pass by another filter.
+/// Replaces the log filter.
 type SetFilter = dyn Fn(EnvFilter) -> Result<(), reload::Error> + Send + Sync;
 
-/// Of the log that [`init`] has set up.
+/// Set by [`init`].
 static SET_FILTER: OnceLock<Box<SetFilter>> = OnceLock::new();
 
 /// Log settings.
@@ -45,10 +45,10 @@ pub enum LogFormat {
     Json,
 }
 
-/// Sends log lines to standard error, as `config` says unless RUST_LOG says otherwise. A panic becomes such a line.
+/// Sends log lines to standard error, configured by `config` and RUST_LOG. Panics are logged too.
 ///
 /// # Errors
-/// A filter directive is malformed; the text names it.
+/// A filter directive is invalid; the text names it.
 pub fn init(config: &LogConfig) -> Result<(), String> {
     let (source, directives) = match std::env::var(EnvFilter::DEFAULT_ENV) {
         Ok(directives) => (EnvFilter::DEFAULT_ENV, directives),
@@ -56,13 +56,14 @@ pub fn init(config: &LogConfig) -> Result<(), String> {
     };
     let filter =
         EnvFilter::try_new(&directives).map_err(|error| format!("{source} {directives:?}: {error}"))?;
-    let outlet = outlet::standard_error().map_err(|error| format!("cannot start the log thread: {error}"))?;
-    outlet.set_format(config.format);
+    let writer =
+        non_blocking::standard_error().map_err(|error| format!("cannot start the log thread: {error}"))?;
+    writer.set_format(config.format);
     let builder = tracing_subscriber::fmt()
         .with_env_filter(filter)
-        .with_writer(line::Lines::to(outlet, config.format))
+        .with_writer(line::Lines::to(writer, config.format))
         .with_ansi(false)
-        // They would go to standard error directly, in a way that panics.
+        // Internal errors would go to standard error directly, in a way that may panic.
         .log_internal_errors(false);
     let (set, filter): (_, Box<SetFilter>) = match config.format {
         LogFormat::Text => {
@@ -77,13 +78,13 @@ pub fn init(config: &LogConfig) -> Result<(), String> {
         }
     };
     set.map_err(|error| error.to_string())?;
-    // Whoever was first has set up the log.
+    // The first caller has set up the log.
     let _ = SET_FILTER.set(filter);
     panic::set_hook(Box::new(report));
     Ok(())
 }
 
-/// Has later lines pass by this filter. `false` where it stays as it is: RUST_LOG says what it is, or there is no log.
+/// Replaces the filter. Returns false if RUST_LOG overrides it, or there is no log.
 pub fn set_filter(directives: &str) -> bool {
     let is_ours = std::env::var_os(EnvFilter::DEFAULT_ENV).is_none();
     match (SET_FILTER.get(), EnvFilter::try_new(directives)) {
@@ -92,7 +93,7 @@ pub fn set_filter(directives: &str) -> bool {
     }
 }
 
-/// What the hook of the standard library says, but for its waiting until standard error takes it.
+/// Logs a panic. Unlike the hook of the standard library, it does not block on standard error.
 fn report(panic: &PanicHookInfo<'_>) {
     let thread = thread::current();
     let name = thread.name().unwrap_or("unnamed");

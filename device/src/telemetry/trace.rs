@@ -1,4 +1,4 @@
-//! The trace: what a driver did to its device and what the device did in answer, one line a record.
+//! The trace: accesses and commands of a driver and the resulting actions of the device, one record per line.
 //!
 //! A text line is `time device kind name key=value …`, in that order:
 //!
@@ -8,11 +8,14 @@
 //! 1762351200.000377 hca1 cqe send cqn=0x1 slot=4 wr=128 qpn=0x5 queue=send wqe=0x80 opcode=SEND byte_len=64 …
 //! ```
 //!
-//! Time is in seconds since 1970, as captures have it. A mailbox's fields follow `in.` and `out.`; those that are 0 are
-//! left out. A work request is named by `qpn` and `wr`, in its `wqe` and its `cqe` and in the comments of captured frames:
-//! where it is in its queue, as completions of the interface tell it (a byte offset, of an E810 the index of its first
-//! quantum). Nothing is shown by Rust's `Debug`. A JSON line is one object with the same keys and all fields. Kinds, names and keys are an interface: they
-//! are added, not changed. What they mean is said where the types of `protocol` describe themselves.
+//! Time is in seconds since 1970, as in captures. Fields of a mailbox have the prefix `in.` or `out.`; zero fields
+//! are omitted. `qpn` and `wr` identify a work request in its `wqe` and `cqe` records and in the comments of captured
+//! frames. `wr` is its position in its queue as reported in completions of the interface: a byte offset, or on an
+//! E810 the index of its first quantum. Rust's `Debug` format is never used.
+//!
+//! A JSON line is one object with the same keys and all fields. Kinds, names and keys are an interface: new ones may
+//! be added, but existing ones do not change. Their meaning is documented where the types of `protocol` describe
+//! themselves.
 
 mod json;
 mod text;
@@ -29,8 +32,8 @@ use serde::{Deserialize, Serialize};
 
 use self::json::JsonLine;
 use self::text::TextLine;
-use super::filter::{Sieve, TraceFilter};
-use super::outlet;
+use super::filter::{FieldFilter, TraceFilter};
+use super::non_blocking;
 use super::store::{Keep, Opening, Store};
 
 /// Format of a trace record.
@@ -73,7 +76,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// Its word in a record.
+    /// Returns its name in a record.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Read => "read",
@@ -91,16 +94,16 @@ impl Kind {
     }
 }
 
-/// Where a trace tells the time.
+/// Source of the time in records.
 pub type Clock = fn() -> Duration;
 
-/// What stands for standard error where a file is named.
+/// Stands for standard error in place of a file.
 pub const STANDARD_ERROR: &str = "-";
 
 /// The trace of one device.
 ///
-/// A write that fails ends it with one log line, never the device. So does a file of the greatest length, if there is no
-/// other to go on with.
+/// A failed write ends the trace with one log line, and never affects the device. So does the size limit of the last
+/// file.
 pub struct Trace {
     store: Store,
     device: String,
@@ -111,19 +114,19 @@ pub struct Trace {
 }
 
 impl Trace {
-    /// A trace that goes to `out`, which is called `path`. `device` is the name its records have.
+    /// Creates a trace to `out`, which messages refer to as `path`. `device` is the name in its records.
     pub fn new(out: Box<dyn Write + Send>, path: &Path, format: TraceFormat, device: &str) -> Self {
         Self::of(Store::to("trace", out, path, Vec::new()), format, device)
     }
 
-    /// Keeps records as `keep` says, or has them go to [`STANDARD_ERROR`].
+    /// Opens the store that `keep` describes, or [`STANDARD_ERROR`].
     ///
     /// # Errors
     /// A file cannot be opened.
     pub fn open(keep: &Keep, opening: Opening, format: TraceFormat, device: &str) -> io::Result<Self> {
         let store = match keep.path().to_str() {
             Some(STANDARD_ERROR) => {
-                let out = Box::new(outlet::standard_error().map_err(io::Error::other)?);
+                let out = Box::new(non_blocking::standard_error().map_err(io::Error::other)?);
                 Store::to("trace", out, keep.path(), Vec::new())
             }
             _ => Store::open("trace", keep, opening, Vec::new())?,
@@ -142,7 +145,7 @@ impl Trace {
         }
     }
 
-    /// Ends, or goes on in the next file, when a file is so long. Standard error has bounds of its own.
+    /// Sets the size limit of a file. Standard error has limits of its own.
     #[must_use]
     pub fn with_limit(self, max_len: u64) -> Self {
         match self.store.path().and_then(Path::to_str) {
@@ -151,39 +154,39 @@ impl Trace {
         }
     }
 
-    /// Has only these records.
+    /// Writes only records that match the filter.
     #[must_use]
     pub fn with_filter(self, filter: TraceFilter) -> Self {
         Self { filter, ..self }
     }
 
-    /// With another clock: tests have one that stands still.
+    /// Uses another clock, such as a fixed one in tests.
     #[must_use]
     pub fn with_clock(self, clock: Clock) -> Self {
         Self { clock, ..self }
     }
 
-    /// Where it goes, unless it has ended.
+    /// Returns where records go, unless the trace has ended.
     pub fn path(&self) -> Option<&Path> {
         self.store.path()
     }
 
-    /// Why it ended before its time, and in which file.
+    /// Returns why it ended early, and in which file.
     pub fn ended(&self) -> Option<(&Path, &str)> {
         self.store.ended()
     }
 
-    /// The newest records, of a trace that is kept in memory.
+    /// Returns the contents of the trace ring.
     pub fn kept(&self) -> Option<Vec<u8>> {
         self.store.kept()
     }
 
-    /// What time it is.
+    /// Returns the current time.
     pub fn now(&self) -> Duration {
         (self.clock)()
     }
 
-    /// Writes a record; `fields` tells its fields.
+    /// Writes a record; `fields` adds its fields.
     pub fn record(&mut self, kind: Kind, name: &str, fields: impl FnOnce(&mut dyn Visitor)) {
         if !self.filter.admits(kind) || self.store.path().is_none() {
             return;
@@ -197,9 +200,9 @@ impl Trace {
                 true
             }
             true => {
-                let mut sieve = Sieve::new(filter, to);
-                fields(&mut sieve);
-                sieve.admits()
+                let mut filtered = FieldFilter::new(filter, to);
+                fields(&mut filtered);
+                filtered.admits()
             }
         };
         let wanted = match self.format {
@@ -217,7 +220,7 @@ impl Trace {
         }
     }
 
-    /// Hands buffered records to the operating system. Call when there is nothing better to do.
+    /// Flushes buffered records to the operating system. Call it when idle.
     pub fn flush(&mut self) {
         self.store.flush();
     }

@@ -1,6 +1,6 @@
-//! What config space says about a function, and which BARs it has.
+//! Description of a PCI function: its IDs, BARs and MSI-X layout.
 
-/// A base address register, or the lower one of the two that a 64-bit BAR takes.
+/// A base address register. For a 64-bit BAR, the lower of its two registers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[allow(missing_docs)]
 pub enum Bar {
@@ -16,18 +16,18 @@ impl Bar {
     /// In the order of config space.
     pub const ALL: [Self; 6] = [Self::Bar0, Self::Bar1, Self::Bar2, Self::Bar3, Self::Bar4, Self::Bar5];
 
-    /// Its number: 0 to 5.
+    /// Returns its number, 0 to 5.
     pub const fn number(self) -> u8 {
         self as u8
     }
 }
 
-/// A BAR of 64-bit memory.
+/// A 64-bit memory BAR.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemoryBar {
-    /// Bytes, a power of two from 16 on.
+    /// Length in bytes, a power of two and at least 16.
     pub len: u64,
-    /// Reads have no side effects that matter to a bridge, and writes may be merged.
+    /// Reads have no side effects, and a bridge may merge writes.
     pub prefetchable: bool,
 }
 
@@ -36,10 +36,10 @@ pub struct MemoryBar {
 pub struct Bars([Option<MemoryBar>; Bar::ALL.len()]);
 
 impl Bars {
-    /// These BARs.
+    /// Creates the set of BARs.
     ///
     /// # Panics
-    /// Two of them want one register, or a length is none that a BAR can have: an interface that says so does not exist.
+    /// Two BARs overlap, or a length is invalid. Both are bugs in the front-end.
     pub fn new<const N: usize>(bars: [(Bar, MemoryBar); N]) -> Self {
         let mut table = Self::default();
         let mut taken = 0_u8;
@@ -53,29 +53,29 @@ impl Bars {
         table
     }
 
-    /// Bytes of a BAR; 0 if there is none.
+    /// Returns the length of a BAR in bytes; 0 if it does not exist.
     pub fn len_of(&self, bar: Bar) -> u64 {
         self.0[usize::from(bar.number())].map_or(0, |memory| memory.len)
     }
 
-    /// BARs there are.
+    /// The existing BARs.
     pub fn iter(&self) -> impl Iterator<Item = (Bar, MemoryBar)> {
         Bar::ALL.into_iter().zip(self.0).filter_map(|(bar, memory)| Some((bar, memory?)))
     }
 }
 
-/// Where the MSI-X structures are.
+/// Location of the MSI-X structures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MsixLayout {
-    /// Vectors, 1..=2048.
+    /// Number of vectors, 1 to 2048.
     pub vectors: u16,
     /// BAR and offset of the table. Offsets are multiples of 8.
     pub table: (Bar, u32),
-    /// BAR and offset of the pending bits.
+    /// BAR and offset of the pending bit array.
     pub pending: (Bar, u32),
 }
 
-/// What config space says about a device.
+/// Contents of config space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PciFunction {
     /// Vendor ID.
@@ -88,13 +88,13 @@ pub struct PciFunction {
     pub subsystem: u16,
     /// Revision.
     pub revision: u8,
-    /// Class, subclass, programming interface.
+    /// Memory BARs.
     pub class: [u8; 3],
     /// Memory.
     pub bars: Bars,
-    /// Interrupts.
+    /// MSI-X.
     pub msix: MsixLayout,
-    /// What the Device Serial Number capability says, if there is to be one (PCI Express Base 4.0, section 7.9.3).
+    /// Device Serial Number capability, if present (PCI Express Base 4.0, section 7.9.3).
     pub serial_number: Option<u64>,
 }
 
@@ -105,7 +105,7 @@ mod tests {
     const MEMORY: MemoryBar = MemoryBar { len: 4096, prefetchable: false };
 
     #[test]
-    fn a_bar_of_64_bits_may_begin_at_any_register_but_the_last() {
+    fn wide_bar_fits_all_but_last_register() {
         let bars = Bars::new([(Bar::Bar0, MEMORY), (Bar::Bar3, MemoryBar { len: 64, ..MEMORY })]);
         assert_eq!(Bar::ALL.map(|bar| bars.len_of(bar)), [4096, 0, 0, 64, 0, 0]);
         assert_eq!(bars.iter().map(|(bar, _)| bar.number()).collect::<Vec<_>>(), [0, 3]);
@@ -113,13 +113,13 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "Bar1 has no room")]
-    fn two_bars_cannot_share_a_register() {
+    fn bars_cannot_share_a_register() {
         let _ = Bars::new([(Bar::Bar0, MEMORY), (Bar::Bar1, MEMORY)]);
     }
 
     #[test]
     #[should_panic(expected = "Bar5 has no room")]
-    fn the_last_register_has_no_upper_half() {
+    fn last_register_has_no_upper_half() {
         let _ = Bars::new([(Bar::Bar5, MEMORY)]);
     }
 }

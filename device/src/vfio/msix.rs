@@ -1,17 +1,17 @@
-//! MSI-X vectors: eventfds given by the client, one per vector.
+//! MSI-X vectors, signalled through eventfds of the client.
 //!
-//! Two parties can hold a vector back. The function's own MSI-X capability can (enable and function mask bits), and
-//! so can the client by SET_IRQS. The table in BAR 0 is storage: a VMM keeps a table of its own and never shows us
-//! the guest's mask bits, so an entry's mask bit counts only once the client has written that entry here.
+//! Vectors can be masked in two places: the function's own MSI-X capability (enable and function mask bits), and the
+//! client's SET_IRQS. The table in the BAR only stores data. A VMM keeps its own table and never forwards the guest's
+//! mask bits, so an entry's mask bit counts only once the client has written that entry here.
 
 use std::os::fd::OwnedFd;
 
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use serde::{Deserialize, Serialize};
 
-use crate::record::{Input, Tape};
+use crate::record::{Input, RecordSink};
 
-/// Bytes of a table entry: address, data, vector control.
+/// Length of a table entry: address, data, vector control.
 const ENTRY_LEN: usize = 16;
 
 /// Offset of vector control in an entry.
@@ -20,30 +20,30 @@ const VECTOR_CONTROL: usize = 12;
 /// Vector control bit 0: masked.
 const MASKED: u8 = 1;
 
-/// Raises the vectors of one function.
+/// The vectors of one function.
 #[derive(Debug, Default)]
 pub struct Interrupts {
     vectors: Vec<Vector>,
     gate: Gate,
     table: Vec<u8>,
     stats: Stats,
-    /// Of a device that is recorded or replayed.
-    tape: Option<Tape>,
+    /// Set while the device is recorded or replayed.
+    sink: Option<RecordSink>,
 }
 
-/// What became of an interrupt when it was raised.
+/// Result of raising an interrupt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Delivery {
     /// The client was signalled.
     Sent,
-    /// It waits to be unmasked, for an eventfd, or for bus mastering.
+    /// It is pending: masked, without an eventfd, or without bus mastering.
     Pending,
-    /// MSI-X is disabled, or there is no such vector.
+    /// It was discarded: MSI-X is disabled, or the vector does not exist.
     Nowhere,
 }
 
 impl Delivery {
-    /// A word for it.
+    /// Returns its name in traces.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Sent => "sent",
@@ -53,14 +53,14 @@ impl Delivery {
     }
 }
 
-/// Interrupts by what became of them when they were raised.
+/// Interrupts by result.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Stats {
-    /// See [`Delivery::Sent`].
+    /// Number of [`Delivery::Sent`].
     pub sent: u64,
-    /// See [`Delivery::Pending`]. They are not counted again when they are sent.
+    /// Number of [`Delivery::Pending`]. They are not counted again when sent.
     pub pending: u64,
-    /// See [`Delivery::Nowhere`].
+    /// Number of [`Delivery::Nowhere`].
     pub nowhere: u64,
 }
 
@@ -72,7 +72,7 @@ struct Vector {
     pending: bool,
 }
 
-/// What config space says about sending messages.
+/// Bits of config space that control interrupts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Gate {
     /// MSI-X Enable.
@@ -84,7 +84,7 @@ pub struct Gate {
 }
 
 impl Interrupts {
-    /// A function with `vectors` vectors, disabled.
+    /// Creates `vectors` vectors, with MSI-X disabled.
     pub fn new(vectors: u16) -> Self {
         let count = usize::from(vectors);
         Self {
@@ -92,34 +92,34 @@ impl Interrupts {
             gate: Gate::default(),
             table: initial_table(count),
             stats: Stats::default(),
-            tape: None,
+            sink: None,
         }
     }
 
-    /// Records what the client does with vectors, and every signal to it, or compares these with what was recorded.
-    /// Without a tape neither.
-    pub fn set_tape(&mut self, tape: Option<Tape>) {
-        self.tape = tape;
+    /// Records what the client does with vectors and every signal to it, or compares them with a record. `None` ends
+    /// both.
+    pub fn set_record_sink(&mut self, sink: Option<RecordSink>) {
+        self.sink = sink;
     }
 
     fn input(&self, input: Input<'_>) {
-        if let Some(tape) = &self.tape {
-            tape.input(input);
+        if let Some(sink) = &self.sink {
+            sink.input(input);
         }
     }
 
-    /// Vectors there are.
+    /// Number of vectors.
     pub fn count(&self) -> usize {
         self.vectors.len()
     }
 
-    /// Whether the function may signal at all: MSI-X is enabled. What is raised otherwise is gone.
+    /// Returns whether MSI-X is enabled. If not, raised interrupts are discarded.
     pub fn is_enabled(&self) -> bool {
         self.gate.enabled
     }
 
-    /// Signals `vector`. Unknown, unset or masked vectors are not an error: nothing is sent, or the pending bit is
-    /// set.
+    /// Raises `vector`. An unknown or masked vector, or one without an eventfd, is not an error: nothing is sent, or
+    /// the pending bit is set.
     pub fn raise(&mut self, vector: u16) -> Delivery {
         let number = usize::from(vector);
         let vector = self.vectors.get_mut(number).filter(|_| self.gate.enabled);
@@ -127,7 +127,7 @@ impl Interrupts {
             None => Delivery::Nowhere,
             Some(vector) => {
                 vector.pending = true;
-                vector.deliver(self.gate, number, self.tape.as_ref());
+                vector.deliver(self.gate, number, self.sink.as_ref());
                 if vector.pending { Delivery::Pending } else { Delivery::Sent }
             }
         };
@@ -140,13 +140,12 @@ impl Interrupts {
         delivery
     }
 
-    /// What became of the interrupts raised since the device began.
+    /// Results of the interrupts raised since the device was created.
     pub fn stats(&self) -> &Stats {
         &self.stats
     }
 
-    /// Takes over what config space says, and sends what waited for it. A function whose MSI-X is disabled has nothing
-    /// waiting.
+    /// Applies the bits of config space and sends pending interrupts. Disabling MSI-X clears them.
     pub fn set_gate(&mut self, gate: Gate) {
         if gate == self.gate {
             return;
@@ -158,47 +157,48 @@ impl Interrupts {
         self.deliver_all();
     }
 
-    /// Gives a vector its eventfd, or takes it away. The vector is signalled at once if it is pending.
+    /// Sets or removes the eventfd of a vector, and signals it at once if the vector is pending.
     pub fn set_eventfd(&mut self, vector: usize, eventfd: Option<OwnedFd>) {
         self.input(Input::Eventfd { vector, present: eventfd.is_some() });
         let number = vector;
         if let Some(vector) = self.vectors.get_mut(vector) {
             if let Some(fd) = &eventfd {
-                // A descriptor that blocks would let the client stop this thread. Failure leaves it as it came.
+                // With a blocking descriptor, the client could block this thread. If this fails, the descriptor is
+                // unchanged.
                 let _ = fcntl_getfl(fd).and_then(|flags| fcntl_setfl(fd, flags | OFlags::NONBLOCK));
             }
             vector.eventfd = eventfd;
-            vector.deliver(self.gate, number, self.tape.as_ref());
+            vector.deliver(self.gate, number, self.sink.as_ref());
         }
     }
 
-    /// Masks or unmasks a vector for the client.
+    /// Masks or unmasks a vector on behalf of the client.
     pub fn set_masked(&mut self, vector: usize, masked: bool) {
         self.input(Input::Mask { vector, masked });
         let number = vector;
         if let Some(vector) = self.vectors.get_mut(vector) {
             vector.masked_by_client = masked;
-            vector.deliver(self.gate, number, self.tape.as_ref());
+            vector.deliver(self.gate, number, self.sink.as_ref());
         }
     }
 
-    /// Signals a vector's eventfd for the client's own purposes, whatever the masks are.
+    /// Signals a vector's eventfd on request of the client, regardless of the masks.
     pub fn trigger(&mut self, vector: usize) {
         self.input(Input::Trigger { vector });
         let number = vector;
         if let Some(vector) = self.vectors.get_mut(vector) {
-            vector.signal(number, self.tape.as_ref());
+            vector.signal(number, self.sink.as_ref());
         }
     }
 
-    /// Closes all eventfds and forgets the client's masks: the client disables MSI-X or is gone. What is pending stays so:
-    /// QEMU does this whenever the driver begins to use one more vector, and gives all eventfds anew.
+    /// Closes all eventfds and clears the client's masks, when the client disables MSI-X or disconnects. Pending bits
+    /// stay set: QEMU does this whenever the driver uses one more vector, and then sends all eventfds again.
     pub fn disconnect(&mut self) {
         self.input(Input::Unwire);
         self.unwire();
     }
 
-    /// The same, as a part of a step that has another name in a record.
+    /// As [`Self::disconnect`], within a step that has another name in a record.
     pub(crate) fn unwire(&mut self) {
         for vector in &mut self.vectors {
             vector.eventfd = None;
@@ -206,8 +206,8 @@ impl Interrupts {
         }
     }
 
-    /// Function level reset: table, pending bits and gate as at power-on. The client's eventfds and masks are its
-    /// wiring, not ours to reset.
+    /// Function level reset: table, pending bits and gate return to their power-on state. The client's eventfds and
+    /// masks are not part of the function.
     pub fn reset(&mut self) {
         self.gate = Gate::default();
         self.table = initial_table(self.vectors.len());
@@ -217,24 +217,24 @@ impl Interrupts {
         }
     }
 
-    /// Bytes of the table, for BAR 0.
+    /// Length of the table in bytes.
     pub fn table_len(&self) -> u64 {
         self.table.len() as u64
     }
 
-    /// Bytes of the pending bits, for BAR 0: whole 64-bit words.
+    /// Length of the pending bit array in bytes: whole 64-bit words.
     pub fn pba_len(&self) -> u64 {
         (self.vectors.len().div_ceil(64) * 8) as u64
     }
 
-    /// Reads bytes of the table; those outside read 0.
+    /// Reads bytes of the table. Bytes beyond it read 0.
     pub fn read_table(&self, offset: usize, out: &mut [u8]) {
         for (at, byte) in out.iter_mut().enumerate() {
             *byte = self.table.get(offset.saturating_add(at)).copied().unwrap_or(0);
         }
     }
 
-    /// Writes bytes of the table; those outside are ignored.
+    /// Writes bytes of the table. Bytes beyond it are ignored.
     pub fn write_table(&mut self, offset: usize, data: &[u8]) {
         for (at, byte) in data.iter().enumerate() {
             let at = offset.saturating_add(at);
@@ -244,12 +244,12 @@ impl Interrupts {
                 && let Some(vector) = self.vectors.get_mut(at / ENTRY_LEN)
             {
                 vector.masked_in_table = byte & MASKED != 0;
-                vector.deliver(self.gate, at / ENTRY_LEN, self.tape.as_ref());
+                vector.deliver(self.gate, at / ENTRY_LEN, self.sink.as_ref());
             }
         }
     }
 
-    /// Reads bytes of the pending bits.
+    /// Reads bytes of the pending bit array.
     pub fn read_pba(&self, offset: usize, out: &mut [u8]) {
         for (at, byte) in out.iter_mut().enumerate() {
             let first = offset.saturating_add(at).saturating_mul(8);
@@ -265,39 +265,39 @@ impl Interrupts {
 
     fn deliver_all(&mut self) {
         for (number, vector) in self.vectors.iter_mut().enumerate() {
-            vector.deliver(self.gate, number, self.tape.as_ref());
+            vector.deliver(self.gate, number, self.sink.as_ref());
         }
     }
 }
 
 impl Vector {
-    /// Sends what is pending if nothing holds it back.
-    fn deliver(&mut self, gate: Gate, number: usize, tape: Option<&Tape>) {
-        let held_back = !gate.enabled
+    /// Sends a pending interrupt unless it is masked.
+    fn deliver(&mut self, gate: Gate, number: usize, sink: Option<&RecordSink>) {
+        let masked = !gate.enabled
             || gate.function_masked
             || !gate.bus_master
             || self.masked_by_client
             || self.masked_in_table
             || self.eventfd.is_none();
-        if self.pending && !held_back {
+        if self.pending && !masked {
             self.pending = false;
-            self.signal(number, tape);
+            self.signal(number, sink);
         }
     }
 
-    /// A counter that is full has a signal the client has not seen yet, and what is no eventfd is the client's loss:
-    /// failures are not ours to handle.
-    fn signal(&self, number: usize, tape: Option<&Tape>) {
+    /// Signals the eventfd. Errors are ignored: a full counter has a signal that the client has not read yet, and a
+    /// descriptor that is not an eventfd only harms the client.
+    fn signal(&self, number: usize, sink: Option<&RecordSink>) {
         if let Some(fd) = &self.eventfd {
-            if let Some(tape) = tape {
-                tape.interrupt(number);
+            if let Some(sink) = sink {
+                sink.interrupt(number);
             }
             let _ = rustix::io::write(fd, &1_u64.to_ne_bytes());
         }
     }
 }
 
-/// All entries zero and masked.
+/// All entries are zero and masked.
 fn initial_table(vectors: usize) -> Vec<u8> {
     let mut table = vec![0; vectors * ENTRY_LEN];
     for entry in table.chunks_exact_mut(ENTRY_LEN) {
@@ -326,7 +326,7 @@ mod tests {
         (interrupts, fds)
     }
 
-    /// Signals since the last call.
+    /// Returns the signals since the last call.
     fn signals(fd: &OwnedFd) -> u64 {
         let mut count = [0; 8];
         match rustix::io::read(fd, &mut count) {
@@ -345,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn a_raised_vector_signals_its_own_eventfd() {
+    fn raised_vector_signals_its_eventfd() {
         let (mut interrupts, fds) = wired(3);
         interrupts.raise(1);
         interrupts.raise(1);
@@ -355,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn a_disabled_function_sends_nothing_and_remembers_nothing() {
+    fn disabled_function_discards_interrupts() {
         let (mut interrupts, fds) = wired(1);
         interrupts.set_gate(Gate { enabled: false, ..OPEN });
         interrupts.raise(0);
@@ -364,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn a_function_whose_msix_is_disabled_forgets_what_waited() {
+    fn disabling_msix_clears_pending() {
         let (mut interrupts, fds) = wired(1);
         interrupts.set_masked(0, true);
         interrupts.raise(0);
@@ -376,7 +376,7 @@ mod tests {
     }
 
     #[test]
-    fn what_waited_is_sent_when_the_client_gives_its_eventfds_again() {
+    fn pending_interrupt_is_sent_after_reconnection() {
         let (mut interrupts, fds) = wired(1);
         interrupts.set_masked(0, true);
         interrupts.raise(0);
@@ -387,7 +387,7 @@ mod tests {
     }
 
     #[test]
-    fn masked_vectors_are_pending_and_sent_once_when_unmasked() {
+    fn masked_vector_is_sent_once_unmasked() {
         type Toggle = fn(&mut Interrupts, bool);
         let ways: [(&str, Toggle); 4] = [
             ("client", |interrupts, masked| interrupts.set_masked(2, masked)),
@@ -413,7 +413,7 @@ mod tests {
     }
 
     #[test]
-    fn a_vector_without_eventfd_is_pending_until_it_gets_one() {
+    fn vector_without_eventfd_is_pending() {
         let mut interrupts = Interrupts::new(70);
         interrupts.set_gate(OPEN);
         interrupts.raise(69);
@@ -427,7 +427,7 @@ mod tests {
     }
 
     #[test]
-    fn reset_masks_the_table_and_keeps_the_clients_wiring() {
+    fn reset_masks_table_and_keeps_wiring() {
         let (mut interrupts, fds) = wired(1);
         interrupts.write_table(0, &[0xff; 16]);
         interrupts.raise(0);
@@ -442,7 +442,7 @@ mod tests {
     }
 
     #[test]
-    fn a_descriptor_that_would_block_does_not_block_us() {
+    fn blocking_eventfd_does_not_block_device() {
         let full = eventfd(u32::MAX, EventfdFlags::empty()).unwrap();
         rustix::io::write(&full, &(u64::MAX - 1 - u64::from(u32::MAX)).to_ne_bytes()).unwrap();
         let (mut interrupts, _fds) = wired(1);
@@ -451,7 +451,7 @@ mod tests {
     }
 
     #[test]
-    fn accesses_outside_of_the_table_are_harmless() {
+    fn out_of_table_accesses_are_harmless() {
         let mut interrupts = Interrupts::new(1);
         interrupts.write_table(12, &[0xff; 64]);
         interrupts.write_table(usize::MAX, &[0xff; 2]);

@@ -1,6 +1,6 @@
-//! Pages of a BAR that the client maps: what is stored there makes no message, and is found by whoever looks.
+//! Pages of a BAR that the client maps. Stores to them cause no message, so the device polls them.
 //!
-//! What is in them is the guest's and may change at any time: a word is taken out once, and used from the copy.
+//! The guest may change their contents at any time: a word is taken once, and only the copy is used.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -11,10 +11,10 @@ use vm_memory::{MmapRegion, VolatileMemory as _};
 
 use crate::shared_memory;
 
-/// What the memory is called in `/proc/PID/maps`.
+/// Name of the memory in `/proc/PID/maps`.
 const NAME: &str = "hcad-doorbells";
 
-/// A BAR as memory that is shared with the client.
+/// A BAR as memory shared with the client.
 #[derive(Debug)]
 pub struct SharedPages {
     file: Arc<OwnedFd>,
@@ -22,32 +22,32 @@ pub struct SharedPages {
 }
 
 impl SharedPages {
-    /// `len` bytes of zeros, of which the host has none until they are touched.
+    /// Creates `len` zero bytes, which take memory only when touched.
     ///
     /// # Errors
-    /// The host refuses a descriptor or the mapping.
+    /// The process has no free descriptors, or the host cannot map the memory.
     pub fn new(len: usize) -> io::Result<Self> {
         let file = shared_memory::make(NAME, len)?;
         let region = shared_memory::map(file.try_clone()?, len)?;
         Ok(Self { file: Arc::new(file), region })
     }
 
-    /// For the client to map.
+    /// Returns the file for the client to map.
     pub fn file(&self) -> Arc<OwnedFd> {
         self.file.clone()
     }
 
-    /// Takes the eight bytes out that were stored at a multiple of eight, and leaves zeros. `None`: there is nothing new, or
-    /// no such place.
+    /// Takes the eight bytes stored at a multiple of eight, and leaves zeros. Returns `None` if nothing was stored or
+    /// the offset is invalid.
     ///
-    /// What software wrote to memory before it stored the word is visible to reads that come after.
+    /// Software's earlier writes to memory are visible to later reads.
     pub fn take(&self, offset: u64) -> Option<[u8; 8]> {
-        // Only looked at as long as it is zero: its cache line stays with the processor that stores there.
+        // Load first: as long as the word is zero, its cache line stays with the CPU that stores there.
         let word = self.word(offset).filter(|word| word.load(Ordering::Relaxed) != 0)?;
         Some(word.swap(0, Ordering::AcqRel)).filter(|word| *word != 0).map(u64::to_ne_bytes)
     }
 
-    /// Whether there is something to take.
+    /// Returns whether something was stored.
     pub fn has(&self, offset: u64) -> bool {
         self.word(offset).is_some_and(|word| word.load(Ordering::Relaxed) != 0)
     }
@@ -63,13 +63,13 @@ mod tests {
 
     use super::*;
 
-    /// The pages as a client maps them.
+    /// Maps the pages as a client does.
     fn mapped(pages: &SharedPages, len: usize) -> MmapRegion {
         shared_memory::map(pages.file().try_clone().unwrap(), len).unwrap()
     }
 
     #[test]
-    fn what_the_client_stores_is_taken_once() {
+    fn stored_word_is_taken_once() {
         let pages = SharedPages::new(8192).unwrap();
         let theirs = mapped(&pages, 8192);
         assert_eq!(pages.take(0x1010), None);
@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn there_is_nothing_beyond_them_and_between_words() {
+    fn offsets_between_and_beyond_words_are_empty() {
         let pages = SharedPages::new(4096).unwrap();
         for offset in [4096, 4089, 12, u64::MAX] {
             assert!(!pages.has(offset) && pages.take(offset).is_none(), "{offset:#x}");

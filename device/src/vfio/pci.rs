@@ -1,17 +1,17 @@
 //! PCI config space of a single-function PCI Express endpoint.
 //!
-//! Three images make it: current bytes, bits software may write, bits software clears by writing 1. What a write
-//! means beyond the bytes is read back from them ([`ConfigSpace::bus_master`] and its like), except a function level
-//! reset, which has no bit to read.
+//! It consists of three images: the current bytes, the bits that software may write, and the bits that software
+//! clears by writing 1. The effects of a write are derived from the bytes afterwards (such as
+//! [`ConfigSpace::bus_master`]), except for a function level reset, whose bit always reads 0.
 //!
 //! # Spec
-//! PCI Local Bus 3.0, chapter 6; PCI Express Base 4.0, chapter 7; PCI Power Management 1.2, section 3.2. Register and
-//! field names are theirs.
+//! PCI Local Bus 3.0, chapter 6; PCI Express Base 4.0, chapter 7; PCI Power Management 1.2, section 3.2. Registers
+//! and fields have the names used there.
 
 use super::{Bar, MemoryBar, PciFunction};
 use crate::vfio::msix::Gate;
 
-/// Bytes of PCI Express config space.
+/// Length of PCI Express config space in bytes.
 pub const CONFIG_LEN: u64 = LEN as u64;
 
 const LEN: usize = 4096;
@@ -45,7 +45,7 @@ const STATUS_CLEARED_BY_ONE: u16 = 0xf900;
 /// 64-bit memory.
 const BAR_MEMORY_64: u64 = 0b100;
 const BAR_PREFETCHABLE: u64 = 0b1000;
-/// Bits of a memory BAR that are no part of its address.
+/// Bits of a memory BAR that are not part of its address.
 const BAR_ATTRIBUTES: u64 = 0xf;
 
 /// Power management capability, 8 bytes.
@@ -104,18 +104,18 @@ fn zeros() -> Box<[u8; LEN]> {
     Box::new([0; LEN])
 }
 
-/// What a write asks for beyond changing bytes.
+/// Effect of a write beyond changing bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum Effect {
-    /// Nothing.
+    /// No further effect.
     None,
-    /// Reset the function, this space included.
+    /// Reset the function, including config space.
     FunctionLevelReset,
 }
 
 impl ConfigSpace {
-    /// As after power-on.
+    /// Creates config space in its power-on state.
     pub fn new(function: &PciFunction) -> Self {
         let mut space =
             Self { bytes: zeros(), writable: zeros(), cleared_by_one: zeros(), power_on: zeros() };
@@ -130,12 +130,12 @@ impl ConfigSpace {
         space
     }
 
-    /// Back to power-on.
+    /// Returns to the power-on state.
     pub fn reset(&mut self) {
         self.bytes.clone_from(&self.power_on);
     }
 
-    /// Reads any bytes. What does not exist reads 0.
+    /// Reads any bytes. Bytes that do not exist read 0.
     pub fn read(&self, offset: u64, out: &mut [u8]) {
         out.fill(0);
         let Some(from) = usize::try_from(offset).ok().and_then(|offset| self.bytes.get(offset..)) else {
@@ -146,7 +146,7 @@ impl ConfigSpace {
         }
     }
 
-    /// Writes any bytes, each as far as software may.
+    /// Writes any bytes, limited to the writable bits.
     pub fn write(&mut self, offset: u64, data: &[u8]) -> Effect {
         let power_state = self.word(PM_PMCSR) & PMCSR_POWER_STATE;
         let mut effect = Effect::None;
@@ -166,30 +166,30 @@ impl ConfigSpace {
         }
         let wanted = self.word(PM_PMCSR) & PMCSR_POWER_STATE;
         if wanted != POWER_D0 && wanted != POWER_D3 {
-            // D1 and D2 do not exist: the write completes and the state stays.
+            // D1 and D2 do not exist: the write completes and the state is unchanged.
             self.put(PM_PMCSR, &(self.word(PM_PMCSR) & !PMCSR_POWER_STATE | power_state).to_le_bytes());
         }
         effect
     }
 
-    /// Whether BARs answer: memory space enabled, full power.
+    /// Returns whether BARs respond: memory space enabled, full power.
     pub fn memory_enabled(&self) -> bool {
         self.word(header::COMMAND) & COMMAND_MEMORY != 0 && self.full_power()
     }
 
-    /// Whether the function may access memory: bus master enabled, full power.
+    /// Returns whether the function may access memory: bus master enabled, full power.
     pub fn bus_master(&self) -> bool {
         self.word(header::COMMAND) & COMMAND_MASTER != 0 && self.full_power()
     }
 
-    /// The bus address that software gave to a memory BAR; 0 if it gave none.
+    /// Returns the bus address that software assigned to a memory BAR; 0 if none.
     pub fn bar_address(&self, bar: Bar) -> u64 {
         let at = header::BAR0 + 4 * usize::from(bar.number());
         let dword = |at| u64::from(self.word(at)) | u64::from(self.word(at + 2)) << 16;
         (dword(at) | dword(at + 4) << 32) & !BAR_ATTRIBUTES
     }
 
-    /// What this space says about interrupts.
+    /// Returns the bits that control interrupts.
     pub fn msix_gate(&self) -> Gate {
         let control = self.word(MSIX_CONTROL);
         Gate {
@@ -217,7 +217,7 @@ impl ConfigSpace {
             let at = header::BAR0 + 4 * usize::from(bar.number());
             let kind = if prefetchable { BAR_MEMORY_64 | BAR_PREFETCHABLE } else { BAR_MEMORY_64 };
             self.put(at, &kind.to_le_bytes());
-            // Writing all ones and reading back tells software the size.
+            // Software determines the size by writing all ones and reading back.
             self.allow(at, &len.wrapping_neg().to_le_bytes());
         }
         self.put(header::SUBSYSTEM_VENDOR_ID, &function.subsystem_vendor.to_le_bytes());
@@ -239,7 +239,7 @@ impl ConfigSpace {
         self.put(MSIX, &[ID, EXPRESS_POINTER]);
         self.put(MSIX_CONTROL, &(function.msix.vectors.saturating_sub(1) & 0x7ff).to_le_bytes());
         self.allow(MSIX_CONTROL, &(MSIX_ENABLE | MSIX_FUNCTION_MASK).to_le_bytes());
-        // The low three bits name the BAR.
+        // The low three bits are the number of the BAR.
         let place = |(bar, offset): (Bar, u32)| (offset & !0b111 | u32::from(bar.number())).to_le_bytes();
         self.put(MSIX + 4, &place(function.msix.table));
         self.put(MSIX + 8, &place(function.msix.pending));
@@ -270,8 +270,8 @@ impl ConfigSpace {
         self.allow(EXPRESS + 0x30, &[0xf]);
     }
 
-    /// PCI Express Base 4.0, section 7.9.3. Without it the first extended capability is all zeros, which says that there is
-    /// none.
+    /// PCI Express Base 4.0, section 7.9.3. Without a serial number the first extended capability is all zeros, which
+    /// means that none exists.
     fn lay_out_serial_number(&mut self, serial_number: u64) {
         const ID: u16 = 0x0003;
         const VERSION: u16 = 1;
@@ -337,9 +337,9 @@ mod tests {
         space.write(offset, &value.to_le_bytes())
     }
 
-    /// What `lspci -xxx` shows of this identity after power-on.
+    /// The output of `lspci -xxx` for this identity after power-on.
     #[test]
-    fn power_on_bytes_are_these() {
+    fn power_on_state_matches_dump() {
         let mut bytes = [0; 0xa0];
         space().read(0, &mut bytes);
         #[rustfmt::skip]
@@ -359,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn sizing_a_bar_tells_its_length() {
+    fn bar_sizing_returns_length() {
         let mut space = space();
         for (at, len) in [(0x10, 1_u64 << 20), (0x18, 8 << 20)] {
             let _ = write32(&mut space, at, u32::MAX);
@@ -377,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn bar_address_is_without_attributes() {
+    fn bar_address_excludes_attributes() {
         let mut space = space();
         assert_eq!(space.bar_address(Bar::Bar0), 0);
         let _ = write32(&mut space, 0x10, 0xfe10_0000);
@@ -399,7 +399,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_and_bus_master_follow_the_command_register() {
+    fn memory_and_bus_master_follow_command_register() {
         let mut space = space();
         assert!(!space.memory_enabled() && !space.bus_master());
         let _ = write16(&mut space, 4, 0xffff);
@@ -410,7 +410,7 @@ mod tests {
     }
 
     #[test]
-    fn d3_stops_memory_and_dma_and_d1_does_not_exist() {
+    fn d3_stops_memory_and_dma() {
         let mut space = space();
         let _ = write16(&mut space, 4, 6);
         let _ = write16(&mut space, 0x44, 1);
@@ -436,7 +436,7 @@ mod tests {
     }
 
     #[test]
-    fn max_read_request_size_takes_every_code() {
+    fn every_read_request_size_is_accepted() {
         let mut space = space();
         for code in 0..6_u16 {
             let control = u16::try_from(dword(&space, 0x68) & 0x8fff).unwrap() | code << 12;
@@ -446,7 +446,7 @@ mod tests {
     }
 
     #[test]
-    fn function_level_reset_is_asked_for_by_its_bit_which_reads_0() {
+    fn flr_bit_requests_reset_and_reads_zero() {
         let mut space = space();
         let _ = write16(&mut space, 4, 6);
         assert_eq!(write16(&mut space, 0x68, 0x2810 | 0x8000), Effect::FunctionLevelReset);
@@ -458,7 +458,7 @@ mod tests {
     }
 
     #[test]
-    fn accesses_beyond_the_header_read_zero_and_are_harmless() {
+    fn accesses_beyond_header_are_harmless() {
         let mut space = space();
         let mut out = [0xa5; 16];
         space.read(0xf8, &mut out);
@@ -472,7 +472,7 @@ mod tests {
     }
 
     #[test]
-    fn a_serial_number_is_the_first_extended_capability() {
+    fn serial_number_is_first_extended_capability() {
         let mut space =
             ConfigSpace::new(&PciFunction { serial_number: Some(0x0200_00ff_ff00_0001), ..function() });
         let _ = write32(&mut space, 0x104, 0xffff_ffff);
@@ -481,7 +481,7 @@ mod tests {
     }
 
     #[test]
-    fn msix_may_be_in_another_bar_than_the_registers() {
+    fn msix_structures_may_have_own_bar() {
         let bars = Bars::new([
             (Bar::Bar0, MemoryBar { len: 8 << 20, prefetchable: true }),
             (Bar::Bar3, MemoryBar { len: 64 << 10, prefetchable: true }),

@@ -1,66 +1,67 @@
-//! Whether to let messages gather instead of being woken for each.
+//! Doorbell coalescing: whether to let messages accumulate instead of waking up for each.
 //!
-//! Where processors are scarce, each doorbell wakes this thread, which takes the processor from the virtual CPU that rang,
-//! handles one message and sleeps again: two switches a message, and most of a processor's time. A driver that sends without
-//! waiting for completions would have rung the next doorbell meanwhile. As a NIC coalesces interrupts, the thread then
-//! sleeps for a fixed while in which nothing wakes it, and finds what has gathered.
+//! If CPUs are scarce, each doorbell wakes this thread, which preempts the virtual CPU that rang it, handles one
+//! message and blocks again. That costs two context switches per message, and most of a CPU. A driver that sends
+//! without waiting for completions would have rung the next doorbell meanwhile. As a NIC coalesces interrupts, the
+//! thread then sleeps for a fixed time in which nothing wakes it, and handles all messages that have accumulated.
 //!
-//! Whoever waits for an answer would wait for longer, and from here that looks the same: one message, a short sleep, one
-//! message. So it is tried. After many short sleeps in a row, each for few messages, the thread coalesces a few times, gives up
-//! at once if almost nothing has gathered, and else compares how many messages are done in the same time. What does not pay is
-//! not tried again for a while, twice as long each time; what pays is compared anew every second, for the load may have changed.
+//! A request-response load would only get slower, and it looks the same from here: one message, a short sleep, one
+//! message. So coalescing is decided by a trial. After many short sleeps in a row, each for few messages, the thread
+//! coalesces a few times. It gives up at once if almost nothing has accumulated, and otherwise compares the message
+//! rates. If coalescing is not faster, the next trial waits for a while, twice as long each time. If it is faster, it
+//! is compared again every second, since the load may have changed.
 
 use std::time::Duration;
 
 use engine::Instant;
 
-/// Sleeps that show what is done without coalescing.
+/// Sleeps that measure the message rate without coalescing.
 const PLAIN_SLEEPS: u32 = 256;
 
-/// A thread that sleeps for longer than this, on average, is not woken too often.
-const OFTEN: Duration = Duration::from_micros(100);
+/// A thread whose average sleep is longer than this is not woken too often.
+const SHORT_SLEEP: Duration = Duration::from_micros(100);
 
-/// A thread that does more messages than this each time it is woken, on average, finds enough as it is.
-const FEW: u64 = 8;
+/// A thread that handles more messages than this per wake-up, on average, already batches enough.
+const FEW_MESSAGES: u64 = 8;
 
-/// After a longer sleep than this something else goes on.
+/// A longer sleep than this ends the load that was measured.
 const IDLE: Duration = Duration::from_millis(20);
 
-/// Sleeps of a trial, and how many of them show that nothing gathers.
+/// Sleeps of a trial, and how many of them decide whether messages accumulate at all.
 const TRIAL_SLEEPS: u32 = 32;
 const FIRST_SLEEPS: u32 = 3;
 
-/// Messages that have to gather in each sleep on average.
-const GATHERED: u64 = 2;
+/// Messages that have to accumulate per sleep, on average.
+const MIN_MESSAGES: u64 = 2;
 
-/// In how many sleeps they have to, later on.
+/// Number of sleeps over which this is checked after the trial.
 const LATER_SLEEPS: u32 = 16;
 
-/// After this the plain way is compared anew.
-const COMPARED_FOR: Duration = Duration::from_secs(1);
+/// Time after which the rate without coalescing is measured again.
+const COMPARE_INTERVAL: Duration = Duration::from_secs(1);
 
-/// For how long coalescing is not tried after it did not pay, the first time and at most.
-const AVOIDS: [Duration; 2] = [Duration::from_millis(50), Duration::from_secs(2)];
+/// Time until the next trial after one that did not pay off: the first time, and at most.
+const TRIAL_BACKOFF: [Duration; 2] = [Duration::from_millis(50), Duration::from_secs(2)];
 
-/// See the module.
+/// Decides before each sleep whether to coalesce.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Coalescing {
     sleep: Duration,
     phase: Phase,
-    /// Since when, sleeps since then, and messages done before.
+    /// Start of the phase, sleeps since then, and messages done before it.
     since: Instant,
     sleeps: u32,
     done: u64,
     last_sleep: Instant,
-    avoids_until: Instant,
-    avoids: Duration,
+    next_trial: Instant,
+    trial_backoff: Duration,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
     Plain,
     Trial {
-        /// Of the plain way.
+        /// Message rate without coalescing.
         per_second: u64,
     },
     Coalescing {
@@ -69,7 +70,7 @@ enum Phase {
 }
 
 impl Coalescing {
-    /// Sleeps of `sleep` in which nothing wakes the thread; never if that is zero.
+    /// Coalesces with sleeps of `sleep`; zero disables it.
     pub(super) const fn new(sleep: Duration) -> Self {
         Self {
             sleep,
@@ -78,47 +79,47 @@ impl Coalescing {
             sleeps: 0,
             done: 0,
             last_sleep: Instant::ZERO,
-            avoids_until: Instant::ZERO,
-            avoids: AVOIDS[0],
+            next_trial: Instant::ZERO,
+            trial_backoff: TRIAL_BACKOFF[0],
         }
     }
 
-    /// The thread is about to sleep, and `done` messages were sent or executed until now: for how long nothing should wake
-    /// it, if at all. A device that was made anew, and counts from zero again, has done nothing.
+    /// Called before the thread blocks, with the total number of messages sent or executed so far. Returns how long
+    /// to sleep without being woken, if at all. The total restarts at zero when the device is created again.
     pub(super) fn sleep(&mut self, now: Instant, done: u64) -> Option<Duration> {
         if self.sleep.is_zero() {
             return None;
         }
         if now.saturating_since(self.last_sleep) > IDLE {
-            self.avoids = AVOIDS[0];
-            self.avoids_until = now;
+            self.trial_backoff = TRIAL_BACKOFF[0];
+            self.next_trial = now;
             self.begin(Phase::Plain, now, done);
         }
         self.last_sleep = now;
-        let gathered = done.saturating_sub(self.done);
+        let accumulated = done.saturating_sub(self.done);
         match self.phase {
             Phase::Plain if self.sleeps >= PLAIN_SLEEPS => {
-                let is_often = now.saturating_since(self.since) <= OFTEN * self.sleeps;
-                let is_for_few = gathered <= FEW * u64::from(self.sleeps);
+                let is_often = now.saturating_since(self.since) <= SHORT_SLEEP * self.sleeps;
+                let is_for_few = accumulated <= FEW_MESSAGES * u64::from(self.sleeps);
                 let per_second = self.per_second(now, done);
-                let tries = is_often && is_for_few && now >= self.avoids_until;
+                let tries = is_often && is_for_few && now >= self.next_trial;
                 self.begin(if tries { Phase::Trial { per_second } } else { Phase::Plain }, now, done);
             }
             Phase::Trial { .. }
-                if self.sleeps == FIRST_SLEEPS && gathered < GATHERED * u64::from(FIRST_SLEEPS) =>
+                if self.sleeps == FIRST_SLEEPS && accumulated < MIN_MESSAGES * u64::from(FIRST_SLEEPS) =>
             {
                 self.give_up(now, done);
             }
             Phase::Trial { per_second } if self.sleeps >= TRIAL_SLEEPS => {
                 if self.per_second(now, done) > per_second {
-                    self.avoids = AVOIDS[0];
-                    self.begin(Phase::Coalescing { until: now + COMPARED_FOR }, now, done);
+                    self.trial_backoff = TRIAL_BACKOFF[0];
+                    self.begin(Phase::Coalescing { until: now + COMPARE_INTERVAL }, now, done);
                 } else {
                     self.give_up(now, done);
                 }
             }
             Phase::Coalescing { until } if self.sleeps >= LATER_SLEEPS => {
-                let pays = gathered >= GATHERED * u64::from(self.sleeps) && now < until;
+                let pays = accumulated >= MIN_MESSAGES * u64::from(self.sleeps) && now < until;
                 self.begin(if pays { self.phase } else { Phase::Plain }, now, done);
             }
             _ => {}
@@ -135,12 +136,12 @@ impl Coalescing {
     }
 
     fn give_up(&mut self, now: Instant, done: u64) {
-        self.avoids_until = now + self.avoids;
-        self.avoids = (self.avoids * 2).min(AVOIDS[1]);
+        self.next_trial = now + self.trial_backoff;
+        self.trial_backoff = (self.trial_backoff * 2).min(TRIAL_BACKOFF[1]);
         self.begin(Phase::Plain, now, done);
     }
 
-    /// Messages done in a second, as since `since`.
+    /// Messages per second since `since`.
     fn per_second(&self, now: Instant, done: u64) -> u64 {
         let nanos = u64::try_from(now.saturating_since(self.since).as_nanos()).unwrap_or(u64::MAX);
         done.saturating_sub(self.done).saturating_mul(1_000_000_000) / nanos.max(1)
@@ -153,7 +154,7 @@ mod tests {
 
     const SLEEP: Duration = Duration::from_micros(60);
 
-    /// Sleeps of the thread before a load: how long each lasts, and how many messages are done after it.
+    /// Sleeps of a thread under a load: how long each lasts, and how many messages follow it.
     struct Load {
         coalescing: Coalescing,
         now: Instant,
@@ -165,8 +166,8 @@ mod tests {
             Self { coalescing: Coalescing::new(sleep), now: Instant::ZERO + Duration::from_secs(9), done: 0 }
         }
 
-        /// So many sleeps, each of which takes so many microseconds and is followed by so many messages, `plain` or coalesced;
-        /// how many were coalesced.
+        /// Sleeps `sleeps` times. `plain` and `coalesced` are the microseconds of a sleep and the messages that
+        /// follow. Returns how many sleeps were coalesced.
         fn sleep(&mut self, sleeps: u32, plain: (u64, u64), coalesced: (u64, u64)) -> u32 {
             let mut times = 0;
             for _ in 0..sleeps {
@@ -181,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stream_that_gathers_is_coalesced_and_compared_anew_each_second() {
+    fn fast_stream_is_coalesced_and_compared_again() {
         let mut load = Load::new(SLEEP);
         assert_eq!(load.sleep(PLAIN_SLEEPS, (45, 1), (80, 10)), 0);
         assert_eq!(load.sleep(10_000, (45, 1), (80, 10)), 10_000, "80 us each are less than a second");
@@ -190,9 +191,9 @@ mod tests {
     }
 
     #[test]
-    fn whoever_waits_for_an_answer_hardly_ever_waits_longer() {
+    fn request_response_is_hardly_delayed() {
         let mut load = Load::new(SLEEP);
-        // Two seconds; the pauses between tries are 50, 100, 200, 400 and 800 ms.
+        // Two seconds; the pauses between trials are 50, 100, 200, 400 and 800 ms.
         let coalesced = load.sleep(80_000, (25, 1), (85, 1));
         assert_eq!(coalesced, 6 * FIRST_SLEEPS);
         let coalesced = load.sleep(400_000, (25, 1), (85, 1));
@@ -200,14 +201,14 @@ mod tests {
     }
 
     #[test]
-    fn what_gathers_but_is_no_faster_is_not_coalesced() {
+    fn no_coalescing_without_speedup() {
         let mut load = Load::new(SLEEP);
         let coalesced = load.sleep(10_000, (5, 1), (80, 16));
         assert_eq!(coalesced, TRIAL_SLEEPS, "one try in 50 ms");
     }
 
     #[test]
-    fn a_stream_that_becomes_a_trickle_is_no_longer_coalesced() {
+    fn slow_stream_stops_coalescing() {
         let mut load = Load::new(SLEEP);
         load.sleep(PLAIN_SLEEPS + 100, (45, 1), (80, 10));
         let coalesced = load.sleep(PLAIN_SLEEPS, (25, 1), (85, 1));
@@ -215,15 +216,15 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_that_is_woken_rarely_or_for_much_is_left_alone() {
+    fn rare_or_batched_wakeups_are_not_coalesced() {
         let mut load = Load::new(SLEEP);
         assert_eq!(load.sleep(10_000, (150, 1), (80, 10)), 0);
         let mut load = Load::new(SLEEP);
-        assert_eq!(load.sleep(10_000, (50, FEW + 1), (80, 100)), 0);
+        assert_eq!(load.sleep(10_000, (50, FEW_MESSAGES + 1), (80, 100)), 0);
     }
 
     #[test]
-    fn after_a_rest_everything_is_open_again() {
+    fn idle_period_resets_trials() {
         let mut load = Load::new(SLEEP);
         load.sleep(80_000, (25, 1), (85, 1));
         load.now = load.now + IDLE + Duration::from_micros(1);
@@ -232,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn a_device_made_anew_is_not_taken_for_a_flood() {
+    fn restarted_device_is_not_coalesced() {
         let mut load = Load::new(SLEEP);
         load.sleep(PLAIN_SLEEPS, (45, 1), (80, 10));
         assert_eq!(load.sleep(10, (45, 1), (80, 10)), 10, "a trial");
@@ -241,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sleep_of_zero_is_none() {
+    fn zero_sleep_disables_coalescing() {
         assert_eq!(Load::new(Duration::ZERO).sleep(10_000, (45, 1), (80, 10)), 0);
     }
 }

@@ -13,10 +13,9 @@ use crate::fabric::{FabricStats, TxBatch};
 use crate::hca::tests::Stub;
 use crate::identity::Identity;
 
-/// Long enough for anything but a defect.
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Takes frames only while its descriptor has room.
+/// A fabric that accepts frames only while its descriptor has room.
 struct Narrow {
     gate: UnixStream,
     sent: mpsc::Sender<usize>,
@@ -46,7 +45,7 @@ impl Fabric for Narrow {
     }
 }
 
-/// A posted region write.
+/// Encodes a posted region write.
 fn write(region: u32, offset: u64, data: &[u8]) -> Vec<u8> {
     let len = u32::try_from(data.len()).unwrap();
     let mut message =
@@ -58,7 +57,7 @@ fn write(region: u32, offset: u64, data: &[u8]) -> Vec<u8> {
     message
 }
 
-/// Does what makes the stub send a frame.
+/// Makes the stub send a frame.
 fn make_it_send(client: &mut UnixStream) {
     let version = [[0, 0, 1, 0, 20, 0, 0, 0].as_slice(), &[0; 8], &[0; 4]].concat();
     client.write_all(&version).unwrap();
@@ -68,7 +67,7 @@ fn make_it_send(client: &mut UnixStream) {
 }
 
 #[test]
-fn a_full_fabric_is_waited_for_and_gets_every_frame() {
+fn blocked_fabric_gets_every_frame_later() {
     let (gate, mut other_end) = UnixStream::pair().unwrap();
     gate.set_nonblocking(true).unwrap();
     let mut filled = 0;
@@ -78,7 +77,7 @@ fn a_full_fabric_is_waited_for_and_gets_every_frame() {
     let (sent, arrived) = mpsc::channel();
     let fabric = Narrow { gate, sent, stats: FabricStats::default() };
 
-    // The stub's QPs send to LID 1, so that from LID 9 the frame takes the fabric.
+    // The stub's QPs send to LID 1, so from LID 9 the frame takes the fabric.
     let hca = Hca::new(Stub::default(), Identity::from_lid(Lid::new(9)), None);
     let (server, mut client) = UnixStream::pair().unwrap();
     let worker = Worker::new(Source::Client(server), hca, fabric).unwrap();
@@ -86,7 +85,7 @@ fn a_full_fabric_is_waited_for_and_gets_every_frame() {
     let thread = std::thread::spawn(move || worker.run(&mut mailbox));
 
     make_it_send(&mut client);
-    // A read behind it, so that the write has been served when its reply is here.
+    // A read follows the write, so the write has been served once the read's reply arrives.
     let mut read = write(0, 0, &[]);
     read[2] = 9;
     read[8] = 0;
@@ -94,12 +93,12 @@ fn a_full_fabric_is_waited_for_and_gets_every_frame() {
     assert!(arrived.recv_timeout(Duration::from_millis(50)).is_err(), "the fabric was full");
 
     other_end.read_exact(&mut vec![0; filled]).unwrap();
-    assert_eq!(arrived.recv_timeout(PATIENCE), Ok(1));
+    assert_eq!(arrived.recv_timeout(TIMEOUT), Ok(1));
     drop(client);
     assert_eq!(thread.join().unwrap().unwrap(), Ended::ClientGone);
 }
 
-/// Is full, and never says that it has room.
+/// A fabric that is full and never becomes writable.
 struct Silent {
     never_ready: OwnedFd,
     was_full: bool,
@@ -124,7 +123,7 @@ impl Fabric for Silent {
         self.never_ready.as_fd()
     }
 
-    fn patience(&self) -> Option<Duration> {
+    fn retry_after(&self) -> Option<Duration> {
         Some(Duration::from_millis(10))
     }
 
@@ -134,7 +133,7 @@ impl Fabric for Silent {
 }
 
 #[test]
-fn a_fabric_that_waits_for_room_so_long_and_no_longer_is_offered_the_frames_again() {
+fn blocked_fabric_is_retried_after_timeout() {
     let (sent, arrived) = mpsc::channel();
     let never_ready = epoll::create(epoll::CreateFlags::CLOEXEC).unwrap();
     let fabric = Silent { never_ready, was_full: false, sent };
@@ -144,13 +143,13 @@ fn a_fabric_that_waits_for_room_so_long_and_no_longer_is_offered_the_frames_agai
     let (_handle, mut mailbox) = call::mailbox().unwrap();
     let thread = std::thread::spawn(move || worker.run(&mut mailbox));
     make_it_send(&mut client);
-    assert_eq!(arrived.recv_timeout(PATIENCE), Ok(1));
+    assert_eq!(arrived.recv_timeout(TIMEOUT), Ok(1));
     drop(client);
     assert_eq!(thread.join().unwrap().unwrap(), Ended::ClientGone);
 }
 
 #[test]
-fn a_worker_that_sleeps_wakes_up_at_its_deadline() {
+fn worker_wakes_at_deadline() {
     let (gate, _other_end) = UnixStream::pair().unwrap();
     let (sent, arrived) = mpsc::channel();
     let fabric = Narrow { gate, sent, stats: FabricStats::default() };
@@ -165,14 +164,14 @@ fn a_worker_that_sleeps_wakes_up_at_its_deadline() {
 
     let begun = std::time::Instant::now();
     make_it_send(&mut client);
-    assert_eq!(arrived.recv_timeout(PATIENCE), Ok(1));
+    assert_eq!(arrived.recv_timeout(TIMEOUT), Ok(1));
     assert!(begun.elapsed() >= Duration::from_millis(50));
     drop(client);
     assert_eq!(thread.join().unwrap().unwrap(), Ended::ClientGone);
 }
 
 #[test]
-fn a_request_to_stop_ends_a_worker_that_sleeps() {
+fn stop_request_ends_sleeping_worker() {
     let (gate, _other_end) = UnixStream::pair().unwrap();
     let (sent, _arrived) = mpsc::channel();
     let fabric = Narrow { gate, sent, stats: FabricStats::default() };

@@ -19,7 +19,7 @@ use std::time::Duration;
 use ::device::control::explain;
 use ::device::control::message::{DeviceRow, PortState, Request, Response};
 use ::device::frontend::snapshot::{Rows, Table};
-use ::device::{manual, plain, runtime_folder};
+use ::device::{manual, runtime_folder, sanitize};
 use anyhow::{Context as _, anyhow, bail, ensure};
 use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand, ValueEnum};
 use serde_json::{Value, json};
@@ -189,7 +189,7 @@ fn main() -> ExitCode {
     match Cli::from_arg_matches(&matches).map_err(Into::into).and_then(|cli| run(&cli)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            let _ = writeln!(io::stderr(), "hcactl: {}", plain::text(&format!("{error:#}")));
+            let _ = writeln!(io::stderr(), "hcactl: {}", sanitize::text(&format!("{error:#}")));
             ExitCode::FAILURE
         }
     }
@@ -340,7 +340,7 @@ fn print(text: &str) -> anyhow::Result<bool> {
 }
 
 fn json(value: &impl serde::Serialize) -> anyhow::Result<String> {
-    Ok(plain::json(&serde_json::to_string(value)?) + "\n")
+    Ok(sanitize::json(&serde_json::to_string(value)?) + "\n")
 }
 
 /// Prints the outcome of a change as JSON. As text, success prints nothing.

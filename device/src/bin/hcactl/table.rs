@@ -14,7 +14,7 @@ use device::frontend::snapshot::{
     QueueState, Right, Rows, Service,
 };
 
-use crate::plain;
+use crate::sanitize;
 
 /// Columns as wide as their widest cell; the first line is the head.
 #[derive(Default)]
@@ -138,7 +138,7 @@ impl Text {
 
     pub(crate) fn finish(mut self) -> String {
         for cell in self.lines.iter_mut().flatten() {
-            *cell = plain::text(cell);
+            *cell = sanitize::text(cell);
         }
         let mut widths: Vec<usize> = Vec::new();
         for line in &self.lines {

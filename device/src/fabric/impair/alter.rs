@@ -1,31 +1,31 @@
-//! Changing frames as a bad wire or a congested switch does.
+//! Damages and marks frames as a bad wire or a congested switch does.
 
 use protocol::net::checksum::Checksum;
 use rand::{Rng, RngExt};
 
-use super::glance::{ETHER_LEN, Glance};
+use super::summary::{ETHER_LEN, FrameSummary};
 
-/// ECN field of "congestion experienced" (RFC 3168, section 5).
+/// ECN codepoint Congestion Experienced (RFC 3168, section 5).
 const CE: u8 = 3;
 
-/// Inverts one bit and gives the byte it is in. In a RoCE packet it is one that the ICRC covers.
-pub(super) fn corrupt(frame: &mut [u8], glance: &Glance, rng: &mut impl Rng) -> Option<usize> {
-    let len = frame.len().checked_sub(glance.body).filter(|len| *len > 0)?;
-    let mut byte = glance.body + rng.random_range(0..len);
-    // FECN, BECN and reserved bits: the ICRC leaves them out.
-    if glance.bth.is_some() && byte == glance.body + 4 {
+/// Inverts one bit and returns the index of its byte. In a RoCE packet the ICRC covers that bit.
+pub(super) fn corrupt(frame: &mut [u8], summary: &FrameSummary, rng: &mut impl Rng) -> Option<usize> {
+    let len = frame.len().checked_sub(summary.body).filter(|len| *len > 0)?;
+    let mut byte = summary.body + rng.random_range(0..len);
+    // FECN, BECN and reserved bits are not covered by the ICRC.
+    if summary.bth.is_some() && byte == summary.body + 4 {
         byte -= 1;
     }
     *frame.get_mut(byte)? ^= 1 << rng.random_range(0..8_u32);
     Some(byte)
 }
 
-/// Sets the ECN field of an IP header. The ICRC leaves it out, the checksum of IPv4 does not.
-pub(super) fn mark_ce(frame: &mut [u8], glance: &Glance) {
-    let Some(ip) = &glance.ip else { return };
+/// Sets the ECN field of an IP header to CE. The ICRC does not cover it, but the IPv4 checksum does.
+pub(super) fn mark_ce(frame: &mut [u8], summary: &FrameSummary) {
+    let Some(ip) = &summary.ip else { return };
     let Some(header) = frame.get_mut(ETHER_LEN..) else { return };
     if ip.src.is_ipv6() {
-        // Traffic class: bits 27:20 of the first word, of which ECN is 21:20.
+        // Traffic class: bits 27:20 of the first word, with ECN in 21:20.
         if let Some(byte) = header.get_mut(1) {
             *byte |= CE << 4;
         }

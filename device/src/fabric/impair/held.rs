@@ -1,4 +1,4 @@
-//! Frames that go on later.
+//! Frames held back for later.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -7,20 +7,19 @@ use engine::Instant;
 
 use crate::fabric::Origin;
 
-/// Bound: frames of one direction that are held back, and their bytes. What comes beyond is lost, as in a queue of any
-/// switch.
+/// Bound: held frames of one direction, and their bytes. Frames beyond it are dropped, as in the queue of a switch.
 const MAX_FRAMES: usize = 8192;
 const MAX_BYTES: usize = 32 << 20;
 
-/// Bound: frames that wait to be overtaken. Each is looked at for every frame that passes.
+/// Bound: frames that wait to be overtaken. Each is checked for every frame that passes.
 const MAX_WAITING: usize = 256;
 
-/// Frames of one direction.
+/// HoldQueue frames of one direction.
 #[derive(Debug, Default)]
-pub(super) struct Held {
-    /// By the time they go on, then in the order they came.
+pub(super) struct HoldQueue {
+    /// Ordered by release time, then by arrival.
     delayed: BTreeMap<(Instant, u64), Frame>,
-    /// In the order they came.
+    /// In order of arrival.
     waiting: Vec<Waiting>,
     came: u64,
     bytes: usize,
@@ -28,28 +27,28 @@ pub(super) struct Held {
 
 #[derive(Debug)]
 struct Waiting {
-    /// Frames that are still to overtake it.
+    /// Number of frames that still have to overtake it.
     by: u32,
-    /// It goes on then, overtaken or not.
+    /// Time at which it is released in any case.
     until: Instant,
     frame: Frame,
 }
 
-/// A frame that was held back.
+/// A held frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Frame {
-    /// From the Ethernet header on.
+    /// Contents from the Ethernet header on.
     pub bytes: Vec<u8>,
-    /// Why it leaves, if it does.
+    /// Origin of an outbound frame.
     pub origin: Origin,
 }
 
-impl Held {
+impl HoldQueue {
     pub(super) fn is_empty(&self) -> bool {
         self.delayed.is_empty() && self.waiting.is_empty()
     }
 
-    /// Holds a frame back for a time. False: there is no room.
+    /// Holds a frame for a time. Returns false if there is no room.
     #[must_use]
     pub(super) fn delay(&mut self, now: Instant, by: Duration, frame: Frame) -> bool {
         self.take_in(&frame.bytes) && {
@@ -58,7 +57,7 @@ impl Held {
         }
     }
 
-    /// Holds a frame back until `by` others have passed, or until a time. False: there is no room.
+    /// Holds a frame until `by` others have passed, or until a time. Returns false if there is no room.
     #[must_use]
     pub(super) fn hold(&mut self, until: Instant, by: u32, frame: Frame) -> bool {
         self.waiting.len() < MAX_WAITING && self.take_in(&frame.bytes) && {
@@ -67,14 +66,14 @@ impl Held {
         }
     }
 
-    /// A frame passes.
+    /// Counts a frame that passes.
     pub(super) fn overtake(&mut self) {
         for waiting in &mut self.waiting {
             waiting.by = waiting.by.saturating_sub(1);
         }
     }
 
-    /// The next frame that goes on now.
+    /// Returns the next frame whose time has come.
     pub(super) fn release(&mut self, now: Instant) -> Option<Frame> {
         let passed = self.waiting.iter().position(|waiting| waiting.by == 0 || waiting.until <= now);
         let frame = match passed {

@@ -10,15 +10,15 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use super::glance::Glance;
+use super::summary::FrameSummary;
 
-/// Bound: how long a frame is held back, microseconds. Far above any timeout that means anything to a QP under test.
+/// Bound: how long a frame may be held, in microseconds. Far above any timeout of a QP under test.
 const MAX_HOLD_US: u64 = 60_000_000;
 
-/// Bound: frames that one may be made to wait for.
+/// Bound: frames that one frame may wait for.
 const MAX_OVERTAKERS: u32 = 1024;
 
-/// How long a reordered frame waits for others, microseconds, unless the rule says it.
+/// Default of `within_us`.
 const OVERTAKEN_WITHIN_US: u64 = 10_000;
 
 /// An impairment, as written in the configuration and sent by `hcactl`.
@@ -115,7 +115,6 @@ fn overtaken_within() -> u64 {
 #[serde(try_from = "f64")]
 pub struct Probability(#[schemars(range(min = 0.0, max = 1.0))] f64);
 
-/// It is never NaN.
 impl Eq for Probability {}
 
 impl Probability {
@@ -141,17 +140,17 @@ impl TryFrom<f64> for Probability {
     }
 }
 
-/// What is wrong with a rule.
+/// Why a rule is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("{key}: {problem}")]
 pub struct RuleError {
-    /// Which part.
+    /// Key of the invalid value.
     pub key: &'static str,
-    /// One line for people.
+    /// What is wrong, in one line.
     pub problem: &'static str,
 }
 
-/// A rule that can be applied.
+/// A validated rule.
 #[derive(Clone, Debug)]
 pub struct Rule {
     entry: RuleEntry,
@@ -162,11 +161,11 @@ pub struct Rule {
     when: When,
 }
 
-/// Which of the frames that a rule meets it hits.
+/// Which of the matching frames a rule hits.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum When {
     Always,
-    /// Counted from 1; `count` in a row.
+    /// Counted from 1; `count` consecutive frames.
     Nth {
         first: u64,
         count: u64,
@@ -232,7 +231,7 @@ impl Peer {
 }
 
 impl Rule {
-    /// As it was written.
+    /// Returns the rule as it was written.
     pub fn entry(&self) -> &RuleEntry {
         &self.entry
     }
@@ -270,14 +269,14 @@ impl Rule {
         action << 1 | direction
     }
 
-    /// Whether the rule meets this frame, which goes its way.
-    pub(super) fn selects(&self, glance: &Glance) -> bool {
-        let bth = glance.bth.as_ref();
+    /// Returns whether the rule matches this frame of its direction.
+    pub(super) fn selects(&self, summary: &FrameSummary) -> bool {
+        let bth = summary.bth.as_ref();
         let peer = |wanted| match (wanted, self.entry.direction) {
-            (Peer::Mac(mac), Direction::Tx) => glance.dst_mac == mac,
-            (Peer::Mac(mac), Direction::Rx) => glance.src_mac == mac,
-            (Peer::Ip(ip), Direction::Tx) => glance.ip.is_some_and(|addrs| addrs.dst == ip),
-            (Peer::Ip(ip), Direction::Rx) => glance.ip.is_some_and(|addrs| addrs.src == ip),
+            (Peer::Mac(mac), Direction::Tx) => summary.dst_mac == mac,
+            (Peer::Mac(mac), Direction::Rx) => summary.src_mac == mac,
+            (Peer::Ip(ip), Direction::Tx) => summary.ip.is_some_and(|addrs| addrs.dst == ip),
+            (Peer::Ip(ip), Direction::Rx) => summary.ip.is_some_and(|addrs| addrs.src == ip),
         };
         self.qpn.is_none_or(|qpn| bth.is_some_and(|bth| bth.dest_qp == qpn))
             && self.psn.is_none_or(|psn| bth.is_some_and(|bth| bth.psn == psn))

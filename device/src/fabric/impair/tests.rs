@@ -1,4 +1,5 @@
-//! Frames are those of scapy: from 02:00:00:00:00:01 and 10.77.0.1 to 02:00:00:00:00:02 and 10.77.0.2, QP abcdefh.
+//! The test frames were built with scapy: from 02:00:00:00:00:01 and 10.77.0.1 to 02:00:00:00:00:02 and 10.77.0.2, QP
+//! abcdefh.
 
 use protocol::WireError;
 use protocol::roce::RoceFrame;
@@ -14,7 +15,7 @@ fn frame(name: &str) -> Vec<u8> {
     pairs.iter().map(|pair| u8::from_str_radix(str::from_utf8(pair).unwrap(), 16).unwrap()).collect()
 }
 
-/// Made by scapy 2.8.0: who has 10.77.0.2, tell 10.77.0.1 at 02:00:00:00:00:01.
+/// Built with scapy 2.8.0: who has 10.77.0.2, tell 10.77.0.1 at 02:00:00:00:00:01.
 const ARP: [u8; 42] = *b"\xff\xff\xff\xff\xff\xff\x02\0\0\0\0\x01\x08\x06\
     \0\x01\x08\0\x06\x04\0\x01\x02\0\0\0\0\x01\x0a\x4d\0\x01\0\0\0\0\0\0\x0a\x4d\0\x02";
 
@@ -31,17 +32,17 @@ fn after(us: u64) -> Instant {
     T0 + Duration::from_micros(us)
 }
 
-/// What goes on at `now` when `frame` is sent.
+/// Returns the frames that pass at `now` when `frame` is sent.
 fn send(impairments: &mut Impairments, now: Instant, frame: &[u8]) -> Vec<Vec<u8>> {
-    let mut out = match impairments.judge(now, Direction::Tx, frame, Origin::Own) {
-        Verdict::Untouched => vec![frame.to_vec()],
-        Verdict::Touched { frames, .. } => frames.into_vec(),
+    let mut out = match impairments.apply_rules(now, Direction::Tx, frame, Origin::Own) {
+        Verdict::Pass => vec![frame.to_vec()],
+        Verdict::Modified { frames, .. } => frames.into_vec(),
     };
     out.extend(std::iter::from_fn(|| impairments.release(now, Direction::Tx).map(|on| on.bytes)));
     out
 }
 
-/// Which of `count` equal frames are dropped by a rule.
+/// Returns which of `count` equal frames a rule drops.
 fn dropped(rule: &str, count: usize) -> Vec<usize> {
     let mut impairments = rules(&[rule]);
     let frame = frame("rc_send_first");
@@ -49,29 +50,29 @@ fn dropped(rule: &str, count: usize) -> Vec<usize> {
 }
 
 #[test]
-fn an_exact_rule_hits_the_nth_frame_its_selectors_fit() {
+fn nth_rule_hits_nth_matching_frame() {
     let mut impairments = rules(&[
         r#"{"direction": "tx", "action": "drop", "qpn": 11259375, "opcode": "READ response middle", "nth": 3}"#,
     ]);
     let (middle, first) = (frame("rc_read_response_middle"), frame("rc_read_response_first"));
     let fates: Vec<_> = [&first, &middle, &middle, &first, &middle, &middle]
-        .map(|frame| impairments.judge(T0, Direction::Tx, frame, Origin::Own))
+        .map(|frame| impairments.apply_rules(T0, Direction::Tx, frame, Origin::Own))
         .into();
     let note = "impairment 1: dropped".to_owned();
-    assert_eq!(fates[4], Verdict::Touched { note, frames: SmallVec::new() });
-    assert!([0, 1, 2, 3, 5].iter().all(|index| fates[*index] == Verdict::Untouched));
+    assert_eq!(fates[4], Verdict::Modified { note, frames: SmallVec::new() });
+    assert!([0, 1, 2, 3, 5].iter().all(|index| fates[*index] == Verdict::Pass));
     let row = &impairments.rows()[0];
     assert_eq!((row.id, row.matched, row.hits), (1, 4, 1));
 }
 
 #[test]
-fn a_count_hits_so_many_in_a_row() {
+fn count_hits_consecutive_frames() {
     assert_eq!(dropped(r#"{"direction": "tx", "action": "drop", "nth": 2, "count": 3}"#, 8), [2, 3, 4]);
     assert_eq!(dropped(r#"{"direction": "tx", "action": "drop"}"#, 3), [1, 2, 3]);
 }
 
 #[test]
-fn every_selector_counts() {
+fn every_selector_must_match() {
     let frame = frame("rc_ack");
     let (ethernet, v6) = (&ARP[..], self::frame("v6_rc_ack"));
     for (selectors, roce, arp, over_ipv6) in [
@@ -95,15 +96,15 @@ fn every_selector_counts() {
 }
 
 #[test]
-fn directions_are_apart_and_the_peer_of_what_arrives_is_its_source() {
+fn peer_is_source_of_received_frames() {
     let rule = r#"{"direction": "rx", "action": "drop", "peer": "10.77.0.1"}"#;
     let mut impairments = rules(&[rule]);
-    assert_eq!(impairments.judge(T0, Direction::Tx, &frame("rc_ack"), Origin::Own), Verdict::Untouched);
-    assert_ne!(impairments.judge(T0, Direction::Rx, &frame("rc_ack"), Origin::Own), Verdict::Untouched);
+    assert_eq!(impairments.apply_rules(T0, Direction::Tx, &frame("rc_ack"), Origin::Own), Verdict::Pass);
+    assert_ne!(impairments.apply_rules(T0, Direction::Rx, &frame("rc_ack"), Origin::Own), Verdict::Pass);
 }
 
 #[test]
-fn chance_is_as_probable_as_it_says_and_the_same_for_the_same_seed() {
+fn probability_is_exact_and_seeded() {
     let rule =
         |seed| format!(r#"{{"direction": "tx", "action": "drop", "probability": 0.05, "seed": {seed}}}"#);
     let hits = dropped(&rule(7), 20_000);
@@ -118,7 +119,7 @@ fn chance_is_as_probable_as_it_says_and_the_same_for_the_same_seed() {
 }
 
 #[test]
-fn rules_of_one_seed_do_not_hit_the_same_frames() {
+fn equal_seeds_hit_different_frames() {
     let mut impairments = rules(&[
         r#"{"direction": "tx", "action": "drop", "probability": 0.1, "seed": 1}"#,
         r#"{"direction": "tx", "action": {"duplicate": {}}, "probability": 0.1, "seed": 1}"#,
@@ -129,7 +130,7 @@ fn rules_of_one_seed_do_not_hit_the_same_frames() {
 }
 
 #[test]
-fn a_duplicate_comes_at_once_or_later() {
+fn duplicate_is_sent_at_once_or_later() {
     let frame = frame("rc_read_request");
     let at_once = r#"{"direction": "tx", "action": {"duplicate": {}}}"#;
     assert_eq!(send(&mut rules(&[at_once]), T0, &frame), [frame.clone(), frame.clone()]);
@@ -144,7 +145,7 @@ fn a_duplicate_comes_at_once_or_later() {
 }
 
 #[test]
-fn delayed_frames_keep_their_order_and_outlive_the_rule() {
+fn delayed_frames_keep_order_without_rule() {
     let mut impairments = rules(&[r#"{"direction": "tx", "action": {"delay": {"us": 1000}}}"#]);
     let frames = ["rc_send_first", "rc_send_middle", "rc_send_last"].map(frame);
     for frame in &frames {
@@ -161,7 +162,7 @@ fn delayed_frames_keep_their_order_and_outlive_the_rule() {
 }
 
 #[test]
-fn jitter_is_within_its_bounds_and_not_always_the_same() {
+fn jitter_varies_within_bounds() {
     let mut impairments =
         rules(&[r#"{"direction": "tx", "action": {"delay": {"us": 100, "jitter_us": 50}}, "seed": 3}"#]);
     let mut seen = std::collections::BTreeSet::new();
@@ -176,7 +177,7 @@ fn jitter_is_within_its_bounds_and_not_always_the_same() {
 }
 
 #[test]
-fn a_reordered_frame_follows_those_that_overtake_it() {
+fn reordered_frame_follows_overtaking_frames() {
     let mut impairments =
         rules(&[r#"{"direction": "tx", "action": {"reorder": {"by": 2}}, "opcode": "SEND First"}"#]);
     let [first, middle, last] = ["rc_send_first", "rc_send_middle", "rc_send_last"].map(frame);
@@ -186,7 +187,7 @@ fn a_reordered_frame_follows_those_that_overtake_it() {
 }
 
 #[test]
-fn a_reordered_frame_that_nobody_overtakes_does_not_wait_for_ever() {
+fn reordered_frame_is_released_after_timeout() {
     let mut impairments =
         rules(&[r#"{"direction": "tx", "action": {"reorder": {"by": 2, "within_us": 300}}}"#]);
     send(&mut impairments, T0, &ARP);
@@ -195,7 +196,7 @@ fn a_reordered_frame_that_nobody_overtakes_does_not_wait_for_ever() {
 }
 
 #[test]
-fn a_corrupted_packet_has_one_bit_inverted_and_a_wrong_icrc() {
+fn corruption_inverts_one_bit_and_breaks_icrc() {
     let mut impairments = rules(&[r#"{"direction": "tx", "action": "corrupt", "seed": 5}"#]);
     for name in ["rc_ack", "rc_write_only", "ud_send_only", "cnp"] {
         let good = frame(name);
@@ -211,7 +212,7 @@ fn a_corrupted_packet_has_one_bit_inverted_and_a_wrong_icrc() {
 }
 
 #[test]
-fn a_marked_packet_says_congestion_experienced_and_is_intact() {
+fn ce_mark_leaves_icrc_valid() {
     let mut impairments = rules(&[r#"{"direction": "tx", "action": "mark_ce"}"#]);
     for (name, class) in [("rc_send_only_3_bytes", 0x6b), ("rc_ack", 3), ("v6_rc_ack", 3)] {
         let marked = send(&mut impairments, T0, &frame(name)).remove(0);
@@ -223,14 +224,14 @@ fn a_marked_packet_says_congestion_experienced_and_is_intact() {
 }
 
 #[test]
-fn rules_add_up_and_each_says_what_it_did() {
+fn rules_combine_and_describe_effects() {
     let mut impairments = rules(&[
         r#"{"direction": "tx", "action": "mark_ce"}"#,
         r#"{"direction": "tx", "action": {"delay": {"us": 7}}}"#,
         r#"{"direction": "tx", "action": {"duplicate": {"after_us": 5}}}"#,
     ]);
-    let Verdict::Touched { note, frames } =
-        impairments.judge(T0, Direction::Tx, &frame("rc_ack"), Origin::Own)
+    let Verdict::Modified { note, frames } =
+        impairments.apply_rules(T0, Direction::Tx, &frame("rc_ack"), Origin::Own)
     else {
         panic!("no rule applied")
     };
@@ -246,23 +247,23 @@ fn rules_add_up_and_each_says_what_it_did() {
 }
 
 #[test]
-fn what_is_held_back_is_bounded() {
+fn held_frames_are_bounded() {
     let mut impairments = rules(&[r#"{"direction": "tx", "action": {"delay": {"us": 1000}}}"#]);
     let lost = (0..10_000)
-        .filter(|_| match impairments.judge(T0, Direction::Tx, &ARP, Origin::Own) {
-            Verdict::Touched { note, .. } => note.ends_with("lost: too many frames are held"),
-            Verdict::Untouched => false,
+        .filter(|_| match impairments.apply_rules(T0, Direction::Tx, &ARP, Origin::Own) {
+            Verdict::Modified { note, .. } => note.ends_with("lost: too many frames are held"),
+            Verdict::Pass => false,
         })
         .count();
     assert_eq!(lost, 10_000 - 8192);
 }
 
 #[test]
-fn rules_have_numbers_and_a_limit() {
+fn rules_have_ids_and_limit() {
     let rule = r#"{"direction": "tx", "action": "drop"}"#;
     let mut impairments = rules(&vec![rule; MAX_RULES]);
     let one_more = Rule::try_from(serde_json::from_str::<RuleEntry>(rule).unwrap()).unwrap();
-    assert_eq!(impairments.add(one_more.clone()), Err(TooManyRules));
+    assert_eq!(impairments.add(one_more.clone()), Err(TooManyRulesError));
     assert!(impairments.clear(Some(3)) && !impairments.clear(Some(3)));
     assert_eq!(impairments.add(one_more.clone()), Ok(65));
     assert!(impairments.clear(None));
@@ -270,7 +271,7 @@ fn rules_have_numbers_and_a_limit() {
 }
 
 #[test]
-fn a_rule_that_means_nothing_is_refused_by_its_key() {
+fn invalid_rule_is_rejected_by_key() {
     for (rule, error) in [
         (r#""action": "drop", "nth": 0"#, "nth: must be at least 1"),
         (r#""action": "drop", "count": 2"#, "count: requires `nth`"),

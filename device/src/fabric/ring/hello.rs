@@ -1,19 +1,20 @@
-//! What two HCAs say to each other before frames flow.
+//! Messages that two HCAs exchange before frames flow.
 //!
 //! ```text
 //! 0  8  "hcadring"
 //! 8  2  version: 3
-//! 10 1  kind: 1 the memory comes with this message, 2 call, 3 answer to a call
+//! 10 1  kind: 1 shared memory is attached, 2 call, 3 answer to a call
 //! 11 6  MAC of the sender
 //! 17 3  reserved, 0
 //! 20 4  bytes of one ring
 //! 24 4  IPv4 address of the sender
-//! 28 16 IPv6 address of the sender beside its link-local one, 0 if it has none
+//! 28 16 IPv6 address of the sender besides its link-local one, 0 if none
 //! 44 8  token of the sender
-//! 52 8  token of the message that this one answers, 0 if there is none
+//! 52 8  token of the message that this one answers, 0 if none
 //! ```
 //!
-//! Numbers are little-endian, addresses as on a wire. A message comes in one piece, with one descriptor if its kind is 1.
+//! Numbers are little-endian, addresses in network byte order. A message is a single send, with one descriptor if its
+//! kind is 1.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -55,32 +56,32 @@ struct Raw {
     answered: U64,
 }
 
-/// A message.
+/// A message received.
 #[derive(Debug)]
 pub(super) struct Hello {
-    /// The sender's addresses.
+    /// Addresses of the sender.
     pub(super) from: Identity,
-    /// To be repeated in the answer.
+    /// Token to repeat in the answer.
     pub(super) token: Option<Token>,
     /// Token of the message that this one answers.
     pub(super) answered: Option<Token>,
     pub(super) kind: Kind,
 }
 
-/// What a message is for.
+/// Kind of a message.
 #[derive(Debug)]
 pub(super) enum Kind {
-    /// The rings are in this file.
+    /// The rings are in this memfd.
     Memory { len: RingLen, memfd: OwnedFd },
-    /// The sender has no link to the receiver, and wants one.
+    /// The sender has no link to the receiver and requests one.
     Call,
-    /// It answers a call, and asks the caller to prove that it has the socket of its name.
+    /// Answers a call, and asks the caller to prove that it owns the socket of its MAC.
     Answer,
 }
 
-/// Why a message is none.
+/// Why a message is invalid.
 #[derive(Debug, Error)]
-pub(super) enum Unheard {
+pub(super) enum HelloError {
     #[error("the peer closed the connection")]
     Closed,
     #[error("the peer did not send a valid hello message")]
@@ -91,7 +92,7 @@ pub(super) enum Unheard {
     Io(#[from] io::Error),
 }
 
-/// What is sent, but for the sender.
+/// A message to send.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Message<'a> {
     Memory(BorrowedFd<'a>),
@@ -117,7 +118,7 @@ pub(super) fn send(
         kind,
         mac: from.mac.0,
         reserved: [0; 3],
-        ring_len: U32::new(RingLen::USUAL.get()),
+        ring_len: U32::new(RingLen::DEFAULT.get()),
         ipv4: from.ipv4.octets(),
         ipv6: from.ipv6.map_or([0; 16], |ip| ip.octets()),
         token: U64::new(token.map_or(0, Token::get)),
@@ -134,8 +135,8 @@ pub(super) fn send(
     Ok(())
 }
 
-/// The message of a caller, if it is there.
-pub(super) fn receive(socket: impl AsFd) -> Result<Option<Hello>, Unheard> {
+/// Receives the message of a new connection, if it has arrived.
+pub(super) fn receive(socket: impl AsFd) -> Result<Option<Hello>, HelloError> {
     let mut bytes = [0; size_of::<Raw>()];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
@@ -143,7 +144,7 @@ pub(super) fn receive(socket: impl AsFd) -> Result<Option<Hello>, Unheard> {
     let len = match recvmsg(socket, &mut [IoSliceMut::new(&mut bytes)], &mut control, flags) {
         Ok(received) => received.bytes,
         Err(Errno::AGAIN | Errno::INTR) => return Ok(None),
-        Err(error) => return Err(Unheard::Io(error.into())),
+        Err(error) => return Err(HelloError::Io(error.into())),
     };
     let rights = control.drain().filter_map(|message| match message {
         RecvAncillaryMessage::ScmRights(fds) => Some(fds),
@@ -151,14 +152,14 @@ pub(super) fn receive(socket: impl AsFd) -> Result<Option<Hello>, Unheard> {
     });
     let memfd = rights.flatten().next();
     if len == 0 {
-        return Err(Unheard::Closed);
+        return Err(HelloError::Closed);
     }
-    let raw = Raw::read_from_bytes(&bytes[..len]).map_err(|_| Unheard::NotHello)?;
+    let raw = Raw::read_from_bytes(&bytes[..len]).map_err(|_| HelloError::NotHello)?;
     if raw.magic != MAGIC {
-        return Err(Unheard::NotHello);
+        return Err(HelloError::NotHello);
     }
     if raw.version.get() != VERSION {
-        return Err(Unheard::Version(raw.version.get()));
+        return Err(HelloError::Version(raw.version.get()));
     }
     let mac = MacAddr(raw.mac);
     let ipv6 = Ipv6Addr::from(raw.ipv6);
@@ -166,7 +167,7 @@ pub(super) fn receive(socket: impl AsFd) -> Result<Option<Hello>, Unheard> {
         (MEMORY, Some(len), Some(memfd)) => Kind::Memory { len, memfd },
         (CALL, ..) => Kind::Call,
         (ANSWER, ..) => Kind::Answer,
-        _ => return Err(Unheard::NotHello),
+        _ => return Err(HelloError::NotHello),
     };
     let from = Identity {
         mac,

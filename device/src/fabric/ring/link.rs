@@ -1,4 +1,4 @@
-//! One member of the network: its memory, and the socket that wakes it and tells of its end.
+//! A link to one member: the shared memory, and the socket that wakes the member and detects its end.
 
 use std::os::unix::net::UnixStream;
 
@@ -8,34 +8,34 @@ use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, recv, send};
 use serde::{Deserialize, Serialize};
 
-use super::memory::{Broken, Consumer, Producer};
+use super::memory::{Consumer, Producer, RingError};
 use crate::fabric::RxBatch;
 
-/// A member and what it did, as `hcactl` lists it.
+/// A member and its counters, as `hcactl` lists it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MemberRow {
-    /// Its own MAC.
+    /// MAC of the member.
     pub mac: String,
-    /// MACs that are reached through it, at most 16 of them: its own and those of its NIC.
+    /// MACs that are reached through it, at most 16: its own and those of its NIC.
     pub macs: Vec<String>,
-    /// It sleeps until frames come.
+    /// The member sleeps until frames arrive.
     pub asleep: bool,
-    /// Frames that came from it.
+    /// Frames received from it.
     pub rx_frames: u64,
-    /// Frames that came from it and were dropped, because their source MAC is another's.
+    /// Frames from it that were dropped because their source MAC belongs to another member.
     pub rx_foreign_mac: u64,
-    /// Frames that came from it and were dropped, because they come from an IP address of another.
+    /// Frames from it that were dropped because their source IP address belongs to another member.
     #[serde(default)]
     pub rx_foreign_ip: u64,
     /// Frames put into its ring.
     pub tx_frames: u64,
-    /// Frames that were lost because its ring was full.
+    /// Frames dropped because its ring was full.
     pub tx_refused: u64,
     /// Bytes in its ring that it has not taken yet.
     pub tx_waiting_bytes: u32,
 }
 
-/// What passed a link, and what did not.
+/// Counters of a link.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Counters {
     pub(super) rx_frames: u64,
@@ -47,27 +47,26 @@ pub(super) struct Counters {
 
 /// Why a link ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Fault {
+pub(super) enum LinkError {
     /// The other side closed it.
-    Gone,
-    /// The other side wrote what no peer of ours writes.
-    Broken(Broken),
+    Closed,
+    /// The other side violated the protocol of the shared memory.
+    Invalid(RingError),
 }
 
-impl From<Broken> for Fault {
-    fn from(error: Broken) -> Self {
-        Self::Broken(error)
+impl From<RingError> for LinkError {
+    fn from(error: RingError) -> Self {
+        Self::Invalid(error)
     }
 }
 
-/// See the module.
 #[derive(Debug)]
 pub(super) struct Link {
     mac: MacAddr,
     socket: UnixStream,
     producer: Producer,
     consumer: Consumer,
-    /// Frames were put in that the other side does not see yet.
+    /// Frames were pushed that the other side does not see yet.
     unpublished: bool,
     pub(super) counters: Counters,
 }
@@ -85,11 +84,11 @@ impl Link {
         &self.socket
     }
 
-    /// Puts frames in until one does not fit; returns how many did.
+    /// Pushes frames until one does not fit, and returns how many did.
     pub(super) fn put<'a>(
         &mut self,
         frames: impl Iterator<Item = (&'a [u8], IcrcField)>,
-    ) -> Result<usize, Fault> {
+    ) -> Result<usize, LinkError> {
         let mut put = 0;
         for (frame, icrc) in frames {
             if !self.producer.push(frame, icrc)? {
@@ -102,13 +101,13 @@ impl Link {
         Ok(put)
     }
 
-    /// The link as `hcactl` shows it; `macs` are behind it.
+    /// Returns the link as `hcactl` shows it; `macs` are reached through it.
     pub(super) fn row(&self, macs: Vec<String>) -> MemberRow {
         let Counters { rx_frames, rx_foreign_mac, rx_foreign_ip, tx_frames, tx_refused } = self.counters;
         MemberRow {
             mac: self.mac.to_string(),
             macs,
-            asleep: self.producer.is_awaited(),
+            asleep: self.producer.is_asleep(),
             rx_frames,
             rx_foreign_mac,
             rx_foreign_ip,
@@ -118,56 +117,56 @@ impl Link {
         }
     }
 
-    /// Shows the other side what was put in. Whether it had to be woken.
+    /// Publishes the pushed frames. Returns whether the other side had to be woken.
     pub(super) fn publish(&mut self) -> bool {
         let woken = std::mem::take(&mut self.unpublished) && self.producer.publish();
         if woken {
-            self.ring_bell();
+            self.wake_peer();
         }
         woken
     }
 
-    /// Sees to it that the other side wakes us once it has made room. False: it has already.
-    pub(super) fn wait_for_room(&mut self, frame: usize) -> Result<bool, Fault> {
-        // It can only take what it sees.
+    /// Requests a wake-up once the other side has made room. Returns false if there is room already.
+    pub(super) fn wait_for_room(&mut self, frame: usize) -> Result<bool, LinkError> {
+        // The other side can only take published frames.
         self.publish();
-        Ok(self.producer.starve(frame)?)
+        Ok(self.producer.request_room(frame)?)
     }
 
     pub(super) fn has_frames(&self) -> bool {
         self.consumer.has_frames()
     }
 
-    /// Appends what has arrived, and lets the other side have the room.
-    pub(super) fn take(&mut self, batch: &mut RxBatch, max_frames: usize) -> Result<(), Fault> {
+    /// Appends the frames that have arrived, and releases their room.
+    pub(super) fn take(&mut self, batch: &mut RxBatch, max_frames: usize) -> Result<(), LinkError> {
         self.consumer.take(batch, max_frames)?;
         if self.consumer.release() {
-            self.ring_bell();
+            self.wake_peer();
         }
         Ok(())
     }
 
-    pub(super) fn doze(&mut self) -> bool {
-        self.consumer.doze()
+    pub(super) fn enable_wakeups(&mut self) -> bool {
+        self.consumer.enable_wakeups()
     }
 
-    pub(super) fn wake(&mut self) {
-        self.consumer.wake();
+    pub(super) fn disable_wakeups(&mut self) {
+        self.consumer.disable_wakeups();
     }
 
-    fn ring_bell(&self) {
-        // Fails when the socket is full of bells, and then it rings already; or when the other side is gone, and then the
-        // socket says so.
+    fn wake_peer(&self) {
+        // An error means that the socket is full, and then a wake-up is pending; or that the other side is gone, and
+        // then `drain_wakeups` reports it.
         let _ = send(&self.socket, &[1], SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
     }
 
-    /// Takes the bells that rang.
-    pub(super) fn hear_bell(&self) -> Result<(), Fault> {
+    /// Drains the pending wake-ups.
+    pub(super) fn drain_wakeups(&self) -> Result<(), LinkError> {
         let mut bells = [0; 64];
         match recv(&self.socket, &mut bells, RecvFlags::DONTWAIT) {
-            Ok((_, 0)) => Err(Fault::Gone),
+            Ok((_, 0)) => Err(LinkError::Closed),
             Ok(_) | Err(Errno::AGAIN | Errno::INTR) => Ok(()),
-            Err(_) => Err(Fault::Gone),
+            Err(_) => Err(LinkError::Closed),
         }
     }
 }

@@ -1,18 +1,18 @@
-//! What two HCAs share: two rings of frames in one piece of memory, one for each direction. No sockets, no clock.
+//! Memory shared by two HCAs: two rings of frames, one per direction. No sockets, no clock.
 //!
 //! ```text
 //! 0     counters of the first direction: head, sleeping, tail, starving, each in a cache line of its own
-//! 4096  the same of the second
-//! 8192  bytes of the first, then those of the second
+//! 4096  the same for the second
+//! 8192  data of the first, then of the second
 //! ```
 //!
-//! `head` and `tail` count bytes and wrap at 2^32; the bytes between them are records: a word of 32 bits, the frame, and
-//! padding to eight. The word is the frame's length, and says in its highest bit that the ICRC is left out. Who made the
-//! memory sends in the first direction.
+//! `head` and `tail` count bytes and wrap at 2^32. The bytes between them are records: a 32-bit length word, the
+//! frame, and padding to eight bytes. The highest bit of the length word means that the frame has no ICRC. The
+//! creator of the memory sends in the first direction.
 //!
-//! The other side may write anything anywhere at any time. So what a side has written itself it keeps for itself and never
-//! reads back; what the other has written is loaded once, checked, and used from the copy; and a frame is copied out before
-//! anybody looks at it.
+//! The other side may write anything anywhere at any time. So each side keeps its own counter privately and never
+//! reads it back. A value of the other side is loaded once, checked, and used from the copy. A frame is copied out
+//! before it is parsed.
 
 use std::io;
 use std::sync::Arc;
@@ -22,51 +22,52 @@ use protocol::roce::IcrcField;
 use thiserror::Error;
 use vm_memory::{MmapRegion, VolatileMemory as _};
 
-use crate::fabric::wish::{is_wanted, want};
+use crate::fabric::wake_flag::WakeFlag;
 use crate::fabric::{MAX_FRAME_LEN, MIN_FRAME_LEN, RxBatch};
 
-/// Where the bytes begin.
+/// Offset of the data.
 const DATA_AT: usize = 2 * COUNTERS_LEN;
 const COUNTERS_LEN: usize = 4096;
 
-// Of one direction, far enough from each other that no two share a line or a pair of them.
+// Offsets for one direction, far enough apart that no two share a cache line or a pair of adjacent lines.
 const HEAD_AT: usize = 0;
 const SLEEPING_AT: usize = 256;
 const TAIL_AT: usize = 512;
 const STARVING_AT: usize = 768;
 
-/// Length of the word before a frame.
+/// Length of the length word.
 const PREFIX: u32 = 4;
-/// Of that word. It says what is computed, not what may be believed: who writes what it likes could compute an ICRC too.
+/// Bit of the length word. It says what was computed, not what to trust: a malicious peer could compute a valid ICRC
+/// too.
 const ICRC_LEFT_OUT: u32 = 1 << 31;
-/// Records begin at multiples of it, so that no length is cut by the end of the ring.
+/// Records begin at multiples of it, so no length word wraps around the end of the ring.
 const ALIGNMENT: usize = 8;
 
-/// The bytes of one direction.
+/// Length of one direction's data in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RingLen(u32);
 
-/// What the other side wrote that no peer of ours writes. There is no way to go on with it.
+/// The other side wrote an invalid value. The link cannot continue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-pub enum Broken {
-    /// It says to have sent more than there is room for.
+pub enum RingError {
+    /// It claims to have sent more than fits into the ring.
     #[error("invalid ring head: {0} bytes ahead of the tail")]
     Head(u32),
-    /// It says to have taken what was not sent.
+    /// It claims to have taken bytes that were not sent.
     #[error("invalid ring tail: {0} bytes behind the head")]
     Tail(u32),
-    /// The frame is longer than what was sent, or no frame.
+    /// The frame length is out of range, or exceeds the bytes sent.
     #[error("invalid ring frame length word: {0:#x}")]
     Length(u32),
 }
 
-/// Which side we are.
+/// Which side of the memory this is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
-    /// It made the memory.
-    Maker,
-    /// It was given the memory.
-    Taker,
+    /// It created the memory.
+    Creator,
+    /// It received the memory.
+    Receiver,
 }
 
 /// One direction.
@@ -78,17 +79,17 @@ struct Ring {
     len: RingLen,
 }
 
-/// The end that frames are put in at.
+/// The sending end.
 #[derive(Debug)]
 pub struct Producer {
     ring: Ring,
-    /// Behind the last frame, published or not.
+    /// End of the last frame, published or not.
     head: u32,
-    /// What the consumer said last.
+    /// Last checked tail of the consumer.
     tail: u32,
 }
 
-/// The end that frames come out at.
+/// The receiving end.
 #[derive(Debug)]
 pub struct Consumer {
     ring: Ring,
@@ -96,33 +97,33 @@ pub struct Consumer {
 }
 
 impl RingLen {
-    /// A burst of several windows of queue pairs fits, and most of it into a second-level cache.
-    pub const USUAL: Self = Self(2 << 20);
+    /// Several windows of a few QPs fit, and most of the ring fits into an L2 cache.
+    pub const DEFAULT: Self = Self(2 << 20);
     const MIN: u32 = 64 << 10;
     const MAX: u32 = 64 << 20;
 
-    /// A power of two with room for some of the longest frames.
+    /// Returns `None` unless `bytes` is a power of two within the limits.
     pub fn new(bytes: u32) -> Option<Self> {
         (bytes.is_power_of_two() && (Self::MIN..=Self::MAX).contains(&bytes)).then_some(Self(bytes))
     }
 
-    /// Bytes.
+    /// Returns the length in bytes.
     pub const fn get(self) -> u32 {
         self.0
     }
 
-    /// Length of all the memory that two rings of this length take.
+    /// Returns the length of the memory with two rings of this length.
     pub const fn memory_len(self) -> usize {
         DATA_AT + 2 * self.0 as usize
     }
 
-    /// Where a count of bytes stands in the ring.
-    const fn place(self, count: u32) -> usize {
+    /// Returns the offset of a byte count in the ring.
+    const fn offset(self, count: u32) -> usize {
         (count & (self.0 - 1)) as usize
     }
 }
 
-/// Both ends that a side has.
+/// Returns both ends that a side uses.
 ///
 /// # Errors
 /// The region is shorter than the rings.
@@ -137,19 +138,19 @@ pub fn ends(region: Arc<MmapRegion>, len: RingLen, side: Side) -> io::Result<(Pr
         len,
     };
     let (out, inward) = match side {
-        Side::Maker => (ring(0), ring(1)),
-        Side::Taker => (ring(1), ring(0)),
+        Side::Creator => (ring(0), ring(1)),
+        Side::Receiver => (ring(1), ring(0)),
     };
     Ok((Producer { ring: out, head: 0, tail: 0 }, Consumer { ring: inward, tail: 0 }))
 }
 
-/// Bytes that a frame takes in a ring.
+/// Bytes that a frame occupies in a ring.
 const fn record_len(frame: usize) -> usize {
     (PREFIX as usize + frame).next_multiple_of(ALIGNMENT)
 }
 
 impl Ring {
-    /// A counter, or the word before a frame. All places are computed from masked counts, so they are in the region.
+    /// Returns a counter or a length word. All offsets are computed from masked counts, so they are in the region.
     fn word(&self, at: usize) -> &AtomicU32 {
         self.region.get_atomic_ref(at).expect("the region is as long as its rings, and the place is aligned")
     }
@@ -159,12 +160,12 @@ impl Ring {
     }
 
     fn prefix(&self, count: u32) -> &AtomicU32 {
-        self.word(self.data + self.len.place(count))
+        self.word(self.data + self.len.offset(count))
     }
 
-    /// Bytes from a count on, in two pieces where the ring ends between them.
+    /// Offsets and lengths of the bytes from a count on, split where the ring ends.
     fn pieces(&self, count: u32, len: usize) -> [(usize, usize); 2] {
-        let start = self.len.place(count);
+        let start = self.len.offset(count);
         let first = len.min(self.len.get() as usize - start);
         [(self.data + start, first), (self.data, len - first)]
     }
@@ -193,14 +194,14 @@ impl Ring {
 }
 
 impl Producer {
-    /// Puts a frame in, which the consumer sees with [`Producer::publish`]. False: there is no room.
+    /// Pushes a frame, which the consumer sees after [`Producer::publish`]. Returns false if there is no room.
     ///
     /// # Errors
-    /// [`Broken::Tail`].
-    pub fn push(&mut self, frame: &[u8], icrc: IcrcField) -> Result<bool, Broken> {
+    /// [`RingError::Tail`].
+    pub fn push(&mut self, frame: &[u8], icrc: IcrcField) -> Result<bool, RingError> {
         let wanted = record_len(frame.len());
         if self.room() < wanted {
-            self.look()?;
+            self.load_tail()?;
             if self.room() < wanted {
                 return Ok(false);
             }
@@ -215,31 +216,31 @@ impl Producer {
         Ok(true)
     }
 
-    /// Shows the consumer what was put in. True: it sleeps, and has to be woken.
+    /// Publishes the pushed frames. Returns true if the consumer sleeps and has to be woken.
     #[must_use]
     pub fn publish(&mut self) -> bool {
         self.ring.counter(HEAD_AT).store(self.head, Ordering::Release);
-        is_wanted(self.ring.counter(SLEEPING_AT))
+        WakeFlag(self.ring.counter(SLEEPING_AT)).take()
     }
 
-    /// Wants to be woken when there is room again. False: there is some already.
+    /// Requests a wake-up when there is room for `frame` bytes. Returns false if there is room already.
     ///
     /// # Errors
-    /// [`Broken::Tail`].
-    pub fn starve(&mut self, frame: usize) -> Result<bool, Broken> {
-        want(self.ring.counter(STARVING_AT));
-        self.look()?;
+    /// [`RingError::Tail`].
+    pub fn request_room(&mut self, frame: usize) -> Result<bool, RingError> {
+        WakeFlag(self.ring.counter(STARVING_AT)).request();
+        self.load_tail()?;
         Ok(self.room() < record_len(frame))
     }
 
-    /// Bytes that the consumer has not taken, by its own word.
+    /// Bytes that the consumer has not taken, as it reports.
     pub fn waiting(&self) -> u32 {
         let tail = self.ring.counter(TAIL_AT).load(Ordering::Relaxed);
         self.head.wrapping_sub(tail).min(self.ring.len.get())
     }
 
-    /// Whether the consumer says that it sleeps until something comes.
-    pub fn is_awaited(&self) -> bool {
+    /// Returns whether the consumer reports that it sleeps.
+    pub fn is_asleep(&self) -> bool {
         self.ring.counter(SLEEPING_AT).load(Ordering::Relaxed) != 0
     }
 
@@ -247,14 +248,14 @@ impl Producer {
         (self.ring.len.get() - self.head.wrapping_sub(self.tail)) as usize
     }
 
-    /// Takes over how far the consumer is.
-    fn look(&mut self) -> Result<(), Broken> {
-        // Acquire: the consumer has read what stood there before we write over it.
+    /// Loads the consumer's tail.
+    fn load_tail(&mut self) -> Result<(), RingError> {
+        // Acquire: the consumer has read the old bytes before this side overwrites them.
         let tail = self.ring.counter(TAIL_AT).load(Ordering::Acquire);
         let waiting = self.head.wrapping_sub(tail);
-        // It does not go back either: that would be more waiting than there was.
+        // The tail must not go back either: more bytes would be waiting than before.
         if waiting > self.head.wrapping_sub(self.tail) {
-            return Err(Broken::Tail(waiting));
+            return Err(RingError::Tail(waiting));
         }
         self.tail = tail;
         Ok(())
@@ -262,21 +263,21 @@ impl Producer {
 }
 
 impl Consumer {
-    /// Whether there is something to take.
+    /// Returns whether frames have arrived.
     pub fn has_frames(&self) -> bool {
         self.ring.counter(HEAD_AT).load(Ordering::Relaxed) != self.tail
     }
 
-    /// Appends frames that have arrived to `batch`, up to so many and while it has room.
+    /// Appends frames that have arrived to `batch`, at most `max_frames` and while it has room.
     ///
     /// # Errors
-    /// [`Broken`]. What was appended is whole.
-    pub fn take(&mut self, batch: &mut RxBatch, max_frames: usize) -> Result<(), Broken> {
-        // Acquire: the frames were written before.
+    /// [`RingError`]. The frames appended before it are intact.
+    pub fn take(&mut self, batch: &mut RxBatch, max_frames: usize) -> Result<(), RingError> {
+        // Acquire: the frames were written before the head.
         let head = self.ring.counter(HEAD_AT).load(Ordering::Acquire);
         let mut waiting = head.wrapping_sub(self.tail);
         if waiting > self.ring.len.get() || !(waiting as usize).is_multiple_of(ALIGNMENT) {
-            return Err(Broken::Head(waiting));
+            return Err(RingError::Head(waiting));
         }
         for _ in 0..max_frames {
             if waiting == 0 {
@@ -286,7 +287,7 @@ impl Consumer {
             let len = (prefix & !ICRC_LEFT_OUT) as usize;
             let icrc = if prefix & ICRC_LEFT_OUT == 0 { IcrcField::Computed } else { IcrcField::LeftOut };
             if !(MIN_FRAME_LEN..=MAX_FRAME_LEN).contains(&len) || record_len(len) > waiting as usize {
-                return Err(Broken::Length(prefix));
+                return Err(RingError::Length(prefix));
             }
             let Some(space) = batch.space(len) else { break };
             self.ring.read(self.tail.wrapping_add(PREFIX), space);
@@ -299,23 +300,23 @@ impl Consumer {
         Ok(())
     }
 
-    /// Lets the producer have the room of what was taken. True: it waits for that, and has to be woken.
+    /// Releases the room of the frames taken. Returns true if the producer waits for room and has to be woken.
     #[must_use]
     pub fn release(&mut self) -> bool {
         self.ring.counter(TAIL_AT).store(self.tail, Ordering::Release);
-        is_wanted(self.ring.counter(STARVING_AT))
+        WakeFlag(self.ring.counter(STARVING_AT)).take()
     }
 
-    /// Wants to be woken by the next frame. False: there are some already.
+    /// Requests a wake-up by the next frame. Returns false if frames have arrived already.
     #[must_use]
-    pub fn doze(&mut self) -> bool {
-        want(self.ring.counter(SLEEPING_AT));
+    pub fn enable_wakeups(&mut self) -> bool {
+        WakeFlag(self.ring.counter(SLEEPING_AT)).request();
         !self.has_frames()
     }
 
-    /// Needs no waking any more.
-    pub fn wake(&mut self) {
-        self.ring.counter(SLEEPING_AT).store(0, Ordering::Relaxed);
+    /// Cancels the requested wake-up.
+    pub fn disable_wakeups(&mut self) {
+        WakeFlag(self.ring.counter(SLEEPING_AT)).clear();
     }
 }
 

@@ -1,7 +1,7 @@
-//! Memory that is handed from one process to another.
+//! Creating the shared memory of a link, and accepting that of a peer.
 //!
-//! Seals of a peer's file are looked at before it is mapped and cannot be taken back. Only a file of tmpfs is taken, because a
-//! huge page may be missing whatever the seals say.
+//! The seals of a peer's file are checked before it is mapped, and cannot be removed. Only tmpfs files are accepted,
+//! because a page of hugetlbfs may be missing whatever the seals say.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -16,50 +16,50 @@ use crate::shared_memory::{self, LENGTH_SEALS};
 /// `TMPFS_MAGIC` of linux/magic.h.
 const TMPFS: u64 = 0x0102_1994;
 
-/// What the memory is called in `/proc/PID/maps`.
+/// Name of the memory in `/proc/PID/maps`.
 const NAME: &str = "hcad-ring";
 
-/// Why memory that a peer hands over is not taken.
+/// Why a peer's memory is rejected.
 #[derive(Debug, Error)]
-pub(super) enum Unusable {
+pub(super) enum ShareError {
     /// Its length could change.
     #[error("the shared memory is not sealed against resizing")]
     Unsealed,
-    /// It is not as long as it says.
+    /// Its length does not match the ring length.
     #[error("the shared memory size, {0} bytes, does not match the ring size")]
     Len(u64),
     /// It is on a file system where pages may be missing.
     #[error("the shared memory is not a memfd, or uses huge pages")]
     FileSystem,
-    /// The host refuses to map it.
+    /// The host cannot map it.
     #[error(transparent)]
     Io(#[from] io::Error),
 }
 
-/// New memory with our ends of it, and the file to hand over.
+/// Creates memory and returns the descriptor to send, with this side's ends.
 pub(super) fn make(len: RingLen) -> io::Result<(OwnedFd, Producer, Consumer)> {
     let memfd = shared_memory::make(NAME, len.memory_len())?;
     let region = shared_memory::map(memfd.try_clone()?, len.memory_len())?;
-    let (producer, consumer) = ends(Arc::new(region), len, Side::Maker)?;
+    let (producer, consumer) = ends(Arc::new(region), len, Side::Creator)?;
     Ok((memfd, producer, consumer))
 }
 
-/// Our ends of memory that a peer has made.
-pub(super) fn take(memfd: OwnedFd, len: RingLen) -> Result<(Producer, Consumer), Unusable> {
-    // What has no seals, such as a file or a socket, answers EINVAL.
+/// Maps memory that a peer created, and returns this side's ends.
+pub(super) fn take(memfd: OwnedFd, len: RingLen) -> Result<(Producer, Consumer), ShareError> {
+    // A file without seals, or a socket, returns EINVAL.
     if !fcntl_get_seals(&memfd).is_ok_and(|seals| seals.contains(LENGTH_SEALS)) {
-        return Err(Unusable::Unsealed);
+        return Err(ShareError::Unsealed);
     }
     let kind = fstatfs(&memfd).map_err(io::Error::from)?.f_type;
     if u64::try_from(kind) != Ok(TMPFS) {
-        return Err(Unusable::FileSystem);
+        return Err(ShareError::FileSystem);
     }
     let bytes = u64::try_from(fstat(&memfd).map_err(io::Error::from)?.st_size).unwrap_or_default();
     if bytes != len.memory_len() as u64 {
-        return Err(Unusable::Len(bytes));
+        return Err(ShareError::Len(bytes));
     }
     let region = shared_memory::map(memfd, len.memory_len())?;
-    Ok(ends(Arc::new(region), len, Side::Taker)?)
+    Ok(ends(Arc::new(region), len, Side::Receiver)?)
 }
 
 #[cfg(test)]
@@ -68,7 +68,7 @@ mod tests {
 
     use super::*;
 
-    const LEN: RingLen = RingLen::USUAL;
+    const LEN: RingLen = RingLen::DEFAULT;
 
     fn memfd(seals: SealFlags, bytes: u64) -> OwnedFd {
         let memfd = memfd_create("test", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).unwrap();
@@ -78,32 +78,34 @@ mod tests {
     }
 
     #[test]
-    fn memory_that_was_made_can_be_taken_and_not_be_cut_short() {
+    fn created_memory_is_accepted_and_sealed() {
         let (memfd, ..) = make(LEN).unwrap();
         assert!(ftruncate(&memfd, 0).is_err());
         take(memfd, LEN).unwrap();
     }
 
     #[test]
-    fn memory_whose_length_could_change_is_not_taken() {
+    fn resizable_memory_is_rejected() {
         let bytes = LEN.memory_len() as u64;
         for seals in [SealFlags::empty(), SealFlags::GROW, SealFlags::SHRINK] {
-            assert!(matches!(take(memfd(seals, bytes), LEN), Err(Unusable::Unsealed)), "{seals:?}");
+            assert!(matches!(take(memfd(seals, bytes), LEN), Err(ShareError::Unsealed)), "{seals:?}");
         }
         let file = tempfile::tempfile().unwrap();
         file.set_len(bytes).unwrap();
-        assert!(matches!(take(file.into(), LEN), Err(Unusable::Unsealed)));
+        assert!(matches!(take(file.into(), LEN), Err(ShareError::Unsealed)));
         let (pipe, _writer) = rustix::pipe::pipe().unwrap();
-        assert!(matches!(take(pipe, LEN), Err(Unusable::Unsealed)));
+        assert!(matches!(take(pipe, LEN), Err(ShareError::Unsealed)));
     }
 
     #[test]
-    fn memory_of_another_length_or_that_cannot_be_written_is_not_taken() {
+    fn unsuitable_memory_is_rejected() {
         let bytes = LEN.memory_len() as u64;
         for wrong in [0, 4096, bytes - 1, bytes + 1] {
-            assert!(matches!(take(memfd(LENGTH_SEALS, wrong), LEN), Err(Unusable::Len(len)) if len == wrong));
+            assert!(
+                matches!(take(memfd(LENGTH_SEALS, wrong), LEN), Err(ShareError::Len(len)) if len == wrong)
+            );
         }
         let read_only = memfd(LENGTH_SEALS | SealFlags::WRITE, bytes);
-        assert!(matches!(take(read_only, LEN), Err(Unusable::Io(_))));
+        assert!(matches!(take(read_only, LEN), Err(ShareError::Io(_))));
     }
 }

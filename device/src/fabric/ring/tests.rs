@@ -5,8 +5,8 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use tempfile::TempDir;
 
+use super::discovery::{connect, member};
 use super::hello::{self, Hello, Kind, Message};
-use super::meeting::{connect, member};
 use super::memory::RingLen;
 use super::tokens::Token;
 use super::*;
@@ -30,10 +30,10 @@ fn join(folder: &TempDir, mac: MacAddr) -> RingFabric {
     RingFabric::join(folder.path(), &of(mac)).unwrap()
 }
 
-/// Has all look at what came until nothing comes any more.
+/// Lets all members handle their events until nothing more arrives.
 fn settle(fabrics: &mut [&mut RingFabric]) {
     for _ in 0..8 {
-        fabrics.iter_mut().for_each(|fabric| fabric.attend().unwrap());
+        fabrics.iter_mut().for_each(|fabric| fabric.handle_ready().unwrap());
     }
 }
 
@@ -56,7 +56,7 @@ fn is_ready(fabric: &RingFabric) -> bool {
     poll(&mut [PollFd::new(&fabric.as_fd(), PollFlags::IN)], Some(&now)).unwrap() == 1
 }
 
-/// A member that speaks the protocol as far as a test wants it to.
+/// A hand-written member that follows the protocol only as far as a test needs.
 struct Stranger {
     own: Identity,
     folder: PathBuf,
@@ -76,20 +76,20 @@ impl Stranger {
         socket
     }
 
-    /// What came to its socket last.
+    /// Returns the last message to its socket.
     fn last(&self) -> Option<(UnixStream, Hello)> {
         let callers = std::iter::from_fn(|| self.listener.accept().ok());
         callers.filter_map(|(socket, _)| hello::receive(&socket).unwrap().map(|hello| (socket, hello))).last()
     }
 
-    /// Calls a member, which asks for a proof.
+    /// Calls a member and returns the token of its answer.
     fn call(&self, member: &mut RingFabric) -> Option<Token> {
         let _ = self.send(member.own.mac, Message::Call, None);
         settle(&mut [member]);
         self.last()?.1.token
     }
 
-    /// Hands memory over as a member does.
+    /// Sends memory as a member does.
     fn link(&self, member: &mut RingFabric, memfd: &OwnedFd) -> UnixStream {
         let token = self.call(member);
         let socket = self.send(member.own.mac, Message::Memory(memfd.as_fd()), token);
@@ -99,7 +99,7 @@ impl Stranger {
 }
 
 #[test]
-fn members_find_each_other_whoever_comes_first() {
+fn members_find_each_other_in_any_order() {
     for order in [[A, B, C], [C, B, A], [B, A, C]] {
         let folder = folder();
         let mut fabrics = order.map(|mac| join(&folder, mac));
@@ -110,7 +110,7 @@ fn members_find_each_other_whoever_comes_first() {
         c.send(&mut batch(C, &[(A, 4)]));
         b.send(&mut batch(B, &[(MacAddr::BROADCAST, 5)]));
         assert_eq!(received(b), [1, 3], "{order:?}");
-        // Frames of different members come in any order.
+        // Frames of different members arrive in any order.
         for (member, tags) in [(&mut *a, [4, 5]), (c, [2, 5])] {
             let mut all = received(member);
             all.sort_unstable();
@@ -121,7 +121,7 @@ fn members_find_each_other_whoever_comes_first() {
 }
 
 #[test]
-fn one_that_is_gone_comes_back_and_is_reached_again() {
+fn returning_member_is_linked_again() {
     let folder = folder();
     let (mut a, mut b) = (join(&folder, A), join(&folder, B));
     settle(&mut [&mut a, &mut b]);
@@ -143,7 +143,7 @@ fn one_that_is_gone_comes_back_and_is_reached_again() {
 }
 
 #[test]
-fn a_mac_has_one_member() {
+fn mac_belongs_to_one_member() {
     let folder = folder();
     let _a = join(&folder, A);
     let error = RingFabric::join(folder.path(), &of(A)).unwrap_err();
@@ -151,26 +151,26 @@ fn a_mac_has_one_member() {
 }
 
 #[test]
-fn only_who_sleeps_is_woken() {
+fn only_sleeping_member_is_woken() {
     let folder = folder();
     let (mut a, mut b) = (join(&folder, A), join(&folder, B));
     settle(&mut [&mut a, &mut b]);
     a.send(&mut batch(A, &[(B, 1)]));
-    assert!(!is_ready(&b) && b.has_frames() && !b.doze());
-    b.awake();
+    assert!(!is_ready(&b) && b.has_frames() && !b.enable_wakeups());
+    b.disable_wakeups();
     received(&mut b);
-    assert!(b.doze());
+    assert!(b.enable_wakeups());
     assert!(a.members().unwrap()[0].asleep);
     a.send(&mut batch(A, &[(B, 2)]));
     assert!(is_ready(&b));
-    b.attend().unwrap();
+    b.handle_ready().unwrap();
     assert!(!is_ready(&b));
     assert_eq!(received(&mut b), [2]);
     assert_eq!(a.stats().tx_calls, 1);
 }
 
 #[test]
-fn the_only_member_is_waited_for_a_while_and_woken_when_there_is_room() {
+fn full_ring_blocks_sole_member_for_timeout() {
     let folder = folder();
     let (mut a, mut b) = (join(&folder, A), join(&folder, B));
     settle(&mut [&mut a, &mut b]);
@@ -178,7 +178,10 @@ fn the_only_member_is_waited_for_a_while_and_woken_when_there_is_room() {
     let long = [&B.0[..], &A.0, &[9; 4000]].concat();
     (0..600).for_each(|_| frames.push(&long));
     assert_eq!(a.send(&mut frames), Sent::Blocked);
-    assert!(a.patience().is_some_and(|patience| patience <= PATIENCE), "it does not wait without end");
+    assert!(
+        a.retry_after().is_some_and(|retry_after| retry_after <= RING_FULL_TIMEOUT),
+        "it does not wait without end"
+    );
     let left = frames.len();
     assert!(left > 0 && a.stats().tx_refused == 0);
     let mut arrived = RxBatch::new();
@@ -186,20 +189,20 @@ fn the_only_member_is_waited_for_a_while_and_woken_when_there_is_room() {
         b.recv(&mut arrived).unwrap();
     }
     assert!(is_ready(&a), "there is room now");
-    a.attend().unwrap();
+    a.handle_ready().unwrap();
     assert_eq!(a.send(&mut frames), Sent::All);
     assert_eq!(a.stats().tx_frames, 600);
 
-    // It does not take them for so long that they are lost.
+    // It does not take frames for so long that they are dropped.
     (0..600).for_each(|_| frames.push(&long));
     a.send(&mut frames);
-    a.full_since = Instant::now().checked_sub(PATIENCE);
+    a.full_since = Instant::now().checked_sub(RING_FULL_TIMEOUT);
     assert_eq!(a.send(&mut frames), Sent::All);
     assert!(frames.is_empty() && a.stats().tx_refused > 0);
 }
 
 #[test]
-fn one_that_takes_nothing_keeps_nobody_else_waiting() {
+fn slow_member_delays_no_other() {
     let folder = folder();
     let (mut a, mut b, mut c) = (join(&folder, A), join(&folder, B), join(&folder, C));
     settle(&mut [&mut a, &mut b, &mut c]);
@@ -218,7 +221,7 @@ fn one_that_takes_nothing_keeps_nobody_else_waiting() {
 }
 
 #[test]
-fn a_member_speaks_in_no_other_name() {
+fn frames_with_foreign_source_are_dropped() {
     let folder = folder();
     let (mut a, mut b, mut c) = (join(&folder, A), join(&folder, B), join(&folder, C));
     settle(&mut [&mut a, &mut b, &mut c]);
@@ -232,14 +235,14 @@ fn a_member_speaks_in_no_other_name() {
 }
 
 #[test]
-fn garbage_costs_its_author_the_link_and_nobody_else_anything() {
+fn invalid_memory_ends_only_its_link() {
     let folder = folder();
     let (mut a, mut b) = (join(&folder, A), join(&folder, B));
     settle(&mut [&mut a, &mut b]);
-    let (memfd, ..) = share::make(RingLen::USUAL).unwrap();
+    let (memfd, ..) = share::make(RingLen::DEFAULT).unwrap();
     let stranger = Stranger::new(&folder, of(C)).link(&mut a, &memfd);
     assert_eq!(a.linked().count(), 2);
-    // A head that no ring has.
+    // An invalid head.
     rustix::io::pwrite(&memfd, &[0xff; 64], 0).unwrap();
     assert!(a.has_frames());
     assert_eq!(received(&mut a), Vec::<u8>::new());
@@ -250,22 +253,22 @@ fn garbage_costs_its_author_the_link_and_nobody_else_anything() {
 }
 
 #[test]
-fn memory_that_could_be_cut_short_is_refused_and_a_seal_holds() {
+fn resizable_memory_is_refused() {
     let folder = folder();
     let mut a = join(&folder, A);
     let loose = memfd_create("loose", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).unwrap();
-    ftruncate(&loose, RingLen::USUAL.memory_len() as u64).unwrap();
+    ftruncate(&loose, RingLen::DEFAULT.memory_len() as u64).unwrap();
     let stranger = Stranger::new(&folder, of(C));
     let _socket = stranger.link(&mut a, &loose);
     assert_eq!((a.linked().count(), a.stats().rings_broken), (0, 1));
-    let (memfd, ..) = share::make(RingLen::USUAL).unwrap();
+    let (memfd, ..) = share::make(RingLen::DEFAULT).unwrap();
     let _socket = stranger.link(&mut a, &memfd);
     assert_eq!(a.linked().count(), 1);
     assert!(ftruncate(&memfd, 0).is_err());
 }
 
 #[test]
-fn callers_that_say_nothing_or_nonsense_are_forgotten() {
+fn silent_and_invalid_connections_are_replaced() {
     let folder = folder();
     let mut a = join(&folder, A);
     let path = socket_path(folder.path(), A);
@@ -280,7 +283,7 @@ fn callers_that_say_nothing_or_nonsense_are_forgotten() {
     drop(silent);
 }
 
-/// Members that are linked, in order.
+/// Returns the MACs of the linked members, in order.
 fn links(member: &RingFabric) -> Vec<MacAddr> {
     let mut linked: Vec<_> = member.linked().collect();
     linked.sort_unstable_by_key(|mac| mac.0);
@@ -292,9 +295,10 @@ fn caller_without_the_socket_is_refused() {
     let folder = folder();
     let (mut b, mut c) = (join(&folder, B), join(&folder, C));
     settle(&mut [&mut b, &mut c]);
-    let (memfd, ..) = share::make(RingLen::USUAL).unwrap();
+    let (memfd, ..) = share::make(RingLen::DEFAULT).unwrap();
     let speaker = Stranger::new(&folder, of(E));
-    // Of a member, of the receiver, of one that never makes memory, of a group, and of members that are absent.
+    // The MACs of a member, of the receiver, of a member that never creates memory, a group MAC, and those of absent
+    // members.
     for mac in [C, B, A, MacAddr::BROADCAST, D] {
         let own = Identity { mac, ..of(C) };
         let liar = Stranger {
@@ -318,8 +322,8 @@ fn caller_without_the_socket_is_refused() {
 fn owner_of_the_socket_replaces_a_pretender() {
     let folder = folder();
     let mut b = join(&folder, B);
-    let (memfd, ..) = share::make(RingLen::USUAL).unwrap();
-    // Each had the socket of an absent member and keeps its link, one of those that make memory and one of those that get it.
+    let (memfd, ..) = share::make(RingLen::DEFAULT).unwrap();
+    // Each had the socket of an absent member and keeps its link. One creates memory and one receives it.
     let greater = Stranger::new(&folder, of(C));
     let mut spare = greater.call(&mut b);
     let kept_greater = greater.link(&mut b, &memfd);
@@ -344,7 +348,7 @@ fn owner_of_the_socket_replaces_a_pretender() {
     b.send(&mut batch(B, &[(A, 3), (C, 4)]));
     assert_eq!((received(&mut a), received(&mut c)), (vec![3], vec![4]));
 
-    // What the pretenders have read before proves nothing any more.
+    // Tokens that the pretenders read before no longer prove anything.
     for token in [spare.take(), proof] {
         let _late = greater.send(B, Message::Memory(memfd.as_fd()), token);
         let _late = lesser.send(B, Message::Call, token);
@@ -362,7 +366,7 @@ fn member_never_sends_from_anothers_ip() {
     let own =
         |lid: u16| Identity { ipv6: Some(format!("2001:db8::{lid}").parse().unwrap()), ..identity(lid) };
     let elsewhere = Identity { ipv4: [192, 0, 2, 3].into(), ..own(3) };
-    // A hostile process that names addresses of others as its own, which came before their owners did.
+    // A malicious process that claims addresses of other members before they join.
     let liar = Identity { ipv4: own(1).ipv4, ipv6: Some(identity(3).link_local()), ..identity(2) };
     let mut b = RingFabric::join(folder.path(), &liar).unwrap();
     let mut a = RingFabric::join(folder.path(), &own(1)).unwrap();
@@ -380,13 +384,13 @@ fn member_never_sends_from_anothers_ip() {
     }
     assert_eq!((a.stats().rx_foreign_ip, a.members().unwrap()[0].rx_foreign_ip), (refused, refused));
 
-    // The NIC of a member is kept from it at once, whoever reads the frame.
+    // The NIC of a member is checked before its frames leave.
     let mut frames = TxBatch::of_nic();
     frames_from(C, A, &own(1)).iter().for_each(|frame| frames.push(frame));
     c.send(&mut frames);
     assert_eq!((c.stats().tx_foreign_ip, a.has_frames()), (6, false));
 
-    // Its own address, one that nobody has, and once the owner is gone that one too.
+    // Its own address, an address without an owner, and, once its owner has left, also the third.
     for member in [elsewhere, identity(9)] {
         let mut frames = TxBatch::of_nic();
         frames_from(C, A, &member).iter().for_each(|frame| frames.push(frame));
@@ -415,17 +419,17 @@ fn dead_sockets_hide_no_member() {
     settle(&mut [&mut first, &mut last]);
     assert_eq!((first.linked().count(), last.linked().count()), (1, 1));
 
-    // A member that starts and calls nobody is found in searches that each have a bound.
+    // A member that starts and calls nobody is found by repeated bounded scans.
     let silent = Stranger::new(&folder, Identity { mac: MacAddr([6, 0, 0, 0, 0, 2]), ..of(C) });
     let found = (0..=1000 / 128 + 1).any(|_| {
-        first.scan(Scan::Part);
+        first.scan(Scan::Partial);
         silent.last().is_some()
     });
     assert!(found);
 }
 
 #[test]
-fn other_files_of_the_folder_do_not_matter() {
+fn unrelated_files_are_ignored() {
     let folder = folder();
     std::fs::write(folder.path().join("020000000003.ring"), "no socket").unwrap();
     std::fs::write(folder.path().join("notes"), "").unwrap();

@@ -1,7 +1,7 @@
-//! Proof that a caller is the member whose name it gives.
+//! Proof that a message comes from the member that it names.
 //!
-//! A token is sent to the socket that is named by a MAC, where only the process that listens there can read it. A message
-//! that repeats it comes from that process, whatever the other members of the ring say.
+//! A token is sent to the socket named after a MAC, where only the process that listens there can read it. A message
+//! that repeats the token comes from that process, whatever the other members of the ring claim.
 
 use std::collections::VecDeque;
 use std::hash::{BuildHasher as _, RandomState};
@@ -9,10 +9,10 @@ use std::num::NonZeroU64;
 
 use protocol::ids::MacAddr;
 
-/// Bound: tokens of one member that are not repeated yet. With each beyond them the oldest is worth nothing.
+/// Bound: unanswered tokens of one member. A new one beyond it invalidates the oldest.
 const MAX_OF_MEMBER: usize = 4;
 
-/// Bound: tokens of all members.
+/// Bound: unanswered tokens of all members.
 const MAX: usize = 512;
 
 /// A random number that is used once.
@@ -20,7 +20,7 @@ const MAX: usize = 512;
 pub(super) struct Token(NonZeroU64);
 
 impl Token {
-    /// `None` for 0, which is no token.
+    /// Returns `None` for 0, which means no token.
     pub(super) fn new(number: u64) -> Option<Self> {
         NonZeroU64::new(number).map(Self)
     }
@@ -33,15 +33,15 @@ impl Token {
 /// Tokens that were sent and not repeated yet.
 #[derive(Debug, Default)]
 pub(super) struct Tokens {
-    /// The oldest first.
+    /// Oldest first.
     sent: VecDeque<(MacAddr, Token)>,
-    /// Keyed by random numbers of the host.
+    /// Keyed randomly by the host.
     random: RandomState,
     made: u64,
 }
 
 impl Tokens {
-    /// A token to send to the socket of a member.
+    /// Creates a token to send to the socket of a member.
     pub(super) fn make(&mut self, mac: MacAddr) -> Option<Token> {
         self.made += 1;
         let token = Token::new(self.random.hash_one(self.made))?;
@@ -55,23 +55,23 @@ impl Tokens {
         Some(token)
     }
 
-    /// Whether a message that repeats this token comes from the process that has the socket of this member.
+    /// Returns whether a message that repeats this token comes from the process that owns the socket of this member.
     pub(super) fn proves(&self, mac: MacAddr, repeated: Option<Token>) -> bool {
         repeated.is_some_and(|token| self.sent.contains(&(mac, token)))
     }
 
-    /// A message with this token has made a link: the token and those before it prove nothing any more. Those behind it are
-    /// in messages that crossed with that one.
+    /// Invalidates a token that has created a link, and those before it. Later tokens are in messages that crossed
+    /// with that one.
     pub(super) fn spend(&mut self, mac: MacAddr, token: Option<Token>) {
         let spent = self.sent.iter().position(|(other, sent)| *other == mac && Some(*sent) == token);
         let Some(spent) = spent else { return };
         let newer = self.sent.split_off(spent + 1);
-        self.forget(mac);
+        self.revoke(mac);
         self.sent.extend(newer);
     }
 
-    /// Tokens of a member prove nothing any more.
-    pub(super) fn forget(&mut self, mac: MacAddr) {
+    /// Invalidates all tokens of a member.
+    pub(super) fn revoke(&mut self, mac: MacAddr) {
         self.sent.retain(|(other, _)| *other != mac);
     }
 }
@@ -93,7 +93,7 @@ mod tests {
         let newer = tokens.make(A);
         tokens.spend(A, of_a);
         assert!(!tokens.proves(A, of_a) && tokens.proves(B, of_b) && tokens.proves(A, newer));
-        tokens.forget(A);
+        tokens.revoke(A);
         assert!(!tokens.proves(A, newer) && tokens.proves(B, of_b));
     }
 

@@ -1,4 +1,4 @@
-//! What the kernel lost at a socket because nobody took it in time.
+//! Datagrams that the kernel dropped because the socket buffer was full.
 
 use std::net::UdpSocket;
 use std::os::fd::AsRawFd as _;
@@ -6,30 +6,30 @@ use std::time::Duration;
 
 use engine::Instant;
 
-/// Time between two questions while frames arrive.
+/// How often the counter is read while frames arrive.
 const PERIOD: Duration = Duration::from_secs(1);
 
-/// Words of `SO_MEMINFO` up to the one that counts drops (linux/sock_diag.h: `SK_MEMINFO_DROPS` is 8).
+/// Words of `SO_MEMINFO` up to the drop counter (linux/sock_diag.h: `SK_MEMINFO_DROPS` is 8).
 const WORDS: usize = 9;
 
-/// The kernel's count, read now and then. Its other way to tell, `SO_RXQ_OVFL`, puts a message beside each datagram, where
-/// there is room only for those that `quinn_udp` expects.
+/// The kernel's drop counter, read periodically. The alternative, `SO_RXQ_OVFL`, adds a control message to each
+/// datagram, and `quinn_udp` leaves no room for it.
 #[derive(Debug, Default)]
 pub(super) struct Losses {
-    /// The count when it was read.
+    /// Counter when it was last read.
     counted: u32,
-    asked: Option<Instant>,
+    polled: Option<Instant>,
 }
 
 impl Losses {
-    /// Whether it is time to ask.
+    /// Returns whether the counter should be read.
     pub(super) fn is_due(&self, now: Instant) -> bool {
-        self.asked.is_none_or(|asked| now.saturating_since(asked) >= PERIOD)
+        self.polled.is_none_or(|polled| now.saturating_since(polled) >= PERIOD)
     }
 
-    /// Datagrams lost since this was asked before.
-    pub(super) fn ask(&mut self, now: Instant, socket: &UdpSocket) -> u32 {
-        self.asked = Some(now);
+    /// Returns the datagrams dropped since the last call.
+    pub(super) fn poll(&mut self, now: Instant, socket: &UdpSocket) -> u32 {
+        self.polled = Some(now);
         let Some(count) = drops(socket) else { return 0 };
         let lost = count.wrapping_sub(self.counted);
         self.counted = count;
@@ -37,12 +37,12 @@ impl Losses {
     }
 }
 
-/// Drops of a socket since it was made, modulo 2^32; `None` if the kernel does not tell.
+/// Drops of a socket since its creation, modulo 2^32; `None` if the kernel does not report them.
 fn drops(socket: &UdpSocket) -> Option<u32> {
     let mut words = [0_u32; WORDS];
     let mut len = libc::socklen_t::try_from(size_of_val(&words)).ok()?;
-    // SAFETY: the kernel writes at most `len` bytes to `words`, which is as long, and the length to `len`; it keeps no
-    // pointer. Any bytes are valid words.
+    // SAFETY: the kernel writes at most `len` bytes to `words`, which has that length, and the length to `len`. It
+    // keeps no pointer. Any bytes are valid words.
     let result = unsafe {
         libc::getsockopt(
             socket.as_raw_fd(),

@@ -1,4 +1,4 @@
-//! Whom a `udp` fabric talks to.
+//! Peers of a `udp` fabric.
 
 use std::net::SocketAddr;
 use std::num::NonZeroU32;
@@ -12,14 +12,14 @@ pub struct UdpPeer {
     pub addr: SocketAddr,
     /// MAC, if configured.
     pub mac: Option<MacAddr>,
-    /// Whether it knows us only.
+    /// Whether it sends to this HCA only.
     pub leaf: bool,
-    /// Frames it may send.
+    /// Rate limit of its frames.
     pub max_frames_per_second: Option<NonZeroU32>,
 }
 
 impl UdpPeer {
-    /// A peer of which nothing but its address is known.
+    /// A peer with default settings.
     pub const fn at(addr: SocketAddr) -> Self {
         Self { addr, mac: None, leaf: false, max_frames_per_second: None }
     }

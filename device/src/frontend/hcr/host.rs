@@ -10,7 +10,7 @@ use smallvec::SmallVec;
 use super::mtt::Mtt;
 use crate::frontend::{Context, HostContext};
 use crate::memory::GuestMemory;
-use crate::memory::translate::{Place, RegionAccess};
+use crate::memory::translate::{AccessTarget, RegionAccess};
 
 /// Work queues and regions of a device between INIT_HCA and CLOSE_HCA.
 pub trait Queues {
@@ -73,7 +73,7 @@ impl<Q: Queues> engine::Host for DeviceHost<'_, Q> {
     }
 
     fn check(&self, who: Initiator, key: Lkey, va: Va, len: u64, access: Access) -> Result<(), AccessError> {
-        self.access()?.check(Place::address(who, key, va), len, access)
+        self.access()?.check(AccessTarget::address(who, key, va), len, access)
     }
 
     fn read(
@@ -85,7 +85,7 @@ impl<Q: Queues> engine::Host for DeviceHost<'_, Q> {
         out: &mut Vec<u8>,
         access: Access,
     ) -> Result<(), AccessError> {
-        self.access()?.append(Place::address(who, key, va), len, out, access)
+        self.access()?.append(AccessTarget::address(who, key, va), len, out, access)
     }
 
     fn write(
@@ -96,11 +96,11 @@ impl<Q: Queues> engine::Host for DeviceHost<'_, Q> {
         data: &[u8],
         access: Access,
     ) -> Result<(), AccessError> {
-        self.access()?.write(Place::address(who, key, va), data, access)
+        self.access()?.write(AccessTarget::address(who, key, va), data, access)
     }
 
     fn atomic(&mut self, who: Initiator, key: Lkey, va: Va, op: AtomicOp) -> Result<u64, AccessError> {
-        self.access()?.atomic(Place::address(who, key, va), op)
+        self.access()?.atomic(AccessTarget::address(who, key, va), op)
     }
 
     fn dropped(&mut self, dropped: &Dropped) {

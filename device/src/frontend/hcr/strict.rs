@@ -13,7 +13,7 @@ use super::mtt::Mtt;
 use crate::frontend::strict::Findings;
 use crate::memory::dma::PAGE_LEN;
 use crate::memory::region::{MemoryRegion, Translation};
-use crate::memory::translate::{Place, RegionAccess};
+use crate::memory::translate::{AccessTarget, RegionAccess};
 use crate::telemetry::monitor::Rule;
 
 /// State of the command register for strict rules: whether software has polled the previous command to completion.
@@ -187,7 +187,7 @@ pub fn check_ring_access(
     found: &mut Findings,
 ) -> bool {
     let len = (LEN as u64) << buffer.log_entries.min(32);
-    let place = Place::offset(buffer.pd, buffer.lkey, buffer.start);
+    let place = AccessTarget::offset(buffer.pd, buffer.lkey, buffer.start);
     let granted = access.check(place, len, Access::LocalWrite);
     if let Err(error) = granted {
         found.add(

@@ -23,7 +23,7 @@ use super::work_queue::WorkQueue;
 use crate::frontend::hcr::mtt::Mtt;
 use crate::frontend::hcr::verbs::{engine_state, send_op, state_of};
 use crate::frontend::snapshot::{Peer, QpCounters, QpRow, remote_rights};
-use crate::memory::translate::{Place, RegionAccess};
+use crate::memory::translate::{AccessTarget, RegionAccess};
 use crate::net::address::Addresses;
 
 /// Maximum payload of a management datagram: one packet.
@@ -139,7 +139,7 @@ impl QueuePair {
             }
             bytes.resize(start + len, 0);
             let who = Initiator { pd: self.qpc.pd, qpn: self.qpn, reserved_lkey: false };
-            let place = Place::address(who, data.lkey, data.va);
+            let place = AccessTarget::address(who, data.lkey, data.va);
             let (_, part) = bytes.split_at_mut(start);
             memory.read(place, part, engine::Access::LocalRead).map_err(Status::LocalProtection)?;
         }

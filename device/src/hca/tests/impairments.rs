@@ -7,7 +7,7 @@ use super::*;
 use crate::fabric::Origin;
 use crate::fabric::impair::{Rule, RuleEntry};
 
-/// A device from which one packet, QP 1's to LID 1, is about to leave through the fabric.
+/// A device that is about to send one packet to the fabric, from QP 1 to LID 1.
 fn about_to_send() -> Hca<Stub> {
     let mut hca = powered_on();
     hca.port.addresses_mut().own =
@@ -22,7 +22,7 @@ fn add(hca: &mut Hca<Stub>, rule: &str) {
     hca.impair(Rule::try_from(entry).unwrap()).unwrap();
 }
 
-/// Direction flag and comment of every captured frame.
+/// Returns direction flag and comment of every captured frame.
 pub(super) fn captured(path: &std::path::Path) -> Vec<(String, Vec<u8>)> {
     let mut reader = PcapNgReader::new(File::open(path).unwrap()).unwrap();
     let mut packets = Vec::new();
@@ -35,7 +35,7 @@ pub(super) fn captured(path: &std::path::Path) -> Vec<(String, Vec<u8>)> {
 }
 
 #[test]
-fn a_frame_that_is_dropped_on_its_way_out_is_captured_with_the_reason() {
+fn dropped_outbound_frame_is_captured_with_reason() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("x.pcapng");
     let mut hca = about_to_send();
@@ -51,7 +51,7 @@ fn a_frame_that_is_dropped_on_its_way_out_is_captured_with_the_reason() {
 }
 
 #[test]
-fn a_frame_that_is_delayed_on_its_way_out_leaves_at_its_deadline() {
+fn delayed_outbound_frame_leaves_at_deadline() {
     let mut hca = about_to_send();
     add(&mut hca, r#"{"direction": "tx", "action": {"delay": {"us": 250}}}"#);
     hca.drain();
@@ -66,7 +66,7 @@ fn a_frame_that_is_delayed_on_its_way_out_leaves_at_its_deadline() {
 }
 
 #[test]
-fn a_frame_is_impaired_on_its_way_in_and_captured_as_it_came() {
+fn inbound_frame_is_captured_before_impairment() {
     let mut sender = about_to_send();
     sender.drain();
     let frame = from_lid_9(sender.outbound().last().unwrap());
@@ -93,9 +93,9 @@ fn a_frame_is_impaired_on_its_way_in_and_captured_as_it_came() {
     assert!(!packets[3].0.contains("impairment"));
 }
 
-/// Rules change when and how a frame leaves, not whom it is for: the fabric must not send it to everybody.
+/// Rules change when and how a frame is sent, not its origin: the fabric must not flood it.
 #[test]
-fn an_answer_that_a_rule_touches_is_still_an_answer() {
+fn impaired_answer_is_not_flooded() {
     for action in [r#""corrupt""#, r#"{"duplicate": {}}"#, r#"{"delay": {"us": 250}}"#] {
         let mut hca = ready();
         add(&mut hca, &format!(r#"{{"direction": "tx", "action": {action}}}"#));

@@ -1,4 +1,4 @@
-//! An HCA whose front-end is a NIC too, as its driver's kernel and its peers see it.
+//! A device that is HCA and NIC, as seen by its driver's kernel and its peers.
 
 use std::net::UdpSocket;
 use std::os::unix::net::UnixDatagram;
@@ -14,7 +14,7 @@ use crate::fabric::{Fabric, RxBatch, Sent};
 use crate::net::Traffic;
 use crate::replay::testing::{assert_same, record, recorded};
 
-/// A device with queue pairs, as [`Stub`], and a NIC without filters.
+/// A device with QPs, like [`Stub`], and a NIC without filters.
 #[derive(Default)]
 struct Nic {
     stub: Stub,
@@ -106,7 +106,7 @@ fn nic(lid: u16) -> Hca<Nic> {
     hca
 }
 
-/// A frame of a protocol that nobody speaks.
+/// A frame of an unused protocol.
 fn plain(dst: MacAddr, src: MacAddr, len: usize) -> Vec<u8> {
     let head = [&dst.0[..], &src.0, &[0x88, 0xb5]].concat();
     let body = (0_u8..=255).cycle().take(len - head.len());
@@ -126,7 +126,7 @@ fn roce_for_lid_1() -> Vec<u8> {
     from_lid_9(sender.outbound().last().unwrap())
 }
 
-/// Ends turns until nothing is left; returns the lengths of what left, turn by turn.
+/// Runs turns until nothing is left. Returns the lengths of the frames sent, turn by turn.
 fn turns(hca: &mut Hca<Nic>) -> Vec<Vec<usize>> {
     let mut turns = Vec::new();
     loop {
@@ -139,14 +139,14 @@ fn turns(hca: &mut Hca<Nic>) -> Vec<Vec<usize>> {
     }
 }
 
-/// Made by scapy 2.8.0: who has 10.77.0.2, tell 10.77.0.1 at 02:00:00:00:00:01.
+/// Built with scapy 2.8.0: who has 10.77.0.2, tell 10.77.0.1 at 02:00:00:00:00:01.
 const ARP_REQUEST: [u8; 42] = [
     0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 2, 0, 0, 0, 0, 1, 8, 6, 0, 1, 8, 0, 6, 4, 0, 1, 2, 0, 0, 0, 0, 1, 10,
     77, 0, 1, 0, 0, 0, 0, 0, 0, 10, 77, 0, 2,
 ];
 
 #[test]
-fn what_an_hca_answers_by_itself_is_the_nics_business() {
+fn nic_answers_no_host_protocols() {
     let mut hca = nic(2);
     hca.handle_frame(&ARP_REQUEST);
     assert!(turns(&mut hca).concat().is_empty());
@@ -159,12 +159,12 @@ fn what_an_hca_answers_by_itself_is_the_nics_business() {
 }
 
 #[test]
-fn frames_reach_the_nic_as_they_came_whatever_they_are_and_wherever_they_go() {
+fn nic_receives_all_frames_unmodified() {
     let mut hca = nic(2);
     let tag = [0x81, 0x00, 0x00, 0x05];
     let tagged = [&plain(mac(2), mac(1), 60)[..12], &tag, &[0x08, 0x00, 1, 2, 3]].concat();
     let priority = [&plain(mac(2), mac(1), 60)[..12], &[0x81, 0x00, 0xe0, 0x00], &[0x08, 0x00]].concat();
-    // While no RDMA driver is there, UDP port 4791 is a port like others (E810, section 16.2).
+    // Without an RDMA driver, UDP port 4791 is not special (E810, section 16.2).
     let roce = roce_for_lid_1();
     let frames = [
         plain(mac(7), mac(1), 60),
@@ -192,7 +192,7 @@ fn frames_reach_the_nic_as_they_came_whatever_they_are_and_wherever_they_go() {
 }
 
 #[test]
-fn looped_back_port_is_cut_off_from_wire() {
+fn loopback_disconnects_port_from_wire() {
     let mut hca = nic(2);
     assert!(hca.port.set_loopback(true));
     let sent = [plain(MacAddr::BROADCAST, mac(2), 60), plain(mac(1), mac(2), 9728)];
@@ -203,7 +203,7 @@ fn looped_back_port_is_cut_off_from_wire() {
     assert!(!hca.drain().other);
     assert!(hca.frontend.received == sent);
     assert_eq!(hca.port_stats().dropped(DropReason::Loopback), 1);
-    // More of them than a turn has room for.
+    // More frames than fit into a turn.
     hca.frontend.to_send.extend(vec![sent[0].clone(); 1000]);
     while hca.drain() != (WorkLeft { frames: false, other: false }) {}
     assert_eq!((hca.frontend.received.len(), hca.outbound().len()), (1002, 0));
@@ -213,7 +213,7 @@ fn looped_back_port_is_cut_off_from_wire() {
 }
 
 #[test]
-fn roce_to_the_mac_of_the_rdma_half_is_the_engines_while_that_is_in_use() {
+fn active_rdma_half_receives_roce() {
     let mut hca = nic(1);
     hca.port.set_rdma(true);
     let roce = roce_for_lid_1();
@@ -225,7 +225,7 @@ fn roce_to_the_mac_of_the_rdma_half_is_the_engines_while_that_is_in_use() {
     others[1][37] += 1;
     others.iter().for_each(|frame| hca.handle_frame(frame));
     assert!(hca.frontend.received == others);
-    // IP addresses and VLANs are the guest's to choose.
+    // The guest chooses its IP addresses and VLANs.
     hca.port.addresses_mut().own.ipv4 = Ipv4Addr::new(10, 77, 0, 3);
     hca.handle_frame(&roce);
     let tagged = [&roce[..12], &[0x81, 0x00, 0x60, 0x05], &roce[12..]].concat();
@@ -237,9 +237,9 @@ fn roce_to_the_mac_of_the_rdma_half_is_the_engines_while_that_is_in_use() {
     assert_eq!((hca.port_stats().roce, hca.frontend.received.len()), (3, 5));
 }
 
-/// RoCE for the guest's own software, soft-RoCE for one, which judges the ICRC.
+/// RoCE for the guest's own software, such as soft-RoCE, which checks the ICRC.
 #[test]
-fn what_reaches_the_nic_has_its_icrc() {
+fn frames_to_nic_have_icrc() {
     let mut hca = nic(2);
     let roce = roce_for_lid_1();
     let mut unsealed = roce.clone();
@@ -254,7 +254,7 @@ fn what_reaches_the_nic_has_its_icrc() {
 }
 
 #[test]
-fn the_mac_of_a_nic_is_its_drivers_to_change_until_a_reset() {
+fn nic_mac_changes_until_reset() {
     let mut hca = nic(1);
     hca.port.set_rdma(true);
     hca.port.set_mac(mac(7));
@@ -274,7 +274,7 @@ fn the_mac_of_a_nic_is_its_drivers_to_change_until_a_reset() {
 }
 
 #[test]
-fn frames_of_the_nic_leave_as_they_are_and_what_is_no_frame_is_lost() {
+fn nic_frames_are_unmodified_and_length_checked() {
     let mut hca = nic(2);
     let guests_own = MacAddr([0x52, 0x54, 0, 1, 2, 3]);
     let frames = [
@@ -294,9 +294,9 @@ fn frames_of_the_nic_leave_as_they_are_and_what_is_no_frame_is_lost() {
 }
 
 #[test]
-fn the_engine_and_the_nic_send_in_turns_that_are_bounded_together() {
+fn engine_and_nic_alternate_within_bound() {
     let mut hca = nic(9);
-    // A packet of QP 1 for LID 1, of another length than those of the NIC.
+    // A packet of QP 1 for LID 1, with a length different from those of the NIC.
     hca.region_write(Region::Bar(Bar::Bar0), 8, &[1]);
     hca.frontend.to_send = vec![plain(mac(1), mac(9), 1000); 300].into();
     let turns = turns(&mut hca);
@@ -304,7 +304,7 @@ fn the_engine_and_the_nic_send_in_turns_that_are_bounded_together() {
     assert_ne!(turns[0][0], 1000, "the engine began");
     assert!(turns.concat()[1..].iter().all(|len| *len == 1000));
 
-    // However much the NIC has, the engine is heard after 32 frames.
+    // However many frames the NIC has, the engine sends after 32 of them.
     let mut hca = nic(9);
     hca.sender = Sender::Nic;
     hca.region_write(Region::Bar(Bar::Bar0), 8, &[1]);
@@ -313,7 +313,7 @@ fn the_engine_and_the_nic_send_in_turns_that_are_bounded_together() {
     assert_eq!((sent.iter().position(|len| *len != 1000), sent.len()), (Some(32), 101));
 }
 
-/// A device with more long frames than one turn makes for memory.
+/// A device with more long frames than one turn sends to shared memory.
 fn nic_with_long_frames() -> Hca<Nic> {
     let mut hca = nic(9);
     hca.frontend.to_send = vec![plain(mac(1), mac(9), 9000); 70].into();
@@ -325,8 +325,8 @@ fn lengths_of_turns(hca: &mut Hca<Nic>) -> Vec<usize> {
 }
 
 #[test]
-fn of_long_frames_fewer_leave_for_memory_in_a_turn_and_the_rest_in_the_next() {
-    // The thirtieth is the first that goes beyond 256 KiB.
+fn long_frames_are_limited_per_turn() {
+    // The thirtieth frame is the first that exceeds 256 KiB.
     let expected = [("local", vec![30, 30, 10]), ("udp", vec![70]), ("tap", vec![70])];
     for ((name, [fabric, _]), expected) in fabrics().into_iter().zip(expected) {
         let mut hca = nic_with_long_frames().with_turn_bytes(fabric.turn_bytes());
@@ -335,18 +335,18 @@ fn of_long_frames_fewer_leave_for_memory_in_a_turn_and_the_rest_in_the_next() {
 }
 
 #[test]
-fn turns_for_a_socket_are_as_long_in_a_replay_as_they_were_while_they_were_recorded() {
+fn replayed_turns_match_socket_turns() {
     let records = recorded(|| {
         let mut hca = nic_with_long_frames().with_turn_bytes(usize::MAX);
         let recorder = record().unwrap();
-        hca.set_tape(recorder.tape());
+        hca.set_record_sink(recorder.sink());
         lengths_of_turns(&mut hca);
     });
     assert_eq!(assert_same(&mut nic_with_long_frames(), &records[0]).frames, 70);
 }
 
 #[test]
-fn a_nic_has_deadlines() {
+fn nic_deadline_fires() {
     let mut hca = nic(2);
     let at = |millis: u64| Instant::from_nanos(millis * 1_000_000);
     assert_eq!(hca.next_deadline(), None);
@@ -364,7 +364,7 @@ fn a_nic_has_deadlines() {
 }
 
 #[test]
-fn an_unplugged_cable_stops_frames_both_ways_and_the_nic_is_told() {
+fn link_down_stops_frames_and_notifies_nic() {
     let mut hca = nic(2);
     hca.set_link(false);
     hca.handle_frame(&ARP_REQUEST);
@@ -384,7 +384,7 @@ fn an_unplugged_cable_stops_frames_both_ways_and_the_nic_is_told() {
     assert_eq!(hca.frontend.link, [false, true]);
 }
 
-/// A datagram of the RDMA half, and a raw frame, which both come from the addresses of LID 1.
+/// Sends a datagram of the RDMA half and a plain frame, both from the addresses of LID 1.
 fn speaks_as_lid_1(hca: &mut Hca<Nic>) {
     let own = hca.mac();
     let ipv4 = [&[0x45; 12][..], &[10, 77, 0, 1], &[0; 40]].concat();
@@ -395,7 +395,7 @@ fn speaks_as_lid_1(hca: &mut Hca<Nic>) {
 }
 
 #[test]
-fn nic_and_rdma_half_never_speak_as_another() {
+fn nic_and_rdma_never_spoof_sources() {
     let identity = |lid| Identity::from_lid(Lid::new(lid));
     let folder = tempfile::tempdir().unwrap();
     let mut networks = Networks::default();
@@ -405,7 +405,7 @@ fn nic_and_rdma_half_never_speak_as_another() {
         .map(|lid| Box::new(RingFabric::join(folder.path(), &identity(lid)).unwrap()) as Box<dyn Fabric>);
     for mut members in [local, ring] {
         for _ in 0..8 {
-            members.iter_mut().for_each(|member| member.attend().unwrap());
+            members.iter_mut().for_each(|member| member.handle_ready().unwrap());
         }
         let [own, owner, listener] = &mut members;
         let mut heard = || {
@@ -451,7 +451,7 @@ fn fabrics() -> Vec<(&'static str, [Box<dyn Fabric>; 2])> {
     vec![("local", local), ("udp", udp), ("tap", tap)]
 }
 
-/// Carries frames until none is left.
+/// Runs turns until no frame is left.
 fn exchange<A: Frontend, B: Frontend>(
     a: &mut Hca<A>,
     b: &mut Hca<B>,
@@ -462,7 +462,7 @@ fn exchange<A: Frontend, B: Frontend>(
         batch.iter().for_each(|(frame, icrc)| hca.handle_arrival(frame, icrc));
         let left = hca.drain();
         let sent = !hca.outbound().is_empty();
-        // What the other end has no room for now, it has later.
+        // Frames that do not fit into the other end now are sent later.
         let blocked = fabric.send(hca.outbound()) == Sent::Blocked;
         left.frames || left.other || sent || blocked || !batch.is_empty()
     }
@@ -471,9 +471,9 @@ fn exchange<A: Frontend, B: Frontend>(
 }
 
 #[test]
-fn two_nics_exchange_frames_over_each_fabric_with_captures_and_impairments() {
+fn nics_exchange_frames_over_every_fabric() {
     for (name, mut ends) in fabrics() {
-        ends.iter_mut().for_each(|end| end.hear_all());
+        ends.iter_mut().for_each(|end| end.set_promiscuous());
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("x.pcapng");
         let (mut a, mut b) = (nic(1), nic(2));
@@ -482,8 +482,8 @@ fn two_nics_exchange_frames_over_each_fabric_with_captures_and_impairments() {
             serde_json::from_str(r#"{"direction": "tx", "action": "drop", "nth": 2}"#).unwrap();
         a.impair(Rule::try_from(rule).unwrap()).unwrap();
 
-        // To the other, to a MAC that nobody has shown, to all, from a guest behind the NIC; runs of one length and a jumbo
-        // frame with two tags; more than a turn has room for.
+        // To the other device, to an unknown MAC, to all, and from a guest behind the NIC. Includes runs of one
+        // length, a jumbo frame with two tags, and more frames than fit into a turn.
         let unknown = MacAddr([0x52, 0x54, 0, 0, 0, 9]);
         let behind = MacAddr([0x52, 0x54, 0, 0, 0, 1]);
         let mut frames: Vec<_> = [mac(2), unknown, MacAddr::BROADCAST, MacAddr([0x33, 0x33, 0, 0, 0, 1])]

@@ -1,4 +1,4 @@
-//! Multicast groups: who creates one says what it is like.
+//! Multicast groups, whose creator specifies their parameters.
 //!
 //! # Spec
 //! IBTA volume 1, section 15.2.5.17; mthca interface, section 9.3.
@@ -13,7 +13,7 @@ use protocol::mad::record::mc_member::{
 };
 use protocol::mad::record::{EXACTLY, McMemberRecord};
 
-use super::{Answer, Request, World};
+use super::{Answer, Request, SaContext};
 use crate::management::gid;
 
 /// Bound: groups.
@@ -22,30 +22,30 @@ const MAX_GROUPS: usize = 4096;
 /// GID of the group that every IPoIB interface of the default partition joins first (RFC 4391, section 4).
 const BROADCAST: [u8; 16] = [0xff, 0x12, 0x40, 0x1b, 0xff, 0xff, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 0xff, 0xff];
 
-/// Multicast LIDs (IBTA volume 1, section 4.1.3): from the first, which is the broadcast group's, to the last.
+/// Multicast LIDs (IBTA volume 1, section 4.1.3). The first is that of the broadcast group.
 const FIRST_MLID: u16 = 0xc000;
 const LAST_MLID: u16 = 0xfffe;
 
-/// Rate code of 20 Gb/s, that of the port: four lanes of DDR.
+/// Rate code of 20 Gb/s, the rate of the port: four lanes of DDR.
 pub(super) const RATE_20: u8 = 6;
-/// Packet life time code: 4.096 us times 2 to this, a second.
+/// Packet life time code of one second: 4.096 us times 2 to this power.
 pub(super) const ONE_SECOND: u8 = 18;
 
 /// All groups, with the guest's own membership as join state.
 #[derive(Clone, Debug)]
 pub(super) struct Groups {
     all: BTreeMap<[u8; 16], McMemberRecord>,
-    /// What those who create a group leave open.
+    /// Parameters that creators leave unspecified.
     defaults: McMemberRecord,
 }
 
 impl Groups {
-    /// The broadcast group, without members.
+    /// Creates the broadcast group, without members.
     pub(super) fn new(mtu: u8) -> Self {
         let defaults = McMemberRecord {
             qkey: Qkey::new(0x0b1b),
             mtu_selector: EXACTLY,
-            // IPoIB would take more than every port can do.
+            // IPoIB would use a larger MTU than every port supports.
             mtu: mtu.min(4),
             pkey: Pkey::DEFAULT,
             rate_selector: EXACTLY,
@@ -62,8 +62,8 @@ impl Groups {
         self.all.values().map(|group| group.emit().to_vec()).collect()
     }
 
-    /// The guest's port joins a group, which comes into being if it does not exist.
-    pub(super) fn join(&mut self, world: &World<'_>, request: &Request<'_>) -> Result<Answer, MadStatus> {
+    /// Joins the guest's port to a group, creating it if necessary.
+    pub(super) fn join(&mut self, world: &SaContext<'_>, request: &Request<'_>) -> Result<Answer, MadStatus> {
         let wanted = member(world, request)?;
         let group = match self.all.get(&wanted.mgid) {
             Some(group) => {
@@ -84,8 +84,12 @@ impl Groups {
         Ok(Answer::Attribute(group.emit().to_vec()))
     }
 
-    /// The guest's port leaves a group, which is gone then unless it is the broadcast group.
-    pub(super) fn leave(&mut self, world: &World<'_>, request: &Request<'_>) -> Result<Answer, MadStatus> {
+    /// Removes the guest's port from a group, and deletes the group unless it is the broadcast group.
+    pub(super) fn leave(
+        &mut self,
+        world: &SaContext<'_>,
+        request: &Request<'_>,
+    ) -> Result<Answer, MadStatus> {
         let wanted = member(world, request)?;
         let group = self.all.get_mut(&wanted.mgid).ok_or(MadStatus::REQUEST_INVALID)?;
         if group.join_state & wanted.join_state != wanted.join_state {
@@ -102,7 +106,7 @@ impl Groups {
         Ok(Answer::Attribute(left.emit().to_vec()))
     }
 
-    /// A group as its first member wants it.
+    /// Creates a group with the parameters of its first member.
     fn create(&self, wanted: &McMemberRecord, request: &Request<'_>) -> Result<McMemberRecord, MadStatus> {
         let McMemberRecord { mtu: mtu_default, rate: rate_default, life_time: life_time_default, .. } =
             self.defaults;
@@ -139,13 +143,13 @@ impl Groups {
     }
 }
 
-/// What a request to join or leave says, if it says enough.
-fn member(world: &World<'_>, request: &Request<'_>) -> Result<McMemberRecord, MadStatus> {
+/// Parses a request to join or leave.
+fn member(world: &SaContext<'_>, request: &Request<'_>) -> Result<McMemberRecord, MadStatus> {
     if !request.has(MGID | PORT_GID | JOIN_STATE) {
         return Err(MadStatus::INSUFFICIENT_COMPONENTS);
     }
     let wanted = McMemberRecord::parse(request.attribute());
-    // Nobody joins for another: others have an administration of their own.
+    // A port joins only for itself: others have their own administration.
     if wanted.mgid[0] != 0xff || wanted.port_gid != gid(world.port.guid()) {
         return Err(MadStatus::INVALID_GID);
     }
@@ -155,7 +159,7 @@ fn member(world: &World<'_>, request: &Request<'_>) -> Result<McMemberRecord, Ma
     Ok(wanted)
 }
 
-/// Whether a group is as the request demands.
+/// Returns whether a group has the parameters that the request specifies.
 fn agrees(group: &McMemberRecord, wanted: &McMemberRecord, request: &Request<'_>) -> bool {
     let same = |component, equal: bool| !request.has(component) || equal;
     let bounded = |selector, value, wanted_selector, wanted_value, is| {
@@ -179,7 +183,8 @@ fn agrees(group: &McMemberRecord, wanted: &McMemberRecord, request: &Request<'_>
         )
 }
 
-/// Whether a value is greater than (selector 0), less than (1) or exactly (2) another; 3 asks for the largest there is.
+/// Compares with a selector: greater than (0), less than (1) or exactly (2) the value. Selector 3 requests the
+/// largest available.
 pub(super) fn satisfies(selector: u8, wanted: u8, is: u8) -> bool {
     match selector {
         0 => is > wanted,
@@ -189,7 +194,7 @@ pub(super) fn satisfies(selector: u8, wanted: u8, is: u8) -> bool {
     }
 }
 
-/// The value a selector picks, of those up to the largest.
+/// Returns the value that a selector requests, up to the largest.
 fn exact(selector: u8, wanted: u8, largest: u8) -> Option<u8> {
     let value = match selector {
         0 => wanted.checked_add(1)?,
@@ -200,7 +205,7 @@ fn exact(selector: u8, wanted: u8, largest: u8) -> Option<u8> {
     (value != 0).then_some(value)
 }
 
-/// The LID of a group. Groups may share one; it tells switches where to, and ours sends to everybody.
+/// Returns the LID of a group. Groups may share one: it only affects switches, and the virtual switch floods.
 pub(super) fn mlid(mgid: &[u8; 16]) -> Lid {
     if *mgid == BROADCAST {
         return Lid::new(FIRST_MLID);

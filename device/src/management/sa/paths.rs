@@ -1,4 +1,4 @@
-//! Paths: from every port to every other there is one, through the switch.
+//! PathRecords. There is one path from every port to every other, through the switch.
 //!
 //! # Spec
 //! IBTA volume 1, section 15.2.5.16; mthca interface, section 9.4.
@@ -12,7 +12,7 @@ use protocol::mad::record::{EXACTLY, PathRecord};
 use protocol::mad::{MadStatus, Method};
 
 use super::groups::{ONE_SECOND, RATE_20, mlid, satisfies};
-use super::{Request, World};
+use super::{Request, SaContext};
 use crate::management::{GID_PREFIX, SM_LID, gid};
 
 /// One end of a path.
@@ -22,11 +22,11 @@ struct End {
     lid: Lid,
 }
 
-/// The paths that a request means.
-pub(super) fn find(world: &World<'_>, request: &Request<'_>) -> Result<Vec<Vec<u8>>, MadStatus> {
+/// Returns the paths that match a request.
+pub(super) fn find(world: &SaContext<'_>, request: &Request<'_>) -> Result<Vec<Vec<u8>>, MadStatus> {
     let wanted = PathRecord::parse(request.attribute());
     let has = |component| request.has(component);
-    // Who asks for one path has to say which (section 15.2.5.16).
+    // A Get for one path must specify its destination (section 15.2.5.16).
     if request.header.method == Method::GET && !(has(DGID) || has(DLID)) {
         return Err(MadStatus::INSUFFICIENT_COMPONENTS);
     }
@@ -52,7 +52,7 @@ pub(super) fn find(world: &World<'_>, request: &Request<'_>) -> Result<Vec<Vec<u
         };
         found.into_iter().filter(|end| lid.is_none_or(|lid| end.lid == lid)).collect()
     };
-    // Who does not say where paths begin asks for its own. So one end is one port, whatever the request leaves open.
+    // Without a source, paths begin at the own port. So one end is always a single port.
     let sources = ends(has(SGID).then_some(wanted.sgid), has(SLID).then_some(wanted.slid), vec![own]);
     let destinations = ends(has(DGID).then_some(wanted.dgid), has(DLID).then_some(wanted.dlid), everybody());
     let path = |source: &End, destination: &End| PathRecord {
@@ -61,7 +61,7 @@ pub(super) fn find(world: &World<'_>, request: &Request<'_>) -> Result<Vec<Vec<u
         sgid: source.gid,
         dlid: destination.lid,
         slid: source.lid,
-        // With 0 nobody adds a GRH, which LIDs do not need.
+        // With hop limit 0 software adds no GRH, which LIDs do not need.
         hop_limit: 0,
         traffic_class: wanted.traffic_class,
         reversible: true,
@@ -79,8 +79,8 @@ pub(super) fn find(world: &World<'_>, request: &Request<'_>) -> Result<Vec<Vec<u
     Ok(paths.map(|path| path.emit().to_vec()).collect())
 }
 
-/// The P_Key of a path: the one that is asked for if the port has it, else the first one the port has.
-fn partition(world: &World<'_>, wanted: Option<Pkey>) -> Option<Pkey> {
+/// Returns the P_Key of a path: the requested one if the port has it, or else its first valid one.
+fn partition(world: &SaContext<'_>, wanted: Option<Pkey>) -> Option<Pkey> {
     let mut valid = world.port.pkeys().iter().copied().filter(|pkey| pkey.get() & 0x7fff != 0);
     match wanted {
         Some(wanted) => valid.find(|pkey| pkey.get() & 0x7fff == wanted.get() & 0x7fff),
@@ -88,15 +88,15 @@ fn partition(world: &World<'_>, wanted: Option<Pkey>) -> Option<Pkey> {
     }
 }
 
-/// The port with a LID: of a configured peer, else by the LID rule.
-fn by_lid(world: &World<'_>, lid: Lid) -> End {
+/// Returns the port with a LID: a configured peer, or by the LID rule.
+fn by_lid(world: &SaContext<'_>, lid: Lid) -> End {
     let known = world.addresses.ports().find(|port| port.lid == lid);
     let mac = known.map_or(MacAddr::from_lid(lid), |port| port.mac);
     End { gid: gid(guid_of_mac(mac)), lid }
 }
 
-/// The port with a GID: that of its MAC, or an IP address of its own. Or a group.
-fn by_gid(world: &World<'_>, gid: [u8; 16]) -> Option<End> {
+/// Returns the port with a GID, which is derived from its MAC or is one of its IP addresses. Or a group.
+fn by_gid(world: &SaContext<'_>, gid: [u8; 16]) -> Option<End> {
     if gid[0] == 0xff {
         return Some(End { gid, lid: mlid(&gid) });
     }

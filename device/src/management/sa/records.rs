@@ -1,16 +1,16 @@
-//! Records of what there is: nodes, ports, links.
+//! Records of nodes, ports and links.
 
 use protocol::ids::{Lid, MacAddr};
 use protocol::mad::node::guid_of_mac;
 use protocol::mad::port::PortInfo;
 use protocol::mad::record::PORT_INFO;
 
-use super::{Request, World};
+use super::{Request, SaContext};
 use crate::management::SM_LID;
 use crate::management::subnet::switch_port;
 use crate::management::subnet_switch;
 
-/// In the attribute modifier of PortInfoRecord: of the capability mask those bits count that are set (section
+/// Attribute modifier of PortInfoRecord: match only the capability bits that are set in the request (section
 /// 15.2.5.3).
 const MATCH_CAPABILITY_BITS: u32 = 1 << 31;
 /// Component of the capability mask in PortInfoRecord.
@@ -20,7 +20,7 @@ const GUIDS_PER_BLOCK: usize = 8;
 /// P_Keys in a block.
 const PKEYS_PER_BLOCK: usize = 32;
 
-pub(super) fn nodes(world: &World<'_>) -> Vec<Vec<u8>> {
+pub(super) fn nodes(world: &SaContext<'_>) -> Vec<Vec<u8>> {
     let record = |lid: Lid, info: [u8; 40], description: [u8; 64]| {
         [&lid.get().to_be_bytes()[..], &[0; 2], &info, &description].concat()
     };
@@ -35,7 +35,7 @@ pub(super) fn nodes(world: &World<'_>) -> Vec<Vec<u8>> {
         .collect()
 }
 
-pub(super) fn ports(world: &World<'_>) -> Vec<Vec<u8>> {
+pub(super) fn ports(world: &SaContext<'_>) -> Vec<Vec<u8>> {
     let record = |(lid, port, info): (Lid, u8, PortInfo)| {
         [&lid.get().to_be_bytes()[..], &[port, 0], &info.emit()].concat()
     };
@@ -46,7 +46,7 @@ pub(super) fn ports(world: &World<'_>) -> Vec<Vec<u8>> {
     [own].into_iter().chain(others).chain(of_switch).map(record).collect()
 }
 
-/// Searches by capabilities, if the request wants their bits to match; returns the components that are left.
+/// Filters by capabilities if the request asks to match their bits. Returns the component mask that is left.
 pub(super) fn filter_capabilities(all: &mut Vec<Vec<u8>>, request: &Request<'_>) -> u64 {
     let mask = request.sa.component_mask();
     if request.header.modifier & MATCH_CAPABILITY_BITS == 0 || mask & CAPABILITIES == 0 {
@@ -70,7 +70,7 @@ pub(super) fn subnet_managers() -> Vec<Vec<u8>> {
     vec![[&SM_LID.get().to_be_bytes()[..], &[0; 2], &subnet_switch::sm_info().emit()].concat()]
 }
 
-pub(super) fn links(world: &World<'_>) -> Vec<Vec<u8>> {
+pub(super) fn links(world: &SaContext<'_>) -> Vec<Vec<u8>> {
     let record = |from: Lid, from_port: u8, to_port: u8, to: Lid| {
         [&from.get().to_be_bytes()[..], &[from_port, to_port], &to.get().to_be_bytes()].concat()
     };
@@ -83,8 +83,8 @@ pub(super) fn links(world: &World<'_>) -> Vec<Vec<u8>> {
         .collect()
 }
 
-/// Of others the first block, which is all an HCA has.
-pub(super) fn guids(world: &World<'_>) -> Vec<Vec<u8>> {
+/// Only the first block of others, which is all that an HCA has.
+pub(super) fn guids(world: &SaContext<'_>) -> Vec<Vec<u8>> {
     let record = |lid: Lid, block: u8, guid: u64| {
         [&lid.get().to_be_bytes()[..], &[block, 0, 0, 0, 0, 0], &guid.to_be_bytes(), &[0; 56]].concat()
     };
@@ -96,8 +96,8 @@ pub(super) fn guids(world: &World<'_>) -> Vec<Vec<u8>> {
     own.chain(others).chain([switch]).collect()
 }
 
-/// Of the own port only: others are not asked for their tables.
-pub(super) fn pkeys(world: &World<'_>) -> Vec<Vec<u8>> {
+/// Only of the own port: the tables of others are not queried.
+pub(super) fn pkeys(world: &SaContext<'_>) -> Vec<Vec<u8>> {
     let blocks = world.port.pkeys().chunks(PKEYS_PER_BLOCK);
     let record = |(number, block): (u16, &[protocol::ids::Pkey])| {
         let mut record =

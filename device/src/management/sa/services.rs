@@ -1,4 +1,4 @@
-//! Services that the own guest registered.
+//! Services that the guest of this HCA has registered.
 
 use std::collections::BTreeMap;
 
@@ -10,11 +10,10 @@ use super::{Answer, Request};
 /// Bound: services.
 const MAX_SERVICES: usize = 256;
 
-/// Components that name a service: ServiceID, GID, P_Key (section 15.2.5.14.1).
+/// Components that identify a service: ServiceID, GID, P_Key (section 15.2.5.14.1).
 const NAME: u64 = 0b111;
 const NAME_LEN: usize = 26;
 
-/// By name.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Services {
     all: BTreeMap<[u8; NAME_LEN], Vec<u8>>,
@@ -25,7 +24,7 @@ impl Services {
         self.all.values().cloned().collect()
     }
 
-    /// Enters a service, or replaces what it said before.
+    /// Registers a service, or replaces its record.
     pub(super) fn register(&mut self, request: &Request<'_>) -> Result<Answer, MadStatus> {
         let name = named(request)?;
         if self.all.len() >= MAX_SERVICES && !self.all.contains_key(&name) {

@@ -1,4 +1,4 @@
-//! Tables on their way to the guest: the sending side of RMPP.
+//! The sending side of RMPP: tables sent to the guest.
 //!
 //! # Spec
 //! IBTA volume 1, section 13.6.
@@ -15,20 +15,20 @@ use protocol::mad::{Mad, MadStatus};
 
 use super::Records;
 
-/// Bound: tables on their way. The oldest gives way.
+/// Bound: transfers. A new one beyond it replaces the oldest.
 const MAX_TRANSFERS: usize = 16;
 
-/// Bound: bytes of all tables on their way. The oldest give way; one that is larger by itself is refused.
+/// Bound: bytes of all transfers. The oldest are dropped; a table that is larger by itself is rejected.
 const MAX_BYTES: usize = 1 << 20;
 
-/// Bound: segments sent for one acknowledgement. The kernel opens a window of 64 and says nothing before its end.
+/// Bound: segments sent per acknowledgment. The kernel opens a window of 64 and acknowledges at its end.
 const MAX_BURST: u32 = 64;
 
-/// Time after which what is not acknowledged is sent again, and how often.
+/// Retransmission time-out, and number of attempts.
 const TIMEOUT: Duration = Duration::from_secs(1);
 const TRIES: u8 = 4;
 
-/// A table.
+/// A table being sent.
 #[derive(Clone, Debug)]
 struct Transfer {
     to: Qpn,
@@ -46,14 +46,13 @@ struct Transfer {
     tries: u8,
 }
 
-/// All of them.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Transfers {
     all: VecDeque<Transfer>,
 }
 
 impl Transfers {
-    /// Begins to send a table, and appends its first segment: the receiver opens the window by acknowledging it.
+    /// Starts sending a table and appends its first segment. The receiver's acknowledgment opens the window.
     ///
     /// # Errors
     /// NO_RESOURCES (section 15.2.4) if the table is too large.
@@ -102,7 +101,7 @@ impl Transfers {
         self.all.iter().map(|transfer| transfer.payload.len()).sum()
     }
 
-    /// The receiver says something of a transfer.
+    /// Handles an RMPP packet from the receiver.
     pub(super) fn handle(
         &mut self,
         now: Instant,
@@ -128,7 +127,7 @@ impl Transfers {
         self.all.iter().map(|transfer| transfer.deadline).min()
     }
 
-    /// Sends again what nobody acknowledged, or gives it up.
+    /// Retransmits unacknowledged segments, or gives up.
     pub(super) fn handle_deadline(&mut self, now: Instant, out: &mut Vec<(Qpn, Mad)>) {
         self.all.retain_mut(|transfer| {
             if transfer.deadline > now {
@@ -148,14 +147,14 @@ impl Transfers {
 }
 
 impl Transfer {
-    /// Segments of the table; one that is empty has one too.
+    /// Number of segments; an empty table has one.
     fn segments(&self) -> u32 {
         u32::try_from(self.payload.len().div_ceil(DATA_LEN)).unwrap_or(u32::MAX).max(1)
     }
 
-    /// Takes an acknowledgement. Whether there is more to send.
+    /// Handles an acknowledgment. Returns whether segments are left.
     fn acknowledge(&mut self, now: Instant, rmpp: &Rmpp) -> bool {
-        // One for a segment that was not sent, or that narrows the window, is an error (section 13.6.2.3).
+        // Acknowledging a segment that was not sent, or narrowing the window, is an error (section 13.6.2.3).
         if rmpp.segment > self.sent || rmpp.length_or_window < rmpp.segment {
             return false;
         }
@@ -168,7 +167,7 @@ impl Transfer {
         self.acknowledged < self.segments()
     }
 
-    /// Sends what the window allows.
+    /// Sends the segments that the window permits.
     fn send(&mut self, mut out: impl FnMut(Mad)) {
         let end = self.segments().min(self.window).min(self.acknowledged.saturating_add(MAX_BURST));
         while self.sent < end {
@@ -177,7 +176,7 @@ impl Transfer {
         }
     }
 
-    /// A segment, counted from 1.
+    /// Builds a segment, counted from 1.
     fn segment(&self, number: u32) -> Mad {
         let at = usize::try_from(number - 1).unwrap_or(usize::MAX).saturating_mul(DATA_LEN);
         let rest = self.payload.get(at..).unwrap_or_default();
@@ -234,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn tables_on_their_way_are_bounded_and_the_oldest_give_way() {
+    fn transfers_are_bounded_oldest_dropped() {
         let mut transfers = Transfers::default();
         (0..20).for_each(|number| begin(&mut transfers, number, 1).unwrap());
         assert_eq!(under_way(&transfers), (4..20).collect::<Vec<_>>());

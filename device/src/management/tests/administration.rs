@@ -1,4 +1,4 @@
-//! The subnet administration, asked as ib_sa, IPoIB, rdma_cm and saquery do.
+//! Subnet administration, queried as by ib_sa, IPoIB, rdma_cm and saquery.
 
 use super::*;
 
@@ -26,7 +26,7 @@ fn answer(management: &mut Management, mad: Mad) -> Mad {
     answers[0]
 }
 
-/// MGID, PortGID, then as a request has it.
+/// MGID, PortGID, then the fields of a request.
 fn group(mgid: [u8; 16], join_state: u8) -> [u8; 52] {
     let mut record = [0; 52];
     record[..16].copy_from_slice(&mgid);
@@ -37,7 +37,7 @@ fn group(mgid: [u8; 16], join_state: u8) -> [u8; 52] {
 
 /// mthca interface, section 9.3: the mask has no create parameters.
 #[test]
-fn the_broadcast_group_can_be_joined_without_saying_what_it_is_like() {
+fn broadcast_group_join_needs_no_parameters() {
     let mut management = open(1);
     let mut wanted = group(BROADCAST, 1);
     wanted[40..42].fill(0xff);
@@ -54,9 +54,9 @@ fn the_broadcast_group_can_be_joined_without_saying_what_it_is_like() {
     assert_eq!(status(&answer(&mut management, sa(SET, GROUP, 0x1_0083, &wanted))), 0, "but the group is");
 }
 
-/// mthca interface, sections 9.3 and 12, T52: mckey brings a Q_Key of its own.
+/// mthca interface, sections 9.3 and 12, T52: mckey specifies its own Q_Key.
 #[test]
-fn who_creates_a_group_says_what_it_is_like() {
+fn creator_sets_group_parameters() {
     let mut management = open(1);
     let mgid = [0xff, 0x12, 0x40, 0x01, 0xff, 0xff, 0, 0, 0, 0, 0, 0, 0x0f, 0x01, 0x01, 0x01];
     let mut wanted = group(mgid, 1);
@@ -73,7 +73,7 @@ fn who_creates_a_group_says_what_it_is_like() {
     let mlid = u16::from_be_bytes([record[36], record[37]]);
     assert!((0xc001..=0xfffe).contains(&mlid), "{mlid:#x}");
 
-    // Another HCA's administration gives the group the same LID.
+    // Another HCA's administration assigns the same LID to the group.
     let mut other = open(2);
     wanted[16..32].copy_from_slice(&GID_2);
     let there = answer(&mut other, sa(SET, GROUP, mask, &wanted));
@@ -98,7 +98,7 @@ fn who_creates_a_group_says_what_it_is_like() {
 }
 
 #[test]
-fn joins_that_cannot_be_are_refused() {
+fn invalid_joins_are_rejected() {
     let mut management = open(1);
     let mut refused =
         |mask, record: [u8; 52]| status(&answer(&mut management, sa(SET, GROUP, mask, &record)));
@@ -126,7 +126,7 @@ fn path(dgid: [u8; 16], sgid: [u8; 16]) -> [u8; 64] {
 
 /// mthca interface, section 9.4.
 #[test]
-fn a_path_follows_from_the_gid() {
+fn path_follows_from_gid() {
     let mut management = open(1);
     let found = answer(&mut management, sa(GET, PATH, 0x300c, &path(GID_2, GID_1)));
     assert_eq!(status(&found), 0);
@@ -144,9 +144,9 @@ fn a_path_follows_from_the_gid() {
     assert_eq!(by_lid[56..120], found[56..120].to_vec().tap(|path| path[0] = 0));
 }
 
-/// Without source and destination a subnet of n ports would have n times n paths.
+/// Without source and destination, a subnet of n ports would have n times n paths.
 #[test]
-fn tables_of_paths_begin_at_one_port() {
+fn path_table_has_one_source() {
     let mut management = open(1);
     let mut paths = |mask, record: [u8; 64]| {
         let table = answer(&mut management, sa(GET_TABLE, PATH, mask, &record));
@@ -175,7 +175,7 @@ trait Tap: Sized {
 impl Tap for Vec<u8> {}
 
 #[test]
-fn a_configured_peer_is_found_by_any_of_its_addresses() {
+fn configured_peer_found_by_any_address() {
     let peer = Identity {
         mac: MacAddr([0x52, 0x54, 0, 1, 2, 3]),
         ipv4: "192.0.2.9".parse().unwrap(),
@@ -188,13 +188,13 @@ fn a_configured_peer_is_found_by_any_of_its_addresses() {
     while management.poll_output().is_some() {}
     for gid in [peer.link_local(), peer.ipv4.to_ipv6_mapped()] {
         let mad = sa(GET, PATH, 0xc, &path(gid.octets(), GID_1));
-        let found = ask_knowing(&addresses, &mut management, QP1, mad);
+        let found = ask_with_addresses(&addresses, &mut management, QP1, mad);
         assert_eq!(found[0][96..98], [0x09, 0x00], "{gid}");
     }
 }
 
 #[test]
-fn what_nobody_has_is_no_record() {
+fn unknown_address_returns_no_record() {
     let mut management = open(1);
     let mut get = |mask, record: &[u8]| status(&answer(&mut management, sa(GET, PATH, mask, record)));
     let vendor = [0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0, 2, 0xc9, 3, 0, 0x12, 0x34, 0x56];
@@ -210,7 +210,7 @@ fn what_nobody_has_is_no_record() {
 }
 
 #[test]
-fn unknown_attributes_methods_and_versions_have_their_status() {
+fn unknown_requests_return_their_status() {
     let mut management = open(1);
     let mut ask = |mad| status(&answer(&mut management, mad));
     assert_eq!(ask(sa(GET, 0x36, 0, &[])), 0x000c, "VLArbitrationTableRecord");
@@ -222,7 +222,7 @@ fn unknown_attributes_methods_and_versions_have_their_status() {
 }
 
 #[test]
-fn answers_and_strangers_classes_draw_nothing() {
+fn responses_and_other_classes_are_ignored() {
     let mut management = open(1);
     assert_eq!(ask(&mut management, QP1, sa(0x81, PATH, 0, &[])), [] as [Mad; 0]);
     assert_eq!(
@@ -236,7 +236,7 @@ fn answers_and_strangers_classes_draw_nothing() {
 }
 
 #[test]
-fn services_can_be_entered_found_and_withdrawn() {
+fn services_are_registered_found_and_removed() {
     let mut management = open(1);
     let mut record = [0; 176];
     record[..8].copy_from_slice(&[0, 0, 0, 0, 0, 0, 0x12, 0x34]);
@@ -251,10 +251,10 @@ fn services_can_be_entered_found_and_withdrawn() {
     assert_eq!(status(&ask(GET, 1, &record[..8])), 0x0300);
 }
 
-/// An acknowledgement as the kernel sends it: version 1, type 2, active, the segment and the end of the window.
+/// An acknowledgment as the kernel sends it: version 1, type 2, active, the segment and the end of the window.
 fn acknowledge(table: &Mad, segment: u32, window: u32) -> Mad {
     let mut mad = *table;
-    // As Linux makes it: with the method of the question.
+    // Linux uses the method of the request.
     mad[3] = GET_TABLE;
     mad[24..28].copy_from_slice(&[1, 2, 0x01, 0]);
     mad[28..32].copy_from_slice(&segment.to_be_bytes());
@@ -263,7 +263,7 @@ fn acknowledge(table: &Mad, segment: u32, window: u32) -> Mad {
 }
 
 #[test]
-fn a_table_of_one_segment_is_first_and_last() {
+fn single_segment_is_first_and_last() {
     let mut management = open(1);
     let table = answer(&mut management, sa(GET_TABLE, 0x11, 1, &[0, 1]));
     assert_eq!((table[3], status(&table)), (0x92, 0));
@@ -283,9 +283,9 @@ fn a_table_of_one_segment_is_first_and_last() {
 }
 
 #[test]
-fn a_longer_table_goes_by_windows_and_is_repeated() {
+fn long_table_is_windowed_and_retransmitted() {
     let mut management = open(200);
-    // PortInfo of the HCA and of 201 ports of the switch: 202 records of 72 bytes in 73 segments.
+    // PortInfo of the HCA and of 201 switch ports: 202 records of 72 bytes in 73 segments.
     let first = answer(&mut management, sa(GET_TABLE, 0x12, 0, &[]));
     assert_eq!((first[26] & 7, &first[28..32]), (0b011, &[0, 0, 0, 1][..]), "first and active");
     assert_eq!(u32::from_be_bytes(first[32..36].try_into().unwrap()), 202 * 72 + 73 * 20);
@@ -293,7 +293,7 @@ fn a_longer_table_goes_by_windows_and_is_repeated() {
 
     let window = ask(&mut management, QP1, acknowledge(&first, 1, 65));
     assert_eq!(window.len(), 64);
-    // Nothing comes back: it is sent again.
+    // Without an acknowledgment it is retransmitted.
     management.handle_deadline(&at(1010));
     let again: Vec<_> = outputs(&mut management)
         .into_iter()
@@ -320,7 +320,7 @@ fn a_longer_table_goes_by_windows_and_is_repeated() {
 }
 
 #[test]
-fn a_table_nobody_acknowledges_is_given_up() {
+fn unacknowledged_table_is_abandoned() {
     let mut management = open(1);
     answer(&mut management, sa(GET_TABLE, 0x11, 0, &[]));
     let sent: Vec<_> = (1..10)

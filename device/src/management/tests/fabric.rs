@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use super::*;
 
-/// HCAs, and whether software listens to QP0 in each.
+/// HCAs, and whether each has software that listens on QP0.
 struct Fabric {
     all: Vec<(Management, bool)>,
     now: u64,
@@ -24,7 +24,7 @@ impl Fabric {
         fabric
     }
 
-    /// Lets time pass, and HCAs do what is due then.
+    /// Advances the time and fires the deadlines of all HCAs.
     fn pass(&mut self, millis: u64) {
         self.now += millis;
         for (management, _) in &mut self.all {
@@ -33,8 +33,8 @@ impl Fabric {
         assert_eq!(self.settle(usize::MAX), []);
     }
 
-    /// Carries everything to its end; the answers that the guest of one HCA got are returned. Guests answer as the kernel
-    /// does: by MAD_IFC, moving directed routes themselves.
+    /// Exchanges datagrams until none are left, and returns the answers that one HCA's guest received. Guests answer
+    /// as the kernel does: by MAD_IFC, and advancing directed routes themselves.
     fn settle(&mut self, watched: usize) -> Vec<Datagram> {
         let mut seen = Vec::new();
         for _ in 0..100 {
@@ -80,7 +80,8 @@ impl Fabric {
         }
     }
 
-    /// A kernel: at the end of a directed route it notes the port and moves on, answers, and moves back.
+    /// Acts like a kernel: at the end of a directed route it notes the port and advances the route, answers, and goes
+    /// back.
     fn guest(&mut self, index: usize, received: &Datagram) {
         let mut mad = received.mad;
         let directed = mad[1] == 0x81;
@@ -120,7 +121,8 @@ impl Fabric {
         }
     }
 
-    /// The answer to a Get on a directed route from the first HCA, as its kernel's send leaves it: at the first hop.
+    /// Returns the answer to a Get on a directed route from the first HCA. Its kernel sends the request at the first
+    /// hop.
     fn directed(&mut self, path: &[u8], attribute: u16, modifier: u32) -> Option<Mad> {
         let mut mad = request(0x81, 1, 1, attribute, modifier);
         (mad[6], mad[7]) = (1, u8::try_from(path.len()).unwrap());
@@ -144,9 +146,9 @@ fn node_name(lid: Lid) -> [u8; 64] {
     protocol::mad::node::description(&format!("guest {}", lid.get()))
 }
 
-/// What ibnetdiscover asks: the switch, its ports, and who is at their other ends.
+/// The requests of ibnetdiscover: the switch, its ports, and the nodes at their other ends.
 #[test]
-fn a_directed_route_leads_through_the_switch_to_the_other_adapter() {
+fn directed_route_reaches_other_adapter() {
     for listens in [false, true] {
         let mut fabric = Fabric::new(&[(1, true), (2, listens)]);
         let switch = fabric.directed(&[1], 0x11, 0).expect("the switch answers");
@@ -170,7 +172,7 @@ fn a_directed_route_leads_through_the_switch_to_the_other_adapter() {
 }
 
 #[test]
-fn lids_far_apart_share_the_switch() {
+fn distant_lids_share_the_switch() {
     let mut fabric = Fabric::new(&[(300, true), (40_000, true)]);
     // (300 - 1) mod 254 + 1 and (40000 - 1) mod 254 + 1.
     let switch = fabric.directed(&[1], 0x11, 0).unwrap();
@@ -179,9 +181,9 @@ fn lids_far_apart_share_the_switch() {
     assert_eq!(adapter[84..92], [0, 0, 0, 0xff, 0xfe, 0, 0x9c, 0x40]);
 }
 
-/// What ibnodes does with saquery's help: every node, by its software's name where there is software.
+/// The requests of ibnodes through saquery: every node, by its software's name if it has software.
 #[test]
-fn node_records_tell_of_all() {
+fn node_records_list_all_nodes() {
     let mut fabric = Fabric::new(&[(1, true), (2, true), (3, false)]);
     let mut mad = request(3, 2, 0x12, 0x11, 0);
     mad[55] = 0;
@@ -211,7 +213,7 @@ fn node_records_tell_of_all() {
 }
 
 #[test]
-fn who_does_not_answer_is_forgotten() {
+fn silent_node_ages_out() {
     let mut fabric = Fabric::new(&[(1, true), (2, true)]);
     assert!(fabric.directed(&[1, 2], 0x11, 0).is_some());
     fabric.all.truncate(1);
@@ -226,7 +228,7 @@ fn who_does_not_answer_is_forgotten() {
 }
 
 #[test]
-fn answers_to_the_guests_own_questions_reach_the_guest() {
+fn responses_to_guest_reach_guest() {
     let mut fabric = Fabric::new(&[(1, true), (2, true)]);
     fabric.send(0, Lid::new(2), request(1, 1, 1, 0x11, 0));
     let seen = fabric.settle(0);
@@ -235,7 +237,7 @@ fn answers_to_the_guests_own_questions_reach_the_guest() {
     assert_eq!(arrive(&mut fabric.all[0].0, 2, QP0, answer, true), (Admitted::Unchanged, vec![]));
 }
 
-/// What becomes of a MAD from the wire, with everything allowed.
+/// Returns the result for a MAD from the wire, without a rate limit.
 fn arrive(
     management: &mut Management,
     from: u16,
@@ -254,7 +256,7 @@ fn arrive(
     (admitted, outputs(management))
 }
 
-/// An answer to NodeInfo with a transaction ID of ours.
+/// A NodeInfo response with an own transaction ID.
 fn node_info(tid: u32) -> Mad {
     let mut answer = request(1, 1, 0x81, 0x11, 0);
     answer[8..12].copy_from_slice(b"hcad");
@@ -262,7 +264,7 @@ fn node_info(tid: u32) -> Mad {
     answer
 }
 
-/// The attributes that an HCA is asked for.
+/// Returns the attributes requested from an HCA.
 fn asked(outputs: &[Output], of: u16) -> Vec<u16> {
     let asked = outputs.iter().map(|output| match output {
         Output::ToFabric(Datagram { destination, mad, .. }) if *destination == Lid::new(of) => {
@@ -274,8 +276,8 @@ fn asked(outputs: &[Output], of: u16) -> Vec<u16> {
 }
 
 #[test]
-fn an_answer_that_nobody_asked_for_teaches_nothing_and_draws_nothing() {
-    // Opening the port asked everybody: transaction 1.
+fn unsolicited_response_is_ignored() {
+    // Opening the port started a sweep: transaction 1.
     let mut management = open(1);
     for tid in [0, 2, 0xffff_ffff] {
         for listening in [false, true] {
@@ -283,13 +285,13 @@ fn an_answer_that_nobody_asked_for_teaches_nothing_and_draws_nothing() {
             assert_eq!(arrived, (Admitted::Taken, vec![]), "transaction {tid}");
         }
     }
-    let (admitted, questions) = arrive(&mut management, 2, QP0, node_info(1), false);
-    assert_eq!((admitted, asked(&questions, 2)), (Admitted::Taken, vec![0x10]));
-    let Output::ToFabric(question) = &questions[0] else { panic!("{questions:?}") };
+    let (admitted, requests) = arrive(&mut management, 2, QP0, node_info(1), false);
+    assert_eq!((admitted, asked(&requests, 2)), (Admitted::Taken, vec![0x10]));
+    let Output::ToFabric(question) = &requests[0] else { panic!("{requests:?}") };
     let mut description = question.mad;
     description[3] = 0x81;
-    let (_, questions) = arrive(&mut management, 2, QP0, description, false);
-    assert_eq!(asked(&questions, 2), [0x15]);
+    let (_, requests) = arrive(&mut management, 2, QP0, description, false);
+    assert_eq!(asked(&requests, 2), [0x15]);
     assert_eq!(arrive(&mut management, 2, QP0, description, false).1, []);
     for _ in 0..1000 {
         let arrived = arrive(&mut management, 2, QP0, node_info(1), false);
@@ -301,9 +303,9 @@ fn an_answer_that_nobody_asked_for_teaches_nothing_and_draws_nothing() {
     assert_eq!(arrive(&mut management, 3, QP0, node_info(1), false).1, [], "that was its answer");
 }
 
-/// A forged source must not make us send more than its bearer does.
+/// A forged source must not make this HCA send more than its sender does.
 #[test]
-fn a_datagram_from_the_wire_draws_one_at_most() {
+fn wire_datagram_causes_at_most_one() {
     let mut directed = request(0x81, 1, 1, 0x11, 0);
     (directed[6], directed[7]) = (1, 1);
     directed[32..36].fill(0xff);
@@ -332,7 +334,7 @@ fn a_datagram_from_the_wire_draws_one_at_most() {
 }
 
 #[test]
-fn who_is_there_is_looked_for_without_being_asked() {
+fn sweeps_run_without_requests() {
     let mut management = open(1);
     let mut sweeps = Vec::new();
     for second in 1..40 {
@@ -351,16 +353,16 @@ fn who_is_there_is_looked_for_without_being_asked() {
     assert_eq!(management.next_deadline(), None);
 }
 
-/// Whoever invents HCAs cannot keep out one that is there.
+/// A peer that invents HCAs cannot lock out a real one.
 #[test]
-fn invented_hcas_make_room_for_true_ones() {
+fn invented_nodes_do_not_displace_real_ones() {
     let mut management = open(1);
     let settled = |management: &mut Management, lid: u16| {
-        let (_, mut questions) = arrive(management, lid, QP0, node_info(1), false);
-        while let [Output::ToFabric(question)] = &questions[..] {
+        let (_, mut requests) = arrive(management, lid, QP0, node_info(1), false);
+        while let [Output::ToFabric(question)] = &requests[..] {
             let mut answer = question.mad;
             answer[3] = 0x81;
-            questions = arrive(management, lid, QP0, answer, false).1;
+            requests = arrive(management, lid, QP0, answer, false).1;
         }
     };
     settled(&mut management, 40_000);
@@ -378,9 +380,9 @@ fn invented_hcas_make_room_for_true_ones() {
     assert!(management.subnet.nodes().any(|(lid, _)| lid == Lid::new(40_002)));
 }
 
-/// Section 16.1, as ibqueryerrors asks the switch.
+/// Section 16.1, as ibqueryerrors queries the switch.
 #[test]
-fn the_switch_answers_for_its_counters() {
+fn switch_reports_zero_counters() {
     let mut fabric = Fabric::new(&[(1, true), (2, true)]);
     let (management, _) = &mut fabric.all[0];
     let mut get = |attribute, port: u8, method| {
@@ -406,10 +408,10 @@ fn the_switch_answers_for_its_counters() {
     assert_eq!(status(&get(0x12, 1, 6)), 0x08, "Report");
 }
 
-/// What a guest's OpenSM has to find to stay in STANDBY: a master with its own SM_Key, by default 1, and of the highest
+/// A guest's OpenSM stays in STANDBY only if it finds a master with its own SM_Key, by default 1, and the highest
 /// priority.
 #[test]
-fn other_subnet_managers_find_a_master_to_yield_to() {
+fn guest_opensm_finds_higher_priority_master() {
     let mut fabric = Fabric::new(&[(1, true)]);
     let info = fabric.directed(&[1], 0x20, 0).unwrap();
     assert_eq!(status(&info), 0x8000);
@@ -419,7 +421,7 @@ fn other_subnet_managers_find_a_master_to_yield_to() {
 }
 
 #[test]
-fn who_looks_around_is_answered() {
+fn sweep_of_other_hca_is_answered() {
     let mut management = open(1);
     let look = |management: &mut Management, allowed: usize| {
         let received = Datagram {
@@ -449,7 +451,7 @@ fn who_looks_around_is_answered() {
 }
 
 #[test]
-fn software_that_has_just_opened_the_port_need_not_answer_yet() {
+fn agents_answer_right_after_port_open() {
     let mut management = open(1);
     for (qp, class, attribute, soon) in [
         (QP0, 1, 0x10, Admitted::Taken),
@@ -468,9 +470,9 @@ fn software_that_has_just_opened_the_port_need_not_answer_yet() {
     }
 }
 
-/// Section 14.2.4, and that no peer is the subnet manager.
+/// Section 14.2.4. In addition, no peer is accepted as the subnet manager.
 #[test]
-fn nothing_is_set_over_the_wire_without_the_m_key() {
+fn remote_set_without_m_key_is_rejected() {
     const ATTRIBUTES: [u16; 4] = [0x15, 0x16, 0x17, 0x18];
     for class in [0x01, 0x81] {
         for listening in [false, true] {
@@ -479,7 +481,7 @@ fn nothing_is_set_over_the_wire_without_the_m_key() {
                 let mut mad = request(class, 1, 2, attribute, 1);
                 (mad[6], mad[7]) = (2, 2);
                 mad[32..36].fill(0xff);
-                // DOWN, disabled; or P_Keys.
+                // Sets the port DOWN or disabled, or changes P_Keys.
                 (mad[96], mad[97]) = (1, 0x30);
                 let arrived = arrive(&mut management, 2, QP0, mad, listening);
                 assert_eq!(arrived, (Admitted::Taken, vec![]), "attribute {attribute:#x}");
@@ -491,7 +493,7 @@ fn nothing_is_set_over_the_wire_without_the_m_key() {
 }
 
 #[test]
-fn who_has_the_m_key_sets_what_the_guest_could_set() {
+fn remote_set_with_m_key_is_executed() {
     let mut management = open(1);
     let mut info = management.mad_ifc(&at(0), &request(1, 1, 1, 0x15, 1), MkeyCheck::Ignore).unwrap();
     info[3] = 2;
@@ -520,7 +522,7 @@ fn who_has_the_m_key_sets_what_the_guest_could_set() {
 }
 
 #[test]
-fn a_port_that_is_down_answers_nothing() {
+fn down_port_answers_nothing() {
     let mut management = open(1);
     let down = |management: &mut Management| {
         let mads = [
@@ -546,7 +548,7 @@ fn a_port_that_is_down_answers_nothing() {
 }
 
 #[test]
-fn requests_from_the_wire_are_answered_where_no_software_listens() {
+fn agents_answer_without_guest_software() {
     let mut management = open(1);
     let mut ask = |qp: Qpn, mad: Mad| {
         let (admitted, answers) = arrive(&mut management, 2, qp, mad, false);

@@ -1,4 +1,4 @@
-//! The agents of the port, asked by MAD_IFC.
+//! The agents of the port, queried by MAD_IFC.
 
 use super::*;
 
@@ -16,7 +16,7 @@ fn get(management: &mut Management, attribute: u16, modifier: u32) -> Mad {
 
 /// mthca interface, section 8.5, table of attributes.
 #[test]
-fn node_info_tells_the_device() {
+fn node_info_describes_device() {
     let mut management = open(1);
     let answer = get(&mut management, 0x11, 0);
     assert_eq!(status(&answer), 0);
@@ -30,7 +30,7 @@ fn node_info_tells_the_device() {
 
 /// mthca interface, section 8.5, table of PortInfo.
 #[test]
-fn port_info_is_down_until_the_port_is_opened_and_active_with_a_lid_then() {
+fn port_info_follows_port_state() {
     let mut management = Management::new(Identity::from_lid(Lid::new(7)), SINAI);
     let down = get(&mut management, 0x15, 1);
     assert_eq!(down[72..80], [0xfe, 0x80, 0, 0, 0, 0, 0, 0], "the prefix is final from the very first query");
@@ -55,7 +55,7 @@ fn port_info_is_down_until_the_port_is_opened_and_active_with_a_lid_then() {
 }
 
 #[test]
-fn tables_have_one_guid_and_the_default_partition() {
+fn tables_hold_one_guid_and_default_partition() {
     let mut management = open(1);
     let guids = get(&mut management, 0x14, 0);
     assert_eq!((&guids[64..72], &guids[72..128]), (&GID_1[8..], &[0; 56][..]));
@@ -70,7 +70,7 @@ fn tables_have_one_guid_and_the_default_partition() {
 }
 
 #[test]
-fn what_is_not_there_has_the_status_of_the_specification() {
+fn unknown_attribute_returns_specified_status() {
     let mut management = open(1);
     assert_eq!(status(&get(&mut management, 0x02, 0)), 0x0c, "Notice");
     assert_eq!(status(&get(&mut management, 0x31, 0)), 0x0c, "LedInfo");
@@ -86,9 +86,9 @@ fn what_is_not_there_has_the_status_of_the_specification() {
     assert_eq!(ifc(request(3, 2, GET, 0x11, 0)), None, "subnet administration is not of the port");
 }
 
-/// MAD_IFC answers, software moves (mthca interface, section 8.2).
+/// MAD_IFC answers; software advances the route (mthca interface, section 8.2).
 #[test]
-fn an_answer_on_a_directed_route_keeps_the_route() {
+fn directed_route_answer_keeps_route() {
     let mut management = open(1);
     let mut mad = request(0x81, 1, GET, 0x11, 0);
     mad[32..36].fill(0xff);
@@ -97,15 +97,16 @@ fn an_answer_on_a_directed_route_keeps_the_route() {
     assert_eq!((answer[6], answer[7], &answer[32..36]), (0, 0, &[0xff; 4][..]));
 }
 
-/// IBTA volume 1, section 14.2.4: with protection 1 anybody may look, but only who knows the key may change and see it.
+/// IBTA volume 1, section 14.2.4: with protection level 1 anyone may Get, but only a request with the M_Key may Set,
+/// or see the key.
 #[test]
-fn the_m_key_protects() {
+fn m_key_protects_port() {
     let mut management = open(1);
     let mut mad = get(&mut management, 0x15, 1);
     mad[3] = SET;
     mad[64..72].copy_from_slice(&[1, 2, 3, 4, 5, 6, 7, 8]);
     mad[98] = 1 << 6;
-    // As it is: state and physical state are not to change.
+    // The current values: state and physical state do not change.
     mad[96] &= 0xf0;
     mad[97] &= 0x0f;
     let set = |management: &mut Management, mad: &Mad| management.mad_ifc(&at(0), mad, MkeyCheck::Enforce);
@@ -126,7 +127,7 @@ fn the_m_key_protects() {
 
 /// Set(PortInfo) as ibportstate sends it.
 #[test]
-fn the_link_can_be_disabled_enabled_and_reset() {
+fn link_can_be_disabled_enabled_and_reset() {
     let mut management = open(1);
     let mut mad = get(&mut management, 0x15, 1);
     mad[3] = SET;
@@ -145,14 +146,14 @@ fn the_link_can_be_disabled_enabled_and_reset() {
     assert_eq!(status(&management.mad_ifc(&at(0), &mad, MkeyCheck::Ignore).unwrap()), 0x1c, "another LID");
 }
 
-/// What a subnet manager in a guest does to its own port: the one of the subnet has the last word.
+/// A guest's subnet manager sets its own port, but the virtual subnet manager prevails.
 #[test]
-fn where_the_subnet_manager_is_cannot_be_set() {
+fn subnet_manager_lid_cannot_be_set() {
     let mut management = open(1);
     let mut mad = get(&mut management, 0x15, 1);
     mad[3] = SET;
     (mad[96], mad[97]) = (mad[96] & 0xf0, mad[97] & 0x0f);
-    // MasterSMLID, and MasterSMSL beside the neighbour's MTU.
+    // MasterSMLID, and MasterSMSL next to the neighbour's MTU.
     mad[82..84].copy_from_slice(&[0, 1]);
     mad[100] |= 5;
     let set = management.mad_ifc(&at(0), &mad, MkeyCheck::Ignore).unwrap();
@@ -162,7 +163,7 @@ fn where_the_subnet_manager_is_cannot_be_set() {
 }
 
 #[test]
-fn p_keys_can_be_set_and_the_change_is_told_once() {
+fn pkey_change_is_reported_once() {
     let mut management = open(1);
     let mut mad = request(1, 1, SET, 0x16, 0);
     mad[64..68].copy_from_slice(&[0x80, 0x01, 0xff, 0xff]);
@@ -175,7 +176,7 @@ fn p_keys_can_be_set_and_the_change_is_told_once() {
 
 /// mthca interface, section 8.6.
 #[test]
-fn counters_are_the_ports_since_they_were_reset() {
+fn counters_count_since_reset() {
     let mut management = open(1);
     let counters = Counters {
         transmit_packets: 0x1_0000_0005,
@@ -217,7 +218,7 @@ fn counters_are_the_ports_since_they_were_reset() {
 }
 
 #[test]
-fn violations_are_counted_until_they_are_set_to_0() {
+fn violation_counters_reset_to_zero() {
     let mut management = open(1);
     let counters = Counters { pkey_violations: 5, qkey_violations: 70_000, ..Counters::default() };
     let view = View { counters, ..at(0) };

@@ -1,4 +1,4 @@
-//! Files of the client, mapped.
+//! Mapped files of the client.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -10,7 +10,7 @@ use super::MapError;
 use super::mapping::Mapping;
 use crate::memory::limits::FileSystems;
 
-/// What makes two descriptors the same to us. While a file is mapped its inode number is not used again.
+/// Identity of a mapped file. Its inode number is not reused while it is mapped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct FileId {
     device: u64,
@@ -18,7 +18,7 @@ struct FileId {
     writable: bool,
 }
 
-/// A descriptor that came with a range, examined but not mapped.
+/// The descriptor of a new range, validated but not mapped.
 pub(super) struct Candidate {
     fd: OwnedFd,
     id: FileId,
@@ -27,7 +27,7 @@ pub(super) struct Candidate {
 
 impl Candidate {
     /// # Errors
-    /// The descriptor is no regular file, or cannot be written though `writable` asks for it.
+    /// The descriptor is not a regular file, or is not writable although `writable` requires it.
     pub(super) fn new(fd: OwnedFd, writable: bool) -> io::Result<Self> {
         let stat = fstat(&fd)?;
         if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
@@ -46,19 +46,19 @@ impl Candidate {
         Ok(Self { fd, id, len })
     }
 
-    /// Bytes of the file now.
+    /// Current length of the file.
     pub(super) fn len(&self) -> u64 {
         self.len
     }
 
-    /// Maps the file from its first to its last byte.
+    /// Maps the whole file.
     pub(super) fn map(self, allowed: FileSystems) -> Result<MappedFile, MapError> {
         let system = fstatfs(&self.fd).map_err(io::Error::from)?;
         let huge = system.f_type == libc::HUGETLBFS_MAGIC;
         if allowed == FileSystems::Memory && !huge && system.f_type != libc::TMPFS_MAGIC {
             return Err(MapError::FileSystem { magic: system.f_type.cast_unsigned() });
         }
-        // The block of a hugetlbfs is its page.
+        // The block size of hugetlbfs is its page size.
         let page_len = match usize::try_from(system.f_bsize) {
             Ok(block) if huge => block,
             _ => rustix::param::page_size(),
@@ -69,7 +69,7 @@ impl Candidate {
     }
 }
 
-/// A file of the client in our address space. Its descriptor is closed, so that the number of files costs us none.
+/// A mapped file of the client. Its descriptor is closed, so files take no descriptors.
 #[derive(Debug)]
 pub(super) struct MappedFile {
     id: FileId,
@@ -77,24 +77,25 @@ pub(super) struct MappedFile {
 }
 
 impl MappedFile {
-    /// Whether this is the mapping of the candidate's file and has the part. A file that grew needs another.
+    /// Returns whether this maps the candidate's file including the given part. A file that has grown needs another
+    /// mapping.
     pub(super) fn serves(&self, candidate: &Candidate, offset: u64, len: u64) -> bool {
         let mapped = self.len();
         self.id == candidate.id && offset <= mapped && len <= mapped - offset
     }
 
-    /// Bytes that are mapped.
+    /// Mapped length.
     pub(super) fn len(&self) -> u64 {
         self.mapping.len() as u64
     }
 
-    /// Bytes of the file.
+    /// Returns a part of the file.
     #[inline]
     pub(super) fn slice(&self, offset: u64, len: usize) -> Option<VolatileSlice<'_>> {
         self.mapping.slice(usize::try_from(offset).ok()?, len)
     }
 
-    /// See [`Mapping::is_lost`].
+    /// Returns whether a page was lost; see [`Mapping::is_lost`].
     #[inline]
     pub(super) fn is_lost(&self) -> bool {
         self.mapping.is_lost()

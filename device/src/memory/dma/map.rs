@@ -1,4 +1,4 @@
-//! Windows of the DMA map by address, the files behind them, and the windows that were met last.
+//! Windows of the DMA map, the files behind them, and a cache of recently used windows.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -11,106 +11,106 @@ use super::file::{self, MappedFile};
 use super::{MapError, PAGE_LEN, Permissions};
 use crate::memory::limits::Limits;
 
-/// Places for windows that were met; a power of two. A guest's buffers are in a few windows, or behind an IOMMU in one for
-/// each page.
-const REMEMBERED: usize = 16;
+/// Entries of the window cache; a power of two. A guest's buffers are in a few windows, or behind an IOMMU in one per
+/// page.
+const CACHED_WINDOWS: usize = 16;
 
-/// The map, which remembers the windows that it was asked for.
+/// The map with its window cache.
 #[derive(Debug, Default)]
 pub(super) struct DmaMap {
     tables: Tables,
-    /// Windows of `tables` as they are: whoever changes those goes through [`DmaMap::change`].
-    recent: [Cell<Option<Recent>>; REMEMBERED],
+    /// Cached windows of `tables`, invalidated by [`DmaMap::change`].
+    cache: [Cell<Option<CachedWindow>>; CACHED_WINDOWS],
 }
 
 /// Windows and files.
 #[derive(Debug, Default)]
 pub(super) struct Tables {
-    /// By first address. They do not overlap.
+    /// By first address. Windows do not overlap.
     windows: BTreeMap<u64, Window>,
     files: Vec<Arc<MappedFile>>,
     limits: Limits,
 }
 
-/// A window that can be reached.
+/// A cached accessible window.
 #[derive(Clone, Copy, Debug)]
-struct Recent {
+struct CachedWindow {
     first: u64,
     last: u64,
     permissions: Permissions,
-    /// Which one.
+    /// Index of the file.
     file: usize,
-    /// In the file, of the first byte.
+    /// File offset of the first byte.
     offset: u64,
 }
 
-/// What there is at an address.
+/// An accessible address.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Reach<'a> {
+pub(super) struct Location<'a> {
     pub(super) file: &'a MappedFile,
-    /// In the file.
+    /// Offset in the file.
     pub(super) offset: u64,
-    /// Bytes of the window behind the one at the address.
+    /// Bytes of the window after this address.
     pub(super) behind: u64,
     pub(super) permissions: Permissions,
 }
 
 #[derive(Clone, Debug)]
 struct Window {
-    /// Last address, so that a range may end where the address space does.
+    /// Last address, inclusive, so that a range may end at the end of the address space.
     last: u64,
     permissions: Permissions,
-    /// `None`: the client gave no descriptor, so we know of the range but cannot reach it.
+    /// `None` if the client provided no descriptor, so the range is inaccessible.
     host: Option<HostRange>,
 }
 
 #[derive(Clone, Debug)]
 struct HostRange {
     file: Arc<MappedFile>,
-    /// Of the window's first byte.
+    /// File offset of the window's first byte.
     offset: u64,
 }
 
 impl DmaMap {
-    /// Nothing yet.
+    /// Creates an empty map.
     pub(super) fn new(limits: Limits) -> Self {
         Self { tables: Tables { limits, ..Tables::default() }, ..Self::default() }
     }
 
-    /// The tables, to be changed. Forgets what was remembered of them; while they are borrowed nothing is looked up.
+    /// Returns the tables for modification and invalidates the cache.
     pub(super) fn change(&mut self) -> &mut Tables {
-        self.recent = Default::default();
+        self.cache = Default::default();
         &mut self.tables
     }
 
-    /// Windows there are.
+    /// Number of windows.
     pub(super) fn window_count(&self) -> usize {
         self.tables.windows.len()
     }
 
-    /// Whether the host could not give a page of a file.
+    /// Returns whether a page of any file was lost.
     pub(super) fn is_lost(&self) -> bool {
         self.tables.files.iter().any(|file| file.is_lost())
     }
 
-    /// What there is at an address, if it can be reached. Nothing of a file that is lost can.
+    /// Looks up an accessible address. Lost files are not accessible.
     #[inline(always)]
-    pub(super) fn reach(&self, at: u64) -> Option<Reach<'_>> {
+    pub(super) fn locate(&self, at: u64) -> Option<Location<'_>> {
         // The remainder is below 16.
-        let place = &self.recent[(at / PAGE_LEN % REMEMBERED as u64) as usize];
-        let recent = match place.get() {
-            Some(recent) if recent.first <= at && at <= recent.last => recent,
+        let place = &self.cache[(at / PAGE_LEN % CACHED_WINDOWS as u64) as usize];
+        let cache = match place.get() {
+            Some(cache) if cache.first <= at && at <= cache.last => cache,
             _ => {
                 let found = self.tables.find(at)?;
                 place.set(Some(found));
                 found
             }
         };
-        Some(Reach {
-            file: self.tables.files.get(recent.file).filter(|file| !file.is_lost())?,
-            offset: recent.offset + (at - recent.first),
-            behind: recent.last - at,
-            permissions: recent.permissions,
+        Some(Location {
+            file: self.tables.files.get(cache.file).filter(|file| !file.is_lost())?,
+            offset: cache.offset + (at - cache.first),
+            behind: cache.last - at,
+            permissions: cache.permissions,
         })
     }
 
@@ -121,17 +121,23 @@ impl DmaMap {
 }
 
 impl Tables {
-    /// The window of an address, if it can be reached.
+    /// Looks up the accessible window of an address.
     #[cold]
-    fn find(&self, at: u64) -> Option<Recent> {
+    fn find(&self, at: u64) -> Option<CachedWindow> {
         let (&first, window) =
             self.windows.range(..=at).next_back().filter(|(_, window)| at <= window.last)?;
         let HostRange { file, offset } = window.host.as_ref()?;
         let file = self.files.iter().position(|known| Arc::ptr_eq(known, file))?;
-        Some(Recent { first, last: window.last, permissions: window.permissions, file, offset: *offset })
+        Some(CachedWindow {
+            first,
+            last: window.last,
+            permissions: window.permissions,
+            file,
+            offset: *offset,
+        })
     }
 
-    /// Adds whole pages, backed by a file from an offset on, or by nothing that we can reach.
+    /// Adds whole pages, backed by a file from an offset on, or inaccessible without a file.
     ///
     /// # Errors
     /// See [`MapError`]; nothing has changed.
@@ -158,12 +164,12 @@ impl Tables {
         self.insert(first, Window { last, permissions, host })
     }
 
-    /// Takes whole pages out.
+    /// Removes whole pages.
     ///
     /// # Errors
-    /// [`MapError::TooManyRanges`]: the rest would be one range too many; nothing has changed.
+    /// [`MapError::TooManyRanges`]: splitting a window would exceed the limit; nothing has changed.
     pub(super) fn remove(&mut self, first: u64, last: u64) -> Result<(), MapError> {
-        // Only what is taken out of the middle of a window leaves more windows than there were.
+        // Only removing the middle of a window increases the number of windows.
         let divides = self.windows.range(..first).next_back().is_some_and(|(_, window)| window.last > last);
         if divides && self.windows.len() >= self.limits.windows {
             return Err(MapError::TooManyRanges(self.limits.windows));
@@ -177,7 +183,7 @@ impl Tables {
         Ok(())
     }
 
-    /// Takes everything out.
+    /// Removes everything.
     pub(super) fn clear(&mut self) {
         self.windows.clear();
         self.files.clear();
@@ -189,13 +195,13 @@ impl Tables {
         self.windows.keys().copied().collect()
     }
 
-    /// How many files are mapped.
+    /// Number of mapped files.
     #[cfg(test)]
     pub(super) fn file_count(&self) -> usize {
         self.files.len()
     }
 
-    /// Adds a window that overlaps none, as part of its neighbours where it continues them.
+    /// Inserts a window that overlaps no other, merging it with contiguous neighbours.
     fn insert(&mut self, first: u64, mut window: Window) -> Result<(), MapError> {
         let before = first
             .checked_sub(1)
@@ -222,7 +228,7 @@ impl Tables {
         Ok(())
     }
 
-    /// Makes `at` the first address of a window if it is inside one.
+    /// Splits the window that contains `at`, so that one begins there.
     fn split_at(&mut self, at: u64) {
         let Some((first, window)) = self.windows.range_mut(..at).next_back() else { return };
         if window.last < at {
@@ -236,7 +242,7 @@ impl Tables {
         self.windows.insert(at, upper);
     }
 
-    /// The mapping of a descriptor's file that has the given part.
+    /// Returns the mapping of a descriptor's file that contains the given part.
     fn file(
         &mut self,
         fd: OwnedFd,
@@ -272,7 +278,7 @@ impl Tables {
 }
 
 impl Window {
-    /// Whether `next`, which begins at `at`, is what this window, which begins at `first`, would be if it were longer.
+    /// Returns whether `next`, which begins at `at`, continues this window, which begins at `first`.
     fn continues_into(&self, first: u64, at: u64, next: &Self) -> bool {
         let adjoins = self.last.checked_add(1) == Some(at);
         let same_host = match (&self.host, &next.host) {

@@ -1,13 +1,15 @@
-//! Mappings of the client's files, and what becomes of one when the host has no page for it.
+//! Mappings of the client's files, and the handling of lost pages.
 //!
-//! The client may truncate a file; a page of a sparse file may find its file system full, or no huge page left. The kernel
-//! reports it by SIGBUS in the middle of an access. At the first one the handler replaces the whole mapping by zeros, marks it
-//! as lost, and returns: the access goes on without another fault, its caller learns by [`Mapping::is_lost`] that it is worth
-//! nothing, and no access is made to that mapping afterwards. A mapping stays one mapping, so that clients cannot exceed what
-//! the kernel allows a process (`vm.max_map_count`). A SIGBUS anywhere else ends the process, as it does without a handler.
+//! The client may truncate a file. A page of a sparse file may find its file system full, or no huge page left. The
+//! kernel reports this by SIGBUS during an access. At the first SIGBUS, the handler replaces the whole mapping by
+//! zeros, marks it as lost, and returns. The access continues without another fault, its caller checks
+//! [`Mapping::is_lost`] and discards the result, and that mapping is not accessed again. A mapping stays a single
+//! mapping, so clients cannot exceed the kernel's limit per process (`vm.max_map_count`). A SIGBUS anywhere else
+//! kills the process, as without a handler.
 //!
-//! The handler finds the mapping in a table of the whole process. It takes no lock: the thread that faults is inside an
-//! access, which keeps its own mapping, and so that mapping's slot, as it is. Slots that change meanwhile are of others.
+//! The handler finds the mapping in a process-wide table. It takes no lock: the thread that faults is inside an
+//! access, which keeps its mapping and thus the slot of the mapping unchanged. Slots that change meanwhile belong to
+//! other mappings.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -21,19 +23,19 @@ use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, mun
 use vm_memory::{MmapRegion, VolatileMemory as _, VolatileSlice};
 use vmm_sys_util::signal::register_signal_handler;
 
-/// Bound: files that the clients of all devices may have mapped together. Linux allows a process 65,530 mappings, and
-/// half of them are for everything else.
+/// Bound: files that the clients of all devices may have mapped together. Linux permits a process 65,530 mappings,
+/// and half of them are for everything else.
 const MAX_MAPPINGS: usize = 32_768;
 
-/// Bound: times that one mapping is replaced. Once is enough for a thread; more are of threads that meet the loss at the same
-/// moment, or of a host without a single page for the zeros either.
+/// Bound: replacements of one mapping. One thread needs one. More occur if threads meet the loss at the same moment,
+/// or if the host has no page for the zeros either.
 const MAX_LOSSES: usize = 16;
 
-/// Bound: bytes whose pages are released by one system call. Each holds the lock of the address space, for which other
-/// devices may wait to map memory: 2 to 4 ms where all of these pages are in use.
+/// Bound: bytes whose pages are released by one system call. Each call holds the lock of the address space, for which
+/// other devices may wait to map memory: 2 to 4 ms if all of these pages are in use.
 const RELEASE_LEN: usize = 64 << 20;
 
-/// A file in our address space, from its first byte on.
+/// A file mapped from its first byte on.
 #[derive(Debug)]
 pub(super) struct Mapping {
     region: MmapRegion,
@@ -42,15 +44,15 @@ pub(super) struct Mapping {
 }
 
 impl Mapping {
-    /// Maps `len` bytes of a file whose pages have `page_len` bytes.
+    /// Maps `len` bytes of a file with pages of `page_len` bytes.
     pub(super) fn new(file: impl AsFd, len: usize, page_len: usize, writable: bool) -> io::Result<Self> {
         watch_for_lost_pages()?;
         let slot = Slot::claim().ok_or(io::Error::from_raw_os_error(libc::ENOSPC))?;
         let mut protection = ProtFlags::READ;
         protection.set(ProtFlags::WRITE, writable);
-        // Huge pages are not reserved: the client has done that for those it lends, and not for the others.
+        // Without reserving huge pages: the client has reserved those of the ranges that it maps, but not the rest.
         let flags = MapFlags::SHARED | MapFlags::NORESERVE;
-        // SAFETY: a new mapping at an address that the kernel chooses takes nothing from anybody.
+        // SAFETY: a new mapping at an address chosen by the kernel affects no other memory.
         let start = match unsafe { mmap(null_mut(), len, protection, flags, file, 0) } {
             Ok(start) => start,
             Err(error) => {
@@ -59,7 +61,7 @@ impl Mapping {
             }
         };
         let (raw_protection, raw_flags) = (protection.bits().cast_signed(), flags.bits().cast_signed());
-        // SAFETY: these bytes were mapped just now, and stay so for as long as the region lives: see `drop`.
+        // SAFETY: these bytes were just mapped, and stay mapped as long as the region exists: see `drop`.
         match unsafe { MmapRegion::build_raw(start.cast(), len, raw_protection, raw_flags) } {
             Ok(region) => {
                 slot.fill(start.addr(), len);
@@ -67,64 +69,64 @@ impl Mapping {
             }
             Err(error) => {
                 slot.release();
-                // SAFETY: nobody has seen the mapping.
+                // SAFETY: no other code knows the mapping.
                 let _ = unsafe { munmap(start, len) };
                 Err(io::Error::other(error))
             }
         }
     }
 
-    /// Bytes that are mapped.
+    /// Mapped length.
     pub(super) fn len(&self) -> usize {
         self.region.size()
     }
 
-    /// Some of the bytes, if they are all there.
+    /// Returns a part of the mapping, unless it exceeds it.
     #[inline]
     pub(super) fn slice(&self, offset: usize, len: usize) -> Option<VolatileSlice<'_>> {
         self.region.get_slice(offset, len).ok()
     }
 
-    /// Whether the host had no page for an access. What such an access read is zeros, what it wrote went nowhere.
+    /// Returns whether the host failed to provide a page. Such an access read zeros, and its writes were discarded.
     #[inline]
     pub(super) fn is_lost(&self) -> bool {
-        // The handler ran on this very thread.
+        // Relaxed: the handler ran on this thread.
         self.slot.losses.load(Ordering::Relaxed) != 0
     }
 }
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // First, so that the address is not another's while the slot has it.
+        // First, so that the address cannot be reused while the slot still has it.
         self.slot.release();
         let start: *mut c_void = self.region.as_ptr().cast();
         let mut done = 0;
         while done < self.region.size() {
-            // A huge page is unmapped whole or not at all; both lengths are powers of two.
+            // A huge page is unmapped entirely or not at all. Both lengths are powers of two.
             let len = RELEASE_LEN.max(self.page_len).min(self.region.size() - done);
-            // SAFETY: made by `new` and not undone since. Slices borrow `self`, so there are none.
+            // SAFETY: mapped by `new` and not unmapped since. Slices borrow `self`, so none exist.
             let _ = unsafe { munmap(start.wrapping_byte_add(done), len) };
             done += len;
         }
     }
 }
 
-/// What the handler knows of a mapping.
+/// A mapping as the handler sees it.
 #[derive(Debug)]
 struct Slot {
-    /// First address. [`Slot::FREE`] and [`Slot::CLAIMED`] are no addresses of mappings.
+    /// First address. [`Slot::FREE`] and [`Slot::CLAIMED`] are not addresses of mappings.
     start: AtomicUsize,
     len: AtomicUsize,
-    /// Mappings that the slot has had.
+    /// Number of mappings that have used the slot.
     generation: AtomicUsize,
-    /// Times that the handler has replaced it.
+    /// Number of times the handler has replaced the mapping.
     losses: AtomicUsize,
 }
 
 static SLOTS: [Slot; MAX_MAPPINGS] = [const { Slot::new() }; MAX_MAPPINGS];
 
-/// Slots from this one on have never been used: as mappings take the first free slot, there are about as many before it as
-/// there ever were mappings at once.
+/// Slots from this one on have never been used. Mappings take the first free slot, so about as many slots precede it
+/// as there ever were mappings at once.
 static UNUSED_FROM: AtomicUsize = AtomicUsize::new(0);
 
 impl Slot {
@@ -142,7 +144,7 @@ impl Slot {
 
     fn claim() -> Option<&'static Self> {
         let (index, slot) = SLOTS.iter().enumerate().find(|(_, slot)| {
-            // A load leaves the slot in the caches of other threads.
+            // Load first: unlike the exchange, it does not take the cache line from other threads.
             slot.start.load(Ordering::Relaxed) == Self::FREE
                 && slot
                     .start
@@ -169,40 +171,41 @@ impl Slot {
         self.start.store(Self::FREE, Ordering::SeqCst);
     }
 
-    /// First address and length of the mapping, if it has the address.
+    /// Returns first address and length of the mapping if it contains the address.
     fn mapping_with(&self, address: usize) -> Option<(usize, usize)> {
         let generation = self.generation.load(Ordering::SeqCst);
         let (start, len) = (self.start.load(Ordering::SeqCst), self.len.load(Ordering::SeqCst));
-        // Another thread may have used the slot anew between the loads, but not that of the mapping in question.
+        // Another thread may have reused the slot between the loads, but not the slot of the faulting mapping.
         let is_one = self.generation.load(Ordering::SeqCst) == generation && start > Self::CLAIMED;
         address.checked_sub(start).filter(|within| is_one && *within < len)?;
         Some((start, len))
     }
 }
 
-/// Puts the handler in place.
+/// Installs the handler.
 fn watch_for_lost_pages() -> io::Result<()> {
     static DONE: OnceLock<Result<(), i32>> = OnceLock::new();
     DONE.get_or_init(|| register_signal_handler(libc::SIGBUS, on_sigbus).map_err(|error| error.errno()))
         .map_err(io::Error::from_raw_os_error)
 }
 
-/// Only does what a signal handler may: loads and stores of atomics, and system calls that leave `errno` alone.
+/// Async-signal-safe: only atomic accesses, and system calls that do not change `errno`.
 extern "C" fn on_sigbus(_: c_int, info: *mut siginfo_t, _: *mut c_void) {
-    // SAFETY: the kernel gives every SIGBUS handler that was registered with SA_SIGINFO the description of its signal.
+    // SAFETY: the kernel passes a valid siginfo to every handler registered with SA_SIGINFO.
     let (code, address) = unsafe { ((*info).si_code, (*info).si_addr().addr()) };
-    // What is not above 0 was sent by a process, not by a page fault.
+    // A code of 0 or less means that a process sent the signal, not a page fault.
     if code > 0 && Slot::used().iter().any(|slot| replace(slot, address)) {
         return;
     }
-    // SAFETY: both are system calls a handler may make. The signal waits until this returns, and then ends the process.
+    // SAFETY: both calls are async-signal-safe. The signal stays pending until this returns, and then kills the
+    // process.
     unsafe {
         libc::signal(libc::SIGBUS, libc::SIG_DFL);
         libc::raise(libc::SIGBUS);
     }
 }
 
-/// Puts zeros in place of the mapping of a slot, if it has the address.
+/// Replaces the mapping of a slot by zeros, if it contains the address.
 fn replace(slot: &Slot, address: usize) -> bool {
     let Some((start, len)) = slot.mapping_with(address) else { return false };
     if slot.losses.fetch_add(1, Ordering::SeqCst) >= MAX_LOSSES {
@@ -211,11 +214,11 @@ fn replace(slot: &Slot, address: usize) -> bool {
     let at: *mut c_void = without_provenance_mut(start);
     let protection = ProtFlags::READ | ProtFlags::WRITE;
     let fixed = MapFlags::FIXED | MapFlags::NORESERVE;
-    // SAFETY: this is one whole mapping of this file's, which the access under way keeps in place. All that looks at it are
-    // volatile accesses, for which its bytes may change at any time.
+    // SAFETY: this is one entire mapping of this module, which the ongoing access keeps in place. It is only read by
+    // volatile accesses, which permit its bytes to change at any time.
     unsafe {
-        // In pieces, so that little is left for the call that replaces them all, during which nobody else can map memory.
-        // It does no harm that a huge page longer than a piece stays.
+        // In pieces, so that the call that replaces the mapping is short: no other thread can map memory meanwhile.
+        // It is harmless that a huge page longer than a piece remains.
         for done in (0..len).step_by(RELEASE_LEN) {
             let _ = madvise(at.wrapping_byte_add(done), RELEASE_LEN.min(len - done), Advice::LinuxDontNeed);
         }
@@ -223,16 +226,16 @@ fn replace(slot: &Slot, address: usize) -> bool {
     }
 }
 
-/// Puts a file of zeros in place of a mapping. Where the host counts memory by what is mapped (`vm.overcommit_memory=2`) there
-/// may be no room for so much private memory; of a shared file only the pages that are touched count.
+/// Replaces a mapping by a file of zeros. If the host limits committed memory (`vm.overcommit_memory=2`) there may be
+/// no room for that much private memory. Of a shared file, only touched pages count.
 ///
 /// # Safety
-/// As for a mapping at a fixed address: nothing else than the mapping is there.
+/// As for a mapping at a fixed address: only the mapping is at this address.
 unsafe fn put_file(at: *mut c_void, len: usize) -> rustix::io::Result<()> {
     let zeros = memfd_create(c"hcad-lost", MemfdFlags::CLOEXEC)?;
     ftruncate(&zeros, len as u64)?;
     let flags = MapFlags::SHARED | MapFlags::FIXED | MapFlags::NORESERVE;
-    // SAFETY: the caller's.
+    // SAFETY: ensured by the caller.
     unsafe { mmap(at, len, ProtFlags::READ | ProtFlags::WRITE, flags, zeros, 0) }.map(drop)
 }
 
@@ -249,7 +252,7 @@ mod tests {
         let mapping = Mapping::new(&file, 0x3000, 0x1000, true).unwrap();
         let bytes = mapping.slice(0x1000, 16).unwrap();
         bytes.write_slice(&[1; 16], 0).unwrap();
-        // SAFETY: the mapping is this test's, and all of it is replaced.
+        // SAFETY: the mapping belongs to this test, and is replaced entirely.
         unsafe { put_file(mapping.region.as_ptr().cast(), 0x3000) }.unwrap();
         let mut found = [7; 16];
         bytes.read_slice(&mut found, 0).unwrap();

@@ -34,7 +34,7 @@ fn iova(raw: u64) -> Iova {
 }
 
 #[test]
-fn bytes_land_at_the_offset_in_the_file() {
+fn write_lands_at_file_offset() {
     let fd = memfd(4);
     let mut memory = GuestMemory::default();
     memory.map(iova(0x10_0000), 2 * PAGE_LEN, RW, Some((dup(&fd), PAGE_LEN))).unwrap();
@@ -46,7 +46,7 @@ fn bytes_land_at_the_offset_in_the_file() {
 }
 
 #[test]
-fn pages_of_one_file_with_a_descriptor_each_become_one_window_and_one_mapping() {
+fn pages_of_one_file_merge() {
     let fd = memfd(512);
     let mut memory = GuestMemory::default();
     // Even pages first, so that odd ones join two neighbours.
@@ -61,7 +61,7 @@ fn pages_of_one_file_with_a_descriptor_each_become_one_window_and_one_mapping() 
 }
 
 #[test]
-fn windows_that_adjoin_only_on_the_bus_stay_apart_and_are_crossed_by_copies() {
+fn noncontiguous_file_ranges_stay_separate() {
     let (low, high) = (memfd(2), memfd(2));
     let mut memory = GuestMemory::default();
     memory.map(iova(0), PAGE_LEN, RW, Some((dup(&low), PAGE_LEN))).unwrap();
@@ -80,7 +80,7 @@ fn windows_that_adjoin_only_on_the_bus_stay_apart_and_are_crossed_by_copies() {
 }
 
 #[test]
-fn an_access_that_meets_a_hole_has_no_partial_effect() {
+fn access_into_hole_has_no_effect() {
     let fd = memfd(3);
     let mut memory = GuestMemory::default();
     memory.map(iova(0), PAGE_LEN, RW, Some((dup(&fd), 0))).unwrap();
@@ -98,7 +98,7 @@ fn an_access_that_meets_a_hole_has_no_partial_effect() {
 }
 
 #[test]
-fn permissions_are_those_of_each_window() {
+fn each_window_has_own_permissions() {
     let fd = memfd(3);
     let mut memory = GuestMemory::default();
     memory.map(iova(0), PAGE_LEN, RW, Some((dup(&fd), 0))).unwrap();
@@ -116,7 +116,7 @@ fn permissions_are_those_of_each_window() {
 }
 
 #[test]
-fn a_range_without_a_descriptor_is_known_but_out_of_reach() {
+fn range_without_descriptor_is_inaccessible() {
     let mut memory = GuestMemory::default();
     memory.map(iova(0xc_0000), PAGE_LEN, RO, None).unwrap();
     assert!(memory.read(iova(0xc_0000), &mut [0; 4]).is_err());
@@ -127,7 +127,7 @@ fn a_range_without_a_descriptor_is_known_but_out_of_reach() {
 }
 
 #[test]
-fn a_range_over_another_is_refused_and_changes_nothing() {
+fn overlapping_range_is_rejected() {
     let fd = memfd(8);
     let mut memory = GuestMemory::default();
     memory.map(iova(2 * PAGE_LEN), 2 * PAGE_LEN, RW, Some((dup(&fd), 0))).unwrap();
@@ -141,7 +141,7 @@ fn a_range_over_another_is_refused_and_changes_nothing() {
 }
 
 #[test]
-fn unmap_inside_a_merged_range_leaves_both_sides() {
+fn unmap_splits_merged_range() {
     let fd = memfd(8);
     let mut memory = GuestMemory::default();
     memory.map(iova(0), 8 * PAGE_LEN, RW, Some((dup(&fd), 0))).unwrap();
@@ -159,7 +159,7 @@ fn unmap_inside_a_merged_range_leaves_both_sides() {
 }
 
 #[test]
-fn unmap_covers_several_windows_and_what_was_never_mapped() {
+fn unmap_covers_windows_and_holes() {
     let fd = memfd(8);
     let mut memory = GuestMemory::default();
     for page in [0, 2, 4, 6] {
@@ -174,7 +174,7 @@ fn unmap_covers_several_windows_and_what_was_never_mapped() {
 }
 
 #[test]
-fn the_last_page_of_the_address_space_is_a_page_like_others() {
+fn last_page_of_address_space_is_usable() {
     let fd = memfd(2);
     let top = u64::MAX - PAGE_LEN + 1;
     let mut memory = GuestMemory::default();
@@ -186,14 +186,14 @@ fn the_last_page_of_the_address_space_is_a_page_like_others() {
     assert!(memory.write(iova(u64::MAX), &[9, 9]).is_err(), "an access does not wrap to address 0");
     assert!(memory.read(iova(u64::MAX - 3), &mut [0; 4096]).is_err());
     assert!(matches!(memory.map(iova(top), 2 * PAGE_LEN, RW, None), Err(MapError::Invalid { .. })));
-    // As QEMU sends at attach.
+    // As sent by QEMU when the device is attached.
     memory.unmap(iova(1 << 63), 1 << 63).unwrap();
     assert_eq!(memory.window_count(), 0);
     memory.unmap(iova(top), u64::MAX).unwrap();
 }
 
 #[test]
-fn ranges_that_are_not_whole_pages_are_refused() {
+fn partial_pages_are_rejected() {
     let mut memory = GuestMemory::default();
     for (at, len, offset) in [(1, PAGE_LEN, 0), (0, 0, 0), (0, 100, 0), (0, PAGE_LEN, 8)] {
         let result = memory.map(iova(at), len, RW, Some((memfd(1), offset)));
@@ -204,7 +204,7 @@ fn ranges_that_are_not_whole_pages_are_refused() {
 }
 
 #[test]
-fn a_range_beyond_the_end_of_its_file_is_refused() {
+fn range_beyond_file_end_is_rejected() {
     let mut memory = GuestMemory::default();
     for (offset, len) in [(0, 3), (2, 1), (1, 2), (u64::MAX / PAGE_LEN, 1)] {
         let backing = Some((memfd(2), offset * PAGE_LEN));
@@ -215,7 +215,7 @@ fn a_range_beyond_the_end_of_its_file_is_refused() {
 }
 
 #[test]
-fn a_file_that_grew_is_mapped_again_and_old_windows_stay() {
+fn grown_file_is_mapped_again() {
     let fd = memfd(1);
     let mut memory = GuestMemory::default();
     memory.map(iova(0), PAGE_LEN, RW, Some((dup(&fd), 0))).unwrap();
@@ -226,7 +226,7 @@ fn a_file_that_grew_is_mapped_again_and_old_windows_stay() {
 }
 
 #[test]
-fn a_read_only_descriptor_serves_read_only_ranges() {
+fn read_only_descriptor_serves_reads_only() {
     let writable = memfd(1);
     let path = format!("/proc/self/fd/{}", writable.as_raw_fd());
     let fd = open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).unwrap();
@@ -241,14 +241,14 @@ fn a_read_only_descriptor_serves_read_only_ranges() {
 }
 
 #[test]
-fn a_descriptor_that_is_no_file_is_refused() {
+fn non_file_descriptor_is_rejected() {
     let (pipe, _other) = rustix::pipe::pipe().unwrap();
     let mut memory = GuestMemory::default();
     assert!(matches!(memory.map(iova(0), PAGE_LEN, RO, Some((pipe, 0))), Err(MapError::File(_))));
 }
 
 #[test]
-fn files_are_unmapped_with_their_last_range() {
+fn file_is_unmapped_with_last_range() {
     let fd = memfd(4);
     let mut memory = GuestMemory::default();
     memory.map(iova(0), PAGE_LEN, RW, Some((dup(&fd), 0))).unwrap();
@@ -260,7 +260,7 @@ fn files_are_unmapped_with_their_last_range() {
 }
 
 #[test]
-fn a_blocked_function_reaches_nothing_and_keeps_its_map() {
+fn blocked_function_keeps_its_map() {
     let fd = memfd(1);
     let mut memory = GuestMemory::default();
     memory.map(iova(0), PAGE_LEN, RW, Some((dup(&fd), 0))).unwrap();
@@ -285,7 +285,7 @@ fn publish_writes_the_whole_entry() {
 }
 
 #[test]
-fn writes_of_any_length_are_whole_and_touch_nothing_else() {
+fn writes_of_any_length_stay_in_bounds() {
     let fd = memfd(1);
     let mut memory = GuestMemory::default();
     memory.map(iova(0), PAGE_LEN, RW, Some((dup(&fd), 0))).unwrap();
@@ -300,9 +300,9 @@ fn writes_of_any_length_are_whole_and_touch_nothing_else() {
     }
 }
 
-/// As rsockets do, whose peers WRITE credits that are taken from the memory they come to.
+/// As with rsockets, whose peers WRITE credits that are taken from memory.
 #[test]
-fn what_software_has_seen_and_changed_is_not_written_again() {
+fn write_stores_no_byte_twice() {
     const ARRIVED: u64 = u64::from_le_bytes(*b"arrived ");
     const TAKEN: u64 = u64::from_le_bytes(*b"taken   ");
     let end = 1024;
@@ -321,7 +321,7 @@ fn what_software_has_seen_and_changed_is_not_written_again() {
                     taken.fetch_add(u64::from(before == ARRIVED), Ordering::Release);
                 }
             });
-            // Bound in time, for where there is one processor the threads wait for each other.
+            // Bounded in time: with a single CPU the threads wait for each other.
             let begun = Instant::now();
             let mut rounds = 0;
             while rounds < 200_000 && begun.elapsed() < Duration::from_millis(500) {
@@ -343,7 +343,7 @@ fn what_software_has_seen_and_changed_is_not_written_again() {
 }
 
 #[test]
-fn update_returns_the_old_word_and_stores_the_new_one_or_none() {
+fn update_returns_old_word() {
     let fd = memfd(1);
     let mut memory = GuestMemory::default();
     memory.map(iova(0), PAGE_LEN, RW, Some((dup(&fd), 0))).unwrap();
@@ -362,7 +362,7 @@ fn empty_accesses_succeed_anywhere() {
 }
 
 #[test]
-fn parts_of_a_file_may_lie_as_far_apart_as_the_address_space_is_long() {
+fn distant_file_parts_are_mapped() {
     let fd = memfd(4);
     let top = u64::MAX - PAGE_LEN + 1;
     let mut memory = GuestMemory::default();
@@ -376,7 +376,7 @@ fn parts_of_a_file_may_lie_as_far_apart_as_the_address_space_is_long() {
 }
 
 #[test]
-fn an_unmap_that_would_leave_one_range_too_many_is_refused_and_changes_nothing() {
+fn unmap_beyond_range_limit_is_rejected() {
     let fd = memfd(16);
     let mut memory = GuestMemory::new(Limits { windows: 3, ..Limits::default() });
     memory.map(iova(0), 16 * PAGE_LEN, RW, Some((dup(&fd), 0))).unwrap();
@@ -386,7 +386,7 @@ fn an_unmap_that_would_leave_one_range_too_many_is_refused_and_changes_nothing()
     assert!(matches!(memory.unmap(iova(6 * PAGE_LEN), PAGE_LEN), Err(MapError::TooManyRanges(3))));
     assert_eq!(memory.window_count(), 3);
     memory.write(iova(6 * PAGE_LEN), b"still mapped").unwrap();
-    // Pages at an end, and whole ranges, leave no more ranges than there were.
+    // Unmapping a page at an end, or an entire range, does not increase the number of ranges.
     memory.unmap(iova(15 * PAGE_LEN), PAGE_LEN).unwrap();
     memory.unmap(iova(0), PAGE_LEN).unwrap();
     memory.unmap(iova(3 * PAGE_LEN), PAGE_LEN).unwrap();
@@ -395,7 +395,7 @@ fn an_unmap_that_would_leave_one_range_too_many_is_refused_and_changes_nothing()
 }
 
 #[test]
-fn holes_in_a_range_without_descriptor_are_limited_and_all_is_given_back() {
+fn inaccessible_ranges_are_limited_too() {
     let mut memory = GuestMemory::default();
     memory.map(iova(0), 1 << 48, RO, None).unwrap();
     let refused = (0..100_000).find(|hole| memory.unmap(iova((2 * hole + 1) * PAGE_LEN), PAGE_LEN).is_err());
@@ -407,7 +407,7 @@ fn holes_in_a_range_without_descriptor_are_limited_and_all_is_given_back() {
 }
 
 #[test]
-fn files_are_limited_in_number_and_together_in_length() {
+fn files_are_limited_by_number_and_length() {
     let limits = Limits { files: 3, bytes: 10 * PAGE_LEN, ..Limits::default() };
     let mut memory = GuestMemory::new(limits);
     let large = memfd(8);
@@ -429,7 +429,7 @@ fn files_are_limited_in_number_and_together_in_length() {
 }
 
 #[test]
-fn a_sparse_file_takes_no_more_address_space_than_the_client_may_have() {
+fn sparse_file_counts_in_full() {
     let sparse = || {
         let fd = memfd_create("sparse", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).unwrap();
         ftruncate(&fd, 1600 << 30).unwrap();
@@ -446,7 +446,7 @@ fn a_sparse_file_takes_no_more_address_space_than_the_client_may_have() {
 }
 
 #[test]
-fn a_mapped_file_costs_no_descriptor() {
+fn mapped_file_holds_no_descriptor() {
     let name = "costs-no-descriptor";
     let open_here = || {
         let links = std::fs::read_dir("/proc/self/fd").unwrap();
@@ -463,7 +463,7 @@ fn a_mapped_file_costs_no_descriptor() {
 }
 
 #[test]
-fn a_file_that_is_cut_short_is_lost_to_its_client_and_to_nobody_else() {
+fn truncated_file_is_lost_to_its_client() {
     let (cut, whole) = (memfd_create("cut", MemfdFlags::CLOEXEC).unwrap(), memfd(4));
     ftruncate(&cut, 4 * PAGE_LEN).unwrap();
     let mut memory = GuestMemory::default();
@@ -493,14 +493,14 @@ fn a_file_that_is_cut_short_is_lost_to_its_client_and_to_nobody_else() {
     memory.write(iova(0), &[1]).unwrap();
 }
 
-/// Each page that the host lacks would be two mappings more, of the 65,530 that Linux allows, if it were replaced by itself.
+/// If each lost page were replaced separately, it would add two mappings to the 65,530 that Linux permits.
 #[test]
 fn lost_file_stays_one_mapping() {
     const PAGES: u64 = 40_000;
     let cut = memfd_create("cut", MemfdFlags::CLOEXEC).unwrap();
     ftruncate(&cut, 2 * PAGES * PAGE_LEN).unwrap();
     let mut memory = GuestMemory::default();
-    // Every second page of the file, so that pages that are lost do not adjoin.
+    // Every second page of the file, so that lost pages do not adjoin.
     for page in 0..PAGES {
         memory.map(iova(page * PAGE_LEN), PAGE_LEN, RW, Some((dup(&cut), 2 * page * PAGE_LEN))).unwrap();
     }
@@ -529,19 +529,19 @@ fn lost_file_is_not_accessed_again() {
 }
 
 #[test]
-fn a_huge_page_that_the_host_does_not_have_is_lost() {
+fn missing_huge_page_is_lost() {
     // A kernel without huge pages has no such file.
     let Ok(fd) = memfd_create("huge", MemfdFlags::CLOEXEC | MemfdFlags::HUGETLB) else { return };
     ftruncate(&fd, 1 << 30).unwrap();
     let mut memory = GuestMemory::default();
     memory.map(iova(0), 1 << 30, RW, Some((fd, 0))).unwrap();
-    // All 512 pages of 2 MiB, so that it is one too many for most hosts; there may be enough.
+    // All 512 pages of 2 MiB: usually more than the host has, though it may have enough.
     let written: Vec<_> = (0..512).map(|page| memory.write(iova((page << 21) + 4096), &[1; 4096])).collect();
     assert_eq!(written.iter().any(Result::is_err), memory.is_lost());
 }
 
 #[test]
-fn a_file_whose_pages_others_could_withhold_is_refused_unless_it_is_allowed() {
+fn unsafe_file_system_needs_permission() {
     let program = std::fs::File::open(std::env::current_exe().unwrap()).unwrap();
     let sysfs = std::fs::File::open("/sys/kernel/uevent_seqnum").unwrap();
     let mut memory = GuestMemory::default();
@@ -558,7 +558,7 @@ fn a_file_whose_pages_others_could_withhold_is_refused_unless_it_is_allowed() {
     assert_eq!(&start, b"\x7fELF");
 }
 
-/// Accesses remember windows; each of these begins with one that does.
+/// Accesses fill the window cache; each of these tests begins with one that does.
 mod remembered_windows {
     use super::*;
 
@@ -577,7 +577,7 @@ mod remembered_windows {
     }
 
     #[test]
-    fn are_not_met_after_their_unmap() {
+    fn unmap_invalidates_cached_window() {
         let fd = numbered(4, 1);
         let mut memory = GuestMemory::default();
         memory.map(iova(0), 4 * PAGE_LEN, RW, Some((dup(&fd), 0))).unwrap();
@@ -590,7 +590,7 @@ mod remembered_windows {
     }
 
     #[test]
-    fn give_way_to_what_is_mapped_in_their_place() {
+    fn remap_replaces_cached_window() {
         let (old, new) = (numbered(2, 1), numbered(2, 11));
         let mut memory = GuestMemory::default();
         memory.map(iova(0), 2 * PAGE_LEN, RW, Some((dup(&old), 0))).unwrap();
@@ -600,13 +600,13 @@ mod remembered_windows {
         assert_eq!((byte_at(&memory, 0), byte_at(&memory, PAGE_LEN)), (Some(1), Some(11)));
         assert!(memory.write(iova(PAGE_LEN), &[9]).is_err(), "with the permissions of then");
 
-        // The first file goes, and the second takes its place in the list.
+        // The first file is removed, and the second takes its index in the list.
         memory.unmap(iova(0), PAGE_LEN).unwrap();
         assert_eq!((byte_at(&memory, 0), byte_at(&memory, PAGE_LEN)), (None, Some(11)));
     }
 
     #[test]
-    fn grow_with_what_is_mapped_behind_them() {
+    fn cached_window_grows_with_merged_range() {
         let fd = numbered(3, 1);
         let mut memory = GuestMemory::default();
         memory.map(iova(PAGE_LEN), PAGE_LEN, RW, Some((dup(&fd), PAGE_LEN))).unwrap();
@@ -619,7 +619,7 @@ mod remembered_windows {
     }
 
     #[test]
-    fn are_out_of_reach_while_the_function_is_no_bus_master() {
+    fn blocked_function_ignores_cached_windows() {
         let mut memory = GuestMemory::default();
         memory.map(iova(0), PAGE_LEN, RW, Some((numbered(1, 5), 0))).unwrap();
         assert_eq!(byte_at(&memory, 0), Some(5));
@@ -630,11 +630,11 @@ mod remembered_windows {
     }
 
     #[test]
-    fn push_each_other_out_and_are_found_again() {
+    fn evicted_windows_are_found_again() {
         const WINDOWS: u64 = 40;
         let fd = numbered(40, 1);
         let mut memory = GuestMemory::default();
-        // Backwards in the file, so that none continues another.
+        // In descending file order, so that no range continues another.
         for page in 0..WINDOWS {
             let backing = (dup(&fd), (WINDOWS - 1 - page) * PAGE_LEN);
             memory.map(iova(page * PAGE_LEN), PAGE_LEN, RW, Some(backing)).unwrap();

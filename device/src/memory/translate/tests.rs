@@ -40,15 +40,20 @@ fn table(regions: impl IntoIterator<Item = MemoryRegion>) -> KeyTable {
     keys
 }
 
-fn who(pd: Pdn) -> Initiator {
+fn initiator(pd: Pdn) -> Initiator {
     Initiator { pd, qpn: Qpn::new(0x41), reserved_lkey: false }
 }
 
-fn at(va: u64) -> Place {
-    Place::address(who(PD), KEY, Va::new(va))
+fn at(va: u64) -> AccessTarget {
+    AccessTarget::address(initiator(PD), KEY, Va::new(va))
 }
 
-fn segments(keys: &KeyTable, pages: &Pages, at: Place, len: usize) -> Result<Vec<(u64, usize)>, AccessError> {
+fn segments(
+    keys: &KeyTable,
+    pages: &Pages,
+    at: AccessTarget,
+    len: usize,
+) -> Result<Vec<(u64, usize)>, AccessError> {
     let dma = GuestMemory::default();
     let access = RegionAccess { keys, pages, dma: &dma };
     let found = access.segments(at, len, Access::LocalRead)?;
@@ -70,7 +75,7 @@ fn published_addresses_translate_as_published() {
 }
 
 #[test]
-fn a_range_ends_inside_the_region_or_is_refused() {
+fn range_must_end_inside_region() {
     let (keys, pages) = published();
     let start = 0x7f00_1234_5678;
     assert_eq!(segments(&keys, &pages, at(start), 0x2100), Ok(vec![(0x2_0000_1678, 0x2100)]));
@@ -80,7 +85,7 @@ fn a_range_ends_inside_the_region_or_is_refused() {
 }
 
 #[test]
-fn pages_that_do_not_adjoin_split_a_range() {
+fn noncontiguous_pages_split_range() {
     let (keys, mut pages) = published();
     pages.0.insert(0x11, 0x9000);
     let split = vec![(0x2_0000_1678, 0x988), (0x9000, 0x1000), (0x2_0000_3000, 0x778)];
@@ -88,7 +93,7 @@ fn pages_that_do_not_adjoin_split_a_range() {
 }
 
 #[test]
-fn a_page_never_written_fails_only_the_accesses_that_reach_it() {
+fn unwritten_page_fails_only_its_accesses() {
     let (keys, mut pages) = published();
     pages.0.remove(&0x11);
     assert!(segments(&keys, &pages, at(0x7f00_1234_5678), 0x988).is_ok());
@@ -96,19 +101,19 @@ fn a_page_never_written_fails_only_the_accesses_that_reach_it() {
 }
 
 #[test]
-fn checks_come_in_the_order_key_pd_right_bounds_and_spare_empty_ranges() {
+fn checks_run_in_specified_order() {
     let (keys, pages) = published();
     let dma = GuestMemory::default();
     let access = RegionAccess { keys: &keys, pages: &pages, dma: &dma };
     let outside = Va::new(0);
     let (other_pd, other_key) = (Pdn::new(4), Lkey::new(5));
-    let check = |pd, key, right| access.check(Place::address(who(pd), key, outside), 1, right);
+    let check = |pd, key, right| access.check(AccessTarget::address(initiator(pd), key, outside), 1, right);
     assert_eq!(check(other_pd, other_key, Access::RemoteAtomic), Err(AccessError::Key));
     assert_eq!(check(other_pd, KEY, Access::RemoteAtomic), Err(AccessError::Pd));
     assert_eq!(check(PD, KEY, Access::RemoteAtomic), Err(AccessError::Right));
     assert_eq!(check(PD, KEY, Access::RemoteRead), Err(AccessError::Bounds));
     assert_eq!(
-        access.check(Place::address(who(other_pd), other_key, outside), 0, Access::RemoteAtomic),
+        access.check(AccessTarget::address(initiator(other_pd), other_key, outside), 0, Access::RemoteAtomic),
         Ok(())
     );
 }
@@ -130,7 +135,7 @@ fn each_access_needs_its_own_right() {
 }
 
 #[test]
-fn every_page_size_places_bytes_by_its_own_mask() {
+fn each_page_size_uses_own_mask() {
     for shift in 12..=31 {
         let page_shift = PageShift::new(shift).unwrap();
         let size = 1u64 << shift;
@@ -145,7 +150,7 @@ fn every_page_size_places_bytes_by_its_own_mask() {
             translation: Translation::paged(page_shift, 7, Va::new(start)),
             kind: Kind::Registered,
         };
-        // Low bits of an entry do not count.
+        // Low bits of an entry are ignored.
         let pages = Pages([(7, 100 * size + 0xfff), (8, 300 * size), (9, 200 * size)].into());
         let keys = table([region]);
         let first = 100 * size + size / 2 + 1;
@@ -164,11 +169,11 @@ fn every_page_size_places_bytes_by_its_own_mask() {
 }
 
 #[test]
-fn offsets_and_zero_based_regions_count_from_the_first_byte() {
+fn offsets_count_from_first_byte() {
     let (keys, pages) = published();
-    let relative = Place::offset(PD, KEY, 0x988);
+    let relative = AccessTarget::offset(PD, KEY, 0x988);
     assert_eq!(segments(&keys, &pages, relative, 1), Ok(vec![(0x2_0000_2000, 1)]));
-    assert_eq!(segments(&keys, &pages, Place::offset(PD, KEY, 0x2100), 1), Err(AccessError::Bounds));
+    assert_eq!(segments(&keys, &pages, AccessTarget::offset(PD, KEY, 0x2100), 1), Err(AccessError::Bounds));
 
     let zero_based = MemoryRegion { origin: Origin::Start, ..*keys.find(KEY).unwrap() };
     let keys = table([zero_based]);
@@ -177,19 +182,19 @@ fn offsets_and_zero_based_regions_count_from_the_first_byte() {
 }
 
 #[test]
-fn physical_regions_are_the_bus_itself_up_to_its_end() {
+fn physical_region_reaches_end_of_bus() {
     let all = MemoryRegion::whole_memory(KEY, PD, Rights::empty());
     let translation = Translation::Contiguous { bus: Iova::new(u64::MAX - 3) };
     let top = MemoryRegion { start: Va::new(u64::MAX - 3), translation, ..all };
     let pages = Pages::default();
     assert_eq!(segments(&table([all]), &pages, at(0x1234), 9), Ok(vec![(0x1234, 9)]));
     assert_eq!(segments(&table([top]), &pages, at(u64::MAX - 3), 4), Ok(vec![(u64::MAX - 3, 4)]));
-    let beyond = Place::offset(PD, KEY, 0);
+    let beyond = AccessTarget::offset(PD, KEY, 0);
     assert_eq!(segments(&table([top]), &pages, beyond, 5), Err(AccessError::Bounds));
 }
 
 #[test]
-fn sums_that_pass_the_last_address_are_refused() {
+fn overflowing_addresses_are_rejected() {
     let region = MemoryRegion {
         key: KEY,
         pd: PD,
@@ -207,7 +212,7 @@ fn sums_that_pass_the_last_address_are_refused() {
     assert_eq!(segments(&keys, &pages, at(u64::MAX - 1), 1), Err(AccessError::Bounds));
 }
 
-/// Two pages of memory at 1000h, which the region sees in the other order, beginning at 800h of its first page.
+/// Two pages of memory at 1000h, which the region maps in reverse order, beginning at 800h of its first page.
 fn swapped() -> (GuestMemory, KeyTable, Pages) {
     let region = MemoryRegion {
         key: KEY,
@@ -223,7 +228,7 @@ fn swapped() -> (GuestMemory, KeyTable, Pages) {
 }
 
 #[test]
-fn bytes_cross_pages_both_ways() {
+fn copies_cross_pages() {
     let (dma, keys, pages) = swapped();
     let access = RegionAccess { keys: &keys, pages: &pages, dma: &dma };
     access.write(at(0xffe), b"abcd", Access::LocalWrite).unwrap();
@@ -234,7 +239,7 @@ fn bytes_cross_pages_both_ways() {
 }
 
 #[test]
-fn an_entry_is_published_within_a_page_or_across_two() {
+fn publish_works_within_and_across_pages() {
     let (dma, keys, pages) = swapped();
     let access = RegionAccess { keys: &keys, pages: &pages, dma: &dma };
     access.publish(at(0x900), b"entry").unwrap();
@@ -259,7 +264,7 @@ fn atomics_return_the_original_word() {
 }
 
 #[test]
-fn memory_the_client_took_back_is_unmapped() {
+fn unmapped_memory_fails_access() {
     let (mut dma, keys, pages) = swapped();
     dma.unmap(Iova::new(0x1000), 0x1000).unwrap();
     let access = RegionAccess { keys: &keys, pages: &pages, dma: &dma };
@@ -271,11 +276,11 @@ fn memory_the_client_took_back_is_unmapped() {
 }
 
 #[test]
-fn any_region_and_range_is_located_inside_the_pages_named_or_refused() {
+fn any_range_is_located_or_rejected() {
     let mut state = 1u64;
     let mut draw = || {
         state = state.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
-        // Small and huge values both.
+        // Both small and huge values.
         (state >> 8) >> (state % 57)
     };
     let mut granted = 0;
@@ -309,7 +314,7 @@ fn any_region_and_range_is_located_inside_the_pages_named_or_refused() {
     assert!(granted > 1000, "{granted}");
 }
 
-/// Every page there is, all of them apart.
+/// A page table with every page, none of them contiguous.
 #[derive(Debug, Clone, Copy)]
 struct Everywhere;
 
@@ -319,12 +324,12 @@ impl PageTable for Everywhere {
     }
 }
 
-/// An access remembers where it was; each of these begins with one that does.
+/// Accesses fill the translation cache; each of these tests begins with one that does.
 mod remembered_pieces {
     use super::*;
     use crate::memory::keys::{Allocated, Entry, Generation, Purpose};
 
-    /// A page table that tells of its changes.
+    /// A page table with a generation.
     struct Told {
         pages: BTreeMap<u64, u64>,
         generation: Generation,
@@ -346,7 +351,7 @@ mod remembered_pieces {
         }
     }
 
-    /// Four pages, whose bytes are their numbers, from 1 on.
+    /// Four pages filled with their numbers, from 1 on.
     fn memory() -> GuestMemory {
         let dma = guest_memory(0, 4);
         for page in 0..4u8 {
@@ -368,7 +373,7 @@ mod remembered_pieces {
         }
     }
 
-    fn byte<P: PageTable>(access: &RegionAccess<'_, P>, place: Place) -> Result<u8, AccessError> {
+    fn byte<P: PageTable>(access: &RegionAccess<'_, P>, place: AccessTarget) -> Result<u8, AccessError> {
         let mut byte = [0];
         access.read(place, &mut byte, Access::LocalRead).map(|()| byte[0])
     }
@@ -376,7 +381,7 @@ mod remembered_pieces {
     const FIRST: u64 = 0x7000_0800;
 
     #[test]
-    fn say_what_the_tables_say_of_every_byte() {
+    fn hits_equal_fresh_lookups() {
         let (keys, pages, dma) = (table([region()]), Told::new([(0, 0x1000), (1, 0x3000)]), memory());
         let access = RegionAccess { keys: &keys, pages: &pages, dma: &dma };
         for _ in 0..2 {
@@ -389,17 +394,22 @@ mod remembered_pieces {
             let mut across = [0; 2];
             access.read(at(FIRST + 0x7ff), &mut across, Access::LocalRead).unwrap();
             assert_eq!(across, [2, 4]);
-            let queue = Place { who: who(PD), key: KEY, va: Va::new(0x800), origin: Origin::Start };
+            let queue = AccessTarget {
+                initiator: initiator(PD),
+                key: KEY,
+                va: Va::new(0x800),
+                origin: Origin::Start,
+            };
             assert_eq!(byte(&access, queue), Ok(4));
         }
     }
 
     #[test]
-    fn grant_nothing_to_others_and_nothing_else() {
+    fn hits_check_initiator_and_rights() {
         let (keys, pages, dma) = (table([region()]), Told::new([(0, 0x1000), (1, 0x3000)]), memory());
         let access = RegionAccess { keys: &keys, pages: &pages, dma: &dma };
         assert_eq!(byte(&access, at(FIRST)), Ok(2));
-        let place = |pd, key| Place::address(who(pd), key, Va::new(FIRST));
+        let place = |pd, key| AccessTarget::address(initiator(pd), key, Va::new(FIRST));
         assert_eq!(byte(&access, place(Pdn::new(4), KEY)), Err(AccessError::Pd));
         // The same index.
         assert_eq!(byte(&access, place(PD, Lkey::new(0x40005))), Err(AccessError::Key));
@@ -409,7 +419,7 @@ mod remembered_pieces {
     }
 
     #[test]
-    fn end_with_whatever_is_done_to_a_key() {
+    fn key_change_invalidates_entries() {
         let (pages, dma) = (Told::new([(0, 0x1000), (1, 0x3000), (8, 0)]), memory());
         let elsewhere =
             MemoryRegion { translation: Translation::paged(PageShift::MIN, 8, Va::new(FIRST)), ..region() };
@@ -436,7 +446,7 @@ mod remembered_pieces {
     }
 
     #[test]
-    fn end_with_their_generation_of_the_page_table() {
+    fn page_table_change_invalidates_entries() {
         let (keys, dma) = (table([region()]), memory());
         let (mut pages, read) = (Told::new([(0, 0x1000), (1, 0x3000)]), at(FIRST));
         assert_eq!(byte(&RegionAccess { keys: &keys, pages: &pages, dma: &dma }, read), Ok(2));
@@ -447,9 +457,9 @@ mod remembered_pieces {
         assert_eq!(byte(&access, read), Err(AccessError::Unmapped));
     }
 
-    /// As of the E810, whose lists of pages are in memory of the guest.
+    /// As with the E810, whose page lists are in guest memory.
     #[test]
-    fn are_not_made_of_a_page_table_that_changes_unseen() {
+    fn guest_page_table_is_not_cached() {
         let (keys, dma) = (table([region()]), memory());
         let mut pages = Pages(BTreeMap::from([(0, 0x1000), (1, 0x3000)]));
         assert_eq!(byte(&RegionAccess { keys: &keys, pages: &pages, dma: &dma }, at(FIRST)), Ok(2));
@@ -458,19 +468,19 @@ mod remembered_pieces {
     }
 
     #[test]
-    fn are_not_made_of_the_reserved_key() {
+    fn reserved_key_is_not_cached() {
         let (keys, pages, dma) = (KeyTable::new(17), Told::new([]), memory());
         let access = RegionAccess { keys: &keys, pages: &pages, dma: &dma };
         let place = |reserved_lkey| {
-            let who = Initiator { reserved_lkey, ..who(Pdn::new(0)) };
-            Place::address(who, RESERVED_LKEY, Va::new(0x1000))
+            let initiator = Initiator { reserved_lkey, ..initiator(Pdn::new(0)) };
+            AccessTarget::address(initiator, RESERVED_LKEY, Va::new(0x1000))
         };
         assert_eq!(byte(&access, place(true)), Ok(2));
         assert_eq!(byte(&access, place(false)), Err(AccessError::Key));
     }
 
     #[test]
-    fn are_not_made_of_windows_which_have_owners() {
+    fn windows_are_not_cached() {
         let window = |owner| MemoryRegion {
             rights: Rights::REMOTE_READ,
             kind: Kind::Window { kind: engine::WindowKind::Type2B, owner: Some(Qpn::new(owner)), parent: 0 },
@@ -481,8 +491,8 @@ mod remembered_pieces {
         let access = RegionAccess { keys: &keys, pages: &pages, dma: &dma };
         let mut out = [0];
         assert_eq!(access.read(at(FIRST), &mut out, Access::RemoteRead), Ok(()));
-        let other = Initiator { qpn: Qpn::new(0x42), ..who(PD) };
-        let place = Place::address(other, KEY, Va::new(FIRST));
+        let other = Initiator { qpn: Qpn::new(0x42), ..initiator(PD) };
+        let place = AccessTarget::address(other, KEY, Va::new(FIRST));
         assert_eq!(access.read(place, &mut out, Access::RemoteRead), Err(AccessError::Qp));
         assert_eq!(byte(&access, at(FIRST)), Err(AccessError::Kind));
     }

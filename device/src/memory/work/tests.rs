@@ -5,13 +5,13 @@ use protocol::ids::{Iova, Pdn, Va};
 use super::*;
 use crate::memory::GuestMemory;
 use crate::memory::region::PageShift;
-use crate::memory::translate::{PageTable, Place, RegionAccess, Segment};
+use crate::memory::translate::{AccessTarget, PageTable, RegionAccess, Segment};
 
 const PD: Pdn = Pdn::new(3);
 const OWNER: Initiator = Initiator { pd: PD, qpn: Qpn::new(0x41), reserved_lkey: false };
 const NEIGHBOUR: Initiator = Initiator { qpn: Qpn::new(0x42), ..OWNER };
 const STRANGER: Initiator = Initiator { pd: Pdn::new(4), ..OWNER };
-/// Of a region that a command registered, of one for fast registration, of a window.
+/// Keys of a region registered by a command, of one for fast registration, and of a window.
 const REGION: u32 = 0x100;
 const FAST: u32 = 0x200;
 const WINDOW: u32 = 0x300;
@@ -76,28 +76,34 @@ fn bound(keys: &mut KeyTable, of: Bind) -> Result<(), AccessError> {
     keys.run(OWNER, &LocalOp::Bind(of))
 }
 
-fn invalidate(keys: &mut KeyTable, who: Initiator, key: u32) -> Result<(), AccessError> {
-    keys.run(who, &LocalOp::Invalidate(lkey(key)))
+fn invalidate(keys: &mut KeyTable, initiator: Initiator, key: u32) -> Result<(), AccessError> {
+    keys.run(initiator, &LocalOp::Invalidate(lkey(key)))
 }
 
-fn check(keys: &KeyTable, who: Initiator, key: u32, va: u64, access: Access) -> Result<(), AccessError> {
+fn check(
+    keys: &KeyTable,
+    initiator: Initiator,
+    key: u32,
+    va: u64,
+    access: Access,
+) -> Result<(), AccessError> {
     let dma = GuestMemory::default();
     RegionAccess { keys, pages: Spread, dma: &dma }.check(
-        Place::address(who, lkey(key), Va::new(va)),
+        AccessTarget::address(initiator, lkey(key), Va::new(va)),
         1,
         access,
     )
 }
 
-/// Bus address of a byte.
-fn bus(keys: &KeyTable, who: Initiator, key: u32, va: u64, access: Access) -> Result<u64, AccessError> {
+/// Returns the bus address of a byte.
+fn bus(keys: &KeyTable, initiator: Initiator, key: u32, va: u64, access: Access) -> Result<u64, AccessError> {
     let dma = GuestMemory::default();
     let table = RegionAccess { keys, pages: Spread, dma: &dma };
-    let mut found = table.segments(Place::address(who, lkey(key), Va::new(va)), 1, access)?;
+    let mut found = table.segments(AccessTarget::address(initiator, lkey(key), Va::new(va)), 1, access)?;
     found.next().unwrap().map(|Segment { iova, .. }| iova.get())
 }
 
-/// Every entry names a page, none of them beside another, and a list.
+/// A page table with every entry, no two pages contiguous, and every list.
 #[derive(Debug, Clone, Copy)]
 struct Spread;
 
@@ -118,7 +124,7 @@ impl PageTable for Spread {
 }
 
 #[test]
-fn a_fast_registration_makes_its_new_key_valid_and_no_other() {
+fn fast_registration_validates_new_key_only() {
     let mut keys = table(WindowKind::Type1);
     assert_eq!(check(&keys, OWNER, FAST, START, Access::LocalRead), Err(AccessError::Invalid));
     assert_eq!(register(&mut keys, fast(FAST | 7)), Ok(()));
@@ -128,7 +134,7 @@ fn a_fast_registration_makes_its_new_key_valid_and_no_other() {
 }
 
 #[test]
-fn a_registered_key_is_invalidated_before_it_is_registered_again() {
+fn registered_key_needs_invalidation_first() {
     let mut keys = table(WindowKind::Type1);
     assert_eq!(register(&mut keys, fast(FAST | 1)), Ok(()));
     assert_eq!(register(&mut keys, fast(FAST | 2)), Err(AccessError::Valid));
@@ -145,10 +151,10 @@ fn a_registered_key_is_invalidated_before_it_is_registered_again() {
 }
 
 #[test]
-fn a_fast_registration_is_refused_for_its_own_reason() {
+fn fast_registration_reports_each_error() {
     let cases = [
         (FastRegister { key: lkey(0x900), ..fast(FAST) }, AccessError::Key),
-        // The same index in the table, and another one in the driver's count.
+        // The same index in the table, but a different one for a driver with a larger table.
         (FastRegister { key: lkey(FAST | 1 << 31), ..fast(FAST) }, AccessError::Key),
         (FastRegister { key: lkey(REGION), ..fast(FAST) }, AccessError::Kind),
         (FastRegister { key: lkey(WINDOW), ..fast(FAST) }, AccessError::Kind),
@@ -165,7 +171,7 @@ fn a_fast_registration_is_refused_for_its_own_reason() {
 }
 
 #[test]
-fn a_region_that_a_command_registered_is_none_of_work_requests() {
+fn command_registered_region_rejects_work_requests() {
     let mut keys = table(WindowKind::Type1);
     assert_eq!(invalidate(&mut keys, OWNER, REGION), Err(AccessError::Kind));
     assert_eq!(keys.remote_invalidate(OWNER, Rkey::new(REGION)), Err(AccessError::Kind));
@@ -173,7 +179,7 @@ fn a_region_that_a_command_registered_is_none_of_work_requests() {
 }
 
 #[test]
-fn a_peer_invalidates_what_it_was_given_a_right_to() {
+fn peer_invalidates_key_with_remote_rights() {
     let mut keys = table(WindowKind::Type2B);
     assert_eq!(keys.remote_invalidate(OWNER, Rkey::new(FAST)), Err(AccessError::Invalid));
     register(&mut keys, FastRegister { rights: Rights::LOCAL_WRITE, ..fast(FAST | 1) }).unwrap();
@@ -193,7 +199,7 @@ fn a_peer_invalidates_what_it_was_given_a_right_to() {
 }
 
 #[test]
-fn a_window_shows_peers_its_part_of_the_region() {
+fn window_exposes_part_of_region() {
     for kind in [WindowKind::Type1, WindowKind::Type2B] {
         let mut keys = table(kind);
         bound(&mut keys, bind(WINDOW | 1, kind)).unwrap();
@@ -215,7 +221,7 @@ fn a_window_shows_peers_its_part_of_the_region() {
 }
 
 #[test]
-fn a_window_of_type_1_is_of_its_domain_and_one_of_type_2_of_its_qp() {
+fn type_1_checks_pd_type_2_qp() {
     let first = START + 0x1000;
     for (kind, neighbour) in [(WindowKind::Type1, Ok(())), (WindowKind::Type2B, Err(AccessError::Qp))] {
         let mut keys = table(kind);
@@ -226,7 +232,7 @@ fn a_window_of_type_1_is_of_its_domain_and_one_of_type_2_of_its_qp() {
 }
 
 #[test]
-fn zero_based_windows_and_regions_count_from_their_first_byte() {
+fn zero_based_ranges_count_from_first_byte() {
     let mut keys = table(WindowKind::Type1);
     bound(&mut keys, Bind { zero_based: true, ..bind(WINDOW | 1, WindowKind::Type1) }).unwrap();
     let part = bus(&keys, OWNER, REGION, START + 0x1004, Access::RemoteRead);
@@ -237,7 +243,7 @@ fn zero_based_windows_and_regions_count_from_their_first_byte() {
 }
 
 #[test]
-fn a_window_of_type_1_is_bound_again_at_will_and_unbound_by_length_0() {
+fn type_1_window_rebinds_and_unbinds() {
     let mut keys = table(WindowKind::Type1);
     bound(&mut keys, bind(WINDOW | 1, WindowKind::Type1)).unwrap();
     let again = Bind { va: Va::new(START), ..bind(WINDOW | 2, WindowKind::Type1) };
@@ -251,7 +257,7 @@ fn a_window_of_type_1_is_bound_again_at_will_and_unbound_by_length_0() {
 }
 
 #[test]
-fn a_window_of_type_2_is_invalidated_before_it_is_bound_again() {
+fn type_2_window_needs_invalidation_first() {
     let mut keys = table(WindowKind::Type2B);
     bound(&mut keys, bind(WINDOW | 1, WindowKind::Type2B)).unwrap();
     assert_eq!(bound(&mut keys, bind(WINDOW | 2, WindowKind::Type2B)), Err(AccessError::Valid));
@@ -267,7 +273,7 @@ fn a_window_of_type_2_is_invalidated_before_it_is_bound_again() {
 }
 
 #[test]
-fn a_binding_is_refused_for_its_own_reason() {
+fn bind_reports_each_error() {
     let ours = bind(WINDOW | 1, WindowKind::Type1);
     let mut keys = table(WindowKind::Type1);
     let read_only = MemoryRegion {
@@ -302,7 +308,7 @@ fn a_binding_is_refused_for_its_own_reason() {
 }
 
 #[test]
-fn a_region_outlives_the_windows_that_are_bound_to_it() {
+fn region_with_bound_windows_stays() {
     let mut keys = table(WindowKind::Type2B);
     register(&mut keys, fast(FAST | 1)).unwrap();
     keys.allocate(allocated(0x400, Purpose::Window(WindowKind::Type1))).unwrap();
@@ -314,13 +320,13 @@ fn a_region_outlives_the_windows_that_are_bound_to_it() {
     assert_eq!(keys.remote_invalidate(OWNER, Rkey::new(FAST | 1)), Err(AccessError::Bound));
     invalidate(&mut keys, OWNER, WINDOW | 1).unwrap();
     assert!(keys.deregister(1).is_ok());
-    // A window that is deregistered is bound no more.
+    // A deregistered window is no longer bound.
     assert!(keys.deregister(4).is_ok());
     assert_eq!(invalidate(&mut keys, OWNER, FAST | 1), Ok(()));
 }
 
 #[test]
-fn a_window_bound_again_to_the_same_region_counts_once() {
+fn rebound_window_counts_once() {
     let mut keys = table(WindowKind::Type1);
     for generation in 1..4 {
         bound(&mut keys, bind(WINDOW | generation, WindowKind::Type1)).unwrap();
@@ -331,7 +337,7 @@ fn a_window_bound_again_to_the_same_region_counts_once() {
 }
 
 #[test]
-fn the_reserved_lkey_is_the_bus_for_own_requests_of_those_who_may() {
+fn reserved_lkey_addresses_bus_if_enabled() {
     let keys = table(WindowKind::Type1);
     let kernel = Initiator { reserved_lkey: true, ..STRANGER };
     assert_eq!(bus(&keys, kernel, 0, 0x1234_5678, Access::LocalRead), Ok(0x1234_5678));
@@ -353,7 +359,7 @@ fn pages() -> impl Strategy<Value = Pages> {
     })
 }
 
-/// Where a byte is, said again: the `nth` byte after the beginning of the first page.
+/// Computes the address of a byte independently: the `nth` byte after the start of the first page.
 fn expected(pages: Pages, nth: u64) -> u64 {
     match pages {
         Pages::Contiguous { base, .. } => base.get() + nth,
@@ -370,9 +376,9 @@ fn expected(pages: Pages, nth: u64) -> u64 {
 }
 
 proptest! {
-    /// Any byte of any region and of any window on it, over all kinds of page lists.
+    /// Any byte of any region, and of any window on it, with all kinds of page lists.
     #[test]
-    fn bytes_are_where_the_pages_say(
+    fn bytes_are_where_page_lists_say(
         pages in pages(),
         start in 0..1u64 << 40,
         len in 1..1u64 << 40,

@@ -1,11 +1,11 @@
-//! Frames are those of scapy wherever they come from outside.
+//! Frames from outside were built with scapy.
 
 mod strangers;
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 use super::*;
-use crate::net::station::MAX_WAITING;
+use crate::net::host_stack::MAX_WAITING;
 use protocol::Psn;
 use protocol::ids::{FlowLabel, Lid, Pkey, Qkey, Qpn};
 use protocol::net::ipv4::Fragmentation;
@@ -13,7 +13,7 @@ use protocol::roce::{Bth, Deth, Encap, Ext, FrameWriter, IpAddrs, Opcode, Operat
 
 const NOW: Instant = Instant::ZERO;
 
-/// LID 2: every frame of `protocol/tests/data/scapy_frames.txt` is for it.
+/// LID 2, the destination of every frame in `protocol/tests/data/scapy_frames.txt`.
 fn port() -> Port {
     Port::new(Identity::from_lid(Lid::new(2)))
 }
@@ -32,31 +32,31 @@ fn roce(name: &str) -> Vec<u8> {
     frame(frames.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')).unwrap())
 }
 
-/// Made by scapy 2.8.0: who has 10.77.0.2, tell 10.77.0.1 at 02:00:00:00:00:01.
+/// Built with scapy 2.8.0: who has 10.77.0.2, tell 10.77.0.1 at 02:00:00:00:00:01.
 fn arp_request() -> Vec<u8> {
     frame("ffffffffffff020000000001080600010800060400010200000000010a4d00010000000000000a4d0002")
 }
 
-/// Made by scapy 2.8.0: 10.77.0.2 is at 02:00:00:00:00:02, to 10.77.0.1.
+/// Built with scapy 2.8.0: 10.77.0.2 is at 02:00:00:00:00:02, to 10.77.0.1.
 fn arp_reply() -> Vec<u8> {
     frame("020000000001020000000002080600010800060400020200000000020a4d00020200000000010a4d0001")
 }
 
-/// Made by scapy 2.8.0: echo request from 10.77.0.1 to 10.77.0.2, identifier 4321h, sequence 7.
+/// Built with scapy 2.8.0: echo request from 10.77.0.1 to 10.77.0.2, identifier 4321h, sequence 7.
 fn ping() -> Vec<u8> {
     frame(
         "02000000000202000000000108004500002512344000400114080a4d00010a4d00020800fa3043210007686361642070696e67",
     )
 }
 
-/// Made by scapy 2.8.0: the answer.
+/// Built with scapy 2.8.0: the echo reply.
 fn pong() -> Vec<u8> {
     frame(
         "020000000001020000000002080045000025000040004001263c0a4d00020a4d00010000023143210007686361642070696e67",
     )
 }
 
-/// Gives frames to the port, wants no RoCE packet, and returns the answers.
+/// Passes frames to the port, expects no RoCE packet, and returns the answers.
 fn answers(port: &mut Port, frames: &[Vec<u8>]) -> Vec<(MacAddr, Vec<u8>)> {
     let mut out = TxBatch::default();
     for frame in frames {
@@ -65,7 +65,7 @@ fn answers(port: &mut Port, frames: &[Vec<u8>]) -> Vec<(MacAddr, Vec<u8>)> {
     out.iter().map(|(dst, frame)| (dst, frame.to_vec())).collect()
 }
 
-/// The reason for which a frame is dropped, without an answer.
+/// Returns why a frame is dropped, and expects no answer.
 fn drop_reason(frame: Vec<u8>) -> DropReason {
     let mut port = port();
     assert_eq!(answers(&mut port, &[frame]), []);
@@ -77,7 +77,7 @@ fn drop_reason(frame: Vec<u8>) -> DropReason {
 }
 
 #[test]
-fn packets_for_a_qp_are_handed_on() {
+fn roce_packets_are_delivered() {
     let mut port = port();
     let frame = roce("rc_write_only");
     let mut out = TxBatch::default();
@@ -86,9 +86,9 @@ fn packets_for_a_qp_are_handed_on() {
     assert_eq!((out.len(), port.stats().roce), (0, 1));
 }
 
-/// A hub or a bridge gives a station what it sent to a group, and whoever is in the group would have it twice.
+/// A hub or a bridge may reflect a host's own multicasts. Members of the group would then receive them twice.
 #[test]
-fn what_the_fabric_reflects_is_dropped_and_what_loops_inside_is_not() {
+fn reflections_are_dropped_loopback_is_not() {
     let own = |frame: Vec<u8>| replace_mac(frame, 6, mac(2));
     for frame in [roce("rc_write_only"), datagram_to_group(), arp_request(), our_own_solicitation()] {
         assert_eq!(drop_reason(own(frame)), DropReason::Reflected);
@@ -103,7 +103,7 @@ fn what_the_fabric_reflects_is_dropped_and_what_loops_inside_is_not() {
 }
 
 #[test]
-fn management_shares_the_answers_of_a_sender() {
+fn management_shares_answer_rate_limit() {
     let mut port = port();
     let pings: Vec<_> = std::iter::repeat_n(ping(), 60).collect();
     assert_eq!(answers(&mut port, &pings).len(), 60);
@@ -114,7 +114,7 @@ fn management_shares_the_answers_of_a_sender() {
 }
 
 #[test]
-fn arp_requests_for_our_address_are_answered_broadcast_or_not() {
+fn arp_requests_for_own_address_are_answered() {
     let mut unicast = arp_request();
     unicast[..6].copy_from_slice(&mac(2).0);
     let mut port = port();
@@ -124,7 +124,7 @@ fn arp_requests_for_our_address_are_answered_broadcast_or_not() {
 }
 
 #[test]
-fn arp_for_others_is_not_answered() {
+fn arp_requests_for_others_are_ignored() {
     let mut other = arp_request();
     other[41] = 3;
     assert_eq!(answers(&mut port(), &[other]), []);
@@ -135,20 +135,20 @@ fn known(port: &mut Port, ip: impl Into<IpAddr>) -> Option<MacAddr> {
 }
 
 #[test]
-fn asker_becomes_a_neighbour() {
+fn arp_requester_becomes_neighbour() {
     let mut port = port();
     answers(&mut port, &[arp_request()]);
-    let resolved = Resolved { mac: Some(mac(1)), ask: false };
+    let resolved = Resolved { mac: Some(mac(1)), request: false };
     assert_eq!(port.resolve(NOW, Ipv4Addr::new(10, 77, 0, 1).into()), resolved);
 }
 
 #[test]
-fn unknown_neighbours_are_asked_for_and_their_reply_is_taken() {
+fn unknown_neighbours_are_resolved_by_arp() {
     let mut port = Port::new(Identity::from_lid(Lid::new(1)));
     let (mut out, ip) = (TxBatch::default(), Ipv4Addr::new(10, 77, 0, 2).into());
-    assert_eq!(port.resolve(NOW, ip), Resolved { mac: None, ask: true });
-    assert_eq!(port.resolve(NOW, ip), Resolved { mac: None, ask: false });
-    port.ask(ip, &mut out);
+    assert_eq!(port.resolve(NOW, ip), Resolved { mac: None, request: true });
+    assert_eq!(port.resolve(NOW, ip), Resolved { mac: None, request: false });
+    port.send_request(ip, &mut out);
     assert_eq!(out.iter().collect::<Vec<_>>(), [(MacAddr::BROADCAST, arp_request().as_slice())]);
     port.wait(NOW, ip, vec![0; 60]);
     assert_eq!(answers(&mut port, &[arp_reply()]), []);
@@ -158,14 +158,14 @@ fn unknown_neighbours_are_asked_for_and_their_reply_is_taken() {
 }
 
 #[test]
-fn somebody_with_our_address_teaches_nothing() {
+fn own_address_is_not_learned() {
     let mut rival = arp_request();
     rival[28..32].copy_from_slice(&[10, 77, 0, 2]);
     assert_eq!(drop_reason(rival), DropReason::BadSource);
 }
 
 #[test]
-fn probes_are_answered_and_not_learned() {
+fn arp_probes_are_answered_not_learned() {
     let mut probe = arp_request();
     probe[28..32].fill(0);
     let mut port = port();
@@ -181,14 +181,14 @@ fn pings_are_answered() {
 }
 
 #[test]
-fn pings_padded_by_ethernet_are_answered_without_the_padding() {
+fn ping_answer_omits_ethernet_padding() {
     let mut padded = ping();
     padded.resize(60, 0xee);
     assert_eq!(answers(&mut port(), &[padded]), [(mac(1), pong())]);
 }
 
 #[test]
-fn answers_wait_in_a_bounded_line() {
+fn answer_queue_is_bounded() {
     let (mut port, mut out) = (port(), TxBatch::default());
     for _ in 0..MAX_WAITING {
         out.push(&pong());
@@ -201,7 +201,7 @@ fn answers_wait_in_a_bounded_line() {
 }
 
 #[test]
-fn a_flood_of_questions_draws_a_bounded_number_of_answers_and_starves_nobody() {
+fn flood_draws_bounded_answers() {
     for question in [ping(), arp_request(), ping6(), solicitation(), unicast_solicitation(), probe6()] {
         let mut port = port();
         let flood = vec![question.clone(); 250];
@@ -212,12 +212,12 @@ fn a_flood_of_questions_draws_a_bounded_number_of_answers_and_starves_nobody() {
     }
 }
 
-/// Whoever forges a source makes us send no more than it sends itself, and nobody else hears of it.
+/// An attacker with a forged source causes no more traffic than it sends, and none to third parties.
 #[test]
-fn answers_are_no_longer_than_the_questions_and_go_where_those_came_from() {
+fn answers_are_no_longer_than_requests() {
     for question in [ping(), arp_request(), ping6(), solicitation(), probe6(), unicast_solicitation()] {
         let found = answers(&mut port(), std::slice::from_ref(&question));
-        // The answer to a probe must name our MAC in an option of eight bytes (RFC 4861, section 7.2.4).
+        // The answer to a probe must contain the MAC in an option of eight bytes (RFC 4861, section 7.2.4).
         let option = if question == probe6() { 8 } else { 0 };
         assert_eq!(found.len(), 1);
         assert!(found[0].1.len() <= question.len() + option, "{question:02x?}");
@@ -230,7 +230,8 @@ fn answers_are_no_longer_than_the_questions_and_go_where_those_came_from() {
     assert_eq!(found[0].1[32..38], mac(7).0, "which the answer repeats");
 }
 
-/// IPv4 frames get a right header checksum, a CRC where there is one, and no UDP checksum; IPv6 ones a right ICMPv6 sum.
+/// Replaces the source address. IPv4 frames get a valid header checksum, an ICRC if they have one, and no UDP
+/// checksum. IPv6 frames get a valid ICMPv6 checksum.
 fn from_ip(mut frame: Vec<u8>, src: IpAddr) -> Vec<u8> {
     let sum = |bytes: &[u8]| protocol::net::checksum::Checksum::new().with(bytes).value().to_be_bytes();
     match src {
@@ -252,7 +253,7 @@ fn from_ip(mut frame: Vec<u8>, src: IpAddr) -> Vec<u8> {
     frame
 }
 
-/// A SEND for QP 7 with a right ICRC.
+/// A SEND for QP 7 with a valid ICRC.
 fn send_from(src_mac: MacAddr, ip: IpAddrs) -> Vec<u8> {
     let dst_mac = mac(2);
     let encap = Encap {
@@ -283,9 +284,10 @@ fn send_from(src_mac: MacAddr, ip: IpAddrs) -> Vec<u8> {
     frame
 }
 
-/// RFC 1122, section 3.2.1.3; RFC 4291, sections 2.5.2, 2.5.3 and 2.7. Neither delivered, nor answered, nor learned.
+/// RFC 1122, section 3.2.1.3; RFC 4291, sections 2.5.2, 2.5.3 and 2.7. Such frames are neither delivered, answered
+/// nor learned from.
 #[test]
-fn what_no_other_station_can_be_is_no_source() {
+fn invalid_source_addresses_are_dropped() {
     let own = Identity::from_lid(Lid::new(2));
     for src in ["224.0.0.1", "239.1.2.3", "255.255.255.255", "127.0.0.1", "0.0.0.0", "0.0.0.9", "10.77.0.2"] {
         let src: Ipv4Addr = src.parse().unwrap();
@@ -328,10 +330,10 @@ fn what_no_other_station_can_be_is_no_source() {
 }
 
 #[test]
-fn an_ip_address_that_is_configured_comes_from_its_mac_only() {
+fn configured_ip_requires_its_mac() {
     let mut port = port();
     let (configured, own) = (Identity::from_lid(Lid::new(1)), Identity::from_lid(Lid::new(2)));
-    port.know(&configured);
+    port.add_static_neighbour(&configured);
     let v4 = IpAddrs::V4 { src: configured.ipv4, dst: own.ipv4 };
     let v6 = IpAddrs::V6 { src: configured.link_local(), dst: own.link_local() };
     let mut out = TxBatch::default();
@@ -362,7 +364,7 @@ fn an_ip_address_that_is_configured_comes_from_its_mac_only() {
 
 /// RFC 4861, sections 4.3 and 7.1.1.
 #[test]
-fn solicitations_that_do_not_say_where_to_answer_are_dropped() {
+fn invalid_solicitations_are_dropped() {
     let mut nameless = solicitation();
     nameless.truncate(78);
     nameless[19] = 24;
@@ -373,7 +375,7 @@ fn solicitations_that_do_not_say_where_to_answer_are_dropped() {
 
 /// IEEE 802.1Q-2018, section 6.9: VLAN 0 is no VLAN.
 #[test]
-fn priority_tags_are_taken_off_and_vlans_are_others() {
+fn priority_tags_are_removed_vlans_dropped() {
     let tagged = |frame: &[u8], tag: [u8; 4]| [&frame[..12], &tag, &frame[12..]].concat();
     let mut port = port();
     for frame in [roce("rc_write_only"), ping(), arp_request(), solicitation()] {
@@ -388,7 +390,7 @@ fn priority_tags_are_taken_off_and_vlans_are_others() {
     assert_eq!(drop_reason(twice), DropReason::Protocol);
 }
 
-/// Made by scapy 2.8.0: fe80::ff:fe00:1 sends 8 bytes to QP ffffff of IPoIB's broadcast group, with Q_Key b1b.
+/// Built with scapy 2.8.0: fe80::ff:fe00:1 sends 8 bytes to QP ffffff of IPoIB's broadcast group, with Q_Key b1b.
 fn datagram_to_group() -> Vec<u8> {
     frame(
         "3333ffffffff02000000000186dd6000000000281101fe80000000000000000000fffe000001ff12401bffff000000000000ffff\
@@ -397,7 +399,7 @@ fn datagram_to_group() -> Vec<u8> {
 }
 
 #[test]
-fn datagrams_to_groups_go_to_the_transport_if_both_addresses_are_the_groups() {
+fn multicast_needs_matching_group_addresses() {
     let mut port = port();
     let frame = datagram_to_group();
     let roce = port.receive(Instant::ZERO, &frame, IcrcField::Computed, &mut TxBatch::default()).unwrap();
@@ -445,7 +447,7 @@ fn each_drop_has_its_reason() {
     }
 }
 
-/// An echo reply that nobody asked for. Made by scapy 2.8.0: addresses and type of `ping` and `pong` exchanged.
+/// An unsolicited echo reply. Built with scapy 2.8.0: addresses and type of `ping` and `pong` exchanged.
 fn pong_to_us() -> Vec<u8> {
     let mut frame = pong();
     frame[..12].copy_from_slice(&ping()[..12]);
@@ -453,7 +455,7 @@ fn pong_to_us() -> Vec<u8> {
     frame
 }
 
-/// A ping to our MAC for another IP address; the checksum makes up for it.
+/// A ping to the port's MAC for another IP address, with a valid checksum.
 fn port_3_over_ip_of_2() -> Vec<u8> {
     let mut frame = ping();
     frame[33] = 3;
@@ -461,10 +463,10 @@ fn port_3_over_ip_of_2() -> Vec<u8> {
     frame
 }
 
-/// LID 1's address by the rule for link-local ones.
+/// LID 1's link-local address by the LID rule.
 const PEER: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0xff, 0xfe00, 1);
 
-/// Made by scapy 2.8.0: who has fe80::ff:fe00:2, to its group; tell fe80::ff:fe00:1 at 02:00:00:00:00:01.
+/// Built with scapy 2.8.0: who has fe80::ff:fe00:2, to its group; tell fe80::ff:fe00:1 at 02:00:00:00:00:01.
 fn solicitation() -> Vec<u8> {
     frame(
         "3333ff00000202000000000186dd6000000000203afffe80000000000000000000fffe000001ff0200000000000000000001ff00\
@@ -472,7 +474,7 @@ fn solicitation() -> Vec<u8> {
     )
 }
 
-/// Made by scapy 2.8.0: the same, to the address itself and without saying the asker's MAC.
+/// Built with scapy 2.8.0: the same, to the address itself and without the sender's MAC.
 fn unicast_solicitation() -> Vec<u8> {
     frame(
         "02000000000202000000000186dd6000000000183afffe80000000000000000000fffe000001fe80000000000000000000fffe00\
@@ -480,7 +482,7 @@ fn unicast_solicitation() -> Vec<u8> {
     )
 }
 
-/// Made by scapy 2.8.0: solicited, override.
+/// Built with scapy 2.8.0: solicited, override.
 fn advertisement() -> Vec<u8> {
     frame(
         "02000000000102000000000286dd6000000000203afffe80000000000000000000fffe000002fe80000000000000000000fffe00\
@@ -488,7 +490,7 @@ fn advertisement() -> Vec<u8> {
     )
 }
 
-/// Made by scapy 2.8.0: LID 1's card tries whether it may have LID 2's address.
+/// Built with scapy 2.8.0: LID 1 probes for LID 2's address.
 fn probe6() -> Vec<u8> {
     frame(
         "3333ff00000202000000000186dd6000000000183aff00000000000000000000000000000000ff0200000000000000000001ff00\
@@ -496,7 +498,7 @@ fn probe6() -> Vec<u8> {
     )
 }
 
-/// Made by scapy 2.8.0: to all nodes, override.
+/// Built with scapy 2.8.0: to all nodes, override.
 fn probe6_answer() -> Vec<u8> {
     frame(
         "33330000000102000000000286dd6000000000203afffe80000000000000000000fffe000002ff02000000000000000000000000\
@@ -504,7 +506,7 @@ fn probe6_answer() -> Vec<u8> {
     )
 }
 
-/// Made by scapy 2.8.0: echo request from fe80::ff:fe00:1, identifier 4321h, sequence 7, and its reply.
+/// Built with scapy 2.8.0: echo request from fe80::ff:fe00:1, identifier 4321h, sequence 7, and its reply.
 fn ping6() -> Vec<u8> {
     frame(
         "02000000000202000000000186dd6000000000113a40fe80000000000000000000fffe000001fe80000000000000000000fffe00\
@@ -519,10 +521,10 @@ fn pong6() -> Vec<u8> {
     )
 }
 
-/// Somebody asks for an address in the name of that address.
+/// A solicitation whose source is the address that it asks for.
 fn our_own_solicitation() -> Vec<u8> {
     let mut frame = solicitation();
-    // The checksum is the sum of halves: what the source gains it loses.
+    // The checksum is a sum of 16-bit words, so it stays valid.
     frame[37] = 2;
     let sum = u16::from_be_bytes([frame[56], frame[57]]) - 1;
     frame[56..58].copy_from_slice(&sum.to_be_bytes());
@@ -535,7 +537,7 @@ fn replace_mac(mut frame: Vec<u8>, at: usize, mac: MacAddr) -> Vec<u8> {
 }
 
 #[test]
-fn packets_over_ipv6_are_handed_on() {
+fn ipv6_packets_are_delivered() {
     let mut port = port();
     let frame = roce("v6_rc_ack");
     let mut out = TxBatch::default();
@@ -544,7 +546,7 @@ fn packets_over_ipv6_are_handed_on() {
 }
 
 #[test]
-fn solicitations_for_our_address_are_answered_and_teach_the_asker() {
+fn solicitations_are_answered_and_learned_from() {
     let mut port = port();
     assert_eq!(answers(&mut port, &[solicitation()]), [(mac(1), advertisement())]);
     assert_eq!(port.stats().neighbour_discovery, 1);
@@ -559,28 +561,28 @@ fn short_advertisement() -> Vec<u8> {
     from_ip(frame, Identity::from_lid(Lid::new(2)).link_local().into())
 }
 
-/// Section 7.2.4 lets the answer leave out a MAC that the asker used.
+/// RFC 4861, section 7.2.4: the answer may omit a MAC that the sender used.
 #[test]
-fn a_solicitation_without_the_askers_mac_is_answered_where_it_came_from() {
+fn solicitation_without_mac_is_answered() {
     let mut port = port();
     assert_eq!(answers(&mut port, &[unicast_solicitation()]), [(mac(1), short_advertisement())]);
     assert_eq!(known(&mut port, PEER), None);
 }
 
-/// RFC 4861, section 7.2.4: to all nodes; RFC 6085: by a frame for the one that it concerns.
+/// RFC 4861, section 7.2.4: to all nodes. RFC 6085: in a frame for the node that it concerns.
 #[test]
-fn probes_for_a_duplicate_address_are_answered_to_the_prober() {
+fn duplicate_address_probe_is_answered() {
     let answer = replace_mac(probe6_answer(), 0, mac(1));
     assert_eq!(answers(&mut port(), &[probe6()]), [(mac(1), answer)]);
 }
 
 #[test]
-fn both_ipv6_addresses_of_a_port_are_its_own() {
+fn both_ipv6_addresses_are_owned() {
     let global: Ipv6Addr = "2001:db8::ff:fe00:2".parse().unwrap();
     let mut port = Port::new(Identity { ipv6: Some(global), ..Identity::from_lid(Lid::new(2)) });
     assert_eq!(answers(&mut port, &[solicitation(), ping6()]).len(), 2);
     let mut out = TxBatch::default();
-    Port::new(Identity::from_lid(Lid::new(1))).ask(global.into(), &mut out);
+    Port::new(Identity::from_lid(Lid::new(1))).send_request(global.into(), &mut out);
     let asked = out.last().unwrap().to_vec();
     let told = answers(&mut port, &[asked]);
     assert_eq!(told.len(), 1);
@@ -588,19 +590,19 @@ fn both_ipv6_addresses_of_a_port_are_its_own() {
 }
 
 #[test]
-fn unknown_ipv6_neighbours_are_asked_for_and_their_word_is_taken() {
+fn unknown_ipv6_neighbours_are_resolved() {
     let mut port = Port::new(Identity::from_lid(Lid::new(1)));
     let ip: IpAddr = Identity::from_lid(Lid::new(2)).link_local().into();
-    assert_eq!(port.resolve(NOW, ip), Resolved { mac: None, ask: true });
+    assert_eq!(port.resolve(NOW, ip), Resolved { mac: None, request: true });
     let mut out = TxBatch::default();
-    port.ask(ip, &mut out);
+    port.send_request(ip, &mut out);
     assert_eq!(out.last().unwrap(), solicitation());
     assert_eq!(answers(&mut port, &[advertisement()]), []);
     assert_eq!(known(&mut port, ip), Some(mac(2)));
 }
 
 #[test]
-fn an_advertisement_nobody_waited_for_or_of_our_own_address_teaches_nothing() {
+fn unsolicited_and_own_advertisements_are_ignored() {
     let mut port = Port::new(Identity::from_lid(Lid::new(9)));
     let frame = replace_mac(advertisement(), 0, mac(9));
     answers(&mut port, &[frame]);
@@ -613,7 +615,7 @@ fn an_advertisement_nobody_waited_for_or_of_our_own_address_teaches_nothing() {
 }
 
 #[test]
-fn pings_over_ipv6_are_answered() {
+fn ipv6_pings_are_answered() {
     let mut port = port();
     assert_eq!(answers(&mut port, &[ping6()]), [(mac(1), pong6())]);
     assert_eq!(port.stats().echo, 1);

@@ -7,7 +7,7 @@ use protocol::describe::{Describe, Value, Visitor};
 
 use super::Kind;
 
-/// An object that grows by a member for every field.
+/// An object to which each field adds a member.
 pub(super) struct JsonLine<'a> {
     line: &'a mut String,
     /// The next member is the first of its object.
@@ -103,11 +103,11 @@ fn list<T>(line: &mut String, items: impl Iterator<Item = T>, mut write: impl Fn
 }
 
 fn string(line: &mut String, text: &str) {
-    // A string always has a JSON form.
+    // Strings can always be encoded.
     line.push_str(&serde_json::to_string(text).unwrap_or_default());
 }
 
-/// Writing to a string does not fail.
+/// Writing to a string cannot fail.
 fn push(line: &mut String, text: fmt::Arguments<'_>) {
     let _ = line.write_fmt(text);
 }

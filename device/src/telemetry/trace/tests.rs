@@ -4,12 +4,12 @@ use protocol::describe::{Describe, Field, Hex, Value};
 
 use super::*;
 
-/// What was written, for a test to read.
+/// Captured output.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Written(Arc<Mutex<Vec<u8>>>);
 
 impl Written {
-    /// A trace that goes here, at a time that stands still.
+    /// Creates a trace to this output, with a fixed clock.
     pub(crate) fn trace(&self, format: TraceFormat) -> Trace {
         Trace::new(Box::new(self.clone()), Path::new("test"), format, "hca1")
             .with_clock(|| Duration::from_micros(1_500_000))
@@ -67,7 +67,7 @@ fn line(format: TraceFormat) -> String {
 }
 
 #[test]
-fn a_text_record_is_words_and_pairs_on_one_line() {
+fn text_record_is_one_line() {
     assert_eq!(
         line(TraceFormat::Text),
         "1.500000 hca1 command NOP count=0 key=0x1f fence=true status=OK error=\"it's \\\"quoted\\\"\" \
@@ -77,7 +77,7 @@ fn a_text_record_is_words_and_pairs_on_one_line() {
 }
 
 #[test]
-fn a_json_record_is_an_object_with_every_field() {
+fn json_record_holds_every_field() {
     let line = line(TraceFormat::Json);
     assert_eq!(line.matches('\n').count(), 1);
     assert_eq!(
@@ -96,7 +96,7 @@ fn a_json_record_is_an_object_with_every_field() {
 }
 
 #[test]
-fn a_trace_that_cannot_be_written_ends() {
+fn failed_write_ends_trace() {
     struct Full;
     impl Write for Full {
         fn write(&mut self, _: &[u8]) -> io::Result<usize> {
@@ -124,7 +124,7 @@ fn traced(filter: &str, records: impl Fn(&mut Trace)) -> Vec<String> {
 }
 
 #[test]
-fn records_are_chosen_by_kind_opcode_and_queue_pair() {
+fn records_match_by_kind_opcode_and_qp() {
     let records = |trace: &mut Trace| {
         trace.record(Kind::Read, "HCR", |_| {});
         trace.record(Kind::Wqe, "a", |to| {

@@ -7,12 +7,12 @@ use protocol::describe::{Describe, Value, Visitor};
 
 use super::Kind;
 
-/// A line that grows by ` key=value` for every field. Inside objects, fields that are 0 are left out; lists are complete.
+/// A line to which each field adds ` key=value`. Inside objects, zero fields are omitted; lists are complete.
 pub(super) struct TextLine<'a> {
     line: &'a mut String,
-    /// Before every key: the names of the objects it is in, each with a dot.
+    /// Prefix of every key: the names of the enclosing objects, each with a dot.
     prefix: String,
-    /// Before the next field.
+    /// Separator before the next field.
     separator: &'static str,
     depth: u32,
 }
@@ -91,7 +91,7 @@ impl Visitor for TextLine<'_> {
     }
 }
 
-/// A word that ends at the next space, or a string in quotes.
+/// Writes a single word as it is, and other text in quotes.
 fn word_or_quoted(line: &mut String, text: &str) {
     let plain = |c: char| c.is_ascii_graphic() && c != '"';
     if !text.is_empty() && text.chars().all(plain) {
@@ -101,7 +101,7 @@ fn word_or_quoted(line: &mut String, text: &str) {
     }
 }
 
-/// Writing to a string does not fail.
+/// Writing to a string cannot fail.
 fn push(line: &mut String, text: fmt::Arguments<'_>) {
     let _ = line.write_fmt(text);
 }

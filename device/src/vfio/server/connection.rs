@@ -1,4 +1,4 @@
-//! One client's socket.
+//! The socket of one client.
 
 use std::collections::VecDeque;
 use std::io;
@@ -12,35 +12,35 @@ use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, send, se
 use thiserror::Error;
 
 use super::Device;
-use super::input::{Input, ReceiveError, Received, Violation};
+use super::input::{Input, ProtocolError, ReceiveError, Received};
 use super::session::Session;
 use super::stats::MessageStats;
 
-/// Bound: bytes of replies that may wait for the client before we stop serving it. One more reply may come on top.
+/// Bound: bytes of unsent replies before the client is no longer served. One more reply may exceed it.
 const MAX_UNSENT: usize = 256 << 10;
 
-/// A client.
+/// A connected client.
 pub struct Connection {
     stream: UnixStream,
     input: Input,
     session: Session,
-    /// Replies; the first `sent` bytes are on their way.
+    /// Replies, of which the first `sent` bytes were sent.
     replies: Vec<u8>,
     sent: usize,
-    /// Files that go with the replies which begin at these bytes.
+    /// Descriptors to send with the replies that begin at these offsets.
     files: VecDeque<(usize, Arc<OwnedFd>)>,
 }
 
-/// Why a client is gone.
+/// Why a client is disconnected.
 #[derive(Debug, Error)]
-pub enum Gone {
+pub enum ConnectionError {
     /// It closed the socket.
     #[error("the client closed the connection")]
     Closed,
-    /// It broke the protocol.
+    /// It violated the protocol.
     #[error("the client violated the vfio-user protocol")]
-    Violation(#[from] Violation),
-    /// Its memory is not all there, see [`GuestMemory::is_lost`](crate::memory::GuestMemory::is_lost).
+    Violation(#[from] ProtocolError),
+    /// Its memory was lost, see [`GuestMemory::is_lost`](crate::memory::GuestMemory::is_lost).
     #[error("guest memory is not accessible")]
     MemoryLost,
     /// The socket failed.
@@ -48,18 +48,18 @@ pub enum Gone {
     Io(#[source] io::Error),
 }
 
-/// Outcome of a turn.
+/// Result of serving messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Served {
     /// Messages served.
     pub messages: usize,
-    /// There are more messages than the budget, or the room for replies, allowed: serve again without waiting for the
-    /// socket, unless replies wait for the client.
+    /// More messages are available than the budget, or the room for replies, permitted. Serve again without waiting
+    /// for the socket, unless replies are unsent.
     pub more: bool,
 }
 
 impl Connection {
-    /// Takes over a connected socket.
+    /// Adopts a connected socket.
     ///
     /// # Errors
     /// The socket cannot be made non-blocking.
@@ -75,12 +75,12 @@ impl Connection {
         })
     }
 
-    /// Serves up to `budget` messages, in order. Their replies wait for [`Connection::reply`]: what a store set in
-    /// motion should not wait for the client to be told that the store is done.
+    /// Serves up to `budget` messages in order. Their replies are sent by [`Connection::reply`], after the work that
+    /// a store has started.
     ///
     /// # Errors
-    /// The client is gone, through its fault or not.
-    pub fn serve(&mut self, device: &mut impl Device, budget: usize) -> Result<Served, Gone> {
+    /// The client is disconnected, or violated the protocol.
+    pub fn serve(&mut self, device: &mut impl Device, budget: usize) -> Result<Served, ConnectionError> {
         let mut messages = 0;
         let mut all_read = false;
         loop {
@@ -98,36 +98,38 @@ impl Connection {
             if all_read {
                 return Ok(Served { messages, more: false });
             }
-            match self.input.receive(&self.stream).map_err(Gone::from)? {
+            match self.input.receive(&self.stream).map_err(ConnectionError::from)? {
                 Received::Some { all } => all_read = all,
                 Received::WouldBlock => return Ok(Served { messages, more: false }),
-                Received::End => return Err(Gone::Closed),
+                Received::End => return Err(ConnectionError::Closed),
             }
         }
     }
 
-    /// Whether replies wait for the client to read. Until they are sent, only readiness to write is of interest.
+    /// Returns whether replies are unsent. Until they are sent, only write readiness matters.
     pub fn wants_to_send(&self) -> bool {
         self.sent < self.replies.len()
     }
 
-    /// Messages this client sent.
+    /// Counters of this client's messages.
     pub fn stats(&self) -> &MessageStats {
         &self.session.stats
     }
 
-    /// Sends what the client takes of the replies.
+    /// Sends as much of the replies as the client accepts.
     ///
     /// # Errors
-    /// The client is gone.
-    pub fn reply(&mut self) -> Result<(), Gone> {
+    /// The client is disconnected.
+    pub fn reply(&mut self) -> Result<(), ConnectionError> {
         while self.sent < self.replies.len() {
             match self.send_some() {
                 Ok(sent) => self.sent += sent,
                 Err(rustix::io::Errno::AGAIN) => return Ok(()),
                 Err(rustix::io::Errno::INTR) => {}
-                Err(rustix::io::Errno::PIPE | rustix::io::Errno::CONNRESET) => return Err(Gone::Closed),
-                Err(error) => return Err(Gone::Io(error.into())),
+                Err(rustix::io::Errno::PIPE | rustix::io::Errno::CONNRESET) => {
+                    return Err(ConnectionError::Closed);
+                }
+                Err(error) => return Err(ConnectionError::Io(error.into())),
             }
         }
         self.replies.clear();
@@ -136,8 +138,8 @@ impl Connection {
         Ok(())
     }
 
-    /// Sends up to the next reply that has a file, or the beginning of that one with its file: a client looks for it where
-    /// it looks for the header.
+    /// Sends up to the next reply with a descriptor, or the start of that reply with its descriptor. A client expects
+    /// the descriptor together with the header.
     fn send_some(&mut self) -> rustix::io::Result<usize> {
         let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
         let next = self.files.front().map(|(start, _)| *start);
@@ -157,7 +159,7 @@ impl Connection {
     }
 }
 
-impl From<ReceiveError> for Gone {
+impl From<ReceiveError> for ConnectionError {
     fn from(error: ReceiveError) -> Self {
         match error {
             ReceiveError::Violation(violation) => Self::Violation(violation),

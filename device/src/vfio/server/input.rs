@@ -1,8 +1,8 @@
-//! Bytes and descriptors of a client, cut into messages.
+//! Splits bytes and descriptors from a client into messages.
 //!
-//! Descriptors come with a read, not with a message, and a read ends with the bytes they were sent with. They belong
-//! to the message of the last byte read so far; while any wait, nothing is read beyond that message. Those that this
-//! process has no room for are lost to their message, and to no other.
+//! Descriptors arrive with a read, not with a message, and a read ends after the bytes that they were sent with. They
+//! belong to the message of the last byte read so far. While descriptors are pending, nothing is read beyond that
+//! message. If the process has no room for the descriptors of a message, only that message fails.
 
 use std::io::IoSliceMut;
 use std::mem::MaybeUninit;
@@ -15,28 +15,28 @@ use zerocopy::FromBytes;
 
 use super::message::{HEADER_LEN, Header, MAX_FDS, MAX_MESSAGE_LEN};
 
-/// Buffer for ordinary messages; a long one grows it for its time.
+/// Buffer for ordinary messages. A long message grows it temporarily.
 const BUFFER_LEN: usize = 64 << 10;
 
-/// What a client did that leaves no way to go on with it.
+/// A protocol violation after which the connection cannot continue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-pub enum Violation {
-    /// Shorter than its header, or longer than negotiated.
+pub enum ProtocolError {
+    /// The message is shorter than its header, or longer than negotiated.
     #[error("message size {size} is not between {HEADER_LEN} and {MAX_MESSAGE_LEN}")]
     Size {
         /// Size field.
         size: u32,
     },
-    /// More descriptors than we said we take.
+    /// The message carries more descriptors than negotiated.
     #[error("message carries more than {MAX_FDS} file descriptors")]
     Descriptors,
-    /// A reply, or no known type of message.
+    /// The message is a reply, or of an unknown type.
     #[error("invalid message flags {flags:#x}: not a command")]
     NotACommand {
         /// Flags field.
         flags: u32,
     },
-    /// The first command was not VERSION, or VERSION was refused.
+    /// The first command was not VERSION, or VERSION was rejected.
     #[error("command {command} was sent before version negotiation")]
     NoVersion {
         /// Command field.
@@ -47,7 +47,7 @@ pub enum Violation {
 /// Outcome of a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Received {
-    /// Bytes. `all`: those there were, as far as one can tell.
+    /// Bytes were read. `all`: the socket is probably empty.
     Some {
         all: bool,
     },
@@ -62,16 +62,16 @@ pub(super) struct Message<'a> {
     pub(super) fds: Result<Vec<OwnedFd>, OutOfDescriptors>,
 }
 
-/// The client sent descriptors, and the host let this process have no more of them.
+/// The client sent descriptors, but the process limit on open files was reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct OutOfDescriptors;
 
-/// What was read and not yet served.
+/// Bytes read and not yet served.
 pub(super) struct Input {
     buffer: Vec<u8>,
     start: usize,
     end: usize,
-    /// Of the last message in the buffer, which may be incomplete.
+    /// Descriptors of the last message in the buffer, which may be incomplete.
     fds: Result<Vec<OwnedFd>, OutOfDescriptors>,
 }
 
@@ -80,8 +80,8 @@ impl Input {
         Self { buffer: vec![0; BUFFER_LEN], start: 0, end: 0, fds: Ok(Vec::new()) }
     }
 
-    /// Takes the next message, if it is complete.
-    pub(super) fn next(&mut self) -> Result<Option<Message<'_>>, Violation> {
+    /// Takes the next message if it is complete.
+    pub(super) fn next(&mut self) -> Result<Option<Message<'_>>, ProtocolError> {
         let Some((header, len)) = self.peek(self.start)? else { return Ok(None) };
         let (start, end) = (self.start, self.start + len);
         if end > self.end {
@@ -93,7 +93,7 @@ impl Input {
         Ok(Some(Message { header, payload: &self.buffer[start + HEADER_LEN..end], fds }))
     }
 
-    /// Whether `next` would give something.
+    /// Returns whether `next` would return a message or an error.
     pub(super) fn has_next(&self) -> bool {
         match self.peek(self.start) {
             Ok(Some((_, len))) => len <= self.end - self.start,
@@ -109,7 +109,7 @@ impl Input {
             None => HEADER_LEN,
         };
         self.make_room(wanted);
-        let limit = if self.brought_none() { self.buffer.len() } else { self.start + wanted };
+        let limit = if self.has_no_fds() { self.buffer.len() } else { self.start + wanted };
 
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
@@ -127,40 +127,41 @@ impl Input {
         });
         let arrived: Vec<OwnedFd> = rights.flatten().collect();
         if received.flags.contains(ReturnFlags::CTRUNC) {
-            // Linux says the same of descriptors beyond the space for them, and of those that it cannot give us.
+            // Linux sets MSG_CTRUNC both for descriptors beyond the buffer and for those that exceed the process
+            // limit.
             if arrived.len() >= MAX_FDS {
-                return Err(Violation::Descriptors.into());
+                return Err(ProtocolError::Descriptors.into());
             }
             self.fds = Err(OutOfDescriptors);
         } else if let Ok(fds) = &mut self.fds {
             fds.extend(arrived);
             if fds.len() > MAX_FDS {
-                return Err(Violation::Descriptors.into());
+                return Err(ProtocolError::Descriptors.into());
             }
         }
         if received.bytes == 0 {
             return Ok(Received::End);
         }
         self.end += received.bytes;
-        // A read ends early behind descriptors, or when nothing is left.
-        Ok(Received::Some { all: self.end < limit && self.brought_none() })
+        // A read ends early after descriptors, or when the socket is empty.
+        Ok(Received::Some { all: self.end < limit && self.has_no_fds() })
     }
 
-    /// Whether the last message in the buffer came without descriptors so far.
-    fn brought_none(&self) -> bool {
+    /// Returns whether no descriptors have arrived with the last message so far.
+    fn has_no_fds(&self) -> bool {
         self.fds.as_ref().is_ok_and(Vec::is_empty)
     }
 
-    /// Header and length of the message at `at`, if its header is there.
-    fn peek(&self, at: usize) -> Result<Option<(Header, usize)>, Violation> {
+    /// Returns header and length of the message at `at`, if its header has arrived.
+    fn peek(&self, at: usize) -> Result<Option<(Header, usize)>, ProtocolError> {
         let Ok((header, _)) = Header::read_from_prefix(&self.buffer[at..self.end]) else { return Ok(None) };
         match usize::try_from(header.size) {
             Ok(len) if (HEADER_LEN..=MAX_MESSAGE_LEN).contains(&len) => Ok(Some((header, len))),
-            _ => Err(Violation::Size { size: header.size }),
+            _ => Err(ProtocolError::Size { size: header.size }),
         }
     }
 
-    /// Moves what there is to the front and makes the buffer as long as the message needs.
+    /// Moves pending bytes to the front and sizes the buffer for the next message.
     fn make_room(&mut self, wanted: usize) {
         self.buffer.copy_within(self.start..self.end, 0);
         self.end -= self.start;
@@ -177,7 +178,7 @@ impl Input {
 #[derive(Debug, Error)]
 pub(super) enum ReceiveError {
     #[error(transparent)]
-    Violation(#[from] Violation),
+    Violation(#[from] ProtocolError),
     #[error(transparent)]
     Io(std::io::Error),
 }

@@ -1,4 +1,4 @@
-//! Where clients come from.
+//! Listening sockets, and how clients are accepted.
 
 use std::fmt;
 use std::fs::File;
@@ -21,23 +21,23 @@ use thiserror::Error;
 /// Clients that may wait to be accepted.
 const BACKLOG: i32 = 128;
 
-/// How long the locks of folders are waited for, all together, in [`LOCK_WINDOW`]. Other daemons keep one for a moment;
-/// somebody who keeps it longer has it for something else, and in a shared folder that may be anybody.
-const LOCK_PATIENCE: Duration = Duration::from_secs(1);
+/// Total time to wait for directory locks within [`LOCK_WINDOW`]. Other daemons hold such a lock for a moment. A
+/// longer hold has another purpose, and in a shared directory any user can take the lock.
+const LOCK_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// See [`LOCK_PATIENCE`]. Longer than the start with many devices takes.
+/// Period to which [`LOCK_TIMEOUT`] applies. It exceeds the start-up time with many devices.
 const LOCK_WINDOW: Duration = Duration::from_secs(60);
 
-/// Pause between two tries to lock a folder.
+/// Pause between two attempts to lock a directory.
 const LOCK_PAUSE: Duration = Duration::from_millis(5);
 
-/// Why there is no listening socket.
+/// Why a listening socket could not be created or taken over.
 #[derive(Debug, Error)]
 pub enum ListenError {
-    /// Another process serves this path.
+    /// Another process is listening on this path.
     #[error("{}: another process is listening on this socket", .0.display())]
     InUse(PathBuf),
-    /// The path is taken by something we will not remove.
+    /// The path exists and is not a socket.
     #[error("{}: the file exists and is not a socket", .0.display())]
     NotASocket(PathBuf),
     /// The path cannot be bound.
@@ -48,37 +48,37 @@ pub enum ListenError {
         /// Reason.
         error: io::Error,
     },
-    /// The socket cannot be given to those who are to connect.
+    /// The mode or group of the socket file cannot be set.
     #[error("{}: cannot set the socket permissions to {access}: {error}", path.display())]
     Access {
         /// Path of the socket.
         path: PathBuf,
-        /// For whom.
+        /// Requested access.
         access: Access,
         /// Reason.
         error: io::Error,
     },
-    /// The descriptor given is not what it should be.
+    /// The inherited descriptor is not a usable socket.
     #[error("file descriptor {fd} {reason}")]
     Descriptor {
-        /// Its number.
+        /// Descriptor number.
         fd: RawFd,
-        /// What is wrong.
+        /// What is wrong with it.
         reason: &'static str,
     },
 }
 
-/// Who may connect to a socket: permissions of its file, whatever the umask is, and its group.
+/// Who may connect to a socket: mode of its file, regardless of the umask, and its group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Access {
     /// Permissions.
     pub mode: Mode,
-    /// Group, if it is not that of the process or of the folder.
+    /// Group, unless it is that of the process or the directory.
     pub group: Option<Gid>,
 }
 
 impl Access {
-    /// For the user of this process only.
+    /// Access for the user of this process only.
     pub const PRIVATE: Self = Self { mode: Mode::RUSR.union(Mode::WUSR), group: None };
 }
 
@@ -89,25 +89,25 @@ impl fmt::Display for Access {
     }
 }
 
-/// A listening socket. The file it made goes away with it.
+/// A listening socket. Dropping it removes the file it created.
 #[derive(Debug)]
 pub struct Listener {
     listener: UnixListener,
-    /// Path, device and inode of the file, if we made it.
+    /// Path, device and inode of the file, if this process created it.
     file: Option<(PathBuf, u64, u64)>,
 }
 
-/// What a descriptor given by another process turned out to be.
+/// An inherited socket.
 #[derive(Debug)]
 pub enum Source {
-    /// A listening socket: one client after the other.
+    /// A listening socket, which serves one client at a time.
     Listener(Arc<Listener>),
-    /// A client that is connected already. There will be no other.
+    /// A connected client. The device ends with it.
     Client(UnixStream),
 }
 
 impl Listener {
-    /// Listens on `path` for the user of this process only. The socket file of a process that is gone is replaced.
+    /// Listens on `path` for the user of this process only. Replaces the socket file of a process that has ended.
     ///
     /// # Errors
     /// See [`ListenError`].
@@ -115,22 +115,22 @@ impl Listener {
         Self::bind_for(path, Access::PRIVATE)
     }
 
-    /// The same socket under another descriptor, non-blocking. The file still goes away with `self`.
+    /// Duplicates the socket as a non-blocking listener. The file is still removed with `self`.
     ///
     /// # Errors
-    /// Descriptors ran out.
+    /// The process has no free descriptors.
     pub fn try_clone(&self) -> io::Result<UnixListener> {
         self.listener.try_clone()
     }
 
-    /// Listens on `path` for those that `access` names.
+    /// Listens on `path` with the given access.
     ///
     /// # Errors
     /// As [`Listener::bind`].
     pub fn bind_for(path: &Path, access: Access) -> Result<Self, ListenError> {
         let bind_error = |error| ListenError::Bind { path: path.to_path_buf(), error };
-        // Two processes that find the same stale file must not both replace it: whoever comes second has to see
-        // the first one's socket. The lock is on the folder, so it leaves nothing behind.
+        // Two processes that find the same stale file must not both replace it: the second has to see the socket of
+        // the first. The lock is on the directory, so it leaves no file behind.
         let folder = match path.parent() {
             Some(folder) if !folder.as_os_str().is_empty() => folder,
             _ => Path::new("."),
@@ -145,17 +145,17 @@ impl Listener {
         Ok(Self { listener, file: Some((path.to_path_buf(), made.dev(), made.ino())) })
     }
 
-    /// Whether whoever started the process made it, so that it cannot be made again.
+    /// Returns whether the socket was inherited, so that it cannot be created again.
     pub fn is_passed(&self) -> bool {
         self.file.is_none()
     }
 
-    /// Where it listens, unless it is nowhere in the file system.
+    /// Returns the path it listens on, unless it has none.
     pub fn path(&self) -> Option<PathBuf> {
         self.listener.local_addr().ok()?.as_pathname().map(Path::to_path_buf)
     }
 
-    /// Takes the file away, unless somebody has put another in its place. Nobody finds the socket any more.
+    /// Removes the socket file unless another process has replaced it. New clients can no longer connect.
     pub fn remove_file(&self) {
         if let Some((path, device, inode)) = &self.file {
             let ours =
@@ -166,10 +166,10 @@ impl Listener {
         }
     }
 
-    /// The next client that waits, if any.
+    /// Returns the next waiting client, if any.
     ///
     /// # Errors
-    /// The socket failed, or descriptors ran out.
+    /// The socket failed, or the process has no free descriptors.
     pub fn accept(&self) -> io::Result<Option<UnixStream>> {
         match self.listener.accept() {
             Ok((stream, _)) => Ok(Some(stream)),
@@ -193,13 +193,13 @@ impl Source {
         if fd <= 2 {
             return Err(wrong("is a standard stream"));
         }
-        // Also tells whether there is one, before anything owns it.
+        // Also checks that the descriptor is open, before anything owns it.
         std::fs::metadata(format!("/proc/self/fd/{fd}"))
             .ok()
             .filter(|metadata| metadata.file_type().is_socket())
             .ok_or(wrong("is not an open socket"))?;
-        // SAFETY: it is open, as just seen. It was inherited for this use and nothing else in the process knows its
-        // number: this runs once, from the command line, before any other descriptor could be given it.
+        // SAFETY: the descriptor is open, as just checked. It was inherited for this use and no other code knows its
+        // number: this runs once, from the command line, before another descriptor could get that number.
         let owned = unsafe { OwnedFd::from_raw_fd(fd) };
         if !socket_domain(&owned).is_ok_and(|family| family == AddressFamily::UNIX) {
             return Err(wrong("is not a Unix socket"));
@@ -230,8 +230,8 @@ impl Drop for Listener {
     }
 }
 
-/// Locks a folder for as long as it is open, or goes on without the lock: then two daemons that start at the same moment
-/// may both replace a stale file, and one of them is not reached.
+/// Locks a directory until `folder` is closed, or continues without the lock after a time. Without it, two daemons
+/// that start at the same moment may both replace a stale file, and one of them is unreachable.
 fn lock(folder: &File, path: &Path) -> rustix::io::Result<()> {
     static WAITED: Mutex<Waited> = Mutex::new(Waited { since: None, total: Duration::ZERO });
     let begun = Instant::now();
@@ -252,25 +252,25 @@ fn lock(folder: &File, path: &Path) -> rustix::io::Result<()> {
     locked
 }
 
-/// What this process has waited for locks.
+/// Time this process has waited for locks.
 struct Waited {
-    /// When the window began.
+    /// Start of the window.
     since: Option<Instant>,
     total: Duration,
 }
 
 impl Waited {
-    /// How long it may still wait.
+    /// Returns the time it may still wait.
     fn left(&mut self, now: Instant) -> Duration {
         if self.since.is_none_or(|since| now.saturating_duration_since(since) >= LOCK_WINDOW) {
             *self = Self { since: Some(now), total: Duration::ZERO };
         }
-        LOCK_PATIENCE.saturating_sub(self.total)
+        LOCK_TIMEOUT.saturating_sub(self.total)
     }
 }
 
-/// A listening socket for those that `access` names. Nobody else can connect at any moment: its file is given its group and
-/// mode before the socket listens.
+/// Creates a listening socket with the given access. No other user can connect at any moment, because the file gets
+/// its group and mode before the socket listens.
 fn listen(path: &Path, access: Access) -> Result<UnixListener, ListenError> {
     let bind_error = |error: Errno| ListenError::Bind { path: path.to_path_buf(), error: error.into() };
     let flags = SocketFlags::CLOEXEC;
@@ -278,7 +278,7 @@ fn listen(path: &Path, access: Access) -> Result<UnixListener, ListenError> {
         rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None).map_err(bind_error)?;
     let address = SocketAddrUnix::new(path).map_err(bind_error)?;
     bind_with(&socket, &address, access.mode).map_err(bind_error)?;
-    let given = give(path, access).and_then(|()| rustix::net::listen(&socket, BACKLOG));
+    let given = set_group(path, access).and_then(|()| rustix::net::listen(&socket, BACKLOG));
     given.map_err(|error| {
         let _ = std::fs::remove_file(path);
         ListenError::Access { path: path.to_path_buf(), access, error: error.into() }
@@ -286,8 +286,9 @@ fn listen(path: &Path, access: Access) -> Result<UnixListener, ListenError> {
     Ok(UnixListener::from(socket))
 }
 
-/// Makes the socket's file with this mode, by the umask: a process that has confined itself cannot change modes. The umask is
-/// of all threads, and private files that they make meanwhile stay so: any mode of a socket has what theirs has.
+/// Binds the socket with this file mode by setting the umask: a sandboxed process cannot change modes. The umask
+/// applies to all threads. Private files that they create meanwhile stay private, since every socket mode is at least
+/// as strict for others.
 fn bind_with(socket: &OwnedFd, address: &SocketAddrUnix, mode: Mode) -> rustix::io::Result<()> {
     static UMASK: Mutex<()> = Mutex::new(());
     let _ours = UMASK.lock().unwrap_or_else(PoisonError::into_inner);
@@ -297,9 +298,10 @@ fn bind_with(socket: &OwnedFd, address: &SocketAddrUnix, mode: Mode) -> rustix::
     bound
 }
 
-/// Gives a socket's file its group.
-fn give(path: &Path, access: Access) -> rustix::io::Result<()> {
-    // By descriptor, so that what is changed is what is looked at, whoever else may write to the folder.
+/// Sets the group of a socket file.
+fn set_group(path: &Path, access: Access) -> rustix::io::Result<()> {
+    // Through a descriptor, so that the file that is changed is the one that was checked, even in a directory that
+    // others can write.
     let file = open(path, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?;
     if FileType::from_raw_mode(fstat(&file)?.st_mode) != FileType::Socket {
         return Err(Errno::NOTSOCK);
@@ -310,7 +312,7 @@ fn give(path: &Path, access: Access) -> rustix::io::Result<()> {
     }
 }
 
-/// Removes a socket file nobody listens on.
+/// Removes a socket file that no process listens on.
 fn remove_stale(path: &Path) -> Result<(), ListenError> {
     let bind_error = |error| ListenError::Bind { path: path.to_path_buf(), error };
     match std::fs::symlink_metadata(path) {
@@ -329,8 +331,8 @@ fn remove_stale(path: &Path) -> Result<(), ListenError> {
     }
 }
 
-/// Tries to connect in a way that no server of streams notices: to a socket of sequenced packets, Linux says EPROTOTYPE where
-/// there is a socket of another type, and ECONNREFUSED where there is none any more.
+/// Connects in a way that a stream server does not notice: to a SEQPACKET socket, Linux returns EPROTOTYPE if a
+/// socket of another type exists, and ECONNREFUSED if no process has it any more.
 fn probe(path: &Path) -> rustix::io::Result<()> {
     let address = SocketAddrUnix::new(path)?;
     match PROBE.get() {
@@ -339,7 +341,7 @@ fn probe(path: &Path) -> rustix::io::Result<()> {
     }
 }
 
-/// A socket that can connect, and send nothing to whatever it has reached.
+/// Creates a socket that can connect but cannot send.
 fn make_probe() -> rustix::io::Result<OwnedFd> {
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
     let probe = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
@@ -347,13 +349,13 @@ fn make_probe() -> rustix::io::Result<OwnedFd> {
     Ok(probe)
 }
 
-/// Made before the process confines itself: afterwards no other socket connects.
+/// Created before the sandbox is entered; afterwards no other socket can connect.
 static PROBE: OnceLock<OwnedFd> = OnceLock::new();
 
-/// Makes the socket by which sockets are found to be in use once the process has confined itself.
+/// Creates the probe socket that detects sockets in use after the sandbox is entered.
 ///
 /// # Errors
-/// The host refuses a descriptor.
+/// The process has no free descriptors.
 pub fn keep_probe() -> io::Result<BorrowedFd<'static>> {
     let made = make_probe()?;
     Ok(PROBE.get_or_init(|| made).as_fd())
@@ -364,10 +366,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_stale_socket_file_is_replaced_and_a_live_one_is_not() {
+    fn stale_socket_file_is_replaced() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("hca.sock");
-        // std leaves the file when the listener goes, as a process does that is killed.
+        // std leaves the file behind when the listener is dropped, as a killed process does.
         drop(UnixListener::bind(&path).unwrap());
         let live = Listener::bind(&path).unwrap();
         assert!(matches!(Listener::bind(&path), Err(ListenError::InUse(_))));
@@ -376,30 +378,30 @@ mod tests {
     }
 
     #[test]
-    fn a_locked_folder_delays_all_sockets_once() {
+    fn locked_directory_delays_all_sockets_once() {
         let folder = tempfile::tempdir().unwrap();
         let somebody = File::open(folder.path()).unwrap();
         flock(&somebody, FlockOperation::LockExclusive).unwrap();
         let begun = Instant::now();
         let paths: Vec<_> = (0..20).map(|id| folder.path().join(format!("{id}.sock"))).collect();
         let _listeners: Vec<_> = paths.iter().map(|path| Listener::bind(path).unwrap()).collect();
-        assert!(begun.elapsed() < 10 * LOCK_PATIENCE, "each socket has waited");
+        assert!(begun.elapsed() < 10 * LOCK_TIMEOUT, "each socket has waited");
         UnixStream::connect(&paths[0]).unwrap();
     }
 
     #[test]
     fn locks_share_one_bounded_wait() {
         let (mut waited, start) = (Waited { since: None, total: Duration::ZERO }, Instant::now());
-        assert_eq!(waited.left(start), LOCK_PATIENCE);
-        waited.total += LOCK_PATIENCE / 4;
-        assert_eq!(waited.left(start), LOCK_PATIENCE * 3 / 4);
-        waited.total += LOCK_PATIENCE;
+        assert_eq!(waited.left(start), LOCK_TIMEOUT);
+        waited.total += LOCK_TIMEOUT / 4;
+        assert_eq!(waited.left(start), LOCK_TIMEOUT * 3 / 4);
+        waited.total += LOCK_TIMEOUT;
         assert_eq!(waited.left(start + LOCK_WINDOW / 2), Duration::ZERO);
-        assert_eq!(waited.left(start + LOCK_WINDOW), LOCK_PATIENCE);
+        assert_eq!(waited.left(start + LOCK_WINDOW), LOCK_TIMEOUT);
     }
 
     #[test]
-    fn a_file_that_is_no_socket_is_left_alone() {
+    fn regular_file_is_left_alone() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("precious");
         std::fs::write(&path, "x").unwrap();
@@ -408,7 +410,7 @@ mod tests {
     }
 
     #[test]
-    fn a_successors_socket_file_is_not_removed() {
+    fn replaced_socket_file_is_not_removed() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("hca.sock");
         let first = Listener::bind(&path).unwrap();
@@ -419,7 +421,7 @@ mod tests {
     }
 
     #[test]
-    fn a_socket_is_its_owners_unless_others_are_named() {
+    fn socket_is_private_by_default() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("hca.sock");
         let mode = || std::fs::metadata(&path).unwrap().mode() & 0o7777;
@@ -427,7 +429,7 @@ mod tests {
         assert_eq!(mode(), 0o600);
         UnixStream::connect(&path).unwrap();
         drop(private);
-        // More than the umask of most users would leave.
+        // More than the usual umask permits.
         let access = Access { mode: Mode::from_raw_mode(0o666), group: Some(rustix::process::getegid()) };
         let _shared = Listener::bind_for(&path, access).unwrap();
         assert_eq!(mode(), 0o666);
@@ -435,13 +437,13 @@ mod tests {
     }
 
     #[test]
-    fn looking_whether_a_socket_is_in_use_disturbs_nobody() {
+    fn probing_disturbs_no_server() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("hca.sock");
         let live = Listener::bind(&path).unwrap();
         assert!(matches!(Listener::bind(&path), Err(ListenError::InUse(_))));
         assert!(live.accept().unwrap().is_none(), "the other one became a client");
-        // One that is bound and does not listen yet is alive too.
+        // A socket that is bound but not yet listening is in use too.
         let bound = folder.path().join("bound.sock");
         let socket = rustix::net::socket(AddressFamily::UNIX, SocketType::STREAM, None).unwrap();
         rustix::net::bind(&socket, &SocketAddrUnix::new(&bound).unwrap()).unwrap();
@@ -449,13 +451,13 @@ mod tests {
     }
 
     #[test]
-    fn errors_name_the_path() {
+    fn errors_contain_the_path() {
         let error = Listener::bind(Path::new("/nonexistent/folder/x.sock")).unwrap_err();
         assert!(error.to_string().starts_with("/nonexistent/folder/x.sock: cannot listen:"), "{error}");
     }
 
     #[test]
-    fn inherited_descriptors_are_told_apart() {
+    fn inherited_descriptors_are_validated() {
         use std::os::fd::IntoRawFd;
         use std::os::unix::net::UnixDatagram;
 

@@ -1,4 +1,4 @@
-//! Layouts of messages, in host byte order.
+//! Message layouts, in host byte order.
 
 use vfio_bindings::bindings::vfio::{
     VFIO_PCI_BAR0_REGION_INDEX, VFIO_PCI_BAR1_REGION_INDEX, VFIO_PCI_BAR2_REGION_INDEX,
@@ -9,20 +9,20 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::vfio::Bar;
 
-/// Bound: bytes one region access may transfer. Also what a client assumes that is told nothing.
+/// Bound: bytes that one region access may transfer. Also the default of the protocol.
 pub const MAX_TRANSFER_LEN: u32 = 1 << 20;
 
-/// Bound: writes of one REGION_WRITE_MULTI. Each may be a whole command, and the other sockets wait meanwhile; QEMU
-/// sends 200 at most.
+/// Bound: writes in one REGION_WRITE_MULTI. Each may start a command, and the other sockets wait meanwhile. QEMU
+/// sends at most 200.
 pub(super) const MAX_SMALL_WRITES: usize = 256;
 
-/// Bound: descriptors one message may carry; what QEMU sends at most.
+/// Bound: descriptors per message. QEMU sends no more.
 pub(super) const MAX_FDS: usize = 16;
 
-/// Bytes of a header.
+/// Header length in bytes.
 pub(super) const HEADER_LEN: usize = size_of::<Header>();
 
-/// Bound: bytes of a message, header included.
+/// Bound: message length in bytes, including the header.
 pub(super) const MAX_MESSAGE_LEN: usize = HEADER_LEN + size_of::<RegionAccess>() + MAX_TRANSFER_LEN as usize;
 
 /// Type bits of [`Header::flags`].
@@ -31,22 +31,22 @@ pub(super) const FLAG_REPLY: u32 = 1;
 pub(super) const FLAG_NO_REPLY: u32 = 1 << 4;
 pub(super) const FLAG_ERROR: u32 = 1 << 5;
 
-/// Before every message.
+/// Header of every message.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable)]
 #[repr(C)]
 pub(super) struct Header {
     pub(super) id: u16,
     pub(super) command: u16,
-    /// Of the whole message.
+    /// Length of the whole message.
     pub(super) size: u32,
     pub(super) flags: u32,
     pub(super) error: u32,
 }
 
-/// Several small writes in one message: the protocol's text has it, `vfio_user` does not.
+/// REGION_WRITE_MULTI is in the protocol specification but not in `vfio_user`.
 const REGION_WRITE_MULTI: u16 = 15;
 
-/// Commands of clients that we serve.
+/// Client commands that are served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Command {
     Version,
@@ -63,7 +63,8 @@ pub(super) enum Command {
 }
 
 impl Command {
-    /// `None`: unknown, or one we do not serve (region descriptors, migration, and DMA, which is ours to send).
+    /// Returns `None` for unknown commands and those that are not served: region descriptors, migration, and DMA,
+    /// which only servers send.
     pub(super) fn from_raw(raw: u16) -> Option<Self> {
         use vfio_user::Command as Known;
         Some(match Known::n(raw) {
@@ -83,7 +84,7 @@ impl Command {
     }
 }
 
-/// Head of VERSION; a string follows.
+/// Head of VERSION; a JSON string follows.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable)]
 #[repr(C)]
 pub(super) struct Version {
@@ -159,7 +160,7 @@ pub(super) struct RegionAccess {
     pub(super) count: u32,
 }
 
-/// One write of REGION_WRITE_MULTI, whose head is their number as 64 bits.
+/// One write in a REGION_WRITE_MULTI, which starts with their number as 64 bits.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable)]
 #[repr(C)]
 pub(super) struct SmallWrite {
@@ -167,26 +168,25 @@ pub(super) struct SmallWrite {
     pub(super) data: [u8; 8],
 }
 
-/// A region that exists.
+/// A region of the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Region {
-    /// A base address register's memory.
+    /// Memory of a base address register.
     Bar(Bar),
-    /// Config space.
+    /// PCI config space.
     Config,
 }
 
 impl Region {
-    /// Its region index of `linux/vfio.h`.
+    /// Returns its region index in `linux/vfio.h`.
     pub const fn index(self) -> u8 {
         match self {
-            // The BARs come first.
             Self::Bar(bar) => bar.number(),
             Self::Config => 7,
         }
     }
 
-    /// From a region index of `linux/vfio.h`.
+    /// Returns the region with an index of `linux/vfio.h`.
     pub const fn from_index(index: u32) -> Option<Self> {
         Some(match index {
             VFIO_PCI_BAR0_REGION_INDEX => Self::Bar(Bar::Bar0),

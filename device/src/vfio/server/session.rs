@@ -1,4 +1,4 @@
-//! One message in, one reply out.
+//! Executes one message and builds its reply.
 
 use std::ffi::CStr;
 use std::os::fd::OwnedFd;
@@ -16,7 +16,7 @@ use vfio_user::{DmaMapFlags, DmaUnmapFlags};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use super::Device;
-use super::input::{OutOfDescriptors, Violation};
+use super::input::{OutOfDescriptors, ProtocolError};
 use super::irqs;
 use super::message::{
     Command, DeviceInfo, DmaMap, DmaUnmap, FLAG_ERROR, FLAG_NO_REPLY, FLAG_REPLY, FLAG_TYPE, HEADER_LEN,
@@ -29,11 +29,11 @@ use crate::memory::dma::PAGE_LEN;
 use crate::memory::limits::MAX_WINDOWS;
 use crate::memory::{MapError, Permissions};
 
-/// Version of the protocol we speak.
+/// Protocol version of this server.
 const MAJOR: u16 = 0;
 const MINOR: u16 = 1;
 
-/// UNMAP flags that ask for everything: `linux/vfio.h`'s, which QEMU sends, and that of earlier texts of the protocol.
+/// DMA_UNMAP flags that unmap everything: that of `linux/vfio.h`, which QEMU sends, and that of older protocol texts.
 const UNMAP_ALL: u32 = VFIO_DMA_UNMAP_FLAG_ALL | DmaUnmapFlags::UNMAP_ALL.bits();
 
 /// An errno for the client.
@@ -59,7 +59,7 @@ impl From<&MapError> for Errno {
     }
 }
 
-/// State of the protocol with one client.
+/// Protocol state of one client.
 #[derive(Debug, Default)]
 pub(super) struct Session {
     negotiated: bool,
@@ -67,10 +67,11 @@ pub(super) struct Session {
 }
 
 impl Session {
-    /// Serves one whole message and appends the reply, if there is one, to `out`; what is to be sent with that reply.
+    /// Serves one complete message and appends its reply, if any, to `out`. Returns the descriptor to send with the
+    /// reply.
     ///
     /// # Errors
-    /// Only what leaves no way to go on.
+    /// Only violations after which the connection cannot continue.
     pub(super) fn handle(
         &mut self,
         header: Header,
@@ -78,14 +79,14 @@ impl Session {
         fds: Result<Vec<OwnedFd>, OutOfDescriptors>,
         device: &mut impl Device,
         out: &mut Vec<u8>,
-    ) -> Result<Option<Arc<OwnedFd>>, Violation> {
+    ) -> Result<Option<Arc<OwnedFd>>, ProtocolError> {
         if header.flags & FLAG_TYPE != 0 {
-            // We send no commands, so there is nothing to reply to.
-            return Err(Violation::NotACommand { flags: header.flags });
+            // This server sends no commands, so it expects no replies.
+            return Err(ProtocolError::NotACommand { flags: header.flags });
         }
         let command = Command::from_raw(header.command);
         if !self.negotiated && command != Some(Command::Version) {
-            return Err(Violation::NoVersion { command: header.command });
+            return Err(ProtocolError::NoVersion { command: header.command });
         }
 
         self.stats.count(command);
@@ -182,7 +183,7 @@ impl Session {
     }
 }
 
-/// JSON of VERSION. Members we do not know are the client's business.
+/// JSON of VERSION. Unknown members are ignored.
 #[derive(Debug, Default, Deserialize, Serialize)]
 struct VersionData {
     #[serde(default)]
@@ -205,7 +206,7 @@ struct Capabilities {
 }
 
 impl Capabilities {
-    /// Ours, as far as the client named them: a server may not add any.
+    /// Limits of this server, for the capabilities that the client named: a server may not add any.
     fn accept(&self) -> Self {
         Self {
             max_msg_fds: self.max_msg_fds.map(|_| MAX_FDS as u64),
@@ -259,8 +260,8 @@ fn get_info(request: &DeviceInfo, out: &mut Vec<u8>) -> Result<(), Errno> {
     Ok(())
 }
 
-/// A region that the client may map comes with its file. QEMU then posts no writes to any region of the device, since those
-/// to that one do not stand in line with them.
+/// Returns the file of a region that the client may map. QEMU then posts no writes to any region of the device,
+/// because stores to the mapping are not ordered with them.
 fn get_region_info(
     request: &RegionInfo,
     device: &mut impl Device,
@@ -289,7 +290,7 @@ fn get_irq_info(request: &IrqInfo, device: &mut impl Device, out: &mut Vec<u8>) 
             let vectors = u32::try_from(device.interrupts().count()).map_err(|_| Errno::INVALID)?;
             (VFIO_IRQ_INFO_EVENTFD | VFIO_IRQ_INFO_MASKABLE, vectors)
         }
-        // Without it QEMU warns its user that errors cannot be recovered from.
+        // Without it QEMU warns that it cannot recover from errors.
         VFIO_PCI_ERR_IRQ_INDEX => (VFIO_IRQ_INFO_EVENTFD, 1),
         index if index < VFIO_PCI_NUM_IRQS => (0, 0),
         _ => return Err(Errno::INVALID),
@@ -302,7 +303,7 @@ fn region_read(access: &RegionAccess, device: &mut impl Device, out: &mut Vec<u8
     let region = check_access(access, device)?;
     out.extend_from_slice(access.as_bytes());
     let data = out.len();
-    // Bound: MAX_TRANSFER_LEN, checked with the access.
+    // Bound: MAX_TRANSFER_LEN, checked by `check_access`.
     out.resize(data + access.count as usize, 0);
     device.region_read(region, access.offset, &mut out[data..]);
     Ok(())
@@ -315,7 +316,7 @@ fn region_write(access: &RegionAccess, data: &[u8], device: &mut impl Device) ->
     Ok(())
 }
 
-/// Writes in order up to the first that is wrong; the reply says how many.
+/// Executes writes in order up to the first invalid one. The reply holds the number executed.
 fn region_write_multi(payload: &[u8], device: &mut impl Device, out: &mut Vec<u8>) -> Result<(), Errno> {
     let (count, writes) = u64::read_from_prefix(payload).map_err(|_| Errno::INVALID)?;
     let count = usize::try_from(count).map_err(|_| Errno::INVALID)?;
@@ -334,7 +335,7 @@ fn region_write_multi(payload: &[u8], device: &mut impl Device, out: &mut Vec<u8
     Ok(())
 }
 
-/// The region of an access that is wholly inside it.
+/// Returns the region of an access that lies entirely inside it.
 fn check_access(access: &RegionAccess, device: &impl Device) -> Result<Region, Errno> {
     let region = Region::from_index(access.region).ok_or(Errno::INVALID)?;
     let len = device.region_len(region);
@@ -346,7 +347,7 @@ fn parse<T: FromBytes + KnownLayout + Immutable>(payload: &[u8]) -> Result<T, Er
     T::read_from_prefix(payload).map(|(value, _)| value).map_err(|_| Errno::INVALID)
 }
 
-/// Bytes of a reply of type `T`, if the client takes so many.
+/// Returns the length of a reply of type `T`, if the client accepts that many bytes.
 fn reply_len<T>(argsz: u32) -> Result<u32, Errno> {
     let len = u32::try_from(size_of::<T>()).map_err(|_| Errno::INVALID)?;
     if argsz >= len { Ok(len) } else { Err(Errno::INVALID) }
@@ -365,7 +366,8 @@ impl<'a> Reply<'a> {
         Self { out, start }
     }
 
-    /// Fills in the header. An error has no payload, and what wants no reply gets none. Whether there is one.
+    /// Fills in the header. An error has no payload, and a message that requests no reply gets none. Returns whether
+    /// there is a reply.
     fn finish(self, request: Header, result: Result<(), Errno>) -> bool {
         if request.flags & FLAG_NO_REPLY != 0 {
             self.out.truncate(self.start);

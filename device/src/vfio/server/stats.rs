@@ -1,4 +1,4 @@
-//! What a client asked for, counted.
+//! Counters of a client's messages.
 
 use std::ops::AddAssign;
 
@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::message::Command;
 
-/// Messages by kind.
+/// Messages by command.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[allow(missing_docs, reason = "as the protocol names them")]
 pub struct MessageStats {
@@ -21,9 +21,9 @@ pub struct MessageStats {
     pub region_write: u64,
     pub region_write_multi: u64,
     pub reset: u64,
-    /// Kinds that are not served.
+    /// Commands that are not served.
     pub other: u64,
-    /// Of all of them, those that were answered with an error.
+    /// Messages of any command that were answered with an error.
     pub refused: u64,
 }
 

@@ -1,4 +1,4 @@
-//! A client made of bytes against [`Connection`], on a socket pair.
+//! Tests of [`Connection`] with a hand-written client on a socket pair.
 
 use std::io::{IoSlice, IoSliceMut, Read, Write};
 use std::mem::MaybeUninit;
@@ -19,13 +19,13 @@ use crate::vfio::msix::Gate;
 
 const NO_REPLY: u32 = 0x10;
 
-/// 4 KiB of BAR 0 that hold what was written, and a log of calls.
+/// A device with 4 KiB in BAR 0 that keeps what was written, and a log of calls.
 struct Stub {
     bar0: Vec<u8>,
     log: Vec<String>,
     memory: GuestMemory,
     interrupts: Interrupts,
-    /// Of BAR 2.
+    /// File behind BAR 2.
     file: Option<Arc<OwnedFd>>,
 }
 
@@ -108,7 +108,7 @@ impl Bench {
         bench
     }
 
-    fn serve(&mut self) -> Result<Served, Gone> {
+    fn serve(&mut self) -> Result<Served, ConnectionError> {
         let served = self.connection.serve(&mut self.device, 1000)?;
         self.connection.reply()?;
         Ok(served)
@@ -201,7 +201,7 @@ fn errno(value: i32) -> u32 {
 }
 
 #[test]
-fn version_reply_names_only_capabilities_the_client_named() {
+fn version_reply_contains_only_requested_capabilities() {
     let mut bench = Bench::unversioned();
     let json = br#"{"capabilities":{"max_msg_fds":16,"pgsizes":4096,"write_multiple":true,"migration":{"pgsize":1}}}"#;
     let answer = bench.call(1, &[&[0, 0, 9, 0], json.as_slice(), &[0]].concat());
@@ -220,7 +220,7 @@ fn version_without_data_is_accepted() {
 }
 
 #[test]
-fn malformed_versions_are_answered_and_do_not_count() {
+fn malformed_version_is_rejected() {
     let cases: [&[u8]; 8] = [
         b"",
         b"\0\0\x01",
@@ -235,18 +235,21 @@ fn malformed_versions_are_answered_and_do_not_count() {
         let mut bench = Bench::unversioned();
         assert_eq!(bench.call(1, case).error, errno(libc::EINVAL), "{case:?}");
         bench.send(&message(1, 13, 0, &[]));
-        assert!(matches!(bench.serve(), Err(Gone::Violation(Violation::NoVersion { command: 13 }))));
+        assert!(matches!(
+            bench.serve(),
+            Err(ConnectionError::Violation(ProtocolError::NoVersion { command: 13 }))
+        ));
         assert!(bench.device.log.is_empty());
     }
 }
 
 #[test]
-fn a_second_version_is_refused() {
+fn second_version_is_rejected() {
     assert_eq!(Bench::new().call(1, b"\0\0\x01\0{}\0").error, errno(libc::EINVAL));
 }
 
 #[test]
-fn device_regions_and_interrupts_are_described() {
+fn regions_and_interrupts_are_described() {
     let mut bench = Bench::new();
     assert_eq!(bench.call(4, &words(&[16, 0, 0, 0])).payload, words(&[16, 3, 9, 5]));
     assert_eq!(bench.call(4, &words(&[15, 0, 0, 0])).error, errno(libc::EINVAL));
@@ -264,9 +267,9 @@ fn device_regions_and_interrupts_are_described() {
     assert_eq!(bench.call(7, &words(&[16, 0, 5, 0])).error, errno(libc::EINVAL));
 }
 
-/// QEMU reads a header at a time, and takes a descriptor for what it belongs to that comes with it.
+/// QEMU reads a header at a time, and accepts a descriptor only with the header of its own reply.
 #[test]
-fn a_region_that_may_be_mapped_comes_with_its_file_where_its_own_reply_begins() {
+fn region_file_is_sent_with_its_reply() {
     let mut bench = Bench::new();
     let file = Arc::new(memfd(4 << 20));
     bench.device.file = Some(file.clone());
@@ -307,7 +310,7 @@ fn a_region_that_may_be_mapped_comes_with_its_file_where_its_own_reply_begins() 
 }
 
 #[test]
-fn commands_nobody_serves_are_refused_as_such() {
+fn unsupported_commands_return_enotsup() {
     let mut bench = Bench::new();
     for command in [0, 6, 11, 12, 14, 16, 17, 18, 0xffff] {
         assert_eq!(bench.call(command, &[0; 32]).error, errno(libc::ENOTSUP), "{command}");
@@ -315,7 +318,7 @@ fn commands_nobody_serves_are_refused_as_such() {
 }
 
 #[test]
-fn region_accesses_reach_the_device_with_their_bytes() {
+fn region_accesses_reach_device() {
     let mut bench = Bench::new();
     let answer = bench.call(10, &access(0, 0x18, 4, &[1, 2, 3, 4]));
     assert_eq!(answer.payload, access(0, 0x18, 4, &[]));
@@ -325,7 +328,7 @@ fn region_accesses_reach_the_device_with_their_bytes() {
 }
 
 #[test]
-fn region_accesses_outside_are_refused_before_the_device_sees_them() {
+fn out_of_range_accesses_are_rejected() {
     let mut bench = Bench::new();
     for (region, offset, count) in [
         (0, 4093, 4),
@@ -349,7 +352,7 @@ fn region_accesses_outside_are_refused_before_the_device_sees_them() {
 }
 
 #[test]
-fn a_posted_write_is_done_before_the_read_behind_it_and_has_no_reply() {
+fn posted_write_precedes_later_read() {
     let mut bench = Bench::new();
     let write = message(1, 10, NO_REPLY, &access(0, 0, 2, &[7, 8]));
     let bad = message(2, 10, NO_REPLY, &access(0, 5000, 2, &[7, 8]));
@@ -361,7 +364,7 @@ fn a_posted_write_is_done_before_the_read_behind_it_and_has_no_reply() {
 }
 
 #[test]
-fn several_writes_in_one_message_stop_at_the_first_that_is_wrong() {
+fn multi_write_stops_at_first_error() {
     let mut bench = Bench::new();
     let writes = [
         longs(&[3]),
@@ -377,7 +380,7 @@ fn several_writes_in_one_message_stop_at_the_first_that_is_wrong() {
 }
 
 #[test]
-fn a_budget_ends_a_turn_and_nothing_is_lost() {
+fn budget_limits_messages_per_turn() {
     let mut bench = Bench::new();
     let posted: Vec<u8> =
         (0..10).flat_map(|n| message(n, 10, NO_REPLY, &access(0, n.into(), 1, &[1]))).collect();
@@ -390,7 +393,7 @@ fn a_budget_ends_a_turn_and_nothing_is_lost() {
 }
 
 #[test]
-fn a_message_may_come_in_single_bytes() {
+fn message_may_arrive_byte_by_byte() {
     let mut bench = Bench::new();
     let data: Vec<u8> = (0..=255).collect();
     for byte in message(5, 10, 0, &access(0, 0x100, 256, &data)) {
@@ -403,7 +406,7 @@ fn a_message_may_come_in_single_bytes() {
 }
 
 #[test]
-fn the_longest_message_passes_and_the_buffer_shrinks_again() {
+fn longest_message_is_accepted() {
     let mut bench = Bench::new();
     let longest = message(5, 10, 0, &access(2, 0, 1 << 20, &vec![1; 1 << 20]));
     let mut rest = longest.as_slice();
@@ -419,7 +422,7 @@ fn the_longest_message_passes_and_the_buffer_shrinks_again() {
 }
 
 #[test]
-fn a_client_that_does_not_read_is_not_served_further_and_not_lost() {
+fn slow_reader_is_not_served() {
     let mut bench = Bench::new();
     let request = message(1, 9, 0, &access(2, 0, 1 << 16, &[]));
     let mut sent = 0;
@@ -434,7 +437,7 @@ fn a_client_that_does_not_read_is_not_served_further_and_not_lost() {
     let mut answered = 0;
     while answered < sent {
         bench.client.set_nonblocking(false).unwrap();
-        // What waits is at least one whole reply; taking it makes room for the next.
+        // At least one whole reply is pending; reading it makes room for the next.
         let answer = bench.answer().unwrap();
         assert_eq!(answer.payload.len(), 16 + (1 << 16));
         answered += 1;
@@ -444,36 +447,39 @@ fn a_client_that_does_not_read_is_not_served_further_and_not_lost() {
 }
 
 #[test]
-fn sizes_that_cannot_be_end_the_connection() {
+fn invalid_sizes_end_connection() {
     for size in [0, 15, (1 << 20) + 33, u32::MAX] {
         let mut bench = Bench::new();
         let mut bytes = message(1, 9, 0, &[]);
         bytes[4..8].copy_from_slice(&size.to_ne_bytes());
         bench.send(&bytes);
         assert!(
-            matches!(bench.serve(), Err(Gone::Violation(Violation::Size { size: seen })) if seen == size)
+            matches!(bench.serve(), Err(ConnectionError::Violation(ProtocolError::Size { size: seen })) if seen == size)
         );
     }
 }
 
 #[test]
-fn replies_to_commands_we_never_sent_end_the_connection() {
+fn unexpected_replies_end_connection() {
     let mut bench = Bench::new();
     bench.send(&message(1, 11, 1, &[]));
-    assert!(matches!(bench.serve(), Err(Gone::Violation(Violation::NotACommand { flags: 1 }))));
+    assert!(matches!(
+        bench.serve(),
+        Err(ConnectionError::Violation(ProtocolError::NotACommand { flags: 1 }))
+    ));
 }
 
 #[test]
-fn a_client_that_leaves_in_the_middle_of_a_message_is_gone() {
+fn disconnect_inside_message_is_reported() {
     let mut bench = Bench::new();
     bench.send(&message(1, 9, 0, &access(0, 0, 4, &[]))[..20]);
     bench.client.shutdown(std::net::Shutdown::Both).unwrap();
     assert_eq!(bench.serve().unwrap(), Served { messages: 0, more: false });
-    assert!(matches!(bench.serve(), Err(Gone::Closed)));
+    assert!(matches!(bench.serve(), Err(ConnectionError::Closed)));
 }
 
 #[test]
-fn short_payloads_are_refused() {
+fn short_payloads_are_rejected() {
     let mut bench = Bench::new();
     for (command, need) in [(2, 32), (3, 24), (4, 16), (5, 32), (7, 16), (8, 20), (9, 16), (10, 16), (15, 8)]
     {
@@ -483,12 +489,12 @@ fn short_payloads_are_refused() {
 }
 
 #[test]
-fn ranges_are_mapped_with_the_descriptor_of_their_own_message() {
+fn each_range_gets_its_own_descriptor() {
     let mut bench = Bench::new();
     let files = [memfd(0x2000), memfd(0x2000)];
     rustix::io::pwrite(&files[0], b"first", 0x1000).unwrap();
     rustix::io::pwrite(&files[1], b"other", 0).unwrap();
-    // All in the socket before the server reads, with a message without descriptor in front and behind.
+    // All are in the socket before the server reads, with a message without descriptors before and after.
     bench.send(&message(1, 9, 0, &access(0, 0, 4, &[])));
     bench.send_fds(&message(2, 2, 0, &dma_map(3, 0x1000, 0x10_0000, 0x1000)), &[files[0].as_fd()]);
     bench.send_fds(&message(3, 2, 0, &dma_map(1, 0, 0x20_0000, 0x2000)), &[files[1].as_fd()]);
@@ -507,7 +513,7 @@ fn ranges_are_mapped_with_the_descriptor_of_their_own_message() {
 }
 
 #[test]
-fn a_descriptor_that_arrives_in_the_middle_of_its_message_belongs_to_it() {
+fn late_descriptor_belongs_to_its_message() {
     let mut bench = Bench::new();
     let file = memfd(0x1000);
     let bytes = message(9, 2, 0, &dma_map(3, 0, 0, 0x1000));
@@ -523,7 +529,7 @@ fn a_descriptor_that_arrives_in_the_middle_of_its_message_belongs_to_it() {
 }
 
 #[test]
-fn map_mistakes_have_their_errnos() {
+fn map_errors_have_specified_errnos() {
     let mut bench = Bench::new();
     let file = memfd(0x2000);
     let map = |bench: &mut Bench, payload: &[u8]| bench.call_fds(2, payload, &[file.as_fd()]).error;
@@ -540,7 +546,7 @@ fn map_mistakes_have_their_errnos() {
 }
 
 #[test]
-fn unmap_repeats_the_request_and_accepts_what_was_never_mapped() {
+fn unmap_accepts_unmapped_ranges() {
     let mut bench = Bench::new();
     let file = memfd(0x4000);
     bench.call_fds(2, &dma_map(3, 0, 0, 0x4000), &[file.as_fd()]);
@@ -563,7 +569,7 @@ fn unmap_repeats_the_request_and_accepts_what_was_never_mapped() {
 }
 
 #[test]
-fn interrupts_are_assigned_masked_triggered_and_taken_away() {
+fn interrupts_are_wired_masked_and_triggered() {
     const EVENTFD_TRIGGER: u32 = 1 << 2 | 1 << 5;
     const NONE_TRIGGER: u32 = 1 | 1 << 5;
     const NONE_MASK: u32 = 1 | 1 << 3;
@@ -606,7 +612,7 @@ fn interrupts_are_assigned_masked_triggered_and_taken_away() {
 }
 
 #[test]
-fn interrupt_requests_that_make_no_sense_are_refused() {
+fn invalid_irq_requests_are_rejected() {
     let mut bench = Bench::new();
     let fd = eventfd(0, EventfdFlags::NONBLOCK).unwrap();
     let one = [fd.as_fd()];
@@ -633,7 +639,7 @@ fn interrupt_requests_that_make_no_sense_are_refused() {
 }
 
 #[test]
-fn only_an_eventfd_becomes_a_vector() {
+fn only_eventfds_become_vectors() {
     let mut bench = Bench::new();
     let (_reader, pipe) = rustix::pipe::pipe().unwrap();
     let file = memfd_create("file", MemfdFlags::CLOEXEC).unwrap();
@@ -646,7 +652,7 @@ fn only_an_eventfd_becomes_a_vector() {
 }
 
 #[test]
-fn a_message_with_more_writes_than_a_client_collects_is_refused() {
+fn too_many_small_writes_are_rejected() {
     let mut bench = Bench::new();
     let writes = |count: u64| {
         let write = [access(0, 0, 8, &[]), vec![0; 8]].concat();
@@ -657,7 +663,7 @@ fn a_message_with_more_writes_than_a_client_collects_is_refused() {
 }
 
 #[test]
-fn a_client_may_listen_for_errors_and_stop() {
+fn error_eventfd_is_accepted() {
     let mut bench = Bench::new();
     let fd = eventfd(0, EventfdFlags::NONBLOCK).unwrap();
     assert_eq!(bench.call_fds(8, &words(&[20, 0x24, 3, 0, 1]), &[fd.as_fd()]).error, 0);
@@ -666,7 +672,7 @@ fn a_client_may_listen_for_errors_and_stop() {
 }
 
 #[test]
-fn descriptors_nobody_asked_for_are_closed() {
+fn unused_descriptors_are_closed() {
     let mut bench = Bench::new();
     let (kept, given) = rustix::pipe::pipe().unwrap();
     bench.send_fds(&message(1, 13, 0, &[]), &[given.as_fd()]);
@@ -677,11 +683,11 @@ fn descriptors_nobody_asked_for_are_closed() {
 }
 
 #[test]
-fn a_flood_of_descriptors_ends_the_connection() {
+fn too_many_descriptors_end_connection() {
     let fd = eventfd(0, EventfdFlags::NONBLOCK).unwrap();
     let mut bench = Bench::new();
     bench.send_fds(&message(1, 13, 0, &[]), &[fd.as_fd(); 17]);
-    assert!(matches!(bench.serve(), Err(Gone::Violation(Violation::Descriptors))));
+    assert!(matches!(bench.serve(), Err(ConnectionError::Violation(ProtocolError::Descriptors))));
 
     let mut bench = Bench::new();
     let bytes = message(1, 10, 0, &access(2, 0, 100, &[0; 100]));
@@ -689,7 +695,7 @@ fn a_flood_of_descriptors_ends_the_connection() {
         bench.send_fds(&[*byte], &[fd.as_fd()]);
         bench.serve().map(|_| ())
     });
-    assert!(matches!(result, Err(Gone::Violation(Violation::Descriptors))));
+    assert!(matches!(result, Err(ConnectionError::Violation(ProtocolError::Descriptors))));
 }
 
 #[test]

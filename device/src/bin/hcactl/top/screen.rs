@@ -10,7 +10,7 @@ use ratatui::text::Line;
 use ratatui::widgets::{Row, Table, Widget as _};
 
 use super::sample::{DeviceLine, QpLine, View};
-use crate::plain;
+use crate::sanitize;
 
 /// Lines of the screen that are neither devices nor queue pairs: title, two heads, the line between, keys.
 const FRAME_LINES: u16 = 5;
@@ -163,7 +163,7 @@ fn draw(view: &View, title: &str, choice: &Choice, area: Rect, to: &mut Buffer) 
     .areas(area);
     let bold = Style::new().add_modifier(Modifier::BOLD);
     let paused = if choice.paused { "  (paused)" } else { "" };
-    Line::styled(plain::text(&format!("{title}{paused}")), bold).render(head, to);
+    Line::styled(sanitize::text(&format!("{title}{paused}")), bold).render(head, to);
     device_table(view, choice).render(upper, to);
     let hidden = if view.cut { " (list truncated)" } else { "" };
     let count = format!("{} queue pairs{hidden}, sorted by {}", view.qps.len(), choice.qps.column());
@@ -191,7 +191,7 @@ fn device_table(view: &View, choice: &Choice) -> Table<'static> {
     let mut lines: Vec<_> = view.devices.iter().collect();
     lines.sort_by(|a, b| turned(choice, choice.devices.compare(a, b)));
     let rows = lines.into_iter().map(|line| {
-        let words = [line.id.to_string(), plain::text(&line.interface), line.state.to_owned()];
+        let words = [line.id.to_string(), sanitize::text(&line.interface), line.state.to_owned()];
         let numbers = [
             line.qps.to_string(),
             rate(line.sent),
@@ -224,7 +224,7 @@ fn qp_table(view: &View, choice: &Choice, area: Rect) -> Table<'static> {
         let words = [
             format!("{} {:#x}", line.device, line.qpn),
             format!("{} {}", line.service, line.state),
-            plain::text(&line.peer),
+            sanitize::text(&line.peer),
         ];
         let numbers =
             [rate(line.sends), rate(line.receives), line.waiting.to_string(), line.failed.to_string()];

@@ -9,15 +9,15 @@ use super::*;
 
 const LEN: RingLen = RingLen(RingLen::MIN);
 
-/// Both ends of the maker's direction, and the memory.
+/// Returns both ends of the creator's direction, and the memory.
 fn pair() -> (Producer, Consumer, Arc<MmapRegion>) {
     let memory = Arc::new(MmapRegion::new(LEN.memory_len()).unwrap());
-    let (producer, _) = ends(memory.clone(), LEN, Side::Maker).unwrap();
-    let (_, consumer) = ends(memory.clone(), LEN, Side::Taker).unwrap();
+    let (producer, _) = ends(memory.clone(), LEN, Side::Creator).unwrap();
+    let (_, consumer) = ends(memory.clone(), LEN, Side::Receiver).unwrap();
     (producer, consumer, memory)
 }
 
-fn frames(consumer: &mut Consumer) -> Result<Vec<Vec<u8>>, Broken> {
+fn frames(consumer: &mut Consumer) -> Result<Vec<Vec<u8>>, RingError> {
     let mut batch = RxBatch::new();
     consumer.take(&mut batch, 1000)?;
     let _ = consumer.release();
@@ -29,7 +29,7 @@ fn set(memory: &MmapRegion, at: usize, value: u32) {
 }
 
 #[test]
-fn frames_come_out_as_they_were_put_in_across_the_end_of_the_ring() {
+fn frames_wrap_around_ring_end() {
     let (mut producer, mut consumer, _) = pair();
     for round in 0..2000_u32 {
         let sent: Vec<Vec<u8>> = (0..round % 7)
@@ -48,7 +48,7 @@ fn frames_come_out_as_they_were_put_in_across_the_end_of_the_ring() {
 }
 
 #[test]
-fn a_frame_without_icrc_is_marked() {
+fn missing_icrc_is_flagged() {
     let (mut producer, mut consumer, _) = pair();
     let fields = [IcrcField::LeftOut, IcrcField::Computed, IcrcField::LeftOut];
     assert!(fields.iter().all(|icrc| producer.push(&[7; 100], *icrc).unwrap()));
@@ -59,7 +59,7 @@ fn a_frame_without_icrc_is_marked() {
 }
 
 #[test]
-fn a_full_ring_takes_no_more_until_there_is_room() {
+fn full_ring_accepts_frames_after_release() {
     let (mut producer, mut consumer, _) = pair();
     let frame = [7; 1000];
     let mut put = 0;
@@ -68,7 +68,7 @@ fn a_full_ring_takes_no_more_until_there_is_room() {
     }
     assert_eq!(put, LEN.get() as usize / record_len(1000));
     let _ = producer.publish();
-    assert!(producer.starve(1000).unwrap());
+    assert!(producer.request_room(1000).unwrap());
     let mut batch = RxBatch::new();
     consumer.take(&mut batch, 1).unwrap();
     assert!(consumer.release(), "who waits for room is woken");
@@ -78,14 +78,14 @@ fn a_full_ring_takes_no_more_until_there_is_room() {
 }
 
 #[test]
-fn only_who_sleeps_is_woken_and_nobody_sleeps_over_a_frame() {
+fn only_sleeping_consumer_is_woken() {
     let (mut producer, mut consumer, _) = pair();
     producer.push(&[1; 60], IcrcField::Computed).unwrap();
     assert!(!producer.publish());
-    assert!(!consumer.doze(), "a frame is here");
-    consumer.wake();
+    assert!(!consumer.enable_wakeups(), "a frame is here");
+    consumer.disable_wakeups();
     frames(&mut consumer).unwrap();
-    assert!(consumer.doze());
+    assert!(consumer.enable_wakeups());
     producer.push(&[1; 60], IcrcField::Computed).unwrap();
     assert!(producer.publish());
     producer.push(&[1; 60], IcrcField::Computed).unwrap();
@@ -93,11 +93,11 @@ fn only_who_sleeps_is_woken_and_nobody_sleeps_over_a_frame() {
 }
 
 #[test]
-fn counters_that_no_peer_writes_end_the_ring() {
+fn invalid_counters_are_rejected() {
     for head in [LEN.get() + 8, u32::MAX - 7, 12] {
         let (_producer, mut consumer, memory) = pair();
         set(&memory, HEAD_AT, head);
-        assert_eq!(frames(&mut consumer), Err(Broken::Head(head)));
+        assert_eq!(frames(&mut consumer), Err(RingError::Head(head)));
     }
     for tail in [8, u32::MAX, 1 << 31] {
         let (mut producer, _consumer, memory) = pair();
@@ -106,8 +106,8 @@ fn counters_that_no_peer_writes_end_the_ring() {
         while pushed == Ok(true) {
             pushed = producer.push(&[0; 1000], IcrcField::Computed);
         }
-        // A tail that was ahead of its head at first may be behind it by now: then it only lies to itself.
-        assert!(matches!(pushed, Err(Broken::Tail(_)) | Ok(false)), "{tail:#x}");
+        // A tail that was ahead of its head at first may be behind it by now. Then it only misleads its writer.
+        assert!(matches!(pushed, Err(RingError::Tail(_)) | Ok(false)), "{tail:#x}");
     }
     let (mut producer, mut consumer, memory) = pair();
     while producer.push(&[0; 1000], IcrcField::Computed).unwrap() {}
@@ -115,23 +115,23 @@ fn counters_that_no_peer_writes_end_the_ring() {
     frames(&mut consumer).unwrap();
     assert!(producer.push(&[0; 1000], IcrcField::Computed).unwrap());
     set(&memory, TAIL_AT, 0);
-    assert!(matches!(producer.starve(60), Err(Broken::Tail(_))), "a tail does not go back");
+    assert!(matches!(producer.request_room(60), Err(RingError::Tail(_))), "a tail does not go back");
 }
 
 #[test]
-fn lengths_that_no_frame_has_end_the_ring() {
+fn invalid_lengths_are_rejected() {
     for len in [0, 13, 61, u32::try_from(MAX_FRAME_LEN).unwrap() + 1, u32::MAX] {
         let (mut producer, mut consumer, memory) = pair();
         producer.push(&[1; 60], IcrcField::Computed).unwrap();
         let _ = producer.publish();
         set(&memory, DATA_AT, len);
-        assert_eq!(frames(&mut consumer), Err(Broken::Length(len)));
+        assert_eq!(frames(&mut consumer), Err(RingError::Length(len)));
     }
 }
 
 proptest! {
     #[test]
-    fn whatever_is_in_the_memory_harms_nobody(
+    fn arbitrary_memory_never_panics(
         words in prop::collection::vec((0..LEN.memory_len() / 4, any::<u32>()), 0..64),
         counters in prop::collection::vec((0..8_usize, prop_oneof![0..200_000_u32, any::<u32>()]), 0..8),
         lengths in prop::collection::vec(0..12_000_usize, 0..40),
@@ -151,14 +151,14 @@ proptest! {
                 prop_assert!(frames.iter().all(|frame| (MIN_FRAME_LEN..=MAX_FRAME_LEN).contains(&frame.len())));
             }
         }
-        let _ = (producer.starve(100), consumer.doze());
+        let _ = (producer.request_room(100), consumer.enable_wakeups());
     }
 }
 
-/// Two threads that sleep whenever they can: each frame, and each byte of room, is waited for with a bell alone. A bell that
-/// is lost leaves a thread without one for ever.
+/// Two threads that sleep whenever they can, and wait for each frame and for room by wake-ups alone. A lost wake-up
+/// blocks a thread for ever.
 #[test]
-fn no_bell_is_lost_whoever_falls_asleep_when() {
+fn no_wakeup_is_lost() {
     const FRAMES: u32 = 200_000;
     let (mut producer, mut consumer, _) = pair();
     let (mut left, mut right) = UnixStream::pair().unwrap();
@@ -172,11 +172,11 @@ fn no_bell_is_lost_whoever_falls_asleep_when() {
                 if producer.publish() {
                     left.write_all(&[1]).unwrap();
                 }
-                if producer.starve(frame.len()).unwrap() {
+                if producer.request_room(frame.len()).unwrap() {
                     left.read_exact(&mut [0]).expect("a bell for room is lost");
                 }
             }
-            // Now and then a burst, that the ring fills too.
+            // An occasional burst also fills the ring.
             if number % 3000 > 2000 && producer.publish() {
                 left.write_all(&[1]).unwrap();
             }
@@ -201,10 +201,10 @@ fn no_bell_is_lost_whoever_falls_asleep_when() {
         if next == FRAMES {
             break;
         }
-        if consumer.doze() {
+        if consumer.enable_wakeups() {
             right.read_exact(&mut [0]).expect("a bell for a frame is lost");
         } else {
-            consumer.wake();
+            consumer.disable_wakeups();
         }
     }
     drop(sender.join().unwrap());

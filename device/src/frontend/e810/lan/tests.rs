@@ -36,7 +36,7 @@ struct Bench {
 impl Bench {
     fn new() -> Self {
         let mut memory = GuestMemory::default();
-        memory.lend(0, MEMORY);
+        memory.map_zeros(0, MEMORY);
         Self { lan: Lan::new(QUEUES), memory, monitor: Monitor::default() }
     }
 

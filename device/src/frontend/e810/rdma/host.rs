@@ -14,7 +14,7 @@ use super::hmc::Pages;
 use super::queue_pair::Around;
 use super::trace;
 use crate::frontend::{Context, HostContext};
-use crate::memory::translate::{Place, RegionAccess};
+use crate::memory::translate::{AccessTarget, RegionAccess};
 
 /// [`engine::Host`] of the RDMA half.
 #[derive(Debug)]
@@ -64,7 +64,7 @@ impl engine::Host for RdmaHost<'_> {
     }
 
     fn check(&self, who: Initiator, key: Lkey, va: Va, len: u64, access: Access) -> Result<(), AccessError> {
-        self.access().check(Place::address(who, key, va), len, access)
+        self.access().check(AccessTarget::address(who, key, va), len, access)
     }
 
     fn read(
@@ -76,7 +76,7 @@ impl engine::Host for RdmaHost<'_> {
         out: &mut Vec<u8>,
         access: Access,
     ) -> Result<(), AccessError> {
-        self.access().append(Place::address(who, key, va), len, out, access)
+        self.access().append(AccessTarget::address(who, key, va), len, out, access)
     }
 
     fn write(
@@ -87,11 +87,11 @@ impl engine::Host for RdmaHost<'_> {
         data: &[u8],
         access: Access,
     ) -> Result<(), AccessError> {
-        self.access().write(Place::address(who, key, va), data, access)
+        self.access().write(AccessTarget::address(who, key, va), data, access)
     }
 
     fn atomic(&mut self, who: Initiator, key: Lkey, va: Va, op: AtomicOp) -> Result<u64, AccessError> {
-        self.access().atomic(Place::address(who, key, va), op)
+        self.access().atomic(AccessTarget::address(who, key, va), op)
     }
 
     fn dropped(&mut self, dropped: &Dropped) {

@@ -17,7 +17,7 @@ use super::rules::{
 use super::{Findings, View};
 use crate::frontend::jingzhao::resources::Resources;
 use crate::identity::Identity;
-use crate::memory::translate::Place;
+use crate::memory::translate::AccessTarget;
 
 /// Checks a doorbell, before it takes effect. State and counters of the QP are current.
 pub(in super::super) fn doorbell(resources: &Resources, page: u32, doorbell: &SendDoorbell) -> Findings {
@@ -176,7 +176,7 @@ fn queue_begins(
         return;
     }
     let access = view.resources.regions.access(view.dma);
-    if let Err(error) = access.check(Place::offset(pd, key, 0), len.into(), Access::LocalRead) {
+    if let Err(error) = access.check(AccessTarget::offset(pd, key, 0), len.into(), Access::LocalRead) {
         let what = format!(
             "{queue} queue of QP {number} needs {len} bytes in the memory region with key {key}: {error}"
         );

@@ -12,7 +12,7 @@ use super::View;
 use super::icm::{self, Context};
 use super::rules::{QP_ATTRIBUTES, QP_BUFFER, QP_CQ, QP_NUMBER, QP_SRQ, QP_UNNAMED};
 use crate::frontend::strict::Findings;
-use crate::memory::translate::Place;
+use crate::memory::translate::AccessTarget;
 
 pub(super) fn modify(
     view: View<'_>,
@@ -54,7 +54,7 @@ fn begins(view: View<'_>, qpn: Qpn, qpc: &Qpc, found: &mut Findings) {
     // T44: a queue without slots is indistinguishable from one with one slot.
     let queues = [("send", qpc.sq_base, qpc.sq), ("receive", qpc.rq_base, qpc.rq)];
     for (name, base, geometry) in queues.into_iter().filter(|(_, _, queue)| queue.log_slots != 0) {
-        let place = Place::offset(qpc.pd, qpc.wqe_lkey, base.into());
+        let place = AccessTarget::offset(qpc.pd, qpc.wqe_lkey, base.into());
         let len = bytes(geometry);
         if let Err(error) = resources.regions.access(view.dma).check(place, len, Access::LocalRead) {
             let key = qpc.wqe_lkey;

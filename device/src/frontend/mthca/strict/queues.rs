@@ -17,7 +17,7 @@ use crate::frontend::hcr::entry_ring::Buffer;
 use crate::frontend::hcr::strict::{check_ring, check_ring_access};
 use crate::frontend::mthca::resources::Resources;
 use crate::frontend::strict::Findings;
-use crate::memory::translate::Place;
+use crate::memory::translate::AccessTarget;
 
 pub(super) fn sw2hw_cq(view: View<'_>, command: &Command, cqc: &Cqc, found: &mut Findings) {
     let resources = view.resources;
@@ -99,7 +99,7 @@ pub(super) fn sw2hw_srq(view: View<'_>, command: &Command, srqc: &Srqc, found: &
         found.add(&SRQ_NUMBER, format!("context of {queue} has SRQ number {}", srqc.srqn));
     }
     let len = 1u64 << (u32::from(srqc.log_slots) + u32::from(srqc.log_slot)).min(32);
-    let place = Place::offset(srqc.pd, srqc.lkey, 0);
+    let place = AccessTarget::offset(srqc.pd, srqc.lkey, 0);
     if let Err(error) = resources.regions.access(view.dma).check(place, len, Access::LocalRead) {
         found.add(
             &SRQ_BUFFER,

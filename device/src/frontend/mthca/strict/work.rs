@@ -16,7 +16,7 @@ use crate::frontend::hcr::mtt::Mtt;
 use crate::frontend::mthca::qp::QueuePair;
 use crate::frontend::mthca::srq::SharedReceiveQueue;
 use crate::frontend::strict::Findings;
-use crate::memory::translate::{Place, RegionAccess};
+use crate::memory::translate::{AccessTarget, RegionAccess};
 
 type Memory<'a> = RegionAccess<'a, &'a Mtt>;
 
@@ -119,7 +119,7 @@ fn keys(
     for (n, data) in list.iter().enumerate() {
         let DataSegment { len, lkey, va } = *data;
         let who = Initiator { pd: qp.qpc.pd, qpn: qp.qpn, reserved_lkey: false };
-        if let Err(error) = memory.check(Place::address(who, lkey, va), len.into(), access) {
+        if let Err(error) = memory.check(AccessTarget::address(who, lkey, va), len.into(), access) {
             let pd = qp.qpc.pd;
             found.add(
                 &WQE_KEY,
@@ -210,7 +210,7 @@ fn receive(
         Fetch::Ready(request) => {
             let who = Initiator { pd, qpn, reserved_lkey: false };
             let wrong = request.sges.iter().enumerate().find_map(|(n, sge)| {
-                let place = Place::address(who, sge.lkey, sge.va);
+                let place = AccessTarget::address(who, sge.lkey, sge.va);
                 Some((n, sge, memory.check(place, sge.len.into(), Access::LocalWrite).err()?))
             });
             if let Some((n, sge, error)) = wrong {

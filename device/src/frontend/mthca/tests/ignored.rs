@@ -36,7 +36,7 @@ fn row(user: &User) -> Option<Ignored> {
 }
 
 fn counted(user: &User) -> Vec<(&'static str, u64)> {
-    user.hca.monitor().ignorances().collect()
+    user.hca.monitor().ignored_counts().collect()
 }
 
 #[test]

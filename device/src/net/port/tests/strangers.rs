@@ -1,4 +1,4 @@
-//! What strangers can make an HCA send, counted at the sockets of its peers.
+//! Traffic that unknown senders can cause, measured at the sockets of the peers.
 
 use std::net::UdpSocket;
 use std::time::Duration;
@@ -14,17 +14,17 @@ use crate::management::{Datagram, PERMISSIVE_LID, QP0, QP1};
 use crate::vfio::Bar;
 use crate::vfio::server::{Device as _, Region};
 
-/// What the answer to a probe has that the shortest probe has not (RFC 4861, section 7.2.4).
+/// Extra bytes of the answer to the shortest probe (RFC 4861, section 7.2.4).
 const OPTION: usize = 8;
-/// What an acknowledgment has that a SEND without data has not: AETH (IBTA 9.2).
+/// Extra bytes of an acknowledgment to a SEND without data: the AETH (IBTA 9.2).
 const AETH: usize = 4;
 
-/// More MACs than are known of a peer.
+/// More MACs than are learned from a peer.
 const MANY: u16 = 600;
-/// How many of these are served, the oldest.
+/// Number of frames that are served, oldest first.
 const SERVED: usize = 80;
 
-/// An HCA, LID 2, and its peers: one that asks and two that have nothing to do with it.
+/// An HCA with LID 2 and its peers: one that sends requests and two bystanders.
 struct Wire {
     hca: Hca<Stub>,
     fabric: UdpFabric,
@@ -43,14 +43,14 @@ impl Wire {
         Self { hca, fabric, peers, now: NOW }
     }
 
-    /// QP 2 is connected to LID 1; what QP 1 sends is not looked at.
+    /// Connects QP 2 to LID 1. Frames of QP 1 are ignored.
     fn connect(&mut self) {
         self.hca.region_write(Region::Bar(Bar::Bar0), 8, &[1]);
         self.hca.drain();
         self.hca.outbound().clear();
     }
 
-    /// Everything arrives, the first `served` are served, and then everything leaves: bytes for each peer.
+    /// Receives all frames, serves the first `served`, then sends everything. Returns the bytes for each peer.
     fn exchange(&mut self, frames: &[Vec<u8>], served: usize) -> [usize; 3] {
         self.now = self.now + Duration::from_secs(1);
         self.hca.set_now(self.now);
@@ -131,9 +131,9 @@ fn mad(qp: Qpn, to_all: bool, header: [u8; 3], hops: u8) -> Vec<u8> {
 }
 
 #[test]
-fn nobody_makes_others_pay_and_nobody_gets_more_than_it_sends() {
+fn answers_cost_no_third_party() {
     let urgent = |frame: Vec<u8>| [&frame[..12], &[0x81, 0, 0xe0, 0], &frame[12..]].concat();
-    // What is sent, whether it is answered, and how much longer the answer may be.
+    // The frame, whether it is answered, and how much longer the answer may be.
     let kinds = [
         ("ARP request", arp_request(), true, 0),
         ("ARP reply", arp_reply(), false, 0),

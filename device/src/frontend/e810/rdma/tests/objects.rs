@@ -13,7 +13,7 @@ use protocol::roce::IpAddrs;
 use super::super::Rdma;
 use super::*;
 use crate::frontend::e810::testing::PBLE_SEGMENT;
-use crate::memory::translate::{Place, RegionAccess};
+use crate::memory::translate::{AccessTarget, RegionAccess};
 
 fn wqe(words: &[(usize, u64)]) -> Operation {
     let mut wqe = [0; WQE_LEN];
@@ -187,7 +187,7 @@ fn read(driver: &mut Driver, pd: u32, va: u64, len: usize) -> Result<Vec<u8>, en
     let access = RegionAccess { keys: &rdma.regions.keys, pages: rdma.hmc.pages(dma), dma };
     let mut bytes = vec![0; len];
     let who = Initiator { pd: Pdn::new(pd), qpn: Qpn::new(3), reserved_lkey: false };
-    access.read(Place::address(who, Lkey::new(STAG), Va::new(va)), &mut bytes, Access::LocalRead)?;
+    access.read(AccessTarget::address(who, Lkey::new(STAG), Va::new(va)), &mut bytes, Access::LocalRead)?;
     Ok(bytes)
 }
 

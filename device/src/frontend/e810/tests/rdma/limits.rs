@@ -31,7 +31,7 @@ fn small() -> Driver {
 
 /// How often something was ignored for this reason.
 fn ignored(driver: &Driver, reason: &str) -> u64 {
-    driver.bus.hca.monitor().ignorances().find(|(name, _)| *name == reason).map_or(0, |(_, count)| count)
+    driver.bus.hca.monitor().ignored_counts().find(|(name, _)| *name == reason).map_or(0, |(_, count)| count)
 }
 
 /// The first is done, the second refused, and counted as such.

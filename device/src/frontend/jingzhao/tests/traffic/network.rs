@@ -18,7 +18,7 @@ fn connection_works_beside_nic_on_network() {
     let mut networks = Networks::default();
     let mut join = |lid| networks.network("a").join(&Identity::from_lid(Lid::new(lid))).unwrap();
     let (mut ends, mut nic) = ([join(1), join(2)], join(3));
-    nic.hear_all();
+    nic.set_promiscuous();
     let (mut a, mut b) = pair();
     let data = pattern(300, 7);
     put_data(&mut a, 0, &data);
@@ -28,7 +28,7 @@ fn connection_works_beside_nic_on_network() {
     for dst in [MacAddr::from_lid(Lid::new(2)), MacAddr([0x52, 0x54, 0, 0, 0, 1])] {
         let mut batch = TxBatch::of_nic();
         batch.buffer().extend([&dst.0[..], &[2, 0, 0, 0, 0, 3], &[0x88; 48]].concat());
-        assert!(batch.commit_plain());
+        assert!(batch.commit_nic());
         nic.send(&mut batch);
     }
     loop {

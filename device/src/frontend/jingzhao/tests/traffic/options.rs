@@ -206,7 +206,7 @@ fn qpn_check_rejects_stale_doorbells() {
         a.ring_doorbell(1, doorbell(QPN ^ 0x3_0000, 0, 0x00, 1));
         a.settle();
         assert_eq!(cqe(&mut a, 0)[31] == 0, obeyed, "{json}");
-        let counted = a.hca.monitor().ignorances().any(|(reason, _)| reason == "stale_qpn");
+        let counted = a.hca.monitor().ignored_counts().any(|(reason, _)| reason == "stale_qpn");
         assert_eq!(counted, !obeyed);
         send(&mut a, 1, 0x00, &[]);
         a.settle();

@@ -1,0 +1,322 @@
+//! Builds a device's worker from its configuration, at start-up and after each failure.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use protocol::ids::MacAddr;
+use thiserror::Error;
+
+use crate::capture::Capture;
+use crate::config::{CaptureConfig, DeviceConfig, Doorbells, FabricConfig, TraceConfig};
+use crate::fabric::Fabric;
+use crate::fabric::local::{Network, Networks};
+use crate::fabric::ring::RingFabric;
+use crate::fabric::tap::TapFabric;
+use crate::fabric::udp::UdpFabric;
+use crate::frontend::{FrontendVisitor, Interface, Setup};
+use crate::hca::Hca;
+use crate::inherited::Inherited;
+use crate::net::address::Addresses;
+use crate::record::{Header, Recorder};
+use crate::telemetry::store::{Keep, Opening};
+use crate::telemetry::trace::Trace;
+use crate::vfio::server::{ListenError, Listener, Source};
+use crate::worker::{Run, Worker};
+
+/// Why a device cannot be created.
+#[derive(Debug, Error)]
+pub enum MakeError {
+    /// The socket for the VMM cannot be created.
+    #[error("{key}")]
+    Listen {
+        /// Key in the configuration.
+        key: String,
+        /// Reason.
+        source: ListenError,
+    },
+    /// The fabric cannot be opened.
+    #[error("{key}: cannot open {name}")]
+    Fabric {
+        /// Key in the configuration.
+        key: String,
+        /// Configured address or interface.
+        name: String,
+        /// Reason.
+        source: io::Error,
+    },
+    /// The capture, trace or record file cannot be written.
+    #[error("{key}: cannot write to {}", path.display())]
+    File {
+        /// Key in the configuration.
+        key: String,
+        /// Configured file.
+        path: PathBuf,
+        /// Reason.
+        source: io::Error,
+    },
+    /// The process has no free descriptors or memory.
+    #[error("cannot allocate host resources such as threads or file descriptors")]
+    Host(#[from] io::Error),
+}
+
+/// Builds a device. It keeps what the device shares with others and its socket; everything else is opened each time.
+#[derive(Clone, Debug)]
+pub struct DeviceBuilder {
+    device: DeviceConfig,
+    /// Path of the device in the configuration.
+    key: String,
+    /// The network of a device on the local fabric.
+    network: Option<Arc<Network>>,
+}
+
+/// When a worker is built.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Occasion {
+    Start,
+    Restart,
+}
+
+impl DeviceBuilder {
+    /// Creates the builder of a device. Messages refer to it as `key`.
+    pub fn new(device: &DeviceConfig, key: &str, networks: &mut Networks) -> Self {
+        let network = match &device.fabric {
+            FabricConfig::Local { network } => Some(networks.network(network)),
+            FabricConfig::Udp { .. } | FabricConfig::Ring { .. } | FabricConfig::Tap { .. } => None,
+        };
+        Self { device: device.clone(), key: key.to_owned(), network }
+    }
+
+    /// Name of the thread, and of the interface in captures.
+    pub fn name(&self) -> String {
+        name(&self.device)
+    }
+
+    /// Returns the source of its clients: an inherited socket, or a new one.
+    ///
+    /// # Errors
+    /// It cannot listen, or has no path to listen on.
+    pub fn source(&self, inherited: &mut Inherited) -> Result<Source, MakeError> {
+        let Some(path) = &self.device.socket_path else {
+            return inherited.take_only().ok_or_else(|| {
+                MakeError::Host(io::Error::other(format!("{} has no socket to listen on", self.key)))
+            });
+        };
+        if let Some(listener) = inherited.take(path) {
+            return Ok(Source::Listener(listener));
+        }
+        Listener::bind_for(path, self.device.socket_access)
+            .map(|listener| Source::Listener(listener.into()))
+            .map_err(|source| MakeError::Listen { key: format!("{}.socket_path", self.key), source })
+    }
+
+    /// Builds the worker at start-up. Existing files are replaced.
+    ///
+    /// # Errors
+    /// A resource in the configuration cannot be opened.
+    pub fn make(&self, source: Source) -> Result<Box<dyn Run>, MakeError> {
+        self.make_on(Occasion::Start, source)
+    }
+
+    /// Builds the worker after a failure. Files are continued; if they cannot be opened, the device runs without
+    /// them.
+    ///
+    /// # Errors
+    /// The fabric cannot be opened.
+    pub fn make_again(&self, listener: Arc<Listener>) -> Result<Box<dyn Run>, MakeError> {
+        self.make_on(Occasion::Restart, Source::Listener(listener))
+    }
+
+    fn make_on(&self, occasion: Occasion, source: Source) -> Result<Box<dyn Run>, MakeError> {
+        let Self { device, .. } = self;
+        let fabric = self.fabric()?;
+        let opening = match occasion {
+            Occasion::Start => Opening::Replace,
+            Occasion::Restart => Opening::Append,
+        };
+        let capture = match &device.capture {
+            None => None,
+            Some(CaptureConfig { keep, filter }) => self
+                .opened("capture", occasion, keep, Capture::open(keep, opening, &self.name()))?
+                .map(|capture| capture.with_limit(device.capture_max_bytes).with_filter(filter.clone())),
+        };
+        let trace = match &device.trace {
+            None => None,
+            Some(TraceConfig { keep, format, filter }) => self
+                .opened("trace.file", occasion, keep, Trace::open(keep, opening, *format, &self.name()))?
+                .map(|trace| trace.with_limit(device.trace_max_bytes).with_filter(filter.clone())),
+        };
+        let record = match (&device.record, occasion) {
+            (None, _) => None,
+            (Some(path), Occasion::Start) => {
+                let record = Recorder::create(path, &header(device), device.record_max_bytes);
+                Some(self.must("record", path, record)?)
+            }
+            (Some(path), Occasion::Restart) => {
+                tracing::warn!(path = %path.display(), "recording stopped: the device failed");
+                None
+            }
+        };
+        device
+            .frontend
+            .make(&setup(device), WorkerParts { builder: self, source, fabric, capture, trace, record })
+    }
+
+    /// Checks a file: at start-up it is required, after a failure optional.
+    fn opened<T>(
+        &self,
+        key: &str,
+        occasion: Occasion,
+        keep: &Keep,
+        opened: io::Result<T>,
+    ) -> Result<Option<T>, MakeError> {
+        match occasion {
+            Occasion::Start => self.must(key, keep.path(), opened).map(Some),
+            Occasion::Restart => Ok(unless(keep.path(), opened)),
+        }
+    }
+
+    fn must<T>(&self, key: &str, path: &Path, opened: io::Result<T>) -> Result<T, MakeError> {
+        opened.map_err(|source| MakeError::File {
+            key: format!("{}.{key}", self.key),
+            path: path.to_owned(),
+            source,
+        })
+    }
+
+    fn fabric(&self) -> Result<Box<dyn Fabric + Send>, MakeError> {
+        let mac = self.device.identity.mac;
+        let failed = |part: &str, name: String, source| MakeError::Fabric {
+            key: format!("{}.fabric.{part}", self.key),
+            name,
+            source,
+        };
+        Ok(match (&self.device.fabric, &self.network) {
+            (FabricConfig::Udp { bind, peers }, _) => {
+                let fabric = UdpFabric::bind(*bind, mac, peers);
+                Box::new(fabric.map_err(|source| failed("udp.bind", bind.to_string(), source))?)
+            }
+            (FabricConfig::Ring { folder, .. }, _) => {
+                let fabric = RingFabric::join(folder, &self.device.identity);
+                Box::new(
+                    fabric.map_err(|source| failed("ring.folder", folder.display().to_string(), source))?,
+                )
+            }
+            (FabricConfig::Tap { interface, path_mtu }, _) => {
+                let fabric = TapFabric::open(interface, *path_mtu);
+                Box::new(fabric.map_err(|source| failed("tap.interface", interface.to_string(), source))?)
+            }
+            (FabricConfig::Local { .. }, Some(network)) => Box::new(network.join(&self.device.identity)?),
+            (FabricConfig::Local { network }, None) => {
+                let missing = io::Error::from(io::ErrorKind::NotFound);
+                return Err(failed("local.network", network.clone(), missing));
+            }
+        })
+    }
+}
+
+/// Returns the parameters of a front-end, except its options.
+pub fn setup(device: &DeviceConfig) -> Setup<()> {
+    Setup { options: (), mac: device.identity.mac, engine: engine::Config::default() }
+}
+
+/// The configuration of a device itself, without its surroundings.
+#[derive(Clone, Copy, Debug)]
+pub struct Subject<'a>(&'a DeviceConfig);
+
+impl<'a> Subject<'a> {
+    /// Selects the device of this configuration.
+    pub fn of(device: &'a DeviceConfig) -> Self {
+        Self(device)
+    }
+
+    /// Creates the device in its power-on state.
+    ///
+    /// # Errors
+    /// The configuration has too many impairments.
+    pub fn hca<F: Interface>(&self, frontend: F, capture: Option<Capture>) -> io::Result<Hca<F>> {
+        let device = self.0;
+        let mut hca = Hca::new(frontend, self.addresses(), capture);
+        if let FabricConfig::Tap { path_mtu, .. } = &device.fabric {
+            hca.limit_path_mtu(*path_mtu);
+        }
+        self.peer_macs().for_each(|mac| hca.add_static_neighbour(mac));
+        hca.set_strict(device.strict);
+        hca.set_memory_limits(device.memory);
+        if device.doorbells == Doorbells::Mapped {
+            hca.map_doorbells();
+        }
+        for rule in &device.impairments {
+            hca.impair(rule.clone()).map_err(io::Error::other)?;
+        }
+        Ok(hca)
+    }
+
+    fn addresses(&self) -> Addresses {
+        let DeviceConfig { identity, peers, default_peer, .. } = self.0;
+        Addresses { own: *identity, peers: peers.clone(), default_peer: *default_peer }
+    }
+
+    /// Configured MACs of UDP peers.
+    fn peer_macs(&self) -> impl Iterator<Item = MacAddr> {
+        let peers = match &self.0.fabric {
+            FabricConfig::Udp { peers, .. } => peers.as_slice(),
+            FabricConfig::Local { .. } | FabricConfig::Ring { .. } | FabricConfig::Tap { .. } => &[],
+        };
+        peers.iter().filter_map(|peer| peer.mac)
+    }
+}
+
+/// Returns the header of the device's session records.
+pub fn header(device: &DeviceConfig) -> Header {
+    Header::new(&name(device), device.entry.clone())
+}
+
+/// Returns the name of a device.
+pub fn name(device: &DeviceConfig) -> String {
+    format!("hca{}", device.identity.lid.get())
+}
+
+/// Logs that a file cannot be reopened.
+fn unless<T>(path: &Path, opened: io::Result<T>) -> Option<T> {
+    opened
+        .inspect_err(
+            |error| tracing::warn!(path = %path.display(), %error, "cannot reopen a capture or trace file after a device restart; continuing without this file"),
+        )
+        .ok()
+}
+
+/// The parts of a worker besides its front-end.
+struct WorkerParts<'a> {
+    builder: &'a DeviceBuilder,
+    source: Source,
+    fabric: Box<dyn Fabric + Send>,
+    capture: Option<Capture>,
+    trace: Option<Trace>,
+    record: Option<Recorder>,
+}
+
+impl FrontendVisitor for WorkerParts<'_> {
+    type Output = Result<Box<dyn Run>, MakeError>;
+
+    fn visit<F: Interface>(self, frontend: impl Fn() -> F + Send + 'static) -> Self::Output {
+        let Self { builder, source, mut fabric, capture, trace, record } = self;
+        let device = builder.device.clone();
+        let (linger, coalesce) = (device.linger, device.coalesce);
+        let first = frontend();
+        if F::NIC {
+            fabric.set_promiscuous();
+        }
+        let mut hca = Subject::of(&device).hca(first, capture)?;
+        hca.set_trace(trace);
+        let anew = move || Subject::of(&device).hca(frontend(), None);
+        let worker = Worker::new(source, hca, fabric)?
+            .with_busy_poll(linger)
+            .with_coalescing(coalesce)
+            .with_maker(Box::new(anew));
+        Ok(Box::new(match record {
+            Some(record) => worker.with_record(record),
+            None => worker,
+        }))
+    }
+}

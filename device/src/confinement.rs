@@ -1,0 +1,216 @@
+//! The sandbox of the process, which limits what an attacker gains by compromising it through a guest, a VMM or a
+//! peer.
+//!
+//! It uses four Linux features, each as far as the kernel supports it. With no_new_privs, an executed program gains
+//! no privileges. Landlock permits only files that the configuration names (`paths`). Capabilities are dropped,
+//! except for those that later operations need. Seccomp permits only the system calls needed for serving (`calls`).
+//! The sandbox cannot be left, and it includes threads created later.
+//!
+//! Paths come first, before the process has a second thread, because landlock applies to a thread and those that it
+//! creates. Capabilities and system calls come last, after all set-up that needs more of them.
+
+mod calls;
+mod paths;
+
+use std::os::fd::AsRawFd as _;
+use std::path::Path;
+use std::sync::OnceLock;
+
+use rustix::fs::Gid;
+use rustix::process::{getegid, getgroups};
+use rustix::thread::{CapabilitySet, set_thread_groups};
+use thiserror::Error;
+
+use self::paths::{Grant, Paths};
+use crate::capabilities;
+use crate::config::{Config, ConfigError, DeviceConfig, FabricConfig, Use};
+use crate::vfio::server::keep_probe;
+
+/// A feature that is in force, or why it is not.
+type Outcome<T> = Result<T, Missing>;
+
+/// Why a feature is not used.
+#[derive(Clone, Debug, Error)]
+enum Missing {
+    /// The kernel does not support it, or has it disabled.
+    #[error("not supported by the kernel")]
+    Kernel,
+    /// Any other reason.
+    #[error("{0}")]
+    Refused(String),
+}
+
+/// The sandbox of the process. Empty if it is disabled or not begun.
+static SANDBOX: OnceLock<Sandbox> = OnceLock::new();
+
+#[derive(Debug)]
+struct Sandbox {
+    no_new_privileges: bool,
+    paths: Outcome<Paths>,
+    /// Permitted system calls.
+    through: calls::Permitted,
+    /// Capabilities that are kept.
+    kept: CapabilitySet,
+}
+
+/// Begins the sandbox unless the configuration disables it: sets no_new_privs and restricts files to those that
+/// `config` needs. Call it before creating other threads. `file` is the configuration file for reloads.
+///
+/// # Errors
+/// A configured directory cannot be opened.
+pub fn begin(config: &Config, file: Option<&Path>) -> Result<(), ConfigError> {
+    if !config.confinement.enabled {
+        return Ok(());
+    }
+    let grants = paths::grants(config, file)?;
+    capabilities::begin();
+    // Without the probe, an existing socket file counts as in use.
+    let probe = keep_probe().ok().map(|probe| probe.as_raw_fd());
+    let of_devices = config.devices.iter().filter_map(|device| device.socket_access.group);
+    let groups: Vec<_> = of_devices.chain(config.sockets.group()).collect();
+    join(&groups);
+    let kept = needed(config, &groups, &grants);
+    let no_new_privileges = rustix::thread::set_no_new_privs(true).is_ok();
+    let paths = paths::restrict(config, grants);
+    let groups = groups.iter().map(|group| group.as_raw()).collect();
+    let through =
+        calls::Permitted { groups, ring: config.may_have_rings(), udp: config.may_have_udp(), probe };
+    let _ = SANDBOX.set(Sandbox { no_new_privileges, paths, through, kept });
+    Ok(())
+}
+
+/// Joins the groups of the configured sockets, if permitted. The owner of a file may assign it to a group of its own
+/// without CAP_CHOWN, which would apply to every file.
+fn join(groups: &[Gid]) {
+    let mut all = getgroups().unwrap_or_default();
+    all.extend(groups.iter().copied().filter(|group| !is_member(*group)));
+    let _ = set_thread_groups(&all);
+}
+
+fn is_member(group: Gid) -> bool {
+    getegid() == group || getgroups().is_ok_and(|groups| groups.contains(&group))
+}
+
+/// Returns the capabilities needed later, to restart a device or to add one.
+fn needed(config: &Config, groups: &[Gid], grants: &[Grant]) -> CapabilitySet {
+    let is_low = |device: &DeviceConfig| matches!(device.fabric, FabricConfig::Udp { bind, .. } if (1..1024).contains(&bind.port()));
+    [
+        // To attach to an interface of another user, or to create one.
+        (CapabilitySet::NET_ADMIN, paths::has_tap(config)),
+        (CapabilitySet::NET_BIND_SERVICE, config.devices.iter().any(is_low)),
+        (CapabilitySet::CHOWN, !groups.iter().all(|group| is_member(*group))),
+        // Directories and files of other users.
+        (CapabilitySet::DAC_OVERRIDE, !capabilities::without(|| paths::are_usable(grants))),
+    ]
+    .into_iter()
+    .filter_map(|(capability, needed)| needed.then_some(capability))
+    .collect()
+}
+
+/// Completes the sandbox in all threads, and logs what is in force.
+pub fn complete() {
+    let Some(sandbox) = SANDBOX.get() else {
+        tracing::info!("not confined: the sandbox is disabled");
+        return;
+    };
+    let (mut in_force, mut missing) = (Vec::new(), Vec::new());
+    match &sandbox.paths {
+        Ok(paths) => in_force.push(paths.to_string()),
+        Err(error) => missing.push(format!("landlock ({error})")),
+    }
+    match capabilities::keep(sandbox.kept) {
+        Ok(kept) if kept.is_empty() => in_force.push("no capabilities".to_owned()),
+        Ok(kept) => {
+            let names: Vec<_> = kept.iter_names().map(|(name, _)| format!("CAP_{name}")).collect();
+            in_force.push(format!("no capabilities except {}", names.join(" ")));
+        }
+        Err(error) => missing.push(format!("no capabilities ({error})")),
+    }
+    // Files created from here on get their mode at creation: modes cannot be changed any more.
+    rustix::process::umask(rustix::fs::Mode::empty());
+    match calls::restrict(&sandbox.through) {
+        Ok(()) => in_force.push("seccomp".to_owned()),
+        Err(error) => missing.push(format!("seccomp ({error})")),
+    }
+    match sandbox.no_new_privileges {
+        true => in_force.push("no new privileges".to_owned()),
+        false => missing.push("no new privileges (rejected by the kernel)".to_owned()),
+    }
+    match (in_force.is_empty(), missing.is_empty()) {
+        (_, true) => tracing::info!("confined: {}", in_force.join(", ")),
+        (false, false) => {
+            tracing::info!("confined: {}; unavailable: {}", in_force.join(", "), missing.join(", "));
+        }
+        (true, false) => tracing::info!("not confined; unavailable: {}", missing.join(", ")),
+    }
+}
+
+/// Checks that the sandbox allows a new file at `path`.
+///
+/// # Errors
+/// [`OutsideError`].
+pub fn check_file(path: &Path) -> Result<(), OutsideError> {
+    match SANDBOX.get().map(|sandbox| &sandbox.paths) {
+        Some(Ok(paths)) => paths.check_file(path),
+        _ => Ok(()),
+    }
+}
+
+/// Checks that the sandbox allows a device that is added later. `name` is its key in messages.
+///
+/// # Errors
+/// [`ConfigError::Value`], with the setting that would have allowed it.
+pub fn check_device(device: &DeviceConfig, name: &str) -> Result<(), ConfigError> {
+    let Some(sandbox) = SANDBOX.get() else { return Ok(()) };
+    let refused = |key: String, problem: String| {
+        let problem = format!("{problem}; the sandbox allows only what was configured when hcad started");
+        Err(ConfigError::Value { key, problem })
+    };
+    if let Some(group) =
+        device.socket_access.group.filter(|group| !sandbox.through.groups.contains(&group.as_raw()))
+    {
+        let problem = format!("group {} was not set as a `socket_group`", group.as_raw());
+        return refused(format!("{name}.socket_group"), problem);
+    }
+    if matches!(device.fabric, FabricConfig::Ring { .. }) && !sandbox.through.ring {
+        let problem = "no device used the ring fabric, and `confinement.ring` was false";
+        return refused(format!("{name}.fabric.ring"), problem.to_owned());
+    }
+    if matches!(device.fabric, FabricConfig::Udp { .. }) && !sandbox.through.udp {
+        let problem = "no device used the UDP fabric, and `confinement.udp` was false";
+        return refused(format!("{name}.fabric.udp"), problem.to_owned());
+    }
+    let Ok(paths) = &sandbox.paths else { return Ok(()) };
+    for (key, path, used) in device.paths_of(name) {
+        match used {
+            Use::Socket if !paths.may_have_socket(&path) => {
+                let problem = format!("{} is outside the allowed socket directories", path.display());
+                return refused(key, format!("{problem} (add more with `confinement.sockets`)"));
+            }
+            Use::File => paths
+                .check_file(&path)
+                .map_err(|outside| ConfigError::Value { key, problem: outside.to_string() })?,
+            Use::Socket => {}
+        }
+    }
+    match device.fabric {
+        FabricConfig::Tap { .. } if !paths.tap => {
+            let problem = "no device used the tap fabric, and `confinement.tap` was false";
+            refused(format!("{name}.fabric.tap"), problem.to_owned())
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Returns whether file access is restricted.
+pub fn is_in_force() -> bool {
+    SANDBOX.get().is_some_and(|sandbox| sandbox.paths.is_ok())
+}
+
+/// The sandbox does not allow a file at this path.
+#[derive(Debug, Error)]
+#[error("the sandbox allows {folders}; add directories with `confinement.writable`")]
+pub struct OutsideError {
+    /// Where files are allowed.
+    folders: String,
+}

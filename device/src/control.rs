@@ -1,0 +1,13 @@
+//! The control socket of `hcactl`.
+//!
+//! A client sends one JSON object per line, a [`message::Request`], and gets one line for each, a
+//! [`message::Response`], in order. [`server`] runs on the daemon's main thread. A request to a device goes to its
+//! thread as a [`call::Call`], and is answered between two turns without locks.
+
+pub mod call;
+pub mod explain;
+pub mod impair;
+pub mod message;
+pub mod peers;
+pub mod registry;
+pub mod server;

@@ -1,0 +1,63 @@
+//! The running devices as other threads see them, and requests to change that set.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use serde_json::{Map, Value};
+use tokio::sync::{mpsc, oneshot, watch};
+
+use super::call::Handle;
+use super::message::Reloaded;
+use crate::identity::Identity;
+use crate::record::Header;
+
+/// Bound: pending changes. As many as control clients, each of which waits for one at a time.
+const CHANGES: usize = 16;
+
+/// A running device.
+#[derive(Debug)]
+pub struct Device {
+    /// Device ID.
+    pub id: u16,
+    /// Device interface, by its key in the configuration.
+    pub interface: &'static str,
+    /// Interface name in captures.
+    pub name: String,
+    /// Addresses.
+    pub identity: Identity,
+    /// Socket of the VMM.
+    pub socket: Option<PathBuf>,
+    /// Maximum size of a capture in bytes.
+    pub capture_max_bytes: u64,
+    /// Maximum size of a trace in bytes.
+    pub trace_max_bytes: u64,
+    /// Maximum size of a record in bytes.
+    pub record_max_bytes: u64,
+    /// Header of its session records.
+    pub header: Header,
+    /// Handle to its thread.
+    pub handle: Handle,
+}
+
+/// A snapshot of all devices, in order of creation.
+pub type Devices = Arc<[Arc<Device>]>;
+
+/// The current set of devices.
+pub type DeviceRegistry = watch::Receiver<Devices>;
+
+/// A request that changes the set of devices. Requests are executed one after another. An error is one line of text,
+/// and means that nothing has changed.
+#[derive(Debug)]
+pub enum Change {
+    /// Adds a device from its configuration entry. Returns its ID and socket path.
+    Add(Map<String, Value>, oneshot::Sender<Result<(u16, Option<PathBuf>), String>>),
+    /// Removes a device.
+    Remove(u16, oneshot::Sender<Result<(), String>>),
+    /// Applies a configuration text.
+    Reload(String, oneshot::Sender<Result<Reloaded, String>>),
+}
+
+/// Creates the channel for change requests.
+pub fn changes() -> (mpsc::Sender<Change>, mpsc::Receiver<Change>) {
+    mpsc::channel(CHANGES)
+}

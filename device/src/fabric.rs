@@ -1,0 +1,220 @@
+//! Fabrics: how Ethernet frames reach other HCAs and NICs.
+//!
+//! A fabric handles frames and MAC addresses, never QPs.
+
+mod batch;
+pub mod impair;
+pub mod local;
+mod macs;
+pub mod ring;
+mod sources;
+pub mod switch;
+pub mod tap;
+pub mod udp;
+mod wake_flag;
+
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::time::Duration;
+
+pub(crate) use batch::MEMORY_TURN_BYTES;
+pub use batch::{Origin, RxBatch, TxBatch};
+use serde::{Deserialize, Serialize};
+
+use self::ring::MemberRow;
+use self::switch::Switch;
+
+/// Longest frame a fabric carries: a jumbo Ethernet frame of 9728 bytes with two VLAN tags. A RoCE packet with a
+/// 4096-byte payload needs less than half of it.
+pub const MAX_FRAME_LEN: usize = 9728 + 2 * 4;
+
+/// Shortest frame a fabric carries: an Ethernet header. A fabric needs no padding.
+pub const MIN_FRAME_LEN: usize = 14;
+
+/// Whether a fabric accepted the whole batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sent {
+    /// The batch is empty.
+    All,
+    /// The kernel's buffer is full. Frames not sent remain in the batch; wait until the descriptor is writable.
+    Blocked,
+}
+
+/// Carries frames. No call blocks.
+pub trait Fabric {
+    /// Sends the frames of `batch` in order and removes them from it. A frame that the network rejects is lost and
+    /// counted, as on any wire.
+    fn send(&mut self, batch: &mut TxBatch) -> Sent;
+
+    /// Replaces the content of `batch` with the frames that have arrived, in order of arrival.
+    ///
+    /// # Errors
+    /// The descriptor is unusable.
+    fn recv(&mut self, batch: &mut RxBatch) -> io::Result<()>;
+
+    /// Becomes readable when frames arrive, and writable when [`Sent::Blocked`] is over.
+    fn as_fd(&self) -> BorrowedFd<'_>;
+
+    /// Handles events of the fabric. Called when the descriptor is readable.
+    ///
+    /// # Errors
+    /// The descriptor is unusable.
+    fn handle_ready(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+
+    /// Time left to wait for the descriptor after [`Sent::Blocked`], before the frames are offered again regardless.
+    /// `None`: no limit.
+    fn retry_after(&self) -> Option<Duration> {
+        None
+    }
+
+    /// Returns whether frames have arrived that the descriptor does not report, as between
+    /// [`Fabric::disable_wakeups`] and [`Fabric::enable_wakeups`].
+    fn has_frames(&self) -> bool {
+        false
+    }
+
+    /// Returns whether frames need an ICRC. Memory does not damage frames, and computing the ICRC costs more than
+    /// moving the frame.
+    fn needs_icrc(&self) -> bool {
+        true
+    }
+
+    /// Returns whether [`Fabric::has_frames`] reports all frames, without polling the descriptor.
+    fn is_memory(&self) -> bool {
+        false
+    }
+
+    /// Limit of the bytes of frames per turn; the last frame may exceed it. A socket benefits from no limit: the
+    /// kernel copies the frames at once, and larger batches need fewer turns.
+    fn turn_bytes(&self) -> usize {
+        if self.is_memory() { MEMORY_TURN_BYTES } else { usize::MAX }
+    }
+
+    /// Enables wake-ups through the descriptor before the thread blocks. Returns false if frames have arrived
+    /// already.
+    fn enable_wakeups(&mut self) -> bool {
+        true
+    }
+
+    /// Disables wake-up notifications while the thread runs.
+    fn disable_wakeups(&mut self) {}
+
+    /// Returns the counters.
+    fn stats(&mut self) -> FabricStats;
+
+    /// Receives all frames that no other device owns, for a NIC, which filters by itself.
+    fn set_promiscuous(&mut self) {}
+
+    /// Returns the list of peers, if the fabric has one.
+    fn switch(&mut self) -> Option<&mut Switch> {
+        None
+    }
+
+    /// Returns the members of a ring, if the fabric is one.
+    fn members(&self) -> Option<Vec<MemberRow>> {
+        None
+    }
+}
+
+impl<F: Fabric + ?Sized> Fabric for Box<F> {
+    fn send(&mut self, batch: &mut TxBatch) -> Sent {
+        (**self).send(batch)
+    }
+
+    fn recv(&mut self, batch: &mut RxBatch) -> io::Result<()> {
+        (**self).recv(batch)
+    }
+
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        (**self).as_fd()
+    }
+
+    fn handle_ready(&mut self) -> io::Result<()> {
+        (**self).handle_ready()
+    }
+
+    fn retry_after(&self) -> Option<Duration> {
+        (**self).retry_after()
+    }
+
+    fn has_frames(&self) -> bool {
+        (**self).has_frames()
+    }
+
+    fn is_memory(&self) -> bool {
+        (**self).is_memory()
+    }
+
+    fn turn_bytes(&self) -> usize {
+        (**self).turn_bytes()
+    }
+
+    fn needs_icrc(&self) -> bool {
+        (**self).needs_icrc()
+    }
+
+    fn enable_wakeups(&mut self) -> bool {
+        (**self).enable_wakeups()
+    }
+
+    fn disable_wakeups(&mut self) {
+        (**self).disable_wakeups();
+    }
+
+    fn stats(&mut self) -> FabricStats {
+        (**self).stats()
+    }
+
+    fn set_promiscuous(&mut self) {
+        (**self).set_promiscuous();
+    }
+
+    fn switch(&mut self) -> Option<&mut Switch> {
+        (**self).switch()
+    }
+
+    fn members(&self) -> Option<Vec<MemberRow>> {
+        (**self).members()
+    }
+}
+
+/// Counters of one fabric.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FabricStats {
+    /// Frames handed to the network; a flooded frame counts once for each peer.
+    pub tx_frames: u64,
+    /// System calls for these frames.
+    pub tx_calls: u64,
+    /// Frames that arrived.
+    pub rx_frames: u64,
+    /// Frames that the network rejected.
+    pub tx_refused: u64,
+    /// Frames of a NIC whose source MAC belongs to another device.
+    pub tx_foreign_mac: u64,
+    /// Frames of a NIC whose source IP address belongs to another member.
+    #[serde(default)]
+    pub tx_foreign_ip: u64,
+    /// Frames without a destination: no peer exists, the frame answers an unknown peer, or it is addressed to its own
+    /// sender.
+    pub tx_no_peer: u64,
+    /// Frames from an address that is not a configured peer.
+    pub rx_stranger: u64,
+    /// Frames too long or too short to be Ethernet.
+    pub rx_bad_length: u64,
+    /// Frames of peers that exceed their rate limit.
+    pub rx_over_rate: u64,
+    /// Frames whose source MAC belongs to another peer.
+    pub rx_foreign_mac: u64,
+    /// Frames whose source IP address belongs to another member.
+    #[serde(default)]
+    pub rx_foreign_ip: u64,
+    /// Datagrams that the kernel dropped at the socket, nearly always because its buffer was full: raise
+    /// `net.core.rmem_max`.
+    pub rx_overflow: u64,
+    /// Frames forwarded from one peer to another.
+    pub passed_on: u64,
+    /// Peers whose shared memory was closed because of an invalid value in it or an invalid descriptor.
+    pub rings_broken: u64,
+}

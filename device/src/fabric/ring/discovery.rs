@@ -1,0 +1,228 @@
+//! How the members of a ring find each other and create links.
+//!
+//! A message goes to the socket named after the receiver's MAC, where only that member can read it. A message that
+//! repeats a token sent there therefore comes from that member. Every connecting member has to repeat one before it
+//! is trusted:
+//!
+//! ```text
+//! newcomer  call, token a             ->  to the member's socket
+//!           <-  answer, token b, repeats a    to the newcomer's socket
+//! ```
+//!
+//! This authenticates the member to the newcomer. If the newcomer has the larger MAC, it creates the memory and sends
+//! it with token b. Otherwise it calls again with token b and another token, and the member creates the memory. If
+//! two members call each other at once, the same one creates the memory, so they end up with one link. A member that
+//! proves its MAC replaces an existing link.
+
+use std::collections::HashSet;
+use std::os::fd::AsFd as _;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use protocol::ids::MacAddr;
+use rustix::event::epoll;
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+
+use super::hello::{self, Hello, HelloError, Kind, Message};
+use super::link::{Link, LinkError};
+use super::memory::RingLen;
+use super::tokens::Token;
+use super::{MAX_CALLERS, RingFabric, share, token, watch};
+use crate::identity::Identity;
+use crate::limited;
+
+/// Bound: members called in one partial scan. The next scan continues after them.
+const CALLS: usize = 128;
+
+/// Suffix of a socket name, after the MAC.
+const SUFFIX: &str = ".ring";
+
+/// How much of a directory is scanned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Scan {
+    /// All of it, when a member joins.
+    Full,
+    /// At most [`CALLS`] names, after those of the last scan.
+    Partial,
+}
+
+/// Returns the path of a member's socket.
+pub fn socket_path(folder: &Path, mac: MacAddr) -> PathBuf {
+    let digits: String = mac.0.iter().map(|byte| format!("{byte:02x}")).collect();
+    folder.join(digits + SUFFIX)
+}
+
+/// Returns the MAC of the member that has a socket of this name.
+pub(super) fn member(name: &str) -> Option<MacAddr> {
+    let digits = name.strip_suffix(SUFFIX)?;
+    if digits.len() != 12
+        || !digits.bytes().all(|digit| digit.is_ascii_digit() || (b'a'..=b'f').contains(&digit))
+    {
+        return None;
+    }
+    let number = u64::from_str_radix(digits, 16).ok()?;
+    let [_, _, mac @ ..] = number.to_be_bytes();
+    Some(MacAddr(mac)).filter(|mac| !mac.is_multicast())
+}
+
+/// Connects without waiting. A member that does not accept is called again later.
+pub(super) fn connect(path: &Path) -> Result<UnixStream, Errno> {
+    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?;
+    Ok(socket.into())
+}
+
+impl RingFabric {
+    /// Calls the members in the directory that are not linked.
+    pub(super) fn scan(&mut self, scan: Scan) {
+        self.scanned = Instant::now();
+        let linked: HashSet<MacAddr> = self.linked().chain([self.own.mac]).collect();
+        let entries = match std::fs::read_dir(&self.folder) {
+            Ok(entries) => entries,
+            Err(error) => {
+                limited!(warn, folder = %self.folder.display(), %error, "cannot read the ring directory");
+                return;
+            }
+        };
+        let names = entries.flatten().filter_map(|entry| entry.file_name().into_string().ok());
+        let mut found: Vec<MacAddr> =
+            names.filter_map(|name| member(&name)).filter(|mac| !linked.contains(mac)).collect();
+        if scan == Scan::Partial && found.len() > CALLS {
+            // Killed members leave their sockets in the directory, in any number. Each scan continues where the last
+            // one ended, so that dead sockets do not hide live members.
+            found.sort_unstable_by_key(|mac| mac.0);
+            let start = self.scanned_to.map_or(0, |last| found.partition_point(|mac| mac.0 <= last.0));
+            found.rotate_left(start);
+            found.truncate(CALLS);
+            self.scanned_to = found.last().copied();
+        }
+        for mac in found {
+            self.send_message(mac, Message::Call, None);
+        }
+    }
+
+    /// Sends a message to a member's socket.
+    fn send_message(&mut self, mac: MacAddr, message: Message<'_>, answered: Option<Token>) {
+        let Some(socket) = self.connect_to(mac) else { return };
+        let token = self.tokens.make(mac);
+        if let Err(error) = hello::send(&socket, &self.own, message, [token, answered]) {
+            limited!(warn, %mac, %error, "cannot connect to a ring member");
+        }
+    }
+
+    /// Connects to a member's socket.
+    fn connect_to(&self, mac: MacAddr) -> Option<UnixStream> {
+        match connect(&socket_path(&self.folder, mac)) {
+            Ok(socket) => Some(socket),
+            // The member was killed or has left. It calls when it is back.
+            Err(Errno::CONNREFUSED | Errno::NOENT) => None,
+            Err(error) => {
+                limited!(warn, %mac, %error, "cannot connect to a ring member");
+                None
+            }
+        }
+    }
+
+    pub(super) fn accept(&mut self) {
+        // Bound: as many as can be kept.
+        for _ in 0..MAX_CALLERS {
+            let socket = match self.listener.accept() {
+                Ok(Some(socket)) => socket,
+                Ok(None) => return,
+                Err(error) => {
+                    limited!(warn, %error, "cannot accept connections from ring members");
+                    return;
+                }
+            };
+            let place = self.next_caller;
+            self.next_caller = (place + 1) % MAX_CALLERS;
+            if watch(&self.epoll, &socket, token::CALLERS + place as u64).is_ok() {
+                self.callers[place] = Some(socket);
+                self.receive_hello(place);
+            }
+        }
+    }
+
+    /// Receives the message of a connection.
+    pub(super) fn receive_hello(&mut self, place: usize) {
+        let Some(socket) = &self.callers[place] else { return };
+        let heard = hello::receive(socket);
+        if matches!(heard, Ok(None)) {
+            return;
+        }
+        let Some(socket) = self.callers[place].take() else { return };
+        let _ = epoll::delete(&self.epoll, &socket);
+        match heard {
+            Ok(Some(hello)) => {
+                let mac = hello.from.mac;
+                if let Err(reason) = self.handle_hello(socket, hello) {
+                    self.stats.rings_broken += 1;
+                    limited!(warn, %mac, reason, "rejected a connection from a ring member");
+                }
+            }
+            Ok(None) | Err(HelloError::Closed) => {}
+            Err(error) => {
+                self.stats.rings_broken += 1;
+                limited!(warn, %error, "rejected a connection from a ring member");
+            }
+        }
+    }
+
+    fn handle_hello(&mut self, socket: UnixStream, hello: Hello) -> Result<(), String> {
+        let Hello { from, token, answered, kind } = hello;
+        let mac = from.mac;
+        if mac == self.own.mac || mac.is_multicast() {
+            return Err("the peer uses the MAC of this device or a multicast MAC".to_owned());
+        }
+        let proven = self.tokens.proves(mac, answered);
+        match kind {
+            Kind::Memory { .. } if !proven => {
+                Err("the peer has not proved that it owns the socket for its MAC".to_owned())
+            }
+            // The member with the smaller MAC never creates memory.
+            Kind::Memory { .. } if mac.0 < self.own.mac.0 => {
+                Err("only the member with the larger MAC may create the shared memory".to_owned())
+            }
+            Kind::Memory { len, memfd } => {
+                let (producer, consumer) = share::take(memfd, len).map_err(|error| error.to_string())?;
+                self.tokens.spend(mac, answered);
+                self.replace(Link::new(mac, socket, producer, consumer), &from)
+                    .map_err(|error| error.to_string())
+            }
+            // The answer crossed with a message that has created the link.
+            Kind::Answer if self.linked().any(|other| other == mac) => Ok(()),
+            // An existing link stays until another connection proves the MAC.
+            Kind::Call | Kind::Answer if !proven => {
+                self.send_message(mac, Message::Answer, token);
+                Ok(())
+            }
+            Kind::Call | Kind::Answer if self.own.mac.0 < mac.0 => {
+                self.send_message(mac, Message::Call, token);
+                Ok(())
+            }
+            Kind::Call | Kind::Answer => self.hand_over(&from, token).map_err(|error| error.to_string()),
+        }
+    }
+
+    /// Creates memory for a member that has proved its MAC, and sends it.
+    fn hand_over(&mut self, member: &Identity, answered: Option<Token>) -> std::io::Result<()> {
+        let mac = member.mac;
+        let Some(socket) = self.connect_to(mac) else { return Ok(()) };
+        let (memfd, producer, consumer) = share::make(RingLen::DEFAULT)?;
+        hello::send(&socket, &self.own, Message::Memory(memfd.as_fd()), [None, answered])?;
+        self.tokens.revoke(mac);
+        self.replace(Link::new(mac, socket, producer, consumer), member)
+    }
+
+    /// Adds a link, replacing the previous link to that member.
+    fn replace(&mut self, link: Link, member: &Identity) -> std::io::Result<()> {
+        let is_of = |other: &Option<Link>| other.as_ref().is_some_and(|other| other.mac() == link.mac());
+        if let Some(place) = self.links.iter().position(is_of) {
+            self.unlink(place, &LinkError::Closed);
+        }
+        self.link(link, member)
+    }
+}

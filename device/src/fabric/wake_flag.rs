@@ -1,0 +1,31 @@
+//! The handshake between a thread that sleeps and one that wakes it, which loses no wake-up.
+
+use std::sync::atomic::{AtomicU32, Ordering, fence};
+
+/// A flag that a thread sets before it sleeps, in memory shared with the threads that wake it.
+///
+/// The sleeper stores the flag and then loads the counter. The waker stores the counter and then loads the flag. If
+/// both loads could precede both stores, each side would miss the other and the sleeper would never be woken. Acquire
+/// and release do not prevent that, since both sides have a store before a load of another location. A full fence
+/// between the two on both sides ensures that at least one load sees the other's store.
+pub(super) struct WakeFlag<'a>(pub(super) &'a AtomicU32);
+
+impl WakeFlag<'_> {
+    /// Requests a wake-up. Afterwards the caller checks the other side's counter again, and sleeps only if it has not
+    /// changed.
+    pub(super) fn request(&self) {
+        self.0.store(1, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+    }
+
+    /// Returns whether the other side has to be woken after the last store, and clears the flag.
+    pub(super) fn take(&self) -> bool {
+        fence(Ordering::SeqCst);
+        self.0.load(Ordering::Relaxed) != 0 && self.0.swap(0, Ordering::Relaxed) != 0
+    }
+
+    /// Cancels the request.
+    pub(super) fn clear(&self) {
+        self.0.store(0, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,47 @@
+//! Errors of changes to the set of devices.
+
+use std::io;
+use std::path::PathBuf;
+
+use thiserror::Error;
+
+use super::ENDING;
+use crate::builder::MakeError;
+use crate::config::ConfigError;
+
+/// A change to the set of devices that was rejected.
+#[derive(Debug, Error)]
+pub(super) enum ChangeError {
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    #[error("{}", causes(.0))]
+    Make(#[from] MakeError),
+    #[error("cannot allocate host resources such as threads or file descriptors: {0}")]
+    Host(#[from] io::Error),
+    #[error("device {0} does not exist")]
+    NoDevice(u16),
+    #[error("{0} was removed but has not stopped yet")]
+    Leaving(String),
+    #[error("{0} did not stop within {s} s and will be removed when it stops", s = ENDING.as_secs())]
+    Hung(String),
+    #[error("{key}: {name} cannot be recreated because its connection was passed with --fd")]
+    OnlyClient { key: String, name: String },
+    #[error("hcad was started without a configuration file")]
+    NoFile,
+    #[error("cannot read {}: {error}{hint}", path.display())]
+    Unreadable { path: PathBuf, error: io::Error, hint: &'static str },
+}
+
+/// Advice if the sandbox denies access to the configuration file.
+pub(super) const HINT: &str = "; the sandbox allows hcad to read only the file that existed when it started. Use `hcactl reload`, which sends the current file, or add its directory to `confinement.readable`";
+
+/// An error and its causes in one line.
+pub(super) fn causes(error: &MakeError) -> String {
+    let mut line = error.to_string();
+    let mut source = std::error::Error::source(error);
+    while let Some(cause) = source {
+        line += &format!(": {cause}");
+        source = cause.source();
+    }
+    line
+}

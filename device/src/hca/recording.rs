@@ -1,0 +1,75 @@
+//! Records the inputs and outputs of a device, or compares them in a replay.
+
+use crate::fabric::TxBatch;
+use crate::frontend::Frontend;
+use crate::record::{Input, RecordSink};
+
+use super::{Hca, WorkLeft};
+
+/// Bookkeeping of outbound frames for the record.
+#[derive(Debug, Default)]
+pub(super) struct Outgoing {
+    /// Number of frames at the front of the batch that were recorded.
+    recorded: usize,
+    /// Length of the batch when the fabric got access to it.
+    shared: Option<usize>,
+}
+
+impl Outgoing {
+    /// Notes the length of the batch before the fabric gets access to it.
+    pub(super) fn note_len(&mut self, batch: &TxBatch) {
+        self.shared.get_or_insert(batch.len());
+    }
+
+    /// Notes that the batch was cleared.
+    pub(super) fn clear(&mut self) {
+        self.recorded = 0;
+    }
+}
+
+impl<F: Frontend> Hca<F> {
+    /// Records everything from now on, or compares it with a record. Only for a device after power-on: its creation
+    /// from the configuration is not part of a record.
+    pub fn set_record_sink(&mut self, sink: &RecordSink) {
+        self.use_record_sink(Some(sink));
+    }
+
+    /// Ends recording or replay.
+    pub fn remove_record_sink(&mut self) {
+        self.use_record_sink(None);
+    }
+
+    fn use_record_sink(&mut self, sink: Option<&RecordSink>) {
+        self.memory.set_record_sink(sink.cloned());
+        self.interrupts.set_record_sink(sink.cloned());
+        self.sink = sink.cloned();
+    }
+
+    /// Records the input that begins a step.
+    pub(super) fn step(&mut self, input: Input<'_>) {
+        let Some(sink) = &self.sink else { return };
+        if let Some(shared) = self.outgoing.shared.take() {
+            let frames = self.outbound.len();
+            if frames != shared {
+                self.outgoing.recorded = self.outgoing.recorded.saturating_sub(shared.saturating_sub(frames));
+                sink.input(Input::Left { frames });
+            }
+        }
+        sink.step(self.now.as_nanos(), input);
+    }
+
+    /// Records the outputs of a turn.
+    pub(super) fn record_drained(&mut self, left: WorkLeft) {
+        let Some(sink) = &self.sink else { return };
+        self.outbound.iter().skip(self.outgoing.recorded).for_each(|(_, frame)| sink.frame(frame));
+        self.outgoing.recorded = self.outbound.len();
+        sink.drained(left.frames, left.other);
+    }
+
+    /// Records the data that the client has read.
+    pub(super) fn record_answer(&self, answer: &[u8]) {
+        if let Some(sink) = &self.sink {
+            sink.answer(answer);
+        }
+    }
+}

@@ -1,0 +1,540 @@
+//! InfiniBand management, emulated on an Ethernet fabric for software that expects it.
+//!
+//! Each HCA has agents for its port: subnet management (SMA, in `port`) and performance management (PMA, in `perf`).
+//! For its own guest it also emulates the subnet: one switch to which every HCA is attached, with the subnet manager
+//! and the subnet administration (`sa`). No HCA is special, none keeps state for another, and none is queried for
+//! what follows from a rule. All HCAs agree by the following rules.
+//!
+//! - **Addresses.** A LID is the `id` in the configuration. The GUID of node and port is the modified EUI-64 of the
+//!   port's MAC. So the MAC follows from a GID, and the LID from the MAC: by the table of configured peers, or else
+//!   by the LID rule. A path is answered by rule whether the node exists or not. Soft-RoCE, whose default GID follows
+//!   the same rule, is reachable as well.
+//! - **The switch** has LID [`SM_LID`] and the GUID of that LID's MAC. The HCA with LID n is at port 1 + (n - 1) mod
+//!   254. If several share a port, it is the lowest known one. Every HCA computes this alike, so return paths written
+//!   by one switch are valid for another.
+//! - **Groups.** Each administration keeps the groups that its own guest has joined. The LID of a group follows from
+//!   its GID, and is not transmitted. The creator of a group specifies its parameters. Unspecified ones are those of
+//!   the broadcast group, which is the same everywhere.
+//! - **Discovery** works as in other subnet managers: by a multicast Get(NodeInfo) to QP0 of all nodes. Such a sweep
+//!   is sent a few times when the port comes up, every ten seconds from then on, and, at most once a second, when the
+//!   guest requests something that depends on it. Each node that responds is then queried for NodeDescription and
+//!   PortInfo. A node that misses `subnet::MAX_MISSED_SWEEPS` sweeps is removed. Only a response to an open request
+//!   is accepted, and only once.
+//! - **Amplification.** A datagram from a peer causes at most one datagram, which is not longer: an answer, or the
+//!   next request.
+//! - **Requests from the wire** are answered by the guest's software if it has a QP for QP0 or QP1 with a receive
+//!   buffer. Otherwise, and in the first second of an open port, the agents answer. A directed route passes the
+//!   switch of the sender's HCA, then goes as a frame to the HCA at its end. The answer passes the switch of that
+//!   HCA.
+//! - **Setting attributes.** A remote Set is rejected unless the guest has configured an M_Key and the request
+//!   carries it, because the only subnet manager is the built-in one. A port that is down, or that software has not
+//!   opened, answers nothing.
+//!
+//! Nothing here owns a socket or a clock. A MAD arrives by MAD_IFC, or as a frame to the MAC of one of the two LIDs
+//! that [`Management::serves`]. Outputs are polled.
+//!
+//! # Spec
+//! IBTA volume 1, chapters 13 to 16; mthca interface, sections 8 and 9.
+
+mod datagram;
+mod perf;
+mod port;
+mod route;
+mod sa;
+mod subnet;
+mod subnet_switch;
+#[cfg(test)]
+mod tests;
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use engine::{Instant, Stats};
+use protocol::ids::{Lid, MacAddr, Pkey, Qpn};
+use protocol::mad::port::PortInfo;
+use protocol::mad::smp::{Smp, attribute};
+use protocol::mad::{Class, Mad, Method};
+
+pub use self::datagram::Datagram;
+use self::port::{Effect, ManagedPort};
+pub use self::port::{MkeyCheck, NodeProfile};
+use self::route::Hop;
+use self::sa::SubnetAdministration;
+use self::subnet::Subnet;
+use crate::identity::Identity;
+use crate::net::address::Addresses;
+use crate::net::{DropReason, PortStats};
+
+/// LID of the switch, and so of the subnet manager and the subnet administration: the last unicast LID.
+pub const SM_LID: Lid = Lid::new(0xbfff);
+
+/// The permissive LID, which addresses the other end of the link.
+pub const PERMISSIVE_LID: Lid = Lid::new(0xffff);
+
+/// Upper half of all GIDs: the link-local prefix.
+pub const GID_PREFIX: u64 = 0xfe80_0000_0000_0000;
+
+/// Number of QP0 on the wire.
+pub const QP0: Qpn = Qpn::new(0);
+/// Number of QP1 on the wire.
+pub const QP1: Qpn = Qpn::new(1);
+
+/// Bound: pending outputs, which the owner polls after each call.
+const MAX_OUTPUTS: usize = 128;
+
+/// Counters of the port at the time of a request. Octets are those of a packet from BTH to ICRC.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub struct Counters {
+    pub transmit_packets: u64,
+    pub transmit_octets: u64,
+    pub transmit_unicast_packets: u64,
+    pub transmit_multicast_packets: u64,
+    pub receive_packets: u64,
+    pub receive_octets: u64,
+    pub receive_unicast_packets: u64,
+    pub receive_multicast_packets: u64,
+    pub link_downed: u64,
+    pub receive_errors: u64,
+    pub transmit_discards: u64,
+    pub vl15_dropped: u64,
+    pub pkey_violations: u64,
+    pub qkey_violations: u64,
+}
+
+impl Counters {
+    /// Returns the counters of an HCA.
+    pub fn of(port: &PortStats, engine: &Stats) -> Self {
+        let errors = [DropReason::Short, DropReason::Invalid, DropReason::Checksum, DropReason::Icrc];
+        Self {
+            transmit_packets: port.transmit.packets,
+            transmit_octets: port.transmit.octets,
+            transmit_unicast_packets: port.transmit.packets - port.transmit.multicast_packets,
+            transmit_multicast_packets: port.transmit.multicast_packets,
+            receive_packets: port.receive.packets,
+            receive_octets: port.receive.octets,
+            receive_unicast_packets: port.receive.packets - port.receive.multicast_packets,
+            receive_multicast_packets: port.receive.multicast_packets,
+            link_downed: port.link_downed,
+            receive_errors: errors.map(|reason| port.dropped(reason)).iter().sum(),
+            transmit_discards: port.lost_unresolved + port.lost_link_down,
+            vl15_dropped: engine.drops.vl15_dropped,
+            pkey_violations: engine.drops.wrong_pkey,
+            qkey_violations: engine.drops.wrong_qkey,
+        }
+    }
+
+    /// Returns the difference to an earlier snapshot.
+    fn since(&self, base: &Self) -> Self {
+        Self {
+            transmit_packets: self.transmit_packets.wrapping_sub(base.transmit_packets),
+            transmit_octets: self.transmit_octets.wrapping_sub(base.transmit_octets),
+            transmit_unicast_packets: self
+                .transmit_unicast_packets
+                .wrapping_sub(base.transmit_unicast_packets),
+            transmit_multicast_packets: self
+                .transmit_multicast_packets
+                .wrapping_sub(base.transmit_multicast_packets),
+            receive_packets: self.receive_packets.wrapping_sub(base.receive_packets),
+            receive_octets: self.receive_octets.wrapping_sub(base.receive_octets),
+            receive_unicast_packets: self.receive_unicast_packets.wrapping_sub(base.receive_unicast_packets),
+            receive_multicast_packets: self
+                .receive_multicast_packets
+                .wrapping_sub(base.receive_multicast_packets),
+            link_downed: self.link_downed.wrapping_sub(base.link_downed),
+            receive_errors: self.receive_errors.wrapping_sub(base.receive_errors),
+            transmit_discards: self.transmit_discards.wrapping_sub(base.transmit_discards),
+            vl15_dropped: self.vl15_dropped.wrapping_sub(base.vl15_dropped),
+            pkey_violations: self.pkey_violations.wrapping_sub(base.pkey_violations),
+            qkey_violations: self.qkey_violations.wrapping_sub(base.qkey_violations),
+        }
+    }
+}
+
+/// State of the HCA for the time of one call.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct View {
+    /// Current time.
+    pub now: Instant,
+    /// Counters of the port.
+    pub counters: Counters,
+}
+
+/// An action for the owner.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Output {
+    /// Deliver to a QP of the guest.
+    ToGuest(Datagram),
+    /// Send to another HCA, or to all if the LID is [`PERMISSIVE_LID`].
+    ToFabric(Datagram),
+    /// Enable or disable the port until the next reset.
+    Link(bool),
+}
+
+/// Result for a MAD from the wire.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Admitted {
+    /// Deliver to a QP of the guest, unchanged.
+    Unchanged,
+    /// Deliver to a QP of the guest with this source LID.
+    From(Lid),
+    /// Handled by management.
+    Taken,
+}
+
+/// Which component handles a MAD from the wire.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Handler {
+    /// It claims to answer a request of this module.
+    OwnResponse,
+    /// A sweep of another HCA, which the guest does not see.
+    Sweep,
+    /// Software of the guest.
+    Guest,
+    /// Software of the guest, by a directed route.
+    GuestAtEndOfRoute,
+    /// The agents.
+    Agent,
+    /// The agents, by a directed route.
+    AgentAtEndOfRoute,
+}
+
+impl Handler {
+    fn of(received: &Datagram, listening: bool) -> Self {
+        let header = protocol::mad::header(&received.mad);
+        match (received.destination_qp, header.class) {
+            (QP0, Class::SUBN) if Subnet::is_own_response(&header) => Self::OwnResponse,
+            (QP0, Class::SUBN) if !header.method.is_response() && received.destination == PERMISSIVE_LID => {
+                Self::Sweep
+            }
+            (QP0, Class::SUBN_DIRECTED) if listening => Self::GuestAtEndOfRoute,
+            (QP0, Class::SUBN_DIRECTED) => Self::AgentAtEndOfRoute,
+            _ if listening => Self::Guest,
+            _ => Self::Agent,
+        }
+    }
+}
+
+/// How long the agents answer alone after software has opened the port. Software posts receive buffers before it is
+/// ready to answer, and Linux logs a warning for requests it cannot answer yet.
+const SETTLE_TIME: Duration = Duration::from_secs(1);
+
+/// Management of one HCA.
+#[derive(Clone, Debug)]
+pub struct Management {
+    port: ManagedPort,
+    subnet: Subnet,
+    administration: SubnetAdministration,
+    outputs: VecDeque<Output>,
+    /// Until then, software that has opened the port may not be ready.
+    settled: Instant,
+}
+
+impl Management {
+    /// Creates management in its power-on state. LID and GUID of the node are those of `own` and do not change.
+    pub fn new(own: Identity, profile: NodeProfile) -> Self {
+        let port = ManagedPort::new(own, profile);
+        let administration = SubnetAdministration::new(port.mtu());
+        Self {
+            subnet: Subnet::new(own.lid),
+            port,
+            administration,
+            outputs: VecDeque::new(),
+            settled: Instant::ZERO,
+        }
+    }
+
+    /// Returns to the power-on state, except for counters and discovered nodes.
+    pub fn reset(&mut self) {
+        self.port.reset();
+        self.administration = SubnetAdministration::new(self.port.mtu());
+        self.outputs.clear();
+    }
+
+    /// LID of the port.
+    pub fn lid(&self) -> Lid {
+        self.port.lid()
+    }
+
+    /// Returns an entry of the GID table: the first is derived from the port's GUID, others are empty. `None` beyond
+    /// the table.
+    pub fn gid(&self, index: usize) -> Option<[u8; 16]> {
+        let guid = if index == 0 { self.port.guid() } else { 0 };
+        (index < self.port.gids()).then_some(gid(guid))
+    }
+
+    /// Returns an entry of the P_Key table, or `None` beyond it.
+    pub fn pkey(&self, index: usize) -> Option<Pkey> {
+        self.port.pkeys().get(index).copied()
+    }
+
+    /// The P_Key table.
+    pub fn pkeys(&self) -> &[Pkey] {
+        self.port.pkeys()
+    }
+
+    /// Returns PortInfo as the agent reports it.
+    pub fn port_info(&self, view: &View) -> PortInfo {
+        self.port.port_info(view)
+    }
+
+    /// Opens the port on behalf of software (INIT_IB), and starts discovery.
+    pub fn open_port(&mut self, view: &View) {
+        self.port.set_opened(true);
+        self.settled = view.now + SETTLE_TIME;
+        self.begin(view);
+    }
+
+    /// Closes the port on behalf of software (CLOSE_IB, reset).
+    pub fn close_port(&mut self) {
+        self.port.set_opened(false);
+    }
+
+    /// Returns whether the port is ACTIVE: opened, with its link up.
+    pub fn is_active(&self) -> bool {
+        self.port.is_active()
+    }
+
+    /// Handles a change of the link.
+    pub fn set_link(&mut self, up: bool, view: &View) {
+        self.port.set_link(up);
+        self.begin(view);
+    }
+
+    /// Replaces the capability mask of PortInfo (SET_IB).
+    pub fn set_capabilities(&mut self, mask: u32) {
+        self.port.set_capabilities(mask);
+    }
+
+    /// Resets the counter of Q_Key violations (SET_IB).
+    pub fn reset_qkey_violations(&mut self, counters: &Counters) {
+        self.port.reset_qkey_violations(counters);
+    }
+
+    /// Handles a MAD that software sends to the device itself. Returns `None` to discard it. In the answer to a
+    /// directed-route SMP the route is unchanged: software advances it.
+    pub fn mad_ifc(&mut self, view: &View, mad: &Mad, m_key: MkeyCheck) -> Option<Mad> {
+        let class = protocol::mad::header(mad).class;
+        if class == Class::PERF {
+            return self.port.perf.answer(&view.counters, mad);
+        }
+        if !class.is_smp() {
+            return None;
+        }
+        let mut effects = Vec::new();
+        let answer = self.port.answer_smp(view, mad, m_key, &mut effects);
+        for Effect::Link(up) in effects {
+            self.push(Output::Link(up));
+        }
+        answer
+    }
+
+    /// Returns whether the P_Key table has changed since the last call.
+    pub fn take_pkey_change(&mut self) -> bool {
+        self.port.take_pkey_change()
+    }
+
+    /// Returns whether frames to a MAC are for management: the subnet manager, or the other end of the link. They
+    /// never reach the fabric.
+    pub fn serves(&self, mac: MacAddr) -> bool {
+        mac == MacAddr::from_lid(SM_LID) || mac == MacAddr::from_lid(PERMISSIVE_LID)
+    }
+
+    /// Handles a MAD that the guest sent to one of these. `addresses` are the configured ports.
+    pub fn handle_guest(&mut self, view: &View, addresses: &Addresses, sent: &Datagram) {
+        if !self.is_active() {
+            return;
+        }
+        let class = protocol::mad::header(&sent.mad).class;
+        match (sent.destination_qp, class) {
+            (QP0, Class::SUBN_DIRECTED) => {
+                // Directed routes are used for discovery, which needs current results.
+                self.sweep_subnet(view);
+                self.through_switch(sent.mad);
+            }
+            (QP0, Class::SUBN) => {
+                let answer = self.switch().answer(&sent.mad, sent.destination_qp);
+                self.answer_guest(sent, answer);
+            }
+            (QP1, Class::SUBN_ADM) => self.administer(view, addresses, sent),
+            (QP1, Class::PERF) => {
+                let answer = perf::answer_for_switch(self.subnet.switch_ports(), &sent.mad);
+                self.answer_guest(sent, answer);
+            }
+            _ => {}
+        }
+    }
+
+    /// Handles a MAD from the wire for QP0 or QP1. `listening` tells whether the guest has a QP for it, `allow`
+    /// whether the rate limit of its sender permits an answer.
+    pub fn handle_wire(
+        &mut self,
+        view: &View,
+        received: &Datagram,
+        listening: bool,
+        allow: &mut dyn FnMut() -> bool,
+    ) -> Admitted {
+        if !self.is_active() || !self.is_permitted(received) {
+            return Admitted::Taken;
+        }
+        let class = protocol::mad::header(&received.mad).class;
+        let by_agents = class.is_smp() || class == Class::PERF;
+        let listening = listening && (!by_agents || view.now >= self.settled);
+        match Handler::of(received, listening) {
+            Handler::OwnResponse => {
+                let next = self.subnet.handle_answer(view.now, received.source, &received.mad);
+                next.into_iter().for_each(|question| self.push(Output::ToFabric(question)));
+            }
+            Handler::Guest => return Admitted::Unchanged,
+            // The answer has to return by the same path, so the source is the other end of the link.
+            Handler::GuestAtEndOfRoute => return Admitted::From(PERMISSIVE_LID),
+            Handler::AgentAtEndOfRoute if allow() => self.end_of_route(view, received.mad),
+            Handler::Agent | Handler::Sweep if allow() => self.answer_wire(view, received),
+            Handler::AgentAtEndOfRoute | Handler::Agent | Handler::Sweep => {}
+        }
+        Admitted::Taken
+    }
+
+    /// Returns whether an SMP from the wire is permitted. The subnet manager is built in and no peer is one, so a
+    /// remote Set has to carry an M_Key that the guest has configured. Without one, nothing can be set. SMInfo
+    /// belongs to subnet manager software, which the port's M_Key does not protect.
+    fn is_permitted(&mut self, received: &Datagram) -> bool {
+        let header = protocol::mad::header(&received.mad);
+        let sets = received.destination_qp == QP0
+            && header.class.is_smp()
+            && header.method == Method::SET
+            && header.attribute != attribute::SM_INFO;
+        !sets || self.port.is_manager(Smp::of(&received.mad).m_key())
+    }
+
+    /// Returns the next action.
+    pub fn poll_output(&mut self) -> Option<Output> {
+        self.outputs.pop_front()
+    }
+
+    /// Returns when [`Management::handle_deadline`] has to be called next.
+    pub fn next_deadline(&self) -> Option<Instant> {
+        let sweep = self.subnet.next_sweep().filter(|_| self.is_active());
+        self.administration.next_deadline().into_iter().chain(sweep).min()
+    }
+
+    /// Fires the deadlines that have passed.
+    pub fn handle_deadline(&mut self, view: &View) {
+        if self.is_active() && self.subnet.next_sweep().is_some_and(|at| at <= view.now) {
+            self.sweep_subnet(view);
+        }
+        let mut again = Vec::new();
+        self.administration.handle_deadline(view.now, &mut again);
+        let own = self.port.lid();
+        again.into_iter().for_each(|(qpn, mad)| self.push(to_guest(own, SM_LID, QP1, qpn, mad)));
+    }
+
+    /// Handles a directed-route SMP that arrives at the switch from the own port.
+    fn through_switch(&mut self, mad: Mad) {
+        let own = self.port.lid();
+        let ingress = subnet::switch_port(own);
+        match route::at_switch(mad, ingress) {
+            Hop::Here(mad) => {
+                let Some(mut answer) = self.switch().answer(&mad, QP0) else { return };
+                if route::turn(&mut answer) {
+                    self.push(to_guest(own, PERMISSIVE_LID, QP0, QP0, answer));
+                }
+            }
+            Hop::Port(port, mad) => match self.subnet.attached(port) {
+                Some(lid) if lid == own => self.push(to_guest(own, PERMISSIVE_LID, QP0, QP0, mad)),
+                Some(lid) => self.push(Output::ToFabric(Datagram {
+                    source: own,
+                    source_qp: QP0,
+                    destination: lid,
+                    destination_qp: QP0,
+                    mad,
+                })),
+                None => {}
+            },
+            Hop::Nowhere => {}
+        }
+    }
+
+    /// Handles a directed-route SMP that arrives at the own port, if no software listens.
+    fn end_of_route(&mut self, view: &View, mad: Mad) {
+        let Some(mad) = route::at_end(mad) else { return };
+        let Some(mut answer) = self.mad_ifc(view, &mad, MkeyCheck::Enforce) else { return };
+        if route::turn(&mut answer) {
+            self.through_switch(answer);
+        }
+    }
+
+    /// Answers a request from the wire without a directed route.
+    fn answer_wire(&mut self, view: &View, received: &Datagram) {
+        let class = protocol::mad::header(&received.mad).class;
+        let fits = match received.destination_qp {
+            QP0 => class == Class::SUBN,
+            _ => class == Class::PERF,
+        };
+        if !fits {
+            return;
+        }
+        if let Some(mad) = self.mad_ifc(view, &received.mad, MkeyCheck::Enforce) {
+            self.push(Output::ToFabric(Datagram {
+                source: self.port.lid(),
+                source_qp: received.destination_qp,
+                destination: received.source,
+                destination_qp: received.source_qp,
+                mad,
+            }));
+        }
+    }
+
+    fn administer(&mut self, view: &View, addresses: &Addresses, sent: &Datagram) {
+        let Self { administration, port, subnet, .. } = self;
+        let world = sa::SaContext { view, port, subnet, addresses };
+        let mut answers = Vec::new();
+        administration.handle(&world, sent, &mut answers);
+        if administration.depends_on_subnet() {
+            self.sweep_subnet(view);
+        }
+        for mad in answers {
+            self.answer_guest(sent, Some(mad));
+        }
+    }
+
+    fn answer_guest(&mut self, request: &Datagram, answer: Option<Mad>) {
+        if let Some(mad) = answer {
+            let Datagram { source, source_qp, destination, destination_qp, .. } = *request;
+            self.push(to_guest(source, destination, destination_qp, source_qp, mad));
+        }
+    }
+
+    /// Starts discovery if the port has come up. Interfaces whose software does not open the port need no subnet.
+    fn begin(&mut self, view: &View) {
+        if self.is_active() && self.port.is_opened_by_software() {
+            self.subnet.begin();
+            self.sweep_subnet(view);
+        }
+    }
+
+    fn sweep_subnet(&mut self, view: &View) {
+        if let Some(question) = self.subnet.sweep(view.now) {
+            self.push(Output::ToFabric(question));
+        }
+    }
+
+    fn switch(&self) -> subnet_switch::SubnetSwitch<'_> {
+        subnet_switch::SubnetSwitch { subnet: &self.subnet, port: &self.port }
+    }
+
+    fn push(&mut self, output: Output) {
+        if self.outputs.len() < MAX_OUTPUTS {
+            self.outputs.push_back(output);
+        }
+    }
+}
+
+fn to_guest(own: Lid, source: Lid, source_qp: Qpn, qpn: Qpn, mad: Mad) -> Output {
+    Output::ToGuest(Datagram { source, source_qp, destination: own, destination_qp: qpn, mad })
+}
+
+/// Returns the GID of a GUID.
+fn gid(guid: u64) -> [u8; 16] {
+    (u128::from(GID_PREFIX) << 64 | u128::from(guid)).to_be_bytes()
+}

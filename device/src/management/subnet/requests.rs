@@ -1,0 +1,139 @@
+//! Requests that wait for a response: unsolicited responses are ignored and cause no further requests.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::time::Duration;
+
+use engine::Instant;
+use protocol::ids::Lid;
+use protocol::mad::smp::attribute;
+
+use super::{MAX_MISSED_SWEEPS, MAX_NODES};
+
+/// Bound: open requests to single HCAs. Each may have three: NodeInfo, NodeDescription, PortInfo.
+const MAX_REQUESTS: usize = 3 * MAX_NODES;
+
+/// Time for a response, during which the request is not repeated. An emulated guest may need long.
+const ANSWER_TIME: Duration = Duration::from_secs(3);
+
+/// A Get(NodeInfo) to all HCAs, and those that have responded: at most every unicast LID.
+#[derive(Clone, Debug)]
+struct Sweep {
+    tid: u32,
+    answered: BTreeSet<Lid>,
+}
+
+#[derive(Clone, Debug, Default)]
+pub(super) struct OpenRequests {
+    last_tid: u32,
+    /// The last few, newest last.
+    sweeps: VecDeque<Sweep>,
+    /// Open requests by LID and attribute: transaction ID and start time.
+    pending: BTreeMap<(Lid, u16), (u32, Instant)>,
+    tidied: Instant,
+}
+
+impl OpenRequests {
+    /// Registers a sweep. Returns the lower half of its transaction ID.
+    pub(super) fn start_sweep(&mut self) -> u32 {
+        let tid = self.next_tid();
+        if self.sweeps.len() >= usize::from(MAX_MISSED_SWEEPS) {
+            self.sweeps.pop_front();
+        }
+        self.sweeps.push_back(Sweep { tid, answered: BTreeSet::new() });
+        tid
+    }
+
+    /// Registers a request to one HCA. Returns the lower half of its transaction ID, or `None` if the request is open
+    /// already or the table is full.
+    pub(super) fn open(&mut self, now: Instant, lid: Lid, attribute: u16) -> Option<u32> {
+        let is_pending = |at: Instant| now.saturating_since(at) < ANSWER_TIME;
+        if self.pending.get(&(lid, attribute)).is_some_and(|(_, at)| is_pending(*at)) {
+            return None;
+        }
+        if self.pending.len() >= MAX_REQUESTS && !is_pending(self.tidied) {
+            self.pending.retain(|_, (_, at)| is_pending(*at));
+            self.tidied = now;
+        }
+        if self.pending.len() >= MAX_REQUESTS {
+            return None;
+        }
+        let tid = self.next_tid();
+        self.pending.insert((lid, attribute), (tid, now));
+        Some(tid)
+    }
+
+    /// Returns whether a response matches an open request. Each response is accepted once.
+    pub(super) fn take(&mut self, from: Lid, attribute: u16, tid: u32) -> bool {
+        if self.pending.get(&(from, attribute)).is_some_and(|(asked, _)| *asked == tid) {
+            self.pending.remove(&(from, attribute));
+            return true;
+        }
+        let sweep = self.sweeps.iter_mut().find(|sweep| sweep.tid == tid);
+        sweep.is_some_and(|sweep| attribute == attribute::NODE_INFO && sweep.answered.insert(from))
+    }
+
+    fn next_tid(&mut self) -> u32 {
+        self.last_tid = self.last_tid.wrapping_add(1);
+        self.last_tid
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PEER: Lid = Lid::new(2);
+    const OTHER: Lid = Lid::new(3);
+    const DESCRIPTION: u16 = attribute::NODE_DESCRIPTION;
+
+    fn at(seconds: u64) -> Instant {
+        Instant::from_nanos(seconds * 1_000_000_000)
+    }
+
+    #[test]
+    fn response_is_accepted_once_from_queried_node() {
+        let mut requests = OpenRequests::default();
+        let tid = requests.open(at(0), PEER, DESCRIPTION).unwrap();
+        assert!(!requests.take(OTHER, DESCRIPTION, tid), "another HCA's");
+        assert!(!requests.take(PEER, attribute::PORT_INFO, tid), "of another attribute");
+        assert!(!requests.take(PEER, DESCRIPTION, tid + 1), "of another transaction");
+        assert!(requests.take(PEER, DESCRIPTION, tid));
+        assert!(!requests.take(PEER, DESCRIPTION, tid), "a second time");
+    }
+
+    #[test]
+    fn each_node_answers_sweep_once() {
+        let mut requests = OpenRequests::default();
+        let tid = requests.start_sweep();
+        for lid in [PEER, OTHER] {
+            assert!(requests.take(lid, attribute::NODE_INFO, tid));
+            assert!(!requests.take(lid, attribute::NODE_INFO, tid), "{lid:?} again");
+        }
+        assert!(!requests.take(Lid::new(4), DESCRIPTION, tid), "what was not asked");
+        for _ in 0..MAX_MISSED_SWEEPS {
+            requests.start_sweep();
+        }
+        assert!(!requests.take(Lid::new(4), attribute::NODE_INFO, tid), "too late");
+    }
+
+    #[test]
+    fn open_request_is_not_repeated() {
+        let mut requests = OpenRequests::default();
+        let first = requests.open(at(0), PEER, DESCRIPTION).unwrap();
+        assert_eq!(requests.open(at(2), PEER, DESCRIPTION), None);
+        let second = requests.open(at(3), PEER, DESCRIPTION).unwrap();
+        assert!(!requests.take(PEER, DESCRIPTION, first), "given up");
+        assert!(requests.take(PEER, DESCRIPTION, second));
+    }
+
+    #[test]
+    fn open_requests_are_bounded_and_expire() {
+        let mut requests = OpenRequests::default();
+        let asked = |requests: &mut OpenRequests, now| {
+            (1..10_000).filter(|lid| requests.open(now, Lid::new(*lid), DESCRIPTION).is_some()).count()
+        };
+        assert_eq!(asked(&mut requests, at(10)), MAX_REQUESTS);
+        assert_eq!(asked(&mut requests, at(11)), 0);
+        assert_eq!(asked(&mut requests, at(14)), MAX_REQUESTS);
+    }
+}

@@ -1,0 +1,130 @@
+//! The translation cache: most accesses need neither a key look-up nor a page walk.
+//!
+//! A hit always equals what a fresh look-up would return. Any change of the [`KeyTable`] invalidates all entries, and
+//! each entry carries the [`Generation`] of the page table that it is derived from. A page table in guest memory,
+//! whose entries may change unnoticed, has no generation and is not cached. A range that no single entry covers, or
+//! an access that it does not grant, is looked up again. So errors always come from the tables.
+//!
+//! [`KeyTable`]: super::KeyTable
+
+use std::cell::Cell;
+use std::num::NonZeroU64;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use engine::{Access, Rights};
+use protocol::ids::{Iova, Lkey, Pdn, Va};
+
+use crate::memory::dma::PAGE_LEN;
+use crate::memory::region::{Kind, MemoryRegion, Origin};
+
+/// Number of entries; a power of two. They take 5 KiB. Each busy queue needs one or two, and so do its buffers.
+const ENTRIES: usize = 64;
+
+/// A version of a page table, unique in the process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Generation(NonZeroU64);
+
+impl Generation {
+    /// Returns a new, unique generation.
+    pub fn fresh() -> Self {
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        // Relaxed: a number is only compared on the thread that drew it. The counter cannot wrap in practice.
+        Self(NonZeroU64::new(NEXT.fetch_add(1, Ordering::Relaxed)).unwrap_or(NonZeroU64::MAX))
+    }
+}
+
+/// A contiguous range of a region on the bus.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::memory) struct TlbEntry {
+    key: Lkey,
+    pd: Pdn,
+    rights: Rights,
+    origin: Origin,
+    start: Va,
+    /// Offset in the region.
+    first: u64,
+    len: u64,
+    bus: Iova,
+    /// `None` if no page table is involved.
+    pages: Option<Generation>,
+}
+
+impl TlbEntry {
+    /// Creates an entry for `len` bytes of a region from an offset on. Returns `None` for windows, which are always
+    /// looked up because they have owners.
+    pub(in crate::memory) fn of(
+        region: &MemoryRegion,
+        first: u64,
+        len: u64,
+        bus: Iova,
+        pages: Option<Generation>,
+    ) -> Option<Self> {
+        let MemoryRegion { key, pd, rights, origin, start, .. } = *region;
+        let entry = Self { key, pd, rights, origin, start, first, len, bus, pages };
+        (!matches!(region.kind, Kind::Window { .. })).then_some(entry)
+    }
+
+    /// Returns the bus address of `len` bytes at `va`, if the entry covers them and grants `access`, as
+    /// [`MemoryRegion::grant`] would.
+    pub(in crate::memory) fn find(
+        &self,
+        pd: Pdn,
+        va: Va,
+        origin: Origin,
+        len: usize,
+        access: Access,
+        pages: Option<Generation>,
+    ) -> Option<Iova> {
+        let valid = self.pages.is_none() || self.pages == pages;
+        if !valid || self.pd != pd || !self.rights.permit(access) {
+            return None;
+        }
+        let offset = match (origin, self.origin) {
+            (Origin::Start, _) | (_, Origin::Start) => va.get(),
+            (Origin::Zero, Origin::Zero) => va.get().checked_sub(self.start.get())?,
+        };
+        let within = offset.checked_sub(self.first)?;
+        if len as u64 > self.len.checked_sub(within)? {
+            return None;
+        }
+        Some(Iova::new(self.bus.get().wrapping_add(within)))
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct TranslationCache {
+    /// Each entry with the change count of the table when it was cached.
+    slots: [Cell<Option<(u64, TlbEntry)>>; ENTRIES],
+    changes: u64,
+}
+
+impl Default for TranslationCache {
+    fn default() -> Self {
+        Self { slots: [const { Cell::new(None) }; ENTRIES], changes: 0 }
+    }
+}
+
+impl TranslationCache {
+    /// Invalidates all entries.
+    pub(super) const fn invalidate(&mut self) {
+        // The counter cannot wrap in practice.
+        self.changes = self.changes.wrapping_add(1);
+    }
+
+    /// Returns the entry for the region with this key and index that shares the slot of `va`.
+    #[inline]
+    pub(super) fn get(&self, key: Lkey, index: u32, va: Va) -> Option<TlbEntry> {
+        let (changes, entry) = self.slot(index, va).get()?;
+        (changes == self.changes && entry.key == key).then_some(entry)
+    }
+
+    pub(super) fn put(&self, index: u32, va: Va, entry: TlbEntry) {
+        self.slot(index, va).set(Some((self.changes, entry)));
+    }
+
+    /// Neighbouring keys and pages use different slots.
+    fn slot(&self, index: u32, va: Va) -> &Cell<Option<(u64, TlbEntry)>> {
+        let page = usize::try_from(va.get() / PAGE_LEN).unwrap_or_default();
+        &self.slots[(index as usize).wrapping_add(page) % ENTRIES]
+    }
+}

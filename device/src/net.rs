@@ -1,0 +1,21 @@
+//! One port on the fabric: its link, its addresses, frame classification and the protocols it answers itself.
+//!
+//! Nothing here owns a socket or a clock. Frames, the time and the batch for answers are parameters.
+
+pub mod address;
+pub(crate) mod classify;
+mod host_stack;
+pub mod lid;
+mod link;
+mod port;
+mod stats;
+
+pub use host_stack::Resolved;
+pub use link::Link;
+pub use port::Port;
+use protocol::ids::MacAddr;
+pub use stats::{DropReason, PortStats, Traffic};
+
+/// Destination MAC of frames for which only the IP address is known. The port resolves it by ARP or neighbour
+/// discovery.
+pub const UNRESOLVED: MacAddr = MacAddr([0; 6]);

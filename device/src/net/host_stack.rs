@@ -1,0 +1,181 @@
+//! The protocols that a port answers itself if no guest kernel does: ARP, IPv6 neighbour discovery and ICMP echo. The
+//! engine also uses it to find the MAC of an IP address. A device that is a NIC has no such stack: its driver's
+//! kernel does all that.
+
+mod discovery;
+mod limit;
+mod neighbour;
+mod waiting;
+
+use std::net::IpAddr;
+
+use engine::Instant;
+use protocol::ids::MacAddr;
+use protocol::net::ether::{EtherFrame, EtherType};
+use protocol::net::icmp::{self, EchoRequest};
+use protocol::net::icmpv6::{self, Icmpv6};
+use protocol::net::ipv4::Ipv4;
+use protocol::net::ipv6::Ipv6;
+
+use self::limit::AnswerLimit;
+use self::neighbour::Neighbours;
+pub use self::neighbour::Resolved;
+use self::waiting::Waiting;
+use super::classify::is_valid_source;
+use super::{DropReason, PortStats};
+use crate::fabric::TxBatch;
+use crate::identity::Identity;
+
+/// Bound: pending answers. Beyond it, answers are dropped. One frame causes one answer of the same length to its
+/// source, so a peer cannot make this port send more than it sends itself. But a peer can send while the fabric is
+/// blocked. (The advertisement that answers a probe is eight bytes longer than the shortest probe: RFC 4861, section
+/// 7.2.4, requires an option in it that a probe must not have.)
+pub(super) const MAX_WAITING: usize = 256;
+
+/// Hop limit of packets from the host stack.
+const HOP_LIMIT: u8 = 64;
+
+#[derive(Debug, Default)]
+pub(super) struct HostStack {
+    neighbours: Neighbours,
+    waiting: Waiting,
+    limit: AnswerLimit,
+}
+
+/// A frame for the host stack, and the context to handle it.
+pub(super) struct RxContext<'a> {
+    pub(super) now: Instant,
+    /// Addresses of the port.
+    pub(super) own: &'a Identity,
+    pub(super) ether: &'a EtherFrame<'a>,
+    pub(super) stats: &'a mut PortStats,
+    pub(super) answers: &'a mut TxBatch,
+}
+
+impl HostStack {
+    /// Handles a frame: answers it, learns from it, or rejects it.
+    pub(super) fn serve(&mut self, cx: RxContext<'_>) -> Result<(), DropReason> {
+        match cx.ether.ether_type {
+            EtherType::Arp => self.on_arp(cx),
+            EtherType::Ipv4 => self.on_ipv4(cx),
+            EtherType::Ipv6 => self.on_ipv6(cx),
+            EtherType::Other(_) => Err(DropReason::Protocol),
+        }
+    }
+
+    /// Reserves the addresses of another host for it, unless they are reserved already.
+    pub(super) fn add_static_neighbour(&mut self, own: &Identity, other: &Identity) {
+        if other.mac == own.mac {
+            return;
+        }
+        for ip in other.addresses().filter(|ip| !own.owns(*ip)) {
+            self.neighbours.fix(ip, other.mac);
+        }
+    }
+
+    /// Releases the addresses of a host.
+    pub(super) fn remove_static_neighbour(&mut self, other: &Identity) {
+        other.addresses().for_each(|ip| self.neighbours.release(ip, other.mac));
+    }
+
+    /// Resolves a neighbour.
+    pub(super) fn resolve(&mut self, now: Instant, ip: IpAddr) -> Resolved {
+        self.neighbours.resolve(now, ip)
+    }
+
+    /// Queues a frame until the MAC of its destination is known. Returns the number of frames dropped.
+    pub(super) fn wait(&mut self, now: Instant, ip: IpAddr, frame: Vec<u8>) -> usize {
+        self.waiting.push(now, ip, frame)
+    }
+
+    /// Returns the next frame whose destination was resolved.
+    pub(super) fn next_resolved(&mut self) -> Option<Vec<u8>> {
+        self.waiting.pop_ready()
+    }
+
+    /// Drops queued frames.
+    pub(super) fn clear_waiting(&mut self) {
+        self.waiting.clear();
+    }
+
+    /// Checks that an answer to `sender` is within its rate limit and fits into the queue.
+    pub(super) fn allow_answer(
+        &mut self,
+        now: Instant,
+        sender: MacAddr,
+        answers: &TxBatch,
+    ) -> Result<(), DropReason> {
+        if answers.len() >= MAX_WAITING {
+            return Err(DropReason::NoRoom);
+        }
+        if self.limit.take(now, sender) { Ok(()) } else { Err(DropReason::OverRate) }
+    }
+
+    /// Checks that a frame from `mac` may have the source `ip`. Frames of this HCA to itself pass no fabric and are
+    /// not checked.
+    pub(super) fn check_source(&self, own: &Identity, mac: MacAddr, ip: IpAddr) -> Result<(), DropReason> {
+        if !is_valid_source(ip) || own.owns(ip) {
+            return Err(DropReason::BadSource);
+        }
+        if self.neighbours.has_fixed() && self.neighbours.is_anothers(ip, mac) {
+            return Err(DropReason::ForeignSource);
+        }
+        Ok(())
+    }
+
+    fn on_ipv4(&mut self, cx: RxContext<'_>) -> Result<(), DropReason> {
+        let RxContext { now, own, ether, stats, answers } = cx;
+        let (ip, payload) = Ipv4::parse(ether.payload)?;
+        if ip.dst != own.ipv4 {
+            return Err(DropReason::OtherIp);
+        }
+        if ip.protocol != icmp::PROTOCOL {
+            return Err(DropReason::Protocol);
+        }
+        self.check_source(own, ether.src, ip.src.into())?;
+        let echo = EchoRequest::parse(payload)?.ok_or(DropReason::Protocol)?;
+        self.allow_answer(now, ether.src, answers)?;
+        let header = Ipv4 { src: ip.dst, dst: ip.src, ttl: HOP_LIMIT, ..ip };
+        echo.emit_reply_frame(ether.src, own.mac, header, answers.buffer())?;
+        commit_answer(answers, ether.src);
+        stats.echo += 1;
+        Ok(())
+    }
+
+    fn on_ipv6(&mut self, cx: RxContext<'_>) -> Result<(), DropReason> {
+        let (ip, payload) = Ipv6::parse(cx.ether.payload)?;
+        let group = ip.dst.is_multicast();
+        // The destination IP of a multicast frame needs no check: it was sent to a group of this port.
+        if group != cx.ether.dst.is_multicast() || !group && !cx.own.owns(ip.dst.into()) {
+            return Err(DropReason::OtherIp);
+        }
+        if ip.next_header != icmpv6::PROTOCOL {
+            return Err(DropReason::Protocol);
+        }
+        if !ip.src.is_unspecified() {
+            self.check_source(cx.own, cx.ether.src, ip.src.into())?;
+        }
+        let data = match Icmpv6::parse(&ip, payload)? {
+            Icmpv6::Solicitation(solicitation) => return self.on_solicitation(cx, &ip, &solicitation),
+            // Only a solicitation may have an unspecified source (RFC 4862).
+            _ if ip.src.is_unspecified() => return Err(DropReason::BadSource),
+            Icmpv6::Advertisement(advertisement) => return self.on_advertisement(cx, &advertisement),
+            // A multicast request would be answered by every member. RFC 4443, section 4.2, leaves the choice open.
+            Icmpv6::EchoRequest(data) if !group => data,
+            Icmpv6::EchoRequest(_) | Icmpv6::Other => return Err(DropReason::Protocol),
+        };
+        let RxContext { now, own, ether, stats, answers } = cx;
+        self.allow_answer(now, ether.src, answers)?;
+        let header = Ipv6 { src: ip.dst, dst: ip.src, hop_limit: HOP_LIMIT, ..ip };
+        icmpv6::emit_echo_reply(ether.src, own.mac, header, data, answers.buffer())?;
+        commit_answer(answers, ether.src);
+        stats.echo += 1;
+        Ok(())
+    }
+}
+
+/// Commits the bytes appended since the last commit as an answer to `asker`.
+fn commit_answer(answers: &mut TxBatch, asker: MacAddr) {
+    answers.commit(asker);
+    answers.mark_answer();
+}

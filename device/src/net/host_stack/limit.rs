@@ -1,0 +1,74 @@
+//! Rate limit of answers: received frames determine the destination of traffic, never its amount.
+
+use std::array;
+use std::num::NonZeroU32;
+
+use engine::Instant;
+use protocol::ids::MacAddr;
+
+use crate::rate::Bucket;
+
+/// Bound: answers per second to one sender over all protocols, with bursts of a tenth. Normal traffic stays far
+/// below, and a flood only costs its own sender the answers.
+const ANSWERS_PER_SECOND: NonZeroU32 = NonZeroU32::new(1000).unwrap();
+
+/// Bound: buckets, which senders share by hash. A sender may invent any number of MACs, so no sender has a bucket of
+/// its own. The number of buckets limits the total rate.
+const BUCKETS: usize = 64;
+
+/// Remaining answers, by sender.
+#[derive(Debug)]
+pub(super) struct AnswerLimit([Bucket; BUCKETS]);
+
+impl Default for AnswerLimit {
+    fn default() -> Self {
+        Self(array::from_fn(|_| Bucket::new(ANSWERS_PER_SECOND)))
+    }
+}
+
+impl AnswerLimit {
+    /// Counts an answer to a sender. Returns whether it is permitted.
+    pub(super) fn take(&mut self, now: Instant, sender: MacAddr) -> bool {
+        self.0.get_mut(bucket(sender)).is_some_and(|bucket| bucket.take(now))
+    }
+}
+
+/// Fibonacci hashing: consecutive MACs get different buckets.
+fn bucket(mac: MacAddr) -> usize {
+    let [a, b, c, d, e, f] = mac.0;
+    let hash = u64::from_be_bytes([0, 0, a, b, c, d, e, f]).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    usize::try_from(hash >> (u64::BITS - BUCKETS.ilog2())).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    const FLOODER: MacAddr = MacAddr([2, 0, 0, 0, 0, 1]);
+    const OTHER: MacAddr = MacAddr([2, 0, 0, 0, 0, 2]);
+
+    fn taken(limit: &mut AnswerLimit, now: Instant, senders: impl Iterator<Item = MacAddr>) -> usize {
+        senders.filter(|sender| limit.take(now, *sender)).count()
+    }
+
+    #[test]
+    fn flood_costs_only_its_sender() {
+        let mut limit = AnswerLimit::default();
+        let flood = || std::iter::repeat_n(FLOODER, 500);
+        assert_eq!(taken(&mut limit, Instant::ZERO, flood()), 100);
+        assert_eq!(taken(&mut limit, Instant::ZERO, std::iter::repeat_n(OTHER, 10)), 10);
+        assert_eq!(taken(&mut limit, Instant::ZERO + Duration::from_millis(20), flood()), 20);
+    }
+
+    #[test]
+    fn invented_senders_share_all_buckets() {
+        let mut limit = AnswerLimit::default();
+        let invented = (0..100_000_u32).map(|n| {
+            let [a, b, c, d] = n.to_be_bytes();
+            MacAddr([2, 0, a, b, c, d])
+        });
+        assert_eq!(taken(&mut limit, Instant::ZERO, invented), BUCKETS * 100);
+    }
+}

@@ -1,0 +1,109 @@
+//! A cache that keeps repeated data out of a record. Programs send from the same buffers, contexts and rings are read
+//! again and again, and lost packets are sent again.
+//!
+//! Writer and reader of a record each have a cache, and update it in the same order.
+
+use twox_hash::XxHash3_64;
+
+/// Minimum length of a cached run of bytes.
+const SHORTEST: usize = 256;
+
+/// Bound: length of a cached run. A page, or the frame of a packet with the largest path MTU.
+const LONGEST: usize = 4096 + 256;
+
+/// Bound: runs of each kind. Even.
+const RUNS: usize = 4096;
+
+/// Bytes of a frame that differ although its payload is the same: headers, and the ICRC at the end.
+pub(super) const HEAD: usize = 64;
+pub(super) const TAIL: usize = 4;
+
+const PAGE: u64 = 4096;
+
+/// Odd, so that parts of a page also get slots of their own.
+const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
+
+/// Bytes of a payload that determine its slot.
+const SAMPLE: usize = 64;
+
+/// Runs by the address they were read from, and frame payloads by their first bytes. Slots are part of the format.
+#[derive(Default)]
+pub(super) struct DedupCache {
+    pub(super) reads: Runs,
+    pub(super) frames: Runs,
+}
+
+/// Runs by slot, of which there are [`RUNS`].
+#[derive(Default)]
+pub(super) struct Runs(Vec<Vec<u8>>);
+
+impl Runs {
+    /// Returns the run in a slot; empty if there is none.
+    pub(super) fn get(&self, place: usize) -> &[u8] {
+        self.0.get(place).map_or(&[], Vec::as_slice)
+    }
+
+    /// Returns the slot of a run, which may also be the neighbouring one.
+    pub(super) fn find(&self, place: usize, run: &[u8]) -> Option<usize> {
+        [place, place ^ 1].into_iter().find(|place| self.get(*place) == run)
+    }
+
+    /// Stores a run in a slot. The old run moves to the neighbouring slot and replaces the one there.
+    pub(super) fn put_before(&mut self, place: usize, run: &[u8]) {
+        if place.max(place ^ 1) < self.0.len() {
+            self.0.swap(place, place ^ 1);
+        }
+        self.put(place, run);
+    }
+
+    /// Stores a run in a slot, replacing the old run.
+    pub(super) fn put(&mut self, place: usize, run: &[u8]) {
+        if self.0.is_empty() {
+            self.0.resize(RUNS, Vec::new());
+        }
+        if let Some(kept) = self.0.get_mut(place) {
+            kept.clear();
+            kept.extend_from_slice(run);
+        }
+    }
+}
+
+/// Returns whether runs of this length are cached.
+pub(super) fn is_kept(len: usize) -> bool {
+    (SHORTEST..=LONGEST).contains(&len)
+}
+
+/// Returns the slot of a read. Consecutive pages get different slots.
+pub(super) fn place_of_read(iova: u64) -> usize {
+    let (page, within) = (iova / PAGE, iova % PAGE);
+    place(page.wrapping_add(within.wrapping_mul(SPREAD)))
+}
+
+/// A frame whose payload is cached.
+pub(super) struct FrameParts<'a> {
+    pub(super) head: &'a [u8; HEAD],
+    pub(super) payload: &'a [u8],
+    pub(super) tail: &'a [u8; TAIL],
+    /// Slot of the payload.
+    pub(super) place: usize,
+}
+
+impl<'a> FrameParts<'a> {
+    /// Returns `None` if the frame is too short or too long for the cache.
+    pub(super) fn of(frame: &'a [u8]) -> Option<Self> {
+        let (head, rest) = frame.split_first_chunk()?;
+        let (payload, tail) = rest.split_last_chunk()?;
+        let sample = payload.get(..SAMPLE)?;
+        is_kept(payload.len()).then(|| Self {
+            head,
+            payload,
+            tail,
+            place: place(XxHash3_64::oneshot(sample)),
+        })
+    }
+}
+
+fn place(key: u64) -> usize {
+    // The remainder is below RUNS.
+    usize::try_from(key % RUNS as u64).unwrap_or(0)
+}

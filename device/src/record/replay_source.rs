@@ -1,0 +1,295 @@
+//! Repeats the recorded inputs of a device and compares its outputs.
+
+use std::fmt;
+use std::time::Duration;
+
+use super::entry::{Content, Ending, Entry, Input, Update};
+use super::reader::{ReadError, Reader};
+use crate::sanitize;
+
+/// A record during its replay.
+#[derive(Debug)]
+pub struct ReplaySource {
+    reader: Reader,
+    counts: Counts,
+    /// The device's clock in nanoseconds.
+    now: u64,
+    began: Option<u64>,
+    /// The current step.
+    input: Option<Input<'static>>,
+    stop: Option<Stop>,
+    /// Outputs of the device as text, if requested.
+    log: Option<Vec<String>>,
+}
+
+/// Counters of a replay.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Steps.
+    pub steps: u64,
+    /// Reads of guest memory by the device.
+    pub reads: u64,
+    /// Writes of guest memory by the device.
+    pub writes: u64,
+    /// Interrupts that reached the client.
+    pub interrupts: u64,
+    /// Frames that the device sent.
+    pub frames: u64,
+    /// Device time that elapsed.
+    pub span: Duration,
+}
+
+/// The first difference between a device and its record.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Difference {
+    /// Number of the step, from 1 on.
+    pub step: u64,
+    /// Device time since the first step.
+    pub at: Duration,
+    /// Description of the step.
+    pub input: String,
+    /// The recorded output.
+    pub recorded: String,
+    /// The actual output.
+    pub found: String,
+}
+
+/// How a record ends.
+#[derive(Debug)]
+pub enum Finish {
+    /// With a recorded reason.
+    Ended(Ending),
+    /// Without a reason: the writer was killed, or the file is truncated.
+    Stopped {
+        /// The last chunk is incomplete.
+        cut_off: bool,
+    },
+    /// The file is unreadable from here on.
+    Unreadable(ReadError),
+}
+
+#[derive(Debug)]
+enum Stop {
+    Finish(Finish),
+    Differs(Difference),
+}
+
+impl ReplaySource {
+    /// Starts before the first step.
+    pub fn new(reader: Reader) -> Self {
+        Self { reader, counts: Counts::default(), now: 0, began: None, input: None, stop: None, log: None }
+    }
+
+    /// Describes the outputs of the device as text, see [`ReplaySource::take_log`].
+    pub fn keep_log(&mut self) {
+        self.log = Some(Vec::new());
+    }
+
+    /// Returns the outputs of the device since the last call as text.
+    pub fn take_log(&mut self) -> Vec<String> {
+        self.log.as_mut().map(std::mem::take).unwrap_or_default()
+    }
+
+    /// Returns the counters.
+    pub fn counts(&self) -> Counts {
+        let span = Duration::from_nanos(self.now.saturating_sub(self.began.unwrap_or(self.now)));
+        Counts { span, ..self.counts }
+    }
+
+    /// Returns the time of the current step in nanoseconds.
+    pub fn now(&self) -> u64 {
+        self.now
+    }
+
+    /// Returns why there are no more steps: the end of the record, or the first difference.
+    pub fn take_stop(&mut self) -> Option<Result<Finish, Difference>> {
+        Some(match self.stop.take()? {
+            Stop::Finish(finish) => Ok(finish),
+            Stop::Differs(difference) => Err(difference),
+        })
+    }
+
+    /// Returns the next step. `None`: the record has ended, or an output of the last step is missing.
+    pub fn next_input(&mut self) -> Option<Input<'static>> {
+        let input = loop {
+            if self.stop.is_some() {
+                return None;
+            }
+            match self.reader.peek() {
+                Ok(Some(Entry::Time { passed })) => {
+                    self.now = self.now.wrapping_add(passed);
+                    self.reader.advance();
+                }
+                Ok(Some(entry @ (Entry::Map { .. } | Entry::Unmap { .. } | Entry::UnmapAll))) => {
+                    if let Some(log) = &mut self.log {
+                        log.push(entry.to_string());
+                    }
+                    self.reader.advance();
+                }
+                Ok(Some(Entry::Input(input))) => break input.into_owned(),
+                Ok(Some(Entry::End(ending))) => self.finish_with(Finish::Ended(ending)),
+                Ok(Some(other)) => {
+                    let recorded = other.to_string();
+                    self.differ(recorded, "nothing more".to_owned());
+                }
+                Ok(None) => {
+                    let cut_off = self.reader.is_cut_off();
+                    self.finish_with(Finish::Stopped { cut_off });
+                }
+                Err(error) => self.finish_with(Finish::Unreadable(error)),
+            }
+        };
+        self.reader.advance();
+        self.began.get_or_insert(self.now);
+        self.counts.steps += 1;
+        self.input = Some(input.clone());
+        Some(input)
+    }
+
+    /// Replays a read of guest memory. Passes the bytes to `give`, or returns false if it was denied.
+    pub(super) fn read(&mut self, iova: u64, len: usize, give: impl FnOnce(&[u8])) -> bool {
+        let found = || format!("read {len} bytes of guest memory at {iova:#x}");
+        self.counts.reads += 1;
+        self.exchange(found, |entry| match entry {
+            Entry::Read { iova: at, len: wanted, bytes } if *at == iova && *wanted == len => {
+                bytes.map(give);
+                Some(bytes.is_some())
+            }
+            _ => None,
+        })
+        .unwrap_or(false)
+    }
+
+    /// Replays a write of guest memory. Returns whether it was permitted.
+    pub(super) fn write(&mut self, iova: u64, data: Content<'_>) -> bool {
+        let found = || format!("write guest memory at {iova:#x}: {data}");
+        self.counts.writes += 1;
+        self.exchange(found, |entry| match entry {
+            Entry::Write { iova: at, data: wanted, done } if *at == iova && *wanted == data => Some(*done),
+            _ => None,
+        })
+        .unwrap_or(false)
+    }
+
+    /// Replays a compare-and-swap. Returns the old value.
+    pub(super) fn update(&mut self, iova: u64, mut update: impl FnMut(u64) -> Option<u64>) -> Option<u64> {
+        let mut now = None;
+        let recorded = self.exchange(
+            || format!("compare and swap guest memory at {iova:#x}"),
+            |entry| match entry {
+                Entry::Update { iova: at, outcome } if *at == iova => {
+                    let before = match *outcome {
+                        Update::Replaced { before, .. } | Update::Kept(before) => before,
+                        Update::Refused => return Some(Ok(None)),
+                    };
+                    now = update(before);
+                    let same = match *outcome {
+                        Update::Replaced { after, .. } => now == Some(after),
+                        _ => now.is_none(),
+                    };
+                    Some(if same { Ok(Some(before)) } else { Err((before, entry.to_string())) })
+                }
+                _ => None,
+            },
+        );
+        self.counts.reads += 1;
+        self.counts.writes += 1;
+        match recorded? {
+            Ok(before) => before,
+            Err((before, recorded)) => {
+                let outcome = now.map_or(Update::Kept(before), |after| Update::Replaced { before, after });
+                self.differ(recorded, Entry::Update { iova, outcome }.to_string());
+                None
+            }
+        }
+    }
+
+    /// Compares an output.
+    pub(super) fn output(&mut self, output: &Entry<'_>) {
+        match output {
+            Entry::Interrupt { .. } => self.counts.interrupts += 1,
+            Entry::Frame(_) => self.counts.frames += 1,
+            _ => {}
+        }
+        self.exchange(|| output.to_string(), |entry| (entry == output).then_some(()));
+    }
+
+    /// Compares with the next entry. Returns `None` if it differs or does not exist.
+    fn exchange<T>(
+        &mut self,
+        found: impl Fn() -> String,
+        meet: impl FnOnce(&Entry<'_>) -> Option<T>,
+    ) -> Option<T> {
+        let mut meet = Some(meet);
+        loop {
+            if self.stop.is_some() {
+                return None;
+            }
+            let recorded = match self.reader.peek() {
+                Ok(Some(entry @ (Entry::Map { .. } | Entry::Unmap { .. } | Entry::UnmapAll))) => {
+                    if let Some(log) = &mut self.log {
+                        log.push(entry.to_string());
+                    }
+                    self.reader.advance();
+                    continue;
+                }
+                Ok(Some(Entry::End(ending))) => {
+                    self.finish_with(Finish::Ended(ending));
+                    return None;
+                }
+                Ok(Some(Entry::Input(_) | Entry::Time { .. })) => "nothing more".to_owned(),
+                Ok(Some(entry)) => {
+                    if let Some(met) = meet.take().and_then(|meet| meet(&entry)) {
+                        if let Some(log) = &mut self.log {
+                            log.push(entry.to_string());
+                        }
+                        self.reader.advance();
+                        return Some(met);
+                    }
+                    entry.to_string()
+                }
+                Ok(None) => {
+                    let cut_off = self.reader.is_cut_off();
+                    self.finish_with(Finish::Stopped { cut_off });
+                    return None;
+                }
+                Err(error) => {
+                    self.finish_with(Finish::Unreadable(error));
+                    return None;
+                }
+            };
+            self.differ(recorded, found());
+        }
+    }
+
+    fn finish_with(&mut self, finish: Finish) {
+        self.stop.get_or_insert(Stop::Finish(finish));
+    }
+
+    fn differ(&mut self, recorded: String, found: String) {
+        let Counts { steps: step, span: at, .. } = self.counts();
+        let input = self.input.as_ref().map(ToString::to_string).unwrap_or_default();
+        self.stop.get_or_insert(Stop::Differs(Difference { step, at, input, recorded, found }));
+    }
+}
+
+impl fmt::Display for Difference {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { step, at, input, recorded, found } = self;
+        let [input, recorded, found] = [input, recorded, found].map(|said| sanitize::text(said));
+        writeln!(f, "step {step}, after {:.6} s: {input}", at.as_secs_f64())?;
+        writeln!(f, "  recorded: {recorded}")?;
+        write!(f, "  now:      {found}")
+    }
+}
+
+impl fmt::Display for Finish {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Ended(ending) => write!(f, "{ending}"),
+            Self::Stopped { cut_off: false } => write!(f, "the recorder was stopped"),
+            Self::Stopped { cut_off: true } => write!(f, "the file is truncated"),
+            Self::Unreadable(error) => write!(f, "{}", sanitize::text(&error.to_string())),
+        }
+    }
+}

@@ -1,0 +1,66 @@
+//! The server side of the vfio-user protocol: one client at a time on a Unix socket, without blocking.
+//!
+//! - [`Listener`] owns the socket file and accepts clients.
+//! - [`Connection`] moves the bytes and descriptors of one client. Its owner calls [`Connection::serve`] when the
+//!   socket is ready.
+//! - `session` turns each message into calls of a [`Device`] and a reply. It does no I/O.
+//!
+//! The client is untrusted. Invalid content in a well-formed message is answered with an errno. A framing error ends
+//! the connection ([`ConnectionError`]) and nothing else.
+//!
+//! # Spec
+//! QEMU documentation, "vfio-user Protocol Specification", version 0.1; structures of `linux/vfio.h`.
+
+mod connection;
+mod input;
+mod irqs;
+mod listener;
+mod message;
+mod session;
+mod stats;
+#[cfg(test)]
+mod tests;
+
+pub use connection::{Connection, ConnectionError, Served};
+pub use input::ProtocolError;
+pub use listener::{Access, ListenError, Listener, Source, keep_probe};
+pub use message::{MAX_TRANSFER_LEN, Region};
+pub use stats::MessageStats;
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use super::msix::Interrupts;
+use crate::memory::GuestMemory;
+
+/// A device that the protocol exposes.
+///
+/// Ranges passed to these calls are inside the region. Messages are served strictly in order, so the effects of a
+/// call are complete before the reply and before the client's next message.
+pub trait Device {
+    /// Returns the length of a region in bytes; 0 if it does not exist.
+    fn region_len(&self, region: Region) -> u64;
+
+    /// Returns the file behind a region if the client may map it. The mapping covers the whole region from the start
+    /// of the file. Stores to it cause no message.
+    fn region_file(&mut self, region: Region) -> Option<Arc<OwnedFd>> {
+        let _ = region;
+        None
+    }
+
+    /// Reads bytes of a region.
+    fn region_read(&mut self, region: Region, offset: u64, out: &mut [u8]);
+
+    /// Writes bytes of a region.
+    fn region_write(&mut self, region: Region, offset: u64, data: &[u8]);
+
+    /// The client's memory. Nothing accesses an old range after an unmap returned: DMA happens only inside calls, on
+    /// the thread that also unmaps.
+    fn memory(&mut self) -> &mut GuestMemory;
+
+    /// The MSI-X vectors.
+    fn interrupts(&mut self) -> &mut Interrupts;
+
+    /// Resets the function.
+    fn reset(&mut self);
+}

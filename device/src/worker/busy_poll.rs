@@ -1,0 +1,278 @@
+//! Adaptive busy-polling before the thread blocks.
+//!
+//! Blocking and waking up takes 10 to 30 us of a virtual machine, and far more on a busy host. The waking thread pays
+//! most of it: as much as sending or receiving a batch of full packets. So, like a hypervisor that polls before it
+//! blocks a halted virtual CPU, a thread whose last sleep was short polls for a while. A thread whose last sleep was
+//! long blocks at once, so an idle HCA costs nothing.
+//!
+//! Between polls the thread yields the CPU, usually to its own driver, which is about to give it work. Beside
+//! CPU-bound threads, such as the virtual CPUs of an emulated guest, yielding is slow: the scheduler returns only
+//! when it preempts them, whereas a thread that blocks and is woken runs first. A 64-byte WRITE between such guests
+//! took 1.9 ms instead of 30 us. So after a slow yield the thread stops yielding for a while, and each slow yield
+//! doubles that time. If yields were fast for at least that long before, the host was only busy for a moment, and the
+//! time starts over.
+//!
+//! While it does not yield, the thread polls only during bulk transfers, and less and less often while polling finds
+//! nothing. If the awaited thread needs the same CPU, polling cannot find anything.
+
+use std::time::Duration;
+
+use engine::Instant;
+
+/// Bytes moved that count as a bulk transfer, as a sum that is halved at each pause.
+const BULK: usize = 32 << 10;
+
+/// Longest sleep that counts as short during a bulk transfer. On a busy host, waking up alone takes some hundred
+/// microseconds.
+const SHORT_SLEEP: Duration = Duration::from_micros(400);
+
+/// A yield that returns within this time met no CPU-bound thread.
+const FAST_YIELD: Duration = Duration::from_micros(300);
+
+/// How long the thread does not yield after a slow yield: the first time, and at most.
+const YIELD_BACKOFF: [Duration; 2] = [Duration::from_millis(100), Duration::from_millis(400)];
+
+/// Maximum number of pauses without polling after polls without yielding found nothing.
+const MAX_SKIPS: u32 = 256;
+
+/// Decides before each sleep whether to busy-poll.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct BusyPoll {
+    limit: Duration,
+    /// Duration of the last sleep.
+    slept: Duration,
+    /// Bytes of frames, halved at each pause.
+    moved: usize,
+    /// No yields until then.
+    no_yield_until: Instant,
+    /// Length of the next period without yields.
+    yield_backoff: Duration,
+    /// Time spent in fast yields since the last slow one.
+    fast_yields: Duration,
+    /// Whether the current poll yields.
+    yields: bool,
+    /// Pauses left in which polling without yielding is skipped, and the number of the last series.
+    skip: u32,
+    skips: u32,
+}
+
+/// How to busy-poll before blocking.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct PollWindow {
+    /// Maximum time to poll.
+    pub(super) limit: Duration,
+    /// Whether to yield between two polls and report each yield to [`BusyPoll::yielded`].
+    pub(super) yields: bool,
+}
+
+impl BusyPoll {
+    /// Polls for up to `limit` before blocking. Zero disables polling.
+    pub(super) const fn new(limit: Duration) -> Self {
+        Self {
+            limit,
+            slept: Duration::MAX,
+            moved: 0,
+            no_yield_until: Instant::ZERO,
+            yield_backoff: YIELD_BACKOFF[0],
+            fast_yields: Duration::ZERO,
+            yields: false,
+            skip: 0,
+            skips: 0,
+        }
+    }
+
+    /// Records frames sent or received, in bytes.
+    pub(super) fn moved(&mut self, bytes: usize) {
+        self.moved = self.moved.saturating_add(bytes);
+    }
+
+    /// Returns how to poll before blocking, or `None` to block at once.
+    pub(super) fn pause(&mut self, now: Instant) -> Option<PollWindow> {
+        let bulk = self.moved >= BULK;
+        self.moved /= 2;
+        self.yields = now >= self.no_yield_until;
+        // A sleep longer than the poll limit makes polling futile, except between the bursts of a bulk transfer.
+        let short = if bulk { SHORT_SLEEP } else { self.limit };
+        if self.limit.is_zero() || self.slept > short || !(bulk || self.yields) {
+            return None;
+        }
+        if !self.yields && self.skip > 0 {
+            self.skip -= 1;
+            return None;
+        }
+        Some(PollWindow { limit: self.limit, yields: self.yields })
+    }
+
+    /// Records a yield that took `time`. Returns whether to yield again.
+    pub(super) fn yielded(&mut self, now: Instant, time: Duration) -> bool {
+        let is_fast = time <= FAST_YIELD;
+        if is_fast {
+            self.fast_yields = self.fast_yields.saturating_add(time);
+        } else {
+            if std::mem::take(&mut self.fast_yields) >= self.yield_backoff {
+                self.yield_backoff = YIELD_BACKOFF[0];
+            }
+            self.no_yield_until = now + self.yield_backoff;
+            self.yield_backoff = (self.yield_backoff * 2).min(YIELD_BACKOFF[1]);
+        }
+        is_fast
+    }
+
+    /// Records that work arrived during the poll, not before it.
+    pub(super) fn found(&mut self) {
+        if !self.yields {
+            self.skips /= 2;
+        }
+    }
+
+    /// Records that polling found nothing. The next poll is after the next sleep.
+    pub(super) fn found_nothing(&mut self) {
+        self.slept = Duration::MAX;
+        if !self.yields {
+            self.skips = (2 * self.skips).clamp(1, MAX_SKIPS);
+            self.skip = self.skips;
+        }
+    }
+
+    /// Records a sleep of `time`.
+    pub(super) fn slept(&mut self, time: Duration) {
+        self.slept = time;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LIMIT: Duration = Duration::from_micros(50);
+    const YIELDING: Option<PollWindow> = Some(PollWindow { limit: LIMIT, yields: true });
+    const SPINNING: Option<PollWindow> = Some(PollWindow { limit: LIMIT, yields: false });
+
+    fn at(millis: u64) -> Instant {
+        Instant::ZERO + Duration::from_millis(millis)
+    }
+
+    fn after(bytes: usize, sleep: Duration) -> BusyPoll {
+        let mut busy_poll = BusyPoll::new(LIMIT);
+        busy_poll.slept(sleep);
+        busy_poll.moved(bytes);
+        busy_poll
+    }
+
+    /// Returns whether it polls before each of `pauses` sleeps, while small messages arrive.
+    fn polls(busy_poll: &mut BusyPoll, pauses: usize) -> usize {
+        let look = |_: &usize| {
+            busy_poll.moved(64);
+            busy_poll.pause(at(0)).is_some()
+        };
+        (0..pauses).take_while(look).count()
+    }
+
+    #[test]
+    fn polls_only_after_short_sleeps() {
+        let mut busy_poll = BusyPoll::new(LIMIT);
+        busy_poll.moved(BULK);
+        assert_eq!(busy_poll.pause(at(0)), None, "nothing is known yet");
+        assert_eq!(after(BULK, SHORT_SLEEP).pause(at(0)), YIELDING);
+        assert_eq!(after(BULK, Duration::from_millis(1)).pause(at(0)), None);
+        assert_eq!(after(64, LIMIT).pause(at(0)), YIELDING);
+        assert_eq!(after(64, SHORT_SLEEP).pause(at(0)), None, "small messages are rarer than looking lasts");
+    }
+
+    #[test]
+    fn beside_cpu_bound_threads_polls_only_bulk() {
+        let mut busy_poll = after(8 * BULK, Duration::ZERO);
+        assert_eq!(polls(&mut busy_poll, 100), 100);
+        assert!(busy_poll.yielded(at(0), FAST_YIELD));
+        assert!(!busy_poll.yielded(at(0), Duration::from_millis(3)));
+        busy_poll.moved(8 * BULK);
+        assert_eq!(busy_poll.pause(at(0)), SPINNING);
+        assert_eq!(polls(&mut busy_poll, 100), 3, "what was moved long ago does not count");
+    }
+
+    #[test]
+    fn yielding_is_retried_with_backoff() {
+        let mut busy_poll = after(64, Duration::ZERO);
+        let mut now = 0;
+        let mut tries = Vec::new();
+        for _ in 0..10 {
+            assert!(!busy_poll.yielded(at(now), Duration::from_millis(3)));
+            let began = now;
+            while busy_poll.pause(at(now)).is_none() {
+                now += 10;
+            }
+            tries.push(now - began);
+        }
+        assert_eq!(tries, [100, 200, 400, 400, 400, 400, 400, 400, 400, 400]);
+    }
+
+    /// Returns how many of `pauses` pauses pass without polling, in a bulk transfer beside CPU-bound threads.
+    fn skipped(busy_poll: &mut BusyPoll, pauses: usize) -> usize {
+        let skips = |_: &usize| {
+            busy_poll.slept(Duration::ZERO);
+            busy_poll.moved(8 * BULK);
+            busy_poll.pause(at(0)).is_none()
+        };
+        (0..pauses).filter(skips).count()
+    }
+
+    #[test]
+    fn unproductive_spinning_backs_off() {
+        let mut busy_poll = after(8 * BULK, Duration::ZERO);
+        assert!(!busy_poll.yielded(at(0), Duration::from_millis(3)));
+        assert_eq!(skipped(&mut busy_poll, 10), 0);
+        for skips in [1, 2, 4, 8, 16, 32, 64, 128, 256, 256] {
+            busy_poll.found_nothing();
+            assert_eq!(skipped(&mut busy_poll, skips + 1), skips, "it polls once, after as many");
+        }
+        for skips in [128, 64, 32] {
+            busy_poll.found();
+            busy_poll.found();
+            busy_poll.found_nothing();
+            assert_eq!(skipped(&mut busy_poll, skips + 1), skips, "what came while it looked counts too");
+        }
+        (0..10).for_each(|_| busy_poll.found());
+        busy_poll.found_nothing();
+        assert_eq!(skipped(&mut busy_poll, 100), 1);
+    }
+
+    #[test]
+    fn unproductive_yielding_poll_is_not_counted() {
+        let mut busy_poll = after(8 * BULK, Duration::ZERO);
+        assert_eq!(busy_poll.pause(at(0)), YIELDING);
+        (0..10).for_each(|_| busy_poll.found_nothing());
+        assert!(!busy_poll.yielded(at(0), Duration::from_millis(3)));
+        assert_eq!(skipped(&mut busy_poll, 100), 0);
+    }
+
+    #[test]
+    fn one_slow_yield_resets_backoff() {
+        let mut busy_poll = after(64, Duration::ZERO);
+        for _ in 0..20 {
+            assert!(!busy_poll.yielded(at(0), Duration::from_millis(3)));
+            assert_eq!(busy_poll.pause(at(99)), None);
+            assert_eq!(busy_poll.pause(at(100)), YIELDING, "as after the first time");
+            (0..1000).for_each(|_| assert!(busy_poll.yielded(at(100), Duration::from_micros(200))));
+        }
+        assert!(!busy_poll.yielded(at(0), Duration::from_millis(3)));
+        assert!(!busy_poll.yielded(at(100), Duration::from_millis(3)));
+        assert_eq!(busy_poll.pause(at(299)), None, "no fast yields since");
+    }
+
+    #[test]
+    fn blocks_once_after_unproductive_poll() {
+        let mut busy_poll = after(64, Duration::ZERO);
+        busy_poll.found_nothing();
+        assert_eq!(busy_poll.pause(at(0)), None);
+        busy_poll.slept(LIMIT);
+        assert_eq!(busy_poll.pause(at(0)), YIELDING);
+    }
+
+    #[test]
+    fn zero_limit_disables_polling() {
+        let mut busy_poll = BusyPoll::new(Duration::ZERO);
+        busy_poll.slept(Duration::ZERO);
+        busy_poll.moved(BULK);
+        assert_eq!(busy_poll.pause(at(0)), None);
+    }
+}
