@@ -237,7 +237,7 @@ fn sigterm_and_sigint_end_it_with_success_and_remove_the_socket_and_sighup_where
         let mut daemon = start_with_hangup(libc::SIG_DFL, arguments);
         let client = Client::new(&daemon.socket).unwrap();
         signal(&daemon, number);
-        let line = daemon.wait_for_line("they will lose their devices");
+        let line = daemon.wait_for_line("the guests will lose their devices");
         assert!(line.contains("WARN") && line.contains("guests=1"), "{line}");
         assert!(daemon.child.wait().unwrap().success());
         assert!(!daemon.socket.exists());

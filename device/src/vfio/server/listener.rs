@@ -468,11 +468,11 @@ mod tests {
         assert!(matches!(Source::from_inherited(ours.into_raw_fd()), Ok(Source::Client(_))));
         let udp = std::net::UdpSocket::bind("127.0.0.1:0").unwrap().into_raw_fd();
         let error = Source::from_inherited(udp).unwrap_err();
-        assert_eq!(error.to_string(), format!("descriptor {udp} is not a Unix socket"));
+        assert_eq!(error.to_string(), format!("file descriptor {udp} is not a Unix socket"));
         let (datagrams, _theirs) = UnixDatagram::pair().unwrap();
         let datagrams = datagrams.into_raw_fd();
         let error = Source::from_inherited(datagrams).unwrap_err();
-        assert_eq!(error.to_string(), format!("descriptor {datagrams} is not a stream socket"));
+        assert_eq!(error.to_string(), format!("file descriptor {datagrams} is not a stream socket"));
         assert!(Source::from_inherited(1).is_err());
         assert!(Source::from_inherited(9_999).is_err());
     }
