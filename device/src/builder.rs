@@ -56,7 +56,7 @@ pub enum MakeError {
         source: io::Error,
     },
     /// The process has no free descriptors or memory.
-    #[error("cannot allocate host resources such as threads or file descriptors")]
+    #[error("cannot create threads or file descriptors")]
     Host(#[from] io::Error),
 }
 

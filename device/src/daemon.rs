@@ -34,7 +34,7 @@ pub enum DaemonError {
     #[error(transparent)]
     Inherited(#[from] InheritedError),
     /// The process has no free threads, signals or descriptors.
-    #[error("cannot allocate host resources such as threads or file descriptors")]
+    #[error("cannot create threads or file descriptors")]
     Host(#[from] io::Error),
 }
 

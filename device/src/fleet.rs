@@ -50,7 +50,7 @@ pub enum FleetError {
     #[error(transparent)]
     Make(#[from] MakeError),
     /// The process has no free threads or descriptors.
-    #[error("cannot allocate host resources such as threads or file descriptors")]
+    #[error("cannot create threads or file descriptors")]
     Host(#[from] io::Error),
     /// A device failed, and cannot be created again without its client.
     #[error("{name} stopped")]
@@ -596,7 +596,7 @@ impl Fleet {
                 tracing::info!(device = name, "device stopped because its only client (--fd) disconnected")
             }
             (Err(failure), false) => {
-                tracing::error!(device = name, %failure, "device stopped because it failed and cannot be restarted")
+                tracing::error!(device = name, %failure, "device failed and cannot be restarted; giving up on it")
             }
         }
     }

@@ -103,7 +103,10 @@ fn a_folder_of_strangers_is_not_for_files() {
     std::os::unix::fs::symlink("/tmp", folder.path().join("control.files")).unwrap();
     let output = hcad().arg("--config").arg(&config).output().unwrap();
     let line = String::from_utf8(output.stderr).unwrap();
-    assert!(line.contains("control.files must be a directory that only the user that runs hcad can write to"), "{line}");
+    assert!(
+        line.contains("control.files must be a directory that only the user that runs hcad can write to"),
+        "{line}"
+    );
 }
 
 #[test]

@@ -60,8 +60,8 @@ enum Command {
         case: Option<String>,
         /// Drive JingZhao devices from this process instead of from guests
         ///
-        /// Applies to scenarios that use the lab's own driver on both sides, such as `jingzhao-rc`. Nothing boots, so they
-        /// take a fraction of the time, and test the same device.
+        /// Applies to scenarios that use the lab's own driver on both sides, such as `jingzhao-rc`. These scenarios test the
+        /// same device as with guests, but run much faster, because no guest has to boot.
         #[arg(long)]
         without_guests: bool,
         #[command(flatten)]
@@ -248,10 +248,7 @@ async fn run_scenarios(
         count => line(&format!("guests that were booted again because the kernel panicked: {count}"))?,
     }
     line(&report.counts().to_string())?;
-    ensure!(
-        report.counts() != Counts::default(),
-        "no case ran: no case name in these scenarios contains the text passed with --case"
-    );
+    ensure!(report.counts() != Counts::default(), "no cases ran: no case of these scenarios matches --case");
     Ok(if report.counts().failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 

@@ -188,7 +188,8 @@ pub struct PeerEntry {
     pub ipv4: Option<Ipv4Addr>,
     /// IPv6 address of the device, in addition to the link-local address derived from its MAC. Default: none.
     pub ipv6: Option<Ipv6Addr>,
-    /// Use IPv6 for packets to this device if guest software addresses the device by number or MAC.
+    /// If a guest addresses this device by device ID or MAC address, send its packets to the
+    /// device's IPv6 address instead of its IPv4 address.
     #[serde(default)]
     pub prefer_ipv6: bool,
 }

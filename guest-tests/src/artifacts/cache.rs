@@ -29,7 +29,10 @@ pub(super) fn entry(cache: &Path, name: &str, make: impl FnOnce(&Work) -> Result
     let lock = File::create(cache.join("lock"))
         .with_context(|| format!("cannot create the lock file in {}", cache.display()))?;
     if lock.try_lock().is_err() {
-        tracing::info!("waiting for another guest-lab process that is filling the cache {}", cache.display());
+        tracing::info!(
+            "waiting for another guest-lab process to finish filling the cache {}",
+            cache.display()
+        );
         lock.lock().context("cannot lock the cache")?;
     }
     if !entry.exists() {

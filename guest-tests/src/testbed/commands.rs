@@ -210,7 +210,10 @@ mod tests {
         let start = Start { argv: vec!["x".into()], ..Start::default() };
         let relay = tokio::spawn(ports.take().unwrap().relay(start.clone(), read, write));
         let error = ports.take().unwrap_err();
-        assert!(error.to_string().contains("too many commands are running in the guest (maximum 1)"), "{error:#}");
+        assert!(
+            error.to_string().contains("too many commands are running in the guest (maximum 1)"),
+            "{error:#}"
+        );
         let (mut from, mut to) = user.into_split();
         assert_eq!(frames::read(&mut guest).await.unwrap(), Some(ToGuest::Start(start)));
         frames::write(&mut to, &ToGuest::Signal(15)).await.unwrap();
