@@ -36,14 +36,6 @@ impl AgentLink {
         Ok(Self { lines: BufReader::new(reader), writer, transcript, last_id: 0 })
     }
 
-    /// Ends the connection. An agent whose requests come from it exits.
-    ///
-    /// # Errors
-    /// When it is gone already.
-    pub async fn close(&mut self) -> Result<()> {
-        self.writer.shutdown().await.context("cannot close the connection to the agent")
-    }
-
     /// Runs a step and returns its answer.
     ///
     /// # Errors

@@ -82,6 +82,12 @@ enum Command {
     },
     #[command(flatten)]
     Testbed(client::Command),
+    /// Serve an agent without a guest (started by `run --without-guests`)
+    #[command(name = vm::AGENT_COMMAND, hide = true)]
+    Agent {
+        /// Socket to connect to
+        socket: PathBuf,
+    },
     /// Supervise guests (for internal use by `guest-lab up`)
     #[command(name = SUPERVISE, hide = true)]
     Supervise(Box<Supervise>),
@@ -187,6 +193,12 @@ fn run(command: Command) -> Result<ExitCode> {
             }
             Command::Shell { place: ShellPlace::Guest(target), .. } => Ok(client::shell(target).await),
             Command::Testbed(command) => client::run(command).await,
+            Command::Agent { socket } => {
+                let stream = UnixStream::connect(&socket)
+                    .with_context(|| format!("cannot connect to {}", socket.display()))?;
+                let input = std::io::BufReader::new(stream.try_clone()?);
+                agent::serve::Agent::default().serve(input, stream).map(|()| ExitCode::SUCCESS)
+            }
             Command::Supervise(supervise) => {
                 supervisor::run(supervise.wanted, lease()?).await.map(|()| ExitCode::SUCCESS)
             }

@@ -1,12 +1,9 @@
-//! One guest: its QEMU, its agent, its end. Or an agent alone, in a thread of this process.
+//! One guest: its QEMU, its agent, its end. Or an agent alone, in a process of its own.
 
-use std::io::BufReader;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use agent::serve::Agent;
 use agent::wire::{
     Call, EnterRoot, ExitStatus, Failure, LoadModules, Ping, ProgramEnd, Run, Shutdown, ShutdownKind,
 };
@@ -37,6 +34,8 @@ const REBOOT_TIMEOUT: Duration = Duration::from_secs(180);
 const REBOOT_POLL: Duration = Duration::from_millis(200);
 /// Lines of console and log in a failure's message.
 const TAIL_LINES: usize = 12;
+/// The hidden command of this program that serves an agent without a guest.
+pub const AGENT_COMMAND: &str = "agent";
 /// How Linux begins its last line.
 const KERNEL_PANIC: &str = "Kernel panic - not syncing";
 
@@ -63,30 +62,14 @@ pub struct Image {
 #[derive(Debug)]
 pub struct Vm {
     name: String,
-    body: Body,
+    /// QEMU, or the process of an agent without a guest.
+    qemu: Process,
     agent: AgentLink,
     console_log: PathBuf,
     console: Option<UnixStream>,
     commands: Vec<UnixStream>,
     monitor: Option<Monitor>,
     boot_time: Duration,
-}
-
-/// What runs the agent.
-#[derive(Debug)]
-enum Body {
-    Qemu(Process),
-    /// A thread of this process, until it has been joined.
-    Thread(Option<JoinHandle<()>>),
-}
-
-impl Body {
-    fn qemu(&self) -> Result<&Process> {
-        match self {
-            Self::Qemu(qemu) => Ok(qemu),
-            Self::Thread(_) => bail!("the agent runs without a guest"),
-        }
-    }
 }
 
 /// What the lab wants of a guest beside the agent.
@@ -170,7 +153,7 @@ impl Vm {
         let agent = AgentLink::new(stream, &run.file(format!("{name}.agent.jsonl")))?;
         let mut vm = Self {
             name: machine.name.clone(),
-            body: Body::Qemu(qemu),
+            qemu,
             agent,
             console_log: endpoints.console_log,
             console,
@@ -185,26 +168,24 @@ impl Vm {
         Ok(vm)
     }
 
-    /// Starts an agent in a thread of this process. It can open devices by their sockets, as VMM and driver at once.
+    /// Starts an agent in a process of its own. It can open devices by their sockets, as VMM and driver at once.
     ///
     /// # Errors
-    /// When the host refuses a socket or a thread.
-    pub fn without_guest(name: &str, run: &RunDir) -> Result<Self> {
-        let (near, far) = std::os::unix::net::UnixStream::pair()?;
-        near.set_nonblocking(true)?;
-        let input = BufReader::new(far.try_clone()?);
-        let serve = move || {
-            if let Err(error) = Agent::default().serve(input, far) {
-                tracing::warn!("the agent failed: {error:#}");
-            }
-        };
-        let thread = thread::Builder::new().name(format!("agent-{name}")).spawn(serve)?;
-        let transcript = run.file(format!("guest-{name}.agent.jsonl"));
+    /// When it does not start.
+    pub async fn without_guest(name: &str, run: &RunDir) -> Result<Self> {
+        let process = format!("guest-{name}");
+        let socket = run.socket(&format!("{process}.agent"));
+        let listener = listen(&socket)?;
+        let mut command = tokio::process::Command::new(std::env::current_exe()?);
+        command.arg(AGENT_COMMAND).arg(&socket);
+        let mut qemu = Process::start(&process, command, run)?;
+        let stream = accept(&listener, &mut qemu).await?;
+        let agent = AgentLink::new(stream, &run.file(format!("{process}.agent.jsonl")))?;
         Ok(Self {
             name: name.to_owned(),
-            body: Body::Thread(Some(thread)),
-            agent: AgentLink::new(UnixStream::from_std(near)?, &transcript)?,
-            console_log: run.file(format!("guest-{name}.console")),
+            console_log: qemu.log().to_owned(),
+            qemu,
+            agent,
             console: None,
             commands: Vec::new(),
             monitor: None,
@@ -291,10 +272,7 @@ impl Vm {
     /// # Errors
     /// When the process cannot be asked.
     pub fn status(&mut self) -> Result<Option<std::process::ExitStatus>> {
-        match &mut self.body {
-            Body::Qemu(qemu) => qemu.status(),
-            Body::Thread(_) => Ok(None),
-        }
+        self.qemu.status()
     }
 
     /// Runs a step in the guest.
@@ -364,20 +342,12 @@ impl Vm {
         self.call_within(limit + ANSWER_MARGIN, step).await
     }
 
-    /// Ends QEMU with SIGKILL: nothing in it can react. An agent without a guest closes its devices.
+    /// Ends QEMU with SIGKILL: nothing in it can react.
     ///
     /// # Errors
     /// When it cannot be killed.
     pub async fn kill(&mut self) -> Result<()> {
-        match &mut self.body {
-            Body::Qemu(qemu) => qemu.kill().await,
-            Body::Thread(thread) => {
-                self.agent.close().await?;
-                let Some(thread) = thread.take() else { return Ok(()) };
-                let joined = tokio::task::spawn_blocking(|| thread.join()).await?;
-                joined.map_err(|_| anyhow!("the agent of {} panicked", self.name))
-            }
-        }
+        self.qemu.kill().await
     }
 
     /// Sends a signal to QEMU, and waits for nothing.
@@ -385,7 +355,7 @@ impl Vm {
     /// # Errors
     /// When it has ended.
     pub fn signal(&self, signal: i32) -> Result<()> {
-        self.body.qemu()?.signal(signal)
+        self.qemu.signal(signal)
     }
 
     /// The number of QEMU's process.
@@ -393,7 +363,7 @@ impl Vm {
     /// # Errors
     /// When it has ended.
     pub fn process_id(&self) -> Result<u32> {
-        self.body.qemu()?.id()
+        self.qemu.id()
     }
 
     /// Names the guest in an error, and shows what it printed when the error is not the step's own.
@@ -402,11 +372,8 @@ impl Vm {
         if error.is::<Failure>() {
             return Err(error.context(format!("guest {}", self.name)));
         }
-        let Body::Qemu(qemu) = &mut self.body else {
-            return Err(error.context(format!("agent {} without a guest", self.name)));
-        };
         // A QEMU that ends closes its sockets first.
-        let state = match timeout(LAST_BREATH, qemu.ended()).await {
+        let state = match timeout(LAST_BREATH, self.qemu.ended()).await {
             Ok(Ok(status)) => format!("QEMU exited with {status}"),
             _ => "QEMU is running".into(),
         };
@@ -415,8 +382,8 @@ impl Vm {
             self.name,
             self.console_log.display(),
             tail(&self.console_log, TAIL_LINES),
-            qemu.log().display(),
-            tail(qemu.log(), TAIL_LINES),
+            self.qemu.log().display(),
+            tail(self.qemu.log(), TAIL_LINES),
         )))
     }
 }

@@ -177,7 +177,7 @@ async fn boot(
     console: &str,
 ) -> Result<Vm> {
     if lab.has_no_guests() {
-        return Vm::without_guest(name, run);
+        return Vm::without_guest(name, run).await;
     }
     let hcas = vec![daemon.socket().to_owned()];
     let guest = Guest { name, hcas, with_console: name == console, ..Guest::default() };
