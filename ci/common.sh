@@ -175,13 +175,14 @@ build_release() {
     build --release --workspace --bin hcad --bin hcactl --bin fabric-bench
 }
 
-# The programs that the lab runs, in the profile and with the features of the unit tests, which have compiled most of it.
+# The programs that the lab runs, without optimisation across crates; and guest-lab without any, as it mostly waits.
 build_lab() {
-    build --workspace --all-features --bin hcad --bin hcactl --bin guest-lab
+    build --profile nolto --workspace --bin hcad --bin hcactl
+    build --workspace --all-features --bin guest-lab
 }
 
 lab() {
-    target/debug/guest-lab "$@"
+    HCAD_PROGRAMS=${HCAD_PROGRAMS:-$PWD/target/nolto} target/debug/guest-lab "$@"
 }
 
 # ci/test checks for all its steps at once.
