@@ -1,4 +1,4 @@
-//! The function: BAR0, and what happens at its registers; resets.
+//! The device: register decoding of BAR0, resets, and the front-end interface.
 //!
 //! # Spec
 //! E810 interface, sections 1 and 2.
@@ -34,23 +34,23 @@ use crate::net::address::Addresses;
 use crate::telemetry::reason::InterfaceReason;
 use crate::vfio::{Bar, Bars, MemoryBar, MsixLayout, PciFunction};
 
-/// PFGEN_CTRL: reset the function.
+/// PFGEN_CTRL.PFSWR: function reset.
 const FUNCTION_RESET: u32 = 1;
-/// GLGEN_RTRIG: reset the core, or the device as a whole.
+/// GLGEN_RTRIG.CORER and GLOBR: core or global reset.
 const DEVICE_RESETS: u32 = 0b11;
 
-/// What a device is given at its creation and keeps.
+/// Configuration of a device, fixed at its creation.
 pub type Setup = frontend::Setup<Options>;
 
-/// What only this interface counts.
+/// Counters specific to this front-end.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Counters {
-    /// Resets of the function by its register.
+    /// Function resets through PFGEN_CTRL.
     pub function_resets: u64,
-    /// Resets of the core or of the device.
+    /// Core or global resets through GLGEN_RTRIG.
     pub device_resets: u64,
-    /// Accesses to what is no register.
+    /// Accesses to unknown registers.
     pub unknown_registers: u64,
 }
 
@@ -62,9 +62,9 @@ pub struct E810 {
     pub(super) package: Package,
     pub(super) link: Link,
     pub(super) function: Function,
-    /// Its counters outlive resets.
+    /// Its statistics survive resets.
     pub(super) lan: Lan,
-    /// The last search for a frame of the queues ended at its bound.
+    /// The last poll for a frame stopped at its bound, so more frames may be pending.
     pub(super) searching: bool,
     counters: Counters,
 }
@@ -91,7 +91,7 @@ impl Interface for E810 {
 }
 
 impl E810 {
-    /// 32 bits of BAR0. Reads of some registers have effects.
+    /// Reads 32 bits of BAR0. Some reads have side effects.
     fn read_register(&mut self, offset: u64) -> u32 {
         let Some((register, half)) = Register::at(offset) else {
             self.counters.unknown_registers += 1;
@@ -114,7 +114,7 @@ impl E810 {
             return if half == 0 { u32::from_le_bytes([a, b, c, d]) } else { e.into() };
         }
         match register {
-            // Resets are done when they are asked for.
+            // Resets complete before the write returns.
             Register::PfgenCtrl | Register::GlgenRtrig => 0,
             Register::PflanRxQalloc => registers::receive_queues(self.setup.options.queues.get()),
             Register::PfintOicr => function.vectors.take_other(),
@@ -175,8 +175,8 @@ impl E810 {
         }
     }
 
-    /// Core or global reset: as a reset of the function, and the package is gone. The driver is told, for which the interrupts
-    /// still are as it has set them up.
+    /// Core or global reset: a function reset that also drops the package. The driver is notified first,
+    /// while its interrupt configuration is still in place.
     fn reset_device(&mut self, cx: &mut Context<'_>) {
         limited!(info, "driver requested a device reset");
         self.counters.device_resets += 1;
@@ -192,7 +192,7 @@ impl E810 {
         cx.port.reset();
     }
 
-    /// Forgets VSIs, rules and queues of the function (02A4, and every reset).
+    /// Drops VSIs, rules and queues of the function, for "clear PF configuration" (02A4) and every reset.
     pub(super) fn clear_configuration(&mut self, cx: &mut Context<'_>) {
         self.drop_rdma(cx);
         cx.port.set_rdma(false);
@@ -201,14 +201,14 @@ impl E810 {
         self.lan.reset();
     }
 
-    /// Ends the RDMA half: nothing of it remains, and nothing more is written to its queues.
+    /// Resets the RDMA half: drops all objects and stops writing to their queues.
     pub(super) fn drop_rdma(&mut self, cx: &mut Context<'_>) {
         cx.engine.reset(self.setup.engine);
         cx.monitor.forget_qps();
         self.function.rdma = Rdma::new(self.setup.options.limits);
     }
 
-    /// The driver enables or disables its link, and is told in any case.
+    /// Enables or disables the link on behalf of the driver. A link event is posted in any case.
     pub(super) fn set_link_enabled(&mut self, cx: &mut Context<'_>, enabled: bool) {
         if self.link.set_enabled(enabled) {
             limited!(info, enabled, "driver enabled or disabled the link");
@@ -238,7 +238,7 @@ impl Frontend for E810 {
                 table: (Bar::Bar3, pci::MSIX_TABLE),
                 pending: (Bar::Bar3, pci::MSIX_PBA),
             },
-            // Functions with equal numbers in one guest share what they must not.
+            // `ice` shares state among functions with equal serial numbers, so they must differ within a guest.
             serial_number: Some(u64::from_be_bytes([a, b, c, 0xff, 0xff, d, e, f])),
         }
     }
@@ -257,7 +257,7 @@ impl Frontend for E810 {
         }
         match bar {
             Bar::Bar0 => words::read(offset, data, |word| self.read_register(word).to_le_bytes()),
-            // The MSI-X structures are not ours, and there is nothing beside them.
+            // The MSI-X structures in BAR3 are handled by the VMM; the rest of the BAR is empty.
             _ => data.fill(0),
         }
     }
@@ -307,7 +307,7 @@ impl Frontend for E810 {
     }
 
     fn end_turn(&mut self, cx: &mut Context<'_>) -> bool {
-        // At the end, so that many frames make one interrupt.
+        // Fire causes at the end of a turn, so that many frames share one interrupt.
         for cause in self.lan.take_causes() {
             self.function.vectors.fire(cx, cause);
         }
@@ -318,7 +318,7 @@ impl Frontend for E810 {
             self.function.vectors.fire_other(cx, OtherCauses::MALICIOUS_DRIVER);
         }
         self.function.vectors.retry(cx);
-        // What waits for room on the way to the wire is not ours to look after.
+        // Frames that wait for room towards the wire are the caller's responsibility.
         mem::take(&mut self.searching)
     }
 
@@ -336,7 +336,7 @@ impl Frontend for E810 {
         post_link_event(self, cx);
     }
 
-    /// An uncorrectable error of its memory makes the driver reset the function.
+    /// Reports an uncorrectable ECC error, on which `ice` resets the function.
     fn fail(&mut self, cx: &mut Context<'_>) {
         self.function.vectors.fire_other(cx, OtherCauses::ECC);
     }

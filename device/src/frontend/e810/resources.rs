@@ -1,4 +1,4 @@
-//! Things of which there are only so many, and which software asks for before it uses them: 0208 to 020A.
+//! Limited resources, which software allocates before use: admin commands 0208 to 020A.
 //!
 //! # Spec
 //! E810 interface, section 5.8.
@@ -12,12 +12,12 @@ use super::buffer::Buffer;
 use super::limits::{FUNCTION_FILTERS, MAX_COUNTER_BLOCKS, MAX_LISTS, MAX_PROFILES, MAX_TCAM_ENTRIES};
 use super::numbers::Numbers;
 
-/// What was given to software.
+/// Allocated resources.
 #[derive(Debug)]
 pub(super) struct Resources {
     /// Resources with identifiers.
     numbered: BTreeMap<ResourceKind, Numbers>,
-    /// Resources of which only the amount counts: how much is left.
+    /// Remaining amount of resources without identifiers.
     left: BTreeMap<ResourceKind, u16>,
 }
 
@@ -42,10 +42,11 @@ impl Default for Resources {
 }
 
 impl Resources {
-    /// "Allocate resources": fills in the identifiers. An amount without identifiers is answered with none.
+    /// Executes "Allocate resources": fills in the identifiers. Resources without identifiers are only
+    /// counted.
     ///
     /// # Errors
-    /// EINVAL for a kind that there is not, or a buffer that is too short; ENOSPC, and then none is allocated.
+    /// EINVAL for an unknown type or a short buffer; ENOSPC, with none allocated.
     pub(super) fn allocate(&mut self, buffer: &mut [u8]) -> Result<(), AdminError> {
         let mut left = Buffer::new(buffer);
         let ResourceHeader { kind, count, .. } = ResourceHeader::parse(left.next()?);
@@ -66,10 +67,10 @@ impl Resources {
         Ok(())
     }
 
-    /// "Free resources".
+    /// Executes "Free resources".
     ///
     /// # Errors
-    /// EINVAL for a kind that there is not, or a buffer that is too short; ENOENT for what is not allocated.
+    /// EINVAL for an unknown type or a short buffer; ENOENT for a resource that is not allocated.
     pub(super) fn free(&mut self, buffer: &mut [u8]) -> Result<(), AdminError> {
         let mut left = Buffer::new(buffer);
         let ResourceHeader { kind, count, .. } = ResourceHeader::parse(left.next()?);
@@ -92,11 +93,11 @@ impl Resources {
         Ok(())
     }
 
-    /// "Get allocated resource descriptors": fills in identifiers as far as there is room. There is one function, so it does
-    /// not matter whether they are shared.
+    /// Executes "Get allocated resource descriptors": fills in as many identifiers as the buffer holds. The
+    /// "shared" flag is ignored, since there is only one function.
     ///
     /// # Errors
-    /// EINVAL for a kind without identifiers.
+    /// EINVAL for a type without identifiers.
     pub(super) fn allocated(
         &self,
         asked: AllocatedResources,
@@ -112,7 +113,7 @@ impl Resources {
         Ok(AllocatedResources { first: used.next().unwrap_or(0), count, ..asked })
     }
 
-    /// Whether software was given this.
+    /// Whether the resource is allocated.
     pub(super) fn is_allocated(&self, kind: ResourceKind, number: u16) -> bool {
         self.numbered.get(&kind).is_some_and(|numbers| numbers.is_used(number))
     }

@@ -1,4 +1,4 @@
-//! Rows for `hcactl`.
+//! Rows for the control socket (`hcactl`).
 
 use engine::Engine;
 
@@ -9,10 +9,10 @@ use super::vectors::RouteRegister;
 use crate::frontend::snapshot::{self, LinkRow, Page, QueueDirection, QueueRow, Rows, Table};
 use crate::net::address::Addresses;
 
-/// Places of receive queues in the table of queues: behind all transmit queues.
+/// Position of receive queue 0 in the table of queues, after all transmit queues.
 const RECEIVE: u64 = 1 << 16;
 
-/// Rows of one kind, the first at place `from`.
+/// Returns a page of rows of a table, from position `from` on.
 pub(super) fn page(device: &E810, engine: &Engine, addresses: &Addresses, table: Table, from: u64) -> Page {
     match table {
         Table::Queues => snapshot::page(queues(device, from), Rows::Queues),
@@ -28,7 +28,7 @@ pub(super) fn page(device: &E810, engine: &Engine, addresses: &Addresses, table:
     }
 }
 
-/// Queues in the order of their places.
+/// Returns the queues by position.
 fn queues(device: &E810, from: u64) -> impl Iterator<Item = (u64, QueueRow)> {
     device
         .lan

@@ -1,9 +1,10 @@
-//! Strict mode: what a driver does against the interface though the device tolerates it.
+//! Strict mode: detects driver violations that the device tolerates.
 //!
-//! Nothing here changes what the device does. What queues of a faulty driver lose, the interface itself has reports for.
+//! It never changes behaviour. Violations that stop a queue are reported by the interface itself (malicious
+//! driver detection).
 //!
 //! # Spec
-//! E810 interface; [`rules`] names the sections.
+//! E810 interface; [`rules`] cites the sections.
 
 mod commands;
 mod registers;
@@ -14,11 +15,11 @@ use protocol::hca::e810::admin::control::ResourceId;
 pub(super) use self::commands::examine;
 pub(super) use self::registers::{View, read, write};
 
-/// What strict mode remembers of a function.
+/// State of strict mode.
 #[derive(Debug, Default)]
 pub(super) struct Strict {
-    /// Commands were started, and the head not read since.
+    /// Set on posting commands until the driver reads the head.
     unseen_commands: bool,
-    /// Locks that the driver has taken. Bound: those of which there are three.
+    /// Locks held by the driver. Bound: the three known locks.
     locks: Vec<ResourceId>,
 }

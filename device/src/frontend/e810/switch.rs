@@ -1,8 +1,7 @@
-//! The switch between the port and the VSIs: its rules, as software writes them.
+//! The switch between the port and the VSIs: its rules and lists.
 //!
-//! What rules make of a frame is in [`forward`]. A look-up costs the same however many rules there are: each recipe has a
-//! table of its own, by what it compares.
-//!
+//! [`forward`] applies the rules to frames. A lookup costs the same for any number of rules: each recipe has
+//! its own table, keyed by the fields that it compares.
 //! # Spec
 //! E810 interface, sections 5.4 and 5.8.
 
@@ -27,64 +26,64 @@ use super::numbers::Numbers;
 use super::resources::Resources;
 use super::vsi::{VsiNumber, Vsis};
 
-/// Rules that look something up.
+/// Maximum number of lookup rules.
 ///
-/// Bound: of what a driver can make the device keep, about 100 bytes each. A driver that has no room for an address goes
-/// on in promiscuous mode.
+/// Bound: memory that a driver can make the device allocate, about 100 bytes each. A driver without room for
+/// an address falls back to promiscuous mode.
 const MAX_RULES: u16 = 8192;
 
-/// Large actions.
+/// Maximum number of large actions.
 ///
-/// Bound: of what a driver can have, each of at most [`MAX_ACTIONS`].
+/// Bound: memory that a driver can make the device allocate, with at most [`MAX_ACTIONS`] each.
 const MAX_LARGE_ACTIONS: usize = 512;
 
-/// Actions of a large action.
+/// Maximum number of actions in a large action.
 const MAX_ACTIONS: usize = 4;
 
-/// Number of the switch: there is one.
+/// ID of the only switch.
 const SWITCH_ID: u16 = 1;
 
-/// Number of the port: there is one.
+/// Number of the only port.
 const PORT: u16 = 0;
 
-/// The rules, and the lists that they name.
+/// Rules and the lists that they reference.
 #[derive(Debug)]
 pub(super) struct Switch {
     indices: Numbers,
-    /// What each rule compares, by its index.
+    /// Match key of each rule, by rule index.
     keys: BTreeMap<u16, Key>,
-    /// What each rule does, by what it compares: a table for each recipe.
+    /// Rules by match key, one table per recipe.
     tables: [BTreeMap<Key, Rule>; Recipe::COUNT],
     vsi_lists: BTreeMap<u16, VsiSet>,
     prune_lists: BTreeMap<u16, VsiSet>,
-    /// Whom each forwards to.
+    /// Targets of each large action.
     large_actions: BTreeMap<u16, Vec<Target>>,
 }
 
-/// A rule in its table.
+/// A rule in the table of its recipe.
 #[derive(Clone, Copy, Debug)]
 struct Rule {
     index: u16,
     action: Action,
 }
 
-/// What rules may name.
+/// Objects that rules may reference.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Named<'a> {
-    /// VSIs there are.
+    /// Existing VSIs.
     pub(super) vsis: &'a Vsis,
-    /// Lists there are.
+    /// Allocated lists.
     pub(super) resources: &'a Resources,
 }
 
-/// What is to be done with rules.
+/// The switch rule commands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RuleCommand {
-    /// 02A0
+    /// Opcode 02A0.
     Add,
-    /// 02A1
+    /// Opcode 02A1.
     Update,
-    /// 02A2
+    /// Opcode 02A2.
     Remove,
 }
 
@@ -102,8 +101,9 @@ impl Default for Switch {
 }
 
 impl Switch {
-    /// "Get switch configuration": the port and all VSIs, from element `first` on, as many as the buffer holds. Returns
-    /// the number of elements written and the first one left over, or 0.
+    /// Executes "Get switch configuration": the port and all VSIs, from element `first` on, as many as the
+    /// buffer holds. Returns the number of elements written and the index of the next one, or 0 after the
+    /// last.
     ///
     /// # Errors
     /// EINVAL for a buffer that is too short for one element, or a `first` past the end.
@@ -135,12 +135,12 @@ impl Switch {
         Ok((count, 0))
     }
 
-    /// "Add", "update" and "remove rules": `count` of them, back to back. The indices of look-ups that are added are filled
-    /// in, and at the first rule that is refused, why.
+    /// Executes "Add", "update" or "remove switch rules": `count` rules, back to back. Fills in the index of
+    /// each added lookup rule, and the status of the first rejected rule.
     ///
     /// # Errors
-    /// EINVAL for a rule that makes no sense; ENOENT if it names what there is not; EEXIST if another one compares the
-    /// same; ENOSPC. Rules in front of the refused one are obeyed.
+    /// EINVAL for an invalid rule; ENOENT if it references an unknown object; EEXIST for a duplicate key;
+    /// ENOSPC. Earlier rules remain in effect.
     pub(super) fn rules(
         &mut self,
         command: RuleCommand,
@@ -193,7 +193,7 @@ impl Switch {
         let bytes: &mut [u8; Lookup::LEN] = left.next()?;
         let lookup = Lookup::parse(bytes);
         let header = left.next_all::<1>(lookup.header_len)?.as_flattened();
-        // Each rule begins at an even place.
+        // Section 5.8: each rule starts at an even offset.
         left.skip(header.len() % 2);
         match command {
             RuleCommand::Add => {
@@ -221,6 +221,7 @@ impl Switch {
     fn add(&mut self, key: Key, action: Action) -> Result<u16, AdminError> {
         let table = &mut self.tables[key.recipe() as usize];
         if let Some(old) = table.get(&key).copied() {
+            // A rule whose VSI was freed does not block its key.
             if !matches!(old.action, Action::Nothing) {
                 return Err(AdminError::new(AdminStatus::Exists, "rule", old.index.into()));
             }
@@ -269,7 +270,7 @@ impl Switch {
         Ok(())
     }
 
-    /// Whether what an action names exists.
+    /// Checks that the objects an action references exist.
     fn check(&self, action: &Action, named: Named<'_>) -> Result<(), AdminError> {
         match action {
             Action::Forward { to, .. } => to.check(ResourceKind::VsiList, named),
@@ -281,8 +282,8 @@ impl Switch {
         }
     }
 
-    /// A VSI is no more: it leaves all lists, and rules that name it do nothing until software removes them, so that
-    /// they are not about the next VSI of the same number.
+    /// Removes a freed VSI from all lists. Rules that reference it become inactive until the driver removes
+    /// them, so that they do not apply to the next VSI with the same number.
     pub(super) fn forget_vsi(&mut self, vsi: VsiNumber) {
         for list in self.vsi_lists.values_mut().chain(self.prune_lists.values_mut()) {
             list.remove(vsi);
@@ -297,14 +298,14 @@ impl Switch {
         }
     }
 
-    /// Forgets the members of lists that software gave back.
+    /// Removes the members of freed lists.
     pub(super) fn forget_lists(&mut self, resources: &Resources) {
         self.vsi_lists.retain(|list, _| resources.is_allocated(ResourceKind::VsiList, *list));
         self.prune_lists.retain(|list, _| resources.is_allocated(ResourceKind::PruneList, *list));
     }
 }
 
-/// VSIs come to a list or leave it.
+/// Adds VSIs to a list or removes them from it.
 fn list(
     lists: &mut BTreeMap<u16, VsiSet>,
     kind: ResourceKind,

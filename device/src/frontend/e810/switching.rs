@@ -1,5 +1,5 @@
-//! What stands between the port and the queues: the switch with its VSIs and rules, the scheduler, and the resources that
-//! software asks for to set them up. A PF reset drops all of it.
+//! Configuration of the function by admin commands: switch, VSIs, scheduler and allocated resources. A PF
+//! reset and "clear PF configuration" drop it.
 
 mod snapshot;
 
@@ -13,32 +13,32 @@ use super::scheduler::Scheduler;
 use super::switch::{Destination, Discard, Named, Route, RuleCommand, Switch, VsiSet};
 use super::vsi::{VsiNumber, Vsis};
 
-/// Switch, scheduler and resources.
+/// Switch, VSIs, scheduler and resources.
 #[derive(Debug, Default)]
 pub(super) struct Switching {
     /// Tree of the transmit queues.
     pub(super) scheduler: Scheduler,
-    /// VSIs, with their receive side scaling.
+    /// VSIs with their RSS configuration.
     pub(super) vsis: Vsis,
     switch: Switch,
     resources: Resources,
 }
 
 impl Switching {
-    /// Whether some VSI leaves packets of RDMA to the RDMA half.
+    /// Whether any VSI diverts RoCEv2 packets to the RDMA half.
     pub(super) fn takes_rdma(&self) -> bool {
         self.vsis.iter().any(|(_, vsi)| vsi.has_rdma_filter())
     }
 
-    /// VSIs that take a frame from the wire.
+    /// Returns the VSIs that receive a frame from the wire.
     pub(super) fn receive(&self, layers: &Layers) -> VsiSet {
         self.switch.receive(&self.vsis, layers)
     }
 
-    /// Where a frame goes that a VSI sends. `layers` are of the frame with the tags that software wants in it.
+    /// Forwards a frame sent by a VSI. `layers` describe the frame after VLAN insertion.
     ///
     /// # Errors
-    /// Why it goes nowhere.
+    /// Why the frame is discarded.
     pub(super) fn transmit(
         &self,
         from: VsiNumber,
@@ -48,7 +48,7 @@ impl Switching {
         self.switch.transmit(&self.vsis, from, layers, to)
     }
 
-    /// "Add", "update" and "remove rules".
+    /// Executes "Add", "update" or "remove switch rules".
     ///
     /// # Errors
     /// As [`Switch::rules`].
@@ -62,7 +62,7 @@ impl Switching {
         self.switch.rules(command, named, count, buffer)
     }
 
-    /// "Free VSI".
+    /// Executes "Free VSI".
     ///
     /// # Errors
     /// As [`Vsis::free`].
@@ -72,7 +72,7 @@ impl Switching {
         Ok(answer)
     }
 
-    /// "Allocate resources".
+    /// Executes "Allocate resources".
     ///
     /// # Errors
     /// As [`Resources::allocate`].
@@ -80,7 +80,7 @@ impl Switching {
         self.resources.allocate(buffer)
     }
 
-    /// "Get allocated resource descriptors".
+    /// Executes "Get allocated resource descriptors".
     ///
     /// # Errors
     /// As [`Resources::allocated`].
@@ -92,7 +92,7 @@ impl Switching {
         self.resources.allocated(asked, buffer)
     }
 
-    /// "Free resources".
+    /// Executes "Free resources".
     ///
     /// # Errors
     /// As [`Resources::free`].

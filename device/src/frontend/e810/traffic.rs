@@ -1,4 +1,4 @@
-//! Frames between the wire, the switch and the queues.
+//! Moves frames between the wire, the switch and the queues.
 //!
 //! # Spec
 //! E810 interface, sections 5.7, 5.8 and 8.
@@ -18,11 +18,11 @@ use crate::memory::GuestMemory;
 use crate::telemetry::monitor::Monitor;
 use crate::telemetry::reason::{FrameReason, InterfaceReason, Reason};
 
-/// Bound: frames of queues that do not reach the wire, for which one call looks for one that does.
+/// Bound: frames per poll that do not reach the wire (local or discarded).
 const FRAMES_KEPT_IN: usize = 32;
 
 impl E810 {
-    /// Appends the next frame for the wire to `out`. Whether there was one.
+    /// Appends the next frame for the wire to `out`. Returns whether there was one.
     pub(super) fn send_frame(&mut self, cx: &mut Context<'_>, out: &mut Vec<u8>) -> bool {
         let start = out.len();
         let link_is_up = self.link.is_up(cx.port);
@@ -44,7 +44,7 @@ impl E810 {
         false
     }
 
-    /// Takes a frame of the wire.
+    /// Handles a frame from the wire.
     pub(super) fn take_frame(&mut self, cx: &mut Context<'_>, frame: &[u8]) {
         if !self.link.is_up(cx.port) {
             return ignored(cx.monitor, FrameReason::LinkDown, frame);
@@ -62,7 +62,7 @@ impl E810 {
         deliver(&mut self.lan, &self.function.switching, (cx.dma, cx.monitor), frame, &layers, &takers);
     }
 
-    /// Gives a frame to the VSIs that take it. Whether it is for the wire too.
+    /// Forwards a frame sent by a VSI to other VSIs. Returns whether it goes to the wire too.
     fn forward(&mut self, guest: (&GuestMemory, &mut Monitor), sent: Sent, frame: &[u8]) -> bool {
         let switching = &self.function.switching;
         let to = match sent.destination {
@@ -84,13 +84,13 @@ impl E810 {
     }
 }
 
-/// Nothing is done with a frame.
+/// Counts and reports a discarded frame.
 #[cold]
 fn ignored(monitor: &mut Monitor, reason: impl Into<Reason>, frame: &[u8]) {
     monitor.ignored(reason, None, format_args!("frame"), |to| frame.len().show("len", to));
 }
 
-/// Puts a frame into a queue of each of these VSIs.
+/// Delivers a frame to each of these VSIs.
 fn deliver(
     lan: &mut Lan,
     switching: &Switching,

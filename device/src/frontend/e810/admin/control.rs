@@ -1,4 +1,4 @@
-//! Versions, locks and the flash: 0001, 0002, 0008, 0009, 0701, 0706.
+//! Versions, resource locks and flash access: commands 0001, 0002, 0008, 0009, 0701, 0706.
 //!
 //! # Spec
 //! E810 interface, sections 5.2, 5.3 and 7.1.
@@ -13,10 +13,10 @@ use super::Command;
 use crate::frontend::e810::device::E810;
 use crate::limited;
 
-/// Milliseconds that a lock is granted for. There is one driver, so no lock is ever taken away.
+/// Lock timeout in milliseconds. There is only one driver, so a lock never expires.
 const GRANTED_MS: u32 = 3000;
 
-/// Below 1.5.2 drivers do not ask for what is not in the flash.
+/// API version. Drivers require more flash modules from 1.5.2 on, which the image lacks.
 const VERSION: Version = Version {
     rom: 0,
     build: 0x8001_4040,
@@ -73,7 +73,8 @@ fn known(command: &Command) -> Result<ResourceLock, AdminError> {
     }
 }
 
-/// What is beyond the image has to be refused with EINVAL: so the driver finds out how long it is.
+/// Reads flash. Section 5.3: a read past the end must fail with EINVAL, since `ice` discovers the flash size
+/// this way.
 pub(super) fn read_nvm(device: &E810, command: &mut Command) -> Result<(), AdminError> {
     let read = command.parameters(ReadNvm::parse);
     if read.module != 0 {
@@ -84,7 +85,7 @@ pub(super) fn read_nvm(device: &E810, command: &mut Command) -> Result<(), Admin
     command.reply(bytes)
 }
 
-/// Answers the sum of the shadow RAM, which the driver compares.
+/// Returns the checksum of the shadow RAM, which the driver verifies.
 pub(super) fn nvm_checksum(device: &E810, command: &mut Command) -> Result<(), AdminError> {
     let asked = command.parameters(NvmChecksum::parse);
     if asked.recalculate {

@@ -1,4 +1,4 @@
-//! Which handler a command has, and what is told of commands to the log, the counters and the trace.
+//! Dispatches admin commands to their handlers and reports them to the log, the counters and the trace.
 
 use std::time::{Duration, Instant};
 
@@ -13,22 +13,22 @@ use crate::frontend::e810::{strict, trace};
 use crate::limited;
 use crate::telemetry::trace::Kind;
 
-/// Word of a command that succeeded.
+/// Status name of a successful command.
 const OK: &str = "OK";
 
-/// Executes what the driver has put into the send ring.
+/// Executes the commands in the send ring.
 ///
-/// Bound: the entries of the ring, each of which one pass over its buffer answers.
+/// Bound: the number of ring entries, each handled in one pass over its buffer.
 pub fn run(device: &mut E810, cx: &mut Context<'_>) {
     for _ in 0..device.function.rings.send.entries() {
         let Some((place, mut descriptor)) = device.function.rings.send.next(cx.dma) else { return };
         execute(device, cx, &mut descriptor);
-        // A command that resets the function takes the ring away.
+        // If the command reset the function, the ring is disabled and this has no effect.
         device.function.rings.send.complete(cx.dma, place, &descriptor);
     }
 }
 
-/// Executes a command and makes it its completion.
+/// Executes a command and turns its descriptor into the completion.
 fn execute(device: &mut E810, cx: &mut Context<'_>, descriptor: &mut Descriptor) {
     let begun = Instant::now();
     let began = cx.monitor.trace().map(|trace| trace.now());
@@ -60,7 +60,8 @@ fn execute(device: &mut E810, cx: &mut Context<'_>, descriptor: &mut Descriptor)
     let name = opcode.map_or(protocol::hca::e810::admin::opcode::UNKNOWN, Opcode::name);
     match &result {
         Ok(()) => limited!(debug, command = name, "command completed"),
-        // The driver asks for much that it can do without, and searches for the end of the flash by reading beyond it.
+        // Not worth a log entry: drivers probe optional commands, and discover the flash size by reading past
+        // its end.
         Err(error) if error.status == AdminStatus::NotImplemented || opcode == Some(Opcode::ReadNvm) => {
             limited!(debug, command = name, "command completed with status: {error}");
         }
@@ -126,7 +127,7 @@ fn dispatch(
         Opcode::DownloadPackage => package::download(device, command),
         Opcode::UpdatePackage => package::update(device, command),
         Opcode::GetPackageInfo => package::info(device, command),
-        // Nothing depends on what these set.
+        // These settings have no effect on the device.
         Opcode::QueueShutdown
         | Opcode::ClearPxe
         | Opcode::SetPortParameters

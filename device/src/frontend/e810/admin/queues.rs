@@ -1,4 +1,4 @@
-//! Transmit queues and the queue sets of RDMA: 0C30 to 0C33.
+//! Transmit queues and RDMA queue sets: commands 0C30 to 0C33.
 //!
 //! # Spec
 //! E810 interface, section 5.9.
@@ -14,7 +14,7 @@ use crate::frontend::e810::device::E810;
 use crate::frontend::e810::lan::AddError;
 use crate::frontend::e810::vsi::VsiNumber;
 
-/// Executes a command of queues; `None` if it is another's.
+/// Executes a queue command; `None` for other commands.
 pub(in crate::frontend::e810) fn dispatch(
     device: &mut E810,
     opcode: Opcode,
@@ -23,14 +23,14 @@ pub(in crate::frontend::e810) fn dispatch(
     Some(match opcode {
         Opcode::AddTxQueues => add_queues(device, command),
         Opcode::DisableTxQueues => disable(device, command),
-        // Queues send in the order of their doorbells, wherever they are in the tree.
+        // Queues are served in the order of their doorbells, wherever their leaves are.
         Opcode::MoveTxQueues => Ok(()),
         Opcode::AddRdmaQueueSet => add_rdma_sets(device, command),
         _ => return None,
     })
 }
 
-/// "Add transmit queues". What is in front of a wrong one stays added.
+/// Executes "Add transmit queues". Queues before a rejected one remain.
 fn add_queues(device: &mut E810, command: &mut Command) -> Result<(), AdminError> {
     let groups = command.parameters(AddParameters::parse).groups;
     let mut left = Buffer::new(command.buffer_mut());
@@ -64,12 +64,12 @@ fn refusal(error: AddError) -> AdminError {
     }
 }
 
-/// RDMA queue sets, one for each leaf that there can be.
+/// Maximum number of RDMA queue sets: one per scheduler leaf.
 ///
-/// Bound: handles are the driver's to choose, and a set stays when its leaf is deleted with a node above.
+/// Bound: drivers choose the handles, and a set outlives a leaf that is deleted with an ancestor.
 const MAX_RDMA_SETS: usize = 512;
 
-/// "Add RDMA queue sets". What is in front of a wrong one stays added.
+/// Executes "Add RDMA queue sets". Sets before a rejected one remain.
 fn add_rdma_sets(device: &mut E810, command: &mut Command) -> Result<(), AdminError> {
     let groups = command.parameters(AddParameters::parse).groups;
     let function = &mut device.function;
@@ -83,7 +83,7 @@ fn add_rdma_sets(device: &mut E810, command: &mut Command) -> Result<(), AdminEr
                 return Err(AdminError::new(AdminStatus::Exists, "RDMA queue set", asked.set.into()));
             }
             if asked.set & RDMA != 0 {
-                // The bit says in "disable queues" that an id is a set's.
+                // In "disable queues", this bit marks the ID of an RDMA queue set.
                 return Err(AdminError::invalid("RDMA queue set", asked.set.into()));
             }
             if function.leaves.rdma_sets.len() >= MAX_RDMA_SETS {
@@ -101,9 +101,9 @@ fn add_rdma_sets(device: &mut E810, command: &mut Command) -> Result<(), AdminEr
     Ok(())
 }
 
-/// "Disable queues": takes them away at once, with what they were about to send.
+/// Executes "Disable queues": removes queues at once, with their pending frames.
 fn disable(device: &mut E810, command: &mut Command) -> Result<(), AdminError> {
-    /// Bytes behind an even number of ids, which make a group with its header of six a multiple of four.
+    /// Padding after an even number of IDs; aligns a group (with its 6-byte header) to four bytes.
     const PADDING: usize = 2;
     let groups = command.parameters(DisableParameters::parse).groups;
     let function = &mut device.function;

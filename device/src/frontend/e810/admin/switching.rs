@@ -1,4 +1,4 @@
-//! Switch, resources and VSIs, with the tables by which VSIs spread what they receive: 0200 to 02A2, 0B02 to 0B05.
+//! Switch, resources, VSIs and RSS: commands 0200 to 02A2 and 0B02 to 0B05.
 //!
 //! # Spec
 //! E810 interface, sections 5.4 and 5.7 to 5.9.
@@ -14,7 +14,7 @@ use super::Command;
 use crate::frontend::e810::switch::{RuleCommand, Switch};
 use crate::frontend::e810::switching::Switching;
 
-/// Executes a command of the switch; `None` if it is another's.
+/// Executes a switch command; `None` for other commands.
 pub(in crate::frontend::e810) fn dispatch(
     switching: &mut Switching,
     opcode: Opcode,

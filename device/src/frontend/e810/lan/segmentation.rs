@@ -1,7 +1,7 @@
-//! Cutting the payload of one frame into many: TCP and UDP over IPv4 and IPv6, in tunnels or not.
+//! TCP and UDP segmentation (TSO) over IPv4 and IPv6, with or without tunnels.
 //!
-//! The headers are kept once. A piece is a copy of them, the next bytes of the payload, and lengths, numbers and checksums
-//! put right.
+//! The headers are stored once. Each segment consists of a copy of them and the next payload bytes, with
+//! lengths, sequence numbers and checksums adjusted.
 //!
 //! # Spec
 //! E810 interface, section 8.2, "TSO".
@@ -11,29 +11,29 @@ use protocol::hca::e810::tx_descriptor::Segmentation;
 use super::malicious::Fault;
 use super::offload::{Offloads, Piece};
 
-/// The sizes of pieces that a driver may ask for; what a real E810 takes.
+/// Range of the MSS, as in the E810.
 const SEGMENT_SIZES: std::ops::RangeInclusive<u16> = 64..=9668;
 
-/// A frame that is being cut.
+/// A frame being segmented.
 #[derive(Debug)]
 pub(super) struct Segments {
-    /// With inserted tags.
+    /// Original headers, including inserted VLAN tags.
     headers: Vec<u8>,
     offloads: Offloads,
     size: u32,
-    /// Bytes of payload that left.
+    /// Payload bytes emitted.
     sent: u32,
     payload_len: u32,
-    /// Pieces that left; counts as the identification of IPv4 does.
+    /// Segments emitted, modulo 2^16, as added to the IPv4 identification.
     pieces: u16,
 }
 
 impl Segments {
-    /// Cuts a frame with these headers.
+    /// Starts segmentation of a frame with these headers.
     ///
     /// # Errors
-    /// The size is out of bounds, there is nothing to cut, it has no transport that can be cut, or a piece would be longer
-    /// than `max_frame`.
+    /// The MSS is out of range, the payload is empty, the transport does not support TSO, or a segment would
+    /// exceed `max_frame`.
     pub(super) fn new(
         headers: Vec<u8>,
         offloads: Offloads,
@@ -56,10 +56,11 @@ impl Segments {
         Ok(Self { headers, offloads, size, sent: 0, payload_len: asked.payload_len, pieces: 0 })
     }
 
-    /// Appends the next piece; `payload` is asked to append as many bytes as it is told. Whether it was the last.
+    /// Appends the next segment to `out`. `payload` appends the given number of payload bytes. Returns
+    /// whether it was the last segment.
     ///
     /// # Errors
-    /// Those of `payload`, and then nothing is appended.
+    /// Those of `payload`; nothing is appended.
     pub(super) fn emit(
         &mut self,
         out: &mut Vec<u8>,
@@ -78,7 +79,7 @@ impl Segments {
         Ok(last)
     }
 
-    /// The memory of the headers, for another frame.
+    /// Returns the header buffer for reuse.
     pub(super) fn into_headers(self) -> Vec<u8> {
         self.headers
     }

@@ -1,7 +1,7 @@
-//! A transmit queue: from the descriptors between head and tail to frames, one at a time.
+//! A transmit queue: turns posted descriptors into frames, one at a time.
 //!
-//! Guest memory is read when a frame is made, once, straight behind what the frame has already. A frame that is cut makes
-//! one frame for each call and keeps its place in between.
+//! Guest memory is read once, directly into the output buffer. A TSO frame yields one segment per call; its
+//! state is kept in between.
 //!
 //! # Spec
 //! E810 interface, sections 8.1 and 8.2.
@@ -23,26 +23,26 @@ use crate::frontend::e810::strict::rules;
 use crate::memory::GuestMemory;
 use crate::telemetry::monitor::Monitor;
 
-/// Longest frame on the wire, without its check sequence: 9728 bytes with it (section 5.6).
+/// Maximum frame length on the wire without the check sequence; 9728 bytes with it (section 5.6).
 pub(super) const MAX_FRAME_LEN: usize = 9728 - 4;
 
-/// Shortest frame on the wire, without its check sequence: IEEE 802.3-2022, clause 3.2.8.
+/// Minimum frame length without the check sequence: IEEE 802.3-2022, clause 3.2.8.
 const MIN_FRAME_LEN: usize = 60;
 
-/// Fewest bytes that a driver may give for a frame; a real E810 takes no fewer, and Linux pads up to it.
+/// Minimum frame length that a driver may post, as in the E810; Linux pads shorter frames to it.
 const MIN_LEN: usize = 17;
 
-/// Bound: buffers of a frame that is not cut. A real E810 takes no more, and Linux copies what has more into one.
+/// Bound: buffers per frame without TSO. The E810 has the same limit; Linux linearizes frames with more.
 const MAX_BUFFERS: usize = 8;
 
-/// Bound: buffers of a frame that is cut, so that what a queue keeps between two calls stays small. Linux has up to 45
-/// fragments of 128 KiB together, and cuts those of 16 KiB and more.
+/// Bound: buffers per TSO frame, which limits the state of a queue between calls. Linux posts up to 45
+/// fragments of 128 KiB in total, and splits fragments of 16 KiB or more.
 const MAX_CUT_BUFFERS: usize = 256;
 
-/// Bound: descriptors that are read from the ring at a time.
+/// Bound: descriptors prefetched from the ring at a time.
 const WINDOW: usize = 32;
 
-/// A transmit queue that is enabled.
+/// An enabled transmit queue.
 #[derive(Debug)]
 pub(super) struct TransmitQueue {
     number: u16,
@@ -52,25 +52,25 @@ pub(super) struct TransmitQueue {
     window: Window,
     frame: Gathered,
     cut: Option<Segments>,
-    /// Memory for the headers of the next frame that is cut.
+    /// Header buffer for the next TSO frame.
     spare: Vec<u8>,
-    /// Frames that were made, and their bytes.
+    /// Frames sent.
     frames: u64,
     bytes: u64,
 }
 
-/// What a call of [`TransmitQueue::poll`] did.
+/// Result of [`TransmitQueue::poll`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Step {
-    /// It appended a frame, which software wants to go there.
+    /// Appended a frame with this destination.
     Frame(Destination),
-    /// It took descriptors that make no frame.
+    /// Consumed descriptors that produce no frame.
     NoFrame,
-    /// There is nothing to do before the next doorbell.
+    /// No posted descriptors.
     Idle,
 }
 
-/// Descriptors that were read ahead. Software leaves alone what lies between head and tail.
+/// Prefetched descriptors. Software does not modify descriptors between head and tail.
 #[derive(Debug)]
 struct Window {
     bytes: [[u8; LEN]; WINDOW],
@@ -78,22 +78,22 @@ struct Window {
     next: usize,
 }
 
-/// What is known of the next frame, and which of its bytes were taken.
+/// The frame being assembled from descriptors.
 #[derive(Debug, Default)]
 struct Gathered {
     context: Option<ContextDescriptor>,
     filter: bool,
     first: Option<First>,
     buffers: SmallVec<[Buffer; MAX_BUFFERS]>,
-    /// Bytes of all buffers.
+    /// Total length of the buffers.
     len: usize,
     /// Descriptors to mark as done.
     reports: SmallVec<[Report; 2]>,
-    /// The buffer that the next byte comes from, and where in it.
+    /// Buffer index and offset of the next byte to read.
     taken: (usize, u16),
 }
 
-/// What all data descriptors of a frame say alike.
+/// Fields that are equal in all data descriptors of a frame.
 #[derive(Clone, Copy, Debug)]
 struct First {
     command: Command,
@@ -114,7 +114,7 @@ struct Report {
 }
 
 impl TransmitQueue {
-    /// A queue whose ring is empty.
+    /// Creates a queue with an empty ring.
     pub(super) fn new(number: u16, context: TxContext) -> Self {
         Self {
             number,
@@ -130,30 +130,28 @@ impl TransmitQueue {
         }
     }
 
-    /// As software gave it.
     pub(super) const fn context(&self) -> &TxContext {
         &self.context
     }
 
-    /// Frames that were made, and their bytes.
+    /// Returns the number of frames and bytes sent.
     pub(super) const fn traffic(&self) -> (u64, u64) {
         (self.frames, self.bytes)
     }
 
-    /// The descriptor that the device takes next.
+    /// Returns the index of the next descriptor to fetch.
     pub(super) const fn head(&self) -> u16 {
         self.head
     }
 
-    /// As software wrote it.
     pub(super) const fn tail(&self) -> u16 {
         self.tail
     }
 
-    /// The doorbell: descriptors in front of `tail` are the device's.
+    /// Handles a doorbell: descriptors before `tail` are posted.
     ///
     /// # Errors
-    /// The ring has no such place.
+    /// The index is outside the ring.
     pub(super) fn set_tail(&mut self, tail: u32) -> Result<(), Fault> {
         match u16::try_from(tail) {
             Ok(tail) if tail < self.context.ring_len => {
@@ -164,16 +162,16 @@ impl TransmitQueue {
         }
     }
 
-    /// Whether another call of `poll` may do something.
+    /// Whether another call of `poll` may make progress.
     pub(super) const fn has_work(&self) -> bool {
         self.cut.is_some() || self.head != self.tail
     }
 
-    /// Appends the next frame for the wire to `out`, and says in the ring which descriptors are done; `done` is raised by
-    /// their number.
+    /// Appends the next frame to `out` and marks completed descriptors as done, adding their number to
+    /// `done`.
     ///
     /// # Errors
-    /// The driver made a mistake after which the queue must not go on. `out` is as it was.
+    /// A driver violation, which stops the queue. `out` is unchanged.
     pub(super) fn poll(
         &mut self,
         (memory, monitor): (&GuestMemory, &mut Monitor),
@@ -231,7 +229,7 @@ impl TransmitQueue {
         Ok(Step::Frame(destination))
     }
 
-    /// Appends the frame as it is, but for tags and checksums.
+    /// Appends a frame without TSO, with tags inserted and checksums computed.
     fn whole(
         &mut self,
         memory: &GuestMemory,
@@ -253,9 +251,10 @@ impl TransmitQueue {
         Ok(())
     }
 
-    /// Takes descriptors up to the end of a frame. `None` if the tail comes first: what was taken is kept.
+    /// Fetches descriptors up to the end of a frame. `None` if the tail comes first; the descriptors fetched
+    /// so far are kept.
     ///
-    /// Bound: one descriptor more than the most buffers of a frame, and what comes in front of them.
+    /// Bound: one descriptor more than the maximum number of buffers, plus context descriptors.
     fn gather(&mut self, memory: &GuestMemory, monitor: &mut Monitor) -> Result<Option<First>, Fault> {
         while self.head != self.tail {
             let index = self.head;
@@ -306,7 +305,7 @@ impl TransmitQueue {
         Ok(TxDescriptor::parse(bytes))
     }
 
-    /// The frame's bytes were read: says so in the descriptors that ask for it, and how many there were.
+    /// Marks the descriptors with RS set as done. Returns their number.
     fn complete(&mut self, memory: &GuestMemory, monitor: &mut Monitor) -> Result<u32, Fault> {
         let frame = std::mem::take(&mut self.frame);
         let mut done = 0;
@@ -325,7 +324,7 @@ impl TransmitQueue {
 }
 
 impl Gathered {
-    /// Whether a data descriptor asks for the same as the frame's first one.
+    /// Whether a data descriptor carries the same command as the first one of the frame.
     fn agrees_with(&self, data: &DataDescriptor) -> bool {
         let asked = |command: Command| command.with_end_of_packet(false).with_report_status(false);
         self.first
@@ -350,7 +349,7 @@ impl Gathered {
         Ok(())
     }
 
-    /// Appends the next `len` bytes, tags inserted behind the addresses they begin with.
+    /// Appends the next `len` bytes, with tags inserted after the MAC addresses.
     fn take_tagged(
         &mut self,
         memory: &GuestMemory,
@@ -385,7 +384,7 @@ impl Gathered {
     }
 }
 
-/// Makes the frame that begins at `start` as long as the wire wants it.
+/// Pads the frame that starts at `start` to the Ethernet minimum.
 fn pad(out: &mut Vec<u8>, start: usize) {
     out.resize(out.len().max(start + MIN_FRAME_LEN), 0);
 }

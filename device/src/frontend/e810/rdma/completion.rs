@@ -1,7 +1,8 @@
-//! What software is told of work: completions, and what happens to queue pairs and completion queues.
+//! Reports engine events to software: completions, and events of queue pairs and completion queues.
 //!
-//! A request that fails gets no completion. The queue pair stops, an asynchronous event says why, and when software has
-//! the queues flushed, the completion of the flush is taken for that of the failed request.
+//! A failed request produces no CQE of its own. The QP enters the error state and an asynchronous event
+//! reports the cause. Software then flushes the queues and attributes the flush completion to the failed
+//! request.
 //!
 //! # Spec
 //! E810 interface, sections 12.1 and 14.1.
@@ -23,7 +24,7 @@ use super::trace;
 use crate::frontend::Context;
 use crate::limited;
 
-/// Tells software of an event of the engine.
+/// Reports an engine event.
 pub(in super::super) fn handle_event(rdma: &mut Rdma, cx: &mut Context<'_>, event: Event) {
     match event {
         Event::Completion(completion) => complete(rdma, cx, &completion),
@@ -75,19 +76,19 @@ fn complete(rdma: &mut Rdma, cx: &mut Context<'_>, completion: &Completion) {
     }
 }
 
-/// The index that a receive's `wr_id` is.
+/// Returns the WQE index held in the `wr_id` of a receive request.
 fn index(wr_id: u64) -> u16 {
     u16::try_from(wr_id).unwrap_or_default()
 }
 
-/// What every entry says.
+/// Returns a CQE with the fields common to all completions of a QP.
 fn of(qp: &QueuePair, wqe_index: u16) -> Cqe {
     Cqe { context: qp.context.completion_context, qpn: qp.qpn, wqe_index, ..Cqe::default() }
 }
 
-/// Entries of a message that came.
+/// Builds the CQE of a received message, with its extension if required.
 fn received(qp: &QueuePair, wqe_index: u16, done: &RecvDone) -> (Cqe, Option<ExtendedCqe>) {
-    /// What the opcodes of the services do not differ in.
+    /// Mask of the BTH opcode bits that are common to all services.
     const OPERATION: u8 = 0x1f;
     let mut entry = Cqe {
         len: done.byte_len,
@@ -117,7 +118,7 @@ fn received(qp: &QueuePair, wqe_index: u16, done: &RecvDone) -> (Cqe, Option<Ext
     (entry, entry.extended.then_some(more))
 }
 
-/// Writes an entry of a QP. One whose CQ is gone loses its completions; one whose CQ fails is of no more use.
+/// Writes a CQE. If the CQ is destroyed the completion is dropped; if the CQ is in error the QP is stopped.
 pub(super) fn push(
     rdma: &mut Rdma,
     cx: &mut Context<'_>,
@@ -153,7 +154,7 @@ pub(super) fn push(
     }
 }
 
-/// Tells what happened to a QP that no completion tells.
+/// Reports a QP event that has no completion.
 fn qp_event(rdma: &mut Rdma, cx: &mut Context<'_>, qpn: Qpn, event: AsyncEvent) {
     let inbound = |code| Cause { code, source: EventSource::Inbound, wqe: 0 };
     let cause = match event {
@@ -163,7 +164,7 @@ fn qp_event(rdma: &mut Rdma, cx: &mut Context<'_>, qpn: Qpn, event: AsyncEvent) 
         }
         AsyncEvent::InvalidRequest => inbound(EventCode::UnexpectedRequest),
         AsyncEvent::AccessError(reason) => inbound(failure::of_key(reason)),
-        // Connections come about without the device's help, and there are no shared receive queues.
+        // CM establishes connections without the device, and there are no shared receive queues.
         AsyncEvent::CommunicationEstablished | AsyncEvent::SrqCatastrophic | AsyncEvent::LastWqeReached => {
             return;
         }
@@ -171,7 +172,7 @@ fn qp_event(rdma: &mut Rdma, cx: &mut Context<'_>, qpn: Qpn, event: AsyncEvent) 
     fail(rdma, cx, qpn, cause);
 }
 
-/// Why a QP failed.
+/// Cause of a QP failure.
 #[derive(Clone, Copy, Debug)]
 struct Cause {
     code: EventCode,
@@ -179,7 +180,7 @@ struct Cause {
     wqe: u16,
 }
 
-/// A QP failed: software is told, once.
+/// Moves a QP to the error state and reports the cause, once.
 fn fail(rdma: &mut Rdma, cx: &mut Context<'_>, qpn: Qpn, cause: Cause) {
     let Cause { code, source, wqe } = cause;
     let Some(qp) = rdma.queues.qp_mut(qpn).filter(|qp| qp.state != QpState::Error) else { return };
@@ -189,7 +190,7 @@ fn fail(rdma: &mut Rdma, cx: &mut Context<'_>, qpn: Qpn, cause: Cause) {
     stop(rdma, cx, qpn);
 }
 
-/// Tells of something that happened to a QP.
+/// Reports an asynchronous event of a QP.
 pub(super) fn report(
     rdma: &mut Rdma,
     cx: &mut Context<'_>,
@@ -211,12 +212,13 @@ pub(super) fn report(
     events.report(hmc.pages(cx.dma), cx.monitor, &event);
 }
 
-/// The send queue rests, as software wanted.
+/// Reports that a send queue is suspended.
 pub(super) fn tell_suspended(rdma: &mut Rdma, cx: &mut Context<'_>, qpn: Qpn) {
     report(rdma, cx, qpn, EventCode::Suspended, EventSource::SendQueue, 0);
 }
 
-/// The engine has nothing more to do with a QP, whose owner thinks so already or will soon.
+/// Moves a QP to the error state in the engine. Software knows of the error already or will learn of it from
+/// an event.
 fn stop(rdma: &mut Rdma, cx: &mut Context<'_>, qpn: Qpn) {
     if cx.engine.query_qp(qpn).is_none_or(|live| live.state == engine::State::Err) {
         return;

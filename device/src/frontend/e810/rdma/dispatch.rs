@@ -1,5 +1,4 @@
-//! Which part executes an operation of the control queue, how it completes, and what is told of it to the log, the
-//! counters and the trace.
+//! Executes and completes control queue operations, and reports them to the log, the counters and the trace.
 //!
 //! # Spec
 //! E810 interface, sections 10.2 to 10.4.
@@ -18,15 +17,15 @@ use crate::frontend::Context;
 use crate::limited;
 use crate::telemetry::trace::Kind;
 
-/// Word of an operation that succeeded.
+/// Status name of a successful operation.
 const OK: &str = "OK";
 
-/// What an operation returns in its completion, which few do.
+/// Value returned in the completion of an operation, usually 0.
 pub(super) type Outcome = Result<u32, CqpError>;
 
-/// Executes what software has put into the ring, up to the entry `end`.
+/// Executes the operations in the ring up to index `end`.
 ///
-/// Bound: the entries of the ring.
+/// Bound: the number of ring entries.
 pub(super) fn run(rdma: &mut Rdma, cx: &mut Context<'_>, end: u16) {
     for _ in 0..rdma.cqp.entries() {
         let Some(taken) = rdma.cqp.take(cx.dma, end) else { return };
@@ -35,7 +34,7 @@ pub(super) fn run(rdma: &mut Rdma, cx: &mut Context<'_>, end: u16) {
     }
 }
 
-/// Executes an operation and tells what came of it.
+/// Executes an operation and reports its outcome.
 fn execute(rdma: &mut Rdma, cx: &mut Context<'_>, taken: &Taken) -> Outcome {
     let begun = Instant::now();
     let began = cx.monitor.trace().map(|trace| trace.now());
@@ -78,7 +77,7 @@ fn execute(rdma: &mut Rdma, cx: &mut Context<'_>, taken: &Taken) -> Outcome {
     outcome
 }
 
-/// Completes an operation, in the registers and, once there is one, in the queue of completions.
+/// Completes an operation in the registers and, once the CQ of the control queue exists, in that queue.
 fn complete(rdma: &mut Rdma, cx: &mut Context<'_>, index: u16, outcome: Outcome) {
     let codes = outcome.err().map(|error| error.code.codes());
     rdma.cqp.note(codes);
@@ -126,6 +125,7 @@ fn dispatch(rdma: &mut Rdma, cx: &mut Context<'_>, operation: &Operation) -> Out
         Operation::DestroyGroup(command) => rdma.groups.destroy(command),
         Operation::ManageNode(command) => rdma.nodes.manage(command),
         Operation::GatherStatistics(command) => rdma.counts.gather(dma, cx.engine.stats(), command),
+        // Section 15.1: with a lower number, software would copy WQEs into BAR space.
         Operation::ManagePushPages(_) => Ok(NO_PUSH_PAGE),
         Operation::Nop(_)
         | Operation::ManageQuadHash(_)
@@ -135,5 +135,5 @@ fn dispatch(rdma: &mut Rdma, cx: &mut Context<'_>, operation: &Operation) -> Out
     }
 }
 
-/// Number of a push page that there is not.
+/// Push page number that means "none".
 const NO_PUSH_PAGE: u32 = 1024;

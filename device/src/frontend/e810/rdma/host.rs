@@ -1,4 +1,5 @@
-//! The RDMA half as the engine sees it: work queues, groups, and the memory behind its keys.
+//! Implements the engine's host interface for the RDMA half: work queues, multicast groups, and memory access
+//! by key.
 
 use std::net::IpAddr;
 
@@ -21,7 +22,7 @@ use crate::memory::translate::{Place, RegionAccess};
 pub struct RdmaHost<'a> {
     /// The RDMA half.
     pub(in super::super) rdma: &'a mut Rdma,
-    /// What it is looked at with.
+    /// Access to the device while the engine runs.
     pub(in super::super) cx: HostContext<'a>,
 }
 
@@ -52,7 +53,7 @@ impl engine::Host for RdmaHost<'_> {
         fetch
     }
 
-    /// A queue pair does not hear itself (section 13.8).
+    /// A queue pair does not receive its own multicast datagrams (section 13.8).
     fn group_members(&self, datagram: &GroupDatagram) -> SmallVec<[Qpn; 8]> {
         let GroupDatagram { gid, dst_mac, tag, src_mac, src_qp } = *datagram;
         let address = IpAddr::from(gid).to_canonical();
@@ -111,14 +112,14 @@ impl engine::Host for RdmaHost<'_> {
     }
 }
 
-/// Moves a QP of the engine to another state, or changes its attributes.
+/// Modifies the state and attributes of a QP in the engine.
 pub(super) fn modify(rdma: &mut Rdma, cx: &mut Context<'_>, qpn: Qpn, modify: &Modify) {
     let (engine, cx) = cx.split();
-    // A QP is known to the engine as long as it is to us.
+    // The engine and this table create and destroy QPs together, so the QP exists.
     let _ = engine.modify_qp(cx.now, qpn, modify, &mut RdmaHost { rdma, cx });
 }
 
-/// Tells the engine that a send queue may have new requests.
+/// Notifies the engine that a send queue may have new requests.
 pub(super) fn ring(rdma: &mut Rdma, cx: &mut Context<'_>, qpn: Qpn) {
     let (engine, cx) = cx.split();
     engine.notify_send(cx.now, qpn, &mut RdmaHost { rdma, cx });

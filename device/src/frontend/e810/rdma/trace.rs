@@ -1,4 +1,4 @@
-//! What a trace says of the RDMA half: work requests that are taken, and entries that are written.
+//! Trace records of the RDMA half: work requests fetched, and completion and event queue entries written.
 
 use engine::{Fetch, LocalOp, Payload, RecvRequest, Remote, SendOp, SendRequest, Sge};
 use protocol::describe::{Code, Describe, Field as _, Hex, Visitor};
@@ -13,7 +13,7 @@ use super::send_queue::SendTag;
 use crate::telemetry::monitor::Monitor;
 use crate::telemetry::trace::Kind;
 
-/// A request was taken from a send queue, or could not be executed for this reason.
+/// Records a request fetched from a send queue. `refusal` is the reason if it cannot be executed.
 pub(super) fn send(monitor: &mut Monitor, qpn: Qpn, fetch: &Fetch<SendRequest>, refusal: Option<EventCode>) {
     let Some(trace) = monitor.trace() else { return };
     let (Fetch::Ready(SendRequest { wr_id, .. }) | Fetch::Refused { wr_id, .. }) = fetch else { return };
@@ -89,7 +89,7 @@ fn describe_local(op: &LocalOp, to: &mut dyn Visitor) {
     }
 }
 
-/// A slot was taken from a receive queue.
+/// Records a WQE fetched from a receive queue.
 pub(super) fn receive(monitor: &mut Monitor, qpn: Qpn, fetch: &Fetch<RecvRequest>) {
     let Some(trace) = monitor.trace() else { return };
     let Fetch::Ready(request) = fetch else { return };
@@ -106,7 +106,7 @@ fn show_list(list: &[Sge], to: &mut dyn Visitor) {
     to.objects("sge", &mut list.iter().map(|fragment| fragment as &dyn Describe));
 }
 
-/// An entry of a completion queue was written, or is lost.
+/// Records a CQE that was written, or lost if `lost` is set.
 pub(super) fn completion(
     monitor: &mut Monitor,
     (cqn, slot): (Cqn, u32),
@@ -130,7 +130,7 @@ pub(super) fn completion(
     });
 }
 
-/// An event queue was told of completions, or its ring cannot be reached.
+/// Records a completion event written to a CEQ. `lost`: the ring was not accessible.
 pub(super) fn completion_event(monitor: &mut Monitor, ceq: u16, cookie: u64, lost: bool) {
     let Some(trace) = monitor.trace() else { return };
     trace.record(Kind::Eqe, "completion", |to| {
@@ -142,7 +142,7 @@ pub(super) fn completion_event(monitor: &mut Monitor, ceq: u16, cookie: u64, los
     });
 }
 
-/// An asynchronous event was told, or is lost.
+/// Records an asynchronous event written to the AEQ, or lost.
 pub(super) fn async_event(monitor: &mut Monitor, event: &AsyncEvent, lost: bool) {
     let Some(trace) = monitor.trace() else { return };
     trace.record(Kind::Eqe, event.code.name().unwrap_or("unknown"), |to| {

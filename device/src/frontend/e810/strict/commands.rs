@@ -1,4 +1,4 @@
-//! Admin commands.
+//! Checks of admin commands.
 
 use protocol::hca::e810::admin::control::{QueueShutdown, ResourceId, ResourceLock};
 use protocol::hca::e810::admin::descriptor::{Flags, LARGE_FROM};
@@ -12,7 +12,7 @@ use super::rules::{
 };
 use crate::frontend::strict::Findings;
 
-/// Looks at a command that is about to be executed. `in_use`: there are queues or VSIs.
+/// Checks a command before it is executed. `in_use`: transmit queues or VSIs exist.
 pub(in super::super) fn examine(strict: &mut Strict, descriptor: &Descriptor, in_use: bool) -> Findings {
     let mut found = Findings::default();
     let Some(opcode) = Opcode::from_code(descriptor.opcode) else { return found };
@@ -56,7 +56,7 @@ fn buffer(opcode: Opcode, descriptor: &Descriptor, found: &mut Findings) {
     }
 }
 
-/// Those flags that are set.
+/// Returns the names of the flags that are set.
 fn names(flags: Flags) -> String {
     let names: Vec<_> = flags.iter_names().map(|(name, _)| name).collect();
     if names.is_empty() { "0".to_owned() } else { names.join("|") }
