@@ -22,8 +22,8 @@ use super::link::Link;
 use super::nvm::Nvm;
 use super::options::Options;
 use super::package::Package;
+use super::pf_config::PfConfig;
 use super::rdma::{Rdma, RdmaHost};
-use super::switching::Switching;
 use super::vectors::RouteRegister;
 use super::{rdma, registers, snapshot, strict, trace};
 use crate::frontend::snapshot::{Page, Table};
@@ -65,7 +65,7 @@ pub struct E810 {
     /// Its statistics survive resets.
     pub(super) lan: Lan,
     /// The last poll for a frame stopped at its bound, so more frames may be pending.
-    pub(super) searching: bool,
+    pub(super) more_frames: bool,
     counters: Counters,
 }
 
@@ -83,7 +83,7 @@ impl Interface for E810 {
             link: Link::new(setup.options.link_speed),
             function,
             lan: Lan::new(setup.options.queues.get()),
-            searching: false,
+            more_frames: false,
             counters: Counters::default(),
             setup,
         }
@@ -117,7 +117,7 @@ impl E810 {
             // Resets complete before the write returns.
             Register::PfgenCtrl | Register::GlgenRtrig => 0,
             Register::PflanRxQalloc => registers::receive_queues(self.setup.options.queues.get()),
-            Register::PfintOicr => function.vectors.take_other(),
+            Register::PfintOicr => function.vectors.read_other(),
             Register::PfintOicrEna => function.vectors.other_enabled(),
             Register::GlintDynCtl(vector) => function.vectors.control(vector),
             Register::GlintItr(index, vector) => function.vectors.interval(index, vector),
@@ -144,7 +144,7 @@ impl E810 {
             return;
         }
         if cx.monitor.is_strict() {
-            self.lan.examine(register, value, cx.monitor);
+            self.lan.check_write(register, value, cx.monitor);
         }
         if self.lan.write(register, value) {
             match register {
@@ -182,7 +182,7 @@ impl E810 {
         self.counters.device_resets += 1;
         self.function.vectors.fire_other(cx, OtherCauses::GLOBAL_RESET);
         self.reset_function(cx);
-        self.function.vectors.note_other(OtherCauses::GLOBAL_RESET);
+        self.function.vectors.set_other(OtherCauses::GLOBAL_RESET);
         self.package = Package::default();
     }
 
@@ -194,15 +194,15 @@ impl E810 {
 
     /// Drops VSIs, rules and queues of the function, for "clear PF configuration" (02A4) and every reset.
     pub(super) fn clear_configuration(&mut self, cx: &mut Context<'_>) {
-        self.drop_rdma(cx);
+        self.reset_rdma(cx);
         cx.port.set_rdma(false);
-        self.function.switching = Switching::default();
+        self.function.pf_config = PfConfig::default();
         self.function.leaves = Leaves::default();
         self.lan.reset();
     }
 
     /// Resets the RDMA half: drops all objects and stops writing to their queues.
-    pub(super) fn drop_rdma(&mut self, cx: &mut Context<'_>) {
+    pub(super) fn reset_rdma(&mut self, cx: &mut Context<'_>) {
         cx.engine.reset(self.setup.engine);
         cx.monitor.forget_qps();
         self.function.rdma = Rdma::new(self.setup.options.limits);
@@ -299,11 +299,11 @@ impl Frontend for E810 {
     }
 
     fn receive_frame(&mut self, cx: &mut Context<'_>, frame: &[u8]) {
-        self.take_frame(cx, frame);
+        self.handle_frame(cx, frame);
     }
 
     fn poll_frame(&mut self, cx: &mut Context<'_>, out: &mut Vec<u8>) -> bool {
-        self.send_frame(cx, out)
+        self.next_frame(cx, out)
     }
 
     fn end_turn(&mut self, cx: &mut Context<'_>) -> bool {
@@ -317,9 +317,9 @@ impl Frontend for E810 {
         if self.lan.take_malicious() {
             self.function.vectors.fire_other(cx, OtherCauses::MALICIOUS_DRIVER);
         }
-        self.function.vectors.retry(cx);
+        self.function.vectors.retry_blocked(cx);
         // Frames that wait for room towards the wire are the caller's responsibility.
-        mem::take(&mut self.searching)
+        mem::take(&mut self.more_frames)
     }
 
     fn next_deadline(&self) -> Option<Instant> {

@@ -86,10 +86,10 @@ use protocol::hca::e810::admin::scheduler::Teid;
 use super::admin::Rings;
 use super::device::Setup;
 use super::link::MAX_FRAME;
+use super::pf_config::PfConfig;
 use super::rdma::Rdma;
 use super::registers::Stored;
 use super::strict::Strict;
-use super::switching::Switching;
 use super::vectors::Vectors;
 
 /// Scheduler leaves by the object they belong to. An entry outlives its leaf if that is deleted with an
@@ -118,7 +118,7 @@ pub struct Function {
     /// Maximum frame size of the MAC, including the check sequence.
     pub max_frame: u16,
     /// Switch, VSIs and scheduler.
-    pub(super) switching: Switching,
+    pub(super) pf_config: PfConfig,
     /// State of strict mode.
     pub(super) strict: Strict,
     /// Scheduler leaves of queues.
@@ -137,7 +137,7 @@ impl Function {
             stored: Stored::default(),
             link_events: false,
             max_frame: MAX_FRAME,
-            switching: Switching::default(),
+            pf_config: PfConfig::default(),
             strict: Strict::default(),
             leaves: Leaves::default(),
             rdma: Rdma::new(options.limits),

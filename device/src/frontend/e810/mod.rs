@@ -12,13 +12,14 @@ pub mod admin;
 mod buffer;
 pub mod device;
 pub mod function;
+mod id_pool;
 mod lan;
 pub mod limits;
 pub mod link;
-mod numbers;
 pub mod nvm;
 pub mod options;
 pub mod package;
+mod pf_config;
 #[allow(dead_code, reason = "accessors for listing objects")]
 mod rdma;
 mod registers;
@@ -29,7 +30,6 @@ mod scheduler;
 mod snapshot;
 pub mod strict;
 mod switch;
-mod switching;
 #[cfg(test)]
 pub(crate) mod testing;
 #[cfg(test)]

@@ -92,11 +92,11 @@ impl Nvm {
     fn put_preserved_fields(&mut self) {
         let (characters, _) = PART_NUMBER.as_chunks::<2>();
         let part_number = characters.iter().map(|pair| u16::from_be_bytes(*pair));
-        let words = small(characters.len()) + 1;
+        let words = len_u16(characters.len()) + 1;
         let field = [TLV_PART_NUMBER, words, words].into_iter().chain(part_number);
         let field: Vec<u16> = field.collect();
         // The length counts itself and a trailer.
-        let all = std::iter::once(small(field.len()) + 2).chain(field);
+        let all = std::iter::once(len_u16(field.len()) + 2).chain(field);
         for (at, value) in all.enumerate() {
             self.put_word(0, usize::from(PRESERVED_FIELDS) + at, value);
         }
@@ -150,7 +150,7 @@ impl Nvm {
 }
 
 /// Converts the length of a constant.
-fn small(len: usize) -> u16 {
+fn len_u16(len: usize) -> u16 {
     u16::try_from(len).unwrap_or(u16::MAX)
 }
 

@@ -29,9 +29,9 @@ impl Package {
     }
 
     /// Adds a segment of the package. The first segment with metadata names the package.
-    pub fn add(&mut self, piece: &[u8]) {
-        self.metadata = self.metadata.or_else(|| Metadata::find(piece));
-        self.packet_groups.add(piece);
+    pub fn add(&mut self, segment: &[u8]) {
+        self.metadata = self.metadata.or_else(|| Metadata::find(segment));
+        self.packet_groups.add(segment);
     }
 
     /// Ends a download.

@@ -27,7 +27,7 @@ const FLOW_DIRECTOR_SIZE: u32 = 0x200 << 16 | 0x200;
 /// GLFLXP_RXDID_FLAGS of descriptor profiles 2 and 22, as word offsets in the GLFLXP block.
 const PROFILE_FLAGS: [u16; 2] = [0x200 + 2, 0x200 + 22];
 /// First flag word of a profile. DPDK takes a nonzero value as a profile configured by the package.
-const PROFILE_IS_THERE: u32 = 1;
+const PROFILE_LOADED: u32 = 1;
 
 /// Returns the value of a constant register; `None` for other registers.
 pub(super) fn constant(register: Register) -> Option<u32> {
@@ -95,7 +95,7 @@ impl Stored {
     /// Returns the last value written, or the default.
     pub(super) fn read(&self, register: Register) -> u32 {
         self.0.get(&register.offset()).copied().unwrap_or(match register {
-            Register::Glflxp(index) if PROFILE_FLAGS.contains(&index) => PROFILE_IS_THERE,
+            Register::Glflxp(index) if PROFILE_FLAGS.contains(&index) => PROFILE_LOADED,
             _ => 0,
         })
     }

@@ -56,11 +56,11 @@ fn fields(register: Register, word: &[u8; 4]) -> Option<Box<dyn Describe>> {
 /// Describes parameters and buffer of a command and its response.
 pub(super) fn describe_command(
     opcode: Option<Opcode>,
-    (asked, input): (&Descriptor, &[u8]),
+    (request, input): (&Descriptor, &[u8]),
     (answered, output): (&Descriptor, &[u8]),
     to: &mut dyn Visitor,
 ) {
-    to.object("ask", &Parameters { opcode, response: false, bytes: &parameters(asked) });
+    to.object("ask", &Parameters { opcode, response: false, bytes: &parameters(request) });
     to.object("answer", &Parameters { opcode, response: true, bytes: &parameters(answered) });
     for (name, bytes) in [("in", input), ("out", output)] {
         if !bytes.is_empty() {

@@ -89,9 +89,9 @@ impl RouteRegister {
 pub struct Vectors {
     vectors: Vec<Vector>,
     /// A vector must be signalled once MSI-X is enabled.
-    held_back: bool,
+    msix_blocked: bool,
     /// Vectors with a running timer. Bound: each vector at most once.
-    waiting: Vec<u16>,
+    timers: Vec<u16>,
     firmware: u32,
     other: u32,
     mailbox: u32,
@@ -109,36 +109,36 @@ const INTERVALS: usize = 3;
 
 /// Number of descriptors that ends coalescing: a cache line, the unit in which the E810 writes descriptors
 /// back.
-const COMPANY: u32 = 4;
+const COALESCE_DESCRIPTORS: u32 = 4;
 
 /// Bound: maximum delay of a coalesced completion. Longer than the reply time of a peer's kernel, even in an
 /// emulated guest, and shorter than what a sender waiting for buffer space notices.
-const PATIENCE: Duration = Duration::from_millis(1);
+const COALESCE_TIMEOUT: Duration = Duration::from_millis(1);
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Vector {
     /// Last value written, with `enable` updated.
     control: DynCtl,
     intervals: [Interval; INTERVALS],
-    fired: Fired,
+    pending: PendingState,
     /// Time of the last signal.
     signalled: Option<Instant>,
     /// The last coalesced completions timed out alone. Until another cause fires, completions are not
     /// coalesced.
-    lonely: bool,
-    /// Whether the vector is in [`Vectors::waiting`].
-    waits: bool,
+    coalescing_off: bool,
+    /// Whether the vector is in [`Vectors::timers`].
+    has_timer: bool,
 }
 
 /// Pending state of a vector.
 #[derive(Clone, Copy, Debug, Default)]
-enum Fired {
+enum PendingState {
     #[default]
-    Nothing,
+    Idle,
     /// `done` completed descriptors, coalesced until `until`.
-    Company { done: u32, until: Instant, interval: Duration },
+    Coalescing { done: u32, until: Instant, interval: Duration },
     /// To be signalled once `interval` has passed since the last signal.
-    Pending { interval: Duration },
+    Due { interval: Duration },
 }
 
 impl Vector {
@@ -148,44 +148,44 @@ impl Vector {
         Duration::from_micros(u64::from(interval.interval) * u64::from(INTERVAL_UNIT_US))
     }
 
-    fn pend(&mut self, interval: Duration) {
-        let interval = match self.fired {
-            Fired::Pending { interval: other } => interval.min(other),
-            Fired::Nothing | Fired::Company { .. } => interval,
+    fn set_pending(&mut self, interval: Duration) {
+        let interval = match self.pending {
+            PendingState::Due { interval: other } => interval.min(other),
+            PendingState::Idle | PendingState::Coalescing { .. } => interval,
         };
-        self.fired = Fired::Pending { interval };
+        self.pending = PendingState::Due { interval };
     }
 
     /// Handles transmit completions.
     fn complete(&mut self, now: Instant, more: u32, interval: Duration) {
-        let (done, until) = match self.fired {
-            Fired::Pending { .. } => return,
-            Fired::Company { done, until, .. } => (done.saturating_add(more), until),
-            Fired::Nothing => (more, now + PATIENCE),
+        let (done, until) = match self.pending {
+            PendingState::Due { .. } => return,
+            PendingState::Coalescing { done, until, .. } => (done.saturating_add(more), until),
+            PendingState::Idle => (more, now + COALESCE_TIMEOUT),
         };
-        if self.lonely || done >= COMPANY {
-            self.pend(interval);
+        if self.coalescing_off || done >= COALESCE_DESCRIPTORS {
+            self.set_pending(interval);
         } else {
-            self.fired = Fired::Company { done, until, interval };
+            self.pending = PendingState::Coalescing { done, until, interval };
         }
     }
 
     /// Ends coalescing that has timed out.
-    fn pass_time(&mut self, now: Instant) {
-        if let Fired::Company { until, interval, .. } = self.fired
+    fn expire(&mut self, now: Instant) {
+        if let PendingState::Coalescing { until, interval, .. } = self.pending
             && until <= now
         {
-            self.lonely = true;
-            self.pend(interval);
+            self.coalescing_off = true;
+            self.set_pending(interval);
         }
     }
 
     /// Returns the time of the next state change without a new cause; in the past if it is due.
     fn deadline(&self) -> Option<Instant> {
-        match self.fired {
-            Fired::Nothing => None,
-            Fired::Company { until, .. } => Some(until),
-            Fired::Pending { interval } => {
+        match self.pending {
+            PendingState::Idle => None,
+            PendingState::Coalescing { until, .. } => Some(until),
+            PendingState::Due { interval } => {
                 self.signalled.filter(|_| self.control.enable).map(|signalled| signalled + interval)
             }
         }
@@ -197,8 +197,8 @@ impl Vectors {
     pub fn new(vectors: u16, queues: u16) -> Self {
         Self {
             vectors: vec![Vector::default(); vectors.into()],
-            held_back: false,
-            waiting: Vec::new(),
+            msix_blocked: false,
+            timers: Vec::new(),
             firmware: 0,
             other: 0,
             mailbox: 0,
@@ -230,8 +230,8 @@ impl Vectors {
             if let Cause::Transmit { done, .. } = cause {
                 vector.complete(cx.now, done, interval);
             } else {
-                vector.lonely = false;
-                vector.pend(interval);
+                vector.coalescing_off = false;
+                vector.set_pending(interval);
             }
             self.deliver(cx, route.vector);
         }
@@ -244,12 +244,12 @@ impl Vectors {
     }
 
     /// Sets bits of PFINT_OICR without an interrupt.
-    pub fn note_other(&mut self, causes: OtherCauses) {
+    pub fn set_other(&mut self, causes: OtherCauses) {
         self.causes |= causes;
     }
 
     /// Reads and clears PFINT_OICR.
-    pub fn take_other(&mut self) -> u32 {
+    pub fn read_other(&mut self) -> u32 {
         std::mem::take(&mut self.causes).bits()
     }
 
@@ -330,7 +330,7 @@ impl Vectors {
         }
         if written.trigger {
             let index = if written.software_interval { written.software_interval_index } else { NO_INTERVAL };
-            vector.pend(vector.interval(index));
+            vector.set_pending(vector.interval(index));
         }
         vector.control =
             DynCtl { enable, clear_pending: false, trigger: false, keep_enable: false, ..written };
@@ -338,9 +338,9 @@ impl Vectors {
     }
 
     /// Signals vectors that were pending while MSI-X was disabled.
-    pub fn retry(&mut self, cx: &mut Context<'_>) {
-        if self.held_back && cx.interrupts.is_enabled() {
-            self.held_back = false;
+    pub fn retry_blocked(&mut self, cx: &mut Context<'_>) {
+        if self.msix_blocked && cx.interrupts.is_enabled() {
+            self.msix_blocked = false;
             for vector in 0..u16::try_from(self.vectors.len()).unwrap_or(u16::MAX) {
                 self.deliver(cx, vector);
             }
@@ -364,16 +364,16 @@ impl Vectors {
 
     /// Returns the time of the next call to [`Vectors::handle_deadline`].
     pub fn next_deadline(&self) -> Option<Instant> {
-        let waiting = self.waiting.iter().filter_map(|vector| self.vectors.get(usize::from(*vector)));
-        waiting.filter_map(Vector::deadline).min()
+        let timers = self.timers.iter().filter_map(|vector| self.vectors.get(usize::from(*vector)));
+        timers.filter_map(Vector::deadline).min()
     }
 
     /// Handles expired timers.
     pub fn handle_deadline(&mut self, cx: &mut Context<'_>) {
-        for index in std::mem::take(&mut self.waiting) {
+        for index in std::mem::take(&mut self.timers) {
             if let Some(vector) = self.vectors.get_mut(usize::from(index)) {
-                vector.waits = false;
-                vector.pass_time(cx.now);
+                vector.has_timer = false;
+                vector.expire(cx.now);
                 self.deliver(cx, index);
             }
         }
@@ -381,15 +381,15 @@ impl Vectors {
 
     fn deliver(&mut self, cx: &mut Context<'_>, index: u16) {
         let Some(vector) = self.vectors.get_mut(usize::from(index)) else { return };
-        let is_pending = matches!(vector.fired, Fired::Pending { .. });
+        let is_pending = matches!(vector.pending, PendingState::Due { .. });
         if is_pending && vector.control.enable && !cx.interrupts.is_enabled() {
-            self.held_back = true;
+            self.msix_blocked = true;
         } else if vector.deadline().is_some_and(|deadline| deadline > cx.now) {
-            if !std::mem::replace(&mut vector.waits, true) {
-                self.waiting.push(index);
+            if !std::mem::replace(&mut vector.has_timer, true) {
+                self.timers.push(index);
             }
         } else if is_pending && vector.control.enable {
-            vector.fired = Fired::Nothing;
+            vector.pending = PendingState::Idle;
             vector.control.enable = false;
             vector.signalled = Some(cx.now);
             cx.interrupt(index);

@@ -41,7 +41,7 @@ pub(super) fn driver_version(command: &Command) -> Result<(), AdminError> {
 }
 
 pub(super) fn request_resource(device: &mut E810, command: &mut Command) -> Result<(), AdminError> {
-    let lock = known(command)?;
+    let lock = parse_lock(command)?;
     if lock.access != ACCESS_READ && lock.access != ACCESS_WRITE {
         return Err(AdminError::invalid("lock access type", lock.access.into()));
     }
@@ -58,14 +58,14 @@ pub(super) fn request_resource(device: &mut E810, command: &mut Command) -> Resu
 }
 
 pub(super) fn release_resource(device: &mut E810, command: &Command) -> Result<(), AdminError> {
-    let lock = known(command)?;
+    let lock = parse_lock(command)?;
     if lock.resource == ResourceId::GlobalConfig {
         device.package.end();
     }
     Ok(())
 }
 
-fn known(command: &Command) -> Result<ResourceLock, AdminError> {
+fn parse_lock(command: &Command) -> Result<ResourceLock, AdminError> {
     let lock = command.parameters(ResourceLock::parse);
     match lock.resource {
         ResourceId::Other(code) => Err(AdminError::invalid("lock ID", code.into())),
@@ -87,14 +87,14 @@ pub(super) fn read_nvm(device: &E810, command: &mut Command) -> Result<(), Admin
 
 /// Returns the checksum of the shadow RAM, which the driver verifies.
 pub(super) fn nvm_checksum(device: &E810, command: &mut Command) -> Result<(), AdminError> {
-    let asked = command.parameters(NvmChecksum::parse);
-    if asked.recalculate {
+    let request = command.parameters(NvmChecksum::parse);
+    if request.recalculate {
         return Err(AdminError::new(
             AdminStatus::NotPermitted,
             "checksum recalculation, which writes flash module",
             0,
         ));
     }
-    command.answer(NvmChecksum { checksum: device.nvm.checksum(), ..asked }.emit());
+    command.answer(NvmChecksum { checksum: device.nvm.checksum(), ..request }.emit());
     Ok(())
 }

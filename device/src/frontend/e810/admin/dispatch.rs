@@ -6,7 +6,7 @@ use protocol::describe::{Field as _, Hex};
 use protocol::hca::e810::admin::descriptor::Flags;
 use protocol::hca::e810::admin::{AdminError, AdminStatus, Descriptor, Opcode};
 
-use super::{Command, capabilities, control, link, mac, package, queues, scheduler, switching};
+use super::{Command, capabilities, control, link, mac, package, queues, scheduler, switch};
 use crate::frontend::Context;
 use crate::frontend::e810::device::E810;
 use crate::frontend::e810::{strict, trace};
@@ -32,11 +32,11 @@ pub fn run(device: &mut E810, cx: &mut Context<'_>) {
 fn execute(device: &mut E810, cx: &mut Context<'_>, descriptor: &mut Descriptor) {
     let begun = Instant::now();
     let began = cx.monitor.trace().map(|trace| trace.now());
-    let asked = *descriptor;
+    let request = *descriptor;
     if cx.monitor.is_strict() {
         let function = &mut device.function;
-        let in_use = !function.leaves.queues.is_empty() || function.switching.vsis.has_added();
-        strict::examine(&mut function.strict, descriptor, in_use).report(cx.monitor);
+        let in_use = !function.leaves.queues.is_empty() || function.pf_config.vsis.has_added();
+        strict::check_command(&mut function.strict, descriptor, in_use).report(cx.monitor);
     }
     let opcode = Opcode::from_code(descriptor.opcode);
     let mut command = Command::read(descriptor, cx.dma);
@@ -73,13 +73,13 @@ fn execute(device: &mut E810, cx: &mut Context<'_>, descriptor: &mut Descriptor)
         let took: Duration = trace.now().saturating_sub(began);
         trace.record(Kind::Command, name, |to| {
             status.show("status", to);
-            if let Err(refusal) = &result {
-                format_args!("{refusal}").show("refused", to);
+            if let Err(error) = &result {
+                format_args!("{error}").show("refused", to);
             }
             format_args!("{:.1}", took.as_secs_f64() * 1e6).show("us", to);
-            Hex(asked.opcode).show("op", to);
+            Hex(request.opcode).show("op", to);
             let output = command.as_ref().map_or(&[][..], |command| command.output());
-            trace::describe_command(opcode, (&asked, &input), (descriptor, output), to);
+            trace::describe_command(opcode, (&request, &input), (descriptor, output), to);
         });
     }
 }
@@ -90,11 +90,11 @@ fn dispatch(
     opcode: Opcode,
     command: &mut Command,
 ) -> Result<(), AdminError> {
-    if let Some(outcome) = scheduler::dispatch(&mut device.function.switching.scheduler, opcode, command) {
+    if let Some(outcome) = scheduler::dispatch(&mut device.function.pf_config.scheduler, opcode, command) {
         return outcome;
     }
-    if let Some(outcome) = switching::dispatch(&mut device.function.switching, opcode, command) {
-        cx.port.set_rdma(device.setup.options.rdma && device.function.switching.takes_rdma());
+    if let Some(outcome) = switch::dispatch(&mut device.function.pf_config, opcode, command) {
+        cx.port.set_rdma(device.setup.options.rdma && device.function.pf_config.diverts_rdma());
         return outcome;
     }
     if let Some(outcome) = queues::dispatch(device, opcode, command) {

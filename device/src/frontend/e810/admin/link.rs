@@ -51,8 +51,8 @@ pub(super) fn get_status(
     cx: &mut Context<'_>,
     command: &mut Command,
 ) -> Result<(), AdminError> {
-    let asked = command.parameters(GetLinkStatus::parse);
-    match asked.events {
+    let request = command.parameters(GetLinkStatus::parse);
+    match request.events {
         EVENTS_ENABLE => device.function.link_events = true,
         EVENTS_DISABLE => device.function.link_events = false,
         _ => {}

@@ -17,7 +17,7 @@ mod package;
 mod queues;
 pub mod ring;
 pub(super) mod scheduler;
-pub(super) mod switching;
+pub(super) mod switch;
 
 pub use command::Command;
 pub(super) use link::post_link_event;

@@ -16,7 +16,7 @@ pub(super) fn download(device: &mut E810, command: &mut Command) -> Result<(), A
 
 /// Only hash profiles take effect; the parser of this device is fixed.
 pub(super) fn update(device: &mut E810, command: &mut Command) -> Result<(), AdminError> {
-    device.function.switching.vsis.profiles.update(device.package.packet_groups(), command.buffer());
+    device.function.pf_config.vsis.profiles.update(device.package.packet_groups(), command.buffer());
     no_error(command)
 }
 

@@ -38,25 +38,25 @@ fn add_queues(device: &mut E810, command: &mut Command) -> Result<(), AdminError
         let group = QueueGroup::parse(left.next()?);
         let records: &mut [[u8; AddQueue::LEN]] = left.next_all(group.count.into())?;
         for record in records {
-            let asked = AddQueue::parse(record);
-            let switching = &mut device.function.switching;
-            let vsi = asked.context.vsi;
-            if switching.vsis.get(VsiNumber::new(vsi)).is_none() {
+            let request = AddQueue::parse(record);
+            let pf_config = &mut device.function.pf_config;
+            let vsi = request.context.vsi;
+            if pf_config.vsis.get(VsiNumber::new(vsi)).is_none() {
                 return Err(AdminError::no_entry("VSI of the transmit queue", vsi.into()));
             }
-            let teid = switching.scheduler.add_leaf(group.parent, asked.element)?;
-            device.lan.add_transmit(asked.queue, asked.context).map_err(|error| {
-                switching.scheduler.remove_leaf(teid);
-                refusal(error)
+            let teid = pf_config.scheduler.add_leaf(group.parent, request.element)?;
+            device.lan.add_transmit(request.queue, request.context).map_err(|error| {
+                pf_config.scheduler.remove_leaf(teid);
+                to_admin_error(error)
             })?;
-            device.function.leaves.queues.insert(asked.queue, teid);
-            *record = AddQueue { teid, ..asked }.emit();
+            device.function.leaves.queues.insert(request.queue, teid);
+            *record = AddQueue { teid, ..request }.emit();
         }
     }
     Ok(())
 }
 
-fn refusal(error: AddError) -> AdminError {
+fn to_admin_error(error: AddError) -> AdminError {
     match error {
         AddError::NoSuchQueue(queue) => AdminError::invalid("transmit queue", queue.into()),
         AddError::Enabled(queue) => AdminError::new(AdminStatus::Exists, "transmit queue", queue.into()),
@@ -78,13 +78,13 @@ fn add_rdma_sets(device: &mut E810, command: &mut Command) -> Result<(), AdminEr
         let group = RdmaSetGroup::parse(left.next()?);
         let records: &mut [[u8; AddRdmaSet::LEN]] = left.next_all(group.count)?;
         for record in records {
-            let asked = AddRdmaSet::parse(record);
-            if function.leaves.rdma_sets.contains_key(&asked.set) {
-                return Err(AdminError::new(AdminStatus::Exists, "RDMA queue set", asked.set.into()));
+            let request = AddRdmaSet::parse(record);
+            if function.leaves.rdma_sets.contains_key(&request.set) {
+                return Err(AdminError::new(AdminStatus::Exists, "RDMA queue set", request.set.into()));
             }
-            if asked.set & RDMA != 0 {
+            if request.set & RDMA != 0 {
                 // In "disable queues", this bit marks the ID of an RDMA queue set.
-                return Err(AdminError::invalid("RDMA queue set", asked.set.into()));
+                return Err(AdminError::invalid("RDMA queue set", request.set.into()));
             }
             if function.leaves.rdma_sets.len() >= MAX_RDMA_SETS {
                 return Err(AdminError::new(
@@ -93,9 +93,9 @@ fn add_rdma_sets(device: &mut E810, command: &mut Command) -> Result<(), AdminEr
                     MAX_RDMA_SETS as u64,
                 ));
             }
-            let teid = function.switching.scheduler.add_leaf(group.parent, asked.element)?;
-            function.leaves.rdma_sets.insert(asked.set, teid);
-            *record = AddRdmaSet { teid, ..asked }.emit();
+            let teid = function.pf_config.scheduler.add_leaf(group.parent, request.element)?;
+            function.leaves.rdma_sets.insert(request.set, teid);
+            *record = AddRdmaSet { teid, ..request }.emit();
         }
     }
     Ok(())
@@ -119,7 +119,7 @@ fn disable(device: &mut E810, command: &mut Command) -> Result<(), AdminError> {
                 ("RDMA queue set", function.leaves.rdma_sets.remove(&(id & !RDMA)))
             };
             let leaf = leaf.ok_or(AdminError::no_entry(what, (id & !RDMA).into()))?;
-            function.switching.scheduler.remove_leaf(leaf);
+            function.pf_config.scheduler.remove_leaf(leaf);
         }
         if count.is_multiple_of(2) && group + 1 < groups {
             let _: &mut [u8; PADDING] = left.next()?;

@@ -1,7 +1,7 @@
 //! Malicious driver detection (MDET): the offending queue stops, and registers report the queue and the event
 //! type.
 //!
-//! The specification defines the registers but not the event types; those of [`Fault::reason`] are specific
+//! The specification defines the registers but not the event types; those of [`DriverError::reason`] are specific
 //! to this device. Linux logs the number and relies on the transmit watchdog to reset the function.
 //!
 //! # Spec
@@ -13,7 +13,7 @@ use thiserror::Error;
 
 /// A driver violation that stops a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-pub(super) enum Fault {
+pub(super) enum DriverError {
     /// The tail is not a descriptor of the ring.
     #[error("the tail is outside the ring")]
     TailBeyondRing,
@@ -60,7 +60,7 @@ pub(super) enum Detector {
     Receive,
 }
 
-impl Fault {
+impl DriverError {
     /// Returns the unit that detects a violation on a transmit queue.
     pub(super) const fn transmit_detector(self) -> Detector {
         match self {
@@ -130,7 +130,7 @@ struct Events {
 
 impl MaliciousDriver {
     /// Records an event, unless an earlier one has not been cleared yet.
-    pub(super) fn record(&mut self, detector: Detector, queue: u16, fault: Fault) {
+    pub(super) fn record(&mut self, detector: Detector, queue: u16, fault: DriverError) {
         let event = match detector {
             Detector::TransmitQueues => QueueManagerEvent::new()
                 .with_queue(queue & 0x3fff)
@@ -197,14 +197,14 @@ mod tests {
     #[test]
     fn event_has_queue_and_type() {
         let mut registers = MaliciousDriver::default();
-        registers.record(Detector::TransmitFrames, 5, Fault::EmptyBuffer);
+        registers.record(Detector::TransmitFrames, 5, DriverError::EmptyBuffer);
         assert_eq!(read(&registers, 0xf_c068), 1 << 31 | 3 << 26 | 5);
         assert_eq!(read(&registers, 0xf_c000), 1);
         assert_eq!(read(&registers, 0x2d_2e00), 0);
-        registers.record(Detector::TransmitQueues, 6, Fault::TailBeyondRing);
+        registers.record(Detector::TransmitQueues, 6, DriverError::TailBeyondRing);
         assert_eq!(read(&registers, 0x2d_2e00), 1 << 31 | 1 << 26 | 6 << 12);
         assert_eq!(read(&registers, 0x2d_2c80), 1);
-        registers.record(Detector::Receive, 7, Fault::BufferOutsideMemory);
+        registers.record(Detector::Receive, 7, DriverError::BufferOutsideMemory);
         assert_eq!(read(&registers, 0x29_4c00), 1 << 31 | 11 << 26 | 7);
         assert_eq!(read(&registers, 0x29_4280), 1);
     }
@@ -212,13 +212,13 @@ mod tests {
     #[test]
     fn first_event_persists_until_cleared() {
         let mut registers = MaliciousDriver::default();
-        registers.record(Detector::Receive, 1, Fault::BufferOutsideMemory);
-        registers.record(Detector::Receive, 2, Fault::TailBeyondRing);
+        registers.record(Detector::Receive, 1, DriverError::BufferOutsideMemory);
+        registers.record(Detector::Receive, 2, DriverError::TailBeyondRing);
         assert_eq!(read(&registers, 0x29_4c00) & 0x7fff, 1);
         registers.clear(Register::GlMdetRx);
         registers.clear(Register::PfMdetRx);
         assert_eq!((read(&registers, 0x29_4c00), read(&registers, 0x29_4280)), (0, 0));
-        registers.record(Detector::Receive, 2, Fault::TailBeyondRing);
+        registers.record(Detector::Receive, 2, DriverError::TailBeyondRing);
         assert_eq!(read(&registers, 0x29_4c00) & 0x7fff, 2);
     }
 }

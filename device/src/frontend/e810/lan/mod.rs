@@ -30,9 +30,9 @@ use protocol::net::layers::Layers;
 use smallvec::SmallVec;
 use thiserror::Error;
 
-use self::malicious::{Detector, Fault, MaliciousDriver};
-pub(super) use self::receive_queue::Treatment;
-use self::receive_queue::{ReceiveQueue, Refusal};
+use self::malicious::{Detector, DriverError, MaliciousDriver};
+pub(super) use self::receive_queue::RxOffload;
+use self::receive_queue::{ReceiveQueue, RxError};
 use self::statistics::{PortStatistics, Statistics};
 use self::transmit_queue::{MAX_FRAME_LEN, Step, TransmitQueue};
 use crate::frontend::e810::strict::rules;
@@ -44,11 +44,11 @@ use crate::telemetry::monitor::Monitor;
 use crate::telemetry::reason::InterfaceReason;
 
 /// Bound: queue polls per frame, since some queues hold only descriptors without a frame.
-const VISITS_PER_FRAME: usize = 64;
+const MAX_POLLS_PER_FRAME: usize = 64;
 
 /// A frame fetched from a transmit queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Sent {
+pub(super) struct OutgoingFrame {
     /// VSI of the queue.
     pub(super) vsi: u16,
     /// Destination requested by the context descriptor.
@@ -85,7 +85,7 @@ pub(super) struct Lan {
     causes: Causes,
     malicious: MaliciousDriver,
     /// Set by an MDET event until [`Lan::take_malicious`] is called.
-    alarmed: bool,
+    mdet_pending: bool,
     statistics: Statistics,
 }
 
@@ -93,9 +93,9 @@ pub(super) struct Lan {
 struct Transmit {
     queue: TransmitQueue,
     /// Whether the queue is in `turns`.
-    waits: bool,
+    queued: bool,
     /// Stopped by a driver violation. A stopped queue does nothing until it is removed.
-    lost: bool,
+    stopped: bool,
 }
 
 /// Registers of a receive queue, and its state while enabled.
@@ -107,12 +107,12 @@ struct Receive {
     control: u32,
     queue: Option<Box<ReceiveQueue>>,
     /// As in [`Transmit`].
-    lost: bool,
+    stopped: bool,
 }
 
 impl Receive {
     fn queue_mut(&mut self) -> Option<&mut ReceiveQueue> {
-        self.queue.as_deref_mut().filter(|_| !self.lost)
+        self.queue.as_deref_mut().filter(|_| !self.stopped)
     }
 }
 
@@ -132,7 +132,7 @@ impl Lan {
             receive: (0..queues).map(|_| Receive::default()).collect(),
             causes: Causes::new(),
             malicious: MaliciousDriver::default(),
-            alarmed: false,
+            mdet_pending: false,
             statistics: Statistics::default(),
         }
     }
@@ -144,7 +144,7 @@ impl Lan {
         self.turns.clear();
         self.causes.clear();
         self.malicious = MaliciousDriver::default();
-        self.alarmed = false;
+        self.mdet_pending = false;
     }
 
     pub(super) const fn port_counts(&self) -> PortStatistics {
@@ -153,14 +153,14 @@ impl Lan {
 
     /// Returns rows of the enabled queues, transmit queues first. The caller fills in vectors.
     pub(super) fn queues(&self) -> impl Iterator<Item = QueueRow> {
-        let state = |lost: bool| if lost { QueueState::Stopped } else { QueueState::Enabled };
+        let state = |stopped: bool| if stopped { QueueState::Stopped } else { QueueState::Enabled };
         let transmit = (0..).zip(&self.transmit).filter_map(move |(number, place)| {
-            let Transmit { queue, lost, .. } = place.as_deref()?;
+            let Transmit { queue, stopped, .. } = place.as_deref()?;
             let (context, (frames, bytes)) = (queue.context(), queue.traffic());
             Some(QueueRow {
                 queue: number,
                 direction: QueueDirection::Transmit,
-                state: state(*lost),
+                state: state(*stopped),
                 vsi: Some(context.vsi),
                 ring: context.ring.first().get(),
                 entries: context.ring_len,
@@ -178,7 +178,7 @@ impl Lan {
             Some(QueueRow {
                 queue: number,
                 direction: QueueDirection::Receive,
-                state: state(receive.lost),
+                state: state(receive.stopped),
                 vsi: None,
                 ring: context.ring.first().get(),
                 entries: context.ring_len,
@@ -203,7 +203,7 @@ impl Lan {
 
     /// Returns and clears the flag for the "malicious driver detected" interrupt.
     pub(super) fn take_malicious(&mut self) -> bool {
-        std::mem::take(&mut self.alarmed)
+        std::mem::take(&mut self.mdet_pending)
     }
 
     /// Reads a register; `None` if it belongs to another block. Queue registers have 32 bits, counters up to
@@ -227,7 +227,7 @@ impl Lan {
     }
 
     /// Strict mode: checks a register write before it takes effect.
-    pub(super) fn examine(&self, register: Register, value: u32, monitor: &mut Monitor) {
+    pub(super) fn check_write(&self, register: Register, value: u32, monitor: &mut Monitor) {
         let receive = |queue: u16| self.receive.get(usize::from(queue));
         match register {
             Register::QtxCommDbell(queue)
@@ -250,7 +250,7 @@ impl Lan {
             }
             Register::QrxCtrl(queue) if value & control::REQUEST != 0 => {
                 let context = receive(queue).map(|receive| RxContext::from_registers(&receive.context));
-                if let Some(why) = context.as_ref().and_then(ReceiveQueue::complaint) {
+                if let Some(why) = context.as_ref().and_then(ReceiveQueue::context_violation) {
                     monitor.violation(&rules::RECEIVE_CONTEXT, format_args!("receive queue {queue}: {why}"));
                 }
             }
@@ -286,8 +286,8 @@ impl Lan {
         }
         *place = Some(Box::new(Transmit {
             queue: TransmitQueue::new(number, context),
-            waits: false,
-            lost: false,
+            queued: false,
+            stopped: false,
         }));
         Ok(())
     }
@@ -303,12 +303,12 @@ impl Lan {
     fn ring_doorbell(&mut self, number: u16, tail: u32) {
         let Some(transmit) = self.transmit_mut(number) else { return };
         match transmit.queue.set_tail(tail) {
-            Ok(()) if transmit.queue.has_work() && !transmit.waits => {
-                transmit.waits = true;
+            Ok(()) if transmit.queue.has_work() && !transmit.queued => {
+                transmit.queued = true;
                 self.turns.push_back(number);
             }
             Ok(()) => {}
-            Err(fault) => self.lose_transmit(number, fault),
+            Err(fault) => self.stop_transmit(number, fault),
         }
     }
 
@@ -337,16 +337,16 @@ impl Lan {
         &mut self,
         (memory, monitor): (&GuestMemory, &mut Monitor),
         out: &mut Vec<u8>,
-    ) -> Option<Sent> {
-        for _ in 0..VISITS_PER_FRAME {
+    ) -> Option<OutgoingFrame> {
+        for _ in 0..MAX_POLLS_PER_FRAME {
             let number = self.turns.pop_front()?;
             let Some(transmit) = self.transmit_mut(number) else { continue };
             let start = out.len();
             let mut done = 0;
             let step = transmit.queue.poll((memory, &mut *monitor), out, &mut done);
-            transmit.waits = step.is_ok() && transmit.queue.has_work();
-            let (waits, vsi) = (transmit.waits, transmit.queue.context().vsi);
-            if waits {
+            transmit.queued = step.is_ok() && transmit.queue.has_work();
+            let (queued, vsi) = (transmit.queued, transmit.queue.context().vsi);
+            if queued {
                 self.turns.push_back(number);
             }
             if done > 0 {
@@ -355,10 +355,10 @@ impl Lan {
             match step {
                 Ok(Step::Frame(destination)) => {
                     self.statistics.transmitted(vsi, out.get(start..).unwrap_or_default());
-                    return Some(Sent { vsi, destination });
+                    return Some(OutgoingFrame { vsi, destination });
                 }
                 Ok(Step::NoFrame | Step::Idle) => {}
-                Err(fault) => self.lose_transmit(number, fault),
+                Err(fault) => self.stop_transmit(number, fault),
             }
         }
         None
@@ -375,7 +375,7 @@ impl Lan {
     }
 
     /// Counts a frame that the switch rejected.
-    pub(super) fn count_refused(&mut self, vsi: u16) {
+    pub(super) fn count_rejected(&mut self, vsi: u16) {
         self.statistics.vsi_mut(vsi).transmit_errors += 1;
     }
 
@@ -411,7 +411,7 @@ impl Lan {
         if enable == enabled {
             return;
         }
-        receive.lost = false;
+        receive.stopped = false;
         receive.queue = enable.then(|| {
             let context = RxContext::from_registers(&receive.context);
             Box::new(ReceiveQueue::new(number, context, Profile::of_register(receive.profile)))
@@ -440,7 +440,7 @@ impl Lan {
     }
 
     /// Counts a frame received by the port. Returns false if it exceeds the maximum frame size.
-    pub(super) fn arrived(&mut self, frame: &[u8]) -> bool {
+    pub(super) fn accept_from_port(&mut self, frame: &[u8]) -> bool {
         if frame.len() > MAX_FRAME_LEN {
             self.statistics.port.oversize += 1;
             return false;
@@ -456,24 +456,23 @@ impl Lan {
         (vsi, number): (u16, u16),
         frame: &[u8],
         layers: &Layers,
-        treatment: Treatment,
+        offload: RxOffload,
     ) {
         let queue = self.receive_mut(number).and_then(Receive::queue_mut);
-        let refusal =
-            match queue.map(|queue| queue.deliver((memory, &mut *monitor), frame, layers, treatment)) {
-                Some(Ok(())) => {
-                    self.statistics.received(vsi, frame);
-                    return self.raise_receive(number);
-                }
-                None => None,
-                Some(Err(refusal)) => Some(refusal),
-            };
+        let error = match queue.map(|queue| queue.deliver((memory, &mut *monitor), frame, layers, offload)) {
+            Some(Ok(())) => {
+                self.statistics.received(vsi, frame);
+                return self.raise_receive(number);
+            }
+            None => None,
+            Some(Err(error)) => Some(error),
+        };
         self.statistics.vsi_mut(vsi).receive_dropped += 1;
-        let reason = match refusal {
+        let reason = match error {
             None => InterfaceReason::NoQueue,
-            Some(Refusal::NoBuffers) => InterfaceReason::NoBuffer,
-            Some(Refusal::TooLong) => InterfaceReason::LongerThanQueue,
-            Some(Refusal::Fault(fault)) => return self.lose_receive(number, fault),
+            Some(RxError::NoBuffers) => InterfaceReason::NoBuffer,
+            Some(RxError::TooLong) => InterfaceReason::LongerThanQueue,
+            Some(RxError::Driver(fault)) => return self.stop_receive(number, fault),
         };
         monitor.ignored(reason, None, format_args!("frame"), |to| {
             frame.len().show("len", to);
@@ -485,12 +484,12 @@ impl Lan {
     fn move_receive_tail(&mut self, number: u16, tail: u32) {
         let queue = self.receive_mut(number).and_then(Receive::queue_mut);
         if let Some(Err(fault)) = queue.map(|queue| queue.set_tail(tail)) {
-            self.lose_receive(number, fault);
+            self.stop_receive(number, fault);
         }
     }
 
     fn transmit_mut(&mut self, number: u16) -> Option<&mut Transmit> {
-        self.transmit.get_mut(usize::from(number))?.as_deref_mut().filter(|transmit| !transmit.lost)
+        self.transmit.get_mut(usize::from(number))?.as_deref_mut().filter(|transmit| !transmit.stopped)
     }
 
     fn receive_mut(&mut self, number: u16) -> Option<&mut Receive> {
@@ -499,11 +498,11 @@ impl Lan {
 
     /// Records done descriptors of a transmit queue as a pending cause.
     fn complete(&mut self, number: u16, more: u32) {
-        let told = self.causes.iter_mut().find_map(|cause| match cause {
+        let pending = self.causes.iter_mut().find_map(|cause| match cause {
             Cause::Transmit { queue, done } if *queue == number => Some(done),
             _ => None,
         });
-        match told {
+        match pending {
             Some(done) => *done = done.saturating_add(more),
             None => self.causes.push(Cause::Transmit { queue: number, done: more }),
         }
@@ -517,28 +516,28 @@ impl Lan {
         }
     }
 
-    fn lose_transmit(&mut self, number: u16, fault: Fault) {
+    fn stop_transmit(&mut self, number: u16, fault: DriverError) {
         self.turns.retain(|waiting| *waiting != number);
         if let Some(transmit) = self.transmit_mut(number) {
             limited!(warn, queue = number, "transmit queue stopped: {fault}");
-            transmit.lost = true;
-            transmit.waits = false;
+            transmit.stopped = true;
+            transmit.queued = false;
             let vsi = transmit.queue.context().vsi;
             self.statistics.vsi_mut(vsi).transmit_errors += 1;
-            self.alarm(fault.transmit_detector(), number, fault);
+            self.raise_mdet(fault.transmit_detector(), number, fault);
         }
     }
 
-    fn lose_receive(&mut self, number: u16, fault: Fault) {
+    fn stop_receive(&mut self, number: u16, fault: DriverError) {
         limited!(warn, queue = number, "receive queue stopped: {fault}");
         if let Some(receive) = self.receive_mut(number) {
-            receive.lost = true;
+            receive.stopped = true;
         }
-        self.alarm(Detector::Receive, number, fault);
+        self.raise_mdet(Detector::Receive, number, fault);
     }
 
-    fn alarm(&mut self, detector: Detector, number: u16, fault: Fault) {
+    fn raise_mdet(&mut self, detector: Detector, number: u16, fault: DriverError) {
         self.malicious.record(detector, number, fault);
-        self.alarmed = true;
+        self.mdet_pending = true;
     }
 }

@@ -13,7 +13,7 @@ use protocol::net::checksum::Checksum;
 use protocol::net::layers::TCP;
 use protocol::net::udp;
 
-use super::malicious::Fault;
+use super::malicious::DriverError;
 
 /// Minimum header lengths: RFC 791, section 3.1; RFC 8200, section 3; RFC 9293, section 3.1; RFC 768; RFC
 /// 9260, section 3.1.
@@ -77,7 +77,7 @@ enum L4Protocol {
 
 /// Position of a segment in a TSO frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Piece {
+pub(super) struct SegmentPosition {
     /// Number of segments before it.
     pub(super) index: u16,
     /// Payload bytes before it.
@@ -97,7 +97,7 @@ impl Offloads {
         lengths: HeaderLengths,
         tunnel: &Tunnel,
         inserted: usize,
-    ) -> Result<Self, Fault> {
+    ) -> Result<Self, DriverError> {
         let mut at = usize::from(lengths.mac) + inserted;
         let outer_version = match tunnel.ip {
             OuterIp::None => None,
@@ -113,7 +113,7 @@ impl Offloads {
                 let udp = (tunnel.kind == TunnelKind::Udp)
                     .then_some(OuterUdp { at, checksum: tunnel.udp_checksum });
                 if udp.is_some() && usize::from(tunnel.len) < UDP_LEN {
-                    return Err(Fault::HeaderLengths);
+                    return Err(DriverError::HeaderLengths);
                 }
                 at += usize::from(tunnel.len);
                 Some(Outer { ip, udp })
@@ -137,12 +137,12 @@ impl Offloads {
         let l4 = match protocol {
             None => None,
             // The pseudo-header requires an IP version.
-            Some((_, least)) if ip.is_none() || l4_len < least => return Err(Fault::HeaderLengths),
+            Some((_, minimum)) if ip.is_none() || l4_len < minimum => return Err(DriverError::HeaderLengths),
             Some((protocol, _)) => Some(L4Header { protocol, at }),
         };
         let has_ip = ip.is_some() || outer.is_some();
         if has_ip && usize::from(lengths.mac) < ETHERNET_LEN {
-            return Err(Fault::HeaderLengths);
+            return Err(DriverError::HeaderLengths);
         }
         Ok(Self { outer, ip, l4, len: if has_ip { at + l4_len } else { 0 } })
     }
@@ -153,19 +153,19 @@ impl Offloads {
     }
 
     /// Whether frames with these headers support TSO: the transport must be TCP or UDP.
-    pub(super) fn can_cut(&self) -> bool {
+    pub(super) fn supports_tso(&self) -> bool {
         self.l4.is_some_and(|l4| l4.protocol != L4Protocol::Sctp)
     }
 
     /// Adjusts the headers of a segment: `frame` is the segment with a copy of the original headers.
-    pub(super) fn cut(&self, frame: &mut [u8], piece: Piece) {
+    pub(super) fn adjust_headers(&self, frame: &mut [u8], position: SegmentPosition) {
         let ips = self.outer.map(|outer| outer.ip).into_iter().chain(self.ip);
-        ips.for_each(|ip| ip.cut(frame, piece));
+        ips.for_each(|ip| ip.adjust_headers(frame, position));
         if let Some(udp) = self.outer.and_then(|outer| outer.udp) {
             put_u16(frame, udp.at + 4, len_from(frame, udp.at));
         }
         match self.l4 {
-            Some(L4Header { protocol: L4Protocol::Tcp, at }) => cut_tcp(frame, at, piece),
+            Some(L4Header { protocol: L4Protocol::Tcp, at }) => adjust_tcp(frame, at, position),
             Some(L4Header { protocol: L4Protocol::Udp, at }) => {
                 put_u16(frame, at + 4, len_from(frame, at));
             }
@@ -177,9 +177,9 @@ impl Offloads {
     ///
     /// # Errors
     /// The frame ends within its headers.
-    pub(super) fn fill_checksums(&self, frame: &mut [u8]) -> Result<(), Fault> {
+    pub(super) fn fill_checksums(&self, frame: &mut [u8]) -> Result<(), DriverError> {
         if self.len > frame.len() {
-            return Err(Fault::HeaderLengths);
+            return Err(DriverError::HeaderLengths);
         }
         if let Some(ip) = self.ip {
             ip.fill_checksum(frame);
@@ -198,19 +198,19 @@ impl Offloads {
 }
 
 impl IpHeader {
-    fn new(version: Version, at: usize, len: usize) -> Result<Self, Fault> {
-        let least = match version {
+    fn new(version: Version, at: usize, len: usize) -> Result<Self, DriverError> {
+        let minimum = match version {
             Version::V4 { .. } => IPV4_LEN,
             Version::V6 => IPV6_LEN,
         };
-        if len < least { Err(Fault::HeaderLengths) } else { Ok(Self { version, at, len }) }
+        if len < minimum { Err(DriverError::HeaderLengths) } else { Ok(Self { version, at, len }) }
     }
 
-    fn cut(&self, frame: &mut [u8], piece: Piece) {
+    fn adjust_headers(&self, frame: &mut [u8], position: SegmentPosition) {
         match self.version {
             Version::V4 { .. } => {
                 put_u16(frame, self.at + 2, len_from(frame, self.at));
-                let id = get_u16(frame, self.at + 4).wrapping_add(piece.index);
+                let id = get_u16(frame, self.at + 4).wrapping_add(position.index);
                 put_u16(frame, self.at + 4, id);
             }
             Version::V6 => put_u16(frame, self.at + 4, len_from(frame, self.at + IPV6_LEN)),
@@ -280,21 +280,21 @@ fn fill_sctp(frame: &mut [u8], at: usize, end: usize) {
 
 /// RFC 9293, section 3.1: FIN and PSH belong to the last segment. RFC 3168, section 6.1.2: CWR is set only in
 /// the first.
-fn cut_tcp(frame: &mut [u8], at: usize, piece: Piece) {
+fn adjust_tcp(frame: &mut [u8], at: usize, position: SegmentPosition) {
     const FIN: u8 = 0x01;
     const PSH: u8 = 0x08;
     const CWR: u8 = 0x80;
     let high = get_u16(frame, at + 4);
     let low = get_u16(frame, at + 6);
-    let sequence = (u32::from(high) << 16 | u32::from(low)).wrapping_add(piece.offset);
+    let sequence = (u32::from(high) << 16 | u32::from(low)).wrapping_add(position.offset);
     let [a, b, c, d] = sequence.to_be_bytes();
     put_u16(frame, at + 4, u16::from_be_bytes([a, b]));
     put_u16(frame, at + 6, u16::from_be_bytes([c, d]));
     if let Some(flags) = frame.get_mut(at + 13) {
-        if !piece.last {
+        if !position.last {
             *flags &= !(FIN | PSH);
         }
-        if piece.index != 0 {
+        if position.index != 0 {
             *flags &= !CWR;
         }
     }

@@ -10,7 +10,7 @@ use protocol::ids::Iova;
 use protocol::net::layers::Layers;
 use smallvec::SmallVec;
 
-use super::malicious::Fault;
+use super::malicious::DriverError;
 use super::{checks, trace, vlan};
 use crate::frontend::e810::strict::rules;
 use crate::memory::GuestMemory;
@@ -50,18 +50,18 @@ pub(super) struct Counts {
 
 /// Why a frame was not delivered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Refusal {
+pub(super) enum RxError {
     /// Too few buffers are posted.
     NoBuffers,
     /// The frame exceeds the queue's maximum.
     TooLong,
     /// A driver violation, which stops the queue.
-    Fault(Fault),
+    Driver(DriverError),
 }
 
 /// Per-frame receive offload decided by the VSI and RSS.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(in super::super) struct Treatment {
+pub(in super::super) struct RxOffload {
     /// Strip the outer VLAN tag into the descriptor.
     pub(in super::super) strip_tag: bool,
     /// RSS hash to report.
@@ -90,7 +90,7 @@ impl ReceiveQueue {
 
     /// Strict mode: returns why a context prevents reception, if it does. Data buffers of length 0 are valid:
     /// the queue of the flow director's VSI receives nothing.
-    pub(super) fn complaint(context: &RxContext) -> Option<&'static str> {
+    pub(super) fn context_violation(context: &RxContext) -> Option<&'static str> {
         let buffers = usize::from(context.data_len()) * MAX_BUFFERS;
         if context.ring_len == 0 {
             Some("the ring has no descriptors")
@@ -124,7 +124,7 @@ impl ReceiveQueue {
     ///
     /// # Errors
     /// The index is outside the ring.
-    pub(super) fn set_tail(&mut self, tail: u32) -> Result<(), Fault> {
+    pub(super) fn set_tail(&mut self, tail: u32) -> Result<(), DriverError> {
         match u16::try_from(tail) {
             Ok(tail) if tail < self.context.ring_len => {
                 self.tail = tail;
@@ -132,7 +132,7 @@ impl ReceiveQueue {
             }
             // Drivers write tail 0 before enabling any queue, even one with ring length 0.
             Ok(0) => Ok(()),
-            _ => Err(Fault::TailBeyondRing),
+            _ => Err(DriverError::TailBeyondRing),
         }
     }
 
@@ -148,15 +148,15 @@ impl ReceiveQueue {
     /// Delivers a frame (without check sequence) to the next buffers.
     ///
     /// # Errors
-    /// See [`Refusal`]; no descriptor is completed.
+    /// See [`RxError`]; no descriptor is completed.
     pub(super) fn deliver(
         &mut self,
         (memory, monitor): (&GuestMemory, &mut Monitor),
         frame: &[u8],
         layers: &Layers,
-        treatment: Treatment,
-    ) -> Result<(), Refusal> {
-        let outcome = self.put((memory, monitor), frame, layers, treatment);
+        offload: RxOffload,
+    ) -> Result<(), RxError> {
+        let outcome = self.put((memory, monitor), frame, layers, offload);
         if outcome.is_ok() {
             self.counts.frames += 1;
             self.counts.bytes += frame.len() as u64;
@@ -171,14 +171,14 @@ impl ReceiveQueue {
         (memory, monitor): (&GuestMemory, &mut Monitor),
         frame: &[u8],
         layers: &Layers,
-        treatment: Treatment,
-    ) -> Result<(), Refusal> {
+        offload: RxOffload,
+    ) -> Result<(), RxError> {
         // RXMAX includes the check sequence.
         if frame.len() + FCS_LEN > self.context.max_frame.into() {
-            return Err(Refusal::TooLong);
+            return Err(RxError::TooLong);
         }
         let fcs = (!self.context.strip_crc).then(|| crc32fast::hash(frame).to_le_bytes());
-        let (mut parts, tag) = match vlan::strip(frame, layers.outer_tag.filter(|_| treatment.strip_tag)) {
+        let (mut parts, tag) = match vlan::strip(frame, layers.outer_tag.filter(|_| offload.strip_tag)) {
             Some((parts, tag)) => (Parts::from_slice(&parts), Some(tag)),
             None => (Parts::from_slice(&[frame]), None),
         };
@@ -190,11 +190,11 @@ impl ReceiveQueue {
 
         let buffer_len = usize::from(self.context.data_len());
         if buffer_len == 0 || data_len > buffer_len * MAX_BUFFERS {
-            return Err(Refusal::TooLong);
+            return Err(RxError::TooLong);
         }
         let count = data_len.div_ceil(buffer_len).max(1);
         if usize::from(self.free()) < count {
-            return Err(Refusal::NoBuffers);
+            return Err(RxError::NoBuffers);
         }
 
         let field = if self.context.tag_in_first_field { Tag::First } else { Tag::Second };
@@ -205,13 +205,13 @@ impl ReceiveQueue {
             end_of_packet: false,
             checks: checks::verify(frame, layers),
             tag: tag.map(field),
-            hash: treatment.hash,
+            hash: offload.hash,
         };
         let mut entries: SmallVec<[(u16, RxWriteBack); MAX_BUFFERS]> = SmallVec::new();
         let mut at = 0;
         for index in 0..count {
             let entry = self.head;
-            let buffers = self.next_entry(memory).map_err(Refusal::Fault)?;
+            let buffers = self.next_entry(memory).map_err(RxError::Driver)?;
             trace::receive(monitor, (self.number, entry), &buffers);
             if monitor.is_strict() && buffers.has_done_bit() {
                 let number = self.number;
@@ -240,7 +240,7 @@ impl ReceiveQueue {
         // Complete descriptors only after all buffers are written, so that software never sees a partial
         // frame.
         for (entry, write_back) in &entries {
-            self.publish(memory, *entry, &write_back.emit(self.profile)).map_err(Refusal::Fault)?;
+            self.publish(memory, *entry, &write_back.emit(self.profile)).map_err(RxError::Driver)?;
             trace::receive_done(monitor, (self.number, *entry), write_back);
         }
         Ok(())
@@ -257,17 +257,17 @@ impl ReceiveQueue {
         }
     }
 
-    fn next_entry(&mut self, memory: &GuestMemory) -> Result<RxBuffers, Fault> {
+    fn next_entry(&mut self, memory: &GuestMemory) -> Result<RxBuffers, DriverError> {
         let ring_len = self.context.ring_len;
         if self.window.next == self.window.len {
             let end = if self.head < self.tail { self.tail } else { ring_len };
             let count = usize::from(end - self.head).min(WINDOW);
             let at = self.address(self.head);
             let bytes = self.window.bytes.get_mut(..count).unwrap_or_default();
-            memory.read(at, bytes.as_flattened_mut()).map_err(|_| Fault::RingOutsideMemory)?;
+            memory.read(at, bytes.as_flattened_mut()).map_err(|_| DriverError::RingOutsideMemory)?;
             (self.window.next, self.window.len) = (0, count);
         }
-        let bytes = self.window.bytes.get(self.window.next).ok_or(Fault::RingOutsideMemory)?;
+        let bytes = self.window.bytes.get(self.window.next).ok_or(DriverError::RingOutsideMemory)?;
         self.window.next += 1;
         self.head = if self.head + 1 == ring_len { 0 } else { self.head + 1 };
         Ok(RxBuffers::parse(bytes))
@@ -275,14 +275,14 @@ impl ReceiveQueue {
 
     /// Writes a descriptor so that software that sees the done bit sees all of it: first the bytes after the
     /// status byte, then the rest, the status byte last.
-    fn publish(&self, memory: &GuestMemory, entry: u16, bytes: &[u8; LEN]) -> Result<(), Fault> {
+    fn publish(&self, memory: &GuestMemory, entry: u16, bytes: &[u8; LEN]) -> Result<(), DriverError> {
         let at = self.address(entry);
         let (front, behind) = bytes.split_at(STATUS_OFFSET + 1);
         let behind_at = Iova::new(at.get().wrapping_add(front.len() as u64));
         memory
             .write(behind_at, behind)
             .and_then(|()| memory.publish(at, front))
-            .map_err(|_| Fault::RingOutsideMemory)
+            .map_err(|_| DriverError::RingOutsideMemory)
     }
 
     const fn address(&self, index: u16) -> Iova {
@@ -291,7 +291,7 @@ impl ReceiveQueue {
 }
 
 /// Writes `len` bytes of the concatenated parts, from offset `from` on.
-fn write(memory: &GuestMemory, parts: &[&[u8]], from: usize, len: usize, to: Iova) -> Result<(), Refusal> {
+fn write(memory: &GuestMemory, parts: &[&[u8]], from: usize, len: usize, to: Iova) -> Result<(), RxError> {
     let (mut skip, mut rest, mut to) = (from, len, to.get());
     for part in parts {
         let Some((_, part)) = part.split_at_checked(skip) else {
@@ -300,7 +300,7 @@ fn write(memory: &GuestMemory, parts: &[&[u8]], from: usize, len: usize, to: Iov
         };
         skip = 0;
         let (now, _) = part.split_at(rest.min(part.len()));
-        memory.write(Iova::new(to), now).map_err(|_| Refusal::Fault(Fault::BufferOutsideMemory))?;
+        memory.write(Iova::new(to), now).map_err(|_| RxError::Driver(DriverError::BufferOutsideMemory))?;
         rest -= now.len();
         to = to.wrapping_add(now.len() as u64);
     }

@@ -8,8 +8,8 @@
 
 use protocol::hca::e810::tx_descriptor::Segmentation;
 
-use super::malicious::Fault;
-use super::offload::{Offloads, Piece};
+use super::malicious::DriverError;
+use super::offload::{Offloads, SegmentPosition};
 
 /// Range of the MSS, as in the E810.
 const SEGMENT_SIZES: std::ops::RangeInclusive<u16> = 64..=9668;
@@ -25,7 +25,7 @@ pub(super) struct Segments {
     sent: u32,
     payload_len: u32,
     /// Segments emitted, modulo 2^16, as added to the IPv4 identification.
-    pieces: u16,
+    emitted: u16,
 }
 
 impl Segments {
@@ -37,23 +37,23 @@ impl Segments {
     pub(super) fn new(
         headers: Vec<u8>,
         offloads: Offloads,
-        asked: Segmentation,
+        request: Segmentation,
         max_frame: usize,
-    ) -> Result<Self, Fault> {
-        if !SEGMENT_SIZES.contains(&asked.mss) {
-            return Err(Fault::SegmentSize);
+    ) -> Result<Self, DriverError> {
+        if !SEGMENT_SIZES.contains(&request.mss) {
+            return Err(DriverError::SegmentSize);
         }
-        if asked.payload_len == 0 {
-            return Err(Fault::SegmentedLength);
+        if request.payload_len == 0 {
+            return Err(DriverError::SegmentedLength);
         }
-        if !offloads.can_cut() || offloads.headers_len() != headers.len() {
-            return Err(Fault::HeaderLengths);
+        if !offloads.supports_tso() || offloads.headers_len() != headers.len() {
+            return Err(DriverError::HeaderLengths);
         }
-        let size = u32::from(asked.mss);
-        if headers.len() + size.min(asked.payload_len) as usize > max_frame {
-            return Err(Fault::FrameTooLong);
+        let size = u32::from(request.mss);
+        if headers.len() + size.min(request.payload_len) as usize > max_frame {
+            return Err(DriverError::FrameTooLong);
         }
-        Ok(Self { headers, offloads, size, sent: 0, payload_len: asked.payload_len, pieces: 0 })
+        Ok(Self { headers, offloads, size, sent: 0, payload_len: request.payload_len, emitted: 0 })
     }
 
     /// Appends the next segment to `out`. `payload` appends the given number of payload bytes. Returns
@@ -64,18 +64,18 @@ impl Segments {
     pub(super) fn emit(
         &mut self,
         out: &mut Vec<u8>,
-        payload: impl FnOnce(usize, &mut Vec<u8>) -> Result<(), Fault>,
-    ) -> Result<bool, Fault> {
+        payload: impl FnOnce(usize, &mut Vec<u8>) -> Result<(), DriverError>,
+    ) -> Result<bool, DriverError> {
         let start = out.len();
         let len = self.size.min(self.payload_len - self.sent);
         let last = self.sent + len == self.payload_len;
         out.extend_from_slice(&self.headers);
         payload(len as usize, out).inspect_err(|_| out.truncate(start))?;
         let frame = out.get_mut(start..).unwrap_or_default();
-        self.offloads.cut(frame, Piece { index: self.pieces, offset: self.sent, last });
+        self.offloads.adjust_headers(frame, SegmentPosition { index: self.emitted, offset: self.sent, last });
         self.offloads.fill_checksums(frame)?;
         self.sent += len;
-        self.pieces = self.pieces.wrapping_add(1);
+        self.emitted = self.emitted.wrapping_add(1);
         Ok(last)
     }
 

@@ -16,7 +16,7 @@ use protocol::hca::e810::rdma::send_wqe::Service;
 use protocol::ids::{Cqn, Qpn};
 
 use super::Rdma;
-use super::completion_queue::{Lost, Notice};
+use super::completion_queue::{CqNotification, PushError};
 use super::failure;
 use super::queue_pair::QueuePair;
 use super::send_queue::SendTag;
@@ -41,7 +41,7 @@ fn complete(rdma: &mut Rdma, cx: &mut Context<'_>, completion: &Completion) {
             let tag = SendTag::from_bits(completion.wr_id);
             if tag.signaled() {
                 let entry =
-                    Cqe { len: done.byte_len, opcode: tag.opcode(), send: true, ..of(qp, tag.index()) };
+                    Cqe { len: done.byte_len, opcode: tag.opcode(), send: true, ..base_cqe(qp, tag.index()) };
                 let cqn = qp.context.send_cqn;
                 push(rdma, cx, (completion.qpn, cqn), &entry, None, false);
             }
@@ -55,14 +55,14 @@ fn complete(rdma: &mut Rdma, cx: &mut Context<'_>, completion: &Completion) {
         }
         (Queue::Send, Err(status)) => {
             let tag = SendTag::from_bits(completion.wr_id);
-            let refusal = qp.refusal.take();
-            if let Some(code) = refusal.or_else(|| failure::of_send(status, tag.opcode())) {
+            let reject_code = qp.reject_code.take();
+            if let Some(code) = reject_code.or_else(|| failure::of_send(status, tag.opcode())) {
                 qp.counters.failed += 1;
                 fail(
                     rdma,
                     cx,
                     completion.qpn,
-                    Cause { code, source: EventSource::SendQueue, wqe: tag.index() },
+                    QpFailure { code, source: EventSource::SendQueue, wqe: tag.index() },
                 );
             }
         }
@@ -70,7 +70,7 @@ fn complete(rdma: &mut Rdma, cx: &mut Context<'_>, completion: &Completion) {
             if let Some(code) = failure::of_receive(status) {
                 qp.counters.failed += 1;
                 let wqe = index(completion.wr_id);
-                fail(rdma, cx, completion.qpn, Cause { code, source: EventSource::ReceiveQueue, wqe });
+                fail(rdma, cx, completion.qpn, QpFailure { code, source: EventSource::ReceiveQueue, wqe });
             }
         }
     }
@@ -82,7 +82,7 @@ fn index(wr_id: u64) -> u16 {
 }
 
 /// Returns a CQE with the fields common to all completions of a QP.
-fn of(qp: &QueuePair, wqe_index: u16) -> Cqe {
+fn base_cqe(qp: &QueuePair, wqe_index: u16) -> Cqe {
     Cqe { context: qp.context.completion_context, qpn: qp.qpn, wqe_index, ..Cqe::default() }
 }
 
@@ -94,7 +94,7 @@ fn received(qp: &QueuePair, wqe_index: u16, done: &RecvDone) -> (Cqe, Option<Ext
         len: done.byte_len,
         opcode: done.opcode.to_byte() & OPERATION,
         solicited: done.solicited,
-        ..of(qp, wqe_index)
+        ..base_cqe(qp, wqe_index)
     };
     let mut more = ExtendedCqe::default();
     if let Some(imm) = done.imm {
@@ -125,7 +125,7 @@ pub(super) fn push(
     (qpn, cqn): (Qpn, Cqn),
     entry: &Cqe,
     more: Option<&ExtendedCqe>,
-    noticed: bool,
+    solicited: bool,
 ) {
     let Rdma { queues, hmc, events, .. } = rdma;
     let pages = hmc.pages(cx.dma);
@@ -133,12 +133,12 @@ pub(super) fn push(
         return limited!(debug, %qpn, %cqn, "completion lost: the CQ does not exist");
     };
     let slot = cq.next();
-    let pushed = cq.push(pages, entry.emit(), more.map(ExtendedCqe::emit), noticed);
+    let pushed = cq.push(pages, entry.emit(), more.map(ExtendedCqe::emit), solicited);
     trace::completion(cx.monitor, (cqn, slot), entry, more, pushed.as_ref().err());
     match pushed {
         Ok(None) => {}
-        Ok(Some(Notice { ceq, cookie })) => events.notify(pages, cx.monitor, ceq, cookie),
-        Err(Lost { fault, first }) => {
+        Ok(Some(CqNotification { ceq, cookie })) => events.notify(pages, cx.monitor, ceq, cookie),
+        Err(PushError { fault, first }) => {
             if first {
                 limited!(warn, %cqn, ?fault, "completion lost: cannot write to the CQ");
                 let event = event_queue::AsyncEvent {
@@ -156,11 +156,11 @@ pub(super) fn push(
 
 /// Reports a QP event that has no completion.
 fn qp_event(rdma: &mut Rdma, cx: &mut Context<'_>, qpn: Qpn, event: AsyncEvent) {
-    let inbound = |code| Cause { code, source: EventSource::Inbound, wqe: 0 };
+    let inbound = |code| QpFailure { code, source: EventSource::Inbound, wqe: 0 };
     let cause = match event {
-        AsyncEvent::SqDrained => return tell_suspended(rdma, cx, qpn),
+        AsyncEvent::SqDrained => return report_suspended(rdma, cx, qpn),
         AsyncEvent::WqCatastrophic => {
-            Cause { code: EventCode::Catastrophic, source: EventSource::SendQueue, wqe: 0 }
+            QpFailure { code: EventCode::Catastrophic, source: EventSource::SendQueue, wqe: 0 }
         }
         AsyncEvent::InvalidRequest => inbound(EventCode::UnexpectedRequest),
         AsyncEvent::AccessError(reason) => inbound(failure::of_key(reason)),
@@ -174,15 +174,15 @@ fn qp_event(rdma: &mut Rdma, cx: &mut Context<'_>, qpn: Qpn, event: AsyncEvent) 
 
 /// Cause of a QP failure.
 #[derive(Clone, Copy, Debug)]
-struct Cause {
+struct QpFailure {
     code: EventCode,
     source: EventSource,
     wqe: u16,
 }
 
 /// Moves a QP to the error state and reports the cause, once.
-fn fail(rdma: &mut Rdma, cx: &mut Context<'_>, qpn: Qpn, cause: Cause) {
-    let Cause { code, source, wqe } = cause;
+fn fail(rdma: &mut Rdma, cx: &mut Context<'_>, qpn: Qpn, cause: QpFailure) {
+    let QpFailure { code, source, wqe } = cause;
     let Some(qp) = rdma.queues.qp_mut(qpn).filter(|qp| qp.state != QpState::Error) else { return };
     qp.state = QpState::Error;
     limited!(info, %qpn, ?code, ?source, "QP entered the error state");
@@ -213,7 +213,7 @@ pub(super) fn report(
 }
 
 /// Reports that a send queue is suspended.
-pub(super) fn tell_suspended(rdma: &mut Rdma, cx: &mut Context<'_>, qpn: Qpn) {
+pub(super) fn report_suspended(rdma: &mut Rdma, cx: &mut Context<'_>, qpn: Qpn) {
     report(rdma, cx, qpn, EventCode::Suspended, EventSource::SendQueue, 0);
 }
 
@@ -226,6 +226,6 @@ fn stop(rdma: &mut Rdma, cx: &mut Context<'_>, qpn: Qpn) {
     let mac = cx.port.addresses().own.mac;
     let Some(qp) = rdma.queues.qp_mut(qpn) else { return };
     qp.state = QpState::Error;
-    let modify = qp.current(super::queue_pair::Around { paths: &rdma.paths, mac });
+    let modify = qp.current(super::queue_pair::PathContext { paths: &rdma.paths, mac });
     super::host::modify(rdma, cx, qpn, &modify);
 }

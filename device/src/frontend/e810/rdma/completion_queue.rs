@@ -30,7 +30,7 @@ enum Armed {
 
 /// A completion event to write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Notice {
+pub(super) struct CqNotification {
     /// CEQ to write to.
     pub(super) ceq: u16,
     /// Cookie of the CQ, which the event carries.
@@ -39,14 +39,14 @@ pub(super) struct Notice {
 
 /// Why the CQ cannot accept entries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Fault {
+pub(super) enum CqFault {
     /// The ring is full.
     Overflow,
     /// The ring is not in mapped memory.
     Unreachable,
 }
 
-impl Fault {
+impl CqFault {
     /// Returns the name used in traces.
     pub(super) const fn name(self) -> &'static str {
         match self {
@@ -58,9 +58,9 @@ impl Fault {
 
 /// A CQE was lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Lost {
+pub(super) struct PushError {
     /// Cause.
-    pub(super) fault: Fault,
+    pub(super) fault: CqFault,
     /// Set for the first loss, which is reported as an asynchronous event.
     pub(super) first: bool,
 }
@@ -83,8 +83,8 @@ pub(super) struct CompletionQueue {
     /// Number of unread entries up to and including the newest solicited one.
     unread_solicited: u32,
     /// Number of resizes so far, modulo 2^14.
-    moves: u16,
-    fault: Option<Fault>,
+    resizes: u16,
+    fault: Option<CqFault>,
 }
 
 impl CompletionQueue {
@@ -104,7 +104,7 @@ impl CompletionQueue {
             unread: 0,
             head: 0,
             unread_solicited: 0,
-            moves: 0,
+            resizes: 0,
             fault: None,
         })
     }
@@ -128,8 +128,8 @@ impl CompletionQueue {
             },
             eqn: self.ceq.unwrap_or_default().into(),
             fault: self.fault.map(|fault| match fault {
-                Fault::Overflow => snapshot::Fault::Overrun,
-                Fault::Unreachable => snapshot::Fault::Access,
+                CqFault::Overflow => snapshot::Fault::Overrun,
+                CqFault::Unreachable => snapshot::Fault::Access,
             }),
         }
     }
@@ -154,18 +154,18 @@ impl CompletionQueue {
     /// # Errors
     /// The ring parameters are invalid; the queue is unchanged.
     pub(super) fn resize(&mut self, command: &CqCommand) -> Result<(), CqpError> {
-        const MOVES: u16 = (1 << 14) - 1;
+        const RESIZE_MASK: u16 = (1 << 14) - 1;
         self.ring = ring(command)?;
         if command.shadow.get() != 0 {
             self.shadow = command.shadow;
         }
         self.check_overflow = command.check_overflow;
         (self.unread, self.head, self.unread_solicited) = (0, 0, 0);
-        self.moves = self.moves.wrapping_add(1) & MOVES;
+        self.resizes = self.resizes.wrapping_add(1) & RESIZE_MASK;
         Ok(())
     }
 
-    /// Writes an entry, followed by `more` for an extended CQE. `noticed` marks an entry that also triggers
+    /// Writes an entry, followed by `more` for an extended CQE. `solicited` marks an entry that also triggers
     /// an arm for solicited completions. Returns the completion event to write, if one is due.
     ///
     /// # Errors
@@ -175,35 +175,35 @@ impl CompletionQueue {
         pages: Pages<'_>,
         entry: [u8; cqe::LEN],
         more: Option<[u8; cqe::LEN]>,
-        noticed: bool,
-    ) -> Result<Option<Notice>, Lost> {
+        solicited: bool,
+    ) -> Result<Option<CqNotification>, PushError> {
         if let Some(fault) = self.fault {
-            return Err(Lost { fault, first: false });
+            return Err(PushError { fault, first: false });
         }
         let taken = 1 + u32::from(more.is_some());
         if self.check_overflow && !self.has_room(pages, taken) {
-            return Err(self.fail(Fault::Overflow));
+            return Err(self.fail(CqFault::Overflow));
         }
         let written = match more {
             None => self.ring.push(pages, entry),
             Some(more) => self.ring.push_pair(pages, entry, more),
         };
-        written.map_err(|_| self.fail(Fault::Unreachable))?;
+        written.map_err(|_| self.fail(CqFault::Unreachable))?;
         self.unread = (self.unread + taken).min(self.ring.entries());
-        if noticed {
+        if solicited {
             self.unread_solicited = self.unread;
         }
-        let tell = match self.armed {
+        let due = match self.armed {
             Armed::No => false,
-            Armed::Solicited => noticed,
+            Armed::Solicited => solicited,
             Armed::Next => true,
         };
-        Ok(if tell { self.tell() } else { None })
+        Ok(if due { self.notify() } else { None })
     }
 
     /// Handles an arm doorbell. Returns a completion event if unread entries already satisfy it.
-    pub(super) fn arm(&mut self, pages: Pages<'_>) -> Option<Notice> {
-        let shadow = self.look(pages)?;
+    pub(super) fn arm(&mut self, pages: Pages<'_>) -> Option<CqNotification> {
+        let shadow = self.read_shadow(pages)?;
         self.armed = match (shadow.arm_next, shadow.arm_solicited) {
             (true, _) => Armed::Next,
             (false, true) => Armed::Solicited,
@@ -211,22 +211,22 @@ impl CompletionQueue {
         };
         let missed = match self.armed {
             // Section 12.3: an unread entry from before the arm may have raced with it.
-            _ if shadow.moves != self.moves => true,
+            _ if shadow.moves != self.resizes => true,
             Armed::Next => self.unread != 0,
             Armed::Solicited => self.unread_solicited != 0,
             Armed::No => false,
         };
-        if missed { self.tell() } else { None }
+        if missed { self.notify() } else { None }
     }
 
-    fn tell(&mut self) -> Option<Notice> {
+    fn notify(&mut self) -> Option<CqNotification> {
         self.armed = Armed::No;
-        Some(Notice { ceq: self.ceq?, cookie: self.cookie })
+        Some(CqNotification { ceq: self.ceq?, cookie: self.cookie })
     }
 
-    fn fail(&mut self, fault: Fault) -> Lost {
+    fn fail(&mut self, fault: CqFault) -> PushError {
         self.fault = Some(fault);
-        Lost { fault, first: true }
+        PushError { fault, first: true }
     }
 
     /// Whether the ring has room for `taken` entries. One slot stays free, to tell a full ring from an empty
@@ -234,19 +234,19 @@ impl CompletionQueue {
     fn has_room(&mut self, pages: Pages<'_>, taken: u32) -> bool {
         // The shadow consumer index is modulo the ring size, so it must be sampled before it can wrap.
         if self.unread >= self.ring.entries() / 2 {
-            self.look(pages);
+            self.read_shadow(pages);
         }
         self.unread + taken < self.ring.entries()
     }
 
     /// Reads the shadow area and updates the consumer index.
-    fn look(&mut self, pages: Pages<'_>) -> Option<CqShadow> {
+    fn read_shadow(&mut self, pages: Pages<'_>) -> Option<CqShadow> {
         let mut bytes = [0; CqShadow::LEN];
         pages.dma().read(self.shadow, &mut bytes).ok()?;
         let shadow = CqShadow::parse(&bytes);
         let entries = self.ring.entries();
         // Until software has switched to the new ring, its index refers to the old one.
-        if shadow.moves == self.moves && shadow.head < entries {
+        if shadow.moves == self.resizes && shadow.head < entries {
             let read = (shadow.head + entries - self.head) % entries;
             self.head = shadow.head;
             self.unread = self.unread.saturating_sub(read);

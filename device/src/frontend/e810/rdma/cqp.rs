@@ -52,7 +52,7 @@ struct Running {
 
 /// An entry fetched from the ring.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Taken {
+pub(super) struct CqpEntry {
     /// Ring index.
     pub(super) index: u16,
     /// Polarity of new entries on the pass of this entry.
@@ -138,7 +138,7 @@ impl Cqp {
     }
 
     /// Fetches the next entry before ring index `end`.
-    pub(super) fn take(&mut self, dma: &GuestMemory, end: u16) -> Option<Taken> {
+    pub(super) fn fetch(&mut self, dma: &GuestMemory, end: u16) -> Option<CqpEntry> {
         let State::Running(running) = &mut self.state else { return None };
         let index = running.next;
         if end >= running.entries || index == end {
@@ -150,11 +150,11 @@ impl Cqp {
         let at = running.ring.get().wrapping_add(u64::from(index) * WQE_LEN as u64);
         let mut wqe = [0; WQE_LEN];
         let read = dma.read(Iova::new(at), &mut wqe);
-        Some(Taken { index, polarity, wqe: read.map(|()| wqe) })
+        Some(CqpEntry { index, polarity, wqe: read.map(|()| wqe) })
     }
 
     /// Records the outcome of the last operation.
-    pub(super) fn note(&mut self, error: Option<ErrorCodes>) {
+    pub(super) fn record_outcome(&mut self, error: Option<ErrorCodes>) {
         self.failed = error.is_some();
         if let Some(codes) = error {
             self.codes = codes;

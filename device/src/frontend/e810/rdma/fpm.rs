@@ -160,19 +160,19 @@ pub(super) fn commit(limits: &Limits, hmc: &mut Hmc, dma: &GuestMemory, command:
     Ok(0)
 }
 
-/// Places objects at the address `free` and returns the next free address. The address space ends at `most`.
+/// Places objects at the address `free` and returns the next free address. The address space ends at `limit`.
 fn place(
     buffer: &mut [u8; COMMIT_LEN],
     object: &Object,
     free: u64,
-    most: u64,
+    limit: u64,
 ) -> Result<(Placement, u64), CqpError> {
     let Some(word) = buffer.get_mut(object.at..).and_then(|bytes| bytes.first_chunk_mut()) else {
         return Err(CqpError::invalid("buffer word", object.at as u64));
     };
     let Placement { count, .. } = Placement::parse(word);
     let end = free + u64::from(count) * object.len;
-    if end > most {
+    if end > limit {
         return Err(CqpError::new(CqpErrorCode::NoRoom, "too many context memory objects:", count.into()));
     }
     let base = u32::try_from(free / BASE_UNIT).unwrap_or(u32::MAX);

@@ -25,7 +25,7 @@ pub(super) type Members = SmallVec<[Qpn; MAX_MEMBERS]>;
 #[derive(Debug)]
 pub(in super::super) struct Groups {
     /// Maximum number of groups, which bounds both tables.
-    most: u32,
+    max_groups: u32,
     groups: BTreeMap<u16, Group>,
     /// State of modified groups that do not exist yet: see [`modify`](Self::modify).
     modified: BTreeMap<u16, Group>,
@@ -45,7 +45,7 @@ struct Group {
 impl Groups {
     /// Creates an empty table.
     pub(super) const fn new(limits: &Limits) -> Self {
-        Self { most: fpm::groups(limits), groups: BTreeMap::new(), modified: BTreeMap::new() }
+        Self { max_groups: fpm::groups(limits), groups: BTreeMap::new(), modified: BTreeMap::new() }
     }
 
     /// Returns the members that receive datagrams to `address` in a VLAN, or untagged ones.
@@ -55,12 +55,12 @@ impl Groups {
     /// address of RFC 2464, section 7 (the last four bytes) are accepted too.
     pub(super) fn members(&self, address: IpAddr, mac: MacAddr, vlan: Option<u16>) -> Members {
         let by_rule = group_mac(address) == Some(mac);
-        let takes = |group: &&Group| {
+        let accepts = |group: &&Group| {
             group.address == address
                 && (by_rule || group.mac == mac)
                 && (group.vlan.is_none() || group.vlan == vlan)
         };
-        let groups = self.groups.values().filter(takes);
+        let groups = self.groups.values().filter(accepts);
         groups.flat_map(|group| group.members.iter().copied()).collect()
     }
 
@@ -86,7 +86,7 @@ impl Groups {
     /// The index is out of range, or the member list is not in mapped memory.
     pub(super) fn create(&mut self, dma: &GuestMemory, command: &GroupCommand) -> Outcome {
         let created = self.read(dma, command)?;
-        let modified = self.modified.remove(&command.group).filter(|modified| modified.succeeds(&created));
+        let modified = self.modified.remove(&command.group).filter(|modified| modified.extends(&created));
         self.groups.insert(command.group, modified.unwrap_or(created));
         Ok(0)
     }
@@ -118,7 +118,7 @@ impl Groups {
     }
 
     fn read(&self, dma: &GuestMemory, command: &GroupCommand) -> Result<Group, CqpError> {
-        if u32::from(command.group) >= self.most {
+        if u32::from(command.group) >= self.max_groups {
             return Err(CqpError::invalid("multicast group", command.group.into()));
         }
         let mut places = [[0; Member::LEN]; MAX_MEMBERS];
@@ -137,7 +137,7 @@ impl Groups {
 
 impl Group {
     /// Whether this may be `earlier` after more members joined.
-    fn succeeds(&self, earlier: &Self) -> bool {
+    fn extends(&self, earlier: &Self) -> bool {
         let is_same = self.address == earlier.address && self.vlan == earlier.vlan;
         is_same && earlier.members.iter().all(|member| self.members.contains(member))
     }

@@ -12,7 +12,7 @@ use smallvec::SmallVec;
 
 use super::Rdma;
 use super::hmc::Pages;
-use super::queue_pair::Around;
+use super::queue_pair::PathContext;
 use super::trace;
 use crate::frontend::{Context, HostContext};
 use crate::memory::translate::{Place, RegionAccess};
@@ -37,9 +37,9 @@ impl engine::Host for RdmaHost<'_> {
     fn next_send(&mut self, qpn: Qpn) -> Fetch<SendRequest> {
         let Rdma { queues, hmc, paths, .. } = &mut *self.rdma;
         let Some(qp) = queues.qp_mut(qpn) else { return Fetch::Empty };
-        let around = Around { paths, mac: self.cx.addresses.own.mac };
-        let fetch = qp.next_send(hmc.pages(self.cx.dma), around);
-        trace::send(self.cx.monitor, qpn, &fetch, qp.refusal);
+        let path_context = PathContext { paths, mac: self.cx.addresses.own.mac };
+        let fetch = qp.next_send(hmc.pages(self.cx.dma), path_context);
+        trace::send(self.cx.monitor, qpn, &fetch, qp.reject_code);
         qp.counters.sends += u64::from(matches!(fetch, Fetch::Ready(_) | Fetch::Refused { .. }));
         fetch
     }
@@ -64,49 +64,56 @@ impl engine::Host for RdmaHost<'_> {
         members
     }
 
-    fn check(&self, who: Initiator, key: Lkey, va: Va, len: u64, access: Access) -> Result<(), AccessError> {
-        self.access().check(Place::address(who, key, va), len, access)
+    fn check(
+        &self,
+        initiator: Initiator,
+        key: Lkey,
+        va: Va,
+        len: u64,
+        access: Access,
+    ) -> Result<(), AccessError> {
+        self.access().check(Place::address(initiator, key, va), len, access)
     }
 
     fn read(
         &self,
-        who: Initiator,
+        initiator: Initiator,
         key: Lkey,
         va: Va,
         len: usize,
         out: &mut Vec<u8>,
         access: Access,
     ) -> Result<(), AccessError> {
-        self.access().append(Place::address(who, key, va), len, out, access)
+        self.access().append(Place::address(initiator, key, va), len, out, access)
     }
 
     fn write(
         &mut self,
-        who: Initiator,
+        initiator: Initiator,
         key: Lkey,
         va: Va,
         data: &[u8],
         access: Access,
     ) -> Result<(), AccessError> {
-        self.access().write(Place::address(who, key, va), data, access)
+        self.access().write(Place::address(initiator, key, va), data, access)
     }
 
-    fn atomic(&mut self, who: Initiator, key: Lkey, va: Va, op: AtomicOp) -> Result<u64, AccessError> {
-        self.access().atomic(Place::address(who, key, va), op)
+    fn atomic(&mut self, initiator: Initiator, key: Lkey, va: Va, op: AtomicOp) -> Result<u64, AccessError> {
+        self.access().atomic(Place::address(initiator, key, va), op)
     }
 
     fn dropped(&mut self, dropped: &Dropped) {
         self.cx.monitor.packet_dropped(dropped);
     }
 
-    fn run_local(&mut self, who: Initiator, op: &LocalOp) -> Result<(), AccessError> {
-        self.rdma.regions.keys.run(who, op)?;
+    fn run_local(&mut self, initiator: Initiator, op: &LocalOp) -> Result<(), AccessError> {
+        self.rdma.regions.keys.run(initiator, op)?;
         self.rdma.counts.count_local(op);
         Ok(())
     }
 
-    fn remote_invalidate(&mut self, who: Initiator, key: Rkey) -> Result<(), AccessError> {
-        self.rdma.regions.keys.remote_invalidate(who, key)?;
+    fn remote_invalidate(&mut self, initiator: Initiator, key: Rkey) -> Result<(), AccessError> {
+        self.rdma.regions.keys.remote_invalidate(initiator, key)?;
         self.rdma.counts.count_invalidate();
         Ok(())
     }
@@ -120,7 +127,7 @@ pub(super) fn modify(rdma: &mut Rdma, cx: &mut Context<'_>, qpn: Qpn, modify: &M
 }
 
 /// Notifies the engine that a send queue may have new requests.
-pub(super) fn ring(rdma: &mut Rdma, cx: &mut Context<'_>, qpn: Qpn) {
+pub(super) fn notify_send(rdma: &mut Rdma, cx: &mut Context<'_>, qpn: Qpn) {
     let (engine, cx) = cx.split();
     engine.notify_send(cx.now, qpn, &mut RdmaHost { rdma, cx });
 }

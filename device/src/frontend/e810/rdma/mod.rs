@@ -1,7 +1,7 @@
 //! The RDMA half of the function: its control queue (CQP) and all objects created through it.
 //!
 //! [`cqp`] fetches operations and [`dispatch`] routes each to the module that owns the object. On silicon,
-//! object contexts live in context memory (HMC) lent by the host. Here the device keeps the objects itself
+//! object contexts live in context memory (HMC) provided by the host. Here the device keeps the objects itself
 //! and reads only page lists from that memory ([`hmc`]). All objects are dropped when the control queue is
 //! destroyed, and on every reset.
 //!

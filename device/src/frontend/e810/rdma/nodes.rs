@@ -10,7 +10,7 @@ use protocol::hca::e810::rdma::error::{CqpError, CqpErrorCode};
 use protocol::hca::e810::rdma::node::{NodeAction, NodeCommand};
 
 use super::dispatch::Outcome;
-use crate::frontend::e810::numbers::Numbers;
+use crate::frontend::e810::id_pool::IdPool;
 
 /// Maximum number of nodes.
 ///
@@ -25,7 +25,7 @@ const MAX_SETS: u16 = 1023;
 #[derive(Debug)]
 pub(in super::super) struct Nodes {
     nodes: BTreeMap<u16, Node>,
-    sets: Numbers,
+    sets: IdPool,
 }
 
 #[derive(Debug)]
@@ -44,7 +44,7 @@ impl Nodes {
 
 impl Default for Nodes {
     fn default() -> Self {
-        Self { nodes: BTreeMap::new(), sets: Numbers::new(1, MAX_SETS) }
+        Self { nodes: BTreeMap::new(), sets: IdPool::new(1, MAX_SETS) }
     }
 }
 
@@ -76,7 +76,7 @@ impl Nodes {
             return Err(CqpError::new(CqpErrorCode::NoRoom, "limit of nodes reached at", MAX_NODES as u64));
         }
         let set = match leaf {
-            true => Some(self.sets.take().ok_or(CqpError::new(
+            true => Some(self.sets.allocate().ok_or(CqpError::new(
                 CqpErrorCode::NoRoom,
                 "limit of queue sets reached at",
                 MAX_SETS.into(),
@@ -93,7 +93,7 @@ impl Nodes {
         }
         let node = self.nodes.remove(&number).ok_or(unknown(number))?;
         if let Some(set) = node.set {
-            self.sets.give_back(set);
+            self.sets.release(set);
         }
         Ok(0)
     }

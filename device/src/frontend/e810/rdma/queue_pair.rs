@@ -25,7 +25,7 @@ use super::hmc::Pages;
 use super::paths::Paths;
 use super::receive_queue::ReceiveQueue;
 use super::ring::Location;
-use super::send_queue::{SendQueue, SendTag, Taken, Work};
+use super::send_queue::{NextWqe, SendQueue, SendTag, Work};
 use super::work::{fence, request};
 use super::work_ring::WorkRing;
 use crate::frontend::e810::limits::MAX_MESSAGE;
@@ -63,7 +63,7 @@ pub(super) struct QueuePair {
     pub(super) send: SendQueue,
     pub(super) receive: ReceiveQueue,
     /// Event code for the next failed request, if more specific than the engine's status.
-    pub(super) refusal: Option<EventCode>,
+    pub(super) reject_code: Option<EventCode>,
     pub(super) counters: QpCounters,
 }
 
@@ -85,7 +85,7 @@ impl QueuePair {
             QpKind::Ud => send_wqe::Service::Datagram,
             QpKind::Other(code) => return Err(CqpError::invalid("queue pair type", code.into())),
         };
-        let location = |ring| Location::of_work(command.in_pages, ring);
+        let location = |ring| Location::from_qp_context(command.in_pages, ring);
         let wrong = |quanta: u32| CqpError::invalid("queue size in quanta", quanta.into());
         let (sends, receives) = (context.send_quanta(), context.receive_quanta());
         let send = WorkRing::new(location(context.send_ring)?, sends).ok_or(wrong(sends))?;
@@ -101,7 +101,7 @@ impl QueuePair {
             suspended: false,
             send: SendQueue::new(send, service, command.shadow),
             receive: receive.ok_or(wrong(receives))?,
-            refusal: None,
+            reject_code: None,
             counters: QpCounters::default(),
         })
     }
@@ -114,7 +114,7 @@ impl QueuePair {
         &mut self,
         to: QpState,
         context: Option<QpContext>,
-        around: Around<'_>,
+        path_context: PathContext<'_>,
     ) -> Result<Modify, CqpError> {
         let from = self.state;
         let to = match to {
@@ -123,7 +123,7 @@ impl QueuePair {
             QpState::Terminate => QpState::Error,
             to => to,
         };
-        if !may_move(from, to) {
+        if !is_valid_transition(from, to) {
             return Err(CqpError::new(
                 CqpErrorCode::State,
                 "cannot enter queue pair state",
@@ -138,16 +138,16 @@ impl QueuePair {
             send_psn: (from == QpState::Rtr && to == QpState::Rts).then_some(self.context.send_psn),
             recv_psn: (from == QpState::Idle && to == QpState::Rtr).then_some(self.context.recv_psn),
             notify_drained: from == QpState::Rts && to == QpState::Sqd,
-            ..self.current(around)
+            ..self.current(path_context)
         })
     }
 
     /// Returns the engine's state and attributes for the current context.
-    pub(super) fn current(&mut self, around: Around<'_>) -> Modify {
+    pub(super) fn current(&mut self, path_context: PathContext<'_>) -> Modify {
         // irdma frees ARP entries that the kernel's neighbour cache ages out. Connections keep the last MAC
         // address until the entry is reused, as they would through a switch that aged out the address.
         let index = self.context.arp_index;
-        match around.paths.neighbour(index) {
+        match path_context.paths.neighbour(index) {
             Some(mac) => self.peer = Some((index, mac)),
             None => self.peer = self.peer.filter(|(known, _)| *known == index),
         }
@@ -159,7 +159,7 @@ impl QueuePair {
             QpState::Error => State::Err,
             _ => State::Init,
         };
-        let attrs = self.attributes(around);
+        let attrs = self.attributes(path_context);
         Modify { to, attrs, send_psn: None, recv_psn: None, notify_drained: false }
     }
 
@@ -169,7 +169,7 @@ impl QueuePair {
     }
 
     /// Returns the engine's attributes for the current context.
-    pub(super) fn attributes(&self, around: Around<'_>) -> QpAttrs {
+    pub(super) fn attributes(&self, path_context: PathContext<'_>) -> QpAttrs {
         let QpContext { remote_qpn, qkey, retry_count, rnr_retry, ord, remote_read, remote_write, .. } =
             self.context;
         let mtu = mtu(self.context.mtu);
@@ -186,7 +186,7 @@ impl QueuePair {
                 send_wqe::Service::Datagram => u32::try_from(mtu.bytes()).unwrap_or(u32::MAX),
             },
             remote_qpn,
-            path: self.path(around),
+            path: self.path(path_context),
             own_address: true,
             pkey_index: 0,
             qkey,
@@ -210,23 +210,27 @@ impl QueuePair {
     }
 
     /// Fetches the next send request. Its `wr_id` is a [`SendTag`].
-    pub(super) fn next_send(&mut self, pages: Pages<'_>, around: Around<'_>) -> Fetch<SendRequest> {
-        let (tag, wrong) = match self.send.take(pages) {
-            Taken::Empty => return Fetch::Empty,
-            Taken::Broken => return Fetch::Broken,
-            Taken::Wrong(tag, _) => (tag, EventCode::BadOperation),
-            Taken::Work(work) => match self.request(work, around) {
+    pub(super) fn next_send(
+        &mut self,
+        pages: Pages<'_>,
+        path_context: PathContext<'_>,
+    ) -> Fetch<SendRequest> {
+        let (tag, wrong) = match self.send.fetch(pages) {
+            NextWqe::Empty => return Fetch::Empty,
+            NextWqe::Broken => return Fetch::Broken,
+            NextWqe::Invalid(tag, _) => (tag, EventCode::BadOperation),
+            NextWqe::Work(work) => match self.request(work, path_context) {
                 Ok(request) => return Fetch::Ready(request),
                 Err((tag, code)) => (tag, code),
             },
         };
-        self.refusal = Some(wrong);
+        self.reject_code = Some(wrong);
         Fetch::Refused { wr_id: tag.into_bits(), status: Status::LocalQpOperation }
     }
 
     /// Fetches the next receive request. Its `wr_id` is the index of its first quantum.
     pub(super) fn next_receive(&mut self, pages: Pages<'_>) -> Fetch<RecvRequest> {
-        match self.receive.take(pages) {
+        match self.receive.fetch(pages) {
             Ok(Some(slot)) => Fetch::Ready(RecvRequest {
                 wr_id: slot.index.into(),
                 sges: slot.fragments.iter().map(sge).collect(),
@@ -236,11 +240,17 @@ impl QueuePair {
         }
     }
 
-    fn request(&self, work: Work, around: Around<'_>) -> Result<SendRequest, (SendTag, EventCode)> {
+    fn request(
+        &self,
+        work: Work,
+        path_context: PathContext<'_>,
+    ) -> Result<SendRequest, (SendTag, EventCode)> {
         let Work { tag, control, operation } = work;
         let refused = |code| (tag, code);
         let ud = match &operation {
-            send_wqe::Operation::Datagram { to, .. } => Some(self.datagram(to, around).map_err(refused)?),
+            send_wqe::Operation::Datagram { to, .. } => {
+                Some(self.datagram(to, path_context).map_err(refused)?)
+            }
             send_wqe::Operation::Read { .. } if self.context.ord == 0 => {
                 return Err(refused(EventCode::ReadNotAllowed));
             }
@@ -257,14 +267,18 @@ impl QueuePair {
     }
 
     /// Resolves the destination of a datagram.
-    fn datagram(&self, to: &send_wqe::Destination, around: Around<'_>) -> Result<UdDestination, EventCode> {
-        let handle = around.paths.handle(to.handle).ok_or(EventCode::NoHandle)?;
+    fn datagram(
+        &self,
+        to: &send_wqe::Destination,
+        path_context: PathContext<'_>,
+    ) -> Result<UdDestination, EventCode> {
+        let handle = path_context.paths.handle(to.handle).ok_or(EventCode::NoHandle)?;
         if handle.pd != self.context.pd() {
             return Err(EventCode::HandleDomain);
         }
         let path = Encap {
-            src_mac: around.mac,
-            dst_mac: around.neighbour(handle.arp),
+            src_mac: path_context.mac,
+            dst_mac: path_context.neighbour(handle.arp),
             tag: handle.tag,
             ip: handle.addresses,
             traffic_class: handle.traffic_class,
@@ -277,11 +291,11 @@ impl QueuePair {
     }
 
     /// Returns the encapsulation of packets to the peer of a connection.
-    fn path(&self, around: Around<'_>) -> Encap {
+    fn path(&self, path_context: PathContext<'_>) -> Encap {
         let context = &self.context;
         let ip = context.addresses();
         Encap {
-            src_mac: around.mac,
+            src_mac: path_context.mac,
             dst_mac: self.peer.map_or(UNRESOLVED, |(_, mac)| mac),
             tag: context.insert_tag.then(|| Tci::from_bits(context.tag)),
             ip,
@@ -296,14 +310,14 @@ impl QueuePair {
 
 /// Address resolution for the paths of queue pairs.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Around<'a> {
+pub(super) struct PathContext<'a> {
     pub(super) paths: &'a Paths,
     /// MAC address of the function. It replaces the source in contexts and handles, so that a guest cannot
     /// spoof another.
     pub(super) mac: MacAddr,
 }
 
-impl Around<'_> {
+impl PathContext<'_> {
     /// Returns the current MAC address of an ARP entry.
     fn neighbour(&self, index: ArpIndex) -> MacAddr {
         self.paths.neighbour(index).unwrap_or(UNRESOLVED)
@@ -316,7 +330,7 @@ pub(super) fn sge(fragment: &Fragment) -> Sge {
 }
 
 /// Section 13.3: permitted state transitions.
-fn may_move(from: QpState, to: QpState) -> bool {
+fn is_valid_transition(from: QpState, to: QpState) -> bool {
     use QpState::{Error, Idle, Rtr, Rts, Sqd};
     to == Error
         || matches!((from, to), (Idle, Idle | Rtr) | (Rtr, Rtr | Rts) | (Rts, Rts | Sqd) | (Sqd, Sqd | Rts))

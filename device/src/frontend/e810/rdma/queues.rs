@@ -17,11 +17,11 @@ use protocol::hca::e810::rdma::queue_pair::{DestroyQp, FlushQp, QpCommand, QpSta
 use protocol::ids::{Cqn, Iova, Qpn};
 
 use super::Rdma;
-use super::completion::{push, report, tell_suspended};
-use super::completion_queue::{CompletionQueue, Notice};
+use super::completion::{push, report, report_suspended};
+use super::completion_queue::{CompletionQueue, CqNotification};
 use super::dispatch::Outcome;
 use super::host;
-use super::queue_pair::{Around, Flushed, QueuePair};
+use super::queue_pair::{Flushed, PathContext, QueuePair};
 use crate::frontend::Context;
 use crate::frontend::e810::limits::Limits;
 use crate::frontend::poll_set::PollSet;
@@ -83,13 +83,13 @@ impl Queues {
 
 /// Handles a send doorbell. Doorbells for unknown QPs are ignored, since any process may write to the
 /// doorbell page. A QP that cannot send yet is polled on the move to RTS.
-pub(super) fn ring(rdma: &mut Rdma, cx: &mut Context<'_>, qpn: Qpn) {
+pub(super) fn notify_send(rdma: &mut Rdma, cx: &mut Context<'_>, qpn: Qpn) {
     let Some(qp) = rdma.queues.qp_mut(qpn) else {
         return cx.monitor.ignored(InterfaceReason::NoQp, Some(qpn), format_args!("wqealloc"), |_| {});
     };
     cx.monitor.count_doorbell("send");
     qp.counters.doorbells += 1;
-    host::ring(rdma, cx, qpn);
+    host::notify_send(rdma, cx, qpn);
 }
 
 /// Handles an arm doorbell of a completion queue.
@@ -101,7 +101,7 @@ pub(super) fn arm(rdma: &mut Rdma, cx: &mut Context<'_>, cqn: Cqn) {
         return cx.monitor.ignored(InterfaceReason::NoCq, None, what, |to| cqn.show("cqn", to));
     };
     cx.monitor.count_doorbell("arm");
-    if let Some(Notice { ceq, cookie }) = cq.arm(pages) {
+    if let Some(CqNotification { ceq, cookie }) = cq.arm(pages) {
         events.notify(pages, cx.monitor, ceq, cookie);
     }
 }
@@ -113,7 +113,7 @@ pub(super) fn complete_operation(rdma: &mut Rdma, cx: &mut Context<'_>, completi
     let Some(cq) = queues.cq_mut(CONTROL_CQ) else { return };
     match cq.push(pages, completion.emit(), None, false) {
         Ok(None) => {}
-        Ok(Some(Notice { ceq, cookie })) => events.notify(pages, cx.monitor, ceq, cookie),
+        Ok(Some(CqNotification { ceq, cookie })) => events.notify(pages, cx.monitor, ceq, cookie),
         Err(lost) => limited!(warn, ?lost, "RDMA control queue completion lost"),
     }
 }
@@ -163,7 +163,7 @@ pub(super) fn create_qp(rdma: &mut Rdma, cx: &mut Context<'_>, command: &QpComma
         ));
     }
     let mut qp = QueuePair::new(command, read_context(cx.dma, command.context)?)?;
-    let modify = qp.current(around(rdma, cx));
+    let modify = qp.current(path_context(rdma, cx));
     let full = || CqpError::new(CqpErrorCode::NoRoom, "queue pair", number.into());
     cx.engine.create_qp(qpn, modify.attrs).map_err(|_| full())?;
     if rdma.queues.qps.insert(number, Box::new(qp)).is_err() {
@@ -183,7 +183,7 @@ pub(super) fn modify_qp(rdma: &mut Rdma, cx: &mut Context<'_>, command: &QpComma
     let mac = cx.port.addresses().own.mac;
     let Rdma { queues, paths, .. } = rdma;
     let qp = queues.qp_mut(command.qpn).ok_or(unknown(command.qpn))?;
-    let modify = qp.modify(command.state, context, Around { paths, mac })?;
+    let modify = qp.modify(command.state, context, PathContext { paths, mac })?;
     if modify.to == engine::State::Rtr && qp.lacks_peer() && paths.arp_table_is_full() {
         let what = format_args!(
             "neighbour of the QP: ARP entry {} does not exist, so the QP cannot send",
@@ -195,7 +195,7 @@ pub(super) fn modify_qp(rdma: &mut Rdma, cx: &mut Context<'_>, command: &QpComma
     host::modify(rdma, cx, command.qpn, &modify);
     if runs {
         // Software does not ring again for WQEs posted before RTS.
-        host::ring(rdma, cx, command.qpn);
+        host::notify_send(rdma, cx, command.qpn);
     }
     Ok(0)
 }
@@ -296,7 +296,7 @@ pub(super) fn suspend_qp(rdma: &mut Rdma, cx: &mut Context<'_>, command: &Suspen
         let modify = engine::Modify { notify_drained: true, ..current(rdma, cx, command.qpn)? };
         host::modify(rdma, cx, command.qpn, &modify);
     } else {
-        tell_suspended(rdma, cx, command.qpn);
+        report_suspended(rdma, cx, command.qpn);
     }
     Ok(0)
 }
@@ -308,7 +308,7 @@ pub(super) fn resume_qp(rdma: &mut Rdma, cx: &mut Context<'_>, command: &Suspend
     let modify = current(rdma, cx, command.qpn)?;
     host::modify(rdma, cx, command.qpn, &modify);
     if modify.to == engine::State::Rts {
-        host::ring(rdma, cx, command.qpn);
+        host::notify_send(rdma, cx, command.qpn);
     }
     Ok(0)
 }
@@ -322,14 +322,14 @@ pub(super) fn manage_arp(rdma: &mut Rdma, cx: &mut Context<'_>, command: &Manage
         let what = format_args!("further neighbours: the ARP table is full");
         cx.monitor.ignored(InterfaceReason::ArpTableFull, None, what, |_| {});
     }
-    arp_changed(rdma, cx, command.index);
+    update_peers(rdma, cx, command.index);
     outcome
 }
 
 /// Applies a changed ARP table entry to the connections that use it.
 ///
 /// Bound: all queue pairs.
-fn arp_changed(rdma: &mut Rdma, cx: &mut Context<'_>, index: ArpIndex) {
+fn update_peers(rdma: &mut Rdma, cx: &mut Context<'_>, index: ArpIndex) {
     let all = rdma.queues.qps.iter().map(|(_, qp)| qp);
     let changed: Vec<Qpn> = all.filter(|qp| qp.context.arp_index == index).map(|qp| qp.qpn).collect();
     for qpn in changed {
@@ -340,12 +340,12 @@ fn arp_changed(rdma: &mut Rdma, cx: &mut Context<'_>, index: ArpIndex) {
 }
 
 fn current(rdma: &mut Rdma, cx: &Context<'_>, qpn: Qpn) -> Result<engine::Modify, CqpError> {
-    let around = Around { paths: &rdma.paths, mac: cx.port.addresses().own.mac };
-    Ok(rdma.queues.qp_mut(qpn).ok_or(unknown(qpn))?.current(around))
+    let path_context = PathContext { paths: &rdma.paths, mac: cx.port.addresses().own.mac };
+    Ok(rdma.queues.qp_mut(qpn).ok_or(unknown(qpn))?.current(path_context))
 }
 
-fn around<'a>(rdma: &'a Rdma, cx: &Context<'_>) -> Around<'a> {
-    Around { paths: &rdma.paths, mac: cx.port.addresses().own.mac }
+fn path_context<'a>(rdma: &'a Rdma, cx: &Context<'_>) -> PathContext<'a> {
+    PathContext { paths: &rdma.paths, mac: cx.port.addresses().own.mac }
 }
 
 fn read_context(dma: &GuestMemory, at: Iova) -> Result<QpContext, CqpError> {

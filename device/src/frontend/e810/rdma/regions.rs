@@ -43,7 +43,7 @@ impl Regions {
             (false, false) => Purpose::Window(WindowKind::Type2B),
         };
         let key = Lkey::new(index << KEY_BITS);
-        self.vacant(key)?;
+        self.ensure_free(key)?;
         self.keys.allocate(Allocated { key, pd, purpose }).map_err(|_| full(key))?;
         Ok(0)
     }
@@ -54,7 +54,7 @@ impl Regions {
     /// As [`Regions::allocate`]; also for an invalid page size or page list level.
     pub(super) fn register(&mut self, command: &RegisterMr) -> Outcome {
         let region = region(command)?;
-        self.vacant(region.key)?;
+        self.ensure_free(region.key)?;
         self.keys.insert(region).map_err(|_| full(region.key))?;
         Ok(0)
     }
@@ -78,7 +78,7 @@ impl Regions {
     }
 
     /// Fails if the table entry of a key is in use.
-    fn vacant(&self, key: Lkey) -> Result<(), CqpError> {
+    fn ensure_free(&self, key: Lkey) -> Result<(), CqpError> {
         match self.keys.entry(self.keys.index(key)) {
             Some(entry) => Err(CqpError::new(CqpErrorCode::Exists, "STag", entry.key().get().into())),
             None => Ok(()),

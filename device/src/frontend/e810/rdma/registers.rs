@@ -57,11 +57,11 @@ pub(in super::super) fn write(
         Register::PfpeCcqplow => match rdma.cqp.context(value) {
             Some(context) => {
                 // A running control queue is reset first; its objects would otherwise have no owner.
-                device.drop_rdma(cx);
+                device.reset_rdma(cx);
                 device.function.rdma.counts = Counts::new(cx.engine.stats());
                 device.function.rdma.cqp.start(cx.dma, context);
             }
-            None => device.drop_rdma(cx),
+            None => device.reset_rdma(cx),
         },
         Register::PfpeCcqpstatus => rdma.cqp.clear_status(Status::parse(&value.to_le_bytes())),
         Register::PfpeCqpdb => {
@@ -69,7 +69,7 @@ pub(in super::super) fn write(
             dispatch::run(rdma, cx, Doorbell::parse(&value.to_le_bytes()).next);
         }
         Register::PfpeWqealloc | Register::UserWqealloc => {
-            queues::ring(rdma, cx, Qpn::new(value));
+            queues::notify_send(rdma, cx, Qpn::new(value));
         }
         Register::PfpeCqarm | Register::UserCqarm => {
             queues::arm(rdma, cx, Cqn::new(value));

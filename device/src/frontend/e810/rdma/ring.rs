@@ -48,7 +48,7 @@ impl Location {
     ///
     /// # Errors
     /// The PBLE index is out of range.
-    pub(super) fn of_work(in_pages: bool, ring: u64) -> Result<Self, CqpError> {
+    pub(super) fn from_qp_context(in_pages: bool, ring: u64) -> Result<Self, CqpError> {
         if !in_pages {
             return Ok(Self::Contiguous(Iova::new(ring)));
         }
@@ -60,7 +60,7 @@ impl Location {
 
     /// Returns the bus address of the byte at `offset`; `None` if its page is not mapped. The result is valid
     /// up to the end of the 4 KiB page.
-    pub(super) fn byte(self, pages: Pages<'_>, offset: u64) -> Option<Iova> {
+    pub(super) fn address_of(self, pages: Pages<'_>, offset: u64) -> Option<Iova> {
         let (page, within) = (offset / PAGE_LEN, offset % PAGE_LEN);
         let first = match self {
             Self::Contiguous(first) => return Some(Iova::new(first.get().checked_add(offset)?)),
@@ -86,7 +86,7 @@ pub(super) struct EntryRing<const LEN: usize> {
 
 /// An entry could not be written and is lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Unreachable;
+pub(super) struct UnreachableError;
 
 impl<const LEN: usize> EntryRing<LEN> {
     /// Creates an empty ring.
@@ -129,7 +129,7 @@ impl<const LEN: usize> EntryRing<LEN> {
     ///
     /// # Errors
     /// The ring is not in mapped memory.
-    pub(super) fn push(&mut self, pages: Pages<'_>, entry: [u8; LEN]) -> Result<(), Unreachable> {
+    pub(super) fn push(&mut self, pages: Pages<'_>, entry: [u8; LEN]) -> Result<(), UnreachableError> {
         let at = self.position();
         self.advance();
         self.put(pages, at, entry)
@@ -145,7 +145,7 @@ impl<const LEN: usize> EntryRing<LEN> {
         pages: Pages<'_>,
         entry: [u8; LEN],
         extension: [u8; LEN],
-    ) -> Result<(), Unreachable> {
+    ) -> Result<(), UnreachableError> {
         let first = self.position();
         self.advance();
         let second = self.position();
@@ -172,13 +172,13 @@ impl<const LEN: usize> EntryRing<LEN> {
         pages: Pages<'_>,
         (index, polarity): (u32, bool),
         mut entry: [u8; LEN],
-    ) -> Result<(), Unreachable> {
+    ) -> Result<(), UnreachableError> {
         /// Polarity bit in the last byte of an entry.
         const VALID: u8 = 1 << 7;
         if let Some(last) = entry.last_mut() {
             *last = *last & !VALID | if polarity { VALID } else { 0 };
         }
-        let at = self.location.byte(pages, u64::from(index) * LEN as u64).ok_or(Unreachable)?;
-        pages.dma().publish(at, &entry).map_err(|_| Unreachable)
+        let at = self.location.address_of(pages, u64::from(index) * LEN as u64).ok_or(UnreachableError)?;
+        pages.dma().publish(at, &entry).map_err(|_| UnreachableError)
     }
 }

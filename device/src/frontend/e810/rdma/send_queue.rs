@@ -16,7 +16,7 @@ use protocol::hca::e810::rdma::send_wqe::{
 use protocol::ids::Iova;
 
 use super::hmc::Pages;
-use super::ring::Unreachable;
+use super::ring::UnreachableError;
 use super::work_ring::{ControlWord, WorkRing};
 
 /// Maximum number of padding quanta before a WQE, so that no WQE crosses a multiple of the maximum WQE size.
@@ -42,13 +42,13 @@ pub(in super::super) fn work_request(wr_id: u64) -> u64 {
 
 /// Result of fetching a WQE.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Taken {
+pub(super) enum NextWqe {
     /// No WQE is posted.
     Empty,
     /// A valid WQE.
     Work(Work),
     /// An invalid WQE.
-    Wrong(SendTag, WqeError),
+    Invalid(SendTag, WqeError),
     /// The ring is not in mapped memory.
     Broken,
 }
@@ -70,15 +70,15 @@ pub(super) struct SendQueue {
     /// Address of the shadow area.
     shadow: Iova,
     /// Consumer index last published in the shadow area.
-    told: u16,
+    published_index: u16,
     /// WQEs fetched and not yet completed with success.
-    unfinished: u32,
+    outstanding: u32,
 }
 
 impl SendQueue {
     /// Creates an empty queue.
     pub(super) const fn new(ring: WorkRing, service: Service, shadow: Iova) -> Self {
-        Self { ring, service, shadow, told: 0, unfinished: 0 }
+        Self { ring, service, shadow, published_index: 0, outstanding: 0 }
     }
 
     /// Returns the ring size in quanta.
@@ -87,63 +87,66 @@ impl SendQueue {
     }
 
     /// Returns the number of WQEs fetched and not yet completed with success.
-    pub(super) const fn unfinished(&self) -> u32 {
-        self.unfinished
+    pub(super) const fn outstanding(&self) -> u32 {
+        self.outstanding
     }
 
     /// Fetches the next WQE.
-    pub(super) fn take(&mut self, pages: Pages<'_>) -> Taken {
-        self.try_take(pages).unwrap_or(Taken::Broken)
+    pub(super) fn fetch(&mut self, pages: Pages<'_>) -> NextWqe {
+        self.try_fetch(pages).unwrap_or(NextWqe::Broken)
     }
 
     /// Counts a WQE that completed with success.
     pub(super) const fn finish(&mut self) {
-        self.unfinished = self.unfinished.saturating_sub(1);
+        self.outstanding = self.outstanding.saturating_sub(1);
     }
 
     /// Discards all outstanding WQEs. Returns the index at which flushed WQEs start, or `None` if there are
     /// none.
     pub(super) fn flush(&mut self, pages: Pages<'_>) -> Option<u16> {
-        let (begin, unfinished) = (self.ring.next(), std::mem::take(&mut self.unfinished));
-        let anything = unfinished != 0 || matches!(self.ring.peek(pages), Ok(Some(_)));
+        let (begin, outstanding) = (self.ring.next(), std::mem::take(&mut self.outstanding));
+        let any_left = outstanding != 0 || matches!(self.ring.peek(pages), Ok(Some(_)));
         self.ring.skip_posted(pages, |ring, word| {
             let quanta = Control::parse(word).quanta();
-            // As in `take_posted`: a WQE that is too long for its position counts as one quantum.
+            // As in `fetch_posted`: a WQE that is too long for its position counts as one quantum.
             if quanta > ring.room() { 1 } else { u32::try_from(quanta).unwrap_or(u32::MAX) }
         });
-        anything.then_some(begin)
+        any_left.then_some(begin)
     }
 
-    fn try_take(&mut self, pages: Pages<'_>) -> Result<Taken, Unreachable> {
+    fn try_fetch(&mut self, pages: Pages<'_>) -> Result<NextWqe, UnreachableError> {
         let mut padding = 0;
         loop {
-            let Some(word) = self.look(pages)? else { return Ok(Taken::Empty) };
+            let Some(word) = self.poll(pages)? else { return Ok(NextWqe::Empty) };
             let control = Control::parse(&word);
             if control.opcode == opcode::NOP && !control.signaled && padding < MAX_PADDING {
                 self.ring.advance(1);
                 padding += 1;
                 continue;
             }
-            return self.take_posted(pages, &word);
+            return self.fetch_posted(pages, &word);
         }
     }
 
     /// Returns the control word of the next WQE. If none is posted, publishes the consumer index and polls
     /// once more.
-    fn look(&mut self, pages: Pages<'_>) -> Result<Option<ControlWord>, Unreachable> {
+    fn poll(&mut self, pages: Pages<'_>) -> Result<Option<ControlWord>, UnreachableError> {
         let posted = self.ring.peek(pages)?;
-        if posted.is_some() || self.told == self.ring.next() {
+        if posted.is_some() || self.published_index == self.ring.next() {
             return Ok(posted);
         }
-        self.told = self.ring.next();
-        pages.dma().write(self.shadow, &u64::from(self.told).to_le_bytes()).map_err(|_| Unreachable)?;
+        self.published_index = self.ring.next();
+        pages
+            .dma()
+            .write(self.shadow, &u64::from(self.published_index).to_le_bytes())
+            .map_err(|_| UnreachableError)?;
         // Software writes a WQE and then reads the shadow area. With a full fence on both sides, at least one
         // side sees the other's write.
         fence(Ordering::SeqCst);
         self.ring.peek(pages)
     }
 
-    fn take_posted(&mut self, pages: Pages<'_>, word: &ControlWord) -> Result<Taken, Unreachable> {
+    fn fetch_posted(&mut self, pages: Pages<'_>, word: &ControlWord) -> Result<NextWqe, UnreachableError> {
         let control = Control::parse(word);
         let tag = SendTag::new()
             .with_index(self.ring.next())
@@ -152,8 +155,8 @@ impl SendQueue {
         let quanta = control.quanta();
         if quanta > self.ring.room() {
             self.ring.advance(1);
-            self.unfinished += 1;
-            return Ok(Taken::Wrong(tag, WqeError::Quanta(quanta)));
+            self.outstanding += 1;
+            return Ok(NextWqe::Invalid(tag, WqeError::Quanta(quanta)));
         }
         let mut copy = [0; MAX_LEN];
         let (wqe, _) = copy.split_at_mut(quanta * QUANTUM);
@@ -163,10 +166,10 @@ impl SendQueue {
             *again = *word;
         }
         self.ring.advance(u32::try_from(quanta).unwrap_or(u32::MAX));
-        self.unfinished += 1;
+        self.outstanding += 1;
         Ok(match send_wqe::Operation::parse(wqe, self.service) {
-            Ok(operation) => Taken::Work(Work { tag, control, operation }),
-            Err(error) => Taken::Wrong(tag, error),
+            Ok(operation) => NextWqe::Work(Work { tag, control, operation }),
+            Err(error) => NextWqe::Invalid(tag, error),
         })
     }
 }

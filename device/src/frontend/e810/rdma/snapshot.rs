@@ -5,7 +5,7 @@ use protocol::hca::e810::rdma::send_wqe;
 
 use super::Rdma;
 use super::completion_queue::CompletionQueue;
-use super::queue_pair::{Around, QueuePair};
+use super::queue_pair::{PathContext, QueuePair};
 use crate::frontend::e810::limits::MAX_CEQS;
 use crate::frontend::e810::vectors::{RouteRegister, Vectors};
 use crate::frontend::snapshot::{
@@ -73,9 +73,9 @@ impl View<'_> {
     }
 
     fn qp(self, qp: &QueuePair, live: &QpSnapshot) -> QpRow {
-        let around = Around { paths: &self.rdma.paths, mac: self.addresses.own.mac };
+        let path_context = PathContext { paths: &self.rdma.paths, mac: self.addresses.own.mac };
         let QpAttrs { pd, remote, remote_qpn, path, max_rd_atomic, max_dest_rd_atomic, .. } =
-            qp.attributes(around);
+            qp.attributes(path_context);
         let connected = qp.service == send_wqe::Service::Connection
             && !matches!(live.state, engine::State::Reset | engine::State::Init);
         QpRow {

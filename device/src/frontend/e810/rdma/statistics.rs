@@ -16,15 +16,15 @@ use crate::memory::GuestMemory;
 /// Counters that the engine does not keep, and the baseline of those that it does.
 #[derive(Clone, Copy, Debug, Default)]
 pub(in super::super) struct Counts {
-    began: Stats,
+    baseline: Stats,
     binds: u64,
     invalidates: u64,
 }
 
 impl Counts {
     /// Starts with the engine's current statistics as the baseline.
-    pub(super) fn new(began: &Stats) -> Self {
-        Self { began: *began, ..Self::default() }
+    pub(super) fn new(baseline: &Stats) -> Self {
+        Self { baseline: *baseline, ..Self::default() }
     }
 
     /// Counts a successful local operation.
@@ -53,14 +53,14 @@ impl Counts {
 
     fn since(&self, now: &Stats) -> Statistics {
         // Fields narrower than 64 bits wrap, which the driver handles.
-        let count = |of: fn(&Stats) -> u64| of(now).wrapping_sub(of(&self.began));
-        let began = &self.began;
+        let count = |of: fn(&Stats) -> u64| of(now).wrapping_sub(of(&self.baseline));
+        let baseline = &self.baseline;
         let (v4_in, v6_in) = (
-            now.received_ip.v4.since(&began.received_ip.v4),
-            now.received_ip.v6.since(&began.received_ip.v6),
+            now.received_ip.v4.since(&baseline.received_ip.v4),
+            now.received_ip.v6.since(&baseline.received_ip.v6),
         );
         let (v4_out, v6_out) =
-            (now.sent_ip.v4.since(&began.sent_ip.v4), now.sent_ip.v6.since(&began.sent_ip.v6));
+            (now.sent_ip.v4.since(&baseline.sent_ip.v4), now.sent_ip.v6.since(&baseline.sent_ip.v6));
         Statistics {
             ipv4_bytes_received: wide(v4_in.octets),
             ipv4_packets_received: wide(v4_in.packets),

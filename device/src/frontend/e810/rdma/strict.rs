@@ -61,10 +61,10 @@ pub(super) fn write(rdma: &Rdma, register: Register, value: u32) -> Findings {
     found
 }
 
-/// Checks an operation before it is executed. `in_turn`: its polarity matches the current pass.
-pub(super) fn operation(rdma: &Rdma, operation: &Operation, in_turn: bool) -> Findings {
+/// Checks an operation before it is executed. `polarity_matches`: its polarity matches the current pass.
+pub(super) fn operation(rdma: &Rdma, operation: &Operation, polarity_matches: bool) -> Findings {
     let mut found = Findings::default();
-    if !in_turn {
+    if !polarity_matches {
         found.add(&CQP_POLARITY, format!("{} has the wrong polarity", operation.opcode().name()));
     }
     match operation {
@@ -99,7 +99,7 @@ pub(super) fn operation(rdma: &Rdma, operation: &Operation, in_turn: bool) -> Fi
                 found.add(&FLUSH_STATE, format!("QP {} flushed in state {}", command.qpn, qp.state));
             }
         }
-        Operation::UpdateSegments(command) if takes_back(command) => {
+        Operation::UpdateSegments(command) if unmaps_segments(command) => {
             if let Some(what) = in_use(rdma) {
                 found.add(&SEGMENT_IN_USE, format!("context memory unmapped while {what} exists"));
             }
@@ -123,7 +123,7 @@ pub(super) fn operation(rdma: &Rdma, operation: &Operation, in_turn: bool) -> Fi
 }
 
 /// Whether an operation unmaps segments, among those in the operation itself.
-fn takes_back(command: &UpdateSegments) -> bool {
+fn unmaps_segments(command: &UpdateSegments) -> bool {
     let first = Some(&command.first).filter(|_| !command.skip_first);
     let others = [&command.second, &command.third].into_iter().filter(|entry| entry.valid);
     first.into_iter().chain(others).any(|entry| !entry.descriptor.valid)

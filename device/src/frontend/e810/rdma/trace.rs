@@ -8,13 +8,18 @@ use protocol::hca::e810::rdma::fragment::Fragment;
 use protocol::hca::e810::rdma::send_wqe::opcode;
 use protocol::ids::{Cqn, Qpn};
 
-use super::completion_queue::Lost;
+use super::completion_queue::PushError;
 use super::send_queue::SendTag;
 use crate::telemetry::monitor::Monitor;
 use crate::telemetry::trace::Kind;
 
-/// Records a request fetched from a send queue. `refusal` is the reason if it cannot be executed.
-pub(super) fn send(monitor: &mut Monitor, qpn: Qpn, fetch: &Fetch<SendRequest>, refusal: Option<EventCode>) {
+/// Records a request fetched from a send queue. `reject_code` is the reason if it cannot be executed.
+pub(super) fn send(
+    monitor: &mut Monitor,
+    qpn: Qpn,
+    fetch: &Fetch<SendRequest>,
+    reject_code: Option<EventCode>,
+) {
     let Some(trace) = monitor.trace() else { return };
     let (Fetch::Ready(SendRequest { wr_id, .. }) | Fetch::Refused { wr_id, .. }) = fetch else { return };
     let tag = SendTag::from_bits(*wr_id);
@@ -26,7 +31,7 @@ pub(super) fn send(monitor: &mut Monitor, qpn: Qpn, fetch: &Fetch<SendRequest>, 
         tag.signaled().show("signaled", to);
         match fetch {
             Fetch::Ready(request) => describe_request(request, to),
-            _ => refusal.show("refused", to),
+            _ => reject_code.show("refused", to),
         }
     });
 }
@@ -112,7 +117,7 @@ pub(super) fn completion(
     (cqn, slot): (Cqn, u32),
     entry: &Cqe,
     more: Option<&ExtendedCqe>,
-    lost: Option<&Lost>,
+    lost: Option<&PushError>,
 ) {
     let Some(trace) = monitor.trace() else { return };
     trace.record(Kind::Cqe, if entry.send { "send" } else { "receive" }, |to| {

@@ -9,7 +9,7 @@ use std::sync::atomic::{Ordering, fence};
 use protocol::hca::e810::rdma::send_wqe::{CONTROL_OFFSET, Control, MAX_QUANTA, QUANTUM};
 
 use super::hmc::Pages;
-use super::ring::{Location, Unreachable};
+use super::ring::{Location, UnreachableError};
 
 /// Maximum ring size in quanta: CQEs have 15 bits for a WQE index.
 const MAX_RING: u32 = 1 << 15;
@@ -59,7 +59,7 @@ impl WorkRing {
     ///
     /// # Errors
     /// The ring is not in mapped memory.
-    pub(super) fn peek(&self, pages: Pages<'_>) -> Result<Option<ControlWord>, Unreachable> {
+    pub(super) fn peek(&self, pages: Pages<'_>) -> Result<Option<ControlWord>, UnreachableError> {
         let mut word = [0; Control::LEN];
         self.copy(pages, CONTROL_OFFSET, &mut word)?;
         // Software writes the control word last, so data read after it is complete.
@@ -71,7 +71,7 @@ impl WorkRing {
     ///
     /// # Errors
     /// The ring is not in mapped memory.
-    pub(super) fn read(&self, pages: Pages<'_>, wqe: &mut [u8]) -> Result<(), Unreachable> {
+    pub(super) fn read(&self, pages: Pages<'_>, wqe: &mut [u8]) -> Result<(), UnreachableError> {
         self.copy(pages, 0, wqe)
     }
 
@@ -100,9 +100,9 @@ impl WorkRing {
 
     /// Copies from the next WQE. A WQE never crosses a page, since pages are multiples of the maximum WQE
     /// size.
-    fn copy(&self, pages: Pages<'_>, offset: usize, out: &mut [u8]) -> Result<(), Unreachable> {
+    fn copy(&self, pages: Pages<'_>, offset: usize, out: &mut [u8]) -> Result<(), UnreachableError> {
         let offset = u64::from(self.next) * QUANTUM as u64 + offset as u64;
-        let at = self.location.byte(pages, offset).ok_or(Unreachable)?;
-        pages.dma().read(at, out).map_err(|_| Unreachable)
+        let at = self.location.address_of(pages, offset).ok_or(UnreachableError)?;
+        pages.dma().read(at, out).map_err(|_| UnreachableError)
     }
 }

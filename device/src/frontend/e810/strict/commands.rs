@@ -13,7 +13,11 @@ use super::rules::{
 use crate::frontend::strict::Findings;
 
 /// Checks a command before it is executed. `in_use`: transmit queues or VSIs exist.
-pub(in super::super) fn examine(strict: &mut Strict, descriptor: &Descriptor, in_use: bool) -> Findings {
+pub(in super::super) fn check_command(
+    strict: &mut Strict,
+    descriptor: &Descriptor,
+    in_use: bool,
+) -> Findings {
     let mut found = Findings::default();
     let Some(opcode) = Opcode::from_code(descriptor.opcode) else { return found };
     let name = opcode.name();
@@ -32,9 +36,9 @@ pub(in super::super) fn examine(strict: &mut Strict, descriptor: &Descriptor, in
 fn buffer(opcode: Opcode, descriptor: &Descriptor, found: &mut Findings) {
     let name = opcode.name();
     let flags = descriptor.flags;
-    let wanted = opcode.buffer_use();
-    if flags.contains(Flags::BUFFER) != (wanted != BufferUse::None) {
-        let expected = if wanted == BufferUse::None { "uses no buffer" } else { "requires a buffer" };
+    let buffer_use = opcode.buffer_use();
+    if flags.contains(Flags::BUFFER) != (buffer_use != BufferUse::None) {
+        let expected = if buffer_use == BufferUse::None { "uses no buffer" } else { "requires a buffer" };
         found.add(&BUFFER_MISSING, format!("{name} {expected}, but its flags are {}", names(flags)));
         return;
     }
@@ -48,7 +52,7 @@ fn buffer(opcode: Opcode, descriptor: &Descriptor, found: &mut Findings) {
             ),
         );
     }
-    if flags.contains(Flags::READ) != (wanted == BufferUse::Input) {
+    if flags.contains(Flags::READ) != (buffer_use == BufferUse::Input) {
         found.add(
             &BUFFER_DIRECTION,
             format!("{name} has the wrong buffer direction (flags: {})", names(flags)),

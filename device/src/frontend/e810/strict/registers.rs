@@ -18,7 +18,7 @@ use crate::vfio::Bar;
 /// Tracks reads of the admin send head.
 pub(in super::super) fn read(strict: &mut Strict, bar: Bar, offset: u64) {
     if bar == Bar::Bar0 && Register::at(offset) == Some((Register::PfFwAtqh, 0)) {
-        strict.unseen_commands = false;
+        strict.head_unread = false;
     }
 }
 
@@ -54,7 +54,7 @@ pub(in super::super) fn write(strict: &mut Strict, view: View<'_>, offset: u64, 
                     &mut found,
                 );
             }
-            plain(view, register, word, &mut found);
+            other_register(view, register, word, &mut found);
         }
     }
     found
@@ -88,7 +88,7 @@ fn ring_register(
         RingRegister::Tail
             if name == RingName::Send
                 && ring.is_enabled()
-                && std::mem::replace(&mut strict.unseen_commands, true) =>
+                && std::mem::replace(&mut strict.head_unread, true) =>
         {
             found.add(
                 &HEAD_NOT_POLLED,
@@ -101,7 +101,7 @@ fn ring_register(
     }
 }
 
-fn plain(view: View<'_>, register: Register, word: &[u8; 4], found: &mut Findings) {
+fn other_register(view: View<'_>, register: Register, word: &[u8; 4], found: &mut Findings) {
     match register {
         Register::PfFuncRid
         | Register::GlgenRstat

@@ -31,7 +31,7 @@ pub(in super::super) struct Route {
 
 /// Why a transmitted frame is discarded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in super::super) enum Discard {
+pub(in super::super) enum DiscardError {
     /// The VSI does not exist.
     NoVsi,
     /// The VSI may not send tagged (or untagged) frames.
@@ -46,7 +46,7 @@ pub(in super::super) enum Discard {
 
 /// Frame fields that rules compare.
 #[derive(Clone, Copy, Debug)]
-struct Seen {
+struct FrameFields {
     origin: Origin,
     dst: MacAddr,
     ether_type: u16,
@@ -69,14 +69,15 @@ struct Verdict {
 impl Switch {
     /// Returns the VSIs that receive a frame from the wire.
     pub(in super::super) fn receive(&self, vsis: &Vsis, layers: &Layers) -> VsiSet {
-        let seen = Seen::new(Origin::Port, layers, vid(layers));
-        let verdict = self.verdict(&seen);
+        let fields = FrameFields::new(Origin::Port, layers, vid(layers));
+        let verdict = self.verdict(&fields);
         if verdict.dropped {
             return VsiSet::default();
         }
-        let mut takers = verdict.vsis;
-        takers.retain(|number| vsis.get(number).is_some_and(|vsi| self.takes_vlan(number, vsi, seen.vid)));
-        takers
+        let mut receivers = verdict.vsis;
+        receivers
+            .retain(|number| vsis.get(number).is_some_and(|vsi| self.accepts_vlan(number, vsi, fields.vid)));
+        receivers
     }
 
     /// Forwards a frame sent by a VSI. `layers` describe the frame after VLAN insertion.
@@ -89,56 +90,56 @@ impl Switch {
         from: VsiNumber,
         layers: &Layers,
         to: Destination,
-    ) -> Result<Route, Discard> {
-        let sender = vsis.get(from).ok_or(Discard::NoVsi)?;
+    ) -> Result<Route, DiscardError> {
+        let sender = vsis.get(from).ok_or(DiscardError::NoVsi)?;
         if !sender.may_send(layers.outer_tag.is_some()) {
-            return Err(Discard::VlanMode);
+            return Err(DiscardError::VlanMode);
         }
         let vid = sender.port_tag().map_or_else(|| vid(layers), |tag| tag.vid());
         if sender.security.mac_anti_spoof && !self.is_own_address(from, layers.src, vid) {
-            return Err(Discard::Spoofed);
+            return Err(DiscardError::Spoofed);
         }
         if sender.security.vlan_prune && !self.is_in_vlan(from, vid, Direction::Transmit) {
-            return Err(Discard::VlanPruned);
+            return Err(DiscardError::VlanPruned);
         }
-        let nobody = VsiSet::default();
-        let seen = Seen::new(Origin::Vsi(from), layers, vid);
+        let no_vsis = VsiSet::default();
+        let fields = FrameFields::new(Origin::Vsi(from), layers, vid);
         let mut route = match to {
-            Destination::Wire if sender.security.destination_override => Route { wire: true, vsis: nobody },
+            Destination::Wire if sender.security.destination_override => Route { wire: true, vsis: no_vsis },
             Destination::Vsi(vsi) if sender.security.destination_override => {
-                let mut vsis = nobody;
+                let mut vsis = no_vsis;
                 vsis.insert(vsi);
                 Route { wire: false, vsis }
             }
             Destination::Local if sender.security.destination_override => {
-                Route { wire: false, vsis: self.verdict(&seen).vsis }
+                Route { wire: false, vsis: self.verdict(&fields).vsis }
             }
             _ => {
-                let verdict = self.verdict(&seen);
+                let verdict = self.verdict(&fields);
                 if verdict.dropped {
-                    return Err(Discard::Rule);
+                    return Err(DiscardError::Rule);
                 }
                 let local = sender.switch.allow_loopback;
                 Route {
                     // A frame that no local VSI receives goes to the wire.
                     wire: !local || !verdict.forwarded || verdict.lan,
-                    vsis: if local { verdict.vsis } else { nobody },
+                    vsis: if local { verdict.vsis } else { no_vsis },
                 }
             }
         };
         route.wire &= sender.switch.lan;
         route.vsis.retain(|number| {
-            let is_back = number == from;
+            let is_sender = number == from;
             vsis.get(number).is_some_and(|vsi| {
-                let takes_back = vsi.switch.local_loopback && !vsi.switch.source_prune;
-                (!is_back || takes_back) && self.takes_vlan(number, vsi, vid)
+                let accepts_own = vsi.switch.local_loopback && !vsi.switch.source_prune;
+                (!is_sender || accepts_own) && self.accepts_vlan(number, vsi, vid)
             })
         });
         Ok(route)
     }
 
-    fn verdict(&self, seen: &Seen) -> Verdict {
-        let Seen { origin, dst, ether_type, vid } = *seen;
+    fn verdict(&self, fields: &FrameFields) -> Verdict {
+        let FrameFields { origin, dst, ether_type, vid } = *fields;
         let (direction, cast) = (origin.direction(), Cast::of(dst));
         let mut verdict = Verdict::default();
         for key in [
@@ -173,7 +174,7 @@ impl Switch {
                 forward(loopback, lan, self.large_actions.get(&index).map_or(&[], Vec::as_slice));
             }
             Action::Drop => verdict.dropped = true,
-            Action::Prune { .. } | Action::Nothing => {}
+            Action::Prune { .. } | Action::Inactive => {}
         }
     }
 
@@ -192,7 +193,7 @@ impl Switch {
         self.tables[key.recipe() as usize].get(key)
     }
 
-    fn takes_vlan(&self, number: VsiNumber, vsi: &Vsi, vid: u16) -> bool {
+    fn accepts_vlan(&self, number: VsiNumber, vsi: &Vsi, vid: u16) -> bool {
         !vsi.switch.vlan_prune || self.is_in_vlan(number, vid, Direction::Receive)
     }
 
@@ -215,15 +216,15 @@ impl Switch {
 
     /// Whether a MAC rule forwards frames for this address to the VSI.
     fn is_own_address(&self, vsi: VsiNumber, mac: MacAddr, vid: u16) -> bool {
-        let mut takers = Verdict::default();
+        let mut receivers = Verdict::default();
         for key in [Key::Mac(mac), Key::MacVlan(mac, vid)] {
-            self.apply(key, Origin::Port, &mut takers);
+            self.apply(key, Origin::Port, &mut receivers);
         }
-        takers.vsis.contains(vsi)
+        receivers.vsis.contains(vsi)
     }
 }
 
-impl Seen {
+impl FrameFields {
     fn new(origin: Origin, layers: &Layers, vid: u16) -> Self {
         Self { origin, dst: layers.dst, ether_type: layers.ether_type.number(), vid }
     }

@@ -6,7 +6,7 @@ use protocol::hca::e810::admin::switch::{Lookup, LookupHeader, Recipe, SingleAct
 use protocol::ids::MacAddr;
 use protocol::net::layers::Tci;
 
-use super::{Named, PORT};
+use super::{PORT, RuleScope};
 use crate::frontend::e810::vsi::{VsiNumber, Vsis};
 
 /// Direction of a frame.
@@ -142,7 +142,7 @@ impl Key {
     }
 
     /// Whether the key matches only frames from this VSI.
-    pub(super) fn is_about(&self, vsi: VsiNumber) -> bool {
+    pub(super) fn matches_source(&self, vsi: VsiNumber) -> bool {
         match self {
             Self::EtherType(origin, _) | Self::EtherTypeMac(origin, ..) => *origin == Origin::Vsi(vsi),
             _ => false,
@@ -166,11 +166,11 @@ impl Target {
     }
 
     /// Checks that the target exists; a list must be of kind `kind`.
-    pub(super) fn check(self, kind: ResourceKind, named: Named<'_>) -> Result<(), AdminError> {
+    pub(super) fn check(self, kind: ResourceKind, scope: RuleScope<'_>) -> Result<(), AdminError> {
         let (exists, error) = match self {
-            Self::Vsi(vsi) => (named.vsis.get(vsi).is_some(), AdminError::no_entry("VSI", vsi.get().into())),
+            Self::Vsi(vsi) => (scope.vsis.get(vsi).is_some(), AdminError::no_entry("VSI", vsi.get().into())),
             Self::List(list) => {
-                (named.resources.is_allocated(kind, list), AdminError::no_entry("VSI list", list.into()))
+                (scope.resources.is_allocated(kind, list), AdminError::no_entry("VSI list", list.into()))
             }
         };
         if exists { Ok(()) } else { Err(error) }
@@ -210,7 +210,7 @@ pub(super) enum Action {
         egress: bool,
     },
     /// Inactive: the referenced VSI was freed.
-    Nothing,
+    Inactive,
 }
 
 impl Action {
@@ -232,10 +232,10 @@ impl Action {
     }
 
     /// Whether this VSI is the only target.
-    pub(super) fn names(&self, vsi: VsiNumber) -> bool {
+    pub(super) fn targets_only(&self, vsi: VsiNumber) -> bool {
         match self {
             Self::Forward { to: target, .. } | Self::Prune { by: target, .. } => *target == Target::Vsi(vsi),
-            Self::Large { .. } | Self::Drop | Self::Nothing => false,
+            Self::Large { .. } | Self::Drop | Self::Inactive => false,
         }
     }
 }

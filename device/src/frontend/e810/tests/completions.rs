@@ -20,7 +20,7 @@ fn send(nic: &mut Nic, frames: usize) {
 }
 
 fn answer(nic: &mut Nic) {
-    nic.arrive(&frame(MAC.0, PEER, 60));
+    nic.receive_frame(&frame(MAC.0, PEER, 60));
 }
 
 #[test]

@@ -150,7 +150,7 @@ impl Nic {
     }
 
     /// Delivers a frame from the wire.
-    pub(super) fn arrive(&mut self, frame: &[u8]) {
+    pub(super) fn receive_frame(&mut self, frame: &[u8]) {
         self.driver.bus.hca.handle_frame(frame);
         assert_eq!(self.driver.bus.settle(), Vec::<Vec<u8>>::new());
     }
@@ -187,7 +187,7 @@ fn sent_frame_completes_descriptor() {
 fn received_frame_raises_interrupt() {
     let mut nic = Nic::new();
     let sent = frame(MAC.0, PEER, 600);
-    nic.arrive(&sent);
+    nic.receive_frame(&sent);
     let (bytes, status) = nic.received(0);
     assert_eq!(bytes, sent);
     assert_eq!(status & 3, 3, "done, end of packet");
@@ -197,11 +197,11 @@ fn received_frame_raises_interrupt() {
 #[test]
 fn foreign_frames_are_not_received() {
     let mut nic = Nic::new();
-    nic.arrive(&frame([2, 0, 0, 0, 0, 7], PEER, 60));
-    nic.arrive(&frame([1, 0, 0x5e, 0, 0, 1], PEER, 60));
+    nic.receive_frame(&frame([2, 0, 0, 0, 0, 7], PEER, 60));
+    nic.receive_frame(&frame([1, 0, 0x5e, 0, 0, 1], PEER, 60));
     assert_eq!(nic.received(0).1, 0);
     assert_eq!(nic.interrupts(), 0);
-    nic.arrive(&frame([0xff; 6], PEER, 60));
+    nic.receive_frame(&frame([0xff; 6], PEER, 60));
     assert_eq!(nic.received(0).1 & 1, 1);
     // Section 8.6: the port counts all frames, the VSI its own.
     assert_eq!(nic.driver.counter(Register::GlprtMprc), 1);
@@ -222,7 +222,7 @@ fn mac_loopback_returns_frames_until_reset() {
     // The frame of the driver's self-test, and one from the own address.
     let sent = [vec![0xff; 64], frame([0xff; 6], MAC.0, 1514)];
     sent.iter().for_each(|frame| nic.send(frame, 0));
-    nic.arrive(&frame(MAC.0, PEER, 60));
+    nic.receive_frame(&frame(MAC.0, PEER, 60));
     assert_eq!([0, 1].map(|entry| nic.received(entry).0), sent);
     assert_eq!(nic.received(2).1, 0, "nothing comes from the wire");
     nic.driver.succeed(&set(0));
@@ -312,7 +312,7 @@ fn mtu_change_recreates_queues() {
     nic.send(&sent, 0);
     assert_eq!(nic.driver.bus.settle(), [sent]);
     let jumbo = frame(MAC.0, PEER, 9000);
-    nic.arrive(&jumbo);
+    nic.receive_frame(&jumbo);
     let received: Vec<u8> = (0..5).flat_map(|entry| nic.received(entry).0).collect();
     assert_eq!(received, jumbo, "in five buffers of 2 KiB");
 }
@@ -396,7 +396,7 @@ fn driver_error_raises_mdet_interrupt() {
     assert_ne!(nic.driver.read(Register::GlMdetTxTclan) & 1 << 31, 0);
     nic.driver.write(Register::GlMdetTxTclan, u32::MAX);
     assert_eq!(nic.driver.read(Register::GlMdetTxTclan), 0);
-    nic.arrive(&frame(MAC.0, PEER, 60));
+    nic.receive_frame(&frame(MAC.0, PEER, 60));
     assert_eq!(nic.received(0).1 & 1, 1, "the receive queue goes on");
 }
 
@@ -408,7 +408,7 @@ fn reset_removes_queues_keeps_counters() {
     nic.send(&frame(PEER, MAC.0, 96), 0);
     nic.driver.write(Register::PfgenCtrl, 1);
     assert_eq!(nic.driver.bus.settle(), Vec::<Vec<u8>>::new());
-    nic.arrive(&frame(MAC.0, PEER, 60));
+    nic.receive_frame(&frame(MAC.0, PEER, 60));
     assert_eq!(nic.received(0).1, 0);
     assert_eq!(nic.driver.read(Register::QrxCtrl(0)), 0);
     assert_eq!(nic.driver.counter(Register::GlprtGotc), 100);
@@ -431,7 +431,7 @@ fn rows_show_queues_and_link() {
     let mut nic = Nic::new();
     nic.send(&frame(PEER, MAC.0, 96), 0);
     nic.driver.bus.settle();
-    nic.arrive(&frame(MAC.0, PEER, 60));
+    nic.receive_frame(&frame(MAC.0, PEER, 60));
     let transmit = QueueRow {
         queue: 0,
         direction: QueueDirection::Transmit,
@@ -485,7 +485,7 @@ fn trace_has_fetched_and_completed_descriptors() {
     nic.put(7 << 32, 100 << 50 | 300 << 30 | 5 << 4 | 1);
     nic.send(&tcp_frame(300), TCP_HEADERS);
     nic.driver.bus.settle();
-    nic.arrive(&frame(MAC.0, PEER, 60));
+    nic.receive_frame(&frame(MAC.0, PEER, 60));
     nic.driver.bus.hca.flush();
     let text = written.text();
     let records: Vec<_> =

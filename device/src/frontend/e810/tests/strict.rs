@@ -113,7 +113,7 @@ const BREACHES: &[(&Rule, Breach)] = &[
     (&RECEIVE_ENTRY, |driver| {
         with_nic(driver, |nic| {
             nic.driver.bus.poke(RECEIVE_RING_LAN + 8, &[1]);
-            nic.arrive(&frame(MAC.0, PEER, 60));
+            nic.receive_frame(&frame(MAC.0, PEER, 60));
         });
     }),
     (&SHUTDOWN_IN_USE, |driver| {

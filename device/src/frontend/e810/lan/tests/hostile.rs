@@ -81,7 +81,7 @@ impl Hostile {
     }
 
     /// Returns descriptors of a valid frame.
-    fn tame(&mut self) -> [u8; 16] {
+    fn valid_frame(&mut self) -> [u8; 16] {
         let (at, size) = (self.dice.random_range(0..HOSTILE - 0x1_0000), self.dice.random_range(17..1500u64));
         [at.to_le_bytes(), (size << 34 | 3 << 4).to_le_bytes()].as_flattened().try_into().unwrap()
     }
@@ -132,9 +132,9 @@ impl Hostile {
             2..=4 => {
                 // The next descriptors of the queue, if it is enabled.
                 let at = self.bench.lan.queues().find(|row| row.queue == queue).map(|row| row.ring);
-                let tame = self.flip(2);
+                let valid_frame = self.flip(2);
                 for index in 0..64 {
-                    let descriptor = if tame { self.tame() } else { self.descriptor() };
+                    let descriptor = if valid_frame { self.valid_frame() } else { self.descriptor() };
                     let at = at.unwrap_or_default().wrapping_add(index * 16);
                     if at < HOSTILE - 16 {
                         self.bench.memory.poke(at, &descriptor);
@@ -177,9 +177,9 @@ impl Hostile {
                 }
                 frame.truncate(self.dice.random_range(14..=frame.len()));
                 let Ok(layers) = Layers::parse(&frame) else { return };
-                let treatment = Treatment { strip_tag: self.flip(2), hash: None };
+                let offload = RxOffload { strip_tag: self.flip(2), hash: None };
                 let guest = (&self.bench.memory, &mut self.bench.monitor);
-                self.bench.lan.receive(guest, (VSI, queue), &frame, &layers, treatment);
+                self.bench.lan.receive(guest, (VSI, queue), &frame, &layers, offload);
             }
         }
     }
@@ -225,8 +225,8 @@ impl Hostile {
         assert!(sent.is_some(), "turn {}", self.turn);
         let layers = Layers::parse(&frame).unwrap();
         let guest = (&self.bench.memory, &mut self.bench.monitor);
-        let treatment = Treatment { strip_tag: false, hash: None };
-        self.bench.lan.receive(guest, (VSI, BYSTANDER), &frame, &layers, treatment);
+        let offload = RxOffload { strip_tag: false, hash: None };
+        self.bench.lan.receive(guest, (VSI, BYSTANDER), &frame, &layers, offload);
         let mut received = vec![0; frame.len()];
         self.bench.memory.read(Iova::new(BYSTANDER_BUFFER + 0x1000), &mut received).unwrap();
         assert_eq!(received, frame, "turn {}", self.turn);

@@ -75,9 +75,9 @@ impl Bench {
         self.memory.poke(RING + entry * 32, &bytes);
     }
 
-    fn arrive(&mut self, frame: &[u8], treatment: Treatment) {
+    fn receive_frame(&mut self, frame: &[u8], offload: RxOffload) {
         let layers = Layers::parse(frame).unwrap();
-        self.lan.receive((&self.memory, &mut self.monitor), (VSI, QUEUE), frame, &layers, treatment);
+        self.lan.receive((&self.memory, &mut self.monitor), (VSI, QUEUE), frame, &layers, offload);
     }
 
     fn entry(&self, entry: u64) -> Entry {
@@ -121,14 +121,14 @@ impl Entry {
     }
 }
 
-const PLAIN: Treatment = Treatment { strip_tag: false, hash: None };
+const PLAIN: RxOffload = RxOffload { strip_tag: false, hash: None };
 
 #[test]
 fn descriptors_match_scapy() {
     for vector in vectors() {
         let mut bench = Bench::enabled();
         let frame = bytes(&vector.frame);
-        bench.arrive(&frame, PLAIN);
+        bench.receive_frame(&frame, PLAIN);
         let (entry, name) = (bench.entry(0), vector.name);
         assert_eq!(bench.data(0), frame, "{name}");
         assert_eq!(entry.0[0], 2, "{name}: profile");
@@ -148,7 +148,7 @@ fn descriptors_match_scapy() {
 #[test]
 fn hash_is_reported_with_valid_bit() {
     let mut bench = Bench::enabled();
-    bench.arrive(&[2; 60], Treatment { hash: Some(0x5161_71ca), ..PLAIN });
+    bench.receive_frame(&[2; 60], RxOffload { hash: Some(0x5161_71ca), ..PLAIN });
     let entry = bench.entry(0);
     assert!(entry.status(12));
     assert_eq!(entry.0[12..16], [0xca, 0x71, 0x61, 0x51]);
@@ -158,15 +158,15 @@ fn hash_is_reported_with_valid_bit() {
 fn tag_is_stripped_on_request() {
     let tagged = [&[2; 12][..], &[0x81, 0x00, 0x60, 0x05, 0x08, 0x06], &[9; 60]].concat();
     let mut bench = Bench::enabled();
-    bench.arrive(&tagged, PLAIN);
-    bench.arrive(&tagged, Treatment { strip_tag: true, ..PLAIN });
+    bench.receive_frame(&tagged, PLAIN);
+    bench.receive_frame(&tagged, RxOffload { strip_tag: true, ..PLAIN });
     assert_eq!(bench.data(0), tagged);
     assert!(!bench.entry(0).status(13));
     assert_eq!(bench.data(1), [&[2; 12][..], &[0x08, 0x06], &[9; 60]].concat());
     assert!(bench.entry(1).status(13));
     assert_eq!(bench.entry(1).u16(10), 0x6005);
 
-    bench.arrive(&[2; 60], Treatment { strip_tag: true, ..PLAIN });
+    bench.receive_frame(&[2; 60], RxOffload { strip_tag: true, ..PLAIN });
     assert!(!bench.entry(2).status(13), "it has none");
 }
 
@@ -177,7 +177,7 @@ fn stripped_tag_field_follows_context() {
     let mut bench = Bench::new();
     bench.enable(words);
     let tagged = [&[2; 12][..], &[0x81, 0x00, 0x60, 0x05, 0x08, 0x06], &[9; 60]].concat();
-    bench.arrive(&tagged, Treatment { strip_tag: true, ..PLAIN });
+    bench.receive_frame(&tagged, RxOffload { strip_tag: true, ..PLAIN });
     let entry = bench.entry(0);
     assert!(!entry.status(13));
     assert_eq!((entry.u16(10), entry.u16(22)), (0, 0x6005));
@@ -188,8 +188,8 @@ fn stripped_tag_field_follows_context() {
 fn long_frame_spans_buffers() {
     let mut bench = Bench::enabled();
     let frame: Vec<u8> = (0..=255).cycle().take(256 * 3 + 1).collect();
-    bench.arrive(&frame, Treatment { hash: Some(7), ..PLAIN });
-    bench.arrive(&frame[..256], PLAIN);
+    bench.receive_frame(&frame, RxOffload { hash: Some(7), ..PLAIN });
+    bench.receive_frame(&frame[..256], PLAIN);
     let joined: Vec<u8> = (0..4).flat_map(|entry| bench.data(entry)).collect();
     assert_eq!(joined, frame);
     let ends: Vec<_> = (0..5).map(|entry| bench.entry(entry).status(1)).collect();
@@ -202,20 +202,20 @@ fn long_frame_spans_buffers() {
 #[test]
 fn frame_past_queue_maximum_is_dropped() {
     let mut bench = Bench::enabled();
-    bench.arrive(&[2; 256 * 5 + 1], PLAIN);
+    bench.receive_frame(&[2; 256 * 5 + 1], PLAIN);
     assert_eq!(bench.read(Register::GlvRdpc(VSI)), 1, "in more than five buffers");
-    bench.arrive(&[2; 256 * 5], PLAIN);
+    bench.receive_frame(&[2; 256 * 5], PLAIN);
     assert!(bench.entry(4).status(1));
 
     let mut bench = Bench::new();
     bench.enable(context(RING, RING_LEN, 604, Split::No, true));
-    bench.arrive(&[2; 601], PLAIN);
+    bench.receive_frame(&[2; 601], PLAIN);
     assert_eq!(
         bench.read(Register::GlvRdpc(VSI)),
         1,
         "longer than the longest frame, with its check sequence"
     );
-    bench.arrive(&[2; 600], PLAIN);
+    bench.receive_frame(&[2; 600], PLAIN);
     assert_eq!(bench.read(Register::GlvRdpc(VSI)), 1);
 }
 
@@ -223,24 +223,24 @@ fn frame_past_queue_maximum_is_dropped() {
 fn frame_without_buffer_is_dropped() {
     let mut bench = Bench::enabled();
     for _ in 0..RING_LEN - 2 {
-        bench.arrive(&[2; 60], PLAIN);
+        bench.receive_frame(&[2; 60], PLAIN);
     }
     bench.lan.take_causes();
-    bench.arrive(&[2; 257], PLAIN);
+    bench.receive_frame(&[2; 257], PLAIN);
     assert_eq!(bench.read(Register::GlvRdpc(VSI)), 1, "two are needed");
     assert!(bench.lan.take_causes().is_empty());
-    bench.arrive(&[2; 256], PLAIN);
-    bench.arrive(&[2; 60], PLAIN);
+    bench.receive_frame(&[2; 256], PLAIN);
+    bench.receive_frame(&[2; 60], PLAIN);
     assert_eq!(bench.read(Register::GlvRdpc(VSI)), 2);
     assert!(!bench.entry(u64::from(RING_LEN) - 1).done(), "the entry at the tail is software's");
 
     // Software posts two buffers.
     bench.give(0);
     bench.write(Register::QrxTail(QUEUE), 0);
-    bench.arrive(&[6; 60], PLAIN);
+    bench.receive_frame(&[6; 60], PLAIN);
     assert_eq!(bench.data(u64::from(RING_LEN) - 1), [6; 60]);
     bench.write(Register::QrxTail(QUEUE), 1);
-    bench.arrive(&[4; 60], PLAIN);
+    bench.receive_frame(&[4; 60], PLAIN);
     assert_eq!(bench.data(0), [4; 60], "around the end");
     assert_eq!(bench.read(Register::GlvUprc(VSI)), u64::from(RING_LEN) + 1);
 }
@@ -252,7 +252,7 @@ fn check_sequence_is_kept_on_request() {
     // IEEE 802.3: the CRC-32 of "123456789" is CBF43926.
     let frame = *b"123456789";
     let padded = [&[2; 60][..], &frame].concat();
-    bench.arrive(&padded, PLAIN);
+    bench.receive_frame(&padded, PLAIN);
     let data = bench.data(0);
     assert_eq!(data.len(), padded.len() + 4);
     // The CRC of a message followed by its own CRC is constant.
@@ -265,7 +265,7 @@ fn header_split_uses_header_buffer() {
         let mut bench = Bench::new();
         bench.enable(context(RING, RING_LEN, 1536, Split::Headers, true));
         let frame = bytes(&vector.frame);
-        bench.arrive(&frame, PLAIN);
+        bench.receive_frame(&frame, PLAIN);
         let (entry, name) = (bench.entry(0), vector.name);
         let len = vector.headers.unwrap_or(0);
         let expected = if len == 0 { 0 } else { 1 << 11 | u16::try_from(len).unwrap() };
@@ -279,16 +279,16 @@ fn header_split_uses_header_buffer() {
 #[test]
 fn context_applies_on_enable() {
     let mut bench = Bench::enabled();
-    bench.arrive(&[2; 60], PLAIN);
+    bench.receive_frame(&[2; 60], PLAIN);
     bench.write(Register::QrxCtrl(QUEUE), 0);
     assert_eq!(bench.read(Register::QrxCtrl(QUEUE)), 0);
     bench.give(1);
-    bench.arrive(&[2; 60], PLAIN);
+    bench.receive_frame(&[2; 60], PLAIN);
     assert!(!bench.entry(1).done(), "a queue that is disabled touches nothing");
     assert_eq!(bench.read(Register::GlvRdpc(VSI)), 1);
 
     bench.enable(context(RING, RING_LEN, 9728, Split::No, true));
-    bench.arrive(&[6; 60], PLAIN);
+    bench.receive_frame(&[6; 60], PLAIN);
     assert_eq!(bench.data(0), [6; 60], "from the begin of the ring");
     let words = context(RING, RING_LEN, 9728, Split::No, true);
     for (index, word) in (0..).zip(words) {
@@ -299,9 +299,9 @@ fn context_applies_on_enable() {
 #[test]
 fn enabling_twice_changes_nothing() {
     let mut bench = Bench::enabled();
-    bench.arrive(&[2; 60], PLAIN);
+    bench.receive_frame(&[2; 60], PLAIN);
     bench.write(Register::QrxCtrl(QUEUE), 1);
-    bench.arrive(&[6; 60], PLAIN);
+    bench.receive_frame(&[6; 60], PLAIN);
     assert_eq!(bench.data(1), [6; 60]);
 }
 
@@ -315,7 +315,7 @@ fn driver_error_stops_only_its_queue() {
             "a buffer is not in mapped memory",
             |bench| {
                 bench.memory.poke(RING, &MEMORY.to_le_bytes());
-                bench.arrive(&[2; 60], PLAIN);
+                bench.receive_frame(&[2; 60], PLAIN);
             },
             11,
         ),
@@ -323,7 +323,7 @@ fn driver_error_stops_only_its_queue() {
             "the ring is not in mapped memory",
             |bench| {
                 bench.memory.unmap(Iova::new(RING), 0x1000).unwrap();
-                bench.arrive(&[2; 60], PLAIN);
+                bench.receive_frame(&[2; 60], PLAIN);
             },
             2,
         ),
@@ -334,14 +334,14 @@ fn driver_error_stops_only_its_queue() {
         assert!(bench.lan.take_malicious(), "{name}");
         assert_eq!(bench.read(Register::GlMdetRx), 1 << 31 | reason << 26 | u64::from(QUEUE), "{name}");
         assert!(bench.lan.take_causes().is_empty(), "{name}");
-        bench.arrive(&[2; 60], PLAIN);
+        bench.receive_frame(&[2; 60], PLAIN);
         assert!(!bench.lan.take_malicious(), "{name}: nothing more is done for it");
         if bench.memory.ranges() > 1 {
             continue;
         }
         bench.write(Register::QrxCtrl(QUEUE), 0);
         bench.enable(context(RING, RING_LEN, 1536, Split::No, true));
-        bench.arrive(&[6; 60], PLAIN);
+        bench.receive_frame(&[6; 60], PLAIN);
         assert_eq!(bench.data(0), [6; 60], "{name}: enabled anew it works");
     }
 }
@@ -356,7 +356,7 @@ fn invalid_contexts_receive_nothing() {
         bench.write(Register::QrxTail(QUEUE), 0);
         bench.write(Register::QrxCtrl(QUEUE), 1);
         assert_eq!(bench.read(Register::QrxCtrl(QUEUE)) & 4, 4, "the driver waits for it");
-        bench.arrive(&[2; 60], PLAIN);
+        bench.receive_frame(&[2; 60], PLAIN);
         bench.write(Register::QrxCtrl(QUEUE), 0);
     }
     assert_eq!(bench.read(Register::GlvRdpc(VSI)), 3);
@@ -365,7 +365,7 @@ fn invalid_contexts_receive_nothing() {
 #[test]
 fn oversized_frame_is_counted() {
     let mut bench = Bench::enabled();
-    assert!(bench.lan.arrived(&[2; 9724]));
-    assert!(!bench.lan.arrived(&[2; 9725]));
+    assert!(bench.lan.accept_from_port(&[2; 9724]));
+    assert!(!bench.lan.accept_from_port(&[2; 9725]));
     assert_eq!((bench.read(Register::GlprtRoc), bench.read(Register::GlprtUprc)), (1, 1));
 }

@@ -30,8 +30,8 @@ fn rule_index_is_unique_until_removal() {
     assert_ne!(first, second);
     assert_eq!(driver.remove(first), Ok(()));
     assert_eq!(driver.remove(first), Err(AdminStatus::NoEntry));
-    assert_eq!(driver.take(&Frame::to(ME)), [0; 0]);
-    assert_eq!(driver.take(&Frame::to(PEER)), [1]);
+    assert_eq!(driver.receivers(&Frame::to(ME)), [0; 0]);
+    assert_eq!(driver.receivers(&Frame::to(PEER)), [1]);
     assert_eq!(driver.remove(0xffff), Err(AdminStatus::NoEntry));
 }
 
@@ -42,7 +42,7 @@ fn rejects_duplicate_rule() {
     assert_eq!(driver.try_add(Rule::mac(ME, to_vsi(2))), Err(AdminStatus::Exists));
     let of_port = Rule { kind: FROM_PORT, source: 0, ..Rule::mac(ME, to_vsi(2)) };
     assert_eq!(driver.try_add(of_port), Err(AdminStatus::Exists), "an address is one whoever sends to it");
-    assert_eq!(driver.take(&Frame::to(ME)), [1]);
+    assert_eq!(driver.receivers(&Frame::to(ME)), [1]);
     driver.remove(index).unwrap();
     driver.add(Rule::mac(ME, to_vsi(2)));
     // Other keys differ by direction.
@@ -61,9 +61,9 @@ fn update_replaces_rule_action() {
     let index = driver.add(Rule::mac(ME, to_vsi(1)));
     let updated = Rule::mac(ME, to_list(list)).bytes(index);
     driver.command(RuleCommand::Update, updated).unwrap();
-    assert_eq!(driver.take(&Frame::to(ME)), [1, 2]);
+    assert_eq!(driver.receivers(&Frame::to(ME)), [1, 2]);
     driver.list(4, list, &[1]).unwrap();
-    assert_eq!(driver.take(&Frame::to(ME)), [2]);
+    assert_eq!(driver.receivers(&Frame::to(ME)), [2]);
     let unknown = Rule::mac(ME, to_vsi(1)).bytes(index + 1);
     assert_eq!(driver.command(RuleCommand::Update, unknown), Err(AdminStatus::NoEntry));
 }
@@ -124,8 +124,8 @@ fn rejected_rule_has_status_earlier_ones_apply() {
     assert_eq!(driver.0.rules(RuleCommand::Add, 3, &mut buffer).unwrap_err().status, AdminStatus::NoEntry);
     let statuses = [0, 32, 64].map(|at| RuleHeader::parse_prefix(&buffer[at..]).unwrap().status);
     assert_eq!(statuses, [0, AdminStatus::NoEntry.code(), 0]);
-    assert_eq!(driver.take(&Frame::to(ME)), [1]);
-    assert_eq!(driver.take(&Frame::to(STRANGER)), [0; 0]);
+    assert_eq!(driver.receivers(&Frame::to(ME)), [1]);
+    assert_eq!(driver.receivers(&Frame::to(STRANGER)), [0; 0]);
 }
 
 #[test]
@@ -136,7 +136,7 @@ fn rules_of_one_command_are_aligned() {
     // The 16th header byte becomes padding.
     let mut buffer = [odd, Rule::mac(PEER, to_vsi(2)).bytes(0)].concat();
     driver.0.rules(RuleCommand::Add, 2, &mut buffer).unwrap();
-    assert_eq!((driver.take(&Frame::to(ME)), driver.take(&Frame::to(PEER))), (vec![1], vec![2]));
+    assert_eq!((driver.receivers(&Frame::to(ME)), driver.receivers(&Frame::to(PEER))), (vec![1], vec![2]));
 }
 
 #[test]
@@ -150,7 +150,7 @@ fn rejects_rules_past_limit() {
         driver.add(Rule::mac(address(number), to_vsi(1)));
     }
     assert_eq!(driver.try_add(Rule::mac(ME, to_vsi(1))), Err(AdminStatus::NoSpace));
-    assert_eq!(driver.take(&Frame::to(address(MAX_RULES - 1))), [1]);
+    assert_eq!(driver.receivers(&Frame::to(address(MAX_RULES - 1))), [1]);
     driver.remove(5).unwrap();
     assert_eq!(driver.try_add(Rule::mac(ME, to_vsi(1))), Ok(5));
 }
@@ -163,7 +163,7 @@ fn freed_list_loses_its_members() {
     driver.0.free(&mut [3, 0, 1, 0, list.to_le_bytes()[0], 0]).unwrap();
     assert_eq!(driver.allocate(3), list);
     driver.add(Rule::mac(ME, to_list(list)));
-    assert_eq!(driver.take(&Frame::to(ME)), [0; 0]);
+    assert_eq!(driver.receivers(&Frame::to(ME)), [0; 0]);
 }
 
 #[test]
@@ -175,16 +175,16 @@ fn rules_of_freed_vsi_become_inactive() {
     driver.add(Rule::mac(GROUP, to_list(list)));
     driver.add(Rule::new(FROM_VSI, ETHER_TYPE, DROP).ether_type(0x88cc));
     driver.free_vsi(1);
-    assert_eq!((driver.take(&Frame::to(ME)), driver.take(&Frame::to(GROUP))), (vec![], vec![2]));
+    assert_eq!((driver.receivers(&Frame::to(ME)), driver.receivers(&Frame::to(GROUP))), (vec![], vec![2]));
     assert_eq!(driver.add_vsi(), 1);
-    assert_eq!((driver.take(&Frame::to(ME)), driver.take(&Frame::to(GROUP))), (vec![], vec![2]));
+    assert_eq!((driver.receivers(&Frame::to(ME)), driver.receivers(&Frame::to(GROUP))), (vec![], vec![2]));
     assert_eq!(driver.send(&Frame::to(PEER).ether_type(0x88cc)), Ok((true, vec![])));
     // Software can still remove the rules or add them again.
     let again = driver.add(Rule::mac(ME, to_vsi(1)));
-    assert_eq!(driver.take(&Frame::to(ME)), [1]);
+    assert_eq!(driver.receivers(&Frame::to(ME)), [1]);
     assert!(again == mine || driver.remove(mine) == Err(AdminStatus::NoEntry));
     driver.add(Rule::new(FROM_VSI, ETHER_TYPE, DROP).ether_type(0x88cc));
-    assert_eq!(driver.send(&Frame::to(PEER).ether_type(0x88cc)), Err(Discard::Rule));
+    assert_eq!(driver.send(&Frame::to(PEER).ether_type(0x88cc)), Err(DiscardError::Rule));
 }
 
 #[test]
@@ -200,11 +200,11 @@ fn large_action_forwards_to_all_targets() {
     let forward = |vsi: u32| 0x1_0000 | vsi << 3;
     driver.command(RuleCommand::Add, large(9, &[forward(2), 7, forward(1)])).unwrap();
     driver.add(Rule::mac(ME, 0x4_0002 | 9 << 4));
-    assert_eq!(driver.take(&Frame::to(ME)), [1, 2]);
+    assert_eq!(driver.receivers(&Frame::to(ME)), [1, 2]);
     driver.command(RuleCommand::Update, large(9, &[forward(2)])).unwrap();
-    assert_eq!(driver.take(&Frame::to(ME)), [2]);
+    assert_eq!(driver.receivers(&Frame::to(ME)), [2]);
     driver.free_vsi(2);
-    assert_eq!(driver.take(&Frame::to(ME)), [0; 0]);
+    assert_eq!(driver.receivers(&Frame::to(ME)), [0; 0]);
     assert_eq!(driver.command(RuleCommand::Remove, large(9, &[])).map(drop), Ok(()));
     assert_eq!(driver.command(RuleCommand::Remove, large(9, &[])), Err(AdminStatus::NoEntry));
     assert_eq!(driver.command(RuleCommand::Add, large(1, &[7; 5])), Err(AdminStatus::Invalid));

@@ -9,14 +9,14 @@ use protocol::hca::e810::admin::resource::{AllocatedResources, ResourceHeader, R
 use protocol::hca::e810::admin::{AdminError, AdminStatus};
 
 use super::buffer::Buffer;
+use super::id_pool::IdPool;
 use super::limits::{FUNCTION_FILTERS, MAX_COUNTER_BLOCKS, MAX_LISTS, MAX_PROFILES, MAX_TCAM_ENTRIES};
-use super::numbers::Numbers;
 
 /// Allocated resources.
 #[derive(Debug)]
 pub(super) struct Resources {
     /// Resources with identifiers.
-    numbered: BTreeMap<ResourceKind, Numbers>,
+    numbered: BTreeMap<ResourceKind, IdPool>,
     /// Remaining amount of resources without identifiers.
     left: BTreeMap<ResourceKind, u16>,
 }
@@ -33,7 +33,7 @@ impl Default for Resources {
             (ResourceKind::HashTcam, MAX_TCAM_ENTRIES),
         ];
         Self {
-            numbered: numbered.map(|(kind, count)| (kind, Numbers::new(1, count))).into(),
+            numbered: numbered.map(|(kind, count)| (kind, IdPool::new(1, count))).into(),
             left: [ResourceKind::OwnFilters, ResourceKind::SharedFilters]
                 .map(|kind| (kind, FUNCTION_FILTERS))
                 .into(),
@@ -61,7 +61,7 @@ impl Resources {
         if numbers.free() < count {
             return Err(none_left);
         }
-        for (bytes, number) in identifiers.iter_mut().zip(std::iter::from_fn(|| numbers.take())) {
+        for (bytes, number) in identifiers.iter_mut().zip(std::iter::from_fn(|| numbers.allocate())) {
             *bytes = number.to_le_bytes();
         }
         Ok(())
@@ -86,7 +86,7 @@ impl Resources {
         let identifiers: &mut [[u8; 2]] = left.next_all(count)?;
         for bytes in identifiers {
             let number = u16::from_le_bytes(*bytes);
-            if !numbers.give_back(number) {
+            if !numbers.release(number) {
                 return Err(AdminError::no_entry("resource", number.into()));
             }
         }
@@ -100,17 +100,17 @@ impl Resources {
     /// EINVAL for a type without identifiers.
     pub(super) fn allocated(
         &self,
-        asked: AllocatedResources,
+        request: AllocatedResources,
         buffer: &mut [u8],
     ) -> Result<AllocatedResources, AdminError> {
-        let numbers = self.numbered.get(&asked.kind).ok_or(unknown(asked.kind))?;
-        let mut used = numbers.used_from(asked.first);
+        let numbers = self.numbered.get(&request.kind).ok_or(unknown(request.kind))?;
+        let mut used = numbers.used_from(request.first);
         let mut count = 0;
         for (place, number) in buffer.as_chunks_mut::<2>().0.iter_mut().zip(&mut used) {
             *place = number.to_le_bytes();
             count += 1;
         }
-        Ok(AllocatedResources { first: used.next().unwrap_or(0), count, ..asked })
+        Ok(AllocatedResources { first: used.next().unwrap_or(0), count, ..request })
     }
 
     /// Whether the resource is allocated.

@@ -14,7 +14,7 @@ use protocol::hca::e810::admin::{AdminError, AdminStatus};
 use protocol::net::layers::Tci;
 
 use super::buffer::Buffer;
-use super::numbers::Numbers;
+use super::id_pool::IdPool;
 use super::rss::profiles::Profiles;
 use super::rss::{FunctionTable, VsiRss};
 
@@ -151,7 +151,7 @@ impl Vsi {
 /// All VSIs.
 #[derive(Debug)]
 pub(super) struct Vsis {
-    numbers: Numbers,
+    numbers: IdPool,
     vsis: BTreeMap<VsiNumber, Vsi>,
     /// RSS lookup table of the function.
     pub(super) function_table: FunctionTable,
@@ -162,7 +162,7 @@ pub(super) struct Vsis {
 impl Default for Vsis {
     fn default() -> Self {
         Self {
-            numbers: Numbers::new(1, MAX_VSIS),
+            numbers: IdPool::new(1, MAX_VSIS),
             vsis: BTreeMap::from([(DEFAULT, default_vsi())]),
             function_table: FunctionTable::default(),
             profiles: Profiles::default(),
@@ -184,7 +184,7 @@ impl Vsis {
             return Err(AdminError::invalid("VSI type", parameters.kind.into()));
         }
         let context = VsiContext::parse(Buffer::new(buffer).next()?);
-        let Some(number) = self.numbers.take() else {
+        let Some(number) = self.numbers.allocate() else {
             return Err(AdminError::new(
                 AdminStatus::NoSpace,
                 "limit of VSIs reached at",
@@ -205,7 +205,7 @@ impl Vsis {
         buffer: &mut [u8],
     ) -> Result<VsiResponse, AdminError> {
         let context = VsiContext::parse(Buffer::new(buffer).next()?);
-        self.named(parameters)?.update(&context);
+        self.lookup_mut(parameters)?.update(&context);
         Ok(self.answer(parameters.number))
     }
 
@@ -214,13 +214,13 @@ impl Vsis {
     /// # Errors
     /// ENOENT for an unknown VSI; EPERM for the default VSI.
     pub(super) fn free(&mut self, parameters: &VsiParameters) -> Result<VsiResponse, AdminError> {
-        self.named(parameters)?;
+        self.lookup_mut(parameters)?;
         if VsiNumber::new(parameters.number) == DEFAULT {
             let status = AdminStatus::NotPermitted;
             return Err(AdminError::new(status, "cannot free the default VSI", parameters.number.into()));
         }
         self.vsis.remove(&VsiNumber::new(parameters.number));
-        self.numbers.give_back(parameters.number);
+        self.numbers.release(parameters.number);
         // The response echoes the number with its valid bit.
         let [low, high, ..] = parameters.emit();
         Ok(self.answer(u16::from_le_bytes([low, high])))
@@ -244,7 +244,7 @@ impl Vsis {
         self.vsis.iter().map(|(number, vsi)| (*number, vsi))
     }
 
-    fn named(&mut self, parameters: &VsiParameters) -> Result<&mut Vsi, AdminError> {
+    fn lookup_mut(&mut self, parameters: &VsiParameters) -> Result<&mut Vsi, AdminError> {
         let vsi = self.vsis.get_mut(&VsiNumber::new(parameters.number)).filter(|_| parameters.number_valid);
         vsi.ok_or(AdminError::no_entry("VSI", parameters.number.into()))
     }

@@ -3,11 +3,11 @@
 use protocol::hca::e810::admin::scheduler::Teid;
 use protocol::hca::e810::admin::vsi::{Strip, TableKind};
 
-use super::Switching;
+use super::PfConfig;
 use crate::frontend::e810::vsi::{Vsi, VsiNumber};
 use crate::frontend::snapshot::{NodeRow, ReceivedTag, RuleRow, SpreadBy, VsiRow};
 
-impl Switching {
+impl PfConfig {
     /// Returns the rows of VSIs from number `from` on.
     pub(in crate::frontend::e810) fn vsi_rows(&self, from: u64) -> impl Iterator<Item = (u16, VsiRow)> {
         let all = self.vsis.iter().filter(move |(number, _)| u64::from(number.get()) >= from);

@@ -6,8 +6,8 @@
 //! E810 interface, sections 5.4 and 5.8.
 
 mod forward;
-mod rows;
 mod rule;
+mod snapshot;
 mod vsi_set;
 
 use std::collections::BTreeMap;
@@ -18,11 +18,11 @@ use protocol::hca::e810::admin::switch::{
 };
 use protocol::hca::e810::admin::{AdminError, AdminStatus};
 
-pub(super) use self::forward::{Destination, Discard, Route};
+pub(super) use self::forward::{Destination, DiscardError, Route};
 use self::rule::{Action, Direction, Key, Target};
 pub(super) use self::vsi_set::VsiSet;
 use super::buffer::Buffer;
-use super::numbers::Numbers;
+use super::id_pool::IdPool;
 use super::resources::Resources;
 use super::vsi::{VsiNumber, Vsis};
 
@@ -49,7 +49,7 @@ const PORT: u16 = 0;
 /// Rules and the lists that they reference.
 #[derive(Debug)]
 pub(super) struct Switch {
-    indices: Numbers,
+    indices: IdPool,
     /// Match key of each rule, by rule index.
     keys: BTreeMap<u16, Key>,
     /// Rules by match key, one table per recipe.
@@ -69,7 +69,7 @@ struct Rule {
 
 /// Objects that rules may reference.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Named<'a> {
+pub(super) struct RuleScope<'a> {
     /// Existing VSIs.
     pub(super) vsis: &'a Vsis,
     /// Allocated lists.
@@ -90,7 +90,7 @@ pub(super) enum RuleCommand {
 impl Default for Switch {
     fn default() -> Self {
         Self {
-            indices: Numbers::new(1, MAX_RULES),
+            indices: IdPool::new(1, MAX_RULES),
             keys: BTreeMap::new(),
             tables: Default::default(),
             vsi_lists: BTreeMap::new(),
@@ -144,7 +144,7 @@ impl Switch {
     pub(super) fn rules(
         &mut self,
         command: RuleCommand,
-        named: Named<'_>,
+        scope: RuleScope<'_>,
         count: u16,
         buffer: &mut [u8],
     ) -> Result<(), AdminError> {
@@ -152,7 +152,7 @@ impl Switch {
         for _ in 0..count {
             let bytes: &mut [u8; RuleHeader::LEN] = left.next()?;
             let header = RuleHeader::parse(bytes);
-            let outcome = self.rule(command, header.kind, named, &mut left);
+            let outcome = self.rule(command, header.kind, scope, &mut left);
             let status = outcome.map_or_else(|error| error.status.code(), |()| 0);
             *bytes = RuleHeader { status, ..header }.emit();
             outcome?;
@@ -164,20 +164,20 @@ impl Switch {
         &mut self,
         command: RuleCommand,
         kind: RuleKind,
-        named: Named<'_>,
+        scope: RuleScope<'_>,
         left: &mut Buffer<'_>,
     ) -> Result<(), AdminError> {
         match kind {
-            RuleKind::LookupReceive => self.lookup(command, Direction::Receive, named, left),
-            RuleKind::LookupTransmit => self.lookup(command, Direction::Transmit, named, left),
-            RuleKind::LargeAction => self.large_action(command, named, left),
+            RuleKind::LookupReceive => self.lookup(command, Direction::Receive, scope, left),
+            RuleKind::LookupTransmit => self.lookup(command, Direction::Transmit, scope, left),
+            RuleKind::LargeAction => self.large_action(command, scope, left),
             RuleKind::VsiListSet | RuleKind::VsiListClear => {
                 let set = kind == RuleKind::VsiListSet && command != RuleCommand::Remove;
-                list(&mut self.vsi_lists, ResourceKind::VsiList, set, named, left)
+                update_list(&mut self.vsi_lists, ResourceKind::VsiList, set, scope, left)
             }
             RuleKind::PruneListSet | RuleKind::PruneListClear => {
                 let set = kind == RuleKind::PruneListSet && command != RuleCommand::Remove;
-                list(&mut self.prune_lists, ResourceKind::PruneList, set, named, left)
+                update_list(&mut self.prune_lists, ResourceKind::PruneList, set, scope, left)
             }
             RuleKind::Other(code) => Err(AdminError::invalid("rule type", code.into())),
         }
@@ -187,7 +187,7 @@ impl Switch {
         &mut self,
         command: RuleCommand,
         direction: Direction,
-        named: Named<'_>,
+        scope: RuleScope<'_>,
         left: &mut Buffer<'_>,
     ) -> Result<(), AdminError> {
         let bytes: &mut [u8; Lookup::LEN] = left.next()?;
@@ -197,22 +197,22 @@ impl Switch {
         left.skip(header.len() % 2);
         match command {
             RuleCommand::Add => {
-                let key = Key::parse(direction, &lookup, header, named.vsis)?;
+                let key = Key::parse(direction, &lookup, header, scope.vsis)?;
                 let action = Action::parse(key.recipe(), lookup.action)?;
-                self.check(&action, named)?;
+                self.check(&action, scope)?;
                 let index = self.add(key, action)?;
                 *bytes = Lookup { index, ..lookup }.emit();
             }
             RuleCommand::Update => {
                 let key = *self.keys.get(&lookup.index).ok_or(unknown_rule(lookup.index))?;
                 let action = Action::parse(key.recipe(), lookup.action)?;
-                self.check(&action, named)?;
+                self.check(&action, scope)?;
                 self.tables[key.recipe() as usize].insert(key, Rule { index: lookup.index, action });
             }
             RuleCommand::Remove => {
                 let key = self.keys.remove(&lookup.index).ok_or(unknown_rule(lookup.index))?;
                 self.tables[key.recipe() as usize].remove(&key);
-                self.indices.give_back(lookup.index);
+                self.indices.release(lookup.index);
             }
         }
         Ok(())
@@ -222,13 +222,13 @@ impl Switch {
         let table = &mut self.tables[key.recipe() as usize];
         if let Some(old) = table.get(&key).copied() {
             // A rule whose VSI was freed does not block its key.
-            if !matches!(old.action, Action::Nothing) {
+            if !matches!(old.action, Action::Inactive) {
                 return Err(AdminError::new(AdminStatus::Exists, "rule", old.index.into()));
             }
             self.keys.remove(&old.index);
-            self.indices.give_back(old.index);
+            self.indices.release(old.index);
         }
-        let Some(index) = self.indices.take() else {
+        let Some(index) = self.indices.allocate() else {
             return Err(AdminError::new(
                 AdminStatus::NoSpace,
                 "limit of rules reached at",
@@ -243,7 +243,7 @@ impl Switch {
     fn large_action(
         &mut self,
         command: RuleCommand,
-        named: Named<'_>,
+        scope: RuleScope<'_>,
         left: &mut Buffer<'_>,
     ) -> Result<(), AdminError> {
         let RuleList { index, count } = RuleList::parse(left.next()?);
@@ -258,7 +258,7 @@ impl Switch {
         let forwards =
             actions.iter().map(LargeAction::parse).filter(|action| action.kind == 0 && action.valid);
         let targets: Vec<_> = forwards.map(|action| Target::new(action.target, action.list)).collect();
-        targets.iter().try_for_each(|target| target.check(ResourceKind::VsiList, named))?;
+        targets.iter().try_for_each(|target| target.check(ResourceKind::VsiList, scope))?;
         if !self.large_actions.contains_key(&index) && self.large_actions.len() >= MAX_LARGE_ACTIONS {
             return Err(AdminError::new(
                 AdminStatus::NoSpace,
@@ -271,20 +271,20 @@ impl Switch {
     }
 
     /// Checks that the objects an action references exist.
-    fn check(&self, action: &Action, named: Named<'_>) -> Result<(), AdminError> {
+    fn check(&self, action: &Action, scope: RuleScope<'_>) -> Result<(), AdminError> {
         match action {
-            Action::Forward { to, .. } => to.check(ResourceKind::VsiList, named),
-            Action::Prune { by, .. } => by.check(ResourceKind::PruneList, named),
+            Action::Forward { to, .. } => to.check(ResourceKind::VsiList, scope),
+            Action::Prune { by, .. } => by.check(ResourceKind::PruneList, scope),
             Action::Large { index, .. } if !self.large_actions.contains_key(index) => {
                 Err(AdminError::no_entry("large action", (*index).into()))
             }
-            Action::Large { .. } | Action::Drop | Action::Nothing => Ok(()),
+            Action::Large { .. } | Action::Drop | Action::Inactive => Ok(()),
         }
     }
 
     /// Removes a freed VSI from all lists. Rules that reference it become inactive until the driver removes
     /// them, so that they do not apply to the next VSI with the same number.
-    pub(super) fn forget_vsi(&mut self, vsi: VsiNumber) {
+    pub(super) fn remove_vsi(&mut self, vsi: VsiNumber) {
         for list in self.vsi_lists.values_mut().chain(self.prune_lists.values_mut()) {
             list.remove(vsi);
         }
@@ -292,33 +292,33 @@ impl Switch {
             targets.retain(|target| *target != Target::Vsi(vsi));
         }
         for (key, rule) in self.tables.iter_mut().flatten() {
-            if key.is_about(vsi) || rule.action.names(vsi) {
-                rule.action = Action::Nothing;
+            if key.matches_source(vsi) || rule.action.targets_only(vsi) {
+                rule.action = Action::Inactive;
             }
         }
     }
 
     /// Removes the members of freed lists.
-    pub(super) fn forget_lists(&mut self, resources: &Resources) {
+    pub(super) fn remove_freed_lists(&mut self, resources: &Resources) {
         self.vsi_lists.retain(|list, _| resources.is_allocated(ResourceKind::VsiList, *list));
         self.prune_lists.retain(|list, _| resources.is_allocated(ResourceKind::PruneList, *list));
     }
 }
 
 /// Adds VSIs to a list or removes them from it.
-fn list(
+fn update_list(
     lists: &mut BTreeMap<u16, VsiSet>,
     kind: ResourceKind,
     set: bool,
-    named: Named<'_>,
+    scope: RuleScope<'_>,
     left: &mut Buffer<'_>,
 ) -> Result<(), AdminError> {
     let RuleList { index, count } = RuleList::parse(left.next()?);
     let members: &mut [[u8; 2]] = left.next_all(count)?;
-    Target::List(index).check(kind, named)?;
+    Target::List(index).check(kind, scope)?;
     let members = members.iter().map(|bytes| VsiNumber::new(u16::from_le_bytes(*bytes)));
     if set {
-        members.clone().try_for_each(|vsi| Target::Vsi(vsi).check(kind, named))?;
+        members.clone().try_for_each(|vsi| Target::Vsi(vsi).check(kind, scope))?;
     }
     let list = lists.entry(index).or_default();
     members.for_each(|vsi| if set { list.insert(vsi) } else { list.remove(vsi) });

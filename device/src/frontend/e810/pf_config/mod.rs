@@ -10,12 +10,12 @@ use protocol::net::layers::Layers;
 
 use super::resources::Resources;
 use super::scheduler::Scheduler;
-use super::switch::{Destination, Discard, Named, Route, RuleCommand, Switch, VsiSet};
+use super::switch::{Destination, DiscardError, Route, RuleCommand, RuleScope, Switch, VsiSet};
 use super::vsi::{VsiNumber, Vsis};
 
 /// Switch, VSIs, scheduler and resources.
 #[derive(Debug, Default)]
-pub(super) struct Switching {
+pub(super) struct PfConfig {
     /// Tree of the transmit queues.
     pub(super) scheduler: Scheduler,
     /// VSIs with their RSS configuration.
@@ -24,9 +24,9 @@ pub(super) struct Switching {
     resources: Resources,
 }
 
-impl Switching {
+impl PfConfig {
     /// Whether any VSI diverts RoCEv2 packets to the RDMA half.
-    pub(super) fn takes_rdma(&self) -> bool {
+    pub(super) fn diverts_rdma(&self) -> bool {
         self.vsis.iter().any(|(_, vsi)| vsi.has_rdma_filter())
     }
 
@@ -44,7 +44,7 @@ impl Switching {
         from: VsiNumber,
         layers: &Layers,
         to: Destination,
-    ) -> Result<Route, Discard> {
+    ) -> Result<Route, DiscardError> {
         self.switch.transmit(&self.vsis, from, layers, to)
     }
 
@@ -58,8 +58,8 @@ impl Switching {
         count: u16,
         buffer: &mut [u8],
     ) -> Result<(), AdminError> {
-        let named = Named { vsis: &self.vsis, resources: &self.resources };
-        self.switch.rules(command, named, count, buffer)
+        let scope = RuleScope { vsis: &self.vsis, resources: &self.resources };
+        self.switch.rules(command, scope, count, buffer)
     }
 
     /// Executes "Free VSI".
@@ -68,7 +68,7 @@ impl Switching {
     /// As [`Vsis::free`].
     pub(super) fn free_vsi(&mut self, parameters: &VsiParameters) -> Result<VsiResponse, AdminError> {
         let answer = self.vsis.free(parameters)?;
-        self.switch.forget_vsi(VsiNumber::new(parameters.number));
+        self.switch.remove_vsi(VsiNumber::new(parameters.number));
         Ok(answer)
     }
 
@@ -86,10 +86,10 @@ impl Switching {
     /// As [`Resources::allocated`].
     pub(super) fn allocated(
         &self,
-        asked: AllocatedResources,
+        request: AllocatedResources,
         buffer: &mut [u8],
     ) -> Result<AllocatedResources, AdminError> {
-        self.resources.allocated(asked, buffer)
+        self.resources.allocated(request, buffer)
     }
 
     /// Executes "Free resources".
@@ -98,7 +98,7 @@ impl Switching {
     /// As [`Resources::free`].
     pub(super) fn free(&mut self, buffer: &mut [u8]) -> Result<(), AdminError> {
         let outcome = self.resources.free(buffer);
-        self.switch.forget_lists(&self.resources);
+        self.switch.remove_freed_lists(&self.resources);
         outcome
     }
 }

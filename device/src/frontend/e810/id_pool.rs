@@ -2,20 +2,20 @@
 
 /// A range of identifiers, each free or in use.
 #[derive(Clone, Debug)]
-pub(super) struct Numbers {
+pub(super) struct IdPool {
     first: u16,
     used: Vec<bool>,
     count: u16,
 }
 
-impl Numbers {
+impl IdPool {
     /// Creates `len` free identifiers from `first` on. The range must not exceed 65,535.
     pub(super) fn new(first: u16, len: u16) -> Self {
         Self { first, used: vec![false; len.into()], count: 0 }
     }
 
     /// Allocates the lowest free identifier.
-    pub(super) fn take(&mut self) -> Option<u16> {
+    pub(super) fn allocate(&mut self) -> Option<u16> {
         let free = self.used.iter().position(|used| !used)?;
         let number = u16::try_from(free).ok()?.checked_add(self.first)?;
         self.used[free] = true;
@@ -24,7 +24,7 @@ impl Numbers {
     }
 
     /// Frees an identifier. Returns whether it was in use.
-    pub(super) fn give_back(&mut self, number: u16) -> bool {
+    pub(super) fn release(&mut self, number: u16) -> bool {
         let slot = number.checked_sub(self.first).and_then(|at| self.used.get_mut(usize::from(at)));
         let was_used = slot.is_some_and(std::mem::take);
         self.count -= u16::from(was_used);
@@ -60,14 +60,14 @@ mod tests {
 
     #[test]
     fn identifiers_are_unique_until_released() {
-        let mut numbers = Numbers::new(1, 3);
+        let mut numbers = IdPool::new(1, 3);
         assert_eq!(
-            [numbers.take(), numbers.take(), numbers.take(), numbers.take()],
+            [numbers.allocate(), numbers.allocate(), numbers.allocate(), numbers.allocate()],
             [Some(1), Some(2), Some(3), None]
         );
-        assert!(numbers.give_back(2) && !numbers.give_back(2) && !numbers.is_used(2));
-        assert!(!numbers.give_back(0) && !numbers.give_back(4), "not of this range");
+        assert!(numbers.release(2) && !numbers.release(2) && !numbers.is_used(2));
+        assert!(!numbers.release(0) && !numbers.release(4), "not of this range");
         assert_eq!((numbers.used(), numbers.free()), (2, 1));
-        assert_eq!(numbers.take(), Some(2));
+        assert_eq!(numbers.allocate(), Some(2));
     }
 }

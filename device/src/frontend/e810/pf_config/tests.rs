@@ -7,7 +7,7 @@ use rand::{Rng, RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
 use super::*;
-use crate::frontend::e810::admin::{Command, scheduler, switching};
+use crate::frontend::e810::admin::{Command, scheduler, switch};
 
 const SEEDS: std::ops::Range<u64> = 0..12;
 const COMMANDS: usize = 4000;
@@ -128,7 +128,7 @@ fn layers(rng: &mut impl Rng) -> Layers {
 fn random_commands_stay_within_bounds() {
     for seed in SEEDS {
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
-        let mut device = Switching::default();
+        let mut device = PfConfig::default();
         let mut done = 0;
         for _ in 0..COMMANDS {
             let opcode = *OPCODES.choose(&mut rng).unwrap();
@@ -136,7 +136,7 @@ fn random_commands_stay_within_bounds() {
             let len = buffer.len();
             let mut command = Command::of(parameters(&mut rng, opcode), buffer);
             let outcome = scheduler::dispatch(&mut device.scheduler, opcode, &mut command)
-                .or_else(|| switching::dispatch(&mut device, opcode, &mut command));
+                .or_else(|| switch::dispatch(&mut device, opcode, &mut command));
             done += usize::from(outcome.expect("a command that is known").is_ok());
             assert!(command.buffer().len() == len, "seed {seed}");
 

@@ -1,7 +1,7 @@
 //! Tests of switch rules as drivers write them, and of forwarding.
 
-mod rows;
 mod rules;
+mod snapshot;
 mod traffic;
 
 use protocol::hca::e810::admin::switch::LookupHeader;
@@ -10,7 +10,7 @@ use protocol::ids::MacAddr;
 use protocol::net::layers::Layers;
 
 use super::*;
-use crate::frontend::e810::switching::Switching;
+use crate::frontend::e810::pf_config::PfConfig;
 
 const ME: MacAddr = MacAddr([0x02, 0xe8, 0x10, 0, 0, 0x01]);
 const PEER: MacAddr = MacAddr([0x02, 0xe8, 0x10, 0, 0, 0x02]);
@@ -101,7 +101,7 @@ impl Rule {
 
 /// A switch and the commands of a driver.
 #[derive(Default)]
-struct Driver(Switching);
+struct Driver(PfConfig);
 
 impl Driver {
     /// Creates VSIs 1 and 2, configured as by a driver.
@@ -175,7 +175,7 @@ impl Driver {
     }
 
     /// Admits VSIs to a VLAN and returns the list.
-    fn let_take(&mut self, vid: u16, vsis: &[u16]) -> u16 {
+    fn admit(&mut self, vid: u16, vsis: &[u16]) -> u16 {
         let list = self.allocate(0x84);
         self.list(5, list, vsis).unwrap();
         self.add(Rule::new(FROM_VSI, VLAN, prune(list)).vid(vid));
@@ -183,16 +183,16 @@ impl Driver {
     }
 
     /// Returns the VSIs that receive a frame from the wire.
-    fn take(&self, frame: &Frame) -> Vec<u16> {
+    fn receivers(&self, frame: &Frame) -> Vec<u16> {
         self.0.receive(&frame.layers()).iter().map(VsiNumber::get).collect()
     }
 
     /// Returns whether a frame of VSI 1 goes to the wire, and the VSIs that receive it.
-    fn send(&self, frame: &Frame) -> Result<(bool, Vec<u16>), Discard> {
+    fn send(&self, frame: &Frame) -> Result<(bool, Vec<u16>), DiscardError> {
         self.send_to(frame, Destination::Rules)
     }
 
-    fn send_to(&self, frame: &Frame, to: Destination) -> Result<(bool, Vec<u16>), Discard> {
+    fn send_to(&self, frame: &Frame, to: Destination) -> Result<(bool, Vec<u16>), DiscardError> {
         let route = self.0.transmit(VsiNumber::new(1), &frame.layers(), to)?;
         Ok((route.wire, route.vsis.iter().map(VsiNumber::get).collect()))
     }

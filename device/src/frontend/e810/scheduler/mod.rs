@@ -16,7 +16,7 @@ use protocol::hca::e810::admin::{AdminError, AdminStatus};
 use smallvec::SmallVec;
 
 use super::buffer::Buffer;
-use super::numbers::Numbers;
+use super::id_pool::IdPool;
 use crate::frontend::snapshot::{NodeKind, NodeRow};
 
 /// Number of layers: port, traffic classes, generic nodes, and queues on the last.
@@ -58,7 +58,7 @@ pub(super) struct Scheduler {
     per_layer: [u16; LAYERS],
     /// Last TEID assigned. TEIDs are never reused, so that a stale one cannot name another element.
     last_teid: u32,
-    profiles: [[Numbers; PROFILE_KINDS]; LAYERS],
+    profiles: [[IdPool; PROFILE_KINDS]; LAYERS],
 }
 
 /// An element of the tree.
@@ -78,7 +78,7 @@ impl Default for Scheduler {
             per_layer: [0; LAYERS],
             last_teid: 0,
             // Profile 0 means "unlimited" and always exists.
-            profiles: std::array::from_fn(|_| std::array::from_fn(|_| Numbers::new(1, MAX_PROFILES - 1))),
+            profiles: std::array::from_fn(|_| std::array::from_fn(|_| IdPool::new(1, MAX_PROFILES - 1))),
         };
         let mut parent = Teid::NONE;
         for layer in 0..LAYERS {
@@ -306,7 +306,7 @@ impl Scheduler {
     pub(super) fn add_profiles(&mut self, count: u16, buffer: &mut [u8]) -> Result<u16, AdminError> {
         for bytes in Buffer::new(buffer).next_all(count)? {
             let profile = RateProfile::parse(bytes);
-            let Some(number) = self.profiles_of(&profile)?.take() else {
+            let Some(number) = self.profiles_of(&profile)?.allocate() else {
                 return Err(AdminError::new(
                     AdminStatus::NoSpace,
                     "limit of rate profiles reached on layer",
@@ -325,7 +325,7 @@ impl Scheduler {
     pub(super) fn remove_profiles(&mut self, count: u16, buffer: &mut [u8]) -> Result<u16, AdminError> {
         for bytes in Buffer::new(buffer).next_all(count)? {
             let profile = RateProfile::parse(bytes);
-            if !self.profiles_of(&profile)?.give_back(profile.profile) {
+            if !self.profiles_of(&profile)?.release(profile.profile) {
                 return Err(AdminError::no_entry("rate profile", profile.profile.into()));
             }
         }
@@ -442,16 +442,16 @@ impl Scheduler {
         if let Some(parent) = parent.and_then(|parent| self.elements.get_mut(&parent)) {
             parent.children.retain(|child| *child != teid);
         }
-        let mut doomed = vec![teid];
-        while let Some(node) = doomed.pop().and_then(|teid| self.elements.remove(&teid)) {
-            doomed.extend(node.children);
+        let mut pending = vec![teid];
+        while let Some(node) = pending.pop().and_then(|teid| self.elements.remove(&teid)) {
+            pending.extend(node.children);
             if let Some(count) = self.per_layer.get_mut(node.layer) {
                 *count -= 1;
             }
         }
     }
 
-    fn profiles_of(&mut self, profile: &RateProfile) -> Result<&mut Numbers, AdminError> {
+    fn profiles_of(&mut self, profile: &RateProfile) -> Result<&mut IdPool, AdminError> {
         let of_layer = self.profiles.get_mut(usize::from(profile.level));
         let of_kind = of_layer.and_then(|kinds| kinds.get_mut(usize::from(profile.kind)));
         of_kind.ok_or(AdminError::invalid("rate profile layer", profile.level.into()))

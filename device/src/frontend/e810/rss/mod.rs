@@ -99,7 +99,7 @@ impl Vsis {
     /// # Errors
     /// ENOENT for an unknown VSI; EINVAL for a short buffer.
     pub(super) fn set_key(&mut self, parameters: &KeyParameters, buffer: &[u8]) -> Result<(), AdminError> {
-        let vsi = self.scaled(parameters.vsi, parameters.vsi_valid)?;
+        let vsi = self.vsi_mut(parameters.vsi, parameters.vsi_valid)?;
         let Some(written) = buffer.first_chunk() else {
             return Err(AdminError::invalid("RSS key length", buffer.len() as u64));
         };
@@ -116,7 +116,7 @@ impl Vsis {
         parameters: &KeyParameters,
         buffer: &mut [u8],
     ) -> Result<usize, AdminError> {
-        let vsi = self.scaled(parameters.vsi, parameters.vsi_valid)?;
+        let vsi = self.vsi_mut(parameters.vsi, parameters.vsi_valid)?;
         *Buffer::new(buffer).next()? = vsi.rss.key.as_ref().map_or([0; KEY_LEN], Key::bytes);
         Ok(KEY_LEN)
     }
@@ -165,9 +165,9 @@ impl Vsis {
 
     /// Returns the table that a command selects, with the size that it selects.
     fn table(&mut self, parameters: &TableParameters) -> Result<&mut [u8], AdminError> {
-        self.scaled(parameters.vsi, parameters.vsi_valid)?;
+        self.vsi_mut(parameters.vsi, parameters.vsi_valid)?;
         match parameters.table() {
-            TableKind::Vsi => Ok(&mut self.scaled(parameters.vsi, parameters.vsi_valid)?.rss.table),
+            TableKind::Vsi => Ok(&mut self.vsi_mut(parameters.vsi, parameters.vsi_valid)?.rss.table),
             TableKind::Function => parameters
                 .function_entries()
                 .and_then(|len| self.function_table.entries.get_mut(..len))
@@ -178,7 +178,7 @@ impl Vsis {
         }
     }
 
-    fn scaled(&mut self, vsi: u16, valid: bool) -> Result<&mut Vsi, AdminError> {
+    fn vsi_mut(&mut self, vsi: u16, valid: bool) -> Result<&mut Vsi, AdminError> {
         let found = self.get_mut(VsiNumber::new(vsi)).filter(|_| valid);
         found.ok_or(AdminError::no_entry("VSI", vsi.into()))
     }

@@ -61,7 +61,7 @@ impl Bench {
         let frame = out.split_off(3);
         assert_eq!(sent.is_some(), !frame.is_empty());
         sent.map(|sent| {
-            assert_eq!(sent, Sent { vsi: VSI, destination: Destination::Rules });
+            assert_eq!(sent, OutgoingFrame { vsi: VSI, destination: Destination::Rules });
             frame
         })
     }

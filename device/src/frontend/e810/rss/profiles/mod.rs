@@ -33,8 +33,8 @@ pub(in crate::frontend::e810) struct PacketGroups(Option<Arc<[u8; PACKET_TYPES]>
 
 impl PacketGroups {
     /// Adds the groups in a segment of the package.
-    pub(in crate::frontend::e810) fn add(&mut self, piece: &[u8]) {
-        for (_, section) in sections(piece).filter(|(kind, _)| *kind == hash_profile::PACKET_GROUPS) {
+    pub(in crate::frontend::e810) fn add(&mut self, segment: &[u8]) {
+        for (_, section) in sections(segment).filter(|(kind, _)| *kind == hash_profile::PACKET_GROUPS) {
             let Some(TableHeader { count, first }) = TableHeader::parse_prefix(section) else { continue };
             let groups = section.get(TableHeader::LEN..).unwrap_or_default();
             let table = Arc::make_mut(self.0.get_or_insert_with(|| Arc::new([0; PACKET_TYPES])));
@@ -56,8 +56,8 @@ pub(in crate::frontend::e810) struct Profiles {
 /// A TCAM entry: mask, value, and the selected profile.
 #[derive(Clone, Copy, Debug)]
 struct Entry {
-    compared: u64,
-    wanted: u64,
+    mask: u64,
+    value: u64,
     profile: u8,
 }
 
@@ -66,7 +66,7 @@ impl Entry {
     fn new(entry: &TableEntry) -> Option<Self> {
         let (zeros, ones) = (bits(entry.zeros), bits(entry.ones));
         let possible = zeros | ones == bits([0xff; LookupKey::LEN]);
-        possible.then_some(Self { compared: zeros ^ ones, wanted: ones & !zeros, profile: entry.profile })
+        possible.then_some(Self { mask: zeros ^ ones, value: ones & !zeros, profile: entry.profile })
     }
 }
 
@@ -76,9 +76,9 @@ pub(super) struct Fields([Word; PROFILE_WORDS]);
 
 impl Profiles {
     /// Executes "Update package". Sections other than those of RSS are ignored.
-    pub(in crate::frontend::e810) fn update(&mut self, groups: &PacketGroups, piece: &[u8]) {
+    pub(in crate::frontend::e810) fn update(&mut self, groups: &PacketGroups, segment: &[u8]) {
         self.packet_groups = groups.clone();
-        for (kind, section) in sections(piece) {
+        for (kind, section) in sections(segment) {
             match kind {
                 hash_profile::VSI_GROUPS => self.set_vsi_groups(section),
                 hash_profile::TABLE => self.set_table(section),
@@ -131,7 +131,7 @@ impl Profiles {
         let packet_group = *groups.get(usize::from(packet_type.get()))?;
         let vsi_group = *self.vsi_groups.get(&vsi)?;
         let key = bits(LookupKey { flags: 0, packet_group, vsi_group }.emit());
-        let entry = self.table.values().find(|entry| key & entry.compared == entry.wanted)?;
+        let entry = self.table.values().find(|entry| key & entry.mask == entry.value)?;
         self.words.get(&entry.profile).filter(|fields| fields.0.iter().any(is_known))
     }
 }

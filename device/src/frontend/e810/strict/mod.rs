@@ -12,14 +12,14 @@ pub mod rules;
 
 use protocol::hca::e810::admin::control::ResourceId;
 
-pub(super) use self::commands::examine;
+pub(super) use self::commands::check_command;
 pub(super) use self::registers::{View, read, write};
 
 /// State of strict mode.
 #[derive(Debug, Default)]
 pub(super) struct Strict {
     /// Set on posting commands until the driver reads the head.
-    unseen_commands: bool,
+    head_unread: bool,
     /// Locks held by the driver. Bound: the three known locks.
     locks: Vec<ResourceId>,
 }

@@ -26,7 +26,7 @@ fn row(rule: u16, recipe: RuleRecipe, action: RuleAction, vsis: &[u16]) -> RuleR
 fn rows_show_keys_and_actions() {
     let mut driver = Driver::new();
     driver.add(Rule::mac(ME, to_vsi(1) | LOOPBACK));
-    driver.let_take(5, &[1, 2]);
+    driver.admit(5, &[1, 2]);
     driver.add(Rule::new(FROM_VSI, ETHER_TYPE, DROP).ether_type(0x88cc));
     driver.add(Rule::new(FROM_PORT, PROMISCUOUS_VLAN, to_vsi(2) | LAN).dst(ANY_MULTICAST).vid(9));
     driver.add(Rule::new(FROM_VSI, DEFAULT, to_vsi(2)));

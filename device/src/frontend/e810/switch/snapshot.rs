@@ -22,7 +22,7 @@ impl Switch {
             }
             Action::Drop => (RuleAction::Drop, false, false),
             Action::Prune { .. } => (RuleAction::Admit, false, false),
-            Action::Nothing => (RuleAction::Nothing, false, false),
+            Action::Inactive => (RuleAction::Nothing, false, false),
         };
         let row = RuleRow {
             rule,
@@ -87,7 +87,7 @@ impl Switch {
             Action::Prune { by: Target::List(list), .. } => {
                 members = self.prune_lists.get(list).copied().unwrap_or_default();
             }
-            Action::Drop | Action::Nothing => {}
+            Action::Drop | Action::Inactive => {}
         }
         members
     }
