@@ -1,21 +1,21 @@
-//! The buffer of an admin command, read and answered from front to back.
+//! Cursor over the buffer of an admin command, for parsing and in-place replies.
 
 use protocol::hca::e810::admin::AdminError;
 
-/// What is left of it.
+/// The remaining bytes.
 #[derive(Debug)]
 pub(super) struct Buffer<'a>(&'a mut [u8]);
 
 impl<'a> Buffer<'a> {
-    /// A whole one.
+    /// Starts at the beginning of a buffer.
     pub(super) const fn new(bytes: &'a mut [u8]) -> Self {
         Self(bytes)
     }
 
-    /// The next `N` bytes.
+    /// Takes the next `N` bytes.
     ///
     /// # Errors
-    /// EINVAL if there are not as many: a count in the command is too large for its buffer.
+    /// EINVAL if fewer remain: a count in the command is too large for its buffer.
     pub(super) fn next<const N: usize>(&mut self) -> Result<&'a mut [u8; N], AdminError> {
         let left = self.0.len();
         let Some((next, rest)) = std::mem::take(&mut self.0).split_first_chunk_mut() else {
@@ -25,7 +25,7 @@ impl<'a> Buffer<'a> {
         Ok(next)
     }
 
-    /// The next `count` objects of `N` bytes each.
+    /// Takes the next `count` objects of `N` bytes each.
     ///
     /// # Errors
     /// As for [`Buffer::next`].
@@ -39,7 +39,7 @@ impl<'a> Buffer<'a> {
         Ok(next.as_chunks_mut().0)
     }
 
-    /// Passes over up to `count` bytes; that they are missing is no mistake.
+    /// Skips up to `count` bytes; fewer may remain.
     pub(super) fn skip(&mut self, count: usize) {
         let count = count.min(self.0.len());
         self.0 = std::mem::take(&mut self.0).split_at_mut(count).1;

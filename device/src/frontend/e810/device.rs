@@ -1,4 +1,4 @@
-//! The function: BAR0, and what happens at its registers; resets.
+//! The device: register decoding of BAR0, resets, and the front-end interface.
 //!
 //! # Spec
 //! E810 interface, sections 1 and 2.
@@ -22,8 +22,8 @@ use super::link::Link;
 use super::nvm::Nvm;
 use super::options::Options;
 use super::package::Package;
+use super::pf_config::PfConfig;
 use super::rdma::{Rdma, RdmaHost};
-use super::switching::Switching;
 use super::vectors::RouteRegister;
 use super::{rdma, registers, snapshot, strict, trace};
 use crate::frontend::snapshot::{Page, Table};
@@ -34,23 +34,23 @@ use crate::net::address::Addresses;
 use crate::telemetry::reason::InterfaceReason;
 use crate::vfio::{Bar, Bars, MemoryBar, MsixLayout, PciFunction};
 
-/// PFGEN_CTRL: reset the function.
+/// PFGEN_CTRL.PFSWR: function reset.
 const FUNCTION_RESET: u32 = 1;
-/// GLGEN_RTRIG: reset the core, or the device as a whole.
+/// GLGEN_RTRIG.CORER and GLOBR: core or global reset.
 const DEVICE_RESETS: u32 = 0b11;
 
-/// What a device is given at its creation and keeps.
+/// Configuration of a device, fixed at its creation.
 pub type Setup = frontend::Setup<Options>;
 
-/// What only this interface counts.
+/// Counters specific to this front-end.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Counters {
-    /// Resets of the function by its register.
+    /// Function resets through PFGEN_CTRL.
     pub function_resets: u64,
-    /// Resets of the core or of the device.
+    /// Core or global resets through GLGEN_RTRIG.
     pub device_resets: u64,
-    /// Accesses to what is no register.
+    /// Accesses to unknown registers.
     pub unknown_registers: u64,
 }
 
@@ -62,10 +62,10 @@ pub struct E810 {
     pub(super) package: Package,
     pub(super) link: Link,
     pub(super) function: Function,
-    /// Its counters outlive resets.
+    /// Its statistics survive resets.
     pub(super) lan: Lan,
-    /// The last search for a frame of the queues ended at its bound.
-    pub(super) searching: bool,
+    /// The last poll for a frame stopped at its bound, so more frames may be pending.
+    pub(super) more_frames: bool,
     counters: Counters,
 }
 
@@ -83,7 +83,7 @@ impl Interface for E810 {
             link: Link::new(setup.options.link_speed),
             function,
             lan: Lan::new(setup.options.queues.get()),
-            searching: false,
+            more_frames: false,
             counters: Counters::default(),
             setup,
         }
@@ -91,7 +91,7 @@ impl Interface for E810 {
 }
 
 impl E810 {
-    /// 32 bits of BAR0. Reads of some registers have effects.
+    /// Reads 32 bits of BAR0. Some reads have side effects.
     fn read_register(&mut self, offset: u64) -> u32 {
         let Some((register, half)) = Register::at(offset) else {
             self.counters.unknown_registers += 1;
@@ -114,10 +114,10 @@ impl E810 {
             return if half == 0 { u32::from_le_bytes([a, b, c, d]) } else { e.into() };
         }
         match register {
-            // Resets are done when they are asked for.
+            // Resets complete before the write returns.
             Register::PfgenCtrl | Register::GlgenRtrig => 0,
             Register::PflanRxQalloc => registers::receive_queues(self.setup.options.queues.get()),
-            Register::PfintOicr => function.vectors.take_other(),
+            Register::PfintOicr => function.vectors.read_other(),
             Register::PfintOicrEna => function.vectors.other_enabled(),
             Register::GlintDynCtl(vector) => function.vectors.control(vector),
             Register::GlintItr(index, vector) => function.vectors.interval(index, vector),
@@ -144,7 +144,7 @@ impl E810 {
             return;
         }
         if cx.monitor.is_strict() {
-            self.lan.examine(register, value, cx.monitor);
+            self.lan.check_write(register, value, cx.monitor);
         }
         if self.lan.write(register, value) {
             match register {
@@ -175,14 +175,14 @@ impl E810 {
         }
     }
 
-    /// Core or global reset: as a reset of the function, and the package is gone. The driver is told, for which the interrupts
-    /// still are as it has set them up.
+    /// Core or global reset: a function reset that also drops the package. The driver is notified first,
+    /// while its interrupt configuration is still in place.
     fn reset_device(&mut self, cx: &mut Context<'_>) {
         limited!(info, "driver requested a device reset");
         self.counters.device_resets += 1;
         self.function.vectors.fire_other(cx, OtherCauses::GLOBAL_RESET);
         self.reset_function(cx);
-        self.function.vectors.note_other(OtherCauses::GLOBAL_RESET);
+        self.function.vectors.set_other(OtherCauses::GLOBAL_RESET);
         self.package = Package::default();
     }
 
@@ -192,23 +192,23 @@ impl E810 {
         cx.port.reset();
     }
 
-    /// Forgets VSIs, rules and queues of the function (02A4, and every reset).
+    /// Drops VSIs, rules and queues of the function, for "clear PF configuration" (02A4) and every reset.
     pub(super) fn clear_configuration(&mut self, cx: &mut Context<'_>) {
-        self.drop_rdma(cx);
+        self.reset_rdma(cx);
         cx.port.set_rdma(false);
-        self.function.switching = Switching::default();
+        self.function.pf_config = PfConfig::default();
         self.function.leaves = Leaves::default();
         self.lan.reset();
     }
 
-    /// Ends the RDMA half: nothing of it remains, and nothing more is written to its queues.
-    pub(super) fn drop_rdma(&mut self, cx: &mut Context<'_>) {
+    /// Resets the RDMA half: drops all objects and stops writing to their queues.
+    pub(super) fn reset_rdma(&mut self, cx: &mut Context<'_>) {
         cx.engine.reset(self.setup.engine);
         cx.monitor.forget_qps();
         self.function.rdma = Rdma::new(self.setup.options.limits);
     }
 
-    /// The driver enables or disables its link, and is told in any case.
+    /// Enables or disables the link on behalf of the driver. A link event is posted in any case.
     pub(super) fn set_link_enabled(&mut self, cx: &mut Context<'_>, enabled: bool) {
         if self.link.set_enabled(enabled) {
             limited!(info, enabled, "driver enabled or disabled the link");
@@ -240,7 +240,7 @@ impl Frontend for E810 {
                 table: (Bar::Bar3, pci::MSIX_TABLE),
                 pending: (Bar::Bar3, pci::MSIX_PBA),
             },
-            // Functions with equal numbers in one guest share what they must not.
+            // `ice` shares state among functions with equal serial numbers, so they must differ within a guest.
             serial_number: Some(u64::from_be_bytes([a, b, c, 0xff, 0xff, d, e, f])),
         }
     }
@@ -255,7 +255,7 @@ impl Frontend for E810 {
         }
         match bar {
             Bar::Bar0 => words::read(offset, data, |word| self.read_register(word).to_le_bytes()),
-            // The MSI-X structures are not ours, and there is nothing beside them.
+            // The MSI-X structures in BAR3 are handled by the VMM; the rest of the BAR is empty.
             _ => data.fill(0),
         }
     }
@@ -297,15 +297,15 @@ impl Frontend for E810 {
     }
 
     fn receive_frame(&mut self, cx: &mut Context<'_>, frame: &[u8]) {
-        self.take_frame(cx, frame);
+        self.handle_frame(cx, frame);
     }
 
     fn poll_frame(&mut self, cx: &mut Context<'_>, out: &mut Vec<u8>) -> bool {
-        self.send_frame(cx, out)
+        self.next_frame(cx, out)
     }
 
     fn end_turn(&mut self, cx: &mut Context<'_>) -> bool {
-        // At the end, so that many frames make one interrupt.
+        // Fire causes at the end of a turn, so that many frames share one interrupt.
         for cause in self.lan.take_causes() {
             self.function.vectors.fire(cx, cause);
         }
@@ -315,9 +315,9 @@ impl Frontend for E810 {
         if self.lan.take_malicious() {
             self.function.vectors.fire_other(cx, OtherCauses::MALICIOUS_DRIVER);
         }
-        self.function.vectors.retry(cx);
-        // What waits for room on the way to the wire is not ours to look after.
-        mem::take(&mut self.searching)
+        self.function.vectors.retry_blocked(cx);
+        // Frames that wait for room towards the wire are the caller's responsibility.
+        mem::take(&mut self.more_frames)
     }
 
     fn next_deadline(&self) -> Option<Instant> {
@@ -334,7 +334,7 @@ impl Frontend for E810 {
         post_link_event(self, cx);
     }
 
-    /// An uncorrectable error of its memory makes the driver reset the function.
+    /// Reports an uncorrectable ECC error, on which `ice` resets the function.
     fn fail(&mut self, cx: &mut Context<'_>) {
         self.function.vectors.fire_other(cx, OtherCauses::ECC);
     }

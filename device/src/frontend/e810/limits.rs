@@ -1,7 +1,8 @@
-//! How much of everything a device has. Of the RDMA half's objects the configuration says it, and "query FPM" answers it; the
-//! rest is fixed.
+//! Limits of the device. Those of RDMA objects are configurable and reported by "query FPM"; the others are
+//! fixed.
 //!
-//! The driver of the RDMA half takes all that it is offered: it sizes its own tables by it, and commits context memory for it.
+//! `irdma` uses everything that it is offered: it sizes its tables by these limits and commits context memory
+//! for them.
 //!
 //! # Spec
 //! E810 interface, sections 5.8, 6.1 and 11.2.
@@ -11,31 +12,31 @@ use serde::Deserialize;
 
 use crate::frontend::count::Count;
 
-/// Completion event queues of the RDMA half.
+/// Maximum number of CEQs.
 pub const MAX_CEQS: u16 = 16;
-/// Longest message of a connection, bytes: what the driver says of its device (`max_msg_sz`).
+/// Maximum message size of a connection in bytes, which `irdma` reports as `max_msg_sz`.
 pub const MAX_MESSAGE: u32 = (1 << 31) - 1;
-/// VSIs of the device.
+/// Maximum number of VSIs of the device.
 pub const DEVICE_VSIS: u32 = 768;
-/// VSIs of a function.
+/// Maximum number of VSIs of a function.
 pub const FUNCTION_VSIS: u32 = 384;
-/// Lists of VSIs of either kind.
+/// Maximum number of VSI lists of each kind.
 ///
-/// Bound: rules have ten bits for them, and list 0 is not given out.
+/// Bound: rules have ten bits for a list, and list 0 is not assigned.
 pub const MAX_LISTS: u16 = 1023;
-/// Filters of the flow director that the device guarantees to all functions together.
+/// Flow director filters guaranteed to all functions together.
 pub const DEVICE_FILTERS: u32 = 1024;
-/// Filters of the flow director of a function: guaranteed, and as far as there is room. Without them drivers warn.
+/// Flow director filters of a function, guaranteed and best effort. `ice` warns if there are none.
 pub const FUNCTION_FILTERS: u16 = 512;
-/// Blocks of counters of flow director filters.
+/// Counter blocks of flow director filters.
 pub const MAX_COUNTER_BLOCKS: u16 = 64;
-/// Profiles of the flow director or of the receive hash.
+/// Maximum number of profiles of the flow director or of RSS.
 ///
-/// Bound: of what a driver can have; it programs one for each kind of flow, some 30 at once.
+/// Bound: memory that a driver can make the device allocate. A driver uses one per flow type, about 30.
 pub const MAX_PROFILES: u16 = 128;
-/// Entries of the tables that choose a profile.
+/// Maximum number of TCAM entries that select a profile.
 ///
-/// Bound: of what a driver can have, a few for each profile.
+/// Bound: memory that a driver can make the device allocate; a few per profile.
 pub const MAX_TCAM_ENTRIES: u16 = 512;
 
 /// Limits of RDMA objects, which the driver reads by "query FPM". All are powers of two.
@@ -68,9 +69,10 @@ impl Default for Limits {
             max_qps: Count::of_log(10),
             max_cqs: Count::of_log(11),
             max_regions: Count::of_log(14),
-            // 256 GiB of small pages. The driver's own table of segments, which it allocates in one piece, then takes 32 KiB.
+            // 256 GiB in 4 KiB pages. The segment table of `irdma`, one contiguous allocation, then takes 32
+            // KiB.
             max_pbles: Count::of_log(26),
-            // What the twelve bits of "manage ARP" can name.
+            // The index of "manage ARP" has twelve bits.
             max_arp_entries: Count::of_log(12),
             max_ahs: Count::of_log(12),
         }
@@ -92,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn counts_out_of_range_are_refused() {
+    fn rejects_counts_out_of_range() {
         for (text, problem) in [
             (r#"{"max_pbles": 536870912}"#, "536870912 is not a power of two from 65536 to 268435456"),
             (r#"{"max_arp_entries": 8192}"#, "8192 is not a power of two from 16 to 4096"),

@@ -1,4 +1,4 @@
-//! The port's PHY and link as the driver is told of them.
+//! PHY and link state as reported to the driver.
 //!
 //! # Spec
 //! E810 interface, section 5.6.
@@ -8,46 +8,45 @@ use protocol::hca::e810::admin::link::{LinkStatus, PhyAbilities, PhyCapabilities
 use super::options::LinkSpeed;
 use crate::net::Port;
 
-/// Longest frame, with its check sequence.
+/// Maximum frame size, including the check sequence.
 pub const MAX_FRAME: u16 = 9728;
 
-/// Both kinds of error correction that copper has, Reed-Solomon and fire code, can be asked for.
+/// FEC modes for copper: Reed-Solomon and Firecode (BASE-R) may be requested.
 const FEC: u8 = 0xc0;
-/// Low power modes: none is used.
+/// Low power modes: none is active.
 const LOW_POWER: u8 = 4;
-/// What a cable of directly attached copper says of itself.
+/// Module type bytes of a direct attach copper cable.
 const MODULE_TYPE: [u8; 3] = [0x80, 0x01, 0x86];
 
-/// What no reset of the function changes.
+/// Link state that survives a function reset.
 #[derive(Clone, Copy, Debug)]
 pub struct Link {
     speed: LinkSpeed,
-    /// The driver wants a link.
+    /// Whether the driver has enabled the link.
     enabled: bool,
 }
 
 impl Link {
-    /// A link that the driver has not disabled.
+    /// Creates a link in the enabled state.
     pub fn new(speed: LinkSpeed) -> Self {
         Self { speed, enabled: true }
     }
 
-    /// Enables or disables the link for the driver. Whether that is a change.
+    /// Enables or disables the link on behalf of the driver. Returns whether this is a change.
     pub fn set_enabled(&mut self, enabled: bool) -> bool {
         std::mem::replace(&mut self.enabled, enabled) != enabled
     }
 
-    /// Whether the driver wants a link.
     pub(super) const fn is_enabled(&self) -> bool {
         self.enabled
     }
 
-    /// Whether frames cross it.
+    /// Whether frames pass.
     pub fn is_up(&self, port: &Port) -> bool {
         self.enabled && port.is_up()
     }
 
-    /// What the PHY can do. All modes of the question have one answer.
+    /// Returns the PHY capabilities. All report modes of the command get the same answer.
     pub fn phy(&self) -> PhyCapabilities {
         let mut abilities = PhyAbilities::TX_PAUSE
             | PhyAbilities::RX_PAUSE
@@ -64,7 +63,8 @@ impl Link {
         }
     }
 
-    /// The state of the link. The medium stays available while it is down, or the driver would switch the PHY off and poll.
+    /// Returns the link status. The media stays available while the link is down; otherwise `ice` would power
+    /// down the PHY and poll.
     pub fn status(&self, port: &Port, max_frame: u16) -> LinkStatus {
         let up = self.is_up(port);
         LinkStatus {

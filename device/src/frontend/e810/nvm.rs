@@ -1,4 +1,5 @@
-//! The flash image: shadow RAM, and behind it the areas that it points to, each with two banks of which the first holds.
+//! The flash image: shadow RAM and the areas that it points to. Each area has two banks, of which the first
+//! is active.
 //!
 //! # Spec
 //! E810 interface, section 5.3.
@@ -9,34 +10,34 @@ use protocol::hca::e810::nvm::{
     SHADOW_RAM_LEN, TLV_PART_NUMBER, sector_pointer, word,
 };
 
-/// Bytes of the image. The driver finds that out one byte at a time.
+/// Size of the image. `ice` discovers it by probing single bytes.
 const LEN: usize = 32 * SECTOR_LEN;
 
-/// An area behind the shadow RAM: its first sector, and the sectors of one of its banks.
+/// An area outside the shadow RAM: its first sector, and the sectors per bank.
 type Area = (u16, u16);
 
 const NVM_BANK: Area = (0x10, 2);
 const OPTION_ROM_BANK: Area = (0x14, 1);
 const NETLIST_BANK: Area = (0x16, 1);
 
-/// Where preserved fields are, in words.
+/// Word offset of the preserved field area (PFA).
 const PRESERVED_FIELDS: u16 = 0x400;
-/// Part number of the board, two characters a word.
+/// Part number of the board (PBA), two characters per word.
 const PART_NUMBER: &[u8; 10] = b"HCADE8-100";
 
-/// Version of the image: 4.40, the second number in hexadecimal digits.
+/// NVM version 4.40; the minor number is in hexadecimal digits.
 const NVM_VERSION: u16 = 0x4040;
-/// Identifier of the image.
+/// EETRACK ID of the image.
 const EETRACK: u32 = 0x8001_1234;
-/// Dwords of the signed header of the bank.
+/// Length of the CSS header of the NVM bank in dwords.
 const CSS_HEADER: u16 = 0x30;
-/// Where the version block of the option ROM is in its bank; it begins at a multiple of 512.
+/// Offset of the version block (CIVD) in the option ROM bank, a multiple of 512.
 const OPTION_ROM_BLOCK: usize = 512;
-/// Version of the option ROM: 1.3000.0.
+/// Option ROM version 1.3000.0.
 const OPTION_ROM_VERSION: u32 = 1 << 24 | 3000 << 8;
-/// Bytes of the version block: signature, checksum, version, length and two names.
+/// Length of the version block: signature, checksum, version, length and two names.
 const OPTION_ROM_BLOCK_LEN: usize = 4 + 1 + 4 + 1 + 2 * 32;
-/// Version of the netlist: major, minor, type, revision.
+/// Netlist version: major, minor, type, revision.
 const NETLIST: [u16; 4] = [4, 4, 1, 1];
 
 /// The flash of a device.
@@ -46,7 +47,7 @@ pub struct Nvm {
 }
 
 impl Default for Nvm {
-    /// The image.
+    /// Builds the image.
     fn default() -> Self {
         let mut nvm = Self { image: vec![0; LEN] };
         nvm.put_shadow_ram();
@@ -59,13 +60,13 @@ impl Default for Nvm {
 }
 
 impl Nvm {
-    /// Some bytes of it; `None` if it has not all of them.
+    /// Returns `len` bytes at `offset`; `None` if they exceed the image.
     pub fn get(&self, offset: u32, len: u16) -> Option<&[u8]> {
         let first = usize::try_from(offset).ok()?;
         self.image.get(first..first + usize::from(len))
     }
 
-    /// Sum of the words of the shadow RAM.
+    /// Returns the sum of the words of the shadow RAM.
     pub fn checksum(&self) -> u16 {
         let (words, _) = self.image[..SHADOW_RAM_LEN].as_chunks::<2>();
         words.iter().fold(0, |sum: u16, word| sum.wrapping_add(u16::from_le_bytes(*word)))
@@ -87,21 +88,21 @@ impl Nvm {
         self.put_preserved_fields();
     }
 
-    /// One field: the part number, which says how long it is itself.
+    /// Writes the only preserved field, the part number, which includes its own length.
     fn put_preserved_fields(&mut self) {
         let (characters, _) = PART_NUMBER.as_chunks::<2>();
         let part_number = characters.iter().map(|pair| u16::from_be_bytes(*pair));
-        let words = small(characters.len()) + 1;
+        let words = len_u16(characters.len()) + 1;
         let field = [TLV_PART_NUMBER, words, words].into_iter().chain(part_number);
         let field: Vec<u16> = field.collect();
-        // With the length itself and a trailer.
-        let all = std::iter::once(small(field.len()) + 2).chain(field);
+        // The length counts itself and a trailer.
+        let all = std::iter::once(len_u16(field.len()) + 2).chain(field);
         for (at, value) in all.enumerate() {
             self.put_word(0, usize::from(PRESERVED_FIELDS) + at, value);
         }
     }
 
-    /// The signed header says only how long it is; the copy of the shadow RAM follows.
+    /// The CSS header contains only its length; the copy of the shadow RAM follows.
     fn put_bank(&mut self) {
         let (first, sectors) = NVM_BANK;
         let copy =
@@ -125,7 +126,7 @@ impl Nvm {
         let mut block = [0; OPTION_ROM_BLOCK_LEN];
         block[..4].copy_from_slice(&OPTION_ROM_SIGNATURE);
         block[5..9].copy_from_slice(&OPTION_ROM_VERSION.to_le_bytes());
-        // All bytes of the block add up to 0.
+        // The bytes of the block sum to 0.
         block[4] = block.iter().fold(0_u8, |sum, byte| sum.wrapping_sub(*byte));
         let at = usize::from(OPTION_ROM_BANK.0) * SECTOR_LEN + OPTION_ROM_BLOCK;
         self.image[at..at + OPTION_ROM_BLOCK_LEN].copy_from_slice(&block);
@@ -137,7 +138,7 @@ impl Nvm {
         self.put_word(base, 2, NETLIST_LEN);
         self.put_word(base, NETLIST_NODES, 0);
         for (at, part) in NETLIST.into_iter().enumerate() {
-            // Two words each, of which the second is the upper half.
+            // Each part has two words, of which the second is the high half.
             self.put_word(base, NETLIST_ID + NETLIST_VERSION + 2 * at + 1, part);
         }
     }
@@ -148,8 +149,8 @@ impl Nvm {
     }
 }
 
-/// Lengths of constants.
-fn small(len: usize) -> u16 {
+/// Converts the length of a constant.
+fn len_u16(len: usize) -> u16 {
     u16::try_from(len).unwrap_or(u16::MAX)
 }
 
@@ -157,7 +158,7 @@ fn small(len: usize) -> u16 {
 mod tests {
     use super::*;
 
-    /// Reads of `probe-synth-fd.aq.gz`: offset, and the word that was answered.
+    /// Reads in `probe-synth-fd.aq.gz`: offset, and the word returned.
     const RECORDED: [(u32, u16); 19] = [
         (0x00, 0x0040),
         (0x84, 0x8010),
@@ -181,7 +182,7 @@ mod tests {
     ];
 
     #[test]
-    fn the_driver_reads_what_it_read_when_it_was_recorded() {
+    fn flash_reads_match_recording() {
         let nvm = Nvm::default();
         for (offset, word) in RECORDED {
             assert_eq!(nvm.get(offset, 2), Some(&word.to_le_bytes()[..]), "{offset:#x}");
@@ -193,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn the_image_ends_where_the_driver_found_its_end() {
+    fn image_has_recorded_length() {
         let nvm = Nvm::default();
         assert_eq!(nvm.get(0x1_ffff, 1), Some(&[0][..]));
         assert_eq!(nvm.get(0x2_0000, 1), None);
@@ -202,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn the_option_rom_adds_up_to_zero() {
+    fn option_rom_block_sums_to_zero() {
         let nvm = Nvm::default();
         let bank = nvm.get(0x1_4000, 4096).unwrap();
         let at = bank.chunks(512).position(|block| block.starts_with(b"$CIV")).unwrap() * 512;

@@ -36,18 +36,18 @@ impl Default for Options {
     }
 }
 
-/// Queue pairs.
+/// Number of queue pairs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "u16")]
 pub struct Queues(u16);
 
 impl Queues {
-    /// Most that a device can have.
+    /// Maximum number of queue pairs.
     ///
-    /// Bound: what the device keeps for each.
+    /// Bound: state that the device keeps for each.
     pub const MAX: u16 = 256;
 
-    /// How many.
+    /// Returns the number.
     pub const fn get(self) -> u16 {
         self.0
     }
@@ -64,13 +64,13 @@ impl TryFrom<u16> for Queues {
     }
 }
 
-/// MSI-X vectors.
+/// Number of MSI-X vectors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "u16")]
 pub struct MsixVectors(u16);
 
 impl MsixVectors {
-    /// How many.
+    /// Returns the number.
     pub const fn get(self) -> u16 {
         self.0
     }
@@ -105,7 +105,7 @@ pub enum LinkSpeed {
 }
 
 impl LinkSpeed {
-    /// Gbit/s.
+    /// Returns the speed in Gbit/s.
     pub const fn gbps(self) -> u16 {
         match self {
             Self::Gbps25 => 25,
@@ -115,7 +115,7 @@ impl LinkSpeed {
         }
     }
 
-    /// Its bit in the state of the link (E810 interface, section 5.6).
+    /// Returns the speed bit of the link status (E810 interface, section 5.6).
     pub const fn bit(self) -> u16 {
         match self {
             Self::Gbps25 => 1 << 7,
@@ -125,7 +125,7 @@ impl LinkSpeed {
         }
     }
 
-    /// The bit of the kind of PHY that has it: copper, directly attached (E810 interface, section 5.6).
+    /// Returns the PHY type bit: direct attach copper of this speed (E810 interface, section 5.6).
     pub const fn phy(self) -> u64 {
         match self {
             Self::Gbps25 => 1 << 20,

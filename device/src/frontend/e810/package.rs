@@ -1,8 +1,8 @@
-//! The package that the driver has loaded. Of its content the device keeps what it is called, and how it groups packet types,
-//! in terms of which drivers program receive side scaling: the parser that a package sets up in silicon is written out in
-//! this one.
+//! The dynamic device personalization (DDP) package loaded by the driver. The device keeps only its name,
+//! version and packet type groups, which drivers use to program RSS. The parser that a package configures in
+//! silicon is fixed in this device.
 //!
-//! A package is loaded once, until the whole device is reset: a function that is reset finds it there.
+//! A package remains loaded across function resets, until the device is reset.
 //!
 //! # Spec
 //! E810 interface, sections 1.2 and 7.
@@ -11,7 +11,7 @@ use protocol::hca::e810::package::{Metadata, PackageInfo};
 
 use super::rss::profiles::PacketGroups;
 
-/// What the driver is told of the track of any package.
+/// Track ID reported for any package.
 const TRACK: u32 = 0xc000_0001;
 
 /// State of the package.
@@ -23,18 +23,18 @@ pub struct Package {
 }
 
 impl Package {
-    /// Somebody is about to load a package.
+    /// Starts a download.
     pub fn begin(&mut self) {
         *self = Self::default();
     }
 
-    /// A piece of a package arrives. The first that says what it is called names the package.
-    pub fn add(&mut self, piece: &[u8]) {
-        self.metadata = self.metadata.or_else(|| Metadata::find(piece));
-        self.packet_groups.add(piece);
+    /// Adds a segment of the package. The first segment with metadata names the package.
+    pub fn add(&mut self, segment: &[u8]) {
+        self.metadata = self.metadata.or_else(|| Metadata::find(segment));
+        self.packet_groups.add(segment);
     }
 
-    /// Whoever was to load a package is done.
+    /// Ends a download.
     pub fn end(&mut self) {
         self.complete = self.metadata.is_some();
     }
@@ -44,12 +44,12 @@ impl Package {
         self.complete
     }
 
-    /// Its groups of packet types.
+    /// Returns the packet type groups.
     pub(super) const fn packet_groups(&self) -> &PacketGroups {
         &self.packet_groups
     }
 
-    /// The package that is loaded, or being loaded.
+    /// Returns the package that is loaded or being loaded.
     pub fn info(&self) -> Option<PackageInfo> {
         let Metadata { version, name, .. } = self.metadata?;
         Some(PackageInfo { version, name, track_id: TRACK, active: true, ..PackageInfo::default() })

@@ -1,4 +1,4 @@
-//! Registers without behaviour: those whose value never changes, and those that only keep what is written.
+//! Registers without behaviour: constant ones, and ones that return the last value written.
 //!
 //! # Spec
 //! E810 interface, sections 2.1 and 2.2.
@@ -7,29 +7,29 @@ use std::collections::BTreeMap;
 
 use protocol::hca::e810::regs::Register;
 
-/// Everything that a reset makes the device load is loaded.
+/// GLNVM_ULD: all modules are loaded after a reset.
 const LOADED: u32 = 0x73f;
-/// The shadow RAM has 2^6 KiB.
+/// GLNVM_GENS: the shadow RAM has 2^6 KiB.
 const SHADOW_RAM_SIZE: u32 = 6 << 5;
-/// The flash is locked by the firmware: it is not blank.
+/// GLNVM_FLA.LOCKED: the flash is locked by firmware, as for a programmed image.
 const FLASH_LOCKED: u32 = 1 << 6;
-/// Intervals of interrupts count in units of 2 us.
+/// Interrupt intervals have a granularity of 2 us.
 const POWER_MODE: u32 = 1 << 30;
 /// The doorbell space has 8 MiB.
 const DOORBELL_SPACE: u32 = 2 << 4;
-/// The processors of the RDMA block are done.
+/// The processors of the RDMA block are ready.
 const PROCESSOR_READY: u32 = 0x80;
-/// DCB is disabled in the firmware: the driver does it itself.
+/// DCB is disabled in firmware; the driver implements it.
 const DCB_DISABLED: u32 = 7;
-/// Filters of the flow director: guaranteed, and as far as there is room.
+/// Flow director filters: guaranteed and best effort.
 const FLOW_DIRECTOR_SIZE: u32 = 0x200 << 16 | 0x200;
 
-/// GLFLXP_RXDID_FLAGS of the profiles that receive queues have, 2 and 22, as words of the GLFLXP block.
+/// GLFLXP_RXDID_FLAGS of descriptor profiles 2 and 22, as word offsets in the GLFLXP block.
 const PROFILE_FLAGS: [u16; 2] = [0x200 + 2, 0x200 + 22];
-/// A flag is in the first place, which DPDK takes for a profile that the package has set up.
-const PROFILE_IS_THERE: u32 = 1;
+/// First flag word of a profile. DPDK takes a nonzero value as a profile configured by the package.
+const PROFILE_LOADED: u32 = 1;
 
-/// Value of a register that is always the same.
+/// Returns the value of a constant register; `None` for other registers.
 pub(super) fn constant(register: Register) -> Option<u32> {
     Some(match register {
         Register::PfFuncRid
@@ -55,13 +55,13 @@ pub(super) fn constant(register: Register) -> Option<u32> {
     })
 }
 
-/// PFLAN_RX_QALLOC: the first and the last of the function's receive queues, which are all that the device has.
+/// PFLAN_RX_QALLOC: first and last receive queue of the function, which owns all.
 pub(super) fn receive_queues(count: u16) -> u32 {
     const VALID: u32 = 1 << 31;
     VALID | u32::from(count.saturating_sub(1)) << 16
 }
 
-/// Whether a register only keeps what is written to it.
+/// Whether a register returns the last value written.
 fn is_stored(register: Register) -> bool {
     matches!(
         register,
@@ -85,22 +85,22 @@ fn is_stored(register: Register) -> bool {
     )
 }
 
-/// Registers that only keep what is written.
+/// Registers that return the last value written.
 ///
-/// Bound: the registers of which [`is_stored`] is true, some 8,000 of 20 bytes.
+/// Bound: the registers accepted by [`is_stored`], about 8,000 of 20 bytes each.
 #[derive(Debug, Default)]
 pub struct Stored(BTreeMap<u32, u32>);
 
 impl Stored {
-    /// What was written last.
+    /// Returns the last value written, or the default.
     pub(super) fn read(&self, register: Register) -> u32 {
         self.0.get(&register.offset()).copied().unwrap_or(match register {
-            Register::Glflxp(index) if PROFILE_FLAGS.contains(&index) => PROFILE_IS_THERE,
+            Register::Glflxp(index) if PROFILE_FLAGS.contains(&index) => PROFILE_LOADED,
             _ => 0,
         })
     }
 
-    /// Keeps a value. Whether the register is of this kind.
+    /// Stores a value. Returns false if the register is not of this kind.
     pub(super) fn write(&mut self, register: Register, value: u32) -> bool {
         if !is_stored(register) {
             return false;

@@ -1,4 +1,4 @@
-//! Rows for `hcactl`.
+//! Rows for the control socket (`hcactl`).
 
 use engine::Engine;
 
@@ -9,17 +9,17 @@ use super::vectors::RouteRegister;
 use crate::frontend::snapshot::{self, LinkRow, Page, QueueDirection, QueueRow, Rows, Table};
 use crate::net::address::Addresses;
 
-/// Places of receive queues in the table of queues: behind all transmit queues.
-const RECEIVE: u64 = 1 << 16;
+/// Position of receive queue 0 in the table of queues, after all transmit queues.
+const RECEIVE_OFFSET: u64 = 1 << 16;
 
-/// Rows of one kind, the first at place `from`.
+/// Returns a page of rows of a table, from position `from` on.
 pub(super) fn page(device: &E810, engine: &Engine, addresses: &Addresses, table: Table, from: u64) -> Page {
     match table {
         Table::Queues => snapshot::page(queues(device, from), Rows::Queues),
         Table::Link => Page { rows: Rows::Link(vec![link(device, addresses)]), next: None },
-        Table::Vsis => snapshot::page(device.function.switching.vsi_rows(from), Rows::Vsis),
-        Table::Rules => snapshot::page(device.function.switching.rule_rows(from), Rows::Rules),
-        Table::Scheduler => snapshot::page(device.function.switching.node_rows(from), Rows::Scheduler),
+        Table::Vsis => snapshot::page(device.function.pf_config.vsi_rows(from), Rows::Vsis),
+        Table::Rules => snapshot::page(device.function.pf_config.rule_rows(from), Rows::Rules),
+        Table::Scheduler => snapshot::page(device.function.pf_config.node_rows(from), Rows::Scheduler),
         _ => {
             let Function { rdma, vectors, .. } = &device.function;
             let page = View { rdma, vectors, addresses }.page(engine, table, from);
@@ -28,7 +28,7 @@ pub(super) fn page(device: &E810, engine: &Engine, addresses: &Addresses, table:
     }
 }
 
-/// Queues in the order of their places.
+/// Returns the queues by position.
 fn queues(device: &E810, from: u64) -> impl Iterator<Item = (u64, QueueRow)> {
     device
         .lan
@@ -36,7 +36,7 @@ fn queues(device: &E810, from: u64) -> impl Iterator<Item = (u64, QueueRow)> {
         .map(|row| {
             let (place, route) = match row.direction {
                 QueueDirection::Transmit => (0, RouteRegister::Transmit(row.queue)),
-                QueueDirection::Receive => (RECEIVE, RouteRegister::Receive(row.queue)),
+                QueueDirection::Receive => (RECEIVE_OFFSET, RouteRegister::Receive(row.queue)),
             };
             let vector = device.function.vectors.vector(route);
             (place + u64::from(row.queue), QueueRow { vector, ..row })

@@ -1,4 +1,4 @@
-//! A guest with an E810, whose program is the driver of the `drivers` crate.
+//! A guest with an E810, driven by the test driver of the `drivers` crate.
 
 use drivers::Bus as _;
 pub(crate) use drivers::e810::{
@@ -13,18 +13,18 @@ use crate::frontend::testing::Guest;
 use crate::identity::Identity;
 use crate::net::address::Addresses;
 
-/// MAC of the device that was recorded.
+/// MAC address in the recordings.
 pub(crate) const MAC: MacAddr = MacAddr([0x02, 0xe8, 0x10, 0, 0, 1]);
 
-/// A guest whose program is the driver.
+/// The test driver on a guest.
 pub(crate) type Driver = drivers::e810::Driver<Guest<E810>>;
 
-/// After power-on, with MSI-X enabled and an eventfd for each of eight vectors.
+/// Creates a device after power-on, with MSI-X enabled and eventfds for eight vectors.
 pub(crate) fn powered_on(options: Options) -> Driver {
     powered_on_as(MAC, options)
 }
 
-/// The same with another MAC.
+/// As [`powered_on`], with another MAC address.
 pub(crate) fn powered_on_as(mac: MacAddr, options: Options) -> Driver {
     let own = Identity { mac, ..Identity::from_lid(Lid::new(1)) };
     let addresses = Addresses { own, peers: Vec::new(), default_peer: None };
@@ -35,7 +35,7 @@ pub(crate) fn powered_on_as(mac: MacAddr, options: Options) -> Driver {
     Driver::new(guest)
 }
 
-/// With both admin rings set up and the interrupt of events on vector 0.
+/// As [`powered_on`], with both admin rings set up and events routed to vector 0.
 pub(crate) fn started() -> Driver {
     let mut driver = powered_on(Options::default());
     driver.open_admin_queue();

@@ -1,4 +1,4 @@
-//! What a trace says of this interface: names of registers, and records of commands.
+//! Trace output of this front-end: register names and records of commands.
 
 use protocol::describe::{Describe, Visitor};
 use protocol::hca::e810::admin::describe::{Buffer, Parameters};
@@ -8,7 +8,7 @@ use protocol::hca::e810::regs::Register;
 use crate::frontend::RegisterAccess;
 use crate::vfio::Bar;
 
-/// Name of the register that an access begins at.
+/// Returns the name of the register at the start of an access.
 pub(super) fn register_name(access: &RegisterAccess<'_>) -> Option<String> {
     if access.bar != Bar::Bar0 {
         return None;
@@ -20,7 +20,7 @@ pub(super) fn register_name(access: &RegisterAccess<'_>) -> Option<String> {
     })
 }
 
-/// Tells the fields of what is read or written.
+/// Describes the fields of a value read or written.
 pub(super) fn describe_access(access: &RegisterAccess<'_>, to: &mut dyn Visitor) {
     let (Bar::Bar0, Ok(word)) = (access.bar, <[u8; 4]>::try_from(access.data)) else { return };
     let Some((register, 0)) = Register::at(access.offset) else { return };
@@ -53,14 +53,14 @@ fn fields(register: Register, word: &[u8; 4]) -> Option<Box<dyn Describe>> {
     })
 }
 
-/// Tells parameters and buffer of a command, as asked and as answered.
+/// Describes parameters and buffer of a command and its response.
 pub(super) fn describe_command(
     opcode: Option<Opcode>,
-    (asked, input): (&Descriptor, &[u8]),
+    (request, input): (&Descriptor, &[u8]),
     (answered, output): (&Descriptor, &[u8]),
     to: &mut dyn Visitor,
 ) {
-    to.object("ask", &Parameters { opcode, response: false, bytes: &parameters(asked) });
+    to.object("ask", &Parameters { opcode, response: false, bytes: &parameters(request) });
     to.object("answer", &Parameters { opcode, response: true, bytes: &parameters(answered) });
     for (name, bytes) in [("in", input), ("out", output)] {
         if !bytes.is_empty() {
@@ -69,7 +69,7 @@ pub(super) fn describe_command(
     }
 }
 
-/// Without the address of the buffer.
+/// Returns the parameters without the buffer address.
 fn parameters(descriptor: &Descriptor) -> [u8; PARAMETERS_LEN] {
     let mut parameters = descriptor.parameters;
     if descriptor.flags.contains(Flags::BUFFER) {

@@ -1,4 +1,4 @@
-//! Frames between the wire, the switch and the queues.
+//! Moves frames between the wire, the switch and the queues.
 //!
 //! # Spec
 //! E810 interface, sections 5.7, 5.8 and 8.
@@ -9,25 +9,25 @@ use protocol::hca::e810::tx_descriptor;
 use protocol::net::layers::Layers;
 
 use super::device::E810;
-use super::lan::{Lan, Sent, Treatment};
+use super::lan::{Lan, OutgoingFrame, RxOffload};
+use super::pf_config::PfConfig;
 use super::switch::{Destination, VsiSet};
-use super::switching::Switching;
 use super::vsi::VsiNumber;
 use crate::frontend::Context;
 use crate::memory::GuestMemory;
 use crate::telemetry::monitor::Monitor;
 use crate::telemetry::reason::{FrameReason, InterfaceReason, Reason};
 
-/// Bound: frames of queues that do not reach the wire, for which one call looks for one that does.
-const FRAMES_KEPT_IN: usize = 32;
+/// Bound: frames per poll that do not reach the wire (local or discarded).
+const MAX_LOCAL_FRAMES: usize = 32;
 
 impl E810 {
-    /// Appends the next frame for the wire to `out`. Whether there was one.
-    pub(super) fn send_frame(&mut self, cx: &mut Context<'_>, out: &mut Vec<u8>) -> bool {
+    /// Appends the next frame for the wire to `out`. Returns whether there was one.
+    pub(super) fn next_frame(&mut self, cx: &mut Context<'_>, out: &mut Vec<u8>) -> bool {
         let start = out.len();
         let link_is_up = self.link.is_up(cx.port);
-        self.searching = false;
-        for _ in 0..FRAMES_KEPT_IN {
+        self.more_frames = false;
+        for _ in 0..MAX_LOCAL_FRAMES {
             let Some(sent) = self.lan.poll_frame((cx.dma, cx.monitor), out) else { break };
             let frame = out.get(start..).unwrap_or_default();
             if self.forward((cx.dma, cx.monitor), sent, frame) {
@@ -36,35 +36,35 @@ impl E810 {
                     return true;
                 }
                 self.lan.count_lost_with_link_down();
-                ignored(cx.monitor, FrameReason::LinkDown, frame);
+                discard(cx.monitor, FrameReason::LinkDown, frame);
             }
             out.truncate(start);
         }
-        self.searching = self.lan.has_work();
+        self.more_frames = self.lan.has_work();
         false
     }
 
-    /// Takes a frame of the wire.
-    pub(super) fn take_frame(&mut self, cx: &mut Context<'_>, frame: &[u8]) {
+    /// Handles a frame from the wire.
+    pub(super) fn handle_frame(&mut self, cx: &mut Context<'_>, frame: &[u8]) {
         if !self.link.is_up(cx.port) {
-            return ignored(cx.monitor, FrameReason::LinkDown, frame);
+            return discard(cx.monitor, FrameReason::LinkDown, frame);
         }
-        if !self.lan.arrived(frame) {
-            return ignored(cx.monitor, InterfaceReason::Oversize, frame);
+        if !self.lan.accept_from_port(frame) {
+            return discard(cx.monitor, InterfaceReason::Oversize, frame);
         }
         let Ok(layers) = Layers::parse(frame) else {
-            return ignored(cx.monitor, InterfaceReason::Unparsed, frame);
+            return discard(cx.monitor, InterfaceReason::Unparsed, frame);
         };
-        let takers = self.function.switching.receive(&layers);
-        if takers.is_empty() {
-            return ignored(cx.monitor, InterfaceReason::NoTaker, frame);
+        let receivers = self.function.pf_config.receive(&layers);
+        if receivers.is_empty() {
+            return discard(cx.monitor, InterfaceReason::NoTaker, frame);
         }
-        deliver(&mut self.lan, &self.function.switching, (cx.dma, cx.monitor), frame, &layers, &takers);
+        deliver(&mut self.lan, &self.function.pf_config, (cx.dma, cx.monitor), frame, &layers, &receivers);
     }
 
-    /// Gives a frame to the VSIs that take it. Whether it is for the wire too.
-    fn forward(&mut self, guest: (&GuestMemory, &mut Monitor), sent: Sent, frame: &[u8]) -> bool {
-        let switching = &self.function.switching;
+    /// Forwards a frame sent by a VSI to other VSIs. Returns whether it goes to the wire too.
+    fn forward(&mut self, guest: (&GuestMemory, &mut Monitor), sent: OutgoingFrame, frame: &[u8]) -> bool {
+        let pf_config = &self.function.pf_config;
         let to = match sent.destination {
             tx_descriptor::Destination::Rules => Destination::Rules,
             tx_descriptor::Destination::Wire => Destination::Wire,
@@ -72,37 +72,37 @@ impl E810 {
             tx_descriptor::Destination::Vsi(vsi) => Destination::Vsi(VsiNumber::new(vsi)),
         };
         let route = Layers::parse(frame).ok().and_then(|layers| {
-            Some((switching.transmit(VsiNumber::new(sent.vsi), &layers, to).ok()?, layers))
+            Some((pf_config.transmit(VsiNumber::new(sent.vsi), &layers, to).ok()?, layers))
         });
         let Some((route, layers)) = route else {
-            self.lan.count_refused(sent.vsi);
-            ignored(guest.1, InterfaceReason::MayNotSend, frame);
+            self.lan.count_rejected(sent.vsi);
+            discard(guest.1, InterfaceReason::MayNotSend, frame);
             return false;
         };
-        deliver(&mut self.lan, switching, guest, frame, &layers, &route.vsis);
+        deliver(&mut self.lan, pf_config, guest, frame, &layers, &route.vsis);
         route.wire
     }
 }
 
-/// Nothing is done with a frame.
+/// Counts and reports a discarded frame.
 #[cold]
-fn ignored(monitor: &mut Monitor, reason: impl Into<Reason>, frame: &[u8]) {
+fn discard(monitor: &mut Monitor, reason: impl Into<Reason>, frame: &[u8]) {
     monitor.ignored(reason, None, format_args!("frame"), |to| frame.len().show("len", to));
 }
 
-/// Puts a frame into a queue of each of these VSIs.
+/// Delivers a frame to each of these VSIs.
 fn deliver(
     lan: &mut Lan,
-    switching: &Switching,
+    pf_config: &PfConfig,
     (memory, monitor): (&GuestMemory, &mut Monitor),
     frame: &[u8],
     layers: &Layers,
-    takers: &VsiSet,
+    receivers: &VsiSet,
 ) {
-    for number in takers.iter() {
-        let Some(vsi) = switching.vsis.get(number) else { continue };
-        let steering = switching.vsis.steer(number, vsi, layers);
-        let treatment = Treatment { strip_tag: vsi.vlan.strip != Strip::Keep, hash: steering.hash };
-        lan.receive((memory, &mut *monitor), (number.get(), steering.queue), frame, layers, treatment);
+    for number in receivers.iter() {
+        let Some(vsi) = pf_config.vsis.get(number) else { continue };
+        let steering = pf_config.vsis.steer(number, vsi, layers);
+        let offload = RxOffload { strip_tag: vsi.vlan.strip != Strip::Keep, hash: steering.hash };
+        lan.receive((memory, &mut *monitor), (number.get(), steering.queue), frame, layers, offload);
     }
 }

@@ -1,15 +1,16 @@
-//! Interrupts: what fires goes by its route to a vector, which waits until the driver wants to be signalled.
+//! Interrupts: causes are routed to vectors, which are signalled when the driver has enabled them.
 //!
-//! Each vector has one pending bit. A vector that is signalled disables itself; the driver enables it again when it has
-//! looked after everything that fired. So nothing that fires is lost, however long the driver or its VMM holds a vector
-//! back, and nothing is signalled twice.
+//! Each vector has one pending bit. Signalling a vector disables it (auto-mask); the driver enables it again
+//! after it has handled all causes. A cause is thus never lost, however long the driver or VMM keeps the
+//! vector masked, and never signalled twice.
 //!
-//! Two signals of a vector are as far apart as the driver has set: each route names one of the vector's three intervals, and
-//! of what fires meanwhile the shortest holds. A vector that was quiet for that long is signalled at once.
+//! Moderation (ITR): each route selects one of the vector's three intervals, the minimum distance between two
+//! signals. If several causes are pending, the shortest interval applies. A vector idle for that long is
+//! signalled at once.
 //!
-//! That a frame has left is no news for anybody to hurry for, and the answer to it is often on its way: so a few frames
-//! that have left wait for company, or for what else signals their vector, whose handler looks after them too. A frame
-//! sent and its answer are then one interrupt instead of two.
+//! Transmit completions are rarely urgent, and the reply to a frame often follows soon. A few completions are
+//! therefore coalesced until more of them, or another cause of the same vector, arrive. A frame and its reply
+//! then take one interrupt instead of two.
 //!
 //! # Spec
 //! E810 interface, section 3.
@@ -23,29 +24,29 @@ use protocol::hca::e810::regs::Register;
 use super::limits::MAX_CEQS;
 use crate::frontend::Context;
 
-/// What can fire.
+/// An interrupt cause.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cause {
-    /// An event is in the admin receive queue.
+    /// An event was written to the admin receive queue.
     AdminEvent,
-    /// A bit of PFINT_OICR is set that is enabled.
+    /// An enabled bit of PFINT_OICR was set.
     Other,
-    /// A transmit queue has marked so many descriptors as done.
+    /// A transmit queue completed descriptors.
     Transmit {
-        /// The queue.
+        /// Queue number.
         queue: u16,
-        /// Descriptors.
+        /// Number of descriptors.
         done: u32,
     },
-    /// A receive queue has received.
+    /// A receive queue, by number, received frames.
     Receive(u16),
-    /// An event is in a completion event queue.
+    /// An event was written to a CEQ.
     CompletionEvent(u16),
-    /// An event is in the asynchronous event queue.
+    /// An event was written to the AEQ.
     AsyncEvent,
 }
 
-/// A register that routes a cause.
+/// A register that routes a cause to a vector.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RouteRegister {
     /// PFINT_FW_CTL.
@@ -67,7 +68,7 @@ pub enum RouteRegister {
 }
 
 impl RouteRegister {
-    /// The route that a register of BAR0 is, if it is one.
+    /// Returns the route that a register of BAR0 represents, if any.
     pub fn of(register: Register) -> Option<Self> {
         Some(match register {
             Register::PfintFwCtl => Self::Firmware,
@@ -83,14 +84,14 @@ impl RouteRegister {
     }
 }
 
-/// Vectors and routes of a function.
+/// Vectors and routes of the function.
 #[derive(Debug)]
 pub struct Vectors {
     vectors: Vec<Vector>,
-    /// Some vector is to be signalled as soon as MSI-X is enabled.
-    held_back: bool,
-    /// Vectors for which some time has to pass first. Bound: each of them once.
-    waiting: Vec<u16>,
+    /// A vector must be signalled once MSI-X is enabled.
+    msix_blocked: bool,
+    /// Vectors with a running timer. Bound: each vector at most once.
+    timers: Vec<u16>,
     firmware: u32,
     other: u32,
     mailbox: u32,
@@ -103,86 +104,88 @@ pub struct Vectors {
     enabled_causes: OtherCauses,
 }
 
-/// Intervals of a vector.
+/// Number of intervals per vector.
 const INTERVALS: usize = 3;
 
-/// Descriptors that are company enough: they fill a cache line, with which a real E810 writes them back.
-const COMPANY: u32 = 4;
+/// Number of descriptors that ends coalescing: a cache line, the unit in which the E810 writes descriptors
+/// back.
+const COALESCE_DESCRIPTORS: u32 = 4;
 
-/// Bound: how long fewer wait. Longer than it takes a peer's kernel to answer, even of an emulated guest, and shorter than
-/// what a sender that waits for room would notice.
-const PATIENCE: Duration = Duration::from_millis(1);
+/// Bound: maximum delay of a coalesced completion. Longer than the reply time of a peer's kernel, even in an
+/// emulated guest, and shorter than what a sender waiting for buffer space notices.
+const COALESCE_TIMEOUT: Duration = Duration::from_millis(1);
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Vector {
-    /// What the driver wrote last, with `enable` as it is now.
+    /// Last value written, with `enable` updated.
     control: DynCtl,
     intervals: [Interval; INTERVALS],
-    fired: Fired,
-    /// When it was signalled last.
+    pending: PendingState,
+    /// Time of the last signal.
     signalled: Option<Instant>,
-    /// Nothing came to those that waited last: until something else fires, frames that have left are signalled at once.
-    lonely: bool,
-    /// It is among those that wait.
-    waits: bool,
+    /// The last coalesced completions timed out alone. Until another cause fires, completions are not
+    /// coalesced.
+    coalescing_off: bool,
+    /// Whether the vector is in [`Vectors::timers`].
+    has_timer: bool,
 }
 
-/// What a vector has to tell of.
+/// Pending state of a vector.
 #[derive(Clone, Copy, Debug, Default)]
-enum Fired {
+enum PendingState {
     #[default]
-    Nothing,
-    /// So many descriptors done, which wait for company until then.
-    Company { done: u32, until: Instant, interval: Duration },
-    /// Something that is to be signalled so long after the last signal.
-    Pending { interval: Duration },
+    Idle,
+    /// `done` completed descriptors, coalesced until `until`.
+    Coalescing { done: u32, until: Instant, interval: Duration },
+    /// To be signalled once `interval` has passed since the last signal.
+    Due { interval: Duration },
 }
 
 impl Vector {
-    /// How far apart signals are for whoever names this interval.
+    /// Returns the interval for an ITR index; 0 for [`NO_INTERVAL`].
     fn interval(&self, index: u8) -> Duration {
         let interval = self.intervals.get(usize::from(index)).copied().unwrap_or_default();
         Duration::from_micros(u64::from(interval.interval) * u64::from(INTERVAL_UNIT_US))
     }
 
-    fn pend(&mut self, interval: Duration) {
-        let interval = match self.fired {
-            Fired::Pending { interval: other } => interval.min(other),
-            Fired::Nothing | Fired::Company { .. } => interval,
+    fn set_pending(&mut self, interval: Duration) {
+        let interval = match self.pending {
+            PendingState::Due { interval: other } => interval.min(other),
+            PendingState::Idle | PendingState::Coalescing { .. } => interval,
         };
-        self.fired = Fired::Pending { interval };
+        self.pending = PendingState::Due { interval };
     }
 
-    /// Frames have left.
+    /// Handles transmit completions.
     fn complete(&mut self, now: Instant, more: u32, interval: Duration) {
-        let (done, until) = match self.fired {
-            Fired::Pending { .. } => return,
-            Fired::Company { done, until, .. } => (done.saturating_add(more), until),
-            Fired::Nothing => (more, now + PATIENCE),
+        let (done, until) = match self.pending {
+            PendingState::Due { .. } => return,
+            PendingState::Coalescing { done, until, .. } => (done.saturating_add(more), until),
+            PendingState::Idle => (more, now + COALESCE_TIMEOUT),
         };
-        if self.lonely || done >= COMPANY {
-            self.pend(interval);
+        if self.coalescing_off || done >= COALESCE_DESCRIPTORS {
+            self.set_pending(interval);
         } else {
-            self.fired = Fired::Company { done, until, interval };
+            self.pending = PendingState::Coalescing { done, until, interval };
         }
     }
 
-    /// What has waited long enough waits no longer.
-    fn pass_time(&mut self, now: Instant) {
-        if let Fired::Company { until, interval, .. } = self.fired
+    /// Ends coalescing that has timed out.
+    fn expire(&mut self, now: Instant) {
+        if let PendingState::Coalescing { until, interval, .. } = self.pending
             && until <= now
         {
-            self.lonely = true;
-            self.pend(interval);
+            self.coalescing_off = true;
+            self.set_pending(interval);
         }
     }
 
-    /// When time alone changes something; the past if at once.
+    /// Returns the time of the next state change without a new cause; in the past if it is due.
     fn deadline(&self) -> Option<Instant> {
-        match self.fired {
-            Fired::Nothing => None,
-            Fired::Company { until, .. } => Some(until),
-            Fired::Pending { interval } => {
+        match self.pending {
+            PendingState::Idle => None,
+            PendingState::Coalescing { until, .. } => Some(until),
+            PendingState::Due { interval } => {
                 self.signalled.filter(|_| self.control.enable).map(|signalled| signalled + interval)
             }
         }
@@ -190,12 +193,12 @@ impl Vector {
 }
 
 impl Vectors {
-    /// So many vectors, and routes for so many queues of each kind. Nothing is enabled.
+    /// Creates `vectors` vectors, and routes for `queues` queues of each kind. Nothing is enabled.
     pub fn new(vectors: u16, queues: u16) -> Self {
         Self {
             vectors: vec![Vector::default(); vectors.into()],
-            held_back: false,
-            waiting: Vec::new(),
+            msix_blocked: false,
+            timers: Vec::new(),
             firmware: 0,
             other: 0,
             mailbox: 0,
@@ -209,7 +212,7 @@ impl Vectors {
         }
     }
 
-    /// Something has fired. Nothing happens if it is not enabled.
+    /// Fires a cause. Has no effect unless its route is enabled.
     pub fn fire(&mut self, cx: &mut Context<'_>, cause: Cause) {
         let route = match cause {
             Cause::AdminEvent => Some(self.firmware),
@@ -227,35 +230,35 @@ impl Vectors {
             if let Cause::Transmit { done, .. } = cause {
                 vector.complete(cx.now, done, interval);
             } else {
-                vector.lonely = false;
-                vector.pend(interval);
+                vector.coalescing_off = false;
+                vector.set_pending(interval);
             }
             self.deliver(cx, route.vector);
         }
     }
 
-    /// Sets bits of PFINT_OICR, and fires if any of them is enabled.
+    /// Sets bits of PFINT_OICR and fires if any of them is enabled.
     pub fn fire_other(&mut self, cx: &mut Context<'_>, causes: OtherCauses) {
         self.causes |= causes;
         self.fire_enabled(cx);
     }
 
-    /// Sets bits of PFINT_OICR, for whoever looks.
-    pub fn note_other(&mut self, causes: OtherCauses) {
+    /// Sets bits of PFINT_OICR without an interrupt.
+    pub fn set_other(&mut self, causes: OtherCauses) {
         self.causes |= causes;
     }
 
-    /// Reads PFINT_OICR, which clears it.
-    pub fn take_other(&mut self) -> u32 {
+    /// Reads and clears PFINT_OICR.
+    pub fn read_other(&mut self) -> u32 {
         std::mem::take(&mut self.causes).bits()
     }
 
-    /// PFINT_OICR_ENA.
+    /// Reads PFINT_OICR_ENA.
     pub fn other_enabled(&self) -> u32 {
         self.enabled_causes.bits()
     }
 
-    /// Writes PFINT_OICR_ENA.
+    /// Writes PFINT_OICR_ENA. Fires if an already set bit becomes enabled.
     pub fn enable_other(&mut self, cx: &mut Context<'_>, causes: u32) {
         self.enabled_causes = OtherCauses::from_bits_retain(causes);
         self.fire_enabled(cx);
@@ -267,13 +270,13 @@ impl Vectors {
         }
     }
 
-    /// The vector that a route leads to, if its cause is enabled.
+    /// Returns the vector of a route, if its cause is enabled.
     pub(super) fn vector(&self, register: RouteRegister) -> Option<u16> {
         let route = Route::parse(&self.route(register).to_le_bytes());
         route.enable.then_some(route.vector)
     }
 
-    /// Reads a route. Of a queue that the function has not: 0.
+    /// Reads a route register; 0 for a queue that does not exist.
     pub fn route(&self, register: RouteRegister) -> u32 {
         match register {
             RouteRegister::Firmware => self.firmware,
@@ -289,7 +292,7 @@ impl Vectors {
         }
     }
 
-    /// Writes a route. Those of queues that the function has not are ignored.
+    /// Writes a route register; ignored for a queue that does not exist.
     pub fn set_route(&mut self, register: RouteRegister, value: u32) {
         let route = match register {
             RouteRegister::Firmware => Some(&mut self.firmware),
@@ -312,8 +315,8 @@ impl Vectors {
         u32::from_le_bytes(control.unwrap_or_default())
     }
 
-    /// Writes it. "Forget what is pending" does not drop a cause: it may have come while the driver wrote, and an interrupt
-    /// too many is harmless where one too few is not.
+    /// Writes GLINT_DYN_CTL of a vector. CLEARPBA does not drop a pending cause: it may have arrived during
+    /// the write, and a spurious interrupt is harmless while a lost one is not.
     pub fn set_control(&mut self, cx: &mut Context<'_>, index: u16, value: u32) {
         let Some(vector) = self.vectors.get_mut(usize::from(index)) else { return };
         let written = DynCtl::parse(&value.to_le_bytes());
@@ -327,17 +330,17 @@ impl Vectors {
         }
         if written.trigger {
             let index = if written.software_interval { written.software_interval_index } else { NO_INTERVAL };
-            vector.pend(vector.interval(index));
+            vector.set_pending(vector.interval(index));
         }
         vector.control =
             DynCtl { enable, clear_pending: false, trigger: false, keep_enable: false, ..written };
         self.deliver(cx, index);
     }
 
-    /// Signals what waited for MSI-X to be enabled. Call when that may have happened.
-    pub fn retry(&mut self, cx: &mut Context<'_>) {
-        if self.held_back && cx.interrupts.is_enabled() {
-            self.held_back = false;
+    /// Signals vectors that were pending while MSI-X was disabled.
+    pub fn retry_blocked(&mut self, cx: &mut Context<'_>) {
+        if self.msix_blocked && cx.interrupts.is_enabled() {
+            self.msix_blocked = false;
             for vector in 0..u16::try_from(self.vectors.len()).unwrap_or(u16::MAX) {
                 self.deliver(cx, vector);
             }
@@ -351,7 +354,7 @@ impl Vectors {
         u32::from_le_bytes(interval.copied().unwrap_or_default().emit())
     }
 
-    /// Writes it.
+    /// Writes GLINT_ITR.
     pub fn set_interval(&mut self, index: u16, vector: u16, value: u32) {
         let vector = self.vectors.get_mut(usize::from(vector));
         if let Some(interval) = vector.and_then(|vector| vector.intervals.get_mut(usize::from(index))) {
@@ -359,18 +362,18 @@ impl Vectors {
         }
     }
 
-    /// When [`Vectors::handle_deadline`] is wanted next.
+    /// Returns the time of the next call to [`Vectors::handle_deadline`].
     pub fn next_deadline(&self) -> Option<Instant> {
-        let waiting = self.waiting.iter().filter_map(|vector| self.vectors.get(usize::from(*vector)));
-        waiting.filter_map(Vector::deadline).min()
+        let timers = self.timers.iter().filter_map(|vector| self.vectors.get(usize::from(*vector)));
+        timers.filter_map(Vector::deadline).min()
     }
 
-    /// A deadline may have passed.
+    /// Handles expired timers.
     pub fn handle_deadline(&mut self, cx: &mut Context<'_>) {
-        for index in std::mem::take(&mut self.waiting) {
+        for index in std::mem::take(&mut self.timers) {
             if let Some(vector) = self.vectors.get_mut(usize::from(index)) {
-                vector.waits = false;
-                vector.pass_time(cx.now);
+                vector.has_timer = false;
+                vector.expire(cx.now);
                 self.deliver(cx, index);
             }
         }
@@ -378,15 +381,15 @@ impl Vectors {
 
     fn deliver(&mut self, cx: &mut Context<'_>, index: u16) {
         let Some(vector) = self.vectors.get_mut(usize::from(index)) else { return };
-        let is_pending = matches!(vector.fired, Fired::Pending { .. });
+        let is_pending = matches!(vector.pending, PendingState::Due { .. });
         if is_pending && vector.control.enable && !cx.interrupts.is_enabled() {
-            self.held_back = true;
+            self.msix_blocked = true;
         } else if vector.deadline().is_some_and(|deadline| deadline > cx.now) {
-            if !std::mem::replace(&mut vector.waits, true) {
-                self.waiting.push(index);
+            if !std::mem::replace(&mut vector.has_timer, true) {
+                self.timers.push(index);
             }
         } else if is_pending && vector.control.enable {
-            vector.fired = Fired::Nothing;
+            vector.pending = PendingState::Idle;
             vector.control.enable = false;
             vector.signalled = Some(cx.now);
             cx.interrupt(index);

@@ -1,5 +1,5 @@
-//! What the device says it can do: 000A and 000B. What is not in the list, drivers do without: SR-IOV, clocks, sensors, LEDs,
-//! another topology of the scheduler.
+//! Capabilities of the device and function: commands 000A and 000B. Drivers work without the features that
+//! are not listed: SR-IOV, PTP, sensors, LEDs, another scheduler topology.
 //!
 //! # Spec
 //! E810 interface, sections 6.1 and 6.2.
@@ -12,11 +12,11 @@ use crate::frontend::e810::device::E810;
 use crate::frontend::e810::limits::{DEVICE_FILTERS, DEVICE_VSIS, FUNCTION_FILTERS, FUNCTION_VSIS};
 use crate::frontend::e810::link::MAX_FRAME;
 
-/// Entries of the table behind the hash. Drivers accept no other number.
+/// Entries of the RSS lookup table. Drivers accept no other size.
 const RSS_TABLE: u32 = 2048;
-/// Exponent of the number of queues that an entry of it can name.
+/// Width of an entry in bits.
 const RSS_ENTRY_WIDTH: u32 = 9;
-/// Traffic classes.
+/// Number of traffic classes.
 const TRAFFIC_CLASSES: u32 = 8;
 
 pub(super) fn function(device: &E810, command: &mut Command) -> Result<(), AdminError> {

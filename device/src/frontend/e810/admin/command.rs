@@ -1,24 +1,25 @@
-//! A command as its handler sees it: typed parameters, a copy of the buffer, and the answer in the same places.
+//! An admin command as its handler sees it: typed parameters and a copy of the buffer, both replaced by the
+//! response.
 
 use protocol::hca::e810::admin::descriptor::{BUFFER_LEN, Flags};
 use protocol::hca::e810::admin::{AdminError, AdminStatus, Descriptor, PARAMETERS_LEN};
 
 use crate::memory::GuestMemory;
 
-/// A command from the time it was read until it is answered.
+/// A command from fetch to completion.
 #[derive(Debug)]
 pub struct Command {
     parameters: [u8; PARAMETERS_LEN],
     buffer: Vec<u8>,
-    /// Bytes of the buffer that the driver gets.
+    /// Number of buffer bytes in the response, if any.
     answered: Option<usize>,
 }
 
 impl Command {
-    /// Reads a command's buffer, if it has one for the device to read.
+    /// Fetches the buffer of a command, if the device must read it.
     ///
     /// # Errors
-    /// EINVAL for a buffer that is longer than those of the interface, EIO for one that cannot be read.
+    /// EINVAL for a buffer above the maximum length; EIO for one that is not in mapped memory.
     pub fn read(descriptor: &Descriptor, dma: &GuestMemory) -> Result<Self, AdminError> {
         let len = usize::from(descriptor.buffer_len);
         let mut buffer = Vec::new();
@@ -35,34 +36,34 @@ impl Command {
         Ok(Self { parameters: descriptor.parameters, buffer, answered: None })
     }
 
-    /// A command that did not come through a ring.
+    /// Creates a command for tests.
     #[cfg(test)]
     pub(in crate::frontend::e810) const fn of(parameters: [u8; PARAMETERS_LEN], buffer: Vec<u8>) -> Self {
         Self { parameters, buffer, answered: None }
     }
 
-    /// Parameters of a command, of whatever type the command has.
+    /// Returns the parameters, parsed as the command's type.
     pub fn parameters<T>(&self, parse: fn(&[u8; PARAMETERS_LEN]) -> T) -> T {
         parse(&self.parameters)
     }
 
-    /// Answers with parameters. Of a command with a buffer only the first eight bytes count.
+    /// Sets the parameters of the response. With a buffer, only the first eight bytes are returned.
     pub fn answer(&mut self, parameters: [u8; PARAMETERS_LEN]) {
         self.parameters = parameters;
     }
 
-    /// The buffer: what the driver wrote, or zeros.
+    /// Returns the buffer: input from the driver, or zeros.
     pub fn buffer(&self) -> &[u8] {
         &self.buffer
     }
 
-    /// The buffer, all of which the driver gets back.
+    /// Returns the buffer for modification; the whole buffer becomes the response.
     pub fn buffer_mut(&mut self) -> &mut [u8] {
         self.answered = Some(self.buffer.len());
         &mut self.buffer
     }
 
-    /// Lets `fill` write the buffer; the driver gets as many bytes of it as that says.
+    /// Writes the buffer with `fill`, which returns the length of the response.
     ///
     /// # Errors
     /// Those of `fill`.
@@ -74,18 +75,18 @@ impl Command {
         Ok(())
     }
 
-    /// The buffer begins with an object.
+    /// Parses an object at the start of the buffer.
     ///
     /// # Errors
-    /// EINVAL: it is too short.
+    /// EINVAL if the buffer is too short.
     pub fn object<T>(&self, parse: fn(&[u8]) -> Option<T>) -> Result<T, AdminError> {
         parse(&self.buffer).ok_or(AdminError::invalid("buffer length", self.buffer.len() as u64))
     }
 
-    /// Answers with these bytes in the buffer.
+    /// Responds with these bytes in the buffer.
     ///
     /// # Errors
-    /// EINVAL: the driver's buffer has no room for them.
+    /// EINVAL if the buffer is too short.
     pub fn reply(&mut self, bytes: &[u8]) -> Result<(), AdminError> {
         let len = self.buffer.len() as u64;
         let place = self.buffer.get_mut(..bytes.len()).ok_or(AdminError::invalid("buffer length", len))?;
@@ -94,15 +95,15 @@ impl Command {
         Ok(())
     }
 
-    /// What the driver gets in its buffer.
+    /// Returns the buffer bytes of the response.
     pub(super) fn output(&self) -> &[u8] {
         self.answered.and_then(|len| self.buffer.get(..len)).unwrap_or_default()
     }
 
-    /// Makes the completion of a command that succeeded, and writes the buffer.
+    /// Completes a successful command: writes the buffer and updates the descriptor.
     ///
     /// # Errors
-    /// EIO: the buffer cannot be written.
+    /// EIO if the buffer is not in mapped memory.
     pub(super) fn finish(&self, descriptor: &mut Descriptor, dma: &GuestMemory) -> Result<(), AdminError> {
         if let Some(len) = self.answered {
             dma.write(descriptor.buffer(), self.output())

@@ -1,4 +1,4 @@
-//! Versions, locks and the flash: 0001, 0002, 0008, 0009, 0701, 0706.
+//! Versions, resource locks and flash access: commands 0001, 0002, 0008, 0009, 0701, 0706.
 //!
 //! # Spec
 //! E810 interface, sections 5.2, 5.3 and 7.1.
@@ -13,10 +13,10 @@ use super::Command;
 use crate::frontend::e810::device::E810;
 use crate::limited;
 
-/// Milliseconds that a lock is granted for. There is one driver, so no lock is ever taken away.
+/// Lock timeout in milliseconds. There is only one driver, so a lock never expires.
 const GRANTED_MS: u32 = 3000;
 
-/// Below 1.5.2 drivers do not ask for what is not in the flash.
+/// API version. Drivers require more flash modules from 1.5.2 on, which the image lacks.
 const VERSION: Version = Version {
     rom: 0,
     build: 0x8001_4040,
@@ -41,7 +41,7 @@ pub(super) fn driver_version(command: &Command) -> Result<(), AdminError> {
 }
 
 pub(super) fn request_resource(device: &mut E810, command: &mut Command) -> Result<(), AdminError> {
-    let lock = known(command)?;
+    let lock = parse_lock(command)?;
     if lock.access != ACCESS_READ && lock.access != ACCESS_WRITE {
         return Err(AdminError::invalid("lock access type", lock.access.into()));
     }
@@ -58,14 +58,14 @@ pub(super) fn request_resource(device: &mut E810, command: &mut Command) -> Resu
 }
 
 pub(super) fn release_resource(device: &mut E810, command: &Command) -> Result<(), AdminError> {
-    let lock = known(command)?;
+    let lock = parse_lock(command)?;
     if lock.resource == ResourceId::GlobalConfig {
         device.package.end();
     }
     Ok(())
 }
 
-fn known(command: &Command) -> Result<ResourceLock, AdminError> {
+fn parse_lock(command: &Command) -> Result<ResourceLock, AdminError> {
     let lock = command.parameters(ResourceLock::parse);
     match lock.resource {
         ResourceId::Other(code) => Err(AdminError::invalid("lock ID", code.into())),
@@ -73,7 +73,8 @@ fn known(command: &Command) -> Result<ResourceLock, AdminError> {
     }
 }
 
-/// What is beyond the image has to be refused with EINVAL: so the driver finds out how long it is.
+/// Reads flash. Section 5.3: a read past the end must fail with EINVAL, since `ice` discovers the flash size
+/// this way.
 pub(super) fn read_nvm(device: &E810, command: &mut Command) -> Result<(), AdminError> {
     let read = command.parameters(ReadNvm::parse);
     if read.module != 0 {
@@ -84,16 +85,16 @@ pub(super) fn read_nvm(device: &E810, command: &mut Command) -> Result<(), Admin
     command.reply(bytes)
 }
 
-/// Answers the sum of the shadow RAM, which the driver compares.
+/// Returns the checksum of the shadow RAM, which the driver verifies.
 pub(super) fn nvm_checksum(device: &E810, command: &mut Command) -> Result<(), AdminError> {
-    let asked = command.parameters(NvmChecksum::parse);
-    if asked.recalculate {
+    let request = command.parameters(NvmChecksum::parse);
+    if request.recalculate {
         return Err(AdminError::new(
             AdminStatus::NotPermitted,
             "checksum recalculation, which writes flash module",
             0,
         ));
     }
-    command.answer(NvmChecksum { checksum: device.nvm.checksum(), ..asked }.emit());
+    command.answer(NvmChecksum { checksum: device.nvm.checksum(), ..request }.emit());
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! Which handler a command has, and what is told of commands to the log, the counters and the trace.
+//! Dispatches admin commands to their handlers and reports them to the log, the counters and the trace.
 
 use std::time::{Duration, Instant};
 
@@ -6,37 +6,37 @@ use protocol::describe::{Field as _, Hex};
 use protocol::hca::e810::admin::descriptor::Flags;
 use protocol::hca::e810::admin::{AdminError, AdminStatus, Descriptor, Opcode};
 
-use super::{Command, capabilities, control, link, mac, package, queues, scheduler, switching};
+use super::{Command, capabilities, control, link, mac, package, queues, scheduler, switch};
 use crate::frontend::Context;
 use crate::frontend::e810::device::E810;
 use crate::frontend::e810::{strict, trace};
 use crate::limited;
 use crate::telemetry::trace::Kind;
 
-/// Word of a command that succeeded.
+/// Status name of a successful command.
 const OK: &str = "OK";
 
-/// Executes what the driver has put into the send ring.
+/// Executes the commands in the send ring.
 ///
-/// Bound: the entries of the ring, each of which one pass over its buffer answers.
+/// Bound: the number of ring entries, each handled in one pass over its buffer.
 pub fn run(device: &mut E810, cx: &mut Context<'_>) {
     for _ in 0..device.function.rings.send.entries() {
         let Some((place, mut descriptor)) = device.function.rings.send.next(cx.dma) else { return };
         execute(device, cx, &mut descriptor);
-        // A command that resets the function takes the ring away.
+        // If the command reset the function, the ring is disabled and this has no effect.
         device.function.rings.send.complete(cx.dma, place, &descriptor);
     }
 }
 
-/// Executes a command and makes it its completion.
+/// Executes a command and turns its descriptor into the completion.
 fn execute(device: &mut E810, cx: &mut Context<'_>, descriptor: &mut Descriptor) {
     let begun = Instant::now();
     let began = cx.monitor.trace().map(|trace| trace.now());
-    let asked = *descriptor;
+    let request = *descriptor;
     if cx.monitor.is_strict() {
         let function = &mut device.function;
-        let in_use = !function.leaves.queues.is_empty() || function.switching.vsis.has_added();
-        strict::examine(&mut function.strict, descriptor, in_use).report(cx.monitor);
+        let in_use = !function.leaves.queues.is_empty() || function.pf_config.vsis.has_added();
+        strict::check_command(&mut function.strict, descriptor, in_use).report(cx.monitor);
     }
     let opcode = Opcode::from_code(descriptor.opcode);
     let mut command = Command::read(descriptor, cx.dma);
@@ -60,7 +60,8 @@ fn execute(device: &mut E810, cx: &mut Context<'_>, descriptor: &mut Descriptor)
     let name = opcode.map_or(protocol::hca::e810::admin::opcode::UNKNOWN, Opcode::name);
     match &result {
         Ok(()) => limited!(debug, command = name, "command completed"),
-        // The driver asks for much that it can do without, and searches for the end of the flash by reading beyond it.
+        // Not worth a log entry: drivers probe optional commands, and discover the flash size by reading past
+        // its end.
         Err(error) if error.status == AdminStatus::NotImplemented || opcode == Some(Opcode::ReadNvm) => {
             limited!(debug, command = name, "command completed with status: {error}");
         }
@@ -72,13 +73,13 @@ fn execute(device: &mut E810, cx: &mut Context<'_>, descriptor: &mut Descriptor)
         let took: Duration = trace.now().saturating_sub(began);
         trace.record(Kind::Command, name, |to| {
             status.show("status", to);
-            if let Err(refusal) = &result {
-                format_args!("{refusal}").show("refused", to);
+            if let Err(error) = &result {
+                format_args!("{error}").show("refused", to);
             }
             format_args!("{:.1}", took.as_secs_f64() * 1e6).show("us", to);
-            Hex(asked.opcode).show("op", to);
+            Hex(request.opcode).show("op", to);
             let output = command.as_ref().map_or(&[][..], |command| command.output());
-            trace::describe_command(opcode, (&asked, &input), (descriptor, output), to);
+            trace::describe_command(opcode, (&request, &input), (descriptor, output), to);
         });
     }
 }
@@ -89,11 +90,11 @@ fn dispatch(
     opcode: Opcode,
     command: &mut Command,
 ) -> Result<(), AdminError> {
-    if let Some(outcome) = scheduler::dispatch(&mut device.function.switching.scheduler, opcode, command) {
+    if let Some(outcome) = scheduler::dispatch(&mut device.function.pf_config.scheduler, opcode, command) {
         return outcome;
     }
-    if let Some(outcome) = switching::dispatch(&mut device.function.switching, opcode, command) {
-        cx.port.set_rdma(device.setup.options.rdma && device.function.switching.takes_rdma());
+    if let Some(outcome) = switch::dispatch(&mut device.function.pf_config, opcode, command) {
+        cx.port.set_rdma(device.setup.options.rdma && device.function.pf_config.diverts_rdma());
         return outcome;
     }
     if let Some(outcome) = queues::dispatch(device, opcode, command) {
@@ -126,7 +127,7 @@ fn dispatch(
         Opcode::DownloadPackage => package::download(device, command),
         Opcode::UpdatePackage => package::update(device, command),
         Opcode::GetPackageInfo => package::info(device, command),
-        // Nothing depends on what these set.
+        // These settings have no effect on the device.
         Opcode::QueueShutdown
         | Opcode::ClearPxe
         | Opcode::SetPortParameters

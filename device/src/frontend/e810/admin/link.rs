@@ -1,4 +1,4 @@
-//! PHY and link: 0600, 0601, 0605, 0607, 0620, and the event that the link has changed.
+//! PHY and link: commands 0600, 0601, 0605, 0607, 0620, and the link status event.
 //!
 //! # Spec
 //! E810 interface, sections 4.3 and 5.6.
@@ -38,7 +38,7 @@ pub(super) fn restart_negotiation(
     Ok(())
 }
 
-/// Every reset ends the loopback, so that no driver inherits a port without a wire.
+/// Any reset disables the loopback, so that a new driver never starts with a disconnected port.
 pub(super) fn set_mac_loopback(cx: &mut Context<'_>, command: &Command) {
     let SetMacLoopback { enable } = command.parameters(SetMacLoopback::parse);
     if cx.port.set_loopback(enable) {
@@ -51,8 +51,8 @@ pub(super) fn get_status(
     cx: &mut Context<'_>,
     command: &mut Command,
 ) -> Result<(), AdminError> {
-    let asked = command.parameters(GetLinkStatus::parse);
-    match asked.events {
+    let request = command.parameters(GetLinkStatus::parse);
+    match request.events {
         EVENTS_ENABLE => device.function.link_events = true,
         EVENTS_DISABLE => device.function.link_events = false,
         _ => {}
@@ -66,7 +66,7 @@ fn answer(device: &E810) -> [u8; PARAMETERS_LEN] {
     GetLinkStatus { events: u8::from(device.function.link_events) }.emit()
 }
 
-/// Tells the driver that the link has changed, if it wants to know.
+/// Posts a link status event, if the driver has enabled them.
 pub(in crate::frontend::e810) fn post_link_event(device: &mut E810, cx: &mut Context<'_>) {
     if !device.function.link_events {
         return;

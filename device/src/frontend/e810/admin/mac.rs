@@ -1,4 +1,4 @@
-//! MAC of the function: 0107, 0108, 0603.
+//! MAC address and configuration: commands 0107, 0108, 0603.
 //!
 //! # Spec
 //! E810 interface, section 5.2.
@@ -11,7 +11,7 @@ use crate::frontend::Context;
 use crate::frontend::e810::device::E810;
 use crate::frontend::e810::link::MAX_FRAME;
 
-/// The address of the port. What software writes holds until the next reset.
+/// Returns the address of the port. An address written by the driver persists until the next reset.
 pub(super) fn read(cx: &Context<'_>, command: &mut Command) -> Result<(), AdminError> {
     let entry = MacEntry { port: 0, kind: 0, mac: cx.port.addresses().own.mac };
     command.reply(&entry.emit())?;

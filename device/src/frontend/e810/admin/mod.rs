@@ -1,7 +1,8 @@
-//! The admin queue: commands that execute inside the store to the tail of the send ring, and events in the receive ring.
+//! The admin queue: commands execute synchronously on a write to the send tail, and events are posted to the
+//! receive ring.
 //!
-//! [`ring`] has the registers, [`command`] what a handler sees of a command, [`dispatch`] which handler a command has. A file
-//! for each group of commands follows.
+//! [`ring`] implements the registers, [`command`] the view of a handler, and [`dispatch`] the selection of
+//! handlers. The other modules implement one group of commands each.
 //!
 //! # Spec
 //! E810 interface, sections 4 and 5.
@@ -16,7 +17,7 @@ mod package;
 mod queues;
 pub mod ring;
 pub(super) mod scheduler;
-pub(super) mod switching;
+pub(super) mod switch;
 
 pub use command::Command;
 pub(super) use link::post_link_event;

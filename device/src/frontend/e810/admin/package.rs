@@ -1,4 +1,4 @@
-//! The package: 0C40, 0C42, 0C43.
+//! DDP package: commands 0C40, 0C42, 0C43.
 //!
 //! # Spec
 //! E810 interface, section 7.2.
@@ -14,9 +14,9 @@ pub(super) fn download(device: &mut E810, command: &mut Command) -> Result<(), A
     no_error(command)
 }
 
-/// Of what it changes, only what is hashed is not done by the parser of this device by itself.
+/// Only hash profiles take effect; the parser of this device is fixed.
 pub(super) fn update(device: &mut E810, command: &mut Command) -> Result<(), AdminError> {
-    device.function.switching.vsis.profiles.update(device.package.packet_groups(), command.buffer());
+    device.function.pf_config.vsis.profiles.update(device.package.packet_groups(), command.buffer());
     no_error(command)
 }
 

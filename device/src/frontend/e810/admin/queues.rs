@@ -1,4 +1,4 @@
-//! Transmit queues and the queue sets of RDMA: 0C30 to 0C33.
+//! Transmit queues and RDMA queue sets: commands 0C30 to 0C33.
 //!
 //! # Spec
 //! E810 interface, section 5.9.
@@ -14,7 +14,7 @@ use crate::frontend::e810::device::E810;
 use crate::frontend::e810::lan::AddError;
 use crate::frontend::e810::vsi::VsiNumber;
 
-/// Executes a command of queues; `None` if it is another's.
+/// Executes a queue command; `None` for other commands.
 pub(in crate::frontend::e810) fn dispatch(
     device: &mut E810,
     opcode: Opcode,
@@ -23,14 +23,14 @@ pub(in crate::frontend::e810) fn dispatch(
     Some(match opcode {
         Opcode::AddTxQueues => add_queues(device, command),
         Opcode::DisableTxQueues => disable(device, command),
-        // Queues send in the order of their doorbells, wherever they are in the tree.
+        // Queues are served in the order of their doorbells, wherever their leaves are.
         Opcode::MoveTxQueues => Ok(()),
         Opcode::AddRdmaQueueSet => add_rdma_sets(device, command),
         _ => return None,
     })
 }
 
-/// "Add transmit queues". What is in front of a wrong one stays added.
+/// Executes "Add transmit queues". Queues before a rejected one remain.
 fn add_queues(device: &mut E810, command: &mut Command) -> Result<(), AdminError> {
     let groups = command.parameters(AddParameters::parse).groups;
     let mut left = Buffer::new(command.buffer_mut());
@@ -38,25 +38,25 @@ fn add_queues(device: &mut E810, command: &mut Command) -> Result<(), AdminError
         let group = QueueGroup::parse(left.next()?);
         let records: &mut [[u8; AddQueue::LEN]] = left.next_all(group.count.into())?;
         for record in records {
-            let asked = AddQueue::parse(record);
-            let switching = &mut device.function.switching;
-            let vsi = asked.context.vsi;
-            if switching.vsis.get(VsiNumber::new(vsi)).is_none() {
+            let request = AddQueue::parse(record);
+            let pf_config = &mut device.function.pf_config;
+            let vsi = request.context.vsi;
+            if pf_config.vsis.get(VsiNumber::new(vsi)).is_none() {
                 return Err(AdminError::no_entry("VSI of the transmit queue", vsi.into()));
             }
-            let teid = switching.scheduler.add_leaf(group.parent, asked.element)?;
-            device.lan.add_transmit(asked.queue, asked.context).map_err(|error| {
-                switching.scheduler.remove_leaf(teid);
-                refusal(error)
+            let teid = pf_config.scheduler.add_leaf(group.parent, request.element)?;
+            device.lan.add_transmit(request.queue, request.context).map_err(|error| {
+                pf_config.scheduler.remove_leaf(teid);
+                to_admin_error(error)
             })?;
-            device.function.leaves.queues.insert(asked.queue, teid);
-            *record = AddQueue { teid, ..asked }.emit();
+            device.function.leaves.queues.insert(request.queue, teid);
+            *record = AddQueue { teid, ..request }.emit();
         }
     }
     Ok(())
 }
 
-fn refusal(error: AddError) -> AdminError {
+fn to_admin_error(error: AddError) -> AdminError {
     match error {
         AddError::NoSuchQueue(queue) => AdminError::invalid("transmit queue", queue.into()),
         AddError::Enabled(queue) => AdminError::new(AdminStatus::Exists, "transmit queue", queue.into()),
@@ -64,12 +64,12 @@ fn refusal(error: AddError) -> AdminError {
     }
 }
 
-/// RDMA queue sets, one for each leaf that there can be.
+/// Maximum number of RDMA queue sets: one per scheduler leaf.
 ///
-/// Bound: handles are the driver's to choose, and a set stays when its leaf is deleted with a node above.
+/// Bound: drivers choose the handles, and a set outlives a leaf that is deleted with an ancestor.
 const MAX_RDMA_SETS: usize = 512;
 
-/// "Add RDMA queue sets". What is in front of a wrong one stays added.
+/// Executes "Add RDMA queue sets". Sets before a rejected one remain.
 fn add_rdma_sets(device: &mut E810, command: &mut Command) -> Result<(), AdminError> {
     let groups = command.parameters(AddParameters::parse).groups;
     let function = &mut device.function;
@@ -78,13 +78,13 @@ fn add_rdma_sets(device: &mut E810, command: &mut Command) -> Result<(), AdminEr
         let group = RdmaSetGroup::parse(left.next()?);
         let records: &mut [[u8; AddRdmaSet::LEN]] = left.next_all(group.count)?;
         for record in records {
-            let asked = AddRdmaSet::parse(record);
-            if function.leaves.rdma_sets.contains_key(&asked.set) {
-                return Err(AdminError::new(AdminStatus::Exists, "RDMA queue set", asked.set.into()));
+            let request = AddRdmaSet::parse(record);
+            if function.leaves.rdma_sets.contains_key(&request.set) {
+                return Err(AdminError::new(AdminStatus::Exists, "RDMA queue set", request.set.into()));
             }
-            if asked.set & RDMA != 0 {
-                // The bit says in "disable queues" that an id is a set's.
-                return Err(AdminError::invalid("RDMA queue set", asked.set.into()));
+            if request.set & RDMA != 0 {
+                // In "disable queues", this bit marks the ID of an RDMA queue set.
+                return Err(AdminError::invalid("RDMA queue set", request.set.into()));
             }
             if function.leaves.rdma_sets.len() >= MAX_RDMA_SETS {
                 return Err(AdminError::new(
@@ -93,17 +93,17 @@ fn add_rdma_sets(device: &mut E810, command: &mut Command) -> Result<(), AdminEr
                     MAX_RDMA_SETS as u64,
                 ));
             }
-            let teid = function.switching.scheduler.add_leaf(group.parent, asked.element)?;
-            function.leaves.rdma_sets.insert(asked.set, teid);
-            *record = AddRdmaSet { teid, ..asked }.emit();
+            let teid = function.pf_config.scheduler.add_leaf(group.parent, request.element)?;
+            function.leaves.rdma_sets.insert(request.set, teid);
+            *record = AddRdmaSet { teid, ..request }.emit();
         }
     }
     Ok(())
 }
 
-/// "Disable queues": takes them away at once, with what they were about to send.
+/// Executes "Disable queues": removes queues at once, with their pending frames.
 fn disable(device: &mut E810, command: &mut Command) -> Result<(), AdminError> {
-    /// Bytes behind an even number of ids, which make a group with its header of six a multiple of four.
+    /// Padding after an even number of IDs; aligns a group (with its 6-byte header) to four bytes.
     const PADDING: usize = 2;
     let groups = command.parameters(DisableParameters::parse).groups;
     let function = &mut device.function;
@@ -119,7 +119,7 @@ fn disable(device: &mut E810, command: &mut Command) -> Result<(), AdminError> {
                 ("RDMA queue set", function.leaves.rdma_sets.remove(&(id & !RDMA)))
             };
             let leaf = leaf.ok_or(AdminError::no_entry(what, (id & !RDMA).into()))?;
-            function.switching.scheduler.remove_leaf(leaf);
+            function.pf_config.scheduler.remove_leaf(leaf);
         }
         if count.is_multiple_of(2) && group + 1 < groups {
             let _: &mut [u8; PADDING] = left.next()?;

@@ -1,4 +1,5 @@
-//! Rings of descriptors: their registers, the next command, and events.
+//! Descriptor rings of the admin queue and the mailbox: registers, fetching of commands and posting of
+//! events.
 //!
 //! # Spec
 //! E810 interface, sections 4.1 to 4.3.
@@ -10,23 +11,23 @@ use protocol::ids::Iova;
 
 use crate::memory::{DmaError, GuestMemory};
 
-/// Bits of head and tail.
+/// Index bits of the head and tail registers.
 const INDEX: u32 = 0x3ff;
 
-/// Rings of the function.
+/// The rings of the function.
 #[derive(Debug, Default)]
 pub struct Rings {
-    /// Commands.
+    /// Admin send queue (ATQ): commands.
     pub send: Ring,
-    /// Events.
+    /// Admin receive queue (ARQ): events.
     pub receive: Ring,
-    /// Messages to virtual functions, which there are none of: what is sent is done.
+    /// Mailbox send queue. There are no virtual functions, so messages complete without effect.
     pub mailbox_send: Ring,
-    /// Messages from them.
+    /// Mailbox receive queue, never written.
     pub mailbox_receive: Ring,
 }
 
-/// Registers of a ring, which are its state.
+/// Registers of a ring.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Ring {
     base_low: u32,
@@ -39,33 +40,33 @@ pub struct Ring {
 /// A register of a ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RingRegister {
-    /// Lower half of the ring's address.
+    /// Low half of the base address.
     BaseLow,
-    /// Upper half.
+    /// High half of the base address.
     BaseHigh,
-    /// Entries and enable.
+    /// Number of entries, enable and error bits.
     Length,
-    /// Where the device is.
+    /// Index of the device.
     Head,
-    /// Where the driver is.
+    /// Index of the driver.
     Tail,
 }
 
-/// Which ring.
+/// Identifies a ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RingName {
-    /// Commands.
+    /// Admin send queue.
     Send,
-    /// Events.
+    /// Admin receive queue.
     Receive,
-    /// Mailbox, to virtual functions.
+    /// Mailbox send queue.
     MailboxSend,
-    /// Mailbox, from them.
+    /// Mailbox receive queue.
     MailboxReceive,
 }
 
 impl RingRegister {
-    /// Ring and register of it that a register of BAR0 is, if it is one.
+    /// Returns the ring and the ring register that a register of BAR0 represents, if any.
     pub fn of(register: Register) -> Option<(RingName, Self)> {
         use {Register as R, RingName as Of};
         Some(match register {
@@ -95,7 +96,7 @@ impl RingRegister {
 }
 
 impl Rings {
-    /// A ring.
+    /// Returns a ring.
     pub fn get(&self, name: RingName) -> &Ring {
         match name {
             RingName::Send => &self.send,
@@ -105,7 +106,7 @@ impl Rings {
         }
     }
 
-    /// Writes a register of a ring. Commands that a tail adds are for the caller to execute.
+    /// Writes a register of a ring. The caller executes the commands that a tail write posts.
     pub fn write(&mut self, name: RingName, register: RingRegister, value: u32) {
         let ring = match name {
             RingName::Send => &mut self.send,
@@ -142,18 +143,19 @@ impl Ring {
         }
     }
 
-    /// Whether the driver has enabled it, with an error since then or without one.
+    /// Whether the driver has enabled the ring, even if an error has occurred since.
     pub fn is_enabled(&self) -> bool {
         self.length.enable
     }
 
-    /// Entries it has.
+    /// Returns the number of entries.
     pub fn entries(&self) -> u16 {
         self.length.entries
     }
 
-    /// The descriptor at the head: its place and its bytes; `None` if there is none. A ring that cannot be read, or whose
-    /// head or tail is outside of it, stops with the "critical" bit of its length register.
+    /// Fetches the descriptor at the head and its address; `None` if the ring is empty. A ring that is not in
+    /// mapped memory, or whose head or tail is out of range, stops with the "critical error" bit of its
+    /// length register.
     pub fn next(&mut self, dma: &GuestMemory) -> Option<(Iova, Descriptor)> {
         if !self.length.enable || self.length.critical || self.head == self.tail {
             return None;
@@ -167,7 +169,7 @@ impl Ring {
         Some((read?, Descriptor::parse(&bytes)))
     }
 
-    /// Gives the descriptor at the head back to the driver, as it is now.
+    /// Writes the descriptor at the head back and advances the head.
     pub fn complete(&mut self, dma: &GuestMemory, place: Iova, descriptor: &Descriptor) {
         if dma.write(place, &descriptor.emit()).is_err() {
             self.length.critical = true;
@@ -176,7 +178,7 @@ impl Ring {
         self.head = (self.head + 1) % u32::from(self.length.entries).max(1);
     }
 
-    /// Writes an event, with `data` in its buffer. Whether there was room for it.
+    /// Posts an event with `data` in its buffer. Returns whether a descriptor with enough room was available.
     pub fn post(&mut self, dma: &GuestMemory, event: Opcode, parameters: [u8; 8], data: &[u8]) -> bool {
         let Some((place, free)) = self.next(dma) else { return false };
         match self.fill(dma, &free, event, parameters, data) {
@@ -202,7 +204,7 @@ impl Ring {
         dma.write(free.buffer(), data)?;
         let mut flags = Flags::DONE | Flags::COMPLETE | Flags::BUFFER;
         flags.set(Flags::LARGE, data.len() > LARGE_FROM);
-        // The address of the buffer stays where the driver finds it again.
+        // Keep the buffer address, which the driver uses to find the buffer again.
         let mut all: [u8; PARAMETERS_LEN] = free.parameters;
         all[..8].copy_from_slice(&parameters);
         Ok(Some(Descriptor {

@@ -1,4 +1,4 @@
-//! Transmit scheduler: 0400 to 0415.
+//! Transmit scheduler: commands 0400 to 0415.
 //!
 //! # Spec
 //! E810 interface, section 5.5.
@@ -9,7 +9,7 @@ use protocol::hca::e810::admin::{AdminError, Opcode};
 use super::Command;
 use crate::frontend::e810::scheduler::Scheduler;
 
-/// Executes a command of the scheduler; `None` if it is another's.
+/// Executes a scheduler command; `None` for other commands.
 pub(in crate::frontend::e810) fn dispatch(
     scheduler: &mut Scheduler,
     opcode: Opcode,
@@ -42,7 +42,7 @@ pub(in crate::frontend::e810) fn dispatch(
     })
 }
 
-/// A command about what is listed in its buffer, answered with how much of it was processed.
+/// Executes a command on a list in its buffer. Responds with the number of entries processed.
 fn list(
     command: &mut Command,
     process: impl FnOnce(u16, &mut [u8]) -> Result<u16, AdminError>,

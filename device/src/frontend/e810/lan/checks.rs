@@ -1,4 +1,4 @@
-//! What a receive descriptor says of a frame: whether its checksums are right, where its headers end.
+//! Receive offload: checksum status and header length for receive descriptors.
 //!
 //! # Spec
 //! E810 interface, section 8.5.
@@ -7,19 +7,19 @@ use protocol::hca::e810::rx_descriptor::Checks;
 use protocol::net::checksum::Checksum;
 use protocol::net::layers::{Addresses, Ip, Layers, Transport};
 
-/// Verifies the checksums of a frame.
+/// Verifies the checksums of a frame. Without an IP header nothing is checked.
 pub(super) fn verify(frame: &[u8], layers: &Layers) -> Checks {
     let (Some(ip), Some(header)) = (&layers.ip, layers.ip_header(frame)) else { return Checks::default() };
     let ipv4_error =
         matches!(ip.addresses, Addresses::V4 { .. }) && Checksum::new().with(header).value() != 0;
     match ip.payload(frame).and_then(|payload| l4_is_right(ip, payload)) {
         Some(right) => Checks { done: true, ipv4_error, l4_error: !right },
-        // A wrong header is worth telling though software has to look at the rest itself.
+        // Report an IPv4 header error even if software must verify the transport checksum itself.
         None => Checks { done: ipv4_error, ipv4_error, l4_error: false },
     }
 }
 
-/// Whether the sum of a transport is right. `None` if it has none that can be verified here.
+/// Verifies the transport checksum. `None` if there is none or it must be verified by software.
 fn l4_is_right(ip: &Ip, payload: &[u8]) -> Option<bool> {
     let sum_is_right = || ip.pseudo_header().with(payload).value() == 0;
     match (ip.transport, ip.addresses) {
@@ -28,14 +28,15 @@ fn l4_is_right(ip: &Ip, payload: &[u8]) -> Option<bool> {
         (Transport::Udp(_), addresses) => {
             let [.., high, low, sum_high, sum_low] = *payload.first_chunk::<8>()?;
             let has_sum = [sum_high, sum_low] != [0, 0];
-            // A datagram that is shorter than its packet is for software to make sense of.
+            // The UDP length differs from the IP payload, as in a fragment or a padded datagram: left to
+            // software.
             if usize::from(u16::from_be_bytes([high, low])) != payload.len() {
                 return None;
             }
             match addresses {
                 // RFC 768: no checksum was computed.
                 Addresses::V4 { .. } if !has_sum => Some(true),
-                // RFC 6935 allows it to some, and who they are software knows.
+                // RFC 6935 permits zero UDP checksums for some tunnels; that choice is left to software.
                 Addresses::V6 { .. } if !has_sum => None,
                 _ => Some(sum_is_right()),
             }
@@ -49,7 +50,8 @@ fn l4_is_right(ip: &Ip, payload: &[u8]) -> Option<bool> {
     }
 }
 
-/// Bytes of all headers in front of the payload of TCP, UDP or SCTP, or of whatever IP carries. `None` if there is no IP.
+/// Returns the length of all headers up to the payload of TCP, UDP, SCTP or, for other protocols, of IP.
+/// `None` without an IP header.
 pub(super) fn headers_len(frame: &[u8], layers: &Layers) -> Option<usize> {
     let ip = layers.ip.as_ref()?;
     let transport = match ip.transport {

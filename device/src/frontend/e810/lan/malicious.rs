@@ -1,7 +1,8 @@
-//! What a driver does that no driver should: the queue it does it with stops, and registers say which and why.
+//! Malicious driver detection (MDET): the offending queue stops, and registers report the queue and the event
+//! type.
 //!
-//! The specification gives the registers but not the numbers of the reasons; those of [`Fault::reason`] are ours. Linux
-//! prints the number and leaves it to the transmit watchdog to reset the function.
+//! The specification defines the registers but not the event types; those of [`DriverError::reason`] are specific
+//! to this device. Linux logs the number and relies on the transmit watchdog to reset the function.
 //!
 //! # Spec
 //! E810 interface, sections 3.3 (bit 19) and 8.7.
@@ -10,57 +11,57 @@ use bitfield_struct::bitfield;
 use protocol::hca::e810::regs::Register;
 use thiserror::Error;
 
-/// What a driver did wrong with a queue.
+/// A driver violation that stops a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-pub(super) enum Fault {
-    /// A doorbell names a descriptor that the ring does not have.
+pub(super) enum DriverError {
+    /// The tail is not a descriptor of the ring.
     #[error("the tail is outside the ring")]
     TailBeyondRing,
-    /// The ring is not in guest memory that the device may use.
+    /// The ring is not in mapped memory.
     #[error("the ring is not in mapped memory")]
     RingOutsideMemory,
-    /// A buffer has no bytes.
+    /// A buffer has length 0.
     #[error("a descriptor has buffer length 0")]
     EmptyBuffer,
-    /// A frame has fewer bytes than the device takes.
+    /// A frame is shorter than the minimum.
     #[error("the frame is too short")]
     FrameTooShort,
-    /// A frame has more bytes than the wire takes.
+    /// A frame exceeds the maximum on the wire.
     #[error("the frame is too long")]
     FrameTooLong,
-    /// A frame is in more buffers than the device takes.
+    /// A frame has too many buffers.
     #[error("the frame has too many buffers")]
     TooManyBuffers,
-    /// A descriptor of no known type, or one where it cannot be.
+    /// A descriptor has an unknown type, or a type that is not valid at this position.
     #[error("invalid descriptor type")]
     DescriptorType,
-    /// Headers overlap, do not fit what they are said to be, or pass the end of the frame.
+    /// Headers overlap, are shorter than their minimum, or exceed the frame.
     #[error("invalid header lengths")]
     HeaderLengths,
-    /// The size of pieces is out of bounds.
+    /// The MSS is out of range.
     #[error("invalid maximum segment size (MSS)")]
     SegmentSize,
-    /// The bytes to be cut are not those that the buffers have.
+    /// The TSO length does not match the buffers.
     #[error("invalid segmentation length (TSO length)")]
     SegmentedLength,
-    /// A buffer is not in guest memory that the device may use.
+    /// A buffer is not in mapped memory.
     #[error("a descriptor buffer is not in mapped memory")]
     BufferOutsideMemory,
 }
 
-/// Who notices a fault, each with registers of its own.
+/// The hardware unit that detects a violation. Each has its own registers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Detector {
-    /// The manager of transmit queues: rings and doorbells.
+    /// Transmit queue manager (PQM): rings and doorbells.
     TransmitQueues,
-    /// The unit that handles transmit descriptors.
+    /// Transmit descriptor processing (TCLAN).
     TransmitFrames,
     /// The receive side.
     Receive,
 }
 
-impl Fault {
-    /// Of a transmit queue.
+impl DriverError {
+    /// Returns the unit that detects a violation on a transmit queue.
     pub(super) const fn transmit_detector(self) -> Detector {
         match self {
             Self::TailBeyondRing | Self::RingOutsideMemory => Detector::TransmitQueues,
@@ -68,7 +69,7 @@ impl Fault {
         }
     }
 
-    /// Type of the event, 5 bits.
+    /// Returns the event type (MAL_TYPE, 5 bits).
     const fn reason(self) -> u8 {
         match self {
             Self::TailBeyondRing => 1,
@@ -86,7 +87,7 @@ impl Fault {
     }
 }
 
-/// Of GL_MDET_TX_TCLAN and GL_MDET_RX.
+/// Layout of GL_MDET_TX_TCLAN and GL_MDET_RX.
 #[bitfield(u32)]
 struct QueueEvent {
     #[bits(15)]
@@ -99,7 +100,7 @@ struct QueueEvent {
     valid: bool,
 }
 
-/// Of GL_MDET_TX_PQM, whose fields are elsewhere.
+/// Layout of GL_MDET_TX_PQM.
 #[bitfield(u32)]
 struct QueueManagerEvent {
     #[bits(3)]
@@ -113,7 +114,7 @@ struct QueueManagerEvent {
     valid: bool,
 }
 
-/// The registers of events.
+/// The event registers.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct MaliciousDriver {
     transmit_queues: Events,
@@ -128,8 +129,8 @@ struct Events {
 }
 
 impl MaliciousDriver {
-    /// Keeps an event of a queue, if none is kept that nobody has read.
-    pub(super) fn record(&mut self, detector: Detector, queue: u16, fault: Fault) {
+    /// Records an event, unless an earlier one has not been cleared yet.
+    pub(super) fn record(&mut self, detector: Detector, queue: u16, fault: DriverError) {
         let event = match detector {
             Detector::TransmitQueues => QueueManagerEvent::new()
                 .with_queue(queue & 0x3fff)
@@ -149,7 +150,7 @@ impl MaliciousDriver {
         events.function = 1;
     }
 
-    /// Value of a register, if it is one of these.
+    /// Reads a register; `None` if it is not an event register.
     pub(super) const fn read(&self, register: Register) -> Option<u32> {
         Some(match register {
             Register::GlMdetTxPqm => self.transmit_queues.event,
@@ -162,7 +163,7 @@ impl MaliciousDriver {
         })
     }
 
-    /// Software has seen what a register tells and clears it, whatever it writes.
+    /// Clears an event register. Any written value clears it.
     pub(super) const fn clear(&mut self, register: Register) {
         match register {
             Register::GlMdetTxPqm => self.transmit_queues.event = 0,
@@ -188,36 +189,36 @@ impl MaliciousDriver {
 mod tests {
     use super::*;
 
-    /// What is read at an offset in BAR 0.
+    /// Reads the register at an offset in BAR0.
     fn read(registers: &MaliciousDriver, offset: u64) -> u32 {
         registers.read(Register::at(offset).unwrap().0).unwrap()
     }
 
     #[test]
-    fn an_event_says_its_queue_and_reason_where_drivers_look() {
+    fn event_has_queue_and_type() {
         let mut registers = MaliciousDriver::default();
-        registers.record(Detector::TransmitFrames, 5, Fault::EmptyBuffer);
+        registers.record(Detector::TransmitFrames, 5, DriverError::EmptyBuffer);
         assert_eq!(read(&registers, 0xf_c068), 1 << 31 | 3 << 26 | 5);
         assert_eq!(read(&registers, 0xf_c000), 1);
         assert_eq!(read(&registers, 0x2d_2e00), 0);
-        registers.record(Detector::TransmitQueues, 6, Fault::TailBeyondRing);
+        registers.record(Detector::TransmitQueues, 6, DriverError::TailBeyondRing);
         assert_eq!(read(&registers, 0x2d_2e00), 1 << 31 | 1 << 26 | 6 << 12);
         assert_eq!(read(&registers, 0x2d_2c80), 1);
-        registers.record(Detector::Receive, 7, Fault::BufferOutsideMemory);
+        registers.record(Detector::Receive, 7, DriverError::BufferOutsideMemory);
         assert_eq!(read(&registers, 0x29_4c00), 1 << 31 | 11 << 26 | 7);
         assert_eq!(read(&registers, 0x29_4280), 1);
     }
 
     #[test]
-    fn the_first_event_stays_until_software_has_taken_it() {
+    fn first_event_persists_until_cleared() {
         let mut registers = MaliciousDriver::default();
-        registers.record(Detector::Receive, 1, Fault::BufferOutsideMemory);
-        registers.record(Detector::Receive, 2, Fault::TailBeyondRing);
+        registers.record(Detector::Receive, 1, DriverError::BufferOutsideMemory);
+        registers.record(Detector::Receive, 2, DriverError::TailBeyondRing);
         assert_eq!(read(&registers, 0x29_4c00) & 0x7fff, 1);
         registers.clear(Register::GlMdetRx);
         registers.clear(Register::PfMdetRx);
         assert_eq!((read(&registers, 0x29_4c00), read(&registers, 0x29_4280)), (0, 0));
-        registers.record(Detector::Receive, 2, Fault::TailBeyondRing);
+        registers.record(Detector::Receive, 2, DriverError::TailBeyondRing);
         assert_eq!(read(&registers, 0x29_4c00) & 0x7fff, 2);
     }
 }

@@ -1,7 +1,7 @@
-//! The LAN data path: transmit and receive queues, what is done to frames on their way, and what is counted.
+//! The LAN data path: transmit and receive queues, offloads and statistics.
 //!
-//! It knows queues and frames. Which queue a frame goes to, which vector a queue's cause is routed to, and who may add a
-//! queue is not decided here.
+//! This module handles queues and frames only. Forwarding, interrupt routing and queue permissions belong to
+//! other modules.
 //!
 //! # Spec
 //! E810 interface, section 8.
@@ -30,9 +30,9 @@ use protocol::net::layers::Layers;
 use smallvec::SmallVec;
 use thiserror::Error;
 
-use self::malicious::{Detector, Fault, MaliciousDriver};
-pub(super) use self::receive_queue::Treatment;
-use self::receive_queue::{ReceiveQueue, Refusal};
+use self::malicious::{Detector, DriverError, MaliciousDriver};
+pub(super) use self::receive_queue::RxOffload;
+use self::receive_queue::{ReceiveQueue, RxError};
 use self::statistics::{PortStatistics, Statistics};
 use self::transmit_queue::{MAX_FRAME_LEN, Step, TransmitQueue};
 use crate::frontend::e810::strict::rules;
@@ -43,62 +43,62 @@ use crate::memory::GuestMemory;
 use crate::telemetry::monitor::Monitor;
 use crate::telemetry::reason::InterfaceReason;
 
-/// Bound: queues that are looked at for one frame. Some have descriptors that make none.
-const VISITS_PER_FRAME: usize = 64;
+/// Bound: queue polls per frame, since some queues hold only descriptors without a frame.
+const MAX_POLLS_PER_FRAME: usize = 64;
 
-/// A frame that a queue sends.
+/// A frame fetched from a transmit queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Sent {
+pub(super) struct OutgoingFrame {
     /// VSI of the queue.
     pub(super) vsi: u16,
-    /// Where software wants it to go.
+    /// Destination requested by the context descriptor.
     pub(super) destination: Destination,
 }
 
-/// Why a transmit queue was not added.
+/// Why a transmit queue could not be added.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub(super) enum AddError {
-    /// The device has no such queue.
+    /// The queue number is out of range.
     #[error("transmit queue {0} does not exist")]
     NoSuchQueue(u16),
-    /// It is there already.
+    /// The queue is already enabled.
     #[error("transmit queue {0} is already enabled")]
     Enabled(u16),
-    /// Its ring has no descriptors.
+    /// The ring length is out of range.
     #[error("transmit queue {0} has an invalid ring length of {1} descriptors")]
     RingLength(u16, u16),
 }
 
-/// Fewest and most descriptors of a ring, as drivers of real E810s know them.
+/// Ring lengths that drivers of the E810 accept.
 const RING_LENGTHS: std::ops::RangeInclusive<u16> = 8..=8160;
 
-/// Causes of a turn, each once; few queues have any.
+/// Pending interrupt causes, each at most once.
 type Causes = SmallVec<[Cause; 8]>;
 
-/// Queues and counters.
+/// All queues and counters.
 #[derive(Debug)]
 pub(super) struct Lan {
     transmit: Vec<Option<Box<Transmit>>>,
-    /// Transmit queues with work, in the order of their turns.
+    /// Transmit queues with work, in round-robin order.
     turns: VecDeque<u16>,
     receive: Vec<Receive>,
     causes: Causes,
     malicious: MaliciousDriver,
-    /// There was an event since the last call of [`Lan::take_malicious`].
-    alarmed: bool,
+    /// Set by an MDET event until [`Lan::take_malicious`] is called.
+    mdet_pending: bool,
     statistics: Statistics,
 }
 
 #[derive(Debug)]
 struct Transmit {
     queue: TransmitQueue,
-    /// It is among the turns.
-    waits: bool,
-    /// Its driver made a mistake: nothing is done for it before it is removed.
-    lost: bool,
+    /// Whether the queue is in `turns`.
+    queued: bool,
+    /// Stopped by a driver violation. A stopped queue does nothing until it is removed.
+    stopped: bool,
 }
 
-/// The registers of a receive queue, and the queue if it is enabled.
+/// Registers of a receive queue, and its state while enabled.
 #[derive(Debug, Default)]
 struct Receive {
     context: [u32; rx_context::WORDS],
@@ -106,26 +106,25 @@ struct Receive {
     tail: u32,
     control: u32,
     queue: Option<Box<ReceiveQueue>>,
-    /// As of [`Transmit`].
-    lost: bool,
+    /// As in [`Transmit`].
+    stopped: bool,
 }
 
 impl Receive {
     fn queue_mut(&mut self) -> Option<&mut ReceiveQueue> {
-        self.queue.as_deref_mut().filter(|_| !self.lost)
+        self.queue.as_deref_mut().filter(|_| !self.stopped)
     }
 }
 
-/// Bits of QRX_CTRL.
 mod control {
-    /// Software wants the queue to be enabled.
+    /// QENA_REQ: software requests the queue to be enabled.
     pub(super) const REQUEST: u32 = 1 << 0;
-    /// It is.
+    /// QENA_STAT: the queue is enabled.
     pub(super) const STATUS: u32 = 1 << 2;
 }
 
 impl Lan {
-    /// A device with this many queues of each kind, none of them enabled.
+    /// Creates `queues` queues of each kind, all disabled.
     pub(super) fn new(queues: u16) -> Self {
         Self {
             transmit: (0..queues).map(|_| None).collect(),
@@ -133,36 +132,35 @@ impl Lan {
             receive: (0..queues).map(|_| Receive::default()).collect(),
             causes: Causes::new(),
             malicious: MaliciousDriver::default(),
-            alarmed: false,
+            mdet_pending: false,
             statistics: Statistics::default(),
         }
     }
 
-    /// Reset of the function: all queues are gone at once, counters go on.
+    /// Resets the function: removes all queues. Statistics are kept.
     pub(super) fn reset(&mut self) {
         self.transmit.iter_mut().for_each(|queue| *queue = None);
         self.receive.iter_mut().for_each(|queue| *queue = Receive::default());
         self.turns.clear();
         self.causes.clear();
         self.malicious = MaliciousDriver::default();
-        self.alarmed = false;
+        self.mdet_pending = false;
     }
 
-    /// What the port has counted.
     pub(super) const fn port_counts(&self) -> PortStatistics {
         self.statistics.port
     }
 
-    /// Queues that are enabled, those that transmit first. Vectors are somebody else's to know.
+    /// Returns rows of the enabled queues, transmit queues first. The caller fills in vectors.
     pub(super) fn queues(&self) -> impl Iterator<Item = QueueRow> {
-        let state = |lost: bool| if lost { QueueState::Stopped } else { QueueState::Enabled };
+        let state = |stopped: bool| if stopped { QueueState::Stopped } else { QueueState::Enabled };
         let transmit = (0..).zip(&self.transmit).filter_map(move |(number, place)| {
-            let Transmit { queue, lost, .. } = place.as_deref()?;
+            let Transmit { queue, stopped, .. } = place.as_deref()?;
             let (context, (frames, bytes)) = (queue.context(), queue.traffic());
             Some(QueueRow {
                 queue: number,
                 direction: QueueDirection::Transmit,
-                state: state(*lost),
+                state: state(*stopped),
                 vsi: Some(context.vsi),
                 ring: context.ring.first().get(),
                 entries: context.ring_len,
@@ -180,7 +178,7 @@ impl Lan {
             Some(QueueRow {
                 queue: number,
                 direction: QueueDirection::Receive,
-                state: state(receive.lost),
+                state: state(receive.stopped),
                 vsi: None,
                 ring: context.ring.first().get(),
                 entries: context.ring_len,
@@ -195,19 +193,21 @@ impl Lan {
         transmit.chain(receive)
     }
 
-    /// Queues that wrote descriptors back since the last call, those that transmit first: what may wait before what may not.
+    /// Returns the interrupt causes since the last call. Transmit causes come first, since they may be
+    /// delayed and receive causes may not.
     pub(super) fn take_causes(&mut self) -> Causes {
         let mut causes = std::mem::take(&mut self.causes);
         causes.sort_by_key(|cause| matches!(cause, Cause::Receive(_)));
         causes
     }
 
-    /// Whether a driver made a mistake since the last call, for which "malicious driver detected" is to be raised.
+    /// Returns and clears the flag for the "malicious driver detected" interrupt.
     pub(super) fn take_malicious(&mut self) -> bool {
-        std::mem::take(&mut self.alarmed)
+        std::mem::take(&mut self.mdet_pending)
     }
 
-    /// Value of a register of this part, if it is one. Those of queues are 32 bits.
+    /// Reads a register; `None` if it belongs to another block. Queue registers have 32 bits, counters up to
+    /// 40.
     pub(super) fn read(&self, register: Register) -> Option<u64> {
         Some(match register {
             Register::QtxCommHead(queue) => self.transmit_head(queue).into(),
@@ -226,8 +226,8 @@ impl Lan {
         })
     }
 
-    /// Looks at a write to a register, before it has an effect, for what is against the interface and tolerated.
-    pub(super) fn examine(&self, register: Register, value: u32, monitor: &mut Monitor) {
+    /// Strict mode: checks a register write before it takes effect.
+    pub(super) fn check_write(&self, register: Register, value: u32, monitor: &mut Monitor) {
         let receive = |queue: u16| self.receive.get(usize::from(queue));
         match register {
             Register::QtxCommDbell(queue)
@@ -250,7 +250,7 @@ impl Lan {
             }
             Register::QrxCtrl(queue) if value & control::REQUEST != 0 => {
                 let context = receive(queue).map(|receive| RxContext::from_registers(&receive.context));
-                if let Some(why) = context.as_ref().and_then(ReceiveQueue::complaint) {
+                if let Some(why) = context.as_ref().and_then(ReceiveQueue::context_violation) {
                     monitor.violation(&rules::RECEIVE_CONTEXT, format_args!("receive queue {queue}: {why}"));
                 }
             }
@@ -258,7 +258,7 @@ impl Lan {
         }
     }
 
-    /// Software writes a register. Whether it is one of this part.
+    /// Writes a register. Returns false if it belongs to another block.
     pub(super) fn write(&mut self, register: Register, value: u32) -> bool {
         match register {
             Register::QtxCommDbell(queue) => self.ring_doorbell(queue, value),
@@ -286,69 +286,67 @@ impl Lan {
         }
         *place = Some(Box::new(Transmit {
             queue: TransmitQueue::new(number, context),
-            waits: false,
-            lost: false,
+            queued: false,
+            stopped: false,
         }));
         Ok(())
     }
 
-    /// Removes a transmit queue, whatever it was about to send. Its ring is not touched any more. Whether there was one.
+    /// Removes a transmit queue at once, with its pending frames. Returns whether it existed.
     pub(super) fn remove_transmit(&mut self, number: u16) -> bool {
         self.turns.retain(|waiting| *waiting != number);
         self.causes.retain(|cause| !matches!(cause, Cause::Transmit { queue, .. } if *queue == number));
         self.transmit.get_mut(usize::from(number)).is_some_and(|place| place.take().is_some())
     }
 
-    /// Descriptors in front of `tail` are to be sent.
+    /// Handles a doorbell: descriptors before `tail` are posted.
     fn ring_doorbell(&mut self, number: u16, tail: u32) {
         let Some(transmit) = self.transmit_mut(number) else { return };
         match transmit.queue.set_tail(tail) {
-            Ok(()) if transmit.queue.has_work() && !transmit.waits => {
-                transmit.waits = true;
+            Ok(()) if transmit.queue.has_work() && !transmit.queued => {
+                transmit.queued = true;
                 self.turns.push_back(number);
             }
             Ok(()) => {}
-            Err(fault) => self.lose_transmit(number, fault),
+            Err(fault) => self.stop_transmit(number, fault),
         }
     }
 
-    /// Whether a transmit queue is there.
+    /// Whether a transmit queue exists.
     pub(super) fn has_transmit(&self, number: u16) -> bool {
         self.transmit.get(usize::from(number)).is_some_and(Option::is_some)
     }
 
-    /// The descriptor that the device takes next.
     fn transmit_head(&self, number: u16) -> u32 {
         let transmit = self.transmit.get(usize::from(number)).and_then(Option::as_ref);
         transmit.map_or(0, |transmit| transmit.queue.head().into())
     }
 
-    /// The last doorbell.
     fn transmit_tail(&self, number: u16) -> u32 {
         let transmit = self.transmit.get(usize::from(number)).and_then(Option::as_ref);
         transmit.map_or(0, |transmit| transmit.queue.tail().into())
     }
 
-    /// Whether [`Lan::poll_frame`] may have more.
+    /// Whether [`Lan::poll_frame`] may return another frame.
     pub(super) fn has_work(&self) -> bool {
         !self.turns.is_empty()
     }
 
-    /// Appends the next frame of a queue to `out`, of each queue in turn.
+    /// Appends the next frame to `out`, serving queues round-robin.
     pub(super) fn poll_frame(
         &mut self,
         (memory, monitor): (&GuestMemory, &mut Monitor),
         out: &mut Vec<u8>,
-    ) -> Option<Sent> {
-        for _ in 0..VISITS_PER_FRAME {
+    ) -> Option<OutgoingFrame> {
+        for _ in 0..MAX_POLLS_PER_FRAME {
             let number = self.turns.pop_front()?;
             let Some(transmit) = self.transmit_mut(number) else { continue };
             let start = out.len();
             let mut done = 0;
             let step = transmit.queue.poll((memory, &mut *monitor), out, &mut done);
-            transmit.waits = step.is_ok() && transmit.queue.has_work();
-            let (waits, vsi) = (transmit.waits, transmit.queue.context().vsi);
-            if waits {
+            transmit.queued = step.is_ok() && transmit.queue.has_work();
+            let (queued, vsi) = (transmit.queued, transmit.queue.context().vsi);
+            if queued {
                 self.turns.push_back(number);
             }
             if done > 0 {
@@ -357,56 +355,54 @@ impl Lan {
             match step {
                 Ok(Step::Frame(destination)) => {
                     self.statistics.transmitted(vsi, out.get(start..).unwrap_or_default());
-                    return Some(Sent { vsi, destination });
+                    return Some(OutgoingFrame { vsi, destination });
                 }
                 Ok(Step::NoFrame | Step::Idle) => {}
-                Err(fault) => self.lose_transmit(number, fault),
+                Err(fault) => self.stop_transmit(number, fault),
             }
         }
         None
     }
 
-    /// A frame of a queue goes to the wire.
+    /// Counts a frame sent to the wire.
     pub(super) fn count_sent(&mut self, frame: &[u8]) {
         self.statistics.port_transmitted(frame);
     }
 
-    /// A frame of a queue was for the wire, but the link is down.
+    /// Counts a frame dropped because the link is down.
     pub(super) const fn count_lost_with_link_down(&mut self) {
         self.statistics.port.dropped_link_down += 1;
     }
 
-    /// A frame of a VSI may not be sent.
-    pub(super) fn count_refused(&mut self, vsi: u16) {
+    /// Counts a frame that the switch rejected.
+    pub(super) fn count_rejected(&mut self, vsi: u16) {
         self.statistics.vsi_mut(vsi).transmit_errors += 1;
     }
 
-    /// One register of a queue's context, which takes effect when the queue is enabled.
+    /// Writes a context register, which takes effect when the queue is enabled.
     fn write_receive_context(&mut self, number: u16, index: usize, value: u32) {
         if let Some(word) = self.receive_mut(number).and_then(|receive| receive.context.get_mut(index)) {
             *word = value;
         }
     }
 
-    /// As it was written.
     fn receive_context(&self, number: u16, index: usize) -> u32 {
         let context = self.receive.get(usize::from(number)).map(|receive| &receive.context);
         context.and_then(|context| context.get(index)).copied().unwrap_or_default()
     }
 
-    /// The layout of what a queue writes, which takes effect when it is enabled.
+    /// Writes the descriptor profile, which takes effect when the queue is enabled.
     fn write_receive_profile(&mut self, number: u16, value: u32) {
         if let Some(receive) = self.receive_mut(number) {
             receive.profile = value;
         }
     }
 
-    /// As it was written.
     fn receive_profile(&self, number: u16) -> u32 {
         self.receive.get(usize::from(number)).map_or(0, |receive| receive.profile)
     }
 
-    /// Enables or disables a queue, at once.
+    /// Writes QRX_CTRL. Enabling and disabling complete at once.
     fn write_receive_control(&mut self, number: u16, value: u32) {
         let Some(receive) = self.receive_mut(number) else { return };
         let enable = value & control::REQUEST != 0;
@@ -415,7 +411,7 @@ impl Lan {
         if enable == enabled {
             return;
         }
-        receive.lost = false;
+        receive.stopped = false;
         receive.queue = enable.then(|| {
             let context = RxContext::from_registers(&receive.context);
             Box::new(ReceiveQueue::new(number, context, Profile::of_register(receive.profile)))
@@ -428,25 +424,23 @@ impl Lan {
         }
     }
 
-    /// As it was written, and whether the queue is enabled.
     fn receive_control(&self, number: u16) -> u32 {
         self.receive.get(usize::from(number)).map_or(0, |receive| receive.control)
     }
 
-    /// Entries in front of `tail` are free.
+    /// Handles a tail write: entries before `tail` are posted.
     fn write_receive_tail(&mut self, number: u16, tail: u32) {
         let Some(receive) = self.receive_mut(number) else { return };
         receive.tail = tail;
         self.move_receive_tail(number, tail);
     }
 
-    /// As it was written.
     fn receive_tail(&self, number: u16) -> u32 {
         self.receive.get(usize::from(number)).map_or(0, |receive| receive.tail)
     }
 
-    /// A frame came to the port, whoever it is for. Whether it is one that a MAC takes.
-    pub(super) fn arrived(&mut self, frame: &[u8]) -> bool {
+    /// Counts a frame received by the port. Returns false if it exceeds the maximum frame size.
+    pub(super) fn accept_from_port(&mut self, frame: &[u8]) -> bool {
         if frame.len() > MAX_FRAME_LEN {
             self.statistics.port.oversize += 1;
             return false;
@@ -455,31 +449,30 @@ impl Lan {
         true
     }
 
-    /// Puts a frame of a VSI into one of its queues. What does not fit is counted and lost.
+    /// Delivers a frame of a VSI to one of its queues. A frame that does not fit is counted and dropped.
     pub(super) fn receive(
         &mut self,
         (memory, monitor): (&GuestMemory, &mut Monitor),
         (vsi, number): (u16, u16),
         frame: &[u8],
         layers: &Layers,
-        treatment: Treatment,
+        offload: RxOffload,
     ) {
         let queue = self.receive_mut(number).and_then(Receive::queue_mut);
-        let refusal =
-            match queue.map(|queue| queue.deliver((memory, &mut *monitor), frame, layers, treatment)) {
-                Some(Ok(())) => {
-                    self.statistics.received(vsi, frame);
-                    return self.raise_receive(number);
-                }
-                None => None,
-                Some(Err(refusal)) => Some(refusal),
-            };
+        let error = match queue.map(|queue| queue.deliver((memory, &mut *monitor), frame, layers, offload)) {
+            Some(Ok(())) => {
+                self.statistics.received(vsi, frame);
+                return self.raise_receive(number);
+            }
+            None => None,
+            Some(Err(error)) => Some(error),
+        };
         self.statistics.vsi_mut(vsi).receive_dropped += 1;
-        let reason = match refusal {
+        let reason = match error {
             None => InterfaceReason::NoQueue,
-            Some(Refusal::NoBuffers) => InterfaceReason::NoBuffer,
-            Some(Refusal::TooLong) => InterfaceReason::LongerThanQueue,
-            Some(Refusal::Fault(fault)) => return self.lose_receive(number, fault),
+            Some(RxError::NoBuffers) => InterfaceReason::NoBuffer,
+            Some(RxError::TooLong) => InterfaceReason::LongerThanQueue,
+            Some(RxError::Driver(fault)) => return self.stop_receive(number, fault),
         };
         monitor.ignored(reason, None, format_args!("frame"), |to| {
             frame.len().show("len", to);
@@ -491,31 +484,31 @@ impl Lan {
     fn move_receive_tail(&mut self, number: u16, tail: u32) {
         let queue = self.receive_mut(number).and_then(Receive::queue_mut);
         if let Some(Err(fault)) = queue.map(|queue| queue.set_tail(tail)) {
-            self.lose_receive(number, fault);
+            self.stop_receive(number, fault);
         }
     }
 
     fn transmit_mut(&mut self, number: u16) -> Option<&mut Transmit> {
-        self.transmit.get_mut(usize::from(number))?.as_deref_mut().filter(|transmit| !transmit.lost)
+        self.transmit.get_mut(usize::from(number))?.as_deref_mut().filter(|transmit| !transmit.stopped)
     }
 
     fn receive_mut(&mut self, number: u16) -> Option<&mut Receive> {
         self.receive.get_mut(usize::from(number))
     }
 
-    /// A transmit queue has marked more descriptors as done.
+    /// Records done descriptors of a transmit queue as a pending cause.
     fn complete(&mut self, number: u16, more: u32) {
-        let told = self.causes.iter_mut().find_map(|cause| match cause {
+        let pending = self.causes.iter_mut().find_map(|cause| match cause {
             Cause::Transmit { queue, done } if *queue == number => Some(done),
             _ => None,
         });
-        match told {
+        match pending {
             Some(done) => *done = done.saturating_add(more),
             None => self.causes.push(Cause::Transmit { queue: number, done: more }),
         }
     }
 
-    /// A receive queue has received. What was not taken yet is not told twice.
+    /// Records a pending cause of a receive queue.
     fn raise_receive(&mut self, number: u16) {
         let cause = Cause::Receive(number);
         if !self.causes.contains(&cause) {
@@ -523,28 +516,28 @@ impl Lan {
         }
     }
 
-    fn lose_transmit(&mut self, number: u16, fault: Fault) {
+    fn stop_transmit(&mut self, number: u16, fault: DriverError) {
         self.turns.retain(|waiting| *waiting != number);
         if let Some(transmit) = self.transmit_mut(number) {
             limited!(warn, queue = number, "transmit queue stopped: {fault}");
-            transmit.lost = true;
-            transmit.waits = false;
+            transmit.stopped = true;
+            transmit.queued = false;
             let vsi = transmit.queue.context().vsi;
             self.statistics.vsi_mut(vsi).transmit_errors += 1;
-            self.alarm(fault.transmit_detector(), number, fault);
+            self.raise_mdet(fault.transmit_detector(), number, fault);
         }
     }
 
-    fn lose_receive(&mut self, number: u16, fault: Fault) {
+    fn stop_receive(&mut self, number: u16, fault: DriverError) {
         limited!(warn, queue = number, "receive queue stopped: {fault}");
         if let Some(receive) = self.receive_mut(number) {
-            receive.lost = true;
+            receive.stopped = true;
         }
-        self.alarm(Detector::Receive, number, fault);
+        self.raise_mdet(Detector::Receive, number, fault);
     }
 
-    fn alarm(&mut self, detector: Detector, number: u16, fault: Fault) {
+    fn raise_mdet(&mut self, detector: Detector, number: u16, fault: DriverError) {
         self.malicious.record(detector, number, fault);
-        self.alarmed = true;
+        self.mdet_pending = true;
     }
 }

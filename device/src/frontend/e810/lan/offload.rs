@@ -1,7 +1,7 @@
-//! What the device does to the headers of a frame on its way out: lengths and checksums.
+//! Transmit offload: fills in lengths and checksums of a frame's headers.
 //!
-//! Checksums are computed from scratch. The driver leaves the sum of the pseudo-header in the field, of a frame to be cut
-//! without the length, so that both ways give the same.
+//! Checksums are computed from scratch. The driver seeds the field with the pseudo-header sum (without the
+//! length for TSO), which is ignored; the result is the same.
 //!
 //! # Spec
 //! E810 interface, section 8.2.
@@ -13,9 +13,10 @@ use protocol::net::checksum::Checksum;
 use protocol::net::layers::TCP;
 use protocol::net::udp;
 
-use super::malicious::Fault;
+use super::malicious::DriverError;
 
-/// Shortest headers: RFC 791, section 3.1; RFC 8200, section 3; RFC 9293, section 3.1; RFC 768; RFC 9260, section 3.1.
+/// Minimum header lengths: RFC 791, section 3.1; RFC 8200, section 3; RFC 9293, section 3.1; RFC 768; RFC
+/// 9260, section 3.1.
 const IPV4_LEN: usize = 20;
 const IPV6_LEN: usize = 40;
 const TCP_LEN: usize = 20;
@@ -23,15 +24,15 @@ const UDP_LEN: usize = 8;
 const SCTP_LEN: usize = 12;
 const ETHERNET_LEN: usize = 14;
 
-/// Where the headers of a frame are, bytes from its start, and which checksums are to be computed.
+/// Header offsets in a frame, in bytes, and the checksums to compute.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Offloads {
-    /// Around the inner headers.
+    /// Outer headers of a tunnel.
     outer: Option<Outer>,
     /// Innermost IP header.
     ip: Option<IpHeader>,
     l4: Option<L4Header>,
-    /// Bytes of all headers.
+    /// Total length of the headers.
     len: usize,
 }
 
@@ -51,7 +52,7 @@ struct OuterUdp {
 struct IpHeader {
     version: Version,
     at: usize,
-    /// With options or extension headers.
+    /// Includes options or extension headers.
     len: usize,
 }
 
@@ -74,29 +75,29 @@ enum L4Protocol {
     Sctp,
 }
 
-/// Which piece of a frame that is cut.
+/// Position of a segment in a TSO frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Piece {
-    /// How many came before it.
+pub(super) struct SegmentPosition {
+    /// Number of segments before it.
     pub(super) index: u16,
-    /// How many bytes of payload came before it.
+    /// Payload bytes before it.
     pub(super) offset: u32,
-    /// No other follows.
+    /// Whether it is the last segment.
     pub(super) last: bool,
 }
 
 impl Offloads {
-    /// As the descriptors of a frame ask for them. `inserted` bytes of tags stand in front of the EtherType that are not in
-    /// guest memory.
+    /// Derives the header offsets from the descriptors of a frame. `inserted` is the length of VLAN tags to
+    /// insert, which guest memory does not contain.
     ///
     /// # Errors
-    /// Headers that overlap, or cannot be what they are said to be.
+    /// `HeaderLengths` if a header is shorter than its minimum, or L4 is requested without IP.
     pub(super) fn new(
         command: Command,
         lengths: HeaderLengths,
         tunnel: &Tunnel,
         inserted: usize,
-    ) -> Result<Self, Fault> {
+    ) -> Result<Self, DriverError> {
         let mut at = usize::from(lengths.mac) + inserted;
         let outer_version = match tunnel.ip {
             OuterIp::None => None,
@@ -112,7 +113,7 @@ impl Offloads {
                 let udp = (tunnel.kind == TunnelKind::Udp)
                     .then_some(OuterUdp { at, checksum: tunnel.udp_checksum });
                 if udp.is_some() && usize::from(tunnel.len) < UDP_LEN {
-                    return Err(Fault::HeaderLengths);
+                    return Err(DriverError::HeaderLengths);
                 }
                 at += usize::from(tunnel.len);
                 Some(Outer { ip, udp })
@@ -135,36 +136,36 @@ impl Offloads {
         let l4_len = usize::from(lengths.l4);
         let l4 = match protocol {
             None => None,
-            // The pseudo-header is of an IP version.
-            Some((_, least)) if ip.is_none() || l4_len < least => return Err(Fault::HeaderLengths),
+            // The pseudo-header requires an IP version.
+            Some((_, minimum)) if ip.is_none() || l4_len < minimum => return Err(DriverError::HeaderLengths),
             Some((protocol, _)) => Some(L4Header { protocol, at }),
         };
         let has_ip = ip.is_some() || outer.is_some();
         if has_ip && usize::from(lengths.mac) < ETHERNET_LEN {
-            return Err(Fault::HeaderLengths);
+            return Err(DriverError::HeaderLengths);
         }
         Ok(Self { outer, ip, l4, len: if has_ip { at + l4_len } else { 0 } })
     }
 
-    /// Bytes of all headers that the device is told of.
+    /// Returns the total length of the headers.
     pub(super) const fn headers_len(&self) -> usize {
         self.len
     }
 
-    /// Whether a frame with these headers can be cut: its payload is that of TCP or UDP.
-    pub(super) fn can_cut(&self) -> bool {
+    /// Whether frames with these headers support TSO: the transport must be TCP or UDP.
+    pub(super) fn supports_tso(&self) -> bool {
         self.l4.is_some_and(|l4| l4.protocol != L4Protocol::Sctp)
     }
 
-    /// Makes of the headers of a whole frame those of one piece of it: `frame` is the piece with these headers in front.
-    pub(super) fn cut(&self, frame: &mut [u8], piece: Piece) {
+    /// Adjusts the headers of a segment: `frame` is the segment with a copy of the original headers.
+    pub(super) fn adjust_headers(&self, frame: &mut [u8], position: SegmentPosition) {
         let ips = self.outer.map(|outer| outer.ip).into_iter().chain(self.ip);
-        ips.for_each(|ip| ip.cut(frame, piece));
+        ips.for_each(|ip| ip.adjust_headers(frame, position));
         if let Some(udp) = self.outer.and_then(|outer| outer.udp) {
             put_u16(frame, udp.at + 4, len_from(frame, udp.at));
         }
         match self.l4 {
-            Some(L4Header { protocol: L4Protocol::Tcp, at }) => cut_tcp(frame, at, piece),
+            Some(L4Header { protocol: L4Protocol::Tcp, at }) => adjust_tcp(frame, at, position),
             Some(L4Header { protocol: L4Protocol::Udp, at }) => {
                 put_u16(frame, at + 4, len_from(frame, at));
             }
@@ -172,13 +173,13 @@ impl Offloads {
         }
     }
 
-    /// Computes the checksums asked for, from the inside out, since what is outside covers what is inside.
+    /// Computes the requested checksums, inner headers first, since outer checksums cover inner headers.
     ///
     /// # Errors
-    /// The frame ends in its headers.
-    pub(super) fn fill_checksums(&self, frame: &mut [u8]) -> Result<(), Fault> {
+    /// The frame ends within its headers.
+    pub(super) fn fill_checksums(&self, frame: &mut [u8]) -> Result<(), DriverError> {
         if self.len > frame.len() {
-            return Err(Fault::HeaderLengths);
+            return Err(DriverError::HeaderLengths);
         }
         if let Some(ip) = self.ip {
             ip.fill_checksum(frame);
@@ -197,19 +198,19 @@ impl Offloads {
 }
 
 impl IpHeader {
-    fn new(version: Version, at: usize, len: usize) -> Result<Self, Fault> {
-        let least = match version {
+    fn new(version: Version, at: usize, len: usize) -> Result<Self, DriverError> {
+        let minimum = match version {
             Version::V4 { .. } => IPV4_LEN,
             Version::V6 => IPV6_LEN,
         };
-        if len < least { Err(Fault::HeaderLengths) } else { Ok(Self { version, at, len }) }
+        if len < minimum { Err(DriverError::HeaderLengths) } else { Ok(Self { version, at, len }) }
     }
 
-    fn cut(&self, frame: &mut [u8], piece: Piece) {
+    fn adjust_headers(&self, frame: &mut [u8], position: SegmentPosition) {
         match self.version {
             Version::V4 { .. } => {
                 put_u16(frame, self.at + 2, len_from(frame, self.at));
-                let id = get_u16(frame, self.at + 4).wrapping_add(piece.index);
+                let id = get_u16(frame, self.at + 4).wrapping_add(position.index);
                 put_u16(frame, self.at + 4, id);
             }
             Version::V6 => put_u16(frame, self.at + 4, len_from(frame, self.at + IPV6_LEN)),
@@ -224,7 +225,8 @@ impl IpHeader {
         }
     }
 
-    /// Where the datagram ends, which short frames are padded behind; the end of the frame if the header does not say.
+    /// Returns the end of the IP packet, before any Ethernet padding; the end of the frame if the header's
+    /// length is invalid.
     fn end(&self, frame: &[u8]) -> usize {
         let said = match self.version {
             Version::V4 { .. } => self.at + usize::from(get_u16(frame, self.at + 2)),
@@ -258,13 +260,13 @@ impl L4Header {
             .with_u16(u16::try_from(segment.len()).unwrap_or(u16::MAX))
             .with(segment)
             .value();
-        // Of UDP, 0 says that there is no checksum, and FFFF is the same sum (RFC 768).
+        // RFC 768: a computed sum of 0 is transmitted as 0xFFFF, since 0 means "no checksum".
         let value = if sum == 0 && self.protocol == L4Protocol::Udp { u16::MAX } else { sum };
         put_u16(frame, field, value);
     }
 }
 
-/// RFC 9260, section 6.8 and appendix A: the CRC goes in the other byte order than everything else.
+/// RFC 9260, section 6.8 and appendix A: the CRC32c is stored in little-endian order.
 fn fill_sctp(frame: &mut [u8], at: usize, end: usize) {
     let Some(packet) = frame.get_mut(at..end) else { return };
     if let Some(field) = packet.get_mut(8..12) {
@@ -276,29 +278,29 @@ fn fill_sctp(frame: &mut [u8], at: usize, end: usize) {
     }
 }
 
-/// RFC 9293, section 3.1: what ends or pushes the data is in the last piece; that the window was reduced (RFC 3168, section
-/// 6.1.2) is said once, in the first.
-fn cut_tcp(frame: &mut [u8], at: usize, piece: Piece) {
+/// RFC 9293, section 3.1: FIN and PSH belong to the last segment. RFC 3168, section 6.1.2: CWR is set only in
+/// the first.
+fn adjust_tcp(frame: &mut [u8], at: usize, position: SegmentPosition) {
     const FIN: u8 = 0x01;
     const PSH: u8 = 0x08;
     const CWR: u8 = 0x80;
     let high = get_u16(frame, at + 4);
     let low = get_u16(frame, at + 6);
-    let sequence = (u32::from(high) << 16 | u32::from(low)).wrapping_add(piece.offset);
+    let sequence = (u32::from(high) << 16 | u32::from(low)).wrapping_add(position.offset);
     let [a, b, c, d] = sequence.to_be_bytes();
     put_u16(frame, at + 4, u16::from_be_bytes([a, b]));
     put_u16(frame, at + 6, u16::from_be_bytes([c, d]));
     if let Some(flags) = frame.get_mut(at + 13) {
-        if !piece.last {
+        if !position.last {
             *flags &= !(FIN | PSH);
         }
-        if piece.index != 0 {
+        if position.index != 0 {
             *flags &= !CWR;
         }
     }
 }
 
-/// Bytes from `at` to the end of the frame. Frames are shorter than a 16-bit number tells.
+/// Returns the number of bytes from `at` to the end of the frame. Frames are shorter than 64 KiB.
 fn len_from(frame: &[u8], at: usize) -> u16 {
     u16::try_from(frame.len().saturating_sub(at)).unwrap_or(u16::MAX)
 }

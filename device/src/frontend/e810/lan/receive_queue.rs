@@ -1,4 +1,4 @@
-//! A receive queue: frames into the buffers that software gives, and what is known of them into the descriptors.
+//! A receive queue: writes frames into posted buffers and completes their descriptors.
 //!
 //! # Spec
 //! E810 interface, sections 8.3 and 8.4.
@@ -10,22 +10,22 @@ use protocol::ids::Iova;
 use protocol::net::layers::Layers;
 use smallvec::SmallVec;
 
-use super::malicious::Fault;
+use super::malicious::DriverError;
 use super::{checks, trace, vlan};
 use crate::frontend::e810::strict::rules;
 use crate::memory::GuestMemory;
 use crate::telemetry::monitor::Monitor;
 
-/// Bound: buffers that one frame may take; a real E810 takes no more, and Linux gives no smaller ones than it takes.
+/// Bound: buffers per frame. The E810 has the same limit, and Linux posts buffers large enough for it.
 const MAX_BUFFERS: usize = 5;
 
-/// Bound: descriptors that are read from the ring at a time.
+/// Bound: descriptors prefetched from the ring at a time.
 const WINDOW: usize = 16;
 
-/// Bytes of a frame check sequence.
+/// Length of the frame check sequence.
 const FCS_LEN: usize = 4;
 
-/// A receive queue that is enabled.
+/// An enabled receive queue.
 #[derive(Debug)]
 pub(super) struct ReceiveQueue {
     number: u16,
@@ -37,38 +37,38 @@ pub(super) struct ReceiveQueue {
     counts: Counts,
 }
 
-/// What a receive queue counts.
+/// Counters of a receive queue.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Counts {
-    /// Frames that were put into buffers.
+    /// Frames delivered.
     pub(super) frames: u64,
-    /// Their bytes on the wire.
+    /// Bytes delivered, as on the wire without the check sequence.
     pub(super) bytes: u64,
-    /// Frames that were refused.
+    /// Frames dropped.
     pub(super) dropped: u64,
 }
 
-/// Why a frame was not received.
+/// Why a frame was not delivered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Refusal {
-    /// Software gave no buffers, or too few.
+pub(super) enum RxError {
+    /// Too few buffers are posted.
     NoBuffers,
-    /// It is longer than the queue takes.
+    /// The frame exceeds the queue's maximum.
     TooLong,
-    /// The driver made a mistake after which the queue must not go on.
-    Fault(Fault),
+    /// A driver violation, which stops the queue.
+    Driver(DriverError),
 }
 
-/// What the VSI and its hash have decided of a frame.
+/// Per-frame receive offload decided by the VSI and RSS.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(in super::super) struct Treatment {
-    /// The first VLAN tag goes to the descriptor.
+pub(in super::super) struct RxOffload {
+    /// Strip the outer VLAN tag into the descriptor.
     pub(in super::super) strip_tag: bool,
-    /// Hash of its flow.
+    /// RSS hash to report.
     pub(in super::super) hash: Option<u32>,
 }
 
-/// Free entries that were read ahead. Software leaves alone what lies between head and tail.
+/// Prefetched descriptors. Software does not modify descriptors between head and tail.
 #[derive(Debug)]
 struct Window {
     bytes: [[u8; LEN]; WINDOW],
@@ -76,21 +76,21 @@ struct Window {
     next: usize,
 }
 
-/// A frame as it goes into buffers: its parts in order.
+/// A frame as scattered slices, in order.
 type Parts<'a> = SmallVec<[&'a [u8]; 4]>;
 
 impl ReceiveQueue {
-    /// A queue without buffers.
+    /// Creates a queue without buffers.
     pub(super) fn new(number: u16, context: RxContext, profile: Profile) -> Self {
         let window = Window { bytes: [[0; LEN]; WINDOW], len: 0, next: 0 };
-        // A head that the ring does not have never meets the tail; the ring is then empty at its begin.
+        // With an out-of-range head the ring would never become empty; start at 0 instead.
         let head = if context.head < context.ring_len { context.head } else { 0 };
         Self { number, context, profile, head, tail: head, window, counts: Counts::default() }
     }
 
-    /// Why no frame can be received with a context, or not all that it says. A queue that gets no frames needs no buffers:
-    /// that of the flow director's VSI has none.
-    pub(super) fn complaint(context: &RxContext) -> Option<&'static str> {
+    /// Strict mode: returns why a context prevents reception, if it does. Data buffers of length 0 are valid:
+    /// the queue of the flow director's VSI receives nothing.
+    pub(super) fn context_violation(context: &RxContext) -> Option<&'static str> {
         let buffers = usize::from(context.data_len()) * MAX_BUFFERS;
         if context.ring_len == 0 {
             Some("the ring has no descriptors")
@@ -103,43 +103,40 @@ impl ReceiveQueue {
         }
     }
 
-    /// As software gave it.
     pub(super) const fn context(&self) -> &RxContext {
         &self.context
     }
 
-    /// What it has counted.
     pub(super) const fn counts(&self) -> Counts {
         self.counts
     }
 
-    /// The entry that the next frame goes to.
+    /// Returns the index of the next descriptor to use.
     pub(super) const fn head(&self) -> u16 {
         self.head
     }
 
-    /// As software wrote it.
     pub(super) const fn tail(&self) -> u16 {
         self.tail
     }
 
-    /// Entries in front of `tail` are free.
+    /// Sets the tail: descriptors before it are posted.
     ///
     /// # Errors
-    /// The ring has no such place.
-    pub(super) fn set_tail(&mut self, tail: u32) -> Result<(), Fault> {
+    /// The index is outside the ring.
+    pub(super) fn set_tail(&mut self, tail: u32) -> Result<(), DriverError> {
         match u16::try_from(tail) {
             Ok(tail) if tail < self.context.ring_len => {
                 self.tail = tail;
                 Ok(())
             }
-            // A queue of no length is told 0, as every queue is before it is enabled.
+            // Drivers write tail 0 before enabling any queue, even one with ring length 0.
             Ok(0) => Ok(()),
-            _ => Err(Fault::TailBeyondRing),
+            _ => Err(DriverError::TailBeyondRing),
         }
     }
 
-    /// Free entries.
+    /// Returns the number of posted descriptors.
     pub(super) const fn free(&self) -> u16 {
         if self.head <= self.tail {
             self.tail - self.head
@@ -148,18 +145,18 @@ impl ReceiveQueue {
         }
     }
 
-    /// Puts a frame, without check sequence, into the next buffers.
+    /// Delivers a frame (without check sequence) to the next buffers.
     ///
     /// # Errors
-    /// See [`Refusal`]; software sees nothing of the frame.
+    /// See [`RxError`]; no descriptor is completed.
     pub(super) fn deliver(
         &mut self,
         (memory, monitor): (&GuestMemory, &mut Monitor),
         frame: &[u8],
         layers: &Layers,
-        treatment: Treatment,
-    ) -> Result<(), Refusal> {
-        let outcome = self.put((memory, monitor), frame, layers, treatment);
+        offload: RxOffload,
+    ) -> Result<(), RxError> {
+        let outcome = self.put((memory, monitor), frame, layers, offload);
         if outcome.is_ok() {
             self.counts.frames += 1;
             self.counts.bytes += frame.len() as u64;
@@ -174,14 +171,14 @@ impl ReceiveQueue {
         (memory, monitor): (&GuestMemory, &mut Monitor),
         frame: &[u8],
         layers: &Layers,
-        treatment: Treatment,
-    ) -> Result<(), Refusal> {
-        // The limit is that of the wire, where the check sequence is part of a frame.
+        offload: RxOffload,
+    ) -> Result<(), RxError> {
+        // RXMAX includes the check sequence.
         if frame.len() + FCS_LEN > self.context.max_frame.into() {
-            return Err(Refusal::TooLong);
+            return Err(RxError::TooLong);
         }
         let fcs = (!self.context.strip_crc).then(|| crc32fast::hash(frame).to_le_bytes());
-        let (mut parts, tag) = match vlan::strip(frame, layers.outer_tag.filter(|_| treatment.strip_tag)) {
+        let (mut parts, tag) = match vlan::strip(frame, layers.outer_tag.filter(|_| offload.strip_tag)) {
             Some((parts, tag)) => (Parts::from_slice(&parts), Some(tag)),
             None => (Parts::from_slice(&[frame]), None),
         };
@@ -193,11 +190,11 @@ impl ReceiveQueue {
 
         let buffer_len = usize::from(self.context.data_len());
         if buffer_len == 0 || data_len > buffer_len * MAX_BUFFERS {
-            return Err(Refusal::TooLong);
+            return Err(RxError::TooLong);
         }
         let count = data_len.div_ceil(buffer_len).max(1);
         if usize::from(self.free()) < count {
-            return Err(Refusal::NoBuffers);
+            return Err(RxError::NoBuffers);
         }
 
         let field = if self.context.tag_in_first_field { Tag::First } else { Tag::Second };
@@ -208,13 +205,13 @@ impl ReceiveQueue {
             end_of_packet: false,
             checks: checks::verify(frame, layers),
             tag: tag.map(field),
-            hash: treatment.hash,
+            hash: offload.hash,
         };
         let mut entries: SmallVec<[(u16, RxWriteBack); MAX_BUFFERS]> = SmallVec::new();
         let mut at = 0;
         for index in 0..count {
             let entry = self.head;
-            let buffers = self.next_entry(memory).map_err(Refusal::Fault)?;
+            let buffers = self.next_entry(memory).map_err(RxError::Driver)?;
             trace::receive(monitor, (self.number, entry), &buffers);
             if monitor.is_strict() && buffers.has_done_bit() {
                 let number = self.number;
@@ -232,7 +229,7 @@ impl ReceiveQueue {
             write(memory, &parts, at, now, buffers.data)?;
             at += now;
             let write_back = RxWriteBack {
-                // Both are below 2^14: lengths of buffers are seven bits in units of 128.
+                // Below 2^14: the buffer size field has seven bits in units of 128 bytes.
                 len: u16::try_from(now).unwrap_or_default(),
                 header_len: header_len.and_then(|len| u16::try_from(len).ok()),
                 end_of_packet: index + 1 == count,
@@ -240,15 +237,16 @@ impl ReceiveQueue {
             };
             entries.push((entry, write_back));
         }
-        // Software must not see the first buffers of a frame whose last cannot be written.
+        // Complete descriptors only after all buffers are written, so that software never sees a partial
+        // frame.
         for (entry, write_back) in &entries {
-            self.publish(memory, *entry, &write_back.emit(self.profile)).map_err(Refusal::Fault)?;
+            self.publish(memory, *entry, &write_back.emit(self.profile)).map_err(RxError::Driver)?;
             trace::receive_done(monitor, (self.number, *entry), write_back);
         }
         Ok(())
     }
 
-    /// Bytes that go to the buffer for headers, if any do.
+    /// Returns the number of bytes for the header buffer, if header split applies.
     fn header_len(&self, frame: &[u8], layers: &Layers, stripped: usize) -> Option<usize> {
         match self.context.split {
             Split::No | Split::Reserved => None,
@@ -259,32 +257,32 @@ impl ReceiveQueue {
         }
     }
 
-    fn next_entry(&mut self, memory: &GuestMemory) -> Result<RxBuffers, Fault> {
+    fn next_entry(&mut self, memory: &GuestMemory) -> Result<RxBuffers, DriverError> {
         let ring_len = self.context.ring_len;
         if self.window.next == self.window.len {
             let end = if self.head < self.tail { self.tail } else { ring_len };
             let count = usize::from(end - self.head).min(WINDOW);
             let at = self.address(self.head);
             let bytes = self.window.bytes.get_mut(..count).unwrap_or_default();
-            memory.read(at, bytes.as_flattened_mut()).map_err(|_| Fault::RingOutsideMemory)?;
+            memory.read(at, bytes.as_flattened_mut()).map_err(|_| DriverError::RingOutsideMemory)?;
             (self.window.next, self.window.len) = (0, count);
         }
-        let bytes = self.window.bytes.get(self.window.next).ok_or(Fault::RingOutsideMemory)?;
+        let bytes = self.window.bytes.get(self.window.next).ok_or(DriverError::RingOutsideMemory)?;
         self.window.next += 1;
         self.head = if self.head + 1 == ring_len { 0 } else { self.head + 1 };
         Ok(RxBuffers::parse(bytes))
     }
 
-    /// Writes an entry so that whoever sees that it is done sees all of it: what is behind the first byte of the status, then
-    /// what is in front of it, that byte last.
-    fn publish(&self, memory: &GuestMemory, entry: u16, bytes: &[u8; LEN]) -> Result<(), Fault> {
+    /// Writes a descriptor so that software that sees the done bit sees all of it: first the bytes after the
+    /// status byte, then the rest, the status byte last.
+    fn publish(&self, memory: &GuestMemory, entry: u16, bytes: &[u8; LEN]) -> Result<(), DriverError> {
         let at = self.address(entry);
         let (front, behind) = bytes.split_at(STATUS_OFFSET + 1);
         let behind_at = Iova::new(at.get().wrapping_add(front.len() as u64));
         memory
             .write(behind_at, behind)
             .and_then(|()| memory.publish(at, front))
-            .map_err(|_| Fault::RingOutsideMemory)
+            .map_err(|_| DriverError::RingOutsideMemory)
     }
 
     const fn address(&self, index: u16) -> Iova {
@@ -292,8 +290,8 @@ impl ReceiveQueue {
     }
 }
 
-/// Writes `len` bytes of the parts, from byte `from` of them on.
-fn write(memory: &GuestMemory, parts: &[&[u8]], from: usize, len: usize, to: Iova) -> Result<(), Refusal> {
+/// Writes `len` bytes of the concatenated parts, from offset `from` on.
+fn write(memory: &GuestMemory, parts: &[&[u8]], from: usize, len: usize, to: Iova) -> Result<(), RxError> {
     let (mut skip, mut rest, mut to) = (from, len, to.get());
     for part in parts {
         let Some((_, part)) = part.split_at_checked(skip) else {
@@ -302,7 +300,7 @@ fn write(memory: &GuestMemory, parts: &[&[u8]], from: usize, len: usize, to: Iov
         };
         skip = 0;
         let (now, _) = part.split_at(rest.min(part.len()));
-        memory.write(Iova::new(to), now).map_err(|_| Refusal::Fault(Fault::BufferOutsideMemory))?;
+        memory.write(Iova::new(to), now).map_err(|_| RxError::Driver(DriverError::BufferOutsideMemory))?;
         rest -= now.len();
         to = to.wrapping_add(now.len() as u64);
     }

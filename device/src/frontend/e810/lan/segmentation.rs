@@ -1,84 +1,85 @@
-//! Cutting the payload of one frame into many: TCP and UDP over IPv4 and IPv6, in tunnels or not.
+//! TCP and UDP segmentation (TSO) over IPv4 and IPv6, with or without tunnels.
 //!
-//! The headers are kept once. A piece is a copy of them, the next bytes of the payload, and lengths, numbers and checksums
-//! put right.
+//! The headers are stored once. Each segment consists of a copy of them and the next payload bytes, with
+//! lengths, sequence numbers and checksums adjusted.
 //!
 //! # Spec
 //! E810 interface, section 8.2, "TSO".
 
 use protocol::hca::e810::tx_descriptor::Segmentation;
 
-use super::malicious::Fault;
-use super::offload::{Offloads, Piece};
+use super::malicious::DriverError;
+use super::offload::{Offloads, SegmentPosition};
 
-/// The sizes of pieces that a driver may ask for; what a real E810 takes.
+/// Range of the MSS, as in the E810.
 const SEGMENT_SIZES: std::ops::RangeInclusive<u16> = 64..=9668;
 
-/// A frame that is being cut.
+/// A frame being segmented.
 #[derive(Debug)]
 pub(super) struct Segments {
-    /// With inserted tags.
+    /// Original headers, including inserted VLAN tags.
     headers: Vec<u8>,
     offloads: Offloads,
     size: u32,
-    /// Bytes of payload that left.
+    /// Payload bytes emitted.
     sent: u32,
     payload_len: u32,
-    /// Pieces that left; counts as the identification of IPv4 does.
-    pieces: u16,
+    /// Segments emitted, modulo 2^16, as added to the IPv4 identification.
+    emitted: u16,
 }
 
 impl Segments {
-    /// Cuts a frame with these headers.
+    /// Starts segmentation of a frame with these headers.
     ///
     /// # Errors
-    /// The size is out of bounds, there is nothing to cut, it has no transport that can be cut, or a piece would be longer
-    /// than `max_frame`.
+    /// The MSS is out of range, the payload is empty, the transport does not support TSO, or a segment would
+    /// exceed `max_frame`.
     pub(super) fn new(
         headers: Vec<u8>,
         offloads: Offloads,
-        asked: Segmentation,
+        request: Segmentation,
         max_frame: usize,
-    ) -> Result<Self, Fault> {
-        if !SEGMENT_SIZES.contains(&asked.mss) {
-            return Err(Fault::SegmentSize);
+    ) -> Result<Self, DriverError> {
+        if !SEGMENT_SIZES.contains(&request.mss) {
+            return Err(DriverError::SegmentSize);
         }
-        if asked.payload_len == 0 {
-            return Err(Fault::SegmentedLength);
+        if request.payload_len == 0 {
+            return Err(DriverError::SegmentedLength);
         }
-        if !offloads.can_cut() || offloads.headers_len() != headers.len() {
-            return Err(Fault::HeaderLengths);
+        if !offloads.supports_tso() || offloads.headers_len() != headers.len() {
+            return Err(DriverError::HeaderLengths);
         }
-        let size = u32::from(asked.mss);
-        if headers.len() + size.min(asked.payload_len) as usize > max_frame {
-            return Err(Fault::FrameTooLong);
+        let size = u32::from(request.mss);
+        if headers.len() + size.min(request.payload_len) as usize > max_frame {
+            return Err(DriverError::FrameTooLong);
         }
-        Ok(Self { headers, offloads, size, sent: 0, payload_len: asked.payload_len, pieces: 0 })
+        Ok(Self { headers, offloads, size, sent: 0, payload_len: request.payload_len, emitted: 0 })
     }
 
-    /// Appends the next piece; `payload` is asked to append as many bytes as it is told. Whether it was the last.
+    /// Appends the next segment to `out`. `payload` appends the given number of payload bytes. Returns
+    /// whether it was the last segment.
     ///
     /// # Errors
-    /// Those of `payload`, and then nothing is appended.
+    /// Those of `payload`; nothing is appended.
     pub(super) fn emit(
         &mut self,
         out: &mut Vec<u8>,
-        payload: impl FnOnce(usize, &mut Vec<u8>) -> Result<(), Fault>,
-    ) -> Result<bool, Fault> {
+        payload: impl FnOnce(usize, &mut Vec<u8>) -> Result<(), DriverError>,
+    ) -> Result<bool, DriverError> {
         let start = out.len();
         let len = self.size.min(self.payload_len - self.sent);
         let last = self.sent + len == self.payload_len;
         out.extend_from_slice(&self.headers);
         payload(len as usize, out).inspect_err(|_| out.truncate(start))?;
         let frame = out.get_mut(start..).unwrap_or_default();
-        self.offloads.cut(frame, Piece { index: self.pieces, offset: self.sent, last });
+        self.offloads.adjust_headers(frame, SegmentPosition { index: self.emitted, offset: self.sent, last });
         self.offloads.fill_checksums(frame)?;
         self.sent += len;
-        self.pieces = self.pieces.wrapping_add(1);
+        self.emitted = self.emitted.wrapping_add(1);
         Ok(last)
     }
 
-    /// The memory of the headers, for another frame.
+    /// Returns the header buffer for reuse.
     pub(super) fn into_headers(self) -> Vec<u8> {
         self.headers
     }

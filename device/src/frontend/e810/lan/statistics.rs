@@ -1,7 +1,7 @@
-//! Counters of the port and of its VSIs, and the registers they are read by.
+//! Port and VSI statistics and their registers.
 //!
-//! Counters only ever grow: a driver takes the difference to what it read first, whatever was reset in between. The port
-//! counts bytes with check sequences, as a MAC does; a VSI counts what software sees.
+//! Counters never reset: drivers subtract their first reading. Port counters include the check sequence in
+//! bytes, as a MAC does; VSI counters do not.
 //!
 //! # Spec
 //! E810 interface, section 8.6.
@@ -11,14 +11,13 @@ use std::collections::BTreeMap;
 use protocol::hca::e810::regs::Register;
 use protocol::ids::MacAddr;
 
-/// Bytes of a frame check sequence.
+/// Length of the frame check sequence.
 const FCS_LEN: u64 = 4;
 
-/// Counters have 40 bits, and drivers expect them to begin anew behind the largest number; those that have 32 are read as
-/// their lower half.
+/// Counters have 40 bits and wrap, as drivers expect. 32-bit counters are the low half.
 const WIDTH_MASK: u64 = (1 << 40) - 1;
 
-/// Frames that went one way.
+/// Traffic in one direction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(in super::super) struct Traffic {
     pub(super) bytes: u64,
@@ -27,37 +26,37 @@ pub(in super::super) struct Traffic {
     pub(super) broadcast: u64,
 }
 
-/// Frames by size, check sequence included; see [`SIZES`].
+/// Frame counts by size including the check sequence; see [`SIZES`].
 type Sizes = [u64; 7];
 
-/// Longest frames of the first six bins; the last takes what is longer.
+/// Upper bounds of the first six size bins; the last bin is unbounded.
 const SIZES: [u64; 6] = [64, 127, 255, 511, 1023, 1522];
 
-/// What the port counts.
+/// Port statistics.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(in super::super) struct PortStatistics {
     pub(in super::super) receive: Traffic,
     receive_sizes: Sizes,
     pub(in super::super) transmit: Traffic,
     transmit_sizes: Sizes,
-    /// Frames that arrived and are longer than the MAC takes.
+    /// Received frames that exceed the maximum frame size.
     pub(super) oversize: u64,
-    /// Frames that were to leave while the link was down.
+    /// Frames dropped on transmission because the link was down.
     pub(in super::super) dropped_link_down: u64,
 }
 
-/// What a VSI counts.
+/// VSI statistics.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct VsiStatistics {
     pub(super) receive: Traffic,
     pub(super) transmit: Traffic,
-    /// Frames for it that found no buffer, or are longer than its queue takes.
+    /// Received frames dropped: no buffer, or too long for the queue.
     pub(super) receive_dropped: u64,
-    /// Frames of it that were refused.
+    /// Transmitted frames rejected.
     pub(super) transmit_errors: u64,
 }
 
-/// All counters.
+/// All statistics.
 #[derive(Debug, Default)]
 pub(super) struct Statistics {
     pub(super) port: PortStatistics,
@@ -65,7 +64,7 @@ pub(super) struct Statistics {
 }
 
 impl Traffic {
-    /// All of them.
+    /// Returns the number of frames.
     pub(in super::super) const fn frames(&self) -> u64 {
         self.unicast + self.multicast + self.broadcast
     }
@@ -92,40 +91,38 @@ fn count_size(sizes: &mut Sizes, frame: &[u8]) {
 }
 
 impl Statistics {
-    /// A frame came to the port.
+    /// Counts a frame received by the port.
     pub(super) fn port_received(&mut self, frame: &[u8]) {
         self.port.receive.count(frame, FCS_LEN);
         count_size(&mut self.port.receive_sizes, frame);
     }
 
-    /// A frame left the port.
+    /// Counts a frame transmitted by the port.
     pub(super) fn port_transmitted(&mut self, frame: &[u8]) {
         self.port.transmit.count(frame, FCS_LEN);
         count_size(&mut self.port.transmit_sizes, frame);
     }
 
-    /// A VSI sent a frame.
+    /// Counts a frame transmitted by a VSI.
     pub(super) fn transmitted(&mut self, vsi: u16, frame: &[u8]) {
         self.vsi_mut(vsi).transmit.count(frame, 0);
     }
 
-    /// A frame went to a VSI.
+    /// Counts a frame received by a VSI.
     pub(super) fn received(&mut self, vsi: u16, frame: &[u8]) {
         self.vsi_mut(vsi).receive.count(frame, 0);
     }
 
-    /// Counters of a VSI.
     pub(super) fn vsi(&self, vsi: u16) -> VsiStatistics {
         self.vsis.get(&vsi).copied().unwrap_or_default()
     }
 
-    /// Counters of a VSI.
     pub(super) fn vsi_mut(&mut self, vsi: u16) -> &mut VsiStatistics {
         self.vsis.entry(vsi).or_default()
     }
 
-    /// Value of a register that is a counter. `None` for other registers, and for counters that nothing here counts: there is
-    /// no wire that could damage a symbol, and the device sends and obeys no pause frames.
+    /// Reads a statistics register. `None` for other registers and for counters that stay 0: symbol errors do
+    /// not occur, and pause frames are neither sent nor honoured.
     pub(super) fn read(&self, register: Register) -> Option<u64> {
         self.count(register).map(|count| count & WIDTH_MASK)
     }
@@ -184,13 +181,13 @@ mod tests {
 
     const STATION: [u8; 6] = [2, 0, 0, 0, 0, 1];
 
-    /// What is read at an offset in BAR 0.
+    /// Reads the counter at an offset in BAR0.
     fn counter(statistics: &Statistics, offset: u64) -> u64 {
         statistics.read(Register::at(offset).unwrap().0).unwrap()
     }
 
     #[test]
-    fn the_port_counts_frames_by_destination_and_bytes_with_check_sequence() {
+    fn port_counts_by_destination_with_fcs() {
         let mut statistics = Statistics::default();
         for dst in [STATION, [1, 0, 0x5e, 0, 0, 1], [0xff; 6], STATION] {
             statistics.port_received(&frame(dst, 96));
@@ -203,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_include_the_check_sequence() {
+    fn size_bins_include_check_sequence() {
         let mut statistics = Statistics::default();
         for len in [60, 61, 123, 124, 251, 252, 507, 508, 1019, 1020, 1518, 1519, 9724] {
             statistics.port_received(&frame(STATION, len));
@@ -216,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn each_vsi_has_counters_of_its_own() {
+    fn vsi_counters_are_separate() {
         let mut statistics = Statistics::default();
         statistics.received(1, &frame(STATION, 100));
         statistics.received(2, &frame([0xff; 6], 60));

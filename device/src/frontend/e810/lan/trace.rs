@@ -1,4 +1,4 @@
-//! Descriptors in traces: those that the device takes, and those that it writes.
+//! Trace records of descriptors fetched and completed.
 
 use protocol::describe::{Describe as _, Field as _};
 use protocol::hca::e810::rx_descriptor::{RxBuffers, RxWriteBack};
@@ -7,7 +7,7 @@ use protocol::hca::e810::tx_descriptor::TxDescriptor;
 use crate::telemetry::monitor::Monitor;
 use crate::telemetry::trace::Kind;
 
-/// A transmit descriptor was taken.
+/// Records a transmit descriptor that was fetched.
 pub(super) fn transmit(monitor: &mut Monitor, (queue, index): (u16, u16), descriptor: &TxDescriptor) {
     if let Some(trace) = monitor.trace() {
         trace.record(Kind::Wqe, "transmit", |to| {
@@ -19,7 +19,7 @@ pub(super) fn transmit(monitor: &mut Monitor, (queue, index): (u16, u16), descri
     }
 }
 
-/// A transmit descriptor was marked as done.
+/// Records a transmit descriptor marked as done.
 pub(super) fn transmit_done(monitor: &mut Monitor, (queue, index): (u16, u16)) {
     if let Some(trace) = monitor.trace() {
         trace.record(Kind::Cqe, "transmit", |to| {
@@ -29,7 +29,7 @@ pub(super) fn transmit_done(monitor: &mut Monitor, (queue, index): (u16, u16)) {
     }
 }
 
-/// An entry of a receive ring was taken.
+/// Records a receive descriptor that was fetched.
 pub(super) fn receive(monitor: &mut Monitor, (queue, index): (u16, u16), buffers: &RxBuffers) {
     if let Some(trace) = monitor.trace() {
         trace.record(Kind::Wqe, "receive", |to| {
@@ -40,7 +40,7 @@ pub(super) fn receive(monitor: &mut Monitor, (queue, index): (u16, u16), buffers
     }
 }
 
-/// An entry of a receive ring was written.
+/// Records a receive descriptor that was completed.
 pub(super) fn receive_done(monitor: &mut Monitor, (queue, index): (u16, u16), entry: &RxWriteBack) {
     if let Some(trace) = monitor.trace() {
         trace.record(Kind::Cqe, "receive", |to| {

@@ -1,7 +1,7 @@
-//! A transmit queue: from the descriptors between head and tail to frames, one at a time.
+//! A transmit queue: turns posted descriptors into frames, one at a time.
 //!
-//! Guest memory is read when a frame is made, once, straight behind what the frame has already. A frame that is cut makes
-//! one frame for each call and keeps its place in between.
+//! Guest memory is read once, directly into the output buffer. A TSO frame yields one segment per call; its
+//! state is kept in between.
 //!
 //! # Spec
 //! E810 interface, sections 8.1 and 8.2.
@@ -14,7 +14,7 @@ use protocol::ids::Iova;
 use protocol::net::layers::TagKind;
 use smallvec::SmallVec;
 
-use super::malicious::Fault;
+use super::malicious::DriverError;
 use super::offload::Offloads;
 use super::segmentation::Segments;
 use super::trace;
@@ -23,26 +23,26 @@ use crate::frontend::e810::strict::rules;
 use crate::memory::GuestMemory;
 use crate::telemetry::monitor::Monitor;
 
-/// Longest frame on the wire, without its check sequence: 9728 bytes with it (section 5.6).
+/// Maximum frame length on the wire without the check sequence; 9728 bytes with it (section 5.6).
 pub(super) const MAX_FRAME_LEN: usize = 9728 - 4;
 
-/// Shortest frame on the wire, without its check sequence: IEEE 802.3-2022, clause 3.2.8.
+/// Minimum frame length without the check sequence: IEEE 802.3-2022, clause 3.2.8.
 const MIN_FRAME_LEN: usize = 60;
 
-/// Fewest bytes that a driver may give for a frame; a real E810 takes no fewer, and Linux pads up to it.
+/// Minimum frame length that a driver may post, as in the E810; Linux pads shorter frames to it.
 const MIN_LEN: usize = 17;
 
-/// Bound: buffers of a frame that is not cut. A real E810 takes no more, and Linux copies what has more into one.
+/// Bound: buffers per frame without TSO. The E810 has the same limit; Linux linearizes frames with more.
 const MAX_BUFFERS: usize = 8;
 
-/// Bound: buffers of a frame that is cut, so that what a queue keeps between two calls stays small. Linux has up to 45
-/// fragments of 128 KiB together, and cuts those of 16 KiB and more.
-const MAX_CUT_BUFFERS: usize = 256;
+/// Bound: buffers per TSO frame, which limits the state of a queue between calls. Linux posts up to 45
+/// fragments of 128 KiB in total, and splits fragments of 16 KiB or more.
+const MAX_TSO_BUFFERS: usize = 256;
 
-/// Bound: descriptors that are read from the ring at a time.
+/// Bound: descriptors prefetched from the ring at a time.
 const WINDOW: usize = 32;
 
-/// A transmit queue that is enabled.
+/// An enabled transmit queue.
 #[derive(Debug)]
 pub(super) struct TransmitQueue {
     number: u16,
@@ -50,27 +50,27 @@ pub(super) struct TransmitQueue {
     head: u16,
     tail: u16,
     window: Window,
-    frame: Gathered,
-    cut: Option<Segments>,
-    /// Memory for the headers of the next frame that is cut.
+    frame: PendingFrame,
+    segments: Option<Segments>,
+    /// Header buffer for the next TSO frame.
     spare: Vec<u8>,
-    /// Frames that were made, and their bytes.
+    /// Frames sent.
     frames: u64,
     bytes: u64,
 }
 
-/// What a call of [`TransmitQueue::poll`] did.
+/// Result of [`TransmitQueue::poll`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Step {
-    /// It appended a frame, which software wants to go there.
+    /// Appended a frame with this destination.
     Frame(Destination),
-    /// It took descriptors that make no frame.
+    /// Consumed descriptors that produce no frame.
     NoFrame,
-    /// There is nothing to do before the next doorbell.
+    /// No posted descriptors.
     Idle,
 }
 
-/// Descriptors that were read ahead. Software leaves alone what lies between head and tail.
+/// Prefetched descriptors. Software does not modify descriptors between head and tail.
 #[derive(Debug)]
 struct Window {
     bytes: [[u8; LEN]; WINDOW],
@@ -78,22 +78,22 @@ struct Window {
     next: usize,
 }
 
-/// What is known of the next frame, and which of its bytes were taken.
+/// The frame being assembled from descriptors.
 #[derive(Debug, Default)]
-struct Gathered {
+struct PendingFrame {
     context: Option<ContextDescriptor>,
     filter: bool,
     first: Option<First>,
     buffers: SmallVec<[Buffer; MAX_BUFFERS]>,
-    /// Bytes of all buffers.
+    /// Total length of the buffers.
     len: usize,
     /// Descriptors to mark as done.
-    reports: SmallVec<[Report; 2]>,
-    /// The buffer that the next byte comes from, and where in it.
-    taken: (usize, u16),
+    reports: SmallVec<[DoneReport; 2]>,
+    /// Buffer index and offset of the next byte to read.
+    position: (usize, u16),
 }
 
-/// What all data descriptors of a frame say alike.
+/// Fields that are equal in all data descriptors of a frame.
 #[derive(Clone, Copy, Debug)]
 struct First {
     command: Command,
@@ -108,13 +108,13 @@ struct Buffer {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Report {
+struct DoneReport {
     index: u16,
     done: u8,
 }
 
 impl TransmitQueue {
-    /// A queue whose ring is empty.
+    /// Creates a queue with an empty ring.
     pub(super) fn new(number: u16, context: TxContext) -> Self {
         Self {
             number,
@@ -122,64 +122,62 @@ impl TransmitQueue {
             head: 0,
             tail: 0,
             window: Window { bytes: [[0; LEN]; WINDOW], len: 0, next: 0 },
-            frame: Gathered::default(),
-            cut: None,
+            frame: PendingFrame::default(),
+            segments: None,
             spare: Vec::new(),
             frames: 0,
             bytes: 0,
         }
     }
 
-    /// As software gave it.
     pub(super) const fn context(&self) -> &TxContext {
         &self.context
     }
 
-    /// Frames that were made, and their bytes.
+    /// Returns the number of frames and bytes sent.
     pub(super) const fn traffic(&self) -> (u64, u64) {
         (self.frames, self.bytes)
     }
 
-    /// The descriptor that the device takes next.
+    /// Returns the index of the next descriptor to fetch.
     pub(super) const fn head(&self) -> u16 {
         self.head
     }
 
-    /// As software wrote it.
     pub(super) const fn tail(&self) -> u16 {
         self.tail
     }
 
-    /// The doorbell: descriptors in front of `tail` are the device's.
+    /// Handles a doorbell: descriptors before `tail` are posted.
     ///
     /// # Errors
-    /// The ring has no such place.
-    pub(super) fn set_tail(&mut self, tail: u32) -> Result<(), Fault> {
+    /// The index is outside the ring.
+    pub(super) fn set_tail(&mut self, tail: u32) -> Result<(), DriverError> {
         match u16::try_from(tail) {
             Ok(tail) if tail < self.context.ring_len => {
                 self.tail = tail;
                 Ok(())
             }
-            _ => Err(Fault::TailBeyondRing),
+            _ => Err(DriverError::TailBeyondRing),
         }
     }
 
-    /// Whether another call of `poll` may do something.
+    /// Whether another call of `poll` may make progress.
     pub(super) const fn has_work(&self) -> bool {
-        self.cut.is_some() || self.head != self.tail
+        self.segments.is_some() || self.head != self.tail
     }
 
-    /// Appends the next frame for the wire to `out`, and says in the ring which descriptors are done; `done` is raised by
-    /// their number.
+    /// Appends the next frame to `out` and marks completed descriptors as done, adding their number to
+    /// `done`.
     ///
     /// # Errors
-    /// The driver made a mistake after which the queue must not go on. `out` is as it was.
+    /// A driver violation, which stops the queue. `out` is unchanged.
     pub(super) fn poll(
         &mut self,
         (memory, monitor): (&GuestMemory, &mut Monitor),
         out: &mut Vec<u8>,
         done: &mut u32,
-    ) -> Result<Step, Fault> {
+    ) -> Result<Step, DriverError> {
         let start = out.len();
         let step = self.step((memory, monitor), out, done).inspect_err(|_| out.truncate(start))?;
         if let Step::Frame(_) = step {
@@ -194,8 +192,8 @@ impl TransmitQueue {
         (memory, monitor): (&GuestMemory, &mut Monitor),
         out: &mut Vec<u8>,
         done: &mut u32,
-    ) -> Result<Step, Fault> {
-        if self.cut.is_none() {
+    ) -> Result<Step, DriverError> {
+        if self.segments.is_none() {
             let Some(first) = self.gather(memory, monitor)? else { return Ok(Step::Idle) };
             if first.command.dummy() {
                 *done += self.complete(memory, monitor)?;
@@ -206,46 +204,46 @@ impl TransmitQueue {
             let tags = Insertion::new(context.tag2, TagKind::Service, tag);
             let offloads = Offloads::new(first.command, first.headers, &context.tunnel, tags.bytes().len())?;
             let Some(segmentation) = context.segmentation else {
-                self.whole(memory, &offloads, &tags, out)?;
+                self.emit_unsegmented(memory, &offloads, &tags, out)?;
                 *done += self.complete(memory, monitor)?;
                 return Ok(Step::Frame(context.destination));
             };
             let headers_len = offloads.headers_len().saturating_sub(tags.bytes().len());
             if self.frame.len != headers_len + segmentation.payload_len as usize {
-                return Err(Fault::SegmentedLength);
+                return Err(DriverError::SegmentedLength);
             }
             let mut headers = std::mem::take(&mut self.spare);
             headers.clear();
             self.frame.take_tagged(memory, headers_len, &tags, &mut headers)?;
-            self.cut = Some(Segments::new(headers, offloads, segmentation, MAX_FRAME_LEN)?);
+            self.segments = Some(Segments::new(headers, offloads, segmentation, MAX_FRAME_LEN)?);
         }
-        let Some(cut) = &mut self.cut else { return Ok(Step::Idle) };
+        let Some(segments) = &mut self.segments else { return Ok(Step::Idle) };
         let destination = self.frame.context.unwrap_or_default().destination;
         let start = out.len();
-        let last = cut.emit(out, |len, out| self.frame.take(memory, len, out))?;
+        let last = segments.emit(out, |len, out| self.frame.take(memory, len, out))?;
         pad(out, start);
         if last {
-            self.spare = self.cut.take().map(Segments::into_headers).unwrap_or_default();
+            self.spare = self.segments.take().map(Segments::into_headers).unwrap_or_default();
             *done += self.complete(memory, monitor)?;
         }
         Ok(Step::Frame(destination))
     }
 
-    /// Appends the frame as it is, but for tags and checksums.
-    fn whole(
+    /// Appends a frame without TSO, with tags inserted and checksums computed.
+    fn emit_unsegmented(
         &mut self,
         memory: &GuestMemory,
         offloads: &Offloads,
         tags: &Insertion,
         out: &mut Vec<u8>,
-    ) -> Result<(), Fault> {
+    ) -> Result<(), DriverError> {
         let start = out.len();
         let len = self.frame.len;
         if len < MIN_LEN {
-            return Err(Fault::FrameTooShort);
+            return Err(DriverError::FrameTooShort);
         }
         if len + tags.bytes().len() > MAX_FRAME_LEN {
-            return Err(Fault::FrameTooLong);
+            return Err(DriverError::FrameTooLong);
         }
         self.frame.take_tagged(memory, len, tags, out)?;
         offloads.fill_checksums(out.get_mut(start..).unwrap_or_default())?;
@@ -253,10 +251,11 @@ impl TransmitQueue {
         Ok(())
     }
 
-    /// Takes descriptors up to the end of a frame. `None` if the tail comes first: what was taken is kept.
+    /// Fetches descriptors up to the end of a frame. `None` if the tail comes first; the descriptors fetched
+    /// so far are kept.
     ///
-    /// Bound: one descriptor more than the most buffers of a frame, and what comes in front of them.
-    fn gather(&mut self, memory: &GuestMemory, monitor: &mut Monitor) -> Result<Option<First>, Fault> {
+    /// Bound: one descriptor more than the maximum number of buffers, plus context descriptors.
+    fn gather(&mut self, memory: &GuestMemory, monitor: &mut Monitor) -> Result<Option<First>, DriverError> {
         while self.head != self.tail {
             let index = self.head;
             let descriptor = self.next_descriptor(memory)?;
@@ -270,7 +269,7 @@ impl TransmitQueue {
                     frame.filter = true;
                 }
                 TxDescriptor::Data(data) => {
-                    if monitor.is_strict() && !frame.agrees_with(&data) {
+                    if monitor.is_strict() && !frame.matches_first(&data) {
                         let number = self.number;
                         monitor.violation(
                             &rules::FRAME_COMMANDS,
@@ -283,36 +282,36 @@ impl TransmitQueue {
                     }
                 }
                 TxDescriptor::Context(_) | TxDescriptor::FilterProgram | TxDescriptor::Unknown(_) => {
-                    return Err(Fault::DescriptorType);
+                    return Err(DriverError::DescriptorType);
                 }
             }
         }
         Ok(None)
     }
 
-    fn next_descriptor(&mut self, memory: &GuestMemory) -> Result<TxDescriptor, Fault> {
+    fn next_descriptor(&mut self, memory: &GuestMemory) -> Result<TxDescriptor, DriverError> {
         let ring_len = self.context.ring_len;
         if self.window.next == self.window.len {
             let end = if self.head < self.tail { self.tail } else { ring_len };
             let count = usize::from(end - self.head).min(WINDOW);
             let at = self.address(self.head);
             let bytes = self.window.bytes.get_mut(..count).unwrap_or_default();
-            memory.read(at, bytes.as_flattened_mut()).map_err(|_| Fault::RingOutsideMemory)?;
+            memory.read(at, bytes.as_flattened_mut()).map_err(|_| DriverError::RingOutsideMemory)?;
             (self.window.next, self.window.len) = (0, count);
         }
-        let bytes = self.window.bytes.get(self.window.next).ok_or(Fault::RingOutsideMemory)?;
+        let bytes = self.window.bytes.get(self.window.next).ok_or(DriverError::RingOutsideMemory)?;
         self.window.next += 1;
         self.head = if self.head + 1 == ring_len { 0 } else { self.head + 1 };
         Ok(TxDescriptor::parse(bytes))
     }
 
-    /// The frame's bytes were read: says so in the descriptors that ask for it, and how many there were.
-    fn complete(&mut self, memory: &GuestMemory, monitor: &mut Monitor) -> Result<u32, Fault> {
+    /// Marks the descriptors with RS set as done. Returns their number.
+    fn complete(&mut self, memory: &GuestMemory, monitor: &mut Monitor) -> Result<u32, DriverError> {
         let frame = std::mem::take(&mut self.frame);
         let mut done = 0;
         for report in &frame.reports {
             let at = self.address(report.index).get().wrapping_add(DONE_OFFSET);
-            memory.publish(Iova::new(at), &[report.done]).map_err(|_| Fault::RingOutsideMemory)?;
+            memory.publish(Iova::new(at), &[report.done]).map_err(|_| DriverError::RingOutsideMemory)?;
             trace::transmit_done(monitor, (self.number, report.index));
             done += 1;
         }
@@ -324,40 +323,41 @@ impl TransmitQueue {
     }
 }
 
-impl Gathered {
-    /// Whether a data descriptor asks for the same as the frame's first one.
-    fn agrees_with(&self, data: &DataDescriptor) -> bool {
-        let asked = |command: Command| command.with_end_of_packet(false).with_report_status(false);
-        self.first
-            .is_none_or(|first| asked(first.command) == asked(data.command) && first.headers == data.headers)
+impl PendingFrame {
+    /// Whether a data descriptor carries the same command as the first one of the frame.
+    fn matches_first(&self, data: &DataDescriptor) -> bool {
+        let shared_bits = |command: Command| command.with_end_of_packet(false).with_report_status(false);
+        self.first.is_none_or(|first| {
+            shared_bits(first.command) == shared_bits(data.command) && first.headers == data.headers
+        })
     }
 
-    fn add(&mut self, index: u16, data: &DataDescriptor) -> Result<(), Fault> {
-        let cut = self.context.is_some_and(|context| context.segmentation.is_some());
-        if self.buffers.len() >= if cut { MAX_CUT_BUFFERS } else { MAX_BUFFERS } {
-            return Err(Fault::TooManyBuffers);
+    fn add(&mut self, index: u16, data: &DataDescriptor) -> Result<(), DriverError> {
+        let tso = self.context.is_some_and(|context| context.segmentation.is_some());
+        if self.buffers.len() >= if tso { MAX_TSO_BUFFERS } else { MAX_BUFFERS } {
+            return Err(DriverError::TooManyBuffers);
         }
         if data.len == 0 {
-            return Err(Fault::EmptyBuffer);
+            return Err(DriverError::EmptyBuffer);
         }
         let DataDescriptor { command, headers, tag, .. } = *data;
         self.first.get_or_insert(First { command, headers, tag });
         self.len += usize::from(data.len);
         self.buffers.push(Buffer { at: data.buffer, len: data.len });
         if command.report_status() {
-            self.reports.push(Report { index, done: data.done() });
+            self.reports.push(DoneReport { index, done: data.done() });
         }
         Ok(())
     }
 
-    /// Appends the next `len` bytes, tags inserted behind the addresses they begin with.
+    /// Appends the next `len` bytes, with tags inserted after the MAC addresses.
     fn take_tagged(
         &mut self,
         memory: &GuestMemory,
         len: usize,
         tags: &Insertion,
         out: &mut Vec<u8>,
-    ) -> Result<(), Fault> {
+    ) -> Result<(), DriverError> {
         let mut rest = len;
         if !tags.bytes().is_empty() {
             let addresses = rest.min(ADDRESSES_LEN);
@@ -369,23 +369,23 @@ impl Gathered {
     }
 
     /// Appends the next `len` bytes.
-    fn take(&mut self, memory: &GuestMemory, len: usize, out: &mut Vec<u8>) -> Result<(), Fault> {
+    fn take(&mut self, memory: &GuestMemory, len: usize, out: &mut Vec<u8>) -> Result<(), DriverError> {
         let mut rest = len;
         while rest > 0 {
-            let (index, offset) = self.taken;
-            let buffer = self.buffers.get(index).ok_or(Fault::SegmentedLength)?;
+            let (index, offset) = self.position;
+            let buffer = self.buffers.get(index).ok_or(DriverError::SegmentedLength)?;
             let left = buffer.len - offset;
             let now = u16::try_from(rest).map_or(left, |rest| rest.min(left));
             let at = Iova::new(buffer.at.get().wrapping_add(offset.into()));
-            memory.append(at, now.into(), out).map_err(|_| Fault::BufferOutsideMemory)?;
+            memory.append(at, now.into(), out).map_err(|_| DriverError::BufferOutsideMemory)?;
             rest -= usize::from(now);
-            self.taken = if now == left { (index + 1, 0) } else { (index, offset + now) };
+            self.position = if now == left { (index + 1, 0) } else { (index, offset + now) };
         }
         Ok(())
     }
 }
 
-/// Makes the frame that begins at `start` as long as the wire wants it.
+/// Pads the frame that starts at `start` to the Ethernet minimum.
 fn pad(out: &mut Vec<u8>, start: usize) {
     out.resize(out.len().max(start + MIN_FRAME_LEN), 0);
 }

@@ -1,20 +1,20 @@
-//! VLAN tags that a descriptor holds instead of the frame: inserted on the way out, taken off on the way in.
+//! VLAN tag insertion and stripping.
 
 use protocol::net::layers::{TagKind, VlanTag};
 use smallvec::SmallVec;
 
-/// Bytes of the addresses that tags stand behind: IEEE 802.1Q-2018, section 9.3.
+/// Length of the MAC addresses, which precede the tags: IEEE 802.1Q-2018, section 9.3.
 pub(super) const ADDRESSES_LEN: usize = 12;
 
-/// Bytes of a tag.
+/// Length of a tag.
 pub(super) const TAG_LEN: usize = 4;
 
-/// Tags to insert into a frame, as its bytes.
+/// Tags to insert into a frame.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Insertion(SmallVec<[u8; 2 * TAG_LEN]>);
 
 impl Insertion {
-    /// The tag of a context descriptor, outside, and that of data descriptors.
+    /// Combines the tag of the context descriptor (outer) and that of the data descriptors (inner).
     pub(super) fn new(outer: Option<u16>, outer_kind: TagKind, inner: Option<u16>) -> Self {
         let outer = outer.map(|tci| (outer_kind, tci));
         let inner = inner.map(|tci| (TagKind::Customer, tci));
@@ -28,15 +28,14 @@ impl Insertion {
         )
     }
 
-    /// The bytes.
     pub(super) fn bytes(&self) -> &[u8] {
         &self.0
     }
 }
 
-/// A frame without its first tag, in two parts, and that tag. `None` if it has none that is taken off: where VLANs are
-/// single (E810 interface, section 7.1), a service tag is content like any other, and the driver would take what is told
-/// of it for a customer's.
+/// Splits a frame around its outer tag and returns the tag. `None` if there is none to strip. In single VLAN
+/// mode (E810 interface, section 7.1), a service tag is payload: the driver would report a stripped one as a
+/// customer tag.
 pub(super) fn strip(frame: &[u8], outer_tag: Option<VlanTag>) -> Option<([&[u8]; 2], u16)> {
     let tag = outer_tag.filter(|tag| tag.kind == TagKind::Customer)?;
     let (addresses, tagged) = frame.split_at_checked(ADDRESSES_LEN)?;
@@ -49,7 +48,7 @@ mod tests {
     use protocol::net::layers::Layers;
 
     #[test]
-    fn the_tag_of_the_context_is_the_outer_one() {
+    fn context_tag_is_outer() {
         let tags = |outer, inner| Insertion::new(outer, TagKind::Service, inner).bytes().to_vec();
         assert!(tags(None, None).is_empty());
         assert_eq!(tags(None, Some(0x6005)), [0x81, 0x00, 0x60, 0x05]);
@@ -59,7 +58,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_first_tag_is_taken_off_and_none_of_a_service() {
+    fn strips_outer_customer_tag_only() {
         let tagged = |kind: [u8; 2]| {
             [&[1; 6][..], &[2; 6], &kind, &[0x00, 0x07, 0x81, 0x00, 0x60, 0x05, 0x08, 0x06]].concat()
         };

@@ -1,7 +1,8 @@
-//! What software is told of work: completions, and what happens to queue pairs and completion queues.
+//! Reports engine events to software: completions, and events of queue pairs and completion queues.
 //!
-//! A request that fails gets no completion. The queue pair stops, an asynchronous event says why, and when software has
-//! the queues flushed, the completion of the flush is taken for that of the failed request.
+//! A failed request produces no CQE of its own. The QP enters the error state and an asynchronous event
+//! reports the cause. Software then flushes the queues and attributes the flush completion to the failed
+//! request.
 //!
 //! # Spec
 //! E810 interface, sections 12.1 and 14.1.
@@ -15,7 +16,7 @@ use protocol::hca::e810::rdma::send_wqe::Service;
 use protocol::ids::{Cqn, Qpn};
 
 use super::Rdma;
-use super::completion_queue::{Lost, Notice};
+use super::completion_queue::{CqNotification, PushError};
 use super::failure;
 use super::queue_pair::QueuePair;
 use super::send_queue::SendTag;
@@ -23,7 +24,7 @@ use super::trace;
 use crate::frontend::Context;
 use crate::limited;
 
-/// Tells software of an event of the engine.
+/// Reports an engine event.
 pub(in super::super) fn handle_event(rdma: &mut Rdma, cx: &mut Context<'_>, event: Event) {
     match event {
         Event::Completion(completion) => complete(rdma, cx, &completion),
@@ -40,7 +41,7 @@ fn complete(rdma: &mut Rdma, cx: &mut Context<'_>, completion: &Completion) {
             let tag = SendTag::from_bits(completion.wr_id);
             if tag.signaled() {
                 let entry =
-                    Cqe { len: done.byte_len, opcode: tag.opcode(), send: true, ..of(qp, tag.index()) };
+                    Cqe { len: done.byte_len, opcode: tag.opcode(), send: true, ..base_cqe(qp, tag.index()) };
                 let cqn = qp.context.send_cqn;
                 push(rdma, cx, (completion.qpn, cqn), &entry, None, false);
             }
@@ -54,14 +55,14 @@ fn complete(rdma: &mut Rdma, cx: &mut Context<'_>, completion: &Completion) {
         }
         (Queue::Send, Err(status)) => {
             let tag = SendTag::from_bits(completion.wr_id);
-            let refusal = qp.refusal.take();
-            if let Some(code) = refusal.or_else(|| failure::of_send(status, tag.opcode())) {
+            let reject_code = qp.reject_code.take();
+            if let Some(code) = reject_code.or_else(|| failure::of_send(status, tag.opcode())) {
                 qp.counters.failed += 1;
                 fail(
                     rdma,
                     cx,
                     completion.qpn,
-                    Cause { code, source: EventSource::SendQueue, wqe: tag.index() },
+                    QpFailure { code, source: EventSource::SendQueue, wqe: tag.index() },
                 );
             }
         }
@@ -69,31 +70,31 @@ fn complete(rdma: &mut Rdma, cx: &mut Context<'_>, completion: &Completion) {
             if let Some(code) = failure::of_receive(status) {
                 qp.counters.failed += 1;
                 let wqe = index(completion.wr_id);
-                fail(rdma, cx, completion.qpn, Cause { code, source: EventSource::ReceiveQueue, wqe });
+                fail(rdma, cx, completion.qpn, QpFailure { code, source: EventSource::ReceiveQueue, wqe });
             }
         }
     }
 }
 
-/// The index that a receive's `wr_id` is.
+/// Returns the WQE index held in the `wr_id` of a receive request.
 fn index(wr_id: u64) -> u16 {
     u16::try_from(wr_id).unwrap_or_default()
 }
 
-/// What every entry says.
-fn of(qp: &QueuePair, wqe_index: u16) -> Cqe {
+/// Returns a CQE with the fields common to all completions of a QP.
+fn base_cqe(qp: &QueuePair, wqe_index: u16) -> Cqe {
     Cqe { context: qp.context.completion_context, qpn: qp.qpn, wqe_index, ..Cqe::default() }
 }
 
-/// Entries of a message that came.
+/// Builds the CQE of a received message, with its extension if required.
 fn received(qp: &QueuePair, wqe_index: u16, done: &RecvDone) -> (Cqe, Option<ExtendedCqe>) {
-    /// What the opcodes of the services do not differ in.
+    /// Mask of the BTH opcode bits that are common to all services.
     const OPERATION: u8 = 0x1f;
     let mut entry = Cqe {
         len: done.byte_len,
         opcode: done.opcode.to_byte() & OPERATION,
         solicited: done.solicited,
-        ..of(qp, wqe_index)
+        ..base_cqe(qp, wqe_index)
     };
     let mut more = ExtendedCqe::default();
     if let Some(imm) = done.imm {
@@ -117,14 +118,14 @@ fn received(qp: &QueuePair, wqe_index: u16, done: &RecvDone) -> (Cqe, Option<Ext
     (entry, entry.extended.then_some(more))
 }
 
-/// Writes an entry of a QP. One whose CQ is gone loses its completions; one whose CQ fails is of no more use.
+/// Writes a CQE. If the CQ is destroyed the completion is dropped; if the CQ is in error the QP is stopped.
 pub(super) fn push(
     rdma: &mut Rdma,
     cx: &mut Context<'_>,
     (qpn, cqn): (Qpn, Cqn),
     entry: &Cqe,
     more: Option<&ExtendedCqe>,
-    noticed: bool,
+    solicited: bool,
 ) {
     let Rdma { queues, hmc, events, .. } = rdma;
     let pages = hmc.pages(cx.dma);
@@ -132,12 +133,12 @@ pub(super) fn push(
         return limited!(debug, %qpn, %cqn, "completion lost: the CQ does not exist");
     };
     let slot = cq.next();
-    let pushed = cq.push(pages, entry.emit(), more.map(ExtendedCqe::emit), noticed);
+    let pushed = cq.push(pages, entry.emit(), more.map(ExtendedCqe::emit), solicited);
     trace::completion(cx.monitor, (cqn, slot), entry, more, pushed.as_ref().err());
     match pushed {
         Ok(None) => {}
-        Ok(Some(Notice { ceq, cookie })) => events.notify(pages, cx.monitor, ceq, cookie),
-        Err(Lost { fault, first }) => {
+        Ok(Some(CqNotification { ceq, cookie })) => events.notify(pages, cx.monitor, ceq, cookie),
+        Err(PushError { fault, first }) => {
             if first {
                 limited!(warn, %cqn, ?fault, "completion lost: cannot write to the CQ");
                 let event = event_queue::AsyncEvent {
@@ -153,17 +154,17 @@ pub(super) fn push(
     }
 }
 
-/// Tells what happened to a QP that no completion tells.
+/// Reports a QP event that has no completion.
 fn qp_event(rdma: &mut Rdma, cx: &mut Context<'_>, qpn: Qpn, event: AsyncEvent) {
-    let inbound = |code| Cause { code, source: EventSource::Inbound, wqe: 0 };
+    let inbound = |code| QpFailure { code, source: EventSource::Inbound, wqe: 0 };
     let cause = match event {
-        AsyncEvent::SqDrained => return tell_suspended(rdma, cx, qpn),
+        AsyncEvent::SqDrained => return report_suspended(rdma, cx, qpn),
         AsyncEvent::WqCatastrophic => {
-            Cause { code: EventCode::Catastrophic, source: EventSource::SendQueue, wqe: 0 }
+            QpFailure { code: EventCode::Catastrophic, source: EventSource::SendQueue, wqe: 0 }
         }
         AsyncEvent::InvalidRequest => inbound(EventCode::UnexpectedRequest),
         AsyncEvent::AccessError(reason) => inbound(failure::of_key(reason)),
-        // Connections come about without the device's help, and there are no shared receive queues.
+        // CM establishes connections without the device, and there are no shared receive queues.
         AsyncEvent::CommunicationEstablished | AsyncEvent::SrqCatastrophic | AsyncEvent::LastWqeReached => {
             return;
         }
@@ -171,17 +172,17 @@ fn qp_event(rdma: &mut Rdma, cx: &mut Context<'_>, qpn: Qpn, event: AsyncEvent) 
     fail(rdma, cx, qpn, cause);
 }
 
-/// Why a QP failed.
+/// Cause of a QP failure.
 #[derive(Clone, Copy, Debug)]
-struct Cause {
+struct QpFailure {
     code: EventCode,
     source: EventSource,
     wqe: u16,
 }
 
-/// A QP failed: software is told, once.
-fn fail(rdma: &mut Rdma, cx: &mut Context<'_>, qpn: Qpn, cause: Cause) {
-    let Cause { code, source, wqe } = cause;
+/// Moves a QP to the error state and reports the cause, once.
+fn fail(rdma: &mut Rdma, cx: &mut Context<'_>, qpn: Qpn, cause: QpFailure) {
+    let QpFailure { code, source, wqe } = cause;
     let Some(qp) = rdma.queues.qp_mut(qpn).filter(|qp| qp.state != QpState::Error) else { return };
     qp.state = QpState::Error;
     limited!(info, %qpn, ?code, ?source, "QP entered the error state");
@@ -189,7 +190,7 @@ fn fail(rdma: &mut Rdma, cx: &mut Context<'_>, qpn: Qpn, cause: Cause) {
     stop(rdma, cx, qpn);
 }
 
-/// Tells of something that happened to a QP.
+/// Reports an asynchronous event of a QP.
 pub(super) fn report(
     rdma: &mut Rdma,
     cx: &mut Context<'_>,
@@ -211,12 +212,13 @@ pub(super) fn report(
     events.report(hmc.pages(cx.dma), cx.monitor, &event);
 }
 
-/// The send queue rests, as software wanted.
-pub(super) fn tell_suspended(rdma: &mut Rdma, cx: &mut Context<'_>, qpn: Qpn) {
+/// Reports that a send queue is suspended.
+pub(super) fn report_suspended(rdma: &mut Rdma, cx: &mut Context<'_>, qpn: Qpn) {
     report(rdma, cx, qpn, EventCode::Suspended, EventSource::SendQueue, 0);
 }
 
-/// The engine has nothing more to do with a QP, whose owner thinks so already or will soon.
+/// Moves a QP to the error state in the engine. Software knows of the error already or will learn of it from
+/// an event.
 fn stop(rdma: &mut Rdma, cx: &mut Context<'_>, qpn: Qpn) {
     if cx.engine.query_qp(qpn).is_none_or(|live| live.state == engine::State::Err) {
         return;
@@ -224,6 +226,6 @@ fn stop(rdma: &mut Rdma, cx: &mut Context<'_>, qpn: Qpn) {
     let mac = cx.port.addresses().own.mac;
     let Some(qp) = rdma.queues.qp_mut(qpn) else { return };
     qp.state = QpState::Error;
-    let modify = qp.current(super::queue_pair::Around { paths: &rdma.paths, mac });
+    let modify = qp.current(super::queue_pair::PathContext { paths: &rdma.paths, mac });
     super::host::modify(rdma, cx, qpn, &modify);
 }

@@ -1,8 +1,9 @@
-//! A completion queue: its ring, how far software is in it, and whether it waits to be told of the next entry.
+//! A completion queue: its ring, the consumer index of software, and the arming state.
 //!
-//! Stores to registers are posted: software can arm, find the queue empty and go to sleep before the device sees the store.
-//! An entry that comes in between is behind the arm in the device's eyes and in front of it in software's. So an arm finds
-//! out whether there is anything software has not read, and if so tells at once. One event too many does no harm.
+//! Register writes are posted: software can arm the queue, find it empty and sleep before the device sees the
+//! write. To the device, a CQE written in between precedes the arm, while software expects an event for it.
+//! On arming, the device therefore checks for unread entries and raises the event at once if there are any. A
+//! spurious event is harmless.
 //!
 //! # Spec
 //! E810 interface, sections 12.1 to 12.5.
@@ -16,37 +17,37 @@ use super::hmc::Pages;
 use super::ring::{EntryRing, Location};
 use crate::frontend::snapshot::{self, CqRow};
 
-/// What software waits for.
+/// Which CQE triggers the next completion event.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Armed {
     #[default]
     No,
-    /// An entry whose sender wants it to be noticed, or of a failure.
+    /// A solicited completion or one with an error.
     Solicited,
-    /// Any entry.
+    /// Any completion.
     Next,
 }
 
-/// Software is to be told by this event queue, with this cookie.
+/// A completion event to write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Notice {
-    /// The event queue.
+pub(super) struct CqNotification {
+    /// CEQ to write to.
     pub(super) ceq: u16,
-    /// What the event carries.
+    /// Cookie of the CQ, which the event carries.
     pub(super) cookie: u64,
 }
 
-/// Why an entry is lost.
+/// Why the CQ cannot accept entries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Fault {
-    /// Software has not read enough.
+pub(super) enum CqFault {
+    /// The ring is full.
     Overflow,
-    /// The ring is not there.
+    /// The ring is not in mapped memory.
     Unreachable,
 }
 
-impl Fault {
-    /// Its word in a trace.
+impl CqFault {
+    /// Returns the name used in traces.
     pub(super) const fn name(self) -> &'static str {
         match self {
             Self::Overflow => "overflow",
@@ -55,12 +56,12 @@ impl Fault {
     }
 }
 
-/// An entry was lost.
+/// A CQE was lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Lost {
-    /// Why.
-    pub(super) fault: Fault,
-    /// None was lost before it.
+pub(super) struct PushError {
+    /// Cause.
+    pub(super) fault: CqFault,
+    /// Set for the first loss, which is reported as an asynchronous event.
     pub(super) first: bool,
 }
 
@@ -72,25 +73,25 @@ pub(super) struct CompletionQueue {
     shadow: Iova,
     ceq: Option<u16>,
     cookie: u64,
-    /// Being full is an error; otherwise the oldest entry goes.
+    /// If set, a full ring is an error; otherwise the oldest entry is overwritten.
     check_overflow: bool,
     armed: Armed,
-    /// Entries of this ring that software may not have read. Its own count can be behind, never ahead.
+    /// Entries that software may not have read. An upper bound: the shadow area is read only when needed.
     unread: u32,
-    /// Entry that software reads next, when it was looked at last.
+    /// Consumer index at the last read of the shadow area.
     head: u32,
-    /// How many of the unread entries there are up to the newest that is to be noticed.
+    /// Number of unread entries up to and including the newest solicited one.
     unread_solicited: u32,
-    /// Rings before this one, modulo 2^14.
-    moves: u16,
-    fault: Option<Fault>,
+    /// Number of resizes so far, modulo 2^14.
+    resizes: u16,
+    fault: Option<CqFault>,
 }
 
 impl CompletionQueue {
-    /// An empty queue.
+    /// Creates an empty queue.
     ///
     /// # Errors
-    /// No ring is like that.
+    /// The ring parameters are invalid.
     pub(super) fn new(command: &CqCommand) -> Result<Self, CqpError> {
         Ok(Self {
             cqn: command.cqn,
@@ -103,7 +104,7 @@ impl CompletionQueue {
             unread: 0,
             head: 0,
             unread_solicited: 0,
-            moves: 0,
+            resizes: 0,
             fault: None,
         })
     }
@@ -113,7 +114,8 @@ impl CompletionQueue {
         self.cqn
     }
 
-    /// As an operator sees it. Of a ring that replaced another it has that one's entries alone.
+    /// Returns the row for the control socket. After a resize, the producer index counts entries of the new
+    /// ring only.
     pub(super) fn row(&self) -> CqRow {
         CqRow {
             cqn: self.cqn.get(),
@@ -126,123 +128,125 @@ impl CompletionQueue {
             },
             eqn: self.ceq.unwrap_or_default().into(),
             fault: self.fault.map(|fault| match fault {
-                Fault::Overflow => snapshot::Fault::Overrun,
-                Fault::Unreachable => snapshot::Fault::Access,
+                CqFault::Overflow => snapshot::Fault::Overrun,
+                CqFault::Unreachable => snapshot::Fault::Access,
             }),
         }
     }
 
-    /// The event queue that it reports to.
+    /// Returns the CEQ that receives its events, if any.
     pub(super) const fn ceq(&self) -> Option<u16> {
         self.ceq
     }
 
-    /// The entry that is written next.
+    /// Returns the index of the next entry to write.
     pub(super) const fn next(&self) -> u32 {
         self.ring.next()
     }
 
-    /// What events about it carry.
+    /// Returns the cookie carried by its events.
     pub(super) const fn cookie(&self) -> u64 {
         self.cookie
     }
 
-    /// Moves to another ring. What is in the old one stays there for software.
+    /// Switches to another ring. Software drains the old ring itself (section 12.5).
     ///
     /// # Errors
-    /// No ring is like that; nothing has changed.
+    /// The ring parameters are invalid; the queue is unchanged.
     pub(super) fn resize(&mut self, command: &CqCommand) -> Result<(), CqpError> {
-        const MOVES: u16 = (1 << 14) - 1;
+        const RESIZE_MASK: u16 = (1 << 14) - 1;
         self.ring = ring(command)?;
         if command.shadow.get() != 0 {
             self.shadow = command.shadow;
         }
         self.check_overflow = command.check_overflow;
         (self.unread, self.head, self.unread_solicited) = (0, 0, 0);
-        self.moves = self.moves.wrapping_add(1) & MOVES;
+        self.resizes = self.resizes.wrapping_add(1) & RESIZE_MASK;
         Ok(())
     }
 
-    /// Writes an entry, with another one behind it if it takes two. `noticed`: also who waits for what is solicited is
-    /// told. Whom to tell.
+    /// Writes an entry, followed by `more` for an extended CQE. `solicited` marks an entry that also triggers
+    /// an arm for solicited completions. Returns the completion event to write, if one is due.
     ///
     /// # Errors
-    /// The entry is lost, and so is every further one.
+    /// The entry is lost, and so is every later one.
     pub(super) fn push(
         &mut self,
         pages: Pages<'_>,
         entry: [u8; cqe::LEN],
         more: Option<[u8; cqe::LEN]>,
-        noticed: bool,
-    ) -> Result<Option<Notice>, Lost> {
+        solicited: bool,
+    ) -> Result<Option<CqNotification>, PushError> {
         if let Some(fault) = self.fault {
-            return Err(Lost { fault, first: false });
+            return Err(PushError { fault, first: false });
         }
         let taken = 1 + u32::from(more.is_some());
         if self.check_overflow && !self.has_room(pages, taken) {
-            return Err(self.fail(Fault::Overflow));
+            return Err(self.fail(CqFault::Overflow));
         }
         let written = match more {
             None => self.ring.push(pages, entry),
             Some(more) => self.ring.push_pair(pages, entry, more),
         };
-        written.map_err(|_| self.fail(Fault::Unreachable))?;
+        written.map_err(|_| self.fail(CqFault::Unreachable))?;
         self.unread = (self.unread + taken).min(self.ring.entries());
-        if noticed {
+        if solicited {
             self.unread_solicited = self.unread;
         }
-        let tell = match self.armed {
+        let due = match self.armed {
             Armed::No => false,
-            Armed::Solicited => noticed,
+            Armed::Solicited => solicited,
             Armed::Next => true,
         };
-        Ok(if tell { self.tell() } else { None })
+        Ok(if due { self.notify() } else { None })
     }
 
-    /// Software has armed the queue. Whom to tell at once.
-    pub(super) fn arm(&mut self, pages: Pages<'_>) -> Option<Notice> {
-        let shadow = self.look(pages)?;
+    /// Handles an arm doorbell. Returns a completion event if unread entries already satisfy it.
+    pub(super) fn arm(&mut self, pages: Pages<'_>) -> Option<CqNotification> {
+        let shadow = self.read_shadow(pages)?;
         self.armed = match (shadow.arm_next, shadow.arm_solicited) {
             (true, _) => Armed::Next,
             (false, true) => Armed::Solicited,
             (false, false) => return None,
         };
         let missed = match self.armed {
-            _ if shadow.moves != self.moves => true,
+            // Section 12.3: an unread entry from before the arm may have raced with it.
+            _ if shadow.moves != self.resizes => true,
             Armed::Next => self.unread != 0,
             Armed::Solicited => self.unread_solicited != 0,
             Armed::No => false,
         };
-        if missed { self.tell() } else { None }
+        if missed { self.notify() } else { None }
     }
 
-    fn tell(&mut self) -> Option<Notice> {
+    fn notify(&mut self) -> Option<CqNotification> {
         self.armed = Armed::No;
-        Some(Notice { ceq: self.ceq?, cookie: self.cookie })
+        Some(CqNotification { ceq: self.ceq?, cookie: self.cookie })
     }
 
-    fn fail(&mut self, fault: Fault) -> Lost {
+    fn fail(&mut self, fault: CqFault) -> PushError {
         self.fault = Some(fault);
-        Lost { fault, first: true }
+        PushError { fault, first: true }
     }
 
-    /// Whether so many entries more leave one that is free, by which full and empty differ.
+    /// Whether the ring has room for `taken` entries. One slot stays free, to tell a full ring from an empty
+    /// one.
     fn has_room(&mut self, pages: Pages<'_>, taken: u32) -> bool {
-        // Software's position counts modulo the length of the ring: it is looked at before it can come around.
+        // The shadow consumer index is modulo the ring size, so it must be sampled before it can wrap.
         if self.unread >= self.ring.entries() / 2 {
-            self.look(pages);
+            self.read_shadow(pages);
         }
         self.unread + taken < self.ring.entries()
     }
 
-    /// Learns how far software is.
-    fn look(&mut self, pages: Pages<'_>) -> Option<CqShadow> {
+    /// Reads the shadow area and updates the consumer index.
+    fn read_shadow(&mut self, pages: Pages<'_>) -> Option<CqShadow> {
         let mut bytes = [0; CqShadow::LEN];
         pages.dma().read(self.shadow, &mut bytes).ok()?;
         let shadow = CqShadow::parse(&bytes);
         let entries = self.ring.entries();
-        // Until software has followed to this ring it counts in another.
-        if shadow.moves == self.moves && shadow.head < entries {
+        // Until software has switched to the new ring, its index refers to the old one.
+        if shadow.moves == self.resizes && shadow.head < entries {
             let read = (shadow.head + entries - self.head) % entries;
             self.head = shadow.head;
             self.unread = self.unread.saturating_sub(read);

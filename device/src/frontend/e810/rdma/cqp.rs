@@ -1,4 +1,4 @@
-//! The control queue: how it starts and ends, and which entry of its ring is next.
+//! The control queue pair (CQP): creation, destruction and fetching of ring entries.
 //!
 //! # Spec
 //! E810 interface, sections 9.1, 10.1 and 10.2.
@@ -11,21 +11,21 @@ use crate::frontend::snapshot::{ControlRow, ControlState};
 use crate::limited;
 use crate::memory::{DmaError, GuestMemory};
 
-/// Entries of a ring, whose indices have eleven bits in the registers.
+/// Maximum number of ring entries: indices have eleven bits in the registers.
 const MAX_ENTRIES: u32 = 2048;
 
-/// Protocol of RoCEv2 in the host context.
+/// Protocol code of RoCEv2 in the host context.
 const ROCE: u8 = 2;
 
 /// The control queue.
 #[derive(Debug, Default)]
 pub(in super::super) struct Cqp {
-    /// Upper half of the address of the host context, for when the lower comes.
+    /// High half of the host context address, latched until the low half is written.
     context_high: u32,
     state: State,
-    /// Of the last operation that failed.
+    /// Error codes of the last failed operation.
     codes: ErrorCodes,
-    /// The last operation failed.
+    /// Whether the last operation failed.
     failed: bool,
 }
 
@@ -33,31 +33,31 @@ pub(in super::super) struct Cqp {
 enum State {
     #[default]
     Stopped,
-    /// Its host context was wrong.
+    /// The host context was invalid.
     Refused,
     Running(Running),
 }
 
-/// A queue that runs.
+/// State of a running queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Running {
     ring: Iova,
     entries: u16,
-    /// The entry that comes next.
+    /// Index of the next entry to fetch.
     next: u16,
-    /// What is new in this round of the ring.
+    /// Polarity of new entries on this pass.
     polarity: bool,
     cookie: u64,
 }
 
-/// An entry taken out of the ring.
+/// An entry fetched from the ring.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Taken {
-    /// Where it was.
+pub(super) struct CqpEntry {
+    /// Ring index.
     pub(super) index: u16,
-    /// What new entries of its round have for polarity.
+    /// Polarity of new entries on the pass of this entry.
     pub(super) polarity: bool,
-    /// What is in it; `Err` if the guest lends no such memory.
+    /// The entry; `Err` if the ring is not in mapped memory.
     pub(super) wqe: Result<[u8; WQE_LEN], DmaError>,
 }
 
@@ -67,13 +67,13 @@ impl Cqp {
         self.context_high = high;
     }
 
-    /// Address of the host context whose lower half software writes; `None` if there is none, which ends the queue.
+    /// Returns the host context address, given its low half. `None` for address 0, which destroys the queue.
     pub(super) fn context(&self, low: u32) -> Option<Iova> {
         let address = u64::from(self.context_high) << 32 | u64::from(low);
         (address != 0).then_some(Iova::new(address))
     }
 
-    /// Starts the queue, which does not run yet.
+    /// Creates the queue. The caller has destroyed an earlier one.
     pub(super) fn start(&mut self, dma: &GuestMemory, context: Iova) {
         let mut bytes = [0; HostContext::LEN];
         let read = dma.read(context, &mut bytes);
@@ -105,40 +105,40 @@ impl Cqp {
         };
     }
 
-    /// PFPE_CCQPSTATUS.
+    /// Reads PFPE_CCQPSTATUS.
     pub(super) fn status(&self) -> Status {
         Status { done: matches!(self.state, State::Running(_)), error: self.state == State::Refused }
     }
 
-    /// Writes PFPE_CCQPSTATUS: software does not want to see an earlier error.
+    /// Writes PFPE_CCQPSTATUS: clears the error of an earlier creation.
     pub(super) fn clear_status(&mut self, to: Status) {
         if !to.error && self.state == State::Refused {
             self.state = State::Stopped;
         }
     }
 
-    /// PFPE_CQPTAIL.
+    /// Reads PFPE_CQPTAIL.
     pub(super) fn tail(&self) -> Tail {
         Tail { next: self.running().map_or(0, |running| running.next), error: self.failed }
     }
 
-    /// PFPE_CQPERRCODES.
+    /// Reads PFPE_CQPERRCODES.
     pub(super) const fn error_codes(&self) -> ErrorCodes {
         self.codes
     }
 
-    /// What every completion carries, if the queue runs.
+    /// Returns the cookie that completions carry; `None` unless the queue is running.
     pub(super) fn cookie(&self) -> Option<u64> {
         Some(self.running()?.cookie)
     }
 
-    /// Entries of the ring; 0 if the queue does not run.
+    /// Returns the number of ring entries; 0 unless the queue is running.
     pub(super) fn entries(&self) -> u16 {
         self.running().map_or(0, |running| running.entries)
     }
 
-    /// The next entry in front of `end`, which is an index of the ring.
-    pub(super) fn take(&mut self, dma: &GuestMemory, end: u16) -> Option<Taken> {
+    /// Fetches the next entry before ring index `end`.
+    pub(super) fn fetch(&mut self, dma: &GuestMemory, end: u16) -> Option<CqpEntry> {
         let State::Running(running) = &mut self.state else { return None };
         let index = running.next;
         if end >= running.entries || index == end {
@@ -150,18 +150,18 @@ impl Cqp {
         let at = running.ring.get().wrapping_add(u64::from(index) * WQE_LEN as u64);
         let mut wqe = [0; WQE_LEN];
         let read = dma.read(Iova::new(at), &mut wqe);
-        Some(Taken { index, polarity, wqe: read.map(|()| wqe) })
+        Some(CqpEntry { index, polarity, wqe: read.map(|()| wqe) })
     }
 
-    /// Notes how the last operation ended.
-    pub(super) fn note(&mut self, error: Option<ErrorCodes>) {
+    /// Records the outcome of the last operation.
+    pub(super) fn record_outcome(&mut self, error: Option<ErrorCodes>) {
         self.failed = error.is_some();
         if let Some(codes) = error {
             self.codes = codes;
         }
     }
 
-    /// What an operator sees of it alone.
+    /// Returns the row for the control socket. The caller fills in object counts.
     pub(super) fn row(&self) -> ControlRow {
         let (state, ring, entries, next) = match &self.state {
             State::Stopped => (ControlState::Stopped, 0, 0, 0),

@@ -1,5 +1,4 @@
-//! Which part executes an operation of the control queue, how it completes, and what is told of it to the log, the
-//! counters and the trace.
+//! Executes and completes control queue operations, and reports them to the log, the counters and the trace.
 //!
 //! # Spec
 //! E810 interface, sections 10.2 to 10.4.
@@ -12,41 +11,41 @@ use protocol::hca::e810::rdma::control::Completion;
 use protocol::hca::e810::rdma::error::{CqpError, CqpErrorCode};
 use protocol::hca::e810::rdma::operation::{Header, UNKNOWN};
 
-use super::cqp::Taken;
+use super::cqp::CqpEntry;
 use super::{Rdma, features, fpm, queues, strict};
 use crate::frontend::Context;
 use crate::limited;
 use crate::telemetry::trace::Kind;
 
-/// Word of an operation that succeeded.
+/// Status name of a successful operation.
 const OK: &str = "OK";
 
-/// What an operation returns in its completion, which few do.
+/// Value returned in the completion of an operation, usually 0.
 pub(super) type Outcome = Result<u32, CqpError>;
 
-/// Executes what software has put into the ring, up to the entry `end`.
+/// Executes the operations in the ring up to index `end`.
 ///
-/// Bound: the entries of the ring.
+/// Bound: the number of ring entries.
 pub(super) fn run(rdma: &mut Rdma, cx: &mut Context<'_>, end: u16) {
     for _ in 0..rdma.cqp.entries() {
-        let Some(taken) = rdma.cqp.take(cx.dma, end) else { return };
-        let outcome = execute(rdma, cx, &taken);
-        complete(rdma, cx, taken.index, outcome);
+        let Some(entry) = rdma.cqp.fetch(cx.dma, end) else { return };
+        let outcome = execute(rdma, cx, &entry);
+        complete(rdma, cx, entry.index, outcome);
     }
 }
 
-/// Executes an operation and tells what came of it.
-fn execute(rdma: &mut Rdma, cx: &mut Context<'_>, taken: &Taken) -> Outcome {
+/// Executes an operation and reports its outcome.
+fn execute(rdma: &mut Rdma, cx: &mut Context<'_>, entry: &CqpEntry) -> Outcome {
     let begun = Instant::now();
     let began = cx.monitor.trace().map(|trace| trace.now());
     let mut parsed = None;
-    let outcome = match &taken.wqe {
+    let outcome = match &entry.wqe {
         Ok(wqe) => {
             parsed = Operation::parse(wqe);
             let Header { opcode, valid } = Header::parse(wqe);
             let unknown = CqpError::new(CqpErrorCode::UnknownOperation, "operation", opcode.into());
             if let Some(operation) = parsed.as_ref().filter(|_| cx.monitor.is_strict()) {
-                strict::operation(rdma, operation, valid == taken.polarity).report(cx.monitor);
+                strict::operation(rdma, operation, valid == entry.polarity).report(cx.monitor);
             }
             parsed.ok_or(unknown).and_then(|operation| dispatch(rdma, cx, &operation))
         }
@@ -66,10 +65,10 @@ fn execute(rdma: &mut Rdma, cx: &mut Context<'_>, taken: &Taken) -> Outcome {
             match &outcome {
                 Ok(0) => {}
                 Ok(value) => value.show("value", to),
-                Err(refusal) => format_args!("{refusal}").show("refused", to),
+                Err(error) => format_args!("{error}").show("refused", to),
             }
             format_args!("{:.1}", took.as_secs_f64() * 1e6).show("us", to);
-            taken.index.show("index", to);
+            entry.index.show("index", to);
             if let Some(operation) = &parsed {
                 to.object("ask", operation);
             }
@@ -78,10 +77,10 @@ fn execute(rdma: &mut Rdma, cx: &mut Context<'_>, taken: &Taken) -> Outcome {
     outcome
 }
 
-/// Completes an operation, in the registers and, once there is one, in the queue of completions.
+/// Completes an operation in the registers and, once the CQ of the control queue exists, in that queue.
 fn complete(rdma: &mut Rdma, cx: &mut Context<'_>, index: u16, outcome: Outcome) {
     let codes = outcome.err().map(|error| error.code.codes());
-    rdma.cqp.note(codes);
+    rdma.cqp.record_outcome(codes);
     let Some(cookie) = rdma.cqp.cookie() else { return };
     let completion = Completion {
         cookie,
@@ -126,6 +125,7 @@ fn dispatch(rdma: &mut Rdma, cx: &mut Context<'_>, operation: &Operation) -> Out
         Operation::DestroyGroup(command) => rdma.groups.destroy(command),
         Operation::ManageNode(command) => rdma.nodes.manage(command),
         Operation::GatherStatistics(command) => rdma.counts.gather(dma, cx.engine.stats(), command),
+        // Section 15.1: with a lower number, software would copy WQEs into BAR space.
         Operation::ManagePushPages(_) => Ok(NO_PUSH_PAGE),
         Operation::Nop(_)
         | Operation::ManageQuadHash(_)
@@ -135,5 +135,5 @@ fn dispatch(rdma: &mut Rdma, cx: &mut Context<'_>, operation: &Operation) -> Out
     }
 }
 
-/// Number of a push page that there is not.
+/// Push page number that means "none".
 const NO_PUSH_PAGE: u32 = 1024;

@@ -1,5 +1,5 @@
-//! Event queues: one for each of some vectors, which says what completion queues have completions (CEQ), and one for all
-//! that happens by itself (AEQ).
+//! Event queues: completion event queues (CEQ), one per vector in use, which name the CQs with new
+//! completions, and the asynchronous event queue (AEQ).
 //!
 //! # Spec
 //! E810 interface, sections 12.4, 12.6 and 14.1.
@@ -19,35 +19,35 @@ use crate::frontend::e810::vectors::Cause;
 use crate::limited;
 use crate::telemetry::monitor::Monitor;
 
-/// All event queues.
+/// The event queues.
 #[derive(Debug, Default)]
 pub(in super::super) struct EventQueues {
     /// Bound: [`MAX_CEQS`].
     ceqs: BTreeMap<u16, EntryRing<{ CompletionEvent::LEN }>>,
     aeq: Option<AsyncQueue>,
-    /// Event queues with a new entry, bit for bit.
+    /// Bitmap of CEQs with new entries.
     fired: u16,
-    /// The same of the asynchronous one.
+    /// Set if the AEQ has new entries.
     async_fired: bool,
 }
 
 const _: () = assert!(MAX_CEQS as u32 <= u16::BITS);
 
-/// The asynchronous event queue.
+/// The AEQ.
 #[derive(Debug)]
 struct AsyncQueue {
     ring: EntryRing<{ AsyncEvent::LEN }>,
-    /// Entries that software has not given back.
+    /// Entries not yet acknowledged by software.
     unread: u32,
-    /// It was full, and events are missing.
+    /// Set once an event was lost because the ring was full.
     lost: bool,
 }
 
 impl EventQueues {
-    /// "Create CEQ".
+    /// Executes "Create CEQ".
     ///
     /// # Errors
-    /// There is no such one, it is there already, or its ring makes no sense.
+    /// The number is out of range, the CEQ exists, or the ring parameters are invalid.
     pub(super) fn create_ceq(&mut self, command: &CreateCeq) -> Outcome {
         if command.ceq >= MAX_CEQS {
             return Err(CqpError::invalid("completion event queue", command.ceq.into()));
@@ -60,19 +60,19 @@ impl EventQueues {
         Ok(0)
     }
 
-    /// "Destroy CEQ".
+    /// Executes "Destroy CEQ".
     ///
     /// # Errors
-    /// There is none.
+    /// The CEQ does not exist.
     pub(super) fn destroy_ceq(&mut self, command: &DestroyCeq) -> Outcome {
         let was = self.ceqs.remove(&command.ceq);
         was.map(|_| 0).ok_or(CqpError::no_object("completion event queue", command.ceq.into()))
     }
 
-    /// "Create AEQ".
+    /// Executes "Create AEQ".
     ///
     /// # Errors
-    /// It is there already, or its ring makes no sense.
+    /// The AEQ exists, or the ring parameters are invalid.
     pub(super) fn create_aeq(&mut self, command: &CreateAeq) -> Outcome {
         if self.aeq.is_some() {
             return Err(CqpError::new(CqpErrorCode::Exists, "asynchronous event queue", 0));
@@ -83,22 +83,23 @@ impl EventQueues {
         Ok(0)
     }
 
-    /// "Destroy AEQ".
+    /// Executes "Destroy AEQ".
     ///
     /// # Errors
-    /// There is none.
+    /// The AEQ does not exist.
     pub(super) fn destroy_aeq(&mut self) -> Outcome {
         self.aeq.take().map(|_| 0).ok_or(CqpError::no_object("asynchronous event queue", 0))
     }
 
-    /// Whether there is such an event queue of completions.
+    /// Whether the CEQ exists.
     pub(super) fn has_ceq(&self, ceq: u16) -> bool {
         self.ceqs.contains_key(&ceq)
     }
 
-    /// A completion queue has what it was armed for. `cookie` is its own; the highest bit does not count.
+    /// Writes a completion event with the cookie of an armed CQ. The top bit of the cookie is lost to the
+    /// valid bit.
     pub(super) fn notify(&mut self, pages: Pages<'_>, monitor: &mut Monitor, ceq: u16, cookie: u64) {
-        // Software may destroy event queues before what reports to them.
+        // Software may destroy a CEQ before the CQs that report to it.
         let Some(ring) = self.ceqs.get_mut(&ceq) else { return };
         let event = CompletionEvent { cookie, valid: false };
         let pushed = ring.push(pages, event.emit());
@@ -109,15 +110,15 @@ impl EventQueues {
         }
     }
 
-    /// Event queues, those of completions first: number, entries, how many were written, whether some were lost. The
-    /// asynchronous one has no number.
+    /// Returns each event queue, CEQs first: number (`None` for the AEQ), entries, entries written, and
+    /// whether events were lost.
     pub(super) fn rings(&self) -> impl Iterator<Item = (Option<u16>, u32, u32, bool)> {
         let ceqs = self.ceqs.iter().map(|(ceq, ring)| (Some(*ceq), ring.entries(), ring.written(), false));
         let aeq = self.aeq.iter().map(|queue| (None, queue.ring.entries(), queue.ring.written(), queue.lost));
         ceqs.chain(aeq)
     }
 
-    /// Something happened by itself.
+    /// Writes an asynchronous event. It is dropped if there is no AEQ or no room.
     pub(super) fn report(&mut self, pages: Pages<'_>, monitor: &mut Monitor, event: &AsyncEvent) {
         let Some(queue) = &mut self.aeq else { return };
         if queue.unread >= queue.ring.entries() {
@@ -136,19 +137,19 @@ impl EventQueues {
         }
     }
 
-    /// Entries of the asynchronous event queue that software has not given back.
+    /// Returns the number of AEQ entries not yet acknowledged.
     pub(super) fn unread(&self) -> u32 {
         self.aeq.as_ref().map_or(0, |queue| queue.unread)
     }
 
-    /// Software has read so many entries of the asynchronous event queue.
+    /// Handles the acknowledgement of `count` AEQ entries.
     pub(super) const fn return_credits(&mut self, count: u32) {
         if let Some(queue) = &mut self.aeq {
             queue.unread = queue.unread.saturating_sub(count);
         }
     }
 
-    /// Queues that have new entries since the last call.
+    /// Returns the interrupt causes of queues with new entries since the last call.
     pub(super) fn take_causes(&mut self) -> impl Iterator<Item = Cause> + use<> {
         let fired = std::mem::take(&mut self.fired);
         let others = std::mem::take(&mut self.async_fired).then_some(Cause::AsyncEvent);

@@ -1,4 +1,4 @@
-//! What asynchronous events call the engine's reasons.
+//! Maps engine errors to asynchronous event codes.
 //!
 //! # Spec
 //! E810 interface, section 14.1.
@@ -7,7 +7,8 @@ use engine::{AccessError, Status};
 use protocol::hca::e810::rdma::event_queue::EventCode;
 use protocol::hca::e810::rdma::send_wqe::opcode;
 
-/// Why a request of the send queue failed, which has this operation. `None`: it did not fail by itself.
+/// Returns the event code for a failed send request with WQE opcode `operation`; `None` for a flushed
+/// request, which has no cause of its own.
 pub(super) fn of_send(status: Status, operation: u8) -> Option<EventCode> {
     Some(match status {
         Status::Flushed => return None,
@@ -24,19 +25,20 @@ pub(super) fn of_send(status: Status, operation: u8) -> Option<EventCode> {
     })
 }
 
-/// Why a request of the receive queue failed. `None`: it did not fail by itself.
+/// Returns the event code for a failed receive request; `None` for a flushed request.
 pub(super) fn of_receive(status: Status) -> Option<EventCode> {
     Some(match status {
         Status::LocalLength => EventCode::MessageTooLong,
         Status::LocalProtection(reason) => of_key(reason),
-        // IBTA volume 1, section 9.9.3: a SEND with invalidate whose key is refused fails the receive, whatever is wrong
-        // with the key. Of the codes this one alone says so, and software takes it for a remote access error.
+        // IBTA volume 1, section 9.9.3: a SEND with invalidate whose key is rejected fails the receive,
+        // whatever is wrong with the key. `InvalidateRights` is the only code for this case; irdma maps it to
+        // a remote access error.
         Status::RemoteInvalidRequest => EventCode::InvalidateRights,
         _ => return None,
     })
 }
 
-/// Why an access by a key was refused.
+/// Returns the event code for a memory access that its key does not permit.
 pub(super) const fn of_key(reason: AccessError) -> EventCode {
     match reason {
         AccessError::Key => EventCode::KeyUnallocated,

@@ -1,4 +1,4 @@
-//! What the RDMA half says of itself.
+//! Features that the RDMA half reports ("query features").
 //!
 //! # Spec
 //! E810 interface, section 10.6.
@@ -11,20 +11,20 @@ use protocol::hca::e810::rdma::features::{
 use super::dispatch::Outcome;
 use crate::memory::GuestMemory;
 
-/// Words of the answer, of eight bytes each.
+/// Number of 8-byte words in the response.
 const WORDS: u16 = 2;
-/// Bytes of it.
+/// Bytes of the response.
 const LEN: usize = FirmwareFeature::LEN + HardwareFeature::LEN;
 
-/// Of firmware that drivers know: 1.70.
+/// Firmware version 1.70, one that drivers support.
 const FIRMWARE: FirmwareFeature = FirmwareFeature { minor: 70, major: 1, count: WORDS, kind: 0 };
-/// Of this generation.
+/// Hardware generation 2 (E810).
 const HARDWARE: HardwareFeature = HardwareFeature { minor: 0, major: 2, kind: HARDWARE_VERSION };
 
-/// "Query features".
+/// Executes "query features".
 ///
 /// # Errors
-/// The buffer is too short or cannot be reached.
+/// The buffer is too short or not in mapped memory.
 pub(super) fn query(dma: &GuestMemory, command: &QueryFeatures) -> Outcome {
     if usize::try_from(command.len).is_ok_and(|len| len < LEN) {
         return Err(CqpError::invalid("buffer length", command.len.into()));

@@ -1,6 +1,7 @@
-//! How much context memory there can be, and where in the function's own address space its objects are.
+//! Function private memory (FPM): limits of context memory and the placement of objects in it.
 //!
-//! Objects that the device keeps itself have a byte each, so that the guest lends one segment for all of them.
+//! Objects that the device keeps itself are declared with one byte each, so that the host maps a single
+//! segment for all of them.
 //!
 //! # Spec
 //! E810 interface, section 11.2.
@@ -15,30 +16,30 @@ use super::hmc::{Hmc, Pbles};
 use crate::frontend::e810::limits::{Limits, MAX_CEQS};
 use crate::memory::GuestMemory;
 
-/// Segments beside those of PBLEs. All other objects together take at most ten; drivers commit more objects of some kinds than
-/// they are offered.
+/// Number of segments besides those of PBLEs. All other objects together need at most ten, but drivers commit
+/// more objects of some kinds than offered.
 const OTHER_SEGMENTS: u16 = 63;
-/// Timers.
+/// Maximum number of timers.
 const MAX_TIMERS: u32 = 4096;
-/// A multicast group takes eight objects.
+/// Context memory objects per multicast group.
 const OBJECTS_PER_GROUP: u32 = 8;
 
-/// Of objects that the device keeps itself: a byte of context memory each.
+/// Limit of an object that the device keeps itself: one byte of context memory each.
 const fn own(max: u32) -> Limit {
     Limit { max, exponent: 0 }
 }
 
-/// Of free lists, whose blocks must not be empty.
+/// Limit of a free list. The block size must not be 0.
 const fn list(max: u32) -> BlockLimit {
     BlockLimit { max, block: 1 }
 }
 
-/// Multicast groups: drivers number as many as there are queue pairs.
+/// Returns the number of multicast groups: irdma uses one index per queue pair.
 pub(super) const fn groups(limits: &Limits) -> u32 {
     limits.max_qps.get()
 }
 
-/// Segment descriptors.
+/// Returns the number of segment descriptors.
 pub(super) fn segments(limits: &Limits) -> u16 {
     let pbles = u64::from(limits.max_pbles.get()) * ENTRY_LEN;
     u16::try_from(pbles.div_ceil(SEGMENT_LEN)).unwrap_or(u16::MAX).saturating_add(OTHER_SEGMENTS)
@@ -46,7 +47,7 @@ pub(super) fn segments(limits: &Limits) -> u16 {
 
 fn offered(limits: &Limits) -> FpmLimits {
     let qps = limits.max_qps.get();
-    // Drivers want 254 for each queue pair and 512, and have fewer queue pairs where there are less.
+    // irdma needs 254 per queue pair plus 512, and reduces the number of queue pairs if fewer are offered.
     let responses = (254 * qps + 512).next_power_of_two();
     let transmit_buffers = 8 * qps;
     FpmLimits {
@@ -78,11 +79,11 @@ fn offered(limits: &Limits) -> FpmLimits {
     }
 }
 
-/// An object of which the device says where it is.
+/// An object kind placed by "commit FPM".
 struct Object {
-    /// Its word in the buffer of "commit FPM", bytes.
+    /// Byte offset of its word in the "commit FPM" buffer.
     at: usize,
-    /// Bytes of one.
+    /// Bytes per object.
     len: u64,
 }
 
@@ -90,13 +91,13 @@ const fn object(at: usize, len: u64) -> Object {
     Object { at, len }
 }
 
-/// Bytes of an entry of a free list.
+/// Bytes of a free list entry.
 const FREE_ENTRY_LEN: u64 = 4;
-/// Bytes of the bitmap of ports.
+/// Bytes of the port bitmap.
 const PORTS_LEN: u64 = 8192;
 
-/// All objects but PBLEs: queue pairs, completion queues, shared receive queues, hash entries, ARP entries, the bitmap of
-/// ports, regions, transmit buffers and their free list, read responses and theirs, timers, groups, address handles, read
+/// All objects but PBLEs: QPs, CQs, SRQs, hash entries, ARP entries, port bitmap, regions, transmit buffers
+/// and their free list, read responses and their free list, timers, multicast groups, address handles, read
 /// requests and their free list, headers, metadata.
 const OBJECTS: [Object; 18] = [
     object(0, 1),
@@ -119,25 +120,25 @@ const OBJECTS: [Object; 18] = [
     object(152, 1),
 ];
 
-/// PBLEs, which come last in the address space.
+/// PBLEs, which are placed last.
 const PBLES: Object = object(112, ENTRY_LEN);
 
-/// Bytes of "commit FPM" that drivers give, at the least.
+/// Minimum length of the "commit FPM" buffer.
 const COMMIT_LEN: usize = 176;
 
-/// "Query FPM".
+/// Executes "Query FPM".
 ///
 /// # Errors
-/// The buffer cannot be reached.
+/// The buffer is not in mapped memory.
 pub(super) fn query(limits: &Limits, dma: &GuestMemory, command: &FpmCommand) -> Outcome {
     dma.write(command.buffer, &offered(limits).emit()).map_err(|_| unreachable(command))?;
     Ok(0)
 }
 
-/// "Commit FPM": the device says where the objects are that software wants.
+/// Executes "Commit FPM": replies with the address of each kind of object.
 ///
 /// # Errors
-/// More objects than there is room for; the buffer is too short or cannot be reached.
+/// More objects than fit; the buffer is too short or not in mapped memory.
 pub(super) fn commit(limits: &Limits, hmc: &mut Hmc, dma: &GuestMemory, command: &FpmCommand) -> Outcome {
     if command.len < u32::try_from(COMMIT_LEN).unwrap_or(u32::MAX) {
         return Err(CqpError::invalid("buffer length", command.len.into()));
@@ -149,7 +150,7 @@ pub(super) fn commit(limits: &Limits, hmc: &mut Hmc, dma: &GuestMemory, command:
     for object in &OBJECTS {
         free = place(&mut buffer, object, free, end)?.1;
     }
-    // They begin with a segment, so that drivers lend whole ones for them.
+    // PBLEs start on a segment boundary, so that the host maps whole segments for them.
     let (Placement { count, base }, _) = place(&mut buffer, &PBLES, free.next_multiple_of(SEGMENT_LEN), end)?;
     if count > limits.max_pbles.get() {
         return Err(CqpError::new(CqpErrorCode::NoRoom, "too many PBLEs:", count.into()));
@@ -159,19 +160,19 @@ pub(super) fn commit(limits: &Limits, hmc: &mut Hmc, dma: &GuestMemory, command:
     Ok(0)
 }
 
-/// Puts objects at the first free address, and gives the next. The address space ends at `most`.
+/// Places objects at the address `free` and returns the next free address. The address space ends at `limit`.
 fn place(
     buffer: &mut [u8; COMMIT_LEN],
     object: &Object,
     free: u64,
-    most: u64,
+    limit: u64,
 ) -> Result<(Placement, u64), CqpError> {
     let Some(word) = buffer.get_mut(object.at..).and_then(|bytes| bytes.first_chunk_mut()) else {
         return Err(CqpError::invalid("buffer word", object.at as u64));
     };
     let Placement { count, .. } = Placement::parse(word);
     let end = free + u64::from(count) * object.len;
-    if end > most {
+    if end > limit {
         return Err(CqpError::new(CqpErrorCode::NoRoom, "too many context memory objects:", count.into()));
     }
     let base = u32::try_from(free / BASE_UNIT).unwrap_or(u32::MAX);

@@ -1,4 +1,4 @@
-//! Multicast groups and the queue pairs in them.
+//! Multicast groups and their member queue pairs.
 //!
 //! # Spec
 //! E810 interface, sections 10.3 and 13.8.
@@ -18,58 +18,58 @@ use crate::frontend::e810::limits::Limits;
 use crate::frontend::snapshot::GroupRow;
 use crate::memory::GuestMemory;
 
-/// Queue pairs of a group.
+/// Members of a group.
 pub(super) type Members = SmallVec<[Qpn; MAX_MEMBERS]>;
 
 /// Multicast groups.
 #[derive(Debug)]
 pub(in super::super) struct Groups {
-    /// How many there can be, which bounds both tables.
-    most: u32,
+    /// Maximum number of groups, which bounds both tables.
+    max_groups: u32,
     groups: BTreeMap<u16, Group>,
-    /// What groups that are not there were modified to: see [`modify`](Self::modify).
+    /// State of modified groups that do not exist yet: see [`modify`](Self::modify).
     modified: BTreeMap<u16, Group>,
 }
 
 #[derive(Debug)]
 struct Group {
     address: IpAddr,
-    /// MAC that the driver has programmed.
+    /// MAC address programmed by the driver.
     mac: MacAddr,
-    /// VLAN of its datagrams. Software that names none means all: it has one group for an address, whatever networks its
-    /// members are in.
+    /// VLAN of the group. `None` means any VLAN: the driver then keeps one group per address for members in
+    /// all networks.
     vlan: Option<u16>,
     members: Members,
 }
 
 impl Groups {
-    /// No groups yet.
+    /// Creates an empty table.
     pub(super) const fn new(limits: &Limits) -> Self {
-        Self { most: fpm::groups(limits), groups: BTreeMap::new(), modified: BTreeMap::new() }
+        Self { max_groups: fpm::groups(limits), groups: BTreeMap::new(), modified: BTreeMap::new() }
     }
 
-    /// Queue pairs that get what goes to an address in a VLAN, or outside of any.
+    /// Returns the members that receive datagrams to `address` in a VLAN, or untagged ones.
     ///
-    /// A group's MAC is the one that its driver has programmed: irdma makes that of an IPv6 group, and the one in the path
-    /// of what it sends there, of the first four bytes of the address. Peers that make it of the last four (RFC 2464,
-    /// section 7) are heard too.
+    /// The MAC address of a group is the one programmed by its driver. For an IPv6 group, irdma derives it,
+    /// and that of the datagrams it sends, from the first four bytes of the address. Datagrams with the MAC
+    /// address of RFC 2464, section 7 (the last four bytes) are accepted too.
     pub(super) fn members(&self, address: IpAddr, mac: MacAddr, vlan: Option<u16>) -> Members {
         let by_rule = group_mac(address) == Some(mac);
-        let takes = |group: &&Group| {
+        let accepts = |group: &&Group| {
             group.address == address
                 && (by_rule || group.mac == mac)
                 && (group.vlan.is_none() || group.vlan == vlan)
         };
-        let groups = self.groups.values().filter(takes);
+        let groups = self.groups.values().filter(accepts);
         groups.flat_map(|group| group.members.iter().copied()).collect()
     }
 
-    /// How many there are.
+    /// Returns the number of groups.
     pub(super) fn count(&self) -> usize {
         self.groups.len()
     }
 
-    /// Groups from one on, as an operator sees them.
+    /// Returns the rows of groups from index `from` on.
     pub(super) fn rows(&self, from: u32) -> impl Iterator<Item = (u32, GroupRow)> {
         let groups = u16::try_from(from).into_iter().flat_map(|from| self.groups.range(from..));
         groups.map(|(number, Group { address, vlan, members, .. })| {
@@ -79,25 +79,27 @@ impl Groups {
         })
     }
 
-    /// "Create multicast group". It has the members it was modified to before, if those it is created with are among them.
+    /// Executes "Create multicast group". If the group was modified before and the new members are a subset,
+    /// the modified state is used.
     ///
     /// # Errors
-    /// There is no such group, or its members cannot be read.
+    /// The index is out of range, or the member list is not in mapped memory.
     pub(super) fn create(&mut self, dma: &GuestMemory, command: &GroupCommand) -> Outcome {
         let created = self.read(dma, command)?;
-        let modified = self.modified.remove(&command.group).filter(|modified| modified.succeeds(&created));
+        let modified = self.modified.remove(&command.group).filter(|modified| modified.extends(&created));
         self.groups.insert(command.group, modified.unwrap_or(created));
         Ok(0)
     }
 
-    /// "Modify multicast group", which says all of it.
+    /// Executes "Modify multicast group", which replaces the whole group.
     ///
-    /// Drivers decide under a lock whether a group is created, modified or destroyed, and ask after they let go of it. Of two
-    /// members that join at once the second can come first, and of two that leave at once the first can come last: a group
-    /// that is not there is modified without an error, and without effect until it is created.
+    /// irdma decides under a lock whether to create, modify or destroy a group, but issues the operation
+    /// after releasing it. When two members join at once, the modify can precede the create; when two leave
+    /// at once, it can follow the destroy. Modifying a group that does not exist therefore succeeds, and
+    /// takes effect when the group is created.
     ///
     /// # Errors
-    /// There is no such group, or its members cannot be read.
+    /// The index is out of range, or the member list is not in mapped memory.
     pub(super) fn modify(&mut self, dma: &GuestMemory, command: &GroupCommand) -> Outcome {
         let modified = self.read(dma, command)?;
         let is_there = self.groups.contains_key(&command.group);
@@ -106,17 +108,17 @@ impl Groups {
         Ok(0)
     }
 
-    /// "Destroy multicast group".
+    /// Executes "Destroy multicast group".
     ///
     /// # Errors
-    /// It is not there.
+    /// The group does not exist.
     pub(super) fn destroy(&mut self, command: &GroupCommand) -> Outcome {
         let unknown = CqpError::no_object("multicast group", command.group.into());
         self.groups.remove(&command.group).map(|_| 0).ok_or(unknown)
     }
 
     fn read(&self, dma: &GuestMemory, command: &GroupCommand) -> Result<Group, CqpError> {
-        if u32::from(command.group) >= self.most {
+        if u32::from(command.group) >= self.max_groups {
             return Err(CqpError::invalid("multicast group", command.group.into()));
         }
         let mut places = [[0; Member::LEN]; MAX_MEMBERS];
@@ -134,8 +136,8 @@ impl Groups {
 }
 
 impl Group {
-    /// Whether it can be what another became when more joined.
-    fn succeeds(&self, earlier: &Self) -> bool {
+    /// Whether this may be `earlier` after more members joined.
+    fn extends(&self, earlier: &Self) -> bool {
         let is_same = self.address == earlier.address && self.vlan == earlier.vlan;
         is_same && earlier.members.iter().all(|member| self.members.contains(member))
     }

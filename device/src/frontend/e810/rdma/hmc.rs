@@ -1,5 +1,5 @@
-//! Context memory: where the guest has put the segments of the function's own address space. Of what lies there only the
-//! array of PBLEs is real; the device reads it whenever it needs an entry, and keeps none.
+//! Host memory cache (HMC): maps the function's private address space to guest memory in segments. Of its
+//! content only the PBLE array is used; the device reads entries on demand and caches none.
 //!
 //! # Spec
 //! E810 interface, section 11.
@@ -17,54 +17,55 @@ use crate::frontend::snapshot::{IcmRow, IcmTable};
 use crate::memory::GuestMemory;
 use crate::memory::translate::PageTable;
 
-/// PBLEs of a leaf of a list of two levels.
+/// Number of PBLEs in a leaf of a two-level list.
 const LEAF_LEN: u64 = 512;
 
-/// Entries of "update SDs" that are in memory, at the most; the length has four bits.
+/// Maximum number of segment entries in memory for "update SDs"; the count has four bits.
 const MAX_MORE: usize = 15;
 
 /// Context memory.
 #[derive(Debug)]
 pub(in super::super) struct Hmc {
-    /// Bound: as many as "query FPM" offers, all there from the start.
+    /// Bound: the number that "query FPM" offers, allocated up front.
     segments: Vec<Option<Segment>>,
-    /// The array of PBLEs, once software has said how large it is to be.
+    /// Location of the PBLE array, once software has committed it.
     pbles: Pbles,
 }
 
-/// 2 MiB of context memory.
+/// A segment: 2 MiB of context memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Segment {
-    /// They begin here.
+    /// Physically contiguous from this address.
     Direct(Iova),
-    /// This page lists their pages.
+    /// Backed by pages that a directory page lists.
     Paged(Iova),
 }
 
-/// Where the array of PBLEs is in the function's own address space.
+/// Location of the PBLE array in the private address space.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Pbles {
-    /// In units of 512 bytes.
+    /// Start in units of 512 bytes.
     pub(super) base: u32,
-    /// Entries.
+    /// Number of entries.
     pub(super) count: u32,
 }
 
 impl Hmc {
-    /// With so many segments, none of which the guest lends yet.
+    /// Creates an address space of `segments` segments, none of them mapped.
     pub(super) fn new(segments: u16) -> Self {
         Self { segments: vec![None; segments.into()], pbles: Pbles::default() }
     }
 
-    /// Bytes of the function's own address space.
+    /// Returns the size of the private address space in bytes.
     pub(super) const fn len(&self) -> u64 {
         self.segments.len() as u64 * SEGMENT_LEN
     }
 
-    /// "Update SDs".
+    /// Executes "Update SDs".
     ///
     /// # Errors
-    /// A segment that there is not, or entries that cannot be read. What is in front of a wrong one is done.
+    /// The segment index is out of range, or the entries are not in mapped memory. Earlier entries remain in
+    /// effect.
     pub(super) fn update(&mut self, dma: &GuestMemory, command: &UpdateSegments) -> Outcome {
         if !command.skip_first {
             self.set(&command.first)?;
@@ -97,17 +98,18 @@ impl Hmc {
         Ok(())
     }
 
-    /// Says where the array of PBLEs is.
+    /// Sets the location of the PBLE array.
     pub(super) const fn place_pbles(&mut self, pbles: Pbles) {
         self.pbles = pbles;
     }
 
-    /// Entries of the array of PBLEs.
+    /// Returns the number of PBLEs.
     pub(super) const fn pbles(&self) -> u32 {
         self.pbles.count
     }
 
-    /// Segments that the guest lends, from one on. Of one whose pages are listed the list's address.
+    /// Returns the rows of mapped segments from index `from` on. A paged segment shows the address of its
+    /// directory.
     pub(super) fn rows(&self, from: u64) -> impl Iterator<Item = (u64, IcmRow)> {
         let segments =
             self.segments.iter().zip(0_u64..).filter_map(|(segment, place)| Some(((*segment)?, place)));
@@ -123,13 +125,13 @@ impl Hmc {
         })
     }
 
-    /// The lists of pages, as they are now.
+    /// Returns a view of the page lists.
     pub(in super::super) const fn pages<'a>(&'a self, dma: &'a GuestMemory) -> Pages<'a> {
         Pages { hmc: self, dma }
     }
 }
 
-/// Lists of pages in context memory.
+/// Page lists in context memory.
 #[derive(Clone, Copy, Debug)]
 pub(in super::super) struct Pages<'a> {
     hmc: &'a Hmc,
@@ -137,23 +139,23 @@ pub(in super::super) struct Pages<'a> {
 }
 
 impl<'a> Pages<'a> {
-    /// Guest memory.
+    /// Returns guest memory.
     pub(in super::super) const fn dma(self) -> &'a GuestMemory {
         self.dma
     }
 
-    /// Page `page` of a list that begins at a PBLE.
+    /// Returns page number `page` of a one-level list.
     pub(super) fn listed(self, first: PbleIndex, page: u64) -> Option<Iova> {
         Some(Iova::new(self.pble(first.checked_add(page)?)? & !(PAGE_LEN - 1)))
     }
 
-    /// Page `page` of a list of lists, each of which has 512 pages.
+    /// Returns page number `page` of a two-level list, whose leaves have 512 entries.
     pub(super) fn nested(self, first: PbleIndex, page: u64) -> Option<Iova> {
         let leaf = self.pble(first.checked_add(page / LEAF_LEN)?)?;
         self.listed(PbleIndex::new(u32::try_from(leaf).ok()?), page % LEAF_LEN)
     }
 
-    /// A PBLE.
+    /// Reads a PBLE.
     fn pble(self, index: PbleIndex) -> Option<u64> {
         let Pbles { base, count } = self.hmc.pbles;
         if index.get() >= count {
@@ -162,7 +164,7 @@ impl<'a> Pages<'a> {
         self.word(u64::from(base) * BASE_UNIT + u64::from(index.get()) * ENTRY_LEN)
     }
 
-    /// A word of the function's own address space.
+    /// Reads a 64-bit word of the private address space.
     fn word(self, address: u64) -> Option<u64> {
         let segment = usize::try_from(address / SEGMENT_LEN).ok()?;
         let within = address % SEGMENT_LEN;
@@ -183,7 +185,7 @@ impl<'a> Pages<'a> {
     }
 }
 
-/// Entries are PBLEs.
+/// Entry numbers are PBLE indices.
 impl PageTable for Pages<'_> {
     fn page(self, entry: u64) -> Option<Iova> {
         self.listed(PbleIndex::new(0), entry)

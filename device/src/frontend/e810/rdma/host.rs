@@ -1,4 +1,5 @@
-//! The RDMA half as the engine sees it: work queues, groups, and the memory behind its keys.
+//! Implements the engine's host interface for the RDMA half: work queues, multicast groups, and memory access
+//! by key.
 
 use std::net::IpAddr;
 
@@ -11,7 +12,7 @@ use smallvec::SmallVec;
 
 use super::Rdma;
 use super::hmc::Pages;
-use super::queue_pair::Around;
+use super::queue_pair::PathContext;
 use super::trace;
 use crate::frontend::{Context, HostContext};
 use crate::memory::translate::{AccessTarget, RegionAccess};
@@ -21,7 +22,7 @@ use crate::memory::translate::{AccessTarget, RegionAccess};
 pub struct RdmaHost<'a> {
     /// The RDMA half.
     pub(in super::super) rdma: &'a mut Rdma,
-    /// What it is looked at with.
+    /// Access to the device while the engine runs.
     pub(in super::super) cx: HostContext<'a>,
 }
 
@@ -36,9 +37,9 @@ impl engine::Host for RdmaHost<'_> {
     fn next_send(&mut self, qpn: Qpn) -> Fetch<SendRequest> {
         let Rdma { queues, hmc, paths, .. } = &mut *self.rdma;
         let Some(qp) = queues.qp_mut(qpn) else { return Fetch::Empty };
-        let around = Around { paths, mac: self.cx.addresses.own.mac };
-        let fetch = qp.next_send(hmc.pages(self.cx.dma), around);
-        trace::send(self.cx.monitor, qpn, &fetch, qp.refusal);
+        let path_context = PathContext { paths, mac: self.cx.addresses.own.mac };
+        let fetch = qp.next_send(hmc.pages(self.cx.dma), path_context);
+        trace::send(self.cx.monitor, qpn, &fetch, qp.reject_code);
         qp.counters.sends += u64::from(matches!(fetch, Fetch::Ready(_) | Fetch::Refused { .. }));
         fetch
     }
@@ -52,7 +53,7 @@ impl engine::Host for RdmaHost<'_> {
         fetch
     }
 
-    /// A queue pair does not hear itself (section 13.8).
+    /// A queue pair does not receive its own multicast datagrams (section 13.8).
     fn group_members(&self, datagram: &GroupDatagram) -> SmallVec<[Qpn; 8]> {
         let GroupDatagram { gid, dst_mac, tag, src_mac, src_qp } = *datagram;
         let address = IpAddr::from(gid).to_canonical();
@@ -63,63 +64,70 @@ impl engine::Host for RdmaHost<'_> {
         members
     }
 
-    fn check(&self, who: Initiator, key: Lkey, va: Va, len: u64, access: Access) -> Result<(), AccessError> {
-        self.access().check(AccessTarget::address(who, key, va), len, access)
+    fn check(
+        &self,
+        initiator: Initiator,
+        key: Lkey,
+        va: Va,
+        len: u64,
+        access: Access,
+    ) -> Result<(), AccessError> {
+        self.access().check(AccessTarget::address(initiator, key, va), len, access)
     }
 
     fn read(
         &self,
-        who: Initiator,
+        initiator: Initiator,
         key: Lkey,
         va: Va,
         len: usize,
         out: &mut Vec<u8>,
         access: Access,
     ) -> Result<(), AccessError> {
-        self.access().append(AccessTarget::address(who, key, va), len, out, access)
+        self.access().append(AccessTarget::address(initiator, key, va), len, out, access)
     }
 
     fn write(
         &mut self,
-        who: Initiator,
+        initiator: Initiator,
         key: Lkey,
         va: Va,
         data: &[u8],
         access: Access,
     ) -> Result<(), AccessError> {
-        self.access().write(AccessTarget::address(who, key, va), data, access)
+        self.access().write(AccessTarget::address(initiator, key, va), data, access)
     }
 
-    fn atomic(&mut self, who: Initiator, key: Lkey, va: Va, op: AtomicOp) -> Result<u64, AccessError> {
-        self.access().atomic(AccessTarget::address(who, key, va), op)
+    fn atomic(&mut self, initiator: Initiator, key: Lkey, va: Va, op: AtomicOp) -> Result<u64, AccessError> {
+        self.access().atomic(AccessTarget::address(initiator, key, va), op)
     }
 
     fn dropped(&mut self, dropped: &Dropped) {
         self.cx.monitor.packet_dropped(dropped);
     }
 
-    fn run_local(&mut self, who: Initiator, op: &LocalOp) -> Result<(), AccessError> {
-        self.rdma.regions.keys.run(who, op)?;
+    fn run_local(&mut self, initiator: Initiator, op: &LocalOp) -> Result<(), AccessError> {
+        self.rdma.regions.keys.run(initiator, op)?;
         self.rdma.counts.count_local(op);
         Ok(())
     }
 
-    fn remote_invalidate(&mut self, who: Initiator, key: Rkey) -> Result<(), AccessError> {
-        self.rdma.regions.keys.remote_invalidate(who, key)?;
+    fn remote_invalidate(&mut self, initiator: Initiator, key: Rkey) -> Result<(), AccessError> {
+        self.rdma.regions.keys.remote_invalidate(initiator, key)?;
         self.rdma.counts.count_invalidate();
         Ok(())
     }
 }
 
-/// Moves a QP of the engine to another state, or changes its attributes.
+/// Modifies the state and attributes of a QP in the engine.
 pub(super) fn modify(rdma: &mut Rdma, cx: &mut Context<'_>, qpn: Qpn, modify: &Modify) {
     let (engine, cx) = cx.split();
-    // A QP is known to the engine as long as it is to us.
+    // The engine and this table create and destroy QPs together, so the QP exists.
     let _ = engine.modify_qp(cx.now, qpn, modify, &mut RdmaHost { rdma, cx });
 }
 
-/// Tells the engine that a send queue may have new requests.
-pub(super) fn ring(rdma: &mut Rdma, cx: &mut Context<'_>, qpn: Qpn) {
+/// Notifies the engine that a send queue may have new requests.
+pub(super) fn notify_send(rdma: &mut Rdma, cx: &mut Context<'_>, qpn: Qpn) {
     let (engine, cx) = cx.split();
     engine.notify_send(cx.now, qpn, &mut RdmaHost { rdma, cx });
 }

@@ -1,8 +1,9 @@
-//! The RDMA half of the function: its control queue and all that is made by it.
+//! The RDMA half of the function: its control queue (CQP) and all objects created through it.
 //!
-//! [`cqp`] takes operations, [`dispatch`] gives each to the part that has its objects. Context memory is the guest's on
-//! silicon; here the device keeps objects itself, and only lists of pages are read from it ([`hmc`]). Everything goes with
-//! the control queue, and with every reset.
+//! [`cqp`] fetches operations and [`dispatch`] routes each to the module that owns the object. On silicon,
+//! object contexts live in context memory (HMC) provided by the host. Here the device keeps the objects itself
+//! and reads only page lists from that memory ([`hmc`]). All objects are dropped when the control queue is
+//! destroyed, and on every reset.
 //!
 //! # Spec
 //! E810 interface, sections 9 to 14.
@@ -57,9 +58,9 @@ use super::vectors::Cause;
 /// State of the RDMA half.
 #[derive(Debug)]
 pub(super) struct Rdma {
-    /// How many objects of each kind there can be.
+    /// Configured maximum of each kind of object.
     pub(super) limits: Limits,
-    /// Its control queue. While that does not run there are no objects.
+    /// Control queue. No objects exist unless it is running.
     pub(super) cqp: Cqp,
     /// Context memory.
     pub(super) hmc: Hmc,
@@ -69,18 +70,18 @@ pub(super) struct Rdma {
     pub(super) paths: Paths,
     /// Multicast groups.
     pub(super) groups: Groups,
-    /// The scheduler's tree.
+    /// Nodes of the work scheduler.
     pub(super) nodes: Nodes,
     /// Queue pairs and completion queues.
     pub(super) queues: Queues,
-    /// Queues of events.
+    /// Completion and asynchronous event queues.
     pub(super) events: EventQueues,
-    /// What the transport has done.
+    /// Transport statistics.
     pub(super) counts: Counts,
 }
 
 impl Rdma {
-    /// Without a control queue, so without any objects.
+    /// Creates the state after a reset: the control queue is stopped and no objects exist.
     pub(super) fn new(limits: Limits) -> Self {
         Self {
             limits,
@@ -96,7 +97,7 @@ impl Rdma {
         }
     }
 
-    /// Event queues that have something new since the last call.
+    /// Returns the interrupt causes of event queues that received entries since the last call.
     pub(super) fn take_causes(&mut self) -> impl Iterator<Item = Cause> + use<> {
         self.events.take_causes()
     }

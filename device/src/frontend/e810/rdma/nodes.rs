@@ -1,4 +1,5 @@
-//! The tree by which queue pairs share the line. The device keeps what software builds; queue pairs send in turns.
+//! Work scheduler nodes, which arbitrate bandwidth among queue pairs. The device stores the tree that the
+//! driver builds but serves queue pairs round-robin.
 //!
 //! # Spec
 //! E810 interface, section 10.5.
@@ -9,32 +10,33 @@ use protocol::hca::e810::rdma::error::{CqpError, CqpErrorCode};
 use protocol::hca::e810::rdma::node::{NodeAction, NodeCommand};
 
 use super::dispatch::Outcome;
-use crate::frontend::e810::numbers::Numbers;
+use crate::frontend::e810::id_pool::IdPool;
 
-/// Nodes.
+/// Maximum number of nodes.
 ///
-/// Bound: of what a driver can make the device keep; it needs three for each traffic class of a VSI.
+/// Bound: memory that a driver can make the device allocate. A driver needs three nodes per traffic class of
+/// a VSI.
 const MAX_NODES: usize = 512;
 
-/// Handles of sets of queue pairs, which have ten bits and begin with 1.
+/// Number of queue set handles, which have ten bits and start at 1.
 const MAX_SETS: u16 = 1023;
 
-/// The tree.
+/// The node tree.
 #[derive(Debug)]
 pub(in super::super) struct Nodes {
     nodes: BTreeMap<u16, Node>,
-    sets: Numbers,
+    sets: IdPool,
 }
 
 #[derive(Debug)]
 struct Node {
     parent: u16,
-    /// Of a leaf: the handle of its set.
+    /// Queue set handle of a leaf.
     set: Option<u16>,
 }
 
 impl Nodes {
-    /// How many there are.
+    /// Returns the number of nodes.
     pub(super) fn count(&self) -> usize {
         self.nodes.len()
     }
@@ -42,15 +44,16 @@ impl Nodes {
 
 impl Default for Nodes {
     fn default() -> Self {
-        Self { nodes: BTreeMap::new(), sets: Numbers::new(1, MAX_SETS) }
+        Self { nodes: BTreeMap::new(), sets: IdPool::new(1, MAX_SETS) }
     }
 }
 
 impl Nodes {
-    /// "Scheduler node". Of a leaf that is added: the handle of its set.
+    /// Executes "Scheduler node". Returns the queue set handle of an added leaf, otherwise 0.
     ///
     /// # Errors
-    /// The node is there, is not, or has nodes below it; there is no parent; no room.
+    /// `Exists`, `NoObject` or `InUse` (has children) for the node; `NoObject` for the parent; `NoRoom` at a
+    /// limit.
     pub(super) fn manage(&mut self, command: &NodeCommand) -> Outcome {
         match command.action {
             NodeAction::Add => self.add(command),
@@ -65,7 +68,7 @@ impl Nodes {
         if self.nodes.contains_key(&node) {
             return Err(CqpError::new(CqpErrorCode::Exists, "node", node.into()));
         }
-        // A root is its own parent.
+        // A root node names itself as its parent.
         if parent != node && self.nodes.get(&parent).is_none_or(|parent| parent.set.is_some()) {
             return Err(unknown(parent));
         }
@@ -73,7 +76,7 @@ impl Nodes {
             return Err(CqpError::new(CqpErrorCode::NoRoom, "limit of nodes reached at", MAX_NODES as u64));
         }
         let set = match leaf {
-            true => Some(self.sets.take().ok_or(CqpError::new(
+            true => Some(self.sets.allocate().ok_or(CqpError::new(
                 CqpErrorCode::NoRoom,
                 "limit of queue sets reached at",
                 MAX_SETS.into(),
@@ -90,7 +93,7 @@ impl Nodes {
         }
         let node = self.nodes.remove(&number).ok_or(unknown(number))?;
         if let Some(set) = node.set {
-            self.sets.give_back(set);
+            self.sets.release(set);
         }
         Ok(0)
     }

@@ -1,4 +1,4 @@
-//! Neighbours, and handles by which datagrams name their destination.
+//! The ARP table and address handles, which name the destination of datagrams.
 //!
 //! # Spec
 //! E810 interface, sections 10.3, 13.6 and 13.9.
@@ -16,7 +16,7 @@ use super::dispatch::Outcome;
 use crate::frontend::e810::limits::Limits;
 use crate::frontend::snapshot::HandleRow;
 
-/// Neighbours and address handles.
+/// ARP table and address handles.
 #[derive(Debug)]
 pub(in super::super) struct Paths {
     max_arp_entries: u32,
@@ -27,21 +27,21 @@ pub(in super::super) struct Paths {
     handles: BTreeMap<AhIndex, AddressHandle>,
 }
 
-/// Where datagrams go, and what they carry of it.
+/// Address vector of datagrams.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct AddressHandle {
     pub(super) pd: Pdn,
     pub(super) source_mac: MacAddr,
-    /// Entry of the ARP table that has the destination.
+    /// ARP table entry with the destination MAC address.
     pub(super) arp: ArpIndex,
-    /// From the source to the destination.
+    /// Source and destination IP address.
     pub(super) addresses: IpAddrs,
-    /// Tag that datagrams get.
+    /// VLAN tag to insert.
     pub(super) tag: Option<Tci>,
     pub(super) traffic_class: u8,
     pub(super) flow_label: FlowLabel,
     pub(super) hop_limit: u8,
-    /// Datagrams are for the device itself too.
+    /// Datagrams are also looped back to the device.
     pub(super) loopback: bool,
 }
 
@@ -62,7 +62,7 @@ impl AddressHandle {
 }
 
 impl Paths {
-    /// No neighbours and no handles yet.
+    /// Creates empty tables.
     pub(super) const fn new(limits: &Limits) -> Self {
         Self {
             max_arp_entries: limits.max_arp_entries.get(),
@@ -72,28 +72,28 @@ impl Paths {
         }
     }
 
-    /// Whether the driver has no ARP entry left: it keeps entry 0 for itself.
+    /// Whether the ARP table is full. irdma reserves entry 0, so it does not count as free.
     pub(super) fn arp_table_is_full(&self) -> bool {
         let usable = self.max_arp_entries as usize - 1;
         self.arp.len() - usize::from(self.arp.contains_key(&ArpIndex::new(0))) >= usable
     }
 
-    /// MAC of a neighbour.
+    /// Returns the MAC address of an ARP table entry.
     pub(super) fn neighbour(&self, index: ArpIndex) -> Option<MacAddr> {
         self.arp.get(&index).copied()
     }
 
-    /// An address handle.
+    /// Returns an address handle.
     pub(super) fn handle(&self, index: AhIndex) -> Option<&AddressHandle> {
         self.handles.get(&index)
     }
 
-    /// How many neighbours and handles there are.
+    /// Returns the number of ARP entries and address handles.
     pub(super) fn counts(&self) -> (usize, usize) {
         (self.arp.len(), self.handles.len())
     }
 
-    /// Handles from one on, as an operator sees them.
+    /// Returns the rows of address handles from index `from` on.
     pub(super) fn rows(&self, from: u32) -> impl Iterator<Item = (u32, HandleRow)> {
         self.handles.range(AhIndex::new(from)..).map(|(index, handle)| {
             let row = HandleRow {
@@ -110,10 +110,10 @@ impl Paths {
         })
     }
 
-    /// "Manage ARP".
+    /// Executes "Manage ARP".
     ///
     /// # Errors
-    /// The table has no such entry.
+    /// The index is out of range, or the entry to delete does not exist.
     pub(super) fn manage_arp(&mut self, command: &ManageArp) -> Outcome {
         let index = command.index;
         if u32::from(index.get()) >= self.max_arp_entries {
@@ -127,10 +127,10 @@ impl Paths {
         Ok(0)
     }
 
-    /// "Create AH".
+    /// Executes "Create AH".
     ///
     /// # Errors
-    /// There is no such handle, or it is there already.
+    /// The index is out of range, or the handle already exists.
     pub(super) fn create(&mut self, command: &AddressHandleCommand) -> Outcome {
         let index = command.index;
         if index.get() >= self.max_handles {
@@ -143,20 +143,20 @@ impl Paths {
         Ok(0)
     }
 
-    /// "Modify AH".
+    /// Executes "Modify AH".
     ///
     /// # Errors
-    /// It is not there.
+    /// The handle does not exist.
     pub(super) fn modify(&mut self, command: &AddressHandleCommand) -> Outcome {
         let handle = self.handles.get_mut(&command.index).ok_or(unknown(command.index))?;
         *handle = AddressHandle::new(command);
         Ok(0)
     }
 
-    /// "Destroy AH".
+    /// Executes "Destroy AH".
     ///
     /// # Errors
-    /// It is not there.
+    /// The handle does not exist.
     pub(super) fn destroy(&mut self, command: &DestroyAddressHandle) -> Outcome {
         self.handles.remove(&command.index).map(|_| 0).ok_or(unknown(command.index))
     }

@@ -1,4 +1,4 @@
-//! A queue pair: its context, its work queues, and what they mean to the engine.
+//! A queue pair: its context, its work queues, and their conversion to engine attributes.
 //!
 //! # Spec
 //! E810 interface, section 13.
@@ -25,74 +25,67 @@ use super::hmc::Pages;
 use super::paths::Paths;
 use super::receive_queue::ReceiveQueue;
 use super::ring::Location;
-use super::send_queue::{SendQueue, SendTag, Taken, Work};
+use super::send_queue::{NextWqe, SendQueue, SendTag, Work};
 use super::work::{fence, request};
 use super::work_ring::WorkRing;
 use crate::frontend::e810::limits::MAX_MESSAGE;
 use crate::frontend::snapshot::QpCounters;
 use crate::net::UNRESOLVED;
 
-/// Without an answer for so long a packet is taken for lost, where software permits as many retries as it can. The interface
-/// has no field for it (section 13.2).
+/// Retransmission timeout at the maximum retry count. The QP context has no field for it (section 13.2).
 const ACK_TIMEOUT: Duration = Duration::from_nanos(4096 << 12);
 
-/// Most retries there are.
+/// Maximum retry count.
 const MAX_RETRIES: u8 = 7;
 
-/// What peers are asked to wait for a receive: 0.64 ms at first, up to 164 ms. Nothing tells the device that one is posted,
-/// and the interface has no field for the time, though software counts on one: connections of `rdma_cm` have an RNR timer
-/// of 655 ms, and retries that are few.
+/// RNR timer in NAKs: 0.64 ms at first, doubling up to 164 ms. The device is not notified of posted receives,
+/// and the QP context has no field for the time. Applications rely on a long timer: rdma_cm connections have
+/// 655 ms and few retries.
 const FIRST_RNR_TIMER: RnrTimer = RnrTimer::new(12);
 const LAST_RNR_TIMER: RnrTimer = RnrTimer::new(28);
 
 /// A queue pair.
 #[derive(Debug)]
 pub(super) struct QueuePair {
-    /// Its number.
     pub(super) qpn: Qpn,
-    /// Connection or datagrams.
+    /// Connected or datagram.
     pub(super) service: send_wqe::Service,
-    /// What software has said last.
+    /// Context of the last create or modify operation.
     pub(super) context: QpContext,
-    /// The way to the peer of a connection leads there, by this entry of the ARP table, since it was looked up last.
+    /// ARP entry and MAC address of the peer, from the last successful lookup.
     peer: Option<(ArpIndex, MacAddr)>,
-    /// As software knows it.
+    /// State visible to software.
     pub(super) state: QpState,
-    /// What software has had flushed.
+    /// Queues that software has flushed.
     pub(super) flushed: Flushed,
-    /// Its send queue is stopped for a while.
+    /// Whether the send queue is suspended.
     pub(super) suspended: bool,
-    /// Send queue.
     pub(super) send: SendQueue,
-    /// Receive queue.
     pub(super) receive: ReceiveQueue,
-    /// Why the request that fails next cannot be executed, where the engine's word for it says less.
-    pub(super) refusal: Option<EventCode>,
-    /// What it did.
+    /// Event code for the next failed request, if more specific than the engine's status.
+    pub(super) reject_code: Option<EventCode>,
     pub(super) counters: QpCounters,
 }
 
-/// Queues of a QP that software has had flushed: it knows of the failure, and the code of what failed is told.
+/// Queues of a QP that software has flushed. Software knows of the failure, and its cause has been reported.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Flushed {
-    /// Send queue.
     pub(super) sends: bool,
-    /// Receive queue.
     pub(super) receives: bool,
 }
 
 impl QueuePair {
-    /// A QP with empty queues, in which nothing is sent or received.
+    /// Creates a QP in the idle state with empty queues.
     ///
     /// # Errors
-    /// There is no such kind, or no queue is like that.
+    /// The QP type or a queue size is invalid.
     pub(super) fn new(command: &QpCommand, context: QpContext) -> Result<Self, CqpError> {
         let service = match command.kind {
             QpKind::Rc => send_wqe::Service::Connection,
             QpKind::Ud => send_wqe::Service::Datagram,
             QpKind::Other(code) => return Err(CqpError::invalid("queue pair type", code.into())),
         };
-        let location = |ring| Location::of_work(command.in_pages, ring);
+        let location = |ring| Location::from_qp_context(command.in_pages, ring);
         let wrong = |quanta: u32| CqpError::invalid("queue size in quanta", quanta.into());
         let (sends, receives) = (context.send_quanta(), context.receive_quanta());
         let send = WorkRing::new(location(context.send_ring)?, sends).ok_or(wrong(sends))?;
@@ -108,29 +101,29 @@ impl QueuePair {
             suspended: false,
             send: SendQueue::new(send, service, command.shadow),
             receive: receive.ok_or(wrong(receives))?,
-            refusal: None,
+            reject_code: None,
             counters: QpCounters::default(),
         })
     }
 
-    /// Takes a new context; the queues stay as they are. The engine's part of it.
+    /// Moves to a state with a new context; the queues remain. Returns the modification for the engine.
     ///
     /// # Errors
-    /// There is no such way.
+    /// The state transition is not permitted.
     pub(super) fn modify(
         &mut self,
         to: QpState,
         context: Option<QpContext>,
-        around: Around<'_>,
+        path_context: PathContext<'_>,
     ) -> Result<Modify, CqpError> {
         let from = self.state;
         let to = match to {
             QpState::Same => from,
-            // The connection of iWARP ends with a message; there is none here.
+            // Terminate is iWARP's transition with a TERMINATE message; RoCE has none.
             QpState::Terminate => QpState::Error,
             to => to,
         };
-        if !may_move(from, to) {
+        if !is_valid_transition(from, to) {
             return Err(CqpError::new(
                 CqpErrorCode::State,
                 "cannot enter queue pair state",
@@ -145,16 +138,16 @@ impl QueuePair {
             send_psn: (from == QpState::Rtr && to == QpState::Rts).then_some(self.context.send_psn),
             recv_psn: (from == QpState::Idle && to == QpState::Rtr).then_some(self.context.recv_psn),
             notify_drained: from == QpState::Rts && to == QpState::Sqd,
-            ..self.current(around)
+            ..self.current(path_context)
         })
     }
 
-    /// What the engine has to know as things are.
-    pub(super) fn current(&mut self, around: Around<'_>) -> Modify {
-        // Software frees entries that its neighbour cache gives up. Connections through them go on, as they do through a
-        // switch that has forgotten, until the entry is another one.
+    /// Returns the engine's state and attributes for the current context.
+    pub(super) fn current(&mut self, path_context: PathContext<'_>) -> Modify {
+        // irdma frees ARP entries that the kernel's neighbour cache ages out. Connections keep the last MAC
+        // address until the entry is reused, as they would through a switch that aged out the address.
         let index = self.context.arp_index;
-        match around.paths.neighbour(index) {
+        match path_context.paths.neighbour(index) {
             Some(mac) => self.peer = Some((index, mac)),
             None => self.peer = self.peer.filter(|(known, _)| *known == index),
         }
@@ -166,17 +159,17 @@ impl QueuePair {
             QpState::Error => State::Err,
             _ => State::Init,
         };
-        let attrs = self.attributes(around);
+        let attrs = self.attributes(path_context);
         Modify { to, attrs, send_psn: None, recv_psn: None, notify_drained: false }
     }
 
-    /// Whether a connection has no neighbour to send to.
+    /// Whether this is a connection without a resolved peer.
     pub(super) fn lacks_peer(&self) -> bool {
         self.service == send_wqe::Service::Connection && self.peer.is_none()
     }
 
-    /// What the engine has to know of the context.
-    pub(super) fn attributes(&self, around: Around<'_>) -> QpAttrs {
+    /// Returns the engine's attributes for the current context.
+    pub(super) fn attributes(&self, path_context: PathContext<'_>) -> QpAttrs {
         let QpContext { remote_qpn, qkey, retry_count, rnr_retry, ord, remote_read, remote_write, .. } =
             self.context;
         let mtu = mtu(self.context.mtu);
@@ -193,7 +186,7 @@ impl QueuePair {
                 send_wqe::Service::Datagram => u32::try_from(mtu.bytes()).unwrap_or(u32::MAX),
             },
             remote_qpn,
-            path: self.path(around),
+            path: self.path(path_context),
             own_address: true,
             pkey_index: 0,
             qkey,
@@ -216,24 +209,28 @@ impl QueuePair {
         }
     }
 
-    /// Takes the next request of the send queue. `wr_id` is a [`SendTag`].
-    pub(super) fn next_send(&mut self, pages: Pages<'_>, around: Around<'_>) -> Fetch<SendRequest> {
-        let (tag, wrong) = match self.send.take(pages) {
-            Taken::Empty => return Fetch::Empty,
-            Taken::Broken => return Fetch::Broken,
-            Taken::Wrong(tag, _) => (tag, EventCode::BadOperation),
-            Taken::Work(work) => match self.request(work, around) {
+    /// Fetches the next send request. Its `wr_id` is a [`SendTag`].
+    pub(super) fn next_send(
+        &mut self,
+        pages: Pages<'_>,
+        path_context: PathContext<'_>,
+    ) -> Fetch<SendRequest> {
+        let (tag, wrong) = match self.send.fetch(pages) {
+            NextWqe::Empty => return Fetch::Empty,
+            NextWqe::Broken => return Fetch::Broken,
+            NextWqe::Invalid(tag, _) => (tag, EventCode::BadOperation),
+            NextWqe::Work(work) => match self.request(work, path_context) {
                 Ok(request) => return Fetch::Ready(request),
                 Err((tag, code)) => (tag, code),
             },
         };
-        self.refusal = Some(wrong);
+        self.reject_code = Some(wrong);
         Fetch::Refused { wr_id: tag.into_bits(), status: Status::LocalQpOperation }
     }
 
-    /// Takes the next request of the receive queue. `wr_id` is the index of its first quantum.
+    /// Fetches the next receive request. Its `wr_id` is the index of its first quantum.
     pub(super) fn next_receive(&mut self, pages: Pages<'_>) -> Fetch<RecvRequest> {
-        match self.receive.take(pages) {
+        match self.receive.fetch(pages) {
             Ok(Some(slot)) => Fetch::Ready(RecvRequest {
                 wr_id: slot.index.into(),
                 sges: slot.fragments.iter().map(sge).collect(),
@@ -243,11 +240,17 @@ impl QueuePair {
         }
     }
 
-    fn request(&self, work: Work, around: Around<'_>) -> Result<SendRequest, (SendTag, EventCode)> {
+    fn request(
+        &self,
+        work: Work,
+        path_context: PathContext<'_>,
+    ) -> Result<SendRequest, (SendTag, EventCode)> {
         let Work { tag, control, operation } = work;
         let refused = |code| (tag, code);
         let ud = match &operation {
-            send_wqe::Operation::Datagram { to, .. } => Some(self.datagram(to, around).map_err(refused)?),
+            send_wqe::Operation::Datagram { to, .. } => {
+                Some(self.datagram(to, path_context).map_err(refused)?)
+            }
             send_wqe::Operation::Read { .. } if self.context.ord == 0 => {
                 return Err(refused(EventCode::ReadNotAllowed));
             }
@@ -263,15 +266,19 @@ impl QueuePair {
         Ok(SendRequest { wr_id: tag.into_bits(), op, payload, fence: fence(&control), solicited, ud })
     }
 
-    /// Where a datagram goes.
-    fn datagram(&self, to: &send_wqe::Destination, around: Around<'_>) -> Result<UdDestination, EventCode> {
-        let handle = around.paths.handle(to.handle).ok_or(EventCode::NoHandle)?;
+    /// Resolves the destination of a datagram.
+    fn datagram(
+        &self,
+        to: &send_wqe::Destination,
+        path_context: PathContext<'_>,
+    ) -> Result<UdDestination, EventCode> {
+        let handle = path_context.paths.handle(to.handle).ok_or(EventCode::NoHandle)?;
         if handle.pd != self.context.pd() {
             return Err(EventCode::HandleDomain);
         }
         let path = Encap {
-            src_mac: around.mac,
-            dst_mac: around.neighbour(handle.arp),
+            src_mac: path_context.mac,
+            dst_mac: path_context.neighbour(handle.arp),
             tag: handle.tag,
             ip: handle.addresses,
             traffic_class: handle.traffic_class,
@@ -283,12 +290,12 @@ impl QueuePair {
         Ok(UdDestination { path, qpn: to.qpn, qkey: to.qkey, header: None })
     }
 
-    /// The way to the peer of a connection.
-    fn path(&self, around: Around<'_>) -> Encap {
+    /// Returns the encapsulation of packets to the peer of a connection.
+    fn path(&self, path_context: PathContext<'_>) -> Encap {
         let context = &self.context;
         let ip = context.addresses();
         Encap {
-            src_mac: around.mac,
+            src_mac: path_context.mac,
             dst_mac: self.peer.map_or(UNRESOLVED, |(_, mac)| mac),
             tag: context.insert_tag.then(|| Tci::from_bits(context.tag)),
             ip,
@@ -301,48 +308,48 @@ impl QueuePair {
     }
 }
 
-/// What a queue pair's paths lead through.
+/// Address resolution for the paths of queue pairs.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Around<'a> {
-    /// Neighbours and address handles.
+pub(super) struct PathContext<'a> {
     pub(super) paths: &'a Paths,
-    /// The function's own MAC: a guest does not speak in another's name, whatever its contexts say.
+    /// MAC address of the function. It replaces the source in contexts and handles, so that a guest cannot
+    /// spoof another.
     pub(super) mac: MacAddr,
 }
 
-impl Around<'_> {
-    /// MAC of a neighbour, as of now.
+impl PathContext<'_> {
+    /// Returns the current MAC address of an ARP entry.
     fn neighbour(&self, index: ArpIndex) -> MacAddr {
         self.paths.neighbour(index).unwrap_or(UNRESOLVED)
     }
 }
 
-/// A fragment in the words of the engine.
+/// Converts a fragment into a scatter/gather element.
 pub(super) fn sge(fragment: &Fragment) -> Sge {
     Sge { va: fragment.va, lkey: fragment.key, len: fragment.len }
 }
 
-/// Whether software may move a queue pair like this.
-fn may_move(from: QpState, to: QpState) -> bool {
+/// Section 13.3: permitted state transitions.
+fn is_valid_transition(from: QpState, to: QpState) -> bool {
     use QpState::{Error, Idle, Rtr, Rts, Sqd};
     to == Error
         || matches!((from, to), (Idle, Idle | Rtr) | (Rtr, Rtr | Rts) | (Rts, Rts | Sqd) | (Sqd, Sqd | Rts))
 }
 
-/// How long a connection with so many retries waits for an answer. Whatever their number, it outlives seconds of silence:
-/// RDS permits one retry, and takes for granted that it is late.
+/// Returns the ACK timeout. The fewer the retries, the longer it is: any retry count outlasts seconds of
+/// packet loss. RDS, for example, sets one retry.
 const fn ack_timeout(retries: u8) -> AckTimeout {
     let factor = 1 << MAX_RETRIES.saturating_sub(retries);
     AckTimeout::doubling(ACK_TIMEOUT.saturating_mul(factor))
 }
 
-/// The largest path MTU that is not more than so many bytes, or the smallest there is.
+/// Returns the largest path MTU of at most `bytes`, or the smallest one.
 fn mtu(bytes: u16) -> Mtu {
     let all = [Mtu::Mtu4096, Mtu::Mtu2048, Mtu::Mtu1024, Mtu::Mtu512];
     all.into_iter().find(|mtu| mtu.bytes() <= bytes.into()).unwrap_or(Mtu::Mtu256)
 }
 
-/// IPv4 has no flow label.
+/// Returns the flow label of an IPv6 path; IPv4 has none.
 fn label(ip: &IpAddrs, label: FlowLabel) -> FlowLabel {
     match ip {
         IpAddrs::V4 { .. } => FlowLabel::default(),
@@ -350,7 +357,7 @@ fn label(ip: &IpAddrs, label: FlowLabel) -> FlowLabel {
     }
 }
 
-/// UDP source port of a flow, which networks spread flows over paths by.
+/// Derives the UDP source port, the ECMP entropy of a flow, from the flow label.
 ///
 /// # Spec
 /// IBTA annex A17, section A17.4.3: a port of the dynamic range, by the flow label.
@@ -366,7 +373,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_connection_outlives_seconds_of_silence_with_any_number_of_retries() {
+    fn any_retry_count_outlasts_seconds_of_loss() {
         for retries in 0..=MAX_RETRIES {
             let timeout = ack_timeout(retries);
             let silence: Duration = (0..=retries).map(|retry| timeout.after(retry)).sum();

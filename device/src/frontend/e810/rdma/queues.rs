@@ -1,4 +1,4 @@
-//! Queue pairs and completion queues: operations on them, and their doorbells.
+//! Queue pairs and completion queues: control queue operations and doorbells.
 //!
 //! # Spec
 //! E810 interface, sections 10.3, 12, 13 and 14.2.
@@ -17,11 +17,11 @@ use protocol::hca::e810::rdma::queue_pair::{DestroyQp, FlushQp, QpCommand, QpSta
 use protocol::ids::{Cqn, Iova, Qpn};
 
 use super::Rdma;
-use super::completion::{push, report, tell_suspended};
-use super::completion_queue::{CompletionQueue, Notice};
+use super::completion::{push, report, report_suspended};
+use super::completion_queue::{CompletionQueue, CqNotification};
 use super::dispatch::Outcome;
 use super::host;
-use super::queue_pair::{Around, Flushed, QueuePair};
+use super::queue_pair::{Flushed, PathContext, QueuePair};
 use crate::frontend::Context;
 use crate::frontend::e810::limits::Limits;
 use crate::frontend::poll_set::PollSet;
@@ -30,7 +30,7 @@ use crate::memory::GuestMemory;
 use crate::sparse::{Capacity, SparseTable};
 use crate::telemetry::reason::InterfaceReason;
 
-/// The queue in which operations of the control queue complete.
+/// CQ that reports completions of the control queue.
 pub(super) const CONTROL_CQ: Cqn = Cqn::new(0);
 
 /// Queue pairs and completion queues.
@@ -38,14 +38,14 @@ pub(super) const CONTROL_CQ: Cqn = Cqn::new(0);
 pub(in super::super) struct Queues {
     cqs: SparseTable<CompletionQueue>,
     qps: SparseTable<Box<QueuePair>>,
-    /// QPs in error that software has had flushed, polled for what is posted afterwards.
+    /// QPs in the error state that software has flushed. They are polled for WQEs posted later.
     flushed: PollSet<10>,
 }
 
 impl Queues {
-    /// No queues yet.
+    /// Creates empty tables.
     pub(super) fn new(limits: &Limits) -> Self {
-        // Bound: numbers are those of context memory.
+        // Bound: numbers are indices into context memory.
         let capacity = |most: u32| Capacity { entries: most as usize, leaves: most as usize / 64 + 1 };
         Self {
             cqs: SparseTable::new(capacity(limits.max_cqs.get())),
@@ -54,49 +54,45 @@ impl Queues {
         }
     }
 
-    /// A queue pair, to look at.
     pub(super) fn qp(&self, qpn: Qpn) -> Option<&QueuePair> {
         self.qps.get(qpn.get()).map(AsRef::as_ref)
     }
 
-    /// A completion queue, to look at.
     pub(super) fn cq(&self, cqn: Cqn) -> Option<&CompletionQueue> {
         self.cqs.get(cqn.get())
     }
 
-    /// A queue pair.
     pub(super) fn qp_mut(&mut self, qpn: Qpn) -> Option<&mut QueuePair> {
         self.qps.get_mut(qpn.get()).map(AsMut::as_mut)
     }
 
-    /// Queue pairs by number, from one on.
+    /// Returns queue pairs in ascending order, from number `first` on.
     pub(super) fn qps_from(&self, first: u32) -> impl Iterator<Item = (u32, &QueuePair)> {
         self.qps.iter_from(first).map(|(place, qp)| (place, qp.as_ref()))
     }
 
-    /// Completion queues by number, from one on.
+    /// Returns completion queues in ascending order, from number `first` on.
     pub(super) fn cqs_from(&self, first: u32) -> impl Iterator<Item = (u32, &CompletionQueue)> {
         self.cqs.iter_from(first)
     }
 
-    /// A completion queue.
     pub(super) fn cq_mut(&mut self, cqn: Cqn) -> Option<&mut CompletionQueue> {
         self.cqs.get_mut(cqn.get())
     }
 }
 
-/// Doorbell of a send queue. Queues that do not exist are not missed: every process has the page. One that cannot send yet
-/// is looked at when it can.
-pub(super) fn ring(rdma: &mut Rdma, cx: &mut Context<'_>, qpn: Qpn) {
+/// Handles a send doorbell. Doorbells for unknown QPs are ignored, since any process may write to the
+/// doorbell page. A QP that cannot send yet is polled on the move to RTS.
+pub(super) fn notify_send(rdma: &mut Rdma, cx: &mut Context<'_>, qpn: Qpn) {
     let Some(qp) = rdma.queues.qp_mut(qpn) else {
         return cx.monitor.ignored(InterfaceReason::NoQp, Some(qpn), format_args!("wqealloc"), |_| {});
     };
     cx.monitor.count_doorbell("send");
     qp.counters.doorbells += 1;
-    host::ring(rdma, cx, qpn);
+    host::notify_send(rdma, cx, qpn);
 }
 
-/// Doorbell of a completion queue.
+/// Handles an arm doorbell of a completion queue.
 pub(super) fn arm(rdma: &mut Rdma, cx: &mut Context<'_>, cqn: Cqn) {
     let Rdma { queues, events, hmc, .. } = rdma;
     let pages = hmc.pages(cx.dma);
@@ -105,19 +101,19 @@ pub(super) fn arm(rdma: &mut Rdma, cx: &mut Context<'_>, cqn: Cqn) {
         return cx.monitor.ignored(InterfaceReason::NoCq, None, what, |to| cqn.show("cqn", to));
     };
     cx.monitor.count_doorbell("arm");
-    if let Some(Notice { ceq, cookie }) = cq.arm(pages) {
+    if let Some(CqNotification { ceq, cookie }) = cq.arm(pages) {
         events.notify(pages, cx.monitor, ceq, cookie);
     }
 }
 
-/// Tells of an operation of the control queue, if its completion queue is there.
+/// Reports a completed control queue operation, if its CQ exists.
 pub(super) fn complete_operation(rdma: &mut Rdma, cx: &mut Context<'_>, completion: &Completion) {
     let Rdma { queues, events, hmc, .. } = rdma;
     let pages = hmc.pages(cx.dma);
     let Some(cq) = queues.cq_mut(CONTROL_CQ) else { return };
     match cq.push(pages, completion.emit(), None, false) {
         Ok(None) => {}
-        Ok(Some(Notice { ceq, cookie })) => events.notify(pages, cx.monitor, ceq, cookie),
+        Ok(Some(CqNotification { ceq, cookie })) => events.notify(pages, cx.monitor, ceq, cookie),
         Err(lost) => limited!(warn, ?lost, "RDMA control queue completion lost"),
     }
 }
@@ -167,7 +163,7 @@ pub(super) fn create_qp(rdma: &mut Rdma, cx: &mut Context<'_>, command: &QpComma
         ));
     }
     let mut qp = QueuePair::new(command, read_context(cx.dma, command.context)?)?;
-    let modify = qp.current(around(rdma, cx));
+    let modify = qp.current(path_context(rdma, cx));
     let full = || CqpError::new(CqpErrorCode::NoRoom, "queue pair", number.into());
     cx.engine.create_qp(qpn, modify.attrs).map_err(|_| full())?;
     if rdma.queues.qps.insert(number, Box::new(qp)).is_err() {
@@ -179,7 +175,7 @@ pub(super) fn create_qp(rdma: &mut Rdma, cx: &mut Context<'_>, command: &QpComma
 }
 
 pub(super) fn modify_qp(rdma: &mut Rdma, cx: &mut Context<'_>, command: &QpCommand) -> Outcome {
-    // What goes to the error state needs no context, which may be gone.
+    // A move to the error state uses no context, which may already be freed.
     let context = match command.state {
         QpState::Error | QpState::Terminate => None,
         _ => Some(read_context(cx.dma, command.context)?),
@@ -187,7 +183,7 @@ pub(super) fn modify_qp(rdma: &mut Rdma, cx: &mut Context<'_>, command: &QpComma
     let mac = cx.port.addresses().own.mac;
     let Rdma { queues, paths, .. } = rdma;
     let qp = queues.qp_mut(command.qpn).ok_or(unknown(command.qpn))?;
-    let modify = qp.modify(command.state, context, Around { paths, mac })?;
+    let modify = qp.modify(command.state, context, PathContext { paths, mac })?;
     if modify.to == engine::State::Rtr && qp.lacks_peer() && paths.arp_table_is_full() {
         let what = format_args!(
             "neighbour of the QP: ARP entry {} does not exist, so the QP cannot send",
@@ -198,8 +194,8 @@ pub(super) fn modify_qp(rdma: &mut Rdma, cx: &mut Context<'_>, command: &QpComma
     let runs = modify.to == engine::State::Rts;
     host::modify(rdma, cx, command.qpn, &modify);
     if runs {
-        // What was posted earlier nobody rings for.
-        host::ring(rdma, cx, command.qpn);
+        // Software does not ring again for WQEs posted before RTS.
+        host::notify_send(rdma, cx, command.qpn);
     }
     Ok(0)
 }
@@ -212,17 +208,19 @@ pub(super) fn destroy_qp(rdma: &mut Rdma, cx: &mut Context<'_>, command: &Destro
     was.map(|_| 0).ok_or(unknown(command.qpn))
 }
 
-/// Writes one completion for each queue that has something left, which software takes for the rest of the queue.
+/// Executes "Flush WQEs". Writes one completion per flushed queue that has outstanding WQEs; irdma generates
+/// the remaining ones itself.
 pub(super) fn flush_qp(rdma: &mut Rdma, cx: &mut Context<'_>, command: &FlushQp) -> Outcome {
     let qpn = command.qpn;
     let qp = rdma.queues.qp_mut(qpn).ok_or(unknown(qpn))?;
     qp.flushed.sends |= command.sq;
     qp.flushed.receives |= command.rq;
-    // A kernel completes the rest of its own queue pairs itself, and drops their completions before it destroys them.
+    // irdma completes the remaining WQEs of kernel QPs itself, and discards their CQEs before it destroys
+    // them.
     if qp.state == QpState::Error && !qp.context.privileged {
         rdma.queues.flushed.insert(qpn.get(), cx.now);
     }
-    // Software takes an entry without a major code for one of success.
+    // Software treats a CQE with major code 0 as success.
     let codes = |major: u16, minor| {
         if command.codes_valid { (major.max(FLUSHED), minor) } else { (FLUSHED, FLUSHED) }
     };
@@ -236,14 +234,14 @@ pub(super) fn flush_qp(rdma: &mut Rdma, cx: &mut Context<'_>, command: &FlushQp)
     Ok(0)
 }
 
-/// Major code of what was flushed, and minor code without a reason.
+/// Major code of a flushed WQE, and the default minor code.
 const FLUSHED: u16 = 1;
 
-/// Completes what was posted to QPs in error after software had them flushed.
+/// Flushes WQEs posted to QPs in the error state after software flushed them.
 ///
-/// Software asks for another flush only of a QP that it has itself moved to error (section 14.2). Of one that failed by
-/// itself nothing more would complete, which IBTA volume 1, section 10.3.1.8, does not allow. Both queues are
-/// polled, since receive queues have no doorbell.
+/// Software flushes again only QPs that it moved to the error state itself (section 14.2). WQEs posted to a
+/// QP that failed on its own would never complete, which violates IBTA volume 1, section 10.3.1.8. Both
+/// queues are polled, since receive queues have no doorbell.
 pub(in super::super) fn flush_late(rdma: &mut Rdma, cx: &mut Context<'_>) {
     for number in rdma.queues.flushed.take_due(cx.now) {
         let qpn = Qpn::new(number);
@@ -254,12 +252,12 @@ pub(in super::super) fn flush_late(rdma: &mut Rdma, cx: &mut Context<'_>) {
     }
 }
 
-/// When [`flush_late`] is wanted next.
+/// Returns the time of the next call to [`flush_late`].
 pub(in super::super) fn next_deadline(rdma: &Rdma) -> Option<Instant> {
     rdma.queues.flushed.deadline()
 }
 
-/// Writes one completion for each queue that has something left and for which there are major and minor codes.
+/// Writes one completion for each queue that has outstanding WQEs. `None` as codes skips a queue.
 fn complete_flushed(
     rdma: &mut Rdma,
     cx: &mut Context<'_>,
@@ -289,7 +287,7 @@ fn complete_flushed(
     }
 }
 
-/// Stops a send queue. Software waits for the event that says it rests.
+/// Suspends a send queue. Software waits for the `Suspended` event.
 pub(super) fn suspend_qp(rdma: &mut Rdma, cx: &mut Context<'_>, command: &SuspendQp) -> Outcome {
     let qp = rdma.queues.qp_mut(command.qpn).ok_or(unknown(command.qpn))?;
     let runs = qp.state == QpState::Rts && !qp.suspended;
@@ -298,40 +296,40 @@ pub(super) fn suspend_qp(rdma: &mut Rdma, cx: &mut Context<'_>, command: &Suspen
         let modify = engine::Modify { notify_drained: true, ..current(rdma, cx, command.qpn)? };
         host::modify(rdma, cx, command.qpn, &modify);
     } else {
-        tell_suspended(rdma, cx, command.qpn);
+        report_suspended(rdma, cx, command.qpn);
     }
     Ok(0)
 }
 
-/// Lets a send queue go on.
+/// Resumes a send queue.
 pub(super) fn resume_qp(rdma: &mut Rdma, cx: &mut Context<'_>, command: &SuspendQp) -> Outcome {
     let qp = rdma.queues.qp_mut(command.qpn).ok_or(unknown(command.qpn))?;
     qp.suspended = false;
     let modify = current(rdma, cx, command.qpn)?;
     host::modify(rdma, cx, command.qpn, &modify);
     if modify.to == engine::State::Rts {
-        host::ring(rdma, cx, command.qpn);
+        host::notify_send(rdma, cx, command.qpn);
     }
     Ok(0)
 }
 
-/// Changes an entry of the ARP table, and with it the connections through it.
+/// Updates an ARP table entry and the connections that use it.
 pub(super) fn manage_arp(rdma: &mut Rdma, cx: &mut Context<'_>, command: &ManageArp) -> Outcome {
     let was_full = rdma.paths.arp_table_is_full();
     let outcome = rdma.paths.manage_arp(command);
     if !was_full && rdma.paths.arp_table_is_full() {
-        // The driver says nothing of a neighbour that it finds no entry for, to anybody.
+        // The driver reports a neighbour without a free entry nowhere, so the device does.
         let what = format_args!("further neighbours: the ARP table is full");
         cx.monitor.ignored(InterfaceReason::ArpTableFull, None, what, |_| {});
     }
-    arp_changed(rdma, cx, command.index);
+    update_peers(rdma, cx, command.index);
     outcome
 }
 
-/// An entry of the ARP table has changed: connections through it take the new way.
+/// Applies a changed ARP table entry to the connections that use it.
 ///
 /// Bound: all queue pairs.
-fn arp_changed(rdma: &mut Rdma, cx: &mut Context<'_>, index: ArpIndex) {
+fn update_peers(rdma: &mut Rdma, cx: &mut Context<'_>, index: ArpIndex) {
     let all = rdma.queues.qps.iter().map(|(_, qp)| qp);
     let changed: Vec<Qpn> = all.filter(|qp| qp.context.arp_index == index).map(|qp| qp.qpn).collect();
     for qpn in changed {
@@ -342,12 +340,12 @@ fn arp_changed(rdma: &mut Rdma, cx: &mut Context<'_>, index: ArpIndex) {
 }
 
 fn current(rdma: &mut Rdma, cx: &Context<'_>, qpn: Qpn) -> Result<engine::Modify, CqpError> {
-    let around = Around { paths: &rdma.paths, mac: cx.port.addresses().own.mac };
-    Ok(rdma.queues.qp_mut(qpn).ok_or(unknown(qpn))?.current(around))
+    let path_context = PathContext { paths: &rdma.paths, mac: cx.port.addresses().own.mac };
+    Ok(rdma.queues.qp_mut(qpn).ok_or(unknown(qpn))?.current(path_context))
 }
 
-fn around<'a>(rdma: &'a Rdma, cx: &Context<'_>) -> Around<'a> {
-    Around { paths: &rdma.paths, mac: cx.port.addresses().own.mac }
+fn path_context<'a>(rdma: &'a Rdma, cx: &Context<'_>) -> PathContext<'a> {
+    PathContext { paths: &rdma.paths, mac: cx.port.addresses().own.mac }
 }
 
 fn read_context(dma: &GuestMemory, at: Iova) -> Result<QpContext, CqpError> {

@@ -1,4 +1,4 @@
-//! Memory regions and windows: operations on their keys.
+//! Memory regions and windows: control queue operations on STags.
 //!
 //! # Spec
 //! E810 interface, sections 10.3 and 13.7.
@@ -14,27 +14,27 @@ use crate::frontend::e810::limits::Limits;
 use crate::memory::keys::{Allocated, KeyTable, Purpose};
 use crate::memory::region::{Kind, MemoryRegion, Origin, PageShift, Rights, Translation};
 
-/// Bits of a STag below its index.
+/// Number of key bits below the index in an STag.
 const KEY_BITS: u32 = 8;
 
-/// Regions and windows by STag. Its low bits are the driver's, and so are those above the ones that number regions: the
-/// table has as many entries as there are regions, and the whole STag has to match.
+/// Regions and windows by STag. The driver chooses the key bits and any index bits above the table size. The
+/// table has one entry per region, and the whole STag must match.
 #[derive(Debug)]
 pub(in super::super) struct Regions {
-    /// Keys.
+    /// Regions and windows.
     pub(super) keys: KeyTable,
 }
 
 impl Regions {
-    /// No keys yet.
+    /// Creates an empty table.
     pub(super) fn new(limits: &Limits) -> Self {
         Self { keys: KeyTable::rotated(limits.max_regions.log(), KEY_BITS) }
     }
 
-    /// "Allocate STag".
+    /// Executes "Allocate STag".
     ///
     /// # Errors
-    /// The key is in use, or its parameters make no sense.
+    /// The table entry is in use or the table is full.
     pub(super) fn allocate(&mut self, command: &AllocateStag) -> Outcome {
         let AllocateStag { index, pd, len, .. } = *command;
         let purpose = match (command.region, command.wide) {
@@ -43,26 +43,26 @@ impl Regions {
             (false, false) => Purpose::Window(WindowKind::Type2B),
         };
         let key = Lkey::new(index << KEY_BITS);
-        self.vacant(key)?;
+        self.ensure_free(key)?;
         self.keys.allocate(Allocated { key, pd, purpose }).map_err(|_| full(key))?;
         Ok(0)
     }
 
-    /// "Register MR".
+    /// Executes "Register MR".
     ///
     /// # Errors
-    /// As [`Regions::allocate`].
+    /// As [`Regions::allocate`]; also for an invalid page size or page list level.
     pub(super) fn register(&mut self, command: &RegisterMr) -> Outcome {
         let region = region(command)?;
-        self.vacant(region.key)?;
+        self.ensure_free(region.key)?;
         self.keys.insert(region).map_err(|_| full(region.key))?;
         Ok(0)
     }
 
-    /// "Deallocate STag".
+    /// Executes "Deallocate STag".
     ///
     /// # Errors
-    /// It is not allocated, or windows are bound to it.
+    /// The STag is not allocated, or windows are bound to it.
     pub(super) fn deallocate(&mut self, command: &DeallocateStag) -> Outcome {
         let unknown = CqpError::no_object("STag", command.index.into());
         let index = self.keys.index(Lkey::new(command.index << KEY_BITS));
@@ -77,8 +77,8 @@ impl Regions {
         }
     }
 
-    /// Nothing has the entry of a key.
-    fn vacant(&self, key: Lkey) -> Result<(), CqpError> {
+    /// Fails if the table entry of a key is in use.
+    fn ensure_free(&self, key: Lkey) -> Result<(), CqpError> {
         match self.keys.entry(self.keys.index(key)) {
             Some(entry) => Err(CqpError::new(CqpErrorCode::Exists, "STag", entry.key().get().into())),
             None => Ok(()),
@@ -94,6 +94,7 @@ fn region(command: &RegisterMr) -> Result<MemoryRegion, CqpError> {
     let page_shift = command.page.shift().and_then(PageShift::new);
     let page_shift = page_shift.ok_or(CqpError::invalid("page size", u8::from(command.page).into()))?;
     let key = Lkey::new(command.stag);
+    // Section 13.7: length 0 registers all memory (the DMA region of the kernel).
     let rights = rights(command.rights);
     if command.len == 0 {
         return Ok(MemoryRegion::whole_memory(key, command.pd, rights));
@@ -119,7 +120,7 @@ fn region(command: &RegisterMr) -> Result<MemoryRegion, CqpError> {
     })
 }
 
-/// Local reads are always granted.
+/// Converts access rights. Local read is always granted.
 fn rights(asked: StagRights) -> Rights {
     let pairs = [
         (StagRights::LOCAL_WRITE, Rights::LOCAL_WRITE),

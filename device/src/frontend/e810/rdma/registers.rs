@@ -12,14 +12,15 @@ use super::{dispatch, queues, strict};
 use crate::frontend::Context;
 use crate::frontend::e810::device::E810;
 
-/// Reads a register; `None` if it is none of the RDMA half's.
+/// Reads a register; `None` if it belongs to another block.
 pub(in super::super) fn read(device: &E810, register: Register) -> Option<u32> {
     let cqp = &device.function.rdma.cqp;
     Some(match register {
         Register::PfpeCcqpstatus => u32::from_le_bytes(cqp.status().emit()),
         Register::PfpeCqptail => u32::from_le_bytes(cqp.tail().emit()),
         Register::PfpeCqperrcodes => u32::from_le_bytes(cqp.error_codes().emit()),
-        // What they start and end is told by others; and nothing has ever failed.
+        // Write-only registers, whose effect other registers report, and error registers: no HMC or critical
+        // error ever occurs.
         Register::PfpeCcqplow
         | Register::PfpeCcqphigh
         | Register::PfpeCqpdb
@@ -38,7 +39,7 @@ pub(in super::super) fn read(device: &E810, register: Register) -> Option<u32> {
     })
 }
 
-/// Writes a register. False if it is none of the RDMA half's.
+/// Writes a register. Returns false if it belongs to another block.
 pub(in super::super) fn write(
     device: &mut E810,
     cx: &mut Context<'_>,
@@ -51,16 +52,16 @@ pub(in super::super) fn write(
     }
     match register {
         Register::PfpeCcqphigh => rdma.cqp.set_context_high(value),
-        // Without an RDMA half there is nobody to take the address: no guest reaches what its operator did not ask for.
+        // RDMA is disabled in the configuration: the control queue must not start.
         Register::PfpeCcqplow if !device.setup.options.rdma => {}
         Register::PfpeCcqplow => match rdma.cqp.context(value) {
             Some(context) => {
-                // A queue that runs has to be ended first; what it made would have no owner.
-                device.drop_rdma(cx);
+                // A running control queue is reset first; its objects would otherwise have no owner.
+                device.reset_rdma(cx);
                 device.function.rdma.counts = Counts::new(cx.engine.stats());
                 device.function.rdma.cqp.start(cx.dma, context);
             }
-            None => device.drop_rdma(cx),
+            None => device.reset_rdma(cx),
         },
         Register::PfpeCcqpstatus => rdma.cqp.clear_status(Status::parse(&value.to_le_bytes())),
         Register::PfpeCqpdb => {
@@ -68,13 +69,14 @@ pub(in super::super) fn write(
             dispatch::run(rdma, cx, Doorbell::parse(&value.to_le_bytes()).next);
         }
         Register::PfpeWqealloc | Register::UserWqealloc => {
-            queues::ring(rdma, cx, Qpn::new(value));
+            queues::notify_send(rdma, cx, Qpn::new(value));
         }
         Register::PfpeCqarm | Register::UserCqarm => {
             queues::arm(rdma, cx, Cqn::new(value));
         }
         Register::PfpeAeqalloc => rdma.events.return_credits(value),
-        // Nothing is kept back until software has acknowledged, nothing is cached, and the tail is the device's.
+        // Completions do not wait for acknowledgement, page directories are not cached, and the tail is
+        // read-only.
         Register::PfpeCqack
         | Register::PfpeCqptail
         | Register::PfpeCqperrcodes

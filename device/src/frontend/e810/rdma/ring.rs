@@ -1,4 +1,5 @@
-//! Rings that the device writes and software reads, whose entries say by their highest bit that they are new.
+//! Rings written by the device. The top bit of each entry is its polarity, by which software recognises new
+//! entries.
 //!
 //! # Spec
 //! E810 interface, sections 12.2, 12.4 and 12.6.
@@ -11,22 +12,22 @@ use protocol::ids::Iova;
 use super::hmc::Pages;
 use crate::memory::dma::PAGE_LEN;
 
-/// Where bytes of a queue are.
+/// Location of a queue in guest memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Location {
-    /// From one address on.
+    /// Physically contiguous.
     Contiguous(Iova),
-    /// In pages of 4 KiB that PBLEs list.
+    /// In 4 KiB pages listed by PBLEs.
     Listed(PbleIndex),
-    /// In pages of 4 KiB that PBLEs list which PBLEs list.
+    /// In 4 KiB pages listed by two levels of PBLEs.
     Nested(PbleIndex),
 }
 
 impl Location {
-    /// As an operation says it.
+    /// From the fields of a create operation.
     ///
     /// # Errors
-    /// The level has no meaning.
+    /// The page list level is invalid.
     pub(super) fn new(
         in_pages: bool,
         level: ListLevel,
@@ -43,11 +44,11 @@ impl Location {
         }
     }
 
-    /// As the context of a queue pair says it: an address, or the first PBLE of its pages.
+    /// From a QP context: an address, or the index of the first PBLE.
     ///
     /// # Errors
-    /// There is no such PBLE.
-    pub(super) fn of_work(in_pages: bool, ring: u64) -> Result<Self, CqpError> {
+    /// The PBLE index is out of range.
+    pub(super) fn from_qp_context(in_pages: bool, ring: u64) -> Result<Self, CqpError> {
         if !in_pages {
             return Ok(Self::Contiguous(Iova::new(ring)));
         }
@@ -57,8 +58,9 @@ impl Location {
         if index.get() == first { Ok(Self::Listed(index)) } else { Err(wrong) }
     }
 
-    /// Bus address of a byte; `None` if its page is not there. What is up to the end of its page follows it.
-    pub(super) fn byte(self, pages: Pages<'_>, offset: u64) -> Option<Iova> {
+    /// Returns the bus address of the byte at `offset`; `None` if its page is not mapped. The result is valid
+    /// up to the end of the 4 KiB page.
+    pub(super) fn address_of(self, pages: Pages<'_>, offset: u64) -> Option<Iova> {
         let (page, within) = (offset / PAGE_LEN, offset % PAGE_LEN);
         let first = match self {
             Self::Contiguous(first) => return Some(Iova::new(first.get().checked_add(offset)?)),
@@ -69,28 +71,28 @@ impl Location {
     }
 }
 
-/// A ring of entries of `LEN` bytes, which divides a page; bit 7 of the last byte is the polarity. That is 1 in the first
-/// round and changes with every further one.
+/// A ring of `LEN`-byte entries; `LEN` divides a page. Bit 7 of the last byte is the polarity: 1 on the first
+/// pass through the ring, inverted on each further pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct EntryRing<const LEN: usize> {
     location: Location,
     entries: u32,
-    /// The entry that is written next.
+    /// Index of the next entry to write.
     next: u32,
     polarity: bool,
-    /// Entries written since its creation, modulo 2^32.
+    /// Entries written since creation, modulo 2^32.
     written: u32,
 }
 
-/// An entry could not be written; it is lost.
+/// An entry could not be written and is lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Unreachable;
+pub(super) struct UnreachableError;
 
 impl<const LEN: usize> EntryRing<LEN> {
-    /// A ring without entries yet.
+    /// Creates an empty ring.
     ///
     /// # Errors
-    /// It has no entries; or one would not be inside of a page.
+    /// The ring has no entries, or its address would make an entry cross a page.
     pub(super) fn new(location: Location, entries: u32) -> Result<Self, CqpError> {
         if entries == 0 {
             return Err(CqpError::invalid("ring entries", 0));
@@ -103,37 +105,38 @@ impl<const LEN: usize> EntryRing<LEN> {
         Ok(Self { location, entries, next: 0, polarity: true, written: 0 })
     }
 
-    /// Where the ring lies.
+    /// Returns the location of the ring.
     pub(super) const fn location(&self) -> Location {
         self.location
     }
 
-    /// Entries there are.
+    /// Returns the number of entries.
     pub(super) const fn entries(&self) -> u32 {
         self.entries
     }
 
-    /// Entries written, modulo 2^32.
+    /// Returns the number of entries written, modulo 2^32.
     pub(super) const fn written(&self) -> u32 {
         self.written
     }
 
-    /// The entry that is written next.
+    /// Returns the index of the next entry to write.
     pub(super) const fn next(&self) -> u32 {
         self.next
     }
 
-    /// Writes the next entry, with the polarity of the round.
+    /// Writes the next entry with the current polarity.
     ///
     /// # Errors
-    /// The guest does not lend its memory.
-    pub(super) fn push(&mut self, pages: Pages<'_>, entry: [u8; LEN]) -> Result<(), Unreachable> {
+    /// The ring is not in mapped memory.
+    pub(super) fn push(&mut self, pages: Pages<'_>, entry: [u8; LEN]) -> Result<(), UnreachableError> {
         let at = self.position();
         self.advance();
         self.put(pages, at, entry)
     }
 
-    /// Writes the next two entries, the second one first: who sees the first sees both.
+    /// Writes the next two entries. The second is written first, so that software that sees the first sees
+    /// both.
     ///
     /// # Errors
     /// As [`EntryRing::push`].
@@ -142,7 +145,7 @@ impl<const LEN: usize> EntryRing<LEN> {
         pages: Pages<'_>,
         entry: [u8; LEN],
         extension: [u8; LEN],
-    ) -> Result<(), Unreachable> {
+    ) -> Result<(), UnreachableError> {
         let first = self.position();
         self.advance();
         let second = self.position();
@@ -169,13 +172,13 @@ impl<const LEN: usize> EntryRing<LEN> {
         pages: Pages<'_>,
         (index, polarity): (u32, bool),
         mut entry: [u8; LEN],
-    ) -> Result<(), Unreachable> {
-        /// Polarity, in an entry's last byte.
+    ) -> Result<(), UnreachableError> {
+        /// Polarity bit in the last byte of an entry.
         const VALID: u8 = 1 << 7;
         if let Some(last) = entry.last_mut() {
             *last = *last & !VALID | if polarity { VALID } else { 0 };
         }
-        let at = self.location.byte(pages, u64::from(index) * LEN as u64).ok_or(Unreachable)?;
-        pages.dma().publish(at, &entry).map_err(|_| Unreachable)
+        let at = self.location.address_of(pages, u64::from(index) * LEN as u64).ok_or(UnreachableError)?;
+        pages.dma().publish(at, &entry).map_err(|_| UnreachableError)
     }
 }

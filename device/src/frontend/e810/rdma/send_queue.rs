@@ -1,7 +1,8 @@
-//! The send queue of a queue pair: one WQE after the other, past those that only fill.
+//! The send queue of a queue pair: fetches WQEs in order and skips padding.
 //!
-//! Software does not always ring. It looks at the shadow area, where the device says which quantum it takes next, and rings
-//! if the device has come to what is new. So the device says where it is before it rests, and then looks once more.
+//! Software does not ring the doorbell for every WQE. It reads the shadow area, where the device publishes
+//! its consumer index, and rings only if the device has reached the new WQE. The device therefore publishes
+//! its index before it goes idle, and then polls once more.
 //!
 //! # Spec
 //! E810 interface, section 13.4.
@@ -15,134 +16,137 @@ use protocol::hca::e810::rdma::send_wqe::{
 use protocol::ids::Iova;
 
 use super::hmc::Pages;
-use super::ring::Unreachable;
+use super::ring::UnreachableError;
 use super::work_ring::{ControlWord, WorkRing};
 
-/// Quanta that software may have to skip, so that no WQE crosses a multiple of one more.
+/// Maximum number of padding quanta before a WQE, so that no WQE crosses a multiple of the maximum WQE size.
 const MAX_PADDING: usize = send_wqe::MAX_QUANTA - 1;
 
-/// What a request's `wr_id` holds for its completion.
+/// Content of a request's `wr_id`, for its completion.
 #[bitfield(u64)]
 #[derive(PartialEq, Eq)]
 pub(super) struct SendTag {
-    /// First quantum of the WQE.
+    /// Index of the first quantum of the WQE.
     pub(super) index: u16,
-    /// Its operation.
+    /// Opcode of the WQE.
     pub(super) opcode: u8,
-    /// Software asked for a completion.
     pub(super) signaled: bool,
     #[bits(39)]
     __: u64,
 }
 
-/// The index by which completions and a trace name a request of a send queue.
+/// Returns the WQE index by which CQEs and traces name a send request.
 pub(in super::super) fn work_request(wr_id: u64) -> u64 {
     SendTag::from_bits(wr_id).index().into()
 }
 
-/// What came of looking for a WQE.
+/// Result of fetching a WQE.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Taken {
-    /// None was posted.
+pub(super) enum NextWqe {
+    /// No WQE is posted.
     Empty,
-    /// One that can be executed.
+    /// A valid WQE.
     Work(Work),
-    /// One that cannot.
-    Wrong(SendTag, WqeError),
-    /// The ring is not there.
+    /// An invalid WQE.
+    Invalid(SendTag, WqeError),
+    /// The ring is not in mapped memory.
     Broken,
 }
 
-/// A WQE.
+/// A parsed WQE.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Work {
-    /// For its completion.
+    /// Tag for its completion.
     pub(super) tag: SendTag,
-    /// Its control word.
     pub(super) control: Control,
-    /// What it asks for.
     pub(super) operation: send_wqe::Operation,
 }
 
-/// Send queue of one QP.
+/// Send queue of a QP.
 #[derive(Debug)]
 pub(super) struct SendQueue {
     ring: WorkRing,
     service: Service,
-    /// Where software looks how far the device is.
+    /// Address of the shadow area.
     shadow: Iova,
-    /// What it finds there.
-    told: u16,
-    /// WQEs that were taken and did not succeed so far.
-    unfinished: u32,
+    /// Consumer index last published in the shadow area.
+    published_index: u16,
+    /// WQEs fetched and not yet completed with success.
+    outstanding: u32,
 }
 
 impl SendQueue {
-    /// A queue of which nothing was taken.
+    /// Creates an empty queue.
     pub(super) const fn new(ring: WorkRing, service: Service, shadow: Iova) -> Self {
-        Self { ring, service, shadow, told: 0, unfinished: 0 }
+        Self { ring, service, shadow, published_index: 0, outstanding: 0 }
     }
 
-    /// Quanta of the ring.
+    /// Returns the ring size in quanta.
     pub(super) const fn quanta(&self) -> u32 {
         self.ring.quanta()
     }
 
-    /// WQEs that were taken and did not succeed so far.
-    pub(super) const fn unfinished(&self) -> u32 {
-        self.unfinished
+    /// Returns the number of WQEs fetched and not yet completed with success.
+    pub(super) const fn outstanding(&self) -> u32 {
+        self.outstanding
     }
 
-    /// Takes the next WQE.
-    pub(super) fn take(&mut self, pages: Pages<'_>) -> Taken {
-        self.try_take(pages).unwrap_or(Taken::Broken)
+    /// Fetches the next WQE.
+    pub(super) fn fetch(&mut self, pages: Pages<'_>) -> NextWqe {
+        self.try_fetch(pages).unwrap_or(NextWqe::Broken)
     }
 
-    /// A WQE that was taken is done.
+    /// Counts a WQE that completed with success.
     pub(super) const fn finish(&mut self) {
-        self.unfinished = self.unfinished.saturating_sub(1);
+        self.outstanding = self.outstanding.saturating_sub(1);
     }
 
-    /// All that is left is completed in another way: whether there is anything, and where that begins.
+    /// Discards all outstanding WQEs. Returns the index at which flushed WQEs start, or `None` if there are
+    /// none.
     pub(super) fn flush(&mut self, pages: Pages<'_>) -> Option<u16> {
-        let (begin, unfinished) = (self.ring.next(), std::mem::take(&mut self.unfinished));
-        let anything = unfinished != 0 || matches!(self.ring.peek(pages), Ok(Some(_)));
+        let (begin, outstanding) = (self.ring.next(), std::mem::take(&mut self.outstanding));
+        let any_left = outstanding != 0 || matches!(self.ring.peek(pages), Ok(Some(_)));
         self.ring.skip_posted(pages, |ring, word| {
             let quanta = Control::parse(word).quanta();
-            // As one that is taken: a WQE that is too long for its place counts as one quantum.
+            // As in `fetch_posted`: a WQE that is too long for its position counts as one quantum.
             if quanta > ring.room() { 1 } else { u32::try_from(quanta).unwrap_or(u32::MAX) }
         });
-        anything.then_some(begin)
+        any_left.then_some(begin)
     }
 
-    fn try_take(&mut self, pages: Pages<'_>) -> Result<Taken, Unreachable> {
+    fn try_fetch(&mut self, pages: Pages<'_>) -> Result<NextWqe, UnreachableError> {
         let mut padding = 0;
         loop {
-            let Some(word) = self.look(pages)? else { return Ok(Taken::Empty) };
+            let Some(word) = self.poll(pages)? else { return Ok(NextWqe::Empty) };
             let control = Control::parse(&word);
             if control.opcode == opcode::NOP && !control.signaled && padding < MAX_PADDING {
                 self.ring.advance(1);
                 padding += 1;
                 continue;
             }
-            return self.take_posted(pages, &word);
+            return self.fetch_posted(pages, &word);
         }
     }
 
-    /// The control word of the next WQE. If there is none, software knows that the device waits for it.
-    fn look(&mut self, pages: Pages<'_>) -> Result<Option<ControlWord>, Unreachable> {
+    /// Returns the control word of the next WQE. If none is posted, publishes the consumer index and polls
+    /// once more.
+    fn poll(&mut self, pages: Pages<'_>) -> Result<Option<ControlWord>, UnreachableError> {
         let posted = self.ring.peek(pages)?;
-        if posted.is_some() || self.told == self.ring.next() {
+        if posted.is_some() || self.published_index == self.ring.next() {
             return Ok(posted);
         }
-        self.told = self.ring.next();
-        pages.dma().write(self.shadow, &u64::from(self.told).to_le_bytes()).map_err(|_| Unreachable)?;
-        // Software writes a WQE and then looks at the shadow area; of the two of us one sees what the other wrote.
+        self.published_index = self.ring.next();
+        pages
+            .dma()
+            .write(self.shadow, &u64::from(self.published_index).to_le_bytes())
+            .map_err(|_| UnreachableError)?;
+        // Software writes a WQE and then reads the shadow area. With a full fence on both sides, at least one
+        // side sees the other's write.
         fence(Ordering::SeqCst);
         self.ring.peek(pages)
     }
 
-    fn take_posted(&mut self, pages: Pages<'_>, word: &ControlWord) -> Result<Taken, Unreachable> {
+    fn fetch_posted(&mut self, pages: Pages<'_>, word: &ControlWord) -> Result<NextWqe, UnreachableError> {
         let control = Control::parse(word);
         let tag = SendTag::new()
             .with_index(self.ring.next())
@@ -151,21 +155,21 @@ impl SendQueue {
         let quanta = control.quanta();
         if quanta > self.ring.room() {
             self.ring.advance(1);
-            self.unfinished += 1;
-            return Ok(Taken::Wrong(tag, WqeError::Quanta(quanta)));
+            self.outstanding += 1;
+            return Ok(NextWqe::Invalid(tag, WqeError::Quanta(quanta)));
         }
         let mut copy = [0; MAX_LEN];
         let (wqe, _) = copy.split_at_mut(quanta * QUANTUM);
         self.ring.read(pages, wqe)?;
-        // What was looked at is what counts, whatever software has made of it since.
+        // Software may have changed the WQE in between; the control word that was validated counts.
         if let Some(again) = wqe.get_mut(CONTROL_OFFSET..).and_then(<[u8]>::first_chunk_mut) {
             *again = *word;
         }
         self.ring.advance(u32::try_from(quanta).unwrap_or(u32::MAX));
-        self.unfinished += 1;
+        self.outstanding += 1;
         Ok(match send_wqe::Operation::parse(wqe, self.service) {
-            Ok(operation) => Taken::Work(Work { tag, control, operation }),
-            Err(error) => Taken::Wrong(tag, error),
+            Ok(operation) => NextWqe::Work(Work { tag, control, operation }),
+            Err(error) => NextWqe::Invalid(tag, error),
         })
     }
 }

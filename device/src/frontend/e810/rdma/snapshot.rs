@@ -1,11 +1,11 @@
-//! The RDMA half's objects as an operator sees them.
+//! Rows of RDMA objects for the control socket.
 
 use engine::{Engine, QpAttrs, QpSnapshot};
 use protocol::hca::e810::rdma::send_wqe;
 
 use super::Rdma;
 use super::completion_queue::CompletionQueue;
-use super::queue_pair::{Around, QueuePair};
+use super::queue_pair::{PathContext, QueuePair};
 use crate::frontend::e810::limits::MAX_CEQS;
 use crate::frontend::e810::vectors::{RouteRegister, Vectors};
 use crate::frontend::snapshot::{
@@ -14,28 +14,28 @@ use crate::frontend::snapshot::{
 };
 use crate::net::address::Addresses;
 
-/// Number of the QP that others know as QP1.
+/// QP number 1, reported as the GSI QP.
 const GSI: u32 = 1;
 
-/// Number of the asynchronous event queue in the table of event queues: behind all others.
+/// Row number of the asynchronous event queue, after all CEQs.
 const ASYNC: u16 = MAX_CEQS;
 
-/// What rows are made from.
+/// Data that rows are built from.
 #[derive(Clone, Copy, Debug)]
 pub(in super::super) struct View<'a> {
     /// The objects.
     pub(in super::super) rdma: &'a Rdma,
-    /// Vectors of event queues.
+    /// Vectors of the event queues.
     pub(in super::super) vectors: &'a Vectors,
     /// The port's addresses.
     pub(in super::super) addresses: &'a Addresses,
 }
 
 impl View<'_> {
-    /// Rows of one kind, the first at place `from`. `None` for a table of the NIC half.
+    /// Returns a page of rows of `table`, from position `from` on. `None` for a table of the NIC half.
     pub(in super::super) fn page(self, engine: &Engine, table: Table, from: u64) -> Option<Page> {
         let Rdma { hmc, regions, paths, groups, queues, .. } = self.rdma;
-        // Places of objects have 32 bits; behind them there is nothing.
+        // Positions have 32 bits; the page is empty beyond that.
         let first = u32::try_from(from).ok();
         let pages = first.into_iter();
         Some(match table {
@@ -73,9 +73,9 @@ impl View<'_> {
     }
 
     fn qp(self, qp: &QueuePair, live: &QpSnapshot) -> QpRow {
-        let around = Around { paths: &self.rdma.paths, mac: self.addresses.own.mac };
+        let path_context = PathContext { paths: &self.rdma.paths, mac: self.addresses.own.mac };
         let QpAttrs { pd, remote, remote_qpn, path, max_rd_atomic, max_dest_rd_atomic, .. } =
-            qp.attributes(around);
+            qp.attributes(path_context);
         let connected = qp.service == send_wqe::Service::Connection
             && !matches!(live.state, engine::State::Reset | engine::State::Init);
         QpRow {
@@ -94,7 +94,7 @@ impl View<'_> {
             send_cqn: qp.context.send_cqn.get(),
             recv_cqn: qp.context.recv_cqn.get(),
             send_slots: qp.send.quanta(),
-            // Doorbells say nothing of how many requests they are for.
+            // A doorbell does not carry the number of requests posted.
             send_waiting: 0,
             recv_slots: qp.receive.slots(),
             remote_rights: remote_rights(remote),

@@ -1,7 +1,7 @@
-//! Counters of the transport, as the driver collects them.
+//! Transport statistics, as the driver gathers them.
 //!
-//! They begin with the control queue: a driver adds to what it has how far they went since it read them last, first since
-//! zero. Of TCP there is none; what stands under its names is what RoCE has of the same meaning.
+//! Counters start at zero when the control queue is created: the driver adds the increase since its last
+//! read, initially since zero. There is no TCP; fields named after TCP report the corresponding RoCE counter.
 //!
 //! # Spec
 //! E810 interface, section 10.7.
@@ -13,21 +13,21 @@ use protocol::hca::e810::rdma::statistics::{GatherStatistics, Statistics};
 use super::dispatch::Outcome;
 use crate::memory::GuestMemory;
 
-/// What the engine does not count, and where its counters stood at the beginning.
+/// Counters that the engine does not keep, and the baseline of those that it does.
 #[derive(Clone, Copy, Debug, Default)]
 pub(in super::super) struct Counts {
-    began: Stats,
+    baseline: Stats,
     binds: u64,
     invalidates: u64,
 }
 
 impl Counts {
-    /// All counters are zero as the engine's stand.
-    pub(super) fn new(began: &Stats) -> Self {
-        Self { began: *began, ..Self::default() }
+    /// Starts with the engine's current statistics as the baseline.
+    pub(super) fn new(baseline: &Stats) -> Self {
+        Self { baseline: *baseline, ..Self::default() }
     }
 
-    /// Work on a key succeeded.
+    /// Counts a successful local operation.
     pub(super) const fn count_local(&mut self, op: &LocalOp) {
         match op {
             LocalOp::Bind(_) => self.binds += 1,
@@ -36,15 +36,15 @@ impl Counts {
         }
     }
 
-    /// A key was invalidated.
+    /// Counts an invalidated key.
     pub(super) const fn count_invalidate(&mut self) {
         self.invalidates += 1;
     }
 
-    /// "Gather statistics".
+    /// Executes "Gather statistics".
     ///
     /// # Errors
-    /// The buffer cannot be reached.
+    /// The buffer is not in mapped memory.
     pub(super) fn gather(&self, dma: &GuestMemory, now: &Stats, command: &GatherStatistics) -> Outcome {
         let unreachable = |_| CqpError::new(CqpErrorCode::Unreachable, "buffer at", command.buffer.get());
         dma.write(command.buffer, &self.since(now).emit()).map_err(unreachable)?;
@@ -52,15 +52,15 @@ impl Counts {
     }
 
     fn since(&self, now: &Stats) -> Statistics {
-        // The fields of less than 64 bits come around, as the driver expects.
-        let count = |of: fn(&Stats) -> u64| of(now).wrapping_sub(of(&self.began));
-        let began = &self.began;
+        // Fields narrower than 64 bits wrap, which the driver handles.
+        let count = |of: fn(&Stats) -> u64| of(now).wrapping_sub(of(&self.baseline));
+        let baseline = &self.baseline;
         let (v4_in, v6_in) = (
-            now.received_ip.v4.since(&began.received_ip.v4),
-            now.received_ip.v6.since(&began.received_ip.v6),
+            now.received_ip.v4.since(&baseline.received_ip.v4),
+            now.received_ip.v6.since(&baseline.received_ip.v6),
         );
         let (v4_out, v6_out) =
-            (now.sent_ip.v4.since(&began.sent_ip.v4), now.sent_ip.v6.since(&began.sent_ip.v6));
+            (now.sent_ip.v4.since(&baseline.sent_ip.v4), now.sent_ip.v6.since(&baseline.sent_ip.v6));
         Statistics {
             ipv4_bytes_received: wide(v4_in.octets),
             ipv4_packets_received: wide(v4_in.packets),
@@ -99,7 +99,7 @@ impl Counts {
     }
 }
 
-/// What peers sent that no requester may send.
+/// Requests from peers that violate the protocol.
 fn protocol_errors(stats: &Stats) -> u64 {
     stats.naks_sent.invalid_request + stats.naks_sent.invalid_rd_request + stats.drops.malformed
 }
@@ -108,7 +108,7 @@ const fn wide(count: u64) -> u64 {
     count & ((1 << 48) - 1)
 }
 
-/// The lower half.
+/// Returns the low 32 bits.
 fn narrow(count: u64) -> u32 {
     let [a, b, c, d, ..] = count.to_le_bytes();
     u32::from_le_bytes([a, b, c, d])

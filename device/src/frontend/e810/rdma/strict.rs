@@ -1,9 +1,10 @@
-//! What the driver of the RDMA half does against the interface though the device tolerates it.
+//! Strict mode: detects driver violations on the RDMA half that the device tolerates.
 //!
-//! Doorbells of processes are not looked at: the page is shared, and what is written there is no driver's fault.
+//! User doorbells are not checked: the page is shared among processes, so a bad value is not the driver's
+//! fault.
 //!
 //! # Spec
-//! E810 interface, sections 9 to 14; the rules name theirs.
+//! E810 interface, sections 9 to 14; each rule cites its own.
 
 use protocol::hca::e810::rdma::Operation;
 use protocol::hca::e810::rdma::hmc::UpdateSegments;
@@ -20,10 +21,10 @@ use crate::frontend::e810::strict::rules::{
 };
 use crate::frontend::strict::Findings;
 
-/// Looks at a write to a register, before it has an effect.
+/// Checks a register write before it takes effect.
 pub(super) fn write(rdma: &Rdma, register: Register, value: u32) -> Findings {
     let mut found = Findings::default();
-    // While the control queue does not run there is nothing that the others could be about.
+    // No objects exist unless the control queue is running.
     let entries = rdma.cqp.entries();
     if entries == 0 {
         return found;
@@ -60,10 +61,10 @@ pub(super) fn write(rdma: &Rdma, register: Register, value: u32) -> Findings {
     found
 }
 
-/// Looks at an operation that is about to be executed. `in_turn`: its polarity is that of the round.
-pub(super) fn operation(rdma: &Rdma, operation: &Operation, in_turn: bool) -> Findings {
+/// Checks an operation before it is executed. `polarity_matches`: its polarity matches the current pass.
+pub(super) fn operation(rdma: &Rdma, operation: &Operation, polarity_matches: bool) -> Findings {
     let mut found = Findings::default();
-    if !in_turn {
+    if !polarity_matches {
         found.add(&CQP_POLARITY, format!("{} has the wrong polarity", operation.opcode().name()));
     }
     match operation {
@@ -98,7 +99,7 @@ pub(super) fn operation(rdma: &Rdma, operation: &Operation, in_turn: bool) -> Fi
                 found.add(&FLUSH_STATE, format!("QP {} flushed in state {}", command.qpn, qp.state));
             }
         }
-        Operation::UpdateSegments(command) if takes_back(command) => {
+        Operation::UpdateSegments(command) if unmaps_segments(command) => {
             if let Some(what) = in_use(rdma) {
                 found.add(&SEGMENT_IN_USE, format!("context memory unmapped while {what} exists"));
             }
@@ -121,20 +122,20 @@ pub(super) fn operation(rdma: &Rdma, operation: &Operation, in_turn: bool) -> Fi
     found
 }
 
-/// Whether segments are taken back, of those that the operation itself names.
-fn takes_back(command: &UpdateSegments) -> bool {
+/// Whether an operation unmaps segments, among those in the operation itself.
+fn unmaps_segments(command: &UpdateSegments) -> bool {
     let first = Some(&command.first).filter(|_| !command.skip_first);
     let others = [&command.second, &command.third].into_iter().filter(|entry| entry.valid);
     first.into_iter().chain(others).any(|entry| !entry.descriptor.valid)
 }
 
-/// A queue pair or region, if there is one.
+/// Returns an existing queue pair or region.
 fn in_use(rdma: &Rdma) -> Option<String> {
     let qp = rdma.queues.qps_from(0).next().map(|(qpn, _)| format!("QP {qpn:#x}"));
     qp.or_else(|| rdma.regions.keys.iter().next().map(|region| format!("STag {:#x}", region.key.get())))
 }
 
-/// Those rights that are given.
+/// Returns the names of the rights that are set.
 fn names(rights: StagRights) -> String {
     let names: Vec<_> = rights.iter_names().map(|(name, _)| name).collect();
     if names.is_empty() { "0".to_owned() } else { names.join("|") }

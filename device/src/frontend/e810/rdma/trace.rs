@@ -1,4 +1,4 @@
-//! What a trace says of the RDMA half: work requests that are taken, and entries that are written.
+//! Trace records of the RDMA half: work requests fetched, and completion and event queue entries written.
 
 use engine::{Fetch, LocalOp, Payload, RecvRequest, Remote, SendOp, SendRequest, Sge};
 use protocol::describe::{Code, Describe, Field as _, Hex, Visitor};
@@ -8,13 +8,18 @@ use protocol::hca::e810::rdma::fragment::Fragment;
 use protocol::hca::e810::rdma::send_wqe::opcode;
 use protocol::ids::{Cqn, Qpn};
 
-use super::completion_queue::Lost;
+use super::completion_queue::PushError;
 use super::send_queue::SendTag;
 use crate::telemetry::monitor::Monitor;
 use crate::telemetry::trace::Kind;
 
-/// A request was taken from a send queue, or could not be executed for this reason.
-pub(super) fn send(monitor: &mut Monitor, qpn: Qpn, fetch: &Fetch<SendRequest>, refusal: Option<EventCode>) {
+/// Records a request fetched from a send queue. `reject_code` is the reason if it cannot be executed.
+pub(super) fn send(
+    monitor: &mut Monitor,
+    qpn: Qpn,
+    fetch: &Fetch<SendRequest>,
+    reject_code: Option<EventCode>,
+) {
     let Some(trace) = monitor.trace() else { return };
     let (Fetch::Ready(SendRequest { wr_id, .. }) | Fetch::Refused { wr_id, .. }) = fetch else { return };
     let tag = SendTag::from_bits(*wr_id);
@@ -26,7 +31,7 @@ pub(super) fn send(monitor: &mut Monitor, qpn: Qpn, fetch: &Fetch<SendRequest>, 
         tag.signaled().show("signaled", to);
         match fetch {
             Fetch::Ready(request) => describe_request(request, to),
-            _ => refusal.show("refused", to),
+            _ => reject_code.show("refused", to),
         }
     });
 }
@@ -89,7 +94,7 @@ fn describe_local(op: &LocalOp, to: &mut dyn Visitor) {
     }
 }
 
-/// A slot was taken from a receive queue.
+/// Records a WQE fetched from a receive queue.
 pub(super) fn receive(monitor: &mut Monitor, qpn: Qpn, fetch: &Fetch<RecvRequest>) {
     let Some(trace) = monitor.trace() else { return };
     let Fetch::Ready(request) = fetch else { return };
@@ -106,13 +111,13 @@ fn show_list(list: &[Sge], to: &mut dyn Visitor) {
     to.objects("sge", &mut list.iter().map(|fragment| fragment as &dyn Describe));
 }
 
-/// An entry of a completion queue was written, or is lost.
+/// Records a CQE that was written, or lost if `lost` is set.
 pub(super) fn completion(
     monitor: &mut Monitor,
     (cqn, slot): (Cqn, u32),
     entry: &Cqe,
     more: Option<&ExtendedCqe>,
-    lost: Option<&Lost>,
+    lost: Option<&PushError>,
 ) {
     let Some(trace) = monitor.trace() else { return };
     trace.record(Kind::Cqe, if entry.send { "send" } else { "receive" }, |to| {
@@ -130,7 +135,7 @@ pub(super) fn completion(
     });
 }
 
-/// An event queue was told of completions, or its ring cannot be reached.
+/// Records a completion event written to a CEQ. `lost`: the ring was not accessible.
 pub(super) fn completion_event(monitor: &mut Monitor, ceq: u16, cookie: u64, lost: bool) {
     let Some(trace) = monitor.trace() else { return };
     trace.record(Kind::Eqe, "completion", |to| {
@@ -142,7 +147,7 @@ pub(super) fn completion_event(monitor: &mut Monitor, ceq: u16, cookie: u64, los
     });
 }
 
-/// An asynchronous event was told, or is lost.
+/// Records an asynchronous event written to the AEQ, or lost.
 pub(super) fn async_event(monitor: &mut Monitor, event: &AsyncEvent, lost: bool) {
     let Some(trace) = monitor.trace() else { return };
     trace.record(Kind::Eqe, event.code.name().unwrap_or("unknown"), |to| {

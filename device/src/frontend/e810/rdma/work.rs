@@ -1,4 +1,4 @@
-//! Send requests in the words of the engine.
+//! Converts send WQEs into engine requests.
 //!
 //! # Spec
 //! E810 interface, sections 13.4 and 13.7.
@@ -12,7 +12,7 @@ use protocol::roce::Imm;
 
 use super::queue_pair::sge;
 
-/// What a request waits for.
+/// Returns the fence of a WQE. A local fence includes the read fence.
 pub(super) const fn fence(control: &Control) -> Fence {
     match (control.local_fence, control.read_fence) {
         (true, _) => Fence::All,
@@ -21,10 +21,10 @@ pub(super) const fn fence(control: &Control) -> Fence {
     }
 }
 
-/// Operation, data, and whether the peer is to be woken.
+/// Converts a parsed WQE into the operation, its payload and the solicited-event flag.
 ///
 /// # Errors
-/// A local operation with parameters that none can have.
+/// `FastRegisterLength` for a fast register WQE with an invalid page size.
 pub(super) fn request(operation: Operation) -> Result<(SendOp, Payload, bool), EventCode> {
     let nothing = || Payload::Sges(engine::SgeList::new());
     let local = |op| (SendOp::Local(op), nothing(), false);
@@ -64,7 +64,7 @@ pub(super) fn request(operation: Operation) -> Result<(SendOp, Payload, bool), E
     })
 }
 
-/// Immediate data are a number to software, whose highest byte goes over the wire first.
+/// Converts immediate data: the WQE holds a host-order number, the wire carries it big-endian.
 const fn imm(number: u32) -> Imm {
     Imm(number.to_be_bytes())
 }
@@ -80,7 +80,7 @@ fn payload(data: Data) -> Payload {
     }
 }
 
-/// Rights of a region or window. Local reads are always permitted.
+/// Converts the access rights of a region or window. Local read is always granted.
 pub(super) fn rights(bits: u8) -> Rights {
     let all = [
         (1 << 1, Rights::LOCAL_WRITE),
@@ -91,7 +91,7 @@ pub(super) fn rights(bits: u8) -> Rights {
     all.into_iter().filter(|(bit, _)| bits & bit != 0).map(|(_, right)| right).collect()
 }
 
-/// Where pages are; `None` for a size that no page has.
+/// Converts the page location of a fast register WQE; `None` for an invalid page size code.
 fn pages(pages: FastPages, size: u8) -> Option<Pages> {
     let page_shift = page_shift(size)?;
     Some(match pages {
@@ -101,7 +101,7 @@ fn pages(pages: FastPages, size: u8) -> Option<Pages> {
     })
 }
 
-/// Size of the pages of a code: 4 KiB, 2 MiB, 1 GiB.
+/// Converts a page size code: 0 is 4 KiB, 1 is 2 MiB, 2 is 1 GiB.
 pub(super) const fn page_shift(code: u8) -> Option<PageShift> {
     match code {
         0 => PageShift::new(12),

@@ -1,4 +1,5 @@
-//! Rings of quanta, which software writes and never says how far: a quantum is new when its polarity is that of the lap.
+//! Rings of quanta, written by software. There is no producer index: a quantum is valid if its polarity is
+//! that of the current pass.
 //!
 //! # Spec
 //! E810 interface, sections 13.4 and 13.5.
@@ -8,71 +9,73 @@ use std::sync::atomic::{Ordering, fence};
 use protocol::hca::e810::rdma::send_wqe::{CONTROL_OFFSET, Control, MAX_QUANTA, QUANTUM};
 
 use super::hmc::Pages;
-use super::ring::{Location, Unreachable};
+use super::ring::{Location, UnreachableError};
 
-/// Quanta of the longest ring: completions have 15 bits for an index.
+/// Maximum ring size in quanta: CQEs have 15 bits for a WQE index.
 const MAX_RING: u32 = 1 << 15;
 
-/// The word that says what a WQE is, as [`Control`] or as a local operation's.
+/// The control word of a WQE: [`Control`], or that of a local operation.
 pub(super) type ControlWord = [u8; Control::LEN];
 
-/// A ring of quanta, and how far the device is in it.
+/// A ring of quanta and the consumer index of the device.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct WorkRing {
     location: Location,
     /// A power of two.
     quanta: u32,
     next: u32,
-    /// Of what is new in this lap. True in the first.
+    /// Polarity of valid quanta on this pass; true on the first.
     polarity: bool,
 }
 
 impl WorkRing {
-    /// A ring of which nothing was taken. `None` for a length that no ring has.
+    /// Creates a ring with the consumer index at 0. `None` if the size is not a power of two or exceeds the
+    /// maximum.
     pub(super) fn new(location: Location, quanta: u32) -> Option<Self> {
         let possible = quanta.is_power_of_two() && quanta <= MAX_RING;
         possible.then_some(Self { location, quanta, next: 0, polarity: true })
     }
 
-    /// Quanta of the ring.
+    /// Returns the ring size in quanta.
     pub(super) const fn quanta(&self) -> u32 {
         self.quanta
     }
 
-    /// The quantum that is taken next.
+    /// Returns the consumer index.
     #[allow(clippy::cast_possible_truncation, reason = "below MAX_RING")]
     pub(super) const fn next(&self) -> u16 {
         self.next as u16
     }
 
-    /// Quanta that a WQE may have that begins here: it ends with the ring, and at the next multiple of the most there are.
+    /// Returns the maximum size of a WQE that starts at the consumer index: it must not cross the end of the
+    /// ring or a multiple of the maximum WQE size.
     pub(super) const fn room(&self) -> usize {
         let (next, quanta) = (self.next as usize, self.quanta as usize);
         let aligned = MAX_QUANTA - next % MAX_QUANTA;
         if aligned < quanta - next { aligned } else { quanta - next }
     }
 
-    /// The control word of the next WQE; `None` if it was not posted yet.
+    /// Returns the control word of the next WQE; `None` if it is not posted yet.
     ///
     /// # Errors
-    /// Its memory is not there.
-    pub(super) fn peek(&self, pages: Pages<'_>) -> Result<Option<ControlWord>, Unreachable> {
+    /// The ring is not in mapped memory.
+    pub(super) fn peek(&self, pages: Pages<'_>) -> Result<Option<ControlWord>, UnreachableError> {
         let mut word = [0; Control::LEN];
         self.copy(pages, CONTROL_OFFSET, &mut word)?;
-        // Software writes the control word last, so what is read after it is whole.
+        // Software writes the control word last, so data read after it is complete.
         fence(Ordering::Acquire);
         Ok((Control::parse(&word).valid == self.polarity).then_some(word))
     }
 
-    /// Copies the next WQE's first quanta.
+    /// Copies the first quanta of the next WQE into `wqe`.
     ///
     /// # Errors
-    /// Its memory is not there.
-    pub(super) fn read(&self, pages: Pages<'_>, wqe: &mut [u8]) -> Result<(), Unreachable> {
+    /// The ring is not in mapped memory.
+    pub(super) fn read(&self, pages: Pages<'_>, wqe: &mut [u8]) -> Result<(), UnreachableError> {
         self.copy(pages, 0, wqe)
     }
 
-    /// Goes on behind a WQE of so many quanta, which is in the ring.
+    /// Advances past a WQE of `quanta` quanta, which must lie within the ring.
     pub(super) const fn advance(&mut self, quanta: u32) {
         let next = self.next + quanta;
         if next >= self.quanta {
@@ -81,9 +84,9 @@ impl WorkRing {
         self.next = next % self.quanta;
     }
 
-    /// Goes on behind all WQEs that are posted, each of so many quanta as `quanta` says.
+    /// Advances past all posted WQEs; `quanta` returns the size of each.
     ///
-    /// Bound: the ring, of which each quantum is looked at once in a lap.
+    /// Bound: one pass through the ring.
     pub(super) fn skip_posted(&mut self, pages: Pages<'_>, quanta: impl Fn(&Self, &ControlWord) -> u32) {
         let mut left = self.quanta;
         while left > 0
@@ -95,10 +98,11 @@ impl WorkRing {
         }
     }
 
-    /// No WQE crosses a page: pages are multiples of what WQEs do not cross.
-    fn copy(&self, pages: Pages<'_>, offset: usize, out: &mut [u8]) -> Result<(), Unreachable> {
+    /// Copies from the next WQE. A WQE never crosses a page, since pages are multiples of the maximum WQE
+    /// size.
+    fn copy(&self, pages: Pages<'_>, offset: usize, out: &mut [u8]) -> Result<(), UnreachableError> {
         let offset = u64::from(self.next) * QUANTUM as u64 + offset as u64;
-        let at = self.location.byte(pages, offset).ok_or(Unreachable)?;
-        pages.dma().read(at, out).map_err(|_| Unreachable)
+        let at = self.location.address_of(pages, offset).ok_or(UnreachableError)?;
+        pages.dma().read(at, out).map_err(|_| UnreachableError)
     }
 }

@@ -9,9 +9,9 @@ fn identifiers(buffer: &[u8]) -> Vec<u16> {
 }
 
 #[test]
-fn identifiers_of_a_kind_are_unique_until_they_are_freed() {
+fn identifiers_are_unique_until_freed() {
     let mut resources = Resources::default();
-    // Shared, and with flags that say how to choose: neither makes another kind.
+    // The shared flag and the allocation flags do not change the type.
     for kind in [0x0003, 0x0084, 0x0021, 0x2058, 0x3059, 0x2060, 0x3061] {
         let mut pair = buffer(kind, 2, &[0, 0]);
         resources.allocate(&mut pair).unwrap();
@@ -47,7 +47,7 @@ fn allocated_resources_are_listed_in_order() {
 }
 
 #[test]
-fn what_is_not_allocated_cannot_be_freed() {
+fn rejects_freeing_unallocated_resources() {
     let mut resources = Resources::default();
     resources.allocate(&mut buffer(4, 1, &[0])).unwrap();
     resources.free(&mut buffer(4, 1, &[1])).unwrap();
@@ -58,7 +58,7 @@ fn what_is_not_allocated_cannot_be_freed() {
 }
 
 #[test]
-fn resources_run_out_and_then_none_of_a_command_is_allocated() {
+fn failed_allocation_allocates_none() {
     let mut resources = Resources::default();
     let mut all = buffer(0x60, MAX_PROFILES - 1, &vec![0; usize::from(MAX_PROFILES - 1)]);
     resources.allocate(&mut all).unwrap();
@@ -70,7 +70,7 @@ fn resources_run_out_and_then_none_of_a_command_is_allocated() {
 }
 
 #[test]
-fn room_for_filters_is_an_amount_without_identifiers() {
+fn filters_have_no_identifiers() {
     let mut resources = Resources::default();
     for kind in [0x22, 0x23] {
         // 0208 of run73-all.aq.gz.
@@ -84,7 +84,7 @@ fn room_for_filters_is_an_amount_without_identifiers() {
 }
 
 #[test]
-fn unknown_kinds_and_short_buffers_are_refused() {
+fn rejects_unknown_kinds_and_short_buffers() {
     let mut resources = Resources::default();
     for mut wrong in [buffer(5, 1, &[0]), buffer(3, 2, &[0]), vec![3, 0, 1]] {
         assert_eq!(resources.allocate(&mut wrong).unwrap_err().status, AdminStatus::Invalid, "{wrong:?}");

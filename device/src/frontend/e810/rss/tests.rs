@@ -4,14 +4,14 @@ use protocol::net::layers::{Addresses, Ports, Transport};
 
 use super::*;
 
-/// The key of Microsoft's verification suite, and an extension.
+/// Key of the Microsoft RSS verification suite, extended.
 const KEY: [u8; KEY_LEN] = [
     0x6d, 0x5a, 0x56, 0xda, 0x25, 0x5b, 0x0e, 0xc2, 0x41, 0x67, 0x25, 0x3d, 0x43, 0xa3, 0x8f, 0xb0, 0xd0,
     0xca, 0x2b, 0xcb, 0xae, 0x7b, 0x30, 0xb4, 0x77, 0xcb, 0x2d, 0xa3, 0x80, 0x30, 0xf2, 0x0c, 0x6a, 0x42,
     0xb7, 0x3b, 0xbe, 0xac, 0x01, 0xfa, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12,
 ];
 
-/// The first row of that suite: from 66.9.149.187 port 2794 to 161.142.100.80 port 1766.
+/// First row of the suite: from 66.9.149.187 port 2794 to 161.142.100.80 port 1766.
 const OF_ADDRESSES: u32 = 0x323e_8fc2;
 const WITH_PORTS: u32 = 0x51cc_c178;
 
@@ -30,7 +30,7 @@ fn arp() -> Layers {
     Layers::parse(&[&[0xff; 6][..], &[2, 0, 0, 0, 0, 1, 0x08, 0x06], &[0; 46]].concat()).unwrap()
 }
 
-/// A VSI with queues 8 to 15.
+/// Creates a VSI with queues 8 to 15.
 fn vsis(table: TableKind) -> Vsis {
     let mut context = VsiContext::default();
     context.queues.mapping[..2].copy_from_slice(&[8, 8]);
@@ -55,7 +55,7 @@ fn steer(vsis: &Vsis, layers: &Layers) -> Steering {
 }
 
 #[test]
-fn ports_count_for_tcp_udp_and_sctp_and_not_for_fragments_or_anything_else() {
+fn ports_are_hashed_except_in_fragments() {
     let mut vsis = vsis(TableKind::Function);
     vsis.set_key(&key_of(1), &KEY).unwrap();
     for (protocol, more_fragments, hash) in [
@@ -73,7 +73,7 @@ fn ports_count_for_tcp_udp_and_sctp_and_not_for_fragments_or_anything_else() {
 }
 
 #[test]
-fn a_vsi_may_hash_both_directions_of_a_flow_alike() {
+fn symmetric_hash_ignores_direction() {
     let mut vsis = vsis(TableKind::Function);
     vsis.set_key(&key_of(1), &KEY).unwrap();
     let there = frame(6, false);
@@ -91,7 +91,7 @@ fn a_vsi_may_hash_both_directions_of_a_flow_alike() {
 }
 
 #[test]
-fn the_low_bits_of_the_hash_choose_the_entry_of_the_table() {
+fn low_hash_bits_select_table_entry() {
     let mut vsis = vsis(TableKind::Function);
     vsis.set_key(&key_of(1), &KEY).unwrap();
     let mut table = [0; 2048];
@@ -105,7 +105,7 @@ fn the_low_bits_of_the_hash_choose_the_entry_of_the_table() {
 }
 
 #[test]
-fn function_table_has_the_length_last_set() {
+fn function_table_keeps_last_length() {
     let mut vsis = vsis(TableKind::Function);
     vsis.set_key(&key_of(1), &KEY).unwrap();
     for (size, len) in [(0, 128), (2, 2048), (1, 512)] {
@@ -119,7 +119,7 @@ fn function_table_has_the_length_last_set() {
 }
 
 #[test]
-fn a_vsi_can_have_a_table_of_its_own() {
+fn vsi_table_overrides_function_table() {
     let mut vsis = vsis(TableKind::Vsi);
     vsis.set_key(&key_of(1), &KEY).unwrap();
     vsis.set_table(&table_of(1, 2), &[1; 2048]).unwrap();
@@ -130,7 +130,7 @@ fn a_vsi_can_have_a_table_of_its_own() {
 }
 
 #[test]
-fn without_a_key_all_frames_are_in_the_first_entry() {
+fn missing_key_selects_first_entry() {
     let mut vsis = vsis(TableKind::Function);
     let mut table = [7; 2048];
     table[0] = 1;
@@ -139,14 +139,14 @@ fn without_a_key_all_frames_are_in_the_first_entry() {
 }
 
 #[test]
-fn a_table_never_names_a_queue_beyond_those_of_the_vsi() {
+fn table_entries_stay_within_vsi_queues() {
     let mut vsis = vsis(TableKind::Function);
     vsis.set_table(&table_of(1, 2), &[0xff; 2048]).unwrap();
     assert_eq!(steer(&vsis, &arp()).queue, 15);
 }
 
 #[test]
-fn key_and_tables_are_read_as_they_were_written() {
+fn key_and_tables_read_back() {
     let mut vsis = vsis(TableKind::Function);
     let mut key = [0xa5; KEY_LEN];
     assert_eq!(vsis.get_key(&key_of(1), &mut key), Ok(KEY_LEN));
@@ -165,7 +165,7 @@ fn key_and_tables_are_read_as_they_were_written() {
 }
 
 #[test]
-fn what_there_is_not_is_refused() {
+fn rejects_unknown_vsis_and_tables() {
     let mut vsis = vsis(TableKind::Function);
     let status = |outcome: Result<(), AdminError>| outcome.unwrap_err().status;
     let unmarked = KeyParameters { vsi_valid: false, ..key_of(1) };
@@ -173,7 +173,7 @@ fn what_there_is_not_is_refused() {
         assert_eq!(status(vsis.set_key(&parameters, &KEY)), AdminStatus::NoEntry);
     }
     assert_eq!(status(vsis.set_key(&key_of(1), &KEY[1..])), AdminStatus::Invalid);
-    // Length 3 is reserved, and no VSI has a global table.
+    // Length 3 is reserved, and global tables are unsupported.
     for parameters in [table_of(1, 3), table_of(2, 2), table_of(3, 0)] {
         assert_eq!(status(vsis.set_table(&parameters, &[0; 2048])), AdminStatus::Invalid, "{parameters:?}");
     }

@@ -18,7 +18,7 @@ fn add_command(parent: u32, elements: &[ElementData]) -> Vec<u8> {
     buffer
 }
 
-/// Adds a node and gives its TEID.
+/// Adds a node and returns its TEID.
 #[track_caller]
 fn add(scheduler: &mut Scheduler, parent: u32) -> u32 {
     let mut buffer = add_command(parent, &[generic()]);
@@ -26,7 +26,7 @@ fn add(scheduler: &mut Scheduler, parent: u32) -> u32 {
     Element::parse_prefix(&buffer[Group::LEN..]).unwrap().teid.get()
 }
 
-/// Adds a branch below a traffic class down to the layer above the leaves; gives its TEIDs.
+/// Adds a branch from a traffic class to the layer above the leaves and returns its TEIDs.
 fn add_branch(scheduler: &mut Scheduler) -> Vec<u32> {
     let mut branch = vec![TC];
     for _ in 2..LEAF_LAYER {
@@ -54,7 +54,7 @@ fn get(scheduler: &Scheduler, teid: u32) -> Result<Element, AdminStatus> {
 }
 
 #[test]
-fn the_default_branch_has_nine_elements_and_its_entry_point_is_not_the_first() {
+fn default_branch_has_nine_layers() {
     let scheduler = Scheduler::default();
     let mut buffer = [0xa5; 4096];
     assert_eq!(scheduler.default_topology(&mut buffer), Ok(8 + 9 * 24));
@@ -65,7 +65,7 @@ fn the_default_branch_has_nine_elements_and_its_entry_point_is_not_the_first() {
 }
 
 #[test]
-fn queue_of_default_leaf_joins_its_group() {
+fn default_leaf_queue_joins_group() {
     let mut scheduler = Scheduler::default();
     let queue = scheduler.add_leaf(Teid::new(9), ElementData::default()).unwrap();
     assert_eq!(get(&scheduler, queue.get()).unwrap().parent, Teid::new(8));
@@ -75,7 +75,7 @@ fn queue_of_default_leaf_joins_its_group() {
 }
 
 #[test]
-fn resources_of_nine_layers_are_answered_in_320_bytes() {
+fn resources_have_320_bytes() {
     let mut buffer = [0xa5; 400];
     assert_eq!(Scheduler::resources(&mut buffer), Ok(320));
     assert_eq!(buffer[..8], [9, 0, 9, 0, 0, 8, 8, 0], "section 16.3");
@@ -83,7 +83,7 @@ fn resources_of_nine_layers_are_answered_in_320_bytes() {
 }
 
 #[test]
-fn every_teid_that_is_returned_answers() {
+fn every_returned_teid_exists() {
     let mut scheduler = Scheduler::default();
     let mut buffer = add_command(TC, &[generic(), ElementData { committed_weight: 7, ..generic() }]);
     buffer.extend(add_command(4, &[generic()]));
@@ -97,7 +97,7 @@ fn every_teid_that_is_returned_answers() {
 }
 
 #[test]
-fn a_teid_is_not_given_twice() {
+fn teids_are_never_reused() {
     let mut scheduler = Scheduler::default();
     let first = add(&mut scheduler, TC);
     assert_eq!(delete(&mut scheduler, TC, first), Ok(1));
@@ -106,7 +106,7 @@ fn a_teid_is_not_given_twice() {
 }
 
 #[test]
-fn teids_run_out_rather_than_come_again() {
+fn exhausted_teids_are_rejected() {
     let mut scheduler = Scheduler { last_teid: u32::MAX - 2, ..Scheduler::default() };
     assert_eq!(add(&mut scheduler, TC), u32::MAX - 1);
     let refused = scheduler.add(1, &mut add_command(TC, &[generic()])).unwrap_err();
@@ -114,7 +114,7 @@ fn teids_run_out_rather_than_come_again() {
 }
 
 #[test]
-fn what_cannot_be_added_is_refused_and_nothing_of_its_group_is_added() {
+fn rejected_group_adds_no_element() {
     let leaf = ElementData { kind: ElementKind::Leaf, ..generic() };
     let other_parent = {
         let mut buffer = add_command(TC, &[generic()]);
@@ -139,10 +139,10 @@ fn what_cannot_be_added_is_refused_and_nothing_of_its_group_is_added() {
 }
 
 #[test]
-fn a_layer_has_no_more_elements_than_are_advertised() {
+fn layer_size_ends_at_limit() {
     let mut scheduler = Scheduler::default();
     let mut parents = vec![TC];
-    // 7 (beside the branch of the reset), 56, 448: the layer after that would have 3584.
+    // 7 (besides the default branch), 56, 448; the next layer would have 3584.
     for layer in 2..=5 {
         let mut children = vec![];
         for parent in parents {
@@ -161,7 +161,7 @@ fn a_layer_has_no_more_elements_than_are_advertised() {
 }
 
 #[test]
-fn deleting_an_element_deletes_all_below_it() {
+fn delete_removes_descendants() {
     let mut scheduler = Scheduler::default();
     let branch = add_branch(&mut scheduler);
     let leaf = scheduler.add_leaf(Teid::new(branch[6]), generic()).unwrap();
@@ -173,7 +173,7 @@ fn deleting_an_element_deletes_all_below_it() {
 }
 
 #[test]
-fn only_children_of_the_group_s_parent_are_deleted_and_never_a_traffic_class() {
+fn delete_rejects_foreign_children_and_classes() {
     let mut scheduler = Scheduler::default();
     assert_eq!(delete(&mut scheduler, TC, 4), Err(AdminStatus::NoEntry), "whose parent is 3");
     assert_eq!(delete(&mut scheduler, 1, TC), Err(AdminStatus::NotPermitted));
@@ -182,7 +182,7 @@ fn only_children_of_the_group_s_parent_are_deleted_and_never_a_traffic_class() {
 }
 
 #[test]
-fn an_element_moves_with_all_below_it_within_its_layer() {
+fn move_keeps_subtree_and_layer() {
     let mut scheduler = Scheduler::default();
     let (from, to) = (add_branch(&mut scheduler), add_branch(&mut scheduler));
     assert_eq!(move_to(&mut scheduler, from[2], to[2], from[3]), Ok(1));
@@ -200,7 +200,7 @@ fn an_element_moves_with_all_below_it_within_its_layer() {
 }
 
 #[test]
-fn a_parent_takes_no_more_children_by_moves_than_it_may_have() {
+fn move_respects_child_limit() {
     let mut scheduler = Scheduler::default();
     let (full, other) = (add(&mut scheduler, TC), add(&mut scheduler, TC));
     for _ in 0..MAX_SIBLINGS {
@@ -239,7 +239,7 @@ fn elements_are_configured_suspended_and_resumed() {
 }
 
 #[test]
-fn rate_profiles_of_a_layer_and_kind_are_numbered_from_one_and_as_many_as_advertised() {
+fn rate_profiles_end_at_limit() {
     let mut scheduler = Scheduler::default();
     let asked = RateProfile { level: 3, kind: 2, burst: 1500, ..RateProfile::default() };
     for number in 1..MAX_PROFILES {
@@ -258,7 +258,7 @@ fn rate_profiles_of_a_layer_and_kind_are_numbered_from_one_and_as_many_as_advert
 }
 
 #[test]
-fn traffic_class_0_is_the_second_element() {
+fn port_ets_reports_traffic_class_zero() {
     let scheduler = Scheduler::default();
     let mut buffer = [0xa5; 64];
     assert_eq!(scheduler.port_ets(Teid::new(1), &mut buffer), Ok(64));
@@ -271,7 +271,7 @@ fn traffic_class_0_is_the_second_element() {
 }
 
 #[test]
-fn a_queue_is_a_leaf_on_the_last_layer_only() {
+fn queues_are_leaves_on_last_layer() {
     let mut scheduler = Scheduler::default();
     let branch = add_branch(&mut scheduler);
     let leaf = scheduler.add_leaf(Teid::new(branch[6]), ElementData::default()).unwrap();
@@ -285,7 +285,7 @@ fn a_queue_is_a_leaf_on_the_last_layer_only() {
 }
 
 impl Scheduler {
-    /// Every element is a child of its parent, one layer below it, and counted.
+    /// Checks that every element is a child of its parent, one layer below it, and counted.
     pub(in crate::frontend::e810) fn assert_is_a_tree(&self) {
         let mut per_layer = [0; LAYERS];
         for (teid, node) in &self.elements {

@@ -1,4 +1,4 @@
-//! Admin commands.
+//! Checks of admin commands.
 
 use protocol::hca::e810::admin::control::{QueueShutdown, ResourceId, ResourceLock};
 use protocol::hca::e810::admin::descriptor::{Flags, LARGE_FROM};
@@ -12,8 +12,12 @@ use super::rules::{
 };
 use crate::frontend::strict::Findings;
 
-/// Looks at a command that is about to be executed. `in_use`: there are queues or VSIs.
-pub(in super::super) fn examine(strict: &mut Strict, descriptor: &Descriptor, in_use: bool) -> Findings {
+/// Checks a command before it is executed. `in_use`: transmit queues or VSIs exist.
+pub(in super::super) fn check_command(
+    strict: &mut Strict,
+    descriptor: &Descriptor,
+    in_use: bool,
+) -> Findings {
     let mut found = Findings::default();
     let Some(opcode) = Opcode::from_code(descriptor.opcode) else { return found };
     let name = opcode.name();
@@ -32,9 +36,9 @@ pub(in super::super) fn examine(strict: &mut Strict, descriptor: &Descriptor, in
 fn buffer(opcode: Opcode, descriptor: &Descriptor, found: &mut Findings) {
     let name = opcode.name();
     let flags = descriptor.flags;
-    let wanted = opcode.buffer_use();
-    if flags.contains(Flags::BUFFER) != (wanted != BufferUse::None) {
-        let expected = if wanted == BufferUse::None { "uses no buffer" } else { "requires a buffer" };
+    let buffer_use = opcode.buffer_use();
+    if flags.contains(Flags::BUFFER) != (buffer_use != BufferUse::None) {
+        let expected = if buffer_use == BufferUse::None { "uses no buffer" } else { "requires a buffer" };
         found.add(&BUFFER_MISSING, format!("{name} {expected}, but its flags are {}", names(flags)));
         return;
     }
@@ -48,7 +52,7 @@ fn buffer(opcode: Opcode, descriptor: &Descriptor, found: &mut Findings) {
             ),
         );
     }
-    if flags.contains(Flags::READ) != (wanted == BufferUse::Input) {
+    if flags.contains(Flags::READ) != (buffer_use == BufferUse::Input) {
         found.add(
             &BUFFER_DIRECTION,
             format!("{name} has the wrong buffer direction (flags: {})", names(flags)),
@@ -56,7 +60,7 @@ fn buffer(opcode: Opcode, descriptor: &Descriptor, found: &mut Findings) {
     }
 }
 
-/// Those flags that are set.
+/// Returns the names of the flags that are set.
 fn names(flags: Flags) -> String {
     let names: Vec<_> = flags.iter_names().map(|(name, _)| name).collect();
     if names.is_empty() { "0".to_owned() } else { names.join("|") }

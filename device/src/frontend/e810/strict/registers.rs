@@ -1,4 +1,4 @@
-//! Register accesses.
+//! Checks of register accesses.
 
 use protocol::hca::e810::interrupt::{DynCtl, Route};
 use protocol::hca::e810::regs::Register;
@@ -15,23 +15,21 @@ use crate::frontend::e810::vectors::RouteRegister;
 use crate::frontend::strict::Findings;
 use crate::vfio::Bar;
 
-/// Looks at a read of a register.
+/// Tracks reads of the admin send head.
 pub(in super::super) fn read(strict: &mut Strict, bar: Bar, offset: u64) {
     if bar == Bar::Bar0 && Register::at(offset) == Some((Register::PfFwAtqh, 0)) {
-        strict.unseen_commands = false;
+        strict.head_unread = false;
     }
 }
 
-/// A function as a check sees it.
+/// State of the function that checks depend on.
 #[derive(Clone, Copy)]
 pub(in super::super) struct View<'a> {
-    /// What it may have.
     pub(in super::super) options: &'a Options,
-    /// Its rings.
     pub(in super::super) rings: &'a Rings,
 }
 
-/// Looks at a write to BAR0, before it has an effect.
+/// Checks a write to BAR0 before it takes effect.
 pub(in super::super) fn write(strict: &mut Strict, view: View<'_>, offset: u64, data: &[u8]) -> Findings {
     let mut found = Findings::default();
     if !offset.is_multiple_of(4) || !matches!(data.len(), 4 | 8) {
@@ -43,7 +41,7 @@ pub(in super::super) fn write(strict: &mut Strict, view: View<'_>, offset: u64, 
     }
     let (words, _) = data.as_chunks::<4>();
     for (offset, word) in (offset..).step_by(4).zip(words) {
-        // Drivers write registers of parts that the device has not, so what has no name is no mistake.
+        // Drivers write registers of blocks that the device lacks; unknown registers are no violation.
         if let Some((register, 0)) = Register::at(offset) {
             if let Some((ring, field)) = RingRegister::of(register) {
                 ring_register(
@@ -56,7 +54,7 @@ pub(in super::super) fn write(strict: &mut Strict, view: View<'_>, offset: u64, 
                     &mut found,
                 );
             }
-            plain(view, register, word, &mut found);
+            other_register(view, register, word, &mut found);
         }
     }
     found
@@ -90,7 +88,7 @@ fn ring_register(
         RingRegister::Tail
             if name == RingName::Send
                 && ring.is_enabled()
-                && std::mem::replace(&mut strict.unseen_commands, true) =>
+                && std::mem::replace(&mut strict.head_unread, true) =>
         {
             found.add(
                 &HEAD_NOT_POLLED,
@@ -103,7 +101,7 @@ fn ring_register(
     }
 }
 
-fn plain(view: View<'_>, register: Register, word: &[u8; 4], found: &mut Findings) {
+fn other_register(view: View<'_>, register: Register, word: &[u8; 4], found: &mut Findings) {
     match register {
         Register::PfFuncRid
         | Register::GlgenRstat

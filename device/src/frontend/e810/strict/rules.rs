@@ -1,4 +1,4 @@
-//! What the interface demands of software and a device does not enforce.
+//! Rules of the interface that the device does not enforce.
 
 use crate::frontend::strict::rules;
 use crate::telemetry::monitor::Rule;

@@ -1,4 +1,4 @@
-//! What the rules make of a frame.
+//! Applies the switch rules to frames.
 
 use protocol::ids::MacAddr;
 use protocol::net::layers::{Layers, TagKind};
@@ -7,138 +7,139 @@ use super::rule::{Action, Cast, Direction, Key, Origin, Target};
 use super::{Rule, Switch, VsiSet};
 use crate::frontend::e810::vsi::{Vsi, VsiNumber, Vsis};
 
-/// Where software says that a frame goes, in a context descriptor.
+/// Destination of a frame as requested in a context descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in super::super) enum Destination {
-    /// Nowhere: the rules say it.
+    /// As the rules decide.
     Rules,
-    /// To the wire, whatever the rules say.
+    /// The wire only, regardless of the rules.
     Wire,
-    /// To other VSIs only.
+    /// Other VSIs only, as the rules decide.
     Local,
-    /// To this VSI only.
+    /// This VSI only.
     Vsi(VsiNumber),
 }
 
-/// Where a frame goes that a VSI sends.
+/// Where a transmitted frame is forwarded to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in super::super) struct Route {
-    /// To the wire.
+    /// Sent to the wire.
     pub(in super::super) wire: bool,
-    /// To these VSIs.
+    /// Delivered to these VSIs.
     pub(in super::super) vsis: VsiSet,
 }
 
-/// Why a frame that a VSI sends goes nowhere.
+/// Why a transmitted frame is discarded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in super::super) enum Discard {
-    /// There is no such VSI.
+pub(in super::super) enum DiscardError {
+    /// The VSI does not exist.
     NoVsi,
-    /// It may send no frames with a tag, or none without.
+    /// The VSI may not send tagged (or untagged) frames.
     VlanMode,
-    /// Its source is an address that the VSI does not receive.
+    /// The source MAC address is not one that the VSI receives (anti-spoofing).
     Spoofed,
-    /// It is in a VLAN that the VSI must not send to.
+    /// The VSI is not a member of the VLAN.
     VlanPruned,
-    /// A rule drops it.
+    /// Dropped by a rule.
     Rule,
 }
 
-/// What rules compare of a frame.
+/// Frame fields that rules compare.
 #[derive(Clone, Copy, Debug)]
-struct Seen {
+struct FrameFields {
     origin: Origin,
     dst: MacAddr,
     ether_type: u16,
     vid: u16,
 }
 
-/// What the rules say together.
+/// Combined result of all matching rules.
 #[derive(Clone, Copy, Debug, Default)]
 struct Verdict {
-    /// Those whom a rule gives it to.
+    /// VSIs that receive the frame.
     vsis: VsiSet,
-    /// A rule of a VSI applies, for the wire or not.
+    /// Whether any forwarding rule matched.
     forwarded: bool,
-    /// One of them lets it go to the wire too.
+    /// Whether a matching rule also forwards to the wire (LAN enable).
     lan: bool,
-    /// A rule drops it.
+    /// Whether a matching rule drops the frame.
     dropped: bool,
 }
 
 impl Switch {
-    /// VSIs that take a frame from the wire.
+    /// Returns the VSIs that receive a frame from the wire.
     pub(in super::super) fn receive(&self, vsis: &Vsis, layers: &Layers) -> VsiSet {
-        let seen = Seen::new(Origin::Port, layers, vid(layers));
-        let verdict = self.verdict(&seen);
+        let fields = FrameFields::new(Origin::Port, layers, vid(layers));
+        let verdict = self.verdict(&fields);
         if verdict.dropped {
             return VsiSet::default();
         }
-        let mut takers = verdict.vsis;
-        takers.retain(|number| vsis.get(number).is_some_and(|vsi| self.takes_vlan(number, vsi, seen.vid)));
-        takers
+        let mut receivers = verdict.vsis;
+        receivers
+            .retain(|number| vsis.get(number).is_some_and(|vsi| self.accepts_vlan(number, vsi, fields.vid)));
+        receivers
     }
 
-    /// Where a frame goes that a VSI sends. `layers` are of the frame with the tags that software wants in it.
+    /// Forwards a frame sent by a VSI. `layers` describe the frame after VLAN insertion.
     ///
     /// # Errors
-    /// Why it goes nowhere.
+    /// Why the frame is discarded.
     pub(in super::super) fn transmit(
         &self,
         vsis: &Vsis,
         from: VsiNumber,
         layers: &Layers,
         to: Destination,
-    ) -> Result<Route, Discard> {
-        let sender = vsis.get(from).ok_or(Discard::NoVsi)?;
+    ) -> Result<Route, DiscardError> {
+        let sender = vsis.get(from).ok_or(DiscardError::NoVsi)?;
         if !sender.may_send(layers.outer_tag.is_some()) {
-            return Err(Discard::VlanMode);
+            return Err(DiscardError::VlanMode);
         }
         let vid = sender.port_tag().map_or_else(|| vid(layers), |tag| tag.vid());
         if sender.security.mac_anti_spoof && !self.is_own_address(from, layers.src, vid) {
-            return Err(Discard::Spoofed);
+            return Err(DiscardError::Spoofed);
         }
         if sender.security.vlan_prune && !self.is_in_vlan(from, vid, Direction::Transmit) {
-            return Err(Discard::VlanPruned);
+            return Err(DiscardError::VlanPruned);
         }
-        let nobody = VsiSet::default();
-        let seen = Seen::new(Origin::Vsi(from), layers, vid);
+        let no_vsis = VsiSet::default();
+        let fields = FrameFields::new(Origin::Vsi(from), layers, vid);
         let mut route = match to {
-            Destination::Wire if sender.security.destination_override => Route { wire: true, vsis: nobody },
+            Destination::Wire if sender.security.destination_override => Route { wire: true, vsis: no_vsis },
             Destination::Vsi(vsi) if sender.security.destination_override => {
-                let mut vsis = nobody;
+                let mut vsis = no_vsis;
                 vsis.insert(vsi);
                 Route { wire: false, vsis }
             }
             Destination::Local if sender.security.destination_override => {
-                Route { wire: false, vsis: self.verdict(&seen).vsis }
+                Route { wire: false, vsis: self.verdict(&fields).vsis }
             }
             _ => {
-                let verdict = self.verdict(&seen);
+                let verdict = self.verdict(&fields);
                 if verdict.dropped {
-                    return Err(Discard::Rule);
+                    return Err(DiscardError::Rule);
                 }
                 let local = sender.switch.allow_loopback;
                 Route {
-                    // A frame that nobody here takes is for somebody outside.
+                    // A frame that no local VSI receives goes to the wire.
                     wire: !local || !verdict.forwarded || verdict.lan,
-                    vsis: if local { verdict.vsis } else { nobody },
+                    vsis: if local { verdict.vsis } else { no_vsis },
                 }
             }
         };
         route.wire &= sender.switch.lan;
         route.vsis.retain(|number| {
-            let is_back = number == from;
+            let is_sender = number == from;
             vsis.get(number).is_some_and(|vsi| {
-                let takes_back = vsi.switch.local_loopback && !vsi.switch.source_prune;
-                (!is_back || takes_back) && self.takes_vlan(number, vsi, vid)
+                let accepts_own = vsi.switch.local_loopback && !vsi.switch.source_prune;
+                (!is_sender || accepts_own) && self.accepts_vlan(number, vsi, vid)
             })
         });
         Ok(route)
     }
 
-    fn verdict(&self, seen: &Seen) -> Verdict {
-        let Seen { origin, dst, ether_type, vid } = *seen;
+    fn verdict(&self, fields: &FrameFields) -> Verdict {
+        let FrameFields { origin, dst, ether_type, vid } = *fields;
         let (direction, cast) = (origin.direction(), Cast::of(dst));
         let mut verdict = Verdict::default();
         for key in [
@@ -151,7 +152,7 @@ impl Switch {
         ] {
             self.apply(key, origin, &mut verdict);
         }
-        // The default VSI takes what is left.
+        // The default VSI receives frames that no other rule forwards.
         if verdict.vsis.is_empty() {
             self.apply(Key::Default(direction), origin, &mut verdict);
         }
@@ -173,7 +174,7 @@ impl Switch {
                 forward(loopback, lan, self.large_actions.get(&index).map_or(&[], Vec::as_slice));
             }
             Action::Drop => verdict.dropped = true,
-            Action::Prune { .. } | Action::Nothing => {}
+            Action::Prune { .. } | Action::Inactive => {}
         }
     }
 
@@ -192,11 +193,11 @@ impl Switch {
         self.tables[key.recipe() as usize].get(key)
     }
 
-    fn takes_vlan(&self, number: VsiNumber, vsi: &Vsi, vid: u16) -> bool {
+    fn accepts_vlan(&self, number: VsiNumber, vsi: &Vsi, vid: u16) -> bool {
         !vsi.switch.vlan_prune || self.is_in_vlan(number, vid, Direction::Receive)
     }
 
-    /// Whether a rule lets a VSI receive or send frames of a VLAN.
+    /// Whether a VLAN rule permits a VSI to receive or send in a VLAN.
     fn is_in_vlan(&self, vsi: VsiNumber, vid: u16, direction: Direction) -> bool {
         let Some(Rule { action: Action::Prune { by, ingress, egress }, .. }) = self.find(&Key::Vlan(vid))
         else {
@@ -213,23 +214,24 @@ impl Switch {
         applies && is_member
     }
 
-    /// Whether a rule gives frames to this address to the VSI.
+    /// Whether a MAC rule forwards frames for this address to the VSI.
     fn is_own_address(&self, vsi: VsiNumber, mac: MacAddr, vid: u16) -> bool {
-        let mut takers = Verdict::default();
+        let mut receivers = Verdict::default();
         for key in [Key::Mac(mac), Key::MacVlan(mac, vid)] {
-            self.apply(key, Origin::Port, &mut takers);
+            self.apply(key, Origin::Port, &mut receivers);
         }
-        takers.vsis.contains(vsi)
+        receivers.vsis.contains(vsi)
     }
 }
 
-impl Seen {
+impl FrameFields {
     fn new(origin: Origin, layers: &Layers, vid: u16) -> Self {
         Self { origin, dst: layers.dst, ether_type: layers.ether_type.number(), vid }
     }
 }
 
-/// VLAN of a frame; 0 for one without a tag or with a priority only. In single VLAN mode the switch knows one kind of tag.
+/// Returns the VLAN ID of a frame; 0 if untagged or priority-tagged. In single VLAN mode, the switch parses
+/// customer tags only.
 fn vid(layers: &Layers) -> u16 {
     match layers.outer_tag {
         Some(tag) if tag.kind == TagKind::Customer => tag.tci.vid(),

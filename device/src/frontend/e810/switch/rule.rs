@@ -1,4 +1,4 @@
-//! What a rule compares, and what it does.
+//! Match keys and actions of switch rules.
 
 use protocol::hca::e810::admin::AdminError;
 use protocol::hca::e810::admin::resource::ResourceKind;
@@ -6,19 +6,19 @@ use protocol::hca::e810::admin::switch::{Lookup, LookupHeader, Recipe, SingleAct
 use protocol::ids::MacAddr;
 use protocol::net::layers::Tci;
 
-use super::{Named, PORT};
+use super::{PORT, RuleScope};
 use crate::frontend::e810::vsi::{VsiNumber, Vsis};
 
-/// Which way a frame comes into the switch.
+/// Direction of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Direction {
-    /// From the port.
+    /// Received from the port.
     Receive,
-    /// From a VSI.
+    /// Transmitted by a VSI.
     Transmit,
 }
 
-/// Where a frame comes from.
+/// Source of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Origin {
     /// The port.
@@ -36,14 +36,14 @@ impl Origin {
     }
 }
 
-/// Whom a frame is for.
+/// Kind of the destination MAC address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Cast {
     /// One station.
     Unicast,
-    /// Some.
+    /// A group.
     Multicast,
-    /// All.
+    /// All stations.
     Broadcast,
 }
 
@@ -57,39 +57,40 @@ impl Cast {
     }
 }
 
-/// What a rule compares.
+/// Match key of a rule.
 ///
-/// Whence a frame comes matters only where it is said. A rule for an address says a VSI as its source and is yet about
-/// whoever sends to that address, the wire included; a promiscuous or default rule of a VSI is about what other VSIs send.
+/// The source of a frame matters only where a key contains it. A MAC rule names its VSI as the source, but
+/// matches frames from any source including the wire. A promiscuous or default rule of direction `Transmit`
+/// matches frames sent by other VSIs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Key {
-    /// Origin and EtherType.
+    /// Source and EtherType.
     EtherType(Origin, u16),
-    /// Destination.
+    /// Destination MAC address.
     Mac(MacAddr),
-    /// Destination and VLAN.
+    /// Destination MAC address and VLAN.
     MacVlan(MacAddr, u16),
-    /// Cast of the destination.
+    /// Kind of the destination.
     Promiscuous(Direction, Cast),
     /// VLAN.
     Vlan(u16),
-    /// Nothing but the direction.
+    /// Any frame of this direction.
     Default(Direction),
-    /// Origin, EtherType and destination.
+    /// Source, EtherType and destination MAC address.
     EtherTypeMac(Origin, u16, MacAddr),
-    /// Cast of the destination, and VLAN.
+    /// Kind of the destination, and VLAN.
     PromiscuousVlan(Direction, Cast, u16),
 }
 
 impl Key {
-    /// Reads what a look-up compares out of its Ethernet header.
+    /// Parses the key from a lookup and its template of an Ethernet header.
     pub(super) fn parse(
         direction: Direction,
         lookup: &Lookup,
         header: &[u8],
         vsis: &Vsis,
     ) -> Result<Self, AdminError> {
-        /// Without a tag.
+        /// Length of an untagged header.
         const SHORTEST: usize = 14;
         let Some(recipe) = Recipe::from_number(lookup.recipe) else {
             return Err(AdminError::invalid("recipe", lookup.recipe.into()));
@@ -126,7 +127,7 @@ impl Key {
         })
     }
 
-    /// The recipe it follows.
+    /// Returns the recipe of the key.
     pub(super) const fn recipe(&self) -> Recipe {
         match self {
             Self::EtherType(..) => Recipe::EtherType,
@@ -140,8 +141,8 @@ impl Key {
         }
     }
 
-    /// Whether it compares that frames come from this VSI.
-    pub(super) fn is_about(&self, vsi: VsiNumber) -> bool {
+    /// Whether the key matches only frames from this VSI.
+    pub(super) fn matches_source(&self, vsi: VsiNumber) -> bool {
         match self {
             Self::EtherType(origin, _) | Self::EtherTypeMac(origin, ..) => *origin == Origin::Vsi(vsi),
             _ => false,
@@ -149,12 +150,12 @@ impl Key {
     }
 }
 
-/// Whom an action means.
+/// Target of an action.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Target {
     /// A VSI.
     Vsi(VsiNumber),
-    /// A list of them.
+    /// A VSI list.
     List(u16),
 }
 
@@ -164,56 +165,56 @@ impl Target {
         if list { Self::List(number) } else { Self::Vsi(VsiNumber::new(number)) }
     }
 
-    /// Whether it exists; a list is one of `kind`.
-    pub(super) fn check(self, kind: ResourceKind, named: Named<'_>) -> Result<(), AdminError> {
+    /// Checks that the target exists; a list must be of kind `kind`.
+    pub(super) fn check(self, kind: ResourceKind, scope: RuleScope<'_>) -> Result<(), AdminError> {
         let (exists, error) = match self {
-            Self::Vsi(vsi) => (named.vsis.get(vsi).is_some(), AdminError::no_entry("VSI", vsi.get().into())),
+            Self::Vsi(vsi) => (scope.vsis.get(vsi).is_some(), AdminError::no_entry("VSI", vsi.get().into())),
             Self::List(list) => {
-                (named.resources.is_allocated(kind, list), AdminError::no_entry("VSI list", list.into()))
+                (scope.resources.is_allocated(kind, list), AdminError::no_entry("VSI list", list.into()))
             }
         };
         if exists { Ok(()) } else { Err(error) }
     }
 }
 
-/// What a rule does.
+/// Action of a rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Action {
-    /// Gives the frame to VSIs.
+    /// Forwards to VSIs.
     Forward {
-        /// To whom.
+        /// The VSIs.
         to: Target,
-        /// From VSIs too.
+        /// Applies to frames from VSIs too (loopback enable).
         loopback: bool,
-        /// And what VSIs send goes to the wire as well.
+        /// Frames from VSIs also go to the wire (LAN enable).
         lan: bool,
     },
-    /// The same to those of a large action.
+    /// Forwards to the targets of a large action.
     Large {
-        /// Which one.
+        /// Index of the large action.
         index: u16,
-        /// From VSIs too.
+        /// Applies to frames from VSIs too (loopback enable).
         loopback: bool,
-        /// And what VSIs send goes to the wire as well.
+        /// Frames from VSIs also go to the wire (LAN enable).
         lan: bool,
     },
-    /// Gives the frame to nobody.
+    /// Drops the frame.
     Drop,
-    /// Lets these VSIs take the VLAN, if they take only VLANs that they are let take.
+    /// Makes VSIs members of a VLAN, for VSIs with VLAN pruning.
     Prune {
-        /// Whom.
+        /// The member VSIs.
         by: Target,
-        /// What they receive.
+        /// Applies to received frames.
         ingress: bool,
-        /// What they send.
+        /// Applies to transmitted frames.
         egress: bool,
     },
-    /// Nothing: whom it was about is no more.
-    Nothing,
+    /// Inactive: the referenced VSI was freed.
+    Inactive,
 }
 
 impl Action {
-    /// Reads the action of a look-up with this recipe.
+    /// Parses the action of a lookup rule.
     pub(super) fn parse(recipe: Recipe, word: u32) -> Result<Self, AdminError> {
         let action = SingleAction::parse(&word.to_le_bytes());
         let SingleAction { loopback, lan, .. } = action;
@@ -230,11 +231,11 @@ impl Action {
         }
     }
 
-    /// Whether it is for this VSI alone.
-    pub(super) fn names(&self, vsi: VsiNumber) -> bool {
+    /// Whether this VSI is the only target.
+    pub(super) fn targets_only(&self, vsi: VsiNumber) -> bool {
         match self {
             Self::Forward { to: target, .. } | Self::Prune { by: target, .. } => *target == Target::Vsi(vsi),
-            Self::Large { .. } | Self::Drop | Self::Nothing => false,
+            Self::Large { .. } | Self::Drop | Self::Inactive => false,
         }
     }
 }

@@ -1,8 +1,8 @@
-//! Sets of VSIs.
+//! A set of VSIs as a bitmap.
 
 use super::super::vsi::VsiNumber;
 
-/// Words of a set: a bit for each of the 1024 numbers that a VSI can have.
+/// Words of the bitmap: one bit per VSI number, which has ten bits.
 const WORDS: usize = 1024 / 64;
 
 /// A set of VSIs.
@@ -10,36 +10,36 @@ const WORDS: usize = 1024 / 64;
 pub(in super::super) struct VsiSet([u64; WORDS]);
 
 impl VsiSet {
-    /// Adds one.
+    /// Adds a VSI.
     pub(in super::super) fn insert(&mut self, vsi: VsiNumber) {
         if let Some(word) = self.0.get_mut(usize::from(vsi.get() / 64)) {
             *word |= 1 << (vsi.get() % 64);
         }
     }
 
-    /// Removes one.
+    /// Removes a VSI.
     pub(in super::super) fn remove(&mut self, vsi: VsiNumber) {
         if let Some(word) = self.0.get_mut(usize::from(vsi.get() / 64)) {
             *word &= !(1 << (vsi.get() % 64));
         }
     }
 
-    /// Whether it is in the set.
+    /// Whether the set contains a VSI.
     pub(in super::super) fn contains(&self, vsi: VsiNumber) -> bool {
         self.0.get(usize::from(vsi.get() / 64)).is_some_and(|word| word >> (vsi.get() % 64) & 1 != 0)
     }
 
-    /// Adds all of another set.
+    /// Adds all VSIs of another set.
     pub(in super::super) fn extend(&mut self, other: &Self) {
         self.0.iter_mut().zip(other.0).for_each(|(word, other)| *word |= other);
     }
 
-    /// Whether there is none.
+    /// Whether the set is empty.
     pub(in super::super) fn is_empty(&self) -> bool {
         self.0.iter().all(|word| *word == 0)
     }
 
-    /// All of them, by number.
+    /// Returns the VSIs in ascending order.
     pub(in super::super) fn iter(&self) -> impl Iterator<Item = VsiNumber> + use<> {
         let words = (0_u16..).step_by(64).zip(self.0);
         words.flat_map(|(first, mut word)| {
@@ -51,7 +51,7 @@ impl VsiSet {
         })
     }
 
-    /// Keeps those that the function wants.
+    /// Keeps the VSIs for which `keep` returns true.
     pub(super) fn retain(&mut self, mut keep: impl FnMut(VsiNumber) -> bool) {
         for vsi in self.iter() {
             if !keep(vsi) {
@@ -66,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_of_all_words_come_and_go() {
+    fn set_inserts_and_removes_all_words() {
         let mut set = VsiSet::default();
         let numbers = [0, 1, 63, 64, 768, 1023].map(VsiNumber::new);
         numbers.into_iter().for_each(|vsi| set.insert(vsi));

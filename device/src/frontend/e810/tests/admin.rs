@@ -1,4 +1,4 @@
-//! The admin queue and the commands of the device itself (sections 4, 5.2, 5.3 and 6).
+//! The admin queue and device commands (sections 4, 5.2, 5.3 and 6).
 
 use protocol::hca::e810::admin::capability::{Capability, id};
 use protocol::hca::e810::admin::descriptor::Flags;
@@ -20,13 +20,13 @@ const EIO: u16 = 5;
 const CRITICAL: u32 = 1 << 30;
 
 #[test]
-fn the_version_is_the_published_one() {
+fn version_matches_published_firmware() {
     let told = started().succeed(&Ask::direct(Opcode::GetVersion, [0; 16]));
     assert_eq!(told.parameters, [0, 0, 0, 0, 0x40, 0x40, 0x01, 0x80, 0, 6, 1, 0, 0, 1, 5, 0]);
 }
 
 #[test]
-fn commands_that_do_not_exist_are_not_implemented_and_change_nothing() {
+fn unknown_commands_are_not_implemented() {
     let mut driver = started();
     for opcode in [0x0c41, 0x020d, 0x020c, 0x06e0, 0x0a00, 0xff32, 0xffff, 0] {
         let ask = Ask { opcode, ..Ask::with_input(Opcode::GetVersion, [7; 16], &[1, 2, 3]) };
@@ -37,7 +37,7 @@ fn commands_that_do_not_exist_are_not_implemented_and_change_nothing() {
 }
 
 #[test]
-fn all_commands_in_front_of_the_tail_are_executed() {
+fn executes_all_commands_before_tail() {
     let mut driver = started();
     let command = Descriptor { opcode: Opcode::GetVersion.code(), ..Descriptor::default() };
     for slot in 0..u64::from(ENTRIES) - 1 {
@@ -52,7 +52,7 @@ fn all_commands_in_front_of_the_tail_are_executed() {
 }
 
 #[test]
-fn a_ring_that_is_not_enabled_executes_nothing() {
+fn disabled_ring_executes_nothing() {
     let mut driver = started();
     driver.write(Register::PfFwAtqlen, ENTRIES.into());
     driver.write(Register::PfFwAtqt, 1);
@@ -60,7 +60,7 @@ fn a_ring_that_is_not_enabled_executes_nothing() {
 }
 
 #[test]
-fn a_ring_that_makes_no_sense_stops_with_the_critical_bit() {
+fn invalid_ring_sets_critical_error() {
     let cases: [(&str, Register, u32); 4] = [
         ("tail outside of the ring", Register::PfFwAtqt, 192),
         ("ring outside of memory", Register::PfFwAtqbah, 0x7fff_ffff),
@@ -82,11 +82,11 @@ fn a_ring_that_makes_no_sense_stops_with_the_critical_bit() {
 }
 
 #[test]
-fn buffers_that_cannot_be_reached_or_are_too_long_are_refused() {
+fn rejects_unmapped_and_oversized_buffers() {
     let mut driver = started();
     let run = |driver: &mut Driver, flags: Flags, len: u16, address: u64| {
         let mut parameters = [0; 16];
-        // The high half goes first.
+        // The high half is written first.
         parameters[8..].copy_from_slice(&address.rotate_left(32).to_le_bytes());
         let opcode = if flags.contains(Flags::READ) { Opcode::DownloadPackage } else { Opcode::ReadMac };
         let command =
@@ -110,7 +110,7 @@ fn buffers_that_cannot_be_reached_or_are_too_long_are_refused() {
 }
 
 #[test]
-fn locks_are_granted_and_others_do_not_exist() {
+fn known_locks_are_granted() {
     let mut driver = started();
     let ask = |id: u8, access: u8| {
         let mut parameters = [0; 16];
@@ -127,7 +127,7 @@ fn locks_are_granted_and_others_do_not_exist() {
 }
 
 #[test]
-fn what_is_beyond_the_flash_is_invalid_and_nothing_else() {
+fn read_past_flash_is_invalid() {
     let mut driver = started();
     let mut read = |offset: u32, len: u16, module: u8| {
         let mut parameters = [0; 16];
@@ -151,13 +151,13 @@ fn checksum_command_verifies_and_never_writes() {
         parameters[0] = flags;
         Ask::direct(Opcode::NvmChecksum, parameters)
     };
-    // `ice` compares the answer with BABAh.
+    // `ice` compares the sum with 0xBABA.
     assert_eq!(driver.succeed(&ask(1)).parameters[..4], [1, 0, 0xba, 0xba]);
     assert_eq!(driver.ask(&ask(2)).status, EPERM);
 }
 
 #[test]
-fn last_filter_is_granted_and_the_next_refusal_logged() {
+fn rejected_filter_allocation_is_logged() {
     let mut driver = started();
     let allocate = |count: u16| {
         let [low, high] = count.to_le_bytes();
@@ -169,9 +169,9 @@ fn last_filter_is_granted_and_the_next_refusal_logged() {
     assert!(text.contains("allocate_resources") && text.contains("resources of type"), "{text}");
 }
 
-/// As DPDK asks when it starts, by a command that no driver of Linux has.
+/// As DPDK asks on start; Linux drivers do not use this command.
 #[test]
-fn allocated_resources_are_told() {
+fn allocated_resources_are_reported() {
     let mut driver = started();
     let ask = |kind: u8| {
         let mut parameters = [0; 16];
@@ -197,7 +197,7 @@ fn capabilities(driver: &mut Driver, opcode: Opcode) -> Vec<Capability> {
 }
 
 #[test]
-fn capabilities_are_what_the_configuration_says() {
+fn capabilities_follow_configuration() {
     let options =
         Options { queues: 5.try_into().unwrap(), vectors: 24.try_into().unwrap(), ..Options::default() };
     let mut driver = powered_on(options);
@@ -217,7 +217,7 @@ fn capabilities_are_what_the_configuration_says() {
 }
 
 #[test]
-fn a_card_without_its_rdma_half_does_not_offer_it() {
+fn disabled_rdma_is_not_advertised() {
     let mut driver = powered_on(Options { rdma: false, ..Options::default() });
     driver.open_admin_queue();
     let function = capabilities(&mut driver, Opcode::FunctionCapabilities);
@@ -225,7 +225,7 @@ fn a_card_without_its_rdma_half_does_not_offer_it() {
 }
 
 #[test]
-fn the_address_that_the_driver_writes_is_read_until_a_reset() {
+fn written_mac_persists_until_reset() {
     let mut driver = started();
     let read = |driver: &mut Driver| driver.succeed(&Ask::with_output(Opcode::ReadMac, [0; 16], 16));
     assert_eq!(read(&mut driver).buffer, [0, 0, 0x02, 0xe8, 0x10, 0, 0, 1]);
@@ -242,7 +242,7 @@ fn the_address_that_the_driver_writes_is_read_until_a_reset() {
 }
 
 #[test]
-fn frames_longer_than_the_mac_takes_are_refused() {
+fn rejects_frame_size_past_maximum() {
     let mut driver = started();
     let ask = |len: u16| {
         let mut parameters = [0; 16];

@@ -1,4 +1,4 @@
-//! When frames that have left interrupt (section 3.4).
+//! Coalescing of transmit completions (section 3.4).
 
 use std::time::Duration;
 
@@ -8,10 +8,10 @@ use super::interrupts::wait;
 use super::lan::{Nic, PEER, VECTOR, frame};
 use crate::frontend::e810::testing::MAC;
 
-/// How long a few wait, in microseconds.
+/// Coalescing timeout in microseconds.
 const PATIENCE: u64 = 1000;
 
-/// Sends so many frames with a doorbell each.
+/// Sends frames with one doorbell each.
 fn send(nic: &mut Nic, frames: usize) {
     for _ in 0..frames {
         nic.send(&frame(PEER, MAC.0, 60), 0);
@@ -20,11 +20,11 @@ fn send(nic: &mut Nic, frames: usize) {
 }
 
 fn answer(nic: &mut Nic) {
-    nic.arrive(&frame(MAC.0, PEER, 60));
+    nic.receive_frame(&frame(MAC.0, PEER, 60));
 }
 
 #[test]
-fn a_frame_that_has_left_interrupts_after_a_bounded_time() {
+fn coalesced_completion_times_out() {
     let mut nic = Nic::new();
     send(&mut nic, 1);
     assert_eq!(
@@ -39,7 +39,7 @@ fn a_frame_that_has_left_interrupts_after_a_bounded_time() {
 }
 
 #[test]
-fn a_frame_and_its_answer_are_one_interrupt() {
+fn reply_shares_interrupt_with_completion() {
     let mut nic = Nic::new();
     for _ in 0..3 {
         send(&mut nic, 1);
@@ -53,7 +53,7 @@ fn a_frame_and_its_answer_are_one_interrupt() {
 }
 
 #[test]
-fn a_frame_and_its_answer_in_one_turn_are_one_interrupt() {
+fn reply_in_same_turn_shares_interrupt() {
     let mut nic = Nic::new();
     nic.driver.bus.hca.handle_frame(&frame(MAC.0, PEER, 60));
     send(&mut nic, 1);
@@ -64,7 +64,7 @@ fn a_frame_and_its_answer_in_one_turn_are_one_interrupt() {
 }
 
 #[test]
-fn descriptors_that_fill_a_cache_line_interrupt_at_once() {
+fn full_cache_line_interrupts_at_once() {
     let mut nic = Nic::new();
     send(&mut nic, 3);
     assert_eq!(nic.interrupts(), 0);
@@ -77,9 +77,9 @@ fn descriptors_that_fill_a_cache_line_interrupt_at_once() {
     assert_eq!(nic.interrupts(), 1);
 }
 
-/// Who only sends waits once.
+/// A sender without replies waits only once.
 #[test]
-fn where_nothing_is_received_frames_that_have_left_interrupt_at_once() {
+fn one_way_traffic_disables_coalescing() {
     let mut nic = Nic::new();
     send(&mut nic, 1);
     wait(&mut nic.driver, PATIENCE);
@@ -98,7 +98,7 @@ fn where_nothing_is_received_frames_that_have_left_interrupt_at_once() {
 }
 
 #[test]
-fn what_leaves_while_its_vector_is_disabled_interrupts_once_it_is_enabled() {
+fn completions_wait_for_enabled_vector() {
     let mut nic = Nic::new();
     answer(&mut nic);
     assert_eq!(nic.interrupts(), 1);
@@ -113,9 +113,9 @@ fn what_leaves_while_its_vector_is_disabled_interrupts_once_it_is_enabled() {
     assert_eq!(nic.interrupts(), 1, "it was lonely");
 }
 
-/// Section 3.2: two signals of a vector are an interval apart, whatever they tell of.
+/// Section 3.2: two signals of a vector are an interval apart, whatever the cause.
 #[test]
-fn the_interval_of_the_vector_is_kept_too() {
+fn coalescing_respects_interval() {
     let mut nic = Nic::new();
     nic.driver.write(Register::GlintItr(0, VECTOR), 0xfff);
     answer(&mut nic);

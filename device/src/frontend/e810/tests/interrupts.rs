@@ -17,7 +17,7 @@ fn pulse(driver: &mut Driver) {
     driver.bus.hca.set_link(!up);
 }
 
-/// With link events wanted, so that [`pulse`] fires the cause of the admin queue.
+/// Creates a driver with link events enabled, so that [`pulse`] fires the admin queue cause.
 fn listening() -> Driver {
     let mut driver = started();
     driver.succeed(&link::want_events());
@@ -27,7 +27,7 @@ fn listening() -> Driver {
 use super::link;
 
 #[test]
-fn a_vector_disables_itself_when_it_is_signalled_and_keeps_what_comes_meanwhile() {
+fn signalled_vector_masks_and_keeps_causes() {
     let mut driver = listening();
     pulse(&mut driver);
     assert_eq!(driver.interrupts(0), 1);
@@ -43,7 +43,7 @@ fn a_vector_disables_itself_when_it_is_signalled_and_keeps_what_comes_meanwhile(
 }
 
 #[test]
-fn a_cause_that_is_not_enabled_signals_nothing() {
+fn disabled_cause_signals_nothing() {
     let mut driver = listening();
     driver.write(Register::PfintFwCtl, 0);
     pulse(&mut driver);
@@ -53,7 +53,7 @@ fn a_cause_that_is_not_enabled_signals_nothing() {
 }
 
 #[test]
-fn causes_go_where_they_are_routed() {
+fn causes_follow_their_routes() {
     let mut driver = listening();
     driver.write(Register::PfintFwCtl, 1 << 30 | 5);
     driver.enable_vector(5);
@@ -65,7 +65,7 @@ fn causes_go_where_they_are_routed() {
 }
 
 #[test]
-fn software_triggers_a_vector() {
+fn software_trigger_signals_vector() {
     let mut driver = started();
     driver.write(Register::GlintDynCtl(3), INTENA | SWINT_TRIG);
     assert_eq!(driver.interrupts(3), 1);
@@ -76,12 +76,12 @@ fn software_triggers_a_vector() {
 }
 
 #[test]
-fn software_trigger_shows_in_other_causes() {
+fn software_trigger_sets_other_cause() {
     const SWINT: u32 = 1 << 31;
     let mut driver = started();
     driver.write(Register::PfintOicrCtl, 1 << 30 | 4);
     driver.enable_vector(4);
-    // As `ice` writes it for its interrupt test: no interval, the enable as it is.
+    // As in the interrupt test of `ice`: no interval, enable unchanged.
     driver.write(Register::GlintDynCtl(4), INTENA_MSK | SWINT_TRIG | 3 << 25);
     assert_eq!(driver.interrupts(4), 1);
     assert_eq!(driver.read(Register::PfintOicr), SWINT);
@@ -93,7 +93,7 @@ fn software_trigger_shows_in_other_causes() {
 }
 
 #[test]
-fn a_write_with_the_mask_bit_leaves_the_enable_as_it_is() {
+fn intena_mask_keeps_enable() {
     let mut driver = started();
     driver.write(Register::GlintDynCtl(2), INTENA_MSK | INTENA | SWINT_TRIG);
     assert_eq!(driver.interrupts(2), 0, "it was disabled");
@@ -104,9 +104,9 @@ fn a_write_with_the_mask_bit_leaves_the_enable_as_it_is() {
     assert_eq!(driver.interrupts(2), 1, "it was enabled");
 }
 
-/// Section 3.1: QEMU disables the whole index and installs all eventfds again whenever one more vector is used.
+/// Section 3.1: QEMU disables the whole index and reinstalls all eventfds whenever another vector is used.
 #[test]
-fn nothing_is_lost_while_the_vmm_wires_its_vectors_again() {
+fn vmm_rewiring_loses_no_interrupt() {
     let mut driver = listening();
     driver.bus.hca.interrupts().disconnect();
     pulse(&mut driver);
@@ -123,7 +123,7 @@ fn nothing_is_lost_while_the_vmm_wires_its_vectors_again() {
 }
 
 #[test]
-fn what_fires_while_msix_is_disabled_waits_for_it() {
+fn causes_wait_for_msix() {
     let mut driver = listening();
     driver.bus.hca.region_write(Region::Config, 0x52, &[0, 0]);
     pulse(&mut driver);
@@ -135,7 +135,7 @@ fn what_fires_while_msix_is_disabled_waits_for_it() {
 }
 
 #[test]
-fn other_causes_wait_in_their_register_until_they_are_enabled() {
+fn other_causes_wait_for_enable() {
     let mut driver = started();
     driver.write(Register::PfintOicrCtl, 1 << 30 | 4);
     driver.enable_vector(4);
@@ -147,7 +147,7 @@ fn other_causes_wait_in_their_register_until_they_are_enabled() {
     assert_eq!(driver.read(Register::PfintOicr), 0);
 }
 
-/// Lets as many microseconds pass, and what is due then happen.
+/// Advances time and handles deadlines.
 pub(super) fn wait(driver: &mut Driver, micros: u64) {
     driver.bus.now = driver.bus.now + Duration::from_micros(micros);
     driver.bus.hca.set_now(driver.bus.now);
@@ -155,7 +155,7 @@ pub(super) fn wait(driver: &mut Driver, micros: u64) {
 }
 
 #[test]
-fn signals_of_a_vector_are_as_far_apart_as_the_driver_has_set() {
+fn signals_respect_interval() {
     let mut driver = listening();
     driver.write(Register::GlintItr(1, 0), 25);
     driver.write(Register::PfintFwCtl, 1 << 30 | 1 << 11);
@@ -174,7 +174,7 @@ fn signals_of_a_vector_are_as_far_apart_as_the_driver_has_set() {
 }
 
 #[test]
-fn a_vector_that_is_enabled_late_has_waited_already() {
+fn late_enable_signals_at_once() {
     let mut driver = listening();
     driver.write(Register::GlintItr(0, 0), 25);
     pulse(&mut driver);
@@ -187,7 +187,7 @@ fn a_vector_that_is_enabled_late_has_waited_already() {
 }
 
 #[test]
-fn the_control_of_a_vector_sets_its_intervals_too() {
+fn dyn_ctl_sets_intervals() {
     let mut driver = listening();
     driver.write(Register::GlintDynCtl(0), INTENA | 2 << 3 | 0xabc << 5);
     assert_eq!(driver.read(Register::GlintItr(2, 0)), 0xabc);
@@ -198,7 +198,7 @@ fn the_control_of_a_vector_sets_its_intervals_too() {
 }
 
 #[test]
-fn a_cause_without_an_interval_does_not_wait_for_one_that_has_it() {
+fn cause_without_interval_signals_at_once() {
     let mut driver = listening();
     driver.write(Register::GlintItr(0, 0), 25);
     driver.write(Register::PfintFwCtl, 1 << 30);

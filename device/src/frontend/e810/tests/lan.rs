@@ -1,4 +1,4 @@
-//! LAN queues from the driver's commands and rings to the wire and back (sections 5.9 and 8).
+//! LAN queues from driver commands and rings to the wire and back (sections 5.9 and 8).
 
 use protocol::hca::e810::admin::Opcode;
 use protocol::hca::e810::admin::queue::{AddQueue, QueueGroup};
@@ -17,10 +17,10 @@ use crate::hca::WorkLeft;
 use crate::telemetry::trace::TraceFormat;
 use crate::telemetry::trace::tests::Written;
 
-/// Node above the leaf of the default tree, which the driver may use as it is.
+/// The node above the leaf of the default tree, usable without changes.
 const PARENT: Teid = Teid::new(8);
 
-/// Vector of the queue pair, and its route: with its cause enabled.
+/// Vector of the queue pair, and its route with the cause enabled.
 pub(super) const VECTOR: u16 = 1;
 const ROUTE: u32 = 1 << 30 | VECTOR as u32;
 
@@ -33,11 +33,11 @@ const BUFFER_STRIDE: u64 = 2048;
 
 pub(super) const PEER: [u8; 6] = [2, 0, 0, 0, 0, 9];
 
-/// A driver with one VSI of one queue pair, which receives what is for its own address.
+/// A driver with one VSI and one queue pair, which receives frames for its own address.
 pub(super) struct Nic {
     pub(super) driver: Driver,
     vsi: u16,
-    /// The next descriptor of the transmit ring.
+    /// Index of the next transmit descriptor.
     next: u16,
 }
 
@@ -71,7 +71,7 @@ impl Nic {
         Self::with(started())
     }
 
-    /// That of a driver which has set up the admin queue.
+    /// Uses a driver that has set up the admin queue.
     pub(super) fn with(mut driver: Driver) -> Self {
         let context = VsiContext {
             switch: SwitchSection { lan: true, allow_loopback: true, ..SwitchSection::default() },
@@ -83,7 +83,7 @@ impl Nic {
         let told = driver.succeed(&Ask::with_input(Opcode::AddVsi, parameters, &context.emit()));
         let vsi = u16::from_le_bytes([told.parameters[0], told.parameters[1]]);
 
-        // Section 16.3: the rule for the own address, with this VSI in it, and one for broadcast.
+        // Section 16.3: the rule for the own address with this VSI, and one for broadcast.
         for (mac, lan) in [(MAC.0, 0), ([0xff; 6], 1 << 3)] {
             let action: u32 = 0x2_0004 | lan | u32::from(vsi) << 4;
             let [vsi_low, vsi_high] = vsi.to_le_bytes();
@@ -104,7 +104,7 @@ impl Nic {
         nic
     }
 
-    /// What the driver does when its interface comes up.
+    /// Enables the queues, as on interface up.
     fn open(&mut self) {
         self.next = 0;
         let driver = &mut self.driver;
@@ -131,7 +131,7 @@ impl Nic {
         driver.enable_vector(VECTOR);
     }
 
-    /// Sends a frame of one buffer with a doorbell; `command` and `offsets` as descriptors have them.
+    /// Posts a single-buffer frame and rings the doorbell; `command` and `offsets` are descriptor fields.
     pub(super) fn send(&mut self, frame: &[u8], word: u64) {
         let buffer = TRANSMIT_BUFFER + u64::from(self.next) * 0x1000;
         self.driver.bus.poke(buffer, frame);
@@ -149,13 +149,13 @@ impl Nic {
         self.driver.write(Register::QtxCommDbell(0), self.next.into());
     }
 
-    /// A frame comes by the wire.
-    pub(super) fn arrive(&mut self, frame: &[u8]) {
+    /// Delivers a frame from the wire.
+    pub(super) fn receive_frame(&mut self, frame: &[u8]) {
         self.driver.bus.hca.handle_frame(frame);
         assert_eq!(self.driver.bus.settle(), Vec::<Vec<u8>>::new());
     }
 
-    /// Bytes that an entry says are in its buffer, and its status.
+    /// Returns the buffer content and status of a completed descriptor.
     fn received(&mut self, entry: u64) -> (Vec<u8>, u16) {
         let bytes = self.driver.bus.peek(RECEIVE_RING_LAN + entry * 32, 32);
         let u16_at = |at: usize| u16::from_le_bytes([bytes[at], bytes[at + 1]]);
@@ -163,7 +163,7 @@ impl Nic {
         (self.driver.bus.peek(RECEIVE_BUFFERS + entry * BUFFER_STRIDE, len), u16_at(8))
     }
 
-    /// Interrupts of its vector since the last call.
+    /// Returns the number of interrupts of its vector since the last call.
     pub(super) fn interrupts(&mut self) -> u64 {
         self.driver.interrupts(VECTOR.into())
     }
@@ -174,7 +174,7 @@ pub(super) fn frame(dst: [u8; 6], src: [u8; 6], len: usize) -> Vec<u8> {
 }
 
 #[test]
-fn a_frame_leaves_and_its_descriptor_is_done() {
+fn sent_frame_completes_descriptor() {
     let mut nic = Nic::new();
     let sent = frame(PEER, MAC.0, 1514);
     nic.send(&sent, 0);
@@ -184,10 +184,10 @@ fn a_frame_leaves_and_its_descriptor_is_done() {
 }
 
 #[test]
-fn a_frame_for_the_own_address_arrives_and_interrupts() {
+fn received_frame_raises_interrupt() {
     let mut nic = Nic::new();
     let sent = frame(MAC.0, PEER, 600);
-    nic.arrive(&sent);
+    nic.receive_frame(&sent);
     let (bytes, status) = nic.received(0);
     assert_eq!(bytes, sent);
     assert_eq!(status & 3, 3, "done, end of packet");
@@ -195,15 +195,15 @@ fn a_frame_for_the_own_address_arrives_and_interrupts() {
 }
 
 #[test]
-fn what_is_for_others_does_not_arrive() {
+fn foreign_frames_are_not_received() {
     let mut nic = Nic::new();
-    nic.arrive(&frame([2, 0, 0, 0, 0, 7], PEER, 60));
-    nic.arrive(&frame([1, 0, 0x5e, 0, 0, 1], PEER, 60));
+    nic.receive_frame(&frame([2, 0, 0, 0, 0, 7], PEER, 60));
+    nic.receive_frame(&frame([1, 0, 0x5e, 0, 0, 1], PEER, 60));
     assert_eq!(nic.received(0).1, 0);
     assert_eq!(nic.interrupts(), 0);
-    nic.arrive(&frame([0xff; 6], PEER, 60));
+    nic.receive_frame(&frame([0xff; 6], PEER, 60));
     assert_eq!(nic.received(0).1 & 1, 1);
-    // Section 8.6: the port counts all of them, the VSI its own.
+    // Section 8.6: the port counts all frames, the VSI its own.
     assert_eq!(nic.driver.counter(Register::GlprtMprc), 1);
     assert_eq!(nic.driver.counter(Register::GlprtGorc), 3 * 64);
     assert_eq!(nic.driver.counter(Register::GlvBprc(nic.vsi)), 1);
@@ -222,7 +222,7 @@ fn mac_loopback_returns_frames_until_reset() {
     // The frame of the driver's self-test, and one from the own address.
     let sent = [vec![0xff; 64], frame([0xff; 6], MAC.0, 1514)];
     sent.iter().for_each(|frame| nic.send(frame, 0));
-    nic.arrive(&frame(MAC.0, PEER, 60));
+    nic.receive_frame(&frame(MAC.0, PEER, 60));
     assert_eq!([0, 1].map(|entry| nic.received(entry).0), sent);
     assert_eq!(nic.received(2).1, 0, "nothing comes from the wire");
     nic.driver.succeed(&set(0));
@@ -237,7 +237,7 @@ fn mac_loopback_returns_frames_until_reset() {
 }
 
 #[test]
-fn many_frames_of_a_turn_make_one_interrupt() {
+fn frames_of_one_turn_share_interrupt() {
     let mut nic = Nic::new();
     for _ in 0..5 {
         nic.driver.bus.hca.handle_frame(&frame(MAC.0, PEER, 60));
@@ -248,7 +248,7 @@ fn many_frames_of_a_turn_make_one_interrupt() {
     assert_eq!(nic.interrupts(), 0, "nothing came that the first one did not tell of");
 }
 
-/// TCP over IPv4: 14 + 20 + 20 bytes of headers, and their lengths and types as a data descriptor has them.
+/// A TCP/IPv4 frame with headers of 14 + 20 + 20 bytes, and the matching descriptor fields.
 fn tcp_frame(payload_len: usize) -> Vec<u8> {
     let ip = [0x45, 0, 0, 0, 0, 1, 0x40, 0, 64, 6, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2];
     let tcp = [0, 1, 0, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0x50, 0x18, 0, 0, 0, 0, 0, 0];
@@ -257,7 +257,7 @@ fn tcp_frame(payload_len: usize) -> Vec<u8> {
 const TCP_HEADERS: u64 = 7 << 16 | 5 << 23 | 5 << 30 | 0x160 << 4;
 
 #[test]
-fn a_cut_frame_is_a_frame_for_each_piece() {
+fn tso_emits_one_frame_per_segment() {
     let mut nic = Nic::new();
     nic.put(0, 100 << 50 | 300 << 30 | 1 << 4 | 1);
     nic.send(&tcp_frame(300), TCP_HEADERS);
@@ -270,11 +270,11 @@ fn a_cut_frame_is_a_frame_for_each_piece() {
 }
 
 #[test]
-fn frames_that_wait_for_room_on_the_wire_keep_nobody_awake() {
+fn blocked_wire_leaves_device_idle() {
     let mut nic = Nic::new();
     nic.put(0, 64 << 50 | (64 * 200) << 30 | 1 << 4 | 1);
     nic.send(&tcp_frame(64 * 200), TCP_HEADERS);
-    // Nobody takes what leaves.
+    // The fabric accepts no frames.
     for _ in 0..2 {
         assert_eq!(nic.driver.bus.hca.drain(), WorkLeft { frames: true, other: false });
     }
@@ -282,7 +282,7 @@ fn frames_that_wait_for_room_on_the_wire_keep_nobody_awake() {
 }
 
 #[test]
-fn the_search_for_a_frame_for_the_wire_is_bounded() {
+fn local_frames_per_poll_are_bounded() {
     let mut nic = Nic::new();
     let sent = frame(MAC.0, MAC.0, 60);
     for _ in 0..40 {
@@ -297,7 +297,7 @@ fn the_search_for_a_frame_for_the_wire_is_bounded() {
 }
 
 #[test]
-fn a_new_mtu_is_queues_disabled_and_added_anew() {
+fn mtu_change_recreates_queues() {
     let mut nic = Nic::new();
     nic.send(&frame(PEER, MAC.0, 60), 0);
     nic.driver.bus.settle();
@@ -312,13 +312,13 @@ fn a_new_mtu_is_queues_disabled_and_added_anew() {
     nic.send(&sent, 0);
     assert_eq!(nic.driver.bus.settle(), [sent]);
     let jumbo = frame(MAC.0, PEER, 9000);
-    nic.arrive(&jumbo);
+    nic.receive_frame(&jumbo);
     let received: Vec<u8> = (0..5).flat_map(|entry| nic.received(entry).0).collect();
     assert_eq!(received, jumbo, "in five buffers of 2 KiB");
 }
 
 #[test]
-fn commands_for_queues_that_cannot_be_are_refused() {
+fn rejects_commands_for_invalid_queues() {
     let mut nic = Nic::new();
     let status = |nic: &mut Nic, ask: &Ask| nic.driver.ask(ask).status;
     let vsi = nic.vsi;
@@ -329,14 +329,14 @@ fn commands_for_queues_that_cannot_be_are_refused() {
     let mut short = add_queue(1, vsi, TRANSMIT_RING);
     short.parameters[0] = 2;
     assert_eq!(status(&mut nic, &short), 14);
-    // What is in front of the missing group was added, and the first queue still works.
+    // Queues before the missing group were added, and the first queue still works.
     nic.driver.succeed(&disable_queue(1));
     nic.send(&frame(PEER, MAC.0, 60), 0);
     assert_eq!(nic.driver.bus.settle().len(), 1);
 }
 
 #[test]
-fn leaves_of_queues_that_are_refused_or_disabled_do_not_fill_the_tree() {
+fn removed_queues_free_their_leaves() {
     let mut nic = Nic::new();
     let vsi = nic.vsi;
     for _ in 0..20 {
@@ -346,7 +346,7 @@ fn leaves_of_queues_that_are_refused_or_disabled_do_not_fill_the_tree() {
     }
 }
 
-/// "Add RDMA queue set" below a parent, the handle chosen by the driver.
+/// Builds "Add RDMA queue set" for a handle chosen by the driver.
 fn add_rdma_set(set: u16) -> Ask {
     let mut parameters = [0; 16];
     parameters[0] = 1;
@@ -355,7 +355,7 @@ fn add_rdma_set(set: u16) -> Ask {
     Ask::with_input(Opcode::AddRdmaQueueSet, parameters, &buffer)
 }
 
-/// "Delete elements": one leaf below the same parent.
+/// Builds "Delete elements" for one leaf.
 fn delete_leaf(teid: &[u8]) -> Ask {
     let mut parameters = [0; 16];
     parameters[0] = 1;
@@ -363,7 +363,7 @@ fn delete_leaf(teid: &[u8]) -> Ask {
 }
 
 #[test]
-fn rdma_sets_whose_leaves_are_deleted_do_not_pile_up() {
+fn orphaned_rdma_sets_are_bounded() {
     let mut driver = started();
     for set in 0..512 {
         let told = driver.succeed(&add_rdma_set(set));
@@ -371,19 +371,19 @@ fn rdma_sets_whose_leaves_are_deleted_do_not_pile_up() {
     }
     assert_eq!(driver.ask(&add_rdma_set(512)).status, 16, "ENOSPC");
     assert_eq!(driver.ask(&add_rdma_set(0)).status, 13, "EEXIST: it is there without its leaf");
-    // Bit 15 of an id of "disable queues" makes it a set's.
+    // Bit 15 of an ID in "disable queues" marks an RDMA queue set.
     driver.succeed(&disable_queue(1 << 15));
     driver.succeed(&add_rdma_set(0));
 }
 
 #[test]
-fn a_handle_of_an_rdma_set_leaves_the_bit_that_marks_sets_alone() {
+fn rejects_rdma_set_handle_with_marker_bit() {
     let mut driver = started();
     assert_eq!(driver.ask(&add_rdma_set(1 << 15)).status, 14, "EINVAL");
 }
 
 #[test]
-fn a_faulty_frame_raises_the_malicious_driver_cause() {
+fn driver_error_raises_mdet_interrupt() {
     const MALICIOUS_DRIVER: u32 = 1 << 19;
     let mut nic = Nic::new();
     nic.driver.write(Register::PfintOicrCtl, 1 << 30);
@@ -396,19 +396,19 @@ fn a_faulty_frame_raises_the_malicious_driver_cause() {
     assert_ne!(nic.driver.read(Register::GlMdetTxTclan) & 1 << 31, 0);
     nic.driver.write(Register::GlMdetTxTclan, u32::MAX);
     assert_eq!(nic.driver.read(Register::GlMdetTxTclan), 0);
-    nic.arrive(&frame(MAC.0, PEER, 60));
+    nic.receive_frame(&frame(MAC.0, PEER, 60));
     assert_eq!(nic.received(0).1 & 1, 1, "the receive queue goes on");
 }
 
 #[test]
-fn a_reset_takes_queues_away_and_keeps_counters() {
+fn reset_removes_queues_keeps_counters() {
     let mut nic = Nic::new();
     nic.send(&frame(PEER, MAC.0, 96), 0);
     nic.driver.bus.settle();
     nic.send(&frame(PEER, MAC.0, 96), 0);
     nic.driver.write(Register::PfgenCtrl, 1);
     assert_eq!(nic.driver.bus.settle(), Vec::<Vec<u8>>::new());
-    nic.arrive(&frame(MAC.0, PEER, 60));
+    nic.receive_frame(&frame(MAC.0, PEER, 60));
     assert_eq!(nic.received(0).1, 0);
     assert_eq!(nic.driver.read(Register::QrxCtrl(0)), 0);
     assert_eq!(nic.driver.counter(Register::GlprtGotc), 100);
@@ -416,7 +416,7 @@ fn a_reset_takes_queues_away_and_keeps_counters() {
 }
 
 #[test]
-fn without_a_link_frames_are_completed_and_lost() {
+fn link_down_completes_and_drops_frames() {
     let mut nic = Nic::new();
     nic.driver.bus.hca.set_link(false);
     nic.send(&frame(PEER, MAC.0, 96), 0);
@@ -427,11 +427,11 @@ fn without_a_link_frames_are_completed_and_lost() {
 }
 
 #[test]
-fn rows_tell_of_queues_and_link() {
+fn rows_show_queues_and_link() {
     let mut nic = Nic::new();
     nic.send(&frame(PEER, MAC.0, 96), 0);
     nic.driver.bus.settle();
-    nic.arrive(&frame(MAC.0, PEER, 60));
+    nic.receive_frame(&frame(MAC.0, PEER, 60));
     let transmit = QueueRow {
         queue: 0,
         direction: QueueDirection::Transmit,
@@ -478,14 +478,14 @@ fn rows_tell_of_queues_and_link() {
 }
 
 #[test]
-fn a_trace_has_descriptors_as_they_are_taken_and_written() {
+fn trace_has_fetched_and_completed_descriptors() {
     let mut nic = Nic::new();
     let written = Written::default();
     nic.driver.bus.hca.set_trace(Some(written.trace(TraceFormat::Text)));
     nic.put(7 << 32, 100 << 50 | 300 << 30 | 5 << 4 | 1);
     nic.send(&tcp_frame(300), TCP_HEADERS);
     nic.driver.bus.settle();
-    nic.arrive(&frame(MAC.0, PEER, 60));
+    nic.receive_frame(&frame(MAC.0, PEER, 60));
     nic.driver.bus.hca.flush();
     let text = written.text();
     let records: Vec<_> =

@@ -31,7 +31,7 @@ fn data(start: &[u8], phy: u8) -> Vec<u8> {
 }
 
 #[test]
-fn a_link_that_goes_down_and_up_is_told_as_recorded() {
+fn link_events_match_recording() {
     let mut driver = started();
     let told = driver.succeed(&want_events());
     assert_eq!(told.parameters[..8], [0, 0, 1, 0, 0, 0, 0, 0]);
@@ -44,7 +44,7 @@ fn a_link_that_goes_down_and_up_is_told_as_recorded() {
 }
 
 #[test]
-fn nobody_is_told_who_does_not_want_to_know() {
+fn disabled_link_events_are_not_posted() {
     let mut driver = started();
     driver.bus.hca.set_link(false);
     assert_eq!(driver.event(), None);
@@ -58,7 +58,7 @@ fn nobody_is_told_who_does_not_want_to_know() {
 }
 
 #[test]
-fn events_that_have_no_room_are_lost() {
+fn events_without_room_are_dropped() {
     let mut driver = started();
     driver.succeed(&want_events());
     driver.write(Register::PfFwArqt, 0);
@@ -72,7 +72,7 @@ fn events_that_have_no_room_are_lost() {
 }
 
 #[test]
-fn the_driver_disables_its_link_and_enables_it_again() {
+fn driver_disables_and_enables_link() {
     let mut driver = started();
     driver.succeed(&want_events());
     let up = |driver: &mut Driver| {
@@ -104,7 +104,7 @@ fn the_driver_disables_its_link_and_enables_it_again() {
 }
 
 #[test]
-fn the_speed_is_the_configured_one() {
+fn link_speed_is_configured() {
     for (link_speed, speed, phy) in [
         (LinkSpeed::Gbps25, 1 << 7, 1 << 20),
         (LinkSpeed::Gbps40, 1 << 8, 1 << 30),
@@ -123,7 +123,7 @@ fn the_speed_is_the_configured_one() {
 }
 
 #[test]
-fn a_buffer_that_is_too_short_is_refused() {
+fn rejects_short_buffer() {
     let mut driver = started();
     for (opcode, len) in [(Opcode::GetLinkStatus, 31), (Opcode::GetPhyCapabilities, 559)] {
         let told = driver.ask(&Ask::with_output(opcode, [0; 16], len));
@@ -133,7 +133,7 @@ fn a_buffer_that_is_too_short_is_refused() {
 }
 
 #[test]
-fn an_event_that_is_longer_than_its_buffer_is_lost() {
+fn event_longer_than_buffer_is_dropped() {
     let mut driver = started();
     driver.succeed(&want_events());
     let free = |len| Descriptor { flags: Flags::BUFFER, buffer_len: len, ..Descriptor::default() };

@@ -1,4 +1,4 @@
-//! The package (section 7).
+//! The DDP package (section 7).
 
 use protocol::hca::e810::admin::Opcode;
 use protocol::hca::e810::regs::Register;
@@ -6,10 +6,10 @@ use protocol::hca::e810::regs::Register;
 use super::*;
 use crate::vfio::server::{Device as _, Region};
 
-/// Global configuration lock, to write.
+/// The global configuration lock, for writing.
 const LOCK: [u8; 16] = [4, 0, 2, 0, 0x88, 0x13, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
 
-/// The synthetic package's only piece.
+/// Returns the only segment of the synthetic package.
 fn piece() -> Vec<u8> {
     let mut piece = vec![0; 4096];
     piece[..16].copy_from_slice(&[1, 0, 48, 0, 1, 0, 0, 0, 12, 0, 36, 0, 1, 3, 0, 0]);
@@ -34,7 +34,7 @@ fn download(driver: &mut Driver) {
 }
 
 #[test]
-fn the_package_that_was_loaded_is_active() {
+fn loaded_package_is_active() {
     let mut driver = started();
     assert_eq!(info(&mut driver), [0; 164]);
     assert_eq!(lock(&mut driver), 0);
@@ -45,7 +45,7 @@ fn the_package_that_was_loaded_is_active() {
 }
 
 #[test]
-fn a_function_that_is_reset_finds_the_package_there() {
+fn package_survives_function_reset() {
     let mut driver = started();
     lock(&mut driver);
     download(&mut driver);
@@ -61,7 +61,7 @@ fn a_function_that_is_reset_finds_the_package_there() {
 }
 
 #[test]
-fn a_package_whose_loading_was_cut_short_is_loaded_again() {
+fn interrupted_download_restarts() {
     let mut driver = started();
     lock(&mut driver);
     driver.succeed(&Ask::with_input(Opcode::DownloadPackage, [0; 16], &piece()));
@@ -75,7 +75,7 @@ fn a_package_whose_loading_was_cut_short_is_loaded_again() {
 }
 
 #[test]
-fn a_rebooted_guest_loads_its_own() {
+fn rebooted_guest_loads_package_again() {
     let mut driver = started();
     lock(&mut driver);
     download(&mut driver);
@@ -86,7 +86,7 @@ fn a_rebooted_guest_loads_its_own() {
 }
 
 #[test]
-fn pieces_that_name_nothing_name_no_package() {
+fn segments_without_metadata_name_no_package() {
     let mut driver = started();
     for piece in [&[][..], &[0xff; 4096], &[1], &piece()[..47]] {
         driver.succeed(&Ask::with_input(Opcode::DownloadPackage, [0; 16], piece));

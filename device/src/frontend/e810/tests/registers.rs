@@ -9,7 +9,7 @@ use crate::vfio::Bar;
 use crate::vfio::server::{Device as _, Region};
 
 #[test]
-fn constants_are_those_that_the_driver_checks() {
+fn constant_registers_match_driver_checks() {
     let mut driver = powered_on(Options::default());
     for (register, value) in [
         (Register::PfFuncRid, 0),
@@ -37,7 +37,7 @@ fn constants_are_those_that_the_driver_checks() {
 }
 
 #[test]
-fn what_is_no_register_reads_0_and_ignores_writes() {
+fn unknown_registers_read_zero() {
     let mut driver = powered_on(Options::default());
     for offset in [0, 0x9_1004, 0x22_fc00, 0x7f_0000, 0x7f_fffc] {
         driver.bus.store(Bar::Bar0, offset, &[0xff; 4]);
@@ -46,7 +46,7 @@ fn what_is_no_register_reads_0_and_ignores_writes() {
 }
 
 #[test]
-fn registers_that_only_keep_what_is_written_do_until_a_reset() {
+fn stored_registers_persist_until_reset() {
     let mut driver = powered_on(Options::default());
     let kept =
         [Register::GlintVect2func(3), Register::GlintRate(5), Register::GlqfHmask(3), Register::GlintCtl];
@@ -60,7 +60,7 @@ fn registers_that_only_keep_what_is_written_do_until_a_reset() {
 }
 
 #[test]
-fn registers_of_rings_read_back() {
+fn ring_registers_read_back() {
     let mut driver = started();
     assert_eq!(driver.read(Register::PfFwAtqlen), 0x8000_00c0);
     assert_eq!(driver.read(Register::PfFwArqlen), 0x8000_00c0);
@@ -69,7 +69,7 @@ fn registers_of_rings_read_back() {
     assert_eq!(driver.read(Register::PfMbxAtqh), 5, "messages to nobody are done");
 }
 
-/// Drives the device to a state that every reset ends.
+/// Returns a device with state that every reset must drop.
 fn used() -> Driver {
     let mut driver = started();
     driver.succeed(&Ask::direct(Opcode::GetVersion, [0; 16]));
@@ -94,7 +94,7 @@ fn is_fresh(driver: &mut Driver) -> bool {
 }
 
 #[test]
-fn every_reset_drops_what_the_function_has() {
+fn every_reset_drops_function_state() {
     type Reset = fn(&mut Driver);
     let resets: [(&str, Reset); 5] = [
         ("function", |driver| driver.write(Register::PfgenCtrl, 1)),
@@ -121,7 +121,7 @@ fn every_reset_drops_what_the_function_has() {
 }
 
 #[test]
-fn other_bits_of_reset_registers_reset_nothing() {
+fn other_reset_register_bits_are_ignored() {
     let mut driver = used();
     driver.write(Register::PfgenCtrl, !1);
     driver.write(Register::GlgenRtrig, !0b11);
@@ -129,7 +129,7 @@ fn other_bits_of_reset_registers_reset_nothing() {
 }
 
 #[test]
-fn a_reset_of_the_device_is_told_by_the_other_causes_register() {
+fn device_reset_sets_other_cause() {
     let mut driver = used();
     driver.write(Register::PfintOicrEna, 1 << 20);
     driver.write(Register::PfintOicrCtl, 1 << 30 | 1);
@@ -140,9 +140,9 @@ fn a_reset_of_the_device_is_told_by_the_other_causes_register() {
     assert_eq!(driver.read(Register::PfintOicr), 0, "a read clears it");
 }
 
-/// The serial number is that of no other device, so that functions of one guest share nothing.
+/// The serial number is unique, so that functions in one guest share nothing.
 #[test]
-fn config_space_is_that_of_an_e810() {
+fn config_space_matches_e810() {
     let mut driver = powered_on(Options::default());
     let mut space = [0; 0x110];
     driver.bus.hca.region_read(Region::Config, 0, &mut space);

@@ -1,4 +1,4 @@
-//! Sessions that are recorded, and done again without a driver.
+//! Recorded sessions, replayed without a driver.
 
 use drivers::e810::queue_pair::{fragment, gather};
 use protocol::ids::{Lid, MacAddr};
@@ -13,7 +13,7 @@ use crate::identity::Identity;
 use crate::net::address::Addresses;
 use crate::replay::testing::{assert_same, recorded};
 
-/// After power-on, as that of [`Pair`].
+/// Creates a device after power-on, as in [`Pair`].
 fn device(mac: MacAddr) -> Hca<E810> {
     let own = Identity { mac, ..Identity::from_lid(Lid::new(1)) };
     let addresses = Addresses { own, peers: Vec::new(), default_peer: None };
@@ -21,7 +21,7 @@ fn device(mac: MacAddr) -> Hca<E810> {
     Hca::new(E810::new(Setup { options, mac, engine: engine::Config::default() }), addresses, None)
 }
 
-/// Messages of a connection on a wire that loses and delays.
+/// Records messages of a connection over a wire with loss and delay.
 fn session() {
     let mut pair = Pair::connected();
     for (side, seed) in [(&mut pair.a, 1), (&mut pair.b, 2)] {
@@ -45,7 +45,7 @@ fn session() {
 }
 
 #[test]
-fn a_session_on_a_bad_wire_is_done_again_bit_for_bit() {
+fn replay_of_lossy_session_is_exact() {
     for (id, record) in (1..).zip(&recorded(session)) {
         let counts = assert_same(&mut device(mac(id)), record);
         assert!(counts.reads > 50 && counts.writes > 50 && counts.frames > 20, "{counts:?}");

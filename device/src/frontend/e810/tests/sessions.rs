@@ -1,9 +1,8 @@
-//! Sessions that stock drivers had with the device that was recorded: what they ask is asked again, and the answers have to
-//! be the same.
+//! Recorded sessions of stock drivers: each command is repeated, and the response must match.
 //!
-//! A line is a command: code, flags, length of the buffer, parameters; return value, length and parameters of the answer;
-//! what was in the buffer, without zeros at its end, and what was answered, as far as it was recorded. Or it is a reset of
-//! the function. Of some sessions there is only what is about switch, scheduler and queues.
+//! A line is a command: opcode, flags, buffer length, parameters; return value, length and parameters of the
+//! response; the buffer without trailing zeros, and the response buffer as far as it was recorded. Or it is a
+//! function reset. Some sessions are reduced to switch, scheduler and queue commands.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +12,7 @@ use protocol::hca::e810::regs::Register;
 
 use super::*;
 
-/// A line that is no command.
+/// A line that is not a command.
 const RESET: &str = "reset";
 
 struct Line<'a> {
@@ -58,24 +57,24 @@ fn parse(text: &str) -> Line<'_> {
     Line { text, ask, told: Told { status, parameters: answer, buffer: output } }
 }
 
-/// Answers that are this device's own: the list of what it can do, of which RDMA is no part.
+/// Whether the response is specific to this device: its capabilities (no RDMA in the recordings).
 fn is_own(opcode: Option<Opcode>) -> bool {
     matches!(opcode, Some(Opcode::FunctionCapabilities | Opcode::DeviceCapabilities))
 }
 
-/// Numbers that the device gave out, which are its own to choose: by what the recorded one gave.
+/// Maps recorded numbers to the ones that this device assigned.
 #[derive(Default)]
 struct Given {
-    /// By kind and number.
+    /// By kind and recorded number.
     resources: BTreeMap<(u8, u16), u16>,
     rules: BTreeMap<u16, u16>,
 }
 
-/// Lists of VSIs for pruning, among the kinds of resources.
+/// Resource type of prune lists.
 const PRUNE_LIST: u8 = 4;
 
 impl Given {
-    /// Gives the commands of the session the numbers that this device gave, and expects them in its answers.
+    /// Replaces numbers in a command, or in an expected response, by those of this device.
     fn translate(&self, opcode: Option<Opcode>, buffer: &mut [u8]) {
         match opcode {
             Some(Opcode::FreeResources) => {
@@ -106,7 +105,7 @@ impl Given {
         }
     }
 
-    /// Learns from an answer which numbers this device gave where the recorded one gave others.
+    /// Learns from a response which numbers this device assigned.
     fn learn(&mut self, opcode: Option<Opcode>, recorded: &[u8], told: &[u8]) {
         match opcode {
             Some(Opcode::AllocateResources) => {
@@ -136,7 +135,7 @@ fn rename(number: &mut [u8; 2], find: impl FnOnce(u16) -> Option<u16>) {
     }
 }
 
-/// Rules with a header are 16 bytes and the header long, lists of VSIs 6 bytes and the list (section 5.8).
+/// Lookup rules take 16 bytes plus the header, VSI lists 6 bytes plus the members (section 5.8).
 fn each_rule(mut rest: &mut [u8], mut seen: impl FnMut(u8, &mut [u8])) {
     while let Some(&kind) = rest.first() {
         let len = match kind {
@@ -170,9 +169,9 @@ fn replay(session: &str) {
             continue;
         }
         let parameters = match opcode {
-            // The recorded device counted the VSIs that are left wrong.
+            // The recorded device miscounted the remaining VSIs.
             Some(Opcode::AddVsi | Opcode::UpdateVsi | Opcode::FreeVsi) => 4,
-            // It had no default VSI, so that its port was the only element.
+            // It had no default VSI, so its port was the only element.
             Some(Opcode::GetSwitchConfig) => 4,
             _ if line.ask.flags.contains(Flags::BUFFER) => 8,
             _ => 16,
@@ -190,30 +189,30 @@ fn replay(session: &str) {
     assert_eq!(violations, [], "stock drivers keep to the interface");
 }
 
-/// Linux 7.3: bring-up, VLANs, link flaps, unload, and the next probe.
+/// Linux 7.3: probe, VLANs, link flaps, unload, second probe.
 #[test]
-fn a_driver_that_sets_up_switch_and_queues_and_takes_them_down_is_answered_as_recorded() {
+fn linux_7_3_session_matches_recording() {
     replay(include_str!("sessions/run73-all-switch.txt"));
 }
 
-/// Linux 6.12: the same.
+/// Linux 6.12: the same sequence.
 #[test]
-fn an_older_driver_is_answered_as_recorded() {
+fn linux_6_12_session_matches_recording() {
     replay(include_str!("sessions/run612-all-switch.txt"));
 }
 
-/// Linux 7.3 with two queues, and VLAN devices.
+/// Linux 7.3 with two queues and VLAN devices.
 #[test]
-fn a_driver_with_vlans_and_two_queues_is_answered_as_recorded() {
+fn vlan_session_matches_recording() {
     replay(include_str!("sessions/run73-vlan-switch.txt"));
 }
 
 #[test]
-fn a_driver_without_a_package_is_answered_as_recorded() {
+fn session_without_package_matches_recording() {
     replay(include_str!("sessions/safe-mode.txt"));
 }
 
 #[test]
-fn a_driver_with_a_package_is_answered_as_recorded() {
+fn session_with_package_matches_recording() {
     replay(include_str!("sessions/probe-synth-fd.txt"));
 }

@@ -1,4 +1,4 @@
-//! Strict mode: every rule is reported when software breaks it, alone, and correct software is not reported.
+//! Strict mode: each rule is reported when violated, alone, and a correct driver is not reported.
 
 use protocol::hca::e810::admin::descriptor::Flags;
 use protocol::hca::e810::admin::{Descriptor, Opcode};
@@ -30,10 +30,10 @@ fn violations(driver: &Driver) -> Vec<(&'static str, u64)> {
     driver.bus.hca.monitor().violations().collect()
 }
 
-/// Parameters of a lock: the flash, to read.
+/// Parameters of the flash lock, for reading.
 const NVM: [u8; 16] = [1, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
 
-/// Executes a command whose descriptor only nearly is one.
+/// Executes a descriptor with invalid fields.
 fn raw(driver: &mut Driver, descriptor: Descriptor) {
     let slot = driver.read(Register::PfFwAtqh);
     let mut parameters = descriptor.parameters;
@@ -49,14 +49,14 @@ fn descriptor(opcode: Opcode, flags: Flags, buffer_len: u16) -> Descriptor {
     Descriptor { opcode: opcode.code(), flags, buffer_len, ..Descriptor::default() }
 }
 
-/// Sets up queues, and breaks a rule with them.
+/// Sets up queues and violates a rule with them.
 fn with_nic(driver: &mut Driver, breach: impl FnOnce(&mut Nic)) {
     let mut nic = Nic::with(std::mem::replace(driver, started()));
     breach(&mut nic);
     *driver = nic.driver;
 }
 
-/// Opens the RDMA half with a queue pair that sends, and breaks a rule with it.
+/// Sets up RDMA with a queue pair in RTS and violates a rule with it.
 fn with_rdma(driver: &mut Driver, breach: impl FnOnce(&mut Driver)) {
     let Pair { mut a, .. } = Pair::connected();
     a.bus.hca.set_strict(true);
@@ -66,7 +66,7 @@ fn with_rdma(driver: &mut Driver, breach: impl FnOnce(&mut Driver)) {
 
 type Breach = fn(&mut Driver);
 
-/// One way to break each rule.
+/// One violation per rule.
 const BREACHES: &[(&Rule, Breach)] = &[
     (&NARROW_WRITE, |driver| driver.bus.store(Bar::Bar0, 0x16_0000, &[1, 0])),
     (&READ_ONLY_WRITE, |driver| driver.write(Register::GlnvmFla, 0)),
@@ -102,7 +102,7 @@ const BREACHES: &[(&Rule, Breach)] = &[
     (&DOORBELL_NO_QUEUE, |driver| driver.write(Register::QtxCommDbell(3), 1)),
     (&FRAME_COMMANDS, |driver| {
         with_nic(driver, |nic| {
-            // The first of two buffers wants a tag, the second does not.
+            // Only the first of two buffers requests a tag.
             nic.put(0x100_0000, 1 << 4 << 3 | 64 << 34);
             nic.send(&[0; 64], 0);
             nic.driver.bus.settle();
@@ -113,7 +113,7 @@ const BREACHES: &[(&Rule, Breach)] = &[
     (&RECEIVE_ENTRY, |driver| {
         with_nic(driver, |nic| {
             nic.driver.bus.poke(RECEIVE_RING_LAN + 8, &[1]);
-            nic.arrive(&frame(MAC.0, PEER, 60));
+            nic.receive_frame(&frame(MAC.0, PEER, 60));
         });
     }),
     (&SHUTDOWN_IN_USE, |driver| {
@@ -169,7 +169,7 @@ const BREACHES: &[(&Rule, Breach)] = &[
 ];
 
 #[test]
-fn every_rule_is_reported_alone_when_it_is_broken() {
+fn each_rule_is_reported_alone() {
     for (rule, breach) in BREACHES {
         let mut driver = strict();
         breach(&mut driver);
@@ -181,7 +181,7 @@ fn every_rule_is_reported_alone_when_it_is_broken() {
 }
 
 #[test]
-fn a_reset_forgets_locks() {
+fn reset_releases_locks() {
     let mut driver = strict();
     driver.succeed(&Ask::direct(Opcode::RequestResource, NVM));
     driver.write(Register::PfgenCtrl, 1);
@@ -192,7 +192,7 @@ fn a_reset_forgets_locks() {
 }
 
 #[test]
-fn nothing_is_looked_for_unless_asked() {
+fn strict_mode_is_off_by_default() {
     let mut driver = strict();
     driver.bus.hca.set_strict(false);
     BREACHES.iter().take(2).for_each(|(_, breach)| breach(&mut driver));

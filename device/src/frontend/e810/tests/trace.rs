@@ -1,4 +1,4 @@
-//! Traces: registers and commands by name, with their fields.
+//! Trace output: names and fields of registers and commands.
 
 use protocol::hca::e810::admin::Opcode;
 use protocol::hca::e810::admin::scheduler::Element;
@@ -18,7 +18,7 @@ fn traced(act: impl FnOnce(&mut Driver)) -> String {
 }
 
 #[test]
-fn registers_have_names_and_fields() {
+fn register_trace_has_names_and_fields() {
     let text = traced(|driver| {
         driver.read(Register::GlnvmUld);
         driver.write(Register::QintRqctl(3), 1 << 30 | 5);
@@ -39,7 +39,7 @@ fn registers_have_names_and_fields() {
 }
 
 #[test]
-fn commands_have_parameters_and_buffers() {
+fn command_trace_has_parameters_and_buffers() {
     let text = traced(|driver| {
         driver.succeed(&Ask::with_output(Opcode::ReadMac, [0; 16], 16));
         driver.ask(&Ask { opcode: 0x06e0, ..Ask::direct(Opcode::GetVersion, [7; 16]) });

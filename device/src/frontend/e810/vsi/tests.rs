@@ -8,7 +8,8 @@ fn named(number: u16) -> VsiParameters {
     VsiParameters { number, number_valid: true, ..VsiParameters::default() }
 }
 
-/// What a driver adds: queues 4 to 7, tags stripped, loopback allowed. It marks the security section only.
+/// Context as a driver adds it: queues 4 to 7, tag stripping, loopback allowed. Only the security section is
+/// marked.
 fn context() -> VsiContext {
     let mut context = VsiContext { sections: Sections::SECURITY, ..VsiContext::default() };
     context.switch = SwitchSection { allow_loopback: true, lan: true, ..SwitchSection::default() };
@@ -25,7 +26,7 @@ fn add(vsis: &mut Vsis) -> VsiNumber {
 }
 
 #[test]
-fn vsis_are_numbered_from_one_and_counted() {
+fn vsi_numbers_start_at_one() {
     let mut vsis = Vsis::default();
     let parameters = VsiParameters { kind: PF, ..VsiParameters::default() };
     let first = vsis.add(&parameters, &mut context().emit());
@@ -37,7 +38,7 @@ fn vsis_are_numbered_from_one_and_counted() {
 }
 
 #[test]
-fn there_are_no_more_vsis_than_capability_0017_says() {
+fn vsis_end_at_advertised_limit() {
     let mut vsis = Vsis::default();
     for _ in 0..MAX_VSIS {
         add(&mut vsis);
@@ -49,7 +50,7 @@ fn there_are_no_more_vsis_than_capability_0017_says() {
 }
 
 #[test]
-fn what_is_no_vsi_of_this_function_is_refused() {
+fn rejects_unknown_vsis() {
     let mut vsis = Vsis::default();
     let of_virtual_function = vsis.add(&VsiParameters::default(), &mut context().emit());
     assert_eq!(of_virtual_function.unwrap_err().status, AdminStatus::Invalid);
@@ -76,7 +77,7 @@ fn default_vsi_is_never_freed() {
 }
 
 #[test]
-fn all_of_a_new_vsi_counts_whatever_its_driver_marks() {
+fn new_vsi_ignores_section_flags() {
     let mut vsis = Vsis::default();
     let number = add(&mut vsis);
     let vsi = vsis.get(number).unwrap();
@@ -85,7 +86,7 @@ fn all_of_a_new_vsi_counts_whatever_its_driver_marks() {
 }
 
 #[test]
-fn an_update_takes_only_the_sections_that_are_marked() {
+fn update_applies_marked_sections_only() {
     let mut other = VsiContext::default();
     other.switch.vlan_prune = true;
     other.security.mac_anti_spoof = true;
@@ -119,7 +120,7 @@ fn an_update_takes_only_the_sections_that_are_marked() {
 }
 
 #[test]
-fn queues_are_consecutive_or_listed_and_an_index_past_them_begins_anew() {
+fn queue_index_wraps_in_both_mappings() {
     let mut section = context().queues;
     let queues = |section| {
         let map = QueueMap(section);
@@ -134,7 +135,7 @@ fn queues_are_consecutive_or_listed_and_an_index_past_them_begins_anew() {
 }
 
 #[test]
-fn frames_that_software_may_send_follow_the_vlan_mode() {
+fn vlan_mode_selects_permitted_frames() {
     let mut vsis = Vsis::default();
     let number = add(&mut vsis);
     for (transmit, untagged, tagged) in [(1, true, false), (2, false, true), (3, true, true), (0, true, true)]
@@ -146,7 +147,7 @@ fn frames_that_software_may_send_follow_the_vlan_mode() {
 }
 
 #[test]
-fn the_port_s_tag_is_there_only_when_it_is_to_be_inserted() {
+fn port_tag_exists_only_when_inserted() {
     let mut vsis = Vsis::default();
     let number = add(&mut vsis);
     let vsi = vsis.get_mut(number).unwrap();

@@ -1,4 +1,5 @@
-//! A driver that does anything at all with its queues: the device goes on, and another driver's queue does too.
+//! Random register writes and descriptors from a hostile driver: the device and another driver's queue must
+//! keep working.
 
 use protocol::hca::e810::ring_address::RingAddress;
 use rand::{Rng as _, RngExt as _, SeedableRng as _};
@@ -6,10 +7,10 @@ use rand_chacha::ChaCha8Rng;
 
 use super::*;
 
-/// Bound of what the hostile driver names; the queue that must go on has the rest.
+/// Bound of the addresses that the hostile driver uses; the bystander has the rest.
 const HOSTILE: u64 = MEMORY / 2;
 
-/// Queue of the driver that makes no mistakes.
+/// Queue of the well-behaved driver (bystander).
 const BYSTANDER: u16 = QUEUES - 1;
 
 const BYSTANDER_TRANSMIT: u64 = HOSTILE + 0x1000;
@@ -20,9 +21,9 @@ struct Hostile {
     bench: Bench,
     dice: ChaCha8Rng,
     frames: Vec<Vec<u8>>,
-    /// Where the bystander is in its rings.
+    /// Ring positions of the bystander.
     turn: u16,
-    /// Frames of the hostile driver that left, and mistakes of it that were told of.
+    /// Frames sent by the hostile driver, and its reported violations.
     sent: usize,
     told: usize,
 }
@@ -37,7 +38,7 @@ impl Hostile {
             ..TxContext::default()
         };
         bench.lan.add_transmit(BYSTANDER, context(BYSTANDER_TRANSMIT)).unwrap();
-        // Ring, length 64, buffers of 2 KiB, long descriptors without check sequence, frames of 9728 bytes.
+        // Ring, length 64, 2 KiB buffers, long descriptors, check sequence stripped, frames of 9728 bytes.
         let ring = u128::from(BYSTANDER_RECEIVE >> 7) << 32;
         let words = [ring | 64 << 89 | 16 << 102 | 1 << 116 | 1 << 117, 9728 << 46];
         let words: Vec<_> = words.iter().flat_map(|half| half.to_le_bytes()).collect();
@@ -74,18 +75,18 @@ impl Hostile {
         }
     }
 
-    /// Something near the beginning of a ring, or anything.
+    /// Returns an index near the start of a ring, or a random number.
     fn index(&mut self) -> u32 {
         if self.flip(40) { self.dice.next_u32() } else { self.dice.random_range(0..64) }
     }
 
-    /// A frame that may be sent.
-    fn tame(&mut self) -> [u8; 16] {
+    /// Returns descriptors of a valid frame.
+    fn valid_frame(&mut self) -> [u8; 16] {
         let (at, size) = (self.dice.random_range(0..HOSTILE - 0x1_0000), self.dice.random_range(17..1500u64));
         [at.to_le_bytes(), (size << 34 | 3 << 4).to_le_bytes()].as_flattened().try_into().unwrap()
     }
 
-    /// A descriptor that is often nearly right.
+    /// Returns a descriptor that is often nearly valid.
     fn descriptor(&mut self) -> [u8; 16] {
         let first = self.address();
         let second = match self.dice.random_range(0..6) {
@@ -129,11 +130,11 @@ impl Hostile {
                 self.bench.lan.remove_transmit(queue);
             }
             2..=4 => {
-                // Where a queue takes its next descriptors from, if it is enabled.
+                // The next descriptors of the queue, if it is enabled.
                 let at = self.bench.lan.queues().find(|row| row.queue == queue).map(|row| row.ring);
-                let tame = self.flip(2);
+                let valid_frame = self.flip(2);
                 for index in 0..64 {
-                    let descriptor = if tame { self.tame() } else { self.descriptor() };
+                    let descriptor = if valid_frame { self.valid_frame() } else { self.descriptor() };
                     let at = at.unwrap_or_default().wrapping_add(index * 16);
                     if at < HOSTILE - 16 {
                         self.bench.memory.poke(at, &descriptor);
@@ -176,9 +177,9 @@ impl Hostile {
                 }
                 frame.truncate(self.dice.random_range(14..=frame.len()));
                 let Ok(layers) = Layers::parse(&frame) else { return };
-                let treatment = Treatment { strip_tag: self.flip(2), hash: None };
+                let offload = RxOffload { strip_tag: self.flip(2), hash: None };
                 let guest = (&self.bench.memory, &mut self.bench.monitor);
-                self.bench.lan.receive(guest, (VSI, queue), &frame, &layers, treatment);
+                self.bench.lan.receive(guest, (VSI, queue), &frame, &layers, offload);
             }
         }
     }
@@ -199,7 +200,7 @@ impl Hostile {
         self.told += usize::from(self.bench.lan.take_malicious());
     }
 
-    /// The other driver sends and receives a frame.
+    /// Sends and receives a frame on the bystander's queue.
     fn bystander(&mut self) {
         let memory = &self.bench.memory;
         let mark = self.turn.to_le_bytes();
@@ -214,7 +215,7 @@ impl Hostile {
         self.bench.write(Register::QtxCommDbell(BYSTANDER), next);
         self.bench.write(Register::QrxTail(BYSTANDER), next);
 
-        // Each queue gets its turn, whatever the others do.
+        // Each queue is served, whatever the others do.
         let sent = (0..500).find_map(|_| {
             let mut out = Vec::new();
             let guest = (&self.bench.memory, &mut self.bench.monitor);
@@ -224,8 +225,8 @@ impl Hostile {
         assert!(sent.is_some(), "turn {}", self.turn);
         let layers = Layers::parse(&frame).unwrap();
         let guest = (&self.bench.memory, &mut self.bench.monitor);
-        let treatment = Treatment { strip_tag: false, hash: None };
-        self.bench.lan.receive(guest, (VSI, BYSTANDER), &frame, &layers, treatment);
+        let offload = RxOffload { strip_tag: false, hash: None };
+        self.bench.lan.receive(guest, (VSI, BYSTANDER), &frame, &layers, offload);
         let mut received = vec![0; frame.len()];
         self.bench.memory.read(Iova::new(BYSTANDER_BUFFER + 0x1000), &mut received).unwrap();
         assert_eq!(received, frame, "turn {}", self.turn);
@@ -234,7 +235,7 @@ impl Hostile {
 }
 
 #[test]
-fn a_hostile_driver_harms_its_own_queues_only() {
+fn hostile_driver_harms_own_queues_only() {
     for seed in 0..8 {
         println!("seed {seed}");
         let mut hostile = Hostile::new(seed);

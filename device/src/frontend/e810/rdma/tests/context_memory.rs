@@ -7,7 +7,7 @@ use super::*;
 use crate::frontend::e810::testing::{PBLE_SEGMENT, segment};
 use crate::memory::translate::PageTable as _;
 
-/// The page of a PBLE, as the device finds it now.
+/// Returns the current page of a PBLE.
 fn page(driver: &mut Driver, index: u32) -> Option<u64> {
     let (device, memory) = driver.bus.hca.frontend_and_memory();
     device.function.rdma.hmc.pages(memory).page(index.into()).map(Iova::get)
@@ -17,9 +17,9 @@ fn word(driver: &mut Driver, offset: u64) -> u64 {
     u64::from_le_bytes(driver.bus.peek(RDMA_BUFFER + offset, 8).try_into().unwrap())
 }
 
-/// The words of section 11.2.
+/// Words of section 11.2.
 #[test]
-fn limits_are_those_of_the_interface() {
+fn fpm_limits_match_interface() {
     let mut driver = started();
     driver.start_cqp();
     let query = FpmCommand { buffer: Iova::new(RDMA_BUFFER), ..FpmCommand::default() };
@@ -53,11 +53,11 @@ fn limits_are_those_of_the_interface() {
 }
 
 #[test]
-fn objects_follow_each_other_and_pbles_begin_with_the_second_segment() {
+fn committed_objects_are_packed_before_pbles() {
     let mut driver = started();
     driver.start_cqp();
     assert_eq!(driver.commit_fpm(), 1);
-    // 1024 queue pairs take two units of 512 bytes, and so on.
+    // 1024 queue pairs take two units of 512 bytes.
     for (offset, value) in
         [(0, 1024), (8, 2 << 32 | 2048), (16, 6 << 32), (32, 6 << 32 | 256), (48, 7 << 32 | 16384)]
     {
@@ -67,7 +67,7 @@ fn objects_follow_each_other_and_pbles_begin_with_the_second_segment() {
 }
 
 #[test]
-fn more_objects_than_the_segments_have_room_for_are_refused() {
+fn rejects_objects_past_address_space() {
     let mut driver = started();
     driver.start_cqp();
     driver.bus.poke(RDMA_BUFFER + 48, &((638_u32 << 20) + 1).to_le_bytes());
@@ -78,20 +78,20 @@ fn more_objects_than_the_segments_have_room_for_are_refused() {
 }
 
 #[test]
-fn pbles_are_read_where_they_are_now() {
+fn pbles_follow_segment_updates() {
     let mut driver = brought_up();
     driver.bus.poke(PBLE_SEGMENT + 8, &0x1234_5000_u64.to_le_bytes());
     assert_eq!(page(&mut driver, 1), Some(0x1234_5000));
     driver.bus.poke(PBLE_SEGMENT + 8, &0x8765_4000_u64.to_le_bytes());
     assert_eq!(page(&mut driver, 1), Some(0x8765_4000));
     assert_eq!(page(&mut driver, 1 << 18), None, "there are not as many");
-    // The segment goes, and comes elsewhere.
+    // The segment is unmapped and mapped elsewhere.
     driver.perform_well(&segment(1, SegmentDescriptor { entries: 512, ..SegmentDescriptor::default() }));
     assert_eq!(page(&mut driver, 1), None);
 }
 
 #[test]
-fn a_paged_segment_has_a_directory() {
+fn paged_segment_uses_directory() {
     const DIRECTORY: u64 = 0x90_0000;
     const PAGE: u64 = 0x90_2000;
     let mut driver = brought_up();
@@ -107,9 +107,9 @@ fn a_paged_segment_has_a_directory() {
 }
 
 #[test]
-fn a_list_of_lists_has_512_pages_in_each() {
+fn two_level_list_has_512_page_leaves() {
     let mut driver = brought_up();
-    // The second leaf begins at PBLE 1024.
+    // The second leaf starts at PBLE 1024.
     driver.bus.poke(PBLE_SEGMENT + 8 * 17, &1024_u64.to_le_bytes());
     driver.bus.poke(PBLE_SEGMENT + 8 * (1024 + 3), &0x7700_0000_u64.to_le_bytes());
     let (device, memory) = driver.bus.hca.frontend_and_memory();
@@ -118,7 +118,7 @@ fn a_list_of_lists_has_512_pages_in_each() {
 }
 
 #[test]
-fn one_command_can_set_many_segments() {
+fn one_command_sets_many_segments() {
     const MORE: u64 = 0x90_0000;
     let entry = |index: u16, page| SegmentEntry {
         index,

@@ -1,4 +1,4 @@
-//! Neighbours, address handles, groups, nodes, regions and event queues.
+//! ARP entries, address handles, groups, nodes, regions and event queues.
 
 use std::net::IpAddr;
 
@@ -29,7 +29,7 @@ fn rdma(driver: &mut Driver) -> &Rdma {
 
 /// "0f ARP add" of section 16.3, as in `irdma-probe.cqp.gz`.
 const ARP_ADD: &[(usize, u64)] = &[(16, 0x02e8_1000_0001), (24, 0x8000_0c0f_0000_0001)];
-/// "1c AH, IPv4" of it.
+/// "1c AH, IPv4" of section 16.3.
 const AH: &[(usize, u64)] = &[
     (0, 0x02e8_1000_0001_0000),
     (8, 0x000e_0000_0000_ffff),
@@ -40,7 +40,7 @@ const AH: &[(usize, u64)] = &[
 ];
 
 #[test]
-fn a_neighbour_is_there_until_it_is_deleted() {
+fn arp_entry_exists_until_deleted() {
     let mut driver = brought_up();
     driver.perform_well(&wqe(ARP_ADD));
     let mac = MacAddr([0x02, 0xe8, 0x10, 0, 0, 1]);
@@ -52,7 +52,7 @@ fn a_neighbour_is_there_until_it_is_deleted() {
 }
 
 #[test]
-fn an_address_handle_says_where_datagrams_go() {
+fn address_handle_has_destination() {
     let mut driver = brought_up();
     driver.perform_well(&wqe(AH));
     let handle = *rdma(&mut driver).paths.handle(AhIndex::new(1)).unwrap();
@@ -69,10 +69,10 @@ fn an_address_handle_says_where_datagrams_go() {
 
 const GROUP_MAC: MacAddr = MacAddr([0x01, 0x00, 0x5e, 0x01, 0x02, 0x03]);
 
-/// Where the context of a group is.
+/// Address of the group context.
 const MEMBERS: u64 = 0x90_0000;
 
-/// [622] of `run612-bat7-dev0.cqp.gz`, or another operation.
+/// Operation [622] of `run612-bat7-dev0.cqp.gz`, with a variable opcode.
 fn group(operation: u64) -> [(usize, u64); 5] {
     [
         (0, 0x0100_5e01_0203),
@@ -88,7 +88,7 @@ fn member(qpn: u64) -> [u8; 8] {
 }
 
 #[test]
-fn a_group_has_the_members_of_its_context() {
+fn group_has_members_of_its_context() {
     let mut driver = brought_up();
     driver.bus.poke(MEMBERS, &[member(5), [0; 8], member(0x3_0007), [0; 8]].concat());
     driver.perform_well(&wqe(&group(0x26)));
@@ -109,9 +109,9 @@ fn a_group_has_the_members_of_its_context() {
     assert_eq!(refused(&mut driver, &wqe(&group(0x28))), codes(CqpErrorCode::NoObject));
 }
 
-/// Section 13.8: drivers ask for what they chose under a lock without it.
+/// Section 13.8: drivers choose the operation under a lock but issue it without.
 #[test]
-fn a_group_is_modified_before_it_is_created_and_after_it_is_destroyed() {
+fn group_accepts_reordered_modify() {
     let address = IpAddr::from([239, 1, 2, 3]);
     let mut driver = brought_up();
     let mut perform = |operation: u64, members: &[u64]| {
@@ -122,19 +122,20 @@ fn a_group_is_modified_before_it_is_created_and_after_it_is_destroyed() {
         let members = rdma(&mut driver).groups.members(address, GROUP_MAC, None);
         members.into_iter().map(|qpn| u64::from(qpn.get())).collect::<Vec<_>>()
     };
-    // Two join at once: what the second asks for comes first, what the first asks for says nothing of the second.
+    // Two members join at once: the operation of the second arrives first, and that of the first lacks the
+    // second.
     assert!(perform(0x27, &[5, 6]).is_empty());
     assert_eq!(perform(0x26, &[5]), [5, 6]);
-    // They leave at once: what the first asks for comes last.
+    // They leave at once: the operation of the first arrives last.
     assert!(perform(0x28, &[5]).is_empty());
     assert!(perform(0x27, &[6]).is_empty());
-    // Another member joins, who has nothing to do with those.
+    // An unrelated member joins.
     assert_eq!(perform(0x26, &[7]), [7]);
 }
 
-/// "2c nodes" of section 16.3, and what the recorded driver does when it is unloaded.
+/// "2c nodes" of section 16.3, and the operations recorded on driver unload.
 #[test]
-fn a_leaf_returns_the_handle_of_its_set() {
+fn leaf_returns_queue_set_handle() {
     let node = |word| wqe(&[(24, word), (32, 0x0001_0001_0000_0000)]);
     let mut driver = brought_up();
     assert_eq!(driver.perform_well(&node(0xc800_002c_0000_0000)), 0);
@@ -156,7 +157,7 @@ fn a_leaf_returns_the_handle_of_its_set() {
 }
 
 #[test]
-fn event_queues_are_made_once_and_go_once() {
+fn event_queues_exist_until_destroyed() {
     let mut driver = brought_up();
     let ceq = |ceq| CreateCeq { ceq, entries: 16, ring: Iova::new(0x90_0000), ..CreateCeq::default() };
     assert_eq!(refused(&mut driver, &Operation::CreateCeq(ceq(0))), codes(CqpErrorCode::Exists));
@@ -180,7 +181,7 @@ const STAG: u32 = 0x9132_58d1;
 const DEALLOCATE: &[(usize, u64)] =
     &[(8, 0x0001_8000_0000_0000), (16, 0x9132_5800), (24, 0x8000_080d_0000_0000)];
 
-/// Bytes of a region, as its owner reads them.
+/// Reads a region as its owner.
 fn read(driver: &mut Driver, pd: u32, va: u64, len: usize) -> Result<Vec<u8>, engine::AccessError> {
     let (device, dma) = driver.bus.hca.frontend_and_memory();
     let rdma = &device.function.rdma;
@@ -193,7 +194,7 @@ fn read(driver: &mut Driver, pd: u32, va: u64, len: usize) -> Result<Vec<u8>, en
 
 /// "0a register MR" of section 16.3, on another page.
 #[test]
-fn a_contiguous_region_is_its_bytes() {
+fn contiguous_region_reads_its_memory() {
     const VA: u64 = 0x55ec_bd10_3000;
     let mut driver = brought_up();
     let register = wqe(&[
@@ -215,7 +216,7 @@ fn a_contiguous_region_is_its_bytes() {
 }
 
 #[test]
-fn another_stag_of_the_same_low_bits_is_another() {
+fn stags_match_all_bits() {
     let mut driver = brought_up();
     driver.perform_well(&wqe(&[
         (8, 0x0001_8000_0000_1000),
@@ -229,7 +230,7 @@ fn another_stag_of_the_same_low_bits_is_another() {
 }
 
 #[test]
-fn regions_of_one_and_of_two_levels_cross_pages() {
+fn paged_regions_cross_pages() {
     const VA: u64 = 0x7f43_0ec0_0100;
     let mut driver = brought_up();
     // Pages 0xa00000 and 0xc00000, by PBLEs 8 and 9 and by a list in PBLE 16.
@@ -257,7 +258,7 @@ fn regions_of_one_and_of_two_levels_cross_pages() {
 
 /// "09 allocate STag" and "09 window (6.12)" of section 16.3.
 #[test]
-fn an_allocated_stag_is_invalid_until_a_work_request_makes_it_valid() {
+fn allocated_stag_is_invalid_until_registered() {
     let mut driver = brought_up();
     for (pd, index, command) in [
         (0x0001_4000_0010_1000, 0x6cdb_0e00, 0x8020_0809_0000_0000),

@@ -6,7 +6,7 @@ use protocol::net::toeplitz::Key;
 use super::*;
 use crate::frontend::e810::vsi::Vsis;
 
-/// As the package of Debian groups packet types: IPv4 without and with TCP or UDP behind it.
+/// Packet types as grouped by Debian's package: IPv4 alone, and with TCP or UDP.
 const PACKET_GROUP: [(u16, u8); 4] = [(22, 4), (23, 5), (24, 2), (26, 1)];
 const VSI: VsiNumber = VsiNumber::new(1);
 const VSI_GROUP: u16 = 0x0001;
@@ -35,7 +35,7 @@ fn vsi_group(vsi: u8, group: u16) -> (u32, Vec<u8>) {
     (hash_profile::VSI_GROUPS, [&[1, 0, vsi, 0][..], &group.to_le_bytes()].concat())
 }
 
-/// An entry that any flags match, and one group of packet types, as drivers write it.
+/// Builds a TCAM entry for any flags and one packet type group, as drivers write it.
 fn entry(place: u8, packet_group: u8, profile: u8) -> (u32, Vec<u8>) {
     let key = [packet_group, 0x01, 0x00];
     let zeros = key.map(|byte| !byte);
@@ -45,7 +45,7 @@ fn entry(place: u8, packet_group: u8, profile: u8) -> (u32, Vec<u8>) {
     )
 }
 
-/// Words in the order of the hash.
+/// Builds the words of a profile, in hash order.
 fn words(profile: u8, words: &[(u8, u8)]) -> (u32, Vec<u8>) {
     let none = [0xff, 0xff, 0x01, 0x00].repeat(PROFILE_WORDS - words.len());
     let words = words.iter().rev().flat_map(|(header, offset)| [*header, *offset, 0, 0]).collect();
@@ -56,7 +56,7 @@ const SOURCE: [(u8, u8); 2] = [(0x20, 12), (0x20, 14)];
 const DESTINATION: [(u8, u8); 2] = [(0x20, 16), (0x20, 18)];
 const UDP_PORTS: [(u8, u8); 2] = [(0x35, 0), (0x35, 2)];
 
-/// From 1.2.3.4 port 5 to 6.7.8.9 port 10.
+/// A UDP datagram from 1.2.3.4 port 5 to 6.7.8.9 port 10.
 fn udp() -> Layers {
     let header = [
         2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 0x08, 0, // Ethernet
@@ -66,7 +66,7 @@ fn udp() -> Layers {
     Layers::parse(&header).unwrap()
 }
 
-/// Words that are hashed of a UDP datagram, up to the last that is not zero.
+/// Returns the hashed words of the UDP datagram, up to the last nonzero one.
 fn hashed(profiles: &Profiles) -> Option<Vec<u16>> {
     let fields = profiles.fields(VSI, PacketType::of(&udp()))?;
     let words: Vec<_> = fields.words(&udp().ip.unwrap()).collect();
@@ -82,7 +82,7 @@ fn programmed(parts: &[(u32, Vec<u8>)]) -> Profiles {
 }
 
 #[test]
-fn words_are_hashed_in_the_order_that_is_programmed() {
+fn words_are_hashed_in_programmed_order() {
     let of = |fields: &[(u8, u8)]| {
         hashed(&programmed(&[words(4, fields), entry(6, 2, 4), vsi_group(1, VSI_GROUP)]))
     };
@@ -91,12 +91,12 @@ fn words_are_hashed_in_the_order_that_is_programmed() {
     assert_eq!(of(&all), Some(vec![0x0102, 0x0304, 0x0607, 0x0809, 5, 10]));
     assert_eq!(of(&DESTINATION), Some(vec![0x0607, 0x0809]));
     assert_eq!(of(&UDP_PORTS[1..]), Some(vec![10]));
-    // Words of a header that is not there are zero, those of one that the device does not know too.
+    // Words of missing and of unsupported headers are zero.
     assert_eq!(of(&[(0x31, 0), (0x58, 0), (0x28, 8), (0x20, 12)]), Some(vec![0, 0, 0, 0x0102]));
 }
 
 #[test]
-fn a_vsi_hashes_what_is_programmed_for_it() {
+fn vsi_hashes_its_programmed_words() {
     let mut vsis = Vsis::default();
     let parameters = VsiParameters { kind: 2, ..VsiParameters::default() };
     vsis.add(&parameters, &mut VsiContext::default().emit()).unwrap();
@@ -113,19 +113,19 @@ fn a_vsi_hashes_what_is_programmed_for_it() {
 }
 
 #[test]
-fn the_first_place_that_matches_chooses_the_profile() {
+fn first_matching_entry_selects_profile() {
     let (one, other) = (words(4, &SOURCE), words(5, &DESTINATION));
     let mut profiles =
         programmed(&[one, other, entry(9, 2, 4), entry(7, 2, 5), entry(6, 1, 4), vsi_group(1, VSI_GROUP)]);
     assert_eq!(hashed(&profiles), Some(vec![0x0607, 0x0809]));
-    // Taken away by bits that can be neither, as a driver does.
+    // Deleted as drivers do: with bits that match neither value.
     let never = [&[1, 0, 7, 0, 0xfe][..], &[0xff; 4], &[0xfe], &[0xff; 4], &[5]].concat();
     profiles.update(&groups(), &piece(&[(hash_profile::TABLE, never)]));
     assert_eq!(hashed(&profiles), Some(vec![0x0102, 0x0304]));
 }
 
 #[test]
-fn nothing_is_programmed_for_other_packets_other_vsis_or_a_package_without_groups() {
+fn profile_needs_matching_groups() {
     let parts = [words(4, &SOURCE), entry(6, 2, 4), vsi_group(1, VSI_GROUP)];
     assert!(hashed(&programmed(&parts)).is_some());
     let fields =
@@ -145,7 +145,7 @@ fn nothing_is_programmed_for_other_packets_other_vsis_or_a_package_without_group
 }
 
 #[test]
-fn sections_that_are_cut_or_say_too_much_are_taken_as_far_as_they_go() {
+fn truncated_sections_apply_partially() {
     let whole = piece(&[words(4, &SOURCE), entry(6, 2, 4), vsi_group(1, VSI_GROUP)]);
     for len in 0..whole.len() {
         let mut profiles = Profiles::default();

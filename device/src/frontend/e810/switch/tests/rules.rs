@@ -8,7 +8,7 @@ fn switch_configuration_lists_port_and_default_vsi() {
     assert_eq!(buffer[6..12], [0x01, 0x83, 1, 0, 0, 0], "VSI 769");
 }
 
-/// iPXE asks for one element at a time.
+/// iPXE requests one element at a time.
 #[test]
 fn short_buffer_continues_switch_configuration() {
     let vsis = Vsis::default();
@@ -23,29 +23,29 @@ fn short_buffer_continues_switch_configuration() {
 }
 
 #[test]
-fn a_rule_s_index_is_its_own_until_it_is_removed() {
+fn rule_index_is_unique_until_removal() {
     let mut driver = Driver::new();
     let first = driver.add(Rule::mac(ME, to_vsi(1)));
     let second = driver.add(Rule::mac(PEER, to_vsi(1)));
     assert_ne!(first, second);
     assert_eq!(driver.remove(first), Ok(()));
     assert_eq!(driver.remove(first), Err(AdminStatus::NoEntry));
-    assert_eq!(driver.take(&Frame::to(ME)), [0; 0]);
-    assert_eq!(driver.take(&Frame::to(PEER)), [1]);
+    assert_eq!(driver.receivers(&Frame::to(ME)), [0; 0]);
+    assert_eq!(driver.receivers(&Frame::to(PEER)), [1]);
     assert_eq!(driver.remove(0xffff), Err(AdminStatus::NoEntry));
 }
 
 #[test]
-fn two_rules_that_compare_the_same_are_refused() {
+fn rejects_duplicate_rule() {
     let mut driver = Driver::new();
     let index = driver.add(Rule::mac(ME, to_vsi(1)));
     assert_eq!(driver.try_add(Rule::mac(ME, to_vsi(2))), Err(AdminStatus::Exists));
     let of_port = Rule { kind: FROM_PORT, source: 0, ..Rule::mac(ME, to_vsi(2)) };
     assert_eq!(driver.try_add(of_port), Err(AdminStatus::Exists), "an address is one whoever sends to it");
-    assert_eq!(driver.take(&Frame::to(ME)), [1]);
+    assert_eq!(driver.receivers(&Frame::to(ME)), [1]);
     driver.remove(index).unwrap();
     driver.add(Rule::mac(ME, to_vsi(2)));
-    // Directions of what is not an address are rules of their own.
+    // Other keys differ by direction.
     for kind in [FROM_PORT, FROM_VSI] {
         driver.add(Rule::new(kind, DEFAULT, to_vsi(1)));
         driver.add(Rule::new(kind, ETHER_TYPE, DROP).ether_type(0x88cc));
@@ -54,22 +54,22 @@ fn two_rules_that_compare_the_same_are_refused() {
 }
 
 #[test]
-fn an_update_gives_a_rule_another_action() {
+fn update_replaces_rule_action() {
     let mut driver = Driver::new();
     let list = driver.allocate(3);
     driver.list(3, list, &[1, 2]).unwrap();
     let index = driver.add(Rule::mac(ME, to_vsi(1)));
     let updated = Rule::mac(ME, to_list(list)).bytes(index);
     driver.command(RuleCommand::Update, updated).unwrap();
-    assert_eq!(driver.take(&Frame::to(ME)), [1, 2]);
+    assert_eq!(driver.receivers(&Frame::to(ME)), [1, 2]);
     driver.list(4, list, &[1]).unwrap();
-    assert_eq!(driver.take(&Frame::to(ME)), [2]);
+    assert_eq!(driver.receivers(&Frame::to(ME)), [2]);
     let unknown = Rule::mac(ME, to_vsi(1)).bytes(index + 1);
     assert_eq!(driver.command(RuleCommand::Update, unknown), Err(AdminStatus::NoEntry));
 }
 
 #[test]
-fn rules_that_name_what_there_is_not_are_refused() {
+fn rejects_rules_with_unknown_objects() {
     let mut driver = Driver::new();
     let (vsi_list, prune_list) = (driver.allocate(3), driver.allocate(4));
     let other_source = |rule: Rule, source| Rule { source, ..rule };
@@ -91,7 +91,7 @@ fn rules_that_name_what_there_is_not_are_refused() {
 }
 
 #[test]
-fn rules_that_make_no_sense_are_refused() {
+fn rejects_invalid_rules() {
     let mut driver = Driver::new();
     let cases = [
         ("recipe 6", Rule { recipe: 6, ..Rule::mac(ME, to_vsi(1)) }),
@@ -116,7 +116,7 @@ fn rules_that_make_no_sense_are_refused() {
 }
 
 #[test]
-fn a_refused_rule_says_so_in_its_status_and_those_in_front_of_it_are_obeyed() {
+fn rejected_rule_has_status_earlier_ones_apply() {
     let mut driver = Driver::new();
     let mut buffer = [Rule::mac(ME, to_vsi(1)), Rule::mac(PEER, to_vsi(3)), Rule::mac(STRANGER, to_vsi(1))]
         .map(|rule| rule.bytes(0))
@@ -124,23 +124,23 @@ fn a_refused_rule_says_so_in_its_status_and_those_in_front_of_it_are_obeyed() {
     assert_eq!(driver.0.rules(RuleCommand::Add, 3, &mut buffer).unwrap_err().status, AdminStatus::NoEntry);
     let statuses = [0, 32, 64].map(|at| RuleHeader::parse_prefix(&buffer[at..]).unwrap().status);
     assert_eq!(statuses, [0, AdminStatus::NoEntry.code(), 0]);
-    assert_eq!(driver.take(&Frame::to(ME)), [1]);
-    assert_eq!(driver.take(&Frame::to(STRANGER)), [0; 0]);
+    assert_eq!(driver.receivers(&Frame::to(ME)), [1]);
+    assert_eq!(driver.receivers(&Frame::to(STRANGER)), [0; 0]);
 }
 
 #[test]
-fn rules_of_one_command_begin_at_even_places() {
+fn rules_of_one_command_are_aligned() {
     let mut driver = Driver::new();
     let mut odd = Rule::mac(ME, to_vsi(1)).bytes(0);
     odd[14] = 15;
-    // The sixteenth byte is now the padding.
+    // The 16th header byte becomes padding.
     let mut buffer = [odd, Rule::mac(PEER, to_vsi(2)).bytes(0)].concat();
     driver.0.rules(RuleCommand::Add, 2, &mut buffer).unwrap();
-    assert_eq!((driver.take(&Frame::to(ME)), driver.take(&Frame::to(PEER))), (vec![1], vec![2]));
+    assert_eq!((driver.receivers(&Frame::to(ME)), driver.receivers(&Frame::to(PEER))), (vec![1], vec![2]));
 }
 
 #[test]
-fn there_is_room_for_so_many_rules_and_then_the_driver_is_told() {
+fn rejects_rules_past_limit() {
     let mut driver = Driver::new();
     let address = |number: u16| {
         let [high, low] = number.to_be_bytes();
@@ -150,24 +150,24 @@ fn there_is_room_for_so_many_rules_and_then_the_driver_is_told() {
         driver.add(Rule::mac(address(number), to_vsi(1)));
     }
     assert_eq!(driver.try_add(Rule::mac(ME, to_vsi(1))), Err(AdminStatus::NoSpace));
-    assert_eq!(driver.take(&Frame::to(address(MAX_RULES - 1))), [1]);
+    assert_eq!(driver.receivers(&Frame::to(address(MAX_RULES - 1))), [1]);
     driver.remove(5).unwrap();
     assert_eq!(driver.try_add(Rule::mac(ME, to_vsi(1))), Ok(5));
 }
 
 #[test]
-fn members_of_a_list_that_is_freed_are_not_those_of_the_next() {
+fn freed_list_loses_its_members() {
     let mut driver = Driver::new();
     let list = driver.allocate(3);
     driver.list(3, list, &[1, 2]).unwrap();
     driver.0.free(&mut [3, 0, 1, 0, list.to_le_bytes()[0], 0]).unwrap();
     assert_eq!(driver.allocate(3), list);
     driver.add(Rule::mac(ME, to_list(list)));
-    assert_eq!(driver.take(&Frame::to(ME)), [0; 0]);
+    assert_eq!(driver.receivers(&Frame::to(ME)), [0; 0]);
 }
 
 #[test]
-fn rules_of_a_freed_vsi_do_nothing_for_the_next_one_of_its_number() {
+fn rules_of_freed_vsi_become_inactive() {
     let mut driver = Driver::new();
     let list = driver.allocate(3);
     driver.list(3, list, &[1, 2]).unwrap();
@@ -175,20 +175,20 @@ fn rules_of_a_freed_vsi_do_nothing_for_the_next_one_of_its_number() {
     driver.add(Rule::mac(GROUP, to_list(list)));
     driver.add(Rule::new(FROM_VSI, ETHER_TYPE, DROP).ether_type(0x88cc));
     driver.free_vsi(1);
-    assert_eq!((driver.take(&Frame::to(ME)), driver.take(&Frame::to(GROUP))), (vec![], vec![2]));
+    assert_eq!((driver.receivers(&Frame::to(ME)), driver.receivers(&Frame::to(GROUP))), (vec![], vec![2]));
     assert_eq!(driver.add_vsi(), 1);
-    assert_eq!((driver.take(&Frame::to(ME)), driver.take(&Frame::to(GROUP))), (vec![], vec![2]));
+    assert_eq!((driver.receivers(&Frame::to(ME)), driver.receivers(&Frame::to(GROUP))), (vec![], vec![2]));
     assert_eq!(driver.send(&Frame::to(PEER).ether_type(0x88cc)), Ok((true, vec![])));
-    // Software may still remove them, or add them again.
+    // Software can still remove the rules or add them again.
     let again = driver.add(Rule::mac(ME, to_vsi(1)));
-    assert_eq!(driver.take(&Frame::to(ME)), [1]);
+    assert_eq!(driver.receivers(&Frame::to(ME)), [1]);
     assert!(again == mine || driver.remove(mine) == Err(AdminStatus::NoEntry));
     driver.add(Rule::new(FROM_VSI, ETHER_TYPE, DROP).ether_type(0x88cc));
-    assert_eq!(driver.send(&Frame::to(PEER).ether_type(0x88cc)), Err(Discard::Rule));
+    assert_eq!(driver.send(&Frame::to(PEER).ether_type(0x88cc)), Err(DiscardError::Rule));
 }
 
 #[test]
-fn a_large_action_forwards_to_whom_its_forwards_say() {
+fn large_action_forwards_to_all_targets() {
     let mut driver = Driver::new();
     let large = |index: u16, actions: &[u32]| {
         let header = RuleHeader { kind: RuleKind::LargeAction, status: 0 };
@@ -196,15 +196,15 @@ fn a_large_action_forwards_to_whom_its_forwards_say() {
         let actions: Vec<u8> = actions.iter().flat_map(|action| action.to_le_bytes()).collect();
         [&header.emit()[..], &RuleList { index, count }.emit(), &actions].concat()
     };
-    // To VSIs 2 and 1, and a counter, which changes nothing about the way.
+    // To VSIs 2 and 1, and a counter, which does not affect forwarding.
     let forward = |vsi: u32| 0x1_0000 | vsi << 3;
     driver.command(RuleCommand::Add, large(9, &[forward(2), 7, forward(1)])).unwrap();
     driver.add(Rule::mac(ME, 0x4_0002 | 9 << 4));
-    assert_eq!(driver.take(&Frame::to(ME)), [1, 2]);
+    assert_eq!(driver.receivers(&Frame::to(ME)), [1, 2]);
     driver.command(RuleCommand::Update, large(9, &[forward(2)])).unwrap();
-    assert_eq!(driver.take(&Frame::to(ME)), [2]);
+    assert_eq!(driver.receivers(&Frame::to(ME)), [2]);
     driver.free_vsi(2);
-    assert_eq!(driver.take(&Frame::to(ME)), [0; 0]);
+    assert_eq!(driver.receivers(&Frame::to(ME)), [0; 0]);
     assert_eq!(driver.command(RuleCommand::Remove, large(9, &[])).map(drop), Ok(()));
     assert_eq!(driver.command(RuleCommand::Remove, large(9, &[])), Err(AdminStatus::NoEntry));
     assert_eq!(driver.command(RuleCommand::Add, large(1, &[7; 5])), Err(AdminStatus::Invalid));

@@ -1,4 +1,4 @@
-//! Which addresses of frames from the wire are accepted.
+//! Address checks of frames from the wire.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -21,7 +21,7 @@ fn written(encap: &Encap, packet: &Packet<'_>) -> Vec<u8> {
     frame
 }
 
-/// The same packet in another encapsulation.
+/// Returns the packet with a modified encapsulation.
 fn rewrapped(frame: &[u8], change: impl FnOnce(&mut Encap)) -> Vec<u8> {
     let RoceFrame { mut encap, packet } = RoceFrame::parse(frame).unwrap();
     change(&mut encap);
@@ -36,7 +36,7 @@ fn between(src: IpAddr, dst: IpAddr) -> IpAddrs {
     }
 }
 
-/// Queue pairs for datagrams, and one of a's to b's.
+/// Creates datagram queue pairs and returns a frame from a to b.
 fn datagram() -> (Pair, Vec<u8>) {
     let mut pair = Pair::new(QpKind::Ud, |_| {});
     pair.a.perform_well(&Operation::CreateAddressHandle(handle(1)));
@@ -96,7 +96,7 @@ fn connection_to_the_device_itself_works() {
 
 /// RFC 1122, section 3.2.1.3; RFC 4291, sections 2.5 and 2.7.
 #[test]
-fn datagram_from_impossible_source_is_dropped() {
+fn datagram_from_invalid_source_is_dropped() {
     let (mut pair, frame) = datagram();
     let v4 = IpAddr::from([10, 81, 0, 2]);
     let v6 = IpAddr::from(Ipv6Addr::new(0xfd81, 0, 0, 0, 0, 0, 0, 2));
@@ -113,7 +113,7 @@ fn datagram_from_impossible_source_is_dropped() {
 }
 
 #[test]
-fn datagram_to_impossible_destination_is_dropped() {
+fn datagram_to_invalid_destination_is_dropped() {
     let (mut pair, frame) = datagram();
     let (v4, v6) = (IpAddr::from([10, 81, 0, 1]), IpAddr::from(Ipv6Addr::new(0xfd81, 0, 0, 0, 0, 0, 0, 1)));
     for (src, dsts) in [(v4, &["255.255.255.255", "127.0.0.1", "0.0.0.0"][..]), (v6, &["::1", "::"])] {
@@ -125,7 +125,7 @@ fn datagram_to_impossible_destination_is_dropped() {
 }
 
 #[test]
-fn group_takes_frames_to_its_mac_only() {
+fn group_accepts_frames_to_its_mac() {
     let (mut pair, frame) = datagram();
     let group = IpAddr::from([0xff15, 0x401b, 0xffff, 0, 0, 0, 0x1234, 0x5678]);
     let mac_of_driver = MacAddr([0x33, 0x33, 0xff, 0x15, 0x40, 0x1b]);
@@ -161,7 +161,7 @@ fn group_address_in_unicast_frame_is_dropped() {
     assert_eq!(pair.received().cqe.len, 48);
 }
 
-/// A datagram to the members of a group.
+/// Returns a datagram to the members of a group.
 fn to_members(frame: &[u8], ip: IpAddrs) -> Vec<u8> {
     const MEMBERS: Qpn = Qpn::new(0xff_ffff);
     let RoceFrame { encap, mut packet } = RoceFrame::parse(frame).unwrap();
@@ -169,7 +169,7 @@ fn to_members(frame: &[u8], ip: IpAddrs) -> Vec<u8> {
     written(&Encap { ip, ..encap }, &packet)
 }
 
-/// IBTA annex A17, section A17.4.5.1: the area has the header that came.
+/// IBTA annex A17, section A17.4.5.1: the GRH area contains the received IPv4 header.
 #[test]
 fn grh_area_keeps_identification_and_flags() {
     for (id, flags) in [(0xbeef_u16, 0x0000_u16), (0x1234, 0x4000)] {

@@ -1,11 +1,11 @@
-//! What fails: event, state, and what the flush tells of it (sections 14.1 and 14.2).
+//! Failures: event, state, and flush completion (sections 14.1 and 14.2).
 
 use drivers::e810::queue_pair::{gather, inline};
 use protocol::hca::e810::rdma::queue_pair::{DestroyQp, FlushQp};
 
 use super::*;
 
-/// Has both queues flushed as drivers do: major 1, and the minor codes given.
+/// Flushes both queues as drivers do: major code 1 and the given minor codes.
 fn flush(driver: &mut Driver, sq_minor: u16, rq_minor: u16) {
     assert_eq!(driver.modify_qp(QPN, QpKind::Rc, QpState::Error, &context(1)).error, None);
     let command = FlushQp {
@@ -22,7 +22,7 @@ fn flush(driver: &mut Driver, sq_minor: u16, rq_minor: u16) {
     driver.perform_well(&Operation::FlushQp(command));
 }
 
-/// Majors and minors of what a queue completes.
+/// Returns major and minor codes of the completions in a CQ.
 fn codes(driver: &mut Driver, cqn: Cqn) -> Vec<(bool, u16, u16)> {
     std::iter::from_fn(|| driver.poll_cq(cqn))
         .map(|Polled { cqe, .. }| (cqe.error, cqe.major, cqe.minor))
@@ -30,7 +30,7 @@ fn codes(driver: &mut Driver, cqn: Cqn) -> Vec<(bool, u16, u16)> {
 }
 
 #[test]
-fn a_local_key_that_is_none_fails_the_queue_and_the_flush_completes_it() {
+fn invalid_lkey_fails_queue_until_flush() {
     let mut pair = Pair::connected();
     let bad = pair.a.post_send(QPN, &gather(SIGNALED | SEND, 0, None, &[fragment(SOURCE, 0x1234_5600, 64)]));
     pair.a.post_send(QPN, &inline(SIGNALED | SEND, 0, None, &[1]));
@@ -44,7 +44,7 @@ fn a_local_key_that_is_none_fails_the_queue_and_the_flush_completes_it() {
 }
 
 #[test]
-fn a_flush_of_empty_queues_writes_nothing() {
+fn flushing_empty_queues_writes_nothing() {
     let mut pair = Pair::connected();
     pair.b.post_receive(QPN, &[fragment(TARGET, 0, 64)]);
     pair.a.post_send(QPN, &inline(SIGNALED | SEND, 0, None, &[1]));
@@ -55,7 +55,7 @@ fn a_flush_of_empty_queues_writes_nothing() {
         flush(driver, 1, 1);
         nothing(driver);
     }
-    // Software asks again when it posts to a queue pair that it has moved to error.
+    // Software flushes again when it posts to a queue pair that it moved to error itself.
     pair.a.post_send(QPN, &inline(SIGNALED | SEND, 0, None, &[1]));
     pair.a.post_receive(QPN, &[fragment(TARGET, 0, 64)]);
     pair.settle();
@@ -67,10 +67,10 @@ fn a_flush_of_empty_queues_writes_nothing() {
     nothing(&mut pair.a);
 }
 
-/// A queue pair in error is polled so often for what is posted to it.
+/// Polling interval of queue pairs in the error state.
 const PERIOD_US: u64 = 10_000;
 
-/// Their kernel completes what it posts, and may have destroyed a queue pair by the time a completion came.
+/// The kernel completes these WQEs itself, and may have destroyed the queue pair by then.
 #[test]
 fn privileged_queue_pairs_are_flushed_on_request_only() {
     let mut pair = Pair::connected();
@@ -81,14 +81,15 @@ fn privileged_queue_pairs_are_flushed_on_request_only() {
     nothing(&mut pair.a);
 }
 
-/// IBTA volume 1, section 10.3.1.8: what is posted in error completes as flushed, though software does not ask again.
+/// IBTA volume 1, section 10.3.1.8: requests posted in the error state complete as flushed, even without
+/// another flush operation.
 #[test]
-fn requests_after_the_flush_are_flushed() {
+fn late_requests_are_flushed() {
     let mut pair = Pair::new(QpKind::Rc, |context| context.privileged = false);
     pair.a.post_send(QPN, &gather(SIGNALED | SEND, 0, None, &[fragment(SOURCE, 0x1234_5600, 64)]));
     pair.settle();
     assert_eq!(failure(&mut pair.a, 1).0, 0x102);
-    // The driver has not asked yet: the code of the failure is still to be told.
+    // The driver has not flushed yet: the cause must be reported first.
     pair.a.post_send(QPN, &inline(SIGNALED | SEND, 0, None, &[1]));
     wait_us(&mut pair, PERIOD_US);
     nothing(&mut pair.a);
@@ -105,7 +106,7 @@ fn requests_after_the_flush_are_flushed() {
         wait_us(&mut pair, PERIOD_US);
         nothing(&mut pair.a);
     }
-    // Software that asks all the same finds nothing left.
+    // Another flush finds nothing left.
     flush(&mut pair.a, 1, 1);
     nothing(&mut pair.a);
     pair.a.perform_well(&Operation::DestroyQp(DestroyQp { qpn: QPN, ..DestroyQp::default() }));
@@ -113,9 +114,9 @@ fn requests_after_the_flush_are_flushed() {
     nothing(&mut pair.a);
 }
 
-/// The failing receive counts as posted: its flush is what software completes it by.
+/// The failing receive counts as posted: software completes it by the flush.
 #[test]
-fn a_message_longer_than_the_receive_fails_both_sides() {
+fn oversized_message_fails_both_sides() {
     let mut pair = Pair::connected();
     let receive = pair.b.post_receive(QPN, &[fragment(TARGET, 0, 16)]);
     let send = pair.a.post_send(QPN, &inline(SIGNALED | SEND, 0, None, &[1; 64]));
@@ -129,7 +130,7 @@ fn a_message_longer_than_the_receive_fails_both_sides() {
 }
 
 #[test]
-fn a_receive_that_cannot_be_written_fails_both_sides() {
+fn unwritable_receive_fails_both_sides() {
     let mut pair = Pair::connected();
     let receive = pair.b.post_receive(QPN, &[fragment(TARGET, 0x1234_5600, 64)]);
     let send = pair.a.post_send(QPN, &inline(SIGNALED | SEND, 0, None, &[1; 64]));
@@ -139,7 +140,7 @@ fn a_receive_that_cannot_be_written_fails_both_sides() {
 }
 
 #[test]
-fn a_peer_s_key_that_is_none_fails_both_sides() {
+fn invalid_rkey_fails_both_sides() {
     for operation in [WRITE, READ] {
         let mut pair = Pair::connected();
         let bad = 0x9999_9900;
@@ -152,7 +153,7 @@ fn a_peer_s_key_that_is_none_fails_both_sides() {
 }
 
 #[test]
-fn unknown_operations_and_reads_that_are_not_allowed_fail_the_queue() {
+fn unknown_and_disabled_operations_fail_queue() {
     for (control, change, code) in [
         (SIGNALED | 0x02 << 32, None, 0x20a),
         (SIGNALED | 0x0f << 32, None, 0x20a),
@@ -165,9 +166,9 @@ fn unknown_operations_and_reads_that_are_not_allowed_fail_the_queue() {
     }
 }
 
-/// Section 14.1, code 0x316. The answer is that of another peer to another request.
+/// Section 14.1, code 0x316. The response is that of another peer to another request.
 #[test]
-fn an_answer_of_another_length_than_what_was_asked_for_fails_the_queue() {
+fn wrong_response_length_fails_queue() {
     const KEY: u32 = 0x6cdb_0e07;
     let read = |len| gather(SIGNALED | READ | u64::from(KEY), TARGET, None, &[fragment(SOURCE, 0, len)]);
     let [mut pair, mut other] = [Pair::connected(), Pair::connected()];
@@ -184,9 +185,9 @@ fn an_answer_of_another_length_than_what_was_asked_for_fails_the_queue() {
     assert_eq!(pair.a.poll_cq(SEND_CQ), None, "the error itself completes nothing");
 }
 
-/// Section 13.2: 16.8 ms, and twice as long after each of seven retries.
+/// Section 13.2: 16.8 ms, doubled after each of seven retries.
 #[test]
-fn a_peer_that_does_not_answer_is_given_up_after_timeouts_that_double() {
+fn silent_peer_exceeds_doubling_timeouts() {
     let mut pair = Pair::connected();
     let send = pair.a.post_send(QPN, &inline(SIGNALED | SEND, 0, None, &[1]));
     let mut silence = std::time::Duration::from_nanos(4096 << 12);
@@ -202,7 +203,7 @@ fn a_peer_that_does_not_answer_is_given_up_after_timeouts_that_double() {
 }
 
 #[test]
-fn a_peer_without_a_receive_is_given_up() {
+fn rnr_retries_end_at_limit() {
     let mut pair = Pair::new(QpKind::Rc, |context| context.rnr_retry = 2);
     let send = pair.a.post_send(QPN, &inline(SIGNALED | SEND, 0, None, &[1]));
     for wait in [640, 2560] {
@@ -221,9 +222,9 @@ fn wait_us(pair: &mut Pair, us: u64) {
     pair.b.bus.advance(later);
 }
 
-/// Section 13.2: connections of `rdma_cm` count on an RNR timer of 655 ms, of which the device is not told.
+/// Section 13.2: `rdma_cm` connections rely on an RNR timer of 655 ms, which the context does not contain.
 #[test]
-fn a_receive_that_comes_late_is_waited_for_with_few_retries() {
+fn late_receive_succeeds_with_few_retries() {
     let mut pair = Pair::new(QpKind::Rc, |context| context.rnr_retry = 5);
     pair.a.post_send(QPN, &inline(SIGNALED | SEND, 0, None, &[1; 8]));
     for wait in [640, 2560, 10_240, 40_960] {
@@ -238,7 +239,7 @@ fn a_receive_that_comes_late_is_waited_for_with_few_retries() {
 }
 
 #[test]
-fn datagrams_fail_by_their_handle_and_their_length() {
+fn invalid_datagrams_fail() {
     let to = u64::from(QPN.get()) << 32 | 0x1111_1111;
     for (change, len, code) in [
         (None, 64, 0x406),
@@ -258,7 +259,7 @@ fn datagrams_fail_by_their_handle_and_their_length() {
 
 /// Sections 10.3 (29, 2A) and 13.3.
 #[test]
-fn a_suspended_queue_pair_says_so_and_goes_on_when_it_is_resumed() {
+fn suspended_qp_reports_and_resumes() {
     use protocol::hca::e810::rdma::queue_pair::SuspendQp;
     let mut pair = Pair::connected();
     let command = SuspendQp { qpn: QPN, ..SuspendQp::default() };
@@ -275,7 +276,7 @@ fn a_suspended_queue_pair_says_so_and_goes_on_when_it_is_resumed() {
 }
 
 #[test]
-fn moves_that_no_queue_pair_makes_are_refused() {
+fn rejects_invalid_state_transitions() {
     let mut pair = Pair::connected();
     for state in [QpState::Rtr, QpState::Idle, QpState::Other(7)] {
         let refused = pair.a.modify_qp(QPN, QpKind::Rc, state, &context(1)).error;
@@ -283,9 +284,9 @@ fn moves_that_no_queue_pair_makes_are_refused() {
     }
 }
 
-/// Section 14.1: what a peer may not do, by what is wrong with it.
+/// Section 14.1: rejected requests of a peer, by cause.
 #[test]
-fn a_peer_that_may_not_is_told_and_so_is_the_owner() {
+fn denied_access_fails_both_sides() {
     const KEY: u32 = 0x6cdb_0e07;
     let readable = StagRights::LOCAL_READ | StagRights::REMOTE_READ;
     for (rights, at, wrong_domain, code) in [
@@ -304,9 +305,9 @@ fn a_peer_that_may_not_is_told_and_so_is_the_owner() {
     }
 }
 
-/// Section 13.2: bits 20 and 21 of the context count beside the rights of the key.
+/// Section 13.2: bits 20 and 21 of the context apply in addition to the rights of the key.
 #[test]
-fn a_queue_pair_that_lets_nobody_in_refuses_what_its_keys_would_grant() {
+fn qp_access_flags_override_keys() {
     const KEY: u32 = 0x6cdb_0e07;
     for operation in [WRITE, READ] {
         let mut pair = Pair::new(QpKind::Rc, |context| {
@@ -321,9 +322,9 @@ fn a_queue_pair_that_lets_nobody_in_refuses_what_its_keys_would_grant() {
     }
 }
 
-/// A datagram that no receive is posted for is lost, and so is one with another queue key.
+/// A datagram without a posted receive, or with another Q_Key, is lost.
 #[test]
-fn datagrams_that_cannot_be_received_are_lost() {
+fn undeliverable_datagrams_are_dropped() {
     let mut pair = Pair::new(QpKind::Ud, |_| {});
     pair.a.perform_well(&Operation::CreateAddressHandle(handle(1)));
     let to = |qkey: u64| u64::from(QPN.get()) << 32 | qkey;
@@ -337,7 +338,7 @@ fn datagrams_that_cannot_be_received_are_lost() {
     pair.settle();
     assert!(!pair.sent().error);
     nothing(&mut pair.b);
-    // With its highest bit set the context's is meant.
+    // With its top bit set, the Q_Key of the context applies.
     pair.a.post_send(QPN, &datagram(0x8222_2222));
     pair.settle();
     assert!(!pair.sent().error);

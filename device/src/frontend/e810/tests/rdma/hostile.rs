@@ -1,5 +1,5 @@
-//! A driver that does anything at all with its own queues, keys and paths: the device goes on, and so does the connection
-//! of another.
+//! Random operations of a hostile driver on its own queues, keys and paths: the device and another connection
+//! must keep working.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -20,29 +20,29 @@ use rand_chacha::ChaCha8Rng;
 use super::*;
 use crate::frontend::testing::MEMORY;
 
-/// What the hostile driver names. The other connection has queue pair, completion queues and neighbour of [`Pair`].
+/// Numbers used by the hostile driver. The bystander has queue pair, CQs and neighbour of [`Pair`].
 const QPNS: Range<u32> = 16..20;
 const CQNS: Range<u32> = 8..12;
 const KEYS: Range<u32> = 0x40..0x48;
 const HANDLES: Range<u16> = 10..14;
-/// Where its peers complete.
+/// CQs of its peers.
 const PEERS_CQ: Cqn = Cqn::new(8);
-/// Memory that it may have written.
+/// Memory that it may write.
 const ARENA: Range<u64> = 0x1000_0000..0x1400_0000;
-/// Of it, where rings and regions begin.
+/// Start of rings and regions in it.
 const STARTS: Range<u64> = ARENA.start..0x1200_0000;
-/// Bytes that regions have at most.
+/// Maximum length of regions.
 const MOST: u64 = 1 << 20;
-/// What its context says of its rings, in the codes there.
+/// Ring sizes, as encoded in the context.
 const RING_CODE: u8 = 3;
 const RING_QUANTA: u64 = 4 << RING_CODE;
 
 struct Hostile {
     pair: Pair,
     dice: ChaCha8Rng,
-    /// Messages of the other connection.
+    /// Number of messages of the bystander.
     turn: u8,
-    /// Operations of the hostile driver that were done and refused, and events of its queues.
+    /// Operations of the hostile driver completed and rejected, and events of its queues.
     done: usize,
     refused: usize,
     events: usize,
@@ -54,7 +54,7 @@ impl Hostile {
         let mut pair = Pair::connected();
         pair.b.create_cq(PEERS_CQ, 256);
         let mut dice = ChaCha8Rng::seed_from_u64(seed);
-        // Whichever page a list names, it is one of the arena, or none.
+        // Any page that a list names lies in the arena or does not exist.
         let pages: Vec<u8> = (0..1 << 18)
             .flat_map(|_| {
                 match dice.random_range(0..1000) {
@@ -72,12 +72,12 @@ impl Hostile {
         self.dice.random_range(0..odds) == 0
     }
 
-    /// One of these, seldom any number behind them.
+    /// Returns a number of the range, rarely one beyond it.
     fn number(&mut self, of: Range<u32>) -> u32 {
         if self.flip(50) { self.dice.random_range(of.end..1 << 18) } else { self.dice.random_range(of) }
     }
 
-    /// Of the arena, or where there is no memory.
+    /// Returns an address in the arena or in unmapped memory.
     fn address(&mut self) -> u64 {
         match self.dice.random_range(0..30) {
             0 => self.dice.next_u64() | MEMORY,
@@ -105,7 +105,7 @@ impl Hostile {
         done
     }
 
-    /// A context that is often nearly right. Nobody gave its queue pair physical memory.
+    /// Returns a context that is often nearly valid. Its queue pair has no access to physical memory.
     fn context(&mut self, qpn: Qpn) -> QpContext {
         let near = QpContext {
             send_ring: self.address(),
@@ -153,7 +153,7 @@ impl Hostile {
         }
     }
 
-    /// Makes a queue pair anew, and that of its peer.
+    /// Recreates a queue pair and that of its peer.
     fn renew(&mut self) {
         let qpn = Qpn::new(self.dice.random_range(QPNS));
         let kind = if self.flip(4) { QpKind::Ud } else { QpKind::Rc };
@@ -182,7 +182,7 @@ impl Hostile {
         }
     }
 
-    /// Work that is often nearly right.
+    /// Returns a WQE that is often nearly valid.
     fn work(&mut self) -> Vec<u8> {
         let control = self.dice.random_range(0..16_u64) << 32
             | if self.flip(2) { SIGNALED } else { 0 }
@@ -225,7 +225,7 @@ impl Hostile {
         }
     }
 
-    /// Fills a ring with work that is new in the first round, and as much of it wrong.
+    /// Fills a ring with WQEs that are valid on the first pass, and as many invalid ones.
     fn fill(&mut self, ring: u64) {
         let tame = self.flip(2);
         let mut at = ring;
@@ -297,7 +297,7 @@ impl Hostile {
             }
             _ => Operation::RegisterMr(RegisterMr {
                 start: Va::new(self.address()),
-                // 0 is all of memory.
+                // 0 means all memory.
                 len: self.dice.random_range(1..MOST),
                 pd: PD,
                 stag: index << 8,
@@ -381,7 +381,7 @@ impl Hostile {
             12 => self.path(),
             13 | 14 => self.state(),
             _ => {
-                // No operation that there is, of any content.
+                // An undefined operation with random content.
                 let mut wqe = [0; 64];
                 self.dice.fill_bytes(&mut wqe);
                 wqe[28] = wqe[28] & 0xc0 | 0x38 | wqe[28] & 7;
@@ -390,7 +390,7 @@ impl Hostile {
         }
     }
 
-    /// Carries what there is, and reads what both are told.
+    /// Carries frames and reads events of both.
     fn settle(&mut self) {
         loop {
             let Pair { a, b } = &mut self.pair;
@@ -418,7 +418,7 @@ impl Hostile {
         self.pair.b.bus.advance(later);
     }
 
-    /// The other connection sends a message each way.
+    /// Sends a message each way on the bystander's connection.
     #[track_caller]
     fn bystander(&mut self) {
         self.settle();
@@ -442,7 +442,7 @@ impl Hostile {
 }
 
 #[test]
-fn a_hostile_driver_harms_its_own_queues_only() {
+fn hostile_driver_harms_own_queues_only() {
     for seed in 0..4 {
         println!("seed {seed}");
         let mut hostile = Hostile::new(seed);

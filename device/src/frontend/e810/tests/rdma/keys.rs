@@ -1,5 +1,5 @@
-//! Work on keys: regions that work requests make valid, windows, and what invalidates them (section 13.7); what fails, by
-//! its event (section 14.1).
+//! Operations on keys: fast registration, windows and invalidation (section 13.7); failures and their events
+//! (section 14.1).
 
 use drivers::e810::queue_pair::{gather, inline};
 use protocol::hca::e810::rdma::region::{AllocateStag, DeallocateStag};
@@ -11,19 +11,19 @@ const BIND: u64 = 0x08 << 32;
 const FAST_REGISTER: u64 = 0x09 << 32;
 const LOCAL_INVALIDATE: u64 = 0x0a << 32;
 const READ_INVALIDATE: u64 = 0x0b << 32;
-/// Control words of local operations: address instead of offset, the kind of a window, fence.
+/// Control word bits of local operations: addressing, window type, fence.
 const VA_BASED: u64 = 1 << 53;
 const TYPE_1: u64 = 1 << 54;
 const FENCE: u64 = 1 << 61;
 
-/// Key of a region of b that work requests register, and one of a window; both have the key bits 0 when they are allocated.
+/// Keys of a region of b for fast registration, and of a window; both are allocated with key bits 0.
 const REGION: u32 = 0x6cdb_0e00;
 const WINDOW: u32 = 0x513b_af00;
-/// The same of a window of type 2.
+/// Key of a type 2 window.
 const WINDOW_2: u32 = 0x0318_d000;
-/// A region of b that a command has registered, with every right.
+/// A region of b registered by command, with all rights.
 const PARENT: u32 = 0x011e_be03;
-/// Bytes of both.
+/// Length of both.
 const LEN: u64 = 0x2000;
 
 const fn rights(rights: StagRights) -> u64 {
@@ -32,18 +32,18 @@ const fn rights(rights: StagRights) -> u64 {
 
 const ALL: u64 = rights(StagRights::all());
 
-/// A WQE of one quantum.
+/// Builds a WQE of one quantum.
 fn quantum(words: [u64; 4]) -> Vec<u8> {
     words.iter().flat_map(|word| word.to_le_bytes()).collect()
 }
 
-/// One contiguous range from `TARGET` on.
+/// Fast registration of one contiguous range at `TARGET`.
 fn fast_register(key: u32, len: u64, granted: u64) -> Vec<u8> {
     let control = SIGNALED | FENCE | FAST_REGISTER | VA_BASED | granted | u64::from(key);
     quantum([TARGET, TARGET, len, control])
 }
 
-/// A window of type 1.
+/// Bind of a type 1 window.
 fn bind(window: u32, parent: u32, at: u64, len: u64, granted: StagRights) -> Vec<u8> {
     bind_of(TYPE_1, window, parent, at, len, granted)
 }
@@ -69,7 +69,7 @@ fn allocate_type_2(driver: &mut Driver) {
     driver.perform_well(&Operation::AllocateStag(command));
 }
 
-/// b has all three keys. Nothing is valid but the region of the command.
+/// Allocates all three keys at b. Only the registered region is valid.
 fn with_keys(change: impl Fn(&mut QpContext)) -> Pair {
     let mut pair = Pair::new(QpKind::Rc, change);
     allocate(&mut pair.b, REGION, true);
@@ -79,7 +79,7 @@ fn with_keys(change: impl Fn(&mut QpContext)) -> Pair {
 }
 
 impl Pair {
-    /// b executes work, which completes.
+    /// Executes a WQE at b, which completes.
     #[track_caller]
     fn do_at_b(&mut self, wqe: &[u8]) {
         let index = self.b.post_send(QPN, wqe);
@@ -88,7 +88,7 @@ impl Pair {
         assert_eq!((done.error, done.wqe_index, self.b.next_async_event()), (false, index, None));
     }
 
-    /// a writes 64 bytes by a key of b.
+    /// Writes 64 bytes from a, by a key of b.
     fn write_by(&mut self, key: u32, at: u64) -> u16 {
         let wqe = gather(SIGNALED | WRITE | u64::from(key), at, None, &[fragment(SOURCE, 0, 64)]);
         let request = self.a.post_send(QPN, &wqe);
@@ -96,7 +96,7 @@ impl Pair {
         request
     }
 
-    /// a may not write by a key of b, and both are told.
+    /// Asserts that a write from a by a key of b fails on both sides.
     #[track_caller]
     fn is_refused(&mut self, key: u32, at: u64, code: u16) {
         let request = self.write_by(key, at);
@@ -106,7 +106,7 @@ impl Pair {
 }
 
 #[test]
-fn a_region_is_valid_from_its_registration_to_its_invalidation() {
+fn fast_registration_lasts_until_invalidation() {
     let key = REGION | 0x69;
     let mut pair = with_keys(|_| {});
     pair.a.poke(SOURCE, &[7; 64]);
@@ -119,9 +119,9 @@ fn a_region_is_valid_from_its_registration_to_its_invalidation() {
     assert_eq!(pair.b.peek(TARGET, 64), [0; 64]);
 }
 
-/// With another key byte, as drivers have it, and of other memory.
+/// With another key byte, as drivers do, and other memory.
 #[test]
-fn a_region_can_be_registered_again_once_it_is_invalid() {
+fn invalidated_region_can_be_registered_again() {
     let mut pair = with_keys(|_| {});
     pair.do_at_b(&fast_register(REGION | 1, LEN, ALL));
     pair.do_at_b(&invalidate(REGION | 1));
@@ -131,9 +131,9 @@ fn a_region_can_be_registered_again_once_it_is_invalid() {
     pair.is_refused(REGION | 1, TARGET, 0x102);
 }
 
-/// E-32: who receives it need not invalidate the key himself.
+/// E-32: the receiver need not invalidate the key itself.
 #[test]
-fn a_send_with_invalidate_ends_the_key_and_names_it() {
+fn send_with_invalidate_reports_key() {
     let key = REGION | 0x69;
     let mut pair = with_keys(|_| {});
     pair.do_at_b(&fast_register(key, LEN, ALL));
@@ -146,10 +146,10 @@ fn a_send_with_invalidate_ends_the_key_and_names_it() {
     pair.is_refused(key, TARGET, 0x103);
 }
 
-/// IBTA volume 1, section 9.9.3: the receive has failed, and the peer is told "remote access error". Whatever is wrong with
-/// the key, section 14.1 has one code for it.
+/// IBTA volume 1, section 9.9.3: the receive fails, and the peer gets a remote access error. Section 14.1 has
+/// one code for any cause.
 #[test]
-fn a_send_with_invalidate_of_another_key_fails_the_receive_and_the_request() {
+fn send_with_invalid_key_fails_both_sides() {
     let unknown = 0x1234_5600;
     let private = rights(StagRights::LOCAL_READ);
     for (wqe, key) in [
@@ -175,7 +175,7 @@ fn a_send_with_invalidate_of_another_key_fails_the_receive_and_the_request() {
 }
 
 #[test]
-fn a_read_with_invalidate_ends_the_key_of_its_target() {
+fn read_with_invalidate_invalidates_target() {
     let key = REGION | 1;
     let mut pair = with_keys(|_| {});
     pair.a.poke(SOURCE, &[5; 64]);
@@ -188,9 +188,9 @@ fn a_read_with_invalidate_ends_the_key_of_its_target() {
     pair.is_refused(key, TARGET, 0x103);
 }
 
-/// Of many that are on their way some arrive, none behind the invalidation.
+/// Of many requests in flight some complete, none after the invalidation.
 #[test]
-fn what_comes_behind_an_invalidation_is_refused_and_changes_nothing() {
+fn access_after_invalidation_is_rejected() {
     let key = REGION | 1;
     let mut pair = with_keys(|_| {});
     pair.a.poke(SOURCE, &[7; 64]);
@@ -219,7 +219,7 @@ fn what_comes_behind_an_invalidation_is_refused_and_changes_nothing() {
 }
 
 #[test]
-fn a_window_lets_peers_into_its_part_of_the_region() {
+fn window_grants_its_range() {
     let mut pair = with_keys(|_| {});
     pair.a.poke(SOURCE, &[7; 64]);
     pair.do_at_b(&bind(WINDOW | 1, PARENT, TARGET + 0x1000, 64, StagRights::REMOTE_WRITE));
@@ -229,9 +229,9 @@ fn a_window_lets_peers_into_its_part_of_the_region() {
     pair.is_refused(WINDOW | 1, TARGET + 0x1001, 0x108);
 }
 
-/// Section 13.4: of length 0 it is unbound.
+/// Section 13.4: a bind of length 0 unbinds.
 #[test]
-fn a_window_that_is_unbound_lets_nobody_in() {
+fn unbound_window_denies_access() {
     let mut pair = with_keys(|_| {});
     pair.do_at_b(&bind(WINDOW | 1, PARENT, TARGET, LEN, StagRights::REMOTE_WRITE));
     pair.do_at_b(&bind(WINDOW | 2, PARENT, TARGET, 0, StagRights::empty()));
@@ -239,7 +239,7 @@ fn a_window_that_is_unbound_lets_nobody_in() {
 }
 
 #[test]
-fn a_region_with_windows_is_not_deallocated() {
+fn region_with_windows_is_not_deallocated() {
     let mut pair = with_keys(|_| {});
     pair.do_at_b(&bind(WINDOW | 1, PARENT, TARGET, LEN, StagRights::REMOTE_WRITE));
     let parent = DeallocateStag { pd: PD, index: PARENT >> 8, region: true };
@@ -250,12 +250,12 @@ fn a_region_with_windows_is_not_deallocated() {
     pair.is_refused(PARENT, TARGET, 0x102);
 }
 
-/// What is wrong, with the context, what is done before, the work, and the code of the event.
+/// Error, context change, preparation, WQE, and expected event code.
 type Case<'a> = (&'a str, &'a dyn Fn(&mut QpContext), Option<Vec<u8>>, Vec<u8>, u16);
 
-/// Each in a queue pair of its own, whose other work goes with it.
+/// Each case has its own queue pair, whose other requests are flushed.
 #[test]
-fn local_work_that_cannot_be_done_says_why() {
+fn invalid_local_operations_report_cause() {
     const UNKNOWN: u32 = 0x1234_5600;
     let no = |_: &mut QpContext| {};
     let no_bind = |context: &mut QpContext| context.bind = false;
@@ -308,9 +308,9 @@ fn local_work_that_cannot_be_done_says_why() {
     }
 }
 
-/// Section 14.1, code 0x113: the windows of a region keep it valid.
+/// Section 14.1, code 0x113: bound windows keep a region valid.
 #[test]
-fn a_region_with_windows_is_not_invalidated() {
+fn region_with_windows_is_not_invalidated() {
     let region = REGION | 1;
     let mut pair = with_keys(|_| {});
     pair.do_at_b(&fast_register(region, LEN, ALL));
@@ -320,9 +320,9 @@ fn a_region_with_windows_is_not_invalidated() {
     assert_eq!(failure(&mut pair.b, 2), (0x113, 5, request));
 }
 
-/// Section 14.1, code 0x114: unlike one of type 1, a window of type 2 has to be invalidated before it is bound again.
+/// Section 14.1, code 0x114: unlike type 1, a type 2 window must be invalidated before it is bound again.
 #[test]
-fn a_window_of_type_2_is_not_bound_twice() {
+fn type_2_window_is_bound_once() {
     let mut pair = with_keys(|_| {});
     allocate_type_2(&mut pair.b);
     let bound = |key| bind_of(0, WINDOW_2 | key, PARENT, TARGET, 64, StagRights::REMOTE_WRITE);
@@ -334,9 +334,10 @@ fn a_window_of_type_2_is_not_bound_twice() {
     assert_eq!(failure(&mut pair.b, 2), (0x114, 5, request));
 }
 
-/// Section 14.1, code 0x104: a window of type 2 is of the queue pair that has bound it, for peers and for its owner.
+/// Section 14.1, code 0x104: a type 2 window belongs to the queue pair that bound it, for peers and for its
+/// owner.
 #[test]
-fn a_window_of_type_2_is_of_one_queue_pair() {
+fn type_2_window_belongs_to_one_qp() {
     const OTHER: Qpn = Qpn::new(7);
     let key = WINDOW_2 | 1;
     let pair = || {

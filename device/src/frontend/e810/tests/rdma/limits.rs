@@ -1,4 +1,4 @@
-//! Every limit of the RDMA half from both sides: the last object works, the next is refused with its status, counted and logged.
+//! Limits of the RDMA half: the last object works; the next is rejected with its status, counted and logged.
 
 use drivers::e810::queue_pair::gather;
 use drivers::e810::{Performed, RDMA_BUFFER, segment};
@@ -11,7 +11,7 @@ use protocol::hca::e810::rdma::path::ManageArp;
 use super::*;
 use crate::frontend::testing::logged;
 
-/// What a device of the least size has.
+/// Minimum limits.
 const QPS: u32 = 32;
 const CQS: u32 = 64;
 const REGIONS: u32 = 256;
@@ -29,12 +29,12 @@ fn small() -> Driver {
     opened_with(1, Options { limits: limits.unwrap(), ..Options::default() })
 }
 
-/// How often something was ignored for this reason.
+/// Returns the number of events ignored for a reason.
 fn ignored(driver: &Driver, reason: &str) -> u64 {
     driver.bus.hca.monitor().ignored_counts().find(|(name, _)| *name == reason).map_or(0, |(_, count)| count)
 }
 
-/// The first is done, the second refused, and counted as such.
+/// Asserts that the first operation succeeds and the second is rejected and counted.
 #[track_caller]
 fn last_and_next(driver: &mut Driver, last: &Operation, next: &Operation, refusal: CqpErrorCode) {
     driver.perform_well(last);
@@ -89,7 +89,7 @@ fn last_region_works() {
     for index in 0..REGIONS {
         register(&mut driver, index << 8, SOURCE, 4096, StagRights::LOCAL_WRITE);
     }
-    // All bits of a STag are the driver's; the low ones of its index choose the entry.
+    // Drivers choose all bits of an STag; the low bits of the index select the entry.
     let next = RegisterMr { stag: REGIONS << 8, len: 4096, ..RegisterMr::default() };
     refused(&mut driver, &Operation::RegisterMr(next), CqpErrorCode::Exists);
 }
@@ -132,9 +132,9 @@ fn last_pble_is_committed() {
     }
 }
 
-/// Drivers keep entry 0 for themselves. A connection to a neighbour that they find no entry for names entry 0xffff.
+/// Drivers reserve entry 0. A connection to a neighbour without an entry names entry 0xffff.
 #[test]
-fn full_arp_table_is_counted_and_explained() {
+fn full_arp_table_is_counted() {
     let mut driver = small();
     for index in 1..ARP_ENTRIES - 1 {
         driver.set_neighbour(index, mac(2));
@@ -153,7 +153,7 @@ fn full_arp_table_is_counted_and_explained() {
     start(&mut driver, other, QpKind::Rc, &QpContext { arp_index: ArpIndex::new(0xffff), ..context(1) });
     assert_eq!(reason(&driver, other), Some("arp_table_full"));
 
-    // An entry is free again, and the table fills a second time.
+    // An entry is freed, and the table fills a second time.
     let gone = ManageArp { index: ArpIndex::new(3), ..ManageArp::default() };
     driver.perform_well(&Operation::ManageArp(gone));
     let before = ignored(&driver, "arp_table_full");
@@ -161,7 +161,7 @@ fn full_arp_table_is_counted_and_explained() {
     assert_eq!(ignored(&driver, "arp_table_full"), before + 1);
 }
 
-/// All twelve bits of "manage ARP" name an entry where nothing is configured.
+/// By default, all twelve bits of "manage ARP" are valid.
 #[test]
 fn default_arp_table_has_4096_entries() {
     let mut driver = opened(1);
@@ -172,9 +172,9 @@ fn default_arp_table_has_4096_entries() {
     assert_eq!(frames[0][..6], mac(2).0);
 }
 
-/// A message is at most as long as the driver says (`max_msg_sz`).
+/// A message is at most as long as the driver reports (`max_msg_sz`).
 #[test]
-fn message_of_two_gibibytes_is_refused() {
+fn rejects_two_gibibyte_message() {
     const LIMIT: u32 = (1 << 31) - 1;
     for (len, code) in [(LIMIT, None), (LIMIT + 1, Some(0x0132))] {
         let mut pair = Pair::connected();

@@ -1,4 +1,4 @@
-//! What an operator sees of the RDMA half: rows of its objects, and records of what it does.
+//! Rows and trace records of the RDMA half.
 
 use drivers::e810::queue_pair::gather;
 use protocol::hca::e810::rdma::queue_pair::DestroyQp;
@@ -13,7 +13,7 @@ fn rows(driver: &Driver, table: Table) -> Rows {
 }
 
 #[test]
-fn a_queue_pair_has_a_row_with_its_peer_and_what_it_did() {
+fn qp_row_has_peer_and_counters() {
     let mut pair = Pair::connected();
     pair.b.post_receive(QPN, &[fragment(TARGET, 0, 64)]);
     pair.a.post_send(QPN, &gather(SIGNALED | SEND, 0, None, &[fragment(SOURCE, 0, 64)]));
@@ -31,7 +31,7 @@ fn a_queue_pair_has_a_row_with_its_peer_and_what_it_did() {
 }
 
 #[test]
-fn queues_of_completions_and_events_have_rows() {
+fn cqs_and_event_queues_have_rows() {
     let mut pair = Pair::connected();
     pair.a.arm_cq(SEND_CQ, 1 << 14);
     let Rows::Cqs(cqs) = rows(&pair.a, Table::Cqs) else { panic!() };
@@ -44,7 +44,7 @@ fn queues_of_completions_and_events_have_rows() {
 }
 
 #[test]
-fn memory_handles_and_the_control_queue_have_rows() {
+fn memory_and_control_queue_have_rows() {
     let mut pair = Pair::connected();
     register(&mut pair.a, 0x1234_5601, SOURCE, 0x1000, StagRights::REMOTE_WRITE);
     pair.a.perform_well(&Operation::CreateAddressHandle(handle(1)));
@@ -68,14 +68,14 @@ fn memory_handles_and_the_control_queue_have_rows() {
     }
 }
 
-/// Records of one kind, without the time and the device.
+/// Returns the records of one kind, without time and device.
 fn records(text: &str, kind: &str) -> Vec<String> {
     let all = text.lines().filter_map(|line| line.split_once(" hca1 ")).map(|(_, record)| record);
     all.filter(|record| record.starts_with(kind)).map(str::to_owned).collect()
 }
 
 #[test]
-fn requests_completions_and_events_are_in_the_trace() {
+fn trace_has_requests_completions_and_events() {
     let mut pair = Pair::connected();
     let written = Written::default();
     pair.a.bus.hca.set_trace(Some(written.trace(TraceFormat::Text)));

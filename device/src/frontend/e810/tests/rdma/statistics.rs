@@ -1,4 +1,4 @@
-//! What the RDMA half says that it sent and received, word by word of the block (section 10.7).
+//! Statistics of the RDMA half, word by word (section 10.7).
 
 use drivers::e810::queue_pair::gather;
 use protocol::hca::e810::rdma::statistics::GatherStatistics;
@@ -6,10 +6,10 @@ use protocol::hca::e810::rdma::statistics::GatherStatistics;
 use super::*;
 use crate::frontend::e810::testing::RDMA_BUFFER;
 
-/// IPv4, UDP and BTH in front of a packet's data, the ICRC behind them.
+/// IPv4, UDP and BTH headers, and the ICRC.
 const AROUND: u64 = 20 + 8 + 12 + 4;
 
-/// All words of the block.
+/// Returns all words of the block.
 fn gathered(driver: &mut Driver) -> Vec<u64> {
     driver.poke(RDMA_BUFFER, &[0xee; 1024]);
     let command = GatherStatistics { buffer: Iova::new(RDMA_BUFFER), ..GatherStatistics::default() };
@@ -18,15 +18,15 @@ fn gathered(driver: &mut Driver) -> Vec<u64> {
     bytes.as_chunks().0.iter().map(|word| u64::from_le_bytes(*word)).collect()
 }
 
-/// The words that are not zero, by their offsets.
+/// Returns the nonzero words by offset.
 fn counted(driver: &mut Driver) -> Vec<(usize, u64)> {
     let words = gathered(driver);
     words.into_iter().enumerate().map(|(n, word)| (n * 8, word)).filter(|(_, word)| *word != 0).collect()
 }
 
-/// A message of 4000 bytes at a path MTU of 1024: four packets one way, an acknowledge the other.
+/// A message of 4000 bytes at a path MTU of 1024: four packets one way, one acknowledge back.
 #[test]
-fn a_send_counts_as_one_and_its_packets_by_version_of_ip() {
+fn send_counts_packets_by_ip_version() {
     let mut pair = Pair::connected();
     assert_eq!(counted(&mut pair.a), [], "nothing yet");
     pair.b.post_receive(QPN, &[fragment(TARGET, 0, 8192)]);
@@ -40,7 +40,7 @@ fn a_send_counts_as_one_and_its_packets_by_version_of_ip() {
 }
 
 #[test]
-fn writes_and_reads_count_as_what_they_are_on_both_sides() {
+fn writes_and_reads_count_on_both_sides() {
     let mut pair = Pair::connected();
     register(&mut pair.b, 0x1234_5601, TARGET, 0x1000, StagRights::all());
     for (operation, sent, received) in [(WRITE, 264, 240), (READ, 272, 248)] {
@@ -53,9 +53,9 @@ fn writes_and_reads_count_as_what_they_are_on_both_sides() {
     }
 }
 
-/// What peers may not ask is answered, and counted as the protocol's error.
+/// Forbidden requests get a NAK and count as protocol errors.
 #[test]
-fn requests_that_break_the_protocol_are_errors_of_it() {
+fn protocol_violations_are_counted() {
     let mut pair = Pair::connected();
     pair.b.post_receive(QPN, &[fragment(TARGET, 0, 16)]);
     pair.a.post_send(QPN, &gather(SIGNALED | SEND, 0, None, &[fragment(SOURCE, 0, 64)]));
@@ -65,9 +65,9 @@ fn requests_that_break_the_protocol_are_errors_of_it() {
     assert_eq!(gathered(&mut pair.a)[280 / 8], 0, "nor was one sent");
 }
 
-/// Section 10.7: a driver adds to what it has what it finds more than last time, first more than zero.
+/// Section 10.7: a driver adds the increase since its last read, initially since zero.
 #[test]
-fn counters_begin_with_the_control_queue() {
+fn counters_start_with_control_queue() {
     let mut pair = Pair::connected();
     pair.b.post_receive(QPN, &[fragment(TARGET, 0, 64)]);
     pair.a.post_send(QPN, &gather(SIGNALED | SEND, 0, None, &[fragment(SOURCE, 0, 64)]));

@@ -1,4 +1,4 @@
-//! What arrives: by content, with the completions of both sides.
+//! Data transfers: content, and completions on both sides.
 
 use std::net::IpAddr;
 
@@ -12,7 +12,7 @@ use super::*;
 use crate::frontend::testing::pattern;
 
 #[test]
-fn a_send_arrives_and_both_sides_are_told() {
+fn send_completes_on_both_sides() {
     let mut pair = Pair::connected();
     let data = pattern(4000, 1);
     pair.a.poke(SOURCE, &data);
@@ -47,7 +47,7 @@ fn a_send_arrives_and_both_sides_are_told() {
 
 /// Section 13.4: eight bytes in the first quantum, 31 in each further one.
 #[test]
-fn inline_data_of_every_length_arrive() {
+fn inline_data_of_every_length() {
     let mut pair = Pair::connected();
     for len in 0..=101 {
         for imm in [None, Some(0x1122_3344)] {
@@ -66,9 +66,9 @@ fn inline_data_of_every_length_arrive() {
     }
 }
 
-/// Section 13.4: up to 13 pieces, of which an even number has a dummy behind it, on both sides.
+/// Section 13.4: up to 13 fragments; an even number is padded with a dummy, on both sides.
 #[test]
-fn lists_of_every_length_are_gathered_and_scattered() {
+fn sge_lists_of_every_length() {
     let mut pair = Pair::connected();
     for count in 1..=13_u32 {
         for imm in [None, Some(count)] {
@@ -92,16 +92,16 @@ fn lists_of_every_length_are_gathered_and_scattered() {
 }
 
 #[test]
-fn rings_wrap_around_often() {
+fn rings_wrap_repeatedly() {
     let mut pair = Pair::connected();
     for round in 0..2000_u32 {
         let data = round.to_le_bytes();
         let [seed, ..] = data;
         pair.b.post_receive(QPN, &[fragment(TARGET, 0, 64)]);
-        // Lengths of one, two and three quanta, so that NOPs fill what they leave.
+        // Lengths of one, two and three quanta, so that NOPs pad the rest.
         let bytes = pattern(4 + (round as usize % 3) * 30, seed);
         let all = [&data[..], &bytes].concat();
-        // Without a signal no completion comes.
+        // Unsignaled requests produce no completion.
         let signal = if round % 4 == 0 { SIGNALED } else { 0 };
         pair.a.post_send(QPN, &inline(signal | SEND, 0, None, &all[..all.len().min(64)]));
         pair.settle();
@@ -112,9 +112,9 @@ fn rings_wrap_around_often() {
     }
 }
 
-/// Section 13.4: the shadow area says how far the device is before it rests.
+/// Section 13.4: the device publishes its index before it goes idle.
 #[test]
-fn the_device_says_where_it_rests() {
+fn shadow_area_has_consumer_index() {
     let mut pair = Pair::connected();
     pair.b.post_receive(QPN, &[fragment(TARGET, 0, 64)]);
     pair.a.put_send(QPN, &inline(SIGNALED | SEND, 0, None, &[1; 64]));
@@ -125,7 +125,7 @@ fn the_device_says_where_it_rests() {
 }
 
 #[test]
-fn what_was_posted_before_the_queue_pair_sends_is_found_then() {
+fn requests_before_rts_are_sent() {
     let mut pair = Pair::connected();
     let context = context(1);
     assert_eq!(pair.a.modify_qp(QPN, QpKind::Rc, QpState::Sqd, &context).error, None);
@@ -141,7 +141,7 @@ fn what_was_posted_before_the_queue_pair_sends_is_found_then() {
 }
 
 #[test]
-fn a_receive_that_is_posted_late_is_found() {
+fn late_receive_is_found() {
     let mut pair = Pair::connected();
     pair.a.post_send(QPN, &inline(SIGNALED | SEND, 0, None, &[9; 8]));
     pair.settle();
@@ -154,9 +154,9 @@ fn a_receive_that_is_posted_late_is_found() {
     assert_eq!((pair.sent().error, pair.received().cqe.len), (false, 8));
 }
 
-/// Section 12.5: what is in the old ring stays there; the new one begins at 0 with the first polarity.
+/// Section 12.5: old entries stay in the old ring; the new one starts at 0 with the initial polarity.
 #[test]
-fn a_completion_queue_moves_to_another_ring() {
+fn resized_cq_starts_new_ring() {
     let mut pair = Pair::connected();
     let send = |pair: &mut Pair| {
         pair.b.post_receive(QPN, &[fragment(TARGET, 0, 64)]);
@@ -182,7 +182,7 @@ fn a_completion_queue_moves_to_another_ring() {
 
 /// Section 12.3.
 #[test]
-fn an_arm_is_answered_once_and_at_once_if_something_is_unread() {
+fn arm_with_unread_entry_fires_once() {
     const NEXT: u64 = 1 << 14;
     const ONLY_SOLICITED: u64 = 1 << 15;
     let mut pair = Pair::connected();
@@ -217,7 +217,7 @@ fn an_arm_is_answered_once_and_at_once_if_something_is_unread() {
 
 /// Section 12.2.
 #[test]
-fn a_full_completion_queue_is_reported_once_and_ends_the_queue_pair() {
+fn cq_overflow_reports_once_stops_qp() {
     let mut pair = Pair::connected();
     for _ in 0..300 {
         pair.b.post_receive(QPN, &[fragment(TARGET, 0, 64)]);
@@ -233,7 +233,7 @@ fn a_full_completion_queue_is_reported_once_and_ends_the_queue_pair() {
 
 /// Sections 12.1 and 13.6.
 #[test]
-fn a_datagram_tells_where_it_came_from() {
+fn datagram_completion_has_source() {
     for (imm, tag) in [(None, None), (Some(0xdead_beef), None), (None, Some(0x6005))] {
         let mut pair = Pair::new(QpKind::Ud, |_| {});
         let tagged =
@@ -259,7 +259,7 @@ fn a_datagram_tells_where_it_came_from() {
             valid: true,
         };
         assert_eq!(more, Some(expected));
-        // 20 bytes that are not used, then the IPv4 header.
+        // 20 unused bytes, then the IPv4 header.
         let area = pair.b.peek(TARGET, 40);
         assert_eq!(
             (area[20], &area[32..36], &area[36..40]),
@@ -269,9 +269,10 @@ fn a_datagram_tells_where_it_came_from() {
     }
 }
 
-/// Section 13.6; the port by IBTA annex A17, section A17.4.3: dynamic, low bits of the label with the high ones folded in.
+/// Section 13.6; port by IBTA annex A17, section A17.4.3: dynamic range, high bits of the label folded into
+/// the low ones.
 #[test]
-fn a_datagram_carries_its_class_and_label_and_a_port_of_its_flow() {
+fn datagram_carries_class_label_and_port() {
     let ip = |id: u16| std::net::IpAddr::from([0xfd81, 0, 0, 0, 0, 0, 0, id]);
     for (label, port) in [(0, 0xc000), (1, 0xc001), (0x4001, 0xc000), (0xf_ffff, 0xffc0_u16)] {
         let mut pair = Pair::new(QpKind::Ud, |_| {});
@@ -292,10 +293,10 @@ fn a_datagram_carries_its_class_and_label_and_a_port_of_its_flow() {
     }
 }
 
-/// Section 13.8: all members of the group get it but the one that sent it, whatever VLAN it came in. The MAC of a group is
-/// what the driver makes of its address, of IPv6 33:33 and the first four bytes.
+/// Section 13.8: all members but the sender receive the datagram, in any VLAN. irdma derives the group MAC of
+/// an IPv6 address as 33:33 and the first four bytes.
 #[test]
-fn a_datagram_to_a_group_reaches_all_members_but_its_sender() {
+fn multicast_reaches_members_except_sender() {
     let v4 =
         (IpAddr::from([239, 1, 2, 3]), MacAddr([0x01, 0x00, 0x5e, 1, 2, 3]), IpAddr::from([10, 81, 0, 1]));
     let v6 = (
@@ -347,16 +348,16 @@ fn a_datagram_to_a_group_reaches_all_members_but_its_sender() {
     }
 }
 
-/// Section 13.9: connections take the new way as soon as the ARP table says it.
+/// Section 13.9: connections follow the ARP table at once.
 #[test]
-fn a_neighbour_that_moves_is_followed() {
+fn arp_change_updates_connections() {
     let mut pair = Pair::connected();
     pair.a.set_neighbour(2, mac(9));
     pair.a.post_send(QPN, &inline(SIGNALED | SEND, 0, None, &[9; 8]));
     let lost = pair.a.bus.settle();
     assert_eq!((lost.len(), &lost[0][..6]), (1, &mac(9).0[..]));
     pair.a.set_neighbour(2, mac(2));
-    // Its entry goes; connections do not.
+    // Deleting the entry does not affect connections.
     let gone = ManageArp { index: ArpIndex::new(2), ..ManageArp::default() };
     pair.a.perform_well(&Operation::ManageArp(gone));
     pair.b.post_receive(QPN, &[fragment(TARGET, 0, 64)]);
@@ -367,11 +368,11 @@ fn a_neighbour_that_moves_is_followed() {
     assert_eq!((pair.sent().error, pair.received().cqe.len), (false, 8));
 }
 
-/// Regions of both sides, of which the other's key is a peer's.
+/// Regions of both sides; the peer's key is that of the other side.
 const OWN: u32 = 0x9132_58d1;
 const PEER: u32 = 0x6cdb_0e07;
 
-/// Queue pairs that reach memory by keys only.
+/// Creates queue pairs that access memory by keys only.
 fn with_regions() -> Pair {
     let mut pair = Pair::new(QpKind::Rc, |context| context.privileged = false);
     let own = StagRights::LOCAL_READ | StagRights::LOCAL_WRITE;
@@ -381,7 +382,7 @@ fn with_regions() -> Pair {
 }
 
 #[test]
-fn a_write_arrives_and_with_immediate_data_takes_a_receive() {
+fn write_with_immediate_consumes_receive() {
     let mut pair = with_regions();
     let data = pattern(3 << 20, 9);
     pair.a.poke(SOURCE + 5, &data);
@@ -403,7 +404,7 @@ fn a_write_arrives_and_with_immediate_data_takes_a_receive() {
 }
 
 #[test]
-fn a_read_fills_its_fragments() {
+fn read_fills_its_fragments() {
     let mut pair = with_regions();
     let data = pattern(100_000, 4);
     pair.b.poke(TARGET + 3, &data);

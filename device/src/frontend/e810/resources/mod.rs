@@ -1,4 +1,4 @@
-//! Things of which there are only so many, and which software asks for before it uses them: 0208 to 020A.
+//! Limited resources, which software allocates before use: admin commands 0208 to 020A.
 //!
 //! # Spec
 //! E810 interface, section 5.8.
@@ -9,15 +9,15 @@ use protocol::hca::e810::admin::resource::{AllocatedResources, ResourceHeader, R
 use protocol::hca::e810::admin::{AdminError, AdminStatus};
 
 use super::buffer::Buffer;
+use super::id_pool::IdPool;
 use super::limits::{FUNCTION_FILTERS, MAX_COUNTER_BLOCKS, MAX_LISTS, MAX_PROFILES, MAX_TCAM_ENTRIES};
-use super::numbers::Numbers;
 
-/// What was given to software.
+/// Allocated resources.
 #[derive(Debug)]
 pub(super) struct Resources {
     /// Resources with identifiers.
-    numbered: BTreeMap<ResourceKind, Numbers>,
-    /// Resources of which only the amount counts: how much is left.
+    numbered: BTreeMap<ResourceKind, IdPool>,
+    /// Remaining amount of resources without identifiers.
     left: BTreeMap<ResourceKind, u16>,
 }
 
@@ -33,7 +33,7 @@ impl Default for Resources {
             (ResourceKind::HashTcam, MAX_TCAM_ENTRIES),
         ];
         Self {
-            numbered: numbered.map(|(kind, count)| (kind, Numbers::new(1, count))).into(),
+            numbered: numbered.map(|(kind, count)| (kind, IdPool::new(1, count))).into(),
             left: [ResourceKind::OwnFilters, ResourceKind::SharedFilters]
                 .map(|kind| (kind, FUNCTION_FILTERS))
                 .into(),
@@ -42,10 +42,11 @@ impl Default for Resources {
 }
 
 impl Resources {
-    /// "Allocate resources": fills in the identifiers. An amount without identifiers is answered with none.
+    /// Executes "Allocate resources": fills in the identifiers. Resources without identifiers are only
+    /// counted.
     ///
     /// # Errors
-    /// EINVAL for a kind that there is not, or a buffer that is too short; ENOSPC, and then none is allocated.
+    /// EINVAL for an unknown type or a short buffer; ENOSPC, with none allocated.
     pub(super) fn allocate(&mut self, buffer: &mut [u8]) -> Result<(), AdminError> {
         let mut left = Buffer::new(buffer);
         let ResourceHeader { kind, count, .. } = ResourceHeader::parse(left.next()?);
@@ -60,16 +61,16 @@ impl Resources {
         if numbers.free() < count {
             return Err(none_left);
         }
-        for (bytes, number) in identifiers.iter_mut().zip(std::iter::from_fn(|| numbers.take())) {
+        for (bytes, number) in identifiers.iter_mut().zip(std::iter::from_fn(|| numbers.allocate())) {
             *bytes = number.to_le_bytes();
         }
         Ok(())
     }
 
-    /// "Free resources".
+    /// Executes "Free resources".
     ///
     /// # Errors
-    /// EINVAL for a kind that there is not, or a buffer that is too short; ENOENT for what is not allocated.
+    /// EINVAL for an unknown type or a short buffer; ENOENT for a resource that is not allocated.
     pub(super) fn free(&mut self, buffer: &mut [u8]) -> Result<(), AdminError> {
         let mut left = Buffer::new(buffer);
         let ResourceHeader { kind, count, .. } = ResourceHeader::parse(left.next()?);
@@ -85,34 +86,34 @@ impl Resources {
         let identifiers: &mut [[u8; 2]] = left.next_all(count)?;
         for bytes in identifiers {
             let number = u16::from_le_bytes(*bytes);
-            if !numbers.give_back(number) {
+            if !numbers.release(number) {
                 return Err(AdminError::no_entry("resource", number.into()));
             }
         }
         Ok(())
     }
 
-    /// "Get allocated resource descriptors": fills in identifiers as far as there is room. There is one function, so it does
-    /// not matter whether they are shared.
+    /// Executes "Get allocated resource descriptors": fills in as many identifiers as the buffer holds. The
+    /// "shared" flag is ignored, since there is only one function.
     ///
     /// # Errors
-    /// EINVAL for a kind without identifiers.
+    /// EINVAL for a type without identifiers.
     pub(super) fn allocated(
         &self,
-        asked: AllocatedResources,
+        request: AllocatedResources,
         buffer: &mut [u8],
     ) -> Result<AllocatedResources, AdminError> {
-        let numbers = self.numbered.get(&asked.kind).ok_or(unknown(asked.kind))?;
-        let mut used = numbers.used_from(asked.first);
+        let numbers = self.numbered.get(&request.kind).ok_or(unknown(request.kind))?;
+        let mut used = numbers.used_from(request.first);
         let mut count = 0;
         for (place, number) in buffer.as_chunks_mut::<2>().0.iter_mut().zip(&mut used) {
             *place = number.to_le_bytes();
             count += 1;
         }
-        Ok(AllocatedResources { first: used.next().unwrap_or(0), count, ..asked })
+        Ok(AllocatedResources { first: used.next().unwrap_or(0), count, ..request })
     }
 
-    /// Whether software was given this.
+    /// Whether the resource is allocated.
     pub(super) fn is_allocated(&self, kind: ResourceKind, number: u16) -> bool {
         self.numbered.get(&kind).is_some_and(|numbers| numbers.is_used(number))
     }

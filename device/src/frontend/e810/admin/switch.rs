@@ -1,4 +1,4 @@
-//! Switch, resources and VSIs, with the tables by which VSIs spread what they receive: 0200 to 02A2, 0B02 to 0B05.
+//! Switch, resources, VSIs and RSS: commands 0200 to 02A2 and 0B02 to 0B05.
 //!
 //! # Spec
 //! E810 interface, sections 5.4 and 5.7 to 5.9.
@@ -11,16 +11,16 @@ use protocol::hca::e810::admin::vsi::VsiParameters;
 use protocol::hca::e810::admin::{AdminError, Opcode};
 
 use super::Command;
+use crate::frontend::e810::pf_config::PfConfig;
 use crate::frontend::e810::switch::{RuleCommand, Switch};
-use crate::frontend::e810::switching::Switching;
 
-/// Executes a command of the switch; `None` if it is another's.
+/// Executes a switch command; `None` for other commands.
 pub(in crate::frontend::e810) fn dispatch(
-    switching: &mut Switching,
+    pf_config: &mut PfConfig,
     opcode: Opcode,
     command: &mut Command,
 ) -> Option<Result<(), AdminError>> {
-    let vsis = &mut switching.vsis;
+    let vsis = &mut pf_config.vsis;
     Some(match opcode {
         Opcode::GetSwitchConfig => {
             let first = command.parameters(SwitchParameters::parse).next;
@@ -29,11 +29,11 @@ pub(in crate::frontend::e810) fn dispatch(
                 command.fill(|_| Ok(usize::from(count) * SwitchElement::LEN))
             })
         }
-        Opcode::AllocateResources => switching.allocate(command.buffer_mut()),
-        Opcode::FreeResources => switching.free(command.buffer_mut()),
+        Opcode::AllocateResources => pf_config.allocate(command.buffer_mut()),
+        Opcode::FreeResources => pf_config.free(command.buffer_mut()),
         Opcode::AllocatedResources => {
-            let asked = command.parameters(AllocatedResources::parse);
-            switching.allocated(asked, command.buffer_mut()).map(|answer| command.answer(answer.emit()))
+            let request = command.parameters(AllocatedResources::parse);
+            pf_config.allocated(request, command.buffer_mut()).map(|answer| command.answer(answer.emit()))
         }
         Opcode::AddVsi => {
             let parameters = command.parameters(VsiParameters::parse);
@@ -45,11 +45,11 @@ pub(in crate::frontend::e810) fn dispatch(
         }
         Opcode::FreeVsi => {
             let parameters = command.parameters(VsiParameters::parse);
-            switching.free_vsi(&parameters).map(|answer| command.answer(answer.emit()))
+            pf_config.free_vsi(&parameters).map(|answer| command.answer(answer.emit()))
         }
-        Opcode::AddRules => rules(switching, RuleCommand::Add, command),
-        Opcode::UpdateRules => rules(switching, RuleCommand::Update, command),
-        Opcode::RemoveRules => rules(switching, RuleCommand::Remove, command),
+        Opcode::AddRules => rules(pf_config, RuleCommand::Add, command),
+        Opcode::UpdateRules => rules(pf_config, RuleCommand::Update, command),
+        Opcode::RemoveRules => rules(pf_config, RuleCommand::Remove, command),
         Opcode::SetRssKey => vsis.set_key(&command.parameters(KeyParameters::parse), command.buffer()),
         Opcode::SetRssTable => vsis.set_table(&command.parameters(TableParameters::parse), command.buffer()),
         Opcode::GetRssKey => {
@@ -64,7 +64,7 @@ pub(in crate::frontend::e810) fn dispatch(
     })
 }
 
-fn rules(switching: &mut Switching, kind: RuleCommand, command: &mut Command) -> Result<(), AdminError> {
+fn rules(pf_config: &mut PfConfig, kind: RuleCommand, command: &mut Command) -> Result<(), AdminError> {
     let count = command.parameters(ListParameters::parse).count;
-    switching.rules(kind, count, command.buffer_mut())
+    pf_config.rules(kind, count, command.buffer_mut())
 }

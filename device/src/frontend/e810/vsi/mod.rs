@@ -1,4 +1,4 @@
-//! Virtual station interfaces: what connects queues to the switch.
+//! Virtual station interfaces (VSIs), which connect queues to the switch.
 //!
 //! # Spec
 //! E810 interface, section 5.7.
@@ -14,32 +14,33 @@ use protocol::hca::e810::admin::{AdminError, AdminStatus};
 use protocol::net::layers::Tci;
 
 use super::buffer::Buffer;
-use super::numbers::Numbers;
+use super::id_pool::IdPool;
 use super::rss::profiles::Profiles;
 use super::rss::{FunctionTable, VsiRss};
 
-/// VSIs of the device, which is one function's alone.
+/// Maximum number of VSIs of the only function.
 ///
-/// Bound: of what a driver can make the device keep, about 300 bytes each. Drivers read it in capability 0017.
+/// Bound: memory that a driver can make the device allocate, about 300 bytes each. Drivers read it in
+/// capability 0017.
 pub(super) const MAX_VSIS: u16 = 768;
 
-/// Kinds of VSIs that a driver may add: VMDq (of subfunctions), and those of the physical function.
+/// VSI types that a driver may add: VMDq (for subfunctions) and physical function.
 const KINDS: std::ops::RangeInclusive<u8> = 1..=2;
 
-/// The VSI that a reset leaves behind, for boot loaders, which add none: behind the numbers of those that drivers add.
+/// The VSI that exists after a reset, for boot loaders, which add none. Its number follows those of added
+/// VSIs.
 const DEFAULT: VsiNumber = VsiNumber(MAX_VSIS + 1);
 
-/// Number of a VSI that there is or was.
+/// Number of a VSI that may or may not exist.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct VsiNumber(u16);
 
 impl VsiNumber {
-    /// From the ten bits that commands and contexts have for it.
+    /// From a field of a command or context, of which ten bits count.
     pub(super) const fn new(raw: u16) -> Self {
         Self(raw & 0x3ff)
     }
 
-    /// The plain number.
     pub(super) const fn get(self) -> u16 {
         self.0
     }
@@ -54,27 +55,27 @@ impl fmt::Debug for VsiNumber {
 /// A VSI.
 #[derive(Clone, Debug)]
 pub(super) struct Vsi {
-    /// Its place in the switch.
+    /// Switch section.
     pub(super) switch: SwitchSection,
-    /// What it must not send.
+    /// Security section: transmit restrictions.
     pub(super) security: SecuritySection,
-    /// Its VLAN tags.
+    /// VLAN section: tag handling.
     pub(super) vlan: VlanSection,
-    /// Its queues.
+    /// Queue mapping.
     pub(super) queues: QueueMap,
-    /// How frames find their queue; whether RDMA takes its packets.
+    /// Queueing options: hash and RDMA filter.
     pub(super) options: OptionsSection,
-    /// Its key and table of receive side scaling.
+    /// RSS key and lookup table.
     pub(super) rss: VsiRss,
 }
 
-/// Receive queues of a VSI.
+/// Receive queue mapping of a VSI.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct QueueMap(QueueSection);
 
 impl QueueMap {
-    /// The receive queue of the device that is the `index`th of the VSI's first traffic class, in which all priorities
-    /// are. An index past its end begins anew, as the bits above its size do not count.
+    /// Returns the device's receive queue for entry `index` of traffic class 0, which all priorities map to.
+    /// The index wraps at the size of the class, as its higher bits are ignored.
     pub(super) fn receive_queue(&self, index: u16) -> u16 {
         let class = self.0.classes[0];
         let nth = class.first.wrapping_add(index & self.mask());
@@ -85,19 +86,20 @@ impl QueueMap {
         }
     }
 
-    /// How many queues there are.
+    /// Returns the number of queues of traffic class 0.
     pub(super) fn len(&self) -> u16 {
         self.mask().saturating_add(1)
     }
 
     fn mask(&self) -> u16 {
-        // Four bits.
+        // `log2_count` has four bits.
         (1 << self.0.classes[0].log2_count) - 1
     }
 }
 
 impl Vsi {
-    /// A VSI as it is added. Which sections are marked does not matter then: the driver marks few of them and means all.
+    /// Creates a VSI. The valid bits of sections are ignored: `ice` marks few sections on creation but relies
+    /// on all.
     fn new(context: &VsiContext) -> Self {
         Self {
             switch: context.switch,
@@ -128,19 +130,19 @@ impl Vsi {
         }
     }
 
-    /// The tag that every frame sent gets besides its own.
+    /// Returns the port VLAN tag that is inserted into every transmitted frame.
     pub(super) fn port_tag(&self) -> Option<Tci> {
         self.vlan.insert_port_tag.then(|| Tci::from_bits(self.vlan.port_tag))
     }
 
-    /// Whether software may send frames with a tag (or, if not `tagged`, without one).
+    /// Whether the VLAN mode permits tagged frames (untagged ones if not `tagged`).
     pub(super) const fn may_send(&self, tagged: bool) -> bool {
         let bit = if tagged { 0b10 } else { 0b01 };
-        // No bit at all is a reserved value; a VSI that could send nothing would make no sense.
+        // 0 is reserved; permit everything, since a VSI that cannot send is useless.
         self.vlan.transmit == 0 || self.vlan.transmit & bit != 0
     }
 
-    /// Whether RDMA takes its packets out of what the VSI receives.
+    /// Whether RoCEv2 packets of the VSI are diverted to the RDMA half.
     pub(super) const fn has_rdma_filter(&self) -> bool {
         self.options.rdma_filter
     }
@@ -149,18 +151,18 @@ impl Vsi {
 /// All VSIs.
 #[derive(Debug)]
 pub(super) struct Vsis {
-    numbers: Numbers,
+    numbers: IdPool,
     vsis: BTreeMap<VsiNumber, Vsi>,
-    /// The function's table of receive side scaling.
+    /// RSS lookup table of the function.
     pub(super) function_table: FunctionTable,
-    /// What of a frame is hashed.
+    /// Programmed RSS profiles.
     pub(super) profiles: Profiles,
 }
 
 impl Default for Vsis {
     fn default() -> Self {
         Self {
-            numbers: Numbers::new(1, MAX_VSIS),
+            numbers: IdPool::new(1, MAX_VSIS),
             vsis: BTreeMap::from([(DEFAULT, default_vsi())]),
             function_table: FunctionTable::default(),
             profiles: Profiles::default(),
@@ -169,10 +171,10 @@ impl Default for Vsis {
 }
 
 impl Vsis {
-    /// "Add VSI".
+    /// Executes "Add VSI".
     ///
     /// # Errors
-    /// EINVAL for a kind that this function cannot have or a buffer that is too short; ENOSPC.
+    /// EINVAL for an unsupported type or a short buffer; ENOSPC.
     pub(super) fn add(
         &mut self,
         parameters: &VsiParameters,
@@ -182,7 +184,7 @@ impl Vsis {
             return Err(AdminError::invalid("VSI type", parameters.kind.into()));
         }
         let context = VsiContext::parse(Buffer::new(buffer).next()?);
-        let Some(number) = self.numbers.take() else {
+        let Some(number) = self.numbers.allocate() else {
             return Err(AdminError::new(
                 AdminStatus::NoSpace,
                 "limit of VSIs reached at",
@@ -193,58 +195,56 @@ impl Vsis {
         Ok(self.answer(number))
     }
 
-    /// "Update VSI".
+    /// Executes "Update VSI".
     ///
     /// # Errors
-    /// ENOENT for an unknown one; EINVAL for a buffer that is too short.
+    /// ENOENT for an unknown VSI; EINVAL for a short buffer.
     pub(super) fn update(
         &mut self,
         parameters: &VsiParameters,
         buffer: &mut [u8],
     ) -> Result<VsiResponse, AdminError> {
         let context = VsiContext::parse(Buffer::new(buffer).next()?);
-        self.named(parameters)?.update(&context);
+        self.lookup_mut(parameters)?.update(&context);
         Ok(self.answer(parameters.number))
     }
 
-    /// "Free VSI".
+    /// Executes "Free VSI".
     ///
     /// # Errors
-    /// ENOENT for an unknown one; EPERM for the default VSI.
+    /// ENOENT for an unknown VSI; EPERM for the default VSI.
     pub(super) fn free(&mut self, parameters: &VsiParameters) -> Result<VsiResponse, AdminError> {
-        self.named(parameters)?;
+        self.lookup_mut(parameters)?;
         if VsiNumber::new(parameters.number) == DEFAULT {
             let status = AdminStatus::NotPermitted;
             return Err(AdminError::new(status, "cannot free the default VSI", parameters.number.into()));
         }
         self.vsis.remove(&VsiNumber::new(parameters.number));
-        self.numbers.give_back(parameters.number);
-        // The number is answered as it was asked for, with the bit that makes it valid.
+        self.numbers.release(parameters.number);
+        // The response echoes the number with its valid bit.
         let [low, high, ..] = parameters.emit();
         Ok(self.answer(u16::from_le_bytes([low, high])))
     }
 
-    /// A VSI.
     pub(super) fn get(&self, number: VsiNumber) -> Option<&Vsi> {
         self.vsis.get(&number)
     }
 
-    /// The same, to be changed.
     pub(super) fn get_mut(&mut self, number: VsiNumber) -> Option<&mut Vsi> {
         self.vsis.get_mut(&number)
     }
 
-    /// Whether a driver has added some that it has not freed.
+    /// Whether VSIs added by a driver exist.
     pub(super) fn has_added(&self) -> bool {
         self.numbers.used() > 0
     }
 
-    /// All of them.
+    /// Returns all VSIs in ascending order.
     pub(super) fn iter(&self) -> impl Iterator<Item = (VsiNumber, &Vsi)> {
         self.vsis.iter().map(|(number, vsi)| (*number, vsi))
     }
 
-    fn named(&mut self, parameters: &VsiParameters) -> Result<&mut Vsi, AdminError> {
+    fn lookup_mut(&mut self, parameters: &VsiParameters) -> Result<&mut Vsi, AdminError> {
         let vsi = self.vsis.get_mut(&VsiNumber::new(parameters.number)).filter(|_| parameters.number_valid);
         vsi.ok_or(AdminError::no_entry("VSI", parameters.number.into()))
     }
@@ -254,7 +254,7 @@ impl Vsis {
     }
 }
 
-/// The VSI of a boot loader: its one queue is the function's first, it reaches the wire, and no rule names it yet.
+/// Returns the VSI for boot loaders: it uses the first queue and reaches the wire. No rule references it yet.
 fn default_vsi() -> Vsi {
     let switch = SwitchSection { lan: true, ..SwitchSection::default() };
     Vsi::new(&VsiContext { switch, ..VsiContext::default() })

@@ -1,5 +1,5 @@
-//! Work of queue pairs from one device to another, posted as a user provider does; queue pairs are privileged where what is
-//! tested is not memory.
+//! Queue pairs of two devices, posted to as by a user provider. Queue pairs are privileged unless the test is
+//! about memory keys.
 
 mod addresses;
 mod errors;
@@ -35,10 +35,10 @@ pub(super) const SEND_CQ: Cqn = Cqn::new(4);
 pub(super) const RECV_CQ: Cqn = Cqn::new(5);
 pub(super) const PD: Pdn = Pdn::new(6);
 pub(super) const CONTEXT: u64 = 0x55ec_bd10_d510;
-/// Where messages are sent from and received to.
+/// Addresses of sent and received messages.
 pub(super) const SOURCE: u64 = 0x800_0000;
 pub(super) const TARGET: u64 = 0xa00_0000;
-/// Control words: operation and "signaled".
+/// Control words: opcode and "signaled".
 pub(super) const SIGNALED: u64 = 1 << 62;
 pub(super) const SEND: u64 = 0x03 << 32;
 pub(super) const SOLICITED: u64 = 0x05 << 32;
@@ -59,7 +59,7 @@ pub(super) struct Pair {
     pub(super) b: Driver,
 }
 
-/// One of them with its RDMA half open, which knows the other as neighbour 2.
+/// Creates a device with RDMA enabled. Its peer is ARP entry 2.
 fn opened(id: u8) -> Driver {
     opened_with(id, Options::default())
 }
@@ -75,7 +75,7 @@ fn opened_with(id: u8, options: Options) -> Driver {
     driver
 }
 
-/// The context of the queue pair of `id`, as software has it when it sends.
+/// Returns the context of the queue pair of device `id`.
 pub(super) fn context(id: u8) -> QpContext {
     QpContext {
         ipv4: true,
@@ -110,7 +110,7 @@ pub(super) fn context(id: u8) -> QpContext {
     }
 }
 
-/// Makes a queue pair that sends and receives.
+/// Creates a queue pair and moves it to RTS.
 #[track_caller]
 fn start(driver: &mut Driver, qpn: Qpn, kind: QpKind, context: &QpContext) {
     driver.create_qp(qpn, kind, context);
@@ -120,7 +120,7 @@ fn start(driver: &mut Driver, qpn: Qpn, kind: QpKind, context: &QpContext) {
 }
 
 impl Pair {
-    /// Queue pairs that send and receive; `change` is made to their contexts first.
+    /// Creates queue pairs in RTS; `change` modifies their contexts first.
     pub(super) fn new(kind: QpKind, change: impl Fn(&mut QpContext)) -> Self {
         let [a, b] = [1, 2].map(|id| {
             let mut driver = opened(id);
@@ -132,7 +132,7 @@ impl Pair {
         Self { a, b }
     }
 
-    /// Of a connection.
+    /// Creates connected queue pairs.
     pub(super) fn connected() -> Self {
         Self::new(QpKind::Rc, |_| {})
     }
@@ -142,13 +142,13 @@ impl Pair {
         exchange(&mut self.a.bus, &mut self.b.bus);
     }
 
-    /// The only completion of a's sends.
+    /// Returns the only send completion of a.
     #[track_caller]
     pub(super) fn sent(&mut self) -> Cqe {
         only(&mut self.a, SEND_CQ).cqe
     }
 
-    /// The only completion of b's receives.
+    /// Returns the only receive completion of b.
     #[track_caller]
     pub(super) fn received(&mut self) -> Polled {
         only(&mut self.b, RECV_CQ)
@@ -162,7 +162,7 @@ pub(super) fn only(driver: &mut Driver, cqn: Cqn) -> Polled {
     polled
 }
 
-/// Nothing has completed and nothing has happened.
+/// Asserts that there are no completions and no events.
 #[track_caller]
 pub(super) fn nothing(driver: &mut Driver) {
     for cqn in [SEND_CQ, RECV_CQ] {
@@ -171,13 +171,13 @@ pub(super) fn nothing(driver: &mut Driver) {
     assert_eq!(driver.next_async_event(), None);
 }
 
-/// The only asynchronous event: code, source, and that it is of the queue pair, in error from now on.
+/// Returns code and source of the only asynchronous event, and asserts that the queue pair is in error.
 #[track_caller]
 pub(super) fn failure(driver: &mut Driver, id: u8) -> (u16, u8, u16) {
     failure_of(driver, QPN, id)
 }
 
-/// The same of another queue pair.
+/// As above, for another queue pair.
 #[track_caller]
 pub(super) fn failure_of(driver: &mut Driver, qpn: Qpn, id: u8) -> (u16, u8, u16) {
     let event = driver.next_async_event().expect("an event");
@@ -204,7 +204,7 @@ pub(super) fn register(driver: &mut Driver, stag: u32, at: u64, len: u64, rights
     driver.perform_well(&Operation::RegisterMr(command));
 }
 
-/// An address handle to the other.
+/// Creates an address handle for the peer.
 pub(super) fn handle(id: u8) -> AddressHandleCommand {
     AddressHandleCommand {
         source_mac: MacNumber(mac(id)),
@@ -219,7 +219,7 @@ pub(super) fn handle(id: u8) -> AddressHandleCommand {
     }
 }
 
-/// Creates group 1, with these members.
+/// Creates group 1 with these members.
 fn join(driver: &mut Driver, group: IpAddr, mac: MacAddr, members: &[Qpn]) {
     const MEMBERS: u64 = 0xc00_0000;
     let member = |qpn: &Qpn| (4791_u64 << 32 | 1 << 31 | u64::from(qpn.get())).to_le_bytes();

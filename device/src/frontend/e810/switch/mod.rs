@@ -1,14 +1,13 @@
-//! The switch between the port and the VSIs: its rules, as software writes them.
+//! The switch between the port and the VSIs: its rules and lists.
 //!
-//! What rules make of a frame is in [`forward`]. A look-up costs the same however many rules there are: each recipe has a
-//! table of its own, by what it compares.
-//!
+//! [`forward`] applies the rules to frames. A lookup costs the same for any number of rules: each recipe has
+//! its own table, keyed by the fields that it compares.
 //! # Spec
 //! E810 interface, sections 5.4 and 5.8.
 
 mod forward;
-mod rows;
 mod rule;
+mod snapshot;
 mod vsi_set;
 
 use std::collections::BTreeMap;
@@ -19,79 +18,79 @@ use protocol::hca::e810::admin::switch::{
 };
 use protocol::hca::e810::admin::{AdminError, AdminStatus};
 
-pub(super) use self::forward::{Destination, Discard, Route};
+pub(super) use self::forward::{Destination, DiscardError, Route};
 use self::rule::{Action, Direction, Key, Target};
 pub(super) use self::vsi_set::VsiSet;
 use super::buffer::Buffer;
-use super::numbers::Numbers;
+use super::id_pool::IdPool;
 use super::resources::Resources;
 use super::vsi::{VsiNumber, Vsis};
 
-/// Rules that look something up.
+/// Maximum number of lookup rules.
 ///
-/// Bound: of what a driver can make the device keep, about 100 bytes each. A driver that has no room for an address goes
-/// on in promiscuous mode.
+/// Bound: memory that a driver can make the device allocate, about 100 bytes each. A driver without room for
+/// an address falls back to promiscuous mode.
 const MAX_RULES: u16 = 8192;
 
-/// Large actions.
+/// Maximum number of large actions.
 ///
-/// Bound: of what a driver can have, each of at most [`MAX_ACTIONS`].
+/// Bound: memory that a driver can make the device allocate, with at most [`MAX_ACTIONS`] each.
 const MAX_LARGE_ACTIONS: usize = 512;
 
-/// Actions of a large action.
+/// Maximum number of actions in a large action.
 const MAX_ACTIONS: usize = 4;
 
-/// Number of the switch: there is one.
+/// ID of the only switch.
 const SWITCH_ID: u16 = 1;
 
-/// Number of the port: there is one.
+/// Number of the only port.
 const PORT: u16 = 0;
 
-/// The rules, and the lists that they name.
+/// Rules and the lists that they reference.
 #[derive(Debug)]
 pub(super) struct Switch {
-    indices: Numbers,
-    /// What each rule compares, by its index.
+    indices: IdPool,
+    /// Match key of each rule, by rule index.
     keys: BTreeMap<u16, Key>,
-    /// What each rule does, by what it compares: a table for each recipe.
+    /// Rules by match key, one table per recipe.
     tables: [BTreeMap<Key, Rule>; Recipe::COUNT],
     vsi_lists: BTreeMap<u16, VsiSet>,
     prune_lists: BTreeMap<u16, VsiSet>,
-    /// Whom each forwards to.
+    /// Targets of each large action.
     large_actions: BTreeMap<u16, Vec<Target>>,
 }
 
-/// A rule in its table.
+/// A rule in the table of its recipe.
 #[derive(Clone, Copy, Debug)]
 struct Rule {
     index: u16,
     action: Action,
 }
 
-/// What rules may name.
+/// Objects that rules may reference.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Named<'a> {
-    /// VSIs there are.
+pub(super) struct RuleScope<'a> {
+    /// Existing VSIs.
     pub(super) vsis: &'a Vsis,
-    /// Lists there are.
+    /// Allocated lists.
     pub(super) resources: &'a Resources,
 }
 
-/// What is to be done with rules.
+/// The switch rule commands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RuleCommand {
-    /// 02A0
+    /// Opcode 02A0.
     Add,
-    /// 02A1
+    /// Opcode 02A1.
     Update,
-    /// 02A2
+    /// Opcode 02A2.
     Remove,
 }
 
 impl Default for Switch {
     fn default() -> Self {
         Self {
-            indices: Numbers::new(1, MAX_RULES),
+            indices: IdPool::new(1, MAX_RULES),
             keys: BTreeMap::new(),
             tables: Default::default(),
             vsi_lists: BTreeMap::new(),
@@ -102,8 +101,9 @@ impl Default for Switch {
 }
 
 impl Switch {
-    /// "Get switch configuration": the port and all VSIs, from element `first` on, as many as the buffer holds. Returns
-    /// the number of elements written and the first one left over, or 0.
+    /// Executes "Get switch configuration": the port and all VSIs, from element `first` on, as many as the
+    /// buffer holds. Returns the number of elements written and the index of the next one, or 0 after the
+    /// last.
     ///
     /// # Errors
     /// EINVAL for a buffer that is too short for one element, or a `first` past the end.
@@ -135,16 +135,16 @@ impl Switch {
         Ok((count, 0))
     }
 
-    /// "Add", "update" and "remove rules": `count` of them, back to back. The indices of look-ups that are added are filled
-    /// in, and at the first rule that is refused, why.
+    /// Executes "Add", "update" or "remove switch rules": `count` rules, back to back. Fills in the index of
+    /// each added lookup rule, and the status of the first rejected rule.
     ///
     /// # Errors
-    /// EINVAL for a rule that makes no sense; ENOENT if it names what there is not; EEXIST if another one compares the
-    /// same; ENOSPC. Rules in front of the refused one are obeyed.
+    /// EINVAL for an invalid rule; ENOENT if it references an unknown object; EEXIST for a duplicate key;
+    /// ENOSPC. Earlier rules remain in effect.
     pub(super) fn rules(
         &mut self,
         command: RuleCommand,
-        named: Named<'_>,
+        scope: RuleScope<'_>,
         count: u16,
         buffer: &mut [u8],
     ) -> Result<(), AdminError> {
@@ -152,7 +152,7 @@ impl Switch {
         for _ in 0..count {
             let bytes: &mut [u8; RuleHeader::LEN] = left.next()?;
             let header = RuleHeader::parse(bytes);
-            let outcome = self.rule(command, header.kind, named, &mut left);
+            let outcome = self.rule(command, header.kind, scope, &mut left);
             let status = outcome.map_or_else(|error| error.status.code(), |()| 0);
             *bytes = RuleHeader { status, ..header }.emit();
             outcome?;
@@ -164,20 +164,20 @@ impl Switch {
         &mut self,
         command: RuleCommand,
         kind: RuleKind,
-        named: Named<'_>,
+        scope: RuleScope<'_>,
         left: &mut Buffer<'_>,
     ) -> Result<(), AdminError> {
         match kind {
-            RuleKind::LookupReceive => self.lookup(command, Direction::Receive, named, left),
-            RuleKind::LookupTransmit => self.lookup(command, Direction::Transmit, named, left),
-            RuleKind::LargeAction => self.large_action(command, named, left),
+            RuleKind::LookupReceive => self.lookup(command, Direction::Receive, scope, left),
+            RuleKind::LookupTransmit => self.lookup(command, Direction::Transmit, scope, left),
+            RuleKind::LargeAction => self.large_action(command, scope, left),
             RuleKind::VsiListSet | RuleKind::VsiListClear => {
                 let set = kind == RuleKind::VsiListSet && command != RuleCommand::Remove;
-                list(&mut self.vsi_lists, ResourceKind::VsiList, set, named, left)
+                update_list(&mut self.vsi_lists, ResourceKind::VsiList, set, scope, left)
             }
             RuleKind::PruneListSet | RuleKind::PruneListClear => {
                 let set = kind == RuleKind::PruneListSet && command != RuleCommand::Remove;
-                list(&mut self.prune_lists, ResourceKind::PruneList, set, named, left)
+                update_list(&mut self.prune_lists, ResourceKind::PruneList, set, scope, left)
             }
             RuleKind::Other(code) => Err(AdminError::invalid("rule type", code.into())),
         }
@@ -187,32 +187,32 @@ impl Switch {
         &mut self,
         command: RuleCommand,
         direction: Direction,
-        named: Named<'_>,
+        scope: RuleScope<'_>,
         left: &mut Buffer<'_>,
     ) -> Result<(), AdminError> {
         let bytes: &mut [u8; Lookup::LEN] = left.next()?;
         let lookup = Lookup::parse(bytes);
         let header = left.next_all::<1>(lookup.header_len)?.as_flattened();
-        // Each rule begins at an even place.
+        // Section 5.8: each rule starts at an even offset.
         left.skip(header.len() % 2);
         match command {
             RuleCommand::Add => {
-                let key = Key::parse(direction, &lookup, header, named.vsis)?;
+                let key = Key::parse(direction, &lookup, header, scope.vsis)?;
                 let action = Action::parse(key.recipe(), lookup.action)?;
-                self.check(&action, named)?;
+                self.check(&action, scope)?;
                 let index = self.add(key, action)?;
                 *bytes = Lookup { index, ..lookup }.emit();
             }
             RuleCommand::Update => {
                 let key = *self.keys.get(&lookup.index).ok_or(unknown_rule(lookup.index))?;
                 let action = Action::parse(key.recipe(), lookup.action)?;
-                self.check(&action, named)?;
+                self.check(&action, scope)?;
                 self.tables[key.recipe() as usize].insert(key, Rule { index: lookup.index, action });
             }
             RuleCommand::Remove => {
                 let key = self.keys.remove(&lookup.index).ok_or(unknown_rule(lookup.index))?;
                 self.tables[key.recipe() as usize].remove(&key);
-                self.indices.give_back(lookup.index);
+                self.indices.release(lookup.index);
             }
         }
         Ok(())
@@ -221,13 +221,14 @@ impl Switch {
     fn add(&mut self, key: Key, action: Action) -> Result<u16, AdminError> {
         let table = &mut self.tables[key.recipe() as usize];
         if let Some(old) = table.get(&key).copied() {
-            if !matches!(old.action, Action::Nothing) {
+            // A rule whose VSI was freed does not block its key.
+            if !matches!(old.action, Action::Inactive) {
                 return Err(AdminError::new(AdminStatus::Exists, "rule", old.index.into()));
             }
             self.keys.remove(&old.index);
-            self.indices.give_back(old.index);
+            self.indices.release(old.index);
         }
-        let Some(index) = self.indices.take() else {
+        let Some(index) = self.indices.allocate() else {
             return Err(AdminError::new(
                 AdminStatus::NoSpace,
                 "limit of rules reached at",
@@ -242,7 +243,7 @@ impl Switch {
     fn large_action(
         &mut self,
         command: RuleCommand,
-        named: Named<'_>,
+        scope: RuleScope<'_>,
         left: &mut Buffer<'_>,
     ) -> Result<(), AdminError> {
         let RuleList { index, count } = RuleList::parse(left.next()?);
@@ -257,7 +258,7 @@ impl Switch {
         let forwards =
             actions.iter().map(LargeAction::parse).filter(|action| action.kind == 0 && action.valid);
         let targets: Vec<_> = forwards.map(|action| Target::new(action.target, action.list)).collect();
-        targets.iter().try_for_each(|target| target.check(ResourceKind::VsiList, named))?;
+        targets.iter().try_for_each(|target| target.check(ResourceKind::VsiList, scope))?;
         if !self.large_actions.contains_key(&index) && self.large_actions.len() >= MAX_LARGE_ACTIONS {
             return Err(AdminError::new(
                 AdminStatus::NoSpace,
@@ -269,21 +270,21 @@ impl Switch {
         Ok(())
     }
 
-    /// Whether what an action names exists.
-    fn check(&self, action: &Action, named: Named<'_>) -> Result<(), AdminError> {
+    /// Checks that the objects an action references exist.
+    fn check(&self, action: &Action, scope: RuleScope<'_>) -> Result<(), AdminError> {
         match action {
-            Action::Forward { to, .. } => to.check(ResourceKind::VsiList, named),
-            Action::Prune { by, .. } => by.check(ResourceKind::PruneList, named),
+            Action::Forward { to, .. } => to.check(ResourceKind::VsiList, scope),
+            Action::Prune { by, .. } => by.check(ResourceKind::PruneList, scope),
             Action::Large { index, .. } if !self.large_actions.contains_key(index) => {
                 Err(AdminError::no_entry("large action", (*index).into()))
             }
-            Action::Large { .. } | Action::Drop | Action::Nothing => Ok(()),
+            Action::Large { .. } | Action::Drop | Action::Inactive => Ok(()),
         }
     }
 
-    /// A VSI is no more: it leaves all lists, and rules that name it do nothing until software removes them, so that
-    /// they are not about the next VSI of the same number.
-    pub(super) fn forget_vsi(&mut self, vsi: VsiNumber) {
+    /// Removes a freed VSI from all lists. Rules that reference it become inactive until the driver removes
+    /// them, so that they do not apply to the next VSI with the same number.
+    pub(super) fn remove_vsi(&mut self, vsi: VsiNumber) {
         for list in self.vsi_lists.values_mut().chain(self.prune_lists.values_mut()) {
             list.remove(vsi);
         }
@@ -291,33 +292,33 @@ impl Switch {
             targets.retain(|target| *target != Target::Vsi(vsi));
         }
         for (key, rule) in self.tables.iter_mut().flatten() {
-            if key.is_about(vsi) || rule.action.names(vsi) {
-                rule.action = Action::Nothing;
+            if key.matches_source(vsi) || rule.action.targets_only(vsi) {
+                rule.action = Action::Inactive;
             }
         }
     }
 
-    /// Forgets the members of lists that software gave back.
-    pub(super) fn forget_lists(&mut self, resources: &Resources) {
+    /// Removes the members of freed lists.
+    pub(super) fn remove_freed_lists(&mut self, resources: &Resources) {
         self.vsi_lists.retain(|list, _| resources.is_allocated(ResourceKind::VsiList, *list));
         self.prune_lists.retain(|list, _| resources.is_allocated(ResourceKind::PruneList, *list));
     }
 }
 
-/// VSIs come to a list or leave it.
-fn list(
+/// Adds VSIs to a list or removes them from it.
+fn update_list(
     lists: &mut BTreeMap<u16, VsiSet>,
     kind: ResourceKind,
     set: bool,
-    named: Named<'_>,
+    scope: RuleScope<'_>,
     left: &mut Buffer<'_>,
 ) -> Result<(), AdminError> {
     let RuleList { index, count } = RuleList::parse(left.next()?);
     let members: &mut [[u8; 2]] = left.next_all(count)?;
-    Target::List(index).check(kind, named)?;
+    Target::List(index).check(kind, scope)?;
     let members = members.iter().map(|bytes| VsiNumber::new(u16::from_le_bytes(*bytes)));
     if set {
-        members.clone().try_for_each(|vsi| Target::Vsi(vsi).check(kind, named))?;
+        members.clone().try_for_each(|vsi| Target::Vsi(vsi).check(kind, scope))?;
     }
     let list = lists.entry(index).or_default();
     members.for_each(|vsi| if set { list.insert(vsi) } else { list.remove(vsi) });

@@ -1,5 +1,5 @@
-//! What stands between the port and the queues: the switch with its VSIs and rules, the scheduler, and the resources that
-//! software asks for to set them up. A PF reset drops all of it.
+//! Configuration of the function by admin commands: switch, VSIs, scheduler and allocated resources. A PF
+//! reset and "clear PF configuration" drop it.
 
 mod snapshot;
 
@@ -10,45 +10,45 @@ use protocol::net::layers::Layers;
 
 use super::resources::Resources;
 use super::scheduler::Scheduler;
-use super::switch::{Destination, Discard, Named, Route, RuleCommand, Switch, VsiSet};
+use super::switch::{Destination, DiscardError, Route, RuleCommand, RuleScope, Switch, VsiSet};
 use super::vsi::{VsiNumber, Vsis};
 
-/// Switch, scheduler and resources.
+/// Switch, VSIs, scheduler and resources.
 #[derive(Debug, Default)]
-pub(super) struct Switching {
+pub(super) struct PfConfig {
     /// Tree of the transmit queues.
     pub(super) scheduler: Scheduler,
-    /// VSIs, with their receive side scaling.
+    /// VSIs with their RSS configuration.
     pub(super) vsis: Vsis,
     switch: Switch,
     resources: Resources,
 }
 
-impl Switching {
-    /// Whether some VSI leaves packets of RDMA to the RDMA half.
-    pub(super) fn takes_rdma(&self) -> bool {
+impl PfConfig {
+    /// Whether any VSI diverts RoCEv2 packets to the RDMA half.
+    pub(super) fn diverts_rdma(&self) -> bool {
         self.vsis.iter().any(|(_, vsi)| vsi.has_rdma_filter())
     }
 
-    /// VSIs that take a frame from the wire.
+    /// Returns the VSIs that receive a frame from the wire.
     pub(super) fn receive(&self, layers: &Layers) -> VsiSet {
         self.switch.receive(&self.vsis, layers)
     }
 
-    /// Where a frame goes that a VSI sends. `layers` are of the frame with the tags that software wants in it.
+    /// Forwards a frame sent by a VSI. `layers` describe the frame after VLAN insertion.
     ///
     /// # Errors
-    /// Why it goes nowhere.
+    /// Why the frame is discarded.
     pub(super) fn transmit(
         &self,
         from: VsiNumber,
         layers: &Layers,
         to: Destination,
-    ) -> Result<Route, Discard> {
+    ) -> Result<Route, DiscardError> {
         self.switch.transmit(&self.vsis, from, layers, to)
     }
 
-    /// "Add", "update" and "remove rules".
+    /// Executes "Add", "update" or "remove switch rules".
     ///
     /// # Errors
     /// As [`Switch::rules`].
@@ -58,21 +58,21 @@ impl Switching {
         count: u16,
         buffer: &mut [u8],
     ) -> Result<(), AdminError> {
-        let named = Named { vsis: &self.vsis, resources: &self.resources };
-        self.switch.rules(command, named, count, buffer)
+        let scope = RuleScope { vsis: &self.vsis, resources: &self.resources };
+        self.switch.rules(command, scope, count, buffer)
     }
 
-    /// "Free VSI".
+    /// Executes "Free VSI".
     ///
     /// # Errors
     /// As [`Vsis::free`].
     pub(super) fn free_vsi(&mut self, parameters: &VsiParameters) -> Result<VsiResponse, AdminError> {
         let answer = self.vsis.free(parameters)?;
-        self.switch.forget_vsi(VsiNumber::new(parameters.number));
+        self.switch.remove_vsi(VsiNumber::new(parameters.number));
         Ok(answer)
     }
 
-    /// "Allocate resources".
+    /// Executes "Allocate resources".
     ///
     /// # Errors
     /// As [`Resources::allocate`].
@@ -80,25 +80,25 @@ impl Switching {
         self.resources.allocate(buffer)
     }
 
-    /// "Get allocated resource descriptors".
+    /// Executes "Get allocated resource descriptors".
     ///
     /// # Errors
     /// As [`Resources::allocated`].
     pub(super) fn allocated(
         &self,
-        asked: AllocatedResources,
+        request: AllocatedResources,
         buffer: &mut [u8],
     ) -> Result<AllocatedResources, AdminError> {
-        self.resources.allocated(asked, buffer)
+        self.resources.allocated(request, buffer)
     }
 
-    /// "Free resources".
+    /// Executes "Free resources".
     ///
     /// # Errors
     /// As [`Resources::free`].
     pub(super) fn free(&mut self, buffer: &mut [u8]) -> Result<(), AdminError> {
         let outcome = self.resources.free(buffer);
-        self.switch.forget_lists(&self.resources);
+        self.switch.remove_freed_lists(&self.resources);
         outcome
     }
 }

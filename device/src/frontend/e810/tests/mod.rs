@@ -1,4 +1,4 @@
-//! The device as its driver sees it.
+//! Tests of the device through its driver interface.
 
 mod admin;
 mod completions;

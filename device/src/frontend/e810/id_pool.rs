@@ -1,21 +1,21 @@
-//! Numbers that the device gives out and takes back: the lowest that is free.
+//! Allocator of small identifiers: always the lowest free one.
 
-/// A range of numbers, of which each is free or in use.
+/// A range of identifiers, each free or in use.
 #[derive(Clone, Debug)]
-pub(super) struct Numbers {
+pub(super) struct IdPool {
     first: u16,
     used: Vec<bool>,
     count: u16,
 }
 
-impl Numbers {
-    /// `len` numbers from `first` on, all free. No range goes past 65,535.
+impl IdPool {
+    /// Creates `len` free identifiers from `first` on. The range must not exceed 65,535.
     pub(super) fn new(first: u16, len: u16) -> Self {
         Self { first, used: vec![false; len.into()], count: 0 }
     }
 
-    /// A free one, now in use.
-    pub(super) fn take(&mut self) -> Option<u16> {
+    /// Allocates the lowest free identifier.
+    pub(super) fn allocate(&mut self) -> Option<u16> {
         let free = self.used.iter().position(|used| !used)?;
         let number = u16::try_from(free).ok()?.checked_add(self.first)?;
         self.used[free] = true;
@@ -23,33 +23,33 @@ impl Numbers {
         Some(number)
     }
 
-    /// Takes one back; says whether it was in use.
-    pub(super) fn give_back(&mut self, number: u16) -> bool {
+    /// Frees an identifier. Returns whether it was in use.
+    pub(super) fn release(&mut self, number: u16) -> bool {
         let slot = number.checked_sub(self.first).and_then(|at| self.used.get_mut(usize::from(at)));
         let was_used = slot.is_some_and(std::mem::take);
         self.count -= u16::from(was_used);
         was_used
     }
 
-    /// Whether it is in use.
+    /// Whether the identifier is in use.
     pub(super) fn is_used(&self, number: u16) -> bool {
         number.checked_sub(self.first).and_then(|at| self.used.get(usize::from(at))).is_some_and(|used| *used)
     }
 
-    /// Those in use from `first` on, in ascending order.
+    /// Returns the identifiers in use from `first` on, in ascending order.
     pub(super) fn used_from(&self, first: u16) -> impl Iterator<Item = u16> {
         let used = (self.first..).zip(&self.used).filter(|(_, used)| **used).map(|(number, _)| number);
         used.skip_while(move |number| *number < first)
     }
 
-    /// How many are in use.
+    /// Returns the number of identifiers in use.
     pub(super) const fn used(&self) -> u16 {
         self.count
     }
 
-    /// How many are free.
+    /// Returns the number of free identifiers.
     pub(super) fn free(&self) -> u16 {
-        // The range has at most 65,536 numbers less its first.
+        // At most 65,536 minus `first`.
         u16::try_from(self.used.len()).unwrap_or(u16::MAX) - self.count
     }
 }
@@ -59,15 +59,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_number_is_given_once_until_it_comes_back() {
-        let mut numbers = Numbers::new(1, 3);
+    fn identifiers_are_unique_until_released() {
+        let mut numbers = IdPool::new(1, 3);
         assert_eq!(
-            [numbers.take(), numbers.take(), numbers.take(), numbers.take()],
+            [numbers.allocate(), numbers.allocate(), numbers.allocate(), numbers.allocate()],
             [Some(1), Some(2), Some(3), None]
         );
-        assert!(numbers.give_back(2) && !numbers.give_back(2) && !numbers.is_used(2));
-        assert!(!numbers.give_back(0) && !numbers.give_back(4), "not of this range");
+        assert!(numbers.release(2) && !numbers.release(2) && !numbers.is_used(2));
+        assert!(!numbers.release(0) && !numbers.release(4), "not of this range");
         assert_eq!((numbers.used(), numbers.free()), (2, 1));
-        assert_eq!(numbers.take(), Some(2));
+        assert_eq!(numbers.allocate(), Some(2));
     }
 }

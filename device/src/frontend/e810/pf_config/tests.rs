@@ -1,4 +1,4 @@
-//! A driver that does not know what it does.
+//! Randomised admin commands from a misbehaving driver.
 
 use protocol::hca::e810::admin::Opcode;
 use protocol::hca::e810::admin::scheduler::{ElementData, Teid};
@@ -7,12 +7,12 @@ use rand::{Rng, RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
 use super::*;
-use crate::frontend::e810::admin::{Command, scheduler, switching};
+use crate::frontend::e810::admin::{Command, scheduler, switch};
 
 const SEEDS: std::ops::Range<u64> = 0..12;
 const COMMANDS: usize = 4000;
 
-/// What it asks.
+/// Opcodes of the random commands.
 const OPCODES: [Opcode; 26] = [
     Opcode::GetSwitchConfig,
     Opcode::AllocateResources,
@@ -42,7 +42,7 @@ const OPCODES: [Opcode; 26] = [
     Opcode::GetRssTable,
 ];
 
-/// A number as likely one that means something as any.
+/// Returns a number below `likely` or a random one, with equal probability.
 fn number(rng: &mut impl Rng, likely: u32) -> u32 {
     if rng.random_ratio(15, 16) { rng.random_range(0..likely) } else { rng.random() }
 }
@@ -51,7 +51,7 @@ fn words(rng: &mut impl Rng, likely: u32, count: usize) -> Vec<u8> {
     (0..count).flat_map(|_| number(rng, likely).to_le_bytes()).collect()
 }
 
-/// Mostly a buffer of the shape that a command has.
+/// Returns a buffer that mostly has the layout of the command.
 fn buffer(rng: &mut impl Rng, opcode: Opcode) -> Vec<u8> {
     let low = |value: u32| value.to_le_bytes()[0];
     let shaped = match opcode {
@@ -125,10 +125,10 @@ fn layers(rng: &mut impl Rng) -> Layers {
 }
 
 #[test]
-fn whatever_a_driver_asks_the_device_stays_within_its_bounds_and_serves_the_next() {
+fn random_commands_stay_within_bounds() {
     for seed in SEEDS {
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
-        let mut device = Switching::default();
+        let mut device = PfConfig::default();
         let mut done = 0;
         for _ in 0..COMMANDS {
             let opcode = *OPCODES.choose(&mut rng).unwrap();
@@ -136,7 +136,7 @@ fn whatever_a_driver_asks_the_device_stays_within_its_bounds_and_serves_the_next
             let len = buffer.len();
             let mut command = Command::of(parameters(&mut rng, opcode), buffer);
             let outcome = scheduler::dispatch(&mut device.scheduler, opcode, &mut command)
-                .or_else(|| switching::dispatch(&mut device, opcode, &mut command));
+                .or_else(|| switch::dispatch(&mut device, opcode, &mut command));
             done += usize::from(outcome.expect("a command that is known").is_ok());
             assert!(command.buffer().len() == len, "seed {seed}");
 
@@ -158,7 +158,7 @@ fn whatever_a_driver_asks_the_device_stays_within_its_bounds_and_serves_the_next
                 device.vsis.steer(taker, vsi, &frame);
             }
         }
-        // Otherwise nothing was tested but refusals.
+        // Otherwise only rejections were tested.
         assert!(done > COMMANDS / 4, "seed {seed}: {done} commands done");
     }
 }

@@ -1,7 +1,7 @@
-//! Rules as drivers write them, and what they make of frames.
+//! Tests of switch rules as drivers write them, and of forwarding.
 
-mod rows;
 mod rules;
+mod snapshot;
 mod traffic;
 
 use protocol::hca::e810::admin::switch::LookupHeader;
@@ -10,20 +10,20 @@ use protocol::ids::MacAddr;
 use protocol::net::layers::Layers;
 
 use super::*;
-use crate::frontend::e810::switching::Switching;
+use crate::frontend::e810::pf_config::PfConfig;
 
 const ME: MacAddr = MacAddr([0x02, 0xe8, 0x10, 0, 0, 0x01]);
 const PEER: MacAddr = MacAddr([0x02, 0xe8, 0x10, 0, 0, 0x02]);
 const STRANGER: MacAddr = MacAddr([0x02, 0, 0, 0, 0, 0x77]);
 const GROUP: MacAddr = MacAddr([0x33, 0x33, 0, 0, 0, 0x01]);
-/// Addresses by which drivers say "unicast" and "multicast" in promiscuous rules.
+/// Addresses that stand for any unicast and any multicast in promiscuous rules.
 const ANY_UNICAST: MacAddr = MacAddr([0x02, 0, 0, 0, 0, 0]);
 const ANY_MULTICAST: MacAddr = MacAddr([0x03, 0, 0, 0, 0, 0]);
 
 const FROM_PORT: u16 = 0;
 const FROM_VSI: u16 = 1;
 
-/// Actions.
+/// Action words.
 const DROP: u32 = 0x6_0000;
 const LOOPBACK: u32 = 1 << 2;
 const LAN: u32 = 1 << 3;
@@ -36,12 +36,12 @@ const fn to_list(list: u16) -> u32 {
     to_vsi(list) | 1 << 14
 }
 
-/// Lets VSIs of a list take a VLAN.
+/// Action that admits the VSIs of a list to a VLAN.
 const fn prune(list: u16) -> u32 {
     0x1_c00a | (list as u32) << 4
 }
 
-/// Recipes.
+/// Recipe numbers.
 const ETHER_TYPE: u16 = 0;
 const MAC: u16 = 1;
 const MAC_VLAN: u16 = 2;
@@ -51,7 +51,7 @@ const DEFAULT: u16 = 5;
 const ETHER_TYPE_MAC: u16 = 8;
 const PROMISCUOUS_VLAN: u16 = 9;
 
-/// A look-up; the source of one that is for what VSIs send is VSI 1.
+/// A lookup rule. Its source is VSI 1 for transmitted frames.
 #[derive(Clone, Copy)]
 struct Rule {
     kind: u16,
@@ -99,12 +99,12 @@ impl Rule {
     }
 }
 
-/// A device and what a driver asks of it.
+/// A switch and the commands of a driver.
 #[derive(Default)]
-struct Driver(Switching);
+struct Driver(PfConfig);
 
 impl Driver {
-    /// With VSIs 1 and 2, as a driver makes them.
+    /// Creates VSIs 1 and 2, configured as by a driver.
     fn new() -> Self {
         let mut driver = Self::default();
         driver.add_vsi();
@@ -121,7 +121,7 @@ impl Driver {
         self.0.vsis.add(&parameters, &mut context.emit()).unwrap().number
     }
 
-    /// Changes a VSI.
+    /// Updates a VSI.
     fn update(&mut self, vsi: u16, change: impl FnOnce(&mut VsiContext)) {
         let old = self.0.vsis.get(VsiNumber::new(vsi)).unwrap();
         let mut context = VsiContext { switch: old.switch, security: old.security, ..VsiContext::default() };
@@ -141,7 +141,7 @@ impl Driver {
         self.0.rules(command, 1, &mut buffer).map(|()| buffer).map_err(|error| error.status)
     }
 
-    /// Adds a rule and gives its index.
+    /// Adds a rule and returns its index.
     fn try_add(&mut self, rule: Rule) -> Result<u16, AdminStatus> {
         let answer = self.command(RuleCommand::Add, rule.bytes(0))?;
         Ok(Lookup::parse_prefix(&answer[4..]).unwrap().index)
@@ -153,13 +153,13 @@ impl Driver {
     }
 
     fn remove(&mut self, index: u16) -> Result<(), AdminStatus> {
-        // As drivers do: without recipe and header.
+        // Drivers send removals without recipe and header.
         let lookup = Lookup { index, ..Lookup::default() };
         let rule = [&RuleHeader::default().emit()[..], &lookup.emit()].concat();
         self.command(RuleCommand::Remove, rule).map(drop)
     }
 
-    /// Allocates a list of a kind.
+    /// Allocates a list of a kind and returns its number.
     fn allocate(&mut self, kind: u8) -> u16 {
         let mut buffer = [kind, 0, 1, 0, 0, 0];
         self.0.allocate(&mut buffer).unwrap();
@@ -174,31 +174,31 @@ impl Driver {
         self.command(RuleCommand::Update, rule).map(drop)
     }
 
-    /// Lets VSIs take a VLAN; gives the list.
-    fn let_take(&mut self, vid: u16, vsis: &[u16]) -> u16 {
+    /// Admits VSIs to a VLAN and returns the list.
+    fn admit(&mut self, vid: u16, vsis: &[u16]) -> u16 {
         let list = self.allocate(0x84);
         self.list(5, list, vsis).unwrap();
         self.add(Rule::new(FROM_VSI, VLAN, prune(list)).vid(vid));
         list
     }
 
-    /// VSIs that take a frame from the wire.
-    fn take(&self, frame: &Frame) -> Vec<u16> {
+    /// Returns the VSIs that receive a frame from the wire.
+    fn receivers(&self, frame: &Frame) -> Vec<u16> {
         self.0.receive(&frame.layers()).iter().map(VsiNumber::get).collect()
     }
 
-    /// Whether a frame of VSI 1 goes to the wire, and to which VSIs.
-    fn send(&self, frame: &Frame) -> Result<(bool, Vec<u16>), Discard> {
+    /// Returns whether a frame of VSI 1 goes to the wire, and the VSIs that receive it.
+    fn send(&self, frame: &Frame) -> Result<(bool, Vec<u16>), DiscardError> {
         self.send_to(frame, Destination::Rules)
     }
 
-    fn send_to(&self, frame: &Frame, to: Destination) -> Result<(bool, Vec<u16>), Discard> {
+    fn send_to(&self, frame: &Frame, to: Destination) -> Result<(bool, Vec<u16>), DiscardError> {
         let route = self.0.transmit(VsiNumber::new(1), &frame.layers(), to)?;
         Ok((route.wire, route.vsis.iter().map(VsiNumber::get).collect()))
     }
 }
 
-/// A frame from a peer, or from the guest if it is sent.
+/// A frame, from a peer unless `from` replaces the source.
 #[derive(Clone)]
 struct Frame {
     dst: MacAddr,

@@ -1,8 +1,7 @@
-//! The tree by which software shares the line among queues.
+//! The transmit scheduler tree, which distributes bandwidth among queues.
 //!
-//! The device keeps the tree and checks what software asks for, since the driver keeps one too and trusts every answer. It
-//! sends what its queues hold in the order of their doorbells, which is one of the orders that the tree allows while
-//! nobody has set a rate.
+//! The driver keeps a copy of the tree and trusts every response, so the device validates each change. It
+//! serves queues in the order of their doorbells, which is a valid schedule as long as no rate limit is set.
 //!
 //! # Spec
 //! E810 interface, section 5.5.
@@ -17,52 +16,52 @@ use protocol::hca::e810::admin::{AdminError, AdminStatus};
 use smallvec::SmallVec;
 
 use super::buffer::Buffer;
-use super::numbers::Numbers;
+use super::id_pool::IdPool;
 use crate::frontend::snapshot::{NodeKind, NodeRow};
 
-/// Layers of the tree: port, traffic class, generic nodes, and on the last one queues.
+/// Number of layers: port, traffic classes, generic nodes, and queues on the last.
 const LAYERS: usize = 9;
-/// The same as drivers read it.
+/// The same, as reported to drivers.
 const LEVELS: u16 = 9;
 const _: () = assert!(LEVELS as usize == LAYERS);
 
-/// Layer of the traffic classes, the lowest whose elements cannot be deleted.
+/// Layer of the traffic classes, the deepest layer whose elements cannot be deleted.
 const CLASS_LAYER: usize = 1;
 
-/// Layer of the leaves.
+/// Layer of the leaves, one per queue.
 const LEAF_LAYER: usize = LAYERS - 1;
 
-/// Children of an element.
+/// Maximum number of children per element.
 ///
-/// Bound: with [`MAX_LAYER_ELEMENTS`], what a driver can make the device keep; drivers read it in "query scheduler
-/// resources" and spread their queues over groups of as many.
+/// Bound: with [`MAX_LAYER_ELEMENTS`], memory that a driver can make the device allocate. Drivers read it in
+/// "query scheduler resources" and group queues accordingly.
 const MAX_SIBLINGS: u16 = 8;
 
-/// Elements of a layer.
+/// Maximum number of elements per layer.
 ///
-/// Bound: of what a driver can make the device keep.
+/// Bound: memory that a driver can make the device allocate.
 const MAX_LAYER_ELEMENTS: u16 = 512;
 
-/// Rate profiles of a kind on a layer.
+/// Maximum number of rate profiles per kind and layer.
 ///
-/// Bound: of what a driver can have.
+/// Bound: memory that a driver can make the device allocate.
 const MAX_PROFILES: u16 = 64;
 
-/// Kinds of rate profiles: committed, excess, shared.
+/// Number of rate profile kinds: committed (CIR), excess (EIR) and shared (SRL).
 const PROFILE_KINDS: usize = 3;
 
-/// The tree.
+/// The scheduler tree.
 #[derive(Debug)]
 pub(super) struct Scheduler {
     elements: BTreeMap<Teid, Node>,
-    /// Elements of each layer.
+    /// Number of elements per layer.
     per_layer: [u16; LAYERS],
-    /// The last TEID given; none comes twice, so that what names a deleted element never names another one.
+    /// Last TEID assigned. TEIDs are never reused, so that a stale one cannot name another element.
     last_teid: u32,
-    profiles: [[Numbers; PROFILE_KINDS]; LAYERS],
+    profiles: [[IdPool; PROFILE_KINDS]; LAYERS],
 }
 
-/// An element in its place.
+/// An element of the tree.
 #[derive(Debug)]
 struct Node {
     parent: Teid,
@@ -72,21 +71,21 @@ struct Node {
 }
 
 impl Default for Scheduler {
-    /// The tree after a reset: one branch from the port to a leaf.
+    /// Returns the tree after a reset: one branch from the port to a leaf.
     fn default() -> Self {
         let mut scheduler = Self {
             elements: BTreeMap::new(),
             per_layer: [0; LAYERS],
             last_teid: 0,
-            // Profile 0 is that of an element without a limit.
-            profiles: std::array::from_fn(|_| std::array::from_fn(|_| Numbers::new(1, MAX_PROFILES - 1))),
+            // Profile 0 means "unlimited" and always exists.
+            profiles: std::array::from_fn(|_| std::array::from_fn(|_| IdPool::new(1, MAX_PROFILES - 1))),
         };
         let mut parent = Teid::NONE;
         for layer in 0..LAYERS {
             let kind = match layer {
                 0 => ElementKind::RootPort,
                 CLASS_LAYER => ElementKind::TrafficClass,
-                // Not the first element of the branch: the driver looks for it behind that.
+                // `ice` expects the entry point below the first element of the branch.
                 2 => ElementKind::EntryPoint,
                 LEAF_LAYER => ElementKind::Leaf,
                 _ => ElementKind::Generic,
@@ -98,17 +97,17 @@ impl Default for Scheduler {
 }
 
 impl Scheduler {
-    /// The port's element.
+    /// TEID of the port's element.
     const ROOT: Teid = Teid::new(1);
-    /// The leaf of the branch that a reset leaves behind.
+    /// TEID of the leaf in the branch that exists after a reset.
     const DEFAULT_LEAF: Teid = Teid::new(LEVELS as u32);
 
-    /// "Query scheduler resources"; gives the bytes written.
+    /// Executes "Query scheduler resources". Returns the number of bytes written.
     ///
     /// # Errors
-    /// EINVAL for a buffer that is too short.
+    /// EINVAL for a short buffer.
     pub(super) fn resources(buffer: &mut [u8]) -> Result<usize, AdminError> {
-        /// Sections that an element may have, as a mask that drivers do not read.
+        /// Mask of sections that an element may have; drivers ignore it.
         const SECTIONS: u8 = 8;
         let mut left = Buffer::new(buffer);
         let header = SchedulerResources {
@@ -122,7 +121,7 @@ impl Scheduler {
         *left.next()? = header.emit();
         for level in 0..LEVELS {
             let resources = LevelResources {
-                // As many as there are layers.
+                // Below [`LEVELS`], so it fits a byte.
                 level: level.to_le_bytes()[0],
                 sections: SECTIONS,
                 max_device_elements: MAX_LAYER_ELEMENTS,
@@ -137,15 +136,16 @@ impl Scheduler {
         Ok(SchedulerResources::LEN + LAYERS * LevelResources::LEN)
     }
 
-    /// "Get default topology": what is left of the branch that was there after the reset.
+    /// Executes "Get default topology": the remaining elements of the branch that existed after the reset.
+    /// Returns the number of bytes written.
     ///
     /// # Errors
-    /// EINVAL for a buffer that is too short.
+    /// EINVAL for a short buffer.
     pub(super) fn default_topology(&self, buffer: &mut [u8]) -> Result<usize, AdminError> {
         let mut left = Buffer::new(buffer);
         let header: &mut [u8; Group::LEN] = left.next()?;
         let mut count = 0;
-        // The first TEIDs were given to them, from the port down.
+        // These elements have the first TEIDs, in order from the port down.
         for (teid, node) in self.elements.range(..=Teid::new(LEVELS.into())) {
             *left.next()? = node.element(*teid).emit();
             count += 1;
@@ -154,11 +154,12 @@ impl Scheduler {
         Ok(Group::LEN + usize::from(count) * Element::LEN)
     }
 
-    /// "Add elements": `groups` of them, whose TEIDs are filled in. Gives the groups processed.
+    /// Executes "Add elements": `groups` groups, whose TEIDs are filled in. Returns the number of groups
+    /// processed.
     ///
     /// # Errors
-    /// ENOENT for an unknown parent; EINVAL for what is no generic node or has no layer left; ENOSPC. What groups in
-    /// front of the wrong one added stays.
+    /// ENOENT for an unknown parent; EINVAL for an element that is not generic or below the last generic
+    /// layer; ENOSPC. Groups before the rejected one remain.
     pub(super) fn add(&mut self, groups: u16, buffer: &mut [u8]) -> Result<u16, AdminError> {
         let mut left = Buffer::new(buffer);
         for _ in 0..groups {
@@ -186,10 +187,10 @@ impl Scheduler {
         Ok(groups)
     }
 
-    /// "Get elements": completes `count` elements of which only the TEID is given.
+    /// Executes "Get elements": fills in `count` elements by TEID.
     ///
     /// # Errors
-    /// ENOENT for an unknown one.
+    /// ENOENT for an unknown TEID.
     pub(super) fn get(&self, count: u16, buffer: &mut [u8]) -> Result<u16, AdminError> {
         for bytes in Buffer::new(buffer).next_all(count)? {
             let teid = Element::parse(bytes).teid;
@@ -198,10 +199,10 @@ impl Scheduler {
         Ok(count)
     }
 
-    /// "Configure elements".
+    /// Executes "Configure elements".
     ///
     /// # Errors
-    /// ENOENT for an unknown one; EINVAL for another kind than it has, or for a rate profile that there is not.
+    /// ENOENT for an unknown TEID; EINVAL for a change of type or an unknown rate profile.
     pub(super) fn configure(&mut self, count: u16, buffer: &mut [u8]) -> Result<u16, AdminError> {
         let elements: &mut [[u8; Element::LEN]] = Buffer::new(buffer).next_all(count)?;
         for bytes in elements {
@@ -226,10 +227,10 @@ impl Scheduler {
         Ok(count)
     }
 
-    /// "Move elements", with all below them, to another element of the same layer as their parent.
+    /// Executes "Move elements": moves subtrees to another parent on the same layer.
     ///
     /// # Errors
-    /// ENOENT for an element that is not there or has another parent; EINVAL for a destination of another layer; ENOSPC.
+    /// ENOENT if an element is not a child of `source`; EINVAL for a destination on another layer; ENOSPC.
     pub(super) fn relocate(&mut self, groups: u16, buffer: &mut [u8]) -> Result<u16, AdminError> {
         let mut left = Buffer::new(buffer);
         for _ in 0..groups {
@@ -256,10 +257,10 @@ impl Scheduler {
         Ok(groups)
     }
 
-    /// "Suspend elements" and "resume elements".
+    /// Executes "Suspend elements" or "resume elements".
     ///
     /// # Errors
-    /// ENOENT for an unknown one.
+    /// ENOENT for an unknown TEID.
     pub(super) fn set_suspended(
         &mut self,
         suspended: bool,
@@ -273,10 +274,10 @@ impl Scheduler {
         Ok(count)
     }
 
-    /// "Delete elements", with all below them.
+    /// Executes "Delete elements", including all descendants.
     ///
     /// # Errors
-    /// ENOENT for an element that is not there or has another parent; EPERM for the port and its traffic classes.
+    /// ENOENT if an element is not a child of the given parent; EPERM for the port and traffic classes.
     pub(super) fn delete(&mut self, groups: u16, buffer: &mut [u8]) -> Result<u16, AdminError> {
         let mut left = Buffer::new(buffer);
         for _ in 0..groups {
@@ -298,14 +299,14 @@ impl Scheduler {
         Ok(groups)
     }
 
-    /// "Add rate profiles", whose identifiers are filled in.
+    /// Executes "Add rate profiles": fills in their identifiers.
     ///
     /// # Errors
-    /// EINVAL for a layer or kind that there is not; ENOSPC.
+    /// EINVAL for an unknown layer or kind; ENOSPC.
     pub(super) fn add_profiles(&mut self, count: u16, buffer: &mut [u8]) -> Result<u16, AdminError> {
         for bytes in Buffer::new(buffer).next_all(count)? {
             let profile = RateProfile::parse(bytes);
-            let Some(number) = self.profiles_of(&profile)?.take() else {
+            let Some(number) = self.profiles_of(&profile)?.allocate() else {
                 return Err(AdminError::new(
                     AdminStatus::NoSpace,
                     "limit of rate profiles reached on layer",
@@ -317,24 +318,24 @@ impl Scheduler {
         Ok(count)
     }
 
-    /// "Remove rate profiles".
+    /// Executes "Remove rate profiles".
     ///
     /// # Errors
-    /// EINVAL for a layer or kind that there is not; ENOENT for an unknown one.
+    /// EINVAL for an unknown layer or kind; ENOENT for an unknown profile.
     pub(super) fn remove_profiles(&mut self, count: u16, buffer: &mut [u8]) -> Result<u16, AdminError> {
         for bytes in Buffer::new(buffer).next_all(count)? {
             let profile = RateProfile::parse(bytes);
-            if !self.profiles_of(&profile)?.give_back(profile.profile) {
+            if !self.profiles_of(&profile)?.release(profile.profile) {
                 return Err(AdminError::no_entry("rate profile", profile.profile.into()));
             }
         }
         Ok(count)
     }
 
-    /// "Query port ETS"; gives the bytes written.
+    /// Executes "Query port ETS". Returns the number of bytes written.
     ///
     /// # Errors
-    /// ENOENT for an element that is not the port's; EINVAL for a buffer that is too short.
+    /// ENOENT unless the TEID is the port's; EINVAL for a short buffer.
     pub(super) fn port_ets(&self, port: Teid, buffer: &mut [u8]) -> Result<usize, AdminError> {
         if port != Self::ROOT {
             return Err(AdminError::no_entry("port", port.get().into()));
@@ -347,12 +348,12 @@ impl Scheduler {
         Ok(PortEts::LEN)
     }
 
-    /// Adds the leaf of a queue, which "add transmit queues" asks for.
+    /// Adds the leaf of a queue, for "add transmit queues".
     ///
     /// # Errors
-    /// ENOENT for an unknown parent; EINVAL for one on another layer than that above the leaves; ENOSPC.
+    /// ENOENT for an unknown parent; EINVAL for a parent that is not directly above the leaf layer; ENOSPC.
     pub(super) fn add_leaf(&mut self, parent: Teid, data: ElementData) -> Result<Teid, AdminError> {
-        // iPXE adds its queue to the last element of the default branch, which Linux removes first.
+        // iPXE adds its queue below the leaf of the default branch, which Linux deletes first.
         let parent = if parent == Self::DEFAULT_LEAF { self.node(parent)?.parent } else { parent };
         let layer = self.room_below(parent, 1)?;
         if layer != LEAF_LAYER {
@@ -361,14 +362,14 @@ impl Scheduler {
         Ok(self.insert(parent, layer, ElementData { kind: ElementKind::Leaf, ..data }))
     }
 
-    /// Removes the leaf of a queue. That it is gone already, with one of the nodes above it, is no mistake.
+    /// Removes the leaf of a queue, unless it was deleted with an ancestor.
     pub(super) fn remove_leaf(&mut self, leaf: Teid) {
         if self.elements.get(&leaf).is_some_and(|node| node.layer == LEAF_LAYER) {
             self.remove(leaf);
         }
     }
 
-    /// Elements as an operator sees them, in the order of their TEIDs from `first` on.
+    /// Returns the rows of elements in TEID order, from `first` on.
     pub(super) fn rows(&self, first: Teid) -> impl Iterator<Item = NodeRow> {
         self.elements.range(first..).map(|(teid, node)| node.row(*teid))
     }
@@ -381,13 +382,13 @@ impl Scheduler {
         self.elements.get_mut(&teid).ok_or(unknown(teid))
     }
 
-    /// An element, if `parent` is its parent.
+    /// Returns an element if it is a child of `parent`.
     fn child(&self, parent: Teid, teid: Teid) -> Result<&Node, AdminError> {
         let node = self.node(teid)?;
         if node.parent == parent { Ok(node) } else { Err(unknown(teid)) }
     }
 
-    /// The layer below an element, if there is one that has room for `count` more children of it.
+    /// Returns the layer below an element if `parent` and that layer have room for `count` more children.
     fn room_below(&self, parent: Teid, count: u16) -> Result<usize, AdminError> {
         let node = self.node(parent)?;
         let layer = node.layer + 1;
@@ -402,7 +403,7 @@ impl Scheduler {
                 parent.get().into(),
             ));
         }
-        // The last number of all is no TEID.
+        // TEID 0xFFFFFFFF means "none".
         if u32::from(count) >= u32::MAX - self.last_teid {
             return Err(AdminError::new(AdminStatus::NoSpace, "TEIDs exhausted at", self.last_teid.into()));
         }
@@ -421,7 +422,7 @@ impl Scheduler {
         }
     }
 
-    /// Adds an element below one that has room.
+    /// Adds an element. The caller has checked that the parent has room.
     fn insert(&mut self, parent: Teid, layer: usize, data: ElementData) -> Teid {
         self.last_teid += 1;
         let teid = Teid::new(self.last_teid);
@@ -435,22 +436,22 @@ impl Scheduler {
         teid
     }
 
-    /// Removes an element and all below it.
+    /// Removes an element and its descendants.
     fn remove(&mut self, teid: Teid) {
         let parent = self.elements.get(&teid).map(|node| node.parent);
         if let Some(parent) = parent.and_then(|parent| self.elements.get_mut(&parent)) {
             parent.children.retain(|child| *child != teid);
         }
-        let mut doomed = vec![teid];
-        while let Some(node) = doomed.pop().and_then(|teid| self.elements.remove(&teid)) {
-            doomed.extend(node.children);
+        let mut pending = vec![teid];
+        while let Some(node) = pending.pop().and_then(|teid| self.elements.remove(&teid)) {
+            pending.extend(node.children);
             if let Some(count) = self.per_layer.get_mut(node.layer) {
                 *count -= 1;
             }
         }
     }
 
-    fn profiles_of(&mut self, profile: &RateProfile) -> Result<&mut Numbers, AdminError> {
+    fn profiles_of(&mut self, profile: &RateProfile) -> Result<&mut IdPool, AdminError> {
         let of_layer = self.profiles.get_mut(usize::from(profile.level));
         let of_kind = of_layer.and_then(|kinds| kinds.get_mut(usize::from(profile.kind)));
         of_kind.ok_or(AdminError::invalid("rate profile layer", profile.level.into()))

@@ -1,8 +1,8 @@
-//! Receive side scaling: which queue of a VSI takes a frame.
+//! Receive side scaling (RSS): selects the receive queue of a frame within its VSI.
 //!
-//! The hash is over the words that the driver programs ([`profiles`]). Where it programs none, it is over source and
-//! destination address of every IP packet, and over the ports too of TCP, UDP and SCTP, unless it is a fragment, which is
-//! also what drivers program by default.
+//! The hash input is programmed by the driver ([`profiles`]). Otherwise it consists of the source and
+//! destination address of IP packets, and the ports of TCP, UDP and SCTP unless fragmented. This is also the
+//! default that drivers program.
 //!
 //! # Spec
 //! E810 interface, sections 5.9, 6.3 and 8.5.
@@ -19,12 +19,12 @@ use protocol::net::toeplitz::{self, Key};
 use super::buffer::Buffer;
 use super::vsi::{Vsi, VsiNumber, Vsis};
 
-/// Entries of the function's table, which capability 0040 says.
+/// Entries of the function's lookup table, as reported in capability 0040.
 const FUNCTION_ENTRIES: usize = 2048;
-/// Entries of a VSI's table.
+/// Entries of a VSI's lookup table.
 const VSI_ENTRIES: usize = 64;
 
-/// Key and table of a VSI.
+/// RSS key and lookup table of a VSI.
 #[derive(Clone, Debug)]
 pub(super) struct VsiRss {
     key: Option<Key>,
@@ -38,18 +38,18 @@ impl Default for VsiRss {
 }
 
 impl VsiRss {
-    /// Whether there is a key to hash flows by.
+    /// Whether a key was set. Without a key nothing is hashed.
     pub(super) const fn has_key(&self) -> bool {
         self.key.is_some()
     }
 }
 
-/// Table of the function, which its VSIs can share: queues by the low bits of a hash. Software chooses its length each time
-/// it sets the table. Linux's driver takes the longest, DPDK's 512 entries.
+/// Lookup table that VSIs of the function can share, indexed by the low bits of the hash. Drivers choose the
+/// size with each write: Linux uses the maximum, DPDK 512 entries.
 #[derive(Clone, Debug)]
 pub(super) struct FunctionTable {
     entries: Box<[u8; FUNCTION_ENTRIES]>,
-    /// A power of two.
+    /// Entries in use, a power of two.
     len: usize,
 }
 
@@ -59,27 +59,27 @@ impl Default for FunctionTable {
     }
 }
 
-/// Where a received frame goes within its VSI.
+/// Receive queue selected for a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Steering {
-    /// Hash of its flow, if there is a key and the frame is IP.
+    /// Flow hash; `None` without a key or for non-IP frames.
     pub(super) hash: Option<u32>,
     /// Receive queue of the device.
     pub(super) queue: u16,
 }
 
 impl Vsis {
-    /// Where a frame goes that this VSI takes.
+    /// Selects the receive queue of a frame in a VSI.
     pub(super) fn steer(&self, number: VsiNumber, vsi: &Vsi, layers: &Layers) -> Steering {
         let hash = vsi.rss.key.as_ref().zip(layers.ip).map(|(key, ip)| {
             let ip = match vsi.options.hash {
                 HashKind::SymmetricToeplitz => toeplitz::symmetric(&ip),
-                // Drivers ask for no other kinds.
+                // Drivers use no other hash kinds.
                 HashKind::Toeplitz | HashKind::Xor | HashKind::Jenkins => ip,
             };
             match self.profiles.fields(number, PacketType::of(layers)) {
                 Some(fields) => key.hash_words(fields.words(&ip)),
-                // Fragments are without ports.
+                // `ports` is `None` for fragments.
                 None => key.hash(&ip, ip.transport.ports()),
             }
         });
@@ -88,18 +88,18 @@ impl Vsis {
         let index = match vsi.options.table {
             TableKind::Vsi => vsi.rss.table[low_bits % VSI_ENTRIES],
             TableKind::Function => self.function_table.entries[low_bits % self.function_table.len],
-            // No command sets one.
+            // No command sets these tables.
             TableKind::Global | TableKind::Reserved => 0,
         };
         Steering { hash, queue: vsi.queues.receive_queue(index.into()) }
     }
 
-    /// "Set RSS key".
+    /// Executes "Set RSS key".
     ///
     /// # Errors
-    /// ENOENT for an unknown VSI; EINVAL for a buffer that is too short.
+    /// ENOENT for an unknown VSI; EINVAL for a short buffer.
     pub(super) fn set_key(&mut self, parameters: &KeyParameters, buffer: &[u8]) -> Result<(), AdminError> {
-        let vsi = self.scaled(parameters.vsi, parameters.vsi_valid)?;
+        let vsi = self.vsi_mut(parameters.vsi, parameters.vsi_valid)?;
         let Some(written) = buffer.first_chunk() else {
             return Err(AdminError::invalid("RSS key length", buffer.len() as u64));
         };
@@ -107,24 +107,24 @@ impl Vsis {
         Ok(())
     }
 
-    /// "Get RSS key"; gives the bytes written. A key that was never set is zero.
+    /// Executes "Get RSS key". Returns the number of bytes written. A key that was never set reads as zero.
     ///
     /// # Errors
-    /// ENOENT for an unknown VSI; EINVAL for a buffer that is too short.
+    /// ENOENT for an unknown VSI; EINVAL for a short buffer.
     pub(super) fn get_key(
         &mut self,
         parameters: &KeyParameters,
         buffer: &mut [u8],
     ) -> Result<usize, AdminError> {
-        let vsi = self.scaled(parameters.vsi, parameters.vsi_valid)?;
+        let vsi = self.vsi_mut(parameters.vsi, parameters.vsi_valid)?;
         *Buffer::new(buffer).next()? = vsi.rss.key.as_ref().map_or([0; KEY_LEN], Key::bytes);
         Ok(KEY_LEN)
     }
 
-    /// "Set RSS table".
+    /// Executes "Set RSS LUT".
     ///
     /// # Errors
-    /// ENOENT for an unknown VSI; EINVAL for an unknown table or length, or a buffer that is too short.
+    /// ENOENT for an unknown VSI; EINVAL for an unknown table type or size, or a short buffer.
     pub(super) fn set_table(
         &mut self,
         parameters: &TableParameters,
@@ -141,10 +141,10 @@ impl Vsis {
         Ok(())
     }
 
-    /// "Get RSS table"; gives the bytes written.
+    /// Executes "Get RSS LUT". Returns the number of bytes written.
     ///
     /// # Errors
-    /// As for [`Vsis::set_table`], and EINVAL for a length that differs from the function table's.
+    /// As for [`Vsis::set_table`]; also EINVAL if the size differs from that of the function's table.
     pub(super) fn get_table(
         &mut self,
         parameters: &TableParameters,
@@ -163,11 +163,11 @@ impl Vsis {
         Ok(table.len())
     }
 
-    /// The table that a command names, in the length that the command names.
+    /// Returns the table that a command selects, with the size that it selects.
     fn table(&mut self, parameters: &TableParameters) -> Result<&mut [u8], AdminError> {
-        self.scaled(parameters.vsi, parameters.vsi_valid)?;
+        self.vsi_mut(parameters.vsi, parameters.vsi_valid)?;
         match parameters.table() {
-            TableKind::Vsi => Ok(&mut self.scaled(parameters.vsi, parameters.vsi_valid)?.rss.table),
+            TableKind::Vsi => Ok(&mut self.vsi_mut(parameters.vsi, parameters.vsi_valid)?.rss.table),
             TableKind::Function => parameters
                 .function_entries()
                 .and_then(|len| self.function_table.entries.get_mut(..len))
@@ -178,7 +178,7 @@ impl Vsis {
         }
     }
 
-    fn scaled(&mut self, vsi: u16, valid: bool) -> Result<&mut Vsi, AdminError> {
+    fn vsi_mut(&mut self, vsi: u16, valid: bool) -> Result<&mut Vsi, AdminError> {
         let found = self.get_mut(VsiNumber::new(vsi)).filter(|_| valid);
         found.ok_or(AdminError::no_entry("VSI", vsi.into()))
     }

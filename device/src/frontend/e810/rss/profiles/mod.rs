@@ -1,8 +1,8 @@
-//! Which words of a frame a VSI hashes, as its driver programs it.
+//! RSS profiles: the words of a frame that a VSI hashes, as programmed by its driver.
 //!
-//! A driver programs the fields of each kind of flow (`ethtool -N … rx-flow-hash`) in terms of the package that it loaded,
-//! from which the groups of packet types are. A package without them says nothing about kinds of flows, so that what is
-//! programmed over it is not followed.
+//! Drivers program the fields for each flow type (`ethtool -N … rx-flow-hash`) in terms of the packet type
+//! groups of the loaded package. If the package defines no groups, the flow type of an entry is unknown and
+//! the entry is ignored.
 //!
 //! # Spec
 //! E810 interface, section 6.3.
@@ -19,22 +19,22 @@ use protocol::net::layers::{Addresses, Ip, Transport};
 
 use crate::frontend::e810::vsi::VsiNumber;
 
-/// Packet types there are: ten bits.
+/// Number of packet types, which have ten bits.
 const PACKET_TYPES: usize = 1024;
 
-/// Places of the table that chooses a profile.
+/// Number of entries in the TCAM that selects a profile.
 ///
-/// Bound: of what is compared for each frame, and of what a driver can make the device keep.
+/// Bound: comparisons per frame, and memory that a driver can make the device allocate.
 const TABLE_PLACES: u16 = 512;
 
-/// Groups of packet types, of the package.
+/// Packet type groups of the package.
 #[derive(Clone, Debug, Default)]
 pub(in crate::frontend::e810) struct PacketGroups(Option<Arc<[u8; PACKET_TYPES]>>);
 
 impl PacketGroups {
-    /// A piece of a package arrives.
-    pub(in crate::frontend::e810) fn add(&mut self, piece: &[u8]) {
-        for (_, section) in sections(piece).filter(|(kind, _)| *kind == hash_profile::PACKET_GROUPS) {
+    /// Adds the groups in a segment of the package.
+    pub(in crate::frontend::e810) fn add(&mut self, segment: &[u8]) {
+        for (_, section) in sections(segment).filter(|(kind, _)| *kind == hash_profile::PACKET_GROUPS) {
             let Some(TableHeader { count, first }) = TableHeader::parse_prefix(section) else { continue };
             let groups = section.get(TableHeader::LEN..).unwrap_or_default();
             let table = Arc::make_mut(self.0.get_or_insert_with(|| Arc::new([0; PACKET_TYPES])));
@@ -44,7 +44,7 @@ impl PacketGroups {
     }
 }
 
-/// What a driver programmed.
+/// Profiles programmed by the driver.
 #[derive(Debug, Default)]
 pub(in crate::frontend::e810) struct Profiles {
     packet_groups: PacketGroups,
@@ -53,32 +53,32 @@ pub(in crate::frontend::e810) struct Profiles {
     words: BTreeMap<u8, Fields>,
 }
 
-/// An entry of the table: bits that are compared, what they have to be, and what it gives.
+/// A TCAM entry: mask, value, and the selected profile.
 #[derive(Clone, Copy, Debug)]
 struct Entry {
-    compared: u64,
-    wanted: u64,
+    mask: u64,
+    value: u64,
     profile: u8,
 }
 
 impl Entry {
-    /// `None` if no key matches, which is how an entry is taken away.
+    /// Converts a TCAM entry. `None` if it matches no key, which is how drivers delete an entry.
     fn new(entry: &TableEntry) -> Option<Self> {
         let (zeros, ones) = (bits(entry.zeros), bits(entry.ones));
         let possible = zeros | ones == bits([0xff; LookupKey::LEN]);
-        possible.then_some(Self { compared: zeros ^ ones, wanted: ones & !zeros, profile: entry.profile })
+        possible.then_some(Self { mask: zeros ^ ones, value: ones & !zeros, profile: entry.profile })
     }
 }
 
-/// Words of a profile in the order of the hash.
+/// Words of a profile, in hash order.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Fields([Word; PROFILE_WORDS]);
 
 impl Profiles {
-    /// "Update package". What is not about the receive hash is passed over.
-    pub(in crate::frontend::e810) fn update(&mut self, groups: &PacketGroups, piece: &[u8]) {
+    /// Executes "Update package". Sections other than those of RSS are ignored.
+    pub(in crate::frontend::e810) fn update(&mut self, groups: &PacketGroups, segment: &[u8]) {
         self.packet_groups = groups.clone();
-        for (kind, section) in sections(piece) {
+        for (kind, section) in sections(segment) {
             match kind {
                 hash_profile::VSI_GROUPS => self.set_vsi_groups(section),
                 hash_profile::TABLE => self.set_table(section),
@@ -91,7 +91,8 @@ impl Profiles {
     fn set_vsi_groups(&mut self, section: &[u8]) {
         let Some((first, groups)) = entries::<2>(section) else { return };
         for (vsi, group) in (first..=u16::MAX).zip(groups) {
-            // Ten bits: what is beyond the VSIs that there can be replaces the group of another, and no more.
+            // VSI numbers have ten bits. An entry beyond them overwrites the group of another VSI of the same
+            // driver.
             match u16::from_le_bytes(*group) {
                 0 => drop(self.vsi_groups.remove(&VsiNumber::new(vsi))),
                 group => drop(self.vsi_groups.insert(VsiNumber::new(vsi), group)),
@@ -116,38 +117,39 @@ impl Profiles {
         for (profile, words) in (first..=u16::MAX).zip(profiles) {
             let Ok(profile) = u8::try_from(profile) else { return };
             let mut fields = [Word::default(); PROFILE_WORDS];
-            // Backwards, since the last word is hashed first.
+            // In reverse order, since the last word is hashed first.
             let words = words.as_chunks().0.iter().rev().map(Word::parse);
             fields.iter_mut().zip(words).for_each(|(field, word)| *field = word);
             self.words.insert(profile, Fields(fields));
         }
     }
 
-    /// What a VSI hashes of frames of this type, if its driver programmed anything that this device finds in a frame.
+    /// Returns the words that a VSI hashes for a packet type; `None` if none of the programmed words is
+    /// supported.
     pub(super) fn fields(&self, vsi: VsiNumber, packet_type: PacketType) -> Option<&Fields> {
         let groups = self.packet_groups.0.as_ref()?;
         let packet_group = *groups.get(usize::from(packet_type.get()))?;
         let vsi_group = *self.vsi_groups.get(&vsi)?;
         let key = bits(LookupKey { flags: 0, packet_group, vsi_group }.emit());
-        let entry = self.table.values().find(|entry| key & entry.compared == entry.wanted)?;
+        let entry = self.table.values().find(|entry| key & entry.mask == entry.value)?;
         self.words.get(&entry.profile).filter(|fields| fields.0.iter().any(is_known))
     }
 }
 
 impl Fields {
-    /// The words of a datagram. Those it does not have are zero.
+    /// Returns the words of a packet. Words that it does not have are 0.
     pub(super) fn words(&self, ip: &Ip) -> impl Iterator<Item = u16> {
         self.0.iter().map(|word| value(word, ip).unwrap_or(0))
     }
 }
 
-/// Whether a word is one that this device finds in a datagram.
+/// Whether this device can extract the word.
 const fn is_known(word: &Word) -> bool {
     matches!(word.header, header::IPV4 | header::IPV6 | header::TCP | header::UDP | header::SCTP)
 }
 
 fn value(word: &Word, ip: &Ip) -> Option<u16> {
-    /// Where the addresses begin in their headers.
+    /// Offsets of the addresses in their headers.
     const V4_ADDRESSES: u16 = 12;
     const V6_ADDRESSES: u16 = 8;
     let at = |addresses: &[u8], first: u16| {
@@ -172,7 +174,7 @@ fn value(word: &Word, ip: &Ip) -> Option<u16> {
     }
 }
 
-/// Number of the first entry of a section, and its entries.
+/// Returns the index of the first entry in a section, and its entries.
 fn entries<const N: usize>(section: &[u8]) -> Option<(u16, &[[u8; N]])> {
     let TableHeader { count, first } = TableHeader::parse_prefix(section)?;
     let (entries, _) = section.get(TableHeader::LEN..)?.as_chunks();

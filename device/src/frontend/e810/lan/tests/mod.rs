@@ -1,4 +1,4 @@
-//! The data path alone, by a driver of a few lines that writes rings as the specification has them.
+//! Tests of the data path with a minimal driver that writes rings as specified.
 
 mod hostile;
 mod receive;
@@ -8,25 +8,25 @@ use protocol::ids::Iova;
 
 use super::*;
 
-/// Guest memory that every test may use.
+/// Size of guest memory.
 const MEMORY: u64 = 1 << 22;
 
-/// Where rings are.
+/// Address of rings.
 const RING: u64 = 0x1_0000;
 
-/// Where buffers are.
+/// Address of buffers.
 const BUFFERS: u64 = 0x10_0000;
 
-/// Descriptors of a ring.
+/// Descriptors per ring.
 const RING_LEN: u16 = 64;
 
-/// Queues of the device.
+/// Number of queues.
 const QUEUES: u16 = 4;
 
 /// VSI of all queues.
 const VSI: u16 = 5;
 
-/// A data path with the memory of its guest.
+/// A data path with guest memory.
 struct Bench {
     lan: Lan,
     memory: GuestMemory,
@@ -48,20 +48,20 @@ impl Bench {
         self.lan.read(register).unwrap_or_else(|| panic!("{register:?}"))
     }
 
-    /// All frames that there are to send.
+    /// Returns all pending frames.
     fn sent(&mut self) -> Vec<Vec<u8>> {
         std::iter::from_fn(|| self.poll()).collect()
     }
 
     fn poll(&mut self) -> Option<Vec<u8>> {
-        // What is there already must stay.
+        // Existing content must be preserved.
         let mut out = vec![0xee; 3];
         let sent = self.lan.poll_frame((&self.memory, &mut self.monitor), &mut out);
         assert_eq!(out[..3], [0xee; 3]);
         let frame = out.split_off(3);
         assert_eq!(sent.is_some(), !frame.is_empty());
         sent.map(|sent| {
-            assert_eq!(sent, Sent { vsi: VSI, destination: Destination::Rules });
+            assert_eq!(sent, OutgoingFrame { vsi: VSI, destination: Destination::Rules });
             frame
         })
     }

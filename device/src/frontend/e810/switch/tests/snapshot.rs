@@ -23,10 +23,10 @@ fn row(rule: u16, recipe: RuleRecipe, action: RuleAction, vsis: &[u16]) -> RuleR
 }
 
 #[test]
-fn an_operator_sees_what_each_rule_compares_and_does() {
+fn rows_show_keys_and_actions() {
     let mut driver = Driver::new();
     driver.add(Rule::mac(ME, to_vsi(1) | LOOPBACK));
-    driver.let_take(5, &[1, 2]);
+    driver.admit(5, &[1, 2]);
     driver.add(Rule::new(FROM_VSI, ETHER_TYPE, DROP).ether_type(0x88cc));
     driver.add(Rule::new(FROM_PORT, PROMISCUOUS_VLAN, to_vsi(2) | LAN).dst(ANY_MULTICAST).vid(9));
     driver.add(Rule::new(FROM_VSI, DEFAULT, to_vsi(2)));
@@ -60,7 +60,7 @@ fn an_operator_sees_what_each_rule_compares_and_does() {
 }
 
 #[test]
-fn an_operator_sees_vsis_and_the_tree_of_the_scheduler() {
+fn rows_show_vsis_and_scheduler() {
     let mut driver = Driver::new();
     driver.update(2, |context| context.switch.vlan_prune = true);
     let vsis: Vec<_> = driver.0.vsi_rows(0).map(|(_, row)| (row.vsi, row.vlan_prune, row.loopback)).collect();

@@ -1,4 +1,4 @@
-//! The control queue of the RDMA half, and what is made by it (sections 9 to 12 and 14).
+//! The control queue of the RDMA half and its objects (sections 9 to 12 and 14).
 
 mod context_memory;
 mod objects;
@@ -20,10 +20,10 @@ use crate::vfio::server::Device as _;
 
 const NOP: Operation = Operation::Nop(Acknowledged { operand: 0 });
 
-/// Arm word: the next completion.
+/// Arm word for the next completion.
 const ARM_NEXT: u64 = 1 << 14;
 
-/// With both admin rings, of a device that has an RDMA half.
+/// Creates a device with RDMA enabled and both admin rings.
 fn started() -> Driver {
     powered_on_with(true)
 }
@@ -34,14 +34,14 @@ fn powered_on_with(rdma: bool) -> Driver {
     driver
 }
 
-/// With the control queue, context memory, and the device's own queues.
+/// Creates a device with the control queue, context memory, and the queues of the driver itself.
 fn brought_up() -> Driver {
     let mut driver = started();
     driver.bring_up_rdma();
     driver
 }
 
-/// What an operation is refused with.
+/// Returns the error codes of a rejected operation.
 #[track_caller]
 fn refused(driver: &mut Driver, operation: &Operation) -> Option<ErrorCodes> {
     let performed = driver.perform(operation);
@@ -56,7 +56,7 @@ fn codes(refusal: CqpErrorCode) -> Option<ErrorCodes> {
 }
 
 #[test]
-fn the_first_operations_complete_in_registers_alone() {
+fn early_operations_complete_in_registers() {
     let mut driver = started();
     driver.start_cqp();
     assert_eq!(driver.perform(&NOP).completion, None);
@@ -73,7 +73,7 @@ fn creation_of_cq_0_completes_in_it() {
 }
 
 #[test]
-fn completions_and_operations_go_round_their_rings_with_the_polarity_of_the_round() {
+fn ring_polarity_alternates_per_pass() {
     let mut driver = brought_up();
     for _ in 0..u32::from(CQP_ENTRIES) * 2 + 100 {
         driver.perform_well(&NOP);
@@ -81,7 +81,7 @@ fn completions_and_operations_go_round_their_rings_with_the_polarity_of_the_roun
 }
 
 #[test]
-fn one_doorbell_can_be_for_many_operations() {
+fn one_doorbell_executes_many_operations() {
     let mut driver = started();
     driver.start_cqp();
     let wqes: Vec<u8> = (0..5).flat_map(|_| NOP.emit(true)).collect();
@@ -93,7 +93,7 @@ fn one_doorbell_can_be_for_many_operations() {
 }
 
 #[test]
-fn an_unknown_operation_fails_with_a_major_code() {
+fn unknown_operation_fails_with_major_code() {
     let mut driver = brought_up();
     let mut wqe = NOP.emit(true);
     wqe[28] = 0x3f;
@@ -106,7 +106,7 @@ fn an_unknown_operation_fails_with_a_major_code() {
 }
 
 #[test]
-fn an_operation_in_memory_that_is_not_lent_fails() {
+fn operation_in_unmapped_memory_fails() {
     let mut driver = started();
     driver.start_cqp();
     let beyond = QueryFeatures { len: 272, buffer: Iova::new(1 << 40) };
@@ -114,7 +114,7 @@ fn an_operation_in_memory_that_is_not_lent_fails() {
 }
 
 #[test]
-fn a_queue_does_not_start_with_a_context_that_makes_no_sense() {
+fn rejects_invalid_host_context() {
     let mut driver = started();
     for (at, byte, what) in [(1, 0x0b, "4096 entries"), (0, 0x08, "iWARP")] {
         driver.start_cqp();
@@ -133,7 +133,7 @@ fn a_queue_does_not_start_with_a_context_that_makes_no_sense() {
 }
 
 #[test]
-fn features_are_those_that_drivers_know() {
+fn features_match_supported_versions() {
     let mut driver = started();
     driver.start_cqp();
     for len in [272, 216] {
@@ -145,7 +145,7 @@ fn features_are_those_that_drivers_know() {
 }
 
 #[test]
-fn an_armed_queue_tells_of_its_next_completion_once() {
+fn armed_cq_fires_once() {
     let mut driver = brought_up();
     driver.perform_well(&NOP);
     driver.bus.settle();
@@ -163,10 +163,10 @@ fn an_armed_queue_tells_of_its_next_completion_once() {
 }
 
 #[test]
-fn an_arm_that_came_too_late_is_answered_at_once() {
+fn late_arm_fires_at_once() {
     let mut driver = brought_up();
     driver.perform_well(&NOP);
-    // Software has not seen it.
+    // Software has not read it.
     driver.bus.poke(CCQ_SHADOW, &0_u64.to_le_bytes());
     driver.arm(0, CCQ_SHADOW, ARM_NEXT);
     driver.bus.settle();
@@ -176,7 +176,7 @@ fn an_arm_that_came_too_late_is_answered_at_once() {
 
 type Reset = fn(&mut Driver);
 
-/// What has to drop everything.
+/// Events that must drop all state.
 const RESETS: &[(&str, Reset)] = &[
     ("PFR", |driver| driver.reset_function()),
     ("global reset", |driver| driver.write(Register::GlgenRtrig, 1)),
@@ -192,7 +192,7 @@ const RESETS: &[(&str, Reset)] = &[
 ];
 
 #[test]
-fn every_reset_drops_everything_and_nothing_is_written_afterwards() {
+fn reset_drops_objects_and_stops_writes() {
     for (what, reset) in RESETS {
         let mut driver = brought_up();
         driver.arm(0, CCQ_SHADOW, ARM_NEXT);
@@ -210,7 +210,7 @@ fn every_reset_drops_everything_and_nothing_is_written_afterwards() {
 }
 
 #[test]
-fn the_rdma_half_is_advertised_if_it_is_there() {
+fn rdma_is_advertised_if_enabled() {
     for rdma in [false, true] {
         let mut driver = powered_on_with(rdma);
         let ask = Ask::with_output(protocol::hca::e810::admin::Opcode::FunctionCapabilities, [0; 16], 4096);

@@ -1,11 +1,11 @@
-//! Rules as an operator sees them.
+//! Rows of switch rules for the control socket.
 
 use super::rule::{Action, Cast, Direction, Key, Origin, Target};
 use super::{Switch, VsiSet};
 use crate::frontend::snapshot::{ROW_VSIS, RuleAction, RuleCast, RuleOrigin, RuleRecipe, RuleRow};
 
 impl Switch {
-    /// Rules by their index, from `first` on; none without a first.
+    /// Returns rules in ascending order, from index `first` on; none if `first` is `None`.
     pub(in super::super) fn rows(&self, first: Option<u16>) -> impl Iterator<Item = RuleRow> {
         let keys = first.map(|first| self.keys.range(first..));
         keys.into_iter().flatten().filter_map(|(index, key)| {
@@ -22,7 +22,7 @@ impl Switch {
             }
             Action::Drop => (RuleAction::Drop, false, false),
             Action::Prune { .. } => (RuleAction::Admit, false, false),
-            Action::Nothing => (RuleAction::Nothing, false, false),
+            Action::Inactive => (RuleAction::Nothing, false, false),
         };
         let row = RuleRow {
             rule,
@@ -74,7 +74,7 @@ impl Switch {
         }
     }
 
-    /// VSIs that an action is for.
+    /// Returns the VSIs that an action applies to.
     fn members(&self, action: &Action) -> VsiSet {
         let mut members = VsiSet::default();
         match action {
@@ -87,7 +87,7 @@ impl Switch {
             Action::Prune { by: Target::List(list), .. } => {
                 members = self.prune_lists.get(list).copied().unwrap_or_default();
             }
-            Action::Drop | Action::Nothing => {}
+            Action::Drop | Action::Inactive => {}
         }
         members
     }

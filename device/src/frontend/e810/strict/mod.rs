@@ -1,0 +1,25 @@
+//! Strict mode: detects driver violations that the device tolerates.
+//!
+//! It never changes behaviour. Violations that stop a queue are reported by the interface itself (malicious
+//! driver detection).
+//!
+//! # Spec
+//! E810 interface; [`rules`] cites the sections.
+
+mod commands;
+mod registers;
+pub mod rules;
+
+use protocol::hca::e810::admin::control::ResourceId;
+
+pub(super) use self::commands::check_command;
+pub(super) use self::registers::{View, read, write};
+
+/// State of strict mode.
+#[derive(Debug, Default)]
+pub(super) struct Strict {
+    /// Set on posting commands until the driver reads the head.
+    head_unread: bool,
+    /// Locks held by the driver. Bound: the three known locks.
+    locks: Vec<ResourceId>,
+}
