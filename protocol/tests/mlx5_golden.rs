@@ -406,7 +406,7 @@ fn qp_life_follows_transitions() {
     assert_eq!((queried, qps.len()), (4, 0));
 }
 
-/// Section 26: INIT2RTR and RTR2RTS of an RC QP.
+/// Section 22: INIT2RTR and RTR2RTS of an RC QP.
 #[test]
 fn connection_matches_published_example() {
     let commands = commands();

@@ -436,7 +436,7 @@ mod tests {
         assert_eq!(Cqe::parse(&expected), Ok((cqe, owner)));
     }
 
-    /// Examples of section 26.
+    /// Examples of section 22.
     #[test]
     fn published_entries_round_trip() {
         let umr = Sent {

@@ -179,7 +179,7 @@ mod tests {
     use super::super::testing::words;
     use super::*;
 
-    /// Section 26: a free key of the MR cache.
+    /// Section 22: a free key of the MR cache.
     #[test]
     fn published_context_round_trips() {
         let bytes =

@@ -146,7 +146,7 @@ mod tests {
     use super::*;
     use crate::ids::{Pdn, Va};
 
-    /// Section 26: registration of a user MR.
+    /// Section 22: registration of a user MR.
     #[test]
     fn published_control_segment_round_trips() {
         let bytes = words(&[(0x00, 0x3000_0000), (0x04, 0x0004_0000), (0x0c, 0x203e_20c3)]);

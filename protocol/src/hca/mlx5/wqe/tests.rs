@@ -1,4 +1,4 @@
-//! Tests of WQEs with the bytes of section 26 and of the traces.
+//! Tests of WQEs with the bytes of section 22 and of the traces.
 
 use super::*;
 use crate::hca::mlx5::mkey::AccessMode;
@@ -157,7 +157,7 @@ fn nop_ignores_its_segments() {
     assert_eq!((nop.operation, nop.data.len()), (Operation::Nop, 0));
 }
 
-/// Section 26.
+/// Section 22.
 #[test]
 fn receive_list_ends_at_terminate_key() {
     let entry = bytes(&[0x200, 0xb04, 0x5567, 0xbe5f_6000, 0, 0x100, 0, 0, 4, 0x801, 0, 0]);
@@ -168,7 +168,7 @@ fn receive_list_ends_at_terminate_key() {
     assert_eq!(wqe.capacity(), 0x200);
 }
 
-/// Trap M-24, with the entry of section 26.
+/// Trap M-24, with the entry of section 22.
 #[test]
 fn receive_length_excludes_padding_flag() {
     let wqe = RecvWqe::parse(&bytes(&[0x8000_05f2, 0x800, 0, 0x35fb_e040]));
