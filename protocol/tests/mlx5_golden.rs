@@ -20,7 +20,7 @@ use protocol::hca::mlx5::mad_ifc::MadAnswer;
 use protocol::hca::mlx5::mkey::{AccessMode, Klm};
 use protocol::hca::mlx5::opcode::Opcode;
 use protocol::hca::mlx5::page_offset;
-use protocol::hca::mlx5::pages::{ManagedPages, PagesWanted};
+use protocol::hca::mlx5::pages::{ManagedPages, RequestedPages};
 use protocol::hca::mlx5::qp::{QpContext, QpState, QueriedQp, Service};
 use protocol::hca::mlx5::resource::{
     CounterSetNumber, CqNumber, EqNumber, MkeyNumber, PdNumber, QpNumber, SrqNumber, TransportDomainNumber,
@@ -181,7 +181,7 @@ fn every_output_is_emitted_unchanged() {
         }
         let emitted = match command {
             Command::QueryIssi(_) => emitted!(Issi),
-            Command::QueryPages(_) => emitted!(PagesWanted),
+            Command::QueryPages(_) => emitted!(RequestedPages),
             Command::ManagePages(..) => emitted!(ManagedPages),
             Command::TeardownHca(_) => emitted!(TeardownState),
             Command::QueryAdapter(_) => emitted!(AdapterInfo),

@@ -142,9 +142,9 @@ pub enum Eqe {
     },
     /// 0Ah: commands are done. Bit i is slot i.
     Command(u32),
-    /// 0Bh: the device wants pages, or offers them back if negative.
+    /// 0Bh: the device requests pages, or offers to return them if negative.
     PageRequest {
-        /// Function that wants them, 0.
+        /// Function that requests them, 0.
         function: u16,
         /// Number of pages.
         pages: i32,

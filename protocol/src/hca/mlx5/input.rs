@@ -16,7 +16,7 @@ use super::eq::{CreateEq, QueriedEq};
 use super::mad_ifc::{MadAnswer, MadIfc};
 use super::mkey::{CreateMkey, QueriedMkey};
 use super::opcode::Opcode;
-use super::pages::{ManagePages, ManagedPages, PagesWanted, QueryPages};
+use super::pages::{ManagePages, ManagedPages, QueryPages, RequestedPages};
 use super::qp::{CreateQp, ModifyQp, QueriedQp, QueryQp};
 use super::resource::{
     CounterSetNumber, CqNumber, EqNumber, MkeyNumber, Multicast, PdNumber, QpNumber, SrqNumber,
@@ -208,8 +208,8 @@ commands! {
     QueryIssi(NoArguments) -> Issi;
     /// Selects the interface step.
     SetIssi(SetIssi) -> OutputHeader;
-    /// Reads the number of pages that the device wants.
-    QueryPages(QueryPages) -> PagesWanted;
+    /// Reads the number of pages that the device requests.
+    QueryPages(QueryPages) -> RequestedPages;
     /// Gives pages to the device or takes them back.
     ManagePages(ManagePages, pages: Pages) -> ManagedPages;
     /// Reads a capability area.
@@ -218,7 +218,7 @@ commands! {
     SetHcaCap(SetHcaCap, area: Bytes) -> OutputHeader;
     /// Reads the identity of the board.
     QueryAdapter(NoArguments) -> AdapterInfo;
-    /// Tells the version of the driver.
+    /// Reports the version of the driver.
     SetDriverVersion(SetDriverVersion) -> OutputHeader;
     /// No operation.
     Nop(NoArguments) -> OutputHeader;

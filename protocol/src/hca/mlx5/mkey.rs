@@ -105,8 +105,7 @@ impl MkeyContext {
 layout! {
     /// Fixed part of the input of CREATE_MKEY. A translation list can follow.
     pub struct CreateMkey[0x110] big_endian {
-        /// The list holds page addresses. Set by drivers only together with a list; it does not say that there is
-        /// one.
+        /// The list holds page addresses. `translation_units` says whether there is a list.
         @0x0c[31]  page_access: bool,
         /// Context of the new key.
         @0x10      context: MkeyContext,

@@ -40,10 +40,10 @@ layout! {
 
 layout! {
     /// Output of QUERY_PAGES.
-    pub struct PagesWanted[16] big_endian {
-        /// Function that wants the pages, 0.
+    pub struct RequestedPages[16] big_endian {
+        /// Function that requests the pages, 0.
         @0x0a  function: u16,
-        /// Number of pages in two's complement, see [`PagesWanted::pages`].
+        /// Number of pages in two's complement, see [`RequestedPages::pages`].
         @0x0c  raw_pages: u32 => signed,
     }
 }
@@ -61,13 +61,13 @@ impl crate::describe::Field for SignedCount {
     }
 }
 
-impl PagesWanted {
-    /// The function itself wants this number of pages. A negative number offers pages back.
+impl RequestedPages {
+    /// The function itself requests this number of pages. A negative number offers to return pages.
     pub const fn new(pages: i32) -> Self {
         Self { function: 0, raw_pages: pages.cast_unsigned() }
     }
 
-    /// Number of pages that the device wants.
+    /// Number of pages that the device requests.
     pub const fn pages(&self) -> i32 {
         self.raw_pages.cast_signed()
     }
@@ -99,9 +99,9 @@ mod tests {
 
     #[test]
     fn negative_count_offers_pages() {
-        let wanted = PagesWanted::new(-16);
-        assert_eq!(wanted.emit()[0x0c..], [0xff, 0xff, 0xff, 0xf0]);
-        assert_eq!(PagesWanted::parse(&wanted.emit()).pages(), -16);
+        let requested = RequestedPages::new(-16);
+        assert_eq!(requested.emit()[0x0c..], [0xff, 0xff, 0xff, 0xf0]);
+        assert_eq!(RequestedPages::parse(&requested.emit()).pages(), -16);
     }
 
     #[test]
