@@ -78,7 +78,7 @@ pub struct Hex<T>(pub T);
 pub struct Code(pub u64, pub Option<&'static str>);
 
 /// Passes the flags of a `bitflags` type to the visitor as [`Value::Set`].
-pub fn show_flags<F: bitflags::Flags<Bits = u32>>(flags: &F, name: &str, to: &mut dyn Visitor) {
+pub fn show_flags<F: bitflags::Flags<Bits: Into<u64>>>(flags: &F, name: &str, to: &mut dyn Visitor) {
     let mut names = flags.iter_names();
     let known: smallvec::SmallVec<[_; 8]> = names.by_ref().map(|(name, _)| name).collect();
     to.value(name, Value::Set(&known, names.remaining().bits().into()));

@@ -46,12 +46,12 @@ macro_rules! id {
         impl layout::Value for $name {
             const WIDTH: usize = <$int as layout::Value>::WIDTH;
 
-            fn take(object: &[u8], first: usize, width: usize) -> Self {
-                Self::new(layout::Value::take(object, first, width))
+            fn take<O: layout::BitOrder>(object: &[u8], first: usize, width: usize) -> Self {
+                Self::new(layout::Value::take::<O>(object, first, width))
             }
 
-            fn put(&self, object: &mut [u8], first: usize, width: usize) {
-                self.0.put(object, first, width);
+            fn put<O: layout::BitOrder>(&self, object: &mut [u8], first: usize, width: usize) {
+                self.0.put::<O>(object, first, width);
             }
         }
     };
@@ -73,6 +73,30 @@ id! {
 id! {
     /// Shared receive queue number, 24 bits.
     pub struct Srqn(u32, mask 0xff_ffff, "srqn");
+}
+id! {
+    /// Page of doorbell registers (user access region, UAR), 24 bits.
+    pub struct UarIndex(u32, mask 0xff_ffff, "uar");
+}
+id! {
+    /// Index of a memory key, 24 bits. The key is the index followed by a low byte that the driver chooses.
+    pub struct MkeyIndex(u32, mask 0xff_ffff, "mkey");
+}
+id! {
+    /// XRC domain number, 24 bits.
+    pub struct XrcDomain(u32, mask 0xff_ffff, "xrcd");
+}
+id! {
+    /// Transport domain number, 24 bits.
+    pub struct TransportDomain(u32, mask 0xff_ffff, "td");
+}
+id! {
+    /// Number that the driver gives a queue to find it by in a CQE, 24 bits.
+    pub struct UserIndex(u32, mask 0xff_ffff, "uidx");
+}
+id! {
+    /// Set of counters that QPs add to.
+    pub struct CounterSet(u8, mask u8::MAX, "counters");
 }
 id! {
     /// Flow label of an IPv6 header or a global route header, 20 bits.
@@ -145,6 +169,23 @@ impl Rkey {
     pub const fn as_lkey(self) -> Lkey {
         Lkey(self.0)
     }
+}
+
+impl MkeyIndex {
+    /// Index part of a memory key.
+    pub const fn of(key: u32) -> Self {
+        Self(key >> 8)
+    }
+
+    /// The memory key with this index and low byte.
+    pub const fn key(self, low: u8) -> u32 {
+        self.0 << 8 | low as u32
+    }
+}
+
+impl UserIndex {
+    /// Index of queues that the driver finds by number.
+    pub const NONE: Self = Self(0xff_ffff);
 }
 
 impl Msn {

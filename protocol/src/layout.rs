@@ -1,4 +1,4 @@
-//! Little-endian objects, each defined by one table that gives the position, name and type of every field.
+//! Objects of a device interface, each defined by one table that gives the position, name and type of every field.
 //!
 //! ```
 //! protocol::layout! {
@@ -29,6 +29,25 @@
 //! Unnamed bits are ignored by `parse` and zero in `emit`. A position outside the object, one that overlaps
 //! another, and one wider than its type are compile errors.
 //!
+//! Objects are little-endian unless the table says `big_endian` after the length. There, `@4[3:1]` means bits 3 to
+//! 1 of the big-endian 32-bit word at byte 4, and the position without a byte does not exist.
+//!
+//! ```
+//! protocol::layout! {
+//!     /// A queue.
+//!     pub struct Queue[8] big_endian {
+//!         /// Log2 of the number of entries.
+//!         @0[28:24]  log_entries: u8,
+//!         /// Number of the queue.
+//!         @0[23:0]   number: u32 => Hex,
+//!         /// Interrupt vector.
+//!         @6         vector: u16,
+//!     }
+//! }
+//! let queue = Queue::parse(&[0xe8, 0, 0, 0x42, 0, 0, 0, 3]);
+//! assert_eq!((queue.log_entries, queue.number, queue.vector), (8, 0x42, 3));
+//! ```
+//!
 //! A field is an integer, a `bool`, an array of integers or another object. `field: Type as u32` stores an integer
 //! and converts it from and into `Type`. The type decides how a value reads in traces. A row overrides this with
 //! `=> Hex` for a hexadecimal integer, with `=> function`, which converts a copy first, or with `=> _`, which omits
@@ -36,16 +55,33 @@
 
 use crate::ids::MacAddr;
 
+/// Order in which the bits of an object are numbered.
+pub trait BitOrder {
+    /// Reads up to 64 bits starting at bit `first`.
+    fn take_bits(object: &[u8], first: usize, width: usize) -> u64;
+
+    /// Writes up to 64 bits over zero bits.
+    fn put_bits(object: &mut [u8], first: usize, width: usize, value: u64);
+}
+
+/// Bit 0 is the lowest bit of byte 0: little-endian objects.
+#[derive(Clone, Copy, Debug)]
+pub struct LittleEndian;
+
+/// Bit 0 is the highest bit of byte 0: big-endian objects.
+#[derive(Clone, Copy, Debug)]
+pub struct BigEndian;
+
 /// A type that a field can have.
 pub trait Value: Sized {
     /// Width in bits where the table gives only the first byte.
     const WIDTH: usize;
 
     /// Reads the value from `width` bits starting at bit `first`. The object contains these bits.
-    fn take(object: &[u8], first: usize, width: usize) -> Self;
+    fn take<O: BitOrder>(object: &[u8], first: usize, width: usize) -> Self;
 
     /// Writes the value over zero bits. A value too large for `width` loses its high bits.
-    fn put(&self, object: &mut [u8], first: usize, width: usize);
+    fn put<O: BitOrder>(&self, object: &mut [u8], first: usize, width: usize);
 }
 
 macro_rules! integers {
@@ -54,15 +90,15 @@ macro_rules! integers {
             const WIDTH: usize = size_of::<$int>() * 8;
 
             #[inline]
-            fn take(object: &[u8], first: usize, width: usize) -> Self {
+            fn take<O: BitOrder>(object: &[u8], first: usize, width: usize) -> Self {
                 // `is_sound` rejects fields wider than their types.
                 #[allow(clippy::cast_possible_truncation, reason = "as above")]
-                { take_bits(object, first, width) as $int }
+                { O::take_bits(object, first, width) as $int }
             }
 
             #[inline]
-            fn put(&self, object: &mut [u8], first: usize, width: usize) {
-                put_bits(object, first, width, u64::from(*self));
+            fn put<O: BitOrder>(&self, object: &mut [u8], first: usize, width: usize) {
+                O::put_bits(object, first, width, u64::from(*self));
             }
         }
     )*};
@@ -73,13 +109,13 @@ impl Value for bool {
     const WIDTH: usize = 1;
 
     #[inline]
-    fn take(object: &[u8], first: usize, width: usize) -> Self {
-        take_bits(object, first, width) != 0
+    fn take<O: BitOrder>(object: &[u8], first: usize, width: usize) -> Self {
+        O::take_bits(object, first, width) != 0
     }
 
     #[inline]
-    fn put(&self, object: &mut [u8], first: usize, width: usize) {
-        put_bits(object, first, width, u64::from(*self));
+    fn put<O: BitOrder>(&self, object: &mut [u8], first: usize, width: usize) {
+        O::put_bits(object, first, width, u64::from(*self));
     }
 }
 
@@ -88,14 +124,14 @@ impl<T: Value, const N: usize> Value for [T; N] {
     const WIDTH: usize = T::WIDTH * N;
 
     #[inline]
-    fn take(object: &[u8], first: usize, _: usize) -> Self {
-        std::array::from_fn(|at| T::take(object, first + at * T::WIDTH, T::WIDTH))
+    fn take<O: BitOrder>(object: &[u8], first: usize, _: usize) -> Self {
+        std::array::from_fn(|at| T::take::<O>(object, first + at * T::WIDTH, T::WIDTH))
     }
 
     #[inline]
-    fn put(&self, object: &mut [u8], first: usize, _: usize) {
+    fn put<O: BitOrder>(&self, object: &mut [u8], first: usize, _: usize) {
         for (at, value) in self.iter().enumerate() {
-            value.put(object, first + at * T::WIDTH, T::WIDTH);
+            value.put::<O>(object, first + at * T::WIDTH, T::WIDTH);
         }
     }
 }
@@ -105,37 +141,63 @@ impl Value for MacAddr {
     const WIDTH: usize = 48;
 
     #[inline]
-    fn take(object: &[u8], first: usize, width: usize) -> Self {
-        Self(Value::take(object, first, width))
+    fn take<O: BitOrder>(object: &[u8], first: usize, width: usize) -> Self {
+        Self(Value::take::<O>(object, first, width))
     }
 
     #[inline]
-    fn put(&self, object: &mut [u8], first: usize, width: usize) {
-        self.0.put(object, first, width);
+    fn put<O: BitOrder>(&self, object: &mut [u8], first: usize, width: usize) {
+        self.0.put::<O>(object, first, width);
     }
 }
 
 /// Most bytes that a field of up to 64 bits can touch.
 const MAX_FIELD_BYTES: usize = 9;
 
-#[inline]
-fn take_bits(object: &[u8], first: usize, width: usize) -> u64 {
-    let bytes = object.get(first / 8..).unwrap_or_default();
-    let mut word = [0; 16];
-    let there = bytes.len().min(MAX_FIELD_BYTES);
-    word[..there].copy_from_slice(&bytes[..there]);
-    let value = u128::from_le_bytes(word) >> (first % 8);
-    #[allow(clippy::cast_possible_truncation, reason = "the rest is cut off on purpose")]
-    let low = value as u64;
-    low & mask(width)
+impl BitOrder for LittleEndian {
+    #[inline]
+    fn take_bits(object: &[u8], first: usize, width: usize) -> u64 {
+        let bytes = object.get(first / 8..).unwrap_or_default();
+        let mut word = [0; 16];
+        let there = bytes.len().min(MAX_FIELD_BYTES);
+        word[..there].copy_from_slice(&bytes[..there]);
+        let value = u128::from_le_bytes(word) >> (first % 8);
+        #[allow(clippy::cast_possible_truncation, reason = "the rest is cut off on purpose")]
+        let low = value as u64;
+        low & mask(width)
+    }
+
+    #[inline]
+    fn put_bits(object: &mut [u8], first: usize, width: usize, value: u64) {
+        let bits = u128::from(value & mask(width)) << (first % 8);
+        let touched = (first % 8 + width).div_ceil(8);
+        for (byte, bits) in object.iter_mut().skip(first / 8).take(touched).zip(bits.to_le_bytes()) {
+            *byte |= bits;
+        }
+    }
 }
 
-#[inline]
-fn put_bits(object: &mut [u8], first: usize, width: usize, value: u64) {
-    let bits = u128::from(value & mask(width)) << (first % 8);
-    let touched = (first % 8 + width).div_ceil(8);
-    for (byte, bits) in object.iter_mut().skip(first / 8).take(touched).zip(bits.to_le_bytes()) {
-        *byte |= bits;
+impl BitOrder for BigEndian {
+    #[inline]
+    fn take_bits(object: &[u8], first: usize, width: usize) -> u64 {
+        let bytes = object.get(first / 8..).unwrap_or_default();
+        let mut word = [0; 16];
+        let there = bytes.len().min(MAX_FIELD_BYTES);
+        word[..there].copy_from_slice(&bytes[..there]);
+        // A field has at most 64 bits, so the shift is at least 57.
+        let value = u128::from_be_bytes(word) >> (128 - first % 8 - width);
+        #[allow(clippy::cast_possible_truncation, reason = "the rest is cut off on purpose")]
+        let low = value as u64;
+        low & mask(width)
+    }
+
+    #[inline]
+    fn put_bits(object: &mut [u8], first: usize, width: usize, value: u64) {
+        let bits = u128::from(value & mask(width)) << (128 - first % 8 - width);
+        let touched = (first % 8 + width).div_ceil(8);
+        for (byte, bits) in object.iter_mut().skip(first / 8).take(touched).zip(bits.to_be_bytes()) {
+            *byte |= bits;
+        }
     }
 }
 
@@ -171,13 +233,20 @@ pub const fn is_sound(object_len: usize, spans: &[FieldSpan]) -> bool {
 /// Defines an object from its table; see [the module](mod@crate::layout).
 #[macro_export]
 macro_rules! layout {
+    ($(#[$meta:meta])* $vis:vis struct $name:ident[$len:expr] { $($fields:tt)* }) => {
+        $crate::layout!(@define [] $(#[$meta])* $vis struct $name[$len] { $($fields)* });
+    };
+    ($(#[$meta:meta])* $vis:vis struct $name:ident[$len:expr] big_endian { $($fields:tt)* }) => {
+        $crate::layout!(@define [big_endian] $(#[$meta])* $vis struct $name[$len] { $($fields)* });
+    };
     (
+        @define $order:tt
         $(#[$meta:meta])*
         $vis:vis struct $name:ident[$len:expr] {
             $(
                 $(#[$doc:meta])*
                 $(@ $byte:literal)? $([ $($bits:tt)+ ])?
-                $field:ident: $type:ty $(as $raw:ty)? $(=> $show:tt)?
+                $field:ident: $type:ty $(as $raw:ty)? $(=> $show:tt $(:: $word:ident)?)?
             ),* $(,)?
         }
     ) => {
@@ -198,7 +267,7 @@ macro_rules! layout {
                 let object = object.as_slice();
                 Self {
                     $($field: $crate::layout!(
-                        @take object, ($crate::layout!(@place ($crate::layout!(@raw $type $(, $raw)?)) $(@ $byte)? $([ $($bits)+ ])?)),
+                        @take $order object, ($crate::layout!(@place $order ($crate::layout!(@raw $type $(, $raw)?)) $(@ $byte)? $([ $($bits)+ ])?)),
                         $type $(, $raw)?
                     ),)*
                 }
@@ -217,7 +286,7 @@ macro_rules! layout {
             $vis fn emit(&self) -> [u8; Self::LEN] {
                 let mut object = [0; Self::LEN];
                 $($crate::layout!(
-                    @put self.$field, &mut object, ($crate::layout!(@place ($crate::layout!(@raw $type $(, $raw)?)) $(@ $byte)? $([ $($bits)+ ])?))
+                    @put $order self.$field, &mut object, ($crate::layout!(@place $order ($crate::layout!(@raw $type $(, $raw)?)) $(@ $byte)? $([ $($bits)+ ])?))
                     $(, $raw)?
                 );)*
                 object
@@ -226,7 +295,7 @@ macro_rules! layout {
             const SPANS: &[$crate::layout::FieldSpan] = &[$(
                 {
                     let (first, width) =
-                        $crate::layout!(@place ($crate::layout!(@raw $type $(, $raw)?)) $(@ $byte)? $([ $($bits)+ ])?);
+                        $crate::layout!(@place $order ($crate::layout!(@raw $type $(, $raw)?)) $(@ $byte)? $([ $($bits)+ ])?);
                     (first, width, <$crate::layout!(@raw $type $(, $raw)?) as $crate::layout::Value>::WIDTH)
                 }
             ),*];
@@ -247,11 +316,11 @@ macro_rules! layout {
         impl $crate::layout::Value for $name {
             const WIDTH: usize = Self::LEN * 8;
 
-            fn take(object: &[u8], first: usize, _: usize) -> Self {
+            fn take<O: $crate::layout::BitOrder>(object: &[u8], first: usize, _: usize) -> Self {
                 object.get(first / 8..).and_then(Self::parse_prefix).unwrap_or_default()
             }
 
-            fn put(&self, object: &mut [u8], first: usize, _: usize) {
+            fn put<O: $crate::layout::BitOrder>(&self, object: &mut [u8], first: usize, _: usize) {
                 for (byte, value) in object.iter_mut().skip(first / 8).zip(self.emit()) {
                     *byte = value;
                 }
@@ -261,7 +330,7 @@ macro_rules! layout {
         impl $crate::describe::Describe for $name {
             fn describe(&self, to: &mut dyn $crate::describe::Visitor) {
                 let _ = &to;
-                $($crate::layout!(@show self.$field, to, stringify!($field) $(, $show)?);)*
+                $($crate::layout!(@show self.$field, to, stringify!($field) $(, $show $(:: $word)?)?);)*
             }
         }
 
@@ -275,26 +344,40 @@ macro_rules! layout {
     (@raw $type:ty) => { $type };
     (@raw $type:ty, $raw:ty) => { $raw };
 
-    (@place ($raw:ty) @ $byte:literal) => { ($byte * 8, <$raw as $crate::layout::Value>::WIDTH) };
-    (@place ($raw:ty) $(@ $byte:literal)? [ $high:literal : $low:literal ]) => { ($($byte * 8 +)? $low, $high - $low + 1) };
-    (@place ($raw:ty) $(@ $byte:literal)? [ $bit:literal ]) => { ($($byte * 8 +)? $bit, 1) };
+    (@order []) => { $crate::layout::LittleEndian };
+    (@order [big_endian]) => { $crate::layout::BigEndian };
 
-    (@take $object:expr, $place:expr, $type:ty) => {{
+    (@place [] ($raw:ty) @ $byte:literal) => { ($byte * 8, <$raw as $crate::layout::Value>::WIDTH) };
+    (@place [] ($raw:ty) $(@ $byte:literal)? [ $high:literal : $low:literal ]) => {
+        ($($byte * 8 +)? $low, $high - $low + 1)
+    };
+    (@place [] ($raw:ty) $(@ $byte:literal)? [ $bit:literal ]) => { ($($byte * 8 +)? $bit, 1) };
+    (@place [big_endian] ($raw:ty) @ $byte:literal) => { ($byte * 8, <$raw as $crate::layout::Value>::WIDTH) };
+    (@place [big_endian] ($raw:ty) @ $byte:literal [ $high:literal : $low:literal ]) => {
+        ($byte * 8 + 31 - $high, $high - $low + 1)
+    };
+    (@place [big_endian] ($raw:ty) @ $byte:literal [ $bit:literal ]) => { ($byte * 8 + 31 - $bit, 1) };
+
+    (@take $order:tt $object:expr, $place:expr, $type:ty) => {{
         let (first, width) = $place;
-        <$type as $crate::layout::Value>::take($object, first, width)
+        <$type as $crate::layout::Value>::take::<$crate::layout!(@order $order)>($object, first, width)
     }};
-    (@take $object:expr, $place:expr, $type:ty, $raw:ty) => {{
+    (@take $order:tt $object:expr, $place:expr, $type:ty, $raw:ty) => {{
         let (first, width) = $place;
-        <$type as From<$raw>>::from(<$raw as $crate::layout::Value>::take($object, first, width))
+        <$type as From<$raw>>::from(
+            <$raw as $crate::layout::Value>::take::<$crate::layout!(@order $order)>($object, first, width)
+        )
     }};
 
-    (@put $value:expr, $object:expr, $place:expr) => {{
+    (@put $order:tt $value:expr, $object:expr, $place:expr) => {{
         let (first, width) = $place;
-        $crate::layout::Value::put(&$value, $object, first, width)
+        $crate::layout::Value::put::<$crate::layout!(@order $order)>(&$value, $object, first, width)
     }};
-    (@put $value:expr, $object:expr, $place:expr, $raw:ty) => {{
+    (@put $order:tt $value:expr, $object:expr, $place:expr, $raw:ty) => {{
         let (first, width) = $place;
-        $crate::layout::Value::put(&<$raw>::from($value), $object, first, width)
+        $crate::layout::Value::put::<$crate::layout!(@order $order)>(
+            &<$raw>::from($value), $object, first, width
+        )
     }};
 
     (@show $value:expr, $to:expr, $name:expr) => { $crate::describe::Field::show(&$value, $name, $to) };
@@ -362,6 +445,40 @@ mod tests {
     fn fields_use_table_positions() {
         assert_eq!(Sample::parse(&BYTES), SAMPLE);
         assert_eq!(SAMPLE.emit(), BYTES);
+    }
+
+    layout! {
+        struct Big[24] big_endian {
+            /// Inside a word.
+            @0[28:24]  narrow: u8,
+            /// Crosses a byte boundary.
+            @0[13:3]   wide: u16,
+            /// The lowest bit of a word.
+            @4[0]      flag: bool,
+            /// A 64-bit value.
+            @8         base: u64 => Hex,
+            @16        mac: MacAddr,
+            @22        pair: [u8; 2],
+        }
+    }
+
+    #[test]
+    fn big_endian_fields_use_word_positions() {
+        let big = Big {
+            narrow: 0x1f,
+            wide: 0x401,
+            flag: true,
+            base: 0x0102_0304_0506_0708,
+            mac: MacAddr([1, 2, 3, 4, 5, 6]),
+            pair: [0xaa, 0xbb],
+        };
+        let bytes = [
+            0x1f, 0x00, 0x20, 0x08, 0, 0, 0, 1, 1, 2, 3, 4, 5, 6, 7, 8, //
+            1, 2, 3, 4, 5, 6, 0xaa, 0xbb,
+        ];
+        assert_eq!(big.emit(), bytes);
+        assert_eq!(Big::parse(&bytes), big);
+        assert_eq!(Big::parse(&[0xff; 24]).emit()[..8], [0x1f, 0x00, 0x3f, 0xf8, 0, 0, 0, 1]);
     }
 
     #[test]

@@ -45,12 +45,12 @@ impl Psn {
 impl layout::Value for Psn {
     const WIDTH: usize = <u32 as layout::Value>::WIDTH;
 
-    fn take(object: &[u8], first: usize, width: usize) -> Self {
-        Self::new(layout::Value::take(object, first, width))
+    fn take<O: layout::BitOrder>(object: &[u8], first: usize, width: usize) -> Self {
+        Self::new(layout::Value::take::<O>(object, first, width))
     }
 
-    fn put(&self, object: &mut [u8], first: usize, width: usize) {
-        layout::Value::put(&self.0, object, first, width);
+    fn put<O: layout::BitOrder>(&self, object: &mut [u8], first: usize, width: usize) {
+        layout::Value::put::<O>(&self.0, object, first, width);
     }
 }
 

@@ -53,8 +53,8 @@ impl Interface {
     }
 }
 
-fn interfaces() -> [Interface; 3] {
-    [("JingZhao", "jingzhao", "J-"), ("mthca", "mthca", "T"), ("E810", "e810", "E-")]
+fn interfaces() -> [Interface; 4] {
+    [("JingZhao", "jingzhao", "J-"), ("mthca", "mthca", "T"), ("E810", "e810", "E-"), ("mlx5", "mlx5", "M-")]
         .map(|(name, folder, mark)| Interface::read(name, folder, mark))
 }
 
@@ -163,10 +163,17 @@ fn cited_sections_exist() {
         // Files name the document that they follow at their head, or are in its folder.
         let head =
             text.get(..text.char_indices().nth(1200).map_or(text.len(), |(at, _)| at)).unwrap_or_default();
-        let of_head = ["JingZhao interface", "mthca interface", "E810 interface", "IBTA volume 1", "RFC "]
-            .iter()
-            .filter_map(|words| Some((head.find(words)?, *words)))
-            .min();
+        let of_head = [
+            "JingZhao interface",
+            "mthca interface",
+            "E810 interface",
+            "mlx5 interface",
+            "IBTA volume 1",
+            "RFC ",
+        ]
+        .iter()
+        .filter_map(|words| Some((head.find(words)?, *words)))
+        .min();
         let home = interfaces
             .iter()
             .find(|interface| {

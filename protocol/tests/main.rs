@@ -4,4 +4,6 @@ mod citations;
 mod corpus;
 mod golden;
 mod mad_golden;
+mod mlx5_golden;
+mod mlx5_props;
 mod props;

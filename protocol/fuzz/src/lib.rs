@@ -3,6 +3,7 @@
 pub mod context;
 pub mod jingzhao;
 pub mod mad;
+pub mod mlx5;
 pub mod mthca;
 
 use protocol::net::arp::Arp;
@@ -20,6 +21,9 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("decode_frame", decode_frame),
     ("decode_mad", mad::decode_mad),
     ("decode_mailbox", jingzhao::decode_mailbox),
+    ("decode_mlx5_command", mlx5::decode_mlx5_command),
+    ("decode_mlx5_context", mlx5::decode_mlx5_context),
+    ("decode_mlx5_wqe", mlx5::decode_mlx5_wqe),
     ("decode_mthca", mthca::decode_mthca),
     ("decode_wqe", jingzhao::decode_wqe),
 ];

@@ -5,6 +5,7 @@ pub mod e810;
 pub mod event;
 pub mod hcr;
 pub mod jingzhao;
+pub mod mlx5;
 pub mod mthca;
 pub mod opcode;
 pub mod operation;

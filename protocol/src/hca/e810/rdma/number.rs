@@ -79,12 +79,12 @@ impl From<IpAddr> for IpNumber {
 impl layout::Value for IpNumber {
     const WIDTH: usize = 128;
 
-    fn take(object: &[u8], first: usize, width: usize) -> Self {
-        Self(u128::from_le_bytes(layout::Value::take(object, first, width)))
+    fn take<O: layout::BitOrder>(object: &[u8], first: usize, width: usize) -> Self {
+        Self(u128::from_le_bytes(layout::Value::take::<O>(object, first, width)))
     }
 
-    fn put(&self, object: &mut [u8], first: usize, width: usize) {
-        self.0.to_le_bytes().put(object, first, width);
+    fn put<O: layout::BitOrder>(&self, object: &mut [u8], first: usize, width: usize) {
+        self.0.to_le_bytes().put::<O>(object, first, width);
     }
 }
 
@@ -99,7 +99,7 @@ impl Field for IpNumber {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::layout::Value as _;
+    use crate::layout::{LittleEndian, Value as _};
 
     /// Examples of section 16.3: "0f ARP add" and "1c AH, IPv4".
     #[test]
@@ -107,7 +107,7 @@ mod tests {
         let mac = MacNumber(MacAddr([0x02, 0xe8, 0x10, 0, 0, 1]));
         assert_eq!(u64::from(mac), 0x02e8_1000_0001);
         assert_eq!(MacNumber::from(0x02e8_1000_0001), mac);
-        let ip = IpNumber::take(&0x0a00_0002_u128.to_le_bytes(), 0, 128);
+        let ip = IpNumber::take::<LittleEndian>(&0x0a00_0002_u128.to_le_bytes(), 0, 128);
         assert_eq!(ip.address(true), IpAddr::from([10, 0, 0, 2]));
         assert_eq!(IpNumber::from(ip.address(true)), ip);
     }
@@ -118,10 +118,10 @@ mod tests {
         for (place, word) in words.as_chunks_mut::<4>().0.iter_mut().zip([4_u32, 3, 2, 0xfe80_0001]) {
             *place = word.to_le_bytes();
         }
-        let ip = IpNumber::take(&words, 0, 128);
+        let ip = IpNumber::take::<LittleEndian>(&words, 0, 128);
         assert_eq!(ip.v6(), "fe80:1:0:2:0:3:0:4".parse::<Ipv6Addr>().unwrap());
         let mut put = [0; 16];
-        IpNumber::from(IpAddr::V6(ip.v6())).put(&mut put, 0, 128);
+        IpNumber::from(IpAddr::V6(ip.v6())).put::<LittleEndian>(&mut put, 0, 128);
         assert_eq!(put, words);
     }
 }

@@ -1,0 +1,86 @@
+//! Port registers, which ACCESS_REG reads and writes.
+//!
+//! # Spec
+//! mlx5 interface, sections 5.5 and 14.4.
+
+use super::code::codes;
+use crate::describe::{Describe, Value, Visitor};
+use crate::layout;
+
+codes! {
+    /// Register that drivers of an InfiniBand port access.
+    pub enum PortRegister(u16) {
+        /// Port capability mask.
+        Pcap = 0x5001 "PCAP",
+        /// Byte order of the host. Drivers give up if the write fails.
+        HostEndianness = 0x7004 "HOST_ENDIANNESS",
+    }
+}
+
+codes! {
+    /// Direction of an access, the op_mod of ACCESS_REG.
+    pub enum Direction(u16) {
+        /// The data is written and returned.
+        Write = 0 "write",
+        /// The data is read.
+        Read = 1 "read",
+    }
+}
+
+layout! {
+    /// Fixed part of the input of ACCESS_REG. The data of the register follows, in input and output alike.
+    pub struct AccessReg[16] big_endian {
+        /// See [`Direction`].
+        @0x06  direction: u16 => Direction::word,
+        /// See [`PortRegister`].
+        @0x0a  register: u16 => PortRegister::word,
+        /// Argument, 0.
+        @0x0c  argument: u32,
+    }
+}
+
+layout! {
+    /// Data of PCAP. A driver writes it to change the capability mask in PortInfo.
+    pub struct Pcap[20] big_endian {
+        /// Port, from 1.
+        @0x00[23:16]  port: u8,
+        /// New capability mask.
+        @0x04         capability_mask: u32 => Hex,
+    }
+}
+
+layout! {
+    /// Data of HOST_ENDIANNESS.
+    pub struct HostEndianness[16] big_endian {
+        /// 0 for a little-endian host.
+        @0x00  raw: u32 => Hex,
+    }
+}
+
+/// Passes the data of a register to the visitor.
+pub fn describe(register: u16, data: &[u8], to: &mut dyn Visitor) {
+    match PortRegister::from_code(register) {
+        Some(PortRegister::Pcap) if data.len() >= Pcap::LEN => {
+            Pcap::parse_prefix(data).unwrap_or_default().describe(to);
+        }
+        Some(PortRegister::HostEndianness) if data.len() >= HostEndianness::LEN => {
+            HostEndianness::parse_prefix(data).unwrap_or_default().describe(to);
+        }
+        _ => to.value("data", Value::Bytes(data)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::words;
+    use super::*;
+
+    #[test]
+    fn fields_match_interface_offsets() {
+        let access = AccessReg { direction: 1, register: 0x5001, argument: 7 };
+        assert_eq!(access.emit(), words(&[(4, 1), (8, 0x5001), (12, 7)]));
+        let pcap = Pcap { port: 1, capability_mask: 0x0251_0a6a };
+        assert_eq!(pcap.emit(), words(&[(0, 0x0001_0000), (4, 0x0251_0a6a)]));
+        assert_eq!(PortRegister::from_code(0x7004), Some(PortRegister::HostEndianness));
+    }
+}

@@ -1,0 +1,441 @@
+//! Capabilities: QUERY_HCA_CAP, SET_HCA_CAP, and the areas of an InfiniBand port.
+//!
+//! A bit that is 0 removes a part of the driver, so [`GeneralCaps`] names only bits that the device sets or that
+//! must stay 0 for a reason.
+//!
+//! # Spec
+//! mlx5 interface, section 6.
+
+use super::code::codes;
+use super::command::OutputHeader;
+use crate::describe::{Describe, Field as _, Value, Visitor};
+use crate::layout;
+
+/// Length of a capability area in bytes. It follows the header of input or output.
+pub const AREA_LEN: usize = 4096;
+/// Length in bytes of the output of QUERY_HCA_CAP and the input of SET_HCA_CAP.
+pub const COMMAND_LEN: usize = OutputHeader::LEN + AREA_LEN;
+
+codes! {
+    /// Type of a capability area.
+    pub enum CapType(u16) {
+        /// General capabilities.
+        General = 0 "general",
+        /// Ethernet offloads.
+        EthernetOffloads = 1 "ethernet_offloads",
+        /// Atomic operations.
+        Atomic = 3 "atomic",
+        /// RoCE.
+        Roce = 4 "roce",
+        /// Flow tables of the NIC.
+        FlowTable = 7 "flow_table",
+    }
+}
+
+layout! {
+    /// Input of QUERY_HCA_CAP.
+    pub struct Query[16] big_endian {
+        /// See [`CapType`].
+        @0x04[15:1]  cap_type: u16 => CapType::word,
+        /// The driver asks for the current values, otherwise for the largest.
+        @0x04[0]     current: bool,
+    }
+}
+
+layout! {
+    /// Fixed part of the input of SET_HCA_CAP. The area follows.
+    pub struct SetHcaCap[16] big_endian {
+        /// See [`CapType`].
+        @0x04[15:1]  cap_type: u16 => CapType::word,
+    }
+}
+
+impl Query {
+    /// Type of the area. `None` if it is unknown: status BAD_PARAM.
+    pub const fn cap_type(&self) -> Option<CapType> {
+        CapType::from_code(self.cap_type)
+    }
+
+    pub(super) fn describe_output(&self, output: &[u8], to: &mut dyn Visitor) {
+        describe_area(self.cap_type, output.get(OutputHeader::LEN..).unwrap_or_default(), to);
+    }
+}
+
+impl SetHcaCap {
+    /// Type of the area. `None` if it is unknown: status BAD_PARAM.
+    pub const fn cap_type(&self) -> Option<CapType> {
+        CapType::from_code(self.cap_type)
+    }
+
+    pub(super) fn describe_area(&self, area: &[u8], to: &mut dyn Visitor) {
+        self.describe(to);
+        describe_area(self.cap_type, area, to);
+    }
+}
+
+fn describe_area(cap_type: u16, area: &[u8], to: &mut dyn Visitor) {
+    let general = || GeneralCaps::parse_prefix(area);
+    let atomic = || AtomicCaps::parse_prefix(area);
+    match CapType::from_code(cap_type) {
+        Some(CapType::General) if general().is_some() => general().show("general", to),
+        Some(CapType::Atomic) if atomic().is_some() => atomic().show("atomic", to),
+        _ => to.value("area", Value::Bytes(area)),
+    }
+}
+
+layout! {
+    /// General capabilities.
+    pub struct GeneralCaps[256] big_endian {
+        /// The device never asks for pages, so that the driver creates no EQ for it.
+        @0x00[25]     page_requests_disabled: bool,
+        /// Log2 of the largest SRQ in entries.
+        @0x10[31:24]  log_max_srq_entries: u8,
+        /// Log2 of the largest QP: send queue in 64-byte blocks, receive queue in entries.
+        @0x10[23:16]  log_max_qp_blocks: u8,
+        /// Log2 of the number of QPs.
+        @0x10[4:0]    log_max_qps: u8,
+        /// Log2 of the number of SRQs.
+        @0x14[20:16]  log_max_srqs: u8,
+        /// Number of scatter entries for best performance.
+        @0x18[31:24]  max_sgl_for_performance: u8,
+        /// Log2 of the largest CQ in entries.
+        @0x18[23:16]  log_max_cq_entries: u8,
+        /// Log2 of the number of CQs.
+        @0x18[4:0]    log_max_cqs: u8,
+        /// Log2 of the largest EQ in entries.
+        @0x1c[31:24]  log_max_eq_entries: u8,
+        /// Log2 of the number of memory keys.
+        @0x1c[21:16]  log_max_mkeys: u8,
+        /// The terminate-list key is reported.
+        @0x1c[9]      terminate_list_key: bool,
+        /// Strided memory keys.
+        @0x1c[8]      repeated_key: bool,
+        /// The dump-fill key is reported.
+        @0x1c[7]      dump_fill_key: bool,
+        /// Log2 of the number of EQs.
+        @0x1c[3:0]    log_max_eqs: u8,
+        /// Depth of keys over other keys.
+        @0x20[31:24]  max_indirection: u8,
+        /// KSM keys.
+        @0x20[23]     fixed_buffer_size: bool,
+        /// Log2 of the largest memory region in bytes.
+        @0x20[22:16]  log_max_mr_size: u8,
+        /// The null key is reported.
+        @0x20[6]      null_mkey: bool,
+        /// Log2 of the longest KLM list in entries.
+        @0x20[5:0]    log_max_klm_list: u8,
+        /// RoCE acceleration.
+        @0x28[22]     roce_acceleration: bool,
+        /// Log2 of outstanding READs and atomics as requester.
+        @0x28[21:16]  log_max_requester_depth: u8,
+        /// Log2 of outstanding READs and atomics as responder.
+        @0x28[5:0]    log_max_responder_depth: u8,
+        /// End padding.
+        @0x2c[31]     end_padding: bool,
+        /// Start padding.
+        @0x2c[28]     start_padding: bool,
+        /// GID table has 8 · 2^n entries.
+        @0x2c[15:0]   gid_table_code: u16,
+        /// Counter of packets out of sequence.
+        @0x30[31]     out_of_sequence_counter: bool,
+        /// QUERY_VPORT_COUNTER.
+        @0x30[30]     vport_counters: bool,
+        /// Counters of retransmissions.
+        @0x30[29]     retransmission_counters: bool,
+        /// The counter set of an RQ can change.
+        @0x30[27]     modify_rq_counter_set: bool,
+        /// Number of sets of Q counters.
+        @0x30[25:16]  max_q_counters: u16,
+        /// P_Key table has 128 · 2^n entries.
+        @0x30[15:0]   pkey_table_code: u16,
+        /// Commands for the port in place of MAD_IFC.
+        @0x34[29]     ib_virt: bool,
+        /// Flow tables of the NIC.
+        @0x34[25]     nic_flow_table: bool,
+        /// Management of an eswitch.
+        @0x34[24]     eswitch_manager: bool,
+        /// Largest local ACK delay code.
+        @0x34[20:16]  local_ack_delay: u8,
+        /// Port type, [`PortType`].
+        @0x34[9:8]    port_type: u8 => PortType::word,
+        /// Number of ports.
+        @0x34[7:0]    ports: u8,
+        /// Log2 of the largest message in bytes.
+        @0x38[28:24]  log_max_message: u8,
+        /// Supported static rates.
+        @0x3c[31:16]  rate_support: u16 => Hex,
+        /// 1: CQEs hold the user index.
+        @0x3c[3:0]    cqe_version: u8,
+        /// Receive queues with several packets an entry.
+        @0x40[30]     striding_rq: bool,
+        /// UMRs cannot change the size of a key's translation.
+        @0x40[24]     umr_entity_size_disabled: bool,
+        /// UMRs cannot change the atomic right.
+        @0x40[23]     umr_atomic_disabled: bool,
+        /// Fence behind UMRs: 1 none required, 2 small fence.
+        @0x40[21:20]  umr_fence: u8,
+        /// Data in CQEs.
+        @0x40[10]     scatter_to_cqe: bool,
+        /// Signature handover.
+        @0x40[8]      signature_handover: bool,
+        /// DC.
+        @0x40[5]      dct: bool,
+        /// Quality of service.
+        @0x40[4]      qos: bool,
+        /// Ethernet offloads.
+        @0x40[3]      ethernet_offloads: bool,
+        /// RoCE.
+        @0x40[2]      roce: bool,
+        /// Atomic operations.
+        @0x40[1]      atomic: bool,
+        /// CQs can ignore overruns.
+        @0x44[31]     cq_ignore_overrun: bool,
+        /// CQs can be resized.
+        @0x44[30]     cq_resize: bool,
+        /// CQs have moderation.
+        @0x44[29]     cq_moderation: bool,
+        /// On-demand paging.
+        @0x44[24]     paging: bool,
+        /// QPs can block loopback of their multicasts.
+        @0x44[23]     block_multicast_loopback: bool,
+        /// Automatic path migration.
+        @0x44[17]     path_migration: bool,
+        /// Memory windows.
+        @0x44[14]     memory_windows: bool,
+        /// Counter of Q_Key violations.
+        @0x44[9]      qkey_violation_counter: bool,
+        /// Counter of P_Key violations.
+        @0x44[8]      pkey_violation_counter: bool,
+        /// QPs can send with another source QP number.
+        @0x44[7]      set_deth_qpn: bool,
+        /// XRC. Drivers require it.
+        @0x44[3]      xrc: bool,
+        /// Unreliable datagram.
+        @0x44[2]      ud: bool,
+        /// Unreliable connection.
+        @0x44[1]      uc: bool,
+        /// Reliable connection.
+        @0x44[0]      rc: bool,
+        /// UAR pages of 4 KiB.
+        @0x48[31]     uar_4k: bool,
+        /// Log2 of the size of the UAR pages in MiB.
+        @0x48[21:16]  log_uar_size: u8,
+        /// Log2 of the page size in bytes.
+        @0x48[7:0]    log_page: u8,
+        /// BlueFlame.
+        @0x4c[31]     blue_flame: bool,
+        /// SET_DRIVER_VERSION.
+        @0x4c[30]     driver_version: bool,
+        /// Log2 of the length of a send register in bytes.
+        @0x4c[20:16]  log_register_len: u8,
+        /// Largest send WQE in bytes.
+        @0x50[15:0]   max_send_wqe: u16,
+        /// Largest receive WQE in bytes.
+        @0x54[15:0]   max_recv_wqe: u16,
+        /// Largest DC send WQE in bytes.
+        @0x58[15:0]   max_dc_wqe: u16,
+        /// QPs in a multicast group.
+        @0x5c[24:0]   max_group_qps: u32,
+        /// Log2 of the number of multicast groups.
+        @0x60[7:0]    log_max_groups: u8,
+        /// Log2 of the number of transport domains.
+        @0x64[28:24]  log_max_transport_domains: u8,
+        /// Log2 of the number of PDs.
+        @0x64[20:16]  log_max_pds: u8,
+        /// Log2 of the number of XRC domains.
+        @0x64[4:0]    log_max_xrcds: u8,
+        /// Number of EQs.
+        @0x8c[15:0]   max_eqs: u16,
+        /// Frequency of the internal timer in MHz.
+        @0x98         timer_mhz: u32,
+        /// Frequency of the internal timer in kHz.
+        @0x9c         timer_khz: u32,
+        /// UAR pages in a system page.
+        @0xa4[15:0]   uars_per_page: u16,
+    }
+}
+
+codes! {
+    /// Type of the port.
+    pub enum PortType(u8) {
+        /// InfiniBand.
+        InfiniBand = 0 "ib",
+        /// Ethernet.
+        Ethernet = 1 "ethernet",
+    }
+}
+
+impl GeneralCaps {
+    /// Capabilities of this device with an InfiniBand port, current and largest alike.
+    pub fn infiniband() -> Self {
+        Self {
+            log_max_srq_entries: 15,
+            // With 14 the RDMA transport of NFS cannot create its QPs (trap M-27).
+            log_max_qp_blocks: 15,
+            log_max_qps: 17,
+            log_max_srqs: 16,
+            max_sgl_for_performance: 30,
+            log_max_cq_entries: 16,
+            log_max_cqs: 16,
+            log_max_eq_entries: 22,
+            // Linux 6.12 creates about 6,100 keys when it loads (trap M-17).
+            log_max_mkeys: 18,
+            log_max_eqs: 6,
+            max_indirection: 4,
+            fixed_buffer_size: true,
+            log_max_mr_size: 40,
+            log_max_klm_list: 16,
+            log_max_requester_depth: 4,
+            log_max_responder_depth: 4,
+            out_of_sequence_counter: true,
+            vport_counters: true,
+            retransmission_counters: true,
+            max_q_counters: 256,
+            local_ack_delay: 16,
+            port_type: PortType::InfiniBand.code(),
+            ports: 1,
+            log_max_message: 30,
+            rate_support: 0x1ff,
+            cqe_version: 1,
+            umr_fence: 1,
+            scatter_to_cqe: true,
+            atomic: true,
+            cq_ignore_overrun: true,
+            cq_resize: true,
+            cq_moderation: true,
+            block_multicast_loopback: true,
+            memory_windows: true,
+            qkey_violation_counter: true,
+            pkey_violation_counter: true,
+            // Without XRC the driver does not register an InfiniBand device (trap M-6).
+            xrc: true,
+            ud: true,
+            uc: true,
+            rc: true,
+            log_uar_size: 5,
+            log_page: 12,
+            driver_version: true,
+            log_register_len: 9,
+            max_send_wqe: 1024,
+            max_recv_wqe: 512,
+            max_dc_wqe: 1024,
+            max_group_qps: 56,
+            log_max_groups: 13,
+            log_max_transport_domains: 10,
+            log_max_pds: 16,
+            log_max_xrcds: 16,
+            max_eqs: 64,
+            timer_mhz: 156,
+            timer_khz: 156_250,
+            uars_per_page: 1,
+            ..Self::default()
+        }
+    }
+
+    /// The area as the output of QUERY_HCA_CAP has it.
+    pub fn area(&self) -> [u8; AREA_LEN] {
+        in_area(&self.emit())
+    }
+}
+
+layout! {
+    /// Capabilities of atomic operations.
+    pub struct AtomicCaps[32] big_endian {
+        /// Byte order of results. 0 in the largest values; the current values are those of SET_HCA_CAP.
+        @0x08[31:30]  endianness_mode: u8,
+        /// Mode 1 is supported: results are in the byte order of the host.
+        @0x08[25]     host_order_supported: bool,
+        /// Bit 0 compare and swap, bit 1 fetch and add, bits 2 and 3 their masked variants.
+        @0x10[15:0]   operations: u16 => Hex,
+        /// Bit n: operands of 2^n bytes, for QPs.
+        @0x14[15:0]   qp_sizes: u16 => Hex,
+        /// Bit n: operands of 2^n bytes, for DC.
+        @0x18[15:0]   dc_sizes: u16 => Hex,
+    }
+}
+
+impl AtomicCaps {
+    /// The largest capabilities of this device: both 64-bit operations without masks.
+    pub fn largest() -> Self {
+        Self { host_order_supported: true, operations: 3, qp_sizes: 8, dc_sizes: 8, ..Self::default() }
+    }
+
+    /// Capabilities after the driver has set `set`. Only the byte order can be set.
+    #[must_use]
+    pub const fn with_endianness(self, set: &Self) -> Self {
+        Self { endianness_mode: set.endianness_mode, ..self }
+    }
+
+    /// The area as the output of QUERY_HCA_CAP has it.
+    pub fn area(&self) -> [u8; AREA_LEN] {
+        in_area(&self.emit())
+    }
+}
+
+/// An area that begins with `caps`.
+fn in_area(caps: &[u8]) -> [u8; AREA_LEN] {
+    let mut area = [0; AREA_LEN];
+    area.iter_mut().zip(caps).for_each(|(to, from)| *to = *from);
+    area
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::words;
+    use super::*;
+
+    /// The words of the table in section 6.1.
+    #[test]
+    fn infiniband_caps_match_published_words() {
+        let expected = words(&[
+            (0x10, 0x0f0f_0011),
+            (0x14, 0x0010_0000),
+            (0x18, 0x1e10_0010),
+            (0x1c, 0x1612_0006),
+            (0x20, 0x04a8_0010),
+            (0x28, 0x0004_0004),
+            (0x30, 0xe100_0000),
+            (0x34, 0x0010_0001),
+            (0x38, 0x1e00_0000),
+            (0x3c, 0x01ff_0001),
+            (0x40, 0x0010_0402),
+            (0x44, 0xe080_430f),
+            (0x48, 0x0005_000c),
+            (0x4c, 0x4009_0000),
+            (0x50, 1024),
+            (0x54, 512),
+            (0x58, 1024),
+            (0x5c, 56),
+            (0x60, 13),
+            (0x64, 0x0a10_0010),
+            (0x8c, 64),
+            (0x98, 156),
+            (0x9c, 156_250),
+            (0xa4, 1),
+        ]);
+        assert_eq!(GeneralCaps::infiniband().emit(), expected);
+        assert_eq!(GeneralCaps::parse(&expected), GeneralCaps::infiniband());
+        let area = GeneralCaps::infiniband().area();
+        assert_eq!(area[..256], expected);
+        assert_eq!(area[256..], [0; AREA_LEN - 256]);
+    }
+
+    /// Trace ib-1.
+    #[test]
+    fn atomic_caps_keep_set_byte_order() {
+        let set = AtomicCaps { endianness_mode: 1, ..AtomicCaps::default() };
+        assert_eq!(set.emit(), words(&[(0x08, 0x4000_0000)]));
+        let current = AtomicCaps::largest().with_endianness(&set);
+        assert_eq!(current.emit(), words(&[(0x08, 0x4200_0000), (0x10, 3), (0x14, 8), (0x18, 8)]));
+        assert_eq!(AtomicCaps::largest().emit()[8], 2);
+    }
+
+    #[test]
+    fn op_mod_selects_type_and_values() {
+        let query = Query::parse(&[1, 0, 0, 0, 0, 0, 0, 7, 0, 0, 0, 0, 0, 0, 0, 0]);
+        assert_eq!((query.cap_type(), query.current), (Some(CapType::Atomic), true));
+        let unknown = Query { cap_type: 2, current: false };
+        assert_eq!((unknown.cap_type(), unknown.emit()[7]), (None, 4));
+        assert_eq!(SetHcaCap { cap_type: 3 }.emit()[7], 6);
+    }
+}

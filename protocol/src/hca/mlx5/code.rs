@@ -1,0 +1,56 @@
+//! Enumerations of codes with names.
+
+/// Defines an enumeration of codes. Every variant has a code and the name that traces show.
+macro_rules! codes {
+    (
+        $(#[$meta:meta])*
+        pub enum $name:ident($int:ty) {
+            $($(#[$doc:meta])* $variant:ident = $code:literal $word:literal,)*
+        }
+    ) => {
+        $(#[$meta])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        pub enum $name {
+            $($(#[$doc])* $variant,)*
+        }
+
+        impl $name {
+            /// All values, in the order of their codes.
+            pub const ALL: &[Self] = &[$(Self::$variant),*];
+
+            /// Decodes a code. `None` if it is unknown.
+            pub const fn from_code(code: $int) -> Option<Self> {
+                match code {
+                    $($code => Some(Self::$variant),)*
+                    _ => None,
+                }
+            }
+
+            /// Code in the interface.
+            pub const fn code(self) -> $int {
+                match self {
+                    $(Self::$variant => $code,)*
+                }
+            }
+
+            /// Name in traces.
+            pub const fn name(self) -> &'static str {
+                match self {
+                    $(Self::$variant => $word,)*
+                }
+            }
+
+            /// Code and name, for traces.
+            pub fn word(code: $int) -> $crate::describe::Code {
+                $crate::describe::Code(code.into(), Self::from_code(code).map(Self::name))
+            }
+        }
+
+        impl $crate::describe::Field for $name {
+            fn show(&self, name: &str, to: &mut dyn $crate::describe::Visitor) {
+                self.name().show(name, to);
+            }
+        }
+    };
+}
+pub(crate) use codes;

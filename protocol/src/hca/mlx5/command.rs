@@ -1,0 +1,237 @@
+//! Command queue: slots, mailbox blocks, and the headers of input and output.
+//!
+//! # Spec
+//! mlx5 interface, section 3.
+
+use thiserror::Error;
+
+use super::opcode::Opcode;
+use super::status::Status;
+use crate::ids::Iova;
+use crate::layout;
+
+/// Number of slots of the command queue.
+pub const SLOTS: usize = 32;
+/// Log2 of [`SLOTS`], as register 014h reports it.
+pub const LOG_SLOTS: u8 = 5;
+/// Log2 of the distance of slots in bytes, as register 014h reports it.
+pub const LOG_STRIDE: u8 = 6;
+/// Slot that the driver uses only for MANAGE_PAGES.
+pub const PAGES_SLOT: usize = 31;
+/// Bytes of input and output that a slot holds itself. The rest is in mailbox blocks.
+pub const INLINE_LEN: usize = 16;
+/// Bytes of data in a mailbox block.
+pub const BLOCK_DATA: usize = 512;
+/// Most bytes of input that this device reads, free choice.
+pub const MAX_INPUT: usize = 1 << 20;
+/// Alignment of mailbox blocks in bytes.
+pub const BLOCK_ALIGN: u64 = 1024;
+
+layout! {
+    /// Slot of the command queue.
+    pub struct Slot[64] big_endian {
+        /// Kind of the slot, [`Slot::KIND`].
+        @0x00[31:24]  kind: u8,
+        /// Length of the input in bytes, including the bytes in the slot.
+        @0x04         input_len: u32,
+        /// First block of the input behind the slot, or 0.
+        @0x08         input_block: Iova,
+        /// First bytes of the input.
+        @0x10         input: [u8; INLINE_LEN],
+        /// First bytes of the output.
+        @0x20         output: [u8; INLINE_LEN],
+        /// First block of the output behind the slot, or 0.
+        @0x30         output_block: Iova,
+        /// Length of the output that the driver expects, in bytes. It can be less than [`INLINE_LEN`].
+        @0x38         output_len: u32,
+        /// Repeated in the blocks.
+        @0x3c[31:24]  token: u8 => Hex,
+        /// Checksum of the slot. The driver does not check it, and this device writes none.
+        @0x3c[23:16]  signature: u8 => Hex,
+        /// Result of the delivery of the command to the device, 0 on success.
+        @0x3c[7:1]    delivery: u8,
+        /// The slot belongs to the device.
+        @0x3c[0]      device_owned: bool,
+    }
+}
+
+layout! {
+    /// Block of a mailbox, which continues an input or output. Blocks are aligned to 1 KiB.
+    pub struct Block[576] big_endian {
+        /// Part of the input or output.
+        @0x000         data: [u8; BLOCK_DATA],
+        /// Next block, or 0.
+        @0x230         next: Iova,
+        /// Index of the block in its chain.
+        @0x238         number: u32,
+        /// Token of the slot.
+        @0x23c[23:16]  token: u8 => Hex,
+        /// Checksum of the fields behind the data.
+        @0x23c[15:8]   control_signature: u8 => Hex,
+        /// Checksum of the block.
+        @0x23c[7:0]    signature: u8 => Hex,
+    }
+}
+
+/// Offset in a slot of the byte with the owner bit. The device writes it last.
+pub const OWNER_BYTE: usize = 0x3f;
+/// Offset in a block of the address of the next block.
+pub const NEXT_BLOCK: usize = 0x230;
+
+/// Error in a slot. The input cannot be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum SlotError {
+    /// The kind is not [`Slot::KIND`].
+    #[error("unknown kind {0:#x} of a command slot")]
+    Kind(u8),
+    /// The input is shorter than its header or longer than [`MAX_INPUT`].
+    #[error("input length {0}")]
+    InputLength(u32),
+    /// The output is longer than [`MAX_INPUT`].
+    #[error("output length {0}")]
+    OutputLength(u32),
+    /// The slot belongs to the driver.
+    #[error("the slot belongs to the driver")]
+    NotOwned,
+}
+
+impl SlotError {
+    /// Status to report.
+    pub const fn status(self) -> Status {
+        match self {
+            Self::Kind(_) | Self::NotOwned => Status::BadParameter,
+            Self::InputLength(_) => Status::BadInputLength,
+            Self::OutputLength(_) => Status::BadOutputLength,
+        }
+    }
+}
+
+impl Slot {
+    /// The only kind of slot.
+    pub const KIND: u8 = 7;
+
+    /// Checks the slot. Returns the lengths of input and output in bytes.
+    ///
+    /// # Errors
+    /// An unknown kind, a length out of range, or the driver's ownership.
+    pub fn lengths(&self) -> Result<(usize, usize), SlotError> {
+        let within = |len: u32, least: usize| {
+            usize::try_from(len).ok().filter(|len| (least..=MAX_INPUT).contains(len))
+        };
+        if !self.device_owned {
+            return Err(SlotError::NotOwned);
+        }
+        if self.kind != Self::KIND {
+            return Err(SlotError::Kind(self.kind));
+        }
+        let input = within(self.input_len, INLINE_LEN).ok_or(SlotError::InputLength(self.input_len))?;
+        let output = within(self.output_len, 0).ok_or(SlotError::OutputLength(self.output_len))?;
+        Ok((input, output))
+    }
+}
+
+/// Number of blocks that an input or output of this length has behind the slot.
+pub const fn blocks(len: usize) -> usize {
+    len.saturating_sub(INLINE_LEN).div_ceil(BLOCK_DATA)
+}
+
+layout! {
+    /// First bytes of every input.
+    pub struct InputHeader[16] big_endian {
+        /// See [`Opcode`].
+        @0x00  opcode: u16 => Opcode::word,
+        /// User context of DevX, otherwise 0.
+        @0x02  user: u16,
+        /// Variant of the command.
+        @0x06  op_mod: u16 => Hex,
+    }
+}
+
+layout! {
+    /// First bytes of every output.
+    pub struct OutputHeader[16] big_endian {
+        /// See [`Status`].
+        @0x00[31:24]  status: u8 => Status::word,
+        /// Number of the check that failed, free choice. The driver logs it.
+        @0x04         syndrome: u32 => Hex,
+    }
+}
+
+impl OutputHeader {
+    /// Header of a failed command.
+    pub const fn failed(status: Status, syndrome: u32) -> Self {
+        Self { status: status.code(), syndrome }
+    }
+
+    /// Status, `None` for an unknown code.
+    pub const fn status(&self) -> Option<Status> {
+        Status::from_code(self.status)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn slot() -> Slot {
+        Slot { kind: Slot::KIND, input_len: 304, output_len: 12, device_owned: true, ..Slot::default() }
+    }
+
+    #[test]
+    fn slot_fields_match_interface_offsets() {
+        let slot = Slot {
+            input_block: Iova::new(0x1_0000_0400),
+            input: [0x11; 16],
+            output: [0x22; 16],
+            output_block: Iova::new(0x2_0000_0800),
+            token: 0x5a,
+            signature: 0xa5,
+            delivery: 3,
+            ..slot()
+        };
+        let bytes = slot.emit();
+        assert_eq!(bytes[..8], [7, 0, 0, 0, 0, 0, 1, 0x30]);
+        assert_eq!(bytes[8..16], [0, 0, 0, 1, 0, 0, 4, 0]);
+        assert_eq!(bytes[0x10..0x30], [[0x11; 16], [0x22; 16]].concat());
+        assert_eq!(bytes[0x30..], [0, 0, 0, 2, 0, 0, 8, 0, 0, 0, 0, 12, 0x5a, 0xa5, 0, 7]);
+        assert_eq!(bytes[OWNER_BYTE] & 1, 1);
+        assert_eq!(Slot::parse(&bytes), slot);
+        assert_eq!(slot.lengths(), Ok((304, 12)));
+    }
+
+    #[test]
+    fn slot_lengths_are_bounded() {
+        assert_eq!(Slot { input_len: 15, ..slot() }.lengths(), Err(SlotError::InputLength(15)));
+        let large = Slot { input_len: (1 << 20) + 1, ..slot() }.lengths().unwrap_err();
+        assert_eq!(large.status(), Status::BadInputLength);
+        assert_eq!(Slot { output_len: u32::MAX, ..slot() }.lengths().unwrap_err().status().code(), 0x51);
+        assert_eq!(Slot { kind: 0, ..slot() }.lengths(), Err(SlotError::Kind(0)));
+        assert_eq!(Slot { device_owned: false, ..slot() }.lengths(), Err(SlotError::NotOwned));
+    }
+
+    #[test]
+    fn block_fields_match_interface_offsets() {
+        let mut bytes = [0; Block::LEN];
+        bytes[511] = 9;
+        bytes[NEXT_BLOCK + 6] = 4;
+        bytes[0x23b..0x240].copy_from_slice(&[2, 0, 0x5a, 1, 3]);
+        let block = Block::parse(&bytes);
+        assert_eq!((block.data[511], block.next, block.number), (9, Iova::new(0x400), 2));
+        assert_eq!((block.token, block.control_signature, block.signature), (0x5a, 1, 3));
+        assert_eq!(block.emit(), bytes);
+    }
+
+    #[test]
+    fn block_count_excludes_inline_bytes() {
+        assert_eq!([0, 16, 17, 528, 529, 4112].map(blocks), [0, 0, 1, 1, 2, 8]);
+    }
+
+    #[test]
+    fn headers_hold_opcode_and_status() {
+        let header = InputHeader::parse(&[0x08, 0x05, 0, 3, 0, 0, 0, 1, 0, 0, 0x70, 0x04, 0, 0, 0, 0]);
+        assert_eq!((header.opcode, header.user, header.op_mod), (0x805, 3, 1));
+        let failed = OutputHeader::failed(Status::BadQpState, 0x1234).emit();
+        assert_eq!(failed[..8], [0x10, 0, 0, 0, 0, 0, 0x12, 0x34]);
+        assert_eq!(OutputHeader::parse(&failed).status(), Some(Status::BadQpState));
+    }
+}

@@ -1,0 +1,236 @@
+//! Completion queue contexts, and the commands that create, modify and query CQs.
+//!
+//! # Spec
+//! mlx5 interface, sections 5.3, 9.1 and 9.5.
+
+use bitflags::bitflags;
+
+use super::code::codes;
+use crate::describe::{Field, Visitor, show_flags};
+use crate::ids::{Cqn, Eqn, Iova, UarIndex};
+use crate::layout;
+
+codes! {
+    /// Size of the entries of a CQ.
+    pub enum CqeSize(u8) {
+        /// 64 bytes.
+        Bytes64 = 0 "64",
+        /// 128 bytes. The fields are in the second half.
+        Bytes128 = 1 "128",
+        /// 64 bytes at a distance of 128 bytes.
+        Bytes64Padded = 2 "64_padded",
+    }
+}
+
+impl CqeSize {
+    /// Distance of entries in bytes.
+    pub const fn stride(self) -> usize {
+        match self {
+            Self::Bytes64 => 64,
+            Self::Bytes128 | Self::Bytes64Padded => 128,
+        }
+    }
+
+    /// Offset of the 64 bytes with the fields in an entry.
+    pub const fn fields_at(self) -> usize {
+        match self {
+            Self::Bytes64 | Self::Bytes64Padded => 0,
+            Self::Bytes128 => 64,
+        }
+    }
+}
+
+layout! {
+    /// Context of a CQ.
+    pub struct CqContext[64] big_endian {
+        /// See [`CqeSize`].
+        @0x00[23:21]  cqe_size: u8 => CqeSize::word,
+        /// All completions are written to entry 0. Not supported by this device.
+        @0x00[20]     collapsed: bool,
+        /// Solicited completions end moderation. Ignored by this device.
+        @0x00[18]     break_moderation: bool,
+        /// Do not report an overrun.
+        @0x00[17]     ignore_overrun: bool,
+        /// Start of the moderation period. Ignored by this device.
+        @0x00[16:15]  period_mode: u8,
+        /// The device may compress CQEs. This device never does.
+        @0x00[14]     compression: bool,
+        /// State of the CQ.
+        @0x00[11:8]   state: u8,
+        /// First entry in its page, see [`super::page_offset`].
+        @0x08[11:6]   page_offset: u8,
+        /// Log2 of the number of entries.
+        @0x0c[28:24]  log_entries: u8,
+        /// UAR page of the doorbells.
+        @0x0c[23:0]   uar: UarIndex,
+        /// Moderation period in microseconds.
+        @0x10[27:16]  moderation_period: u16,
+        /// Moderation count in CQEs.
+        @0x10[15:0]   moderation_count: u16,
+        /// EQ for completion events, 8 bits.
+        @0x14[7:0]    eqn: Eqn,
+        /// Log2 of the page size, in units of 4 KiB.
+        @0x18[28:24]  log_page_size: u8,
+        /// Entries that the driver has consumed, modulo 2^24. Reported by QUERY_CQ.
+        @0x28[23:0]   consumer: u32,
+        /// Entries that the device has written, modulo 2^24. Reported by QUERY_CQ.
+        @0x2c[23:0]   producer: u32,
+        /// Address of the doorbell record.
+        @0x38         record: Iova,
+    }
+}
+
+impl CqContext {
+    /// Size of the entries. `None` for an unknown code.
+    pub const fn cqe_size(&self) -> Option<CqeSize> {
+        CqeSize::from_code(self.cqe_size)
+    }
+}
+
+layout! {
+    /// Fixed part of the input of CREATE_CQ. The pages of the ring follow.
+    pub struct CreateCq[0x110] big_endian {
+        /// Context of the new CQ.
+        @0x10  context: CqContext,
+    }
+}
+
+layout! {
+    /// Output of QUERY_CQ.
+    pub struct QueriedCq[272] big_endian {
+        /// Context of the CQ.
+        @0x10  context: CqContext,
+    }
+}
+
+codes! {
+    /// Variant of MODIFY_CQ, its op_mod.
+    pub enum CqChange(u16) {
+        /// Moderation, selected by [`CqFields`].
+        Moderation = 0 "moderation",
+        /// A new ring.
+        Resize = 1 "resize",
+    }
+}
+
+bitflags! {
+    /// Fields that MODIFY_CQ takes from the context.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+    pub struct CqFields: u32 {
+        /// Moderation period; with [`CqChange::Resize`], log2 of the number of entries.
+        const PERIOD = 1 << 0;
+        /// Moderation count; with [`CqChange::Resize`], page offset.
+        const COUNT = 1 << 1;
+        /// Ignore overruns; with [`CqChange::Resize`], page size.
+        const IGNORE_OVERRUN = 1 << 2;
+        /// Start of the moderation period.
+        const PERIOD_MODE = 1 << 4;
+        const _ = !0;
+    }
+}
+
+impl CqFields {
+    /// Fields that a driver selects with [`CqChange::Resize`]: size, page offset and page size.
+    pub const RESIZE: Self = Self::from_bits_retain(7);
+}
+
+impl From<u32> for CqFields {
+    fn from(bits: u32) -> Self {
+        Self::from_bits_retain(bits)
+    }
+}
+
+impl From<CqFields> for u32 {
+    fn from(fields: CqFields) -> Self {
+        fields.bits()
+    }
+}
+
+impl Field for CqFields {
+    fn show(&self, name: &str, to: &mut dyn Visitor) {
+        show_flags(self, name, to);
+    }
+}
+
+layout! {
+    /// Fixed part of the input of MODIFY_CQ. The pages of a new ring follow.
+    pub struct ModifyCq[0x110] big_endian {
+        /// See [`CqChange`].
+        @0x06        change: u16 => CqChange::word,
+        /// CQ number.
+        @0x08[23:0]  cqn: Cqn,
+        /// Fields to take from the context.
+        @0x0c        fields: CqFields as u32,
+        /// Context with the new values.
+        @0x10        context: CqContext,
+    }
+}
+
+impl ModifyCq {
+    /// Kind of the change. `None` for an unknown code.
+    pub const fn change(&self) -> Option<CqChange> {
+        CqChange::from_code(self.change)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::words;
+    use super::*;
+
+    #[test]
+    fn context_fields_match_interface_offsets() {
+        let context = CqContext {
+            cqe_size: 1,
+            collapsed: true,
+            break_moderation: true,
+            ignore_overrun: true,
+            period_mode: 3,
+            compression: true,
+            state: 9,
+            page_offset: 32,
+            log_entries: 9,
+            uar: UarIndex::new(0x12),
+            moderation_period: 0xabc,
+            moderation_count: 0x1234,
+            eqn: Eqn::new(4),
+            log_page_size: 1,
+            consumer: 0x11_2233,
+            producer: 0x44_5566,
+            record: Iova::new(0x1_194e_e000),
+        };
+        let expected = words(&[
+            (0x00, 0x0037_c900),
+            (0x08, 32 << 6),
+            (0x0c, 0x0900_0012),
+            (0x10, 0x0abc_1234),
+            (0x14, 4),
+            (0x18, 0x0100_0000),
+            (0x28, 0x11_2233),
+            (0x2c, 0x44_5566),
+            (0x38, 1),
+            (0x3c, 0x194e_e000),
+        ]);
+        assert_eq!(context.emit(), expected);
+        assert_eq!(CqContext::parse(&expected), context);
+        assert_eq!(context.cqe_size(), Some(CqeSize::Bytes128));
+    }
+
+    /// Trace ib-5: libmlx5 resizes a CQ from 128 to 512 entries.
+    #[test]
+    fn resize_matches_trace() {
+        let input = words(&[(0x00, 0x0403_0000), (0x04, 1), (0x08, 0x48), (0x0c, 7), (0x1c, 0x0900_0000)]);
+        let modify = ModifyCq::parse(&input);
+        assert_eq!(modify.change(), Some(CqChange::Resize));
+        assert_eq!((modify.cqn, modify.fields), (Cqn::new(0x48), CqFields::RESIZE));
+        assert_eq!(modify.context.log_entries, 9);
+    }
+
+    #[test]
+    fn large_entries_end_with_fields() {
+        assert_eq!((CqeSize::Bytes64.stride(), CqeSize::Bytes64.fields_at()), (64, 0));
+        assert_eq!((CqeSize::Bytes128.stride(), CqeSize::Bytes128.fields_at()), (128, 64));
+        assert_eq!((CqeSize::Bytes64Padded.stride(), CqeSize::Bytes64Padded.fields_at()), (128, 0));
+        assert_eq!(CqeSize::from_code(3), None);
+    }
+}

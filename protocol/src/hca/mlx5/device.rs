@@ -1,0 +1,159 @@
+//! Commands that start, stop and identify the device.
+//!
+//! # Spec
+//! mlx5 interface, section 5.1.
+
+use super::code::codes;
+use crate::ids::{Lkey, Rkey};
+use crate::layout;
+
+layout! {
+    /// Input without arguments.
+    pub struct NoArguments[16] big_endian {
+        /// Not used by these commands.
+        @0x06  op_mod: u16 => Hex,
+    }
+}
+
+layout! {
+    /// Input of ENABLE_HCA and DISABLE_HCA. Their output has 12 bytes.
+    pub struct Function[16] big_endian {
+        /// Function of the device, 0 for itself.
+        @0x0a  function: u16,
+    }
+}
+
+layout! {
+    /// Input of INIT_HCA.
+    pub struct InitHca[32] big_endian {
+        /// Owner of the software, ignored.
+        @0x10  owner: [u8; 16],
+    }
+}
+
+codes! {
+    /// How TEARDOWN_HCA stops the device. Without the capabilities for the others, drivers send only the first.
+    pub enum TeardownProfile(u16) {
+        /// Every object was destroyed before.
+        Graceful = 0 "graceful",
+        /// Objects still exist.
+        Forced = 1 "forced",
+        /// The driver is about to reboot.
+        Fast = 2 "fast",
+    }
+}
+
+layout! {
+    /// Input of TEARDOWN_HCA.
+    pub struct Teardown[16] big_endian {
+        /// See [`TeardownProfile`].
+        @0x0a  profile: u16 => TeardownProfile::word,
+    }
+}
+
+layout! {
+    /// Output of TEARDOWN_HCA.
+    pub struct TeardownState[16] big_endian {
+        /// The teardown failed.
+        @0x0c[0]  failed: bool,
+    }
+}
+
+layout! {
+    /// Output of QUERY_ISSI: the interface step sequence ids.
+    pub struct Issi[112] big_endian {
+        /// Selected step.
+        @0x0a  current: u16,
+        /// Bit n: step n is supported.
+        @0x6c  supported: u32 => Hex,
+    }
+}
+
+layout! {
+    /// Input of SET_ISSI.
+    pub struct SetIssi[16] big_endian {
+        /// Step to select.
+        @0x0a  issi: u16,
+    }
+}
+
+layout! {
+    /// Output of QUERY_ADAPTER.
+    pub struct AdapterInfo[272] big_endian {
+        /// IEEE vendor id, [`AdapterInfo::OUI`].
+        @0x28[23:0]  vendor: u32 => Hex,
+        /// Board id as text, zero behind its end.
+        @0x100       board_id: [u8; 16],
+    }
+}
+
+impl AdapterInfo {
+    /// Vendor id of Mellanox.
+    pub const OUI: u32 = 0x2c9;
+
+    /// Identity of this device's vendor with a board id, of which at most 16 bytes are used.
+    pub fn with_board_id(id: &str) -> Self {
+        let mut board_id = [0; 16];
+        board_id.iter_mut().zip(id.bytes()).for_each(|(to, from)| *to = from);
+        Self { vendor: Self::OUI, board_id }
+    }
+}
+
+layout! {
+    /// Input of SET_DRIVER_VERSION.
+    pub struct SetDriverVersion[80] big_endian {
+        /// Text such as "Linux,mlx5_core,7.3.4", zero behind its end.
+        @0x10  text: [u8; 64],
+    }
+}
+
+impl SetDriverVersion {
+    /// The text in printable ASCII. Other bytes become `?`.
+    pub fn text(&self) -> String {
+        let end = self.text.iter().position(|byte| *byte == 0).unwrap_or(self.text.len());
+        let printable = |byte: &u8| if matches!(byte, b' '..=b'~') { char::from(*byte) } else { '?' };
+        self.text[..end].iter().map(printable).collect()
+    }
+}
+
+layout! {
+    /// Output of QUERY_SPECIAL_CONTEXTS. Drivers ask only if a capability announces one of the keys.
+    pub struct SpecialContexts[32] big_endian {
+        /// Key of physical addresses, for kernel QPs only.
+        @0x0c  reserved_lkey: Lkey,
+        /// Key whose reads return zeros and whose writes are dropped.
+        @0x10  null_mkey: Rkey,
+        /// Key that ends scatter lists.
+        @0x14  terminate_key: Lkey,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn adapter_info_matches_trace() {
+        let bytes = AdapterInfo::with_board_id("HCD0000000001").emit();
+        assert_eq!(bytes[0x28..0x2c], [0, 0, 2, 0xc9]);
+        assert_eq!(&bytes[0x100..0x110], b"HCD0000000001\0\0\0");
+    }
+
+    #[test]
+    fn driver_version_is_sanitized() {
+        let mut input = [0; SetDriverVersion::LEN];
+        input[0x10..0x1a].copy_from_slice(b"Linux\nm\xff5\0");
+        assert_eq!(SetDriverVersion::parse(&input).text(), "Linux?m?5");
+        let full = SetDriverVersion { text: [b'x'; 64] };
+        assert_eq!(full.text().len(), 64);
+    }
+
+    #[test]
+    fn issi_fields_match_interface_offsets() {
+        let bytes = Issi { current: 1, supported: 2 }.emit();
+        assert_eq!((bytes[0x0b], bytes[0x6f]), (1, 2));
+        assert_eq!(SetIssi::parse(&[0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0]).issi, 1);
+        assert_eq!(TeardownState { failed: true }.emit()[0x0f], 1);
+        assert_eq!(TeardownProfile::from_code(2), Some(TeardownProfile::Fast));
+    }
+}

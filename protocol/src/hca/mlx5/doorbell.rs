@@ -1,0 +1,157 @@
+//! Doorbells in UAR pages, and doorbell records in guest memory.
+//!
+//! # Spec
+//! mlx5 interface, section 7.
+
+use crate::ids::{Cqn, Eqn, Qpn};
+use crate::layout;
+
+/// Length of a doorbell record in bytes.
+pub const RECORD_LEN: usize = 8;
+/// Distance of the send doorbell registers of a page in bytes.
+pub const SEND_DISTANCE: u64 = 0x200;
+/// Length of a BlueFlame buffer, half a send register, in bytes.
+pub const BLUE_FLAME_LEN: u64 = 0x100;
+
+/// A doorbell register of a UAR page. Other offsets read 0 and ignore writes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum UarRegister {
+    /// 20h, 8 bytes or two halves: arms a CQ. `true` is the second half.
+    ArmCq(bool),
+    /// 40h, 4 bytes: reports the consumer index of an EQ and arms it.
+    ArmEq,
+    /// 48h, 4 bytes: reports the consumer index of an EQ.
+    UpdateEq,
+    /// 800h: send doorbell. Drivers use the two halves of each register in turn.
+    Send {
+        /// Register, 0 to 3.
+        register: u8,
+        /// The second half.
+        second: bool,
+        /// Offset in the half. A write at another offset than 0 is the rest of a WQE and no doorbell.
+        offset: u16,
+    },
+}
+
+impl UarRegister {
+    /// Decodes the offset of a write in a page.
+    pub const fn at(offset: u64) -> Option<Self> {
+        match offset {
+            0x20 => Some(Self::ArmCq(false)),
+            0x24 => Some(Self::ArmCq(true)),
+            0x40 => Some(Self::ArmEq),
+            0x48 => Some(Self::UpdateEq),
+            0x800..0x1000 => {
+                let [.., high, low] = (offset - 0x800).to_be_bytes();
+                let (register, second) = (high >> 1, high & 1 != 0);
+                Some(Self::Send { register, second, offset: low as u16 })
+            }
+            _ => None,
+        }
+    }
+}
+
+layout! {
+    /// CQ arm doorbell.
+    pub struct ArmCq[8] big_endian {
+        /// Number of events that the driver has received for the CQ, modulo 4. Not checked.
+        @0x00[29:28]  sequence: u8,
+        /// Arm for solicited completions and errors only.
+        @0x00[24]     solicited_only: bool,
+        /// Consumer index: the driver has read all earlier entries.
+        @0x00[23:0]   consumer: u32,
+        /// CQ number.
+        @0x04[23:0]   cqn: Cqn,
+    }
+}
+
+layout! {
+    /// EQ doorbell.
+    pub struct EqDoorbell[4] big_endian {
+        /// EQ number.
+        @0x00[31:24]  eqn: Eqn,
+        /// Consumer index: the driver has read all earlier entries.
+        @0x00[23:0]   consumer: u32,
+    }
+}
+
+layout! {
+    /// Send doorbell: the first bytes of the last WQE's control segment. The producer counter is in the doorbell
+    /// record.
+    pub struct SendDoorbell[8] big_endian {
+        /// QP number.
+        @0x04[31:8]  qpn: Qpn,
+    }
+}
+
+layout! {
+    /// Doorbell record of a QP, and of an SRQ or RMP, which has no send counter.
+    pub struct QueueRecord[8] big_endian {
+        /// Receives posted, modulo 2^16.
+        @0x00[15:0]  received: u16,
+        /// 64-byte blocks of the send queue posted, modulo 2^16.
+        @0x04[15:0]  sent: u16,
+    }
+}
+
+layout! {
+    /// Doorbell record of a CQ.
+    pub struct CqRecord[8] big_endian {
+        /// Consumer index: the driver has read all earlier entries.
+        @0x00[23:0]   consumer: u32,
+        /// As in [`ArmCq`].
+        @0x04[29:28]  sequence: u8,
+        /// As in [`ArmCq`].
+        @0x04[24]     solicited_only: bool,
+        /// Consumer index of the last arm request.
+        @0x04[23:0]   armed_at: u32,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Doorbells of trace ib-3.
+    #[test]
+    fn doorbells_match_traces() {
+        let arm = ArmCq { sequence: 2, solicited_only: false, consumer: 2, cqn: Cqn::new(0x43) };
+        assert_eq!(arm.emit(), 0x2000_0002_0000_0043_u64.to_be_bytes());
+        assert_eq!(ArmCq::parse(&arm.emit()), arm);
+        let eq = EqDoorbell::parse(&0x0100_00af_u32.to_be_bytes());
+        assert_eq!((eq.eqn, eq.consumer), (Eqn::new(1), 0xaf));
+        let send = SendDoorbell::parse(&0x0000_0325_0000_8209_u64.to_be_bytes());
+        assert_eq!(send.qpn, Qpn::new(0x82));
+    }
+
+    #[test]
+    fn arm_doorbell_selects_solicited() {
+        assert!(ArmCq::parse(&[0x31, 0, 0, 1, 0, 0, 0, 0x43]).solicited_only);
+    }
+
+    #[test]
+    fn send_registers_have_two_halves() {
+        let send = |register, second, offset| Some(UarRegister::Send { register, second, offset });
+        assert_eq!(UarRegister::at(0x800), send(0, false, 0));
+        assert_eq!(UarRegister::at(0x908), send(0, true, 8));
+        assert_eq!(UarRegister::at(0xc00), send(2, false, 0));
+        assert_eq!(UarRegister::at(0xd00), send(2, true, 0));
+        assert_eq!(UarRegister::at(0xfff), send(3, true, 0xff));
+        assert_eq!(UarRegister::at(0x20), Some(UarRegister::ArmCq(false)));
+        assert_eq!(UarRegister::at(0x24), Some(UarRegister::ArmCq(true)));
+        assert_eq!(UarRegister::at(0x40), Some(UarRegister::ArmEq));
+        assert_eq!(UarRegister::at(0x48), Some(UarRegister::UpdateEq));
+        for offset in [0, 0x28, 0x44, 0x4c, 0x7f8, 0x1000, u64::MAX] {
+            assert_eq!(UarRegister::at(offset), None, "{offset:#x}");
+        }
+    }
+
+    #[test]
+    fn records_hold_counters() {
+        let record = QueueRecord::parse(&[0xff, 0xff, 0, 3, 0, 0, 1, 2]);
+        assert_eq!((record.received, record.sent), (3, 0x102));
+        let record = CqRecord::parse(&[0, 0, 0, 5, 0x31, 0, 0, 4]);
+        assert_eq!((record.consumer, record.armed_at, record.sequence), (5, 4, 3));
+        assert!(record.solicited_only);
+    }
+}

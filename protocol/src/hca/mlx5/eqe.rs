@@ -1,0 +1,373 @@
+//! Event queue entries (EQE).
+//!
+//! # Spec
+//! mlx5 interface, section 8.
+
+use bitflags::bitflags;
+use thiserror::Error;
+
+use super::code::codes;
+use crate::describe::{Describe, Field as _, Hex, Visitor};
+pub use crate::hca::event::CqFault;
+use crate::ids::{Cqn, Srqn};
+use crate::layout;
+
+/// Length of an EQE in bytes.
+pub const LEN: usize = 64;
+/// Offset of the byte with the owner bit. The device writes it last.
+pub const OWNER_BYTE: usize = 0x3f;
+
+bitflags! {
+    /// Event types that an EQ takes. Bit n is type n.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+    pub struct EventMask: u64 {
+        /// Path migrated.
+        const PATH_MIGRATED = 1 << 0x01;
+        /// Communication established.
+        const COMMUNICATION_ESTABLISHED = 1 << 0x02;
+        /// Send queue drained.
+        const SQ_DRAINED = 1 << 0x03;
+        /// CQ error.
+        const CQ_ERROR = 1 << 0x04;
+        /// Work queue catastrophic error.
+        const WQ_CATASTROPHIC = 1 << 0x05;
+        /// Path migration failed.
+        const PATH_MIGRATION_FAILED = 1 << 0x07;
+        /// Internal error.
+        const INTERNAL_ERROR = 1 << 0x08;
+        /// Port change.
+        const PORT_CHANGE = 1 << 0x09;
+        /// Command completion.
+        const COMMAND = 1 << 0x0a;
+        /// Page request.
+        const PAGE_REQUEST = 1 << 0x0b;
+        /// Page fault.
+        const PAGE_FAULT = 1 << 0x0c;
+        /// Virtual port change.
+        const VPORT_CHANGE = 1 << 0x0d;
+        /// Invalid request.
+        const INVALID_REQUEST = 1 << 0x10;
+        /// Access violation.
+        const ACCESS_VIOLATION = 1 << 0x11;
+        /// SRQ catastrophic error.
+        const SRQ_CATASTROPHIC = 1 << 0x12;
+        /// Last WQE reached.
+        const LAST_WQE_REACHED = 1 << 0x13;
+        /// SRQ limit.
+        const SRQ_LIMIT = 1 << 0x14;
+        /// Port module.
+        const PORT_MODULE = 1 << 0x16;
+        const _ = !0;
+    }
+}
+
+codes! {
+    /// Event of a work queue.
+    pub enum QueueEvent(u8) {
+        /// The alternate path is in use.
+        PathMigrated = 0x01 "path_migrated",
+        /// The first packet arrived in RTR.
+        CommunicationEstablished = 0x02 "communication_established",
+        /// The send queue is drained.
+        SqDrained = 0x03 "sq_drained",
+        /// The queue could not be read.
+        Catastrophic = 0x05 "wq_catastrophic",
+        /// The path could not migrate.
+        PathMigrationFailed = 0x07 "path_migration_failed",
+        /// An invalid request of the peer was rejected.
+        InvalidRequest = 0x10 "invalid_request",
+        /// A request of the peer without access rights was rejected.
+        AccessViolation = 0x11 "access_violation",
+        /// The QP takes no more receives from its SRQ.
+        LastWqeReached = 0x13 "last_wqe_reached",
+    }
+}
+
+codes! {
+    /// Kind of the queue that an event refers to.
+    pub enum QueueKind(u8) {
+        /// A QP.
+        Qp = 0 "qp",
+        /// A receive queue object.
+        Rq = 1 "rq",
+        /// A send queue object.
+        Sq = 2 "sq",
+    }
+}
+
+codes! {
+    /// Change of a port, the subtype of the event.
+    pub enum PortChange(u8) {
+        /// The port is down.
+        Down = 1 "down",
+        /// The port is active.
+        Up = 4 "up",
+        /// The port is initialized.
+        Initialized = 5 "initialized",
+        /// The LID changed.
+        Lid = 6 "lid",
+        /// The P_Key table changed.
+        Pkey = 7 "pkey",
+        /// The GUID table changed.
+        Guid = 8 "guid",
+        /// The subnet manager asks for reregistration.
+        ClientReregister = 9 "client_reregister",
+    }
+}
+
+/// An event queue entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Eqe {
+    /// 00h: a CQ has a new CQE.
+    Completion(Cqn),
+    /// Codes of [`QueueEvent`]: event of a work queue.
+    Queue {
+        /// What happened.
+        event: QueueEvent,
+        /// Kind of the queue.
+        kind: QueueKind,
+        /// Number of the queue, 24 bits.
+        number: u32,
+    },
+    /// 04h: a CQ failed.
+    CqError(Cqn, CqFault),
+    /// 08h: the device failed.
+    InternalError,
+    /// 09h: a port changed.
+    Port {
+        /// Port number, four bits, from 1.
+        port: u8,
+        /// What changed.
+        change: PortChange,
+    },
+    /// 0Ah: commands are done. Bit i is slot i.
+    Command(u32),
+    /// 0Bh: the device requests pages, or offers to return them if negative.
+    PageRequest {
+        /// Function that requests them, 0.
+        function: u16,
+        /// Number of pages.
+        pages: i32,
+    },
+    /// 12h: an SRQ could not be read.
+    SrqCatastrophic(Srqn),
+    /// 14h: an SRQ has fewer entries than its limit.
+    SrqLimit(Srqn),
+}
+
+/// Error in an EQE.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum EqeError {
+    /// This device sends no event of the type.
+    #[error("unknown event type {0:#04x}")]
+    Type(u8),
+    /// A field of the event data has an unknown code.
+    #[error("unknown {what} {code:#x} in an event")]
+    Code {
+        /// Name of the field.
+        what: &'static str,
+        /// Code of the field.
+        code: u8,
+    },
+}
+
+layout! {
+    struct Raw[64] big_endian {
+        @0x00[23:16]  kind: u8,
+        @0x00[7:0]    subtype: u8,
+        @0x20         word_20: u32,
+        @0x24         word_24: u32,
+        @0x28[31:24]  byte_28: u8,
+        @0x28[7:0]    byte_2b: u8,
+        @0x34[31:24]  queue_kind: u8,
+        @0x38[23:0]   number: u32,
+        @0x3c[0]      owner: bool,
+    }
+}
+
+impl Eqe {
+    /// Event type, also the bit in [`EventMask`].
+    pub const fn event_type(&self) -> u8 {
+        match self {
+            Self::Completion(_) => 0x00,
+            Self::Queue { event, .. } => event.code(),
+            Self::CqError(..) => 0x04,
+            Self::InternalError => 0x08,
+            Self::Port { .. } => 0x09,
+            Self::Command(_) => 0x0a,
+            Self::PageRequest { .. } => 0x0b,
+            Self::SrqCatastrophic(_) => 0x12,
+            Self::SrqLimit(_) => 0x14,
+        }
+    }
+
+    /// Name in traces.
+    pub const fn name(&self) -> &'static str {
+        match self {
+            Self::Completion(_) => "completion",
+            Self::Queue { event, .. } => event.name(),
+            Self::CqError(..) => "cq_error",
+            Self::InternalError => "internal_error",
+            Self::Port { .. } => "port_change",
+            Self::Command(_) => "command",
+            Self::PageRequest { .. } => "page_request",
+            Self::SrqCatastrophic(_) => "srq_catastrophic",
+            Self::SrqLimit(_) => "srq_limit",
+        }
+    }
+
+    /// Bit that an EQ must have in its mask to take this event. Empty for completions, which are sent to the EQ of
+    /// their CQ.
+    pub const fn mask(&self) -> EventMask {
+        match self {
+            Self::Completion(_) => EventMask::empty(),
+            _ => EventMask::from_bits_retain(1 << self.event_type()),
+        }
+    }
+
+    /// Wire format with the owner bit.
+    pub fn emit(&self, owner: bool) -> [u8; LEN] {
+        let mut raw = Raw { kind: self.event_type(), owner, ..Raw::default() };
+        match *self {
+            Self::Completion(cqn) => raw.number = cqn.get(),
+            Self::Queue { kind, number, .. } => {
+                raw.queue_kind = kind.code();
+                raw.number = number;
+            }
+            Self::CqError(cqn, fault) => {
+                raw.word_20 = cqn.get();
+                raw.byte_2b = fault.code();
+            }
+            Self::InternalError => {}
+            Self::Port { port, change } => {
+                raw.subtype = change.code();
+                raw.byte_28 = port << 4;
+            }
+            Self::Command(slots) => raw.word_20 = slots,
+            Self::PageRequest { function, pages } => {
+                raw.word_20 = function.into();
+                raw.word_24 = pages.cast_unsigned();
+            }
+            Self::SrqCatastrophic(srqn) | Self::SrqLimit(srqn) => raw.number = srqn.get(),
+        }
+        raw.emit()
+    }
+
+    /// Parses an entry. Returns it with its owner bit.
+    ///
+    /// # Errors
+    /// An event type or code that this device does not write.
+    pub fn parse(entry: &[u8; LEN]) -> Result<(Self, bool), EqeError> {
+        let raw = Raw::parse(entry);
+        let unknown = |what, code| EqeError::Code { what, code };
+        let [_, _, high, low] = raw.word_20.to_be_bytes();
+        let eqe = match raw.kind {
+            0x00 => Self::Completion(Cqn::new(raw.number)),
+            0x04 => Self::CqError(
+                Cqn::new(raw.word_20),
+                CqFault::from_code(raw.byte_2b).ok_or_else(|| unknown("CQ fault", raw.byte_2b))?,
+            ),
+            0x08 => Self::InternalError,
+            0x09 => Self::Port {
+                port: raw.byte_28 >> 4,
+                change: PortChange::from_code(raw.subtype)
+                    .ok_or_else(|| unknown("port change", raw.subtype))?,
+            },
+            0x0a => Self::Command(raw.word_20),
+            0x0b => Self::PageRequest {
+                function: u16::from_be_bytes([high, low]),
+                pages: raw.word_24.cast_signed(),
+            },
+            0x12 => Self::SrqCatastrophic(Srqn::new(raw.number)),
+            0x14 => Self::SrqLimit(Srqn::new(raw.number)),
+            code => Self::Queue {
+                event: QueueEvent::from_code(code).ok_or(EqeError::Type(code))?,
+                kind: QueueKind::from_code(raw.queue_kind)
+                    .ok_or_else(|| unknown("queue kind", raw.queue_kind))?,
+                number: raw.number,
+            },
+        };
+        Ok((eqe, raw.owner))
+    }
+}
+
+impl Describe for Eqe {
+    fn describe(&self, to: &mut dyn Visitor) {
+        match *self {
+            Self::Completion(cqn) => cqn.show("cqn", to),
+            Self::Queue { kind, number, .. } => {
+                kind.show("kind", to);
+                Hex(number).show("number", to);
+            }
+            Self::CqError(cqn, fault) => {
+                cqn.show("cqn", to);
+                fault.show("fault", to);
+            }
+            Self::InternalError => {}
+            Self::Port { port, change } => {
+                port.show("port", to);
+                change.show("change", to);
+            }
+            Self::Command(slots) => Hex(slots).show("slots", to),
+            Self::PageRequest { function, pages } => {
+                function.show("function", to);
+                format_args!("{pages}").show("pages", to);
+            }
+            Self::SrqCatastrophic(srqn) | Self::SrqLimit(srqn) => srqn.show("srqn", to),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::words;
+    use super::*;
+
+    fn check(eqe: Eqe, expected: &[(usize, u32)]) {
+        let expected = words(expected);
+        assert_eq!(eqe.emit(false), expected, "{eqe:?}");
+        assert_eq!(Eqe::parse(&expected), Ok((eqe, false)));
+        let mut owned = expected;
+        owned[OWNER_BYTE] = 1;
+        assert_eq!(eqe.emit(true), owned);
+        assert_eq!(Eqe::parse(&owned), Ok((eqe, true)));
+    }
+
+    #[test]
+    fn entries_match_interface_offsets() {
+        // Section 22: the CQ of the UMR QP.
+        check(Eqe::Completion(Cqn::new(0x43)), &[(0x38, 0x43)]);
+        check(Eqe::CqError(Cqn::new(0x43), CqFault::Access), &[(0, 0x4_0000), (0x20, 0x43), (0x28, 2)]);
+        check(Eqe::InternalError, &[(0, 0x8_0000)]);
+        let up = Eqe::Port { port: 1, change: PortChange::Up };
+        check(up, &[(0, 0x9_0004), (0x28, 0x1000_0000)]);
+        check(Eqe::Command(0x8000_0001), &[(0, 0xa_0000), (0x20, 0x8000_0001)]);
+        let offer = Eqe::PageRequest { function: 3, pages: -16 };
+        check(offer, &[(0, 0xb_0000), (0x20, 3), (0x24, 0xffff_fff0)]);
+        check(Eqe::SrqCatastrophic(Srqn::new(0x11)), &[(0, 0x12_0000), (0x38, 0x11)]);
+        check(Eqe::SrqLimit(Srqn::new(0x11)), &[(0, 0x14_0000), (0x38, 0x11)]);
+        for event in QueueEvent::ALL.iter().copied() {
+            let eqe = Eqe::Queue { event, kind: QueueKind::Sq, number: 0x4002 };
+            check(eqe, &[(0, u32::from(event.code()) << 16), (0x34, 0x0200_0000), (0x38, 0x4002)]);
+        }
+    }
+
+    /// The mask of the asynchronous EQ in trace ib-1.
+    #[test]
+    fn mask_selects_events() {
+        let mask = EventMask::from_bits_retain(0x1f_02be);
+        assert!(mask.contains(Eqe::SrqLimit(Srqn::new(1)).mask()));
+        assert!(mask.contains(Eqe::Port { port: 1, change: PortChange::Down }.mask()));
+        assert!(!mask.contains(Eqe::Command(1).mask()));
+        assert_eq!(Eqe::Completion(Cqn::new(1)).mask(), EventMask::empty());
+    }
+
+    #[test]
+    fn unknown_events_are_rejected() {
+        assert_eq!(Eqe::parse(&words(&[(0, 0x0c_0000)])), Err(EqeError::Type(0x0c)));
+        let change = EqeError::Code { what: "port change", code: 2 };
+        assert_eq!(Eqe::parse(&words(&[(0, 0x09_0002)])), Err(change));
+        assert!(matches!(Eqe::parse(&words(&[(0, 0x04_0000)])), Err(EqeError::Code { .. })));
+        assert!(Eqe::parse(&words(&[(0, 0x13_0000), (0x34, 0x0300_0000)])).is_err());
+    }
+}

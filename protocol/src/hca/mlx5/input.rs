@@ -1,0 +1,401 @@
+//! Inputs of commands: one type with a variant for each command, and the descriptions of outputs.
+//!
+//! # Spec
+//! mlx5 interface, section 5.
+
+use super::access_register::{self, AccessReg};
+use super::capability::{Query, SetHcaCap};
+use super::command::{InputHeader, OutputHeader};
+use super::counter::{QCounters, QueryQCounter, QueryVportCounter, VportCounters};
+use super::cq::{CreateCq, ModifyCq, QueriedCq};
+use super::device::{
+    AdapterInfo, Function, InitHca, Issi, NoArguments, SetDriverVersion, SetIssi, SpecialContexts, Teardown,
+    TeardownState,
+};
+use super::eq::{CreateEq, QueriedEq};
+use super::mad_ifc::{MadAnswer, MadIfc};
+use super::mkey::{CreateMkey, QueriedMkey};
+use super::opcode::Opcode;
+use super::pages::{ManagePages, ManagedPages, QueryPages, RequestedPages};
+use super::qp::{CreateQp, ModifyQp, QueriedQp, QueryQp};
+use super::resource::{
+    CounterSetNumber, CqNumber, EqNumber, MkeyNumber, Multicast, PdNumber, QpNumber, SrqNumber,
+    TransportDomainNumber, UarNumber, XrcDomainNumber,
+};
+use super::srq::{ArmSrq, CreateRmp, CreateSrq, ModifyRmp, QueriedRmp, QueriedSrq};
+use super::status::InputError;
+use super::transition::Transition;
+use super::vport::QueriedVport;
+use crate::describe::{Describe, Field, Value, Visitor};
+use crate::ids::Iova;
+
+/// List of DMA addresses of pages at the end of an input.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct Pages<'a>(&'a [[u8; 8]]);
+
+impl<'a> Pages<'a> {
+    /// Reads a list that fills `bytes`. An incomplete address at the end is ignored.
+    pub const fn parse(bytes: &'a [u8]) -> Self {
+        Self(bytes.as_chunks().0)
+    }
+
+    /// Wire format.
+    pub const fn bytes(self) -> &'a [u8] {
+        self.0.as_flattened()
+    }
+
+    /// Number of pages.
+    pub const fn len(self) -> usize {
+        self.0.len()
+    }
+
+    /// Returns whether the list is empty.
+    pub const fn is_empty(self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Addresses of the pages. Bits 11 to 0 of the list are ignored.
+    pub fn iter(self) -> impl ExactSizeIterator<Item = Iova> + 'a {
+        self.0.iter().map(|address| Iova::new(u64::from_be_bytes(*address) & !0xfff))
+    }
+}
+
+impl Field for Pages<'_> {
+    fn show(&self, name: &str, to: &mut dyn Visitor) {
+        to.addresses(name, &mut self.iter().map(Iova::get));
+    }
+}
+
+/// Bytes at the end of an input whose meaning depends on the rest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct Bytes<'a>(&'a [u8]);
+
+impl<'a> Bytes<'a> {
+    /// Takes the bytes.
+    pub const fn parse(bytes: &'a [u8]) -> Self {
+        Self(bytes)
+    }
+
+    /// The bytes.
+    pub const fn bytes(self) -> &'a [u8] {
+        self.0
+    }
+}
+
+impl Field for Bytes<'_> {
+    fn show(&self, name: &str, to: &mut dyn Visitor) {
+        to.value(name, Value::Bytes(self.0));
+    }
+}
+
+macro_rules! commands {
+    ($($(#[$doc:meta])* $name:ident($layout:ident $(, $tail:ident: $kind:ident)?) -> $output:ident;)*) => {
+        /// A command with its arguments.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum Command<'a> {
+            $($(#[$doc])* $name($layout $(, $kind<'a>)?),)*
+        }
+
+        impl<'a> Command<'a> {
+            /// Opcodes of the commands.
+            pub const OPCODES: &'static [Opcode] = &[$(Opcode::$name),*];
+
+            /// Parses an input. Bytes behind the arguments are ignored.
+            ///
+            /// # Errors
+            /// An unsupported opcode, or an input shorter than the arguments of its command.
+            pub fn parse(input: &'a [u8]) -> Result<Self, InputError> {
+                let short = |what, need| InputError::Short { what, need, have: input.len() };
+                let header = InputHeader::parse_prefix(input)
+                    .ok_or_else(|| short("a command", InputHeader::LEN))?;
+                let opcode = Opcode::from_code(header.opcode).ok_or(InputError::Opcode(header.opcode))?;
+                Ok(match opcode {
+                    $(Opcode::$name => {
+                        let fields = $layout::parse_prefix(input)
+                            .ok_or_else(|| short(opcode.name(), $layout::LEN))?;
+                        Self::$name(
+                            fields
+                            $(, $kind::parse(input.get($layout::LEN..).unwrap_or_default()))?
+                        )
+                    })*
+                    _ => return Err(InputError::Opcode(header.opcode)),
+                })
+            }
+
+            /// Opcode of the command.
+            pub const fn opcode(&self) -> Opcode {
+                match self {
+                    $(Self::$name(..) => Opcode::$name,)*
+                }
+            }
+
+            /// Wire format, as a driver writes it for DevX user context `user`, otherwise 0.
+            pub fn emit(&self, user: u16) -> Vec<u8> {
+                let mut input = match self {
+                    $(Self::$name(fields $(, $tail)?) => {
+                        #[allow(unused_mut, reason = "only some commands have a list")]
+                        let mut input = fields.emit().to_vec();
+                        $(input.extend_from_slice($tail.bytes());)?
+                        input
+                    })*
+                };
+                let header = InputHeader { opcode: self.opcode().code(), user, op_mod: 0 }.emit();
+                input.iter_mut().zip(header).for_each(|(byte, bits)| *byte |= bits);
+                input
+            }
+
+            /// Length in bytes of the fixed part of the output.
+            pub const fn output_len(&self) -> usize {
+                match self {
+                    $(Self::$name(..) => $output::LEN,)*
+                }
+            }
+
+            /// Passes the fields of a successful output to the visitor.
+            #[allow(unreachable_patterns, reason = "the table repeats the commands that need care")]
+            pub fn describe_output(&self, output: &[u8], to: &mut dyn Visitor) {
+                match self {
+                    Self::QueryHcaCap(query) => query.describe_output(output, to),
+                    Self::AccessReg(access, _) => {
+                        let data = output.get(AccessReg::LEN..).unwrap_or_default();
+                        access_register::describe(access.register, data, to);
+                    }
+                    $(Self::$name(..) => $output::parse(&padded(output)).describe(to),)*
+                }
+                // The pages that MANAGE_PAGES returns.
+                if let (Self::ManagePages(..), Some(pages)) = (self, output.get(ManagedPages::LEN..)) {
+                    Pages::parse(pages).show("pages", to);
+                }
+            }
+        }
+
+        impl Describe for Command<'_> {
+            #[allow(unreachable_patterns, reason = "as above")]
+            fn describe(&self, to: &mut dyn Visitor) {
+                match self {
+                    Self::SetHcaCap(set, area) => set.describe_area(area.bytes(), to),
+                    Self::AccessReg(access, data) => {
+                        access.describe(to);
+                        access_register::describe(access.register, data.bytes(), to);
+                    }
+                    $(Self::$name(fields $(, $tail)?) => {
+                        fields.describe(to);
+                        $($tail.show(stringify!($tail), to);)?
+                    })*
+                }
+            }
+        }
+    };
+}
+
+/// The first bytes of an output, zero behind its end. A driver can ask for a shorter output than the layout.
+fn padded<const LEN: usize>(bytes: &[u8]) -> [u8; LEN] {
+    let mut padded = [0; LEN];
+    padded.iter_mut().zip(bytes).for_each(|(to, from)| *to = *from);
+    padded
+}
+
+commands! {
+    /// Brings the device out of reset. Drops everything that existed before.
+    EnableHca(Function) -> OutputHeader;
+    /// Drops everything.
+    DisableHca(Function) -> OutputHeader;
+    /// Starts the device.
+    InitHca(InitHca) -> OutputHeader;
+    /// Stops the device.
+    TeardownHca(Teardown) -> TeardownState;
+    /// Reads the supported interface steps.
+    QueryIssi(NoArguments) -> Issi;
+    /// Selects the interface step.
+    SetIssi(SetIssi) -> OutputHeader;
+    /// Reads the number of pages that the device requests.
+    QueryPages(QueryPages) -> RequestedPages;
+    /// Gives pages to the device or takes them back.
+    ManagePages(ManagePages, pages: Pages) -> ManagedPages;
+    /// Reads a capability area.
+    QueryHcaCap(Query) -> OutputHeader;
+    /// Writes a capability area.
+    SetHcaCap(SetHcaCap, area: Bytes) -> OutputHeader;
+    /// Reads the identity of the board.
+    QueryAdapter(NoArguments) -> AdapterInfo;
+    /// Reports the version of the driver.
+    SetDriverVersion(SetDriverVersion) -> OutputHeader;
+    /// No operation.
+    Nop(NoArguments) -> OutputHeader;
+    /// Reads the special memory keys.
+    QuerySpecialContexts(NoArguments) -> SpecialContexts;
+
+    /// Allocates a protection domain.
+    AllocPd(NoArguments) -> PdNumber;
+    /// Frees a protection domain.
+    DeallocPd(PdNumber) -> OutputHeader;
+    /// Allocates a UAR page.
+    AllocUar(NoArguments) -> UarNumber;
+    /// Frees a UAR page.
+    DeallocUar(UarNumber) -> OutputHeader;
+    /// Allocates an XRC domain.
+    AllocXrcd(NoArguments) -> XrcDomainNumber;
+    /// Frees an XRC domain.
+    DeallocXrcd(XrcDomainNumber) -> OutputHeader;
+    /// Allocates a transport domain.
+    AllocTransportDomain(NoArguments) -> TransportDomainNumber;
+    /// Frees a transport domain.
+    DeallocTransportDomain(TransportDomainNumber) -> OutputHeader;
+    /// Allocates a set of Q counters.
+    AllocQCounter(NoArguments) -> CounterSetNumber;
+    /// Frees a set of Q counters.
+    DeallocQCounter(CounterSetNumber) -> OutputHeader;
+    /// Reads a set of Q counters.
+    QueryQCounter(QueryQCounter) -> QCounters;
+
+    /// Creates an EQ.
+    CreateEq(CreateEq, pages: Pages) -> EqNumber;
+    /// Destroys an EQ.
+    DestroyEq(EqNumber) -> OutputHeader;
+    /// Reads the context of an EQ.
+    QueryEq(EqNumber) -> QueriedEq;
+    /// Creates a CQ.
+    CreateCq(CreateCq, pages: Pages) -> CqNumber;
+    /// Destroys a CQ.
+    DestroyCq(CqNumber) -> OutputHeader;
+    /// Reads the context of a CQ.
+    QueryCq(CqNumber) -> QueriedCq;
+    /// Changes the moderation of a CQ, or its ring.
+    ModifyCq(ModifyCq, pages: Pages) -> OutputHeader;
+    /// Creates a memory key.
+    CreateMkey(CreateMkey, translation: Bytes) -> MkeyNumber;
+    /// Reads the context of a memory key.
+    QueryMkey(MkeyNumber) -> QueriedMkey;
+    /// Destroys a memory key.
+    DestroyMkey(MkeyNumber) -> OutputHeader;
+
+    /// Creates a QP in state RESET.
+    CreateQp(CreateQp, pages: Pages) -> QpNumber;
+    /// Destroys a QP.
+    DestroyQp(QpNumber) -> OutputHeader;
+    /// RESET to INIT.
+    Rst2InitQp(ModifyQp) -> OutputHeader;
+    /// INIT to RTR.
+    Init2RtrQp(ModifyQp) -> OutputHeader;
+    /// RTR to RTS.
+    Rtr2RtsQp(ModifyQp) -> OutputHeader;
+    /// Changes attributes in RTS.
+    Rts2RtsQp(ModifyQp) -> OutputHeader;
+    /// Send queue error to RTS.
+    SqErr2RtsQp(ModifyQp) -> OutputHeader;
+    /// Any state to ERR.
+    ToErrQp(QpNumber) -> OutputHeader;
+    /// Any state to RESET.
+    ToRstQp(QpNumber) -> OutputHeader;
+    /// Reads the context of a QP.
+    QueryQp(QueryQp) -> QueriedQp;
+    /// Executed like RTS2RTS; no driver can bring a QP to SQD.
+    Sqd2RtsQp(ModifyQp) -> OutputHeader;
+    /// Changes attributes in INIT.
+    Init2InitQp(ModifyQp) -> OutputHeader;
+    /// Executes a MAD.
+    MadIfc(MadIfc) -> MadAnswer;
+    /// Adds a QP to a multicast group.
+    AttachToMcg(Multicast) -> OutputHeader;
+    /// Removes a QP from a multicast group.
+    DetachFromMcg(Multicast) -> OutputHeader;
+
+    /// Creates an RMP, the SRQ of interface step 1.
+    CreateRmp(CreateRmp, pages: Pages) -> SrqNumber;
+    /// Arms the limit of an RMP.
+    ModifyRmp(ModifyRmp) -> OutputHeader;
+    /// Destroys an RMP.
+    DestroyRmp(SrqNumber) -> OutputHeader;
+    /// Reads the context of an RMP.
+    QueryRmp(SrqNumber) -> QueriedRmp;
+    /// Creates an XRC SRQ.
+    CreateXrcSrq(CreateSrq, pages: Pages) -> SrqNumber;
+    /// Destroys an XRC SRQ.
+    DestroyXrcSrq(SrqNumber) -> OutputHeader;
+    /// Reads the context of an XRC SRQ.
+    QueryXrcSrq(SrqNumber) -> QueriedSrq;
+    /// Arms the limit of an XRC SRQ.
+    ArmXrcSrq(ArmSrq) -> OutputHeader;
+    /// Creates an SRQ, interface step 0 only.
+    CreateSrq(CreateSrq, pages: Pages) -> SrqNumber;
+    /// Destroys an SRQ, interface step 0 only.
+    DestroySrq(SrqNumber) -> OutputHeader;
+    /// Reads the context of an SRQ, interface step 0 only.
+    QuerySrq(SrqNumber) -> QueriedSrq;
+    /// Arms the limit of an SRQ, interface step 0 only.
+    ArmRq(ArmSrq) -> OutputHeader;
+
+    /// Reads or writes a port register.
+    AccessReg(AccessReg, data: Bytes) -> OutputHeader;
+    /// Reads the state of the InfiniBand port.
+    QueryHcaVportContext(NoArguments) -> QueriedVport;
+    /// Reads the counters of the port.
+    QueryVportCounter(QueryVportCounter) -> VportCounters;
+}
+
+impl Command<'_> {
+    /// Transition and new context of a command that changes the QP state; the context is zero for 2ERR and 2RST.
+    pub fn transition(&self) -> Option<(Transition, ModifyQp)> {
+        let bare = |number: &QpNumber| ModifyQp { qpn: number.qpn, ..ModifyQp::default() };
+        Some(match self {
+            Self::Rst2InitQp(modify) => (Transition::Rst2Init, *modify),
+            Self::Init2InitQp(modify) => (Transition::Init2Init, *modify),
+            Self::Init2RtrQp(modify) => (Transition::Init2Rtr, *modify),
+            Self::Rtr2RtsQp(modify) => (Transition::Rtr2Rts, *modify),
+            Self::Rts2RtsQp(modify) | Self::Sqd2RtsQp(modify) => (Transition::Rts2Rts, *modify),
+            Self::SqErr2RtsQp(modify) => (Transition::SqErr2Rts, *modify),
+            Self::ToErrQp(number) => (Transition::ToErr, bare(number)),
+            Self::ToRstQp(number) => (Transition::ToRst, bare(number)),
+            _ => return None,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ids::Qpn;
+
+    #[test]
+    fn short_input_is_rejected() {
+        let create = Command::CreateEq(CreateEq::default(), Pages::default()).emit(0);
+        assert!(Command::parse(&create).is_ok());
+        let expected = InputError::Short { what: "CREATE_EQ", need: 0x110, have: 0x10f };
+        assert_eq!(Command::parse(&create[..0x10f]), Err(expected));
+        assert!(matches!(Command::parse(&create[..15]), Err(InputError::Short { need: 16, .. })));
+    }
+
+    #[test]
+    fn unsupported_opcodes_are_rejected() {
+        for code in [0x000, 0x710, Opcode::CreateTir.code()] {
+            let input = InputHeader { opcode: code, ..InputHeader::default() }.emit();
+            assert_eq!(Command::parse(&input), Err(InputError::Opcode(code)));
+        }
+    }
+
+    #[test]
+    fn every_command_parses_from_zeros() {
+        for opcode in Command::OPCODES {
+            let mut input = [0; 0x120];
+            input[..2].copy_from_slice(&opcode.code().to_be_bytes());
+            assert_eq!(Command::parse(&input).unwrap().opcode(), *opcode);
+        }
+    }
+
+    #[test]
+    fn pages_ignore_incomplete_address() {
+        let bytes = [0, 0, 0, 1, 0x35, 0xaa, 0xef, 0xff, 0x11];
+        let pages = Pages::parse(&bytes);
+        assert_eq!((pages.len(), pages.is_empty()), (1, false));
+        assert_eq!(pages.iter().collect::<Vec<_>>(), [Iova::new(0x1_35aa_e000)]);
+        assert_eq!(pages.bytes(), &bytes[..8]);
+    }
+
+    #[test]
+    fn qp_commands_name_transition() {
+        let reset = Command::ToRstQp(QpNumber { qpn: Qpn::new(0x83) });
+        let (transition, modify) = reset.transition().unwrap();
+        assert_eq!((transition, modify.qpn), (Transition::ToRst, Qpn::new(0x83)));
+        assert!(Command::Nop(NoArguments::default()).transition().is_none());
+    }
+}

@@ -1,0 +1,258 @@
+//! Memory key contexts, translation lists, and the commands that create and query keys.
+//!
+//! # Spec
+//! mlx5 interface, sections 5.3, 13.1 and 13.2.
+
+use super::code::codes;
+use crate::describe::describe;
+use crate::ids::{Iova, Pdn, Qpn, Va};
+use crate::layout;
+
+/// Bytes of a translation unit: two page addresses, or one [`Klm`].
+pub const UNIT: usize = 16;
+
+/// QP number of a key that any QP of its PD can use.
+pub const ANY_QP: Qpn = Qpn::new(0xff_ffff);
+
+/// Key that ends receive lists, with byte count 0.
+pub const TERMINATE_KEY: u32 = 0x100;
+
+codes! {
+    /// How a key translates addresses.
+    pub enum AccessMode(u8) {
+        /// Addresses are DMA addresses.
+        Physical = 0 "PA",
+        /// List of page addresses.
+        Pages = 1 "MTT",
+        /// List of ranges of other keys.
+        Ranges = 2 "KLM",
+        /// List of ranges of other keys, all of one size.
+        FixedRanges = 3 "KSM",
+        /// Software ICM. Not supported.
+        SoftwareIcm = 4 "SW_ICM",
+        /// Device memory. Not supported.
+        DeviceMemory = 5 "MEMIC",
+        /// Key of another function. Not supported.
+        Crossing = 6 "CROSSING",
+    }
+}
+
+layout! {
+    /// Context of a memory key: in CREATE_MKEY, and in UMR work requests.
+    pub struct MkeyContext[64] big_endian {
+        /// The key allows no access until a UMR clears this bit.
+        @0x00[30]     free: bool,
+        /// Bits 4 to 2 of the access mode, see [`MkeyContext::access_mode`].
+        @0x00[28:26]  mode_high: u8,
+        /// Writes may pass each other. Ignored.
+        @0x00[18]     relaxed_write: bool,
+        /// A small fence is sufficient behind a UMR of this key. Ignored.
+        @0x00[16]     small_fence: bool,
+        /// UMRs can change the key.
+        @0x00[15]     umr_enabled: bool,
+        /// Peers can execute atomic operations.
+        @0x00[14]     atomic: bool,
+        /// Peers can write.
+        @0x00[13]     remote_write: bool,
+        /// Peers can read.
+        @0x00[12]     remote_read: bool,
+        /// Local work requests can write.
+        @0x00[11]     local_write: bool,
+        /// Local work requests can read.
+        @0x00[10]     local_read: bool,
+        /// Bits 1 and 0 of the access mode.
+        @0x00[9:8]    mode_low: u8,
+        /// The only QP that can use the key, or [`ANY_QP`].
+        @0x04[31:8]   qpn: Qpn,
+        /// Low byte of the key.
+        @0x04[7:0]    key: u8 => Hex,
+        /// The key covers the whole address space. Start and length are not used.
+        @0x0c[31]     length64: bool,
+        /// The key has signatures. Not supported.
+        @0x0c[30]     signature: bool,
+        /// Peers can invalidate the key.
+        @0x0c[24]     remote_invalidate: bool,
+        /// Protection domain.
+        @0x0c[23:0]   pd: Pdn,
+        /// First address.
+        @0x10         start: Va,
+        /// Length in bytes.
+        @0x18         length: u64 => Hex,
+        /// Size of signature data in units of 16 bytes, 0.
+        @0x20         signature_units: u32,
+        /// Size of the translation list in units of 16 bytes.
+        @0x34         translation_units: u32,
+        /// Reads may pass writes. Ignored.
+        @0x38[6]      relaxed_read: bool,
+        /// Log2 of the page size in bytes.
+        @0x38[5:0]    log_page: u8,
+    }
+}
+
+impl MkeyContext {
+    /// Access mode. `None` for an unknown code.
+    pub const fn access_mode(&self) -> Option<AccessMode> {
+        AccessMode::from_code(self.mode_high << 2 | self.mode_low)
+    }
+
+    /// The context with this access mode.
+    #[must_use]
+    pub const fn with_access_mode(self, mode: AccessMode) -> Self {
+        Self { mode_high: mode.code() >> 2, mode_low: mode.code() & 3, ..self }
+    }
+}
+
+layout! {
+    /// Fixed part of the input of CREATE_MKEY. A translation list can follow.
+    pub struct CreateMkey[0x110] big_endian {
+        /// The list holds page addresses. `translation_units` says whether there is a list.
+        @0x0c[31]  page_access: bool,
+        /// Context of the new key.
+        @0x10      context: MkeyContext,
+        /// Size of the list that follows in units of 16 bytes, 0 if the key waits for a UMR.
+        @0x60      translation_units: u32,
+    }
+}
+
+layout! {
+    /// Output of QUERY_MKEY.
+    pub struct QueriedMkey[272] big_endian {
+        /// Context of the key.
+        @0x10  context: MkeyContext,
+    }
+}
+
+layout! {
+    /// Entry of a list of ranges of other keys: KLM or KSM.
+    pub struct Klm[16] big_endian {
+        /// Length in bytes; 0 means 2 GiB. Not used by KSM.
+        @0x00  byte_count: u32,
+        /// Key of the range.
+        @0x04  key: u32 => Hex,
+        /// First address of the range behind that key.
+        @0x08  va: Va,
+    }
+}
+
+impl Klm {
+    /// Length of the range in bytes, 1 to 2 GiB.
+    pub const fn len(&self) -> u64 {
+        match self.byte_count & 0x7fff_ffff {
+            0 => 1 << 31,
+            len => len as u64,
+        }
+    }
+
+    /// A range is never empty.
+    pub const fn is_empty(&self) -> bool {
+        false
+    }
+}
+
+/// Entry of a list of page addresses (MTT).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mtt {
+    /// DMA address of the page. Bits 2 to 0 of the entry are rights, which this device ignores.
+    pub page: Iova,
+}
+
+describe!(Mtt { page });
+
+impl Mtt {
+    /// Length of an entry in bytes.
+    pub const LEN: usize = 8;
+
+    /// Parses an entry.
+    pub const fn parse(entry: [u8; Self::LEN]) -> Self {
+        Self { page: Iova::new(u64::from_be_bytes(entry) & !7) }
+    }
+
+    /// Wire format with all rights.
+    pub const fn emit(self) -> [u8; Self::LEN] {
+        (self.page.get() | 3).to_be_bytes()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::words;
+    use super::*;
+
+    /// Section 22: a free key of the MR cache.
+    #[test]
+    fn published_context_round_trips() {
+        let bytes =
+            words(&[(0x00, 0x4000_8500), (0x04, 0xffff_ff04), (0x0c, 3), (0x34, 1), (0x38, 0x0000_000c)]);
+        let context = MkeyContext {
+            free: true,
+            umr_enabled: true,
+            local_read: true,
+            qpn: ANY_QP,
+            key: 4,
+            pd: Pdn::new(3),
+            translation_units: 1,
+            log_page: 12,
+            ..MkeyContext::default()
+        }
+        .with_access_mode(AccessMode::Pages);
+        assert_eq!(MkeyContext::parse(&bytes), context);
+        assert_eq!(context.emit(), bytes);
+    }
+
+    #[test]
+    fn context_fields_match_interface_offsets() {
+        let context = MkeyContext {
+            relaxed_write: true,
+            small_fence: true,
+            atomic: true,
+            remote_write: true,
+            remote_read: true,
+            local_write: true,
+            qpn: Qpn::new(0x88),
+            length64: true,
+            signature: true,
+            remote_invalidate: true,
+            pd: Pdn::new(8),
+            start: Va::new(0x5567_be5f_6000),
+            length: 0x2_0000_0000,
+            signature_units: 5,
+            relaxed_read: true,
+            log_page: 31,
+            ..MkeyContext::default()
+        }
+        .with_access_mode(AccessMode::DeviceMemory);
+        let bytes = words(&[
+            (0x00, 0x0405_7900),
+            (0x04, 0x0000_8800),
+            (0x0c, 0xc100_0008),
+            (0x10, 0x5567),
+            (0x14, 0xbe5f_6000),
+            (0x18, 2),
+            (0x20, 5),
+            (0x38, 0x5f),
+        ]);
+        assert_eq!(context.emit(), bytes);
+        assert_eq!(MkeyContext::parse(&bytes), context);
+        assert_eq!(context.access_mode(), Some(AccessMode::DeviceMemory));
+    }
+
+    #[test]
+    fn unknown_access_mode_has_no_name() {
+        let context = MkeyContext { mode_high: 7, mode_low: 3, ..MkeyContext::default() };
+        assert_eq!(context.access_mode(), None);
+    }
+
+    #[test]
+    fn zero_count_means_2_gib() {
+        assert_eq!(Klm::default().len(), 1 << 31);
+        let klm = Klm::parse(&words(&[(0, 0x20), (4, 0xf08), (8, 1), (12, 0x0da0_b010)]));
+        assert_eq!((klm.len(), klm.key, klm.va), (0x20, 0xf08, Va::new(0x1_0da0_b010)));
+    }
+
+    #[test]
+    fn page_entry_ignores_rights() {
+        let mtt = Mtt::parse(0x3662_b007_u64.to_be_bytes());
+        assert_eq!(mtt.page, Iova::new(0x3662_b000));
+        assert_eq!(Mtt::parse(mtt.emit()), mtt);
+    }
+}

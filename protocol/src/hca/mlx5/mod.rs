@@ -1,0 +1,66 @@
+//! NVIDIA ConnectX ("mlx5"): registers, commands, contexts and queue entries. Its drivers are `mlx5_core` and
+//! `mlx5_ib` in Linux and `libmlx5` in rdma-core. Only what an InfiniBand port requires is here.
+//!
+//! All multi-byte fields are big-endian, registers and doorbell records included. As in the interface document,
+//! `@0x0c[28:24]` means bits 28 to 24 of the 32-bit word at byte 0Ch.
+//!
+//! # Spec
+//! mlx5 interface; the files name their sections.
+
+pub mod access_register;
+pub mod capability;
+mod code;
+pub mod command;
+pub mod counter;
+pub mod cq;
+pub mod cqe;
+pub mod device;
+pub mod doorbell;
+pub mod eq;
+pub mod eqe;
+pub mod input;
+pub mod mad_ifc;
+pub mod mkey;
+pub mod opcode;
+pub mod pages;
+pub mod path;
+pub mod qp;
+pub mod regs;
+pub mod resource;
+pub mod srq;
+pub mod status;
+pub mod syndrome;
+#[cfg(test)]
+mod testing;
+pub mod transition;
+pub mod umr;
+pub mod vport;
+pub mod wqe;
+
+/// Length of a guest page and of a UAR page in bytes.
+pub const PAGE: usize = 4096;
+
+/// Length in bytes of the pages of a queue, from the log page size of its context.
+pub const fn page_len(log_page_size: u8) -> u64 {
+    (PAGE as u64) << (log_page_size & 0x1f)
+}
+
+/// Bytes of the first page of a queue before its first entry. The page offset of a context counts 64ths of a page
+/// (section 10.1).
+pub const fn page_offset(log_page_size: u8, offset: u8) -> u64 {
+    page_len(log_page_size) / 64 * offset as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Section 10.1: pages of 8 KiB and offset 32, as libmlx5 does.
+    #[test]
+    fn page_offset_counts_parts_of_page() {
+        assert_eq!(page_offset(1, 32), 4096);
+        assert_eq!(page_offset(4, 28), 28_672);
+        assert_eq!(page_offset(0, 0), 0);
+        assert_eq!(page_offset(31, 63), 63 << 37);
+    }
+}

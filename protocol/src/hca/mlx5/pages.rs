@@ -1,0 +1,113 @@
+//! Guest pages that a device can ask for. This device asks for none.
+//!
+//! # Spec
+//! mlx5 interface, sections 5.1 and 8.2.
+
+use super::code::codes;
+use crate::layout;
+
+codes! {
+    /// Purpose of pages, the op_mod of QUERY_PAGES.
+    pub enum PageUse(u16) {
+        /// Before INIT_HCA, for boot.
+        Boot = 1 "boot",
+        /// Before INIT_HCA, for the capabilities that the driver set.
+        Init = 2 "init",
+        /// While the device runs.
+        Regular = 3 "regular",
+    }
+}
+
+codes! {
+    /// Variant of MANAGE_PAGES, its op_mod.
+    pub enum PageOperation(u16) {
+        /// The driver could not allocate the pages.
+        CannotGive = 0 "cannot_give",
+        /// The driver gives pages.
+        Give = 1 "give",
+        /// The driver takes pages back.
+        Take = 2 "take",
+    }
+}
+
+layout! {
+    /// Input of QUERY_PAGES.
+    pub struct QueryPages[16] big_endian {
+        /// See [`PageUse`].
+        @0x06  purpose: u16 => PageUse::word,
+    }
+}
+
+layout! {
+    /// Output of QUERY_PAGES.
+    pub struct RequestedPages[16] big_endian {
+        /// Function that requests the pages, 0.
+        @0x0a  function: u16,
+        /// Number of pages in two's complement, see [`RequestedPages::pages`].
+        @0x0c  raw_pages: u32 => signed,
+    }
+}
+
+/// The number in two's complement as text for traces.
+fn signed(raw: u32) -> SignedCount {
+    SignedCount(raw.cast_signed())
+}
+
+struct SignedCount(i32);
+
+impl crate::describe::Field for SignedCount {
+    fn show(&self, name: &str, to: &mut dyn crate::describe::Visitor) {
+        to.value(name, crate::describe::Value::Text(format_args!("{}", self.0)));
+    }
+}
+
+impl RequestedPages {
+    /// The function itself requests this number of pages. A negative number offers to return pages.
+    pub const fn new(pages: i32) -> Self {
+        Self { function: 0, raw_pages: pages.cast_unsigned() }
+    }
+
+    /// Number of pages that the device requests.
+    pub const fn pages(&self) -> i32 {
+        self.raw_pages.cast_signed()
+    }
+}
+
+layout! {
+    /// Fixed part of the input of MANAGE_PAGES. Pages that the driver gives follow.
+    pub struct ManagePages[16] big_endian {
+        /// See [`PageOperation`].
+        @0x06  operation: u16 => PageOperation::word,
+        /// Function that receives or returns the pages, 0.
+        @0x0a  function: u16,
+        /// Number of pages given, or most pages to return.
+        @0x0c  count: u32,
+    }
+}
+
+layout! {
+    /// Fixed part of the output of MANAGE_PAGES. Pages that the device returns follow.
+    pub struct ManagedPages[16] big_endian {
+        /// Number of pages returned. It must be exactly what the device has, up to the number asked for.
+        @0x08  count: u32,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn negative_count_offers_pages() {
+        let requested = RequestedPages::new(-16);
+        assert_eq!(requested.emit()[0x0c..], [0xff, 0xff, 0xff, 0xf0]);
+        assert_eq!(RequestedPages::parse(&requested.emit()).pages(), -16);
+    }
+
+    #[test]
+    fn manage_pages_fields_match_interface_offsets() {
+        let give = ManagePages { operation: PageOperation::Give.code(), function: 3, count: 700 };
+        assert_eq!(give.emit(), [0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 3, 0, 0, 2, 0xbc]);
+        assert_eq!(ManagedPages { count: 2 }.emit()[8..12], [0, 0, 0, 2]);
+    }
+}

@@ -1,0 +1,106 @@
+//! Paths of connected QPs, in QP contexts.
+//!
+//! # Spec
+//! mlx5 interface, section 10.3.
+
+use crate::ids::{FlowLabel, Lid, MacAddr};
+use crate::layout;
+
+layout! {
+    /// Path to a peer. The Ethernet fields are not used by InfiniBand ports.
+    pub struct Path[44] big_endian {
+        /// Packets to the own port do not leave the device.
+        @0x00[31]     force_loopback: bool,
+        /// Adaptive routing is allowed.
+        @0x00[30]     free_adaptive_routing: bool,
+        /// Index in the P_Key table.
+        @0x00[15:0]   pkey_index: u16,
+        /// Packets have a GRH.
+        @0x04[23]     grh: bool,
+        /// Low bits of the source LID.
+        @0x04[22:16]  path_bits: u8,
+        /// Destination LID.
+        @0x04[15:0]   lid: Lid,
+        /// ACK timeout code, 4.096 µs · 2^n; 0 is no timeout.
+        @0x08[31:27]  ack_timeout: u8,
+        /// Index of the source GID.
+        @0x08[23:16]  gid_index: u8,
+        /// Static rate code.
+        @0x08[11:8]   static_rate: u8,
+        /// Hop limit of the GRH.
+        @0x08[7:0]    hop_limit: u8,
+        /// Traffic class of the GRH.
+        @0x0c[27:20]  traffic_class: u8,
+        /// Flow label of the GRH.
+        @0x0c[19:0]   flow_label: FlowLabel,
+        /// Destination GID.
+        @0x10         gid: [u8; 16],
+        /// Ethernet: use `dscp`.
+        @0x20[27]     force_dscp: bool,
+        /// Ethernet: use `ecn`.
+        @0x20[26]     force_ecn: bool,
+        /// Ethernet: use `priority`.
+        @0x20[24]     force_priority: bool,
+        /// Ethernet: ECN bits.
+        @0x20[23:22]  ecn: u8,
+        /// Ethernet: DSCP.
+        @0x20[21:16]  dscp: u8,
+        /// Ethernet: UDP source port.
+        @0x20[15:0]   udp_port: u16,
+        /// Ethernet: priority.
+        @0x24[30:28]  priority: u8,
+        /// Service level.
+        @0x24[27:24]  service_level: u8,
+        /// Port number, from 1.
+        @0x24[23:16]  port: u8,
+        /// Ethernet: destination address.
+        @0x26         mac: MacAddr,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::words;
+    use super::*;
+
+    #[test]
+    fn fields_match_interface_offsets() {
+        let path = Path {
+            force_loopback: true,
+            free_adaptive_routing: true,
+            pkey_index: 0x1234,
+            grh: true,
+            path_bits: 0x55,
+            lid: Lid::new(0x11),
+            ack_timeout: 14,
+            gid_index: 3,
+            static_rate: 5,
+            hop_limit: 64,
+            traffic_class: 0xab,
+            flow_label: FlowLabel::new(0xc_def0),
+            gid: [9; 16],
+            force_dscp: true,
+            force_ecn: true,
+            force_priority: true,
+            ecn: 2,
+            dscp: 0x2a,
+            udp_port: 0xc001,
+            priority: 6,
+            service_level: 9,
+            port: 1,
+            mac: MacAddr([2, 0, 0, 0x55, 0, 1]),
+        };
+        let mut bytes = words(&[
+            (0x00, 0xc000_1234),
+            (0x04, 0x00d5_0011),
+            (0x08, 0x7003_0540),
+            (0x0c, 0x0abc_def0),
+            (0x20, 0x0daa_c001),
+            (0x24, 0x6901_0200),
+            (0x28, 0x0055_0001),
+        ]);
+        bytes[0x10..0x20].fill(9);
+        assert_eq!(path.emit(), bytes);
+        assert_eq!(Path::parse(&bytes), path);
+    }
+}

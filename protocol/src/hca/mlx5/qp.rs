@@ -1,0 +1,391 @@
+//! Queue pair contexts, and the commands that carry them.
+//!
+//! [`super::transition`] defines how commands change a context.
+//!
+//! # Spec
+//! mlx5 interface, sections 5.4 and 10.1.
+
+use super::code::codes;
+use super::path::Path;
+use super::transition::QpAttributes;
+use crate::Psn;
+use crate::ids::{CounterSet, Cqn, Iova, Pdn, Qkey, Qpn, Srqn, UarIndex, UserIndex, XrcDomain};
+use crate::layout;
+
+codes! {
+    /// State of a QP.
+    pub enum QpState(u8) {
+        /// RESET.
+        Reset = 0 "RST",
+        /// INIT: receives can be posted.
+        Init = 1 "INIT",
+        /// Ready to receive.
+        Rtr = 2 "RTR",
+        /// Ready to send.
+        Rts = 3 "RTS",
+        /// Send queue error.
+        SqError = 4 "SQER",
+        /// Send queue drain. Drivers have no way into this state.
+        SqDrain = 5 "SQD",
+        /// Error.
+        Error = 6 "ERR",
+        /// Suspended.
+        Suspended = 9 "SUSPENDED",
+    }
+}
+
+codes! {
+    /// Service of a QP.
+    pub enum Service(u8) {
+        /// Reliable connection.
+        Rc = 0x0 "RC",
+        /// Unreliable connection.
+        Uc = 0x1 "UC",
+        /// Unreliable datagram.
+        Ud = 0x2 "UD",
+        /// Extended reliable connection.
+        Xrc = 0x3 "XRC",
+        /// Dynamically connected initiator. Not supported.
+        Dci = 0x5 "DCI",
+        /// Dynamically connected target. Not supported.
+        Dct = 0x6 "DCT",
+        /// QP0 of the port: a UD QP.
+        Qp0 = 0x7 "QP0",
+        /// QP1 of the port: a UD QP.
+        Qp1 = 0x8 "QP1",
+        /// Raw Ethernet.
+        Raw = 0x9 "RAW",
+        /// Changes memory keys for the kernel. Send queue only.
+        Umr = 0xc "UMR",
+    }
+}
+
+impl Service {
+    /// Returns whether send WQEs have a datagram segment.
+    pub const fn is_datagram(self) -> bool {
+        matches!(self, Self::Ud | Self::Qp0 | Self::Qp1)
+    }
+
+    /// Returns whether the transport is reliable: RC or XRC.
+    pub const fn is_reliable(self) -> bool {
+        matches!(self, Self::Rc | Self::Xrc)
+    }
+}
+
+codes! {
+    /// Where a QP takes receives from.
+    pub enum ReceiveKind(u8) {
+        /// The QP's own receive queue.
+        Own = 0 "RQ",
+        /// An RMP or XRC SRQ.
+        Srq = 1 "SRQ",
+        /// A CRQ. Not supported.
+        Crq = 2 "CRQ",
+        /// The QP receives nothing.
+        None = 3 "NONE",
+    }
+}
+
+layout! {
+    /// Context of a QP.
+    pub struct QpContext[232] big_endian {
+        /// See [`QpState`].
+        @0x00[31:28]  state: u8 => QpState::word,
+        /// See [`Service`].
+        @0x00[23:16]  service: u8 => Service::word,
+        /// Path migration state, 3 migrated.
+        @0x00[12:11]  migration: u8,
+        /// Offload type.
+        @0x00[7:4]    offload: u8,
+        /// End padding mode.
+        @0x00[3:2]    end_padding: u8,
+        /// WQEs have signatures. Not supported.
+        @0x04[31]     wqe_signatures: bool,
+        /// Multicast datagrams that the QP sends do not return to it.
+        @0x04[30]     block_multicast_loopback: bool,
+        /// The QP is latency sensitive.
+        @0x04[28]     latency_sensitive: bool,
+        /// Protection domain.
+        @0x04[23:0]   pd: Pdn,
+        /// Path MTU code, 1 to 5 for 256 to 4096 bytes.
+        @0x08[31:29]  mtu: u8,
+        /// Log2 of the largest message in bytes.
+        @0x08[28:24]  log_max_message: u8,
+        /// Log2 of the number of receive entries.
+        @0x08[22:19]  log_rq_entries: u8,
+        /// Log2 of the size of a receive entry in bytes, minus 4.
+        @0x08[18:16]  log_rq_stride: u8,
+        /// There is no send queue.
+        @0x08[15]     no_sq: bool,
+        /// Log2 of the number of 64-byte blocks of the send queue.
+        @0x08[14:11]  log_sq_blocks: u8,
+        /// The QP can use the reserved L_Key.
+        @0x08[4]      reserved_lkey: bool,
+        /// Stateless offload, used by IPoIB.
+        @0x08[3:0]    stateless_offload: u8,
+        /// Set of Q counters.
+        @0x0c[31:24]  counter_set: CounterSet,
+        /// UAR page of the doorbell.
+        @0x0c[23:0]   uar: UarIndex,
+        /// User index in CQEs.
+        @0x10[23:0]   user_index: UserIndex,
+        /// Log2 of the page size, in units of 4 KiB.
+        @0x14[28:24]  log_page_size: u8,
+        /// QP number of the peer.
+        @0x14[23:0]   remote_qpn: Qpn,
+        /// Primary path.
+        @0x18         primary: Path,
+        /// Alternate path. Not used.
+        @0x44         alternate: Path,
+        /// Log2 of the number of messages between acknowledge requests. Ignored.
+        @0x70[31:28]  log_ack_frequency: u8,
+        /// Log2 of outstanding READs and atomics as requester.
+        @0x70[23:21]  log_requester_depth: u8,
+        /// Retries after a timeout.
+        @0x70[18:16]  retry_count: u8,
+        /// Retries after an RNR NAK; 7 is no limit.
+        @0x70[15:13]  rnr_retry: u8,
+        /// Fast registration is allowed.
+        @0x70[11]     fast_registration: bool,
+        /// Next PSN to send.
+        @0x78[23:0]   next_send_psn: Psn,
+        /// CQ of the send queue, 0 if there is none.
+        @0x7c[23:0]   send_cqn: Cqn,
+        /// Source QP number in the DETH. Only with a capability that this device does not have.
+        @0x80[23:0]   deth_qpn: Qpn,
+        /// Last acknowledged PSN. Reported by QUERY_QP.
+        @0x84[23:0]   last_acked_psn: Psn,
+        /// Log2 of outstanding READs and atomics as responder.
+        @0x90[23:21]  log_responder_depth: u8,
+        /// Atomic mode, 1 for IB atomics.
+        @0x90[19:16]  atomic_mode: u8,
+        /// Peers can read.
+        @0x90[15]     remote_read: bool,
+        /// Peers can write.
+        @0x90[14]     remote_write: bool,
+        /// Peers can execute atomic operations.
+        @0x90[13]     remote_atomic: bool,
+        /// First entry in its page, see [`super::page_offset`].
+        @0x90[11:6]   page_offset: u8,
+        /// The QP is the slave of a cross-channel connection. Ignored.
+        @0x90[1]      cross_channel_slave: bool,
+        /// RNR NAK timer code to send.
+        @0x94[28:24]  min_rnr_timer: u8,
+        /// Expected PSN.
+        @0x94[23:0]   recv_psn: Psn,
+        /// XRC domain.
+        @0x98[23:0]   xrcd: XrcDomain,
+        /// CQ of the receive queue.
+        @0x9c[23:0]   recv_cqn: Cqn,
+        /// Address of the doorbell record.
+        @0xa0         record: Iova,
+        /// Q_Key.
+        @0xa8         qkey: Qkey,
+        /// See [`ReceiveKind`].
+        @0xac[26:24]  receive_kind: u8 => ReceiveKind::word,
+        /// RMP or XRC SRQ. Also set if the QP does not use one.
+        @0xac[23:0]   srqn: Srqn,
+        /// Counters of the send queue. Reported by QUERY_QP.
+        @0xb4         sq_counters: u32 => Hex,
+        /// Receives that the device has taken. Reported by QUERY_QP.
+        @0xb8         rq_hw_counter: u32,
+        /// Receives that the driver has posted. Reported by QUERY_QP.
+        @0xbc         rq_sw_counter: u32,
+        /// Permission to put short data into CQEs, requester. Ignored.
+        @0xc4[15:8]   inline_request: u8 => Hex,
+        /// Permission to put short data into CQEs, responder. Ignored.
+        @0xc4[7:0]    inline_response: u8 => Hex,
+        /// DC access key. Not used.
+        @0xc8         dc_key: u64 => Hex,
+    }
+}
+
+impl QpContext {
+    /// State. `None` for an unknown code.
+    pub const fn state(&self) -> Option<QpState> {
+        QpState::from_code(self.state)
+    }
+
+    /// Service. `None` for an unknown code.
+    pub const fn service(&self) -> Option<Service> {
+        Service::from_code(self.service)
+    }
+
+    /// Where the QP takes receives from. `None` for an unknown code.
+    pub const fn receive_kind(&self) -> Option<ReceiveKind> {
+        ReceiveKind::from_code(self.receive_kind)
+    }
+
+    /// Bytes of the receive queue, which comes first in the buffer. 0 if the QP has none.
+    pub const fn rq_len(&self) -> usize {
+        match self.receive_kind() {
+            Some(ReceiveKind::Own) => 1 << (self.log_rq_entries + self.log_rq_stride + 4),
+            _ => 0,
+        }
+    }
+
+    /// Bytes of the send queue, which follows the receive queue. 0 if the QP has none.
+    pub const fn sq_len(&self) -> usize {
+        if self.no_sq { 0 } else { 64 << self.log_sq_blocks }
+    }
+}
+
+layout! {
+    /// Fixed part of the input of CREATE_QP. The pages of the queues follow.
+    pub struct CreateQp[0x110] big_endian {
+        /// 0.
+        @0x08[23:0]  qpn: Qpn,
+        /// Not used by this command.
+        @0x10        optional: QpAttributes as u32,
+        /// Context of the new QP.
+        @0x18        context: QpContext,
+    }
+}
+
+layout! {
+    /// Input of the commands that change the QP state.
+    pub struct ModifyQp[0x110] big_endian {
+        /// QP number.
+        @0x08[23:0]  qpn: Qpn,
+        /// Attributes to take in addition to those that the transition always takes.
+        @0x10        optional: QpAttributes as u32,
+        /// Context with the new values.
+        @0x18        context: QpContext,
+    }
+}
+
+layout! {
+    /// Input of QUERY_QP.
+    pub struct QueryQp[16] big_endian {
+        /// The driver asks for an extended context. Only with a capability that this device does not have.
+        @0x08[31]    extended: bool,
+        /// QP number.
+        @0x08[23:0]  qpn: Qpn,
+    }
+}
+
+layout! {
+    /// Output of QUERY_QP. New drivers ask for 464 bytes, old ones for 272; the rest is zero.
+    pub struct QueriedQp[464] big_endian {
+        /// Context with the current state.
+        @0x18  context: QpContext,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::words;
+    use super::*;
+
+    #[test]
+    fn context_fields_match_interface_offsets() {
+        let primary = Path { lid: crate::ids::Lid::new(0x11), ack_timeout: 14, port: 1, ..Path::default() };
+        let context = QpContext {
+            state: 3,
+            service: 0xc,
+            migration: 3,
+            offload: 5,
+            end_padding: 1,
+            wqe_signatures: true,
+            block_multicast_loopback: true,
+            latency_sensitive: true,
+            pd: Pdn::new(4),
+            mtu: 3,
+            log_max_message: 30,
+            log_rq_entries: 9,
+            log_rq_stride: 1,
+            no_sq: true,
+            log_sq_blocks: 8,
+            reserved_lkey: true,
+            stateless_offload: 2,
+            counter_set: CounterSet::new(1),
+            uar: UarIndex::new(0x10),
+            user_index: UserIndex::NONE,
+            log_page_size: 4,
+            remote_qpn: Qpn::new(0x84),
+            primary,
+            alternate: Path { port: 2, ..Path::default() },
+            log_ack_frequency: 8,
+            log_requester_depth: 4,
+            retry_count: 7,
+            rnr_retry: 6,
+            fast_registration: true,
+            next_send_psn: Psn::new(0xf9_ab06),
+            send_cqn: Cqn::new(0x43),
+            deth_qpn: Qpn::new(0x44),
+            last_acked_psn: Psn::new(0xf9_ab05),
+            log_responder_depth: 2,
+            atomic_mode: 1,
+            remote_read: true,
+            remote_write: true,
+            remote_atomic: true,
+            page_offset: 28,
+            cross_channel_slave: true,
+            min_rnr_timer: 12,
+            recv_psn: Psn::new(0x44_c40b),
+            xrcd: XrcDomain::new(2),
+            recv_cqn: Cqn::new(0x45),
+            record: Iova::new(0x1_35b9_d200),
+            qkey: Qkey::new(0x8001_0000),
+            receive_kind: 3,
+            srqn: Srqn::new(0x11),
+            sq_counters: 0x0001_0002,
+            rq_hw_counter: 3,
+            rq_sw_counter: 4,
+            inline_request: 0x11,
+            inline_response: 0x22,
+            dc_key: 0x0102_0304_0506_0708,
+        };
+        let bytes = words(&[
+            (0x00, 0x300c_1854),
+            (0x04, 0xd000_0004),
+            (0x08, 0x7e49_c012),
+            (0x0c, 0x0100_0010),
+            (0x10, 0x00ff_ffff),
+            (0x14, 0x0400_0084),
+            (0x1c, 0x11),
+            (0x20, 0x7000_0000),
+            (0x3c, 0x0001_0000),
+            (0x68, 0x0002_0000),
+            (0x70, 0x8087_c800),
+            (0x78, 0x00f9_ab06),
+            (0x7c, 0x43),
+            (0x80, 0x44),
+            (0x84, 0x00f9_ab05),
+            (0x90, 0x0041_e702),
+            (0x94, 0x0c44_c40b),
+            (0x98, 2),
+            (0x9c, 0x45),
+            (0xa0, 1),
+            (0xa4, 0x35b9_d200),
+            (0xa8, 0x8001_0000),
+            (0xac, 0x0300_0011),
+            (0xb4, 0x0001_0002),
+            (0xb8, 3),
+            (0xbc, 4),
+            (0xc4, 0x1122),
+            (0xc8, 0x0102_0304),
+            (0xcc, 0x0506_0708),
+        ]);
+        assert_eq!(context.emit(), bytes);
+        assert_eq!(QpContext::parse(&bytes), context);
+        assert_eq!((context.state(), context.service()), (Some(QpState::Rts), Some(Service::Umr)));
+    }
+
+    #[test]
+    fn queue_lengths_follow_geometry() {
+        let context =
+            QpContext { log_rq_entries: 9, log_rq_stride: 0, log_sq_blocks: 2, ..QpContext::default() };
+        assert_eq!((context.rq_len(), context.sq_len()), (0x2000, 0x100));
+        let target = QpContext { receive_kind: 1, no_sq: true, ..context };
+        assert_eq!((target.rq_len(), target.sq_len()), (0, 0));
+        let largest = QpContext { log_rq_entries: 15, log_rq_stride: 7, log_sq_blocks: 15, ..context };
+        assert_eq!((largest.rq_len(), largest.sq_len()), (1 << 26, 1 << 21));
+    }
+
+    #[test]
+    fn special_qps_are_datagram_qps() {
+        assert!(Service::Qp0.is_datagram() && Service::Qp1.is_datagram() && Service::Ud.is_datagram());
+        assert!(!Service::Rc.is_datagram() && Service::Xrc.is_reliable() && !Service::Uc.is_reliable());
+    }
+}

@@ -1,0 +1,213 @@
+//! Initialization segment at the beginning of BAR0.
+//!
+//! # Spec
+//! mlx5 interface, sections 2.1 and 18.2.
+
+use super::code::codes;
+use super::command::{LOG_SLOTS, LOG_STRIDE};
+use crate::hca::words::{self, Block};
+use crate::layout;
+
+/// Length of the initialization segment in bytes, up to the MSI-X table.
+pub const SEGMENT_LEN: u64 = 0x2000;
+/// Offset of the MSI-X table, free choice.
+pub const MSIX_TABLE: u32 = 0x2000;
+/// Offset of the MSI-X pending bits, free choice.
+pub const MSIX_PENDING: u32 = 0x3000;
+/// Index of the first UAR page that the device hands out, free choice.
+pub const FIRST_UAR: u32 = 16;
+/// Command interface revision. Drivers accept no other.
+pub const COMMAND_REVISION: u16 = 5;
+
+/// A register of the initialization segment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Register {
+    /// 000h: firmware minor and major version.
+    FirmwareVersion,
+    /// 004h: command interface revision and firmware sub-minor version.
+    CommandRevision,
+    /// 010h: command queue address, high half.
+    QueueAddressHigh,
+    /// 014h: command queue address, low half, with [`QueueWord`].
+    QueueAddressLow,
+    /// 018h: command doorbell. Bit i passes slot i to the device.
+    CommandDoorbell,
+    /// 1FCh: initialization state.
+    Initializing,
+    /// 200h to 23Ch: health buffer.
+    Health,
+    /// 1000h: internal timer, high half.
+    TimerHigh,
+    /// 1004h: internal timer, low half.
+    TimerLow,
+    /// 1010h: health counter. It must differ at every read.
+    HealthCounter,
+}
+
+/// Registers in address order.
+const MAP: [Block<Register>; 10] = [
+    (0x000, 4, Register::FirmwareVersion),
+    (0x004, 4, Register::CommandRevision),
+    (0x010, 4, Register::QueueAddressHigh),
+    (0x014, 4, Register::QueueAddressLow),
+    (0x018, 4, Register::CommandDoorbell),
+    (0x1fc, 4, Register::Initializing),
+    (0x200, 0x40, Register::Health),
+    (0x1000, 4, Register::TimerHigh),
+    (0x1004, 4, Register::TimerLow),
+    (0x1010, 4, Register::HealthCounter),
+];
+
+const _: () = assert!(words::in_order(&MAP));
+
+impl Register {
+    /// Decodes the offset of a word. Returns the register, and the offset of the word in it. `None` for an offset
+    /// that reads 0 and ignores writes.
+    pub fn at(offset: u64) -> Option<(Self, u32)> {
+        words::find(&MAP, offset)
+    }
+
+    /// Name in traces.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::FirmwareVersion => "fw_rev",
+            Self::CommandRevision => "cmdif_rev_fw_sub",
+            Self::QueueAddressHigh => "cmdq_addr_h",
+            Self::QueueAddressLow => "cmdq_addr_l_sz",
+            Self::CommandDoorbell => "cmd_dbell",
+            Self::Initializing => "initializing",
+            Self::Health => "health",
+            Self::TimerHigh => "internal_timer_h",
+            Self::TimerLow => "internal_timer_l",
+            Self::HealthCounter => "health_counter",
+        }
+    }
+}
+
+codes! {
+    /// State of the NIC: requested by a write to 014h, reported by a read.
+    pub enum NicState(u8) {
+        /// Normal operation.
+        Normal = 0 "normal",
+        /// The device failed or is disabled.
+        Disabled = 1 "disabled",
+        /// Software reset.
+        SoftwareReset = 7 "sw_reset",
+    }
+}
+
+/// Value that the driver writes to 014h.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum QueueWord {
+    /// Address of the command queue, bits 31 to 12.
+    Address(u32),
+    /// Request for a state. The address bits are 0.
+    Request {
+        /// State code, see [`NicState`].
+        state: u8,
+    },
+}
+
+impl QueueWord {
+    const STATE: u32 = 0x700;
+    const ADDRESS: u32 = 0xffff_f000;
+
+    /// Parses a write.
+    pub const fn parse(word: u32) -> Self {
+        let [.., state, _] = (word & Self::STATE).to_be_bytes();
+        if word & Self::ADDRESS == 0 && state != 0 {
+            Self::Request { state }
+        } else {
+            Self::Address(word & Self::ADDRESS)
+        }
+    }
+
+    /// Value that the driver reads: address, state code, and geometry of the queue.
+    pub const fn read(address: u32, state: u8) -> u32 {
+        address & Self::ADDRESS
+            | (state as u32) << 8 & Self::STATE
+            | (LOG_SLOTS as u32) << 4
+            | LOG_STRIDE as u32
+    }
+}
+
+/// Firmware version that the driver logs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FirmwareVersion {
+    /// Major version.
+    pub major: u16,
+    /// Minor version.
+    pub minor: u16,
+    /// Sub-minor version.
+    pub sub_minor: u16,
+}
+
+impl FirmwareVersion {
+    /// Version of this device, free choice.
+    pub const THIS: Self = Self { major: 16, minor: 35, sub_minor: 3006 };
+
+    /// Values of 000h and 004h.
+    pub const fn registers(self) -> (u32, u32) {
+        let first = (self.minor as u32) << 16 | self.major as u32;
+        (first, (COMMAND_REVISION as u32) << 16 | self.sub_minor as u32)
+    }
+}
+
+layout! {
+    /// Health buffer.
+    pub struct Health[64] big_endian {
+        /// Firmware version, any value but all ones.
+        @0x30         firmware_version: u32 => Hex,
+        /// Hardware id, [`Health::HARDWARE_ID`].
+        @0x34         hardware_id: u32 => Hex,
+        /// A syndrome is fatal.
+        @0x38[31]     fatal: bool,
+        /// Reason of a failure, 0 if there is none.
+        @0x3c[23:16]  syndrome: u8 => Hex,
+    }
+}
+
+impl Health {
+    /// Hardware id of ConnectX-5.
+    pub const HARDWARE_ID: u32 = 0x20d;
+
+    /// Health of a working device.
+    pub const fn good(firmware_version: u32) -> Self {
+        Self { firmware_version, hardware_id: Self::HARDWARE_ID, fatal: false, syndrome: 0 }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn offsets_name_registers() {
+        assert_eq!(Register::at(0x018), Some((Register::CommandDoorbell, 0)));
+        assert_eq!(Register::at(0x23c), Some((Register::Health, 0x3c)));
+        assert_eq!(Register::at(0x1010), Some((Register::HealthCounter, 0)));
+        for offset in [0x008, 0x00c, 0x01c, 0x240, 0x1008, 0x1040, 0x016, u64::MAX] {
+            assert_eq!(Register::at(offset), None, "{offset:#x}");
+        }
+    }
+
+    #[test]
+    fn queue_word_is_address_or_request() {
+        assert_eq!(QueueWord::parse(0x3659_e000), QueueWord::Address(0x3659_e000));
+        assert_eq!(QueueWord::parse(0x700), QueueWord::Request { state: 7 });
+        assert_eq!(QueueWord::parse(0), QueueWord::Address(0));
+        assert_eq!(QueueWord::read(0x3659_e000, 0), 0x3659_e056);
+        assert_eq!(QueueWord::read(0, 1), 0x156);
+    }
+
+    #[test]
+    fn version_registers_match_interface() {
+        assert_eq!(FirmwareVersion::THIS.registers(), (0x0023_0010, 0x0005_0bbe));
+    }
+
+    #[test]
+    fn failure_has_syndrome_and_flag() {
+        let failed = Health { fatal: true, syndrome: 1, ..Health::good(0x10_0023) }.emit();
+        assert_eq!(failed[0x30..], [0, 0x10, 0, 0x23, 0, 0, 2, 0x0d, 0x80, 0, 0, 0, 0, 1, 0, 0]);
+    }
+}

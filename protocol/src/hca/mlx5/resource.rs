@@ -1,0 +1,75 @@
+//! Commands whose only argument or result is the number of an object, and membership in multicast groups.
+//!
+//! # Spec
+//! mlx5 interface, sections 5.2 and 5.4.
+
+use crate::ids::{CounterSet, Cqn, Eqn, MkeyIndex, Pdn, Qpn, Srqn, TransportDomain, UarIndex, XrcDomain};
+use crate::layout;
+
+macro_rules! numbers {
+    ($($(#[$doc:meta])* $name:ident { $field:ident: $type:ident[$bits:literal] })*) => {$(
+        layout! {
+            $(#[$doc])*
+            pub struct $name[16] big_endian {
+                /// The number.
+                @0x08[$bits:0]  $field: $type,
+            }
+        }
+    )*};
+}
+
+numbers! {
+    /// A protection domain.
+    PdNumber { pd: Pdn[23] }
+    /// A UAR page.
+    UarNumber { uar: UarIndex[23] }
+    /// An XRC domain.
+    XrcDomainNumber { xrcd: XrcDomain[23] }
+    /// A transport domain.
+    TransportDomainNumber { domain: TransportDomain[23] }
+    /// A set of Q counters. Set 0 does not exist.
+    CounterSetNumber { set: CounterSet[7] }
+    /// An EQ, 8 bits.
+    EqNumber { eqn: Eqn[7] }
+    /// A CQ.
+    CqNumber { cqn: Cqn[23] }
+    /// A memory key.
+    MkeyNumber { index: MkeyIndex[23] }
+    /// A QP.
+    QpNumber { qpn: Qpn[23] }
+    /// An RMP, XRC SRQ or SRQ. They share one number space.
+    SrqNumber { srqn: Srqn[23] }
+}
+
+layout! {
+    /// Input of ATTACH_TO_MCG and DETACH_FROM_MCG.
+    pub struct Multicast[32] big_endian {
+        /// Member of the group.
+        @0x08[23:0]  qpn: Qpn,
+        /// GID of the group.
+        @0x10        gid: [u8; 16],
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_ignore_upper_bits() {
+        let bytes = [0xff; 16];
+        assert_eq!(PdNumber::parse(&bytes).pd, Pdn::new(0xff_ffff));
+        assert_eq!(EqNumber::parse(&bytes).eqn, Eqn::new(0xff));
+        assert_eq!(CounterSetNumber { set: CounterSet::new(3) }.emit()[8..12], [0, 0, 0, 3]);
+        assert_eq!(QpNumber { qpn: Qpn::new(0x01_0203) }.emit()[8..12], [0, 1, 2, 3]);
+    }
+
+    #[test]
+    fn multicast_holds_member_and_group() {
+        let gid = [0xff, 0x12, 0x40, 0x1b, 0xff, 0xff, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 0xff, 0xff];
+        let multicast = Multicast { qpn: Qpn::new(0x85), gid };
+        let bytes = multicast.emit();
+        assert_eq!((bytes[11], &bytes[16..]), (0x85, &gid[..]));
+        assert_eq!(Multicast::parse(&bytes), multicast);
+    }
+}

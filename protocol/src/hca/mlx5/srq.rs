@@ -1,0 +1,260 @@
+//! Shared receive queues: RMPs and XRC SRQs.
+//!
+//! # Spec
+//! mlx5 interface, sections 5.4, 12.2 and 12.3.
+
+use super::code::codes;
+use crate::ids::{Cqn, Iova, Pdn, Srqn, UarIndex, UserIndex, XrcDomain};
+use crate::layout;
+
+codes! {
+    /// Kind of a work queue.
+    pub enum WorkQueueKind(u8) {
+        /// Entries are linked.
+        Linked = 0 "linked",
+        /// Entries are used in their order.
+        Cyclic = 1 "cyclic",
+        /// Linked, several packets an entry. Not supported.
+        LinkedStriding = 2 "linked_striding",
+        /// Cyclic, several packets an entry. Not supported.
+        CyclicStriding = 3 "cyclic_striding",
+    }
+}
+
+layout! {
+    /// A work queue without its pages.
+    pub struct WorkQueue[0xc0] big_endian {
+        /// See [`WorkQueueKind`].
+        @0x00[31:28]  kind: u8 => WorkQueueKind::word,
+        /// First entry in its page, see [`super::page_offset`].
+        @0x04[20:16]  page_offset: u8,
+        /// Event when fewer entries are available; 0 is none.
+        @0x04[15:0]   limit: u16,
+        /// Protection domain of the entries.
+        @0x08[23:0]   pd: Pdn,
+        /// UAR page.
+        @0x0c[23:0]   uar: UarIndex,
+        /// Address of the doorbell record.
+        @0x10         record: Iova,
+        /// Log2 of the size of an entry in bytes.
+        @0x20[19:16]  log_stride: u8,
+        /// Log2 of the page size, in units of 4 KiB.
+        @0x20[12:8]   log_page_size: u8,
+        /// Log2 of the number of entries.
+        @0x20[4:0]    log_entries: u8,
+    }
+}
+
+layout! {
+    /// Context of an RMP without its pages.
+    pub struct RmpContext[0xf0] big_endian {
+        /// State, 1 ready.
+        @0x00[23:20]  state: u8,
+        /// The queue is cyclic.
+        @0x04[31]     cyclic: bool,
+        /// The queue.
+        @0x30         queue: WorkQueue,
+    }
+}
+
+layout! {
+    /// Fixed part of the input of CREATE_RMP. The pages of the queue follow.
+    pub struct CreateRmp[0x110] big_endian {
+        /// Context of the new RMP.
+        @0x20  context: RmpContext,
+    }
+}
+
+layout! {
+    /// Input of MODIFY_RMP.
+    pub struct ModifyRmp[0x110] big_endian {
+        /// Current state.
+        @0x08[31:28]  state: u8,
+        /// RMP number.
+        @0x08[23:0]   srqn: Srqn,
+        /// Take the limit.
+        @0x14[0]      has_limit: bool,
+        /// Context with the new values.
+        @0x20         context: RmpContext,
+    }
+}
+
+layout! {
+    /// Output of QUERY_RMP.
+    pub struct QueriedRmp[272] big_endian {
+        /// Context of the RMP.
+        @0x20  context: RmpContext,
+    }
+}
+
+layout! {
+    /// Context of an XRC SRQ, and with interface step 0 of every SRQ.
+    pub struct SrqContext[64] big_endian {
+        /// State.
+        @0x00[31:28]  state: u8,
+        /// Log2 of the number of entries.
+        @0x00[27:24]  log_entries: u8,
+        /// Entries have signatures. Not supported.
+        @0x04[31]     signature: bool,
+        /// Log2 of the size of an entry in bytes, minus 4.
+        @0x04[26:24]  log_stride: u8,
+        /// XRC domain.
+        @0x04[23:0]   xrcd: XrcDomain,
+        /// First entry in its page, see [`super::page_offset`].
+        @0x08[31:26]  page_offset: u8,
+        /// CQ of XRC completions.
+        @0x08[23:0]   cqn: Cqn,
+        /// Log2 of the page size, in units of 4 KiB.
+        @0x10[29:24]  log_page_size: u8,
+        /// User index in CQEs. Unused with interface step 0.
+        @0x10[23:0]   user_index: UserIndex,
+        /// Protection domain of the entries, and of the keys of XRC requests.
+        @0x18[23:0]   pd: Pdn,
+        /// Event when fewer entries are available; 0 is none.
+        @0x1c[31:16]  limit: u16,
+        /// Number of available entries.
+        @0x1c[15:0]   count: u16,
+        /// Address of the doorbell record.
+        @0x28         record: Iova,
+    }
+}
+
+layout! {
+    /// Fixed part of the input of CREATE_XRC_SRQ and CREATE_SRQ. The pages of the queue follow.
+    pub struct CreateSrq[0x110] big_endian {
+        /// Context of the new SRQ.
+        @0x10  context: SrqContext,
+    }
+}
+
+layout! {
+    /// Output of QUERY_XRC_SRQ and QUERY_SRQ.
+    pub struct QueriedSrq[272] big_endian {
+        /// Context of the SRQ.
+        @0x10  context: SrqContext,
+    }
+}
+
+layout! {
+    /// Input of ARM_XRC_SRQ and ARM_RQ.
+    pub struct ArmSrq[16] big_endian {
+        /// What to arm, 1: the limit.
+        @0x06        op_mod: u16,
+        /// SRQ number.
+        @0x08[23:0]  srqn: Srqn,
+        /// New limit.
+        @0x0e        limit: u16,
+    }
+}
+
+layout! {
+    /// First 16 bytes of an SRQ entry. Data segments follow.
+    pub struct LinkSegment[16] big_endian {
+        /// Number of the next entry.
+        @0x02         next: u16,
+        /// Signature. Not used.
+        @0x04[31:24]  signature: u8,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::words;
+    use super::*;
+
+    /// Trace ib-2: the driver's XRC SRQ, two entries of 512 bytes.
+    #[test]
+    fn xrc_srq_matches_trace() {
+        let context = SrqContext {
+            log_entries: 1,
+            log_stride: 1,
+            xrcd: XrcDomain::new(1),
+            cqn: Cqn::new(0x41),
+            user_index: UserIndex::NONE,
+            pd: Pdn::new(2),
+            record: Iova::new(0x35b9_d080),
+            ..SrqContext::default()
+        };
+        let bytes = words(&[
+            (0x00, 0x0100_0000),
+            (0x04, 0x0100_0001),
+            (0x08, 0x41),
+            (0x10, 0x00ff_ffff),
+            (0x18, 2),
+            (0x2c, 0x35b9_d080),
+        ]);
+        assert_eq!(context.emit(), bytes);
+        assert_eq!(SrqContext::parse(&bytes), context);
+    }
+
+    #[test]
+    fn srq_fields_match_interface_offsets() {
+        let context = SrqContext {
+            state: 15,
+            signature: true,
+            page_offset: 33,
+            log_page_size: 4,
+            limit: 0x1234,
+            count: 0x5678,
+            ..SrqContext::default()
+        };
+        let expected = words(&[
+            (0x00, 0xf000_0000),
+            (0x04, 0x8000_0000),
+            (0x08, 33 << 26),
+            (0x10, 0x0400_0000),
+            (0x1c, 0x1234_5678),
+        ]);
+        assert_eq!(context.emit(), expected);
+        // Section 5.4: the limit in the outputs of the queries.
+        let output = QueriedSrq { context }.emit();
+        assert_eq!(output[0x2c..0x2e], [0x12, 0x34]);
+        let queue = WorkQueue { limit: 0x1234, ..WorkQueue::default() };
+        let output = QueriedRmp { context: RmpContext { queue, ..RmpContext::default() } }.emit();
+        assert_eq!(output[0x56..0x58], [0x12, 0x34]);
+    }
+
+    #[test]
+    fn work_queue_fields_match_interface_offsets() {
+        let queue = WorkQueue {
+            kind: 1,
+            page_offset: 17,
+            limit: 5,
+            pd: Pdn::new(2),
+            uar: UarIndex::new(0x11),
+            record: Iova::new(0x1_35b9_d0c0),
+            log_stride: 5,
+            log_page_size: 3,
+            log_entries: 9,
+        };
+        let context = RmpContext { state: 1, cyclic: true, queue };
+        let bytes = CreateRmp { context }.emit();
+        let expected = words(&[
+            (0x20, 0x0010_0000),
+            (0x24, 0x8000_0000),
+            (0x50, 0x1000_0000),
+            (0x54, 0x0011_0005),
+            (0x58, 2),
+            (0x5c, 0x11),
+            (0x60, 1),
+            (0x64, 0x35b9_d0c0),
+            (0x70, 0x0005_0309),
+        ]);
+        assert_eq!(bytes, expected);
+        assert_eq!(CreateRmp::parse(&bytes).context, context);
+    }
+
+    #[test]
+    fn limit_commands_match_interface_offsets() {
+        let arm = ArmSrq { op_mod: 1, srqn: Srqn::new(0x10), limit: 3 };
+        assert_eq!(arm.emit(), [0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0x10, 0, 0, 0, 3]);
+        let modify = ModifyRmp { state: 1, srqn: Srqn::new(0x11), has_limit: true, ..ModifyRmp::default() };
+        assert_eq!(modify.emit()[8..0x18], [0x10, 0, 0, 0x11, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1]);
+    }
+
+    #[test]
+    fn link_names_next_entry() {
+        let link = LinkSegment::parse(&[0, 0, 0x12, 0x34, 7, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
+        assert_eq!((link.next, link.signature), (0x1234, 7));
+    }
+}

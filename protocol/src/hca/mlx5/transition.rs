@@ -1,0 +1,478 @@
+//! QP state changes: which are allowed, and which attributes each takes from the new context.
+//!
+//! The driver fills a new context for every command and leaves what its caller did not set zero. A command
+//! therefore takes only the attributes of its transition and those that the mask names.
+//!
+//! # Spec
+//! mlx5 interface, section 10.2.
+
+use bitflags::bitflags;
+use thiserror::Error;
+
+use super::path::Path;
+use super::qp::{QpContext, QpState, Service};
+use super::status::Status;
+use crate::Psn;
+use crate::describe::{Field, Visitor, show_flags};
+use crate::ids::{Cqn, Iova, Srqn};
+
+bitflags! {
+    /// QP attributes that the mask of a command names.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+    pub struct QpAttributes: u32 {
+        /// Alternate path.
+        const ALTERNATE_PATH = 1 << 0;
+        /// Peers can read.
+        const REMOTE_READ = 1 << 1;
+        /// Peers can execute atomic operations.
+        const REMOTE_ATOMIC = 1 << 2;
+        /// Peers can write.
+        const REMOTE_WRITE = 1 << 3;
+        /// P_Key index.
+        const PKEY_INDEX = 1 << 4;
+        /// Q_Key.
+        const QKEY = 1 << 5;
+        /// Minimum RNR NAK timer.
+        const RNR_TIMER = 1 << 6;
+        /// Primary path without P_Key index, port and ACK timeout.
+        const PRIMARY_PATH = 1 << 7;
+        /// Outstanding READs and atomics as requester.
+        const REQUESTER_DEPTH = 1 << 8;
+        /// Outstanding READs and atomics as responder.
+        const RESPONDER_DEPTH = 1 << 9;
+        /// Path migration state.
+        const MIGRATION = 1 << 10;
+        /// Retry count.
+        const RETRY_COUNT = 1 << 12;
+        /// RNR retry count.
+        const RNR_RETRY = 1 << 13;
+        /// ACK timeout.
+        const ACK_TIMEOUT = 1 << 14;
+        /// LAG port. Not used.
+        const LAG_PORT = 1 << 15;
+        /// Port.
+        const PORT = 1 << 16;
+        /// SRQ number.
+        const SRQN = 1 << 18;
+        /// CQ of the receive queue.
+        const RECV_CQN = 1 << 19;
+        /// DC half. Not used.
+        const DC_HALF = 1 << 20;
+        /// DC key. Not used.
+        const DC_KEY = 1 << 21;
+        /// Rate index. Not used.
+        const RATE_INDEX = 1 << 22;
+        /// Set of Q counters.
+        const COUNTER_SET = 1 << 25;
+        const _ = !0;
+    }
+}
+
+impl QpAttributes {
+    /// What peers can do.
+    pub const RIGHTS: Self = Self::from_bits_retain(0xe);
+}
+
+impl From<u32> for QpAttributes {
+    fn from(bits: u32) -> Self {
+        Self::from_bits_retain(bits)
+    }
+}
+
+impl From<QpAttributes> for u32 {
+    fn from(attributes: QpAttributes) -> Self {
+        attributes.bits()
+    }
+}
+
+impl Field for QpAttributes {
+    fn show(&self, name: &str, to: &mut dyn Visitor) {
+        show_flags(self, name, to);
+    }
+}
+
+bitflags! {
+    /// Attributes without a bit in the mask of a command.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct FixedAttributes: u32 {
+        /// Protection domain, and CQs and doorbell record unless they are 0.
+        const OBJECTS = 1 << 0;
+        /// Path MTU and largest message.
+        const MTU = 1 << 1;
+        /// QP number of the peer.
+        const REMOTE_QPN = 1 << 2;
+        /// Expected PSN.
+        const RECV_PSN = 1 << 3;
+        /// Next PSN to send.
+        const SEND_PSN = 1 << 4;
+        /// Sets all counters and PSNs to 0.
+        const CLEAR_COUNTERS = 1 << 5;
+    }
+}
+
+/// A command that changes the QP state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Transition {
+    /// RESET to INIT.
+    Rst2Init,
+    /// INIT to INIT.
+    Init2Init,
+    /// INIT to RTR.
+    Init2Rtr,
+    /// RTR to RTS.
+    Rtr2Rts,
+    /// RTS to RTS.
+    Rts2Rts,
+    /// Send queue error to RTS.
+    SqErr2Rts,
+    /// Any state to ERR.
+    ToErr,
+    /// Any state to RESET.
+    ToRst,
+}
+
+/// Error of a command that changes the QP state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[error("{transition:?} is not allowed in state {state:?}")]
+pub struct TransitionError {
+    /// Command.
+    pub transition: Transition,
+    /// State of the QP, `None` for an unknown code.
+    pub state: Option<QpState>,
+}
+
+impl TransitionError {
+    /// Status to report.
+    pub const STATUS: Status = Status::BadQpState;
+}
+
+impl Transition {
+    /// All transitions.
+    pub const ALL: [Self; 8] = [
+        Self::Rst2Init,
+        Self::Init2Init,
+        Self::Init2Rtr,
+        Self::Rtr2Rts,
+        Self::Rts2Rts,
+        Self::SqErr2Rts,
+        Self::ToErr,
+        Self::ToRst,
+    ];
+
+    /// State in which the command is allowed; `None` is any state.
+    pub const fn source(self) -> Option<QpState> {
+        match self {
+            Self::Rst2Init => Some(QpState::Reset),
+            Self::Init2Init | Self::Init2Rtr => Some(QpState::Init),
+            Self::Rtr2Rts => Some(QpState::Rtr),
+            Self::Rts2Rts => Some(QpState::Rts),
+            Self::SqErr2Rts => Some(QpState::SqError),
+            Self::ToErr | Self::ToRst => None,
+        }
+    }
+
+    /// State after the command.
+    pub const fn target(self) -> QpState {
+        match self {
+            Self::ToRst => QpState::Reset,
+            Self::Rst2Init | Self::Init2Init => QpState::Init,
+            Self::Init2Rtr => QpState::Rtr,
+            Self::Rtr2Rts | Self::Rts2Rts | Self::SqErr2Rts => QpState::Rts,
+            Self::ToErr => QpState::Error,
+        }
+    }
+
+    /// Attributes that the command always takes. A datagram QP has no peer, so INIT2RTR skips its path and PSN.
+    pub const fn required(self, is_datagram: bool) -> (FixedAttributes, QpAttributes) {
+        use {FixedAttributes as F, QpAttributes as A};
+        match self {
+            Self::Rst2Init => (
+                F::OBJECTS.union(F::CLEAR_COUNTERS),
+                A::RIGHTS
+                    .union(A::QKEY)
+                    .union(A::PKEY_INDEX)
+                    .union(A::PORT)
+                    .union(A::COUNTER_SET)
+                    .union(A::SRQN)
+                    .union(A::MIGRATION),
+            ),
+            Self::Init2Init => (F::empty(), A::RIGHTS.union(A::QKEY).union(A::PKEY_INDEX).union(A::PORT)),
+            Self::Init2Rtr if is_datagram => (F::MTU, A::empty()),
+            Self::Init2Rtr => (
+                F::MTU.union(F::REMOTE_QPN).union(F::RECV_PSN),
+                A::PRIMARY_PATH.union(A::RESPONDER_DEPTH).union(A::RNR_TIMER),
+            ),
+            Self::Rtr2Rts => (
+                F::SEND_PSN,
+                A::ACK_TIMEOUT.union(A::RETRY_COUNT).union(A::RNR_RETRY).union(A::REQUESTER_DEPTH),
+            ),
+            Self::Rts2Rts | Self::SqErr2Rts | Self::ToErr | Self::ToRst => (F::empty(), A::empty()),
+        }
+    }
+
+    /// Attributes that the mask of the command can name.
+    pub const fn optional(self) -> QpAttributes {
+        match self {
+            Self::ToErr | Self::ToRst => QpAttributes::empty(),
+            _ => QpAttributes::all(),
+        }
+    }
+}
+
+impl QpContext {
+    /// Returns the context after a command. Queue geometry, pages and service stay those of CREATE_QP.
+    ///
+    /// # Errors
+    /// The command is not allowed in the current state.
+    pub fn modified(
+        &self,
+        transition: Transition,
+        optional: QpAttributes,
+        new: &Self,
+    ) -> Result<Self, TransitionError> {
+        let state = self.state();
+        if transition.source().is_some_and(|source| state != Some(source)) {
+            return Err(TransitionError { transition, state });
+        }
+        let is_datagram = self.service().is_some_and(Service::is_datagram);
+        let (fixed, named) = transition.required(is_datagram);
+        let mut next = *self;
+        next.take_fixed(fixed, new);
+        next.take_named(named | optional & transition.optional(), new);
+        if transition == Transition::ToRst {
+            next.clear_counters();
+        }
+        next.state = transition.target().code();
+        Ok(next)
+    }
+
+    fn take_fixed(&mut self, fixed: FixedAttributes, new: &Self) {
+        let has = |bit| fixed.contains(bit);
+        if has(FixedAttributes::OBJECTS) {
+            // Section 10.2: the UMR QP is created without a PD and gets it here. Its record and receive CQ, and the
+            // user index of every QP, are 0 here and stay those of CREATE_QP.
+            self.pd = new.pd;
+            if new.send_cqn != Cqn::default() {
+                self.send_cqn = new.send_cqn;
+            }
+            if new.recv_cqn != Cqn::default() {
+                self.recv_cqn = new.recv_cqn;
+            }
+            if new.record != Iova::default() {
+                self.record = new.record;
+            }
+        }
+        if has(FixedAttributes::MTU) {
+            self.mtu = new.mtu;
+            self.log_max_message = new.log_max_message;
+        }
+        if has(FixedAttributes::REMOTE_QPN) {
+            self.remote_qpn = new.remote_qpn;
+        }
+        if has(FixedAttributes::CLEAR_COUNTERS) {
+            self.clear_counters();
+        }
+        if has(FixedAttributes::RECV_PSN) {
+            self.recv_psn = new.recv_psn;
+        }
+        if has(FixedAttributes::SEND_PSN) {
+            self.next_send_psn = new.next_send_psn;
+            self.last_acked_psn = new.next_send_psn;
+        }
+    }
+
+    fn take_named(&mut self, named: QpAttributes, new: &Self) {
+        let has = |bit| named.contains(bit);
+        if has(QpAttributes::ALTERNATE_PATH) {
+            self.alternate = new.alternate;
+        }
+        if has(QpAttributes::REMOTE_READ) {
+            self.remote_read = new.remote_read;
+        }
+        if has(QpAttributes::REMOTE_ATOMIC) {
+            self.remote_atomic = new.remote_atomic;
+            self.atomic_mode = new.atomic_mode;
+        }
+        if has(QpAttributes::REMOTE_WRITE) {
+            self.remote_write = new.remote_write;
+        }
+        if has(QpAttributes::PRIMARY_PATH) {
+            let old = self.primary;
+            self.primary = Path {
+                pkey_index: old.pkey_index,
+                port: old.port,
+                ack_timeout: old.ack_timeout,
+                ..new.primary
+            };
+        }
+        if has(QpAttributes::PKEY_INDEX) {
+            self.primary.pkey_index = new.primary.pkey_index;
+        }
+        if has(QpAttributes::PORT) {
+            self.primary.port = new.primary.port;
+        }
+        if has(QpAttributes::ACK_TIMEOUT) {
+            self.primary.ack_timeout = new.primary.ack_timeout;
+        }
+        if has(QpAttributes::QKEY) {
+            self.qkey = new.qkey;
+        }
+        if has(QpAttributes::RNR_TIMER) {
+            self.min_rnr_timer = new.min_rnr_timer;
+        }
+        if has(QpAttributes::REQUESTER_DEPTH) {
+            self.log_requester_depth = new.log_requester_depth;
+        }
+        if has(QpAttributes::RESPONDER_DEPTH) {
+            self.log_responder_depth = new.log_responder_depth;
+        }
+        if has(QpAttributes::MIGRATION) {
+            self.migration = new.migration;
+        }
+        if has(QpAttributes::RETRY_COUNT) {
+            self.retry_count = new.retry_count;
+        }
+        if has(QpAttributes::RNR_RETRY) {
+            self.rnr_retry = new.rnr_retry;
+        }
+        if has(QpAttributes::SRQN) && new.srqn != Srqn::default() {
+            self.srqn = new.srqn;
+        }
+        if has(QpAttributes::RECV_CQN) {
+            self.recv_cqn = new.recv_cqn;
+        }
+        if has(QpAttributes::COUNTER_SET) {
+            self.counter_set = new.counter_set;
+        }
+        if has(QpAttributes::DC_KEY) {
+            self.dc_key = new.dc_key;
+        }
+    }
+
+    fn clear_counters(&mut self) {
+        let none = Psn::new(0);
+        (self.next_send_psn, self.last_acked_psn, self.recv_psn) = (none, none, none);
+        (self.sq_counters, self.rq_hw_counter, self.rq_sw_counter) = (0, 0, 0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ids::{Lid, Pdn, Qkey, Qpn, UserIndex};
+
+    fn created(service: Service) -> QpContext {
+        QpContext {
+            service: service.code(),
+            log_rq_entries: 9,
+            log_sq_blocks: 2,
+            user_index: UserIndex::NONE,
+            send_cqn: Cqn::new(0x43),
+            recv_cqn: Cqn::new(0x43),
+            record: Iova::new(0x35b9_d200),
+            srqn: Srqn::new(0x11),
+            latency_sensitive: true,
+            ..QpContext::default()
+        }
+    }
+
+    fn run(qp: &QpContext, transition: Transition, new: &QpContext) -> QpContext {
+        qp.modified(transition, QpAttributes::empty(), new).unwrap()
+    }
+
+    /// Trace ib-3: the UMR QP. Its commands leave most of the context zero.
+    #[test]
+    fn umr_qp_keeps_created_fields() {
+        let new = QpContext { pd: Pdn::new(3), send_cqn: Cqn::new(0x43), ..QpContext::default() };
+        let init = run(&created(Service::Umr), Transition::Rst2Init, &new);
+        assert_eq!(init, QpContext { pd: Pdn::new(3), state: 1, ..created(Service::Umr) });
+        let rtr = run(&init, Transition::Init2Rtr, &new);
+        let rts = run(&rtr, Transition::Rtr2Rts, &new);
+        assert_eq!(rts, QpContext { state: 3, ..init });
+    }
+
+    #[test]
+    fn connected_qp_takes_path_and_psns() {
+        let path = Path { pkey_index: 7, lid: Lid::new(0x11), port: 9, ack_timeout: 3, ..Path::default() };
+        let init =
+            QpContext { state: 1, primary: Path { port: 1, ..Path::default() }, ..created(Service::Rc) };
+        let new = QpContext {
+            mtu: 3,
+            log_max_message: 30,
+            remote_qpn: Qpn::new(0x84),
+            primary: path,
+            recv_psn: Psn::new(5),
+            next_send_psn: Psn::new(6),
+            min_rnr_timer: 12,
+            log_responder_depth: 4,
+            remote_write: true,
+            ..QpContext::default()
+        };
+        let rtr = run(&init, Transition::Init2Rtr, &new);
+        let expected = QpContext {
+            state: 2,
+            primary: Path { pkey_index: 0, port: 1, ack_timeout: 0, ..path },
+            mtu: 3,
+            log_max_message: 30,
+            remote_qpn: Qpn::new(0x84),
+            recv_psn: Psn::new(5),
+            min_rnr_timer: 12,
+            log_responder_depth: 4,
+            ..init
+        };
+        assert_eq!(rtr, expected);
+        let with_rights = init.modified(Transition::Init2Rtr, QpAttributes::RIGHTS, &new).unwrap();
+        assert_eq!(with_rights, QpContext { remote_write: true, ..expected });
+    }
+
+    #[test]
+    fn datagram_qp_keeps_send_psn() {
+        let init = QpContext { state: 1, qkey: Qkey::new(0xb1b), ..created(Service::Ud) };
+        let new = QpContext {
+            mtu: 5,
+            remote_qpn: Qpn::new(1),
+            recv_psn: Psn::new(2),
+            next_send_psn: Psn::new(3),
+            ..QpContext::default()
+        };
+        let rtr = run(&init, Transition::Init2Rtr, &new);
+        assert_eq!(rtr, QpContext { state: 2, mtu: 5, ..init });
+        let rts = run(&rtr, Transition::Rtr2Rts, &new);
+        assert_eq!((rts.next_send_psn, rts.recv_psn), (Psn::new(3), Psn::new(0)));
+    }
+
+    #[test]
+    fn running_qp_changes_by_mask_only() {
+        let rts = QpContext { state: 3, ..created(Service::Rc) };
+        let new = QpContext { qkey: Qkey::new(1), min_rnr_timer: 9, retry_count: 7, ..QpContext::default() };
+        assert_eq!(run(&rts, Transition::Rts2Rts, &new), rts);
+        let next = rts.modified(Transition::Rts2Rts, QpAttributes::QKEY, &new).unwrap();
+        assert_eq!(next, QpContext { qkey: Qkey::new(1), ..rts });
+    }
+
+    #[test]
+    fn wrong_state_is_rejected() {
+        for transition in Transition::ALL {
+            for state in 0..16 {
+                let qp = QpContext { state, ..created(Service::Rc) };
+                let result = qp.modified(transition, QpAttributes::all(), &QpContext::default());
+                let allowed = transition.source().is_none_or(|source| source.code() == state);
+                assert_eq!(result.is_ok(), allowed, "{transition:?} in {state}");
+                if let Ok(next) = result {
+                    assert_eq!(next.state(), Some(transition.target()));
+                }
+            }
+        }
+        assert_eq!(TransitionError::STATUS.code(), 0x10);
+    }
+
+    #[test]
+    fn reset_clears_counters() {
+        let rts =
+            QpContext { state: 3, next_send_psn: Psn::new(9), rq_hw_counter: 4, ..created(Service::Rc) };
+        let reset = run(&rts, Transition::ToRst, &QpContext::default());
+        assert_eq!(reset, created(Service::Rc));
+        let error = run(&rts, Transition::ToErr, &QpContext::default());
+        assert_eq!(error, QpContext { state: 6, ..rts });
+    }
+}

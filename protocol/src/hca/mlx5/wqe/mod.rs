@@ -1,0 +1,27 @@
+//! Work queue entries (WQE).
+//!
+//! # Spec
+//! mlx5 interface, sections 11 and 12.1.
+
+mod opcode;
+mod recv;
+mod segments;
+mod send;
+
+pub use opcode::Opcode;
+pub use recv::{RecvWqe, SrqEntry};
+pub use segments::{
+    AtomicSegment, ControlSegment, DataItem, DataItems, DataSegment, DatagramSegment, Fence, RemoteSegment,
+    XrcSegment,
+};
+pub use send::{Operation, SendWqe, Translation, Umr, WqeError};
+
+/// Unit of WQE sizes in bytes.
+pub const UNIT: usize = 16;
+/// Unit of send queues and their counters in bytes.
+pub const BLOCK: usize = 64;
+/// Largest send WQE in bytes.
+pub const MAX_SEND: usize = 63 * UNIT;
+
+#[cfg(test)]
+mod tests;

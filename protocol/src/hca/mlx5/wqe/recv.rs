@@ -1,0 +1,77 @@
+//! Receive WQEs and SRQ entries.
+
+use smallvec::SmallVec;
+
+use super::segments::DataSegment;
+use crate::describe::{Describe, Field as _, Visitor};
+use crate::hca::mlx5::mkey::TERMINATE_KEY;
+use crate::hca::mlx5::srq::LinkSegment;
+
+/// A receive WQE: a scatter list.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct RecvWqe {
+    /// Buffers in order. Up to four need no allocation.
+    pub scatter: SmallVec<[DataSegment; 4]>,
+}
+
+impl RecvWqe {
+    /// Parses an entry of a receive queue. Every content is valid; an incomplete segment at the end is ignored.
+    pub fn parse(entry: &[u8]) -> Self {
+        // Trap M-24: `byte_count` leaves out bit 31, which is no part of the length.
+        let segments = entry.as_chunks::<{ DataSegment::LEN }>().0.iter().map(DataSegment::parse);
+        let is_end = |segment: &DataSegment| segment.byte_count == 0 && segment.lkey.get() == TERMINATE_KEY;
+        Self { scatter: segments.take_while(|segment| !is_end(segment)).collect() }
+    }
+
+    /// Wire format in an entry of `len` bytes. Segments that do not fit are left out, and the list is terminated if
+    /// there is room.
+    pub fn emit(&self, len: usize) -> Vec<u8> {
+        let end = DataSegment { lkey: crate::ids::Lkey::new(TERMINATE_KEY), ..DataSegment::default() };
+        let mut entry: Vec<u8> =
+            self.scatter.iter().chain([&end]).flat_map(DataSegment::emit).take(len).collect();
+        entry.resize(len, 0);
+        entry
+    }
+
+    /// Sum of the buffer lengths in bytes.
+    pub fn capacity(&self) -> u64 {
+        self.scatter.iter().map(|segment| u64::from(segment.byte_count)).sum()
+    }
+}
+
+impl Describe for RecvWqe {
+    fn describe(&self, to: &mut dyn Visitor) {
+        to.objects("scatter", &mut self.scatter.iter().map(|segment| segment as &dyn Describe));
+    }
+}
+
+/// An entry of an SRQ: a link, then a receive WQE.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct SrqEntry {
+    /// Number of the next entry.
+    pub next: u16,
+    /// Receive WQE.
+    pub wqe: RecvWqe,
+}
+
+impl SrqEntry {
+    /// Parses an entry. `None` if it is shorter than its link.
+    pub fn parse(entry: &[u8]) -> Option<Self> {
+        let link = LinkSegment::parse_prefix(entry)?;
+        Some(Self { next: link.next, wqe: RecvWqe::parse(entry.get(LinkSegment::LEN..)?) })
+    }
+
+    /// Wire format in an entry of `len` bytes, at least 16.
+    pub fn emit(&self, len: usize) -> Vec<u8> {
+        let mut entry = LinkSegment { next: self.next, signature: 0 }.emit().to_vec();
+        entry.extend(self.wqe.emit(len.saturating_sub(LinkSegment::LEN)));
+        entry
+    }
+}
+
+impl Describe for SrqEntry {
+    fn describe(&self, to: &mut dyn Visitor) {
+        self.next.show("next", to);
+        self.wqe.describe(to);
+    }
+}
