@@ -125,8 +125,8 @@ pub struct ReplayArgs {
     #[arg(long, value_name = "N")]
     pub until: Option<u64>,
 
-    /// Write a trace of register accesses, commands and queue entries to this file, with the timestamps of
-    /// the recording
+    /// Write a trace of register accesses, commands and queue entries to this file, with the original
+    /// timestamps from the recording
     #[arg(long, value_name = "FILE")]
     pub trace: Option<PathBuf>,
 

@@ -82,7 +82,7 @@ enum Command {
     },
     #[command(flatten)]
     Testbed(client::Command),
-    /// Serve an agent without a guest (started by `run --without-guests`)
+    /// Run the guest agent on the host (for internal use by `run --without-guests`)
     #[command(name = vm::AGENT_COMMAND, hide = true)]
     Agent {
         /// Socket to connect to

@@ -35,9 +35,9 @@ pub struct DeviceArgs {
 
     /// Add a UDP peer (repeatable)
     ///
-    /// id=ID (a device number) or mac=MAC reserves a source MAC for the peer. Frames with this source MAC are
-    /// then accepted from no other peer. leaf marks a peer that sends only to this device, such as QEMU's
-    /// -netdev dgram.
+    /// Use id=ID (a device number) or mac=MAC to reserve a source MAC for the peer. Frames with that source MAC
+    /// are then accepted only from this peer. Use leaf for a peer that sends only to this device, such as
+    /// QEMU's -netdev dgram.
     #[arg(
         long = "peer",
         help_heading = SINGLE,

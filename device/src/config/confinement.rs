@@ -24,14 +24,14 @@ pub struct ConfinementEntry {
     /// Directories whose files hcad can read after startup. Required if SIGHUP has to load a configuration
     /// file that was replaced rather than edited in place. Not required for `hcactl reload`.
     pub readable: Vec<PathBuf>,
-    /// Allow devices that are added at run time to use the tap fabric. If a device in this file uses the tap
-    /// fabric, it is always allowed.
+    /// Allow devices that are added at run time to use the tap fabric. The tap fabric is always allowed if a
+    /// device in this file uses it.
     pub tap: bool,
     /// Allow devices that are added at run time to use the ring fabric, in the default ring directory or in
-    /// an allowed socket directory. If a device in this file uses the ring fabric, it is always allowed.
+    /// an allowed socket directory. The ring fabric is always allowed if a device in this file uses it.
     pub ring: bool,
-    /// Allow devices that are added at run time to use the UDP fabric. If a device in this file uses the UDP
-    /// fabric, it is always allowed.
+    /// Allow devices that are added at run time to use the UDP fabric. The UDP fabric is always allowed if a
+    /// device in this file uses it.
     pub udp: bool,
 }
 

@@ -53,9 +53,9 @@ pub struct DeviceEntry {
     /// IPv6 address of the device, in addition to the link-local address derived from its MAC. Default: none.
     pub ipv6: Option<Ipv6Addr>,
     /// Default destination of packets, used if neither the work request nor the QP context specifies a
-    /// destination. The public JingZhao driver never specifies the destination of a connection, and it
-    /// assigns LID 4112 (1010h) to every port. If `id` is 4112, the default peer therefore also receives
-    /// datagrams.
+    /// destination. The public JingZhao driver never specifies the destination of a connection, so its
+    /// connections all lead to this peer. The driver also sends all datagrams to LID 4112 (1010h). An `id` of
+    /// 4112 is therefore required if this peer should receive the datagrams, too.
     pub default_peer: Option<PeerEntry>,
     /// Other devices on the fabric whose addresses are not derived from their numbers. Listing a device here
     /// lets guest software address it by number.
@@ -98,8 +98,8 @@ pub struct DeviceEntry {
     #[serde(default = "default_linger_us")]
     pub linger_us: u16,
     /// Time in microseconds (0 to 1000) for which the device collects messages from the VMM before it
-    /// processes them together. 0 disables coalescing, so that every message wakes the device's thread. The
-    /// device coalesces messages only while doing so increases the message rate.
+    /// processes them together. 0 disables coalescing, so every message wakes the device's thread.
+    /// Coalescing is adaptive: it stops whenever it does not improve the message rate.
     #[serde(default = "default_coalesce_us")]
     pub coalesce_us: u16,
     /// How doorbells from the guest driver reach the device.

@@ -95,7 +95,7 @@ pub struct UdpPeerEntry {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub id: Option<u16>,
     /// MAC address of the peer. Frames with this source MAC are accepted only from this peer. If unset, hcad learns the
-    /// address from the frames of the peer, and no other peer can use the address while this peer is active.
+    /// address from the peer's frames, and no other peer can use the address while this peer is active.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mac: Option<String>,
     /// Whether the peer is a leaf: a peer that sends only to this device, such as QEMU's `-netdev dgram`. The

@@ -44,7 +44,7 @@ pub struct Ci {
     /// Time limit for the command, in seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 1800)]
     timeout: u64,
-    /// Command to run in /work of all guests at the same time; in each guest, $HCAD_GUEST is the name of the guest
+    /// Command to run in /work on every guest simultaneously; $HCAD_GUEST is set to the guest's name
     #[arg(last = true, required = true, value_name = "COMMAND")]
     command: Vec<String>,
 }

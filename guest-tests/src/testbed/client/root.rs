@@ -11,7 +11,7 @@ use crate::testbed::progress::Line;
 pub enum Root {
     /// Add Debian packages and their dependencies
     Add {
-        /// Names of the Debian trixie packages to add
+        /// Debian trixie packages to add
         #[arg(required = true, value_name = "PACKAGE")]
         packages: Vec<PackageName>,
     },

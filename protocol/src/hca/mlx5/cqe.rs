@@ -207,7 +207,7 @@ pub enum CqeError {
     #[error("unknown CQE opcode {0}")]
     Opcode(u8),
     /// The data of the message is in the CQE. This device never does that.
-    #[error("CQE with inline data, format {0}")]
+    #[error("invalid inline data format {0} in a CQE")]
     Inline(u8),
 }
 
