@@ -35,9 +35,9 @@ pub struct DeviceArgs {
 
     /// Add a UDP peer (repeatable)
     ///
-    /// Use id=ID (a device number) or mac=MAC to reserve a source MAC for the peer. Frames with that source MAC
-    /// are then accepted only from this peer. Use leaf for a peer that sends only to this device, such as
-    /// QEMU's -netdev dgram.
+    /// Use `id=ID` (a device number) or `mac=MAC` to reserve a source MAC for the peer. Frames with that
+    /// source MAC are then accepted only from this peer. Use `leaf` for a peer that sends only to this
+    /// device, such as QEMU's -netdev dgram.
     #[arg(
         long = "peer",
         help_heading = SINGLE,
@@ -47,7 +47,7 @@ pub struct DeviceArgs {
     )]
     peers: Vec<PeerArg>,
 
-    /// Report driver violations that the device would otherwise tolerate silently
+    /// Report driver violations that the device would otherwise silently tolerate
     #[arg(long, help_heading = SINGLE, requires = "frontend")]
     strict: bool,
 }

@@ -38,7 +38,8 @@ pub struct Ci {
     /// Directory to copy to /work in each guest
     #[arg(long, value_name = "DIR", default_value = ".")]
     folder: PathBuf,
-    /// Collect console output, kernel messages, logs, traces and captures in this directory, even after a failure
+    /// Collect console output, kernel messages, logs, traces and captures in this directory, even if the
+    /// command fails
     #[arg(long, value_name = "DIR")]
     logs: Option<PathBuf>,
     /// Time limit for the command, in seconds

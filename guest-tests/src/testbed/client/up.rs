@@ -43,7 +43,7 @@ pub struct Up {
 /// What a supervisor is told: what a user's command line says, of which it needs no more than what guests are wanted.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Supervise {
-    /// Guests to boot (same options as for `guest-lab up`)
+    /// Guests to boot (accepts the same options as `guest-lab up`)
     #[command(flatten)]
     pub wanted: Wanted,
     #[arg(long)]
