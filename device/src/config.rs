@@ -390,7 +390,7 @@ mod tests {
             ),
             (
                 device("").replace(r#""jingzhao": {}"#, r#""jingzhao": {"limits": {"max_send_sges": 40}}"#),
-                "devices[0].frontend.jingzhao.limits: max_send_sges: 40 elements do not fit in a WQE of 512 bytes",
+                "devices[0].frontend.jingzhao.limits: max_send_sges: 40 scatter/gather elements do not fit in a WQE of 512 bytes",
             ),
         ] {
             let error = check(&devices).unwrap_err();

@@ -392,14 +392,14 @@ impl Lab {
             let source = folder_of_linux(&cache, &kernel, folder)?;
             let copied =
                 Command::new("cp").arg("-r").args([&source, &own]).status().context("cannot start cp")?;
-            ensure!(copied.success(), "copying {} failed", source.display());
+            ensure!(copied.success(), "cannot copy {}", source.display());
             change(&own)?;
             let mut make = ModuleBuild::obtain(&cache, &kernel)?.command(&own)?;
             let made = make.args(["-j2", "modules"]).output().context("cannot start make")?;
             ensure!(made.status.success(), "make failed: {}", String::from_utf8_lossy(&made.stderr));
             let files = fs::read_dir(&own)?.filter_map(|entry| Some(entry.ok()?.path()));
             let mut modules = files.filter(|file| file.extension().is_some_and(|end| end == "ko"));
-            modules.next().with_context(|| format!("make created no module in {}", own.display()))
+            modules.next().with_context(|| format!("make did not create a module in {}", own.display()))
         })
         .await?
     }

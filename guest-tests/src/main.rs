@@ -262,7 +262,7 @@ async fn run_scenarios(
         count => line(&format!("guests that were booted again because the kernel panicked: {count}"))?,
     }
     line(&report.counts().to_string())?;
-    ensure!(report.counts() != Counts::default(), "no cases ran: no case of these scenarios matches --case");
+    ensure!(report.counts() != Counts::default(), "no cases ran: no case in these scenarios matches --case");
     Ok(if report.counts().failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
@@ -291,7 +291,7 @@ fn lease() -> Result<UnixStream> {
     );
     ensure!(
         lease.metadata()?.file_type().is_socket(),
-        "standard input is not a socket; only 'guest-lab up' can start this command"
+        "standard input is not a socket; only 'guest-lab up' can run this command"
     );
     Ok(UnixStream::from(OwnedFd::from(lease)))
 }

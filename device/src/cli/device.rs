@@ -181,7 +181,7 @@ mod tests {
             ),
             (
                 &[DEVICE, &["--peer", "127.0.0.1:2,id=1"]].concat(),
-                "--peer 1.mac: 02:00:00:00:00:01 is the MAC of this device",
+                "--peer 1.mac: 02:00:00:00:00:01 is this device's own MAC",
             ),
             (&["--frontend", "mthca", "--id", "1", "--tap", "a/b"], "--tap: \"a/b\" is not a valid"),
         ] {

@@ -40,19 +40,19 @@ pub struct DeviceEntry {
     /// one device and does not set its path, hcad uses the socket passed by systemd, whatever the path of
     /// that socket.
     pub socket_path: Option<PathBuf>,
-    /// Permissions of the VMM socket, in octal, such as "0660". Default: the top-level `socket_mode`.
+    /// VMM socket permissions, in octal, such as "0660". Default: the top-level `socket_mode`.
     pub socket_mode: Option<String>,
-    /// Group of the VMM socket, by name or number. If QEMU and hcad run as different users, set this to a
-    /// group that the QEMU user belongs to. Default: the top-level `socket_group`.
+    /// VMM socket group, by name or number. If QEMU and hcad run as different users, set this to a group that
+    /// the QEMU user belongs to. Default: the top-level `socket_group`.
     pub socket_group: Option<GroupEntry>,
     /// Device interface presented to the guest.
     pub frontend: FrontendEntry,
-    /// MAC address of the device. Default: derived from `id`.
+    /// The device's MAC address. Default: derived from `id`.
     pub mac: Option<String>,
-    /// IPv4 address of the device. Default: derived from `id`.
+    /// The device's IPv4 address. Default: derived from `id`.
     pub ipv4: Option<Ipv4Addr>,
-    /// Additional IPv6 address of the device. The device always has the link-local address derived from its
-    /// MAC. Default: none.
+    /// Additional IPv6 address. The device also has a link-local IPv6 address derived from its MAC. Default:
+    /// none.
     pub ipv6: Option<Ipv6Addr>,
     /// Default packet destination, used if neither the work request nor the QP context specifies one. The
     /// public JingZhao driver never specifies a destination for its connections, so all of them lead to this
@@ -186,12 +186,12 @@ pub struct CaptureConfig {
 pub struct PeerEntry {
     /// Device number, 1 to 49150. Addresses that are not set here are derived from this number.
     pub id: u16,
-    /// MAC address of the device. Default: derived from `id`.
+    /// The device's MAC address. Default: derived from `id`.
     pub mac: Option<String>,
-    /// IPv4 address of the device. Default: derived from `id`.
+    /// The device's IPv4 address. Default: derived from `id`.
     pub ipv4: Option<Ipv4Addr>,
-    /// Additional IPv6 address of the device. The device always has the link-local address derived from its
-    /// MAC. Default: none.
+    /// Additional IPv6 address. The device also has a link-local IPv6 address derived from its MAC. Default:
+    /// none.
     pub ipv6: Option<Ipv6Addr>,
     /// Use this device's IPv6 address instead of its IPv4 address for packets that a guest addresses to the
     /// device by number or MAC address.

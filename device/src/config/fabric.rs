@@ -238,7 +238,7 @@ impl FabricConfig {
             }
             if let Some(mac) = peer.mac {
                 if mac == own {
-                    return wrong("mac", format!("{mac} is the MAC of this device"));
+                    return wrong("mac", format!("{mac} is this device's own MAC"));
                 }
                 if let Some(other) = macs.insert(mac, index) {
                     return wrong("mac", format!("{mac} is already used by peers[{other}]"));
@@ -339,7 +339,7 @@ mod tests {
             (
                 "127.0.0.1:7000",
                 r#"{"addr": "127.0.0.1:1", "mac": "02:00:00:00:01:02"}"#.to_owned(),
-                "[0].mac: 02:00:00:00:01:02 is the MAC of this device",
+                "[0].mac: 02:00:00:00:01:02 is this device's own MAC",
             ),
             (
                 "127.0.0.1:7000",

@@ -94,7 +94,7 @@ fn lines(reloaded: &Reloaded) -> String {
         }
     }
     for key in not_changed {
-        text += &format!("{key}: setting not changed; restart hcad to apply the new value\n");
+        text += &format!("{key}: a reload cannot change this setting; restart hcad to apply the new value\n");
     }
     problems.iter().for_each(|problem| text += &format!("{problem}\n"));
     text

@@ -217,7 +217,7 @@ fn run(cli: &Cli) -> anyhow::Result<()> {
         Command::Reload { file } => {
             let (text, went_well) = self::device::reload(&mut daemon, cli, file.as_deref())?;
             print(&text)?;
-            ensure!(went_well, "the configuration was only partly applied; see the errors above");
+            ensure!(went_well, "the configuration was only partially applied; see the errors above");
             return Ok(());
         }
         Command::Qps => list(&mut daemon, cli, Table::Qps)?,

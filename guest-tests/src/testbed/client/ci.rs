@@ -60,7 +60,7 @@ impl Ci {
         let half = u64::from(self.wanted.memory_mib()) << 19;
         ensure!(
             fits(&self.folder, half)?,
-            "{} is larger than {} MiB (half of the guest memory); select a smaller directory with --folder, increase --memory, or mount the directory with --share",
+            "{} is larger than {} MiB (half of each guest's memory); select a smaller directory with --folder, increase --memory, or mount the directory with --share",
             self.folder.display(),
             half >> 20
         );
@@ -99,7 +99,7 @@ impl Ci {
         if let Some(to) = &self.logs
             && let Err(error) = logs::collect(testbed, to).await
         {
-            tracing::warn!("cannot collect logs into {}: {error:#}", to.display());
+            tracing::warn!("cannot collect logs in {}: {error:#}", to.display());
         }
         let complaints = down::end(testbed).await?;
         for complaint in &complaints {

@@ -92,7 +92,7 @@ impl Exec {
             Ok(Err(error)) if error.kind() == io::ErrorKind::BrokenPipe => {
                 return Ok(ExitCode::from(exit_code(ExitStatus::Signal(libc::SIGPIPE))));
             }
-            Ok(Err(error)) => return Err(error).context("cannot write the output of the command"),
+            Ok(Err(error)) => return Err(error).context("cannot write the command's output"),
             Ok(Ok(())) | Err(_) => {}
         }
         Ok(ExitCode::from(exit_code(result?)))

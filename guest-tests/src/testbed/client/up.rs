@@ -208,7 +208,7 @@ impl Drop for Supervisor {
 fn start_supervisor(name: Option<&TestbedName>) -> Result<(Child, UnixStream)> {
     let (ours, theirs) = StdUnixStream::pair().context("cannot create the supervisor lease")?;
     ours.set_nonblocking(true)?;
-    let program = std::env::current_exe().context("cannot determine the path of guest-lab")?;
+    let program = std::env::current_exe().context("cannot determine the path to the guest-lab binary")?;
     let mut command = Command::new(program);
     // As they were given: they were understood once, and mean the same in the same folder.
     command.arg(SUPERVISE);
