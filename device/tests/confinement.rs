@@ -19,7 +19,7 @@ fn start(more: &[(&str, Value)], prepare: impl FnOnce(&mut Command)) -> (Daemon,
     prepare(&mut command);
     let child = command.spawn().unwrap();
     let mut daemon = Daemon::of(child, folder, socket);
-    let line = daemon.wait_for_line("confined");
+    let line = daemon.wait_for_line("sandbox ");
     daemon.wait_for_line("ready");
     (daemon, control, line)
 }
@@ -46,7 +46,7 @@ fn hcactl(control: &Path, arguments: &[&str]) -> Result<String, String> {
 #[test]
 fn every_thread_is_confined_and_one_line_says_so() {
     let (daemon, _, line) = start(&[], |_| ());
-    assert!(line.contains("INFO") && line.contains("confined: "), "{line}");
+    assert!(line.contains("INFO") && line.contains("sandbox active: "), "{line}");
     assert!(line.contains("seccomp") && line.contains("no new privileges"), "{line}");
     // Main, log, one device.
     let filters = statuses(&daemon, "Seccomp");
@@ -71,7 +71,7 @@ fn files_are_made_where_the_configuration_says_and_nowhere_else() {
             let file = path(folder);
             let error = hcactl(&control, &[what, "on", &file]).unwrap_err();
             let expected = format!(
-                "hcactl: cannot create {file}: the sandbox allows new files only below {}; add directories with `confinement.writable`\n",
+                "hcactl: cannot create {file}: the sandbox allows new files only below {}; add other directories to `confinement.writable`\n",
                 allowed.path().display()
             );
             assert_eq!(error, expected);
@@ -120,7 +120,7 @@ fn capabilities_are_given_up_by_every_thread() {
     let mut command = hcad();
     command.arg("--config").arg(config);
     let mut daemon = Daemon::of(command.spawn().unwrap(), folder, socket);
-    let line = daemon.wait_for_line("confined");
+    let line = daemon.wait_for_line("sandbox ");
     assert!(line.contains("no capabilities, "), "{line}");
     daemon.wait_for_line("ready");
     for key in ["CapInh", "CapPrm", "CapEff", "CapAmb"] {
@@ -167,7 +167,7 @@ fn off_means_off() {
     });
     let other = tempfile::tempdir().unwrap();
     for (name, (daemon, control, line)) in [("a", by_file), ("b", by_option)] {
-        assert!(line.contains("not confined: the sandbox is disabled"), "{line}");
+        assert!(line.contains("sandbox disabled"), "{line}");
         for key in ["Seccomp", "NoNewPrivs"] {
             // As this process has it.
             let own = std::fs::read_to_string("/proc/self/status").unwrap();

@@ -35,9 +35,9 @@ pub struct DeviceArgs {
 
     /// Add a UDP peer (repeatable)
     ///
-    /// Use id=ID (a device number) or mac=MAC to reserve a source MAC for the peer. Frames with that source MAC
-    /// are then accepted only from this peer. Use leaf for a peer that sends only to this device, such as
-    /// QEMU's -netdev dgram.
+    /// Use `id=ID` (a device number) or `mac=MAC` to reserve a source MAC for the peer. Frames with that
+    /// source MAC are then accepted only from this peer. Use `leaf` for a peer that sends only to this
+    /// device, such as QEMU's -netdev dgram.
     #[arg(
         long = "peer",
         help_heading = SINGLE,
@@ -47,7 +47,7 @@ pub struct DeviceArgs {
     )]
     peers: Vec<PeerArg>,
 
-    /// Report driver violations that the device would otherwise tolerate silently
+    /// Report driver violations that the device would otherwise silently tolerate
     #[arg(long, help_heading = SINGLE, requires = "frontend")]
     strict: bool,
 }
@@ -181,7 +181,7 @@ mod tests {
             ),
             (
                 &[DEVICE, &["--peer", "127.0.0.1:2,id=1"]].concat(),
-                "--peer 1.mac: 02:00:00:00:00:01 is the MAC of this device",
+                "--peer 1.mac: 02:00:00:00:00:01 is this device's own MAC",
             ),
             (&["--frontend", "mthca", "--id", "1", "--tap", "a/b"], "--tap: \"a/b\" is not a valid"),
         ] {

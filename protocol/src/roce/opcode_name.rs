@@ -59,7 +59,7 @@ pub enum OpcodePattern {
 
 /// The text names no opcode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-#[error("not an opcode name such as \"RC SEND Only\" or \"RDMA READ response Middle\"")]
+#[error("expected an opcode name such as \"RC SEND Only\" or \"RDMA READ response Middle\"")]
 pub struct UnknownOpcode;
 
 impl OpcodePattern {

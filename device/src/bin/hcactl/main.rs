@@ -36,21 +36,21 @@ const USAGE: u8 = 2;
 
 /// Inspect and control a running hcad
 ///
-/// hcactl connects to the control socket of hcad. To create this socket, start hcad with --control-socket or
-/// set `control_socket` in its configuration.
+/// hcactl connects to hcad's control socket. To create this socket, start hcad with --control-socket or set
+/// `control_socket` in its configuration.
 #[derive(Debug, Parser)]
 #[command(name = "hcactl", version)]
 struct Cli {
-    /// Path of the hcad control socket
+    /// Path to the hcad control socket
     ///
-    /// Default: control.sock in $XDG_RUNTIME_DIR/hcad, or in /run/hcad if XDG_RUNTIME_DIR is not set.
+    /// Default: control.sock in $XDG_RUNTIME_DIR/hcad, or in /run/hcad if $XDG_RUNTIME_DIR is not set.
     #[arg(long, value_name = "PATH", global = true, env = "HCACTL_SOCKET")]
     socket: Option<PathBuf>,
 
-    /// Number of the device to use (repeatable for lists and counters)
+    /// Number of the device to use (repeatable for commands that print lists or counters)
     ///
-    /// By default, lists and counters cover all devices. Other commands require this option if hcad is
-    /// serving several devices.
+    /// By default, commands that print lists or counters cover all devices. All other commands require this
+    /// option if hcad is serving several devices.
     #[arg(long, value_name = "ID", global = true)]
     device: Vec<u16>,
 
@@ -74,7 +74,7 @@ enum Command {
     /// Adds new devices, removes devices that are no longer in the file and recreates devices whose entries
     /// have changed. Other devices are not affected. If the file contains an error, nothing changes.
     Reload {
-        /// Path of the configuration to load, or "-" for standard input [default: the file that hcad was
+        /// Path to the configuration to load, or "-" for standard input [default: the file that hcad was
         /// started with]
         file: Option<PathBuf>,
     },
@@ -133,16 +133,16 @@ enum Command {
     /// Capture frames to a pcapng file
     #[command(subcommand)]
     Capture(sight::Capture),
-    /// Trace register accesses, commands, queue entries and interrupts, one line each
+    /// Trace register accesses, commands, queue entries and interrupts, one per line
     #[command(subcommand)]
     Trace(sight::Trace),
-    /// Record all input of a device from its start, for use with `hcad replay`
+    /// Record all input to a device, for use with `hcad replay`
     #[command(subcommand)]
     Record(Record),
     /// Inject network faults: drop, duplicate, delay, reorder or corrupt frames
     #[command(subcommand)]
     Impair(impair::Impair),
-    /// List, add or remove peers of a device
+    /// List, add or remove a device's peers
     #[command(subcommand)]
     Peer(peer::Peer),
     /// Write man pages and shell completions to a directory (for packagers)
@@ -163,7 +163,7 @@ enum Port {
 enum Explain {
     /// Explain the requester and responder state of a queue pair
     Qp {
-        /// Number of the QP, as shown by `hcactl qps` (decimal, or hexadecimal with 0x)
+        /// QP number, as shown by `hcactl qps` (decimal, or hexadecimal with a 0x prefix)
         #[arg(value_name = "QPN", value_parser = impair::number)]
         qpn: u32,
     },
@@ -173,7 +173,7 @@ enum Explain {
 enum Record {
     /// Restart the device and write a session record to a new file; fails if a VMM is connected
     On {
-        /// Path of the new file
+        /// Path to the new file
         file: PathBuf,
     },
     /// Stop recording and close the file
@@ -217,7 +217,7 @@ fn run(cli: &Cli) -> anyhow::Result<()> {
         Command::Reload { file } => {
             let (text, went_well) = self::device::reload(&mut daemon, cli, file.as_deref())?;
             print(&text)?;
-            ensure!(went_well, "the configuration was only partly applied; see the errors above");
+            ensure!(went_well, "the configuration was only partially applied; see the errors above");
             return Ok(());
         }
         Command::Qps => list(&mut daemon, cli, Table::Qps)?,

@@ -50,7 +50,7 @@ pub enum DoorbellOverflowError {
         slots: u32,
     },
     /// Too many queues are stalled with pending doorbells.
-    #[error("too many pending doorbells in all send queues (maximum {POOLED_DOORBELLS})")]
+    #[error("too many pending doorbells across all send queues (maximum {POOLED_DOORBELLS})")]
     Device,
 }
 

@@ -17,7 +17,7 @@ pub enum Root {
     },
     /// Remove added packages
     Remove {
-        /// Names of the packages to remove, as printed by `guest-lab root list`
+        /// Packages to remove, as printed by `guest-lab root list`
         #[arg(required = true, value_name = "PACKAGE")]
         packages: Vec<PackageName>,
     },

@@ -201,7 +201,7 @@ pub enum Cqe {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum CqeError {
     /// The entry has not been written.
-    #[error("the CQE has not been written")]
+    #[error("the CQE has not been written yet")]
     Unwritten,
     /// Unknown opcode.
     #[error("unknown CQE opcode {0}")]

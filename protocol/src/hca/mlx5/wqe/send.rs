@@ -18,7 +18,7 @@ use crate::ids::{Qpn, Srqn};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum WqeError {
     /// The size is 0.
-    #[error("the size of the WQE is 0")]
+    #[error("the WQE size is 0")]
     Empty,
     /// The WQE ends inside a segment.
     #[error("the WQE is too short for its {0}")]
@@ -33,7 +33,7 @@ pub enum WqeError {
     #[error("a receive buffer cannot be an inline data segment")]
     Inline,
     /// An atomic operation requires one data segment of eight bytes.
-    #[error("the result buffer of an atomic operation must be one 8-byte segment")]
+    #[error("the result buffer of an atomic operation must be a single 8-byte segment")]
     AtomicResult,
 }
 
