@@ -277,6 +277,22 @@ mod tests {
     }
 
     #[test]
+    fn xrc_names_the_missing_half() {
+        let initiator = QpStatus { service: Service::XrcIni, receive: Expecting::NoReceive, ..IDLE };
+        let lines = said(initiator);
+        assert_eq!(
+            (&*lines[0], &*lines[2]),
+            ("QP 0x15: XRC INI, RTS", "responder: none: an XRC initiator only sends")
+        );
+        let target = QpStatus { service: Service::XrcTgt, send: WaitReason::NoSendQueue, ..IDLE };
+        let lines = said(target);
+        assert_eq!(
+            (&*lines[0], &*lines[1]),
+            ("QP 0x15: XRC TGT, RTS", "requester: none: an XRC target only responds")
+        );
+    }
+
+    #[test]
     fn silent_peer_is_explained_with_numbers() {
         let unanswered = Unanswered {
             oldest: 0x100,

@@ -1,5 +1,5 @@
-//! Responder of a reliable connection (RC, XRC target): executes each request once, in PSN order, and returns acknowledgements, READ
-//! responses and atomic results.
+//! Responder of a reliable connection (RC, XRC target): executes each request once, in PSN order, and returns
+//! acknowledgements, READ responses and atomic results.
 //!
 //! | PSN of the request | action |
 //! |---|---|

@@ -1,5 +1,6 @@
-//! Requester of a reliable connection (RC, XRC initiator): fetches send requests, segments them into packets, and retransmits until they
-//! are acknowledged. [`transmit`] decides what to send next; [`response`] handles what the responder returns.
+//! Requester of a reliable connection (RC, XRC initiator): fetches send requests, segments them into packets, and
+//! retransmits until they are acknowledged. [`transmit`] decides what to send next; [`response`] handles what the
+//! responder returns.
 //!
 //! Requests are queued in posting order, each with its range of PSNs. A READ takes one PSN per response packet. Three
 //! PSNs describe the whole state:
