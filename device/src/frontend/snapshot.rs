@@ -234,6 +234,8 @@ pub enum QpState {
 #[allow(missing_docs)]
 pub enum Service {
     Rc,
+    XrcIni,
+    XrcTgt,
     Uc,
     Ud,
     Smi,
@@ -464,6 +466,8 @@ impl From<engine::Service> for Service {
     fn from(service: engine::Service) -> Self {
         match service {
             engine::Service::Rc => Self::Rc,
+            engine::Service::XrcIni => Self::XrcIni,
+            engine::Service::XrcTgt => Self::XrcTgt,
             engine::Service::Uc => Self::Uc,
             engine::Service::Ud => Self::Ud,
             engine::Service::Smi => Self::Smi,

@@ -7,8 +7,8 @@ use std::os::fd::AsFd;
 
 use engine::{
     Access, AccessError, AtomicOp, Event, Fence, Fetch, Flush, GrhArea, GroupDatagram, Host, Initiator,
-    Modify, Mtu, Payload, QpAttrs, RecvRequest, RemoteAccess, RnrRetry, RnrTimer, SendOp, SendRequest,
-    Service, Sge, State, UdDestination,
+    Modify, Mtu, Payload, QpAttrs, RecvRequest, RecvSource, RemoteAccess, RnrRetry, RnrTimer, SendOp,
+    SendRequest, Service, Sge, State, UdDestination,
 };
 use protocol::Psn;
 use protocol::describe::Visitor;
@@ -221,6 +221,7 @@ impl Stub {
             fence: Fence::None,
             solicited: false,
             ud,
+            remote_srq: None,
         });
         cx.engine.notify_send(cx.now, Qpn::new(qpn), &mut StubHost(&mut self.queues));
     }
@@ -231,7 +232,7 @@ impl Host for StubHost<'_> {
         self.0.sends.pop_front().map_or(Fetch::Empty, Fetch::Ready)
     }
 
-    fn next_recv(&mut self, _: Qpn) -> Fetch<RecvRequest> {
+    fn next_recv(&mut self, _: RecvSource) -> Fetch<RecvRequest> {
         let sge = Sge { va: Va::new(0), lkey: Lkey::new(0), len: 4096 };
         Fetch::Ready(RecvRequest { wr_id: 78, sges: [sge].into_iter().collect() })
     }

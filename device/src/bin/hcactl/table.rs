@@ -250,6 +250,8 @@ fn qp(row: &QpRow) -> Vec<String> {
         row.state.to_string(),
         match row.service {
             Service::Rc => "RC",
+            Service::XrcIni => "XRC INI",
+            Service::XrcTgt => "XRC TGT",
             Service::Uc => "UC",
             Service::Ud => "UD",
             Service::Smi => "SMI",

@@ -1,7 +1,8 @@
 //! A device as the engine sees it: work queues, and memory access by key.
 
 use engine::{
-    Access, AccessError, AtomicOp, Dropped, Fetch, GroupDatagram, Initiator, Modify, RecvRequest, SendRequest,
+    Access, AccessError, AtomicOp, Dropped, Fetch, GroupDatagram, Initiator, Modify, RecvRequest, RecvSource,
+    SendRequest,
 };
 use protocol::hca::status::{CmdError, CmdStatus};
 use protocol::ids::{Lkey, Qpn, Va};
@@ -57,8 +58,10 @@ impl<Q: Queues> engine::Host for DeviceHost<'_, Q> {
         queues.as_mut().map_or(Fetch::Empty, |queues| queues.next_send(qpn, cx))
     }
 
-    fn next_recv(&mut self, qpn: Qpn) -> Fetch<RecvRequest> {
+    fn next_recv(&mut self, source: RecvSource) -> Fetch<RecvRequest> {
         let Self { queues, cx } = self;
+        // These interfaces have no XRC.
+        let RecvSource::Qp(qpn) = source else { return Fetch::Empty };
         queues.as_mut().map_or(Fetch::Empty, |queues| queues.next_recv(qpn, cx))
     }
 

@@ -346,6 +346,7 @@ impl SendQueue {
             fence: Fence::reads(fence),
             solicited: wqe.next.solicited,
             ud,
+            remote_srq: None,
         })
     }
 

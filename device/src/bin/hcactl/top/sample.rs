@@ -213,6 +213,8 @@ fn state(row: &DeviceRow) -> (&'static str, bool) {
 fn service(service: Service) -> &'static str {
     match service {
         Service::Rc => "RC",
+        Service::XrcIni => "XRC INI",
+        Service::XrcTgt => "XRC TGT",
         Service::Uc => "UC",
         Service::Ud => "UD",
         Service::Smi => "SMI",
