@@ -61,7 +61,7 @@ fn files_are_made_where_the_configuration_says_and_nowhere_else() {
     let (_daemon, control, line) = start(&[("confinement", writable)], |_| ());
     if !line.contains("landlock ABI") {
         // Without landlock the second half does not hold.
-        assert!(line.contains("unavailable: landlock"), "{line}");
+        assert!(line.contains("not available on this host: landlock"), "{line}");
         return;
     }
     for what in ["capture", "trace"] {
@@ -184,8 +184,8 @@ fn a_kernel_that_lacks_something_is_named_and_serves() {
     // Numbers of linux/unistd.h, the same everywhere.
     const LANDLOCK_CREATE_RULESET: i64 = 444;
     for (call, missing) in [
-        (LANDLOCK_CREATE_RULESET, "unavailable: landlock (not supported by the kernel)"),
-        (libc::SYS_seccomp, "unavailable: seccomp (not supported by the kernel)"),
+        (LANDLOCK_CREATE_RULESET, "not available on this host: landlock (not supported by the kernel)"),
+        (libc::SYS_seccomp, "not available on this host: seccomp (not supported by the kernel)"),
     ] {
         let filter = without(call);
         let (daemon, control, line) = start(&[], |command| {
