@@ -139,9 +139,15 @@ pub fn complete() {
     match (in_force.is_empty(), missing.is_empty()) {
         (_, true) => tracing::info!("sandbox active: {}", in_force.join(", ")),
         (false, false) => {
-            tracing::info!("sandbox active: {}; not available on this host: {}", in_force.join(", "), missing.join(", "));
+            tracing::info!(
+                "sandbox active: {}; not available on this host: {}",
+                in_force.join(", "),
+                missing.join(", ")
+            );
         }
-        (true, false) => tracing::info!("running without a sandbox; not available on this host: {}", missing.join(", ")),
+        (true, false) => {
+            tracing::info!("running without a sandbox; not available on this host: {}", missing.join(", "))
+        }
     }
 }
 
