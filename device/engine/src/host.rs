@@ -7,7 +7,7 @@ use protocol::net::layers::Tci;
 use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
 
-use crate::{Dropped, LocalOp, RecvRequest, SendRequest, Status};
+use crate::{Dropped, Instant, LocalOp, RecvRequest, SendRequest, Status};
 
 /// Result of fetching the next request from a work queue.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -219,6 +219,13 @@ pub trait Host {
     /// used.
     fn next_flushed_recv(&mut self, qpn: Qpn) -> Fetch<RecvRequest> {
         self.next_recv(RecvSource::Qp(qpn))
+    }
+
+    /// Returns when the request that [`Host::next_recv`] did not return yet can be fetched, if one is being posted to the
+    /// receive queue of `qpn`. The RNR NAK then asks the requester to wait that long.
+    fn next_recv_due(&self, qpn: Qpn) -> Option<Instant> {
+        let _ = qpn;
+        None
     }
 
     /// Checks whether requests to the XRC target `qpn` can name the SRQ `srqn`. Returns the protection domain of the

@@ -6,8 +6,8 @@ use protocol::ids::{Lkey, Pdn, Qpn, Rkey, Srqn, Va};
 use smallvec::SmallVec;
 
 use engine::{
-    Access, AccessError, AtomicOp, Bind, FastRegister, Fetch, GroupDatagram, Host, Initiator, LocalOp, Pages,
-    RecvRequest, RecvSource, Rights, SendRequest, Sge, WindowKind, XrcError,
+    Access, AccessError, AtomicOp, Bind, FastRegister, Fetch, GroupDatagram, Host, Initiator, Instant,
+    LocalOp, Pages, RecvRequest, RecvSource, Rights, SendRequest, Sge, WindowKind, XrcError,
 };
 
 /// A memory region.
@@ -224,6 +224,8 @@ pub struct SimHost {
     pub groups: BTreeMap<[u8; 16], Vec<Qpn>>,
     /// Whether the host counts posted receive requests, so that responders advertise credits.
     pub counts_receives: bool,
+    /// When the next receive request can be fetched, for [`Host::next_recv_due`].
+    pub recv_due: Option<Instant>,
     /// Recorded events, if recording is enabled. The reader drains them.
     pub host_events: Option<Vec<HostEvent>>,
 }
@@ -404,6 +406,10 @@ impl Host for SimHost {
         let next = queues.send.pop_front();
         queues.taken[0] += usize::from(next.is_some());
         next.unwrap_or(Fetch::Empty)
+    }
+
+    fn next_recv_due(&self, _: Qpn) -> Option<Instant> {
+        self.recv_due
     }
 
     fn next_recv(&mut self, source: RecvSource) -> Fetch<RecvRequest> {

@@ -260,6 +260,13 @@ impl RnrTimer {
         }
     }
 
+    /// Returns the shortest timer that is at least this timer and at least `wait`, or the longest timer.
+    pub(crate) fn at_least(self, wait: Duration) -> Self {
+        // Code 0 is the longest timer.
+        let longer = (self.0..32).map(Self).find(|timer| timer.duration() >= wait);
+        if self.duration() >= wait { self } else { longer.unwrap_or(Self(0)) }
+    }
+
     /// Returns how long the requester waits.
     ///
     /// # Spec

@@ -189,6 +189,8 @@ impl Responder {
                 // IBTA 9.7.5.2 (RNR NAK): the requester retries this packet after the timer. The refused packet had
                 // no effect.
                 let timer = core.attrs.min_rnr_timer.after(self.rnr_naks, core.attrs.max_rnr_timer);
+                let due = ctx.host.next_recv_due(core.qpn);
+                let timer = due.map_or(timer, |due| timer.at_least(due.saturating_since(ctx.now)));
                 self.rnr_naks = self.rnr_naks.saturating_add(1);
                 self.replies.push_nak(self.expected, self.msn, Syndrome::RnrNak { timer: timer.code() });
                 Ok(false)

@@ -457,6 +457,19 @@ fn early_receive_draws_no_nak() {
     assert_eq!((polled(&mut a).0, polled(&mut b).0), (5, 5));
 }
 
+/// J-50: the message arrives before the settle time is over. Its sender retries once, after the settle time.
+#[test]
+fn settling_receive_draws_one_nak() {
+    let (mut a, mut b) = pair(Caps { max_recv_sges: 1, ..Caps::default() });
+    b.post_recv(&[&[(DATA, 64)]]);
+    a.post_send(&[inline(b"hello")]);
+    settle(&mut a, &mut b);
+    wait(&mut a, &mut b, Instant::from_nanos(400_000_000));
+    assert_eq!(b.machine().hca.engine_stats().naks_sent.rnr, 1);
+    assert_eq!(b.get(DATA, 5), b"hello");
+    assert_eq!((polled(&mut a).0, polled(&mut b).0), (5, 5));
+}
+
 #[test]
 fn errors_name_queue_and_request_offset() {
     let (mut a, mut b) = pair(Caps::default());
