@@ -54,7 +54,7 @@ use crate::capture::Capture;
 use crate::fabric::impair::{Impairments, Rule, TooManyRulesError};
 use crate::fabric::{MEMORY_TURN_BYTES, TxBatch};
 use crate::frontend::snapshot::{Page, Rows, Table};
-use crate::frontend::{Context, Frontend, FrontendCounters, HostContext};
+use crate::frontend::{Context, Frontend, HostContext, PortNumber};
 use crate::identity::Identity;
 use crate::limited;
 use crate::management::Management;
@@ -134,7 +134,7 @@ impl<F: Frontend> Hca<F> {
             false => Port::new(addresses),
         };
         let own = port.addresses().own;
-        let management = frontend.node().map(|node| Management::new(own, node));
+        let management = frontend.port_kind(PortNumber::ONE).node().map(|node| Management::new(own, node));
         let mut hca = Self {
             pci,
             frontend,
@@ -426,7 +426,7 @@ impl<F: Frontend> Hca<F> {
     }
 
     /// Returns the counters of the front-end.
-    pub fn frontend_counters(&self) -> FrontendCounters {
+    pub fn frontend_counters(&self) -> F::Counters {
         self.frontend.counters()
     }
 

@@ -27,9 +27,8 @@ use super::rdma::{Rdma, RdmaHost};
 use super::vectors::RouteRegister;
 use super::{rdma, registers, snapshot, strict, trace};
 use crate::frontend::snapshot::{Page, Table};
-use crate::frontend::{self, Context, Frontend, FrontendCounters, HostContext, Interface, RegisterAccess};
+use crate::frontend::{self, Context, Frontend, HostContext, Interface, PortKind, PortNumber, RegisterAccess};
 use crate::limited;
-use crate::management::NodeProfile;
 use crate::net::address::Addresses;
 use crate::telemetry::reason::InterfaceReason;
 use crate::vfio::{Bar, Bars, MemoryBar, MsixLayout, PciFunction};
@@ -43,8 +42,7 @@ const DEVICE_RESETS: u32 = 0b11;
 pub type Setup = frontend::Setup<Options>;
 
 /// Counters specific to this front-end.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Counters {
     /// Function resets through PFGEN_CTRL.
     pub function_resets: u64,
@@ -219,6 +217,9 @@ impl E810 {
 
 impl Frontend for E810 {
     type Host<'a> = RdmaHost<'a>;
+    type Counters = Counters;
+
+    const KEY: &'static str = "e810";
 
     const NIC: bool = true;
 
@@ -245,8 +246,8 @@ impl Frontend for E810 {
         }
     }
 
-    fn node(&self) -> Option<NodeProfile> {
-        None
+    fn port_kind(&self, _: PortNumber) -> PortKind {
+        PortKind::Ethernet
     }
 
     fn bar_read(&mut self, cx: &mut Context<'_>, bar: Bar, offset: u64, data: &mut [u8]) {
@@ -343,8 +344,8 @@ impl Frontend for E810 {
         snapshot::page(self, engine, addresses, table, from)
     }
 
-    fn counters(&self) -> FrontendCounters {
-        FrontendCounters::E810(self.counters)
+    fn counters(&self) -> Counters {
+        self.counters
     }
 
     fn reset(&mut self) {

@@ -29,7 +29,7 @@ use crate::frontend::hcr::registers::Hcr;
 use crate::frontend::hcr::snapshot as rows;
 use crate::frontend::hcr::verbs::WorkTag;
 use crate::frontend::snapshot::{Page, Table};
-use crate::frontend::{self, Context, Frontend, FrontendCounters, HostContext, Interface, RegisterAccess};
+use crate::frontend::{self, Context, Frontend, HostContext, Interface, PortKind, PortNumber, RegisterAccess};
 use crate::limited;
 use crate::management::NodeProfile;
 use crate::net::address::Addresses;
@@ -40,7 +40,7 @@ use crate::vfio::{Bar, Bars, MemoryBar, MsixLayout, PciFunction};
 pub type Setup = frontend::Setup<Options>;
 
 /// Counters specific to this interface.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Counters {
     /// Context manager, by channel.
     pub ctxmgt: CtxStats,
@@ -198,6 +198,9 @@ impl JingZhao {
 
 impl Frontend for JingZhao {
     type Host<'a> = DeviceHost<'a, Resources>;
+    type Counters = Counters;
+
+    const KEY: &'static str = "jingzhao";
 
     fn pci(&self) -> PciFunction {
         let memory = |len| MemoryBar { len, prefetchable: false };
@@ -221,8 +224,8 @@ impl Frontend for JingZhao {
         }
     }
 
-    fn node(&self) -> Option<NodeProfile> {
-        Some(NodeProfile {
+    fn port_kind(&self, _: PortNumber) -> PortKind {
+        PortKind::InfiniBand(NodeProfile {
             vendor_id: u32::from(pci::VENDOR_ID),
             device_id: pci::DEVICE_ID,
             revision: u32::from(pci::REVISION),
@@ -310,7 +313,7 @@ impl Frontend for JingZhao {
 
     fn link_changed(&mut self, cx: &mut Context<'_>, up: bool) {
         if let Some(resources) = &mut self.state.resources {
-            resources.raise(cx, &Eqe::PortChange { port: 1, active: up });
+            resources.raise(cx, &Eqe::PortChange { port: PortNumber::ONE.get(), active: up });
         }
     }
 
@@ -326,8 +329,8 @@ impl Frontend for JingZhao {
         rows::take(objects, icm, (engine, addresses), table, from)
     }
 
-    fn counters(&self) -> FrontendCounters {
-        FrontendCounters::Jingzhao(Counters { ctxmgt: *self.state.stats() })
+    fn counters(&self) -> Counters {
+        Counters { ctxmgt: *self.state.stats() }
     }
 
     fn reset(&mut self) {

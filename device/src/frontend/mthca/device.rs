@@ -29,7 +29,7 @@ use crate::frontend::hcr::snapshot as rows;
 use crate::frontend::hcr::verbs::WorkTag;
 use crate::frontend::snapshot::{Page, Table};
 use crate::frontend::strict::Findings;
-use crate::frontend::{self, Context, Frontend, FrontendCounters, HostContext, Interface, RegisterAccess};
+use crate::frontend::{self, Context, Frontend, HostContext, Interface, PortKind, PortNumber, RegisterAccess};
 use crate::limited;
 use crate::management::NodeProfile;
 use crate::memory::GuestMemory;
@@ -45,8 +45,7 @@ const INTERNAL_ERROR: u32 = 1;
 pub type Setup = frontend::Setup<Options>;
 
 /// Counters specific to this interface.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Counters {
     /// Resets by the register in BAR0.
     pub resets: u64,
@@ -171,6 +170,9 @@ impl Mthca {
 
 impl Frontend for Mthca {
     type Host<'a> = DeviceHost<'a, Resources>;
+    type Counters = Counters;
+
+    const KEY: &'static str = "mthca";
 
     fn pci(&self) -> PciFunction {
         let memory = |len| MemoryBar { len, prefetchable: false };
@@ -194,8 +196,8 @@ impl Frontend for Mthca {
         }
     }
 
-    fn node(&self) -> Option<NodeProfile> {
-        Some(NodeProfile {
+    fn port_kind(&self, _: PortNumber) -> PortKind {
+        PortKind::InfiniBand(NodeProfile {
             vendor_id: 0x0002c9,
             device_id: pci::DEVICE_ID,
             revision: 0xa0,
@@ -288,7 +290,7 @@ impl Frontend for Mthca {
 
     fn link_changed(&mut self, cx: &mut Context<'_>, up: bool) {
         if let Some(resources) = self.state.resources_mut() {
-            resources.raise(cx, &Eqe::PortChange { port: 1, active: up });
+            resources.raise(cx, &Eqe::PortChange { port: PortNumber::ONE.get(), active: up });
         }
     }
 
@@ -302,8 +304,8 @@ impl Frontend for Mthca {
         rows::take(self.state.resources(), icm, (engine, addresses), table, from)
     }
 
-    fn counters(&self) -> FrontendCounters {
-        FrontendCounters::Mthca(self.counters)
+    fn counters(&self) -> Counters {
+        self.counters
     }
 
     fn reset(&mut self) {
