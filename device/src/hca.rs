@@ -62,7 +62,7 @@ use crate::memory::{GuestMemory, Limits};
 use crate::net::address::Addresses;
 use crate::net::{Link, Port, PortStats};
 use crate::record::{Input, RecordSink};
-use crate::telemetry::monitor::{Ignored, Monitor};
+use crate::telemetry::monitor::{IgnoredRow, Monitor};
 use crate::telemetry::trace::{Kind, Trace};
 use crate::vfio::PciFunction;
 use crate::vfio::msix::Interrupts;
@@ -81,12 +81,12 @@ pub struct WorkLeft {
 }
 
 /// State of one QP for `hcactl explain`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Explanation {
     /// Why it waits; `None` if the QP does not exist.
     pub situation: Option<QpStatus>,
     /// Packets and requests of it that were ignored.
-    pub ignored: Option<Ignored>,
+    pub ignored: Option<IgnoredRow>,
 }
 
 /// A device: HCA, NIC or both.
@@ -414,7 +414,7 @@ impl<F: Frontend> Hca<F> {
         let mut page = self.frontend.snapshot(&self.engine, self.port.addresses(), table, from);
         if let Rows::Qps(rows) = &mut page.rows {
             for row in rows {
-                row.ignored = self.monitor.ignored_of(Qpn::new(row.qpn));
+                row.ignored = self.monitor.ignored_of(Qpn::new(row.qpn)).map(IgnoredRow::from);
             }
         }
         page
@@ -422,7 +422,8 @@ impl<F: Frontend> Hca<F> {
 
     /// Returns why a QP waits, and what was ignored of it.
     pub fn explain(&self, qpn: Qpn) -> Explanation {
-        Explanation { situation: self.engine.explain(self.now, qpn), ignored: self.monitor.ignored_of(qpn) }
+        let ignored = self.monitor.ignored_of(qpn).map(IgnoredRow::from);
+        Explanation { situation: self.engine.explain(self.now, qpn), ignored }
     }
 
     /// Returns the counters of the front-end.

@@ -25,7 +25,9 @@ impl Named {
 
 impl PartialEq for Named {
     fn eq(&self, other: &Self) -> bool {
-        let texts = |of: &Self| of.0.iter().map(|(name, value)| (name.clone(), value.get().to_owned())).collect::<Vec<_>>();
+        let texts = |of: &Self| {
+            of.0.iter().map(|(name, value)| (name.clone(), value.get().to_owned())).collect::<Vec<_>>()
+        };
         texts(self) == texts(other)
     }
 }

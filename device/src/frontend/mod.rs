@@ -11,6 +11,7 @@ pub mod jingzhao;
 pub mod list;
 pub mod mthca;
 pub(crate) mod poll_set;
+pub mod reason;
 pub mod snapshot;
 pub mod strict;
 #[cfg(test)]
@@ -29,6 +30,7 @@ use crate::memory::GuestMemory;
 use crate::net::Port;
 use crate::net::address::Addresses;
 use crate::telemetry::monitor::Monitor;
+use crate::telemetry::reason::IgnoreReason;
 use crate::telemetry::trace::Kind;
 use crate::vfio::msix::Interrupts;
 use crate::vfio::pci::ConfigSpace;
@@ -207,6 +209,10 @@ pub trait Frontend {
 
     /// Key of the interface in the configuration and in the counters.
     const KEY: &'static str;
+
+    /// Reasons for which the device ignores doorbells, register writes and frames, beside [`reason::ALL`]. One list for
+    /// each module that declares some.
+    const IGNORE_REASONS: &'static [&'static [IgnoreReason]];
 
     /// The PCI function. Constant.
     fn pci(&self) -> PciFunction;

@@ -28,6 +28,7 @@ use crate::memory::Permissions;
 use crate::net::DropReason;
 use crate::net::address::Addresses;
 use crate::net::lid::{Grh, Route};
+use crate::telemetry::reason::IgnoreReason;
 use crate::telemetry::trace::tests::Written;
 use crate::vfio::server::{Device as _, Region};
 use crate::vfio::{Bar, Bars, MemoryBar, MsixLayout};
@@ -59,6 +60,7 @@ impl Frontend for Stub {
     type Counters = ();
 
     const KEY: &'static str = "stub";
+    const IGNORE_REASONS: &'static [&'static [IgnoreReason]] = &[];
 
     fn pci(&self) -> PciFunction {
         let memory = |len| MemoryBar { len, prefetchable: false };

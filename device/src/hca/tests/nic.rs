@@ -29,6 +29,7 @@ impl Frontend for Nic {
     type Counters = ();
 
     const KEY: &'static str = "stub_nic";
+    const IGNORE_REASONS: &'static [&'static [IgnoreReason]] = &[];
     const NIC: bool = true;
 
     fn pci(&self) -> PciFunction {

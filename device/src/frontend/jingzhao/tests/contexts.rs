@@ -6,9 +6,9 @@ use protocol::ids::Qpn;
 
 use super::traffic::{ENTRY, state};
 use super::*;
-use crate::frontend::{Frontend as _, PortNumber};
 use crate::frontend::jingzhao::ctxmgt::key_qpc_data::KeyQpc;
 use crate::frontend::jingzhao::qp::attributes;
+use crate::frontend::{Frontend as _, PortNumber};
 
 /// INIT2RTR of section 14.7: RC, QPN 5, remote 9.
 pub(super) const RTR: &str = "
