@@ -5,13 +5,13 @@
 
 use std::mem;
 
-use engine::{Engine, Event, Instant};
+use engine::{Event, Instant};
 use protocol::describe::Visitor;
 use protocol::hca::e810::interrupt::OtherCauses;
 use protocol::hca::e810::pci;
 use protocol::hca::e810::regs::Register;
 use protocol::hca::words;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
 use super::admin::dispatch;
 use super::admin::post_link_event;
@@ -24,14 +24,18 @@ use super::options::Options;
 use super::package::Package;
 use super::pf_config::PfConfig;
 use super::rdma::{Rdma, RdmaHost};
+use super::reason;
 use super::vectors::RouteRegister;
 use super::{rdma, registers, snapshot, strict, trace};
-use crate::frontend::snapshot::{Page, Table};
-use crate::frontend::{self, Context, Frontend, FrontendCounters, HostContext, Interface, RegisterAccess};
+use crate::frontend::e810::reason::NO_QUEUE;
+use crate::frontend::reason::{NO_REGISTER, WIDTH};
+use crate::frontend::table::Table;
+use crate::frontend::{
+    self, Context, Frontend, HostContext, Interface, PortKind, PortNumber, RegisterAccess,
+};
 use crate::limited;
-use crate::management::NodeProfile;
-use crate::net::address::Addresses;
-use crate::telemetry::reason::InterfaceReason;
+use crate::telemetry::monitor::Rule;
+use crate::telemetry::reason::IgnoreReason;
 use crate::vfio::{Bar, Bars, MemoryBar, MsixLayout, PciFunction};
 
 /// PFGEN_CTRL.PFSWR: function reset.
@@ -43,8 +47,7 @@ const DEVICE_RESETS: u32 = 0b11;
 pub type Setup = frontend::Setup<Options>;
 
 /// Counters specific to this front-end.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Counters {
     /// Function resets through PFGEN_CTRL.
     pub function_resets: u64,
@@ -72,6 +75,9 @@ pub struct E810 {
 impl Interface for E810 {
     type Options = Options;
 
+    const NAME: &'static str = "E810";
+    const DRIVERS: &'static [&'static str] = &["ice", "irdma"];
+    const RULES: &'static [&'static Rule] = strict::rules::ALL;
     const NEEDS_TRAPS: Option<&'static str> =
         Some("share one page among all guest processes, and a doorbell can overwrite an earlier one");
 
@@ -128,7 +134,7 @@ impl E810 {
     fn write_register(&mut self, cx: &mut Context<'_>, offset: u64, value: u32) {
         let Some((register, 0)) = Register::at(offset) else {
             self.counters.unknown_registers += 1;
-            return cx.monitor.ignored_store(InterfaceReason::NoRegister, Bar::Bar0.number(), offset);
+            return cx.monitor.ignored_store(NO_REGISTER, Bar::Bar0.number(), offset);
         };
         if let Some((ring, register)) = RingRegister::of(register) {
             self.function.rings.write(ring, register, value);
@@ -150,7 +156,7 @@ impl E810 {
             match register {
                 Register::QtxCommDbell(queue) if !self.lan.has_transmit(queue) => {
                     let what = format_args!("qtx_comm_dbell[{queue}]");
-                    cx.monitor.ignored(InterfaceReason::NoQueue, None, what, |_| {});
+                    cx.monitor.ignored(NO_QUEUE, None, what, |_| {});
                 }
                 Register::QtxCommDbell(_) => cx.monitor.count_doorbell("transmit"),
                 Register::QrxTail(_) => cx.monitor.count_doorbell("receive"),
@@ -219,6 +225,11 @@ impl E810 {
 
 impl Frontend for E810 {
     type Host<'a> = RdmaHost<'a>;
+    type Counters = Counters;
+
+    const KEY: &'static str = "e810";
+    const IGNORE_REASONS: &'static [&'static [IgnoreReason]] = &[reason::ALL];
+    const TABLES: &'static [Table<Self>] = snapshot::TABLES;
 
     const NIC: bool = true;
 
@@ -245,8 +256,8 @@ impl Frontend for E810 {
         }
     }
 
-    fn node(&self) -> Option<NodeProfile> {
-        None
+    fn port_kind(&self, _: PortNumber) -> PortKind {
+        PortKind::Ethernet
     }
 
     fn bar_read(&mut self, cx: &mut Context<'_>, bar: Bar, offset: u64, data: &mut [u8]) {
@@ -268,7 +279,7 @@ impl Frontend for E810 {
                 strict::write(strict, view, offset, data).report(cx.monitor);
             }
             if !words::is_word_write(offset, data) {
-                cx.monitor.ignored_store(InterfaceReason::Width, bar.number(), offset);
+                cx.monitor.ignored_store(WIDTH, bar.number(), offset);
             }
             for (offset, word) in words::writes(offset, data) {
                 self.write_register(cx, offset, u32::from_le_bytes(word));
@@ -339,12 +350,8 @@ impl Frontend for E810 {
         self.function.vectors.fire_other(cx, OtherCauses::ECC);
     }
 
-    fn snapshot(&self, engine: &Engine, addresses: &Addresses, table: Table, from: u64) -> Page {
-        snapshot::page(self, engine, addresses, table, from)
-    }
-
-    fn counters(&self) -> FrontendCounters {
-        FrontendCounters::E810(self.counters)
+    fn counters(&self) -> Counters {
+        self.counters
     }
 
     fn reset(&mut self) {
