@@ -193,8 +193,8 @@ pub struct PeerEntry {
     /// Additional IPv6 address. The device also has a link-local IPv6 address derived from its MAC. Default:
     /// none.
     pub ipv6: Option<Ipv6Addr>,
-    /// Use this device's IPv6 address instead of its IPv4 address for packets that a guest addresses to the
-    /// device by number or MAC address.
+    /// Send packets to this peer's IPv6 address instead of its IPv4 address if the guest specifies only the
+    /// peer's device number or MAC address.
     #[serde(default)]
     pub prefer_ipv6: bool,
 }
