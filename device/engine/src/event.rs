@@ -134,3 +134,5 @@ pub enum Event {
     Completion(Completion),
     Async { qpn: Qpn, event: AsyncEvent },
 }
+
+const _: () = assert!(size_of::<Event>() <= 88, "the table of limits says what an event takes");
