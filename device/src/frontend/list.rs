@@ -67,7 +67,7 @@ pub fn table(name: &str) -> Result<&'static TableSpec, UnknownTableError> {
 
 /// No interface has a table with this name.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[error("unknown table {0:?}; the tables are {list}", list = names(tables().iter().map(|spec| spec.name)))]
+#[error("unknown table \"{}\"; the tables are {}", .0.escape_debug(), names(&tables()))]
 pub struct UnknownTableError(String);
 
 /// Returns the keys of all interfaces for a text: `a, b or c`.
@@ -80,8 +80,8 @@ pub fn keys() -> String {
     }
 }
 
-fn names(names: impl Iterator<Item = &'static str>) -> String {
-    names.collect::<Vec<_>>().join(", ")
+fn names(tables: &[&TableSpec]) -> String {
+    tables.iter().map(|spec| spec.name).collect::<Vec<_>>().join(", ")
 }
 
 /// Generates the configuration entry and [`ALL`] from one line per interface. The module of an interface provides
