@@ -58,13 +58,13 @@ fn help_names_every_option() {
 }
 
 #[test]
-fn version_is_that_of_the_package() {
+fn version_matches_package() {
     let output = run(&["--version"]);
     assert_eq!(String::from_utf8(output.stdout).unwrap(), format!("hcad {}\n", env!("CARGO_PKG_VERSION")));
 }
 
 #[test]
-fn capabilities_are_json_and_need_no_configuration() {
+fn capabilities_print_json_without_configuration() {
     let output = run(&["--print-capabilities"]);
     assert!(output.status.success());
     let value: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
@@ -83,13 +83,13 @@ fn wrong_arguments_exit_with_2() {
 }
 
 #[test]
-fn a_file_that_cannot_be_read_is_named() {
+fn unreadable_file_is_named() {
     let line = one_line(&run(&["--config", "/nonexistent/hcad.json"]));
     assert_eq!(line, "hcad: cannot read /nonexistent/hcad.json: No such file or directory (os error 2)\n");
 }
 
 #[test]
-fn a_wrong_configuration_is_refused_in_one_line_that_names_the_key() {
+fn configuration_error_names_key_in_one_line() {
     let cases = [
         ("{", "EOF while parsing"),
         (r#"{"devices": []}"#, "devices: at least one device is required"),
@@ -104,7 +104,7 @@ fn a_wrong_configuration_is_refused_in_one_line_that_names_the_key() {
 }
 
 #[test]
-fn check_says_ok_or_what_is_wrong_and_opens_nothing() {
+fn check_reports_errors_and_opens_nothing() {
     let folder = tempfile::tempdir().unwrap();
     let socket = folder.path().join("hca.sock");
     let config = configuration(folder.path(), Some(&socket));
@@ -123,7 +123,7 @@ fn check_says_ok_or_what_is_wrong_and_opens_nothing() {
 }
 
 #[test]
-fn a_socket_path_that_is_in_use_is_named() {
+fn socket_path_in_use_is_named() {
     let daemon = Daemon::start();
     let config = daemon.folder.path().join("hcad.json");
     let line = one_line(&run(&["--config", config.to_str().unwrap()]));
@@ -132,7 +132,7 @@ fn a_socket_path_that_is_in_use_is_named() {
 }
 
 #[test]
-fn a_second_daemon_is_no_client_of_the_first() {
+fn second_daemon_does_not_connect_to_first() {
     let (mut first, control) = {
         let folder = tempfile::tempdir().unwrap();
         let (config, socket, control) = with_control(folder.path(), &[]);
@@ -155,7 +155,7 @@ fn a_second_daemon_is_no_client_of_the_first() {
 }
 
 #[test]
-fn check_says_what_is_missing_on_this_host() {
+fn check_reports_missing_host_resources() {
     let folder = tempfile::tempdir().unwrap();
     let config = configuration(folder.path(), Some(Path::new("/nonexistent/s")));
     let line = one_line(&run(&["--config", config.to_str().unwrap(), "--check"]));
@@ -163,7 +163,7 @@ fn check_says_what_is_missing_on_this_host() {
 }
 
 #[test]
-fn a_configuration_comes_from_standard_input_too() {
+fn configuration_is_read_from_standard_input() {
     let folder = tempfile::tempdir().unwrap();
     let config = configuration(folder.path(), Some(&folder.path().join("s")));
     let check =
@@ -176,7 +176,7 @@ fn a_configuration_comes_from_standard_input_too() {
 }
 
 #[test]
-fn whatever_is_wrong_with_a_configuration_the_file_is_named_once() {
+fn configuration_error_names_file_once() {
     let folder = tempfile::tempdir().unwrap();
     let write = |text: &str| {
         let path = folder.path().join("hcad.json");
@@ -210,7 +210,7 @@ fn whatever_is_wrong_with_a_configuration_the_file_is_named_once() {
 }
 
 #[test]
-fn a_filter_of_the_environment_that_is_wrong_is_named_as_such() {
+fn invalid_environment_filter_is_named() {
     let folder = tempfile::tempdir().unwrap();
     let config = configuration(folder.path(), Some(&folder.path().join("s")));
     let output = hcad().arg("--config").arg(config).env("RUST_LOG", "device=loud").output().unwrap();
@@ -219,7 +219,7 @@ fn a_filter_of_the_environment_that_is_wrong_is_named_as_such() {
 }
 
 #[test]
-fn a_log_filter_that_is_wrong_is_named() {
+fn invalid_log_filter_is_named() {
     let line = one_line(&run_with(
         r#"{"log": {"filter": "device=loud"}, "devices": [{"id": 1, "socket_path": "/nonexistent/s",
             "frontend": {"jingzhao": {}}, "fabric": {"udp": {"bind": "127.0.0.1:0", "peers": []}}}]}"#,
@@ -228,7 +228,7 @@ fn a_log_filter_that_is_wrong_is_named() {
 }
 
 #[test]
-fn sigterm_and_sigint_end_it_with_success_and_remove_the_socket_and_sighup_where_there_is_no_file() {
+fn signals_exit_cleanly_and_remove_socket() {
     for (number, arguments) in [
         (libc::SIGTERM, &["--config", "hcad.json"][..]),
         (libc::SIGINT, &["--config", "hcad.json"]),
@@ -284,14 +284,14 @@ fn serves_to_the_end(mut child: Child, folder: &TempDir) {
 }
 
 #[test]
-fn a_log_that_cannot_be_written_stops_nothing() {
+fn unwritable_log_does_not_stop_daemon() {
     let full = File::options().write(true).open("/dev/full").unwrap();
     let (child, folder) = start_unheard(full, &["--trace", "-"]);
     serves_to_the_end(child, &folder);
 }
 
 #[test]
-fn a_log_that_nobody_reads_stops_nothing() {
+fn unread_log_does_not_stop_daemon() {
     let (reader, writer) = std::io::pipe().unwrap();
     rustix::pipe::fcntl_setpipe_size(&writer, 4096).unwrap();
     (&writer).write_all(&[b'\n'; 4096]).unwrap();
@@ -301,7 +301,7 @@ fn a_log_that_nobody_reads_stops_nothing() {
 }
 
 #[test]
-fn a_log_whose_reader_is_gone_stops_nothing() {
+fn closed_log_pipe_does_not_stop_daemon() {
     let (reader, writer) = std::io::pipe().unwrap();
     drop(reader);
     let (child, folder) = start_unheard(writer, &[]);
@@ -309,7 +309,7 @@ fn a_log_whose_reader_is_gone_stops_nothing() {
 }
 
 #[test]
-fn an_answer_that_nobody_takes_is_an_error_and_no_panic() {
+fn closed_stdout_is_error_without_panic() {
     let full = || File::options().write(true).open("/dev/full").unwrap();
     let status = hcad().arg("--print-capabilities").stdout(full()).stderr(full()).status().unwrap();
     assert_eq!(status.code(), Some(1));
@@ -334,7 +334,7 @@ fn start_with_hangup(disposition: libc::sighandler_t, arguments: &[&str]) -> Dae
 
 /// As nohup(1) starts programs.
 #[test]
-fn a_hangup_that_is_to_be_ignored_is_ignored() {
+fn ignored_sighup_stays_ignored() {
     let mut daemon = start_with_hangup(libc::SIG_IGN, &["--config", "hcad.json"]);
     signal(&daemon, libc::SIGHUP);
     drop(Client::new(&daemon.socket).unwrap());
@@ -344,7 +344,7 @@ fn a_hangup_that_is_to_be_ignored_is_ignored() {
 }
 
 #[test]
-fn as_many_descriptors_as_the_host_allows_may_be_open() {
+fn descriptor_limit_is_raised_to_maximum() {
     let folder = tempfile::tempdir().unwrap();
     let socket = folder.path().join("hca.sock");
     let mut command = hcad();
@@ -366,7 +366,7 @@ fn as_many_descriptors_as_the_host_allows_may_be_open() {
 }
 
 #[test]
-fn the_socket_of_a_killed_daemon_is_taken_over() {
+fn socket_of_killed_daemon_is_replaced() {
     let mut first = Daemon::start();
     first.child.kill().unwrap();
     first.child.wait().unwrap();
@@ -378,7 +378,7 @@ fn the_socket_of_a_killed_daemon_is_taken_over() {
 }
 
 #[test]
-fn socket_path_overrides_the_file() {
+fn socket_path_option_overrides_file() {
     let folder = tempfile::tempdir().unwrap();
     let config = configuration(folder.path(), Some(Path::new("/nonexistent/s")));
     let socket = folder.path().join("other.sock");
@@ -406,7 +406,7 @@ fn start_with_fd(socket: &impl AsRawFd) -> Daemon {
 }
 
 #[test]
-fn an_inherited_listening_socket_serves_one_client_after_the_other() {
+fn inherited_listener_serves_successive_clients() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("inherited.sock");
     let listener = UnixListener::bind(&path).unwrap();
@@ -418,7 +418,7 @@ fn an_inherited_listening_socket_serves_one_client_after_the_other() {
 }
 
 #[test]
-fn an_inherited_client_is_the_only_one_and_the_daemon_ends_with_it() {
+fn daemon_exits_with_inherited_client() {
     let (ours, theirs) = UnixStream::pair().unwrap();
     let mut daemon = start_with_fd(&theirs);
     drop(theirs);
@@ -427,7 +427,7 @@ fn an_inherited_client_is_the_only_one_and_the_daemon_ends_with_it() {
 }
 
 #[test]
-fn sockets_are_for_those_the_configuration_names_whatever_the_umask_is() {
+fn socket_modes_ignore_umask() {
     let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o7777;
     for (more, umask, expected) in [
         (vec![], 0, 0o600),
@@ -453,7 +453,7 @@ fn sockets_are_for_those_the_configuration_names_whatever_the_umask_is() {
 }
 
 #[test]
-fn a_descriptor_that_is_no_socket_is_refused() {
+fn rejects_descriptor_that_is_not_socket() {
     let folder = tempfile::tempdir().unwrap();
     let config = configuration(folder.path(), None);
     let line = one_line(&run(&["--config", config.to_str().unwrap(), "--fd", "250"]));

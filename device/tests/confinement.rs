@@ -44,7 +44,7 @@ fn hcactl(control: &Path, arguments: &[&str]) -> Result<String, String> {
 }
 
 #[test]
-fn every_thread_is_confined_and_one_line_says_so() {
+fn every_thread_is_confined_and_logged_once() {
     let (daemon, _, line) = start(&[], |_| ());
     assert!(line.contains("INFO") && line.contains("confined: "), "{line}");
     assert!(line.contains("seccomp") && line.contains("no new privileges"), "{line}");
@@ -55,7 +55,7 @@ fn every_thread_is_confined_and_one_line_says_so() {
 }
 
 #[test]
-fn files_are_made_where_the_configuration_says_and_nowhere_else() {
+fn files_are_created_only_in_configured_folders() {
     let (other, allowed) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let writable = json!({ "writable": [allowed.path()] });
     let (_daemon, control, line) = start(&[("confinement", writable)], |_| ());
@@ -84,7 +84,7 @@ fn files_are_made_where_the_configuration_says_and_nowhere_else() {
 }
 
 #[test]
-fn files_go_beside_the_control_socket_by_default() {
+fn files_default_to_control_socket_folder() {
     let (daemon, control, line) = start(&[("confinement", json!({}))], |_| ());
     let own = daemon.folder.path().join("control.files");
     assert_eq!(std::fs::metadata(&own).unwrap().permissions().mode() & 0o777, 0o700);
@@ -97,7 +97,7 @@ fn files_go_beside_the_control_socket_by_default() {
 }
 
 #[test]
-fn a_folder_of_strangers_is_not_for_files() {
+fn untrusted_folder_receives_no_files() {
     let folder = tempfile::tempdir().unwrap();
     let (config, _, _) = with_control(folder.path(), &[("confinement", json!({}))]);
     std::os::unix::fs::symlink("/tmp", folder.path().join("control.files")).unwrap();
@@ -110,7 +110,7 @@ fn a_folder_of_strangers_is_not_for_files() {
 }
 
 #[test]
-fn capabilities_are_given_up_by_every_thread() {
+fn every_thread_drops_capabilities() {
     let folder = tempfile::tempdir().unwrap();
     let (config, socket, _) = with_control(folder.path(), &[]);
     let mut entry: Value = serde_json::from_slice(&std::fs::read(&config).unwrap()).unwrap();
@@ -134,7 +134,7 @@ fn capabilities_are_given_up_by_every_thread() {
 }
 
 #[test]
-fn capabilities_for_what_comes_later_stay() {
+fn capabilities_for_later_devices_remain() {
     if !rustix::process::geteuid().is_root() {
         return;
     }
@@ -159,7 +159,7 @@ fn capabilities_for_what_comes_later_stay() {
 }
 
 #[test]
-fn off_means_off() {
+fn disabled_sandbox_restricts_nothing() {
     let off = json!({ "enabled": false });
     let by_file = start(&[("confinement", off)], |_| ());
     let by_option = start(&[], |command| {
@@ -180,7 +180,7 @@ fn off_means_off() {
 }
 
 #[test]
-fn a_kernel_that_lacks_something_is_named_and_serves() {
+fn missing_kernel_feature_is_reported_and_tolerated() {
     // Numbers of linux/unistd.h, the same everywhere.
     const LANDLOCK_CREATE_RULESET: i64 = 444;
     for (call, missing) in [
@@ -211,7 +211,7 @@ fn without(call: i64) -> BpfProgram {
 }
 
 #[test]
-fn a_folder_that_cannot_be_granted_is_an_error_of_the_configuration() {
+fn ungrantable_folder_is_configuration_error() {
     let folder = tempfile::tempdir().unwrap();
     let more = [("confinement", json!({ "writable": ["/nonexistent"] }))];
     let (config, _, _) = with_control(folder.path(), &more);

@@ -139,7 +139,7 @@ fn hcactl_json(control: &PathBuf, command: &str) -> Value {
 }
 
 #[test]
-fn the_objects_a_guest_made_are_listed() {
+fn guest_objects_are_listed() {
     let (daemon, control) = start();
     assert_eq!(hcactl_json(&control, "qps"), json!([]), "nothing before INIT_HCA");
     let mut guest = connect(&daemon);
@@ -216,7 +216,7 @@ fn the_objects_a_guest_made_are_listed() {
 }
 
 #[test]
-fn lists_come_in_pages() {
+fn lists_are_paged() {
     let (daemon, control) = start();
     let mut guest = connect(&daemon);
     bring_up(&mut guest);
@@ -242,7 +242,7 @@ fn lists_come_in_pages() {
 }
 
 #[test]
-fn a_port_goes_down_and_comes_up_on_request() {
+fn port_link_follows_requests() {
     let (_daemon, control) = start();
     for state in ["down", "down", "up"] {
         assert_eq!(hcactl(&control, &["port", state]).unwrap(), "");
@@ -251,7 +251,7 @@ fn a_port_goes_down_and_comes_up_on_request() {
 }
 
 #[test]
-fn counters_are_named_by_who_counts() {
+fn counter_names_start_with_layer() {
     let (daemon, control) = start();
     bring_up(&mut connect(&daemon));
     let counters = hcactl_json(&control, "counters");
@@ -271,7 +271,7 @@ fn counters_are_named_by_who_counts() {
 }
 
 #[test]
-fn what_vmm_and_driver_asked_for_is_counted() {
+fn vmm_and_driver_requests_are_counted() {
     let (daemon, control) = start();
     let mut guest = connect(&daemon);
     bring_up(&mut guest);
@@ -324,7 +324,7 @@ fn what_vmm_and_driver_asked_for_is_counted() {
 }
 
 #[test]
-fn a_strict_device_reports_a_line_each() {
+fn strict_violations_log_one_line_each() {
     let (mut daemon, control) = start_with(&[("strict", json!(true))]);
     let mut guest = connect(&daemon);
     bring_up(&mut guest);
@@ -360,7 +360,7 @@ fn a_strict_device_reports_a_line_each() {
 }
 
 #[test]
-fn a_capture_begins_and_ends_on_request_and_overwrites_nothing() {
+fn capture_starts_stops_and_never_overwrites() {
     let (daemon, control) = start();
     let file = daemon.folder.path().join("x.pcapng");
     let name = file.to_str().unwrap();
@@ -378,7 +378,7 @@ fn a_capture_begins_and_ends_on_request_and_overwrites_nothing() {
 }
 
 #[test]
-fn memory_keeps_what_is_chosen_until_it_is_dumped_and_goes_on_then() {
+fn capture_ring_continues_after_dump() {
     let (daemon, control) = start();
     let mut guest = connect(&daemon);
     let file = |name: &str| daemon.folder.path().join(name).to_str().unwrap().to_owned();
@@ -409,7 +409,7 @@ fn memory_keeps_what_is_chosen_until_it_is_dumped_and_goes_on_then() {
 }
 
 #[test]
-fn files_of_a_trace_take_turns_and_none_of_them_is_overwritten() {
+fn trace_files_rotate_without_overwriting() {
     let (daemon, control) = start();
     let mut guest = connect(&daemon);
     let name = daemon.folder.path().join("x.trace");
@@ -432,7 +432,7 @@ fn files_of_a_trace_take_turns_and_none_of_them_is_overwritten() {
 }
 
 #[test]
-fn a_trace_begins_and_ends_on_request_and_overwrites_nothing() {
+fn trace_starts_stops_and_never_overwrites() {
     let (daemon, control) = start();
     let mut guest = connect(&daemon);
     let file = daemon.folder.path().join("x.trace");
@@ -465,7 +465,7 @@ fn a_trace_begins_and_ends_on_request_and_overwrites_nothing() {
 
 /// Once a VMM is connected, what the device is made of cannot be told any more.
 #[test]
-fn a_record_begins_on_request_before_a_client_comes_and_is_replayed() {
+fn record_started_before_client_replays() {
     let (mut daemon, control) = start();
     let file = daemon.folder.path().join("x.record");
     let name = file.to_str().unwrap();
@@ -516,7 +516,7 @@ fn a_record_begins_on_request_before_a_client_comes_and_is_replayed() {
 }
 
 #[test]
-fn a_record_ends_at_its_bound_and_the_device_goes_on() {
+fn record_stops_at_size_limit() {
     let (mut daemon, control) = start_with(&[("record_max_bytes", json!(5000))]);
     let file = daemon.folder.path().join("x.record");
     let name = file.to_str().unwrap();
@@ -531,7 +531,7 @@ fn a_record_ends_at_its_bound_and_the_device_goes_on() {
 }
 
 #[test]
-fn who_ends_what_a_full_disk_has_ended_is_told() {
+fn stop_reports_earlier_disk_full() {
     let full = "to /dev/full has already stopped: No space left on device (os error 28)";
     let (daemon, control) = start_with(&[("trace", json!({ "file": "/dev/full" }))]);
     connect(&daemon).ok(Op::Nop, 0, 0x1f, &[]);
@@ -547,7 +547,7 @@ fn who_ends_what_a_full_disk_has_ended_is_told() {
 }
 
 #[test]
-fn a_trace_ends_at_its_bound_and_the_device_goes_on() {
+fn trace_stops_at_size_limit() {
     let (mut daemon, control) = start_with(&[("trace_max_bytes", json!(1000))]);
     let mut guest = connect(&daemon);
     let file = daemon.folder.path().join("x.trace");
@@ -566,7 +566,7 @@ fn a_trace_ends_at_its_bound_and_the_device_goes_on() {
 }
 
 #[test]
-fn impairments_are_added_listed_and_cleared_at_run_time() {
+fn impairments_change_at_run_time() {
     let (_daemon, control) = start();
     let add =
         ["impair", "add", "tx", "--qpn", "0x12", "--opcode", "READ response middle", "--nth", "3", "drop"];
@@ -607,7 +607,7 @@ fn impairments_are_added_listed_and_cleared_at_run_time() {
 }
 
 #[test]
-fn peers_come_and_go_at_run_time() {
+fn peers_change_at_run_time() {
     let (_daemon, control) = start();
     let peers = || -> Value {
         serde_json::from_str(&hcactl(&control, &["--json", "peer", "list"]).unwrap()).unwrap()
@@ -639,7 +639,7 @@ fn peers_come_and_go_at_run_time() {
 }
 
 #[test]
-fn what_is_no_request_is_answered_with_an_error_and_the_next_one_is_served() {
+fn invalid_request_gets_error_and_next_is_served() {
     let (_daemon, control) = start();
     let mut stream = UnixStream::connect(&control).unwrap();
     let nested = [b'['; 4000];
@@ -662,7 +662,7 @@ fn what_is_no_request_is_answered_with_an_error_and_the_next_one_is_served() {
 }
 
 #[test]
-fn a_line_without_end_closes_its_client_only() {
+fn endless_line_closes_only_its_client() {
     let (_daemon, control) = start();
     let mut stream = UnixStream::connect(&control).unwrap();
     // Fails where the daemon has closed the connection in the middle.
@@ -675,7 +675,7 @@ fn a_line_without_end_closes_its_client_only() {
 }
 
 #[test]
-fn a_seventeenth_client_is_told_that_there_are_too_many() {
+fn seventeenth_client_is_rejected_with_reason() {
     let (_daemon, control) = start();
     let mut clients: Vec<_> = (0..16).map(|_| UnixStream::connect(&control).unwrap()).collect();
     for client in &mut clients {
@@ -691,7 +691,7 @@ fn a_seventeenth_client_is_told_that_there_are_too_many() {
 }
 
 #[test]
-fn clients_that_say_nothing_do_not_lock_others_out() {
+fn silent_clients_do_not_block_others() {
     let (_daemon, control) = start();
     let mut silent: Vec<_> = (0..16).map(|_| UnixStream::connect(&control).unwrap()).collect();
     until("a place", || hcactl(&control, &["devices"]).ok());
@@ -699,7 +699,7 @@ fn clients_that_say_nothing_do_not_lock_others_out() {
 }
 
 #[test]
-fn a_daemon_that_is_not_there_is_named() {
+fn unreachable_daemon_is_named() {
     let error = hcactl(&"/nonexistent/control.sock".into(), &["devices"]).unwrap_err();
     assert!(error.starts_with("hcactl: cannot connect to /nonexistent/control.sock: "), "{error}");
 }

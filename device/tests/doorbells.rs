@@ -167,7 +167,7 @@ fn wait_for_event(driver: &mut Driver<Vmm>, number: u64) {
 }
 
 #[test]
-fn a_doorbell_is_found_without_a_message_whatever_the_silence_before_it() {
+fn mapped_doorbell_is_found_after_any_idle_time() {
     let daemon = start(&[]);
     let mut driver = with_cq(&daemon);
     for (number, pause) in [0, 0, 3, 30, 300, 1200].into_iter().enumerate() {
@@ -178,7 +178,7 @@ fn a_doorbell_is_found_without_a_message_whatever_the_silence_before_it() {
 }
 
 #[test]
-fn the_file_cannot_be_cut_short_and_the_next_client_has_another() {
+fn doorbell_file_is_sealed_and_per_client() {
     let daemon = start(&[]);
     let first = with_cq(&daemon);
     let file = |vmm: &Vmm| -> File {
@@ -201,7 +201,7 @@ fn the_file_cannot_be_cut_short_and_the_next_client_has_another() {
 }
 
 #[test]
-fn a_record_has_doorbells_that_made_no_message() {
+fn record_contains_mapped_doorbells() {
     let record = tempfile::tempdir().unwrap();
     let path = record.path().join("hca.record");
     {
@@ -221,7 +221,7 @@ fn a_record_has_doorbells_that_made_no_message() {
 }
 
 #[test]
-fn interfaces_whose_doorbells_have_to_trap_say_so() {
+fn trapped_doorbell_interfaces_report_it() {
     for (frontend, name) in [(json!({ "jingzhao": {} }), "jingzhao"), (json!({ "e810": {} }), "e810")] {
         let (_folder, mut command) = daemon(&frontend, &[]);
         let output = command.output().unwrap();
@@ -235,7 +235,7 @@ fn interfaces_whose_doorbells_have_to_trap_say_so() {
 /// A device whose guest is silent wakes up a hundred times a second. This is a bound for a host that is busy with other
 /// tests; `device/book/src/inside/doorbells.md` has the figure of a quiet one.
 #[test]
-fn an_idle_device_takes_hardly_any_of_a_processor() {
+fn idle_device_uses_little_cpu() {
     let daemon = start(&[]);
     let mut driver = with_cq(&daemon);
     arm(&mut driver, 1, 7);

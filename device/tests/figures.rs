@@ -78,7 +78,7 @@ fn hcactl(control: &PathBuf, arguments: &[&str]) -> Result<String, String> {
 }
 
 #[test]
-fn counters_and_lists_are_of_all_devices_unless_some_are_chosen() {
+fn default_selection_is_all_devices() {
     let (_daemon, control) = start();
     let json = |arguments: &[&str]| -> Value {
         serde_json::from_str(&hcactl(&control, &[&["--json"], arguments].concat()).unwrap()).unwrap()
@@ -113,7 +113,7 @@ fn counters_and_lists_are_of_all_devices_unless_some_are_chosen() {
 }
 
 #[test]
-fn counters_are_watched_with_their_rates_until_nobody_reads() {
+fn counter_watch_ends_when_output_closes() {
     let (_daemon, control) = start();
     let mut command = Command::new(env!("CARGO_BIN_EXE_hcactl"));
     command
@@ -144,7 +144,7 @@ fn counters_are_watched_with_their_rates_until_nobody_reads() {
 }
 
 #[test]
-fn figures_of_all_devices_are_told_to_who_asks_as_prometheus_does() {
+fn prometheus_scrape_returns_all_devices() {
     let (daemon, address) = start_with_metrics();
     let (head, text) = exchange(TcpStream::connect(address).unwrap(), GET);
     assert!(head.starts_with("HTTP/1.1 200 OK\r\n"), "{head}");
@@ -182,7 +182,7 @@ fn figures_of_all_devices_are_told_to_who_asks_as_prometheus_does() {
 }
 
 #[test]
-fn a_unix_socket_serves_figures_for_the_user_of_the_process() {
+fn unix_metrics_socket_admits_own_user() {
     let apart = tempfile::tempdir().unwrap();
     let metrics = apart.path().join("metrics.sock");
     let (command, folder) = command(&[("metrics", json!(metrics))]);
@@ -194,7 +194,7 @@ fn a_unix_socket_serves_figures_for_the_user_of_the_process() {
 }
 
 #[test]
-fn clients_that_say_nothing_shut_nobody_out_and_are_ended() {
+fn silent_metrics_clients_time_out() {
     let (_daemon, address) = start_with_metrics();
     let mut silent: Vec<_> = (0..32).map(|_| TcpStream::connect(address).unwrap()).collect();
     for stream in &mut silent {
@@ -213,7 +213,7 @@ fn clients_that_say_nothing_shut_nobody_out_and_are_ended() {
 }
 
 #[test]
-fn top_prints_a_screen_of_all_devices_or_of_some() {
+fn top_prints_all_or_chosen_devices() {
     let (_daemon, control) = start();
     let text = hcactl(&control, &["top", "--once", "--every", "0.1"]).unwrap();
     let lines: Vec<_> = text.lines().collect();

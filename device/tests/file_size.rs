@@ -27,7 +27,7 @@ fn hcactl(control: &Path, arguments: &[&str]) -> Option<String> {
 }
 
 #[test]
-fn a_full_log_file_costs_lines() {
+fn full_log_file_drops_lines() {
     let folder = tempfile::tempdir().unwrap();
     let (config, _, control) = with_control(folder.path(), &[]);
     let log = folder.path().join("log");
@@ -45,7 +45,7 @@ fn a_full_log_file_costs_lines() {
 }
 
 #[test]
-fn files_at_their_limit_end_alone() {
+fn file_at_limit_stops_alone() {
     let folder = tempfile::tempdir().unwrap();
     let (config, socket, control) = with_control(folder.path(), &[]);
     let mut entry: Value = serde_json::from_slice(&std::fs::read(&config).unwrap()).unwrap();
@@ -66,7 +66,7 @@ fn files_at_their_limit_end_alone() {
 }
 
 #[test]
-fn a_ring_beyond_the_limit_is_not_made() {
+fn ring_beyond_file_limit_is_rejected() {
     let folder = tempfile::tempdir().unwrap();
     let ring = folder.path().join("ring");
     let device = |id: u16| {

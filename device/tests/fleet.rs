@@ -101,7 +101,7 @@ fn folder() -> TempDir {
 }
 
 #[test]
-fn a_device_is_added_and_removed_and_the_others_do_not_notice() {
+fn adding_and_removing_device_leaves_others_alone() {
     let folder = folder();
     let first = device(folder.path(), 1);
     let daemon = start(folder, &[first], &[]);
@@ -132,7 +132,7 @@ fn a_device_is_added_and_removed_and_the_others_do_not_notice() {
 }
 
 #[test]
-fn the_last_device_may_go_and_another_come() {
+fn last_device_can_be_replaced() {
     let folder = folder();
     let first = device(folder.path(), 1);
     let daemon = start(folder, &[first], &[]);
@@ -143,7 +143,7 @@ fn the_last_device_may_go_and_another_come() {
 }
 
 #[test]
-fn a_device_that_cannot_be_added_is_refused_with_its_key_and_nothing_is_lost() {
+fn rejected_device_names_key_and_changes_nothing() {
     let folder = folder();
     let (elsewhere, taken) = (self::folder(), std::net::UdpSocket::bind("127.0.0.1:0").unwrap());
     let mut first = device(folder.path(), 1);
@@ -204,7 +204,7 @@ fn a_device_that_cannot_be_added_is_refused_with_its_key_and_nothing_is_lost() {
 }
 
 #[test]
-fn confinement_lets_a_device_that_comes_later_have_what_was_named_for_it() {
+fn confinement_grants_paths_of_later_devices() {
     let folder = folder();
     let elsewhere = self::folder();
     let group = rustix::process::getegid().as_raw();
@@ -221,7 +221,7 @@ fn confinement_lets_a_device_that_comes_later_have_what_was_named_for_it() {
 }
 
 #[test]
-fn a_ring_takes_a_device_that_comes_later() {
+fn ring_admits_later_device() {
     let folder = folder();
     let first = device(folder.path(), 1);
     let ring = json!({ "ring": { "folder": folder.path() } });
@@ -245,7 +245,7 @@ fn a_ring_takes_a_device_that_comes_later() {
 }
 
 #[test]
-fn a_reload_touches_what_has_changed_and_nothing_else() {
+fn reload_restarts_only_changed_devices() {
     let folder = folder();
     let [one, two, three] = [1, 2, 3].map(|id| device(folder.path(), id));
     // A name that can be looked up only before the process has confined itself.
@@ -281,7 +281,7 @@ fn a_reload_touches_what_has_changed_and_nothing_else() {
 }
 
 #[test]
-fn a_reload_has_the_log_pass_by_another_filter() {
+fn reload_changes_log_filter() {
     let folder = folder();
     let one = device(folder.path(), 1);
     let mut daemon = start(
@@ -300,7 +300,7 @@ fn a_reload_has_the_log_pass_by_another_filter() {
 }
 
 #[test]
-fn a_file_that_is_wrong_changes_nothing() {
+fn invalid_file_changes_nothing() {
     let folder = folder();
     let [one, two] = [1, 2].map(|id| device(folder.path(), id));
     let mut daemon = start(folder, &[one.clone(), two.clone()], &[]);
@@ -338,7 +338,7 @@ fn a_file_that_is_wrong_changes_nothing() {
 }
 
 #[test]
-fn a_device_that_has_changed_and_cannot_be_made_is_tried_until_it_can() {
+fn changed_device_is_retried_until_created() {
     let folder = folder();
     let one = device(folder.path(), 1);
     let daemon = start(folder, std::slice::from_ref(&one), &[]);
@@ -360,7 +360,7 @@ fn a_device_that_has_changed_and_cannot_be_made_is_tried_until_it_can() {
 }
 
 #[test]
-fn a_hangup_has_the_file_read_again_and_the_service_manager_told() {
+fn sighup_reloads_and_notifies_service_manager() {
     let folder = folder();
     let [one, two] = [1, 2].map(|id| device(folder.path(), id));
     let manager = UnixDatagram::bind(folder.path().join("notify")).unwrap();
@@ -403,7 +403,7 @@ fn a_hangup_has_the_file_read_again_and_the_service_manager_told() {
 }
 
 #[test]
-fn a_file_in_a_folder_that_may_be_read_may_be_replaced() {
+fn file_in_readable_folder_can_be_replaced() {
     let folder = folder();
     let one = device(folder.path(), 1);
     let readable = json!({ "readable": [folder.path()] });

@@ -182,7 +182,7 @@ fn part(path: &Path) -> String {
 }
 
 #[test]
-fn each_part_uses_those_below_it_that_it_may_use() {
+fn modules_depend_on_permitted_layers_only() {
     let mut order = BTreeSet::new();
     for (part, below) in PARTS {
         let unknown: Vec<_> = below.iter().filter(|below| !order.contains(*below)).collect();
@@ -218,7 +218,7 @@ fn each_part_uses_those_below_it_that_it_may_use() {
 }
 
 #[test]
-fn an_interface_knows_its_lineage_and_no_other() {
+fn interface_depends_on_own_lineage_only() {
     let folder = source().join("frontend");
     for (interface, lineage) in LINEAGES {
         let paths = files(&folder.join(interface));
@@ -237,7 +237,7 @@ fn an_interface_knows_its_lineage_and_no_other() {
 /// What Rust prints of a value for its own programmers is no interface: it changes with the names of types. Tests may show
 /// it.
 #[test]
-fn traces_captures_and_reports_show_nothing_by_debug() {
+fn outputs_do_not_use_debug_format() {
     let src = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
     let mut seen = 0;
     for part in ["frontend", "hca", "telemetry/monitor.rs", "capture.rs"] {

@@ -529,7 +529,7 @@ fn mappings(daemon: &Daemon) -> usize {
 }
 
 #[test]
-fn hostile_clients_leave_a_neighbour_alone() {
+fn hostile_clients_do_not_disturb_neighbour() {
     let mut daemon = start();
     let folder = daemon.folder.path().to_owned();
     let [sender, receiver] = NEIGHBOUR.map(|id| connected(&socket(&folder, id)));
@@ -595,7 +595,7 @@ fn hostile_clients_leave_a_neighbour_alone() {
 
 /// Private memory of the length of a guest's cannot be had then, to take the place of a file that is lost.
 #[test]
-fn lost_memory_is_survived_where_little_may_be_mapped() {
+fn lost_memory_is_survived_with_small_mapping_limit() {
     let mut daemon = start();
     let folder = daemon.folder.path().to_owned();
     let pid = Pid::from_child(&daemon.child);

@@ -61,7 +61,7 @@ fn pid(daemon: &Daemon) -> Pid {
 }
 
 #[test]
-fn what_a_daemon_recorded_is_done_again_by_a_command() {
+fn replay_command_repeats_record() {
     let (mut daemon, record) = recorded();
     assert_eq!(fs::metadata(&record).unwrap().permissions().mode() & 0o777, 0o600);
     use_device(&mut daemon);
@@ -89,7 +89,7 @@ fn what_a_daemon_recorded_is_done_again_by_a_command() {
 }
 
 #[test]
-fn a_killed_daemon_leaves_a_record_up_to_there() {
+fn killed_daemon_leaves_usable_record() {
     let (mut daemon, record) = recorded();
     use_device(&mut daemon);
     // What is in the file a moment later is there whatever happens to the daemon.
@@ -104,7 +104,7 @@ fn a_killed_daemon_leaves_a_record_up_to_there() {
 }
 
 #[test]
-fn what_differs_is_told_and_fails() {
+fn replay_difference_fails() {
     let (mut daemon, record) = recorded();
     use_device(&mut daemon);
     kill_process(pid(&daemon), Signal::TERM).unwrap();
@@ -141,7 +141,7 @@ fn renamed(record: &[u8], from: &[u8], to: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn what_is_no_record_is_refused_in_one_line() {
+fn rejects_invalid_record_in_one_line() {
     let folder = TempDir::new().unwrap();
     let path = folder.path().join("x");
     File::create(&path).unwrap();

@@ -235,7 +235,7 @@ fn exchange(from: &mut Machine, to: &mut Machine, n: u32) {
 }
 
 #[test]
-fn processes_that_name_one_folder_reach_each_other() {
+fn processes_with_same_folder_exchange_frames() {
     let ring = tempfile::tempdir().unwrap();
     let (mut a, mut b) = (Machine::start(&ring, 1), Machine::start(&ring, 2));
     a.wait_for_members(&[2]);
@@ -263,7 +263,7 @@ fn processes_that_name_one_folder_reach_each_other() {
 }
 
 #[test]
-fn one_that_is_killed_is_reached_again_when_it_is_back() {
+fn restarted_process_is_reachable_again() {
     let ring = tempfile::tempdir().unwrap();
     // Both that makes the memory of the link, and that is given it.
     for (stays, killed) in [(1, 2), (2, 1)] {
@@ -282,7 +282,7 @@ fn one_that_is_killed_is_reached_again_when_it_is_back() {
 }
 
 #[test]
-fn one_that_stands_still_stops_nobody_else() {
+fn stopped_process_does_not_block_others() {
     /// QPs that send to the one that stands still: more than its ring has room for.
     const MANY: u32 = 16;
     let ring = tempfile::tempdir().unwrap();

@@ -29,7 +29,7 @@ fn terminate(daemon: &Daemon) {
 
 /// sd_notify(3): a path, and an abstract name behind an at sign.
 #[test]
-fn the_service_manager_hears_when_the_daemon_serves_lives_and_ends() {
+fn service_manager_is_notified_of_lifecycle() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("notify");
     let abstract_name = format!("hcad-test-{}", std::process::id());
@@ -58,7 +58,7 @@ fn the_service_manager_hears_when_the_daemon_serves_lives_and_ends() {
 }
 
 #[test]
-fn a_service_manager_that_cannot_be_told_is_an_error() {
+fn unreachable_notify_socket_is_error() {
     let folder = tempfile::tempdir().unwrap();
     let config = configuration(folder.path(), Some(&folder.path().join("s")));
     let output = hcad().arg("--config").arg(config).env("NOTIFY_SOCKET", "/nonexistent/n").output().unwrap();
@@ -101,7 +101,7 @@ fn listening(folder: &TempDir, name: &str) -> (PathBuf, UnixListener) {
 
 /// sd_listen_fds(3).
 #[test]
-fn sockets_that_are_passed_are_used_where_the_configuration_names_them() {
+fn passed_sockets_match_configured_names() {
     let folder = tempfile::tempdir().unwrap();
     let (config, socket, control) = with_control(folder.path(), &[]);
     let (_, for_control) = listening(&folder, "control.sock");
@@ -122,7 +122,7 @@ fn sockets_that_are_passed_are_used_where_the_configuration_names_them() {
 }
 
 #[test]
-fn the_one_socket_that_is_passed_is_that_of_the_one_device() {
+fn single_passed_socket_serves_single_device() {
     let folder = tempfile::tempdir().unwrap();
     let config = configuration(folder.path(), None);
     let (path, listener) = listening(&folder, "any");
@@ -131,7 +131,7 @@ fn the_one_socket_that_is_passed_is_that_of_the_one_device() {
 }
 
 #[test]
-fn a_socket_that_nobody_would_serve_is_an_error() {
+fn unused_passed_socket_is_error() {
     let folder = tempfile::tempdir().unwrap();
     let config = configuration(folder.path(), Some(&folder.path().join("hca.sock")));
     let (path, listener) = listening(&folder, "other");
@@ -142,7 +142,7 @@ fn a_socket_that_nobody_would_serve_is_an_error() {
 }
 
 #[test]
-fn a_device_needs_no_file_and_its_socket_no_name() {
+fn device_options_replace_file_and_socket_name() {
     let folder = tempfile::tempdir().unwrap();
     let sockets = folder.path().join("hcad");
     let mut command = hcad();
@@ -160,7 +160,7 @@ fn a_device_needs_no_file_and_its_socket_no_name() {
 }
 
 #[test]
-fn a_start_without_a_file_says_which_option_is_wrong() {
+fn start_without_file_names_invalid_option() {
     let run = |arguments: &[&str]| {
         let output = hcad().args(arguments).output().unwrap();
         String::from_utf8(output.stderr).unwrap()
@@ -175,7 +175,7 @@ fn a_start_without_a_file_says_which_option_is_wrong() {
 }
 
 #[test]
-fn programs_write_their_man_pages_and_completions() {
+fn programs_print_man_pages_and_completions() {
     let folder = tempfile::tempdir().unwrap();
     let (hcad, hcactl) = (env!("CARGO_BIN_EXE_hcad"), env!("CARGO_BIN_EXE_hcactl"));
     for (program, option) in [(hcad, "--write-manual"), (hcactl, "write-manual")] {

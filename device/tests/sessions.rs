@@ -57,7 +57,7 @@ fn ib_mthca_binds() {
 /// A key that is none, a range beyond its region, memory of the own side without a key, a receive that is too short, a peer
 /// that is gone; what stands behind each is flushed.
 #[test]
-fn programs_on_ib_mthca_meet_one_error_upon_another() {
+fn mthca_programs_hit_repeated_errors() {
     shows(
         "mthca-errors.record",
         &[
@@ -86,7 +86,7 @@ fn ice_and_irdma_bind() {
 /// A key that is none, a range beyond its region, memory of the own side without a key, a receive that is too short, a peer
 /// that is gone.
 #[test]
-fn programs_on_irdma_meet_one_error_upon_another() {
+fn irdma_programs_hit_repeated_errors() {
     shows(
         "e810-errors.record",
         &[
@@ -110,12 +110,12 @@ const BAD_WIRE: &[&str] = &[
 ];
 
 #[test]
-fn programs_on_ib_mthca_talk_over_a_bad_wire() {
+fn mthca_programs_run_over_impaired_link() {
     shows("mthca-loss.record", BAD_WIRE);
     shows("mthca-loss.record", &[" opcode=SEND ", " opcode=RDMA_READ "]);
 }
 
 #[test]
-fn programs_on_irdma_talk_over_a_bad_wire() {
+fn irdma_programs_run_over_impaired_link() {
     shows("e810-loss.record", BAD_WIRE);
 }

@@ -103,7 +103,7 @@ impl Stopped {
 }
 
 #[test]
-fn a_thread_that_hangs_keeps_neither_others_from_serving_nor_the_daemon_from_ending() {
+fn hung_thread_does_not_block_others_or_exit() {
     let mut daemon = start(json!({ "local": { "network": "a" } }), |_| {});
     let _hung = Client::new(&socket(&daemon, 1)).unwrap();
     let mut client = Client::new(&socket(&daemon, 2)).unwrap();
@@ -137,7 +137,7 @@ fn a_thread_that_hangs_keeps_neither_others_from_serving_nor_the_daemon_from_end
 }
 
 #[test]
-fn a_tap_that_is_deleted_restarts_its_device_alone() {
+fn deleted_tap_restarts_only_its_device() {
     const TAP: &str = "hcadtest0";
     // What this needs of the host: nsenter(1), ip(8), and a network namespace with a tap in it.
     let mut tried = Command::new("unshare");

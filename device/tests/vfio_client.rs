@@ -77,7 +77,7 @@ fn query_adapter(client: &mut Client) -> u32 {
 }
 
 #[test]
-fn the_device_is_enumerated() {
+fn device_is_enumerated() {
     let daemon = Daemon::start();
     let mut client = Client::new(&daemon.socket).unwrap();
     let size = |client: &Client, index| client.region(index).unwrap().size;
@@ -108,7 +108,7 @@ fn the_device_is_enumerated() {
 }
 
 #[test]
-fn a_command_writes_its_mailbox_in_the_clients_memory() {
+fn command_writes_mailbox_in_client_memory() {
     let daemon = Daemon::start();
     let mut client = Client::new(&daemon.socket).unwrap();
     enable(&mut client);
@@ -125,7 +125,7 @@ fn a_command_writes_its_mailbox_in_the_clients_memory() {
 }
 
 #[test]
-fn memory_that_is_not_or_no_longer_there_fails_the_command_only() {
+fn unmapped_memory_fails_only_the_command() {
     const INTERNAL_ERR: u32 = 1;
     let daemon = Daemon::start();
     let mut client = Client::new(&daemon.socket).unwrap();
@@ -150,7 +150,7 @@ fn memory_that_is_not_or_no_longer_there_fails_the_command_only() {
 }
 
 #[test]
-fn a_mailbox_is_reached_through_one_descriptor_a_page() {
+fn mailbox_spans_one_descriptor_per_page() {
     let daemon = Daemon::start();
     let mut client = Client::new(&daemon.socket).unwrap();
     enable(&mut client);
@@ -168,7 +168,7 @@ fn a_mailbox_is_reached_through_one_descriptor_a_page() {
 }
 
 #[test]
-fn eventfds_are_signalled_and_closed_with_the_client() {
+fn eventfds_are_signalled_and_closed() {
     let daemon = Daemon::start();
     let mut client = Client::new(&daemon.socket).unwrap();
     let before = descriptors(&daemon);
@@ -186,7 +186,7 @@ fn eventfds_are_signalled_and_closed_with_the_client() {
 }
 
 #[test]
-fn reset_clears_registers_and_config_space() {
+fn reset_clears_registers_and_configuration_space() {
     let daemon = Daemon::start();
     let mut client = Client::new(&daemon.socket).unwrap();
     enable(&mut client);
@@ -205,7 +205,7 @@ fn reset_clears_registers_and_config_space() {
 }
 
 #[test]
-fn the_next_client_finds_a_device_as_after_power_on() {
+fn next_client_finds_device_reset() {
     let mut daemon = Daemon::start();
     let memory = memory();
     for _ in 0..3 {
@@ -223,7 +223,7 @@ fn the_next_client_finds_a_device_as_after_power_on() {
 }
 
 #[test]
-fn a_second_client_is_turned_away_and_the_first_goes_on() {
+fn second_client_is_rejected() {
     let daemon = Daemon::start();
     let mut first = Client::new(&daemon.socket).unwrap();
     assert!(Client::new(&daemon.socket).is_err());
@@ -231,7 +231,7 @@ fn a_second_client_is_turned_away_and_the_first_goes_on() {
 }
 
 #[test]
-fn a_client_that_connects_before_the_last_has_left_takes_its_place() {
+fn early_client_replaces_leaving_client() {
     let daemon = Daemon::start();
     let mut first = Client::new(&daemon.socket).unwrap();
     set_register(&mut first, 8, 0x1234);
@@ -249,7 +249,7 @@ fn a_client_that_connects_before_the_last_has_left_takes_its_place() {
 
 /// On a busy host the kernel takes its time to close what a killed QEMU had open.
 #[test]
-fn a_successor_is_patient_with_a_client_that_takes_seconds_to_go() {
+fn next_client_waits_for_slow_disconnect() {
     let daemon = Daemon::start();
     let first = Client::new(&daemon.socket).unwrap();
     let mut next = UnixStream::connect(&daemon.socket).unwrap();
@@ -272,7 +272,7 @@ fn whole(command: u16, payload: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn no_bytes_end_the_daemon() {
+fn arbitrary_bytes_do_not_end_daemon() {
     let daemon = Daemon::start();
     let version = whole(1, b"\0\0\x01\0{\"capabilities\":{}}\0");
     let after = |bytes: &[u8]| [version.as_slice(), bytes].concat();
@@ -318,7 +318,7 @@ fn no_bytes_end_the_daemon() {
 }
 
 #[test]
-fn floods_of_descriptors_are_closed() {
+fn flood_of_descriptors_is_closed() {
     let daemon = Daemon::start();
     let mut client = Client::new(&daemon.socket).unwrap();
     let before = descriptors(&daemon);
@@ -344,7 +344,7 @@ fn floods_of_descriptors_are_closed() {
 }
 
 #[test]
-fn a_client_is_told_that_descriptors_ran_out_and_goes_on() {
+fn descriptor_exhaustion_is_reported_to_client() {
     let daemon = Daemon::start();
     let mut stream = UnixStream::connect(&daemon.socket).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -380,7 +380,7 @@ fn a_client_is_told_that_descriptors_ran_out_and_goes_on() {
 }
 
 #[test]
-fn a_client_that_cuts_its_memory_short_loses_its_connection_and_nobody_else_notices() {
+fn truncated_memory_disconnects_only_its_client() {
     let mut daemon = Daemon::start();
     let memory = memory();
     let mut client = Client::new(&daemon.socket).unwrap();
@@ -402,7 +402,7 @@ fn a_client_that_cuts_its_memory_short_loses_its_connection_and_nobody_else_noti
 }
 
 #[test]
-fn a_daemon_without_work_sleeps() {
+fn idle_daemon_sleeps() {
     let daemon = Daemon::start();
     let _client = Client::new(&daemon.socket).unwrap();
     rests(&daemon, Duration::from_millis(500), 5);

@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_late_answer_to_an_earlier_request_is_passed_over() {
+    async fn late_answer_to_earlier_request_is_skipped() {
         let (mut link, _folder) =
             answering("{\"id\":0,\"result\":{\"Err\":{\"kind\":\"protocol\",\"message\":\"m\"}}}\n\
                 {\"id\":1,\"result\":{\"Ok\":{\"uptime_ms\":1}}}\n{\"id\":2,\"result\":{\"Ok\":{\"uptime_ms\":2}}}\n")
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn silence_is_reported_with_the_name_of_the_step() {
+    async fn timeout_names_its_step() {
         let (mut link, _folder) = answering("").await;
         let error = link.call_within(Duration::from_millis(1), Ping {}).await.unwrap_err();
         assert_eq!(error.to_string(), "the guest agent did not reply to Ping within 1ms");

@@ -107,7 +107,7 @@ mod tests {
     /// The example is what `cpio -o -H newc` of GNU cpio writes for a file `a` of three bytes, with inode, owner,
     /// time and device set to what this archive uses.
     #[test]
-    fn a_file_has_the_newc_header() {
+    fn file_has_newc_header() {
         let mut archive = Initramfs::default();
         archive.file("a", 0o644, b"abc");
         let expected = b"070701000000010000\

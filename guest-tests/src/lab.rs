@@ -560,7 +560,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn memory_is_given_in_mebibytes_or_with_a_unit() {
+    fn memory_defaults_to_mebibytes() {
         assert_eq!(["512", "512M", "2G", "1g"].map(mebibytes), [Ok(512), Ok(512), Ok(2048), Ok(1024)]);
         for wrong in ["", "64", "G", "1T", "-1", "4194304G"] {
             assert!(mebibytes(wrong).is_err(), "{wrong}");

@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn dependencies_come_first_and_once_and_built_in_ones_not_at_all() {
+    fn dependencies_load_once_and_first() {
         let folder = tempfile::tempdir().unwrap();
         fs::create_dir(folder.path().join("deep")).unwrap();
         fs::write(folder.path().join("deep/vfio-pci.ko"), object("vfio-pci-core,vfio,virtio")).unwrap();
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn a_module_of_ones_own_comes_after_what_it_needs_and_replaces_the_stock_one() {
+    fn own_module_replaces_stock_module() {
         let folder = tempfile::tempdir().unwrap();
         fs::write(folder.path().join("ib_core.ko"), object("")).unwrap();
         fs::write(folder.path().join("rdma_rxe.ko"), object("")).unwrap();
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn a_module_for_another_kernel_is_refused_unless_checksums_decide() {
+    fn rejects_module_of_different_kernel() {
         let folder = tempfile::tempdir().unwrap();
         let module = |magic: &str, more: &str| format!("\x7fELF\0vermagic={magic} \0depends=\0{more}");
         fs::write(folder.path().join("ib_core.ko"), module("7.3.4 SMP mod_unload modversions", "")).unwrap();
@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn a_module_that_is_nowhere_is_named() {
+    fn missing_module_is_named() {
         let folder = tempfile::tempdir().unwrap();
         let error = Wanted::new(folder.path()).unwrap().add("ib-mthca").unwrap_err();
         assert!(error.to_string().contains("ib_mthca"), "{error:#}");

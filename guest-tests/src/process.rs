@@ -285,14 +285,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_command_line_can_be_pasted() {
+    fn command_line_is_shell_quoted() {
         let mut command = Command::new("/bin/x");
         command.args(["-append", "a b", "it's", ""]);
         assert_eq!(command_line(&command), "/bin/x -append 'a b' 'it'\\''s' ''\n");
     }
 
     #[tokio::test]
-    async fn a_program_that_ignores_sigterm_is_killed_and_reported() {
+    async fn program_ignoring_sigterm_is_killed() {
         let lab = tempfile::tempdir().unwrap();
         let run = RunDir::create(lab.path(), "x").unwrap();
         let mut command = Command::new("sh");
@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn lines_are_found_in_order_and_the_end_of_the_log_is_noticed() {
+    async fn log_lines_are_found_in_order() {
         let lab = tempfile::tempdir().unwrap();
         let run = RunDir::create(lab.path(), "x").unwrap();
         let mut command = Command::new("sh");
@@ -319,7 +319,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn output_that_nobody_reads_waits_and_is_not_lost() {
+    async fn unread_output_is_kept() {
         let lab = tempfile::tempdir().unwrap();
         let run = RunDir::create(lab.path(), "x").unwrap();
         let mut command = Command::new("sh");

@@ -332,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn ports_for_commands_come_before_the_agents_and_a_share_has_its_tag() {
+    fn command_ports_precede_agent_port() {
         let share = Share { folder: "/x,y".into(), tag: "share0".into(), read_only: true };
         let line = line(&Machine { shares: vec![share], ..machine() }, None);
         let at = |part: &str| line.find(part).unwrap_or_else(|| panic!("{part} is missing in {line}"));
@@ -344,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn the_iommu_comes_before_the_hca_and_memory_is_shared() {
+    fn iommu_precedes_hca() {
         let line = line(&machine(), None);
         let at = |part: &str| line.find(part).unwrap_or_else(|| panic!("{part} is missing in {line}"));
         assert!(at("intel-iommu,caching-mode=on") < at(r#"{"driver":"vfio-user-pci""#));
@@ -357,7 +357,7 @@ mod tests {
     }
 
     #[test]
-    fn a_nic_is_wired_by_udp_and_only_its_own_disk_can_be_written() {
+    fn nic_uses_udp_and_only_own_disk_is_writable() {
         let nic = Nic {
             model: NicModel::Virtio,
             mac: [2, 0, 0, 0, 0, 2],
@@ -378,7 +378,7 @@ mod tests {
     }
 
     #[test]
-    fn a_card_is_behind_a_port_of_its_own() {
+    fn card_has_own_root_port() {
         let cards = vec!["s/x".into(), "s/y".into()];
         let line = line(&Machine { cards, ..machine() }, None);
         for part in ["pcie-root-port,id=slot2,chassis=2,slot=2", r#""bus":"slot2""#] {
@@ -387,7 +387,7 @@ mod tests {
     }
 
     #[test]
-    fn a_comma_in_a_path_stays_part_of_the_path() {
+    fn comma_in_path_is_escaped() {
         assert!(line(&machine(), Some("s/tty".into())).contains("path=s/tty,logfile=a,,b.console"));
     }
 }

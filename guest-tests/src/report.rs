@@ -170,7 +170,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn outcomes_are_counted_apart() {
+    async fn outcomes_are_counted_separately() {
         let mut report = Report::new(Duration::from_secs(9), false);
         report.case("good", "", async { Ok(()) }).await.unwrap();
         report.case("bad", "", async { anyhow::bail!("broken") }).await.unwrap();
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn of_chosen_cases_the_others_do_not_run() {
+    async fn only_chosen_cases_run() {
         let mut report =
             Report::new(Duration::from_secs(9), false).with_only(Some("ib_write".into())).beside();
         report.case("ib_write_bw -s 64", "", async { Ok(()) }).await.unwrap();

@@ -110,7 +110,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn runs_are_numbered_and_old_ones_go() {
+    fn runs_are_numbered_and_old_ones_deleted() {
         let lab = tempfile::tempdir().unwrap();
         for _ in 0..KEPT_RUNS + 2 {
             RunDir::create(lab.path(), "x").unwrap();

@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn a_socket_is_for_its_owner_and_the_group_that_is_named() {
+    fn socket_mode_admits_owner_and_group() {
         assert_eq!(check(None, None), Ok(Access::PRIVATE));
         let shared = check(None, Some(GroupEntry::Name("root".into()))).unwrap();
         assert_eq!((shared.mode.bits(), shared.group), (0o660, Some(Gid::from_raw(0))));
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_mode_or_group_is_refused() {
+    fn rejects_invalid_mode_and_group() {
         for mode in ["", "rw", "+660", "8", "1777", "99999999999"] {
             let error = check(Some(mode), None).unwrap_err();
             assert!(error.starts_with("devices[0].socket_mode: ") && error.contains("octal"), "{error}");

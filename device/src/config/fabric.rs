@@ -254,7 +254,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_udp_peer_has_the_mac_of_its_number_or_its_own() {
+    fn udp_peer_mac_follows_number_or_is_explicit() {
         let peer = |extra: &str| {
             let peer = format!(r#""peers": [{{"addr": "127.0.0.1:7001" {extra}}}]"#);
             check(&device("").replace(r#""peers": []"#, &peer)).map(|config| {
@@ -280,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tap_has_a_name_an_interface_can_have() {
+    fn tap_name_is_valid_interface_name() {
         let tap = |name: &str| {
             let device = format!(
                 r#"{{"id": 1, "frontend": {{"jingzhao": {{}}}}, "fabric": {{"tap": {{"interface": "{name}"}}}}}}"#
@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn the_path_mtu_of_a_tap_is_one_there_is_and_by_default_fits_the_interface() {
+    fn tap_path_mtu_is_valid_and_fits_interface() {
         let tap = |more: &str| {
             let device = format!(
                 r#"{{"id": 1, "frontend": {{"mthca": {{}}}}, "fabric": {{"tap": {{"interface": "no-such-tap" {more}}}}}}}"#
@@ -311,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_is_somebody_else_and_one() {
+    fn rejects_self_and_duplicate_peers() {
         let peers = |bind: &str, peers: &str| {
             let entry = device("").replace(
                 r#""bind": "127.0.0.1:7000", "peers": []"#,

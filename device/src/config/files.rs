@@ -178,7 +178,7 @@ mod tests {
     use super::super::tests::{check, device};
 
     #[test]
-    fn a_path_has_one_use() {
+    fn path_is_used_once() {
         let folder = tempfile::tempdir().unwrap();
         let link = folder.path().join("link");
         std::os::unix::fs::symlink(folder.path(), &link).unwrap();

@@ -26,7 +26,7 @@ fn texts() -> BTreeMap<String, String> {
 }
 
 #[test]
-fn pages_keep_to_their_lengths() {
+fn pages_stay_within_length_limits() {
     for (page, most) in LENGTHS {
         let lines = fs::read_to_string(Path::new(REPOSITORY).join(page)).unwrap().lines().count();
         assert!(lines <= most, "{page} has {lines} lines, {most} are the most");
@@ -68,13 +68,13 @@ fn repetitions(texts: &BTreeMap<String, String>) -> Vec<String> {
 }
 
 #[test]
-fn no_paragraph_stands_in_two_places() {
+fn no_paragraph_is_repeated() {
     let found = repetitions(&texts());
     assert!(found.is_empty(), "{}", found.join("\n"));
 }
 
 #[test]
-fn repetition_is_found_across_lines_and_marks() {
+fn repetition_is_found_across_lines_and_markup() {
     let words: Vec<String> = (0..RUN).map(|n| format!("w{n}")).collect();
     let (one, other) = (words.join(" "), words.join("\n*") + " more");
     let texts = [("a".to_owned(), one), ("b".to_owned(), other)].into();
@@ -102,7 +102,7 @@ fn quoted(page: &str) -> Vec<String> {
 
 /// A path such as `net/port.rs` may leave out the folders in front.
 #[test]
-fn files_that_pages_name_exist() {
+fn named_files_exist() {
     let mut all = BTreeSet::new();
     files(Path::new(REPOSITORY), &mut all);
     let mut missing = Vec::new();
@@ -121,7 +121,7 @@ fn files_that_pages_name_exist() {
 }
 
 #[test]
-fn every_page_is_in_the_summary() {
+fn summary_lists_every_page() {
     let book = Path::new(REPOSITORY).join("device/book/src").canonicalize().unwrap();
     let summary = fs::read_to_string(book.join("SUMMARY.md")).unwrap();
     let mut all = Vec::new();

@@ -23,12 +23,12 @@ pub(crate) fn without_tags(text: &str) -> String {
 }
 
 #[test]
-fn tags_are_escaped_outside_of_code() {
+fn tags_are_escaped_outside_code() {
     assert_eq!(without_tags("hca<ID>.sock, `a<b>`, <c"), "hca\\<ID>.sock, `a<b>`, \\<c");
 }
 
 #[test]
-fn anchors_are_those_of_mdbook() {
+fn anchors_match_mdbook() {
     assert_eq!(anchor(" `devices[].fabric.udp` "), "devicesfabricudp");
     assert_eq!(anchor("What it may do"), "what-it-may-do");
     assert_eq!(anchor("`socket_mode`, again"), "socket_mode-again");

@@ -32,22 +32,22 @@ fn is_current(page: &str, text: &str) {
 }
 
 #[test]
-fn the_configuration_reference_is_that_of_the_schema() {
+fn configuration_reference_matches_schema() {
     let schema = schemars::schema_for!(device::config::ConfigFile);
     is_current("reference/configuration.md", &configuration::page(&schema));
 }
 
 #[test]
-fn the_reference_of_metrics_is_that_of_what_is_exposed() {
+fn metrics_reference_matches_exposed_metrics() {
     is_current("reference/metrics.md", &metrics::page());
 }
 
 #[test]
-fn page_of_limits_is_that_of_the_code() {
+fn limits_page_matches_code() {
     is_current("limits.md", &limits::page());
 }
 
 #[test]
-fn the_reference_of_strict_rules_is_that_of_their_tables() {
+fn strict_rule_reference_matches_tables() {
     is_current("reference/rules.md", &rules::page());
 }

@@ -137,7 +137,7 @@ fn verify(machine: &mut Machine, n: u32, sender: (u8, u32)) {
 }
 
 #[test]
-fn ten_thousand_connections_work_at_once() {
+fn ten_thousand_connections_work_together() {
     let _alone = alone();
     let mut a = initialised(1, Options::default());
     let mut b = initialised(2, Options::default());

@@ -28,7 +28,7 @@ impl Random {
 
 /// Beside it is one on the same fabric that must go on exchanging frames.
 #[test]
-fn a_hostile_driver_makes_its_nic_keep_no_more_the_longer_it_goes_on() {
+fn hostile_driver_memory_use_stays_bounded() {
     let _alone = alone();
     let is_daily = std::env::var_os("HCAD_DAILY").is_some_and(|daily| !daily.is_empty());
     let operations = if is_daily { DAILY_OPERATIONS } else { OPERATIONS };

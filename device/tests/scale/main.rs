@@ -54,7 +54,7 @@ fn measured(what: &str, count: u64, commands: u64, bytes_each: u64, make: impl F
 
 /// Interface, sections 3.3 and 12 (J-09).
 #[test]
-fn all_qps_of_the_public_drivers_profile_can_be_made_and_unmade() {
+fn default_profile_allows_all_qps() {
     const QPS: u32 = 1 << LOG_QPS;
     let _alone = alone();
     let mut machine = initialised(1, Options::default());
@@ -72,7 +72,7 @@ fn all_qps_of_the_public_drivers_profile_can_be_made_and_unmade() {
 }
 
 #[test]
-fn all_cqs_of_the_public_drivers_profile_can_be_made_and_unmade() {
+fn default_profile_allows_all_cqs() {
     const CQS: u32 = 1 << LOG_CQS;
     let _alone = alone();
     let mut machine = initialised(1, Options::default());
@@ -88,7 +88,7 @@ fn all_cqs_of_the_public_drivers_profile_can_be_made_and_unmade() {
 
 /// Interface, section 7: whether software gave all entries to the device is looked at when the CQ is made.
 #[test]
-fn a_cq_of_the_most_entries_is_looked_through_in_one_command() {
+fn largest_cq_is_initialized_in_one_command() {
     const LOG_CQES: u8 = 16;
     const PAGES: u64 = (32 << LOG_CQES) / PAGE;
     const TIMES: u32 = 16;
@@ -104,7 +104,7 @@ fn a_cq_of_the_most_entries_is_looked_through_in_one_command() {
 }
 
 #[test]
-fn all_regions_of_the_public_drivers_profile_can_be_made_and_unmade() {
+fn default_profile_allows_all_regions() {
     const MPTS: u32 = 1 << LOG_MPTS;
     let _alone = alone();
     let mut machine = initialised(1, Options::default());
@@ -119,7 +119,7 @@ fn all_regions_of_the_public_drivers_profile_can_be_made_and_unmade() {
 
 /// The last entries are used: a CQE goes through the last page that has an entry.
 #[test]
-fn all_page_table_entries_of_the_public_drivers_profile_can_be_written() {
+fn default_profile_allows_all_mtt_entries() {
     const MTTS: u64 = 1 << 20;
     let _alone = alone();
     let mut machine = initialised(1, Options::default());
@@ -140,7 +140,7 @@ fn all_page_table_entries_of_the_public_drivers_profile_can_be_written() {
 
 /// Interface, section 1.6 (J-02): each QP is rung for in a page of its own.
 #[test]
-fn all_uar_pages_of_the_public_driver_take_doorbells() {
+fn every_uar_page_accepts_doorbells() {
     const PAGES: u32 = 4096;
     let _alone = alone();
     let options: Options = serde_json::from_str(r#"{"uar_pages": 4096, "uar_check": true}"#).unwrap();
@@ -165,7 +165,7 @@ fn all_uar_pages_of_the_public_driver_take_doorbells() {
 
 /// Behind an emulated IOMMU each page is a range, which comes and goes by itself.
 #[test]
-fn most_dma_ranges_come_and_go_one_by_one() {
+fn maximum_dma_ranges_map_and_unmap() {
     const RANGES: u64 = 65_535;
     let _alone = alone();
     let file = memfd_create("guest", MemfdFlags::CLOEXEC).unwrap();
@@ -191,7 +191,7 @@ fn most_dma_ranges_come_and_go_one_by_one() {
 
 /// Interface, section 3.3: the greatest counts, of which hardly anything is used.
 #[test]
-fn great_tables_cost_what_is_in_them() {
+fn sparse_tables_cost_only_used_entries() {
     let _alone = alone();
     let mut machine = powered_on(1, Options::default());
     measured("the greatest tables, empty", 1, 1, 1 << 20, || {

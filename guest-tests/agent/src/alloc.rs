@@ -54,7 +54,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn aligned_runs_are_found_and_everything_freed_joins_again() {
+    fn freed_runs_merge() {
         let mut units = Units::new(2..100);
         let a = units.alloc(3, 1).unwrap();
         let b = units.alloc(16, 16).unwrap();
@@ -67,7 +67,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_longer_than_any_hole_is_refused() {
+    fn run_longer_than_any_hole_is_rejected() {
         let mut units = Units::new(0..8);
         assert_eq!(units.alloc(9, 1), None);
         assert_eq!(units.alloc(8, 1), Some(0));

@@ -33,7 +33,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_failure_keeps_its_kind_under_added_context() {
+    fn added_context_keeps_failure_kind() {
         let error = Err::<(), _>(timeout("no completion")).context("flow 0").unwrap_err();
         let failure = into_failure(&error);
         assert_eq!(failure.kind, FailureKind::Timeout);
@@ -41,7 +41,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_of_the_system_is_of_the_other_kind() {
+    fn system_error_has_kind_other() {
         let error = anyhow::Error::from(std::io::Error::from_raw_os_error(2));
         assert_eq!(into_failure(&error).kind, FailureKind::Other);
     }

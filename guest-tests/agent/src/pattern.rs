@@ -92,7 +92,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_range_filled_in_pieces_equals_one_filled_at_once() {
+    fn pattern_is_independent_of_chunking() {
         let mut whole = [0u8; 100];
         fill(7, 0, &mut whole);
         for cut in 0..=whole.len() {
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_wrong_byte_is_named() {
+    fn first_wrong_byte_is_reported() {
         let mut bytes = [0u8; 64];
         fill(3, 5, &mut bytes);
         assert_eq!(first_difference(3, 5, &bytes), None);

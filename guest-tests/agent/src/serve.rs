@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn each_request_is_answered_with_its_id() {
+    fn answer_carries_request_id() {
         let lines = Request::new(7, Ping {}).to_line() + &Request::new(8, Ping {}).to_line();
         let answers = exchange(&lines);
         assert_eq!(answers.iter().map(|answer| answer.id).collect::<Vec<_>>(), [7, 8]);
@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_a_step_is_answered_and_the_agent_goes_on() {
+    fn invalid_step_is_answered_with_error() {
         let lines =
             "{\"id\":3,\"step\":{\"fly\":{}}}\nnonsense\n".to_owned() + &Request::new(4, Ping {}).to_line();
         let answers = exchange(&lines);
@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn a_step_without_an_open_hca_is_refused_as_such() {
+    fn step_without_open_hca_is_rejected() {
         let answers = exchange(&Request::new(1, CloseHca::default()).to_line());
         assert_eq!(answers[0].result.as_ref().unwrap_err().kind, FailureKind::BadStep);
     }

@@ -94,7 +94,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_number_of_schedstat_is_the_time_on_a_processor() {
+    fn schedstat_starts_with_cpu_time() {
         assert_eq!(parse_schedstat("5123456789 61072 17\n"), Some(5_123_456_789));
         assert_eq!(parse_schedstat(""), None);
     }

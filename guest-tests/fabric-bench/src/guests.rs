@@ -46,7 +46,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn figures_of_scenarios_are_taken_over() {
+    fn scenario_figures_are_imported() {
         let line = r#"{"name":"nic_tcp_rr_rate","value":900.5,"unit":"round trips/s","against":"virtio-net","reference":1000.0,"ratio":0.9005,"spread":[890.0,910.0]}"#;
         let figures = parse(&format!("{line}\n\n{line}\n")).unwrap();
         assert_eq!(figures.len(), 2);

@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_entry_of_a_like_machine_is_found_whatever_its_kernel() {
+    fn reference_is_last_entry_of_same_machine() {
         let entries = [entry("a", "x", "6.1"), entry("b", "x", "6.12"), entry("c", "y", "6.12")];
         let here = entry("", "x", "7.0").machine;
         assert_eq!(last_of(&entries, &here).map(|entry| entry.commit.as_str()), Some("b"));
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn entries_are_read_as_they_are_written_and_a_bad_one_is_named() {
+    fn entries_round_trip_and_invalid_one_is_named() {
         let mut kept = entry("a", "x", "6.1");
         kept.ratios =
             BTreeMap::from([of("rc_write_1m_bw/udp_4k_bw", 0.6, false), of("latency/udp", 0.8, true)]);
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_worse_by_more_than_a_tenth_is_told_the_worst_first() {
+    fn regressions_over_ten_percent_are_sorted() {
         let before = BTreeMap::from([
             of("a", 1.0, false),
             of("b", 1.0, true),
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_its_own_reference_has_no_ratio() {
+    fn own_reference_has_no_ratio() {
         let reference = Reference { name: "udp_4k_bw".into(), value: 10.0 };
         let figures = [
             Figure::new("udp_4k_bw", "MB/s", &[10.0], &reference),
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn the_processor_is_named_as_proc_has_it() {
+    fn processor_name_matches_proc() {
         let text = "processor\t: 0\nmodel name\t: AMD EPYC\nprocessor\t: 1\nmodel name\t: other\n";
         assert_eq!(cpu_model(text), Some("AMD EPYC"));
         assert_eq!(cpu_model("processor: 0\n"), None);

@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn points_are_found_by_the_names_of_figures_and_sorted_by_size() {
+    fn points_are_selected_by_name_and_sorted() {
         let figures = figures(&[
             ("udp_4k_bw", 9.0),
             ("udp_4k_nogso_bw", 1.0),
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn a_picture_is_drawn_of_what_there_is() {
+    fn picture_contains_available_series() {
         let folder = tempfile::tempdir().unwrap();
         draw(folder.path(), &figures(&[("udp_4k_bw", 9.0)])).unwrap();
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0, "nothing of ours");
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn labels_are_short() {
+    fn size_labels_use_units() {
         assert_eq!([1.0, 1000.0, 20_000.0, 2.5e6].map(label), ["1", "1000", "20k", "2.5M"]);
         assert_eq!(label_size(65536.0), "64k");
     }

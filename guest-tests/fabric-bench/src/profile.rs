@@ -189,7 +189,7 @@ mod tests {
         hca1 \n\t    7f00c0de1000 __memmove_avx512_unaligned_erms\n\n";
 
     #[test]
-    fn samples_are_counted_by_thread_and_stage() {
+    fn samples_are_grouped_by_thread_and_stage() {
         let samples = group(TEXT);
         let hca1 = BTreeMap::from([("doorbell", 1), ("engine", 1), ("copy", 1)]);
         let driver2 = BTreeMap::from([("completion", 1)]);
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_stage_that_fits_counts() {
+    fn first_matching_stage_counts() {
         let user = |name| [Symbol { is_kernel: false, name }];
         let fetch = "device::frontend::jingzhao::host::<impl device::frontend::hcr::host::Queues for \
             device::frontend::jingzhao::resources::Resources>::next_send";
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn a_symbol_is_the_kernels_by_its_address() {
+    fn kernel_symbols_are_recognized_by_address() {
         let symbol = Symbol::parse("\tffffffff81a23456 do_epoll_wait").unwrap();
         assert_eq!(symbol, Symbol { is_kernel: true, name: "do_epoll_wait" });
         assert_eq!(stage(&[symbol]), "sleep");

@@ -66,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes_are_read_as_they_are_written() {
+    fn sizes_round_trip() {
         for bytes in [1, 64, 1023, 1 << 10, 4 << 10, 1 << 20, 16 << 20] {
             assert_eq!(parse_size(&size(bytes)), Some(bytes));
         }
@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn several_figures_of_runs_are_sorted_by_figure() {
+    fn run_figures_are_grouped_by_name() {
         let mut next = 0.0;
         let measured = repeated(3, || {
             next += 1.0;

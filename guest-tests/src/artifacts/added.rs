@@ -105,7 +105,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_is_one_that_apt_takes_for_a_package() {
+    fn package_names_follow_debian_rules() {
         for good in ["tcpdump", "libstdc++6", "python3.13", "0ad", "g++"] {
             assert_eq!(good.parse::<PackageName>().unwrap().to_string(), good);
         }
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn the_list_holds_each_once_and_survives() {
+    fn package_list_is_unique_and_persistent() {
         let cache = tempfile::tempdir().unwrap();
         assert_eq!(Added::read(cache.path()).unwrap(), Added::default());
         let name = |text: &str| text.parse::<PackageName>().unwrap();

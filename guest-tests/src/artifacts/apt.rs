@@ -298,14 +298,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_download_says_its_size() {
+    fn download_reports_size() {
         let line = "'http://x/pool/s/seabios_1.17_all.deb' seabios_1.17_all.deb 171234 SHA256:00ff";
         assert_eq!(parse_uri_line(line), Some(171_234));
         assert_eq!(parse_uri_line("E: no such package"), None);
     }
 
     #[test]
-    fn a_plan_names_package_and_version() {
+    fn plan_lists_package_and_version() {
         let line = "Inst seabios (1.17.0-1~bpo13+1 Debian Backports:stable-backports [all])";
         assert_eq!(
             parse_plan_line(line),

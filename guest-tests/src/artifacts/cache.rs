@@ -70,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_entry_that_could_not_be_made_leaves_nothing_and_is_tried_again() {
+    fn failed_entry_leaves_nothing_and_is_retried() {
         let cache = tempfile::tempdir().unwrap();
         let failed = entry(cache.path(), "x", |work| {
             fs::write(work.entry.join("half"), "")?;

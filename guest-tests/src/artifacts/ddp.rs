@@ -146,7 +146,7 @@ mod tests {
 
     /// Section 7.3, offset by offset.
     #[test]
-    fn the_synthetic_package_is_as_the_driver_was_seen_to_take_it() {
+    fn synthetic_package_matches_accepted_one() {
         let package = synthetic();
         assert_eq!(package.len(), 68 + 2 * 4096);
         let u32_at = |at: usize| u32::from_le_bytes(package[at..at + 4].try_into().unwrap());

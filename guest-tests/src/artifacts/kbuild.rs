@@ -215,7 +215,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn programs_are_put_behind_scripts_that_name_where_they_will_be() {
+    fn programs_are_wrapped_with_final_paths() {
         let made = tempfile::tempdir().unwrap();
         let write = |path: &str, text: &str, mode| {
             let path = made.path().join(path);
@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn headers_that_came_with_a_kernel_are_used_and_name_their_compiler() {
+    fn kernel_headers_select_compiler() {
         let kernel = tempfile::tempdir().unwrap();
         let tree = kernel.path().join("src/linux-headers-7-amd64");
         fs::create_dir_all(&tree).unwrap();
@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_without_rules_is_told_what_they_are() {
+    fn folder_without_makefile_gets_instructions() {
         let build = ModuleBuild { make: "make".into(), tree: "/k".into(), programs: Some("/p".into()) };
         let folder = tempfile::tempdir().unwrap();
         let refused = format!("{:#}", build.command(folder.path()).unwrap_err());

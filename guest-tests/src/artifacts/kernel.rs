@@ -180,7 +180,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_kernel_is_chosen_by_the_name_of_a_suite_or_by_its_folder() {
+    fn kernel_is_chosen_by_suite_or_folder() {
         let choice = |text: &str| text.parse::<KernelChoice>().unwrap();
         assert_eq!(choice("trixie"), KernelChoice::Stock(Suite::Trixie));
         assert_eq!(choice("trixie-backports"), KernelChoice::default());
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn an_image_says_which_modules_are_its_own() {
+    fn image_lists_its_modules() {
         let folder = tempfile::tempdir().unwrap();
         let image = folder.path().join("bzImage");
         let mut bytes = vec![0; 0x400];
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn the_image_is_found_where_either_suite_puts_it() {
+    fn image_is_found_in_both_suites() {
         let root = tempfile::tempdir().unwrap();
         let modules = root.path().join("usr/lib/modules/6.12.1-amd64");
         fs::create_dir_all(modules.join("kernel")).unwrap();

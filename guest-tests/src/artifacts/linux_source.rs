@@ -65,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sources_are_named_after_the_first_two_numbers() {
+    fn source_name_uses_major_and_minor() {
         assert_eq!(version("7.3.4+deb13-amd64").unwrap(), "7.3");
         assert_eq!(version("6.12.117+deb13-amd64").unwrap(), "6.12");
         assert_eq!(version("custom"), None);

@@ -257,7 +257,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_program_that_is_no_qemu_is_refused_for_what_it_is_not() {
+    fn rejects_program_that_is_not_qemu() {
         let refusal = |program: &str| format!("{:#}", QemuProgram::own(Path::new(program)).unwrap_err());
         let refused = refusal("/bin/true");
         assert!(refused.starts_with("/bin/true is not QEMU"), "{refused}");
@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn qemu_without_vfio_user_is_refused() {
+    fn rejects_qemu_without_vfio_user() {
         let qemu = Path::new("/usr/bin/qemu");
         check_devices(qemu, "name \"vfio-user-pci\", bus PCI\n").unwrap();
         let error = check_devices(qemu, "name \"virtio-net-pci\", bus PCI\n").unwrap_err();

@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_rebuild_has_the_sources_of_the_first_build() {
+    fn rebuild_uses_first_sources() {
         assert_eq!(source_version("56.1-1+b2"), "56.1-1");
         assert_eq!(source_version("56.1-1"), "56.1-1");
         assert_eq!(source_version("56.1-1~bpo12+1"), "56.1-1~bpo12+1");

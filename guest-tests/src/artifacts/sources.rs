@@ -176,7 +176,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_deb822_list_gives_the_main_archive_with_its_key_and_not_the_security_one() {
+    fn deb822_list_yields_main_archive_and_key() {
         let text = "# comment\nTypes: deb deb-src\n# another\nURIs: mirror+file:/etc/apt/mirrors/debian.list\n\
             Suites: bookworm bookworm-updates\nComponents: main contrib\n\
             Signed-By:\n -----BEGIN PGP PUBLIC KEY BLOCK-----\n .\n abc\n\n\
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn a_one_line_list_gives_the_archive_with_its_trust_options() {
+    fn one_line_list_yields_trust_options() {
         let text = "deb [arch=amd64 signed-by=/k.gpg] http://mirror.invalid/debian trixie main # main\n\
             deb-src http://mirror.invalid/debian trixie main\n\
             deb http://other.invalid/apt vendor-1 main\n#deb http://off.invalid/debian trixie main\n";
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn a_disabled_entry_is_not_used() {
+    fn disabled_entry_is_skipped() {
         let text =
             "Types: deb\nURIs: http://mirror.invalid/debian\nSuites: sid\nComponents: main\nEnabled: no\n";
         assert_eq!(parse_deb822(text), []);

@@ -160,7 +160,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn next_commands_name_the_program_that_ran() {
+    fn next_commands_name_same_program() {
         let text = shown("target/release/guest-lab");
         assert!(text.contains("  target/release/guest-lab up mthca --name lab"), "{text}");
         assert!(text.contains("'target/release/guest-lab help'"), "{text}");
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn columns_line_up_with_their_heading() {
+    fn columns_align_with_headings() {
         let moved = Transfer { messages: 1, bytes: 16 << 20, time: Duration::from_millis(500) };
         let long = row("SEND", 16 << 20, &moved);
         assert_eq!(long, "SEND          16 MiB         1     16777216   500.00 ms    32 MiB/s  both ends");

@@ -87,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn freed_pages_in_lists_of_processors_are_free() {
+    fn per_cpu_free_pages_count_as_free() {
         let text = "MemTotal:  506384 kB\nMemFree:  100 kB\nNode 0, zone DMA\n  pagesets\n    cpu: 0\n              \
                     count:    3\n              high:     14\n    cpu: 1\n              count:    2\n";
         assert_eq!(parse(text), Some(120));
@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn a_leak_comes_back_with_each_batch_and_noise_does_not() {
+    fn leak_repeats_in_every_batch() {
         assert_eq!(taken(&[438_060, 428_340, 428_400, 428_300, 428_310, 428_290]), 20);
         assert_eq!(taken(&[438_000, 436_000, 434_000, 435_000, 432_000, 430_000]), 2000);
         assert_eq!(taken(&[1, 2]), -1);

@@ -526,7 +526,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_scenario_is_found_by_its_name_and_names_are_unique() {
+    fn scenario_names_are_unique() {
         for scenario in ALL {
             assert_eq!(Scenario::named(scenario.name).map(|found| found.about), Some(scenario.about));
         }

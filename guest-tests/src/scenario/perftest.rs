@@ -276,7 +276,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rows_are_the_lines_of_numbers() {
+    fn rows_are_numeric_lines() {
         let text = " Number of qps   : 1\t\tTransport type : IB\n\
              #bytes     #iterations    BW peak[MiB/sec]    BW average[MiB/sec]   MsgRate[Mpps]\n \
              65536      1000           612.04             611.98\t\t   0.009792\n---------------\n";
@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn a_figure_is_its_best_value_or_the_mean() {
+    fn figure_is_best_or_mean() {
         let values = [3.0, 1.0, 9.0, 2.0, 2.5];
         assert_eq!(bandwidth("ib_send_bw", 64, [1, 1], None).estimate(&values), 9.0);
         assert_eq!(latency("ib_send_lat", None).estimate(&values), 3.5);
@@ -292,13 +292,13 @@ mod tests {
     }
 
     #[test]
-    fn a_figure_is_named_by_operation_size_and_quantity() {
+    fn figure_name_has_operation_size_and_quantity() {
         assert_eq!(bandwidth("ib_send_bw", 65536, [1, 1], None).key(), "rc_send_64k_bw");
         assert_eq!(latency("ib_read_lat", None).key(), "rc_read_64b_latency");
     }
 
     #[test]
-    fn a_bound_holds_at_its_edge() {
+    fn limit_is_inclusive() {
         assert!(Bound::AtLeast(40.0).judge(80.0, 2.0).is_ok());
         assert!(Bound::AtLeast(40.0).judge(79.0, 2.0).is_err());
         assert!(Bound::AtMost(0.2).judge(2.0, 10.0).is_ok());

@@ -242,7 +242,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_is_pinned_may_differ_from_passing() {
+    fn only_pinned_tests_may_fail() {
         let verdict = |outcome: &str| -> Verdict {
             let line =
                 format!(r#"{{"test":"tests.test_mr.MRTest.test_x","outcome":"{outcome}","text":"no"}}"#);

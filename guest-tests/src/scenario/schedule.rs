@@ -54,7 +54,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn some_are_alone_and_one_at_a_time_keeps_the_order() {
+    fn exclusive_scenarios_run_alone() {
         let named = |name| Scenario::named(name).unwrap();
         let wanted = [named("speed-guests"), named("boot"), named("e810-speed"), named("mthca-probe")];
         let names = |list: Vec<&'static Scenario>| list.iter().map(|s| s.name).collect::<Vec<_>>();

@@ -299,7 +299,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_table_says_how_often_a_device_is_what_soft_roce_is_and_leaves_out_what_there_is_not() {
+    fn table_shows_ratio_to_soft_roce() {
         let figure = &FIGURES[0];
         let values = [vec![90.0, 100.0, 300.0], Vec::new(), vec![50.0], vec![10.0, 11.0, 9.0]];
         let rows = [Row { figure, values }];

@@ -354,7 +354,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn unanswered_sweep_is_no_warning() {
+    fn unanswered_sweep_is_not_warning() {
         assert!(is_unanswered_sweep("infiniband mthca0: Unable to find port agent"));
         assert!(!is_unanswered_sweep("infiniband mthca0: Unable to find agent"));
         assert!(!is_unanswered_sweep("ib_mthca 0000:00:04.0: Catastrophic error detected"));

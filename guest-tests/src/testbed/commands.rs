@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_command_passes_through_and_its_port_is_free_again() {
+    async fn finished_command_frees_port() {
         let (ports, mut guest) = guest();
         let (user, ours) = UnixStream::pair().unwrap();
         let (read, write) = ours.into_split();
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_user_who_goes_away_ends_the_command_and_the_port_is_free_when_it_has_ended() {
+    async fn disconnected_user_ends_command() {
         let (ports, mut guest) = guest();
         let (user, ours) = UnixStream::pair().unwrap();
         let (read, write) = ours.into_split();
@@ -244,14 +244,14 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_port_that_was_not_used_is_free_again() {
+    async fn unused_port_is_freed() {
         let (ports, _guest) = guest();
         drop(ports.take().unwrap());
         assert_eq!(ports.busy(), 0);
     }
 
     #[tokio::test]
-    async fn a_port_whose_guest_has_ended_is_given_up() {
+    async fn port_of_ended_guest_is_released() {
         let (ports, guest) = guest();
         drop(guest);
         assert!(ports.run(&["true"], b"").await.is_err());
@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn input_of_the_labs_own_keeps_to_the_window() {
+    async fn lab_input_respects_window() {
         let (ports, mut guest) = guest();
         let input = vec![7; 2 * INPUT_WINDOW];
         let serve = tokio::spawn(async move {

@@ -126,7 +126,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_mixed_pair_is_one_that_every_program_of_roce_can_use() {
+    fn mixed_pair_has_roce_devices() {
         let devices = |kind: Kind, count| (1..=count).map(|n| kind.of_guest(n).name()).collect::<Vec<_>>();
         assert_eq!(devices(Kind::Mixed, 4), ["e810", "rxe", "mthca", "e810"]);
         assert_eq!(devices(Kind::Jingzhao, 2), ["jingzhao", "jingzhao"]);

@@ -189,7 +189,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_those_that_can_be_folders_and_typed() {
+    fn names_are_valid_folder_names() {
         for good in ["ci", "mthca", "Run-12", "0"] {
             assert_eq!(good.parse::<TestbedName>().unwrap().as_str(), good);
         }
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn a_target_is_a_testbed_and_a_guest() {
+    fn target_is_testbed_and_guest() {
         assert_eq!("ci:b".parse::<Target>().unwrap().to_string(), "ci:b");
         assert_eq!(
             "ci".parse::<Target>().unwrap_err().to_string(),
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn a_place_with_two_colons_is_in_a_guest() {
+    fn path_with_two_colons_is_in_guest() {
         let place = |text: &str| text.parse::<Place>();
         assert_eq!(place("./a:b:c"), Ok(Place::Host("./a:b:c".into())));
         assert_eq!(place("file"), Ok(Place::Host("file".into())));

@@ -79,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_share_is_a_folder_that_exists_and_an_absolute_path_of_the_guest() {
+    fn share_needs_existing_folder_and_absolute_path() {
         let share: SharedFolder = "/usr/../usr:/t".parse().unwrap();
         assert_eq!((share.folder.as_path(), share.at(), share.read_only), (Path::new("/usr"), "/t", false));
         let share: SharedFolder = "/usr:/t/tests:ro".parse().unwrap();

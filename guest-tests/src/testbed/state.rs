@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_is_taken_as_long_as_its_testbed_lives() {
+    fn name_is_reserved_while_testbed_runs() {
         let root = tempfile::tempdir().unwrap();
         let states = States::at(root.path().join("state")).unwrap();
         let state = states.claim(&name("ci")).unwrap();
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_killed_supervisor_left_is_removed() {
+    fn remains_of_killed_supervisor_are_removed() {
         let root = tempfile::tempdir().unwrap();
         let states = States::at(root.path().to_owned()).unwrap();
         for left in ["listed", "claimed"] {
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_that_others_may_write_to_is_refused() {
+    fn rejects_folder_writable_by_others() {
         let root = tempfile::tempdir().unwrap();
         let open = root.path().join("open");
         fs::create_dir(&open).unwrap();

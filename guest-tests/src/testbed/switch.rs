@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn a_frame_goes_where_its_address_was_seen_and_else_to_all_others() {
+    fn switch_learns_addresses_and_floods_others() {
         let mut table = Table::default();
         assert_eq!(table.target(0, &frame(4, 2)), Target::Others);
         assert_eq!(table.target(1, &frame(2, 4)), Target::One(0));
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn frames_cross_between_sockets_and_do_not_come_back() {
+    async fn frames_are_not_returned_to_sender() {
         let mut nics = Vec::new();
         for _ in 0..3 {
             nics.push(UdpSocket::bind("127.0.0.1:0").await.unwrap());

@@ -74,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_filled_in_one_step_is_verified_in_parts_and_a_wrong_byte_is_found() {
+    fn partial_verify_finds_wrong_byte() {
         let path = std::env::temp_dir().join(format!("hcad-agent-file-{}", std::process::id()));
         let (off, len) = (5, 3 * CHUNK + 7);
         let file = File::create(&path).unwrap();
@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn text_is_awaited_in_files_that_may_not_be_there_yet() {
+    fn wait_covers_missing_file() {
         let path = std::env::temp_dir().join(format!("hcad-agent-await-{}", std::process::id()));
         let step = AwaitText {
             paths: vec!["/nonexistent".into(), path.display().to_string()],

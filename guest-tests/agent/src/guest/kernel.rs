@@ -151,7 +151,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_log_record_is_its_level_and_its_first_line() {
+    fn kernel_record_keeps_level_and_first_line() {
         let record = "30,512,9876,-;vfio: group 3 attached\n SUBSYSTEM=pci\n DEVICE=+pci:0000:00:05.0\n";
         let parsed: Vec<_> = parse_record(record).collect();
         assert_eq!(parsed, [(6, "vfio: group 3 attached".to_owned())]);

@@ -142,7 +142,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bars_in_use_are_listed_with_their_kind() {
+    fn used_bars_are_listed_with_kind() {
         let text = "0x00000000fea00000 0x00000000feafffff 0x0000000000140204\n\
                     0x0000000000000000 0x0000000000000000 0x0000000000000000\n\
                     0x00000000fe000000 0x00000000fe7fffff 0x000000000014220c\n";
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn the_msix_capability_is_found_behind_others() {
+    fn msix_capability_is_found_after_others() {
         let mut config = [0u8; 256];
         config[0x34] = 0x40;
         config[0x40..0x42].copy_from_slice(&[0x10, 0x80]);

@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_that_fails_is_an_answer() {
+    fn failed_program_is_normal_result() {
         let end = run("cat; echo no >&2; exit 3", "yes", 10_000).unwrap();
         let expected =
             ProgramEnd { status: ExitStatus::Code(3), stdout: "yes".into(), stderr: "no\n".into() };
@@ -281,13 +281,13 @@ mod tests {
     }
 
     #[test]
-    fn input_nobody_reads_does_not_hold_the_step() {
+    fn unread_input_does_not_block_step() {
         let end = run("echo done", &"x".repeat(1 << 20), 10_000).unwrap();
         assert_eq!((end.status, end.stdout.as_str()), (ExitStatus::Code(0), "done\n"));
     }
 
     #[test]
-    fn a_program_that_is_late_is_killed_with_what_it_started() {
+    fn late_program_is_killed_with_children() {
         let begun = Instant::now();
         let failure = into_failure(&run("echo begun; sleep 60 & wait", "", 200).unwrap_err());
         assert_eq!(failure.kind, FailureKind::Timeout);
@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_answers_line_by_line_until_its_input_is_closed() {
+    fn program_answers_lines_until_input_closes() {
         let mut programs = Programs::default();
         let script = "echo ready; while read -r line; do echo \"got $line\"; done; echo end";
         let Spawned { program } = programs.spawn(&Spawn { argv: argv(&["sh", "-c", script]) }).unwrap();
@@ -314,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn asking_a_program_that_ends_or_is_silent_fails_with_its_complaint() {
+    fn ended_or_silent_program_fails_with_stderr() {
         let mut programs = Programs::default();
         let mut spawn = |script: &str| {
             let program = programs.spawn(&Spawn { argv: argv(&["sh", "-c", script]) }).unwrap().program;

@@ -178,7 +178,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_entry_is_little_endian() {
+    fn entry_is_little_endian() {
         let raw = hex("00 0A 00 00 34 12 00 00 00 00 00 03 88 77 66 55
              44 33 22 11 00 00 00 00 00 00 00 00 00 00 00 00");
         let eqe = parse_eqe(raw.as_slice().try_into().unwrap());

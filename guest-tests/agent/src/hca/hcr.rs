@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn seven_words_are_written_in_order_and_the_last_starts_the_command() {
+    fn last_of_seven_words_starts_command() {
         let registers = script(&[0x0080_9ffa, 0x0000_1ffa]);
         let command = Command {
             op: Op::MapIcm as u16,
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn an_event_is_asked_for_by_its_token_and_a_bit() {
+    fn event_request_sets_token_and_bit() {
         let registers = script(&[0x31]);
         let command = Command { op: 0x31, event: Some(0x1234), ..Command::default() };
         execute(&registers, 0, &command).unwrap();
@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_opcode_ends_with_its_status() {
+    fn unknown_opcode_returns_status() {
         let registers = script(&[u32::from_le_bytes([0x55, 0x00, 0x00, 0x02])]);
         let command = Command { op: 0x55, ..Command::default() };
         let outcome = execute(&registers, 0, &command).unwrap();
@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn a_control_word_that_is_busy_for_one_kind_of_software_only_is_an_error() {
+    fn partly_busy_control_word_is_error() {
         let registers = script(&[0x0080_0003]);
         assert!(execute(&registers, 0, &Command { op: 3, ..Command::default() }).is_err());
     }

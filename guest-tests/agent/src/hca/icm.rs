@@ -171,7 +171,7 @@ mod tests {
     };
 
     #[test]
-    fn the_default_profile_is_laid_out_as_in_the_reference_trace() {
+    fn default_profile_layout_matches_reference_trace() {
         let mut arena = Arena::detached(48 << 20);
         let options = IcmOptions {
             log_qps: 16,
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn scattered_pages_are_each_lent_once_and_found_again() {
+    fn scattered_pages_are_mapped_once() {
         let mut arena = Arena::detached(4 << 20);
         let icm = Icm::new(&mut arena, &LIM, &IcmOptions::default()).unwrap();
         let qpc = icm.table(ContextTable::Qpc);

@@ -66,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sleeps_grow_while_nothing_comes_and_shrink_before_the_device_runs_dry() {
+    fn sleep_grows_when_idle_and_shrinks_under_load() {
         let mut idle = Idle::new();
         let mut micros = |found, under_way| {
             (0..found).for_each(|_| idle.found());

@@ -251,7 +251,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn dev_lim_reads_the_specification_vector() {
+    fn dev_lim_matches_specification_vector() {
         let outbox = hex("01 00 00 00 00 00 00 00 00 0E 00 10 10 10 05 11
              0F 00 00 00 00 08 00 00 01 00 00 40 00 40 00 40
              00 50 00 11 00 0C 00 00 00 10 02 00 00 10 02 00
@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn init_hca_matches_the_specification_vector() {
+    fn init_hca_matches_specification_vector() {
         let init = InitHca {
             qpc: (0, 16),
             cqc: (0x200_0000, 16),
@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn map_icm_exchanges_the_entries_of_a_pair() {
+    fn map_icm_swaps_entry_pairs() {
         let one = map_icm(&[IcmRun { virt: 0x240_0000, bus: 0x1234_5000, pages: 1 }]);
         let expected = hex("00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00
              00 00 00 00 02 40 00 00 00 00 00 00 12 34 50 01");
@@ -310,12 +310,12 @@ mod tests {
     }
 
     #[test]
-    fn a_full_write_mtt_fills_the_mailbox_exactly() {
+    fn full_write_mtt_fills_mailbox() {
         assert_eq!(write_mtt(0, &[0; 600]).len(), MAILBOX);
     }
 
     #[test]
-    fn regions_match_the_specification_vectors() {
+    fn regions_match_specification_vectors() {
         let cq_buffer = Mpt {
             access: Access { local_write: true, ..Access::default() },
             zero_based: false,
@@ -348,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn queue_contexts_match_the_specification_vectors() {
+    fn queue_contexts_match_specification_vectors() {
         let cqc = Cqc { cqn: 0, log_entries: 5, pd: 0, lkey: 0, eqn: 0, arm: CqArm::Disarmed };
         let expected = hex("00 04 00 00 00 00 00 00 00 00 00 00 05 00 00 00");
         assert_eq!(cqc.emit()[..0x10], expected);
@@ -362,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn a_completion_queue_names_its_event_queue_and_what_raises_an_event() {
+    fn cq_context_names_eq_and_arm_condition() {
         let cqc = Cqc { cqn: 0x123, log_entries: 5, pd: 3, lkey: 0x21, eqn: 9, arm: CqArm::Any };
         assert_eq!((cqc.emit()[2], &cqc.emit()[0x10..0x14]), (1, &[0, 0, 0, 9][..]));
         assert_eq!(Cqc { arm: CqArm::Solicited, ..cqc }.emit()[2], 4);

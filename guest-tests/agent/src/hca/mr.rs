@@ -329,7 +329,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_scattered_order_has_every_page_once_and_few_neighbours() {
+    fn scattered_order_contains_every_page_once() {
         for count in 1..200 {
             let order: Vec<usize> = page_order(count, true).collect();
             let mut sorted = order.clone();
@@ -341,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn content_goes_through_unaligned_starts_and_pages_that_lie_apart() {
+    fn content_crosses_scattered_unaligned_pages() {
         let mut arena = Arena::detached(1 << 20);
         let allocation = arena.alloc(4, PAGE).unwrap();
         let region = Region {

@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn init2rtr_matches_the_specification_vector() {
+    fn init2rtr_matches_specification_vector() {
         let mut image = Image::new(&fixed());
         image.prepare_init(0, 0);
         image.prepare_rtr(9, 1024, 0x12_3456, 12, &Path::default()).unwrap();
@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_by_mac_and_address_fills_the_address_words() {
+    fn peer_mac_and_address_fill_address_words() {
         let mut image = Image::new(&fixed());
         let path = Path {
             dmac: Some([0x02, 0, 0, 0, 0x12, 0x34]),
@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn rtr2rts_writes_both_psns_and_the_retry_fields() {
+    fn rtr2rts_writes_psns_and_retry_fields() {
         let mut image = Image::new(&fixed());
         image.prepare_rts(0xff_fff0, 14, 5, 3);
         assert_eq!(image.0[0x6c..0x70], [0, 0xff, 0xff, 0xf0]);
@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn changes_name_their_attributes_and_leave_the_others() {
+    fn changes_set_only_named_attributes() {
         let mut image = Image::new(&fixed());
         image.prepare_init(0, 0x11);
         let before = image.clone();
@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn rts2sqd_asks_for_the_event_in_its_mask() {
+    fn rts2sqd_requests_event_in_mask() {
         let mut image = Image::new(&fixed());
         image.prepare_sqd(true);
         assert_eq!((image.0[0x03], image.0[0x08] >> 4), (4, 5));

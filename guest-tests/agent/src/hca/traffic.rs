@@ -564,20 +564,20 @@ mod tests {
     };
 
     #[test]
-    fn pieces_cover_the_message_with_gaps_between_them() {
+    fn segments_cover_message_with_gaps() {
         let pieces: Vec<_> = SLOTS.pieces(5).collect();
         assert_eq!(pieces, [(1010, 33, 0), (1093, 33, 33), (1176, 34, 66)]);
         assert_eq!(SLOTS.watched(), 264);
     }
 
     #[test]
-    fn what_there_are_several_of_is_taken_in_turns() {
+    fn resources_are_used_round_robin() {
         assert_eq!([0, 1, 2, 3].map(|message| in_turn(&[7, 8, 9], message)), [7, 8, 9, 7].map(Some));
         assert_eq!(in_turn::<u8>(&[], 1), None);
     }
 
     #[test]
-    fn slots_repeat_their_content_unless_messages_are_fresh() {
+    fn slots_repeat_content_unless_fresh() {
         assert_eq!((SLOTS.seed(1), SLOTS.seed(5)), (8, 8));
         let fresh = Slots { fresh: true, ..SLOTS };
         assert_eq!((fresh.seed(1), fresh.seed(5)), (8, 12));

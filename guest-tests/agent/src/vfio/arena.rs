@@ -221,7 +221,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bytes_written_are_read_back_and_fresh_pages_are_zero() {
+    fn fresh_pages_are_zero_and_writes_persist() {
         let mut arena = Arena::detached(ALIGN);
         let first = arena.alloc(2, PAGE).unwrap();
         arena.write(first + PAGE - 2, &[1, 2, 3, 4]);
@@ -236,7 +236,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "outside the arena")]
-    fn an_access_across_the_end_is_refused() {
+    fn access_past_end_is_rejected() {
         let arena = Arena::detached(ALIGN);
         arena.write(ALIGN - 1, &[0, 0]);
     }

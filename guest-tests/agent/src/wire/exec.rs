@@ -226,7 +226,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_frame_is_kind_length_and_payload() {
+    fn frame_is_kind_length_and_payload() {
         assert_eq!(ToGuest::Signal(15).to_bytes(), [4, 4, 0, 0, 0, 15, 0, 0, 0]);
         assert_eq!(
             ToGuest::Resize(Size { rows: 24, columns: 0x150 }).to_bytes(),
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn frames_are_read_one_after_the_other_to_the_end_of_the_input() {
+    fn frames_are_read_until_end_of_input() {
         let start = Start { argv: vec!["true".into()], folder: Some("/tmp".into()), ..Start::default() };
         let frames = [ToGuest::Start(start), ToGuest::Input(vec![0; 3]), ToGuest::InputEnd, ToGuest::HangUp];
         let bytes: Vec<u8> = frames.iter().flat_map(Frame::to_bytes).collect();
@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_frame_is_refused_before_its_payload_is_read() {
+    fn invalid_frame_is_rejected_before_payload() {
         let error = |bytes: &[u8]| ToHost::read(&mut &*bytes).unwrap_err().to_string();
         assert_eq!(error(&[3, 1, 0, 1, 0]), "frame of kind 3 has an invalid length of 65537 bytes");
         assert_eq!(error(&[9, 0, 0, 0, 0]), "frame 9 to the host with 0 bytes");

@@ -68,21 +68,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bytes_are_written_as_digits_and_read_back() {
+    fn hex_round_trips() {
         let hex = Hex(vec![0x00, 0x9f, 0xff]);
         assert_eq!(serde_json::to_string(&hex).unwrap(), "\"009fff\"");
         assert_eq!(serde_json::from_str::<Hex>("\"009FfF\"").unwrap(), hex);
     }
 
     #[test]
-    fn a_half_byte_or_another_character_is_refused() {
+    fn rejects_odd_length_and_non_hex() {
         assert!(serde_json::from_str::<Hex>("\"00f\"").is_err());
         assert!(serde_json::from_str::<Hex>("\"0g\"").is_err());
         assert!(serde_json::from_str::<Hex>("\"+1\"").is_err());
     }
 
     #[test]
-    fn an_array_takes_as_many_bytes_as_it_has() {
+    fn array_needs_exact_length() {
         assert_eq!(serde_json::from_str::<Hex<[u8; 2]>>("\"00ff\"").unwrap(), Hex([0x00, 0xff]));
         assert!(serde_json::from_str::<Hex<[u8; 2]>>("\"00ff00\"").is_err());
     }

@@ -265,7 +265,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_refused_command_is_a_failure_with_its_status() {
+    fn rejected_command_carries_status() {
         let line = r#"{"id":5,"result":{"Err":{"kind":"command","op":13,"status":3,"message":"refused"}}}"#;
         let response: Response = serde_json::from_str(line).unwrap();
         assert_eq!(response.to_line().trim_end(), line);
@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn steps_leave_out_what_has_a_default() {
+    fn steps_omit_default_fields() {
         let line =
             r#"{"id":1,"step":{"post_send":{"qp":2,"requests":[{"op":"write","remote":{"rkey":7}}]}}}"#;
         let request: Request = serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}"));
@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_of_another_step_is_not_understood() {
+    fn answer_of_different_step_is_rejected() {
         let response = Response { id: 1, result: Ok(serde_json::json!({"lines": []})) };
         assert_eq!(response.into_answer::<Ping>().unwrap_err().kind, FailureKind::Protocol);
     }

@@ -95,7 +95,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_kernel_counts_nanoseconds_and_sleeps() {
+    fn schedstat_contains_time_and_sleeps() {
         let status = "Name:\tx\nvoluntary_ctxt_switches:\t12\nnonvoluntary_ctxt_switches:\t7\n";
         let effort = Effort::parse("1500 300 4\n", status).unwrap();
         let nanos = Duration::from_nanos;
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn this_process_has_run() {
+    fn own_process_has_cpu_time() {
         let effort = Effort::of_process(std::process::id()).unwrap();
         assert!(effort.ran > Duration::ZERO);
     }

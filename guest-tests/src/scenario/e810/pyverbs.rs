@@ -177,7 +177,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_pinned_names_modules_that_are_run_and_says_why() {
+    fn pinned_results_name_module_and_reason() {
         WITH_WINDOWS.check();
         WITHOUT_WINDOWS.check();
     }

@@ -168,7 +168,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn everybody_meets_everybody_once_and_nobody_is_idle() {
+    fn every_pair_meets_once() {
         let all = rounds(8);
         assert_eq!(all.len(), 7);
         let mut met = BTreeSet::new();

@@ -187,12 +187,12 @@ mod tests {
     }
 
     #[test]
-    fn no_form_of_a_command_has_two_rows() {
+    fn command_forms_are_unique() {
         assert_eq!(expected::all().count(), faithful().0.len());
     }
 
     #[test]
-    fn a_row_missing_on_either_side_is_a_difference() {
+    fn missing_row_is_difference() {
         let (table, devices) = faithful();
         assert_eq!(differences(&devices, &table), Vec::<String>::new());
         let key = (0x016, Form::Bad("valid already"));
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn another_status_is_a_difference_even_if_the_right_one_was_seen_too() {
+    fn additional_status_is_difference() {
         let (table, mut devices) = faithful();
         let seen = devices[0].get_mut(&(0x00d, Form::OpModifier)).unwrap();
         seen.insert(0);

@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn a_faithful_device_is_accepted_and_one_that_allows_more_or_less_is_not() {
+    fn device_must_allow_exact_transitions() {
         for service in [RC, UC, UD] {
             let outcomes = faithful(service);
             assert_eq!(outcomes.len(), 7 * 15 - if service == RC { 15 } else { 0 });
@@ -250,14 +250,14 @@ mod tests {
     }
 
     #[test]
-    fn an_attempt_that_was_not_made_is_missed() {
+    fn missing_attempt_is_difference() {
         let mut outcomes = faithful(UD);
         outcomes.remove(&(Err, 0x021, 2));
         assert_eq!(differences(UD, &outcomes), ["Err: 021h ERR2RST_QPEE, op_modifier 2 was not tested"]);
     }
 
     #[test]
-    fn a_refusal_that_moves_the_queue_pair_is_a_difference() {
+    fn rejection_with_state_change_is_difference() {
         let mut outcomes = faithful(RC);
         outcomes.insert((Sqd, 0x019, 0), (BAD_PARAM, Init as u8));
         assert_eq!(differences(RC, &outcomes).len(), 1);

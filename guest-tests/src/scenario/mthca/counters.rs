@@ -101,7 +101,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn counters_are_found_by_their_whole_name() {
+    fn counters_match_whole_name() {
         let text = "# Port extended counters: Lid 1 port 1 (CapMask: 0x300)\nPortSelect:......................1\n\
                     PortXmitPkts:....................17\nPortUnicastXmitPkts:.............9\n";
         assert_eq!(perfquery(text, "PortXmitPkts").unwrap(), 17);
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn the_hosts_counters_have_the_names_of_the_guests() {
+    fn host_counters_have_guest_names() {
         let counters = serde_json::json!({"port": {
             "transmit": {"packets": 10, "multicast_packets": 3, "octets": 1003},
             "receive": {"packets": 7, "multicast_packets": 7, "octets": 8},

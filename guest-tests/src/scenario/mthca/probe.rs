@@ -282,7 +282,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_the_one_warning_is_left_out() {
+    fn only_known_warning_is_ignored() {
         let lines = |lines: &[&str]| lines.iter().map(|line| (*line).to_owned()).collect::<Vec<_>>();
         let said = lines(&[
             "ib_mthca 0000:00:05.0: Catastrophic error detected: internal error",

@@ -95,14 +95,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn descriptors_are_told_apart_by_what_they_are_open_for() {
+    fn descriptors_are_classified_by_target() {
         assert_eq!(kind("socket:[4711]"), "socket:");
         assert_eq!(kind("anon_inode:[eventpoll]"), "anon_inode:");
         assert_eq!(kind("/memfd:pc.ram (deleted)"), "/memfd:pc.ram (deleted)");
     }
 
     #[test]
-    fn a_process_is_like_itself_and_one_that_holds_more_is_not() {
+    fn descriptor_growth_is_detected() {
         let before = Account::of(std::process::id()).unwrap();
         let mut more = before.clone();
         more.is_like(&before).unwrap();

@@ -103,14 +103,14 @@ mod tests {
     }
 
     #[test]
-    fn a_seed_gives_the_same_steps_again_and_another_seed_or_lane_others() {
+    fn steps_depend_on_seed_and_lane() {
         assert_eq!(steps(5, 1), steps(5, 1));
         assert_ne!(steps(5, 1), steps(6, 1));
         assert_ne!(steps(5, 1), steps(5, 2));
     }
 
     #[test]
-    fn every_kind_comes_once_before_any_comes_again() {
+    fn every_kind_occurs_before_repeats() {
         for seed in 0..50 {
             let mut plan = Plan::new(seed, 0, &KINDS);
             let mut seen = BTreeSet::new();
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn both_sides_are_hit_and_no_two_disturbances_together_outlast_a_requester() {
+    fn disturbances_stay_below_retry_limit() {
         let all = steps(7, 0);
         assert!([Side::A, Side::B].iter().all(|side| all.iter().any(|step| step.side == *side)));
         let longest = all.iter().map(|step| step.length).max().unwrap();

@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_was_not_disturbed_has_no_error_of_any_kind() {
+    fn undisturbed_peer_reports_no_error() {
         report(&[], 12).is_undisturbed().unwrap();
         report(&[(Request::Receive, status::WR_FLUSH_ERR)], 0).is_undisturbed().unwrap_err();
         let wrong = Report { wrong: Some("content".into()), ..Report::default() };
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_to_a_lost_peer_end_with_one_exhausted_and_all_others_flushed() {
+    fn lost_peer_exhausts_one_and_flushes_rest() {
         let lost = (Request::Request, status::RETRY_EXC_ERR);
         let flushed = (Request::Request, status::WR_FLUSH_ERR);
         let receive = (Request::Receive, status::WR_FLUSH_ERR);

@@ -233,7 +233,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_folder_is_weighed_with_all_below_it() {
+    fn folder_size_includes_subfolders() {
         let root = tempfile::tempdir().unwrap();
         fs::create_dir(root.path().join("deep")).unwrap();
         fs::write(root.path().join("deep/file"), [0; 600]).unwrap();
@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_are_taken_when_they_are_whole() {
+    fn only_complete_lines_are_taken() {
         let mut kept = b"one\ntwo\r\nthr".to_vec();
         assert_eq!(take_lines(&mut kept), ["one", "two"]);
         assert_eq!(kept, b"thr");

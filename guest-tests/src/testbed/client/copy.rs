@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_arrives_under_its_new_name_with_modes_and_links() {
+    fn copied_folder_keeps_modes_and_links() {
         let root = tempfile::tempdir().unwrap();
         let from = root.path().join("from");
         fs::create_dir(&from).unwrap();
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn a_guest_writes_nothing_but_what_was_asked_for() {
+    fn guest_archive_writes_only_requested_files() {
         let root = tempfile::tempdir().unwrap();
         let mut archive = tar::Builder::new(Vec::new());
         let mut header = tar::Header::new_gnu();

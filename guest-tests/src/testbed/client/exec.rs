@@ -163,7 +163,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_variable_has_a_name_and_a_value_that_may_have_anything_in_it() {
+    fn variable_value_may_contain_equals_sign() {
         assert_eq!(variable("A=b=c"), Ok(("A".into(), "b=c".into())));
         assert_eq!(variable("A="), Ok(("A".into(), String::new())));
         assert!(variable("A").is_err() && variable("=b").is_err());

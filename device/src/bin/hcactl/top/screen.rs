@@ -319,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn a_screen_of_80_columns_and_24_lines_has_everything() {
+    fn screen_fits_80_columns_and_24_lines() {
         let screen = screen(&Choice::default());
         let golden = [
             "hcad at /run/x, every 1 s",
@@ -339,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_are_ordered_and_scrolled_as_chosen() {
+    fn lines_sort_and_scroll() {
         let choice = Choice { qps: QpOrder::Failed, devices: DeviceOrder::Dropped, ..Choice::default() };
         let failed = screen(&choice);
         assert!(failed[6].starts_with("1 0x400006 ") && failed[7].starts_with("1 0x40000d "), "{failed:#?}");
@@ -355,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_printed_is_as_long_as_it_takes_and_a_terminal_may_be_of_any_size() {
+    fn any_terminal_size_is_drawn() {
         let text = text(&view(), "t", &Choice::default(), 80);
         assert_eq!(text.lines().count(), 40 + 2 + usize::from(FRAME_LINES));
         assert_eq!(text.lines().filter(|line| line.starts_with("1 0x4000")).count(), 40);

@@ -188,7 +188,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_tagged_packet_says_what_its_headers_do() {
+    fn tagged_packet_shows_header_fields() {
         let mut frame = vec![0; 12];
         frame.extend([0x81, 0, 0x40, 100, 0x08, 0]);
         frame.extend([0x45, 0x68, 0, 60, 0, 0, 0, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2]);

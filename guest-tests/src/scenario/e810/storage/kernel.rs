@@ -54,7 +54,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_option_is_on_as_a_module_too_and_off_when_it_is_not_named() {
+    fn kernel_option_counts_as_module() {
         let config = Config::new("CONFIG_A=y\nCONFIG_AB=m\n# CONFIG_C is not set\nCONFIG_D=\"y\"\n".into());
         assert!(config.has("CONFIG_A") && config.has("CONFIG_AB"));
         assert_eq!(config.lacks(&["CONFIG_A", "CONFIG_C", "CONFIG_E"]), Some("CONFIG_C"));
