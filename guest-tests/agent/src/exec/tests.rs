@@ -5,10 +5,10 @@ use super::*;
 use crate::wire::ExitStatus;
 use crate::wire::exec::{INPUT_WINDOW, MAX_PAYLOAD, Size, Start};
 
-/// Longer than anything here takes on a busy host.
+/// Time limit of each wait, generous for a busy host.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// The host's end of a port that is served.
+/// The host's end of an exec port.
 struct Port(UnixStream);
 
 impl Port {
@@ -34,7 +34,7 @@ impl Port {
         ToHost::read(&mut self.0).unwrap().unwrap()
     }
 
-    /// Both outputs, and how it ended.
+    /// Reads both outputs to their end, and returns them with the exit status.
     fn rest(&mut self) -> (String, String, ExitStatus) {
         let (mut output, mut errors) = (Vec::new(), Vec::new());
         loop {
@@ -71,7 +71,7 @@ fn successive_commands_share_port() {
         port.send(&ToGuest::Input(b"a\0b".to_vec()));
         port.send(&ToGuest::InputEnd);
         assert_eq!(port.rest(), ("a\0b".into(), "no\n".into(), ExitStatus::Code(code)));
-        // For a command that has ended.
+        // This signal is for a command that has already ended.
         port.send(&ToGuest::Signal(libc::SIGKILL));
     }
 }

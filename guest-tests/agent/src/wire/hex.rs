@@ -1,9 +1,9 @@
-//! Bytes as a hexadecimal string, so that a message log can be read.
+//! Bytes as a hexadecimal string, so that message logs are readable.
 
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// Bytes; in JSON a string of two lower-case hexadecimal digits a byte.
+/// Bytes; in JSON a string with two lower-case hexadecimal digits per byte.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 pub struct Hex<B = Vec<u8>>(pub B);
 
