@@ -55,7 +55,6 @@ pub struct Cli {
     pub config: Option<PathBuf>,
 
     #[command(flatten)]
-    #[expect(missing_docs, reason = "clap would use it as the help text of the program")]
     pub device: DeviceArgs,
 
     /// Path of the Unix socket that the VMM connects to

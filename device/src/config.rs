@@ -68,7 +68,6 @@ pub struct ConfigFile {
 /// A configuration that can be run.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Log settings.
     pub log: LogConfig,
     /// Devices to serve, at least one.
     pub devices: Vec<DeviceConfig>,
@@ -93,16 +92,10 @@ const OF_THE_PROCESS: [&str; 4] = ["log", "control_socket", "metrics", "confinem
 pub enum ConfigError {
     /// The file cannot be read.
     #[error("cannot read {}", shown(path))]
-    Read {
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        source: std::io::Error,
-    },
+    Read { path: PathBuf, source: std::io::Error },
     /// The file is not JSON of the right shape, or what it says cannot be.
     #[error("{}: {problem}", shown(path))]
     File {
-        /// The file.
         path: PathBuf,
         /// Description of the problem, with the key and its position in the file.
         problem: String,

@@ -32,7 +32,6 @@ pub type Rebuild = Box<dyn FnMut() -> anyhow::Result<Box<dyn Run>> + Send>;
 /// Why a device cannot continue.
 #[derive(Debug, Error)]
 pub enum Failure {
-    /// The host failed.
     #[error(transparent)]
     Host(#[from] io::Error),
     /// It cannot be created again.
@@ -118,7 +117,6 @@ mod tests {
     enum Act {
         Panic,
         Fail,
-        /// Serves until shutdown.
         Serve,
     }
 

@@ -27,7 +27,7 @@ const SQ: u64 = 0;
 const RQ: u64 = 0x400;
 const CQ: u64 = 0x800;
 const LOG_CQES: u8 = 5;
-/// Bound: QPs.
+/// Number of QPs of each process.
 const QPS: u32 = 20;
 const FIRST_QPN: u32 = 16;
 
@@ -149,7 +149,7 @@ impl Machine {
         })
     }
 
-    /// What `hcactl` answers.
+    /// Runs `hcactl` and returns its output.
     fn ask(&self, arguments: &[&str]) -> Value {
         let mut command = Command::new(env!("CARGO_BIN_EXE_hcactl"));
         let output =

@@ -26,7 +26,6 @@ const CONTROL_TIMEOUT: Duration = Duration::from_secs(60);
 /// A device interface, by its name in configurations.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Interface {
-    /// The JingZhao document's.
     #[default]
     Jingzhao,
     /// That of Linux's `ib_mthca`.
@@ -59,7 +58,6 @@ pub struct HcaSpec {
     pub prefer_ipv6: bool,
     /// Where it receives frames.
     pub bind: SocketAddr,
-    /// The others.
     pub peers: Vec<Peer>,
     /// What carries its frames.
     pub fabric: Fabric,
@@ -270,7 +268,6 @@ impl Daemon {
         self.capture.with_extension("record")
     }
 
-    /// The program.
     pub fn process(&mut self) -> &mut Process {
         &mut self.process
     }
@@ -330,7 +327,6 @@ impl Daemon {
 }
 
 impl Control {
-    /// Where it listens.
     pub fn socket(&self) -> &Path {
         &self.socket
     }

@@ -49,7 +49,7 @@ impl Initramfs {
             .collect()
     }
 
-    /// The finished archive.
+    /// Returns the finished cpio archive.
     pub fn finish(mut self) -> Vec<u8> {
         self.entry("TRAILER!!!", 0, &[], (0, 0));
         self.bytes

@@ -142,7 +142,7 @@ pub struct Guest<'a> {
     pub cards: Vec<PathBuf>,
     /// Slots behind those where HCAs can be plugged in while it runs.
     pub free_slots: usize,
-    /// Its Ethernet NICs.
+    /// Ethernet NICs of the guest.
     pub nics: Vec<Nic>,
     /// The lab wants to type into its console.
     pub with_console: bool,
@@ -247,7 +247,6 @@ impl Lab {
         &self.given
     }
 
-    /// The guests' kernel.
     pub fn kernel(&self) -> &Kernel {
         &self.artifacts.kernel
     }

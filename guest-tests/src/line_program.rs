@@ -16,7 +16,6 @@ use crate::vm::Vm;
 /// What an answer may take beyond the time its request waits.
 const ANSWER_MARGIN: Duration = Duration::from_secs(20);
 
-/// A running program.
 #[derive(Clone, Copy, Debug)]
 pub struct LineProgram {
     program: ProgramId,

@@ -12,9 +12,9 @@ use anyhow::{Context, Result, bail};
 /// A module ready for `finit_module`.
 #[derive(Clone, Debug)]
 pub struct Module {
-    /// Name, with underscores.
+    /// Name of the module, with underscores.
     pub name: String,
-    /// The object, uncompressed.
+    /// The object file, uncompressed.
     pub object: Vec<u8>,
 }
 

@@ -26,9 +26,9 @@ fn identity(id: u16) -> [String; 2] {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum Op {
-    /// By name.
+    /// Name of the opcode in scapy.
     Name(String),
-    /// By code.
+    /// Code of the opcode in the BTH.
     Code(u8),
 }
 
@@ -40,7 +40,6 @@ impl From<&str> for Op {
 
 /// RDMA extended transport header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[expect(missing_docs, reason = "the fields of the header")]
 pub struct Reth {
     pub va: u64,
     pub rkey: u32,
@@ -49,7 +48,6 @@ pub struct Reth {
 
 /// Atomic extended transport header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[expect(missing_docs, reason = "the fields of the header")]
 pub struct Atomic {
     pub va: u64,
     pub rkey: u32,
@@ -59,7 +57,6 @@ pub struct Atomic {
 
 /// ACK extended transport header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[expect(missing_docs, reason = "the fields of the header")]
 pub struct Aeth {
     pub syndrome: u8,
     pub msn: u32,
@@ -69,33 +66,22 @@ pub struct Aeth {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Packet {
-    /// Operation.
     pub op: Op,
-    /// Destination queue pair.
     pub qpn: u32,
-    /// PSN.
     pub psn: u32,
-    /// AckReq.
     pub ack_req: bool,
-    /// Solicited event.
     pub solicited: bool,
-    /// `MigReq`.
     pub mig_req: bool,
-    /// `P_Key`.
     pub pkey: u16,
     /// The two ECN bits of the IP header.
     pub ecn: u8,
     /// Send it with a wrong ICRC; never set in what was received, like all up to `cut`.
     pub bad_icrc: bool,
-    /// Transport version.
     pub tver: u8,
-    /// Forward congestion notification.
     pub fecn: bool,
-    /// Backward congestion notification.
     pub becn: bool,
     /// Set the reserved bits of the BTH.
     pub reserved: bool,
-    /// Hops left.
     pub ttl: u8,
     /// IP address it claims to come from; the peer's own without.
     pub source: Option<Ipv4Addr>,
@@ -111,7 +97,6 @@ pub struct Packet {
     pub aeth: Option<Aeth>,
     /// `AtomicAckETH`: what memory held before.
     pub original: Option<u64>,
-    /// Immediate.
     pub imm: Option<Hex>,
     /// Payload without pad bytes.
     pub payload: Hex,

@@ -106,7 +106,6 @@ impl Process {
         &self.name
     }
 
-    /// Its log.
     pub fn log(&self) -> &Path {
         &self.log
     }

@@ -1,4 +1,4 @@
-//! QEMU's command line.
+//! Builds the command line of QEMU.
 
 use std::ffi::OsString;
 use std::net::SocketAddr;
@@ -21,14 +21,12 @@ pub enum Accelerator {
     Kvm,
 }
 
-/// One guest machine.
 #[derive(Clone, Debug)]
 pub struct Machine {
     /// Name, such as `a`.
     pub name: String,
     /// Guest memory. The HCA's daemon maps all of it.
     pub memory_mib: u32,
-    /// Virtual processors.
     pub cpus: u32,
     /// How guest code is executed.
     pub accelerator: Accelerator,
@@ -59,7 +57,6 @@ pub struct Machine {
 /// A folder of the host, which the guest mounts by its tag.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Share {
-    /// The folder.
     pub folder: PathBuf,
     /// Its name for the guest.
     pub tag: String,
@@ -72,7 +69,6 @@ pub struct Share {
 pub struct Nic {
     /// What its guest's driver sees.
     pub model: NicModel,
-    /// Its address.
     pub mac: [u8; 6],
     /// Where QEMU receives its frames.
     pub bind: SocketAddr,
@@ -83,10 +79,10 @@ pub struct Nic {
 /// A NIC that QEMU itself emulates.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum NicModel {
-    /// The paravirtual one.
+    /// The paravirtual virtio-net device.
     #[default]
     Virtio,
-    /// Intel's 82574L.
+    /// The Intel 82574L NIC.
     E1000e,
 }
 

@@ -62,7 +62,6 @@ impl RunDir {
         bail!("no unused run number in {}; remove old runs", parent.display())
     }
 
-    /// The folder.
     pub fn path(&self) -> &Path {
         &self.path
     }

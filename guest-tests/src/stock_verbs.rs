@@ -45,9 +45,7 @@ pub struct FileRegion {
     id: u32,
     /// Address of its first byte.
     pub addr: u64,
-    /// Local key.
     pub lkey: u32,
-    /// Remote key.
     pub rkey: u32,
 }
 
@@ -63,7 +61,6 @@ pub struct StockWindow {
 #[derive(Clone, Copy, Debug, Deserialize)]
 pub struct StockQp {
     id: u32,
-    /// Its number.
     pub qpn: u32,
 }
 
@@ -76,7 +73,6 @@ pub struct StockPath {
     pub gid: Option<String>,
     /// Index of the own GID to use.
     pub sgid_index: u32,
-    /// Its LID.
     pub lid: u16,
 }
 
@@ -87,15 +83,13 @@ pub struct StockConnect {
     pub peer: StockPath,
     /// Path MTU in bytes.
     pub mtu: u16,
-    /// First PSN sent.
+    /// PSN of the first packet sent.
     pub psn: u32,
-    /// First PSN expected.
+    /// PSN of the first packet expected.
     pub peer_psn: u32,
     /// Q_Key of a datagram queue pair.
     pub qkey: u32,
-    /// ACK timeout code.
     pub timeout: u8,
-    /// Retries after timeouts.
     pub retry: u8,
     /// Retries after RNR NAKs.
     pub rnr_retry: u8,
@@ -111,13 +105,10 @@ pub type StockSge = (u64, u32, u32);
 pub struct StockSend {
     /// `send`, `send_imm`, `write`, `write_imm`, `read`, `cmp_swap` or `fetch_add`.
     pub op: &'static str,
-    /// Local memory.
     pub sges: Vec<StockSge>,
     /// Immediate, as it appears in memory.
     pub imm: Hex,
-    /// Remote address.
     pub va: u64,
-    /// Remote key.
     pub rkey: u32,
     /// Compared with, or added.
     pub compare_add: u64,
@@ -127,22 +118,18 @@ pub struct StockSend {
     pub ah: Option<StockAh>,
     /// Queue pair a datagram goes to.
     pub qpn: u32,
-    /// Its Q_Key.
     pub qkey: u32,
 }
 
-/// An address handle.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct StockAh(u32);
 
-/// A work completion.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 pub struct StockCompletion {
-    /// Status of `ibv_wc_status`.
+    /// Status from `ibv_wc_status` in rdma-core.
     pub status: u32,
-    /// Of a receive.
+    /// Whether the completion is that of a receive.
     pub received: bool,
-    /// Bytes.
     pub bytes: u32,
     /// Immediate, if there is one.
     pub imm: Option<Hex>,

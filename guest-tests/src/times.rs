@@ -9,7 +9,6 @@ use serde_json::{Value, json};
 
 const FILE: &str = "HCAD_TIMES";
 
-/// Records one case.
 pub(crate) fn case(scenario: &str, case: &str, elapsed: Duration) {
     append(&json!({ "scenario": scenario, "case": case, "seconds": rounded(elapsed) }));
 }

@@ -38,12 +38,9 @@ pub enum Ready {
     Line(&'static str),
 }
 
-/// How both ended.
 #[derive(Clone, Debug)]
 pub struct Ends {
-    /// The server.
     pub server: ProgramEnd,
-    /// The client.
     pub client: ProgramEnd,
 }
 

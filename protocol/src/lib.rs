@@ -13,6 +13,7 @@
 //!
 //! No I/O, no clock, no logging.
 #![forbid(unsafe_code)]
+#![warn(missing_docs)]
 
 pub mod describe;
 mod error;

@@ -26,8 +26,6 @@
 //! }
 //! ```
 
-#![allow(missing_docs, reason = "most fields and constants have the interface's own names")]
-
 mod bus;
 mod cqe;
 pub mod e810;

@@ -1,4 +1,4 @@
-//! Configuration files.
+//! Fuzzes the parser of configuration files.
 
 use std::collections::HashSet;
 

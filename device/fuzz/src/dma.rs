@@ -46,7 +46,6 @@ struct Bench {
     fds: Vec<OwnedFd>,
 }
 
-/// Runs an input.
 pub fn run(input: &[u8]) {
     let mut input = Input::new(input);
     let limits = Limits { windows: MAX_WINDOWS, files: MAX_FILES, ..Limits::default() };

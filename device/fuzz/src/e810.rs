@@ -79,12 +79,10 @@ struct Bench {
     attacker: Nic,
     neighbour: Nic,
     station: LocalFabric,
-    /// The three pages.
     sealed: OwnedFd,
     rounds: usize,
 }
 
-/// Runs an input.
 pub fn run(input: &[u8]) {
     let mut input = Input::new(input);
     let mut bench = Bench::new(input.byte());
@@ -257,7 +255,7 @@ impl Bench {
 }
 
 impl Nic {
-    /// After power-on.
+    /// The state of the device after power-on.
     fn new(mac: MacAddr, watched: u8, rdma: bool, port: LocalFabric) -> Self {
         let own = Identity { mac, ..Identity::from_lid(Lid::new(1)) };
         let addresses = Addresses { own, peers: Vec::new(), default_peer: None };

@@ -48,7 +48,6 @@ struct Bench {
     frames: u64,
 }
 
-/// Runs an input.
 pub fn run(input: &[u8]) {
     let mut input = Input::new(input);
     let mut bench = Bench::default();

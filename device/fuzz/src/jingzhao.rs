@@ -10,7 +10,6 @@ use self::guest::{CQ, Guest, LOOPED, RQ, queues};
 use super::input::Input;
 use super::{OPERATIONS, TURNS};
 
-/// Runs an input.
 pub fn run(input: &[u8]) {
     let mut input = Input::new(input);
     let mut guest = guest::start(input.half(), input.byte());

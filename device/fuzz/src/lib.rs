@@ -21,7 +21,6 @@ pub mod ring;
 pub mod switch;
 pub mod vfio;
 
-/// One fuzz target.
 pub type Target = fn(&[u8]);
 
 /// Every target by the name of its corpus.

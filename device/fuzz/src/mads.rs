@@ -44,7 +44,6 @@ struct Fabric {
     view: View,
 }
 
-/// Runs an input.
 pub fn run(input: &[u8]) {
     let mut input = Input::new(input);
     let hca = |lid| Management::new(Identity::from_lid(Lid::new(lid)), PROFILE);

@@ -23,7 +23,6 @@ const BODY: u8 = 200;
 /// What an advertisement has that the shortest probe has not (RFC 4861, section 7.2.4).
 const OPTION: usize = 8;
 
-/// Runs an input.
 pub fn run(input: &[u8]) {
     let mut input = Input::new(input);
     let mut port = Port::new(identity(OWN));

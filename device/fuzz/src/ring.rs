@@ -24,7 +24,6 @@ const DATA_AT: usize = 8192;
 /// What frames have for an ICRC.
 const FIELDS: [IcrcField; 2] = [IcrcField::Computed, IcrcField::LeftOut];
 
-/// Runs an input.
 pub fn run(input: &[u8]) {
     let mut input = Input::new(input);
     let Some(len) = RingLen::new(64 << 10) else { return };

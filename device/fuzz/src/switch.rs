@@ -49,7 +49,6 @@ struct Bench {
     now: Instant,
 }
 
-/// Runs an input.
 pub fn run(input: &[u8]) {
     let mut input = Input::new(input);
     let switch = Switch::new(true, &[]).expect("nobody is no contradiction");

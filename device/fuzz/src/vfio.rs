@@ -73,7 +73,6 @@ struct Things {
     read_only: File,
 }
 
-/// Runs an input.
 pub fn run(input: &[u8]) {
     let mut input = Input::new(input);
     let mut bench = Bench::new();

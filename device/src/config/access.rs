@@ -33,7 +33,6 @@ pub(super) struct AccessEntry<'a> {
 pub struct SocketsEntry {
     /// Permissions of the sockets, in octal.
     pub(super) mode: Option<String>,
-    /// Group.
     pub(super) group: Option<GroupEntry>,
 }
 

@@ -194,7 +194,6 @@ pub struct PeerEntry {
     pub prefer_ipv6: bool,
 }
 
-/// One HCA, checked.
 #[derive(Clone, Debug)]
 pub struct DeviceConfig {
     /// Addresses of the device.

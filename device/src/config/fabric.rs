@@ -1,4 +1,4 @@
-//! How frames travel.
+//! Configuration of the fabrics, which carry frames between devices.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -112,26 +112,22 @@ pub struct UdpPeerEntry {
 /// How frames travel, checked.
 #[derive(Clone, Debug)]
 pub enum FabricConfig {
-    /// See [`FabricEntry::Udp`].
     Udp {
         /// Local address and port on which the device receives frames.
         bind: SocketAddr,
         /// Peers that the configuration lists.
         peers: Vec<UdpPeer>,
     },
-    /// See [`FabricEntry::Local`].
     Local {
         /// Name of the local network.
         network: String,
     },
-    /// See [`FabricEntry::Ring`].
     Ring {
         /// Directory of the ring.
         folder: PathBuf,
         /// Path of the device's socket in the ring directory.
         socket: PathBuf,
     },
-    /// See [`FabricEntry::Tap`].
     Tap {
         /// Name of the tap interface.
         interface: InterfaceName,

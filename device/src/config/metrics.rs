@@ -10,7 +10,6 @@ use super::{ConfigError, value};
 pub enum MetricsConfig {
     /// An address of this host.
     Tcp(SocketAddr),
-    /// A Unix socket.
     Unix(PathBuf),
 }
 

@@ -31,13 +31,11 @@ pub const ANSWER: Duration = Duration::from_secs(2);
 /// A call to a device's thread, with the channel for the answer. It is not an error if the caller is gone by then.
 #[derive(Debug)]
 pub enum Call {
-    /// Returns the status.
     Status(oneshot::Sender<Status>),
     /// Returns a page of a table from an index on.
     List(Table, u64, oneshot::Sender<Page>),
     /// Explains why a QP waits.
     Explain(Qpn, oneshot::Sender<Explanation>),
-    /// Returns the counters.
     Counters(oneshot::Sender<Counters>),
     /// Sets the link up or down.
     SetPort(PortState, oneshot::Sender<()>),
@@ -189,7 +187,6 @@ pub fn mailbox() -> io::Result<(Handle, Mailbox)> {
     Ok((Handle { calls: sender, shared: shared.clone() }, Mailbox { calls: receiver, shared }))
 }
 
-/// A pending answer.
 #[derive(Debug)]
 pub struct Answer<T>(oneshot::Receiver<T>);
 

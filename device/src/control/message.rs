@@ -79,7 +79,6 @@ pub enum Request {
         device: u16,
         /// Path of the new file, relative to the working directory of hcad. It must not exist.
         path: PathBuf,
-        /// Frames to capture.
         #[serde(default)]
         filter: CaptureFilter,
         /// Maximum size of a file in bytes. Default: from the configuration.
@@ -110,7 +109,6 @@ pub enum Request {
     SetPort {
         /// Number of the device.
         device: u16,
-        /// New link state.
         state: PortState,
     },
     /// Injects a catastrophic device error, which the device reports to the guest driver: [`Response::Done`].
@@ -190,7 +188,6 @@ pub enum Request {
     ImpairAdd {
         /// Number of the device.
         device: u16,
-        /// Selectors and action.
         rule: RuleEntry,
     },
     /// Lists the peers of a device: [`Response::Peers`], or [`Response::Members`] on the ring fabric.
@@ -226,7 +223,6 @@ const fn one_file() -> NonZeroU16 {
     NonZeroU16::MIN
 }
 
-/// A response.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Response {
@@ -247,17 +243,13 @@ pub enum Response {
     Page(Page),
     /// What a queue pair is waiting for.
     Explanation(Box<Explanation>),
-    /// Counters.
     Counters(Box<Counters>),
-    /// All impairments.
     Impairments(Vec<ImpairmentRow>),
-    /// All peers.
     Peers(Vec<PeerRow>),
     /// All members of the ring.
     Members(Vec<MemberRow>),
     /// Number of the impairment that was added.
     Impairment(u32),
-    /// Success.
     Done {},
     /// Failure, with a message of one line. Nothing has changed.
     Error(String),
@@ -284,7 +276,6 @@ pub struct Reloaded {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum PortState {
-    /// Frames pass.
     Up,
     /// Frames are dropped in both directions.
     Down,
@@ -302,16 +293,13 @@ pub enum DeviceState {
     NotAnswering,
 }
 
-/// A device.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeviceRow {
     /// Number of the device.
     pub id: u16,
     /// Device interface, by its key in the configuration.
     pub interface: String,
-    /// Ethernet address.
     pub mac: String,
-    /// IPv4 address.
     pub ipv4: Ipv4Addr,
     /// IPv6 address: the configured one, or the link-local address derived from the MAC.
     pub ipv6: Ipv6Addr,
@@ -345,18 +333,13 @@ pub struct DeviceRow {
 pub struct Counters {
     /// Counters specific to the device interface.
     pub frontend: FrontendCounters,
-    /// Transport.
     pub engine: Stats,
     /// Queue pairs by state, as of this moment.
     #[serde(default)]
     pub qps: QpStates,
-    /// Port.
     pub port: PortCounters,
-    /// Fabric.
     pub fabric: FabricStats,
-    /// The vfio-user server.
     pub vfio: VfioCounters,
-    /// Commands and doorbells.
     pub interface: InterfaceCounters,
     /// The log, which all devices share.
     pub log: LogCounters,
@@ -372,13 +355,11 @@ pub struct LogCounters {
 /// Counters of the vfio-user server.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VfioCounters {
-    /// Clients that connected.
     pub clients: u64,
     /// Messages of all clients.
     pub messages: MessageStats,
     /// DMA ranges that are currently mapped.
     pub dma_ranges: u64,
-    /// Interrupts.
     pub interrupts: msix::Stats,
 }
 
@@ -420,7 +401,6 @@ impl From<&Monitor> for InterfaceCounters {
     }
 }
 
-/// See [`PortStats`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PortCounters {
     /// RoCE packets delivered to the transport.
@@ -435,7 +415,6 @@ pub struct PortCounters {
     pub nic_receive: Traffic,
     /// Number of times the link went down.
     pub link_downed: u64,
-    /// ARP messages processed.
     pub arp: u64,
     /// IPv6 neighbour discovery messages processed.
     pub neighbour_discovery: u64,

@@ -18,9 +18,7 @@ use crate::hca::Hca;
 pub enum PeerCall {
     /// Lists the peers and their counters.
     List(oneshot::Sender<Result<PeerList, PeersError>>),
-    /// Adds a peer.
     Add(UdpPeer, oneshot::Sender<Result<(), PeersError>>),
-    /// Removes a peer.
     Remove(SocketAddr, oneshot::Sender<Result<(), PeersError>>),
 }
 

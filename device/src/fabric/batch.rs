@@ -354,7 +354,6 @@ impl RxBatch {
         self.frames.iter().map(|frame| (&self.storage[frame.range.clone()], frame.icrc))
     }
 
-    /// Number of frames.
     pub fn len(&self) -> usize {
         self.frames.len()
     }

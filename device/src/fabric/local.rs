@@ -29,7 +29,6 @@ const MAX_BYTES: usize = 16 << 20;
 /// Bound: spare buffers, each sized for the frames of one turn. More than are ever in use while a member keeps up.
 const MAX_SPARES: usize = 4;
 
-/// Networks by name.
 #[derive(Debug, Default)]
 pub struct Networks(HashMap<String, Arc<Network>>);
 

@@ -27,9 +27,7 @@ const MACS_SHOWN: usize = 16;
 /// Destination of a frame of the HCA.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Route {
-    /// To one peer.
     Peer(usize),
-    /// To every peer.
     Flood,
     /// Nowhere: the destination is the HCA itself.
     Own,
@@ -48,7 +46,6 @@ pub enum AdmitError {
 
 /// Why the list of peers is not changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-#[allow(missing_docs)]
 pub enum PeerError {
     #[error("{0} is already a peer")]
     Known(SocketAddr),
@@ -99,7 +96,6 @@ pub struct Switch {
 enum Owner {
     /// This HCA. The driver of its NIC may use any MAC.
     Own,
-    /// A peer.
     Peer(usize),
 }
 

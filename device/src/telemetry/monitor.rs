@@ -50,7 +50,6 @@ const MAX_QPS: usize = 4096;
 /// Ignored doorbells and packets of one QP since it last left RESET, or in RESET since.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ignored {
-    /// Number of them.
     pub count: u64,
     /// Reason of the last one.
     pub last: Reason,
@@ -90,7 +89,6 @@ impl Monitor {
         *self.commands.entry(name).or_default().entry(status).or_default() += 1;
     }
 
-    /// Durations of commands.
     pub fn command_time(&self) -> &Durations {
         &self.command_time
     }
@@ -105,7 +103,6 @@ impl Monitor {
         *self.doorbells.entry(what).or_default() += 1;
     }
 
-    /// Doorbells by kind.
     pub fn doorbells(&self) -> &BTreeMap<&'static str, u64> {
         &self.doorbells
     }

@@ -19,7 +19,6 @@ macro_rules! reasons {
             /// All reasons, in the order of their declaration.
             pub const ALL: [Self; [$($name),+].len()] = [$(Self::$reason,)+];
 
-            /// Short stable name.
             pub const fn name(self) -> &'static str {
                 match self {
                     $(Self::$reason => $name,)+
@@ -164,7 +163,6 @@ impl Reason {
             .chain(FrameReason::ALL.into_iter().map(Self::Frame))
     }
 
-    /// Returns the severity.
     pub const fn severity(self) -> Severity {
         use {DropReason as Drop, InterfaceReason as Interface};
         match self {

@@ -24,7 +24,6 @@ struct Places<'a> {
     known: HashMap<*const Value, String>,
 }
 
-/// The whole page.
 pub(crate) fn page(schema: &Schema) -> String {
     let mut page = HEAD.to_owned();
     let mut places = Places::default();

@@ -95,7 +95,6 @@ fn files(folder: &Path, found: &mut BTreeSet<String>) {
     }
 }
 
-/// Words between backticks.
 fn quoted(page: &str) -> Vec<String> {
     text_lines(page).flat_map(|line| line.split('`').skip(1).step_by(2)).map(str::to_owned).collect()
 }

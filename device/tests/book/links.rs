@@ -34,7 +34,6 @@ pub(crate) fn text_lines(page: &str) -> impl Iterator<Item = &str> {
     })
 }
 
-/// Targets of `[text](target)`.
 fn targets(page: &str) -> Vec<String> {
     let mut found = Vec::new();
     for line in text_lines(page) {

@@ -23,7 +23,6 @@ pub(crate) enum Shape<'a> {
     OneOf(Vec<Member<'a>>),
     /// One of these words, each with what it means.
     Words(Vec<(&'a str, &'a str)>),
-    /// A list.
     List(Node<'a>),
     /// An object whose keys are not known beforehand.
     Map(Node<'a>),
@@ -61,7 +60,6 @@ impl<'a> Node<'a> {
         Self { root, place, value }
     }
 
-    /// Tells types apart.
     pub(crate) fn identity(&self) -> *const Value {
         self.value
     }

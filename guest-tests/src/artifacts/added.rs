@@ -80,14 +80,14 @@ impl Added {
         fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))
     }
 
-    /// These and more.
+    /// Returns the list with further packages.
     #[must_use]
     pub fn with(mut self, more: impl IntoIterator<Item = PackageName>) -> Self {
         self.0.extend(more);
         self
     }
 
-    /// These but some.
+    /// Returns the list without some packages.
     #[must_use]
     pub fn without(mut self, some: &[PackageName]) -> Self {
         self.0.retain(|name| !some.contains(name));

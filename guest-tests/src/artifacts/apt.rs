@@ -37,7 +37,7 @@ const PROBE_OPTIONS: &[&str] = &[
 /// A suite of `SUITES`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Suite {
-    /// The release.
+    /// The stable release, Debian 13.
     Trixie,
     /// The newer packages; only these have a QEMU with a vfio-user client.
     TrixieBackports,
@@ -56,7 +56,6 @@ impl Suite {
 /// A part of an archive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Component {
-    /// Debian itself.
     Main,
     /// Firmware that is not free, which a mirror need not have.
     NonFreeFirmware,
@@ -84,9 +83,7 @@ pub(super) enum Kind {
 /// A package in the version apt chose.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Package {
-    /// Name.
     pub(super) name: String,
-    /// Version.
     pub(super) version: String,
 }
 

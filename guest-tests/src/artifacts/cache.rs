@@ -10,7 +10,7 @@ const WORK: &str = "work-";
 
 /// Where an entry is being made.
 pub(super) struct Work {
-    /// Becomes the entry.
+    /// Path of the finished entry.
     pub(super) entry: PathBuf,
     /// Goes when the entry is made. Both are on one file system.
     pub(super) scratch: PathBuf,

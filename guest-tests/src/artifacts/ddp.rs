@@ -18,7 +18,7 @@ use super::packages::Set;
 pub const FOLDER: &str = "intel/ice/ddp";
 /// Name and version of the lab's own, as the driver reports them.
 pub const NAME: &str = "hcad synthetic package";
-/// The same.
+/// Version that the driver reports for the package.
 pub const VERSION: [u8; 4] = [1, 3, 0, 0];
 
 /// Version of the file's format.

@@ -35,10 +35,8 @@ impl FromStr for KernelChoice {
     }
 }
 
-/// A kernel.
 #[derive(Clone, Debug)]
 pub struct Kernel {
-    /// Its image.
     pub image: PathBuf,
     /// The folder of its modules, as `/lib/modules/<release>`.
     pub modules: PathBuf,

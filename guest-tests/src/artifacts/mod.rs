@@ -36,7 +36,6 @@ use self::packages::{Set, Unpacked};
 pub struct Overrides {
     /// A QEMU program, run as it is.
     pub qemu: Option<PathBuf>,
-    /// Another kernel.
     pub kernel: KernelChoice,
     /// An image with the user space of guests that have one, in a file system that stock kernels call ext4.
     pub root: Option<PathBuf>,
@@ -63,7 +62,6 @@ pub struct Artifacts {
 pub struct QemuProgram {
     /// The program to execute.
     pub program: PathBuf,
-    /// Its first arguments.
     pub leading_args: Vec<String>,
 }
 

@@ -102,7 +102,7 @@ impl Manifest {
 /// the loader it came with.
 #[derive(Clone, Debug)]
 pub(super) struct Unpacked {
-    /// The loader.
+    /// Path of the dynamic loader.
     pub(super) program: PathBuf,
     /// Its arguments, which come before the program's own.
     pub(super) leading_args: Vec<String>,

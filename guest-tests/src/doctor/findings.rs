@@ -59,7 +59,6 @@ pub(super) enum Kvm {
     },
 }
 
-/// The cache folder.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Cache {
     pub(super) folder: PathBuf,

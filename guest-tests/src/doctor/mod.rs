@@ -29,7 +29,7 @@ pub struct Doctor {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 enum State {
-    /// Nothing to do.
+    /// The check found no problem.
     Ok,
     /// Guests boot, but something else is slower or does not work.
     Limited,
@@ -42,7 +42,6 @@ enum State {
 /// One line of the output.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 struct Check {
-    /// What was checked.
     name: &'static str,
     state: State,
     /// What was found, and its consequence.

@@ -18,7 +18,6 @@ pub(super) struct Cell {
     pub(super) seed: u64,
 }
 
-/// Operations of verbs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Operation {
     Send,

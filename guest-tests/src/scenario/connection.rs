@@ -16,13 +16,10 @@ use crate::vm::Vm;
 pub(super) struct Attributes {
     /// Path MTU in bytes.
     pub(super) mtu: u16,
-    /// Q_Key of datagrams.
     pub(super) qkey: u32,
     /// First PSN sent by a and by b.
     pub(super) psn: [u32; 2],
-    /// ACK timeout code.
     pub(super) timeout: u8,
-    /// Retries after timeouts.
     pub(super) retry: u8,
     /// Retries after RNR NAKs.
     pub(super) rnr_retry: u8,
@@ -56,7 +53,6 @@ pub(super) struct End {
     pub(super) cq: CqInfo,
 }
 
-/// Both ends.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Connection {
     a: End,
@@ -110,7 +106,7 @@ impl Connection {
         }
     }
 
-    /// Destroys both ends.
+    /// Destroys the QPs of both ends.
     pub(super) async fn destroy(self, pair: &mut Pair) -> Result<()> {
         tokio::try_join!(self.a.destroy(&mut pair.a.vm), self.b.destroy(&mut pair.b.vm))?;
         Ok(())
@@ -170,7 +166,7 @@ impl End {
         Ok(vm.call(PostSend { qp: self.qp.id, requests, ..PostSend::default() }).await?.wqes)
     }
 
-    /// Exactly `count` completions.
+    /// Waits for exactly `count` completions.
     pub(super) async fn poll(&self, vm: &mut Vm, count: u32, timeout_ms: u32) -> Result<Vec<Cqe>> {
         let limit = Duration::from_millis(timeout_ms.into()) + Duration::from_secs(20);
         let cqes = vm.call_within(limit, Poll { cq: self.cq.id, count, timeout_ms }).await?.cqes;
@@ -178,7 +174,7 @@ impl End {
         Ok(cqes)
     }
 
-    /// QUERY_QP.
+    /// Returns the attributes that QUERY_QP reports.
     pub(super) async fn query(&self, vm: &mut Vm) -> Result<QpAttributes> {
         vm.call(QueryQp { qp: self.qp.id }).await
     }
@@ -204,7 +200,6 @@ impl End {
         Ok(cqes)
     }
 
-    /// Destroys both.
     pub(super) async fn destroy(&self, vm: &mut Vm) -> Result<()> {
         vm.call(DestroyQp { qp: self.qp.id }).await?;
         vm.call(DestroyCq { cq: self.cq.id }).await.map(drop)
@@ -216,7 +211,6 @@ pub(super) async fn region(vm: &mut Vm, len: u64, page_offset: u32) -> Result<Mr
     vm.call(CreateMr { len, page_offset, ..CreateMr::default() }).await
 }
 
-/// Destroys a region.
 pub(super) async fn destroy_region(vm: &mut Vm, mr: &MrInfo) -> Result<()> {
     vm.call(DestroyMr { mr: mr.id }).await.map(drop)
 }

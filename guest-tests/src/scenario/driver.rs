@@ -6,7 +6,6 @@ use anyhow::{Context as _, Result};
 
 use crate::vm::Vm;
 
-/// Runs steps.
 pub(super) trait Driver {
     /// Runs a step; its failure is an error, to be found with `downcast_ref`.
     async fn call<C: Call>(&mut self, step: C) -> Result<C::Answer>;

@@ -24,17 +24,15 @@ const RNR_TIMER: u8 = 14;
 /// How the queue pairs of two endpoints are connected, seen from one of them.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Link {
-    /// The peer's number.
+    /// QP number of the peer.
     pub(super) peer_qpn: u32,
-    /// The peer's address.
     pub(super) peer_ip: IpAddr,
     /// Path MTU in bytes.
     pub(super) mtu: u16,
-    /// First PSN sent.
+    /// PSN of the first packet sent.
     pub(super) psn: u32,
-    /// First PSN expected.
+    /// PSN of the first packet expected.
     pub(super) peer_psn: u32,
-    /// Q_Key of datagrams.
     pub(super) qkey: u32,
 }
 
@@ -56,11 +54,10 @@ pub(super) struct Message {
 /// A completion with success.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Completion {
-    /// Of a receive.
+    /// Whether the completion is that of a receive.
     pub(super) received: bool,
     /// Bytes received, GRH area included.
     pub(super) bytes: u32,
-    /// Immediate received.
     pub(super) imm: Option<[u8; 4]>,
 }
 

@@ -8,7 +8,7 @@ use anyhow::{Context, Result, ensure};
 use crate::stock_verbs::{FileRegion, Port, StockConnect, StockPath, StockQp, StockSend, StockVerbs};
 use crate::vm::Vm;
 
-/// `ibv_wc_status`.
+/// Values of `ibv_wc_status` in rdma-core.
 pub(super) mod status {
     pub(in super::super) const SUCCESS: u32 = 0;
     pub(in super::super) const LOC_LEN_ERR: u32 = 1;
@@ -21,7 +21,7 @@ pub(super) mod status {
     pub(in super::super) const FATAL_ERR: u32 = 19;
 }
 
-/// `ibv_event_type`.
+/// Values of `ibv_event_type` in rdma-core.
 pub(super) mod event {
     pub(in super::super) const CQ_ERR: u32 = 0;
     pub(in super::super) const QP_FATAL: u32 = 1;
@@ -46,7 +46,6 @@ pub(super) struct Side {
 /// What peers know a side by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Place {
-    /// Its LID.
     Lid(u16),
     /// The GID of this index.
     Gid(usize),

@@ -20,9 +20,9 @@ pub(super) struct Cycles<'a> {
     /// Shell commands of one; no newline at the end.
     pub(super) commands: &'a str,
     pub(super) batches: u32,
-    /// So many each.
+    /// Number of operations in a batch.
     pub(super) batch: u32,
-    /// For a batch.
+    /// Time limit of a batch.
     pub(super) timeout: Duration,
 }
 
@@ -66,7 +66,7 @@ fn taken(free: &[u64]) -> i64 {
     steps.get(steps.len() / 2).copied().unwrap_or(0)
 }
 
-/// KiB.
+/// Returns the free memory in KiB.
 async fn free_memory(vm: &mut Vm) -> Result<u64> {
     let text = vm.run(&["cat", "/proc/meminfo", "/proc/zoneinfo"]).await?;
     parse(&text).with_context(|| format!("no free memory in {text}"))

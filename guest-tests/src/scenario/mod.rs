@@ -68,7 +68,7 @@ pub struct Scenario {
 
 type Run = for<'a> fn(&'a Lab, &'a mut Report) -> Pin<Box<dyn Future<Output = Result<()>> + 'a>>;
 
-/// Every scenario.
+/// All scenarios, in the order of the help.
 pub const ALL: &[Scenario] = &[
     Scenario {
         name: "boot",

@@ -13,7 +13,7 @@ use crate::limits::Limit;
 /// Far above the second that duplicate address detection and the activation of a link take.
 const SETTLED: Duration = Duration::from_secs(60);
 
-/// See the module.
+/// A network namespace of the host.
 #[derive(Debug)]
 pub(super) struct Namespace {
     name: String,

@@ -61,7 +61,7 @@ pub(super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {
 struct Site {
     a: Vm,
     b: Vm,
-    /// Address of b.
+    /// IP address of guest b.
     server: String,
     daemon: Daemon,
     control: Control,

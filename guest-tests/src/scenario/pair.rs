@@ -32,12 +32,12 @@ pub(super) struct Pair {
     run: RunDir,
 }
 
-/// Who sends.
+/// Which guest sends the messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Direction {
     /// Guest a is the requester.
     AToB,
-    /// Guest b is.
+    /// Guest b sends to guest a.
     BToA,
 }
 

@@ -61,7 +61,6 @@ pub(super) struct Skip {
     pub(super) why: &'static str,
 }
 
-/// See [`Skip`].
 pub(super) const fn skip(tests: &'static str, reason: &'static str, why: &'static str) -> Skip {
     Skip { tests, reason, why }
 }
@@ -69,7 +68,7 @@ pub(super) const fn skip(tests: &'static str, reason: &'static str, why: &'stati
 /// What is known of a driver.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Known {
-    /// Its device.
+    /// Name of the RDMA device.
     pub(super) device: &'static str,
     pub(super) failures: &'static [Failure],
     /// The first that names a test holds for it. All of the lists count, one after the other.
@@ -232,7 +231,7 @@ impl Known {
     }
 }
 
-/// `test_x` of `tests.test_x.Class.test_name`.
+/// Returns `test_x` of `tests.test_x.Class.test_name`.
 fn module(test: &str) -> &str {
     test.split('.').nth(1).unwrap_or(test)
 }

@@ -29,7 +29,7 @@ use crate::vm::Vm;
 pub(super) enum Extent {
     /// Every operation and role, and every size and path MTU with some of them.
     Core,
-    /// Everything with everything.
+    /// All combinations of operations and sizes.
     Full,
     /// What a lost packet cannot hurt: RC.
     Lossy,

@@ -65,7 +65,7 @@ impl Place {
     }
 }
 
-/// Two of them.
+/// Two guests with stock drivers.
 #[derive(Debug)]
 pub(super) struct StockPair {
     pub(super) a: StockNode,
@@ -165,7 +165,7 @@ impl StockPair {
         Ok(())
     }
 
-    /// Records no more.
+    /// Stops the packet captures.
     pub(super) async fn capture_off(&self) -> Result<()> {
         for node in [&self.a, &self.b] {
             node.daemon.control(&["capture", "off"]).await?;
@@ -264,12 +264,10 @@ impl StockNode {
         Ok(())
     }
 
-    /// See [`load_mthca`].
     pub(super) async fn load(&mut self) -> Result<()> {
         load_mthca(&mut self.vm).await
     }
 
-    /// See [`port_is`].
     pub(super) async fn port_is(&mut self, state: &str) -> Result<()> {
         port_is(&mut self.vm, state).await
     }

@@ -92,7 +92,7 @@ pub(super) struct Planned<'a> {
     pub(super) plan: Plan,
 }
 
-/// What was moved.
+/// Messages, bytes and time of a transfer.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Transfer {
     pub(super) messages: u64,

@@ -121,7 +121,7 @@ pub(super) async fn all(
 
 /// An end of the fabric.
 enum End {
-    /// Of an HCA.
+    /// The fabric of an HCA.
     Hca(HcaSpec),
     /// Of a NIC, by way of an HCA.
     Nic(Nic),

@@ -43,7 +43,7 @@ impl Ports {
         Self { count: free.len(), free: Arc::new(Mutex::new(free)) }
     }
 
-    /// Commands that run.
+    /// Number of commands that run.
     pub(super) fn busy(&self) -> usize {
         self.count - self.lock().len()
     }

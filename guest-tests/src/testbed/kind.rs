@@ -53,7 +53,7 @@ pub enum Device {
     Jingzhao,
     /// A NIC for `ice` and `irdma`.
     E810,
-    /// Linux's soft-RoCE.
+    /// Soft-RoCE of the Linux kernel.
     Rxe,
 }
 

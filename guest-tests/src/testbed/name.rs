@@ -29,7 +29,6 @@ impl std::error::Error for BadName {}
 pub struct TestbedName(String);
 
 impl TestbedName {
-    /// As text.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -114,9 +113,7 @@ impl fmt::Display for GuestName {
 /// One guest of one testbed: `NAME:GUEST`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Target {
-    /// The testbed.
     pub testbed: TestbedName,
-    /// The guest.
     pub guest: GuestName,
 }
 
@@ -140,7 +137,6 @@ impl fmt::Display for Target {
 /// All guests of a testbed, or one: `NAME` or `NAME:GUEST`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Targets {
-    /// The testbed.
     pub testbed: TestbedName,
     /// The guest, if it is one.
     pub guest: Option<GuestName>,
@@ -160,9 +156,9 @@ impl FromStr for Targets {
 /// Where a copy comes from or goes to: a path of the host, or `NAME:GUEST:PATH`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Place {
-    /// Here.
+    /// A path on the host.
     Host(PathBuf),
-    /// In a guest.
+    /// A path in a guest.
     Guest(Target, PathBuf),
 }
 

@@ -19,37 +19,26 @@ const LONGEST_LINE: u64 = 16 << 20;
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Request {
-    /// What is there?
+    /// Requests a description of the testbed.
     Describe,
     /// Run a command. Frames follow when the reply is [`Reply::Go`].
-    Exec {
-        /// In which guest.
-        guest: GuestName,
-        /// What.
-        start: Start,
-    },
+    Exec { guest: GuestName, start: Start },
     /// All messages of a guest's kernel.
-    Messages {
-        /// Which guest.
-        guest: GuestName,
-    },
+    Messages { guest: GuestName },
     /// End guests and daemons. The reply comes when they have ended.
     Down,
 }
 
-/// The supervisor's answer.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Reply {
-    /// Of [`Request::Describe`].
     Description(Description),
     /// Of [`Request::Exec`]: the command is being started.
     Go,
-    /// Of [`Request::Messages`].
     Messages(Vec<String>),
     /// Of [`Request::Down`], with what went wrong meanwhile, such as rules that drivers broke.
     Down {
-        /// Sentences.
+        /// Error messages for the user.
         complaints: Vec<String>,
     },
     /// It cannot be done, for this reason.
@@ -61,17 +50,12 @@ pub enum Reply {
 #[serde(rename_all = "snake_case")]
 pub enum Event {
     /// A guest has come this far.
-    Guest {
-        /// Which.
-        name: GuestName,
-        /// How far.
-        stage: Stage,
-    },
+    Guest { name: GuestName, stage: Stage },
     /// All guests are ready.
     Up(Description),
     /// They will not be. Everything has ended.
     Failed {
-        /// Why.
+        /// Reason why the guest ended.
         reason: String,
         /// Consoles and logs, as far as it came.
         folder: Option<PathBuf>,
@@ -90,18 +74,18 @@ pub enum Keep {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Stage {
-    /// Its kernel starts.
+    /// The kernel of the guest boots.
     Booting,
     /// Its kernel runs; network, folders and drivers are being set up.
     SettingUp,
-    /// It takes commands.
+    /// The guest accepts commands.
     Ready,
     /// It is no more.
     Ended,
 }
 
 impl Stage {
-    /// In words.
+    /// Describes the stage for the user.
     pub const fn words(self) -> &'static str {
         match self {
             Self::Booting => "booting",
@@ -115,9 +99,7 @@ impl Stage {
 /// A testbed, as `ps --json` prints it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Description {
-    /// Its name.
     pub name: TestbedName,
-    /// What guests have.
     pub kind: Kind,
     /// Release of their kernel.
     pub kernel: String,
@@ -125,18 +107,16 @@ pub struct Description {
     pub modules: PathBuf,
     /// Consoles, logs, traces, captures.
     pub folder: PathBuf,
-    /// The supervisor's process.
+    /// Process ID of the supervisor.
     pub supervisor: u32,
     /// Seconds since it began.
     pub seconds: u64,
-    /// Its guests.
     pub guests: Vec<GuestDescription>,
 }
 
 /// A guest, as `ps --json` prints it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GuestDescription {
-    /// Its name.
     pub name: GuestName,
     /// What RDMA device it has.
     pub device: String,

@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use crate::qemu::Share;
 
-/// `DIR:/AT`, or `DIR:/AT:ro`.
+/// Parsed from `DIR:/AT` or `DIR:/AT:ro`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SharedFolder {
     folder: PathBuf,

@@ -50,7 +50,6 @@ impl States {
         Ok(Self(folder))
     }
 
-    /// The folder itself.
     pub(super) fn folder(&self) -> &Path {
         &self.0
     }
@@ -132,7 +131,7 @@ pub(super) struct State {
 }
 
 impl State {
-    /// Where commands connect.
+    /// Socket to which commands connect.
     pub(super) fn socket(&self) -> PathBuf {
         self.folder.join(SOCKET)
     }

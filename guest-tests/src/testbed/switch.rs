@@ -12,7 +12,6 @@ use tokio::net::UdpSocket;
 use tokio::sync::Mutex;
 use tokio::task::JoinSet;
 
-/// The largest datagram.
 const LARGEST: usize = 65_536;
 /// Two addresses and a type.
 const HEADER: usize = 14;

@@ -12,7 +12,6 @@ use protocol::net::icmp::EchoRequest;
 use protocol::net::ipv4::Ipv4;
 use protocol::roce::{FrameWriter, IcrcField, MAX_PAYLOAD, Packet, RoceFrame, seal};
 
-/// One fuzz target.
 pub type Target = fn(&[u8]);
 
 /// Every target by the name of its corpus.

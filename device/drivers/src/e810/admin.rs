@@ -1,4 +1,4 @@
-//! The admin queue.
+//! The admin queues of an E810: commands and events.
 
 use protocol::hca::e810::admin::descriptor::{Flags, LARGE_FROM};
 use protocol::hca::e810::admin::{Descriptor, Opcode, PARAMETERS_LEN};
@@ -27,7 +27,6 @@ const ENABLE: u32 = 1 << 31;
 /// Enable bit of an interrupt route, with vector 0.
 const CAUSE_ENABLE: u32 = 1 << 30;
 
-/// A command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ask {
     pub opcode: u16,
@@ -46,7 +45,6 @@ pub struct Told {
     pub buffer: Vec<u8>,
 }
 
-/// An event.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Heard {
     pub opcode: u16,

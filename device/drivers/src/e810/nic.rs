@@ -37,7 +37,6 @@ const LAST_AND_REPORT: u64 = 0b11 << 4;
 const DONE: u16 = 1 << 0;
 const END_OF_FRAME: u16 = 1 << 1;
 
-/// A received frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Received {
     pub frame: Vec<u8>,

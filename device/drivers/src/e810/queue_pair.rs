@@ -45,7 +45,6 @@ struct Read {
     ring: u64,
     entries: u32,
     next: u32,
-    /// Current polarity.
     inverted: bool,
 }
 
@@ -85,7 +84,6 @@ pub struct Queues {
     qps: BTreeMap<Qpn, Rings>,
 }
 
-/// A completion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Polled {
     pub cqe: Cqe,

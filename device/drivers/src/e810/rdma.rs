@@ -111,12 +111,12 @@ impl<B: Bus> Driver<B> {
         self.interface.rdma = Rdma::default();
     }
 
-    /// PFPE_CCQPSTATUS.
+    /// Reads PFPE_CCQPSTATUS, the status of the control queue.
     pub fn cqp_status(&mut self) -> Status {
         Status::parse(&self.read(Register::PfpeCcqpstatus).to_le_bytes())
     }
 
-    /// PFPE_CQPTAIL.
+    /// Reads PFPE_CQPTAIL, the tail of the control queue.
     pub fn cqp_tail(&mut self) -> Tail {
         Tail::parse(&self.read(Register::PfpeCqptail).to_le_bytes())
     }

@@ -103,7 +103,6 @@ fn list(guest: &mut Guest, opcode: Opcode, count: u8, buffer: &[u8]) {
     guest.issue(&Ask::with_input(opcode, parameters, buffer));
 }
 
-/// "Add transmit queue".
 fn add_transmit(guest: &mut Guest, queue: u16, ring: u64, ring_len: u16) {
     let context = TxContext {
         ring: RingAddress::new(Iova::new(ring)),

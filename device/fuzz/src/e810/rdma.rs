@@ -38,7 +38,7 @@ const RECV_CQ: Cqn = Cqn::new(4);
 const PD: Pdn = Pdn::new(6);
 /// The region that peers may use.
 pub(super) const KEY: u32 = 0x0012_3401;
-/// Where it is.
+/// Guest address of the message data.
 pub(super) const DATA: u64 = 0x1f0_0000;
 const DATA_LEN: u64 = 0x1_0000;
 /// Memory of the RDMA half, behind the pages that the device may only read.
@@ -157,7 +157,7 @@ pub(super) fn post_looped(guest: &mut Guest) {
     guest.post_send(LOOPED, &gather(SEND_SIGNALED, 0, None, &[fragment(DATA, KEY, 300)]));
 }
 
-/// It arrived.
+/// Asserts that the looped-back message arrived.
 pub(super) fn assert_looped(guest: &mut Guest) {
     for cqn in [SEND_CQ, RECV_CQ] {
         let polled = guest.poll_cq(cqn).expect("a completion");
@@ -204,7 +204,7 @@ pub(super) fn operate(guest: &mut Guest, operation: u8, input: &mut Input<'_>) {
     }
 }
 
-/// Executes 64 bytes.
+/// Executes 64 bytes as a WQE.
 fn execute(guest: &mut Guest, wqe: &[u8; WQE_LEN]) {
     let index = guest.read(Register::PfpeCqptail) % CQP_ENTRIES;
     guest.poke(CQP_RING + u64::from(index) * WQE_LEN as u64, wqe);

@@ -39,7 +39,7 @@ const DATA_PAGES: u64 = 4;
 /// Pages in the order of their MTT entries.
 const PAGES: [u64; 8] = [CQ, RQ, SQ, SRQ, EQS[0], EQS[1], EQS[2], DATA];
 
-/// Indices of keys.
+/// Indices of the keys in the MPT.
 const CQ_KEY: u32 = 2;
 const WQE_KEY: u32 = 3;
 const SRQ_KEY: u32 = 4;

@@ -1,4 +1,4 @@
-//! Text tables.
+//! Prints rows as aligned text tables.
 
 mod nic;
 mod rdma;

@@ -13,7 +13,7 @@ const VCPU: &str = "CPU ";
 /// Of some threads, since they began.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Effort {
-    /// On a processor.
+    /// Time spent on a CPU.
     pub(super) ran: Duration,
     /// Ready to run, but no processor was free.
     pub(super) waited: Duration,
@@ -33,7 +33,7 @@ impl Effort {
         Ok(sums)
     }
 
-    /// Of a daemon.
+    /// Reads the CPU time of a process.
     pub(super) fn of_process(process: u32) -> Result<Self> {
         Ok(threads(process)?.into_iter().fold(Self::default(), |sum, (_, effort)| sum + effort))
     }

@@ -17,7 +17,7 @@ use crate::tools::{self, Exchange, Ready};
 
 const LIMIT: Duration = Duration::from_secs(60);
 const PERFTEST_PORT: u16 = 18515;
-/// Between two looks.
+/// Interval between two polls.
 const POLL: Duration = Duration::from_millis(50);
 
 /// Bytes of a request that takes its time, and how many are posted at once: half a gigabyte is on its way when the next
@@ -36,7 +36,6 @@ const TOO_LONG: Told = (0x303, 1);
 const RETRIES: Told = (0x50a, 5);
 const RNR_RETRIES: Told = (0x50f, 5);
 
-/// Two guests.
 struct Pair {
     a: Station,
     b: Station,

@@ -10,9 +10,9 @@ use super::ping;
 use super::station::{CPUS, Station};
 use crate::vm::Vm;
 
-/// What sends flows.
+/// The program that sends flows.
 const PROGRAM: &str = include_str!("../../../guest/flows.py");
-/// Where nobody listens.
+/// A port without a listener.
 const PORT: u32 = 9;
 
 /// The counters of `ethtool -S`.

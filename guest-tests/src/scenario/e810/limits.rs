@@ -14,7 +14,7 @@ use crate::lab::{Guest, Lab};
 use crate::report::Report;
 use crate::tools;
 
-/// Makes the regions.
+/// The program that registers the regions.
 const PROGRAM: &str = include_str!("../../../guest/registrations.py");
 /// Processors of the client, and so I/O queues of each controller.
 const CPUS: u32 = 8;
@@ -23,7 +23,7 @@ const NEIGHBOURS: u64 = 1000;
 /// Registered in pieces of one buffer, since the guest has less memory.
 const REGIONS: u32 = 128;
 const REGION_MIB: u32 = 128;
-/// On each disk.
+/// Size of each disk's content.
 const CONTENT_MIB: u32 = 2;
 /// Each step, in emulated guests on a busy host.
 const LIMIT: Duration = Duration::from_secs(600);

@@ -13,7 +13,7 @@ use crate::vm::Vm;
 /// What the driver finds when it looks for a package.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Package {
-    /// The lab's own.
+    /// The package that the lab generates.
     Synthetic,
     /// Debian's, on the guest's disk of this name.
     Debian,

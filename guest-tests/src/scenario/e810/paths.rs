@@ -19,7 +19,7 @@ use crate::report::Report;
 
 /// A second network on the wire itself, by further addresses of the same device.
 const SECOND: u16 = 50;
-/// A VLAN.
+/// VLAN ID of the tagged interfaces.
 const VLAN: u16 = 100;
 /// Its priority for packets of the class that is looked for on the wire.
 const PRIORITIES: &str = "egress-qos-map 2:5";

@@ -15,7 +15,7 @@ use crate::scenario::rxe_interop::mac;
 use crate::scenario::stock_pair::{ETHERNET_MTU, MTHCA, add_soft_roce, load_mthca};
 use crate::vm::Image;
 
-/// What is run.
+/// Which part of the table runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in super::super) enum Extent {
     /// Every operation and service, and all sizes one way.

@@ -32,7 +32,6 @@ pub(super) struct Probe {
     pub(super) daemon: Daemon,
     /// Network device of the card.
     pub(super) device: String,
-    /// Its PCI address.
     pub(super) function: String,
     /// Kernel messages that are accounted for.
     judged: usize,

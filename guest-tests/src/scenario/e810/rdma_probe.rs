@@ -17,7 +17,7 @@ use crate::tools::await_text;
 const MODULES: &[&str] = &["irdma", "ib_uverbs", "ib_umad", "rdma_ucm"];
 /// From the driver's start, or a reset's, until the port is active.
 const PORT_TIMEOUT: Duration = Duration::from_secs(60);
-/// Between two looks.
+/// Interval between two polls.
 const POLL: Duration = Duration::from_millis(100);
 
 /// Unloaded and loaded so often.
@@ -87,7 +87,6 @@ pub(in super::super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> 
 #[derive(Debug)]
 struct Probe {
     station: Station,
-    /// Its name.
     device: String,
 }
 

@@ -27,7 +27,6 @@ const JUMBO: u32 = 9000;
 /// What a GID stands for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in super::super) enum Gid {
-    /// The IPv4 address.
     V4,
     /// The IPv6 address that was given.
     V6,

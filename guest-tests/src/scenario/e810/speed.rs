@@ -23,7 +23,7 @@ use crate::scenario::rxe_interop::mac;
 use crate::tools::{Exchange, Ready, spawn, stop};
 use crate::vm::{Image, Vm};
 
-/// What is measured.
+/// Which measurements are taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in super::super) enum Extent {
     /// Throughput and round trips.
@@ -62,7 +62,7 @@ const QPERF_PORT: u16 = 19765;
 /// Echo requests of a flood, at most.
 const PINGS: u32 = 2000;
 
-/// What is compared.
+/// The NICs that are compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Card {
     E810,
@@ -205,7 +205,6 @@ struct Bench {
 struct Found {
     measure: Measure,
     card: Card,
-    /// In ascending order.
     values: Vec<f64>,
     /// What all rounds together took, and how many round trips they were.
     taken: Taken,

@@ -30,7 +30,7 @@ const WARNING: u8 = 4;
 /// What makes networks of devices that share a NIC.
 const STACKED: &[&str] = &["8021q", "macvlan", "bridge", "veth"];
 
-/// See the module.
+/// A guest with an E810 and its addresses.
 #[derive(Debug)]
 pub(super) struct Station {
     pub(super) vm: Vm,
@@ -38,7 +38,6 @@ pub(super) struct Station {
     pub(super) daemon: Option<Daemon>,
     /// Number on the fabric; addresses follow from it.
     pub(super) id: u16,
-    /// Its network device.
     pub(super) device: String,
     /// Kernel messages that are accounted for.
     judged: usize,
@@ -234,7 +233,6 @@ pub(super) async fn warnings(vm: &mut Vm) -> Result<Vec<String>> {
     Ok(vm.call(Dmesg { level: Some(WARNING) }).await?.lines)
 }
 
-/// Loads modules.
 pub(in crate::scenario) async fn load(vm: &mut Vm, modules: &[&str]) -> Result<()> {
     vm.run_within(LOAD_TIMEOUT, &[&["modprobe", "-a"], modules].concat()).await.map(drop)
 }

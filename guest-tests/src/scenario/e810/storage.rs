@@ -31,9 +31,9 @@ pub(in super::super) enum Extent {
     Nvme,
     Iser,
     Nfs,
-    /// Sockets alone.
+    /// Only the tests of plain sockets.
     Sockets,
-    /// All of it.
+    /// All transports and all failures.
     Full,
 }
 

@@ -13,7 +13,6 @@ const PORT: u16 = 5201;
 /// Of one run, set-up and end included, in emulated guests on a busy host.
 const LIMIT: Duration = Duration::from_secs(90);
 
-/// What flows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Protocol {
     Tcp,
@@ -26,7 +25,7 @@ pub(super) enum Protocol {
 pub(super) struct Streams {
     pub(super) protocol: Protocol,
     pub(super) count: u32,
-    /// The server sends.
+    /// Whether the server sends.
     pub(super) back: bool,
     pub(super) ipv6: bool,
     pub(super) amount: Amount,

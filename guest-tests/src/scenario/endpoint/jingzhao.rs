@@ -41,7 +41,7 @@ pub(in super::super) struct Jingzhao<D> {
     pub(in super::super) driver: D,
     mr: MrInfo,
     queues: Option<(QpInfo, CqInfo)>,
-    /// Where datagrams go.
+    /// Destination of UD messages.
     link: Option<Link>,
 }
 

@@ -31,13 +31,12 @@ enum Names {
 pub(in super::super) struct Stock {
     name: &'static str,
     ip: IpAddr,
-    /// The guest.
     pub(in super::super) vm: Vm,
     verbs: StockVerbs,
     names: Names,
     region: FileRegion,
     qp: Option<StockQp>,
-    /// Where datagrams go.
+    /// Destination of UD messages.
     datagram: Option<(StockAh, Link)>,
 }
 

@@ -8,7 +8,7 @@ use anyhow::{Context as _, Result, ensure};
 
 use crate::scenario::namespace::Namespace;
 
-/// How many.
+/// Number of simulated hosts.
 pub(super) const HOSTS: usize = 3;
 /// The tap of an HCA, by this name on each host.
 pub(super) const TAP: &str = "tap0";
@@ -16,7 +16,7 @@ pub(super) const TAP: &str = "tap0";
 const VXLAN_OVERHEAD: u16 = 50;
 const VXLAN_PORT: &str = "4789";
 
-/// See the module.
+/// Network namespaces that act as hosts.
 #[derive(Debug)]
 pub(super) struct Site {
     hosts: Vec<Namespace>,

@@ -52,7 +52,7 @@ impl Event {
         }
     }
 
-    /// The whole entry.
+    /// Returns all bytes of the entry.
     fn entry(&self) -> Hex {
         let mut bytes = vec![0; 32];
         bytes[0x01] = self.kind;
@@ -95,7 +95,7 @@ impl Watch {
         self.expect_entries(driver, &[event]).await
     }
 
-    /// Exactly one interrupt.
+    /// Expects exactly one interrupt.
     pub(super) async fn expect_interrupt(&self, driver: &mut impl Driver) -> Result<()> {
         let count = self.interrupts(driver, SOON_MS).await?;
         ensure!(count == 1, "{count} interrupts of vector {}, expected one", self.vector);

@@ -274,7 +274,7 @@ pub(super) fn event_queues(device: &Device) -> Script {
     script
 }
 
-/// Section 3.11.
+/// Commands of CQs, section 3.11 of the interface.
 pub(super) fn completion_queues(device: &Device) -> Script {
     const SW2HW: u16 = 0x016;
     const HW2SW: u16 = 0x017;

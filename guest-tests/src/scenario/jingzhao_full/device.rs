@@ -27,7 +27,7 @@ pub(super) struct Device {
     info: HcaInfo,
     /// Pages that are ours, one after the other on the bus.
     pages: MrInfo,
-    /// Memory for queues.
+    /// Memory region that holds the queues.
     queues: MrInfo,
 }
 
@@ -106,7 +106,6 @@ impl TestQp {
         vm.call(PostSend { qp: self.qp.id, requests: vec![request], ..PostSend::default() }).await.map(drop)
     }
 
-    /// Posts a receive.
     pub(super) async fn receive(&self, vm: &mut Vm, sge: Sge) -> Result<()> {
         vm.call(PostRecv { qp: self.qp.id, requests: vec![vec![sge]] }).await.map(drop)
     }

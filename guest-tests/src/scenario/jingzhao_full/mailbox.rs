@@ -104,7 +104,7 @@ pub(super) fn cqc(log_entries: u8, lkey: u32) -> Mailbox {
     Mailbox::new(0x40).word(0x00, 1 << 18).byte(0x0c, log_entries).word(0x14, 1).word(0x18, lkey)
 }
 
-/// RESIZE_CQ (3.11).
+/// Input mailbox of RESIZE_CQ, section 3.11 of the interface.
 pub(super) fn resize_cq(log_entries: u8, lkey: u32) -> Mailbox {
     Mailbox::new(8).byte(0x00, log_entries).word(0x04, lkey)
 }

@@ -24,12 +24,12 @@ pub(super) mod status {
 /// `mad_ifc`.
 pub(super) type Statuses = [u8; 2];
 
-/// op_modifier column.
+/// Values that the op_modifier column permits.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum OpModifier {
-    /// Ignored.
+    /// The command ignores the field.
     Any,
-    /// One of these.
+    /// The command accepts only these values.
     In(&'static [u8]),
 }
 
@@ -61,7 +61,7 @@ pub(super) enum InModifier {
     Number,
 }
 
-/// inbox column.
+/// Contents that the inbox column permits.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Inbox {
     None,
@@ -94,7 +94,7 @@ pub(super) struct Row {
     pub(super) op_modifier: OpModifier,
     pub(super) in_modifier: InModifier,
     pub(super) inbox: Inbox,
-    /// Bytes.
+    /// Length of the output mailbox in bytes.
     pub(super) outbox: Option<u64>,
 }
 
@@ -179,7 +179,7 @@ pub(super) enum Form {
     NoInbox,
     /// Check c: a needed outbox at address 0.
     NoOutbox,
-    /// Check d.
+    /// Check d of section 2.
     BeforeInitHca,
     /// Check e: an inbox that no memory is behind.
     InboxNowhere,

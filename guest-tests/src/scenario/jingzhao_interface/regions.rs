@@ -10,7 +10,6 @@ use crate::scenario::pair::{Direction, Pair};
 
 /// Bytes of the regions: many pages of the small sizes, a part of one of the large ones.
 const LEN: u32 = 300_000;
-/// Remote access error.
 const REMOTE_ACCESS: u8 = 0x13;
 
 pub(super) async fn run(pair: &mut Pair, report: &mut Report, hint: &str) -> Result<()> {

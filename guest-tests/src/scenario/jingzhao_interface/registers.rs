@@ -12,7 +12,6 @@ use crate::scenario::pair::{Direction, Pair};
 use crate::scenario::transfer::{Plan, transfer};
 use crate::vm::Vm;
 
-/// QUERY_DEV_LIM.
 const QUERY_DEV_LIM: u16 = 0x003;
 
 pub(super) async fn run(pair: &mut Pair, report: &mut Report, hint: &str) -> Result<()> {

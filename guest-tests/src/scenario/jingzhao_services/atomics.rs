@@ -1,4 +1,4 @@
-//! CMP_SWAP and FETCH_ADD.
+//! Verifies CMP_SWAP and FETCH_ADD.
 
 use std::collections::BTreeSet;
 
@@ -59,7 +59,6 @@ impl Counter {
         at_a.expect_completions(&mut pair.a.vm, &expected, SOON_MS).await
     }
 
-    /// Result number `i`.
     pub(super) async fn result(&self, pair: &mut Pair, i: u32) -> Result<u64> {
         peek(&mut pair.a.vm, &self.results, u64::from(i) * 8).await
     }
@@ -231,7 +230,7 @@ async fn refused(pair: &mut Pair, op: SendOp, fault: Fault) -> Result<()> {
     counter.destroy(pair).await
 }
 
-/// Section 9.5.
+/// Section 9.5 of the interface: the result cannot be written.
 async fn unwritable_result(pair: &mut Pair) -> Result<()> {
     let counter = Counter::create(pair, &Attributes::default()).await?;
     let access = Access { local_write: false, ..Access::ALL };

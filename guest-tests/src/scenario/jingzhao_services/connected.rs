@@ -129,7 +129,7 @@ impl Link {
         bail!("the fabric lost packets of {ATTEMPTS} messages of {len} bytes in a row")
     }
 
-    /// Section 7.1.
+    /// Section 7.1 of the interface: fields of a send CQE.
     fn check_sent(&self, cqe: &Cqe, op: SendOp, len: u32) -> Result<()> {
         let (at_sender, at_receiver) = self.ends();
         let opcode = match op {
@@ -278,7 +278,7 @@ async fn unsupported(pair: &mut Pair, op: SendOp) -> Result<()> {
     link.destroy(pair).await
 }
 
-/// Section 9.5.
+/// Section 9.5 of the interface: the gather list is invalid.
 async fn bad_gather(pair: &mut Pair) -> Result<()> {
     let mut link = Link::create(pair, 1024, Direction::AToB).await?;
     let beyond = link.buffers.source.sge(link.buffers.source.len - 99, 100);

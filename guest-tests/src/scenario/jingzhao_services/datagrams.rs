@@ -257,7 +257,7 @@ async fn wrong_qkey(pair: &mut Pair) -> Result<()> {
     link.destroy(pair).await
 }
 
-/// Section 11.1, DETH.
+/// Section 11.1 of the interface: the Q_Key in the DETH.
 async fn own_qkey(pair: &mut Pair) -> Result<()> {
     let mut link = Link::create(pair, Direction::AToB).await?;
     for qkey in [0, 1 << 31, 0xffff_ffff] {
@@ -335,7 +335,7 @@ async fn no_room(pair: &mut Pair) -> Result<()> {
     link.destroy(pair).await
 }
 
-/// Section 6.7.
+/// Section 6.7 of the interface: the message exceeds the MTU.
 async fn oversize(pair: &mut Pair) -> Result<()> {
     let mut link = Link::create(pair, Direction::AToB).await?;
     let bad = link.request(SendOp::Send, CAPACITY + 1, link.peer());

@@ -88,7 +88,7 @@ async fn start(
     StockPair::start_with(lab, run, change).await
 }
 
-/// Takes each figure.
+/// Measures all figures once.
 async fn take(pair: &mut StockPair, figures: &mut Vec<f64>) -> Result<()> {
     let device = pair.mthca();
     for figure in FIGURES {

@@ -68,7 +68,6 @@ impl Ends {
 
 /// No path is ready to migrate to: there is no automatic path migration.
 async fn migrated(pair: &mut StockPair) -> Result<()> {
-    /// `IBV_MIG_MIGRATED`.
     const MIGRATED: u32 = 0;
     let ends = Ends::open(pair).await?;
     for (side, vm) in [(ends.a, &mut pair.a.vm), (ends.b, &mut pair.b.vm)] {

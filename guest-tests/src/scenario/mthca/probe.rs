@@ -49,7 +49,7 @@ const DEVINFO: &[(&str, &str)] = &[
     ("phys_state", "LINK_UP (5)"),
 ];
 
-/// Files below `/sys/class/infiniband/mthca0`.
+/// Files below `/sys/class/infiniband/mthca0` with their content.
 const SYSFS: &[(&str, &str)] = &[
     ("fw_ver", "1.2.0"),
     ("hca_type", "MT25204"),

@@ -53,7 +53,7 @@ const RECORD: &str = "*qp->sq.db = cpu_to_be32(qp->sq.head & 0xffff);";
 struct Planted {
     number: u32,
     about: &'static str,
-    /// What is reported.
+    /// Rules that the trace must report.
     rules: &'static [&'static str],
     /// What a line says that leads to the bug.
     says: &'static str,
@@ -134,7 +134,7 @@ async fn use_driver(node: &mut StockNode, planted: u32) -> Result<()> {
     node.vm.run_within(LIMIT, &["sh", "-c", USE]).await.map(drop)
 }
 
-/// Nothing is reported.
+/// A correct driver causes no report.
 async fn right(node: &mut StockNode) -> Result<()> {
     let told = Told::by_now(node).await?;
     use_driver(node, 0).await?;

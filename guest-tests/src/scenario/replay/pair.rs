@@ -40,7 +40,7 @@ const PORT_TIMEOUT: Duration = Duration::from_secs(60);
 /// Unloading a driver, in an emulated guest on a busy host.
 const UNLOAD_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// See the module.
+/// Two guests whose daemons record their sessions.
 pub(super) struct Pair {
     kind: Kind,
     rules: [Impairments; 2],
@@ -57,7 +57,7 @@ struct Card {
     daemon: Daemon,
     device: &'static str,
     ip: Ipv4Addr,
-    /// Holds the sockets.
+    /// Keeps the folder with the sockets.
     _run: Option<RunDir>,
 }
 

@@ -11,7 +11,7 @@ use crate::report::{Report, line};
 /// What happens in a session, once the driver has bound.
 #[derive(Clone, Copy, Debug)]
 enum Session {
-    /// Nothing.
+    /// The guest only loads the driver.
     Probe,
     /// Messages on a bad wire.
     Loss,

@@ -8,7 +8,7 @@ use super::pair::Pair;
 /// How often each comes.
 pub(super) const ROUNDS: u32 = 2;
 
-/// What goes wrong.
+/// Errors that the driver makes.
 #[derive(Clone, Copy, Debug)]
 enum Mistake {
     RemoteKey,

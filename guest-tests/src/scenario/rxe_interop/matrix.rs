@@ -16,7 +16,7 @@ const UC: [Operation; 4] = [Send, SendImm, Write, WriteImm];
 const UD: [Operation; 2] = [Send, SendImm];
 const MTUS: [u16; 5] = [256, 512, 1024, 2048, 4096];
 
-/// Who asks.
+/// Which side is the requester.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Role {
     Requester,
@@ -131,7 +131,7 @@ impl Matrix {
         }
     }
 
-    /// Runs a row.
+    /// Runs one row of the matrix.
     pub(super) async fn run(
         &mut self,
         row: &Row,

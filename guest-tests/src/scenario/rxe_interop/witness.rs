@@ -53,7 +53,7 @@ async fn udp_datagrams(vm: &mut Vm) -> Result<u64> {
     Ok(ipv4 + ipv6.context("no count of UDP datagrams over IPv6")?)
 }
 
-/// From lines `/path/of/NAME:VALUE`.
+/// Finds a counter in lines `/path/of/NAME:VALUE`.
 fn hw_counter(text: &str, name: &str) -> Result<u64> {
     let counters: HashMap<&str, &str> =
         text.lines().filter_map(|line| line.rsplit('/').next()?.split_once(':')).collect();

@@ -9,14 +9,14 @@ const KEPT_KIB: u64 = 4 << 10;
 /// Mappings the allocator may have more of afterwards.
 const KEPT_MAPS: usize = 8;
 
-/// See the module.
+/// Resources that a process holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Account {
     /// What each descriptor is open for, sorted.
     descriptors: Vec<String>,
     /// Mappings of memory files, whose number says what is held of guests.
     shared_maps: usize,
-    /// All others.
+    /// Number of all other mappings.
     own_maps: usize,
     /// Memory of its own, in KiB. What it shares with guests is theirs.
     anonymous_kib: u64,

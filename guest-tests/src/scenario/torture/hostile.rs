@@ -195,7 +195,7 @@ fn memory(name: &str, len: u64, flags: MemfdFlags) -> Result<OwnedFd> {
     Ok(file)
 }
 
-/// One that can.
+/// A memfd without seals, which can shrink.
 fn unsealed(name: &str, len: u64, flags: MemfdFlags) -> Result<OwnedFd> {
     let file = memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING | flags)?;
     ftruncate(&file, len)?;

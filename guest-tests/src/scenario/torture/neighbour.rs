@@ -36,7 +36,7 @@ impl Disturbance {
     }
 }
 
-/// See the module.
+/// The daemon that also runs the HCAs of the other tests.
 #[derive(Debug)]
 pub(super) struct Neighbour<'a> {
     pub(super) ground: &'a Ground<'a>,

@@ -36,12 +36,11 @@ impl Side {
     }
 }
 
-/// One disturbance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Step<K> {
     /// Undisturbed time before it.
     pub(super) pause: Duration,
-    /// What it is.
+    /// Kind of the disturbance.
     pub(super) kind: K,
     /// Whom it hits, where there are two.
     pub(super) side: Side,

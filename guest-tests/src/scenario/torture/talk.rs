@@ -16,7 +16,7 @@ const START: Duration = Duration::from_secs(120);
 /// For anything else, there.
 const STEP: Duration = Duration::from_secs(60);
 
-/// Codes of `ibv_wc_status`.
+/// Codes from `ibv_wc_status` in rdma-core.
 mod status {
     pub(super) const WR_FLUSH_ERR: u32 = 5;
     pub(super) const RETRY_EXC_ERR: u32 = 12;
@@ -44,7 +44,7 @@ pub(super) struct Report {
     pub(super) sent: u64,
     /// Messages received and found right.
     pub(super) received: u64,
-    /// Reads found right.
+    /// Number of RDMA READs with correct data.
     pub(super) reads: u64,
     /// Completions without success, in order: whose, and the status.
     errors: Vec<(Request, u32)>,
@@ -54,7 +54,7 @@ pub(super) struct Report {
     wrong: Option<String>,
 }
 
-/// Whose completion.
+/// Whether a completion is that of a request or a receive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum Request {

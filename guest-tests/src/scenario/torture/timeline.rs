@@ -9,7 +9,7 @@ use std::path::Path;
 use anyhow::{Context as _, Result};
 use tokio::time::Instant;
 
-/// See the module.
+/// Writes events with their time to a file, and counts them by kind.
 #[derive(Debug)]
 pub(super) struct Timeline {
     begun: Instant,

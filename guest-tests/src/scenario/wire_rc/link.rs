@@ -47,9 +47,7 @@ pub(super) mod state {
 pub(super) struct Attributes {
     /// Path MTU in bytes.
     pub(super) mtu: u16,
-    /// ACK timeout code.
     pub(super) timeout: u8,
-    /// Retries after timeouts.
     pub(super) retry: u8,
     /// Retries after RNR NAKs.
     pub(super) rnr_retry: u8,
@@ -62,7 +60,7 @@ impl Attributes {
     pub(super) const DEFAULT: Self = Self { mtu: 256, timeout: 17, retry: 7, rnr_retry: 7, rnr_timer: 24 };
 }
 
-/// See the module.
+/// A QP of the HCA, connected to the packet peer.
 #[derive(Debug)]
 pub(super) struct Link<'a> {
     bench: &'a mut Bench,
@@ -313,7 +311,6 @@ impl<'a> Link<'a> {
         Ok(self.bench.agent.call(PostRecv { qp: self.qp.id, requests }).map(drop)?)
     }
 
-    /// Posts work requests.
     pub(super) fn post(&mut self, requests: Vec<SendRequest>) -> Result<()> {
         Ok(self.bench.agent.call(PostSend { qp: self.qp.id, requests, ..PostSend::default() }).map(drop)?)
     }
@@ -345,7 +342,7 @@ impl<'a> Link<'a> {
         self.expect_state(state::ERR)
     }
 
-    /// Nothing has completed.
+    /// Asserts that no request has completed.
     pub(super) fn expect_no_completion(&mut self) -> Result<()> {
         let cqes = self.bench.agent.call(Poll { cq: self.cq.id, count: 1, timeout_ms: 0 })?.cqes;
         ensure!(cqes.is_empty(), "completed: {cqes:?}");

@@ -26,7 +26,7 @@ pub(super) enum Printed {
 pub(super) struct Pipes {
     /// Pieces of at most [`MAX_PAYLOAD`] bytes; the end of this is the end of the input.
     pub(super) input: mpsc::Receiver<Vec<u8>>,
-    /// Signals and sizes.
+    /// Signals and terminal sizes for the command.
     pub(super) controls: mpsc::Receiver<ToGuest>,
     /// Takes what is printed. When it is closed, the command is ended.
     pub(super) output: mpsc::Sender<Printed>,

@@ -39,7 +39,7 @@ impl Drop for RawTerminal {
     }
 }
 
-/// Its size now.
+/// Returns the current size of the terminal.
 pub(super) fn size() -> Option<Size> {
     let size = tcgetwinsize(stdin()).ok()?;
     Some(Size { rows: size.ws_row, columns: size.ws_col })

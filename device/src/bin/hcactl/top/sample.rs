@@ -12,7 +12,7 @@ use crate::{Daemon, counters};
 /// Bound: queue pairs of a device that are looked at. Each page of them takes a turn of the device's thread.
 const MOST_QPS: usize = 1024;
 
-/// One look.
+/// The counters of one poll.
 pub(super) struct Sample {
     at: Instant,
     devices: Vec<(DeviceRow, Option<Box<Counters>>)>,
@@ -29,7 +29,7 @@ pub(super) struct DeviceLine {
     pub(super) state: &'static str,
     /// It serves, and its link is up.
     pub(super) is_well: bool,
-    /// Queue pairs, all.
+    /// Number of all queue pairs.
     pub(super) qps: u64,
     /// Bytes on the wire.
     pub(super) sent: f64,
@@ -50,7 +50,7 @@ pub(super) struct QpLine {
     pub(super) service: &'static str,
     pub(super) state: String,
     pub(super) peer: String,
-    /// Requests that completed.
+    /// Completed send requests per second.
     pub(super) sends: f64,
     pub(super) receives: f64,
     /// Sends that were begun and have not completed, now.
@@ -59,7 +59,6 @@ pub(super) struct QpLine {
     pub(super) failed: u64,
 }
 
-/// What is shown.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct View {
     pub(super) devices: Vec<DeviceLine>,

@@ -83,7 +83,7 @@ impl DeviceOrder {
         }
     }
 
-    /// Most first.
+    /// Sorts by the chosen column, largest first.
     fn compare(self, a: &DeviceLine, b: &DeviceLine) -> Ordering {
         match self {
             Self::Number => a.id.cmp(&b.id),
@@ -114,7 +114,7 @@ impl QpOrder {
         }
     }
 
-    /// Most first.
+    /// Sorts by the chosen column, largest first.
     fn compare(self, a: &QpLine, b: &QpLine) -> Ordering {
         match self {
             Self::Requests => (b.sends + b.receives).total_cmp(&(a.sends + a.receives)),

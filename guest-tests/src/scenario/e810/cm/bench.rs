@@ -73,13 +73,10 @@ impl fmt::Display for Network {
 pub(super) enum Side {
     /// E810 of which c is a leaf.
     A,
-    /// E810.
     B,
-    /// Soft-RoCE.
     C,
 }
 
-/// All of them.
 #[derive(Debug)]
 pub(super) struct Bench {
     stations: [Station; 3],

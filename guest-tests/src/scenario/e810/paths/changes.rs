@@ -25,7 +25,6 @@ const USUAL: u32 = 1500;
 pub(super) enum Change {
     /// The address that it uses goes, and comes back when it has ended.
     Address,
-    /// The interface's MTU.
     Mtu,
     /// The operator pulls the cable and plugs it in again.
     Cable,

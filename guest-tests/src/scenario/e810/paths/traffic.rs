@@ -15,7 +15,7 @@ use crate::tools::{Ready, spawn, stop};
 const PROGRESS_TIMEOUT: Duration = Duration::from_secs(30);
 /// Packets that show that it has.
 const PROGRESS: u64 = 500;
-/// Between two looks.
+/// Interval between two polls.
 const POLL: Duration = Duration::from_millis(50);
 /// A file that the NIC carries meanwhile.
 const FILE_MIB: u64 = 24;
@@ -74,7 +74,6 @@ impl Traffic {
         Ok(())
     }
 
-    /// Client and server.
     pub(super) fn programs(self) -> [ProgramId; 2] {
         [self.client, self.server]
     }

@@ -19,11 +19,11 @@ pub(super) struct Protocol {
     pub(super) connect: &'static str,
     /// The server lets go of all its clients.
     pub(super) pause: &'static str,
-    /// It serves again.
+    /// Command that resumes the service.
     pub(super) resume: &'static str,
     /// The client has noticed that it lets go.
     pub(super) noticed: &'static str,
-    /// The client goes.
+    /// Command that disconnects the client.
     pub(super) disconnect: &'static str,
     /// The server has nothing more to serve.
     pub(super) end: &'static str,

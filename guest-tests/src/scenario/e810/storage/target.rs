@@ -19,7 +19,7 @@ use crate::tools::{stop, wait};
 const CONTENT: &str = "/dev/shm/content";
 /// To connect, or to notice that nobody answers, in emulated guests on a busy host.
 const SOON: Duration = Duration::from_secs(60);
-/// Between two looks.
+/// Interval between two polls.
 const POLL: Duration = Duration::from_millis(200);
 /// Data under way when a server lets go, bytes.
 const UNDER_WAY: u64 = 1 << 20;
@@ -60,14 +60,14 @@ impl Outage<'_> {
 pub(super) struct Amount {
     /// Parts of content, each other bytes.
     pub(super) parts: u32,
-    /// Length of each.
+    /// Length of each part.
     pub(super) part_mib: u32,
-    /// For fio.
+    /// How long fio verifies.
     pub(super) verify: Duration,
 }
 
 impl Amount {
-    /// All parts.
+    /// Size of all parts together.
     pub(super) const fn mib(self) -> u32 {
         self.parts * self.part_mib
     }
@@ -141,7 +141,7 @@ impl Target {
         self.judge(pair, self.protocol.loss).await
     }
 
-    /// The server goes.
+    /// Runs the protocol's shutdown commands on the server.
     pub(super) async fn end(&self, pair: &mut Pair) -> Result<()> {
         pair.server.within(SOON, &format!("set -e; {}", self.protocol.end)).await.map(drop)
     }

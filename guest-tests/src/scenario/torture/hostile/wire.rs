@@ -37,7 +37,6 @@ pub(super) enum Region {
     Config = 7,
 }
 
-/// A connection.
 #[derive(Debug)]
 pub(super) struct Client {
     stream: UnixStream,

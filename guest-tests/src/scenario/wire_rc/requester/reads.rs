@@ -121,7 +121,7 @@ fn read_response_corrupt(link: &mut Link<'_>) -> Result<()> {
     expect_read_done(link)
 }
 
-/// Soft-RoCE answers so.
+/// Soft-RoCE answers with this opcode.
 fn read_tail_as_middle(link: &mut Link<'_>) -> Result<()> {
     post_read(link)?;
     let [first, middle, last] = read_responses(link);
