@@ -1,7 +1,7 @@
-//! `doctor`: checks whether guests can be booted on this machine.
+//! `doctor`: checks whether guests can boot on this machine.
 //!
-//! `findings` looks at the machine, `checks` judges what it found. The judgement is a pure function, so that tests
-//! can judge machines that do not exist.
+//! `findings` collects the state of the machine, and `checks` evaluates it. The evaluation is a pure function, so that
+//! tests can use findings of imaginary machines.
 
 mod checks;
 mod findings;
@@ -31,7 +31,7 @@ pub struct Doctor {
 enum State {
     /// The check found no problem.
     Ok,
-    /// Guests boot, but something else is slower or does not work.
+    /// Guests boot, but something is slower or does not work.
     Limited,
     /// Guests do not boot.
     Missing,
@@ -46,7 +46,7 @@ struct Check {
     state: State,
     /// What was found, and its consequence.
     found: String,
-    /// How to get what is missing.
+    /// How to fix the problem.
     remedy: Option<String>,
 }
 
@@ -65,10 +65,10 @@ impl Check {
 }
 
 impl Doctor {
-    /// Prints a line per check, and returns whether guests can be booted.
+    /// Prints one line per check. Returns whether guests can boot.
     ///
     /// # Errors
-    /// When the output cannot be written.
+    /// The output cannot be written.
     pub fn run(self) -> Result<bool> {
         let progress = Line::begin("doctor");
         progress.show(if self.offline {

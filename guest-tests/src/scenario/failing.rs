@@ -1,4 +1,4 @@
-//! Connections that are to fail: a program of stock verbs at each end, and what it is told by statuses and events.
+//! Connections that are meant to fail: a verbs program at each end, with its statuses and events.
 
 use std::time::Duration;
 
@@ -29,10 +29,10 @@ pub(super) mod event {
     pub(in super::super) const DEVICE_FATAL: u32 = 8;
 }
 
-/// Bytes of each side's region.
+/// Size of each side's region in bytes.
 pub(super) const REGION: u32 = 1 << 16;
 const LIMIT: Duration = Duration::from_secs(60);
-/// An event follows what causes it at once.
+/// Time limit for an event after its cause.
 pub(super) const EVENT_LIMIT: Duration = Duration::from_secs(60);
 
 /// A side of a connection.
@@ -43,11 +43,11 @@ pub(super) struct Side {
     pub(super) qp: StockQp,
 }
 
-/// What peers know a side by.
+/// Address of a side for its peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Place {
     Lid(u16),
-    /// The GID of this index.
+    /// The GID with this index.
     Gid(usize),
 }
 
@@ -64,14 +64,14 @@ impl Place {
     }
 }
 
-/// What a side is to be like.
+/// Requested properties of a side.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Wanted {
     pub(super) device: &'static str,
     pub(super) place: Place,
-    /// Its completion queue has room for so many only.
+    /// Capacity of its completion queue.
     pub(super) completions: Option<u32>,
-    /// Bytes of its region.
+    /// Size of its region in bytes.
     pub(super) region: u32,
 }
 
@@ -82,7 +82,7 @@ impl Wanted {
 }
 
 impl Side {
-    /// Opens both and connects them.
+    /// Opens both sides and connects them.
     pub(super) async fn pair(
         (vm_a, a): (&mut Vm, Wanted),
         (vm_b, b): (&mut Vm, Wanted),
@@ -107,7 +107,7 @@ impl Side {
             Place::Lid(_) => 0,
             Place::Gid(index) => u32::try_from(index)?,
         };
-        // 67 ms, then 3 and 2 retries; RNR NAKs ask for 1.28 ms where the interface has a field for it.
+        // 67 ms, then 3 and 2 retries. RNR NAKs request 1.28 ms if the interface has a field for it.
         let connect = StockConnect {
             peer: StockPath { sgid_index, ..peer },
             mtu: 1024,
@@ -122,17 +122,17 @@ impl Side {
         self.verbs.connect(vm, self.qp, &connect).await
     }
 
-    /// A list of one element: the first bytes of the region.
+    /// Returns a list of one element: the first bytes of the region.
     fn sges(&self, len: u32) -> Vec<(u64, u32, u32)> {
         vec![(self.region.addr, len, self.region.lkey)]
     }
 
-    /// A SEND of the first bytes of the region.
+    /// Returns a SEND of the first bytes of the region.
     pub(super) fn send(&self, len: u32) -> StockSend {
         StockSend { op: "send", sges: self.sges(len), imm: Hex(vec![0; 4]), ..StockSend::default() }
     }
 
-    /// A WRITE of them.
+    /// Returns a WRITE of the first bytes of the region.
     pub(super) fn write(&self, va: u64, rkey: u32, len: u32) -> StockSend {
         StockSend { op: "write", va, rkey, ..self.send(len) }
     }
@@ -145,20 +145,20 @@ impl Side {
         self.verbs.post_send(vm, self.qp, requests).await
     }
 
-    /// The statuses of the next completions.
+    /// Returns the statuses of the next completions.
     pub(super) async fn statuses(&self, vm: &mut Vm, count: u32) -> Result<Vec<u32>> {
         let completions = self.verbs.poll(vm, self.qp, count, LIMIT).await?;
         Ok(completions.iter().map(|completion| completion.status).collect())
     }
 
-    /// The next completions have these statuses.
+    /// Checks the statuses of the next completions.
     pub(super) async fn expect(&self, vm: &mut Vm, expected: &[u32]) -> Result<()> {
         let found = self.statuses(vm, u32::try_from(expected.len())?).await?;
         ensure!(found == expected, "statuses are {found:?}, expected {expected:?}");
         Ok(())
     }
 
-    /// There is this event, and no other.
+    /// Checks that exactly this event was reported.
     pub(super) async fn expect_event(&self, vm: &mut Vm, expected: u32) -> Result<()> {
         let found = self.verbs.events(vm, EVENT_LIMIT).await?;
         ensure!(found == [expected], "events are {found:?}, expected {expected}");

@@ -1,4 +1,4 @@
-//! Names that users give and type: of testbeds, of guests, of files in guests.
+//! Names on the command line: of testbeds, of guests, of files in guests.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -8,10 +8,10 @@ use serde::{Deserialize, Serialize};
 
 use super::MOST_GUESTS;
 
-/// Bound: characters of a testbed's name, which is a part of paths of sockets.
+/// Limit of characters in a testbed's name, which is part of socket paths.
 const LONGEST: usize = 24;
 
-/// Why a text is no name.
+/// Reason why a name is invalid.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BadName(String);
 
@@ -23,7 +23,7 @@ impl fmt::Display for BadName {
 
 impl std::error::Error for BadName {}
 
-/// A testbed: letters, digits and dashes, no dash at the beginning.
+/// Name of a testbed: letters, digits and dashes, without a leading dash.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct TestbedName(String);
@@ -68,13 +68,13 @@ impl fmt::Display for TestbedName {
     }
 }
 
-/// A guest of a testbed: a letter, from `a` on.
+/// Name of a guest in a testbed: a letter from `a` on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct GuestName(char);
 
 impl GuestName {
-    /// The first so many.
+    /// Yields the first `count` names.
     pub fn first(count: u8) -> impl Iterator<Item = Self> {
         ('a'..='z').take(count.min(MOST_GUESTS).into()).map(Self)
     }
@@ -138,7 +138,7 @@ impl fmt::Display for Target {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Targets {
     pub testbed: TestbedName,
-    /// The guest, if it is one.
+    /// The guest, if only one is meant.
     pub guest: Option<GuestName>,
 }
 
@@ -153,7 +153,7 @@ impl FromStr for Targets {
     }
 }
 
-/// Where a copy comes from or goes to: a path of the host, or `NAME:GUEST:PATH`.
+/// Source or target of a copy: a path of the host, or `NAME:GUEST:PATH`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Place {
     /// A path on the host.
@@ -165,7 +165,7 @@ pub enum Place {
 impl FromStr for Place {
     type Err = BadName;
 
-    /// A path with colons in it is one of the host when a slash comes before them, as in `./a:b:c`.
+    /// A path with colons belongs to the host if a slash precedes them, as in `./a:b:c`.
     fn from_str(text: &str) -> Result<Self, BadName> {
         let parts: Vec<&str> = text.splitn(3, ':').collect();
         let [testbed, guest, path] = parts[..] else { return Ok(Self::Host(text.into())) };

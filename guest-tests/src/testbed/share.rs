@@ -14,19 +14,19 @@ pub struct SharedFolder {
 }
 
 impl SharedFolder {
-    /// What QEMU is told, with a tag of this number.
+    /// Returns QEMU's arguments, with a tag of this number.
     pub(super) fn device(&self, number: usize) -> Share {
         Share { folder: self.folder.clone(), tag: format!("share{number}"), read_only: self.read_only }
     }
 
-    /// Where guests mount it.
+    /// Returns the mount point in the guests.
     pub(super) fn at(&self) -> &str {
         &self.at
     }
 
-    /// Options of the guest's mount.
+    /// Returns the mount options in the guest.
     pub(super) fn mount_options(&self) -> String {
-        // As little as possible is kept, since the host changes files too.
+        // Cache as little as possible, because the host changes files too.
         let mode = if self.read_only { "ro" } else { "rw" };
         format!("trans=virtio,version=9p2000.L,msize=262144,cache=none,{mode}")
     }
@@ -62,7 +62,7 @@ impl FromStr for SharedFolder {
     }
 }
 
-/// Why a text is no shared folder.
+/// Reason why a text is not a valid shared folder.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BadShare(String);
 

@@ -28,10 +28,10 @@ use crate::lab::Lab;
 use crate::run_dir::RunDir;
 use crate::vm::Vm;
 
-/// Boots guests and keeps them until somebody ends them: with `down`, by a signal, or by what they were bound to.
+/// Boots guests and keeps them until `down`, a signal, or the end of the lease or the watched process.
 ///
 /// # Errors
-/// When they do not come up, or not everything went well until the end. Whoever holds the lease has been told.
+/// The guests do not boot, or a problem was found until the end. The owner of the lease was notified.
 pub async fn run(wanted: Wanted, lease: StdUnixStream) -> Result<()> {
     lease.set_nonblocking(true).context("cannot prepare the supervisor lease")?;
     let (reader, mut writer) =
@@ -40,7 +40,7 @@ pub async fn run(wanted: Wanted, lease: StdUnixStream) -> Result<()> {
     let mut folder = None;
     let result = supervise(wanted, &mut reader, &mut writer, &mut folder).await;
     if let Err(error) = &result {
-        // One that is gone need not be told.
+        // The receiver may have disconnected.
         let _ = send(&mut writer, &Event::Failed { reason: format!("{error:#}"), folder }).await;
     }
     result
@@ -122,7 +122,7 @@ async fn supervise(
     for complaint in &complaints {
         tracing::warn!("{complaint}");
     }
-    // Before the reply: who was told that it is down may take the name again.
+    // Before the reply, because the client may reuse the name at once.
     drop(run);
     drop::<State>(state);
     if let Some(wish) = wish {
@@ -131,16 +131,16 @@ async fn supervise(
     Ok(())
 }
 
-/// Why guests that were booting boot no more.
+/// Reason why a boot was aborted.
 enum NotBooted {
     Because(Error),
     Wished(Wish),
 }
 
-/// Why everything is to end, or not.
+/// Reason to stop everything, or to continue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Reason {
-    /// The lease has been released: its end means nothing any more.
+    /// The lease was released, so that its end has no meaning any more.
     Kept,
     LeaseClosed,
     Signal,
@@ -158,7 +158,7 @@ impl Reason {
     }
 }
 
-/// What may end a testbed, beside `down`.
+/// Causes that end a testbed, apart from `down`.
 struct Ends {
     signals: [tokio::signal::unix::Signal; 3],
     process: Option<oneshot::Receiver<()>>,
@@ -176,9 +176,9 @@ impl Ends {
                 let (ended, end) = oneshot::channel();
                 std::thread::spawn(move || {
                     let mut wanted = [PollFd::new(&process, PollFlags::IN)];
-                    // Bound: the life of the process; this thread does not keep ours alive.
+                    // The thread may live as long as the watched process, and does not keep this process alive.
                     while poll(&mut wanted, None) == Err(rustix::io::Errno::INTR) {}
-                    // Without anybody to tell everything has ended already.
+                    // If the receiver was dropped, everything has already ended.
                     let _ = ended.send(());
                 });
                 Some(end)
@@ -189,7 +189,7 @@ impl Ends {
         Ok(Self { signals: [a?, b?, c?], process })
     }
 
-    /// The next reason. Can be given up at any time.
+    /// Returns the next reason. Can be cancelled at any time.
     async fn next(&mut self, lease: &mut LeaseReader, leased: bool) -> Reason {
         let [terminate, interrupt, hangup] = &mut self.signals;
         tokio::select! {
@@ -211,9 +211,9 @@ async fn ended(process: Option<&mut oneshot::Receiver<()>>) {
     }
 }
 
-/// What the lease says.
+/// Returns the meaning of the lease's next message.
 async fn said(lease: &mut LeaseReader) -> Reason {
-    // A line that was read in part stays in the buffer: it is looked at, and taken only when it is whole.
+    // A partial line stays in the buffer. It is consumed only when it is complete.
     match lease.fill_buf().await {
         Ok([]) | Err(_) => return Reason::LeaseClosed,
         Ok(_) => {}
@@ -224,17 +224,17 @@ async fn said(lease: &mut LeaseReader) -> Reason {
     }
 }
 
-/// Somebody who wants the testbed to end, and waits for it.
+/// A client that requests the end of the testbed and waits for it.
 struct Wish(OwnedWriteHalf);
 
 impl Wish {
     async fn answer(mut self, reply: &Reply) {
-        // One that has gone away meanwhile need not know.
+        // The client may have disconnected.
         let _ = send(&mut self.0, reply).await;
     }
 }
 
-/// What commands see of a testbed.
+/// The state of a testbed that commands access.
 struct Bed {
     name: TestbedName,
     wanted: Wanted,
@@ -246,7 +246,7 @@ struct Bed {
     downs: mpsc::Sender<Wish>,
 }
 
-/// A guest that takes commands.
+/// A guest that accepts commands.
 struct Inhabited {
     place: Place,
     boot_ms: u64,
@@ -313,7 +313,7 @@ impl Bed {
             let booted = self.guest(place.name).ok();
             let (stage, qemu) = match &booted {
                 Some(guest) => {
-                    // One that is being asked something need not be asked whether it lives.
+                    // A guest that is busy with a request is alive.
                     let state = guest.vm.try_lock().map(|mut vm| !matches!(vm.status(), Ok(None)));
                     let ended = state.unwrap_or(false);
                     (if ended { Stage::Ended } else { stage }, guest.qemu.filter(|_| !ended))
@@ -345,7 +345,7 @@ impl Bed {
         }
     }
 
-    /// What every command in a guest finds in its environment.
+    /// Returns the environment of every command in a guest.
     fn environment(&self, guest: &Inhabited) -> BTreeMap<String, String> {
         let places = Place::all(&self.wanted);
         let names: Vec<String> = places.iter().map(|place| place.name.to_string()).collect();
@@ -370,7 +370,7 @@ impl Bed {
         environment
     }
 
-    /// Ends guests, then daemons as an operator would; what was wrong.
+    /// Shuts the guests down, then stops the daemons as an operator would. Returns the problems found.
     async fn end(&self) -> Vec<String> {
         let guests = std::mem::take(&mut *lock(&self.guests));
         let mut complaints = Vec::new();
@@ -388,7 +388,7 @@ impl Bed {
     }
 }
 
-/// Answers commands, each by a task of its own.
+/// Serves commands, each in its own task.
 async fn serve(listener: UnixListener, bed: Arc<Bed>) {
     loop {
         match listener.accept().await {
@@ -415,7 +415,7 @@ async fn answer(stream: UnixStream, bed: &Bed) -> Result<()> {
     let reply = match request {
         Request::Describe => Reply::Description(bed.description()),
         Request::Down => {
-            // One wish is enough; another waits for its connection's end.
+            // One request is enough. Other clients wait for the end of their connections.
             let _ = bed.downs.send(Wish(writer)).await;
             return Ok(());
         }
@@ -434,7 +434,7 @@ async fn answer(stream: UnixStream, bed: &Bed) -> Result<()> {
     send(&mut writer, &reply).await
 }
 
-/// A port for a command, and the command with what every one finds in its environment.
+/// Allocates a port for a command, and adds the common environment to the command.
 fn begin(bed: &Bed, guest: GuestName, mut start: Start) -> Result<(Taken, Start)> {
     let guest = bed.guest(guest)?;
     let mut environment = bed.environment(&guest);

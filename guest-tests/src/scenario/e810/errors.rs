@@ -1,5 +1,5 @@
-//! What goes wrong comes to light as section 14 of the interface has it: by the status of a completion, an asynchronous
-//! event, a kernel message with the code and source of the device's event.
+//! Errors are reported as section 14 of the interface specifies: by completion status, asynchronous event, or a kernel
+//! message with code and source of the device's event.
 
 use std::time::Duration;
 
@@ -20,12 +20,11 @@ const PERFTEST_PORT: u16 = 18515;
 /// Interval between two polls.
 const POLL: Duration = Duration::from_millis(50);
 
-/// Bytes of a request that takes its time, and how many are posted at once: half a gigabyte is on its way when the next
-/// command comes.
+/// Size of a long request, and how many are posted at once. Half a gigabyte is in flight when the next command arrives.
 const LONG: u32 = 4 << 20;
 const MANY: usize = 120;
 
-/// Asynchronous events of the device: code and source (section 14.1).
+/// An asynchronous event of the device: code and source (section 14.1).
 type Told = (u16, u8);
 const KEY_INBOUND: Told = (0x102, 9);
 const KEY_SEND: Told = (0x102, 5);
@@ -41,7 +40,7 @@ struct Pair {
     b: Station,
 }
 
-/// A program of stock verbs in each guest, with a queue pair connected to the other's.
+/// A verbs program in each guest, with connected queue pairs.
 struct Ends {
     a: Side,
     b: Side,
@@ -63,7 +62,7 @@ pub(in super::super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> 
     report.case("no receive request, RNR retries exhausted", &hint, receiver_not_ready(&mut pair)).await?;
     report.case("the peer's QP does not exist", &hint, peer_gone(&mut pair)).await?;
     report.case("CQ overflow", &hint, overrun(&mut pair)).await?;
-    // What follows moves half a gigabyte each.
+    // The following cases transfer half a gigabyte each.
     pair.capture(false).await?;
     report
         .case("the peer deregisters its region during traffic", &hint, target_deregistered(&mut pair))
@@ -93,7 +92,7 @@ impl Pair {
         self.tell(&[], &[]).await
     }
 
-    /// The kernels have warned of these events of the device since they were last asked, and of nothing else.
+    /// Checks that the kernels have logged exactly these events of the device since the last check.
     async fn tell(&mut self, of_a: &[Told], of_b: &[Told]) -> Result<()> {
         for (station, expected) in [(&mut self.a, of_a), (&mut self.b, of_b)] {
             let lines = station.new_warnings().await?;
@@ -112,14 +111,14 @@ impl Pair {
         self.b.capture(on).await
     }
 
-    /// Ends the guests, then the daemons as an operator would.
+    /// Shuts the guests down, then stops the daemons as an operator would.
     async fn stop(self) -> Result<()> {
         self.a.stop().await?;
         self.b.stop().await
     }
 }
 
-/// Code and source of an event, of a line that tells of one.
+/// Returns code and source of an event from a kernel message.
 fn told(line: &str) -> Option<Told> {
     let (_, rest) = line.split_once("abnormal ae_id = 0x")?;
     let code = rest.split(' ').next()?;
@@ -132,7 +131,7 @@ impl Ends {
         Self::open_with(pair, |_| {}).await
     }
 
-    /// With a that is to be otherwise.
+    /// Connects the ends after `change` was applied to a's attributes.
     async fn open_with(pair: &mut Pair, change: impl FnOnce(&mut Wanted)) -> Result<Self> {
         let mut wanted_a = wanted(&mut pair.a).await?;
         let mut wanted_b = wanted(&mut pair.b).await?;
@@ -147,7 +146,7 @@ impl Ends {
         self.b.verbs.close(&mut pair.b.vm).await
     }
 
-    /// A WRITE of a to the first bytes of b's region.
+    /// Returns a WRITE from a to the first bytes of b's region.
     fn write(&self, len: u32) -> StockSend {
         self.a.write(self.b.region.addr, self.b.region.rkey, len)
     }
@@ -157,7 +156,7 @@ async fn wanted(station: &mut Station) -> Result<Wanted> {
     Ok(Wanted::new(DEVICE, Place::Gid(gid_index(station, Gid::V4).await?)))
 }
 
-/// A request that fails takes those behind it along.
+/// A failed request flushes the requests behind it.
 async fn wrong_key(pair: &mut Pair) -> Result<()> {
     let ends = Ends::open(pair).await?;
     let (good, mut bad) = (ends.write(4096), ends.write(4096));
@@ -171,8 +170,8 @@ async fn wrong_key(pair: &mut Pair) -> Result<()> {
     ends.close(pair).await
 }
 
-/// IBTA volume 1, section 10.3.1.8: they complete as flushed, though the program does not move the queue pair to error
-/// itself, which is when libirdma asks for it (section 14.2).
+/// IBTA volume 1, section 10.3.1.8: requests posted later are flushed, although the program does not move the QP to the
+/// error state, for which libirdma otherwise waits (section 14.2).
 async fn posted_afterwards(pair: &mut Pair) -> Result<()> {
     const SENDS: usize = 5;
     let ends = Ends::open(pair).await?;
@@ -234,12 +233,13 @@ async fn too_long(pair: &mut Pair) -> Result<()> {
     ends.close(pair).await
 }
 
-/// Kernel 6.12, which differs in what its driver offers (section 15.2) and makes of errors (section 14.1).
+/// Returns whether the kernel is 6.12, whose driver offers different features (section 15.2) and reports errors
+/// differently (section 14.1).
 async fn is_old(pair: &mut Pair) -> Result<bool> {
     Ok(pair.a.sh("uname -r").await?.starts_with("6.12."))
 }
 
-/// What drivers and library make of it is theirs (section 14.1).
+/// Drivers and library translate the error themselves (section 14.1).
 async fn receiver_not_ready(pair: &mut Pair) -> Result<()> {
     let first = if is_old(pair).await? { status::WR_FLUSH_ERR } else { status::FATAL_ERR };
     let ends = Ends::open(pair).await?;
@@ -262,7 +262,7 @@ async fn peer_gone(pair: &mut Pair) -> Result<()> {
     ends.close(pair).await
 }
 
-/// The driver makes a ring of twice as many entries, and some more.
+/// The driver allocates twice as many entries, and a few more.
 async fn overrun(pair: &mut Pair) -> Result<()> {
     let ends = Ends::open_with(pair, |a| a.completions = Some(7)).await?;
     let vm = &mut pair.a.vm;
@@ -275,7 +275,7 @@ async fn overrun(pair: &mut Pair) -> Result<()> {
     pair.tell(&[], &[]).await
 }
 
-/// Requests a has posted fail from one of them on, with these statuses of the first and the others.
+/// Checks that posted requests of a fail from one of them on, with these statuses for the first and the rest.
 async fn fails_in_between(pair: &mut Pair, ends: &Ends, first: u32) -> Result<()> {
     let found = ends.a.statuses(&mut pair.a.vm, u32::try_from(MANY)?).await?;
     let good = found.iter().take_while(|&&status| status == status::SUCCESS).count();
@@ -305,7 +305,7 @@ async fn source_deregistered(pair: &mut Pair) -> Result<()> {
     ends.close(pair).await
 }
 
-/// The key changes with each binding, so that there is none by the old one.
+/// The key changes with each binding, so that the old key becomes invalid.
 async fn window_unbound(pair: &mut Pair) -> Result<()> {
     let ends = Ends::open_with(pair, |a| a.region = LONG).await?;
     let window = ends.b.verbs.window(&mut pair.b.vm, ends.b.qp, ends.b.region).await?;
@@ -318,7 +318,7 @@ async fn window_unbound(pair: &mut Pair) -> Result<()> {
     ends.close(pair).await
 }
 
-/// Traffic between programs that go on for a long time, seen to flow.
+/// Starts long-running programs and waits until traffic flows.
 async fn traffic(pair: &mut Pair) -> Result<[ProgramId; 2]> {
     let of_a = gid_index(&mut pair.a, Gid::V4).await?;
     let of_b = gid_index(&mut pair.b, Gid::V4).await?;
@@ -331,7 +331,7 @@ async fn traffic(pair: &mut Pair) -> Result<[ProgramId; 2]> {
     Ok([server, client])
 }
 
-/// Waits until more has come from a.
+/// Waits until more packets have arrived from a.
 async fn flows(pair: &Pair) -> Result<()> {
     let before = received(pair).await?;
     let deadline = Instant::now() + LIMIT;
@@ -342,7 +342,7 @@ async fn flows(pair: &Pair) -> Result<()> {
     Ok(())
 }
 
-/// RoCE packets that b has got.
+/// Returns the number of RoCE packets that b has received.
 async fn received(pair: &Pair) -> Result<u64> {
     pair.b.daemon.as_ref().context("the guest has no daemon")?.counter("/port/roce").await
 }
@@ -360,7 +360,7 @@ async fn server_killed(pair: &mut Pair) -> Result<()> {
     pair.tell(&[RETRIES], &[]).await
 }
 
-/// The server of a WRITE test has no work of its own: it sees the connection of its client end.
+/// The server of a WRITE test has no requests of its own. It notices that the connection of its client ends.
 async fn client_killed(pair: &mut Pair) -> Result<()> {
     let [server, client] = traffic(pair).await?;
     tools::stop(&mut pair.a.vm, client).await?;
@@ -384,7 +384,7 @@ async fn stop(pair: &mut Pair, [server, client]: [ProgramId; 2]) -> Result<()> {
     tools::stop(&mut pair.b.vm, server).await.map(drop)
 }
 
-/// Section 14.4: queue pairs stay, and what was on its way is sent again.
+/// Section 14.4: queue pairs survive, and packets in flight are retransmitted.
 async fn interface_down(pair: &mut Pair) -> Result<()> {
     let programs = traffic(pair).await?;
     let device = pair.a.device.clone();
@@ -396,7 +396,7 @@ async fn interface_down(pair: &mut Pair) -> Result<()> {
     still_works(pair).await
 }
 
-/// A program is told that its device is gone, and the peer's that nobody answers.
+/// The program gets a fatal event of its device, and the peer's requests fail with exhausted retries.
 async fn device_goes(pair: &mut Pair, line: &str) -> Result<()> {
     let programs = traffic(pair).await?;
     let ends = Ends::open(pair).await?;

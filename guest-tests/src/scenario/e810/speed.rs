@@ -1,5 +1,5 @@
-//! An E810 beside QEMU's own NICs: the same two guests have one of each, wired to the other's, and each is measured in
-//! turn. None of it is judged; one table shows ratios, another what a round trip takes of the host.
+//! An E810 compared with QEMU's own NICs: the same two guests have one NIC of each kind, connected in pairs, and each
+//! is measured in turn. No result fails. One table shows ratios, another the CPU time of a round trip.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -28,7 +28,7 @@ use crate::vm::{Image, Vm};
 pub(in super::super) enum Extent {
     /// Throughput and round trips.
     All,
-    /// Round trips alone, more often.
+    /// Only round trips, with more repetitions.
     RoundTrips,
 }
 
@@ -40,7 +40,7 @@ impl Extent {
         }
     }
 
-    /// Of each measure, in turns.
+    /// Returns the number of rounds, in which the NICs take turns.
     const fn rounds(self) -> usize {
         match self {
             Self::All => 5,
@@ -53,13 +53,13 @@ impl Extent {
     }
 }
 
-/// How long one takes.
+/// Duration of a measurement in seconds.
 const SECONDS: u32 = 2;
-/// The same with set-up and end.
+/// Time limit of a measurement with setup and teardown.
 const LIMIT: Duration = Duration::from_secs(60);
 const IPERF_PORT: u16 = 5201;
 const QPERF_PORT: u16 = 19765;
-/// Echo requests of a flood, at most.
+/// Maximum number of echo requests in a flood.
 const PINGS: u32 = 2000;
 
 /// The NICs that are compared.
@@ -69,7 +69,7 @@ enum Card {
     Qemu(NicModel),
 }
 
-/// The last two are what the first is compared with.
+/// The NICs; the first is compared with the others.
 const CARDS: [Card; 3] = [Card::E810, Card::Qemu(NicModel::Virtio), Card::Qemu(NicModel::E1000e)];
 
 impl Card {
@@ -88,7 +88,7 @@ impl Card {
         }
     }
 
-    /// The network its wire is.
+    /// Returns the number of its network.
     const fn network(self) -> u16 {
         match self {
             Self::E810 => 0,
@@ -97,13 +97,13 @@ impl Card {
         }
     }
 
-    /// Number of the NIC of guest 1 or 2.
+    /// Returns the number of the NIC in guest 1 or 2.
     const fn id(self, guest: u16) -> u16 {
         10 * self.network() + guest
     }
 }
 
-/// What is measured; more is better.
+/// Measured quantities; higher is better.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Measure {
     Tcp { streams: u32, back: bool },
@@ -142,7 +142,7 @@ impl Measure {
         matches!(self, Self::TcpRoundTrips | Self::FloodPing)
     }
 
-    /// How many round trips a result stands for.
+    /// Returns the number of round trips in a result.
     fn round_trips(self, value: f64) -> f64 {
         match self {
             Self::Tcp { .. } => 0.0,
@@ -151,7 +151,7 @@ impl Measure {
         }
     }
 
-    /// Of one card, guest a being the client.
+    /// Measures one NIC with guest a as the client.
     async fn take(self, a: &mut Vm, b: &mut Vm, card: Card) -> Result<f64> {
         let peer = Address::on(card.network(), card.id(2)).ipv4;
         match self {
@@ -171,7 +171,7 @@ impl Measure {
             Self::TcpRoundTrips => {
                 let seconds = SECONDS.to_string();
                 let text = a.run(&["qperf", "-u", "-uu", "-t", &seconds, &peer, "tcp_lat"]).await?;
-                // Half a round trip, in the unit asked for: nanoseconds.
+                // The program prints half a round trip in nanoseconds, the requested unit.
                 let half = text.lines().find_map(|line| line.split_once('=')?.1.split_whitespace().next());
                 let half: f64 = half.and_then(|word| word.parse().ok()).context(text)?;
                 Ok(1e9 / (2.0 * half))
@@ -193,7 +193,7 @@ const fn plural(count: u32) -> &'static str {
     if count == 1 { "" } else { "s" }
 }
 
-/// The guests, and the daemons of their E810.
+/// The guests, and the daemons of their E810s.
 struct Bench {
     a: Vm,
     b: Vm,
@@ -201,17 +201,17 @@ struct Bench {
     run: RunDir,
 }
 
-/// What was found of one measure and card.
+/// Results of one measurement with one NIC.
 struct Found {
     measure: Measure,
     card: Card,
     values: Vec<f64>,
-    /// What all rounds together took, and how many round trips they were.
+    /// CPU time of all rounds, and their number of round trips.
     taken: Taken,
     round_trips: f64,
 }
 
-/// What guests and daemons took.
+/// CPU time of guests and daemons.
 #[derive(Clone, Copy, Debug, Default)]
 struct Taken {
     vcpus: Effort,
@@ -298,7 +298,7 @@ impl Bench {
         Ok(Self { a, b, daemons, run })
     }
 
-    /// One measure of all cards, in turns.
+    /// Measures all NICs in turn.
     async fn measure(&mut self, measure: Measure, rounds: usize, all: &mut Vec<Found>) -> Result<()> {
         let rr = measure == Measure::TcpRoundTrips;
         let server = if rr { Some(qperf(&mut self.b).await?) } else { None };
@@ -329,7 +329,7 @@ impl Bench {
         Ok(())
     }
 
-    /// What was taken so far.
+    /// Returns the CPU time so far.
     async fn taken(&mut self) -> Result<Taken> {
         let mut taken = Taken::default();
         for vm in [&self.a, &self.b] {
@@ -358,7 +358,7 @@ impl Bench {
     }
 }
 
-/// A guest with all NICs up, each on its own network.
+/// Boots a guest with all NICs up, each on its own network.
 async fn boot(
     lab: &Lab,
     run: &RunDir,
@@ -385,7 +385,7 @@ async fn qperf(vm: &mut Vm) -> Result<ProgramId> {
     Ok(server)
 }
 
-/// A line a measure: what each card gives, how far its rounds are apart, and how the E810 compares.
+/// Returns one line per measurement: the result of each NIC, the spread of its rounds, and the ratios of the E810.
 fn table(all: &[Found]) -> String {
     let mut text = format!("{:26}", "measure");
     for card in CARDS {
@@ -410,7 +410,7 @@ fn table(all: &[Found]) -> String {
     text + "\nxN: N times as much on the E810"
 }
 
-/// A line a card and measure of round trips: what one takes.
+/// Returns one line per NIC and round-trip measurement: the CPU time of a round trip.
 fn costs(all: &[Found]) -> String {
     let mut text = format!(
         "{:26}{:>12}{:>22}{:>22}{:>22}{:>12}{:>10}{:>10}",
@@ -433,7 +433,7 @@ fn costs(all: &[Found]) -> String {
     text + "\nsum of both ends; sleeps counts wake-ups from sleep, waiting is the time spent waiting for a CPU"
 }
 
-/// Writes the ratios as `ci/bench` does.
+/// Writes the ratios in the format of `ci/bench`.
 fn keep(all: &[Found], file: PathBuf) -> Result<()> {
     let mut lines = String::new();
     for found in all.chunks(CARDS.len()) {

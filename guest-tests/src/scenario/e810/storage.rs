@@ -1,6 +1,6 @@
-//! Storage over RDMA between two guests with an E810 each, by nothing but Debian's kernel and tools: NVMe over RDMA, iSER,
-//! NFS over RDMA, and sockets of RDS and SMC. What is written comes back, cold and at the other end, also from a wire that
-//! loses frames, and after the server has gone and come again.
+//! Storage over RDMA between two guests with an E810 each, with Debian's kernel and tools: NVMe over RDMA, iSER, NFS
+//! over RDMA, and RDS and SMC sockets. Written data is read back without caches and compared at the other end, also
+//! over a lossy link and after an outage of the server.
 
 mod fio;
 mod kernel;
@@ -22,10 +22,10 @@ use super::station::Station;
 use crate::lab::Lab;
 use crate::report::Report;
 
-/// How much of it.
+/// Which part of the tests runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in super::super) enum Extent {
-    /// What says most, with little data.
+    /// The most significant tests, with little data.
     Core,
     /// One protocol with all data; takes many minutes.
     Nvme,
@@ -70,7 +70,7 @@ impl Extent {
     }
 }
 
-/// Who serves, and who uses it.
+/// The server and the client.
 #[derive(Debug)]
 pub(super) struct Pair {
     pub(super) client: Station,
@@ -114,7 +114,7 @@ pub(in super::super) async fn run(lab: &Lab, report: &mut Report, extent: Extent
     report.case("the daemons exit cleanly on SIGTERM", &hint, stop).await
 }
 
-/// Whether the client is connected. If not there is nothing to test, and the server lets go of its disk.
+/// Connects the client. If that fails, there is nothing to test, and the server releases its disk.
 async fn connect(report: &mut Report, hint: &str, pair: &mut Pair, target: Target) -> Result<bool> {
     let failed = report.counts().failed;
     let title = format!("{}: the client connects", target.name());

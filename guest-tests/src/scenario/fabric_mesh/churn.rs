@@ -1,4 +1,4 @@
-//! Peers that come and go.
+//! Peers that are removed and added again.
 
 use std::time::Duration;
 
@@ -10,15 +10,15 @@ use super::Mesh;
 use super::rounds::{Station, talk};
 use crate::daemon::Daemon;
 
-/// Who leaves and comes back, and who wants to talk to it.
+/// The HCA that is removed and added again, and its partners.
 const LEAVES: usize = 3;
 const CALLS: usize = 4;
-/// Rounds of talk of each pair that goes on meanwhile, in each phase.
+/// Number of rounds that each continuing pair completes in each phase.
 const TALKS: u64 = 2;
 const PHASE: Duration = Duration::from_secs(60);
 
-/// Two pairs go on talking, one of them with the NIC behind HCA 1, while every HCA drops HCA 4 from its list of peers,
-/// which costs that one its connections, and takes it up again.
+/// Two pairs continue, one of them with the NIC behind HCA 1, while every other HCA removes HCA 4 from its list of
+/// peers and adds it again. HCA 4 loses its connections.
 pub(super) async fn run(mesh: &mut Mesh) -> Result<()> {
     let address = mesh.specs[LEAVES].bind.to_string();
     let others: Vec<&Daemon> =
@@ -54,7 +54,7 @@ pub(super) async fn run(mesh: &mut Mesh) -> Result<()> {
     Ok(())
 }
 
-/// Waits until each pair has gone on for a while.
+/// Waits until each pair has completed some rounds.
 async fn go_on(counts: &mut [watch::Receiver<u64>]) -> Result<()> {
     for count in counts {
         let goal = *count.borrow() + TALKS;
@@ -66,7 +66,7 @@ async fn go_on(counts: &mut [watch::Receiver<u64>]) -> Result<()> {
     Ok(())
 }
 
-/// Talks again and again, and says how often it has.
+/// Repeats rounds and reports their number.
 async fn talk_on(
     a: &mut Station,
     b: &mut Station,

@@ -1,4 +1,4 @@
-//! Counters of the port, as software in the guest reads them and as the host's operator does.
+//! Port counters, as read by software in the guest and by the host's operator.
 
 use std::time::Duration;
 
@@ -10,14 +10,14 @@ use super::super::stock_pair::{StockNode, StockPair};
 
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// Looks at the counters until nothing moved between the host's before and after. Kernels still leave groups when the
-/// case begins; each look waits for a program to run in the guest.
+/// Number of attempts to read the counters until the host's values are the same before and after. Kernels still leave
+/// groups when the case starts, and each attempt waits for a program in the guest.
 const LOOKS: usize = 20;
 
-/// Counters, with a name of `perfquery`.
+/// Counters with their names in `perfquery`.
 type Named = [(&'static str, u64); 8];
 
-/// `perfquery -x` and `perfquery` say what `hcactl counters` says, to the packet and to the octet.
+/// `perfquery -x`, `perfquery` and `hcactl counters` agree exactly.
 pub(super) async fn agree(pair: &mut StockPair) -> Result<()> {
     for node in [&mut pair.a, &mut pair.b] {
         node.vm.run(&["ip", "link", "set", "ib0", "down"]).await?;
@@ -30,13 +30,13 @@ pub(super) async fn agree(pair: &mut StockPair) -> Result<()> {
             "no traffic before the measurement: {extended:?}"
         );
         extended.compare(|value| value, 8)?;
-        // 32 bits that stop at the largest value; unicast and multicast are not told apart.
+        // The 32-bit counters saturate, and do not distinguish unicast from multicast.
         quiet(node, "perfquery").await?.compare(|value| value.min(u32::MAX.into()), 4)?;
     }
     Ok(())
 }
 
-/// What the guest says, and what the host does.
+/// Values from the guest and from the host.
 #[derive(Debug)]
 struct Look {
     guest: String,
@@ -44,7 +44,7 @@ struct Look {
 }
 
 impl Look {
-    /// The first `count` counters are equal.
+    /// Checks that the first `count` counters are equal.
     fn compare(&self, fit: impl Fn(u64) -> u64, count: usize) -> Result<()> {
         for (name, expected) in self.expected.iter().take(count) {
             let found = perfquery(&self.guest, name)?;
@@ -67,8 +67,8 @@ async fn quiet(node: &mut StockNode, command: &str) -> Result<Look> {
     anyhow::bail!("traffic did not stop within {LOOKS} polls")
 }
 
-/// Counters of `hcactl counters` by their names in PortCountersExtended (IBTA volume 1, section 16.1.4.11): data is in
-/// units of four octets.
+/// Returns the counters of `hcactl counters` by their names in PortCountersExtended (IBTA volume 1, section 16.1.4.11).
+/// Data is counted in units of four octets.
 fn hcactl(counters: &Value) -> Result<Named> {
     let read = |place: &str| {
         let value = counters.pointer(place).and_then(Value::as_u64);
@@ -89,7 +89,7 @@ fn hcactl(counters: &Value) -> Result<Named> {
     ])
 }
 
-/// A counter in what `perfquery` prints: its name, a colon, dots, its value.
+/// Returns a counter from the output of `perfquery`: its name, a colon, dots, its value.
 fn perfquery(text: &str, name: &str) -> Result<u64> {
     let mut values = text.lines().filter_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
     let value = values.next().and_then(|value| value.trim_start_matches('.').trim().parse().ok());

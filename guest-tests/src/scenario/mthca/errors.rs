@@ -1,4 +1,4 @@
-//! What goes wrong comes to light as on hardware: by the status of a completion, an asynchronous event, a kernel message.
+//! Errors are reported as on hardware: by completion status, asynchronous event, or kernel message.
 
 use std::time::Duration;
 
@@ -15,13 +15,13 @@ use crate::tools::{self, Exchange, Ready};
 const LIMIT: Duration = Duration::from_secs(60);
 const PERFTEST_PORT: u16 = 18515;
 
-/// A program of stock verbs in each guest, with a queue pair connected to the other's.
+/// A verbs program in each guest, with connected queue pairs.
 struct Ends {
     a: Side,
     b: Side,
 }
 
-/// What strict mode reports of it all.
+/// Violations that strict mode may report.
 const EXPLAINED: &[Explained] =
     &[Explained { rule: "wqe_key", why: "the programs post requests with wrong keys, on purpose" }];
 
@@ -52,7 +52,7 @@ impl Ends {
         Self::open_with(pair, None).await
     }
 
-    /// The completion queue of a has room for so many.
+    /// Connects the ends with a completion queue of the given capacity at a.
     async fn open_with(pair: &mut StockPair, completions: Option<u32>) -> Result<Self> {
         let wanted = |id, completions| Wanted { completions, ..Wanted::new("mthca0", Place::Lid(id)) };
         let (wanted_a, wanted_b) = (wanted(pair.a.id, completions), wanted(pair.b.id, None));
@@ -66,7 +66,7 @@ impl Ends {
     }
 }
 
-/// No path is ready to migrate to: there is no automatic path migration.
+/// No alternate path is armed, because automatic path migration is not supported.
 async fn migrated(pair: &mut StockPair) -> Result<()> {
     const MIGRATED: u32 = 0;
     let ends = Ends::open(pair).await?;
@@ -77,7 +77,7 @@ async fn migrated(pair: &mut StockPair) -> Result<()> {
     ends.close(pair).await
 }
 
-/// A request that fails takes those behind it along.
+/// A failed request flushes the requests behind it.
 async fn wrong_key(pair: &mut StockPair) -> Result<()> {
     let ends = Ends::open(pair).await?;
     let (vm, region) = (&mut pair.a.vm, ends.b.region);
@@ -179,7 +179,7 @@ async fn port_down(pair: &mut StockPair) -> Result<()> {
     Ok(())
 }
 
-/// Traffic between programs that go on for a long time, seen to flow.
+/// Starts long-running programs and waits until traffic flows.
 async fn traffic(pair: &mut StockPair) -> Result<[agent::wire::ProgramId; 2]> {
     let command = "ib_write_bw -F -d mthca0 -s 65536 -D 60";
     let before = sent(pair).await?;
@@ -194,7 +194,7 @@ async fn traffic(pair: &mut StockPair) -> Result<[agent::wire::ProgramId; 2]> {
     Ok([server, client])
 }
 
-/// RoCE packets from a.
+/// Returns the number of RoCE packets that a has sent.
 async fn sent(pair: &StockPair) -> Result<u64> {
     pair.b.daemon.counter("/port/roce").await
 }
@@ -212,7 +212,7 @@ async fn server_killed(pair: &mut StockPair) -> Result<()> {
     Ok(())
 }
 
-/// The server of a WRITE test has no work of its own: it sees the connection of its client end.
+/// The server of a WRITE test has no requests of its own. It notices that the connection of its client ends.
 async fn client_killed(pair: &mut StockPair) -> Result<()> {
     let [server, client] = traffic(pair).await?;
     tools::stop(&mut pair.a.vm, client).await?;

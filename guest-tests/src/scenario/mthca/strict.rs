@@ -1,8 +1,8 @@
-//! A driver with planted mistakes: each draws exactly the reports that lead to it.
+//! A driver with planted bugs: each causes exactly the reports that identify it.
 //!
-//! The driver (`guest/planted_driver.py`) runs in the guest's user space, in the place of the kernel's, and does all that
-//! that one does: reset, firmware, context memory, commands, queues, doorbells. Asked for a mistake it begins anew, does
-//! everything right, and makes this one.
+//! The driver (`guest/planted_driver.py`) runs in the guest's user space instead of the kernel's. It does everything
+//! that the kernel driver does: reset, firmware, context memory, commands, queues, doorbells. For each bug it
+//! reinitialises the device, does everything correctly, and then makes this one mistake.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -17,16 +17,16 @@ use crate::line_program::LineProgram;
 use crate::report::{Report, line};
 
 const PROGRAM: &str = include_str!("../../../guest/planted_driver.py");
-/// A mistake and all that comes before it: some forty commands, in an emulated guest on a busy host.
+/// Time limit of a bug with all preceding steps: about forty commands in an emulated guest.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// A mistake, by its name in the program.
+/// A planted bug, by its name in the program.
 struct Planted {
     name: &'static str,
     about: &'static str,
-    /// The rules that are reported, once each.
+    /// Rules that are reported, once each.
     rules: &'static [&'static str],
-    /// What the report says that leads to the mistake: the object, and what was expected and found.
+    /// Text of the report that identifies the bug: the object, and the expected and actual values.
     says: &'static str,
 }
 
@@ -97,7 +97,7 @@ const PLANTED: &[Planted] = &[
     ),
 ];
 
-/// All of them are meant.
+/// All violations are intentional.
 const EXPLAINED: &[Explained] = &[
     meant("wqe_key"),
     meant("doorbell_link"),
@@ -130,14 +130,14 @@ pub(in super::super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> 
     report.case("the daemon exits cleanly on SIGTERM", &hint, node.stop()).await
 }
 
-/// Nothing is reported but what was before.
+/// A correct driver causes no further report.
 async fn right(node: &mut StockNode, driver: LineProgram) -> Result<()> {
     let told = Told::by_now(node).await?;
     driver.ask::<Value>(LIMIT, &mut node.vm, "nothing", json!({})).await?;
     told.nothing_since(node).await
 }
 
-/// The reports of a mistake are these, and the daemon's lines lead to it.
+/// Checks the reports of a bug, and that the daemon's log lines identify it.
 async fn found(node: &mut StockNode, driver: LineProgram, planted: &Planted) -> Result<()> {
     let told = Told::by_now(node).await?;
     driver.ask::<Value>(LIMIT, &mut node.vm, planted.name, json!({})).await?;
@@ -147,7 +147,7 @@ async fn found(node: &mut StockNode, driver: LineProgram, planted: &Planted) -> 
     Ok(())
 }
 
-/// What a daemon has said of broken rules so far.
+/// Violations that a daemon has reported so far.
 pub(super) struct Told {
     violations: BTreeMap<String, u64>,
     lines: usize,
@@ -158,14 +158,15 @@ impl Told {
         Ok(Self { violations: node.daemon.violations().await?, lines: lines(node)?.len() })
     }
 
-    /// Nothing was reported since.
+    /// Checks that nothing was reported since.
     pub(super) async fn nothing_since(self, node: &StockNode) -> Result<()> {
         let (before, after) = (self.violations, node.daemon.violations().await?);
         ensure!(after == before, "reported {after:?}, before that {before:?}");
         Ok(())
     }
 
-    /// How often each rule was reported since. A line must say what leads to the mistake; the first few are printed.
+    /// Returns how often each rule was reported since. A line must contain the identifying text; the first few lines
+    /// are printed.
     pub(super) async fn since(self, node: &mut StockNode, says: &str) -> Result<BTreeMap<String, u64>> {
         let after = node.daemon.violations().await?;
         let new = |(rule, count): (&String, &u64)| {
@@ -185,7 +186,7 @@ impl Told {
     }
 }
 
-/// Lines of the daemon's log about broken rules.
+/// Returns the lines of the daemon's log about violations.
 fn lines(node: &mut StockNode) -> Result<Vec<String>> {
     let log = node.daemon.process().log();
     let text = std::fs::read_to_string(log).with_context(|| format!("cannot read {}", log.display()))?;

@@ -1,4 +1,4 @@
-//! A pair of stock guests that talk, and what happens to them.
+//! A pair of stock guests that exchange messages, and their disturbances.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -17,37 +17,37 @@ use crate::process::Reading;
 use crate::scenario::stock_pair::{is_unanswered_sweep, load_mthca};
 use crate::vm::Vm;
 
-/// Messages each end must receive to show that a connection goes on.
+/// Number of messages that each end must receive to show progress.
 const PROGRESS: u64 = 8;
-/// Until it does, in emulated guests beside two that boot.
+/// Time limit for progress while other guests boot.
 const PROGRESS_TIMEOUT: Duration = Duration::from_secs(60);
-/// Until an end has learned that its peer is gone, beyond what its HCA's retries take.
+/// Time limit for an end to notice the loss of its peer, in addition to the retries of its HCA.
 const LOSS_MARGIN: Duration = Duration::from_secs(60);
 const ASK_AGAIN: Duration = Duration::from_millis(500);
-/// Kernel messages of this level or worse are complaints.
+/// Kernel messages of this level or more severe are errors.
 const WARNING: u8 = 4;
 
-/// What can happen to an end of a pair.
+/// Disturbances of one end of a pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Disturbance {
-    /// QEMU is killed, and its successor started at once.
+    /// QEMU is killed and started again at once.
     KillQemu,
-    /// The daemon is killed and started. No QEMU reconnects, so its guest is booted anew.
+    /// The daemon is killed and started again. QEMU does not reconnect, so the guest boots again.
     KillDaemon,
     StopQemu,
     StopDaemon,
     ReloadDriver,
     PortDown,
     SwitchCapture,
-    /// Nobody will ever read the daemon's log again.
+    /// The reading end of the daemon's log is closed.
     LeaveLog,
 }
 
 impl Disturbance {
-    /// For an end whose daemon serves others too.
+    /// Disturbances of an end whose daemon also serves other ends.
     pub(super) const GUEST: &[Self] =
         &[Self::KillQemu, Self::StopQemu, Self::ReloadDriver, Self::PortDown, Self::SwitchCapture];
-    /// For an end with a daemon of its own.
+    /// Disturbances of an end with its own daemon.
     pub(super) const ALL: &[Self] = &[
         Self::KillQemu,
         Self::KillDaemon,
@@ -60,13 +60,13 @@ impl Disturbance {
     ];
 }
 
-/// Where a guest finds its HCA.
+/// Connection of a guest to its HCA.
 #[derive(Debug)]
 pub(super) struct Seat {
     pub(super) name: String,
     pub(super) socket: PathBuf,
     pub(super) control: Control,
-    /// The daemon, if it serves this guest alone.
+    /// The daemon, if it only serves this guest.
     pub(super) own: Option<(HcaSpec, Daemon)>,
 }
 
@@ -80,7 +80,7 @@ impl Seat {
     }
 }
 
-/// Two of them, connected.
+/// Two connected guests.
 #[derive(Debug)]
 pub(super) struct Pair<'a> {
     ground: &'a Ground<'a>,
@@ -97,7 +97,7 @@ struct End {
 }
 
 impl<'a> Pair<'a> {
-    /// Boots both and lets them talk.
+    /// Boots both and starts the traffic.
     pub(super) async fn start(ground: &'a Ground<'a>, [a, b]: [Seat; 2]) -> Result<Self> {
         let name = format!("guests {} and {}", a.name, b.name);
         let (a, b) = tokio::try_join!(End::start(ground, a, Side::A), End::start(ground, b, Side::B))?;
@@ -107,7 +107,7 @@ impl<'a> Pair<'a> {
         Ok(pair)
     }
 
-    /// Lives through the plan until it is time and everything has happened once.
+    /// Executes the plan until the time is over and every kind has occurred.
     pub(super) async fn endure(&mut self, mut plan: Plan<Disturbance>, until: Instant) -> Result<()> {
         while !plan.has_drawn_all() || Instant::now() < until {
             let step = plan.draw();
@@ -143,7 +143,7 @@ impl<'a> Pair<'a> {
             }
             Disturbance::LeaveLog => {
                 end.seat.daemon()?.1.process().read_output(Reading::Over);
-                // So that there is something to say.
+                // Causes a log line.
                 take_port_down(&end.seat.control, Duration::ZERO).await
             }
             Disturbance::KillQemu | Disturbance::KillDaemon | Disturbance::ReloadDriver => {
@@ -170,13 +170,13 @@ impl<'a> Pair<'a> {
         tokio::try_join!(a.talker.go(&mut a.vm), b.talker.go(&mut b.vm)).map(drop)
     }
 
-    /// Both ends receive, and nothing else happens to them.
+    /// Checks that both ends receive messages without errors.
     pub(super) async fn goes_on(&mut self) -> Result<()> {
         let [a, b] = &mut self.ends;
         tokio::try_join!(a.goes_on(), b.goes_on()).map(drop)
     }
 
-    /// No driver complains of its HCA.
+    /// Checks that no driver has reported a problem with its HCA.
     pub(super) async fn no_complaints(&mut self) -> Result<()> {
         for end in &mut self.ends {
             let lines = end.vm.call(Dmesg { level: Some(WARNING) }).await?.lines;
@@ -187,7 +187,7 @@ impl<'a> Pair<'a> {
         Ok(())
     }
 
-    /// What the daemons of its own hold.
+    /// Returns the resources of the pair's own daemons.
     pub(super) fn accounts(&mut self) -> Result<Vec<(String, Account)>> {
         let daemons = self.ends.iter_mut().filter_map(|end| end.seat.own.as_mut());
         daemons
@@ -195,7 +195,7 @@ impl<'a> Pair<'a> {
             .collect()
     }
 
-    /// Ends the guests, then the daemons of their own as an operator would.
+    /// Shuts the guests down, then stops the pair's own daemons as an operator would.
     pub(super) async fn stop(self) -> Result<()> {
         for End { seat, mut vm, .. } in self.ends {
             vm.kill().await?;
@@ -213,7 +213,7 @@ impl End {
         Ok(Self { seat, vm, talker })
     }
 
-    /// Loses its HCA, its guest or its driver, and comes back.
+    /// Takes HCA, guest or driver away and starts it again.
     async fn begin_anew(&mut self, ground: &Ground<'_>, step: &Step<Disturbance>) -> Result<()> {
         match step.kind {
             Disturbance::ReloadDriver => {
@@ -229,7 +229,7 @@ impl End {
                 self.vm.signal(libc::SIGKILL)?;
                 *daemon = Daemon::start(&ground.lab.hcad()?, spec, ground.run).await?;
             }
-            // Its successor does not wait until it has gone.
+            // Its successor does not wait for its end.
             _ => self.vm.signal(libc::SIGKILL)?,
         }
         (self.vm, self.talker) = boot(ground, &self.seat, step.side).await?;
@@ -278,7 +278,7 @@ impl End {
     }
 }
 
-/// From QEMU's start to a program that could talk.
+/// Boots a guest and starts the program, which is not yet connected.
 async fn boot(ground: &Ground<'_>, seat: &Seat, side: Side) -> Result<(Vm, Talker)> {
     let mut vm = ground.lab.boot(ground.run, ground.image, seat.guest()).await?;
     load_mthca(&mut vm).await?;

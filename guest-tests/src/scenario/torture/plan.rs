@@ -1,4 +1,4 @@
-//! What is to happen, drawn from a seed: the same seed, the same order.
+//! Disturbances drawn from a seed: the same seed yields the same order.
 
 use std::time::Duration;
 
@@ -9,8 +9,8 @@ use rand_chacha::ChaCha8Rng;
 
 /// Undisturbed time before a disturbance, in milliseconds.
 const PAUSE_MS: std::ops::Range<u64> = 500..4_000;
-/// How long a disturbance lasts that has a length, in milliseconds. Shorter than a requester's patience
-/// ([`super::PATIENCE`]) even when two of them meet, so that it costs nobody a connection.
+/// Duration of a disturbance in milliseconds, if it has one. Even two successive ones are shorter than a requester's
+/// retries take ([`super::PATIENCE`]), so that no connection is lost.
 const LENGTH_MS: std::ops::Range<u64> = 300..2_500;
 
 /// One of the two ends of a connection.
@@ -42,26 +42,26 @@ pub(super) struct Step<K> {
     pub(super) pause: Duration,
     /// Kind of the disturbance.
     pub(super) kind: K,
-    /// Whom it hits, where there are two.
+    /// The affected end, if there are two.
     pub(super) side: Side,
-    /// How long it lasts, where it lasts.
+    /// Its duration, if it has one.
     pub(super) length: Duration,
 }
 
-/// The disturbances of one lane: each kind once in an order of chance, then any.
+/// The disturbances of one lane: each kind once in random order, then random kinds.
 #[derive(Clone, Debug)]
 pub(super) struct Plan<K> {
     kinds: Vec<K>,
-    /// What was not drawn yet; the last comes first.
+    /// Kinds that were not drawn yet; the last is next.
     first: Vec<K>,
     rng: ChaCha8Rng,
 }
 
 impl<K: Copy> Plan<K> {
-    /// The plan of a lane, which is independent of those of the others: how far each gets is a matter of time.
+    /// Creates the plan of a lane. It is independent of other lanes, because their progress depends on timing.
     ///
     /// # Panics
-    /// Without a kind.
+    /// Panics without a kind.
     pub(super) fn new(seed: u64, lane: u64, kinds: &[K]) -> Self {
         assert!(!kinds.is_empty(), "a plan of nothing");
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
@@ -71,7 +71,7 @@ impl<K: Copy> Plan<K> {
         Self { kinds: kinds.to_vec(), first, rng }
     }
 
-    /// Whether every kind was drawn.
+    /// Returns whether every kind was drawn.
     pub(super) fn has_drawn_all(&self) -> bool {
         self.first.is_empty()
     }

@@ -1,4 +1,4 @@
-//! What happened when, for whoever looks for the cause of a failure, and how often each thing happened.
+//! A timeline of disturbances for the analysis of failures, and the number of each kind.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -23,19 +23,19 @@ impl Timeline {
         Ok(Self { begun: Instant::now(), file: RefCell::new(file), counts: RefCell::default() })
     }
 
-    /// Writes down that something begins or is as it should be.
+    /// Records that something starts or is correct.
     pub(super) fn note(&self, who: &str, what: &str) -> Result<()> {
         let seconds = self.begun.elapsed().as_secs_f64();
         Ok(writeln!(self.file.borrow_mut(), "{seconds:8.2} {who}: {what}")?)
     }
 
-    /// Writes down that a disturbance is over and nobody was harmed who must not be.
+    /// Records that a disturbance is over without harm to others.
     pub(super) fn count(&self, who: &str, what: &str) -> Result<()> {
         *self.counts.borrow_mut().entry(format!("{who}: {what}")).or_default() += 1;
         self.note(who, &format!("{what} finished"))
     }
 
-    /// How often each disturbance was.
+    /// Returns the number of each disturbance.
     pub(super) fn summary(&self) -> String {
         let counts = self.counts.borrow();
         let lines: Vec<String> =
