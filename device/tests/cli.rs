@@ -1,4 +1,4 @@
-//! What somebody types and reads: arguments, exit codes, the one line that says what is wrong.
+//! The command line: arguments, exit codes, and the one line of an error.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::fs::File;
@@ -26,7 +26,7 @@ fn run_with(config: &str) -> Output {
     run(&["--config", path.to_str().unwrap()])
 }
 
-/// Standard error of a run that failed with one line.
+/// Returns standard error of a run that failed with one line.
 fn one_line(output: &Output) -> String {
     assert_eq!(output.status.code(), Some(1), "{output:?}");
     let text = String::from_utf8(output.stderr.clone()).unwrap();
@@ -41,7 +41,7 @@ fn signal(daemon: &Daemon, signal: libc::c_int) {
 
 fn kill(child: &Child, signal: libc::c_int) {
     let pid = libc::pid_t::try_from(child.id()).unwrap();
-    // SAFETY: sends a signal to a child that has not been waited for, so its number is still its own.
+    // SAFETY: sends a signal to a child that was not reaped, so its process ID is still valid.
     assert_eq!(unsafe { libc::kill(pid, signal) }, 0);
 }
 
@@ -112,7 +112,7 @@ fn check_reports_errors_and_opens_nothing() {
     assert!(output.status.success());
     assert!(!socket.exists());
 
-    // Not named: the folder of sockets would be made at the start.
+    // No socket is named: the default would create the folder of sockets at the start.
     let config = configuration(folder.path(), None);
     let runtime = folder.path().join("runtime");
     std::fs::create_dir(&runtime).unwrap();
@@ -201,7 +201,7 @@ fn configuration_error_names_file_once() {
         let path = write(&text);
         let output = run(&[&["--config", &path], arguments].concat());
         assert_eq!(output.status.code(), Some(1), "{output:?}");
-        // Behind what was logged of what could be opened.
+        // The error follows the log lines about sockets that were opened.
         let log = String::from_utf8(output.stderr).unwrap();
         let line = log.lines().last().unwrap();
         assert!(line.starts_with(&format!("hcad: {path}: ")), "{line}");
@@ -245,7 +245,7 @@ fn signals_exit_cleanly_and_remove_socket() {
     }
 }
 
-/// `hcad` with this standard error and more arguments, once clients can connect.
+/// Starts `hcad` with this standard error and more arguments, and waits until clients can connect.
 fn start_unheard(stderr: impl Into<Stdio>, arguments: &[&str]) -> (Child, TempDir) {
     let folder = tempfile::tempdir().unwrap();
     let socket = folder.path().join("hca.sock");
@@ -256,7 +256,7 @@ fn start_unheard(stderr: impl Into<Stdio>, arguments: &[&str]) -> (Child, TempDi
     let mut command = hcad();
     command.arg("--config").arg(config).args(arguments).stderr(stderr);
     let mut child = command.spawn().unwrap();
-    // The control socket is the last thing to be opened.
+    // The control socket is opened last.
     until("the control socket", || {
         assert_eq!(child.try_wait().unwrap(), None, "hcad ended");
         UnixStream::connect(folder.path().join("control.sock")).ok()
@@ -264,7 +264,7 @@ fn start_unheard(stderr: impl Into<Stdio>, arguments: &[&str]) -> (Child, TempDi
     (child, folder)
 }
 
-/// A client, the control socket and SIGTERM, all of which make the daemon write.
+/// Connects a client, uses the control socket and sends SIGTERM, all of which make the daemon write.
 fn serves_to_the_end(mut child: Child, folder: &TempDir) {
     let mut client = Client::new(&folder.path().join("hca.sock")).unwrap();
     client.region_write(VFIO_PCI_CONFIG_REGION_INDEX, 4, &[6, 0]).unwrap();
@@ -315,14 +315,14 @@ fn closed_stdout_is_error_without_panic() {
     assert_eq!(status.code(), Some(1));
 }
 
-/// A daemon that inherits this disposition of SIGHUP, whatever the tests themselves were started with.
+/// Starts a daemon that inherits this disposition of SIGHUP, whatever that of the tests is.
 fn start_with_hangup(disposition: libc::sighandler_t, arguments: &[&str]) -> Daemon {
     let folder = tempfile::tempdir().unwrap();
     let socket = folder.path().join("hca.sock");
     configuration(folder.path(), None);
     let mut command = hcad();
     command.current_dir(folder.path()).args(arguments).arg("--socket-path").arg(&socket);
-    // SAFETY: between fork and exec this only calls signal, which is safe there.
+    // SAFETY: only signal(2) is called between fork and exec, which is safe there.
     unsafe {
         command.pre_exec(move || match libc::signal(libc::SIGHUP, disposition) {
             libc::SIG_ERR => Err(std::io::Error::last_os_error()),
@@ -332,7 +332,7 @@ fn start_with_hangup(disposition: libc::sighandler_t, arguments: &[&str]) -> Dae
     Daemon::ready(command, folder, socket)
 }
 
-/// As nohup(1) starts programs.
+/// The disposition with which nohup(1) starts programs.
 #[test]
 fn ignored_sighup_stays_ignored() {
     let mut daemon = start_with_hangup(libc::SIG_IGN, &["--config", "hcad.json"]);
@@ -349,7 +349,7 @@ fn descriptor_limit_is_raised_to_maximum() {
     let socket = folder.path().join("hca.sock");
     let mut command = hcad();
     command.arg("--config").arg(configuration(folder.path(), Some(&socket)));
-    // SAFETY: between fork and exec this only calls setrlimit, which is safe there, with a limit that lives.
+    // SAFETY: only setrlimit is called between fork and exec, which is safe there. The limit outlives the call.
     unsafe {
         command.pre_exec(|| {
             let limit = libc::rlimit { rlim_cur: 64, rlim_max: 512 };
@@ -395,7 +395,7 @@ fn start_with_fd(socket: &impl AsRawFd) -> Daemon {
     let mut command = hcad();
     command.arg("--config").arg(config).args(["--fd", "3"]);
     let fd = socket.as_raw_fd();
-    // SAFETY: between fork and exec this only calls dup2 or fcntl, which are safe there.
+    // SAFETY: only dup2 or fcntl is called between fork and exec, which is safe there.
     unsafe {
         command.pre_exec(move || {
             let result = if fd == 3 { libc::fcntl(3, libc::F_SETFD, 0) } else { libc::dup2(fd, 3) };
@@ -439,7 +439,7 @@ fn socket_modes_ignore_umask() {
         let (capture, trace) = (folder.path().join("c"), folder.path().join("t"));
         let mut command = hcad();
         command.arg("--config").arg(config).arg("--capture").arg(&capture).arg("--trace").arg(&trace);
-        // SAFETY: between fork and exec this only calls umask, which is safe there.
+        // SAFETY: only umask is called between fork and exec, which is safe there.
         unsafe {
             command.pre_exec(move || {
                 libc::umask(umask);

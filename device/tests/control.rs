@@ -1,4 +1,4 @@
-//! The control socket and `hcactl` against a daemon whose client brought up a QP.
+//! The control socket and `hcactl` with a daemon whose client has initialised a QP.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::io::{BufRead, BufReader, Read, Write};
@@ -24,21 +24,21 @@ use serde_json::{Value, json};
 use vfio_bindings::bindings::vfio::VFIO_PCI_CONFIG_REGION_INDEX;
 use vfio_user::Client;
 
-/// Guest memory, from bus address 0 on.
+/// Size of guest memory, from bus address 0 on.
 const MEMORY: u64 = 1 << 20;
-/// Page that backs everything the one region names.
+/// Page behind all addresses of the only region.
 const BUFFER: u64 = 0x3000;
-/// Pages that back ICM.
+/// Pages behind ICM.
 const ICM: u64 = 0x10_000;
 
 const QPN: u32 = 0x1_0005;
 
-/// A daemon with a control socket.
+/// Starts a daemon with a control socket.
 fn start() -> (Daemon, PathBuf) {
     start_with(&[])
 }
 
-/// The same, with more keys for its device.
+/// Starts a daemon with a control socket and more keys for its device.
 fn start_with(more: &[(&str, Value)]) -> (Daemon, PathBuf) {
     let folder = tempfile::tempdir().unwrap();
     let (path, socket, control) = with_control(folder.path(), &[]);
@@ -52,7 +52,7 @@ fn start_with(more: &[(&str, Value)]) -> (Daemon, PathBuf) {
     (Daemon::ready(command, folder, socket), control)
 }
 
-/// A guest that owns the device.
+/// A guest that uses the device.
 struct Guest {
     client: Client,
     memory: OwnedFd,
@@ -84,7 +84,7 @@ impl Bus for Guest {
     }
 }
 
-/// The driver of a guest that has just started.
+/// Connects the driver of a new guest.
 fn connect(daemon: &Daemon) -> Driver<Guest> {
     let memory = memfd_create("guest", MemfdFlags::CLOEXEC).unwrap();
     ftruncate(&memory, MEMORY).unwrap();
@@ -94,7 +94,7 @@ fn connect(daemon: &Daemon) -> Driver<Guest> {
     Driver::new(guest)
 }
 
-/// One region, one CQ, and QP [`QPN`] in RTS towards QP 9 of LID 2.
+/// Creates one region, one CQ, and QP [`QPN`] in RTS, connected to QP 9 of LID 2.
 fn bring_up(driver: &mut Driver<Guest>) {
     driver.ok(Op::InitHca, 0, 0, &layout(LOG_QPS, LOG_CQS, LOG_MPTS).emit());
     for (bus, (table, virt, _)) in (ICM..).step_by(0x1000).zip(TABLES) {
@@ -117,7 +117,7 @@ fn bring_up(driver: &mut Driver<Guest>) {
     driver.connect(QPN, &image);
 }
 
-/// Writes one line and gives the answer.
+/// Writes one line and returns the response.
 fn ask(stream: &mut UnixStream, line: &[u8]) -> Value {
     stream.write_all(line).unwrap();
     stream.write_all(b"\n").unwrap();
@@ -126,7 +126,7 @@ fn ask(stream: &mut UnixStream, line: &[u8]) -> Value {
     serde_json::from_str(&answer).unwrap()
 }
 
-/// Runs `hcactl` and gives what it printed: standard output, or the error.
+/// Runs `hcactl` and returns its standard output, or its standard error if it fails.
 fn hcactl(control: &PathBuf, arguments: &[&str]) -> Result<String, String> {
     let mut command = Command::new(env!("CARGO_BIN_EXE_hcactl"));
     let output = command.arg("--socket").arg(control).args(arguments).output().unwrap();
@@ -220,7 +220,7 @@ fn lists_are_paged() {
     let (daemon, control) = start();
     let mut guest = connect(&daemon);
     bring_up(&mut guest);
-    // The page of ICM that is mapped has entries 0 to 63.
+    // The mapped ICM page contains entries 0 to 63.
     guest.map(IcmTable::Tpt, 0x100_1000, 0x40_000, 8);
     for key in 2..=300 {
         guest.register(&region(key, 0, 0, 8, MptFlags::empty()));
@@ -275,7 +275,7 @@ fn vmm_and_driver_requests_are_counted() {
     let (daemon, control) = start();
     let mut guest = connect(&daemon);
     bring_up(&mut guest);
-    // A SEND of no bytes, whose WQE is all zero but for the link's absence, of the QP and of one that is not there.
+    // Empty SENDs, whose WQE is zero except for the missing link, of the QP and of one that does not exist.
     for qpn in [QPN, 9] {
         guest.ring_doorbell(0, doorbell(qpn, 0, 0x0a, 1));
     }
@@ -287,7 +287,7 @@ fn vmm_and_driver_requests_are_counted() {
     assert_eq!((&vfio["clients"], &vfio["dma_ranges"]), (&1.into(), &0.into()));
     let messages = &vfio["messages"];
     assert_eq!((&messages["dma_map"], &messages["dma_unmap"]), (&1.into(), &1.into()));
-    // Two of config space, seven words a command, two doorbells.
+    // Two writes to configuration space, seven words per command, two doorbells.
     let commands = 14;
     assert_eq!(messages["region_write"], 2 + commands * 7 + 2);
     assert_eq!(messages["region_read"], commands);
@@ -298,14 +298,14 @@ fn vmm_and_driver_requests_are_counted() {
     assert_eq!(interface["ignored"], json!({ "qp_reset": 1 }));
     assert_eq!(interface["violations"], json!({}));
     let qp = &hcactl_json(&control, "qps")[0]["counters"];
-    // Receives are polled in ERR, and a slot of zeros counts as posted if the poll comes before the unmapping.
+    // Receives are polled in ERR, and a zeroed slot counts as posted if it is polled before it is unmapped.
     assert_eq!((&qp["doorbells"], &qp["sends"], &qp["sends_completed"]), (&1.into(), &1.into(), &1.into()));
     assert!(qp["failed"].as_u64() >= Some(1), "{qp}");
 
     let text = hcactl(&control, &["counters"]).unwrap();
     assert!(text.lines().any(|line| line.starts_with("interface.commands.MAP_ICM.OK ")), "{text}");
 
-    // The one is told of in whole, the other by what was rung for it.
+    // The first is shown completely, the second by its doorbells.
     let text = hcactl(&control, &["explain", "qp", &format!("{QPN:#x}")]).unwrap();
     let said: Vec<_> = text.lines().collect();
     assert_eq!(said[0], format!("QP {QPN:#x}: RC, ERR"));
@@ -332,15 +332,15 @@ fn strict_violations_log_one_line_each() {
     guest.ok(Op::ToRst, 3, QPN, &[]);
     guest.ok(Op::Rst2Init, 0, QPN, &Qpc { local_qpn: Qpn::new(5), port: 1, ..Qpc::default() }.emit());
     guest.ring_doorbell(0, doorbell(QPN, 0, 0x0a, 1));
-    // A key for the second time.
+    // Registers the key again.
     let region = region(2, 0, 0, 8, MptFlags::empty());
     for op in [Op::Sw2HwMpt, Op::Hw2SwMpt, Op::Sw2HwMpt] {
         guest.ok(op, 0, 2, &region.emit());
     }
-    // The HCR while it may be busy.
+    // Write to the HCR while it may be busy.
     guest.issue(0, 0x1f, 0, hcr::word(Op::Nop.spec().code, 0));
     guest.ok(Op::Nop, 0, 0x1f, &[]);
-    // The page of the CQ's context.
+    // Unmap the page of the CQ's context.
     guest.command_at(0x200_0000, Op::UnmapIcm, 1, 1);
 
     let violations = hcactl_json(&control, "counters")["interface"]["violations"].clone();
@@ -463,7 +463,7 @@ fn trace_starts_stops_and_never_overwrites() {
     assert_eq!(command["out"]["board_id"], 0x0123_4567_89ab_cdef_u64);
 }
 
-/// Once a VMM is connected, what the device is made of cannot be told any more.
+/// Once a VMM is connected, recording can no longer start, because the device's initial state is unknown.
 #[test]
 fn record_started_before_client_replays() {
     let (mut daemon, control) = start();
@@ -481,7 +481,7 @@ fn record_started_before_client_replays() {
     drop(guest);
     daemon.wait_for_line("device reset");
 
-    // What was done before counts for the device that is recorded too.
+    // Earlier changes apply to the recorded device too.
     hcactl(&control, &["impair", "add", "tx", "--probability", "0.5", "--seed", "3", "drop"]).unwrap();
     hcactl(&control, &["port", "down"]).unwrap();
     hcactl(&control, &["record", "on", name]).unwrap();
@@ -511,7 +511,7 @@ fn record_started_before_client_replays() {
     let trace = file.with_extension("trace");
     replay(&["--trace", trace.to_str().unwrap()]);
     let trace = std::fs::read_to_string(trace).unwrap();
-    // The one before the end.
+    // The command before the end.
     assert_eq!(trace.matches(" command QUERY_ADAPTER status=OK ").count(), 1, "{trace}");
 }
 
@@ -665,10 +665,10 @@ fn invalid_request_gets_error_and_next_is_served() {
 fn endless_line_closes_only_its_client() {
     let (_daemon, control) = start();
     let mut stream = UnixStream::connect(&control).unwrap();
-    // Fails where the daemon has closed the connection in the middle.
+    // The write fails if the daemon has already closed the connection.
     let _ = stream.write_all(&vec![b'x'; 8 << 20]);
     let mut answer = Vec::new();
-    // The daemon closes with bytes unread, which the socket may report behind the answer.
+    // The daemon closes with unread bytes, so that the socket may report an error after the response.
     let _ = stream.read_to_end(&mut answer);
     assert!(answer.starts_with(br#"{"error":"request exceeds"#));
     assert!(hcactl(&control, &["devices"]).is_ok());

@@ -1,4 +1,4 @@
-//! A limit of the length of files (`ulimit -f`, `LimitFSIZE=`) costs what would be longer, and no guest its device.
+//! A file size limit (`ulimit -f`, `LimitFSIZE=`) cuts off longer files, but does not affect guests.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::fs::File;
@@ -11,11 +11,11 @@ use crate::common::{Daemon, hcad, until, with_control};
 use rustix::process::{Resource, Rlimit, setrlimit};
 use serde_json::{Value, json};
 
-/// `hcad`, whose files end at `len` bytes.
+/// Returns `hcad` with a file size limit of `len` bytes.
 fn limited(len: u64) -> Command {
     let mut command = hcad();
     let limit = Rlimit { current: Some(len), maximum: Some(len) };
-    // SAFETY: between fork and exec this only makes a system call.
+    // SAFETY: only one system call is made between fork and exec.
     unsafe { command.pre_exec(move || setrlimit(Resource::Fsize, limit).map_err(io::Error::from)) };
     command
 }
@@ -56,7 +56,7 @@ fn file_at_limit_stops_alone() {
     let mut daemon = Daemon::ready(command, folder, socket);
     for (what, name) in [("trace", "x.trace"), ("record", "x.record")] {
         let file = daemon.folder.path().join(name);
-        // Whether it begins and ends at once, or does not begin.
+        // The operation may stop at once or fail to start.
         let _ = hcactl(&control, &[what, "on", file.to_str().unwrap()]);
     }
     let _ = hcactl(&control, &["capture", "off"]);

@@ -1,4 +1,4 @@
-//! `hcactl` as somebody types it, and before a daemon that means no good.
+//! `hcactl` as a user runs it, and with a hostile daemon.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -39,7 +39,7 @@ fn complaint(output: &Output) -> String {
     String::from_utf8(output.stderr.clone()).unwrap()
 }
 
-/// A server that gives one client one answer to its first request.
+/// Returns a server that sends one client one response to its first request.
 fn server(answer: &'static [u8]) -> (TempDir, PathBuf) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("control.sock");
@@ -47,7 +47,7 @@ fn server(answer: &'static [u8]) -> (TempDir, PathBuf) {
     thread::spawn(move || {
         let (stream, _) = listener.accept().unwrap();
         BufReader::new(&stream).read_line(&mut String::new()).unwrap();
-        // The client may have heard enough before all of it is said.
+        // The client may disconnect before the whole response was sent.
         let _ = (&stream).write_all(answer);
     });
     (folder, path)

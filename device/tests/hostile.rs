@@ -1,4 +1,4 @@
-//! A device among a hostile guest, client and wire: the fuzzers' operations, from their corpora and at random.
+//! A device with a hostile guest, client and fabric: the fuzzers' operations, from their corpora and at random.
 #![allow(clippy::unwrap_used, reason = "test code")]
 
 use std::fs;
@@ -75,7 +75,7 @@ fn replay_of_any_record_terminates() {
     random_inputs(500, 4, device_fuzz::record::run);
 }
 
-/// Runs a target on so many inputs, each longer than the one before by so many bytes.
+/// Runs a target on `runs` random inputs, each longer than the previous one by `step` bytes.
 fn random_inputs(runs: usize, step: usize, target: impl Fn(&[u8])) {
     let mut state = 0x9e37_79b9_7f4a_7c15_u64;
     for run in 0..runs {

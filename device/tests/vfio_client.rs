@@ -1,4 +1,4 @@
-//! Somebody else's vfio-user client, and one that misbehaves, against `hcad`.
+//! An independent vfio-user client, and one that misbehaves, with `hcad`.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::io::{Read, Write};
@@ -22,7 +22,7 @@ use vfio_user::Client;
 const CONFIG: u32 = VFIO_PCI_CONFIG_REGION_INDEX;
 const BAR0: u32 = VFIO_PCI_BAR0_REGION_INDEX;
 
-/// Bus address of the mailbox; the page is the third of its file.
+/// Bus address of the mailbox, which is the third page of its file.
 const MAILBOX: u64 = 0x40_0000;
 const MAILBOX_OFFSET: u64 = 0x2000;
 
@@ -46,7 +46,7 @@ fn set_register(client: &mut Client, offset: u64, value: u32) {
     client.region_write(BAR0, offset, &value.to_le_bytes()).unwrap();
 }
 
-/// Memory space and bus master on.
+/// Enables memory space and bus mastering.
 fn enable(client: &mut Client) {
     client.region_write(CONFIG, 4, &[6, 0]).unwrap();
 }
@@ -61,7 +61,7 @@ fn map_mailbox(client: &mut Client, memory: &OwnedFd) {
     client.dma_map(MAILBOX_OFFSET, MAILBOX, 0x1000, memory.as_raw_fd()).unwrap();
 }
 
-/// Executes QUERY_ADAPTER into the mailbox and gives its status.
+/// Executes QUERY_ADAPTER with output to the mailbox. Returns its status.
 ///
 /// JingZhao interface, sections 1.2 and 3.2.
 fn query_adapter(client: &mut Client) -> u32 {
@@ -96,7 +96,7 @@ fn device_is_enumerated() {
         assert_eq!(config_u32(&mut client, bar + 4), u32::MAX);
     }
 
-    // Power management, MSI-X, PCI Express, as a list that ends.
+    // Power management, MSI-X and PCI Express, in a list that ends.
     let mut capabilities = Vec::new();
     let [mut at] = config_read(&mut client, 0x34);
     while at != 0 && capabilities.len() < 10 {
@@ -238,7 +238,7 @@ fn early_client_replaces_leaving_client() {
     for _ in 0..100 {
         let mut next = UnixStream::connect(&daemon.socket).unwrap();
         next.write_all(&whole(1, b"\0\0\x01\0{}\0")).unwrap();
-        // The reply comes after the first is gone.
+        // The reply arrives after the first client was disconnected.
         drop(first);
         next.read_exact(&mut [0; 16]).unwrap();
         drop(next);
@@ -247,21 +247,21 @@ fn early_client_replaces_leaving_client() {
     }
 }
 
-/// On a busy host the kernel takes its time to close what a killed QEMU had open.
+/// On a busy host, the kernel takes time to close the descriptors of a killed QEMU.
 #[test]
 fn next_client_waits_for_slow_disconnect() {
     let daemon = Daemon::start();
     let first = Client::new(&daemon.socket).unwrap();
     let mut next = UnixStream::connect(&daemon.socket).unwrap();
     next.write_all(&whole(1, b"\0\0\x01\0{}\0")).unwrap();
-    // What is tested is time itself.
+    // The test needs an actual delay.
     std::thread::sleep(Duration::from_secs(2));
     drop(first);
     next.set_read_timeout(Some(PATIENCE)).unwrap();
     next.read_exact(&mut [0; 16]).unwrap();
 }
 
-/// Bytes of a message in host order.
+/// Returns the bytes of a message in host order.
 fn message(command: u16, size: u32, flags: u32, payload: &[u8]) -> Vec<u8> {
     let header = [0_u16.to_ne_bytes(), command.to_ne_bytes()].concat();
     [header, size.to_ne_bytes().to_vec(), flags.to_ne_bytes().to_vec(), vec![0; 4], payload.to_vec()].concat()
@@ -302,7 +302,7 @@ fn arbitrary_bytes_do_not_end_daemon() {
     ];
     for (name, bytes) in cases {
         let mut stream = UnixStream::connect(&daemon.socket).unwrap();
-        // Fails where the daemon has closed the connection in the middle.
+        // The write fails if the daemon has already closed the connection.
         let _ = stream.write_all(&bytes);
         stream.shutdown(std::net::Shutdown::Write).unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -388,7 +388,7 @@ fn truncated_memory_disconnects_only_its_client() {
     map_mailbox(&mut client, &memory);
     assert_eq!(query_adapter(&mut client), 0);
     ftruncate(&memory, 0x1000).unwrap();
-    // The command behind this store writes to the page that is gone.
+    // The command writes to the page that was unmapped before.
     let mailbox = u32::try_from(MAILBOX).unwrap();
     set_register(&mut client, 0x8_0010, mailbox);
     let _ = client.region_write(BAR0, 0x8_0018, &0x80_0006_u32.to_le_bytes());
@@ -414,7 +414,8 @@ fn memory_of(pages: u64) -> OwnedFd {
     fd
 }
 
-/// Open descriptors of the daemon, while it serves a client: it does so when it has let go of the one before.
+/// Returns the number of open descriptors of the daemon while it serves a client, and thus after it has released the
+/// previous one.
 fn descriptors(daemon: &Daemon) -> usize {
     std::fs::read_dir(format!("/proc/{}/fd", daemon.child.id())).unwrap().count()
 }

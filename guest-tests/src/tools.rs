@@ -125,8 +125,8 @@ impl Ready {
             }
             Self::Cm => {
                 // Only sockets of this program count, because the previous server may still be ending. Their number
-                // must be that of the previous program: one that accepts connections of every device starts to listen
-                // on one after the other, and reports it before.
+                // must be equal in two successive polls: a program that accepts connections of every device starts to
+                // listen on one after the other, and reports it before.
                 let name = command.split_whitespace().next().unwrap_or_default();
                 let count = format!("rdma resource show cm_id | grep LISTEN | grep -c 'comm {name} '");
                 let until = format!(

@@ -1,6 +1,6 @@
-//! The switch of a `udp` fabric: peers come and go, talk, are silent and invent addresses. Whatever they did, what is
-//! sent goes to peers there are, whoever has just spoken can be answered without a flood, nobody takes another's MAC,
-//! and what is kept of each peer is bounded.
+//! The switch of a `udp` fabric: peers are added and removed, send, stay silent and forge addresses. Frames only go to
+//! existing peers. The last sender can be answered without flooding. No peer takes another's MAC, and the state of each
+//! peer is limited.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -15,30 +15,30 @@ use protocol::ids::MacAddr;
 use super::OPERATIONS;
 use super::input::Input;
 
-/// MACs learned of one peer.
+/// Number of MACs learned from one peer.
 const LEARNED: usize = 512;
-/// A learned MAC is forgotten after so long.
+/// Time after which a learned MAC ages out.
 const AGEING: Duration = Duration::from_secs(300);
-/// Nobody else gets a learned MAC that was heard of more lately, whichever frame of a train was the last looked up.
+/// Time for which a recently used MAC cannot move to another peer, whichever frame of a batch was looked up last.
 const HELD: Duration = Duration::from_millis(1500);
 
-/// Addresses that peers have, and those that have none.
+/// Number of addresses, some of which belong to peers.
 const ADDRESSES: u8 = 8;
-/// MACs that inputs name; others are invented, many at once.
+/// Number of MACs that inputs name. Others are generated in large numbers.
 const MACS: u8 = 16;
 
-/// Who last spoke as a MAC, and when.
+/// The last sender with a MAC, and the time.
 #[derive(Clone, Copy)]
 struct Heard {
     from: SocketAddr,
     at: Instant,
-    /// It has not shown so many since that this one may be forgotten.
+    /// Whether the entry must still exist, because the peer has not shown too many others since.
     kept: bool,
 }
 
 #[derive(Default)]
 struct Model {
-    /// In the order of their numbers, each with the frames that came from it.
+    /// Peers in the order of their numbers, with the number of frames from each.
     peers: Vec<(UdpPeer, u64)>,
     heard: HashMap<MacAddr, Heard>,
 }
@@ -72,12 +72,12 @@ fn address(choice: u8) -> SocketAddr {
     ([127, 0, 0, 1], 1000 + u16::from(choice % ADDRESSES)).into()
 }
 
-/// Stands for the HCA among those that speak.
+/// Stands for the HCA as a sender.
 fn own() -> SocketAddr {
     ([127, 0, 0, 1], 1).into()
 }
 
-/// One of a few, which may be a group's.
+/// Returns one of a few MACs, which may be a group address.
 fn mac(choice: u8) -> MacAddr {
     match choice % MACS {
         0 => MacAddr::BROADCAST,
@@ -122,7 +122,7 @@ impl Bench {
         }
     }
 
-    /// A peer shows more MACs than are kept of it.
+    /// A peer uses more MACs than the switch stores.
     fn invent(&mut self, input: &mut Input<'_>) {
         let (from, first) = (address(input.byte()), input.byte());
         for number in 0..LEARNED as u16 + 8 {
@@ -166,7 +166,7 @@ impl Bench {
         }
     }
 
-    /// The NIC of the HCA sends a frame.
+    /// The HCA sends a frame from its NIC.
     fn own_frame(&mut self, src: MacAddr) {
         let (now, owner) = (self.now, self.model.owner(src));
         let is_anothers = |heard: &Heard| heard.from != own() && heard.kept;
@@ -222,7 +222,7 @@ impl Model {
         self.peers.iter().position(|(peer, _)| peer.addr == addr)
     }
 
-    /// Whose MAC the configuration says it is.
+    /// Returns the peer that has the MAC by configuration.
     fn owner(&self, mac: MacAddr) -> Option<usize> {
         self.peers.iter().position(|(peer, _)| peer.mac == Some(mac))
     }

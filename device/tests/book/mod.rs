@@ -1,7 +1,7 @@
-//! The documentation: README, ARCHITECTURE, CONTRIBUTING and the book (`device/book`).
+//! Checks of the documentation: README, ARCHITECTURE, CONTRIBUTING and the book (`device/book`).
 //!
-//! Generated pages match the code's tables, links resolve, pages keep to their lengths and do not repeat each other, and the
-//! examples they print parse.
+//! Generated pages match the code's tables, links resolve, pages stay within their lengths and do not repeat each
+//! other, and their examples parse.
 
 #![allow(clippy::unwrap_used, reason = "a panic is how these tests fail")]
 
@@ -21,7 +21,8 @@ use std::path::Path;
 
 const REPOSITORY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
 
-/// Compares a page below `device/book/src` with what it is to be, or writes it if the variable `HCAD_UPDATE_BOOK` is set.
+/// Compares a page below `device/book/src` with its expected text. Writes the page if the variable `HCAD_UPDATE_BOOK`
+/// is set.
 fn is_current(page: &str, text: &str) {
     let path = Path::new(REPOSITORY).join("device/book/src").join(page);
     if std::env::var_os("HCAD_UPDATE_BOOK").is_some() {

@@ -36,7 +36,7 @@ pub struct Ask {
     pub buffer: Vec<u8>,
 }
 
-/// Completion of a command.
+/// The completion of a command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Told {
     pub status: u16,

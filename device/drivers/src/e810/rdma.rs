@@ -162,7 +162,7 @@ impl<B: Bus> Driver<B> {
         performed.completion.map_or(0, |completion| completion.value)
     }
 
-    /// The next entry of CQ 0.
+    /// Returns an entry of CQ 0.
     #[track_caller]
     fn completion(&mut self, index: u16) -> Completion {
         let read = self.interface.rdma.completions;
