@@ -168,8 +168,8 @@ impl Cli {
         Ok(config)
     }
 
-    /// The configuration file, if it can be read again. Reading a pipe again would block until somebody
-    /// writes to it.
+    /// Returns the configuration file if it can be read again. Reading a pipe again would block until a writer opens
+    /// it.
     pub fn file(&self) -> Option<&Path> {
         self.config.as_deref().filter(|path| path.is_file())
     }

@@ -282,7 +282,7 @@ impl Fleet {
     }
 
     async fn change(&mut self, change: Change) {
-        // An error of `send` means that the requester is gone.
+        // An error of `send` means that the requester has disconnected.
         match change {
             Change::Add(entry, answer) => {
                 let added = self.add(entry);

@@ -20,7 +20,7 @@ use crate::worker::{Ended, Run};
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 
 /// Bound of the pause. It limits the CPU time of a device that fails repeatedly, and is short enough for an operator
-/// who has fixed the cause.
+/// that has fixed the cause.
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
 /// A device that ran this long has recovered, and starts over with the first pause.

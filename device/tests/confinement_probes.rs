@@ -25,7 +25,6 @@ use serde_json::{Value, json};
 const FOLDER: &str = "HCAD_PROBE_FOLDER";
 const USER: &str = "HCAD_PROBE_USER";
 
-/// An unprivileged user.
 const NOBODY: u32 = 65_534;
 
 /// The confined process, seen from inside.

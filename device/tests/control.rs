@@ -28,7 +28,6 @@ use vfio_user::Client;
 const MEMORY: u64 = 1 << 20;
 /// Page behind all addresses of the only region.
 const BUFFER: u64 = 0x3000;
-/// Pages behind ICM.
 const ICM: u64 = 0x10_000;
 
 const QPN: u32 = 0x1_0005;

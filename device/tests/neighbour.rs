@@ -335,7 +335,6 @@ impl Hostile {
         Some(())
     }
 
-    /// Receives `count` replies.
     fn replies(&mut self, count: usize) -> Option<()> {
         for _ in 0..count {
             let mut header = [0; 16];

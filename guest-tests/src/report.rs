@@ -84,7 +84,7 @@ impl Report {
         self.counts
     }
 
-    /// Runs one case. `hint` names the place to look at if it fails.
+    /// Runs one case. `hint` names the files to inspect if it fails.
     ///
     /// # Errors
     /// The outcome cannot be printed.

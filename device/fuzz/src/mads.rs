@@ -116,7 +116,6 @@ impl Fabric {
         }
     }
 
-    /// Delivers all datagrams.
     fn settle(&mut self) {
         for _ in 0..CONSEQUENCES {
             let Some((from, output)) = (0..2).find_map(|from| Some((from, self.hcas[from].poll_output()?)))

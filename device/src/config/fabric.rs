@@ -109,7 +109,7 @@ pub struct UdpPeerEntry {
     pub max_frames_per_second: Option<NonZeroU32>,
 }
 
-/// How frames travel, checked.
+/// A checked fabric configuration.
 #[derive(Clone, Debug)]
 pub enum FabricConfig {
     Udp {
@@ -137,7 +137,7 @@ pub enum FabricConfig {
 }
 
 impl UdpPeerEntry {
-    /// Checks the peer; `key` is where it stands.
+    /// Checks the peer; `key` is its key in messages.
     ///
     /// # Errors
     /// [`ConfigError::Value`].
@@ -173,7 +173,7 @@ impl UdpPeerEntry {
 }
 
 impl FabricConfig {
-    /// `own` is the MAC of the HCA.
+    /// Checks the fabric; `own` is the MAC of the HCA.
     pub(super) fn check(entry: FabricEntry, own: MacAddr, key: &str) -> Result<Self, ConfigError> {
         match entry {
             FabricEntry::Udp(udp) => Self::check_udp(&udp, own, &format!("{key}.udp")),
@@ -222,7 +222,7 @@ impl FabricConfig {
                 return wrong("addr", format!("{addr} and `bind` {bind} must have the same IP version"));
             }
             let peer = entry.check(&key)?;
-            // A socket that is bound to no address receives on those of loopback too.
+            // A socket bound to the unspecified address receives on loopback addresses too.
             let is_bound = addr.ip() == bind.ip() || bind.ip().is_unspecified() && addr.ip().is_loopback();
             if is_bound && addr.port() == bind.port() {
                 return wrong("addr", format!("{addr} is this device's own address"));

@@ -28,7 +28,7 @@ const CALLS: usize = 16;
 /// Time to wait for an answer. A turn takes milliseconds; a thread that takes longer hangs, or gets no CPU.
 pub const ANSWER: Duration = Duration::from_secs(2);
 
-/// A call to a device's thread, with the channel for the answer. It is not an error if the caller is gone by then.
+/// A call to a device's thread, with the channel for the answer. It is not an error if the caller has disconnected.
 #[derive(Debug)]
 pub enum Call {
     Status(oneshot::Sender<Status>),
@@ -60,7 +60,7 @@ pub enum Call {
 }
 
 impl Call {
-    /// Returns whether the caller has stopped waiting. It was told that the call had no effect, so the call must not
+    /// Returns whether the caller has stopped waiting. Its error says that the call had no effect, so the call must not
     /// be executed.
     fn is_abandoned(&self) -> bool {
         match self {

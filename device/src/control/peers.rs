@@ -58,7 +58,7 @@ impl PeerCall {
         }
     }
 
-    /// Executes the request and answers it. An error of `send` means that the requester is gone. The port learns or
+    /// Executes the request and answers it. An error of `send` means that the requester has disconnected. The port learns or
     /// removes the addresses derived from a configured MAC, as at start-up.
     pub fn answer<F: Frontend>(self, hca: &mut Hca<F>, fabric: &mut impl Fabric) {
         let members = fabric.members();

@@ -231,7 +231,7 @@ impl TxBatch {
         &self.bytes[range]
     }
 
-    /// Drops the first `frames`. The memory is reused once all are gone.
+    /// Drops the first `frames`. The memory is reused once all are dropped.
     pub(super) fn advance(&mut self, frames: usize) {
         self.frames.drain(..frames);
         if self.frames.is_empty() {

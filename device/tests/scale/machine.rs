@@ -69,7 +69,6 @@ pub(crate) fn powered_on(lid: u16, options: Options) -> Machine {
     Driver::new(guest)
 }
 
-/// Yields contiguous pages.
 pub(crate) fn pages(bus: u64, count: u64) -> impl Iterator<Item = u64> {
     (0..count).map(move |page| bus + page * PAGE)
 }

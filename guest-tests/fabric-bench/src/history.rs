@@ -15,7 +15,6 @@ use crate::report::{Figure, print};
 /// Relative decrease above which a ratio is reported.
 const FALL: f64 = 0.1;
 
-/// A stored run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 struct Entry {
     /// Commit that was measured; `+` marks uncommitted changes.

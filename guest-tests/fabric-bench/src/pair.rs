@@ -35,7 +35,6 @@ impl Wire {
         }
     }
 
-    /// Name in charts.
     pub(crate) const fn title(self) -> &'static str {
         match self {
             Self::Udp => "udp",

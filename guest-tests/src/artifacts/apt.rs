@@ -76,7 +76,6 @@ impl Component {
 pub(super) enum Kind {
     /// Packages to unpack and run.
     Binary,
-    /// Sources of packages.
     Source,
 }
 

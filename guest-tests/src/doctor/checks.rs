@@ -1,4 +1,4 @@
-//! Evaluates the findings.
+//! Evaluates the findings: one check per line of the output.
 
 use super::findings::{Cache, Findings, Kvm, Program};
 use super::{Check, State};

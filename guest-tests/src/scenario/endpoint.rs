@@ -51,7 +51,6 @@ pub(super) struct Message {
     pub(super) datagram: bool,
 }
 
-/// A successful completion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Completion {
     /// Whether the completion is that of a receive.

@@ -63,7 +63,6 @@ impl Impairments {
         Ok(())
     }
 
-    /// Removes the rules.
     pub(super) async fn clear(self, daemon: &Daemon) -> Result<()> {
         for id in self.0 {
             daemon.control(&["impair", "clear", &id.to_string()]).await?;

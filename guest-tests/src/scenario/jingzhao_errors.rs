@@ -63,7 +63,6 @@ pub(super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {
 /// The error in a remote address.
 #[derive(Clone, Copy, Debug)]
 enum Fault {
-    /// An unknown key.
     Key,
     /// The last byte is one past the end of the region.
     Bounds,

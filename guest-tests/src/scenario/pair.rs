@@ -97,7 +97,7 @@ impl Pair {
         ))
     }
 
-    /// Names the files to look at when a case fails.
+    /// Names the files to inspect when a case fails.
     pub(super) fn hint(&self) -> String {
         format!("console output, logs, captures and command lines: {}", self.run.path().display())
     }
@@ -162,7 +162,6 @@ impl Node {
         self.vm.call(OpenHca { hcr: self.hcr, device, ..step }).await
     }
 
-    /// Closes the HCA.
     pub(super) async fn close(&mut self) -> Result<()> {
         self.vm.call(CloseHca::default()).await.map(drop)
     }

@@ -44,7 +44,6 @@ pub(super) struct Figure {
     messages: [u32; 2],
     /// Required ratio of HCAs to soft-RoCE.
     pub(super) bound: Option<Bound>,
-    /// Number of repetitions.
     rounds: usize,
     estimate: Estimate,
 }
@@ -139,7 +138,6 @@ impl Figure {
         if self.is_latency() { "us" } else { "MiB/s" }
     }
 
-    /// Combines its values.
     fn estimate(&self, values: &[f64]) -> f64 {
         let values = values.iter().copied();
         match self.estimate {

@@ -111,7 +111,7 @@ impl Bench {
         Ok((node, rxe_guest))
     }
 
-    /// Names the files to look at when a case fails.
+    /// Names the files to inspect when a case fails.
     fn hint(&self) -> String {
         format!("console output, logs, captures and command lines: {}", self.run.path().display())
     }

@@ -173,7 +173,7 @@ impl StockPair {
         Ok(())
     }
 
-    /// Names the files to look at when a case fails.
+    /// Names the files to inspect when a case fails.
     pub(super) fn hint(&self) -> String {
         format!("console output, logs and command lines: {}", self.run.path().display())
     }

@@ -86,7 +86,7 @@ fn own_address(vsi: u16, mac: MacAddr) -> Ask {
 
 impl<B: Bus> Driver<B> {
     /// Brings a device in any state up to a NIC with this address. Of the responses, only the number of the VSI is
-    /// used, since memory may be gone.
+    /// used, because memory may be unmapped.
     pub fn bring_up(&mut self, own: MacAddr) {
         self.bind();
         self.reset_function();

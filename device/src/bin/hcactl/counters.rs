@@ -84,7 +84,7 @@ impl Sample {
         Value::Object(devices.collect())
     }
 
-    /// One counter a line, named by its path, and a column for each device.
+    /// Returns one counter per line, named by its path, with a column for each device.
     fn table(&self) -> String {
         let mut text = Text::default();
         let mut head = vec!["COUNTER".to_owned()];
@@ -101,7 +101,7 @@ impl Sample {
         text.finish()
     }
 
-    /// The same with the rate of each counter, without lines that are all zeros.
+    /// Returns the counters with their rates, without lines that are all zeros.
     fn table_since(&self, before: &Self) -> String {
         let seconds = self.at.duration_since(before.at).as_secs_f64();
         let mut text = Text::default();

@@ -29,7 +29,7 @@ impl Text {
         }
     }
 
-    /// Adds a page of a table, of one device among several if that is said.
+    /// Adds a page of a table. `of` is its device if several are listed.
     pub(crate) fn add(&mut self, rows: &Rows, of: Option<u16>) {
         let before = self.lines.len();
         self.add_rows(rows);
@@ -39,7 +39,7 @@ impl Text {
         }
     }
 
-    /// Adds a line of cells; the first one is the head.
+    /// Adds a line of cells; the first line is the heading.
     pub(crate) fn line(&mut self, cells: Vec<String>) {
         self.lines.push(cells);
     }

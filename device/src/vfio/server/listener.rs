@@ -64,7 +64,7 @@ pub enum ListenError {
     },
 }
 
-/// Who may connect to a socket: mode of its file, regardless of the umask, and its group.
+/// Access to a socket: mode of its file, regardless of the umask, and its group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Access {
     pub mode: Mode,

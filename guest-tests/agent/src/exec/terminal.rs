@@ -12,7 +12,7 @@ use anyhow::{Context as _, Result};
 use crate::guest::mount::mount;
 use crate::wire::exec::Size;
 
-/// End-of-input character, Ctrl-D.
+/// The end-of-input character of terminals, Ctrl-D.
 pub(super) const END_OF_INPUT: u8 = 4;
 /// Directory in which the kernel creates pseudo-terminals.
 const FOLDER: &str = "/dev/pts";

@@ -196,7 +196,6 @@ fn ud_unit(datagram: &Datagram) -> Result<[u8; 48]> {
     Ok(unit)
 }
 
-/// Parses a CQE.
 pub(crate) fn parse_cqe(raw: &[u8; CQE]) -> Cqe {
     const SEND_ERROR: u8 = 0xff;
     const RECEIVE_ERROR: u8 = 0xfe;

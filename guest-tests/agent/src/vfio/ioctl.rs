@@ -48,7 +48,7 @@ struct DmaMap {
     size: u64,
 }
 
-/// Numbers in VFIO_DEVICE_SET_IRQS.
+/// Constants of the VFIO_DEVICE_SET_IRQS argument.
 pub(super) mod irqs {
     /// Index of the MSI-X vectors.
     pub(in super::super) const MSIX: u32 = 2;

@@ -58,7 +58,6 @@ fn judge_others(lines: &[String], also: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// Returns unexpected messages.
 pub(super) fn others(lines: &[String]) -> Vec<String> {
     let known = |line: &&String| NORMAL.iter().any(|text| line.contains(text));
     lines.iter().filter(|line| !known(line)).cloned().collect()

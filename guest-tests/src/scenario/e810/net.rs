@@ -22,7 +22,6 @@ pub(super) enum Wire {
     Lossy,
 }
 
-/// Selects a scenario.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in super::super) enum Extent {
     /// Two E810s and a virtio NIC on a link without loss.

@@ -155,7 +155,6 @@ impl Station {
         bring_up(&mut self.vm, &self.device, &address).await
     }
 
-    /// Reloads the driver.
     pub(super) async fn restart(&mut self) -> Result<()> {
         load(&mut self.vm, &["ice"]).await?;
         self.device = device(&mut self.vm, self.id).await?;

@@ -31,7 +31,6 @@ pub(in super::super) trait Driver {
 #[derive(Debug, Default)]
 pub(in super::super) struct InProcess(Arc<Mutex<Agent>>);
 
-/// An initialised HCA.
 #[derive(Debug)]
 pub(in super::super) struct Jingzhao<D> {
     ip: IpAddr,

@@ -1,4 +1,4 @@
-//! Restarts of drivers.
+//! Drivers that are unloaded and loaded again.
 
 use agent::wire::{CloseHca, Hex, IcmOptions, InParam, MmioWrite, OpenHca, RawCommand, SendOp};
 use anyhow::{Result, ensure};

@@ -61,7 +61,6 @@ struct Card {
     _run: Option<RunDir>,
 }
 
-/// A random operation.
 pub(super) enum Drawn {
     Program(String),
     /// One of each kind of error.

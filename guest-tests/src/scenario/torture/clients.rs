@@ -61,7 +61,6 @@ pub(super) struct Seat {
     pub(super) control: Control,
 }
 
-/// Two connected clients.
 #[derive(Debug)]
 pub(super) struct Clients<'a> {
     ground: &'a Ground<'a>,

@@ -80,7 +80,6 @@ impl Seat {
     }
 }
 
-/// Two connected guests.
 #[derive(Debug)]
 pub(super) struct Pair<'a> {
     ground: &'a Ground<'a>,

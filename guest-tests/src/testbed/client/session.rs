@@ -18,7 +18,7 @@ const WAITING: usize = 4;
 pub(super) enum Printed {
     /// From standard output or the terminal.
     Output(Vec<u8>),
-    /// From standard error.
+    /// Bytes from standard error.
     Errors(Vec<u8>),
 }
 

@@ -1,4 +1,4 @@
-//! Cells of what stands between a NIC's port and its queues.
+//! Cells of the tables between a NIC's port and its queues.
 
 use device::frontend::snapshot::{
     NodeKind, NodeRow, ReceivedTag, RuleAction, RuleCast, RuleOrigin, RuleRecipe, RuleRow, SpreadBy, VsiRow,
@@ -91,7 +91,7 @@ pub(super) fn rule(row: &RuleRow) -> Vec<String> {
     ]
 }
 
-/// VSIs of a rule, and how many more there are.
+/// Returns the VSIs of a rule, and how many are omitted.
 fn vsis(row: &RuleRow) -> String {
     let listed = row.vsis.iter().map(u16::to_string).collect::<Vec<_>>().join(",");
     match row.vsi_count.saturating_sub(row.vsis.len()) {

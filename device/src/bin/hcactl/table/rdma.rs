@@ -1,4 +1,4 @@
-//! Cells of what the RDMA half of a NIC has beside queues and regions.
+//! Cells of the RDMA tables of a NIC, other than queues and regions.
 
 use device::frontend::snapshot::{ControlRow, ControlState, GroupRow, HandleRow};
 

@@ -20,7 +20,6 @@ const START: Duration = Duration::from_secs(60);
 /// Time limit for the transfer.
 const LIMIT: Duration = Duration::from_secs(300);
 
-/// A socket family.
 #[derive(Clone, Copy, Debug)]
 struct Family {
     name: &'static str,

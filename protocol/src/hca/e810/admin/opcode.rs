@@ -84,7 +84,7 @@ opcodes! {
     RemoveRules = 0x02a2 "remove_rules";
     /// Clears the configuration of the function.
     ClearPfConfig = 0x02a4 "clear_pf_config";
-    /// Selects who controls priority flow control.
+    /// Selects the mode of priority flow control.
     SetPfcMode = 0x0303 "set_pfc_mode";
     /// Reads the default topology of the scheduler.
     GetDefaultTopology = 0x0400 "get_default_topology";
