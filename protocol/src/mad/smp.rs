@@ -41,7 +41,6 @@ pub struct Smp {
     dr_slid: U16,
     dr_dlid: U16,
     reserved: [u8; 28],
-    /// Attribute data.
     pub data: [u8; DATA_LEN],
     initial_path: [u8; 64],
     return_path: [u8; 64],
@@ -90,12 +89,12 @@ impl Smp {
         self.header = header.emit();
     }
 
-    /// M_Key.
+    /// Returns the M_Key of the packet.
     pub fn m_key(&self) -> u64 {
         self.m_key.get()
     }
 
-    /// Sets the M_Key.
+    /// Sets the M_Key of the packet.
     pub fn set_m_key(&mut self, key: u64) {
         self.m_key = key.into();
     }

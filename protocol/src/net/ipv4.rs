@@ -20,19 +20,16 @@ pub struct RawIpv4 {
     pub tos: u8,
     /// Length of header and payload in bytes.
     pub total_len: U16,
-    /// Identification; see [`Fragmentation`].
+    /// Identification of fragments; see [`Fragmentation`].
     pub id: U16,
     /// Flags and fragment offset.
     pub fragment: Ipv4Fragment,
-    /// Time to live.
     pub ttl: u8,
     /// Protocol number of the payload.
     pub protocol: u8,
     /// Checksum of the header.
     pub checksum: U16,
-    /// Source address.
     pub src: [u8; 4],
-    /// Destination address.
     pub dst: [u8; 4],
 }
 
@@ -57,7 +54,7 @@ pub struct Ipv4Fragment {
 /// sends: identification 0 and DF set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Fragmentation {
-    /// Identification field.
+    /// Identification of the packet's fragments.
     pub id: u16,
     /// Flags and fragment offset, as one 16-bit field.
     pub flags: u16,
@@ -74,13 +71,10 @@ impl Default for Fragmentation {
 pub struct Ipv4 {
     /// Type of service, with the ECN bits.
     pub tos: u8,
-    /// Time to live.
     pub ttl: u8,
     /// Protocol number of the payload.
     pub protocol: u8,
-    /// Source address.
     pub src: Ipv4Addr,
-    /// Destination address.
     pub dst: Ipv4Addr,
 }
 

@@ -20,11 +20,8 @@ pub struct RawIpv6 {
     pub payload_len: U16,
     /// Protocol number of the payload.
     pub next_header: u8,
-    /// Hop limit.
     pub hop_limit: u8,
-    /// Source address.
     pub src: [u8; 16],
-    /// Destination address.
     pub dst: [u8; 16],
 }
 
@@ -45,20 +42,17 @@ pub struct Ipv6Flow {
     pub version: u8,
 }
 
-/// Parsed IPv6 header.
+/// A parsed header of an IPv6 packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ipv6 {
     /// Traffic class, with the ECN bits.
     pub traffic_class: u8,
     /// Flow label, 20 bits.
     pub flow_label: FlowLabel,
-    /// Hop limit.
     pub hop_limit: u8,
     /// Protocol number of the payload. Extension headers are not followed.
     pub next_header: u8,
-    /// Source address.
     pub src: Ipv6Addr,
-    /// Destination address.
     pub dst: Ipv6Addr,
 }
 

@@ -29,11 +29,9 @@ const MAX_EXTENSIONS: usize = 8;
 /// Headers of a frame. Offsets are in bytes from the beginning of the frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layers {
-    /// Destination address.
     pub dst: MacAddr,
-    /// Source address.
     pub src: MacAddr,
-    /// First VLAN tag.
+    /// The outermost VLAN tag.
     pub outer_tag: Option<VlanTag>,
     /// Second VLAN tag; present only if there is a first one.
     pub inner_tag: Option<VlanTag>,
@@ -48,7 +46,7 @@ pub struct Layers {
 /// VLAN tag (IEEE 802.1Q-2018, section 9).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct VlanTag {
-    /// C-TAG or S-TAG.
+    /// Whether it is a C-TAG or an S-TAG.
     pub kind: TagKind,
     /// Priority, drop eligibility and VLAN identifier.
     pub tci: Tci,
@@ -100,29 +98,16 @@ pub struct Ip {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Addresses {
     /// Addresses of an IPv4 packet.
-    V4 {
-        /// Source address.
-        src: Ipv4Addr,
-        /// Destination address.
-        dst: Ipv4Addr,
-    },
+    V4 { src: Ipv4Addr, dst: Ipv4Addr },
     /// Addresses of an IPv6 packet.
-    V6 {
-        /// Source address.
-        src: Ipv6Addr,
-        /// Destination address.
-        dst: Ipv6Addr,
-    },
+    V6 { src: Ipv6Addr, dst: Ipv6Addr },
 }
 
 /// Transport protocol of an IP datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Transport {
-    /// TCP
     Tcp(Ports),
-    /// UDP
     Udp(Ports),
-    /// SCTP
     Sctp(Ports),
     /// ICMP over IPv4, or ICMPv6 over IPv6.
     Icmp,
@@ -135,9 +120,7 @@ pub enum Transport {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 pub struct Ports {
-    /// Source port.
     pub src: U16,
-    /// Destination port.
     pub dst: U16,
 }
 

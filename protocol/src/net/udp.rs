@@ -1,4 +1,4 @@
-//! UDP headers.
+//! Headers of UDP datagrams, RFC 768.
 
 use zerocopy::byteorder::network_endian::U16;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -17,9 +17,7 @@ pub const ROCE_PORT: u16 = 4791;
 #[repr(C)]
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 pub struct RawUdp {
-    /// Source port.
     pub src_port: U16,
-    /// Destination port.
     pub dst_port: U16,
     /// Length of header and payload in bytes.
     pub len: U16,

@@ -5,11 +5,11 @@ use super::ext::ExtKind;
 /// Transport service, the top three bits of the BTH opcode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Transport {
-    /// Reliable connection, 000.
+    /// Reliable connection (RC), code 000.
     Rc,
-    /// Unreliable connection, 001.
+    /// Unreliable connection (UC), code 001.
     Uc,
-    /// Unreliable datagram, 011.
+    /// Unreliable datagram (UD), code 011.
     Ud,
     /// Any other prefix (RD, CNP, XRC), preserved.
     Other(u8),
@@ -55,7 +55,6 @@ pub enum Operation {
 /// [`Operation::Reserved`], including every code of a service this crate does not implement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Opcode {
-    /// Transport service.
     pub transport: Transport,
     /// Operation, including the position in the message.
     pub operation: Operation,
@@ -78,15 +77,12 @@ pub enum Kind {
     Send,
     /// RDMA WRITE, with or without immediate data.
     Write,
-    /// RDMA READ request.
     Read,
     /// CMP_SWAP or FETCH_ADD request.
     Atomic,
-    /// RDMA READ response.
     ReadResponse,
     /// Acknowledge: ACK, NAK or RNR NAK.
     Acknowledge,
-    /// ATOMIC acknowledge.
     AtomicAcknowledge,
     /// Not defined for the service.
     Reserved,
@@ -96,17 +92,17 @@ impl Opcode {
     /// Congestion notification packet (IBTA annex A17): service prefix 100, operation code 1.
     pub const CNP: Self = Self::from_byte(0x81);
 
-    /// An RC opcode.
+    /// Returns the opcode of an RC operation.
     pub const fn rc(operation: Operation) -> Self {
         Self { transport: Transport::Rc, operation }
     }
 
-    /// A UC opcode.
+    /// Returns the opcode of a UC operation.
     pub const fn uc(operation: Operation) -> Self {
         Self { transport: Transport::Uc, operation }
     }
 
-    /// A UD opcode.
+    /// Returns the opcode of a UD operation.
     pub const fn ud(operation: Operation) -> Self {
         Self { transport: Transport::Ud, operation }
     }
@@ -124,7 +120,7 @@ impl Opcode {
         Self { transport, operation }
     }
 
-    /// Inverse of [`Opcode::from_byte`].
+    /// The inverse of [`Opcode::from_byte`].
     pub const fn to_byte(self) -> u8 {
         let prefix = match self.transport {
             Transport::Rc => 0,
@@ -257,7 +253,7 @@ impl Operation {
         }
     }
 
-    /// As for [`Opcode::is_response`].
+    /// The same rule as [`Opcode::is_response`].
     pub const fn is_response(self) -> bool {
         matches!(self.kind(), Kind::ReadResponse | Kind::Acknowledge | Kind::AtomicAcknowledge)
     }

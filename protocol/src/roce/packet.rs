@@ -6,7 +6,7 @@ use crate::WireError;
 /// Parsed transport headers and payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Packet<'a> {
-    /// Base transport header.
+    /// The base transport header (BTH), IBTA 9.2.
     pub bth: Bth,
     /// Extension headers; always the variant that `bth.opcode` requires.
     pub ext: Ext,

@@ -28,11 +28,8 @@ pub struct DevLim {
     pub log_max_wqes: u16,
     /// Largest number of CQEs in a CQ.
     pub log_max_cqes: u16,
-    /// Number of QPs.
     pub log_max_qps: u8,
-    /// Number of CQs.
     pub log_max_cqs: u8,
-    /// Number of EQs.
     pub log_max_eqs: u8,
     /// Number of MPT entries.
     pub log_max_mpts: u8,
@@ -56,7 +53,7 @@ pub struct DevLim {
     pub ack_delay: u8,
     /// Largest path MTU as a code: 1 to 5 for 256 to 4096 bytes.
     pub max_mtu: u8,
-    /// Largest link width.
+    /// Maximum link width of a port.
     pub max_port_width: u8,
     /// Number of virtual lanes.
     pub max_vl: u8,
@@ -201,10 +198,9 @@ impl DevLim {
     }
 }
 
-/// Adapter identity (QUERY_ADAPTER).
+/// Identity of the adapter (QUERY_ADAPTER).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Adapter {
-    /// Board ID.
     pub board_id: u64,
 }
 

@@ -14,13 +14,9 @@ use crate::ids::{Eqn, IcmAddr};
 /// unused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InitHca {
-    /// QP context table.
     pub qpc: Table,
-    /// SRQ context table.
     pub srqc: Table,
-    /// CQ context table.
     pub cqc: Table,
-    /// EQ context table.
     pub eqc: Table,
     /// Memory protection table (MPT).
     pub mpt: Table,

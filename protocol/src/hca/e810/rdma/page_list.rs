@@ -14,7 +14,6 @@ pub enum ListLevel {
     One,
     /// PBLEs refer to groups of 512 PBLEs, which contain page addresses.
     Two,
-    /// Reserved code.
     Reserved,
 }
 

@@ -31,7 +31,6 @@ pub const CONSUMED: [u8; GRANULE] = {
 /// What follows the data units of a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
-    /// A terminator.
     Terminator,
     /// The end of the slot.
     Slot,
@@ -48,7 +47,7 @@ pub struct Extent {
     pub end: End,
 }
 
-/// A receive WQE.
+/// A parsed receive WQE.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RecvWqe {
     /// Scatter list of the receive.

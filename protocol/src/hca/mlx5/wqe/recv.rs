@@ -50,7 +50,6 @@ impl Describe for RecvWqe {
 pub struct SrqEntry {
     /// Number of the next entry.
     pub next: u16,
-    /// Receive WQE.
     pub wqe: RecvWqe,
 }
 

@@ -26,7 +26,6 @@ pub struct MlxWqe {
     pub service_level: u8,
     /// The driver requests a CQE.
     pub signalled: bool,
-    /// Destination LID.
     pub dlid: Lid,
     /// Gather list of headers and payload, without the space for the ICRC.
     pub data: DataSegments,

@@ -36,7 +36,6 @@ pub struct PackedGrh {
     pub flow_label: u32,
     /// Hop limit of the GRH.
     pub hop_limit: u8,
-    /// Destination GID.
     pub dgid: [u8; 16],
 }
 
