@@ -246,7 +246,7 @@ fn signals_exit_cleanly_and_remove_socket() {
 }
 
 /// Starts `hcad` with this standard error and more arguments, and waits until clients can connect.
-fn start_unheard(stderr: impl Into<Stdio>, arguments: &[&str]) -> (Child, TempDir) {
+fn start_with_stderr(stderr: impl Into<Stdio>, arguments: &[&str]) -> (Child, TempDir) {
     let folder = tempfile::tempdir().unwrap();
     let socket = folder.path().join("hca.sock");
     let config = configuration(folder.path(), Some(&socket));
@@ -286,7 +286,7 @@ fn serves_to_the_end(mut child: Child, folder: &TempDir) {
 #[test]
 fn unwritable_log_does_not_stop_daemon() {
     let full = File::options().write(true).open("/dev/full").unwrap();
-    let (child, folder) = start_unheard(full, &["--trace", "-"]);
+    let (child, folder) = start_with_stderr(full, &["--trace", "-"]);
     serves_to_the_end(child, &folder);
 }
 
@@ -295,7 +295,7 @@ fn unread_log_does_not_stop_daemon() {
     let (reader, writer) = std::io::pipe().unwrap();
     rustix::pipe::fcntl_setpipe_size(&writer, 4096).unwrap();
     (&writer).write_all(&[b'\n'; 4096]).unwrap();
-    let (child, folder) = start_unheard(writer, &["--trace", "-"]);
+    let (child, folder) = start_with_stderr(writer, &["--trace", "-"]);
     serves_to_the_end(child, &folder);
     drop(reader);
 }
@@ -304,7 +304,7 @@ fn unread_log_does_not_stop_daemon() {
 fn closed_log_pipe_does_not_stop_daemon() {
     let (reader, writer) = std::io::pipe().unwrap();
     drop(reader);
-    let (child, folder) = start_unheard(writer, &[]);
+    let (child, folder) = start_with_stderr(writer, &[]);
     serves_to_the_end(child, &folder);
 }
 

@@ -292,7 +292,7 @@ impl Daemon {
     ///
     /// # Errors
     /// The log line does not appear in time.
-    pub async fn guest_gone(&mut self) -> Result<()> {
+    pub async fn wait_for_disconnect(&mut self) -> Result<()> {
         self.process.line(GONE, READY_TIMEOUT).await.map(drop)
     }
 

@@ -11,7 +11,7 @@ use crate::artifacts::{
     Added, Artifacts, Disks, Kernel, KernelChoice, ModuleBuild, Overrides, cache_dir, folder_of_linux,
 };
 use crate::initramfs::Initramfs;
-use crate::modules::Wanted;
+use crate::modules::ModuleList;
 use crate::programs;
 use crate::qemu::{Accelerator, Machine, Nic, Share, command_line};
 use crate::run_dir::RunDir;
@@ -206,7 +206,7 @@ impl Lab {
         let artifacts = Artifacts::obtain(&cache_dir()?, &overrides)?;
         // Check the modules now, because the guest would report an error only after it has booted.
         if !options.modules.is_empty() {
-            let kernel = Wanted::new(&artifacts.kernel.modules)?;
+            let kernel = ModuleList::new(&artifacts.kernel.modules)?;
             options.modules.iter().try_for_each(|file| kernel.check_file(file))?;
         }
         Ok(Self {
@@ -411,7 +411,7 @@ impl Lab {
         disks: Option<Disks>,
     ) -> Result<Image> {
         let read = |path: &Path| fs::read(path).with_context(|| format!("cannot read {}", path.display()));
-        let mut wanted = Wanted::new(&self.artifacts.kernel.modules)?;
+        let mut wanted = ModuleList::new(&self.artifacts.kernel.modules)?;
         for module in if_any {
             if wanted.exists(module) {
                 wanted.add(module)?;
@@ -473,7 +473,7 @@ impl Lab {
             reboots: guest.reboots,
             boot_loader: guest.boot_loader,
         };
-        let wanted = vm::Wanted {
+        let wanted = vm::GuestPorts {
             console: guest.with_console,
             commands: guest.commands,
             monitor: guest.free_slots > 0,

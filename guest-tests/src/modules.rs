@@ -21,13 +21,13 @@ pub struct Module {
 
 /// Modules of one kernel to be loaded, in the order of their dependencies.
 #[derive(Debug)]
-pub struct Wanted {
+pub struct ModuleList {
     files: HashMap<String, PathBuf>,
     builtin: Vec<String>,
     modules: Vec<Module>,
 }
 
-impl Wanted {
+impl ModuleList {
     /// Creates an empty list for the kernel whose modules are below `folder`.
     ///
     /// # Errors
@@ -211,7 +211,7 @@ mod tests {
         fs::write(folder.path().join("vfio-pci-core.ko"), object("vfio")).unwrap();
         fs::write(folder.path().join("vfio.ko"), object("")).unwrap();
         fs::write(folder.path().join("modules.builtin"), "kernel/drivers/virtio/virtio.ko\n").unwrap();
-        let mut wanted = Wanted::new(folder.path()).unwrap();
+        let mut wanted = ModuleList::new(folder.path()).unwrap();
         wanted.add("vfio_pci").unwrap();
         wanted.add("vfio").unwrap();
         let names = wanted.finish().into_iter().map(|module| module.name);
@@ -226,7 +226,7 @@ mod tests {
         let own = tempfile::tempdir().unwrap();
         let file = own.path().join("rdma-rxe.ko");
         fs::write(&file, object("ib_core")).unwrap();
-        let mut wanted = Wanted::new(folder.path()).unwrap();
+        let mut wanted = ModuleList::new(folder.path()).unwrap();
         wanted.add("rdma_rxe").unwrap();
         wanted.add_file(&file).unwrap();
         let modules = wanted.finish();
@@ -240,7 +240,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let module = |magic: &str, more: &str| format!("\x7fELF\0vermagic={magic} \0depends=\0{more}");
         fs::write(folder.path().join("ib_core.ko"), module("7.3.4 SMP mod_unload modversions", "")).unwrap();
-        let wanted = Wanted::new(folder.path()).unwrap();
+        let wanted = ModuleList::new(folder.path()).unwrap();
         let own = tempfile::tempdir().unwrap();
         let file = own.path().join("own.ko");
         let check = |text: String| {
@@ -264,7 +264,7 @@ mod tests {
     #[test]
     fn missing_module_is_named() {
         let folder = tempfile::tempdir().unwrap();
-        let error = Wanted::new(folder.path()).unwrap().add("ib-mthca").unwrap_err();
+        let error = ModuleList::new(folder.path()).unwrap().add("ib-mthca").unwrap_err();
         assert!(error.to_string().contains("ib_mthca"), "{error:#}");
     }
 }

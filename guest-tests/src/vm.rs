@@ -74,7 +74,7 @@ pub struct Vm {
 
 /// Connections of the lab to a guest in addition to the agent.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Wanted {
+pub struct GuestPorts {
     /// Whether the lab writes to its console.
     pub console: bool,
     /// Number of exec ports, at most [`Self::MOST_COMMANDS`].
@@ -83,7 +83,7 @@ pub struct Wanted {
     pub monitor: bool,
 }
 
-impl Wanted {
+impl GuestPorts {
     /// Limit of ports of one virtio-serial device, without the agent's and the one reserved for a console.
     pub const MOST_COMMANDS: usize = 29;
 }
@@ -98,7 +98,7 @@ impl Vm {
         artifacts: &Artifacts,
         image: &Image,
         run: &RunDir,
-        wanted: Wanted,
+        wanted: GuestPorts,
         limit: Duration,
     ) -> Result<Self> {
         let console_log = run.file(format!("guest-{}.console", machine.name));
@@ -106,7 +106,7 @@ impl Vm {
             Self::start(machine, artifacts, image, run, wanted, limit).await
         })
         .await?;
-        vm.furnish(image).await?;
+        vm.enter_root(image).await?;
         Ok(vm)
     }
 
@@ -116,7 +116,7 @@ impl Vm {
         artifacts: &Artifacts,
         image: &Image,
         run: &RunDir,
-        wanted: Wanted,
+        wanted: GuestPorts,
         limit: Duration,
     ) -> Result<Self> {
         let begun = Instant::now();
@@ -207,7 +207,7 @@ impl Vm {
         while asked.elapsed() < REBOOT_TIMEOUT {
             if self.agent.call_within(REBOOT_PATIENCE, Ping {}).await.is_ok_and(|pong| is_new(pong.uptime_ms))
             {
-                return self.furnish(image).await;
+                return self.enter_root(image).await;
             }
             sleep(REBOOT_POLL).await;
         }
@@ -217,7 +217,7 @@ impl Vm {
     }
 
     /// Loads modules and enters the root file system.
-    async fn furnish(&mut self, image: &Image) -> Result<()> {
+    async fn enter_root(&mut self, image: &Image) -> Result<()> {
         if !image.modules.is_empty() {
             self.call(LoadModules { paths: image.modules.clone() })
                 .await

@@ -5,7 +5,7 @@ use agent::wire::{MrInfo, SendOp};
 use anyhow::{Context as _, Result};
 
 use crate::Cli;
-use crate::flows::{self, Buffers, COSTS, Plan, Ran};
+use crate::flows::{self, Buffers, COSTS, Plan, RunResult};
 use crate::node::{Node, Qp, Rings, Sizes};
 use crate::pair::{self, Place, Wire};
 use crate::report::{Figure, Figures, Reference};
@@ -42,7 +42,7 @@ impl Bench {
         Ok(Self { nodes, qps, regions })
     }
 
-    fn one(&mut self, op: SendOp, len: u32, buffers: Buffers) -> Result<Ran> {
+    fn one(&mut self, op: SendOp, len: u32, buffers: Buffers) -> Result<RunResult> {
         let count = (RUN_BYTES / len).min(RATE_MESSAGES);
         let plan = Plan { op, len, count, depth: DEPTH, buffers };
         let run = if op == SendOp::Send { flows::send } else { flows::write };
@@ -50,7 +50,7 @@ impl Bench {
     }
 
     /// Measures the rate of 64-byte SENDs on some of the queue pairs.
-    pub(crate) fn rate(&mut self, qps: usize, count: u32) -> Result<Ran> {
+    pub(crate) fn rate(&mut self, qps: usize, count: u32) -> Result<RunResult> {
         let plan = Plan { op: SendOp::Send, len: 64, count, depth: DEPTH, buffers: Buffers::One };
         flows::send(&mut self.nodes, &self.qps[..qps], self.regions, plan)
     }

@@ -42,7 +42,7 @@ impl Buffers {
 
 /// Time and CPU time of a run.
 #[derive(Clone, Copy)]
-pub(crate) struct Ran {
+pub(crate) struct RunResult {
     pub(crate) messages: u64,
     pub(crate) bytes: u64,
     /// Time from the first post to the last completion.
@@ -51,7 +51,7 @@ pub(crate) struct Ran {
     pub(crate) spent: [Spent; 2],
 }
 
-impl Ran {
+impl RunResult {
     fn new(report: &TrafficReport, spent: [Spent; 2]) -> Self {
         Self {
             messages: report.flows.iter().map(|flow| flow.messages).sum(),
@@ -81,11 +81,16 @@ impl Ran {
     }
 }
 
-/// Names of the CPU times that [`Ran::rate_and_costs`] returns.
+/// Names of the CPU times that [`RunResult::rate_and_costs`] returns.
 pub(crate) const COSTS: [&str; 4] =
     ["sender_device_ns", "sender_driver_ns", "receiver_device_ns", "receiver_driver_ns"];
 
-pub(crate) fn write(nodes: &mut [Node; 2], qps: &[[Qp; 2]], regions: [MrInfo; 2], plan: Plan) -> Result<Ran> {
+pub(crate) fn write(
+    nodes: &mut [Node; 2],
+    qps: &[[Qp; 2]],
+    regions: [MrInfo; 2],
+    plan: Plan,
+) -> Result<RunResult> {
     let mut run = sends(qps, regions[0], plan);
     for flow in &mut run {
         flow.remote = Some(regions[1].remote(0));
@@ -95,18 +100,23 @@ pub(crate) fn write(nodes: &mut [Node; 2], qps: &[[Qp; 2]], regions: [MrInfo; 2]
 }
 
 /// Runs flows without completions at the receiver.
-pub(crate) fn run_sends(nodes: &mut [Node; 2], flows: Vec<SendFlow>) -> Result<Ran> {
+pub(crate) fn run_sends(nodes: &mut [Node; 2], flows: Vec<SendFlow>) -> Result<RunResult> {
     let flows = flows.into_iter().map(Flow::Send).collect();
     let (report, spent) = pair::measured(nodes, |nodes| nodes[0].run(flows))?;
-    Ok(Ran::new(&report, spent))
+    Ok(RunResult::new(&report, spent))
 }
 
-pub(crate) fn send(nodes: &mut [Node; 2], qps: &[[Qp; 2]], regions: [MrInfo; 2], plan: Plan) -> Result<Ran> {
+pub(crate) fn send(
+    nodes: &mut [Node; 2],
+    qps: &[[Qp; 2]],
+    regions: [MrInfo; 2],
+    plan: Plan,
+) -> Result<RunResult> {
     let sends = sends(qps, regions[0], plan);
     let receives = qps.iter().zip(&sends).map(|(qp, send)| receive(qp[1], regions[1], send)).collect();
     let sends = sends.into_iter().map(Flow::Send).collect();
     let (reports, spent) = pair::measured(nodes, |nodes| pair::run_both(nodes, sends, receives))?;
-    Ok(Ran::new(&reports[0], spent))
+    Ok(RunResult::new(&reports[0], spent))
 }
 
 /// Distributes a plan's messages over queue pairs.

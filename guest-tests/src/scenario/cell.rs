@@ -93,7 +93,7 @@ impl Cell {
                 guard(responder, RESPONDER_OFF, grh + len).await?;
                 self.request(requester, responder).await?;
                 if grh > 0 {
-                    if responder.tells_route() {
+                    if responder.writes_ip_header() {
                         let area = responder.peek(RESPONDER_OFF, u32::try_from(grh)?).await?;
                         check_grh(&area, requester, responder)?;
                     } else {

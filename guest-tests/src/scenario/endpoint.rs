@@ -67,7 +67,7 @@ pub(super) trait Endpoint {
 
     /// Returns whether the IP header of a datagram is written before the data, as in RoCE. On InfiniBand, this area is
     /// filled only if a GRH arrived.
-    fn tells_route(&self) -> bool {
+    fn writes_ip_header(&self) -> bool {
         true
     }
 

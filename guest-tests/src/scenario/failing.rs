@@ -45,13 +45,13 @@ pub(super) struct Side {
 
 /// Address of a side for its peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Place {
+pub(super) enum PeerAddress {
     Lid(u16),
     /// The GID with this index.
     Gid(usize),
 }
 
-impl Place {
+impl PeerAddress {
     fn path(self, port: &Port, qp: StockQp) -> Result<StockPath> {
         let qpn = qp.qpn;
         Ok(match self {
@@ -66,17 +66,17 @@ impl Place {
 
 /// Requested properties of a side.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Wanted {
+pub(super) struct SideOptions {
     pub(super) device: &'static str,
-    pub(super) place: Place,
+    pub(super) place: PeerAddress,
     /// Capacity of its completion queue.
     pub(super) completions: Option<u32>,
     /// Size of its region in bytes.
     pub(super) region: u32,
 }
 
-impl Wanted {
-    pub(super) const fn new(device: &'static str, place: Place) -> Self {
+impl SideOptions {
+    pub(super) const fn new(device: &'static str, place: PeerAddress) -> Self {
         Self { device, place, completions: None, region: REGION }
     }
 }
@@ -84,8 +84,8 @@ impl Wanted {
 impl Side {
     /// Opens both sides and connects them.
     pub(super) async fn pair(
-        (vm_a, a): (&mut Vm, Wanted),
-        (vm_b, b): (&mut Vm, Wanted),
+        (vm_a, a): (&mut Vm, SideOptions),
+        (vm_b, b): (&mut Vm, SideOptions),
     ) -> Result<[Self; 2]> {
         let ((side_a, path_a), (side_b, path_b)) =
             tokio::try_join!(Self::open(vm_a, a), Self::open(vm_b, b))?;
@@ -94,7 +94,7 @@ impl Side {
         Ok([side_a, side_b])
     }
 
-    async fn open(vm: &mut Vm, wanted: Wanted) -> Result<(Self, StockPath)> {
+    async fn open(vm: &mut Vm, wanted: SideOptions) -> Result<(Self, StockPath)> {
         let (verbs, port) = StockVerbs::open(vm, wanted.device).await?;
         let region = verbs.region(vm, "/dev/shm/errors", wanted.region.into()).await?;
         let qp = verbs.queue_pair_with(vm, Service::Rc, wanted.completions).await?;
@@ -102,10 +102,10 @@ impl Side {
         Ok((Self { verbs, region, qp }, path))
     }
 
-    async fn connect(&self, vm: &mut Vm, peer: StockPath, own: Place) -> Result<()> {
+    async fn connect(&self, vm: &mut Vm, peer: StockPath, own: PeerAddress) -> Result<()> {
         let sgid_index = match own {
-            Place::Lid(_) => 0,
-            Place::Gid(index) => u32::try_from(index)?,
+            PeerAddress::Lid(_) => 0,
+            PeerAddress::Gid(index) => u32::try_from(index)?,
         };
         // 67 ms, then 3 and 2 retries. RNR NAKs request 1.28 ms if the interface has a field for it.
         let connect = StockConnect {

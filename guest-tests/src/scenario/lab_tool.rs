@@ -129,7 +129,7 @@ async fn streams(user: &User) -> Result<()> {
     ensure!((outcome.code, outcome.stderr.as_str()) == (Some(3), "to stderr\n"), "{outcome:?}");
     let mut command = user.start(&["exec", "ci:a", "--", "yes"])?;
     command.line("y").await?;
-    let outcome = command.end_unheard().await?;
+    let outcome = command.end_without_output().await?;
     ensure!((outcome.code, outcome.stderr.as_str()) == (Some(128 + libc::SIGPIPE), ""), "{outcome:?}");
     let outcome = user
         .run(&["exec", "ci:a", "--env", "X=a b", "--folder", "/usr", "--", "sh", "-c", "echo $X; pwd"])
@@ -296,7 +296,7 @@ async fn down(user: &User) -> Result<()> {
     let processes = user.processes("ci").await?;
     ensure!(processes.len() == 3, "{processes:?}");
     user.run(&["down", "ci"]).await?.succeeded()?;
-    user.nothing_is_left(&processes).await
+    user.expect_nothing_left(&processes).await
 }
 
 async fn ci(user: &User, shared: &Path, folder: &Path) -> Result<()> {
@@ -312,7 +312,7 @@ async fn ci(user: &User, shared: &Path, folder: &Path) -> Result<()> {
     for file in ["guest-a.dmesg", "hcad-b.log"] {
         ensure!(logs.join(file).is_file(), "{file} does not exist");
     }
-    user.nothing_is_left(&[]).await
+    user.expect_nothing_left(&[]).await
 }
 
 /// Writes the files of an example to a new directory.
@@ -335,7 +335,7 @@ async fn verbs_example(user: &User, folder: &Path) -> Result<()> {
     outcome.succeeded()?;
     let text = String::from_utf8_lossy(&outcome.stdout).into_owned();
     ensure!(text.contains("a| received: hello\n"), "{outcome:?}");
-    user.nothing_is_left(&[]).await
+    user.expect_nothing_left(&[]).await
 }
 
 async fn nvme_example(user: &User, folder: &Path) -> Result<()> {
@@ -346,7 +346,7 @@ async fn nvme_example(user: &User, folder: &Path) -> Result<()> {
     outcome.succeeded()?;
     let text = String::from_utf8_lossy(&outcome.stdout).into_owned();
     ensure!(text.contains("b| 16 MiB were read back as written\n"), "{outcome:?}");
-    user.nothing_is_left(&[]).await
+    user.expect_nothing_left(&[]).await
 }
 
 /// Errors of the lab are distinguished from test results by exit status.
@@ -382,7 +382,7 @@ async fn ci_failures(user: &User, shared: &Path, folder: &Path) -> Result<()> {
     running.signal(libc::SIGTERM)?;
     let outcome = running.end().await?;
     ensure!(outcome.code == Some(125), "{outcome:?}");
-    user.nothing_is_left(&[]).await
+    user.expect_nothing_left(&[]).await
 }
 
 /// Uses a separate cache, so that the user's guests stay unchanged.
@@ -414,7 +414,7 @@ async fn killed(user: &User) -> Result<()> {
     let processes = user.processes("rxe").await?;
     let supervisor = *processes.first().context("no supervisor")?;
     user::kill(supervisor)?;
-    user.nothing_is_left(&processes).await
+    user.expect_nothing_left(&processes).await
 }
 
 async fn bound(user: &User) -> Result<()> {
@@ -423,23 +423,23 @@ async fn bound(user: &User) -> Result<()> {
     user.run(&["up", "rxe", "--count", "1", "--for-pid", &id]).await?.succeeded()?;
     let processes = user.processes("rxe").await?;
     job.kill().await?;
-    user.nothing_is_left(&processes).await?;
+    user.expect_nothing_left(&processes).await?;
     let mut up = user.start(&["up", "rxe", "--count", "1", "--foreground"])?;
     up.line("ready").await?;
     let processes = user.processes("rxe").await?;
     // As when the terminal is closed.
     up.signal(libc::SIGHUP)?;
     up.end().await?;
-    user.nothing_is_left(&processes).await
+    user.expect_nothing_left(&processes).await
 }
 
 async fn interrupted(user: &User) -> Result<()> {
     let up = user.start(&["up", "mthca", "--count", "1"])?;
-    let processes = user.processes_soon("mthca", Duration::from_secs(60)).await?;
+    let processes = user.wait_for_processes("mthca", Duration::from_secs(60)).await?;
     up.signal(libc::SIGINT)?;
     let outcome = up.end().await?;
     ensure!(outcome.code == Some(1), "{outcome:?}");
-    user.nothing_is_left(&processes).await
+    user.expect_nothing_left(&processes).await
 }
 
 impl Outcome {

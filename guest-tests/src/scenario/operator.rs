@@ -72,7 +72,7 @@ struct Site {
 }
 
 /// A program that runs at both ends.
-struct Going {
+struct RunningProgram {
     server: ProgramId,
     client: ProgramId,
 }
@@ -102,14 +102,14 @@ impl Site {
         tokio::try_join!(load_mthca(&mut self.a), load_mthca(&mut self.b)).map(drop)
     }
 
-    async fn begin(&mut self) -> Result<Going> {
+    async fn begin(&mut self) -> Result<RunningProgram> {
         let server = spawn(&mut self.b, MESSAGES).await?;
         Ready::Tcp(PORT).wait(&mut self.b, server, MESSAGES).await?;
         let client = spawn(&mut self.a, &format!("{MESSAGES} {}", self.server)).await?;
-        Ok(Going { server, client })
+        Ok(RunningProgram { server, client })
     }
 
-    async fn end(&mut self, going: Option<&Going>) -> Result<()> {
+    async fn end(&mut self, going: Option<&RunningProgram>) -> Result<()> {
         let going = going.context("there are none")?;
         let client = wait(&mut self.a, going.client, MESSAGES_LIMIT).await?;
         let server = wait(&mut self.b, going.server, MESSAGES_LIMIT).await?;

@@ -118,7 +118,7 @@ impl Pair {
     /// Kills guest a without warning, then attaches a new one to the same daemon.
     pub(super) async fn replace_a(&mut self, lab: &Lab) -> Result<()> {
         self.a.vm.kill().await?;
-        self.a.daemon.guest_gone().await?;
+        self.a.daemon.wait_for_disconnect().await?;
         self.a.vm = boot(lab, &self.run, &self.image, "a", &self.a.daemon, "").await?;
         self.a.open().await
     }

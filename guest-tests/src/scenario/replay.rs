@@ -77,7 +77,7 @@ async fn core(lab: &Lab, report: &mut Report, interface: Interface) -> Result<()
     }
     report.case(&name("errors of all kinds"), &hint, storm::run(&mut pair, storm::ROUNDS)).await?;
     report.case(&name("the impairments are removed"), &hint, pair.make_wire_good()).await?;
-    report.case(&name("the link goes down and up"), &hint, pair.bounce_link()).await?;
+    report.case(&name("the link goes down and up"), &hint, pair.toggle_link()).await?;
     report.case(&name("a driver is reloaded"), &hint, pair.reload()).await?;
     report.case(&name("both devices still work"), &hint, pair.run(AT_LAST)).await?;
     let files = pair.files();

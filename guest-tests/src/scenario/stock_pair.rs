@@ -186,7 +186,7 @@ impl StockPair {
     /// Kills guest a without warning, then attaches a new one to the same daemon.
     pub(super) async fn replace_a(&mut self, lab: &Lab) -> Result<()> {
         self.a.vm.kill().await?;
-        self.a.daemon.guest_gone().await?;
+        self.a.daemon.wait_for_disconnect().await?;
         self.a.boot_again(lab, &self.run, &self.image).await
     }
 
@@ -273,7 +273,7 @@ impl StockNode {
     }
 
     /// Returns whether the kernel logs the port's state. That of 6.12 does not.
-    pub(super) async fn tells_port_state(&mut self) -> Result<bool> {
+    pub(super) async fn logs_port_state(&mut self) -> Result<bool> {
         Ok(!self.vm.run(&["uname", "-r"]).await?.starts_with("6.12."))
     }
 

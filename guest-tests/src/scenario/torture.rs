@@ -60,7 +60,7 @@ const RELEASED: Duration = Duration::from_secs(60);
 
 /// Common context of all lanes.
 #[derive(Debug)]
-struct Ground<'a> {
+struct LaneContext<'a> {
     lab: &'a Lab,
     run: &'a RunDir,
     image: &'a Image,
@@ -79,7 +79,7 @@ pub(super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {
     let timeline = Timeline::create(&run.file("timeline.log"))?;
     let hint = format!("seed {seed}; timeline, logs and consoles: {}", run.path().display());
     let image = lab.debian_image(&run).await?;
-    let ground = Ground { lab, run: &run, image: &image, seed, timeline: &timeline };
+    let ground = LaneContext { lab, run: &run, image: &image, seed, timeline: &timeline };
 
     let mut attacks = Vec::new();
     for attack in Attack::ALL {
@@ -95,7 +95,7 @@ pub(super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {
     let length = Duration::from_secs(60 * minutes);
     let name = format!("{minutes} minutes of disturbances");
     let failed = report.counts().failed;
-    report.case_within(length + MARGIN, &name, &hint, all.endure(length)).await?;
+    report.case_within(length + MARGIN, &name, &hint, all.run_plan(length)).await?;
     line(&timeline.summary())?;
     if report.counts().failed > failed {
         // Lanes were aborted, so their remaining resources mean nothing.
@@ -118,7 +118,7 @@ struct All<'a> {
 }
 
 impl<'a> All<'a> {
-    async fn start(ground: &'a Ground<'a>, attacks: Vec<Attack>) -> Result<Self> {
+    async fn start(ground: &'a LaneContext<'a>, attacks: Vec<Attack>) -> Result<Self> {
         let [a, b, c, d, e, f, h, g] = specs(ground)?;
         let hcad = ground.lab.hcad()?;
         let shared = [a, b, e, f, h, g];
@@ -130,16 +130,16 @@ impl<'a> All<'a> {
         };
         let guest = |index| -> Result<_> {
             let (name, socket, control) = seat(index)?;
-            Ok(guests::Seat { name, socket, control, own: None })
+            Ok(guests::Attachment { name, socket, control, own: None })
         };
         let client = |index| -> Result<_> {
             let (name, socket, control) = seat(index)?;
-            Ok(clients::Seat { name, socket, control })
+            Ok(clients::Attachment { name, socket, control })
         };
         let alone = async |spec: HcaSpec| -> Result<_> {
             let daemon = Daemon::start(&hcad, &spec, ground.run).await?;
             let (name, socket, control) = (spec.name.clone(), daemon.socket().to_owned(), daemon.controls());
-            Ok(guests::Seat { name, socket, control, own: Some((spec, daemon)) })
+            Ok(guests::Attachment { name, socket, control, own: Some((spec, daemon)) })
         };
         let clients = Clients::start(ground, [client(2)?, client(3)?]).await?;
         // Start one pair after the other, because a booting guest needs a whole CPU.
@@ -151,24 +151,28 @@ impl<'a> All<'a> {
         Ok(Self { seed: ground.seed, guests: [near, apart], clients, neighbour })
     }
 
-    async fn endure(&mut self, length: Duration) -> Result<()> {
+    async fn run_plan(&mut self, length: Duration) -> Result<()> {
         let until = Instant::now() + length;
         let seed = self.seed;
         let Self { guests: [near, apart], clients, neighbour, .. } = self;
         let disturbances = neighbour::Disturbance::with(&neighbour.attacks);
         tokio::try_join!(
-            near.endure(Plan::new(seed, 1, guests::Disturbance::GUEST), until),
-            apart.endure(Plan::new(seed, 2, guests::Disturbance::ALL), until),
-            clients.endure(Plan::new(seed, 3, clients::Disturbance::ALL), until),
-            neighbour.endure(Plan::new(seed, 4, &disturbances), until),
+            near.run_plan(Plan::new(seed, 1, guests::Disturbance::GUEST), until),
+            apart.run_plan(Plan::new(seed, 2, guests::Disturbance::ALL), until),
+            clients.run_plan(Plan::new(seed, 3, clients::Disturbance::ALL), until),
+            neighbour.run_plan(Plan::new(seed, 4, &disturbances), until),
         )
         .map(drop)
     }
 
     async fn go_on(&mut self) -> Result<()> {
         let [near, apart] = &mut self.guests;
-        tokio::try_join!(near.goes_on(), apart.goes_on(), self.clients.talk_during(async { Ok(()) }))
-            .map(drop)
+        tokio::try_join!(
+            near.expect_progress(),
+            apart.expect_progress(),
+            self.clients.talk_during(async { Ok(()) })
+        )
+        .map(drop)
     }
 
     /// Returns the daemons' resources after they have noticed that the control client has disconnected.
@@ -230,7 +234,7 @@ impl<'a> All<'a> {
 }
 
 /// Returns the HCAs `a` to `f`, `h` and `g`, numbered from 1. Each has one peer.
-fn specs(ground: &Ground<'_>) -> Result<[HcaSpec; 8]> {
+fn specs(ground: &LaneContext<'_>) -> Result<[HcaSpec; 8]> {
     let ports = free_udp_ports::<8>()?;
     let [example, _] = HcaSpec::pair()?;
     let mut specs = ["a", "b", "c", "d", "e", "f", "h", "g"].map(|name| HcaSpec {
@@ -266,7 +270,12 @@ async fn take_port_down(control: &Control, length: Duration) -> Result<()> {
 }
 
 /// Captures for a while. The file is large and not kept, because other tests check captures.
-async fn switch_capture(ground: &Ground<'_>, name: &str, control: &Control, length: Duration) -> Result<()> {
+async fn switch_capture(
+    ground: &LaneContext<'_>,
+    name: &str,
+    control: &Control,
+    length: Duration,
+) -> Result<()> {
     let file = ground.run.file(format!("{name}.capture"));
     control.ask(&["capture", "on", &file.display().to_string()]).await?;
     sleep(length).await;

@@ -74,7 +74,7 @@ pub(super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {
         }
     }
     drop(bench);
-    report.case("the daemon is still running", &hint, async { daemon.guest_gone().await }).await?;
+    report.case("the daemon is still running", &hint, async { daemon.wait_for_disconnect().await }).await?;
     report.case("the daemon exits cleanly on SIGTERM", &hint, daemon.stop()).await
 }
 

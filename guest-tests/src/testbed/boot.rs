@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use tokio::sync::mpsc;
 
-use super::Wanted;
+use super::UpOptions;
 use super::commands::{MOST_COMMANDS, Ports};
 use super::kind::{Device, Kind};
 use super::name::GuestName;
@@ -53,7 +53,7 @@ pub(super) struct Place {
 
 impl Place {
     /// Returns the places of all guests.
-    pub(super) fn all(wanted: &Wanted) -> Vec<Self> {
+    pub(super) fn all(wanted: &UpOptions) -> Vec<Self> {
         let among_hcas = wanted.kind == Kind::Mixed;
         let place = |(name, id)| Self { name, id, device: wanted.kind.of_guest(id), among_hcas };
         GuestName::first(wanted.count).zip(1..).map(place).collect()
@@ -102,7 +102,7 @@ impl Place {
 pub(super) async fn all(
     lab: &Lab,
     run: &RunDir,
-    wanted: &Wanted,
+    wanted: &UpOptions,
     events: &mpsc::UnboundedSender<Event>,
 ) -> Result<(Vec<Booted>, Switch)> {
     let image = lab.debian_image(run).await?;
@@ -112,7 +112,7 @@ pub(super) async fn all(
     let switch = Switch::start(&ethernet).await?;
     let mut boots = Vec::new();
     for (((&place, end), &bind), &peer) in places.iter().zip(specs).zip(&ethernet).zip(switch.ends()) {
-        let guest = One { lab, run, image: &image, wanted, places: &places, events };
+        let guest = GuestBoot { lab, run, image: &image, wanted, places: &places, events };
         let nic = Nic { model: NicModel::Virtio, mac: place.mac(), bind, peer };
         boots.push(guest.boot(place, end, nic));
     }
@@ -181,18 +181,18 @@ async fn try_all<T>(futures: Vec<impl Future<Output = Result<T>>>) -> Result<Vec
 }
 
 /// Everything needed to boot one guest.
-struct One<'a> {
+struct GuestBoot<'a> {
     lab: &'a Lab,
     run: &'a RunDir,
     image: &'a Image,
-    wanted: &'a Wanted,
+    wanted: &'a UpOptions,
     places: &'a [Place],
     events: &'a mpsc::UnboundedSender<Event>,
 }
 
-impl One<'_> {
+impl GuestBoot<'_> {
     async fn boot(self, place: Place, end: End, ethernet: Nic) -> Result<Booted> {
-        self.tell(place, Stage::Booting);
+        self.report(place, Stage::Booting);
         let name = place.name.to_string();
         let mut nics = vec![ethernet];
         let daemon = match (end, place.device.interface()) {
@@ -232,9 +232,9 @@ impl One<'_> {
         };
         let mut vm = self.lab.boot(self.run, self.image, guest).await?;
         let ports = Ports::new(vm.take_commands());
-        self.tell(place, Stage::SettingUp);
+        self.report(place, Stage::SettingUp);
         self.set_up(place, &mut vm, &ports).await.with_context(|| format!("cannot set up guest {name}"))?;
-        self.tell(place, Stage::Ready);
+        self.report(place, Stage::Ready);
         Ok(Booted { place, vm, daemon, ports })
     }
 
@@ -302,7 +302,7 @@ impl One<'_> {
         Ok(())
     }
 
-    fn tell(&self, place: Place, stage: Stage) {
+    fn report(&self, place: Place, stage: Stage) {
         // If no receiver is left, the guests end anyway.
         let _ = self.events.send(Event::Guest { name: place.name, stage });
     }

@@ -46,7 +46,7 @@ const LOGS: &str = "testbeds";
 
 /// Options of `up`: the guests to boot.
 #[derive(Clone, Debug, clap::Args)]
-pub struct Wanted {
+pub struct UpOptions {
     /// Type of RDMA device in the guests
     #[arg(value_enum, default_value = "mthca")]
     pub kind: Kind,
@@ -84,7 +84,7 @@ pub fn state_dir() -> anyhow::Result<std::path::PathBuf> {
     Ok(state::States::open()?.folder().to_owned())
 }
 
-impl Wanted {
+impl UpOptions {
     /// Returns the smallest memory size of a guest in MiB.
     fn memory_mib(&self) -> u32 {
         let least = |number| self.kind.of_guest(number).least().1;

@@ -21,7 +21,7 @@ use super::commands::{Ports, Taken};
 use super::name::{GuestName, TestbedName};
 use super::protocol::{Description, Event, GuestDescription, Keep, Reply, Request, Stage, receive, send};
 use super::state::{State, States};
-use super::{LOGS, Wanted};
+use super::{LOGS, UpOptions};
 use crate::artifacts::{Added, cache_dir};
 use crate::daemon::Daemon;
 use crate::lab::Lab;
@@ -32,7 +32,7 @@ use crate::vm::Vm;
 ///
 /// # Errors
 /// The guests do not boot, or a problem was found until the end. The owner of the lease was notified.
-pub async fn run(wanted: Wanted, lease: StdUnixStream) -> Result<()> {
+pub async fn run(wanted: UpOptions, lease: StdUnixStream) -> Result<()> {
     lease.set_nonblocking(true).context("cannot prepare the supervisor lease")?;
     let (reader, mut writer) =
         UnixStream::from_std(lease).context("cannot prepare the supervisor lease")?.into_split();
@@ -49,7 +49,7 @@ pub async fn run(wanted: Wanted, lease: StdUnixStream) -> Result<()> {
 type LeaseReader = BufReader<tokio::net::unix::OwnedReadHalf>;
 
 async fn supervise(
-    wanted: Wanted,
+    wanted: UpOptions,
     reader: &mut LeaseReader,
     writer: &mut OwnedWriteHalf,
     folder: &mut Option<PathBuf>,
@@ -62,7 +62,7 @@ async fn supervise(
     let run = RunDir::create_with(&cache_dir()?.join(LOGS), name.as_str(), state.folder())?;
     *folder = Some(run.path().to_owned());
     let (downs, mut wishes) = mpsc::channel(1);
-    let bed = Arc::new(Bed::new(&name, &wanted, &lab, &run, downs));
+    let bed = Arc::new(Testbed::new(&name, &wanted, &lab, &run, downs));
     let server = tokio::spawn(serve(listener, Arc::clone(&bed)));
     let mut ends = Ends::watch(&wanted)?;
 
@@ -99,7 +99,7 @@ async fn supervise(
         bed.note(&event);
         send(writer, &event).await.context("'guest-lab up' has exited")?;
     }
-    bed.furnish(guests);
+    bed.enter_root(guests);
     send(writer, &Event::Up(bed.description())).await.context("'guest-lab up' has exited")?;
     tracing::info!("all guests are ready");
 
@@ -134,7 +134,7 @@ async fn supervise(
 /// Reason why a boot was aborted.
 enum NotBooted {
     Because(Error),
-    Wished(Wish),
+    Wished(StopRequest),
 }
 
 /// Reason to stop everything, or to continue.
@@ -165,7 +165,7 @@ struct Ends {
 }
 
 impl Ends {
-    fn watch(wanted: &Wanted) -> Result<Self> {
+    fn watch(wanted: &UpOptions) -> Result<Self> {
         let process = match wanted.for_pid {
             None => None,
             Some(pid) => {
@@ -197,7 +197,7 @@ impl Ends {
             _ = interrupt.recv() => Reason::Signal,
             _ = hangup.recv() => Reason::Signal,
             () = ended(self.process.as_mut()) => Reason::ProcessEnded,
-            reason = said(lease), if leased => reason,
+            reason = read_lease(lease), if leased => reason,
         }
     }
 }
@@ -212,7 +212,7 @@ async fn ended(process: Option<&mut oneshot::Receiver<()>>) {
 }
 
 /// Returns the meaning of the lease's next message.
-async fn said(lease: &mut LeaseReader) -> Reason {
+async fn read_lease(lease: &mut LeaseReader) -> Reason {
     // A partial line stays in the buffer. It is consumed only when it is complete.
     match lease.fill_buf().await {
         Ok([]) | Err(_) => return Reason::LeaseClosed,
@@ -225,9 +225,9 @@ async fn said(lease: &mut LeaseReader) -> Reason {
 }
 
 /// A client that requests the end of the testbed and waits for it.
-struct Wish(OwnedWriteHalf);
+struct StopRequest(OwnedWriteHalf);
 
-impl Wish {
+impl StopRequest {
     async fn answer(mut self, reply: &Reply) {
         // The client may have disconnected.
         let _ = send(&mut self.0, reply).await;
@@ -235,19 +235,19 @@ impl Wish {
 }
 
 /// The state of a testbed that commands access.
-struct Bed {
+struct Testbed {
     name: TestbedName,
-    wanted: Wanted,
+    wanted: UpOptions,
     kernel: (String, PathBuf),
     folder: PathBuf,
     begun: Instant,
     stages: Mutex<BTreeMap<GuestName, Stage>>,
-    guests: Mutex<BTreeMap<GuestName, Arc<Inhabited>>>,
-    downs: mpsc::Sender<Wish>,
+    guests: Mutex<BTreeMap<GuestName, Arc<RunningGuest>>>,
+    downs: mpsc::Sender<StopRequest>,
 }
 
 /// A guest that accepts commands.
-struct Inhabited {
+struct RunningGuest {
     place: Place,
     boot_ms: u64,
     qemu: Option<u32>,
@@ -257,8 +257,14 @@ struct Inhabited {
     daemon: tokio::sync::Mutex<Option<Daemon>>,
 }
 
-impl Bed {
-    fn new(name: &TestbedName, wanted: &Wanted, lab: &Lab, run: &RunDir, downs: mpsc::Sender<Wish>) -> Self {
+impl Testbed {
+    fn new(
+        name: &TestbedName,
+        wanted: &UpOptions,
+        lab: &Lab,
+        run: &RunDir,
+        downs: mpsc::Sender<StopRequest>,
+    ) -> Self {
         let kernel = lab.kernel();
         Self {
             name: name.clone(),
@@ -278,11 +284,11 @@ impl Bed {
         }
     }
 
-    fn furnish(&self, guests: Vec<Booted>) {
+    fn enter_root(&self, guests: Vec<Booted>) {
         *lock(&self.guests) = guests
             .into_iter()
             .map(|Booted { place, vm, daemon, ports }| {
-                let guest = Inhabited {
+                let guest = RunningGuest {
                     place,
                     boot_ms: u64::try_from(vm.boot_time().as_millis()).unwrap_or(u64::MAX),
                     qemu: vm.process_id().ok(),
@@ -296,7 +302,7 @@ impl Bed {
             .collect();
     }
 
-    fn guest(&self, name: GuestName) -> Result<Arc<Inhabited>> {
+    fn guest(&self, name: GuestName) -> Result<Arc<RunningGuest>> {
         let found = lock(&self.guests).get(&name).cloned();
         found.with_context(|| {
             format!(
@@ -346,7 +352,7 @@ impl Bed {
     }
 
     /// Returns the environment of every command in a guest.
-    fn environment(&self, guest: &Inhabited) -> BTreeMap<String, String> {
+    fn environment(&self, guest: &RunningGuest) -> BTreeMap<String, String> {
         let places = Place::all(&self.wanted);
         let names: Vec<String> = places.iter().map(|place| place.name.to_string()).collect();
         let mut environment: BTreeMap<String, String> = [
@@ -389,7 +395,7 @@ impl Bed {
 }
 
 /// Serves commands, each in its own task.
-async fn serve(listener: UnixListener, bed: Arc<Bed>) {
+async fn serve(listener: UnixListener, bed: Arc<Testbed>) {
     loop {
         match listener.accept().await {
             Ok((stream, _)) => {
@@ -408,7 +414,7 @@ async fn serve(listener: UnixListener, bed: Arc<Bed>) {
     }
 }
 
-async fn answer(stream: UnixStream, bed: &Bed) -> Result<()> {
+async fn answer(stream: UnixStream, bed: &Testbed) -> Result<()> {
     let (reader, mut writer) = stream.into_split();
     let mut reader = BufReader::new(reader);
     let Some(request) = receive::<Request>(&mut reader).await? else { return Ok(()) };
@@ -416,7 +422,7 @@ async fn answer(stream: UnixStream, bed: &Bed) -> Result<()> {
         Request::Describe => Reply::Description(bed.description()),
         Request::Down => {
             // One request is enough. Other clients wait for the end of their connections.
-            let _ = bed.downs.send(Wish(writer)).await;
+            let _ = bed.downs.send(StopRequest(writer)).await;
             return Ok(());
         }
         Request::Messages { guest } => match messages(bed, guest).await {
@@ -435,7 +441,7 @@ async fn answer(stream: UnixStream, bed: &Bed) -> Result<()> {
 }
 
 /// Allocates a port for a command, and adds the common environment to the command.
-fn begin(bed: &Bed, guest: GuestName, mut start: Start) -> Result<(Taken, Start)> {
+fn begin(bed: &Testbed, guest: GuestName, mut start: Start) -> Result<(Taken, Start)> {
     let guest = bed.guest(guest)?;
     let mut environment = bed.environment(&guest);
     environment.append(&mut start.env);
@@ -448,7 +454,7 @@ fn begin(bed: &Bed, guest: GuestName, mut start: Start) -> Result<(Taken, Start)
     Ok((guest.ports.take()?, start))
 }
 
-async fn messages(bed: &Bed, guest: GuestName) -> Result<Vec<String>> {
+async fn messages(bed: &Testbed, guest: GuestName) -> Result<Vec<String>> {
     let guest = bed.guest(guest)?;
     let mut vm = guest.vm.lock().await;
     Ok(vm.call(Dmesg { level: None }).await?.lines)

@@ -105,7 +105,7 @@ impl Icm {
             next += table.bytes() as u64;
             let count = table.bytes() / PAGE;
             let first = arena.alloc(count, PAGE)?;
-            table.pages = lend_order(count, options.scattered).map(|i| first + i * PAGE).collect();
+            table.pages = map_order(count, options.scattered).map(|i| first + i * PAGE).collect();
         }
         let total = next - options.base;
         ensure!(total <= lim.max_icm, "tables of {total:#x} bytes exceed the device's {:#x}", lim.max_icm);
@@ -137,7 +137,7 @@ impl Icm {
 
 /// Returns page numbers `0..count` in the order of their ICM addresses. If `scattered`, runs of 1, 2, 4 and 3 pages are
 /// taken from the end.
-fn lend_order(count: usize, scattered: bool) -> impl Iterator<Item = usize> {
+fn map_order(count: usize, scattered: bool) -> impl Iterator<Item = usize> {
     let runs = [1, 2, 4, 3].into_iter().cycle();
     let mut end = count;
     let mut order = Vec::with_capacity(count);

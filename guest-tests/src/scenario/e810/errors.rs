@@ -11,7 +11,7 @@ use super::roce::{self, DEVICE, Gid, gid_index, port_is_active};
 use super::station::Station;
 use crate::lab::Lab;
 use crate::report::Report;
-use crate::scenario::failing::{EVENT_LIMIT, Place, Side, Wanted, event, status};
+use crate::scenario::failing::{EVENT_LIMIT, PeerAddress, Side, SideOptions, event, status};
 use crate::stock_verbs::StockSend;
 use crate::tools::{self, Exchange, Ready};
 
@@ -25,15 +25,15 @@ const LONG: u32 = 4 << 20;
 const MANY: usize = 120;
 
 /// An asynchronous event of the device: code and source (section 14.1).
-type Told = (u16, u8);
-const KEY_INBOUND: Told = (0x102, 9);
-const KEY_SEND: Told = (0x102, 5);
-const BOUNDS_INBOUND: Told = (0x108, 9);
-const REMOTE_ACCESS: Told = (0x20d, 5);
-const REMOTE_REQUEST: Told = (0x208, 5);
-const TOO_LONG: Told = (0x303, 1);
-const RETRIES: Told = (0x50a, 5);
-const RNR_RETRIES: Told = (0x50f, 5);
+type DeviceEvent = (u16, u8);
+const KEY_INBOUND: DeviceEvent = (0x102, 9);
+const KEY_SEND: DeviceEvent = (0x102, 5);
+const BOUNDS_INBOUND: DeviceEvent = (0x108, 9);
+const REMOTE_ACCESS: DeviceEvent = (0x20d, 5);
+const REMOTE_REQUEST: DeviceEvent = (0x208, 5);
+const TOO_LONG: DeviceEvent = (0x303, 1);
+const RETRIES: DeviceEvent = (0x50a, 5);
+const RNR_RETRIES: DeviceEvent = (0x50f, 5);
 
 struct Pair {
     a: Station,
@@ -89,14 +89,14 @@ impl Pair {
     async fn start(&mut self) -> Result<()> {
         roce::start(&mut self.a).await?;
         roce::start(&mut self.b).await?;
-        self.tell(&[], &[]).await
+        self.expect_events(&[], &[]).await
     }
 
     /// Checks that the kernels have logged exactly these events of the device since the last check.
-    async fn tell(&mut self, of_a: &[Told], of_b: &[Told]) -> Result<()> {
+    async fn expect_events(&mut self, of_a: &[DeviceEvent], of_b: &[DeviceEvent]) -> Result<()> {
         for (station, expected) in [(&mut self.a, of_a), (&mut self.b, of_b)] {
             let lines = station.new_warnings().await?;
-            let found: Option<Vec<Told>> = lines.iter().map(|line| told(line)).collect();
+            let found: Option<Vec<DeviceEvent>> = lines.iter().map(|line| parse_event(line)).collect();
             let name = station.vm.name();
             ensure!(
                 found.as_deref() == Some(expected),
@@ -119,7 +119,7 @@ impl Pair {
 }
 
 /// Returns code and source of an event from a kernel message.
-fn told(line: &str) -> Option<Told> {
+fn parse_event(line: &str) -> Option<DeviceEvent> {
     let (_, rest) = line.split_once("abnormal ae_id = 0x")?;
     let code = rest.split(' ').next()?;
     let (_, source) = rest.rsplit_once("ae_src=")?;
@@ -132,7 +132,7 @@ impl Ends {
     }
 
     /// Connects the ends after `change` was applied to a's attributes.
-    async fn open_with(pair: &mut Pair, change: impl FnOnce(&mut Wanted)) -> Result<Self> {
+    async fn open_with(pair: &mut Pair, change: impl FnOnce(&mut SideOptions)) -> Result<Self> {
         let mut wanted_a = wanted(&mut pair.a).await?;
         let mut wanted_b = wanted(&mut pair.b).await?;
         change(&mut wanted_a);
@@ -152,8 +152,8 @@ impl Ends {
     }
 }
 
-async fn wanted(station: &mut Station) -> Result<Wanted> {
-    Ok(Wanted::new(DEVICE, Place::Gid(gid_index(station, Gid::V4).await?)))
+async fn wanted(station: &mut Station) -> Result<SideOptions> {
+    Ok(SideOptions::new(DEVICE, PeerAddress::Gid(gid_index(station, Gid::V4).await?)))
 }
 
 /// A failed request flushes the requests behind it.
@@ -166,7 +166,7 @@ async fn wrong_key(pair: &mut Pair) -> Result<()> {
     ends.a.expect(vm, &[status::SUCCESS, status::REM_ACCESS_ERR, status::WR_FLUSH_ERR]).await?;
     ends.a.expect_event(vm, event::QP_ACCESS_ERR).await?;
     ends.b.expect_event(&mut pair.b.vm, event::QP_ACCESS_ERR).await?;
-    pair.tell(&[REMOTE_ACCESS], &[KEY_INBOUND]).await?;
+    pair.expect_events(&[REMOTE_ACCESS], &[KEY_INBOUND]).await?;
     ends.close(pair).await
 }
 
@@ -193,7 +193,7 @@ async fn posted_afterwards(pair: &mut Pair) -> Result<()> {
     ends.b.receive(vm, 4096).await?;
     ends.b.post(vm, &[ends.b.send(64)]).await?;
     ends.b.expect(vm, &[status::WR_FLUSH_ERR; 2]).await?;
-    pair.tell(&[REMOTE_ACCESS], &[KEY_INBOUND]).await?;
+    pair.expect_events(&[REMOTE_ACCESS], &[KEY_INBOUND]).await?;
     ends.close(pair).await
 }
 
@@ -204,7 +204,7 @@ async fn out_of_bounds(pair: &mut Pair) -> Result<()> {
     ends.a.post(&mut pair.a.vm, &[beyond]).await?;
     ends.a.expect(&mut pair.a.vm, &[status::REM_ACCESS_ERR]).await?;
     ends.b.expect_event(&mut pair.b.vm, event::QP_ACCESS_ERR).await?;
-    pair.tell(&[REMOTE_ACCESS], &[BOUNDS_INBOUND]).await?;
+    pair.expect_events(&[REMOTE_ACCESS], &[BOUNDS_INBOUND]).await?;
     ends.close(pair).await
 }
 
@@ -217,7 +217,7 @@ async fn wrong_local_key(pair: &mut Pair) -> Result<()> {
     ends.a.post(vm, &[bad, ends.a.send(16)]).await?;
     ends.a.expect(vm, &[status::LOC_PROT_ERR, status::WR_FLUSH_ERR]).await?;
     ends.a.expect_event(vm, event::QP_ACCESS_ERR).await?;
-    pair.tell(&[KEY_SEND], &[]).await?;
+    pair.expect_events(&[KEY_SEND], &[]).await?;
     ends.close(pair).await
 }
 
@@ -229,7 +229,7 @@ async fn too_long(pair: &mut Pair) -> Result<()> {
     ends.a.expect(&mut pair.a.vm, &[status::REM_INV_REQ_ERR]).await?;
     ends.b.expect(&mut pair.b.vm, &[status::LOC_LEN_ERR, status::WR_FLUSH_ERR]).await?;
     ends.b.expect_event(&mut pair.b.vm, event::QP_FATAL).await?;
-    pair.tell(&[REMOTE_REQUEST], &[TOO_LONG]).await?;
+    pair.expect_events(&[REMOTE_REQUEST], &[TOO_LONG]).await?;
     ends.close(pair).await
 }
 
@@ -247,7 +247,7 @@ async fn receiver_not_ready(pair: &mut Pair) -> Result<()> {
     ends.a.post(vm, &[ends.a.send(64), ends.a.send(64)]).await?;
     ends.a.expect(vm, &[first, status::WR_FLUSH_ERR]).await?;
     ends.a.expect_event(vm, event::QP_FATAL).await?;
-    pair.tell(&[RNR_RETRIES], &[]).await?;
+    pair.expect_events(&[RNR_RETRIES], &[]).await?;
     ends.close(pair).await
 }
 
@@ -258,7 +258,7 @@ async fn peer_gone(pair: &mut Pair) -> Result<()> {
     ends.a.post(vm, &[ends.a.send(64), ends.a.send(64)]).await?;
     ends.a.expect(vm, &[status::RETRY_EXC_ERR, status::WR_FLUSH_ERR]).await?;
     ends.a.expect_event(vm, event::QP_FATAL).await?;
-    pair.tell(&[RETRIES], &[]).await?;
+    pair.expect_events(&[RETRIES], &[]).await?;
     ends.close(pair).await
 }
 
@@ -272,7 +272,7 @@ async fn overrun(pair: &mut Pair) -> Result<()> {
     ends.close(pair).await?;
     let warnings = pair.a.new_warnings().await?;
     ensure!(warnings.iter().any(|line| line.contains("CQ")), "the driver logged warnings: {warnings:?}");
-    pair.tell(&[], &[]).await
+    pair.expect_events(&[], &[]).await
 }
 
 /// Checks that posted requests of a fail from one of them on, with these statuses for the first and the rest.
@@ -291,7 +291,7 @@ async fn target_deregistered(pair: &mut Pair) -> Result<()> {
     ends.b.verbs.deregister(&mut pair.b.vm, ends.b.region).await?;
     fails_in_between(pair, &ends, status::REM_ACCESS_ERR).await?;
     ends.b.expect_event(&mut pair.b.vm, event::QP_ACCESS_ERR).await?;
-    pair.tell(&[REMOTE_ACCESS], &[KEY_INBOUND]).await?;
+    pair.expect_events(&[REMOTE_ACCESS], &[KEY_INBOUND]).await?;
     ends.close(pair).await
 }
 
@@ -301,7 +301,7 @@ async fn source_deregistered(pair: &mut Pair) -> Result<()> {
     ends.a.verbs.deregister(&mut pair.a.vm, ends.a.region).await?;
     fails_in_between(pair, &ends, status::LOC_PROT_ERR).await?;
     ends.a.expect_event(&mut pair.a.vm, event::QP_ACCESS_ERR).await?;
-    pair.tell(&[KEY_SEND], &[]).await?;
+    pair.expect_events(&[KEY_SEND], &[]).await?;
     ends.close(pair).await
 }
 
@@ -314,7 +314,7 @@ async fn window_unbound(pair: &mut Pair) -> Result<()> {
     ends.b.verbs.unbind(&mut pair.b.vm, ends.b.qp, window).await?;
     fails_in_between(pair, &ends, status::REM_ACCESS_ERR).await?;
     ends.b.expect_event(&mut pair.b.vm, event::QP_ACCESS_ERR).await?;
-    pair.tell(&[REMOTE_ACCESS], &[KEY_INBOUND]).await?;
+    pair.expect_events(&[REMOTE_ACCESS], &[KEY_INBOUND]).await?;
     ends.close(pair).await
 }
 
@@ -327,12 +327,12 @@ async fn traffic(pair: &mut Pair) -> Result<[ProgramId; 2]> {
     Ready::Tcp(PERFTEST_PORT).wait(&mut pair.b.vm, server, &line(of_b)).await?;
     let address = pair.b.address(0).ipv4;
     let client = tools::spawn(&mut pair.a.vm, &format!("{} {address}", line(of_a))).await?;
-    flows(pair).await?;
+    wait_for_traffic(pair).await?;
     Ok([server, client])
 }
 
 /// Waits until more packets have arrived from a.
-async fn flows(pair: &Pair) -> Result<()> {
+async fn wait_for_traffic(pair: &Pair) -> Result<()> {
     let before = received(pair).await?;
     let deadline = Instant::now() + LIMIT;
     while received(pair).await? < before + 1000 {
@@ -357,7 +357,7 @@ async fn server_killed(pair: &mut Pair) -> Result<()> {
         "{:?}: {text}",
         end.status
     );
-    pair.tell(&[RETRIES], &[]).await
+    pair.expect_events(&[RETRIES], &[]).await
 }
 
 /// The server of a WRITE test has no requests of its own. It notices that the connection of its client ends.
@@ -366,7 +366,7 @@ async fn client_killed(pair: &mut Pair) -> Result<()> {
     tools::stop(&mut pair.a.vm, client).await?;
     let end = tools::wait(&mut pair.b.vm, server, LIMIT).await.context("the server did not exit")?;
     ensure!(end.status != ExitStatus::Code(0), "the server succeeded, expected a failure: {}", end.stdout);
-    pair.tell(&[], &[]).await
+    pair.expect_events(&[], &[]).await
 }
 
 async fn still_works(pair: &mut Pair) -> Result<()> {
@@ -376,7 +376,7 @@ async fn still_works(pair: &mut Pair) -> Result<()> {
     let client = format!("{} {}", line(of_a), pair.b.address(0).ipv4);
     let exchange = Exchange { server: line(of_b), client, ready: Ready::Tcp(PERFTEST_PORT), limit: LIMIT };
     exchange.run(&mut pair.b.vm, &mut pair.a.vm).await?;
-    pair.tell(&[], &[]).await
+    pair.expect_events(&[], &[]).await
 }
 
 async fn stop(pair: &mut Pair, [server, client]: [ProgramId; 2]) -> Result<()> {
@@ -390,14 +390,14 @@ async fn interface_down(pair: &mut Pair) -> Result<()> {
     let device = pair.a.device.clone();
     pair.a.sh(&format!("ip link set {device} down && ip link set {device} up")).await?;
     port_is_active(&mut pair.a).await?;
-    flows(pair).await?;
-    pair.tell(&[], &[]).await?;
+    wait_for_traffic(pair).await?;
+    pair.expect_events(&[], &[]).await?;
     stop(pair, programs).await?;
     still_works(pair).await
 }
 
 /// The program gets a fatal event of its device, and the peer's requests fail with exhausted retries.
-async fn device_goes(pair: &mut Pair, line: &str) -> Result<()> {
+async fn device_removed(pair: &mut Pair, line: &str) -> Result<()> {
     let programs = traffic(pair).await?;
     let ends = Ends::open(pair).await?;
     pair.a.vm.run_within(LIMIT, &["sh", "-c", line]).await?;
@@ -413,17 +413,17 @@ async fn device_goes(pair: &mut Pair, line: &str) -> Result<()> {
 
 async fn function_reset(pair: &mut Pair) -> Result<()> {
     let line = format!("echo 1 > /sys/class/net/{}/device/reset", pair.a.device);
-    device_goes(pair, &line).await?;
+    device_removed(pair, &line).await?;
     port_is_active(&mut pair.a).await?;
-    pair.tell(&[], &[RETRIES]).await?;
+    pair.expect_events(&[], &[RETRIES]).await?;
     still_works(pair).await
 }
 
 async fn unloaded(pair: &mut Pair) -> Result<()> {
-    device_goes(pair, "modprobe -r irdma; ! lsmod | grep -q '^ice ' || modprobe -r ice").await?;
+    device_removed(pair, "modprobe -r irdma; ! lsmod | grep -q '^ice ' || modprobe -r ice").await?;
     pair.a.restart().await?;
     roce::start(&mut pair.a).await?;
-    pair.tell(&[], &[RETRIES]).await?;
+    pair.expect_events(&[], &[RETRIES]).await?;
     still_works(pair).await
 }
 
@@ -436,6 +436,6 @@ async fn guest_dies(pair: &mut Pair) -> Result<()> {
     ends.a.expect_event(vm, event::QP_FATAL).await?;
     ends.a.verbs.close(vm).await?;
     let warnings = pair.a.new_warnings().await?;
-    ensure!(warnings.iter().map(|line| told(line)).eq([Some(RETRIES)]), "{warnings:?}");
+    ensure!(warnings.iter().map(|line| parse_event(line)).eq([Some(RETRIES)]), "{warnings:?}");
     Ok(())
 }

@@ -50,7 +50,7 @@ pub(in super::super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> 
         report.case(name, &hint, change.happen(a, b)).await?;
     }
     report.case("a connection fails if the link stays down", &hint, changes::given_up(a, b)).await?;
-    report.case("the driver is unloaded during a connection", &hint, changes::driver_goes(a, b)).await?;
+    report.case("the driver is unloaded during a connection", &hint, changes::driver_removed(a, b)).await?;
     report.case("RoCE together with NIC traffic", &hint, traffic::beside_nic(a, b)).await?;
     let ends = async {
         a.no_warnings().await?;

@@ -202,18 +202,18 @@ struct Bench {
 }
 
 /// Results of one measurement with one NIC.
-struct Found {
+struct Results {
     measure: Measure,
     card: Card,
     values: Vec<f64>,
     /// CPU time of all rounds, and their number of round trips.
-    taken: Taken,
+    taken: CpuTime,
     round_trips: f64,
 }
 
 /// CPU time of guests and daemons.
 #[derive(Clone, Copy, Debug, Default)]
-struct Taken {
+struct CpuTime {
     vcpus: Effort,
     qemu: Effort,
     hcad: Effort,
@@ -221,7 +221,7 @@ struct Taken {
     interrupts: u64,
 }
 
-impl Add for Taken {
+impl Add for CpuTime {
     type Output = Self;
 
     fn add(self, other: Self) -> Self {
@@ -235,7 +235,7 @@ impl Add for Taken {
     }
 }
 
-impl Sub for Taken {
+impl Sub for CpuTime {
     type Output = Self;
 
     fn sub(self, before: Self) -> Self {
@@ -249,7 +249,7 @@ impl Sub for Taken {
     }
 }
 
-impl Found {
+impl Results {
     fn median(&self) -> f64 {
         self.values.get(self.values.len() / 2).copied().unwrap_or(f64::NAN)
     }
@@ -299,14 +299,14 @@ impl Bench {
     }
 
     /// Measures all NICs in turn.
-    async fn measure(&mut self, measure: Measure, rounds: usize, all: &mut Vec<Found>) -> Result<()> {
+    async fn measure(&mut self, measure: Measure, rounds: usize, all: &mut Vec<Results>) -> Result<()> {
         let rr = measure == Measure::TcpRoundTrips;
         let server = if rr { Some(qperf(&mut self.b).await?) } else { None };
-        let mut found = CARDS.map(|card| Found {
+        let mut found = CARDS.map(|card| Results {
             measure,
             card,
             values: Vec::new(),
-            taken: Taken::default(),
+            taken: CpuTime::default(),
             round_trips: 0.0,
         });
         for _ in 0..rounds {
@@ -330,8 +330,8 @@ impl Bench {
     }
 
     /// Returns the CPU time so far.
-    async fn taken(&mut self) -> Result<Taken> {
-        let mut taken = Taken::default();
+    async fn taken(&mut self) -> Result<CpuTime> {
+        let mut taken = CpuTime::default();
         for vm in [&self.a, &self.b] {
             let [vcpus, qemu] = Effort::of_guest(vm.process_id()?)?;
             taken.vcpus = taken.vcpus + vcpus;
@@ -386,7 +386,7 @@ async fn qperf(vm: &mut Vm) -> Result<ProgramId> {
 }
 
 /// Returns one line per measurement: the result of each NIC, the spread of its rounds, and the ratios of the E810.
-fn table(all: &[Found]) -> String {
+fn table(all: &[Results]) -> String {
     let mut text = format!("{:26}", "measure");
     for card in CARDS {
         write!(text, "{:>22}", card.name()).expect("a String takes every write");
@@ -411,7 +411,7 @@ fn table(all: &[Found]) -> String {
 }
 
 /// Returns one line per NIC and round-trip measurement: the CPU time of a round trip.
-fn costs(all: &[Found]) -> String {
+fn costs(all: &[Results]) -> String {
     let mut text = format!(
         "{:26}{:>12}{:>22}{:>22}{:>22}{:>12}{:>10}{:>10}",
         "a round trip takes", "", "virtual CPUs", "rest of QEMU", "hcad", "waiting", "MMIO", "MSI-X"
@@ -419,7 +419,7 @@ fn costs(all: &[Found]) -> String {
     for found in all.iter().filter(|found| found.measure.is_of_round_trips()) {
         let each = |amount: f64| amount / found.round_trips;
         let micros = |time: Duration| each(time.as_secs_f64() * 1e6);
-        let Taken { vcpus, qemu, hcad, messages, interrupts } = found.taken;
+        let CpuTime { vcpus, qemu, hcad, messages, interrupts } = found.taken;
         write!(text, "\n{:26}{:>12}", found.measure.name(), found.card.name())
             .expect("a String takes every write");
         for part in [vcpus, qemu, hcad] {
@@ -434,7 +434,7 @@ fn costs(all: &[Found]) -> String {
 }
 
 /// Writes the ratios in the format of `ci/bench`.
-fn keep(all: &[Found], file: PathBuf) -> Result<()> {
+fn keep(all: &[Results], file: PathBuf) -> Result<()> {
     let mut lines = String::new();
     for found in all.chunks(CARDS.len()) {
         let (first, others) = found.split_first().context("no card was measured")?;

@@ -118,7 +118,7 @@ impl Station {
     pub(super) async fn die(&mut self) -> Result<()> {
         self.vm.kill().await?;
         match &mut self.daemon {
-            Some(daemon) => daemon.guest_gone().await,
+            Some(daemon) => daemon.wait_for_disconnect().await,
             None => Ok(()),
         }
     }

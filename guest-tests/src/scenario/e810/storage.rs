@@ -95,7 +95,7 @@ pub(in super::super) async fn run(lab: &Lab, report: &mut Report, extent: Extent
             protocol_cases(report, &hint, &mut pair, target).await?;
             if extent != Extent::Core {
                 let title = format!("{}: fio resumes after the server was killed", target.name());
-                let case = target.outlives(&mut pair, Outage::Killed(&place));
+                let case = target.survives_outage(&mut pair, Outage::Killed(&place));
                 report.case_within(target.limit() * 2, &title, &hint, case).await?;
             }
             let title = format!("{}: the client disconnects", target.name());
@@ -136,5 +136,5 @@ async fn protocol_cases(report: &mut Report, hint: &str, pair: &mut Pair, target
     let title = format!("{name}: fio verifies the data with 0.1 % frame loss");
     report.case_within(limit * 2, &title, hint, target.lossy(pair)).await?;
     let title = format!("{name}: fio resumes after the server dropped the connection");
-    report.case_within(limit * 2, &title, hint, target.outlives(pair, Outage::LetGo)).await
+    report.case_within(limit * 2, &title, hint, target.survives_outage(pair, Outage::LetGo)).await
 }

@@ -93,7 +93,7 @@ impl Endpoint for Stock {
         self.ip
     }
 
-    fn tells_route(&self) -> bool {
+    fn writes_ip_header(&self) -> bool {
         matches!(self.names, Names::Gids(_))
     }
 

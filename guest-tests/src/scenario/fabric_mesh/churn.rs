@@ -48,8 +48,8 @@ pub(super) async fn run(mesh: &mut Mesh) -> Result<()> {
         go_on(&mut counts).await.context("afterwards")?;
         stop.send(true).context("the other peers have stopped")
     };
-    let near_talk = talk_on(second, third, 0x73_0000, &near_count, stopped.clone());
-    let far_talk = talk_on(hub, nic, 0x74_0000, &far_count, stopped);
+    let near_talk = repeat_rounds(second, third, 0x73_0000, &near_count, stopped.clone());
+    let far_talk = repeat_rounds(hub, nic, 0x74_0000, &far_count, stopped);
     tokio::try_join!(change, near_talk, far_talk)?;
     Ok(())
 }
@@ -67,7 +67,7 @@ async fn go_on(counts: &mut [watch::Receiver<u64>]) -> Result<()> {
 }
 
 /// Repeats rounds and reports their number.
-async fn talk_on(
+async fn repeat_rounds(
     a: &mut Station,
     b: &mut Station,
     seed: u64,

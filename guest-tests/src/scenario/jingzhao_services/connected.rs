@@ -121,7 +121,7 @@ impl Link {
                     return self.buffers.expect_arrived(pair, 0, len).await;
                 }
             }
-            if !self.lost_something(pair, before).await? {
+            if !self.has_lost_packets(pair, before).await? {
                 bail!("a message of {len} bytes did not arrive, although all its packets did");
             }
             self.renew(pair).await?;
@@ -171,7 +171,7 @@ impl Link {
     }
 
     /// Returns whether packets were lost, in the middle or at the end.
-    async fn lost_something(&self, pair: &mut Pair, gaps_before: u64) -> Result<bool> {
+    async fn has_lost_packets(&self, pair: &mut Pair, gaps_before: u64) -> Result<bool> {
         let (at_sender, at_receiver) = self.ends();
         let (sender, receiver) = pair.towards(self.direction);
         let sent = at_sender.query(sender).await?.next_send_psn;

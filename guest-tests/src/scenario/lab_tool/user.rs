@@ -130,7 +130,7 @@ impl User {
     }
 
     /// Returns the processes of a testbed as soon as it exists.
-    pub(super) async fn processes_soon(&self, testbed: &str, limit: Duration) -> Result<Vec<u32>> {
+    pub(super) async fn wait_for_processes(&self, testbed: &str, limit: Duration) -> Result<Vec<u32>> {
         let begun = Instant::now();
         loop {
             match self.processes(testbed).await {
@@ -152,7 +152,7 @@ impl User {
 
     /// Checks that no testbed is listed, that these processes have ended, and that the directory contains only its
     /// lock.
-    pub(super) async fn nothing_is_left(&self, processes: &[u32]) -> Result<()> {
+    pub(super) async fn expect_nothing_left(&self, processes: &[u32]) -> Result<()> {
         let begun = Instant::now();
         while let Some(alive) = processes.iter().find(|id| is_alive(**id)) {
             ensure!(begun.elapsed() < END, "process {alive} of {processes:?} is still running after {END:?}");
@@ -262,7 +262,7 @@ impl Running {
     }
 
     /// Waits for its end without reading more output.
-    pub(super) async fn end_unheard(self) -> Result<Outcome> {
+    pub(super) async fn end_without_output(self) -> Result<Outcome> {
         let Self { child, stdout, .. } = self;
         drop(stdout);
         let output = timeout(PATIENCE, child.wait_with_output())

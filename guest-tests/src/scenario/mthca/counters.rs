@@ -12,7 +12,7 @@ const LIMIT: Duration = Duration::from_secs(60);
 
 /// Number of attempts to read the counters until the host's values are the same before and after. Kernels still leave
 /// groups when the case starts, and each attempt waits for a program in the guest.
-const LOOKS: usize = 20;
+const ATTEMPTS: usize = 20;
 
 /// Counters with their names in `perfquery`.
 type Named = [(&'static str, u64); 8];
@@ -38,12 +38,12 @@ pub(super) async fn agree(pair: &mut StockPair) -> Result<()> {
 
 /// Values from the guest and from the host.
 #[derive(Debug)]
-struct Look {
+struct Readings {
     guest: String,
     expected: Named,
 }
 
-impl Look {
+impl Readings {
     /// Checks that the first `count` counters are equal.
     fn compare(&self, fit: impl Fn(u64) -> u64, count: usize) -> Result<()> {
         for (name, expected) in self.expected.iter().take(count) {
@@ -54,14 +54,14 @@ impl Look {
     }
 }
 
-async fn quiet(node: &mut StockNode, command: &str) -> Result<Look> {
-    for _ in 0..LOOKS {
+async fn quiet(node: &mut StockNode, command: &str) -> Result<Readings> {
+    for _ in 0..ATTEMPTS {
         let before = hcactl(&node.daemon.control(&["counters"]).await?)?;
         let end = node.vm.program(LIMIT, command).await?;
         ensure!(end.status == ExitStatus::Code(0), "{:?}: {}{}", end.status, end.stdout, end.stderr);
         let expected = hcactl(&node.daemon.control(&["counters"]).await?)?;
         if before == expected {
-            return Ok(Look { guest: end.stdout, expected });
+            return Ok(Readings { guest: end.stdout, expected });
         }
     }
     anyhow::bail!("traffic did not stop within {LOOKS} polls")

@@ -5,7 +5,7 @@ use std::time::Duration;
 use agent::wire::ExitStatus;
 use anyhow::{Context, Result, ensure};
 
-use super::super::failing::{EVENT_LIMIT, Place, REGION, Side, Wanted, event, status};
+use super::super::failing::{EVENT_LIMIT, PeerAddress, REGION, Side, SideOptions, event, status};
 use super::super::stock_pair::StockPair;
 use crate::daemon::Explained;
 use crate::lab::Lab;
@@ -54,7 +54,8 @@ impl Ends {
 
     /// Connects the ends with a completion queue of the given capacity at a.
     async fn open_with(pair: &mut StockPair, completions: Option<u32>) -> Result<Self> {
-        let wanted = |id, completions| Wanted { completions, ..Wanted::new("mthca0", Place::Lid(id)) };
+        let wanted =
+            |id, completions| SideOptions { completions, ..SideOptions::new("mthca0", PeerAddress::Lid(id)) };
         let (wanted_a, wanted_b) = (wanted(pair.a.id, completions), wanted(pair.b.id, None));
         let [a, b] = Side::pair((&mut pair.a.vm, wanted_a), (&mut pair.b.vm, wanted_b)).await?;
         Ok(Self { a, b })
@@ -166,7 +167,7 @@ async fn port_down(pair: &mut StockPair) -> Result<()> {
     let vm = &mut pair.a.vm;
     tools::line(vm, watch, "event_type IBV_EVENT_PORT_ACTIVE (9), port 1", EVENT_LIMIT).await?;
     tools::stop(vm, watch).await?;
-    if !pair.a.tells_port_state().await? {
+    if !pair.a.logs_port_state().await? {
         return Ok(());
     }
     let messages = pair.a.vm.call(agent::wire::Dmesg { level: None }).await?.lines;

@@ -122,24 +122,26 @@ pub(in super::super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> 
     let started = StockNode::start_alone(lab, &run, Vec::new(), Some(EXPLAINED)).await;
     let mut node = started.with_context(|| hint.clone())?;
     let driver = LineProgram::start(&mut node.vm, PROGRAM).await.with_context(|| hint.clone())?;
-    report.case("a correct driver is not reported", &hint, right(&mut node, driver)).await?;
+    report.case("a correct driver is not reported", &hint, expect_no_report(&mut node, driver)).await?;
     for planted in PLANTED {
-        report.case(planted.about, &hint, found(&mut node, driver, planted)).await?;
+        report.case(planted.about, &hint, expect_reports(&mut node, driver, planted)).await?;
     }
-    report.case("the correct driver is still not reported", &hint, right(&mut node, driver)).await?;
+    report
+        .case("the correct driver is still not reported", &hint, expect_no_report(&mut node, driver))
+        .await?;
     report.case("the daemon exits cleanly on SIGTERM", &hint, node.stop()).await
 }
 
 /// A correct driver causes no further report.
-async fn right(node: &mut StockNode, driver: LineProgram) -> Result<()> {
-    let told = Told::by_now(node).await?;
+async fn expect_no_report(node: &mut StockNode, driver: LineProgram) -> Result<()> {
+    let told = Violations::by_now(node).await?;
     driver.ask::<Value>(LIMIT, &mut node.vm, "nothing", json!({})).await?;
-    told.nothing_since(node).await
+    told.expect_none_since(node).await
 }
 
 /// Checks the reports of a bug, and that the daemon's log lines identify it.
-async fn found(node: &mut StockNode, driver: LineProgram, planted: &Planted) -> Result<()> {
-    let told = Told::by_now(node).await?;
+async fn expect_reports(node: &mut StockNode, driver: LineProgram, planted: &Planted) -> Result<()> {
+    let told = Violations::by_now(node).await?;
     driver.ask::<Value>(LIMIT, &mut node.vm, planted.name, json!({})).await?;
     let new = told.since(node, planted.says).await?;
     let expected: BTreeMap<String, u64> = planted.rules.iter().map(|rule| (rule.to_string(), 1)).collect();
@@ -148,18 +150,18 @@ async fn found(node: &mut StockNode, driver: LineProgram, planted: &Planted) -> 
 }
 
 /// Violations that a daemon has reported so far.
-pub(super) struct Told {
+pub(super) struct Violations {
     violations: BTreeMap<String, u64>,
     lines: usize,
 }
 
-impl Told {
+impl Violations {
     pub(super) async fn by_now(node: &mut StockNode) -> Result<Self> {
         Ok(Self { violations: node.daemon.violations().await?, lines: lines(node)?.len() })
     }
 
     /// Checks that nothing was reported since.
-    pub(super) async fn nothing_since(self, node: &StockNode) -> Result<()> {
+    pub(super) async fn expect_none_since(self, node: &StockNode) -> Result<()> {
         let (before, after) = (self.violations, node.daemon.violations().await?);
         ensure!(after == before, "reported {after:?}, before that {before:?}");
         Ok(())

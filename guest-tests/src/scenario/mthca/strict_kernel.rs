@@ -94,11 +94,11 @@ pub(in super::super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> 
     let disk = disk_of(&module).with_context(|| hint.clone())?;
     let started = StockNode::start_alone(lab, &run, vec![disk], Some(EXPLAINED)).await;
     let mut node = started.with_context(|| hint.clone())?;
-    report.case("the unmodified driver is not reported", &hint, right(&mut node)).await?;
+    report.case("the unmodified driver is not reported", &hint, expect_no_report(&mut node)).await?;
     for planted in PLANTED {
-        report.case(planted.about, &hint, found(&mut node, planted)).await?;
+        report.case(planted.about, &hint, expect_reports(&mut node, planted)).await?;
     }
-    report.case("the correct driver is still not reported", &hint, right(&mut node)).await?;
+    report.case("the correct driver is still not reported", &hint, expect_no_report(&mut node)).await?;
     report.case("the daemon exits cleanly on SIGTERM", &hint, node.stop()).await
 }
 
@@ -135,14 +135,14 @@ async fn use_driver(node: &mut StockNode, planted: u32) -> Result<()> {
 }
 
 /// A correct driver causes no report.
-async fn right(node: &mut StockNode) -> Result<()> {
+async fn expect_no_report(node: &mut StockNode) -> Result<()> {
     let told = Told::by_now(node).await?;
     use_driver(node, 0).await?;
     told.nothing_since(node).await
 }
 
 /// Checks that exactly these rules are reported, and that a line identifies the bug.
-async fn found(node: &mut StockNode, planted: &Planted) -> Result<()> {
+async fn expect_reports(node: &mut StockNode, planted: &Planted) -> Result<()> {
     let told = Told::by_now(node).await?;
     use_driver(node, planted.number).await?;
     let new = told.since(node, planted.says).await?;

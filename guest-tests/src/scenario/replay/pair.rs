@@ -9,7 +9,7 @@ use rand::RngExt;
 use rand_chacha::ChaCha8Rng;
 
 use super::super::e810::roce::{Gid, gid_index_of, irdma_guest};
-use super::super::failing::{Place, Side, Wanted};
+use super::super::failing::{PeerAddress, Side, SideOptions};
 use super::super::impairments::Impairments;
 use super::super::stock_pair::{MTHCA, StockPair};
 use super::verdict::Files;
@@ -207,7 +207,9 @@ impl Pair {
     /// Connects a queue pair of a program in each guest.
     pub(super) async fn sides(&mut self) -> Result<[Side; 2]> {
         let [of_a, of_b] = match &mut self.kind {
-            Kind::Mthca(pair) => [&pair.a, &pair.b].map(|node| Wanted::new(MTHCA, Place::Lid(node.id))),
+            Kind::Mthca(pair) => {
+                [&pair.a, &pair.b].map(|node| SideOptions::new(MTHCA, PeerAddress::Lid(node.id)))
+            }
             Kind::E810(cards) => {
                 let [a, b] = cards.each_mut();
                 [a.wanted().await?, b.wanted().await?]
@@ -218,7 +220,7 @@ impl Pair {
     }
 
     /// Takes a's link down and up.
-    pub(super) async fn bounce_link(&mut self) -> Result<()> {
+    pub(super) async fn toggle_link(&mut self) -> Result<()> {
         self.daemons()[0].control(&["port", "down"]).await?;
         self.port_of_a_is("1: DOWN").await?;
         self.daemons()[0].control(&["port", "up"]).await?;
@@ -285,7 +287,7 @@ impl Card {
         gid_index_of(&mut self.vm, self.device, Gid::V4).await.context("the card's GID")
     }
 
-    async fn wanted(&mut self) -> Result<Wanted> {
-        Ok(Wanted::new(self.device, Place::Gid(self.gid().await?)))
+    async fn wanted(&mut self) -> Result<SideOptions> {
+        Ok(SideOptions::new(self.device, PeerAddress::Gid(self.gid().await?)))
     }
 }

@@ -14,7 +14,7 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 
 use super::plan::{Plan, Side, Step};
-use super::{Ground, switch_capture, take_port_down};
+use super::{LaneContext, switch_capture, take_port_down};
 use crate::daemon::Control;
 use crate::scenario::codes::syndrome;
 use crate::scenario::endpoint::jingzhao::{Driver as _, InProcess};
@@ -55,7 +55,7 @@ impl Disturbance {
 
 /// The socket to which a client connects.
 #[derive(Clone, Debug)]
-pub(super) struct Seat {
+pub(super) struct Attachment {
     pub(super) name: String,
     pub(super) socket: PathBuf,
     pub(super) control: Control,
@@ -63,14 +63,14 @@ pub(super) struct Seat {
 
 #[derive(Debug)]
 pub(super) struct Clients<'a> {
-    ground: &'a Ground<'a>,
+    ground: &'a LaneContext<'a>,
     ends: [End; 2],
     rounds: u64,
 }
 
 #[derive(Debug)]
 struct End {
-    seat: Seat,
+    seat: Attachment,
     driver: InProcess,
     mr: Option<MrInfo>,
     queues: Option<(QpInfo, CqInfo)>,
@@ -79,7 +79,7 @@ struct End {
 }
 
 impl<'a> Clients<'a> {
-    pub(super) async fn start(ground: &'a Ground<'a>, [a, b]: [Seat; 2]) -> Result<Self> {
+    pub(super) async fn start(ground: &'a LaneContext<'a>, [a, b]: [Attachment; 2]) -> Result<Self> {
         let mut clients =
             Self { ground, ends: [End::attach(a, 1).await?, End::attach(b, 2).await?], rounds: 0 };
         clients.connect().await?;
@@ -90,7 +90,7 @@ impl<'a> Clients<'a> {
     }
 
     /// Executes the plan until the time is over and every kind has occurred.
-    pub(super) async fn endure(&mut self, mut plan: Plan<Disturbance>, until: Instant) -> Result<()> {
+    pub(super) async fn run_plan(&mut self, mut plan: Plan<Disturbance>, until: Instant) -> Result<()> {
         while !plan.has_drawn_all() || Instant::now() < until {
             let step = plan.draw();
             let pause = step.pause;
@@ -109,7 +109,7 @@ impl<'a> Clients<'a> {
     }
 
     async fn disturb(&mut self, step: &Step<Disturbance>) -> Result<()> {
-        let Seat { name, control, .. } = self.ends[step.side.index()].seat.clone();
+        let Attachment { name, control, .. } = self.ends[step.side.index()].seat.clone();
         let ground = self.ground;
         match step.kind {
             Disturbance::PortDown => self.talk_during(take_port_down(&control, step.length)).await,
@@ -261,7 +261,7 @@ impl<'a> Clients<'a> {
 }
 
 impl End {
-    async fn attach(seat: Seat, seed: u64) -> Result<Self> {
+    async fn attach(seat: Attachment, seed: u64) -> Result<Self> {
         let mut end = Self { seat, driver: InProcess::default(), mr: None, queues: None, seed: seed << 32 };
         end.open().await?;
         Ok(end)

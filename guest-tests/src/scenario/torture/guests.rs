@@ -10,7 +10,7 @@ use tokio::time::{Instant, sleep};
 use super::account::Account;
 use super::plan::{Plan, Side, Step};
 use super::talk::{Report, Talker};
-use super::{Ground, switch_capture, take_port_down};
+use super::{LaneContext, switch_capture, take_port_down};
 use crate::daemon::{Control, Daemon, HcaSpec};
 use crate::lab::Guest;
 use crate::process::Reading;
@@ -62,7 +62,7 @@ impl Disturbance {
 
 /// Connection of a guest to its HCA.
 #[derive(Debug)]
-pub(super) struct Seat {
+pub(super) struct Attachment {
     pub(super) name: String,
     pub(super) socket: PathBuf,
     pub(super) control: Control,
@@ -70,7 +70,7 @@ pub(super) struct Seat {
     pub(super) own: Option<(HcaSpec, Daemon)>,
 }
 
-impl Seat {
+impl Attachment {
     fn guest(&self) -> Guest<'_> {
         Guest { name: &self.name, hcas: vec![self.socket.clone()], ..Guest::default() }
     }
@@ -82,7 +82,7 @@ impl Seat {
 
 #[derive(Debug)]
 pub(super) struct Pair<'a> {
-    ground: &'a Ground<'a>,
+    ground: &'a LaneContext<'a>,
     name: String,
     ends: [End; 2],
     connection: u32,
@@ -90,33 +90,33 @@ pub(super) struct Pair<'a> {
 
 #[derive(Debug)]
 struct End {
-    seat: Seat,
+    seat: Attachment,
     vm: Vm,
     talker: Talker,
 }
 
 impl<'a> Pair<'a> {
     /// Boots both and starts the traffic.
-    pub(super) async fn start(ground: &'a Ground<'a>, [a, b]: [Seat; 2]) -> Result<Self> {
+    pub(super) async fn start(ground: &'a LaneContext<'a>, [a, b]: [Attachment; 2]) -> Result<Self> {
         let name = format!("guests {} and {}", a.name, b.name);
         let (a, b) = tokio::try_join!(End::start(ground, a, Side::A), End::start(ground, b, Side::B))?;
         let mut pair = Self { ground, name, ends: [a, b], connection: 0 };
         pair.connect().await?;
-        pair.goes_on().await?;
+        pair.expect_progress().await?;
         Ok(pair)
     }
 
     /// Executes the plan until the time is over and every kind has occurred.
-    pub(super) async fn endure(&mut self, mut plan: Plan<Disturbance>, until: Instant) -> Result<()> {
+    pub(super) async fn run_plan(&mut self, mut plan: Plan<Disturbance>, until: Instant) -> Result<()> {
         while !plan.has_drawn_all() || Instant::now() < until {
             let step = plan.draw();
             sleep(step.pause).await;
-            self.goes_on().await?;
+            self.expect_progress().await?;
             let name = &self.ends[step.side.index()].seat.name;
             let what = format!("{:?} at {name} for {:?}", step.kind, step.length);
             self.ground.timeline.note(&self.name, &what)?;
             self.disturb(&step).await.with_context(|| what.clone())?;
-            self.goes_on().await.with_context(|| format!("after {what}"))?;
+            self.expect_progress().await.with_context(|| format!("after {what}"))?;
             self.ground.timeline.count(&self.name, &format!("{:?}", step.kind))?;
         }
         Ok(())
@@ -148,7 +148,7 @@ impl<'a> Pair<'a> {
             Disturbance::KillQemu | Disturbance::KillDaemon | Disturbance::ReloadDriver => {
                 let [a, b] = &mut self.ends;
                 let (victim, survivor) = if step.side == Side::A { (a, b) } else { (b, a) };
-                tokio::try_join!(victim.begin_anew(self.ground, step), survivor.loses_its_peer())?;
+                tokio::try_join!(victim.restart_part(self.ground, step), survivor.loses_its_peer())?;
                 self.connect().await
             }
         }
@@ -170,9 +170,9 @@ impl<'a> Pair<'a> {
     }
 
     /// Checks that both ends receive messages without errors.
-    pub(super) async fn goes_on(&mut self) -> Result<()> {
+    pub(super) async fn expect_progress(&mut self) -> Result<()> {
         let [a, b] = &mut self.ends;
-        tokio::try_join!(a.goes_on(), b.goes_on()).map(drop)
+        tokio::try_join!(a.expect_progress(), b.expect_progress()).map(drop)
     }
 
     /// Checks that no driver has reported a problem with its HCA.
@@ -207,13 +207,13 @@ impl<'a> Pair<'a> {
 }
 
 impl End {
-    async fn start(ground: &Ground<'_>, seat: Seat, side: Side) -> Result<Self> {
+    async fn start(ground: &LaneContext<'_>, seat: Attachment, side: Side) -> Result<Self> {
         let (vm, talker) = boot(ground, &seat, side).await?;
         Ok(Self { seat, vm, talker })
     }
 
     /// Takes HCA, guest or driver away and starts it again.
-    async fn begin_anew(&mut self, ground: &Ground<'_>, step: &Step<Disturbance>) -> Result<()> {
+    async fn restart_part(&mut self, ground: &LaneContext<'_>, step: &Step<Disturbance>) -> Result<()> {
         match step.kind {
             Disturbance::ReloadDriver => {
                 self.talker.kill(&mut self.vm).await?;
@@ -239,7 +239,7 @@ impl End {
         self.talker.report(&mut self.vm).await
     }
 
-    async fn goes_on(&mut self) -> Result<()> {
+    async fn expect_progress(&mut self) -> Result<()> {
         let deadline = Instant::now() + PROGRESS_TIMEOUT;
         let before = self.report().await?;
         before.is_undisturbed().with_context(|| format!("guest {}", self.seat.name))?;
@@ -263,7 +263,7 @@ impl End {
         let deadline = Instant::now() + limit;
         loop {
             let report = self.report().await?;
-            let lost = report.has_lost_its_peer();
+            let lost = report.has_detected_peer_loss();
             if lost.with_context(|| format!("guest {}", self.seat.name))? {
                 return Ok(());
             }
@@ -278,7 +278,7 @@ impl End {
 }
 
 /// Boots a guest and starts the program, which is not yet connected.
-async fn boot(ground: &Ground<'_>, seat: &Seat, side: Side) -> Result<(Vm, Talker)> {
+async fn boot(ground: &LaneContext<'_>, seat: &Attachment, side: Side) -> Result<(Vm, Talker)> {
     let mut vm = ground.lab.boot(ground.run, ground.image, seat.guest()).await?;
     load_mthca(&mut vm).await?;
     let talker = Talker::start(&mut vm, ground.seed, side.index()).await?;

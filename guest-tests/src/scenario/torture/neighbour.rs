@@ -11,7 +11,7 @@ use tokio::time::{Instant, sleep};
 
 use super::hostile::{self, Attack};
 use super::plan::{Plan, Step};
-use super::{Ground, take_port_down};
+use super::{LaneContext, take_port_down};
 use crate::daemon::{Control, Daemon};
 use crate::process::Reading;
 
@@ -39,7 +39,7 @@ impl Disturbance {
 /// The daemon that also runs the HCAs of the other tests.
 #[derive(Debug)]
 pub(super) struct Neighbour<'a> {
-    pub(super) ground: &'a Ground<'a>,
+    pub(super) ground: &'a LaneContext<'a>,
     pub(super) daemon: Daemon,
     /// The HCA of the hostile client.
     pub(super) hostile: (PathBuf, Control),
@@ -51,7 +51,7 @@ pub(super) struct Neighbour<'a> {
 
 impl Neighbour<'_> {
     /// Executes the plan until the time is over and every kind has occurred.
-    pub(super) async fn endure(&mut self, mut plan: Plan<Disturbance>, until: Instant) -> Result<()> {
+    pub(super) async fn run_plan(&mut self, mut plan: Plan<Disturbance>, until: Instant) -> Result<()> {
         while !plan.has_drawn_all() || Instant::now() < until {
             let step = plan.draw();
             sleep(step.pause).await;

@@ -110,7 +110,7 @@ impl Report {
 
     /// Returns whether it has detected the loss of its peer and all its requests have completed: the oldest with retry
     /// exceeded, the others flushed (IBTA volume 1, sections 9.9.2.1.1 and 10.8.3.2.4).
-    pub(super) fn has_lost_its_peer(&self) -> Result<bool> {
+    pub(super) fn has_detected_peer_loss(&self) -> Result<bool> {
         ensure!(self.wrong.is_none(), "{self:?}");
         let Some((first, others)) = self.errors.split_first() else { return Ok(false) };
         let is_right = *first == (Request::Request, status::RETRY_EXC_ERR)
@@ -134,7 +134,7 @@ mod tests {
         report(&[(Request::Receive, status::WR_FLUSH_ERR)], 0).is_undisturbed().unwrap_err();
         let wrong = Report { wrong: Some("content".into()), ..Report::default() };
         wrong.is_undisturbed().unwrap_err();
-        wrong.has_lost_its_peer().unwrap_err();
+        wrong.has_detected_peer_loss().unwrap_err();
     }
 
     #[test]
@@ -142,11 +142,11 @@ mod tests {
         let lost = (Request::Request, status::RETRY_EXC_ERR);
         let flushed = (Request::Request, status::WR_FLUSH_ERR);
         let receive = (Request::Receive, status::WR_FLUSH_ERR);
-        assert!(!report(&[], 3).has_lost_its_peer().unwrap());
-        assert!(!report(&[lost, receive], 1).has_lost_its_peer().unwrap());
-        assert!(report(&[lost, flushed, receive], 0).has_lost_its_peer().unwrap());
-        report(&[flushed, lost], 0).has_lost_its_peer().unwrap_err();
-        report(&[lost, lost], 0).has_lost_its_peer().unwrap_err();
-        report(&[(Request::Receive, status::RETRY_EXC_ERR)], 0).has_lost_its_peer().unwrap_err();
+        assert!(!report(&[], 3).has_detected_peer_loss().unwrap());
+        assert!(!report(&[lost, receive], 1).has_detected_peer_loss().unwrap());
+        assert!(report(&[lost, flushed, receive], 0).has_detected_peer_loss().unwrap());
+        report(&[flushed, lost], 0).has_detected_peer_loss().unwrap_err();
+        report(&[lost, lost], 0).has_detected_peer_loss().unwrap_err();
+        report(&[(Request::Receive, status::RETRY_EXC_ERR)], 0).has_detected_peer_loss().unwrap_err();
     }
 }

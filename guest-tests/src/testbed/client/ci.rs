@@ -19,7 +19,7 @@ use crate::report::line;
 use crate::testbed::name::{GuestName, Target, TestbedName};
 use crate::testbed::protocol::Description;
 use crate::testbed::state::States;
-use crate::testbed::{LOGS, Wanted};
+use crate::testbed::{LOGS, UpOptions};
 
 /// Directory with the copied files in guests.
 const FOLDER: &str = "/work";
@@ -34,7 +34,7 @@ const LONGEST_LINE: usize = 64 << 10;
 #[derive(Clone, Debug, clap::Args)]
 pub struct Ci {
     #[command(flatten)]
-    wanted: Wanted,
+    wanted: UpOptions,
     /// Directory to copy to /work in each guest
     #[arg(long, value_name = "DIR", default_value = ".")]
     folder: PathBuf,

@@ -68,7 +68,7 @@ impl Reload {
     pub(super) async fn run(self) -> Result<()> {
         let testbed = &self.target.testbed;
         let Description { modules: kernel, guests, .. } = describe(testbed).await?;
-        modules::Wanted::new(&kernel)?.check_file(&self.module)?;
+        modules::ModuleList::new(&kernel)?.check_file(&self.module)?;
         let name = modules::name_of(&self.module)?;
         let (object, needs) = modules::open(&self.module)?;
         let mut all = Vec::new();

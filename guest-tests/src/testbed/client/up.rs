@@ -22,7 +22,7 @@ use crate::testbed::name::{GuestName, TestbedName};
 use crate::testbed::progress::Line;
 use crate::testbed::protocol::{Description, Event, Keep, Stage, receive, send};
 use crate::testbed::state::States;
-use crate::testbed::{LOGS, Wanted};
+use crate::testbed::{LOGS, UpOptions};
 
 /// The hidden command that this program runs for it.
 pub const SUPERVISE: &str = "supervise";
@@ -31,7 +31,7 @@ pub const SUPERVISE: &str = "supervise";
 #[derive(Clone, Debug, clap::Args)]
 pub struct Up {
     #[command(flatten)]
-    wanted: Wanted,
+    wanted: UpOptions,
     /// Stay in the foreground, and stop the guests when this command exits
     #[arg(long)]
     foreground: bool,
@@ -45,7 +45,7 @@ pub struct Up {
 pub struct Supervise {
     /// Guests to boot (same options as for `guest-lab up`)
     #[command(flatten)]
-    pub wanted: Wanted,
+    pub wanted: UpOptions,
     #[arg(long)]
     foreground: bool,
     #[arg(long)]
@@ -116,7 +116,7 @@ pub(super) struct Leased {
 
 impl Leased {
     /// Boots guests under the requested name, or else the default name.
-    pub(super) async fn boot(wanted: &Wanted, default_name: TestbedName) -> Result<Self, NotUp> {
+    pub(super) async fn boot(wanted: &UpOptions, default_name: TestbedName) -> Result<Self, NotUp> {
         let mut supervisor = Self::begin(wanted, default_name).await?;
         let mut lines: BTreeMap<GuestName, Line> = BTreeMap::new();
         loop {
@@ -137,7 +137,7 @@ impl Leased {
     }
 
     /// Performs all checks that are possible before the boot.
-    async fn begin(wanted: &Wanted, default_name: TestbedName) -> Result<Supervisor> {
+    async fn begin(wanted: &UpOptions, default_name: TestbedName) -> Result<Supervisor> {
         let progress = Line::begin(wanted.kind.name());
         progress.show("locating QEMU and the kernel");
         let name = wanted.name.clone().unwrap_or(default_name);

@@ -169,7 +169,7 @@ async fn first_to_end(a: &mut Station, b: &mut Station, traffic: Traffic) -> Res
 
 /// Both drivers are removed. The program's device disappears, its peer is notified, and new connections work when the
 /// drivers are back.
-pub(super) async fn driver_goes(a: &mut Station, b: &mut Station) -> Result<()> {
+pub(super) async fn driver_removed(a: &mut Station, b: &mut Station) -> Result<()> {
     let traffic = Traffic::start(a, b, &b.address(0).ipv4).await?;
     let [client, server] = traffic.programs();
     a.sh("modprobe -r irdma; ! lsmod | grep -q '^ice ' || modprobe -r ice").await?;

@@ -236,10 +236,10 @@ impl Target {
     }
 
     /// The server has an outage while fio runs. fio continues, and all data is correct.
-    pub(super) async fn outlives(&self, pair: &mut Pair, outage: Outage<'_>) -> Result<()> {
+    pub(super) async fn survives_outage(&self, pair: &mut Pair, outage: Outage<'_>) -> Result<()> {
         let before = received(&pair.client).await?;
         let program = pair.client.vm.call(Spawn { argv: self.fio() }).await?.program;
-        let gone = self.gone_and_back(pair, outage).await;
+        let gone = self.execute_outage(pair, outage).await;
         if gone.is_err() {
             stop(&mut pair.client.vm, program).await?;
         }
@@ -250,7 +250,7 @@ impl Target {
         self.judge(pair, &[self.protocol.loss, &[NO_ANSWER, QP_FAILED]].concat()).await
     }
 
-    async fn gone_and_back(&self, pair: &mut Pair, outage: Outage<'_>) -> Result<()> {
+    async fn execute_outage(&self, pair: &mut Pair, outage: Outage<'_>) -> Result<()> {
         let before = received(&pair.server).await?;
         let moving = async {
             while received(&pair.server).await? < before + UNDER_WAY {
