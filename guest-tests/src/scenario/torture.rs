@@ -53,8 +53,8 @@ const MINUTES: u64 = 5;
 const MARGIN: Duration = Duration::from_secs(10 * 60);
 
 /// Number of polls of the daemons' resources, until two successive ones agree.
-const LOOKS: usize = 20;
-const BETWEEN_LOOKS: Duration = Duration::from_millis(500);
+const POLLS: usize = 20;
+const POLL_INTERVAL: Duration = Duration::from_millis(500);
 /// Time limit for daemons to release resources on a slow host.
 const RELEASED: Duration = Duration::from_secs(60);
 
@@ -179,8 +179,8 @@ impl<'a> All<'a> {
     async fn accounts(&mut self) -> Result<Vec<(String, Account)>> {
         self.neighbour.settle().await?;
         let mut before = self.accounts_now()?;
-        for _ in 0..LOOKS {
-            sleep(BETWEEN_LOOKS).await;
+        for _ in 0..POLLS {
+            sleep(POLL_INTERVAL).await;
             let now = self.accounts_now()?;
             if before.iter().zip(&now).all(|((_, before), (_, now))| now.is_as_open_as(before)) {
                 return Ok(now);

@@ -22,15 +22,15 @@ pub(super) async fn run(mesh: &mut Mesh) -> Result<()> {
     let cell = Cell { service: Service::Rc, operation: Operation::Write, len: 4 << 20, seed: 0x75 << 48 };
     cell.run(a, b).await.context("marked data")?;
     let after = counts(sender, receiver).await?;
-    let [seen, told, heard] = [0, 1, 2].map(|n| after[n] - before[n]);
+    let [seen, sent, received] = [0, 1, 2].map(|n| after[n] - before[n]);
     let hits = marks.hits(receiver).await?;
     ensure!(seen == hits && hits > 1000, "{seen} of {hits} marks arrived");
     ensure!(
-        told > 0 && told < seen && heard == told,
-        "{told} CNPs were sent for {seen} marks, {heard} arrived"
+        sent > 0 && sent < seen && received == sent,
+        "{sent} CNPs were sent for {seen} marks, {received} arrived"
     );
     marks.clear(receiver).await?;
-    line(&format!("      {seen} packets marked, {told} CNPs sent and received"))
+    line(&format!("      {seen} packets marked, {sent} CNPs sent and received"))
 }
 
 /// Returns the numbers of marked packets, notifications sent and notifications received.

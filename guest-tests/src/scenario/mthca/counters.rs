@@ -64,7 +64,7 @@ async fn quiet(node: &mut StockNode, command: &str) -> Result<Readings> {
             return Ok(Readings { guest: end.stdout, expected });
         }
     }
-    anyhow::bail!("traffic did not stop within {LOOKS} polls")
+    anyhow::bail!("traffic did not stop within {ATTEMPTS} polls")
 }
 
 /// Returns the counters of `hcactl counters` by their names in PortCountersExtended (IBTA volume 1, section 16.1.4.11).

@@ -10,7 +10,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 
 use super::super::stock_pair::StockNode;
-use super::strict::Told;
+use super::strict::Violations;
 use crate::daemon::Explained;
 use crate::lab::Lab;
 use crate::report::Report;
@@ -136,14 +136,14 @@ async fn use_driver(node: &mut StockNode, planted: u32) -> Result<()> {
 
 /// A correct driver causes no report.
 async fn expect_no_report(node: &mut StockNode) -> Result<()> {
-    let told = Told::by_now(node).await?;
+    let told = Violations::by_now(node).await?;
     use_driver(node, 0).await?;
-    told.nothing_since(node).await
+    told.expect_none_since(node).await
 }
 
 /// Checks that exactly these rules are reported, and that a line identifies the bug.
 async fn expect_reports(node: &mut StockNode, planted: &Planted) -> Result<()> {
-    let told = Told::by_now(node).await?;
+    let told = Violations::by_now(node).await?;
     use_driver(node, planted.number).await?;
     let new = told.since(node, planted.says).await?;
     ensure!(new.keys().eq(planted.rules), "reported: {new:?}, expected {:?}", planted.rules);

@@ -24,15 +24,15 @@ impl Timeline {
     }
 
     /// Records that something starts or is correct.
-    pub(super) fn note(&self, who: &str, what: &str) -> Result<()> {
+    pub(super) fn note(&self, lane: &str, what: &str) -> Result<()> {
         let seconds = self.begun.elapsed().as_secs_f64();
-        Ok(writeln!(self.file.borrow_mut(), "{seconds:8.2} {who}: {what}")?)
+        Ok(writeln!(self.file.borrow_mut(), "{seconds:8.2} {lane}: {what}")?)
     }
 
     /// Records that a disturbance is over without harm to others.
-    pub(super) fn count(&self, who: &str, what: &str) -> Result<()> {
-        *self.counts.borrow_mut().entry(format!("{who}: {what}")).or_default() += 1;
-        self.note(who, &format!("{what} finished"))
+    pub(super) fn count(&self, lane: &str, what: &str) -> Result<()> {
+        *self.counts.borrow_mut().entry(format!("{lane}: {what}")).or_default() += 1;
+        self.note(lane, &format!("{what} finished"))
     }
 
     /// Returns the number of each disturbance.

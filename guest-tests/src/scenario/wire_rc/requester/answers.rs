@@ -197,8 +197,8 @@ fn notified(link: &mut Link<'_>) -> Result<()> {
     acknowledge(link, 3, 2)?;
     link.expect_success()?;
     link.expect_success()?;
-    let heard = link.counter("/engine/congestion/received_cnps")? - before;
-    ensure!(heard == 1, "{heard} CNPs received");
+    let received = link.counter("/engine/congestion/received_cnps")? - before;
+    ensure!(received == 1, "{received} CNPs received");
     Ok(())
 }
 

@@ -49,8 +49,8 @@ fn notification(link: &mut Link<'_>) -> Result<()> {
     let before = link.counter("/engine/congestion/received_cnps")?;
     link.send(&notice)?;
     link.expect_silence()?;
-    let heard = link.counter("/engine/congestion/received_cnps")? - before;
-    ensure!(heard == 1, "{heard} CNPs received");
+    let received = link.counter("/engine/congestion/received_cnps")? - before;
+    ensure!(received == 1, "{received} CNPs received");
     link.expect_state(state::RTS)?;
     link.expect_receives(0, 1)?;
     link.expect_memory(4096, &message(3 * link.mtu))
