@@ -18,6 +18,7 @@ describe!(RemoteAddress { va, rkey });
 
 /// Operation of a send WQE. `To` is the interface's address of a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
 pub enum Operation<To> {
     Nop,
     /// SEND on a connected QP.

@@ -120,6 +120,7 @@ impl fmt::Display for CmdStatus {
 /// of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("{status}: {what} {value:#x}")]
+#[allow(missing_docs)]
 pub struct CmdError {
     pub status: CmdStatus,
     /// Field or object at fault.

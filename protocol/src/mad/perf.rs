@@ -26,6 +26,7 @@ pub const ALL_PORTS: u8 = 0xff;
 /// Sections of a performance management MAD.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
+#[allow(missing_docs)]
 pub struct PerfMad {
     header: [u8; 24],
     reserved: [u8; 40],

@@ -35,6 +35,7 @@ pub mod attribute {
 /// Sections of an SMP. The directed-route fields are reserved in LID-routed SMPs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
+#[allow(missing_docs)]
 pub struct Smp {
     header: [u8; 24],
     m_key: U64,

@@ -13,6 +13,7 @@ use crate::view::view;
 /// Wire format of an ARP message, 28 bytes (RFC 826).
 #[repr(C)]
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[allow(missing_docs)]
 pub struct RawArp {
     /// Always 1, which means Ethernet.
     pub hardware_type: U16,
@@ -42,6 +43,7 @@ pub enum ArpOperation {
 
 /// A parsed message of ARP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
 pub struct Arp {
     pub operation: ArpOperation,
     pub sender_mac: MacAddr,

@@ -14,6 +14,7 @@ use crate::view::view;
 /// Wire format of the Ethernet header, 14 bytes.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[allow(missing_docs)]
 pub struct RawEther {
     pub dst: [u8; 6],
     pub src: [u8; 6],
@@ -38,6 +39,7 @@ pub enum EtherType {
 
 /// A frame split into header and payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
 pub struct EtherFrame<'a> {
     pub dst: MacAddr,
     pub src: MacAddr,

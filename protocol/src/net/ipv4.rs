@@ -13,6 +13,7 @@ use crate::view::{split, view};
 /// Wire format of the IPv4 header, 20 bytes (RFC 791).
 #[repr(C)]
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[allow(missing_docs)]
 pub struct RawIpv4 {
     /// Version (bits 7:4) and header length in 32-bit words (bits 3:0).
     pub version_ihl: u8,
@@ -68,6 +69,7 @@ impl Default for Fragmentation {
 
 /// Parsed IPv4 header, without constant and computed fields.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
 pub struct Ipv4 {
     /// Type of service, with the ECN bits.
     pub tos: u8,

@@ -13,6 +13,7 @@ use crate::view::{split, view};
 /// Wire format of the IPv6 header, 40 bytes (RFC 8200).
 #[repr(C)]
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[allow(missing_docs)]
 pub struct RawIpv6 {
     /// Version, traffic class and flow label.
     pub flow: Ipv6Flow,
@@ -44,6 +45,7 @@ pub struct Ipv6Flow {
 
 /// A parsed header of an IPv6 packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
 pub struct Ipv6 {
     /// Traffic class, with the ECN bits.
     pub traffic_class: u8,

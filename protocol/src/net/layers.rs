@@ -28,6 +28,7 @@ const MAX_EXTENSIONS: usize = 8;
 
 /// Headers of a frame. Offsets are in bytes from the beginning of the frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
 pub struct Layers {
     pub dst: MacAddr,
     pub src: MacAddr,
@@ -96,6 +97,7 @@ pub struct Ip {
 
 /// Source and destination address of an IP header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
 pub enum Addresses {
     /// Addresses of an IPv4 packet.
     V4 { src: Ipv4Addr, dst: Ipv4Addr },
@@ -105,6 +107,7 @@ pub enum Addresses {
 
 /// Transport protocol of an IP datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
 pub enum Transport {
     Tcp(Ports),
     Udp(Ports),
@@ -119,6 +122,7 @@ pub enum Transport {
 /// Source and destination port, the first four bytes of TCP, UDP and SCTP headers.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[allow(missing_docs)]
 pub struct Ports {
     pub src: U16,
     pub dst: U16,

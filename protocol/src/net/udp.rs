@@ -16,6 +16,7 @@ pub const ROCE_PORT: u16 = 4791;
 /// Wire format of the UDP header, 8 bytes (RFC 768).
 #[repr(C)]
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[allow(missing_docs)]
 pub struct RawUdp {
     pub src_port: U16,
     pub dst_port: U16,

@@ -79,6 +79,7 @@ pub struct BthSequence {
 /// # Spec
 /// IBTA volume 1, section 9.2.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
 pub struct Bth {
     /// Transport service and operation.
     pub opcode: Opcode,

@@ -16,6 +16,7 @@ use crate::net::udp::{self, RawUdp};
 
 /// Source and destination address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[allow(missing_docs)]
 pub enum IpAddrs {
     /// Addresses of an IPv4 packet.
     V4 { src: Ipv4Addr, dst: Ipv4Addr },
@@ -25,6 +26,7 @@ pub enum IpAddrs {
 
 /// Ethernet, IP and UDP headers of a RoCEv2 frame, without lengths and checksums.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
 pub struct Encap {
     pub src_mac: MacAddr,
     pub dst_mac: MacAddr,

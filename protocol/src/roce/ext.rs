@@ -260,6 +260,7 @@ impl Imm {
 /// Wire format of the RETH (IBTA volume 1, section 9.3.3).
 #[repr(C)]
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[allow(missing_docs)]
 pub struct RawReth {
     pub va: U64,
     /// R_Key of the region at `va`.

@@ -54,6 +54,7 @@ pub enum Operation {
 /// [`Opcode::from_byte`] yields only operations that the table defines for their service. All other codes become
 /// [`Operation::Reserved`], including every code of a service this crate does not implement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[allow(missing_docs)]
 pub struct Opcode {
     pub transport: Transport,
     /// Operation, including the position in the message.
@@ -72,6 +73,7 @@ pub enum Position {
 
 /// Operation of the message that a packet belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[allow(missing_docs)]
 pub enum Kind {
     /// SEND, with or without immediate data or invalidation.
     Send,

@@ -65,6 +65,7 @@ layout! {
 }
 
 /// Header codes of a [`Word`].
+#[allow(missing_docs)]
 pub mod header {
     /// IPv4 header, if there is only one.
     pub const IPV4: u8 = 0x20;

@@ -50,9 +50,11 @@ bitflags::bitflags! {
     pub struct OtherCauses: u32 {
         /// Uncorrectable memory (ECC) error.
         const ECC = 1 << 16;
+        /// Malicious driver behaviour was detected.
         const MALICIOUS_DRIVER = 1 << 19;
         /// Global reset requested or completed.
         const GLOBAL_RESET = 1 << 20;
+        /// A PCI exception has occurred.
         const PCI_EXCEPTION = 1 << 21;
         /// HMC error, in the context memory of the RDMA block.
         const HMC_ERROR = 1 << 26;
@@ -60,7 +62,9 @@ bitflags::bitflags! {
         const PUSH_ERROR = 1 << 27;
         /// Critical error of the RDMA block (protocol engine).
         const PE_CRITICAL_ERROR = 1 << 28;
+        /// A virtual function was reset.
         const VF_RESET = 1 << 29;
+        /// Software has triggered the interrupt.
         const SOFTWARE = 1 << 31;
     }
 }

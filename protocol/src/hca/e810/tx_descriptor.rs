@@ -102,6 +102,7 @@ pub struct Command {
 /// Type of the IP header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
+#[allow(missing_docs)]
 pub enum IpType {
     /// No IP header indicated.
     None = 0,
@@ -129,6 +130,7 @@ impl IpType {
 /// Type of the transport header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
+#[allow(missing_docs)]
 pub enum L4Type {
     /// No transport checksum offload.
     None = 0,
@@ -271,6 +273,7 @@ describe!(Tunnel { ip, ip_len, kind, len, udp_checksum });
 
 /// Type of the outer IP header.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[allow(missing_docs)]
 pub enum OuterIp {
     /// The frame is not tunnelled.
     #[default]
@@ -283,6 +286,7 @@ pub enum OuterIp {
 
 /// Protocol after the outer IP header.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[allow(missing_docs)]
 pub enum TunnelKind {
     /// The inner IP header follows directly.
     #[default]

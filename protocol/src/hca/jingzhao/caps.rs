@@ -11,6 +11,7 @@ use crate::describe::{Hex, describe};
 
 /// Device limits (QUERY_DEV_LIM). Fields named `log_...` are base-2 logarithms.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
 pub struct DevLim {
     /// QP numbers reserved for the device, from 0.
     pub log_reserved_qps: u8,
@@ -200,6 +201,7 @@ impl DevLim {
 
 /// Identity of the adapter (QUERY_ADAPTER).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
 pub struct Adapter {
     pub board_id: u64,
 }

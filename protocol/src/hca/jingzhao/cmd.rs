@@ -202,6 +202,7 @@ impl fmt::Display for Op {
 
 /// A command that passed the generic checks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
 pub struct Command {
     pub op: Op,
     /// One of the accepted values.

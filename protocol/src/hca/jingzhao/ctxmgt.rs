@@ -17,6 +17,7 @@ use crate::ids::{Cqn, Lid, Lkey, MacAddr, Pdn, Qpn};
 
 /// Requests of the command unit (table 3.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
 pub enum CeuRequest {
     /// RD_QP_ALL for a QP number.
     ReadQp(u32),
@@ -184,6 +185,7 @@ impl ParserPayload {
 
 /// Response to RD_QP_NPST of Requester Trans Control, 192 bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
 pub struct TransPayload {
     /// Next PSN to send.
     pub next_psn: Psn,
@@ -225,6 +227,7 @@ pub const fn psn_and_state(psn: Psn, state: u8) -> [u32; 4] {
 /// Response to RD_ENCAP of Frame Encap, 256 bits. The bit that distinguishes InfiniBand from RoCE is 0, as in the
 /// table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
 pub struct EncapPayload {
     /// P_Key of the QP.
     pub pkey: u16,

@@ -52,6 +52,7 @@ impl Field for EqFlags {
 
 /// Fields of an EQC that the device uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
 pub struct Eqc {
     /// Status and arm state of the EQ.
     pub flags: EqFlags,

@@ -116,6 +116,7 @@ pub enum QpEvent {
 
 /// An event queue entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
 pub enum Eqe {
     /// A CQ has a new CQE.
     Completion {

@@ -13,6 +13,7 @@ use crate::ids::IcmAddr;
 
 /// Layout of the tables in ICM.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
 pub struct InitHca {
     pub qpc: Table,
     pub cqc: Table,

@@ -25,12 +25,15 @@ bitflags! {
         const EN_SQD_ASYNC_NOTIFY = 1 << 2;
         /// Access rights of the peer.
         const ACCESS_FLAGS = 1 << 3;
+        /// Index of the P_Key.
         const PKEY_INDEX = 1 << 4;
+        /// Number of the port.
         const PORT = 1 << 5;
         /// Q_Key. (Driver: RNR NAK timer.)
         const QKEY = 1 << 6;
         /// Address vector of the peer.
         const AV = 1 << 7;
+        /// Path MTU of the connection.
         const PATH_MTU = 1 << 8;
         /// Code of the ACK timeout.
         const TIMEOUT = 1 << 9;
@@ -42,6 +45,7 @@ bitflags! {
         const RQ_PSN = 1 << 12;
         /// Outstanding READs and atomics as requester.
         const MAX_QP_RD_ATOMIC = 1 << 13;
+        /// Alternate path to the peer.
         const ALT_PATH = 1 << 14;
         /// Minimum RNR NAK timer.
         const MIN_RNR_TIMER = 1 << 15;
@@ -49,6 +53,7 @@ bitflags! {
         const SQ_PSN = 1 << 16;
         /// Outstanding READs and atomics as responder.
         const MAX_DEST_RD_ATOMIC = 1 << 17;
+        /// State of path migration.
         const PATH_MIG_STATE = 1 << 18;
         /// Sizes of the work queues.
         const CAP = 1 << 19;

@@ -94,6 +94,7 @@ layout! {
 
 /// A failed work request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
 pub struct Failure {
     /// A send failed, otherwise a receive.
     pub send: bool,
@@ -114,6 +115,7 @@ pub struct Failure {
 
 /// A receive request that has completed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
 pub struct Receipt {
     /// Content of the received message.
     pub content: Content,
@@ -150,6 +152,7 @@ pub enum Content {
 
 /// Source of a message, as far as InfiniBand ports report it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+#[allow(missing_docs)]
 pub struct Source {
     pub qpn: Qpn,
     /// LID of a datagram.
@@ -164,6 +167,7 @@ pub struct Source {
 
 /// A send request that has completed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
 pub struct Sent {
     /// Opcode of the WQE.
     pub wqe_opcode: u8,

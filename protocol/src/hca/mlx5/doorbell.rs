@@ -65,6 +65,7 @@ layout! {
 }
 
 layout! {
+    /// The doorbell of an EQ.
     pub struct EqDoorbell[4] big_endian {
         @0x00[31:24]  eqn: Eqn,
         /// Consumer index: the driver has read all earlier entries.

@@ -21,28 +21,41 @@ bitflags! {
     /// Event types that an EQ takes. Bit n is type n.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
     pub struct EventMask: u64 {
+        /// The path has migrated.
         const PATH_MIGRATED = 1 << 0x01;
+        /// A packet has arrived in RTR.
         const COMMUNICATION_ESTABLISHED = 1 << 0x02;
         /// The send queue has drained.
         const SQ_DRAINED = 1 << 0x03;
+        /// A CQ has failed.
         const CQ_ERROR = 1 << 0x04;
         /// Work queue catastrophic error.
         const WQ_CATASTROPHIC = 1 << 0x05;
+        /// The migration of a path has failed.
         const PATH_MIGRATION_FAILED = 1 << 0x07;
+        /// The device has an internal error.
         const INTERNAL_ERROR = 1 << 0x08;
+        /// The state of a port has changed.
         const PORT_CHANGE = 1 << 0x09;
         /// A command has completed.
         const COMMAND = 1 << 0x0a;
+        /// The device requests or returns pages.
         const PAGE_REQUEST = 1 << 0x0b;
+        /// A page fault has occurred.
         const PAGE_FAULT = 1 << 0x0c;
         /// The virtual port has changed.
         const VPORT_CHANGE = 1 << 0x0d;
+        /// The peer has sent an invalid request.
         const INVALID_REQUEST = 1 << 0x10;
+        /// A request has violated access rights.
         const ACCESS_VIOLATION = 1 << 0x11;
         /// The SRQ has failed.
         const SRQ_CATASTROPHIC = 1 << 0x12;
+        /// A QP in error has consumed its last WQE.
         const LAST_WQE_REACHED = 1 << 0x13;
+        /// An SRQ has fallen below its limit.
         const SRQ_LIMIT = 1 << 0x14;
+        /// A port module was plugged or unplugged.
         const PORT_MODULE = 1 << 0x16;
         const _ = !0;
     }
@@ -103,6 +116,7 @@ codes! {
 
 /// An event queue entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
 pub enum Eqe {
     /// 00h: a CQ has a new CQE.
     Completion(Cqn),

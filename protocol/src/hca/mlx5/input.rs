@@ -44,6 +44,7 @@ impl<'a> Pages<'a> {
         self.0.as_flattened()
     }
 
+    /// Returns the number of pages.
     pub const fn len(self) -> usize {
         self.0.len()
     }
@@ -75,6 +76,7 @@ impl<'a> Bytes<'a> {
         Self(bytes)
     }
 
+    /// Returns the bytes in wire format.
     pub const fn bytes(self) -> &'a [u8] {
         self.0
     }

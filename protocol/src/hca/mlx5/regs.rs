@@ -132,6 +132,7 @@ impl QueueWord {
 
 /// Firmware version that the driver logs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
 pub struct FirmwareVersion {
     pub major: u16,
     pub minor: u16,

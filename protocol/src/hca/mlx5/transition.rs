@@ -105,6 +105,7 @@ bitflags! {
 
 /// A command that changes the QP state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[allow(missing_docs)]
 pub enum Transition {
     /// Transition from RESET to INIT.
     Rst2Init,
@@ -123,6 +124,7 @@ pub enum Transition {
 /// Error of a command that changes the QP state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("{transition:?} is not allowed in state {state:?}")]
+#[allow(missing_docs)]
 pub struct TransitionError {
     pub transition: Transition,
     /// State of the QP, `None` for an unknown code.

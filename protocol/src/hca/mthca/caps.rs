@@ -75,6 +75,7 @@ impl Describe for QueryFw {
 /// Device limits. Fields named `log_...` are base-2 logarithms. Fields that drivers of devices without local memory
 /// never read are omitted and emitted as 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
 pub struct DevLim {
     /// Largest number of WQEs in an SRQ.
     pub log_max_srq_wqes: u8,

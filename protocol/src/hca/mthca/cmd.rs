@@ -176,6 +176,7 @@ fn find(code: u16) -> Option<&'static Row> {
 
 /// A command that passed the generic checks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
 pub struct Command {
     pub op: Op,
     /// Variant of the command.

@@ -60,6 +60,7 @@ pub struct Received {
 
 /// Immediate data or P_Key index, which share a field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
 pub enum ImmOrPkey {
     Imm(Imm),
     /// Index of the P_Key.

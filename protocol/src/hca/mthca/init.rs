@@ -13,6 +13,7 @@ use crate::ids::{Eqn, IcmAddr};
 /// Part of the ICM layout that the device uses. Contexts are stored in the device, so most table addresses are
 /// unused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
 pub struct InitHca {
     pub qpc: Table,
     pub srqc: Table,

@@ -45,6 +45,7 @@ bitflags! {
 
 /// An entry of the memory protection table (MPT).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
 pub struct Mpt {
     /// Access rights and kind of the region.
     pub flags: MptFlags,

@@ -15,6 +15,7 @@ pub const LEN: usize = 32;
 
 /// Address of an InfiniBand destination.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+#[allow(missing_docs)]
 pub struct Address {
     /// Packets have a GRH.
     pub grh: bool,

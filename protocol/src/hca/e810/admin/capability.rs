@@ -32,6 +32,7 @@ layout! {
 }
 
 /// Identifiers of the capabilities.
+#[allow(missing_docs)]
 pub mod id {
     /// Valid functions, one bit each.
     pub const VALID_FUNCTIONS: u16 = 0x0005;

@@ -74,6 +74,7 @@ pub const STATUS_DONE: u16 = 2;
 
 /// Resource that one function at a time can use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
 pub enum ResourceId {
     /// The flash memory (NVM).
     Nvm,

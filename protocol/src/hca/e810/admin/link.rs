@@ -62,7 +62,9 @@ bitflags! {
         const TX_PAUSE = 1 << 0;
         /// Honours received pause frames.
         const RX_PAUSE = 1 << 1;
+        /// The link is enabled.
         const LINK_ENABLED = 1 << 3;
+        /// The port uses auto-negotiation.
         const AUTO_NEGOTIATION = 1 << 4;
         /// The configuration applies immediately.
         const APPLY_NOW = 1 << 5;

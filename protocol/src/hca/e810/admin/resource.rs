@@ -41,6 +41,7 @@ layout! {
 
 /// Types of shared resources.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[allow(missing_docs)]
 pub enum ResourceKind {
     /// VSI list of a forwarding rule.
     VsiList,

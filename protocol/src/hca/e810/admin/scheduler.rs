@@ -136,6 +136,7 @@ layout! {
 
 /// Types of scheduler elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
 pub enum ElementKind {
     /// Root of a port.
     RootPort,

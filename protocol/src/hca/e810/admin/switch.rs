@@ -43,6 +43,7 @@ layout! {
 
 /// Types of switch rules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
 pub enum RuleKind {
     /// Lookup rule for frames from a port.
     LookupReceive,
@@ -125,6 +126,7 @@ layout! {
 
 /// Header fields that a rule compares.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[allow(missing_docs)]
 pub enum Recipe {
     EtherType,
     Mac,

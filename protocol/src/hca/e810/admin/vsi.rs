@@ -241,6 +241,7 @@ layout! {
 
 /// RSS indirection table that a VSI uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
 pub enum TableKind {
     /// Table of the VSI.
     Vsi,
@@ -287,6 +288,7 @@ impl Field for TableKind {
 
 /// RSS hash function of a VSI.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
 pub enum HashKind {
     Toeplitz,
     /// Symmetric Toeplitz: equal for both directions of a flow.

@@ -91,6 +91,7 @@ macro_rules! codes {
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub enum $type {
             $($(#[$doc])* #[allow(missing_docs)] $name,)*
+            /// A code that the interface does not define.
             Other($raw),
         }
 

@@ -130,6 +130,7 @@ layout! {
 }
 
 layout! {
+    /// A segment descriptor of the HMC.
     pub struct SegmentDescriptor[8] {
         /// The segment is backed.
         [0]      valid: bool,

@@ -8,6 +8,7 @@ use crate::layout;
 
 /// Operation on a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
 pub enum NodeAction {
     Add,
     Modify,

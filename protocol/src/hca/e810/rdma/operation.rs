@@ -77,7 +77,7 @@ macro_rules! operations {
         /// An operation with its fields.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub enum Operation {
-            $($(#[$doc])* $name($layout),)*
+            $($(#[$doc])* #[allow(missing_docs)] $name($layout),)*
         }
 
         impl Operation {

@@ -11,6 +11,7 @@ use crate::layout;
 
 /// Type of a QP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
 pub enum QpKind {
     /// QP for reliable connections (RC).
     Rc,
@@ -52,6 +53,7 @@ impl Field for QpKind {
 
 /// State of a QP in commands and events.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[allow(missing_docs)]
 pub enum QpState {
     /// The state does not change.
     #[default]

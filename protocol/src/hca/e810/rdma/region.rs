@@ -16,9 +16,13 @@ bitflags! {
     /// Access rights of a region or window.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub struct StagRights: u8 {
+        /// Local requests can read.
         const LOCAL_READ = 1 << 0;
+        /// Local requests can write.
         const LOCAL_WRITE = 1 << 1;
+        /// Peers can execute RDMA READ.
         const REMOTE_READ = 1 << 2;
+        /// Peers can execute RDMA WRITE.
         const REMOTE_WRITE = 1 << 3;
         /// Memory windows can be bound to the region.
         const BIND = 1 << 4;
@@ -47,6 +51,7 @@ impl Field for StagRights {
 
 /// Page size of a region.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[allow(missing_docs)]
 pub enum HostPage {
     /// Pages of 4 KiB.
     #[default]

@@ -112,6 +112,7 @@ pub mod opcode {
 
 /// Service of a send queue, which determines whether its WQEs contain a destination.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
 pub enum Service {
     /// QP for reliable connections (RC).
     Connection,
@@ -120,6 +121,7 @@ pub enum Service {
 
 /// Remote memory of an RDMA operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
 pub struct Remote {
     pub va: Va,
     /// R_Key (STag) of the region.
@@ -151,6 +153,7 @@ pub type Fragments = SmallVec<[Fragment; 4]>;
 
 /// Bind of a memory window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
 pub struct Bind {
     /// STag of the window.
     pub window: Lkey,
@@ -169,6 +172,7 @@ pub struct Bind {
 
 /// Fast registration of a region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
 pub struct FastRegister {
     /// STag of the region.
     pub key: Lkey,
@@ -198,6 +202,7 @@ pub enum FastPages {
 
 /// Operation of a WQE.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
 pub enum Operation {
     Write {
         /// Remote memory to write.

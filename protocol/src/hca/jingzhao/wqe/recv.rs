@@ -30,6 +30,7 @@ pub const CONSUMED: [u8; GRANULE] = {
 
 /// What follows the data units of a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
 pub enum End {
     Terminator,
     /// The end of the slot.

@@ -52,6 +52,7 @@ impl<'a> WqeData<'a> {
 
 /// A parsed send WQE.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
 pub struct SendWqe<'a> {
     /// Link to the next WQE, flags and immediate data.
     pub next: NextUnit,

@@ -67,6 +67,7 @@ impl ControlSegment {
 }
 
 layout! {
+    /// The segment with the destination XRC SRQ.
     pub struct XrcSegment[16] big_endian {
         /// SRQ of the peer.
         @0x00[23:0]  srqn: Srqn,
@@ -83,6 +84,7 @@ layout! {
 }
 
 layout! {
+    /// The segment with the operands of an atomic.
     pub struct AtomicSegment[16] big_endian {
         /// Value to add or to store.
         @0x00  swap_or_add: u64 => Hex,

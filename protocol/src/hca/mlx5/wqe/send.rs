@@ -66,6 +66,7 @@ pub struct Umr<'a> {
 
 /// Operation of a send WQE. Immediate data and keys are in the control segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
 pub enum Operation<'a> {
     Nop,
     /// SEND, with immediate data or invalidation as the opcode says.
@@ -82,6 +83,7 @@ pub enum Operation<'a> {
 
 /// A parsed send WQE.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
 pub struct SendWqe<'a> {
     pub control: ControlSegment,
     /// Opcode in the control segment.

@@ -17,6 +17,7 @@ const ICRC_LEN: u32 = 4;
 
 /// A MAD to send.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
 pub struct MlxWqe {
     /// Use VL 15, for SMPs.
     pub vl15: bool,

@@ -29,6 +29,7 @@ pub struct PackedHeaders {
 
 /// Fields of a GRH that are used. The source GID is always that of the port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
 pub struct PackedGrh {
     /// Traffic class of the GRH.
     pub traffic_class: u8,

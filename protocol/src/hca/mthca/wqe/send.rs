@@ -51,6 +51,7 @@ impl WqeData {
 
 /// A parsed send WQE.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
 pub struct SendWqe {
     /// Flags and immediate data. The link belongs to the next WQE.
     pub next: NextSegment,
