@@ -225,11 +225,11 @@ impl Bench {
         batch.commit_nic();
         self.station.send(&mut batch);
         self.neighbour.turn();
-        assert_eq!(self.neighbour.heard(), [question], "the neighbour hears the station");
+        assert_eq!(self.neighbour.take_frames(), [question], "the neighbour receives the station's frame");
         let answer = frame(STATION, NEIGHBOUR);
         self.neighbour.driver.send(&answer, 0);
         self.neighbour.turn();
-        assert_eq!(received(&mut self.station), [answer], "the station hears the neighbour");
+        assert_eq!(received(&mut self.station), [answer], "the station receives the neighbour's frame");
     }
 
     /// A new client with a new driver exchanges frames.
@@ -241,12 +241,12 @@ impl Bench {
         self.attacker.driver.send(&there, 0);
         self.attacker.turn();
         self.neighbour.turn();
-        assert_eq!(self.neighbour.heard(), [there], "a frame leaves");
+        assert_eq!(self.neighbour.take_frames(), [there], "a frame leaves");
         let back = [&ATTACKER.0[..], &NEIGHBOUR.0, &EXPERIMENTAL, &[8; 100]].concat();
         self.neighbour.driver.send(&back, 0);
         self.neighbour.turn();
         self.attacker.turn();
-        assert_eq!(self.attacker.heard(), [back], "a frame arrives");
+        assert_eq!(self.attacker.take_frames(), [back], "a frame arrives");
         rdma::post_looped(&mut self.attacker.driver);
         for _ in 0..8 {
             self.turn();
@@ -267,7 +267,7 @@ impl Nic {
     }
 
     /// Returns the frames that its driver received.
-    fn heard(&mut self) -> Vec<Vec<u8>> {
+    fn take_frames(&mut self) -> Vec<Vec<u8>> {
         std::iter::from_fn(|| self.driver.receive()).map(|received| received.frame).collect()
     }
 

@@ -211,7 +211,7 @@ impl<F: Frontend> Machine<F> {
                 let is_roce =
                     frame.get(36..38) == Some(&4791_u16.to_be_bytes()[..]) && frame[12..14] == [8, 0];
                 let packet = RoceFrame::parse(frame);
-                assert!(!is_roce || packet.is_ok(), "sent a frame nobody takes: {frame:02x?}");
+                assert!(!is_roce || packet.is_ok(), "sent an invalid frame: {frame:02x?}");
                 sent = packet.map_or(sent, |packet| packet.packet.bth.psn);
             }
             self.sent = sent;

@@ -29,7 +29,7 @@ const MACS: u8 = 16;
 
 /// The last sender with a MAC, and the time.
 #[derive(Clone, Copy)]
-struct Heard {
+struct LastSender {
     from: SocketAddr,
     at: Instant,
     /// Whether the entry must still exist, because the peer has not shown too many others since.
@@ -40,7 +40,7 @@ struct Heard {
 struct Model {
     /// Peers in the order of their numbers, with the number of frames from each.
     peers: Vec<(UdpPeer, u64)>,
-    heard: HashMap<MacAddr, Heard>,
+    senders: HashMap<MacAddr, LastSender>,
 }
 
 struct Bench {
@@ -51,7 +51,7 @@ struct Bench {
 
 pub fn run(input: &[u8]) {
     let mut input = Input::new(input);
-    let switch = Switch::new(true, &[]).expect("nobody is no contradiction");
+    let switch = Switch::new(true, &[]).expect("an empty list has no conflict");
     let mut bench = Bench { switch, model: Model::default(), now: Instant::ZERO };
     for _ in 0..OPERATIONS {
         let Some(operation) = input.next_byte() else { break };
@@ -106,7 +106,7 @@ impl Bench {
         if expected.is_ok() {
             self.model.peers.push((peer, 0));
             if let Some(mac) = peer.mac {
-                self.model.heard.remove(&mac);
+                self.model.senders.remove(&mac);
             }
         }
     }
@@ -118,7 +118,7 @@ impl Bench {
         assert_eq!(self.switch.remove(addr), peer.ok_or(PeerError::Unknown(addr)));
         if let Some(number) = number {
             self.model.peers.remove(number);
-            self.model.heard.retain(|_, heard| heard.from != addr);
+            self.model.senders.retain(|_, sender| sender.from != addr);
         }
     }
 
@@ -129,7 +129,11 @@ impl Bench {
             let [high, low] = number.to_be_bytes();
             self.frame(from, MacAddr([6, 0, 0, first, high, low]));
         }
-        self.model.heard.values_mut().filter(|heard| heard.from == from).for_each(|heard| heard.kept = false);
+        self.model
+            .senders
+            .values_mut()
+            .filter(|sender| sender.from == from)
+            .for_each(|sender| sender.kept = false);
     }
 
     fn frame(&mut self, from: SocketAddr, src: MacAddr) {
@@ -149,8 +153,8 @@ impl Bench {
                     return;
                 }
                 let now = self.now;
-                let heard = self.model.heard.insert(src, Heard { from, at: now, kept: true });
-                let before = heard.filter(|heard| heard.from != from && heard.kept);
+                let sender = self.model.senders.insert(src, LastSender { from, at: now, kept: true });
+                let before = sender.filter(|sender| sender.from != from && sender.kept);
                 assert!(
                     before.is_none_or(|before| now.saturating_since(before.at) >= HELD),
                     "{src} was taken"
@@ -159,7 +163,7 @@ impl Bench {
             }
             Err(AdmitError::OverRate) => assert!(limited),
             Err(AdmitError::ForeignMac) => {
-                let another = self.model.heard.get(&src).is_some_and(|heard| heard.from != from);
+                let another = self.model.senders.get(&src).is_some_and(|sender| sender.from != from);
                 assert!(another || owner.is_some_and(|owner| owner != number), "{src} was free");
             }
             Err(AdmitError::Stranger) => panic!("{from} is a peer"),
@@ -169,16 +173,16 @@ impl Bench {
     /// The HCA sends a frame from its NIC.
     fn own_frame(&mut self, src: MacAddr) {
         let (now, owner) = (self.now, self.model.owner(src));
-        let is_anothers = |heard: &Heard| heard.from != own() && heard.kept;
+        let is_anothers = |sender: &LastSender| sender.from != own() && sender.kept;
         if !self.switch.admit_own(now, src) {
-            let heard = self.model.heard.get(&src).is_some_and(|heard| heard.from != own());
-            return assert!(heard || owner.is_some(), "{src} was free");
+            let sender = self.model.senders.get(&src).is_some_and(|sender| sender.from != own());
+            return assert!(sender || owner.is_some(), "{src} was free");
         }
         if src.is_multicast() {
             return;
         }
         assert_eq!(owner, None, "{src} is configured");
-        let before = self.model.heard.insert(src, Heard { from: own(), at: now, kept: true });
+        let before = self.model.senders.insert(src, LastSender { from: own(), at: now, kept: true });
         let held = before.filter(is_anothers).is_some_and(|before| now.saturating_since(before.at) < HELD);
         assert!(!held, "{src} was taken");
         if self.model.peers.len() != 1 {
@@ -207,10 +211,10 @@ impl Bench {
                 (_, Some(owner)) => assert_eq!(route, Route::Peer(owner), "{mac} is configured"),
                 (Route::Flood, None) => {}
                 (Route::Own | Route::Peer(_), None) => {
-                    let heard = self.model.heard.get(&mac).expect("nobody was heard as it");
-                    let from = self.model.number(heard.from).map_or(Route::Own, Route::Peer);
+                    let sender = self.model.senders.get(&mac).expect("the MAC has no sender");
+                    let from = self.model.number(sender.from).map_or(Route::Own, Route::Peer);
                     assert_eq!(route, from);
-                    assert!(self.now.saturating_since(heard.at) < AGEING, "{mac} is forgotten");
+                    assert!(self.now.saturating_since(sender.at) < AGEING, "{mac} has aged out");
                 }
             }
         }

@@ -276,7 +276,7 @@ impl Bench {
         drop(client);
         let Things { reader, pipe, .. } = things;
         drop(pipe);
-        assert_eq!(rustix::io::read(&reader, &mut [0]), Ok(0), "descriptors nobody wants are closed");
+        assert_eq!(rustix::io::read(&reader, &mut [0]), Ok(0), "unexpected descriptors are closed");
     }
 }
 

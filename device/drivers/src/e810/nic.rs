@@ -9,7 +9,7 @@ use protocol::hca::e810::ring_address::RingAddress;
 use protocol::hca::e810::tx_context::TxContext;
 use protocol::ids::{Iova, MacAddr};
 
-use super::{Ask, Driver};
+use super::{AdminCommand, Driver};
 use crate::Bus;
 
 /// Number of descriptors per ring.
@@ -49,7 +49,7 @@ pub struct Received {
 }
 
 /// "Add transmit queue" for a queue of a VSI.
-fn add_queue(queue: u16, vsi: u16) -> Ask {
+fn add_queue(queue: u16, vsi: u16) -> AdminCommand {
     let context = TxContext {
         ring: RingAddress::new(Iova::new(LAN_TRANSMIT_RING)),
         vsi,
@@ -60,7 +60,7 @@ fn add_queue(queue: u16, vsi: u16) -> Ask {
     let element = ElementData { generic_valid: true, ..ElementData::default() };
     let record = AddQueue { queue, teid: Teid::NONE, context, element };
     let group = QueueGroup { parent: PARENT, count: 1 };
-    Ask::with_input(Opcode::AddTxQueues, one(), &[&group.emit()[..], &record.emit()].concat())
+    AdminCommand::with_input(Opcode::AddTxQueues, one(), &[&group.emit()[..], &record.emit()].concat())
 }
 
 /// Parameters of a command with one element in its buffer.
@@ -71,7 +71,7 @@ const fn one() -> [u8; 16] {
 }
 
 /// A rule for frames to an address, in the encoding of section 16.3.
-fn own_address(vsi: u16, mac: MacAddr) -> Ask {
+fn own_address(vsi: u16, mac: MacAddr) -> AdminCommand {
     let action: u32 = 0x2_000c | u32::from(vsi) << 4;
     let [low, high] = vsi.to_le_bytes();
     let rule = [
@@ -81,7 +81,7 @@ fn own_address(vsi: u16, mac: MacAddr) -> Ask {
         &mac.0,
         &[2, 0, 0, 0, 0, 0, 0x81, 0, 0, 0],
     ];
-    Ask::with_input(Opcode::AddRules, one(), &rule.concat())
+    AdminCommand::with_input(Opcode::AddRules, one(), &rule.concat())
 }
 
 impl<B: Bus> Driver<B> {
@@ -98,7 +98,7 @@ impl<B: Bus> Driver<B> {
         };
         let mut physical_function = [0; 16];
         physical_function[6] = 2;
-        let at = self.issue(&Ask::with_input(Opcode::AddVsi, physical_function, &context.emit()));
+        let at = self.issue(&AdminCommand::with_input(Opcode::AddVsi, physical_function, &context.emit()));
         let number = self.bus.peek(at + 16, 2);
         self.interface.vsi = number.first_chunk().map_or(0, |number| u16::from_le_bytes(*number));
         for mac in [own, MacAddr::BROADCAST] {

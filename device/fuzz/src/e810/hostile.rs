@@ -3,7 +3,7 @@
 use device::frontend::e810::E810;
 use drivers::Bus as _;
 use drivers::e810::{
-    Ask, BUFFER, Driver, ENTRIES, LAN_ENTRIES, LAN_RECEIVE_RING, LAN_TRANSMIT_RING, RECEIVE_BUFFERS,
+    AdminCommand, BUFFER, Driver, ENTRIES, LAN_ENTRIES, LAN_RECEIVE_RING, LAN_TRANSMIT_RING, RECEIVE_BUFFERS,
     SEND_RING, STRIDE, TRANSMIT_BUFFERS,
 };
 use protocol::hca::e810::admin::descriptor::{Descriptor, Flags};
@@ -92,14 +92,14 @@ fn command(guest: &mut Guest, input: &mut Input<'_>) {
         1..6 => Flags::BUFFER,
         _ => Flags::BUFFER | Flags::READ,
     };
-    guest.issue(&Ask { opcode: code, parameters, flags, buffer });
+    guest.issue(&AdminCommand { opcode: code, parameters, flags, buffer });
 }
 
 /// Executes a command with a list in its buffer.
 fn list(guest: &mut Guest, opcode: Opcode, count: u8, buffer: &[u8]) {
     let mut parameters = [0; PARAMETERS_LEN];
     parameters[0] = count;
-    guest.issue(&Ask::with_input(opcode, parameters, buffer));
+    guest.issue(&AdminCommand::with_input(opcode, parameters, buffer));
 }
 
 fn add_transmit(guest: &mut Guest, queue: u16, ring: u64, ring_len: u16) {
@@ -123,7 +123,7 @@ fn reopen(guest: &mut Guest) {
     for queue in 0..2_u16 {
         guest.write(Register::QrxCtrl(queue), 0);
         let ids = [&group.emit()[..], &queue.to_le_bytes()].concat();
-        guest.issue(&Ask::with_input(Opcode::DisableTxQueues, parameters, &ids));
+        guest.issue(&AdminCommand::with_input(Opcode::DisableTxQueues, parameters, &ids));
     }
     guest.open_queues();
 }
@@ -267,7 +267,7 @@ fn many(guest: &mut Guest, input: &mut Input<'_>) {
             0 => {
                 let mut parameters = [0; PARAMETERS_LEN];
                 parameters[6] = 2;
-                guest.issue(&Ask::with_input(Opcode::AddVsi, parameters, &[seed; 128]));
+                guest.issue(&AdminCommand::with_input(Opcode::AddVsi, parameters, &[seed; 128]));
             }
             1 => {
                 let rules: Vec<u8> = (0..100)
