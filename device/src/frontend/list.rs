@@ -52,7 +52,6 @@ macro_rules! interfaces {
 }
 
 interfaces! {
-    /// JingZhao (HanGu) HCA.
     Jingzhao: jingzhao,
     /// Mellanox InfiniHost III Lx (MT25204), for the in-tree Linux driver `ib_mthca`.
     Mthca: mthca,

@@ -58,7 +58,6 @@ pub struct Context<'a> {
     pub now: Instant,
     /// PCI configuration space, as software has programmed it.
     pub config: &'a ConfigSpace,
-    /// Transport engine.
     pub engine: &'a mut Engine,
     /// Guest memory that is mapped for DMA.
     pub dma: &'a GuestMemory,
@@ -66,7 +65,6 @@ pub struct Context<'a> {
     pub port: &'a mut Port,
     /// Management agents of the port, if [`Frontend::node`] returns a node.
     pub management: Option<&'a mut Management>,
-    /// MSI-X vectors.
     pub interrupts: &'a mut Interrupts,
     /// Trace, strict rules and counters of the interface.
     pub monitor: &'a mut Monitor,
@@ -134,7 +132,6 @@ impl Context<'_> {
 /// Resources that the engine's view of a device borrows.
 #[derive(Debug)]
 pub struct HostContext<'a> {
-    /// Current time.
     pub now: Instant,
     /// Addresses of the fabric's ports.
     pub addresses: &'a Addresses,

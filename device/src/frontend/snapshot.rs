@@ -27,17 +27,13 @@ use crate::telemetry::monitor::Ignored;
 /// Bound: rows are copied on the device's own thread, between two turns of its traffic.
 pub const PAGE_ROWS: usize = 256;
 
-/// Kinds of objects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Table {
     /// Queue pairs that have left RESET.
     Qps,
-    /// Completion queues.
     Cqs,
-    /// Event queues.
     Eqs,
-    /// Memory regions.
     Mrs,
     /// Ranges of context memory that the guest has mapped; empty for a device without context memory.
     Icm,
@@ -111,16 +107,12 @@ impl Rows {
     }
 }
 
-/// A queue pair.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct QpRow {
     /// QPN, as software knows it.
     pub qpn: u32,
-    /// Current state.
     pub state: QpState,
-    /// Transport service.
     pub service: Service,
-    /// Protection domain.
     pub pd: u32,
     /// Next PSN to send.
     pub send_psn: u32,
@@ -146,7 +138,7 @@ pub struct QpRow {
     pub max_rd_atomic: u8,
     /// Maximum number of outstanding READs and atomics as responder.
     pub max_dest_rd_atomic: u8,
-    /// Activity since RESET.
+    /// Counters since the QP left RESET.
     pub counters: QpCounters,
     /// Reasons why doorbells or packets were ignored, if any were.
     #[serde(default)]
@@ -196,7 +188,6 @@ pub struct Peer {
     pub qpn: u32,
     /// MAC, such as `02:00:00:00:00:02`.
     pub mac: String,
-    /// IP address.
     pub ip: IpAddr,
 }
 
@@ -221,14 +212,13 @@ pub enum QpState {
     Rtr,
     Rts,
     Sqe,
-    /// SQD, drained.
+    /// SQD with a drained send queue.
     Sqd,
-    /// SQD, still draining.
+    /// SQD while the send queue drains.
     Draining,
     Err,
 }
 
-/// Transport service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[allow(missing_docs)]
@@ -240,7 +230,6 @@ pub enum Service {
     Gsi,
 }
 
-/// A completion queue.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CqRow {
     /// CQN, as software knows it.
@@ -261,9 +250,7 @@ pub struct CqRow {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Armed {
-    /// Nothing.
     No,
-    /// Any completion.
     Any,
     /// A solicited or failed completion.
     Solicited,
@@ -288,10 +275,8 @@ impl fmt::Display for Fault {
     }
 }
 
-/// An event queue.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EqRow {
-    /// EQ number.
     pub eqn: u32,
     /// Number of entries of the buffer.
     pub entries: u64,
@@ -307,16 +292,12 @@ pub struct EqRow {
     pub overflowed: bool,
 }
 
-/// A memory region.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MrRow {
     /// The key, including its variant bits.
     pub key: u32,
-    /// Protection domain.
     pub pd: u32,
-    /// Start address.
     pub start: u64,
-    /// Length in bytes.
     pub length: u64,
     /// Access rights beside local read.
     pub rights: Vec<Right>,
@@ -340,9 +321,7 @@ pub enum Right {
 pub struct IcmRow {
     /// Translation that the range belongs to.
     pub table: IcmTable,
-    /// ICM address.
     pub start: u64,
-    /// Length in bytes.
     pub length: u64,
     /// Bus address of the first byte.
     pub bus: u64,
@@ -367,13 +346,11 @@ pub struct QueueRow {
     pub queue: u16,
     /// Direction of its frames.
     pub direction: QueueDirection,
-    /// Current state.
     pub state: QueueState,
     /// VSI that its frames come from; `None` for a receive queue, which is found in the rows of VSIs.
     pub vsi: Option<u16>,
     /// Bus address of its ring.
     pub ring: u64,
-    /// Number of descriptors.
     pub entries: u16,
     /// Index of the descriptor that the device processes next.
     pub head: u16,
@@ -403,7 +380,6 @@ pub enum QueueDirection {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum QueueState {
-    /// Processing descriptors.
     Enabled,
     /// Stopped after a violation by the driver, until it disables the queue.
     Stopped,
@@ -416,13 +392,11 @@ pub struct LinkRow {
     pub enabled: bool,
     /// Reported speed in Gbit/s.
     pub gbps: u16,
-    /// Reported MAC.
+    /// MAC that the port reports.
     pub mac: String,
     /// Maximum frame length, including the frame check sequence.
     pub max_frame: u16,
-    /// Frames received.
     pub received: u64,
-    /// Frames sent.
     pub sent: u64,
     /// Frames dropped on transmission because the link was down.
     pub lost: u64,

@@ -34,7 +34,7 @@ use crate::net::address::Addresses;
 use crate::telemetry::reason::InterfaceReason;
 use crate::vfio::{Bar, Bars, MemoryBar, MsixLayout, PciFunction};
 
-/// PFGEN_CTRL.PFSWR: function reset.
+/// PFGEN_CTRL.PFSWR: requests a function reset.
 const FUNCTION_RESET: u32 = 1;
 /// GLGEN_RTRIG.CORER and GLOBR: core or global reset.
 const DEVICE_RESETS: u32 = 0b11;
@@ -54,7 +54,6 @@ pub struct Counters {
     pub unknown_registers: u64,
 }
 
-/// An E810-C.
 #[derive(Debug)]
 pub struct E810 {
     pub(super) setup: Setup,

@@ -12,13 +12,10 @@ pub trait Objects {
     /// Queue pairs. Their dynamic values are read from the engine.
     fn qps(&self, engine: &Engine, addresses: &Addresses, from: u32) -> impl Iterator<Item = (u32, QpRow)>;
 
-    /// Completion queues.
     fn cqs(&self, from: u32) -> impl Iterator<Item = (u32, CqRow)>;
 
-    /// Event queues.
     fn eqs(&self, from: u32) -> impl Iterator<Item = (u32, EqRow)>;
 
-    /// Memory regions.
     fn mrs(&self, from: u32) -> impl Iterator<Item = (u32, MrRow)>;
 }
 

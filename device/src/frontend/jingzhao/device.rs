@@ -46,7 +46,6 @@ pub struct Counters {
     pub ctxmgt: CtxStats,
 }
 
-/// A JingZhao HCA.
 #[derive(Debug)]
 pub struct JingZhao {
     setup: Setup,

@@ -14,7 +14,6 @@ use crate::telemetry::reason::InterfaceReason;
 /// A doorbell in a UAR page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Doorbell {
-    /// Start send WQEs.
     Send {
         /// UAR page of the store.
         page: u32,

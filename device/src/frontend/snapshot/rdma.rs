@@ -9,11 +9,8 @@ use serde::{Deserialize, Serialize};
 pub struct HandleRow {
     /// Handle, as software knows it.
     pub handle: u32,
-    /// Protection domain.
     pub pd: u32,
-    /// Destination IP address.
     pub destination: IpAddr,
-    /// Source IP address.
     pub source: IpAddr,
     /// Destination MAC; `None` while the neighbour is unresolved.
     pub mac: Option<String>,
@@ -25,12 +22,10 @@ pub struct HandleRow {
     pub hop_limit: u8,
 }
 
-/// A multicast group.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GroupRow {
     /// Group number, as software knows it.
     pub group: u16,
-    /// Multicast IP address.
     pub address: IpAddr,
     /// VLAN of its datagrams, if they are tagged.
     pub vlan: Option<u16>,
@@ -71,6 +66,5 @@ pub enum ControlState {
     Stopped,
     /// Started with an invalid context.
     Refused,
-    /// Running.
     Running,
 }

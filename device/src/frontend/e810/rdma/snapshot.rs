@@ -23,11 +23,9 @@ const ASYNC: u16 = MAX_CEQS;
 /// Data that rows are built from.
 #[derive(Clone, Copy, Debug)]
 pub(in super::super) struct View<'a> {
-    /// The objects.
     pub(in super::super) rdma: &'a Rdma,
     /// Vectors of the event queues.
     pub(in super::super) vectors: &'a Vectors,
-    /// The port's addresses.
     pub(in super::super) addresses: &'a Addresses,
 }
 

@@ -10,7 +10,6 @@ use super::*;
 use crate::frontend::FrontendCounters;
 use crate::frontend::jingzhao::ctxmgt::stats::CtxStats;
 
-/// WQE opcodes.
 const SEND: u8 = 0x0a;
 const WRITE: u8 = 0x08;
 
