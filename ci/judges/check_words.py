@@ -26,7 +26,7 @@ HABITS = [
     (r"\b(?:wants|wishes|is wanted|are wanted)\b", "requests, requires"),
     (r"\b(?:is|are|was|were|be) (?:told|asked)\b", "is notified, is queried, receives"),
     (r"\b(?:looks?|looked|looking) (?:at|for|into)\b", "polls, reads, checks, searches"),
-    (r"\bthere (?:is|are) not\b|\bthat there (?:is|are)\b", "an unknown object, an object that exists"),
+    (r"\bthere (?:is|are) not\b|\bthat there (?:is|are)\b(?! no)", "an unknown object, an object that exists"),
     (r"\bso (?:many|long)\b(?! (?:as|that|\w+ that))", "give the number, or name the parameter"),
     (r"\bwhat (?:is|are) to be\b", "a verb with a subject"),
     (r"^(?:Of|For) (?:the|a|an|its|it|all|each|them|both)\b[^,:]*$", "a sentence with a subject and a verb"),

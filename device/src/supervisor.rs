@@ -125,7 +125,7 @@ mod tests {
             mailbox.set_connected(true);
             match *self {
                 Act::Panic => panic!("no such thing"),
-                Act::Fail => Err(io::Error::other("the tap is gone")),
+                Act::Fail => Err(io::Error::other("the tap was deleted")),
                 Act::Serve => {
                     while !mailbox.is_stopped_within(TIMEOUT) {}
                     Ok(Ended::Shutdown)
@@ -190,7 +190,7 @@ mod tests {
         while !matches!(handle.health().life, Life::Restarting(_)) {
             thread::yield_now();
         }
-        assert_eq!(handle.health().problem.as_deref(), Some("the tap is gone"));
+        assert_eq!(handle.health().problem.as_deref(), Some("the tap was deleted"));
         let asked = Instant::now();
         handle.stop();
         assert_eq!(thread.join().unwrap().unwrap(), Ended::Shutdown);

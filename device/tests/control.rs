@@ -694,7 +694,11 @@ fn silent_clients_do_not_block_others() {
     let (_daemon, control) = start();
     let mut silent: Vec<_> = (0..16).map(|_| UnixStream::connect(&control).unwrap()).collect();
     until("a place", || hcactl(&control, &["devices"]).ok());
-    assert_eq!(silent[0].read(&mut [0]).unwrap(), 0, "the one that was silent for longest is gone");
+    assert_eq!(
+        silent[0].read(&mut [0]).unwrap(),
+        0,
+        "the client that was silent for longest is disconnected"
+    );
 }
 
 #[test]

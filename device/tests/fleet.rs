@@ -266,7 +266,7 @@ fn reload_restarts_only_changed_devices() {
     });
     assert_eq!(serde_json::from_str::<Value>(&reloaded).unwrap(), expected);
     let served = clients.each_mut().map(is_served);
-    assert_eq!(served, [true, false, false, true, true], "those of 2 and 3 are gone");
+    assert_eq!(served, [true, false, false, true, true], "those of 2 and 3 are removed");
     assert!(is_served(&mut connect(&daemon, 2)) && is_served(&mut connect(&daemon, 5)));
     assert!(!path.join("3.sock").exists());
     let mut there = devices(&daemon);

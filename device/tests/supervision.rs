@@ -174,7 +174,10 @@ fn deleted_tap_restarts_only_its_device() {
     assert!(rows[0]["problem"].as_str().unwrap().contains("descriptor in bad state"), "{rows}");
     assert_eq!((&rows[0]["connected"], &rows[1]["connected"]), (&json!(false), &json!(true)));
     assert_eq!(rows[1]["restarts"], 0);
-    assert!(first.region_read(VFIO_PCI_CONFIG_REGION_INDEX, 0, &mut [0; 4]).is_err(), "its client is gone");
+    assert!(
+        first.region_read(VFIO_PCI_CONFIG_REGION_INDEX, 0, &mut [0; 4]).is_err(),
+        "its client was disconnected"
+    );
     is_served(&mut Client::new(&socket(&daemon, 1)).unwrap());
     is_served(&mut second);
     terminate(&daemon);

@@ -213,7 +213,7 @@ fn next_client_finds_device_reset() {
         assert_eq!(config_u32(&mut client, 4) & 6, 0);
         enable(&mut client);
         assert_eq!(register(&mut client, 8), 0);
-        assert_ne!(query_adapter(&mut client), 0, "the memory of the last client is gone");
+        assert_ne!(query_adapter(&mut client), 0, "the memory of the last client is unmapped");
         set_register(&mut client, 8, 0x1234);
         map_mailbox(&mut client, &memory);
         assert_eq!(query_adapter(&mut client), 0);

@@ -422,7 +422,7 @@ mod tests {
         };
         for n in 0..10_000 {
             admit(&mut switch, invented(n), 2).unwrap();
-            assert_eq!(route(&switch, invented(n)), Route::Peer(1), "who spoke last is known");
+            assert_eq!(route(&switch, invented(n)), Route::Peer(1), "the last sender is known");
         }
         assert_eq!((switch.macs.len(), switch.macs.learned(Owner::Peer(1))), (MAX_LEARNED + 2, MAX_LEARNED));
         assert_eq!(route(&switch, invented(9_487)), Route::Flood, "it lost its oldest");

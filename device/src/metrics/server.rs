@@ -312,7 +312,7 @@ mod tests {
             }
             assert!(!text.contains("hcad_port_up{"), "{text}");
             let asked = Instant::now();
-            assert!(Arc::ptr_eq(&source.text().await, &text), "what is fresh is told again");
+            assert!(Arc::ptr_eq(&source.text().await, &text), "a fresh response is served again");
             assert!(asked.elapsed() < FRESH);
         });
     }

@@ -411,7 +411,7 @@ mod tests {
         assert!(text.len() <= most.0 + 5 && text.len() > most.0 - 10, "{}", text.len());
         assert!(lines[1..].iter().all(|line| line.len() >= 4));
         store.push(&vec![b'x'; most.0 + 1]);
-        assert_eq!(store.kept().unwrap(), b"head\n", "a record longer than all is forgotten at once");
+        assert_eq!(store.kept().unwrap(), b"head\n", "a record longer than the ring is dropped");
     }
 
     #[test]

@@ -107,7 +107,7 @@ impl Daemon {
     }
 
     /// Starts `command` and waits until clients can connect.
-    #[allow(dead_code, reason = "not every test wants the first lines gone")]
+    #[allow(dead_code, reason = "not every test skips the first lines")]
     pub(crate) fn ready(mut command: Command, folder: TempDir, socket: PathBuf) -> Self {
         let mut daemon = Self::of(command.spawn().unwrap(), folder, socket);
         daemon.wait_for_line("ready");

@@ -1,6 +1,6 @@
 //! As many objects as in the public driver's default profile, created by commands, and the memory that they take.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
-#![expect(clippy::print_stdout, reason = "figures, for whoever asks with --nocapture")]
+#![expect(clippy::print_stdout, reason = "figures for --nocapture")]
 
 mod connected;
 mod hostile;
