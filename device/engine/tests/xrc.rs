@@ -20,7 +20,6 @@ const SECOND_SRQ: Srqn = Srqn::new(6);
 const OTHER_PD: Srqn = Srqn::new(7);
 /// XRC SRQ of another domain.
 const OTHER_DOMAIN: Srqn = Srqn::new(8);
-/// Ordinary SRQ.
 const PLAIN_SRQ: Srqn = Srqn::new(9);
 /// No SRQ has this number.
 const UNKNOWN: Srqn = Srqn::new(0xff_ffff);

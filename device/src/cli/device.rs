@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn options_say_what_an_entry_of_a_file_would() {
+    fn options_equal_file_entry() {
         let config = configuration(
             &[DEVICE, &["--peer", "127.0.0.1:47912,id=2", "--peer", "127.0.0.1:9,leaf", "--strict"]].concat(),
         )
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_told_as_of_a_file_with_the_name_of_the_option() {
+    fn invalid_value_names_its_option() {
         for (more, expected) in [
             (&["--frontend", "hangu", "--id", "1", "--udp", "127.0.0.1:1"][..], "command line: --frontend"),
             (
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn options_that_do_not_make_a_device_are_refused() {
+    fn incomplete_device_options_are_rejected() {
         for arguments in [
             &["--frontend", "mthca", "--id", "1"][..],
             &["--frontend", "mthca", "--udp", "127.0.0.1:1"],

@@ -23,7 +23,6 @@ pub struct InterfaceInfo {
     pub drivers: &'static [&'static str],
     /// Reason why its doorbells must trap; see [`Interface::NEEDS_TRAPS`].
     pub needs_traps: Option<&'static str>,
-    /// Strict rules.
     pub rules: &'static [&'static Rule],
     /// Reasons to ignore a store or a frame, beside [`reason::ALL`](super::reason::ALL).
     pub ignore_reasons: &'static [&'static [IgnoreReason]],
@@ -88,7 +87,6 @@ fn names(tables: &[&TableSpec]) -> String {
 /// `Options` and `Device`, which implements [`Interface`]. Its name is the configuration key.
 macro_rules! interfaces {
     ($($(#[$doc:meta])* $name:ident: $module:ident,)*) => {
-        /// All device interfaces.
         pub const ALL: &[InterfaceInfo] = &[$(InterfaceInfo::of::<$module::Device>(),)*];
 
         /// Device interface and its options.
@@ -127,7 +125,6 @@ macro_rules! interfaces {
 }
 
 interfaces! {
-    /// JingZhao (HanGu) HCA.
     Jingzhao: jingzhao,
     /// Mellanox InfiniHost III Lx (MT25204), for the in-tree Linux driver `ib_mthca`.
     Mthca: mthca,

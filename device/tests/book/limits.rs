@@ -1,6 +1,6 @@
-//! The table of limits: what drivers are told, what configurations and processes can have.
+//! The table of limits: those reported to drivers, and those of configurations and processes.
 //!
-//! Structures are taken apart whole, so that a new limit does not compile until it is listed.
+//! Structures are destructured completely, so that a new limit does not compile until it is listed.
 
 use std::fmt::{Display, Write as _};
 
@@ -21,19 +21,19 @@ if the limit is exceeded. If a device rejects a command, `hcad` also writes a lo
 `hcad_commands_total`. Like all log messages that a guest can cause, this message is rate-limited.
 ";
 
-/// Completion of an operation of the E810's control queue.
+/// Completion of a failed control queue operation of the E810.
 const INVALID: &str = "major FFFFh, minor 2 (invalid)";
 const EXISTS: &str = "major FFFFh, minor 4 (exists)";
 const NO_ROOM: &str = "major FFFFh, minor 5 (no room)";
-/// Status of an admin command.
+/// Status of a failed admin command.
 const NO_SPACE: &str = "ENOSPC";
-/// The driver counts for itself.
+/// The driver counts these objects itself.
 const DRIVER: &str = "rejected by the driver";
-/// It is no limit of the device.
+/// The limit belongs to a module parameter of the driver, not to the device.
 const MODULE_PARAMETER: &str = "ignored by the driver, which uses a module parameter";
 const PROFILE: &str = "ignored by the public driver, which uses constants; INIT_HCA rejects counts beyond the number width (03h)";
 const UNUSED: &str = "not enforced, and unused by the driver";
-/// There is no key for it.
+/// No key changes the limit.
 const FIXED: &str = "";
 const UNKNOWN: &str = "";
 
@@ -63,7 +63,7 @@ impl Page {
         let _ = writeln!(self.0, "| {what} | {default} | {key} | {range} | {silicon} | {next} |");
     }
 
-    /// A count with a key.
+    /// Adds a count with a key.
     fn count<const MIN: u8, const MAX: u8>(
         &mut self,
         what: &str,
@@ -76,13 +76,13 @@ impl Page {
         self.row(what, power(count.get().into()), key, &format!("{least} to {most}"), silicon, next);
     }
 
-    /// A count whose exponent the driver is told, and that has no key.
+    /// Adds a count without a key, whose binary logarithm is reported to the driver.
     fn log(&mut self, what: &str, log: u8, silicon: &str, next: &str) {
         self.row(what, power(1 << log), FIXED, "", silicon, next);
     }
 }
 
-/// As people read it.
+/// Formats a power of two for readers.
 fn power(count: u64) -> String {
     if count.is_power_of_two() && count > 4096 { format!("2^{}", count.ilog2()) } else { count.to_string() }
 }

@@ -55,7 +55,6 @@ pub struct Counters {
     pub ctxmgt: CtxStats,
 }
 
-/// A JingZhao HCA.
 #[derive(Debug)]
 pub struct JingZhao {
     setup: Setup,

@@ -40,7 +40,6 @@ pub struct Counters {
     reads: u64,
 }
 
-/// A register.
 #[derive(Debug, Serialize)]
 struct RegisterRow {
     offset: u64,
@@ -56,7 +55,6 @@ impl Row for RegisterRow {
     }
 }
 
-/// The device.
 #[derive(Debug)]
 pub struct Device {
     options: Options,

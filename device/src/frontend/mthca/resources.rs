@@ -45,9 +45,9 @@ use crate::sparse::{Capacity, SparseTable, TableFull};
 
 /// Bound: QPs outside RESET. Twice the number in the driver's profile.
 const QPS: Capacity = Capacity { entries: 1 << 17, leaves: 1 << 16 };
-/// Bound: valid CQs.
+/// Limit of valid CQs.
 const CQS: Capacity = Capacity { entries: 1 << 17, leaves: 1 << 16 };
-/// Bound: valid SRQs.
+/// Limit of valid SRQs.
 const SRQS: Capacity = Capacity { entries: 1 << 16, leaves: 1 << 14 };
 
 /// State of the device. ICM is mapped before INIT_HCA, and unmapped after CLOSE_HCA.
@@ -55,7 +55,6 @@ const SRQS: Capacity = Capacity { entries: 1 << 16, leaves: 1 << 14 };
 pub enum DeviceState {
     /// Before INIT_HCA or after CLOSE_HCA, with the ICM pages.
     Closed(PageMap),
-    /// Initialised.
     Open(Box<Resources>),
 }
 
@@ -134,9 +133,7 @@ impl DeviceState {
 pub struct Resources {
     /// Table layout of INIT_HCA.
     pub layout: InitHca,
-    /// Keys and translations.
     pub regions: Regions,
-    /// Event queues.
     pub eqs: EventQueues,
     /// Valid CQs, by index.
     pub cqs: SparseTable<Box<CompletionQueue>>,
@@ -148,7 +145,6 @@ pub struct Resources {
     pub uar: UarQueues,
     /// SRQs that passed their limit in this turn. They are reported at its end.
     pub low_srqs: Vec<Srqn>,
-    /// Multicast groups.
     pub groups: Groups,
 }
 
@@ -186,9 +182,7 @@ impl Resources {
 /// Memory regions and their pages.
 #[derive(Debug)]
 pub struct Regions {
-    /// Mapped ICM pages.
     pub icm: PageMap,
-    /// Valid MPT entries.
     pub keys: KeyTable,
     /// MTT entries of regions, as copied by SW2HW_MPT. Numbered from ICM address 0.
     pub mtt: Mtt,

@@ -11,7 +11,7 @@ use protocol::hca::e810::rdma::path::ManageArp;
 use super::*;
 use crate::frontend::testing::logged;
 
-/// Minimum limits.
+/// The smallest limits that the configuration permits.
 const QPS: u32 = 32;
 const CQS: u32 = 64;
 const REGIONS: u32 = 256;
