@@ -91,7 +91,7 @@ pub struct Mpt {
     pub key: Lkey,
     pub pd: Pdn,
     pub start: Va,
-    /// Length of the object in bytes.
+    /// Length of the region in bytes.
     pub length: u64,
     /// Index of the first MTT entry, relative to the table base.
     pub mtt: u64,

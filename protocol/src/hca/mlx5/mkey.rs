@@ -74,7 +74,7 @@ layout! {
         @0x0c[24]     remote_invalidate: bool,
         @0x0c[23:0]   pd: Pdn,
         @0x10         start: Va,
-        /// Length of the object in bytes.
+        /// Length of the region in bytes.
         @0x18         length: u64 => Hex,
         /// Size of signature data in units of 16 bytes, 0.
         @0x20         signature_units: u32,

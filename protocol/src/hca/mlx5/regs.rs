@@ -111,7 +111,7 @@ impl QueueWord {
     const STATE: u32 = 0x700;
     const ADDRESS: u32 = 0xffff_f000;
 
-    /// Parses the write from its bytes.
+    /// Parses a write to the register.
     pub const fn parse(word: u32) -> Self {
         let [.., state, _] = (word & Self::STATE).to_be_bytes();
         if word & Self::ADDRESS == 0 && state != 0 {

@@ -55,7 +55,7 @@ pub struct Mpt {
     pub key: Lkey,
     pub pd: Pdn,
     pub start: Va,
-    /// Length of the object in bytes.
+    /// Length of the region in bytes.
     pub length: u64,
     /// ICM address of the MTT entry for the page that contains `start`.
     pub mtt: IcmAddr,

@@ -58,7 +58,7 @@ bitflags! {
     /// Abilities of a PHY, or requested configuration.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub struct PhyAbilities: u32 {
-        /// The link partner receives pause frames.
+        /// The port sends pause frames.
         const TX_PAUSE = 1 << 0;
         /// Honours received pause frames.
         const RX_PAUSE = 1 << 1;

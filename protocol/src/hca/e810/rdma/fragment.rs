@@ -12,7 +12,7 @@ layout! {
         @0         va: Va,
         /// STag of the region.
         @8         key: Lkey,
-        /// Length of the object in bytes.
+        /// Length of the fragment in bytes.
         @8[62:32]  len: u32,
     }
 }

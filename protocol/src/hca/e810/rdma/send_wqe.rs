@@ -177,7 +177,7 @@ pub struct FastRegister {
     /// STag of the region.
     pub key: Lkey,
     pub va: Va,
-    /// Length of the object in bytes.
+    /// Length of the region in bytes.
     pub len: u64,
     /// Pages of the region.
     pub pages: FastPages,

@@ -160,7 +160,7 @@ pub enum DataItem<'a> {
 pub type DataItems<'a> = SmallVec<[DataItem<'a>; 4]>;
 
 impl DataItem<'_> {
-    /// Length of the object in bytes.
+    /// Returns the length in bytes.
     pub const fn len(&self) -> usize {
         match self {
             Self::Pointer(segment) => segment.byte_count as usize,
