@@ -36,7 +36,7 @@ use crate::memory::limits::MAX_BYTES_OF_ALL;
 use crate::telemetry::subscriber::LogConfig;
 use crate::text_file;
 
-/// Configuration file of hcad.
+/// The hcad configuration file.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[schemars(title = "hcad configuration")]
@@ -44,7 +44,7 @@ pub struct ConfigFile {
     /// Log settings. The log is written to standard error.
     #[serde(default)]
     pub log: LogConfig,
-    /// Devices to serve. At least one device is required. Each device runs in its own thread.
+    /// Devices to serve (at least one). Each device runs in its own thread.
     pub devices: Vec<DeviceEntry>,
     /// Path to the Unix socket that `hcactl` connects to. Only the user that runs hcad can use this socket.
     /// Default: no control socket, unless `--control-socket` is given.

@@ -139,13 +139,13 @@ pub fn complete() {
         (_, true) => tracing::info!("sandbox active: {}", in_force.join(", ")),
         (false, false) => {
             tracing::info!(
-                "sandbox active: {}; not available on this host: {}",
+                "sandbox active: {}; this host does not support {}",
                 in_force.join(", "),
                 missing.join(", ")
             );
         }
         (true, false) => {
-            tracing::info!("running without a sandbox; not available on this host: {}", missing.join(", "))
+            tracing::info!("running without a sandbox: this host does not support {}", missing.join(", "))
         }
     }
 }

@@ -61,7 +61,7 @@ fn files_are_created_only_in_configured_folders() {
     let (_daemon, control, line) = start(&[("confinement", writable)], |_| ());
     if !line.contains("landlock ABI") {
         // Without Landlock, the rest cannot be tested.
-        assert!(line.contains("not available on this host: landlock"), "{line}");
+        assert!(line.contains("this host does not support landlock"), "{line}");
         return;
     }
     for what in ["capture", "trace"] {
@@ -184,8 +184,8 @@ fn missing_kernel_feature_is_reported_and_tolerated() {
     // Number in linux/unistd.h, which is the same on all architectures.
     const LANDLOCK_CREATE_RULESET: i64 = 444;
     for (call, missing) in [
-        (LANDLOCK_CREATE_RULESET, "not available on this host: landlock (not supported by the kernel)"),
-        (libc::SYS_seccomp, "not available on this host: seccomp (not supported by the kernel)"),
+        (LANDLOCK_CREATE_RULESET, "this host does not support landlock (not supported by the kernel)"),
+        (libc::SYS_seccomp, "this host does not support seccomp (not supported by the kernel)"),
     ] {
         let filter = without(call);
         let (daemon, control, line) = start(&[], |command| {

@@ -60,9 +60,8 @@ enum Command {
         case: Option<String>,
         /// Drive JingZhao devices from this process instead of from guests
         ///
-        /// Applies to scenarios that use the lab's own driver on both sides, such as `jingzhao-rc`. These
-        /// scenarios test the same device as they do with guests, but run much faster because no guest has to
-        /// boot.
+        /// Applies to scenarios that use the lab's own driver on both sides, such as `jingzhao-rc`. With this
+        /// option, they test the same device but run much faster, because no guest has to boot.
         #[arg(long)]
         without_guests: bool,
         #[command(flatten)]

@@ -26,7 +26,7 @@ use crate::telemetry::store::{Keep, MAX_FILES, RingBytes};
 use crate::telemetry::trace::{STANDARD_ERROR, TraceFormat};
 use crate::vfio::server::Access;
 
-/// One emulated device.
+/// An emulated device that hcad serves.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct DeviceEntry {
@@ -36,9 +36,9 @@ pub struct DeviceEntry {
     pub id: u16,
     /// Path to the Unix socket that the VMM connects to. Default: `hca<ID>.sock` in $RUNTIME_DIRECTORY,
     /// $XDG_RUNTIME_DIR/hcad or /run/hcad. For a single device, `--socket-path` and `--fd` override this
-    /// path. If systemd passes a socket with this path, hcad uses that socket. If the configuration has only
-    /// one device and does not set its path, hcad uses the socket passed by systemd, whatever the path of
-    /// that socket.
+    /// path. If systemd passes a socket with this path, hcad uses that socket. If the configuration defines
+    /// only one device and does not set its path, hcad uses the socket that systemd passes, regardless of
+    /// that socket's path.
     pub socket_path: Option<PathBuf>,
     /// VMM socket permissions, in octal, such as "0660". Default: the top-level `socket_mode`.
     pub socket_mode: Option<String>,
@@ -55,9 +55,9 @@ pub struct DeviceEntry {
     /// none.
     pub ipv6: Option<Ipv6Addr>,
     /// Default packet destination, used if neither the work request nor the QP context specifies one. The
-    /// public JingZhao driver never specifies a destination for its connections, so all of them lead to this
-    /// peer. The driver also sends all datagrams to LID 4112 (1010h). For this peer to receive the datagrams
-    /// as well, its `id` must be 4112.
+    /// public JingZhao driver never specifies a destination for its connections, so all of them go to this
+    /// peer. The driver sends all datagrams to LID 4112 (1010h). For this peer to receive the datagrams as
+    /// well, its `id` must be 4112.
     pub default_peer: Option<PeerEntry>,
     /// Other devices on the fabric whose addresses are not derived from their numbers. Listing a device here
     /// lets guest software address it by number.
@@ -96,8 +96,8 @@ pub struct DeviceEntry {
     pub strict: bool,
     /// How long, in microseconds (0 to 1000), the device's thread busy-polls for more work before it sleeps.
     /// 0 disables busy-polling. The thread polls only while recent idle periods have been short, and it
-    /// yields the CPU between polls. If yielding takes too long because the CPUs are oversubscribed, the
-    /// thread polls only during bulk transfers.
+    /// yields the CPU between polls. If yields take too long because the CPUs are oversubscribed, the thread
+    /// polls only during bulk transfers.
     #[serde(default = "default_linger_us")]
     pub linger_us: u16,
     /// How long, in microseconds (0 to 1000), the device collects messages from the VMM before it processes
@@ -139,7 +139,7 @@ pub enum Doorbells {
     Mapped,
 }
 
-/// Destination, format and filter of a device trace, see [`crate::telemetry::trace`].
+/// Destination, format and filter of a device's trace, see [`crate::telemetry::trace`].
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct TraceEntry {
@@ -184,7 +184,7 @@ pub struct CaptureConfig {
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PeerEntry {
-    /// Device number, 1 to 49150. Addresses that are not set here are derived from this number.
+    /// Device number, 1 to 49150. Any address that this entry does not set is derived from this number.
     pub id: u16,
     /// The device's MAC address. Default: derived from `id`.
     pub mac: Option<String>,

@@ -19,21 +19,21 @@ use crate::fabric::tap::{self, InterfaceName};
 use crate::fabric::udp::UdpPeer;
 use crate::runtime_folder;
 
-/// Fabric that connects devices.
+/// The fabric that connects a device to its peers.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum FabricEntry {
     /// One UDP datagram per Ethernet frame. Compatible with QEMU's `-netdev dgram`.
     Udp(UdpEntry),
-    /// Shared memory between devices of this process.
+    /// Shared memory between devices in the same hcad process.
     Local(LocalEntry),
-    /// Shared memory between devices of different processes on this host.
+    /// Shared memory between devices in different processes on this host.
     Ring(RingEntry),
     /// A Linux tap interface, for bridges, VXLAN and other host networks.
     Tap(TapEntry),
 }
 
-/// The `ring` fabric.
+/// Settings for the `ring` fabric.
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct RingEntry {
@@ -43,7 +43,7 @@ pub struct RingEntry {
     pub folder: Option<PathBuf>,
 }
 
-/// The `local` fabric.
+/// Settings for the `local` fabric.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct LocalEntry {
@@ -57,7 +57,7 @@ impl Default for LocalEntry {
     }
 }
 
-/// The `tap` fabric.
+/// Settings for the `tap` fabric.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct TapEntry {
@@ -74,7 +74,7 @@ pub struct TapEntry {
     pub path_mtu: Option<u16>,
 }
 
-/// The `udp` fabric.
+/// Settings for the `udp` fabric.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct UdpEntry {
@@ -84,7 +84,7 @@ pub struct UdpEntry {
     pub peers: Vec<UdpPeerEntry>,
 }
 
-/// A peer on the `udp` fabric.
+/// A device's peer on the `udp` fabric.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct UdpPeerEntry {

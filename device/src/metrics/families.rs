@@ -106,13 +106,13 @@ impl Writer<'_> {
         let mut family = self.to.family(
             Kind::Gauge,
             "hcad_build_info",
-            "Version of hcad as a label. The value is always 1.",
+            "The hcad version, as a label. The value is always 1.",
         );
         family.sample(&[("version", env!("CARGO_PKG_VERSION"))], 1);
         let mut family = self.to.family(
             Kind::Gauge,
             "hcad_device_up",
-            "1 if the device responds, 0 if not. The label `interface` names its interface.",
+            "1 if the device responds, 0 if not. The `interface` label names the device interface.",
         );
         for device in self.devices {
             let labels = [("device", &*device.id.to_string()), ("interface", device.interface)];
@@ -121,13 +121,13 @@ impl Writer<'_> {
         self.each(
             Kind::Counter,
             "hcad_device_restarts_total",
-            "Restarts of the device after a failure.",
+            "Number of times the device was restarted after a failure.",
             |device| Some(device.health.restarts),
         );
         self.each(Kind::Gauge, "hcad_vmm_connected", "1 if a VMM is connected, 0 if not.", |device| {
             Some(device.connected.into())
         });
-        self.each(Kind::Gauge, "hcad_port_up", "1 if the link of the port is up, 0 if not.", |device| {
+        self.each(Kind::Gauge, "hcad_port_up", "1 if the port's link is up, 0 if not.", |device| {
             device.answer.as_ref().map(|(status, _)| (status.port == PortState::Up).into())
         });
     }
@@ -226,7 +226,7 @@ impl Writer<'_> {
         );
         self.histogram(
             "hcad_send_request_duration_seconds",
-            "Time from the doorbell to the completion of an RC send request. If the send window was full, the time starts when space becomes free.",
+            "Time from the doorbell to the completion of an RC send request. If the send window is full, the time starts when space becomes available.",
             |counters| counters.engine.request_time,
         );
     }
@@ -252,7 +252,7 @@ impl Writer<'_> {
         self.samples(
             Kind::Counter,
             "hcad_port_bytes_total",
-            "Bytes of the frames in hcad_port_frames_total, by direction and kind. For RoCE, from the BTH to the ICRC. For NIC, the whole frame.",
+            "Bytes in the frames that hcad_port_frames_total counts, by direction and kind. RoCE frames are counted from the BTH to the ICRC, NIC frames as a whole.",
             |counters, sample| of(counters, sample, |traffic| traffic.octets),
         );
         self.samples(
@@ -277,7 +277,7 @@ impl Writer<'_> {
         );
         self.counter(
             "hcad_port_link_downed_total",
-            "Number of times the link of the port went down.",
+            "Number of times the port's link went down.",
             |counters| counters.port.link_downed,
         );
     }
@@ -301,7 +301,7 @@ impl Writer<'_> {
         );
         self.counter(
             "hcad_fabric_rings_broken_total",
-            "Ring members rejected or disconnected for a protocol violation.",
+            "Ring members rejected or disconnected because of a protocol violation.",
             |counters| counters.fabric.rings_broken,
         );
         self.samples(

@@ -149,10 +149,7 @@ fn mthca(page: &mut Page) {
         max_send_sges,
         max_recv_sges,
     } = mthca::limits::LimitsEntry::default();
-    page.table(
-        "mthca",
-        "The `ib_mthca` driver reads the limits of its device with the QUERY_DEV_LIM command.",
-    );
+    page.table("mthca", "The `ib_mthca` driver reads its device's limits with the QUERY_DEV_LIM command.");
     page.count("queue pairs", "max_qps", max_qps, UNKNOWN, MODULE_PARAMETER);
     page.count("completion queues", "max_cqs", max_cqs, UNKNOWN, MODULE_PARAMETER);
     page.count("shared receive queues", "max_srqs", max_srqs, UNKNOWN, DRIVER);
@@ -195,7 +192,7 @@ fn jingzhao(page: &mut Page) {
     } = jingzhao::limits::LimitsEntry::default();
     page.table(
         "JingZhao",
-        "JingZhao drivers read the limits of their device with QUERY_DEV_LIM. The *silicon* column is based on the public RTL.",
+        "JingZhao drivers read their device's limits with QUERY_DEV_LIM. The *silicon* column is based on the public RTL.",
     );
     page.count("queue pairs", "max_qps", max_qps, "2^14", PROFILE);
     page.count("completion queues", "max_cqs", max_cqs, "2^13", PROFILE);

@@ -56,7 +56,7 @@ pub struct UpOptions {
     /// Number of guests (1 to 8), which are named a, b, c and so on
     #[arg(long, default_value_t = 2, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=i64::from(MOST_GUESTS)))]
     pub count: u8,
-    /// Mount the host directory DIR at /AT in all guests, read-only with `:ro` (repeatable)
+    /// Mount the host directory DIR at /AT in all guests; append `:ro` to mount it read-only (repeatable)
     #[arg(long = "share", value_name = "DIR:/AT[:ro]")]
     pub shares: Vec<SharedFolder>,
     /// Enable strict mode: report driver violations, and make `guest-lab down` fail if any occurred

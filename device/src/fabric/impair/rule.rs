@@ -21,11 +21,12 @@ const MAX_OVERTAKERS: u32 = 1024;
 /// Default of `within_us`, in microseconds.
 const OVERTAKEN_WITHIN_US: u64 = 10_000;
 
-/// An impairment, as written in the configuration and sent by `hcactl`.
+/// An impairment: a rule that injects a fault into some of a device's frames.
 ///
-/// It matches the frames in its direction that match all given selectors (`qpn`, `psn`, `opcode`, `peer`). If `qpn`,
-/// `psn` or `opcode` is given, it matches RoCE packets only. It applies to every matching frame, to the `nth`, or to a
-/// random choice with `probability`.
+/// The rule matches a frame if the frame travels in the rule's direction and satisfies all given selectors
+/// (`qpn`, `psn`, `opcode`, `peer`). If `qpn`, `psn` or `opcode` is given, the rule matches only RoCE
+/// packets. By default, the rule affects every matching frame. With `nth`, it affects only the nth matching
+/// frame. With `probability`, it affects a random selection of matching frames.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RuleEntry {

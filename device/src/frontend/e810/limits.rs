@@ -39,7 +39,8 @@ pub const MAX_PROFILES: u16 = 128;
 /// Bound: memory that a driver can make the device allocate; a few per profile.
 pub const MAX_TCAM_ENTRIES: u16 = 512;
 
-/// Limits of RDMA objects, which the driver reads by "query FPM". All are powers of two.
+/// Limits on the number of RDMA objects, which the driver reads with "query FPM". All limits are powers of
+/// two.
 ///
 /// # Spec
 /// E810 interface, section 11.2.

@@ -6,7 +6,7 @@ use serde::Deserialize;
 
 use super::limits::Limits;
 
-/// Options for the E810 device.
+/// Options for E810 devices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Options {

@@ -21,7 +21,8 @@ pub enum SqAddr {
     Auto,
 }
 
-/// Options for work queues. The defaults work with the document and the public user library.
+/// Options for work queues. The defaults suit both software that follows the interface document and the
+/// public user library.
 ///
 /// # Spec
 /// JingZhao interface, section 12.
@@ -76,7 +77,7 @@ impl Default for QueueOptions {
     }
 }
 
-/// Options for the JingZhao device.
+/// Options for JingZhao devices.
 ///
 /// # Spec
 /// JingZhao interface, section 12.

@@ -2,7 +2,9 @@
 
 #![allow(unreachable_pub, reason = "the list of a product is public")]
 
-use engine::{Access, AccessError, AtomicOp, Event, Fetch, Host, Initiator, RecvRequest, RecvSource, SendRequest};
+use engine::{
+    Access, AccessError, AtomicOp, Event, Fetch, Host, Initiator, RecvRequest, RecvSource, SendRequest,
+};
 use protocol::describe::Visitor;
 use protocol::ids::{Lkey, Qpn, Va};
 use schemars::JsonSchema;

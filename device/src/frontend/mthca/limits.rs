@@ -52,7 +52,8 @@ impl Default for Limits {
     }
 }
 
-/// Limits that QUERY_DEV_LIM reports. All counts except the list lengths are powers of two.
+/// Limits that the device reports to the driver in its reply to QUERY_DEV_LIM. All counts except the list
+/// lengths are powers of two.
 ///
 /// # Spec
 /// mthca interface, section 3.4.

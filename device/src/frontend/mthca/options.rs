@@ -5,7 +5,7 @@ use serde::Deserialize;
 
 use super::limits::{Limits, LimitsEntry};
 
-/// Options for the mthca device.
+/// Options for mthca devices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Options {

@@ -41,7 +41,7 @@ pub struct Reload {
     /// Path to the module (.ko) on the host
     #[arg(long, value_name = "FILE")]
     module: PathBuf,
-    /// Module parameter, as for insmod (repeatable)
+    /// Module parameter, in the form that insmod accepts (repeatable)
     #[arg(long, value_name = "NAME=VALUE")]
     parameter: Vec<String>,
     /// Print each guest's kernel messages as a JSON array
