@@ -44,7 +44,7 @@ impl Default for Limits {
     }
 }
 
-/// Limits that the device reports to the driver in its reply to QUERY_DEV_LIM. All counts are powers of two.
+/// Limits that the device reports to the driver in its reply to QUERY_DEV_LIM. All counts must be powers of two.
 ///
 /// # Spec
 /// JingZhao interface, section 3.1.

@@ -53,7 +53,7 @@ impl Default for Limits {
 }
 
 /// Limits that the device reports to the driver in its reply to QUERY_DEV_LIM. All counts except the list
-/// lengths are powers of two.
+/// lengths must be powers of two.
 ///
 /// # Spec
 /// mthca interface, section 3.4.
