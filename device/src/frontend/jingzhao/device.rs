@@ -18,7 +18,8 @@ use super::cmd;
 use super::ctxmgt::message::{RdQpSst, RdQpState};
 use super::ctxmgt::stats::CtxStats;
 use super::doorbell::{Doorbell, Doorbells};
-use super::options::Options;
+use super::observed::Observed;
+use super::options::{Options, Setup};
 use super::resources::{DeviceState, Resources};
 use super::snapshot::icm_rows;
 use super::strict::{self, Strict};
@@ -29,15 +30,12 @@ use crate::frontend::hcr::registers::Hcr;
 use crate::frontend::hcr::snapshot as rows;
 use crate::frontend::hcr::verbs::WorkTag;
 use crate::frontend::snapshot::{Page, Table};
-use crate::frontend::{self, Context, Frontend, FrontendCounters, HostContext, Interface, RegisterAccess};
+use crate::frontend::{Context, Frontend, FrontendCounters, HostContext, Interface, RegisterAccess};
 use crate::limited;
 use crate::management::NodeProfile;
 use crate::net::address::Addresses;
 use crate::telemetry::reason::InterfaceReason;
 use crate::vfio::{Bar, Bars, MemoryBar, MsixLayout, PciFunction};
-
-/// Parameters of a device.
-pub type Setup = frontend::Setup<Options>;
 
 /// Counters specific to this interface.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -53,6 +51,7 @@ pub struct JingZhao {
     hcr: Hcr,
     doorbells: Doorbells,
     state: DeviceState,
+    strict: Strict,
 }
 
 impl Interface for JingZhao {
@@ -62,7 +61,8 @@ impl Interface for JingZhao {
 
     fn new(setup: Setup) -> Self {
         let doorbells = Doorbells::new(setup.options.uar_pages.bar_len());
-        Self { setup, hcr: Hcr::default(), doorbells, state: DeviceState::default() }
+        let (state, strict) = (DeviceState::default(), Strict::default());
+        Self { setup, hcr: Hcr::default(), doorbells, state, strict }
     }
 }
 
@@ -107,9 +107,9 @@ impl JingZhao {
                 CmdStatus::basic
             },
         };
-        let Self { state, setup, .. } = self;
+        let Self { state, strict, setup, .. } = self;
         let result = command::run(cx, &commands, pending, |cx, mailboxes| {
-            cmd::execute(state, setup, cx, pending, mailboxes)
+            cmd::execute(state, strict, setup, cx, pending, mailboxes)
         });
         let status = result.err().unwrap_or(CmdStatus::Ok);
         self.hcr.finish(status);
@@ -132,11 +132,10 @@ impl JingZhao {
         let resources = self.state.resources.as_mut().ok_or(InterfaceReason::NotInitialised)?;
         // The engine may have changed the state of the QP in this turn.
         resources.observe(cx, doorbell.qpn);
-        if cx.monitor.is_strict() {
-            strict::doorbell(resources, page, &doorbell).report(cx.monitor);
-        }
         let index = resources.ctx.qp_index(doorbell.qpn);
         let qp = resources.qps.get_mut(index);
+        let named = qp.as_deref().map(|qp| &**qp);
+        cx.monitor.observe(Observed::SendDoorbell { qp: named, page, doorbell: &doorbell });
         let Some(RdQpSst { usr_page, .. }) = resources.ctx.read(qp.as_ref().map(|qp| &qp.key)) else {
             return Err(InterfaceReason::QpReset);
         };
@@ -175,8 +174,8 @@ impl JingZhao {
             Doorbell::ArmCq(cqn) => {
                 let resources = self.state.resources.as_mut();
                 let cq = resources.map(|all| all.cq_mut(cqn).ok_or(InterfaceReason::NoCq));
-                if cx.monitor.is_strict() && !matches!(cq, Some(Ok(_))) {
-                    strict::arm("CQ", cqn.get()).report(cx.monitor);
+                if !matches!(cq, Some(Ok(_))) {
+                    cx.monitor.observe(Observed::ArmNothing { queue: "CQ", number: cqn.get() });
                 }
                 cq.unwrap_or(Err(InterfaceReason::NotInitialised))?.arm();
                 cx.monitor.count_doorbell("arm_cq");
@@ -185,8 +184,8 @@ impl JingZhao {
             Doorbell::ArmEq(eqn) => {
                 let resources = self.state.resources.as_mut();
                 let eq = resources.map(|all| all.eqs.get_mut(eqn.get()).ok_or(InterfaceReason::NoEq));
-                if cx.monitor.is_strict() && !matches!(eq, Some(Ok(_))) {
-                    strict::arm("EQ", eqn.get()).report(cx.monitor);
+                if !matches!(eq, Some(Ok(_))) {
+                    cx.monitor.observe(Observed::ArmNothing { queue: "EQ", number: eqn.get() });
                 }
                 eq.unwrap_or(Err(InterfaceReason::NotInitialised))?.arm();
                 cx.monitor.count_doorbell("arm_eq");
@@ -235,9 +234,7 @@ impl Frontend for JingZhao {
     }
 
     fn bar_read(&mut self, cx: &mut Context<'_>, bar: Bar, offset: u64, data: &mut [u8]) {
-        if cx.monitor.is_strict() {
-            strict::read(&mut self.state.strict, bar, offset, data.len()).report(cx.monitor);
-        }
+        cx.monitor.check(|| strict::read(&mut self.strict, bar, offset, data.len()));
         match bar {
             Bar::Bar0 => regs::read(offset, data, |word| self.read_register(word)),
             // Doorbells are write-only.
@@ -246,9 +243,7 @@ impl Frontend for JingZhao {
     }
 
     fn bar_write(&mut self, cx: &mut Context<'_>, bar: Bar, offset: u64, data: &[u8]) {
-        if cx.monitor.is_strict() {
-            strict::write(&mut self.state.strict, bar, offset, data).report(cx.monitor);
-        }
+        cx.monitor.check(|| strict::write(&mut self.strict, bar, offset, data));
         match bar {
             Bar::Bar0 => {
                 if !words::is_word_write(offset, data) {
@@ -334,6 +329,6 @@ impl Frontend for JingZhao {
         self.hcr.reset();
         self.doorbells.reset();
         self.state.close();
-        self.state.strict = Strict::default();
+        self.strict = Strict::default();
     }
 }
