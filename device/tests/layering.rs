@@ -234,6 +234,44 @@ fn an_interface_knows_its_lineage_and_no_other() {
     }
 }
 
+/// `device.rs` decodes registers and implements `Frontend`. Everything below it acts on a state that does not know it.
+#[test]
+fn interface_parts_do_not_use_device() {
+    for (interface, _) in LINEAGES {
+        let folder = source().join("frontend").join(interface);
+        for path in files(&folder) {
+            let text = product(&path);
+            // The exports of the interface's root.
+            let text = text.replace("pub use device::", "");
+            for prefix in ["super::", &format!("{interface}::")] {
+                let used = named(&text, prefix).any(|name| name == "device");
+                assert!(!used, "{} uses device.rs", path.display());
+            }
+        }
+    }
+}
+
+/// Objects report events. Only observers, commands and registers know strict mode, which examines these objects.
+#[test]
+fn objects_do_not_use_strict_mode() {
+    const MAY: &[&str] = &["cmd.rs", "device.rs", "observers.rs", "strict.rs"];
+    for interface in ["jingzhao", "mthca"] {
+        let folder = source().join("frontend").join(interface);
+        for path in files(&folder) {
+            let place = path.strip_prefix(&folder).unwrap();
+            if place.starts_with("strict") || MAY.iter().any(|name| place == Path::new(name)) {
+                continue;
+            }
+            let text = product(&path);
+            let mut uses = text.lines().filter(|line| line.starts_with("use super::"));
+            let found = uses.find(|line| {
+                line.split(|c: char| !c.is_ascii_alphanumeric() && c != '_').any(|word| word == "strict")
+            });
+            assert_eq!(found, None, "{} uses strict mode", path.display());
+        }
+    }
+}
+
 /// What Rust prints of a value for its own programmers is no interface: it changes with the names of types. Tests may show
 /// it.
 #[test]
