@@ -64,7 +64,7 @@ def paragraphs():
     """Paragraphs of documents, without code, tables and headings."""
     found = []
     for path in PAGES:
-        text = re.sub(r"^```.*?^```", "", path.read_text(), flags=re.S | re.M)
+        text = re.sub(r"^[ \t]*```.*?^[ \t]*```", "", path.read_text(), flags=re.S | re.M)
         for block in re.split(r"\n\s*\n", text):
             block = block.strip()
             if block and not block.startswith(("#", "|", "<", "!", "{{")):

@@ -43,6 +43,7 @@ check() {
             count_rc = split(rc, words, " ")
             for (i = 1; i <= count_rc; i++) {
                 if (words[i] != "-") name[i - 1] = words[i]
+                if (words[i] != "-") name[160 + i - 1] = "XRC_" words[i]
                 if (i <= 12) name[32 + i - 1] = "UC_" words[i]
             }
             name[96 + 4] = "UD_SEND_ONLY"

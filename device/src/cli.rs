@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use self::device::{COMMAND_LINE, DeviceArgs};
 use crate::config::{CaptureConfig, Config, ConfigError, FabricEntry, TraceConfig};
-use crate::frontend::FrontendEntry;
+use crate::frontend::list::FrontendEntry;
 use crate::inherited::Inherited;
 use crate::runtime_folder;
 use crate::telemetry::filter::{CaptureFilter, TraceFilter};
@@ -35,8 +35,8 @@ Examples:
 /// hcad runs in the foreground until it receives SIGTERM or SIGINT. SIGHUP and `hcactl reload` reload the
 /// configuration file. The log is written to standard error; RUST_LOG sets its filter. Sockets without a
 /// configured path are created in $RUNTIME_DIRECTORY if it is set, otherwise in $XDG_RUNTIME_DIR/hcad or
-/// /run/hcad. hcad uses a socket passed by systemd if the configuration contains its path, or if the only
-/// device has no configured path.
+/// /run/hcad. hcad uses a socket passed by systemd if the configuration contains the socket's path, or if
+/// there is only one device and it has no configured path.
 #[derive(Clone, Debug, Parser)]
 #[command(
     name = "hcad",
@@ -50,7 +50,8 @@ pub struct Cli {
     #[command(subcommand)]
     pub command: Option<Command>,
 
-    /// Path of the configuration file (JSON; schema: configs/config.schema.json), or "-" for standard input
+    /// Path to the configuration file (JSON, described by configs/config.schema.json), or "-" for standard
+    /// input
     #[arg(long, value_name = "FILE", required_unless_present_any = ["print_capabilities", "frontend", "write_manual"])]
     pub config: Option<PathBuf>,
 
@@ -58,7 +59,7 @@ pub struct Cli {
     #[expect(missing_docs, reason = "clap would use it as the help text of the program")]
     pub device: DeviceArgs,
 
-    /// Path of the Unix socket that the VMM connects to
+    /// Path to the Unix socket that the VMM connects to
     #[arg(long, help_heading = OVERRIDES, value_name = "PATH", conflicts_with = "fd")]
     pub socket_path: Option<PathBuf>,
 
@@ -71,7 +72,7 @@ pub struct Cli {
     #[arg(long, value_name = "PATH", num_args = 0..=1, require_equals = true)]
     pub control_socket: Option<Option<PathBuf>>,
 
-    /// Capture all frames of the device to this pcapng file
+    /// Capture all frames that the device sends or receives to this pcapng file
     #[arg(long, help_heading = OVERRIDES, value_name = "FILE")]
     pub capture: Option<PathBuf>,
 
@@ -80,11 +81,11 @@ pub struct Cli {
     #[arg(long, help_heading = OVERRIDES, value_name = "FILE")]
     pub trace: Option<PathBuf>,
 
-    /// Format of the trace
+    /// Trace format
     #[arg(long, help_heading = OVERRIDES, value_name = "FORMAT", value_enum, default_value_t, requires = "trace")]
     pub trace_format: TraceFormat,
 
-    /// Record all input of the device to this file, for use with `hcad replay`
+    /// Record all input to the device in this file, for use with `hcad replay`
     #[arg(long, help_heading = OVERRIDES, value_name = "FILE")]
     pub record: Option<PathBuf>,
 
@@ -118,19 +119,19 @@ pub enum Command {
 /// Arguments of `hcad replay`.
 #[derive(Clone, Debug, Args)]
 pub struct ReplayArgs {
-    /// Path of the session record
+    /// Path to the session record
     pub file: PathBuf,
 
     /// Stop the replay after step N (the first step is 1)
     #[arg(long, value_name = "N")]
     pub until: Option<u64>,
 
-    /// Write a trace of register accesses, commands and queue entries to this file, with the timestamps of
-    /// the recording
+    /// Write a trace of register accesses, commands and queue entries to this file, using the original
+    /// timestamps from the recording
     #[arg(long, value_name = "FILE")]
     pub trace: Option<PathBuf>,
 
-    /// Format of the trace
+    /// Trace format
     #[arg(long, value_name = "FORMAT", value_enum, default_value_t, requires = "trace")]
     pub trace_format: TraceFormat,
 

@@ -44,21 +44,21 @@ pub struct ConfigFile {
     /// Log settings. The log is written to standard error.
     #[serde(default)]
     pub log: LogConfig,
-    /// Devices to serve, at least one. Each device runs in its own thread.
+    /// Devices to serve. At least one device is required. Each device runs in its own thread.
     pub devices: Vec<DeviceEntry>,
-    /// Path of the control socket, a Unix socket that `hcactl` connects to. Only the user that runs hcad can
-    /// use it. Default: no control socket, unless `--control-socket` is given.
+    /// Path to the Unix socket that `hcactl` connects to. Only the user that runs hcad can use this socket.
+    /// Default: no control socket, unless `--control-socket` is given.
     pub control_socket: Option<PathBuf>,
     /// Listen address for Prometheus metrics (`GET /metrics`): ADDRESS:PORT, such as "127.0.0.1:9474", or the
-    /// path of a Unix socket. If this is a network address, anyone who can reach the address can read the
-    /// metrics. If this is a Unix socket, only the user that runs hcad can read the metrics. Default: metrics
-    /// are not served.
+    /// path to a Unix socket. Anyone who can reach a network address can read the metrics served there. By
+    /// contrast, only the user that runs hcad can read metrics from a Unix socket. Default: metrics are not
+    /// served.
     pub metrics: Option<String>,
     /// Default VMM socket permissions, in octal, for devices that do not set `socket_mode`. If unset, the
-    /// permissions are "0600", or "0660" for sockets with a `socket_group`.
+    /// permissions are "0660" for sockets with a `socket_group` and "0600" for all others.
     pub socket_mode: Option<String>,
     /// Default VMM socket group, by name or number, for devices that do not set `socket_group`. If unset, the
-    /// group of the hcad process is used.
+    /// sockets belong to the hcad process's group.
     pub socket_group: Option<GroupEntry>,
     /// Sandbox settings: restrictions that hcad applies to itself.
     #[serde(default)]
@@ -303,6 +303,7 @@ mod tests {
     use protocol::ids::Lid;
 
     use super::*;
+    use crate::frontend::list;
 
     const REPOSITORY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
 
@@ -390,7 +391,7 @@ mod tests {
             ),
             (
                 device("").replace(r#""jingzhao": {}"#, r#""jingzhao": {"limits": {"max_send_sges": 40}}"#),
-                "devices[0].frontend.jingzhao.limits: max_send_sges: 40 elements do not fit in a WQE of 512 bytes",
+                "devices[0].frontend.jingzhao.limits: max_send_sges: 40 scatter/gather elements do not fit in a WQE of 512 bytes",
             ),
         ] {
             let error = check(&devices).unwrap_err();
@@ -411,17 +412,13 @@ mod tests {
 
     #[test]
     fn shipped_configurations_are_valid() {
-        for name in [
-            "e810.json",
-            "hgrnic.json",
-            "jingzhao.json",
-            "local.json",
-            "ring.json",
-            "lossy.json",
-            "mthca.json",
-            "pair.json",
-        ] {
-            Config::load(&Path::new(REPOSITORY).join("configs").join(name)).unwrap();
+        let load = |name: &str| Config::load(&Path::new(REPOSITORY).join("configs").join(name)).unwrap();
+        for name in ["hgrnic.json", "local.json", "ring.json", "lossy.json", "pair.json"] {
+            load(name);
+        }
+        for interface in list::ALL {
+            let config = load(&format!("{}.json", interface.key));
+            assert_eq!(config.devices[0].frontend.key(), interface.key);
         }
     }
 

@@ -110,7 +110,7 @@ fn needed(config: &Config, groups: &[Gid], grants: &[Grant]) -> CapabilitySet {
 /// Completes the sandbox in all threads, and logs what is in force.
 pub fn complete() {
     let Some(sandbox) = SANDBOX.get() else {
-        tracing::info!("not confined: the sandbox is disabled");
+        tracing::info!("sandbox disabled");
         return;
     };
     let (mut in_force, mut missing) = (Vec::new(), Vec::new());
@@ -137,11 +137,17 @@ pub fn complete() {
         false => missing.push("no new privileges (rejected by the kernel)".to_owned()),
     }
     match (in_force.is_empty(), missing.is_empty()) {
-        (_, true) => tracing::info!("confined: {}", in_force.join(", ")),
+        (_, true) => tracing::info!("sandbox active: {}", in_force.join(", ")),
         (false, false) => {
-            tracing::info!("confined: {}; unavailable: {}", in_force.join(", "), missing.join(", "));
+            tracing::info!(
+                "sandbox active: {}; not available on this host: {}",
+                in_force.join(", "),
+                missing.join(", ")
+            );
         }
-        (true, false) => tracing::info!("not confined; unavailable: {}", missing.join(", ")),
+        (true, false) => {
+            tracing::info!("running without a sandbox; not available on this host: {}", missing.join(", "))
+        }
     }
 }
 
@@ -209,7 +215,7 @@ pub fn is_in_force() -> bool {
 
 /// The sandbox does not allow a file at this path.
 #[derive(Debug, Error)]
-#[error("the sandbox allows {folders}; add directories with `confinement.writable`")]
+#[error("the sandbox allows {folders}; add other directories to `confinement.writable`")]
 pub struct OutsideError {
     /// Where files are allowed.
     folders: String,

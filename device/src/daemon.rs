@@ -152,7 +152,7 @@ async fn serve_control(
     if let Some(listener) = listener {
         let service = control::server::Service { registry, changes, configuration };
         if let Err(error) = control::server::serve(&listener, service).await {
-            tracing::error!(%error, "control socket failed; hcactl cannot connect until hcad is restarted");
+            tracing::error!(%error, "control socket failed; hcactl will be unable to connect until hcad is restarted");
         }
     }
     future::pending().await
@@ -182,7 +182,7 @@ async fn serve_metrics(
     if let Some((listener, process)) = metrics_listener
         && let Err(error) = metrics::server::serve(&listener, process, registry).await
     {
-        tracing::error!(%error, "metrics server failed; metrics are not served until hcad is restarted");
+        tracing::error!(%error, "metrics server failed; metrics will be unavailable until hcad is restarted");
     }
     future::pending().await
 }

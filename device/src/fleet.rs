@@ -273,7 +273,7 @@ impl Fleet {
         };
         match text {
             Ok(text) => drop(self.reload(&text).await),
-            Err(error) => tracing::error!("configuration not reloaded: {error}"),
+            Err(error) => tracing::error!("cannot reload the configuration: {error}"),
         }
     }
 
@@ -293,7 +293,7 @@ impl Fleet {
             Change::Add(entry, answer) => {
                 let added = self.add(entry);
                 if let Err(error) = &added {
-                    tracing::warn!("device not added: {error}");
+                    tracing::warn!("cannot add the device: {error}");
                 }
                 let _ = answer.send(added.map_err(|error| error.to_string()));
             }
@@ -340,17 +340,17 @@ impl Fleet {
     async fn reload(&mut self, text: &str) -> Result<Reloaded, ChangeError> {
         let reloaded = self.reload_text(text).await;
         match &reloaded {
-            Err(error) => tracing::error!("configuration not reloaded: {error}"),
+            Err(error) => tracing::error!("cannot reload the configuration: {error}"),
             Ok(Reloaded { added, removed, changed, unchanged, not_changed, problems }) => {
                 for key in not_changed {
                     tracing::warn!(
                         key,
-                        "setting not changed by the reload; restart hcad to apply the new value"
+                        "a reload cannot change this setting; restart hcad to apply the new value"
                     );
                 }
                 problems
                     .iter()
-                    .for_each(|problem| tracing::error!("configuration only partly applied: {problem}"));
+                    .for_each(|problem| tracing::error!("configuration only partially applied: {problem}"));
                 tracing::info!(
                     ?added,
                     ?removed,
@@ -593,7 +593,10 @@ impl Fleet {
             (Ok(_), true) => self.over = Some(Ok(())),
             (Err(source), true) => self.over = Some(Err(FleetError::Device { name, source })),
             (Ok(_), false) => {
-                tracing::info!(device = name, "device stopped because its only client (--fd) disconnected")
+                tracing::info!(
+                    device = name,
+                    "device stopped because its only client, passed with --fd, disconnected"
+                )
             }
             (Err(failure), false) => {
                 tracing::error!(device = name, %failure, "device failed and cannot be restarted; giving up on it")

@@ -33,6 +33,7 @@ use self::coalesce::Coalescing;
 use crate::capture::Capture;
 use crate::control::call::{Begun, Call, Mailbox, StartRecordError, Status};
 use crate::control::message::{Counters, LogCounters, PortState, VfioCounters};
+use crate::control::named::Named;
 use crate::descriptors::Reserve;
 use crate::fabric::{Fabric, RxBatch, Sent};
 use crate::frontend::Frontend;
@@ -289,7 +290,7 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
                     let _ = answer.send(Status { port, port_disabled, capture, trace, record });
                 }
                 Call::List(table, from, answer) => {
-                    let _ = answer.send(hca.snapshot(table, from));
+                    let _ = answer.send(hca.page(table, from));
                 }
                 Call::Explain(qpn, answer) => {
                     let _ = answer.send(hca.explain(qpn));
@@ -300,7 +301,7 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
                         messages += *client.connection.stats();
                     }
                     let _ = answer.send(Counters {
-                        frontend: hca.frontend_counters(),
+                        frontend: Named::new(F::KEY, &hca.frontend_counters()),
                         engine: *hca.engine_stats(),
                         qps: *hca.qp_states(),
                         port: hca.port_stats().into(),

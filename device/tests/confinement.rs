@@ -19,7 +19,7 @@ fn start(more: &[(&str, Value)], prepare: impl FnOnce(&mut Command)) -> (Daemon,
     prepare(&mut command);
     let child = command.spawn().unwrap();
     let mut daemon = Daemon::of(child, folder, socket);
-    let line = daemon.wait_for_line("confined");
+    let line = daemon.wait_for_line("sandbox ");
     daemon.wait_for_line("ready");
     (daemon, control, line)
 }
@@ -46,7 +46,7 @@ fn hcactl(control: &Path, arguments: &[&str]) -> Result<String, String> {
 #[test]
 fn every_thread_is_confined_and_one_line_says_so() {
     let (daemon, _, line) = start(&[], |_| ());
-    assert!(line.contains("INFO") && line.contains("confined: "), "{line}");
+    assert!(line.contains("INFO") && line.contains("sandbox active: "), "{line}");
     assert!(line.contains("seccomp") && line.contains("no new privileges"), "{line}");
     // Main, log, one device.
     let filters = statuses(&daemon, "Seccomp");
@@ -61,7 +61,7 @@ fn files_are_made_where_the_configuration_says_and_nowhere_else() {
     let (_daemon, control, line) = start(&[("confinement", writable)], |_| ());
     if !line.contains("landlock ABI") {
         // Without landlock the second half does not hold.
-        assert!(line.contains("unavailable: landlock"), "{line}");
+        assert!(line.contains("not available on this host: landlock"), "{line}");
         return;
     }
     for what in ["capture", "trace"] {
@@ -71,7 +71,7 @@ fn files_are_made_where_the_configuration_says_and_nowhere_else() {
             let file = path(folder);
             let error = hcactl(&control, &[what, "on", &file]).unwrap_err();
             let expected = format!(
-                "hcactl: cannot create {file}: the sandbox allows new files only below {}; add directories with `confinement.writable`\n",
+                "hcactl: cannot create {file}: the sandbox allows new files only below {}; add other directories to `confinement.writable`\n",
                 allowed.path().display()
             );
             assert_eq!(error, expected);
@@ -120,7 +120,7 @@ fn capabilities_are_given_up_by_every_thread() {
     let mut command = hcad();
     command.arg("--config").arg(config);
     let mut daemon = Daemon::of(command.spawn().unwrap(), folder, socket);
-    let line = daemon.wait_for_line("confined");
+    let line = daemon.wait_for_line("sandbox ");
     assert!(line.contains("no capabilities, "), "{line}");
     daemon.wait_for_line("ready");
     for key in ["CapInh", "CapPrm", "CapEff", "CapAmb"] {
@@ -167,7 +167,7 @@ fn off_means_off() {
     });
     let other = tempfile::tempdir().unwrap();
     for (name, (daemon, control, line)) in [("a", by_file), ("b", by_option)] {
-        assert!(line.contains("not confined: the sandbox is disabled"), "{line}");
+        assert!(line.contains("sandbox disabled"), "{line}");
         for key in ["Seccomp", "NoNewPrivs"] {
             // As this process has it.
             let own = std::fs::read_to_string("/proc/self/status").unwrap();
@@ -184,8 +184,8 @@ fn a_kernel_that_lacks_something_is_named_and_serves() {
     // Numbers of linux/unistd.h, the same everywhere.
     const LANDLOCK_CREATE_RULESET: i64 = 444;
     for (call, missing) in [
-        (LANDLOCK_CREATE_RULESET, "unavailable: landlock (not supported by the kernel)"),
-        (libc::SYS_seccomp, "unavailable: seccomp (not supported by the kernel)"),
+        (LANDLOCK_CREATE_RULESET, "not available on this host: landlock (not supported by the kernel)"),
+        (libc::SYS_seccomp, "not available on this host: seccomp (not supported by the kernel)"),
     ] {
         let filter = without(call);
         let (daemon, control, line) = start(&[], |command| {

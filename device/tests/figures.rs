@@ -48,7 +48,7 @@ fn start_with_metrics() -> (Daemon, SocketAddr) {
     let mut daemon = Daemon::of(command.spawn().unwrap(), folder, socket);
     let line = daemon.wait_for_line("serving metrics");
     let address = line.trim().rsplit_once("address=").unwrap().1.parse().unwrap();
-    let confined = daemon.wait_for_line("confined");
+    let confined = daemon.wait_for_line("sandbox active: ");
     assert!(confined.contains("seccomp"), "{confined}");
     daemon.wait_for_line("ready");
     (daemon, address)

@@ -200,7 +200,7 @@ fn a_device_that_cannot_be_added_is_refused_with_its_key_and_nothing_is_lost() {
     assert!(!path.join("2.sock").exists());
     assert!(is_served(&mut one));
     add(&daemon, &device(&path, 2)).unwrap();
-    daemon.wait_for_line("device not added: device.id: ");
+    daemon.wait_for_line("cannot add the device: device.id: ");
 }
 
 #[test]
@@ -272,7 +272,7 @@ fn a_reload_touches_what_has_changed_and_nothing_else() {
     let mut there = devices(&daemon);
     there.sort_unstable();
     assert_eq!(there, [1, 2, 4, 5, 7], "what hcactl has added stays");
-    daemon.wait_for_line("setting not changed by the reload; restart hcad to apply the new value");
+    daemon.wait_for_line("a reload cannot change this setting; restart hcad to apply the new value");
 
     // Again, without a change: nobody notices.
     let again = hcactl(&daemon, &["reload"]).unwrap();
@@ -327,7 +327,7 @@ fn a_file_that_is_wrong_changes_nothing() {
         let error = hcactl(&daemon, &["reload"]).unwrap_err();
         assert!(error.contains(problem), "{error:?} should say {problem:?}");
         assert_eq!(error.lines().count(), 1, "{error}");
-        let line = daemon.wait_for_line("not reloaded: ");
+        let line = daemon.wait_for_line("cannot reload the configuration: ");
         assert!(line.contains(problem), "{line}");
     }
     fs::write(path.join("hcad.json"), "{").unwrap();
@@ -387,7 +387,7 @@ fn a_hangup_has_the_file_read_again_and_the_service_manager_told() {
 
     fs::write(path.join("hcad.json"), "{").unwrap();
     hang_up(&daemon);
-    daemon.wait_for_line("not reloaded: ");
+    daemon.wait_for_line("cannot reload the configuration: ");
     assert!(is_served(&mut client));
 
     // Another file in its place, which confinement keeps the daemon from, and not hcactl.
@@ -397,7 +397,7 @@ fn a_hangup_has_the_file_read_again_and_the_service_manager_told() {
         return;
     }
     hang_up(&daemon);
-    let line = daemon.wait_for_line("not reloaded: ");
+    let line = daemon.wait_for_line("cannot reload the configuration: ");
     assert!(line.contains("Permission denied") && line.contains("Use `hcactl reload`"), "{line}");
     assert_eq!(hcactl(&daemon, &["reload"]).unwrap().lines().next(), Some("unchanged: 1, 2"));
 }

@@ -5,6 +5,8 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use device::frontend::list;
+
 /// The parts from the bottom up, each with those that it may use. These stand above it, so no arrow runs back.
 const PARTS: &[(&str, &[&str])] = &[
     ("capabilities", &[]),
@@ -136,9 +138,8 @@ const PARTS: &[(&str, &[&str])] = &[
     ),
 ];
 
-/// What a front-end has beside itself: its lineage.
-const LINEAGES: &[(&str, &[&str])] =
-    &[("hcr", &[]), ("jingzhao", &["hcr"]), ("mthca", &["hcr"]), ("e810", &[])];
+/// The interfaces of the HCR lineage, which use `frontend/hcr` beside themselves. Others use only themselves.
+const HCR_LINEAGE: &[&str] = &["jingzhao", "mthca"];
 
 fn source() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("src")
@@ -220,29 +221,38 @@ fn each_part_uses_those_below_it_that_it_may_use() {
 #[test]
 fn an_interface_knows_its_lineage_and_no_other() {
     let folder = source().join("frontend");
-    for (interface, lineage) in LINEAGES {
+    let keys = list::ALL.iter().map(|interface| interface.key);
+    let parts: Vec<_> = keys.chain(["hcr"]).collect();
+    for interface in &parts {
+        let has_hcr = HCR_LINEAGE.contains(interface);
         let paths = files(&folder.join(interface));
         assert!(!paths.is_empty(), "{interface} is no interface");
         for path in paths {
             let text = product(&path);
             for name in named(&text, "crate::frontend::") {
-                let is_interface = LINEAGES.iter().any(|(other, _)| *other == name);
-                let may = !is_interface || name == *interface || lineage.contains(&name);
+                let may = !parts.contains(&name) || name == *interface || has_hcr && name == "hcr";
                 assert!(may, "{} uses {name}", path.display());
             }
         }
     }
 }
 
+/// The list names all interfaces, so nothing that an interface may use can use the list.
+#[test]
+fn front_ends_and_seam_do_not_use_the_list() {
+    for path in files(&source().join("frontend")) {
+        let text = product(&path);
+        assert!(!text.contains("frontend::list") && !text.contains("self::list"), "{}", path.display());
+    }
+}
+
 /// `device.rs` decodes registers and implements `Frontend`. Everything below it acts on a state that does not know it.
 #[test]
 fn interface_parts_do_not_use_device() {
-    for (interface, _) in LINEAGES {
+    for interface in list::ALL.iter().map(|interface| interface.key) {
         let folder = source().join("frontend").join(interface);
         for path in files(&folder) {
             let text = product(&path);
-            // The exports of the interface's root.
-            let text = text.replace("pub use device::", "");
             for prefix in ["super::", &format!("{interface}::")] {
                 let used = named(&text, prefix).any(|name| name == "device");
                 assert!(!used, "{} uses device.rs", path.display());
@@ -255,7 +265,7 @@ fn interface_parts_do_not_use_device() {
 #[test]
 fn objects_do_not_use_strict_mode() {
     const MAY: &[&str] = &["cmd.rs", "device.rs", "observers.rs", "strict.rs"];
-    for interface in ["jingzhao", "mthca"] {
+    for interface in HCR_LINEAGE {
         let folder = source().join("frontend").join(interface);
         for path in files(&folder) {
             let place = path.strip_prefix(&folder).unwrap();

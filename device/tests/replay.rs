@@ -124,7 +124,7 @@ fn what_differs_is_told_and_fails() {
     );
     let error = String::from_utf8(output.stderr).unwrap();
     assert!(
-        error.ends_with("other: replay differs from the recording\n") && error.lines().count() == 1,
+        error.ends_with("other: the replay differs from the recording\n") && error.lines().count() == 1,
         "{error}"
     );
 }

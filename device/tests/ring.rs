@@ -97,7 +97,7 @@ impl Machine {
         let mut command = hcad();
         command.arg("--config").arg(config);
         let mut daemon = Daemon::of(command.spawn().unwrap(), folder, socket);
-        let line = daemon.wait_for_line("confined: ");
+        let line = daemon.wait_for_line("sandbox active: ");
         assert!(line.contains("seccomp"), "{line}");
         daemon.wait_for_line("ready");
         let driver = drive(&daemon.socket);

@@ -60,7 +60,7 @@ impl AgentLink {
         let response = self.exchange(STEP_TIMEOUT, step).await?;
         match response.result {
             Err(failure) => Ok(failure),
-            Ok(answer) => bail!("the guest agent reported success, expected an error: {answer}"),
+            Ok(answer) => bail!("the guest agent reported success instead of an error: {answer}"),
         }
     }
 
@@ -71,7 +71,7 @@ impl AgentLink {
         timeout(limit, self.send_and_receive(&line))
             .await
             .with_context(|| format!("the guest agent did not reply to {step_name} within {limit:?}"))?
-            .with_context(|| format!("cannot send the request {step_name} to the guest agent"))
+            .with_context(|| format!("cannot send request {step_name} to the guest agent"))
     }
 
     async fn send_and_receive(&mut self, line: &str) -> Result<Response> {

@@ -315,7 +315,7 @@ impl Daemon {
         let status = self.process.stop(STOP_TIMEOUT).await?;
         ensure!(
             status.success(),
-            "{} exited with {status} after SIGTERM; see its log {}",
+            "{} exited with {status} after SIGTERM; see its log at {}",
             self.process.name(),
             self.process.log().display()
         );
@@ -371,7 +371,7 @@ impl Control {
         let rules = counters.pointer_mut("/interface/violations").map(Value::take);
         let rules =
             rules.with_context(|| format!("the hcad counters contain no strict-mode rules: {counters}"))?;
-        serde_json::from_value(rules).context("cannot parse the violation counts of strict mode")
+        serde_json::from_value(rules).context("cannot parse the strict-mode violation counts")
     }
 
     /// See [`Daemon::counter`].
@@ -428,7 +428,7 @@ pub fn free_ports(count: usize) -> Result<Vec<SocketAddr>> {
     // Held until all are found, so that the system names each port once.
     let mut held = Vec::new();
     while ports.len() < count {
-        let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).context("cannot bind a free UDP port")?;
+        let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).context("cannot bind to a free UDP port")?;
         let addr = socket.local_addr()?;
         held.push(socket);
         if given.insert(addr.port()) {

@@ -42,26 +42,27 @@ const PARTS: &str = "Guest components";
 /// Options for the parts of guests.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub struct Options {
-    /// Path of the QEMU binary; must be 11.0 or later, with vfio-user-pci support [default: the QEMU that guest-lab
-    /// downloads]
+    /// Path to the QEMU binary, which must be version 11.0 or later with vfio-user-pci support [default: the
+    /// QEMU that guest-lab downloads]
     #[arg(help_heading = PARTS, long, value_name = "FILE")]
     pub qemu: Option<PathBuf>,
-    /// Guest kernel: `trixie` or `trixie-backports` from Debian, or a path [default: trixie-backports]
+    /// Guest kernel: `trixie` or `trixie-backports` for a Debian kernel, or a path [default:
+    /// trixie-backports]
     ///
-    /// The path is either a directory like /lib/modules/7.2.12 that also contains the kernel image as `vmlinuz`, or a
-    /// kernel image whose modules are installed in /lib/modules.
+    /// The path can be a kernel image whose modules are installed in /lib/modules. It can also be a directory
+    /// such as /lib/modules/7.2.12, if that directory also contains the kernel image, named `vmlinuz`.
     #[arg(help_heading = PARTS, long, value_name = "SUITE|PATH")]
     pub kernel: Option<KernelChoice>,
-    /// Path of an ext4 image with the guest root filesystem [default: an image that guest-lab builds]
+    /// Path to an ext4 image with the guest root filesystem [default: an image that guest-lab builds]
     #[arg(help_heading = PARTS, long, value_name = "FILE")]
     pub root: Option<PathBuf>,
-    /// Kernel module to load in each guest, after its dependencies (repeatable)
+    /// Kernel module to load in each guest, together with its dependencies (repeatable)
     #[arg(help_heading = PARTS, long = "module", value_name = "FILE")]
     pub modules: Vec<PathBuf>,
-    /// Path of the hcad binary [default: hcad in the directory of guest-lab]
+    /// Path to the hcad binary [default: hcad in the same directory as guest-lab]
     #[arg(help_heading = PARTS, long, value_name = "FILE")]
     pub hcad: Option<PathBuf>,
-    /// Path of the guest agent, a statically linked binary [default: the built-in agent]
+    /// Path to the guest agent, which must be statically linked [default: the built-in agent]
     #[arg(help_heading = PARTS, long, value_name = "FILE")]
     pub agent: Option<PathBuf>,
     /// QEMU accelerator [default: kvm if KVM can boot guests on this host, otherwise tcg]
@@ -71,7 +72,7 @@ pub struct Options {
     #[arg(help_heading = PARTS, long, visible_alias = "smp", default_value_t = 1, value_name = "N",
         value_parser = clap::value_parser!(u32).range(1..=64))]
     pub cpus: u32,
-    /// Write a trace of each device that a stock driver uses, next to the logs
+    /// Trace each device that uses a stock driver, and write the traces next to the logs
     #[arg(help_heading = PARTS, long)]
     pub trace: bool,
     /// Memory per guest, in MiB or with a unit (`M` or `G`), such as `2G`
@@ -105,7 +106,7 @@ impl Options {
 /// What the user may choose for scenarios that draw at random.
 #[derive(Clone, Copy, Debug, Default, clap::Args)]
 pub struct Chance {
-    /// Duration of scenarios that run for a fixed time, such as torture, in minutes [default: 5]
+    /// Duration, in minutes, of scenarios that run for a fixed time, such as torture [default: 5]
     #[arg(long, value_name = "N")]
     pub minutes: Option<u64>,
     /// Seed for random choices, as printed by an earlier run [default: random]
@@ -391,14 +392,14 @@ impl Lab {
             let source = folder_of_linux(&cache, &kernel, folder)?;
             let copied =
                 Command::new("cp").arg("-r").args([&source, &own]).status().context("cannot start cp")?;
-            ensure!(copied.success(), "copying {} failed", source.display());
+            ensure!(copied.success(), "cannot copy {}", source.display());
             change(&own)?;
             let mut make = ModuleBuild::obtain(&cache, &kernel)?.command(&own)?;
             let made = make.args(["-j2", "modules"]).output().context("cannot start make")?;
             ensure!(made.status.success(), "make failed: {}", String::from_utf8_lossy(&made.stderr));
             let files = fs::read_dir(&own)?.filter_map(|entry| Some(entry.ok()?.path()));
             let mut modules = files.filter(|file| file.extension().is_some_and(|end| end == "ko"));
-            modules.next().with_context(|| format!("make created no module in {}", own.display()))
+            modules.next().with_context(|| format!("make did not create a module in {}", own.display()))
         })
         .await?
     }

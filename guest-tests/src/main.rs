@@ -37,13 +37,13 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// List the scenarios, the project's own tests
+    /// List the scenarios, which are the project's own tests
     List,
     /// Run scenarios and print one line per case
     ///
     /// The last line is a summary: N passed, N failed, N skipped. The exit status is 0 if no case failed.
     Run {
-        /// Names of the scenarios to run, as printed by `guest-lab list`
+        /// Scenarios to run, as printed by `guest-lab list`
         #[arg(required = true, value_parser = scenario_named, value_name = "SCENARIO")]
         scenarios: Vec<&'static Scenario>,
         /// If a case fails, keep guests and daemons running until Enter is pressed
@@ -60,8 +60,9 @@ enum Command {
         case: Option<String>,
         /// Drive JingZhao devices from this process instead of from guests
         ///
-        /// Applies to scenarios that use the lab's own driver on both sides, such as `jingzhao-rc`. These scenarios test the
-        /// same device as with guests, but run much faster, because no guest has to boot.
+        /// Applies to scenarios that use the lab's own driver on both sides, such as `jingzhao-rc`. These
+        /// scenarios test the same device as they do with guests, but run much faster because no guest has to
+        /// boot.
         #[arg(long)]
         without_guests: bool,
         #[command(flatten)]
@@ -71,10 +72,11 @@ enum Command {
     },
     /// Open a shell in a running guest, or boot the guests of a scenario and open a shell in one of them
     Shell {
-        /// Running guest (NAME:GUEST, as printed by `guest-lab ps`), or name of a scenario to boot guests for
+        /// A running guest (NAME:GUEST, as printed by `guest-lab ps`), or the name of a scenario whose guests
+        /// to boot
         #[arg(value_parser = shell_place, value_name = "GUEST|SCENARIO")]
         place: ShellPlace,
-        /// Guest in which to open the shell, if SCENARIO is given
+        /// Guest in which to open the shell (used only with SCENARIO)
         #[arg(long, default_value = "a", value_parser = ["a", "b"])]
         guest: String,
         #[command(flatten)]
@@ -82,7 +84,7 @@ enum Command {
     },
     #[command(flatten)]
     Testbed(client::Command),
-    /// Serve an agent without a guest (started by `run --without-guests`)
+    /// Run the guest agent on the host (for internal use by `run --without-guests`)
     #[command(name = vm::AGENT_COMMAND, hide = true)]
     Agent {
         /// Socket to connect to
@@ -98,15 +100,15 @@ enum Command {
     },
     /// Build a module for the guest kernel
     ///
-    /// The first build downloads the headers of the guest kernel, and the compiler that this kernel was built with.
+    /// The first build downloads the guest kernel's headers and the compiler that the kernel was built with.
     Build {
-        /// Directory of the module; its Makefile must contain `obj-m := NAME.o`
+        /// Module source directory, whose Makefile must contain `obj-m := NAME.o`
         #[arg(value_name = "DIR", default_value = ".")]
         folder: PathBuf,
-        /// Kernel to build the module for (accepted values: see `guest-lab up`)
+        /// Kernel to build the module for (accepts the same values as `guest-lab up --kernel`)
         #[arg(long, value_name = "SUITE|PATH")]
         kernel: Option<KernelChoice>,
-        /// Targets and variables for make, such as `clean`, `V=1` or `KCFLAGS=-DDEBUG`
+        /// Targets and variables to pass to make, such as `clean`, `V=1` or `KCFLAGS=-DDEBUG`
         #[arg(last = true, value_name = "ARGUMENT")]
         arguments: Vec<OsString>,
     },
@@ -260,7 +262,7 @@ async fn run_scenarios(
         count => line(&format!("guests that were booted again because the kernel panicked: {count}"))?,
     }
     line(&report.counts().to_string())?;
-    ensure!(report.counts() != Counts::default(), "no cases ran: no case of these scenarios matches --case");
+    ensure!(report.counts() != Counts::default(), "no cases ran: no case in these scenarios matches --case");
     Ok(if report.counts().failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
@@ -289,7 +291,7 @@ fn lease() -> Result<UnixStream> {
     );
     ensure!(
         lease.metadata()?.file_type().is_socket(),
-        "standard input is not a socket; only 'guest-lab up' can start this command"
+        "standard input is not a socket; only 'guest-lab up' can run this command"
     );
     Ok(UnixStream::from(OwnedFd::from(lease)))
 }

@@ -114,9 +114,9 @@ impl Wanted {
 /// When the file has none.
 pub fn name_of(file: &Path) -> Result<String> {
     let stem = file.file_name().and_then(|name| name.to_str()?.split('.').next());
-    Ok(canonical(
-        stem.with_context(|| format!("{} is not a module file name, such as driver.ko", file.display()))?,
-    ))
+    Ok(canonical(stem.with_context(|| {
+        format!("{} is not a module file name; expected a name such as driver.ko", file.display())
+    })?))
 }
 
 /// The file of a module of the kernel whose modules are below `folder`.

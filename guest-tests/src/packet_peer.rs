@@ -171,7 +171,7 @@ impl Peer {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("peer");
         let output = Command::new(folder.join("python")).output().context("cannot run Python with scapy")?;
         let said = String::from_utf8_lossy(&output.stderr);
-        ensure!(output.status.success(), "cannot prepare a Python environment with scapy: {said}");
+        ensure!(output.status.success(), "cannot set up a Python environment with scapy: {said}");
         let python = String::from_utf8(output.stdout)?;
         let mut child = Command::new(python.trim())
             .arg(folder.join("peer.py"))
@@ -182,9 +182,9 @@ impl Peer {
             .stdout(Stdio::piped())
             .spawn()
             .with_context(|| format!("cannot start {python}"))?;
-        let requests = child.stdin.take().context("the packet peer has no pipe as standard input")?;
+        let requests = child.stdin.take().context("the packet peer's standard input is not a pipe")?;
         let answers =
-            BufReader::new(child.stdout.take().context("the packet peer has no pipe as standard output")?);
+            BufReader::new(child.stdout.take().context("the packet peer's standard output is not a pipe")?);
         let mut peer = Self { child, requests, answers };
         peer.answer::<Value>()?;
         Ok(peer)

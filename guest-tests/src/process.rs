@@ -122,7 +122,7 @@ impl Process {
             Ok(Err(error)) => return Err(error),
             Err(_) => format!("{} did not write '{text}' within {limit:?}", self.name),
         };
-        bail!("{failure}; the last lines of its log {} are:\n{}", self.log.display(), tail(&self.log, 20))
+        bail!("{failure}; last lines of its log ({}):\n{}", self.log.display(), tail(&self.log, 20))
     }
 
     async fn next_line(&mut self, text: &str) -> Result<Option<String>> {
@@ -160,7 +160,7 @@ impl Process {
     /// # Errors
     /// When the process cannot be asked.
     pub fn status(&mut self) -> Result<Option<ExitStatus>> {
-        self.child.try_wait().with_context(|| format!("cannot read the status of {}", self.name))
+        self.child.try_wait().with_context(|| format!("cannot get the status of {}", self.name))
     }
 
     /// Ends it with SIGKILL and waits for the end.

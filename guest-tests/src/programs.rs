@@ -51,8 +51,8 @@ fn beside(program: &str) -> Result<PathBuf> {
 
 /// The folder of this program, such as `target/release`; test programs are one folder deeper.
 fn profile_dir() -> Result<PathBuf> {
-    let program = std::env::current_exe().context("cannot determine the path of this program")?;
-    let folder = program.parent().context("the path of this program has no parent directory")?;
+    let program = std::env::current_exe().context("cannot determine this program's path")?;
+    let folder = program.parent().context("this program's path has no parent directory")?;
     let folder = if folder.ends_with("deps") { folder.parent().unwrap_or(folder) } else { folder };
     Ok(folder.to_owned())
 }

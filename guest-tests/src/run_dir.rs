@@ -59,7 +59,7 @@ impl RunDir {
                 Err(error) => return Err(error).with_context(|| format!("cannot create {}", path.display())),
             }
         }
-        bail!("no unused run number in {}; remove old runs", parent.display())
+        bail!("cannot find an unused run number in {}; remove old runs", parent.display())
     }
 
     /// The folder.

@@ -247,7 +247,7 @@ impl std::str::FromStr for MacAddr {
 
 /// The text is not six colon-separated bytes of two hexadecimal digits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("not a MAC address such as 02:00:00:00:00:01")]
+#[error("expected a MAC address such as 02:00:00:00:00:01")]
 pub struct ParseMacError;
 
 #[cfg(test)]

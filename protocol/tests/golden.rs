@@ -214,7 +214,7 @@ fn parses_scapy_frames() {
     for ((name, bytes), (meant, encap, bth, ext, payload)) in frames.iter().zip(meanings()) {
         assert_eq!(*name, meant);
         assert!(EtherFrame::parse(bytes).unwrap().is_roce(), "{name}");
-        let expected = RoceFrame { encap, packet: Packet { bth, ext, payload: &payload } };
+        let expected = RoceFrame { encap, packet: Packet { bth, srqn: None, ext, payload: &payload } };
         assert_eq!(RoceFrame::parse(bytes), Ok(expected), "{name}");
     }
 }
@@ -240,7 +240,7 @@ fn seal_completes_frame_without_icrc() {
         let mut writer = FrameWriter::new(&mut out, &encap, &bth, &ext, payload.len());
         writer.extend(&payload);
         assert_eq!(writer.finish_with(IcrcField::LeftOut), bytes.len(), "{name}");
-        let meant = RoceFrame { encap, packet: Packet { bth, ext, payload: &payload } };
+        let meant = RoceFrame { encap, packet: Packet { bth, srqn: None, ext, payload: &payload } };
         assert_eq!(RoceFrame::parse_with(&out, IcrcField::LeftOut), Ok(meant), "{name}");
         assert!(matches!(RoceFrame::parse(&out), Err(WireError::Icrc { .. })), "{name}");
         seal(&mut out).unwrap();
@@ -255,7 +255,7 @@ fn seal_completes_frame_without_icrc() {
 fn flow_label_round_trips() {
     let mut bytes = frame("v6_rc_write_only");
     bytes[14..18].copy_from_slice(&[0x66, 0xaa, 0xbc, 0xde]);
-    let RoceFrame { encap, packet: Packet { bth, ext, payload } } = RoceFrame::parse(&bytes).unwrap();
+    let RoceFrame { encap, packet: Packet { bth, ext, payload, .. } } = RoceFrame::parse(&bytes).unwrap();
     assert_eq!(encap, Encap { traffic_class: 0x6a, flow_label: FlowLabel::new(0xa_bcde), ..v6() });
     let mut out = Vec::new();
     let mut writer = FrameWriter::new(&mut out, &encap, &bth, &ext, payload.len());
@@ -271,7 +271,7 @@ fn vlan_tag_round_trips() {
     for (name, untagged) in ["v6_rc_write_only", "rc_send_only_empty"].map(|name| (name, frame(name))) {
         let mut bytes = untagged.clone();
         bytes.splice(12..12, [0x81, 0x00, 0x60, 0x05]);
-        let RoceFrame { encap, packet: Packet { bth, ext, payload } } = RoceFrame::parse(&bytes).unwrap();
+        let RoceFrame { encap, packet: Packet { bth, ext, payload, .. } } = RoceFrame::parse(&bytes).unwrap();
         let without = RoceFrame::parse(&untagged).unwrap().encap;
         assert_eq!(encap, Encap { tag: Some(tag), ..without }, "{name}");
         let mut out = Vec::new();

@@ -7,3 +7,4 @@ mod mad_golden;
 mod mlx5_golden;
 mod mlx5_props;
 mod props;
+mod xrc_golden;

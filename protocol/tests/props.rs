@@ -5,7 +5,7 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 
 use proptest::prelude::*;
 use protocol::Psn;
-use protocol::ids::{FlowLabel, MacAddr, Msn, Pkey, Qkey, Qpn, Rkey, Va};
+use protocol::ids::{FlowLabel, MacAddr, Msn, Pkey, Qkey, Qpn, Rkey, Srqn, Va};
 use protocol::net::arp::Arp;
 use protocol::net::ether::EtherFrame;
 use protocol::net::icmp::EchoRequest;
@@ -84,6 +84,11 @@ fn ext(kind: ExtKind, [a, b, c, d]: [u64; 4]) -> Ext {
     }
 }
 
+/// SRQ number of the XRCETH, if the opcode requires one.
+fn srqn(bth: &Bth, [_, b, _, d]: [u64; 4]) -> Option<Srqn> {
+    bth.opcode.has_xrceth().then(|| Srqn::new(u32::try_from((b ^ d) & 0xffff_ffff).unwrap()))
+}
+
 proptest! {
     #[test]
     fn emitted_frame_parses_to_same_value(
@@ -92,12 +97,12 @@ proptest! {
         draw in any::<[u64; 4]>(),
         payload in proptest::collection::vec(any::<u8>(), 0..300),
     ) {
-        let ext = ext(bth.opcode.ext_kind(), draw);
+        let (srqn, ext) = (srqn(&bth, draw), ext(bth.opcode.ext_kind(), draw));
         let mut out = Vec::new();
-        let mut writer = FrameWriter::new(&mut out, &encap, &bth, &ext, payload.len());
+        let mut writer = FrameWriter::with_xrceth(&mut out, &encap, &bth, srqn, &ext, payload.len());
         writer.extend(&payload);
         writer.finish();
-        let packet = Packet { bth, ext, payload: &payload };
+        let packet = Packet { bth, srqn, ext, payload: &payload };
         prop_assert_eq!(RoceFrame::parse(&out), Ok(RoceFrame { encap, packet }));
     }
 
@@ -121,9 +126,9 @@ proptest! {
         flips in proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..4),
         len in any::<prop::sample::Index>(),
     ) {
-        let ext = ext(bth.opcode.ext_kind(), draw);
+        let (srqn, ext) = (srqn(&bth, draw), ext(bth.opcode.ext_kind(), draw));
         let mut out = Vec::new();
-        FrameWriter::new(&mut out, &encap, &bth, &ext, 8).finish();
+        FrameWriter::with_xrceth(&mut out, &encap, &bth, srqn, &ext, 8).finish();
         for (at, value) in flips {
             let at = at.index(out.len());
             out[at] = value;

@@ -6,8 +6,8 @@ use std::fmt;
 use protocol::roce::{Opcode, Operation};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// Services whose opcodes are counted individually, by bits 7:5 of the BTH opcode: RC, UC and UD.
-const PREFIXES: [u8; 3] = [0, 1, 3];
+/// Services whose opcodes are counted individually, by bits 7:5 of the BTH opcode: RC, UC, UD and XRC.
+const PREFIXES: [u8; 4] = [0, 1, 3, 5];
 
 /// Opcodes per service (5 bits).
 const CODES: usize = 32;
@@ -57,6 +57,7 @@ fn field(opcode: Opcode) -> usize {
         0 => code,
         1 => CODES + code,
         3 => 2 * CODES + code,
+        5 => 3 * CODES + code,
         _ => REST,
     }
 }
@@ -103,7 +104,7 @@ impl<'de> Deserialize<'de> for ByOpcode {
 mod tests {
     use super::*;
 
-    /// IBTA volume 1, table 38: 23 opcodes of RC, 12 of UC, 2 of UD; annex A17: the CNP.
+    /// IBTA volume 1, table 38: 23 opcodes of RC, 12 of UC, 2 of UD, 23 of XRC; annex A17: the CNP.
     #[test]
     fn undefined_opcodes_share_one_counter() {
         let mut counts = ByOpcode::default();
@@ -112,10 +113,11 @@ mod tests {
         assert_eq!(by_name["CNP"], 1);
         assert_eq!(by_name["RC RDMA WRITE First"], 1);
         assert_eq!(by_name["UD SEND Only"], 1);
+        assert_eq!(by_name["XRC SEND Last with Invalidate"], 1);
         let defined = by_name.iter().filter(|(name, _)| *name != OTHER);
         assert!(defined.clone().all(|(_, count)| *count == 1), "{by_name:?}");
-        assert_eq!(defined.count(), 23 + 12 + 2 + 1);
-        assert_eq!(by_name[OTHER], 256 - 38);
+        assert_eq!(defined.count(), 23 + 12 + 2 + 23 + 1);
+        assert_eq!(by_name[OTHER], 256 - 61);
         let again: ByOpcode = serde_json::from_str(&serde_json::to_string(&counts).unwrap()).unwrap();
         assert_eq!(again, counts);
     }

@@ -57,7 +57,8 @@ reasons! {
     UnknownQp unknown_qp,
     /// No QP is attached to the multicast group.
     UnknownGroup unknown_group,
-    /// The opcode belongs to a service other than that of the QP.
+    /// The opcode belongs to a service other than that of the QP, or to the other role (XRC): a request to an initiator,
+    /// or a response to a target.
     WrongService wrong_service,
     /// The QP is in a state that does not receive.
     WrongState wrong_state,
@@ -78,16 +79,17 @@ reasons! {
     GhostResponse ghost_response,
     /// An earlier READ response or atomic acknowledge is missing.
     ResponseGap response_gap,
-    /// No receive request is posted. On RC, the peer receives an RNR NAK and retries.
+    /// No receive request is posted. On RC and XRC, the peer receives an RNR NAK and retries.
     NoReceive no_receive,
     /// No receive request is posted for a subnet management datagram (QP0).
     Vl15Dropped vl15_dropped,
     /// The message is longer than the receive request.
     TooLong too_long,
     /// The packet is not valid for its service, belongs to a message that was dropped (UC, UD), or is an acknowledge
-    /// with a payload (RC).
+    /// with a payload (RC, XRC).
     Malformed malformed,
-    /// The request is not valid, or the QP does not allow it (RC). The connection ends.
+    /// The request is not valid, the QP does not allow it, or it names an SRQ that it must not use (RC, XRC). The
+    /// connection ends.
     InvalidRequest invalid_request,
     /// The R_Key does not permit the access: unknown key, missing right or wrong range.
     NoAccess no_access,

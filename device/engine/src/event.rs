@@ -1,6 +1,6 @@
 //! Completions and asynchronous events reported to the owner of the engine.
 
-use protocol::ids::{MacAddr, Qpn, Rkey};
+use protocol::ids::{MacAddr, Qpn, Rkey, Srqn};
 use protocol::net::layers::Tci;
 use protocol::roce::{Imm, Opcode};
 
@@ -94,6 +94,8 @@ pub struct Completion {
     pub qpn: Qpn,
     /// Queue of the request.
     pub queue: Queue,
+    /// XRC: SRQ that the receive request came from.
+    pub srqn: Option<Srqn>,
     /// Identifier given in the request.
     pub wr_id: u64,
     /// Result of the request.
@@ -115,8 +117,14 @@ pub enum AsyncEvent {
     AccessError(AccessError),
     /// The SRQ of this QP could not be read. The event concerns the SRQ, so each of its QPs can report it.
     SrqCatastrophic,
-    /// The QP is in ERR and holds no more requests of its SRQ: none will complete for it.
+    /// The QP is in ERR and holds no more requests of its SRQ, or of any XRC SRQ: none will complete for it.
     LastWqeReached,
+    /// XRC target: a request named an SRQ that does not exist or is no XRC SRQ.
+    InvalidXrceth(Srqn),
+    /// XRC target: a request named an SRQ of another XRC domain.
+    XrcDomainViolation(Srqn),
+    /// XRC target: the SRQ that a message named could not be read. As for `SrqCatastrophic`, several QPs can report it.
+    XrcSrqCatastrophic(Srqn),
 }
 
 /// Output of [`Engine::poll_event`](crate::Engine::poll_event).

@@ -65,6 +65,8 @@ pub enum EndedBy {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum WaitReason {
+    /// The service has no send queue: XRC target.
+    NoSendQueue,
     /// The state does not send and ignores doorbells: RESET, INIT or RTR.
     State,
     /// SQE or ERR: requests are flushed.
@@ -170,6 +172,8 @@ pub struct Unanswered {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Expecting {
+    /// The service does not receive: XRC initiator.
+    NoReceive,
     /// The state drops packets: RESET or INIT.
     State,
     /// ERR: packets are dropped and receive requests flushed.

@@ -2,12 +2,12 @@
 
 use std::fmt;
 
-use protocol::ids::{Lkey, MacAddr, Pdn, Qpn, Rkey, Va};
+use protocol::ids::{Lkey, MacAddr, Pdn, Qpn, Rkey, Srqn, Va};
 use protocol::net::layers::Tci;
 use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
 
-use crate::{Dropped, LocalOp, RecvRequest, SendRequest, Status};
+use crate::{Dropped, Instant, LocalOp, RecvRequest, SendRequest, Status};
 
 /// Result of fetching the next request from a work queue.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,10 +30,43 @@ pub enum Fetch<T> {
     Broken,
 }
 
+/// Queue that a message takes its receive request from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RecvSource {
+    /// The receive queue of the QP, or the SRQ it was created with.
+    Qp(Qpn),
+    /// The XRC SRQ that the message names. [`Host::xrc_srq`] has accepted it.
+    XrcSrq {
+        /// XRC target that received the message. The request then belongs to it.
+        qpn: Qpn,
+        /// The SRQ.
+        srqn: Srqn,
+    },
+}
+
+impl RecvSource {
+    /// Returns the XRC SRQ, if the message names one.
+    pub const fn srqn(self) -> Option<Srqn> {
+        match self {
+            Self::Qp(_) => None,
+            Self::XrcSrq { srqn, .. } => Some(srqn),
+        }
+    }
+}
+
+/// Why an XRC request must not use the SRQ that it names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum XrcError {
+    /// No SRQ has the number, or the SRQ is no XRC SRQ.
+    InvalidXrceth,
+    /// The SRQ belongs to another XRC domain than the target.
+    DomainViolation,
+}
+
 /// Identity that a memory access is checked against.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Initiator {
-    /// Protection domain of the QP.
+    /// Protection domain of the QP; for requests that an XRC target executes, that of the SRQ they name.
     pub pd: Pdn,
     /// The QP; windows of type 2B are bound to one QP.
     pub qpn: Qpn,
@@ -179,12 +212,31 @@ pub trait Host {
     /// Fetches the next request of the send queue of `qpn`.
     fn next_send(&mut self, qpn: Qpn) -> Fetch<SendRequest>;
 
-    /// Fetches the next request of the receive queue of `qpn`, or of its SRQ. The request then belongs to the QP.
-    fn next_recv(&mut self, qpn: Qpn) -> Fetch<RecvRequest>;
+    /// Fetches the next request of a receive queue or an SRQ. The request then belongs to the QP.
+    fn next_recv(&mut self, source: RecvSource) -> Fetch<RecvRequest>;
 
-    /// Like [`Host::next_recv`], for a request that completes as flushed. Its scatter list is not used.
+    /// Like [`Host::next_recv`] of a QP without SRQ, for a request that completes as flushed. Its scatter list is not
+    /// used.
     fn next_flushed_recv(&mut self, qpn: Qpn) -> Fetch<RecvRequest> {
-        self.next_recv(qpn)
+        self.next_recv(RecvSource::Qp(qpn))
+    }
+
+    /// Returns when the request that [`Host::next_recv`] did not return yet can be fetched, if one is being posted to the
+    /// receive queue of `qpn`. The RNR NAK then asks the requester to wait that long.
+    fn next_recv_due(&self, qpn: Qpn) -> Option<Instant> {
+        let _ = qpn;
+        None
+    }
+
+    /// Checks whether requests to the XRC target `qpn` can name the SRQ `srqn`. Returns the protection domain of the
+    /// SRQ: memory accesses of such a request are checked against it. Called for each request packet, because an SRQ can
+    /// be destroyed between two packets.
+    ///
+    /// # Errors
+    /// The SRQ must exist, be an XRC SRQ, and belong to the XRC domain of the target.
+    fn xrc_srq(&self, qpn: Qpn, srqn: Srqn) -> Result<Pdn, XrcError> {
+        let _ = (qpn, srqn);
+        Err(XrcError::InvalidXrceth)
     }
 
     /// Returns the number of receive requests posted to `qpn` and not fetched, if counting them is cheap. An RC

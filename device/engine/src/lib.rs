@@ -1,4 +1,4 @@
-//! InfiniBand transport engine: requester and responder state machines of RC, UC and UD queue pairs.
+//! InfiniBand transport engine: requester and responder state machines of RC, XRC, UC and UD queue pairs.
 //!
 //! The engine is sans-I/O: it has no device interface, sockets, threads or clock. Its owner
 //!
@@ -42,7 +42,7 @@ pub use durations::Durations;
 pub use engine::{Config, Engine, QpError, Transmit};
 pub use event::{AsyncEvent, Completion, Event, Queue, RecvDone, SendDone, Status, Success};
 pub use explain::{Ended, EndedBy, Expecting, QpStatus, Unanswered, WaitReason};
-pub use host::{Access, AccessError, AtomicOp, Fetch, GroupDatagram, Host, Initiator};
+pub use host::{Access, AccessError, AtomicOp, Fetch, GroupDatagram, Host, Initiator, RecvSource, XrcError};
 pub use local::{Bind, FastRegister, LocalOp, PageShift, Pages, Rights, WindowKind};
 pub use pooled_slots::PooledSlots;
 pub use qp::attr::{

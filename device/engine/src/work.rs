@@ -1,7 +1,7 @@
 //! Work requests, as defined for verbs.
 
 use protocol::Psn;
-use protocol::ids::{Lkey, Pkey, Qkey, Qpn, Rkey, Va};
+use protocol::ids::{Lkey, Pkey, Qkey, Qpn, Rkey, Srqn, Va};
 use protocol::roce::{Encap, Imm};
 use smallvec::SmallVec;
 
@@ -104,6 +104,11 @@ pub enum SendOp {
 }
 
 impl SendOp {
+    /// Returns whether the operation sends packets: all but NOPs and local key operations.
+    pub(crate) const fn sends_packets(&self) -> bool {
+        !matches!(self, Self::Nop | Self::Local(_))
+    }
+
     /// Returns whether the message consumes a receive request. Only then does a solicited event apply.
     pub fn consumes_receive(&self) -> bool {
         matches!(self, Self::Send { .. } | Self::SendInvalidate { .. } | Self::Write { imm: Some(_), .. })
@@ -169,13 +174,23 @@ pub struct SendRequest {
     pub solicited: bool,
     /// Destination; datagram services only.
     pub ud: Option<UdDestination>,
+    /// SRQ at the target, for every operation that sends packets; XRC only.
+    pub remote_srq: Option<Srqn>,
 }
 
 impl SendRequest {
     /// Returns a placeholder for a request that failed validation.
     pub(crate) fn refused(wr_id: u64) -> Self {
         let payload = Payload::Sges(SgeList::new());
-        Self { wr_id, op: SendOp::Nop, payload, fence: Fence::None, solicited: false, ud: None }
+        Self {
+            wr_id,
+            op: SendOp::Nop,
+            payload,
+            fence: Fence::None,
+            solicited: false,
+            ud: None,
+            remote_srq: None,
+        }
     }
 }
 

@@ -23,10 +23,11 @@ impl Host for EndlessHost {
             fence: Fence::None,
             solicited: false,
             ud: None,
+            remote_srq: None,
         })
     }
 
-    fn next_recv(&mut self, _: Qpn) -> Fetch<RecvRequest> {
+    fn next_recv(&mut self, _: RecvSource) -> Fetch<RecvRequest> {
         match self.receives {
             true => Fetch::Ready(RecvRequest { wr_id: 2, sges: SgeList::new() }),
             false => Fetch::Empty,
@@ -182,7 +183,7 @@ fn alternating_reply_kinds_stay_bounded() {
             ack_req: true,
             psn,
         };
-        let packet = Packet { bth, ext: Ext::None, payload: &[1, 2, 3, 4] };
+        let packet = Packet { bth, srqn: None, ext: Ext::None, payload: &[1, 2, 3, 4] };
         engine.handle_packet(Instant::ZERO, &encap, &packet, &mut host);
     }
     let answers = frames(&mut engine, &mut host);

@@ -38,7 +38,7 @@ fn cnp(to: Node) -> Bth {
 }
 
 fn notify(pair: &mut Pair, to: Node) {
-    let packet = Packet { bth: cnp(to), ext: Ext::None, payload: &[0; 16] };
+    let packet = Packet { bth: cnp(to), srqn: None, ext: Ext::None, payload: &[0; 16] };
     pair.deliver_packet(to, &to.peer().path(), &packet);
 }
 
@@ -151,13 +151,13 @@ fn marked_packets_without_flow_cause_no_cnp() {
     let deth = Ext::Deth(Deth { qkey: protocol::ids::Qkey::new(0x1111_1111), src_qp: A.qpn() });
     let bth = Bth { opcode: Opcode::ud(Operation::SendOnly), becn: false, ..cnp(B) };
     let encap = Encap { traffic_class: CE, ..A.path() };
-    pair.deliver_packet(B, &encap, &Packet { bth, ext: deth, payload: b"data" });
+    pair.deliver_packet(B, &encap, &Packet { bth, srqn: None, ext: deth, payload: b"data" });
     assert_eq!(pair.flow(), [""; 0]);
     assert_eq!(pair.b.engine.stats().congestion.received_marked, 1);
     // A dropped packet causes no notification.
     let mut pair = Pair::new();
     let bth = Bth { opcode: Opcode::rc(Operation::SendOnly), pkey: Pkey::new(0x8001), ..cnp(B) };
-    pair.deliver_packet(B, &encap, &Packet { bth, ext: Ext::None, payload: b"data" });
+    pair.deliver_packet(B, &encap, &Packet { bth, srqn: None, ext: Ext::None, payload: b"data" });
     assert_eq!(pair.flow(), [""; 0]);
 }
 
@@ -242,7 +242,7 @@ fn reply_waits_at_most_two_pauses() {
 fn cnp_from_other_sources_is_ignored() {
     let mut pair = Pair::new();
     let with = |pair: &mut Pair, bth: Bth, encap: Encap| {
-        pair.deliver_packet(A, &encap, &Packet { bth, ext: Ext::None, payload: &[0; 16] });
+        pair.deliver_packet(A, &encap, &Packet { bth, srqn: None, ext: Ext::None, payload: &[0; 16] });
     };
     let stranger = IpAddrs::V4 { src: [10, 77, 0, 9].into(), dst: [10, 77, 0, 1].into() };
     with(&mut pair, cnp(A), Encap { ip: stranger, ..B.path() });

@@ -358,6 +358,7 @@ fn misdirected_packets_are_dropped_and_counted() {
     encap.ip = protocol::roce::IpAddrs::V4 { src: [10, 0, 0, 9].into(), dst: [10, 77, 0, 2].into() };
     let packet = protocol::roce::Packet {
         bth: protocol::roce::Bth { psn: p(0x100), ..bth },
+        srqn: None,
         ext: Ext::None,
         payload: b"x",
     };
@@ -383,6 +384,7 @@ fn own_address_drops_other_destinations() {
         pair.inject_with(B, Operation::SendOnly, p(0x200), Ext::None, b"", |sent| bth = Some(*sent));
         let packet = Packet {
             bth: protocol::roce::Bth { psn: p(0x100), ..bth.unwrap() },
+            srqn: None,
             ext: Ext::None,
             payload: b"x",
         };
@@ -415,7 +417,11 @@ fn one_way_grh_compares_source_macs() {
         let ip = protocol::roce::IpAddrs::V6 { src: src.parse().unwrap(), dst };
         let encap = protocol::roce::Encap { src_mac, ip, ..A.path() };
         let bth = protocol::roce::Bth { psn: p(psn), ..bth };
-        pair.deliver_packet(B, &encap, &protocol::roce::Packet { bth, ext: Ext::None, payload: b"x" });
+        pair.deliver_packet(
+            B,
+            &encap,
+            &protocol::roce::Packet { bth, srqn: None, ext: Ext::None, payload: b"x" },
+        );
         wrong += u64::from(!accepted);
         assert_eq!(pair.b.engine.stats().drops.wrong_source, wrong, "{src_mac} {src}");
         assert_eq!(pair.b.recvs().len(), usize::from(accepted), "{src_mac} {src}");

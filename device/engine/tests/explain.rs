@@ -254,7 +254,7 @@ fn congestion_pause_is_reported() {
             ack_req: false,
             psn: psn_b(),
         };
-        pair.deliver_packet(A, &B.path(), &Packet { bth, ext: Ext::None, payload: &[0; 16] });
+        pair.deliver_packet(A, &B.path(), &Packet { bth, srqn: None, ext: Ext::None, payload: &[0; 16] });
         pair.advance(MS / 10);
     }
     for id in 0..4 {

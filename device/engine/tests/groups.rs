@@ -56,7 +56,7 @@ fn arrive(pair: &mut Pair, encap: &Encap, tune: impl FnOnce(&mut Bth)) {
     };
     tune(&mut bth);
     let ext = Ext::Deth(Deth { qkey: Qkey::new(QKEY), src_qp: A.qpn() });
-    pair.deliver_packet(B, encap, &Packet { bth, ext, payload: b"to all of you" });
+    pair.deliver_packet(B, encap, &Packet { bth, srqn: None, ext, payload: b"to all of you" });
 }
 
 fn receivers(pair: &mut Pair) -> Vec<u32> {
@@ -85,7 +85,7 @@ fn each_member_checks_its_own_copy() {
         2 => attrs.service = Service::Uc,
         _ => {}
     });
-    pair.b.host.next_recv(member(3));
+    pair.b.host.next_recv(RecvSource::Qp(member(3)));
     arrive(&mut pair, &encap(GROUP), |_| {});
     assert_eq!(receivers(&mut pair), [4]);
     let drops = pair.b.engine.stats().drops;

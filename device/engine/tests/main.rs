@@ -21,3 +21,4 @@ mod srq;
 mod states;
 mod transfer;
 mod unreliable;
+mod xrc;

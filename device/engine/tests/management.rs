@@ -204,7 +204,7 @@ fn grh_area_changes_only_with_grh() {
     let ip = IpAddrs::V6 { src: "fe80::ff:fe00:1".parse().unwrap(), dst: "fe80::ff:fe00:2".parse().unwrap() };
     let encap =
         Encap { ip, traffic_class: 0x6a, flow_label: FlowLabel::new(0xa_bcde), hop_limit: 3, ..A.path() };
-    pair.deliver_packet(B, &encap, &Packet { bth, ext: deth, payload: &[9; 255] });
+    pair.deliver_packet(B, &encap, &Packet { bth, srqn: None, ext: deth, payload: &[9; 255] });
     let with = done(&mut pair);
     assert_eq!((with.byte_len, with.grh, with.traffic_class), (295, true, 0x6a));
     // IBTA volume 1, section 8.3: version 6, traffic class, flow label, PayLen from BTH to ICRC (12 + 8 + 256 + 4),

@@ -85,7 +85,7 @@ fn multicast_skips_successor_of_member() {
     let (opcode, dest_qp) = (Opcode::ud(Operation::SendOnly), Qpn::new(0xff_ffff));
     let ext = Ext::Deth(Deth { qkey: Qkey::new(0x1111_1111), src_qp: A.qpn() });
     let bth = Bth { opcode, dest_qp, ..bth.unwrap() };
-    pair.deliver_packet(B, &encap, &protocol::roce::Packet { bth, ext, payload: b"" });
+    pair.deliver_packet(B, &encap, &protocol::roce::Packet { bth, srqn: None, ext, payload: b"" });
     assert_eq!((pair.b.recvs(), pair.b.engine.stats().drops.unknown_group), (vec![], 1));
 }
 

@@ -132,6 +132,17 @@ fn repeated_rnr_naks_increase_timer() {
     assert_eq!(pair.flow()[1], "B Acknowledge 0x101 RNR12 msn1", "another packet");
 }
 
+/// The receive request is being posted, and the host knows when it can be fetched.
+#[test]
+fn rnr_nak_asks_to_wait_for_request_being_posted() {
+    for (due_in_ms, code) in [(0, 12), (1, 14), (250, 30), (700, 0)] {
+        let mut pair = Pair::with(|_, attrs| attrs.max_rnr_timer = RnrTimer::new(12));
+        pair.b.host.recv_due = Some(pair.now + Duration::from_millis(due_in_ms));
+        pair.post(A, send(1, 10));
+        assert_eq!(pair.flow()[1], format!("B Acknowledge 0x100 RNR{code} msn0"), "{due_in_ms} ms");
+    }
+}
+
 #[test]
 fn zero_rnr_retries_fail_at_first_nak() {
     let mut pair = Pair::with(|_, attrs| attrs.rnr_retry = RnrRetry::Limited(0));

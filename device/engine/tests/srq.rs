@@ -118,7 +118,8 @@ fn err_flushes_fetched_request_then_last_wqe() {
     pair.deliver(B, &frames[0]);
     pair.b.events.clear();
     pair.modify_with(B, State::Err, |modify| modify.attrs.srq = true);
-    let flushed = Completion { qpn: B.qpn(), queue: Queue::Recv, wr_id: 1, result: Err(Status::Flushed) };
+    let flushed =
+        Completion { qpn: B.qpn(), queue: Queue::Recv, srqn: None, wr_id: 1, result: Err(Status::Flushed) };
     let last = Event::Async { qpn: B.qpn(), event: AsyncEvent::LastWqeReached };
     assert_eq!(pair.b.events, [Event::Completion(flushed), last]);
     // Requests in the SRQ are left for other QPs, including those posted later.

@@ -253,8 +253,8 @@ fn endless_wqe_chains_run_in_bounded_steps() {
         fn next_send(&mut self, _: Qpn) -> Fetch<engine::SendRequest> {
             Fetch::Ready(request(9, SendOp::Nop, &[]))
         }
-        fn next_recv(&mut self, qpn: Qpn) -> Fetch<engine::RecvRequest> {
-            self.0.next_recv(qpn)
+        fn next_recv(&mut self, source: engine::RecvSource) -> Fetch<engine::RecvRequest> {
+            self.0.next_recv(source)
         }
         fn check(
             &self,

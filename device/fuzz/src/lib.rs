@@ -41,6 +41,11 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("vfio_messages", vfio::run),
 ];
 
+/// The target of each device interface by its key in the configuration, and the number of bytes by which random input grows
+/// from run to run.
+pub const INTERFACES: &[(&str, Target, usize)] =
+    &[("jingzhao", jingzhao::run, 8), ("mthca", mthca::run, 8), ("e810", e810::run, 16)];
+
 /// Bound: operations of one run. With more, work requests in a circle make a run last seconds.
 const OPERATIONS: usize = 128;
 

@@ -1,7 +1,7 @@
 //! Frames of the peer, as well-formed as a device takes them.
 
 use protocol::Psn;
-use protocol::ids::{FlowLabel, Msn, Pkey, Qpn};
+use protocol::ids::{FlowLabel, Msn, Pkey, Qpn, Srqn};
 use protocol::net::ipv4::Fragmentation;
 use protocol::roce::{Aeth, Bth, Encap, Ext, FrameWriter, IpAddrs, NakCode, Opcode, Syndrome};
 
@@ -62,8 +62,10 @@ pub(crate) fn request(aim: &Aim, input: &mut Input<'_>) -> Vec<u8> {
         5 => 4096,
         _ => usize::from(input.byte()),
     };
+    let srqn = opcode.has_xrceth().then(|| Srqn::new(flags.into()));
     let mut frame = Vec::new();
-    FrameWriter::new(&mut frame, &headers(aim, flags & 0x40 != 0), &bth, &ext, len).finish();
+    let headers = headers(aim, flags & 0x40 != 0);
+    FrameWriter::with_xrceth(&mut frame, &headers, &bth, srqn, &ext, len).finish();
     frame
 }
 

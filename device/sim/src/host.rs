@@ -2,12 +2,12 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use protocol::ids::{Lkey, Pdn, Qpn, Rkey, Va};
+use protocol::ids::{Lkey, Pdn, Qpn, Rkey, Srqn, Va};
 use smallvec::SmallVec;
 
 use engine::{
-    Access, AccessError, AtomicOp, Bind, FastRegister, Fetch, GroupDatagram, Host, Initiator, LocalOp, Pages,
-    RecvRequest, Rights, SendRequest, Sge, WindowKind,
+    Access, AccessError, AtomicOp, Bind, FastRegister, Fetch, GroupDatagram, Host, Initiator, Instant,
+    LocalOp, Pages, RecvRequest, RecvSource, Rights, SendRequest, Sge, WindowKind, XrcError,
 };
 
 /// A memory region.
@@ -139,6 +139,15 @@ pub struct WorkQueues {
     pub recv: VecDeque<Fetch<RecvRequest>>,
 }
 
+/// Properties of an XRC SRQ.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct XrcSrq {
+    /// XRC domain.
+    pub domain: u32,
+    /// Protection domain of its requests, and of the memory accesses of requests that name it.
+    pub pd: Pdn,
+}
+
 /// A memory access or queue operation of the engine, for the checker.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum HostEvent {
@@ -182,6 +191,8 @@ pub enum HostEvent {
     Took {
         /// QP that fetched it.
         qpn: Qpn,
+        /// XRC SRQ it came from; otherwise that of the QP.
+        srqn: Option<Srqn>,
         /// Identifier of the request.
         wr_id: u64,
     },
@@ -205,10 +216,16 @@ pub struct SimHost {
     pub shared: BTreeMap<u32, VecDeque<Fetch<RecvRequest>>>,
     /// Shared receive queue of each QP that uses one, by QP number.
     pub shares: BTreeMap<u32, u32>,
+    /// XRC SRQs by number. Their requests are in `shared`.
+    pub xrc_srqs: BTreeMap<u32, XrcSrq>,
+    /// XRC domain of each XRC target, by QP number.
+    pub xrc_domains: BTreeMap<u32, u32>,
     /// Attached QPs by multicast group.
     pub groups: BTreeMap<[u8; 16], Vec<Qpn>>,
     /// Whether the host counts posted receive requests, so that responders advertise credits.
     pub counts_receives: bool,
+    /// When the next receive request can be fetched, for [`Host::next_recv_due`].
+    pub recv_due: Option<Instant>,
     /// Recorded events, if recording is enabled. The reader drains them.
     pub host_events: Option<Vec<HostEvent>>,
 }
@@ -245,7 +262,11 @@ impl SimHost {
         self.shared.entry(srq).or_default().push_back(Fetch::Ready(wr));
     }
 
-    fn receive_queue(&mut self, qpn: Qpn) -> Option<&mut VecDeque<Fetch<RecvRequest>>> {
+    fn receive_queue(&mut self, source: RecvSource) -> Option<&mut VecDeque<Fetch<RecvRequest>>> {
+        let qpn = match source {
+            RecvSource::XrcSrq { srqn, .. } => return self.shared.get_mut(&srqn.get()),
+            RecvSource::Qp(qpn) => qpn,
+        };
         match self.shares.get(&qpn.get()) {
             Some(srq) => self.shared.get_mut(srq),
             None => self.queues.get_mut(&qpn.get()).map(|queues| &mut queues.recv),
@@ -387,17 +408,31 @@ impl Host for SimHost {
         next.unwrap_or(Fetch::Empty)
     }
 
-    fn next_recv(&mut self, qpn: Qpn) -> Fetch<RecvRequest> {
-        let next = self.receive_queue(qpn).and_then(VecDeque::pop_front);
+    fn next_recv_due(&self, _: Qpn) -> Option<Instant> {
+        self.recv_due
+    }
+
+    fn next_recv(&mut self, source: RecvSource) -> Fetch<RecvRequest> {
+        let (RecvSource::Qp(qpn) | RecvSource::XrcSrq { qpn, .. }) = source;
+        let srqn = source.srqn();
+        let next = self.receive_queue(source).and_then(VecDeque::pop_front);
         match &next {
-            Some(Fetch::Ready(wr)) if self.shares.contains_key(&qpn.get()) => {
+            Some(Fetch::Ready(wr)) if srqn.is_some() || self.shares.contains_key(&qpn.get()) => {
                 let wr_id = wr.wr_id;
-                self.record(|| HostEvent::Took { qpn, wr_id });
+                self.record(|| HostEvent::Took { qpn, srqn, wr_id });
             }
             Some(_) => self.queues.entry(qpn.get()).or_default().taken[1] += 1,
             None => self.record(|| HostEvent::NoRecv { qpn }),
         }
         next.unwrap_or(Fetch::Empty)
+    }
+
+    fn xrc_srq(&self, qpn: Qpn, srqn: Srqn) -> Result<Pdn, XrcError> {
+        let srq = self.xrc_srqs.get(&srqn.get()).ok_or(XrcError::InvalidXrceth)?;
+        if self.xrc_domains.get(&qpn.get()) != Some(&srq.domain) {
+            return Err(XrcError::DomainViolation);
+        }
+        Ok(srq.pd)
     }
 
     fn posted_receives(&self, qpn: Qpn) -> Option<u32> {

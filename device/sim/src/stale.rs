@@ -5,7 +5,7 @@ use protocol::roce::{Bth, Ext, Opcode, Operation, Packet, Reth, RoceFrame};
 use rand::RngExt;
 use rand_chacha::ChaCha8Rng;
 
-use super::plan::{Pair, draw, path};
+use super::plan::{Pair, draw, draw_target_srq, path};
 
 /// Draws a READ from the peer of `side` with a valid key and a PSN behind `expected`: either close, where requests of
 /// this connection are, or anywhere.
@@ -15,8 +15,13 @@ pub(super) fn draw_read(rng: &mut ChaCha8Rng, pair: &Pair, side: usize, expected
     let len = draw::draw_len(rng, pair.mtu.bytes());
     let remote = pair.remote(side, draw::draw_source(rng, pair, side, len));
     let dma_len = u32::try_from(len).expect("messages are short");
+    let (opcode, srqn) = if pair.is_xrc() {
+        (Opcode::xrc(Operation::ReadRequest), Some(draw_target_srq(rng, pair)))
+    } else {
+        (Opcode::rc(Operation::ReadRequest), None)
+    };
     let bth = Bth {
-        opcode: Opcode::rc(Operation::ReadRequest),
+        opcode,
         solicited: false,
         mig_req: true,
         pkey: theirs.pkey,
@@ -27,5 +32,5 @@ pub(super) fn draw_read(rng: &mut ChaCha8Rng, pair: &Pair, side: usize, expected
         psn: expected.retreat(behind),
     };
     let ext = Ext::Reth(Reth { va: remote.va, rkey: remote.rkey, dma_len });
-    RoceFrame { encap: path(theirs.node, mine.node), packet: Packet { bth, ext, payload: b"" } }
+    RoceFrame { encap: path(theirs.node, mine.node), packet: Packet { bth, srqn, ext, payload: b"" } }
 }

@@ -3,13 +3,16 @@
 use protocol::roce::{Ext, Opcode, Packet, Syndrome};
 
 /// Formats a packet: `Cnp`, or operation, PSN, payload length and header fields (`va` relative to `base_va` and
-/// message length; syndrome unless it is an ACK, and MSN). `SE` marks a solicited event and `?` AckReq.
+/// message length; syndrome unless it is an ACK, and MSN). `srq` is the SRQ of an XRC request. `SE` marks a solicited event and `?` AckReq.
 pub fn describe(packet: &Packet<'_>, base_va: u64) -> String {
-    let Packet { bth, ext, payload } = packet;
+    let Packet { bth, srqn, ext, payload } = packet;
     if bth.opcode == Opcode::CNP {
         return "Cnp".to_owned();
     }
     let mut text = format!("{:?} {:#x}", bth.opcode.operation, bth.psn.get());
+    if let Some(srqn) = srqn {
+        text += &format!(" srq{:#x}", srqn.get());
+    }
     if !payload.is_empty() {
         text += &format!(" {}B", payload.len());
     }

@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-use protocol::ids::{Lkey, Pkey, Qpn, Va};
-use protocol::roce::RoceFrame;
+use protocol::ids::{Lkey, Pkey, Qpn, Srqn, Va};
+use protocol::roce::{Packet, RoceFrame};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
@@ -14,7 +14,8 @@ use super::net::{Net, NetStats};
 use super::plan::draw::NODES;
 use super::plan::{
     Action, CELLS_BYTES, End, Group, HOT, HOT_BYTES, PDS, PRIVATE, PRIVATE_BYTES, Pair, Plan, SHARED, SLOTS,
-    SOURCE, TARGET, cells_key, draw, nodes_of, pkey_index, slots_key, va,
+    SOURCE, TARGET, XRC_SRQS, XrcSrqId, cells_key, draw, node_of_srq, nodes_of, pd_of_srq, pkey_index,
+    slots_key, va,
 };
 use super::stale;
 use super::trace::describe;
@@ -153,6 +154,9 @@ impl<'a> World<'a> {
         if let Some(srq) = end.srq {
             host.shares.insert(end.qpn.get(), u32::try_from(srq).expect("there are few queues"));
         }
+        if pair.service_of(side) == Service::XrcTgt {
+            host.xrc_domains.insert(end.qpn.get(), pair.xrc_domain);
+        }
         engine.create_qp(end.qpn, pair.attrs(side, 0)).expect("QP numbers differ in their low bits");
     }
 
@@ -183,12 +187,15 @@ impl<'a> World<'a> {
     /// Creates the memory of shared queues, and the multicast groups.
     fn make_shared(&mut self) {
         for (&srq, &len) in &self.plan.slots {
-            let (node, pd) = (srq / PDS as usize, srq % PDS as usize + 1);
-            let pd = u32::try_from(pd).expect("there are few protection domains");
+            let (node, pd) = (node_of_srq(srq), pd_of_srq(srq));
             let rights = Rights::LOCAL_WRITE;
             self.nodes[node].host.add_region(slots_key(srq), pd, va(SHARED), SLOTS * len, rights);
             let slots = Slots { free: (0..SLOTS).collect(), used: BTreeMap::new(), posted: 0 };
             self.srqs.insert(srq, slots);
+        }
+        for (node, Node { host, .. }) in self.nodes.iter_mut().enumerate() {
+            let ids = (0..XRC_SRQS).map(|index| XrcSrqId { node, index });
+            host.xrc_srqs.extend(ids.map(|id| (id.srqn().get(), id.properties())));
         }
         for Group { gid, members } in &self.plan.groups {
             for &(pair, side) in members {
@@ -200,7 +207,7 @@ impl<'a> World<'a> {
 
     /// Posts up to `count` requests to a shared queue.
     fn share(&mut self, srq: usize, count: usize) {
-        let (host, len) = (&mut self.nodes[srq / PDS as usize].host, self.plan.slots[&srq]);
+        let (host, len) = (&mut self.nodes[node_of_srq(srq)].host, self.plan.slots[&srq]);
         let Some(slots) = self.srqs.get_mut(&srq) else { return };
         for slot in slots.free.drain(..count.min(slots.free.len())) {
             let wr_id = SHARED_ID | (srq as u64) << 32 | slots.posted;
@@ -311,7 +318,8 @@ impl<'a> World<'a> {
             self.act(action)?;
         }
         while let Some((to, frame)) = self.net.receive(self.now) {
-            let Ok(frame) = RoceFrame::parse(&frame) else { continue };
+            let Ok(mut frame) = RoceFrame::parse(&frame) else { continue };
+            frame.packet.srqn = self.srqn_on_arrival(to, &frame.packet);
             self.arrive(to, &frame)?;
             self.arrive_stale(to, frame.packet.bth.dest_qp)?;
         }
@@ -331,6 +339,25 @@ impl<'a> World<'a> {
         self.checker.after_arrival()
     }
 
+    /// Returns the SRQ that a packet names when it arrives: another one, if the plan changes it within the message.
+    fn srqn_on_arrival(&self, to: usize, packet: &Packet<'_>) -> Option<Srqn> {
+        let is_target =
+            |pair: &&Pair| pair.is_xrc() && (pair.ends[1].node, pair.ends[1].qpn) == (to, packet.bth.dest_qp);
+        let named = packet.srqn?;
+        let Some(pair) = self.plan.pairs.iter().find(is_target) else { return Some(named) };
+        let work = &pair.lives[self.posted[pair.index].life].sides[0];
+        let at = packet.bth.psn.get().wrapping_sub(work.psn.get()) & 0xff_ffff;
+        let mut first = 0;
+        for op in &work.ops {
+            let end = first + op.packets(pair.mtu);
+            if (first + 1..end).contains(&at) {
+                return op.changes_srq.or(Some(named));
+            }
+            first = end;
+        }
+        Some(named)
+    }
+
     /// Occasionally injects a READ that duplicates no request. It must arrive without delay, because at the expected
     /// PSN it would be a valid request of the peer.
     fn arrive_stale(&mut self, to: usize, qpn: Qpn) -> Result<(), Violation> {
@@ -339,7 +366,7 @@ impl<'a> World<'a> {
             .plan
             .pairs
             .iter()
-            .filter(|pair| pair.service == Service::Rc)
+            .filter(|pair| pair.is_reliable())
             .flat_map(|pair| pair.ends.iter().enumerate().map(move |(side, end)| (pair, side, end)));
         let Some((pair, side, _)) = ends.find(|(.., end)| (end.node, end.qpn) == (to, qpn)) else {
             return Ok(());
@@ -423,7 +450,7 @@ impl<'a> World<'a> {
         let Node { engine, host } = &mut self.nodes[end.node];
         let state = engine.query_qp(end.qpn).expect("the QP exists").state;
         self.checker.check_state(index, side, state)?;
-        if !State::may_move(pair.service, state, to) || state == State::Reset {
+        if !State::may_move(pair.service_of(side), state, to) || state == State::Reset {
             return Ok(());
         }
         self.checker.on_move(index, side, to)?;

@@ -7,6 +7,7 @@ use clap::Args;
 use serde_json::{Map, Value, json};
 
 use crate::config::{Config, ConfigError};
+use crate::frontend::list;
 
 /// How errors name a configuration that has no file.
 pub const COMMAND_LINE: &str = "command line";
@@ -17,8 +18,7 @@ const SINGLE: &str = "One device without a configuration file";
 /// One device, in place of a configuration file.
 #[derive(Clone, Debug, Default, Args)]
 pub struct DeviceArgs {
-    /// Device interface to emulate: mthca, e810 or jingzhao
-    #[arg(long, help_heading = SINGLE, value_name = "NAME", requires = "id", requires = "fabric", conflicts_with = "config")]
+    #[arg(long, help = frontend_help(), help_heading = SINGLE, value_name = "NAME", requires = "id", requires = "fabric", conflicts_with = "config")]
     pub frontend: Option<String>,
 
     /// Device number on the fabric, 1 to 49150; determines the device's LID, MAC and IPv4 address
@@ -35,9 +35,9 @@ pub struct DeviceArgs {
 
     /// Add a UDP peer (repeatable)
     ///
-    /// id=ID (a device number) or mac=MAC reserves a source MAC for the peer. Frames with this source MAC are
-    /// then accepted from no other peer. leaf marks a peer that sends only to this device, such as QEMU's
-    /// -netdev dgram.
+    /// Use `id=ID` (a device number) or `mac=MAC` to reserve a source MAC for the peer. Frames with that
+    /// source MAC are then accepted only from this peer. Use `leaf` for a peer that sends only to this
+    /// device, such as QEMU's -netdev dgram.
     #[arg(
         long = "peer",
         help_heading = SINGLE,
@@ -47,9 +47,13 @@ pub struct DeviceArgs {
     )]
     peers: Vec<PeerArg>,
 
-    /// Report driver violations that the device would otherwise tolerate silently
+    /// Report driver violations that the device would otherwise silently tolerate
     #[arg(long, help_heading = SINGLE, requires = "frontend")]
     strict: bool,
+}
+
+fn frontend_help() -> String {
+    format!("Device interface to emulate: {}", list::keys())
 }
 
 /// An entry of `peers`.
@@ -181,7 +185,7 @@ mod tests {
             ),
             (
                 &[DEVICE, &["--peer", "127.0.0.1:2,id=1"]].concat(),
-                "--peer 1.mac: 02:00:00:00:00:01 is the MAC of this device",
+                "--peer 1.mac: 02:00:00:00:00:01 is this device's own MAC",
             ),
             (&["--frontend", "mthca", "--id", "1", "--tap", "a/b"], "--tap: \"a/b\" is not a valid"),
         ] {

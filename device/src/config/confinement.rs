@@ -13,25 +13,25 @@ use serde::Deserialize;
 pub struct ConfinementEntry {
     /// Enable the sandbox. `false` has the same effect as `--no-confinement`.
     pub enabled: bool,
-    /// Directories in which `hcactl capture`, `hcactl trace` and `hcactl record` can create files, including
-    /// all subdirectories. Default: a directory that hcad creates next to the control socket (`control.files`
-    /// for `control.sock`).
+    /// Directories in which `hcactl capture`, `hcactl trace` and `hcactl record` can create files. Their
+    /// subdirectories are included. Default: a directory that hcad creates next to the control socket
+    /// (`control.files` for `control.sock`).
     pub writable: Option<Vec<PathBuf>>,
-    /// Additional directories for the sockets of devices that are added at run time, with `hcactl device add`
-    /// or by a reload. The runtime directory and the directories of the sockets in this file are always
+    /// Additional directories for the sockets of devices that are added at run time (with `hcactl device add`
+    /// or by a reload). The runtime directory and the directories of the sockets in this file are always
     /// allowed.
     pub sockets: Vec<PathBuf>,
-    /// Directories whose files hcad can read after startup. Required if SIGHUP has to load a configuration
-    /// file that was replaced rather than edited in place. Not required for `hcactl reload`.
+    /// Directories in which hcad can read files after startup. Required to reload the configuration with
+    /// SIGHUP after the file was replaced instead of edited in place. Not required for `hcactl reload`.
     pub readable: Vec<PathBuf>,
-    /// Allow devices that are added at run time to use the tap fabric. If a device in this file uses the tap
-    /// fabric, it is always allowed.
+    /// Allow devices that are added at run time to use the tap fabric. The tap fabric is always allowed if a
+    /// device in this file uses it.
     pub tap: bool,
-    /// Allow devices that are added at run time to use the ring fabric, in the default ring directory or in
-    /// an allowed socket directory. If a device in this file uses the ring fabric, it is always allowed.
+    /// Allow devices that are added at run time to use the ring fabric in the default ring directory or an
+    /// allowed socket directory. The ring fabric is always allowed if a device in this file uses it.
     pub ring: bool,
-    /// Allow devices that are added at run time to use the UDP fabric. If a device in this file uses the UDP
-    /// fabric, it is always allowed.
+    /// Allow devices that are added at run time to use the UDP fabric. The UDP fabric is always allowed if a
+    /// device in this file uses it.
     pub udp: bool,
 }
 

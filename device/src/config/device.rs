@@ -16,7 +16,7 @@ use super::fabric::{FabricConfig, FabricEntry};
 use super::memory::GuestMemoryEntry;
 use super::{ConfigError, value};
 use crate::fabric::impair::{self, Rule, RuleEntry};
-use crate::frontend::FrontendEntry;
+use crate::frontend::list::FrontendEntry;
 use crate::identity::Identity;
 use crate::management;
 use crate::memory::Limits;
@@ -30,32 +30,34 @@ use crate::vfio::server::Access;
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct DeviceEntry {
-    /// Device number on the fabric, 1 to 49150. This number is also the LID of the port. By default, the MAC
+    /// Device number on the fabric, 1 to 49150. This number is also the port's LID. By default, the MAC
     /// address (02:00:00:00:hi:lo) and the IPv4 address (10.77.hi.lo) are derived from the high and low bytes
     /// of this number.
     pub id: u16,
-    /// Path of the Unix socket that the VMM connects to. Default: `hca<ID>.sock` in $RUNTIME_DIRECTORY,
+    /// Path to the Unix socket that the VMM connects to. Default: `hca<ID>.sock` in $RUNTIME_DIRECTORY,
     /// $XDG_RUNTIME_DIR/hcad or /run/hcad. For a single device, `--socket-path` and `--fd` override this
     /// path. If systemd passes a socket with this path, hcad uses that socket. If the configuration has only
-    /// one device and sets no path, hcad uses any socket passed by systemd.
+    /// one device and does not set its path, hcad uses the socket passed by systemd, whatever the path of
+    /// that socket.
     pub socket_path: Option<PathBuf>,
-    /// Permissions of the VMM socket, in octal, such as "0660". Default: the top-level `socket_mode`.
+    /// VMM socket permissions, in octal, such as "0660". Default: the top-level `socket_mode`.
     pub socket_mode: Option<String>,
-    /// Group of the VMM socket, by name or number. If QEMU and hcad run as different users, set this to a
-    /// group that the QEMU user belongs to. Default: the top-level `socket_group`.
+    /// VMM socket group, by name or number. If QEMU and hcad run as different users, set this to a group that
+    /// the QEMU user belongs to. Default: the top-level `socket_group`.
     pub socket_group: Option<GroupEntry>,
     /// Device interface presented to the guest.
     pub frontend: FrontendEntry,
-    /// MAC address of the device. Default: derived from `id`.
+    /// The device's MAC address. Default: derived from `id`.
     pub mac: Option<String>,
-    /// IPv4 address of the device. Default: derived from `id`.
+    /// The device's IPv4 address. Default: derived from `id`.
     pub ipv4: Option<Ipv4Addr>,
-    /// IPv6 address of the device, in addition to the link-local address derived from its MAC. Default: none.
+    /// Additional IPv6 address. The device also has a link-local IPv6 address derived from its MAC. Default:
+    /// none.
     pub ipv6: Option<Ipv6Addr>,
-    /// Default destination of packets, used if neither the work request nor the QP context specifies a
-    /// destination. The public JingZhao driver never specifies the destination of a connection, and it
-    /// assigns LID 4112 (1010h) to every port. If `id` is 4112, the default peer therefore also receives
-    /// datagrams.
+    /// Default packet destination, used if neither the work request nor the QP context specifies one. The
+    /// public JingZhao driver never specifies a destination for its connections, so all of them lead to this
+    /// peer. The driver also sends all datagrams to LID 4112 (1010h). For this peer to receive the datagrams
+    /// as well, its `id` must be 4112.
     pub default_peer: Option<PeerEntry>,
     /// Other devices on the fabric whose addresses are not derived from their numbers. Listing a device here
     /// lets guest software address it by number.
@@ -63,43 +65,44 @@ pub struct DeviceEntry {
     pub peers: Vec<PeerEntry>,
     /// Fabric that connects the device to its peers.
     pub fabric: FabricEntry,
-    /// Path of a pcapng file to capture frames to. Default: no capture. For a single device, `--capture`
+    /// Path to a pcapng file to capture frames to. Default: no capture. For a single device, `--capture`
     /// overrides this path.
     pub capture: Option<PathBuf>,
     /// Maximum size of a capture file, in bytes. If `capture_files` is greater than 1, the capture continues
-    /// in the next file. Otherwise the capture stops, and the device keeps running.
+    /// in the next file. Otherwise the capture stops, but the device keeps running.
     #[serde(default = "default_capture_max_bytes")]
     pub capture_max_bytes: u64,
-    /// Number of capture files to rotate through, 1 to 64. Each file can grow to `capture_max_bytes`. The
-    /// first file has the path in `capture`. The other files have `.1`, `.2` and so on appended to this path.
+    /// Number of capture files to rotate through, 1 to 64. Each file can grow to `capture_max_bytes`.
+    /// `capture` is the path to the first file. The paths to the other files have `.1`, `.2` and so on
+    /// appended.
     #[serde(default = "one_file")]
     pub capture_files: u16,
-    /// Size in bytes (65536 to 67108864) of an in-memory ring that keeps the most recent frames. `hcactl
-    /// capture dump` writes the ring to a file. Cannot be combined with `capture`. Default: no ring.
+    /// Size, in bytes (65536 to 67108864), of an in-memory ring that keeps the most recent frames. `hcactl
+    /// capture dump` writes these frames to a file. Cannot be combined with `capture`. Default: no ring.
     pub capture_ring_bytes: Option<u64>,
     /// Filter that selects the frames to capture. Default: all frames.
     #[serde(default)]
     pub capture_filter: CaptureFilter,
-    /// Trace of register accesses, commands and queue entries. Default: no trace. For a single device,
-    /// `--trace` overrides this setting.
+    /// Where and how to trace register accesses, commands and queue entries. Default: no trace. For a single
+    /// device, `--trace` overrides this setting.
     pub trace: Option<TraceEntry>,
     /// Maximum size of a trace file, in bytes. If `trace.files` is greater than 1, the trace continues in the
-    /// next file. Otherwise the trace stops, and the device keeps running.
+    /// next file. Otherwise the trace stops, but the device keeps running.
     #[serde(default = "default_trace_max_bytes")]
     pub trace_max_bytes: u64,
-    /// Report driver violations that the device would otherwise tolerate silently. Each violation is counted,
-    /// traced and logged. The log is rate-limited. Strict mode slows the device down.
+    /// Report driver violations that the device would otherwise silently tolerate. Each violation is counted
+    /// and traced. Violations are also logged, but at a limited rate. Strict mode slows down the device.
     #[serde(default)]
     pub strict: bool,
-    /// Time in microseconds (0 to 1000) for which the device's thread busy-polls for more work before it
-    /// sleeps. 0 disables busy-polling. The thread polls only while recent idle periods are short, and yields
-    /// the CPU between polls. If yielding takes too long because the CPUs are oversubscribed, the thread
-    /// polls only during bulk transfers.
+    /// How long, in microseconds (0 to 1000), the device's thread busy-polls for more work before it sleeps.
+    /// 0 disables busy-polling. The thread polls only while recent idle periods have been short, and it
+    /// yields the CPU between polls. If yielding takes too long because the CPUs are oversubscribed, the
+    /// thread polls only during bulk transfers.
     #[serde(default = "default_linger_us")]
     pub linger_us: u16,
-    /// Time in microseconds (0 to 1000) for which the device collects messages from the VMM before it
-    /// processes them together. 0 disables coalescing, so that every message wakes the device's thread. The
-    /// device coalesces messages only while doing so increases the message rate.
+    /// How long, in microseconds (0 to 1000), the device collects messages from the VMM before it processes
+    /// them together. 0 disables coalescing, so every message wakes the device's thread. Coalescing is
+    /// adaptive: it pauses whenever it does not improve the message rate.
     #[serde(default = "default_coalesce_us")]
     pub coalesce_us: u16,
     /// How doorbells from the guest driver reach the device.
@@ -111,11 +114,12 @@ pub struct DeviceEntry {
     /// Network faults to inject between the device and its fabric, for testing guests and peers.
     #[serde(default)]
     pub impairments: Vec<RuleEntry>,
-    /// Path of the session record to write. `hcad replay` can replay the record without a guest. The record
-    /// contains all input of the device from its start, including guest memory that the device reads. The
-    /// file therefore contains guest data. Default: no recording.
+    /// Path to the session record to write. `hcad replay` can replay the record without a guest. The record
+    /// contains all input that the device receives after it starts, including the guest memory that it reads.
+    /// The file therefore contains guest data. Default: no recording.
     pub record: Option<PathBuf>,
-    /// Maximum size of the session record, in bytes. Recording stops at this size. The device keeps running.
+    /// Maximum size of the session record, in bytes. When the record reaches this size, recording stops, but
+    /// the device keeps running.
     #[serde(default = "default_record_max_bytes")]
     pub record_max_bytes: u64,
 }
@@ -139,14 +143,14 @@ pub enum Doorbells {
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct TraceEntry {
-    /// Path of the trace file, or "-" for standard error. Either `file` or `ring_bytes` is required.
+    /// Path to the trace file, or "-" for standard error. Either `file` or `ring_bytes` is required.
     pub file: Option<PathBuf>,
-    /// Number of trace files to rotate through, 1 to 64. Each file can grow to `trace_max_bytes`. The first
-    /// file has the path in `file`. The other files have `.1`, `.2` and so on appended to this path.
+    /// Number of trace files to rotate through, 1 to 64. Each file can grow to `trace_max_bytes`. `file` is
+    /// the path to the first file. The paths to the other files have `.1`, `.2` and so on appended.
     #[serde(default = "one_file")]
     pub files: u16,
-    /// Size in bytes (65536 to 67108864) of an in-memory ring that keeps the most recent trace entries.
-    /// `hcactl trace dump` writes the ring to a file. Cannot be combined with `file`.
+    /// Size, in bytes (65536 to 67108864), of an in-memory ring that keeps the most recent trace entries.
+    /// `hcactl trace dump` writes these entries to a file. Cannot be combined with `file`.
     pub ring_bytes: Option<u64>,
     /// Format of the trace entries.
     #[serde(default)]
@@ -180,16 +184,17 @@ pub struct CaptureConfig {
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PeerEntry {
-    /// Number of the device, 1 to 49150. Addresses that are not set here are derived from this number.
+    /// Device number, 1 to 49150. Addresses that are not set here are derived from this number.
     pub id: u16,
-    /// MAC address of the device. Default: derived from `id`.
+    /// The device's MAC address. Default: derived from `id`.
     pub mac: Option<String>,
-    /// IPv4 address of the device. Default: derived from `id`.
+    /// The device's IPv4 address. Default: derived from `id`.
     pub ipv4: Option<Ipv4Addr>,
-    /// IPv6 address of the device, in addition to the link-local address derived from its MAC. Default: none.
+    /// Additional IPv6 address. The device also has a link-local IPv6 address derived from its MAC. Default:
+    /// none.
     pub ipv6: Option<Ipv6Addr>,
-    /// If a guest addresses this device by device ID or MAC address, send its packets to the
-    /// device's IPv6 address instead of its IPv4 address.
+    /// Use this device's IPv6 address instead of its IPv4 address for packets that a guest addresses to the
+    /// device by number or MAC address.
     #[serde(default)]
     pub prefer_ipv6: bool,
 }

@@ -37,9 +37,9 @@ pub enum FabricEntry {
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct RingEntry {
-    /// Directory of the ring. All devices that use the same directory are connected, including devices of
-    /// other hcad processes of the same user. Each device creates a socket in the directory. hcad creates the
-    /// directory if it does not exist. Default: `ring` in $XDG_RUNTIME_DIR/hcad or /run/hcad.
+    /// Ring directory. All devices that use the same directory are connected, including devices in the same
+    /// user's other hcad processes. Each device creates a socket in the directory. hcad creates the directory
+    /// if it does not exist. Default: `ring` in $XDG_RUNTIME_DIR/hcad or /run/hcad.
     pub folder: Option<PathBuf>,
 }
 
@@ -47,7 +47,7 @@ pub struct RingEntry {
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct LocalEntry {
-    /// Name of the local network. All devices of this hcad process with the same network name are connected.
+    /// Name of the local network. All devices in this hcad process that use the same name are connected.
     pub network: String,
 }
 
@@ -61,15 +61,16 @@ impl Default for LocalEntry {
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct TapEntry {
-    /// Name of the tap interface. The interface must exist and be accessible to the user that runs hcad (`ip
-    /// tuntap add dev NAME mode tap user USER`). With CAP_NET_ADMIN, hcad creates a missing interface. The
-    /// MTU of the interface must be large enough for the path MTU (4200 bytes for a path MTU of 4096) and,
-    /// for a NIC, for the MTU set by the guest.
+    /// Name of the tap interface. With CAP_NET_ADMIN, hcad creates the interface if it does not exist.
+    /// Without CAP_NET_ADMIN, the interface must exist and be accessible to the user that runs hcad (`ip
+    /// tuntap add dev NAME mode tap user USER`). The interface MTU must be large enough for the path MTU
+    /// (4200 bytes for a path MTU of 4096). If the device is a NIC, the interface MTU must also be large
+    /// enough for the MTU set by the guest.
     pub interface: String,
-    /// Maximum path MTU of the port: 256, 512, 1024, 2048 or 4096. Default: the largest path MTU that fits
-    /// the MTU of the interface when hcad starts. An interface created by hcad has an MTU of 1500, which
-    /// allows a path MTU of 1024. This setting does not affect drivers that choose the path MTU themselves,
-    /// such as the E810 driver.
+    /// The port's maximum path MTU: 256, 512, 1024, 2048 or 4096. Default: the largest path MTU that fits
+    /// into the interface MTU when hcad starts. An interface created by hcad has an MTU of 1500, which allows
+    /// a path MTU of 1024. This setting does not affect drivers that choose the path MTU themselves, such as
+    /// the E810 driver.
     pub path_mtu: Option<u16>,
 }
 
@@ -79,7 +80,7 @@ pub struct TapEntry {
 pub struct UdpEntry {
     /// Local address and port on which the device receives frames.
     pub bind: SocketAddr,
-    /// Peers that the device exchanges frames with. Frames from other addresses are dropped.
+    /// Peers with which the device exchanges frames. Frames from other addresses are dropped.
     pub peers: Vec<UdpPeerEntry>,
 }
 
@@ -87,20 +88,21 @@ pub struct UdpEntry {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct UdpPeerEntry {
-    /// Address and port of the peer. The configuration file can specify a host name instead of the address.
+    /// The peer's address and port. The configuration file can specify a host name instead of an address.
     /// hcad resolves the name when it loads the file.
     pub addr: PeerAddr,
-    /// Device number of the peer, 1 to 49150, from which the peer's MAC is derived. Cannot be combined with
-    /// `mac`.
+    /// The peer's device number, 1 to 49150. The peer's MAC is derived from this number. Cannot be combined
+    /// with `mac`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub id: Option<u16>,
-    /// MAC address of the peer. Frames with this source MAC are accepted only from this peer. If unset, hcad learns the
-    /// address from the frames of the peer, and no other peer can use the address while this peer is active.
+    /// The peer's MAC address. Frames with this source MAC are accepted only from this peer. If unset, hcad
+    /// learns the address from the peer's frames, and no other peer can use the address while this peer is
+    /// active.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mac: Option<String>,
     /// Whether the peer is a leaf: a peer that sends only to this device, such as QEMU's `-netdev dgram`. The
-    /// device forwards frames between a leaf and all other peers. Peers that are not leaves must be peers of
-    /// each other.
+    /// device forwards frames between a leaf and all other peers. All other peers must also be peers of one
+    /// another.
     #[serde(default)]
     pub leaf: bool,
     /// Maximum number of frames per second that the device accepts from the peer. Excess frames are dropped.
@@ -236,7 +238,7 @@ impl FabricConfig {
             }
             if let Some(mac) = peer.mac {
                 if mac == own {
-                    return wrong("mac", format!("{mac} is the MAC of this device"));
+                    return wrong("mac", format!("{mac} is this device's own MAC"));
                 }
                 if let Some(other) = macs.insert(mac, index) {
                     return wrong("mac", format!("{mac} is already used by peers[{other}]"));
@@ -337,7 +339,7 @@ mod tests {
             (
                 "127.0.0.1:7000",
                 r#"{"addr": "127.0.0.1:1", "mac": "02:00:00:00:01:02"}"#.to_owned(),
-                "[0].mac: 02:00:00:00:01:02 is the MAC of this device",
+                "[0].mac: 02:00:00:00:01:02 is this device's own MAC",
             ),
             (
                 "127.0.0.1:7000",

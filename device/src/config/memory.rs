@@ -14,10 +14,10 @@ const GIB: u64 = 1 << 30;
 #[serde(deny_unknown_fields, default)]
 pub struct GuestMemoryEntry {
     /// Maximum total size, in GiB, of the files that the VMM maps as guest memory. Each file counts at its
-    /// full size, even if only part of it is mapped. The maximum for all devices together is 65536 GiB.
-    /// Default: 1024, or an equal share of the 65536 GiB if that is less.
+    /// full size, even if only part of it is mapped. The limits of all devices together must not exceed 65536
+    /// GiB. Default: 1024, or an equal share of the 65536 GiB if that is less.
     pub max_gib: Option<u32>,
-    /// File systems whose files the VMM can pass as guest memory.
+    /// Allowed file systems for the files that the VMM maps as guest memory.
     pub files: FileSystems,
 }
 

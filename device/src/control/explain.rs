@@ -20,7 +20,7 @@ pub fn lines(qpn: u32, explanation: &Explanation) -> Vec<String> {
         }
     };
     if let Some(ignored) = ignored {
-        lines.push(format!("ignored: {}, most recent reason: {}", times(ignored.count), ignored.last.name()));
+        lines.push(format!("ignored: {}, most recent reason: {}", times(ignored.count), ignored.last));
     }
     lines
 }
@@ -28,6 +28,8 @@ pub fn lines(qpn: u32, explanation: &Explanation) -> Vec<String> {
 fn of(qpn: u32, situation: &QpStatus) -> Vec<String> {
     let service = match situation.service {
         Service::Rc => "RC",
+        Service::XrcIni => "XRC INI",
+        Service::XrcTgt => "XRC TGT",
         Service::Uc => "UC",
         Service::Ud => "UD",
         Service::Smi => "QP0",
@@ -53,6 +55,7 @@ fn of(qpn: u32, situation: &QpStatus) -> Vec<String> {
 
 fn requester(situation: &QpStatus) -> String {
     match situation.send {
+        WaitReason::NoSendQueue => "none: an XRC target only responds".into(),
         WaitReason::State => "cannot send in this state, doorbells are ignored; modify the QP to RTS".into(),
         WaitReason::Ended => "stopped; posted requests complete with a flush error".into(),
         WaitReason::NothingPosted if situation.unanswered.is_some() => {
@@ -127,6 +130,7 @@ fn without_answer(unanswered: &Unanswered) -> String {
 
 fn responder(situation: &QpStatus) -> String {
     let mut text = match situation.receive {
+        Expecting::NoReceive => "none: an XRC initiator only sends".to_owned(),
         Expecting::State => "drops packets in this state; modify the QP to RTR to receive".to_owned(),
         Expecting::Ended => "drops packets".into(),
         Expecting::Message { .. } if situation.service.is_datagram() => "waiting for datagrams".into(),
@@ -241,8 +245,7 @@ mod tests {
     use engine::{Ended, State};
 
     use super::*;
-    use crate::telemetry::monitor::Ignored;
-    use crate::telemetry::reason::{InterfaceReason, Reason};
+    use crate::telemetry::monitor::IgnoredRow;
 
     const IDLE: QpStatus = QpStatus {
         state: State::Rts,
@@ -269,6 +272,22 @@ mod tests {
                 "responder: waiting for the peer's next message, PSN 0x900",
                 "peer: no packet received yet",
             ]
+        );
+    }
+
+    #[test]
+    fn xrc_names_the_missing_half() {
+        let initiator = QpStatus { service: Service::XrcIni, receive: Expecting::NoReceive, ..IDLE };
+        let lines = said(initiator);
+        assert_eq!(
+            (&*lines[0], &*lines[2]),
+            ("QP 0x15: XRC INI, RTS", "responder: none: an XRC initiator only sends")
+        );
+        let target = QpStatus { service: Service::XrcTgt, send: WaitReason::NoSendQueue, ..IDLE };
+        let lines = said(target);
+        assert_eq!(
+            (&*lines[0], &*lines[1]),
+            ("QP 0x15: XRC TGT, RTS", "requester: none: an XRC target only responds")
         );
     }
 
@@ -324,7 +343,7 @@ mod tests {
 
     #[test]
     fn unknown_qp_lists_ignored_doorbells() {
-        let ignored = Ignored { count: 2, last: Reason::Interface(InterfaceReason::QpReset) };
+        let ignored = IgnoredRow { count: 2, last: "qp_reset".to_owned() };
         assert_eq!(
             lines(0x15, &Explanation { situation: None, ignored: Some(ignored) }),
             [
@@ -340,7 +359,7 @@ mod tests {
         let left = Duration::from_micros(600);
         let send = WaitReason::ReceiverNotReady { left, refusals: 2, most: None };
         let explanation = Explanation { situation: Some(QpStatus { send, ..IDLE }), ignored: None };
-        let value = serde_json::to_value(explanation).unwrap();
+        let value = serde_json::to_value(&explanation).unwrap();
         let expected = serde_json::json!({ "left_us": 600, "refusals": 2, "most": null });
         assert_eq!(value["situation"]["send"]["receiver_not_ready"], expected);
         assert_eq!(serde_json::from_value::<Explanation>(value).unwrap(), explanation);

@@ -37,13 +37,13 @@ pub enum PeerList {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum PeersError {
     /// The fabric has no list of peers.
-    #[error("this device's fabric has no peer list; only UDP and ring fabrics have a peer list")]
+    #[error("this device's fabric has no peer list; only UDP and ring fabrics have one")]
     NoList,
     /// Members of a ring join and leave by themselves.
     #[error("ring members cannot be added or removed; every device that uses the ring directory is a member")]
     Ring,
     /// The peer has the MAC of this device.
-    #[error("mac: {0} is the MAC of this device")]
+    #[error("mac: {0} is this device's own MAC")]
     OwnMac(MacAddr),
     /// The list of peers rejects the change.
     #[error(transparent)]

@@ -73,9 +73,9 @@ impl TapFabric {
         attach(&tap, interface)?;
         let mtu = mtu(interface);
         let (path_mtu, need) = (path_mtu.bytes(), path_mtu.bytes() + ROCE_HEADERS);
-        tracing::info!(%interface, mtu, path_mtu, "opened the tap fabric");
+        tracing::info!(%interface, mtu, path_mtu, "attached to the tap interface");
         if mtu.is_some_and(|mtu| mtu < need) {
-            tracing::warn!(%interface, mtu, need, "tap interface MTU is too small for path MTU {path_mtu}; raise it or set a smaller `path_mtu`");
+            tracing::warn!(%interface, mtu, need, "tap interface MTU is too small for path MTU {path_mtu}; raise the MTU or set a smaller `path_mtu`");
         }
         Ok(Self { tap, stats: FabricStats::default() })
     }

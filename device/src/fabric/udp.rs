@@ -58,12 +58,12 @@ impl UdpFabric {
             receive_buffer = receive,
             send_buffer = send,
             gso_segments = max_run,
-            "opened the UDP fabric"
+            "listening for frames on the UDP fabric"
         );
         if receive < SOCKET_BUFFER_LEN / 4 {
             tracing::warn!(
                 receive_buffer = receive,
-                "UDP socket receive buffer is small, so bursts of frames may be lost; raise net.core.rmem_max or run hcad with CAP_NET_ADMIN"
+                "UDP receive buffer is too small for bursts of frames, so frames may be lost; raise net.core.rmem_max or run hcad with CAP_NET_ADMIN"
             );
         }
         Ok(Self {
@@ -125,7 +125,7 @@ impl UdpFabric {
                 // The usual reasons are frames above the path's MTU, which can only be sent alone, in fragments, or
                 // an interface without segmentation. Neither is temporary.
                 self.max_run = 1;
-                tracing::warn!(%destination, %error, segment, "UDP segmentation offload failed; sending frames to this peer one by one");
+                tracing::warn!(%destination, %error, segment, "UDP segmentation offload failed; sending frames to this peer one at a time");
                 return Transmitted::RunRefused;
             }
             Err(error) => {

@@ -7,8 +7,8 @@ use std::os::fd::AsFd;
 
 use engine::{
     Access, AccessError, AtomicOp, Event, Fence, Fetch, Flush, GrhArea, GroupDatagram, Host, Initiator,
-    Modify, Mtu, Payload, QpAttrs, RecvRequest, RemoteAccess, RnrRetry, RnrTimer, SendOp, SendRequest,
-    Service, Sge, State, UdDestination,
+    Modify, Mtu, Payload, QpAttrs, RecvRequest, RecvSource, RemoteAccess, RnrRetry, RnrTimer, SendOp,
+    SendRequest, Service, Sge, State, UdDestination,
 };
 use protocol::Psn;
 use protocol::describe::Visitor;
@@ -21,14 +21,14 @@ use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use smallvec::SmallVec;
 
 use super::*;
-use crate::frontend::jingzhao::Counters;
-use crate::frontend::snapshot::{Page, Rows, Table};
-use crate::frontend::{FrontendCounters, RegisterAccess};
+use crate::frontend::table::Table;
+use crate::frontend::{PortKind, PortNumber, RegisterAccess};
 use crate::management::NodeProfile;
 use crate::memory::Permissions;
 use crate::net::DropReason;
 use crate::net::address::Addresses;
 use crate::net::lid::{Grh, Route};
+use crate::telemetry::reason::IgnoreReason;
 use crate::telemetry::trace::tests::Written;
 use crate::vfio::server::{Device as _, Region};
 use crate::vfio::{Bar, Bars, MemoryBar, MsixLayout};
@@ -57,6 +57,11 @@ pub(crate) struct StubHost<'a>(&'a mut Queues);
 
 impl Frontend for Stub {
     type Host<'a> = StubHost<'a>;
+    type Counters = ();
+
+    const KEY: &'static str = "stub";
+    const IGNORE_REASONS: &'static [&'static [IgnoreReason]] = &[];
+    const TABLES: &'static [Table<Self>] = &[];
 
     fn pci(&self) -> PciFunction {
         let memory = |len| MemoryBar { len, prefetchable: false };
@@ -73,8 +78,8 @@ impl Frontend for Stub {
         }
     }
 
-    fn node(&self) -> Option<NodeProfile> {
-        Some(NodeProfile {
+    fn port_kind(&self, _: PortNumber) -> PortKind {
+        PortKind::InfiniBand(NodeProfile {
             vendor_id: 0x1234,
             device_id: 0x5678,
             revision: 0,
@@ -132,13 +137,7 @@ impl Frontend for Stub {
         self.log.push("fail".to_owned());
     }
 
-    fn snapshot(&self, _: &Engine, _: &Addresses, _: Table, _: u64) -> Page {
-        Page { rows: Rows::Qps(Vec::new()), next: None }
-    }
-
-    fn counters(&self) -> FrontendCounters {
-        FrontendCounters::Jingzhao(Counters::default())
-    }
+    fn counters(&self) {}
 
     fn reset(&mut self) {
         self.log.push("reset".to_owned());
@@ -221,6 +220,7 @@ impl Stub {
             fence: Fence::None,
             solicited: false,
             ud,
+            remote_srq: None,
         });
         cx.engine.notify_send(cx.now, Qpn::new(qpn), &mut StubHost(&mut self.queues));
     }
@@ -231,7 +231,7 @@ impl Host for StubHost<'_> {
         self.0.sends.pop_front().map_or(Fetch::Empty, Fetch::Ready)
     }
 
-    fn next_recv(&mut self, _: Qpn) -> Fetch<RecvRequest> {
+    fn next_recv(&mut self, _: RecvSource) -> Fetch<RecvRequest> {
         let sge = Sge { va: Va::new(0), lkey: Lkey::new(0), len: 4096 };
         Fetch::Ready(RecvRequest { wr_id: 78, sges: [sge].into_iter().collect() })
     }

@@ -50,7 +50,7 @@ pub struct DmaError {
 #[derive(Debug, Error)]
 pub enum MapError {
     /// The range is empty, exceeds the address space, is not made of whole pages, or grants no access.
-    #[error("DMA range has an invalid {what}: {value:#x}")]
+    #[error("the DMA range has an invalid {what}: {value:#x}")]
     Invalid {
         /// The invalid field.
         what: &'static str,
@@ -58,14 +58,14 @@ pub enum MapError {
         value: u64,
     },
     /// It overlaps a mapped range.
-    #[error("DMA range at {iova} overlaps a mapped range")]
+    #[error("the DMA range at {iova} overlaps a range that is already mapped")]
     Overlap {
         /// First address of the new range.
         iova: Iova,
     },
     /// It exceeds the file.
     #[error(
-        "DMA range of {len:#x} bytes at file offset {offset:#x} exceeds the file length of {file_len:#x} bytes"
+        "the DMA range of {len:#x} bytes at file offset {offset:#x} exceeds the file length of {file_len:#x} bytes"
     )]
     OutsideFile {
         /// Offset in the file.
@@ -94,13 +94,13 @@ pub enum MapError {
         limit: u64,
     },
     /// The file is on a file system that may withhold pages.
-    #[error("guest memory file is on a file system of type {magic:#x}, expected tmpfs or hugetlbfs")]
+    #[error("the guest memory file is on a file system of type {magic:#x}, expected tmpfs or hugetlbfs")]
     FileSystem {
         /// `f_type` of `statfs`.
         magic: u64,
     },
     /// The file cannot be mapped.
-    #[error("cannot map the file of a DMA range: {0}")]
+    #[error("cannot map the DMA range's file: {0}")]
     File(#[from] std::io::Error),
 }
 

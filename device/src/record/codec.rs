@@ -88,7 +88,7 @@ pub enum CodecError {
     #[error("truncated entry")]
     CutOff,
     /// The tag, form or flag is unknown.
-    #[error("recorded entry contains an unknown {what}: {value:#x}")]
+    #[error("a recorded entry contains an unknown {what}: {value:#x}")]
     Unknown {
         /// What is unknown.
         what: &'static str,
@@ -96,13 +96,13 @@ pub enum CodecError {
         value: u64,
     },
     /// A number is out of range.
-    #[error("recorded entry contains a number that is out of range")]
+    #[error("a recorded entry contains a number that is out of range")]
     TooLarge,
     /// The entry repeats data that is not in the cache.
-    #[error("recorded entry refers to data that was not recorded")]
+    #[error("a recorded entry refers to data that was not recorded")]
     NotKnown,
     /// A rule is not UTF-8.
-    #[error("recorded entry contains text that is not UTF-8")]
+    #[error("a recorded entry contains text that is not UTF-8")]
     Text,
 }
 

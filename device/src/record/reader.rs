@@ -18,7 +18,9 @@ pub enum ReadError {
     #[error("the file is not an hcad recording")]
     NoRecord,
     /// The record has another format version.
-    #[error("recording has format version {found}, but this hcad requires version {FORMAT}; use hcad {hcad}")]
+    #[error(
+        "the recording has format version {found}, but this hcad requires version {FORMAT}; use hcad {hcad}"
+    )]
     Format {
         /// Format version of the file.
         found: u32,
@@ -29,13 +31,13 @@ pub enum ReadError {
     #[error("cannot read the recording header: {0}")]
     Header(#[from] serde_json::Error),
     /// A digest does not match.
-    #[error("recording is damaged at byte {at}")]
+    #[error("the recording is damaged at byte {at}")]
     Damaged {
         /// Offset of the chunk.
         at: u64,
     },
     /// A chunk contains an invalid entry.
-    #[error("recording is damaged in the chunk that ends at byte {at}: {malformed}")]
+    #[error("the recording is damaged in the chunk that ends at byte {at}: {malformed}")]
     CodecError {
         /// Offset of the end of the chunk.
         at: u64,

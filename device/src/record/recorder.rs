@@ -110,7 +110,7 @@ impl Drop for Recorder {
     fn drop(&mut self) {
         let ending = if thread::panicking() { Ending::Failed } else { Ending::Closed };
         if !self.queue.close(ending, FAREWELL) {
-            tracing::warn!(path = %self.path.display(), "session record may be incomplete: timed out while writing its last entries");
+            tracing::warn!(path = %self.path.display(), "session record may be incomplete: timed out writing its last entries");
         }
     }
 }

@@ -211,7 +211,7 @@ fn append(queue: &Queue, entry: &Entry<'_>) {
 
 fn append_at(queue: &Queue, now: Option<u64>, entry: &Entry<'_>) {
     if !queue.append(now, entry) {
-        tracing::error!("recording stopped: data arrives faster than it can be written to the file");
+        tracing::error!("recording stopped: data is arriving faster than it can be written to the file");
     }
 }
 

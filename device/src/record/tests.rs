@@ -175,7 +175,7 @@ fn other_format_names_its_version() {
     let error = reader(&record).unwrap_err();
     assert_eq!(
         error.to_string(),
-        "recording has format version 2, but this hcad requires version 1; use hcad 9.9.9"
+        "the recording has format version 2, but this hcad requires version 1; use hcad 9.9.9"
     );
 }
 

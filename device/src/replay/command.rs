@@ -61,13 +61,13 @@ pub enum ReplayError {
         source: io::Error,
     },
     /// The replay differs.
-    #[error("{}: replay differs from the recording", path.display())]
+    #[error("{}: the replay differs from the recording", path.display())]
     Differs {
         /// The file.
         path: PathBuf,
     },
     /// The record is damaged. The device was replayed up to that point.
-    #[error("{}: recording is damaged", path.display())]
+    #[error("{}: the recording is damaged", path.display())]
     Damaged {
         /// The file.
         path: PathBuf,

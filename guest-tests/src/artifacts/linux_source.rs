@@ -24,8 +24,9 @@ pub fn folder_of_linux(cache: &Path, choice: &KernelChoice, folder: &str) -> Res
     let release = Kernel::obtain(cache, choice)?.release();
     let package = format!(
         "linux-source-{}",
-        version(&release)
-            .with_context(|| format!("kernel release '{release}' does not start with two numbers"))?
+        version(&release).with_context(|| format!(
+            "kernel release '{release}' does not start with a version such as 6.12"
+        ))?
     );
     let name = folder.rsplit('/').next().unwrap_or(folder);
     let entry = cache::entry(cache, &format!("{package}-{name}-1"), |work| {

@@ -71,7 +71,7 @@ impl QemuProgram {
     /// A program of the user's, which must be a QEMU that has the device the lab's guests need.
     fn own(program: &Path) -> Result<Self> {
         let name = program.display();
-        ensure!(program.is_file(), "{name} does not exist; pass the path of a QEMU binary to --qemu");
+        ensure!(program.is_file(), "{name} does not exist; pass the path to a QEMU binary with --qemu");
         let asked = Command::new(program).args(["-device", "help"]).stdin(Stdio::null()).output();
         let devices = asked.with_context(|| format!("cannot start {name}"))?.stdout;
         check_devices(program, &String::from_utf8_lossy(&devices))?;
@@ -83,10 +83,10 @@ impl QemuProgram {
 fn check_devices(program: &Path, devices: &str) -> Result<()> {
     const DEVICE: &str = "vfio-user-pci";
     let name = program.display();
-    ensure!(devices.contains("name \""), "{name} is not QEMU: the output of '-device help' lists no devices");
+    ensure!(devices.contains("name \""), "{name} is not QEMU: '-device help' lists no devices");
     ensure!(
         devices.contains(DEVICE),
-        "{name} does not support the device {DEVICE}; use QEMU 11.0 or later, built with vfio-user"
+        "{name} does not support the device {DEVICE}; use QEMU 11.0 or later, built with vfio-user support"
     );
     Ok(())
 }

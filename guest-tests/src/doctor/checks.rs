@@ -475,7 +475,7 @@ mod tests {
             ("Could not connect to mirror.invalid:80 (192.0.2.1)", "does not respond"),
             ("Err http://mirror.invalid/debian trixie-backports Release 404 Not Found", "trixie-backports"),
             (
-                "no Debian archive in sources.list or sources.list.d of /etc/apt",
+                "no Debian archive in /etc/apt/sources.list or /etc/apt/sources.list.d",
                 "no Debian archive is configured",
             ),
             ("GPG error: http://mirror.invalid/debian NO_PUBKEY 6ED0E7B82643E131", "signature"),

@@ -20,7 +20,7 @@ pub struct Doctor {
     /// Do not contact the Debian archive
     #[arg(long)]
     offline: bool,
-    /// Print the results of the checks as a JSON array
+    /// Print the check results as a JSON array
     #[arg(long)]
     json: bool,
 }

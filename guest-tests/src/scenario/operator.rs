@@ -175,7 +175,7 @@ impl Site {
         };
         let problem = "devices[2].mac: 02:00:00:00:00:03 is already used by hca3";
         ensure!(refusal.contains(problem) && refusal.lines().count() == 1, "{refusal}");
-        self.daemon.process().line("not reloaded", RELOAD_LIMIT).await?;
+        self.daemon.process().line("cannot reload", RELOAD_LIMIT).await?;
         fs::write(&self.file, good)?;
         self.devices_are(&[1, 2, 3]).await
     }

@@ -49,25 +49,25 @@ pub struct Wanted {
     /// Type of RDMA device in the guests
     #[arg(value_enum, default_value = "mthca")]
     pub kind: Kind,
-    /// Name of the testbed, for use in later commands [default: same as KIND; for `ci`, a unique name]
+    /// Name of the testbed, for use in later commands [default: KIND; for `ci`, a unique name]
     #[arg(long, value_name = "NAME")]
     pub name: Option<TestbedName>,
-    /// Number of guests, 1 to 8; the guests are named a, b, c and so on
+    /// Number of guests (1 to 8), which are named a, b, c and so on
     #[arg(long, default_value_t = 2, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=i64::from(MOST_GUESTS)))]
     pub count: u8,
     /// Mount the host directory DIR at /AT in all guests, read-only with `:ro` (repeatable)
     #[arg(long = "share", value_name = "DIR:/AT[:ro]")]
     pub shares: Vec<SharedFolder>,
-    /// Enable strict mode: report driver violations, and make `down` fail if any occurred
+    /// Enable strict mode: report driver violations, and make `guest-lab down` fail if any occurred
     #[arg(long)]
     pub strict: bool,
-    /// Capture the frames of each RDMA device to a pcapng file next to the logs
+    /// Capture each RDMA device's frames to a pcapng file next to the logs
     #[arg(long)]
     pub capture: bool,
-    /// Record a session for each RDMA device next to the logs, for use with `hcad replay`
+    /// Write each RDMA device's session record next to the logs, for use with `hcad replay`
     #[arg(long)]
     pub record: bool,
-    /// Stop the guests when the process with this ID exits, such as `$$` for the shell of a CI job
+    /// Stop the guests when the process with this ID exits (for example, `$$` in a CI job's shell)
     #[arg(long, value_name = "PID")]
     pub for_pid: Option<NonZeroU32>,
     /// Options that select QEMU, the kernel and other guest components

@@ -73,7 +73,7 @@ impl States {
             .create(&folder)
             .with_context(|| format!("cannot create {}", folder.display()))?;
         let alive = File::create(folder.join(ALIVE))
-            .with_context(|| format!("cannot create the lock file of testbed {name}"))?;
+            .with_context(|| format!("cannot create the lock file for testbed {name}"))?;
         alive.try_lock().with_context(|| format!("cannot lock testbed {name}"))?;
         Ok(State { states: self.clone(), folder, _alive: alive })
     }
@@ -161,8 +161,9 @@ fn remove_if_dead(folder: &Path) -> Result<bool> {
         // One without a lock was never finished.
         Ok(Ok(())) | Err(_) => {}
     }
-    fs::remove_dir_all(folder)
-        .with_context(|| format!("cannot remove {}, left behind by a stopped testbed", folder.display()))?;
+    fs::remove_dir_all(folder).with_context(|| {
+        format!("cannot remove {}, which a stopped testbed left behind", folder.display())
+    })?;
     Ok(true)
 }
 

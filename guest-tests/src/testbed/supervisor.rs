@@ -443,7 +443,7 @@ fn begin(bed: &Bed, guest: GuestName, mut start: Start) -> Result<(Taken, Start)
     let len = serde_json::to_vec(&start)?.len();
     ensure!(
         len <= MAX_PAYLOAD,
-        "command line and environment are too long: {len} bytes (maximum {MAX_PAYLOAD}); pass long input in a file or on standard input"
+        "the command line and environment are too long: {len} bytes (maximum {MAX_PAYLOAD}); pass long input in a file or on standard input"
     );
     Ok((guest.ports.take()?, start))
 }

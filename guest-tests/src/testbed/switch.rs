@@ -37,7 +37,7 @@ impl Switch {
         let mut sockets = Vec::new();
         for &nic in nics {
             let socket =
-                UdpSocket::bind((nic.ip(), 0)).await.context("cannot bind a UDP port of the switch")?;
+                UdpSocket::bind((nic.ip(), 0)).await.context("cannot bind a UDP port for the switch")?;
             socket
                 .connect(nic)
                 .await

@@ -50,13 +50,12 @@ pub fn decode_frame(frame: &[u8]) {
         assert_eq!(RoceFrame::parse(&sealed), Ok(unsealed));
     }
     let Ok(first) = RoceFrame::parse(frame) else { return };
-    let payload = first.packet.payload;
+    let Packet { bth, srqn, ext, payload } = first.packet;
     if payload.len() > MAX_PAYLOAD {
         return;
     }
     let mut out = Vec::new();
-    let mut writer =
-        FrameWriter::new(&mut out, &first.encap, &first.packet.bth, &first.packet.ext, payload.len());
+    let mut writer = FrameWriter::with_xrceth(&mut out, &first.encap, &bth, srqn, &ext, payload.len());
     writer.extend(payload);
     writer.finish();
     assert_eq!(RoceFrame::parse(&out), Ok(first));

@@ -35,7 +35,7 @@ pub enum WqeError {
     #[error("inline data is not supported in this WQE")]
     Inline,
     /// An atomic operation requires exactly one data segment of eight bytes.
-    #[error("the result buffer of an atomic operation must be one 8-byte segment")]
+    #[error("the result buffer of an atomic operation must be a single 8-byte segment")]
     AtomicResult,
 }
 

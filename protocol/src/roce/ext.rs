@@ -1,11 +1,14 @@
 //! Extended transport headers, one type each, and [`Ext`], the set of them that an opcode requires.
+//!
+//! The XRCETH precedes all others and is not part of [`Ext`]: with or without it, the same operations carry the same
+//! other headers.
 
 use bitfield_struct::bitfield;
 use zerocopy::byteorder::network_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::WireError;
-use crate::ids::{Msn, Qkey, Qpn, Rkey, Va};
+use crate::ids::{Msn, Qkey, Qpn, Rkey, Srqn, Va};
 use crate::view::view;
 
 /// Immediate data: four bytes copied verbatim, never byte-swapped.
@@ -254,6 +257,35 @@ impl Imm {
     fn parse(bytes: &[u8]) -> Result<(Self, &[u8]), WireError> {
         let (raw, rest) = view::<[u8; 4]>(bytes, "immdt")?;
         Ok((Self(*raw), rest))
+    }
+}
+
+/// Wire format of the XRC extended transport header (IBTA volume 1, section 9.3 and annex A14).
+#[bitfield(u32, repr = U32, from = U32::new, into = U32::get)]
+#[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+pub struct RawXrceth {
+    /// XRCSRQ: number of the SRQ that the request is for, bits 23:0.
+    #[bits(24)]
+    pub srqn: u32,
+    #[bits(8)]
+    __: u8,
+}
+
+/// Length of the XRCETH in bytes.
+pub const XRCETH_LEN: usize = 4;
+
+const _: () = assert!(size_of::<RawXrceth>() == XRCETH_LEN);
+
+impl RawXrceth {
+    /// Parses the header at the front of `bytes`. Returns its SRQ number and the bytes that follow. Reserved bits are
+    /// ignored.
+    pub(super) fn parse(bytes: &[u8]) -> Result<(Srqn, &[u8]), WireError> {
+        let (raw, rest) = view::<Self>(bytes, "XRCETH")?;
+        Ok((Srqn::new(raw.srqn()), rest))
+    }
+
+    pub(super) fn of(srqn: Srqn) -> Self {
+        Self::new().with_srqn(srqn.get())
     }
 }
 

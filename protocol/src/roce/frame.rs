@@ -6,10 +6,12 @@ use std::ops::Range;
 use zerocopy::IntoBytes;
 
 use super::encap::Unwrapped;
+use super::ext::{RawXrceth, XRCETH_LEN};
 use super::icrc::{ICRC_LEN, IcrcField, icrc};
 use super::packet::pad_count;
 use super::{Bth, Encap, Ext, IpAddrs, Packet};
 use crate::WireError;
+use crate::ids::Srqn;
 use crate::net::udp::RawUdp;
 use crate::view::split;
 
@@ -83,18 +85,39 @@ impl<'a> FrameWriter<'a> {
     /// that appending the payload does not reallocate.
     ///
     /// # Panics
-    /// Panics if `payload_len` exceeds [`MAX_PAYLOAD`], or if `ext` is not the variant that `bth.opcode` requires.
+    /// As [`FrameWriter::with_xrceth`]. XRC requests require an XRCETH.
     pub fn new(out: &'a mut Vec<u8>, encap: &Encap, bth: &Bth, ext: &Ext, payload_len: usize) -> Self {
+        Self::with_xrceth(out, encap, bth, None, ext, payload_len)
+    }
+
+    /// Like [`FrameWriter::new`], with an XRCETH for `srqn` if the opcode requires one.
+    ///
+    /// # Panics
+    /// Panics if `payload_len` exceeds [`MAX_PAYLOAD`], if `ext` is not the variant that `bth.opcode` requires, or if
+    /// `srqn` is missing or superfluous.
+    pub fn with_xrceth(
+        out: &'a mut Vec<u8>,
+        encap: &Encap,
+        bth: &Bth,
+        srqn: Option<Srqn>,
+        ext: &Ext,
+        payload_len: usize,
+    ) -> Self {
         assert!(payload_len <= MAX_PAYLOAD, "payload of {payload_len} bytes in one packet");
         assert_eq!(ext.kind(), bth.opcode.ext_kind(), "extension headers of {:?}", bth.opcode);
+        assert_eq!(srqn.is_some(), bth.opcode.has_xrceth(), "XRCETH of {:?}", bth.opcode);
         let frame = out.len();
         let pad = pad_count(payload_len);
         let raw_bth = bth.emit(pad);
-        let transport_len = size_of_val(&raw_bth) + ext.kind().len_bytes() + payload_len + pad + ICRC_LEN;
+        let ext_len = ext.kind().len_bytes() + if srqn.is_some() { XRCETH_LEN } else { 0 };
+        let transport_len = size_of_val(&raw_bth) + ext_len + payload_len + pad + ICRC_LEN;
         let ether = encap.ether_len();
         out.reserve(ether + encap.ip.header_len() + size_of::<RawUdp>() + transport_len);
         encap.emit(transport_len, out).expect("MAX_PAYLOAD and headers fit an IP datagram");
         out.extend_from_slice(raw_bth.as_bytes());
+        if let Some(srqn) = srqn {
+            out.extend_from_slice(RawXrceth::of(srqn).as_bytes());
+        }
         ext.emit(out);
         let payload = out.len();
         Self { out, keep: frame, frame, ip: encap.ip, ether, payload, payload_len }

@@ -14,7 +14,7 @@ pub mod packet;
 
 pub use bth::Bth;
 pub use encap::{Encap, IpAddrs};
-pub use ext::{Aeth, AtomicEth, Deth, Ext, ExtKind, Imm, NakCode, Reth, Syndrome};
+pub use ext::{Aeth, AtomicEth, Deth, Ext, ExtKind, Imm, NakCode, Reth, Syndrome, XRCETH_LEN};
 pub use frame::{FrameWriter, MAX_PAYLOAD, RoceFrame, seal};
 pub use icrc::IcrcField;
 pub use opcode::{Kind, Opcode, Operation, Position, Transport};

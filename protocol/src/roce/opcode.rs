@@ -11,7 +11,9 @@ pub enum Transport {
     Uc,
     /// Unreliable datagram, 011.
     Ud,
-    /// Any other prefix (RD, CNP, XRC), preserved.
+    /// Extended reliable connection, 101.
+    Xrc,
+    /// Any other prefix (RD, CNP), preserved.
     Other(u8),
 }
 
@@ -111,6 +113,11 @@ impl Opcode {
         Self { transport: Transport::Ud, operation }
     }
 
+    /// An XRC opcode.
+    pub const fn xrc(operation: Operation) -> Self {
+        Self { transport: Transport::Xrc, operation }
+    }
+
     /// Decodes an opcode. Every byte is valid.
     pub const fn from_byte(byte: u8) -> Self {
         let code = byte & 0x1f;
@@ -118,6 +125,7 @@ impl Opcode {
             0 => (Transport::Rc, true),
             1 => (Transport::Uc, code <= 0x0b),
             3 => (Transport::Ud, matches!(code, 0x04 | 0x05)),
+            5 => (Transport::Xrc, true),
             prefix => (Transport::Other(prefix), false),
         };
         let operation = if defined { Operation::from_code(code) } else { Operation::Reserved(code) };
@@ -130,6 +138,7 @@ impl Opcode {
             Transport::Rc => 0,
             Transport::Uc => 1,
             Transport::Ud => 3,
+            Transport::Xrc => 5,
             Transport::Other(prefix) => prefix & 7,
         };
         prefix << 5 | self.operation.code()
@@ -155,6 +164,15 @@ impl Opcode {
             O::SendLastInvalidate | O::SendOnlyInvalidate => ExtKind::Invalidate,
             O::Reserved(_) => ExtKind::None,
         }
+    }
+
+    /// Returns whether an XRCETH follows the BTH: in every XRC request, and in no response.
+    ///
+    /// # Spec
+    /// IBTA volume 1, table 38 (OpCode field); annex A14.
+    pub const fn has_xrceth(self) -> bool {
+        let defined = !matches!(self.operation, Operation::Reserved(_));
+        matches!(self.transport, Transport::Xrc) && defined && !self.is_response()
     }
 
     /// Returns whether the packet is addressed to a requester: READ responses and acknowledgements. All others are
@@ -370,14 +388,16 @@ mod tests {
         };
         let rc: Vec<u8> = (0..=0x14).chain([0x16, 0x17]).collect();
         assert_eq!(defined(0), rc);
+        assert_eq!(defined(5), rc);
         assert_eq!(defined(1), (0..=0x0b).collect::<Vec<u8>>());
         assert_eq!(defined(3), [4, 5]);
-        for other in [2, 4, 5, 6, 7] {
+        for other in [2, 4, 6, 7] {
             assert_eq!(defined(other), [], "prefix {other}");
         }
     }
 
-    /// Rows of IBTA volume 1, table 38: code, position, kind, extension headers of RC.
+    /// Rows of IBTA volume 1, table 38: code, position, kind, extension headers of RC. XRC has the same rows, with an
+    /// XRCETH in requests.
     const TABLE: [(u8, Position, Kind, ExtKind); 23] = [
         (0x00, Position::First, Kind::Send, ExtKind::None),
         (0x01, Position::Middle, Kind::Send, ExtKind::None),
@@ -405,10 +425,13 @@ mod tests {
     ];
 
     #[test]
-    fn rc_opcodes_match_table_38() {
-        for (code, position, kind, ext) in TABLE {
-            let opcode = Opcode::from_byte(code);
-            assert_eq!(opcode.transport, Transport::Rc);
+    fn rc_and_xrc_opcodes_match_table_38() {
+        let services = [(0, Transport::Rc), (0xa0, Transport::Xrc)];
+        for ((code, position, kind, ext), (prefix, transport)) in
+            TABLE.into_iter().flat_map(|row| services.map(|service| (row, service)))
+        {
+            let opcode = Opcode::from_byte(prefix | code);
+            assert_eq!(opcode.transport, transport);
             assert_eq!(opcode.operation.position(), position, "{opcode:?}");
             assert_eq!(opcode.operation.kind(), kind, "{opcode:?}");
             assert_eq!(opcode.ext_kind(), ext, "{opcode:?}");
@@ -419,6 +442,13 @@ mod tests {
                 "{opcode:?}"
             );
         }
+    }
+
+    #[test]
+    fn xrc_requests_require_xrceth() {
+        let requests = (0..=u8::MAX).filter(|&byte| Opcode::from_byte(byte).has_xrceth());
+        let expected = (0xa0..=0xac).chain([0xb3, 0xb4, 0xb6, 0xb7]);
+        assert_eq!(requests.collect::<Vec<_>>(), expected.collect::<Vec<_>>());
     }
 
     #[test]

@@ -59,7 +59,7 @@ pub enum OpcodePattern {
 
 /// The text names no opcode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-#[error("not an opcode name such as \"RC SEND Only\" or \"RDMA READ response Middle\"")]
+#[error("expected an opcode name such as \"RC SEND Only\" or \"RDMA READ response Middle\"")]
 pub struct UnknownOpcode;
 
 impl OpcodePattern {
@@ -89,7 +89,7 @@ impl FromStr for OpcodePattern {
             return Ok(Self::AnyService(operation));
         }
         let (first, rest) = words.split_first().ok_or(UnknownOpcode)?;
-        let transport = [Transport::Rc, Transport::Uc, Transport::Ud]
+        let transport = [Transport::Rc, Transport::Uc, Transport::Ud, Transport::Xrc]
             .into_iter()
             .find(|transport| service(*transport).is_some_and(|name| name.eq_ignore_ascii_case(first)))
             .ok_or(UnknownOpcode)?;
@@ -110,6 +110,7 @@ fn service(transport: Transport) -> Option<&'static str> {
         Transport::Rc => Some("RC"),
         Transport::Uc => Some("UC"),
         Transport::Ud => Some("UD"),
+        Transport::Xrc => Some("XRC"),
         Transport::Other(_) => None,
     }
 }
@@ -130,7 +131,7 @@ mod tests {
             named += 1;
             assert_eq!(opcode.to_string().parse(), Ok(OpcodePattern::One(opcode)));
         }
-        assert_eq!(named, 23 + 12 + 2 + 1);
+        assert_eq!(named, 23 + 12 + 2 + 23 + 1);
     }
 
     #[test]
@@ -141,6 +142,9 @@ mod tests {
             (0x2b, "UC RDMA WRITE Only with Immediate"),
             (0x64, "UD SEND Only"),
             (0x81, "CNP"),
+            (0xa0, "XRC SEND First"),
+            (0xb1, "XRC Acknowledge"),
+            (0xb7, "XRC SEND Only with Invalidate"),
         ] {
             assert_eq!(Opcode::from_byte(byte).to_string(), name);
         }
@@ -160,7 +164,7 @@ mod tests {
 
     #[test]
     fn rejects_undefined_opcode_names() {
-        for text in ["", "RC", "XRC SEND Only", "UC FetchAdd", "UD SEND First", "SEND", "RC RC SEND Only"] {
+        for text in ["", "RC", "RD SEND Only", "UC FetchAdd", "UD SEND First", "SEND", "RC RC SEND Only"] {
             assert_eq!(text.parse::<OpcodePattern>(), Err(UnknownOpcode), "{text}");
         }
     }

@@ -1,13 +1,17 @@
 //! Transport part of a RoCE packet: everything between the UDP header and the ICRC.
 
+use super::ext::RawXrceth;
 use super::{Bth, Ext};
 use crate::WireError;
+use crate::ids::Srqn;
 
 /// Parsed transport headers and payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Packet<'a> {
     /// Base transport header.
     pub bth: Bth,
+    /// SRQ number of the XRCETH; present exactly if [`Opcode::has_xrceth`](super::Opcode::has_xrceth).
+    pub srqn: Option<Srqn>,
     /// Extension headers; always the variant that `bth.opcode` requires.
     pub ext: Ext,
     /// Payload without pad bytes.
@@ -23,6 +27,12 @@ impl<'a> Packet<'a> {
     /// [`WireError::Invalid`] if payload and pad are not a multiple of four bytes.
     pub fn parse(bytes: &'a [u8]) -> Result<Self, WireError> {
         let (bth, pad, rest) = Bth::parse(bytes)?;
+        let (srqn, rest) = if bth.opcode.has_xrceth() {
+            let (srqn, rest) = RawXrceth::parse(rest)?;
+            (Some(srqn), rest)
+        } else {
+            (None, rest)
+        };
         let (ext, padded) = Ext::parse(bth.opcode.ext_kind(), rest)?;
         let Some(len) = padded.len().checked_sub(pad) else {
             return Err(WireError::Short { what: "pad", need: pad, have: padded.len() });
@@ -32,7 +42,7 @@ impl<'a> Packet<'a> {
             return Err(WireError::Invalid { what: "padded payload length", value });
         }
         let payload = padded.get(..len).unwrap_or_default();
-        Ok(Self { bth, ext, payload })
+        Ok(Self { bth, srqn, ext, payload })
     }
 }
 

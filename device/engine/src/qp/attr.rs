@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use protocol::Psn;
 use protocol::ids::{Msn, Pdn, Qkey, Qpn};
-use protocol::roce::{Encap, Kind, Transport};
+use protocol::roce::{Encap, Kind, Opcode, Transport};
 use serde::{Deserialize, Serialize};
 
 use crate::limits::GRH_BYTES;
@@ -16,6 +16,11 @@ use crate::limits::GRH_BYTES;
 pub enum Service {
     /// Reliable connection.
     Rc,
+    /// Initiator of an extended reliable connection (XRC): it only sends. Each request names an SRQ at the target.
+    XrcIni,
+    /// Target of an extended reliable connection (XRC): it only responds. Each request names the SRQ it is for, which
+    /// must belong to the XRC domain of the target.
+    XrcTgt,
     /// Unreliable connection.
     Uc,
     /// Unreliable datagram.
@@ -32,12 +37,27 @@ impl Service {
         matches!(self, Self::Ud | Self::Smi | Self::Gsi)
     }
 
+    /// Returns whether requests are acknowledged and retried.
+    pub const fn is_reliable(self) -> bool {
+        matches!(self, Self::Rc | Self::XrcIni | Self::XrcTgt)
+    }
+
+    /// Returns whether a QP has a send queue. Doorbells of others are ignored.
+    pub const fn has_send_queue(self) -> bool {
+        !matches!(self, Self::XrcTgt)
+    }
+
+    /// Returns whether a QP receives messages, from its own queue or an SRQ.
+    pub const fn receives(self) -> bool {
+        !matches!(self, Self::XrcIni)
+    }
+
     /// Returns the QP number used on the wire, if it is not the QP's own: 0 or 1.
     pub(crate) const fn wire_number(self) -> Option<Qpn> {
         match self {
             Self::Smi => Some(Qpn::new(0)),
             Self::Gsi => Some(Qpn::new(1)),
-            Self::Rc | Self::Uc | Self::Ud => None,
+            Self::Rc | Self::XrcIni | Self::XrcTgt | Self::Uc | Self::Ud => None,
         }
     }
 
@@ -45,9 +65,21 @@ impl Service {
     pub(crate) const fn transport(self) -> Transport {
         match self {
             Self::Rc => Transport::Rc,
+            Self::XrcIni | Self::XrcTgt => Transport::Xrc,
             Self::Uc => Transport::Uc,
             Self::Ud | Self::Smi | Self::Gsi => Transport::Ud,
         }
+    }
+
+    /// Returns whether packets with this opcode belong to the service. An XRC initiator takes responses only, an XRC
+    /// target requests only (IBTA annex A14).
+    pub(crate) fn accepts(self, opcode: Opcode) -> bool {
+        opcode.transport == self.transport()
+            && match self {
+                Self::XrcIni => opcode.is_response(),
+                Self::XrcTgt => !opcode.is_response(),
+                Self::Rc | Self::Uc | Self::Ud | Self::Smi | Self::Gsi => true,
+            }
     }
 }
 
@@ -228,6 +260,13 @@ impl RnrTimer {
         }
     }
 
+    /// Returns the shortest timer that is at least this timer and at least `wait`, or the longest timer.
+    pub(crate) fn at_least(self, wait: Duration) -> Self {
+        // Code 0 is the longest timer.
+        let longer = (self.0..32).map(Self).find(|timer| timer.duration() >= wait);
+        if self.duration() >= wait { self } else { longer.unwrap_or(Self(0)) }
+    }
+
     /// Returns how long the requester waits.
     ///
     /// # Spec
@@ -273,7 +312,7 @@ impl AckTimeout {
 pub struct QpAttrs {
     /// Transport service; fixed once the QP leaves RESET.
     pub service: Service,
-    /// Protection domain.
+    /// Protection domain. An XRC target uses that of the SRQ instead.
     pub pd: Pdn,
     /// A second QP number accepted on the wire, with the same low bits. For interfaces whose software passes QP
     /// numbers without their high bits.
@@ -282,11 +321,11 @@ pub struct QpAttrs {
     pub mtu: Mtu,
     /// Longest message this QP can send, in bytes.
     pub max_message_len: u32,
-    /// QP number of the connected peer (RC, UC).
+    /// QP number of the connected peer (RC, XRC, UC).
     pub remote_qpn: Qpn,
-    /// Addresses of the connection (RC, UC). `src_port` carries the entropy of this QP.
+    /// Addresses of the connection (RC, XRC, UC). `src_port` carries the entropy of this QP.
     pub path: Encap,
-    /// Whether packets from the peer must be addressed to the source address of `path` (RC, UC). False if a
+    /// Whether packets from the peer must be addressed to the source address of `path` (RC, XRC, UC). False if a
     /// connection does not know which of the port's addresses its peer uses.
     pub own_address: bool,
     /// Partition: index into the table set by [`Engine::set_pkeys`](crate::Engine::set_pkeys).
@@ -314,7 +353,8 @@ pub struct QpAttrs {
     pub remote: RemoteAccess,
     /// Layout of the area in front of a received datagram.
     pub grh_area: GrhArea,
-    /// Receive requests come from a shared receive queue (SRQ).
+    /// Receive requests come from the shared receive queue (SRQ) of the QP. Has no effect on XRC, where each message
+    /// names an SRQ.
     pub srq: bool,
     /// Work requests of this QP can use the reserved L_Key; see [`Initiator`](crate::Initiator).
     pub reserved_lkey: bool,

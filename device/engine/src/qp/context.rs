@@ -3,16 +3,16 @@
 use std::collections::VecDeque;
 
 use protocol::Psn;
-use protocol::ids::{MacAddr, Qpn};
+use protocol::ids::{MacAddr, Qpn, Srqn};
 use protocol::roce::{Bth, Encap, Ext, FrameWriter, IcrcField, Opcode, Operation};
 
-use super::attr::{Flush, QpAttrs, State};
+use super::attr::{Flush, QpAttrs, Service, State};
 use crate::pkeys::Pkeys;
 use crate::pooled_slots::PooledSlots;
 use crate::stats::Stats;
 use crate::{
     AccessError, AsyncEvent, Completion, DropReason, Dropped, Event, Host, Initiator, Instant, Queue,
-    SendDone, SendOp, Status, Success,
+    RecvSource, SendDone, SendOp, SendRequest, Status, Success,
 };
 
 /// Identity, state and attributes of a QP.
@@ -46,6 +46,23 @@ pub(crate) enum FatalError {
     Recv(DropReason, Option<AccessError>),
     /// A work queue cannot be read.
     Queue(Queue),
+    /// The SRQ that an XRC message named cannot be read.
+    XrcSrq(Srqn),
+}
+
+/// What a received request acts on: the identity of its memory accesses, and the queue of its receive request.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RequestContext {
+    pub(crate) initiator: Initiator,
+    pub(crate) source: RecvSource,
+}
+
+/// Headers of a frame to send.
+pub(crate) struct Headers<'a> {
+    pub(crate) encap: &'a Encap,
+    pub(crate) bth: &'a Bth,
+    pub(crate) srqn: Option<Srqn>,
+    pub(crate) ext: &'a Ext,
 }
 
 /// A frame that was appended to the output.
@@ -93,6 +110,21 @@ impl Core {
         Initiator { pd, qpn: self.qpn, reserved_lkey }
     }
 
+    /// Returns what requests of a service other than XRC act on.
+    pub(crate) fn request_context(&self) -> RequestContext {
+        RequestContext { initiator: self.initiator(), source: RecvSource::Qp(self.qpn) }
+    }
+
+    /// Returns whether receive requests come from shared queues.
+    pub(crate) fn uses_srq(&self) -> bool {
+        self.attrs.srq || self.attrs.service == Service::XrcTgt
+    }
+
+    /// Returns the SRQ number for the XRCETH of a request packet.
+    pub(crate) fn xrceth(&self, wr: &SendRequest) -> Option<Srqn> {
+        wr.remote_srq.filter(|_| self.attrs.service == Service::XrcIni)
+    }
+
     /// Returns the QP number used on the wire.
     pub(crate) fn wire_qpn(&self) -> Qpn {
         self.attrs.service.wire_number().unwrap_or(self.qpn)
@@ -104,11 +136,23 @@ impl Core {
 }
 
 impl<H: Host> Ctx<'_, H> {
-    /// Reports a completion, unless the request is flushed and the owner of the engine reports flushes itself.
+    /// Reports a completion of a queue of the QP; see [`Ctx::complete_from`].
     pub(crate) fn complete(
         &mut self,
         core: &Core,
         queue: Queue,
+        wr_id: u64,
+        result: Result<Success, Status>,
+    ) {
+        self.complete_from(core, (queue, None), wr_id, result);
+    }
+
+    /// Reports a completion, unless the request is flushed and the owner of the engine reports flushes itself. `srqn` is
+    /// the XRC SRQ of the request, if it came from one.
+    pub(crate) fn complete_from(
+        &mut self,
+        core: &Core,
+        (queue, srqn): (Queue, Option<Srqn>),
         wr_id: u64,
         result: Result<Success, Status>,
     ) {
@@ -118,7 +162,7 @@ impl<H: Host> Ctx<'_, H> {
         if let Ok(Success::Send(done)) = &result {
             self.stats.requested.count_request(&done.op);
         }
-        self.events.push_back(Event::Completion(Completion { qpn: core.qpn, queue, wr_id, result }));
+        self.events.push_back(Event::Completion(Completion { qpn: core.qpn, queue, srqn, wr_id, result }));
     }
 
     /// Reports the success of a send request to the connected peer.
@@ -143,13 +187,12 @@ impl<H: Host> Ctx<'_, H> {
     pub(crate) fn emit(
         &mut self,
         out: &mut Vec<u8>,
-        encap: &Encap,
-        bth: &Bth,
-        ext: &Ext,
+        headers: &Headers<'_>,
         payload_len: usize,
         fill: impl FnOnce(&H, &mut Vec<u8>) -> Result<(), AccessError>,
     ) -> Result<usize, AccessError> {
-        let mut writer = FrameWriter::new(out, encap, bth, ext, payload_len);
+        let Headers { encap, bth, srqn, ext } = *headers;
+        let mut writer = FrameWriter::with_xrceth(out, encap, bth, srqn, ext, payload_len);
         if payload_len > 0 {
             writer.payload(|out| fill(self.host, out))?;
         }

@@ -1,18 +1,19 @@
-//! Writes incoming SENDs and WRITEs of a connection to memory, packet by packet. The responder (RC) or receiver (UC,
-//! UD) decides what an error means for the QP.
+//! Writes incoming SENDs and WRITEs of a connection to memory, packet by packet. The responder (RC, XRC) or receiver
+//! (UC, UD) decides what an error means for the QP.
 //!
 //! # Spec
 //! IBTA volume 1, sections 9.7.4 and 9.8.2.2 (validation of requests), 9.4 (operations).
 
-use protocol::ids::{MacAddr, Qpn, Rkey, Va};
+use protocol::ids::{MacAddr, Qpn, Rkey, Srqn, Va};
 use protocol::net::layers::Tci;
 use protocol::roce::{Ext, ExtKind, Kind, Operation, Packet};
 
 use super::attr::Service;
-use super::{Core, Ctx};
+use super::{Core, Ctx, RequestContext};
 use crate::gather::{capacity, scatter};
 use crate::{
-    Access, AccessError, DropReason, Fetch, Host, Queue, RecvDone, RecvRequest, Status, Success, limits,
+    Access, AccessError, DropReason, Fetch, Host, Queue, RecvDone, RecvRequest, RecvSource, Status, Success,
+    XrcError, limits,
 };
 
 /// A message whose first packet was accepted and whose last packet has not arrived.
@@ -38,11 +39,13 @@ pub(crate) struct Origin {
 pub(crate) enum RequestError {
     /// The packet is malformed or breaks the opcode sequence.
     Invalid,
+    /// The packet names an SRQ that it must not use (XRC).
+    Xrceth(Srqn, XrcError),
     /// No receive request is posted.
     NotReady,
     /// The receive request cannot be executed. It has been completed with an error.
     BadReceive,
-    /// The receive queue cannot be read.
+    /// The receive queue or SRQ cannot be read.
     Broken,
     /// The message is longer than the receive request.
     TooLong,
@@ -58,8 +61,9 @@ impl RequestError {
     /// Returns the reason to count the packet under, and the denied access if that was the cause.
     pub(crate) const fn reason(self, service: Service) -> (DropReason, Option<AccessError>) {
         match self {
-            Self::Invalid if matches!(service, Service::Rc) => (DropReason::InvalidRequest, None),
+            Self::Invalid if service.is_reliable() => (DropReason::InvalidRequest, None),
             Self::Invalid => (DropReason::Malformed, None),
+            Self::Xrceth(..) => (DropReason::InvalidRequest, None),
             Self::NotReady if matches!(service, Service::Smi) => (DropReason::Vl15Dropped, None),
             Self::NotReady => (DropReason::NoReceive, None),
             Self::BadReceive => (DropReason::BadReceive, None),
@@ -76,12 +80,19 @@ pub(crate) struct Inbound {
     message: Option<Message>,
     /// Receive request fetched for the current message and not yet completed.
     recv: Option<RecvRequest>,
+    /// SRQ that the current message names (XRC).
+    srqn: Option<Srqn>,
 }
 
 impl Inbound {
     /// Returns whether a message is incomplete.
     pub(crate) fn is_open(&self) -> bool {
         self.message.is_some()
+    }
+
+    /// Returns whether a packet for the SRQ `srqn` cannot belong to the incomplete message, because that names another.
+    pub(crate) fn is_for_other_srq(&self, srqn: Option<Srqn>) -> bool {
+        self.is_open() && self.srqn != srqn
     }
 
     /// Returns the bytes received of the incomplete message, if any.
@@ -111,7 +122,7 @@ impl Inbound {
     /// Completes the fetched receive request, if any, with an error.
     pub(crate) fn fail_receive<H: Host>(&mut self, core: &Core, ctx: &mut Ctx<'_, H>, status: Status) {
         if let Some(recv) = self.recv.take() {
-            ctx.complete(core, Queue::Recv, recv.wr_id, Err(status));
+            ctx.complete_from(core, (Queue::Recv, self.srqn), recv.wr_id, Err(status));
         }
     }
 
@@ -121,19 +132,21 @@ impl Inbound {
         &mut self,
         core: &Core,
         ctx: &mut Ctx<'_, H>,
+        on: RequestContext,
         packet: &Packet<'_>,
     ) -> Result<bool, RequestError> {
         let operation = packet.bth.opcode.operation;
+        self.srqn = on.source.srqn();
         let byte_len = match operation.kind() {
-            Kind::Send => self.on_send(core, ctx, packet)?,
-            Kind::Write => self.on_write(core, ctx, packet)?,
+            Kind::Send => self.on_send(core, ctx, on, packet)?,
+            Kind::Write => self.on_write(core, ctx, on, packet)?,
             _ => return Err(RequestError::Invalid),
         };
         let ends = operation.position().ends();
         if ends {
             // Invalidate before completing the receive: software relies on the key being invalid by then.
             if let Ext::Invalidate(rkey) = packet.ext {
-                ctx.host.remote_invalidate(core.initiator(), rkey).map_err(RequestError::Invalidate)?;
+                ctx.host.remote_invalidate(on.initiator, rkey).map_err(RequestError::Invalidate)?;
             }
             self.message = None;
             if operation.kind() == Kind::Send || operation.has_imm() {
@@ -157,11 +170,12 @@ impl Inbound {
         &mut self,
         core: &Core,
         ctx: &mut Ctx<'_, H>,
+        on: RequestContext,
         packet: &Packet<'_>,
     ) -> Result<u32, RequestError> {
         let attrs = &core.attrs;
         // IBTA 9.4: SEND with invalidate exists on reliable connections only.
-        let may_invalidate = attrs.remote.invalidate && attrs.service == Service::Rc;
+        let may_invalidate = attrs.remote.invalidate && attrs.service.is_reliable();
         if packet.ext.kind() == ExtKind::Invalidate && !may_invalidate {
             return Err(RequestError::Invalid);
         }
@@ -170,12 +184,12 @@ impl Inbound {
             _ => 0,
         };
         let received = before + packet.payload.len() as u64;
-        let sges = &self.take_receive(core, ctx)?.sges;
+        let sges = &self.take_receive(core, ctx, on.source)?.sges;
         if received > capacity(sges).min(u64::from(limits::MAX_RDMA_LEN)) {
             return Err(RequestError::TooLong);
         }
         let offset = usize::try_from(before).map_err(|_| RequestError::TooLong)?;
-        scatter(ctx.host, core.initiator(), sges, offset, packet.payload).map_err(RequestError::Scatter)?;
+        scatter(ctx.host, on.initiator, sges, offset, packet.payload).map_err(RequestError::Scatter)?;
         self.message = Some(Message::Send { received });
         u32::try_from(received).map_err(|_| RequestError::TooLong)
     }
@@ -185,6 +199,7 @@ impl Inbound {
         &mut self,
         core: &Core,
         ctx: &mut Ctx<'_, H>,
+        on: RequestContext,
         packet: &Packet<'_>,
     ) -> Result<u32, RequestError> {
         let operation = packet.bth.opcode.operation;
@@ -199,7 +214,7 @@ impl Inbound {
         if len > limits::MAX_RDMA_LEN || !fits {
             return Err(RequestError::Invalid);
         }
-        let (initiator, key) = (core.initiator(), rkey.as_lkey());
+        let (initiator, key) = (on.initiator, rkey.as_lkey());
         if begins && len > 0 {
             // Check the whole range once. The host checks the part of each packet again.
             ctx.host
@@ -208,7 +223,7 @@ impl Inbound {
         }
         // Fetch the receive request before writing data, so that a packet refused with an RNR NAK has no effect.
         if operation.has_imm() {
-            self.take_receive(core, ctx)?;
+            self.take_receive(core, ctx, on.source)?;
         }
         if here > 0 {
             let at = Va::new(va.get().wrapping_add(u64::from(before)));
@@ -224,13 +239,14 @@ impl Inbound {
         &mut self,
         core: &Core,
         ctx: &mut Ctx<'_, H>,
+        source: RecvSource,
     ) -> Result<&RecvRequest, RequestError> {
         if self.recv.is_none() {
-            match ctx.host.next_recv(core.qpn) {
+            match ctx.host.next_recv(source) {
                 Fetch::Ready(recv) => self.recv = Some(recv),
                 Fetch::Empty => return Err(RequestError::NotReady),
                 Fetch::Refused { wr_id, status } => {
-                    ctx.complete(core, Queue::Recv, wr_id, Err(status));
+                    ctx.complete_from(core, (Queue::Recv, source.srqn()), wr_id, Err(status));
                     return Err(RequestError::BadReceive);
                 }
                 Fetch::Broken => return Err(RequestError::Broken),
@@ -265,7 +281,7 @@ impl Inbound {
                 _ => None,
             },
         };
-        ctx.complete(core, Queue::Recv, recv.wr_id, Ok(Success::Recv(done)));
+        ctx.complete_from(core, (Queue::Recv, self.srqn), recv.wr_id, Ok(Success::Recv(done)));
     }
 }
 

@@ -9,7 +9,7 @@ use super::congestion::{Notifier, Pace, ecn_capable, is_marked, not_ecn_capable}
 use super::requester::Requester;
 use super::responder::Responder;
 use super::unreliable::{Receiver, Sender};
-use super::{Core, Ctx, FatalError, Frame, Step};
+use super::{Core, Ctx, FatalError, Frame, Headers, Step};
 use crate::pkeys::Pkeys;
 use crate::pooled_slots::PooledSlots;
 use crate::{
@@ -19,6 +19,7 @@ use crate::{
 
 #[derive(Debug)]
 enum Machines {
+    /// RC uses both. The responder of an XRC initiator and the requester of an XRC target stay idle.
     Reliable(Requester, Responder),
     Unreliable(Sender, Receiver),
 }
@@ -105,7 +106,7 @@ impl Qp {
     /// Returns whether the receive queue must be polled in ERR, because no doorbell announces receive requests to
     /// flush.
     pub(crate) fn polls_receives(&self) -> bool {
-        !self.core.attrs.srq && self.engine_flushes()
+        !self.core.uses_srq() && self.core.attrs.service.receives() && self.engine_flushes()
     }
 
     fn engine_flushes(&self) -> bool {
@@ -190,6 +191,7 @@ impl Qp {
             }
         };
         let send = match (core.state, paused) {
+            _ if !core.attrs.service.has_send_queue() => WaitReason::NoSendQueue,
             (State::Reset | State::Init | State::Rtr, _) => WaitReason::State,
             (State::Sqe | State::Err, _) => WaitReason::Ended,
             (State::Rts | State::Sqd, Some(until)) if send == WaitReason::Turn => {
@@ -198,6 +200,7 @@ impl Qp {
             (State::Rts | State::Sqd, _) => send,
         };
         let receive = match core.state {
+            _ if !core.attrs.service.receives() => Expecting::NoReceive,
             State::Reset | State::Init => Expecting::State,
             State::Err => Expecting::Ended,
             State::Rtr | State::Rts | State::Sqd | State::Sqe => receive,
@@ -218,7 +221,7 @@ impl Qp {
         match self.core.state {
             State::Rts | State::Sqd => self.notify_send_queue(),
             State::Sqe | State::Err => {
-                self.flush_send = self.engine_flushes();
+                self.flush_send = self.engine_flushes() && self.core.attrs.service.has_send_queue();
                 self.flush(ctx);
             }
             State::Reset | State::Init | State::Rtr => {}
@@ -242,7 +245,7 @@ impl Qp {
         let notification = connected && packet.bth.opcode == Opcode::CNP;
         let partition = self.partition(ctx.pkeys, packet.bth.pkey);
         // IBTA 9.6.1.1, 9.6.1.2: service, state, addresses and P_Key. A packet that fails a check causes no response.
-        let admitted = if packet.bth.opcode.transport != service.transport() && !notification {
+        let admitted = if !service.accepts(packet.bth.opcode) && !notification {
             Err(DropReason::WrongService)
         } else if !self.core.state.receives() {
             Err(DropReason::WrongState)
@@ -304,7 +307,9 @@ impl Qp {
         match self.core.attrs.service {
             Service::Smi => Some(own),
             Service::Gsi => pkeys.find(found),
-            Service::Rc | Service::Uc | Service::Ud => pkeys.get(own).matches(found).then_some(own),
+            Service::Rc | Service::XrcIni | Service::XrcTgt | Service::Uc | Service::Ud => {
+                pkeys.get(own).matches(found).then_some(own)
+            }
         }
     }
 
@@ -417,8 +422,9 @@ impl Qp {
             psn: Psn::default(),
         };
         let encap = Encap { traffic_class: not_ecn_capable(attrs.path.traffic_class), ..attrs.path };
+        let headers = Headers { encap: &encap, bth: &bth, srqn: None, ext: &Ext::None };
         let len = ctx
-            .emit(out, &encap, &bth, &Ext::None, RESERVED_LEN, |_, payload| {
+            .emit(out, &headers, RESERVED_LEN, |_, payload| {
                 payload.extend([0; RESERVED_LEN]);
                 Ok(())
             })
@@ -443,13 +449,18 @@ impl Qp {
                     FatalError::Send(status) => EndedBy::Send(status),
                     FatalError::Recv(reason, cause) => EndedBy::Peer { reason, cause },
                     FatalError::Queue(queue) => EndedBy::Queue(queue),
+                    FatalError::XrcSrq(_) => EndedBy::Queue(Queue::Recv),
                 };
                 self.ended = Some((ctx.now, by));
-                if let FatalError::Queue(queue) = failure {
-                    let shared = queue == Queue::Recv && self.core.attrs.srq;
-                    let event = if shared { AsyncEvent::SrqCatastrophic } else { AsyncEvent::WqCatastrophic };
-                    ctx.raise(&self.core, event);
-                }
+                let event = match failure {
+                    FatalError::Queue(Queue::Recv) if self.core.attrs.srq => {
+                        Some(AsyncEvent::SrqCatastrophic)
+                    }
+                    FatalError::Queue(_) => Some(AsyncEvent::WqCatastrophic),
+                    FatalError::XrcSrq(srqn) => Some(AsyncEvent::XrcSrqCatastrophic(srqn)),
+                    FatalError::Send(_) | FatalError::Recv(..) => None,
+                };
+                event.into_iter().for_each(|event| ctx.raise(&self.core, event));
                 // The responder's own NAK must still be sent, so replies are discarded only if the send queue failed.
                 if matches!(failure, FatalError::Send(_) | FatalError::Queue(Queue::Send)) {
                     self.drop_pending_replies();
@@ -469,7 +480,8 @@ impl Qp {
     fn enter_error_with_replies<H: Host>(&mut self, ctx: &mut Ctx<'_, H>) {
         self.draining = false;
         self.notifier = Notifier::default();
-        (self.flush_send, self.flush_recv) = (true, true);
+        let service = self.core.attrs.service;
+        (self.flush_send, self.flush_recv) = (service.has_send_queue(), service.receives());
         self.flush(ctx);
     }
 
@@ -513,7 +525,7 @@ impl Qp {
             }
             // IBTA 10.2.9: requests left in a shared queue belong to other QPs. The event reports that this QP holds
             // none.
-            if core.attrs.srq {
+            if core.uses_srq() {
                 self.flush_recv = false;
                 ctx.raise(core, AsyncEvent::LastWqeReached);
             }
@@ -540,6 +552,9 @@ impl Qp {
     }
 
     fn notify_send_queue(&mut self) {
+        if !self.core.attrs.service.has_send_queue() {
+            return;
+        }
         match &mut self.machines {
             Machines::Reliable(requester, _) => requester.notify_send(),
             Machines::Unreliable(sender, _) => sender.notify_send(),
@@ -568,7 +583,9 @@ impl Qp {
 fn machines(attrs: &QpAttrs, window_packets: u32) -> Machines {
     let psn = Psn::default();
     match attrs.service {
-        Service::Rc => Machines::Reliable(Requester::new(psn, window_packets), Responder::new(psn)),
+        Service::Rc | Service::XrcIni | Service::XrcTgt => {
+            Machines::Reliable(Requester::new(psn, window_packets), Responder::new(psn))
+        }
         Service::Uc | Service::Ud | Service::Smi | Service::Gsi => {
             Machines::Unreliable(Sender::new(psn), Receiver::new(psn))
         }

@@ -18,14 +18,14 @@
 use std::collections::VecDeque;
 
 use protocol::Psn;
-use protocol::ids::{Msn, Rkey, Va};
+use protocol::ids::{Msn, Pdn, Rkey, Va};
 use protocol::roce::{Aeth, Ext, NakCode, Opcode, Operation, Position, Reth, Syndrome};
 
 use super::requester::credits::credit_code;
-use super::{Core, Ctx, FatalError, Frame, Step, ahead};
+use super::{Core, Ctx, FatalError, Frame, Headers, Step, ahead};
 use crate::pooled_slots::shrink_if_empty;
 use crate::segment::{packet_count, payload_len};
-use crate::{Access, AsyncEvent, DropReason, Dropped, Host, limits};
+use crate::{Access, AsyncEvent, DropReason, Dropped, Host, Initiator, limits};
 
 #[derive(Debug)]
 enum Reply {
@@ -56,6 +56,8 @@ struct ReadReply {
     /// Index of the first response packet; not 0 if only the end of the READ was requested again.
     begin: u32,
     msn: Msn,
+    /// XRC: protection domain of the SRQ that the request named.
+    srq_pd: Option<Pdn>,
     kind: ReplyKind,
 }
 
@@ -151,7 +153,15 @@ impl Replies {
         self.queue.push_back(Reply::Atomic { psn, aeth, original, kind });
     }
 
-    pub(crate) fn push_read(&mut self, psn: Psn, msn: Msn, reth: &Reth, mtu: usize, kind: ReplyKind) {
+    pub(crate) fn push_read(
+        &mut self,
+        psn: Psn,
+        msn: Msn,
+        reth: &Reth,
+        mtu: usize,
+        srq_pd: Option<Pdn>,
+        kind: ReplyKind,
+    ) {
         self.queue.push_back(Reply::Read(ReadReply {
             first: psn,
             va: reth.va,
@@ -161,6 +171,7 @@ impl Replies {
             packets: packet_count(reth.dma_len, mtu),
             begin: 0,
             msn,
+            srq_pd,
             kind,
         }));
     }
@@ -209,9 +220,10 @@ impl Replies {
         };
         self.queue.pop_front();
         shrink_if_empty(&mut self.queue, limits::KEPT_REPLIES);
-        let len = ctx
-            .emit(out, &core.attrs.path, &core.bth(ctx, operation, psn), &ext, 0, |_, _| Ok(()))
-            .expect("a packet without payload reads no memory");
+        let bth = core.bth(ctx, operation, psn);
+        let headers = Headers { encap: &core.attrs.path, bth: &bth, srqn: None, ext: &ext };
+        let len =
+            ctx.emit(out, &headers, 0, |_, _| Ok(())).expect("a packet without payload reads no memory");
         Ok(Step::Frame(Frame { len, dst_mac: core.attrs.path.dst_mac, wr_id: None }))
     }
 
@@ -234,8 +246,11 @@ impl Replies {
         let len = payload_len(read.len, core.mtu(), index);
         let va = Va::new(read.va.get().wrapping_add(u64::from(index) * core.mtu() as u64));
         let (rkey, msn, kind) = (read.rkey, read.msn, read.kind);
-        let sent = ctx.emit(out, &core.attrs.path, &bth, &ext, len, |host, payload| {
-            host.read(core.initiator(), rkey.as_lkey(), va, len, payload, Access::RemoteRead)
+        let own = core.initiator();
+        let initiator = Initiator { pd: read.srq_pd.unwrap_or(own.pd), ..own };
+        let headers = Headers { encap: &core.attrs.path, bth: &bth, srqn: None, ext: &ext };
+        let sent = ctx.emit(out, &headers, len, |host, payload| {
+            host.read(initiator, rkey.as_lkey(), va, len, payload, Access::RemoteRead)
         });
         let len = match sent {
             Ok(len) => len,
@@ -278,7 +293,7 @@ fn with_credits<H: Host>(core: &Core, ctx: &Ctx<'_, H>, aeth: Aeth) -> Aeth {
     match aeth.syndrome {
         Syndrome::Ack { .. } => {
             // IBTA 9.7.7.2: a responder on a shared receive queue gives no credits.
-            let posted = if core.attrs.srq { None } else { ctx.host.posted_receives(core.qpn) };
+            let posted = if core.uses_srq() { None } else { ctx.host.posted_receives(core.qpn) };
             let credits = credit_code(posted);
             Aeth { syndrome: Syndrome::Ack { credits }, ..aeth }
         }

@@ -1,5 +1,5 @@
-//! Responder of a reliable connection: executes each request once, in PSN order, and returns acknowledgements, READ
-//! responses and atomic results.
+//! Responder of a reliable connection (RC, XRC target): executes each request once, in PSN order, and returns
+//! acknowledgements, READ responses and atomic results.
 //!
 //! | PSN of the request | action |
 //! |---|---|
@@ -12,20 +12,27 @@
 //! the expected PSN can cause a NAK: a duplicate READ whose key is no longer valid is dropped, so a forged duplicate
 //! cannot tear down the connection.
 //!
+//! Every XRC request names an SRQ, even if it takes no receive request from it. The target rejects a request for an SRQ
+//! that does not exist, is no XRC SRQ or belongs to another XRC domain, and a message whose packets name different SRQs:
+//! NAK Invalid Request. The specification names the local events, but leaves the NAK code open. Memory accesses of an
+//! accepted request are checked against the protection domain of the SRQ.
+//!
 //! # Spec
-//! IBTA volume 1, sections 9.7.1, 9.7.4 and 9.9.3; JingZhao interface, sections 9.5 and 11.3.
+//! IBTA volume 1, sections 9.7.1, 9.7.4 and 9.9.3, annex A14 (XRC); JingZhao interface, sections 9.5 and 11.3.
 
 use protocol::Psn;
-use protocol::ids::{Lkey, Msn};
+use protocol::ids::{Lkey, Msn, Pdn};
 use protocol::roce::{AtomicEth, Bth, Ext, Kind, NakCode, Operation, Packet, Reth, Syndrome};
 
+use super::attr::Service;
 use super::history::RequestHistory;
 use super::inbound::{Inbound, RequestError, has_valid_length};
 use super::reply::{Replies, ReplyKind};
-use super::{Core, Ctx, FatalError, Step};
+use super::{Core, Ctx, FatalError, RequestContext, Step};
 use crate::segment::packet_count;
 use crate::{
-    Access, AccessError, AsyncEvent, AtomicOp, DropReason, Dropped, Expecting, Host, Queue, Status, limits,
+    Access, AccessError, AsyncEvent, AtomicOp, DropReason, Dropped, Expecting, Host, Initiator, Queue,
+    RecvSource, Status, XrcError, limits,
 };
 
 /// Why a request was not executed.
@@ -182,6 +189,8 @@ impl Responder {
                 // IBTA 9.7.5.2 (RNR NAK): the requester retries this packet after the timer. The refused packet had
                 // no effect.
                 let timer = core.attrs.min_rnr_timer.after(self.rnr_naks, core.attrs.max_rnr_timer);
+                let due = ctx.host.next_recv_due(core.qpn);
+                let timer = due.map_or(timer, |due| timer.at_least(due.saturating_since(ctx.now)));
                 self.rnr_naks = self.rnr_naks.saturating_add(1);
                 self.replies.push_nak(self.expected, self.msn, Syndrome::RnrNak { timer: timer.code() });
                 Ok(false)
@@ -211,6 +220,13 @@ impl Responder {
             RequestError::Invalid | RequestError::NotReady => {
                 (NakCode::InvalidRequest, Some(AsyncEvent::InvalidRequest), Status::Flushed)
             }
+            RequestError::Xrceth(srqn, error) => {
+                let event = match error {
+                    XrcError::InvalidXrceth => AsyncEvent::InvalidXrceth(srqn),
+                    XrcError::DomainViolation => AsyncEvent::XrcDomainViolation(srqn),
+                };
+                (NakCode::InvalidRequest, Some(event), Status::Flushed)
+            }
             RequestError::TooLong => {
                 (NakCode::InvalidRequest, Some(AsyncEvent::InvalidRequest), Status::LocalLength)
             }
@@ -233,10 +249,10 @@ impl Responder {
             ctx.raise(core, event);
         }
         self.replies.push_nak(self.expected, self.msn, Syndrome::Nak(nak));
-        if error == RequestError::Broken {
-            FatalError::Queue(Queue::Recv)
-        } else {
-            FatalError::Recv(reason, cause)
+        match (error, packet.srqn) {
+            (RequestError::Broken, Some(srqn)) => FatalError::XrcSrq(srqn),
+            (RequestError::Broken, None) => FatalError::Queue(Queue::Recv),
+            _ => FatalError::Recv(reason, cause),
         }
     }
 
@@ -255,16 +271,20 @@ impl Responder {
         if self.inbound.breaks_opcode_sequence(operation) || !valid_length || !enabled {
             return Err(INVALID);
         }
+        if self.inbound.is_for_other_srq(packet.srqn) {
+            return Err(INVALID);
+        }
+        let on = request_context(core, ctx, packet)?;
         match (operation.kind(), packet.ext) {
             (Kind::Send | Kind::Write, _) => {
-                if self.inbound.accept(core, ctx, packet)? {
+                if self.inbound.accept(core, ctx, on, packet)? {
                     self.msn = self.msn.next();
                     ctx.stats.executed.count(operation.kind());
                 }
                 Ok(1)
             }
-            (Kind::Read, Ext::Reth(reth)) => self.on_read(core, ctx, packet.bth.psn, &reth),
-            (Kind::Atomic, Ext::Atomic(atomic)) => self.on_atomic(core, ctx, &packet.bth, &atomic),
+            (Kind::Read, Ext::Reth(reth)) => self.on_read(core, ctx, on, packet.bth.psn, &reth),
+            (Kind::Atomic, Ext::Atomic(atomic)) => self.on_atomic(core, ctx, on, &packet.bth, &atomic),
             _ => Err(INVALID),
         }
     }
@@ -284,6 +304,7 @@ impl Responder {
         &mut self,
         core: &Core,
         ctx: &mut Ctx<'_, H>,
+        on: RequestContext,
         psn: Psn,
         reth: &Reth,
     ) -> Result<u32, ExecuteError> {
@@ -293,14 +314,14 @@ impl Responder {
         }
         // Check the whole range now, so that a bad READ fails before its first response. Each response checks its
         // part again.
-        check_read(core, ctx, reth).map_err(RequestError::NoAccess)?;
+        check_read(on.initiator, ctx, reth).map_err(RequestError::NoAccess)?;
         if !self.replies.has_room() {
             return Err(ExecuteError::Overflow);
         }
         self.msn = self.msn.next();
         ctx.stats.executed.count(Kind::Read);
         self.history.remember_read(*reth, core.attrs.max_dest_rd_atomic);
-        self.replies.push_read(psn, self.msn, reth, core.mtu(), ReplyKind::Original);
+        self.replies.push_read(psn, self.msn, reth, core.mtu(), on.srq_pd(), ReplyKind::Original);
         Ok(packet_count(reth.dma_len, core.mtu()))
     }
 
@@ -308,6 +329,7 @@ impl Responder {
         &mut self,
         core: &Core,
         ctx: &mut Ctx<'_, H>,
+        on: RequestContext,
         bth: &Bth,
         atomic: &AtomicEth,
     ) -> Result<u32, ExecuteError> {
@@ -326,7 +348,7 @@ impl Responder {
         };
         let original = ctx
             .host
-            .atomic(core.initiator(), atomic.rkey.as_lkey(), atomic.va, op)
+            .atomic(on.initiator, atomic.rkey.as_lkey(), atomic.va, op)
             .map_err(RequestError::NoAccess)?;
         self.history.remember_atomic(original, core.attrs.max_dest_rd_atomic);
         self.msn = self.msn.next();
@@ -347,7 +369,7 @@ impl Responder {
             }
             // A duplicate READ is executed again, if it covers a part of a READ that is still on record.
             (Some(at), Kind::Read, Ext::Reth(reth)) if self.history.covers_read(at, &reth, core.mtu()) => {
-                self.replay_read(core, ctx, psn, &reth)
+                self.replay_read(core, ctx, packet, &reth)
             }
             // A duplicate atomic must not modify memory again. It returns the saved result.
             (Some(at), Kind::Atomic, Ext::Atomic(_)) => {
@@ -362,16 +384,24 @@ impl Responder {
         }
     }
 
-    fn replay_read<H: Host>(&mut self, core: &Core, ctx: &mut Ctx<'_, H>, psn: Psn, reth: &Reth) -> bool {
+    fn replay_read<H: Host>(
+        &mut self,
+        core: &Core,
+        ctx: &mut Ctx<'_, H>,
+        packet: &Packet<'_>,
+        reth: &Reth,
+    ) -> bool {
+        let psn = packet.bth.psn;
         // A READ still being answered restarts in place, so that repeated requests do not multiply the responses.
         if self.replies.rewind_read(psn) {
             return true;
         }
-        // The key may have been invalidated since the READ was executed.
-        if check_read(core, ctx, reth).is_err() || !self.replies.has_room() {
+        // The key may have been invalidated, or the SRQ destroyed, since the READ was executed.
+        let Ok(on) = request_context(core, ctx, packet) else { return false };
+        if check_read(on.initiator, ctx, reth).is_err() || !self.replies.has_room() {
             return false;
         }
-        self.replies.push_read(psn, self.msn, reth, core.mtu(), ReplyKind::Duplicate);
+        self.replies.push_read(psn, self.msn, reth, core.mtu(), on.srq_pd(), ReplyKind::Duplicate);
         true
     }
 
@@ -386,11 +416,38 @@ impl Responder {
     }
 }
 
-fn check_read<H: Host>(core: &Core, ctx: &Ctx<'_, H>, reth: &Reth) -> Result<(), AccessError> {
+/// Returns what a request acts on.
+///
+/// # Errors
+/// An XRC request that must not use the SRQ it names, or that names none because its opcode is reserved.
+fn request_context<H: Host>(
+    core: &Core,
+    ctx: &Ctx<'_, H>,
+    packet: &Packet<'_>,
+) -> Result<RequestContext, RequestError> {
+    if core.attrs.service != Service::XrcTgt {
+        return Ok(core.request_context());
+    }
+    let srqn = packet.srqn.ok_or(RequestError::Invalid)?;
+    let pd = ctx.host.xrc_srq(core.qpn, srqn).map_err(|error| RequestError::Xrceth(srqn, error))?;
+    Ok(RequestContext {
+        initiator: Initiator { pd, ..core.initiator() },
+        source: RecvSource::XrcSrq { qpn: core.qpn, srqn },
+    })
+}
+
+impl RequestContext {
+    /// Returns the protection domain of the SRQ that the request names, if it names one.
+    fn srq_pd(&self) -> Option<Pdn> {
+        self.source.srqn().map(|_| self.initiator.pd)
+    }
+}
+
+fn check_read<H: Host>(initiator: Initiator, ctx: &Ctx<'_, H>, reth: &Reth) -> Result<(), AccessError> {
     // A READ of length 0 accesses no memory, so its key is not checked.
     if reth.dma_len == 0 {
         return Ok(());
     }
     let (key, len): (Lkey, _) = (reth.rkey.as_lkey(), u64::from(reth.dma_len));
-    ctx.host.check(core.initiator(), key, reth.va, len, Access::RemoteRead)
+    ctx.host.check(initiator, key, reth.va, len, Access::RemoteRead)
 }

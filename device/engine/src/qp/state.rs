@@ -9,6 +9,8 @@
 //! | SQE | flushed | processed | accepted (UC, UD) |
 //! | ERR | flushed | flushed | dropped |
 //!
+//! An XRC initiator has no receive queue, and an XRC target no send queue. Both pass through the same states.
+//!
 //! # Spec
 //! IBTA volume 1, section 10.3.1; JingZhao interface, sections 10.1, 10.2 and 10.5.
 
@@ -22,7 +24,8 @@ struct Transition {
     services: &'static [Service],
 }
 
-const ALL: &[Service] = &[Service::Rc, Service::Uc, Service::Ud, Service::Smi, Service::Gsi];
+const ALL: &[Service] =
+    &[Service::Rc, Service::XrcIni, Service::XrcTgt, Service::Uc, Service::Ud, Service::Smi, Service::Gsi];
 const UNRELIABLE: &[Service] = &[Service::Uc, Service::Ud, Service::Smi, Service::Gsi];
 
 const TRANSITIONS: [Transition; 9] = [
@@ -84,6 +87,8 @@ mod tests {
         };
         for (service, sqe) in [
             (Service::Rc, &[Reset, Err][..]),
+            (Service::XrcIni, &[Reset, Err]),
+            (Service::XrcTgt, &[Reset, Err]),
             (Service::Uc, &[Reset, Rts, Err]),
             (Service::Ud, &[Reset, Rts, Err]),
             (Service::Smi, &[Reset, Rts, Err]),

@@ -243,7 +243,7 @@ impl Pair {
             psn,
         };
         tune(&mut bth);
-        self.deliver_packet(to, &to.peer().path(), &Packet { bth, ext, payload });
+        self.deliver_packet(to, &to.peer().path(), &Packet { bth, srqn: None, ext, payload });
     }
 
     /// Exchanges packets, without advancing time, until both nodes are idle. `keep` decides which packets arrive.
@@ -373,6 +373,7 @@ pub fn request(wr_id: u64, op: SendOp, sges: &[Sge]) -> SendRequest {
         fence: Fence::None,
         solicited: false,
         ud: None,
+        remote_srq: None,
     }
 }
 

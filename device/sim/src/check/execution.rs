@@ -72,17 +72,20 @@ impl Cursor {
         ops: &[Op],
         key_of: impl Fn(u32) -> u32,
         bytes_of: impl Fn(usize, &Op) -> Vec<u8>,
-        fetched: Option<Area>,
+        fetched: Option<(u32, Area)>,
         (key, at, data): (u32, u64, &[u8]),
     ) -> Result<(), Violation> {
         let index = self.next(ops)?;
         let op = &ops[index];
         let offset = self.offset;
-        let (area, within) = locate(received_into(op, fetched.as_slice()), offset)
-            .ok_or_else(|| format!("request {index} has no buffer for it"))?;
+        let fetched = fetched.filter(|_| is_send(op));
+        let areas = fetched.as_ref().map_or(op.to.as_slice(), |(_, area)| std::slice::from_ref(area));
+        let (area, within) =
+            locate(areas, offset).ok_or_else(|| format!("request {index} has no buffer for it"))?;
         let expected_at = va(area.region) + (area.offset + within) as u64;
+        let expected_key = fetched.map_or_else(|| key_of(area.region), |(key, _)| key);
         ensure!(
-            (key, at) == (key_of(area.region), expected_at) && data.len() <= area.len - within,
+            (key, at) == (expected_key, expected_at) && data.len() <= area.len - within,
             "expected byte {offset} of request {index}"
         );
         let bytes = bytes_of(index, op);
@@ -92,12 +95,9 @@ impl Cursor {
     }
 }
 
-/// Returns the buffers of a message: those of its receive request, if that came from a shared queue.
-fn received_into<'a>(op: &'a Op, fetched: &'a [Area]) -> &'a [Area] {
-    match op.request.op {
-        SendOp::Send { .. } | SendOp::SendInvalidate { .. } if !fetched.is_empty() => fetched,
-        _ => &op.to,
-    }
+/// Returns whether the receive request determines the buffers of a message.
+fn is_send(op: &Op) -> bool {
+    matches!(op.request.op, SendOp::Send { .. } | SendOp::SendInvalidate { .. })
 }
 
 /// Returns the area with byte `offset` of a list, and the offset in the area.
@@ -133,7 +133,7 @@ impl Checker<'_> {
                 side.returned.store(&ops[..posted], key_of, bytes, None, (*key, *va, data))
             }
             HostEvent::Write { key, va, data, access } => {
-                let fetched = self.fetched_area(id);
+                let fetched = self.side(id).fetched.map(|fetched| fetched.buffer());
                 let ops = &pair.lives[life].sides[peer.side].ops[..self.side(peer).sends.posted];
                 let side = self.side_mut(id);
                 let index = side.executed.next(ops)?;

@@ -4,12 +4,12 @@
 //! | invariant | module |
 //! |---|---|
 //! | every request completes once, in posting order, with the expected status; flushed after a failure; never after RESET | `side` |
-//! | RC executes every request once, in order, with the right bytes, and accesses no other byte | `execution` |
-//! | RC sends, retries, waits and gives up as specified | `flight` |
+//! | RC and XRC execute every request once, in order, with the right bytes, and accesses no other byte | `execution` |
+//! | RC and XRC send, retry, wait and give up as specified | `flight` |
 //! | READ responses carry the right bytes, only for executed READs | `reads` |
 //! | no packet is accepted across partitions | `partition` |
 //! | replies never exceed the requests that cause them | `amplification` |
-//! | a request of a shared queue belongs to one QP, and the last-WQE event is raised | `shared` |
+//! | a request of a shared queue belongs to one QP, and the last-WQE event is raised; an XRC message takes it from the SRQ it names | `shared` |
 //! | congestion notifications are sent when due, and take effect | `congestion` |
 //! | UC and UD deliver messages complete or not at all, and only what keys permit | `unreliable` |
 //!
@@ -162,8 +162,8 @@ impl<'a> Checker<'a> {
             self.sides[pair][side].missed_receive = true;
             return Ok(());
         }
-        if let HostEvent::Took { qpn, wr_id } = event {
-            return self.on_shared_fetch(node, *qpn, *wr_id);
+        if let HostEvent::Took { qpn, srqn, wr_id } = event {
+            return self.on_shared_fetch(node, *qpn, *srqn, *wr_id);
         }
         if let HostEvent::Local { qpn, op } = event {
             let id = self.find(node, *qpn)?;
@@ -177,7 +177,7 @@ impl<'a> Checker<'a> {
         );
         let id = if cause == GROUP_QPN { self.member_of(event)? } else { self.find(node, cause)? };
         let outcome = match self.plan.pairs[id.pair].service {
-            Service::Rc => self.on_reliable_access(id, event),
+            Service::Rc | Service::XrcIni => self.on_reliable_access(id, event),
             Service::Uc => self.on_connected_access(id, event),
             _ => self.on_datagram_access(id, event),
         };
@@ -223,9 +223,12 @@ impl<'a> Checker<'a> {
             return Ok(());
         }
         self.record_congestion(id, frame);
-        match self.plan.pairs[id.pair].service {
-            Service::Rc if frame.packet.bth.opcode.is_response() => self.on_response(id, &frame.packet),
-            Service::Rc => self.on_request(id, &frame.packet),
+        let response = frame.packet.bth.opcode.is_response();
+        match self.plan.pairs[id.pair].service_of(id.side) {
+            Service::Rc | Service::XrcIni if response => self.on_response(id, &frame.packet),
+            Service::Rc | Service::XrcTgt if !response => self.on_request(id, &frame.packet),
+            // An initiator drops requests, and a target responses.
+            Service::Rc | Service::XrcIni | Service::XrcTgt => {}
             Service::Uc => {}
             _ => self.arrivals.extend(self.expect_datagram(id, frame, 0)),
         }

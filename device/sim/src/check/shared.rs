@@ -5,17 +5,26 @@
 
 use std::collections::VecDeque;
 
-use protocol::ids::Qpn;
+use protocol::ids::{Qpn, Srqn};
 
 use super::{Checker, SideId, Violation, ensure};
-use crate::plan::{Area, SHARED};
+use crate::plan::{Area, SHARED, slots_key};
 use engine::State;
 
 /// A receive request of a shared queue.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct FetchedRequest {
     pub(super) wr_id: u64,
+    /// Number of the shared queue.
+    pub(super) srq: usize,
     area: Area,
+}
+
+impl FetchedRequest {
+    /// Returns the key and the area of its buffer.
+    pub(super) fn buffer(&self) -> (u32, Area) {
+        (slots_key(self.srq), self.area)
+    }
 }
 
 /// Posted requests that no QP has fetched.
@@ -26,11 +35,17 @@ impl Checker<'_> {
     pub fn on_post_shared(&mut self, srq: usize, wr_id: u64, slot: usize) {
         let len = self.plan.slots[&srq];
         let area = Area { region: SHARED, offset: slot * len, len };
-        self.queues.entry(srq).or_default().push_back(FetchedRequest { wr_id, area });
+        self.queues.entry(srq).or_default().push_back(FetchedRequest { wr_id, srq, area });
     }
 
     /// Checks that a QP may fetch a request of its shared queue.
-    pub(super) fn on_shared_fetch(&mut self, node: usize, qpn: Qpn, wr_id: u64) -> Result<(), Violation> {
+    pub(super) fn on_shared_fetch(
+        &mut self,
+        node: usize,
+        qpn: Qpn,
+        srqn: Option<Srqn>,
+        wr_id: u64,
+    ) -> Result<(), Violation> {
         let id = self.find(node, qpn)?;
         let side = self.side(id);
         let receives = !matches!(side.state, State::Reset | State::Init | State::Err);
@@ -41,12 +56,24 @@ impl Checker<'_> {
             "{id:?} fetched a request for a packet of {:?}",
             self.foreign_pkey
         );
-        let queue = self.srq(id).and_then(|srq| self.queues.get_mut(&srq));
+        let named = self.named_srq(id);
+        ensure!(srqn == named, "{id:?} fetched from {srqn:?}, the message names {named:?}");
+        let number = named.map(|srqn| srqn.get() as usize).or_else(|| self.srq(id));
+        let queue = number.and_then(|srq| self.queues.get_mut(&srq));
         let fetched =
             queue.and_then(VecDeque::pop_front).ok_or("a request was fetched from an empty queue")?;
         ensure!(fetched.wr_id == wr_id, "{id:?} fetched {wr_id:#x} before {fetched:?}");
         self.side_mut(id).fetched = Some(fetched);
         Ok(())
+    }
+
+    /// Returns the SRQ that the message being received names (XRC): the first that consumes a receive request and has
+    /// not completed.
+    fn named_srq(&self, id: SideId) -> Option<Srqn> {
+        let (side, peer) = (self.side(id), self.side(id.peer()));
+        let ops = &self.ops(id.peer())[..peer.sends.posted];
+        let message = ops.iter().filter(|op| op.takes_receive()).nth(side.recvs.done);
+        message.and_then(|op| op.request.remote_srq)
     }
 
     pub(super) fn srq(&self, id: SideId) -> Option<usize> {

@@ -4,6 +4,7 @@
 use std::fmt;
 use std::time::Duration;
 
+use protocol::ids::Srqn;
 use protocol::roce::{Aeth, Ext, Kind, Opcode, RoceFrame, Syndrome, Transport};
 
 use super::amplification::ReplyAllowance;
@@ -14,7 +15,7 @@ use super::shared::FetchedRequest;
 use super::unreliable::Received;
 use super::{Checker, SideId, Violation, ensure};
 use crate::host::SimHost;
-use crate::plan::{Op, Pair, draw::wr_id};
+use crate::plan::{Op, Pair, XrcSrqId, draw::wr_id};
 use engine::{
     AsyncEvent, Completion, Flush, Instant, Queue, RecvDone, RnrRetry, SendDone, SendOp, Service, State,
     Status, Success, Transmit,
@@ -98,7 +99,7 @@ impl Side {
             established: false,
             muted: false,
             unreachable_since: None,
-            shared: pair.ends[side].srq.is_some(),
+            shared: pair.shares_receives(side),
             fetched: None,
             last_wqe: false,
             flush: pair.ends[side].flush,
@@ -211,7 +212,7 @@ impl Checker<'_> {
                     self.check_retry_failure(id, nth, status)?;
                 }
                 let now = self.now;
-                let to = if pair.service == Service::Rc { State::Err } else { State::Sqe };
+                let to = if pair.is_reliable() { State::Err } else { State::Sqe };
                 self.side_mut(id).enter(to, now);
             }
         }
@@ -229,7 +230,7 @@ impl Checker<'_> {
             done.op == op.request.op && done.byte_len == op.len && done.remote_qpn == remote_qpn,
             "of {op:?}"
         );
-        if pair.service != Service::Rc {
+        if !pair.is_reliable() {
             let (sent, due) = (side.packets[nth], op.packets(pair.mtu));
             ensure!(sent == due, "after {sent} of {due} packets");
             return Ok(());
@@ -247,7 +248,7 @@ impl Checker<'_> {
     fn check_retry_failure(&self, id: SideId, nth: usize, status: Status) -> Result<(), Violation> {
         let (pair, side, peer) = (self.pair(id), self.side(id), self.side(id.peer()));
         let life = &pair.lives[side.life];
-        ensure!(pair.service == Service::Rc, "unexpected");
+        ensure!(pair.is_reliable(), "unexpected");
         match status {
             Status::RetryExceeded => {
                 let unreachable =
@@ -297,6 +298,8 @@ impl Checker<'_> {
         };
         let next = next.ok_or("nothing is posted")?;
         ensure!(completion.wr_id == next, "expected receive {nth}, {next:#x}");
+        let srqn = side.fetched.filter(|_| pair.is_xrc()).and_then(|fetched| u32::try_from(fetched.srq).ok());
+        ensure!(completion.srqn.map(Srqn::get) == srqn, "of {:?}, expected {srqn:x?}", completion.srqn);
         match completion.result {
             Ok(Success::Send(_)) => return Err("a send in the receive queue".to_owned()),
             Ok(Success::Recv(done)) => {
@@ -304,13 +307,20 @@ impl Checker<'_> {
                 let states = [State::Rtr, State::Rts, State::Sqd, State::Sqe];
                 ensure!(states.contains(&side.state), "in {:?}", side.state);
                 match pair.service {
-                    Service::Rc => self.receive_reliable(id, nth, &done)?,
+                    Service::Rc | Service::XrcIni => self.receive_reliable(id, nth, &done)?,
                     Service::Uc => self.receive_connected(id, &done, host)?,
                     _ => self.receive_datagram(id, &done, host)?,
                 }
             }
             Err(Status::Flushed) => {
                 ensure!(side.flush == Flush::Each, "flushed, although the owner flushes");
+                // The rest of the message named another SRQ. Its request is flushed before the event is raised.
+                let mut takers = self.ops(id.peer()).iter().filter(|op| op.takes_receive());
+                if takers.nth(nth).is_some_and(|op| op.changes_srq.is_some()) {
+                    let now = self.now;
+                    self.side_mut(id).enter(State::Err, now);
+                }
+                let side = self.side(id);
                 let broken_at = side.broken_at.ok_or_else(|| format!("flushed in {:?}", side.state))?;
                 ensure!(side.sends.done == side.sends.posted, "flushed before the send queue");
                 // A request posted late is found by polling, at least every 10 ms.
@@ -403,7 +413,20 @@ impl Checker<'_> {
                 );
                 side.last_wqe = true;
             }
-            AsyncEvent::WqCatastrophic | AsyncEvent::SrqCatastrophic => {
+            AsyncEvent::InvalidXrceth(srqn) | AsyncEvent::XrcDomainViolation(srqn) => {
+                let posted = self.side(id.peer()).sends.posted;
+                let rejected = |op: &Op| {
+                    op.request.remote_srq == Some(srqn) && op.fails.contains(&Status::RemoteInvalidRequest)
+                };
+                ensure!(
+                    self.ops(id.peer())[..posted].iter().any(rejected),
+                    "the peer named no SRQ to reject"
+                );
+                let exists = XrcSrqId::of(srqn.get() as usize).is_some();
+                ensure!(exists == matches!(event, AsyncEvent::XrcDomainViolation(_)), "SRQ exists: {exists}");
+                self.side_mut(id).enter(State::Err, now);
+            }
+            AsyncEvent::WqCatastrophic | AsyncEvent::SrqCatastrophic | AsyncEvent::XrcSrqCatastrophic(_) => {
                 return Err("unexpected".to_owned());
             }
         }
@@ -421,6 +444,7 @@ impl Checker<'_> {
         let (bth, payload) = (&frame.packet.bth, frame.packet.payload);
         let transport = match pair.service {
             Service::Rc => Transport::Rc,
+            Service::XrcIni => Transport::Xrc,
             Service::Uc => Transport::Uc,
             _ => Transport::Ud,
         };
@@ -442,6 +466,7 @@ impl Checker<'_> {
             ensure!(credits == 31, "{credits} credits of a shared queue");
         }
         if bth.opcode.is_response() {
+            ensure!(frame.packet.srqn.is_none(), "a response for {:?}", frame.packet.srqn);
             if bth.opcode.operation.kind() == Kind::ReadResponse {
                 self.check_read_response(id, &frame.packet)?;
             }
@@ -459,11 +484,12 @@ impl Checker<'_> {
         };
         ensure!(may, "of request {nth} in {:?}", side.state);
         let op = &pair.lives[life].sides[id.side].ops[nth];
+        ensure!(frame.packet.srqn == op.request.remote_srq, "for {:?}", frame.packet.srqn);
         let ends = bth.opcode.operation.position().ends();
         let solicited = ends && op.request.solicited && op.takes_receive();
         ensure!(bth.solicited == solicited, "solicited: {}", bth.solicited);
         match pair.service {
-            Service::Rc => self.on_request_sent(id, nth, &frame.packet)?,
+            Service::Rc | Service::XrcIni => self.on_request_sent(id, nth, &frame.packet)?,
             Service::Uc => ensure!(!bth.ack_req, "AckReq is 1"),
             _ => self.check_datagram(id, nth, frame)?,
         }

@@ -11,7 +11,8 @@ use rand_chacha::ChaCha8Rng;
 
 use super::script::{Script, schedule};
 use super::{
-    Action, Area, End, Group, Life, Op, Pair, Plan, Recv, SOURCE, Work, keys, reliable, srq_of, unreliable,
+    Action, Area, End, Group, Life, Op, Pair, Plan, Recv, SOURCE, Work, XRC_SRQS, XrcSrqId, keys, reliable,
+    srq_of, unreliable, xrc,
 };
 use crate::net::Faults;
 use engine::{
@@ -31,10 +32,16 @@ pub fn draw(seed: u64) -> Plan {
     let credits = rng.random();
     let span_ns = rng.random_range(1..20_000_000);
     let count = rng.random_range(1..=4);
+    // XRC is best tested by several targets that share SRQs, so some worlds have little else.
+    let services: &[_] = if rng.random_ratio(1, 4) {
+        &[Service::XrcIni, Service::XrcIni, Service::XrcIni, Service::Rc]
+    } else {
+        &[Service::Rc, Service::Rc, Service::Rc, Service::Uc, Service::Ud]
+    };
     let mut scripts = Vec::new();
     let mut pairs: Vec<Pair> = Vec::new();
     for index in 0..count {
-        let mut pair = draw_pair(rng, index);
+        let mut pair = draw_pair(rng, index, services);
         let script = Script::draw(rng, pair.service, span_ns);
         draw_life(rng, &mut pair, &script);
         if script.connects_again() {
@@ -76,9 +83,9 @@ fn draw_faults(rng: &mut ChaCha8Rng) -> Faults {
     }
 }
 
-fn draw_pair(rng: &mut ChaCha8Rng, index: usize) -> Pair {
+fn draw_pair(rng: &mut ChaCha8Rng, index: usize, services: &[Service]) -> Pair {
     let mtu = *pick(rng, &[Mtu::Mtu256, Mtu::Mtu256, Mtu::Mtu512, Mtu::Mtu1024, Mtu::Mtu2048, Mtu::Mtu4096]);
-    let service = *pick(rng, &[Service::Rc, Service::Rc, Service::Rc, Service::Uc, Service::Ud]);
+    let service = *pick(rng, services);
     // Some pairs are inside one node.
     let nodes = if rng.random_ratio(1, 8) { [index % NODES; 2] } else { [0, 1] };
     let pd = rng.random_range(1..=super::PDS);
@@ -88,9 +95,12 @@ fn draw_pair(rng: &mut ChaCha8Rng, index: usize) -> Pair {
         rng.fill(source.as_mut_slice());
         let number = u32::try_from(index * 2 + side).expect("there are few pairs");
         let qpn = Qpn::new((rng.random_range(0..16u32) << 16) + 0x40 + number);
-        let srq = rng.random_ratio(1, 3).then(|| srq_of(nodes[side], pd));
+        let own_srq = rng.random_ratio(1, 3) && service != Service::XrcIni;
+        let srq = own_srq.then(|| srq_of(nodes[side], pd));
         let qkey = Qkey::new(if rng.random_ratio(1, 4) { 0 } else { rng.random_range(1..1 << 31) });
-        let owner = srq.is_none() && rng.random_ratio(1, 4);
+        // Flushing by the owner needs its own queue.
+        let target = service == Service::XrcIni && side == 1;
+        let owner = srq.is_none() && !target && rng.random_ratio(1, 4);
         let flush = if owner { Flush::Owner } else { Flush::Each };
         End { node: nodes[side], qpn, source, target_len: 0, qkey, srq, pkey: pkeys[side], flush }
     };
@@ -99,6 +109,7 @@ fn draw_pair(rng: &mut ChaCha8Rng, index: usize) -> Pair {
         index,
         service,
         pd,
+        xrc_domain: xrc::draw_domain(rng),
         mtu,
         ends,
         lives: Vec::new(),
@@ -131,7 +142,13 @@ fn draw_groups(rng: &mut ChaCha8Rng, pairs: &[Pair]) -> Vec<Group> {
 fn slots(pairs: &[Pair]) -> BTreeMap<usize, usize> {
     let mut slots = BTreeMap::new();
     for pair in pairs {
-        for srq in pair.ends.iter().filter_map(|end| end.srq) {
+        let own = pair.ends.iter().filter_map(|end| end.srq);
+        let node = pair.ends[1].node;
+        let of_domain = (0..XRC_SRQS)
+            .map(|index| XrcSrqId { node, index })
+            .filter(|id| pair.is_xrc() && id.domain() == pair.xrc_domain)
+            .map(XrcSrqId::number);
+        for srq in own.chain(of_domain) {
             let len = slots.entry(srq).or_default();
             *len = (pair.mtu.bytes() * 6 + super::GRH_BYTES).max(*len);
         }
@@ -173,20 +190,27 @@ fn draw_life(rng: &mut ChaCha8Rng, pair: &mut Pair, script: &Script) {
     let mut begun = [VecDeque::new(), VecDeque::new()];
     for nth in 0..total {
         for (side, begun) in begun.iter_mut().enumerate() {
+            if !pair.service_of(side).has_send_queue() {
+                continue;
+            }
             let poison = poison_at == Some(nth) && side == 0;
-            let (op, recv) = match (pair.service, poison) {
-                (Service::Rc, false) => draw_reliable(rng, pair, side, begun),
-                (Service::Rc, true) if rng.random() => keys::draw_poison(rng, pair, side),
-                (Service::Rc, true) => reliable::draw_poison(rng, pair, side),
-                (_, false) => (unreliable::draw_op(rng, pair, side), None),
-                (_, true) => (unreliable::draw_poison(rng, pair, side), None),
+            let (mut op, recv) = match (pair.is_reliable(), poison) {
+                (true, true) if pair.is_xrc() && rng.random() => draw_xrc_poison(rng, pair),
+                (true, false) => draw_reliable(rng, pair, side, begun),
+                (true, true) if rng.random() => keys::draw_poison(rng, pair, side),
+                (true, true) => reliable::draw_poison(rng, pair, side),
+                (false, false) => (unreliable::draw_op(rng, pair, side), None),
+                (false, true) => (unreliable::draw_poison(rng, pair, side), None),
             };
+            if pair.is_xrc() && op.request.remote_srq.is_none() {
+                op.request.remote_srq = Some(xrc::draw_srq_for(rng, pair, &op));
+            }
             let life = pair.lives.last_mut().expect("one was pushed");
             life.sides[1 - side].recvs.extend(recv);
             life.sides[side].ops.push(op);
         }
     }
-    if pair.service != Service::Rc {
+    if !pair.is_reliable() {
         for side in (0..2).filter(|&side| pair.ends[side].srq.is_none()).collect::<Vec<_>>() {
             unreliable::draw_recvs(rng, pair, side);
         }
@@ -212,6 +236,17 @@ fn draw_reliable(
     next.unwrap_or_else(|| reliable::draw_op(rng, pair, side))
 }
 
+/// Draws a request of an XRC initiator that must fail because of its SRQ.
+fn draw_xrc_poison(rng: &mut ChaCha8Rng, pair: &mut Pair) -> (Op, Option<Recv>) {
+    loop {
+        let (mut op, recv) = reliable::draw_op(rng, pair, 0);
+        op.request.remote_srq = Some(xrc::draw_srq_for(rng, pair, &op));
+        if xrc::poison(rng, pair, &mut op) {
+            return (op, recv);
+        }
+    }
+}
+
 /// Returns the `wr_id` of the `nth` request of a queue in a life.
 pub(crate) fn wr_id(life: u64, nth: usize) -> u64 {
     life << 32 | nth as u64
@@ -219,8 +254,24 @@ pub(crate) fn wr_id(life: u64, nth: usize) -> u64 {
 
 /// Returns a successful operation without data.
 pub(super) fn bare(op: SendOp, payload: Payload) -> Op {
-    let request = SendRequest { wr_id: 0, op, payload, fence: Fence::None, solicited: false, ud: None };
-    Op { request, len: 0, from: Vec::new(), to: Vec::new(), fails: Vec::new(), refused: false }
+    let request = SendRequest {
+        wr_id: 0,
+        op,
+        payload,
+        fence: Fence::None,
+        solicited: false,
+        ud: None,
+        remote_srq: None,
+    };
+    Op {
+        request,
+        len: 0,
+        from: Vec::new(),
+        to: Vec::new(),
+        fails: Vec::new(),
+        refused: false,
+        changes_srq: None,
+    }
 }
 
 /// Returns a successful operation on `len` bytes.

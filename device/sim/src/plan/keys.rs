@@ -71,7 +71,7 @@ pub(super) fn draw_poison(rng: &mut ChaCha8Rng, pair: &mut Pair, side: usize) ->
             let remote = Remote { va: Va::new(0), rkey: Rkey::new(key) };
             (of_bytes(SendOp::Write { remote, imm: None }, payload, len, from, vec![]), Status::RemoteAccess)
         }
-        _ if pair.ends[theirs].srq.is_some() || rng.random_ratio(1, 4) => {
+        _ if pair.shares_receives(theirs) || rng.random_ratio(1, 4) => {
             let key = new_key(pair, theirs, KeyKind::Fast, None);
             let remote = Remote { va: Va::new(0), rkey: Rkey::new(key) };
             let (payload, from) = draw_gather(rng, pair, own, len);
@@ -313,7 +313,7 @@ fn local(op: LocalOp) -> Op {
 /// Draws a message, and a receive request of exactly its length.
 fn send(rng: &mut ChaCha8Rng, pair: &mut Pair, side: usize, op: SendOp, len: usize) -> Work {
     let (payload, from) = draw_gather(rng, pair, side, len);
-    let shared = pair.ends[1 - side].srq.is_some();
+    let shared = pair.shares_receives(1 - side);
     let recv = (!shared).then(|| draw_recv(rng, pair, 1 - side, len));
     let to = recv.as_ref().map(|recv| recv.areas.clone()).unwrap_or_default();
     (of_bytes(op, payload, len, from, to), recv)

@@ -1,6 +1,6 @@
 //! Plan of a simulated run: nodes, queue pairs, requests and actions of software, all drawn before the run starts.
 //!
-//! Two connected queue pairs form a *pair*. The time from one connection to the next RESET is a *life*. Each side of
+//! Two connected queue pairs form a *pair*; of XRC, an initiator and its target. The time from one connection to the next RESET is a *life*. Each side of
 //! a pair has four regions on its node:
 //!
 //! - SOURCE: constant random bytes, used for gathers and for READs by the peer;
@@ -16,11 +16,12 @@ mod keys;
 mod reliable;
 mod script;
 mod unreliable;
+mod xrc;
 
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, Ipv6Addr};
 
-use protocol::ids::{FlowLabel, Lkey, MacAddr, Pdn, Pkey, Qkey, Qpn, Rkey, Va};
+use protocol::ids::{FlowLabel, Lkey, MacAddr, Pdn, Pkey, Qkey, Qpn, Rkey, Srqn, Va};
 use protocol::net::ipv4::Fragmentation;
 use protocol::roce::{Encap, IpAddrs};
 use protocol::{Psn, roce};
@@ -33,6 +34,8 @@ use engine::{
 };
 
 pub use draw::draw;
+pub(crate) use xrc::draw_target_srq;
+pub use xrc::{XRC_SRQS, XrcSrqId};
 
 /// Region number of constant source data; see the module documentation.
 pub const SOURCE: u32 = 1;
@@ -57,6 +60,8 @@ pub const PRIVATE_BYTES: usize = 4096;
 pub const CELLS_BYTES: usize = 32;
 /// Protection domains in use.
 pub const PDS: u32 = 2;
+/// Protection domain of XRC targets, without any memory.
+pub const KERNEL_PD: u32 = 9;
 /// Number of receive slots of a shared receive queue.
 pub const SLOTS: usize = 32;
 /// Destination QP of multicast packets.
@@ -89,6 +94,8 @@ pub struct Op {
     pub fails: Vec<Status>,
     /// The request completes, but the receiver must reject it.
     pub refused: bool,
+    /// XRC: the packets behind the first name another SRQ when they arrive, as those of a hostile peer would.
+    pub changes_srq: Option<Srqn>,
 }
 
 /// A receive request.
@@ -150,10 +157,12 @@ pub struct End {
 pub struct Pair {
     /// Index in the plan.
     pub index: usize,
-    /// Transport service.
+    /// Transport service; for XRC that of side 0, the initiator. Side 1 is the target.
     pub service: Service,
-    /// Protection domain of both sides.
+    /// Protection domain of both sides. An XRC target is in [`KERNEL_PD`] instead, but its memory is in this one.
     pub pd: u32,
+    /// XRC domain of the target.
+    pub xrc_domain: u32,
     /// Path MTU.
     pub mtu: Mtu,
     /// Both sides.
@@ -328,8 +337,39 @@ pub fn srq_of(node: usize, pd: u32) -> usize {
     node * PDS as usize + pd as usize - 1
 }
 
+/// Returns the node of a shared queue.
+pub fn node_of_srq(srq: usize) -> usize {
+    XrcSrqId::of(srq).map_or(srq / PDS as usize, |id| id.node)
+}
+
+/// Returns the protection domain of a shared queue.
+pub fn pd_of_srq(srq: usize) -> u32 {
+    let pd = || u32::try_from(srq % PDS as usize + 1).expect("there are few protection domains");
+    XrcSrqId::of(srq).map_or_else(pd, XrcSrqId::pd)
+}
+
 impl Pair {
-    /// Returns the key of a region of a side.
+    /// Returns whether the service acknowledges and retries requests.
+    pub fn is_reliable(&self) -> bool {
+        self.service.is_reliable()
+    }
+
+    /// Returns whether the pair is an XRC initiator and its target.
+    pub fn is_xrc(&self) -> bool {
+        self.service == Service::XrcIni
+    }
+
+    /// Returns the service of a side.
+    pub fn service_of(&self, side: usize) -> Service {
+        if self.is_xrc() && side == 1 { Service::XrcTgt } else { self.service }
+    }
+
+    /// Returns whether the receive requests of a side come from shared queues.
+    pub fn shares_receives(&self, side: usize) -> bool {
+        self.ends[side].srq.is_some() || self.service_of(side) == Service::XrcTgt
+    }
+
+    /// Returns the key of a region of a side. The slots of XRC SRQs belong to no side.
     pub fn key(&self, side: usize, region: u32) -> u32 {
         match (region, self.ends[side].srq) {
             (CELLS, _) => cells_key(self.pd),
@@ -364,8 +404,8 @@ impl Pair {
     pub fn attrs(&self, side: usize, life: usize) -> QpAttrs {
         let (mine, theirs) = (&self.ends[side], &self.ends[1 - side]);
         QpAttrs {
-            service: self.service,
-            pd: Pdn::new(self.pd),
+            service: self.service_of(side),
+            pd: Pdn::new(if self.service_of(side) == Service::XrcTgt { KERNEL_PD } else { self.pd }),
             mtu: self.mtu,
             alias: None,
             max_message_len: 1 << 31,

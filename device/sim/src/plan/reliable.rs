@@ -16,7 +16,7 @@ const SWAPPED: std::ops::Range<u64> = 0..4;
 pub(super) fn draw_op(rng: &mut ChaCha8Rng, pair: &mut Pair, side: usize) -> (Op, Option<Recv>) {
     let len = draw_len(rng, pair.mtu.bytes());
     let imm = rng.random_bool(0.3).then(|| Imm(rng.random()));
-    let shared = pair.ends[1 - side].srq.is_some();
+    let shared = pair.shares_receives(1 - side);
     let (op, recv) = match rng.random_range(0..12) {
         0..=3 => {
             let (payload, from) = draw_gather(rng, pair, side, len);
@@ -76,7 +76,7 @@ pub(super) fn draw_poison(rng: &mut ChaCha8Rng, pair: &mut Pair, side: usize) ->
     let own = &pair.sges(side, &[private])[0];
     let broken = |sge| Payload::Sges(SgeList::from_iter([sge]));
     let write = |remote| SendOp::Write { remote, imm: None };
-    let shared = pair.ends[1 - side].srq.is_some();
+    let shared = pair.shares_receives(1 - side);
     let (op, fails) = match rng.random_range(0..8) {
         0 => (of_bytes(write(remote), payload, len, from, Vec::new()), Status::RemoteAccess),
         1 => {

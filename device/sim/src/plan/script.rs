@@ -39,8 +39,8 @@ impl Script {
         let connects_again = rng.random();
         match rng.random_range(0..12) {
             0 | 1 => Self::Poison,
-            2 if service == Service::Rc => Self::Unready,
-            3 if service == Service::Rc => Self::Silence { side, at, connects_again },
+            2 if service.is_reliable() => Self::Unready,
+            3 if service.is_reliable() => Self::Silence { side, at, connects_again },
             4 => Self::Error { side, at, connects_again },
             5 => Self::Drain { side, at, until: at + rng.random_range(0..span_ns) },
             6 => Self::Reset { at },

@@ -13,11 +13,11 @@ use super::{Cli, Daemon, confirmed, done, json};
 /// Commands of `hcactl device`.
 #[derive(Clone, Debug, Subcommand)]
 pub(crate) enum Device {
-    /// Add a device and print the path of its socket
+    /// Add a device and print the path to its socket
     ///
     /// The device exists until it is removed or hcad exits. The configuration file does not change.
     Add {
-        /// Path of a JSON file that contains one entry of `devices`, as in the configuration, or "-" for
+        /// Path to a JSON file that contains one entry of `devices`, as in the configuration, or "-" for
         /// standard input
         file: PathBuf,
     },
@@ -25,7 +25,7 @@ pub(crate) enum Device {
     Remove {
         /// Device number
         id: u16,
-        /// Remove the device without confirmation even if a VMM is connected
+        /// Remove the device without confirmation, even if a VMM is connected
         #[arg(long)]
         yes: bool,
     },
@@ -94,7 +94,7 @@ fn lines(reloaded: &Reloaded) -> String {
         }
     }
     for key in not_changed {
-        text += &format!("{key}: setting not changed; restart hcad to apply the new value\n");
+        text += &format!("{key}: a reload cannot change this setting; restart hcad to apply the new value\n");
     }
     problems.iter().for_each(|problem| text += &format!("{problem}\n"));
     text

@@ -16,14 +16,14 @@ pub(crate) enum Impair {
     Add(Box<Add>),
     /// Remove one impairment, or all of them
     Clear {
-        /// Number of the impairment [default: all]
+        /// Impairment number [default: all]
         id: Option<u32>,
     },
 }
 
 #[derive(Clone, Debug, Args)]
 pub(crate) struct Add {
-    /// Direction of the frames: sent (tx) or received (rx) by the device
+    /// Affect only frames that the device sends (tx) or receives (rx)
     #[arg(value_enum)]
     direction: Way,
     /// Affect only packets with this destination QP number in the BTH
@@ -45,7 +45,7 @@ pub(crate) struct Add {
     /// Number of consecutive matching frames to affect, starting with the Nth [default: 1]
     #[arg(long, value_name = "N", requires = "nth")]
     count: Option<u64>,
-    /// Affect each matching frame with this probability, 0 to 1
+    /// Probability of affecting each matching frame, 0 to 1
     #[arg(long, value_name = "P", value_parser = probability)]
     probability: Option<Probability>,
     /// Seed for random choices (--probability, delay jitter and corruption) [default: 0]
@@ -67,15 +67,15 @@ enum What {
     Drop,
     /// Duplicate the frame
     Duplicate {
-        /// Delay of the duplicate, in microseconds
+        /// How long to delay the duplicate, in microseconds
         #[arg(long, default_value_t = 0)]
         after_us: u64,
     },
     /// Delay the frame
     Delay {
-        /// Delay of the frame, in microseconds
+        /// How long to delay the frame, in microseconds
         us: u64,
-        /// Maximum additional random delay, in microseconds
+        /// Maximum random delay to add, in microseconds
         #[arg(long, default_value_t = 0)]
         jitter_us: u64,
     },
@@ -83,7 +83,7 @@ enum What {
     Reorder {
         /// Number of frames that overtake this frame
         by: u32,
-        /// Maximum time to hold the frame, in microseconds
+        /// Maximum time to hold the frame back, in microseconds
         #[arg(long, default_value_t = 10_000)]
         within_us: u64,
     },

@@ -16,12 +16,12 @@ pub(crate) enum Peer {
     List,
     /// Add a peer; takes effect immediately
     Add {
-        /// Address and port of the peer
+        /// The peer's address and port
         addr: SocketAddr,
-        /// Device number of the peer, from which the peer's MAC is derived
+        /// The peer's device number, used to derive its MAC
         #[arg(long)]
         id: Option<u16>,
-        /// MAC to reserve for the peer [default: learned from the peer's frames]
+        /// MAC address to reserve for the peer [default: learned from the peer's frames]
         #[arg(long, conflicts_with = "id")]
         mac: Option<String>,
         /// Forward frames between this peer and all other peers. Use this for a peer that sends only to this
@@ -33,9 +33,9 @@ pub(crate) enum Peer {
         #[arg(long, value_name = "N")]
         max_frames_per_second: Option<NonZeroU32>,
     },
-    /// Remove a peer; frames that it sends later are dropped
+    /// Remove a peer; hcad drops frames that the peer sends later
     Remove {
-        /// Address and port of the peer
+        /// The peer's address and port
         addr: SocketAddr,
     },
 }

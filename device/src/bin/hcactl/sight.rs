@@ -16,7 +16,7 @@ use crate::impair::number;
 pub(crate) enum Capture {
     /// Start capturing to a new file
     On {
-        /// Path of the new file
+        /// Path to the new file
         file: PathBuf,
         #[command(flatten)]
         bound: Bound,
@@ -25,7 +25,7 @@ pub(crate) enum Capture {
     },
     /// Capture to an in-memory ring that keeps the most recent frames, for `dump`
     Ring {
-        /// Size of the in-memory ring in bytes, 64K to 64M
+        /// Size of the in-memory ring, in bytes (64K to 64M)
         #[arg(value_parser = ring)]
         size: RingBytes,
         #[command(flatten)]
@@ -33,7 +33,7 @@ pub(crate) enum Capture {
     },
     /// Write the ring to a new file and continue capturing
     Dump {
-        /// Path of the new file
+        /// Path to the new file
         file: PathBuf,
     },
     /// Stop capturing and close the file
@@ -46,7 +46,7 @@ pub(crate) enum Trace {
     ///
     /// With --json, each trace entry is a JSON object.
     On {
-        /// Path of the new file [default: hcad writes the trace to its standard error]
+        /// Path to the new file [default: hcad writes the trace to its standard error]
         file: Option<PathBuf>,
         #[command(flatten)]
         bound: Bound,
@@ -57,7 +57,7 @@ pub(crate) enum Trace {
     ///
     /// With --json, each trace entry is a JSON object.
     Ring {
-        /// Size of the in-memory ring in bytes, 64K to 64M
+        /// Size of the in-memory ring, in bytes (64K to 64M)
         #[arg(value_parser = ring)]
         size: RingBytes,
         #[command(flatten)]
@@ -65,7 +65,7 @@ pub(crate) enum Trace {
     },
     /// Write the ring to a new file and continue tracing
     Dump {
-        /// Path of the new file
+        /// Path to the new file
         file: PathBuf,
     },
     /// Stop tracing and close the file
@@ -75,7 +75,7 @@ pub(crate) enum Trace {
 /// Limits on the output files.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct Bound {
-    /// Maximum size of each output file in bytes, such as 100M [default: as configured for the device]
+    /// Maximum size of each output file, in bytes, such as 100M [default: as configured for the device]
     #[arg(long, value_name = "SIZE", value_parser = size)]
     max: Option<u64>,
     /// Number of output files to rotate through (FILE, FILE.1 and so on), 1 to 64

@@ -5,28 +5,30 @@
 
 use std::mem;
 
-use engine::{Engine, Event, Instant};
+use engine::{Event, Instant};
 use protocol::describe::Visitor;
 use protocol::hca::e810::interrupt::OtherCauses;
 use protocol::hca::e810::pci;
 use protocol::hca::e810::regs::Register;
 use protocol::hca::words;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
 use super::admin::ring::{RingName, RingRegister};
 use super::admin::{dispatch, post_link_event};
 use super::function::Function;
 use super::options::{Options, Setup};
 use super::rdma::RdmaHost;
+use super::reason;
 use super::state::State;
 use super::vectors::RouteRegister;
 use super::{rdma, registers, snapshot, strict, trace};
-use crate::frontend::snapshot::{Page, Table};
-use crate::frontend::{Context, Frontend, FrontendCounters, HostContext, Interface, RegisterAccess};
+use crate::frontend::e810::reason::NO_QUEUE;
+use crate::frontend::reason::{NO_REGISTER, WIDTH};
+use crate::frontend::table::Table;
+use crate::frontend::{Context, Frontend, HostContext, Interface, PortKind, PortNumber, RegisterAccess};
 use crate::limited;
-use crate::management::NodeProfile;
-use crate::net::address::Addresses;
-use crate::telemetry::reason::InterfaceReason;
+use crate::telemetry::monitor::Rule;
+use crate::telemetry::reason::IgnoreReason;
 use crate::vfio::{Bar, Bars, MemoryBar, MsixLayout, PciFunction};
 
 /// PFGEN_CTRL.PFSWR: function reset.
@@ -35,8 +37,7 @@ const FUNCTION_RESET: u32 = 1;
 const DEVICE_RESETS: u32 = 0b11;
 
 /// Counters specific to this front-end.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Counters {
     /// Function resets through PFGEN_CTRL.
     pub function_resets: u64,
@@ -56,6 +57,9 @@ pub struct E810 {
 impl Interface for E810 {
     type Options = Options;
 
+    const NAME: &'static str = "E810";
+    const DRIVERS: &'static [&'static str] = &["ice", "irdma"];
+    const RULES: &'static [&'static Rule] = strict::rules::ALL;
     const NEEDS_TRAPS: Option<&'static str> =
         Some("share one page among all guest processes, and a doorbell can overwrite an earlier one");
 
@@ -101,7 +105,7 @@ impl E810 {
     fn write_register(&mut self, cx: &mut Context<'_>, offset: u64, value: u32) {
         let Some((register, 0)) = Register::at(offset) else {
             self.counters.unknown_registers += 1;
-            return cx.monitor.ignored_store(InterfaceReason::NoRegister, Bar::Bar0.number(), offset);
+            return cx.monitor.ignored_store(NO_REGISTER, Bar::Bar0.number(), offset);
         };
         if let Some((ring, register)) = RingRegister::of(register) {
             self.state.function.rings.write(ring, register, value);
@@ -124,7 +128,7 @@ impl E810 {
             match register {
                 Register::QtxCommDbell(queue) if !lan.has_transmit(queue) => {
                     let what = format_args!("qtx_comm_dbell[{queue}]");
-                    cx.monitor.ignored(InterfaceReason::NoQueue, None, what, |_| {});
+                    cx.monitor.ignored(NO_QUEUE, None, what, |_| {});
                 }
                 Register::QtxCommDbell(_) => cx.monitor.count_doorbell("transmit"),
                 Register::QrxTail(_) => cx.monitor.count_doorbell("receive"),
@@ -154,8 +158,19 @@ impl E810 {
     }
 }
 
+impl AsRef<State> for E810 {
+    fn as_ref(&self) -> &State {
+        &self.state
+    }
+}
+
 impl Frontend for E810 {
     type Host<'a> = RdmaHost<'a>;
+    type Counters = Counters;
+
+    const KEY: &'static str = "e810";
+    const IGNORE_REASONS: &'static [&'static [IgnoreReason]] = &[reason::ALL];
+    const TABLES: &'static [Table<Self>] = &snapshot::tables();
 
     const NIC: bool = true;
 
@@ -182,8 +197,8 @@ impl Frontend for E810 {
         }
     }
 
-    fn node(&self) -> Option<NodeProfile> {
-        None
+    fn port_kind(&self, _: PortNumber) -> PortKind {
+        PortKind::Ethernet
     }
 
     fn bar_read(&mut self, cx: &mut Context<'_>, bar: Bar, offset: u64, data: &mut [u8]) {
@@ -203,7 +218,7 @@ impl Frontend for E810 {
             let view = strict::View { options: &setup.options, rings };
             cx.monitor.check(|| strict::write(strict, view, offset, data));
             if !words::is_word_write(offset, data) {
-                cx.monitor.ignored_store(InterfaceReason::Width, bar.number(), offset);
+                cx.monitor.ignored_store(WIDTH, bar.number(), offset);
             }
             for (offset, word) in words::writes(offset, data) {
                 self.write_register(cx, offset, u32::from_le_bytes(word));
@@ -276,12 +291,8 @@ impl Frontend for E810 {
         self.state.function.vectors.fire_other(cx, OtherCauses::ECC);
     }
 
-    fn snapshot(&self, engine: &Engine, addresses: &Addresses, table: Table, from: u64) -> Page {
-        snapshot::page(&self.state, engine, addresses, table, from)
-    }
-
-    fn counters(&self) -> FrontendCounters {
-        FrontendCounters::E810(self.counters)
+    fn counters(&self) -> Counters {
+        self.counters
     }
 
     fn reset(&mut self) {

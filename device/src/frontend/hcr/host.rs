@@ -1,7 +1,8 @@
 //! A device as the engine sees it: work queues, and memory access by key.
 
 use engine::{
-    Access, AccessError, AtomicOp, Dropped, Fetch, GroupDatagram, Initiator, Modify, RecvRequest, SendRequest,
+    Access, AccessError, AtomicOp, Dropped, Fetch, GroupDatagram, Initiator, Instant, Modify, RecvRequest,
+    RecvSource, SendRequest,
 };
 use protocol::hca::status::{CmdError, CmdStatus};
 use protocol::ids::{Lkey, Qpn, Va};
@@ -23,6 +24,12 @@ pub trait Queues {
     /// As [`Queues::next_recv`], for a request that is flushed, so that its scatter list is not used.
     fn next_flushed_recv(&mut self, qpn: Qpn, cx: &mut HostContext<'_>) -> Fetch<RecvRequest> {
         self.next_recv(qpn, cx)
+    }
+
+    /// As [`engine::Host::next_recv_due`].
+    fn next_recv_due(&self, qpn: Qpn) -> Option<Instant> {
+        let _ = qpn;
+        None
     }
 
     /// QPs attached to a multicast group.
@@ -57,14 +64,20 @@ impl<Q: Queues> engine::Host for DeviceHost<'_, Q> {
         queues.as_mut().map_or(Fetch::Empty, |queues| queues.next_send(qpn, cx))
     }
 
-    fn next_recv(&mut self, qpn: Qpn) -> Fetch<RecvRequest> {
+    fn next_recv(&mut self, source: RecvSource) -> Fetch<RecvRequest> {
         let Self { queues, cx } = self;
+        // These interfaces have no XRC.
+        let RecvSource::Qp(qpn) = source else { return Fetch::Empty };
         queues.as_mut().map_or(Fetch::Empty, |queues| queues.next_recv(qpn, cx))
     }
 
     fn next_flushed_recv(&mut self, qpn: Qpn) -> Fetch<RecvRequest> {
         let Self { queues, cx } = self;
         queues.as_mut().map_or(Fetch::Empty, |queues| queues.next_flushed_recv(qpn, cx))
+    }
+
+    fn next_recv_due(&self, qpn: Qpn) -> Option<Instant> {
+        self.queues.as_ref().and_then(|queues| queues.next_recv_due(qpn))
     }
 
     fn group_members(&self, datagram: &GroupDatagram) -> SmallVec<[Qpn; 8]> {

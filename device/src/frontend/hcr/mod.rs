@@ -11,6 +11,7 @@ pub mod host;
 pub mod icm;
 pub mod mtt;
 pub mod notify;
+pub mod reason;
 pub mod registers;
 pub mod snapshot;
 pub mod strict;

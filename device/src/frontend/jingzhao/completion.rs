@@ -79,6 +79,7 @@ mod tests {
         Completion {
             qpn: Qpn::new(5),
             queue: Queue::Send,
+            srqn: None,
             wr_id: tag.with_remote_lid(Lid::new(2)).into_bits(),
             result: Ok(Success::Send(done)),
         }

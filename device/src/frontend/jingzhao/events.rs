@@ -110,8 +110,12 @@ impl Resources {
             AsyncEvent::WqCatastrophic => QpEvent::WqCatastrophic,
             AsyncEvent::InvalidRequest => QpEvent::WqInvalidRequest,
             AsyncEvent::AccessError(_) => QpEvent::WqAccess,
-            // This interface has no SRQs.
-            AsyncEvent::SrqCatastrophic | AsyncEvent::LastWqeReached => return,
+            // This interface has no SRQs and no XRC.
+            AsyncEvent::SrqCatastrophic
+            | AsyncEvent::LastWqeReached
+            | AsyncEvent::InvalidXrceth(_)
+            | AsyncEvent::XrcDomainViolation(_)
+            | AsyncEvent::XrcSrqCatastrophic(_) => return,
         };
         if matches!(event, QpEvent::WqCatastrophic | QpEvent::WqInvalidRequest | QpEvent::WqAccess) {
             limited!(info, %qpn, ?event, "QP entered the error state");

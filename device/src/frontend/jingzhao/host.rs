@@ -34,6 +34,10 @@ impl Queues for Resources {
         self.take_recv(qpn, cx, |queue, now, mem| queue.next_flushed(now, mem))
     }
 
+    fn next_recv_due(&self, qpn: Qpn) -> Option<Instant> {
+        self.qps.get(self.ctx.qp_index(qpn)).and_then(|qp| qp.recv.next_due())
+    }
+
     fn access<'a>(&'a self, dma: &'a GuestMemory) -> RegionAccess<'a, &'a Mtt> {
         self.regions.access(dma)
     }

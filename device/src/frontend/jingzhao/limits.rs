@@ -119,7 +119,7 @@ pub enum LimitsError {
         most: u16,
     },
     /// A list that does not fit in a WQE.
-    #[error("{key}: {sges} elements do not fit in a WQE of {len} bytes (maximum {most})")]
+    #[error("{key}: {sges} scatter/gather elements do not fit in a WQE of {len} bytes (maximum {most})")]
     Sges {
         /// Configuration key.
         key: &'static str,
@@ -225,11 +225,11 @@ mod tests {
             ),
             (
                 r#"{"max_send_sges": 29}"#,
-                "max_send_sges: 29 elements do not fit in a WQE of 512 bytes (maximum 28)",
+                "max_send_sges: 29 scatter/gather elements do not fit in a WQE of 512 bytes (maximum 28)",
             ),
             (
                 r#"{"max_recv_sges": 32}"#,
-                "max_recv_sges: 32 elements do not fit in a WQE of 512 bytes (maximum 31)",
+                "max_recv_sges: 32 scatter/gather elements do not fit in a WQE of 512 bytes (maximum 31)",
             ),
             (r#"{"reserved_qps": 16, "max_qps": 16}"#, "reserved_qps: must be less than max_qps"),
             (r#"{"max_icm_len": 0}"#, "expected a nonzero u64"),

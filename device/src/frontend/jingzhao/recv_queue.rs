@@ -201,6 +201,11 @@ impl RecvQueue {
         self.take(now, mem, Duration::ZERO)
     }
 
+    /// Returns the end of the settle time of the next slot, if it has begun.
+    pub fn next_due(&self) -> Option<Instant> {
+        self.unchanged_since.map(|(_, since)| since + SETTLE_TIME)
+    }
+
     /// Inspects the next slot, so that its settle time starts before a message arrives. Returns whether to go on
     /// polling: the maximum list length is unknown, and messages depend on it.
     pub fn watch(&mut self, now: Instant, mem: &impl QueueMemory) -> bool {

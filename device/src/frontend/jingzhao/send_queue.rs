@@ -50,7 +50,7 @@ pub enum DoorbellOverflowError {
         slots: u32,
     },
     /// Too many queues are stalled with pending doorbells.
-    #[error("too many pending doorbells in all send queues (maximum {POOLED_DOORBELLS})")]
+    #[error("too many pending doorbells across all send queues (maximum {POOLED_DOORBELLS})")]
     Device,
 }
 
@@ -346,6 +346,7 @@ impl SendQueue {
             fence: Fence::reads(fence),
             solicited: wqe.next.solicited,
             ud,
+            remote_srq: None,
         })
     }
 

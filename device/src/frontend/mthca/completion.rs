@@ -124,6 +124,10 @@ impl Resources {
                 self.report_srq(cx, srqn);
                 return;
             }
+            // This interface has no XRC.
+            AsyncEvent::InvalidXrceth(_)
+            | AsyncEvent::XrcDomainViolation(_)
+            | AsyncEvent::XrcSrqCatastrophic(_) => return,
         };
         if matches!(event, QpEvent::Catastrophic | QpEvent::InvalidRequest | QpEvent::AccessViolation) {
             limited!(info, %qpn, ?event, "QP entered the error state");

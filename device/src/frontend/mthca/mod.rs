@@ -26,6 +26,7 @@ mod observed;
 mod observers;
 pub mod options;
 pub mod qp;
+pub mod reason;
 pub mod recv_queue;
 pub mod regions;
 pub mod resources;

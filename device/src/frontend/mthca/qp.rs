@@ -119,7 +119,15 @@ impl QueuePair {
             WqeData::Inline(bytes) => Payload::Inline(bytes),
         };
         let op = send_op(&wqe.operation);
-        Ok(SendRequest { wr_id, op, payload, fence: Fence::reads(fence), solicited: wqe.next.solicited, ud })
+        Ok(SendRequest {
+            wr_id,
+            op,
+            payload,
+            fence: Fence::reads(fence),
+            solicited: wqe.next.solicited,
+            ud,
+            remote_srq: None,
+        })
     }
 
     /// Converts a management datagram, whose headers software has built. Their values are used for the headers of the
@@ -154,6 +162,7 @@ impl QueuePair {
             fence: Fence::None,
             solicited: bth.solicited,
             ud: Some(UdDestination { path, qpn: bth.dest_qp, qkey: deth.qkey, header }),
+            remote_srq: None,
         })
     }
 

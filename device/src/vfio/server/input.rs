@@ -28,7 +28,7 @@ pub enum ProtocolError {
         size: u32,
     },
     /// The message carries more descriptors than negotiated.
-    #[error("message carries more than {MAX_FDS} file descriptors")]
+    #[error("the message carries more than {MAX_FDS} file descriptors")]
     Descriptors,
     /// The message is a reply, or of an unknown type.
     #[error("invalid message flags {flags:#x}: not a command")]

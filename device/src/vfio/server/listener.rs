@@ -241,7 +241,7 @@ fn lock(folder: &File, path: &Path) -> rustix::io::Result<()> {
         match flock(folder, FlockOperation::NonBlockingLockExclusive) {
             Err(Errno::WOULDBLOCK) if Instant::now() < end => thread::sleep(LOCK_PAUSE),
             Err(Errno::WOULDBLOCK) => {
-                tracing::warn!(socket = %path.display(), "another process has locked the socket directory; continuing without the lock");
+                tracing::warn!(socket = %path.display(), "another process is holding the lock on the socket directory; continuing without the lock");
                 break Ok(());
             }
             Err(Errno::INTR) => {}

@@ -45,7 +45,7 @@ impl User {
     pub(super) fn new(lab: &Lab, run: &RunDir) -> Result<Self> {
         let state = run.socket("state");
         Ok(Self {
-            program: std::env::current_exe().context("cannot determine the path of this program")?,
+            program: std::env::current_exe().context("cannot determine this program's path")?,
             state,
             options: lab.given().to_vec(),
             cache: None,

@@ -38,13 +38,14 @@ pub struct Ci {
     /// Directory to copy to /work in each guest
     #[arg(long, value_name = "DIR", default_value = ".")]
     folder: PathBuf,
-    /// Collect console output, kernel messages, logs, traces and captures in this directory, even after a failure
+    /// Collect console output, kernel messages, logs, traces and captures in this directory, even if the
+    /// command fails
     #[arg(long, value_name = "DIR")]
     logs: Option<PathBuf>,
     /// Time limit for the command, in seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 1800)]
     timeout: u64,
-    /// Command to run in /work of all guests at the same time; in each guest, $HCAD_GUEST is the name of the guest
+    /// Command to run in /work on every guest simultaneously; $HCAD_GUEST is set to the guest's name
     #[arg(last = true, required = true, value_name = "COMMAND")]
     command: Vec<String>,
 }
@@ -59,7 +60,7 @@ impl Ci {
         let half = u64::from(self.wanted.memory_mib()) << 19;
         ensure!(
             fits(&self.folder, half)?,
-            "{} is larger than {} MiB (half of the guest memory); select a smaller directory with --folder, increase --memory, or mount the directory with --share",
+            "{} is larger than {} MiB (half of each guest's memory); select a smaller directory with --folder, increase --memory, or mount the directory with --share",
             self.folder.display(),
             half >> 20
         );
@@ -98,7 +99,7 @@ impl Ci {
         if let Some(to) = &self.logs
             && let Err(error) = logs::collect(testbed, to).await
         {
-            tracing::warn!("cannot collect logs into {}: {error:#}", to.display());
+            tracing::warn!("cannot collect logs in {}: {error:#}", to.display());
         }
         let complaints = down::end(testbed).await?;
         for complaint in &complaints {

@@ -13,7 +13,7 @@ use crate::testbed::state::States;
 /// See [`super::Command::Down`].
 #[derive(Clone, Debug, clap::Args)]
 pub struct Down {
-    /// Names of the testbeds to stop
+    /// Testbeds to stop
     #[arg(required_unless_present = "all", value_name = "NAME")]
     names: Vec<TestbedName>,
     /// Stop all running testbeds

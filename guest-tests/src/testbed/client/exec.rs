@@ -36,7 +36,7 @@ pub struct Exec {
     /// Set an environment variable, in addition to the variables that describe the testbed (repeatable)
     #[arg(long = "env", value_name = "NAME=VALUE", value_parser = variable)]
     environment: Vec<(String, String)>,
-    /// Guest directory in which to run the command
+    /// Directory inside the guest in which to run the command
     #[arg(long, value_name = "DIR")]
     folder: Option<String>,
 }
@@ -92,7 +92,7 @@ impl Exec {
             Ok(Err(error)) if error.kind() == io::ErrorKind::BrokenPipe => {
                 return Ok(ExitCode::from(exit_code(ExitStatus::Signal(libc::SIGPIPE))));
             }
-            Ok(Err(error)) => return Err(error).context("cannot write the output of the command"),
+            Ok(Err(error)) => return Err(error).context("cannot write the command's output"),
             Ok(Ok(())) | Err(_) => {}
         }
         Ok(ExitCode::from(exit_code(result?)))

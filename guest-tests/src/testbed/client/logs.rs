@@ -12,12 +12,12 @@ use crate::testbed::name::TestbedName;
 /// See [`super::Command::Logs`].
 #[derive(Clone, Debug, clap::Args)]
 pub struct Logs {
-    /// Name of the testbed
+    /// Testbed name
     name: TestbedName,
     /// Target directory, created if it does not exist
     #[arg(long, value_name = "DIR")]
     to: PathBuf,
-    /// Print the paths of the files as a JSON array
+    /// Print the paths to the files as a JSON array
     #[arg(long)]
     json: bool,
 }

@@ -42,13 +42,13 @@ pub enum Command {
     Up(Up),
     /// Boot guests, run a command in all of them, and stop them
     ///
-    /// First copies a directory into each guest. Exits with the status of the command, or with 125 if the lab itself
-    /// failed.
+    /// First copies a directory into each guest. Exits with the command's status, or with 125 if the lab
+    /// itself failed.
     Ci(Ci),
     /// Run a command in a guest
     ///
-    /// Forwards input, output, signals and the terminal. Exits with the status of the command, or with 125 if the lab
-    /// itself failed.
+    /// Forwards input, output, signals and the terminal. Exits with the command's status, or with 125 if the
+    /// lab itself failed.
     Exec(Exec),
     /// Copy files and directories to or from a guest
     Cp(Copy),

@@ -37,13 +37,13 @@ pub struct Reload {
     /// Testbed (NAME) or single guest (NAME:GUEST) in which to replace the module
     #[arg(value_name = "NAME[:GUEST]")]
     target: Targets,
-    /// Path of the module (.ko) on the host
+    /// Path to the module (.ko) on the host
     #[arg(long, value_name = "FILE")]
     module: PathBuf,
     /// Module parameter, as for insmod (repeatable)
     #[arg(long, value_name = "NAME=VALUE")]
     parameter: Vec<String>,
-    /// Print the kernel messages from each guest as a JSON array
+    /// Print each guest's kernel messages as a JSON array
     #[arg(long)]
     json: bool,
 }

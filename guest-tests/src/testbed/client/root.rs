@@ -11,13 +11,13 @@ use crate::testbed::progress::Line;
 pub enum Root {
     /// Add Debian packages and their dependencies
     Add {
-        /// Names of the Debian trixie packages to add
+        /// Debian trixie packages to add
         #[arg(required = true, value_name = "PACKAGE")]
         packages: Vec<PackageName>,
     },
     /// Remove added packages
     Remove {
-        /// Names of the packages to remove, as printed by `guest-lab root list`
+        /// Packages to remove, as printed by `guest-lab root list`
         #[arg(required = true, value_name = "PACKAGE")]
         packages: Vec<PackageName>,
     },

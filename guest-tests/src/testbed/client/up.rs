@@ -43,7 +43,7 @@ pub struct Up {
 /// What a supervisor is told: what a user's command line says, of which it needs no more than what guests are wanted.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Supervise {
-    /// Guests to boot (same options as for `guest-lab up`)
+    /// Guests to boot (accepts the same options as `guest-lab up`)
     #[command(flatten)]
     pub wanted: Wanted,
     #[arg(long)]
@@ -208,7 +208,7 @@ impl Drop for Supervisor {
 fn start_supervisor(name: Option<&TestbedName>) -> Result<(Child, UnixStream)> {
     let (ours, theirs) = StdUnixStream::pair().context("cannot create the supervisor lease")?;
     ours.set_nonblocking(true)?;
-    let program = std::env::current_exe().context("cannot determine the path of guest-lab")?;
+    let program = std::env::current_exe().context("cannot determine the path to the guest-lab binary")?;
     let mut command = Command::new(program);
     // As they were given: they were understood once, and mean the same in the same folder.
     command.arg(SUPERVISE);

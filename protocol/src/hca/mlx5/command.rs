@@ -82,16 +82,16 @@ pub const NEXT_BLOCK: usize = 0x230;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum SlotError {
     /// The kind is not [`Slot::KIND`].
-    #[error("unknown kind {0:#x} of a command slot")]
+    #[error("unknown command slot type {0:#x}")]
     Kind(u8),
     /// The input is shorter than its header or longer than [`MAX_INPUT`].
-    #[error("input length {0}")]
+    #[error("invalid input length {0}")]
     InputLength(u32),
     /// The output is longer than [`MAX_INPUT`].
-    #[error("output length {0}")]
+    #[error("invalid output length {0}")]
     OutputLength(u32),
     /// The slot belongs to the driver.
-    #[error("the slot belongs to the driver")]
+    #[error("the command slot is owned by the driver")]
     NotOwned,
 }
 

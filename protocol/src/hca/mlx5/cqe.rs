@@ -201,13 +201,13 @@ pub enum Cqe {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum CqeError {
     /// The entry has not been written.
-    #[error("the CQE has not been written")]
+    #[error("the CQE has not been written yet")]
     Unwritten,
     /// Unknown opcode.
     #[error("unknown CQE opcode {0}")]
     Opcode(u8),
     /// The data of the message is in the CQE. This device never does that.
-    #[error("CQE with inline data, format {0}")]
+    #[error("invalid inline data format {0} in a CQE")]
     Inline(u8),
 }
 

@@ -51,7 +51,7 @@ codes! {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum InputError {
     /// The input ends before its fixed part.
-    #[error("the input of {what} requires {need} bytes, {have} available")]
+    #[error("{what} requires {need} bytes of input, but only {have} are available")]
     Short {
         /// Name of the command.
         what: &'static str,

@@ -1,5 +1,6 @@
-//! Requester of a reliable connection: fetches send requests, segments them into packets, and retransmits until they
-//! are acknowledged. [`transmit`] decides what to send next; [`response`] handles what the responder returns.
+//! Requester of a reliable connection (RC, XRC initiator): fetches send requests, segments them into packets, and
+//! retransmits until they are acknowledged. [`transmit`] decides what to send next; [`response`] handles what the
+//! responder returns.
 //!
 //! Requests are queued in posting order, each with its range of PSNs. A READ takes one PSN per response packet. Three
 //! PSNs describe the whole state:
@@ -31,7 +32,7 @@ use protocol::Psn;
 
 use self::credits::Credits;
 use self::rnr::RnrState;
-use super::attr::{RnrRetry, State};
+use super::attr::{RnrRetry, Service, State};
 use super::congestion::Window;
 use super::{Core, Ctx, FatalError, ahead};
 use crate::pooled_slots::{PooledSlots, shrink_if_empty};
@@ -237,12 +238,13 @@ impl Requester {
             (Some(len), SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. }) if len != 8 => {
                 Some(Status::LocalLength)
             }
+            (Some(_), op) if lacks_srq(core, &wr) && op.sends_packets() => Some(Status::LocalQpOperation),
             _ => None,
         });
         let len = message_len.unwrap_or(0);
         let packets = match wr.op {
             _ if failure.is_some() => 0,
-            SendOp::Nop | SendOp::Local(_) => 0,
+            op if !op.sends_packets() => 0,
             _ => packet_count(len, core.mtu()),
         };
         let first = self.end;
@@ -433,4 +435,9 @@ impl Requester {
             })
             .sum()
     }
+}
+
+/// Returns whether a request to an XRC target does not name its SRQ.
+fn lacks_srq(core: &Core, wr: &SendRequest) -> bool {
+    core.attrs.service == Service::XrcIni && wr.remote_srq.is_none()
 }

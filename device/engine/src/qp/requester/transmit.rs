@@ -11,7 +11,7 @@ use super::rnr::RnrState;
 use super::{Request, Requester, StallReason};
 use crate::gather::gather;
 use crate::qp::attr::State;
-use crate::qp::{Core, Ctx, FatalError, Frame, Step, ahead};
+use crate::qp::{Core, Ctx, FatalError, Frame, Headers, Step, ahead};
 use crate::segment::segment;
 use crate::{Fence, Host, LocalOp, SendOp, Status, WaitReason, limits};
 
@@ -140,8 +140,10 @@ impl Requester {
         bth.ack_req = last || self.is_credit_probe(request) || self.needs_ack_req(in_flight);
         bth.solicited = last && request.wr.solicited && request.wr.op.consumes_receive();
         let wr_id = request.wr.wr_id;
+        let headers =
+            Headers { encap: &core.attrs.path, bth: &bth, srqn: core.xrceth(&request.wr), ext: &segment.ext };
         let len = ctx
-            .emit(out, &core.attrs.path, &bth, &segment.ext, segment.len, |host, payload| {
+            .emit(out, &headers, segment.len, |host, payload| {
                 gather(host, core.initiator(), &request.wr.payload, segment.offset, segment.len, payload)
             })
             .map_err(Status::LocalProtection)?;
@@ -181,17 +183,8 @@ impl Requester {
         };
         request.chunk_start = next;
         request.is_chunked |= packets < request.packets;
-        let wr_id = request.wr.wr_id;
         let psn = request.first.advance(next);
-        Ok(self.send_headers_only(
-            core,
-            ctx,
-            out,
-            (Operation::ReadRequest, Ext::Reth(reth)),
-            psn,
-            packets,
-            wr_id,
-        ))
+        self.send_headers_only(core, ctx, out, (Operation::ReadRequest, Ext::Reth(reth)), psn, packets)
     }
 
     /// Returns the part of the READ at the cursor that its next request packet asks for.
@@ -250,12 +243,11 @@ impl Requester {
             _ => return Ok(Step::Idle),
         };
         let atomic = AtomicEth { va: remote.va, rkey: remote.rkey, swap_add, compare };
-        let (wr_id, psn) = (request.wr.wr_id, request.first);
-        Ok(self.send_headers_only(core, ctx, out, (operation, Ext::Atomic(atomic)), psn, 1, wr_id))
+        let psn = request.first;
+        self.send_headers_only(core, ctx, out, (operation, Ext::Atomic(atomic)), psn, 1)
     }
 
-    /// Sends a request packet without payload that takes `packets` PSNs.
-    #[expect(clippy::too_many_arguments, reason = "private, and each value is one field of the packet")]
+    /// Sends a packet without payload of the request at the cursor. It takes `packets` PSNs.
     fn send_headers_only<H: Host>(
         &mut self,
         core: &Core,
@@ -264,15 +256,16 @@ impl Requester {
         (operation, ext): (Operation, Ext),
         psn: Psn,
         packets: u32,
-        wr_id: u64,
-    ) -> Step {
+    ) -> Result<Step, Status> {
+        let Some(request) = self.queue.get(self.cursor) else { return Ok(Step::Idle) };
+        let (wr_id, srqn) = (request.wr.wr_id, core.xrceth(&request.wr));
         let mut bth = core.bth(ctx, operation, psn);
         bth.ack_req = true;
-        let len = ctx
-            .emit(out, &core.attrs.path, &bth, &ext, 0, |_, _| Ok(()))
-            .expect("a packet without payload reads no memory");
+        let headers = Headers { encap: &core.attrs.path, bth: &bth, srqn, ext: &ext };
+        let len =
+            ctx.emit(out, &headers, 0, |_, _| Ok(())).expect("a packet without payload reads no memory");
         self.sent(core, ctx, packets, true);
-        Step::Frame(Frame { len, dst_mac: core.attrs.path.dst_mac, wr_id: Some(wr_id) })
+        Ok(Step::Frame(Frame { len, dst_mac: core.attrs.path.dst_mac, wr_id: Some(wr_id) }))
     }
 
     /// Updates the state after sending the packet at the cursor, which takes `packets` PSNs.

@@ -7,14 +7,14 @@
 
 use protocol::Psn;
 use protocol::ids::{Msn, Qkey};
-use protocol::roce::{Deth, Encap, Ext, Kind, Operation, Packet};
+use protocol::roce::{Deth, Encap, Ext, Kind, Operation, Packet, XRCETH_LEN};
 
 use super::grh;
 use crate::gather::{capacity, scatter};
 use crate::qp::attr::{GrhArea, Service};
 use crate::qp::inbound::{Inbound, Origin, RequestError, has_valid_length};
 use crate::qp::{Core, Ctx, FatalError};
-use crate::{AccessError, DropReason, Dropped, Expecting, Host, Queue, Status};
+use crate::{AccessError, DropReason, Dropped, Expecting, Host, Queue, RecvSource, Status};
 
 /// Q_Key of QP1.
 ///
@@ -144,7 +144,7 @@ impl Receiver {
         if !core.attrs.remote.allows(operation.kind()) {
             return Err(RequestError::NoAccess(AccessError::Right).into());
         }
-        if self.inbound.accept(core, ctx, packet)? {
+        if self.inbound.accept(core, ctx, core.request_context(), packet)? {
             self.msn = self.msn.next();
             ctx.stats.executed.count(operation.kind());
         }
@@ -180,7 +180,7 @@ impl Receiver {
         self.expected = packet.bth.psn.advance(1);
         let head = core.attrs.grh_area.len_bytes();
         let byte_len = head + packet.payload.len();
-        let sges = &self.inbound.take_receive(core, ctx)?.sges;
+        let sges = &self.inbound.take_receive(core, ctx, RecvSource::Qp(core.qpn))?.sges;
         if byte_len as u64 > capacity(sges) {
             return Err(RequestError::TooLong.into());
         }
@@ -213,5 +213,6 @@ impl Receiver {
 pub(crate) fn udp_len(packet: &Packet<'_>) -> u16 {
     const UDP_BTH_ICRC: usize = 8 + 12 + 4;
     let padded = packet.payload.len().next_multiple_of(4);
-    u16::try_from(UDP_BTH_ICRC + packet.ext.kind().len_bytes() + padded).unwrap_or(u16::MAX)
+    let ext_len = packet.ext.kind().len_bytes() + packet.srqn.map_or(0, |_| XRCETH_LEN);
+    u16::try_from(UDP_BTH_ICRC + ext_len + padded).unwrap_or(u16::MAX)
 }

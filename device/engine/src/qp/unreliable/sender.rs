@@ -9,7 +9,7 @@ use protocol::roce::{Deth, Ext};
 
 use crate::gather::gather;
 use crate::qp::attr::{Service, State};
-use crate::qp::{Core, Ctx, FatalError, Frame, Step};
+use crate::qp::{Core, Ctx, FatalError, Frame, Headers, Step};
 use crate::segment::{Segment, packet_count, segment};
 use crate::{
     Fetch, Host, Queue, ReadyHeader, SendDone, SendOp, SendRequest, Status, Success, UdDestination,
@@ -142,7 +142,8 @@ impl Sender {
             _ => (&core.attrs.path, segment.ext),
         };
         let (dst_mac, remote_qpn) = (path.dst_mac, bth.dest_qp);
-        let sent = ctx.emit(out, path, &bth, &ext, segment.len, |host, payload| {
+        let headers = Headers { encap: path, bth: &bth, srqn: None, ext: &ext };
+        let sent = ctx.emit(out, &headers, segment.len, |host, payload| {
             gather(host, core.initiator(), &current.wr.payload, segment.offset, segment.len, payload)
         });
         let len = match sent {

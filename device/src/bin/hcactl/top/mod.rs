@@ -30,11 +30,11 @@ const PAGE: usize = 10;
 /// Home scroll the queue pairs.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct Top {
-    /// Refresh interval in seconds, at least 0.1
+    /// Refresh interval, in seconds (minimum: 0.1)
     #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = counters::period)]
     every: Duration,
 
-    /// Print one screen as text, then exit
+    /// Print a single screen as plain text, then exit
     #[arg(long)]
     once: bool,
 }

@@ -21,7 +21,7 @@ pub(super) enum DriverError {
     #[error("the ring is not in mapped memory")]
     RingOutsideMemory,
     /// A buffer has length 0.
-    #[error("a descriptor has buffer length 0")]
+    #[error("a descriptor has a buffer length of 0")]
     EmptyBuffer,
     /// A frame is shorter than the minimum.
     #[error("the frame is too short")]

@@ -164,10 +164,13 @@ fn qp_event(rdma: &mut Rdma, cx: &mut Context<'_>, qpn: Qpn, event: AsyncEvent) 
         }
         AsyncEvent::InvalidRequest => inbound(EventCode::UnexpectedRequest),
         AsyncEvent::AccessError(reason) => inbound(failure::of_key(reason)),
-        // CM establishes connections without the device, and there are no shared receive queues.
-        AsyncEvent::CommunicationEstablished | AsyncEvent::SrqCatastrophic | AsyncEvent::LastWqeReached => {
-            return;
-        }
+        // CM establishes connections without the device, and there are no shared receive queues and no XRC.
+        AsyncEvent::CommunicationEstablished
+        | AsyncEvent::SrqCatastrophic
+        | AsyncEvent::LastWqeReached
+        | AsyncEvent::InvalidXrceth(_)
+        | AsyncEvent::XrcDomainViolation(_)
+        | AsyncEvent::XrcSrqCatastrophic(_) => return,
     };
     fail(rdma, cx, qpn, cause);
 }

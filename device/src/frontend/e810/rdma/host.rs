@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use engine::{
     Access, AccessError, AtomicOp, Dropped, Fetch, GroupDatagram, Initiator, LocalOp, Modify, RecvRequest,
-    SendRequest,
+    RecvSource, SendRequest,
 };
 use protocol::ids::{Lkey, Qpn, Rkey, Va};
 use smallvec::SmallVec;
@@ -44,7 +44,9 @@ impl engine::Host for RdmaHost<'_> {
         fetch
     }
 
-    fn next_recv(&mut self, qpn: Qpn) -> Fetch<RecvRequest> {
+    fn next_recv(&mut self, source: RecvSource) -> Fetch<RecvRequest> {
+        // The interface has no XRC.
+        let RecvSource::Qp(qpn) = source else { return Fetch::Empty };
         let Rdma { queues, hmc, .. } = &mut *self.rdma;
         let Some(qp) = queues.qp_mut(qpn) else { return Fetch::Empty };
         let fetch = qp.next_receive(hmc.pages(self.cx.dma));

@@ -263,7 +263,15 @@ impl QueuePair {
             _ => None,
         };
         let (op, payload, solicited) = request(operation).map_err(refused)?;
-        Ok(SendRequest { wr_id: tag.into_bits(), op, payload, fence: fence(&control), solicited, ud })
+        Ok(SendRequest {
+            wr_id: tag.into_bits(),
+            op,
+            payload,
+            fence: fence(&control),
+            solicited,
+            ud,
+            remote_srq: None,
+        })
     }
 
     /// Resolves the destination of a datagram.

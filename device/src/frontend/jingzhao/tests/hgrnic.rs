@@ -16,7 +16,7 @@ use library::{Caps, Program, RC, READ, SEND, SEND_IMM, UC, UD, WRITE, WRITE_IMM,
 
 use super::*;
 use crate::config::Config;
-use crate::frontend::FrontendEntry;
+use crate::frontend::list::FrontendEntry;
 
 const CONFIG: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../configs/hgrnic.json");
 
@@ -453,6 +453,19 @@ fn early_receive_draws_no_nak() {
     a.post_send(&[inline(b"hello")]);
     settle(&mut a, &mut b);
     assert_eq!(b.machine().hca.engine_stats().naks_sent.rnr, 0);
+    assert_eq!(b.get(DATA, 5), b"hello");
+    assert_eq!((polled(&mut a).0, polled(&mut b).0), (5, 5));
+}
+
+/// J-50: the message arrives before the settle time is over. Its sender retries once, after the settle time.
+#[test]
+fn settling_receive_draws_one_nak() {
+    let (mut a, mut b) = pair(Caps { max_recv_sges: 1, ..Caps::default() });
+    b.post_recv(&[&[(DATA, 64)]]);
+    a.post_send(&[inline(b"hello")]);
+    settle(&mut a, &mut b);
+    wait(&mut a, &mut b, Instant::from_nanos(400_000_000));
+    assert_eq!(b.machine().hca.engine_stats().naks_sent.rnr, 1);
     assert_eq!(b.get(DATA, 5), b"hello");
     assert_eq!((polled(&mut a).0, polled(&mut b).0), (5, 5));
 }

@@ -262,7 +262,7 @@ pub enum WqeError {
     #[error("unknown send WQE operation {0:#x}")]
     Opcode(u8),
     /// The number of quanta exceeds a WQE, or the distance to the next multiple of [`MAX_QUANTA`].
-    #[error("send WQE of {0} quanta does not fit in an aligned block of {MAX_QUANTA} quanta")]
+    #[error("a send WQE of {0} quanta does not fit in an aligned block of {MAX_QUANTA} quanta")]
     Quanta(usize),
     /// Reserved page list level.
     #[error("two-level page lists are not supported")]

@@ -18,22 +18,22 @@ use crate::ids::{Qpn, Srqn};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum WqeError {
     /// The size is 0.
-    #[error("the size of the WQE is 0")]
+    #[error("the WQE size is 0")]
     Empty,
     /// The WQE ends inside a segment.
-    #[error("the WQE ends inside its {0}")]
+    #[error("the WQE is too short for its {0}")]
     Truncated(&'static str),
     /// The queue number is not that of the QP.
-    #[error("the WQE belongs to QP {0}")]
+    #[error("the WQE belongs to a different QP ({0})")]
     Queue(Qpn),
     /// The opcode is unknown or not supported by the service.
     #[error("unsupported opcode {0:#04x}")]
     Opcode(u8),
     /// Inline data in an operation that scatters data.
-    #[error("inline data cannot receive data")]
+    #[error("a receive buffer cannot be an inline data segment")]
     Inline,
     /// An atomic operation requires one data segment of eight bytes.
-    #[error("the result buffer of an atomic operation must be one 8-byte segment")]
+    #[error("the result buffer of an atomic operation must be a single 8-byte segment")]
     AtomicResult,
 }
 

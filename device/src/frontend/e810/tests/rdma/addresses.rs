@@ -13,7 +13,7 @@ const GROUP: Ipv4Addr = Ipv4Addr::new(239, 1, 2, 3);
 const GROUP_MAC: MacAddr = MacAddr([0x01, 0x00, 0x5e, 1, 2, 3]);
 
 fn written(encap: &Encap, packet: &Packet<'_>) -> Vec<u8> {
-    let Packet { bth, ext, payload } = packet;
+    let Packet { bth, ext, payload, .. } = packet;
     let mut frame = Vec::new();
     let mut writer = FrameWriter::new(&mut frame, encap, bth, ext, payload.len());
     writer.extend(payload);
