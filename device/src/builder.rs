@@ -32,7 +32,6 @@ pub enum MakeError {
     Listen {
         /// Key in the configuration.
         key: String,
-        /// Reason.
         source: ListenError,
     },
     /// The fabric cannot be opened.
@@ -42,7 +41,6 @@ pub enum MakeError {
         key: String,
         /// Configured address or interface.
         name: String,
-        /// Reason.
         source: io::Error,
     },
     /// The capture, trace or record file cannot be written.
@@ -50,9 +48,7 @@ pub enum MakeError {
     File {
         /// Key in the configuration.
         key: String,
-        /// Configured file.
         path: PathBuf,
-        /// Reason.
         source: io::Error,
     },
     /// The process has no free descriptors or memory.

@@ -26,9 +26,7 @@ const UDP_LEN: usize = 8;
 /// Direction of a frame, from the HCA's point of view.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
-    /// From the fabric.
     Inbound,
-    /// To the fabric.
     Outbound,
 }
 
@@ -39,7 +37,6 @@ pub struct About {
     pub qpn: Option<Qpn>,
     /// Its work request, by the number used in traces.
     pub wr: Option<u64>,
-    /// Additional remark.
     pub note: Option<String>,
 }
 

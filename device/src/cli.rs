@@ -56,7 +56,6 @@ pub struct Cli {
     pub config: Option<PathBuf>,
 
     #[command(flatten)]
-    #[expect(missing_docs, reason = "clap would use it as the help text of the program")]
     pub device: DeviceArgs,
 
     /// Path to the Unix socket that the VMM connects to
@@ -170,8 +169,8 @@ impl Cli {
         Ok(config)
     }
 
-    /// The configuration file, if it can be read again. Reading a pipe again would block until somebody
-    /// writes to it.
+    /// Returns the configuration file if it can be read again. Reading a pipe again would block until a writer opens
+    /// it.
     pub fn file(&self) -> Option<&Path> {
         self.config.as_deref().filter(|path| path.is_file())
     }
@@ -279,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn a_configuration_is_read_again_from_a_regular_file_only() {
+    fn only_regular_configuration_files_are_reloaded() {
         let file = tempfile::NamedTempFile::new().unwrap();
         let path = file.path().to_str().unwrap();
         assert_eq!(parse(&["--config", path]).unwrap().file(), Some(file.path()));
@@ -289,13 +288,13 @@ mod tests {
     }
 
     #[test]
-    fn the_definition_is_consistent() {
+    fn command_definition_is_consistent() {
         use clap::CommandFactory;
         Cli::command().debug_assert();
     }
 
     #[test]
-    fn path_and_descriptor_exclude_each_other_and_standard_streams_are_none() {
+    fn path_and_descriptor_are_exclusive() {
         assert!(parse(&["--config", "x", "--socket-path", "s", "--fd", "3"]).is_err());
         assert!(parse(&["--config", "x", "--fd", "2"]).is_err());
         assert!(parse(&[]).is_err());
@@ -310,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn overrides_replace_what_the_file_says() {
+    fn overrides_replace_file_values() {
         let config = configuration("jingzhao.json");
         let config = apply(&["--socket-path", "/run/s", "--capture", "c"], config).unwrap();
         assert_eq!(config.devices[0].socket_path.as_deref(), Some(Path::new("/run/s")));
@@ -327,13 +326,13 @@ mod tests {
     }
 
     #[test]
-    fn overrides_need_a_single_device() {
+    fn overrides_need_single_device() {
         let error = apply(&["--capture", "c"], configuration("pair.json")).unwrap_err();
         assert_eq!(error, "--capture: requires a configuration with exactly one device, but this one has 2");
     }
 
     #[test]
-    fn a_device_whose_socket_nobody_names_has_one_by_its_number() {
+    fn default_socket_path_contains_device_id() {
         let mut config = configuration("pair.json");
         let first = PathBuf::from("/run/first");
         (config.devices[0].socket_path, config.devices[1].socket_path) = (Some(first.clone()), None);

@@ -65,10 +65,8 @@ pub struct ConfigFile {
     pub confinement: ConfinementEntry,
 }
 
-/// A configuration that can be run.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Log settings.
     pub log: LogConfig,
     /// Devices to serve, at least one.
     pub devices: Vec<DeviceConfig>,
@@ -85,7 +83,7 @@ pub struct Config {
     pub of_the_process: Vec<(&'static str, Value)>,
 }
 
-/// Keys of what cannot change while the process runs.
+/// Keys of settings that cannot change while the process runs.
 const OF_THE_PROCESS: [&str; 4] = ["log", "control_socket", "metrics", "confinement"];
 
 /// A configuration error: one line that names the key.
@@ -93,16 +91,10 @@ const OF_THE_PROCESS: [&str; 4] = ["log", "control_socket", "metrics", "confinem
 pub enum ConfigError {
     /// The file cannot be read.
     #[error("cannot read {}", shown(path))]
-    Read {
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        source: std::io::Error,
-    },
-    /// The file is not JSON of the right shape, or what it says cannot be.
+    Read { path: PathBuf, source: std::io::Error },
+    /// The file is not JSON of the correct structure, or a value is invalid.
     #[error("{}: {problem}", shown(path))]
     File {
-        /// The file.
         path: PathBuf,
         /// Description of the problem, with the key and its position in the file.
         problem: String,
@@ -118,7 +110,7 @@ pub enum ConfigError {
 }
 
 impl ConfigError {
-    /// The same, with the name of the file.
+    /// Adds the name of the file to the error.
     #[must_use]
     pub fn in_file(self, path: &Path) -> Self {
         match self {
@@ -130,9 +122,9 @@ impl ConfigError {
     }
 }
 
-/// Why the text of a configuration is none.
+/// Reason why a configuration cannot be parsed.
 enum ReadError {
-    /// It is not JSON of the right shape.
+    /// The text is not JSON of the correct structure.
     Shape(String),
     Content(ConfigError),
 }
@@ -143,7 +135,7 @@ impl From<ConfigError> for ReadError {
     }
 }
 
-/// What stands for standard input where a configuration is named.
+/// Name of standard input on the command line.
 const STANDARD_INPUT: &str = "-";
 
 /// Name of a configuration in messages.
@@ -155,7 +147,7 @@ impl Config {
     /// Reads and checks a file, or standard input for `-`.
     ///
     /// # Errors
-    /// The file cannot be read, or something in it is wrong.
+    /// The file cannot be read or is invalid.
     pub fn load(path: &Path) -> Result<Self, ConfigError> {
         let text = if path == Path::new(STANDARD_INPUT) {
             text_file::read_standard_input()
@@ -166,10 +158,10 @@ impl Config {
         Self::from_text(&text, path)
     }
 
-    /// Checks what a file says. `path` is what errors call it.
+    /// Checks the text of a file. `path` names it in errors.
     ///
     /// # Errors
-    /// Something in it is wrong.
+    /// The text is invalid.
     pub fn from_text(text: &str, path: &Path) -> Result<Self, ConfigError> {
         Self::read(text).map_err(|error| match error {
             ReadError::Shape(problem) => ConfigError::File { path: path.into(), problem },
@@ -177,10 +169,10 @@ impl Config {
         })
     }
 
-    /// Of one device, whose entry is [`DeviceConfig::entry`] of another configuration.
+    /// Returns the configuration of one device from [`DeviceConfig::entry`] of another configuration.
     ///
     /// # Errors
-    /// Something in it is wrong.
+    /// The entry is invalid.
     pub fn of_device(entry: Map<String, Value>) -> Result<Self, ConfigError> {
         Self::read(&json!({ "devices": [entry] }).to_string()).map_err(|error| match error {
             ReadError::Shape(problem) => value("devices", problem),
@@ -204,7 +196,7 @@ impl Config {
         Ok(config)
     }
 
-    /// The shape of the file.
+    /// Parses the structure of the file.
     fn parse(text: &str) -> Result<ConfigFile, String> {
         let mut json = serde_json::Deserializer::from_str(text);
         let file = serde_path_to_error::deserialize(&mut json).map_err(|error| error.to_string())?;
@@ -255,10 +247,10 @@ impl TryFrom<ConfigFile> for Config {
     }
 }
 
-/// Sees to it that devices can be in one process, each by its name in messages.
+/// Checks that devices can run in one process. Each has a name for messages.
 ///
 /// # Errors
-/// [`ConfigError::Value`] that names two.
+/// [`ConfigError::Value`] that names two conflicting devices.
 pub fn check_together(devices: &[(String, &DeviceConfig)]) -> Result<(), ConfigError> {
     let mut numbers = HashMap::new();
     let mut macs = HashMap::new();
@@ -431,7 +423,7 @@ mod tests {
         assert_eq!(config.devices[0].entry["fabric"]["udp"]["peers"][0]["addr"], "127.0.0.1:9");
     }
 
-    /// Run with HCAD_UPDATE_SCHEMA=1 to write the file anew.
+    /// Run with HCAD_UPDATE_SCHEMA=1 to update the file.
     #[test]
     fn schema_file_is_current() {
         let path = Path::new(REPOSITORY).join("configs/config.schema.json");

@@ -35,7 +35,7 @@ enum Missing {
     /// The kernel does not support it, or has it disabled.
     #[error("not supported by the kernel")]
     Kernel,
-    /// Any other reason.
+    /// Confinement failed for the given reason.
     #[error("{0}")]
     Refused(String),
 }
@@ -47,7 +47,6 @@ static SANDBOX: OnceLock<Sandbox> = OnceLock::new();
 struct Sandbox {
     no_new_privileges: bool,
     paths: Outcome<Paths>,
-    /// Permitted system calls.
     through: calls::Permitted,
     /// Capabilities that are kept.
     kept: CapabilitySet,

@@ -101,7 +101,6 @@ pub trait Fabric {
     /// Disables wake-up notifications while the thread runs.
     fn disable_wakeups(&mut self) {}
 
-    /// Returns the counters.
     fn stats(&mut self) -> FabricStats;
 
     /// Receives all frames that no other device owns, for a NIC, which filters by itself.
@@ -187,7 +186,6 @@ pub struct FabricStats {
     pub tx_frames: u64,
     /// System calls for these frames.
     pub tx_calls: u64,
-    /// Frames that arrived.
     pub rx_frames: u64,
     /// Frames that the network rejected.
     pub tx_refused: u64,

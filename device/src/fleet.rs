@@ -55,22 +55,17 @@ pub enum FleetError {
     /// A device failed, and cannot be created again without its client.
     #[error("{name} stopped")]
     Device {
-        /// Device name.
         name: String,
         /// Reason of the failure.
         source: Failure,
     },
     /// Devices did not stop in time.
     #[error("{} did not stop within {} s", names.join(", "), ENDING.as_secs())]
-    Hung {
-        /// Device names.
-        names: Vec<String>,
-    },
+    Hung { names: Vec<String> },
 }
 
 /// Source of the configuration, for reloads.
 pub struct Origin {
-    /// The file.
     pub path: PathBuf,
     /// Parses its text, with the options of the command line applied.
     pub parse: Box<Parse>,
@@ -224,7 +219,6 @@ impl Fleet {
         self.origin.as_ref().map(|origin| origin.path.clone())
     }
 
-    /// Number of devices.
     pub fn len(&self) -> usize {
         self.members.len()
     }
@@ -288,7 +282,7 @@ impl Fleet {
     }
 
     async fn change(&mut self, change: Change) {
-        // An error of `send` means that the requester is gone.
+        // An error of `send` means that the requester has disconnected.
         match change {
             Change::Add(entry, answer) => {
                 let added = self.add(entry);

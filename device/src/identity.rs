@@ -11,13 +11,10 @@ use protocol::roce::IpAddrs;
 /// (front-ends with InfiniBand links) and ports that use MAC and IP addresses share one fabric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Identity {
-    /// Ethernet address.
     pub mac: MacAddr,
-    /// IPv4 address.
     pub ipv4: Ipv4Addr,
     /// IPv6 address in addition to [`Identity::link_local`].
     pub ipv6: Option<Ipv6Addr>,
-    /// Local identifier.
     pub lid: Lid,
     /// Whether it is reached over IPv6 when addressed by MAC or LID.
     pub prefer_ipv6: bool,

@@ -96,7 +96,6 @@ fn replay(args: &ReplayArgs) -> anyhow::Result<()> {
     Ok(device::replay::run(&args.file, &options, &mut io::stdout().lock())?)
 }
 
-/// Prints requested output.
 fn print(line: &str) -> anyhow::Result<()> {
     writeln!(io::stdout(), "{line}").context("cannot write to standard output")
 }

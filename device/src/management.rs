@@ -84,7 +84,6 @@ const MAX_OUTPUTS: usize = 128;
 
 /// Counters of the port at the time of a request. Octets are those of a packet from BTH to ICRC.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[allow(missing_docs)]
 pub struct Counters {
     pub transmit_packets: u64,
     pub transmit_octets: u64,
@@ -154,7 +153,6 @@ impl Counters {
 /// State of the HCA for the time of one call.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct View {
-    /// Current time.
     pub now: Instant,
     /// Counters of the port.
     pub counters: Counters,
@@ -178,7 +176,6 @@ pub enum Admitted {
     Unchanged,
     /// Deliver to a QP of the guest with this source LID.
     From(Lid),
-    /// Handled by management.
     Taken,
 }
 
@@ -193,7 +190,6 @@ enum Handler {
     Guest,
     /// Software of the guest, by a directed route.
     GuestAtEndOfRoute,
-    /// The agents.
     Agent,
     /// The agents, by a directed route.
     AgentAtEndOfRoute,
@@ -268,7 +264,6 @@ impl Management {
         self.port.pkeys().get(index).copied()
     }
 
-    /// The P_Key table.
     pub fn pkeys(&self) -> &[Pkey] {
         self.port.pkeys()
     }

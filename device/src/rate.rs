@@ -1,4 +1,4 @@
-//! Rate limits.
+//! Limits the rate of events.
 
 use std::num::NonZeroU32;
 

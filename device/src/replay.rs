@@ -37,22 +37,16 @@ pub struct Report {
 /// Whether the outputs match the record.
 #[derive(Debug)]
 pub enum Outcome {
-    /// All outputs match.
     Same(Finish),
     /// All outputs match up to the requested step.
     Stopped,
-    /// An output differs.
     Differs(Difference),
-    /// The device panicked.
     Panicked {
-        /// The step.
         step: u64,
-        /// The panic message.
         message: String,
     },
     /// A step is invalid for this device: an access outside its regions, or an impairment unknown to this hcad.
     Impossible {
-        /// The step.
         step: u64,
         /// Description of the step.
         input: String,
@@ -62,9 +56,9 @@ pub enum Outcome {
 /// Whether to execute the next step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
-    /// Execute it.
+    /// Execute the step, then continue.
     Go,
-    /// Stop before it.
+    /// Stop before the step is executed.
     Stop,
 }
 

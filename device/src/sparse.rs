@@ -14,7 +14,6 @@ const NODE_LEN: usize = 1 << NODE_BITS;
 /// Limits of a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Capacity {
-    /// Number of entries.
     pub entries: usize,
     /// Groups of 64 consecutive indices with at least one entry. This bounds the memory of scattered entries: a group
     /// takes 64 slots, and up to 8 KiB for the node above it.
@@ -72,7 +71,6 @@ impl<T> SparseTable<T> {
         Self { nodes: Vec::new(), len: 0, leaves: 0, capacity }
     }
 
-    /// Number of entries.
     pub fn len(&self) -> usize {
         self.len
     }
@@ -162,7 +160,6 @@ impl<T> SparseTable<T> {
         self.iter_from(0)
     }
 
-    /// Drops all entries.
     pub fn clear(&mut self) {
         *self = Self::new(self.capacity);
     }

@@ -20,7 +20,7 @@ use crate::worker::{Ended, Run};
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 
 /// Bound of the pause. It limits the CPU time of a device that fails repeatedly, and is short enough for an operator
-/// who has fixed the cause.
+/// that has fixed the cause.
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
 /// A device that ran this long has recovered, and starts over with the first pause.
@@ -32,7 +32,6 @@ pub type Rebuild = Box<dyn FnMut() -> anyhow::Result<Box<dyn Run>> + Send>;
 /// Why a device cannot continue.
 #[derive(Debug, Error)]
 pub enum Failure {
-    /// The host failed.
     #[error(transparent)]
     Host(#[from] io::Error),
     /// It cannot be created again.
@@ -118,7 +117,6 @@ mod tests {
     enum Act {
         Panic,
         Fail,
-        /// Serves until shutdown.
         Serve,
     }
 
@@ -127,7 +125,7 @@ mod tests {
             mailbox.set_connected(true);
             match *self {
                 Act::Panic => panic!("no such thing"),
-                Act::Fail => Err(io::Error::other("the tap is gone")),
+                Act::Fail => Err(io::Error::other("the tap was deleted")),
                 Act::Serve => {
                     while !mailbox.is_stopped_within(TIMEOUT) {}
                     Ok(Ended::Shutdown)
@@ -192,7 +190,7 @@ mod tests {
         while !matches!(handle.health().life, Life::Restarting(_)) {
             thread::yield_now();
         }
-        assert_eq!(handle.health().problem.as_deref(), Some("the tap is gone"));
+        assert_eq!(handle.health().problem.as_deref(), Some("the tap was deleted"));
         let asked = Instant::now();
         handle.stop();
         assert_eq!(thread.join().unwrap().unwrap(), Ended::Shutdown);

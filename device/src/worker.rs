@@ -279,7 +279,7 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
     fn answer_calls(&mut self, mailbox: &mut Mailbox) {
         for call in mailbox.take() {
             let Self { hca, fabric, client, clients, gone, record, .. } = self;
-            // Errors mean that the caller is gone and needs no answer.
+            // Errors mean that the caller has disconnected and needs no answer.
             match call {
                 Call::Status(answer) => {
                     let port = if hca.is_link_up() { PortState::Up } else { PortState::Down };

@@ -1,4 +1,4 @@
-//! What somebody types and reads: arguments, exit codes, the one line that says what is wrong.
+//! The command line: arguments, exit codes, and the one line of an error.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::fs::File;
@@ -27,7 +27,7 @@ fn run_with(config: &str) -> Output {
     run(&["--config", path.to_str().unwrap()])
 }
 
-/// Standard error of a run that failed with one line.
+/// Returns standard error of a run that failed with one line.
 fn one_line(output: &Output) -> String {
     assert_eq!(output.status.code(), Some(1), "{output:?}");
     let text = String::from_utf8(output.stderr.clone()).unwrap();
@@ -42,7 +42,7 @@ fn signal(daemon: &Daemon, signal: libc::c_int) {
 
 fn kill(child: &Child, signal: libc::c_int) {
     let pid = libc::pid_t::try_from(child.id()).unwrap();
-    // SAFETY: sends a signal to a child that has not been waited for, so its number is still its own.
+    // SAFETY: sends a signal to a child that was not reaped, so its process ID is still valid.
     assert_eq!(unsafe { libc::kill(pid, signal) }, 0);
 }
 
@@ -59,13 +59,13 @@ fn help_names_every_option() {
 }
 
 #[test]
-fn version_is_that_of_the_package() {
+fn version_matches_package() {
     let output = run(&["--version"]);
     assert_eq!(String::from_utf8(output.stdout).unwrap(), format!("hcad {}\n", env!("CARGO_PKG_VERSION")));
 }
 
 #[test]
-fn capabilities_are_json_and_need_no_configuration() {
+fn capabilities_print_json_without_configuration() {
     let output = run(&["--print-capabilities"]);
     assert!(output.status.success());
     let value: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
@@ -85,13 +85,13 @@ fn wrong_arguments_exit_with_2() {
 }
 
 #[test]
-fn a_file_that_cannot_be_read_is_named() {
+fn unreadable_file_is_named() {
     let line = one_line(&run(&["--config", "/nonexistent/hcad.json"]));
     assert_eq!(line, "hcad: cannot read /nonexistent/hcad.json: No such file or directory (os error 2)\n");
 }
 
 #[test]
-fn a_wrong_configuration_is_refused_in_one_line_that_names_the_key() {
+fn configuration_error_names_key_in_one_line() {
     let cases = [
         ("{", "EOF while parsing"),
         (r#"{"devices": []}"#, "devices: at least one device is required"),
@@ -106,7 +106,7 @@ fn a_wrong_configuration_is_refused_in_one_line_that_names_the_key() {
 }
 
 #[test]
-fn check_says_ok_or_what_is_wrong_and_opens_nothing() {
+fn check_reports_errors_and_opens_nothing() {
     let folder = tempfile::tempdir().unwrap();
     let socket = folder.path().join("hca.sock");
     let config = configuration(folder.path(), Some(&socket));
@@ -114,7 +114,7 @@ fn check_says_ok_or_what_is_wrong_and_opens_nothing() {
     assert!(output.status.success());
     assert!(!socket.exists());
 
-    // Not named: the folder of sockets would be made at the start.
+    // No socket is named: the default would create the folder of sockets at the start.
     let config = configuration(folder.path(), None);
     let runtime = folder.path().join("runtime");
     std::fs::create_dir(&runtime).unwrap();
@@ -125,7 +125,7 @@ fn check_says_ok_or_what_is_wrong_and_opens_nothing() {
 }
 
 #[test]
-fn a_socket_path_that_is_in_use_is_named() {
+fn socket_path_in_use_is_named() {
     let daemon = Daemon::start();
     let config = daemon.folder.path().join("hcad.json");
     let line = one_line(&run(&["--config", config.to_str().unwrap()]));
@@ -134,7 +134,7 @@ fn a_socket_path_that_is_in_use_is_named() {
 }
 
 #[test]
-fn a_second_daemon_is_no_client_of_the_first() {
+fn second_daemon_does_not_connect_to_first() {
     let (mut first, control) = {
         let folder = tempfile::tempdir().unwrap();
         let (config, socket, control) = with_control(folder.path(), &[]);
@@ -157,7 +157,7 @@ fn a_second_daemon_is_no_client_of_the_first() {
 }
 
 #[test]
-fn check_says_what_is_missing_on_this_host() {
+fn check_reports_missing_host_resources() {
     let folder = tempfile::tempdir().unwrap();
     let config = configuration(folder.path(), Some(Path::new("/nonexistent/s")));
     let line = one_line(&run(&["--config", config.to_str().unwrap(), "--check"]));
@@ -165,7 +165,7 @@ fn check_says_what_is_missing_on_this_host() {
 }
 
 #[test]
-fn a_configuration_comes_from_standard_input_too() {
+fn configuration_is_read_from_standard_input() {
     let folder = tempfile::tempdir().unwrap();
     let config = configuration(folder.path(), Some(&folder.path().join("s")));
     let check =
@@ -178,7 +178,7 @@ fn a_configuration_comes_from_standard_input_too() {
 }
 
 #[test]
-fn whatever_is_wrong_with_a_configuration_the_file_is_named_once() {
+fn configuration_error_names_file_once() {
     let folder = tempfile::tempdir().unwrap();
     let write = |text: &str| {
         let path = folder.path().join("hcad.json");
@@ -203,7 +203,7 @@ fn whatever_is_wrong_with_a_configuration_the_file_is_named_once() {
         let path = write(&text);
         let output = run(&[&["--config", &path], arguments].concat());
         assert_eq!(output.status.code(), Some(1), "{output:?}");
-        // Behind what was logged of what could be opened.
+        // The error follows the log lines about sockets that were opened.
         let log = String::from_utf8(output.stderr).unwrap();
         let line = log.lines().last().unwrap();
         assert!(line.starts_with(&format!("hcad: {path}: ")), "{line}");
@@ -212,7 +212,7 @@ fn whatever_is_wrong_with_a_configuration_the_file_is_named_once() {
 }
 
 #[test]
-fn a_filter_of_the_environment_that_is_wrong_is_named_as_such() {
+fn invalid_environment_filter_is_named() {
     let folder = tempfile::tempdir().unwrap();
     let config = configuration(folder.path(), Some(&folder.path().join("s")));
     let output = hcad().arg("--config").arg(config).env("RUST_LOG", "device=loud").output().unwrap();
@@ -221,7 +221,7 @@ fn a_filter_of_the_environment_that_is_wrong_is_named_as_such() {
 }
 
 #[test]
-fn a_log_filter_that_is_wrong_is_named() {
+fn invalid_log_filter_is_named() {
     let line = one_line(&run_with(
         r#"{"log": {"filter": "device=loud"}, "devices": [{"id": 1, "socket_path": "/nonexistent/s",
             "frontend": {"jingzhao": {}}, "fabric": {"udp": {"bind": "127.0.0.1:0", "peers": []}}}]}"#,
@@ -230,7 +230,7 @@ fn a_log_filter_that_is_wrong_is_named() {
 }
 
 #[test]
-fn sigterm_and_sigint_end_it_with_success_and_remove_the_socket_and_sighup_where_there_is_no_file() {
+fn signals_exit_cleanly_and_remove_socket() {
     for (number, arguments) in [
         (libc::SIGTERM, &["--config", "hcad.json"][..]),
         (libc::SIGINT, &["--config", "hcad.json"]),
@@ -247,8 +247,8 @@ fn sigterm_and_sigint_end_it_with_success_and_remove_the_socket_and_sighup_where
     }
 }
 
-/// `hcad` with this standard error and more arguments, once clients can connect.
-fn start_unheard(stderr: impl Into<Stdio>, arguments: &[&str]) -> (Child, TempDir) {
+/// Starts `hcad` with this standard error and more arguments, and waits until clients can connect.
+fn start_with_stderr(stderr: impl Into<Stdio>, arguments: &[&str]) -> (Child, TempDir) {
     let folder = tempfile::tempdir().unwrap();
     let socket = folder.path().join("hca.sock");
     let config = configuration(folder.path(), Some(&socket));
@@ -258,7 +258,7 @@ fn start_unheard(stderr: impl Into<Stdio>, arguments: &[&str]) -> (Child, TempDi
     let mut command = hcad();
     command.arg("--config").arg(config).args(arguments).stderr(stderr);
     let mut child = command.spawn().unwrap();
-    // The control socket is the last thing to be opened.
+    // The control socket is opened last.
     until("the control socket", || {
         assert_eq!(child.try_wait().unwrap(), None, "hcad ended");
         UnixStream::connect(folder.path().join("control.sock")).ok()
@@ -266,7 +266,7 @@ fn start_unheard(stderr: impl Into<Stdio>, arguments: &[&str]) -> (Child, TempDi
     (child, folder)
 }
 
-/// A client, the control socket and SIGTERM, all of which make the daemon write.
+/// Connects a client, uses the control socket and sends SIGTERM, all of which make the daemon write.
 fn serves_to_the_end(mut child: Child, folder: &TempDir) {
     let mut client = Client::new(&folder.path().join("hca.sock")).unwrap();
     client.region_write(VFIO_PCI_CONFIG_REGION_INDEX, 4, &[6, 0]).unwrap();
@@ -286,45 +286,45 @@ fn serves_to_the_end(mut child: Child, folder: &TempDir) {
 }
 
 #[test]
-fn a_log_that_cannot_be_written_stops_nothing() {
+fn unwritable_log_does_not_stop_daemon() {
     let full = File::options().write(true).open("/dev/full").unwrap();
-    let (child, folder) = start_unheard(full, &["--trace", "-"]);
+    let (child, folder) = start_with_stderr(full, &["--trace", "-"]);
     serves_to_the_end(child, &folder);
 }
 
 #[test]
-fn a_log_that_nobody_reads_stops_nothing() {
+fn unread_log_does_not_stop_daemon() {
     let (reader, writer) = std::io::pipe().unwrap();
     rustix::pipe::fcntl_setpipe_size(&writer, 4096).unwrap();
     (&writer).write_all(&[b'\n'; 4096]).unwrap();
-    let (child, folder) = start_unheard(writer, &["--trace", "-"]);
+    let (child, folder) = start_with_stderr(writer, &["--trace", "-"]);
     serves_to_the_end(child, &folder);
     drop(reader);
 }
 
 #[test]
-fn a_log_whose_reader_is_gone_stops_nothing() {
+fn closed_log_pipe_does_not_stop_daemon() {
     let (reader, writer) = std::io::pipe().unwrap();
     drop(reader);
-    let (child, folder) = start_unheard(writer, &[]);
+    let (child, folder) = start_with_stderr(writer, &[]);
     serves_to_the_end(child, &folder);
 }
 
 #[test]
-fn an_answer_that_nobody_takes_is_an_error_and_no_panic() {
+fn closed_stdout_is_error_without_panic() {
     let full = || File::options().write(true).open("/dev/full").unwrap();
     let status = hcad().arg("--print-capabilities").stdout(full()).stderr(full()).status().unwrap();
     assert_eq!(status.code(), Some(1));
 }
 
-/// A daemon that inherits this disposition of SIGHUP, whatever the tests themselves were started with.
+/// Starts a daemon that inherits this disposition of SIGHUP, whatever that of the tests is.
 fn start_with_hangup(disposition: libc::sighandler_t, arguments: &[&str]) -> Daemon {
     let folder = tempfile::tempdir().unwrap();
     let socket = folder.path().join("hca.sock");
     configuration(folder.path(), None);
     let mut command = hcad();
     command.current_dir(folder.path()).args(arguments).arg("--socket-path").arg(&socket);
-    // SAFETY: between fork and exec this only calls signal, which is safe there.
+    // SAFETY: only signal(2) is called between fork and exec, which is safe there.
     unsafe {
         command.pre_exec(move || match libc::signal(libc::SIGHUP, disposition) {
             libc::SIG_ERR => Err(std::io::Error::last_os_error()),
@@ -334,9 +334,9 @@ fn start_with_hangup(disposition: libc::sighandler_t, arguments: &[&str]) -> Dae
     Daemon::ready(command, folder, socket)
 }
 
-/// As nohup(1) starts programs.
+/// The disposition with which nohup(1) starts programs.
 #[test]
-fn a_hangup_that_is_to_be_ignored_is_ignored() {
+fn ignored_sighup_stays_ignored() {
     let mut daemon = start_with_hangup(libc::SIG_IGN, &["--config", "hcad.json"]);
     signal(&daemon, libc::SIGHUP);
     drop(Client::new(&daemon.socket).unwrap());
@@ -346,12 +346,12 @@ fn a_hangup_that_is_to_be_ignored_is_ignored() {
 }
 
 #[test]
-fn as_many_descriptors_as_the_host_allows_may_be_open() {
+fn descriptor_limit_is_raised_to_maximum() {
     let folder = tempfile::tempdir().unwrap();
     let socket = folder.path().join("hca.sock");
     let mut command = hcad();
     command.arg("--config").arg(configuration(folder.path(), Some(&socket)));
-    // SAFETY: between fork and exec this only calls setrlimit, which is safe there, with a limit that lives.
+    // SAFETY: only setrlimit is called between fork and exec, which is safe there. The limit outlives the call.
     unsafe {
         command.pre_exec(|| {
             let limit = libc::rlimit { rlim_cur: 64, rlim_max: 512 };
@@ -368,7 +368,7 @@ fn as_many_descriptors_as_the_host_allows_may_be_open() {
 }
 
 #[test]
-fn the_socket_of_a_killed_daemon_is_taken_over() {
+fn socket_of_killed_daemon_is_replaced() {
     let mut first = Daemon::start();
     first.child.kill().unwrap();
     first.child.wait().unwrap();
@@ -380,7 +380,7 @@ fn the_socket_of_a_killed_daemon_is_taken_over() {
 }
 
 #[test]
-fn socket_path_overrides_the_file() {
+fn socket_path_option_overrides_file() {
     let folder = tempfile::tempdir().unwrap();
     let config = configuration(folder.path(), Some(Path::new("/nonexistent/s")));
     let socket = folder.path().join("other.sock");
@@ -397,7 +397,7 @@ fn start_with_fd(socket: &impl AsRawFd) -> Daemon {
     let mut command = hcad();
     command.arg("--config").arg(config).args(["--fd", "3"]);
     let fd = socket.as_raw_fd();
-    // SAFETY: between fork and exec this only calls dup2 or fcntl, which are safe there.
+    // SAFETY: only dup2 or fcntl is called between fork and exec, which is safe there.
     unsafe {
         command.pre_exec(move || {
             let result = if fd == 3 { libc::fcntl(3, libc::F_SETFD, 0) } else { libc::dup2(fd, 3) };
@@ -408,7 +408,7 @@ fn start_with_fd(socket: &impl AsRawFd) -> Daemon {
 }
 
 #[test]
-fn an_inherited_listening_socket_serves_one_client_after_the_other() {
+fn inherited_listener_serves_successive_clients() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("inherited.sock");
     let listener = UnixListener::bind(&path).unwrap();
@@ -420,7 +420,7 @@ fn an_inherited_listening_socket_serves_one_client_after_the_other() {
 }
 
 #[test]
-fn an_inherited_client_is_the_only_one_and_the_daemon_ends_with_it() {
+fn daemon_exits_with_inherited_client() {
     let (ours, theirs) = UnixStream::pair().unwrap();
     let mut daemon = start_with_fd(&theirs);
     drop(theirs);
@@ -429,7 +429,7 @@ fn an_inherited_client_is_the_only_one_and_the_daemon_ends_with_it() {
 }
 
 #[test]
-fn sockets_are_for_those_the_configuration_names_whatever_the_umask_is() {
+fn socket_modes_ignore_umask() {
     let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o7777;
     for (more, umask, expected) in [
         (vec![], 0, 0o600),
@@ -441,7 +441,7 @@ fn sockets_are_for_those_the_configuration_names_whatever_the_umask_is() {
         let (capture, trace) = (folder.path().join("c"), folder.path().join("t"));
         let mut command = hcad();
         command.arg("--config").arg(config).arg("--capture").arg(&capture).arg("--trace").arg(&trace);
-        // SAFETY: between fork and exec this only calls umask, which is safe there.
+        // SAFETY: only umask is called between fork and exec, which is safe there.
         unsafe {
             command.pre_exec(move || {
                 libc::umask(umask);
@@ -455,7 +455,7 @@ fn sockets_are_for_those_the_configuration_names_whatever_the_umask_is() {
 }
 
 #[test]
-fn a_descriptor_that_is_no_socket_is_refused() {
+fn rejects_descriptor_that_is_not_socket() {
     let folder = tempfile::tempdir().unwrap();
     let config = configuration(folder.path(), None);
     let line = one_line(&run(&["--config", config.to_str().unwrap(), "--fd", "250"]));

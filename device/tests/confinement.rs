@@ -1,4 +1,4 @@
-//! What `hcad` takes from itself, seen from outside: by the kernel's word, and by what it is refused.
+//! Confinement of `hcad` as seen from outside: by its status in the kernel, and by rejected operations.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
@@ -10,7 +10,7 @@ use crate::common::{Daemon, hcad, with_control};
 use seccompiler::{BpfProgram, SeccompAction, SeccompFilter};
 use serde_json::{Value, json};
 
-/// A daemon, its control socket, and the line that says how it is confined.
+/// Starts a daemon. Returns it with its control socket and the log line about its confinement.
 fn start(more: &[(&str, Value)], prepare: impl FnOnce(&mut Command)) -> (Daemon, PathBuf, String) {
     let folder = tempfile::tempdir().unwrap();
     let (config, socket, control) = with_control(folder.path(), more);
@@ -24,7 +24,7 @@ fn start(more: &[(&str, Value)], prepare: impl FnOnce(&mut Command)) -> (Daemon,
     (daemon, control, line)
 }
 
-/// The value of `key` in every thread's status.
+/// Returns the value of `key` in every thread's status.
 fn statuses(daemon: &Daemon, key: &str) -> Vec<String> {
     let tasks = std::fs::read_dir(format!("/proc/{}/task", daemon.child.id())).unwrap();
     // A thread may end meanwhile.
@@ -44,29 +44,29 @@ fn hcactl(control: &Path, arguments: &[&str]) -> Result<String, String> {
 }
 
 #[test]
-fn every_thread_is_confined_and_one_line_says_so() {
+fn every_thread_is_confined_and_logged_once() {
     let (daemon, _, line) = start(&[], |_| ());
     assert!(line.contains("INFO") && line.contains("sandbox active: "), "{line}");
     assert!(line.contains("seccomp") && line.contains("no new privileges"), "{line}");
-    // Main, log, one device.
+    // Main thread, log thread, one device.
     let filters = statuses(&daemon, "Seccomp");
     assert!(filters.len() >= 3 && filters.iter().all(|mode| mode == "2"), "{filters:?}");
     assert!(statuses(&daemon, "NoNewPrivs").iter().all(|set| set == "1"));
 }
 
 #[test]
-fn files_are_made_where_the_configuration_says_and_nowhere_else() {
+fn files_are_created_only_in_configured_folders() {
     let (other, allowed) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let writable = json!({ "writable": [allowed.path()] });
     let (_daemon, control, line) = start(&[("confinement", writable)], |_| ());
     if !line.contains("landlock ABI") {
-        // Without landlock the second half does not hold.
+        // Without Landlock, the rest cannot be tested.
         assert!(line.contains("not available on this host: landlock"), "{line}");
         return;
     }
     for what in ["capture", "trace"] {
         let path = |folder: &Path| folder.join(what).to_str().unwrap().to_owned();
-        // The folder of the control socket only where nothing else is said.
+        // The folder of the control socket is permitted only by default.
         for folder in [other.path(), control.parent().unwrap()] {
             let file = path(folder);
             let error = hcactl(&control, &[what, "on", &file]).unwrap_err();
@@ -84,7 +84,7 @@ fn files_are_made_where_the_configuration_says_and_nowhere_else() {
 }
 
 #[test]
-fn files_go_beside_the_control_socket_by_default() {
+fn files_default_to_control_socket_folder() {
     let (daemon, control, line) = start(&[("confinement", json!({}))], |_| ());
     let own = daemon.folder.path().join("control.files");
     assert_eq!(std::fs::metadata(&own).unwrap().permissions().mode() & 0o777, 0o700);
@@ -97,7 +97,7 @@ fn files_go_beside_the_control_socket_by_default() {
 }
 
 #[test]
-fn a_folder_of_strangers_is_not_for_files() {
+fn untrusted_folder_receives_no_files() {
     let folder = tempfile::tempdir().unwrap();
     let (config, _, _) = with_control(folder.path(), &[("confinement", json!({}))]);
     std::os::unix::fs::symlink("/tmp", folder.path().join("control.files")).unwrap();
@@ -110,11 +110,11 @@ fn a_folder_of_strangers_is_not_for_files() {
 }
 
 #[test]
-fn capabilities_are_given_up_by_every_thread() {
+fn every_thread_drops_capabilities() {
     let folder = tempfile::tempdir().unwrap();
     let (config, socket, _) = with_control(folder.path(), &[]);
     let mut entry: Value = serde_json::from_slice(&std::fs::read(&config).unwrap()).unwrap();
-    // A thread that is there before the process has confined itself.
+    // This thread exists before the process confines itself.
     entry["devices"][0]["record"] = json!(folder.path().join("x.record"));
     std::fs::write(&config, entry.to_string()).unwrap();
     let mut command = hcad();
@@ -134,7 +134,7 @@ fn capabilities_are_given_up_by_every_thread() {
 }
 
 #[test]
-fn capabilities_for_what_comes_later_stay() {
+fn capabilities_for_later_devices_remain() {
     if !rustix::process::geteuid().is_root() {
         return;
     }
@@ -159,7 +159,7 @@ fn capabilities_for_what_comes_later_stay() {
 }
 
 #[test]
-fn off_means_off() {
+fn disabled_sandbox_restricts_nothing() {
     let off = json!({ "enabled": false });
     let by_file = start(&[("confinement", off)], |_| ());
     let by_option = start(&[], |command| {
@@ -169,7 +169,7 @@ fn off_means_off() {
     for (name, (daemon, control, line)) in [("a", by_file), ("b", by_option)] {
         assert!(line.contains("sandbox disabled"), "{line}");
         for key in ["Seccomp", "NoNewPrivs"] {
-            // As this process has it.
+            // The same as in this process.
             let own = std::fs::read_to_string("/proc/self/status").unwrap();
             let own = own.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(':')).unwrap();
             assert!(statuses(&daemon, key).iter().all(|value| value == own.trim()), "{key}");
@@ -180,8 +180,8 @@ fn off_means_off() {
 }
 
 #[test]
-fn a_kernel_that_lacks_something_is_named_and_serves() {
-    // Numbers of linux/unistd.h, the same everywhere.
+fn missing_kernel_feature_is_reported_and_tolerated() {
+    // Number in linux/unistd.h, which is the same on all architectures.
     const LANDLOCK_CREATE_RULESET: i64 = 444;
     for (call, missing) in [
         (LANDLOCK_CREATE_RULESET, "not available on this host: landlock (not supported by the kernel)"),
@@ -189,7 +189,7 @@ fn a_kernel_that_lacks_something_is_named_and_serves() {
     ] {
         let filter = without(call);
         let (daemon, control, line) = start(&[], |command| {
-            // SAFETY: between fork and exec this only makes two system calls.
+            // SAFETY: only two system calls are made between fork and exec.
             unsafe {
                 command.pre_exec(move || {
                     seccompiler::apply_filter(&filter).map_err(|_| std::io::Error::last_os_error())
@@ -202,7 +202,7 @@ fn a_kernel_that_lacks_something_is_named_and_serves() {
     }
 }
 
-/// A kernel without one system call.
+/// Returns a filter that simulates a kernel without one system call.
 fn without(call: i64) -> BpfProgram {
     let refusal = SeccompAction::Errno(libc::ENOSYS.unsigned_abs());
     let architecture = std::env::consts::ARCH.try_into().unwrap();
@@ -211,7 +211,7 @@ fn without(call: i64) -> BpfProgram {
 }
 
 #[test]
-fn a_folder_that_cannot_be_granted_is_an_error_of_the_configuration() {
+fn ungrantable_folder_is_configuration_error() {
     let folder = tempfile::tempdir().unwrap();
     let more = [("confinement", json!({ "writable": ["/nonexistent"] }))];
     let (config, _, _) = with_control(folder.path(), &more);

@@ -1,5 +1,5 @@
-//! What a compromised process cannot do any more: each row of the table in `device/book/src/security.md`,
-//! tried by a process that has confined itself as `hcad` does, as the user of the test and, if that is root, as another.
+//! Operations that a compromised process cannot perform: each row of the table in `device/book/src/security.md`, tried
+//! by a process confined like `hcad`. It runs as the user of the test and, if that is root, also as another user.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::ffi::c_long;
@@ -21,14 +21,13 @@ use rustix::net::{AddressFamily, SocketType, socket, socketpair};
 use rustix::process::geteuid;
 use serde_json::{Value, json};
 
-/// Where a probe is told to run, in its own process.
+/// Environment variable that makes a child process run a probe.
 const FOLDER: &str = "HCAD_PROBE_FOLDER";
 const USER: &str = "HCAD_PROBE_USER";
 
-/// Another user than root, who has nothing.
 const NOBODY: u32 = 65_534;
 
-/// The inside of a confined process.
+/// The confined process, seen from inside.
 struct Intruder {
     folder: PathBuf,
     has_landlock: bool,
@@ -40,7 +39,7 @@ impl Intruder {
     }
 }
 
-/// A process of its own for `probe`, as this user and as another.
+/// Runs `probe` in a separate process, as this user and as another.
 fn run(test: &str, more: Value, probe: fn(&Intruder)) {
     if let Some(folder) = std::env::var_os(FOLDER) {
         let user = std::env::var(USER).ok().map(|user| user.parse().unwrap());
@@ -62,7 +61,7 @@ fn run(test: &str, more: Value, probe: fn(&Intruder)) {
     }
 }
 
-/// What there is before the process starts: things of others beside its own.
+/// Prepares files before the process starts: those of others, and its own.
 fn prepare(folder: &Path, user: Option<u32>) {
     fs::create_dir(folder.join("below")).unwrap();
     for name in ["secret", ".bashrc", "below/notes", "old.pcapng"] {
@@ -75,7 +74,7 @@ fn prepare(folder: &Path, user: Option<u32>) {
     }
 }
 
-/// Does what `hcad` does between its configuration and its first guest.
+/// Confines the process as `hcad` does between its configuration and its first guest.
 fn confine(folder: &Path, user: Option<u32>, more: Value) -> Intruder {
     if let Some(user) = user {
         setgroups(&[]).unwrap();
@@ -118,11 +117,11 @@ macro_rules! probes {
     (@more $more:tt) => { json!($more) };
 }
 
-/// A system call that is refused with this error, whatever it is given.
+/// Checks that a system call fails with this error, whatever its arguments.
 #[track_caller]
 fn refused(call: c_long, arguments: [c_long; 6], error: i32) {
     let [a, b, c, d, e, f] = arguments;
-    // SAFETY: what the callers pass are numbers, or point to what outlives the call.
+    // SAFETY: callers pass numbers, or pointers to values that outlive the call.
     let result = unsafe { libc::syscall(call, a, b, c, d, e, f) };
     assert_eq!((result, io::Error::last_os_error().raw_os_error()), (-1, Some(error)));
 }
@@ -132,7 +131,7 @@ fn missing(calls: &[c_long]) {
     calls.iter().for_each(|call| refused(*call, [0; 6], libc::ENOSYS));
 }
 
-/// Landlock's answer, where the kernel has it.
+/// Checks for landlock's error, if the kernel supports landlock.
 #[track_caller]
 fn denied<T>(intruder: &Intruder, result: io::Result<T>) {
     if intruder.has_landlock {
@@ -180,7 +179,7 @@ probes! {
         missing(&[libc::SYS_capget, libc::SYS_capset]);
         let udp = socket(AddressFamily::INET, SocketType::DGRAM, None).unwrap();
         let len: libc::c_int = 1 << 16;
-        // SAFETY: the option is a number of this length, and outlives the call. It takes CAP_NET_ADMIN.
+        // SAFETY: the option is a number of this length and outlives the call. It needs CAP_NET_ADMIN.
         let result = unsafe {
             libc::setsockopt(udp.as_raw_fd(), libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, (&raw const len).cast(), 4)
         };
@@ -259,13 +258,13 @@ probes! {
         }
     };
     the_socket_that_connects_says_nothing: |intruder| {
-        // Nothing else takes its number, and nothing can be sent by it.
+        // The socket has a different number, and cannot send.
         let connects = |fd: i32| {
             let mut address = [0_u8; 110];
             address[0] = 1;
             let path = intruder.path("none");
             address[2..][..path.as_os_str().len()].copy_from_slice(path.as_os_str().as_bytes());
-            // SAFETY: the address is of its length, and any number may be tried.
+            // SAFETY: the address has this length, and any descriptor number is permitted.
             let result = unsafe { libc::connect(fd, address.as_ptr().cast(), 110) };
             assert_eq!(result, -1);
             io::Error::last_os_error().raw_os_error() != Some(libc::ENOSYS)
@@ -275,7 +274,7 @@ probes! {
         let stream = UnixStream::pair().unwrap().0;
         refused(libc::SYS_close, [probe.into(), 0, 0, 0, 0, 0], libc::ENOSYS);
         refused(libc::SYS_dup3, [stream.as_raw_fd().into(), probe.into(), 0, 0, 0, 0], libc::ENOSYS);
-        // SAFETY: a copy of it is ours.
+        // SAFETY: the duplicate is owned by this code.
         let copy = unsafe { OwnedFd::from_raw_fd(libc::dup(probe)) };
         assert!(rustix::net::send(&copy, b"x", rustix::net::SendFlags::NOSIGNAL).is_err());
     };
@@ -305,7 +304,7 @@ probes! {
     };
     sockets_of_later_devices_are_made: |intruder| {
         let later = intruder.path("later.sock");
-        // As the process that made it was killed, and another lives.
+        // As if the process that created it was killed and restarted.
         drop(UnixListener::bind(&later).unwrap());
         let listener = Listener::bind(&later).unwrap();
         assert_eq!(fs::metadata(&later).unwrap().permissions().mode() & 0o777, 0o600);

@@ -1,4 +1,4 @@
-//! The control socket and `hcactl` against a daemon whose client brought up a QP.
+//! The control socket and `hcactl` with a daemon whose client has initialised a QP.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::io::{BufRead, BufReader, Read, Write};
@@ -25,21 +25,20 @@ use serde_json::{Value, json};
 use vfio_bindings::bindings::vfio::VFIO_PCI_CONFIG_REGION_INDEX;
 use vfio_user::Client;
 
-/// Guest memory, from bus address 0 on.
+/// Size of guest memory, from bus address 0 on.
 const MEMORY: u64 = 1 << 20;
-/// Page that backs everything the one region names.
+/// Page behind all addresses of the only region.
 const BUFFER: u64 = 0x3000;
-/// Pages that back ICM.
 const ICM: u64 = 0x10_000;
 
 const QPN: u32 = 0x1_0005;
 
-/// A daemon with a control socket.
+/// Starts a daemon with a control socket.
 fn start() -> (Daemon, PathBuf) {
     start_with(&[])
 }
 
-/// The same, with more keys for its device.
+/// Starts a daemon with a control socket and more keys for its device.
 fn start_with(more: &[(&str, Value)]) -> (Daemon, PathBuf) {
     let folder = tempfile::tempdir().unwrap();
     let (path, socket, control) = with_control(folder.path(), &[]);
@@ -53,7 +52,7 @@ fn start_with(more: &[(&str, Value)]) -> (Daemon, PathBuf) {
     (Daemon::ready(command, folder, socket), control)
 }
 
-/// A guest that owns the device.
+/// A guest that uses the device.
 struct Guest {
     client: Client,
     memory: OwnedFd,
@@ -85,7 +84,7 @@ impl Bus for Guest {
     }
 }
 
-/// The driver of a guest that has just started.
+/// Connects the driver of a new guest.
 fn connect(daemon: &Daemon) -> Driver<Guest> {
     let memory = memfd_create("guest", MemfdFlags::CLOEXEC).unwrap();
     ftruncate(&memory, MEMORY).unwrap();
@@ -95,7 +94,7 @@ fn connect(daemon: &Daemon) -> Driver<Guest> {
     Driver::new(guest)
 }
 
-/// One region, one CQ, and QP [`QPN`] in RTS towards QP 9 of LID 2.
+/// Creates one region, one CQ, and QP [`QPN`] in RTS, connected to QP 9 of LID 2.
 fn bring_up(driver: &mut Driver<Guest>) {
     driver.ok(Op::InitHca, 0, 0, &layout(LOG_QPS, LOG_CQS, LOG_MPTS).emit());
     for (bus, (table, virt, _)) in (ICM..).step_by(0x1000).zip(TABLES) {
@@ -118,7 +117,7 @@ fn bring_up(driver: &mut Driver<Guest>) {
     driver.connect(QPN, &image);
 }
 
-/// Writes one line and gives the answer.
+/// Writes one line and returns the response.
 fn ask(stream: &mut UnixStream, line: &[u8]) -> Value {
     stream.write_all(line).unwrap();
     stream.write_all(b"\n").unwrap();
@@ -127,7 +126,7 @@ fn ask(stream: &mut UnixStream, line: &[u8]) -> Value {
     serde_json::from_str(&answer).unwrap()
 }
 
-/// Runs `hcactl` and gives what it printed: standard output, or the error.
+/// Runs `hcactl` and returns its standard output, or its standard error if it fails.
 fn hcactl(control: &PathBuf, arguments: &[&str]) -> Result<String, String> {
     let mut command = Command::new(env!("CARGO_BIN_EXE_hcactl"));
     let output = command.arg("--socket").arg(control).args(arguments).output().unwrap();
@@ -140,7 +139,7 @@ fn hcactl_json(control: &PathBuf, command: &str) -> Value {
 }
 
 #[test]
-fn the_objects_a_guest_made_are_listed() {
+fn guest_objects_are_listed() {
     let (daemon, control) = start();
     assert_eq!(hcactl_json(&control, "qps"), json!([]), "nothing before INIT_HCA");
     let mut guest = connect(&daemon);
@@ -246,7 +245,7 @@ fn lists_come_in_pages() {
     let (daemon, control) = start();
     let mut guest = connect(&daemon);
     bring_up(&mut guest);
-    // The page of ICM that is mapped has entries 0 to 63.
+    // The mapped ICM page contains entries 0 to 63.
     guest.map(IcmTable::Tpt, 0x100_1000, 0x40_000, 8);
     for key in 2..=300 {
         guest.register(&region(key, 0, 0, 8, MptFlags::empty()));
@@ -268,7 +267,7 @@ fn lists_come_in_pages() {
 }
 
 #[test]
-fn a_port_goes_down_and_comes_up_on_request() {
+fn port_link_follows_requests() {
     let (_daemon, control) = start();
     for state in ["down", "down", "up"] {
         assert_eq!(hcactl(&control, &["port", state]).unwrap(), "");
@@ -277,7 +276,7 @@ fn a_port_goes_down_and_comes_up_on_request() {
 }
 
 #[test]
-fn counters_are_named_by_who_counts() {
+fn counter_names_start_with_layer() {
     let (daemon, control) = start();
     bring_up(&mut connect(&daemon));
     let counters = hcactl_json(&control, "counters");
@@ -297,11 +296,11 @@ fn counters_are_named_by_who_counts() {
 }
 
 #[test]
-fn what_vmm_and_driver_asked_for_is_counted() {
+fn vmm_and_driver_requests_are_counted() {
     let (daemon, control) = start();
     let mut guest = connect(&daemon);
     bring_up(&mut guest);
-    // A SEND of no bytes, whose WQE is all zero but for the link's absence, of the QP and of one that is not there.
+    // Empty SENDs, whose WQE is zero except for the missing link, of the QP and of one that does not exist.
     for qpn in [QPN, 9] {
         guest.ring_doorbell(0, doorbell(qpn, 0, 0x0a, 1));
     }
@@ -313,7 +312,7 @@ fn what_vmm_and_driver_asked_for_is_counted() {
     assert_eq!((&vfio["clients"], &vfio["dma_ranges"]), (&1.into(), &0.into()));
     let messages = &vfio["messages"];
     assert_eq!((&messages["dma_map"], &messages["dma_unmap"]), (&1.into(), &1.into()));
-    // Two of config space, seven words a command, two doorbells.
+    // Two writes to configuration space, seven words per command, two doorbells.
     let commands = 14;
     assert_eq!(messages["region_write"], 2 + commands * 7 + 2);
     assert_eq!(messages["region_read"], commands);
@@ -324,14 +323,14 @@ fn what_vmm_and_driver_asked_for_is_counted() {
     assert_eq!(interface["ignored"], json!({ "qp_reset": 1 }));
     assert_eq!(interface["violations"], json!({}));
     let qp = &hcactl_json(&control, "qps")[0]["counters"];
-    // Receives are polled in ERR, and a slot of zeros counts as posted if the poll comes before the unmapping.
+    // Receives are polled in ERR, and a zeroed slot counts as posted if it is polled before it is unmapped.
     assert_eq!((&qp["doorbells"], &qp["sends"], &qp["sends_completed"]), (&1.into(), &1.into(), &1.into()));
     assert!(qp["failed"].as_u64() >= Some(1), "{qp}");
 
     let text = hcactl(&control, &["counters"]).unwrap();
     assert!(text.lines().any(|line| line.starts_with("interface.commands.MAP_ICM.OK ")), "{text}");
 
-    // The one is told of in whole, the other by what was rung for it.
+    // The first is shown completely, the second by its doorbells.
     let text = hcactl(&control, &["explain", "qp", &format!("{QPN:#x}")]).unwrap();
     let said: Vec<_> = text.lines().collect();
     assert_eq!(said[0], format!("QP {QPN:#x}: RC, ERR"));
@@ -350,7 +349,7 @@ fn what_vmm_and_driver_asked_for_is_counted() {
 }
 
 #[test]
-fn a_strict_device_reports_a_line_each() {
+fn strict_violations_log_one_line_each() {
     let (mut daemon, control) = start_with(&[("strict", json!(true))]);
     let mut guest = connect(&daemon);
     bring_up(&mut guest);
@@ -358,15 +357,15 @@ fn a_strict_device_reports_a_line_each() {
     guest.ok(Op::ToRst, 3, QPN, &[]);
     guest.ok(Op::Rst2Init, 0, QPN, &Qpc { local_qpn: Qpn::new(5), port: 1, ..Qpc::default() }.emit());
     guest.ring_doorbell(0, doorbell(QPN, 0, 0x0a, 1));
-    // A key for the second time.
+    // Registers the key again.
     let region = region(2, 0, 0, 8, MptFlags::empty());
     for op in [Op::Sw2HwMpt, Op::Hw2SwMpt, Op::Sw2HwMpt] {
         guest.ok(op, 0, 2, &region.emit());
     }
-    // The HCR while it may be busy.
+    // Write to the HCR while it may be busy.
     guest.issue(0, 0x1f, 0, hcr::word(Op::Nop.spec().code, 0));
     guest.ok(Op::Nop, 0, 0x1f, &[]);
-    // The page of the CQ's context.
+    // Unmap the page of the CQ's context.
     guest.command_at(0x200_0000, Op::UnmapIcm, 1, 1);
 
     let violations = hcactl_json(&control, "counters")["interface"]["violations"].clone();
@@ -386,7 +385,7 @@ fn a_strict_device_reports_a_line_each() {
 }
 
 #[test]
-fn a_capture_begins_and_ends_on_request_and_overwrites_nothing() {
+fn capture_starts_stops_and_never_overwrites() {
     let (daemon, control) = start();
     let file = daemon.folder.path().join("x.pcapng");
     let name = file.to_str().unwrap();
@@ -404,7 +403,7 @@ fn a_capture_begins_and_ends_on_request_and_overwrites_nothing() {
 }
 
 #[test]
-fn memory_keeps_what_is_chosen_until_it_is_dumped_and_goes_on_then() {
+fn capture_ring_continues_after_dump() {
     let (daemon, control) = start();
     let mut guest = connect(&daemon);
     let file = |name: &str| daemon.folder.path().join(name).to_str().unwrap().to_owned();
@@ -435,7 +434,7 @@ fn memory_keeps_what_is_chosen_until_it_is_dumped_and_goes_on_then() {
 }
 
 #[test]
-fn files_of_a_trace_take_turns_and_none_of_them_is_overwritten() {
+fn trace_files_rotate_without_overwriting() {
     let (daemon, control) = start();
     let mut guest = connect(&daemon);
     let name = daemon.folder.path().join("x.trace");
@@ -458,7 +457,7 @@ fn files_of_a_trace_take_turns_and_none_of_them_is_overwritten() {
 }
 
 #[test]
-fn a_trace_begins_and_ends_on_request_and_overwrites_nothing() {
+fn trace_starts_stops_and_never_overwrites() {
     let (daemon, control) = start();
     let mut guest = connect(&daemon);
     let file = daemon.folder.path().join("x.trace");
@@ -489,9 +488,9 @@ fn a_trace_begins_and_ends_on_request_and_overwrites_nothing() {
     assert_eq!(command["out"]["board_id"], 0x0123_4567_89ab_cdef_u64);
 }
 
-/// Once a VMM is connected, what the device is made of cannot be told any more.
+/// Once a VMM is connected, recording can no longer start, because the device's initial state is unknown.
 #[test]
-fn a_record_begins_on_request_before_a_client_comes_and_is_replayed() {
+fn record_started_before_client_replays() {
     let (mut daemon, control) = start();
     let file = daemon.folder.path().join("x.record");
     let name = file.to_str().unwrap();
@@ -507,7 +506,7 @@ fn a_record_begins_on_request_before_a_client_comes_and_is_replayed() {
     drop(guest);
     daemon.wait_for_line("device reset");
 
-    // What was done before counts for the device that is recorded too.
+    // Earlier changes apply to the recorded device too.
     hcactl(&control, &["impair", "add", "tx", "--probability", "0.5", "--seed", "3", "drop"]).unwrap();
     hcactl(&control, &["port", "down"]).unwrap();
     hcactl(&control, &["record", "on", name]).unwrap();
@@ -537,12 +536,12 @@ fn a_record_begins_on_request_before_a_client_comes_and_is_replayed() {
     let trace = file.with_extension("trace");
     replay(&["--trace", trace.to_str().unwrap()]);
     let trace = std::fs::read_to_string(trace).unwrap();
-    // The one before the end.
+    // The command before the end.
     assert_eq!(trace.matches(" command QUERY_ADAPTER status=OK ").count(), 1, "{trace}");
 }
 
 #[test]
-fn a_record_ends_at_its_bound_and_the_device_goes_on() {
+fn record_stops_at_size_limit() {
     let (mut daemon, control) = start_with(&[("record_max_bytes", json!(5000))]);
     let file = daemon.folder.path().join("x.record");
     let name = file.to_str().unwrap();
@@ -557,7 +556,7 @@ fn a_record_ends_at_its_bound_and_the_device_goes_on() {
 }
 
 #[test]
-fn who_ends_what_a_full_disk_has_ended_is_told() {
+fn stop_reports_earlier_disk_full() {
     let full = "to /dev/full has already stopped: No space left on device (os error 28)";
     let (daemon, control) = start_with(&[("trace", json!({ "file": "/dev/full" }))]);
     connect(&daemon).ok(Op::Nop, 0, 0x1f, &[]);
@@ -573,7 +572,7 @@ fn who_ends_what_a_full_disk_has_ended_is_told() {
 }
 
 #[test]
-fn a_trace_ends_at_its_bound_and_the_device_goes_on() {
+fn trace_stops_at_size_limit() {
     let (mut daemon, control) = start_with(&[("trace_max_bytes", json!(1000))]);
     let mut guest = connect(&daemon);
     let file = daemon.folder.path().join("x.trace");
@@ -592,7 +591,7 @@ fn a_trace_ends_at_its_bound_and_the_device_goes_on() {
 }
 
 #[test]
-fn impairments_are_added_listed_and_cleared_at_run_time() {
+fn impairments_change_at_run_time() {
     let (_daemon, control) = start();
     let add =
         ["impair", "add", "tx", "--qpn", "0x12", "--opcode", "READ response middle", "--nth", "3", "drop"];
@@ -633,7 +632,7 @@ fn impairments_are_added_listed_and_cleared_at_run_time() {
 }
 
 #[test]
-fn peers_come_and_go_at_run_time() {
+fn peers_change_at_run_time() {
     let (_daemon, control) = start();
     let peers = || -> Value {
         serde_json::from_str(&hcactl(&control, &["--json", "peer", "list"]).unwrap()).unwrap()
@@ -665,7 +664,7 @@ fn peers_come_and_go_at_run_time() {
 }
 
 #[test]
-fn what_is_no_request_is_answered_with_an_error_and_the_next_one_is_served() {
+fn invalid_request_gets_error_and_next_is_served() {
     let (_daemon, control) = start();
     let mut stream = UnixStream::connect(&control).unwrap();
     let nested = [b'['; 4000];
@@ -688,20 +687,20 @@ fn what_is_no_request_is_answered_with_an_error_and_the_next_one_is_served() {
 }
 
 #[test]
-fn a_line_without_end_closes_its_client_only() {
+fn endless_line_closes_only_its_client() {
     let (_daemon, control) = start();
     let mut stream = UnixStream::connect(&control).unwrap();
-    // Fails where the daemon has closed the connection in the middle.
+    // The write fails if the daemon has already closed the connection.
     let _ = stream.write_all(&vec![b'x'; 8 << 20]);
     let mut answer = Vec::new();
-    // The daemon closes with bytes unread, which the socket may report behind the answer.
+    // The daemon closes with unread bytes, so that the socket may report an error after the response.
     let _ = stream.read_to_end(&mut answer);
     assert!(answer.starts_with(br#"{"error":"request exceeds"#));
     assert!(hcactl(&control, &["devices"]).is_ok());
 }
 
 #[test]
-fn a_seventeenth_client_is_told_that_there_are_too_many() {
+fn seventeenth_client_is_rejected_with_reason() {
     let (_daemon, control) = start();
     let mut clients: Vec<_> = (0..16).map(|_| UnixStream::connect(&control).unwrap()).collect();
     for client in &mut clients {
@@ -717,15 +716,19 @@ fn a_seventeenth_client_is_told_that_there_are_too_many() {
 }
 
 #[test]
-fn clients_that_say_nothing_do_not_lock_others_out() {
+fn silent_clients_do_not_block_others() {
     let (_daemon, control) = start();
     let mut silent: Vec<_> = (0..16).map(|_| UnixStream::connect(&control).unwrap()).collect();
     until("a place", || hcactl(&control, &["devices"]).ok());
-    assert_eq!(silent[0].read(&mut [0]).unwrap(), 0, "the one that was silent for longest is gone");
+    assert_eq!(
+        silent[0].read(&mut [0]).unwrap(),
+        0,
+        "the client that was silent for longest is disconnected"
+    );
 }
 
 #[test]
-fn a_daemon_that_is_not_there_is_named() {
+fn unreachable_daemon_is_named() {
     let error = hcactl(&"/nonexistent/control.sock".into(), &["devices"]).unwrap_err();
     assert!(error.starts_with("hcactl: cannot connect to /nonexistent/control.sock: "), "{error}");
 }

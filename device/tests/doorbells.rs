@@ -1,4 +1,4 @@
-//! Doorbells without traps: somebody else's vfio-user client maps the pages, stores, and sends nothing.
+//! Mapped doorbells: an independent vfio-user client maps the pages, stores, and sends no message.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::fs::{self, File};
@@ -23,15 +23,15 @@ use vfio_bindings::bindings::vfio::{
 use vfio_user::Client;
 use vm_memory::{Bytes as _, FileOffset, MmapRegion, VolatileMemory as _};
 
-/// Bytes of guest memory, from bus address 0 on.
+/// Size of guest memory in bytes, from bus address 0 on.
 const MEMORY: u64 = 1 << 20;
 
-/// Bus addresses: doorbell records, page table, buffers of a CQ and of an EQ.
+/// Bus addresses of doorbell records, page table, and the buffers of a CQ and an EQ.
 const RECORDS: u64 = 0xa000;
 const MTT_BUS: u64 = 0x8000;
 const CQ_BUFFER: u64 = 0x2_0000;
 const EQ_BUFFER: u64 = 0x2_1000;
-/// ICM address of the page table; the records of UAR page 2 are in the third page.
+/// ICM address of the page table. The records of UAR page 2 are in the third page.
 const MTT: u64 = 0x10_0000;
 const CQN: u32 = 1;
 const LAYOUT: InitHca = InitHca {
@@ -127,7 +127,7 @@ fn start(more: &[(&str, Value)]) -> Daemon {
     Daemon::ready(command, folder, socket)
 }
 
-/// A driver of a device that has a CQ and the EQ of its events.
+/// Returns a driver whose device has a CQ and an EQ for its events.
 fn with_cq(daemon: &Daemon) -> Driver<Vmm> {
     let mut driver = Driver::new(Vmm::attach(daemon));
     driver.enable();
@@ -150,8 +150,8 @@ fn with_cq(daemon: &Daemon) -> Driver<Vmm> {
     driver
 }
 
-/// Arms the CQ for an entry that is there, if software has read up to `consumer`: there is none, so that any other number
-/// asks for an event at once.
+/// Arms the CQ for any entry after consumer index `consumer`. There is none, so a different index causes an event at
+/// once.
 fn arm(driver: &mut Driver<Vmm>, sequence: u8, consumer: u32) {
     let record = CQN << 8 | 2 << 5 | u32::from(sequence & 3) << 3 | 2;
     let record = [consumer.to_be_bytes(), record.to_be_bytes()].concat();
@@ -168,7 +168,7 @@ fn wait_for_event(driver: &mut Driver<Vmm>, number: u64) {
 }
 
 #[test]
-fn a_doorbell_is_found_without_a_message_whatever_the_silence_before_it() {
+fn mapped_doorbell_is_found_after_any_idle_time() {
     let daemon = start(&[]);
     let mut driver = with_cq(&daemon);
     for (number, pause) in [0, 0, 3, 30, 300, 1200].into_iter().enumerate() {
@@ -179,7 +179,7 @@ fn a_doorbell_is_found_without_a_message_whatever_the_silence_before_it() {
 }
 
 #[test]
-fn the_file_cannot_be_cut_short_and_the_next_client_has_another() {
+fn doorbell_file_is_sealed_and_per_client() {
     let daemon = start(&[]);
     let first = with_cq(&daemon);
     let file = |vmm: &Vmm| -> File {
@@ -202,7 +202,7 @@ fn the_file_cannot_be_cut_short_and_the_next_client_has_another() {
 }
 
 #[test]
-fn a_record_has_doorbells_that_made_no_message() {
+fn record_contains_mapped_doorbells() {
     let record = tempfile::tempdir().unwrap();
     let path = record.path().join("hca.record");
     {
@@ -236,10 +236,10 @@ fn interfaces_whose_doorbells_have_to_trap_say_so() {
     }
 }
 
-/// A device whose guest is silent wakes up a hundred times a second. This is a bound for a host that is busy with other
-/// tests; `device/book/src/inside/doorbells.md` has the figure of a quiet one.
+/// A device with a silent guest wakes up a hundred times per second. The limit is for a host that is busy with other
+/// tests; `device/book/src/inside/doorbells.md` has the figure of an idle one.
 #[test]
-fn an_idle_device_takes_hardly_any_of_a_processor() {
+fn idle_device_uses_little_cpu() {
     let daemon = start(&[]);
     let mut driver = with_cq(&daemon);
     arm(&mut driver, 1, 7);

@@ -1,4 +1,4 @@
-//! Figures of several devices at once: `hcactl counters` and lists, and what Prometheus reads.
+//! Counters of several devices at once: `hcactl counters`, lists, and the metrics for Prometheus.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::io::{BufRead, BufReader, Read, Write};
@@ -11,14 +11,14 @@ use crate::common::{Daemon, PATIENCE, hcad};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-/// A daemon with HCAs 1 and 2 on a local network; its control socket.
+/// Starts a daemon with HCAs 1 and 2 on a local network. Returns its control socket too.
 fn start() -> (Daemon, PathBuf) {
     let (command, folder) = command(&[]);
     let (socket, control) = (folder.path().join("1.sock"), folder.path().join("control.sock"));
     (Daemon::ready(command, folder, socket), control)
 }
 
-/// The same, not started, with these further keys.
+/// Returns the command of such a daemon with further keys.
 fn command(more: &[(&str, Value)]) -> (Command, TempDir) {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name);
@@ -41,7 +41,7 @@ fn command(more: &[(&str, Value)]) -> (Command, TempDir) {
     (command, folder)
 }
 
-/// A daemon that tells figures on an address that nobody else has.
+/// Starts a daemon that serves metrics on a free address.
 fn start_with_metrics() -> (Daemon, SocketAddr) {
     let (mut command, folder) = command(&[("metrics", json!("127.0.0.1:0"))]);
     let socket = folder.path().join("1.sock");
@@ -54,7 +54,7 @@ fn start_with_metrics() -> (Daemon, SocketAddr) {
     (daemon, address)
 }
 
-/// What is answered to these bytes: the head and what follows.
+/// Sends a request and returns the head and body of the response.
 fn exchange(mut stream: impl Read + Write, request: &str) -> (String, String) {
     stream.write_all(request.as_bytes()).unwrap();
     let mut answer = String::new();
@@ -65,7 +65,7 @@ fn exchange(mut stream: impl Read + Write, request: &str) -> (String, String) {
 
 const GET: &str = "GET /metrics HTTP/1.1\r\nHost: localhost\r\nAccept: text/plain\r\n\r\n";
 
-/// The value of a sample.
+/// Returns the value of a sample.
 fn sample(text: &str, name: &str) -> Option<f64> {
     text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.parse().ok())
 }
@@ -78,7 +78,7 @@ fn hcactl(control: &PathBuf, arguments: &[&str]) -> Result<String, String> {
 }
 
 #[test]
-fn counters_and_lists_are_of_all_devices_unless_some_are_chosen() {
+fn default_selection_is_all_devices() {
     let (_daemon, control) = start();
     let json = |arguments: &[&str]| -> Value {
         serde_json::from_str(&hcactl(&control, &[&["--json"], arguments].concat()).unwrap()).unwrap()
@@ -113,7 +113,7 @@ fn counters_and_lists_are_of_all_devices_unless_some_are_chosen() {
 }
 
 #[test]
-fn counters_are_watched_with_their_rates_until_nobody_reads() {
+fn counter_watch_ends_when_output_closes() {
     let (_daemon, control) = start();
     let mut command = Command::new(env!("CARGO_BIN_EXE_hcactl"));
     command
@@ -144,7 +144,7 @@ fn counters_are_watched_with_their_rates_until_nobody_reads() {
 }
 
 #[test]
-fn figures_of_all_devices_are_told_to_who_asks_as_prometheus_does() {
+fn prometheus_scrape_returns_all_devices() {
     let (daemon, address) = start_with_metrics();
     let (head, text) = exchange(TcpStream::connect(address).unwrap(), GET);
     assert!(head.starts_with("HTTP/1.1 200 OK\r\n"), "{head}");
@@ -182,7 +182,7 @@ fn figures_of_all_devices_are_told_to_who_asks_as_prometheus_does() {
 }
 
 #[test]
-fn a_unix_socket_serves_figures_for_the_user_of_the_process() {
+fn unix_metrics_socket_admits_own_user() {
     let apart = tempfile::tempdir().unwrap();
     let metrics = apart.path().join("metrics.sock");
     let (command, folder) = command(&[("metrics", json!(metrics))]);
@@ -194,7 +194,7 @@ fn a_unix_socket_serves_figures_for_the_user_of_the_process() {
 }
 
 #[test]
-fn clients_that_say_nothing_shut_nobody_out_and_are_ended() {
+fn silent_metrics_clients_time_out() {
     let (_daemon, address) = start_with_metrics();
     let mut silent: Vec<_> = (0..32).map(|_| TcpStream::connect(address).unwrap()).collect();
     for stream in &mut silent {
@@ -204,7 +204,7 @@ fn clients_that_say_nothing_shut_nobody_out_and_are_ended() {
     assert!(head.starts_with("HTTP/1.1 200 OK"), "{head}");
     for mut stream in silent {
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
-        // The end, or a reset: not a time out.
+        // The end or a reset, but not a timeout.
         match stream.read(&mut [0]) {
             Ok(len) => assert_eq!(len, 0),
             Err(error) => assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset),
@@ -213,7 +213,7 @@ fn clients_that_say_nothing_shut_nobody_out_and_are_ended() {
 }
 
 #[test]
-fn top_prints_a_screen_of_all_devices_or_of_some() {
+fn top_prints_all_or_chosen_devices() {
     let (_daemon, control) = start();
     let text = hcactl(&control, &["top", "--once", "--every", "0.1"]).unwrap();
     let lines: Vec<_> = text.lines().collect();

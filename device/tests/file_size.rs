@@ -1,4 +1,4 @@
-//! A limit of the length of files (`ulimit -f`, `LimitFSIZE=`) costs what would be longer, and no guest its device.
+//! A file size limit (`ulimit -f`, `LimitFSIZE=`) cuts off longer files, but does not affect guests.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::fs::File;
@@ -11,11 +11,11 @@ use crate::common::{Daemon, hcad, until, with_control};
 use rustix::process::{Resource, Rlimit, setrlimit};
 use serde_json::{Value, json};
 
-/// `hcad`, whose files end at `len` bytes.
+/// Returns `hcad` with a file size limit of `len` bytes.
 fn limited(len: u64) -> Command {
     let mut command = hcad();
     let limit = Rlimit { current: Some(len), maximum: Some(len) };
-    // SAFETY: between fork and exec this only makes a system call.
+    // SAFETY: only one system call is made between fork and exec.
     unsafe { command.pre_exec(move || setrlimit(Resource::Fsize, limit).map_err(io::Error::from)) };
     command
 }
@@ -27,7 +27,7 @@ fn hcactl(control: &Path, arguments: &[&str]) -> Option<String> {
 }
 
 #[test]
-fn a_full_log_file_costs_lines() {
+fn full_log_file_drops_lines() {
     let folder = tempfile::tempdir().unwrap();
     let (config, _, control) = with_control(folder.path(), &[]);
     let log = folder.path().join("log");
@@ -45,7 +45,7 @@ fn a_full_log_file_costs_lines() {
 }
 
 #[test]
-fn files_at_their_limit_end_alone() {
+fn file_at_limit_stops_alone() {
     let folder = tempfile::tempdir().unwrap();
     let (config, socket, control) = with_control(folder.path(), &[]);
     let mut entry: Value = serde_json::from_slice(&std::fs::read(&config).unwrap()).unwrap();
@@ -56,7 +56,7 @@ fn files_at_their_limit_end_alone() {
     let mut daemon = Daemon::ready(command, folder, socket);
     for (what, name) in [("trace", "x.trace"), ("record", "x.record")] {
         let file = daemon.folder.path().join(name);
-        // Whether it begins and ends at once, or does not begin.
+        // The operation may stop at once or fail to start.
         let _ = hcactl(&control, &[what, "on", file.to_str().unwrap()]);
     }
     let _ = hcactl(&control, &["capture", "off"]);
@@ -66,7 +66,7 @@ fn files_at_their_limit_end_alone() {
 }
 
 #[test]
-fn a_ring_beyond_the_limit_is_not_made() {
+fn ring_beyond_file_limit_is_rejected() {
     let folder = tempfile::tempdir().unwrap();
     let ring = folder.path().join("ring");
     let device = |id: u16| {

@@ -1,4 +1,4 @@
-//! Devices that come and go while `hcad` runs: by `hcactl device`, and by a configuration that is read again.
+//! Devices that are added and removed while `hcad` runs: by `hcactl device`, and by a reloaded configuration.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::fs;
@@ -14,7 +14,7 @@ use tempfile::TempDir;
 use vfio_bindings::bindings::vfio::VFIO_PCI_CONFIG_REGION_INDEX;
 use vfio_user::Client;
 
-/// A device by this number, on a fabric where others reach it.
+/// Returns a device with this number, on a fabric where others can reach it.
 fn device(folder: &Path, id: u16) -> Value {
     json!({
         "id": id,
@@ -34,7 +34,7 @@ fn write(folder: &Path, devices: &[Value], more: &[(&str, Value)]) -> PathBuf {
     path
 }
 
-/// A daemon with such devices, which finds its file in `folder`.
+/// Starts a daemon with these devices and its configuration file in `folder`.
 fn start(folder: TempDir, devices: &[Value], more: &[(&str, Value)]) -> Daemon {
     let mut command = hcad();
     command.arg("--config").arg(write(folder.path(), devices, more));
@@ -46,7 +46,7 @@ fn hcactl(daemon: &Daemon, arguments: &[&str]) -> Result<String, String> {
     hcactl_with(daemon, arguments, None)
 }
 
-/// The same with a text for its standard input.
+/// Runs `hcactl` with a text as standard input.
 fn hcactl_with(daemon: &Daemon, arguments: &[&str], input: Option<&Value>) -> Result<String, String> {
     let control = daemon.folder.path().join("control.sock");
     let mut command = Command::new(env!("CARGO_BIN_EXE_hcactl"));
@@ -65,18 +65,18 @@ fn add(daemon: &Daemon, entry: &Value) -> Result<String, String> {
     hcactl_with(daemon, &["device", "add", "-"], Some(entry))
 }
 
-/// Numbers of the devices there are, in their order.
+/// Returns the numbers of the devices in their order.
 fn devices(daemon: &Daemon) -> Vec<u64> {
     let rows: Value = serde_json::from_str(&hcactl(daemon, &["--json", "devices"]).unwrap()).unwrap();
     rows.as_array().unwrap().iter().map(|row| row["id"].as_u64().unwrap()).collect()
 }
 
-/// Connects to a device, as a VMM does.
+/// Connects to a device as a VMM does.
 fn connect(daemon: &Daemon, id: u16) -> Client {
     Client::new(&daemon.folder.path().join(format!("{id}.sock"))).unwrap()
 }
 
-/// Whether a VMM still has its device.
+/// Returns whether a VMM is still connected to its device.
 fn is_served(client: &mut Client) -> bool {
     let mut id = [0; 2];
     client.region_read(VFIO_PCI_CONFIG_REGION_INDEX, 0, &mut id).is_ok() && u16::from_le_bytes(id) == 0x15b3
@@ -84,15 +84,15 @@ fn is_served(client: &mut Client) -> bool {
 
 fn hang_up(daemon: &Daemon) {
     let pid = libc::pid_t::try_from(daemon.child.id()).unwrap();
-    // SAFETY: sends a signal to a child that has not been waited for, so its number is still its own.
+    // SAFETY: sends a signal to a child that was not reaped, so its process ID is still valid.
     assert_eq!(unsafe { libc::kill(pid, libc::SIGHUP) }, 0);
 }
 
-/// Whether the kernel keeps processes from files.
+/// Returns whether the kernel supports landlock.
 fn has_landlock() -> bool {
-    // Number of linux/unistd.h, the same everywhere; the flag asks for the version of the rules.
+    // Number in linux/unistd.h, which is the same on all architectures. The flag queries the ABI version.
     const LANDLOCK_CREATE_RULESET: i64 = 444;
-    // SAFETY: with this flag there is no ruleset to be read.
+    // SAFETY: with this flag, no ruleset is read.
     unsafe { libc::syscall(LANDLOCK_CREATE_RULESET, std::ptr::null::<u8>(), 0, 1) > 0 }
 }
 
@@ -101,7 +101,7 @@ fn folder() -> TempDir {
 }
 
 #[test]
-fn a_device_is_added_and_removed_and_the_others_do_not_notice() {
+fn adding_and_removing_device_leaves_others_alone() {
     let folder = folder();
     let first = device(folder.path(), 1);
     let daemon = start(folder, &[first], &[]);
@@ -125,14 +125,14 @@ fn a_device_is_added_and_removed_and_the_others_do_not_notice() {
     let error = hcactl(&daemon, &["device", "remove", "2"]).unwrap_err();
     assert_eq!(error, "hcactl: device 2 does not exist\n");
 
-    // Its number, MAC and socket can be had again, and where the socket of a process that was killed is left behind.
+    // Number, MAC and socket can be reused, even if a killed process left the socket behind.
     drop(UnixListener::bind(path.join("2.sock")).unwrap());
     add(&daemon, &device(path, 2)).unwrap();
     assert!(is_served(&mut connect(&daemon, 2)) && is_served(&mut one));
 }
 
 #[test]
-fn the_last_device_may_go_and_another_come() {
+fn last_device_can_be_replaced() {
     let folder = folder();
     let first = device(folder.path(), 1);
     let daemon = start(folder, &[first], &[]);
@@ -143,7 +143,7 @@ fn the_last_device_may_go_and_another_come() {
 }
 
 #[test]
-fn a_device_that_cannot_be_added_is_refused_with_its_key_and_nothing_is_lost() {
+fn rejected_device_names_key_and_changes_nothing() {
     let folder = folder();
     let (elsewhere, taken) = (self::folder(), std::net::UdpSocket::bind("127.0.0.1:0").unwrap());
     let mut first = device(folder.path(), 1);
@@ -204,7 +204,7 @@ fn a_device_that_cannot_be_added_is_refused_with_its_key_and_nothing_is_lost() {
 }
 
 #[test]
-fn confinement_lets_a_device_that_comes_later_have_what_was_named_for_it() {
+fn confinement_grants_paths_of_later_devices() {
     let folder = folder();
     let elsewhere = self::folder();
     let group = rustix::process::getegid().as_raw();
@@ -221,7 +221,7 @@ fn confinement_lets_a_device_that_comes_later_have_what_was_named_for_it() {
 }
 
 #[test]
-fn a_ring_takes_a_device_that_comes_later() {
+fn ring_admits_later_device() {
     let folder = folder();
     let first = device(folder.path(), 1);
     let ring = json!({ "ring": { "folder": folder.path() } });
@@ -232,7 +232,7 @@ fn a_ring_takes_a_device_that_comes_later() {
         entry["fabric"] = ring.clone();
         add(&daemon, &entry).unwrap();
     }
-    // Making folders is not among what is left to the process.
+    // The confined process cannot create folders.
     let mut entry = device(path, 4);
     entry["fabric"] = json!({ "ring": { "folder": path.join("new") } });
     let missing = add(&daemon, &entry).map_err(|error| error.contains("device.fabric.ring.folder: "));
@@ -245,10 +245,10 @@ fn a_ring_takes_a_device_that_comes_later() {
 }
 
 #[test]
-fn a_reload_touches_what_has_changed_and_nothing_else() {
+fn reload_restarts_only_changed_devices() {
     let folder = folder();
     let [one, two, three] = [1, 2, 3].map(|id| device(folder.path(), id));
-    // A name that can be looked up only before the process has confined itself.
+    // A host name, which only resolves before the process is confined.
     let mut named = device(folder.path(), 4);
     named["fabric"] =
         json!({ "udp": { "bind": "127.0.0.1:0", "peers": [{ "addr": "localhost:9", "id": 9 }] } });
@@ -266,7 +266,7 @@ fn a_reload_touches_what_has_changed_and_nothing_else() {
     });
     assert_eq!(serde_json::from_str::<Value>(&reloaded).unwrap(), expected);
     let served = clients.each_mut().map(is_served);
-    assert_eq!(served, [true, false, false, true, true], "those of 2 and 3 are gone");
+    assert_eq!(served, [true, false, false, true, true], "those of 2 and 3 are removed");
     assert!(is_served(&mut connect(&daemon, 2)) && is_served(&mut connect(&daemon, 5)));
     assert!(!path.join("3.sock").exists());
     let mut there = devices(&daemon);
@@ -274,14 +274,14 @@ fn a_reload_touches_what_has_changed_and_nothing_else() {
     assert_eq!(there, [1, 2, 4, 5, 7], "what hcactl has added stays");
     daemon.wait_for_line("a reload cannot change this setting; restart hcad to apply the new value");
 
-    // Again, without a change: nobody notices.
+    // A reload without a change has no effect.
     let again = hcactl(&daemon, &["reload"]).unwrap();
     assert!(again.starts_with("unchanged: 1, 2, 4, 5\n"), "{again}");
     assert!(is_served(&mut clients[0]));
 }
 
 #[test]
-fn a_reload_has_the_log_pass_by_another_filter() {
+fn reload_changes_log_filter() {
     let folder = folder();
     let one = device(folder.path(), 1);
     let mut daemon = start(
@@ -295,12 +295,12 @@ fn a_reload_has_the_log_pass_by_another_filter() {
         hcactl(&daemon, &["reload"]).unwrap()
     };
     assert_eq!(reload("info"), "unchanged: 1\n");
-    // Which the filter at the start leaves out.
+    // A message that the initial filter omits.
     daemon.wait_for_line("INFO device::fleet: configuration reloaded ");
 }
 
 #[test]
-fn a_file_that_is_wrong_changes_nothing() {
+fn invalid_file_changes_nothing() {
     let folder = folder();
     let [one, two] = [1, 2].map(|id| device(folder.path(), id));
     let mut daemon = start(folder, &[one.clone(), two.clone()], &[]);
@@ -317,10 +317,10 @@ fn a_file_that_is_wrong_changes_nothing() {
     for (devices, problem) in [
         (vec![], "devices: at least one device is required"),
         (vec![one.clone(), one.clone()], "devices[1].id: 1 is already used by devices[0]"),
-        // Only with what is not in the file.
+        // This only conflicts with a device that is not in the file.
         (vec![one.clone(), like_added], "devices[1].mac: 02:00:00:00:00:07 is already used by hca7"),
         (vec![one.clone(), elsewhere], "devices[1].socket_path: cannot access /nonexistent"),
-        // Seen only when the device is made; device 2 would go.
+        // This is only detected when the device is created. Device 2 would be removed.
         (vec![one, device(&path, 4), in_use], "devices[2].fabric.udp.bind: cannot open 127.0.0.1:"),
     ] {
         write(&path, &devices, &[]);
@@ -338,7 +338,7 @@ fn a_file_that_is_wrong_changes_nothing() {
 }
 
 #[test]
-fn a_device_that_has_changed_and_cannot_be_made_is_tried_until_it_can() {
+fn changed_device_is_retried_until_created() {
     let folder = folder();
     let one = device(folder.path(), 1);
     let daemon = start(folder, std::slice::from_ref(&one), &[]);
@@ -360,7 +360,7 @@ fn a_device_that_has_changed_and_cannot_be_made_is_tried_until_it_can() {
 }
 
 #[test]
-fn a_hangup_has_the_file_read_again_and_the_service_manager_told() {
+fn sighup_reloads_and_notifies_service_manager() {
     let folder = folder();
     let [one, two] = [1, 2].map(|id| device(folder.path(), id));
     let manager = UnixDatagram::bind(folder.path().join("notify")).unwrap();
@@ -390,7 +390,7 @@ fn a_hangup_has_the_file_read_again_and_the_service_manager_told() {
     daemon.wait_for_line("cannot reload the configuration: ");
     assert!(is_served(&mut client));
 
-    // Another file in its place, which confinement keeps the daemon from, and not hcactl.
+    // Another file at the same path, which the confined daemon cannot read, but hcactl can.
     fs::remove_file(path.join("hcad.json")).unwrap();
     write(&path, &[one, two], &[]);
     if !has_landlock() {
@@ -403,7 +403,7 @@ fn a_hangup_has_the_file_read_again_and_the_service_manager_told() {
 }
 
 #[test]
-fn a_file_in_a_folder_that_may_be_read_may_be_replaced() {
+fn file_in_readable_folder_can_be_replaced() {
     let folder = folder();
     let one = device(folder.path(), 1);
     let readable = json!({ "readable": [folder.path()] });

@@ -1,4 +1,4 @@
-//! `hcactl` as somebody types it, and before a daemon that means no good.
+//! `hcactl` as a user runs it, and with a hostile daemon.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -39,7 +39,7 @@ fn complaint(output: &Output) -> String {
     String::from_utf8(output.stderr.clone()).unwrap()
 }
 
-/// A server that gives one client one answer to its first request.
+/// Returns a server that sends one client one response to its first request.
 fn server(answer: &'static [u8]) -> (TempDir, PathBuf) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("control.sock");
@@ -47,14 +47,14 @@ fn server(answer: &'static [u8]) -> (TempDir, PathBuf) {
     thread::spawn(move || {
         let (stream, _) = listener.accept().unwrap();
         BufReader::new(&stream).read_line(&mut String::new()).unwrap();
-        // The client may have heard enough before all of it is said.
+        // The client may disconnect before the whole response was sent.
         let _ = (&stream).write_all(answer);
     });
     (folder, path)
 }
 
 #[test]
-fn the_socket_is_named_before_or_behind_the_command_or_by_the_environment() {
+fn socket_option_position_and_environment_are_equivalent() {
     let (_daemon, control) = start();
     let behind = hcactl().arg("devices").arg("--socket").arg(&control).output().unwrap();
     assert!(printed(&behind).contains("02:00:00:00:00:01"));
@@ -75,7 +75,7 @@ fn no_command_prints_grouped_help() {
 }
 
 #[test]
-fn devices_shows_the_one_that_was_chosen() {
+fn devices_shows_chosen_device() {
     let (_daemon, control) = start();
     let one: Value =
         serde_json::from_str(&printed(&run(&control, &["--json", "--device", "1", "devices"]))).unwrap();
@@ -85,7 +85,7 @@ fn devices_shows_the_one_that_was_chosen() {
 }
 
 #[test]
-fn json_tells_what_was_done() {
+fn json_reports_result() {
     let (daemon, control) = start();
     let file = daemon.folder.path().join("x.pcapng");
     let file = file.to_str().unwrap();
@@ -102,7 +102,7 @@ fn json_tells_what_was_done() {
 }
 
 #[test]
-fn an_internal_error_is_made_only_by_who_means_it() {
+fn internal_error_needs_explicit_option() {
     let (_daemon, control) = start();
     let refused = run(&control, &["fail"]);
     assert_eq!(complaint(&refused), "hcactl: standard input is not a terminal; pass --yes to confirm\n");
@@ -110,7 +110,7 @@ fn an_internal_error_is_made_only_by_who_means_it() {
 }
 
 #[test]
-fn a_daemon_that_cannot_be_reached_is_named_with_the_key_that_says_where_it_is() {
+fn unreachable_daemon_error_names_key() {
     let error = complaint(&run(Path::new("/nonexistent/control.sock"), &["devices"]));
     assert!(
         error.starts_with("hcactl: cannot connect to /nonexistent/control.sock: No such file"),
@@ -121,7 +121,7 @@ fn a_daemon_that_cannot_be_reached_is_named_with_the_key_that_says_where_it_is()
 }
 
 #[test]
-fn what_a_daemon_says_does_nothing_to_the_terminal() {
+fn control_characters_from_daemon_are_escaped() {
     let (_folder, socket) = server(b"{\"error\":\"\\u001b]0;mine\\u0007\xc2\x9b2J\"}\n");
     let error = complaint(&run(&socket, &["devices"]));
     assert_eq!(error, "hcactl: \\u{1b}]0;mine\\u{7}\\u{9b}2J\n");
@@ -136,7 +136,7 @@ fn what_a_daemon_says_does_nothing_to_the_terminal() {
 }
 
 #[test]
-fn an_answer_without_end_is_not_read_to_its_end() {
+fn endless_response_is_cut_off() {
     static ENDLESS: [u8; 17 << 20] = [b'x'; 17 << 20];
     let (_folder, socket) = server(&ENDLESS);
     assert_eq!(

@@ -1,4 +1,4 @@
-//! A device among a hostile guest, client and wire: the fuzzers' operations, from their corpora and at random.
+//! A device with a hostile guest, client and fabric: the fuzzers' operations, from their corpora and at random.
 #![allow(clippy::unwrap_used, reason = "test code")]
 
 use std::fs;
@@ -7,7 +7,7 @@ use std::path::Path;
 use device::frontend::list;
 
 #[test]
-fn every_corpus_replays() {
+fn every_corpus_input_replays() {
     let corpora = Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/corpus");
     let mut names: Vec<_> = fs::read_dir(&corpora)
         .unwrap()
@@ -41,46 +41,46 @@ fn a_device_serves_on_whatever_happened() {
 }
 
 #[test]
-fn management_answers_on_whatever_it_was_sent() {
+fn management_answers_after_hostile_input() {
     random_inputs(500, 16, device_fuzz::mads::run);
 }
 
 #[test]
-fn a_client_is_served_on_whatever_it_sent() {
+fn client_is_served_after_hostile_input() {
     random_inputs(200, 4, device_fuzz::vfio::run);
 }
 
 #[test]
-fn memory_is_what_maps_and_unmaps_made_it() {
+fn memory_matches_maps_and_unmaps() {
     random_inputs(300, 4, device_fuzz::dma::run);
 }
 
 #[test]
-fn a_port_answers_on_whatever_it_was_sent() {
+fn port_answers_after_hostile_input() {
     random_inputs(500, 16, device_fuzz::net::run);
 }
 
 #[test]
-fn frames_come_out_as_often_as_rules_say() {
+fn impairment_rules_determine_frame_count() {
     random_inputs(200, 8, device_fuzz::impair::run);
 }
 
 #[test]
-fn peers_are_told_apart_whatever_they_sent() {
+fn peers_stay_distinct_after_hostile_input() {
     random_inputs(300, 4, device_fuzz::switch::run);
 }
 
 #[test]
-fn memory_that_others_write_to_gives_frames_or_nothing() {
+fn ring_yields_whole_frames_or_nothing() {
     random_inputs(500, 8, device_fuzz::ring::run);
 }
 
 #[test]
-fn a_replay_ends_whatever_is_in_its_record() {
+fn replay_of_any_record_terminates() {
     random_inputs(500, 4, device_fuzz::record::run);
 }
 
-/// Runs a target on so many inputs, each longer than the one before by so many bytes.
+/// Runs a target on `runs` random inputs, each longer than the previous one by `step` bytes.
 fn random_inputs(runs: usize, step: usize, target: impl Fn(&[u8])) {
     let mut state = 0x9e37_79b9_7f4a_7c15_u64;
     for run in 0..runs {

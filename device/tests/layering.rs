@@ -1,4 +1,4 @@
-//! Which part of the device may use which, as the picture in `ARCHITECTURE.md` says.
+//! Checks which modules of the device crate may use which, according to the diagram in `ARCHITECTURE.md`.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::collections::BTreeSet;
@@ -145,7 +145,7 @@ fn source() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("src")
 }
 
-/// Every file below a folder, without tests.
+/// Returns every file below a folder, without tests.
 fn files(folder: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
     for entry in fs::read_dir(folder).unwrap() {
@@ -160,14 +160,14 @@ fn files(folder: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// The text of a file up to the tests it ends with.
+/// Returns the text of a file without the tests at its end.
 fn product(path: &Path) -> String {
     let text = fs::read_to_string(path).unwrap();
     let tests = text.find("#[cfg(test)]\nmod tests {").unwrap_or(text.len());
     text[..tests].to_owned()
 }
 
-/// Names that follow `prefix` in a text.
+/// Returns the names that follow `prefix` in a text.
 fn named<'a>(text: &'a str, prefix: &'a str) -> impl Iterator<Item = &'a str> {
     text.match_indices(prefix).map(move |(at, _)| {
         let rest = &text[at + prefix.len()..];
@@ -176,14 +176,14 @@ fn named<'a>(text: &'a str, prefix: &'a str) -> impl Iterator<Item = &'a str> {
     })
 }
 
-/// The part that a file of the crate belongs to.
+/// Returns the module to which a file of the crate belongs.
 fn part(path: &Path) -> String {
     let first = path.strip_prefix(source()).unwrap().iter().next().unwrap().to_str().unwrap();
     first.trim_end_matches(".rs").to_owned()
 }
 
 #[test]
-fn each_part_uses_those_below_it_that_it_may_use() {
+fn modules_depend_on_permitted_layers_only() {
     let mut order = BTreeSet::new();
     for (part, below) in PARTS {
         let unknown: Vec<_> = below.iter().filter(|below| !order.contains(*below)).collect();
@@ -193,7 +193,7 @@ fn each_part_uses_those_below_it_that_it_may_use() {
     let mut used = BTreeSet::new();
     for path in files(&source()) {
         let part = part(&path);
-        // The library's root, the programs and their parts.
+        // The root of the library, and the programs with their modules.
         if matches!(&*part, "lib" | "main" | "bin") {
             continue;
         }
@@ -203,7 +203,7 @@ fn each_part_uses_those_below_it_that_it_may_use() {
             .unwrap_or_else(|| panic!("{part} is not in the table"));
         let text = product(&path);
         for name in named(&text, "crate::") {
-            // The macro that limits log lines.
+            // The macro that limits the rate of log lines.
             let name = if name == "limited" { "telemetry" } else { name };
             assert!(!name.is_empty(), "{}: one module a line", path.display());
             assert!(name == part || below.contains(&name), "{} uses {name}", path.display());
@@ -219,7 +219,7 @@ fn each_part_uses_those_below_it_that_it_may_use() {
 }
 
 #[test]
-fn an_interface_knows_its_lineage_and_no_other() {
+fn interface_depends_on_own_lineage_only() {
     let folder = source().join("frontend");
     let keys = list::ALL.iter().map(|interface| interface.key);
     let parts: Vec<_> = keys.chain(["hcr"]).collect();
@@ -240,9 +240,11 @@ fn an_interface_knows_its_lineage_and_no_other() {
 /// The list names all interfaces, so nothing that an interface may use can use the list.
 #[test]
 fn front_ends_and_seam_do_not_use_the_list() {
+    let seam = product(&source().join("frontend/mod.rs"));
+    assert_eq!(named(&seam, "self::").filter(|name| *name == "list").count(), 0);
     for path in files(&source().join("frontend")) {
         let text = product(&path);
-        assert!(!text.contains("frontend::list") && !text.contains("self::list"), "{}", path.display());
+        assert!(!text.contains("frontend::list"), "{}", path.display());
     }
 }
 
@@ -285,7 +287,7 @@ fn objects_do_not_use_strict_mode() {
 /// What Rust prints of a value for its own programmers is no interface: it changes with the names of types. Tests may show
 /// it.
 #[test]
-fn traces_captures_and_reports_show_nothing_by_debug() {
+fn outputs_do_not_use_debug_format() {
     let src = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
     let mut seen = 0;
     for part in ["frontend", "hca", "telemetry/monitor.rs", "capture.rs"] {
@@ -299,7 +301,7 @@ fn traces_captures_and_reports_show_nothing_by_debug() {
     assert!(seen > 100, "only {seen} files were found");
 }
 
-/// Files of Rust in a folder, but for those of tests alone; or the one file.
+/// Returns the Rust files in a folder except test files, or the single file.
 fn sources(at: &Path) -> Vec<PathBuf> {
     if at.is_file() {
         return vec![at.to_owned()];

@@ -1,8 +1,8 @@
-//! Sixteen hostile clients, each with a device of its own, beside two devices of the same process that move data.
+//! Sixteen hostile clients with a device each, next to two devices of the same process that transfer data.
 //!
-//! The clients of this process run at the lowest priority, so that what is measured is the work they make for the daemon, not
-//! their own. Rate and latency follow from the machine and from what else runs there, so they are printed, and judged only where
-//! HCAD_DAILY is set.
+//! The clients in this process run at the lowest priority, so that the test measures the load that they cause in the
+//! daemon instead of their own. Rate and latency depend on the machine and its load. They are printed, and checked only
+//! with HCAD_DAILY.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::fs;
@@ -35,22 +35,22 @@ use rustix::process::{Pid, Resource, Rlimit, prlimit, setpriority_process};
 use serde_json::{Value, json};
 use vfio_user::Client;
 
-/// Devices of the neighbour, and the first of the hostile ones.
+/// Devices of the neighbour, and the first of the hostile clients.
 const NEIGHBOUR: [u16; 2] = [1, 2];
 const FIRST_HOSTILE: u16 = 3;
 const HOSTILE: u16 = 16;
 
-/// Mappings that the daemon may have: `vm.max_map_count` is 65,530, and it has about 300 in peace.
+/// Limit of the daemon's mappings. `vm.max_map_count` is 65,530, and an undisturbed daemon has about 300.
 const MAX_MAPPINGS: usize = 1000;
 
-/// What the neighbour must keep of its rate, and how long it may wait for a reply. Judged where HCAD_DAILY is set.
+/// Minimum relative rate of the neighbour, and its maximum latency of a reply. Checked with HCAD_DAILY.
 const KEPT_RATE: f64 = 0.8;
 const LONGEST_REPLY: Duration = Duration::from_millis(100);
 
-/// Long enough for anything but a defect.
+/// Time limit that only a defect exceeds.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// How long the attacks last, and how long calm is measured before them: half of it.
+/// Returns the duration of the attacks. The undisturbed measurement before them takes half as long.
 fn attacked() -> Duration {
     Duration::from_secs(if is_daily() { 60 } else { 6 })
 }
@@ -88,15 +88,15 @@ fn start() -> Daemon {
     let config = folder.path().join("hcad.json");
     fs::write(&config, json!({ "devices": devices }).to_string()).unwrap();
     let mut command = hcad();
-    // What hostile clients have it say is of no interest, and nobody reads it.
+    // Log lines about hostile clients are not needed and not read.
     command.arg("--config").arg(config).env("RUST_LOG", "warn,device::daemon=info");
     Daemon::ready(command, folder, PathBuf::new())
 }
 
-// The neighbour.
+// Guest memory of the neighbour.
 
 const PAGE: u64 = 0x1000;
-/// Bus addresses of the neighbour's queues, and of the buffers it sends from and receives to.
+/// Bus addresses of the neighbour's queues and buffers.
 const SQ: u64 = 0x20_0000;
 const RQ: u64 = SQ + PAGE;
 const CQ: u64 = SQ + 2 * PAGE;
@@ -109,7 +109,7 @@ const WRITE: u8 = 0x08;
 const LEN: u32 = 0x1000;
 const WINDOW: u32 = 16;
 
-/// A VMM of the neighbour, which takes the time of each reply.
+/// A VMM of the neighbour, which measures the latency of each reply.
 struct Vmm {
     client: Client,
     memory: OwnedFd,
@@ -120,7 +120,7 @@ impl Vmm {
     fn attach(path: &Path) -> Self {
         let mut client = Client::new(path).unwrap();
         let memory = memfd_create("neighbour", MemfdFlags::CLOEXEC).unwrap();
-        // Up to the end of what the driver lends for contexts.
+        // Up to the end of the memory that the driver maps for contexts.
         ftruncate(&memory, 0x2000_0000).unwrap();
         client.dma_map(0, 0, 0x2000_0000, memory.as_raw_fd()).unwrap();
         Self { client, memory, longest: Duration::ZERO }
@@ -160,7 +160,7 @@ impl Bus for Vmm {
     }
 }
 
-/// A driver with a QP in RTS towards the other's.
+/// Returns a driver with a QP in RTS, connected to the other's.
 fn connected(path: &Path) -> Driver<Vmm> {
     let mut driver = Driver::new(Vmm::attach(path));
     driver.enable();
@@ -192,7 +192,7 @@ fn connected(path: &Path) -> Driver<Vmm> {
     driver
 }
 
-/// Where a slot's message is sent from and written to, in the region of data.
+/// Returns the source address of a slot's message in the data region.
 fn source(slot: u32) -> u64 {
     u64::from(slot) * PAGE
 }
@@ -210,8 +210,8 @@ struct Traffic {
 }
 
 impl Traffic {
-    /// WRITEs one message after the other, up to [`WINDOW`] at once, and verifies each by content, until told to stop. Counts
-    /// them in `done`. Returns the longest wait for a reply.
+    /// Writes successive messages with up to [`WINDOW`] outstanding and verifies the content of each, until `stop` is
+    /// set. Counts them in `done`. Returns the maximum latency of a reply.
     fn run(&mut self, done: &AtomicU64, stop: &AtomicBool) -> Duration {
         self.sender.bus.longest = Duration::ZERO;
         let mut last = Instant::now();
@@ -243,7 +243,7 @@ impl Traffic {
         self.posted += 1;
     }
 
-    /// Whether the next message is completed.
+    /// Returns whether the next message has completed.
     fn poll(&mut self) -> bool {
         let (slot, message) = (self.completed % SLOTS, self.completed);
         let entry = CQ + 32 * u64::from(self.completed % (1 << LOG_CQES));
@@ -260,9 +260,9 @@ impl Traffic {
     }
 }
 
-// Hostile clients.
+// Hostile clients and their attacks.
 
-/// A client that sends what it likes.
+/// A client that sends arbitrary messages.
 struct Hostile {
     stream: UnixStream,
 }
@@ -286,7 +286,7 @@ fn write(region: u32, offset: u64, data: &[u8]) -> Vec<u8> {
     message(10, &[access(region, offset, count), data.to_vec()].concat())
 }
 
-/// REGION_WRITE_MULTI of writes to BAR 0.
+/// Returns a REGION_WRITE_MULTI of writes to BAR 0.
 fn multi(writes: &[(u64, u32)], order: fn(u32) -> [u8; 4]) -> Vec<u8> {
     let mut payload = (writes.len() as u64).to_ne_bytes().to_vec();
     for (offset, value) in writes {
@@ -308,7 +308,7 @@ fn dma_unmap(address: u64, len: u64) -> Vec<u8> {
 }
 
 impl Hostile {
-    /// Connects, and lets the device master the bus.
+    /// Connects and enables bus mastering.
     fn attach(path: &Path) -> Option<Self> {
         let stream = UnixStream::connect(path).ok()?;
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -319,7 +319,7 @@ impl Hostile {
         Some(client)
     }
 
-    /// `None`: the connection is gone.
+    /// Sends a message. Returns `None` if the connection is closed.
     fn send(&self, bytes: &[u8], fd: Option<&OwnedFd>) -> Option<()> {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut control = SendAncillaryBuffer::new(&mut space);
@@ -335,7 +335,6 @@ impl Hostile {
         Some(())
     }
 
-    /// Takes so many replies.
     fn replies(&mut self, count: usize) -> Option<()> {
         for _ in 0..count {
             let mut header = [0; 16];
@@ -346,14 +345,14 @@ impl Hostile {
         Some(())
     }
 
-    /// Waits for the end of the connection.
+    /// Waits until the connection is closed.
     fn end(mut self) {
         let _ = self.stream.shutdown(std::net::Shutdown::Write);
         let _ = self.stream.read_to_end(&mut Vec::new());
     }
 }
 
-/// Bytes of the file that is lost, and its bus address. Queues are in another file, from bus address 0 on.
+/// Length of the file that is lost, and its bus address. Queues are in another file, from bus address 0 on.
 const LOST_LEN: u64 = 256 << 20;
 const LOST: u64 = 1 << 30;
 const QUEUES_LEN: u64 = 16 << 20;
@@ -365,11 +364,11 @@ fn file(len: u64) -> OwnedFd {
     memory
 }
 
-/// The control queues of an E810, one behind the other, of 2,047 operations each. Every operation has its buffer in another page
-/// of the lost file, none of which adjoin.
+/// Successive control queues of an E810, with 2,047 operations each. Every operation has its buffer in a different page
+/// of the lost file, none of which are adjacent.
 struct ControlQueues {
     memory: OwnedFd,
-    /// Registers that start one after the other.
+    /// Register writes that start one queue after the other.
     stores: Vec<u8>,
 }
 
@@ -404,12 +403,12 @@ impl ControlQueues {
     }
 }
 
-/// Commands of an mthca whose mailboxes are in pages of the lost file.
+/// Returns commands of an mthca with mailboxes in pages of the lost file.
 fn commands(round: u32) -> Vec<u8> {
     let words = (0..28).flat_map(|n: u32| {
         let page = 2 * u64::from(round * 28 + n) % (LOST_LEN / PAGE);
         let mailbox = u32::try_from(LOST + page * PAGE).unwrap();
-        // QUERY_DEV_LIM and QUERY_FW, polled for.
+        // QUERY_DEV_LIM and QUERY_FW, with polling.
         let word = 1 << 23 | if n.is_multiple_of(2) { 0x003 } else { 0x004 };
         let words = [0, mailbox, 0, 0, mailbox, 0, word];
         (0..).step_by(4).map(|at: u64| 0x8_0680 + at).zip(words)
@@ -417,15 +416,15 @@ fn commands(round: u32) -> Vec<u8> {
     multi(&words.collect::<Vec<_>>(), u32::to_be_bytes)
 }
 
-/// What a hostile client keeps from one connection to the next.
+/// Resources that a hostile client keeps between connections.
 struct Tools {
     queues: ControlQueues,
     /// A file for which the host has no pages.
     sparse: OwnedFd,
 }
 
-/// Lends a file, cuts it short if that is wanted, and has the device reach for all of it. Devices of either kind take what is
-/// meant for the other as stores to nothing.
+/// Maps a file, truncates it if requested, and makes the device access all of it. Devices of either kind ignore
+/// register writes for the other.
 fn reaches(path: &Path, tools: &Tools, memory: &OwnedFd, cut: bool) -> Option<()> {
     ftruncate(memory, LOST_LEN).unwrap();
     let mut client = Hostile::attach(path)?;
@@ -441,7 +440,7 @@ fn reaches(path: &Path, tools: &Tools, memory: &OwnedFd, cut: bool) -> Option<()
     Some(())
 }
 
-/// Sends messages that are refused, and ranges that come and go, without a pause.
+/// Continuously sends messages that are rejected, and maps and unmaps ranges.
 fn floods(path: &Path, rounds: &AtomicU32, stop: &AtomicBool) -> Option<()> {
     let mut client = Hostile::attach(path)?;
     client.send(&dma_map(0, QUEUES_LEN, 0), Some(&file(QUEUES_LEN)))?;
@@ -462,7 +461,7 @@ fn floods(path: &Path, rounds: &AtomicU32, stop: &AtomicBool) -> Option<()> {
     Some(())
 }
 
-/// Has commands executed without a pause, by a device whose memory is there.
+/// Continuously executes commands with mapped memory.
 fn commands_without_pause(path: &Path, tools: &Tools, rounds: &AtomicU32, stop: &AtomicBool) -> Option<()> {
     let mut client = Hostile::attach(path)?;
     client.send(&dma_map(0, QUEUES_LEN, 0), Some(&tools.queues.memory))?;
@@ -477,7 +476,7 @@ fn commands_without_pause(path: &Path, tools: &Tools, rounds: &AtomicU32, stop: 
     Some(())
 }
 
-/// Breaks the protocol, and comes again.
+/// Violates the protocol, then connects again.
 fn violates(path: &Path) -> Option<()> {
     let client = Hostile::attach(path)?;
     client.send(&[0xff; 4096], None)?;
@@ -485,7 +484,7 @@ fn violates(path: &Path) -> Option<()> {
     Some(())
 }
 
-/// A file on a tmpfs that is full, or of huge pages that the host does not have where this user may not mount.
+/// Returns a file on a full tmpfs or, if this user may not mount, a file of huge pages that the host lacks.
 fn file_without_pages() -> OwnedFd {
     let folder = tempfile::tempdir().unwrap();
     let mount = |command: &str, arguments: &[&str]| {
@@ -499,16 +498,16 @@ fn file_without_pages() -> OwnedFd {
     let _ = fs::write(folder.path().join("filler"), vec![1; 128 << 10]);
     let memory =
         fs::OpenOptions::new().read(true).write(true).create_new(true).open(folder.path().join("memory"));
-    // The file keeps it.
+    // The open file keeps the mount alive.
     assert!(mount("umount", &["-l"]));
     memory.unwrap().into()
 }
 
-/// One hostile client after the other on one device, until told to stop. Counts what they did in `rounds`.
+/// Attacks one device with successive hostile clients until `stop` is set. Counts the attacks in `rounds`.
 fn attack(n: u16, path: &Path, rounds: &AtomicU32, stop: &AtomicBool) {
     let tools = Tools { queues: ControlQueues::new(), sparse: file_without_pages() };
     let memory = file(LOST_LEN);
-    // This thread only.
+    // Only this thread's priority.
     setpriority_process(None, 19).unwrap();
     while !stop.load(Ordering::Relaxed) {
         let attacked = match n / 2 % 5 {
@@ -518,7 +517,7 @@ fn attack(n: u16, path: &Path, rounds: &AtomicU32, stop: &AtomicBool) {
             3 => commands_without_pause(path, &tools, rounds, stop),
             _ => violates(path),
         };
-        // A connection that is lost in the middle is what is wanted.
+        // A lost connection is the expected result.
         let _ = attacked;
         rounds.fetch_add(1, Ordering::Relaxed);
     }
@@ -529,7 +528,7 @@ fn mappings(daemon: &Daemon) -> usize {
 }
 
 #[test]
-fn hostile_clients_leave_a_neighbour_alone() {
+fn hostile_clients_do_not_disturb_neighbour() {
     let mut daemon = start();
     let folder = daemon.folder.path().to_owned();
     let [sender, receiver] = NEIGHBOUR.map(|id| connected(&socket(&folder, id)));
@@ -538,7 +537,7 @@ fn hostile_clients_leave_a_neighbour_alone() {
     let rounds = [const { AtomicU32::new(0) }; HOSTILE as usize];
     let (over, is_over) = mpsc::channel();
     thread::scope(|scope| {
-        // Whatever fails, the other threads have to end.
+        // If an assertion fails, the other threads must end.
         let _end = Defer(|| {
             stop.store(true, Ordering::Relaxed);
             quiet.store(true, Ordering::Relaxed);
@@ -547,7 +546,7 @@ fn hostile_clients_leave_a_neighbour_alone() {
             let _over = over;
             [&quiet, &stop].map(|stop| traffic.run(&done, stop))
         });
-        // For so long at least, and until every attacker has done something.
+        // Runs at least this long, and until every attacker has completed a round.
         let measured = |least: Duration, rounds: &[AtomicU32]| {
             let (begun, before) = (Instant::now(), done.load(Ordering::Relaxed));
             let mut most = 0;
@@ -570,7 +569,7 @@ fn hostile_clients_leave_a_neighbour_alone() {
         }
         let (rate, most) = measured(attacked(), &rounds);
         stop.store(true, Ordering::Relaxed);
-        // The sender of what never comes is dropped by the neighbour's thread, whichever way it ends.
+        // The neighbour's thread drops the sender whichever way it ends, so that this does not block.
         assert_eq!(
             is_over.recv_timeout(PATIENCE),
             Err::<(), _>(mpsc::RecvTimeoutError::Disconnected),
@@ -593,9 +592,9 @@ fn hostile_clients_leave_a_neighbour_alone() {
     assert!(daemon.child.try_wait().unwrap().is_none(), "the daemon has ended");
 }
 
-/// Private memory of the length of a guest's cannot be had then, to take the place of a file that is lost.
+/// With this limit, private memory that replaces a lost file cannot be allocated.
 #[test]
-fn lost_memory_is_survived_where_little_may_be_mapped() {
+fn lost_memory_is_survived_with_small_mapping_limit() {
     let mut daemon = start();
     let folder = daemon.folder.path().to_owned();
     let pid = Pid::from_child(&daemon.child);
@@ -603,14 +602,14 @@ fn lost_memory_is_survived_where_little_may_be_mapped() {
     prlimit(Some(pid), Resource::Data, Rlimit { current: limit, maximum: limit }).unwrap();
     let tools = Tools { queues: ControlQueues::new(), sparse: file(LOST_LEN) };
     for id in [FIRST_HOSTILE, FIRST_HOSTILE + 1] {
-        // The connection ends at whichever message it has come to.
+        // The connection ends at an arbitrary message.
         let _ = reaches(&socket(&folder, id), &tools, &file(LOST_LEN), true);
         daemon.wait_for_line("memory is not accessible");
         Client::new(&socket(&folder, id)).unwrap();
     }
 }
 
-/// Calls a function when it goes.
+/// Calls a function on drop.
 struct Defer<F: Fn()>(F);
 
 impl<F: Fn()> Drop for Defer<F> {

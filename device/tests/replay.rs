@@ -1,4 +1,4 @@
-//! A record as its user meets it: a daemon writes it, `hcad replay` runs it again.
+//! A record as its user sees it: a daemon writes it, and `hcad replay` replays it.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::fs::{self, File};
@@ -14,11 +14,11 @@ use tempfile::TempDir;
 use vfio_bindings::bindings::vfio::{VFIO_PCI_BAR0_REGION_INDEX, VFIO_PCI_CONFIG_REGION_INDEX};
 use vfio_user::Client;
 
-/// Command register of config space: memory space and bus master.
+/// Command register in configuration space: memory space and bus mastering.
 const COMMAND: u64 = 4;
 const ENABLE: [u8; 2] = [6, 0];
 
-/// A daemon that keeps a record, and where.
+/// Starts a daemon that records. Returns the path of the record too.
 fn recorded() -> (Daemon, PathBuf) {
     let folder = tempfile::tempdir().unwrap();
     let socket = folder.path().join("hca.sock");
@@ -29,7 +29,7 @@ fn recorded() -> (Daemon, PathBuf) {
     (Daemon::ready(command, folder, socket), record)
 }
 
-/// A client that lends memory, enables the device and reads registers, and is gone.
+/// Connects a client that maps memory, enables the device, reads registers, and disconnects.
 fn use_device(daemon: &mut Daemon) {
     let mut client = Client::new(&daemon.socket).unwrap();
     let memory = memfd_create("guest", MemfdFlags::CLOEXEC).unwrap();
@@ -49,7 +49,7 @@ fn replay(record: &Path, arguments: &[&str]) -> Output {
     hcad().arg("replay").arg(record).args(arguments).output().unwrap()
 }
 
-/// Standard output of a replay that found nothing.
+/// Returns standard output of a replay without differences.
 fn same(record: &Path, arguments: &[&str]) -> String {
     let output = replay(record, arguments);
     assert!(output.status.success(), "{output:?}");
@@ -61,7 +61,7 @@ fn pid(daemon: &Daemon) -> Pid {
 }
 
 #[test]
-fn what_a_daemon_recorded_is_done_again_by_a_command() {
+fn replay_command_repeats_record() {
     let (mut daemon, record) = recorded();
     assert_eq!(fs::metadata(&record).unwrap().permissions().mode() & 0o777, 0o600);
     use_device(&mut daemon);
@@ -89,10 +89,10 @@ fn what_a_daemon_recorded_is_done_again_by_a_command() {
 }
 
 #[test]
-fn a_killed_daemon_leaves_a_record_up_to_there() {
+fn killed_daemon_leaves_usable_record() {
     let (mut daemon, record) = recorded();
     use_device(&mut daemon);
-    // What is in the file a moment later is there whatever happens to the daemon.
+    // Data that reaches the file shortly afterwards survives any end of the daemon.
     let text = until("the last step in the file", || {
         let text = same(&record, &["--steps"]);
         text.contains("client disconnects").then_some(text)
@@ -104,12 +104,12 @@ fn a_killed_daemon_leaves_a_record_up_to_there() {
 }
 
 #[test]
-fn what_differs_is_told_and_fails() {
+fn replay_difference_fails() {
     let (mut daemon, record) = recorded();
     use_device(&mut daemon);
     kill_process(pid(&daemon), Signal::TERM).unwrap();
     daemon.child.wait().unwrap();
-    // Another device than was recorded: its header says so, in as many bytes.
+    // Changes the device in the header, with the same length.
     let folder = TempDir::new().unwrap();
     let other = folder.path().join("other");
     fs::write(&other, renamed(&fs::read(&record).unwrap(), br#""jingzhao""#, br#""mthca"   "#)).unwrap();
@@ -129,7 +129,7 @@ fn what_differs_is_told_and_fails() {
     );
 }
 
-/// The file with other words in its header, which is its first chunk.
+/// Returns the file with replaced words in its header, which is the first chunk.
 fn renamed(record: &[u8], from: &[u8], to: &[u8]) -> Vec<u8> {
     const HEADER: usize = 8 + 12;
     let len = u32::from_le_bytes(record[8..12].try_into().unwrap()) as usize;
@@ -141,7 +141,7 @@ fn renamed(record: &[u8], from: &[u8], to: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn what_is_no_record_is_refused_in_one_line() {
+fn rejects_invalid_record_in_one_line() {
     let folder = TempDir::new().unwrap();
     let path = folder.path().join("x");
     File::create(&path).unwrap();

@@ -1,4 +1,4 @@
-//! `hcad` processes of one host that reach each other through shared memory, confined as they are by default.
+//! `hcad` processes on one host that communicate through shared memory, confined as by default.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::os::fd::{AsRawFd as _, OwnedFd};
@@ -17,21 +17,21 @@ use tempfile::TempDir;
 use vfio_bindings::bindings::vfio::VFIO_PCI_CONFIG_REGION_INDEX;
 use vfio_user::Client;
 
-/// Bytes of guest memory. It has pages where they are touched only.
+/// Size of guest memory in bytes. Pages are allocated on first use.
 const MEMORY: u64 = 0x2000_0000;
 const PAGE: u64 = 0x1000;
 
-/// Each QP has a page of guest memory for its queues; offsets in it.
+/// Each QP has a page of guest memory for its queues, with these offsets.
 const QUEUES: u64 = 0x200_0000;
 const SQ: u64 = 0;
 const RQ: u64 = 0x400;
 const CQ: u64 = 0x800;
 const LOG_CQES: u8 = 5;
-/// Bound: QPs.
+/// Number of QPs of each process.
 const QPS: u32 = 20;
 const FIRST_QPN: u32 = 16;
 
-/// The region that messages are in: its bus address, its key, its place in the page table, its first address.
+/// The region with messages: its bus address, key, page table index and first address.
 const DATA: u64 = 0x400_0000;
 const DATA_LEN: u32 = 4 << 20;
 const DATA_KEY: u32 = 0xf0;
@@ -73,9 +73,9 @@ impl Bus for Guest {
     }
 }
 
-/// A process with one HCA on the ring, and the driver of that.
+/// A process with one HCA on the ring, and its driver.
 struct Machine {
-    // Before the daemon: it disconnects.
+    // Declared before the daemon, so that it disconnects first.
     driver: Driver<Guest>,
     daemon: Daemon,
     control: PathBuf,
@@ -141,7 +141,7 @@ impl Machine {
         self.driver.peek(DATA + at, len)
     }
 
-    /// Waits for a completion of QP `n` and gives its syndrome.
+    /// Waits for a completion of QP `n` and returns its syndrome.
     fn completion(&mut self, n: u32, index: u64) -> u8 {
         until("a completion", || {
             let entry = self.driver.peek(page(n) + CQ + 32 * index, 32);
@@ -149,7 +149,7 @@ impl Machine {
         })
     }
 
-    /// What `hcactl` answers.
+    /// Runs `hcactl` and returns its output.
     fn ask(&self, arguments: &[&str]) -> Value {
         let mut command = Command::new(env!("CARGO_BIN_EXE_hcactl"));
         let output =
@@ -162,7 +162,7 @@ impl Machine {
         self.ask(&["counters"])["fabric"][counter].as_u64().unwrap()
     }
 
-    /// Waits until these and no others are members.
+    /// Waits until exactly these devices are members.
     fn wait_for_members(&self, ids: &[u16]) {
         let wanted: Vec<_> = ids.iter().map(|id| format!("02:00:00:00:00:{id:02x}")).collect();
         until("members of the ring", || {
@@ -174,12 +174,12 @@ impl Machine {
 
     fn signal(&self, signal: libc::c_int) {
         let pid = libc::pid_t::try_from(self.daemon.child.id()).unwrap();
-        // SAFETY: sends a signal to a child that has not been waited for, so its number is still its own.
+        // SAFETY: sends a signal to a child that was not reaped, so its process ID is still valid.
         assert_eq!(unsafe { libc::kill(pid, signal) }, 0);
     }
 }
 
-/// A driver of an initialised device, with a region for messages.
+/// Returns a driver of an initialised device, with a region for messages.
 fn drive(socket: &Path) -> Driver<Guest> {
     let mut client = Client::new(socket).unwrap();
     let memory = memfd_create("guest", MemfdFlags::CLOEXEC).unwrap();
@@ -203,17 +203,17 @@ fn queues(n: u32) -> Queues {
     Queues { qpn: FIRST_QPN + n, page: 1, sq: page(n) + SQ, rq: page(n) + RQ }
 }
 
-/// Units of a WRITE from the beginning of our region to this place of the peer's.
+/// Returns the units of a WRITE from the start of the own region to this address of the peer's.
 fn write_to(at: u64, len: u32) -> [Vec<u8>; 2] {
     [remote_unit(DATA_KEY, VA + at), data_unit(DATA_KEY, VA, len)]
 }
 
-/// Bytes that no other seed gives.
+/// Returns bytes that depend on the seed.
 fn pattern(seed: u32, len: usize) -> Vec<u8> {
     (0..).map(|at: u32| (at ^ seed).wrapping_mul(0x9e37_79b1).to_le_bytes()[3]).take(len).collect()
 }
 
-/// Moves a message of each length by SEND one way, and one of 1 MiB by WRITE, over QP `n` that was used for nothing.
+/// Transfers a message of each length by SEND in one direction, and one of 1 MiB by WRITE, over the unused QP `n`.
 fn exchange(from: &mut Machine, to: &mut Machine, n: u32) {
     const AT: u64 = 2 << 20;
     let lens = [1, 64, 4096, 4097, 100_000];
@@ -235,7 +235,7 @@ fn exchange(from: &mut Machine, to: &mut Machine, n: u32) {
 }
 
 #[test]
-fn processes_that_name_one_folder_reach_each_other() {
+fn processes_with_same_folder_exchange_frames() {
     let ring = tempfile::tempdir().unwrap();
     let (mut a, mut b) = (Machine::start(&ring, 1), Machine::start(&ring, 2));
     a.wait_for_members(&[2]);
@@ -263,9 +263,9 @@ fn processes_that_name_one_folder_reach_each_other() {
 }
 
 #[test]
-fn one_that_is_killed_is_reached_again_when_it_is_back() {
+fn restarted_process_is_reachable_again() {
     let ring = tempfile::tempdir().unwrap();
-    // Both that makes the memory of the link, and that is given it.
+    // Kills the process that creates the memory of the link, and the one that receives it.
     for (stays, killed) in [(1, 2), (2, 1)] {
         let (mut a, b) = (Machine::start(&ring, stays), Machine::start(&ring, killed));
         a.wait_for_members(&[killed]);
@@ -282,8 +282,8 @@ fn one_that_is_killed_is_reached_again_when_it_is_back() {
 }
 
 #[test]
-fn one_that_stands_still_stops_nobody_else() {
-    /// QPs that send to the one that stands still: more than its ring has room for.
+fn stopped_process_does_not_block_others() {
+    /// Number of QPs that send to the stopped process: more than its ring can hold.
     const MANY: u32 = 16;
     let ring = tempfile::tempdir().unwrap();
     let mut machines = [1, 2, 3].map(|id| Machine::start(&ring, id));

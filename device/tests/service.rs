@@ -1,4 +1,4 @@
-//! What whoever starts `hcad` as a service passes to it and hears from it, and a start without a file.
+//! `hcad` as a service: passed sockets, notifications to the service manager, and a start without a file.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::os::fd::AsRawFd;
@@ -14,7 +14,7 @@ use crate::common::{Daemon, configuration, hcad, until, with_control};
 use tempfile::TempDir;
 use vfio_user::Client;
 
-/// The next message to a service manager.
+/// Returns the next message to the service manager.
 fn told(manager: &UnixDatagram) -> String {
     let mut message = [0; 256];
     let len = manager.recv(&mut message).unwrap();
@@ -23,13 +23,13 @@ fn told(manager: &UnixDatagram) -> String {
 
 fn terminate(daemon: &Daemon) {
     let pid = libc::pid_t::try_from(daemon.child.id()).unwrap();
-    // SAFETY: sends a signal to a child that has not been waited for, so its number is still its own.
+    // SAFETY: sends a signal to a child that was not reaped, so its process ID is still valid.
     assert_eq!(unsafe { libc::kill(pid, libc::SIGTERM) }, 0);
 }
 
-/// sd_notify(3): a path, and an abstract name behind an at sign.
+/// sd_notify(3): a path, and an abstract name after an at sign.
 #[test]
-fn the_service_manager_hears_when_the_daemon_serves_lives_and_ends() {
+fn service_manager_is_notified_of_lifecycle() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("notify");
     let abstract_name = format!("hcad-test-{}", std::process::id());
@@ -45,7 +45,7 @@ fn the_service_manager_hears_when_the_daemon_serves_lives_and_ends() {
         let mut command = hcad();
         command.arg("--config").arg(config).env("NOTIFY_SOCKET", name).env("WATCHDOG_USEC", "20000");
         let mut daemon = Daemon::ready(command, folder, socket);
-        // Its first sign of life may come before that it serves: both are of the main thread.
+        // The first watchdog message may precede READY, because both come from the main thread.
         let mut messages = vec![told(&manager), told(&manager), told(&manager)];
         assert!(messages.iter().any(|message| message == "READY=1\nSTATUS=devices: 1"), "{messages:?}");
         assert!(messages.iter().any(|message| message == "WATCHDOG=1"), "{messages:?}");
@@ -58,7 +58,7 @@ fn the_service_manager_hears_when_the_daemon_serves_lives_and_ends() {
 }
 
 #[test]
-fn a_service_manager_that_cannot_be_told_is_an_error() {
+fn unreachable_notify_socket_is_error() {
     let folder = tempfile::tempdir().unwrap();
     let config = configuration(folder.path(), Some(&folder.path().join("s")));
     let output = hcad().arg("--config").arg(config).env("NOTIFY_SOCKET", "/nonexistent/n").output().unwrap();
@@ -66,17 +66,17 @@ fn a_service_manager_that_cannot_be_told_is_an_error() {
     assert!(line.starts_with("hcad: NOTIFY_SOCKET: No such file"), "{line}");
 }
 
-/// `hcad` with these arguments, to which `sockets` are passed as a service manager does, from descriptor 3 on.
+/// Returns `hcad` with these arguments and `sockets` passed as by a service manager, from descriptor 3 on.
 fn passed(sockets: &[&UnixListener], arguments: &[&Path]) -> Command {
     let mut command = Command::new("sh");
     let program = r#"LISTEN_PID=$$ exec "$0" "$@""#;
     command.args(["-c", program, env!("CARGO_BIN_EXE_hcad"), "--config"]).args(arguments);
     command.env_remove("RUST_LOG").env("LISTEN_FDS", sockets.len().to_string()).stderr(Stdio::piped());
     let sockets: Vec<_> = sockets.iter().map(|socket| socket.as_raw_fd()).collect();
-    // SAFETY: between fork and exec this only calls fcntl and dup2, which are safe there.
+    // SAFETY: only fcntl and dup2 are called between fork and exec, which are safe there.
     unsafe {
         command.pre_exec(move || {
-            // Out of the way first, so that none is put where another still is.
+            // Move the sockets away first, so that none is overwritten.
             for (socket, to) in sockets.iter().zip(100..) {
                 if libc::dup2(*socket, to) < 0 {
                     return Err(std::io::Error::last_os_error());
@@ -99,9 +99,9 @@ fn listening(folder: &TempDir, name: &str) -> (PathBuf, UnixListener) {
     (path, listener)
 }
 
-/// sd_listen_fds(3).
+/// The protocol is that of sd_listen_fds(3).
 #[test]
-fn sockets_that_are_passed_are_used_where_the_configuration_names_them() {
+fn passed_sockets_match_configured_names() {
     let folder = tempfile::tempdir().unwrap();
     let (config, socket, control) = with_control(folder.path(), &[]);
     let (_, for_control) = listening(&folder, "control.sock");
@@ -117,12 +117,12 @@ fn sockets_that_are_passed_are_used_where_the_configuration_names_them() {
     assert!(hcactl.unwrap().status.success());
     terminate(&daemon);
     assert!(daemon.child.wait().unwrap().success());
-    // They are whose who made them.
+    // Sockets belong to their creator, so the daemon does not remove them.
     assert!(daemon.socket.exists() && control.exists());
 }
 
 #[test]
-fn the_one_socket_that_is_passed_is_that_of_the_one_device() {
+fn single_passed_socket_serves_single_device() {
     let folder = tempfile::tempdir().unwrap();
     let config = configuration(folder.path(), None);
     let (path, listener) = listening(&folder, "any");
@@ -131,7 +131,7 @@ fn the_one_socket_that_is_passed_is_that_of_the_one_device() {
 }
 
 #[test]
-fn a_socket_that_nobody_would_serve_is_an_error() {
+fn unused_passed_socket_is_error() {
     let folder = tempfile::tempdir().unwrap();
     let config = configuration(folder.path(), Some(&folder.path().join("hca.sock")));
     let (path, listener) = listening(&folder, "other");
@@ -142,7 +142,7 @@ fn a_socket_that_nobody_would_serve_is_an_error() {
 }
 
 #[test]
-fn a_device_needs_no_file_and_its_socket_no_name() {
+fn device_options_replace_file_and_socket_name() {
     let folder = tempfile::tempdir().unwrap();
     let sockets = folder.path().join("hcad");
     let mut command = hcad();
@@ -160,7 +160,7 @@ fn a_device_needs_no_file_and_its_socket_no_name() {
 }
 
 #[test]
-fn a_start_without_a_file_says_which_option_is_wrong() {
+fn start_without_file_names_invalid_option() {
     let run = |arguments: &[&str]| {
         let output = hcad().args(arguments).output().unwrap();
         String::from_utf8(output.stderr).unwrap()
@@ -175,7 +175,7 @@ fn a_start_without_a_file_says_which_option_is_wrong() {
 }
 
 #[test]
-fn programs_write_their_man_pages_and_completions() {
+fn programs_print_man_pages_and_completions() {
     let folder = tempfile::tempdir().unwrap();
     let (hcad, hcactl) = (env!("CARGO_BIN_EXE_hcad"), env!("CARGO_BIN_EXE_hcactl"));
     for (program, option) in [(hcad, "--write-manual"), (hcactl, "write-manual")] {

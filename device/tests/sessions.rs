@@ -1,7 +1,8 @@
-//! Sessions of stock drivers, Linux's `ib_mthca`, `ice` and `irdma` in guests of the lab, done again bit for bit without
-//! them: where this fails, a device answers otherwise than it did when its driver took that for a good answer.
+//! Sessions of the stock drivers `ib_mthca`, `ice` and `irdma` in guests of the lab, replayed bit for bit without them.
+//! A failure means that a device answers differently from when its driver accepted the answer.
 //!
-//! A change that means to answer otherwise records them anew: `guest-lab run replay-sessions` says where it leaves them.
+//! If a change intends different answers, record the sessions again: `guest-lab run replay-sessions` prints where it
+//! stores them.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::fs;
@@ -10,7 +11,7 @@ use std::path::Path;
 use device::replay::{Options, run};
 use device::telemetry::trace::TraceFormat;
 
-/// What the replay says, with each step and what the device does in it, and its trace.
+/// Returns the output of the replay, with each step and the device's actions, and its trace.
 fn again(session: &str) -> (String, String) {
     let folder = tempfile::tempdir().unwrap();
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/sessions").join(session);
@@ -26,7 +27,7 @@ fn again(session: &str) -> (String, String) {
     (out, fs::read_to_string(trace).unwrap())
 }
 
-/// What steps and trace of a session must show, for its replay to say something.
+/// Checks that steps and trace of a session contain the expected lines, so that its replay is meaningful.
 #[track_caller]
 fn shows(session: &str, expected: &[&str]) {
     let (steps, trace) = again(session);
@@ -35,7 +36,7 @@ fn shows(session: &str, expected: &[&str]) {
     }
 }
 
-/// The driver loads, asks, lends memory, makes its queues and its special queue pairs.
+/// The driver loads, queries the device, maps memory, and creates its queues and special queue pairs.
 #[test]
 fn ib_mthca_binds() {
     shows(
@@ -54,10 +55,10 @@ fn ib_mthca_binds() {
     );
 }
 
-/// A key that is none, a range beyond its region, memory of the own side without a key, a receive that is too short, a peer
-/// that is gone; what stands behind each is flushed.
+/// An unknown key, a range beyond its region, local memory without a key, a receive that is too short, a lost peer.
+/// Requests behind each error are flushed.
 #[test]
-fn programs_on_ib_mthca_meet_one_error_upon_another() {
+fn mthca_programs_hit_repeated_errors() {
     shows(
         "mthca-errors.record",
         &[
@@ -83,10 +84,9 @@ fn ice_and_irdma_bind() {
     );
 }
 
-/// A key that is none, a range beyond its region, memory of the own side without a key, a receive that is too short, a peer
-/// that is gone.
+/// An unknown key, a range beyond its region, local memory without a key, a receive that is too short, a lost peer.
 #[test]
-fn programs_on_irdma_meet_one_error_upon_another() {
+fn irdma_programs_hit_repeated_errors() {
     shows(
         "e810-errors.record",
         &[
@@ -99,7 +99,7 @@ fn programs_on_irdma_meet_one_error_upon_another() {
     );
 }
 
-/// Frames are lost, doubled, late and overtaken, each way.
+/// Frames are lost, duplicated, delayed and reordered in both directions.
 const BAD_WIRE: &[&str] = &[
     r#"impairment {"direction":"tx","action":"drop""#,
     r#"impairment {"direction":"rx","action":"drop""#,
@@ -110,12 +110,12 @@ const BAD_WIRE: &[&str] = &[
 ];
 
 #[test]
-fn programs_on_ib_mthca_talk_over_a_bad_wire() {
+fn mthca_programs_run_over_impaired_link() {
     shows("mthca-loss.record", BAD_WIRE);
     shows("mthca-loss.record", &[" opcode=SEND ", " opcode=RDMA_READ "]);
 }
 
 #[test]
-fn programs_on_irdma_talk_over_a_bad_wire() {
+fn irdma_programs_run_over_impaired_link() {
     shows("e810-loss.record", BAD_WIRE);
 }

@@ -1,4 +1,4 @@
-//! What happens to one HCA of a process and must not be felt by another: its thread hangs, its fabric is taken away.
+//! Failures of one HCA that must not affect another in the same process: a hung thread, a deleted fabric.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::io::{self, Read as _};
@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use vfio_bindings::bindings::vfio::VFIO_PCI_CONFIG_REGION_INDEX;
 use vfio_user::Client;
 
-/// A daemon of two HCAs, the first on a fabric of choice. Sockets of the two are `1` and `2` in the daemon's folder.
+/// Starts a daemon with two HCAs, the first on the given fabric. Their sockets are `1` and `2` in the daemon's folder.
 fn start(first: Value, prepare: impl FnOnce(&mut Command)) -> Daemon {
     let folder = tempfile::tempdir().unwrap();
     let device = |id: u32, fabric: Value| {
@@ -36,7 +36,7 @@ fn socket(daemon: &Daemon, id: u32) -> PathBuf {
     daemon.folder.path().join(id.to_string())
 }
 
-/// Runs `hcactl` and gives what it printed: standard output, or the error.
+/// Runs `hcactl` and returns its standard output, or its standard error if it fails.
 fn hcactl(daemon: &Daemon, arguments: &[&str]) -> Result<String, String> {
     let mut command = Command::new(env!("CARGO_BIN_EXE_hcactl"));
     let control = daemon.folder.path().join("control");
@@ -58,17 +58,17 @@ fn is_served(client: &mut Client) {
 
 fn terminate(daemon: &Daemon) {
     let pid = libc::pid_t::try_from(daemon.child.id()).unwrap();
-    // SAFETY: sends a signal to a child that has not been waited for, so its number is still its own.
+    // SAFETY: sends a signal to a child that was not reaped, so its process ID is still valid.
     assert_eq!(unsafe { libc::kill(pid, libc::SIGTERM) }, 0);
 }
 
-/// Tells the runner of a test that this machine cannot run. Not by `println!`, which it keeps to itself.
+/// Reports a test that this machine cannot run. `println!` would be captured.
 fn skip(why: &str) {
     let line = format!("0 passed, 0 failed, 1 skipped: {why}\n");
     rustix::io::write(io::stdout(), line.as_bytes()).unwrap();
 }
 
-/// A thread of another process that has been made to stop in the middle of whatever it did.
+/// A thread of another process, stopped at an arbitrary point.
 struct Stopped(libc::pid_t);
 
 impl Stopped {
@@ -83,7 +83,7 @@ impl Stopped {
         let task: libc::pid_t = task.unwrap();
         for request in [libc::PTRACE_SEIZE, libc::PTRACE_INTERRUPT] {
             let none = std::ptr::null_mut::<libc::c_void>();
-            // SAFETY: neither request reads or writes memory of this process.
+            // SAFETY: neither request accesses memory of this process.
             if unsafe { libc::ptrace(request, task, none, none) } != 0 {
                 return Err(io::Error::last_os_error());
             }
@@ -93,17 +93,17 @@ impl Stopped {
         Ok(stopped)
     }
 
-    /// Its next status: that it stopped, or ended.
+    /// Returns its next status: stopped or ended.
     fn wait(&self) -> libc::c_int {
         let mut status = 0;
-        // SAFETY: writes the status, which lives, and nothing else.
+        // SAFETY: only writes the status, which outlives the call.
         assert_eq!(unsafe { libc::waitpid(self.0, &raw mut status, libc::__WALL) }, self.0);
         status
     }
 }
 
 #[test]
-fn a_thread_that_hangs_keeps_neither_others_from_serving_nor_the_daemon_from_ending() {
+fn hung_thread_does_not_block_others_or_exit() {
     let mut daemon = start(json!({ "local": { "network": "a" } }), |_| {});
     let _hung = Client::new(&socket(&daemon, 1)).unwrap();
     let mut client = Client::new(&socket(&daemon, 2)).unwrap();
@@ -137,9 +137,9 @@ fn a_thread_that_hangs_keeps_neither_others_from_serving_nor_the_daemon_from_end
 }
 
 #[test]
-fn a_tap_that_is_deleted_restarts_its_device_alone() {
+fn deleted_tap_restarts_only_its_device() {
     const TAP: &str = "hcadtest0";
-    // What this needs of the host: nsenter(1), ip(8), and a network namespace with a tap in it.
+    // This needs nsenter(1), ip(8), and a network namespace with a tap interface.
     let mut tried = Command::new("unshare");
     let script = format!("nsenter --version >/dev/null && ip tuntap add dev {TAP} mode tap");
     tried.args(["--net", "sh", "-c", &script]);
@@ -149,7 +149,7 @@ fn a_tap_that_is_deleted_restarts_its_device_alone() {
         Err(error) => return skip(&format!("a tap: unshare: {error}")),
     }
     let mut daemon = start(json!({ "tap": { "interface": TAP } }), |command| {
-        // SAFETY: between fork and exec this only calls unshare, which is safe there.
+        // SAFETY: only unshare is called between fork and exec, which is safe there.
         unsafe {
             command.pre_exec(|| match libc::unshare(libc::CLONE_NEWNET) {
                 0 => Ok(()),
@@ -174,7 +174,10 @@ fn a_tap_that_is_deleted_restarts_its_device_alone() {
     assert!(rows[0]["problem"].as_str().unwrap().contains("descriptor in bad state"), "{rows}");
     assert_eq!((&rows[0]["connected"], &rows[1]["connected"]), (&json!(false), &json!(true)));
     assert_eq!(rows[1]["restarts"], 0);
-    assert!(first.region_read(VFIO_PCI_CONFIG_REGION_INDEX, 0, &mut [0; 4]).is_err(), "its client is gone");
+    assert!(
+        first.region_read(VFIO_PCI_CONFIG_REGION_INDEX, 0, &mut [0; 4]).is_err(),
+        "its client was disconnected"
+    );
     is_served(&mut Client::new(&socket(&daemon, 1)).unwrap());
     is_served(&mut second);
     terminate(&daemon);

@@ -1,4 +1,4 @@
-//! Somebody else's vfio-user client, and one that misbehaves, against `hcad`.
+//! An independent vfio-user client, and one that misbehaves, with `hcad`.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::io::{Read, Write};
@@ -22,7 +22,7 @@ use vfio_user::Client;
 const CONFIG: u32 = VFIO_PCI_CONFIG_REGION_INDEX;
 const BAR0: u32 = VFIO_PCI_BAR0_REGION_INDEX;
 
-/// Bus address of the mailbox; the page is the third of its file.
+/// Bus address of the mailbox, which is the third page of its file.
 const MAILBOX: u64 = 0x40_0000;
 const MAILBOX_OFFSET: u64 = 0x2000;
 
@@ -46,7 +46,7 @@ fn set_register(client: &mut Client, offset: u64, value: u32) {
     client.region_write(BAR0, offset, &value.to_le_bytes()).unwrap();
 }
 
-/// Memory space and bus master on.
+/// Enables memory space and bus mastering.
 fn enable(client: &mut Client) {
     client.region_write(CONFIG, 4, &[6, 0]).unwrap();
 }
@@ -61,7 +61,7 @@ fn map_mailbox(client: &mut Client, memory: &OwnedFd) {
     client.dma_map(MAILBOX_OFFSET, MAILBOX, 0x1000, memory.as_raw_fd()).unwrap();
 }
 
-/// Executes QUERY_ADAPTER into the mailbox and gives its status.
+/// Executes QUERY_ADAPTER with output to the mailbox. Returns its status.
 ///
 /// JingZhao interface, sections 1.2 and 3.2.
 fn query_adapter(client: &mut Client) -> u32 {
@@ -77,7 +77,7 @@ fn query_adapter(client: &mut Client) -> u32 {
 }
 
 #[test]
-fn the_device_is_enumerated() {
+fn device_is_enumerated() {
     let daemon = Daemon::start();
     let mut client = Client::new(&daemon.socket).unwrap();
     let size = |client: &Client, index| client.region(index).unwrap().size;
@@ -96,7 +96,7 @@ fn the_device_is_enumerated() {
         assert_eq!(config_u32(&mut client, bar + 4), u32::MAX);
     }
 
-    // Power management, MSI-X, PCI Express, as a list that ends.
+    // Power management, MSI-X and PCI Express, in a list that ends.
     let mut capabilities = Vec::new();
     let [mut at] = config_read(&mut client, 0x34);
     while at != 0 && capabilities.len() < 10 {
@@ -108,7 +108,7 @@ fn the_device_is_enumerated() {
 }
 
 #[test]
-fn a_command_writes_its_mailbox_in_the_clients_memory() {
+fn command_writes_mailbox_in_client_memory() {
     let daemon = Daemon::start();
     let mut client = Client::new(&daemon.socket).unwrap();
     enable(&mut client);
@@ -125,7 +125,7 @@ fn a_command_writes_its_mailbox_in_the_clients_memory() {
 }
 
 #[test]
-fn memory_that_is_not_or_no_longer_there_fails_the_command_only() {
+fn unmapped_memory_fails_only_the_command() {
     const INTERNAL_ERR: u32 = 1;
     let daemon = Daemon::start();
     let mut client = Client::new(&daemon.socket).unwrap();
@@ -150,7 +150,7 @@ fn memory_that_is_not_or_no_longer_there_fails_the_command_only() {
 }
 
 #[test]
-fn a_mailbox_is_reached_through_one_descriptor_a_page() {
+fn mailbox_spans_one_descriptor_per_page() {
     let daemon = Daemon::start();
     let mut client = Client::new(&daemon.socket).unwrap();
     enable(&mut client);
@@ -168,7 +168,7 @@ fn a_mailbox_is_reached_through_one_descriptor_a_page() {
 }
 
 #[test]
-fn eventfds_are_signalled_and_closed_with_the_client() {
+fn eventfds_are_signalled_and_closed() {
     let daemon = Daemon::start();
     let mut client = Client::new(&daemon.socket).unwrap();
     let before = descriptors(&daemon);
@@ -186,7 +186,7 @@ fn eventfds_are_signalled_and_closed_with_the_client() {
 }
 
 #[test]
-fn reset_clears_registers_and_config_space() {
+fn reset_clears_registers_and_configuration_space() {
     let daemon = Daemon::start();
     let mut client = Client::new(&daemon.socket).unwrap();
     enable(&mut client);
@@ -205,7 +205,7 @@ fn reset_clears_registers_and_config_space() {
 }
 
 #[test]
-fn the_next_client_finds_a_device_as_after_power_on() {
+fn next_client_finds_device_reset() {
     let mut daemon = Daemon::start();
     let memory = memory();
     for _ in 0..3 {
@@ -213,7 +213,7 @@ fn the_next_client_finds_a_device_as_after_power_on() {
         assert_eq!(config_u32(&mut client, 4) & 6, 0);
         enable(&mut client);
         assert_eq!(register(&mut client, 8), 0);
-        assert_ne!(query_adapter(&mut client), 0, "the memory of the last client is gone");
+        assert_ne!(query_adapter(&mut client), 0, "the memory of the last client is unmapped");
         set_register(&mut client, 8, 0x1234);
         map_mailbox(&mut client, &memory);
         assert_eq!(query_adapter(&mut client), 0);
@@ -223,7 +223,7 @@ fn the_next_client_finds_a_device_as_after_power_on() {
 }
 
 #[test]
-fn a_second_client_is_turned_away_and_the_first_goes_on() {
+fn second_client_is_rejected() {
     let daemon = Daemon::start();
     let mut first = Client::new(&daemon.socket).unwrap();
     assert!(Client::new(&daemon.socket).is_err());
@@ -231,14 +231,14 @@ fn a_second_client_is_turned_away_and_the_first_goes_on() {
 }
 
 #[test]
-fn a_client_that_connects_before_the_last_has_left_takes_its_place() {
+fn early_client_replaces_leaving_client() {
     let daemon = Daemon::start();
     let mut first = Client::new(&daemon.socket).unwrap();
     set_register(&mut first, 8, 0x1234);
     for _ in 0..100 {
         let mut next = UnixStream::connect(&daemon.socket).unwrap();
         next.write_all(&whole(1, b"\0\0\x01\0{}\0")).unwrap();
-        // The reply comes after the first is gone.
+        // The reply arrives after the first client was disconnected.
         drop(first);
         next.read_exact(&mut [0; 16]).unwrap();
         drop(next);
@@ -247,21 +247,21 @@ fn a_client_that_connects_before_the_last_has_left_takes_its_place() {
     }
 }
 
-/// On a busy host the kernel takes its time to close what a killed QEMU had open.
+/// On a busy host, the kernel takes time to close the descriptors of a killed QEMU.
 #[test]
-fn a_successor_is_patient_with_a_client_that_takes_seconds_to_go() {
+fn next_client_waits_for_slow_disconnect() {
     let daemon = Daemon::start();
     let first = Client::new(&daemon.socket).unwrap();
     let mut next = UnixStream::connect(&daemon.socket).unwrap();
     next.write_all(&whole(1, b"\0\0\x01\0{}\0")).unwrap();
-    // What is tested is time itself.
+    // The test needs an actual delay.
     std::thread::sleep(Duration::from_secs(2));
     drop(first);
     next.set_read_timeout(Some(PATIENCE)).unwrap();
     next.read_exact(&mut [0; 16]).unwrap();
 }
 
-/// Bytes of a message in host order.
+/// Returns the bytes of a message in host order.
 fn message(command: u16, size: u32, flags: u32, payload: &[u8]) -> Vec<u8> {
     let header = [0_u16.to_ne_bytes(), command.to_ne_bytes()].concat();
     [header, size.to_ne_bytes().to_vec(), flags.to_ne_bytes().to_vec(), vec![0; 4], payload.to_vec()].concat()
@@ -272,7 +272,7 @@ fn whole(command: u16, payload: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn no_bytes_end_the_daemon() {
+fn arbitrary_bytes_do_not_end_daemon() {
     let daemon = Daemon::start();
     let version = whole(1, b"\0\0\x01\0{\"capabilities\":{}}\0");
     let after = |bytes: &[u8]| [version.as_slice(), bytes].concat();
@@ -302,7 +302,7 @@ fn no_bytes_end_the_daemon() {
     ];
     for (name, bytes) in cases {
         let mut stream = UnixStream::connect(&daemon.socket).unwrap();
-        // Fails where the daemon has closed the connection in the middle.
+        // The write fails if the daemon has already closed the connection.
         let _ = stream.write_all(&bytes);
         stream.shutdown(std::net::Shutdown::Write).unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -318,7 +318,7 @@ fn no_bytes_end_the_daemon() {
 }
 
 #[test]
-fn floods_of_descriptors_are_closed() {
+fn flood_of_descriptors_is_closed() {
     let daemon = Daemon::start();
     let mut client = Client::new(&daemon.socket).unwrap();
     let before = descriptors(&daemon);
@@ -344,7 +344,7 @@ fn floods_of_descriptors_are_closed() {
 }
 
 #[test]
-fn a_client_is_told_that_descriptors_ran_out_and_goes_on() {
+fn descriptor_exhaustion_is_reported_to_client() {
     let daemon = Daemon::start();
     let mut stream = UnixStream::connect(&daemon.socket).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -380,7 +380,7 @@ fn a_client_is_told_that_descriptors_ran_out_and_goes_on() {
 }
 
 #[test]
-fn a_client_that_cuts_its_memory_short_loses_its_connection_and_nobody_else_notices() {
+fn truncated_memory_disconnects_only_its_client() {
     let mut daemon = Daemon::start();
     let memory = memory();
     let mut client = Client::new(&daemon.socket).unwrap();
@@ -388,7 +388,7 @@ fn a_client_that_cuts_its_memory_short_loses_its_connection_and_nobody_else_noti
     map_mailbox(&mut client, &memory);
     assert_eq!(query_adapter(&mut client), 0);
     ftruncate(&memory, 0x1000).unwrap();
-    // The command behind this store writes to the page that is gone.
+    // The command writes to the page that was unmapped before.
     let mailbox = u32::try_from(MAILBOX).unwrap();
     set_register(&mut client, 0x8_0010, mailbox);
     let _ = client.region_write(BAR0, 0x8_0018, &0x80_0006_u32.to_le_bytes());
@@ -402,7 +402,7 @@ fn a_client_that_cuts_its_memory_short_loses_its_connection_and_nobody_else_noti
 }
 
 #[test]
-fn a_daemon_without_work_sleeps() {
+fn idle_daemon_sleeps() {
     let daemon = Daemon::start();
     let _client = Client::new(&daemon.socket).unwrap();
     rests(&daemon, Duration::from_millis(500), 5);
@@ -414,7 +414,8 @@ fn memory_of(pages: u64) -> OwnedFd {
     fd
 }
 
-/// Open descriptors of the daemon, while it serves a client: it does so when it has let go of the one before.
+/// Returns the number of open descriptors of the daemon while it serves a client, and thus after it has released the
+/// previous one.
 fn descriptors(daemon: &Daemon) -> usize {
     std::fs::read_dir(format!("/proc/{}/fd", daemon.child.id())).unwrap().count()
 }

@@ -1,4 +1,4 @@
-"""Sends datagrams of many flows, each from a port of its own that chance chose.
+"""Sends datagrams of many flows, each from a different random port.
 
 Usage: flows.py ADDRESS PORT FLOWS DATAGRAMS
 """

@@ -1,8 +1,9 @@
-"""Frames of a guest's network device, one request a line on standard input, one answer a line on standard output.
+"""Sends and receives frames of a guest's network device. Each line of standard input is a request, each line of standard
+output an answer.
 
 A request is {"do": NAME, ...}; the answer is {"ok": VALUE} or {"error": TEXT}. NAME is a method of Frames, the other
-keys are its arguments. All frames are of an EtherType for experiments (IEEE 802, 88B5) and carry a mark, by which
-they are told apart.
+keys are its arguments. All frames have an EtherType for experiments (IEEE 802, 88B5) and carry a mark, which
+identifies them.
 """
 
 import json
@@ -23,7 +24,7 @@ def octets(mac):
 
 
 class Frames:
-    """One device."""
+    """The frames of one device."""
 
     def open(self, device):
         self.index = socket.if_nametoindex(device)
@@ -32,19 +33,19 @@ class Frames:
         self.own = self.socket.getsockname()[4]
 
     def member(self, kind, mac, on):
-        """Lets in a group, all groups or everything, or no longer."""
+        """Enables or disables reception of a group, of all groups or of all frames."""
         group = octets(mac) if mac else b""
         request = struct.pack("IHH8s", self.index, KINDS[kind], len(group), group)
         self.socket.setsockopt(SOL_PACKET, ADD_MEMBERSHIP if on else DROP_MEMBERSHIP, request)
 
     def send(self, frames):
-        """Sends a frame to each of some pairs of MAC and mark."""
+        """Sends one frame for each pair of MAC and mark."""
         for mac, mark in frames:
             body = struct.pack("!I", mark) + bytes(60)
             self.socket.send(octets(mac) + self.own + struct.pack("!H", ETHERTYPE) + body)
 
     def marks(self, until, seconds):
-        """The marks of frames that came, up to that one."""
+        """Returns the marks of received frames up to the given one."""
         deadline = time.monotonic() + seconds
         found = []
         while True:
@@ -65,6 +66,6 @@ for line in sys.stdin:
     request = json.loads(line)
     try:
         answer = {"ok": getattr(frames, request.pop("do"))(**request)}
-    except Exception as error:  # noqa: BLE001 - whatever it is, the lab is told
+    except Exception as error:  # noqa: BLE001 - every error is reported to the lab
         answer = {"error": f"{type(error).__name__}: {error}"}
     print(json.dumps(answer), flush=True)

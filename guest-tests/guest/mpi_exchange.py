@@ -8,7 +8,7 @@ PERIOD = 251
 
 
 def pattern(source, target, size, round):
-    """What a rank sends to another: no two of a run are alike."""
+    """Returns the message from one rank to another, which is unique in a run."""
     period = bytes((31 * source + 17 * target + 7 * round + 3 * i) % PERIOD for i in range(PERIOD))
     return (period * (size // PERIOD + 1))[:size]
 
@@ -17,12 +17,12 @@ def check(found, expected, what):
     if found != expected:
         at = next(i for i, (a, b) in enumerate(zip(found, expected)) if a != b)
         print(f"{what}: byte {at} is {found[at]}, not {expected[at]}", flush=True)
-        # One that ends by itself would wait for the others, who wait for it.
+        # Abort all ranks: one that exits alone would wait for the others, which wait for it.
         MPI.COMM_WORLD.Abort(1)
 
 
 def ring(world, size, round):
-    """What each rank sends goes around once, and is looked at by everybody."""
+    """The message of each rank passes through all ranks, and each rank checks it."""
     rank, ranks = world.Get_rank(), world.Get_size()
     data, into = bytearray(pattern(rank, 0, size, round)), bytearray(size)
     for hop in range(1, ranks + 1):

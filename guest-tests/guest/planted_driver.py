@@ -1,9 +1,9 @@
-"""A driver for the HCA of ib_mthca, in user space, that can make mistakes: one request a line on standard input, one answer
-a line on standard output.
+"""A user-space driver for the HCA of ib_mthca with planted bugs. Standard input has one request per line, standard output one
+answer.
 
-A request is {"do": NAME}; the answer is {"ok": VALUE} or {"error": TEXT}. NAME is a method of Driver. Each begins with a
-reset, does everything right up to a queue pair that sends, and then makes the one mistake that it is named after, as its
-words say. Sections are of the mthca interface.
+A request is {"do": NAME}; the answer is {"ok": VALUE} or {"error": TEXT}. NAME is a method of Driver. Each starts with a
+reset, does everything correctly up to a queue pair that sends, and then makes the mistake that its docstring describes.
+Sections are those of the mthca interface.
 """
 
 import ctypes
@@ -20,14 +20,14 @@ HCR, EQ_ARM, EQ_SET_CI, RESET = 0x80680, 0x80A04, 0x80B00, 0xF0010
 GO = 1 << 23
 UAR = 2
 EQN, CQN, QPN, PD = 1, 8, 8, 1
-# Slots of the send queue, entries of the CQ and of the EQ.
+# Numbers of slots of the send queue, entries of the CQ and entries of the EQ.
 SLOTS, SLOT, CQES, EQES = 8, 64, 16, 128
 SEND, UC = 0x0A, 1
-# Doorbell records by index, of one page of them for each UAR page.
+# Indices of doorbell records. Each UAR page has one page of them.
 ARM, SQ, RQ, CI = 0, 1, 510, 511
-# Places of tables in ICM, a page each.
+# ICM addresses of the tables, which have one page each.
 QPC, SRQC, CQC, EQC, MPT, MTT, UARC = (0x100000 + n * 0x10000 for n in range(7))
-# Indices of the MPT; a key is the index turned by eight bits.
+# MPT indices. A key is the index rotated by eight bits.
 ALL, EQ_MR, CQ_MR, QP_MR = 2, 3, 4, 5
 LIMIT = 10
 
@@ -37,7 +37,7 @@ def key(index):
 
 
 def find(resource):
-    """The file of one of the HCA's resources. No driver is to have it."""
+    """Returns the sysfs file of a resource of the HCA, which must have no kernel driver."""
     for device in glob.glob("/sys/bus/pci/devices/*"):
         with open(f"{device}/vendor") as vendor, open(f"{device}/device") as number:
             if (vendor.read().strip(), number.read().strip()) == ("0x15b3", "0x6274"):
@@ -46,7 +46,7 @@ def find(resource):
 
 
 class Bar:
-    """Registers, each stored and loaded by one access of the processor."""
+    """Registers, each written and read with a single access."""
 
     def __init__(self, resource):
         with open(find(resource), "r+b", buffering=0) as file:
@@ -64,7 +64,7 @@ class Bar:
 
 
 class Memory:
-    """A huge page, which is in one piece on the bus and stays where it is."""
+    """A huge page, which is contiguous on the bus and never moves."""
 
     def __init__(self):
         with open("/proc/sys/vm/nr_hugepages", "w") as pages:
@@ -84,7 +84,7 @@ class Memory:
         self.used = 0
 
     def page(self, count=1):
-        """Offset of pages that nobody has."""
+        """Allocates pages and returns their offset."""
         self.used += count * PAGE
         return self.used - count * PAGE
 
@@ -100,12 +100,12 @@ class Driver:
             config.seek(4)
             (command,) = struct.unpack("<H", config.read(2))
             config.seek(4)
-            # Memory space, and the device may reach memory.
+            # Enable memory space and bus mastering.
             config.write(struct.pack("<H", command | 6))
         self.bar0, self.bar2, self.memory = Bar("resource0"), Bar("resource2"), Memory()
 
     def issue(self, op, in_param=0, modifier=0, out=0, op_modifier=0):
-        """Stores a command (section 2.2)."""
+        """Writes a command (section 2.2)."""
         words = struct.pack(">QIQI", in_param, modifier, out, 0xFFFF0000)
         for n in range(6):
             (word,) = struct.unpack_from(">I", words, 4 * n)
@@ -113,7 +113,7 @@ class Driver:
         self.bar0.store(HCR + 0x18, GO | op_modifier << 12 | op)
 
     def finish(self):
-        """Waits for the end of a command; its status."""
+        """Waits until a command has completed, and returns its status."""
         end = time.monotonic() + LIMIT
         while (word := self.bar0.load(HCR + 0x18)) & GO:
             if time.monotonic() > end:
@@ -132,13 +132,13 @@ class Driver:
             raise RuntimeError(f"status {status:#x} of {op:#x}")
 
     def lend(self, op, icm=0):
-        """Lends a page: MAP_ICM, or MAP_FA and MAP_ICM_AUX without address. Its offset."""
+        """Maps a page with MAP_ICM, or with MAP_FA or MAP_ICM_AUX without an address. Returns its offset."""
         page = self.memory.page()
         self.command(op, inbox=struct.pack(">QQ", icm, self.memory.bus + page), modifier=1)
         return page
 
     def region(self, index, length, offset=None):
-        """SW2HW_MPT: of everything, or of the buffer at an offset, whose pages it writes to the MTT."""
+        """Registers all memory, or the buffer at an offset whose pages it writes to the MTT, with SW2HW_MPT."""
         flags, place = 0xF0020F00, 0
         if offset is not None:
             flags, place = 0xF0020D00, MTT + 64 * index
@@ -149,7 +149,7 @@ class Driver:
         self.command(0x00D, inbox=words, modifier=index)
 
     def record(self, index, counter=None, tag=None):
-        """A doorbell record (section 5.4)."""
+        """Writes a doorbell record (section 5.4)."""
         at = self.records + 8 * index
         if counter is not None:
             self.memory.write(at, struct.pack(">I", counter))
@@ -167,7 +167,7 @@ class Driver:
         self.inbox, self.outbox = self.memory.page(), self.memory.page()
 
     def icm(self):
-        """ICM, and INIT_HCA with tables of a page each (sections 3.3.5 and 4.2)."""
+        """Maps ICM, and issues INIT_HCA with tables of a page each (sections 3.3.5 and 4.2)."""
         self.lend(0xFFC)
         for table in (QPC, SRQC, CQC, EQC, MPT):
             self.lend(0xFFA, table)
@@ -191,7 +191,7 @@ class Driver:
         self.command(0x007, inbox=bytes(init))
 
     def queues(self):
-        """An EQ, a CQ and a region of everything."""
+        """Creates an EQ, a CQ and a region of all memory."""
         self.region(ALL, (1 << 64) - 1)
         self.eq, self.cq = self.memory.page(), self.memory.page()
         for ring, entries in ((self.eq, EQES), (self.cq, CQES)):
@@ -207,7 +207,7 @@ class Driver:
         self.sequence = 1
 
     def queue_pair(self, **changes):
-        """A queue pair of UC in RTS, whose packets go nowhere (section 6.5). `changes` are of RST2INIT, by offset."""
+        """Creates a UC queue pair in RTS with an unreachable peer (section 6.5). `changes` modifies RST2INIT, by offset."""
         self.sq = self.memory.page()
         self.region(QP_MR, PAGE, self.sq)
         self.record(SQ, 0, QPN << 8 | 3 << 5)
@@ -230,7 +230,7 @@ class Driver:
             (0xA4, RQ),
         ):
             struct.pack_into(">I", image, 8 + at, value)
-        # Port, P_Key and rights; address; nothing.
+        # RST2INIT sets port, P_Key and rights; INIT2RTR the address; RTR2RTS nothing.
         for op, mask in ((0x019, 0x81E), (0x01A, 0x80), (0x01B, 0)):
             struct.pack_into(">I", image, 0, mask)
             this = bytearray(image)
@@ -251,13 +251,13 @@ class Driver:
         self.queue_pair(**changes)
 
     def fill(self, lkey=key(ALL)):
-        """The WQE of the next slot: eight bytes to send (section 7.1)."""
+        """Writes the WQE of the next slot: eight bytes to send (section 7.1)."""
         slot = self.sq + self.posted % SLOTS * SLOT
         data = struct.pack(">IIQ", 8, lkey, self.memory.bus + self.inbox)
         self.memory.write(slot + 8, struct.pack(">II", 9, 0) + data)
 
     def link(self):
-        """Names it in the slot in front, and counts it in the doorbell record (sections 5.2 and 7.3)."""
+        """Links it from the preceding slot, and counts it in the doorbell record (sections 5.2 and 7.3)."""
         slot, before = self.posted % SLOTS * SLOT, (self.posted - 1) % SLOTS * SLOT
         self.memory.write(self.sq + before, struct.pack(">II", slot | SEND, 0x80 | 2))
         self.record(SQ, self.posted + 1 & 0xFFFF)
@@ -268,14 +268,14 @@ class Driver:
         self.posted += 1
 
     def send(self, lkey=key(ALL), give_back=True):
-        """Sends, and waits for the end: the syndrome, 0 of success."""
+        """Sends and waits for completion. Returns the syndrome, 0 for success."""
         self.fill(lkey)
         self.link()
         self.ring()
         return self.poll(give_back)
 
     def poll(self, give_back=True):
-        """The next entry of the CQ (section 7.6)."""
+        """Consumes the next entry of the CQ (section 7.6)."""
         at = self.cq + self.read % CQES * 32
         self.wait(lambda: self.memory.bytes[at + 31] == 0, "completion")
         syndrome = self.memory.bytes[at + 0x10] if self.memory.bytes[at + 0x1C] >= 0xFE else 0
@@ -286,14 +286,14 @@ class Driver:
         return syndrome
 
     def arm(self, sequence):
-        """Asks for an event at the next entry (section 5.3)."""
+        """Requests an event for the next entry (section 5.3)."""
         low = (sequence & 3) << 3 | 2
         self.memory.write(self.records + 8 * ARM, struct.pack(">II", self.read, CQN << 8 | 2 << 5 | low))
         head = (sequence & 3) << 28 | 2 << 24 | CQN
         self.bar2.store8(UAR * PAGE + 0x20, struct.pack(">II", head, self.read))
 
     def event(self):
-        """The next entry of the EQ, which is given back (section 7.8)."""
+        """Consumes the next entry of the EQ and returns it to the device (section 7.8)."""
         at = self.eq + self.events % EQES * 32
         self.wait(lambda: self.memory.bytes[at + 31] == 0, "event")
         self.memory.bytes[at + 31] = 0x80
@@ -309,10 +309,10 @@ class Driver:
                 raise RuntimeError(f"no {what}")
             time.sleep(0.001)
 
-    # What follows is asked for by name.
+    # The following methods are requested by name.
 
     def nothing(self):
-        """Forty requests, each with an event, and the end of all objects."""
+        """Executes forty requests with an event each, and destroys all objects."""
         self.start()
         for _ in range(40):
             self.arm(self.sequence)
@@ -327,18 +327,18 @@ class Driver:
         self.command(0x008)
 
     def wrong_lkey(self):
-        """A request with the key of a region that there is not."""
+        """Posts a request with the key of an unknown region."""
         self.start()
         self.send()
         return self.send(lkey=key(ALL) ^ 0x100000)
 
     def early_doorbell(self):
-        """The doorbell first, then the slot in front and the doorbell record."""
+        """Rings the doorbell before it links the WQE and updates the doorbell record."""
         self.start()
         self.send()
         self.fill()
         self.ring()
-        # Stores are posted, and a load waits for them: else the device could find the record right by chance.
+        # A load waits for the posted store. Otherwise the device could find a correct record by chance.
         self.bar0.load(HCR + 0x18)
         self.posted -= 1
         self.link()
@@ -346,7 +346,7 @@ class Driver:
         return self.poll()
 
     def stale_sequence(self):
-        """After an event the CQ is armed with the same sequence number."""
+        """Arms the CQ after an event with the same sequence number."""
         self.start()
         self.arm(1)
         self.send()
@@ -354,11 +354,11 @@ class Driver:
         self.arm(1)
 
     def entry_kept(self):
-        """An entry of the CQ is read and not given back; the ring comes to it again."""
+        """Reads a CQ entry without returning it to the device, until the ring wraps to it."""
         self.start()
         for n in range(CQES):
             self.send(give_back=n != 0)
-        # Its owner byte would say at once that the next is there: the QPN is what tells them apart.
+        # Its owner byte would show the next entry at once, so check the QPN to distinguish them.
         self.memory.write(self.cq, bytes(4))
         self.fill()
         self.link()
@@ -366,31 +366,31 @@ class Driver:
         self.wait(lambda: self.memory.bytes[self.cq : self.cq + 4] != bytes(4), "completion")
 
     def unread_events(self):
-        """The EQ's consumer index goes ahead of its entries."""
+        """Moves the EQ's consumer index beyond its entries."""
         self.start()
         self.bar0.store(EQ_SET_CI + 8 * EQN, 3)
 
     def unnamed_attribute(self):
-        """RST2INIT brings an ACK timeout, and the mask does not name it."""
+        """Sets an ACK timeout in RST2INIT without its mask bit."""
         self.start(x28=14 << 27)
 
     def freed_buffer(self):
-        """The region of the CQ's buffer ends before the CQ."""
+        """Destroys the region of the CQ's buffer before the CQ."""
         self.start()
         self.command(0x00F, modifier=CQ_MR, op_modifier=1)
 
     def lost_records(self):
-        """The page of the doorbell records is taken back before their queues end."""
+        """Unmaps the page of the doorbell records before their queues are destroyed."""
         self.start()
         self.command(0xFF9, in_param=UARC + PAGE * UAR, modifier=1)
 
     def no_firmware(self):
-        """INIT_HCA without MAP_FA and RUN_FW."""
+        """Issues INIT_HCA without MAP_FA and RUN_FW."""
         self.reset()
         self.icm()
 
     def busy_register(self):
-        """The next command before the end of the one before was looked for."""
+        """Issues the next command before the completion of the previous one was polled."""
         self.start()
         self.issue(0x031, modifier=0x1F)
         self.issue(0x031, modifier=0x1F)
@@ -402,7 +402,7 @@ def main():
     for line in sys.stdin:
         try:
             answer = {"ok": getattr(driver, json.loads(line)["do"])()}
-        except Exception as error:  # Whatever it is, the lab is to see it.
+        except Exception as error:  # Every error is reported to the lab.
             answer = {"error": f"{type(error).__name__}: {error}"}
         print(json.dumps(answer), flush=True)
 

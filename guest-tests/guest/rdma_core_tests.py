@@ -1,11 +1,11 @@
-"""Runs rdma-core's tests in a guest: `FOLDER DEVICE TURNS PATIENT MODULE...`. One line of JSON on standard output for each test:
-{"test": ID, "outcome": "passed" | "skipped" | "failed", "text": reason, or what went wrong}.
+"""Runs rdma-core's tests in a guest: `FOLDER DEVICE TURNS PATIENT MODULE...`. Prints one line of JSON per test:
+{"test": ID, "outcome": "passed" | "skipped" | "failed", "text": reason or error}.
 
-TURNS are methods, "module.Class.method" separated by commas, that are in one process at a time. PATIENT are tests, in the
-same form, that go on after each SEND only when it has had time to complete.
+TURNS are methods, "module.Class.method" separated by commas, that only one process may execute at a time. PATIENT are tests,
+in the same form, that wait after each SEND until it had time to complete.
 
-Each test has a process of its own, made from one that has loaded them all. The verbs of Python leave objects of a test
-that skips itself half-way to the garbage collector, which closes a device before what was made on it, and crashes.
+Each test runs in a process forked from one that has loaded all tests. If a test skips itself half-way, Python's garbage
+collector destroys the verbs objects, and crashes because it closes the device before the objects on it.
 """
 
 import fcntl
@@ -21,16 +21,16 @@ import time
 import unittest
 from importlib.machinery import SourceFileLoader
 
-# A test that waits for what never comes is killed, and has failed. Seconds.
+# Time limit of a test in seconds. After it, the test is killed and counts as failed.
 LIMIT = 120
-# Who holds it has the turn.
+# The process that holds this lock has the turn.
 TURN = "/tmp/turn"
-# A SEND to a device that others keep busy. Seconds.
+# Time for a SEND to a busy device, in seconds.
 COMPLETED = 0.5
 
 
 def load(folder, device, modules):
-    """The tests, as the suite's own `run_tests.py` finds them."""
+    """Returns the tests that the suite's own `run_tests.py` finds."""
     sys.path.insert(0, folder)
     sys.argv = ["run_tests.py", "--dev", device, "--port", "1"]
     from args_parser import parser
@@ -41,14 +41,14 @@ def load(folder, device, modules):
 
 
 def find(name):
-    """The class of a method, its name and the method."""
+    """Returns the class of a method, its name and the method."""
     module, owner, method = name.split(".")
     owner = getattr(sys.modules[f"tests.{module}"], owner)
     return owner, method, getattr(owner, method)
 
 
 def take_turns(name):
-    """Makes processes wait for each other before a method."""
+    """Serialises the execution of a method between processes."""
     owner, method, plain = find(name)
 
     @functools.wraps(plain)
@@ -72,7 +72,7 @@ def be_patient(name):
 
     @functools.wraps(plain)
     def patient(*args, **kwargs):
-        # The test has the process to itself.
+        # The process runs only this test.
         utils.send = send_and_wait
         return plain(*args, **kwargs)
 
@@ -88,7 +88,7 @@ def cases(suite):
 
 
 def judge(test):
-    """What became of a test: run as a suite of its own, so that its class is set up too."""
+    """Runs a test as a suite of its own, so that its class is set up too, and returns its result."""
     result = unittest.TestResult()
     unittest.TestSuite([test]).run(result)
     if result.skipped:
@@ -99,14 +99,14 @@ def judge(test):
 
 
 def run(test):
-    """Runs a test in a process of its own."""
+    """Runs a test in a separate process."""
     with tempfile.TemporaryFile() as answer, tempfile.TemporaryFile() as printed:
         child = os.fork()
         if child == 0:
             gc.disable()
-            # Some choose what they do: the same each time, so that what is known of them stays true.
+            # Some tests make random choices. Use the same seed each time, so that known results stay valid.
             random.seed(test.id())
-            # Also what it starts goes when it is killed.
+            # Its child processes are killed with it.
             os.setpgid(0, 0)
             os.dup2(printed.fileno(), 1)
             os.dup2(printed.fileno(), 2)

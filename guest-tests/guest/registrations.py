@@ -1,4 +1,4 @@
-"""Registers one buffer again and again, says so, and keeps the regions until standard input ends.
+"""Registers one buffer many times, reports it, and keeps the regions until standard input ends.
 
 Arguments: the device, the bytes of the buffer, the number of regions.
 """
@@ -14,7 +14,7 @@ from pyverbs.pd import PD
 
 device, length, count = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 memory = mmap.mmap(-1, length)
-# A region of huge pages has an entry for each of those only.
+# A region of huge pages has one entry per huge page.
 memory.madvise(mmap.MADV_NOHUGEPAGE)
 address = ctypes.addressof(ctypes.c_char.from_buffer(memory))
 pd = PD(Context(name=device))

@@ -1,4 +1,4 @@
-"""Runs what comes over TCP as shell commands, as a remote shell does, for whoever can reach this address."""
+"""Executes shell commands received over TCP, like a remote shell, for any client that can reach this address."""
 
 import socket
 import subprocess

@@ -1,4 +1,4 @@
-"""Sends bytes by sockets of a family to another guest, or receives them; prints their checksum.
+"""Sends bytes to another guest through sockets of a family, or receives them. Prints their checksum.
 
 Arguments: rds or smc, send or receive, address of the sender, of the receiver, number of bytes.
 """
@@ -12,12 +12,12 @@ import sys
 FAMILY, ROLE, SENDER, RECEIVER, TOTAL = *sys.argv[1:5], int(sys.argv[5])
 PORT = 4000
 MESSAGE = 32768
-# Messages of RDS that are sent before an answer: a socket takes no more when its own buffer or the peer's is full.
+# Number of unanswered RDS messages. A socket accepts no more when its own buffer or the peer's is full.
 WINDOW = 4
-# A socket of RDS that is closed forgets what it has not sent yet.
+# An RDS socket drops unsent messages when it is closed.
 GOODBYE_SECONDS = 5
 AF_RDS = 21
-# The family itself is unknown to Python; TCP addresses with this protocol are the same sockets.
+# Python lacks the family, but TCP sockets with this protocol number are equivalent.
 IPPROTO_SMC = 256
 NETLINK_GENERIC = 16
 NLM_F_REQUEST, NLM_F_ACK, NLMSG_ERROR = 1, 4, 2
@@ -26,7 +26,7 @@ SMC_NETLINK_ADD_UEID, SMC_NLA_EID_TABLE_ENTRY = 10, 1
 
 
 def content():
-    """All messages."""
+    """Yields all messages."""
     draw = random.Random(TOTAL)
     left = TOTAL
     while left:
@@ -70,7 +70,7 @@ def receive_rds(total):
 
 
 def ask_kernel(family, command, kind, text):
-    """Asks a family of generic netlink for something that a string says; returns the answer's attributes."""
+    """Sends a generic netlink command with a string attribute, and returns the attributes of the answer."""
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, NETLINK_GENERIC) as kernel:
         attribute = struct.pack("=HH", 4 + len(text), kind) + text + bytes(-len(text) % 4)
         request = struct.pack("=BBxx", command, 1) + attribute
@@ -89,7 +89,7 @@ def ask_kernel(family, command, kind, text):
 
 
 def name_smc_domain():
-    """Gives the host one of the names by which peers know that they may use version 2, the one for RoCEv2 addresses."""
+    """Sets an enterprise ID of the host. Peers with a common ID may use version 2, which supports RoCEv2 addresses."""
     found = ask_kernel(GENL_ID_CTRL, CTRL_CMD_GETFAMILY, CTRL_ATTR_FAMILY_NAME, b"SMC_GEN_NETLINK\0")
     family = struct.unpack("=H", found[CTRL_ATTR_FAMILY_ID])[0]
     ask_kernel(family, SMC_NETLINK_ADD_UEID, SMC_NLA_EID_TABLE_ENTRY, b"HCAD".ljust(32) + b"\0")

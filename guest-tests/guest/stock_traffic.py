@@ -1,12 +1,12 @@
-"""One end of a reliable connection of stock verbs that talks by itself, while it is asked how it goes.
+"""One end of a reliable connection with stock verbs. It exchanges messages on its own and answers requests for its progress.
 
 A request is a line on standard input, {"do": NAME, ...}; the answer is a line {"ok": VALUE} or {"error": TEXT}. NAME is
 a method of Talk, the other keys are its arguments. Between requests the end sends message after message and checks what
 it receives, until something goes wrong. Length and content of a message follow from the seed, the number of the
 connection, the side that sends and the message's number, so that both ends know them.
 
-Each end sends message n once it has checked the other's message n - WINDOW. So what arrives as n has a place that
-nobody looks at any more: the other has checked n - 2 * WINDOW.
+Each end sends message n once it has checked the other's message n - WINDOW. So message n arrives in a place
+that is free again: the other end has checked n - 2 * WINDOW.
 """
 
 import ctypes
@@ -27,33 +27,33 @@ from pyverbs.qp import QP, QPAttr, QPCap, QPInitAttr
 from pyverbs.wr import SGE, RecvWR, SendWR
 
 REMOTE = e.IBV_ACCESS_REMOTE_READ | e.IBV_ACCESS_REMOTE_WRITE
-# Messages ahead of the other end's, and the places for them.
+# Number of messages ahead of the other end, and the number of places for them.
 WINDOW = 4
 SLOTS = 2 * WINDOW
-# Longer than a path MTU, and no multiple of anything.
+# Longer than a path MTU, and a multiple of nothing relevant.
 LONGEST = 11_003
 SLOT = 12 << 10
-# Where sends begin, receives, what the other writes, what the other reads, and where our reads go.
+# Offsets of sends, receives, the other end's writes, the data that it reads, and the results of own reads.
 SEND, RECEIVE, WRITTEN, SOURCE, FETCHED = (part * SLOTS * SLOT for part in range(5))
 REGION = 5 * SLOTS * SLOT
-# A message in three is a write, the others are sends; after so many messages received, a read.
+# Every third message is a write, the others are sends. A read follows each of so many received messages.
 WRITES_EVERY = 3
 READS_EVERY = 8
-# When nothing has completed for so long, a read asks whether the other is there.
+# Time without a completion after which a read checks that the other end is alive.
 SILENCE = 1.0
-# How long to leave the processor when there is nothing to do: the other guests and the devices need it.
+# How long to sleep when idle, because the other guests and the devices need the CPU.
 REST = 0.004
 
 
 class Talk:
-    """See above."""
+    """One end of the connection."""
 
     def __init__(self):
         self.qp = None
         self.running = False
 
     def open(self, device, seed, side):
-        """Opens a device by name; `side` is 0 at one end and 1 at the other. The LID of its port."""
+        """Opens a device by name; `side` is 0 at one end and 1 at the other. Returns the LID of its port."""
         self.seed, self.side = seed, side
         self.context = Context(name=device)
         self.pd = PD(self.context)
@@ -63,7 +63,7 @@ class Talk:
         return self.context.query_port(1).lid
 
     def prepare(self, connection):
-        """A new queue pair for a connection, in place of the one there was. What the other end needs to know."""
+        """Replaces the queue pair by a new one. Returns what the other end needs to connect."""
         self.running = False
         if self.qp is not None:
             self.qp.close()
@@ -72,7 +72,7 @@ class Talk:
         self.cq = CQ(self.context, 128)
         cap = QPCap(max_send_wr=2 * SLOTS, max_recv_wr=2 * SLOTS, max_send_sge=1, max_recv_sge=1)
         self.qp = QP(self.pd, QPInitAttr(qp_type=e.IBV_QPT_RC, scq=self.cq, rcq=self.cq, cap=cap, sq_sig_all=1))
-        # Messages sent, sends completed, messages received and checked, reads posted and checked.
+        # Numbers of messages sent, sends completed, messages received and checked, reads posted and checked.
         self.sent = self.completed = self.received = self.reads_posted = self.reads = 0
         self.receives_posted = 0
         self.errors, self.wrong = [], None
@@ -82,20 +82,20 @@ class Talk:
         return {"qpn": self.qp.qp_num, "addr": self.address, "rkey": self.mr.rkey}
 
     def connect(self, lid, peer, timeout):
-        """From RESET to RTR: ready for what the other end sends."""
+        """Moves from RESET to RTR, so that the other end may send."""
         self.peer = peer
         attributes = QPAttr(port_num=1)
         attributes.qp_access_flags = REMOTE
         attributes.dest_qp_num = peer["qpn"]
         attributes.ah_attr = AHAttr(port_num=1, dlid=lid)
         attributes.path_mtu = e.IBV_MTU_2048
-        # The first numbers wrap soon.
+        # The first PSNs wrap soon.
         attributes.sq_psn = attributes.rq_psn = 0xFFFFE0
         attributes.max_rd_atomic = attributes.max_dest_rd_atomic = 1
         attributes.min_rnr_timer = 14
         attributes.timeout = timeout
         attributes.retry_cnt = 7
-        # Without end: a guest that is stopped takes no receives.
+        # Unlimited, because a stopped guest posts no receives.
         attributes.rnr_retry = 7
         self.qp.to_rtr(attributes)
         self.attributes = attributes
@@ -103,13 +103,13 @@ class Talk:
             self.post_receive()
 
     def go(self):
-        """To RTS, and off: the other end is ready."""
+        """Moves to RTS and starts sending, because the other end is ready."""
         self.qp.to_rts(self.attributes)
         self.heard = time.monotonic()
         self.running = True
 
     def report(self):
-        """What was done on this connection, and all that went wrong, in order: whose request, its status."""
+        """Returns the progress of this connection, and all errors in order: kind of request, status."""
         return {
             "sent": self.completed,
             "received": self.received,
@@ -164,7 +164,7 @@ class Talk:
         return at, 1 + int.from_bytes(chance[4:], "big") % (LONGEST - 1)
 
     def step(self):
-        """Whether there was something to do."""
+        """Does pending work. Returns whether there was any."""
         _, completions = self.cq.poll(8)
         for wc in completions:
             self.complete(wc)
@@ -181,7 +181,7 @@ class Talk:
         return bool(completions) or may_send
 
     def complete(self, wc):
-        # By its bit: what is received has it set. The opcode of a failed request is not told, its number is.
+        # The RECV bit marks receives. The opcode of a failed request is undefined, but its number is valid.
         if wc.status != e.IBV_WC_SUCCESS:
             self.errors.append(["request" if wc.wr_id < 2 else "receive", wc.status])
         elif wc.opcode & e.IBV_WC_RECV:
@@ -203,7 +203,7 @@ class Talk:
         is_right = wc.opcode == opcode and wc.byte_len == len(content) and imm == number
         self.expect(is_right, f"completion {wc.opcode} {wc.byte_len} {imm} of", number)
         self.expect(self.memory[slot : slot + len(content)] == content, "content of", number)
-        # A place that nobody writes must not hold the last message's content by chance.
+        # Clear the place, so that the previous message's content cannot be mistaken for the next one's.
         self.memory[slot : slot + len(content)] = bytes(len(content))
         self.received += 1
         if not self.wrong:
@@ -231,7 +231,7 @@ def main():
         try:
             request = json.loads(line)
             answer = {"ok": getattr(talk, request.pop("do"))(**request)}
-        except Exception as error:  # Whatever it is, the lab is to see it.
+        except Exception as error:  # Every error is reported to the lab.
             answer = {"error": f"{type(error).__name__}: {error}"}
         print(json.dumps(answer), flush=True)
 

@@ -1,7 +1,7 @@
-"""The stock verbs of a guest, one request a line on standard input, one answer a line on standard output.
+"""Stock verbs of a guest. Standard input has one request per line, standard output one answer.
 
 A request is {"do": NAME, ...}; the answer is {"ok": VALUE} or {"error": TEXT}. NAME is a method of Verbs, the other
-keys are its arguments. Every number is in host order; an immediate is four bytes as they appear in memory, in
+keys are its arguments. Every number is in host order; immediate data is four bytes in memory order, in
 hexadecimal.
 """
 
@@ -36,23 +36,23 @@ OPERATIONS = {
     "fetch_add": e.IBV_WR_ATOMIC_FETCH_AND_ADD,
 }
 MTUS = {256: e.IBV_MTU_256, 512: e.IBV_MTU_512, 1024: e.IBV_MTU_1024, 2048: e.IBV_MTU_2048, 4096: e.IBV_MTU_4096}
-# By its bit: what is received has it set.
+# The RECV bit marks receives.
 RECEIVED = e.IBV_WC_RECV
-# What remote peers may do, for the services that let them.
+# Rights of peers, for services with remote access.
 REMOTE = {
     "rc": e.IBV_ACCESS_REMOTE_READ | e.IBV_ACCESS_REMOTE_WRITE | e.IBV_ACCESS_REMOTE_ATOMIC,
     "uc": e.IBV_ACCESS_REMOTE_WRITE,
     "ud": 0,
 }
 QUEUE_LEN = 128
-# Of the kernel's calls that libibverbs makes by writing to the device.
+# Numbers of the commands that libibverbs writes to the kernel's device file.
 ATTACH_MCAST = 30
-# More than this program has objects.
+# More than the number of objects of this program.
 HANDLES = 64
 
 
 class Verbs:
-    """One device with its objects, which requests name by the numbers they were given."""
+    """One device with its objects, which requests name by number."""
 
     def __init__(self):
         self.context = self.pd = None
@@ -65,7 +65,7 @@ class Verbs:
         return number
 
     def open(self, device):
-        """Opens a device by name. What its first port is."""
+        """Opens a device by name. Returns the attributes of its first port."""
         before = event_descriptors()
         self.context = Context(name=device)
         (self.event_descriptor,) = event_descriptors() - before
@@ -75,7 +75,7 @@ class Verbs:
         return {"lid": port.lid, "gids": gids, "mtu": 128 << port.active_mtu, "active": port.state == e.IBV_PORT_ACTIVE}
 
     def region(self, path, len):
-        """Registers a file of `len` bytes with every right, so that others can look into it."""
+        """Registers a file of `len` bytes with all rights, so that other programs can access it."""
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
         os.ftruncate(descriptor, len)
         memory = mmap.mmap(descriptor, len)
@@ -84,12 +84,12 @@ class Verbs:
         return {"id": self.add((memory, mr)), "addr": address, "lkey": mr.lkey, "rkey": mr.rkey}
 
     def deregister(self, region):
-        """Ends a registration. The file stays."""
+        """Deregisters a file, which stays."""
         _, mr = self.objects.pop(region)
         mr.close()
 
     def window(self, qp, region):
-        """A window of type 1 onto all of a region's memory, which peers may write to."""
+        """Creates a type 1 window for all of a region's memory, with remote write access."""
         memory, mr = self.objects[region]
         bound = MR(self.pd, len(memory), e.IBV_ACCESS_LOCAL_WRITE | e.IBV_ACCESS_MW_BIND, address=mr.buf)
         window = MW(self.pd, e.IBV_MW_TYPE_1)
@@ -97,19 +97,19 @@ class Verbs:
         return {"id": self.add((bound, window)), "rkey": window.rkey}
 
     def unbind(self, qp, window):
-        """Binds a window to nothing."""
+        """Invalidates a window with a bind of length 0."""
         bound, window = self.objects[window]
         self.bind(qp, window, MWBindInfo(bound, bound.buf, 0, 0))
 
     def bind(self, qp, window, info):
-        """Binds a window and waits until that is done; nothing else may be under way in the send queue."""
+        """Binds a window and waits for completion. The send queue must be empty."""
         self.objects[qp][0].bind_mw(window, MWBind(info, e.IBV_SEND_SIGNALED))
         statuses = [completion["status"] for completion in self.poll(qp, 1, 60_000)]
         if statuses != [e.IBV_WC_SUCCESS]:
             raise RuntimeError(f"binding ended with statuses {statuses}")
 
     def queue_pair(self, service, completions):
-        """A queue pair in RESET with a completion queue for both its queues; with room for all without `completions`."""
+        """Creates a queue pair in RESET with one completion queue, of `completions` entries or enough for all requests."""
         cq = CQ(self.context, completions or 2 * QUEUE_LEN)
         cap = QPCap(max_send_wr=QUEUE_LEN, max_recv_wr=QUEUE_LEN, max_send_sge=4, max_recv_sge=4)
         attributes = QPInitAttr(qp_type=SERVICES[service], scq=cq, rcq=cq, cap=cap, sq_sig_all=1)
@@ -117,14 +117,14 @@ class Verbs:
         return {"id": self.add((qp, cq, service)), "qpn": qp.qp_num}
 
     def route(self, gid, sgid_index, lid):
-        """To a GID if there is one, else within the subnet."""
+        """Returns address attributes: with a GID if one is given, else within the subnet."""
         if gid is None:
             return AHAttr(port_num=1, dlid=lid)
         gr = GlobalRoute(dgid=GID(gid), sgid_index=sgid_index, hop_limit=64)
         return AHAttr(port_num=1, is_global=1, dlid=lid, gr=gr)
 
     def connect(self, qp, peer, mtu, psn, peer_psn, qkey, timeout, retry, rnr_retry, rnr_timer):
-        """From RESET to RTS. A datagram queue pair only takes its own PSN and Q_Key."""
+        """Moves from RESET to RTS. A UD queue pair only needs its own PSN and Q_Key."""
         qp, _, service = self.objects[qp]
         attributes = QPAttr(port_num=1)
         attributes.sq_psn = psn
@@ -145,19 +145,19 @@ class Verbs:
         qp.to_rts(attributes)
 
     def address(self, peer):
-        """An address handle."""
+        """Creates an address handle."""
         return self.add(AH(self.pd, attr=self.route(peer["gid"], peer["sgid_index"], peer["lid"])))
 
     def migration(self, qp):
-        """The path migration state of a queue pair."""
+        """Returns the path migration state of a queue pair."""
         attributes, _ = self.objects[qp][0].query(e.IBV_QP_PATH_MIG_STATE)
         return attributes.path_mig_state
 
     def join(self, qp, gid):
-        """Attaches a queue pair, the only one, to a group.
+        """Attaches the only queue pair to a multicast group.
 
-        The binding has no call for it, so this is the kernel's (ib_user_verbs.h, IB_USER_VERBS_CMD_ATTACH_MCAST). Nor
-        does it tell the queue pair's handle: of a program's handles, which are small, the call takes no other object's.
+        The binding lacks this command, so it is written to the kernel (ib_user_verbs.h, IB_USER_VERBS_CMD_ATTACH_MCAST).
+        The queue pair's handle is unknown too. Handles are small numbers, and the kernel rejects those of other objects.
         """
         group = ipaddress.ip_address(gid).packed
         for handle in range(HANDLES):
@@ -169,13 +169,13 @@ class Verbs:
         raise RuntimeError(f"queue pair {qp} joins no group: {refusal}")
 
     def post_recv(self, qp, lists):
-        """Posts receives, each a list of [addr, len, lkey]."""
+        """Posts receive requests, each a list of [addr, len, lkey]."""
         for elements in lists:
             sges = [SGE(*element) for element in elements]
             self.objects[qp][0].post_recv(RecvWR(num_sge=len(sges), sg=sges))
 
     def post_send(self, qp, requests):
-        """Posts requests one by one, each with a completion."""
+        """Posts signalled send requests one by one."""
         for request in requests:
             sges = [SGE(*element) for element in request["sges"]]
             wr = SendWR(
@@ -193,7 +193,7 @@ class Verbs:
             self.objects[qp][0].post_send(wr)
 
     def poll(self, qp, count, timeout_ms):
-        """Up to `count` completions; fewer when time runs out."""
+        """Returns up to `count` completions; fewer after the time limit."""
         cq = self.objects[qp][1]
         deadline = time.monotonic() + timeout_ms / 1000
         found = []
@@ -203,19 +203,19 @@ class Verbs:
             if number == 0:
                 if time.monotonic() > deadline:
                     break
-                # The device's work is done by the same processor.
+                # The device needs the same CPU.
                 time.sleep(0.0005)
         return found
 
     def events(self, timeout_ms):
-        """Asynchronous events of the device and of its objects here, by their codes: the first within a time, and what came with it."""
+        """Returns the codes of asynchronous events of the device and its objects. Waits for the first up to a time limit."""
         descriptor = select.poll()
         descriptor.register(self.event_descriptor, select.POLLIN)
         found = []
         while descriptor.poll(0 if found else timeout_ms):
             event = self.context.get_async_event()
             found.append(event.event_type)
-            # An object is not destroyed before its events are acknowledged.
+            # An object cannot be destroyed before its events are acknowledged.
             event.ack()
         return found
 
@@ -238,13 +238,13 @@ class Verbs:
 
 
 def event_descriptors():
-    """The descriptors events are read from; the binding does not tell which is its own."""
+    """Yields the descriptors of event files. The binding does not expose its own."""
     found = set()
     for name in os.listdir("/proc/self/fd"):
         try:
             if "infinibandevent" in os.readlink(f"/proc/self/fd/{name}"):
                 found.add(int(name))
-        except FileNotFoundError:  # The one the folder was read with.
+        except FileNotFoundError:  # The descriptor with which the folder was read.
             pass
     return found
 
@@ -255,7 +255,7 @@ def main():
         try:
             request = json.loads(line)
             answer = {"ok": getattr(verbs, request.pop("do"))(**request)}
-        except Exception as error:  # Whatever it is, the lab is to see it.
+        except Exception as error:  # Every error is reported to the lab.
             answer = {"error": f"{type(error).__name__}: {error}"}
         print(json.dumps(answer), flush=True)
 

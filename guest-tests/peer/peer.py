@@ -1,18 +1,18 @@
-"""A RoCEv2 peer made of single packets, which scapy builds and takes apart.
+"""A RoCEv2 peer made of single packets, which scapy builds and parses.
 
 Usage: peer.py BIND_PORT PEER_PORT OWN_MAC OWN_IP PEER_MAC PEER_IP
 
-Ethernet frames travel as UDP datagrams between two ports of the loopback interface. Requests come as JSON objects, one a
-line, and each is answered by one line:
+Ethernet frames travel as UDP datagrams between two ports of the loopback interface. Each request is a line with
+a JSON object, and each answer is one line:
 
 {"send": PACKET}                  -> {"ok": null}
 {"receive": {"timeout_ms": N}}    -> {"ok": PACKET or null}
-{"barrier": null}                 -> {"ok": [PACKET, ...]}: all that came before the peer had nothing left to say
+{"barrier": null}                 -> {"ok": [PACKET, ...]}: all packets until the peer has nothing left to send
 
 A packet: {"op": name or number, "qpn", "psn", "ack_req", "solicited", "mig_req", "pkey", "ecn", "bad_icrc", "tver",
 "fecn", "becn", "reserved": whether reserved bits of the BTH are set, "ttl", "source": IP address or null for the peer's
-own, "pad": pad count or null for the right one, "cut": bytes that are missing at the end of the frame, "reth": {"va", "rkey", "len"}, "atomic": {"va", "rkey", "swap_add", "compare"}, "aeth": {"syndrome", "msn"},
-"original": number, "imm": hex, "payload": hex}. A number or a name of scapy's table says which operation it is.
+own, "pad": pad count or null for the correct one, "cut": number of bytes removed from the end of the frame, "reth": {"va", "rkey", "len"}, "atomic": {"va", "rkey", "swap_add", "compare"}, "aeth": {"syndrome", "msn"},
+"original": number, "imm": hex, "payload": hex}. The opcode is a number or a name from scapy's table.
 """
 
 import json
@@ -52,7 +52,7 @@ class Peer:
         self.peer_mac, self.peer_ip = peer_mac, peer_ip
 
     def frame(self, deadline):
-        """The next frame, or None when the time is over."""
+        """Returns the next frame, or None after the time limit."""
         ready, _, _ = select.select([self.socket], [], [], max(0, deadline - time.monotonic()))
         return self.socket.recv(65536) if ready else None
 
@@ -67,8 +67,8 @@ class Peer:
         return None
 
     def barrier(self, _):
-        """Two ARP exchanges: when the second request is answered, everything sent before the first one was answered
-        as well, whatever the order in which the peer serves its protocols within one turn."""
+        """Runs two ARP exchanges. When the second request is answered, everything sent before the first one was answered
+        too, whatever the order in which the peer serves its protocols within a turn."""
         packets = []
         for _ in range(2):
             request = ARP(op="who-has", hwsrc=self.own_mac, psrc=self.own_ip, pdst=self.peer_ip)
@@ -129,7 +129,7 @@ class Peer:
         return frame[: len(frame) - packet["cut"]]
 
     def parse(self, frame):
-        """The packet in a frame, or None for another protocol. One with a wrong ICRC is an error."""
+        """Returns the packet in a frame, or None for another protocol. A wrong ICRC is an error."""
         ether = Ether(frame)
         if BTH not in ether:
             return None

@@ -12,10 +12,10 @@ use tokio::net::UnixStream;
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::time::timeout;
 
-/// What a step may take when it says nothing else: every step is short but for those with a bound of their own.
+/// Default time limit of a step. Longer steps have their own limits.
 const STEP_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// A connection to one agent. One request is in flight at a time.
+/// A connection to one agent, with at most one outstanding request.
 #[derive(Debug)]
 pub struct AgentLink {
     lines: BufReader<OwnedReadHalf>,
@@ -25,10 +25,10 @@ pub struct AgentLink {
 }
 
 impl AgentLink {
-    /// Speaks over `stream`, writing every line of both directions to `transcript`.
+    /// Creates a link over `stream`. Writes every line of both directions to `transcript`.
     ///
     /// # Errors
-    /// When the transcript cannot be made.
+    /// The transcript cannot be created.
     pub fn new(stream: UnixStream, transcript: &Path) -> Result<Self> {
         let (reader, writer) = stream.into_split();
         let transcript =
@@ -39,7 +39,7 @@ impl AgentLink {
     /// Runs a step and returns its answer.
     ///
     /// # Errors
-    /// The step's [`Failure`] (to be found with `downcast_ref`), or a link that is dead or silent.
+    /// The step fails with a [`Failure`], which `downcast_ref` finds, or the link is closed or silent.
     pub async fn call<C: Call>(&mut self, step: C) -> Result<C::Answer> {
         self.call_within(STEP_TIMEOUT, step).await
     }
@@ -52,10 +52,10 @@ impl AgentLink {
         Ok(self.exchange(limit, step).await?.into_answer::<C>()?)
     }
 
-    /// Runs a step that is expected to fail and returns how it did.
+    /// Runs a step that is expected to fail, and returns the failure.
     ///
     /// # Errors
-    /// When the step succeeds, or the link is dead or silent.
+    /// The step succeeds, or the link is closed or silent.
     pub async fn call_refused<C: Call>(&mut self, step: C) -> Result<Failure> {
         let response = self.exchange(STEP_TIMEOUT, step).await?;
         match response.result {
@@ -85,8 +85,8 @@ impl AgentLink {
             self.transcript.write_all(answer.as_bytes())?;
             let response: Response = serde_json::from_str(&answer)
                 .with_context(|| format!("the guest agent sent an invalid reply: {}", answer.trim_end()))?;
-            // An answer to a request that was given up comes late; id 0 is the agent's word for a request it could
-            // not read, which can only be this one.
+            // The answer to an abandoned request arrives late. The agent uses ID 0 for a request that it could not
+            // parse, which can only be this one.
             if response.id == self.last_id || response.id == 0 {
                 return Ok(response);
             }
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_late_answer_to_an_earlier_request_is_passed_over() {
+    async fn late_answer_to_earlier_request_is_skipped() {
         let (mut link, _folder) =
             answering("{\"id\":0,\"result\":{\"Err\":{\"kind\":\"protocol\",\"message\":\"m\"}}}\n\
                 {\"id\":1,\"result\":{\"Ok\":{\"uptime_ms\":1}}}\n{\"id\":2,\"result\":{\"Ok\":{\"uptime_ms\":2}}}\n")
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn silence_is_reported_with_the_name_of_the_step() {
+    async fn timeout_names_its_step() {
         let (mut link, _folder) = answering("").await;
         let error = link.call_within(Duration::from_millis(1), Ping {}).await.unwrap_err();
         assert_eq!(error.to_string(), "the guest agent did not reply to Ping within 1ms");

@@ -1,4 +1,4 @@
-//! The daemon under test, with a configuration made for the run.
+//! The daemon under test, with a configuration for the run.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
@@ -15,28 +15,27 @@ use crate::process::Process;
 use crate::programs;
 use crate::run_dir::RunDir;
 
-/// What the daemon says once guests can be attached.
+/// Log text when guests can be attached.
 const READY: &str = " ready";
-/// What it says when a guest is gone and its device is as new.
+/// Log text when a guest has disconnected and its device was reset.
 const GONE: &str = "device reset";
 const READY_TIMEOUT: Duration = Duration::from_secs(60);
 const STOP_TIMEOUT: Duration = Duration::from_secs(60);
 const CONTROL_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// A device interface, by its name in configurations.
+/// A device interface, named as in configurations.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Interface {
-    /// The JingZhao document's.
     #[default]
     Jingzhao,
-    /// That of Linux's `ib_mthca`.
+    /// The interface of Linux's `ib_mthca`.
     Mthca,
-    /// That of Linux's `ice`.
+    /// The interface of Linux's `ice`.
     E810,
 }
 
 impl Interface {
-    /// Its key in a configuration.
+    /// Returns the key in a configuration.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Jingzhao => "jingzhao",
@@ -46,78 +45,77 @@ impl Interface {
     }
 }
 
-/// One HCA, as the lab wants it.
+/// Settings of one HCA.
 #[derive(Clone, Debug)]
 pub struct HcaSpec {
-    /// Name of its guest.
+    /// Name of the guest that uses the HCA.
     pub name: String,
-    /// Number on the fabric; addresses follow from it.
+    /// Number on the fabric, from which addresses are derived.
     pub id: u16,
-    /// Number of the HCA packets without a destination go to.
+    /// Number of the HCA that receives packets without a destination.
     pub default_peer: u16,
-    /// Packets go to that peer by IPv6, unless software names its IPv4 address.
+    /// Whether packets to that peer use IPv6, unless software sets its IPv4 address.
     pub prefer_ipv6: bool,
-    /// Where it receives frames.
+    /// UDP address on which it receives frames.
     pub bind: SocketAddr,
-    /// The others.
     pub peers: Vec<Peer>,
-    /// What carries its frames.
+    /// Transport of its frames.
     pub fabric: Fabric,
-    /// What its guest's driver sees.
+    /// Device interface that the guest's driver uses.
     pub interface: Interface,
-    /// Options of its device interface, an object of the configuration.
+    /// Options of the device interface, as a configuration object.
     pub options: Value,
-    /// Write what it sends and receives to a file.
+    /// Writes all frames to a capture file.
     pub capture: bool,
-    /// Write what its driver does and what it answers to a file.
+    /// Writes the actions of driver and device to a trace file.
     pub trace: bool,
-    /// Write all that reaches it, and what it does, to a file.
+    /// Writes all inputs and outputs to a session record.
     pub record: bool,
-    /// Look for what its driver does against the interface, of which there must be nothing but what is explained.
+    /// Enables strict mode. Only violations in `explained` are permitted.
     pub strict: bool,
-    /// Its guest stores doorbells without an exit.
+    /// Doorbells are mapped, so that the guest writes them without a VM exit.
     pub mapped: bool,
-    /// Rules that may be reported of it.
+    /// Rules whose violation is permitted.
     pub explained: &'static [Explained],
 }
 
-/// A rule of an interface that may be reported of a driver that is right, or of programs that are to do wrong.
+/// A strict rule that correct drivers, or deliberately faulty programs, may violate.
 #[derive(Clone, Copy, Debug)]
 pub struct Explained {
-    /// The rule, as it is counted.
+    /// Name of the rule in counters.
     pub rule: &'static str,
-    /// Who breaks it, and why that is no fault of the driver.
+    /// Source of the violation, and why it is not a fault of the driver.
     pub why: &'static str,
 }
 
-/// What carries frames between HCAs.
+/// The fabric between HCAs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Fabric {
-    /// UDP datagrams, from the HCA's own socket to those of its peers.
+    /// UDP datagrams between the sockets of the HCAs.
     #[default]
     Udp,
-    /// Memory of the process that serves them all.
+    /// Memory of the process that serves all HCAs.
     Local,
-    /// Memory that processes share which know the same folder.
+    /// Shared memory between processes with the same folder.
     Ring(PathBuf),
-    /// A tap interface of this name.
+    /// The tap interface with this name.
     Tap(String),
 }
 
-/// Another user of a fabric.
+/// Another member of the fabric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Peer {
-    /// Where it receives frames.
+    /// UDP address on which it receives frames.
     pub addr: SocketAddr,
-    /// It is the NIC of a guest and knows only this HCA, which passes its frames on.
+    /// The peer is the NIC of a guest. It is connected only to this HCA, which forwards its frames.
     pub leaf: bool,
 }
 
 impl HcaSpec {
-    /// Two HCAs, `a` and `b`, wired to each other by UDP ports of the loopback interface that are free now.
+    /// Returns two HCAs, `a` and `b`, which use free UDP ports of the loopback interface.
     ///
     /// # Errors
-    /// When there are no free ports.
+    /// No ports are free.
     pub fn pair() -> Result<[Self; 2]> {
         let [a, b] = free_udp_ports()?;
         let spec = |name: &str, id, default_peer, bind, peer| Self {
@@ -140,18 +138,18 @@ impl HcaSpec {
         Ok([spec("a", 1, 2, a, b), spec("b", 2, 1, b, a)])
     }
 
-    /// HCAs numbered from 1 on, each of which knows all the others.
+    /// Returns HCAs numbered from 1, each a peer of all others.
     ///
     /// # Errors
-    /// When there are no free ports.
+    /// No ports are free.
     pub fn mesh<const N: usize>() -> Result<[Self; N]> {
         Self::mesh_of(N)?.try_into().map_err(|_| anyhow!("a mesh of {N} devices"))
     }
 
-    /// The same, as many as are wanted.
+    /// Returns `count` HCAs numbered from 1, each a peer of all others.
     ///
     /// # Errors
-    /// When there are no free ports.
+    /// No ports are free.
     pub fn mesh_of(count: usize) -> Result<Vec<Self>> {
         let ports = free_ports(count)?;
         let [example, _] = Self::pair()?;
@@ -165,38 +163,38 @@ impl HcaSpec {
     }
 }
 
-/// A running daemon. What is said of its HCA is said of the first, if it serves several.
+/// A running daemon. If it serves several HCAs, the methods refer to the first.
 #[derive(Debug)]
 pub struct Daemon {
     process: Process,
     sockets: Vec<PathBuf>,
     control: Control,
-    /// Numbers of HCAs whose drivers must keep to the interface, and what is explained of them.
+    /// Numbers of HCAs in strict mode, with their permitted violations.
     strict: Vec<(u16, &'static [Explained])>,
     capture: PathBuf,
 }
 
-/// What `hcactl` reaches of a daemon, whoever holds the daemon.
+/// Access to a daemon through `hcactl`, independent of the daemon's owner.
 #[derive(Clone, Debug)]
 pub struct Control {
     socket: PathBuf,
-    /// The only one that is spoken of.
+    /// The device to select, if only one is meant.
     device: Option<u16>,
 }
 
 impl Daemon {
-    /// Starts `hcad` for one HCA and waits until it takes a guest.
+    /// Starts `hcad` for one HCA and waits until guests can be attached.
     ///
     /// # Errors
-    /// When it does not get that far.
+    /// The daemon does not become ready.
     pub async fn start(hcad: &Path, spec: &HcaSpec, run: &RunDir) -> Result<Self> {
         Self::start_by(Command::new(hcad), std::slice::from_ref(spec), run).await
     }
 
-    /// Starts a program that becomes `hcad`, for one HCA or several, and waits until it takes guests.
+    /// Starts `hcad` through the given command, for one or more HCAs, and waits until guests can be attached.
     ///
     /// # Errors
-    /// When it does not get that far, or is to serve none.
+    /// The daemon does not become ready, or there is no HCA.
     pub async fn start_by(mut command: Command, specs: &[HcaSpec], run: &RunDir) -> Result<Self> {
         let first = specs.first().context("hcad requires at least one device")?;
         let path_of = |spec: &HcaSpec| run.socket(&format!("hcad-{}.sock", spec.name));
@@ -222,87 +220,86 @@ impl Daemon {
         Ok(Self { process, sockets, control, strict, capture: capture_of(first) })
     }
 
-    /// Does what `hcactl` does with these arguments; its answer, null for a command that answers nothing.
+    /// Runs `hcactl` with these arguments. Returns its answer, or null if the command has none.
     ///
     /// # Errors
-    /// When the daemon refuses or is gone.
+    /// The daemon rejects the command or has ended.
     pub async fn control(&self, arguments: &[&str]) -> Result<Value> {
         self.control.ask(arguments).await
     }
 
-    /// The way to ask it from elsewhere.
+    /// Returns a separate control handle.
     pub fn controls(&self) -> Control {
         self.control.clone()
     }
 
-    /// The same for the HCA of this number.
+    /// Returns a control handle for the HCA with this number.
     pub fn controls_of(&self, device: u16) -> Control {
         Control { device: Some(device), ..self.control.clone() }
     }
 
-    /// The same for all that the daemon serves.
+    /// Returns a control handle for all HCAs of the daemon.
     pub fn controls_of_all(&self) -> Control {
         Control { device: None, ..self.control.clone() }
     }
 
-    /// Where a VMM attaches.
+    /// Returns the socket to which the VMM connects.
     pub fn socket(&self) -> &Path {
         self.sockets.first().map_or(Path::new(""), PathBuf::as_path)
     }
 
-    /// Where VMMs attach, by HCA.
+    /// Returns the sockets to which VMMs connect, by HCA.
     pub fn sockets(&self) -> &[PathBuf] {
         &self.sockets
     }
 
-    /// The frames it sent and received.
+    /// Returns the capture file.
     pub fn capture(&self) -> &Path {
         &self.capture
     }
 
-    /// What its driver did and it answered, if that is traced.
+    /// Returns the trace file, if tracing is enabled.
     pub fn trace(&self) -> PathBuf {
         self.capture.with_extension("trace")
     }
 
-    /// All that reached it and what it did, if that is recorded.
+    /// Returns the session record, if recording is enabled.
     pub fn record(&self) -> PathBuf {
         self.capture.with_extension("record")
     }
 
-    /// The program.
     pub fn process(&mut self) -> &mut Process {
         &mut self.process
     }
 
-    /// How often the driver of its HCA has broken each rule of the interface, those that it has.
+    /// Returns how often the driver has violated each strict rule. Rules without violations are omitted.
     ///
     /// # Errors
-    /// When there is no answer.
+    /// The daemon does not answer.
     pub async fn violations(&self) -> Result<BTreeMap<String, u64>> {
         self.control.violations().await
     }
 
-    /// One of its counters, by its place in `hcactl counters`, such as `/engine/drops/wrong_qkey`.
+    /// Returns a counter by its path in `hcactl counters`, such as `/engine/drops/wrong_qkey`.
     ///
     /// # Errors
-    /// When there is no such counter, or no answer.
+    /// The counter does not exist, or the daemon does not answer.
     pub async fn counter(&self, place: &str) -> Result<u64> {
         self.control.counter(place).await
     }
 
-    /// Waits until it has noticed that its guest is gone, and takes the next.
+    /// Waits until the daemon has noticed that its guest disconnected.
     ///
     /// # Errors
-    /// When it does not say so in time.
-    pub async fn guest_gone(&mut self) -> Result<()> {
+    /// The log line does not appear in time.
+    pub async fn wait_for_disconnect(&mut self) -> Result<()> {
         self.process.line(GONE, READY_TIMEOUT).await.map(drop)
     }
 
-    /// Ends it as an operator would.
+    /// Stops the daemon as an operator would.
     ///
     /// # Errors
-    /// When it does not end, or not with success, or the driver of a strict HCA broke rules of the interface.
+    /// The daemon does not exit, or exits with an error, or the driver of a strict HCA has violated a rule.
     pub async fn stop(mut self) -> Result<()> {
         let mut broken = Vec::new();
         for &(device, explained) in &self.strict {
@@ -330,7 +327,6 @@ impl Daemon {
 }
 
 impl Control {
-    /// Where it listens.
     pub fn socket(&self) -> &Path {
         &self.socket
     }
@@ -338,7 +334,7 @@ impl Control {
     /// See [`Daemon::control`].
     ///
     /// # Errors
-    /// hcactl fails, or says what is no JSON.
+    /// hcactl fails, or its output is not JSON.
     pub async fn ask(&self, arguments: &[&str]) -> Result<Value> {
         let mut command = Command::new(programs::hcactl()?);
         command.arg("--socket").arg(&self.socket);
@@ -365,7 +361,7 @@ impl Control {
     /// See [`Daemon::violations`].
     ///
     /// # Errors
-    /// hcactl fails, or tells no such counters.
+    /// hcactl fails, or its output lacks these counters.
     pub async fn violations(&self) -> Result<BTreeMap<String, u64>> {
         let mut counters = self.ask(&["counters"]).await?;
         let rules = counters.pointer_mut("/interface/violations").map(Value::take);
@@ -377,7 +373,7 @@ impl Control {
     /// See [`Daemon::counter`].
     ///
     /// # Errors
-    /// hcactl fails, or there is no such counter.
+    /// hcactl fails, or the counter does not exist.
     pub async fn counter(&self, place: &str) -> Result<u64> {
         let counters = self.ask(&["counters"]).await?;
         let value = counters.pointer(place).and_then(Value::as_u64);
@@ -408,24 +404,24 @@ fn device_of(spec: &HcaSpec, socket: &Path, capture: &Path) -> Value {
     })
 }
 
-/// Ports nobody has now, and that were not given out before: what they were for may not have taken them yet, or may be
-/// about to come back to them. Another program could take one before the daemon does, which then says so and ends.
+/// Returns free ports that were not returned before, because earlier ones may be bound only later. If another program
+/// binds one first, the daemon reports it and exits.
 ///
 /// # Errors
-/// When there are none.
+/// No ports are free.
 pub fn free_udp_ports<const N: usize>() -> Result<[SocketAddr; N]> {
     free_ports(N)?.try_into().map_err(|_| anyhow!("not {N} UDP ports"))
 }
 
-/// The same, as many as are wanted.
+/// Returns `count` free ports that were not returned before.
 ///
 /// # Errors
-/// When there are none.
+/// No ports are free.
 pub fn free_ports(count: usize) -> Result<Vec<SocketAddr>> {
     static GIVEN: Mutex<BTreeSet<u16>> = Mutex::new(BTreeSet::new());
     let mut given = GIVEN.lock().unwrap_or_else(PoisonError::into_inner);
     let mut ports = Vec::with_capacity(count);
-    // Held until all are found, so that the system names each port once.
+    // Keep all sockets open until the end, so that the system returns each port once.
     let mut held = Vec::new();
     while ports.len() < count {
         let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).context("cannot bind to a free UDP port")?;

@@ -1,4 +1,4 @@
-//! What the documentation says of `guest-lab`: the command lines it prints parse, and its table names every scenario.
+//! Checks the documentation of `guest-lab`: printed command lines parse, and the table lists every scenario.
 
 #![allow(clippy::unwrap_used, reason = "a panic is how these tests fail")]
 
@@ -14,7 +14,7 @@ mod commands;
 
 const REPOSITORY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
 
-/// A shared folder has to exist, so `.` stands for those of the reader.
+/// Shared folders must exist, so `.` replaces those in the documents.
 #[test]
 fn printed_lines_parse() {
     let printed = commands::of(Path::new(REPOSITORY), "guest-lab");
@@ -26,7 +26,7 @@ fn printed_lines_parse() {
     assert!(printed.len() > 20, "only {printed:?}");
 }
 
-/// The table has names, and patterns such as `jingzhao-*`.
+/// The table contains names and patterns such as `jingzhao-*`.
 #[test]
 fn table_names_every_scenario() {
     let page = std::fs::read_to_string(Path::new(REPOSITORY).join("device/book/src/scenarios.md")).unwrap();

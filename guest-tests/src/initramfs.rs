@@ -1,15 +1,15 @@
-//! The first file system of a guest: the agent as `/init`, busybox for people, the modules a scenario loads.
+//! The initramfs of a guest: the agent as `/init`, busybox for users, and the modules of the scenario.
 //!
-//! A `newc` cpio archive, uncompressed: QEMU hands it to the kernel in memory, and unpacking plain bytes is the
-//! fastest way under TCG. A scenario that needs a real root later adds the file system modules here and lets the
-//! agent switch to a disk.
+//! It is an uncompressed `newc` cpio archive. QEMU passes it to the kernel in memory, and plain bytes unpack fastest
+//! under TCG. If a scenario needs a root file system, the archive contains the file system modules, and the agent
+//! switches to the disk.
 
 use crate::modules::Module;
 
 /// Folder of the modules in the guest.
 const MODULES: &str = "lib/modules";
 
-/// An archive being built.
+/// A cpio archive under construction.
 #[derive(Debug, Default)]
 pub struct Initramfs {
     bytes: Vec<u8>,
@@ -17,19 +17,19 @@ pub struct Initramfs {
 }
 
 impl Initramfs {
-    /// An archive with `agent` as the first program, and the folders it mounts on.
+    /// Creates an archive with `agent` as `/init`, and its mount points.
     pub fn new(agent: &[u8]) -> Self {
         let mut archive = Self::default();
         for folder in ["dev", "proc", "sys", "tmp", "run", "bin", "lib", MODULES] {
             archive.folder(folder);
         }
         archive.file("init", 0o755, agent);
-        // The kernel opens it for /init before anything is mounted.
+        // The kernel opens it for /init before any mount.
         archive.entry("dev/console", 0o020_600, &[], (5, 1));
         archive
     }
 
-    /// Adds a static busybox under its own name and those of its `applets`.
+    /// Adds a static busybox under its own name and the names of its `applets`.
     pub fn add_busybox<'a>(&mut self, program: &[u8], applets: impl IntoIterator<Item = &'a str>) {
         self.file("bin/busybox", 0o755, program);
         for applet in applets.into_iter().filter(|applet| *applet != "busybox") {
@@ -49,7 +49,7 @@ impl Initramfs {
             .collect()
     }
 
-    /// The finished archive.
+    /// Returns the finished cpio archive.
     pub fn finish(mut self) -> Vec<u8> {
         self.entry("TRAILER!!!", 0, &[], (0, 0));
         self.bytes
@@ -63,7 +63,8 @@ impl Initramfs {
         self.entry(path, 0o100_000 | permissions, content, (0, 0));
     }
 
-    /// A header of thirteen fields of eight hexadecimal digits, the name, the content, each padded to four bytes.
+    /// Appends an entry: a header of thirteen fields with eight hexadecimal digits each, the name, and the content,
+    /// each padded to four bytes.
     fn entry(&mut self, path: &str, mode: u32, content: &[u8], device: (u32, u32)) {
         let len = u32::try_from(content.len()).expect("what goes into an initramfs is below 4 GiB");
         let name_len = u32::try_from(path.len() + 1).expect("paths are short");
@@ -104,10 +105,10 @@ impl Initramfs {
 mod tests {
     use super::*;
 
-    /// The example is what `cpio -o -H newc` of GNU cpio writes for a file `a` of three bytes, with inode, owner,
-    /// time and device set to what this archive uses.
+    /// The expected bytes are the output of GNU `cpio -o -H newc` for a file `a` of three bytes, with inode, owner,
+    /// time and device as in this archive.
     #[test]
-    fn a_file_has_the_newc_header() {
+    fn file_has_newc_header() {
         let mut archive = Initramfs::default();
         archive.file("a", 0o644, b"abc");
         let expected = b"070701000000010000\

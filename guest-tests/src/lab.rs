@@ -1,4 +1,4 @@
-//! What all scenarios share: the programs, the machine's shape, and how guests and daemons are started from them.
+//! The common part of all scenarios: programs, guest configuration, and how guests and daemons are started.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use crate::artifacts::{
     Added, Artifacts, Disks, Kernel, KernelChoice, ModuleBuild, Overrides, cache_dir, folder_of_linux,
 };
 use crate::initramfs::Initramfs;
-use crate::modules::Wanted;
+use crate::modules::ModuleList;
 use crate::programs;
 use crate::qemu::{Accelerator, Machine, Nic, Share, command_line};
 use crate::run_dir::RunDir;
@@ -19,27 +19,27 @@ use crate::vm::{self, Image, Vm};
 
 /// Name of the script in [`Lab::boot_files`].
 pub const BOOT_SCRIPT: &str = "boot.ipxe";
-/// From QEMU's start until the agent answers. Emulated guests on two busy cores have been seen to take a minute.
+/// Time limit from QEMU's start to the agent's first answer. Emulated guests on two busy cores have taken a minute.
 const BOOT_TIMEOUT: Duration = Duration::from_secs(180);
-/// The same where the processor runs the guest.
+/// Time limit with KVM.
 const KVM_BOOT_TIMEOUT: Duration = Duration::from_secs(10);
-/// Content of the [`kvm_note`] where it does.
+/// Content of the [`kvm_note`] if KVM works.
 pub(crate) const KVM_RUNS: &str = "yes";
-/// Warnings go to the console, the rest only to the kernel's log: an emulated serial line is slow. Mitigations protect
-/// guests from nobody here and cost an emulated one dearly. The timer check counts ticks against busy waiting, and
-/// panics on a busy host where both come late; the watchdog of the TSC warns there of its own delays.
+/// Only warnings go to the console, because an emulated serial line is slow. Mitigations have no use here and are
+/// expensive under emulation. The timer check counts ticks against a busy loop and panics on a busy host that delays
+/// both. The TSC watchdog warns about delays of its own there.
 const KERNEL_ARGS: &str = "loglevel=5 mitigations=off no_timer_check tsc=nowatchdog";
-/// What makes vfio possible in the guest.
+/// Kernel arguments that enable vfio in the guest.
 const IOMMU_ARGS: &str = "intel_iommu=on";
-/// What a guest needs to reach its disks.
+/// Modules that a guest needs for its disks.
 const DISK_MODULES: &[&str] = &["virtio_blk", "ext4", "overlay"];
-/// What ext4 asks for by another name than a module's, as far as a kernel has it.
+/// Modules that ext4 requests through an alias, if the kernel has them.
 const DISK_MODULES_IF_ANY: &[&str] = &["crc32c_generic", "crc32c_cryptoapi"];
 
-/// Heading of the options that choose the parts of guests.
+/// Help heading of the options for guest components.
 const PARTS: &str = "Guest components";
 
-/// Options for the parts of guests.
+/// Options for guest components.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub struct Options {
     /// Path to the QEMU binary, which must be version 11.0 or later with vfio-user-pci support [default: the
@@ -103,7 +103,7 @@ impl Options {
     }
 }
 
-/// What the user may choose for scenarios that draw at random.
+/// Options of scenarios with random choices.
 #[derive(Clone, Copy, Debug, Default, clap::Args)]
 pub struct Chance {
     /// Duration, in minutes, of scenarios that run for a fixed time, such as torture [default: 5]
@@ -114,7 +114,7 @@ pub struct Chance {
     pub seed: Option<u64>,
 }
 
-/// Everything that is needed to start guests.
+/// All parts that are needed to start guests.
 #[derive(Debug)]
 pub struct Lab {
     artifacts: Artifacts,
@@ -132,56 +132,56 @@ pub struct Lab {
     given: Vec<String>,
 }
 
-/// One machine of a scenario, beyond what all have in common.
+/// One guest of a scenario, apart from what all guests share.
 #[derive(Clone, Debug, Default)]
 pub struct Guest<'a> {
     /// Name, such as `a`.
     pub name: &'a str,
-    /// Sockets of its HCAs.
+    /// Sockets of its HCAs on the root bus.
     pub hcas: Vec<PathBuf>,
-    /// Sockets of HCAs that are behind root ports, as a card is.
+    /// Sockets of HCAs behind root ports, like plug-in cards.
     pub cards: Vec<PathBuf>,
-    /// Slots behind those where HCAs can be plugged in while it runs.
+    /// Number of further root ports, for HCAs that are hot-plugged.
     pub free_slots: usize,
-    /// Its Ethernet NICs.
+    /// Ethernet NICs of the guest.
     pub nics: Vec<Nic>,
-    /// The lab wants to type into its console.
+    /// Whether the lab writes to its console.
     pub with_console: bool,
-    /// Images of disks beyond those of its user space: /dev/vdc and so on.
+    /// Disk images in addition to the root file system: /dev/vdc and so on.
     pub disks: Vec<PathBuf>,
-    /// Image of one more, behind them, which it may write.
+    /// Image of a further disk, which the guest may write.
     pub own_disk: Option<PathBuf>,
-    /// Folders of the host that it can mount.
+    /// Host folders that the guest can mount.
     pub shares: Vec<Share>,
-    /// Commands that can run in it at once, beside the agent's steps.
+    /// Number of commands that can run at once, independent of the agent's steps.
     pub commands: usize,
-    /// It may restart; otherwise its QEMU ends when it does.
+    /// Whether the guest may restart. Otherwise, QEMU exits on a restart.
     pub reboots: bool,
-    /// It needs so many processors, whatever the user chose for others.
+    /// Minimum number of virtual CPUs, whatever the user chose.
     pub least_cpus: u32,
-    /// It needs so much memory.
+    /// Minimum memory in MiB.
     pub least_memory_mib: u32,
-    /// It boots from the network by this loader, which fetches what [`Lab::boot_files`] made.
+    /// Boot loader for a network boot. It fetches the files from [`Lab::boot_files`].
     pub boot_loader: Option<PathBuf>,
 }
 
 impl Lab {
-    /// Finds, fetches or builds what is needed.
+    /// Finds, fetches or builds all parts.
     ///
     /// # Errors
-    /// When something is missing.
+    /// A part is missing.
     pub async fn prepare(options: &Options) -> Result<Self> {
         Self::prepare_with(options, Added::default()).await
     }
 
-    /// The same with packages in the guests' user space that were added to it.
+    /// Finds, fetches or builds all parts, with packages added to the root file system.
     ///
     /// # Errors
     /// As [`Self::prepare`].
     pub async fn prepare_with(options: &Options, added: Added) -> Result<Self> {
         let chosen = options.accel;
         let options = options.clone();
-        // Downloads and builds block; nothing else is to be done meanwhile.
+        // Downloads and builds block the thread. Nothing else runs meanwhile.
         let mut lab = tokio::task::spawn_blocking(move || Self::gather(&options, added)).await??;
         lab.accelerator = match chosen {
             Some(Accelerator::Tcg) => Accelerator::Tcg,
@@ -205,9 +205,9 @@ impl Lab {
             added,
         };
         let artifacts = Artifacts::obtain(&cache_dir()?, &overrides)?;
-        // A guest would find out, but only when it has booted.
+        // Check the modules now, because the guest would report an error only after it has booted.
         if !options.modules.is_empty() {
-            let kernel = Wanted::new(&artifacts.kernel.modules)?;
+            let kernel = ModuleList::new(&artifacts.kernel.modules)?;
             options.modules.iter().try_for_each(|file| kernel.check_file(file))?;
         }
         Ok(Self {
@@ -227,102 +227,100 @@ impl Lab {
         })
     }
 
-    /// The daemon under test.
+    /// Returns the path of the daemon under test.
     ///
     /// # Errors
-    /// When it was not built.
+    /// The daemon was not built.
     pub fn hcad(&self) -> Result<PathBuf> {
         self.hcad.clone().map_or_else(programs::hcad, Ok)
     }
 
-    /// What the guests' kernel was configured with.
+    /// Returns the configuration of the guests' kernel.
     ///
     /// # Errors
-    /// When the file that says so is not there.
+    /// The configuration file is missing.
     pub fn kernel_config(&self) -> Result<String> {
         self.artifacts.kernel.config()
     }
 
-    /// Options of a command line that give another the same programs, kernel and user space.
+    /// Returns command-line options that select the same programs, kernel and root file system.
     pub fn given(&self) -> &[String] {
         &self.given
     }
 
-    /// The guests' kernel.
     pub fn kernel(&self) -> &Kernel {
         &self.artifacts.kernel
     }
 
-    /// Fetches the user space of guests that have one, if it is not in the cache.
+    /// Fetches the root file system of guests if the cache lacks it.
     ///
     /// # Errors
-    /// When it cannot be fetched or made.
+    /// It cannot be fetched or created.
     pub async fn fetch_user_space(&self) -> Result<()> {
         let artifacts = self.artifacts.clone();
         tokio::task::spawn_blocking(move || artifacts.disks()).await?.map(drop)
     }
 
-    /// Whether daemons are to record what drivers do.
+    /// Returns whether daemons write traces.
     pub fn trace(&self) -> bool {
         self.trace
     }
 
-    /// The same lab for scenarios that draw at random.
+    /// Sets the options of scenarios with random choices.
     #[must_use]
     pub fn with_chance(self, chance: Chance) -> Self {
         Self { chance, ..self }
     }
 
-    /// The same lab for scenarios that need no guests and can do without.
+    /// Runs scenarios without guests if they support it.
     #[must_use]
     pub fn without_guests(self) -> Self {
         Self { without_guests: true, ..self }
     }
 
-    /// Whether scenarios of the lab's own driver run it in this process.
+    /// Returns whether the lab's own driver runs in this process, without guests.
     pub fn has_no_guests(&self) -> bool {
         self.without_guests
     }
 
-    /// What the user chose for them.
+    /// Returns the options of scenarios with random choices.
     pub fn chance(&self) -> Chance {
         self.chance
     }
 
-    /// How guests are executed.
+    /// Returns how guests are executed.
     pub fn accelerator(&self) -> Accelerator {
         self.accelerator
     }
 
-    /// A folder for a new run of `scenario`.
+    /// Creates the directory of a new run of `scenario`.
     ///
     /// # Errors
-    /// When it cannot be made.
+    /// It cannot be created.
     pub fn new_run(&self, scenario: &str) -> Result<RunDir> {
         RunDir::create(&self.runs, scenario)
     }
 
-    /// What a guest without a user space starts from: the agent, busybox and the modules named, with what they depend
-    /// on. Its devices are behind an IOMMU.
+    /// Returns the image of a guest without a root file system: the agent, busybox, and the named modules with their
+    /// dependencies. Its devices are behind an IOMMU.
     ///
     /// # Errors
-    /// When a module or a file is missing.
+    /// A module or a file is missing.
     pub fn image(&self, run: &RunDir, module_names: &[&str]) -> Result<Image> {
         self.pack(run, "initramfs", module_names, &[], None)
     }
 
-    /// What a guest with Debian's user space starts from. All modules of its kernel are there to be loaded by its
-    /// tools.
+    /// Returns the image of a guest with a Debian root file system. Its tools can load all modules of the kernel.
     ///
     /// # Errors
-    /// When a package cannot be fetched, or a module or a file is missing.
+    /// A package cannot be fetched, or a module or a file is missing.
     pub async fn debian_image(&self, run: &RunDir) -> Result<Image> {
         let artifacts = self.artifacts.clone();
         let disks = tokio::task::spawn_blocking(move || artifacts.disks()).await??;
         self.pack(run, "initramfs-debian", DISK_MODULES, DISK_MODULES_IF_ANY, Some(disks))
     }
 
-    /// The same with DPDK's `testpmd` in the user space.
+    /// Returns the image of a guest with a Debian root file system and DPDK's `testpmd`.
     ///
     /// # Errors
     /// As [`Lab::debian_image`].
@@ -332,54 +330,55 @@ impl Lab {
         self.pack(run, "initramfs-dpdk", DISK_MODULES, DISK_MODULES_IF_ANY, Some(disks))
     }
 
-    /// A disk with Debian's package for the E810 as `ice.pkg`.
+    /// Returns a disk with Debian's DDP package as `ice.pkg`.
     ///
     /// # Errors
-    /// When the machine's archive has none: it is not free.
+    /// The machine's archive lacks this non-free package.
     pub async fn debian_ddp(&self) -> Result<PathBuf> {
         let artifacts = self.artifacts.clone();
         tokio::task::spawn_blocking(move || artifacts.debian_ddp()).await?
     }
 
-    /// The boot loader iPXE, for [`Guest::boot_loader`].
+    /// Returns the iPXE boot loader for [`Guest::boot_loader`].
     ///
     /// # Errors
-    /// When it cannot be fetched.
+    /// It cannot be fetched.
     pub async fn ipxe(&self) -> Result<PathBuf> {
         let artifacts = self.artifacts.clone();
         tokio::task::spawn_blocking(move || artifacts.ipxe()).await?
     }
 
-    /// A folder of the run with what a guest of this image fetches to boot from the network: the kernel, the initramfs,
-    /// and the iPXE script [`BOOT_SCRIPT`] that starts them.
+    /// Creates a directory with the files that a guest of this image fetches in a network boot: kernel, initramfs, and
+    /// the iPXE script [`BOOT_SCRIPT`].
     ///
     /// # Errors
-    /// When a file cannot be written.
+    /// A file cannot be written.
     pub fn boot_files(&self, run: &RunDir, image: &Image) -> Result<PathBuf> {
         let folder = run.scratch("tftp");
         fs::create_dir_all(&folder)?;
         fs::copy(&self.artifacts.kernel.image, folder.join("vmlinuz"))?;
         fs::copy(&image.initramfs, folder.join("initramfs"))?;
-        // iPXE takes names as relative to the script. `initrd=` is how a kernel started by EFI finds its initramfs.
+        // iPXE resolves names relative to the script. A kernel started through EFI finds its initramfs through
+        // `initrd=`.
         let args = command_line(KERNEL_ARGS);
         let script = format!("#!ipxe\nkernel vmlinuz initrd=initramfs {args}\ninitrd initramfs\nboot\n");
         fs::write(folder.join(BOOT_SCRIPT), script)?;
         Ok(folder)
     }
 
-    /// A disk with rdma-core's tests, whose folder `tests` is to be mounted somewhere.
+    /// Returns a disk with rdma-core's tests in its directory `tests`.
     ///
     /// # Errors
-    /// When they cannot be fetched.
+    /// The tests cannot be fetched.
     pub async fn rdma_core_tests(&self) -> Result<PathBuf> {
         let artifacts = self.artifacts.clone();
         tokio::task::spawn_blocking(move || artifacts.rdma_core_tests()).await?
     }
 
-    /// Builds a driver of Linux's for the guests' kernel, from its own source after `change` was made to that.
+    /// Builds a Linux driver for the guests' kernel, from its source with `change` applied.
     ///
     /// # Errors
-    /// When the source or a compiler cannot be fetched, it cannot be changed so, or does not compile.
+    /// The source or a compiler cannot be fetched, or the changed source does not compile.
     pub async fn build_changed_driver(
         &self,
         run: &RunDir,
@@ -413,7 +412,7 @@ impl Lab {
         disks: Option<Disks>,
     ) -> Result<Image> {
         let read = |path: &Path| fs::read(path).with_context(|| format!("cannot read {}", path.display()));
-        let mut wanted = Wanted::new(&self.artifacts.kernel.modules)?;
+        let mut wanted = ModuleList::new(&self.artifacts.kernel.modules)?;
         for module in if_any {
             if wanted.exists(module) {
                 wanted.add(module)?;
@@ -439,7 +438,7 @@ impl Lab {
     /// Boots one guest.
     ///
     /// # Errors
-    /// When it does not come up.
+    /// The guest does not boot.
     pub async fn boot(&self, run: &RunDir, image: &Image, guest: Guest<'_>) -> Result<Vm> {
         self.boot_within(BOOT_TIMEOUT, run, image, guest).await
     }
@@ -451,7 +450,7 @@ impl Lab {
         image: &Image,
         guest: Guest<'_>,
     ) -> Result<Vm> {
-        // Drivers of the guest's kernel do without, and every mapping they make would cost them a trap.
+        // Kernel drivers work without an IOMMU, and with one each of their mappings would cause a trap.
         let iommu = image.disks.is_none();
         let machine = Machine {
             name: guest.name.to_owned(),
@@ -475,7 +474,7 @@ impl Lab {
             reboots: guest.reboots,
             boot_loader: guest.boot_loader,
         };
-        let wanted = vm::Wanted {
+        let wanted = vm::GuestPorts {
             console: guest.with_console,
             commands: guest.commands,
             monitor: guest.free_slots > 0,
@@ -483,9 +482,9 @@ impl Lab {
         Vm::boot(&machine, &self.artifacts, image, run, wanted, limit).await
     }
 
-    /// Why KVM does not run the guest's kernel here, if it does not: a device that opens is not enough, since some
-    /// virtual hosts offer one that starts firmware and then cannot run Linux. The answer is kept until the host
-    /// restarts.
+    /// Returns why KVM does not boot the guest's kernel here, if it does not. A device that opens is not sufficient,
+    /// because some virtual hosts offer one that starts firmware but cannot run Linux. The result is stored until the
+    /// host restarts.
     async fn kvm_obstacle(&mut self) -> Result<Option<String>> {
         if let Err(error) = fs::File::options().read(true).write(true).open("/dev/kvm") {
             return Ok(Some(format!("/dev/kvm: {error}")));
@@ -503,7 +502,7 @@ impl Lab {
                     Ok(()) => KVM_RUNS.to_owned(),
                     Err(error) => format!("{error:#}"),
                 };
-                // Without the note the next run asks again.
+                // Without the note, the next run repeats the test.
                 let _ = fs::write(&known, &answer);
                 answer
             }
@@ -526,15 +525,15 @@ impl Lab {
     }
 }
 
-/// The file that records until the host restarts whether KVM boots a guest: [`KVM_RUNS`] or the error.
+/// Returns the file that records, until the host restarts, whether KVM boots a guest: [`KVM_RUNS`] or the error.
 pub(crate) fn kvm_note(cache: &Path) -> PathBuf {
     let host = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     cache.join(format!("kvm-{}", host.trim()))
 }
 
-/// A size of memory: MiB, or a number with M or G behind it.
+/// Parses a memory size: a number of MiB, or a number with M or G.
 fn mebibytes(text: &str) -> Result<u32, String> {
-    /// Debian's kernel unpacks its initramfs in no less.
+    /// Debian's kernel needs this much memory to unpack its initramfs.
     const LEAST_MIB: u32 = 128;
     let (digits, unit) = match text.strip_suffix(['G', 'g']) {
         Some(digits) => (digits, 1024),
@@ -547,7 +546,7 @@ fn mebibytes(text: &str) -> Result<u32, String> {
     if size < LEAST_MIB { Err(format!("minimum is {LEAST_MIB}M")) } else { Ok(size) }
 }
 
-/// The names a busybox goes by; it is static, so it runs here too.
+/// Returns the names of busybox's applets. It is static, so that it runs on the host too.
 fn applets(busybox: &Path) -> Result<String> {
     let output = Command::new(busybox)
         .arg("--list")
@@ -561,7 +560,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn memory_is_given_in_mebibytes_or_with_a_unit() {
+    fn memory_defaults_to_mebibytes() {
         assert_eq!(["512", "512M", "2G", "1g"].map(mebibytes), [Ok(512), Ok(512), Ok(2048), Ok(1024)]);
         for wrong in ["", "64", "G", "1T", "-1", "4194304G"] {
             assert!(mebibytes(wrong).is_err(), "{wrong}");

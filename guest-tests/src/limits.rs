@@ -1,7 +1,7 @@
-//! What this machine refuses to tests. `ci/test` finds it out before its first step (`find_limits` of `ci/common.sh`) and
-//! passes it on, so that all steps skip for the same reason.
+//! Restrictions of this machine. `ci/test` determines them before its first step (`find_limits` in `ci/common.sh`) and
+//! passes them on, so that all steps skip tests for the same reason.
 
-/// Something that not every machine allows.
+/// A feature that some machines do not permit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Limit {
     /// Network namespaces with bridges, tunnels and taps.
@@ -11,7 +11,7 @@ pub enum Limit {
 }
 
 impl Limit {
-    /// Returns why this machine does not allow it, if that has been found. Without `ci/test` nothing has been.
+    /// Returns why this machine does not permit the feature, if known. It is known only under `ci/test`.
     pub fn reason(self) -> Option<String> {
         let variable = match self {
             Self::NetworkNamespaces => "HCAD_NO_NETNS",

@@ -1,4 +1,4 @@
-//! A Python program in a guest that is told what to do line by line, and answers each line with one.
+//! A Python program in a guest that executes one request per line and answers each with one line.
 //!
 //! A request is `{"do": NAME, ...}`, its answer `{"ok": VALUE}` or `{"error": TEXT}`.
 
@@ -13,29 +13,28 @@ use serde_json::Value;
 use crate::tools;
 use crate::vm::Vm;
 
-/// What an answer may take beyond the time its request waits.
+/// Time limit of an answer beyond the time limit of its request.
 const ANSWER_MARGIN: Duration = Duration::from_secs(20);
 
-/// A running program.
 #[derive(Clone, Copy, Debug)]
 pub struct LineProgram {
     program: ProgramId,
 }
 
 impl LineProgram {
-    /// Starts a program from its text, in a guest with a user space.
+    /// Starts a program from its source, in a guest with a root file system.
     ///
     /// # Errors
-    /// When the interpreter does not start.
+    /// The interpreter does not start.
     pub async fn start(vm: &mut Vm, text: &str) -> Result<Self> {
         let argv = ["python3", "-c", text].map(str::to_owned).to_vec();
         Ok(Self { program: vm.call(Spawn { argv }).await?.program })
     }
 
-    /// Asks it to do something that takes up to `limit`.
+    /// Sends a request with a time limit and returns the answer.
     ///
     /// # Errors
-    /// When it refuses, does not answer in time, or has ended.
+    /// The program rejects the request, does not answer in time, or has ended.
     pub async fn ask<T: DeserializeOwned>(
         &self,
         limit: Duration,
@@ -65,19 +64,19 @@ impl LineProgram {
         }
     }
 
-    /// Ends it; what it made goes with it.
+    /// Ends the program, which destroys all its objects.
     ///
     /// # Errors
-    /// When it does not end within `limit`.
+    /// It does not end within `limit`.
     pub async fn close(self, limit: Duration, vm: &mut Vm) -> Result<()> {
         let step = Wait { program: self.program, timeout_ms: u32::try_from(limit.as_millis())? };
         vm.call_within(limit + ANSWER_MARGIN, step).await.map(drop)
     }
 
-    /// Ends it with SIGKILL, whatever it is about.
+    /// Kills the program with SIGKILL.
     ///
     /// # Errors
-    /// When it does not end.
+    /// It does not end.
     pub async fn kill(self, vm: &mut Vm) -> Result<()> {
         tools::stop(vm, self.program).await.map(drop)
     }

@@ -237,7 +237,7 @@ fn run(command: Command) -> Result<ExitCode> {
             }
         }
     });
-    // A download cannot be cancelled, and nothing waits for it.
+    // A download cannot be cancelled, and nothing depends on it now.
     runtime.shutdown_background();
     result
 }
@@ -249,7 +249,7 @@ fn list() -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Success if everything passed.
+/// Returns success if no case failed.
 async fn run_scenarios(
     scenarios: &[&'static Scenario],
     jobs: NonZeroUsize,
@@ -266,7 +266,8 @@ async fn run_scenarios(
     Ok(if report.counts().failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Returns only if QEMU does not start: it takes this program's place, with its signals, status and terminal.
+/// Replaces this process with QEMU, so that signals, exit status and terminal are QEMU's. Returns only if QEMU does not
+/// start.
 async fn qemu(arguments: Vec<OsString>) -> Result<ExitCode> {
     let qemu = tokio::task::spawn_blocking(|| artifacts::fetched_qemu(&artifacts::cache_dir()?)).await??;
     let mut command = std::process::Command::new(&qemu.program);
@@ -274,14 +275,14 @@ async fn qemu(arguments: Vec<OsString>) -> Result<ExitCode> {
     Err(error).with_context(|| format!("cannot start {}", qemu.program.display()))
 }
 
-/// Returns only if make does not start, like [`qemu`].
+/// Replaces this process with make, like [`qemu`]. Returns only if make does not start.
 async fn build(folder: PathBuf, kernel: KernelChoice, arguments: Vec<OsString>) -> Result<ExitCode> {
     let obtain = move || ModuleBuild::obtain(&artifacts::cache_dir()?, &kernel);
     let error = tokio::task::spawn_blocking(obtain).await??.command(&folder)?.args(arguments).exec();
     Err(error).context("cannot start make")
 }
 
-/// The lease: a socket, which `up` passes as standard input.
+/// Returns the lease: a socket that `up` passes as standard input.
 fn lease() -> Result<UnixStream> {
     let lease = std::fs::File::from(
         std::io::stdin()

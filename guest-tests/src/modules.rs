@@ -1,6 +1,7 @@
-//! Kernel modules: where they are, what they need, and their uncompressed bytes.
+//! Kernel modules: their location, dependencies and uncompressed content.
 //!
-//! The packages' folder has no `modules.dep` (a maintainer script would make it), so each module is asked itself.
+//! The packages contain no `modules.dep`, which a maintainer script would create, so dependencies are read from each
+//! module.
 
 use std::collections::HashMap;
 use std::fs;
@@ -12,41 +13,41 @@ use anyhow::{Context, Result, bail};
 /// A module ready for `finit_module`.
 #[derive(Clone, Debug)]
 pub struct Module {
-    /// Name, with underscores.
+    /// Name of the module, with underscores.
     pub name: String,
-    /// The object, uncompressed.
+    /// The object file, uncompressed.
     pub object: Vec<u8>,
 }
 
-/// Modules of one kernel that are to be loaded, each after what it depends on.
+/// Modules of one kernel to be loaded, in the order of their dependencies.
 #[derive(Debug)]
-pub struct Wanted {
+pub struct ModuleList {
     files: HashMap<String, PathBuf>,
     builtin: Vec<String>,
     modules: Vec<Module>,
 }
 
-impl Wanted {
-    /// None yet, of the kernel whose modules are below `folder`.
+impl ModuleList {
+    /// Creates an empty list for the kernel whose modules are below `folder`.
     ///
     /// # Errors
-    /// When the folder cannot be read.
+    /// The directory cannot be read.
     pub fn new(folder: &Path) -> Result<Self> {
         Ok(Self { files: index(folder)?, builtin: builtin(folder), modules: Vec::new() })
     }
 
-    /// Whether the kernel has a module of this name that is not built in.
+    /// Returns whether the kernel has a loadable module of this name.
     pub fn exists(&self, name: &str) -> bool {
         self.files.contains_key(&canonical(name))
     }
 
-    /// Adds a module; one that is built into the kernel is passed over.
+    /// Adds a module and its dependencies. Built-in modules are skipped.
     ///
     /// # Errors
-    /// When it or what it depends on is neither there nor built in, or cannot be read.
+    /// A module is neither available nor built in, or cannot be read.
     pub fn add(&mut self, name: &str) -> Result<()> {
         let name = canonical(name);
-        // Module dependencies are acyclic, or no order could load them.
+        // Module dependencies are acyclic; otherwise they could not be loaded.
         if self.modules.iter().any(|m| m.name == name) || self.builtin.contains(&name) {
             return Ok(());
         }
@@ -55,11 +56,11 @@ impl Wanted {
         self.add_object(name, object)
     }
 
-    /// Whether the kernel would load a module of the user's own, as far as its file tells: the words that name the kernel
-    /// it was built for are compared with those in the kernel's modules.
+    /// Checks whether the kernel would load a user's own module: compares the version words in the file with those of
+    /// the kernel's modules.
     ///
     /// # Errors
-    /// When it would not, with both.
+    /// The words differ; the error contains both.
     pub fn check_file(&self, file: &Path) -> Result<()> {
         let (Some(own), Some(example)) = (modinfo(&read(file)?, "vermagic"), self.files.values().min())
         else {
@@ -67,7 +68,7 @@ impl Wanted {
         };
         let object = read(file)?;
         let Some(kernel) = modinfo(&read(example)?, "vermagic") else { return Ok(()) };
-        // The release does not matter to a kernel where checksums of what is used tell the same better.
+        // If the kernel compares symbol checksums, it ignores the release.
         let has_checksums = object.windows(VERSIONS.len()).any(|window| window == VERSIONS);
         let words =
             |magic: &str| magic.split_once(' ').map(|(_, words)| words.to_owned()).unwrap_or_default();
@@ -83,10 +84,10 @@ impl Wanted {
         )
     }
 
-    /// Adds a module of the user's own. It stands in for one of the kernel's of the same name.
+    /// Adds a user's own module. It replaces the kernel's module of the same name.
     ///
     /// # Errors
-    /// When it cannot be read, or depends on something the kernel does not have.
+    /// The module cannot be read, or a dependency is missing in the kernel.
     pub fn add_file(&mut self, file: &Path) -> Result<()> {
         let name = name_of(file)?;
         self.modules.retain(|module| module.name != name);
@@ -94,7 +95,7 @@ impl Wanted {
         self.add_object(name, object).with_context(|| file.display().to_string())
     }
 
-    /// The modules in loading order.
+    /// Returns the modules in loading order.
     pub fn finish(self) -> Vec<Module> {
         self.modules
     }
@@ -108,10 +109,10 @@ impl Wanted {
     }
 }
 
-/// The name of the module in a file.
+/// Returns the name of the module in a file.
 ///
 /// # Errors
-/// When the file has none.
+/// The file contains no module name.
 pub fn name_of(file: &Path) -> Result<String> {
     let stem = file.file_name().and_then(|name| name.to_str()?.split('.').next());
     Ok(canonical(stem.with_context(|| {
@@ -119,28 +120,28 @@ pub fn name_of(file: &Path) -> Result<String> {
     })?))
 }
 
-/// The file of a module of the kernel whose modules are below `folder`.
+/// Finds the file of a module below `folder`.
 ///
 /// # Errors
-/// When there is none.
+/// The module does not exist.
 pub fn find(folder: &Path, name: &str) -> Result<PathBuf> {
     index(folder)?.remove(&canonical(name)).with_context(|| format!("the guest kernel has no module {name}"))
 }
 
-/// A module of the user's own: its object, uncompressed, and the names of what must be loaded before it.
+/// Reads a user's own module: its object, uncompressed, and the names of its dependencies.
 ///
 /// # Errors
-/// When it cannot be read.
+/// The file cannot be read.
 pub fn open(file: &Path) -> Result<(Vec<u8>, Vec<String>)> {
     let object = read(file)?;
     let needs = dependencies(&object);
     Ok((object, needs))
 }
 
-/// What marks an object with checksums of what it uses: the beginning of the names of the sections that hold them.
+/// Prefix of the section names that hold symbol checksums. Its presence shows that an object has checksums.
 const VERSIONS: &[u8] = b"\0__version";
 
-/// File names use dashes and underscores at will; the kernel uses underscores.
+/// Converts dashes to underscores, as the kernel does. File names use both.
 fn canonical(name: &str) -> String {
     name.replace('-', "_")
 }
@@ -185,7 +186,7 @@ fn dependencies(object: &[u8]) -> Vec<String> {
     list.split(',').filter(|name| !name.is_empty()).map(canonical).collect()
 }
 
-/// An entry of the object's `.modinfo`: a list of zero-terminated `key=value` strings.
+/// Returns an entry of the object's `.modinfo`, a list of zero-terminated `key=value` strings.
 fn modinfo(object: &[u8], key: &str) -> Option<String> {
     let key = format!("\0{key}=");
     let start = object.windows(key.len()).position(|window| window == key.as_bytes())?;
@@ -203,14 +204,14 @@ mod tests {
     }
 
     #[test]
-    fn dependencies_come_first_and_once_and_built_in_ones_not_at_all() {
+    fn dependencies_load_once_and_first() {
         let folder = tempfile::tempdir().unwrap();
         fs::create_dir(folder.path().join("deep")).unwrap();
         fs::write(folder.path().join("deep/vfio-pci.ko"), object("vfio-pci-core,vfio,virtio")).unwrap();
         fs::write(folder.path().join("vfio-pci-core.ko"), object("vfio")).unwrap();
         fs::write(folder.path().join("vfio.ko"), object("")).unwrap();
         fs::write(folder.path().join("modules.builtin"), "kernel/drivers/virtio/virtio.ko\n").unwrap();
-        let mut wanted = Wanted::new(folder.path()).unwrap();
+        let mut wanted = ModuleList::new(folder.path()).unwrap();
         wanted.add("vfio_pci").unwrap();
         wanted.add("vfio").unwrap();
         let names = wanted.finish().into_iter().map(|module| module.name);
@@ -218,14 +219,14 @@ mod tests {
     }
 
     #[test]
-    fn a_module_of_ones_own_comes_after_what_it_needs_and_replaces_the_stock_one() {
+    fn own_module_replaces_stock_module() {
         let folder = tempfile::tempdir().unwrap();
         fs::write(folder.path().join("ib_core.ko"), object("")).unwrap();
         fs::write(folder.path().join("rdma_rxe.ko"), object("")).unwrap();
         let own = tempfile::tempdir().unwrap();
         let file = own.path().join("rdma-rxe.ko");
         fs::write(&file, object("ib_core")).unwrap();
-        let mut wanted = Wanted::new(folder.path()).unwrap();
+        let mut wanted = ModuleList::new(folder.path()).unwrap();
         wanted.add("rdma_rxe").unwrap();
         wanted.add_file(&file).unwrap();
         let modules = wanted.finish();
@@ -235,11 +236,11 @@ mod tests {
     }
 
     #[test]
-    fn a_module_for_another_kernel_is_refused_unless_checksums_decide() {
+    fn rejects_module_of_different_kernel() {
         let folder = tempfile::tempdir().unwrap();
         let module = |magic: &str, more: &str| format!("\x7fELF\0vermagic={magic} \0depends=\0{more}");
         fs::write(folder.path().join("ib_core.ko"), module("7.3.4 SMP mod_unload modversions", "")).unwrap();
-        let wanted = Wanted::new(folder.path()).unwrap();
+        let wanted = ModuleList::new(folder.path()).unwrap();
         let own = tempfile::tempdir().unwrap();
         let file = own.path().join("own.ko");
         let check = |text: String| {
@@ -261,9 +262,9 @@ mod tests {
     }
 
     #[test]
-    fn a_module_that_is_nowhere_is_named() {
+    fn missing_module_is_named() {
         let folder = tempfile::tempdir().unwrap();
-        let error = Wanted::new(folder.path()).unwrap().add("ib-mthca").unwrap_err();
+        let error = ModuleList::new(folder.path()).unwrap().add("ib-mthca").unwrap_err();
         assert!(error.to_string().contains("ib_mthca"), "{error:#}");
     }
 }

@@ -1,4 +1,4 @@
-//! QEMU's monitor, to change a machine while it runs: QMP, one JSON object a line (qemu-qmp-ref(7)).
+//! QEMU's monitor, which changes a running machine: QMP, one JSON object per line (qemu-qmp-ref(7)).
 
 use std::time::Duration;
 
@@ -9,10 +9,10 @@ use tokio::net::UnixStream;
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::time::timeout;
 
-/// QEMU answers between two turns of its loop; a device that is plugged in is set up in one.
+/// QEMU answers between two iterations of its main loop, and hot-plugs a device within one.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// A connection to one. One command is in flight at a time.
+/// A connection to the monitor, with at most one outstanding command.
 #[derive(Debug)]
 pub struct Monitor {
     lines: BufReader<OwnedReadHalf>,
@@ -20,10 +20,10 @@ pub struct Monitor {
 }
 
 impl Monitor {
-    /// Takes part in the negotiation that comes before any command.
+    /// Completes the capabilities negotiation that precedes all commands.
     ///
     /// # Errors
-    /// When what is at the other end is no monitor.
+    /// The other end is not a QMP monitor.
     pub async fn new(stream: UnixStream) -> Result<Self> {
         let (reader, writer) = stream.into_split();
         let mut monitor = Self { lines: BufReader::new(reader), writer };
@@ -35,10 +35,10 @@ impl Monitor {
         Ok(monitor)
     }
 
-    /// Runs a command; what it returns.
+    /// Executes a command and returns its result.
     ///
     /// # Errors
-    /// When QEMU refuses, with its reason, or is gone or silent.
+    /// QEMU rejects the command, has ended, or is silent.
     pub async fn execute(&mut self, command: &str, arguments: Value) -> Result<Value> {
         let line = json!({ "execute": command, "arguments": arguments });
         self.writer
@@ -54,7 +54,7 @@ impl Monitor {
             if let Some(refusal) = message.pointer("/error/desc") {
                 bail!("QEMU rejected {command}: {}", refusal.as_str().unwrap_or_default());
             }
-            // Else it tells of an event.
+            // Other messages are events.
         }
     }
 

@@ -1,4 +1,4 @@
-//! The help of `guest-lab` itself: its commands in groups, and examples.
+//! The help of `guest-lab`: its commands in groups, and examples.
 
 use std::fmt::Write as _;
 
@@ -6,7 +6,7 @@ use clap::CommandFactory as _;
 
 use crate::Cli;
 
-/// Every command in the order of the help.
+/// All commands in the order of the help.
 const GROUPS: &[(&str, &[&str])] = &[
     ("Guests", &["up", "exec", "shell", "cp", "ps", "logs", "down", "ci"]),
     ("Drivers", &["build", "reload"]),
@@ -23,7 +23,7 @@ Examples:
   guest-lab ci e810 -- ./test.sh                run a script in two new guests
   guest-lab run mthca-probe                     run one of the project's own tests";
 
-/// The parser of the command line, with the help in groups.
+/// Returns the parser of the command line, with grouped help.
 pub(crate) fn command() -> clap::Command {
     let command = Cli::command();
     let groups = groups(&command);
@@ -35,7 +35,7 @@ pub(crate) fn command() -> clap::Command {
     command.override_usage("guest-lab COMMAND [ARGUMENTS]").help_template(template)
 }
 
-/// The groups, a line per command, with the first sentence of its own help.
+/// Returns the groups, with one line per command: the first sentence of its help.
 fn groups(command: &clap::Command) -> String {
     let mut text = String::new();
     for (heading, names) in GROUPS {

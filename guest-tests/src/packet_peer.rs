@@ -1,6 +1,6 @@
-//! A RoCEv2 peer made of single packets, built and read by scapy in a process of its own (`peer/peer.py`).
+//! A RoCEv2 peer made of single packets, built and parsed by scapy in a separate process (`peer/peer.py`).
 //!
-//! It has no state of a queue pair: a test says each packet, and sees each packet that comes.
+//! It keeps no queue pair state. A test defines each packet that is sent and inspects each that is received.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::{Ipv4Addr, SocketAddr};
@@ -13,7 +13,7 @@ use anyhow::{Context as _, Result, ensure};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-/// Bound for an answer that must come; far above anything measured.
+/// Time limit of an expected answer, far above all measured times.
 const ANSWER: Duration = Duration::from_secs(60);
 
 /// Addresses of an HCA on the fabric, by its number (the default rule for LID n).
@@ -22,13 +22,13 @@ fn identity(id: u16) -> [String; 2] {
     [format!("02:00:00:00:{high:02x}:{low:02x}"), format!("10.77.{high}.{low}")]
 }
 
-/// An operation, by scapy's name such as `RC_SEND_ONLY`, or by its code where it has none.
+/// An opcode by its scapy name, such as `RC_SEND_ONLY`, or by its code if it has none.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum Op {
-    /// By name.
+    /// Name of the opcode in scapy.
     Name(String),
-    /// By code.
+    /// Code of the opcode in the BTH.
     Code(u8),
 }
 
@@ -40,7 +40,6 @@ impl From<&str> for Op {
 
 /// RDMA extended transport header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[expect(missing_docs, reason = "the fields of the header")]
 pub struct Reth {
     pub va: u64,
     pub rkey: u32,
@@ -49,7 +48,6 @@ pub struct Reth {
 
 /// Atomic extended transport header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[expect(missing_docs, reason = "the fields of the header")]
 pub struct Atomic {
     pub va: u64,
     pub rkey: u32,
@@ -59,7 +57,6 @@ pub struct Atomic {
 
 /// ACK extended transport header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[expect(missing_docs, reason = "the fields of the header")]
 pub struct Aeth {
     pub syndrome: u8,
     pub msn: u32,
@@ -69,39 +66,28 @@ pub struct Aeth {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Packet {
-    /// Operation.
     pub op: Op,
-    /// Destination queue pair.
     pub qpn: u32,
-    /// PSN.
     pub psn: u32,
-    /// AckReq.
     pub ack_req: bool,
-    /// Solicited event.
     pub solicited: bool,
-    /// `MigReq`.
     pub mig_req: bool,
-    /// `P_Key`.
     pub pkey: u16,
     /// The two ECN bits of the IP header.
     pub ecn: u8,
-    /// Send it with a wrong ICRC; never set in what was received, like all up to `cut`.
+    /// Whether to send a wrong ICRC. Like all fields up to `cut`, never set in received packets.
     pub bad_icrc: bool,
-    /// Transport version.
     pub tver: u8,
-    /// Forward congestion notification.
     pub fecn: bool,
-    /// Backward congestion notification.
     pub becn: bool,
-    /// Set the reserved bits of the BTH.
+    /// Whether to set the reserved bits of the BTH.
     pub reserved: bool,
-    /// Hops left.
     pub ttl: u8,
-    /// IP address it claims to come from; the peer's own without.
+    /// Source IP address; by default that of the peer.
     pub source: Option<Ipv4Addr>,
-    /// Pad count; the right one without.
+    /// Pad count; by default the correct one.
     pub pad: Option<u8>,
-    /// Bytes missing at the end of the frame.
+    /// Number of bytes removed from the end of the frame.
     pub cut: u8,
     /// RETH of WRITEs and READ requests.
     pub reth: Option<Reth>,
@@ -109,9 +95,8 @@ pub struct Packet {
     pub atomic: Option<Atomic>,
     /// AETH of acknowledges and responses.
     pub aeth: Option<Aeth>,
-    /// `AtomicAckETH`: what memory held before.
+    /// `AtomicAckETH`: the original value in memory.
     pub original: Option<u64>,
-    /// Immediate.
     pub imm: Option<Hex>,
     /// Payload without pad bytes.
     pub payload: Hex,
@@ -148,13 +133,13 @@ impl Default for Packet {
 }
 
 impl Packet {
-    /// Whether it is this operation.
+    /// Returns whether the packet has this opcode.
     pub fn is(&self, name: &str) -> bool {
         self.op == Op::from(name)
     }
 }
 
-/// The peer's process; it ends with this.
+/// The peer's process, which ends on drop.
 #[derive(Debug)]
 pub struct Peer {
     child: Child,
@@ -163,10 +148,10 @@ pub struct Peer {
 }
 
 impl Peer {
-    /// Starts HCA number `id` of the fabric at `bind`, to talk to number `other` at `to`.
+    /// Starts HCA number `id` of the fabric at `bind`, with HCA number `other` at `to` as its peer.
     ///
     /// # Errors
-    /// When there is no Python, or scapy cannot be fetched.
+    /// Python is missing, or scapy cannot be fetched.
     pub fn start(id: u16, bind: SocketAddr, other: u16, to: SocketAddr) -> Result<Self> {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("peer");
         let output = Command::new(folder.join("python")).output().context("cannot run Python with scapy")?;
@@ -193,33 +178,33 @@ impl Peer {
     /// Sends a packet.
     ///
     /// # Errors
-    /// When the peer cannot build it.
+    /// The peer cannot build it.
     pub fn send(&mut self, packet: &Packet) -> Result<()> {
         self.ask::<Value>(&json!({ "send": packet })).map(drop)
     }
 
-    /// The next packet, which must come.
+    /// Receives the next packet, which must arrive.
     ///
     /// # Errors
-    /// When none comes, or one with a wrong ICRC.
+    /// No packet arrives, or its ICRC is wrong.
     pub fn receive(&mut self) -> Result<Packet> {
         self.receive_within(ANSWER)?.with_context(|| format!("no packet arrived within {ANSWER:?}"))
     }
 
-    /// The next packet, if one comes in time.
+    /// Receives the next packet, if one arrives in time.
     ///
     /// # Errors
-    /// When one with a wrong ICRC comes.
+    /// The ICRC of the packet is wrong.
     pub fn receive_within(&mut self, limit: Duration) -> Result<Option<Packet>> {
         let limit = u64::try_from(limit.as_millis())?;
         self.ask(&json!({ "receive": { "timeout_ms": limit } }))
     }
 
-    /// Everything that the HCA had to say to what it has received so far; what it sends because a timer expires
-    /// may come later.
+    /// Returns all packets with which the HCA reacts to what it has received so far. Packets caused by timers may
+    /// follow later.
     ///
     /// # Errors
-    /// When the HCA does not answer ARP any more, or sends a wrong ICRC.
+    /// The HCA no longer answers ARP, or sends a wrong ICRC.
     pub fn rest(&mut self) -> Result<Vec<Packet>> {
         self.ask(&json!({ "barrier": null }))
     }
@@ -249,7 +234,7 @@ impl Peer {
 
 impl Drop for Peer {
     fn drop(&mut self) {
-        // It may have ended by itself.
+        // The process may have ended on its own.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

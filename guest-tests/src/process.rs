@@ -1,4 +1,4 @@
-//! Programs the lab starts: their output in files, their exact command lines beside it, their end with ours.
+//! Programs that the lab starts. Their output and command lines are stored in files, and they end with the lab.
 
 use std::fs::{self, File};
 use std::io::Write as _;
@@ -17,10 +17,10 @@ use tokio::time::timeout;
 
 use crate::run_dir::RunDir;
 
-/// What a pipe is filled with; no program here prints it.
+/// Byte that fills a stalled pipe. No program here prints it.
 const FILLER: u8 = 0;
 
-/// A running program. It is killed when this is dropped, and by the kernel when the lab itself is killed.
+/// A running program. It is killed on drop, and by the kernel if the lab is killed.
 #[derive(Debug)]
 pub struct Process {
     name: String,
@@ -28,27 +28,27 @@ pub struct Process {
     log: PathBuf,
     /// Bytes of the log written so far.
     written: watch::Receiver<usize>,
-    /// Bytes of the log that [`Self::line`] has been through.
+    /// Number of bytes of the log that [`Self::line`] has searched.
     seen: usize,
     reading: watch::Sender<Reading>,
 }
 
-/// What happens to a program's output.
+/// How a program's output is handled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reading {
-    /// It goes to the log.
+    /// The output goes to the log.
     On,
-    /// Nobody reads it, and its pipe is full.
+    /// The output is not read, and the pipe is full.
     Stalled,
-    /// Nobody reads it, and nobody ever will: the pipe's reading end is closed.
+    /// The reading end of the pipe is closed.
     Over,
 }
 
 impl Process {
-    /// Starts `command`; both its outputs are appended to `NAME.log` of the run.
+    /// Starts `command` and appends both its outputs to `NAME.log` of the run.
     ///
     /// # Errors
-    /// When it cannot be started.
+    /// The command cannot be started.
     pub fn start(name: &str, mut command: Command, run: &RunDir) -> Result<Self> {
         let log = run.file(format!("{name}.log"));
         let file = File::options()
@@ -63,7 +63,7 @@ impl Process {
         die_with_parent(&mut command);
         let child =
             command.spawn().with_context(|| format!("cannot start {name}: {:?}", command.as_std()))?;
-        // Its copies of the writing end would keep the log from ever ending.
+        // Drop its copies of the writing end, which would keep the log open.
         drop(command);
         let (count, written) = watch::channel(before);
         let (reading, wanted) = watch::channel(Reading::On);
@@ -71,26 +71,26 @@ impl Process {
         Ok(Self { name: name.to_owned(), child, log, written, seen: before, reading })
     }
 
-    /// Changes what happens to its output.
+    /// Changes how its output is handled.
     pub fn read_output(&self, reading: Reading) {
         self.reading.send_replace(reading);
     }
 
-    /// Its number.
+    /// Returns the process ID.
     ///
     /// # Errors
-    /// When it has ended.
+    /// The program has ended.
     pub fn id(&self) -> Result<u32> {
         self.child.id().with_context(|| format!("{} has exited", self.name))
     }
 
-    /// Sends it a signal.
+    /// Sends a signal.
     ///
     /// # Errors
-    /// When it has ended.
+    /// The program has ended.
     pub fn signal(&self, signal: i32) -> Result<()> {
         let id = libc::pid_t::try_from(self.id()?)?;
-        // SAFETY: kill takes no pointers; the id belongs to a child that was not waited for, so to no other process.
+        // SAFETY: kill takes no pointers. The ID belongs to a child that was not reaped, and thus to no other process.
         let result = unsafe { libc::kill(id, signal) };
         ensure!(
             result == 0,
@@ -101,12 +101,11 @@ impl Process {
         Ok(())
     }
 
-    /// Its name in messages and files.
+    /// Returns its name in messages and files.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Its log.
     pub fn log(&self) -> &Path {
         &self.log
     }
@@ -114,7 +113,7 @@ impl Process {
     /// Waits for the next line of its log that contains `text`.
     ///
     /// # Errors
-    /// When there is none within `limit`, or the program ends before.
+    /// No such line appears within `limit`, or the program ends first.
     pub async fn line(&mut self, text: &str, limit: Duration) -> Result<String> {
         let failure = match timeout(limit, self.next_line(text)).await {
             Ok(Ok(Some(line))) => return Ok(line),
@@ -147,36 +146,36 @@ impl Process {
         }
     }
 
-    /// Waits for its end.
+    /// Waits until the program ends.
     ///
     /// # Errors
-    /// When waiting fails.
+    /// The wait fails.
     pub async fn ended(&mut self) -> Result<ExitStatus> {
         self.child.wait().await.with_context(|| format!("cannot wait for {} to exit", self.name))
     }
 
-    /// Whether it has ended already.
+    /// Returns the exit status if the program has ended.
     ///
     /// # Errors
-    /// When the process cannot be asked.
+    /// The status cannot be read.
     pub fn status(&mut self) -> Result<Option<ExitStatus>> {
         self.child.try_wait().with_context(|| format!("cannot get the status of {}", self.name))
     }
 
-    /// Ends it with SIGKILL and waits for the end.
+    /// Kills the program with SIGKILL and reaps it.
     ///
     /// # Errors
-    /// When it cannot be killed.
+    /// It cannot be killed.
     pub async fn kill(&mut self) -> Result<()> {
         self.child.kill().await.with_context(|| format!("cannot kill {}", self.name))
     }
 
-    /// Asks it to end with SIGTERM; kills it when it has not ended after `patience`.
+    /// Stops the program with SIGTERM. Kills it if it has not ended after `patience`.
     ///
     /// # Errors
-    /// When it had to be killed.
+    /// It had to be killed.
     pub async fn stop(&mut self, patience: Duration) -> Result<ExitStatus> {
-        // One that has ended by itself needs no signal.
+        // A program that has ended on its own needs no signal.
         let _ = self.signal(libc::SIGTERM);
         match timeout(patience, self.child.wait()).await {
             Ok(status) => Ok(status?),
@@ -188,7 +187,7 @@ impl Process {
     }
 }
 
-/// Copies output to the log, telling how much is there, until the program closes it.
+/// Copies output to the log and reports its length, until the program closes the output.
 async fn pump(
     mut output: pipe::Receiver,
     mut log: File,
@@ -197,13 +196,13 @@ async fn pump(
 ) {
     let mut buffer = vec![0; 16 * 1024];
     loop {
-        // Of a process that is dropped the rest is read: it says why it ended.
+        // When the process is dropped, read the rest of the output, because it may show why the process ended.
         let wanted = *reading.borrow_and_update();
         match wanted {
             Reading::On => {}
             Reading::Over => return,
             Reading::Stalled => {
-                // A pipe that cannot be filled shows nothing, but does no harm.
+                // If the pipe cannot be filled, the test shows less but does no harm.
                 let _ = fill(&output);
                 if reading.changed().await.is_ok() {
                     continue;
@@ -223,14 +222,14 @@ async fn pump(
     }
 }
 
-/// Leaves no room in a pipe for what its other end writes.
+/// Fills a pipe, so that writes of its other end block.
 fn fill(output: &pipe::Receiver) -> std::io::Result<()> {
-    // Opened anew, since the flags of the program's own end are the program's.
+    // Open the pipe again, because the flags of the program's descriptor belong to the program.
     let mut end = File::options()
         .write(true)
         .custom_flags(libc::O_NONBLOCK)
         .open(format!("/proc/self/fd/{}", output.as_raw_fd()))?;
-    // By bytes at the end: a pipe takes a part of no small write.
+    // Finish with single bytes, because a pipe does not accept part of a small write.
     for piece in [4096, 1] {
         while end.write(&[FILLER; 4096][..piece]).is_ok() {}
     }
@@ -238,7 +237,7 @@ fn fill(output: &pipe::Receiver) -> std::io::Result<()> {
 }
 
 fn die_with_parent(command: &mut Command) {
-    // SAFETY: between fork and exec only prctl is called, which is async-signal-safe and touches no memory of ours.
+    // SAFETY: only prctl is called between fork and exec. It is async-signal-safe and accesses no memory.
     unsafe {
         command.pre_exec(|| {
             if libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) == 0 {
@@ -250,7 +249,7 @@ fn die_with_parent(command: &mut Command) {
     };
 }
 
-/// The command as one can paste it into a shell.
+/// Returns the command in a form that can be pasted into a shell.
 fn command_line(command: &Command) -> String {
     let command = command.as_std();
     let mut line = quoted(&command.get_program().to_string_lossy());
@@ -271,7 +270,7 @@ fn quoted(word: &str) -> String {
     }
 }
 
-/// The last lines of a file, for a message about a failure.
+/// Returns the last lines of a file, for an error message.
 pub fn tail(path: &Path, lines: usize) -> String {
     let bytes = fs::read(path).unwrap_or_default();
     let text = String::from_utf8_lossy(&bytes);
@@ -285,14 +284,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_command_line_can_be_pasted() {
+    fn command_line_is_shell_quoted() {
         let mut command = Command::new("/bin/x");
         command.args(["-append", "a b", "it's", ""]);
         assert_eq!(command_line(&command), "/bin/x -append 'a b' 'it'\\''s' ''\n");
     }
 
     #[tokio::test]
-    async fn a_program_that_ignores_sigterm_is_killed_and_reported() {
+    async fn program_ignoring_sigterm_is_killed() {
         let lab = tempfile::tempdir().unwrap();
         let run = RunDir::create(lab.path(), "x").unwrap();
         let mut command = Command::new("sh");
@@ -305,7 +304,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn lines_are_found_in_order_and_the_end_of_the_log_is_noticed() {
+    async fn log_lines_are_found_in_order() {
         let lab = tempfile::tempdir().unwrap();
         let run = RunDir::create(lab.path(), "x").unwrap();
         let mut command = Command::new("sh");
@@ -319,7 +318,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn output_that_nobody_reads_waits_and_is_not_lost() {
+    async fn unread_output_is_kept() {
         let lab = tempfile::tempdir().unwrap();
         let run = RunDir::create(lab.path(), "x").unwrap();
         let mut command = Command::new("sh");

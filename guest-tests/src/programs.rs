@@ -1,4 +1,4 @@
-//! The project's own programs: the daemon beside this one, and the agent inside it.
+//! The project's own programs: the daemon next to this one, and the embedded agent.
 
 use std::path::PathBuf;
 
@@ -6,31 +6,32 @@ use anyhow::{Context, Result, ensure};
 
 use crate::artifacts::cache_dir;
 
-/// The folder for what runs leave behind: `lab` in the target folder this program runs from, or in the cache when it was
-/// installed elsewhere.
+/// Returns the directory for output of runs: `lab` in the target directory of this program, or in the cache if this
+/// program was installed elsewhere.
 ///
 /// # Errors
-/// When this program's own path is unknown.
+/// The path of this program is unknown.
 pub fn lab_dir() -> Result<PathBuf> {
     let profile = profile_dir()?;
-    // Cargo locks the folder of a profile it builds; its mark of a target folder is missing where somebody else made that.
+    // Cargo locks the directory of a profile that it builds. The tag of a target directory is missing if another tool
+    // created the directory.
     let built_here = profile.join(".cargo-lock").is_file();
     let target = profile.parent().filter(|_| built_here);
     Ok(target.map_or_else(cache_dir, |target| Ok(target.to_owned()))?.join("lab"))
 }
 
-/// The daemon, beside this program or in `HCAD_PROGRAMS`.
+/// Returns the daemon next to this program or in `HCAD_PROGRAMS`.
 ///
 /// # Errors
-/// When it was not built.
+/// It was not built.
 pub fn hcad() -> Result<PathBuf> {
     beside("hcad")
 }
 
-/// The control program of a running daemon, beside this program or in `HCAD_PROGRAMS`.
+/// Returns `hcactl` next to this program or in `HCAD_PROGRAMS`.
 ///
 /// # Errors
-/// When it was not built.
+/// It was not built.
 pub fn hcactl() -> Result<PathBuf> {
     beside("hcactl")
 }
@@ -49,7 +50,7 @@ fn beside(program: &str) -> Result<PathBuf> {
     Ok(path)
 }
 
-/// The folder of this program, such as `target/release`; test programs are one folder deeper.
+/// Returns the directory of this program, such as `target/release`. Test programs are one directory deeper.
 fn profile_dir() -> Result<PathBuf> {
     let program = std::env::current_exe().context("cannot determine this program's path")?;
     let folder = program.parent().context("this program's path has no parent directory")?;

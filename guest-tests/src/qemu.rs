@@ -1,4 +1,4 @@
-//! QEMU's command line.
+//! Builds the command line of QEMU.
 
 use std::ffi::OsString;
 use std::net::SocketAddr;
@@ -9,7 +9,7 @@ use tokio::process::Command;
 
 use crate::artifacts::{Kernel, QemuProgram};
 
-/// Room for the BARs of what is plugged in.
+/// Space for the BARs of hot-plugged devices.
 const FREE_SLOT_MEMORY: &str = "32M";
 
 /// How guest code is executed.
@@ -21,77 +21,73 @@ pub enum Accelerator {
     Kvm,
 }
 
-/// One guest machine.
 #[derive(Clone, Debug)]
 pub struct Machine {
     /// Name, such as `a`.
     pub name: String,
-    /// Guest memory. The HCA's daemon maps all of it.
+    /// Guest memory in MiB. The HCA's daemon maps all of it.
     pub memory_mib: u32,
-    /// Virtual processors.
     pub cpus: u32,
     /// How guest code is executed.
     pub accelerator: Accelerator,
-    /// Added to the kernel's command line.
+    /// Additional arguments for the kernel's command line.
     pub kernel_args: String,
-    /// Put its devices behind an IOMMU: programs in the guest are to drive them.
+    /// Whether devices are behind an IOMMU, for drivers in user space.
     pub iommu: bool,
-    /// Images of its disks, /dev/vda and so on. Nobody writes to them.
+    /// Images of its disks, /dev/vda and so on, which are read-only.
     pub disks: Vec<PathBuf>,
-    /// Image of one more disk behind them, which it may write. What is there outlives QEMU.
+    /// Image of a further, writable disk, which outlives QEMU.
     pub own_disk: Option<PathBuf>,
-    /// Its Ethernet NICs, eth0 and so on.
+    /// Ethernet NICs, eth0 and so on.
     pub nics: Vec<Nic>,
-    /// Sockets of the HCAs, each one vfio-user device on the root bus.
+    /// Sockets of the HCAs, each a vfio-user device on the root bus.
     pub hcas: Vec<PathBuf>,
-    /// Sockets of further ones, each behind a root port of its own, where a card is plugged in.
+    /// Sockets of further HCAs, each behind its own root port, like a plug-in card.
     pub cards: Vec<PathBuf>,
-    /// Root ports behind those, where nothing is plugged in yet: `slot1` and so on if there are no cards.
+    /// Number of empty root ports behind those: `slot1` and so on if there are no cards.
     pub free_slots: usize,
-    /// Folders of the host that it can mount.
+    /// Host folders that the guest can mount.
     pub shares: Vec<Share>,
-    /// Restart when the guest does, instead of ending.
+    /// Whether QEMU restarts with the guest instead of exiting.
     pub reboots: bool,
-    /// The boot loader that fetches kernel and initramfs from the network; without one QEMU loads both.
+    /// Boot loader that fetches kernel and initramfs from the network. Without one, QEMU loads both.
     pub boot_loader: Option<PathBuf>,
 }
 
 /// A folder of the host, which the guest mounts by its tag.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Share {
-    /// The folder.
     pub folder: PathBuf,
-    /// Its name for the guest.
+    /// Mount tag of the folder.
     pub tag: String,
-    /// The guest may not change it.
+    /// Whether the guest can only read.
     pub read_only: bool,
 }
 
-/// An Ethernet NIC whose wire is UDP: each frame is one datagram, as on the fabric of an HCA.
+/// An Ethernet NIC whose link is UDP: each frame is one datagram, as on the fabric of an HCA.
 #[derive(Clone, Debug)]
 pub struct Nic {
-    /// What its guest's driver sees.
+    /// The model that the guest's driver uses.
     pub model: NicModel,
-    /// Its address.
     pub mac: [u8; 6],
-    /// Where QEMU receives its frames.
+    /// UDP address on which QEMU receives frames.
     pub bind: SocketAddr,
-    /// Where QEMU sends all its frames.
+    /// UDP address to which QEMU sends all frames.
     pub peer: SocketAddr,
 }
 
-/// A NIC that QEMU itself emulates.
+/// A NIC model that QEMU emulates.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum NicModel {
-    /// The paravirtual one.
+    /// The paravirtual virtio-net device.
     #[default]
     Virtio,
-    /// Intel's 82574L.
+    /// The Intel 82574L NIC.
     E1000e,
 }
 
 impl NicModel {
-    /// As QEMU names it.
+    /// Returns QEMU's name of the model.
     const fn device(self) -> &'static str {
         match self {
             Self::Virtio => "virtio-net-pci",
@@ -99,7 +95,7 @@ impl NicModel {
         }
     }
 
-    /// The module that drives it.
+    /// Returns the kernel module of its driver.
     pub const fn module(self) -> &'static str {
         match self {
             Self::Virtio => "virtio_net",
@@ -108,23 +104,23 @@ impl NicModel {
     }
 }
 
-/// Sockets and files of one machine.
+/// Sockets and files of one guest.
 #[derive(Clone, Debug)]
 pub struct Endpoints {
-    /// Where the lab listens for the agent's virtio-serial port.
+    /// Socket on which the lab listens for the agent's virtio-serial port.
     pub agent: PathBuf,
-    /// Where the lab listens for the agent's ports that carry commands.
+    /// Sockets on which the lab listens for the agent's exec ports.
     pub commands: Vec<PathBuf>,
-    /// Where the console is written.
+    /// File for the console output.
     pub console_log: PathBuf,
-    /// Where the lab listens for the console, if it wants to type into it.
+    /// Socket on which the lab listens for the console, if it writes to it.
     pub console: Option<PathBuf>,
-    /// Where the lab listens for QEMU's monitor, if it wants to change the machine.
+    /// Socket on which the lab listens for QEMU's monitor, if it changes the machine.
     pub monitor: Option<PathBuf>,
 }
 
 impl Machine {
-    /// The command that starts this machine.
+    /// Returns the command that starts this guest.
     pub fn command(
         &self,
         qemu: &QemuProgram,
@@ -138,15 +134,15 @@ impl Machine {
             args.flag("-no-reboot");
         }
         args.pair("-name", format!("guest-{}", self.name)).pair("-display", "none");
-        // A memory backend that other processes can map is what makes DMA possible.
-        // Without graphics, firmware and boot loader write to the serial port.
+        // DMA needs a memory backend that other processes can map. Without graphics, firmware and boot loader write to
+        // the serial port.
         let graphics = if self.boot_loader.is_some() { ",graphics=off" } else { "" };
         args.pair("-M", format!("q35,memory-backend=mem{graphics}"));
         args.pair("-m", format!("{}M", self.memory_mib));
         args.pair("-object", format!("memory-backend-memfd,id=mem,size={}M,share=on", self.memory_mib));
         match self.accelerator {
             Accelerator::Tcg => args.pair("-accel", "tcg,thread=multi").pair("-cpu", "max"),
-            // The guest's IOMMU needs the interrupt controller's help to stay outside the kernel.
+            // The emulated IOMMU needs the interrupt controller in user space.
             Accelerator::Kvm => args.pair("-accel", "kvm,kernel-irqchip=split").pair("-cpu", "host"),
         };
         args.pair("-smp", self.cpus.to_string());
@@ -176,12 +172,12 @@ impl Machine {
         }
 
         if self.iommu {
-            // caching-mode makes the guest's IOMMU tell about each mapping, so that QEMU can pass it on. It must come
-            // before the devices it translates for.
+            // With caching-mode, the guest's IOMMU reports each mapping, so that QEMU can forward it. It must precede
+            // the devices that it translates for.
             args.pair("-device", "intel-iommu,caching-mode=on");
         }
         args.pair("-device", "virtio-serial-pci");
-        // Before the agent's own port: when that is there, so are these.
+        // They precede the agent's port: once that exists, so do these.
         for (index, socket) in endpoints.commands.iter().enumerate() {
             args.pair("-chardev", format!("socket,id=exec{index},path={}", escaped(socket)));
             let name = format!("{}{index}", agent::wire::exec::EXEC_PORT_PREFIX);
@@ -200,7 +196,7 @@ impl Machine {
         for share in &self.shares {
             let Share { folder, tag, read_only } = share;
             let readonly = if *read_only { "on" } else { "off" };
-            // What a guest makes belongs to whoever runs QEMU. A folder may have other file systems in it.
+            // Files that a guest creates belong to the user who runs QEMU. A folder may contain other file systems.
             args.pair(
                 "-fsdev",
                 format!(
@@ -215,7 +211,7 @@ impl Machine {
             args.pair("-netdev", format!("dgram,id=net{index},{local},{remote}"));
             let [a, b, c, d, e, f] = nic.mac;
             let mac = format!("{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{f:02x}");
-            // Without a ROM to boot from: there is nothing to boot.
+            // Without an option ROM, because the guest does not boot from the NIC.
             args.pair("-device", format!("{},netdev=net{index},mac={mac},romfile=", nic.model.device()));
         }
         for socket in &self.hcas {
@@ -227,7 +223,7 @@ impl Machine {
             args.pair("-device", vfio_user_behind(socket, &bus).to_string());
         }
         for index in 0..self.free_slots {
-            // Firmware gives an empty slot less room than the BARs of an HCA take.
+            // Firmware reserves less space for an empty slot than the BARs of an HCA need.
             let port = root_port(self.cards.len() + index + 1);
             args.pair("-device", format!("{port},mem-reserve={FREE_SLOT_MEMORY}"));
         }
@@ -253,12 +249,12 @@ impl Args {
     }
 }
 
-/// The command line of a guest's kernel, with `args` of its own.
+/// Returns the command line of a guest's kernel, with additional `args`.
 pub(crate) fn command_line(args: &str) -> String {
     format!("console=ttyS0 panic=-1 {args}").trim_end().to_owned()
 }
 
-/// A device whose server is behind a socket.
+/// Returns a device whose server is behind a socket.
 fn vfio_user(socket: &Path) -> Value {
     json!({
         "driver": "vfio-user-pci",
@@ -266,14 +262,14 @@ fn vfio_user(socket: &Path) -> Value {
     })
 }
 
-/// The same in a slot.
+/// Returns a device whose server is behind a socket, in a slot.
 pub(crate) fn vfio_user_behind(socket: &Path, slot: &str) -> Value {
     let mut device = vfio_user(socket);
     device["bus"] = slot.into();
     device
 }
 
-/// The name of the root port of a slot, counted from 1.
+/// Returns the name of a root port; slots are counted from 1.
 pub(crate) fn slot(number: usize) -> String {
     format!("slot{number}")
 }
@@ -282,12 +278,12 @@ fn root_port(number: usize) -> String {
     format!("pcie-root-port,id={},chassis={number},slot={number}", slot(number))
 }
 
-/// An address as an option of `-netdev dgram`.
+/// Returns an address as an option of `-netdev dgram`.
 fn inet(name: &str, address: SocketAddr) -> String {
     format!("{name}.type=inet,{name}.host={},{name}.port={}", address.ip(), address.port())
 }
 
-/// A path inside a comma-separated option.
+/// Escapes a path for a comma-separated option.
 fn escaped(path: &Path) -> String {
     path.display().to_string().replace(',', ",,")
 }
@@ -332,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn ports_for_commands_come_before_the_agents_and_a_share_has_its_tag() {
+    fn command_ports_precede_agent_port() {
         let share = Share { folder: "/x,y".into(), tag: "share0".into(), read_only: true };
         let line = line(&Machine { shares: vec![share], ..machine() }, None);
         let at = |part: &str| line.find(part).unwrap_or_else(|| panic!("{part} is missing in {line}"));
@@ -344,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn the_iommu_comes_before_the_hca_and_memory_is_shared() {
+    fn iommu_precedes_hca() {
         let line = line(&machine(), None);
         let at = |part: &str| line.find(part).unwrap_or_else(|| panic!("{part} is missing in {line}"));
         assert!(at("intel-iommu,caching-mode=on") < at(r#"{"driver":"vfio-user-pci""#));
@@ -357,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn a_nic_is_wired_by_udp_and_only_its_own_disk_can_be_written() {
+    fn nic_uses_udp_and_only_own_disk_is_writable() {
         let nic = Nic {
             model: NicModel::Virtio,
             mac: [2, 0, 0, 0, 0, 2],
@@ -378,7 +374,7 @@ mod tests {
     }
 
     #[test]
-    fn a_card_is_behind_a_port_of_its_own() {
+    fn card_has_own_root_port() {
         let cards = vec!["s/x".into(), "s/y".into()];
         let line = line(&Machine { cards, ..machine() }, None);
         for part in ["pcie-root-port,id=slot2,chassis=2,slot=2", r#""bus":"slot2""#] {
@@ -387,7 +383,7 @@ mod tests {
     }
 
     #[test]
-    fn a_comma_in_a_path_stays_part_of_the_path() {
+    fn comma_in_path_is_escaped() {
         assert!(line(&machine(), Some("s/tty".into())).contains("path=s/tty,logfile=a,,b.console"));
     }
 }

@@ -1,4 +1,4 @@
-//! What a run prints: a line a case, and the counts at the end.
+//! Output of a run: one line per case, and the counts at the end.
 
 use std::fmt;
 use std::io::{self, Write as _};
@@ -9,7 +9,7 @@ use tokio::time::{Instant, timeout};
 
 use crate::times;
 
-/// A case that cannot be run here, with the reason. Returned as an error from the case.
+/// Reason why a case cannot run here. A case returns it as an error.
 #[derive(Debug)]
 pub struct Skip(pub String);
 
@@ -24,11 +24,11 @@ impl std::error::Error for Skip {}
 /// Counts of the outcomes so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Cases that did what they must.
+    /// Number of passed cases.
     pub passed: u32,
-    /// Cases that did not.
+    /// Number of failed cases.
     pub failed: u32,
-    /// Cases that could not be run.
+    /// Number of skipped cases.
     pub skipped: u32,
 }
 
@@ -38,7 +38,7 @@ impl fmt::Display for Counts {
     }
 }
 
-/// Runs cases and prints their outcomes as they come.
+/// Runs cases and prints their outcomes immediately.
 #[derive(Debug)]
 pub struct Report {
     scenario: String,
@@ -49,45 +49,45 @@ pub struct Report {
 }
 
 impl Report {
-    /// A case that waits for something without a bound of its own is ended after `case_timeout`. With
-    /// `stop_at_failure`, guests and daemons stay as a failed case left them until Enter is pressed.
+    /// Creates a report. A case without its own time limit is aborted after `case_timeout`. With `stop_at_failure`,
+    /// guests and daemons keep running after a failed case until Enter is pressed.
     pub fn new(case_timeout: Duration, stop_at_failure: bool) -> Self {
         Self { scenario: String::new(), counts: Counts::default(), case_timeout, stop_at_failure, only: None }
     }
 
-    /// Runs only cases that have `text` in their names, if there is one. The others are not counted.
+    /// Runs only cases whose names contain `text`, if it is given. Other cases are not counted.
     #[must_use]
     pub fn with_only(self, text: Option<String>) -> Self {
         Self { only: text, ..self }
     }
 
-    /// An empty one with the same rules, for a scenario that runs beside others.
+    /// Creates an empty report with the same settings, for a scenario that runs in parallel.
     #[must_use]
     pub fn beside(&self) -> Self {
         Self { scenario: String::new(), counts: Counts::default(), only: self.only.clone(), ..*self }
     }
 
-    /// Adds the outcomes of one that was beside it.
+    /// Adds the counts of a parallel report.
     pub fn add(&mut self, counts: Counts) {
         self.counts.passed += counts.passed;
         self.counts.failed += counts.failed;
         self.counts.skipped += counts.skipped;
     }
 
-    /// Names the scenario of the cases that follow.
+    /// Sets the scenario of the following cases.
     pub fn begin(&mut self, scenario: &str) {
         scenario.clone_into(&mut self.scenario);
     }
 
-    /// The outcomes so far.
+    /// Returns the counts so far.
     pub fn counts(&self) -> Counts {
         self.counts
     }
 
-    /// Runs one case. `hint` says where to look when it fails.
+    /// Runs one case. `hint` names the files to inspect if it fails.
     ///
     /// # Errors
-    /// When the outcome cannot be printed.
+    /// The outcome cannot be printed.
     pub async fn case(
         &mut self,
         name: &str,
@@ -97,10 +97,10 @@ impl Report {
         self.case_within(self.case_timeout, name, hint, case).await
     }
 
-    /// Runs one case that has a time of its own.
+    /// Runs one case with its own time limit.
     ///
     /// # Errors
-    /// When the outcome cannot be printed.
+    /// The outcome cannot be printed.
     pub async fn case_within(
         &mut self,
         limit: Duration,
@@ -150,10 +150,10 @@ impl Report {
     }
 }
 
-/// Prints to standard output and flushes, so that a watcher sees a case when it ends.
+/// Prints a line to standard output and flushes it, so that each case is visible when it ends.
 ///
 /// # Errors
-/// When standard output is closed.
+/// Standard output is closed.
 pub fn line(text: &str) -> Result<()> {
     let mut out = io::stdout().lock();
     writeln!(out, "{text}")?;
@@ -170,7 +170,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn outcomes_are_counted_apart() {
+    async fn outcomes_are_counted_separately() {
         let mut report = Report::new(Duration::from_secs(9), false);
         report.case("good", "", async { Ok(()) }).await.unwrap();
         report.case("bad", "", async { anyhow::bail!("broken") }).await.unwrap();
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn of_chosen_cases_the_others_do_not_run() {
+    async fn only_chosen_cases_run() {
         let mut report =
             Report::new(Duration::from_secs(9), false).with_only(Some("ib_write".into())).beside();
         report.case("ib_write_bw -s 64", "", async { Ok(()) }).await.unwrap();

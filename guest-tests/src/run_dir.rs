@@ -1,4 +1,4 @@
-//! The folder of one run: consoles, logs, captures, command lines; and short paths for its sockets.
+//! The directory of one run: consoles, logs, captures, command lines; and short paths for its sockets.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -8,10 +8,10 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 use tempfile::TempDir;
 
-/// Runs of one scenario that are kept; older ones are removed when a run begins.
+/// Number of stored runs per scenario. Older ones are deleted when a run starts.
 const KEPT_RUNS: usize = 3;
 
-/// Where one run of a scenario leaves what it did.
+/// The directory with the output of one run.
 #[derive(Debug)]
 pub struct RunDir {
     path: PathBuf,
@@ -19,29 +19,29 @@ pub struct RunDir {
 }
 
 impl RunDir {
-    /// Makes the next numbered folder below `lab/scenario` and points the link `latest` to it.
+    /// Creates the next numbered directory below `lab/scenario`, and updates the link `latest`.
     ///
     /// # Errors
-    /// When the folders cannot be made.
+    /// The directories cannot be created.
     pub fn create(lab: &Path, scenario: &str) -> Result<Self> {
         Self::create_with(lab, scenario, &std::env::temp_dir())
     }
 
-    /// The same, with its sockets below `sockets`.
+    /// Creates the next numbered directory, with its sockets below `sockets`.
     ///
     /// # Errors
-    /// When the folders cannot be made.
+    /// The directories cannot be created.
     pub fn create_with(lab: &Path, scenario: &str, sockets: &Path) -> Result<Self> {
         let parent = lab.join(scenario);
         fs::create_dir_all(&parent).with_context(|| format!("cannot create {}", parent.display()))?;
         let mut runs = numbers(&parent)?;
         runs.sort_unstable();
         for old in runs.iter().rev().skip(KEPT_RUNS - 1) {
-            // Another run may be removing the same one.
+            // Another run may be removing the same directory.
             let _ = fs::remove_dir_all(parent.join(name(*old)));
         }
         let first = runs.last().map_or(1, |last| last + 1);
-        // Bound: runs that start at the same moment take neighbouring numbers; there are few of them.
+        // Runs that start at the same moment use adjacent numbers. There are few of them, so the search is limited.
         for number in first..first + 100 {
             let path = parent.join(name(number));
             match fs::create_dir(&path) {
@@ -62,30 +62,30 @@ impl RunDir {
         bail!("cannot find an unused run number in {}; remove old runs", parent.display())
     }
 
-    /// The folder.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// A file in the folder.
+    /// Returns the path of a file in the directory.
     pub fn file(&self, name: impl AsRef<Path>) -> PathBuf {
         self.path.join(name)
     }
 
-    /// A path for a socket. It is short, since a socket's path has at most 107 bytes, and goes with the run.
+    /// Returns a path for a socket. It is short, because a socket's path has at most 107 bytes. It is deleted with the
+    /// run.
     pub fn socket(&self, name: &str) -> PathBuf {
         self.sockets.path().join(name)
     }
 
-    /// A path for a file that goes with the run.
+    /// Returns a path for a file that is deleted with the run.
     pub fn scratch(&self, name: &str) -> PathBuf {
         self.socket(name)
     }
 
-    /// The captures taken so far.
+    /// Returns the captures so far.
     ///
     /// # Errors
-    /// When the folder cannot be read.
+    /// The directory cannot be read.
     pub fn captures(&self) -> Result<Vec<PathBuf>> {
         let mut captures: Vec<PathBuf> = fs::read_dir(&self.path)?
             .filter_map(|entry| Some(entry.ok()?.path()))
@@ -110,7 +110,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn runs_are_numbered_and_old_ones_go() {
+    fn runs_are_numbered_and_old_ones_deleted() {
         let lab = tempfile::tempdir().unwrap();
         for _ in 0..KEPT_RUNS + 2 {
             RunDir::create(lab.path(), "x").unwrap();

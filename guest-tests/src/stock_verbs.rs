@@ -1,7 +1,7 @@
-//! Stock verbs in a guest: rdma-core's own Python binding, told what to do line by line.
+//! Stock verbs in a guest: rdma-core's own Python binding, controlled line by line.
 //!
-//! The program (`guest/stock_verbs.py`) runs in the guest as long as this is used. What it drives is the kernel's
-//! driver and rdma-core's provider, neither of which the project has a part in.
+//! The program (`guest/stock_verbs.py`) runs in the guest as long as this object exists. It uses the kernel's driver
+//! and rdma-core's provider, neither of which is part of the project.
 
 use std::time::Duration;
 
@@ -15,9 +15,9 @@ use crate::line_program::LineProgram;
 use crate::vm::Vm;
 
 const PROGRAM: &str = include_str!("../guest/stock_verbs.py");
-/// Loading an interpreter and all of verbs, uncompiled, in an emulated guest on a busy host.
+/// Time limit for loading an interpreter and the verbs modules, uncompiled.
 const START_TIMEOUT: Duration = Duration::from_secs(60);
-/// For anything that does not wait by itself.
+/// Time limit of requests that do not wait themselves.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The program, with one device open.
@@ -26,76 +26,70 @@ pub struct StockVerbs {
     program: LineProgram,
 }
 
-/// First port of a device.
+/// The first port of a device.
 #[derive(Clone, Debug, Deserialize)]
 pub struct Port {
-    /// LID, 0 on Ethernet.
+    /// LID of the port; 0 on Ethernet.
     pub lid: u16,
     /// GIDs by index, as text.
     pub gids: Vec<String>,
     /// Active MTU in bytes.
     pub mtu: u32,
-    /// Whether it is ACTIVE.
+    /// Whether the port is in state ACTIVE.
     pub active: bool,
 }
 
-/// A file of the guest, mapped and registered with every right.
+/// A file of the guest, mapped and registered with all rights.
 #[derive(Clone, Copy, Debug, Deserialize)]
 pub struct FileRegion {
     id: u32,
     /// Address of its first byte.
     pub addr: u64,
-    /// Local key.
     pub lkey: u32,
-    /// Remote key.
     pub rkey: u32,
 }
 
-/// A memory window of type 1.
+/// A type 1 memory window.
 #[derive(Clone, Copy, Debug, Deserialize)]
 pub struct StockWindow {
     id: u32,
-    /// What peers name it by.
+    /// Key that peers use.
     pub rkey: u32,
 }
 
-/// A queue pair with a completion queue of its own.
+/// A queue pair with its own completion queue.
 #[derive(Clone, Copy, Debug, Deserialize)]
 pub struct StockQp {
     id: u32,
-    /// Its number.
     pub qpn: u32,
 }
 
-/// Where a peer is.
+/// Address of a peer.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct StockPath {
     /// Number of its queue pair.
     pub qpn: u32,
-    /// Its GID; within the subnet without one.
+    /// Its GID; without one, the peer is in the same subnet.
     pub gid: Option<String>,
-    /// Index of the own GID to use.
+    /// Index of the own GID.
     pub sgid_index: u32,
-    /// Its LID.
     pub lid: u16,
 }
 
-/// What a queue pair goes to RTS with.
+/// Attributes for the transitions to RTS.
 #[derive(Clone, Debug, Serialize)]
 pub struct StockConnect {
     /// The peer of a connected queue pair.
     pub peer: StockPath,
     /// Path MTU in bytes.
     pub mtu: u16,
-    /// First PSN sent.
+    /// PSN of the first packet sent.
     pub psn: u32,
-    /// First PSN expected.
+    /// PSN of the first packet expected.
     pub peer_psn: u32,
-    /// Q_Key of a datagram queue pair.
+    /// Q_Key of a UD queue pair.
     pub qkey: u32,
-    /// ACK timeout code.
     pub timeout: u8,
-    /// Retries after timeouts.
     pub retry: u8,
     /// Retries after RNR NAKs.
     pub rnr_retry: u8,
@@ -106,107 +100,100 @@ pub struct StockConnect {
 /// Address, length and key of memory.
 pub type StockSge = (u64, u32, u32);
 
-/// A send work request. What its operation does not use is ignored.
+/// A send work request. Fields that the operation does not use are ignored.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct StockSend {
     /// `send`, `send_imm`, `write`, `write_imm`, `read`, `cmp_swap` or `fetch_add`.
     pub op: &'static str,
-    /// Local memory.
     pub sges: Vec<StockSge>,
-    /// Immediate, as it appears in memory.
+    /// Immediate data in memory order.
     pub imm: Hex,
-    /// Remote address.
     pub va: u64,
-    /// Remote key.
     pub rkey: u32,
-    /// Compared with, or added.
+    /// Operand: compare value or addend.
     pub compare_add: u64,
-    /// Stored by a compare and swap.
+    /// New value of a compare and swap.
     pub swap: u64,
     /// Address handle of a datagram.
     pub ah: Option<StockAh>,
-    /// Queue pair a datagram goes to.
+    /// Destination queue pair of a datagram.
     pub qpn: u32,
-    /// Its Q_Key.
     pub qkey: u32,
 }
 
-/// An address handle.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct StockAh(u32);
 
-/// A work completion.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 pub struct StockCompletion {
-    /// Status of `ibv_wc_status`.
+    /// Status from `ibv_wc_status` in rdma-core.
     pub status: u32,
-    /// Of a receive.
+    /// Whether the completion is that of a receive.
     pub received: bool,
-    /// Bytes.
     pub bytes: u32,
-    /// Immediate, if there is one.
+    /// Immediate data, if present.
     pub imm: Option<Hex>,
-    /// There is a GRH area.
+    /// Whether the message starts with a GRH area.
     pub grh: bool,
-    /// Sender of a datagram.
+    /// Source queue pair of a datagram.
     pub src_qp: u32,
 }
 
 impl StockVerbs {
-    /// Starts the program in a guest with a user space and opens a device.
+    /// Starts the program in a guest with a root file system and opens a device.
     ///
     /// # Errors
-    /// When there is no such device, or the program does not start.
+    /// The device does not exist, or the program does not start.
     pub async fn open(vm: &mut Vm, device: &str) -> Result<(Self, Port)> {
         let verbs = Self { program: LineProgram::start(vm, PROGRAM).await? };
         let port = verbs.ask_within(START_TIMEOUT, vm, "open", json!({ "device": device })).await?;
         Ok((verbs, port))
     }
 
-    /// Registers a file of `len` bytes, made if it is not there.
+    /// Registers a file of `len` bytes, which is created if it is missing.
     ///
     /// # Errors
-    /// When the kernel refuses.
+    /// The kernel rejects the registration.
     pub async fn region(&self, vm: &mut Vm, path: &str, len: u64) -> Result<FileRegion> {
         self.ask(vm, "region", json!({ "path": path, "len": len })).await
     }
 
-    /// Ends a registration.
+    /// Deregisters a file.
     ///
     /// # Errors
-    /// When the kernel refuses.
+    /// The kernel rejects the request.
     pub async fn deregister(&self, vm: &mut Vm, region: FileRegion) -> Result<()> {
         self.ask(vm, "deregister", json!({ "region": region.id })).await
     }
 
-    /// A window onto all of a region's memory, which peers may write to; a queue pair in RTS binds it.
+    /// Creates a window for all of a region's memory with remote write access, and binds it with a queue pair in RTS.
     ///
     /// # Errors
-    /// When the kernel refuses, or it is not bound.
+    /// The kernel rejects it, or the bind fails.
     pub async fn window(&self, vm: &mut Vm, qp: StockQp, region: FileRegion) -> Result<StockWindow> {
         self.ask(vm, "window", json!({ "qp": qp.id, "region": region.id })).await
     }
 
-    /// Takes back what a window lets peers into.
+    /// Invalidates a window.
     ///
     /// # Errors
-    /// When it is not unbound.
+    /// The request fails.
     pub async fn unbind(&self, vm: &mut Vm, qp: StockQp, window: StockWindow) -> Result<()> {
         self.ask(vm, "unbind", json!({ "qp": qp.id, "window": window.id })).await
     }
 
-    /// A queue pair in RESET.
+    /// Creates a queue pair in RESET.
     ///
     /// # Errors
-    /// When the kernel refuses.
+    /// The kernel rejects it.
     pub async fn queue_pair(&self, vm: &mut Vm, service: Service) -> Result<StockQp> {
         self.queue_pair_with(vm, service, None).await
     }
 
-    /// The same with a completion queue that has room for so many completions only, if a number is given.
+    /// Creates a queue pair in RESET, with a completion queue of the given capacity if one is given.
     ///
     /// # Errors
-    /// When the kernel refuses.
+    /// The kernel rejects it.
     pub async fn queue_pair_with(
         &self,
         vm: &mut Vm,
@@ -216,28 +203,28 @@ impl StockVerbs {
         self.ask(vm, "queue_pair", json!({ "service": service, "completions": completions })).await
     }
 
-    /// Takes a queue pair from RESET to RTS.
+    /// Moves a queue pair from RESET to RTS.
     ///
     /// # Errors
-    /// When the kernel refuses.
+    /// The kernel rejects a transition.
     pub async fn connect(&self, vm: &mut Vm, qp: StockQp, connect: &StockConnect) -> Result<()> {
         let mut arguments = serde_json::to_value(connect)?;
         arguments["qp"] = qp.id.into();
         self.ask(vm, "connect", arguments).await
     }
 
-    /// An address handle for a peer.
+    /// Creates an address handle for a peer.
     ///
     /// # Errors
-    /// When the kernel refuses.
+    /// The kernel rejects it.
     pub async fn address(&self, vm: &mut Vm, peer: &StockPath) -> Result<StockAh> {
         self.ask(vm, "address", json!({ "peer": peer })).await
     }
 
-    /// The path migration state of a queue pair, in `ibv_mig_state`.
+    /// Returns the path migration state of a queue pair, as in `ibv_mig_state`.
     ///
     /// # Errors
-    /// When the kernel refuses.
+    /// The kernel rejects the query.
     pub async fn migration(&self, vm: &mut Vm, qp: StockQp) -> Result<u32> {
         self.ask(vm, "migration", json!({ "qp": qp.id })).await
     }
@@ -245,31 +232,31 @@ impl StockVerbs {
     /// Attaches the program's only queue pair to a multicast group.
     ///
     /// # Errors
-    /// When the kernel refuses.
+    /// The kernel rejects it.
     pub async fn join(&self, vm: &mut Vm, qp: StockQp, gid: &str) -> Result<()> {
         self.ask(vm, "join", json!({ "qp": qp.id, "gid": gid })).await
     }
 
-    /// Posts receives.
+    /// Posts receive requests.
     ///
     /// # Errors
-    /// When there is no room.
+    /// The queue is full.
     pub async fn post_recv(&self, vm: &mut Vm, qp: StockQp, lists: &[Vec<StockSge>]) -> Result<()> {
         self.ask(vm, "post_recv", json!({ "qp": qp.id, "lists": lists })).await
     }
 
-    /// Posts requests.
+    /// Posts send requests.
     ///
     /// # Errors
-    /// When there is no room.
+    /// The queue is full.
     pub async fn post_send(&self, vm: &mut Vm, qp: StockQp, requests: &[StockSend]) -> Result<()> {
         self.ask(vm, "post_send", json!({ "qp": qp.id, "requests": requests })).await
     }
 
-    /// Waits for completions; fewer than `count` when time runs out.
+    /// Waits for completions. Returns fewer than `count` after the time limit.
     ///
     /// # Errors
-    /// When the queue cannot be polled.
+    /// The queue cannot be polled.
     pub async fn poll(
         &self,
         vm: &mut Vm,
@@ -282,11 +269,11 @@ impl StockVerbs {
         self.ask_within(limit + TIMEOUT, vm, "poll", arguments).await
     }
 
-    /// Asynchronous events of the device and of its objects of this program, by their codes in `ibv_event_type`: the
-    /// first within a time, and what came with it.
+    /// Returns asynchronous events of the device and the program's objects, by their codes in `ibv_event_type`. Waits
+    /// for the first up to `limit`.
     ///
     /// # Errors
-    /// When they cannot be read.
+    /// The events cannot be read.
     pub async fn events(&self, vm: &mut Vm, limit: Duration) -> Result<Vec<u32>> {
         let timeout_ms = u64::try_from(limit.as_millis())?;
         self.ask_within(limit + TIMEOUT, vm, "events", json!({ "timeout_ms": timeout_ms })).await
@@ -295,15 +282,15 @@ impl StockVerbs {
     /// Destroys a queue pair.
     ///
     /// # Errors
-    /// When the kernel refuses.
+    /// The kernel rejects it.
     pub async fn destroy(&self, vm: &mut Vm, qp: StockQp) -> Result<()> {
         self.ask(vm, "destroy", json!({ "qp": qp.id })).await
     }
 
-    /// Ends the program; its objects go with it.
+    /// Ends the program, which destroys its objects.
     ///
     /// # Errors
-    /// When it does not end.
+    /// It does not end.
     pub async fn close(self, vm: &mut Vm) -> Result<()> {
         self.program.close(TIMEOUT, vm).await
     }

@@ -1,4 +1,4 @@
-//! Programs of two ends, one in each of two guests: the server waits, the client comes.
+//! Client and server programs, one in each of two guests.
 
 use std::time::Duration;
 
@@ -7,66 +7,63 @@ use anyhow::{Context, Result, anyhow, bail};
 
 use crate::vm::Vm;
 
-/// Loading a program and its libraries in an emulated guest on a busy host, until it waits for its client.
+/// Time limit for a server to be ready, in an emulated guest on a busy host.
 const READY_TIMEOUT: Duration = Duration::from_secs(60);
-/// How long a server may take to end when its client has, or when it was told to.
+/// Time limit for a server to end after its client has ended or after a signal.
 const END_TIMEOUT: Duration = Duration::from_secs(60);
-/// Beyond the time a step waits.
+/// Additional time for the answer of a step.
 const ANSWER_MARGIN: Duration = Duration::from_secs(20);
 
-/// A program of two ends.
+/// A client and a server program.
 #[derive(Clone, Debug)]
 pub struct Exchange {
-    /// Command line of the end that waits.
+    /// Command line of the server.
     pub server: String,
-    /// Command line of the other.
+    /// Command line of the client.
     pub client: String,
-    /// How to see that the server waits.
+    /// How to detect that the server is ready.
     pub ready: Ready,
-    /// What the client may take.
+    /// Time limit of the client.
     pub limit: Duration,
 }
 
-/// How a server shows that a client may come.
+/// How a server shows that it is ready.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ready {
     /// It listens on this TCP port.
     Tcp(u16),
     /// It listens for connections of `rdma_cm`.
     Cm,
-    /// It prints a line that contains this.
+    /// It prints a line that contains this text.
     Line(&'static str),
 }
 
-/// How both ended.
 #[derive(Clone, Debug)]
 pub struct Ends {
-    /// The server.
     pub server: ProgramEnd,
-    /// The client.
     pub client: ProgramEnd,
 }
 
-/// The words of a command line, none of which has a space in it.
+/// Splits a command line whose words contain no spaces.
 pub fn words(line: &str) -> Vec<String> {
     line.split_whitespace().map(str::to_owned).collect()
 }
 
 impl Exchange {
-    /// Runs both; both must end with success.
+    /// Runs both programs, which must succeed.
     ///
     /// # Errors
-    /// When one does not, with what both printed.
+    /// One fails; the error contains the output of both.
     pub async fn run(&self, server: &mut Vm, client: &mut Vm) -> Result<Ends> {
         let ends = self.ends(server, client).await?;
         self.succeeded(&ends)?;
         Ok(ends)
     }
 
-    /// Whether both ended with success.
+    /// Checks that both succeeded.
     ///
     /// # Errors
-    /// When one did not, with what both printed.
+    /// One failed; the error contains the output of both.
     pub fn succeeded(&self, ends: &Ends) -> Result<()> {
         for (end, line) in [(&ends.client, &self.client), (&ends.server, &self.server)] {
             if end.status != ExitStatus::Code(0) {
@@ -84,10 +81,11 @@ impl Exchange {
         Ok(())
     }
 
-    /// Runs both, whatever their statuses. A server that waits on though its client has failed is ended.
+    /// Runs both programs, whatever their exit statuses. A server that still waits after its client has failed is
+    /// killed.
     ///
     /// # Errors
-    /// When the server does not get ready, or the client takes too long.
+    /// The server does not become ready, or the client takes too long.
     pub async fn ends(&self, server: &mut Vm, client: &mut Vm) -> Result<Ends> {
         let waiting = spawn(server, &self.server).await?;
         if let Err(error) = self.ready.wait(server, waiting, &self.server).await {
@@ -113,10 +111,10 @@ impl Exchange {
 }
 
 impl Ready {
-    /// Waits until a server, started with this command line, shows it.
+    /// Waits until a server with this command line is ready.
     ///
     /// # Errors
-    /// When it does not in time.
+    /// It does not become ready in time.
     pub async fn wait(self, vm: &mut Vm, program: ProgramId, command: &str) -> Result<()> {
         match self {
             Self::Tcp(port) => {
@@ -126,8 +124,9 @@ impl Ready {
                     .await
             }
             Self::Cm => {
-                // Its own, for whoever listened before it may still be going; and as many as the time before: one that takes
-                // connections of every device begins to listen on one after the other, and says so before it does.
+                // Only sockets of this program count, because the previous server may still be ending. Their number
+                // must be equal in two successive polls: a program that accepts connections of every device starts to
+                // listen on one after the other, and reports it before.
                 let name = command.split_whitespace().next().unwrap_or_default();
                 let count = format!("rdma resource show cm_id | grep LISTEN | grep -c 'comm {name} '");
                 let until = format!(
@@ -140,10 +139,10 @@ impl Ready {
     }
 }
 
-/// Waits until one of some files of a guest holds one of some texts.
+/// Waits until one of the files of a guest contains one of the texts.
 ///
 /// # Errors
-/// When none does in time.
+/// None does in time.
 pub async fn await_text(vm: &mut Vm, paths: &[&str], texts: &[&str], limit: Duration) -> Result<()> {
     let owned = |list: &[&str]| list.iter().map(|&text| text.to_owned()).collect();
     let timeout_ms = u32::try_from(limit.as_millis())?;
@@ -151,10 +150,10 @@ pub async fn await_text(vm: &mut Vm, paths: &[&str], texts: &[&str], limit: Dura
     vm.call_within(limit + ANSWER_MARGIN, step).await.map(drop)
 }
 
-/// Starts a program beside what follows. Its lines come as it prints them.
+/// Starts a program in the background, with line-buffered output.
 ///
 /// # Errors
-/// When it cannot be started.
+/// It cannot be started.
 pub async fn spawn(vm: &mut Vm, line: &str) -> Result<ProgramId> {
     let mut argv = words("stdbuf -oL");
     argv.extend(words(line));
@@ -164,7 +163,7 @@ pub async fn spawn(vm: &mut Vm, line: &str) -> Result<ProgramId> {
 /// Waits for the next line of a program that contains `text`.
 ///
 /// # Errors
-/// When there is none in time, with the lines there were.
+/// No such line appears in time; the error contains the lines so far.
 pub async fn line(vm: &mut Vm, program: ProgramId, text: &str, limit: Duration) -> Result<String> {
     let deadline = tokio::time::Instant::now() + limit;
     let mut before = Vec::new();
@@ -184,7 +183,7 @@ pub async fn line(vm: &mut Vm, program: ProgramId, text: &str, limit: Duration) 
 /// Waits for a program's end.
 ///
 /// # Errors
-/// When it does not end in time.
+/// It does not end in time.
 pub async fn wait(vm: &mut Vm, program: ProgramId, limit: Duration) -> Result<ProgramEnd> {
     let step = Wait { program, timeout_ms: u32::try_from(limit.as_millis())? };
     vm.call_within(limit + ANSWER_MARGIN, step).await
@@ -193,15 +192,15 @@ pub async fn wait(vm: &mut Vm, program: ProgramId, limit: Duration) -> Result<Pr
 /// Sends a signal to a program.
 ///
 /// # Errors
-/// When there is no such program.
+/// The program does not exist.
 pub async fn signal(vm: &mut Vm, program: ProgramId, signal: i32) -> Result<()> {
     vm.call(Kill { program, signal }).await.map(drop)
 }
 
-/// Ends a program that would go on.
+/// Stops a program that would run on.
 ///
 /// # Errors
-/// When it does not end.
+/// It does not end.
 pub async fn stop(vm: &mut Vm, program: ProgramId) -> Result<ProgramEnd> {
     signal(vm, program, libc::SIGKILL).await?;
     wait(vm, program, END_TIMEOUT).await

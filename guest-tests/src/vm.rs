@@ -1,4 +1,4 @@
-//! One guest: its QEMU, its agent, its end. Or an agent alone, in a process of its own.
+//! A guest with its QEMU and its agent, or an agent without a guest in a separate process.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -19,46 +19,46 @@ use crate::qemu::{Endpoints, Machine, slot, vfio_user_behind};
 use crate::run_dir::RunDir;
 use crate::tools::words;
 
-/// From the start of QEMU until it has opened its side of the agent's port.
+/// Time limit from the start of QEMU until it has opened its side of the agent's port.
 const QEMU_START_TIMEOUT: Duration = Duration::from_secs(60);
-/// How long a QEMU that has closed a socket may take to end.
+/// Time limit for QEMU to end after it has closed a socket.
 const LAST_BREATH: Duration = Duration::from_secs(1);
-/// What a program in the guest may take when nothing else is said.
+/// Default time limit of a program in the guest.
 const PROGRAM_TIMEOUT: Duration = Duration::from_secs(60);
-/// What an answer may take beyond the time a step waits.
+/// Additional time for the answer of a step.
 const ANSWER_MARGIN: Duration = Duration::from_secs(20);
-/// How long a guest that restarts may leave a question unanswered before it is asked again, and when it is given up.
+/// Time limit of a request while a guest restarts, after which it is repeated, and time limit of the restart.
 const REBOOT_PATIENCE: Duration = Duration::from_secs(20);
 const REBOOT_TIMEOUT: Duration = Duration::from_secs(180);
-/// Between two answers of an agent that is still going.
+/// Interval between requests to an agent that is still shutting down.
 const REBOOT_POLL: Duration = Duration::from_millis(200);
-/// Lines of console and log in a failure's message.
+/// Number of lines of console and log in an error message.
 const TAIL_LINES: usize = 12;
 /// The hidden command of this program that serves an agent without a guest.
 pub const AGENT_COMMAND: &str = "agent";
-/// How Linux begins its last line.
+/// Start of Linux's message on a panic.
 const KERNEL_PANIC: &str = "Kernel panic - not syncing";
 
-/// Boots of this process that were tried again.
+/// Number of boots of this process that were repeated.
 static PANICKED_BOOTS: AtomicU32 = AtomicU32::new(0);
 
-/// Returns how many boots ended in a kernel panic and were tried again.
+/// Returns the number of boots that ended in a kernel panic and were repeated.
 pub fn panicked_boots() -> u32 {
     PANICKED_BOOTS.load(Ordering::Relaxed)
 }
 
-/// What a guest starts from.
+/// Files from which a guest boots.
 #[derive(Clone, Debug)]
 pub struct Image {
-    /// The archive given to the kernel.
+    /// The initramfs archive for the kernel.
     pub initramfs: PathBuf,
     /// Modules inside, in loading order.
     pub modules: Vec<String>,
-    /// The disks of a guest with a user space; without them the agent is alone with busybox.
+    /// The disks of a guest with a root file system. Without them, there are only the agent and busybox.
     pub disks: Option<Disks>,
 }
 
-/// A running guest. QEMU is killed when this is dropped.
+/// A running guest. QEMU is killed on drop.
 #[derive(Debug)]
 pub struct Vm {
     name: String,
@@ -72,33 +72,33 @@ pub struct Vm {
     boot_time: Duration,
 }
 
-/// What the lab wants of a guest beside the agent.
+/// Connections of the lab to a guest in addition to the agent.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Wanted {
-    /// To type into its console.
+pub struct GuestPorts {
+    /// Whether the lab writes to its console.
     pub console: bool,
-    /// So many ports that carry commands, at most [`Self::MOST_COMMANDS`].
+    /// Number of exec ports, at most [`Self::MOST_COMMANDS`].
     pub commands: usize,
-    /// To change the machine while it runs.
+    /// Whether the lab changes the machine while it runs.
     pub monitor: bool,
 }
 
-impl Wanted {
-    /// Bound: ports of one virtio-serial device beside the agent's and the one that is reserved for a console.
+impl GuestPorts {
+    /// Limit of ports of one virtio-serial device, without the agent's and the one reserved for a console.
     pub const MOST_COMMANDS: usize = 29;
 }
 
 impl Vm {
-    /// Starts a machine, waits up to `limit` for its agent and loads the image's modules.
+    /// Starts a guest, waits up to `limit` for its agent and loads the image's modules.
     ///
     /// # Errors
-    /// When the guest does not get that far, with the ends of its console and of QEMU's log.
+    /// The guest does not get that far. The error contains the ends of its console and of QEMU's log.
     pub async fn boot(
         machine: &Machine,
         artifacts: &Artifacts,
         image: &Image,
         run: &RunDir,
-        wanted: Wanted,
+        wanted: GuestPorts,
         limit: Duration,
     ) -> Result<Self> {
         let console_log = run.file(format!("guest-{}.console", machine.name));
@@ -106,17 +106,17 @@ impl Vm {
             Self::start(machine, artifacts, image, run, wanted, limit).await
         })
         .await?;
-        vm.furnish(image).await?;
+        vm.enter_root(image).await?;
         Ok(vm)
     }
 
-    /// Starts a machine and waits for its agent.
+    /// Starts a guest and waits for its agent.
     async fn start(
         machine: &Machine,
         artifacts: &Artifacts,
         image: &Image,
         run: &RunDir,
-        wanted: Wanted,
+        wanted: GuestPorts,
         limit: Duration,
     ) -> Result<Self> {
         let begun = Instant::now();
@@ -128,7 +128,7 @@ impl Vm {
             console: wanted.console.then(|| run.socket(&format!("{name}.tty"))),
             monitor: wanted.monitor.then(|| run.socket(&format!("{name}.monitor"))),
         };
-        // QEMU connects to us, so there is nothing to wait for and to try again.
+        // QEMU connects to the lab, so that no retries are needed.
         let agent_listener = listen(&endpoints.agent)?;
         let command_listeners: Vec<_> =
             endpoints.commands.iter().map(|path| listen(path)).collect::<Result<_>>()?;
@@ -168,10 +168,10 @@ impl Vm {
         Ok(vm)
     }
 
-    /// Starts an agent in a process of its own. It can open devices by their sockets, as VMM and driver at once.
+    /// Starts an agent in a separate process. It can open devices by their sockets, as VMM and driver at once.
     ///
     /// # Errors
-    /// When it does not start.
+    /// It does not start.
     pub async fn without_guest(name: &str, run: &RunDir) -> Result<Self> {
         let process = format!("guest-{name}");
         let socket = run.socket(&format!("{process}.agent"));
@@ -196,18 +196,18 @@ impl Vm {
     /// Restarts a guest that may restart, and waits until it answers again.
     ///
     /// # Errors
-    /// When it does not.
+    /// It does not answer.
     pub async fn reboot(&mut self, image: &Image) -> Result<()> {
         let before = Duration::from_millis(self.call(Ping {}).await?.uptime_ms);
         let asked = Instant::now();
-        // One that has not restarted is older by all that has passed since; one that has cannot be older than that.
+        // Without a restart, the uptime has grown by the elapsed time. After a restart, it is at most that time.
         let is_new = |uptime_ms| Duration::from_millis(uptime_ms) < asked.elapsed() + before / 2;
         self.call(Shutdown { kind: ShutdownKind::Reboot }).await?;
-        // A question may still reach the agent that is going, and is lost with it.
+        // A request may still reach the old agent, and is then lost.
         while asked.elapsed() < REBOOT_TIMEOUT {
             if self.agent.call_within(REBOOT_PATIENCE, Ping {}).await.is_ok_and(|pong| is_new(pong.uptime_ms))
             {
-                return self.furnish(image).await;
+                return self.enter_root(image).await;
             }
             sleep(REBOOT_POLL).await;
         }
@@ -216,15 +216,15 @@ impl Vm {
         self.explained(result).await
     }
 
-    /// Loads modules and enters the user space.
-    async fn furnish(&mut self, image: &Image) -> Result<()> {
+    /// Loads modules and enters the root file system.
+    async fn enter_root(&mut self, image: &Image) -> Result<()> {
         if !image.modules.is_empty() {
             self.call(LoadModules { paths: image.modules.clone() })
                 .await
                 .context("cannot load kernel modules")?;
         }
         if image.disks.is_some() {
-            // The disks as `Lab` orders them.
+            // The disks are in the order of `Lab`.
             let step = EnterRoot { system: "/dev/vda".into(), modules: Some("/dev/vdb".into()) };
             self.call(step).await.context("cannot mount the root filesystem")?;
             self.run(&["ip", "link", "set", "lo", "up"]).await?;
@@ -232,45 +232,46 @@ impl Vm {
         Ok(())
     }
 
-    /// Its name, such as `a`.
+    /// Returns its name, such as `a`.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// From the start of QEMU to the agent's first answer.
+    /// Returns the time from the start of QEMU to the agent's first answer.
     pub fn boot_time(&self) -> Duration {
         self.boot_time
     }
 
-    /// What the kernel and the agent printed.
+    /// Returns the console log of kernel and agent.
     pub fn console_log(&self) -> &Path {
         &self.console_log
     }
 
-    /// The console's other end, for a guest started with one; only once.
+    /// Returns the console's connection, once, if the guest was started with one.
     pub fn take_console(&mut self) -> Option<UnixStream> {
         self.console.take()
     }
 
-    /// The ports that carry commands; only once.
+    /// Returns the connections of the exec ports, once.
     pub fn take_commands(&mut self) -> Vec<UnixStream> {
         std::mem::take(&mut self.commands)
     }
 
-    /// Plugs the HCA behind `socket` into a free slot, by its number behind those of its cards; the guest is told of it as of any card.
+    /// Plugs the HCA behind `socket` into a free slot, whose number follows those of the cards. The guest is notified
+    /// as for any card.
     ///
     /// # Errors
-    /// When QEMU refuses, or the guest was started without a free hot-plug slot.
+    /// QEMU rejects it, or the guest was started without a free hot-plug slot.
     pub async fn plug(&mut self, number: usize, socket: &Path) -> Result<()> {
         let monitor = self.monitor.as_mut().context("the guest was started without a free hot-plug slot")?;
         let added = monitor.execute("device_add", vfio_user_behind(socket, &slot(number))).await;
         self.explained(added.map(drop)).await
     }
 
-    /// How QEMU ended, if it has.
+    /// Returns the exit status of QEMU, if it has ended.
     ///
     /// # Errors
-    /// When the process cannot be asked.
+    /// The status cannot be read.
     pub fn status(&mut self) -> Result<Option<std::process::ExitStatus>> {
         self.qemu.status()
     }
@@ -278,8 +279,8 @@ impl Vm {
     /// Runs a step in the guest.
     ///
     /// # Errors
-    /// The step's [`Failure`] (to be found with `downcast_ref`), or the guest's end or silence with what it printed
-    /// last.
+    /// The step fails with a [`Failure`], which `downcast_ref` finds. Or the guest has ended or is silent; the error
+    /// contains its last output.
     pub async fn call<C: Call>(&mut self, step: C) -> Result<C::Answer> {
         let result = self.agent.call(step).await;
         self.explained(result).await
@@ -297,21 +298,21 @@ impl Vm {
     /// Runs a step that must fail, and returns its failure.
     ///
     /// # Errors
-    /// When it succeeds, or the guest is gone or silent.
+    /// The step succeeds, or the guest has ended or is silent.
     pub async fn call_refused<C: Call>(&mut self, step: C) -> Result<Failure> {
         let result = self.agent.call_refused(step).await;
         self.explained(result).await
     }
 
-    /// Runs a program in the guest that must end with success, and returns what it printed.
+    /// Runs a program in the guest that must succeed, and returns its output.
     ///
     /// # Errors
-    /// When it fails or takes longer than a minute, with what it complained about; else as [`Self::call`].
+    /// It fails or takes longer than a minute, with its standard error; otherwise as [`Self::call`].
     pub async fn run(&mut self, argv: &[&str]) -> Result<String> {
         self.run_within(PROGRAM_TIMEOUT, argv).await
     }
 
-    /// The same with a time of its own.
+    /// Runs a program that must succeed, with its own time limit.
     ///
     /// # Errors
     /// As [`Self::run`].
@@ -328,10 +329,11 @@ impl Vm {
         Ok(end.stdout)
     }
 
-    /// Runs a program of the guest to its end, whatever that is; its command line has no words with spaces in them.
+    /// Runs a program of the guest to its end, whatever its exit status. The words of its command line contain no
+    /// spaces.
     ///
     /// # Errors
-    /// When it cannot be started or takes longer than `limit`; else as [`Self::call`].
+    /// It cannot be started or takes longer than `limit`; otherwise as [`Self::call`].
     pub async fn program(&mut self, limit: Duration, line: &str) -> Result<ProgramEnd> {
         self.end_of(limit, words(line)).await
     }
@@ -342,37 +344,37 @@ impl Vm {
         self.call_within(limit + ANSWER_MARGIN, step).await
     }
 
-    /// Ends QEMU with SIGKILL: nothing in it can react.
+    /// Kills QEMU with SIGKILL, so that the guest cannot react.
     ///
     /// # Errors
-    /// When it cannot be killed.
+    /// It cannot be killed.
     pub async fn kill(&mut self) -> Result<()> {
         self.qemu.kill().await
     }
 
-    /// Sends a signal to QEMU, and waits for nothing.
+    /// Sends a signal to QEMU without waiting.
     ///
     /// # Errors
-    /// When it has ended.
+    /// It has ended.
     pub fn signal(&self, signal: i32) -> Result<()> {
         self.qemu.signal(signal)
     }
 
-    /// The number of QEMU's process.
+    /// Returns the process ID of QEMU.
     ///
     /// # Errors
-    /// When it has ended.
+    /// It has ended.
     pub fn process_id(&self) -> Result<u32> {
         self.qemu.id()
     }
 
-    /// Names the guest in an error, and shows what it printed when the error is not the step's own.
+    /// Adds the guest's name to an error, and its last output if the error is not the step's own.
     async fn explained<T>(&mut self, result: Result<T>) -> Result<T> {
         let Err(error) = result else { return result };
         if error.is::<Failure>() {
             return Err(error.context(format!("guest {}", self.name)));
         }
-        // A QEMU that ends closes its sockets first.
+        // QEMU closes its sockets before it ends.
         let state = match timeout(LAST_BREATH, self.qemu.ended()).await {
             Ok(Ok(status)) => format!("QEMU exited with {status}"),
             _ => "QEMU is running".into(),
@@ -388,9 +390,9 @@ impl Vm {
     }
 }
 
-/// Boots, and once more if the kernel panics before the agent answers: on a busy host, QEMU's emulation of several
-/// processors sometimes lets one execute the breakpoint by which Linux patches its own text. No driver of an HCA is loaded by
-/// then, so that this hides no fault of a device.
+/// Boots, and repeats the boot once if the kernel panics before the agent answers. On a busy host, QEMU's emulation of
+/// several CPUs sometimes executes the breakpoint with which Linux patches its own text. No HCA driver is loaded by
+/// then, so that no fault of a device is hidden.
 async fn boot_again_after_panic<T>(
     name: &str,
     console_log: &Path,
@@ -409,7 +411,7 @@ async fn boot_again_after_panic<T>(
         kept.display()
     );
     match first {
-        // A guest that may restart has done so by itself.
+        // The guest may have restarted on its own.
         Ok(vm) => Ok(vm),
         Err(_) => boot().await.context("cannot boot the guest again after a kernel panic"),
     }
@@ -449,7 +451,7 @@ async fn accept(listener: &UnixListener, qemu: &mut Process) -> Result<UnixStrea
 mod tests {
     use super::*;
 
-    /// Boots whose consoles end like these, and returns how many there were and how the last one ended.
+    /// Simulates boots whose consoles end like these. Returns their number and the result of the last.
     async fn boots(consoles: &[&str]) -> (usize, Result<usize>) {
         let folder = tempfile::tempdir().unwrap();
         let log = folder.path().join("guest-a.console");

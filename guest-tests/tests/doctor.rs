@@ -1,4 +1,4 @@
-//! Runs `guest-lab` itself, on whatever machine runs the tests.
+//! Runs `guest-lab` itself, on any machine.
 
 #![allow(clippy::unwrap_used, reason = "a panic is how these tests fail")]
 
@@ -11,7 +11,7 @@ fn guest_lab(arguments: &[&str], programs: &std::path::Path) -> Output {
     command.output().unwrap()
 }
 
-/// Without hcad and with an empty cache guests cannot be booted on any machine.
+/// Without hcad and with an empty cache, guests cannot boot on any machine.
 #[test]
 fn doctor_reports_absent_hcad_and_parts() {
     let folder = tempfile::tempdir().unwrap();

@@ -17,15 +17,15 @@ pub enum Value<'a> {
     Number(u64),
     /// Identifier, address or bit mask, in hexadecimal.
     Hex(u64),
-    /// A single-bit flag.
+    /// A flag of one bit.
     Flag(bool),
     /// Symbolic name from the specification.
     Name(&'a str),
     /// Names of the set flags, and the set bits that have no name.
     Set(&'a [&'static str], u64),
-    /// Opaque bytes.
+    /// Bytes without further structure.
     Bytes(&'a [u8]),
-    /// Preformatted text.
+    /// Text that is already formatted.
     Text(fmt::Arguments<'a>),
 }
 
@@ -165,7 +165,7 @@ impl<const N: usize> Field for [u8; N] {
     }
 }
 
-/// `None` is omitted.
+/// A field that is `None` is omitted.
 impl<T: Field> Field for Option<T> {
     fn show(&self, name: &str, to: &mut dyn Visitor) {
         if let Some(field) = self {

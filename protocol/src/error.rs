@@ -10,9 +10,9 @@ pub enum WireError {
     Short {
         /// Header that did not fit.
         what: &'static str,
-        /// Bytes required.
+        /// Number of bytes required.
         need: usize,
-        /// Bytes available.
+        /// Number of bytes available.
         have: usize,
     },
     /// A field has a value that the specification excludes.
@@ -20,7 +20,7 @@ pub enum WireError {
     Invalid {
         /// Name of the field.
         what: &'static str,
-        /// Value received.
+        /// Value that was received.
         value: u64,
     },
     /// The ICRC does not match the packet.

@@ -19,7 +19,7 @@ macro_rules! id {
                 Self(raw & $mask)
             }
 
-            /// Returns the integer.
+            /// Returns the identifier as an integer.
             pub const fn get(self) -> $int {
                 self.0
             }
@@ -103,7 +103,7 @@ id! {
     pub struct FlowLabel(u32, mask 0xf_ffff, "flow");
 }
 id! {
-    /// Protection domain number.
+    /// Number of a protection domain (PD).
     pub struct Pdn(u32, mask u32::MAX, "pd");
 }
 id! {
@@ -201,7 +201,7 @@ impl Msn {
 pub struct MacAddr(pub [u8; 6]);
 
 impl MacAddr {
-    /// ff:ff:ff:ff:ff:ff.
+    /// The broadcast address ff:ff:ff:ff:ff:ff.
     pub const BROADCAST: Self = Self([0xff; 6]);
 
     /// Returns whether the group bit is set. It is set in the broadcast address too.

@@ -136,7 +136,7 @@ impl<T: Value, const N: usize> Value for [T; N] {
     }
 }
 
-/// Network byte order.
+/// The address is in network byte order.
 impl Value for MacAddr {
     const WIDTH: usize = 48;
 
@@ -253,11 +253,11 @@ macro_rules! layout {
         $(#[$meta])*
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         $vis struct $name {
-            $($(#[$doc])* $vis $field: $type,)*
+            $($(#[$doc])* #[allow(missing_docs)] $vis $field: $type,)*
         }
 
         impl $name {
-            /// Length in bytes.
+            /// Length of the object in bytes.
             $vis const LEN: usize = $len;
 
             /// Reads the fields; every bit pattern is accepted.
@@ -306,7 +306,7 @@ macro_rules! layout {
             "a field is outside of its object, overlaps another or is wider than its type"
         );
 
-        /// All bits zero.
+        /// The object with all bits zero.
         impl Default for $name {
             fn default() -> Self {
                 Self::parse(&[0; Self::LEN])
@@ -406,9 +406,9 @@ mod tests {
             @12[31]   flag: bool,
             /// Takes the width of its type.
             @16       mac: MacAddr,
-            /// Converts through `Letter`.
+            /// A field that converts through `Letter`.
             @22[7:4]  letter: Letter as u8 => _,
-            /// An array.
+            /// A field that is an array.
             @2        pair: [u8; 2],
         }
     }
@@ -449,13 +449,13 @@ mod tests {
 
     layout! {
         struct Big[24] big_endian {
-            /// Inside a word.
+            /// A field inside a word.
             @0[28:24]  narrow: u8,
             /// Crosses a byte boundary.
             @0[13:3]   wide: u16,
             /// The lowest bit of a word.
             @4[0]      flag: bool,
-            /// A 64-bit value.
+            /// A field with a 64-bit value.
             @8         base: u64 => Hex,
             @16        mac: MacAddr,
             @22        pair: [u8; 2],

@@ -13,6 +13,8 @@
 //!
 //! No I/O, no clock, no logging.
 #![forbid(unsafe_code)]
+// Fields and codes with the names of a specification need no documentation: `allow` on their types and in the macros.
+#![warn(missing_docs)]
 
 pub mod describe;
 mod error;

@@ -1,4 +1,4 @@
-//! Packet sequence numbers.
+//! Packet sequence numbers (PSN), IBTA 9.7.1.
 
 use std::fmt;
 

@@ -115,7 +115,7 @@ macro_rules! register_map {
         $(#[$meta])*
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         pub enum $register {
-            $($(#[$doc])* $name $(($($index),+))?,)*
+            $($(#[$doc])* #[allow(missing_docs)] $name $(($($index),+))?,)*
         }
 
         impl $register {
@@ -140,7 +140,7 @@ macro_rules! register_map {
                 row.offset(outer, inner)
             }
 
-            /// Width in bytes.
+            /// Width of the register in bytes.
             pub fn width(self) -> u32 {
                 self.place().0.width
             }

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 
 #[test]
-fn every_corpus_replays() {
+fn every_corpus_input_replays() {
     let corpora = Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/corpus");
     let mut names: Vec<_> = fs::read_dir(&corpora)
         .expect("the corpora are in the repository")

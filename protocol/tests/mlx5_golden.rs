@@ -46,7 +46,6 @@ const TRACES: [&str; 6] = [
 struct Record {
     /// Name of a command, or kind of the line.
     name: &'static str,
-    /// Decoded fields.
     fields: BTreeMap<&'static str, &'static str>,
     /// Input of a command, or the bytes of a queue entry or doorbell.
     bytes: Vec<u8>,

@@ -4,7 +4,7 @@
 //! A driver implements the interface: byte order, registers, commands, contexts and work requests. It accesses the
 //! device through a [`Bus`] only, so the device may be in the same process or behind a socket. It has no clock and no
 //! threads. A store has taken effect when the call returns; the owner of the device moves frames and advances time.
-//! Results are checked only where the documentation says so, so a driver may also run on a device whose memory is gone.
+//! Results are checked only where the documentation says so, so a driver may also run on a device without memory.
 //!
 //! Contexts are encoded with `protocol`, like those that the device reads. Tests write the bytes that they expect of
 //! the device by hand.
@@ -25,8 +25,6 @@
 //!     driver
 //! }
 //! ```
-
-#![allow(missing_docs, reason = "most fields and constants have the interface's own names")]
 
 mod bus;
 mod cqe;

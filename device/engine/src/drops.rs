@@ -106,7 +106,7 @@ reasons! {
 pub struct Dropped {
     /// Destination QP, as in the packet if it does not exist.
     pub qpn: Qpn,
-    /// BTH opcode.
+    /// BTH opcode of the dropped packet.
     pub opcode: Opcode,
     /// PSN of the packet; for a response that could not be sent, the PSN of the request.
     pub psn: Psn,

@@ -12,7 +12,7 @@ const BOUNDED: usize = 25;
 pub struct Durations {
     /// Number of durations recorded.
     pub count: u64,
-    /// Sum in nanoseconds.
+    /// Sum of all durations in nanoseconds.
     pub sum_ns: u64,
     /// Durations above the previous bound and up to the bucket's own. Longer ones than the last bound are in no
     /// bucket.
@@ -20,7 +20,7 @@ pub struct Durations {
 }
 
 impl Durations {
-    /// Records one duration.
+    /// Adds one duration to the histogram.
     pub fn record(&mut self, duration: Duration) {
         let ns = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
         self.count += 1;

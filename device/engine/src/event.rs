@@ -12,9 +12,9 @@ use crate::{AccessError, SendOp};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Queue {
-    /// Send queue.
+    /// The send queue of a QP.
     Send,
-    /// Receive queue.
+    /// The receive queue of a QP, or its SRQ.
     Recv,
 }
 
@@ -47,7 +47,7 @@ pub struct SendDone {
     pub byte_len: u32,
     /// QP number of the connected peer or of the datagram's destination.
     pub remote_qpn: Qpn,
-    /// Destination MAC address.
+    /// Destination MAC address of the received packet.
     pub remote_mac: MacAddr,
 }
 
@@ -58,11 +58,11 @@ pub struct RecvDone {
     pub opcode: Opcode,
     /// Bytes received, or bytes written by a WRITE with immediate.
     pub byte_len: u32,
-    /// Immediate data.
+    /// Immediate data, if the packet carried any.
     pub imm: Option<Imm>,
     /// QP number of the sender: the connected peer, or from the DETH.
     pub remote_qpn: Qpn,
-    /// Source MAC address.
+    /// Source MAC address of the received packet.
     pub remote_mac: MacAddr,
     /// Tag control information of the VLAN tag, if present.
     pub tag: Option<Tci>,
@@ -127,10 +127,12 @@ pub enum AsyncEvent {
     XrcSrqCatastrophic(Srqn),
 }
 
-/// Output of [`Engine::poll_event`](crate::Engine::poll_event).
+/// Completions and asynchronous events, as [`Engine::poll_event`](crate::Engine::poll_event) returns them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum Event {
     Completion(Completion),
     Async { qpn: Qpn, event: AsyncEvent },
 }
+
+const _: () = assert!(size_of::<Event>() <= 88, "the table of limits says what an event takes");

@@ -13,9 +13,9 @@ use crate::{AccessError, DropReason, Queue, Service, State, Status};
 /// Snapshot of what a queue pair is doing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct QpStatus {
-    /// QP state.
+    /// State of the queue pair.
     pub state: State,
-    /// Transport service.
+    /// Transport service of the queue pair.
     pub service: Service,
     /// Time since the last packet accepted from the peer; `None` if there was none since RESET.
     #[serde(rename = "heard_us", with = "micros::optional")]
@@ -115,23 +115,23 @@ pub enum WaitReason {
     },
     /// The limit of outstanding READs and atomics is reached.
     Reads {
-        /// The limit.
+        /// Limit of consecutive retries.
         most: u8,
     },
     /// Both chunks of a long READ that can be outstanding are outstanding.
     ReadPieces,
     /// The window of unacknowledged packets is full.
     Window {
-        /// Unacknowledged packets.
+        /// Number of unacknowledged packets.
         in_flight: u32,
-        /// The current limit.
+        /// Number of unacknowledged packets currently permitted.
         most: u32,
     },
     /// Half of the PSN space is in use by unacknowledged packets.
     PacketNumbers,
     /// The limit of outstanding requests is reached.
     Requests {
-        /// The current limit.
+        /// Number of outstanding READs and atomics currently permitted.
         most: u32,
     },
     /// The next request failed validation and completes once older ones are done.
@@ -150,11 +150,11 @@ pub enum WaitReason {
 /// Packets that were sent and not acknowledged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Unanswered {
-    /// Oldest unacknowledged PSN.
+    /// PSN of the oldest unacknowledged packet.
     pub oldest: u32,
     /// Number of unacknowledged packets.
     pub packets: u32,
-    /// Outstanding requests.
+    /// Number of outstanding requests.
     pub requests: u32,
     /// Time since the last progress.
     #[serde(rename = "waiting_us", with = "micros")]

@@ -39,7 +39,7 @@ pub enum RecvSource {
     XrcSrq {
         /// XRC target that received the message. The request then belongs to it.
         qpn: Qpn,
-        /// The SRQ.
+        /// SRQ number from the XRCETH of the message.
         srqn: Srqn,
     },
 }
@@ -78,9 +78,9 @@ pub struct Initiator {
 /// Kind of a memory access, and the permission it needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
-    /// Gather; always permitted.
+    /// Gather by a local request; always permitted.
     LocalRead,
-    /// Scatter.
+    /// Scatter by a local request.
     LocalWrite,
     /// RDMA READ by the peer.
     RemoteRead,
@@ -177,14 +177,14 @@ impl fmt::Display for AccessError {
 pub enum AtomicOp {
     /// Stores `swap` if the word equals `compare`.
     CompareSwap {
-        /// Expected value.
+        /// Value that memory must contain for the swap.
         compare: u64,
-        /// New value.
+        /// Value that replaces the compared one.
         swap: u64,
     },
     /// Adds `add`, modulo 2^64.
     FetchAdd {
-        /// Addend.
+        /// Value that is added to memory.
         add: u64,
     },
 }
@@ -194,7 +194,7 @@ pub enum AtomicOp {
 pub struct GroupDatagram {
     /// MGID of the group: an IPv6 address, or an IPv4-mapped one.
     pub gid: [u8; 16],
-    /// Destination MAC address.
+    /// Destination MAC address of the packet.
     pub dst_mac: MacAddr,
     /// VLAN tag, if present.
     pub tag: Option<Tci>,

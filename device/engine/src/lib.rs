@@ -13,6 +13,7 @@
 //! # Spec
 //! IBTA volume 1, sections 9 (transport) and 10 (software transport interface).
 #![forbid(unsafe_code)]
+#![warn(missing_docs)]
 
 mod by_opcode;
 mod dispatch;

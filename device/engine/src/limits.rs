@@ -11,7 +11,7 @@
 //! | pending reply | 48 B | 2^17 x [`KEPT_REPLIES`] + [`POOLED_REPLIES`] | 40 MiB |
 //! | executed READ or atomic on record | 32 B | 2^17 x 16 | 64 MiB |
 //! | fetched receive request, with 60 data segments | 1 KiB | 2^17 | 128 MiB |
-//! | event | 72 B | [`EVENT_BACKLOG`] plus those of one input | 30 MiB |
+//! | event | 88 B | [`EVENT_BACKLOG`] plus those of one input | 36 MiB |
 //!
 //! Requests dominate, and only if a guest uses all QPs at once with the longest WQEs.
 

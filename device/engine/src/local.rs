@@ -15,13 +15,13 @@ bitflags! {
     /// Permissions of a key. Local read is always permitted.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
     pub struct Rights: u8 {
-        /// Local write.
+        /// Local requests can write.
         const LOCAL_WRITE = 1 << 0;
-        /// Remote write.
+        /// Peers can write with RDMA WRITE.
         const REMOTE_WRITE = 1 << 1;
-        /// Remote read.
+        /// Peers can read with RDMA READ.
         const REMOTE_READ = 1 << 2;
-        /// Remote atomic.
+        /// Peers can execute atomic operations.
         const REMOTE_ATOMIC = 1 << 3;
         /// Memory windows can be bound to the region.
         const BIND = 1 << 4;
@@ -83,25 +83,25 @@ impl fmt::Display for Pages {
 /// Page layout of a region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pages {
-    /// Contiguous bus addresses.
+    /// One contiguous range of bus addresses.
     Contiguous {
         /// Bus address of the page with the first byte of the region.
         base: Iova,
-        /// Page size.
+        /// Size of each page.
         page_shift: PageShift,
     },
     /// Consecutive page table (MTT) entries, each naming a page.
     List {
         /// Entry of the page with the first byte of the region.
         first: u64,
-        /// Page size.
+        /// Size of each page.
         page_shift: PageShift,
     },
     /// Consecutive page table (MTT) entries, each naming a list of 512 pages.
     TwoLevel {
         /// Entry of the list whose first page holds the first byte of the region.
         first: u64,
-        /// Page size.
+        /// Size of each page.
         page_shift: PageShift,
     },
 }
@@ -113,13 +113,13 @@ pub struct FastRegister {
     pub key: Lkey,
     /// Virtual address of the first byte. Its page offset is that of the region, even if the region is zero-based.
     pub start: Va,
-    /// Bytes.
+    /// Length of the region in bytes.
     pub len: u64,
-    /// Permissions.
+    /// Permissions that the region grants.
     pub rights: Rights,
     /// Zero-based: addresses are offsets from the first byte.
     pub zero_based: bool,
-    /// Page layout.
+    /// Location of the region's pages.
     pub pages: Pages,
 }
 
@@ -159,7 +159,7 @@ pub struct Bind {
 pub enum LocalOp {
     /// Invalidates the key of a fast-registered region or of a type 2 window.
     Invalidate(Lkey),
-    /// Fast registration.
+    /// Fast registration of a memory region.
     FastRegister(FastRegister),
     /// Memory window bind or unbind.
     Bind(Bind),

@@ -9,23 +9,23 @@ use crate::{ByOpcode, Drops, Durations, SendOp};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Stats {
-    /// Frames sent.
+    /// Number of frames sent.
     pub sent_packets: u64,
     /// Payload bytes in them.
     pub sent_payload_bytes: u64,
-    /// Packets received.
+    /// Number of packets received.
     pub received_packets: u64,
     /// Payload bytes in them.
     pub received_payload_bytes: u64,
     /// Packets dropped or rejected, by reason.
     pub drops: Drops,
-    /// NAKs sent.
+    /// NAKs sent, counted by code.
     pub naks_sent: Naks,
     /// NAKs received and acted on.
     pub naks_received: Naks,
-    /// Loss recovery.
+    /// Counters of loss recovery.
     pub recovery: Recovery,
-    /// Congestion management.
+    /// Counters of congestion management.
     pub congestion: Congestion,
     /// Messages sent and completed as requester.
     pub requested: Messages,
@@ -55,18 +55,18 @@ pub struct Messages {
     pub sends: u64,
     /// RDMA WRITEs, including those with immediate data.
     pub writes: u64,
-    /// RDMA READs.
+    /// Number of RDMA READ requests.
     pub reads: u64,
-    /// Atomic operations.
+    /// Number of atomic requests.
     pub atomics: u64,
 }
 
 /// Packets by IP version.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ByVersion {
-    /// IPv4.
+    /// Traffic in IPv4 packets.
     pub v4: IpTraffic,
-    /// IPv6.
+    /// Traffic in IPv6 packets.
     pub v6: IpTraffic,
 }
 
@@ -74,11 +74,11 @@ pub struct ByVersion {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct IpTraffic {
-    /// All packets.
+    /// Number of all packets.
     pub packets: u64,
     /// Octets of these packets, including the IP header.
     pub octets: u64,
-    /// Multicast packets.
+    /// Number of packets to multicast addresses.
     pub multicast_packets: u64,
     /// Octets of the multicast packets.
     pub multicast_octets: u64,
@@ -155,7 +155,7 @@ impl ByVersion {
     }
 }
 
-/// NAKs by code.
+/// Counts NAKs by their code.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 #[allow(missing_docs)]
@@ -180,13 +180,13 @@ pub struct Congestion {
     pub received_cnps: u64,
 }
 
-/// Loss recovery events.
+/// Counts events of loss recovery.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Recovery {
-    /// Request packets retransmitted.
+    /// Number of request packets sent again.
     pub retransmitted_packets: u64,
-    /// ACK timeouts.
+    /// Number of expired ACK timers.
     pub timeouts: u64,
     /// Implied NAKs: gaps revealed by a later response.
     pub implied_naks: u64,

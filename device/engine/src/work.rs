@@ -14,7 +14,7 @@ pub struct Sge {
     pub va: Va,
     /// L_Key of the region.
     pub lkey: Lkey,
-    /// Length in bytes.
+    /// Length of the buffer in bytes.
     pub len: u32,
 }
 
@@ -24,7 +24,7 @@ pub type SgeList = SmallVec<[Sge; 4]>;
 /// Data of a send request: what it sends, or the destination of a READ or atomic result.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Payload {
-    /// Scatter/gather list.
+    /// List of scatter/gather elements.
     Sges(SgeList),
     /// Inline data, copied from the work request.
     Inline(SmallVec<[u8; 64]>),
@@ -59,19 +59,19 @@ pub struct Remote {
 pub enum SendOp {
     /// SEND, with or without immediate data.
     Send {
-        /// Immediate data.
+        /// Immediate data for the peer's completion.
         imm: Option<Imm>,
     },
     /// SEND with invalidate: invalidates a key of the receiver after the last packet.
     SendInvalidate {
-        /// Key to invalidate.
+        /// Key that the peer invalidates.
         rkey: Rkey,
     },
     /// RDMA WRITE, with or without immediate data.
     Write {
-        /// Target.
+        /// Memory of the peer to access.
         remote: Remote,
-        /// Immediate data.
+        /// Immediate data for the peer's completion.
         imm: Option<Imm>,
     },
     /// RDMA READ. The payload is the scatter list.
@@ -83,7 +83,7 @@ pub enum SendOp {
     },
     /// Compare and swap of a 64-bit word. The payload receives the original value.
     CompareSwap {
-        /// Target, 8-byte aligned.
+        /// Target address and key; the address is 8-byte aligned.
         remote: Remote,
         /// Value to compare with.
         compare: u64,
@@ -92,9 +92,9 @@ pub enum SendOp {
     },
     /// Fetch and add to a 64-bit word. The payload receives the original value.
     FetchAdd {
-        /// Target, 8-byte aligned.
+        /// Target address and key; the address is 8-byte aligned.
         remote: Remote,
-        /// Value to add.
+        /// Value to add to the target.
         add: u64,
     },
     /// Local key operation; no packet is sent.
@@ -118,12 +118,12 @@ impl SendOp {
 /// The earlier requests of the send queue that a request waits for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Fence {
-    /// None.
+    /// Waits for no earlier request.
     #[default]
     None,
     /// READs and atomics (IBTA volume 1, section 10.8.3.3).
     Reads,
-    /// All earlier requests.
+    /// Waits for all earlier requests.
     All,
 }
 
@@ -139,7 +139,7 @@ impl Fence {
 pub struct UdDestination {
     /// Path, resolved by the front-end.
     pub path: Encap,
-    /// Destination QP.
+    /// Number of the destination QP.
     pub qpn: Qpn,
     /// Q_Key before the rule for controlled Q_Keys (bit 31) is applied.
     pub qkey: Qkey,
@@ -151,9 +151,9 @@ pub struct UdDestination {
 /// The Q_Key is then sent unchanged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReadyHeader {
-    /// P_Key.
+    /// P_Key of the packet's BTH.
     pub pkey: Pkey,
-    /// PSN.
+    /// PSN of the packet's BTH.
     pub psn: Psn,
     /// Source QP number on the wire.
     pub src_qp: Qpn,
@@ -164,7 +164,7 @@ pub struct ReadyHeader {
 pub struct SendRequest {
     /// Returned in the completion; the front-end's business.
     pub wr_id: u64,
-    /// Operation.
+    /// Operation and its operands.
     pub op: SendOp,
     /// Gather list, scatter list (READ, atomics) or inline data.
     pub payload: Payload,
@@ -199,6 +199,6 @@ impl SendRequest {
 pub struct RecvRequest {
     /// Returned in the completion; the front-end's business.
     pub wr_id: u64,
-    /// Scatter list.
+    /// Buffers that receive the message.
     pub sges: SgeList,
 }

@@ -180,7 +180,7 @@ fn cnp_reduces_rate_which_then_recovers() {
         side.engine.notify_send(now, A.qpn(), &mut side.host);
         let slow = bytes_in(&mut pair, A, Duration::from_micros(500));
         assert!((10_000..250_000).contains(&slow), "{service:?}: {slow} bytes in 500 us");
-        // A second later the limit is gone.
+        // After a second, the limit has expired.
         pair.advance(Duration::from_secs(1));
         let unlimited = bytes_in(&mut pair, A, Duration::from_micros(500));
         assert!(unlimited > 20 * slow, "{service:?}: {unlimited} bytes, {slow} before");

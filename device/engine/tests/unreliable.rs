@@ -1,4 +1,4 @@
-//! UC and UD.
+//! Behaviour of UC and UD queue pairs.
 
 use std::net::Ipv4Addr;
 

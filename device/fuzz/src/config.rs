@@ -1,11 +1,11 @@
-//! Configuration files.
+//! Fuzzes the parser of configuration files.
 
 use std::collections::HashSet;
 
 use device::config::{Config, ConfigFile};
 use device::memory::limits::MAX_BYTES_OF_ALL;
 
-/// Runs an input: any text is refused in one line, or is a configuration that devices can be made of.
+/// Runs an input: any text is rejected with a one-line error, or is a configuration from which devices can be created.
 pub fn run(input: &[u8]) {
     let Ok(file) = serde_json::from_slice::<ConfigFile>(input) else { return };
     match Config::try_from(file) {

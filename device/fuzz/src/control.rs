@@ -1,11 +1,11 @@
-//! Lines of the control socket.
+//! Fuzzes the parser of control socket lines.
 
 use device::control::message::{Request, Response};
 use device::fabric::impair::Rule;
 
-/// Runs an input: any line is refused, or is a request that can be read again as it is written.
+/// Runs an input: any line is rejected, or is a request that survives a round trip through its JSON text.
 pub fn run(input: &[u8]) {
-    // Numbers with a fraction may come back with another last digit, so that what is read is not compared.
+    // Fractional numbers may change their last digit in a round trip, so values are not compared.
     for line in input.split(|byte| *byte == b'\n') {
         if let Ok(request) = serde_json::from_slice::<Request>(line) {
             let again = serde_json::to_vec(&request).expect("a request is JSON");
@@ -16,7 +16,7 @@ pub fn run(input: &[u8]) {
                 _ => {}
             }
         }
-        // What `hcactl` reads comes from a socket too.
+        // `hcactl` reads its responses from a socket too.
         if let Ok(response) = serde_json::from_slice::<Response>(line) {
             let again = serde_json::to_vec(&response).expect("a response is JSON");
             assert!(serde_json::from_slice::<Response>(&again).is_ok());

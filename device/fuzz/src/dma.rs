@@ -1,4 +1,4 @@
-//! DMA maps, unmaps and accesses against a model that knows of every page what is behind it.
+//! DMA maps, unmaps and accesses, compared with a model that knows the backing of every page.
 
 use std::fs::File;
 use std::os::fd::{AsFd as _, OwnedFd};
@@ -10,32 +10,32 @@ use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 
 use super::input::Input;
 
-/// Bound: operations of one run.
+/// Limit of operations in one run.
 const OPERATIONS: usize = 256;
 
 const PAGE: u64 = 4096;
-/// Pages of the bus that are used at each end of the address space.
+/// Number of bus pages used at each end of the address space.
 const SIDE: u64 = 8;
-/// Files there are, and their pages.
+/// Number of files, and the number of their pages.
 const FILES: usize = 3;
 const FILE_PAGES: u64 = 8;
 const FILE_LEN: u64 = FILE_PAGES * PAGE;
 
-/// So low that inputs reach them.
+/// A low limit, so that inputs reach it.
 const MAX_WINDOWS: usize = 3;
 const MAX_FILES: usize = 2;
 
-/// What is behind a page of the bus.
+/// The backing of a bus page.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Page {
-    /// Which file, and which page of it.
+    /// The file, and the page number in it.
     place: Option<(usize, u64)>,
     read: bool,
     write: bool,
 }
 
 struct Model {
-    /// Those at the bottom of the address space, then those at its top.
+    /// Pages at the bottom of the address space, then those at its top.
     pages: Vec<Option<Page>>,
     files: Vec<Vec<u8>>,
 }
@@ -46,7 +46,6 @@ struct Bench {
     fds: Vec<OwnedFd>,
 }
 
-/// Runs an input.
 pub fn run(input: &[u8]) {
     let mut input = Input::new(input);
     let limits = Limits { windows: MAX_WINDOWS, files: MAX_FILES, ..Limits::default() };
@@ -69,7 +68,7 @@ pub fn run(input: &[u8]) {
     bench.files_are_as_written();
 }
 
-/// First address of a page of the model.
+/// Returns the first address of a page of the model.
 fn address(page: u64) -> u64 {
     if page < SIDE { page * PAGE } else { page.wrapping_sub(2 * SIDE).wrapping_mul(PAGE) }
 }
@@ -82,7 +81,7 @@ impl Bench {
             9 | 10 => self.write(input),
             11 | 12 => self.read(input),
             13 => self.exchange(input),
-            // Everything is unmapped then, so that it is rare.
+            // This unmaps everything, so it is rare.
             14 if input.byte() < 32 => self.cut_short(input),
             14 => {}
             _ => {
@@ -104,7 +103,7 @@ impl Bench {
             1 => (false, true),
             _ => (true, false),
         };
-        // Now and then not whole pages.
+        // Some ranges are not page-aligned.
         let skew = u64::from(bits >> 2 == 1) * 8;
         let (skewed_address, skewed_len, skewed_offset) = match bits & 3 {
             0 => (skew, 0, 0),
@@ -127,7 +126,7 @@ impl Bench {
             }
             allowed = windows(&after) <= MAX_WINDOWS && files(&after) <= MAX_FILES;
         }
-        // Beyond the lower side is a place the model does not know.
+        // The model does not cover the range between both sides.
         if end > side_end && first < SIDE {
             return;
         }
@@ -153,14 +152,14 @@ impl Bench {
             return;
         }
         let mut after = self.model.pages.clone();
-        // Most are short, so that they make holes.
+        // Most ranges are short, so that they make holes.
         let len = match (bits % 32, count) {
             (0, 255) => u64::MAX,
             (0, _) => count * PAGE,
             _ => (1 + count % 3) * PAGE,
         };
         let start = address(first);
-        // What is touched of a page goes with all of it.
+        // A page is unmapped completely if any part of it is.
         let (start, len) =
             if bits & 0x40 == 0 { (start, len) } else { (start + 7, len.min(u64::MAX - 9) / 2) };
         if len > 0 {
@@ -182,7 +181,7 @@ impl Bench {
 
     fn write(&mut self, input: &mut Input<'_>) {
         let (at, data) = (self.at(input), input.bytes(255));
-        // Longer than an input is, so that it crosses pages.
+        // Data is longer than an input, so that it crosses pages.
         let data = data.repeat(usize::from(1 + input.byte() % 40));
         let places = self.model.places(at, data.len(), |page| page.write);
         let result = self.memory.write(Iova::new(at), &data);
@@ -224,7 +223,7 @@ impl Bench {
         let in_a_page = !entry.is_empty() && at % PAGE + entry.len() as u64 <= PAGE;
         let places = self.model.places(at, entry.len(), |page| page.write).filter(|_| in_a_page);
         let result = self.memory.publish(Iova::new(at), entry);
-        // An entry across two pages of one window is harmless, and taken.
+        // An entry that crosses two pages of one window is harmless and permitted.
         if in_a_page {
             assert_eq!(result.is_ok(), places.is_some());
         }
@@ -236,7 +235,7 @@ impl Bench {
         }
     }
 
-    /// Cuts a file short and looks at all there is of it. The client is gone then, and another finds whole files.
+    /// Truncates a file and accesses all of it. The client is then disconnected, and the next one uses whole files.
     fn cut_short(&mut self, input: &mut Input<'_>) {
         let (file, left) = (usize::from(input.byte()) % FILES, u64::from(input.byte()) % FILE_PAGES);
         ftruncate(&self.fds[file], left * PAGE).expect("nothing seals it");
@@ -253,7 +252,7 @@ impl Bench {
         self.model.files[file][(left * PAGE) as usize..].fill(0);
     }
 
-    /// An address near what is used.
+    /// Returns an address near the mapped pages.
     fn at(&self, input: &mut Input<'_>) -> u64 {
         let page = u64::from(input.byte()) % (2 * SIDE);
         let within = match input.byte() {
@@ -278,7 +277,7 @@ impl Model {
         windows(&self.pages)
     }
 
-    /// File and offset of each byte, if all may be accessed.
+    /// Returns file and offset of each byte, if all may be accessed.
     fn places(&self, at: u64, len: usize, allowed: impl Fn(&Page) -> bool) -> Option<Vec<(usize, usize)>> {
         let place = |nth: usize| {
             let byte = at.checked_add(nth as u64)?;
@@ -294,7 +293,8 @@ impl Model {
 /// Number of the first page of the upper side.
 const TOP: u64 = u64::MAX / PAGE + 1 - SIDE;
 
-/// Pieces of pages that continue each other, on the bus and in their file, with the same permissions.
+/// Returns the number of windows: runs of pages that are contiguous on the bus and in their file, with the same
+/// permissions.
 fn windows(pages: &[Option<Page>]) -> usize {
     let (low, high) = pages.split_at(SIDE as usize);
     [low, high]
@@ -311,7 +311,7 @@ fn begins(side: &[Option<Page>], at: usize, page: &Option<Page>) -> usize {
     usize::from(before != Some(continued))
 }
 
-/// Files that are behind any page.
+/// Returns the number of files that back any page.
 fn files(pages: &[Option<Page>]) -> usize {
     (0..FILES)
         .filter(|file| pages.iter().flatten().any(|page| page.place.is_some_and(|(of, _)| of == *file)))

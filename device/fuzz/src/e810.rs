@@ -1,7 +1,8 @@
-//! Operations on the E810, beside one that a driver uses as it should: both are on one local fabric, with a station.
+//! Operations on the E810 of an attacker, next to one that is used correctly. Both are on one local fabric, with a
+//! station.
 //!
-//! Whatever the one's driver does, it sends only frames that Ethernet has, keeps no more than it says it does, reaches
-//! nothing but the memory that it was lent, and the other still exchanges frames with the station.
+//! Whatever the attacker's driver does, its device sends only valid Ethernet frames, stores no more than its limits
+//! permit, and accesses only mapped memory. The other device still exchanges frames with the station.
 
 mod hostile;
 mod rdma;
@@ -28,11 +29,10 @@ use super::input::Input;
 use super::machine::{Aim, MEMORY, Machine};
 use super::{OPERATIONS, TURNS};
 
-/// Lengths of frames on the wire, without check sequence: IEEE 802.3-2022, section 3.2.8, and the E810 interface,
-/// section 5.6.
+/// Permitted frame lengths without check sequence: IEEE 802.3-2022, section 3.2.8, and the E810 interface, section 5.6.
 const FRAME_LENGTHS: std::ops::RangeInclusive<usize> = 60..=9728 - 4;
 
-/// What a device may keep of each kind: what its capabilities and the sizes of its scheduler say.
+/// Limits of objects that the device may store: those of its capabilities, and the sizes of its scheduler.
 const MAX_VSIS: usize = 768;
 const MAX_RULES: usize = 8192;
 const MAX_NODES: usize = 9 * 512;
@@ -46,21 +46,21 @@ const MAX_RDMA: [(&TableSpec, usize); 6] = [
     (GroupRow::TABLE, 1024),
 ];
 
-/// Rounds after which what is kept is counted: listing it takes longer than a round.
+/// Number of rounds between counts of stored objects, because a count takes longer than a round.
 const COUNT_EVERY: usize = 64;
 
 const ATTACKER: MacAddr = MacAddr([0x02, 0xe8, 0x10, 0, 0, 1]);
 const NEIGHBOUR: MacAddr = MacAddr([0x02, 0xe8, 0x10, 0, 0, 2]);
 const STATION: MacAddr = MacAddr([0x02, 0xe8, 0x10, 0, 0, 3]);
-/// For experiments: IEEE 802-2014, section 9.2.3.
+/// EtherType for experiments: IEEE 802-2014, section 9.2.3.
 const EXPERIMENTAL: [u8; 2] = [0x88, 0xb5];
 
-/// Behind the guest's memory: a page that the device may read, in the middle of three.
+/// Location after the guest's memory of three pages, of which the device may only read the middle one.
 const SEALED: u64 = MEMORY;
 const PAGE: u64 = 0x1000;
 const SEAL: u8 = 0x5a;
 
-/// The RDMA half of the attacker's device, and the peer that its frames are said to come from.
+/// The RDMA half of the attacker's device, and the peer from which its frames come.
 const AIM: Aim = Aim {
     qpns: &rdma::QPNS,
     key: rdma::KEY,
@@ -71,7 +71,7 @@ const AIM: Aim = Aim {
     ],
 };
 
-/// A device with its driver, and its place on the fabric.
+/// A device with its driver, and its port on the fabric.
 struct Nic {
     driver: Driver<Machine<E810>>,
     port: LocalFabric,
@@ -82,12 +82,10 @@ struct Bench {
     attacker: Nic,
     neighbour: Nic,
     station: LocalFabric,
-    /// The three pages.
     sealed: OwnedFd,
     rounds: usize,
 }
 
-/// Runs an input.
 pub fn run(input: &[u8]) {
     let mut input = Input::new(input);
     let mut bench = Bench::new(input.byte());
@@ -99,7 +97,7 @@ pub fn run(input: &[u8]) {
     bench.serves_still();
 }
 
-/// Does so many operations to one device, each of which takes what it needs from bytes that `fill` writes.
+/// Executes operations on one device. Each takes its operands from bytes that `fill` writes.
 pub fn endure(operations: usize, mut fill: impl FnMut(&mut [u8])) {
     let mut bench = Bench::new(0);
     let mut bytes = [0; 384];
@@ -114,7 +112,8 @@ pub fn endure(operations: usize, mut fill: impl FnMut(&mut [u8])) {
 }
 
 impl Bench {
-    /// Two devices whose drivers have brought them up; somebody looks at the attacker's or not.
+    /// Creates two devices and initialises them through their drivers. `watched` selects trace and strict mode of the
+    /// attacker's device.
     fn new(watched: u8) -> Self {
         let network = Networks::default().network("bench");
         let join = |mac: MacAddr| {
@@ -137,7 +136,7 @@ impl Bench {
         bench
     }
 
-    /// Gives the attacker's device its memory anew.
+    /// Maps new memory for the attacker's device.
     fn lend(&mut self) {
         let machine = &mut self.attacker.driver.bus;
         machine.lend();
@@ -148,17 +147,17 @@ impl Bench {
         rdma::lend(machine);
     }
 
-    /// Something is done to the attacker's device, and all have a turn.
+    /// Executes an operation on the attacker's device, then one turn of all devices.
     fn round(&mut self, operation: u8, input: &mut Input<'_>) {
-        /// What a machine does is among the first 32.
+        /// The first 32 operations are those of a machine.
         const OPERATIONS: u8 = 48;
-        /// What the RDMA half is asked for.
+        /// First operation of the RDMA half.
         const RDMA: u8 = 176;
         let kind = operation;
         let operation = operation % OPERATIONS;
         match operation {
             _ if kind >= RDMA => rdma::operate(&mut self.attacker.driver, kind - RDMA, input),
-            // Without memory there is little that a driver can do wrong.
+            // Most operations have no effect without memory, so keep it mapped in most cases.
             12 if input.byte() >= 64 => {}
             13 => self.lend(),
             30 | 31 if input.byte() < 192 => self.start_anew(),
@@ -172,7 +171,7 @@ impl Bench {
         }
     }
 
-    /// A driver that knows nothing of what was before.
+    /// Replaces the driver by one without state.
     fn start_anew(&mut self) {
         self.attacker.driver.hca.set_link(true);
         self.lend();
@@ -187,8 +186,8 @@ impl Bench {
         let _ = received(&mut self.station);
     }
 
-    /// The attacker's device keeps no more than it says, has not touched what it may only read, and the neighbour's is as
-    /// well as ever.
+    /// Checks that the attacker's device stores no more than its limits permit and has not written to read-only memory,
+    /// and that the neighbour still works.
     fn check(&mut self) {
         let hca = &self.attacker.driver.hca;
         let count = |table| {
@@ -218,7 +217,7 @@ impl Bench {
         self.neighbour_answers();
     }
 
-    /// The station sends a frame to the neighbour, whose driver gets it and sends it back.
+    /// The station sends a frame to the neighbour, whose driver returns it.
     fn neighbour_answers(&mut self) {
         self.turn();
         let content: Vec<u8> = self.rounds.to_le_bytes().into_iter().cycle().take(1000).collect();
@@ -229,14 +228,14 @@ impl Bench {
         batch.commit_nic();
         self.station.send(&mut batch);
         self.neighbour.turn();
-        assert_eq!(self.neighbour.heard(), [question], "the neighbour hears the station");
+        assert_eq!(self.neighbour.take_frames(), [question], "the neighbour receives the station's frame");
         let answer = frame(STATION, NEIGHBOUR);
         self.neighbour.driver.send(&answer, 0);
         self.neighbour.turn();
-        assert_eq!(received(&mut self.station), [answer], "the station hears the neighbour");
+        assert_eq!(received(&mut self.station), [answer], "the station receives the neighbour's frame");
     }
 
-    /// A new client with a driver that knows nothing of what was before exchanges frames.
+    /// A new client with a new driver exchanges frames.
     fn serves_still(&mut self) {
         self.attacker.driver.hca.disconnect();
         self.start_anew();
@@ -245,12 +244,12 @@ impl Bench {
         self.attacker.driver.send(&there, 0);
         self.attacker.turn();
         self.neighbour.turn();
-        assert_eq!(self.neighbour.heard(), [there], "a frame leaves");
+        assert_eq!(self.neighbour.take_frames(), [there], "a frame leaves");
         let back = [&ATTACKER.0[..], &NEIGHBOUR.0, &EXPERIMENTAL, &[8; 100]].concat();
         self.neighbour.driver.send(&back, 0);
         self.neighbour.turn();
         self.attacker.turn();
-        assert_eq!(self.attacker.heard(), [back], "a frame arrives");
+        assert_eq!(self.attacker.take_frames(), [back], "a frame arrives");
         rdma::post_looped(&mut self.attacker.driver);
         for _ in 0..8 {
             self.turn();
@@ -260,7 +259,7 @@ impl Bench {
 }
 
 impl Nic {
-    /// After power-on.
+    /// The state of the device after power-on.
     fn new(mac: MacAddr, watched: u8, rdma: bool, port: LocalFabric) -> Self {
         let own = Identity { mac, ..Identity::from_lid(Lid::new(1)) };
         let addresses = Addresses { own, peers: Vec::new(), default_peer: None };
@@ -270,12 +269,12 @@ impl Nic {
         Self { driver: Driver::new(machine), port, mac }
     }
 
-    /// Frames that its driver received.
-    fn heard(&mut self) -> Vec<Vec<u8>> {
+    /// Returns the frames that its driver received.
+    fn take_frames(&mut self) -> Vec<Vec<u8>> {
         std::iter::from_fn(|| self.driver.receive()).map(|received| received.frame).collect()
     }
 
-    /// Takes what arrived, and sends what there is to send, as far as it is done in so many turns.
+    /// Receives and transmits frames, as far as the turns suffice.
     fn turn(&mut self) {
         let machine = &mut self.driver.bus;
         for frame in received(&mut self.port) {

@@ -1,5 +1,6 @@
-//! Rules and frames. A frame is known by its direction and its length, which no rule changes: it comes out as often as
-//! the rules that hit it say, or less if they say that too much is held back, and nothing else ever comes out.
+//! Impairment rules and frames. A frame is identified by its direction and length, which no rule changes. It comes out
+//! as often as the matching rules determine, or less often if too many frames are held back. No other frame ever comes
+//! out.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -13,28 +14,28 @@ use engine::Instant;
 use super::OPERATIONS;
 use super::input::Input;
 
-/// Frames of one direction that can be held back: delayed, and waiting to be overtaken.
+/// Limit of held frames per direction: delayed ones, and those waiting to be overtaken.
 const HELD: u64 = 8192 + 256;
-/// Less than this cannot be too much.
+/// Number of held frames below which nothing may be lost.
 const FITS: u64 = 256;
 
-/// Bound: frames of one run; a rule may be looked at for each, 64 times.
+/// Limit of frames in one run. Each may be matched against 64 rules.
 const FRAMES: u64 = 1024;
 
-/// A RoCE packet's headers: Ethernet, IPv4, UDP, BTH. The rest is chance.
+/// Headers of a RoCE packet: Ethernet, IPv4, UDP, BTH. The rest is random.
 const ROCE: [u8; 54] = *b"\x02\0\0\0\0\x02\x02\0\0\0\0\x01\x08\0\
     \x45\0\0\x40\0\0\x40\0\x40\x11\0\0\x0a\x4d\0\x01\x0a\x4d\0\x02\
     \xc0\0\x12\xb7\0\x2c\0\0\
     \x04\x40\xff\xff\0\0\0\x12\x80\0\0\x05";
 
-/// What is known of the frames of one direction and length.
+/// Expected and actual counts of the frames with one direction and length.
 #[derive(Default)]
 struct Known {
-    /// How often it must have come out in the end.
+    /// Number of times that it must come out in the end.
     due: u64,
-    /// How often it did.
+    /// Number of times that it came out.
     out: u64,
-    /// Some may have been lost.
+    /// Whether some may have been lost.
     lost: bool,
 }
 
@@ -43,12 +44,11 @@ struct Bench {
     impairments: Impairments,
     now: Instant,
     known: HashMap<(bool, usize), Known>,
-    /// Frames that may be held back, by direction.
+    /// Number of frames that may be held back, by direction.
     held: [u64; 2],
     frames: u64,
 }
 
-/// Runs an input.
 pub fn run(input: &[u8]) {
     let mut input = Input::new(input);
     let mut bench = Bench::default();
@@ -77,12 +77,12 @@ pub fn run(input: &[u8]) {
     bench.finish();
 }
 
-/// Why a frame leaves; no rule changes its length.
+/// Returns direction and length of a frame.
 fn origin(frame: &[u8]) -> Origin {
     [Origin::Own, Origin::Answer][frame.len() % 2]
 }
 
-/// A frame, and where it goes. Each of them has a RoCE packet's beginning, or a piece of one.
+/// Returns a frame and its direction. Each starts with the headers of a RoCE packet or a part of them.
 fn frame(input: &mut Input<'_>) -> (Vec<u8>, Direction) {
     let choice = input.byte();
     let mut frame = ROCE.to_vec();
@@ -212,7 +212,7 @@ impl Bench {
         self.held[usize::from(direction == Direction::Tx)] -= 1;
     }
 
-    /// What is held back goes on in the end, though its rules are gone, and it was not too much.
+    /// Checks that held frames are forwarded in the end, even if their rules were removed, unless there were too many.
     fn finish(&mut self) {
         self.impairments.clear(None);
         let out = |known: &HashMap<_, Known>| known.values().map(|known| known.out).sum::<u64>();

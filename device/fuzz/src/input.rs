@@ -1,4 +1,4 @@
-//! Values out of an input; when it is used up, zeros.
+//! Reads values from an input, and zeros after its end.
 
 pub(crate) struct Input<'a> {
     rest: &'a [u8],
@@ -27,7 +27,7 @@ impl<'a> Input<'a> {
         u32::from_le_bytes([self.byte(), self.byte(), self.byte(), self.byte()])
     }
 
-    /// Up to `most` bytes; the input says how many.
+    /// Returns up to `most` bytes. The input determines their number.
     pub(crate) fn bytes(&mut self, most: u8) -> &'a [u8] {
         let len = usize::from(self.byte().min(most)).min(self.rest.len());
         let (taken, rest) = self.rest.split_at(len);

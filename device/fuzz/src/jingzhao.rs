@@ -1,4 +1,4 @@
-//! Operations on a JingZhao.
+//! Operations on a JingZhao HCA.
 
 mod guest;
 
@@ -10,7 +10,6 @@ use self::guest::{CQ, Guest, LOOPED, RQ, queues};
 use super::input::Input;
 use super::{OPERATIONS, TURNS};
 
-/// Runs an input.
 pub fn run(input: &[u8]) {
     let mut input = Input::new(input);
     let mut guest = guest::start(input.half(), input.byte());
@@ -62,7 +61,7 @@ fn operate(guest: &mut Guest, operation: u8, input: &mut Input<'_>) {
     }
 }
 
-/// A send doorbell of any shape: its first bytes at once, or its words one after the other.
+/// Rings a send doorbell of any form, with one store or word by word.
 fn ring(guest: &mut Guest, input: &mut Input<'_>) {
     let page = match input.byte() % 4 {
         0 => 0,
@@ -78,7 +77,7 @@ fn ring(guest: &mut Guest, input: &mut Input<'_>) {
     }
 }
 
-/// A command with the mailbox of a well-behaved guest, of which some bytes are changed.
+/// Executes a command with the mailbox of a well-behaved guest, some bytes of which are changed.
 fn command(guest: &mut Guest, input: &mut Input<'_>) {
     let op = COMMANDS[usize::from(input.byte()) % COMMANDS.len()].op;
     let op_modifier = input.byte() % 8;
@@ -97,7 +96,7 @@ fn command(guest: &mut Guest, input: &mut Input<'_>) {
     guest::command(guest, op, op_modifier, in_modifier, &inbox);
 }
 
-/// A new client with a driver that knows nothing of what was before gets a message across.
+/// A new client with a new driver transfers a message.
 fn serves_still(guest: &mut Guest) {
     guest.hca.disconnect();
     guest.hca.set_link(true);

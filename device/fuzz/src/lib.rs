@@ -1,8 +1,9 @@
-//! What the fuzz targets run, shared with `device/tests/hostile.rs`.
+//! Bodies of the fuzz targets, shared with `device/tests/hostile.rs`.
 //!
-//! The input of `jingzhao`, `mthca` and `e810` is the device's options, two bytes, who looks on, and a list of
-//! operations on one device: what its guest, its client and its wire may do, well-formed as often as not, since a device
-//! refuses most of what is random. Whatever came before, the device must serve a well-behaved guest afterwards.
+//! The input of `jingzhao`, `mthca` and `e810` consists of the device's options (two bytes), the enabled observers, and
+//! a list of operations on one device: actions of its guest, its client and its fabric. About half of them are
+//! well-formed, because a device rejects most random ones. After every input, the device must serve a well-behaved
+//! guest.
 
 pub mod config;
 pub mod control;
@@ -21,10 +22,9 @@ pub mod ring;
 pub mod switch;
 pub mod vfio;
 
-/// One fuzz target.
 pub type Target = fn(&[u8]);
 
-/// Every target by the name of its corpus.
+/// All targets by the name of their corpus.
 pub const TARGETS: &[(&str, Target)] = &[
     ("config", config::run),
     ("control_messages", control::run),
@@ -49,5 +49,5 @@ pub const INTERFACES: &[(&str, Target, usize)] =
 /// Bound: operations of one run. With more, work requests in a circle make a run last seconds.
 const OPERATIONS: usize = 128;
 
-/// Turns after one operation. A guest may link work requests in a circle, so there need not be a last one.
+/// Number of turns after one operation. A guest may link work requests in a circle, so that there may be no last one.
 const TURNS: usize = 2;

@@ -1,4 +1,4 @@
-//! A guest with one device of any interface, and what its client, its operator and its wire may do to it.
+//! A guest with one device of any interface, and the actions of its client, its operator and its fabric.
 
 use std::path::Path;
 
@@ -22,29 +22,29 @@ use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create
 use super::input::Input;
 use super::peer_frames;
 
-/// Bytes of guest memory, from bus address 0 on.
+/// Size of guest memory in bytes, from bus address 0 on.
 pub(crate) const MEMORY: u64 = 1 << 20;
 
-/// Where PSNs begin, both ways: about to wrap.
+/// First PSN in both directions, close to wrapping.
 pub(crate) const PSN: u32 = 0xff_fffe;
 
-/// What frames of the peer aim at.
+/// Targets of the peer's frames.
 #[derive(Clone, Copy)]
 pub(crate) struct Aim {
-    /// QPs of the guest.
+    /// QP numbers of the guest.
     pub(crate) qpns: &'static [u32],
-    /// Key and first address of a region that a peer may use.
+    /// Key and first address of a region that peers may access.
     pub(crate) key: u32,
     pub(crate) va: u64,
-    /// The guest, and the peer that frames come from.
+    /// The guest, and the peer from which frames come.
     pub(crate) ends: [Identity; 2],
 }
 
-/// Ends whose addresses follow from LIDs.
+/// Identities derived from LIDs.
 pub(crate) const LIDS: [Identity; 2] = [Identity::from_lid(Lid::new(1)), Identity::from_lid(Lid::new(2))];
 
 impl Aim {
-    /// One of the guest's QPs, or any.
+    /// Returns one of the guest's QPs, or any number.
     pub(crate) fn qpn(&self, input: &mut Input<'_>) -> u32 {
         match usize::from(input.byte() % 8) {
             choice @ 0..5 => self.qpns[choice % self.qpns.len()],
@@ -56,13 +56,13 @@ impl Aim {
 pub(crate) struct Machine<F: Frontend> {
     pub(crate) hca: Hca<F>,
     pub(crate) now: Instant,
-    /// PSN of the packet that left last.
+    /// PSN of the last packet sent.
     pub(crate) sent: Psn,
     pub(crate) aim: Aim,
 }
 
 impl<F: Frontend> Machine<F> {
-    /// A device with memory; bits of `watched` say whether it is traced, checked by strict rules, and may miss doorbells.
+    /// Creates a device with memory. Bits of `watched` enable tracing, strict mode, and missed doorbells.
     pub(crate) fn of(frontend: F, addresses: Addresses, watched: u8, aim: Aim) -> Self {
         let hca = Hca::new(frontend, addresses, None);
         let mut machine = Self { hca, now: Instant::ZERO, sent: Psn::new(PSN), aim };
@@ -79,7 +79,7 @@ impl<F: Frontend> Machine<F> {
         machine
     }
 
-    /// Gives the device memory of zeros in place of what it had.
+    /// Maps new zeroed memory for the device.
     pub(crate) fn lend(&mut self) {
         let fd = memfd_create("guest", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).expect("a memfd");
         ftruncate(&fd, MEMORY).expect("a file in memory grows");
@@ -90,7 +90,7 @@ impl<F: Frontend> Machine<F> {
         memory.map(Iova::new(0), MEMORY, all, Some((fd, 0))).expect("nothing is mapped");
     }
 
-    /// What has nothing to do with the interface. Whether the operation is such a one.
+    /// Executes an operation that does not depend on the interface. Returns whether the operation is one of these.
     pub(crate) fn operate(&mut self, operation: u8, input: &mut Input<'_>) -> bool {
         match operation {
             0 => {
@@ -108,7 +108,7 @@ impl<F: Frontend> Machine<F> {
             4 => {
                 let at = u64::from(input.word()) % MEMORY;
                 let data = input.bytes(64);
-                // Where the guest's memory ends, or was taken back, there is nothing to scribble on.
+                // Where memory is missing or unmapped, nothing is overwritten.
                 self.poke(at, data);
             }
             8 | 9 => {
@@ -141,7 +141,7 @@ impl<F: Frontend> Machine<F> {
         true
     }
 
-    /// Ends of the device that are not the end of its client, and the end of that. Whether a driver is to bring it up.
+    /// Resets the device or disconnects its client. Returns whether a driver must initialise it again.
     pub(crate) fn begins_again(&mut self, input: &mut Input<'_>) -> bool {
         match input.byte() % 4 {
             0 => self.hca.reset(),
@@ -164,7 +164,7 @@ impl<F: Frontend> Machine<F> {
         }
     }
 
-    /// What an operator asks.
+    /// Sends an operator's query.
     fn look(&mut self, input: &mut Input<'_>) {
         let from = if input.byte() < 128 { 0 } else { u64::from(input.word()) };
         for table in list::tables() {
@@ -175,16 +175,16 @@ impl<F: Frontend> Machine<F> {
         self.hca.flush();
     }
 
-    /// A byte of a region.
+    /// Returns a region and an offset in it.
     fn place(&self, input: &mut Input<'_>) -> (Region, u64) {
         let bars = Bar::ALL.into_iter().map(Region::Bar);
         let regions = bars.chain([Region::Config]).filter(|region| self.hca.region_len(*region) > 0);
-        // Devices have two BARs, and a config space.
+        // Devices have two BARs and configuration space.
         let region = regions.into_iter().nth(usize::from(input.byte() % 3)).unwrap_or(Region::Config);
         (region, u64::from(input.word()) % self.hca.region_len(region))
     }
 
-    /// Ends turns until nothing is left to do, or so many are over: a guest may link work requests in a circle.
+    /// Runs turns until no work is left or the limit is reached, because a guest may link work requests in a circle.
     pub(crate) fn turns(&mut self, most: usize) {
         for _ in 0..most {
             self.hca.set_now(self.now);
@@ -197,7 +197,7 @@ impl<F: Frontend> Machine<F> {
                 let is_roce =
                     frame.get(36..38) == Some(&4791_u16.to_be_bytes()[..]) && frame[12..14] == [8, 0];
                 let packet = RoceFrame::parse(frame);
-                assert!(!is_roce || packet.is_ok(), "sent a frame nobody takes: {frame:02x?}");
+                assert!(!is_roce || packet.is_ok(), "sent an invalid frame: {frame:02x?}");
                 sent = packet.map_or(sent, |packet| packet.packet.bth.psn);
             }
             self.sent = sent;
@@ -208,14 +208,15 @@ impl<F: Frontend> Machine<F> {
         }
     }
 
-    /// Syndromes of the completions in a queue of 32 entries, 0 for success, up to the first entry that is the device's.
+    /// Returns the syndromes of the completions in a queue of 32 entries, 0 for success, up to the first entry that the
+    /// device owns.
     pub(crate) fn syndromes(&mut self, queue: u64) -> Vec<u8> {
         let entries = self.peek(queue, 0x400);
         entries.chunks_exact(32).take_while(|entry| entry[31] & 0x80 == 0).map(syndrome).collect()
     }
 }
 
-/// Accesses go as far as there are registers and memory.
+/// Accesses outside registers and memory are ignored.
 impl<F: Frontend> Bus for Machine<F> {
     fn configure(&mut self, offset: u64, bytes: &[u8]) {
         self.hca.region_write(Region::Config, offset, bytes);

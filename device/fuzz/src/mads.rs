@@ -1,7 +1,7 @@
-//! MADs thrown at management: by the guest through MAD_IFC and through its queue pairs, by the wire.
+//! MADs sent to management: by the guest through MAD_IFC and its queue pairs, and from the fabric.
 //!
-//! Two HCAs share a fabric. Whatever came before, the port answers its own software afterwards, every exchange comes to
-//! an end, and nothing grows without bound.
+//! Two HCAs share a fabric. After every input, the port answers its own software, every exchange ends, and no memory
+//! grows without limit.
 
 use device::identity::Identity;
 use device::management::{
@@ -13,9 +13,9 @@ use protocol::mad::{MAD_LEN, Mad};
 
 use super::input::Input;
 
-/// Bound: operations of one run.
+/// Limit of operations in one run.
 const OPERATIONS: usize = 256;
-/// Bound: datagrams that one operation leads to. A table's window is the most.
+/// Limit of datagrams that follow from one operation. The window of a table transfer is the largest.
 const CONSEQUENCES: usize = 512;
 
 const PROFILE: NodeProfile = NodeProfile {
@@ -29,7 +29,7 @@ const PROFILE: NodeProfile = NodeProfile {
     opened_by_software: true,
 };
 
-/// Classes with their version, methods and attributes that mean something.
+/// Classes with their version, and their defined methods and attributes.
 const CLASSES: [(u8, u8); 6] = [(1, 1), (0x81, 1), (3, 2), (4, 1), (7, 2), (9, 1)];
 const METHODS: [u8; 12] = [1, 2, 3, 5, 6, 7, 0x12, 0x13, 0x14, 0x15, 0x81, 0x92];
 const ATTRIBUTES: [u16; 24] = [
@@ -39,12 +39,11 @@ const ATTRIBUTES: [u16; 24] = [
 
 struct Fabric {
     hcas: [Management; 2],
-    /// Whether software listens to QP0 and QP1.
+    /// Whether software receives datagrams of QP0 and QP1.
     listening: [bool; 2],
     view: View,
 }
 
-/// Runs an input.
 pub fn run(input: &[u8]) {
     let mut input = Input::new(input);
     let hca = |lid| Management::new(Identity::from_lid(Lid::new(lid)), PROFILE);
@@ -117,7 +116,6 @@ impl Fabric {
         }
     }
 
-    /// Carries what there is to carry.
     fn settle(&mut self) {
         for _ in 0..CONSEQUENCES {
             let Some((from, output)) = (0..2).find_map(|from| Some((from, self.hcas[from].poll_output()?)))
@@ -152,7 +150,7 @@ impl Fabric {
     }
 }
 
-/// A MAD that means something as often as not.
+/// Returns a MAD, about half of which are valid.
 fn mad(input: &mut Input<'_>) -> Mad {
     let mut mad = [0; MAD_LEN];
     let (class, version) = CLASSES[usize::from(input.byte()) % CLASSES.len()];
@@ -160,7 +158,7 @@ fn mad(input: &mut Input<'_>) -> Mad {
     let attribute = ATTRIBUTES[usize::from(input.byte()) % ATTRIBUTES.len()];
     mad[..4].copy_from_slice(&[1, class, version, method]);
     mad[8] = input.byte();
-    // An answer to a question of management's own, of the first ones.
+    // A response to one of management's own first queries.
     if mad[8] == b'h' {
         mad[8..12].copy_from_slice(b"hcad");
         mad[15] = input.byte() % 32;
@@ -174,9 +172,9 @@ fn mad(input: &mut Input<'_>) -> Mad {
             (mad[hop], mad[hop + 64]) = (port, port);
         }
     }
-    // The component mask, or the start of a directed route's reserved bytes.
+    // The component mask, or the first reserved bytes of a directed-route SMP.
     mad[53..56].copy_from_slice(&[input.byte(), input.byte(), input.byte()]);
-    // Pieces, wherever they belong to.
+    // Overwrite random bytes.
     for _ in 0..input.byte() % 4 {
         let at = usize::from(input.byte());
         for (to, from) in mad[at..].iter_mut().zip(input.bytes(64)) {

@@ -10,7 +10,6 @@ use self::guest::{COMMANDS, CQ, DATA, Guest, LOOPED, data, record, rq, sq};
 use super::input::Input;
 use super::{OPERATIONS, TURNS};
 
-/// Runs an input.
 pub fn run(input: &[u8]) {
     let mut input = Input::new(input);
     let mut guest = guest::start(input.byte());
@@ -46,7 +45,7 @@ fn operate(guest: &mut Guest, operation: u8, input: &mut Input<'_>) {
             }
         }
         16 => {
-            // A send doorbell of any shape.
+            // A send doorbell of any form.
             let page = if input.byte() < 192 { 2 } else { u64::from(input.half()) };
             let mut doorbell = [0; 8];
             let given = input.bytes(8);
@@ -73,7 +72,7 @@ fn operate(guest: &mut Guest, operation: u8, input: &mut Input<'_>) {
             }
         }
         24 => {
-            // A doorbell record that need not be right.
+            // A doorbell record, valid or not.
             let (index, value) = (u32::from(input.byte()), input.word());
             guest.set_record(record(index), if value >> 31 == 0 { value % 64 } else { value });
         }
@@ -84,7 +83,7 @@ fn operate(guest: &mut Guest, operation: u8, input: &mut Input<'_>) {
             guest.write(EQ_ARM, 1 << eqn);
         }
         26 => {
-            // What a management WQE of the data region will send.
+            // The datagram that a management WQE in the data region will send.
             let dlid = [2, 1, 0xffff, 0xbfff][usize::from(input.byte() % 4)];
             let bytes = guest::management(dlid, input.byte() % 2, input.bytes(255));
             guest.poke(DATA, &bytes);
@@ -93,7 +92,7 @@ fn operate(guest: &mut Guest, operation: u8, input: &mut Input<'_>) {
     }
 }
 
-/// A command with the mailbox of a well-behaved guest, of which some bytes are changed.
+/// Executes a command with the mailbox of a well-behaved guest, some bytes of which are changed.
 fn command(guest: &mut Guest, input: &mut Input<'_>) {
     let code = COMMANDS[usize::from(input.byte()) % COMMANDS.len()];
     let op = Op::from_code(code).unwrap_or(Op::Nop);
@@ -128,7 +127,7 @@ fn command(guest: &mut Guest, input: &mut Input<'_>) {
     }
 }
 
-/// A new client with a driver that knows nothing of what was before gets a message across.
+/// A new client with a new driver transfers a message.
 fn serves_still(guest: &mut Guest) {
     guest.hca.disconnect();
     guest.hca.set_link(true);

@@ -1,5 +1,5 @@
-//! Frames for a port: ARP, neighbour discovery, echo and RoCE, with checksums that are right as often as not. Whatever
-//! came, the port sends nobody more than came from there, and answers its neighbour afterwards.
+//! Frames for a port: ARP, neighbour discovery, echo and RoCE, about half with correct checksums. The port sends no
+//! more frames to a host than it received from it, and still answers its neighbour afterwards.
 
 use device::fabric::TxBatch;
 use device::identity::Identity;
@@ -12,18 +12,17 @@ use protocol::roce::IcrcField;
 use super::OPERATIONS;
 use super::input::Input;
 
-/// The port's number, that of a static neighbour, and that of an unknown host.
+/// Numbers of the port, of a static neighbour, and of an unknown host.
 const OWN: u16 = 2;
 const TOLD: u16 = 3;
 const OTHER: u16 = 1;
 
-/// Longest chance part of a frame.
+/// Maximum length of the random part of a frame.
 const BODY: u8 = 200;
 
-/// What an advertisement has that the shortest probe has not (RFC 4861, section 7.2.4).
+/// Length of the option that an advertisement has and the shortest probe lacks (RFC 4861, section 7.2.4).
 const OPTION: usize = 8;
 
-/// Runs an input.
 pub fn run(input: &[u8]) {
     let mut input = Input::new(input);
     let mut port = Port::new(identity(OWN));
@@ -63,7 +62,7 @@ fn receive(port: &mut Port, now: Instant, frame: &[u8]) {
     }
 }
 
-/// Frames accepted, answered or dropped.
+/// Returns the number of frames accepted, answered or dropped.
 fn counted(port: &Port) -> u64 {
     let stats = port.stats();
     let dropped: u64 = DropReason::ALL.into_iter().map(|reason| stats.dropped(reason)).sum();
@@ -97,7 +96,7 @@ fn frame(operation: u8, input: &mut Input<'_>) -> Vec<u8> {
         1 => ipv4(&mut frame, from, to, input),
         _ => ipv6(&mut frame, from, to, input),
     }
-    // Some bytes are others after all, with checksums that say so or not.
+    // Change some bytes, and correct the checksums or not.
     for _ in 0..input.byte() % 4 {
         let at = usize::from(input.byte()) % frame.len();
         frame[at] = input.byte();
@@ -148,7 +147,7 @@ fn ipv6(frame: &mut Vec<u8>, from: Identity, to: Identity, input: &mut Input<'_>
     frame.extend(message);
 }
 
-/// The first bytes of an echo request, or of a datagram for RoCE.
+/// Returns the first bytes of an echo request, or of a datagram for RoCE.
 fn head(protocol: u8, input: &mut Input<'_>) -> [u8; 8] {
     match protocol {
         17 => [0xc0, 0, 0x12, 0xb7, 0, input.byte().wrapping_add(8), 0, 0],
@@ -156,7 +155,7 @@ fn head(protocol: u8, input: &mut Input<'_>) -> [u8; 8] {
     }
 }
 
-/// Fills in the checksums of what follows the addresses.
+/// Corrects the checksums after the addresses.
 fn mend(packet: &mut [u8]) {
     let fill = |field: Option<&mut [u8]>, sum: u16| {
         if let Some(field) = field {
@@ -183,7 +182,7 @@ fn mend(packet: &mut [u8]) {
     }
 }
 
-/// A neighbour that begins anew gets its answer.
+/// A neighbour that starts again gets its answer.
 fn answers_still(port: &mut Port, now: Instant) {
     let later = Instant::from_nanos(now.as_nanos().saturating_add(1_000_000_000));
     let mut frame = vec![0xff; 6];

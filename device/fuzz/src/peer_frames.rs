@@ -1,4 +1,4 @@
-//! Frames of the peer, as well-formed as a device takes them.
+//! Frames of the peer that a device accepts.
 
 use protocol::Psn;
 use protocol::ids::{FlowLabel, Msn, Pkey, Qpn, Srqn};
@@ -8,7 +8,7 @@ use protocol::roce::{Aeth, Bth, Encap, Ext, FrameWriter, IpAddrs, NakCode, Opcod
 use super::input::Input;
 use super::machine::{Aim, PSN};
 
-/// Headers of a frame to this port, from the peer or from the port itself.
+/// Returns headers of a frame to this port, from the peer or from the port itself.
 fn headers(aim: &Aim, own: bool) -> Encap {
     let [to, peer] = aim.ends;
     let from = if own { to } else { peer };
@@ -25,10 +25,10 @@ fn headers(aim: &Aim, own: bool) -> Encap {
     }
 }
 
-/// A frame to this port with a right ICRC, from the peer or from the port itself.
+/// Returns a frame to this port with a correct ICRC, from the peer or from the port itself.
 pub(crate) fn request(aim: &Aim, input: &mut Input<'_>) -> Vec<u8> {
     let opcode = match input.byte() {
-        // RC operations that exist.
+        // Defined RC opcodes.
         byte @ 0..192 => Opcode::from_byte(byte % 24),
         byte => Opcode::from_byte(byte.wrapping_mul(7)),
     };
@@ -48,7 +48,7 @@ pub(crate) fn request(aim: &Aim, input: &mut Input<'_>) -> Vec<u8> {
     let mut raw = [0; 64];
     let given = input.bytes(64);
     raw[..given.len()].copy_from_slice(given);
-    // Extension headers name the data region half of the time: a random key is always a wrong one.
+    // Extension headers address the data region half of the time, because a random key is always invalid.
     if flags & 0x80 == 0 {
         let low = u64::from(raw[7]) << 3;
         raw[..8].copy_from_slice(&(aim.va + low).to_be_bytes());
@@ -69,7 +69,7 @@ pub(crate) fn request(aim: &Aim, input: &mut Input<'_>) -> Vec<u8> {
     frame
 }
 
-/// The peer's answer to about what was sent last.
+/// Returns the peer's answer to a recently sent packet.
 pub(crate) fn response(aim: &Aim, sent: Psn, input: &mut Input<'_>) -> Vec<u8> {
     let (choice, back, qpn) = (input.byte(), i32::from(input.byte().cast_signed() / 32), aim.qpn(input));
     let syndrome = match choice >> 4 {

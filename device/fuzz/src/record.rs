@@ -1,6 +1,6 @@
-//! Records of strangers, as they come with bug reports: whatever is in one, a replay ends with a verdict and not with a
-//! panic. Since a record has what a device reads of guest memory, this is also a guest that may write anything at any
-//! time.
+//! Untrusted records, as attached to bug reports. For every record, a replay ends with a result and without a panic.
+//! Because a record contains the guest memory that the device reads, it also acts as a guest that writes anything at
+//! any time.
 
 use std::io::Cursor;
 
@@ -13,10 +13,10 @@ use device::replay::{Next, Outcome, play};
 use protocol::ids::Lid;
 use twox_hash::XxHash3_64;
 
-/// Bound: steps of one run.
+/// Limit of steps in one run.
 const STEPS: u64 = 512;
 
-/// The first byte chooses the device, or that the rest is a whole file; otherwise the rest is entries.
+/// The first byte selects the device, or a whole file as the rest. Otherwise the rest consists of entries.
 pub fn run(input: &[u8]) {
     let Some((first, rest)) = input.split_first() else { return };
     let Some(interface) = list::ALL.get(usize::from(*first) % (list::ALL.len() + 1)) else {

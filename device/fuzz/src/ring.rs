@@ -1,7 +1,7 @@
-//! The memory that two HCAs share on a ring, while somebody writes to it: words anywhere, counters, lengths of frames.
+//! The shared memory of two HCAs on a ring, while an attacker writes to it: random words, counters, frame lengths.
 //!
-//! One ring has an honest producer, its other end an honest consumer, and both take every word from that memory. What comes
-//! out must be frames by length, and an end that has seen a word no peer writes must say so instead of going on.
+//! One ring has an honest producer and an honest consumer, which both read every word from that memory. The output must
+//! be frames by their length. An end that detects an invalid word must report it instead of continuing.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -13,18 +13,17 @@ use vm_memory::{MmapRegion, VolatileMemory as _};
 
 use super::input::Input;
 
-/// Bound: operations of one run.
+/// Limit of operations in one run.
 const OPERATIONS: usize = 256;
 
-/// Where the counters of a direction are, and the bytes of the first.
+/// Offsets of the counters of a direction, and the offset of the first frame.
 const COUNTERS: [usize; 4] = [0, 256, 512, 768];
 const COUNTERS_LEN: usize = 4096;
 const DATA_AT: usize = 8192;
 
-/// What frames have for an ICRC.
+/// Forms of the ICRC field of frames.
 const FIELDS: [IcrcField; 2] = [IcrcField::Computed, IcrcField::LeftOut];
 
-/// Runs an input.
 pub fn run(input: &[u8]) {
     let mut input = Input::new(input);
     let Some(len) = RingLen::new(64 << 10) else { return };

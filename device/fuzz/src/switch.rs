@@ -1,6 +1,6 @@
-//! The switch of a `udp` fabric: peers come and go, talk, are silent and invent addresses. Whatever they did, what is
-//! sent goes to peers there are, whoever has just spoken can be answered without a flood, nobody takes another's MAC,
-//! and what is kept of each peer is bounded.
+//! The switch of a `udp` fabric: peers are added and removed, send, stay silent and forge addresses. Frames only go to
+//! existing peers. The last sender can be answered without flooding. No peer takes another's MAC, and the state of each
+//! peer is limited.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -15,32 +15,32 @@ use protocol::ids::MacAddr;
 use super::OPERATIONS;
 use super::input::Input;
 
-/// MACs learned of one peer.
+/// Number of MACs learned from one peer.
 const LEARNED: usize = 512;
-/// A learned MAC is forgotten after so long.
+/// Time after which a learned MAC ages out.
 const AGEING: Duration = Duration::from_secs(300);
-/// Nobody else gets a learned MAC that was heard of more lately, whichever frame of a train was the last looked up.
+/// Time for which a recently used MAC cannot move to another peer, whichever frame of a batch was looked up last.
 const HELD: Duration = Duration::from_millis(1500);
 
-/// Addresses that peers have, and those that have none.
+/// Number of addresses, some of which belong to peers.
 const ADDRESSES: u8 = 8;
-/// MACs that inputs name; others are invented, many at once.
+/// Number of MACs that inputs name. Others are generated in large numbers.
 const MACS: u8 = 16;
 
-/// Who last spoke as a MAC, and when.
+/// The last sender with a MAC, and the time.
 #[derive(Clone, Copy)]
-struct Heard {
+struct LastSender {
     from: SocketAddr,
     at: Instant,
-    /// It has not shown so many since that this one may be forgotten.
+    /// Whether the entry must still exist, because the peer has not shown too many others since.
     kept: bool,
 }
 
 #[derive(Default)]
 struct Model {
-    /// In the order of their numbers, each with the frames that came from it.
+    /// Peers in the order of their numbers, with the number of frames from each.
     peers: Vec<(UdpPeer, u64)>,
-    heard: HashMap<MacAddr, Heard>,
+    senders: HashMap<MacAddr, LastSender>,
 }
 
 struct Bench {
@@ -49,10 +49,9 @@ struct Bench {
     now: Instant,
 }
 
-/// Runs an input.
 pub fn run(input: &[u8]) {
     let mut input = Input::new(input);
-    let switch = Switch::new(true, &[]).expect("nobody is no contradiction");
+    let switch = Switch::new(true, &[]).expect("an empty list has no conflict");
     let mut bench = Bench { switch, model: Model::default(), now: Instant::ZERO };
     for _ in 0..OPERATIONS {
         let Some(operation) = input.next_byte() else { break };
@@ -73,12 +72,12 @@ fn address(choice: u8) -> SocketAddr {
     ([127, 0, 0, 1], 1000 + u16::from(choice % ADDRESSES)).into()
 }
 
-/// Stands for the HCA among those that speak.
+/// Stands for the HCA as a sender.
 fn own() -> SocketAddr {
     ([127, 0, 0, 1], 1).into()
 }
 
-/// One of a few, which may be a group's.
+/// Returns one of a few MACs, which may be a group address.
 fn mac(choice: u8) -> MacAddr {
     match choice % MACS {
         0 => MacAddr::BROADCAST,
@@ -107,7 +106,7 @@ impl Bench {
         if expected.is_ok() {
             self.model.peers.push((peer, 0));
             if let Some(mac) = peer.mac {
-                self.model.heard.remove(&mac);
+                self.model.senders.remove(&mac);
             }
         }
     }
@@ -119,18 +118,22 @@ impl Bench {
         assert_eq!(self.switch.remove(addr), peer.ok_or(PeerError::Unknown(addr)));
         if let Some(number) = number {
             self.model.peers.remove(number);
-            self.model.heard.retain(|_, heard| heard.from != addr);
+            self.model.senders.retain(|_, sender| sender.from != addr);
         }
     }
 
-    /// A peer shows more MACs than are kept of it.
+    /// A peer uses more MACs than the switch stores.
     fn invent(&mut self, input: &mut Input<'_>) {
         let (from, first) = (address(input.byte()), input.byte());
         for number in 0..LEARNED as u16 + 8 {
             let [high, low] = number.to_be_bytes();
             self.frame(from, MacAddr([6, 0, 0, first, high, low]));
         }
-        self.model.heard.values_mut().filter(|heard| heard.from == from).for_each(|heard| heard.kept = false);
+        self.model
+            .senders
+            .values_mut()
+            .filter(|sender| sender.from == from)
+            .for_each(|sender| sender.kept = false);
     }
 
     fn frame(&mut self, from: SocketAddr, src: MacAddr) {
@@ -150,8 +153,8 @@ impl Bench {
                     return;
                 }
                 let now = self.now;
-                let heard = self.model.heard.insert(src, Heard { from, at: now, kept: true });
-                let before = heard.filter(|heard| heard.from != from && heard.kept);
+                let sender = self.model.senders.insert(src, LastSender { from, at: now, kept: true });
+                let before = sender.filter(|sender| sender.from != from && sender.kept);
                 assert!(
                     before.is_none_or(|before| now.saturating_since(before.at) >= HELD),
                     "{src} was taken"
@@ -160,26 +163,26 @@ impl Bench {
             }
             Err(AdmitError::OverRate) => assert!(limited),
             Err(AdmitError::ForeignMac) => {
-                let another = self.model.heard.get(&src).is_some_and(|heard| heard.from != from);
+                let another = self.model.senders.get(&src).is_some_and(|sender| sender.from != from);
                 assert!(another || owner.is_some_and(|owner| owner != number), "{src} was free");
             }
             Err(AdmitError::Stranger) => panic!("{from} is a peer"),
         }
     }
 
-    /// The NIC of the HCA sends a frame.
+    /// The HCA sends a frame from its NIC.
     fn own_frame(&mut self, src: MacAddr) {
         let (now, owner) = (self.now, self.model.owner(src));
-        let is_anothers = |heard: &Heard| heard.from != own() && heard.kept;
+        let is_anothers = |sender: &LastSender| sender.from != own() && sender.kept;
         if !self.switch.admit_own(now, src) {
-            let heard = self.model.heard.get(&src).is_some_and(|heard| heard.from != own());
-            return assert!(heard || owner.is_some(), "{src} was free");
+            let sender = self.model.senders.get(&src).is_some_and(|sender| sender.from != own());
+            return assert!(sender || owner.is_some(), "{src} was free");
         }
         if src.is_multicast() {
             return;
         }
         assert_eq!(owner, None, "{src} is configured");
-        let before = self.model.heard.insert(src, Heard { from: own(), at: now, kept: true });
+        let before = self.model.senders.insert(src, LastSender { from: own(), at: now, kept: true });
         let held = before.filter(is_anothers).is_some_and(|before| now.saturating_since(before.at) < HELD);
         assert!(!held, "{src} was taken");
         if self.model.peers.len() != 1 {
@@ -208,10 +211,10 @@ impl Bench {
                 (_, Some(owner)) => assert_eq!(route, Route::Peer(owner), "{mac} is configured"),
                 (Route::Flood, None) => {}
                 (Route::Own | Route::Peer(_), None) => {
-                    let heard = self.model.heard.get(&mac).expect("nobody was heard as it");
-                    let from = self.model.number(heard.from).map_or(Route::Own, Route::Peer);
+                    let sender = self.model.senders.get(&mac).expect("the MAC has no sender");
+                    let from = self.model.number(sender.from).map_or(Route::Own, Route::Peer);
                     assert_eq!(route, from);
-                    assert!(self.now.saturating_since(heard.at) < AGEING, "{mac} is forgotten");
+                    assert!(self.now.saturating_since(sender.at) < AGEING, "{mac} has aged out");
                 }
             }
         }
@@ -223,7 +226,7 @@ impl Model {
         self.peers.iter().position(|(peer, _)| peer.addr == addr)
     }
 
-    /// Whose MAC the configuration says it is.
+    /// Returns the peer that has the MAC by configuration.
     fn owner(&self, mac: MacAddr) -> Option<usize> {
         self.peers.iter().position(|(peer, _)| peer.mac == Some(mac))
     }

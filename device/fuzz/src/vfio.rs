@@ -1,4 +1,4 @@
-//! Messages of a vfio-user client, with descriptors of all kinds, to a JingZhao behind its socket.
+//! Messages of a vfio-user client, with descriptors of all kinds, to a JingZhao HCA behind its socket.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -21,16 +21,16 @@ use rustix::pipe::{PipeFlags, pipe_with};
 
 use super::input::Input;
 
-/// Bound: operations of one run.
+/// Limit of operations in one run.
 const OPERATIONS: usize = 96;
-/// Bound: messages served before the client reads replies.
+/// Limit of messages served before the client reads replies.
 const BUDGET: usize = 8;
-/// Bound: turns until nothing is left of one operation.
+/// Limit of turns until all work of one operation is done.
 const TURNS: usize = 1000;
 
 const PAGE: u64 = 4096;
 const FILE_LEN: u64 = 8 * PAGE;
-/// So low that inputs reach them.
+/// Low limits, so that inputs reach them.
 const LIMITS: (usize, usize) = (8, 3);
 
 const HEADER: usize = 16;
@@ -52,28 +52,27 @@ struct Bench {
 struct Client {
     stream: UnixStream,
     connection: Connection,
-    /// ID and command of those that want a reply.
+    /// ID and command of messages that need a reply.
     asked: VecDeque<[u8; 4]>,
     received: Vec<u8>,
     id: u16,
-    /// It has kept to the framing, so that the connection has to last.
+    /// Whether the client has kept the framing, so that the connection must last.
     keeps_framing: bool,
 }
 
-/// What descriptors are sent of.
+/// Sources of the descriptors that are sent.
 struct Things {
     sealed: OwnedFd,
     unsealed: OwnedFd,
     event: OwnedFd,
     pipe: OwnedFd,
-    /// The pipe's other end, to see that its first is closed everywhere.
+    /// The other end of the pipe, which shows that its first end is closed everywhere.
     reader: OwnedFd,
     socket: UnixStream,
     null: File,
     read_only: File,
 }
 
-/// Runs an input.
 pub fn run(input: &[u8]) {
     let mut input = Input::new(input);
     let mut bench = Bench::new();
@@ -97,10 +96,10 @@ impl Bench {
         bench
     }
 
-    /// What a client begins with.
+    /// Sends the first messages of a client.
     fn introduce(&mut self) {
         self.client.send(VERSION, 0, b"\0\0\x01\0{}\0", &[]);
-        // Memory space and bus master.
+        // Enable memory space and bus mastering.
         self.client.send(REGION_WRITE, 0, &access(7, 4, 2, &[6, 0]), &[]);
         self.settle();
     }
@@ -161,7 +160,7 @@ impl Bench {
                 self.send(command, flags, &payload, input);
             }
             12 => {
-                // QUERY_ADAPTER, whose answer goes to a mailbox.
+                // QUERY_ADAPTER, whose output goes to a mailbox.
                 let mailbox = bus(input);
                 let [low, high] = [mailbox, mailbox >> 32].map(|half| (half as u32).to_le_bytes());
                 for (offset, word) in [(0x0c, high), (0x10, low), (0x18, 0x80_0006_u32.to_le_bytes())] {
@@ -193,11 +192,11 @@ impl Bench {
         }
     }
 
-    /// Sends a message in one piece or in two, with descriptors as the input has them.
+    /// Sends a message in one or two parts, with descriptors that the input selects.
     fn send(&mut self, command: u16, flags: u32, payload: &[u8], input: &mut Input<'_>) {
         let (kind, how) = (input.byte(), input.byte());
         let count = match how {
-            // What fits the message.
+            // A descriptor that fits the message.
             0..128 if command == DMA_MAP => usize::from(kind % 8 != 7),
             0..128 if command == SET_IRQS => payload.get(16).map_or(0, |count| usize::from(*count % 24)),
             0..224 => 0,
@@ -212,14 +211,14 @@ impl Bench {
         self.client.put(rest, &self.things.some(kind % 8, count));
     }
 
-    /// Another client takes this one's place.
+    /// Another client replaces this one.
     fn succeed(&mut self) {
         self.hca.disconnect();
         self.client = Client::connect();
         self.introduce();
     }
 
-    /// The same with a VERSION that need not be one.
+    /// Another client replaces this one, with a VERSION that may be invalid.
     fn succeed_with(&mut self, payload: &[u8]) {
         self.hca.disconnect();
         self.client = Client::connect();
@@ -227,7 +226,7 @@ impl Bench {
         self.client.send(VERSION, 0, payload, &[]);
     }
 
-    /// Serves until nothing is left to do, and ends the connection when that is due.
+    /// Serves until no work is left, and disconnects if required.
     fn settle(&mut self) {
         for _ in 0..TURNS {
             match self.turn() {
@@ -239,12 +238,12 @@ impl Bench {
         panic!("it does not end");
     }
 
-    /// As `settle`, while replies are still to come.
+    /// As `settle`, while replies are still pending.
     fn settle_partly(&mut self) {
         while self.turn() == Ok(true) {}
     }
 
-    /// Whether more is to do; `Err` if the client has to go.
+    /// Returns whether work is left, or `Err` if the client must be disconnected.
     fn turn(&mut self) -> Result<bool, ()> {
         let served = match self.client.connection.serve(&mut self.hca, BUDGET) {
             Ok(served) => served,
@@ -277,7 +276,7 @@ impl Bench {
         drop(client);
         let Things { reader, pipe, .. } = things;
         drop(pipe);
-        assert_eq!(rustix::io::read(&reader, &mut [0]), Ok(0), "descriptors nobody wants are closed");
+        assert_eq!(rustix::io::read(&reader, &mut [0]), Ok(0), "unexpected descriptors are closed");
     }
 }
 
@@ -310,7 +309,7 @@ impl Client {
         self.put(&message, fds);
     }
 
-    /// A client that is not heard any more may not be able to send.
+    /// Sends bytes. The send may fail if the connection was closed.
     fn put(&mut self, bytes: &[u8], fds: &[BorrowedFd<'_>]) {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(32))];
         let mut control = SendAncillaryBuffer::new(&mut space);
@@ -322,7 +321,7 @@ impl Client {
         }
     }
 
-    /// Takes what has come, and looks at whole replies.
+    /// Receives bytes and checks complete replies.
     fn read_replies(&mut self) -> bool {
         let before = self.received.len();
         let mut part = [0; 1 << 16];
@@ -388,7 +387,7 @@ impl Things {
     }
 }
 
-/// An address at either end of the bus.
+/// Returns an address at either end of the bus.
 fn bus(input: &mut Input<'_>) -> u64 {
     let near = u64::from(input.byte() % 32) * PAGE / 2;
     if input.byte() < 192 { near } else { near.wrapping_neg() }

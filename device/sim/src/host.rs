@@ -10,16 +10,12 @@ use engine::{
     LocalOp, Pages, RecvRequest, RecvSource, Rights, SendRequest, Sge, WindowKind, XrcError,
 };
 
-/// A memory region.
 #[derive(Clone, Debug)]
 pub struct Region {
-    /// Protection domain.
     pub pd: Pdn,
     /// Virtual address of the first byte.
     pub va: Va,
-    /// Permissions.
     pub rights: Rights,
-    /// Content.
     pub bytes: Vec<u8>,
 }
 
@@ -28,7 +24,6 @@ pub struct Region {
 pub enum KeyKind {
     /// Region for fast registration.
     Fast,
-    /// Memory window.
     Window(WindowKind),
 }
 
@@ -37,7 +32,6 @@ pub enum KeyKind {
 pub struct Key {
     /// Current key, in full.
     pub key: u32,
-    /// Protection domain.
     pub pd: Pdn,
     /// Type of the key.
     pub kind: KeyKind,
@@ -54,9 +48,7 @@ pub struct Mapping {
     pub first: u64,
     /// Address of the first byte as used with the key.
     pub start: u64,
-    /// Length in bytes.
     pub len: u64,
-    /// Permissions.
     pub rights: Rights,
     /// The only QP that can use the key, if restricted.
     pub qpn: Option<Qpn>,
@@ -142,7 +134,6 @@ pub struct WorkQueues {
 /// Properties of an XRC SRQ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct XrcSrq {
-    /// XRC domain.
     pub domain: u32,
     /// Protection domain of its requests, and of the memory accesses of requests that name it.
     pub pd: Pdn,
@@ -151,15 +142,12 @@ pub struct XrcSrq {
 /// A memory access or queue operation of the engine, for the checker.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum HostEvent {
-    /// Bytes were written.
     Write {
         /// Key of the region, even if accessed through another key.
         key: u32,
         /// First address in the region.
         va: u64,
-        /// Data written.
         data: Vec<u8>,
-        /// Kind of access.
         access: Access,
     },
     /// An atomic operation was executed.
@@ -168,23 +156,20 @@ pub enum HostEvent {
         key: u32,
         /// Address of the word.
         va: u64,
-        /// Operation.
         op: AtomicOp,
-        /// Original value.
         original: u64,
     },
     /// A local key operation was executed.
     Local {
         /// In the name of which QP.
         qpn: Qpn,
-        /// Operation.
         op: LocalOp,
     },
     /// A key named by the peer was invalidated.
     Invalidated {
         /// In the name of which QP.
         qpn: Qpn,
-        /// Key, in full.
+        /// Key with its tag byte.
         key: u32,
     },
     /// A request of a shared receive queue was fetched.
@@ -206,7 +191,6 @@ pub enum HostEvent {
 /// Regions by key and work queues by QP number.
 #[derive(Clone, Debug, Default)]
 pub struct SimHost {
-    /// Regions.
     pub regions: BTreeMap<u32, Region>,
     /// Keys that work requests can modify, by index.
     pub keys: BTreeMap<u32, Key>,

@@ -14,13 +14,10 @@ use engine::Instant;
 /// Fault rates in parts per thousand, and delays.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Faults {
-    /// Packets lost.
     pub loss: u32,
     /// Packets with one bit flipped after the UDP header.
     pub corrupt: u32,
-    /// Packets duplicated.
     pub duplicate: u32,
-    /// Packets reordered.
     pub reorder: u32,
     /// ECN-capable packets marked as congested (CE).
     pub mark: u32,
@@ -54,7 +51,6 @@ struct Link {
 
 /// Counters of the network.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[allow(missing_docs)]
 pub struct NetStats {
     pub sent: u64,
     pub lost: u64,
@@ -98,7 +94,6 @@ impl Net {
         }
     }
 
-    /// Returns the counters.
     pub fn stats(&self) -> NetStats {
         self.stats
     }

@@ -77,7 +77,6 @@ struct Slots {
 /// Summary of a successful run.
 #[derive(Clone, Copy, Debug)]
 pub struct Report {
-    /// Simulated duration.
     pub time: Duration,
     /// Counters of the network.
     pub net: NetStats,

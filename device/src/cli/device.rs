@@ -18,6 +18,7 @@ const SINGLE: &str = "One device without a configuration file";
 /// One device, in place of a configuration file.
 #[derive(Clone, Debug, Default, Args)]
 pub struct DeviceArgs {
+    /// Key of the device interface.
     #[arg(long, help = frontend_help(), help_heading = SINGLE, value_name = "NAME", requires = "id", requires = "fabric", conflicts_with = "config")]
     pub frontend: Option<String>,
 
@@ -151,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn options_say_what_an_entry_of_a_file_would() {
+    fn options_equal_file_entry() {
         let config = configuration(
             &[DEVICE, &["--peer", "127.0.0.1:47912,id=2", "--peer", "127.0.0.1:9,leaf", "--strict"]].concat(),
         )
@@ -168,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_told_as_of_a_file_with_the_name_of_the_option() {
+    fn invalid_value_names_its_option() {
         for (more, expected) in [
             (&["--frontend", "hangu", "--id", "1", "--udp", "127.0.0.1:1"][..], "command line: --frontend"),
             (
@@ -195,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn options_that_do_not_make_a_device_are_refused() {
+    fn incomplete_device_options_are_rejected() {
         for arguments in [
             &["--frontend", "mthca", "--id", "1"][..],
             &["--frontend", "mthca", "--udp", "127.0.0.1:1"],

@@ -1,4 +1,4 @@
-//! Who may connect to the socket of a device.
+//! Access to the socket of a device: its mode and group.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -21,19 +21,18 @@ pub enum GroupEntry {
     Name(String),
 }
 
-/// What a device says of its socket, or the file of those that say nothing.
+/// Access settings of a device, or the defaults of the file.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct AccessEntry<'a> {
     pub(super) mode: Option<&'a str>,
     pub(super) group: Option<&'a GroupEntry>,
 }
 
-/// What a file says of the sockets of devices that say nothing themselves.
+/// Default access settings for devices without their own.
 #[derive(Clone, Debug, Default)]
 pub struct SocketsEntry {
     /// Permissions of the sockets, in octal.
     pub(super) mode: Option<String>,
-    /// Group.
     pub(super) group: Option<GroupEntry>,
 }
 
@@ -42,15 +41,15 @@ impl SocketsEntry {
         AccessEntry { mode: self.mode.as_deref(), group: self.group.as_ref() }
     }
 
-    /// The group, if one is named.
+    /// Returns the configured group.
     pub(crate) fn group(&self) -> Option<Gid> {
         self.group.as_ref().and_then(|entry| gid(entry, "socket_group").ok())
     }
 }
 
 impl AccessEntry<'_> {
-    /// For the owner alone, and for the group if one is named, unless a mode says otherwise. `key` is where the entries
-    /// stand.
+    /// Checks the settings. By default, the mode permits the owner and, if a group is set, the group. `key` is the
+    /// prefix of the keys in messages.
     pub(super) fn check(self, key: &str) -> Result<Access, ConfigError> {
         let group = self.group.map(|entry| gid(entry, &format!("{key}socket_group"))).transpose()?;
         let mode = match (self.mode, group) {
@@ -61,7 +60,7 @@ impl AccessEntry<'_> {
         Ok(Access { mode, group })
     }
 
-    /// These, or where they say nothing those.
+    /// Returns these settings, completed by `other`.
     pub(super) fn or(self, other: Self) -> Self {
         Self { mode: self.mode.or(other.mode), group: self.group.or(other.group) }
     }
@@ -69,7 +68,7 @@ impl AccessEntry<'_> {
 
 fn mode(text: &str, key: &str) -> Result<Mode, ConfigError> {
     let wrong = || value(key, format!("{text:?} is not an octal mode such as \"0660\""));
-    // `from_str_radix` takes a sign.
+    // `from_str_radix` accepts a sign.
     let is_octal = !text.is_empty() && text.bytes().all(|byte| matches!(byte, b'0'..=b'7'));
     let bits =
         u32::from_str_radix(text, 8).ok().filter(|bits| is_octal && *bits <= 0o777).ok_or_else(wrong)?;
@@ -106,7 +105,7 @@ fn gid(entry: &GroupEntry, key: &str) -> Result<Gid, ConfigError> {
     }
 }
 
-/// Groups that were found once. A process that has confined itself cannot look them up again.
+/// Group names resolved so far. A sandboxed process cannot look them up again.
 fn known() -> MutexGuard<'static, BTreeMap<String, u32>> {
     static KNOWN: Mutex<BTreeMap<String, u32>> = Mutex::new(BTreeMap::new());
     KNOWN.lock().unwrap_or_else(PoisonError::into_inner)
@@ -121,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn a_socket_is_for_its_owner_and_the_group_that_is_named() {
+    fn socket_mode_admits_owner_and_group() {
         assert_eq!(check(None, None), Ok(Access::PRIVATE));
         let shared = check(None, Some(GroupEntry::Name("root".into()))).unwrap();
         assert_eq!((shared.mode.bits(), shared.group), (0o660, Some(Gid::from_raw(0))));
@@ -130,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_mode_or_group_is_refused() {
+    fn rejects_invalid_mode_and_group() {
         for mode in ["", "rw", "+660", "8", "1777", "99999999999"] {
             let error = check(Some(mode), None).unwrap_err();
             assert!(error.starts_with("devices[0].socket_mode: ") && error.contains("octal"), "{error}");

@@ -1,4 +1,4 @@
-//! Sandbox settings.
+//! Settings of the sandbox.
 
 use std::path::PathBuf;
 

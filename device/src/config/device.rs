@@ -160,7 +160,7 @@ pub struct TraceEntry {
     pub filter: TraceFilter,
 }
 
-/// Where the trace of a device goes, checked.
+/// Checked destination, format and filter of a device trace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TraceConfig {
     /// Destination of the trace: files or an in-memory ring.
@@ -171,7 +171,7 @@ pub struct TraceConfig {
     pub filter: TraceFilter,
 }
 
-/// Where the capture of a device goes, checked.
+/// Checked destination and filter of a capture.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CaptureConfig {
     /// Destination of the capture: files or an in-memory ring.
@@ -193,13 +193,12 @@ pub struct PeerEntry {
     /// Additional IPv6 address. The device also has a link-local IPv6 address derived from its MAC. Default:
     /// none.
     pub ipv6: Option<Ipv6Addr>,
-    /// Use this device's IPv6 address instead of its IPv4 address for packets that a guest addresses to the
-    /// device by number or MAC address.
+    /// Send packets to this peer's IPv6 address instead of its IPv4 address if the guest specifies only the
+    /// peer's device number or MAC address.
     #[serde(default)]
     pub prefer_ipv6: bool,
 }
 
-/// One HCA, checked.
 #[derive(Clone, Debug)]
 pub struct DeviceConfig {
     /// Addresses of the device.
@@ -268,7 +267,7 @@ const fn default_trace_max_bytes() -> u64 {
 /// Maximum of `linger_us` and `coalesce_us`, in microseconds.
 const MAX_PAUSE_US: u16 = 1000;
 
-/// Keys of a device that say what is around it, and nothing of what it does.
+/// Keys that only affect the host, not the behaviour of the device.
 const OF_THE_HOST: [&str; 15] = [
     "socket_path",
     "socket_mode",
@@ -371,10 +370,10 @@ impl DeviceConfig {
         })
     }
 
-    /// One device more beside those that run, of an entry as in a file whose devices have such sockets.
+    /// Returns a device to be added to the running ones, from an entry as in the file. `sockets` contains the defaults.
     ///
     /// # Errors
-    /// Something in it is wrong. What it has in common with the others is not looked for.
+    /// The entry is invalid. Conflicts with other devices are not checked.
     pub fn beside(
         entry: Map<String, Value>,
         sockets: &SocketsEntry,
@@ -396,17 +395,17 @@ impl DeviceConfig {
         Ok(device)
     }
 
-    /// Keeps the entry it was made of.
+    /// Stores the entry from which it was created.
     pub(super) fn keep(&mut self, mut entry: Map<String, Value>) {
         self.said.clone_from(&entry);
         OF_THE_HOST.iter().for_each(|key| drop(entry.remove(*key)));
-        // The MTU of an interface is what it was at the start.
+        // Store the MTU of the interface at the start.
         if let FabricConfig::Tap { path_mtu, .. } = &self.fabric
             && let Some(tap) = entry.get_mut("fabric").and_then(|fabric| fabric.get_mut("tap"))
         {
             tap["path_mtu"] = json!(path_mtu.bytes());
         }
-        // Names of hosts mean what they meant here and now.
+        // Store the addresses of resolved host names.
         if let FabricConfig::Udp { peers, .. } = &self.fabric {
             let entries = entry.get_mut("fabric").and_then(|fabric| fabric.pointer_mut("/udp/peers"));
             let entries = entries.and_then(Value::as_array_mut).into_iter().flatten();
@@ -417,14 +416,14 @@ impl DeviceConfig {
         self.entry = entry;
     }
 
-    /// Whether another entry says the same, so that what runs by this one need not be touched.
+    /// Returns whether the entries are equal, so that the running device need not be recreated.
     pub fn says_as(&self, other: &Self) -> bool {
         self.said == other.said
             && self.socket_path == other.socket_path
             && self.socket_access == other.socket_access
     }
 
-    /// Whether both cannot be there at the same time.
+    /// Returns whether both cannot exist at the same time.
     pub fn excludes(&self, other: &Self) -> bool {
         let (own, its) = (self.identity, other.identity);
         let fabric = match (&self.fabric, &other.fabric) {
@@ -486,9 +485,9 @@ fn identity(entry: &PeerEntry, key: &str) -> Result<Identity, ConfigError> {
     })
 }
 
-/// The LID of a number.
+/// Checks a device number and returns its LID.
 pub(super) fn lid(id: u16, key: &str) -> Result<Lid, ConfigError> {
-    // Unicast LIDs of IBTA volume 1, section 4.1.3, but for the last, which is of the subnet manager.
+    // Unicast LIDs of IBTA volume 1, section 4.1.3, except for the last, which belongs to the subnet manager.
     if !(1..management::SM_LID.get()).contains(&id) {
         return Err(value(key, format!("{id} is not between 1 and 49150")));
     }
@@ -503,12 +502,12 @@ pub(super) fn unicast_mac(text: &str, key: &str) -> Result<MacAddr, ConfigError>
     Ok(mac)
 }
 
-/// Longer than most pauses in the middle of a message, shorter than waking up takes on a busy host.
+/// Longer than most pauses within a message, shorter than a wake-up on a busy host.
 const fn default_linger_us() -> u16 {
     50
 }
 
-/// Long enough for ten doorbells of an emulated guest, no longer than NICs coalesce interrupts for.
+/// Long enough for ten doorbells of an emulated guest, and not longer than the interrupt coalescing of NICs.
 const fn default_coalesce_us() -> u16 {
     60
 }

@@ -1,4 +1,4 @@
-//! How frames travel.
+//! Configuration of the fabrics, which carry frames between devices.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -111,29 +111,25 @@ pub struct UdpPeerEntry {
     pub max_frames_per_second: Option<NonZeroU32>,
 }
 
-/// How frames travel, checked.
+/// A checked fabric configuration.
 #[derive(Clone, Debug)]
 pub enum FabricConfig {
-    /// See [`FabricEntry::Udp`].
     Udp {
         /// Local address and port on which the device receives frames.
         bind: SocketAddr,
         /// Peers that the configuration lists.
         peers: Vec<UdpPeer>,
     },
-    /// See [`FabricEntry::Local`].
     Local {
         /// Name of the local network.
         network: String,
     },
-    /// See [`FabricEntry::Ring`].
     Ring {
         /// Directory of the ring.
         folder: PathBuf,
         /// Path of the device's socket in the ring directory.
         socket: PathBuf,
     },
-    /// See [`FabricEntry::Tap`].
     Tap {
         /// Name of the tap interface.
         interface: InterfaceName,
@@ -143,7 +139,7 @@ pub enum FabricConfig {
 }
 
 impl UdpPeerEntry {
-    /// Checks the peer; `key` is where it stands.
+    /// Checks the peer; `key` is its key in messages.
     ///
     /// # Errors
     /// [`ConfigError::Value`].
@@ -179,7 +175,7 @@ impl UdpPeerEntry {
 }
 
 impl FabricConfig {
-    /// `own` is the MAC of the HCA.
+    /// Checks the fabric; `own` is the MAC of the HCA.
     pub(super) fn check(entry: FabricEntry, own: MacAddr, key: &str) -> Result<Self, ConfigError> {
         match entry {
             FabricEntry::Udp(udp) => Self::check_udp(&udp, own, &format!("{key}.udp")),
@@ -228,7 +224,7 @@ impl FabricConfig {
                 return wrong("addr", format!("{addr} and `bind` {bind} must have the same IP version"));
             }
             let peer = entry.check(&key)?;
-            // A socket that is bound to no address receives on those of loopback too.
+            // A socket bound to the unspecified address receives on loopback addresses too.
             let is_bound = addr.ip() == bind.ip() || bind.ip().is_unspecified() && addr.ip().is_loopback();
             if is_bound && addr.port() == bind.port() {
                 return wrong("addr", format!("{addr} is this device's own address"));
@@ -256,7 +252,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_udp_peer_has_the_mac_of_its_number_or_its_own() {
+    fn udp_peer_mac_follows_number_or_is_explicit() {
         let peer = |extra: &str| {
             let peer = format!(r#""peers": [{{"addr": "127.0.0.1:7001" {extra}}}]"#);
             check(&device("").replace(r#""peers": []"#, &peer)).map(|config| {
@@ -282,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tap_has_a_name_an_interface_can_have() {
+    fn tap_name_is_valid_interface_name() {
         let tap = |name: &str| {
             let device = format!(
                 r#"{{"id": 1, "frontend": {{"jingzhao": {{}}}}, "fabric": {{"tap": {{"interface": "{name}"}}}}}}"#
@@ -297,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn the_path_mtu_of_a_tap_is_one_there_is_and_by_default_fits_the_interface() {
+    fn tap_path_mtu_is_valid_and_fits_interface() {
         let tap = |more: &str| {
             let device = format!(
                 r#"{{"id": 1, "frontend": {{"mthca": {{}}}}, "fabric": {{"tap": {{"interface": "no-such-tap" {more}}}}}}}"#
@@ -313,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_is_somebody_else_and_one() {
+    fn rejects_self_and_duplicate_peers() {
         let peers = |bind: &str, peers: &str| {
             let entry = device("").replace(
                 r#""bind": "127.0.0.1:7000", "peers": []"#,

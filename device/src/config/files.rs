@@ -1,4 +1,4 @@
-//! Files and sockets that a configuration names, each for one use.
+//! Files and sockets in a configuration, each with a single use.
 
 use std::collections::HashMap;
 use std::fs;
@@ -10,17 +10,17 @@ use crate::runtime_folder;
 use crate::telemetry::store::Keep;
 use crate::telemetry::trace::STANDARD_ERROR;
 
-/// What is made of a path.
+/// Use of a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Use {
-    /// A socket is made there, and removed in the end.
+    /// A socket is created there, and removed at the end.
     Socket,
     /// A file is written there.
     File,
 }
 
 impl DeviceConfig {
-    /// Makes the folder of its ring, if it is on one whose folder is not there; `name` is what messages call it.
+    /// Creates the directory of its ring if it is missing; `name` is the device's name in messages.
     ///
     /// # Errors
     /// [`ConfigError::Value`].
@@ -34,12 +34,12 @@ impl DeviceConfig {
         }
     }
 
-    /// The same, with keys below `name`.
+    /// Yields every path that is created for the device, with keys prefixed by `name`.
     pub(crate) fn paths_of(&self, name: &str) -> impl Iterator<Item = (String, PathBuf, Use)> {
         self.paths().map(move |(key, path, used)| (format!("{name}.{key}"), path, used))
     }
 
-    /// Every path that is made for it, with its key, but for standard error.
+    /// Yields every path that is created for the device with its key, except standard error.
     pub(crate) fn paths(&self) -> impl Iterator<Item = (&'static str, PathBuf, Use)> {
         let files = |key, keep: Option<&Keep>| {
             let paths: Vec<_> = keep.into_iter().flat_map(Keep::files).collect();
@@ -62,7 +62,7 @@ impl DeviceConfig {
 }
 
 impl Config {
-    /// Every path that is made, with its key, but for standard error.
+    /// Yields every path that is created with its key, except standard error.
     pub(crate) fn paths(&self) -> impl Iterator<Item = (String, PathBuf, Use)> {
         let of_devices =
             self.devices.iter().enumerate().flat_map(|(index, device)| {
@@ -71,7 +71,7 @@ impl Config {
         of_devices.chain(self.paths_of_the_process())
     }
 
-    /// Every path that is made for no device.
+    /// Yields every path that is created for the process itself.
     pub(crate) fn paths_of_the_process(&self) -> impl Iterator<Item = (String, PathBuf, Use)> {
         let control = self.control_socket.clone().map(|path| ("control_socket".into(), path, Use::Socket));
         let metrics = match &self.metrics {
@@ -81,7 +81,7 @@ impl Config {
         control.into_iter().chain(metrics)
     }
 
-    /// Makes the folder of sockets that nobody has named a place for, if there are any, and those of rings.
+    /// Creates the directories of sockets without a configured path, and those of rings.
     ///
     /// # Errors
     /// [`ConfigError::Value`].
@@ -103,19 +103,19 @@ impl Config {
         }
     }
 
-    /// Whether devices are on rings, or may be later.
+    /// Returns whether devices use rings, or may do so later.
     pub(crate) fn may_have_rings(&self) -> bool {
         self.confinement.ring
             || self.devices.iter().any(|device| matches!(device.fabric, FabricConfig::Ring { .. }))
     }
 
-    /// Whether devices are on UDP, or may be later.
+    /// Returns whether devices use UDP, or may do so later.
     pub(crate) fn may_have_udp(&self) -> bool {
         self.confinement.udp
             || self.devices.iter().any(|device| matches!(device.fabric, FabricConfig::Udp { .. }))
     }
 
-    /// The folder that is made for files that `hcactl` asks for, where nothing is said of them.
+    /// Returns the default directory of files that `hcactl` requests.
     pub(crate) fn own_folder(&self) -> Option<PathBuf> {
         match (&self.confinement.writable, &self.control_socket) {
             (None, Some(control)) => Some(control.with_extension("files")),
@@ -123,7 +123,7 @@ impl Config {
         }
     }
 
-    /// Folders that are made at the start unless they are there.
+    /// Returns directories that are created at the start if they are missing.
     pub(super) fn made_folders(&self) -> Vec<PathBuf> {
         let rings = self.devices.iter().filter_map(|device| match &device.fabric {
             FabricConfig::Ring { folder, .. } => Some(folder.clone()),
@@ -132,7 +132,7 @@ impl Config {
         rings.chain([runtime_folder::own(), runtime_folder::shared()]).collect()
     }
 
-    /// Sees to it that no path is used twice.
+    /// Checks that no path is used twice.
     ///
     /// # Errors
     /// [`ConfigError::Value`].
@@ -141,7 +141,7 @@ impl Config {
     }
 }
 
-/// Sees to it that no path is used twice.
+/// Checks that no path is used twice.
 ///
 /// # Errors
 /// [`ConfigError::Value`].
@@ -149,7 +149,7 @@ pub(crate) fn check_paths(paths: impl Iterator<Item = (String, PathBuf, Use)>) -
     let mut users: HashMap<PathBuf, String> = HashMap::new();
     for (key, path, _) in paths {
         let path = path.as_path();
-        // All may write to /dev/null.
+        // /dev/null may be used several times.
         if fs::metadata(path).is_ok_and(|there| there.file_type().is_char_device()) {
             continue;
         }
@@ -161,7 +161,7 @@ pub(crate) fn check_paths(paths: impl Iterator<Item = (String, PathBuf, Use)>) -
     Ok(())
 }
 
-/// A path by its one name, as far as it exists.
+/// Returns the canonical path, as far as the path exists.
 fn resolved(path: &Path) -> PathBuf {
     if let Ok(resolved) = path.canonicalize() {
         return resolved;
@@ -178,7 +178,7 @@ mod tests {
     use super::super::tests::{check, device};
 
     #[test]
-    fn a_path_has_one_use() {
+    fn path_is_used_once() {
         let folder = tempfile::tempdir().unwrap();
         let link = folder.path().join("link");
         std::os::unix::fs::symlink(folder.path(), &link).unwrap();

@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn folders_and_interfaces_that_are_missing_are_named() {
+    fn missing_folders_and_interfaces_are_named() {
         let folder = tempfile::tempdir().unwrap();
         let folder = folder.path().display();
         assert_eq!(problem(&format!(r#", "socket_path": "{folder}/s", "capture": "{folder}/c""#)), None);

@@ -103,7 +103,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_and_names_are_told_apart() {
+    fn addresses_and_names_are_distinguished() {
         let parse = |text: &str| PeerAddr::try_from(text.to_owned());
         assert_eq!(parse("127.0.0.1:7"), Ok(SocketAddr::from(([127, 0, 0, 1], 7)).into()));
         assert!(matches!(parse("[::1]:7"), Ok(PeerAddr::Address(addr)) if addr.is_ipv6()));
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_becomes_an_address_of_the_version_that_is_received_on() {
+    fn name_resolves_to_local_ip_version() {
         let name = PeerAddr::try_from("localhost:7".to_owned()).unwrap();
         let bind = SocketAddr::from(([127, 0, 0, 1], 1));
         assert_eq!(name.resolve(bind), Ok(SocketAddr::from(([127, 0, 0, 1], 7))));

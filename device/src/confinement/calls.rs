@@ -163,7 +163,7 @@ const IOCTL: &[u32] = &[
 const PRCTL: &[i32] =
     &[libc::PR_SET_NAME, libc::PR_GET_NAME, libc::PR_SET_VMA, PR_GET_AUXV, libc::PR_SET_TIMERSLACK];
 
-/// `linux/prctl.h`.
+/// Value from `linux/prctl.h`; the libc crate lacks it.
 const PR_GET_AUXV: i32 = 0x4155_5856;
 
 /// Calls permitted because of the configuration.

@@ -141,10 +141,10 @@ pub(super) fn grants(config: &Config, origin: Option<&Path>) -> Result<Vec<Grant
     }
     if has_tap(config) {
         let _ = grant(Path::new(tap::DEVICE), READ | AccessFs::WriteFile | AccessFs::IoctlDev);
-        // For the MTU of interfaces.
+        // Read to find the MTU of network interfaces.
         let _ = grant(Path::new("/sys/devices/virtual/net"), READ);
     }
-    // For the spare descriptor.
+    // Opened to reserve a spare descriptor.
     let _ = grant(Path::new("/dev/null"), READ | WRITE);
     // To check which signals the parent process has ignored.
     let _ = grant(Path::new("/proc/self/status"), READ);

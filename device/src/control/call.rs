@@ -28,16 +28,14 @@ const CALLS: usize = 16;
 /// Time to wait for an answer. A turn takes milliseconds; a thread that takes longer hangs, or gets no CPU.
 pub const ANSWER: Duration = Duration::from_secs(2);
 
-/// A call to a device's thread, with the channel for the answer. It is not an error if the caller is gone by then.
+/// A call to a device's thread, with the channel for the answer. It is not an error if the caller has disconnected.
 #[derive(Debug)]
 pub enum Call {
-    /// Returns the status.
     Status(oneshot::Sender<Status>),
     /// Returns a page of a table from an index on.
     List(&'static TableSpec, u64, oneshot::Sender<Page>),
     /// Explains why a QP waits.
     Explain(Qpn, oneshot::Sender<Explanation>),
-    /// Returns the counters.
     Counters(oneshot::Sender<Counters>),
     /// Sets the link up or down.
     SetPort(PortState, oneshot::Sender<()>),
@@ -62,7 +60,7 @@ pub enum Call {
 }
 
 impl Call {
-    /// Returns whether the caller has stopped waiting. It was told that the call had no effect, so the call must not
+    /// Returns whether the caller has stopped waiting. Its error says that the call had no effect, so the call must not
     /// be executed.
     fn is_abandoned(&self) -> bool {
         match self {
@@ -189,7 +187,6 @@ pub fn mailbox() -> io::Result<(Handle, Mailbox)> {
     Ok((Handle { calls: sender, shared: shared.clone() }, Mailbox { calls: receiver, shared }))
 }
 
-/// A pending answer.
 #[derive(Debug)]
 pub struct Answer<T>(oneshot::Receiver<T>);
 

@@ -27,7 +27,7 @@ impl ImpairCall {
         }
     }
 
-    /// Executes the request and answers it. An error of `send` means that the requester is gone.
+    /// Executes the request and answers it. An error of `send` means that the requester has disconnected.
     pub fn answer<F: Frontend>(self, hca: &mut Hca<F>) {
         match self {
             Self::List(answer) => {

@@ -84,7 +84,6 @@ pub enum Request {
         device: u16,
         /// Path of the new file, relative to the working directory of hcad. It must not exist.
         path: PathBuf,
-        /// Frames to capture.
         #[serde(default)]
         filter: CaptureFilter,
         /// Maximum size of a file in bytes. Default: from the configuration.
@@ -115,7 +114,6 @@ pub enum Request {
     SetPort {
         /// Number of the device.
         device: u16,
-        /// New link state.
         state: PortState,
     },
     /// Injects a catastrophic device error, which the device reports to the guest driver: [`Response::Done`].
@@ -195,7 +193,6 @@ pub enum Request {
     ImpairAdd {
         /// Number of the device.
         device: u16,
-        /// Selectors and action.
         rule: RuleEntry,
     },
     /// Lists the peers of a device: [`Response::Peers`], or [`Response::Members`] on the ring fabric.
@@ -231,7 +228,6 @@ const fn one_file() -> NonZeroU16 {
     NonZeroU16::MIN
 }
 
-/// A response.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Response {
@@ -248,7 +244,6 @@ pub enum Response {
     },
     /// Outcome of a reload.
     Reloaded(Reloaded),
-    /// All tables.
     Tables(Vec<TableRow>),
     /// One page of a list.
     Page(ListPage),
@@ -256,17 +251,13 @@ pub enum Response {
     Text(TextPage),
     /// What a queue pair is waiting for.
     Explanation(Box<Explanation>),
-    /// Counters.
     Counters(Box<Counters>),
-    /// All impairments.
     Impairments(Vec<ImpairmentRow>),
-    /// All peers.
     Peers(Vec<PeerRow>),
     /// All members of the ring.
     Members(Vec<MemberRow>),
     /// Number of the impairment that was added.
     Impairment(u32),
-    /// Success.
     Done {},
     /// Failure, with a message of one line. Nothing has changed.
     Error(String),
@@ -275,7 +266,6 @@ pub enum Response {
 /// A table of one or more interfaces.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TableRow {
-    /// Name.
     pub name: String,
     /// Contents, in one line.
     pub help: String,
@@ -297,7 +287,6 @@ impl From<&TableSpec> for TableRow {
 pub struct ListPage {
     /// An array of at most [`PAGE_ROWS`](crate::frontend::table::PAGE_ROWS) rows, under the name of the table.
     pub rows: Named,
-    /// See [`Page::next`].
     pub next: Option<u64>,
 }
 
@@ -315,7 +304,6 @@ pub struct TextPage {
     pub columns: Vec<String>,
     /// Text of each column, for at most [`PAGE_ROWS`](crate::frontend::table::PAGE_ROWS) rows.
     pub lines: Vec<Vec<String>>,
-    /// See [`Page::next`].
     pub next: Option<u64>,
 }
 
@@ -347,7 +335,6 @@ pub struct Reloaded {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum PortState {
-    /// Frames pass.
     Up,
     /// Frames are dropped in both directions.
     Down,
@@ -365,16 +352,13 @@ pub enum DeviceState {
     NotAnswering,
 }
 
-/// A device.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeviceRow {
     /// Number of the device.
     pub id: u16,
     /// Device interface, by its key in the configuration.
     pub interface: String,
-    /// Ethernet address.
     pub mac: String,
-    /// IPv4 address.
     pub ipv4: Ipv4Addr,
     /// IPv6 address: the configured one, or the link-local address derived from the MAC.
     pub ipv6: Ipv6Addr,
@@ -408,18 +392,13 @@ pub struct DeviceRow {
 pub struct Counters {
     /// Counters specific to the device interface, by its key in the configuration.
     pub frontend: Named,
-    /// Transport.
     pub engine: Stats,
     /// Queue pairs by state, as of this moment.
     #[serde(default)]
     pub qps: QpStates,
-    /// Port.
     pub port: PortCounters,
-    /// Fabric.
     pub fabric: FabricStats,
-    /// The vfio-user server.
     pub vfio: VfioCounters,
-    /// Commands and doorbells.
     pub interface: InterfaceCounters,
     /// The log, which all devices share.
     pub log: LogCounters,
@@ -435,13 +414,11 @@ pub struct LogCounters {
 /// Counters of the vfio-user server.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VfioCounters {
-    /// Clients that connected.
     pub clients: u64,
     /// Messages of all clients.
     pub messages: MessageStats,
     /// DMA ranges that are currently mapped.
     pub dma_ranges: u64,
-    /// Interrupts.
     pub interrupts: msix::Stats,
 }
 
@@ -483,7 +460,6 @@ impl From<&Monitor> for InterfaceCounters {
     }
 }
 
-/// See [`PortStats`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PortCounters {
     /// RoCE packets delivered to the transport.
@@ -498,7 +474,6 @@ pub struct PortCounters {
     pub nic_receive: Traffic,
     /// Number of times the link went down.
     pub link_downed: u64,
-    /// ARP messages processed.
     pub arp: u64,
     /// IPv6 neighbour discovery messages processed.
     pub neighbour_discovery: u64,

@@ -18,9 +18,7 @@ use crate::hca::Hca;
 pub enum PeerCall {
     /// Lists the peers and their counters.
     List(oneshot::Sender<Result<PeerList, PeersError>>),
-    /// Adds a peer.
     Add(UdpPeer, oneshot::Sender<Result<(), PeersError>>),
-    /// Removes a peer.
     Remove(SocketAddr, oneshot::Sender<Result<(), PeersError>>),
 }
 
@@ -60,7 +58,7 @@ impl PeerCall {
         }
     }
 
-    /// Executes the request and answers it. An error of `send` means that the requester is gone. The port learns or
+    /// Executes the request and answers it. An error of `send` means that the requester has disconnected. The port learns or
     /// removes the addresses derived from a configured MAC, as at start-up.
     pub fn answer<F: Frontend>(self, hca: &mut Hca<F>, fabric: &mut impl Fabric) {
         let members = fabric.members();

@@ -14,16 +14,13 @@ use crate::record::Header;
 /// Bound: pending changes. As many as control clients, each of which waits for one at a time.
 const CHANGES: usize = 16;
 
-/// A running device.
 #[derive(Debug)]
 pub struct Device {
-    /// Device ID.
     pub id: u16,
     /// Device interface, by its key in the configuration.
     pub interface: &'static str,
     /// Interface name in captures.
     pub name: String,
-    /// Addresses.
     pub identity: Identity,
     /// Socket of the VMM.
     pub socket: Option<PathBuf>,
@@ -51,7 +48,6 @@ pub type DeviceRegistry = watch::Receiver<Devices>;
 pub enum Change {
     /// Adds a device from its configuration entry. Returns its ID and socket path.
     Add(Map<String, Value>, oneshot::Sender<Result<(u16, Option<PathBuf>), String>>),
-    /// Removes a device.
     Remove(u16, oneshot::Sender<Result<(), String>>),
     /// Applies a configuration text.
     Reload(String, oneshot::Sender<Result<Reloaded, String>>),

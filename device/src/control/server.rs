@@ -53,7 +53,6 @@ const ACCEPT_PAUSE: Duration = Duration::from_secs(1);
 /// What the control server needs to answer requests.
 #[derive(Debug)]
 pub struct Service {
-    /// The running devices.
     pub registry: DeviceRegistry,
     /// Channel for change requests.
     pub changes: mpsc::Sender<Change>,
@@ -101,7 +100,6 @@ pub async fn serve(listener: &Listener, service: Service) -> io::Result<()> {
     }
 }
 
-/// A connected client.
 struct ClientSlot {
     task: AbortHandle,
     idle: Arc<IdleSince>,

@@ -231,7 +231,7 @@ impl TxBatch {
         &self.bytes[range]
     }
 
-    /// Drops the first `frames`. The memory is reused once all are gone.
+    /// Drops the first `frames`. The memory is reused once all are dropped.
     pub(super) fn advance(&mut self, frames: usize) {
         self.frames.drain(..frames);
         if self.frames.is_empty() {
@@ -354,7 +354,6 @@ impl RxBatch {
         self.frames.iter().map(|frame| (&self.storage[frame.range.clone()], frame.icrc))
     }
 
-    /// Number of frames.
     pub fn len(&self) -> usize {
         self.frames.len()
     }

@@ -29,7 +29,6 @@ const MAX_BYTES: usize = 16 << 20;
 /// Bound: spare buffers, each sized for the frames of one turn. More than are ever in use while a member keeps up.
 const MAX_SPARES: usize = 4;
 
-/// Networks by name.
 #[derive(Debug, Default)]
 pub struct Networks(HashMap<String, Arc<Network>>);
 
@@ -461,7 +460,7 @@ mod tests {
         let [mut a, mut b, _c] = network();
         b.disable_wakeups();
         a.send(&mut batch(&[(MACS[1], 1)]));
-        assert!(b.has_frames() && !is_ready(&b) && !b.enable_wakeups(), "who is awake looks by itself");
+        assert!(b.has_frames() && !is_ready(&b) && !b.enable_wakeups(), "a thread that is awake polls");
         b.disable_wakeups();
         assert_eq!(received(&mut b), [1]);
         assert!(b.enable_wakeups());
@@ -534,7 +533,7 @@ mod tests {
 
         drop(a);
         b.send(&mut plain(&[(MACS[2], UNOWNED, 9)]));
-        assert_eq!(received_plain(&mut c), [9], "what was learned of who is gone is anybody's");
+        assert_eq!(received_plain(&mut c), [9], "addresses of a removed member are free");
     }
 
     #[test]

@@ -69,7 +69,6 @@ impl<O: Copy + Eq + Hash> MacTable<O> {
         self.entries.insert(mac, Entry { owner, kind: Kind::Fixed });
     }
 
-    /// All configured MACs.
     pub(super) fn all_fixed(&self) -> impl Iterator<Item = MacAddr> {
         let fixed = self.entries.iter().filter(|(_, entry)| matches!(entry.kind, Kind::Fixed));
         fixed.map(|(mac, _)| *mac)

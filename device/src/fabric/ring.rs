@@ -2,7 +2,7 @@
 //!
 //! A network is a directory. Each HCA listens there on a socket named after its MAC, so a MAC belongs to one HCA, and
 //! connects to the others that it finds (`discovery`). The socket between two members stays open: a byte on it wakes
-//! a member that sleeps, and its end means that the other is gone. An eventfd would wake a little faster, but both
+//! a member that sleeps, and its end means that the other has closed it. An eventfd would wake a little faster, but both
 //! sides share its flags. A peer could fill it, make it blocking, and thus stop a writer. A send on a socket of our
 //! own never waits.
 //!

@@ -27,9 +27,7 @@ const MACS_SHOWN: usize = 16;
 /// Destination of a frame of the HCA.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Route {
-    /// To one peer.
     Peer(usize),
-    /// To every peer.
     Flood,
     /// Nowhere: the destination is the HCA itself.
     Own,
@@ -48,7 +46,6 @@ pub enum AdmitError {
 
 /// Why the list of peers is not changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-#[allow(missing_docs)]
 pub enum PeerError {
     #[error("{0} is already a peer")]
     Known(SocketAddr),
@@ -99,7 +96,6 @@ pub struct Switch {
 enum Owner {
     /// This HCA. The driver of its NIC may use any MAC.
     Own,
-    /// A peer.
     Peer(usize),
 }
 
@@ -426,7 +422,7 @@ mod tests {
         };
         for n in 0..10_000 {
             admit(&mut switch, invented(n), 2).unwrap();
-            assert_eq!(route(&switch, invented(n)), Route::Peer(1), "who spoke last is known");
+            assert_eq!(route(&switch, invented(n)), Route::Peer(1), "the last sender is known");
         }
         assert_eq!((switch.macs.len(), switch.macs.learned(Owner::Peer(1))), (MAX_LEARNED + 2, MAX_LEARNED));
         assert_eq!(route(&switch, invented(9_487)), Route::Flood, "it lost its oldest");

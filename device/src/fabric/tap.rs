@@ -54,7 +54,6 @@ impl fmt::Display for InterfaceName {
     }
 }
 
-/// A tap interface.
 #[derive(Debug)]
 pub struct TapFabric {
     tap: OwnedFd,

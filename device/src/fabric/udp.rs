@@ -529,7 +529,7 @@ mod tests {
         let arrived = |socket: &UdpSocket| std::iter::from_fn(|| socket.recv(&mut [0; 100]).ok()).count();
 
         a.send(&frame(MacAddr::BROADCAST, A)).unwrap();
-        assert_eq!(received(&mut hub).len(), 1, "the hub's HCA hears it too");
+        assert_eq!(received(&mut hub).len(), 1, "the hub's HCA receives it too");
         assert_eq!((arrived(&a), arrived(&b), received(&mut other).len()), (0, 1, 1));
 
         b.send(&frame(A, B)).unwrap();

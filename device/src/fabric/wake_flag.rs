@@ -24,7 +24,6 @@ impl WakeFlag<'_> {
         self.0.load(Ordering::Relaxed) != 0 && self.0.swap(0, Ordering::Relaxed) != 0
     }
 
-    /// Cancels the request.
     pub(super) fn clear(&self) {
         self.0.store(0, Ordering::Relaxed);
     }

@@ -70,7 +70,7 @@ fn hung_device_keeps_its_id() {
     let registry = fleet.registry();
     let error = block_on(fleet.remove(1)).unwrap_err().to_string();
     assert_eq!(error, "hca1 did not stop within 2 s and will be removed when it stops");
-    assert_eq!(files(&folder), 1, "nobody finds its socket");
+    assert_eq!(files(&folder), 1, "its socket cannot be found");
     assert!(block_on(fleet.remove(1)).unwrap_err().to_string().contains("has not stopped yet"));
     let entry = serde_json::from_str(&device(&folder, 1)).unwrap();
     let error = fleet.add(entry).unwrap_err().to_string();

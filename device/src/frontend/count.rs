@@ -30,7 +30,6 @@ impl<const MIN: u8, const MAX: u8> Count<MIN, MAX> {
         self.0
     }
 
-    /// The count itself.
     pub const fn get(self) -> u32 {
         1 << self.0
     }

@@ -23,7 +23,6 @@ pub struct InterfaceInfo {
     pub drivers: &'static [&'static str],
     /// Reason why its doorbells must trap; see [`Interface::NEEDS_TRAPS`].
     pub needs_traps: Option<&'static str>,
-    /// Strict rules.
     pub rules: &'static [&'static Rule],
     /// Reasons to ignore a store or a frame, beside [`reason::ALL`](super::reason::ALL).
     pub ignore_reasons: &'static [&'static [IgnoreReason]],
@@ -67,7 +66,7 @@ pub fn table(name: &str) -> Result<&'static TableSpec, UnknownTableError> {
 
 /// No interface has a table with this name.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[error("unknown table {0:?}; the tables are {list}", list = names(tables().iter().map(|spec| spec.name)))]
+#[error("unknown table \"{}\"; the tables are {}", .0.escape_debug(), names(&tables()))]
 pub struct UnknownTableError(String);
 
 /// Returns the keys of all interfaces for a text: `a, b or c`.
@@ -80,15 +79,14 @@ pub fn keys() -> String {
     }
 }
 
-fn names(names: impl Iterator<Item = &'static str>) -> String {
-    names.collect::<Vec<_>>().join(", ")
+fn names(tables: &[&TableSpec]) -> String {
+    tables.iter().map(|spec| spec.name).collect::<Vec<_>>().join(", ")
 }
 
 /// Generates the configuration entry and [`ALL`] from one line per interface. The module of an interface provides
 /// `Options` and `Device`, which implements [`Interface`]. Its name is the configuration key.
 macro_rules! interfaces {
     ($($(#[$doc:meta])* $name:ident: $module:ident,)*) => {
-        /// All device interfaces.
         pub const ALL: &[InterfaceInfo] = &[$(InterfaceInfo::of::<$module::Device>(),)*];
 
         /// Device interface and its options.
@@ -127,7 +125,6 @@ macro_rules! interfaces {
 }
 
 interfaces! {
-    /// JingZhao (HanGu) HCA.
     Jingzhao: jingzhao,
     /// Mellanox InfiniHost III Lx (MT25204), for the in-tree Linux driver `ib_mthca`.
     Mthca: mthca,

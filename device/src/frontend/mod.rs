@@ -64,7 +64,6 @@ impl PortNumber {
     /// The first port, which is the only one.
     pub const ONE: Self = Self(1);
 
-    /// Returns the number.
     pub const fn get(self) -> u8 {
         self.0
     }
@@ -95,7 +94,6 @@ pub struct Context<'a> {
     pub now: Instant,
     /// PCI configuration space, as software has programmed it.
     pub config: &'a ConfigSpace,
-    /// Transport engine.
     pub engine: &'a mut Engine,
     /// Guest memory that is mapped for DMA.
     pub dma: &'a GuestMemory,
@@ -103,7 +101,6 @@ pub struct Context<'a> {
     pub port: &'a mut Port,
     /// Management agents of the port, if it is an InfiniBand port.
     pub management: Option<&'a mut Management>,
-    /// MSI-X vectors.
     pub interrupts: &'a mut Interrupts,
     /// Trace, strict rules and counters of the interface.
     pub monitor: &'a mut Monitor,
@@ -171,7 +168,6 @@ impl Context<'_> {
 /// Resources that the engine's view of a device borrows.
 #[derive(Debug)]
 pub struct HostContext<'a> {
-    /// Current time.
     pub now: Instant,
     /// Addresses of the fabric's ports.
     pub addresses: &'a Addresses,

@@ -26,13 +26,11 @@ impl<const PERIOD_MS: u64> PollSet<PERIOD_MS> {
         self.due
     }
 
-    /// Adds a QP.
     pub(crate) fn insert(&mut self, index: u32, now: Instant) {
         self.indices.insert(index);
         self.due.get_or_insert(now + Self::PERIOD);
     }
 
-    /// Removes a QP.
     pub(crate) fn remove(&mut self, index: u32) {
         self.indices.remove(&index);
         self.due = self.due.filter(|_| !self.indices.is_empty());

@@ -9,5 +9,4 @@ pub const WIDTH: IgnoreReason = IgnoreReason::guest_bug("width");
 /// Memory space is disabled in the PCI command register.
 pub const MEMORY_SPACE_OFF: IgnoreReason = IgnoreReason::expected("memory_space_off");
 
-/// All of them.
 pub const ALL: &[IgnoreReason] = &[NO_REGISTER, WIDTH, MEMORY_SPACE_OFF];

@@ -25,16 +25,12 @@ use crate::frontend::table::{Row, TableSpec, hex, or_dash, yes};
 use crate::memory::region::{MemoryRegion, Rights, Translation};
 use crate::telemetry::monitor::{IgnoredRow, Monitor};
 
-/// A queue pair.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct QpRow {
     /// QPN, as software knows it.
     pub qpn: u32,
-    /// Current state.
     pub state: QpState,
-    /// Transport service.
     pub service: Service,
-    /// Protection domain.
     pub pd: u32,
     /// Next PSN to send.
     pub send_psn: u32,
@@ -60,7 +56,7 @@ pub struct QpRow {
     pub max_rd_atomic: u8,
     /// Maximum number of outstanding READs and atomics as responder.
     pub max_dest_rd_atomic: u8,
-    /// Activity since RESET.
+    /// Counters since the QP left RESET.
     pub counters: QpCounters,
     /// Reasons why doorbells or packets were ignored, if any were.
     #[serde(default)]
@@ -110,7 +106,6 @@ pub struct Peer {
     pub qpn: u32,
     /// MAC, such as `02:00:00:00:00:02`.
     pub mac: String,
-    /// IP address.
     pub ip: IpAddr,
 }
 
@@ -135,14 +130,13 @@ pub enum QpState {
     Rtr,
     Rts,
     Sqe,
-    /// SQD, drained.
+    /// SQD with a drained send queue.
     Sqd,
-    /// SQD, still draining.
+    /// SQD while the send queue drains.
     Draining,
     Err,
 }
 
-/// Transport service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[allow(missing_docs)]
@@ -156,7 +150,6 @@ pub enum Service {
     Gsi,
 }
 
-/// A completion queue.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CqRow {
     /// CQN, as software knows it.
@@ -177,9 +170,7 @@ pub struct CqRow {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Armed {
-    /// Nothing.
     No,
-    /// Any completion.
     Any,
     /// A solicited or failed completion.
     Solicited,
@@ -204,10 +195,8 @@ impl fmt::Display for Fault {
     }
 }
 
-/// An event queue.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EqRow {
-    /// EQ number.
     pub eqn: u32,
     /// Number of entries of the buffer.
     pub entries: u64,
@@ -223,16 +212,12 @@ pub struct EqRow {
     pub overflowed: bool,
 }
 
-/// A memory region.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MrRow {
     /// The key, including its variant bits.
     pub key: u32,
-    /// Protection domain.
     pub pd: u32,
-    /// Start address.
     pub start: u64,
-    /// Length in bytes.
     pub length: u64,
     /// Access rights beside local read.
     pub rights: Vec<Right>,
@@ -256,9 +241,7 @@ pub enum Right {
 pub struct IcmRow {
     /// Translation that the range belongs to.
     pub table: IcmTable,
-    /// ICM address.
     pub start: u64,
-    /// Length in bytes.
     pub length: u64,
     /// Bus address of the first byte.
     pub bus: u64,

@@ -53,7 +53,6 @@ pub struct Table<F> {
 }
 
 impl<F> Table<F> {
-    /// Creates a table.
     pub const fn new(spec: &'static TableSpec, page: fn(&F, &TableContext<'_>) -> Page) -> Self {
         Self { spec, page }
     }

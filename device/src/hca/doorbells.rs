@@ -1,6 +1,6 @@
 //! Doorbells that a guest stores without an exit, in pages mapped by its VMM.
 //!
-//! Such a store notifies nobody, so the device polls. It polls in every turn, and between turns at intervals that
+//! Such a store causes no notification, so the device polls. It polls in every turn, and between turns at intervals that
 //! grow with the idle time ([`interval`]). A doorbell found is handled as if the client had written it, so records
 //! and traces show it like any other store. The front-end has to recover stores that were overwritten between two
 //! polls, see [`Frontend::map_doorbells`].

@@ -28,7 +28,6 @@ impl<F: Frontend> Hca<F> {
         self.management = node.map(|node| Management::new(own, limited(node)));
     }
 
-    /// Inputs of management.
     pub(super) fn view(&self) -> View {
         View { now: self.now, counters: Counters::of(self.port.stats(), self.engine.stats()) }
     }

@@ -144,7 +144,7 @@ impl Frontend for Stub {
     }
 }
 
-/// IPoIB's broadcast group.
+/// The broadcast group of IPoIB.
 const GROUP: Ipv6Addr = Ipv6Addr::new(0xff12, 0x401b, 0xffff, 0, 0, 0, 0xffff, 0xffff);
 
 impl Stub {

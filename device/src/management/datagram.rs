@@ -22,7 +22,6 @@ pub struct Datagram {
     pub destination: Lid,
     /// QP of the receiver, by its number on the wire.
     pub destination_qp: Qpn,
-    /// The MAD.
     pub mad: Mad,
 }
 

@@ -18,7 +18,6 @@ use crate::identity::Identity;
 const GUIDS_PER_BLOCK: usize = 8;
 /// P_Keys in a block of P_KeyTable.
 const PKEYS_PER_BLOCK: usize = 32;
-/// Blocks of VLArbitrationTable.
 const VL_ARBITRATION_BLOCKS: u32 = 4;
 
 /// Node attributes of a device interface.
@@ -45,7 +44,7 @@ pub struct NodeProfile {
 /// Whether to check the M_Key of a request. Software may query its own port without one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MkeyCheck {
-    /// Check it.
+    /// The port enforces P_Keys.
     Enforce,
     /// Do not check it.
     Ignore,

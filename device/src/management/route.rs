@@ -11,11 +11,11 @@ use super::PERMISSIVE_LID;
 /// Next hop of an SMP.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Hop {
-    /// This node.
+    /// The MAD is for this node.
     Here(Mad),
     /// Leaves through this port.
     Port(u8, Mad),
-    /// Discard.
+    /// The MAD is discarded.
     Nowhere,
 }
 

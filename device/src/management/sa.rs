@@ -168,7 +168,6 @@ enum Answer {
     Table(Records),
 }
 
-/// A parsed request.
 #[derive(Clone, Copy, Debug)]
 struct Request<'a> {
     header: Header,

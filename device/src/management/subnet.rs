@@ -136,7 +136,7 @@ impl Subnet {
         header.method.is_response() && header.tid >> 32 == TID >> 32
     }
 
-    /// Handles an answer to an own request. It is accepted once, from the HCA that was asked. Returns the next
+    /// Handles an answer to an own request. It is accepted once, from the HCA that was queried. Returns the next
     /// request: one per answer, so that no peer can make this HCA send more than it sends itself.
     pub(super) fn handle_answer(&mut self, now: Instant, from: Lid, mad: &Mad) -> Option<Datagram> {
         let header = protocol::mad::header(mad);
@@ -170,7 +170,7 @@ impl Subnet {
     }
 
     /// Inserts a node, replacing one if the table is full: preferably one that answered sweeps but no request of its
-    /// own, and among those the one heard of least recently.
+    /// own, and among those the least recently seen one.
     fn insert(&mut self, now: Instant, lid: Lid, info: NodeInfo) {
         if self.nodes.len() >= MAX_NODES
             && let Some((least, _)) =

@@ -42,7 +42,6 @@ pub struct DmaError {
     pub iova: Iova,
     /// Length of the access.
     pub len: usize,
-    /// "read" or "write".
     pub access: &'static str,
 }
 
@@ -51,12 +50,7 @@ pub struct DmaError {
 pub enum MapError {
     /// The range is empty, exceeds the address space, is not made of whole pages, or grants no access.
     #[error("the DMA range has an invalid {what}: {value:#x}")]
-    Invalid {
-        /// The invalid field.
-        what: &'static str,
-        /// Its value.
-        value: u64,
-    },
+    Invalid { what: &'static str, value: u64 },
     /// It overlaps a mapped range.
     #[error("the DMA range at {iova} overlaps a range that is already mapped")]
     Overlap {
@@ -70,7 +64,6 @@ pub enum MapError {
     OutsideFile {
         /// Offset in the file.
         offset: u64,
-        /// Length in bytes.
         len: u64,
         /// Length of the file.
         file_len: u64,
@@ -96,7 +89,7 @@ pub enum MapError {
     /// The file is on a file system that may withhold pages.
     #[error("the guest memory file is on a file system of type {magic:#x}, expected tmpfs or hugetlbfs")]
     FileSystem {
-        /// `f_type` of `statfs`.
+        /// `f_type` as statfs(2) returns it.
         magic: u64,
     },
     /// The file cannot be mapped.
@@ -205,7 +198,6 @@ impl GuestMemory {
         Ok(())
     }
 
-    /// Unmaps everything.
     pub fn unmap_all(&mut self) {
         self.map.change().clear();
         if let Some(sink) = &self.sink {

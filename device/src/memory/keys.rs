@@ -28,7 +28,6 @@ pub enum Purpose {
 pub struct Allocated {
     /// The whole key, as it was last.
     pub key: Lkey,
-    /// Protection domain.
     pub pd: Pdn,
     /// Purpose of the key.
     pub purpose: Purpose,
@@ -39,7 +38,6 @@ pub struct Allocated {
 pub enum Entry {
     /// Allocated, but not valid.
     Allocated(Allocated),
-    /// Valid.
     Valid(MemoryRegion),
 }
 

@@ -20,11 +20,9 @@ pub const MAX_BYTES_OF_ALL: u64 = 64 << 40;
 pub struct Limits {
     /// Number of ranges after merging.
     pub windows: usize,
-    /// Number of files.
     pub files: usize,
     /// Bytes of these files, each counted in full.
     pub bytes: u64,
-    /// Accepted file systems.
     pub file_systems: FileSystems,
 }
 

@@ -30,7 +30,7 @@ pub enum Translation {
         page_shift: PageShift,
         /// Page table entry of the first list.
         first_entry: u64,
-        /// As in `Paged`.
+        /// Offset into the first page, as in `Paged`.
         offset: u64,
     },
 }
@@ -105,15 +105,12 @@ pub enum Kind {
 pub struct MemoryRegion {
     /// The whole key. Some of its bits are the index in the key table.
     pub key: Lkey,
-    /// Protection domain.
     pub pd: Pdn,
     /// First address. Need not be page aligned.
     pub start: Va,
-    /// Length in bytes.
     pub len: u64,
     /// Reference point of addresses in requests.
     pub origin: Origin,
-    /// Access rights.
     pub rights: Rights,
     /// Location of the bytes.
     pub translation: Translation,

@@ -46,7 +46,6 @@ pub struct AccessTarget {
     pub initiator: Initiator,
     /// Key of the region.
     pub key: Lkey,
-    /// First byte.
     pub va: Va,
     /// Reference point of `va`.
     pub origin: Origin,
@@ -70,11 +69,8 @@ impl AccessTarget {
 /// this order, and splits at page boundaries. A length of 0 is not checked.
 #[derive(Clone, Copy, Debug)]
 pub struct RegionAccess<'a, P> {
-    /// Regions.
     pub keys: &'a KeyTable,
-    /// Page table.
     pub pages: P,
-    /// Guest memory.
     pub dma: &'a GuestMemory,
 }
 

@@ -46,7 +46,6 @@ impl Exposition {
         Family { text: &mut self.0, name }
     }
 
-    /// Returns the text.
     pub fn finish(self) -> String {
         self.0
     }

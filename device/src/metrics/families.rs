@@ -13,7 +13,6 @@ use crate::net::Traffic;
 /// State of a device at a scrape.
 #[derive(Debug)]
 pub struct Reading {
-    /// Device ID.
     pub id: u16,
     /// Device interface, by its key in the configuration.
     pub interface: &'static str,

@@ -46,9 +46,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_secs(1);
 /// Listening socket of the metrics server.
 #[derive(Debug)]
 pub enum Listener {
-    /// TCP.
     Tcp(std::net::TcpListener),
-    /// Unix socket.
     Unix(UnixSocket),
 }
 
@@ -95,9 +93,8 @@ pub async fn serve(listener: &Listener, process: Process, registry: DeviceRegist
     }
 }
 
-/// Connected clients.
 struct Clients {
-    /// Oldest first.
+    /// Tasks of the clients, oldest first.
     tasks: VecDeque<AbortHandle>,
     source: Arc<Mutex<Source>>,
     reserve: Reserve,
@@ -186,7 +183,6 @@ async fn read(devices: &[Arc<Device>]) -> Vec<Reading> {
     readings
 }
 
-/// Answers one request.
 async fn client(mut stream: impl AsyncRead + AsyncWrite + Unpin, source: &Mutex<Source>) -> io::Result<()> {
     let late = |_| io::Error::from(io::ErrorKind::TimedOut);
     let asked = tokio::time::timeout(CLIENT_TIMEOUT, head(&mut stream)).await.map_err(late)??;
@@ -204,7 +200,6 @@ async fn client(mut stream: impl AsyncRead + AsyncWrite + Unpin, source: &Mutex<
     tokio::time::timeout(CLIENT_TIMEOUT, give).await.map_err(late)?
 }
 
-/// A parsed request.
 #[derive(Debug, PartialEq, Eq)]
 enum Asked {
     /// GET or HEAD of the metrics; `body` is false for HEAD.
@@ -317,7 +312,7 @@ mod tests {
             }
             assert!(!text.contains("hcad_port_up{"), "{text}");
             let asked = Instant::now();
-            assert!(Arc::ptr_eq(&source.text().await, &text), "what is fresh is told again");
+            assert!(Arc::ptr_eq(&source.text().await, &text), "a fresh response is served again");
             assert!(asked.elapsed() < FRESH);
         });
     }

@@ -12,7 +12,6 @@ use protocol::roce::{Encap, IpAddrs};
 use crate::identity::Identity;
 use crate::net::UNRESOLVED;
 
-/// Default hop limit.
 pub(super) const HOP_LIMIT: u8 = 64;
 
 /// Configured ports of the fabric. Ports that follow the LID rule need not be listed.
@@ -29,9 +28,7 @@ pub struct Addresses {
 /// Addresses of a peer given by software.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PeerName {
-    /// IPv4 address.
     pub ip: Option<Ipv4Addr>,
-    /// Ethernet address.
     pub mac: Option<MacAddr>,
     /// GID. Used only if it is an IPv6 address or a mapped IPv4 address.
     pub gid: [u8; 16],

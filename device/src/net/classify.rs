@@ -14,9 +14,7 @@ use crate::identity::Identity;
 /// Receiver of a frame at an HCA without a NIC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Class {
-    /// The engine.
     Roce,
-    /// The host stack.
     HostStack,
 }
 

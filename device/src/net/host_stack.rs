@@ -78,7 +78,6 @@ impl HostStack {
         other.addresses().for_each(|ip| self.neighbours.release(ip, other.mac));
     }
 
-    /// Resolves a neighbour.
     pub(super) fn resolve(&mut self, now: Instant, ip: IpAddr) -> Resolved {
         self.neighbours.resolve(now, ip)
     }
@@ -93,7 +92,6 @@ impl HostStack {
         self.waiting.pop_ready()
     }
 
-    /// Drops queued frames.
     pub(super) fn clear_waiting(&mut self) {
         self.waiting.clear();
     }

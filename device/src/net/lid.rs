@@ -31,20 +31,15 @@ const LAST_MULTICAST: u16 = 0xfffe;
 /// Global route header requested by software.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Grh {
-    /// Destination GID.
     pub dgid: [u8; 16],
-    /// Traffic class.
     pub traffic_class: u8,
-    /// Flow label.
     pub flow_label: FlowLabel,
-    /// Hop limit.
     pub hop_limit: u8,
 }
 
 /// Route of an InfiniBand packet, as requested by software.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Route {
-    /// Destination LID.
     pub dlid: Lid,
     /// Service level, four bits.
     pub service_level: u8,
@@ -57,7 +52,6 @@ pub struct Route {
 pub struct Source {
     /// Source LID; 0 if the port's MAC is neither configured nor follows the LID rule.
     pub slid: Lid,
-    /// Service level.
     pub service_level: u8,
     /// Whether it had a global route header.
     pub grh: bool,

@@ -16,7 +16,6 @@ use super::{DropReason, PortStats, Resolved};
 use crate::fabric::TxBatch;
 use crate::identity::Identity;
 
-/// One port.
 #[derive(Debug)]
 pub struct Port {
     link: Link,
@@ -280,7 +279,6 @@ impl Port {
         }
     }
 
-    /// Returns the counters.
     pub fn stats(&self) -> &PortStats {
         &self.stats
     }

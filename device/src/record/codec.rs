@@ -89,12 +89,7 @@ pub enum CodecError {
     CutOff,
     /// The tag, form or flag is unknown.
     #[error("a recorded entry contains an unknown {what}: {value:#x}")]
-    Unknown {
-        /// What is unknown.
-        what: &'static str,
-        /// Its value.
-        value: u64,
-    },
+    Unknown { what: &'static str, value: u64 },
     /// A number is out of range.
     #[error("a recorded entry contains a number that is out of range")]
     TooLarge,
@@ -153,7 +148,6 @@ pub(super) fn learn(bytes: &[u8], cache: &mut DedupCache) -> Result<usize, Codec
     }
 }
 
-/// Appends an entry.
 pub(super) fn encode(entry: &Entry<'_>, to: &mut Vec<u8>) {
     match entry {
         Entry::Time { passed } => numbers(to, tag::TIME, &[*passed]),

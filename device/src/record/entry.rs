@@ -8,67 +8,108 @@ use twox_hash::XxHash3_64;
 /// Longest contents to compare that are recorded in full. It covers everything that a device writes into queues.
 const SHORT: usize = 64;
 
-/// One recorded event.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Entry<'a> {
     /// Nanoseconds elapsed on the device's clock since the last such entry.
-    Time { passed: u64 },
+    Time {
+        passed: u64,
+    },
     /// The client mapped memory.
-    Map { iova: u64, len: u64, read: bool, write: bool, reachable: bool },
+    Map {
+        iova: u64,
+        len: u64,
+        read: bool,
+        write: bool,
+        reachable: bool,
+    },
     /// The client unmapped memory.
-    Unmap { iova: u64, len: u64 },
+    Unmap {
+        iova: u64,
+        len: u64,
+    },
     /// The client unmapped all memory, or disconnected.
     UnmapAll,
-    /// A step begins.
     Input(Input<'a>),
     /// The device read guest memory. `None`: the access was denied.
-    Read { iova: u64, len: usize, bytes: Option<&'a [u8]> },
+    Read {
+        iova: u64,
+        len: usize,
+        bytes: Option<&'a [u8]>,
+    },
     /// The device wrote guest memory, or the access was denied.
-    Write { iova: u64, data: Content<'a>, done: bool },
+    Write {
+        iova: u64,
+        data: Content<'a>,
+        done: bool,
+    },
     /// The device executed a compare-and-swap on guest memory.
-    Update { iova: u64, outcome: Update },
+    Update {
+        iova: u64,
+        outcome: Update,
+    },
     /// The device signalled a vector to the client.
-    Interrupt { vector: usize },
+    Interrupt {
+        vector: usize,
+    },
     /// The device sent a frame to the fabric.
     Frame(Content<'a>),
     /// The data that the client read.
     Answer(Content<'a>),
     /// The step [`Input::Drain`] ended and left this work.
-    Drained { frames: bool, other: bool },
-    /// The record ends.
+    Drained {
+        frames: bool,
+        other: bool,
+    },
     End(Ending),
 }
 
 /// An input of the device.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[allow(missing_docs, reason = "the fields are those of the device's functions")]
 pub enum Input<'a> {
     /// The client reads a region; `region` is an index of `linux/vfio.h`.
-    RegionRead { region: u8, offset: u64, len: usize },
+    RegionRead {
+        region: u8,
+        offset: u64,
+        len: usize,
+    },
     /// The client writes a region.
-    RegionWrite { region: u8, offset: u64, data: Cow<'a, [u8]> },
+    RegionWrite {
+        region: u8,
+        offset: u64,
+        data: Cow<'a, [u8]>,
+    },
     /// The client sets or clears the eventfd of a vector.
-    Eventfd { vector: usize, present: bool },
+    Eventfd {
+        vector: usize,
+        present: bool,
+    },
     /// The client masks or unmasks a vector.
-    Mask { vector: usize, masked: bool },
+    Mask {
+        vector: usize,
+        masked: bool,
+    },
     /// The client signals a vector.
-    Trigger { vector: usize },
+    Trigger {
+        vector: usize,
+    },
     /// The client clears all eventfds.
     Unwire,
     /// The client resets the function.
     Reset,
-    /// The client disconnects.
     Disconnect,
     /// A frame arrived from the fabric.
     Frame(Cow<'a, [u8]>),
     /// A deadline may have passed.
     Deadline,
-    /// A turn ends.
     Drain,
     /// The fabric has sent frames; `frames` are left.
-    Left { frames: usize },
+    Left {
+        frames: usize,
+    },
     /// The cable is plugged or unplugged.
-    Link { up: bool },
+    Link {
+        up: bool,
+    },
     /// The operator injects a device error.
     Fail,
     /// A host with this MAC appears on the fabric.
@@ -131,7 +172,6 @@ pub enum Ending {
 }
 
 impl Input<'_> {
-    /// Copies borrowed bytes.
     pub(super) fn into_owned(self) -> Input<'static> {
         match self {
             Self::RegionRead { region, offset, len } => Input::RegionRead { region, offset, len },

@@ -12,7 +12,6 @@ pub const FORMAT: u32 = 1;
 /// What was recorded, and by which version.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Header {
-    /// [`FORMAT`].
     pub format: u32,
     /// Version of hcad. Another version may behave differently.
     pub hcad: String,

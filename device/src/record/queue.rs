@@ -28,7 +28,6 @@ const SPARE: usize = 32;
 
 pub(super) struct Queue {
     state: Mutex<State>,
-    /// Wakes the writer.
     wake: Condvar,
     /// Signals that the writer has ended.
     ended: Condvar,
@@ -38,7 +37,7 @@ struct State {
     chunks: VecDeque<Vec<u8>>,
     /// Bytes of all chunks, including those being written.
     waiting: usize,
-    /// Bound of `waiting`.
+    /// Limit of the bytes in `waiting`.
     room: usize,
     spare: Vec<Vec<u8>>,
     cache: DedupCache,

@@ -90,7 +90,6 @@ impl Reader {
         Ok(Self { from, header, chunk, cache: DedupCache::default(), at: 0, read, cut_off: false })
     }
 
-    /// Returns the header.
     pub fn header(&self) -> &Header {
         &self.header
     }

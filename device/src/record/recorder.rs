@@ -1,4 +1,4 @@
-//! Writes a record.
+//! Writes session records to a file.
 
 use std::fmt;
 use std::io::{self, BufWriter, Write};

@@ -15,7 +15,6 @@ pub struct ReplaySource {
     /// The device's clock in nanoseconds.
     now: u64,
     began: Option<u64>,
-    /// The current step.
     input: Option<Input<'static>>,
     stop: Option<Stop>,
     /// Outputs of the device as text, if requested.
@@ -25,7 +24,6 @@ pub struct ReplaySource {
 /// Counters of a replay.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Steps.
     pub steps: u64,
     /// Reads of guest memory by the device.
     pub reads: u64,
@@ -48,9 +46,7 @@ pub struct Difference {
     pub at: Duration,
     /// Description of the step.
     pub input: String,
-    /// The recorded output.
     pub recorded: String,
-    /// The actual output.
     pub found: String,
 }
 
@@ -90,7 +86,6 @@ impl ReplaySource {
         self.log.as_mut().map(std::mem::take).unwrap_or_default()
     }
 
-    /// Returns the counters.
     pub fn counts(&self) -> Counts {
         let span = Duration::from_nanos(self.now.saturating_sub(self.began.unwrap_or(self.now)));
         Counts { span, ..self.counts }
@@ -204,7 +199,6 @@ impl ReplaySource {
         }
     }
 
-    /// Compares an output.
     pub(super) fn output(&mut self, output: &Entry<'_>) {
         match output {
             Entry::Interrupt { .. } => self.counts.interrupts += 1,

@@ -38,40 +38,18 @@ pub struct Options {
 pub enum ReplayError {
     /// The file cannot be read.
     #[error("{}: {source}", path.display())]
-    Read {
-        /// The file.
-        path: PathBuf,
-        /// Reason.
-        source: ReadError,
-    },
+    Read { path: PathBuf, source: ReadError },
     /// The recorded device cannot be created.
     #[error("{}: invalid recorded configuration: {source}", path.display())]
-    Config {
-        /// The file.
-        path: PathBuf,
-        /// Reason.
-        source: ConfigError,
-    },
+    Config { path: PathBuf, source: ConfigError },
     /// The trace cannot be written.
     #[error("cannot write {}", path.display())]
-    Trace {
-        /// The file.
-        path: PathBuf,
-        /// Reason.
-        source: io::Error,
-    },
-    /// The replay differs.
+    Trace { path: PathBuf, source: io::Error },
     #[error("{}: the replay differs from the recording", path.display())]
-    Differs {
-        /// The file.
-        path: PathBuf,
-    },
+    Differs { path: PathBuf },
     /// The record is damaged. The device was replayed up to that point.
     #[error("{}: the recording is damaged", path.display())]
-    Damaged {
-        /// The file.
-        path: PathBuf,
-    },
+    Damaged { path: PathBuf },
     /// Standard output is closed.
     #[error("cannot write to standard output")]
     Output(#[from] io::Error),

@@ -34,7 +34,6 @@ pub(crate) fn recorded(drivers: impl FnOnce()) -> Vec<Vec<u8>> {
     RECORDS.take().unwrap().iter().map(Written::bytes).collect()
 }
 
-/// Replays a record.
 pub(crate) fn replayed<F: Frontend>(hca: &mut Hca<F>, record: &[u8]) -> Report {
     let reader = Reader::new(Box::new(Cursor::new(record.to_vec()))).unwrap();
     play(hca, ReplaySource::new(reader), |_| Next::Go)

@@ -50,7 +50,6 @@ const MAX_QPS: usize = 4096;
 /// Ignored doorbells and packets of one QP since it last left RESET, or in RESET since.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ignored {
-    /// Number of them.
     pub count: u64,
     /// Reason of the last one.
     pub last: Reason,
@@ -59,7 +58,6 @@ pub struct Ignored {
 /// [`Ignored`] for an operator. The names of reasons are those of the interface.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct IgnoredRow {
-    /// Number of them.
     pub count: u64,
     /// Name of the last one's reason.
     pub last: String,
@@ -105,7 +103,6 @@ impl Monitor {
         *self.commands.entry(name).or_default().entry(status).or_default() += 1;
     }
 
-    /// Durations of commands.
     pub fn command_time(&self) -> &Durations {
         &self.command_time
     }
@@ -120,7 +117,6 @@ impl Monitor {
         *self.doorbells.entry(what).or_default() += 1;
     }
 
-    /// Doorbells by kind.
     pub fn doorbells(&self) -> &BTreeMap<&'static str, u64> {
         &self.doorbells
     }

@@ -143,7 +143,6 @@ impl Pending {
     }
 }
 
-/// The writer thread.
 struct WriterThread<W> {
     shared: Arc<Shared>,
     sink: W,

@@ -18,7 +18,6 @@ macro_rules! reasons {
             /// All reasons, in the order of their declaration.
             pub const ALL: [Self; [$($name),+].len()] = [$(Self::$reason,)+];
 
-            /// Short stable name.
             pub const fn name(self) -> &'static str {
                 match self {
                     $(Self::$reason => $name,)+
@@ -126,7 +125,6 @@ impl Reason {
         packets.chain(FrameReason::ALL.into_iter().map(FrameReason::name))
     }
 
-    /// Returns the severity.
     pub const fn severity(self) -> Severity {
         use DropReason as Drop;
         match self {

@@ -20,11 +20,8 @@ use super::file;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Keep {
-    /// In files.
     Files {
-        /// The first file.
         path: PathBuf,
-        /// Number of files.
         count: NonZeroU16,
     },
     /// In a ring of this size in memory.
@@ -93,7 +90,6 @@ impl From<RingBytes> for u64 {
 /// How to open files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Opening {
-    /// Truncates existing files.
     Replace,
     /// Requires that no file exists: this neither overwrites a file nor blocks on a FIFO.
     New,
@@ -126,7 +122,6 @@ pub struct Store {
 }
 
 enum Target {
-    /// Any writer.
     Out(BufWriter<Out>),
     /// Rotating files; those waiting are in order of their turns.
     Files {
@@ -222,7 +217,6 @@ impl Store {
         self.ended.as_deref().map(|why| (self.path.as_path(), why))
     }
 
-    /// Stores a record.
     pub fn push(&mut self, record: &[u8]) {
         if self.len >= self.max_len && !matches!(self.target, Some(Target::Memory(_))) {
             self.next_file();
@@ -417,7 +411,7 @@ mod tests {
         assert!(text.len() <= most.0 + 5 && text.len() > most.0 - 10, "{}", text.len());
         assert!(lines[1..].iter().all(|line| line.len() >= 4));
         store.push(&vec![b'x'; most.0 + 1]);
-        assert_eq!(store.kept().unwrap(), b"head\n", "a record longer than all is forgotten at once");
+        assert_eq!(store.kept().unwrap(), b"head\n", "a record longer than the ring is dropped");
     }
 
     #[test]

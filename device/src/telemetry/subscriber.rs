@@ -14,7 +14,6 @@ use super::{line, non_blocking};
 /// Replaces the log filter.
 type SetFilter = dyn Fn(EnvFilter) -> Result<(), reload::Error> + Send + Sync;
 
-/// Set by [`init`].
 static SET_FILTER: OnceLock<Box<SetFilter>> = OnceLock::new();
 
 /// Log settings.

@@ -2,7 +2,6 @@
 
 /// A base address register. For a 64-bit BAR, the lower of its two registers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[allow(missing_docs)]
 pub enum Bar {
     Bar0,
     Bar1,
@@ -58,7 +57,6 @@ impl Bars {
         self.0[usize::from(bar.number())].map_or(0, |memory| memory.len)
     }
 
-    /// The existing BARs.
     pub fn iter(&self) -> impl Iterator<Item = (Bar, MemoryBar)> {
         Bar::ALL.into_iter().zip(self.0).filter_map(|(bar, memory)| Some((bar, memory?)))
     }
@@ -78,21 +76,13 @@ pub struct MsixLayout {
 /// Contents of config space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PciFunction {
-    /// Vendor ID.
     pub vendor: u16,
-    /// Device ID.
     pub device: u16,
-    /// Subsystem vendor ID.
     pub subsystem_vendor: u16,
-    /// Subsystem ID.
     pub subsystem: u16,
-    /// Revision.
     pub revision: u8,
-    /// Memory BARs.
     pub class: [u8; 3],
-    /// Memory.
     pub bars: Bars,
-    /// MSI-X.
     pub msix: MsixLayout,
     /// Device Serial Number capability, if present (PCI Express Base 4.0, section 7.9.3).
     pub serial_number: Option<u64>,

@@ -53,14 +53,11 @@ impl Delivery {
     }
 }
 
-/// Interrupts by result.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Stats {
-    /// Number of [`Delivery::Sent`].
     pub sent: u64,
     /// Number of [`Delivery::Pending`]. They are not counted again when sent.
     pub pending: u64,
-    /// Number of [`Delivery::Nowhere`].
     pub nowhere: u64,
 }
 
@@ -75,9 +72,7 @@ struct Vector {
 /// Bits of config space that control interrupts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Gate {
-    /// MSI-X Enable.
     pub enabled: bool,
-    /// Function Mask.
     pub function_masked: bool,
     /// The function may write to memory: bus master, and not in a low power state.
     pub bus_master: bool,
@@ -108,7 +103,6 @@ impl Interrupts {
         }
     }
 
-    /// Number of vectors.
     pub fn count(&self) -> usize {
         self.vectors.len()
     }

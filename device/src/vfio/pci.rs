@@ -16,7 +16,7 @@ pub const CONFIG_LEN: u64 = LEN as u64;
 
 const LEN: usize = 4096;
 
-/// Type 0 header.
+/// Offsets in the type 0 header.
 mod header {
     pub(super) const VENDOR_ID: usize = 0x00;
     pub(super) const DEVICE_ID: usize = 0x02;
@@ -32,17 +32,13 @@ mod header {
     pub(super) const INTERRUPT_LINE: usize = 0x3c;
 }
 
-/// Memory space enable.
 const COMMAND_MEMORY: u16 = 1 << 1;
-/// Bus master enable.
 const COMMAND_MASTER: u16 = 1 << 2;
 /// Memory space, bus master, parity error response, SERR# enable, interrupt disable. There is no I/O space.
 const COMMAND_WRITABLE: u16 = COMMAND_MEMORY | COMMAND_MASTER | 1 << 6 | 1 << 8 | 1 << 10;
-/// Capabilities list.
 const STATUS_CAPABILITIES: u16 = 1 << 4;
 /// Data parity error, signalled and received aborts, system error, detected parity error.
 const STATUS_CLEARED_BY_ONE: u16 = 0xf900;
-/// 64-bit memory.
 const BAR_MEMORY_64: u64 = 0b100;
 const BAR_PREFETCHABLE: u64 = 0b1000;
 /// Bits of a memory BAR that are not part of its address.
@@ -80,7 +76,7 @@ const DEVICE_CONTROL_RESET: u16 = 1 << 4 | 1 << 11 | 2 << 12;
 const DEVICE_STATUS_CLEARED_BY_ONE: u16 = 0xf;
 /// Payload up to 512 bytes, extended tags, role-based error reporting, function level reset.
 const DEVICE_CAPABILITIES: u32 = 2 | 1 << 5 | 1 << 15 | 1 << 28;
-/// 8 GT/s.
+/// Link speed code of 8 GT/s.
 const LINK_SPEED: u16 = 3;
 const LINK_WIDTH: u16 = 16;
 /// Read completion boundary, common clock, extended synch.
@@ -88,7 +84,7 @@ const LINK_CONTROL_WRITABLE: u16 = 1 << 3 | 1 << 6 | 1 << 7;
 /// 2.5, 5 and 8 GT/s.
 const LINK_SPEEDS: u32 = 0b111 << 1;
 
-/// First extended capability.
+/// Offset of the first extended capability.
 const EXTENDED: usize = 0x100;
 
 /// Config space of one function.
@@ -108,7 +104,7 @@ fn zeros() -> Box<[u8; LEN]> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum Effect {
-    /// No further effect.
+    /// The write has no further effect.
     None,
     /// Reset the function, including config space.
     FunctionLevelReset,
@@ -251,7 +247,6 @@ impl ConfigSpace {
         const CAPABILITIES: u16 = 2;
         /// ASPM optionality compliance; no ASPM, port 0.
         const LINK_OPTIONALITY: u32 = 1 << 22;
-        /// Slot clock configuration.
         const LINK_STATUS_CLOCK: u16 = 1 << 12;
 
         let link = LINK_SPEED | LINK_WIDTH << 4;

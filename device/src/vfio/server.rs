@@ -58,9 +58,7 @@ pub trait Device {
     /// the thread that also unmaps.
     fn memory(&mut self) -> &mut GuestMemory;
 
-    /// The MSI-X vectors.
     fn interrupts(&mut self) -> &mut Interrupts;
 
-    /// Resets the function.
     fn reset(&mut self);
 }

@@ -1,24 +1,24 @@
-//! Command lines that pages print in blocks of code.
+//! Command lines in code blocks of pages.
 //!
-//! Each program's own command-line parser judges its lines: that of `hcad` and `hcactl` in `examples.rs`, that of `guest-lab`
-//! in `guest-tests/src/documented.rs`, which shares this file.
+//! Each program's own command-line parser checks its lines: those of `hcad` and `hcactl` in `examples.rs`, those of
+//! `guest-lab` in `guest-tests/src/documented.rs`, which shares this file.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Folders of the book whose pages are generated or print no commands.
+/// Folders of the book whose pages are generated or contain no commands.
 const SKIPPED: [&str; 2] = ["reference", "interfaces"];
 
-/// A command as a page prints it.
+/// A command on a page.
 #[derive(Debug)]
 pub(crate) struct Printed {
-    /// Page and line, for the message of a failure.
+    /// Page and line, for error messages.
     pub(crate) place: String,
-    /// Its words, the program's name first.
+    /// Its words, starting with the name of the program.
     pub(crate) words: Vec<String>,
 }
 
-/// Pages from which people copy commands: README, CONTRIBUTING and the book.
+/// Returns the pages from which readers copy commands: README, CONTRIBUTING and the book.
 pub(crate) fn pages(repository: &Path) -> Vec<PathBuf> {
     let mut found = vec![repository.join("README.md"), repository.join(".github/CONTRIBUTING.md")];
     let mut folders = vec![repository.join("device/book/src")];
@@ -37,7 +37,7 @@ pub(crate) fn pages(repository: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// Every line of `program` that pages print.
+/// Returns every line with `program` on the pages.
 pub(crate) fn of(repository: &Path, program: &str) -> Vec<Printed> {
     let mut found = Vec::new();
     for path in pages(repository) {
@@ -57,7 +57,7 @@ pub(crate) fn of(repository: &Path, program: &str) -> Vec<Printed> {
     found
 }
 
-/// Blocks of code: the line on which each begins, its language, and its text without indentation.
+/// Yields code blocks: the line on which each starts, its language, and its text without indentation.
 pub(crate) fn blocks(page: &str) -> Vec<(usize, &str, String)> {
     let mut found: Vec<(usize, &str, String)> = Vec::new();
     let mut in_code = false;
@@ -75,7 +75,7 @@ pub(crate) fn blocks(page: &str) -> Vec<(usize, &str, String)> {
     found
 }
 
-/// Commands of a block. Where lines have a prompt, the others are output.
+/// Returns the commands of a block. If some lines have a prompt, the others are output.
 fn commands(block: &str) -> Vec<Vec<String>> {
     let joined = block.replace("\\\n", " ");
     let has_prompts = joined.lines().any(|line| line.starts_with("$ "));
@@ -116,7 +116,8 @@ fn split(line: &str) -> Vec<Vec<String>> {
     all
 }
 
-/// A command without what a shell takes for itself: keywords, variables, redirections, and the dots of "and so on".
+/// Removes the parts of a command that the shell interprets: keywords, variables, redirections. Also removes dots that
+/// stand for omitted text.
 fn without_prefix(command: Vec<String>) -> Vec<String> {
     let is_prefix = |word: &String| {
         matches!(word.as_str(), "if" | "then" | "until" | "while" | "do" | "exec" | "sudo" | "time" | "!")
@@ -129,7 +130,7 @@ fn without_prefix(command: Vec<String>) -> Vec<String> {
 }
 
 #[test]
-fn splits_commands_as_a_shell_does() {
+fn commands_split_like_shell() {
     let block =
         "$ A=1 sudo x/hcad --config 'a b' \\\n  --check && hcactl qps | grep \"q p\" # see\noutput of hcad\n";
     let expected: [&[&str]; 3] =

@@ -1,4 +1,4 @@
-//! The reference of the configuration file: a table for each object, headed by where it stands in the file.
+//! The reference of the configuration file: a table for each object, with its path in the file as heading.
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt::Write as _;
@@ -17,14 +17,13 @@ const HEAD: &str = "# Configuration reference
 reports errors, and requirements that this host does not meet. `configs/config.schema.json` is the schema for editors.
 ";
 
-/// Objects that are still to be described, by their place, and the places of those that have one.
+/// Objects that are not described yet, by path, and the paths of those already described.
 #[derive(Default)]
 struct Places<'a> {
     queue: VecDeque<(String, Node<'a>)>,
     known: HashMap<*const Value, String>,
 }
 
-/// The whole page.
 pub(crate) fn page(schema: &Schema) -> String {
     let mut page = HEAD.to_owned();
     let mut places = Places::default();
@@ -36,7 +35,7 @@ pub(crate) fn page(schema: &Schema) -> String {
 }
 
 impl<'a> Places<'a> {
-    /// The place under which an object is described; `place` if this is the first time that it is met.
+    /// Returns the path under which an object is described, which is `place` for a new object.
     fn of(&mut self, place: String, node: Node<'a>) -> String {
         let known = self.known.entry(node.identity()).or_insert_with(|| {
             self.queue.push_back((place.clone(), node));
@@ -46,7 +45,7 @@ impl<'a> Places<'a> {
     }
 }
 
-/// A doc comment without what it says to readers of the code.
+/// Removes from a doc comment what only concerns readers of the code.
 fn for_users(text: &str) -> String {
     let text = text.split("\n# Spec").next().unwrap_or_default().trim();
     let text = match text.split_once(", see [`crate::") {
@@ -96,7 +95,7 @@ fn row<'a>(page: &mut String, places: &mut Places<'a>, place: &str, member: &Mem
     let _ = writeln!(page, "| `{}` | {value} | {default} | {said} |", member.name);
 }
 
-/// What a value is, and what else there is to say of it.
+/// Returns the type of a value and further remarks.
 fn value<'a>(places: &mut Places<'a>, place: String, node: Node<'a>) -> (String, String) {
     match node.shape() {
         Shape::Object(_) | Shape::OneOf(_) => {

@@ -1,4 +1,4 @@
-//! Pages that people read before the code: their lengths, that none repeats another, and that files they name exist.
+//! Checks of pages that are read before the code: their lengths, repetitions, and the files that they name.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs;
@@ -8,14 +8,14 @@ use super::REPOSITORY;
 use super::commands;
 use super::links::{pages, text_lines};
 
-/// Most lines of a page.
+/// Maximum number of lines of a page.
 const LENGTHS: [(&str, usize); 3] =
     [("README.md", 150), ("device/ARCHITECTURE.md", 200), (".github/CONTRIBUTING.md", 130)];
 
-/// So many equal words in a row are a repetition.
+/// Number of equal words in sequence that count as a repetition.
 const RUN: usize = 25;
 
-/// The texts, by their path in the repository.
+/// Returns the texts by their path in the repository.
 fn texts() -> BTreeMap<String, String> {
     let repository = Path::new(REPOSITORY);
     let mut paths = commands::pages(repository);
@@ -26,14 +26,14 @@ fn texts() -> BTreeMap<String, String> {
 }
 
 #[test]
-fn pages_keep_to_their_lengths() {
+fn pages_stay_within_length_limits() {
     for (page, most) in LENGTHS {
         let lines = fs::read_to_string(Path::new(REPOSITORY).join(page)).unwrap().lines().count();
         assert!(lines <= most, "{page} has {lines} lines, {most} are the most");
     }
 }
 
-/// Paragraphs, items and rows of a page as words, without code.
+/// Returns paragraphs, items and rows of a page as words, without code.
 fn paragraphs(page: &str) -> Vec<Vec<String>> {
     let mut found = vec![Vec::new()];
     for line in text_lines(page) {
@@ -47,7 +47,7 @@ fn paragraphs(page: &str) -> Vec<Vec<String>> {
     found
 }
 
-/// Runs of words that stand in two places.
+/// Returns sequences of words that occur in two places.
 fn repetitions(texts: &BTreeMap<String, String>) -> Vec<String> {
     let mut seen: HashMap<Vec<String>, &str> = HashMap::new();
     let mut found = Vec::new();
@@ -68,20 +68,20 @@ fn repetitions(texts: &BTreeMap<String, String>) -> Vec<String> {
 }
 
 #[test]
-fn no_paragraph_stands_in_two_places() {
+fn no_paragraph_is_repeated() {
     let found = repetitions(&texts());
     assert!(found.is_empty(), "{}", found.join("\n"));
 }
 
 #[test]
-fn repetition_is_found_across_lines_and_marks() {
+fn repetition_is_found_across_lines_and_markup() {
     let words: Vec<String> = (0..RUN).map(|n| format!("w{n}")).collect();
     let (one, other) = (words.join(" "), words.join("\n*") + " more");
     let texts = [("a".to_owned(), one), ("b".to_owned(), other)].into();
     assert_eq!(repetitions(&texts).len(), 1);
 }
 
-/// All files and folders of the repository, by their paths.
+/// Collects the paths of all files and folders of the repository.
 fn files(folder: &Path, found: &mut BTreeSet<String>) {
     for entry in fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
@@ -95,14 +95,13 @@ fn files(folder: &Path, found: &mut BTreeSet<String>) {
     }
 }
 
-/// Words between backticks.
 fn quoted(page: &str) -> Vec<String> {
     text_lines(page).flat_map(|line| line.split('`').skip(1).step_by(2)).map(str::to_owned).collect()
 }
 
-/// A path such as `net/port.rs` may leave out the folders in front.
+/// A path such as `net/port.rs` may omit its first folders.
 #[test]
-fn files_that_pages_name_exist() {
+fn named_files_exist() {
     let mut all = BTreeSet::new();
     files(Path::new(REPOSITORY), &mut all);
     let mut missing = Vec::new();
@@ -121,7 +120,7 @@ fn files_that_pages_name_exist() {
 }
 
 #[test]
-fn every_page_is_in_the_summary() {
+fn summary_lists_every_page() {
     let book = Path::new(REPOSITORY).join("device/book/src").canonicalize().unwrap();
     let summary = fs::read_to_string(book.join("SUMMARY.md")).unwrap();
     let mut all = Vec::new();

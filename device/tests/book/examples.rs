@@ -1,4 +1,4 @@
-//! What a reader copies from a page works: command lines parse, configurations load.
+//! Examples on the pages work: command lines parse, and configurations load.
 
 use std::path::Path;
 use std::process::Command;
@@ -14,7 +14,7 @@ use super::{REPOSITORY, commands};
 /// A socket on which no daemon listens.
 const NO_DAEMON: &str = "/nonexistent/control.sock";
 
-/// Keys that stand beside `devices`.
+/// Keys at the same level as `devices`.
 const TOP_LEVEL: [&str; 6] =
     ["log", "control_socket", "metrics", "socket_mode", "socket_group", "confinement"];
 
@@ -29,7 +29,7 @@ fn printed_hcad_lines_parse() {
     assert!(printed.len() > 5, "only {printed:?}");
 }
 
-/// `hcactl` reports a wrong command line by status 2, before it looks for a daemon.
+/// `hcactl` reports an invalid command line with status 2 before it connects to a daemon.
 #[test]
 fn printed_hcactl_lines_parse() {
     let printed = of(Path::new(REPOSITORY), "hcactl");
@@ -47,7 +47,7 @@ fn printed_hcactl_lines_parse() {
     assert!(printed.len() > 20, "only {printed:?}");
 }
 
-/// The configuration that a block is, or is part of.
+/// Returns the complete configuration for a block that is part of one.
 fn whole(block: &str) -> Value {
     let part: Value = serde_json::from_str(block)
         .or_else(|_| serde_json::from_str(&format!("{{{block}}}")))
@@ -67,7 +67,7 @@ fn whole(block: &str) -> Value {
     }
 }
 
-/// Groups are left out: whether a host has them is no matter of the page.
+/// Removes groups, because they depend on the host.
 fn without_groups(mut config: Value) -> Value {
     config.as_object_mut().unwrap().remove("socket_group");
     for device in config["devices"].as_array_mut().unwrap() {
@@ -94,7 +94,7 @@ fn printed_configurations_load() {
     assert!(count > 8, "only {count}");
 }
 
-/// `-device` of QEMU takes JSON, in which a slip shows only when QEMU starts.
+/// `-device` of QEMU accepts JSON, in which an error would only show when QEMU starts.
 #[test]
 fn printed_qemu_devices_name_a_socket() {
     let printed = of(Path::new(REPOSITORY), "qemu-system-x86_64");

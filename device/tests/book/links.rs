@@ -1,4 +1,4 @@
-//! Links of all pages.
+//! Links on all pages.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -7,7 +7,7 @@ use std::path::{Component, Path, PathBuf};
 use super::REPOSITORY;
 use super::markdown::anchor;
 
-/// Folders without pages of ours.
+/// Folders without pages of the project.
 const SKIPPED: [&str; 3] = ["target", ".git", "node_modules"];
 
 pub(crate) fn pages(folder: &Path, found: &mut Vec<PathBuf>) {
@@ -24,7 +24,7 @@ pub(crate) fn pages(folder: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// Lines of a page that are text: not those of blocks of code.
+/// Yields the lines of a page outside code blocks.
 pub(crate) fn text_lines(page: &str) -> impl Iterator<Item = &str> {
     let mut in_code = false;
     page.lines().filter(move |line| {
@@ -34,7 +34,6 @@ pub(crate) fn text_lines(page: &str) -> impl Iterator<Item = &str> {
     })
 }
 
-/// Targets of `[text](target)`.
 fn targets(page: &str) -> Vec<String> {
     let mut found = Vec::new();
     for line in text_lines(page) {
@@ -42,7 +41,7 @@ fn targets(page: &str) -> Vec<String> {
         while let Some(begin) = line[from..].find("](").map(|at| from + at) {
             let after = &line[begin + 2..];
             let Some(end) = after.find(')') else { break };
-            // Within `code` it is none.
+            // In `code`, the text is not a link.
             if line[..begin].matches('`').count().is_multiple_of(2) {
                 found.push(after[..end].to_owned());
             }
@@ -52,7 +51,7 @@ fn targets(page: &str) -> Vec<String> {
     found
 }
 
-/// What a page includes of others, and their text.
+/// Returns the text of a page with all included files.
 fn with_inclusions(path: &Path) -> String {
     let page = fs::read_to_string(path).unwrap();
     let mut whole = String::new();
@@ -77,7 +76,7 @@ fn anchors(page: &str) -> BTreeSet<String> {
     headings.map(|line| anchor(line.trim_start_matches('#'))).collect()
 }
 
-/// Where a relative target leads, without `..` in it.
+/// Resolves a relative target, without `..` in the result.
 fn resolve(folder: &Path, target: &str) -> PathBuf {
     let mut path = PathBuf::new();
     for component in folder.join(target).components() {
@@ -93,7 +92,7 @@ fn resolve(folder: &Path, target: &str) -> PathBuf {
 }
 
 #[test]
-fn every_link_of_every_page_leads_somewhere() {
+fn every_link_resolves() {
     let repository = Path::new(REPOSITORY).canonicalize().unwrap();
     let book = repository.join("device/book/src");
     let mut all = Vec::new();
@@ -102,7 +101,7 @@ fn every_link_of_every_page_leads_somewhere() {
     for path in &all {
         let page = with_inclusions(path);
         for target in targets(&page) {
-            // A place on the network.
+            // The target is a URL.
             if target.contains("://") || target.starts_with("mailto:") || target.is_empty() {
                 continue;
             }
@@ -126,7 +125,7 @@ fn every_link_of_every_page_leads_somewhere() {
 }
 
 #[test]
-fn links_in_code_are_none() {
+fn links_in_code_are_ignored() {
     let page = "a [link](x.md#y) and `[no](z)` and [b](c)\n```\n[no](z)\n```\n";
     assert_eq!(targets(page), ["x.md#y", "c"]);
 }

@@ -1,6 +1,6 @@
-//! What the pages are written in.
+//! Markdown of the pages.
 
-/// The name by which a link finds a heading, as mdBook and code forges make it.
+/// Returns the anchor of a heading, as mdBook and code forges generate it.
 pub(crate) fn anchor(heading: &str) -> String {
     let kept = heading.trim().chars().filter_map(|c| match c {
         _ if c.is_alphanumeric() || matches!(c, '_' | '-') => Some(c.to_ascii_lowercase()),
@@ -10,12 +10,12 @@ pub(crate) fn anchor(heading: &str) -> String {
     kept.collect()
 }
 
-/// A cell of a table: one line, in which nothing ends it.
+/// Returns text for a table cell: one line without cell separators.
 pub(crate) fn cell(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ").replace('|', "\\|")
 }
 
-/// Text in which no `<` outside of `code` begins a tag.
+/// Escapes `<` outside `code`, so that it does not start a tag.
 pub(crate) fn without_tags(text: &str) -> String {
     let parts = text.split('`').enumerate();
     let parts = parts.map(|(n, part)| if n % 2 == 0 { part.replace('<', "\\<") } else { part.to_owned() });
@@ -23,12 +23,12 @@ pub(crate) fn without_tags(text: &str) -> String {
 }
 
 #[test]
-fn tags_are_escaped_outside_of_code() {
+fn tags_are_escaped_outside_code() {
     assert_eq!(without_tags("hca<ID>.sock, `a<b>`, <c"), "hca\\<ID>.sock, `a<b>`, \\<c");
 }
 
 #[test]
-fn anchors_are_those_of_mdbook() {
+fn anchors_match_mdbook() {
     assert_eq!(anchor(" `devices[].fabric.udp` "), "devicesfabricudp");
     assert_eq!(anchor("What it may do"), "what-it-may-do");
     assert_eq!(anchor("`socket_mode`, again"), "socket_mode-again");

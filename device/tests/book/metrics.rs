@@ -1,4 +1,4 @@
-//! The reference of metrics: what an endpoint without devices says of its families.
+//! The reference of metrics: the families that an endpoint without devices exposes.
 
 use std::fmt::Write as _;
 

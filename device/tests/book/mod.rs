@@ -1,7 +1,7 @@
-//! The documentation: README, ARCHITECTURE, CONTRIBUTING and the book (`device/book`).
+//! Checks of the documentation: README, ARCHITECTURE, CONTRIBUTING and the book (`device/book`).
 //!
-//! Generated pages match the code's tables, links resolve, pages keep to their lengths and do not repeat each other, and the
-//! examples they print parse.
+//! Generated pages match the code's tables, links resolve, pages stay within their lengths and do not repeat each
+//! other, and their examples parse.
 
 #![allow(clippy::unwrap_used, reason = "a panic is how these tests fail")]
 
@@ -21,7 +21,8 @@ use std::path::Path;
 
 const REPOSITORY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
 
-/// Compares a page below `device/book/src` with what it is to be, or writes it if the variable `HCAD_UPDATE_BOOK` is set.
+/// Compares a page below `device/book/src` with its expected text. Writes the page if the variable `HCAD_UPDATE_BOOK`
+/// is set.
 fn is_current(page: &str, text: &str) {
     let path = Path::new(REPOSITORY).join("device/book/src").join(page);
     if std::env::var_os("HCAD_UPDATE_BOOK").is_some() {
@@ -32,22 +33,22 @@ fn is_current(page: &str, text: &str) {
 }
 
 #[test]
-fn the_configuration_reference_is_that_of_the_schema() {
+fn configuration_reference_matches_schema() {
     let schema = schemars::schema_for!(device::config::ConfigFile);
     is_current("reference/configuration.md", &configuration::page(&schema));
 }
 
 #[test]
-fn the_reference_of_metrics_is_that_of_what_is_exposed() {
+fn metrics_reference_matches_exposed_metrics() {
     is_current("reference/metrics.md", &metrics::page());
 }
 
 #[test]
-fn page_of_limits_is_that_of_the_code() {
+fn limits_page_matches_code() {
     is_current("limits.md", &limits::page());
 }
 
 #[test]
-fn the_reference_of_strict_rules_is_that_of_their_tables() {
+fn strict_rule_reference_matches_tables() {
     is_current("reference/rules.md", &rules::page());
 }

@@ -1,4 +1,4 @@
-//! The reference of strict rules.
+//! Generates the reference of strict rules.
 
 use std::fmt::Write as _;
 

@@ -1,33 +1,32 @@
-//! A JSON Schema, as schemars makes it, as far as pages need to know one.
+//! The parts of a JSON Schema from schemars that the pages need.
 
 use schemars::Schema;
 use serde_json::Value;
 
-/// The schema of a word that stands where others are objects with a key.
+/// Schema of a word that may replace an object with a key.
 static BARE: Value = Value::Bool(true);
 
-/// A part of a schema that was resolved: no reference.
+/// A part of a schema with resolved references.
 #[derive(Clone, Copy)]
 pub(crate) struct Node<'a> {
     root: &'a Schema,
-    /// What is said where it is used; counts before what its type says.
+    /// The part at its place of use, whose description precedes that of its type.
     place: &'a Value,
     value: &'a Value,
 }
 
-/// What a value can be.
+/// Form of a value.
 pub(crate) enum Shape<'a> {
     /// An object with these members.
     Object(Vec<Member<'a>>),
     /// An object with one of these members.
     OneOf(Vec<Member<'a>>),
-    /// One of these words, each with what it means.
+    /// One of these words, each with its meaning.
     Words(Vec<(&'a str, &'a str)>),
-    /// A list.
     List(Node<'a>),
-    /// An object whose keys are not known beforehand.
+    /// An object with arbitrary keys.
     Map(Node<'a>),
-    /// Anything else, described in words.
+    /// Any other value, described in words.
     Plain(String),
 }
 
@@ -35,7 +34,7 @@ pub(crate) enum Shape<'a> {
 pub(crate) struct Member<'a> {
     pub(crate) name: &'a str,
     pub(crate) required: bool,
-    /// What is said of it beside what its type says.
+    /// Its description in addition to that of its type.
     pub(crate) description: &'a str,
     pub(crate) node: Node<'a>,
 }
@@ -47,7 +46,7 @@ impl<'a> Node<'a> {
 
     fn at(root: &'a Schema, place: &'a Value) -> Self {
         let mut value = place;
-        // An optional one is written as "this or null".
+        // schemars writes an optional value as "this or null".
         if let Some(either) = value["anyOf"].as_array()
             && let [one, other] = either.as_slice()
             && other["type"] == "null"
@@ -61,17 +60,16 @@ impl<'a> Node<'a> {
         Self { root, place, value }
     }
 
-    /// Tells types apart.
     pub(crate) fn identity(&self) -> *const Value {
         self.value
     }
 
-    /// What is said of its type.
+    /// Returns the description of its type.
     pub(crate) fn description(&self) -> &'a str {
         self.value["description"].as_str().unwrap_or_default()
     }
 
-    /// Its default, as JSON.
+    /// Returns its default as JSON.
     pub(crate) fn default(&self) -> Option<&'a Value> {
         self.place.get("default").or_else(|| self.value.get("default")).filter(|value| !value.is_null())
     }
@@ -144,7 +142,7 @@ impl<'a> Node<'a> {
         members.collect()
     }
 
-    /// A value that has no parts.
+    /// Describes a value without parts.
     fn words(&self) -> String {
         let types = &self.value["type"];
         let name = types.as_str().or_else(|| types.as_array()?.first()?.as_str()).unwrap_or_default();

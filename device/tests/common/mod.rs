@@ -10,11 +10,11 @@ use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
-/// Long enough for anything but a defect.
+/// Time limit that only a defect exceeds.
 #[allow(dead_code, reason = "not every test waits")]
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Asks again and again until there is an answer.
+/// Polls until there is a result.
 #[allow(dead_code, reason = "not every test waits")]
 #[track_caller]
 pub(crate) fn until<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
@@ -28,8 +28,8 @@ pub(crate) fn until<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
     }
 }
 
-/// Waits for a time of this length in which a daemon uses at most so many ticks, of 10 ms, of a processor. What it still does
-/// for a client that just came is over by then; a thread that spins never lets such a time come.
+/// Waits for a period of this length in which a daemon uses at most `most` ticks of 10 ms. Work for a client that has
+/// just connected ends before that. If a thread spins, no such period occurs.
 #[allow(dead_code, reason = "not every test lets it rest")]
 #[track_caller]
 pub(crate) fn rests(daemon: &Daemon, length: Duration, most: u64) {
@@ -46,7 +46,7 @@ pub(crate) fn rests(daemon: &Daemon, length: Duration, most: u64) {
     });
 }
 
-/// Ends with the test, whatever its outcome.
+/// A daemon that ends with the test.
 pub(crate) struct Daemon {
     pub(crate) child: Child,
     #[allow(dead_code, reason = "not every test looks into it")]
@@ -56,7 +56,7 @@ pub(crate) struct Daemon {
     pub(crate) log: BufReader<ChildStderr>,
 }
 
-/// A configuration of one device that serves `socket`, if one is given.
+/// Returns a configuration of one device, with `socket` if it is given.
 pub(crate) fn configuration(folder: &Path, socket: Option<&Path>) -> PathBuf {
     let mut device = serde_json::json!({
         "id": 1,
@@ -71,7 +71,8 @@ pub(crate) fn configuration(folder: &Path, socket: Option<&Path>) -> PathBuf {
     path
 }
 
-/// A configuration of one device with a control socket, files in `folder`, and these further keys: the file, and its sockets.
+/// Writes a configuration of one device with a control socket, files in `folder`, and these further keys. Returns the
+/// file and its sockets.
 #[allow(dead_code, reason = "not every test has a control socket")]
 pub(crate) fn with_control(folder: &Path, more: &[(&str, serde_json::Value)]) -> (PathBuf, PathBuf, PathBuf) {
     let (socket, control) = (folder.join("hca.sock"), folder.join("control.sock"));
@@ -86,7 +87,7 @@ pub(crate) fn with_control(folder: &Path, more: &[(&str, serde_json::Value)]) ->
     (path, socket, control)
 }
 
-/// `hcad` with its standard error piped.
+/// Returns an `hcad` command with piped standard error.
 pub(crate) fn hcad() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_hcad"));
     command.env_remove("RUST_LOG").stderr(Stdio::piped());
@@ -106,20 +107,20 @@ impl Daemon {
     }
 
     /// Starts `command` and waits until clients can connect.
-    #[allow(dead_code, reason = "not every test wants the first lines gone")]
+    #[allow(dead_code, reason = "not every test skips the first lines")]
     pub(crate) fn ready(mut command: Command, folder: TempDir, socket: PathBuf) -> Self {
         let mut daemon = Self::of(command.spawn().unwrap(), folder, socket);
         daemon.wait_for_line("ready");
         daemon
     }
 
-    /// A daemon that was just started.
+    /// Wraps a daemon that was just started.
     pub(crate) fn of(mut child: Child, folder: TempDir, socket: PathBuf) -> Self {
         let log = BufReader::new(child.stderr.take().unwrap());
         Self { child, folder, socket, log }
     }
 
-    /// Reads log lines up to one that contains `text`; a daemon that ends instead fails the test.
+    /// Reads log lines up to one that contains `text`. Panics if the daemon ends first.
     pub(crate) fn wait_for_line(&mut self, text: &str) -> String {
         let mut seen = String::new();
         loop {

@@ -1,4 +1,4 @@
-//! Ten thousand connections between two HCAs, all of them with messages under way at once.
+//! Ten thousand connections between two HCAs, all with messages in flight at once.
 
 use device::frontend::jingzhao::Options;
 use drivers::Bus as _;
@@ -11,30 +11,30 @@ use super::machine::{BUFFERS, Machine, PAGE, initialised, pages, rc};
 use super::{alone, measured, own_memory, work_time};
 
 const QPS: u32 = 10_000;
-/// QP numbers begin here.
+/// Number of the first QP.
 const FIRST: u32 = 16;
-/// Messages each QP sends, one after the other; each round has all QPs' messages under way at once.
+/// Number of messages that each QP sends. In each round, all QPs have a message in flight.
 const ROUNDS: u32 = 4;
 
-/// A QP has a page of guest memory for all it needs; offsets in it.
+/// Each QP has a page of guest memory, with these offsets.
 const SQ: u64 = 0;
 const RQ: u64 = 0x400;
 const CQ: u64 = 0x800;
 const OUT: u64 = 0xc00;
 const IN: u64 = 0xe00;
-/// A buffer of [`IN`] for each round.
+/// Size of a buffer at [`IN`] for each round.
 const IN_LEN: u32 = 128;
 const LOG_CQES: u8 = 5;
 
-/// Key and first address of the region that is all of these pages.
+/// Key and first address of the region with all these pages.
 const DATA_KEY: u32 = 0x1_8000;
 const VA: u64 = 0x7f00_0000_0000;
 const SEND: u8 = 0x0a;
 const FIRST_PSN: u32 = 0xff_fffe;
 
-/// QP of the other side that QP `n` of the first side is connected to.
+/// Returns the QP of the other side to which QP `n` of the first side is connected.
 fn far(n: u32) -> u32 {
-    // A step that has no factor in common with the count passes every number.
+    // A step coprime to the count visits every number.
     (n * 7919 + 13) % QPS
 }
 
@@ -46,7 +46,7 @@ fn page(n: u32) -> u64 {
     BUFFERS + u64::from(n) * PAGE
 }
 
-/// What QP `n` of a side sends in a round: of a length and with bytes that nobody else's message has.
+/// Returns the message of QP `n` of a side in a round, with unique length and content.
 fn message(side: u8, n: u32, round: u32) -> Vec<u8> {
     let len = 16 + (n * 5 + round) % (IN_LEN - 16);
     let head = [&[side, 0][..], &n.to_le_bytes(), &round.to_le_bytes()].concat();
@@ -54,7 +54,7 @@ fn message(side: u8, n: u32, round: u32) -> Vec<u8> {
     head.into_iter().chain(tail).take(len as usize).collect()
 }
 
-/// Regions, CQs and QPs; `peer` is whom each is connected to.
+/// Creates regions, CQs and QPs. `peer` contains the peer of each QP.
 fn bring_up(machine: &mut Machine, peer: &[u32]) {
     machine.write_mtt(0, pages(BUFFERS, QPS.into()));
     let all = u64::from(QPS) * PAGE;
@@ -76,7 +76,7 @@ fn queues(n: u32) -> Queues {
     Queues { qpn: qpn(n), page: 1, sq: page(n) + SQ, rq: page(n) + RQ }
 }
 
-/// Bytes of the page of QP `n`.
+/// Returns a data unit for the page of QP `n`.
 fn data(n: u32, offset: u64, len: u32) -> Vec<u8> {
     data_unit(DATA_KEY, VA + u64::from(n) * PAGE + offset, len)
 }
@@ -92,7 +92,7 @@ fn send(machine: &mut Machine, side: u8, n: u32, round: u32) {
     machine.post_send(&queues(n), round, SEND, &signalled(&data));
 }
 
-/// Carries frames both ways until both sides are quiet. The number of frames.
+/// Transfers frames in both directions until both sides are idle. Returns the number of frames.
 fn exchange(a: &mut Machine, b: &mut Machine) -> u64 {
     let mut carried = 0;
     loop {
@@ -107,7 +107,8 @@ fn exchange(a: &mut Machine, b: &mut Machine) -> u64 {
     }
 }
 
-/// What QP `n` received, and its completions, of which those of a round are one of each queue in either order.
+/// Checks the messages that QP `n` received, and its completions. Those of a round are one of each queue in either
+/// order.
 fn verify(machine: &mut Machine, n: u32, sender: (u8, u32)) {
     for round in 0..ROUNDS {
         let expected = message(sender.0, sender.1, round);
@@ -129,7 +130,7 @@ fn verify(machine: &mut Machine, n: u32, sender: (u8, u32)) {
         }
         assert_eq!(completed, [true; 2], "a completion of either queue");
     }
-    // One packet a message, either way.
+    // One packet per message in each direction.
     let psn = (FIRST_PSN + ROUNDS) & 0xff_ffff;
     for offset in [0x6c, 0x7c, 0x84] {
         assert_eq!(machine.context_word(qpn(n), offset), psn, "PSN at {offset:#x} in the context");
@@ -137,7 +138,7 @@ fn verify(machine: &mut Machine, n: u32, sender: (u8, u32)) {
 }
 
 #[test]
-fn ten_thousand_connections_work_at_once() {
+fn ten_thousand_connections_work_together() {
     let _alone = alone();
     let mut a = initialised(1, Options::default());
     let mut b = initialised(2, Options::default());

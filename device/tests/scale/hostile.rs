@@ -1,16 +1,16 @@
-//! A NIC whose driver does everything wrong, for a long time: what it keeps does not grow with time.
+//! A NIC whose driver makes errors for a long time: its memory does not grow over time.
 
 use crate::{alone, own_memory, work_time};
 
-/// Operations; with HCAD_DAILY as many as take minutes.
+/// Number of operations; with HCAD_DAILY, enough for minutes.
 const OPERATIONS: usize = 20_000;
 const DAILY_OPERATIONS: usize = 1_000_000;
 
-/// Bytes by which memory may differ between two moments of one device: what its guest can make it keep (see its
-/// `function` module), the frames that wait, and what the allocator holds back.
+/// Tolerated difference of memory between two moments in bytes: what a guest can make the device store (see its
+/// `function` module), pending frames, and the allocator's reserve.
 const SLACK: u64 = 16 << 20;
 
-/// Numbers that are the same in every run (xorshift64).
+/// A deterministic random number generator (xorshift64).
 struct Random(u64);
 
 impl Random {
@@ -26,9 +26,9 @@ impl Random {
     }
 }
 
-/// Beside it is one on the same fabric that must go on exchanging frames.
+/// A second device on the same fabric must continue to exchange frames.
 #[test]
-fn a_hostile_driver_makes_its_nic_keep_no_more_the_longer_it_goes_on() {
+fn hostile_driver_memory_use_stays_bounded() {
     let _alone = alone();
     let is_daily = std::env::var_os("HCAD_DAILY").is_some_and(|daily| !daily.is_empty());
     let operations = if is_daily { DAILY_OPERATIONS } else { OPERATIONS };
@@ -37,7 +37,7 @@ fn a_hostile_driver_makes_its_nic_keep_no_more_the_longer_it_goes_on() {
     let began = work_time();
     device_fuzz::e810::endure(operations, |bytes| {
         done += 1;
-        // By then it has kept of everything as much as it ever will, most likely.
+        // By then, the device most likely stores the maximum of everything.
         if done == operations / 4 {
             settled = own_memory();
         }

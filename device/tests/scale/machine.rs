@@ -1,4 +1,4 @@
-//! A guest with one HCA, in this process: memory, and a driver's way to very many objects.
+//! A guest with one HCA in this process: memory, and a driver for very many objects.
 
 use std::iter;
 
@@ -20,28 +20,28 @@ use protocol::hca::jingzhao::qpc::Qpc;
 use protocol::ids::{Iova, Lid, Qpn};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 
-/// Bytes of guest memory, from bus address 0 on. It has pages where they are touched only.
+/// Size of guest memory in bytes, from bus address 0 on. Pages are allocated on first use.
 const MEMORY: u64 = 1 << 30;
 pub(crate) const PAGE: u64 = 0x1000;
-/// What is free for buffers begins here.
+/// First free address for buffers.
 pub(crate) const BUFFERS: u64 = 0x2000_0000;
 
-/// Commands between two turns: a command is eight messages of the VMM, of which a turn serves 64.
+/// Number of commands between two turns. A command is eight messages of the VMM, and a turn serves 64.
 const COMMANDS_PER_TURN: u32 = 8;
 
 pub(crate) type Machine = Driver<Guest>;
 
 pub(crate) struct Guest {
     hca: Hca<JingZhao>,
-    /// Loads, of which a command is one.
+    /// Number of commands so far.
     commands: u32,
 }
 
-/// An initialised device with LID `lid`, whose default peer is the other of 1 and 2. Its tables have the public
-/// driver's sizes, and pages in chunks of 256 KiB, as that driver maps them.
+/// Returns an initialised device with LID `lid`, whose default peer is the other of 1 and 2. Its tables have the public
+/// driver's sizes, and are mapped in chunks of 256 KiB, as by that driver.
 pub(crate) fn initialised(lid: u16, options: Options) -> Machine {
     const CHUNK: u16 = 64;
-    /// Of the tables in their order.
+    /// Numbers of pages of the tables in their order.
     const PAGES: [u16; 5] = [4096, 1024, 1, 2048, 2048];
     let mut machine = powered_on(lid, options);
     machine.ok(Op::InitHca, 0, 0, &layout(LOG_QPS, LOG_CQS, LOG_MPTS).emit());
@@ -54,7 +54,7 @@ pub(crate) fn initialised(lid: u16, options: Options) -> Machine {
     machine
 }
 
-/// The same, before INIT_HCA.
+/// Returns the device before INIT_HCA.
 pub(crate) fn powered_on(lid: u16, options: Options) -> Machine {
     let port = |lid| Identity::from_lid(Lid::new(lid));
     let addresses = Addresses { own: port(lid), peers: Vec::new(), default_peer: Some(port(3 - lid)) };
@@ -69,7 +69,6 @@ pub(crate) fn powered_on(lid: u16, options: Options) -> Machine {
     Driver::new(guest)
 }
 
-/// Pages one behind the other.
 pub(crate) fn pages(bus: u64, count: u64) -> impl Iterator<Item = u64> {
     (0..count).map(move |page| bus + page * PAGE)
 }
@@ -105,22 +104,22 @@ impl Bus for Guest {
 }
 
 impl Guest {
-    /// A little-endian word of memory.
+    /// Returns a little-endian word of memory.
     pub(crate) fn word(&mut self, at: u64) -> u32 {
         u32::from_le_bytes(self.peek(at, 4).try_into().unwrap())
     }
 
-    /// A word of a QP's context in guest memory.
+    /// Returns a word of a QP's context in guest memory.
     pub(crate) fn context_word(&mut self, qpn: u32, offset: u64) -> u32 {
         self.word(ICM_CONTEXT + QPC + u64::from(qpn) * 256 + offset).swap_bytes()
     }
 
-    /// A frame from the peer.
+    /// Delivers a frame of the peer.
     pub(crate) fn arrive(&mut self, frame: &[u8]) {
         self.hca.handle_frame(frame);
     }
 
-    /// Ends a turn. The frames that leave, and whether there is more to do.
+    /// Ends a turn. Returns the transmitted frames, and whether work is left.
     pub(crate) fn turn(&mut self) -> (Vec<Vec<u8>>, bool) {
         self.hca.set_now(Instant::ZERO);
         let left = self.hca.drain();
@@ -130,7 +129,7 @@ impl Guest {
     }
 }
 
-/// A connected QP with eight slots each way.
+/// Returns a connected QP with eight slots in each queue.
 pub(crate) fn rc(remote: u32, cqn: u32, sq: u32, rq: u32) -> Qpc {
     Qpc { remote_qpn: Qpn::new(remote), ..driver::qpc(cqn, [sq, rq], 0x400) }
 }

@@ -1,6 +1,6 @@
-//! As many objects as the public driver programs, all of them made by commands, and memory by what was made.
+//! As many objects as in the public driver's default profile, created by commands, and the memory that they take.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
-#![expect(clippy::print_stdout, reason = "figures, for whoever asks with --nocapture")]
+#![expect(clippy::print_stdout, reason = "figures for --nocapture")]
 
 mod connected;
 mod hostile;
@@ -22,39 +22,39 @@ use protocol::ids::Iova;
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use rustix::time::{ClockId, clock_gettime};
 
-/// Taken by every test: memory is that of the process.
+/// Serialises the tests, because they measure the memory of the process.
 fn alone() -> MutexGuard<'static, ()> {
     static TURN: Mutex<()> = Mutex::new(());
     TURN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Memory of this process that is not the guest's, bytes.
+/// Returns this process's memory in bytes, without that of the guest.
 fn own_memory() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).unwrap();
     line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() << 10
 }
 
-/// Time this thread has worked, which other work on the machine does not lengthen.
+/// Returns the CPU time of this thread, which other load does not affect.
 fn work_time() -> Duration {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     Duration::new(time.tv_sec.try_into().unwrap(), time.tv_nsec.try_into().unwrap())
 }
 
-/// Makes something by so many commands, says what it took, and holds it to a bound of bytes for each.
+/// Creates objects with a number of commands, prints the cost, and checks the memory of each against a limit.
 fn measured(what: &str, count: u64, commands: u64, bytes_each: u64, make: impl FnOnce()) {
     let (memory, began) = (own_memory(), work_time());
     make();
     let (took, grown) = (work_time() - began, own_memory().saturating_sub(memory));
     let ns = took.as_nanos() / u128::from(commands);
     println!("{what}: {count} in {took:.2?}, {ns} ns a command; {} bytes each", grown / count);
-    // The allocator takes memory in pieces of its own.
+    // The allocator takes memory in larger units.
     assert!(grown <= count * bytes_each + (1 << 20), "{what}: {grown} bytes for {count}");
 }
 
 /// Interface, sections 3.3 and 12 (J-09).
 #[test]
-fn all_qps_of_the_public_drivers_profile_can_be_made_and_unmade() {
+fn default_profile_allows_all_qps() {
     const QPS: u32 = 1 << LOG_QPS;
     let _alone = alone();
     let mut machine = initialised(1, Options::default());
@@ -72,7 +72,7 @@ fn all_qps_of_the_public_drivers_profile_can_be_made_and_unmade() {
 }
 
 #[test]
-fn all_cqs_of_the_public_drivers_profile_can_be_made_and_unmade() {
+fn default_profile_allows_all_cqs() {
     const CQS: u32 = 1 << LOG_CQS;
     let _alone = alone();
     let mut machine = initialised(1, Options::default());
@@ -86,9 +86,9 @@ fn all_cqs_of_the_public_drivers_profile_can_be_made_and_unmade() {
     machine.create_cq(&cqc(CQS, 1, 7));
 }
 
-/// Interface, section 7: whether software gave all entries to the device is looked at when the CQ is made.
+/// Interface, section 7: when a CQ is created, the device checks whether software gave it all entries.
 #[test]
-fn a_cq_of_the_most_entries_is_looked_through_in_one_command() {
+fn largest_cq_is_initialized_in_one_command() {
     const LOG_CQES: u8 = 16;
     const PAGES: u64 = (32 << LOG_CQES) / PAGE;
     const TIMES: u32 = 16;
@@ -104,7 +104,7 @@ fn a_cq_of_the_most_entries_is_looked_through_in_one_command() {
 }
 
 #[test]
-fn all_regions_of_the_public_drivers_profile_can_be_made_and_unmade() {
+fn default_profile_allows_all_regions() {
     const MPTS: u32 = 1 << LOG_MPTS;
     let _alone = alone();
     let mut machine = initialised(1, Options::default());
@@ -117,9 +117,9 @@ fn all_regions_of_the_public_drivers_profile_can_be_made_and_unmade() {
     assert_ne!(machine.command(Op::Hw2SwMpt, 0, 0, &[]), 0, "none is left");
 }
 
-/// The last entries are used: a CQE goes through the last page that has an entry.
+/// The last entries are used: a CQE is written through the last page with an entry.
 #[test]
-fn all_page_table_entries_of_the_public_drivers_profile_can_be_written() {
+fn default_profile_allows_all_mtt_entries() {
     const MTTS: u64 = 1 << 20;
     let _alone = alone();
     let mut machine = initialised(1, Options::default());
@@ -138,9 +138,9 @@ fn all_page_table_entries_of_the_public_drivers_profile_can_be_written() {
     assert_eq!(machine.word(BUFFERS + 2 * PAGE), 5, "QPN of the CQE of a NOP");
 }
 
-/// Interface, section 1.6 (J-02): each QP is rung for in a page of its own.
+/// Interface, section 1.6 (J-02): each QP uses its own doorbell page.
 #[test]
-fn all_uar_pages_of_the_public_driver_take_doorbells() {
+fn every_uar_page_accepts_doorbells() {
     const PAGES: u32 = 4096;
     let _alone = alone();
     let options: Options = serde_json::from_str(r#"{"uar_pages": 4096, "uar_check": true}"#).unwrap();
@@ -153,7 +153,7 @@ fn all_uar_pages_of_the_public_driver_take_doorbells() {
         machine.connect(page, &Qpc { usr_page: page, ..rc(page, 1, 2, 2) });
     }
     for page in 0..PAGES {
-        // A page of another is not listened to.
+        // Doorbells in another QP's page are ignored.
         machine.ring_doorbell(u64::from(page + 1) % 4096, doorbell(page, 0, 0x00, 1));
         machine.ring_doorbell(page.into(), doorbell(page, 0, 0x00, 1));
     }
@@ -163,9 +163,9 @@ fn all_uar_pages_of_the_public_driver_take_doorbells() {
     assert!(rung.into_iter().eq(0..PAGES), "one completion for each QP");
 }
 
-/// Behind an emulated IOMMU each page is a range, which comes and goes by itself.
+/// Behind an emulated IOMMU, each page is a separate range that is mapped and unmapped.
 #[test]
-fn most_dma_ranges_come_and_go_one_by_one() {
+fn maximum_dma_ranges_map_and_unmap() {
     const RANGES: u64 = 65_535;
     let _alone = alone();
     let file = memfd_create("guest", MemfdFlags::CLOEXEC).unwrap();
@@ -174,7 +174,7 @@ fn most_dma_ranges_come_and_go_one_by_one() {
     let all = Permissions { read: true, write: true };
     measured("DMA ranges", RANGES, RANGES, 256, || {
         for n in 0..RANGES {
-            // Backwards in the file, so that none continues another.
+            // In reverse order in the file, so that no two ranges merge.
             let backing = (file.try_clone().unwrap(), (RANGES - 1 - n) * PAGE);
             memory.map(Iova::new(n * PAGE), PAGE, all, Some(backing)).unwrap();
         }
@@ -189,15 +189,15 @@ fn most_dma_ranges_come_and_go_one_by_one() {
     assert_eq!(memory.window_count() as u64, RANGES);
 }
 
-/// Interface, section 3.3: the greatest counts, of which hardly anything is used.
+/// Interface, section 3.3: the largest tables, of which few entries are used.
 #[test]
-fn great_tables_cost_what_is_in_them() {
+fn sparse_tables_cost_only_used_entries() {
     let _alone = alone();
     let mut machine = powered_on(1, Options::default());
     measured("the greatest tables, empty", 1, 1, 1 << 20, || {
         machine.ok(Op::InitHca, 0, 0, &layout(24, 24, 32).emit())
     });
-    // Entries lie 256 bytes apart: 64 pages of ICM, far from each other.
+    // Entries are 256 bytes long, so these need 64 distant pages of ICM.
     measured("QPs far apart", 64, 64, 16 << 10, || {
         for n in 0..64 {
             let qpn = n << 18;

@@ -1,20 +1,20 @@
-//! Allocation of consecutive units: pages of the arena, translation entries, object numbers.
+//! Allocates consecutive units: pages of the arena, translation entries, object numbers.
 
 use std::collections::BTreeMap;
 
-/// Free units, as runs: first unit and length.
+/// Free units as runs of a first unit and a length.
 #[derive(Debug)]
 pub(crate) struct Units {
     free: BTreeMap<u32, u32>,
 }
 
 impl Units {
-    /// All units of `range` are free.
+    /// Creates an allocator in which all units of `range` are free.
     pub(crate) fn new(range: std::ops::Range<u32>) -> Self {
         Self { free: BTreeMap::from([(range.start, range.end - range.start)]) }
     }
 
-    /// Takes `count` consecutive units whose first is a multiple of `align`; the lowest such, or none.
+    /// Allocates `count` consecutive units from the lowest possible first unit, which is a multiple of `align`.
     pub(crate) fn alloc(&mut self, count: u32, align: u32) -> Option<u32> {
         let (start, len, first) = self.free.iter().find_map(|(&start, &len)| {
             let first = start.checked_next_multiple_of(align.max(1))?;
@@ -32,7 +32,7 @@ impl Units {
         Some(first)
     }
 
-    /// Returns units that [`Units::alloc`] gave.
+    /// Frees units that [`Units::alloc`] returned.
     pub(crate) fn free(&mut self, first: u32, count: u32) {
         let (mut start, mut len) = (first, count);
         if let Some((&before, &before_len)) = self.free.range(..first).next_back()
@@ -54,7 +54,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn aligned_runs_are_found_and_everything_freed_joins_again() {
+    fn freed_runs_merge() {
         let mut units = Units::new(2..100);
         let a = units.alloc(3, 1).unwrap();
         let b = units.alloc(16, 16).unwrap();
@@ -67,7 +67,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_longer_than_any_hole_is_refused() {
+    fn run_longer_than_any_hole_is_rejected() {
         let mut units = Units::new(0..8);
         assert_eq!(units.alloc(9, 1), None);
         assert_eq!(units.alloc(8, 1), Some(0));

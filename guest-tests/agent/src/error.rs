@@ -1,23 +1,23 @@
-//! Short ways to make a [`Failure`] of a known kind; any other error becomes [`FailureKind::Other`] at the edge.
+//! Constructors of errors with a known [`FailureKind`]. All other errors become [`FailureKind::Other`].
 
 use crate::wire::{Failure, FailureKind};
 
-/// The step asks for something that does not exist or cannot be done.
+/// The step refers to an unknown object or requests something impossible.
 pub(crate) fn bad_step(message: impl Into<String>) -> anyhow::Error {
     Failure::new(FailureKind::BadStep, message).into()
 }
 
-/// What was waited for did not happen in time.
+/// An event did not occur in time.
 pub(crate) fn timeout(message: impl Into<String>) -> anyhow::Error {
     Failure::new(FailureKind::Timeout, message).into()
 }
 
-/// Memory or a completion is not what it should be.
+/// The content of memory or of a completion is wrong.
 pub(crate) fn mismatch(message: impl Into<String>) -> anyhow::Error {
     Failure::new(FailureKind::Mismatch, message).into()
 }
 
-/// An error with all its causes, of the kind of the first cause that has one.
+/// Returns the failure with all causes in its message. Its kind is that of the outermost cause that has one.
 pub(crate) fn into_failure(error: &anyhow::Error) -> Failure {
     let kind = error
         .chain()
@@ -33,7 +33,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_failure_keeps_its_kind_under_added_context() {
+    fn added_context_keeps_failure_kind() {
         let error = Err::<(), _>(timeout("no completion")).context("flow 0").unwrap_err();
         let failure = into_failure(&error);
         assert_eq!(failure.kind, FailureKind::Timeout);
@@ -41,7 +41,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_of_the_system_is_of_the_other_kind() {
+    fn system_error_has_kind_other() {
         let error = anyhow::Error::from(std::io::Error::from_raw_os_error(2));
         assert_eq!(into_failure(&error).kind, FailureKind::Other);
     }

@@ -1,4 +1,5 @@
-//! Commands of the host's users: each on a port of its own, with its input, outputs and signals, beside the steps.
+//! Executes commands for users of the host, independently of steps. Each port carries one command at a time, with its
+//! input, outputs and signals.
 
 mod command;
 mod terminal;
@@ -13,10 +14,10 @@ use self::command::Running;
 use crate::guest::say;
 use crate::wire::exec::{EXEC_PORT_PREFIX, Frame, ToGuest, ToHost};
 
-/// How often a port without a host is looked at again.
+/// Interval between polls of a port to which no host is connected.
 const RETRY: Duration = Duration::from_millis(20);
 
-/// Serves each port for commands that the guest has, on a thread of its own.
+/// Serves each exec port of the guest on its own thread.
 pub(crate) fn serve_ports() {
     for path in ports() {
         std::thread::spawn(move || {
@@ -40,16 +41,16 @@ fn serve_port(path: &Path) -> io::Result<()> {
     let mut port = File::options().read(true).write(true).open(path)?;
     let host = Host::new(port.try_clone()?);
     loop {
-        // The port reads as ended while no host is connected.
+        // While no host is connected, reads return end of file.
         serve(&mut port, &host)?;
         std::thread::sleep(RETRY);
     }
 }
 
-/// Runs what comes in until it ends, and ends the command that runs then.
+/// Executes commands from the input until it ends, then ends the running command.
 ///
 /// # Errors
-/// What comes is no frame, or cannot be read.
+/// The input cannot be read or contains an invalid frame.
 fn serve(input: &mut impl Read, host: &Host) -> io::Result<()> {
     let mut running: Option<Running> = None;
     while let Some(frame) = ToGuest::read(input)? {
@@ -58,7 +59,7 @@ fn serve(input: &mut impl Read, host: &Host) -> io::Result<()> {
                 Ok(command) => running = Some(command),
                 Err(error) => host.send(&ToHost::Failed(format!("{error:#}"))),
             },
-            // One without a command is for one that has ended.
+            // The frame belongs to a command that has already ended.
             other => {
                 if let Some(command) = &mut running {
                     command.take(other);
@@ -69,7 +70,7 @@ fn serve(input: &mut impl Read, host: &Host) -> io::Result<()> {
     Ok(())
 }
 
-/// The way to the host, which takes whole frames from several threads.
+/// Sends whole frames to the host, from several threads.
 #[derive(Clone)]
 struct Host(Arc<Mutex<dyn Write + Send>>);
 
@@ -78,10 +79,10 @@ impl Host {
         Self(Arc::new(Mutex::new(port)))
     }
 
-    /// Waits while the host does not read.
+    /// Blocks while the host does not read.
     fn send(&self, frame: &ToHost) {
         let mut port = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        // Without a host there is nobody to tell.
+        // If no host is connected, the frame is lost.
         let _ = port.write_all(&frame.to_bytes()).and_then(|()| port.flush());
     }
 }

@@ -1,4 +1,4 @@
-//! PID 1 of a small initramfs: file systems, modules, then the agent until the guest ends.
+//! PID 1 of a small initramfs: mounts file systems, loads modules, then runs the agent.
 
 use std::fs::{self, File};
 use std::io::{self, BufReader};
@@ -11,14 +11,14 @@ use crate::guest::{self, mount::mount};
 use crate::serve::Agent;
 use crate::wire::PORT_NAME;
 
-/// Modules to load, one path a line, in order. A missing file means none.
+/// List of modules to load, one path per line, in order. The file may be missing.
 const MODULES: &str = "/lib/modules.list";
-/// How long the port may take to appear after its driver was loaded.
+/// Time limit for the port to appear after its driver was loaded.
 const PORT_PATIENCE: Duration = Duration::from_secs(20);
-/// How often a port without a host, or not there yet, is looked at again.
+/// Polling interval for a port that is missing or has no host connected.
 const RETRY: Duration = Duration::from_millis(20);
 
-/// Runs as PID 1, which must never end: the last resort is to power off.
+/// Runs as PID 1, which must never return. If all else fails, it powers off.
 pub fn run() -> ! {
     if let Err(error) = prepare().and_then(|()| serve_port()) {
         guest::say(&format!("the agent exits: {error:#}"));
@@ -34,7 +34,7 @@ pub fn run() -> ! {
 /// Serves the host over the agent's virtio-serial port until a shutdown step.
 ///
 /// # Errors
-/// There is no such port, or it cannot be opened.
+/// The port does not exist or cannot be opened.
 pub fn serve_port() -> Result<()> {
     let path = wait_for_port()?;
     let port =
@@ -45,7 +45,7 @@ pub fn serve_port() -> Result<()> {
     let mut agent = Agent::default();
     let mut input = BufReader::new(port);
     loop {
-        // The port reads as ended while no host is connected.
+        // While no host is connected, reads return end of file.
         if let Err(error) = agent.serve(&mut input, &output) {
             guest::say(&format!("{error:#}"));
         }
@@ -59,7 +59,7 @@ fn prepare() -> Result<()> {
     {
         fs::create_dir_all(target).with_context(|| format!("cannot create {target}"))?;
         match mount(kind, target, kind, 0, "") {
-            // The kernel may have mounted it already.
+            // The kernel may already have mounted it.
             Err(error) if is_busy(&error) => {}
             other => other?,
         }
@@ -68,7 +68,7 @@ fn prepare() -> Result<()> {
     let paths: Vec<String> =
         list.lines().map(str::trim).filter(|l| !l.is_empty()).map(str::to_owned).collect();
     for path in &paths {
-        // One module that does not load should not keep the host from asking why.
+        // A module that fails to load must not prevent the host from connecting to find out why.
         if let Err(error) = guest::load_modules(std::slice::from_ref(path)) {
             guest::say(&format!("{error:#}"));
         }

@@ -1,7 +1,7 @@
-//! What runs inside a guest: the step runner, and a userspace driver for the JingZhao HCA over vfio-pci.
+//! The program that runs in a guest: the step runner, and a user-space driver for the JingZhao HCA over vfio-pci.
 //!
-//! The host harness compiles [`wire`] too, so that both ends speak the same types. The driver knows the device only
-//! from its interface specification and shares no code with the device: it is the device's independent judge.
+//! The host harness compiles [`wire`] too, so that both ends use the same types. The driver follows only the interface
+//! specification and shares no code with the device, so that its tests are independent.
 
 mod alloc;
 mod error;

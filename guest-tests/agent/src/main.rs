@@ -1,6 +1,6 @@
-//! The agent's program: PID 1 of a small initramfs, or an ordinary program in a running guest.
+//! The agent's program. It runs as PID 1 of a small initramfs, or as an ordinary program in a guest.
 //!
-//! With `--stdio` it serves its standard input and output instead of the virtio-serial port.
+//! With `--stdio`, it serves its standard input and output instead of the virtio-serial port.
 
 use std::io::Write as _;
 use std::process::ExitCode;
@@ -20,7 +20,7 @@ fn main() -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            // Nothing is left to do when standard error is gone too.
+            // If standard error is closed too, the message is lost.
             let _ = writeln!(std::io::stderr(), "guest-agent: {error:#}");
             ExitCode::FAILURE
         }

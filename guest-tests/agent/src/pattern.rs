@@ -1,15 +1,15 @@
-//! Content of payloads: 64-bit words that depend on a seed and on their position, cheap to write and to check.
+//! Payload content: 64-bit words that depend on a seed and their position, cheap to write and to check.
 //!
-//! The stream of a seed is the little-endian concatenation of [`word`]`(seed, 0)`, `word(seed, 1)`, ...; a range of
-//! memory holds the stream from its first byte, wherever the range starts. A byte that is missing, shifted, stale or
-//! from another message does not match.
+//! The stream of a seed is the little-endian concatenation of [`word`]`(seed, 0)`, `word(seed, 1)`, ... A memory range
+//! contains the stream from its first byte, wherever the range starts. Missing, shifted or stale bytes, and bytes from
+//! other messages, do not match.
 
-/// Bytes of one word of the stream.
+/// Size of a word of the stream in bytes.
 const WORD: usize = 8;
 
-/// The `index`-th 64-bit word of the stream of `seed`.
+/// Returns the `index`-th 64-bit word of the stream of `seed`.
 pub const fn word(seed: u64, index: u64) -> u64 {
-    // Two odd multipliers keep neighbouring seeds and neighbouring positions apart; one shift spreads high bits down.
+    // Two odd multipliers separate neighbouring seeds and positions. The shift spreads high bits downwards.
     let x =
         seed.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ index.wrapping_mul(0xd1b5_4a32_d192_ed03);
     let x = (x ^ (x >> 29)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -24,7 +24,7 @@ pub fn fill(seed: u64, position: u64, into: &mut [u8]) {
     });
 }
 
-/// Compares `bytes` with the bytes of the stream of `seed` from `position` on; the offset of the first difference.
+/// Compares `bytes` with the stream of `seed` from `position` on. Returns the offset of the first difference.
 pub fn first_difference(seed: u64, position: u64, bytes: &[u8]) -> Option<usize> {
     let mut found = None;
     for_each_word(seed, position, bytes.len(), |range, expected| {
@@ -39,7 +39,7 @@ pub fn first_difference(seed: u64, position: u64, bytes: &[u8]) -> Option<usize>
     found
 }
 
-/// A 64-bit digest of a sequence of bytes that may arrive in pieces; the pieces' borders do not matter.
+/// A 64-bit digest of a byte sequence. The result does not depend on how the sequence is split.
 #[derive(Clone, Copy, Debug)]
 pub struct Digest {
     state: u64,
@@ -52,20 +52,20 @@ impl Default for Digest {
 }
 
 impl Digest {
-    /// Takes the next bytes of the sequence.
+    /// Adds the next bytes of the sequence.
     pub fn update(&mut self, bytes: &[u8]) {
         for &byte in bytes {
             self.state = (self.state ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
         }
     }
 
-    /// The digest of everything taken so far (FNV-1a).
+    /// Returns the digest of all bytes so far (FNV-1a).
     pub const fn finish(self) -> u64 {
         self.state
     }
 }
 
-/// Calls `visit` with consecutive ranges of a buffer of `len` bytes and what the stream holds there; stops at `false`.
+/// Calls `visit` with consecutive ranges of a buffer and their expected content. Stops when `visit` returns `false`.
 fn for_each_word(
     seed: u64,
     position: u64,
@@ -92,7 +92,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_range_filled_in_pieces_equals_one_filled_at_once() {
+    fn pattern_is_independent_of_chunking() {
         let mut whole = [0u8; 100];
         fill(7, 0, &mut whole);
         for cut in 0..=whole.len() {
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_wrong_byte_is_named() {
+    fn first_wrong_byte_is_reported() {
         let mut bytes = [0u8; 64];
         fill(3, 5, &mut bytes);
         assert_eq!(first_difference(3, 5, &bytes), None);

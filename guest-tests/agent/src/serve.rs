@@ -1,4 +1,4 @@
-//! Runs steps one at a time and answers each.
+//! Executes steps one at a time and sends their answers.
 
 use std::io::{BufRead, Write};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -17,23 +17,23 @@ use crate::wire::{
     Verified,
 };
 
-/// Most bytes one Peek answers.
+/// Limit of bytes that a Peek returns.
 const PEEK_MAX: u32 = 65536;
 
-/// What the agent holds between steps.
+/// State that the agent keeps between steps.
 #[derive(Debug, Default)]
 pub struct Agent {
     hca: Option<Hca>,
     programs: Programs,
-    /// Set by a shutdown step, carried out after its answer.
+    /// Shutdown requested by a step; it follows the step's answer.
     ending: Option<ShutdownKind>,
 }
 
 impl Agent {
-    /// Answers requests until the input ends or a shutdown step has been answered.
+    /// Serves requests until the input ends or a shutdown step was answered.
     ///
     /// # Errors
-    /// Reading or writing failed. Nothing a request says is such an error.
+    /// Reading or writing fails. Invalid requests are not errors.
     pub fn serve(&mut self, mut input: impl BufRead, mut output: impl Write) -> Result<()> {
         let mut line = String::new();
         loop {
@@ -54,16 +54,17 @@ impl Agent {
         }
     }
 
-    /// Runs one step in this process, for a host that drives a device without a guest.
+    /// Executes one step in this process, for a host that drives a device without a guest.
     ///
     /// # Errors
-    /// The step's failure.
+    /// The step fails.
     pub fn call<C: Call>(&mut self, step: C) -> Result<C::Answer, Failure> {
         let result = self.run(step.into()).map_err(|error| into_failure(&error));
         Response { id: 0, result }.into_answer::<C>()
     }
 
-    /// Has the next [`Traffic`](wire::Traffic) tell when its first requests are posted, so that nobody sends before that.
+    /// Arranges that the next [`Traffic`](wire::Traffic) notifies `posted` after its first posts, so that the peer can
+    /// wait before it sends.
     ///
     /// # Errors
     /// No HCA is open.
@@ -80,7 +81,7 @@ impl Agent {
                 return Response { id: request_id(line), result: Err(failure) };
             }
         };
-        // A panic is a bug of the driver or of the step: it is answered like an error, and the agent lives on.
+        // A panic is a bug in the driver or the step. Report it as an error and continue.
         let result = catch_unwind(AssertUnwindSafe(|| self.run(request.step))).unwrap_or_else(|panic| {
             let text = panic
                 .downcast_ref::<String>()
@@ -216,7 +217,7 @@ impl Agent {
     }
 }
 
-/// Runs a step and makes its answer JSON; the types see to it that it is the answer the step promises.
+/// Executes a step and serialises its answer. The types ensure that the answer belongs to the step.
 fn answer<C: Call>(step: &C, run: impl FnOnce(&C) -> Result<C::Answer>) -> Result<Value> {
     Ok(serde_json::to_value(run(step)?)?)
 }
@@ -244,7 +245,7 @@ const fn bar(region: Region) -> Bar {
     }
 }
 
-/// The id of a request whose step is not understood, so that the host can match the failure.
+/// Returns the ID of a request whose step is invalid, so that the host can match the failure.
 fn request_id(line: &str) -> u64 {
     serde_json::from_str::<Value>(line).ok().and_then(|value| value.get("id")?.as_u64()).unwrap_or(0)
 }
@@ -261,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn each_request_is_answered_with_its_id() {
+    fn answer_carries_request_id() {
         let lines = Request::new(7, Ping {}).to_line() + &Request::new(8, Ping {}).to_line();
         let answers = exchange(&lines);
         assert_eq!(answers.iter().map(|answer| answer.id).collect::<Vec<_>>(), [7, 8]);
@@ -269,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_a_step_is_answered_and_the_agent_goes_on() {
+    fn invalid_step_is_answered_with_error() {
         let lines =
             "{\"id\":3,\"step\":{\"fly\":{}}}\nnonsense\n".to_owned() + &Request::new(4, Ping {}).to_line();
         let answers = exchange(&lines);
@@ -279,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn a_step_without_an_open_hca_is_refused_as_such() {
+    fn step_without_open_hca_is_rejected() {
         let answers = exchange(&Request::new(1, CloseHca::default()).to_line());
         assert_eq!(answers[0].result.as_ref().unwrap_err().kind, FailureKind::BadStep);
     }

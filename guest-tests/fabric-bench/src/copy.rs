@@ -1,17 +1,17 @@
-//! The yardstick of shared memory: one thread that copies from one buffer to another, the same bytes again and again.
+//! Reference for shared memory: one thread that repeatedly copies from one buffer to another.
 
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
-/// What no cache near a processor holds, as long as the region that messages are in.
+/// Buffer size that exceeds the CPU caches; equals the region of the messages.
 pub(crate) const LONG: usize = 16 << 20;
 
-/// Bytes a second, from a buffer of `len` bytes to another.
+/// Returns the bandwidth of copies between buffers of `len` bytes, in bytes per second.
 #[expect(clippy::cast_precision_loss, reason = "a rate for people")]
 pub(crate) fn bandwidth(len: usize, time: Duration) -> f64 {
-    // No byte is 0: pages that were never written to come late.
+    // No byte is 0, because the kernel allocates unwritten pages late.
     let (from, mut to) = (vec![1_u8; len], vec![2_u8; len]);
-    // Between two looks at the clock.
+    // Number of copies between two readings of the clock.
     let rounds = (LONG / len).max(1);
     let start = Instant::now();
     let mut copied = 0_usize;

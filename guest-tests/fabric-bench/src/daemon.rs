@@ -1,4 +1,4 @@
-//! A running hcad, and what its threads take of the processors.
+//! A running hcad, and the CPU time of its threads.
 
 use std::io::{BufRead as _, BufReader};
 use std::path::Path;
@@ -11,15 +11,15 @@ use serde_json::Value;
 
 use crate::processors;
 
-/// See the module. Stopped when dropped.
+/// A running hcad, stopped on drop.
 pub(crate) struct Daemon {
     child: Child,
     _stderr: BufReader<ChildStderr>,
 }
 
 impl Daemon {
-    /// A daemon with these devices, on one processor if there is one given, that serves its metrics on a port of 127.0.0.1.
-    /// Its files in `folder` begin with `name`.
+    /// Starts a daemon with these devices. It serves metrics on a port of 127.0.0.1 and is bound to a CPU if one is
+    /// given. Names of its files in `folder` start with `name`.
     pub(crate) fn start(
         folder: &Path,
         name: &str,
@@ -55,12 +55,11 @@ impl Daemon {
         Ok(Self { child, _stderr: stderr })
     }
 
-    /// Its process.
     pub(crate) fn id(&self) -> u32 {
         self.child.id()
     }
 
-    /// Processor time so far of its threads of this name, or of all.
+    /// Returns the CPU time of its threads with this name, or of all threads.
     pub(crate) fn time(&self, thread: Option<&str>) -> Result<Duration> {
         let mut nanos = 0;
         for task in std::fs::read_dir(format!("/proc/{}/task", self.id()))? {
@@ -78,13 +77,13 @@ impl Daemon {
 
 impl Drop for Daemon {
     fn drop(&mut self) {
-        // It may have ended by itself.
+        // The daemon may have ended on its own.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// Nanoseconds on a processor: the first of three numbers.
+/// Returns the CPU time in nanoseconds, the first of three numbers.
 fn parse_schedstat(text: &str) -> Option<u64> {
     text.split_whitespace().next()?.parse().ok()
 }
@@ -94,7 +93,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_number_of_schedstat_is_the_time_on_a_processor() {
+    fn schedstat_starts_with_cpu_time() {
         assert_eq!(parse_schedstat("5123456789 61072 17\n"), Some(5_123_456_789));
         assert_eq!(parse_schedstat(""), None);
     }

@@ -1,32 +1,33 @@
-//! Two HCAs on a wire: bandwidth by size, latency, rate; and what a message costs device and driver at each end.
+//! Two connected HCAs: bandwidth by message size, latency, message rate, and the CPU time of device and driver per
+//! message.
 
 use agent::wire::{MrInfo, SendOp};
 use anyhow::{Context as _, Result};
 
 use crate::Cli;
-use crate::flows::{self, Buffers, COSTS, Plan, Ran};
+use crate::flows::{self, Buffers, COSTS, Plan, RunResult};
 use crate::node::{Node, Qp, Rings, Sizes};
 use crate::pair::{self, Place, Wire};
 use crate::report::{Figure, Figures, Reference};
 use crate::runs::{repeated, runs, size};
 use crate::yardstick::{SIZES, Yardstick};
 
-/// What one bandwidth run moves.
+/// Number of bytes in a bandwidth run.
 const RUN_BYTES: u32 = 1 << 30;
-/// Messages of one rate run, on all queue pairs together; of a bandwidth run at the most.
+/// Number of messages in a rate run, on all queue pairs together. Also the limit of a bandwidth run.
 const RATE_MESSAGES: u32 = 200_000;
-/// Bytes of the region each node lends: two of the longest messages, so that one is under way while another starts.
+/// Size of each node's region: two of the longest messages, so that one can be in flight while the next starts.
 const REGION_LEN: u64 = 16 << 20;
-/// Queue pairs of this measurement and others.
+/// Ring sizes of queue pairs, here and in other measurements.
 pub(crate) const RINGS: Rings = Rings { log_slots: 8, log_slot_bytes: 7 };
-/// Half of a ring, so that as much again can be received.
+/// Half of a ring, so that the peer can post as many receives again.
 pub(crate) const DEPTH: u32 = 1 << (RINGS.log_slots - 1);
-/// Lengths whose bandwidth is measured of SENDs too.
+/// Message sizes for the bandwidth of SENDs.
 const SEND_SIZES: [u32; 4] = [4 << 10, 64 << 10, 1 << 20, 8 << 20];
-/// Queue pairs of a rate.
+/// Number of queue pairs of the second message rate.
 const MANY: usize = 16;
 
-/// Nodes, what connects them, and the region of each.
+/// Nodes, their connections, and the region of each.
 pub(crate) struct Bench {
     pub(crate) nodes: [Node; 2],
     qps: Vec<[Qp; 2]>,
@@ -41,21 +42,21 @@ impl Bench {
         Ok(Self { nodes, qps, regions })
     }
 
-    fn one(&mut self, op: SendOp, len: u32, buffers: Buffers) -> Result<Ran> {
+    fn one(&mut self, op: SendOp, len: u32, buffers: Buffers) -> Result<RunResult> {
         let count = (RUN_BYTES / len).min(RATE_MESSAGES);
         let plan = Plan { op, len, count, depth: DEPTH, buffers };
         let run = if op == SendOp::Send { flows::send } else { flows::write };
         run(&mut self.nodes, &self.qps[..1], self.regions, plan)
     }
 
-    /// 64-byte SENDs on some of the queue pairs.
-    pub(crate) fn rate(&mut self, qps: usize, count: u32) -> Result<Ran> {
+    /// Measures the rate of 64-byte SENDs on some of the queue pairs.
+    pub(crate) fn rate(&mut self, qps: usize, count: u32) -> Result<RunResult> {
         let plan = Plan { op: SendOp::Send, len: 64, count, depth: DEPTH, buffers: Buffers::One };
         flows::send(&mut self.nodes, &self.qps[..qps], self.regions, plan)
     }
 }
 
-/// Measures two HCAs on a wire.
+/// Measures two connected HCAs.
 pub(crate) fn measure(cli: &Cli, wire: Wire, yardstick: &Yardstick, figures: &mut Figures) -> Result<()> {
     let prefix = wire.prefix();
     let folder = tempfile::tempdir().context("cannot create a directory for sockets")?;
@@ -64,7 +65,7 @@ pub(crate) fn measure(cli: &Cli, wire: Wire, yardstick: &Yardstick, figures: &mu
     for len in SIZES {
         let name = format!("{prefix}rc_write_{}_bw", size(len.into()));
         let costs = format!("{prefix}rc_write_{}", size(len.into()));
-        // Of 4 KiB, what it costs too: a packet a message, full.
+        // For 4 KiB, also measure the CPU time: each message is one full packet.
         if len == 4 << 10 && (cli.wants(&name) || cli.wants(&format!("{costs}_{}", COSTS[0]))) {
             let ran = repeated(cli.runs, || {
                 let ran = bench.one(SendOp::Write, len, Buffers::One)?;
@@ -72,7 +73,7 @@ pub(crate) fn measure(cli: &Cli, wire: Wire, yardstick: &Yardstick, figures: &mu
                 Ok([ran.bandwidth(), costs[0], costs[1], costs[2]])
             })?;
             figures.add(Figure::new(name, "MB/s", &ran[0], &yardstick.bandwidth));
-            // The receiver's driver has nothing to do.
+            // The receiver's driver does nothing for a WRITE.
             add_costs(figures, &costs, &ran[1..], &yardstick.datagram[1]);
         } else if cli.wants(&name) {
             let write = runs(cli.runs, || Ok(bench.one(SendOp::Write, len, Buffers::One)?.bandwidth()))?;
@@ -116,7 +117,7 @@ pub(crate) fn measure(cli: &Cli, wire: Wire, yardstick: &Yardstick, figures: &mu
     Ok(())
 }
 
-/// Adds what a message costs device and driver at each end.
+/// Adds the CPU time of device and driver per message at each end.
 pub(crate) fn add_costs(figures: &mut Figures, name: &str, costs: &[Vec<f64>], reference: &Reference) {
     for (cost, runs) in COSTS.iter().zip(costs) {
         figures.add(Figure::new(format!("{name}_{cost}"), "ns", runs, reference));

@@ -1,4 +1,4 @@
-//! Flows of a measurement, and how they are run.
+//! Flows of a measurement, and their execution.
 
 use std::time::Duration;
 
@@ -15,19 +15,19 @@ use crate::yardstick::PINGS;
 pub(crate) struct Plan {
     pub(crate) op: SendOp,
     pub(crate) len: u32,
-    /// Messages of all queue pairs together.
+    /// Number of messages of all queue pairs together.
     pub(crate) count: u32,
-    /// Messages of a queue pair that are under way at once, posted by halves.
+    /// Number of outstanding messages per queue pair. They are posted in halves.
     pub(crate) depth: u32,
     pub(crate) buffers: Buffers,
 }
 
-/// Where the messages of a flow are.
+/// Location of a flow's messages in the region.
 #[derive(Clone, Copy)]
 pub(crate) enum Buffers {
-    /// All in one place, as perftest has them and the yardstick too.
+    /// All messages use the same bytes, as in perftest and in the reference.
     One,
-    /// Spread over the whole region, so that processor caches hold little of them.
+    /// Messages are spread over the region, so that CPU caches contain little of them.
     All,
 }
 
@@ -40,18 +40,18 @@ impl Buffers {
     }
 }
 
-/// What a run of messages took.
+/// Time and CPU time of a run.
 #[derive(Clone, Copy)]
-pub(crate) struct Ran {
+pub(crate) struct RunResult {
     pub(crate) messages: u64,
     pub(crate) bytes: u64,
-    /// From the first post to the last completion.
+    /// Time from the first post to the last completion.
     pub(crate) elapsed_ns: u64,
-    /// Of the sender and of the receiver.
+    /// CPU time of the sender and of the receiver.
     pub(crate) spent: [Spent; 2],
 }
 
-impl Ran {
+impl RunResult {
     fn new(report: &TrafficReport, spent: [Spent; 2]) -> Self {
         Self {
             messages: report.flows.iter().map(|flow| flow.messages).sum(),
@@ -61,12 +61,13 @@ impl Ran {
         }
     }
 
-    /// MB a second.
+    /// Returns the bandwidth in MB/s.
     pub(crate) fn bandwidth(&self) -> f64 {
         rate(self.bytes, self.elapsed_ns) / 1e6
     }
 
-    /// Messages a second, and the nanoseconds a message took of the sender's device and driver, and of the receiver's.
+    /// Returns messages per second, then the CPU time per message in nanoseconds: device and driver of the sender,
+    /// device and driver of the receiver.
     pub(crate) fn rate_and_costs(&self) -> [f64; 5] {
         let each = |time| nanos_each(time, self.messages);
         let [near, far] = self.spent;
@@ -80,12 +81,16 @@ impl Ran {
     }
 }
 
-/// What [`Ran::rate_and_costs`] has behind the rate.
+/// Names of the CPU times that [`RunResult::rate_and_costs`] returns.
 pub(crate) const COSTS: [&str; 4] =
     ["sender_device_ns", "sender_driver_ns", "receiver_device_ns", "receiver_driver_ns"];
 
-/// RDMA WRITEs.
-pub(crate) fn write(nodes: &mut [Node; 2], qps: &[[Qp; 2]], regions: [MrInfo; 2], plan: Plan) -> Result<Ran> {
+pub(crate) fn write(
+    nodes: &mut [Node; 2],
+    qps: &[[Qp; 2]],
+    regions: [MrInfo; 2],
+    plan: Plan,
+) -> Result<RunResult> {
     let mut run = sends(qps, regions[0], plan);
     for flow in &mut run {
         flow.remote = Some(regions[1].remote(0));
@@ -94,31 +99,35 @@ pub(crate) fn write(nodes: &mut [Node; 2], qps: &[[Qp; 2]], regions: [MrInfo; 2]
     run_sends(nodes, run)
 }
 
-/// Flows that only the sender notices.
-pub(crate) fn run_sends(nodes: &mut [Node; 2], flows: Vec<SendFlow>) -> Result<Ran> {
+/// Runs flows without completions at the receiver.
+pub(crate) fn run_sends(nodes: &mut [Node; 2], flows: Vec<SendFlow>) -> Result<RunResult> {
     let flows = flows.into_iter().map(Flow::Send).collect();
     let (report, spent) = pair::measured(nodes, |nodes| nodes[0].run(flows))?;
-    Ok(Ran::new(&report, spent))
+    Ok(RunResult::new(&report, spent))
 }
 
-/// SENDs.
-pub(crate) fn send(nodes: &mut [Node; 2], qps: &[[Qp; 2]], regions: [MrInfo; 2], plan: Plan) -> Result<Ran> {
+pub(crate) fn send(
+    nodes: &mut [Node; 2],
+    qps: &[[Qp; 2]],
+    regions: [MrInfo; 2],
+    plan: Plan,
+) -> Result<RunResult> {
     let sends = sends(qps, regions[0], plan);
     let receives = qps.iter().zip(&sends).map(|(qp, send)| receive(qp[1], regions[1], send)).collect();
     let sends = sends.into_iter().map(Flow::Send).collect();
     let (reports, spent) = pair::measured(nodes, |nodes| pair::run_both(nodes, sends, receives))?;
-    Ok(Ran::new(&reports[0], spent))
+    Ok(RunResult::new(&reports[0], spent))
 }
 
-/// Flows that share a plan's messages among queue pairs.
+/// Distributes a plan's messages over queue pairs.
 pub(crate) fn sends(qps: &[[Qp; 2]], region: MrInfo, plan: Plan) -> Vec<SendFlow> {
     let share = plan.count / u32::try_from(qps.len()).unwrap_or(u32::MAX).max(1);
     qps.iter().map(|qp| send_flow(qp[0], region, Plan { count: share, ..plan })).collect()
 }
 
-/// The flow of one queue pair.
+/// Returns the flow of one queue pair.
 pub(crate) fn send_flow(qp: Qp, region: MrInfo, plan: Plan) -> SendFlow {
-    // All that are under way have places of their own in the region.
+    // Every outstanding message has its own place in the region.
     let room = u32::try_from(region.len / u64::from(plan.len)).unwrap_or(u32::MAX);
     let slots = room.min(plan.depth);
     SendFlow {
@@ -136,8 +145,8 @@ pub(crate) fn send_flow(qp: Qp, region: MrInfo, plan: Plan) -> SendFlow {
     }
 }
 
-/// The peer's side of a flow of SENDs: twice as many receives as messages are under way, for whoever has been told of a
-/// completion sends the next before its receiver has posted again.
+/// Returns the receive flow for a flow of SENDs. It posts twice as many receives as messages are outstanding, because
+/// the sender may continue before the receiver has posted again.
 pub(crate) fn receive(qp: Qp, region: MrInfo, send: &SendFlow) -> Flow {
     Flow::Receive(ReceiveFlow {
         qp: qp.id,
@@ -145,7 +154,7 @@ pub(crate) fn receive(qp: Qp, region: MrInfo, send: &SendFlow) -> Flow {
         len: send.len,
         depth: 2 * send.depth,
         slots: 2 * send.slots,
-        // All in one place.
+        // All messages use the same bytes.
         stride: 0,
         mr: region.id,
         verify: false,
@@ -153,8 +162,8 @@ pub(crate) fn receive(qp: Qp, region: MrInfo, send: &SendFlow) -> Flow {
     })
 }
 
-/// Median and 99th percentile of the time from the doorbell of a 64-byte WRITE until its bytes are seen in the peer's
-/// memory, microseconds: half of the way there and back.
+/// Measures the latency of a 64-byte WRITE from doorbell to visibility in the peer's memory, as half of a round trip.
+/// Returns median and 99th percentile in microseconds.
 pub(crate) fn write_latency(nodes: &mut [Node; 2], qps: [Qp; 2], regions: [MrInfo; 2]) -> Result<[f64; 2]> {
     let ping = |own: usize| PingPong {
         qp: qps[own].id,

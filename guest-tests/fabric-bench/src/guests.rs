@@ -1,4 +1,4 @@
-//! What guests reach: scenarios of guest-lab that leave figures.
+//! Figures measured in guests by scenarios of guest-lab.
 
 use std::path::Path;
 use std::process::Command;
@@ -7,10 +7,10 @@ use anyhow::{Context as _, Result, ensure};
 
 use crate::report::{Figure, Figures, print};
 
-/// Scenarios, and the file each leaves in the folder of its run.
+/// Scenarios, and the file that each writes to the folder of its run.
 const SCENARIOS: [(&str, &str); 2] = [("speed-guests", "speed.jsonl"), ("e810-speed", "speed.jsonl")];
 
-/// Runs the scenarios and takes over their figures.
+/// Runs the scenarios and imports their figures.
 pub(crate) fn measure(figures: &mut Figures) -> Result<()> {
     let programs = std::env::current_exe()?;
     let release = programs.parent().context("this program is in a directory")?;
@@ -21,7 +21,7 @@ pub(crate) fn measure(figures: &mut Figures) -> Result<()> {
         let status = command.status().with_context(|| {
             format!("cannot start {}; build it with 'cargo build --bin guest-lab'", lab.display())
         })?;
-        // What was measured counts even if a case failed, for that is judged elsewhere.
+        // Import the figures even if a case failed, because other tests check the cases.
         if !status.success() {
             print(&format!("guest-lab run {scenario} exited with {status}; its figures are used anyway"));
         }
@@ -46,7 +46,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn figures_of_scenarios_are_taken_over() {
+    fn scenario_figures_are_imported() {
         let line = r#"{"name":"nic_tcp_rr_rate","value":900.5,"unit":"round trips/s","against":"virtio-net","reference":1000.0,"ratio":0.9005,"spread":[890.0,910.0]}"#;
         let figures = parse(&format!("{line}\n\n{line}\n")).unwrap();
         assert_eq!(figures.len(), 2);

@@ -1,5 +1,5 @@
-//! The history of ratios: a file of the repository with an entry a line, oldest first. It says what has become slower on a
-//! machine like this one. It judges nothing: how fast things are is never a part of pass and fail.
+//! The history of ratios: a file of the repository with one entry per line, oldest first. It shows what became slower
+//! on a similar machine, and never fails a test.
 
 use std::collections::BTreeMap;
 use std::fs::{self, OpenOptions};
@@ -12,22 +12,21 @@ use serde::{Deserialize, Serialize};
 
 use crate::report::{Figure, print};
 
-/// What has fallen by more than this part is printed.
+/// Relative decrease above which a ratio is reported.
 const FALL: f64 = 0.1;
 
-/// One run that was kept.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 struct Entry {
-    /// What was measured; `+` behind it if files were changed since.
+    /// Commit that was measured; `+` marks uncommitted changes.
     commit: String,
-    /// Day in UTC.
+    /// Date of the run in UTC.
     date: String,
     machine: Machine,
-    /// By name and what the figure is measured against.
+    /// Ratios by figure and reference.
     ratios: BTreeMap<String, Ratio>,
 }
 
-/// A machine as far as figures depend on it.
+/// Properties of the machine that affect figures.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 struct Machine {
     cpu: String,
@@ -35,7 +34,7 @@ struct Machine {
     kernel: String,
 }
 
-/// A ratio, and whether less of it is better.
+/// A ratio, and whether lower is better.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 struct Ratio {
     ratio: f64,
@@ -53,13 +52,13 @@ impl Machine {
         })
     }
 
-    /// Whether figures of both can be compared. Kernels come and go.
+    /// Returns whether figures of both machines are comparable. The kernel version may differ.
     fn is_like(&self, other: &Self) -> bool {
         (&self.cpu, self.cores) == (&other.cpu, other.cores)
     }
 }
 
-/// Prints what has fallen against the last entry of a machine like this one, and with `keep` adds an entry.
+/// Prints regressions against the last entry of a similar machine. With `keep`, appends an entry.
 pub(crate) fn compare(path: &Path, figures: &[Figure], keep: bool) -> Result<()> {
     let context = || format!("cannot read or write the history {}", path.display());
     let text = match fs::read_to_string(path) {
@@ -98,19 +97,19 @@ fn last_of<'a>(entries: &'a [Entry], machine: &Machine) -> Option<&'a Entry> {
     entries.iter().rev().find(|entry| entry.machine.is_like(machine))
 }
 
-/// Ratios of what is measured against something else.
+/// Returns the ratios of figures that have a reference.
 fn ratios(figures: &[Figure]) -> BTreeMap<String, Ratio> {
     let others = figures.iter().filter(|figure| figure.name != figure.against && figure.ratio.is_finite());
     others
         .map(|figure| {
-            // Four digits say more than can be measured.
+            // Measurements are not more precise than four digits.
             let ratio = (figure.ratio * 1e4).round() / 1e4;
             (format!("{}/{}", figure.name, figure.against), Ratio { ratio, cost: figure.is_cost() })
         })
         .collect()
 }
 
-/// A line for each ratio of both that is worse by more than [`FALL`], the worst first.
+/// Returns one line for each ratio that is worse by more than [`FALL`], worst first.
 fn fallen(before: &BTreeMap<String, Ratio>, now: &BTreeMap<String, Ratio>) -> Vec<String> {
     let mut worse: Vec<_> = now
         .iter()
@@ -157,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_entry_of_a_like_machine_is_found_whatever_its_kernel() {
+    fn reference_is_last_entry_of_same_machine() {
         let entries = [entry("a", "x", "6.1"), entry("b", "x", "6.12"), entry("c", "y", "6.12")];
         let here = entry("", "x", "7.0").machine;
         assert_eq!(last_of(&entries, &here).map(|entry| entry.commit.as_str()), Some("b"));
@@ -167,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn entries_are_read_as_they_are_written_and_a_bad_one_is_named() {
+    fn entries_round_trip_and_invalid_one_is_named() {
         let mut kept = entry("a", "x", "6.1");
         kept.ratios =
             BTreeMap::from([of("rc_write_1m_bw/udp_4k_bw", 0.6, false), of("latency/udp", 0.8, true)]);
@@ -178,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_worse_by_more_than_a_tenth_is_told_the_worst_first() {
+    fn regressions_over_ten_percent_are_sorted() {
         let before = BTreeMap::from([
             of("a", 1.0, false),
             of("b", 1.0, true),
@@ -197,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_its_own_reference_has_no_ratio() {
+    fn own_reference_has_no_ratio() {
         let reference = Reference { name: "udp_4k_bw".into(), value: 10.0 };
         let figures = [
             Figure::new("udp_4k_bw", "MB/s", &[10.0], &reference),
@@ -210,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn the_processor_is_named_as_proc_has_it() {
+    fn processor_name_matches_proc() {
         let text = "processor\t: 0\nmodel name\t: AMD EPYC\nprocessor\t: 1\nmodel name\t: other\n";
         assert_eq!(cpu_model(text), Some("AMD EPYC"));
         assert_eq!(cpu_model("processor: 0\n"), None);

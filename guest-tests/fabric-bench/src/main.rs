@@ -82,7 +82,7 @@ struct Cli {
     keep: bool,
 }
 
-/// What is measured.
+/// The parts of the benchmark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Part {
     /// Two HCAs: bandwidth, latency, rate, and CPU time per message of device and driver
@@ -104,7 +104,7 @@ impl Cli {
         self.only.as_ref().is_none_or(|text| name.contains(text))
     }
 
-    /// The wires asked for, or these.
+    /// Returns the selected wires, or these.
     fn wires(&self, without: &[Wire]) -> Vec<Wire> {
         if self.wire.is_empty() { without.to_vec() } else { self.wire.clone() }
     }

@@ -1,5 +1,5 @@
-//! Many HCAs on one network, in one process and each in its own: what they move together, each sending to the next, and
-//! what they take of the processors when nothing is moved.
+//! Many HCAs on one network, in one process or one process each. Measures their total rate while each sends to the
+//! next, and the CPU time of idle daemons.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -18,23 +18,23 @@ use crate::report::{Figure, Figures, Reference};
 use crate::runs::{nanos_each, repeated, runs};
 use crate::scale::wanted;
 
-/// HCAs on the network. The first is what the others are held against.
+/// Numbers of HCAs. The first is the reference of the others.
 const HCAS: [usize; 3] = [2, 8, MOST];
-/// So many are watched when they are idle, too.
+/// Number of HCAs for which idle daemons are measured too.
 const MOST: usize = 64;
-/// Messages of a run, of all HCAs together.
+/// Number of messages in a run, of all HCAs together.
 const MESSAGES: u32 = 100_000;
 const RINGS: Rings = Rings { log_slots: 7, log_slot_bytes: 7 };
 const DEPTH: u32 = 64;
-/// How long an idle daemon is watched in a run.
+/// Time for which an idle daemon is measured.
 const WATCH: Duration = Duration::from_secs(1);
 
-/// Which process has which HCA.
+/// Distribution of HCAs over processes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Processes {
-    /// One has all.
+    /// One daemon runs all devices.
     One,
-    /// Each has one.
+    /// Each device has its own daemon.
     Many,
 }
 
@@ -47,10 +47,10 @@ impl Processes {
     }
 }
 
-/// By number of HCAs.
+/// Measures by number of HCAs.
 pub(crate) fn measure(cli: &Cli, wire: Wire, figures: &mut Figures) -> Result<()> {
     for processes in [Processes::One, Processes::Many] {
-        // A local network is one of a process.
+        // A local network is confined to one process.
         if wire == Wire::Local && processes == Processes::Many {
             continue;
         }
@@ -80,7 +80,7 @@ pub(crate) fn measure(cli: &Cli, wire: Wire, figures: &mut Figures) -> Result<()
     Ok(())
 }
 
-/// HCAs, each with a queue pair to the next and one to the one before.
+/// HCAs, each with a queue pair to the next and one to the previous.
 struct Network {
     members: Vec<Member>,
     daemons: Vec<Arc<Daemon>>,
@@ -127,12 +127,12 @@ impl Network {
             members[next].node.connect(peer, qp, Some(u16::try_from(own + 1)?))?;
         }
         let mut network = Self { members, daemons };
-        // Switches learn who is where; until then they flood.
+        // Switches flood until they have learned all addresses.
         network.exchange(1)?;
         Ok(network)
     }
 
-    /// Messages a second of all together, and what one takes of both its devices, nanoseconds.
+    /// Returns messages per second of all HCAs, and the CPU time per message of both devices in nanoseconds.
     fn rate(&mut self) -> Result<[f64; 2]> {
         let share = MESSAGES / u32::try_from(self.members.len())?;
         let before = self.device_time()?;
@@ -145,7 +145,7 @@ impl Network {
         Ok([1e9 / nanos_each(elapsed, messages), nanos_each(device, messages)])
     }
 
-    /// Has each send so many messages to the next.
+    /// Lets each HCA send `count` messages to the next.
     fn exchange(&mut self, count: u32) -> Result<()> {
         thread::scope(|scope| {
             let spawn = |member| scope.spawn(move || exchange(member, count));
@@ -157,9 +157,9 @@ impl Network {
         })
     }
 
-    /// Percent of a processor that all daemons together take while nothing happens.
+    /// Returns the CPU load of all idle daemons in percent.
     fn idle(&self) -> Result<f64> {
-        // What the last messages left behind is done then.
+        // Wait until the daemons have finished their work for the last messages.
         thread::sleep(WATCH);
         let (begun, before) = (Instant::now(), self.device_time()?);
         thread::sleep(WATCH);
@@ -167,13 +167,13 @@ impl Network {
         Ok(taken.as_secs_f64() / begun.elapsed().as_secs_f64() * 100.0)
     }
 
-    /// Of all daemons.
+    /// Returns the CPU time of all daemons.
     fn device_time(&self) -> Result<Duration> {
         self.daemons.iter().map(|daemon| daemon.time(None)).sum()
     }
 }
 
-/// One HCA's part of a run.
+/// Runs one HCA's part of an exchange.
 fn exchange(member: &mut Member, count: u32) -> Result<()> {
     let Member { node, to_next, from_last, region } = member;
     let plan = Plan { op: SendOp::Send, len: 64, count, depth: DEPTH, buffers: Buffers::One };

@@ -1,4 +1,4 @@
-//! One HCA and its driver.
+//! An HCA and its driver.
 
 use std::io;
 use std::net::{SocketAddr, UdpSocket};
@@ -20,41 +20,41 @@ use serde_json::{Value, json};
 use crate::daemon::Daemon;
 use crate::pair::Wire;
 
-/// Longest wait for one measurement.
+/// Time limit of one measurement.
 const TIMEOUT_MS: u32 = 60_000;
 
-/// What is lent to a device.
+/// Memory for a device.
 #[derive(Clone, Debug)]
 pub(crate) struct Sizes {
     pub(crate) arena_mib: u32,
     pub(crate) icm: IcmOptions,
-    /// Completions of all queue pairs of a completion queue that wait to be taken, log2.
+    /// Binary logarithm of the CQ size, for all queue pairs of a CQ.
     pub(crate) log_cq: u8,
 }
 
 impl Default for Sizes {
-    /// For a few queue pairs, and buffers of 8 MiB.
+    /// Enough for a few queue pairs and buffers of 8 MiB.
     fn default() -> Self {
         Self { arena_mib: 64, icm: IcmOptions::default(), log_cq: 14 }
     }
 }
 
-/// Work requests of a queue pair each way, and bytes of each; log2.
+/// Binary logarithms of the number and size of slots of each ring.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Rings {
     pub(crate) log_slots: u8,
     pub(crate) log_slot_bytes: u8,
 }
 
-/// See the module.
+/// An HCA with the driver that uses it.
 pub(crate) struct Node {
     agent: Agent,
-    // After the agent: the driver lets go of its device before the daemon ends.
+    // Declared after the agent, so that the driver closes its device before the daemon ends.
     daemon: Arc<Daemon>,
     /// Name of the device's thread.
     thread: String,
     log_cq: u8,
-    /// Processor time of the driver so far.
+    /// CPU time of the driver so far.
     driver: Duration,
 }
 
@@ -65,12 +65,12 @@ pub(crate) struct Qp {
     qpn: u32,
 }
 
-/// Processor time of one end.
+/// CPU time of one end.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Spent {
-    /// Posting, ringing and taking completions.
+    /// Posting, doorbells and completions.
     pub(crate) driver: Duration,
-    /// The device's thread.
+    /// CPU time of the device's thread.
     pub(crate) device: Duration,
 }
 
@@ -86,7 +86,7 @@ impl Sub for Spent {
 }
 
 impl Node {
-    /// Opens the HCA of number `id` behind a socket.
+    /// Opens the HCA number `id` behind a socket.
     pub(crate) fn open(id: usize, socket: &Path, daemon: Arc<Daemon>, sizes: &Sizes) -> Result<Self> {
         let mut agent = Agent::default();
         let open = OpenHca {
@@ -101,22 +101,22 @@ impl Node {
         Ok(Self { agent, daemon, thread, log_cq: sizes.log_cq, driver: Duration::ZERO })
     }
 
-    /// The daemon of its device.
+    /// Returns the daemon that runs its device.
     pub(crate) fn daemon(&self) -> &Daemon {
         &self.daemon
     }
 
-    /// A region of `len` bytes with all rights.
+    /// Registers a region of `len` bytes with all rights.
     pub(crate) fn region(&mut self, len: u64) -> Result<MrInfo> {
         self.call(CreateMr { len, scattered: false, ..CreateMr::default() })
     }
 
-    /// Another key for a region's memory.
+    /// Registers another key for a region's memory.
     pub(crate) fn region_over(&mut self, other: MrId) -> Result<MrInfo> {
         self.call(CreateMr { over: Some(other), ..CreateMr::default() })
     }
 
-    /// Runs flows to their end.
+    /// Runs flows to completion.
     pub(crate) fn run(&mut self, flows: Vec<Flow>) -> Result<TrafficReport> {
         let before = thread_time();
         let report = self.call(Traffic { flows, timeout_ms: TIMEOUT_MS });
@@ -124,7 +124,8 @@ impl Node {
         report
     }
 
-    /// Who waits for this hears when the flows that are run next have posted what they can, or have failed.
+    /// Returns a channel that is notified when the next flows have posted their first requests, and closed if they
+    /// fail.
     pub(crate) fn announce(&mut self) -> Result<Receiver<()>> {
         let (posted, waiting) = mpsc::channel();
         self.agent.announce(posted)?;
@@ -136,12 +137,12 @@ impl Node {
         self.call(step)
     }
 
-    /// Processor time so far.
+    /// Returns the CPU time so far.
     pub(crate) fn spent(&self) -> Result<Spent> {
         Ok(Spent { driver: self.driver, device: self.daemon.time(Some(&self.thread))? })
     }
 
-    /// Queue pairs. As many share two completion queues as these have room for.
+    /// Creates queue pairs. Two completion queues are shared by as many as fit.
     pub(crate) fn queue_pairs(&mut self, count: usize, rings: Rings) -> Result<Vec<Qp>> {
         let Rings { log_slots, log_slot_bytes } = rings;
         let cq = CreateCq { log_entries: self.log_cq, ..CreateCq::default() };
@@ -166,13 +167,13 @@ impl Node {
         Ok(all)
     }
 
-    /// Connects a queue pair to one of the HCA of number `peer_id`, or of the default peer.
+    /// Connects a queue pair to one of the HCA number `peer_id`, or of the default peer.
     pub(crate) fn connect(&mut self, qp: Qp, peer: Qp, peer_id: Option<u16>) -> Result<()> {
         let path = QpPath { dlid: peer_id, ..QpPath::default() };
         for transition in [
             Transition::ToInit { pkey_index: 0, qkey: 0 },
             Transition::ToRtr { remote_qpn: peer.qpn, mtu: 4096, psn: 0, rnr_timer: 1, path },
-            // A quarter of a second, longer than a busy host keeps one of many daemons waiting.
+            // A quarter of a second, which exceeds scheduling delays of a busy host with many daemons.
             Transition::ToRts { psn: 0, timeout: 16, retry: 7, rnr_retry: 7 },
         ] {
             self.call(ModifyQp { qp: qp.id, transition })?;
@@ -185,17 +186,17 @@ impl Node {
     }
 }
 
-/// The entry of an HCA in a configuration.
+/// Returns the configuration entry of an HCA.
 pub(crate) fn device(id: usize, socket: &Path, fabric: &Value) -> Value {
     json!({ "id": id, "socket_path": socket, "frontend": { "jingzhao": {} }, "fabric": fabric })
 }
 
-/// The wire of an HCA. If it has an address, that is the one at `own` of all.
+/// Returns the fabric configuration of an HCA. Its own address, if any, has index `own`.
 pub(crate) fn fabric(wire: Wire, folder: &Path, addresses: &[SocketAddr], own: usize) -> Value {
     match wire {
         Wire::Udp => {
             let peers = addresses.iter().enumerate().filter(|&(other, _)| other != own);
-            // Not whose they are: that is learned.
+            // Peers have no configured device, because their addresses are learned.
             let peers: Vec<_> = peers.map(|(_, addr)| json!({ "addr": addr })).collect();
             json!({ "udp": { "bind": addresses[own], "peers": peers } })
         }
@@ -204,15 +205,15 @@ pub(crate) fn fabric(wire: Wire, folder: &Path, addresses: &[SocketAddr], own: u
     }
 }
 
-/// Addresses of this host that nobody receives on.
+/// Returns free UDP addresses of this host.
 pub(crate) fn free_addresses(count: usize) -> io::Result<Vec<SocketAddr>> {
     let held: Vec<_> = (0..count).map(|_| UdpSocket::bind(("127.0.0.1", 0))).collect::<io::Result<_>>()?;
     held.iter().map(UdpSocket::local_addr).collect()
 }
 
-/// What this thread has taken of the processors.
+/// Returns the CPU time of the calling thread.
 fn thread_time() -> Duration {
     let time = clock_gettime(ClockId::ThreadCPUTime);
-    // Neither is ever negative.
+    // Both parts are never negative.
     Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or(0))
 }

@@ -1,4 +1,4 @@
-//! Two HCAs wired to each other, each driven by the userspace driver over its vfio-user socket.
+//! Two connected HCAs, each driven by the user-space driver over its vfio-user socket.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -26,7 +26,7 @@ pub(crate) enum Wire {
 }
 
 impl Wire {
-    /// What names of figures begin with.
+    /// Prefix of the figures' names.
     pub(crate) const fn prefix(self) -> &'static str {
         match self {
             Self::Udp => "",
@@ -35,7 +35,6 @@ impl Wire {
         }
     }
 
-    /// What pictures call it.
     pub(crate) const fn title(self) -> &'static str {
         match self {
             Self::Udp => "udp",
@@ -45,15 +44,15 @@ impl Wire {
     }
 }
 
-/// Where everything of a pair is.
+/// Directories and ports of a pair.
 #[derive(Clone, Copy)]
 pub(crate) struct Place<'a> {
-    /// For sockets and configurations.
+    /// Directory for sockets and configurations.
     pub(crate) folder: &'a Path,
     pub(crate) wire: Wire,
-    /// For records of the devices, if there are to be any.
+    /// Directory for session records, if enabled.
     pub(crate) records: Option<&'a Path>,
-    /// Port of the first daemon's metrics, if they are served.
+    /// Port of the first daemon's metrics, if enabled.
     pub(crate) metrics: Option<u16>,
 }
 
@@ -63,7 +62,7 @@ impl Place<'_> {
     }
 }
 
-/// Two nodes that are each other's peers. A daemon with a single HCA has a processor of its own.
+/// Starts two nodes that are peers of each other. A daemon with a single HCA has its own CPU.
 pub(crate) fn start(place: Place<'_>, sizes: &Sizes) -> Result<[Node; 2]> {
     let addresses = node::free_addresses(2)?;
     let device = |own: usize| {
@@ -93,7 +92,7 @@ pub(crate) fn start(place: Place<'_>, sizes: &Sizes) -> Result<[Node; 2]> {
     Ok([Node::open(1, &place.socket(0), near, sizes)?, Node::open(2, &place.socket(1), far, sizes)?])
 }
 
-/// Connections: the queue pairs of each, at either node.
+/// Connects `count` queue pairs of both nodes.
 pub(crate) fn connections(nodes: &mut [Node; 2], count: usize, rings: Rings) -> Result<Vec<[Qp; 2]>> {
     let made = both(nodes, [(), ()], |node, ()| node.queue_pairs(count, rings))?;
     let [near, far] = made;
@@ -105,19 +104,19 @@ pub(crate) fn connections(nodes: &mut [Node; 2], count: usize, rings: Rings) -> 
     Ok(near.into_iter().zip(far).map(|(near, far)| [near, far]).collect())
 }
 
-/// Runs flows on both nodes, those of the near one once the far one's receives are posted.
+/// Runs flows on both nodes. The near node starts after the far node has posted its receives.
 pub(crate) fn run_both(nodes: &mut [Node; 2], near: Vec<Flow>, far: Vec<Flow>) -> Result<[TrafficReport; 2]> {
     let posted = nodes[1].announce()?;
     both(nodes, [(near, Some(posted)), (far, None)], |node, (flows, posted)| {
         if let Some(posted) = posted {
-            // If it has failed instead, that is its error to tell.
+            // If the far node failed, its own result reports the error.
             let _ = posted.recv();
         }
         node.run(flows)
     })
 }
 
-/// Does something on both nodes at once.
+/// Calls a function for both nodes concurrently.
 pub(crate) fn both<S: Send, T: Send>(
     nodes: &mut [Node; 2],
     [near, far]: [S; 2],
@@ -125,7 +124,7 @@ pub(crate) fn both<S: Send, T: Send>(
 ) -> Result<[T; 2]> {
     let [a, b] = nodes;
     thread::scope(|scope| {
-        // Profiles tell threads by their names.
+        // Profiles distinguish threads by name.
         let far = thread::Builder::new().name("driver2".into()).spawn_scoped(scope, || run(b, far))?;
         let near = run(a, near)?;
         let Ok(far) = far.join() else { bail!("the far node's thread panicked") };
@@ -133,14 +132,14 @@ pub(crate) fn both<S: Send, T: Send>(
     })
 }
 
-/// Runs something, and what each end took of the processors for it.
+/// Measures the CPU time of both ends while a function runs.
 pub(crate) fn measured<T>(
     nodes: &mut [Node; 2],
     run: impl FnOnce(&mut [Node; 2]) -> Result<T>,
 ) -> Result<(T, [Spent; 2])> {
     let before = [nodes[0].spent()?, nodes[1].spent()?];
     let result = run(nodes)?;
-    // What runs is accounted for when it sleeps.
+    // The kernel accounts CPU time when the thread sleeps.
     thread::sleep(Duration::from_millis(2));
     let after = [nodes[0].spent()?, nodes[1].spent()?];
     Ok((result, [after[0] - before[0], after[1] - before[1]]))

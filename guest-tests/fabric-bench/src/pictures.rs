@@ -1,4 +1,4 @@
-//! Pictures of the figures: bandwidth by size of messages, rate by number of queue pairs, each beside what others reach.
+//! Charts of the figures: bandwidth by message size and rate by number of queue pairs, each with its reference.
 
 use std::ops::Range;
 use std::path::Path;
@@ -16,17 +16,17 @@ use crate::yardstick::SIZES;
 const SIZE: (u32, u32) = (860, 520);
 const FONT: &str = "sans-serif";
 
-/// A line of a picture.
+/// A line of a chart.
 #[derive(Debug)]
 struct Line {
     title: String,
     color: RGBColor,
-    /// What is ours has marks.
+    /// Whether the line shows hcad; such lines have markers.
     ours: bool,
     points: Vec<(f64, f64)>,
 }
 
-/// What a picture shows.
+/// Content of a chart.
 struct Picture<'a> {
     title: &'a str,
     x: (&'a str, &'a dyn Fn(f64) -> String),
@@ -37,7 +37,7 @@ struct Picture<'a> {
 const OURS: [RGBColor; 3] = [RGBColor(0, 114, 178), RGBColor(213, 94, 0), RGBColor(0, 158, 115)];
 const THEIRS: [RGBColor; 2] = [RGBColor(90, 90, 90), RGBColor(204, 121, 167)];
 
-/// Draws those pictures that there are figures for.
+/// Draws all charts for which figures exist.
 pub(crate) fn draw(folder: &Path, figures: &Figures) -> Result<()> {
     let bandwidth = Picture {
         title: "RDMA WRITE bandwidth between two HCAs, one queue pair",
@@ -60,7 +60,7 @@ pub(crate) fn draw(folder: &Path, figures: &Figures) -> Result<()> {
     Ok(())
 }
 
-/// By size of messages.
+/// Bandwidth by message size.
 fn bandwidths(figures: &Figures) -> Vec<Line> {
     let by_name = |prefix: &str, suffix: &str| {
         let point = |figure: &crate::report::Figure| {
@@ -76,7 +76,7 @@ fn bandwidths(figures: &Figures) -> Vec<Line> {
         let points = by_name(&format!("{}rc_write_", wire.prefix()), "_bw");
         lines.push(Line { title: format!("WRITE, {}", wire.title()), color, ours: true, points });
     }
-    // A datagram of UDP has 4 KiB here, and longer messages are several of them.
+    // UDP datagrams have at most 4 KiB here. Longer messages need several.
     let mut udp = by_name("udp_", "_bw");
     if let Some(&(_, most)) = udp.last() {
         let longer = SIZES.map(|len| number(len.into())).into_iter().filter(|&len| len > 4096.0);
@@ -90,7 +90,7 @@ fn bandwidths(figures: &Figures) -> Vec<Line> {
     lines
 }
 
-/// By number of queue pairs.
+/// Rate by number of queue pairs.
 fn rates(figures: &Figures) -> Vec<Line> {
     let mut counts = QPS;
     counts.sort_unstable();
@@ -160,14 +160,14 @@ impl Picture<'_> {
     }
 }
 
-/// From the least to the greatest, with some room around.
+/// Returns the range of the values with a margin.
 fn extent(values: impl Iterator<Item = f64> + Clone, room: f64) -> Range<f64> {
     let least = values.clone().fold(f64::INFINITY, f64::min);
     let most = values.fold(0.0, f64::max);
     least / room..most * room
 }
 
-/// A number of people: 1, 10k, 2.5M.
+/// Formats a number for readers: 1, 10k, 2.5M.
 fn label(value: f64) -> String {
     match value {
         _ if value >= 1e6 => format!("{}M", value / 1e6),
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn points_are_found_by_the_names_of_figures_and_sorted_by_size() {
+    fn points_are_selected_by_name_and_sorted() {
         let figures = figures(&[
             ("udp_4k_bw", 9.0),
             ("udp_4k_nogso_bw", 1.0),
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn a_picture_is_drawn_of_what_there_is() {
+    fn picture_contains_available_series() {
         let folder = tempfile::tempdir().unwrap();
         draw(folder.path(), &figures(&[("udp_4k_bw", 9.0)])).unwrap();
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0, "nothing of ours");
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn labels_are_short() {
+    fn size_labels_use_units() {
         assert_eq!([1.0, 1000.0, 20_000.0, 2.5e6].map(label), ["1", "1000", "20k", "2.5M"]);
         assert_eq!(label_size(65536.0), "64k");
     }

@@ -1,11 +1,11 @@
-//! Which processor runs what. Each end of a wire has one of its own, as two machines have: where the scheduler may put
-//! both on one, now and then, a figure says more of the scheduler than of what is measured.
+//! CPU affinity. Each end of a wire has its own CPU, as on two machines. Without affinity, the scheduler would
+//! sometimes place both on one CPU and dominate the figure.
 
 use std::io;
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
-/// Two of the processors this process may use; the same one twice where it has only one.
+/// Returns two CPUs on which this process may run. With a single CPU, both are the same.
 pub(crate) fn two() -> io::Result<[CpuSet; 2]> {
     let all = sched_getaffinity(None)?;
     let only = |cpu: Option<usize>| {
@@ -18,12 +18,12 @@ pub(crate) fn two() -> io::Result<[CpuSet; 2]> {
     Ok([only(first), only(usable.next().or(first))])
 }
 
-/// Binds the calling thread to `processor`, for good.
+/// Binds the calling thread to `processor` permanently.
 pub(crate) fn bind(processor: &CpuSet) -> io::Result<()> {
     Ok(sched_setaffinity(None, processor)?)
 }
 
-/// Runs `what` bound to `processor`. Threads and processes it starts stay bound.
+/// Runs a function bound to `processor`. Threads and processes that it starts stay bound.
 pub(crate) fn bound<T>(processor: &CpuSet, what: impl FnOnce() -> T) -> io::Result<T> {
     let before = sched_getaffinity(None)?;
     bind(processor)?;

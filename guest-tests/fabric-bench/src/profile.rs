@@ -1,5 +1,5 @@
-//! In which stages devices and drivers spend their time for a 64-byte SEND: samples of perf(1), grouped by the modules that
-//! their symbols are of. Nothing of this is in the programs that are measured.
+//! CPU time of devices and drivers by stage of a 64-byte SEND. perf(1) takes samples, which are grouped by the modules
+//! of their symbols. The measured programs contain no instrumentation.
 
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
@@ -16,13 +16,13 @@ use crate::pair::{Place, Wire};
 use crate::report::{Figure, Figures, Reference, print};
 use crate::runs::nanos_each;
 
-/// Samples a second of each thread.
+/// Number of samples per second and thread.
 const FREQUENCY: &str = "4000";
 const SECONDS: &str = "4";
 const QPS: usize = 16;
 const MESSAGES: u32 = 100_000;
 
-/// Threads by name, and what figures call them.
+/// Names of threads, and their names in figures.
 const THREADS: [(&str, &str); 4] = [
     ("hca1", "sender_device"),
     ("hca2", "receiver_device"),
@@ -30,8 +30,8 @@ const THREADS: [(&str, &str); 4] = [
     ("driver2", "receiver_driver"),
 ];
 
-/// Stages in the order of a message's way, and what the symbol of a sample has in it; the first that fits counts. What is
-/// inlined counts as what it is inlined into.
+/// Stages in the order of a message's path, with substrings of symbols. The first match counts. Inlined functions count
+/// as their caller.
 const STAGES: &[(&str, &[&str])] = &[
     ("doorbell", &["device::vfio", "doorbell", "jingzhao::ring", "vfio_user::", "agent::vfio"]),
     ("fetch", &["next_send", "next_recv", "send_queue", "recv_queue", "queue_start", "::wqe"]),
@@ -49,7 +49,7 @@ const STAGES: &[(&str, &[&str])] = &[
     ("allocation", &["malloc", "_int_free", "cfree", "realloc", "alloc::"]),
 ];
 
-/// The same of a sample in the kernel: of any symbol that led there.
+/// Stages of samples in the kernel, matched against all symbols of the call chain.
 const KERNEL_STAGES: &[(&str, &[&str])] = &[
     ("doorbell", &["unix_stream", "unix_poll"]),
     ("wire", &["udp_", "udpv6_", "inet_send", "inet_recv", "sock_wfree"]),
@@ -58,14 +58,13 @@ const KERNEL_STAGES: &[(&str, &[&str])] = &[
 
 const REST: &str = "rest";
 
-/// Samples of each stage, by thread.
+/// Number of samples by thread and stage.
 type Samples = BTreeMap<String, BTreeMap<&'static str, u64>>;
 
-/// Profiles a wire.
 pub(crate) fn measure(cli: &Cli, wire: Wire, figures: &mut Figures) -> Result<()> {
     let folder = tempfile::tempdir().context("cannot create a directory for sockets")?;
     let mut bench = Bench::start(Place { folder: folder.path(), wire, records: None, metrics: None })?;
-    // So that nothing is done for the first time.
+    // Warm-up, so that no first-time work is measured.
     bench.rate(QPS, MESSAGES)?;
     let data = cli.pictures.join(format!("perf-{}.data", wire.title().split(',').next().unwrap_or_default()));
     std::fs::create_dir_all(&cli.pictures)?;
@@ -106,7 +105,7 @@ pub(crate) fn measure(cli: &Cli, wire: Wire, figures: &mut Figures) -> Result<()
     Ok(())
 }
 
-/// Adds what a thread takes for each stage of a message.
+/// Adds the CPU time of a thread for each stage.
 #[expect(clippy::cast_precision_loss, reason = "a share of samples")]
 fn add(
     figures: &mut Figures,
@@ -128,7 +127,8 @@ fn add(
     }
 }
 
-/// The samples as text: of each a line that names its thread, then its symbols, the innermost first, then an empty line.
+/// Returns the samples as text. Each sample consists of a line with its thread, its symbols from the innermost
+/// outwards, and an empty line.
 fn script(data: &Path) -> Result<String> {
     let mut perf = Command::new("perf");
     perf.args(["script", "--no-inline", "-F", "comm,ip,sym", "-i"]).arg(data).stderr(Stdio::null());
@@ -149,7 +149,7 @@ fn group(text: &str) -> Samples {
     samples
 }
 
-/// A place in a program or in the kernel.
+/// An address in a program or in the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Symbol<'a> {
     is_kernel: bool,
@@ -160,12 +160,12 @@ impl<'a> Symbol<'a> {
     fn parse(line: &'a str) -> Option<Self> {
         let (address, name) = line.trim().split_once(' ').unwrap_or((line.trim(), ""));
         let address = u64::from_str_radix(address, 16).ok()?;
-        // The upper half of the addresses is the kernel's.
+        // Kernel addresses have the highest bit set.
         Some(Self { is_kernel: address >> 63 == 1, name })
     }
 }
 
-/// The stage of a sample, by its symbols, the innermost first.
+/// Returns the stage of a sample from its symbols, innermost first.
 fn stage(symbols: &[Symbol<'_>]) -> &'static str {
     let fits = |symbol: &Symbol<'_>, parts: &[&str]| parts.iter().any(|part| symbol.name.contains(part));
     let Some(innermost) = symbols.first() else { return REST };
@@ -189,7 +189,7 @@ mod tests {
         hca1 \n\t    7f00c0de1000 __memmove_avx512_unaligned_erms\n\n";
 
     #[test]
-    fn samples_are_counted_by_thread_and_stage() {
+    fn samples_are_grouped_by_thread_and_stage() {
         let samples = group(TEXT);
         let hca1 = BTreeMap::from([("doorbell", 1), ("engine", 1), ("copy", 1)]);
         let driver2 = BTreeMap::from([("completion", 1)]);
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_stage_that_fits_counts() {
+    fn first_matching_stage_counts() {
         let user = |name| [Symbol { is_kernel: false, name }];
         let fetch = "device::frontend::jingzhao::host::<impl device::frontend::hcr::host::Queues for \
             device::frontend::jingzhao::resources::Resources>::next_send";
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn a_symbol_is_the_kernels_by_its_address() {
+    fn kernel_symbols_are_recognized_by_address() {
         let symbol = Symbol::parse("\tffffffff81a23456 do_epoll_wait").unwrap();
         assert_eq!(symbol, Symbol { is_kernel: true, name: "do_epoll_wait" });
         assert_eq!(stage(&[symbol]), "sleep");

@@ -1,4 +1,4 @@
-//! Results: a table for people, one JSON object a line for machines.
+//! Results: a table for readers, and one JSON object per line for programs.
 
 use std::borrow::Cow;
 use std::fs::File;
@@ -8,7 +8,7 @@ use std::path::Path;
 use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 
-/// One figure and what it is measured against.
+/// A figure and its reference.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Figure {
     /// Operation, size and quantity.
@@ -16,17 +16,17 @@ pub(crate) struct Figure {
     /// Median of the runs.
     pub(crate) value: f64,
     pub(crate) unit: Cow<'static, str>,
-    /// What the reference was measured on, in the same run.
+    /// What the reference was measured on in the same run.
     pub(crate) against: Cow<'static, str>,
     pub(crate) reference: f64,
     /// `value` divided by `reference`.
     pub(crate) ratio: f64,
-    /// What each run gave, in order.
+    /// Results of all runs, in order.
     #[serde(default)]
     pub(crate) runs: Vec<f64>,
 }
 
-/// What a figure is measured against.
+/// Reference value of a figure.
 #[derive(Clone, Debug)]
 pub(crate) struct Reference {
     pub(crate) name: Cow<'static, str>,
@@ -34,14 +34,14 @@ pub(crate) struct Reference {
 }
 
 impl Reference {
-    /// The median of a figure's runs.
+    /// Returns the median of a figure's runs.
     pub(crate) fn of(name: impl Into<Cow<'static, str>>, runs: &[f64]) -> Self {
         Self { name: name.into(), value: median(runs) }
     }
 }
 
 impl Figure {
-    /// A figure from its runs. There is at least one.
+    /// Creates a figure from at least one run.
     pub(crate) fn new(
         name: impl Into<String>,
         unit: &'static str,
@@ -60,7 +60,7 @@ impl Figure {
         }
     }
 
-    /// A line of the table.
+    /// Returns a line of the table.
     pub(crate) fn line(&self) -> String {
         let digits = if self.value < 10.0 { 3 } else { 1 };
         format!(
@@ -76,39 +76,39 @@ impl Figure {
         )
     }
 
-    /// Whether less of it is better: times are, what is moved in a time is not.
+    /// Returns whether lower is better, as for times but not for rates.
     pub(crate) fn is_cost(&self) -> bool {
         matches!(&*self.unit, "us" | "ns" | "%")
     }
 }
 
-/// The figures of a run, printed as they come.
+/// The figures of a run, printed as they are measured.
 #[derive(Debug, Default)]
 pub(crate) struct Figures {
     pub(crate) all: Vec<Figure>,
 }
 
 impl Figures {
-    /// Prints and keeps a figure.
+    /// Prints and stores a figure.
     pub(crate) fn add(&mut self, figure: Figure) {
         print(&figure.line());
         self.all.push(figure);
     }
 
-    /// Of the figure of this name.
+    /// Returns the value of the figure with this name.
     pub(crate) fn value(&self, name: &str) -> Option<f64> {
         self.all.iter().find(|figure| figure.name == name).map(|figure| figure.value)
     }
 }
 
-/// The middle value.
+/// Returns the median of the runs.
 pub(crate) fn median(runs: &[f64]) -> f64 {
     let mut sorted = runs.to_vec();
     sorted.sort_by(f64::total_cmp);
     sorted.get(sorted.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
-/// A line for people.
+/// Prints a line for readers.
 #[expect(clippy::print_stdout, reason = "the table")]
 pub(crate) fn print(line: &str) {
     println!("{line}");

@@ -1,15 +1,15 @@
-//! Repetition, and units.
+//! Repeats measurements and converts units.
 
 use std::time::Duration;
 
 use anyhow::Result;
 
-/// What each run gives.
+/// Returns the result of each run.
 pub(crate) fn runs(count: u16, mut measure: impl FnMut() -> Result<f64>) -> Result<Vec<f64>> {
     (0..count).map(|_| measure()).collect()
 }
 
-/// Runs that give several figures each, by figure.
+/// Repeats a measurement with several results, and groups the results.
 pub(crate) fn repeated<const N: usize>(
     count: u16,
     mut measure: impl FnMut() -> Result<[f64; N]>,
@@ -23,24 +23,23 @@ pub(crate) fn repeated<const N: usize>(
     Ok(figures)
 }
 
-/// Microseconds.
 pub(crate) fn micros(time: Duration) -> f64 {
     time.as_secs_f64() * 1e6
 }
 
-/// Nanoseconds of each of so many.
+/// Returns the time per item in nanoseconds.
 #[expect(clippy::cast_precision_loss, reason = "a figure for people")]
 pub(crate) fn nanos_each(time: Duration, count: u64) -> f64 {
     time.as_secs_f64() * 1e9 / count as f64
 }
 
-/// How many of so many a second.
+/// Returns the number of items per second.
 #[expect(clippy::cast_precision_loss, reason = "a rate for people")]
 pub(crate) fn rate(count: u64, nanos: u64) -> f64 {
     count as f64 / nanos as f64 * 1e9
 }
 
-/// A length as names of figures have it.
+/// Formats a length as in names of figures.
 pub(crate) fn size(bytes: u64) -> String {
     match bytes {
         _ if bytes >= 1 << 20 => format!("{}m", bytes >> 20),
@@ -49,7 +48,7 @@ pub(crate) fn size(bytes: u64) -> String {
     }
 }
 
-/// The length that a name of a figure has.
+/// Parses the length in the name of a figure.
 pub(crate) fn parse_size(text: &str) -> Option<u64> {
     let (number, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;
     let number: u64 = number.parse().ok()?;
@@ -66,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes_are_read_as_they_are_written() {
+    fn sizes_round_trip() {
         for bytes in [1, 64, 1023, 1 << 10, 4 << 10, 1 << 20, 16 << 20] {
             assert_eq!(parse_size(&size(bytes)), Some(bytes));
         }
@@ -75,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn several_figures_of_runs_are_sorted_by_figure() {
+    fn run_figures_are_grouped_by_name() {
         let mut next = 0.0;
         let measured = repeated(3, || {
             next += 1.0;

@@ -1,5 +1,5 @@
-//! Rates of 64-byte messages between two HCAs that have many queue pairs, or many memory regions: whatever slopes beyond
-//! what caches explain is a defect.
+//! Rates of 64-byte messages between two HCAs with many queue pairs or many memory regions. A decrease beyond the
+//! effect of CPU caches is a defect.
 
 use agent::wire::{IcmOptions, MrId, Remote, SendOp};
 use anyhow::{Context as _, Result};
@@ -15,24 +15,23 @@ use crate::runs::{rate, repeated};
 /// One of the measurements.
 pub(crate) type Measure = fn(&Cli, Wire, &mut Figures) -> Result<()>;
 
-/// Queue pairs with traffic. The first is what the others are held against.
+/// Numbers of queue pairs with traffic. The first is the reference of the others.
 pub(crate) const QPS: [usize; 5] = [16, 1, 256, 4096, 16_384];
-/// Memory regions that messages are spread over, the same.
+/// Numbers of memory regions. The first is the reference of the others.
 const MRS: [usize; 4] = [100, 1, 10_000, 100_000];
 
-/// Messages of a run on regions, on all queue pairs together.
+/// Number of messages in a run on regions, on all queue pairs together.
 const MESSAGES: u32 = 200_000;
-/// Rings, and what is under way of each: of 16,384 queue pairs as much as of one.
+/// Ring sizes, and the number of outstanding messages per queue pair, which is the same for 1 and for 16,384.
 const QP_RINGS: Rings = Rings { log_slots: 7, log_slot_bytes: 6 };
 const QP_DEPTH: u32 = 64;
-/// Messages of a run, on all of however many queue pairs together: what is under way of the most. With fewer, a run on
-/// thousands would be little but the burst that each begins with; with another number for each, their beginnings would
-/// weigh differently.
+/// Number of messages in a run, whatever the number of queue pairs: one full depth of the largest number. With fewer
+/// messages, the initial burst would dominate. With a number per queue pair, the bursts would have different weights.
 const QP_MESSAGES: u32 = QP_DEPTH * 16_384;
-/// Queue pairs of the measurement of regions.
+/// Number of queue pairs in the measurement of regions.
 const MR_QPS: usize = 16;
 
-/// By number of queue pairs.
+/// Measures by number of queue pairs.
 pub(crate) fn queue_pairs(cli: &Cli, wire: Wire, figures: &mut Figures) -> Result<()> {
     let name = |count: usize| format!("{}scale_rc_send_64b_rate_{count}qp", wire.prefix());
     let costs = |count: usize| format!("{}scale_rc_send_64b_{count}qp", wire.prefix());
@@ -64,7 +63,7 @@ pub(crate) fn queue_pairs(cli: &Cli, wire: Wire, figures: &mut Figures) -> Resul
     Ok(())
 }
 
-/// What has names that are wanted, and the first, which they are held against; nothing if none is.
+/// Returns the selected counts and the first, which is their reference; nothing if none is selected.
 pub(crate) fn wanted(cli: &Cli, counts: &[usize], name: impl Fn(usize) -> String) -> Vec<usize> {
     let mut wanted: Vec<_> = counts.iter().copied().filter(|&count| cli.wants(&name(count))).collect();
     if let (Some(&first), true) = (counts.first(), !wanted.is_empty() && wanted.first() != counts.first()) {
@@ -73,8 +72,8 @@ pub(crate) fn wanted(cli: &Cli, counts: &[usize], name: impl Fn(usize) -> String
     wanted
 }
 
-/// By number of memory regions at either end. All are keys for the same few pages, so that caches of what is moved are the
-/// same, and what differs is what the device keeps of keys.
+/// Measures by number of memory regions at either end. All are keys for the same few pages, so that data caching is
+/// equal and only the device's handling of keys differs.
 pub(crate) fn regions(cli: &Cli, wire: Wire, figures: &mut Figures) -> Result<()> {
     let name = |count: usize| format!("{}scale_rc_write_64b_rate_{count}mr", wire.prefix());
     let costs = |count: usize| format!("{}scale_rc_write_64b_{count}mr", wire.prefix());
@@ -104,7 +103,7 @@ pub(crate) fn regions(cli: &Cli, wire: Wire, figures: &mut Figures) -> Result<()
         let plan = Plan { op: SendOp::Write, len: 64, count: MESSAGES, depth: DEPTH, buffers: Buffers::One };
         let mut sends = flows::sends(&qps, region, plan);
         for (i, flow) in sends.iter_mut().enumerate() {
-            // Each has every sixteenth, or all if there are fewer.
+            // Each queue pair uses every sixteenth region, or all if there are fewer.
             let step = if count < MR_QPS { 1 } else { MR_QPS };
             let first = if count < MR_QPS { 0 } else { i };
             flow.mrs = keys[0][..count].iter().skip(first).step_by(step).map(|key| key.0).collect();

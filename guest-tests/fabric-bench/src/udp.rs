@@ -1,4 +1,4 @@
-//! The yardstick: what UDP over loopback gives two threads of this machine, with nothing of ours in it.
+//! Reference: UDP over loopback between two threads of this machine, without hcad.
 
 use std::io::{self, IoSliceMut};
 use std::net::{SocketAddr, UdpSocket};
@@ -11,12 +11,12 @@ use rustix::net::sockopt;
 
 use crate::processors;
 
-/// Receive buffer, as hcad asks for.
+/// Receive buffer size, as in hcad.
 const BUFFER_LEN: usize = 8 << 20;
-/// A receiver that heard nothing for so long has heard everything.
+/// Time without datagrams after which the receiver stops.
 const SILENCE: Duration = Duration::from_millis(200);
 
-/// Bytes a second that arrive when datagrams of `datagram_len` bytes are sent as fast as possible for `time`.
+/// Sends datagrams of `datagram_len` bytes as fast as possible for `time`. Returns the bytes per second that arrive.
 pub(crate) fn bandwidth(datagram_len: usize, gso: bool, time: Duration) -> io::Result<f64> {
     let (sender, receiver) = connected()?;
     let [near_cpu, far_cpu] = processors::two()?;
@@ -46,14 +46,15 @@ pub(crate) fn bandwidth(datagram_len: usize, gso: bool, time: Duration) -> io::R
             }
             Ok(())
         });
-        // Before any error is looked at: the scope waits for the other thread.
+        // Set before errors are checked, because the scope joins the other thread.
         stop.store(true, Ordering::Relaxed);
         sent??;
         counting.join().expect("the counting thread does not panic")
     })
 }
 
-/// One-way latencies of datagrams of `len` bytes: half of `rounds` round trips between two blocking threads, sorted.
+/// Returns sorted one-way latencies of datagrams of `len` bytes: half of `rounds` round trips between two blocking
+/// threads.
 pub(crate) fn latencies(len: usize, rounds: usize) -> io::Result<Vec<Duration>> {
     let (near, far) = connected()?;
     let [near_cpu, far_cpu] = processors::two()?;
@@ -98,7 +99,8 @@ fn connected() -> io::Result<(UdpSocket, UdpSocket)> {
     Ok((a, b))
 }
 
-/// Receives until `stop` and silence; bytes a second between the first and the last datagram.
+/// Receives until `stop` is set and no datagram arrives. Returns bytes per second between the first and the last
+/// datagram.
 fn count(socket: &UdpSocket, stop: &AtomicBool) -> io::Result<f64> {
     let state = UdpSocketState::new(socket.into())?;
     let mut storage = vec![0; BATCH_SIZE << 16];

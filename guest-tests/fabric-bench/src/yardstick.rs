@@ -1,4 +1,4 @@
-//! What others reach on this machine in this run: raw UDP, and one thread that copies memory.
+//! References measured on the same machine in the same run: raw UDP, and one thread that copies memory.
 
 use std::time::Duration;
 
@@ -8,30 +8,30 @@ use crate::report::{Figure, Figures, Reference};
 use crate::runs::{micros, repeated, runs, size};
 use crate::{Cli, Part, copy, udp};
 
-/// Bytes of a full MIDDLE packet's frame at path MTU 4096: Ethernet, IPv4, UDP, BTH, payload, ICRC.
+/// Length of a full MIDDLE packet's frame at path MTU 4096: Ethernet, IPv4, UDP, BTH, payload, ICRC.
 const FRAME_LEN: usize = HEADERS + 4096;
-/// Bytes of all that around the payload.
+/// Length of everything except the payload.
 const HEADERS: usize = 14 + 20 + 8 + 12 + 4;
-/// Bytes of the frame of a 64-byte RDMA WRITE: the same headers and a RETH.
+/// Length of a 64-byte RDMA WRITE's frame: the same headers and a RETH.
 const SMALL_FRAME_LEN: usize = HEADERS + 16 + 64;
 /// Time of one run of raw UDP.
 const RUN_TIME: Duration = Duration::from_millis(500);
-/// The same for a picture's points.
+/// Time of one run for the points of a chart.
 const POINT_TIME: Duration = Duration::from_millis(100);
-/// Round trips of one latency run.
+/// Number of round trips in a latency run.
 pub(crate) const PINGS: u32 = 5_000;
 
-/// Lengths of messages whose bandwidth is measured.
+/// Message sizes for bandwidth.
 pub(crate) const SIZES: [u32; 9] =
     [64, 256, 1 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 8 << 20];
 
-/// See the module.
+/// Reference measurements of this machine: raw UDP and one thread that copies memory.
 pub(crate) struct Yardstick {
     pub(crate) bandwidth: Reference,
     pub(crate) rate: Reference,
-    /// Median and 99th percentile.
+    /// Median and 99th percentile of the latency.
     pub(crate) latency: [Reference; 2],
-    /// Time of a datagram of 64 bytes and of 4 KiB, nanoseconds.
+    /// Time per datagram of 64 bytes and of 4 KiB, in nanoseconds.
     pub(crate) datagram: [Reference; 2],
 }
 
@@ -71,7 +71,7 @@ impl Yardstick {
         Ok(Self { bandwidth, rate: udp_rate, latency, datagram })
     }
 
-    /// The other lengths: payload of datagrams, up to a path MTU, and memory.
+    /// Measures further lengths for charts: UDP payloads up to a path MTU, and memory copies.
     fn points(cli: &Cli, bandwidth: &Reference, figures: &mut Figures) -> Result<()> {
         for len in SIZES.map(|len| len as usize) {
             if len < 4096 {
@@ -97,7 +97,7 @@ fn datagram_rate(gso: bool) -> Result<f64> {
     Ok(udp::bandwidth(SMALL_FRAME_LEN, gso, RUN_TIME)? / SMALL_FRAME_LEN as f64)
 }
 
-/// Median and 99th percentile of UDP's one-way latency, microseconds.
+/// Returns median and 99th percentile of UDP's one-way latency in microseconds.
 fn latency() -> Result<[f64; 2]> {
     let sorted = udp::latencies(SMALL_FRAME_LEN, PINGS as usize)?;
     Ok([50, 99].map(|part| micros(sorted[sorted.len() * part / 100])))

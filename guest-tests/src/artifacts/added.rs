@@ -1,4 +1,4 @@
-//! Packages that users add to the user space of their own guests. The scenarios' guests do without.
+//! Packages that users add to the root file system of their own guests. Guests of scenarios do not have them.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -9,14 +9,14 @@ use std::str::FromStr;
 
 use anyhow::{Context, Result};
 
-/// The file of the cache that lists them, one a line.
+/// File of the cache that lists the packages, one per line.
 const LIST: &str = "added-packages";
 
-/// A Debian package, by a name as Debian's policy has them (section 5.6.7).
+/// Name of a Debian package, according to Debian policy 5.6.7.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct PackageName(String);
 
-/// Why a text is no name of a package.
+/// The text that is not a valid package name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BadPackageName(String);
 
@@ -36,7 +36,8 @@ impl FromStr for PackageName {
         let is_good = text.len() >= 2
             && text.starts_with(begins)
             && text.chars().all(|c| begins(c) || matches!(c, '+' | '-' | '.'));
-        // To apt a dash at the end means to remove, and a plus to install; no package ends so that is of use here.
+        // apt removes packages whose names end with a dash and installs those with a plus. No useful package name ends
+        // like that.
         if is_good && !text.ends_with(['-', '+']) || text == "g++" {
             Ok(Self(text.to_owned()))
         } else {
@@ -51,15 +52,15 @@ impl fmt::Display for PackageName {
     }
 }
 
-/// Those that were added.
+/// Set of packages that the user added.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Added(BTreeSet<PackageName>);
 
 impl Added {
-    /// What the list in the cache says.
+    /// Reads the list from the cache.
     ///
     /// # Errors
-    /// When it cannot be read, or holds what is no name.
+    /// The list cannot be read or contains an invalid name.
     pub fn read(cache: &Path) -> Result<Self> {
         let path = cache.join(LIST);
         let text = match fs::read_to_string(&path) {
@@ -70,31 +71,31 @@ impl Added {
         names.map(Self).with_context(|| format!("cannot parse {}", path.display()))
     }
 
-    /// Writes the list.
+    /// Writes the list to the cache.
     ///
     /// # Errors
-    /// When it cannot be written.
+    /// The list cannot be written.
     pub fn write(&self, cache: &Path) -> Result<()> {
         let path = cache.join(LIST);
         let text: String = self.names().map(|name| format!("{name}\n")).collect();
         fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))
     }
 
-    /// These and more.
+    /// Returns the list with further packages.
     #[must_use]
     pub fn with(mut self, more: impl IntoIterator<Item = PackageName>) -> Self {
         self.0.extend(more);
         self
     }
 
-    /// These but some.
+    /// Returns the list without some packages.
     #[must_use]
     pub fn without(mut self, some: &[PackageName]) -> Self {
         self.0.retain(|name| !some.contains(name));
         self
     }
 
-    /// Their names, in order.
+    /// Returns the names in order.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.0.iter().map(|name| name.0.as_str())
     }
@@ -105,7 +106,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_is_one_that_apt_takes_for_a_package() {
+    fn package_names_follow_debian_rules() {
         for good in ["tcpdump", "libstdc++6", "python3.13", "0ad", "g++"] {
             assert_eq!(good.parse::<PackageName>().unwrap().to_string(), good);
         }
@@ -115,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn the_list_holds_each_once_and_survives() {
+    fn package_list_is_unique_and_persistent() {
         let cache = tempfile::tempdir().unwrap();
         assert_eq!(Added::read(cache.path()).unwrap(), Added::default());
         let name = |text: &str| text.parse::<PackageName>().unwrap();

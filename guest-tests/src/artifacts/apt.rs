@@ -1,4 +1,4 @@
-//! Debian packages through apt's own machinery, with private state: no root, no change to the host.
+//! Downloads Debian packages with apt and private state: no root privileges, no change to the host.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -15,7 +15,7 @@ use crate::testbed::progress::Line;
 /// Interval between two measurements of a download's size.
 const POLL: Duration = Duration::from_millis(200);
 
-/// The release whose packages the lab uses, and the newer packages prepared for it.
+/// The release whose packages the lab uses, and its backports.
 const SUITES: &str = "trixie trixie-backports";
 
 /// Options of apt-get for [`Apt::probe`].
@@ -37,14 +37,14 @@ const PROBE_OPTIONS: &[&str] = &[
 /// A suite of `SUITES`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Suite {
-    /// The release.
+    /// The stable release, Debian 13.
     Trixie,
-    /// The newer packages; only these have a QEMU with a vfio-user client.
+    /// Backports. Only these have a QEMU with a vfio-user client.
     TrixieBackports,
 }
 
 impl Suite {
-    /// As Debian names it.
+    /// Returns Debian's name of the suite.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Trixie => "trixie",
@@ -56,14 +56,13 @@ impl Suite {
 /// A part of an archive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Component {
-    /// Debian itself.
     Main,
-    /// Firmware that is not free, which a mirror need not have.
+    /// Non-free firmware, which a mirror may lack.
     NonFreeFirmware,
 }
 
 impl Component {
-    /// As Debian names it.
+    /// Returns Debian's name of the component.
     pub(super) const fn name(self) -> &'static str {
         match self {
             Self::Main => "main",
@@ -72,34 +71,31 @@ impl Component {
     }
 }
 
-/// What an archive is asked for.
+/// Kind of package to fetch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     /// Packages to unpack and run.
     Binary,
-    /// What they were built from.
     Source,
 }
 
-/// A package in the version apt chose.
+/// A package in the version that apt selected.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Package {
-    /// Name.
     pub(super) name: String,
-    /// Version.
     pub(super) version: String,
 }
 
-/// An apt with its own lists, cache and configuration below one folder.
+/// An apt instance with its own lists, cache and configuration in one directory.
 pub(super) struct Apt {
     config: PathBuf,
 }
 
 impl Apt {
-    /// Reads the package lists of the first of the machine's archives that has the suites wanted.
+    /// Reads the package lists of the first archive of this machine that has the suites.
     ///
     /// # Errors
-    /// When apt is missing, or no archive of the machine answers.
+    /// apt is missing, or no archive of the machine responds.
     pub(super) fn open(dir: &Path, etc_apt: &Path, kind: Kind, component: Component) -> Result<Self> {
         if let Some(tool) = missing_tool() {
             bail!(
@@ -110,10 +106,10 @@ impl Apt {
     }
 
     /// Checks whether one of the machine's archives has the suites. Fetches only their release files, and waits for
-    /// each of them for a few seconds.
+    /// each for a few seconds.
     ///
     /// # Errors
-    /// When no archive of the machine answers, with apt's messages.
+    /// No archive of the machine responds; the error contains apt's messages.
     pub(super) fn probe(dir: &Path, etc_apt: &Path) -> Result<()> {
         Self::update(dir, etc_apt, Kind::Binary, Component::Main, PROBE_OPTIONS).map(drop)
     }
@@ -147,11 +143,11 @@ impl Apt {
         )
     }
 
-    /// What installing `names` on an empty system would bring in, without recommendations. Where several suites have
-    /// a package, that of `preferred` is taken.
+    /// Returns the packages that an installation of `names` on an empty system would add, without recommendations. If
+    /// several suites have a package, `preferred` wins.
     ///
     /// # Errors
-    /// When apt finds no solution.
+    /// apt finds no solution.
     pub(super) fn resolve(&self, names: &[&str], preferred: Suite) -> Result<Vec<Package>> {
         let fixed = ["-s", "-qq", "--no-install-recommends", "-t", preferred.name(), "install"];
         let plan = self.get(fixed.iter().chain(names), None)?;
@@ -160,10 +156,11 @@ impl Apt {
         Ok(packages)
     }
 
-    /// Downloads packages into `into` and returns their bytes. apt verifies them against the signed lists.
+    /// Downloads packages into `into` and returns their total size in bytes. apt verifies them against the signed
+    /// lists.
     ///
     /// # Errors
-    /// When one cannot be downloaded.
+    /// A package cannot be downloaded.
     pub(super) fn download(&self, packages: &[Package], into: &Path, progress: &Line) -> Result<u64> {
         if packages.is_empty() {
             return Ok(0);
@@ -188,10 +185,10 @@ impl Apt {
         })
     }
 
-    /// Downloads what the authors of a source package publish, without Debian's changes, into the empty folder `into`.
+    /// Downloads the upstream files of a source package, without Debian's changes, into the empty directory `into`.
     ///
     /// # Errors
-    /// When the archive has no such version.
+    /// The archive lacks the version.
     pub(super) fn download_upstream(&self, package: &Package, into: &Path) -> Result<PathBuf> {
         let wanted = format!("{}={}", package.name, package.version);
         self.get(["-qq", "source", "--download-only", "--tar-only", &wanted], Some(into))?;
@@ -216,15 +213,15 @@ impl Apt {
     }
 }
 
-/// Unpacks one downloaded package below `root`. Its maintainer scripts do not run.
+/// Unpacks one downloaded package below `root`, without running its maintainer scripts.
 ///
 /// # Errors
-/// When dpkg-deb refuses the package.
+/// dpkg-deb rejects the package.
 pub(super) fn unpack(package: &Path, root: &Path) -> Result<()> {
     run(Command::new("dpkg-deb").arg("-x").arg(package).arg(root)).map(drop)
 }
 
-/// The first program of those that fetch and unpack packages that cannot be started here.
+/// Returns the first required program that cannot be started.
 pub(super) fn missing_tool() -> Option<&'static str> {
     let starts = |tool: &&str| Command::new(tool).arg("--version").output().is_ok();
     ["apt-get", "dpkg-deb"].into_iter().find(|tool| !starts(tool))
@@ -233,7 +230,7 @@ pub(super) fn missing_tool() -> Option<&'static str> {
 /// Runs a program and returns its standard output.
 ///
 /// # Errors
-/// When it cannot be started or fails, with its standard error.
+/// It cannot be started, or it fails; the error contains its standard error.
 pub(super) fn run(command: &mut Command) -> Result<String> {
     let output = command.output().with_context(|| format!("cannot start {command:?}"))?;
     let errors = String::from_utf8_lossy(&output.stderr);
@@ -241,10 +238,10 @@ pub(super) fn run(command: &mut Command) -> Result<String> {
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// Read after the machine's own configuration, whose proxies and certificates stay in force.
+/// Configuration that apt reads after the machine's own, whose proxies and certificates stay in effect.
 ///
-/// The hooks cleared would clean or inform the host. As root apt would drop to a user that cannot write here; the
-/// sandbox protects a system's root, and all this run writes is its own folder.
+/// Cleared hooks would clean up or notify the host. As root, apt would switch to a user without write access here. The
+/// sandbox protects a system's root, and this instance writes only to its own directory.
 fn private_config(dir: &Path) -> String {
     let dir = dir.display();
     format!(
@@ -274,18 +271,18 @@ Dir::Etc::preferencesparts "/dev/null";
     )
 }
 
-/// Bytes of the files in a folder.
+/// Returns the total size of the files in a directory in bytes.
 fn size_of(folder: &Path) -> u64 {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     entries.filter_map(|entry| Some(entry.metadata().ok()?.len())).sum()
 }
 
-/// The size in a line `'URI' file size checksum`.
+/// Returns the size from a line `'URI' file size checksum`.
 fn parse_uri_line(line: &str) -> Option<u64> {
     line.split_whitespace().nth(2)?.parse().ok()
 }
 
-/// `Inst name (version suite [architecture])`.
+/// Parses `Inst name (version suite [architecture])`.
 fn parse_plan_line(line: &str) -> Option<Package> {
     let mut words = line.strip_prefix("Inst ")?.split_whitespace();
     let name = words.next()?.to_owned();
@@ -298,14 +295,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_download_says_its_size() {
+    fn download_reports_size() {
         let line = "'http://x/pool/s/seabios_1.17_all.deb' seabios_1.17_all.deb 171234 SHA256:00ff";
         assert_eq!(parse_uri_line(line), Some(171_234));
         assert_eq!(parse_uri_line("E: no such package"), None);
     }
 
     #[test]
-    fn a_plan_names_package_and_version() {
+    fn plan_lists_package_and_version() {
         let line = "Inst seabios (1.17.0-1~bpo13+1 Debian Backports:stable-backports [all])";
         assert_eq!(
             parse_plan_line(line),

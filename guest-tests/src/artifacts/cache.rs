@@ -1,25 +1,26 @@
-//! The cache's entries: folders that appear whole, by a rename, or not at all, so runs may race and be interrupted.
+//! Entries of the cache: directories that are created by a rename, so that runs can race and be interrupted.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 
-/// Beginning of the name of a folder in the cache where an entry is being made.
+/// Prefix of directories in the cache for unfinished entries.
 const WORK: &str = "work-";
 
-/// Where an entry is being made.
+/// Paths of an unfinished entry.
 pub(super) struct Work {
-    /// Becomes the entry.
+    /// Path of the finished entry.
     pub(super) entry: PathBuf,
-    /// Goes when the entry is made. Both are on one file system.
+    /// Working directory, deleted when the entry is finished. Both paths are on one file system.
     pub(super) scratch: PathBuf,
 }
 
-/// The entry `name` of `cache`, made by `make` if it is not there. The folder is not to be changed afterwards.
+/// Returns the entry `name` of `cache`. If it is missing, `make` creates it. The directory must not be changed
+/// afterwards.
 ///
 /// # Errors
-/// When it cannot be made.
+/// The entry cannot be created.
 pub(super) fn entry(cache: &Path, name: &str, make: impl FnOnce(&Work) -> Result<()>) -> Result<PathBuf> {
     let entry = cache.join(name);
     if entry.exists() {
@@ -43,12 +44,12 @@ pub(super) fn entry(cache: &Path, name: &str, make: impl FnOnce(&Work) -> Result
 }
 
 fn make_locked(cache: &Path, entry: &Path, make: impl FnOnce(&Work) -> Result<()>) -> Result<()> {
-    // Absolute, since programs that fill it run in other folders. Our own, since one that has lost its parent may
-    // still write to that of an interrupted run.
+    // The path is absolute, because programs that fill it run in other directories. It is unique to this process,
+    // because an orphaned program may still write to the directory of an interrupted run.
     let cache = cache.canonicalize()?;
     for leftover in fs::read_dir(&cache)?.flatten() {
         if leftover.file_name().to_string_lossy().starts_with(WORK) {
-            // If it cannot be removed now, the next run does.
+            // If the removal fails, the next run repeats it.
             let _ = fs::remove_dir_all(leftover.path());
         }
     }
@@ -60,7 +61,7 @@ fn make_locked(cache: &Path, entry: &Path, make: impl FnOnce(&Work) -> Result<()
     make(&work)?;
     fs::rename(&work.entry, entry)
         .with_context(|| format!("cannot move a new cache entry to {}", entry.display()))?;
-    // What is left is removed by whoever makes the next entry.
+    // The process that creates the next entry removes the rest.
     let _ = fs::remove_dir_all(&folder);
     Ok(())
 }
@@ -70,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_entry_that_could_not_be_made_leaves_nothing_and_is_tried_again() {
+    fn failed_entry_leaves_nothing_and_is_retried() {
         let cache = tempfile::tempdir().unwrap();
         let failed = entry(cache.path(), "x", |work| {
             fs::write(work.entry.join("half"), "")?;

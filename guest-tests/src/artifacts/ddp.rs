@@ -1,8 +1,8 @@
-//! DDP packages, which the driver `ice` loads into an E810 (E810 interface, section 7): without one it runs in safe mode,
-//! with one queue.
+//! DDP packages, which the `ice` driver loads into an E810 (E810 interface, section 7). Without a package, the driver
+//! runs in safe mode with one queue.
 //!
-//! Debian's is not free, so it is fetched where the machine's archive has it, and nothing depends on it. The lab makes
-//! one of its own, which has all that the driver asks of a package and programs no parser.
+//! Debian's package is non-free. It is fetched only if the machine's archive has it, and no required test depends on
+//! it. The lab generates its own package, which satisfies the driver's checks and programs no parser.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -14,43 +14,43 @@ use super::cache;
 use super::debian::{IMAGE, debian, make_image};
 use super::packages::Set;
 
-/// Where the driver looks, below `/lib/firmware`.
+/// Directory below `/lib/firmware` in which the driver searches.
 pub const FOLDER: &str = "intel/ice/ddp";
-/// Name and version of the lab's own, as the driver reports them.
+/// Name of the lab's own package, as the driver reports it.
 pub const NAME: &str = "hcad synthetic package";
-/// The same.
+/// Version that the driver reports for the package.
 pub const VERSION: [u8; 4] = [1, 3, 0, 0];
 
-/// Version of the file's format.
+/// Version of the file format.
 const FORMAT: [u8; 4] = [1, 0, 0, 0];
-/// Version of a segment's format.
+/// Version of the segment format.
 const SEGMENT_FORMAT: [u8; 4] = [1, 3, 0, 0];
-/// A segment for the E810.
+/// Segment type of the E810.
 const SEGMENT_E810: u32 = 0x10;
-/// What the segment calls itself.
+/// Name of the segment.
 const SEGMENT_ID: &str = "hcad";
-/// Bytes of that field, and of a package's name.
+/// Length of that field, and of a package's name.
 const SEGMENT_ID_LEN: usize = 32;
 const NAME_LEN: usize = 28;
-/// A buffer, which the driver downloads as one.
+/// Size of a buffer, which the driver downloads as a unit.
 const BUFFER_LEN: usize = 4096;
-/// A section that tells version and name.
+/// Section with version and name.
 const SECTION_METADATA: u32 = 1;
-/// A section of the parser's entries for tunnels, and bytes of one.
+/// Section with the parser's tunnel entries, and the length of an entry.
 const SECTION_TUNNELS: u32 = 56;
 const TUNNEL_LEN: usize = 88;
-/// A section of names, which stays with the driver, and bytes of one.
+/// Section with labels, which the driver keeps, and the length of a label.
 const SECTION_LABELS: u32 = 0x8000_0018;
 const LABEL_LEN: usize = 64;
-/// Names by which the driver knows entries of physical function 0, and their places.
+/// Labels of the tunnel entries of physical function 0, and their indices.
 const TUNNELS: [(&str, u16); 2] = [("TNL_VXLAN_PF0", 1), ("TNL_GENEVE_PF0", 2)];
-/// Number of the vendor's tracking; the driver shows it to nobody.
+/// Tracking number of the vendor, which the driver does not display.
 const TRACK_ID: u32 = 0xc000_0001;
 
-/// The lab's own package: one segment of two buffers (section 7.3). The first is for the device; it has, beside the
-/// metadata, an entry for each kind of tunnel that the driver may put a port into. The second is the driver's, and says by
-/// names which these are: without any, the driver asks the kernel for something to do with tunnels that it cannot have, and
-/// no module of tunnels loads.
+/// Returns the lab's own package: one segment with two buffers (section 7.3). The first buffer is for the device. Apart
+/// from metadata, it contains an entry for each kind of tunnel whose port the driver may set. The second buffer is for
+/// the driver and contains the labels of these entries. Without labels, the driver makes an invalid request to the
+/// kernel's tunnel code, and no tunnel module loads.
 pub fn synthetic() -> Vec<u8> {
     let mut metadata = Vec::new();
     metadata.extend(VERSION);
@@ -94,7 +94,8 @@ pub fn synthetic() -> Vec<u8> {
     package
 }
 
-/// A buffer of sections: their number, where data end, of each its type, place and size, and then all of them.
+/// Returns a buffer of sections: the number of sections, the end of the data, type, offset and size of each section,
+/// then their contents.
 fn buffer(sections: &[(u32, &[u8])]) -> Vec<u8> {
     let short = |number: usize| u16::try_from(number).expect("a buffer has 4 KiB");
     let mut at = 4 + 8 * sections.len();
@@ -113,14 +114,14 @@ fn buffer(sections: &[(u32, &[u8])]) -> Vec<u8> {
     buffer
 }
 
-/// Text in a field that zeros fill.
+/// Returns text in a field that is padded with zeros.
 fn text<const LEN: usize>(text: &str) -> [u8; LEN] {
     let mut field = [0; LEN];
     field[..text.len()].copy_from_slice(text.as_bytes());
     field
 }
 
-/// A disk with Debian's package as `ice.pkg`, made if it is not in the cache.
+/// Returns a disk with Debian's package as `ice.pkg`, created if the cache lacks it.
 pub(super) fn of_debian(cache: &Path) -> Result<PathBuf> {
     let tools = debian(cache)?.join("root");
     let entry = cache::entry(cache, "ice-ddp-1", |work| {
@@ -144,9 +145,9 @@ pub(super) fn of_debian(cache: &Path) -> Result<PathBuf> {
 mod tests {
     use super::*;
 
-    /// Section 7.3, offset by offset.
+    /// The expected bytes follow section 7.3, offset by offset.
     #[test]
-    fn the_synthetic_package_is_as_the_driver_was_seen_to_take_it() {
+    fn synthetic_package_matches_accepted_one() {
         let package = synthetic();
         assert_eq!(package.len(), 68 + 2 * 4096);
         let u32_at = |at: usize| u32::from_le_bytes(package[at..at + 4].try_into().unwrap());

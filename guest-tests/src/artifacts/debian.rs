@@ -1,8 +1,8 @@
-//! Disks of guests that have a Debian user space: the system, and the modules of their kernel.
+//! Disks of guests with a Debian root file system: the system, and the modules of the kernel.
 //!
-//! Both are ext4 images that guests mount read-only, so any number of guests share them. The system is made of
-//! packages without their maintainer scripts; nothing in it starts by itself. The two programs needed to make the
-//! images, mke2fs and depmod, come from it.
+//! Both are ext4 images that guests mount read-only, so that any number of guests can share them. The system consists
+//! of packages without their maintainer scripts; it starts no services. mke2fs and depmod, which create the images,
+//! come from it.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt as _, symlink};
@@ -20,8 +20,8 @@ use super::packages::{self, Set, Unpacked};
 use super::python;
 use crate::testbed::progress::Line;
 
-/// Shells and tools, everything RDMA, storage and MPI over it, what looks at NICs and measures them, and what makes the
-/// images.
+/// Shells and tools, all RDMA packages, storage and MPI over RDMA, tools that inspect and measure NICs, and the
+/// programs that create the images.
 const INSTALL: &[&str] = &[
     "base-files",
     "base-passwd",
@@ -65,8 +65,8 @@ const INSTALL: &[&str] = &[
     "util-linux",
 ];
 
-/// Dependencies that start, install or configure a system, are for processors of graphics, or that only tools nobody here
-/// runs want.
+/// Dependencies that the guests do not need: they start, install or configure a system, support GPUs, or belong to
+/// unused tools.
 const WITHOUT: &[&str] = &[
     "adduser",
     "debconf",
@@ -119,7 +119,7 @@ const WITHOUT: &[&str] = &[
     "udev",
 ];
 
-/// Folders that no program needs to run.
+/// Directories that no program needs at run time.
 const PRUNED: &[&str] = &[
     "usr/lib/x86_64-linux-gnu/gconv",
     "usr/share/bash-completion",
@@ -130,28 +130,28 @@ const PRUNED: &[&str] = &[
     "usr/share/man",
 ];
 
-/// Kernel modules for hardware that no guest of ours has: a third of all bytes.
+/// Kernel modules for hardware that guests lack. They make up a third of all bytes.
 const NO_HARDWARE: &[&str] = &["sound", "drivers/gpu", "drivers/media", "drivers/net/wireless"];
 
-/// The images of a guest with a Debian user space.
+/// The images of a guest with a Debian root file system.
 #[derive(Clone, Debug)]
 pub struct Disks {
     /// The system, without kernel modules.
     pub system: PathBuf,
-    /// What belongs into `/lib/modules/<release>`, `modules.dep` included.
+    /// The content of `/lib/modules/<release>`, with `modules.dep`.
     pub modules: PathBuf,
 }
 
 impl Disks {
-    /// The disks for guests that run `kernel` and have packages added, made if they are not in the cache.
+    /// Returns the disks for guests with `kernel` and added packages, created if the cache lacks them.
     ///
     /// # Errors
-    /// When packages cannot be fetched or an image cannot be made.
+    /// Packages cannot be fetched, or an image cannot be created.
     pub fn obtain(cache: &Path, kernel: &Kernel, added: &Added) -> Result<Self> {
         Self::of(cache, kernel, &with_added(cache, added)?)
     }
 
-    /// The same with DPDK.
+    /// Returns the disks with DPDK added.
     ///
     /// # Errors
     /// As [`Disks::obtain`].
@@ -167,7 +167,7 @@ impl Disks {
 
 pub(super) const IMAGE: &str = "image.ext4";
 
-/// The entry of the system: unpacked in `root`, and as image.
+/// Returns the cache entry of the system: unpacked in `root`, and as an image.
 pub(super) fn debian(cache: &Path) -> Result<PathBuf> {
     cache::entry(cache, &entry_name(), |work| {
         let set = Set {
@@ -182,12 +182,12 @@ pub(super) fn debian(cache: &Path) -> Result<PathBuf> {
     })
 }
 
-/// Name of its cache entry. It changes with the list of packages.
+/// Returns the name of the cache entry, which depends on the list of packages.
 pub(super) fn entry_name() -> String {
     format!("debian-5-{:016x}", digest(INSTALL.iter().chain(WITHOUT).chain(PRUNED).copied()))
 }
 
-/// Turns unpacked packages into an image, with the tools of the system at `tools`.
+/// Creates an image from unpacked packages with the tools of the system at `tools`.
 fn finish(tools: &Path, root: &Path, image: &Path) -> Result<()> {
     let progress = Line::begin("root filesystem");
     configure(root)?;
@@ -199,21 +199,21 @@ fn finish(tools: &Path, root: &Path, image: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The same with the packages that a user added, and with all that these depend on.
+/// Returns the cache entry of the system with packages that a user added, and all their dependencies.
 pub(super) fn with_added(cache: &Path, added: &Added) -> Result<PathBuf> {
     let names: Vec<&str> = added.names().collect();
     if names.is_empty() { debian(cache) } else { with(cache, &names, &|_| true) }
 }
 
-/// The same with DPDK's `testpmd` and its drivers. Debian has the program in a package for developers, whose libraries for
-/// them are left out.
+/// Returns the cache entry of the system with DPDK's `testpmd` and its drivers. Debian has the program in a development
+/// package, whose other dependencies are omitted.
 pub(super) fn with_dpdk(cache: &Path) -> Result<PathBuf> {
     const PACKAGE: &str = "dpdk-dev";
     let runs = |name: &str| name == PACKAGE || !name.ends_with("-dev") && !WITHOUT.contains(&name);
     with(cache, &[PACKAGE], &runs)
 }
 
-/// The same with packages added, and those of their dependencies that are wanted by name.
+/// Returns the cache entry of the system with packages added, and those of their dependencies that `wanted` accepts.
 fn with(cache: &Path, names: &[&str], wanted: &dyn Fn(&str) -> bool) -> Result<PathBuf> {
     let system = debian(cache)?;
     let base = system.file_name().and_then(|name| name.to_str()).unwrap_or_default();
@@ -244,7 +244,7 @@ fn digest<'a>(words: impl Iterator<Item = &'a str>) -> u64 {
     digest.finish()
 }
 
-/// What maintainer scripts would have done, as far as anything here needs it.
+/// Does the necessary part of what maintainer scripts would do.
 fn configure(root: &Path) -> Result<()> {
     for folder in PRUNED {
         let path = root.join(folder);
@@ -259,7 +259,7 @@ fn configure(root: &Path) -> Result<()> {
         fs::copy(root.join(from), root.join(to)).with_context(|| format!("cannot copy {from}"))?;
     }
     fs::write(root.join("etc/hosts"), "127.0.0.1 localhost\n::1 localhost\n")?;
-    // For people: the programs a shell user misses most when only packages with libraries were chosen.
+    // For interactive use: programs that shell users expect, provided by busybox.
     for applet in ["awk", "less", "vi"] {
         let link = root.join("usr/bin").join(applet);
         if !link.exists() {
@@ -270,7 +270,7 @@ fn configure(root: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The image of a kernel's modules. Its key is the kernel's image: a kernel built anew is another one.
+/// Returns the image of a kernel's modules. Its key is the kernel image, so that a rebuilt kernel has a new entry.
 fn modules(cache: &Path, tools: &Path, kernel: &Kernel) -> Result<PathBuf> {
     let stat = fs::metadata(&kernel.image).with_context(|| kernel.image.display().to_string())?;
     let mut digest = Digest::default();
@@ -292,7 +292,7 @@ fn modules(cache: &Path, tools: &Path, kernel: &Kernel) -> Result<PathBuf> {
     Ok(entry.join(IMAGE))
 }
 
-/// Repeats a modules folder by links to its files, without hardware nobody has and without links elsewhere.
+/// Mirrors a module directory with hard links, without modules for missing hardware and without symbolic links.
 fn mirror(from: &Path, to: &Path) -> Result<()> {
     let mut folders = vec![PathBuf::new()];
     while let Some(folder) = folders.pop() {
@@ -306,7 +306,7 @@ fn mirror(from: &Path, to: &Path) -> Result<()> {
                 folders.push(path);
             } else if kind.is_file() && path != Path::new("vmlinuz") {
                 let target = to.join(&path);
-                // Another file system than the cache's: the user's own kernel.
+                // The user's own kernel is on a different file system from the cache.
                 fs::hard_link(entry.path(), &target)
                     .or_else(|_| fs::copy(entry.path(), &target).map(drop))
                     .with_context(|| format!("cannot copy {}", entry.path().display()))?;
@@ -316,7 +316,7 @@ fn mirror(from: &Path, to: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Makes an ext4 image of the content of `tree`. There is no journal: it is never mounted for writing.
+/// Creates an ext4 image with the content of `tree`. It has no journal, because it is never mounted for writing.
 pub(super) fn make_image(tools: &Path, tree: &Path, image: &Path) -> Result<()> {
     const BLOCK: u64 = 4096;
     let (mut bytes, mut files) = (0, 0);
@@ -332,14 +332,14 @@ pub(super) fn make_image(tools: &Path, tree: &Path, image: &Path) -> Result<()> 
             }
         }
     }
-    // Inodes have 256 bytes; the rest is for bitmaps, descriptors and folders that need an index.
+    // Inodes have 256 bytes. The rest is for bitmaps, descriptors and indexed directories.
     let blocks = (bytes + (files + 64) * 256) / BLOCK * 103 / 100 + 1024;
     let mke2fs = Unpacked::new(tools, "usr/sbin/mke2fs", None);
     let mut command = mke2fs.command();
     command.args(["-q", "-t", "ext4", "-O", "^has_journal", "-m", "0"]);
     command.args(["-b", &BLOCK.to_string(), "-N", &(files + 64).to_string(), "-d"]);
     command.arg(tree).arg(image).arg(blocks.to_string());
-    // The host's own configuration, if it has one, would give other features than the package's.
+    // The host's own configuration could select other features than that of the package.
     command.env("MKE2FS_CONFIG", tools.join("etc/mke2fs.conf"));
     run(&mut command).with_context(|| format!("cannot create the image {}", image.display()))?;
     ensure!(image.is_file(), "mke2fs succeeded but did not create {}", image.display());
@@ -351,7 +351,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_mirror_has_the_files_without_hardware_nobody_has() {
+    fn mirror_omits_boot_files_and_sound() {
         let (from, to) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         for file in ["modules.order", "vmlinuz", "kernel/net/a.ko.xz", "kernel/sound/b.ko.xz"] {
             let path = from.path().join(file);

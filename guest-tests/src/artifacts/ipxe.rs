@@ -1,4 +1,4 @@
-//! The boot loader iPXE, which brings drivers of its own for the cards that it boots from.
+//! The iPXE boot loader, which has its own drivers for the NICs that it boots from.
 
 use std::path::{Path, PathBuf};
 
@@ -8,7 +8,7 @@ use super::apt::{Component, Suite};
 use super::cache;
 use super::packages::Set;
 
-/// iPXE as an image that boots like a Linux kernel, fetched if it is not in the cache.
+/// Returns iPXE as an image that boots like a Linux kernel, fetched if the cache lacks it.
 pub(super) fn image(cache: &Path) -> Result<PathBuf> {
     let set = Set {
         name: "iPXE",

@@ -1,7 +1,7 @@
-//! The tool chain for modules of the guests' kernel: its headers and scripts, the compiler that built it, and make.
+//! The tool chain for modules of the guests' kernel: its headers and scripts, its compiler, and make.
 //!
-//! The programs are of the kernel's release of Debian, not of the host's, and start each other by their names. So each is
-//! replaced by a script that starts it by the loader and with the libraries it came with.
+//! The programs belong to the kernel's Debian release instead of the host's, and start each other by name. Hence each
+//! is replaced by a script that starts it with its own loader and libraries.
 
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -17,32 +17,32 @@ use super::cache::{self, Work};
 use super::kernel::{Kernel, KernelChoice};
 use super::packages::Set;
 
-/// Beginnings of names of what is needed of all that headers of a kernel depend on.
+/// Prefixes of the packages that are needed, among the dependencies of kernel headers.
 const WANTED: &[&str] =
     &["binutils", "cpp", "gcc", "lib", "linux-headers-", "linux-kbuild-", "make", "pahole", "zlib1g"];
-/// Folders with programs that the others start.
+/// Directories with programs that other programs start.
 const PROGRAMS: &[&str] = &["usr/bin", "usr/libexec", "usr/lib/linux-kbuild-"];
-/// Where the kernel's own rules are.
+/// Directory with the kernel's build rules.
 const SOURCES: &str = "usr/src";
-/// End of the names of programs behind scripts.
+/// Suffix of the names of wrapped programs.
 const BEHIND: &str = "elf";
 
-/// How to build a module.
+/// The parts that build a module.
 #[derive(Clone, Debug)]
 pub struct ModuleBuild {
     make: PathBuf,
-    /// The kernel's build folder.
+    /// The kernel's build directory.
     tree: PathBuf,
-    /// Folder of the compiler, if it is not the host's.
+    /// Directory of the compiler, if it is not the host's.
     programs: Option<PathBuf>,
 }
 
 impl ModuleBuild {
-    /// Finds what builds modules for a kernel, or fetches it. A user's own kernel has its build folder as `build`, and is
-    /// for the host's compiler.
+    /// Finds or fetches the tool chain for a kernel. For a user's own kernel, the build directory is `build`, and the
+    /// compiler is the host's.
     ///
     /// # Errors
-    /// When it cannot be fetched, or a kernel of the user's has no build folder.
+    /// The tool chain cannot be fetched, or the user's kernel has no build directory.
     pub fn obtain(cache: &Path, choice: &KernelChoice) -> Result<Self> {
         let kernel = Kernel::obtain(cache, choice)?;
         let suite = match choice {
@@ -71,7 +71,7 @@ impl ModuleBuild {
                 copy_headers(&own, &made.join("usr"))?;
                 made
             } else {
-                // A cache from before headers came with their kernel.
+                // The cache entry is older than the rule that headers are fetched with their kernel.
                 fetch(work, suite, &[&headers, "binutils", "make"]).with_context(|| {
                     format!(
                         "cannot download the headers of kernel {release}. If the archive only has a newer kernel, remove '{}/linux-*'; the lab then downloads that kernel and its headers",
@@ -85,10 +85,10 @@ impl ModuleBuild {
         Ok(Self { make: root.join("usr/bin/make"), tree, programs: Some(root.join("usr/bin")) })
     }
 
-    /// The command that builds the modules of a folder.
+    /// Returns the command that builds the modules of a directory.
     ///
     /// # Errors
-    /// When there is no such folder, or it has no makefile.
+    /// The directory does not exist or has no makefile.
     pub fn command(&self, folder: &Path) -> Result<Command> {
         let folder = folder.canonicalize().with_context(|| folder.display().to_string())?;
         let has_rules = ["Kbuild", "Makefile"].iter().any(|name| folder.join(name).is_file());
@@ -117,7 +117,7 @@ fn fetch(work: &Work, suite: Suite, install: &[&str]) -> Result<PathBuf> {
     set.fetch(work)
 }
 
-/// The compiler a kernel was built with, as its build folder names it: `gcc-14`.
+/// Returns the compiler that built a kernel, such as `gcc-14`, from its build directory.
 fn compiler(tree: &Path) -> Result<String> {
     let file = tree.join(".kernelvariables");
     let text = fs::read_to_string(&file).with_context(|| format!("cannot read {}", file.display()))?;
@@ -131,7 +131,7 @@ fn compiler(tree: &Path) -> Result<String> {
     })
 }
 
-/// Copies headers and scripts that came with a kernel. Both are folders `usr`.
+/// Copies headers and scripts that were fetched with a kernel. Both directories are `usr` directories.
 fn copy_headers(from: &Path, to: &Path) -> Result<()> {
     let is_script = |path: &PathBuf| {
         path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("linux-kbuild-"))
@@ -146,7 +146,7 @@ fn copy_headers(from: &Path, to: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Makes what was unpacked below `made` work when it is at `root`.
+/// Adapts the files unpacked below `made` to their final location `root`.
 fn relocate(made: &Path, root: &Path) -> Result<()> {
     let mut folders = Vec::new();
     for path in PROGRAMS {
@@ -167,7 +167,7 @@ fn relocate(made: &Path, root: &Path) -> Result<()> {
             }
         }
     }
-    // The rules of a flavour include those of all by an absolute path.
+    // The rules of a flavour include the common rules by absolute path.
     let absolute = format!("/{SOURCES}");
     for folder in list(&made.join(SOURCES))? {
         let makefile = folder.join("Makefile");
@@ -215,7 +215,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn programs_are_put_behind_scripts_that_name_where_they_will_be() {
+    fn programs_are_wrapped_with_final_paths() {
         let made = tempfile::tempdir().unwrap();
         let write = |path: &str, text: &str, mode| {
             let path = made.path().join(path);
@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn headers_that_came_with_a_kernel_are_used_and_name_their_compiler() {
+    fn kernel_headers_select_compiler() {
         let kernel = tempfile::tempdir().unwrap();
         let tree = kernel.path().join("src/linux-headers-7-amd64");
         fs::create_dir_all(&tree).unwrap();
@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_without_rules_is_told_what_they_are() {
+    fn folder_without_makefile_gets_instructions() {
         let build = ModuleBuild { make: "make".into(), tree: "/k".into(), programs: Some("/p".into()) };
         let folder = tempfile::tempdir().unwrap();
         let refused = format!("{:#}", build.command(folder.path()).unwrap_err());

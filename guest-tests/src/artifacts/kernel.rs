@@ -1,4 +1,4 @@
-//! Kernels of guests: Debian's of two suites, or the user's own.
+//! Kernels of guests: Debian's from two suites, or the user's own.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,12 +10,13 @@ use super::apt::{Component, Suite};
 use super::cache;
 use super::packages::Set;
 
-/// Which kernel guests run.
+/// Selects the kernel of the guests.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum KernelChoice {
     /// Debian's stock kernel of this suite.
     Stock(Suite),
-    /// A folder such as `/lib/modules/7.2.12`, with the image as `vmlinuz` inside; or an image, whose modules are installed.
+    /// A directory such as `/lib/modules/7.2.12` that contains the image as `vmlinuz`, or an image whose modules are
+    /// installed.
     Path(PathBuf),
 }
 
@@ -28,24 +29,22 @@ impl Default for KernelChoice {
 impl FromStr for KernelChoice {
     type Err = std::convert::Infallible;
 
-    /// The name of a suite, else a path.
+    /// Parses the name of a suite, or else a path.
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let suite = [Suite::Trixie, Suite::TrixieBackports].into_iter().find(|suite| suite.name() == text);
         Ok(suite.map_or_else(|| Self::Path(text.into()), Self::Stock))
     }
 }
 
-/// A kernel.
 #[derive(Clone, Debug)]
 pub struct Kernel {
-    /// Its image.
     pub image: PathBuf,
-    /// The folder of its modules, as `/lib/modules/<release>`.
+    /// Directory of the modules, as `/lib/modules/<release>`.
     pub modules: PathBuf,
 }
 
 impl Kernel {
-    /// The chosen kernel, fetched if it is one of Debian's and not in the cache.
+    /// Returns the chosen kernel. A Debian kernel is fetched if the cache lacks it.
     pub(super) fn obtain(cache: &Path, choice: &KernelChoice) -> Result<Self> {
         let kernel = match choice {
             KernelChoice::Stock(suite) => Self::unpacked(&stock_root(cache, *suite)?)?,
@@ -59,7 +58,7 @@ impl Kernel {
         Ok(kernel)
     }
 
-    /// A kernel's image, such as a bzImage, whose modules are in a folder of `installed`.
+    /// Returns the kernel of an image, such as a bzImage, whose modules are in a directory of `installed`.
     fn of_image(image: &Path, installed: &Path) -> Result<Self> {
         let release = release_in(&fs::read(image).with_context(|| image.display().to_string())?)
             .with_context(|| format!("{} is not an x86 kernel image", image.display()))?;
@@ -81,7 +80,7 @@ impl Kernel {
             .filter_map(|entry| Some(entry.ok()?.path()))
             .find(|path| path.join("kernel").is_dir())
             .with_context(|| format!("{} contains no kernel modules", folder.display()))?;
-        // Backports has the image beside the modules, trixie in /boot.
+        // Backports has the image next to the modules, trixie in /boot.
         let beside = modules.join("vmlinuz");
         let image = if beside.is_file() {
             beside
@@ -91,10 +90,10 @@ impl Kernel {
         Ok(Self { image, modules })
     }
 
-    /// What it was configured with: lines such as `CONFIG_RDS=m`.
+    /// Returns the kernel's configuration, in lines such as `CONFIG_RDS=m`.
     ///
     /// # Errors
-    /// When the file that says so is not there.
+    /// The configuration file is missing.
     pub fn config(&self) -> Result<String> {
         let beside = self.modules.join("config");
         let of_boot = format!("config-{}", self.release());
@@ -106,13 +105,13 @@ impl Kernel {
         fs::read_to_string(&file).with_context(|| format!("cannot read {}", file.display()))
     }
 
-    /// Its release, as `uname -r` prints it.
+    /// Returns the release, as `uname -r` prints it.
     pub fn release(&self) -> String {
         release_of(&self.modules)
     }
 }
 
-/// The release in an image's boot header: a pointer at offset 20eh, 200h less than where the text is.
+/// Returns the release from the boot header of an image. The pointer at offset 20eh is relative to offset 200h.
 ///
 /// # Spec
 /// Linux, `Documentation/arch/x86/boot.rst`.
@@ -122,7 +121,7 @@ fn release_in(image: &[u8]) -> Option<String> {
     let is_header = image.get(0x202..0x206)? == b"HdrS";
     let end = text.iter().position(|byte| matches!(byte, 0 | b' '))?;
     let release = std::str::from_utf8(&text[..end]).ok()?;
-    // It becomes the name of a folder.
+    // The release becomes the name of a directory.
     (is_header && !release.is_empty() && !release.contains('/')).then(|| release.to_owned())
 }
 
@@ -130,7 +129,8 @@ fn release_of(modules: &Path) -> String {
     modules.file_name().unwrap_or_default().to_string_lossy().into_owned()
 }
 
-/// A static busybox, which comes with the stock kernel of the suite chosen or, beside a user's own, of the default.
+/// Returns a static busybox, which is fetched with the stock kernel of the chosen suite. With a user's own kernel, it
+/// is that of the default suite.
 pub(super) fn busybox(cache: &Path, choice: &KernelChoice) -> Result<PathBuf> {
     let suite = match choice {
         KernelChoice::Stock(suite) => *suite,
@@ -139,10 +139,11 @@ pub(super) fn busybox(cache: &Path, choice: &KernelChoice) -> Result<PathBuf> {
     Ok(stock_root(cache, suite)?.join("usr/bin/busybox"))
 }
 
-/// The unpacked kernel and modules of a suite, with its headers, which the archive has no more when a newer kernel has come,
-/// and a static busybox. The image's own dependencies build an initramfs, which the lab does itself.
+/// Returns the unpacked kernel of a suite, its modules and headers, and a static busybox. Headers are fetched now,
+/// because the archive drops them when a newer kernel is released. The image's own dependencies build an initramfs,
+/// which the lab does itself.
 fn stock_root(cache: &Path, suite: Suite) -> Result<PathBuf> {
-    // The trixie kernel is one package, that of backports is several.
+    // In trixie the kernel is one package, in backports several.
     const WANTED: [&str; 7] = [
         "linux-image-",
         "linux-binary-",
@@ -169,7 +170,7 @@ const fn entry_name(suite: Suite) -> &'static str {
     }
 }
 
-/// The release of the default kernel, if it is in the cache.
+/// Returns the release of the default kernel, if the cache contains it.
 pub(super) fn cached_release(cache: &Path) -> Option<String> {
     let root = cache.join(entry_name(Suite::TrixieBackports)).join("root");
     Kernel::unpacked(&root).ok().map(|kernel| kernel.release())
@@ -180,7 +181,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_kernel_is_chosen_by_the_name_of_a_suite_or_by_its_folder() {
+    fn kernel_is_chosen_by_suite_or_folder() {
         let choice = |text: &str| text.parse::<KernelChoice>().unwrap();
         assert_eq!(choice("trixie"), KernelChoice::Stock(Suite::Trixie));
         assert_eq!(choice("trixie-backports"), KernelChoice::default());
@@ -188,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn an_image_says_which_modules_are_its_own() {
+    fn image_lists_its_modules() {
         let folder = tempfile::tempdir().unwrap();
         let image = folder.path().join("bzImage");
         let mut bytes = vec![0; 0x400];
@@ -206,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn the_image_is_found_where_either_suite_puts_it() {
+    fn image_is_found_in_both_suites() {
         let root = tempfile::tempdir().unwrap();
         let modules = root.path().join("usr/lib/modules/6.12.1-amd64");
         fs::create_dir_all(modules.join("kernel")).unwrap();

@@ -1,4 +1,4 @@
-//! The source of a driver, in the version of the guests' kernel: Debian packages all of Linux as one archive.
+//! The source of a driver for the guests' kernel. Debian packages all of Linux as one archive.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,10 +11,11 @@ use super::cache;
 use super::kernel::{Kernel, KernelChoice};
 use super::packages::Set;
 
-/// A folder of Linux's source, such as `drivers/infiniband/hw/mthca`. Not to be changed: it is the cache's.
+/// Returns a directory of Linux's source, such as `drivers/infiniband/hw/mthca`. It belongs to the cache and must not
+/// be changed.
 ///
 /// # Errors
-/// When it cannot be fetched, or the kernel is none of Debian's.
+/// The source cannot be fetched, or the kernel is not from Debian.
 pub fn folder_of_linux(cache: &Path, choice: &KernelChoice, folder: &str) -> Result<PathBuf> {
     let KernelChoice::Stock(suite) = choice else {
         bail!(
@@ -55,7 +56,7 @@ pub fn folder_of_linux(cache: &Path, choice: &KernelChoice, folder: &str) -> Res
     Ok(entry.join(name))
 }
 
-/// What Debian names the sources of a release after: `7.3` of `7.3.4+deb13-amd64`.
+/// Returns the version in the name of Debian's source package: `7.3` for `7.3.4+deb13-amd64`.
 fn version(release: &str) -> Option<String> {
     let mut numbers = release.split(|c: char| !c.is_ascii_digit());
     Some([numbers.next()?, numbers.next()?].join(".")).filter(|version| version.len() > 2)
@@ -66,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sources_are_named_after_the_first_two_numbers() {
+    fn source_name_uses_major_and_minor() {
         assert_eq!(version("7.3.4+deb13-amd64").unwrap(), "7.3");
         assert_eq!(version("6.12.117+deb13-amd64").unwrap(), "6.12");
         assert_eq!(version("custom"), None);

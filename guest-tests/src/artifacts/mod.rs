@@ -1,7 +1,7 @@
-//! What guests are made of, fetched once and kept: QEMU, a stock kernel with its modules, a static busybox, a Debian
-//! user space.
+//! The parts of guests, fetched once and cached: QEMU, a stock kernel with its modules, a static busybox, and a Debian
+//! root file system.
 //!
-//! Each is one entry of the cache, made of Debian packages; a manifest names their versions.
+//! Each part is one entry of the cache, built from Debian packages. A manifest lists their versions.
 
 mod added;
 mod apt;
@@ -31,20 +31,19 @@ pub use self::kernel::{Kernel, KernelChoice};
 pub use self::linux_source::folder_of_linux;
 use self::packages::{Set, Unpacked};
 
-/// What the user brings instead of the lab's own.
+/// Parts that the user provides instead of the lab's.
 #[derive(Clone, Debug, Default)]
 pub struct Overrides {
-    /// A QEMU program, run as it is.
+    /// A QEMU program, executed as it is.
     pub qemu: Option<PathBuf>,
-    /// Another kernel.
     pub kernel: KernelChoice,
-    /// An image with the user space of guests that have one, in a file system that stock kernels call ext4.
+    /// An image with the root file system of guests that have one, in a format that stock kernels mount as ext4.
     pub root: Option<PathBuf>,
-    /// Packages beside those of the lab's own user space.
+    /// Packages in addition to the lab's own.
     pub added: Added,
 }
 
-/// Everything a guest needs from outside the project.
+/// All external parts of a guest.
 #[derive(Clone, Debug)]
 pub struct Artifacts {
     /// How to start QEMU.
@@ -58,17 +57,16 @@ pub struct Artifacts {
     added: Added,
 }
 
-/// A program and the arguments that come before all others.
+/// A program and the arguments that precede all others.
 #[derive(Clone, Debug)]
 pub struct QemuProgram {
     /// The program to execute.
     pub program: PathBuf,
-    /// Its first arguments.
     pub leading_args: Vec<String>,
 }
 
 impl QemuProgram {
-    /// A program of the user's, which must be a QEMU that has the device the lab's guests need.
+    /// Checks a user's program, which must be a QEMU with the devices that guests need.
     fn own(program: &Path) -> Result<Self> {
         let name = program.display();
         ensure!(program.is_file(), "{name} does not exist; pass the path to a QEMU binary with --qemu");
@@ -79,7 +77,7 @@ impl QemuProgram {
     }
 }
 
-/// Whether what a program answers to `-device help` is a QEMU's that has the device the lab's guests need.
+/// Checks from the output of `-device help` that a program is a QEMU with the devices that guests need.
 fn check_devices(program: &Path, devices: &str) -> Result<()> {
     const DEVICE: &str = "vfio-user-pci";
     let name = program.display();
@@ -92,10 +90,10 @@ fn check_devices(program: &Path, devices: &str) -> Result<()> {
 }
 
 impl Artifacts {
-    /// Finds everything in the cache below `cache`, or fetches what is missing.
+    /// Finds all parts in `cache`, or fetches missing ones.
     ///
     /// # Errors
-    /// When something is missing and cannot be fetched, or an override does not exist.
+    /// A part cannot be fetched, or an override does not exist.
     pub fn obtain(cache: &Path, overrides: &Overrides) -> Result<Self> {
         let qemu = match &overrides.qemu {
             Some(program) => QemuProgram::own(program)?,
@@ -116,7 +114,7 @@ impl Artifacts {
         })
     }
 
-    /// The disks of a guest with a user space, made if they are not in the cache.
+    /// Returns the disks of a guest with a root file system, created if the cache lacks them.
     ///
     /// # Errors
     /// As [`Disks::obtain`].
@@ -125,7 +123,7 @@ impl Artifacts {
         Ok(Disks { system: self.root.clone().unwrap_or(disks.system), ..disks })
     }
 
-    /// Disks of guests with DPDK.
+    /// Returns the disks of guests with DPDK.
     ///
     /// # Errors
     /// As [`Disks::obtain`].
@@ -133,35 +131,35 @@ impl Artifacts {
         Disks::with_dpdk(&self.cache, &self.kernel)
     }
 
-    /// A disk with Debian's package for the E810 of Linux's `ice`, if the machine's archive has firmware that is not free.
+    /// Returns a disk with Debian's DDP package for `ice`, if the machine's archive has non-free firmware.
     ///
     /// # Errors
-    /// When it cannot be fetched or the image cannot be made.
+    /// The package cannot be fetched, or the image cannot be created.
     pub fn debian_ddp(&self) -> Result<PathBuf> {
         ddp::of_debian(&self.cache)
     }
 
-    /// The boot loader iPXE, as an image that boots like a Linux kernel.
+    /// Returns the iPXE boot loader as an image that boots like a Linux kernel.
     ///
     /// # Errors
-    /// When it cannot be fetched.
+    /// It cannot be fetched.
     pub fn ipxe(&self) -> Result<PathBuf> {
         ipxe::image(&self.cache)
     }
 
-    /// A disk with rdma-core's own tests, in the version of the lab's user space.
+    /// Returns a disk with rdma-core's own tests, in the version of the root file system.
     ///
     /// # Errors
-    /// When they cannot be fetched or the image cannot be made.
+    /// The tests cannot be fetched, or the image cannot be created.
     pub fn rdma_core_tests(&self) -> Result<PathBuf> {
         rdma_core::tests(&self.cache)
     }
 }
 
-/// The cache's folder: `$HCAD_LAB_CACHE`, else `hcad-lab` in the user's cache folder.
+/// Returns the cache directory: `$HCAD_LAB_CACHE`, or else `hcad-lab` in the user's cache directory.
 ///
 /// # Errors
-/// When the environment names neither a cache nor a home.
+/// The environment names neither a cache nor a home directory.
 pub fn cache_dir() -> Result<PathBuf> {
     let var = |name: &str| std::env::var_os(name).filter(|v| !v.is_empty()).map(PathBuf::from);
     var("HCAD_LAB_CACHE")
@@ -173,7 +171,7 @@ pub fn cache_dir() -> Result<PathBuf> {
 /// Cache entry of the lab's QEMU.
 const QEMU_ENTRY: &str = "qemu-1";
 
-/// The versions of guest parts that are in the cache.
+/// Versions of the guest parts in the cache.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CachedParts {
     /// Version of the Debian package of QEMU.
@@ -185,7 +183,7 @@ pub struct CachedParts {
 }
 
 impl CachedParts {
-    /// Reads the cache and fetches nothing.
+    /// Reads the cache without fetching anything.
     pub fn read(cache: &Path) -> Self {
         Self {
             qemu: packages::version(&cache.join(QEMU_ENTRY), "qemu-system-x86").ok(),
@@ -194,25 +192,25 @@ impl CachedParts {
         }
     }
 
-    /// Whether guests boot without fetching anything.
+    /// Returns whether guests can boot without downloads.
     pub const fn is_complete(&self) -> bool {
         self.qemu.is_some() && self.kernel.is_some() && self.user_space.is_some()
     }
 }
 
-/// Why packages cannot be fetched from the machine's Debian archives.
+/// Reason why packages cannot be fetched from the machine's Debian archives.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NoArchive {
     /// This program cannot be started.
     Program(&'static str),
-    /// No archive is configured, or none answers as it should: the message of the lab or of apt.
+    /// No archive is configured, or none responds correctly. Contains the message of the lab or of apt.
     Answer(String),
 }
 
 /// Checks whether one of the machine's archives offers what the lab fetches. Downloads a few kilobytes.
 ///
 /// # Errors
-/// When none does.
+/// No archive offers it.
 pub fn probe_archive() -> Result<(), NoArchive> {
     if let Some(program) = apt::missing_tool() {
         return Err(NoArchive::Program(program));
@@ -224,18 +222,18 @@ pub fn probe_archive() -> Result<(), NoArchive> {
     probe().map_err(|error| NoArchive::Answer(format!("{error:#}")))
 }
 
-/// Makes the user space with these packages beside the lab's own, if it is not in the cache.
+/// Builds the root file system with these packages added, if the cache lacks it.
 ///
 /// # Errors
-/// When packages cannot be fetched or the image cannot be made.
+/// Packages cannot be fetched, or the image cannot be created.
 pub fn user_space(cache: &Path, added: &Added) -> Result<()> {
     debian::with_added(cache, added).map(drop)
 }
 
-/// The lab's own QEMU, fetched if it is not in the cache.
+/// Returns the lab's own QEMU, fetched if the cache lacks it.
 ///
 /// # Errors
-/// When it cannot be fetched.
+/// It cannot be fetched.
 pub fn fetched_qemu(cache: &Path) -> Result<QemuProgram> {
     let set = Set {
         name: "QEMU",
@@ -257,7 +255,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_program_that_is_no_qemu_is_refused_for_what_it_is_not() {
+    fn rejects_program_that_is_not_qemu() {
         let refusal = |program: &str| format!("{:#}", QemuProgram::own(Path::new(program)).unwrap_err());
         let refused = refusal("/bin/true");
         assert!(refused.starts_with("/bin/true is not QEMU"), "{refused}");
@@ -265,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn qemu_without_vfio_user_is_refused() {
+    fn rejects_qemu_without_vfio_user() {
         let qemu = Path::new("/usr/bin/qemu");
         check_devices(qemu, "name \"vfio-user-pci\", bus PCI\n").unwrap();
         let error = check_devices(qemu, "name \"virtio-net-pci\", bus PCI\n").unwrap_err();

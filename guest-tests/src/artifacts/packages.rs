@@ -1,4 +1,4 @@
-//! Sets of Debian packages, fetched together and unpacked below one folder. No maintainer script runs.
+//! Sets of Debian packages, fetched together and unpacked into one directory. No maintainer scripts run.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,23 +13,23 @@ use crate::testbed::progress::{Line, mebibytes};
 
 /// Packages that are fetched and unpacked together.
 pub(super) struct Set<'a> {
-    /// What they are for, as progress lines name it.
+    /// Purpose of the packages, for progress lines.
     pub(super) name: &'a str,
-    /// What apt is asked to install.
+    /// Packages that apt is to install.
     pub(super) install: &'a [&'a str],
-    /// The suite that wins where several have a package.
+    /// Preferred suite if several have a package.
     pub(super) suite: Suite,
-    /// The part of the archive that has them.
+    /// Component of the archive that has the packages.
     pub(super) component: Component,
-    /// Whether a package of apt's answer is wanted.
+    /// Returns whether a package of apt's solution is needed.
     pub(super) wanted: &'a dyn Fn(&Package) -> bool,
 }
 
 impl Set<'_> {
-    /// Unpacks the set below `root` of the entry, and writes its manifest beside it.
+    /// Unpacks the set below `root` of the entry, and writes its manifest next to it.
     ///
     /// # Errors
-    /// When apt is missing or has no answer, or a package cannot be fetched.
+    /// apt is missing or finds no solution, or a package cannot be fetched.
     pub(super) fn fetch(&self, work: &Work) -> Result<PathBuf> {
         let (state, debs, root) =
             (work.scratch.join("apt"), work.scratch.join("debs"), work.entry.join("root"));
@@ -54,10 +54,10 @@ impl Set<'_> {
     }
 }
 
-/// The version in which an entry has a package.
+/// Returns the version of a package in an entry.
 ///
 /// # Errors
-/// When the entry was not made of packages, or not of this one.
+/// The entry was not built from packages, or lacks this one.
 pub(super) fn version(entry: &Path, package: &str) -> Result<String> {
     let found = packages(entry)?.into_iter().find(|one| one.name == package);
     found
@@ -65,10 +65,10 @@ pub(super) fn version(entry: &Path, package: &str) -> Result<String> {
         .with_context(|| format!("package {package} is missing from the manifest of {}", entry.display()))
 }
 
-/// The packages an entry was made of.
+/// Returns the packages from which an entry was built.
 ///
 /// # Errors
-/// When it was not made of packages.
+/// The entry was not built from packages.
 pub(super) fn packages(entry: &Path) -> Result<Vec<Package>> {
     let path = entry.join(MANIFEST);
     let text = fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
@@ -83,7 +83,7 @@ pub(super) fn packages(entry: &Path) -> Result<Vec<Package>> {
 
 const MANIFEST: &str = "manifest.json";
 
-/// What an entry was made of.
+/// The packages from which an entry was built.
 #[derive(Debug, Serialize, Deserialize)]
 struct Manifest {
     packages: Vec<String>,
@@ -98,18 +98,18 @@ impl Manifest {
     }
 }
 
-/// A program of an unpacked root. It and its libraries belong to another release than the host's, so it is started by
-/// the loader it came with.
+/// A program of an unpacked root. The program and its libraries belong to a different release from the host's, so it is
+/// started with its own loader.
 #[derive(Clone, Debug)]
 pub(super) struct Unpacked {
-    /// The loader.
+    /// Path of the dynamic loader.
     pub(super) program: PathBuf,
-    /// Its arguments, which come before the program's own.
+    /// Arguments that precede the program's own.
     pub(super) leading_args: Vec<String>,
 }
 
 impl Unpacked {
-    /// The program at `path` below `root`, which it sees as its own name if `name` says so.
+    /// Creates the program at `path` below `root`. `name` replaces its `argv[0]`.
     pub(super) fn new(root: &Path, path: &str, name: Option<&str>) -> Self {
         let at = |path: &str| root.join(path).display().to_string();
         let libraries = format!("{}:{}", at("usr/lib/x86_64-linux-gnu"), at("usr/lib"));
@@ -119,7 +119,7 @@ impl Unpacked {
         Self { program: root.join("usr/lib64/ld-linux-x86-64.so.2"), leading_args }
     }
 
-    /// The command without arguments of its own.
+    /// Returns the command without the program's own arguments.
     pub(super) fn command(&self) -> Command {
         let mut command = Command::new(&self.program);
         command.args(&self.leading_args);

@@ -1,4 +1,4 @@
-//! The tests rdma-core has for devices: Debian packages the programs without them, so they come from its source package.
+//! rdma-core's device tests. Debian's packages omit them, so they come from the source package.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,10 +11,10 @@ use super::cache;
 use super::debian::{IMAGE, debian, make_image};
 use super::{packages, python};
 
-/// What they test against, and in whose version they must be.
+/// The package that the tests exercise; the versions must match.
 const TESTED: &str = "python3-pyverbs";
 
-/// An image with the tests, made if it is not in the cache.
+/// Returns an image with the tests, created if the cache lacks it.
 pub(super) fn tests(cache: &Path) -> Result<PathBuf> {
     let system = debian(cache)?;
     let built = packages::version(&system, TESTED)?;
@@ -29,7 +29,7 @@ pub(super) fn tests(cache: &Path) -> Result<PathBuf> {
         let apt = Apt::open(&folder("apt")?, Path::new("/etc/apt"), Kind::Source, Component::Main)?;
         let archive = apt.download_upstream(&package, &folder("download")?)?;
         let tree = folder("tree")?;
-        // The archive's one folder has the version in its name.
+        // The archive's single directory has the version in its name.
         let mut tar = Command::new("tar");
         tar.arg("-xf").arg(&archive).arg("-C").arg(&tree);
         run(tar.args(["--strip-components=1", "--wildcards", "*/tests"]))
@@ -40,7 +40,7 @@ pub(super) fn tests(cache: &Path) -> Result<PathBuf> {
     Ok(entry.join(IMAGE))
 }
 
-/// Without what Debian adds when it builds the same sources again.
+/// Removes the suffix that Debian appends for a rebuild of the same sources.
 fn source_version(built: &str) -> &str {
     match built.rsplit_once("+b") {
         Some((source, number)) if number.parse::<u32>().is_ok() => source,
@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_rebuild_has_the_sources_of_the_first_build() {
+    fn rebuild_uses_first_sources() {
         assert_eq!(source_version("56.1-1+b2"), "56.1-1");
         assert_eq!(source_version("56.1-1"), "56.1-1");
         assert_eq!(source_version("56.1-1~bpo12+1"), "56.1-1~bpo12+1");

@@ -1,7 +1,7 @@
-//! Where this machine gets Debian packages from, read from its own apt configuration.
+//! Reads from apt's configuration where this machine gets Debian packages.
 //!
-//! The lab takes address and signing key of the machine's Debian archive and asks it for other suites. So it works
-//! wherever the machine's own `apt` works, mirrors included, and no host name is written down here.
+//! The lab uses address and signing key of the machine's Debian archive and requests other suites from it. Hence the
+//! lab works wherever the machine's own `apt` works, mirrors included, without a host name in the code.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -11,7 +11,7 @@ use anyhow::{Context, Result, ensure};
 
 use super::apt::{Component, Kind};
 
-/// Names a Debian release may have in a source list; what else carries `main` is not Debian's archive.
+/// Names of Debian releases in source lists. Other lists with the component `main` are not Debian's archive.
 const RELEASES: [&str; 12] = [
     "stable",
     "testing",
@@ -27,10 +27,10 @@ const RELEASES: [&str; 12] = [
     "oldoldstable",
 ];
 
-/// Options of an entry that say how to trust and reach the archive; they hold for its other suites too.
+/// Options of an entry for trust and access to the archive, which apply to its other suites too.
 const KEPT_OPTIONS: [&str; 3] = ["signed-by", "trusted", "check-valid-until"];
 
-/// A Debian archive this machine uses.
+/// A Debian archive that this machine uses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Archive {
     uris: String,
@@ -38,10 +38,10 @@ pub(super) struct Archive {
 }
 
 impl Archive {
-    /// The archives named in `etc_apt` (normally `/etc/apt`), each once, in the order apt reads them.
+    /// Returns the archives in `etc_apt` (normally `/etc/apt`) without duplicates, in apt's order.
     ///
     /// # Errors
-    /// When the source lists cannot be read or name no Debian archive.
+    /// The source lists cannot be read or contain no Debian archive.
     pub(super) fn of_machine(etc_apt: &Path) -> Result<Vec<Self>> {
         let mut archives = Vec::new();
         for file in source_files(etc_apt) {
@@ -66,7 +66,7 @@ impl Archive {
         Ok(archives)
     }
 
-    /// A deb822 source list that asks this archive for a component of other suites.
+    /// Returns a deb822 source list for a component of other suites of this archive.
     pub(super) fn source_list(&self, kind: Kind, suites: &str, component: Component) -> String {
         let kind = match kind {
             Kind::Binary => "deb",
@@ -100,7 +100,7 @@ fn is_debian<'a>(suites: impl IntoIterator<Item = &'a str>, components: &[&str])
     components.contains(&"main") && suites.into_iter().any(|suite| RELEASES.contains(&suite))
 }
 
-/// Paragraphs of `Name: value` fields; a line that starts with white space continues the value above it.
+/// Parses paragraphs of `Name: value` fields. A line that starts with white space continues the previous value.
 fn parse_deb822(text: &str) -> Vec<Archive> {
     let mut archives = Vec::new();
     let mut fields: Vec<(String, String)> = Vec::new();
@@ -141,7 +141,7 @@ fn archive_of_fields(fields: &[(String, String)]) -> Option<Archive> {
     })
 }
 
-/// Lines of the form `deb [option=value ...] uri suite component ...`.
+/// Parses lines of the form `deb [option=value ...] uri suite component ...`.
 fn parse_one_line(text: &str) -> Vec<Archive> {
     text.lines().filter_map(|line| archive_of_line(line.split('#').next().unwrap_or(""))).collect()
 }
@@ -176,7 +176,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_deb822_list_gives_the_main_archive_with_its_key_and_not_the_security_one() {
+    fn deb822_list_yields_main_archive_and_key() {
         let text = "# comment\nTypes: deb deb-src\n# another\nURIs: mirror+file:/etc/apt/mirrors/debian.list\n\
             Suites: bookworm bookworm-updates\nComponents: main contrib\n\
             Signed-By:\n -----BEGIN PGP PUBLIC KEY BLOCK-----\n .\n abc\n\n\
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn a_one_line_list_gives_the_archive_with_its_trust_options() {
+    fn one_line_list_yields_trust_options() {
         let text = "deb [arch=amd64 signed-by=/k.gpg] http://mirror.invalid/debian trixie main # main\n\
             deb-src http://mirror.invalid/debian trixie main\n\
             deb http://other.invalid/apt vendor-1 main\n#deb http://off.invalid/debian trixie main\n";
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn a_disabled_entry_is_not_used() {
+    fn disabled_entry_is_skipped() {
         let text =
             "Types: deb\nURIs: http://mirror.invalid/debian\nSuites: sid\nComponents: main\nEnabled: no\n";
         assert_eq!(parse_deb822(text), []);

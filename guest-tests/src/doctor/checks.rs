@@ -1,20 +1,20 @@
-//! The judgement over what was found.
+//! Evaluates the findings: one check per line of the output.
 
 use super::findings::{Cache, Findings, Kvm, Program};
 use super::{Check, State};
 use crate::artifacts::NoArchive;
 
 const MIB: u64 = 1 << 20;
-/// Free space needed to fetch all parts: the packages, the unpacked files and the images made of them.
+/// Free space for fetching all parts: the packages, the unpacked files and the images.
 const SPACE_TO_FETCH: u64 = 2 << 30;
 /// Free space for logs and captures once everything is cached.
 const SPACE_TO_RUN: u64 = 512 * MIB;
 /// Memory of one guest of the default size, with its QEMU and its daemon.
 const GUEST_MEMORY: u64 = 640 * MIB;
-/// The oldest kernel of the host on which `hcad` runs.
+/// Oldest host kernel on which `hcad` runs.
 const HOST_KERNEL: (u32, u32) = (5, 11);
 
-/// Judges a machine: one check per line of the output.
+/// Evaluates a machine: one check per line of the output.
 pub(super) fn judge(findings: &Findings) -> Vec<Check> {
     let mut checks = vec![machine(findings), kvm(&findings.kvm)];
     checks.extend(parts(findings));
@@ -102,7 +102,7 @@ fn kvm(kvm: &Kvm) -> Check {
     }
 }
 
-/// QEMU, kernel and user space: in the cache, or to be fetched.
+/// Checks QEMU, kernel and root file system, which are cached or must be fetched.
 fn parts(findings: &Findings) -> Vec<Check> {
     let cached = findings.cache.as_ref().map(|cache| cache.parts.clone()).unwrap_or_default();
     let user_space = cached.user_space.map(|count| format!("{count} Debian packages"));
@@ -141,7 +141,7 @@ fn archive(findings: &Findings) -> Check {
         NoArchive::Answer(message) => explain(message),
     };
     let is_complete = findings.cache.as_ref().is_ok_and(|cache| cache.parts.is_complete());
-    // The parts that cannot be fetched have lines of their own.
+    // Parts that cannot be fetched have their own lines.
     if is_complete {
         limited(NAME, format!("{found}; other kernels and additional packages cannot be downloaded"), remedy)
     } else {
@@ -149,7 +149,7 @@ fn archive(findings: &Findings) -> Check {
     }
 }
 
-/// What a message of apt means. Names no host: the message is the user's own to read.
+/// Explains a message of apt. Omits host names, which the user finds in the original message.
 fn explain(message: &str) -> (String, &'static str) {
     const SHOW: &str = "Run 'sudo apt-get update' to see apt's message";
     let reasons: [(&[&str], &str, &'static str); 6] = [
@@ -354,7 +354,7 @@ fn gibibytes(bytes: u64) -> String {
     format!("{}.{} GiB", tenths / 10, tenths % 10)
 }
 
-/// The first two numbers of a version such as `6.12.4+deb13-amd64`.
+/// Returns the first two numbers of a version such as `6.12.4+deb13-amd64`.
 fn two_numbers(version: &str) -> Option<(u32, u32)> {
     let mut numbers = version.split(|c: char| !c.is_ascii_digit()).map(str::parse);
     Some((numbers.next()?.ok()?, numbers.next()?.ok()?))
@@ -369,7 +369,7 @@ mod tests {
         Ok(Program { path: format!("/opt/hcad/{name}").into(), version: env!("CARGO_PKG_VERSION").into() })
     }
 
-    /// A machine on which everything is well and cached.
+    /// Returns the findings of a machine without problems and with all parts cached.
     fn well() -> Findings {
         Findings {
             arch: "x86_64".into(),

@@ -1,4 +1,4 @@
-//! What the checks look at.
+//! Collects the state of the machine for the checks.
 
 use std::fs::{self, File};
 use std::io::ErrorKind;
@@ -10,7 +10,7 @@ use crate::lab::{KVM_RUNS, kvm_note};
 use crate::programs;
 use crate::testbed::state_dir;
 
-/// Everything that was found on a machine.
+/// The state of a machine.
 #[derive(Clone, Debug)]
 pub(super) struct Findings {
     /// Architecture, as Rust names it.
@@ -46,11 +46,11 @@ pub(super) enum Kvm {
     Denied,
     /// It cannot be opened for another reason.
     Unusable(String),
-    /// It opens; whether it runs a guest is tested when the first one boots.
+    /// It can be opened. Whether it can run a guest is tested by the first boot.
     Untested,
     /// A guest has booted under it.
     Works,
-    /// A guest did not boot under it. Some virtual hosts offer such a device.
+    /// A guest failed to boot. Some virtual hosts offer such a device.
     Fails {
         /// The first line of the error.
         error: String,
@@ -59,11 +59,10 @@ pub(super) enum Kvm {
     },
 }
 
-/// The cache folder.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Cache {
     pub(super) folder: PathBuf,
-    /// Bytes that the user can still write there.
+    /// Free space for the user in bytes.
     pub(super) free: u64,
     pub(super) parts: CachedParts,
 }
@@ -76,7 +75,7 @@ pub(super) struct Program {
 }
 
 impl Findings {
-    /// Looks at this machine. Contacts the Debian archive if `ask_archive` is set.
+    /// Collects the state of this machine. Contacts the Debian archive if `ask_archive` is set.
     pub(super) fn collect(ask_archive: bool) -> Self {
         let cache = cache_dir();
         Self {
@@ -121,7 +120,7 @@ fn kvm(cache: Option<&Path>) -> Kvm {
     }
 }
 
-/// Creates the cache folder, which every other command would do too, and proves that it can be written to.
+/// Creates the cache directory, as every other command would, and checks that it is writable.
 fn open_cache(folder: PathBuf) -> Result<Cache, String> {
     let name = folder.display().to_string();
     fs::create_dir_all(&folder).map_err(|error| format!("{name} cannot be created: {error}"))?;
@@ -131,7 +130,7 @@ fn open_cache(folder: PathBuf) -> Result<Cache, String> {
     Ok(Cache { folder, free: stat.f_bavail.saturating_mul(stat.f_frsize), parts })
 }
 
-/// What the kernel could give to new processes, or the limit of the control group where that is lower.
+/// Returns the memory available to new processes, or the lower limit of the control group.
 fn memory() -> Option<u64> {
     let text = read("/proc/meminfo");
     let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
@@ -142,7 +141,7 @@ fn memory() -> Option<u64> {
     Some((kibibytes * 1024).min(limit.unwrap_or(u64::MAX)))
 }
 
-/// The scenarios create network namespaces as root, and tap interfaces in them.
+/// Checks that network namespaces and tap interfaces can be created, as the scenarios do as root.
 fn network_namespaces() -> Result<(), String> {
     if !rustix::process::getuid().is_root() {
         return Err("guest-lab is not running as root".into());
@@ -154,7 +153,7 @@ fn network_namespaces() -> Result<(), String> {
     succeeds("ip", &["-Version"])
 }
 
-/// Runs a program without output; else why it failed.
+/// Runs a program without output, and returns why it failed.
 fn succeeds(program: &str, arguments: &[&str]) -> Result<(), String> {
     let output = Command::new(program).args(arguments).stdin(Stdio::null()).output();
     let output = output.map_err(|error| match error.kind() {
@@ -179,7 +178,7 @@ fn version_of(program: &Path) -> Result<String, String> {
 }
 
 fn program(found: anyhow::Result<PathBuf>) -> Result<Program, String> {
-    // The rest of the message is the remedy, which the check has too.
+    // The rest of the message is the remedy, which the check also contains.
     let path = found.map_err(|error| error.to_string().split(';').next().unwrap_or_default().to_owned())?;
     let version = version_of(&path)?;
     let version = version.rsplit(' ').next().unwrap_or_default().to_owned();

@@ -1,7 +1,7 @@
-//! `doctor`: checks whether guests can be booted on this machine.
+//! `doctor`: checks whether guests can boot on this machine.
 //!
-//! `findings` looks at the machine, `checks` judges what it found. The judgement is a pure function, so that tests
-//! can judge machines that do not exist.
+//! `findings` collects the state of the machine, and `checks` evaluates it. The evaluation is a pure function, so that
+//! tests can use findings of imaginary machines.
 
 mod checks;
 mod findings;
@@ -29,9 +29,9 @@ pub struct Doctor {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 enum State {
-    /// Nothing to do.
+    /// The check found no problem.
     Ok,
-    /// Guests boot, but something else is slower or does not work.
+    /// Guests boot, but something is slower or does not work.
     Limited,
     /// Guests do not boot.
     Missing,
@@ -42,12 +42,11 @@ enum State {
 /// One line of the output.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 struct Check {
-    /// What was checked.
     name: &'static str,
     state: State,
     /// What was found, and its consequence.
     found: String,
-    /// How to get what is missing.
+    /// How to fix the problem.
     remedy: Option<String>,
 }
 
@@ -66,10 +65,10 @@ impl Check {
 }
 
 impl Doctor {
-    /// Prints a line per check, and returns whether guests can be booted.
+    /// Prints one line per check. Returns whether guests can boot.
     ///
     /// # Errors
-    /// When the output cannot be written.
+    /// The output cannot be written.
     pub fn run(self) -> Result<bool> {
         let progress = Line::begin("doctor");
         progress.show(if self.offline {

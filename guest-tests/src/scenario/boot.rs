@@ -1,4 +1,4 @@
-//! The lab without anything to test: kernel, initramfs, agent, modules, user space.
+//! Tests the lab itself: kernel, initramfs, agent, modules and root file system.
 
 use agent::wire::Info;
 use anyhow::{Result, ensure};
@@ -29,7 +29,7 @@ pub(super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {
     report.case("one guest with a Debian root filesystem", &hint, debian(lab, &run)).await
 }
 
-/// The tools that scenarios use are there and start; modules are found with their dependencies.
+/// The tools of the scenarios exist and start. Modules are found with their dependencies.
 async fn debian(lab: &Lab, run: &RunDir) -> Result<()> {
     let image = lab.debian_image(run).await?;
     let begun = Instant::now();

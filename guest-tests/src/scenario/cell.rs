@@ -1,4 +1,4 @@
-//! One cell: a message of one size by one operation from one endpoint to another, checked to the last byte.
+//! One cell: transfers a message of one size with one operation between two endpoints, and checks all bytes.
 
 use std::net::IpAddr;
 
@@ -8,17 +8,16 @@ use anyhow::{Context, Result, ensure};
 
 use super::endpoint::{Completion, Endpoint, GRH, Message};
 
-/// What a cell does.
+/// Parameters of a cell.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Cell {
     pub(super) service: Service,
     pub(super) operation: Operation,
     pub(super) len: u32,
-    /// No two cells of a run have the same: nothing an earlier one left can stand in for what this one should bring.
+    /// Unique in a run, so that data of an earlier cell cannot be mistaken for this one's.
     pub(super) seed: u64,
 }
 
-/// Operations of verbs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Operation {
     Send,
@@ -26,23 +25,23 @@ pub(super) enum Operation {
     Write,
     WriteImm,
     Read,
-    /// Compare and swap that finds what it compares with.
+    /// Compare and swap with a matching compare value.
     Swap,
-    /// Compare and swap that does not.
+    /// Compare and swap with a different compare value.
     NoSwap,
     FetchAdd,
 }
 
-/// Where messages begin at the requester and at the responder: neither is aligned to anything.
+/// Offsets of messages at the requester and at the responder, both unaligned.
 const REQUESTER_OFF: u64 = 3 * 4096 + 1501;
 const RESPONDER_OFF: u64 = 2 * 4096 + 777;
-/// Bytes of an atomic's operand, and a place that suits it.
+/// Size of an atomic's operand, and an aligned offset.
 const ATOMIC: u32 = 8;
 const ATOMIC_OFF: u64 = 4096;
-/// Bytes around a message that nobody may write.
+/// Number of bytes around a message that must stay unchanged.
 const GUARD: u64 = 64;
 const GUARD_SEED: u64 = 0x6775_6172_6400;
-/// None of its bytes is zero.
+/// Immediate data without zero bytes.
 const IMM: [u8; 4] = [0x81, 0x42, 0xc3, 0xe1];
 
 impl Operation {
@@ -73,7 +72,7 @@ impl Operation {
 }
 
 impl Cell {
-    /// Moves the message and checks what both ends hold and report.
+    /// Transfers the message and checks memory and completions of both ends.
     pub(super) async fn run<A: Endpoint, B: Endpoint>(
         &self,
         requester: &mut A,
@@ -94,7 +93,7 @@ impl Cell {
                 guard(responder, RESPONDER_OFF, grh + len).await?;
                 self.request(requester, responder).await?;
                 if grh > 0 {
-                    if responder.tells_route() {
+                    if responder.writes_ip_header() {
                         let area = responder.peek(RESPONDER_OFF, u32::try_from(grh)?).await?;
                         check_grh(&area, requester, responder)?;
                     } else {
@@ -111,20 +110,20 @@ impl Cell {
         }
     }
 
-    /// Posts everything and takes exactly the completions it must have.
+    /// Posts all requests and takes exactly the expected completions.
     async fn request<A: Endpoint, B: Endpoint>(&self, requester: &mut A, responder: &mut B) -> Result<()> {
         let mut messages = vec![self.message(responder)];
         let mut receives = Vec::new();
         let mut expected = Vec::new();
         if self.operation.takes_receive() {
             let grh = u32::try_from(self.grh())?;
-            // For a WRITE only its coming is reported; its bytes have a place already.
+            // A WRITE with immediate consumes a receive request but not its buffer.
             let place = if self.operation == Operation::WriteImm { 0 } else { self.len + grh };
             receives.push((RESPONDER_OFF, place));
             let imm = self.operation.has_imm().then_some(IMM);
             expected.push(Completion { received: true, bytes: self.len + grh, imm });
         } else if self.service == Service::Uc {
-            // Nothing tells when it has arrived but what comes behind it.
+            // The arrival of a WRITE is only visible through a message that follows it.
             messages.push(Message { op: SendOp::Send, len: 0, remote: None, ..messages[0] });
             receives.push((RESPONDER_OFF, 0));
             expected.push(Completion { received: true, bytes: 0, imm: None });
@@ -159,15 +158,16 @@ impl Cell {
             if self.operation.is_atomic() { (ATOMIC_OFF, ATOMIC) } else { (RESPONDER_OFF, self.len) };
         let needs_remote = !matches!(self.operation, Operation::Send | Operation::SendImm);
         let remote = needs_remote.then(|| match responder.remote(off) {
-            // No key is looked at for no bytes (IBTA C9-88). Soft-RoCE remembers such a READ by the key 0 and leaves a
-            // repetition that names another unanswered.
+            // Keys of empty requests are not checked (IBTA C9-88). Soft-RoCE stores key 0 for such a READ, and does not
+            // answer a retransmission with a different key.
             Remote { va, .. } if len == 0 => Remote { va, rkey: 0 },
             remote => remote,
         });
         Message { op, off: REQUESTER_OFF, len, remote, imm: IMM, datagram: self.service == Service::Ud }
     }
 
-    /// The operand holds the stream of the seed before, and that of the next seed after, if it is changed.
+    /// The operand contains the previous seed's pattern before the operation, and the next seed's afterwards if it
+    /// changes.
     async fn atomic<A: Endpoint, B: Endpoint>(&self, requester: &mut A, responder: &mut B) -> Result<()> {
         let len = u64::from(ATOMIC);
         guard(responder, ATOMIC_OFF, len).await?;
@@ -179,7 +179,7 @@ impl Cell {
         Cell { seed: after, ..*self }.arrived(responder, ATOMIC_OFF, len).await
     }
 
-    /// A place that was guarded holds the message, and its guards what they held.
+    /// Checks that a guarded buffer contains the message, and that the bytes around it are unchanged.
     async fn arrived(&self, at: &mut impl Endpoint, off: u64, len: u64) -> Result<()> {
         at.verify(off - GUARD, GUARD, GUARD_SEED, 0)
             .await
@@ -195,12 +195,12 @@ impl Cell {
     }
 }
 
-/// Prepares a place for a message.
+/// Prepares a guarded buffer for a message.
 async fn guard(at: &mut impl Endpoint, off: u64, len: u64) -> Result<()> {
     at.fill(off - GUARD, len + 2 * GUARD, GUARD_SEED).await
 }
 
-/// An IPv6 header fills the 40 bytes; an IPv4 header is in the last 20 (IBTA annex A17, section A17.4.5.1).
+/// An IPv6 header fills the 40 bytes. An IPv4 header is in the last 20 (IBTA annex A17, section A17.4.5.1).
 fn check_grh(area: &[u8], requester: &impl Endpoint, responder: &impl Endpoint) -> Result<()> {
     const UDP: u8 = 17;
     ensure!(area.len() == 40, "{} bytes of GRH", area.len());

@@ -1,4 +1,4 @@
-//! Queue pairs of two guests connected to each other.
+//! Connected queue pairs of two guests.
 
 use std::time::Duration;
 
@@ -11,24 +11,21 @@ use anyhow::{Result, ensure};
 use super::pair::{Direction, Pair};
 use crate::vm::Vm;
 
-/// Attributes of a connection, the same at both ends but for the PSNs.
+/// Attributes of a connection; only the PSNs differ between the ends.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Attributes {
     /// Path MTU in bytes.
     pub(super) mtu: u16,
-    /// Q_Key of datagrams.
     pub(super) qkey: u32,
-    /// First PSN sent by a and by b.
+    /// First PSNs that a and b send.
     pub(super) psn: [u32; 2],
-    /// ACK timeout code.
     pub(super) timeout: u8,
-    /// Retries after timeouts.
     pub(super) retry: u8,
     /// Retries after RNR NAKs.
     pub(super) rnr_retry: u8,
     /// Code of the RNR NAKs sent.
     pub(super) rnr_timer: u8,
-    /// Where a finds b, and b finds a.
+    /// Address of b for a, and of a for b.
     pub(super) path: [Path; 2],
 }
 
@@ -38,25 +35,24 @@ impl Default for Attributes {
             mtu: 4096,
             qkey: 0,
             psn: [0x12_3456, 0xab_cdef],
-            // 268 ms: longer than a busy host keeps a daemon waiting.
+            // 268 ms, which exceeds scheduling delays of a busy host.
             timeout: 16,
             retry: 7,
             rnr_retry: 7,
-            // 1.28 ms.
+            // Delay of 1.28 ms.
             rnr_timer: 14,
             path: [Path::default(); 2],
         }
     }
 }
 
-/// One end: a queue pair with a completion queue of its own.
+/// One end: a queue pair with its own completion queue.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct End {
     pub(super) qp: QpInfo,
     pub(super) cq: CqInfo,
 }
 
-/// Both ends.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Connection {
     a: End,
@@ -69,7 +65,8 @@ impl Connection {
         Self::create_as(pair, attributes, [CreateQp::default(); 2]).await
     }
 
-    /// The same with queue pairs of these shapes at a and at b, whatever completion queues they name.
+    /// Creates queue pairs of these shapes at a and b and moves both to RTS. The completion queues in the shapes are
+    /// replaced.
     pub(super) async fn create_as(
         pair: &mut Pair,
         attributes: &Attributes,
@@ -80,7 +77,7 @@ impl Connection {
         Ok(connection)
     }
 
-    /// Queue pairs of these shapes in RESET, with completion queues of these shapes.
+    /// Creates queue pairs of these shapes in RESET, with completion queues of these shapes.
     pub(super) async fn create_unwired(
         pair: &mut Pair,
         shapes: [CreateQp; 2],
@@ -102,7 +99,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Requester's and responder's end of one direction.
+    /// Returns the requester's and the responder's end of one direction.
     pub(super) fn towards(&self, direction: Direction) -> (&End, &End) {
         match direction {
             Direction::AToB => (&self.a, &self.b),
@@ -110,7 +107,7 @@ impl Connection {
         }
     }
 
-    /// Destroys both ends.
+    /// Destroys the QPs of both ends.
     pub(super) async fn destroy(self, pair: &mut Pair) -> Result<()> {
         tokio::try_join!(self.a.destroy(&mut pair.a.vm), self.b.destroy(&mut pair.b.vm))?;
         Ok(())
@@ -118,7 +115,7 @@ impl Connection {
 }
 
 impl End {
-    /// A queue pair in RESET, with a completion queue for both its queues.
+    /// Creates a queue pair in RESET, with one completion queue for both work queues.
     pub(super) async fn create(vm: &mut Vm, shape: CreateQp, cq: CreateCq) -> Result<Self> {
         let cq = vm.call(cq).await?;
         let qp = vm.call(CreateQp { send_cq: cq.id, recv_cq: cq.id, ..shape }).await?;
@@ -130,7 +127,7 @@ impl End {
         self.ready_to_send(vm, attributes, own).await
     }
 
-    /// From RESET to RTR, towards `peer`. `own`: 0 at a, 1 at b.
+    /// Moves from RESET to RTR, connected to `peer`. `own` is 0 at a and 1 at b.
     pub(super) async fn ready_to_receive(
         &self,
         vm: &mut Vm,
@@ -149,7 +146,7 @@ impl End {
         self.to(vm, rtr).await
     }
 
-    /// From RTR to RTS.
+    /// Moves from RTR to RTS.
     pub(super) async fn ready_to_send(&self, vm: &mut Vm, attributes: &Attributes, own: usize) -> Result<()> {
         let rts = Transition::ToRts {
             psn: attributes.psn[own],
@@ -160,17 +157,17 @@ impl End {
         self.to(vm, rts).await
     }
 
-    /// Moves the queue pair.
+    /// Executes a transition of the queue pair.
     pub(super) async fn to(&self, vm: &mut Vm, transition: Transition) -> Result<()> {
         vm.call(ModifyQp { qp: self.qp.id, transition }).await.map(drop)
     }
 
-    /// Posts requests under one doorbell, and returns where their WQEs are.
+    /// Posts requests with one doorbell, and returns the offsets of their WQEs.
     pub(super) async fn post(&self, vm: &mut Vm, requests: Vec<SendRequest>) -> Result<Vec<u32>> {
         Ok(vm.call(PostSend { qp: self.qp.id, requests, ..PostSend::default() }).await?.wqes)
     }
 
-    /// Exactly `count` completions.
+    /// Waits for exactly `count` completions.
     pub(super) async fn poll(&self, vm: &mut Vm, count: u32, timeout_ms: u32) -> Result<Vec<Cqe>> {
         let limit = Duration::from_millis(timeout_ms.into()) + Duration::from_secs(20);
         let cqes = vm.call_within(limit, Poll { cq: self.cq.id, count, timeout_ms }).await?.cqes;
@@ -178,19 +175,19 @@ impl End {
         Ok(cqes)
     }
 
-    /// QUERY_QP.
+    /// Returns the attributes that QUERY_QP reports.
     pub(super) async fn query(&self, vm: &mut Vm) -> Result<QpAttributes> {
         vm.call(QueryQp { qp: self.qp.id }).await
     }
 
-    /// Fails unless the device says that the queue pair is in this state.
+    /// Fails unless the device reports this state of the queue pair.
     pub(super) async fn expect_state(&self, vm: &mut Vm, expected: u8) -> Result<()> {
         let state = self.query(vm).await?.state;
         ensure!(state == expected, "the QP of guest {} is in state {state}, expected {expected}", vm.name());
         Ok(())
     }
 
-    /// Exactly these completions, each a success or an error with its syndrome.
+    /// Expects exactly these completions, each a success or an error with its syndrome.
     pub(super) async fn expect_completions(
         &self,
         vm: &mut Vm,
@@ -204,24 +201,22 @@ impl End {
         Ok(cqes)
     }
 
-    /// Destroys both.
     pub(super) async fn destroy(&self, vm: &mut Vm) -> Result<()> {
         vm.call(DestroyQp { qp: self.qp.id }).await?;
         vm.call(DestroyCq { cq: self.cq.id }).await.map(drop)
     }
 }
 
-/// A region of `len` bytes with every right, beginning `page_offset` bytes into a page.
+/// Registers a region of `len` bytes with all rights, which starts `page_offset` bytes into a page.
 pub(super) async fn region(vm: &mut Vm, len: u64, page_offset: u32) -> Result<MrInfo> {
     vm.call(CreateMr { len, page_offset, ..CreateMr::default() }).await
 }
 
-/// Destroys a region.
 pub(super) async fn destroy_region(vm: &mut Vm, mr: &MrInfo) -> Result<()> {
     vm.call(DestroyMr { mr: mr.id }).await.map(drop)
 }
 
-/// Fails unless part of a region holds what `part` says.
+/// Fails unless part of a region contains the pattern in `part`.
 pub(super) async fn expect_stream(vm: &mut Vm, part: Verify, what: &str) -> Result<()> {
     let verified = vm.call(part).await?;
     ensure!(

@@ -1,4 +1,4 @@
-//! The demo: all operations and sizes between two guests as a table, and the same between stock guests.
+//! The demo: all operations and sizes between two guests as a table, then the same between stock guests.
 
 use anyhow::Result;
 use tokio::time::Instant;
@@ -14,7 +14,7 @@ use crate::lab::Lab;
 use crate::qemu::Accelerator;
 use crate::report::line;
 
-/// Printed at the end. `guest-lab` stands for the command with which this program was started.
+/// Printed at the end. `guest-lab` stands for the command that started this program.
 const SHOWN: &str = "\
 What you saw:
   1. Two guests with JingZhao HCAs and a user-space driver ran all operations and sizes. Every byte was compared.
@@ -28,10 +28,10 @@ See device/book/src/quick-start.md for these commands, and 'guest-lab help' for 
 
 const HEADING: &str = "operation       size  messages        bytes        time        rate  verified";
 
-/// Boots two guests, moves all operations and sizes once, does the same with stock guests, and prints the results.
+/// Boots two guests, runs all operations and sizes once, repeats this with stock guests, and prints the results.
 ///
 /// # Errors
-/// When a guest does not come up, or anything arrives late, wrong or not at all.
+/// A guest does not boot, or data arrives late, wrong or not at all.
 pub async fn run(lab: &Lab) -> Result<()> {
     let begun = Instant::now();
     let accelerator = match lab.accelerator() {
@@ -74,12 +74,12 @@ pub async fn run(lab: &Lab) -> Result<()> {
     line(&format!("\n{}", shown(&program)))
 }
 
-/// [`SHOWN`] for a program that was started by this command.
+/// Returns [`SHOWN`] for a program that was started with this command.
 fn shown(program: &str) -> String {
     SHOWN.replace("guest-lab ", &format!("{program} "))
 }
 
-/// The same with Debian's kernel, driver, user library and tools.
+/// Runs the demo with Debian's kernel, driver, user library and tools.
 async fn stock(lab: &Lab) -> Result<()> {
     let begun = Instant::now();
     line("\nbooting two guests with stock Debian kernels and ib_mthca")?;
@@ -98,7 +98,7 @@ async fn stock(lab: &Lab) -> Result<()> {
     line(&format!("\n# {command}\n{BANDWIDTH_HEADING}"))?;
     let device = pair.mthca();
     for row in perftest::measure(&mut pair.ends(), command, &device).await? {
-        // Message size, messages, bandwidth at best and on average, messages a second in millions.
+        // Message size, number of messages, peak bandwidth, average bandwidth, and millions of messages per second.
         if let [size, messages, _, average, rate, ..] = row[..] {
             line(&format!("{size:>10} {messages:>9} {average:>10.1} {:>10.0}", rate * 1e6))?;
         }
@@ -143,7 +143,7 @@ fn size(len: u32) -> String {
     }
 }
 
-/// Bytes a second where bytes are what takes the time, else messages a second.
+/// Returns bytes per second for large messages, and messages per second for small ones.
 fn rate(moved: &Transfer) -> String {
     let seconds = moved.time.as_secs_f64().max(1e-9);
     if moved.bytes / moved.messages.max(1) < 4096 {
@@ -160,7 +160,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn next_commands_name_the_program_that_ran() {
+    fn next_commands_name_same_program() {
         let text = shown("target/release/guest-lab");
         assert!(text.contains("  target/release/guest-lab up mthca --name lab"), "{text}");
         assert!(text.contains("'target/release/guest-lab help'"), "{text}");
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn columns_line_up_with_their_heading() {
+    fn columns_align_with_headings() {
         let moved = Transfer { messages: 1, bytes: 16 << 20, time: Duration::from_millis(500) };
         let long = row("SEND", 16 << 20, &moved);
         assert_eq!(long, "SEND          16 MiB         1     16777216   500.00 ms    32 MiB/s  both ends");

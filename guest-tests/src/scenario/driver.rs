@@ -1,4 +1,4 @@
-//! A driver that runs steps: in a guest, or in this program.
+//! A driver that executes steps, in a guest or in this process.
 
 use agent::serve::Agent;
 use agent::wire::Call;
@@ -6,9 +6,8 @@ use anyhow::{Context as _, Result};
 
 use crate::vm::Vm;
 
-/// Runs steps.
 pub(super) trait Driver {
-    /// Runs a step; its failure is an error, to be found with `downcast_ref`.
+    /// Executes a step. Its failure is an error, which `downcast_ref` finds.
     async fn call<C: Call>(&mut self, step: C) -> Result<C::Answer>;
 }
 
@@ -18,7 +17,7 @@ impl Driver for Vm {
     }
 }
 
-/// The driver of a function behind a socket: this program is its VMM, and there is no guest.
+/// The driver of a function behind a socket. This process is its VMM, and there is no guest.
 #[derive(Debug, Default)]
 pub(super) struct Guestless(Agent);
 

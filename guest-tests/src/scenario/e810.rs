@@ -1,4 +1,4 @@
-//! Stock guests whose kernel's own `ice` drives the NIC half of an E810, judged by the tools Debian has for NICs.
+//! Guests whose stock `ice` driver uses the NIC half of an E810, verified with Debian's NIC tools.
 
 mod answers;
 mod bridge;

@@ -1,4 +1,4 @@
-//! Users of verbs on one fabric, whatever they stand on: what a scenario needs to let any two of them talk.
+//! Verbs users on one fabric, independent of their driver, so that scenarios can connect any two of them.
 
 pub(super) mod jingzhao;
 pub(super) mod stock;
@@ -9,32 +9,30 @@ use agent::wire::Verified;
 use agent::wire::{Remote, SendOp, Service};
 use anyhow::{Result, ensure};
 
-/// Bytes in front of a received datagram.
+/// Length of the GRH area before a received datagram.
 pub(super) const GRH: u64 = 40;
-/// Bytes of an endpoint's region: the longest message of a matrix with room around it.
+/// Size of an endpoint's region: the longest message of a matrix and space around it.
 pub(super) const REGION: u64 = (8 << 20) + (1 << 16);
 
-/// ACK timeout: 67 ms, below what rxe's own grain of timers would notice.
+/// ACK timeout code for 67 ms, which is close to the timer resolution of rxe.
 const ACK_TIMEOUT: u8 = 14;
-/// Retries of either kind; for RNR without end.
+/// Retry limit of both kinds; for RNR, 7 is unlimited.
 const RETRIES: u8 = 7;
-/// Code of RNR NAKs: 1.28 ms.
+/// RNR timer code for 1.28 ms.
 const RNR_TIMER: u8 = 14;
 
-/// How the queue pairs of two endpoints are connected, seen from one of them.
+/// Connection parameters of two endpoints, as seen from one of them.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Link {
-    /// The peer's number.
+    /// QP number of the peer.
     pub(super) peer_qpn: u32,
-    /// The peer's address.
     pub(super) peer_ip: IpAddr,
     /// Path MTU in bytes.
     pub(super) mtu: u16,
-    /// First PSN sent.
+    /// PSN of the first packet sent.
     pub(super) psn: u32,
-    /// First PSN expected.
+    /// PSN of the first packet expected.
     pub(super) peer_psn: u32,
-    /// Q_Key of datagrams.
     pub(super) qkey: u32,
 }
 
@@ -42,68 +40,66 @@ pub(super) struct Link {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Message {
     pub(super) op: SendOp,
-    /// Place in the own region.
+    /// Offset in the local region.
     pub(super) off: u64,
     pub(super) len: u32,
-    /// Place in the peer's region, for all but SEND.
+    /// Address in the peer's region, for all operations except SEND.
     pub(super) remote: Option<Remote>,
-    /// As it appears in memory.
+    /// Immediate data in memory order.
     pub(super) imm: [u8; 4],
-    /// Goes to the peer by an address of its own.
+    /// Whether the message has its own destination address.
     pub(super) datagram: bool,
 }
 
-/// A completion with success.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Completion {
-    /// Of a receive.
+    /// Whether the completion is that of a receive.
     pub(super) received: bool,
-    /// Bytes received, GRH area included.
+    /// Number of bytes received, GRH area included.
     pub(super) bytes: u32,
-    /// Immediate received.
     pub(super) imm: Option<[u8; 4]>,
 }
 
-/// A user of verbs: one region of [`REGION`] bytes, and one queue pair at a time.
+/// A verbs user with one region of [`REGION`] bytes, and one queue pair at a time.
 pub(super) trait Endpoint {
-    /// Its address on the fabric, whose kind is that of the packets.
+    /// Returns its address on the fabric, whose version is that of the packets.
     fn ip(&self) -> IpAddr;
 
-    /// It writes the IP header of a datagram in front of it, as RoCE does. InfiniBand has a header to write there only
-    /// when a GRH came, and keeps the place free otherwise.
-    fn tells_route(&self) -> bool {
+    /// Returns whether the IP header of a datagram is written before the data, as in RoCE. On InfiniBand, this area is
+    /// filled only if a GRH arrived.
+    fn writes_ip_header(&self) -> bool {
         true
     }
 
-    /// A place in its region as a peer names it.
+    /// Returns an offset in its region as a peer's remote address.
     fn remote(&self, off: u64) -> Remote;
 
     /// Replaces the queue pair by a new one in RESET, and returns its number.
     async fn create(&mut self, service: Service) -> Result<u32>;
 
-    /// Takes the queue pair to RTS.
+    /// Moves the queue pair to RTS.
     async fn connect(&mut self, link: &Link) -> Result<()>;
 
-    /// Fills part of the region with the stream of a seed from its first byte on.
+    /// Fills part of the region with the pattern of a seed.
     async fn fill(&mut self, off: u64, len: u64, seed: u64) -> Result<()>;
 
-    /// Fails unless part of the region holds the stream of a seed from byte `position` on.
+    /// Fails unless part of the region contains the pattern of a seed from byte `position` on.
     async fn verify(&mut self, off: u64, len: u64, seed: u64, position: u64) -> Result<()>;
 
-    /// A few bytes of the region.
+    /// Reads a few bytes of the region.
     async fn peek(&mut self, off: u64, len: u32) -> Result<Vec<u8>>;
 
-    /// Posts receives of `len` bytes each.
+    /// Posts receives at the given offsets and lengths.
     async fn post_recv(&mut self, places: &[(u64, u32)]) -> Result<()>;
 
-    /// Posts requests, in order.
+    /// Posts requests in order.
     async fn post_send(&mut self, messages: &[Message]) -> Result<()>;
 
-    /// Exactly so many completions, all with success.
+    /// Returns exactly `count` completions, all successful.
     async fn poll(&mut self, count: u32) -> Result<Vec<Completion>>;
 }
 
-/// Gives two endpoints new queue pairs, connected to each other. PSNs wrap within the first messages, one way.
+/// Connects new queue pairs of two endpoints. In one direction, PSNs wrap during the first messages.
 pub(super) async fn connect<A: Endpoint, B: Endpoint>(
     a: &mut A,
     b: &mut B,
@@ -119,7 +115,7 @@ pub(super) async fn connect<A: Endpoint, B: Endpoint>(
     Ok([a_qpn, b_qpn])
 }
 
-/// The number an address ends with.
+/// Returns the number in the last part of an address.
 fn number(ip: IpAddr) -> u16 {
     let [high, low] = match ip {
         IpAddr::V4(ip) => [ip.octets()[2], ip.octets()[3]],
@@ -128,7 +124,7 @@ fn number(ip: IpAddr) -> u16 {
     u16::from_be_bytes([high, low])
 }
 
-/// The GID that stands for an address.
+/// Returns the GID of an address.
 fn gid(ip: IpAddr) -> [u8; 16] {
     match ip {
         IpAddr::V4(ip) => ip.to_ipv6_mapped().octets(),

@@ -1,7 +1,7 @@
-//! HCAs of three hosts that reach each other through what joins machines: a VXLAN, and WireGuard. How long a frame may be
-//! there is what decides the path MTU.
+//! HCAs of three hosts connected through a VXLAN or WireGuard. The frame length there determines the path MTU.
 //!
-//! The hosts and the network between them are network namespaces of this scenario's own; the host's are not touched.
+//! The hosts and the network between them are network namespaces of this scenario. The host's own network is not
+//! changed.
 
 mod site;
 mod wireguard;
@@ -21,11 +21,11 @@ use crate::run_dir::RunDir;
 
 use agent::wire::Service;
 
-/// Frames of an ordinary Ethernet, and of one with room for a path MTU of 4096 in a VXLAN.
+/// MTU of ordinary Ethernet, and an MTU that fits a path MTU of 4096 in a VXLAN.
 const ORDINARY: u16 = 1500;
 const JUMBO: u16 = 4300;
 
-/// What each says to each, with sizes that share no divisor with a path MTU.
+/// Messages between each two endpoints. No length is a multiple of a path MTU.
 const WORDS: [(Operation, u32); 4] = [
     (Operation::Send, 20_011),
     (Operation::WriteImm, 100_003),
@@ -76,7 +76,7 @@ pub(super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {
         .await
 }
 
-/// HCAs on taps that a VXLAN joins.
+/// Tests HCAs on taps that a VXLAN connects.
 async fn vxlan(lab: &Lab, run: &RunDir, site: &Site, frames: u16, path_mtu: u16) -> Result<()> {
     site.join_by_vxlan(frames).await?;
     let mut hosts = Host::start_all(lab, run, site, |spec| {
@@ -93,7 +93,7 @@ async fn vxlan(lab: &Lab, run: &RunDir, site: &Site, frames: u16, path_mtu: u16)
     Host::stop_all(hosts).await
 }
 
-/// HCAs that send to each other's addresses in WireGuard's network.
+/// Tests HCAs that send to each other's addresses in WireGuard's network.
 async fn tunnelled(lab: &Lab, run: &RunDir, site: &Site, tunnels: &Tunnels, path_mtu: u16) -> Result<()> {
     let mut hosts = Host::start_all(lab, run, site, |spec| {
         spec.name = format!("wireguard{path_mtu}-{}", spec.id);
@@ -106,7 +106,7 @@ async fn tunnelled(lab: &Lab, run: &RunDir, site: &Site, tunnels: &Tunnels, path
     let before = site.fragments().await?;
     talk(&mut hosts, path_mtu).await?;
     let made = site.fragments().await? - before;
-    // Four packets of a READ's answer have more bytes than one datagram of the tunnel.
+    // Four packets of a READ response exceed one datagram of the tunnel.
     let is_cut = path_mtu > tunnels.mtu();
     ensure!(
         (made > 0) == is_cut,
@@ -123,7 +123,7 @@ struct Host {
 }
 
 impl Host {
-    /// One on each, made as `change` wants it.
+    /// Starts one HCA on each host, with settings modified by `change`.
     async fn start_all(
         lab: &Lab,
         run: &RunDir,
@@ -150,7 +150,7 @@ impl Host {
     }
 }
 
-/// Each with each, every word both ways.
+/// Every pair of endpoints exchanges all messages in both directions.
 async fn talk(hosts: &mut [Host], path_mtu: u16) -> Result<()> {
     let mut seed = u64::from(path_mtu) << 40;
     for first in 0..hosts.len() {

@@ -1,7 +1,7 @@
-//! Many on one fabric, all of them with all others: by UDP with a NIC among them, and within one process.
+//! Many HCAs on one fabric, all connected to all others: over UDP with a NIC among them, and within one process.
 //!
-//! The HCAs are driven over their vfio-user sockets, without guests. The NIC is a guest's, with Linux's soft-RoCE on it;
-//! it knows one HCA only, which passes its frames on.
+//! The HCAs are driven over their vfio-user sockets, without guests. The NIC belongs to a guest with soft-RoCE. It is
+//! connected to only one HCA, which forwards its frames.
 
 mod churn;
 mod congestion;
@@ -20,9 +20,9 @@ use crate::qemu::{Nic, NicModel};
 use crate::report::Report;
 use crate::run_dir::RunDir;
 
-/// HCAs beside the NIC.
+/// Number of HCAs in addition to the NIC.
 const HCAS: usize = 7;
-/// HCAs of one process.
+/// Number of HCAs in one process.
 const LOCAL_HCAS: u16 = 8;
 
 pub(super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {
@@ -45,7 +45,7 @@ pub(super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {
     report.case("the process with eight HCAs exits cleanly on SIGTERM", &hint, daemon.stop()).await
 }
 
-/// Everybody on the fabric; the NIC is the last station.
+/// All stations of the fabric; the NIC is the last.
 struct Mesh {
     stations: Vec<Station>,
     specs: [HcaSpec; HCAS],

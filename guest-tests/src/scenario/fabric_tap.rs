@@ -1,6 +1,6 @@
-//! HCAs on tap interfaces: on a bridge with each other and with the host, and across a VXLAN.
+//! HCAs on tap interfaces: on a bridge with each other and the host, and across a VXLAN.
 //!
-//! All of it is in network namespaces of this scenario's own; the host's networks are not touched.
+//! All interfaces are in network namespaces of this scenario. The host's own network is not changed.
 //!
 //! ```text
 //!   namespace near                                namespace far
@@ -21,7 +21,7 @@ use crate::scenario::cell::{Cell, Operation};
 
 use agent::wire::Service;
 
-/// Room for a path MTU of 4096 with its headers, and with those of VXLAN around them.
+/// MTU for a path MTU of 4096 with its headers and those of VXLAN.
 const MTU: &str = "4200";
 const OUTER_MTU: &str = "4300";
 
@@ -112,14 +112,14 @@ impl Networks {
         Ok(Self { near, far })
     }
 
-    /// Waits until links and addresses are in use: both take the kernel a second or two.
+    /// Waits until links and addresses are in use, which takes the kernel a second or two.
     async fn settle(&self) -> Result<()> {
         self.near.settle().await?;
         self.far.settle().await
     }
 }
 
-/// Every operation both ways, in packets of the longest path MTU.
+/// Runs every operation in both directions with the largest path MTU.
 async fn talk(a: &mut Host, b: &mut Host, seed: u64) -> Result<()> {
     connect(&mut a.hca, &mut b.hca, Service::Rc, 4096).await?;
     for (n, (operation, len)) in (0..).step_by(2).zip([
@@ -141,7 +141,7 @@ async fn talk(a: &mut Host, b: &mut Host, seed: u64) -> Result<()> {
     Ok(())
 }
 
-/// The kernel of a namespace finds each HCA's MAC and is answered.
+/// The kernel of a namespace resolves each HCA's MAC, and its pings are answered.
 async fn pinged(from: &Namespace, hosts: &[Host]) -> Result<()> {
     for host in hosts {
         let before = host.daemon.counter("/port/echo").await?;

@@ -1,4 +1,4 @@
-//! Connections that are to fail: a program of stock verbs at each end, and what it is told by statuses and events.
+//! Connections that are meant to fail: a verbs program at each end, with its statuses and events.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use anyhow::{Context, Result, ensure};
 use crate::stock_verbs::{FileRegion, Port, StockConnect, StockPath, StockQp, StockSend, StockVerbs};
 use crate::vm::Vm;
 
-/// `ibv_wc_status`.
+/// Values of `ibv_wc_status` in rdma-core.
 pub(super) mod status {
     pub(in super::super) const SUCCESS: u32 = 0;
     pub(in super::super) const LOC_LEN_ERR: u32 = 1;
@@ -21,7 +21,7 @@ pub(super) mod status {
     pub(in super::super) const FATAL_ERR: u32 = 19;
 }
 
-/// `ibv_event_type`.
+/// Values of `ibv_event_type` in rdma-core.
 pub(super) mod event {
     pub(in super::super) const CQ_ERR: u32 = 0;
     pub(in super::super) const QP_FATAL: u32 = 1;
@@ -29,10 +29,10 @@ pub(super) mod event {
     pub(in super::super) const DEVICE_FATAL: u32 = 8;
 }
 
-/// Bytes of each side's region.
+/// Size of each side's region in bytes.
 pub(super) const REGION: u32 = 1 << 16;
 const LIMIT: Duration = Duration::from_secs(60);
-/// An event follows what causes it at once.
+/// Time limit for an event after its cause.
 pub(super) const EVENT_LIMIT: Duration = Duration::from_secs(60);
 
 /// A side of a connection.
@@ -43,16 +43,15 @@ pub(super) struct Side {
     pub(super) qp: StockQp,
 }
 
-/// What peers know a side by.
+/// Address of a side for its peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Place {
-    /// Its LID.
+pub(super) enum PeerAddress {
     Lid(u16),
-    /// The GID of this index.
+    /// The GID with this index.
     Gid(usize),
 }
 
-impl Place {
+impl PeerAddress {
     fn path(self, port: &Port, qp: StockQp) -> Result<StockPath> {
         let qpn = qp.qpn;
         Ok(match self {
@@ -65,28 +64,28 @@ impl Place {
     }
 }
 
-/// What a side is to be like.
+/// Requested properties of a side.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Wanted {
+pub(super) struct SideOptions {
     pub(super) device: &'static str,
-    pub(super) place: Place,
-    /// Its completion queue has room for so many only.
+    pub(super) place: PeerAddress,
+    /// Capacity of its completion queue.
     pub(super) completions: Option<u32>,
-    /// Bytes of its region.
+    /// Size of its region in bytes.
     pub(super) region: u32,
 }
 
-impl Wanted {
-    pub(super) const fn new(device: &'static str, place: Place) -> Self {
+impl SideOptions {
+    pub(super) const fn new(device: &'static str, place: PeerAddress) -> Self {
         Self { device, place, completions: None, region: REGION }
     }
 }
 
 impl Side {
-    /// Opens both and connects them.
+    /// Opens both sides and connects them.
     pub(super) async fn pair(
-        (vm_a, a): (&mut Vm, Wanted),
-        (vm_b, b): (&mut Vm, Wanted),
+        (vm_a, a): (&mut Vm, SideOptions),
+        (vm_b, b): (&mut Vm, SideOptions),
     ) -> Result<[Self; 2]> {
         let ((side_a, path_a), (side_b, path_b)) =
             tokio::try_join!(Self::open(vm_a, a), Self::open(vm_b, b))?;
@@ -95,7 +94,7 @@ impl Side {
         Ok([side_a, side_b])
     }
 
-    async fn open(vm: &mut Vm, wanted: Wanted) -> Result<(Self, StockPath)> {
+    async fn open(vm: &mut Vm, wanted: SideOptions) -> Result<(Self, StockPath)> {
         let (verbs, port) = StockVerbs::open(vm, wanted.device).await?;
         let region = verbs.region(vm, "/dev/shm/errors", wanted.region.into()).await?;
         let qp = verbs.queue_pair_with(vm, Service::Rc, wanted.completions).await?;
@@ -103,12 +102,12 @@ impl Side {
         Ok((Self { verbs, region, qp }, path))
     }
 
-    async fn connect(&self, vm: &mut Vm, peer: StockPath, own: Place) -> Result<()> {
+    async fn connect(&self, vm: &mut Vm, peer: StockPath, own: PeerAddress) -> Result<()> {
         let sgid_index = match own {
-            Place::Lid(_) => 0,
-            Place::Gid(index) => u32::try_from(index)?,
+            PeerAddress::Lid(_) => 0,
+            PeerAddress::Gid(index) => u32::try_from(index)?,
         };
-        // 67 ms, then 3 and 2 retries; RNR NAKs ask for 1.28 ms where the interface has a field for it.
+        // 67 ms, then 3 and 2 retries. RNR NAKs request 1.28 ms if the interface has a field for it.
         let connect = StockConnect {
             peer: StockPath { sgid_index, ..peer },
             mtu: 1024,
@@ -123,17 +122,17 @@ impl Side {
         self.verbs.connect(vm, self.qp, &connect).await
     }
 
-    /// A list of one element: the first bytes of the region.
+    /// Returns a list of one element: the first bytes of the region.
     fn sges(&self, len: u32) -> Vec<(u64, u32, u32)> {
         vec![(self.region.addr, len, self.region.lkey)]
     }
 
-    /// A SEND of the first bytes of the region.
+    /// Returns a SEND of the first bytes of the region.
     pub(super) fn send(&self, len: u32) -> StockSend {
         StockSend { op: "send", sges: self.sges(len), imm: Hex(vec![0; 4]), ..StockSend::default() }
     }
 
-    /// A WRITE of them.
+    /// Returns a WRITE of the first bytes of the region.
     pub(super) fn write(&self, va: u64, rkey: u32, len: u32) -> StockSend {
         StockSend { op: "write", va, rkey, ..self.send(len) }
     }
@@ -146,20 +145,20 @@ impl Side {
         self.verbs.post_send(vm, self.qp, requests).await
     }
 
-    /// The statuses of the next completions.
+    /// Returns the statuses of the next completions.
     pub(super) async fn statuses(&self, vm: &mut Vm, count: u32) -> Result<Vec<u32>> {
         let completions = self.verbs.poll(vm, self.qp, count, LIMIT).await?;
         Ok(completions.iter().map(|completion| completion.status).collect())
     }
 
-    /// The next completions have these statuses.
+    /// Checks the statuses of the next completions.
     pub(super) async fn expect(&self, vm: &mut Vm, expected: &[u32]) -> Result<()> {
         let found = self.statuses(vm, u32::try_from(expected.len())?).await?;
         ensure!(found == expected, "statuses are {found:?}, expected {expected:?}");
         Ok(())
     }
 
-    /// There is this event, and no other.
+    /// Checks that exactly this event was reported.
     pub(super) async fn expect_event(&self, vm: &mut Vm, expected: u32) -> Result<()> {
         let found = self.verbs.events(vm, EVENT_LIMIT).await?;
         ensure!(found == [expected], "events are {found:?}, expected {expected}");

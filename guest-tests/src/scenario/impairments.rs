@@ -1,4 +1,4 @@
-//! A bad wire, made by the rules of a daemon.
+//! An impaired link, configured with the daemon's impairment rules.
 
 use std::time::Duration;
 
@@ -8,20 +8,20 @@ use tokio::time::Instant;
 
 use crate::daemon::Daemon;
 
-/// For frames that are due at once.
+/// Time limit for frames that are expected at once.
 const SOON: Duration = Duration::from_secs(60);
 
-/// Rules of one device's wire.
+/// Rules of one device's link.
 #[derive(Debug, Default)]
 pub(super) struct Impairments(Vec<u64>);
 
 impl Impairments {
-    /// Whether nothing is done to frames.
+    /// Returns whether no rule exists.
     pub(super) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Adds a rule in the words of `hcactl impair add`.
+    /// Adds a rule in the syntax of `hcactl impair add`.
     pub(super) async fn add(&mut self, daemon: &Daemon, rule: &[&str]) -> Result<()> {
         let answer = daemon.control(&[&["impair", "add"], rule].concat()).await?;
         let id = answer.as_u64().with_context(|| format!("the reply has no rule number: {answer}"))?;
@@ -29,17 +29,17 @@ impl Impairments {
         Ok(())
     }
 
-    /// Frames that the rules were about.
+    /// Returns the number of frames that match the rules.
     pub(super) async fn matched(&self, daemon: &Daemon) -> Result<u64> {
         Ok(self.column(daemon, "matched").await?.iter().sum())
     }
 
-    /// Frames that the rules did something to.
+    /// Returns the number of frames that the rules changed.
     pub(super) async fn hits(&self, daemon: &Daemon) -> Result<u64> {
         Ok(self.hits_of_each(daemon).await?.iter().sum())
     }
 
-    /// The same, by rule.
+    /// Returns the number of changed frames per rule.
     pub(super) async fn hits_of_each(&self, daemon: &Daemon) -> Result<Vec<u64>> {
         self.column(daemon, "hits").await
     }
@@ -54,7 +54,7 @@ impl Impairments {
             .collect()
     }
 
-    /// Waits until so many frames have met the rules.
+    /// Waits until `count` frames have matched the rules.
     pub(super) async fn await_matches(&self, daemon: &Daemon, count: u64) -> Result<()> {
         let deadline = Instant::now() + SOON;
         while self.matched(daemon).await? < count {
@@ -63,7 +63,6 @@ impl Impairments {
         Ok(())
     }
 
-    /// Takes the rules away.
     pub(super) async fn clear(self, daemon: &Daemon) -> Result<()> {
         for id in self.0 {
             daemon.control(&["impair", "clear", &id.to_string()]).await?;

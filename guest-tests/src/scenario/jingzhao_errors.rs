@@ -1,4 +1,4 @@
-//! What goes wrong: bad keys, no receive, a silent peer, bad commands, a guest that is killed.
+//! Errors: invalid keys, missing receives, a silent peer, invalid commands, a killed guest.
 
 mod commands;
 
@@ -21,7 +21,7 @@ use crate::vm::Vm;
 
 /// Opcode field of error completions of send queues (JingZhao interface, section 7.2).
 const OPCODE_SEND_ERROR: u8 = 0xff;
-/// For completions that are due at once.
+/// Time limit for completions that are due at once.
 const SOON_MS: u32 = 10_000;
 
 pub(super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {
@@ -60,14 +60,13 @@ pub(super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {
     report.case("daemons exit cleanly on SIGTERM", &hint, pair.stop()).await
 }
 
-/// What is wrong with a remote address.
+/// The error in a remote address.
 #[derive(Clone, Copy, Debug)]
 enum Fault {
-    /// A key nobody has.
     Key,
-    /// The last byte is one past the region.
+    /// The last byte is one past the end of the region.
     Bounds,
-    /// The region does not allow the operation.
+    /// The region does not permit the operation.
     Right,
 }
 
@@ -82,7 +81,7 @@ impl Fault {
         }
     }
 
-    /// The rights of the region, of which one may miss the right that `op` needs.
+    /// Returns the rights of the region, which may lack the right that `op` needs.
     fn access(self, op: SendOp) -> Access {
         match (self, op) {
             (Self::Right, SendOp::Read) => Access { remote_read: false, ..Access::ALL },
@@ -93,7 +92,7 @@ impl Fault {
 
     fn remote(self, target: &MrInfo, len: u32) -> Remote {
         match self {
-            // Another index of the key table, and other rolling bits.
+            // A different index of the key table, and different upper bits.
             Self::Key => Remote { rkey: target.key ^ 0x8000_0101, ..target.remote(0) },
             Self::Bounds => target.remote(target.len + 1 - u64::from(len)),
             Self::Right => target.remote(0),
@@ -101,7 +100,7 @@ impl Fault {
     }
 }
 
-/// JingZhao interface, sections 7.4, 9.5 and 10.5; neither end's memory changes, and other queue pairs go on.
+/// JingZhao interface, sections 7.4, 9.5 and 10.5: memory of both ends is unchanged, and other queue pairs continue.
 async fn access_error(pair: &mut Pair, op: SendOp, fault: Fault, len: u32) -> Result<()> {
     const SEED: u64 = 5;
     let other = Connection::create(pair, &Attributes::default()).await?;
@@ -165,9 +164,9 @@ async fn rnr_recovers(pair: &mut Pair) -> Result<()> {
     connection.destroy(pair).await
 }
 
-/// JingZhao interface, sections 7.4 and 10.6: the first RNR NAK and each retry cost one interval of the RNR timer.
+/// JingZhao interface, sections 7.4 and 10.6: the first RNR NAK and each retry take one interval of the RNR timer.
 async fn rnr_exhausted(pair: &mut Pair) -> Result<()> {
-    // 122.88 ms.
+    // The interval is 122.88 ms.
     let attributes = Attributes { rnr_retry: 3, rnr_timer: 27, ..Attributes::default() };
     let interval = Duration::from_micros(122_880);
     let took = fails_with(pair, &attributes, syndrome::RNR_RETRY_EXCEEDED, async |_, _| Ok(())).await?;
@@ -176,7 +175,7 @@ async fn rnr_exhausted(pair: &mut Pair) -> Result<()> {
 
 /// JingZhao interface, section 10.6: the first transmission and each retry wait 4.096 us x 2^code for an answer.
 async fn peer_gone(pair: &mut Pair, retry: u8) -> Result<()> {
-    // 268.4 ms.
+    // The timeout is 268.4 ms.
     let attributes = Attributes { timeout: 16, retry, ..Attributes::default() };
     let interval = Duration::from_nanos(4096) * (1 << 16);
     let took = fails_with(pair, &attributes, syndrome::RETRY_EXCEEDED, async |vm, end| {
@@ -186,7 +185,7 @@ async fn peer_gone(pair: &mut Pair, retry: u8) -> Result<()> {
     expect_duration(took.await?, interval * (u32::from(retry) + 1))
 }
 
-/// Sends one message from a after `prepare_b`, and returns how long it took to fail with `expected`.
+/// Sends one message from a after `prepare_b`. Returns how long it took to fail with `expected`.
 async fn fails_with(
     pair: &mut Pair,
     attributes: &Attributes,
@@ -209,7 +208,8 @@ async fn fails_with(
     Ok(took)
 }
 
-/// Never earlier than computed; later by what two busy emulated guests and a timer's coarseness may add.
+/// Checks that the duration is not shorter than computed, and longer only by the delays of two busy emulated guests and
+/// the timer's resolution.
 fn expect_duration(took: Duration, computed: Duration) -> Result<()> {
     let latest = computed + computed / 2 + Duration::from_secs(1);
     ensure!(
@@ -219,7 +219,7 @@ fn expect_duration(took: Duration, computed: Duration) -> Result<()> {
     Ok(())
 }
 
-/// A guest's end is noticed by its daemon, which takes the next guest on the same socket.
+/// The daemon notices that its guest was killed, and accepts the next guest on the same socket.
 async fn killed(pair: &mut Pair, lab: &Lab) -> Result<()> {
     const LEN: u32 = 65536;
     let connection = Connection::create(pair, &Attributes::default()).await?;
@@ -228,7 +228,7 @@ async fn killed(pair: &mut Pair, lab: &Lab) -> Result<()> {
     let sink = region(&mut pair.b.vm, LEN.into(), 0).await?;
     let receives = vec![Vec::new(); 8];
     pair.b.vm.call(PostRecv { qp: at_b.qp.id, requests: receives }).await?;
-    // More than is ever sent: the guest ends in the middle of it.
+    // More messages than can be sent before the guest is killed.
     let endless = Flow::Send(SendFlow {
         qp: at_a.qp.id,
         op: SendOp::WriteImm,
@@ -258,7 +258,7 @@ fn send(from: &MrInfo, len: u32) -> SendRequest {
     SendRequest { data: Data::Sges(vec![from.sge(0, len)]), ..SendRequest::default() }
 }
 
-/// JingZhao interface, section 7.2.
+/// JingZhao interface, section 7.2: fields of an error CQE.
 fn expect_error(cqe: Option<&Cqe>, syndrome: u8, wqe: Option<u32>) -> Result<()> {
     let cqe = cqe.context("a completion is missing")?;
     let seen = (cqe.syndrome, cqe.opcode, Some(cqe.wqe));

@@ -1,4 +1,4 @@
-//! Events: each type there is, delivered by MSI-X and compared byte by byte; masks, overflow, arming.
+//! Events: each type, delivered through MSI-X and compared byte by byte; masks, overflow, arming.
 
 mod commands;
 mod completions;
@@ -13,7 +13,7 @@ use super::pair::Pair;
 use crate::lab::Lab;
 use crate::report::Report;
 
-/// Vectors of the device (JingZhao interface, section 1).
+/// Number of MSI-X vectors of the device (JingZhao interface, section 1).
 const VECTORS: u16 = 64;
 
 pub(super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {
@@ -29,7 +29,7 @@ pub(super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {
     report.case("daemons exit cleanly on SIGTERM", &hint, pair.stop()).await
 }
 
-/// A SEND of the first `len` bytes of a region.
+/// Returns a SEND of the first `len` bytes of a region.
 fn send(from: &MrInfo, len: u32) -> SendRequest {
     SendRequest { data: Data::Sges(vec![from.sge(0, len)]), ..SendRequest::default() }
 }

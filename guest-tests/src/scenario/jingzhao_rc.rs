@@ -1,4 +1,4 @@
-//! RC traffic between two JingZhao HCAs: operations, sizes, MTUs, layouts of memory, many things at once.
+//! RC traffic between two JingZhao HCAs: operations, sizes, MTUs, memory layouts, many flows at once.
 
 use agent::wire::{Path, SendOp};
 use anyhow::{Result, ensure};
@@ -17,7 +17,7 @@ pub(super) const OPS: [(&str, SendOp); 5] = [
     ("WRITE_IMM", SendOp::WriteImm),
     ("READ", SendOp::Read),
 ];
-/// From nothing, over one byte and odd sizes, to thousands of packets.
+/// Message sizes from zero, over one byte and odd numbers, to thousands of packets.
 pub(super) const SIZES: [u32; 8] = [0, 1, 17, 256, 4096, 65536, 1 << 20, 16 << 20];
 
 pub(super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {
@@ -28,7 +28,8 @@ pub(super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {
     };
     for mtu in [4096, 256] {
         for (op_name, op) in OPS {
-            // The longest at the short MTU would be 65,536 packets more for each operation, and nothing new.
+            // With the smallest MTU, the longest message would add 65,536 packets per operation without covering
+            // anything new.
             for len in SIZES.into_iter().filter(|len| *len <= 1 << 20 || mtu == 4096) {
                 let name = format!("{op_name} of {len} bytes, path MTU {mtu}");
                 case(report, &name, Case { mtu, ..Case::of(Plan::new(op, len)) }).await?;
@@ -69,7 +70,7 @@ pub(super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {
     report.case("daemons exit cleanly on SIGTERM", &hint, pair.stop()).await
 }
 
-/// One plan, multiplied over directions and connections.
+/// One plan, executed for each direction and connection.
 #[derive(Clone, Copy, Debug)]
 struct Case {
     plan: Plan,
@@ -96,7 +97,7 @@ impl Case {
         let mut planned = Vec::new();
         for connection in &connections {
             for &direction in self.directions {
-                // Different content everywhere, so that nothing can stand in for anything else.
+                // Every flow has different content, so that none can be mistaken for another.
                 let plan = Plan { seed: self.plan.seed + 1000 * planned.len() as u64, ..self.plan };
                 planned.push(Planned { connection, direction, plan });
             }
@@ -113,7 +114,7 @@ impl Case {
         Ok(())
     }
 
-    /// Every packet of the messages took one PSN; a READ takes one for each packet of its response.
+    /// Every packet of the messages has consumed one PSN. A READ consumes one for each packet of its response.
     async fn check_psns(&self, pair: &mut Pair, connection: &Connection, direction: Direction) -> Result<()> {
         let packets = self.plan.len.div_ceil(u32::from(self.mtu)).max(1) * self.plan.count;
         let first = self.psn[usize::from(direction == Direction::BToA)];
@@ -133,7 +134,7 @@ impl Case {
     }
 }
 
-/// Each end of one queue pair is requester and responder at the same time.
+/// Both ends of one queue pair are requester and responder at the same time.
 async fn crossing(pair: &mut Pair) -> Result<()> {
     let connection = Connection::create(pair, &Attributes { mtu: 1024, ..Attributes::default() }).await?;
     for (i, (_, op)) in OPS.iter().cycle().take(2 * OPS.len()).enumerate() {

@@ -1,4 +1,4 @@
-//! UC, UD and atomics between two guests; contexts in the guests' memory; what loss does to each.
+//! UC, UD and atomics between two guests; contexts in the guests' memory; effects of packet loss.
 
 mod atomics;
 mod connected;
@@ -18,12 +18,12 @@ use super::pair::{Node, Pair};
 use crate::lab::Lab;
 use crate::report::Report;
 
-/// For completions that are due at once.
+/// Time limit for completions that are due at once.
 const SOON_MS: u32 = 10_000;
-/// None of its bytes is zero, and no two are equal.
+/// Bytes that are not zero and all different.
 const FIRST_IMM: [u8; 4] = [0xe1, 0xc3, 0x42, 0x81];
 
-/// Guest b reserves room for the network header in front of datagrams, guest a does not.
+/// Guest b reserves space for the network header before datagrams, guest a does not.
 pub(super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {
     let options = [json!({}), json!({ "ud_grh": true })];
     let mut pair = Pair::start_open_as(lab, "jingzhao-services", options).await?;
@@ -37,7 +37,7 @@ pub(super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {
     report.case("daemons exit cleanly on SIGTERM", &hint, pair.stop()).await
 }
 
-/// A counter of a daemon, and what it was.
+/// A counter of a daemon and its earlier value.
 struct Growth {
     place: &'static str,
     before: u64,
@@ -52,7 +52,7 @@ impl Growth {
         Ok(node.daemon.counter(self.place).await? - self.before)
     }
 
-    /// Waits until it has grown by so much, and not more.
+    /// Waits until the counter has grown by exactly `by`.
     async fn await_growth(&self, node: &Node, by: u64) -> Result<()> {
         let deadline = Instant::now() + Duration::from_millis(SOON_MS.into());
         loop {

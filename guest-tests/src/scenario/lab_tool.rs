@@ -1,4 +1,4 @@
-//! The lab as a tool: this program's own commands, as a user types them, on two guests with `ib_mthca`.
+//! The lab as a tool: commands of `guest-lab` as a user types them, on two guests with `ib_mthca`.
 
 mod user;
 
@@ -13,17 +13,17 @@ use self::user::{Outcome, User};
 use crate::lab::Lab;
 use crate::report::Report;
 
-/// Where a folder of the host is in the guests.
+/// Mount point of a host folder in the guests.
 const SHARE: &str = "/t";
-/// A module of the stock kernel that nothing else uses, as an author's own.
+/// A stock kernel module that no other test uses, in the role of a user's own.
 const MODULE: &str = "rdma_rxe";
 
-/// How much of it.
+/// Which part of the tests runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Extent {
-    /// What needs no archive of packages once the cache is warm.
+    /// Tests that need no package archive once the cache is filled.
     Core,
-    /// Beside that what asks one each time.
+    /// Also tests that contact an archive each time.
     Full,
 }
 
@@ -122,14 +122,14 @@ async fn up(user: &User, shared: &Path) -> Result<()> {
 
 async fn streams(user: &User) -> Result<()> {
     let script = "cat; echo to stderr >&2; exit 3";
-    // Larger than what may be under way, and no text.
+    // Larger than the window of bytes in flight, and not text.
     let input: Vec<u8> = (0..3_000_000_u32).map(|n| n.wrapping_mul(2_654_435_761).to_le_bytes()[3]).collect();
     let outcome = user.run_with(&input, &["exec", "ci:b", "--", "sh", "-c", script]).await?;
     ensure!(outcome.stdout == input, "received {} bytes, sent {}", outcome.stdout.len(), input.len());
     ensure!((outcome.code, outcome.stderr.as_str()) == (Some(3), "to stderr\n"), "{outcome:?}");
     let mut command = user.start(&["exec", "ci:a", "--", "yes"])?;
     command.line("y").await?;
-    let outcome = command.end_unheard().await?;
+    let outcome = command.end_without_output().await?;
     ensure!((outcome.code, outcome.stderr.as_str()) == (Some(128 + libc::SIGPIPE), ""), "{outcome:?}");
     let outcome = user
         .run(&["exec", "ci:a", "--env", "X=a b", "--folder", "/usr", "--", "sh", "-c", "echo $X; pwd"])
@@ -151,7 +151,7 @@ async fn signals(user: &User) -> Result<()> {
     command.line("ready").await?;
     command.signal(libc::SIGKILL)?;
     command.end().await?;
-    // The guest's end of it takes a moment.
+    // The guest takes a moment to end the command.
     let gone = "while grep -lx sleep /proc/[0-9]*/comm >/dev/null 2>&1; do sleep 0.1; done";
     user.run(&["exec", "ci:a", "--", "timeout", "30", "sh", "-c", gone]).await?.succeeded()?;
     let outcome = user.run(&["exec", "ci:a", "--", "sh", "-c", "kill -9 $$"]).await?;
@@ -191,7 +191,7 @@ async fn share(user: &User, shared: &Path) -> Result<()> {
     user.run(&["exec", "ci:a", "--", "sh", "-c", "echo from a > /t/result"]).await?.succeeded()?;
     let result = fs::read_to_string(shared.join("result")).context("data written by guest a")?;
     ensure!(result == "from a\n", "{result}");
-    // What changes here changes there.
+    // A change on the host is visible in the guest.
     fs::write(shared.join("result"), "from the host\n")?;
     let outcome = user.run(&["exec", "ci:b", "--", "cat", "/t/result"]).await?;
     ensure!(outcome.stdout == b"from the host\n", "{outcome:?}");
@@ -216,7 +216,7 @@ async fn copies(user: &User, folder: &Path) -> Result<()> {
     user.run(&["cp", "x", "y"]).await?.failed(&["neither path is in a guest"])
 }
 
-/// An author's module that says a number.
+/// Writes a user's module that prints a number.
 fn own_module(folder: &Path, number: u32) -> Result<()> {
     let code = format!(
         "#include <linux/module.h>\n\
@@ -296,7 +296,7 @@ async fn down(user: &User) -> Result<()> {
     let processes = user.processes("ci").await?;
     ensure!(processes.len() == 3, "{processes:?}");
     user.run(&["down", "ci"]).await?.succeeded()?;
-    user.nothing_is_left(&processes).await
+    user.expect_nothing_left(&processes).await
 }
 
 async fn ci(user: &User, shared: &Path, folder: &Path) -> Result<()> {
@@ -312,10 +312,10 @@ async fn ci(user: &User, shared: &Path, folder: &Path) -> Result<()> {
     for file in ["guest-a.dmesg", "hcad-b.log"] {
         ensure!(logs.join(file).is_file(), "{file} does not exist");
     }
-    user.nothing_is_left(&[]).await
+    user.expect_nothing_left(&[]).await
 }
 
-/// Files of an example, in a folder of their own.
+/// Writes the files of an example to a new directory.
 fn example(folder: &Path, files: &[(&str, &str)]) -> Result<String> {
     fs::create_dir_all(folder)?;
     for (name, text) in files {
@@ -335,7 +335,7 @@ async fn verbs_example(user: &User, folder: &Path) -> Result<()> {
     outcome.succeeded()?;
     let text = String::from_utf8_lossy(&outcome.stdout).into_owned();
     ensure!(text.contains("a| received: hello\n"), "{outcome:?}");
-    user.nothing_is_left(&[]).await
+    user.expect_nothing_left(&[]).await
 }
 
 async fn nvme_example(user: &User, folder: &Path) -> Result<()> {
@@ -346,10 +346,10 @@ async fn nvme_example(user: &User, folder: &Path) -> Result<()> {
     outcome.succeeded()?;
     let text = String::from_utf8_lossy(&outcome.stdout).into_owned();
     ensure!(text.contains("b| 16 MiB were read back as written\n"), "{outcome:?}");
-    user.nothing_is_left(&[]).await
+    user.expect_nothing_left(&[]).await
 }
 
-/// What went wrong with the lab is no status of a test.
+/// Errors of the lab are distinguished from test results by exit status.
 async fn ci_failures(user: &User, shared: &Path, folder: &Path) -> Result<()> {
     let from = shared.display().to_string();
     let ci = async |more: &[&str]| {
@@ -365,7 +365,7 @@ async fn ci_failures(user: &User, shared: &Path, folder: &Path) -> Result<()> {
     fs::File::create(large.join("file"))?.set_len(257 << 20)?;
     let outcome = user.run(&["ci", "rxe", "--folder", &large.display().to_string(), "--", "true"]).await?;
     outcome.failed(&["half of the guest memory"])?;
-    // A CI system that ends a job sends SIGTERM first.
+    // A CI system that cancels a job first sends SIGTERM.
     let mut running = user.start(&[
         "ci",
         "rxe",
@@ -382,10 +382,10 @@ async fn ci_failures(user: &User, shared: &Path, folder: &Path) -> Result<()> {
     running.signal(libc::SIGTERM)?;
     let outcome = running.end().await?;
     ensure!(outcome.code == Some(125), "{outcome:?}");
-    user.nothing_is_left(&[]).await
+    user.expect_nothing_left(&[]).await
 }
 
-/// In a cache of its own, so that the user's guests stay as they are.
+/// Uses a separate cache, so that the user's guests stay unchanged.
 async fn root(user: &User, cache: &Path) -> Result<()> {
     let user = user.with_cache(cache)?;
     user.run(&["root", "add", "--", "-y"]).await?.failed(&["'-y' is not the name of a Debian package"])?;
@@ -414,7 +414,7 @@ async fn killed(user: &User) -> Result<()> {
     let processes = user.processes("rxe").await?;
     let supervisor = *processes.first().context("no supervisor")?;
     user::kill(supervisor)?;
-    user.nothing_is_left(&processes).await
+    user.expect_nothing_left(&processes).await
 }
 
 async fn bound(user: &User) -> Result<()> {
@@ -423,23 +423,23 @@ async fn bound(user: &User) -> Result<()> {
     user.run(&["up", "rxe", "--count", "1", "--for-pid", &id]).await?.succeeded()?;
     let processes = user.processes("rxe").await?;
     job.kill().await?;
-    user.nothing_is_left(&processes).await?;
+    user.expect_nothing_left(&processes).await?;
     let mut up = user.start(&["up", "rxe", "--count", "1", "--foreground"])?;
     up.line("ready").await?;
     let processes = user.processes("rxe").await?;
-    // As when its terminal is closed.
+    // As when the terminal is closed.
     up.signal(libc::SIGHUP)?;
     up.end().await?;
-    user.nothing_is_left(&processes).await
+    user.expect_nothing_left(&processes).await
 }
 
 async fn interrupted(user: &User) -> Result<()> {
     let up = user.start(&["up", "mthca", "--count", "1"])?;
-    let processes = user.processes_soon("mthca", Duration::from_secs(60)).await?;
+    let processes = user.wait_for_processes("mthca", Duration::from_secs(60)).await?;
     up.signal(libc::SIGINT)?;
     let outcome = up.end().await?;
     ensure!(outcome.code == Some(1), "{outcome:?}");
-    user.nothing_is_left(&processes).await
+    user.expect_nothing_left(&processes).await
 }
 
 impl Outcome {

@@ -1,7 +1,7 @@
-//! Whether a guest's kernel loses memory each time a driver goes and comes.
+//! Detects whether a guest's kernel leaks memory when a driver is loaded and unloaded repeatedly.
 //!
-//! What is free varies by many megabytes for reasons of the kernel's own: slabs fill up, what was freed lies in lists of
-//! each processor. A leak differs from that by coming back with each batch, so that the batch in the middle is judged.
+//! Free memory varies by many megabytes for other reasons: slabs fill up, and freed pages are kept in per-CPU lists. A
+//! leak recurs in each batch, so that the median batch is checked.
 
 use std::time::Duration;
 
@@ -9,32 +9,32 @@ use anyhow::{Context, Result, ensure};
 
 use crate::vm::Vm;
 
-/// As most kernels of x86 guests have it.
+/// Page size of most x86 guests, in KiB.
 const PAGE_KIB: u64 = 4;
-/// What a batch may take for good.
+/// Permanent loss per batch that is tolerated, in KiB.
 const LEAK_KIB: i64 = 1 << 10;
 
-/// The same, some times over, in batches.
+/// Repetitions of a command in batches.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Cycles<'a> {
-    /// Shell commands of one; no newline at the end.
+    /// Shell commands of one repetition, without a final newline.
     pub(super) commands: &'a str,
     pub(super) batches: u32,
-    /// So many each.
+    /// Number of operations in a batch.
     pub(super) batch: u32,
-    /// For a batch.
+    /// Time limit of a batch.
     pub(super) timeout: Duration,
 }
 
 impl Cycles<'_> {
-    /// How many in all.
+    /// Returns the total number of repetitions.
     pub(super) const fn times(&self) -> u32 {
         1 + self.batches * self.batch
     }
 
-    /// Fails if commands fail or too much memory is gone afterwards.
+    /// Fails if commands fail or memory is leaked.
     pub(super) async fn run(&self, vm: &mut Vm) -> Result<()> {
-        // What the first does for good, such as caches of the kernel, is no leak.
+        // The first repetition fills the kernel's caches, which is not a leak.
         vm.run_within(self.timeout, &["sh", "-c", &self.script(1)]).await?;
         let mut free = vec![free_memory(vm).await?];
         for _ in 0..self.batches {
@@ -58,7 +58,7 @@ impl Cycles<'_> {
     }
 }
 
-/// By a batch, in KiB, as the median of what each took.
+/// Returns the median loss per batch in KiB.
 fn taken(free: &[u64]) -> i64 {
     let mut steps: Vec<_> =
         free.windows(2).map(|pair| pair[0].cast_signed().saturating_sub(pair[1].cast_signed())).collect();
@@ -66,13 +66,13 @@ fn taken(free: &[u64]) -> i64 {
     steps.get(steps.len() / 2).copied().unwrap_or(0)
 }
 
-/// KiB.
+/// Returns the free memory in KiB.
 async fn free_memory(vm: &mut Vm) -> Result<u64> {
     let text = vm.run(&["cat", "/proc/meminfo", "/proc/zoneinfo"]).await?;
     parse(&text).with_context(|| format!("no free memory in {text}"))
 }
 
-/// What no list has, and what each processor's list of freed pages has.
+/// Sums up the free memory and the per-CPU lists of freed pages.
 fn parse(text: &str) -> Option<u64> {
     let number = |line: &str, key: &str| -> Option<u64> {
         line.trim_start().strip_prefix(key)?.split_whitespace().next()?.parse().ok()
@@ -87,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn freed_pages_in_lists_of_processors_are_free() {
+    fn per_cpu_free_pages_count_as_free() {
         let text = "MemTotal:  506384 kB\nMemFree:  100 kB\nNode 0, zone DMA\n  pagesets\n    cpu: 0\n              \
                     count:    3\n              high:     14\n    cpu: 1\n              count:    2\n";
         assert_eq!(parse(text), Some(120));
@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn a_leak_comes_back_with_each_batch_and_noise_does_not() {
+    fn leak_repeats_in_every_batch() {
         assert_eq!(taken(&[438_060, 428_340, 428_400, 428_300, 428_310, 428_290]), 20);
         assert_eq!(taken(&[438_000, 436_000, 434_000, 435_000, 432_000, 430_000]), 2000);
         assert_eq!(taken(&[1, 2]), -1);

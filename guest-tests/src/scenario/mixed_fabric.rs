@@ -1,6 +1,6 @@
-//! Four that have nothing in common but the fabric: a guest with `ib_mthca`, a guest that drives a JingZhao HCA, a guest
-//! with `irdma` on an E810, and a guest with soft-RoCE on a plain NIC. Each talks to each by every service that both have,
-//! every byte checked at both ends.
+//! Four endpoints with nothing in common except the fabric: a guest with `ib_mthca`, a guest with a JingZhao HCA, a
+//! guest with `irdma` on an E810, and a guest with soft-RoCE on a plain NIC. All pairs communicate over every service
+//! that both support, and every byte is checked at both ends.
 
 use agent::wire::Service;
 use anyhow::{Context, Result};
@@ -21,9 +21,9 @@ use crate::qemu::{Nic, NicModel};
 use crate::report::Report;
 use crate::run_dir::RunDir;
 
-/// What `ib_mthca` can at most.
+/// Largest path MTU of `ib_mthca`.
 const MTU: u16 = 2048;
-/// What each does to each, by service. Sizes share no divisor with the path MTU.
+/// Messages of each pair, by service. No length is a multiple of the path MTU.
 const CELLS: &[(Service, &[(Operation, u32)])] = &[
     (
         Service::Rc,
@@ -46,7 +46,7 @@ const CELLS: &[(Service, &[(Operation, u32)])] = &[
     ),
 ];
 
-/// The same with an E810, which knows neither UC nor atomics.
+/// Messages of pairs with an E810, which has neither UC nor atomics.
 const E810_CELLS: &[(Service, &[(Operation, u32)])] = &[
     (
         Service::Rc,
@@ -65,7 +65,7 @@ const E810_CELLS: &[(Service, &[(Operation, u32)])] = &[
     ),
 ];
 
-/// The four, and the daemons of those that have one.
+/// The four endpoints, and their daemons.
 struct Fabric {
     mthca: Stock,
     jingzhao: Jingzhao<Node>,
@@ -98,7 +98,7 @@ pub(super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {
     report.case("the daemons exit cleanly on SIGTERM", &hint, fabric.stop()).await
 }
 
-/// Everything two say to each other on one connection.
+/// All messages of a pair on one connection.
 #[derive(Clone, Copy)]
 struct Talk {
     service: Service,
@@ -129,14 +129,14 @@ impl Fabric {
         mthca.explained = &RECORDS_LENT_AGAIN;
         mthca.trace = lab.trace();
         mthca.peers.push(Peer { addr: bind, leaf: true });
-        // Verbs programs expect the area in front of datagrams.
+        // Verbs programs expect the GRH area before datagrams.
         jingzhao.options = json!({ "ud_grh": true });
         e810.interface = Interface::E810;
         e810.strict = true;
         let nic = Nic { model: NicModel::Virtio, mac: mac(rxe_id), bind, peer: mthca.bind };
         let mthca_daemon = Daemon::start(&lab.hcad()?, &mthca, run).await?;
         let jingzhao_daemon = Daemon::start(&lab.hcad()?, &jingzhao, run).await?;
-        // Two and two: four that boot at once are too much for a small host.
+        // Boot two at a time, because four would overload a small host.
         let (mthca, jingzhao) = tokio::try_join!(
             async {
                 let image = lab.debian_image(run).await?;

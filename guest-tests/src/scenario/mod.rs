@@ -1,4 +1,4 @@
-//! What can be run: a table of scenarios, each a sequence of cases on guests booted once.
+//! All scenarios: a table of scenarios, each a sequence of cases on guests that boot once.
 
 mod boot;
 mod cell;
@@ -54,21 +54,21 @@ use crate::times;
 /// A named group of cases.
 #[derive(Clone, Copy, Debug)]
 pub struct Scenario {
-    /// What the user types.
+    /// Name on the command line.
     pub name: &'static str,
-    /// What it tests, in one line.
+    /// Description in one line.
     pub about: &'static str,
-    /// Its guests are a pair, each with an HCA.
+    /// Whether its guests are a pair with an HCA each.
     pair: bool,
-    /// Another scenario beside it would change what it sees: it judges times or amounts per second, or a suite whose tests
-    /// do not wait for all that they judge.
+    /// Whether it must run alone, because other load would change its results. It measures times or rates, or contains
+    /// tests with fixed delays.
     alone: bool,
     run: Run,
 }
 
 type Run = for<'a> fn(&'a Lab, &'a mut Report) -> Pin<Box<dyn Future<Output = Result<()>> + 'a>>;
 
-/// Every scenario.
+/// All scenarios, in the order of the help.
 pub const ALL: &[Scenario] = &[
     Scenario {
         name: "boot",
@@ -500,15 +500,15 @@ pub const ALL: &[Scenario] = &[
 ];
 
 impl Scenario {
-    /// The scenario of this name.
+    /// Returns the scenario with this name.
     pub fn named(name: &str) -> Option<&'static Self> {
         ALL.iter().find(|scenario| scenario.name == name)
     }
 
-    /// Runs all its cases. What keeps them from being run at all counts as one failed case.
+    /// Runs all its cases. An error that prevents them counts as one failed case.
     ///
     /// # Errors
-    /// When an outcome cannot be printed.
+    /// An outcome cannot be printed.
     pub async fn run(&self, lab: &Lab, report: &mut Report) -> Result<()> {
         report.begin(self.name);
         let begun = Instant::now();
@@ -526,7 +526,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_scenario_is_found_by_its_name_and_names_are_unique() {
+    fn scenario_names_are_unique() {
         for scenario in ALL {
             assert_eq!(Scenario::named(scenario.name).map(|found| found.about), Some(scenario.about));
         }

@@ -1,4 +1,4 @@
-//! Stock guests whose kernel's own `ib_mthca` drives the HCA, judged by the tools Debian has for RDMA hardware.
+//! Guests whose stock `ib_mthca` drives the HCA, verified with Debian's RDMA tools.
 
 mod counters;
 pub(super) mod doorbells;
@@ -14,7 +14,7 @@ pub(super) mod strict_kernel;
 
 use crate::daemon::Explained;
 
-/// Reported of programs that have no queue left for a while (section 12, T55).
+/// Violations that programs cause when they have no queue for a while (section 12, T55).
 pub(crate) const RECORDS_LENT_AGAIN: [Explained; 2] = [
     Explained {
         rule: "map_over_mapped",

@@ -1,4 +1,4 @@
-//! A network namespace that goes when its owner does.
+//! A network namespace that is deleted on drop.
 
 use std::ffi::OsStr;
 use std::process::Stdio;
@@ -10,17 +10,17 @@ use tokio::time::Instant;
 
 use crate::limits::Limit;
 
-/// Far above the second that duplicate address detection and the activation of a link take.
+/// Time limit for duplicate address detection and link activation, which take about a second.
 const SETTLED: Duration = Duration::from_secs(60);
 
-/// See the module.
+/// A network namespace of the host.
 #[derive(Debug)]
 pub(super) struct Namespace {
     name: String,
 }
 
 impl Namespace {
-    /// A new one, with its loopback interface up. The name is made unique.
+    /// Creates a namespace with its loopback interface up. The name is made unique.
     pub(super) async fn create(name: &str) -> Result<Self> {
         if let Some(reason) = Limit::NetworkNamespaces.reason() {
             bail!(reason);
@@ -36,12 +36,12 @@ impl Namespace {
         &self.name
     }
 
-    /// Runs `ip` with these arguments in it.
+    /// Runs `ip` with these arguments in the namespace.
     pub(super) async fn ip(&self, arguments: &[&str]) -> Result<()> {
         self.show(arguments).await.map(drop)
     }
 
-    /// Waits until no interface has an address that is being checked for duplicates, and none that is up waits to be used.
+    /// Waits until no interface has a tentative address, and all interfaces that are up can be used.
     pub(super) async fn settle(&self) -> Result<()> {
         let deadline = Instant::now() + SETTLED;
         loop {
@@ -62,12 +62,12 @@ impl Namespace {
         run(&[&["ip", "-netns", &self.name][..], arguments].concat()).await
     }
 
-    /// Runs a program in it, which must end with success; what it printed.
+    /// Runs a program in the namespace and returns its output. The program must succeed.
     pub(super) async fn exec(&self, argv: &[&str]) -> Result<String> {
         run(&[&["ip", "netns", "exec", &self.name][..], argv].concat()).await
     }
 
-    /// The command that runs a program in it.
+    /// Returns the command that runs a program in the namespace.
     pub(super) fn command(&self, program: impl AsRef<OsStr>) -> Command {
         let mut command = Command::new("ip");
         command.args(["netns", "exec", &self.name]).arg(program);
@@ -77,12 +77,12 @@ impl Namespace {
 
 impl Drop for Namespace {
     fn drop(&mut self) {
-        // Processes in it end before; whatever is left of it goes with the last of them.
+        // Processes in it have ended; the kernel frees it with the last of them.
         let _ = std::process::Command::new("ip").args(["netns", "del", &self.name]).status();
     }
 }
 
-/// Runs a program, which must end with success; what it printed.
+/// Runs a program and returns its output. The program must succeed.
 pub(super) async fn run(argv: &[&str]) -> Result<String> {
     let (program, arguments) = argv.split_first().context("no program")?;
     let mut command = Command::new(program);

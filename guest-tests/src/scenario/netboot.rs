@@ -1,5 +1,5 @@
-//! iPXE boots a guest from the network over its only network device: the drivers that iPXE brings for the E810 and the
-//! InfiniHost get an address by DHCP from another guest, and a kernel by TFTP. Then the stock driver takes the device over.
+//! iPXE boots a guest over its only network device. iPXE's own drivers for the E810 and the InfiniHost get an address
+//! by DHCP from another guest, and a kernel by TFTP. Then the stock driver takes the device over.
 
 use std::time::Duration;
 
@@ -16,15 +16,15 @@ use crate::run_dir::RunDir;
 use crate::tools::{await_text, spawn, stop};
 use crate::vm::{Image, Vm};
 
-/// Where the server mounts what it serves.
+/// Directory that the server serves by TFTP.
 const TFTP_ROOT: &str = "/srv/tftp";
 const TFTP_TAG: &str = "tftp";
-/// The network, on which the server is number 1. Addresses from 100 on are given away.
+/// The network, in which the server is number 1. DHCP assigns addresses from 100 on.
 const NETWORK: &str = "10.82.0";
 const SERVER_TIMEOUT: Duration = Duration::from_secs(20);
 const CARRIER_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// A network device that iPXE and Linux both have drivers for.
+/// A network device for which both iPXE and Linux have drivers.
 #[derive(Clone, Copy, Debug)]
 struct Card {
     interface: Interface,
@@ -97,13 +97,13 @@ impl Network {
              --dhcp-boot={BOOT_SCRIPT} --enable-tftp --tftp-root={TFTP_ROOT}"
         ))
         .await?;
-        // Port 67, as the kernel writes it.
+        // Port 67 in the kernel's notation.
         await_text(&mut server, &["/proc/net/udp"], &[":0043 "], SERVER_TIMEOUT).await.context("dnsmasq")?;
         Ok(Self { card, server, dnsmasq, client: None, daemons })
     }
 
-    /// Boots the other guest. Its agent is in the initramfs that came over the network, so its answer shows that all of that
-    /// arrived.
+    /// Boots the other guest. Its agent is in the initramfs that it fetches over the network, so that its answer shows
+    /// that everything arrived.
     async fn boot_client(&mut self, lab: &Lab, run: &RunDir, image: &Image) -> Result<()> {
         let name = format!("{}-b", self.card.interface.name());
         let guest = Guest {
@@ -132,7 +132,7 @@ impl Network {
         Ok(())
     }
 
-    /// Ends the guests, then the daemons as an operator would.
+    /// Shuts the guests down, then stops the daemons as an operator would.
     async fn stop(mut self) -> Result<()> {
         for vm in std::iter::once(&mut self.server).chain(&mut self.client) {
             vm.kill().await?;
@@ -144,7 +144,7 @@ impl Network {
     }
 }
 
-/// Loads the stock driver and gives its network device, the name of which is returned, an address.
+/// Loads the stock driver and configures an address of its network device. Returns the device's name.
 async fn bring_up(vm: &mut Vm, card: Card, host: u16) -> Result<String> {
     if let Interface::Mthca = card.interface {
         load_mthca(vm).await?;

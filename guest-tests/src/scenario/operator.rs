@@ -1,6 +1,7 @@
-//! What an operator changes while guests run: devices that come, go and change, and a card plugged into a running guest.
+//! Changes by an operator while guests run: devices are added, removed and changed, and a card is hot-plugged.
 //!
-//! One process serves guests a and b. Messages go between them all the while, checked at both ends; neither is to notice.
+//! One process serves guests a and b. They exchange messages all the time, and both ends check them. Neither must be
+//! disturbed.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -20,16 +21,17 @@ use crate::run_dir::RunDir;
 use crate::tools::{Exchange, Ready, await_text, spawn, wait};
 use crate::vm::{Image, Vm};
 
-/// Messages between a and b while things change: some 7 s of them on a quiet machine.
+/// Messages between a and b during the changes. They take about 7 s on an idle machine.
 const MESSAGES: &str = "ibv_rc_pingpong -c -d mthca0 -n 20000";
 const MESSAGES_LIMIT: Duration = Duration::from_secs(240);
-/// Where its server waits for its client.
+/// Port on which the server waits for its client.
 const PORT: u16 = 18515;
-/// Between the press of a slot's button and an active port: the kernel waits 5 s for a second press, the driver for a reset.
+/// Time limit from the press of a slot's button to an active port. The kernel waits 5 s for a second press, and the
+/// driver waits for a reset.
 const PLUG_LIMIT: Duration = Duration::from_secs(60);
-/// What the kernel calls the second HCA of `ib_mthca`.
+/// Name of the second HCA of `ib_mthca`.
 const SECOND: &str = "mthca1";
-/// How soon a daemon does what its file says.
+/// Time limit for a daemon to apply its file.
 const RELOAD_LIMIT: Duration = Duration::from_secs(60);
 
 pub(super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {
@@ -57,11 +59,11 @@ pub(super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {
     report.case("the daemon exits cleanly on SIGTERM", &hint, site.stop()).await
 }
 
-/// One daemon, its two guests, and what the operator has.
+/// One daemon, its two guests, and the operator's files.
 struct Site {
     a: Vm,
     b: Vm,
-    /// Address of b.
+    /// IP address of guest b.
     server: String,
     daemon: Daemon,
     control: Control,
@@ -70,7 +72,7 @@ struct Site {
 }
 
 /// A program that runs at both ends.
-struct Going {
+struct RunningProgram {
     server: ProgramId,
     client: ProgramId,
 }
@@ -100,14 +102,14 @@ impl Site {
         tokio::try_join!(load_mthca(&mut self.a), load_mthca(&mut self.b)).map(drop)
     }
 
-    async fn begin(&mut self) -> Result<Going> {
+    async fn begin(&mut self) -> Result<RunningProgram> {
         let server = spawn(&mut self.b, MESSAGES).await?;
         Ready::Tcp(PORT).wait(&mut self.b, server, MESSAGES).await?;
         let client = spawn(&mut self.a, &format!("{MESSAGES} {}", self.server)).await?;
-        Ok(Going { server, client })
+        Ok(RunningProgram { server, client })
     }
 
-    async fn end(&mut self, going: Option<&Going>) -> Result<()> {
+    async fn end(&mut self, going: Option<&RunningProgram>) -> Result<()> {
         let going = going.context("there are none")?;
         let client = wait(&mut self.a, going.client, MESSAGES_LIMIT).await?;
         let server = wait(&mut self.b, going.server, MESSAGES_LIMIT).await?;
@@ -119,7 +121,7 @@ impl Site {
         Ok(())
     }
 
-    /// `hcactl device add`, of what a user would write.
+    /// Runs `hcactl device add` with an entry that a user would write.
     async fn add(&mut self) -> Result<()> {
         let entry = self.run.file("hca3.json");
         let socket = self.run.socket("hca3.sock");
@@ -135,7 +137,7 @@ impl Site {
         await_text(&mut self.a, &[&state], &["4: ACTIVE"], PLUG_LIMIT).await
     }
 
-    /// One device more and one that is otherwise, of which no guest knows; those of the guests are as they were.
+    /// Adds one device and changes another that no guest uses. The guests' devices stay unchanged.
     async fn reload(&mut self) -> Result<()> {
         let sockets = [4, 5].map(|id| (id, self.run.socket(&format!("hca{id}.sock"))));
         self.rewrite(|devices| devices.extend(sockets.iter().map(|(id, socket)| device(*id, socket))))?;
@@ -162,7 +164,7 @@ impl Site {
 
     async fn refuse(&mut self) -> Result<()> {
         let good = fs::read(&self.file)?;
-        // The number of a device that `hcactl` has added, in another's name.
+        // The file reuses the number of a device that `hcactl` has added, with a different name.
         let socket = self.run.socket("hca9.sock");
         self.rewrite(|devices| {
             let mut wrong = device(9, &socket);
@@ -180,7 +182,7 @@ impl Site {
         self.devices_are(&[1, 2, 3]).await
     }
 
-    /// A ping-pong of b with an HCA of a.
+    /// Runs a ping-pong between b and an HCA of a.
     async fn talk(&mut self, hca: &str) -> Result<()> {
         let command = |hca| format!("ibv_rc_pingpong -c -d {hca}");
         let client = format!("{} {}", command(hca), self.server);
@@ -197,7 +199,7 @@ impl Site {
         self.control.ask(&["device", "remove", "3", "--yes"]).await?;
         self.devices_are(&[1, 2]).await?;
         ensure!(!self.run.socket("hca3.sock").exists(), "its socket still exists");
-        // What its driver finds at once: nothing answers.
+        // The driver would fail at once, because the device does not respond.
         self.a.call(Dmesg { level: None }).await.map(drop)
     }
 
@@ -211,7 +213,7 @@ impl Site {
         Ok(())
     }
 
-    /// Changes the devices of the daemon's file, as an editor would.
+    /// Changes the devices in the daemon's file, as an editor would.
     fn rewrite(&self, change: impl FnOnce(&mut Vec<Value>)) -> Result<()> {
         let mut config: Value = serde_json::from_slice(&fs::read(&self.file)?)?;
         change(config["devices"].as_array_mut().context("no devices in the daemon's file")?);
@@ -226,7 +228,7 @@ impl Site {
     }
 }
 
-/// What a reload says that it did.
+/// Returns the expected result of a reload.
 fn outcome(added: &[u16], removed: &[u16], changed: &[u16], unchanged: &[u16]) -> Value {
     json!({
         "added": added, "removed": removed, "changed": changed, "unchanged": unchanged,
@@ -234,12 +236,12 @@ fn outcome(added: &[u16], removed: &[u16], changed: &[u16], unchanged: &[u16]) -
     })
 }
 
-/// An entry of `devices`, on the fabric of those that are there.
+/// Returns an entry of `devices` on the same fabric.
 fn device(id: u16, socket: &Path) -> Value {
     json!({ "id": id, "frontend": { "mthca": {} }, "fabric": { "local": {} }, "socket_path": socket })
 }
 
-/// Boots a guest with an HCA, a free slot, and an Ethernet NIC whose ends are `wire`.
+/// Boots a guest with an HCA, a free slot, and an Ethernet NIC with the ends `wire`.
 async fn boot(
     lab: &Lab,
     run: &RunDir,

@@ -1,4 +1,4 @@
-//! Two guests, each with one HCA served by a daemon of its own, wired to each other over UDP.
+//! Two guests with one HCA each, connected over UDP, and one daemon per HCA.
 
 use agent::wire::{BindVfio, CloseHca, DeviceSelector, HcaInfo, HcrBase, OpenHca};
 use anyhow::{Context, Result};
@@ -9,21 +9,21 @@ use crate::lab::{Guest, Lab};
 use crate::run_dir::RunDir;
 use crate::vm::{Image, Vm};
 
-/// What a userspace driver needs in the guest.
+/// Modules that a user-space driver needs in the guest.
 pub(super) const VFIO_MODULES: &[&str] = &["vfio-pci", "vfio_iommu_type1"];
 
-/// One guest and its daemon.
+/// A guest and its daemon.
 #[derive(Debug)]
 pub(super) struct Node {
     pub(super) vm: Vm,
     pub(super) daemon: Daemon,
-    /// Where its driver issues commands.
+    /// Location of the command register that its driver uses.
     hcr: HcrBase,
-    /// Whether a guest with a kernel is around the agent.
+    /// Whether the agent runs in a guest with a kernel.
     in_guest: bool,
 }
 
-/// Two nodes of one fabric.
+/// Two nodes on one fabric.
 #[derive(Debug)]
 pub(super) struct Pair {
     pub(super) a: Node,
@@ -32,27 +32,27 @@ pub(super) struct Pair {
     run: RunDir,
 }
 
-/// Who sends.
+/// Which guest sends the messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Direction {
     /// Guest a is the requester.
     AToB,
-    /// Guest b is.
+    /// Guest b sends to guest a.
     BToA,
 }
 
 impl Pair {
-    /// Starts both daemons, then both guests side by side.
+    /// Starts both daemons, then both guests in parallel.
     pub(super) async fn start(lab: &Lab, scenario: &str) -> Result<Self> {
         Self::start_with_console(lab, scenario, "").await
     }
 
-    /// The same, with the console of one guest in the lab's hands.
+    /// Starts the pair, with access to the console of one guest.
     pub(super) async fn start_with_console(lab: &Lab, scenario: &str, guest: &str) -> Result<Self> {
         Self::start_as(lab, scenario, guest, [json!({}), json!({})]).await
     }
 
-    /// Both, with these options of their device interfaces.
+    /// Starts the pair with these options of the device interfaces.
     async fn start_as(lab: &Lab, scenario: &str, console: &str, options: [Value; 2]) -> Result<Self> {
         let run = lab.new_run(scenario)?;
         let started = Self::start_in(lab, &run, console, options).await;
@@ -61,13 +61,13 @@ impl Pair {
         Ok(Self { a, b, image, run })
     }
 
-    /// Starts both and brings both HCAs up, one driver using the HCR where the public driver has it, the other where
-    /// the interface document has it.
+    /// Starts the pair and initialises both HCAs. One driver uses the command register at the public driver's location,
+    /// the other at the interface document's.
     pub(super) async fn start_open(lab: &Lab, scenario: &str) -> Result<Self> {
         Self::start_open_as(lab, scenario, [json!({}), json!({})]).await
     }
 
-    /// The same with these options of the device interfaces of a and b.
+    /// Starts and initialises the pair with these interface options of a and b.
     pub(super) async fn start_open_as(lab: &Lab, scenario: &str, options: [Value; 2]) -> Result<Self> {
         let mut pair = Self::start_as(lab, scenario, "", options).await?;
         tokio::try_join!(pair.a.open(), pair.b.open())?;
@@ -97,17 +97,17 @@ impl Pair {
         ))
     }
 
-    /// Where to look when a case fails.
+    /// Names the files to inspect when a case fails.
     pub(super) fn hint(&self) -> String {
         format!("console output, logs, captures and command lines: {}", self.run.path().display())
     }
 
-    /// The folder of this run.
+    /// The directory of this run.
     pub(super) fn run(&self) -> &RunDir {
         &self.run
     }
 
-    /// Requester and responder of one direction.
+    /// Returns requester and responder of one direction.
     pub(super) fn towards(&mut self, direction: Direction) -> (&mut Vm, &mut Vm) {
         match direction {
             Direction::AToB => (&mut self.a.vm, &mut self.b.vm),
@@ -118,12 +118,12 @@ impl Pair {
     /// Kills guest a without warning, then attaches a new one to the same daemon.
     pub(super) async fn replace_a(&mut self, lab: &Lab) -> Result<()> {
         self.a.vm.kill().await?;
-        self.a.daemon.guest_gone().await?;
+        self.a.daemon.wait_for_disconnect().await?;
         self.a.vm = boot(lab, &self.run, &self.image, "a", &self.a.daemon, "").await?;
         self.a.open().await
     }
 
-    /// Ends the guests, then the daemons as an operator would. The captures are complete afterwards.
+    /// Shuts the guests down, then stops the daemons as an operator would. The captures are complete afterwards.
     pub(super) async fn stop(mut self) -> Result<()> {
         self.a.vm.kill().await?;
         self.b.vm.kill().await?;
@@ -133,7 +133,7 @@ impl Pair {
 }
 
 impl Node {
-    /// A guest whose HCA `daemon` serves.
+    /// Boots a guest whose HCA `daemon` serves.
     pub(super) async fn boot(
         lab: &Lab,
         run: &RunDir,
@@ -145,7 +145,7 @@ impl Node {
         Ok(Self { vm, daemon, hcr: HcrBase::Zero, in_guest: !lab.has_no_guests() })
     }
 
-    /// Gives the HCA to the userspace driver and brings it up.
+    /// Binds the HCA to the user-space driver and initialises it.
     pub(super) async fn open(&mut self) -> Result<()> {
         if self.in_guest {
             self.vm.call(BindVfio { device: DeviceSelector::default() }).await?;
@@ -153,7 +153,7 @@ impl Node {
         self.reopen(OpenHca::default()).await.map(drop)
     }
 
-    /// Brings an HCA up that is bound already.
+    /// Initialises an HCA that is already bound.
     pub(super) async fn reopen(&mut self, step: OpenHca) -> Result<HcaInfo> {
         let device = match self.in_guest {
             true => step.device,
@@ -162,7 +162,6 @@ impl Node {
         self.vm.call(OpenHca { hcr: self.hcr, device, ..step }).await
     }
 
-    /// Lets go of the HCA.
     pub(super) async fn close(&mut self) -> Result<()> {
         self.vm.call(CloseHca::default()).await.map(drop)
     }

@@ -1,4 +1,4 @@
-//! perftest between two guests: how its programs are run, what they print, and the figures by which devices are compared.
+//! perftest between two guests: how its programs run, their output, and the figures that compare devices.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -8,14 +8,14 @@ use anyhow::{Context, Result, bail, ensure};
 use crate::tools::{Exchange, Ready};
 use crate::vm::Vm;
 
-/// Where all of them wait for their client, unless `rdma_cm` makes their connections.
+/// Port on which programs wait for their client, unless they connect by `rdma_cm`.
 const PORT: u16 = 18515;
 const LIMIT: Duration = Duration::from_secs(120);
-/// How often a program may begin anew: where it is interrupted while it compares its processor's cycles with the clock, it
-/// takes them for zero a second, and its figure is infinite.
+/// Number of times that a program may be restarted. If it is interrupted while it calibrates CPU cycles against the
+/// clock, it computes a frequency of zero and an infinite figure.
 const CALIBRATIONS: usize = 3;
 
-/// Two guests that have devices which can reach each other; the server is at b.
+/// Two guests with devices on one network; the server runs at b.
 #[derive(Debug)]
 pub(super) struct Ends<'a> {
     pub(super) a: &'a mut Vm,
@@ -25,55 +25,55 @@ pub(super) struct Ends<'a> {
 /// A device that both guests have.
 #[derive(Clone, Debug)]
 pub(super) struct Device {
-    /// What tables call it.
+    /// Name of the device in tables.
     pub(super) title: &'static str,
-    /// Its name in each guest, a's first, and arguments that go with it, such as which GID to use.
+    /// Its name in each guest, a's first, and further arguments, such as the GID index.
     pub(super) names: [String; 2],
-    /// Address where the server is found.
+    /// IP address of the server.
     pub(super) server: String,
-    /// It takes the smaller one of a figure's numbers of messages.
+    /// Whether it uses the smaller number of messages of a figure.
     pub(super) slow: bool,
 }
 
-/// A figure that devices are compared by.
+/// A figure that compares devices.
 #[derive(Debug)]
 pub(super) struct Figure {
     program: &'static str,
     size: u32,
-    /// Messages, for a fast device and for a slow one.
+    /// Numbers of messages, for a fast and for a slow device.
     messages: [u32; 2],
-    /// What HCAs must reach, as a multiple of soft-RoCE's.
+    /// Required ratio of HCAs to soft-RoCE.
     pub(super) bound: Option<Bound>,
-    /// How often it is taken.
     rounds: usize,
     estimate: Estimate,
 }
 
-/// What stands for several values of a figure.
+/// How several values of a figure are combined.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Estimate {
-    /// What else a host does only takes away.
+    /// The best value, because other load on the host only slows a run down.
     Best,
-    /// For what goes faster or slower as the host happens to place threads on its processors: a value is of one placement or
-    /// another, and a median jumps between them.
+    /// The mean, for figures that depend on the host's placement of threads on CPUs. Each value belongs to one
+    /// placement, and a median would jump between them.
     Mean,
 }
 
-/// What a ratio must be.
+/// A requirement for a ratio.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Bound {
     AtLeast(f64),
     AtMost(f64),
 }
 
-/// What HCAs are compared by.
+/// The figures that compare HCAs.
 pub(super) const FIGURES: &[Figure] = &[
-    // Of both kinds so many that they take a quarter of a second or more: a moment's luck on either side is not the ratio.
+    // Enough messages of both kinds for a quarter of a second or more, so that short disturbances do not dominate the
+    // ratio.
     bounded(bandwidth("ib_write_bw", 65536, [4000, 200], Some(Bound::AtLeast(40.0)))),
     bounded(bandwidth("ib_write_bw", 1 << 20, [400, 20], Some(Bound::AtLeast(40.0)))),
     bounded(bandwidth("ib_send_bw", 65536, [4000, 60], None)),
     bounded(bandwidth("ib_read_bw", 65536, [4000, 60], None)),
-    // So many that threads are placed anew several times meanwhile.
+    // Enough messages that threads are placed anew several times meanwhile.
     typical(9, bandwidth("ib_send_bw", 64, [100_000, 2000], None)),
     latency("ib_write_lat", Some(Bound::AtMost(0.2))),
     latency("ib_send_lat", None),
@@ -88,7 +88,8 @@ const fn bounded(figure: Figure) -> Figure {
     Figure { rounds: 5, ..figure }
 }
 
-/// The mean, for a measurement is of one placement of the host's threads or another.
+/// Returns a latency figure with the mean of its values, because each value depends on the placement of the host's
+/// threads.
 const fn latency(program: &'static str, bound: Option<Bound>) -> Figure {
     typical(5, bandwidth(program, 64, [3000, 300], bound))
 }
@@ -102,17 +103,17 @@ impl Figure {
         self.program.ends_with("_lat")
     }
 
-    /// What its messages do: `write`, `read`, `send`.
+    /// Returns the operation of its messages: `write`, `read` or `send`.
     pub(super) fn operation(&self) -> &'static str {
         self.program.split('_').nth(1).unwrap_or_default()
     }
 
-    /// Bytes of a message.
+    /// Returns the size of a message in bytes.
     pub(super) const fn size(&self) -> u32 {
         self.size
     }
 
-    /// As results name it: operation, size and quantity.
+    /// Returns its name in results: operation, size and quantity.
     pub(super) fn key(&self) -> String {
         let size = match self.size {
             size if size >= 1 << 20 => format!("{}m", size >> 20),
@@ -123,12 +124,12 @@ impl Figure {
         format!("rc_{}_{size}_{quantity}", self.operation())
     }
 
-    /// Program and size.
+    /// Returns the name from program and size.
     pub(super) fn name(&self) -> String {
         format!("{} of {} bytes", self.program, self.size)
     }
 
-    /// The same as a row of a table begins.
+    /// Returns the first columns of its row in a table.
     pub(super) fn row(&self) -> String {
         format!("{:34}", format!("{} {} B, {}", self.program, self.size, self.unit()))
     }
@@ -137,7 +138,6 @@ impl Figure {
         if self.is_latency() { "us" } else { "MiB/s" }
     }
 
-    /// What stands for the values it took.
     fn estimate(&self, values: &[f64]) -> f64 {
         let values = values.iter().copied();
         match self.estimate {
@@ -146,7 +146,7 @@ impl Figure {
         }
     }
 
-    /// Its value for each of several devices, measured in turns; of a slow one once where nothing is judged by it.
+    /// Measures several devices in turn. A slow device is measured once if no requirement depends on it.
     pub(super) async fn in_turns(&self, ends: &mut Ends<'_>, devices: &[&Device]) -> Result<Vec<f64>> {
         let mut values = vec![Vec::new(); devices.len()];
         for round in 0..self.rounds {
@@ -159,7 +159,7 @@ impl Figure {
         Ok(values.iter().map(|values| self.estimate(values)).collect())
     }
 
-    /// Measures it once: bandwidth on average, or the typical latency.
+    /// Measures it once: the average bandwidth or the typical latency.
     pub(super) async fn take(&self, ends: &mut Ends<'_>, device: &Device) -> Result<f64> {
         let [fast, slow] = self.messages;
         let messages = if device.slow { slow } else { fast };
@@ -178,7 +178,7 @@ impl Figure {
 }
 
 impl Bound {
-    /// Judges a value as a multiple of another.
+    /// Checks the ratio of two values.
     pub(super) fn judge(self, value: f64, of: f64) -> Result<()> {
         let ratio = value / of;
         match self {
@@ -192,7 +192,7 @@ impl Bound {
         Ok(())
     }
 
-    /// How a case names it.
+    /// Returns its text in the name of a case.
     pub(super) fn text(self) -> String {
         match self {
             Self::AtLeast(ratio) => format!("at least {ratio} times"),
@@ -201,7 +201,7 @@ impl Bound {
     }
 }
 
-/// The heading of a table of figures: devices, then the ratios of the first to the others.
+/// Returns the heading of a table of figures: devices, then the ratios of the first to the others.
 pub(super) fn heading(devices: &[&Device]) -> String {
     let mut text = format!("\n{:34}", "");
     for device in devices {
@@ -214,12 +214,12 @@ pub(super) fn heading(devices: &[&Device]) -> String {
     text
 }
 
-/// A line of that table.
+/// Returns a row of that table.
 pub(super) fn table_line(figure: &Figure, values: &[f64]) -> String {
     table_row(&figure.row(), values)
 }
 
-/// Another, of this title.
+/// Returns a row with a different title.
 pub(super) fn table_row(title: &str, values: &[f64]) -> String {
     let mut text = format!("{title:34}");
     for value in values {
@@ -234,10 +234,10 @@ pub(super) fn table_row(title: &str, values: &[f64]) -> String {
     text
 }
 
-/// Runs a program of perftest on both sides; the rows of the client's table as numbers.
+/// Runs a perftest program on both sides. Returns the rows of the client's table as numbers.
 pub(super) async fn measure(ends: &mut Ends<'_>, command: &str, device: &Device) -> Result<Vec<Vec<f64>>> {
     let [of_a, of_b] = &device.names;
-    // Without -F it complains of processors whose frequency it cannot find out.
+    // Without -F, it warns about CPUs whose frequency is unknown.
     let server = format!("{command} -F -d {of_b}");
     let client = format!("{command} -F -d {of_a} {}", device.server);
     let ready = if is_by_cm(command) { Ready::Cm } else { Ready::Tcp(PORT) };
@@ -247,12 +247,12 @@ pub(super) async fn measure(ends: &mut Ends<'_>, command: &str, device: &Device)
     Ok(rows)
 }
 
-/// Whether `rdma_cm` makes the connections of a program.
+/// Returns whether the program connects by `rdma_cm`.
 pub(super) fn is_by_cm(command: &str) -> bool {
     command.contains(" -R")
 }
 
-/// Runs a program as [`measure`] does; it must report so many sizes.
+/// Runs a program as [`measure`] does, and checks how many sizes it reports.
 pub(super) async fn complete(
     ends: &mut Ends<'_>,
     command: &str,
@@ -264,7 +264,7 @@ pub(super) async fn complete(
     Ok(())
 }
 
-/// Lines that are all numbers, the first of them a size in bytes.
+/// Returns lines that consist of numbers, the first of them a size in bytes.
 fn rows(text: &str) -> Vec<Vec<f64>> {
     let numbers =
         |line: &str| line.split_whitespace().map(|word| word.parse().ok()).collect::<Option<Vec<f64>>>();
@@ -276,7 +276,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rows_are_the_lines_of_numbers() {
+    fn rows_are_numeric_lines() {
         let text = " Number of qps   : 1\t\tTransport type : IB\n\
              #bytes     #iterations    BW peak[MiB/sec]    BW average[MiB/sec]   MsgRate[Mpps]\n \
              65536      1000           612.04             611.98\t\t   0.009792\n---------------\n";
@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn a_figure_is_its_best_value_or_the_mean() {
+    fn figure_is_best_or_mean() {
         let values = [3.0, 1.0, 9.0, 2.0, 2.5];
         assert_eq!(bandwidth("ib_send_bw", 64, [1, 1], None).estimate(&values), 9.0);
         assert_eq!(latency("ib_send_lat", None).estimate(&values), 3.5);
@@ -292,13 +292,13 @@ mod tests {
     }
 
     #[test]
-    fn a_figure_is_named_by_operation_size_and_quantity() {
+    fn figure_name_has_operation_size_and_quantity() {
         assert_eq!(bandwidth("ib_send_bw", 65536, [1, 1], None).key(), "rc_send_64k_bw");
         assert_eq!(latency("ib_read_lat", None).key(), "rc_read_64b_latency");
     }
 
     #[test]
-    fn a_bound_holds_at_its_edge() {
+    fn limit_is_inclusive() {
         assert!(Bound::AtLeast(40.0).judge(80.0, 2.0).is_ok());
         assert!(Bound::AtLeast(40.0).judge(79.0, 2.0).is_err());
         assert!(Bound::AtMost(0.2).judge(2.0, 10.0).is_ok());

@@ -1,5 +1,5 @@
-//! rdma-core's own tests for devices, run in a guest as their own runner does, but for a process for each. What came of them
-//! is compared with what is known of a driver.
+//! rdma-core's own device tests in a guest. They run as with their own runner, but in one process each. The results are
+//! compared with the known results of a driver.
 
 use std::fs::File;
 use std::io::Write as _;
@@ -14,12 +14,12 @@ use crate::report::Report;
 use crate::vm::Vm;
 
 const PROGRAM: &str = include_str!("../../guest/rdma_core_tests.py");
-/// One test; loading all of them, uncompiled, comes before the first.
+/// Time limit of one test. Loading all modules, uncompiled, precedes the first.
 const LINE_TIMEOUT: Duration = Duration::from_secs(200);
 const ANSWER_MARGIN: Duration = Duration::from_secs(20);
 
-/// Modules of version 56 that any device is tested with. The others (`test_mlx5_*`, `test_efa*`) are about interfaces that
-/// only devices of their vendors have; without such a device the suite does not survive one of them.
+/// Modules of version 56 for any device. The others (`test_mlx5_*`, `test_efa*`) concern vendor-specific interfaces,
+/// and one of them breaks the suite without such a device.
 const MODULES: &[&str] = &[
     "test_addr",
     "test_atomic",
@@ -44,11 +44,11 @@ const MODULES: &[&str] = &[
     "test_tag_matching",
 ];
 
-/// A test that does not pass, since the driver's own source is in the way.
+/// A test that cannot pass because of the driver's own source.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Failure {
     pub(super) test: &'static str,
-    /// With the place in the driver.
+    /// The reason, with the place in the driver.
     pub(super) why: &'static str,
 }
 
@@ -56,44 +56,43 @@ pub(super) struct Failure {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Skip {
     pub(super) tests: &'static str,
-    /// Part of the reason it prints.
+    /// Part of the reason that it prints.
     pub(super) reason: &'static str,
     pub(super) why: &'static str,
 }
 
-/// See [`Skip`].
 pub(super) const fn skip(tests: &'static str, reason: &'static str, why: &'static str) -> Skip {
     Skip { tests, reason, why }
 }
 
-/// What is known of a driver.
+/// Known results of a driver.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Known {
-    /// Its device.
+    /// Name of the RDMA device.
     pub(super) device: &'static str,
     pub(super) failures: &'static [Failure],
-    /// The first that names a test holds for it. All of the lists count, one after the other.
+    /// Skips; the first entry that names a test applies to it. All lists are searched in order.
     pub(super) skips: &'static [&'static [Skip]],
-    /// Methods of the suite, "module.Class.method", that are in one process at a time, since the driver's own source loses
-    /// what two of them do at once.
+    /// Methods of the suite, "module.Class.method", that must not run in two processes at once, because of races in the
+    /// driver's own source.
     pub(super) turns: &'static [&'static str],
 }
 
-/// Tests of the suite, "module.Class.method", that do not wait for what they have sent, though their outcome depends on it:
-/// the completion queue is made smaller than the SENDs in flight, and a completion that comes after that finds no room, with
-/// any device (`irdma_uresize_cq` in uverbs.c, `mthca_resize_cq` in verbs.c).
+/// Tests of the suite, "module.Class.method", that need delays, because they do not wait for what they have sent. The
+/// completion queue is resized below the number of SENDs in flight, and a later completion does not fit, with any
+/// device (`irdma_uresize_cq` in uverbs.c, `mthca_resize_cq` in verbs.c).
 const PATIENT: &[&str] = &["test_cq.CQTest.test_resize_cq"];
 
-/// Makes a guest ready, whose next disk is that with the tests. The device is there already.
+/// Prepares a guest whose next disk contains the tests and whose device exists already.
 pub(super) async fn prepare(vm: &mut Vm) -> Result<()> {
-    // Some tests want huge pages first and look at what the device can do then.
+    // Some tests need huge pages even before they check the device's features.
     vm.run(&["sysctl", "-q", "vm.nr_hugepages=16"]).await?;
-    // Debian's base-files makes it when it is configured; our root is unpacked only.
+    // Debian's base-files creates it in a maintainer script, which does not run here.
     vm.run(&["mkdir", "-p", "/mnt"]).await?;
     vm.run(&["mount", "-o", "ro", "/dev/vdc", "/mnt"]).await.map(drop)
 }
 
-/// Runs the suite, a case for each of its modules. `log` becomes all that it says.
+/// Runs the suite, with one case for each of its modules. Its output goes to `log`.
 pub(super) async fn run(
     vm: &mut Vm,
     known: Known,
@@ -117,12 +116,12 @@ pub(super) async fn run(
         .await
 }
 
-/// What became of a test, as the program in the guest tells it.
+/// Result of a test, as the program in the guest reports it.
 #[derive(Clone, Debug, Deserialize)]
 struct Verdict {
     test: String,
     outcome: Outcome,
-    /// Why it skipped itself, or what went wrong.
+    /// Reason of the skip, or the error.
     text: String,
 }
 
@@ -140,7 +139,7 @@ struct Suite<'a> {
     known: Known,
     program: ProgramId,
     log: File,
-    /// The first of the module that is to be judged next.
+    /// First result of the module to be checked next.
     next: Option<Verdict>,
 }
 
@@ -158,12 +157,12 @@ impl<'a> Suite<'a> {
         Ok(suite)
     }
 
-    /// The module of the next test, or none when the last has been run.
+    /// Returns the module of the next test, or `None` after the last.
     fn next_module(&self) -> Option<String> {
         self.next.as_ref().map(|verdict| module(&verdict.test).to_owned())
     }
 
-    /// Follows the tests of a module to the first of another, and compares what became of them with what is pinned.
+    /// Compares the results of a module's tests with the pinned results, up to the first test of another module.
     async fn judge(&mut self, name: &str) -> Result<()> {
         let mut wrong = Vec::new();
         while let Some(verdict) = self.next.take_if(|verdict| module(&verdict.test) == name) {
@@ -174,13 +173,13 @@ impl<'a> Suite<'a> {
         Ok(())
     }
 
-    /// Waits for the next verdict, or the end.
+    /// Waits for the next result or the end.
     async fn step(&mut self) -> Result<()> {
         let timeout_ms = u32::try_from(LINE_TIMEOUT.as_millis())?;
         let step = Ask { program: self.program, line: None, timeout_ms };
         let line = match self.vm.call_within(LINE_TIMEOUT + ANSWER_MARGIN, step).await {
             Ok(said) => said.line,
-            // It has no more to say; whether it ended well is its status.
+            // The output has ended. The exit status shows whether the program succeeded.
             Err(error) => {
                 let end = crate::tools::wait(self.vm, self.program, LINE_TIMEOUT).await?;
                 ensure!(end.status == ExitStatus::Code(0), "{error:#}: {:?}: {}", end.status, end.stderr);
@@ -195,7 +194,7 @@ impl<'a> Suite<'a> {
 }
 
 impl Known {
-    /// How the outcome of a test differs from what is known of it.
+    /// Returns how the result of a test differs from the known result.
     fn surprise(&self, verdict: &Verdict) -> Option<String> {
         let Verdict { test, outcome, text } = verdict;
         let differs = |expected: &str| Some(format!("{test}: {outcome:?}, {expected}: {text}"));
@@ -219,7 +218,7 @@ impl Known {
         }
     }
 
-    /// Everything names modules that are run, and says why.
+    /// Checks that all entries name modules that run, and give a reason.
     #[cfg(test)]
     pub(super) fn check(&self) {
         let known = |test: &str| MODULES.contains(&module(test));
@@ -232,7 +231,7 @@ impl Known {
     }
 }
 
-/// `test_x` of `tests.test_x.Class.test_name`.
+/// Returns `test_x` of `tests.test_x.Class.test_name`.
 fn module(test: &str) -> &str {
     test.split('.').nth(1).unwrap_or(test)
 }
@@ -242,7 +241,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_is_pinned_may_differ_from_passing() {
+    fn only_pinned_tests_may_fail() {
         let verdict = |outcome: &str| -> Verdict {
             let line =
                 format!(r#"{{"test":"tests.test_mr.MRTest.test_x","outcome":"{outcome}","text":"no"}}"#);

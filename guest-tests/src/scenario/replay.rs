@@ -1,5 +1,5 @@
-//! Devices that stock drivers use are recorded, and `hcad replay` does all of it again without guest, QEMU and network, bit
-//! for bit.
+//! Devices used by stock drivers are recorded, and `hcad replay` repeats everything bit for bit without guest, QEMU and
+//! network.
 
 mod pair;
 mod sessions;
@@ -19,31 +19,31 @@ use crate::daemon::Interface;
 use crate::lab::Lab;
 use crate::report::{Report, line};
 
-/// Which sessions are recorded.
+/// Selects the sessions to record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Extent {
-    /// One of each driver, with its trace.
+    /// One session of each driver, with its trace.
     Core,
-    /// Ten devices, for a minute each, with what is drawn at random.
+    /// Ten devices for a minute each, with random operations.
     Random,
-    /// Those that the device's own tests replay, for them to be written anew.
+    /// The sessions that the device's own tests replay, to be recorded again.
     Kept,
 }
 
-/// Pairs of random sessions.
+/// Number of pairs of random sessions.
 const PAIRS: u64 = 5;
-/// How long programs are begun in each.
+/// Time during which new programs are started in each session.
 const MINUTE: Duration = Duration::from_secs(60);
-/// What the last of them may take, and what goes before and after.
+/// Time limit for the last program, and for setup and teardown.
 const MARGIN: Duration = Duration::from_secs(240);
 
-/// How often a frame meets each evil.
+/// Probability of each impairment per frame.
 const ONE_PERCENT: &str = "0.01";
 
-/// What shows that a pair has taken no harm.
+/// Program that shows that a pair still works.
 const AT_LAST: &str = "ibv_rc_pingpong -n 100";
 
-/// What drivers are loaded and what devices are made for.
+/// Interfaces of the loaded drivers and created devices.
 const INTERFACES: [Interface; 2] = [Interface::Mthca, Interface::E810];
 
 pub(super) async fn run(lab: &Lab, report: &mut Report, extent: Extent) -> Result<()> {
@@ -59,7 +59,7 @@ pub(super) async fn run(lab: &Lab, report: &mut Report, extent: Extent) -> Resul
     }
 }
 
-/// What a guest does to its device and the wire to both, in each way that there is.
+/// All kinds of events of a guest, its device and the link between both.
 async fn core(lab: &Lab, report: &mut Report, interface: Interface) -> Result<()> {
     let run = lab.new_run("replay")?;
     let hint = format!("console output, logs, traces and records: {}", run.path().display());
@@ -77,7 +77,7 @@ async fn core(lab: &Lab, report: &mut Report, interface: Interface) -> Result<()
     }
     report.case(&name("errors of all kinds"), &hint, storm::run(&mut pair, storm::ROUNDS)).await?;
     report.case(&name("the impairments are removed"), &hint, pair.make_wire_good()).await?;
-    report.case(&name("the link goes down and up"), &hint, pair.bounce_link()).await?;
+    report.case(&name("the link goes down and up"), &hint, pair.toggle_link()).await?;
     report.case(&name("a driver is reloaded"), &hint, pair.reload()).await?;
     report.case(&name("both devices still work"), &hint, pair.run(AT_LAST)).await?;
     let files = pair.files();
@@ -93,12 +93,12 @@ async fn core(lab: &Lab, report: &mut Report, interface: Interface) -> Result<()
 async fn random(lab: &Lab, report: &mut Report) -> Result<()> {
     let seed = match lab.chance().seed {
         Some(seed) => seed,
-        // Short enough to be typed.
+        // A short seed is easier to type.
         None => SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs() % 1_000_000,
     };
     line(&format!("      seed {seed}; repeat with: guest-lab run replay-random --seed {seed}"))?;
     for (session, interface) in (0..PAIRS).zip(INTERFACES.into_iter().cycle()) {
-        // All are kept until the next run, to be replayed elsewhere.
+        // All records are kept until the next run, so that they can be replayed elsewhere.
         let run = lab.new_run(&format!("replay-random-{session}"))?;
         let hint = format!("seed {seed}; consoles, logs and records: {}", run.path().display());
         let mut dice = ChaCha8Rng::seed_from_u64(seed);
@@ -135,7 +135,7 @@ async fn minute(pair: &mut Pair, dice: &mut ChaCha8Rng) -> Result<()> {
     line(&format!("      {programs} programs"))
 }
 
-/// A record is done again, and so is its trace, if there is one.
+/// Replays a record, and its trace if there is one.
 async fn same(lab: &Lab, files: &Files, traced: bool) -> Result<()> {
     line(&format!("      {}", files.replay(&lab.hcad()?).await?))?;
     if traced {

@@ -1,6 +1,7 @@
-//! A JingZhao HCA against Linux's soft-RoCE, unmodified in a stock guest: neither its transport nor its tools are ours.
+//! A JingZhao HCA with unmodified soft-RoCE in a stock guest, so that neither transport nor tools are the project's
+//! own.
 //!
-//! The soft-RoCE guest's virtio NIC is wired straight to the HCA's fabric: each frame is one UDP datagram.
+//! The virtio NIC of the soft-RoCE guest is connected directly to the HCA's fabric: each frame is one UDP datagram.
 
 pub(super) mod loss;
 mod matrix;
@@ -24,16 +25,16 @@ use crate::report::{Report, line};
 use crate::run_dir::RunDir;
 use crate::vm::Vm;
 
-/// How much of the matrix is run.
+/// Which part of the matrix runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Extent {
-    /// Every operation and role, and every size and path MTU with some of them.
+    /// Every operation and role, and some of them with every size and path MTU.
     Core,
-    /// Everything with everything.
+    /// All combinations of operations and sizes.
     Full,
-    /// What a lost packet cannot hurt: RC.
+    /// Operations that tolerate loss: RC.
     Lossy,
-    /// Every operation and role by IPv6, from link-local address to link-local address.
+    /// Every operation and role over IPv6 link-local addresses.
     Ipv6,
 }
 
@@ -48,10 +49,10 @@ impl Extent {
     }
 }
 
-/// The HCA's number. It follows from this how it is called.
+/// The HCA's number, from which its addresses are derived.
 const HCA: u16 = 1;
 
-/// The guests, and where they leave their traces.
+/// The guests and the directory of their output.
 struct Bench {
     run: RunDir,
     hca: Jingzhao<Node>,
@@ -91,7 +92,7 @@ impl Bench {
         let [mut hca, rxe] = HcaSpec::pair()?;
         hca.prefer_ipv6 = extent == Extent::Ipv6;
         let ip = if hca.prefer_ipv6 { link_local } else { ip };
-        // Verbs programs expect the area in front of datagrams.
+        // Verbs programs expect the GRH area before datagrams.
         hca.options = json!({ "ud_grh": true });
         let daemon = Daemon::start(&lab.hcad()?, &hca, run).await?;
         let nic = Nic { model: NicModel::Virtio, mac: mac(rxe.id), bind: rxe.bind, peer: hca.bind };
@@ -110,7 +111,7 @@ impl Bench {
         Ok((node, rxe_guest))
     }
 
-    /// Where to look when a case fails.
+    /// Names the files to inspect when a case fails.
     fn hint(&self) -> String {
         format!("console output, logs, captures and command lines: {}", self.run.path().display())
     }
@@ -124,7 +125,7 @@ impl Bench {
         Ok(())
     }
 
-    /// New queue pairs at both ends, connected to each other; the numbers of the HCA's and of rxe's.
+    /// Connects new queue pairs of both ends. Returns the numbers of the HCA's and of rxe's.
     async fn connect(&mut self, service: Service, mtu: u16) -> Result<[u32; 2]> {
         connect(&mut self.hca, &mut self.rxe, service, mtu).await
     }
@@ -137,7 +138,7 @@ impl Bench {
     }
 }
 
-/// A guest with soft-RoCE on a NIC of this number, by its IPv4 address.
+/// Boots a guest with soft-RoCE on a NIC of this number, with its IPv4 address.
 pub(super) async fn boot_rxe(lab: &Lab, run: &RunDir, id: u16, nic: Nic) -> Result<Stock> {
     let vm = rxe_guest(lab, run, id, nic).await?;
     Stock::open("rxe", vm, "rxe0", ip(id)).await
@@ -150,7 +151,7 @@ async fn rxe_guest(lab: &Lab, run: &RunDir, id: u16, nic: Nic) -> Result<Vm> {
     let address = format!("{}/16", ip(id));
     for command in [
         &["modprobe", "-a", "virtio_net", "rdma_rxe"][..],
-        // Room for a path MTU of 4096 and its headers.
+        // MTU for a path MTU of 4096 with its headers.
         &["ip", "link", "set", "eth0", "mtu", "4200", "up"],
         &["ip", "address", "add", &address, "dev", "eth0"],
         &["rdma", "link", "add", "rxe0", "type", "rxe", "netdev", "eth0"],
@@ -160,7 +161,7 @@ async fn rxe_guest(lab: &Lab, run: &RunDir, id: u16, nic: Nic) -> Result<Vm> {
     Ok(vm)
 }
 
-/// Addresses follow from the number, as those of HCAs do.
+/// The MAC is derived from the number, as for HCAs.
 pub(super) fn mac(id: u16) -> [u8; 6] {
     let [high, low] = id.to_be_bytes();
     [2, 0, 0, 0, high, low]
@@ -171,7 +172,7 @@ pub(super) fn ip(id: u16) -> IpAddr {
     Ipv4Addr::from([10, 77, high, low]).into()
 }
 
-/// The link-local address that follows from the MAC.
+/// Returns the link-local address derived from the MAC.
 fn link_local(id: u16) -> IpAddr {
     Ipv6Addr::from([0xfe80, 0, 0, 0, 0, 0xff, 0xfe00, id]).into()
 }

@@ -1,6 +1,6 @@
-//! Which scenarios run beside which: some are alone, the others fill the processors.
+//! Which scenarios run in parallel: some run alone, the others share the CPUs.
 //!
-//! A guest boots with all it is given and then mostly waits, so a scenario by itself takes little more than one processor.
+//! A guest uses all its CPUs to boot and then mostly waits, so a single scenario needs little more than one CPU.
 
 use std::num::NonZeroUsize;
 
@@ -11,11 +11,11 @@ use super::Scenario;
 use crate::lab::Lab;
 use crate::report::Report;
 
-/// Runs `scenarios`, up to `side_by_side` at a time of those that may have company, then the others one by one. With one at
-/// a time, in the order given.
+/// Runs up to `side_by_side` of the `scenarios` in parallel, then those that must run alone. If `side_by_side` is 1,
+/// the order is as given.
 ///
 /// # Errors
-/// When an outcome cannot be printed.
+/// An outcome cannot be printed.
 pub async fn run(
     scenarios: &[&'static Scenario],
     side_by_side: NonZeroUsize,
@@ -41,7 +41,7 @@ pub async fn run(
     Ok(())
 }
 
-/// What may run beside others, and what is alone.
+/// Separates scenarios that may run in parallel from those that must run alone.
 fn split(
     scenarios: &[&'static Scenario],
     side_by_side: NonZeroUsize,
@@ -54,7 +54,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn some_are_alone_and_one_at_a_time_keeps_the_order() {
+    fn exclusive_scenarios_run_alone() {
         let named = |name| Scenario::named(name).unwrap();
         let wanted = [named("speed-guests"), named("boot"), named("e810-speed"), named("mthca-probe")];
         let names = |list: Vec<&'static Scenario>| list.iter().map(|s| s.name).collect::<Vec<_>>();

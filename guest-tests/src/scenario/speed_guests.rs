@@ -1,6 +1,6 @@
-//! Figures of each HCA as guests measure them, as ratios to soft-RoCE: perftest on an E810, on `ib_mthca` and on soft-RoCE in
-//! the same guests, then the same messages by the lab's own driver on JingZhao HCAs in two other guests. `ci/bench --guests`
-//! runs it; the gate judges no rates, since they depend on what else runs on the host.
+//! Figures of each HCA, measured in guests, as ratios to soft-RoCE. perftest runs on an E810, on `ib_mthca` and on
+//! soft-RoCE in the same guests; then the lab's own driver transfers the same messages on JingZhao HCAs in two other
+//! guests. `ci/bench --guests` runs it. `ci/test` checks no rates, because they depend on the load of the host.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -23,22 +23,22 @@ use crate::report::{Report, line};
 use crate::run_dir::RunDir;
 
 const NAME: &str = "speed-guests";
-/// Of each figure and device; what is kept is the median.
+/// Number of measurements per figure and device. The median is stored.
 const ROUNDS: usize = 5;
-/// Columns of the table. The last is what the others are compared with.
+/// Columns of the table. The last is the reference of the others.
 const DEVICES: [&str; 4] = ["mthca", "jingzhao", "e810", "soft-roce"];
-/// What an E810 must reach of the rate of an `ib_mthca`.
+/// Minimum ratio of an E810's rate to that of an `ib_mthca`.
 const E810_OF_MTHCA: f64 = 0.7;
 const LIMIT: Duration = Duration::from_secs(120);
-/// As perftest has them under way.
+/// Number of outstanding messages, as in perftest.
 const DEPTH: u32 = 128;
 const LOG_SLOTS: u8 = 8;
-/// Messages of a run, by length: as much as takes a good part of a second.
+/// Number of bytes of a run, enough for a large part of a second.
 const RUN_BYTES: u32 = 256 << 20;
 const MESSAGES: u32 = 30_000;
 const ROUND_TRIPS: u32 = 1000;
 
-/// Values of a figure, by device; none where it has not been measured.
+/// Values of a figure by device; empty if it was not measured.
 struct Row {
     figure: &'static Figure,
     values: [Vec<f64>; DEVICES.len()],
@@ -51,7 +51,7 @@ impl Row {
         sorted.get(sorted.len() / 2).copied()
     }
 
-    /// What the devices must reach of each other: two indices of [`DEVICES`] and a ratio.
+    /// Returns the requirements: two indices of [`DEVICES`] and a ratio.
     fn bounds(&self) -> Vec<(usize, usize, Bound)> {
         let soft_roce = DEVICES.len() - 1;
         let beside_mthca = match self.figure.is_latency() {
@@ -116,7 +116,7 @@ pub(super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {
     report.case("the results are written", &hint, async { keep(&rows, run.file("speed.jsonl")) }).await
 }
 
-/// Two guests with JingZhao HCAs and a connection.
+/// Two connected guests with JingZhao HCAs.
 struct Pair {
     a: Node,
     b: Node,
@@ -128,7 +128,7 @@ impl Pair {
     async fn start(lab: &Lab, run: &RunDir) -> Result<Self> {
         let image = lab.image(run, VFIO_MODULES)?;
         let [a, b] = HcaSpec::pair()?;
-        // The names a and b are those of the other guests.
+        // The names a and b belong to the other guests.
         let specs = [HcaSpec { name: "c".into(), ..a }, HcaSpec { name: "d".into(), ..b }]
             .map(|spec| HcaSpec { capture: false, ..spec });
         let hcad = lab.hcad()?;
@@ -161,7 +161,7 @@ impl Pair {
         Ok(Self { a, b, ends, regions })
     }
 
-    /// A figure, in the unit that perftest has for it; none of what our driver cannot do.
+    /// Measures a figure in perftest's unit. Returns `None` if the driver does not support it.
     async fn take(&mut self, figure: &Figure) -> Result<Option<f64>> {
         let (op, is_latency, len) = (figure.operation(), figure.is_latency(), figure.size());
         Ok(match (op, is_latency) {
@@ -184,7 +184,7 @@ impl Pair {
         })
     }
 
-    /// Nanoseconds of messages, all of which are in one place as perftest has them.
+    /// Returns the time of messages in nanoseconds. All messages use the same bytes, as in perftest.
     #[expect(clippy::cast_precision_loss, reason = "a time for people")]
     async fn flow(&mut self, op: SendOp, len: u32, count: u32, depth: u32) -> Result<f64> {
         let send = SendFlow {
@@ -221,7 +221,7 @@ impl Pair {
         Ok(sent.elapsed_ns as f64)
     }
 
-    /// One way of a WRITE, microseconds.
+    /// Returns the one-way latency of a WRITE in microseconds.
     #[expect(clippy::cast_precision_loss, reason = "a time for people")]
     async fn ping_pong(&mut self, len: u32) -> Result<f64> {
         let [a, b] = self.regions;
@@ -248,7 +248,7 @@ impl Pair {
     }
 }
 
-/// A line a figure: what each device gives, and how often that is what soft-RoCE gives.
+/// Returns one line per figure: the value of each device and its ratio to soft-RoCE.
 fn table(rows: &[Row]) -> String {
     let mut text = format!("\n{:34}", "");
     for device in DEVICES {
@@ -271,7 +271,7 @@ fn table(rows: &[Row]) -> String {
     text + "\nxN: N times as much as soft-RoCE"
 }
 
-/// Writes the ratios as `ci/bench` does.
+/// Writes the ratios in the format of `ci/bench`.
 fn keep(rows: &[Row], file: PathBuf) -> Result<()> {
     let mut lines = String::new();
     for row in rows {
@@ -299,7 +299,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_table_says_how_often_a_device_is_what_soft_roce_is_and_leaves_out_what_there_is_not() {
+    fn table_shows_ratio_to_soft_roce() {
         let figure = &FIGURES[0];
         let values = [vec![90.0, 100.0, 300.0], Vec::new(), vec![50.0], vec![10.0, 11.0, 9.0]];
         let rows = [Row { figure, values }];

@@ -1,5 +1,5 @@
-//! Two guests with Debian's user space. Each has an HCA that a driver of its stock kernel drives, and an Ethernet NIC
-//! wired to the other's: for what tools tell each other outside RDMA, and for soft-RoCE to compare with.
+//! Two guests with a Debian root file system. Each has an HCA with a stock kernel driver, and an Ethernet NIC connected
+//! to the other's. Tools use the Ethernet for their out-of-band communication, and soft-RoCE runs on it for comparison.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -16,34 +16,34 @@ use crate::run_dir::RunDir;
 use crate::tools::{Ends, Exchange, await_text};
 use crate::vm::{Image, Vm};
 
-/// Name that the kernel gives the first device of `ib_mthca`.
+/// The kernel's name of the first device of `ib_mthca`.
 pub(super) const MTHCA: &str = "mthca0";
-/// Modules behind the tools: verbs for programs, management datagrams for programs, connections for programs.
+/// Modules for tools: verbs, management datagrams and connections in user space.
 const MODULES: &[&str] = &["ib_uverbs", "ib_umad", "rdma_ucm"];
-/// Room on the Ethernet for a path MTU of 4096 and its headers.
+/// MTU of the Ethernet for a path MTU of 4096 with its headers.
 pub(super) const ETHERNET_MTU: &str = "4200";
-/// Kernel messages of this level or worse are not to be there.
+/// Kernel messages of this level or more severe are errors.
 const WARNING: u8 = 4;
-/// Loading the driver, in an emulated guest of several on a busy host.
+/// Time limit for loading the driver while several emulated guests boot.
 const LOAD_TIMEOUT: Duration = Duration::from_secs(180);
-/// From the driver's start until its port is active. The driver waits a second for the device's reset.
+/// Time limit from the start of the driver until its port is active. The driver waits a second for the device's reset.
 const PORT_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// One guest, its HCA's daemon, and its place on the Ethernet.
+/// A guest, its HCA's daemon, and its Ethernet addresses.
 #[derive(Debug)]
 pub(super) struct StockNode {
     pub(super) vm: Vm,
     pub(super) daemon: Daemon,
     /// Number of the HCA, which is also its LID.
     pub(super) id: u16,
-    /// Address of its NIC.
+    /// IP address of its NIC.
     pub(super) ip: Ipv4Addr,
     place: Place,
-    /// Warnings of the kernel that are accounted for.
+    /// Number of kernel warnings already checked.
     old_warnings: usize,
 }
 
-/// What a guest finds around it.
+/// Sockets and addresses of a guest.
 #[derive(Debug)]
 struct Place {
     name: String,
@@ -65,7 +65,7 @@ impl Place {
     }
 }
 
-/// Two of them.
+/// Two guests with stock drivers.
 #[derive(Debug)]
 pub(super) struct StockPair {
     pub(super) a: StockNode,
@@ -75,12 +75,12 @@ pub(super) struct StockPair {
 }
 
 impl StockPair {
-    /// Starts daemons and guests. No driver of an HCA is loaded yet.
+    /// Starts daemons and guests without an HCA driver.
     pub(super) async fn start(lab: &Lab, scenario: &str) -> Result<Self> {
         Self::start_with(lab, lab.new_run(scenario)?, |spec| spec).await
     }
 
-    /// The same, whose drivers must keep to the interface, but for what is explained.
+    /// Starts the pair in strict mode, with permitted violations.
     pub(super) async fn start_strict(
         lab: &Lab,
         scenario: &str,
@@ -89,7 +89,7 @@ impl StockPair {
         Self::start_with(lab, lab.new_run(scenario)?, |spec| strict(Some(explained), spec)).await
     }
 
-    /// The same in a folder that there is, with HCAs that are otherwise.
+    /// Starts the pair in an existing directory, with modified HCAs.
     pub(super) async fn start_with(
         lab: &Lab,
         run: RunDir,
@@ -111,7 +111,7 @@ impl StockPair {
         let specs = HcaSpec::pair()?.map(|spec| {
             change(HcaSpec {
                 interface: Interface::Mthca,
-                // These tools move gigabytes.
+                // These tools transfer gigabytes.
                 capture: false,
                 trace: lab.trace(),
                 ..spec
@@ -130,17 +130,17 @@ impl StockPair {
         tokio::try_join!(self.a.load(), self.b.load()).map(drop)
     }
 
-    /// Runs a program of two ends, the server at b.
+    /// Runs a client and a server program, with the server at b.
     pub(super) async fn exchange(&mut self, exchange: &Exchange) -> Result<Ends> {
         exchange.run(&mut self.b.vm, &mut self.a.vm).await
     }
 
-    /// Its guests, for programs of perftest.
+    /// Returns its guests for perftest.
     pub(super) fn ends(&mut self) -> perftest::Ends<'_> {
         perftest::Ends { a: &mut self.a.vm, b: &mut self.b.vm }
     }
 
-    /// The HCA of both, for them.
+    /// Returns the HCA of both guests for perftest.
     pub(super) fn mthca(&self) -> Device {
         Device {
             title: "ib_mthca",
@@ -150,13 +150,13 @@ impl StockPair {
         }
     }
 
-    /// Neither kernel has warned of anything.
+    /// Checks that neither kernel has logged a warning.
     pub(super) async fn no_warnings(&mut self) -> Result<()> {
         self.a.no_warnings().await?;
         self.b.no_warnings().await
     }
 
-    /// Records the frames of both HCAs from now on.
+    /// Starts captures of both HCAs' frames.
     pub(super) async fn capture_on(&self) -> Result<()> {
         for node in [&self.a, &self.b] {
             let file = node.daemon.capture().display().to_string();
@@ -165,7 +165,7 @@ impl StockPair {
         Ok(())
     }
 
-    /// Records no more.
+    /// Stops the packet captures.
     pub(super) async fn capture_off(&self) -> Result<()> {
         for node in [&self.a, &self.b] {
             node.daemon.control(&["capture", "off"]).await?;
@@ -173,12 +173,12 @@ impl StockPair {
         Ok(())
     }
 
-    /// Where to look when a case fails.
+    /// Names the files to inspect when a case fails.
     pub(super) fn hint(&self) -> String {
         format!("console output, logs and command lines: {}", self.run.path().display())
     }
 
-    /// The folder of this run.
+    /// The directory of this run.
     pub(super) fn folder(&self) -> &Path {
         self.run.path()
     }
@@ -186,7 +186,7 @@ impl StockPair {
     /// Kills guest a without warning, then attaches a new one to the same daemon.
     pub(super) async fn replace_a(&mut self, lab: &Lab) -> Result<()> {
         self.a.vm.kill().await?;
-        self.a.daemon.guest_gone().await?;
+        self.a.daemon.wait_for_disconnect().await?;
         self.a.boot_again(lab, &self.run, &self.image).await
     }
 
@@ -196,7 +196,7 @@ impl StockPair {
         self.a.set_up().await
     }
 
-    /// Ends the guests, then the daemons as an operator would.
+    /// Shuts the guests down, then stops the daemons as an operator would.
     pub(super) async fn stop(mut self) -> Result<()> {
         self.a.vm.kill().await?;
         self.b.vm.kill().await?;
@@ -206,8 +206,8 @@ impl StockPair {
 }
 
 impl StockNode {
-    /// Starts one whose HCA and NIC have nobody to talk to, with these further disks. If it is judged, its driver must keep
-    /// to the interface, but for what is explained.
+    /// Starts a node without a peer, with these further disks. With `judged`, it is in strict mode with these permitted
+    /// violations.
     pub(super) async fn start_alone(
         lab: &Lab,
         run: &RunDir,
@@ -225,13 +225,13 @@ impl StockNode {
         Self::start(lab, run, &image, &spec, free_udp_ports()?, disks).await
     }
 
-    /// Ends the guest, then the daemon as an operator would.
+    /// Shuts the guest down, then stops the daemon as an operator would.
     pub(super) async fn stop(mut self) -> Result<()> {
         self.vm.kill().await?;
         self.daemon.stop().await
     }
 
-    /// Starts a daemon and its guest; `wire` is the NIC's end and the other.
+    /// Starts a daemon and its guest; `wire` contains the UDP addresses of the NIC and its peer.
     async fn start(
         lab: &Lab,
         run: &RunDir,
@@ -249,13 +249,13 @@ impl StockNode {
         Ok(node)
     }
 
-    /// A new guest on the same daemon.
+    /// Boots a new guest on the same daemon.
     async fn boot_again(&mut self, lab: &Lab, run: &RunDir, image: &Image) -> Result<()> {
         self.vm = lab.boot(run, image, self.place.guest()).await?;
         self.set_up().await
     }
 
-    /// Brings the Ethernet up. What the kernel has warned of until then is not about RDMA.
+    /// Brings the Ethernet up. Earlier kernel warnings do not concern RDMA.
     async fn set_up(&mut self) -> Result<()> {
         self.vm.run(&["modprobe", "virtio_net"]).await?;
         self.vm.run(&["ip", "link", "set", "eth0", "mtu", ETHERNET_MTU, "up"]).await?;
@@ -264,22 +264,20 @@ impl StockNode {
         Ok(())
     }
 
-    /// See [`load_mthca`].
     pub(super) async fn load(&mut self) -> Result<()> {
         load_mthca(&mut self.vm).await
     }
 
-    /// See [`port_is`].
     pub(super) async fn port_is(&mut self, state: &str) -> Result<()> {
         port_is(&mut self.vm, state).await
     }
 
-    /// Whether the RDMA core of its kernel reports the port's state in messages: that of 6.12 does not.
-    pub(super) async fn tells_port_state(&mut self) -> Result<bool> {
+    /// Returns whether the kernel logs the port's state. That of 6.12 does not.
+    pub(super) async fn logs_port_state(&mut self) -> Result<bool> {
         Ok(!self.vm.run(&["uname", "-r"]).await?.starts_with("6.12."))
     }
 
-    /// The kernel has warned of nothing that is not accounted for.
+    /// Checks that the kernel has logged no unexpected warning.
     pub(super) async fn no_warnings(&mut self) -> Result<()> {
         let new = self.new_warnings().await?;
         ensure!(
@@ -291,7 +289,7 @@ impl StockNode {
         Ok(())
     }
 
-    /// Warnings since they were last asked for, which are accounted for by that.
+    /// Returns warnings since the last call.
     pub(super) async fn new_warnings(&mut self) -> Result<Vec<String>> {
         let mut all = self.warnings().await?;
         let new = all.split_off(self.old_warnings.min(all.len()));
@@ -305,45 +303,45 @@ impl StockNode {
     }
 }
 
-/// Whether a kernel reports that a management datagram came while its port had no agent to answer by. The subnet manager of every
-/// HCA asks all others for their NodeInfo (IBTA 14.2.5.3) every ten seconds, as any subnet manager sweeps. `ib_core` opens QP0
-/// before it adds the port's agents and removes them before it closes QP0, so that a request that arrives in between is lost
-/// with this line. No sender can avoid that, and a real fabric shows the same.
+/// Returns whether a kernel reports that a management datagram arrived while its port had no agent to answer it. The
+/// subnet manager of every HCA queries NodeInfo of all others (IBTA 14.2.5.3) every ten seconds, as any subnet manager
+/// does. `ib_core` opens QP0 before it adds the port's agents, and removes them before it closes QP0. A request that
+/// arrives in between is lost with this message. No sender can avoid that, and real fabrics show the same.
 pub(super) fn is_unanswered_sweep(line: &str) -> bool {
     line.contains("infiniband mthca") && line.contains("Unable to find port agent")
 }
 
-/// An HCA whose driver is judged, but for what is explained, or not.
+/// Returns the settings of an HCA: with `judged`, in strict mode with these permitted violations.
 fn strict(judged: Option<&'static [Explained]>, spec: HcaSpec) -> HcaSpec {
     HcaSpec { strict: judged.is_some(), explained: judged.unwrap_or_default(), ..spec }
 }
 
-/// Loads `ib_mthca` and what tools need, and waits until its port is active.
+/// Loads `ib_mthca` and modules for tools, and waits until its port is active.
 pub(super) async fn load_mthca(vm: &mut Vm) -> Result<()> {
     vm.run_within(LOAD_TIMEOUT, &[&["modprobe", "-a", "ib_mthca"], MODULES].concat()).await?;
     port_is(vm, "4: ACTIVE").await
 }
 
-/// Puts a soft-RoCE device `rxe0` on a network device.
+/// Creates a soft-RoCE device `rxe0` on a network device.
 pub(super) async fn add_soft_roce(vm: &mut Vm, netdev: &str) -> Result<()> {
     vm.run(&[&["modprobe", "-a", "rdma_rxe"], MODULES].concat()).await?;
     vm.run(&["rdma", "link", "add", "rxe0", "type", "rxe", "netdev", netdev]).await.map(drop)
 }
 
-/// Waits for a state of the port of `mthca0`, as sysfs writes it.
+/// Waits for a state of the port of `mthca0`, in sysfs notation.
 async fn port_is(vm: &mut Vm, state: &str) -> Result<()> {
     let path = format!("/sys/class/infiniband/{MTHCA}/ports/1/state");
     await_text(vm, &[&path], &[state], PORT_TIMEOUT).await
 }
 
-/// The NIC of the guest whose HCA has this number; `wire` is its end and the other. Its MAC is not the HCA's: the two are on
-/// different networks, and are still told apart.
+/// Returns the NIC of the guest whose HCA has this number; `wire` contains its UDP address and its peer's. Its MAC
+/// differs from the HCA's to tell the networks apart.
 pub(super) fn nic(id: u16, [bind, peer]: [SocketAddr; 2]) -> Nic {
     let [high, low] = id.to_be_bytes();
     Nic { model: NicModel::Virtio, mac: [2, 0, 0, 1, high, low], bind, peer }
 }
 
-/// Address of that NIC.
+/// Returns the IP address of that NIC.
 pub(super) fn address(id: u16) -> Ipv4Addr {
     let [high, low] = id.to_be_bytes();
     Ipv4Addr::new(192, 168, high, low)
@@ -354,7 +352,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn unanswered_sweep_is_no_warning() {
+    fn unanswered_sweep_is_not_warning() {
         assert!(is_unanswered_sweep("infiniband mthca0: Unable to find port agent"));
         assert!(!is_unanswered_sweep("infiniband mthca0: Unable to find agent"));
         assert!(!is_unanswered_sweep("ib_mthca 0000:00:04.0: Catastrophic error detected"));

@@ -1,5 +1,5 @@
-//! Everything that happens to daemons, machines and guests, at random and at once, under traffic whose every message is
-//! checked: nobody notices but whoever it happens to.
+//! Random simultaneous disturbances of daemons, machines and guests, under traffic whose messages are all checked. Only
+//! the affected party may notice.
 //!
 //! ```text
 //! hcad-a   HCA a -- HCA b   stock guests a and b
@@ -9,12 +9,12 @@
 //! hcad-d   HCA d -'         stock guests c and d
 //! ```
 //!
-//! The first process is never ended: what is done to one of its HCAs is nothing to the others. The daemons of c and d
-//! are killed and stopped too; they are on a ring, whose memory they share. So are e and f, who send as fast as they can,
-//! if the seed is even; all others talk over UDP. Each of the pairs, the clients and the first process has a lane of its
-//! own, a plan ([`plan`]) drawn from the seed; lanes do not wait for each other. A lane knows what its own disturbance costs
-//! the connection: nothing, or an end that is gone, whose peer must then see exactly that. Anything else is a failure,
-//! wherever it comes from.
+//! The first process never ends, and a disturbance of one of its HCAs must not affect the others. The daemons of c and
+//! d are killed and stopped too; they are connected by a ring in shared memory. With an even seed, so are e and f,
+//! which send as fast as they can. All others use UDP. Each pair, the clients and the first process have their own
+//! lane: a plan ([`plan`]) drawn from the seed. Lanes do not wait for each other. A lane knows the expected effect of
+//! its own disturbance on the connection: none, or a lost end, which its peer must then report. Any other effect is a
+//! failure, whatever its cause.
 
 mod account;
 mod clients;
@@ -44,24 +44,23 @@ use crate::report::{Report, Skip, line};
 use crate::run_dir::RunDir;
 use crate::vm::Image;
 
-/// Code of the ACK timeout of all connections, 1.07 s; and what it and 7 retries make together, for which a requester
-/// puts up with a peer that is silent.
+/// Code of the ACK timeout of all connections, 1.07 s, and the time that it and 7 retries allow for a silent peer.
 const ACK_TIMEOUT: u8 = 18;
 const PATIENCE: Duration = Duration::from_micros(8 * (4096 << ACK_TIMEOUT) / 1000);
-/// Length of a run for which nothing else is said.
+/// Default duration of a run in minutes.
 const MINUTES: u64 = 5;
-/// Beyond it: for whatever was begun, and for what has not happened yet on a slow host.
+/// Additional time for disturbances that have begun or are still missing on a slow host.
 const MARGIN: Duration = Duration::from_secs(10 * 60);
 
-/// Looks at what daemons hold until two in a row find the same.
-const LOOKS: usize = 20;
-const BETWEEN_LOOKS: Duration = Duration::from_millis(500);
-/// Until daemons hold no more than before, for what has not happened yet on a slow host.
+/// Number of polls of the daemons' resources, until two successive ones agree.
+const POLLS: usize = 20;
+const POLL_INTERVAL: Duration = Duration::from_millis(500);
+/// Time limit for daemons to release resources on a slow host.
 const RELEASED: Duration = Duration::from_secs(60);
 
-/// What all lanes stand on.
+/// Common context of all lanes.
 #[derive(Debug)]
-struct Ground<'a> {
+struct LaneContext<'a> {
     lab: &'a Lab,
     run: &'a RunDir,
     image: &'a Image,
@@ -80,7 +79,7 @@ pub(super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {
     let timeline = Timeline::create(&run.file("timeline.log"))?;
     let hint = format!("seed {seed}; timeline, logs and consoles: {}", run.path().display());
     let image = lab.debian_image(&run).await?;
-    let ground = Ground { lab, run: &run, image: &image, seed, timeline: &timeline };
+    let ground = LaneContext { lab, run: &run, image: &image, seed, timeline: &timeline };
 
     let mut attacks = Vec::new();
     for attack in Attack::ALL {
@@ -96,10 +95,10 @@ pub(super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {
     let length = Duration::from_secs(60 * minutes);
     let name = format!("{minutes} minutes of disturbances");
     let failed = report.counts().failed;
-    report.case_within(length + MARGIN, &name, &hint, all.endure(length)).await?;
+    report.case_within(length + MARGIN, &name, &hint, all.run_plan(length)).await?;
     line(&timeline.summary())?;
     if report.counts().failed > failed {
-        // Lanes were cut off in the middle: what they left behind says nothing.
+        // Lanes were aborted, so their remaining resources mean nothing.
         return Ok(());
     }
     report.case("all guests still communicate", &hint, all.go_on()).await?;
@@ -110,7 +109,7 @@ pub(super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {
     report.case("the daemons exit cleanly on SIGTERM", &hint, all.stop()).await
 }
 
-/// Everybody, connected and talking.
+/// All pairs, connected and exchanging messages.
 struct All<'a> {
     seed: u64,
     guests: [Pair<'a>; 2],
@@ -119,7 +118,7 @@ struct All<'a> {
 }
 
 impl<'a> All<'a> {
-    async fn start(ground: &'a Ground<'a>, attacks: Vec<Attack>) -> Result<Self> {
+    async fn start(ground: &'a LaneContext<'a>, attacks: Vec<Attack>) -> Result<Self> {
         let [a, b, c, d, e, f, h, g] = specs(ground)?;
         let hcad = ground.lab.hcad()?;
         let shared = [a, b, e, f, h, g];
@@ -131,19 +130,19 @@ impl<'a> All<'a> {
         };
         let guest = |index| -> Result<_> {
             let (name, socket, control) = seat(index)?;
-            Ok(guests::Seat { name, socket, control, own: None })
+            Ok(guests::Attachment { name, socket, control, own: None })
         };
         let client = |index| -> Result<_> {
             let (name, socket, control) = seat(index)?;
-            Ok(clients::Seat { name, socket, control })
+            Ok(clients::Attachment { name, socket, control })
         };
         let alone = async |spec: HcaSpec| -> Result<_> {
             let daemon = Daemon::start(&hcad, &spec, ground.run).await?;
             let (name, socket, control) = (spec.name.clone(), daemon.socket().to_owned(), daemon.controls());
-            Ok(guests::Seat { name, socket, control, own: Some((spec, daemon)) })
+            Ok(guests::Attachment { name, socket, control, own: Some((spec, daemon)) })
         };
         let clients = Clients::start(ground, [client(2)?, client(3)?]).await?;
-        // One after the other: a host has few processors, and a guest that boots needs all of one.
+        // Start one pair after the other, because a booting guest needs a whole CPU.
         let near = Pair::start(ground, [guest(0)?, guest(1)?]).await?;
         let apart = Pair::start(ground, [alone(c).await?, alone(d).await?]).await?;
         let [hostile, bystander] = [seat(4)?, seat(5)?].map(|(_, socket, control)| (socket, control));
@@ -152,32 +151,36 @@ impl<'a> All<'a> {
         Ok(Self { seed: ground.seed, guests: [near, apart], clients, neighbour })
     }
 
-    async fn endure(&mut self, length: Duration) -> Result<()> {
+    async fn run_plan(&mut self, length: Duration) -> Result<()> {
         let until = Instant::now() + length;
         let seed = self.seed;
         let Self { guests: [near, apart], clients, neighbour, .. } = self;
         let disturbances = neighbour::Disturbance::with(&neighbour.attacks);
         tokio::try_join!(
-            near.endure(Plan::new(seed, 1, guests::Disturbance::GUEST), until),
-            apart.endure(Plan::new(seed, 2, guests::Disturbance::ALL), until),
-            clients.endure(Plan::new(seed, 3, clients::Disturbance::ALL), until),
-            neighbour.endure(Plan::new(seed, 4, &disturbances), until),
+            near.run_plan(Plan::new(seed, 1, guests::Disturbance::GUEST), until),
+            apart.run_plan(Plan::new(seed, 2, guests::Disturbance::ALL), until),
+            clients.run_plan(Plan::new(seed, 3, clients::Disturbance::ALL), until),
+            neighbour.run_plan(Plan::new(seed, 4, &disturbances), until),
         )
         .map(drop)
     }
 
     async fn go_on(&mut self) -> Result<()> {
         let [near, apart] = &mut self.guests;
-        tokio::try_join!(near.goes_on(), apart.goes_on(), self.clients.talk_during(async { Ok(()) }))
-            .map(drop)
+        tokio::try_join!(
+            near.expect_progress(),
+            apart.expect_progress(),
+            self.clients.talk_during(async { Ok(()) })
+        )
+        .map(drop)
     }
 
-    /// What the daemons hold once they have noticed that whoever asked them is gone too.
+    /// Returns the daemons' resources after they have noticed that the control client has disconnected.
     async fn accounts(&mut self) -> Result<Vec<(String, Account)>> {
         self.neighbour.settle().await?;
         let mut before = self.accounts_now()?;
-        for _ in 0..LOOKS {
-            sleep(BETWEEN_LOOKS).await;
+        for _ in 0..POLLS {
+            sleep(POLL_INTERVAL).await;
             let now = self.accounts_now()?;
             if before.iter().zip(&now).all(|((_, before), (_, now))| now.is_as_open_as(before)) {
                 return Ok(now);
@@ -204,7 +207,7 @@ impl<'a> All<'a> {
             let pairs = || before.iter().zip(&after);
             let is_like = pairs()
                 .try_for_each(|((name, before), (_, after))| after.is_like(before).context(name.clone()));
-            // A process gives back what its clients held a while after they have left.
+            // A process releases the resources of its clients a while after they have disconnected.
             if is_like.is_ok() || Instant::now() > deadline {
                 for ((name, before), (_, after)) in pairs() {
                     line(&format!("      {name}: {before}; then {after}"))?;
@@ -230,8 +233,8 @@ impl<'a> All<'a> {
     }
 }
 
-/// The HCAs `a` to `f`, `h` and `g`, numbered from 1 on; each knows one other.
-fn specs(ground: &Ground<'_>) -> Result<[HcaSpec; 8]> {
+/// Returns the HCAs `a` to `f`, `h` and `g`, numbered from 1. Each has one peer.
+fn specs(ground: &LaneContext<'_>) -> Result<[HcaSpec; 8]> {
     let ports = free_udp_ports::<8>()?;
     let [example, _] = HcaSpec::pair()?;
     let mut specs = ["a", "b", "c", "d", "e", "f", "h", "g"].map(|name| HcaSpec {
@@ -266,8 +269,13 @@ async fn take_port_down(control: &Control, length: Duration) -> Result<()> {
     control.ask(&["port", "up"]).await.map(drop)
 }
 
-/// Captures for a while. The file is not kept: what it holds is judged elsewhere, and it is long.
-async fn switch_capture(ground: &Ground<'_>, name: &str, control: &Control, length: Duration) -> Result<()> {
+/// Captures for a while. The file is large and not kept, because other tests check captures.
+async fn switch_capture(
+    ground: &LaneContext<'_>,
+    name: &str,
+    control: &Control,
+    length: Duration,
+) -> Result<()> {
     let file = ground.run.file(format!("{name}.capture"));
     control.ask(&["capture", "on", &file.display().to_string()]).await?;
     sleep(length).await;
@@ -279,6 +287,6 @@ async fn switch_capture(ground: &Ground<'_>, name: &str, control: &Control, leng
 }
 
 fn seed_of_now() -> Result<u64> {
-    // Short enough to be typed.
+    // A short seed is easier to type.
     Ok(SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs() % 1_000_000)
 }

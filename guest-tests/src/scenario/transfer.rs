@@ -1,4 +1,4 @@
-//! Moves messages over connections and checks every byte at both ends.
+//! Transfers messages over connections and checks every byte at both ends.
 
 use std::time::Duration;
 
@@ -8,34 +8,34 @@ use anyhow::{Result, ensure};
 use super::connection::{Connection, destroy_region, expect_stream, region};
 use super::pair::{Direction, Pair};
 
-/// Bytes before the first and after the last slot of a region, which nobody may write.
+/// Number of bytes before the first and after the last slot that must stay unchanged.
 const GUARD: u64 = 64;
-/// What the guards hold.
+/// Seed of the guard bytes.
 const GUARD_SEED: u64 = 0x6775_6172_6400;
-/// For all flows together; 16 MiB take a second or two on an idle machine.
+/// Time limit of all flows together; 16 MiB take a second or two on an idle machine.
 const TRAFFIC_TIMEOUT: Duration = Duration::from_secs(90);
 
 /// Messages of one kind on one connection.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Plan {
     pub(super) op: SendOp,
-    /// Bytes of a message.
+    /// Length of a message in bytes.
     pub(super) len: u32,
-    /// Messages, each in a slot of its own.
+    /// Number of messages, each in its own slot.
     pub(super) count: u32,
-    /// Work requests under one doorbell.
+    /// Number of work requests per doorbell.
     pub(super) batch: u32,
-    /// Payload in the WQE.
+    /// Whether the payload is inline in the WQE.
     pub(super) inline: bool,
-    /// Elements of the local scatter list, and for SEND of the remote one.
+    /// Number of elements of the local scatter list and, for SEND, of the remote one.
     pub(super) pieces: u32,
-    /// Byte of a page at which the regions begin.
+    /// Offset of the regions' start in a page.
     pub(super) page_offset: u32,
     pub(super) seed: u64,
 }
 
 impl Plan {
-    /// A few messages of this size, none of them aligned to anything.
+    /// Creates a plan of a few unaligned messages of this size.
     pub(super) fn new(op: SendOp, len: u32) -> Self {
         let count = match len {
             0..=4096 => 24,
@@ -56,16 +56,16 @@ impl Plan {
     }
 
     fn scatter(&self) -> Scatter {
-        // The gap is odd and larger than a page's rest, so that pieces cross pages at changing places.
+        // The gap is odd and larger than the rest of a page, so that segments cross pages at varying offsets.
         Scatter { pieces: self.pieces, gap: if self.pieces > 1 { 1501 } else { 0 } }
     }
 
-    /// Bytes from slot to slot where messages are gathered from or scattered to.
+    /// Returns the distance of slots in scattered memory.
     fn stride(&self) -> u64 {
         self.scatter().span(self.len).max(1)
     }
 
-    /// The same where the peer's memory is named by one address.
+    /// Returns the distance of slots in contiguous memory of the peer.
     fn flat_stride(&self) -> u64 {
         u64::from(self.len).max(1)
     }
@@ -74,7 +74,7 @@ impl Plan {
         self.op == SendOp::Read
     }
 
-    /// The responder names no memory of its own: its receive queue does.
+    /// Returns whether the receive queue determines the responder's memory.
     fn is_send(&self) -> bool {
         matches!(self.op, SendOp::Send | SendOp::SendImm)
     }
@@ -92,12 +92,12 @@ pub(super) struct Planned<'a> {
     pub(super) plan: Plan,
 }
 
-/// What was moved.
+/// Messages, bytes and time of a transfer.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Transfer {
     pub(super) messages: u64,
     pub(super) bytes: u64,
-    /// From the first post to the last completion, without filling and checking.
+    /// Time from the first post to the last completion, without filling and checking.
     pub(super) time: Duration,
 }
 
@@ -115,7 +115,7 @@ pub(super) async fn exchange(pair: &mut Pair, plans: &[Planned<'_>]) -> Result<V
         memory.push(prepare(pair, planned).await?);
     }
 
-    // Each direction's requester flow and responder flow go to opposite guests.
+    // Requester flow and responder flow of a direction go to different guests.
     let (mut to_a, mut to_b) = (Vec::new(), Vec::new());
     let mut places = Vec::new();
     for (planned, memory) in plans.iter().zip(&memory) {
@@ -214,7 +214,7 @@ fn send_flow(planned: &Planned<'_>, memory: &Memory) -> Flow {
     })
 }
 
-/// Immediates differ from message to message, and none of their bytes is zero.
+/// First immediate data. They differ between messages and contain no zero bytes.
 const FIRST_IMM: u32 = 0x8142_c3e1;
 
 fn receive_flow(planned: &Planned<'_>, memory: &Memory) -> Option<Flow> {
@@ -243,7 +243,7 @@ fn receive_flow(planned: &Planned<'_>, memory: &Memory) -> Option<Flow> {
 fn check_reports(plan: &Plan, sent: FlowReport, received: Option<FlowReport>) -> Result<()> {
     let count = u64::from(plan.count);
     let moved = (count, count * u64::from(plan.len));
-    // An empty message has nothing to compare.
+    // An empty message has no content to compare.
     let compared = |verified| plan.len == 0 || verified == count;
     ensure!((sent.messages, sent.bytes) == moved, "requester moved {sent:?}, expected {moved:?}");
     if plan.is_read() {
@@ -259,7 +259,7 @@ fn check_reports(plan: &Plan, sent: FlowReport, received: Option<FlowReport>) ->
     Ok(())
 }
 
-/// Looks at what the flows could not: what WRITE left at the responder, and that nothing else changed at either end.
+/// Checks what the flows could not: content written by WRITE at the responder, and unchanged memory at both ends.
 async fn check_memory(pair: &mut Pair, planned: &Planned<'_>, memory: &Memory) -> Result<()> {
     let plan = &planned.plan;
     let (requester_vm, responder_vm) = pair.towards(planned.direction);
@@ -274,7 +274,7 @@ async fn check_memory(pair: &mut Pair, planned: &Planned<'_>, memory: &Memory) -
             expect_stream(requester_vm, part, &format!("message {i} at the requester")).await?;
             position += u64::from(len);
         }
-        // What a SEND brought was compared as it came.
+        // The content of a SEND was compared on arrival.
         if !plan.is_send() {
             let off = slot(plan.flat_stride());
             let part = Verify { mr: responder.id, off, len: plan.len.into(), seed, position: 0 };

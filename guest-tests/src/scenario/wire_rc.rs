@@ -1,7 +1,7 @@
-//! RC against a peer of single packets: what the responder answers, and what the requester makes of answers.
+//! RC with a peer that sends single packets: answers of the responder, and the requester's reaction to answers.
 //!
-//! The HCA is driven over its vfio-user socket, without a guest. The peer knows nothing of hcad's encoder: scapy builds
-//! and reads every packet, and checks every ICRC.
+//! The HCA is driven over its vfio-user socket, without a guest. The peer is independent of hcad's encoder: scapy
+//! builds and parses every packet, and checks every ICRC.
 
 mod link;
 mod requester;
@@ -21,14 +21,14 @@ use crate::lab::Lab;
 use crate::packet_peer::Peer;
 use crate::report::Report;
 
-/// A behaviour and the function that shows it on a fresh connection.
+/// A behaviour, and the function that tests it on a new connection.
 struct Case {
     name: &'static str,
     attributes: Attributes,
     run: fn(&mut Link<'_>) -> Result<()>,
 }
 
-/// The HCA's driver, its peer and its operator.
+/// The HCA's driver, its peer and its daemon.
 #[derive(Debug)]
 struct Bench {
     agent: Agent,
@@ -74,7 +74,7 @@ pub(super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {
         }
     }
     drop(bench);
-    report.case("the daemon is still running", &hint, async { daemon.guest_gone().await }).await?;
+    report.case("the daemon is still running", &hint, async { daemon.wait_for_disconnect().await }).await?;
     report.case("the daemon exits cleanly on SIGTERM", &hint, daemon.stop()).await
 }
 

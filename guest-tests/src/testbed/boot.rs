@@ -1,4 +1,4 @@
-//! From a wish to guests that take commands: daemons, machines, network, folders, drivers.
+//! Boots the guests of a testbed: daemons, machines, network, folders, drivers.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use tokio::sync::mpsc;
 
-use super::Wanted;
+use super::UpOptions;
 use super::commands::{MOST_COMMANDS, Ports};
 use super::kind::{Device, Kind};
 use super::name::GuestName;
@@ -20,18 +20,18 @@ use crate::run_dir::RunDir;
 use crate::tools::await_text;
 use crate::vm::{Image, Vm};
 
-/// Room on the Ethernet for a path MTU of 4096 and its headers.
+/// MTU of the Ethernet for a path MTU of 4096 with its headers.
 const ETHERNET_MTU: &str = "4200";
-/// Loading drivers, in an emulated guest of several on a busy host.
+/// Time limit for loading drivers while several emulated guests boot.
 const LOAD_TIMEOUT: Duration = Duration::from_secs(180);
-/// From the driver's start until its port is active.
+/// Time limit from the start of the driver until its port is active.
 const PORT_TIMEOUT: Duration = Duration::from_secs(30);
-/// Where a guest has what makes its RDMA device's network ready.
+/// Path of the script in a guest that sets up the RDMA device's network.
 pub(super) const NETWORK_SCRIPT: &str = "/run/hcad/network";
-/// Level of messages that the console shows: information too, which is what drivers tell their authors.
+/// Console log level: informational messages too, because driver authors need them.
 const CONSOLE_LEVEL: &str = "7";
 
-/// A guest that takes commands.
+/// A guest that accepts commands.
 #[derive(Debug)]
 pub(super) struct Booted {
     pub(super) place: Place,
@@ -40,35 +40,35 @@ pub(super) struct Booted {
     pub(super) ports: Ports,
 }
 
-/// Who a guest is among the others.
+/// Addresses and device of a guest.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Place {
     pub(super) name: GuestName,
-    /// Number of its HCA, from which addresses follow.
+    /// Number of its HCA, from which addresses are derived.
     pub(super) id: u16,
     pub(super) device: Device,
-    /// Soft-RoCE has a NIC of its own on the fabric of HCAs.
+    /// Whether soft-RoCE uses a NIC on the fabric of the HCAs.
     among_hcas: bool,
 }
 
 impl Place {
-    /// Places of all guests wanted.
-    pub(super) fn all(wanted: &Wanted) -> Vec<Self> {
+    /// Returns the places of all guests.
+    pub(super) fn all(wanted: &UpOptions) -> Vec<Self> {
         let among_hcas = wanted.kind == Kind::Mixed;
         let place = |(name, id)| Self { name, id, device: wanted.kind.of_guest(id), among_hcas };
         GuestName::first(wanted.count).zip(1..).map(place).collect()
     }
 
-    /// Address on the Ethernet between the guests.
+    /// Returns its address on the Ethernet between the guests.
     pub(super) fn ip(self) -> Ipv4Addr {
         let [high, low] = self.id.to_be_bytes();
         Ipv4Addr::new(192, 168, high, low)
     }
 
-    /// Address through the HCA, where the driver makes a network device of it.
+    /// Returns its address on the HCA's network device, if the driver creates one.
     pub(super) fn rdma_ip(self) -> Option<Ipv4Addr> {
         let [high, low] = self.id.to_be_bytes();
-        // That by which HCAs of other kinds know whoever has this number.
+        // The address with which HCAs of other kinds reach this number.
         let on_fabric = Ipv4Addr::new(10, 77, high, low);
         match self.device {
             Device::Rxe if !self.among_hcas => Some(self.ip()),
@@ -77,32 +77,32 @@ impl Place {
         }
     }
 
-    /// Whether it has a NIC on the fabric of HCAs, beside none of its own.
+    /// Returns whether it has a NIC on the fabric of the HCAs and no HCA.
     const fn is_nic_on_fabric(self) -> bool {
         self.among_hcas && matches!(self.device, Device::Rxe)
     }
 
-    /// Of the NIC on that Ethernet.
+    /// Returns the MAC of the NIC on that Ethernet.
     fn mac(self) -> [u8; 6] {
         let [high, low] = self.id.to_be_bytes();
         [2, 0, 0, 1, high, low]
     }
 
-    /// Of a NIC on the fabric, as HCAs have it.
+    /// Returns the MAC of a NIC on the fabric, as for HCAs.
     fn mac_on_fabric(self) -> [u8; 6] {
         let [high, low] = self.id.to_be_bytes();
         [2, 0, 0, 0, high, low]
     }
 }
 
-/// Boots all guests at once, telling `events` how far each is.
+/// Boots all guests at once and reports their progress to `events`.
 ///
 /// # Errors
-/// When one does not come up.
+/// A guest does not boot.
 pub(super) async fn all(
     lab: &Lab,
     run: &RunDir,
-    wanted: &Wanted,
+    wanted: &UpOptions,
     events: &mpsc::UnboundedSender<Event>,
 ) -> Result<(Vec<Booted>, Switch)> {
     let image = lab.debian_image(run).await?;
@@ -112,24 +112,24 @@ pub(super) async fn all(
     let switch = Switch::start(&ethernet).await?;
     let mut boots = Vec::new();
     for (((&place, end), &bind), &peer) in places.iter().zip(specs).zip(&ethernet).zip(switch.ends()) {
-        let guest = One { lab, run, image: &image, wanted, places: &places, events };
+        let guest = GuestBoot { lab, run, image: &image, wanted, places: &places, events };
         let nic = Nic { model: NicModel::Virtio, mac: place.mac(), bind, peer };
         boots.push(guest.boot(place, end, nic));
     }
     Ok((try_all(boots).await?, switch))
 }
 
-/// An end of the fabric.
+/// The fabric device of a guest.
 enum End {
-    /// Of an HCA.
+    /// The fabric of an HCA.
     Hca(HcaSpec),
-    /// Of a NIC, by way of an HCA.
+    /// A NIC, connected through an HCA.
     Nic(Nic),
-    /// Of nobody: a guest has neither.
+    /// The guest has neither.
     None,
 }
 
-/// Wires the fabric of HCAs. NICs on it are behind the first of them.
+/// Connects the fabric of the HCAs. NICs on it are connected to the first HCA.
 fn fabric(places: &[Place]) -> Result<Vec<End>> {
     let mut specs = HcaSpec::mesh_of(places.len())?;
     let is_hca = |place: &Place| place.device.interface().is_some();
@@ -154,7 +154,7 @@ fn fabric(places: &[Place]) -> Result<Vec<End>> {
     Ok(places.iter().zip(specs).map(end).collect())
 }
 
-/// Runs all at once; the first error ends the others.
+/// Runs all futures at once. The first error cancels the others.
 async fn try_all<T>(futures: Vec<impl Future<Output = Result<T>>>) -> Result<Vec<T>> {
     let mut pending: Vec<_> = futures.into_iter().map(Box::pin).map(Some).collect();
     let mut done: Vec<Option<T>> = pending.iter().map(|_| None).collect();
@@ -180,19 +180,19 @@ async fn try_all<T>(futures: Vec<impl Future<Output = Result<T>>>) -> Result<Vec
     Ok(done.into_iter().flatten().collect())
 }
 
-/// What it takes to boot one.
-struct One<'a> {
+/// Everything needed to boot one guest.
+struct GuestBoot<'a> {
     lab: &'a Lab,
     run: &'a RunDir,
     image: &'a Image,
-    wanted: &'a Wanted,
+    wanted: &'a UpOptions,
     places: &'a [Place],
     events: &'a mpsc::UnboundedSender<Event>,
 }
 
-impl One<'_> {
+impl GuestBoot<'_> {
     async fn boot(self, place: Place, end: End, ethernet: Nic) -> Result<Booted> {
-        self.tell(place, Stage::Booting);
+        self.report(place, Stage::Booting);
         let name = place.name.to_string();
         let mut nics = vec![ethernet];
         let daemon = match (end, place.device.interface()) {
@@ -232,9 +232,9 @@ impl One<'_> {
         };
         let mut vm = self.lab.boot(self.run, self.image, guest).await?;
         let ports = Ports::new(vm.take_commands());
-        self.tell(place, Stage::SettingUp);
+        self.report(place, Stage::SettingUp);
         self.set_up(place, &mut vm, &ports).await.with_context(|| format!("cannot set up guest {name}"))?;
-        self.tell(place, Stage::Ready);
+        self.report(place, Stage::Ready);
         Ok(Booted { place, vm, daemon, ports })
     }
 
@@ -302,18 +302,18 @@ impl One<'_> {
         Ok(())
     }
 
-    fn tell(&self, place: Place, stage: Stage) {
-        // Without anybody to tell the guests are to end, which is seen elsewhere.
+    fn report(&self, place: Place, stage: Stage) {
+        // If no receiver is left, the guests end anyway.
         let _ = self.events.send(Event::Guest { name: place.name, stage });
     }
 }
 
-/// What makes the RDMA device's network ready, whenever its driver was loaded, if anything is to be done.
+/// Returns the script that sets up the RDMA device's network after each load of its driver, if needed.
 fn network(place: Place) -> Option<String> {
     let ip = place.rdma_ip()?;
     Some(match place.device {
         Device::Mthca | Device::Jingzhao => return None,
-        // The network device of the card, whose name follows from its bus.
+        // The network device of the card, whose name depends on its bus.
         Device::E810 => format!(
             "for d in /sys/class/net/*; do case $(readlink $d/device/driver) in */ice) \
              ip link set ${{d##*/}} up && ip address replace {ip}/16 dev ${{d##*/}};; esac; done"
@@ -329,7 +329,8 @@ fn network(place: Place) -> Option<String> {
     })
 }
 
-/// A piece of a script that makes `$n` the interface with this address: names follow the order in which NICs were found.
+/// Returns shell code that sets `$n` to the interface with this address. Interface names depend on the order of
+/// detection.
 fn find_interface(mac: [u8; 6]) -> String {
     let mac = mac.map(|byte| format!("{byte:02x}")).join(":");
     format!("for d in /sys/class/net/*; do [ \"$(cat $d/address)\" = {mac} ] && n=${{d##*/}}; done;")

@@ -1,5 +1,4 @@
-//! A guest's ports for commands, at the supervisor: who has which, and the relay between a port and whoever started the
-//! command.
+//! Exec ports of a guest, at the supervisor: their allocation, and the relay between a port and a user's connection.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -13,19 +12,19 @@ use tokio::sync::watch;
 
 use super::frames;
 
-/// Bound: commands that run in a guest at once.
+/// Limit of concurrent commands in a guest.
 pub(super) const MOST_COMMANDS: usize = 12;
-/// Bound: what the lab itself keeps of an output.
+/// Limit of output that the lab itself stores.
 const LONGEST_OUTPUT: usize = 1 << 20;
 
-/// The ports of one guest.
+/// The exec ports of one guest.
 #[derive(Clone, Debug)]
 pub(super) struct Ports {
     free: Arc<Mutex<Vec<Port>>>,
     count: usize,
 }
 
-/// A port that carries nothing now.
+/// A port that is idle.
 #[derive(Debug)]
 struct Port {
     input: BufReader<OwnedReadHalf>,
@@ -33,7 +32,7 @@ struct Port {
 }
 
 impl Ports {
-    /// Those of a guest that has just booted.
+    /// Creates the ports of a guest that has just booted.
     pub(super) fn new(streams: Vec<UnixStream>) -> Self {
         let port = |stream: UnixStream| {
             let (input, output) = stream.into_split();
@@ -43,15 +42,15 @@ impl Ports {
         Self { count: free.len(), free: Arc::new(Mutex::new(free)) }
     }
 
-    /// Commands that run.
+    /// Number of commands that run.
     pub(super) fn busy(&self) -> usize {
         self.count - self.lock().len()
     }
 
-    /// A port for one command.
+    /// Allocates a port for one command.
     ///
     /// # Errors
-    /// When all are taken.
+    /// All ports are in use.
     pub(super) fn take(&self) -> Result<Taken> {
         let port = self.lock().pop();
         ensure!(
@@ -62,10 +61,10 @@ impl Ports {
         Ok(Taken { port, home: self.clone() })
     }
 
-    /// Runs a command of the lab's own to its end, which must be success, and returns what it printed.
+    /// Runs a command of the lab itself, which must succeed, and returns its output.
     ///
     /// # Errors
-    /// When it cannot be started or fails, with what it complained about, or the guest is gone.
+    /// The command cannot be started or fails; the error contains its standard error. Or the guest has ended.
     pub(super) async fn run(&self, argv: &[&str], input: &[u8]) -> Result<String> {
         let mut port = self.take()?.begin()?;
         let owned = argv.iter().map(|&word| word.to_owned()).collect();
@@ -108,8 +107,7 @@ fn append(kept: &mut Vec<u8>, bytes: &[u8]) {
     kept.extend_from_slice(&bytes[..bytes.len().min(room)]);
 }
 
-/// A port that somebody has. It becomes free again when its command has ended, or was never started, and is given up when
-/// nobody knows.
+/// An allocated port. It is freed when its command has ended or was never started, and closed if its state is unknown.
 #[derive(Debug)]
 pub(super) struct Taken {
     port: Option<Port>,
@@ -123,11 +121,11 @@ impl Drop for Taken {
 }
 
 impl Taken {
-    /// Starts a command and carries what its user and the guest say to each other until it has ended. When the user goes
-    /// away, the command is ended.
+    /// Starts a command and relays frames between user and guest until it has ended. If the user disconnects, the
+    /// command is ended.
     ///
     /// # Errors
-    /// When the guest is gone, or says what is no frame.
+    /// The guest has ended or sends an invalid frame.
     pub(super) async fn relay(
         mut self,
         start: Start,
@@ -148,13 +146,13 @@ impl Taken {
         Ok(())
     }
 
-    /// The port, from when on it is not known to be free.
+    /// Returns the port, whose state is unknown from now on.
     fn begin(&mut self) -> Result<Port> {
         self.port.take().context("the command port is already in use")
     }
 }
 
-/// From the user to the guest, until the command has ended.
+/// Relays frames from the user to the guest until the command has ended.
 async fn forward(
     mut user: impl AsyncRead + Unpin,
     guest: &mut OwnedWriteHalf,
@@ -164,11 +162,11 @@ async fn forward(
         let frame = tokio::select! {
             biased;
             _ = end.wait_for(|ended| *ended) => return Ok(()),
-            // What was read of a frame is lost when the command ends, and nobody waits for it.
+            // A partial frame is lost when the command ends, but is no longer needed.
             frame = frames::read::<ToGuest>(&mut user) => frame,
         };
         match frame {
-            // It has been started.
+            // The command was already started.
             Ok(Some(ToGuest::Start(_))) => {}
             Ok(Some(frame)) => frames::write(guest, &frame).await?,
             Ok(None) | Err(_) => {
@@ -179,7 +177,7 @@ async fn forward(
     }
 }
 
-/// From the guest to the user; when the user is gone, to nobody.
+/// Relays frames from the guest to the user, or discards them after the user has disconnected.
 async fn backward(guest: &mut (impl AsyncRead + Unpin), mut user: impl AsyncWrite + Unpin) -> Result<()> {
     let mut listens = true;
     loop {
@@ -196,14 +194,14 @@ async fn backward(guest: &mut (impl AsyncRead + Unpin), mut user: impl AsyncWrit
 mod tests {
     use super::*;
 
-    /// A guest whose one port is answered by hand.
+    /// Returns a guest with one port that the test answers.
     fn guest() -> (Ports, UnixStream) {
         let (ours, theirs) = UnixStream::pair().unwrap();
         (Ports::new(vec![ours]), theirs)
     }
 
     #[tokio::test]
-    async fn a_command_passes_through_and_its_port_is_free_again() {
+    async fn finished_command_frees_port() {
         let (ports, mut guest) = guest();
         let (user, ours) = UnixStream::pair().unwrap();
         let (read, write) = ours.into_split();
@@ -228,7 +226,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_user_who_goes_away_ends_the_command_and_the_port_is_free_when_it_has_ended() {
+    async fn disconnected_user_ends_command() {
         let (ports, mut guest) = guest();
         let (user, ours) = UnixStream::pair().unwrap();
         let (read, write) = ours.into_split();
@@ -244,14 +242,14 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_port_that_was_not_used_is_free_again() {
+    async fn unused_port_is_freed() {
         let (ports, _guest) = guest();
         drop(ports.take().unwrap());
         assert_eq!(ports.busy(), 0);
     }
 
     #[tokio::test]
-    async fn a_port_whose_guest_has_ended_is_given_up() {
+    async fn port_of_ended_guest_is_released() {
         let (ports, guest) = guest();
         drop(guest);
         assert!(ports.run(&["true"], b"").await.is_err());
@@ -259,7 +257,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn input_of_the_labs_own_keeps_to_the_window() {
+    async fn lab_input_respects_window() {
         let (ports, mut guest) = guest();
         let input = vec![7; 2 * INPUT_WINDOW];
         let serve = tokio::spawn(async move {

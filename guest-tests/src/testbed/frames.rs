@@ -5,10 +5,10 @@ use std::io;
 use agent::wire::exec::{Frame, HEADER, parse_header};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 
-/// Reads one frame; none at the end of the input. To be given up only together with the input.
+/// Reads one frame, or `None` at the end of the input. Cancel only if the input is dropped too.
 ///
 /// # Errors
-/// The input ends inside a frame or cannot be read, or what it holds is none.
+/// The input ends inside a frame, cannot be read, or contains an invalid frame.
 pub(super) async fn read<F: Frame>(input: &mut (impl AsyncRead + Unpin)) -> io::Result<Option<F>> {
     let mut header = [0; HEADER];
     if input.read(&mut header[..1]).await? == 0 {
@@ -21,10 +21,10 @@ pub(super) async fn read<F: Frame>(input: &mut (impl AsyncRead + Unpin)) -> io::
     Ok(Some(F::of_parts(kind, payload)?))
 }
 
-/// Writes one frame. To be given up only together with the output.
+/// Writes one frame. Cancel only if the output is dropped too.
 ///
 /// # Errors
-/// When it cannot be written.
+/// The frame cannot be written.
 pub(super) async fn write(output: &mut (impl AsyncWrite + Unpin), frame: &impl Frame) -> io::Result<()> {
     output.write_all(&frame.to_bytes()).await
 }

@@ -1,4 +1,4 @@
-//! Kinds of testbeds, and what their guests have: which HCA, which driver, which name the driver's device gets.
+//! Kinds of testbeds: HCA, driver and device name of their guests.
 
 use serde::{Deserialize, Serialize};
 
@@ -22,7 +22,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// As users type it.
+    /// Returns its name on the command line.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Mthca => "mthca",
@@ -33,7 +33,7 @@ impl Kind {
         }
     }
 
-    /// What the guest of this number has, from 1 on.
+    /// Returns the device of a guest, counted from 1.
     pub const fn of_guest(self, number: u16) -> Device {
         match (self, number % 3) {
             (Self::Mthca, _) | (Self::Mixed, 0) => Device::Mthca,
@@ -44,21 +44,21 @@ impl Kind {
     }
 }
 
-/// What RDMA device one guest has.
+/// RDMA device of a guest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Device {
-    /// An HCA for `ib_mthca`.
+    /// An HCA with `ib_mthca`.
     Mthca,
     /// An HCA without a stock driver.
     Jingzhao,
-    /// A NIC for `ice` and `irdma`.
+    /// A NIC with `ice` and `irdma`.
     E810,
-    /// Linux's soft-RoCE.
+    /// Soft-RoCE of the Linux kernel.
     Rxe,
 }
 
 impl Device {
-    /// As users know it.
+    /// Returns its name for users.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Mthca => "mthca",
@@ -68,7 +68,7 @@ impl Device {
         }
     }
 
-    /// The interface of the HCA, if there is one.
+    /// Returns the interface of the HCA, if there is one.
     pub const fn interface(self) -> Option<Interface> {
         match self {
             Self::Mthca => Some(Interface::Mthca),
@@ -78,7 +78,7 @@ impl Device {
         }
     }
 
-    /// What strict rules may report of the stock driver.
+    /// Returns violations that the stock driver may cause.
     pub const fn explained(self) -> &'static [Explained] {
         match self {
             Self::Mthca => &RECORDS_LENT_AGAIN,
@@ -86,7 +86,7 @@ impl Device {
         }
     }
 
-    /// What `modprobe` is to load: drivers, and what programs of verbs need besides.
+    /// Returns modules to load: drivers, and modules for verbs programs.
     pub const fn modules(self) -> &'static [&'static str] {
         match self {
             Self::Mthca => &["ib_mthca", "ib_uverbs", "ib_umad", "rdma_ucm"],
@@ -96,7 +96,7 @@ impl Device {
         }
     }
 
-    /// Name of the RDMA device, if a stock driver makes one.
+    /// Returns the name of the RDMA device, if a stock driver creates one.
     pub const fn rdma_device(self) -> Option<&'static str> {
         match self {
             Self::Mthca => Some("mthca0"),
@@ -106,15 +106,15 @@ impl Device {
         }
     }
 
-    /// Its card is behind a root port, as drivers of cards expect.
+    /// Returns whether it is a card behind a root port, as its driver expects.
     pub const fn is_card(self) -> bool {
         matches!(self, Self::E810)
     }
 
-    /// What a guest needs at least: processors, and memory in MiB.
+    /// Returns the minimum number of CPUs and the minimum memory in MiB.
     pub const fn least(self) -> (u32, u32) {
         match self {
-            // Queue pairs of the driver for two processors, and their buffers.
+            // The driver creates queue pairs with buffers for two CPUs.
             Self::E810 => (2, 1024),
             _ => (1, 512),
         }
@@ -126,7 +126,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_mixed_pair_is_one_that_every_program_of_roce_can_use() {
+    fn mixed_pair_has_roce_devices() {
         let devices = |kind: Kind, count| (1..=count).map(|n| kind.of_guest(n).name()).collect::<Vec<_>>();
         assert_eq!(devices(Kind::Mixed, 4), ["e810", "rxe", "mthca", "e810"]);
         assert_eq!(devices(Kind::Jingzhao, 2), ["jingzhao", "jingzhao"]);

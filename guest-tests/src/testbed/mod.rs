@@ -1,21 +1,22 @@
-//! Guests that stay up for somebody else's tests: booted by one command, used and ended by others.
+//! Guests for the tests of users: one command boots them, other commands use and stop them.
 //!
 //! # Processes
-//! `guest-lab up` fetches what is missing and checks what can be checked, then starts a [`supervisor`] in a session of its
-//! own, which boots the guests and owns them, their daemons and the `switch` that joins their Ethernet. Whatever ends the
-//! supervisor ends them: they die with it, by its hand or the kernel's ([`crate::process`]). Between the two is a socket, the
-//! lease. When it closes before `up` has said [`protocol::Keep`], the supervisor ends everything: so do Ctrl-C and SIGKILL.
-//! With `--foreground` that is never said, and with `--for-pid` the end of another process ends everything too.
+//! `guest-lab up` fetches missing parts and checks what it can. Then it starts a [`supervisor`] in a new session, which
+//! boots and owns the guests, their daemons and the `switch` of their Ethernet. They end with the supervisor, whatever
+//! ends it: through its own code or through the kernel ([`crate::process`]). Both are connected by a socket, the lease.
+//! If it closes before `up` has sent [`protocol::Keep`], for example because of Ctrl-C or SIGKILL, the supervisor stops
+//! everything. With `--foreground`, `up` never sends it. With `--for-pid`, the end of another process also stops
+//! everything.
 //!
 //! # State
-//! A testbed has a folder (`state`) with a lock that the supervisor holds as long as it lives, its socket, and what goes
-//! with it. A folder whose lock is free is of a supervisor that was killed; whoever comes across it removes it. Logs are
-//! elsewhere, and stay.
+//! A testbed has a folder (`state`) with a lock that the supervisor holds, its socket, and temporary files. A folder
+//! with a free lock belongs to a killed supervisor, and the next command that finds it removes it. Logs are stored
+//! elsewhere and stay.
 //!
-//! # Conversation
-//! A command connects to the supervisor's socket, sends a line ([`protocol::Request`]) and reads one. For a command to run
-//! in a guest, frames of [`agent::wire::exec`] follow in both directions, which the supervisor passes on to a port of the
-//! guest, and looks at no more than it must (`commands`).
+//! # Protocol
+//! A command connects to the supervisor's socket, sends a line ([`protocol::Request`]) and reads one. For a command
+//! that runs in a guest, frames of [`agent::wire::exec`] follow in both directions. The supervisor relays them to a
+//! port of the guest and inspects no more than necessary (`commands`).
 
 mod boot;
 pub mod client;
@@ -37,15 +38,15 @@ use kind::Kind;
 use name::TestbedName;
 use share::SharedFolder;
 
-/// Bound: guests of one testbed. They are named by letters, and each has a QEMU.
+/// Limit of guests in a testbed. They are named by letters, and each has a QEMU.
 pub const MOST_GUESTS: u8 = 8;
 
-/// Folder of the cache with the logs of testbeds.
+/// Directory of the cache with the logs of testbeds.
 const LOGS: &str = "testbeds";
 
 /// Options of `up`: the guests to boot.
 #[derive(Clone, Debug, clap::Args)]
-pub struct Wanted {
+pub struct UpOptions {
     /// Type of RDMA device in the guests
     #[arg(value_enum, default_value = "mthca")]
     pub kind: Kind,
@@ -75,16 +76,16 @@ pub struct Wanted {
     pub options: Options,
 }
 
-/// The folder with the state of running testbeds, created if it does not exist.
+/// Returns the directory with the state of running testbeds, created if it is missing.
 ///
 /// # Errors
-/// When it cannot be created, or others may write to it.
+/// It cannot be created, or others can write to it.
 pub fn state_dir() -> anyhow::Result<std::path::PathBuf> {
     Ok(state::States::open()?.folder().to_owned())
 }
 
-impl Wanted {
-    /// Memory of the guest that has the least, in MiB.
+impl UpOptions {
+    /// Returns the smallest memory size of a guest in MiB.
     fn memory_mib(&self) -> u32 {
         let least = |number| self.kind.of_guest(number).least().1;
         (1..=u16::from(self.count)).map(least).min().unwrap_or_default().max(self.options.memory)

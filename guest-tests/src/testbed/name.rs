@@ -1,4 +1,4 @@
-//! Names that users give and type: of testbeds, of guests, of files in guests.
+//! Names on the command line: of testbeds, of guests, of files in guests.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -8,10 +8,10 @@ use serde::{Deserialize, Serialize};
 
 use super::MOST_GUESTS;
 
-/// Bound: characters of a testbed's name, which is a part of paths of sockets.
+/// Limit of characters in a testbed's name, which is part of socket paths.
 const LONGEST: usize = 24;
 
-/// Why a text is no name.
+/// Reason why a name is invalid.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BadName(String);
 
@@ -23,13 +23,12 @@ impl fmt::Display for BadName {
 
 impl std::error::Error for BadName {}
 
-/// A testbed: letters, digits and dashes, no dash at the beginning.
+/// Name of a testbed: letters, digits and dashes, without a leading dash.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct TestbedName(String);
 
 impl TestbedName {
-    /// As text.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -69,13 +68,13 @@ impl fmt::Display for TestbedName {
     }
 }
 
-/// A guest of a testbed: a letter, from `a` on.
+/// Name of a guest in a testbed: a letter from `a` on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct GuestName(char);
 
 impl GuestName {
-    /// The first so many.
+    /// Yields the first `count` names.
     pub fn first(count: u8) -> impl Iterator<Item = Self> {
         ('a'..='z').take(count.min(MOST_GUESTS).into()).map(Self)
     }
@@ -114,9 +113,7 @@ impl fmt::Display for GuestName {
 /// One guest of one testbed: `NAME:GUEST`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Target {
-    /// The testbed.
     pub testbed: TestbedName,
-    /// The guest.
     pub guest: GuestName,
 }
 
@@ -140,9 +137,8 @@ impl fmt::Display for Target {
 /// All guests of a testbed, or one: `NAME` or `NAME:GUEST`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Targets {
-    /// The testbed.
     pub testbed: TestbedName,
-    /// The guest, if it is one.
+    /// The guest, if only one is meant.
     pub guest: Option<GuestName>,
 }
 
@@ -157,19 +153,19 @@ impl FromStr for Targets {
     }
 }
 
-/// Where a copy comes from or goes to: a path of the host, or `NAME:GUEST:PATH`.
+/// Source or target of a copy: a path of the host, or `NAME:GUEST:PATH`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Place {
-    /// Here.
+    /// A path on the host.
     Host(PathBuf),
-    /// In a guest.
+    /// A path in a guest.
     Guest(Target, PathBuf),
 }
 
 impl FromStr for Place {
     type Err = BadName;
 
-    /// A path with colons in it is one of the host when a slash comes before them, as in `./a:b:c`.
+    /// A path with colons belongs to the host if a slash precedes them, as in `./a:b:c`.
     fn from_str(text: &str) -> Result<Self, BadName> {
         let parts: Vec<&str> = text.splitn(3, ':').collect();
         let [testbed, guest, path] = parts[..] else { return Ok(Self::Host(text.into())) };
@@ -189,7 +185,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_those_that_can_be_folders_and_typed() {
+    fn names_are_valid_folder_names() {
         for good in ["ci", "mthca", "Run-12", "0"] {
             assert_eq!(good.parse::<TestbedName>().unwrap().as_str(), good);
         }
@@ -199,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn a_target_is_a_testbed_and_a_guest() {
+    fn target_is_testbed_and_guest() {
         assert_eq!("ci:b".parse::<Target>().unwrap().to_string(), "ci:b");
         assert_eq!(
             "ci".parse::<Target>().unwrap_err().to_string(),
@@ -210,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn a_place_with_two_colons_is_in_a_guest() {
+    fn path_with_two_colons_is_in_guest() {
         let place = |text: &str| text.parse::<Place>();
         assert_eq!(place("./a:b:c"), Ok(Place::Host("./a:b:c".into())));
         assert_eq!(place("file"), Ok(Place::Host("file".into())));

@@ -1,4 +1,4 @@
-//! Progress of long operations: lines that change on a terminal, and elsewhere plain lines in the log.
+//! Progress of long operations: lines that change on a terminal, or plain lines in the log.
 
 use std::io::{self, IsTerminal as _, Write};
 use std::sync::{LazyLock, Mutex, PoisonError};
@@ -17,7 +17,7 @@ static LINES: LazyLock<MultiProgress> = LazyLock::new(|| {
     MultiProgress::with_draw_target(target)
 });
 
-/// The progress of one operation. On a terminal its line disappears when this is dropped.
+/// The progress of one operation. Its line on a terminal disappears on drop.
 #[derive(Debug)]
 pub struct Line {
     bar: ProgressBar,
@@ -43,7 +43,7 @@ impl Line {
         self.bar.set_message(step.into());
     }
 
-    /// Shows the current step, and logs it where no terminal shows it.
+    /// Shows the current step. Logs it if there is no terminal.
     pub fn step(&self, step: impl Into<String>) {
         let step = step.into();
         if self.bar.is_hidden() {
@@ -53,7 +53,7 @@ impl Line {
         self.show(step);
     }
 
-    /// Shows how much of a download has arrived. Where no terminal shows it, logs it every `LOG_INTERVAL`.
+    /// Shows the progress of a download. Without a terminal, logs it every `LOG_INTERVAL`.
     pub fn bytes(&self, done: u64, all: u64) {
         let step = format!("{} of {} MiB", mebibytes(done.min(all)), mebibytes(all));
         let mut logged = self.logged.lock().unwrap_or_else(PoisonError::into_inner);
@@ -76,7 +76,7 @@ impl Drop for Line {
     }
 }
 
-/// Bytes in MiB, rounded up.
+/// Converts bytes to MiB, rounded up.
 pub fn mebibytes(bytes: u64) -> u64 {
     bytes.div_ceil(1 << 20)
 }

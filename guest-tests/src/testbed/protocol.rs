@@ -1,4 +1,4 @@
-//! What commands and a supervisor say to each other: a JSON object a line.
+//! Messages between commands and a supervisor: one JSON object per line.
 
 use std::net::Ipv4Addr;
 use std::path::PathBuf;
@@ -12,96 +12,80 @@ use tokio::io::{AsyncBufRead, AsyncBufReadExt as _, AsyncReadExt as _, AsyncWrit
 use super::kind::Kind;
 use super::name::{GuestName, TestbedName};
 
-/// Bound: bytes of a line. Kernel messages are the longest.
+/// Limit of a line in bytes. Kernel messages are the longest.
 const LONGEST_LINE: u64 = 16 << 20;
 
-/// From a command to the supervisor, once a connection.
+/// A request from a command to the supervisor, one per connection.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Request {
-    /// What is there?
+    /// Requests a description of the testbed.
     Describe,
-    /// Run a command. Frames follow when the reply is [`Reply::Go`].
-    Exec {
-        /// In which guest.
-        guest: GuestName,
-        /// What.
-        start: Start,
-    },
-    /// All messages of a guest's kernel.
-    Messages {
-        /// Which guest.
-        guest: GuestName,
-    },
-    /// End guests and daemons. The reply comes when they have ended.
+    /// Runs a command. Frames follow the reply [`Reply::Go`].
+    Exec { guest: GuestName, start: Start },
+    /// Requests all kernel messages of a guest.
+    Messages { guest: GuestName },
+    /// Stops guests and daemons. The reply follows when they have ended.
     Down,
 }
 
-/// The supervisor's answer.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Reply {
-    /// Of [`Request::Describe`].
     Description(Description),
-    /// Of [`Request::Exec`]: the command is being started.
+    /// Reply to [`Request::Exec`]: the command is being started.
     Go,
-    /// Of [`Request::Messages`].
     Messages(Vec<String>),
-    /// Of [`Request::Down`], with what went wrong meanwhile, such as rules that drivers broke.
+    /// Reply to [`Request::Down`], with problems found meanwhile, such as driver violations.
     Down {
-        /// Sentences.
+        /// Error messages for the user.
         complaints: Vec<String>,
     },
-    /// It cannot be done, for this reason.
+    /// The request is rejected for this reason.
     Refused(String),
 }
 
-/// From the supervisor to `up`, through the lease.
+/// An event from the supervisor to `up`, through the lease.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Event {
-    /// A guest has come this far.
-    Guest {
-        /// Which.
-        name: GuestName,
-        /// How far.
-        stage: Stage,
-    },
+    /// A guest has reached a stage.
+    Guest { name: GuestName, stage: Stage },
     /// All guests are ready.
     Up(Description),
-    /// They will not be. Everything has ended.
+    /// The guests did not boot, and everything was stopped.
     Failed {
-        /// Why.
+        /// Reason why the guest ended.
         reason: String,
-        /// Consoles and logs, as far as it came.
+        /// Consoles and logs, as far as they exist.
         folder: Option<PathBuf>,
     },
 }
 
-/// From `up` to the supervisor, through the lease: what follows is no reason to end.
+/// A message from `up` to the supervisor, through the lease.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Keep {
-    /// The lease may close.
+    /// The guests keep running when the lease closes.
     Keep,
 }
 
-/// How far a guest has come.
+/// Progress of a guest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Stage {
-    /// Its kernel starts.
+    /// The kernel of the guest boots.
     Booting,
     /// Its kernel runs; network, folders and drivers are being set up.
     SettingUp,
-    /// It takes commands.
+    /// The guest accepts commands.
     Ready,
-    /// It is no more.
+    /// The guest has ended.
     Ended,
 }
 
 impl Stage {
-    /// In words.
+    /// Describes the stage for the user.
     pub const fn words(self) -> &'static str {
         match self {
             Self::Booting => "booting",
@@ -115,63 +99,59 @@ impl Stage {
 /// A testbed, as `ps --json` prints it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Description {
-    /// Its name.
     pub name: TestbedName,
-    /// What guests have.
     pub kind: Kind,
-    /// Release of their kernel.
+    /// Release of the guests' kernel.
     pub kernel: String,
-    /// The kernel's modules, on the host.
+    /// Directory of the kernel's modules on the host.
     pub modules: PathBuf,
-    /// Consoles, logs, traces, captures.
+    /// Directory of consoles, logs, traces and captures.
     pub folder: PathBuf,
-    /// The supervisor's process.
+    /// Process ID of the supervisor.
     pub supervisor: u32,
-    /// Seconds since it began.
+    /// Seconds since the testbed was started.
     pub seconds: u64,
-    /// Its guests.
     pub guests: Vec<GuestDescription>,
 }
 
 /// A guest, as `ps --json` prints it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GuestDescription {
-    /// Its name.
     pub name: GuestName,
-    /// What RDMA device it has.
+    /// Kind of its RDMA device.
     pub device: String,
-    /// How far it is.
+    /// Progress of its boot.
     pub stage: Stage,
-    /// Its address on the Ethernet between the guests, which has nothing to do with the HCA (but under soft-RoCE).
+    /// Address on the Ethernet between the guests. It does not use the HCA, except with soft-RoCE.
     pub ip: Ipv4Addr,
-    /// Its address through the HCA, where the driver makes a network device of it.
+    /// Address on the HCA's network device, if the driver creates one.
     pub rdma_ip: Option<Ipv4Addr>,
-    /// Its RDMA device, if a stock driver makes one.
+    /// Name of the RDMA device, if a stock driver creates one.
     pub rdma_device: Option<String>,
     /// Milliseconds from QEMU's start to the agent's first answer.
     pub boot_ms: u64,
-    /// Commands that run in it.
+    /// Number of commands that run in it.
     pub commands: usize,
-    /// QEMU's process, while there is one.
+    /// Process ID of QEMU, while it runs.
     pub qemu: Option<u32>,
-    /// The HCA's control socket, for hcactl.
+    /// Control socket of the HCA's daemon, for hcactl.
     pub control_socket: Option<PathBuf>,
 }
 
 /// Writes a line.
 ///
 /// # Errors
-/// When the other end is gone.
+/// The other end has disconnected.
 pub async fn send(output: &mut (impl AsyncWrite + Unpin), message: &impl Serialize) -> Result<()> {
     let mut line = serde_json::to_vec(message)?;
     line.push(b'\n');
     Ok(output.write_all(&line).await?)
 }
 
-/// Reads a line; none at the end of the input.
+/// Reads a line, or `None` at the end of the input.
 ///
 /// # Errors
-/// When it is longer than any, or not understood.
+/// The line is too long or invalid.
 pub async fn receive<T: DeserializeOwned>(input: &mut (impl AsyncBufRead + Unpin)) -> Result<Option<T>> {
     let mut line = Vec::new();
     input.take(LONGEST_LINE).read_until(b'\n', &mut line).await?;

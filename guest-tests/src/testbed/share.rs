@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use crate::qemu::Share;
 
-/// `DIR:/AT`, or `DIR:/AT:ro`.
+/// Parsed from `DIR:/AT` or `DIR:/AT:ro`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SharedFolder {
     folder: PathBuf,
@@ -14,19 +14,19 @@ pub struct SharedFolder {
 }
 
 impl SharedFolder {
-    /// What QEMU is told, with a tag of this number.
+    /// Returns QEMU's arguments, with a tag of this number.
     pub(super) fn device(&self, number: usize) -> Share {
         Share { folder: self.folder.clone(), tag: format!("share{number}"), read_only: self.read_only }
     }
 
-    /// Where guests mount it.
+    /// Returns the mount point in the guests.
     pub(super) fn at(&self) -> &str {
         &self.at
     }
 
-    /// Options of the guest's mount.
+    /// Returns the mount options in the guest.
     pub(super) fn mount_options(&self) -> String {
-        // As little as possible is kept, since the host changes files too.
+        // Cache as little as possible, because the host changes files too.
         let mode = if self.read_only { "ro" } else { "rw" };
         format!("trans=virtio,version=9p2000.L,msize=262144,cache=none,{mode}")
     }
@@ -62,7 +62,7 @@ impl FromStr for SharedFolder {
     }
 }
 
-/// Why a text is no shared folder.
+/// Reason why a text is not a valid shared folder.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BadShare(String);
 
@@ -79,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_share_is_a_folder_that_exists_and_an_absolute_path_of_the_guest() {
+    fn share_needs_existing_folder_and_absolute_path() {
         let share: SharedFolder = "/usr/../usr:/t".parse().unwrap();
         assert_eq!((share.folder.as_path(), share.at(), share.read_only), (Path::new("/usr"), "/t", false));
         let share: SharedFolder = "/usr:/t/tests:ro".parse().unwrap();

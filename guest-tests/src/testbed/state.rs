@@ -1,4 +1,4 @@
-//! Folders of testbeds: who is there, and what is left of those whose supervisors were killed.
+//! Directories of testbeds: their locks, and the removal of those whose supervisors were killed.
 
 use std::fs::{self, DirBuilder, File, TryLockError};
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
@@ -8,22 +8,22 @@ use anyhow::{Context, Result, bail, ensure};
 
 use super::name::TestbedName;
 
-/// Held while folders come and go.
+/// Lock held while directories are created or removed.
 const LOCK: &str = "lock";
-/// Held in a testbed's folder as long as its supervisor lives.
+/// Lock in a testbed's directory, held as long as its supervisor lives.
 const ALIVE: &str = "alive";
 const SOCKET: &str = "socket";
 
-/// Where the folders are: `$HCAD_LAB_STATE`, else below `$XDG_RUNTIME_DIR`, else in the folder for temporary files, named
-/// by the user. Nobody else can enter it.
+/// Parent of the directories: `$HCAD_LAB_STATE`, or else below `$XDG_RUNTIME_DIR`, or else in the directory for
+/// temporary files, named after the user. Other users cannot enter it.
 #[derive(Clone, Debug)]
 pub(super) struct States(PathBuf);
 
 impl States {
-    /// Finds or makes it.
+    /// Finds or creates it.
     ///
     /// # Errors
-    /// When it cannot be made, or is somebody else's.
+    /// It cannot be created, or belongs to another user.
     pub(super) fn open() -> Result<Self> {
         let var = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
         let user = rustix::process::getuid().as_raw();
@@ -40,7 +40,7 @@ impl States {
             .mode(0o700)
             .create(&folder)
             .with_context(|| format!("cannot create {name}"))?;
-        // Not through a link: in a folder for all, somebody else may have made one of this name.
+        // Do not follow links: in a directory for all users, another user may have created one of this name.
         let stat = fs::symlink_metadata(&folder).with_context(|| name.to_string())?;
         ensure!(stat.is_dir(), "{name} is not a directory; set HCAD_LAB_STATE to a directory");
         ensure!(
@@ -50,15 +50,14 @@ impl States {
         Ok(Self(folder))
     }
 
-    /// The folder itself.
     pub(super) fn folder(&self) -> &Path {
         &self.0
     }
 
-    /// Makes the folder of a new testbed.
+    /// Creates the directory of a new testbed.
     ///
     /// # Errors
-    /// When there is one of this name.
+    /// A testbed of this name exists.
     pub(super) fn claim(&self, name: &TestbedName) -> Result<State> {
         let _lock = self.lock()?;
         let folder = self.0.join(name.as_str());
@@ -78,16 +77,16 @@ impl States {
         Ok(State { states: self.clone(), folder, _alive: alive })
     }
 
-    /// Names of all that live, in order. What the others have left is removed.
+    /// Returns the names of all running testbeds in order. Removes the directories of others.
     ///
     /// # Errors
-    /// When folders cannot be read or removed.
+    /// Directories cannot be read or removed.
     pub(super) fn living(&self) -> Result<Vec<TestbedName>> {
         let _lock = self.lock()?;
         let mut names = Vec::new();
         for entry in fs::read_dir(&self.0).with_context(|| self.0.display().to_string())? {
             let entry = entry?;
-            // The lock, or a file of nobody's.
+            // The lock, or an unknown file.
             let Some(Ok(name)) = entry.file_name().to_str().map(str::parse) else { continue };
             if entry.file_type()?.is_dir() && !remove_if_dead(&entry.path())? {
                 names.push(name);
@@ -97,10 +96,10 @@ impl States {
         Ok(names)
     }
 
-    /// The socket of a testbed.
+    /// Returns the socket of a testbed.
     ///
     /// # Errors
-    /// When there is no testbed of this name.
+    /// The testbed does not exist.
     pub(super) fn socket(&self, name: &TestbedName) -> Result<PathBuf> {
         let living = self.living()?;
         if !living.contains(name) {
@@ -123,7 +122,7 @@ impl States {
     }
 }
 
-/// The folder of a living testbed. It goes when this is dropped.
+/// The directory of a running testbed, removed on drop.
 #[derive(Debug)]
 pub(super) struct State {
     states: States,
@@ -132,12 +131,12 @@ pub(super) struct State {
 }
 
 impl State {
-    /// Where commands connect.
+    /// Socket to which commands connect.
     pub(super) fn socket(&self) -> PathBuf {
         self.folder.join(SOCKET)
     }
 
-    /// The folder, for what is to go with it.
+    /// Returns the directory, for files that are removed with it.
     pub(super) fn folder(&self) -> &Path {
         &self.folder
     }
@@ -146,19 +145,19 @@ impl State {
 impl Drop for State {
     fn drop(&mut self) {
         let _lock = self.states.lock();
-        // Whoever comes across what is left removes it.
+        // If the removal fails, the next command that finds the directory repeats it.
         let _ = fs::remove_dir_all(&self.folder);
     }
 }
 
-/// Whether a folder was nobody's, and is gone now.
+/// Removes the directory of a dead testbed. Returns whether it did.
 fn remove_if_dead(folder: &Path) -> Result<bool> {
     match File::open(folder.join(ALIVE)).map(|alive| alive.try_lock()) {
         Ok(Err(TryLockError::WouldBlock)) => return Ok(false),
         Ok(Err(TryLockError::Error(error))) => {
             return Err(error).with_context(|| format!("cannot lock {}", folder.display()));
         }
-        // One without a lock was never finished.
+        // A directory without a lock was never finished.
         Ok(Ok(())) | Err(_) => {}
     }
     fs::remove_dir_all(folder).with_context(|| {
@@ -176,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_is_taken_as_long_as_its_testbed_lives() {
+    fn name_is_reserved_while_testbed_runs() {
         let root = tempfile::tempdir().unwrap();
         let states = States::at(root.path().join("state")).unwrap();
         let state = states.claim(&name("ci")).unwrap();
@@ -192,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_killed_supervisor_left_is_removed() {
+    fn remains_of_killed_supervisor_are_removed() {
         let root = tempfile::tempdir().unwrap();
         let states = States::at(root.path().to_owned()).unwrap();
         for left in ["listed", "claimed"] {
@@ -207,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_that_others_may_write_to_is_refused() {
+    fn rejects_folder_writable_by_others() {
         let root = tempfile::tempdir().unwrap();
         let open = root.path().join("open");
         fs::create_dir(&open).unwrap();

@@ -21,18 +21,18 @@ use super::commands::{Ports, Taken};
 use super::name::{GuestName, TestbedName};
 use super::protocol::{Description, Event, GuestDescription, Keep, Reply, Request, Stage, receive, send};
 use super::state::{State, States};
-use super::{LOGS, Wanted};
+use super::{LOGS, UpOptions};
 use crate::artifacts::{Added, cache_dir};
 use crate::daemon::Daemon;
 use crate::lab::Lab;
 use crate::run_dir::RunDir;
 use crate::vm::Vm;
 
-/// Boots guests and keeps them until somebody ends them: with `down`, by a signal, or by what they were bound to.
+/// Boots guests and keeps them until `down`, a signal, or the end of the lease or the watched process.
 ///
 /// # Errors
-/// When they do not come up, or not everything went well until the end. Whoever holds the lease has been told.
-pub async fn run(wanted: Wanted, lease: StdUnixStream) -> Result<()> {
+/// The guests do not boot, or a problem was found until the end. The owner of the lease was notified.
+pub async fn run(wanted: UpOptions, lease: StdUnixStream) -> Result<()> {
     lease.set_nonblocking(true).context("cannot prepare the supervisor lease")?;
     let (reader, mut writer) =
         UnixStream::from_std(lease).context("cannot prepare the supervisor lease")?.into_split();
@@ -40,7 +40,7 @@ pub async fn run(wanted: Wanted, lease: StdUnixStream) -> Result<()> {
     let mut folder = None;
     let result = supervise(wanted, &mut reader, &mut writer, &mut folder).await;
     if let Err(error) = &result {
-        // One that is gone need not be told.
+        // The receiver may have disconnected.
         let _ = send(&mut writer, &Event::Failed { reason: format!("{error:#}"), folder }).await;
     }
     result
@@ -49,7 +49,7 @@ pub async fn run(wanted: Wanted, lease: StdUnixStream) -> Result<()> {
 type LeaseReader = BufReader<tokio::net::unix::OwnedReadHalf>;
 
 async fn supervise(
-    wanted: Wanted,
+    wanted: UpOptions,
     reader: &mut LeaseReader,
     writer: &mut OwnedWriteHalf,
     folder: &mut Option<PathBuf>,
@@ -62,7 +62,7 @@ async fn supervise(
     let run = RunDir::create_with(&cache_dir()?.join(LOGS), name.as_str(), state.folder())?;
     *folder = Some(run.path().to_owned());
     let (downs, mut wishes) = mpsc::channel(1);
-    let bed = Arc::new(Bed::new(&name, &wanted, &lab, &run, downs));
+    let bed = Arc::new(Testbed::new(&name, &wanted, &lab, &run, downs));
     let server = tokio::spawn(serve(listener, Arc::clone(&bed)));
     let mut ends = Ends::watch(&wanted)?;
 
@@ -99,7 +99,7 @@ async fn supervise(
         bed.note(&event);
         send(writer, &event).await.context("'guest-lab up' has exited")?;
     }
-    bed.furnish(guests);
+    bed.enter_root(guests);
     send(writer, &Event::Up(bed.description())).await.context("'guest-lab up' has exited")?;
     tracing::info!("all guests are ready");
 
@@ -122,7 +122,7 @@ async fn supervise(
     for complaint in &complaints {
         tracing::warn!("{complaint}");
     }
-    // Before the reply: who was told that it is down may take the name again.
+    // Before the reply, because the client may reuse the name at once.
     drop(run);
     drop::<State>(state);
     if let Some(wish) = wish {
@@ -131,16 +131,16 @@ async fn supervise(
     Ok(())
 }
 
-/// Why guests that were booting boot no more.
+/// Reason why a boot was aborted.
 enum NotBooted {
     Because(Error),
-    Wished(Wish),
+    Wished(StopRequest),
 }
 
-/// Why everything is to end, or not.
+/// Reason to stop everything, or to continue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Reason {
-    /// The lease has been released: its end means nothing any more.
+    /// The lease was released, so that its end has no meaning any more.
     Kept,
     LeaseClosed,
     Signal,
@@ -158,14 +158,14 @@ impl Reason {
     }
 }
 
-/// What may end a testbed, beside `down`.
+/// Causes that end a testbed, apart from `down`.
 struct Ends {
     signals: [tokio::signal::unix::Signal; 3],
     process: Option<oneshot::Receiver<()>>,
 }
 
 impl Ends {
-    fn watch(wanted: &Wanted) -> Result<Self> {
+    fn watch(wanted: &UpOptions) -> Result<Self> {
         let process = match wanted.for_pid {
             None => None,
             Some(pid) => {
@@ -176,9 +176,9 @@ impl Ends {
                 let (ended, end) = oneshot::channel();
                 std::thread::spawn(move || {
                     let mut wanted = [PollFd::new(&process, PollFlags::IN)];
-                    // Bound: the life of the process; this thread does not keep ours alive.
+                    // The thread may live as long as the watched process, and does not keep this process alive.
                     while poll(&mut wanted, None) == Err(rustix::io::Errno::INTR) {}
-                    // Without anybody to tell everything has ended already.
+                    // If the receiver was dropped, everything has already ended.
                     let _ = ended.send(());
                 });
                 Some(end)
@@ -189,7 +189,7 @@ impl Ends {
         Ok(Self { signals: [a?, b?, c?], process })
     }
 
-    /// The next reason. Can be given up at any time.
+    /// Returns the next reason. Can be cancelled at any time.
     async fn next(&mut self, lease: &mut LeaseReader, leased: bool) -> Reason {
         let [terminate, interrupt, hangup] = &mut self.signals;
         tokio::select! {
@@ -197,7 +197,7 @@ impl Ends {
             _ = interrupt.recv() => Reason::Signal,
             _ = hangup.recv() => Reason::Signal,
             () = ended(self.process.as_mut()) => Reason::ProcessEnded,
-            reason = said(lease), if leased => reason,
+            reason = read_lease(lease), if leased => reason,
         }
     }
 }
@@ -211,9 +211,9 @@ async fn ended(process: Option<&mut oneshot::Receiver<()>>) {
     }
 }
 
-/// What the lease says.
-async fn said(lease: &mut LeaseReader) -> Reason {
-    // A line that was read in part stays in the buffer: it is looked at, and taken only when it is whole.
+/// Returns the meaning of the lease's next message.
+async fn read_lease(lease: &mut LeaseReader) -> Reason {
+    // A partial line stays in the buffer. It is consumed only when it is complete.
     match lease.fill_buf().await {
         Ok([]) | Err(_) => return Reason::LeaseClosed,
         Ok(_) => {}
@@ -224,30 +224,30 @@ async fn said(lease: &mut LeaseReader) -> Reason {
     }
 }
 
-/// Somebody who wants the testbed to end, and waits for it.
-struct Wish(OwnedWriteHalf);
+/// A client that requests the end of the testbed and waits for it.
+struct StopRequest(OwnedWriteHalf);
 
-impl Wish {
+impl StopRequest {
     async fn answer(mut self, reply: &Reply) {
-        // One that has gone away meanwhile need not know.
+        // The client may have disconnected.
         let _ = send(&mut self.0, reply).await;
     }
 }
 
-/// What commands see of a testbed.
-struct Bed {
+/// The state of a testbed that commands access.
+struct Testbed {
     name: TestbedName,
-    wanted: Wanted,
+    wanted: UpOptions,
     kernel: (String, PathBuf),
     folder: PathBuf,
     begun: Instant,
     stages: Mutex<BTreeMap<GuestName, Stage>>,
-    guests: Mutex<BTreeMap<GuestName, Arc<Inhabited>>>,
-    downs: mpsc::Sender<Wish>,
+    guests: Mutex<BTreeMap<GuestName, Arc<RunningGuest>>>,
+    downs: mpsc::Sender<StopRequest>,
 }
 
-/// A guest that takes commands.
-struct Inhabited {
+/// A guest that accepts commands.
+struct RunningGuest {
     place: Place,
     boot_ms: u64,
     qemu: Option<u32>,
@@ -257,8 +257,14 @@ struct Inhabited {
     daemon: tokio::sync::Mutex<Option<Daemon>>,
 }
 
-impl Bed {
-    fn new(name: &TestbedName, wanted: &Wanted, lab: &Lab, run: &RunDir, downs: mpsc::Sender<Wish>) -> Self {
+impl Testbed {
+    fn new(
+        name: &TestbedName,
+        wanted: &UpOptions,
+        lab: &Lab,
+        run: &RunDir,
+        downs: mpsc::Sender<StopRequest>,
+    ) -> Self {
         let kernel = lab.kernel();
         Self {
             name: name.clone(),
@@ -278,11 +284,11 @@ impl Bed {
         }
     }
 
-    fn furnish(&self, guests: Vec<Booted>) {
+    fn enter_root(&self, guests: Vec<Booted>) {
         *lock(&self.guests) = guests
             .into_iter()
             .map(|Booted { place, vm, daemon, ports }| {
-                let guest = Inhabited {
+                let guest = RunningGuest {
                     place,
                     boot_ms: u64::try_from(vm.boot_time().as_millis()).unwrap_or(u64::MAX),
                     qemu: vm.process_id().ok(),
@@ -296,7 +302,7 @@ impl Bed {
             .collect();
     }
 
-    fn guest(&self, name: GuestName) -> Result<Arc<Inhabited>> {
+    fn guest(&self, name: GuestName) -> Result<Arc<RunningGuest>> {
         let found = lock(&self.guests).get(&name).cloned();
         found.with_context(|| {
             format!(
@@ -313,7 +319,7 @@ impl Bed {
             let booted = self.guest(place.name).ok();
             let (stage, qemu) = match &booted {
                 Some(guest) => {
-                    // One that is being asked something need not be asked whether it lives.
+                    // A guest that is busy with a request is alive.
                     let state = guest.vm.try_lock().map(|mut vm| !matches!(vm.status(), Ok(None)));
                     let ended = state.unwrap_or(false);
                     (if ended { Stage::Ended } else { stage }, guest.qemu.filter(|_| !ended))
@@ -345,8 +351,8 @@ impl Bed {
         }
     }
 
-    /// What every command in a guest finds in its environment.
-    fn environment(&self, guest: &Inhabited) -> BTreeMap<String, String> {
+    /// Returns the environment of every command in a guest.
+    fn environment(&self, guest: &RunningGuest) -> BTreeMap<String, String> {
         let places = Place::all(&self.wanted);
         let names: Vec<String> = places.iter().map(|place| place.name.to_string()).collect();
         let mut environment: BTreeMap<String, String> = [
@@ -370,7 +376,7 @@ impl Bed {
         environment
     }
 
-    /// Ends guests, then daemons as an operator would; what was wrong.
+    /// Shuts the guests down, then stops the daemons as an operator would. Returns the problems found.
     async fn end(&self) -> Vec<String> {
         let guests = std::mem::take(&mut *lock(&self.guests));
         let mut complaints = Vec::new();
@@ -388,8 +394,8 @@ impl Bed {
     }
 }
 
-/// Answers commands, each by a task of its own.
-async fn serve(listener: UnixListener, bed: Arc<Bed>) {
+/// Serves commands, each in its own task.
+async fn serve(listener: UnixListener, bed: Arc<Testbed>) {
     loop {
         match listener.accept().await {
             Ok((stream, _)) => {
@@ -408,15 +414,15 @@ async fn serve(listener: UnixListener, bed: Arc<Bed>) {
     }
 }
 
-async fn answer(stream: UnixStream, bed: &Bed) -> Result<()> {
+async fn answer(stream: UnixStream, bed: &Testbed) -> Result<()> {
     let (reader, mut writer) = stream.into_split();
     let mut reader = BufReader::new(reader);
     let Some(request) = receive::<Request>(&mut reader).await? else { return Ok(()) };
     let reply = match request {
         Request::Describe => Reply::Description(bed.description()),
         Request::Down => {
-            // One wish is enough; another waits for its connection's end.
-            let _ = bed.downs.send(Wish(writer)).await;
+            // One request is enough. Other clients wait for the end of their connections.
+            let _ = bed.downs.send(StopRequest(writer)).await;
             return Ok(());
         }
         Request::Messages { guest } => match messages(bed, guest).await {
@@ -434,8 +440,8 @@ async fn answer(stream: UnixStream, bed: &Bed) -> Result<()> {
     send(&mut writer, &reply).await
 }
 
-/// A port for a command, and the command with what every one finds in its environment.
-fn begin(bed: &Bed, guest: GuestName, mut start: Start) -> Result<(Taken, Start)> {
+/// Allocates a port for a command, and adds the common environment to the command.
+fn begin(bed: &Testbed, guest: GuestName, mut start: Start) -> Result<(Taken, Start)> {
     let guest = bed.guest(guest)?;
     let mut environment = bed.environment(&guest);
     environment.append(&mut start.env);
@@ -448,7 +454,7 @@ fn begin(bed: &Bed, guest: GuestName, mut start: Start) -> Result<(Taken, Start)
     Ok((guest.ports.take()?, start))
 }
 
-async fn messages(bed: &Bed, guest: GuestName) -> Result<Vec<String>> {
+async fn messages(bed: &Testbed, guest: GuestName) -> Result<Vec<String>> {
     let guest = bed.guest(guest)?;
     let mut vm = guest.vm.lock().await;
     Ok(vm.call(Dmesg { level: None }).await?.lines)

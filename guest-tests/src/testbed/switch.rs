@@ -1,7 +1,7 @@
-//! The Ethernet between guests: a learning switch for NICs whose wires are UDP.
+//! The Ethernet between guests: a learning switch for NICs with UDP links.
 //!
-//! It is for what tests tell each other outside RDMA, and for soft-RoCE. Each guest has a socket of ours, so a frame's
-//! sender is known by where it comes in.
+//! Tests use it for out-of-band communication, and soft-RoCE runs on it. The switch has one socket per guest, so that
+//! the receiving socket identifies the sender.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -12,16 +12,15 @@ use tokio::net::UdpSocket;
 use tokio::sync::Mutex;
 use tokio::task::JoinSet;
 
-/// The largest datagram.
 const LARGEST: usize = 65_536;
-/// Two addresses and a type.
+/// Length of two addresses and a type.
 const HEADER: usize = 14;
-/// Bound: addresses that are remembered; a frame to another goes to all.
+/// Limit of learned addresses. Frames to other addresses are flooded.
 const MOST_ADDRESSES: usize = 1024;
 
 type Mac = [u8; 6];
 
-/// A switch. It ends when this is dropped.
+/// A switch that stops on drop.
 #[derive(Debug)]
 pub(super) struct Switch {
     ends: Vec<SocketAddr>,
@@ -29,10 +28,10 @@ pub(super) struct Switch {
 }
 
 impl Switch {
-    /// Joins NICs that receive frames at these addresses.
+    /// Connects NICs that receive frames at these UDP addresses.
     ///
     /// # Errors
-    /// When there are no free ports.
+    /// No ports are free.
     pub(super) async fn start(nics: &[SocketAddr]) -> Result<Self> {
         let mut sockets = Vec::new();
         for &nic in nics {
@@ -53,7 +52,7 @@ impl Switch {
         Ok(Self { ends, _tasks: tasks })
     }
 
-    /// Where each NIC sends its frames, in the order given.
+    /// Returns the UDP address to which each NIC sends its frames, in the given order.
     pub(super) fn ends(&self) -> &[SocketAddr] {
         &self.ends
     }
@@ -63,20 +62,20 @@ async fn forward(port: usize, sockets: Vec<Arc<UdpSocket>>, table: Arc<Mutex<Tab
     let mut frame = vec![0; LARGEST];
     let Some(socket) = sockets.get(port).cloned() else { return };
     loop {
-        // A NIC that is not there yet, or no more, is reported once for each frame that was sent to it.
+        // If a NIC is not running, the socket reports an error for each frame sent to it.
         let Ok(len) = socket.recv(&mut frame).await else { continue };
         let Some(frame) = frame.get(..len) else { continue };
         let target = table.lock().await.target(port, frame);
         for (other, socket) in sockets.iter().enumerate() {
             if target.reaches(port, other) {
-                // A frame that does not fit in is lost, as on any wire.
+                // A frame that does not fit in the socket buffer is lost, as on any network.
                 let _ = socket.try_send(frame);
             }
         }
     }
 }
 
-/// Where a frame goes.
+/// Destination of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Target {
     Nobody,
@@ -94,12 +93,12 @@ impl Target {
     }
 }
 
-/// Which address is behind which port.
+/// Ports by MAC address.
 #[derive(Debug, Default)]
 struct Table(HashMap<Mac, usize>);
 
 impl Table {
-    /// Learns from a frame that came in, and says where it goes.
+    /// Learns the source of a received frame, and returns its destination.
     fn target(&mut self, from: usize, frame: &[u8]) -> Target {
         let addresses = frame.get(..HEADER).and_then(|header| header.first_chunk::<12>());
         let Some(&[d0, d1, d2, d3, d4, d5, source @ ..]) = addresses else { return Target::Nobody };
@@ -125,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn a_frame_goes_where_its_address_was_seen_and_else_to_all_others() {
+    fn switch_learns_addresses_and_floods_others() {
         let mut table = Table::default();
         assert_eq!(table.target(0, &frame(4, 2)), Target::Others);
         assert_eq!(table.target(1, &frame(2, 4)), Target::One(0));
@@ -133,13 +132,13 @@ mod tests {
         assert_eq!(table.target(2, &frame(0xff, 6)), Target::Others);
         assert_eq!(table.target(0, &frame(2, 2)), Target::Nobody);
         assert_eq!(table.target(0, &[0; 13]), Target::Nobody);
-        // A group is no source.
+        // A group address is never a source.
         table.target(2, &frame(2, 5));
         assert_eq!(table.target(0, &frame(5, 2)), Target::Others);
     }
 
     #[tokio::test]
-    async fn frames_cross_between_sockets_and_do_not_come_back() {
+    async fn frames_are_not_returned_to_sender() {
         let mut nics = Vec::new();
         for _ in 0..3 {
             nics.push(UdpSocket::bind("127.0.0.1:0").await.unwrap());

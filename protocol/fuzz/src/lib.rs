@@ -12,10 +12,9 @@ use protocol::net::icmp::EchoRequest;
 use protocol::net::ipv4::Ipv4;
 use protocol::roce::{FrameWriter, IcrcField, MAX_PAYLOAD, Packet, RoceFrame, seal};
 
-/// One fuzz target.
 pub type Target = fn(&[u8]);
 
-/// Every target by the name of its corpus.
+/// All targets by the name of their corpus.
 pub const TARGETS: &[(&str, Target)] = &[
     ("decode_context", context::decode_context),
     ("decode_frame", decode_frame),
@@ -28,7 +27,7 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("decode_wqe", jingzhao::decode_wqe),
 ];
 
-/// Decodes a frame in every way a port does. An accepted frame must have the same meaning after it is emitted and
+/// Decodes a frame in every way that a port does. An accepted frame must have the same meaning after it is emitted and
 /// parsed again.
 ///
 /// The ICRC rejects almost all mutations, so the transport part is also decoded without it.

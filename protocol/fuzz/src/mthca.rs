@@ -21,7 +21,7 @@ use protocol::hca::qp::{ServiceType, Transition};
 use super::context::Fields;
 use super::jingzhao::padded;
 
-/// Most bytes of a mailbox that are read.
+/// Limit of mailbox bytes that are read.
 const PAGE: usize = 4096;
 
 /// Number of QPs in an entry of the multicast table.

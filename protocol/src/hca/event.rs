@@ -20,7 +20,7 @@ impl CqFault {
         }
     }
 
-    /// Inverse of [`CqFault::code`].
+    /// The inverse of [`CqFault::code`].
     pub const fn from_code(code: u8) -> Option<Self> {
         match code {
             1 => Some(Self::Overrun),

@@ -13,7 +13,7 @@ pub enum HcrWord {
     InParamHigh,
     /// 04h: in_param, low half.
     InParamLow,
-    /// 08h: in_modifier.
+    /// 08h: the in_modifier of the command.
     InModifier,
     /// 0Ch: out_param, high half.
     OutParamHigh,
@@ -21,7 +21,7 @@ pub enum HcrWord {
     OutParamLow,
     /// 14h: token in bits 31:16.
     Token,
-    /// 18h: [`CommandWord`].
+    /// 18h: the command word, [`CommandWord`].
     Command,
 }
 
@@ -37,7 +37,7 @@ impl HcrWord {
         Self::Command,
     ];
 
-    /// Name for traces.
+    /// Returns the name that traces show.
     pub const fn name(self) -> &'static str {
         match self {
             Self::InParamHigh => "HCR.in_param[63:32]",
@@ -58,7 +58,7 @@ pub struct PendingCommand {
     pub in_param: u64,
     /// Command-specific, for example the index of the object.
     pub in_modifier: u32,
-    /// Outbox address.
+    /// Address of the output mailbox.
     pub out_param: u64,
     /// Repeated in the completion event.
     pub token: u16,
@@ -70,7 +70,7 @@ pub struct PendingCommand {
 #[bitfield(u32)]
 #[derive(PartialEq, Eq)]
 pub struct CommandWord {
-    /// Bits 11:0: opcode.
+    /// Bits 11:0: opcode of the command.
     #[bits(12)]
     pub op: u16,
     /// Bits 19:12: variant of the opcode.

@@ -18,8 +18,8 @@ describe!(RemoteAddress { va, rkey });
 
 /// Operation of a send WQE. `To` is the interface's address of a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
 pub enum Operation<To> {
-    /// No operation.
     Nop,
     /// SEND on a connected QP.
     Send {
@@ -33,7 +33,6 @@ pub enum Operation<To> {
         /// Address of the receiver.
         to: To,
     },
-    /// RDMA WRITE.
     Write {
         /// Remote memory to write.
         remote: RemoteAddress,
@@ -47,18 +46,18 @@ pub enum Operation<To> {
     },
     /// Compare and swap. The data segment receives the original value.
     CompareSwap {
-        /// Remote 64-bit word.
+        /// Location of the 64-bit word at the peer.
         remote: RemoteAddress,
         /// Value that the word must have for the swap.
         compare: u64,
-        /// Value to store.
+        /// Value that replaces the word.
         swap: u64,
     },
     /// Fetch and add. The data segment receives the original value.
     FetchAdd {
-        /// Remote 64-bit word.
+        /// Location of the 64-bit word at the peer.
         remote: RemoteAddress,
-        /// Value to add.
+        /// Value that is added to the word.
         add: u64,
     },
 }

@@ -6,11 +6,11 @@ use crate::describe::Code;
 /// Transport service type of a QP. Reliable datagram (code 2) is not supported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ServiceType {
-    /// 0: reliable connection.
+    /// Code 0: reliable connection (RC).
     Rc,
-    /// 1: unreliable connection.
+    /// Code 1: unreliable connection (UC).
     Uc,
-    /// 3: unreliable datagram.
+    /// Code 3: unreliable datagram (UD).
     Ud,
 }
 
@@ -34,7 +34,7 @@ impl ServiceType {
         }
     }
 
-    /// Name in traces.
+    /// Returns the name that traces show.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Rc => "RC",
@@ -65,7 +65,7 @@ pub enum QpState {
 }
 
 impl QpState {
-    /// Decodes a state.
+    /// Returns the state with this code, or `None`.
     pub const fn from_code(code: u8) -> Option<Self> {
         Some(match code {
             0 => Self::Reset,
@@ -85,7 +85,7 @@ impl QpState {
         self as u8
     }
 
-    /// Name in traces.
+    /// Returns the name that traces show.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Reset => "RESET",
@@ -123,7 +123,7 @@ pub enum Transition {
 }
 
 impl Transition {
-    /// All transitions.
+    /// All transitions in code order.
     pub const ALL: [Self; 11] = [
         Self::Rst2Init,
         Self::Init2Init,

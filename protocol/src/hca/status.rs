@@ -9,7 +9,7 @@ use crate::describe::Code;
 /// Status of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum CmdStatus {
-    /// 00h: success.
+    /// 00h: the command has succeeded.
     Ok,
     /// 01h: DMA to a mailbox failed.
     InternalErr,
@@ -93,7 +93,7 @@ impl CmdStatus {
     }
 }
 
-/// All statuses.
+/// All statuses in code order.
 const STATUSES: [CmdStatus; 13] = [
     CmdStatus::Ok,
     CmdStatus::InternalErr,
@@ -120,8 +120,8 @@ impl fmt::Display for CmdStatus {
 /// of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("{status}: {what} {value:#x}")]
+#[allow(missing_docs)]
 pub struct CmdError {
-    /// Status to report.
     pub status: CmdStatus,
     /// Field or object at fault.
     pub what: &'static str,

@@ -16,7 +16,7 @@ pub enum Syndrome {
     Flushed,
     /// 06h: memory window bind error.
     WindowBind,
-    /// 10h: bad response.
+    /// 10h: the peer sent an invalid response.
     BadResponse,
     /// 12h: remote invalid request.
     RemoteInvalidRequest,
@@ -35,7 +35,7 @@ pub enum Syndrome {
 }
 
 impl Syndrome {
-    /// Decodes a syndrome.
+    /// Returns the syndrome with this code.
     pub const fn from_code(code: u8) -> Self {
         match code {
             0x01 => Self::LocalLength,

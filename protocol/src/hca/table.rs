@@ -26,7 +26,7 @@ impl Table {
         Ok(Self { base: IcmAddr::new(word & !0xff), log_entries })
     }
 
-    /// Inverse of [`Table::parse`].
+    /// The inverse of [`Table::parse`].
     pub const fn word(&self) -> u64 {
         self.base.get() & !0xff | self.log_entries as u64
     }
@@ -40,7 +40,7 @@ impl Table {
         }
     }
 
-    /// Number of entries.
+    /// Returns the number of entries.
     pub const fn entries(&self) -> u64 {
         match 1u64.checked_shl(self.log_entries as u32) {
             Some(entries) => entries,

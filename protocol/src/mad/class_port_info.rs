@@ -13,7 +13,6 @@ attribute! {
     pub struct ClassPortInfo[72] {
         /// Supported MAD base version.
         base_version: u8 = 0, 8;
-        /// Supported class version.
         class_version: u8 = 8, 8;
         /// Capability mask. Bits 7:0 are common to all classes, bits 15:8 are class-specific.
         capabilities: u16 = 16, 16;

@@ -7,7 +7,7 @@ use crate::ids::{Lid, Pkey, Qkey, Qpn};
 pub struct BitField {
     /// Offset of the first bit.
     pub offset: usize,
-    /// Number of bits.
+    /// Length of the field in bits.
     pub len: usize,
 }
 
@@ -117,11 +117,11 @@ macro_rules! attribute {
         $(#[$doc])*
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
         pub struct $name {
-            $($(#[$field_doc])* pub $field: $type,)*
+            $($(#[$field_doc])* #[allow(missing_docs)] pub $field: $type,)*
         }
 
         impl $name {
-            /// Length in bytes.
+            /// Length of the object in bytes.
             pub const LEN: usize = $len;
 
             /// Reads the fields; every bit pattern is accepted.

@@ -5,16 +5,15 @@
 
 use super::field::{FieldValue, attribute};
 
-/// Management class (MgmtClass).
+/// The management class of a MAD (MgmtClass).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Class(pub u8);
 
 impl Class {
-    /// Subnet management, LID-routed.
+    /// Subnet management with LID-routed SMPs.
     pub const SUBN: Self = Self(0x01);
-    /// Subnet administration.
     pub const SUBN_ADM: Self = Self(0x03);
-    /// Performance management.
+    /// Performance management (PerfMgt) of ports.
     pub const PERF: Self = Self(0x04);
     /// Subnet management, directed route.
     pub const SUBN_DIRECTED: Self = Self(0x81);
@@ -77,11 +76,11 @@ impl Method {
 pub struct MadStatus(pub u16);
 
 impl MadStatus {
-    /// No error.
+    /// The request was successful.
     pub const OK: Self = Self(0);
     /// Unsupported base or class version.
     pub const BAD_VERSION: Self = Self(1 << 2);
-    /// Unsupported method.
+    /// The method is not supported.
     pub const BAD_METHOD: Self = Self(2 << 2);
     /// Unsupported combination of method and attribute.
     pub const BAD_ATTRIBUTE: Self = Self(3 << 2);
@@ -121,7 +120,6 @@ attribute! {
     pub struct Header[24] {
         /// MAD base version, always [`Self::BASE_VERSION`].
         base_version: u8 = 0, 8;
-        /// Management class.
         class: Class = 8, 8;
         /// Version of the class.
         class_version: u8 = 16, 8;
@@ -133,7 +131,6 @@ attribute! {
         class_specific: u16 = 48, 16;
         /// Transaction ID, chosen by the requester and repeated in the response.
         tid: u64 = 64, 64;
-        /// Attribute ID.
         attribute: u16 = 128, 16;
         /// Attribute modifier; its meaning depends on the attribute.
         modifier: u32 = 160, 32;

@@ -13,13 +13,13 @@ pub const CHANNEL_ADAPTER: u8 = 1;
 pub const SWITCH: u8 = 2;
 
 attribute! {
-    /// NodeInfo attribute.
+    /// The attribute NodeInfo of a node.
     pub struct NodeInfo[40] {
         /// Supported MAD base version.
         base_version: u8 = 0, 8;
         /// Supported version of the subnet management class.
         class_version: u8 = 8, 8;
-        /// [`CHANNEL_ADAPTER`] or [`SWITCH`].
+        /// Either [`CHANNEL_ADAPTER`] or [`SWITCH`].
         node_type: u8 = 16, 8;
         /// Number of physical ports.
         ports: u8 = 24, 8;
@@ -31,9 +31,7 @@ attribute! {
         port_guid: u64 = 160, 64;
         /// Size of the P_Key table in entries.
         partition_cap: u16 = 224, 16;
-        /// Vendor-assigned device ID.
         device_id: u16 = 240, 16;
-        /// Vendor-assigned revision.
         revision: u32 = 256, 32;
         /// Number of the port that received the request.
         local_port: u8 = 288, 8;

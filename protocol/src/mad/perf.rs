@@ -26,10 +26,10 @@ pub const ALL_PORTS: u8 = 0xff;
 /// Sections of a performance management MAD.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
+#[allow(missing_docs)]
 pub struct PerfMad {
     header: [u8; 24],
     reserved: [u8; 40],
-    /// Attribute data.
     pub data: [u8; 192],
 }
 
@@ -48,7 +48,6 @@ impl PerfMad {
 attribute! {
     /// PortCounters attribute. Counters saturate at their maximum.
     pub struct PortCounters[44] {
-        /// Port number.
         port: u8 = 8, 8;
         /// CounterSelect: the counters that Set writes. Bit n selects the n-th counter from `symbol_errors` to
         /// `received_packets`.
@@ -81,9 +80,7 @@ attribute! {
         transmit_data: u32 = 192, 32;
         /// Data received, in units of 4 bytes.
         receive_data: u32 = 224, 32;
-        /// Packets sent.
         transmit_packets: u32 = 256, 32;
-        /// Packets received.
         receive_packets: u32 = 288, 32;
         /// Ticks during which data was waiting but could not be sent.
         transmit_wait: u32 = 320, 32;
@@ -93,7 +90,6 @@ attribute! {
 attribute! {
     /// PortCountersExtended attribute. Counters wrap around.
     pub struct PortCountersExtended[72] {
-        /// Port number.
         port: u8 = 8, 8;
         /// CounterSelect: the counters that Set writes, one bit per counter in the order of the fields.
         select: u16 = 16, 16;
@@ -101,17 +97,11 @@ attribute! {
         transmit_data: u64 = 64, 64;
         /// Data received, in units of 4 bytes.
         receive_data: u64 = 128, 64;
-        /// Packets sent.
         transmit_packets: u64 = 192, 64;
-        /// Packets received.
         receive_packets: u64 = 256, 64;
-        /// Unicast packets sent.
         unicast_transmit_packets: u64 = 320, 64;
-        /// Unicast packets received.
         unicast_receive_packets: u64 = 384, 64;
-        /// Multicast packets sent.
         multicast_transmit_packets: u64 = 448, 64;
-        /// Multicast packets received.
         multicast_receive_packets: u64 = 512, 64;
     }
 }

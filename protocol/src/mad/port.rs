@@ -32,7 +32,7 @@ impl PhysicalState {
     pub const NO_CHANGE: Self = Self(0);
     /// Polling for a link partner.
     pub const POLLING: Self = Self(2);
-    /// Disabled by management.
+    /// The port was disabled by management.
     pub const DISABLED: Self = Self(3);
     /// The physical link is up.
     pub const LINK_UP: Self = Self(5);
@@ -69,7 +69,7 @@ attribute! {
         lid: Lid = 128, 16;
         /// LID of the master subnet manager.
         sm_lid: Lid = 144, 16;
-        /// CapabilityMask.
+        /// Mask of the port's capabilities (CapabilityMask).
         capabilities: u32 = 160, 32;
         /// Diagnostic code; 0 is no fault.
         diag_code: u16 = 192, 16;
@@ -77,13 +77,9 @@ attribute! {
         m_key_lease: u16 = 208, 16;
         /// Number of the port that received the request.
         local_port: u8 = 224, 8;
-        /// Enabled link widths.
         width_enabled: u8 = 232, 8;
-        /// Supported link widths.
         width_supported: u8 = 240, 8;
-        /// Active link width.
         width_active: u8 = 248, 8;
-        /// Supported link speeds.
         speed_supported: u8 = 256, 4;
         /// Logical state of the port.
         state: LinkState = 260, 4;
@@ -95,17 +91,13 @@ attribute! {
         m_key_protect: u8 = 272, 2;
         /// LID mask control: log2 of the number of LIDs.
         lmc: u8 = 277, 3;
-        /// Active link speed.
         speed_active: u8 = 280, 4;
-        /// Enabled link speeds.
         speed_enabled: u8 = 284, 4;
         /// Active MTU towards the link partner.
         neighbour_mtu: u8 = 288, 4;
         /// SL for packets to the master subnet manager.
         sm_sl: u8 = 292, 4;
-        /// Supported virtual lanes.
         vl_cap: u8 = 296, 4;
-        /// Requested InitType.
         init_type: u8 = 300, 4;
         /// Most high-priority data sent before a low-priority packet.
         vl_high_limit: u8 = 304, 8;
@@ -115,13 +107,11 @@ attribute! {
         vl_arb_low_cap: u8 = 320, 8;
         /// InitType that was performed.
         init_type_reply: u8 = 328, 4;
-        /// Largest supported MTU.
         mtu_cap: u8 = 332, 4;
         /// Switches only: consecutive dropped packets after which a VL stalls.
         vl_stall_count: u8 = 336, 3;
         /// Switches only: lifetime of a packet at the head of a queue, 4.096 us * 2^n.
         hoq_life: u8 = 339, 5;
-        /// Operational virtual lanes.
         operational_vls: u8 = 344, 4;
         /// SMPs received with an invalid M_Key.
         m_key_violations: u16 = 352, 16;

@@ -23,7 +23,7 @@ attribute! {
         mlid: Lid = 288, 16;
         /// Comparison that applies to `mtu`, for example [`EXACTLY`].
         mtu_selector: u8 = 304, 2;
-        /// MTU code.
+        /// Code of the path MTU.
         mtu: u8 = 306, 6;
         /// Traffic class of the group.
         traffic_class: u8 = 312, 8;
@@ -31,7 +31,7 @@ attribute! {
         pkey: Pkey = 320, 16;
         /// Comparison that applies to `rate`.
         rate_selector: u8 = 336, 2;
-        /// Rate code.
+        /// Code of the path's rate.
         rate: u8 = 338, 6;
         /// Comparison that applies to `life_time`.
         life_time_selector: u8 = 344, 2;
@@ -52,7 +52,7 @@ attribute! {
     }
 }
 
-/// Components of [`McMemberRecord`].
+/// Component mask bits of [`McMemberRecord`].
 pub mod mc_member {
     #![expect(missing_docs, reason = "named as the fields are")]
 
@@ -90,11 +90,9 @@ attribute! {
         slid: Lid = 336, 16;
         /// The path carries raw packets.
         raw_traffic: bool = 352, 1;
-        /// Flow label.
         flow_label: u32 = 356, 20;
         /// Hop limit; 0 if packets need no GRH.
         hop_limit: u8 = 376, 8;
-        /// Traffic class.
         traffic_class: u8 = 384, 8;
         /// The path also works in the reverse direction.
         reversible: bool = 392, 1;
@@ -102,17 +100,15 @@ attribute! {
         path_count: u8 = 393, 7;
         /// P_Key of the path.
         pkey: Pkey = 400, 16;
-        /// QoS class.
         qos_class: u16 = 416, 12;
-        /// Service level.
         sl: u8 = 428, 4;
         /// Comparison that applies to `mtu`, for example [`EXACTLY`].
         mtu_selector: u8 = 432, 2;
-        /// MTU code.
+        /// Code of the path MTU.
         mtu: u8 = 434, 6;
         /// Comparison that applies to `rate`.
         rate_selector: u8 = 440, 2;
-        /// Rate code.
+        /// Code of the path's rate.
         rate: u8 = 442, 6;
         /// Comparison that applies to `life_time`.
         life_time_selector: u8 = 448, 2;
@@ -123,7 +119,7 @@ attribute! {
     }
 }
 
-/// Components of [`PathRecord`].
+/// Component mask bits of [`PathRecord`].
 pub mod path {
     #![expect(missing_docs, reason = "named as the fields are")]
 
@@ -232,7 +228,7 @@ layout! {
     ]
 }
 layout! {
-    /// MCMemberRecord (section 15.2.5.17).
+    /// Layout of MCMemberRecord (section 15.2.5.17).
     MC_MEMBER, McMemberRecord::LEN, [
         128, 128, 32, 16, 2, 6, 8, 16, 2, 6, 2, 6, 4, 20, 8, 4, 4, 1,
     ]

@@ -35,13 +35,13 @@ pub mod attribute {
 /// Sections of an SMP. The directed-route fields are reserved in LID-routed SMPs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
+#[allow(missing_docs)]
 pub struct Smp {
     header: [u8; 24],
     m_key: U64,
     dr_slid: U16,
     dr_dlid: U16,
     reserved: [u8; 28],
-    /// Attribute data.
     pub data: [u8; DATA_LEN],
     initial_path: [u8; 64],
     return_path: [u8; 64],
@@ -90,12 +90,12 @@ impl Smp {
         self.header = header.emit();
     }
 
-    /// M_Key.
+    /// Returns the M_Key of the packet.
     pub fn m_key(&self) -> u64 {
         self.m_key.get()
     }
 
-    /// Sets the M_Key.
+    /// Sets the M_Key of the packet.
     pub fn set_m_key(&mut self, key: u64) {
         self.m_key = key.into();
     }

@@ -6,7 +6,7 @@
 use super::field::attribute;
 
 attribute! {
-    /// SwitchInfo attribute.
+    /// The attribute SwitchInfo of a switch.
     pub struct SwitchInfo[20] {
         /// Size of the linear forwarding table in entries.
         linear_cap: u16 = 0, 16;
@@ -26,7 +26,6 @@ attribute! {
         life_time: u8 = 88, 5;
         /// A port has changed its state.
         state_change: bool = 93, 1;
-        /// LIDs per port.
         lids_per_port: u16 = 96, 16;
         /// Size of the P_Key table for partition enforcement, in entries.
         partition_enforcement_cap: u16 = 112, 16;

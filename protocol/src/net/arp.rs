@@ -13,24 +13,21 @@ use crate::view::view;
 /// Wire format of an ARP message, 28 bytes (RFC 826).
 #[repr(C)]
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[allow(missing_docs)]
 pub struct RawArp {
-    /// Always 1, Ethernet.
+    /// Always 1, which means Ethernet.
     pub hardware_type: U16,
-    /// Always 0x0800, IPv4.
+    /// Always 0x0800, which means IPv4.
     pub protocol_type: U16,
-    /// Always 6.
+    /// Length of a MAC, always 6.
     pub hardware_len: u8,
-    /// Always 4.
+    /// Length of an IPv4 address, always 4.
     pub protocol_len: u8,
     /// 1 for a request, 2 for a reply.
     pub operation: U16,
-    /// Sender's Ethernet address.
     pub sender_mac: [u8; 6],
-    /// Sender's IP address.
     pub sender_ip: [u8; 4],
-    /// Target's Ethernet address.
     pub target_mac: [u8; 6],
-    /// Target's IP address.
     pub target_ip: [u8; 4],
 }
 
@@ -44,18 +41,16 @@ pub enum ArpOperation {
     Reply,
 }
 
-/// Parsed ARP message.
+/// A parsed message of ARP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
 pub struct Arp {
-    /// Opcode.
     pub operation: ArpOperation,
-    /// Sender's Ethernet address.
     pub sender_mac: MacAddr,
     /// Sender's IP address; 0.0.0.0 in a probe (RFC 5227).
     pub sender_ip: Ipv4Addr,
     /// Target's Ethernet address; undefined in a request.
     pub target_mac: MacAddr,
-    /// Target's IP address.
     pub target_ip: Ipv4Addr,
 }
 

@@ -5,7 +5,7 @@
 pub struct Checksum(u64);
 
 impl Checksum {
-    /// An empty sum.
+    /// Creates the sum of no data.
     pub const fn new() -> Self {
         Self(0)
     }

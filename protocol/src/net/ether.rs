@@ -14,10 +14,9 @@ use crate::view::view;
 /// Wire format of the Ethernet header, 14 bytes.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[allow(missing_docs)]
 pub struct RawEther {
-    /// Destination address.
     pub dst: [u8; 6],
-    /// Source address.
     pub src: [u8; 6],
     /// EtherType, or the length of an IEEE 802.3 frame.
     pub ether_type: U16,
@@ -28,11 +27,11 @@ const _: () = assert!(size_of::<RawEther>() == 14);
 /// EtherTypes that a port handles.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum EtherType {
-    /// 0x0800.
+    /// The EtherType 0x0800, IPv4.
     Ipv4,
-    /// 0x0806.
+    /// The EtherType 0x0806, ARP.
     Arp,
-    /// 0x86dd.
+    /// The EtherType 0x86dd, IPv6.
     Ipv6,
     /// Any other EtherType, or the length of an IEEE 802.3 frame.
     Other(u16),
@@ -40,12 +39,11 @@ pub enum EtherType {
 
 /// A frame split into header and payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
 pub struct EtherFrame<'a> {
-    /// Destination address.
     pub dst: MacAddr,
-    /// Source address.
     pub src: MacAddr,
-    /// Protocol of `payload`.
+    /// EtherType of the payload.
     pub ether_type: EtherType,
     /// Everything after the header, Ethernet padding included.
     pub payload: &'a [u8],
@@ -162,7 +160,7 @@ pub fn group_mac(group: IpAddr) -> Option<MacAddr> {
 }
 
 impl EtherType {
-    /// Decodes an EtherType.
+    /// Returns the EtherType with this number.
     pub const fn from_number(number: u16) -> Self {
         match number {
             0x0800 => Self::Ipv4,

@@ -40,14 +40,14 @@ pub enum Icmpv6<'a> {
     Solicitation(Solicitation),
     /// Neighbour advertisement: announces the link-layer address of a target.
     Advertisement(Advertisement),
-    /// Any other type.
+    /// A descriptor of another type.
     Other,
 }
 
 /// Neighbour solicitation (RFC 4861, section 4.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Solicitation {
-    /// Address to resolve.
+    /// Address that is resolved.
     pub target: Ipv6Addr,
     /// Link-layer address of the sender. Absent in duplicate address detection (RFC 4862).
     pub source_mac: Option<MacAddr>,

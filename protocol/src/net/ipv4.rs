@@ -13,6 +13,7 @@ use crate::view::{split, view};
 /// Wire format of the IPv4 header, 20 bytes (RFC 791).
 #[repr(C)]
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[allow(missing_docs)]
 pub struct RawIpv4 {
     /// Version (bits 7:4) and header length in 32-bit words (bits 3:0).
     pub version_ihl: u8,
@@ -20,19 +21,16 @@ pub struct RawIpv4 {
     pub tos: u8,
     /// Length of header and payload in bytes.
     pub total_len: U16,
-    /// Identification; see [`Fragmentation`].
+    /// Identification of fragments; see [`Fragmentation`].
     pub id: U16,
     /// Flags and fragment offset.
     pub fragment: Ipv4Fragment,
-    /// Time to live.
     pub ttl: u8,
     /// Protocol number of the payload.
     pub protocol: u8,
     /// Checksum of the header.
     pub checksum: U16,
-    /// Source address.
     pub src: [u8; 4],
-    /// Destination address.
     pub dst: [u8; 4],
 }
 
@@ -57,7 +55,7 @@ pub struct Ipv4Fragment {
 /// sends: identification 0 and DF set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Fragmentation {
-    /// Identification field.
+    /// Identification of the packet's fragments.
     pub id: u16,
     /// Flags and fragment offset, as one 16-bit field.
     pub flags: u16,
@@ -71,16 +69,14 @@ impl Default for Fragmentation {
 
 /// Parsed IPv4 header, without constant and computed fields.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
 pub struct Ipv4 {
     /// Type of service, with the ECN bits.
     pub tos: u8,
-    /// Time to live.
     pub ttl: u8,
     /// Protocol number of the payload.
     pub protocol: u8,
-    /// Source address.
     pub src: Ipv4Addr,
-    /// Destination address.
     pub dst: Ipv4Addr,
 }
 

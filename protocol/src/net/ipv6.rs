@@ -13,6 +13,7 @@ use crate::view::{split, view};
 /// Wire format of the IPv6 header, 40 bytes (RFC 8200).
 #[repr(C)]
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[allow(missing_docs)]
 pub struct RawIpv6 {
     /// Version, traffic class and flow label.
     pub flow: Ipv6Flow,
@@ -20,11 +21,8 @@ pub struct RawIpv6 {
     pub payload_len: U16,
     /// Protocol number of the payload.
     pub next_header: u8,
-    /// Hop limit.
     pub hop_limit: u8,
-    /// Source address.
     pub src: [u8; 16],
-    /// Destination address.
     pub dst: [u8; 16],
 }
 
@@ -45,20 +43,18 @@ pub struct Ipv6Flow {
     pub version: u8,
 }
 
-/// Parsed IPv6 header.
+/// A parsed header of an IPv6 packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
 pub struct Ipv6 {
     /// Traffic class, with the ECN bits.
     pub traffic_class: u8,
     /// Flow label, 20 bits.
     pub flow_label: FlowLabel,
-    /// Hop limit.
     pub hop_limit: u8,
     /// Protocol number of the payload. Extension headers are not followed.
     pub next_header: u8,
-    /// Source address.
     pub src: Ipv6Addr,
-    /// Destination address.
     pub dst: Ipv6Addr,
 }
 

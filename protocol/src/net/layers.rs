@@ -28,12 +28,11 @@ const MAX_EXTENSIONS: usize = 8;
 
 /// Headers of a frame. Offsets are in bytes from the beginning of the frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
 pub struct Layers {
-    /// Destination address.
     pub dst: MacAddr,
-    /// Source address.
     pub src: MacAddr,
-    /// First VLAN tag.
+    /// The outermost VLAN tag.
     pub outer_tag: Option<VlanTag>,
     /// Second VLAN tag; present only if there is a first one.
     pub inner_tag: Option<VlanTag>,
@@ -48,7 +47,7 @@ pub struct Layers {
 /// VLAN tag (IEEE 802.1Q-2018, section 9).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct VlanTag {
-    /// C-TAG or S-TAG.
+    /// Whether it is a C-TAG or an S-TAG.
     pub kind: TagKind,
     /// Priority, drop eligibility and VLAN identifier.
     pub tci: Tci,
@@ -98,31 +97,20 @@ pub struct Ip {
 
 /// Source and destination address of an IP header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
 pub enum Addresses {
     /// Addresses of an IPv4 packet.
-    V4 {
-        /// Source address.
-        src: Ipv4Addr,
-        /// Destination address.
-        dst: Ipv4Addr,
-    },
+    V4 { src: Ipv4Addr, dst: Ipv4Addr },
     /// Addresses of an IPv6 packet.
-    V6 {
-        /// Source address.
-        src: Ipv6Addr,
-        /// Destination address.
-        dst: Ipv6Addr,
-    },
+    V6 { src: Ipv6Addr, dst: Ipv6Addr },
 }
 
 /// Transport protocol of an IP datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
 pub enum Transport {
-    /// TCP
     Tcp(Ports),
-    /// UDP
     Udp(Ports),
-    /// SCTP
     Sctp(Ports),
     /// ICMP over IPv4, or ICMPv6 over IPv6.
     Icmp,
@@ -134,10 +122,9 @@ pub enum Transport {
 /// Source and destination port, the first four bytes of TCP, UDP and SCTP headers.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[allow(missing_docs)]
 pub struct Ports {
-    /// Source port.
     pub src: U16,
-    /// Destination port.
     pub dst: U16,
 }
 

@@ -1,4 +1,4 @@
-//! UDP headers.
+//! Headers of UDP datagrams, RFC 768.
 
 use zerocopy::byteorder::network_endian::U16;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -16,10 +16,9 @@ pub const ROCE_PORT: u16 = 4791;
 /// Wire format of the UDP header, 8 bytes (RFC 768).
 #[repr(C)]
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[allow(missing_docs)]
 pub struct RawUdp {
-    /// Source port.
     pub src_port: U16,
-    /// Destination port.
     pub dst_port: U16,
     /// Length of header and payload in bytes.
     pub len: U16,

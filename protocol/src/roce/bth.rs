@@ -1,4 +1,4 @@
-//! Base transport header.
+//! The base transport header (BTH), IBTA 9.2.
 
 use bitfield_struct::bitfield;
 use zerocopy::byteorder::network_endian::{U16, U32};
@@ -24,7 +24,7 @@ pub struct RawBth {
     pub pkey: U16,
     /// FECN, BECN and DestQP.
     pub dest: BthDest,
-    /// AckReq and PSN.
+    /// The word with AckReq and PSN.
     pub sequence: BthSequence,
 }
 
@@ -40,7 +40,7 @@ pub struct BthFlags {
     /// PadCnt, bits 5:4; number of pad bytes, 0 to 3.
     #[bits(2)]
     pub pad_count: u8,
-    /// MigReq, bit 6.
+    /// MigReq, bit 6 of the byte.
     pub mig_req: bool,
     /// Solicited event, bit 7.
     pub solicited: bool,
@@ -50,14 +50,14 @@ pub struct BthFlags {
 #[bitfield(u32, repr = U32, from = U32::new, into = U32::get)]
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 pub struct BthDest {
-    /// DestQP, bits 23:0.
+    /// DestQP, bits 23:0 of the word.
     #[bits(24)]
     pub qpn: u32,
     #[bits(6)]
     __: u8,
-    /// BECN, bit 30.
+    /// BECN, bit 30 of the word.
     pub becn: bool,
-    /// FECN, bit 31.
+    /// FECN, bit 31 of the word.
     pub fecn: bool,
 }
 
@@ -65,12 +65,12 @@ pub struct BthDest {
 #[bitfield(u32, repr = U32, from = U32::new, into = U32::get)]
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 pub struct BthSequence {
-    /// PSN, bits 23:0.
+    /// PSN, bits 23:0 of the word.
     #[bits(24)]
     pub psn: u32,
     #[bits(7)]
     __: u8,
-    /// AckReq, bit 31.
+    /// AckReq, bit 31 of the word.
     pub ack_req: bool,
 }
 
@@ -79,6 +79,7 @@ pub struct BthSequence {
 /// # Spec
 /// IBTA volume 1, section 9.2.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
 pub struct Bth {
     /// Transport service and operation.
     pub opcode: Opcode,
@@ -94,9 +95,7 @@ pub struct Bth {
     pub becn: bool,
     /// Number of the destination QP.
     pub dest_qp: Qpn,
-    /// Requests an acknowledgement.
     pub ack_req: bool,
-    /// Packet sequence number.
     pub psn: Psn,
 }
 

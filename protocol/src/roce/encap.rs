@@ -16,29 +16,19 @@ use crate::net::udp::{self, RawUdp};
 
 /// Source and destination address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[allow(missing_docs)]
 pub enum IpAddrs {
     /// Addresses of an IPv4 packet.
-    V4 {
-        /// Source address.
-        src: Ipv4Addr,
-        /// Destination address.
-        dst: Ipv4Addr,
-    },
+    V4 { src: Ipv4Addr, dst: Ipv4Addr },
     /// Addresses of an IPv6 packet.
-    V6 {
-        /// Source address.
-        src: Ipv6Addr,
-        /// Destination address.
-        dst: Ipv6Addr,
-    },
+    V6 { src: Ipv6Addr, dst: Ipv6Addr },
 }
 
 /// Ethernet, IP and UDP headers of a RoCEv2 frame, without lengths and checksums.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
 pub struct Encap {
-    /// Source MAC address.
     pub src_mac: MacAddr,
-    /// Destination MAC address.
     pub dst_mac: MacAddr,
     /// Tag control information of the VLAN tag, if the frame has one.
     pub tag: Option<Tci>,
@@ -74,7 +64,6 @@ impl IpAddrs {
         }
     }
 
-    /// Source address.
     pub fn src(&self) -> IpAddr {
         match *self {
             Self::V4 { src, .. } => src.into(),
@@ -82,7 +71,6 @@ impl IpAddrs {
         }
     }
 
-    /// Destination address.
     pub fn dst(&self) -> IpAddr {
         match *self {
             Self::V4 { dst, .. } => dst.into(),
@@ -90,7 +78,7 @@ impl IpAddrs {
         }
     }
 
-    /// UDP pseudo-header checksum.
+    /// Returns the checksum of the UDP pseudo-header.
     pub(super) fn pseudo_header(&self) -> Checksum {
         match self {
             Self::V4 { src, dst } => udp::pseudo_header(&src.octets(), &dst.octets()),

@@ -71,17 +71,17 @@ pub enum NakCode {
 /// IBTA volume 1, section 9.7.5.1 (tables 43 to 46).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Syndrome {
-    /// Acknowledgement.
+    /// An acknowledgement with a credit count.
     Ack {
         /// Encoded credit count, five bits. 31 means that end-to-end flow control is not in use.
         credits: u8,
     },
-    /// Receiver not ready.
+    /// The receiver is not ready (RNR).
     RnrNak {
         /// Encoded RNR NAK timer, five bits.
         timer: u8,
     },
-    /// Negative acknowledgement.
+    /// A negative acknowledgement (NAK) with its code.
     Nak(NakCode),
     /// A reserved class; holds the whole byte.
     Reserved(u8),
@@ -99,9 +99,9 @@ pub struct Aeth {
 /// Extension headers of a packet. The opcode determines the variant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ext {
-    /// No extension header.
+    /// The packet has no extension header.
     None,
-    /// Immediate data only.
+    /// Only an immediate data header.
     Imm(Imm),
     /// RDMA WRITE or RDMA READ request.
     Reth(Reth),
@@ -113,7 +113,7 @@ pub enum Ext {
     AtomicAck(Aeth, u64),
     /// CmpSwap or FetchAdd request.
     Atomic(AtomicEth),
-    /// Datagram.
+    /// A datagram header without immediate data.
     Deth(Deth),
     /// Datagram with immediate data.
     DethImm(Deth, Imm),
@@ -121,7 +121,7 @@ pub enum Ext {
     Invalidate(Rkey),
 }
 
-/// Discriminant of [`Ext`].
+/// The kind of an [`Ext`].
 #[allow(missing_docs)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ExtKind {
@@ -292,8 +292,8 @@ impl RawXrceth {
 /// Wire format of the RETH (IBTA volume 1, section 9.3.3).
 #[repr(C)]
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[allow(missing_docs)]
 pub struct RawReth {
-    /// Virtual address.
     pub va: U64,
     /// R_Key of the region at `va`.
     pub rkey: U32,
@@ -370,7 +370,7 @@ const _: () = assert!(size_of::<RawDeth>() == ExtKind::Deth.len_bytes());
 #[bitfield(u32, repr = U32, from = U32::new, into = U32::get)]
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 pub struct DethSource {
-    /// SrcQP, bits 23:0.
+    /// SrcQP, bits 23:0 of the word.
     #[bits(24)]
     pub qpn: u32,
     #[bits(8)]
@@ -392,10 +392,10 @@ impl Deth {
 #[bitfield(u32, repr = U32, from = U32::new, into = U32::get)]
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 pub struct RawAeth {
-    /// MSN, bits 23:0.
+    /// MSN, bits 23:0 of the word.
     #[bits(24)]
     pub msn: u32,
-    /// Syndrome, bits 31:24.
+    /// Syndrome, bits 31:24 of the word.
     #[bits(8)]
     pub syndrome: u8,
 }
@@ -428,7 +428,7 @@ impl Syndrome {
         }
     }
 
-    /// Inverse of [`Syndrome::from_byte`].
+    /// The inverse of [`Syndrome::from_byte`].
     pub const fn to_byte(self) -> u8 {
         match self {
             Self::Ack { credits } => credits & 0x1f,

@@ -5,11 +5,11 @@ use super::ext::ExtKind;
 /// Transport service, the top three bits of the BTH opcode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Transport {
-    /// Reliable connection, 000.
+    /// Reliable connection (RC), code 000.
     Rc,
-    /// Unreliable connection, 001.
+    /// Unreliable connection (UC), code 001.
     Uc,
-    /// Unreliable datagram, 011.
+    /// Unreliable datagram (UD), code 011.
     Ud,
     /// Extended reliable connection, 101.
     Xrc,
@@ -56,8 +56,8 @@ pub enum Operation {
 /// [`Opcode::from_byte`] yields only operations that the table defines for their service. All other codes become
 /// [`Operation::Reserved`], including every code of a service this crate does not implement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[allow(missing_docs)]
 pub struct Opcode {
-    /// Transport service.
     pub transport: Transport,
     /// Operation, including the position in the message.
     pub operation: Operation,
@@ -75,20 +75,18 @@ pub enum Position {
 
 /// Operation of the message that a packet belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[allow(missing_docs)]
 pub enum Kind {
     /// SEND, with or without immediate data or invalidation.
     Send,
     /// RDMA WRITE, with or without immediate data.
     Write,
-    /// RDMA READ request.
     Read,
     /// CMP_SWAP or FETCH_ADD request.
     Atomic,
-    /// RDMA READ response.
     ReadResponse,
     /// Acknowledge: ACK, NAK or RNR NAK.
     Acknowledge,
-    /// ATOMIC acknowledge.
     AtomicAcknowledge,
     /// Not defined for the service.
     Reserved,
@@ -98,22 +96,22 @@ impl Opcode {
     /// Congestion notification packet (IBTA annex A17): service prefix 100, operation code 1.
     pub const CNP: Self = Self::from_byte(0x81);
 
-    /// An RC opcode.
+    /// Returns the opcode of an RC operation.
     pub const fn rc(operation: Operation) -> Self {
         Self { transport: Transport::Rc, operation }
     }
 
-    /// A UC opcode.
+    /// Returns the opcode of a UC operation.
     pub const fn uc(operation: Operation) -> Self {
         Self { transport: Transport::Uc, operation }
     }
 
-    /// A UD opcode.
+    /// Returns the opcode of a UD operation.
     pub const fn ud(operation: Operation) -> Self {
         Self { transport: Transport::Ud, operation }
     }
 
-    /// An XRC opcode.
+    /// Returns the opcode of an operation on an extended reliable connection.
     pub const fn xrc(operation: Operation) -> Self {
         Self { transport: Transport::Xrc, operation }
     }
@@ -132,7 +130,7 @@ impl Opcode {
         Self { transport, operation }
     }
 
-    /// Inverse of [`Opcode::from_byte`].
+    /// The inverse of [`Opcode::from_byte`].
     pub const fn to_byte(self) -> u8 {
         let prefix = match self.transport {
             Transport::Rc => 0,
@@ -275,7 +273,7 @@ impl Operation {
         }
     }
 
-    /// As for [`Opcode::is_response`].
+    /// The same rule as [`Opcode::is_response`].
     pub const fn is_response(self) -> bool {
         matches!(self.kind(), Kind::ReadResponse | Kind::Acknowledge | Kind::AtomicAcknowledge)
     }

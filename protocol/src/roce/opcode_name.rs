@@ -51,7 +51,7 @@ impl fmt::Display for Opcode {
 /// An opcode, or one operation of every service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OpcodePattern {
-    /// Exactly this opcode.
+    /// Matches exactly this opcode.
     One(Opcode),
     /// This operation of any service.
     AnyService(Operation),

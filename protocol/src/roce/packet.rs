@@ -8,7 +8,7 @@ use crate::ids::Srqn;
 /// Parsed transport headers and payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Packet<'a> {
-    /// Base transport header.
+    /// The base transport header (BTH), IBTA 9.2.
     pub bth: Bth,
     /// SRQ number of the XRCETH; present exactly if [`Opcode::has_xrceth`](super::Opcode::has_xrceth).
     pub srqn: Option<Srqn>,

@@ -1,4 +1,4 @@
-//! The admin queue.
+//! The admin queues of an E810: commands and events.
 
 use protocol::hca::e810::admin::descriptor::{Flags, LARGE_FROM};
 use protocol::hca::e810::admin::{Descriptor, Opcode, PARAMETERS_LEN};
@@ -27,9 +27,9 @@ const ENABLE: u32 = 1 << 31;
 /// Enable bit of an interrupt route, with vector 0.
 const CAUSE_ENABLE: u32 = 1 << 30;
 
-/// A command.
+/// A command for the admin queue.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Ask {
+pub struct AdminCommand {
     pub opcode: u16,
     pub parameters: [u8; PARAMETERS_LEN],
     pub flags: Flags,
@@ -37,24 +37,24 @@ pub struct Ask {
     pub buffer: Vec<u8>,
 }
 
-/// Completion of a command.
+/// The completion of a command.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Told {
+pub struct AdminReply {
     pub status: u16,
     pub parameters: [u8; PARAMETERS_LEN],
     /// Contents of the buffer, of the length in the completion.
     pub buffer: Vec<u8>,
 }
 
-/// An event.
+/// An event from the admin receive queue.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Heard {
+pub struct AdminEvent {
     pub opcode: u16,
     pub parameters: [u8; 8],
     pub data: Vec<u8>,
 }
 
-impl Ask {
+impl AdminCommand {
     /// A command without a buffer.
     pub fn direct(opcode: Opcode, parameters: [u8; PARAMETERS_LEN]) -> Self {
         Self { opcode: opcode.code(), parameters, flags: Flags::INTERRUPT, buffer: Vec::new() }
@@ -127,21 +127,21 @@ impl<B: Bus> Driver<B> {
     }
 
     /// Starts a command without waiting for its completion. Returns the bus address of its descriptor.
-    pub fn issue(&mut self, ask: &Ask) -> u64 {
+    pub fn issue(&mut self, command: &AdminCommand) -> u64 {
         let at = SEND_RING + u64::from(self.interface.send_tail) * Descriptor::LEN as u64;
-        let mut parameters = ask.parameters;
-        if ask.flags.contains(Flags::BUFFER) {
+        let mut parameters = command.parameters;
+        if command.flags.contains(Flags::BUFFER) {
             parameters = addressed(parameters, BUFFER);
-            self.bus.poke(BUFFER, &ask.buffer);
+            self.bus.poke(BUFFER, &command.buffer);
         }
-        let command = Descriptor {
-            flags: ask.flags,
-            opcode: ask.opcode,
-            buffer_len: u16::try_from(ask.buffer.len()).unwrap_or(u16::MAX),
+        let descriptor = Descriptor {
+            flags: command.flags,
+            opcode: command.opcode,
+            buffer_len: u16::try_from(command.buffer.len()).unwrap_or(u16::MAX),
             parameters,
             ..Descriptor::default()
         };
-        self.bus.poke(at, &command.emit());
+        self.bus.poke(at, &descriptor.emit());
         self.interface.send_tail = (self.interface.send_tail + 1) % ENTRIES;
         self.write(Register::PfFwAtqt, self.interface.send_tail.into());
         at
@@ -152,19 +152,19 @@ impl<B: Bus> Driver<B> {
     /// # Panics
     /// If the device has not completed it, or its completion is malformed.
     #[track_caller]
-    pub fn ask(&mut self, ask: &Ask) -> Told {
-        let at = self.issue(ask);
+    pub fn execute(&mut self, command: &AdminCommand) -> AdminReply {
+        let at = self.issue(command);
         assert_eq!(self.read(Register::PfFwAtqh), u32::from(self.interface.send_tail), "one read suffices");
         let bytes = self.bus.peek(at, Descriptor::LEN);
-        let completion = Descriptor::parse(bytes.first_chunk().expect("as many bytes as asked for"));
-        assert!(completion.flags.contains(ask.flags | Flags::DONE | Flags::COMPLETE), "{completion:?}");
+        let completion = Descriptor::parse(bytes.first_chunk().expect("as many bytes as requested"));
+        assert!(completion.flags.contains(command.flags | Flags::DONE | Flags::COMPLETE), "{completion:?}");
         assert_eq!(completion.flags.contains(Flags::ERROR), completion.status != 0, "{completion:?}");
-        assert!(usize::from(completion.buffer_len) <= ask.buffer.len(), "{completion:?}");
-        let buffer = match ask.flags.contains(Flags::BUFFER) {
+        assert!(usize::from(completion.buffer_len) <= command.buffer.len(), "{completion:?}");
+        let buffer = match command.flags.contains(Flags::BUFFER) {
             true => self.bus.peek(BUFFER, completion.buffer_len.into()),
             false => Vec::new(),
         };
-        Told { status: completion.status, parameters: completion.parameters, buffer }
+        AdminReply { status: completion.status, parameters: completion.parameters, buffer }
     }
 
     /// Executes a command that must succeed.
@@ -172,17 +172,17 @@ impl<B: Bus> Driver<B> {
     /// # Panics
     /// If it fails.
     #[track_caller]
-    pub fn succeed(&mut self, ask: &Ask) -> Told {
-        let told = self.ask(ask);
-        assert_eq!(told.status, 0, "{ask:?}");
-        told
+    pub fn succeed(&mut self, command: &AdminCommand) -> AdminReply {
+        let reply = self.execute(command);
+        assert_eq!(reply.status, 0, "{command:?}");
+        reply
     }
 
     /// Takes the next event from the receive ring, and posts its slot again.
     ///
     /// # Panics
     /// If the event is malformed.
-    pub fn event(&mut self) -> Option<Heard> {
+    pub fn event(&mut self) -> Option<AdminEvent> {
         let slot = self.interface.receive_next;
         if self.read(Register::PfFwArqh) == u32::from(slot) {
             return None;
@@ -194,7 +194,7 @@ impl<B: Bus> Driver<B> {
         self.offer(slot);
         self.write(Register::PfFwArqt, slot.into());
         self.interface.receive_next = (slot + 1) % ENTRIES;
-        Some(Heard { opcode: event.opcode, parameters: *event.parameters.first_chunk()?, data })
+        Some(AdminEvent { opcode: event.opcode, parameters: *event.parameters.first_chunk()?, data })
     }
 }
 

@@ -12,7 +12,8 @@ mod rdma;
 use protocol::hca::e810::regs::Register;
 
 pub use admin::{
-    Ask, BUFFER, BUFFER_LEN, ENTRIES, EVENT_BUFFER_LEN, EVENT_BUFFERS, Heard, RECEIVE_RING, SEND_RING, Told,
+    AdminCommand, AdminEvent, AdminReply, BUFFER, BUFFER_LEN, ENTRIES, EVENT_BUFFER_LEN, EVENT_BUFFERS,
+    RECEIVE_RING, SEND_RING,
 };
 pub use nic::{
     LAN_ENTRIES, LAN_RECEIVE_RING, LAN_TRANSMIT_RING, RECEIVE_BUFFERS, Received, STRIDE, TRANSMIT_BUFFERS,

@@ -9,7 +9,7 @@ use protocol::hca::e810::ring_address::RingAddress;
 use protocol::hca::e810::tx_context::TxContext;
 use protocol::ids::{Iova, MacAddr};
 
-use super::{Ask, Driver};
+use super::{AdminCommand, Driver};
 use crate::Bus;
 
 /// Number of descriptors per ring.
@@ -37,7 +37,6 @@ const LAST_AND_REPORT: u64 = 0b11 << 4;
 const DONE: u16 = 1 << 0;
 const END_OF_FRAME: u16 = 1 << 1;
 
-/// A received frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Received {
     pub frame: Vec<u8>,
@@ -50,7 +49,7 @@ pub struct Received {
 }
 
 /// "Add transmit queue" for a queue of a VSI.
-fn add_queue(queue: u16, vsi: u16) -> Ask {
+fn add_queue(queue: u16, vsi: u16) -> AdminCommand {
     let context = TxContext {
         ring: RingAddress::new(Iova::new(LAN_TRANSMIT_RING)),
         vsi,
@@ -61,7 +60,7 @@ fn add_queue(queue: u16, vsi: u16) -> Ask {
     let element = ElementData { generic_valid: true, ..ElementData::default() };
     let record = AddQueue { queue, teid: Teid::NONE, context, element };
     let group = QueueGroup { parent: PARENT, count: 1 };
-    Ask::with_input(Opcode::AddTxQueues, one(), &[&group.emit()[..], &record.emit()].concat())
+    AdminCommand::with_input(Opcode::AddTxQueues, one(), &[&group.emit()[..], &record.emit()].concat())
 }
 
 /// Parameters of a command with one element in its buffer.
@@ -72,7 +71,7 @@ const fn one() -> [u8; 16] {
 }
 
 /// A rule for frames to an address, in the encoding of section 16.3.
-fn own_address(vsi: u16, mac: MacAddr) -> Ask {
+fn own_address(vsi: u16, mac: MacAddr) -> AdminCommand {
     let action: u32 = 0x2_000c | u32::from(vsi) << 4;
     let [low, high] = vsi.to_le_bytes();
     let rule = [
@@ -82,12 +81,12 @@ fn own_address(vsi: u16, mac: MacAddr) -> Ask {
         &mac.0,
         &[2, 0, 0, 0, 0, 0, 0x81, 0, 0, 0],
     ];
-    Ask::with_input(Opcode::AddRules, one(), &rule.concat())
+    AdminCommand::with_input(Opcode::AddRules, one(), &rule.concat())
 }
 
 impl<B: Bus> Driver<B> {
     /// Brings a device in any state up to a NIC with this address. Of the responses, only the number of the VSI is
-    /// used, since memory may be gone.
+    /// used, because memory may be unmapped.
     pub fn bring_up(&mut self, own: MacAddr) {
         self.bind();
         self.reset_function();
@@ -99,7 +98,7 @@ impl<B: Bus> Driver<B> {
         };
         let mut physical_function = [0; 16];
         physical_function[6] = 2;
-        let at = self.issue(&Ask::with_input(Opcode::AddVsi, physical_function, &context.emit()));
+        let at = self.issue(&AdminCommand::with_input(Opcode::AddVsi, physical_function, &context.emit()));
         let number = self.bus.peek(at + 16, 2);
         self.interface.vsi = number.first_chunk().map_or(0, |number| u16::from_le_bytes(*number));
         for mac in [own, MacAddr::BROADCAST] {

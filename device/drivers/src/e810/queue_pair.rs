@@ -20,7 +20,7 @@ use protocol::hca::e810::regs::Register;
 use protocol::ids::{Cqn, Iova, Lkey, MacAddr, Qpn, Va};
 
 use super::rdma::{AEQ_ENTRIES, CEQ_ENTRIES, Performed};
-use super::{Ask, Driver};
+use super::{AdminCommand, Driver};
 use crate::Bus;
 
 /// Bus address of queue pair contexts.
@@ -45,7 +45,6 @@ struct Read {
     ring: u64,
     entries: u32,
     next: u32,
-    /// Current polarity.
     inverted: bool,
 }
 
@@ -85,7 +84,6 @@ pub struct Queues {
     qps: BTreeMap<Qpn, Rings>,
 }
 
-/// A completion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Polled {
     pub cqe: Cqe,
@@ -144,7 +142,7 @@ impl<B: Bus> Driver<B> {
         let context = VsiContext { sections: Sections::OPTIONS, options, ..VsiContext::default() };
         let mut parameters = [0; 16];
         parameters[..2].copy_from_slice(&(self.interface.vsi | 1 << 15).to_le_bytes());
-        self.issue(&Ask::with_input(Opcode::UpdateVsi, parameters, &context.emit()));
+        self.issue(&AdminCommand::with_input(Opcode::UpdateVsi, parameters, &context.emit()));
 
         self.interface.queues = Queues::default();
         self.bring_up_rdma();

@@ -111,12 +111,12 @@ impl<B: Bus> Driver<B> {
         self.interface.rdma = Rdma::default();
     }
 
-    /// PFPE_CCQPSTATUS.
+    /// Reads PFPE_CCQPSTATUS, the status of the control queue.
     pub fn cqp_status(&mut self) -> Status {
         Status::parse(&self.read(Register::PfpeCcqpstatus).to_le_bytes())
     }
 
-    /// PFPE_CQPTAIL.
+    /// Reads PFPE_CQPTAIL, the tail of the control queue.
     pub fn cqp_tail(&mut self) -> Tail {
         Tail::parse(&self.read(Register::PfpeCqptail).to_le_bytes())
     }
@@ -162,7 +162,7 @@ impl<B: Bus> Driver<B> {
         performed.completion.map_or(0, |completion| completion.value)
     }
 
-    /// The next entry of CQ 0.
+    /// Returns an entry of CQ 0.
     #[track_caller]
     fn completion(&mut self, index: u16) -> Completion {
         let read = self.interface.rdma.completions;

@@ -94,7 +94,6 @@ impl<B: Bus> Driver<B> {
         }
     }
 
-    /// Maps ICM pages.
     pub fn map(&mut self, table: IcmTable, virt: u64, bus: u64, pages: u16) {
         let entry = MapEntry { virt: IcmAddr::new(virt), bus: Iova::new(bus), pages };
         self.ok(Op::MapIcm, table.op_modifier(), 1, &icm::emit(&[entry]));
@@ -115,7 +114,6 @@ impl<B: Bus> Driver<B> {
         self.ok(Op::Sw2HwMpt, 0, mpt.key.get() & ((1 << LOG_MPTS) - 1), &mpt.emit());
     }
 
-    /// Creates a CQ.
     pub fn create_cq(&mut self, cqc: &Cqc) {
         self.ok(Op::Sw2HwCq, 0, cqc.cqn.get(), &cqc.emit());
     }

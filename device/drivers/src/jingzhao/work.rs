@@ -12,7 +12,7 @@ pub const SLOT: u32 = 128;
 /// Location of a QP's queues.
 #[derive(Clone, Copy, Debug)]
 pub struct Queues {
-    /// QPN for doorbells.
+    /// QPN that the doorbells carry.
     pub qpn: u32,
     /// UAR page for doorbells.
     pub page: u64,

@@ -19,7 +19,6 @@ pub struct WorkQueue {
     pub offset: u32,
     /// Slot size in bytes.
     pub slot: u32,
-    /// Number of slots.
     pub slots: u16,
     /// Bus address of the doorbell record.
     pub record: u64,

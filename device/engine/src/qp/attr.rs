@@ -14,16 +14,16 @@ use crate::limits::GRH_BYTES;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Service {
-    /// Reliable connection.
+    /// Reliable connection (RC), IBTA 9.7.
     Rc,
     /// Initiator of an extended reliable connection (XRC): it only sends. Each request names an SRQ at the target.
     XrcIni,
     /// Target of an extended reliable connection (XRC): it only responds. Each request names the SRQ it is for, which
     /// must belong to the XRC domain of the target.
     XrcTgt,
-    /// Unreliable connection.
+    /// Unreliable connection (UC), IBTA 9.8.2.
     Uc,
-    /// Unreliable datagram.
+    /// Unreliable datagram (UD), IBTA 9.8.3.
     Ud,
     /// Subnet management datagrams: QP0.
     Smi,
@@ -86,18 +86,18 @@ impl Service {
 /// Remote operations enabled on a QP, in addition to the permissions of each key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct RemoteAccess {
-    /// RDMA READ.
+    /// Peers can execute RDMA READ.
     pub read: bool,
-    /// RDMA WRITE.
+    /// Peers can execute RDMA WRITE.
     pub write: bool,
-    /// Atomic operations.
+    /// Peers can execute atomic operations.
     pub atomic: bool,
-    /// SEND with invalidate.
+    /// Peers can execute SEND with invalidate.
     pub invalidate: bool,
 }
 
 impl RemoteAccess {
-    /// All operations enabled.
+    /// Permits all remote operations.
     pub const ALL: Self = Self { read: true, write: true, atomic: true, invalidate: true };
 
     /// Returns whether requests of this kind are enabled.
@@ -173,7 +173,7 @@ impl fmt::Display for State {
     }
 }
 
-/// Path MTU.
+/// Path MTU of a queue pair, IBTA 9.3.4.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[allow(missing_docs)]
 pub enum Mtu {
@@ -223,7 +223,7 @@ impl Mtu {
     }
 }
 
-/// RNR retry limit.
+/// Number of retries after RNR NAKs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RnrRetry {
     /// Retries up to this many times, 0 to 6.
@@ -317,7 +317,7 @@ pub struct QpAttrs {
     /// A second QP number accepted on the wire, with the same low bits. For interfaces whose software passes QP
     /// numbers without their high bits.
     pub alias: Option<Qpn>,
-    /// Path MTU.
+    /// Largest payload of a packet.
     pub mtu: Mtu,
     /// Longest message this QP can send, in bytes.
     pub max_message_len: u32,
@@ -368,11 +368,11 @@ pub struct QpAttrs {
 pub struct Modify {
     /// New state; the current one to change attributes only.
     pub to: State,
-    /// New attributes.
+    /// Attributes after the transition.
     pub attrs: QpAttrs,
     /// New PSN of the next packet to send, and oldest unacknowledged PSN.
     pub send_psn: Option<Psn>,
-    /// New expected PSN.
+    /// PSN of the next request expected from the peer.
     pub recv_psn: Option<Psn>,
     /// For a transition to SQD: raise an event once the send queue is drained.
     pub notify_drained: bool,
@@ -381,7 +381,7 @@ pub struct Modify {
 /// Current state and sequence numbers of a QP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QpSnapshot {
-    /// QP state.
+    /// State of the queue pair.
     pub state: State,
     /// In SQD with started messages still outstanding.
     pub draining: bool,

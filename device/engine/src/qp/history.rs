@@ -29,6 +29,8 @@ struct Resource {
     request: Request,
 }
 
+const _: () = assert!(size_of::<Resource>() <= 32, "the table of limits says what a record takes");
+
 #[derive(Debug)]
 enum Request {
     Read(Reth),

@@ -53,6 +53,8 @@ pub(crate) struct Qp {
     pub(crate) registered: Option<Instant>,
 }
 
+const _: () = assert!(size_of::<Qp>() <= 1024, "the table of limits says what a QP takes");
+
 impl Qp {
     pub(crate) fn new(qpn: Qpn, attrs: QpAttrs, window_packets: u32) -> Self {
         Self {

@@ -34,6 +34,8 @@ enum Reply {
     Read(ReadReply),
 }
 
+const _: () = assert!(size_of::<Reply>() <= 48, "the table of limits says what a reply takes");
+
 /// Whether a reply answers a request for the first time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ReplyKind {

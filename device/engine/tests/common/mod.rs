@@ -15,9 +15,9 @@ use sim::host::SimHost;
 /// One of the two engines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Node {
-    /// Usually the requester.
+    /// The requester in most tests.
     A,
-    /// Usually the responder.
+    /// The responder in most tests.
     B,
 }
 pub use Node::{A, B};

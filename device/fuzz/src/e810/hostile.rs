@@ -1,10 +1,9 @@
-//! What a driver does that should not be let near a device: as often as not almost right, since a device refuses most of
-//! what is random.
+//! Invalid operations of a driver. About half are almost valid, because a device rejects most random ones.
 
 use device::frontend::e810::E810;
 use drivers::Bus as _;
 use drivers::e810::{
-    Ask, BUFFER, Driver, ENTRIES, LAN_ENTRIES, LAN_RECEIVE_RING, LAN_TRANSMIT_RING, RECEIVE_BUFFERS,
+    AdminCommand, BUFFER, Driver, ENTRIES, LAN_ENTRIES, LAN_RECEIVE_RING, LAN_TRANSMIT_RING, RECEIVE_BUFFERS,
     SEND_RING, STRIDE, TRANSMIT_BUFFERS,
 };
 use protocol::hca::e810::admin::descriptor::{Descriptor, Flags};
@@ -26,7 +25,7 @@ type Guest = Driver<Machine<E810>>;
 /// Element above the leaf of the default tree.
 const PARENT: Teid = Teid::new(8);
 
-/// Does one of the things that a driver can do, which `operation` names.
+/// Executes an operation of a driver.
 pub(super) fn operate(guest: &mut Guest, operation: u8, input: &mut Input<'_>) {
     match operation {
         2 | 3 | 24 | 32..36 => command(guest, input),
@@ -49,7 +48,7 @@ pub(super) fn operate(guest: &mut Guest, operation: u8, input: &mut Input<'_>) {
         25 => admin_descriptors(guest, input),
         26 => admin_ring(guest, input),
         27 => {
-            // A queue that may be enabled already.
+            // The queue may already be enabled.
             let queue = queue(input);
             let ring = address(input, LAN_TRANSMIT_RING);
             match input.byte() % 4 {
@@ -69,7 +68,7 @@ pub(super) fn operate(guest: &mut Guest, operation: u8, input: &mut Input<'_>) {
     }
 }
 
-/// A command with the buffer of a driver that is in its right mind, of which some bytes are changed.
+/// Executes a command with a valid buffer, some bytes of which are changed.
 fn command(guest: &mut Guest, input: &mut Input<'_>) {
     let choice = usize::from(input.byte());
     let code = Opcode::ALL.get(choice % (Opcode::ALL.len() + 8)).map_or_else(|| input.half(), |op| op.code());
@@ -93,17 +92,16 @@ fn command(guest: &mut Guest, input: &mut Input<'_>) {
         1..6 => Flags::BUFFER,
         _ => Flags::BUFFER | Flags::READ,
     };
-    guest.issue(&Ask { opcode: code, parameters, flags, buffer });
+    guest.issue(&AdminCommand { opcode: code, parameters, flags, buffer });
 }
 
-/// A command about what is listed in its buffer.
+/// Executes a command with a list in its buffer.
 fn list(guest: &mut Guest, opcode: Opcode, count: u8, buffer: &[u8]) {
     let mut parameters = [0; PARAMETERS_LEN];
     parameters[0] = count;
-    guest.issue(&Ask::with_input(opcode, parameters, buffer));
+    guest.issue(&AdminCommand::with_input(opcode, parameters, buffer));
 }
 
-/// "Add transmit queue".
 fn add_transmit(guest: &mut Guest, queue: u16, ring: u64, ring_len: u16) {
     let context = TxContext {
         ring: RingAddress::new(Iova::new(ring)),
@@ -117,7 +115,7 @@ fn add_transmit(guest: &mut Guest, queue: u16, ring: u64, ring_len: u16) {
     list(guest, Opcode::AddTxQueues, 1, &[&group.emit()[..], &record.emit()].concat());
 }
 
-/// What a driver does about queues that the device has stopped.
+/// Reopens queues that the device has stopped.
 fn reopen(guest: &mut Guest) {
     let group = DisableGroup { parent: PARENT, count: 1 };
     let mut parameters = [0; PARAMETERS_LEN];
@@ -125,12 +123,12 @@ fn reopen(guest: &mut Guest) {
     for queue in 0..2_u16 {
         guest.write(Register::QrxCtrl(queue), 0);
         let ids = [&group.emit()[..], &queue.to_le_bytes()].concat();
-        guest.issue(&Ask::with_input(Opcode::DisableTxQueues, parameters, &ids));
+        guest.issue(&AdminCommand::with_input(Opcode::DisableTxQueues, parameters, &ids));
     }
     guest.open_queues();
 }
 
-/// Parameters and buffer of a command as the interface has it, with numbers of things that there may be.
+/// Returns valid parameters and buffer of a command, with numbers of objects that may exist.
 fn sensible(opcode: Opcode, input: &mut Input<'_>) -> ([u8; PARAMETERS_LEN], Vec<u8>) {
     let mut parameters = [0; PARAMETERS_LEN];
     let mut count = u16::from(input.byte() % 6);
@@ -223,7 +221,7 @@ fn random(input: &mut Input<'_>) -> ([u8; PARAMETERS_LEN], Vec<u8>) {
     (parameters, content.iter().copied().cycle().take(if content.is_empty() { 0 } else { len }).collect())
 }
 
-/// A rule of the switch.
+/// Returns a rule of the switch.
 fn rule(input: &mut Input<'_>) -> Vec<u8> {
     let kind = input.byte() % 8;
     let (number, count) = (small(input), u16::from(input.byte() % 5));
@@ -235,7 +233,7 @@ fn rule(input: &mut Input<'_>) -> Vec<u8> {
     let recipe = input.byte() % 11;
     let action = match input.byte() % 4 {
         0 => input.word(),
-        // To a VSI, to a list, a VLAN's.
+        // Actions: to a VSI, to a list, to a VLAN's list.
         1 => 0x2_000c | u32::from(small(input)) << 4,
         2 => 0x2_4008 | u32::from(small(input)) << 4,
         _ => 0x1_8002 | u32::from(input.byte() & 1) << 14 | u32::from(small(input)) << 4,
@@ -246,7 +244,7 @@ fn rule(input: &mut Input<'_>) -> Vec<u8> {
     bytes
 }
 
-/// A look-up for frames to an address, with a VLAN tag in its header.
+/// Returns a look-up rule for frames to an address, with a VLAN tag in its header.
 fn lookup(kind: u8, recipe: u8, source: u16, action: u32, mac: MacAddr, tci: u16) -> Vec<u8> {
     let [low, high] = source.to_le_bytes();
     [
@@ -260,7 +258,7 @@ fn lookup(kind: u8, recipe: u8, source: u16, action: u32, mac: MacAddr, tci: u16
     .concat()
 }
 
-/// Many of one kind of thing, as fast as commands go.
+/// Creates many objects of one kind.
 fn many(guest: &mut Guest, input: &mut Input<'_>) {
     const COMMANDS: u8 = 12;
     let (kind, seed) = (input.byte() % 5, input.byte());
@@ -269,7 +267,7 @@ fn many(guest: &mut Guest, input: &mut Input<'_>) {
             0 => {
                 let mut parameters = [0; PARAMETERS_LEN];
                 parameters[6] = 2;
-                guest.issue(&Ask::with_input(Opcode::AddVsi, parameters, &[seed; 128]));
+                guest.issue(&AdminCommand::with_input(Opcode::AddVsi, parameters, &[seed; 128]));
             }
             1 => {
                 let rules: Vec<u8> = (0..100)
@@ -295,7 +293,7 @@ fn many(guest: &mut Guest, input: &mut Input<'_>) {
                 list(guest, Opcode::AddElements, 1, &[&group[..], &element.repeat(8)].concat());
             }
             3 => {
-                // A set, and away with its leaf.
+                // Add a queue set and delete its leaf.
                 let parent = PARENT.get().to_le_bytes();
                 let set = [&parent[..], &[1, 0, 0, 0], &[nth, seed], &[0; 22]].concat();
                 list(guest, Opcode::AddRdmaQueueSet, 1, &set);
@@ -311,7 +309,7 @@ fn many(guest: &mut Guest, input: &mut Input<'_>) {
     }
 }
 
-/// Several descriptors of the admin queue with one write of the tail, their buffers anywhere.
+/// Posts several admin descriptors with one write of the tail, with buffers anywhere.
 fn admin_descriptors(guest: &mut Guest, input: &mut Input<'_>) {
     let entries = u32::from(ENTRIES);
     let mut tail = guest.read(Register::PfFwAtqt) % entries;
@@ -330,11 +328,11 @@ fn admin_descriptors(guest: &mut Guest, input: &mut Input<'_>) {
         tail = (tail + 1) % entries;
     }
     guest.write(Register::PfFwAtqt, if input.byte() < 224 { tail } else { value(input) });
-    // The driver does not know of them.
+    // The driver's tail is out of date now.
     guest.open_admin_queue();
 }
 
-/// A register of a ring of the admin queue or of the mailbox.
+/// Writes a register of a ring of the admin queue or the mailbox.
 fn admin_ring(guest: &mut Guest, input: &mut Input<'_>) {
     use Register as R;
     const REGISTERS: [Register; 20] = [
@@ -372,7 +370,7 @@ fn admin_ring(guest: &mut Guest, input: &mut Input<'_>) {
     }
 }
 
-/// Descriptors of a transmit ring, and a doorbell.
+/// Writes descriptors of a transmit ring and rings the doorbell.
 fn descriptors(guest: &mut Guest, input: &mut Input<'_>) {
     for _ in 0..=input.byte() % 16 {
         let choice = input.byte();
@@ -381,13 +379,13 @@ fn descriptors(guest: &mut Guest, input: &mut Input<'_>) {
         let at = address(input, 0);
         let buffer = TRANSMIT_BUFFERS + u64::from(guest.interface.transmit_next) * STRIDE;
         let [first, second] = match choice % 8 {
-            // Of no kind that there is, or of any.
+            // A descriptor of any type, known or not.
             0 => [at, word],
-            // A context: cut, tags, tunnels.
+            // A context descriptor: segmentation, tags, tunnels.
             1 => [word, word & !0xf | 1],
             2 => [0, 1 << 4 | 1 | ((word % 20_000) << 30) | (((word >> 32) % 10_000) << 50)],
             3 => [at, 8],
-            // Data in good memory or in bad.
+            // Data in valid or invalid memory.
             4 => [buffer, word & !0xf],
             5 => [at, 0b11 << 4 | (word % 0x4000) << 34],
             6 => [buffer, u64::from(choice >> 4 & 1) << 4 | 1 << 5 | (word % 0x4000) << 34],
@@ -402,7 +400,7 @@ fn descriptors(guest: &mut Guest, input: &mut Input<'_>) {
     }
 }
 
-/// A frame to somebody, with tags, checksums and cutting as a driver asks for them, but for what is changed.
+/// Sends a frame with tags, checksums and segmentation as a driver requests them, apart from changed bits.
 fn frame(guest: &mut Guest, input: &mut Input<'_>) {
     if input.byte() < 96 {
         reopen(guest);
@@ -426,7 +424,7 @@ fn frame(guest: &mut Guest, input: &mut Input<'_>) {
     guest.send(&bytes, word);
 }
 
-/// A frame from the wire, of any length.
+/// Delivers a frame of any length from the fabric.
 fn arrive(guest: &mut Guest, input: &mut Input<'_>) {
     let mut frame = packet(input, ATTACKER);
     match input.byte() % 8 {
@@ -439,7 +437,7 @@ fn arrive(guest: &mut Guest, input: &mut Input<'_>) {
     guest.hca.handle_frame(&frame);
 }
 
-/// An Ethernet frame that is not much too long: tags, IP, transports, most of them right.
+/// Returns an Ethernet frame that is at most slightly too long. Most of its tags, IP and transport headers are valid.
 fn packet(input: &mut Input<'_>, to: MacAddr) -> Vec<u8> {
     let to = if input.byte() < 160 { to } else { mac(input) };
     let mut frame = [&to.0[..], &mac(input).0].concat();
@@ -476,7 +474,7 @@ fn packet(input: &mut Input<'_>, to: MacAddr) -> Vec<u8> {
     frame
 }
 
-/// The context, the tail or the control of a receive queue.
+/// Writes the context, the tail or the control register of a receive queue.
 fn receive_queue(guest: &mut Guest, input: &mut Input<'_>) {
     let queue = queue(input) % 2048;
     match input.byte() % 6 {
@@ -526,7 +524,7 @@ fn load(guest: &mut Guest, input: &mut Input<'_>) {
     }
 }
 
-/// A register that the device has, of which there may be many.
+/// Returns a register of the device, which may be one of many.
 fn register(input: &mut Input<'_>) -> Register {
     use Register as R;
     let choice = input.byte();
@@ -568,7 +566,7 @@ fn register(input: &mut Input<'_>) -> Register {
     }
 }
 
-/// A value at an edge, or any.
+/// Returns an edge value or a random one.
 fn value(input: &mut Input<'_>) -> u32 {
     match input.byte() % 8 {
         0 => 0,
@@ -582,7 +580,7 @@ fn value(input: &mut Input<'_>) -> u32 {
     }
 }
 
-/// A bus address: the right one, or one at an edge of the memory, behind it, or at the end of the address space.
+/// Returns a bus address: the correct one, one at or after the end of memory, or one at the end of the address space.
 fn address(input: &mut Input<'_>, right: u64) -> u64 {
     match input.byte() {
         0..192 => right,
@@ -595,7 +593,7 @@ fn address(input: &mut Input<'_>, right: u64) -> u64 {
     }
 }
 
-/// A number of a VSI, rule, list or queue: as often as not one that there is.
+/// Returns a number of a VSI, rule, list or queue. About half of them exist.
 fn small(input: &mut Input<'_>) -> u16 {
     match input.byte() {
         byte @ 0..224 => u16::from(byte % 8),
@@ -603,7 +601,7 @@ fn small(input: &mut Input<'_>) -> u16 {
     }
 }
 
-/// One of two queues, or any that registers have.
+/// Returns one of two queues, or any queue that has registers.
 fn queue(input: &mut Input<'_>) -> u16 {
     if input.byte() < 192 { u16::from(input.byte() % 2) } else { input.half() }
 }
@@ -616,7 +614,7 @@ fn teids(input: &mut Input<'_>, count: u16) -> Vec<u8> {
     (0..count).flat_map(|_| (u32::from(input.byte()) % 40).to_le_bytes()).collect()
 }
 
-/// An address that somebody has, a group's, or nobody's.
+/// Returns the MAC of a station, of a group, or an unknown one.
 fn mac(input: &mut Input<'_>) -> MacAddr {
     match input.byte() % 8 {
         0..3 => ATTACKER,
@@ -628,7 +626,7 @@ fn mac(input: &mut Input<'_>) -> MacAddr {
     }
 }
 
-/// VLAN and priority of a tag: few VLANs, so that rules are met.
+/// Returns VLAN and priority of a tag. VLANs are few, so that rules match.
 fn tci(input: &mut Input<'_>) -> u16 {
     u16::from(input.byte()) << 8 | u16::from(input.byte() % 4)
 }

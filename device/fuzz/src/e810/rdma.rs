@@ -1,4 +1,4 @@
-//! The RDMA half: what a driver has there that is in its right mind, and what one does that is not.
+//! Operations of the RDMA half, valid and invalid.
 
 use device::frontend::e810::E810;
 use device::frontend::snapshot::ControlRow;
@@ -28,7 +28,7 @@ use super::{AIM, ATTACKER, NEIGHBOUR, PAGE, SEALED};
 
 type Guest = Driver<Machine<E810>>;
 
-/// Connected to a peer of whom there are only frames, to itself, and for datagrams.
+/// Queue pairs connected to an imaginary peer, to itself, and for datagrams.
 pub(super) const QPNS: [u32; 3] = [PEER.get(), LOOPED.get(), DATAGRAM.get()];
 const PEER: Qpn = Qpn::new(3);
 const LOOPED: Qpn = Qpn::new(4);
@@ -36,24 +36,24 @@ const DATAGRAM: Qpn = Qpn::new(5);
 const SEND_CQ: Cqn = Cqn::new(3);
 const RECV_CQ: Cqn = Cqn::new(4);
 const PD: Pdn = Pdn::new(6);
-/// The region that peers may use.
+/// Key of the region that peers may access.
 pub(super) const KEY: u32 = 0x0012_3401;
-/// Where it is.
+/// Guest address of the message data.
 pub(super) const DATA: u64 = 0x1f0_0000;
 const DATA_LEN: u64 = 0x1_0000;
-/// Memory of the RDMA half, behind the pages that the device may only read.
+/// Memory of the RDMA half, after the read-only pages.
 const RANGE: std::ops::Range<u64> = 0x11_0000..0x200_0000;
-/// Where contexts and shadow areas are.
+/// Bus address of contexts and shadow areas.
 const CONTEXTS: u64 = 0x11_0000;
 const HOST_CONTEXT: u64 = 0x40_0000;
 
-/// Entries of the control queue.
+/// Number of entries of the control queue.
 const CQP_ENTRIES: u32 = 2048;
-/// The most of what has no table of its own.
+/// Limits of objects without a table.
 const MAX_NEIGHBOURS: usize = 4096;
 const MAX_NODES: usize = 512;
 
-/// Gives the device memory of zeros for the RDMA half.
+/// Maps zeroed memory for the RDMA half.
 pub(super) fn lend(machine: &mut Machine<E810>) {
     let len = RANGE.end - RANGE.start;
     let fd = memfd_create("rdma", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).expect("a memfd");
@@ -64,7 +64,7 @@ pub(super) fn lend(machine: &mut Machine<E810>) {
     mapped.expect("nothing is mapped there");
 }
 
-/// From a NIC to queue pairs that send and receive.
+/// Initialises the device from the NIC to queue pairs in RTS.
 pub(super) fn open(guest: &mut Guest) {
     guest.open_rdma(ATTACKER);
     guest.set_neighbour(2, NEIGHBOUR);
@@ -148,7 +148,7 @@ fn context(qpn: Qpn) -> QpContext {
     }
 }
 
-/// A message of the looped queue pair to itself.
+/// Posts a message of the looped queue pair to itself.
 pub(super) fn post_looped(guest: &mut Guest) {
     const SEND_SIGNALED: u64 = 0x03 << 32 | 1 << 62;
     guest.poke(DATA, &[0x77; 300]);
@@ -157,7 +157,7 @@ pub(super) fn post_looped(guest: &mut Guest) {
     guest.post_send(LOOPED, &gather(SEND_SIGNALED, 0, None, &[fragment(DATA, KEY, 300)]));
 }
 
-/// It arrived.
+/// Asserts that the looped-back message arrived.
 pub(super) fn assert_looped(guest: &mut Guest) {
     for cqn in [SEND_CQ, RECV_CQ] {
         let polled = guest.poll_cq(cqn).expect("a completion");
@@ -166,14 +166,14 @@ pub(super) fn assert_looped(guest: &mut Guest) {
     assert_eq!(guest.peek(DATA + 0x1000, 300), [0x77; 300]);
 }
 
-/// What has no rows is no more than there may be.
+/// Checks the limits of objects without rows.
 pub(super) fn check(hca: &Hca<E810>) {
     for row in hca.rows::<ControlRow>(0) {
         assert!(row.neighbours <= MAX_NEIGHBOURS && row.nodes <= MAX_NODES, "{row:?}");
     }
 }
 
-/// Does one of the things that a driver, its processes or its peers can do.
+/// Executes an operation of a driver, its processes or its peers.
 pub(super) fn operate(guest: &mut Guest, operation: u8, input: &mut Input<'_>) {
     match operation % 20 {
         0..5 => control(guest, input),
@@ -190,7 +190,7 @@ pub(super) fn operate(guest: &mut Guest, operation: u8, input: &mut Input<'_>) {
         12 => modify(guest, input),
         13 => many(guest, input),
         14 => {
-            // The control queue begins or ends, with the right context or another.
+            // Starts or stops the control queue, with the correct context or another.
             let context = [HOST_CONTEXT, 0, address(input, HOST_CONTEXT)][usize::from(input.byte() % 3)];
             guest.write(Register::PfpeCcqphigh, u32::try_from(context >> 32).unwrap_or_default());
             guest.write(Register::PfpeCcqplow, u32::try_from(context & 0xffff_ffff).unwrap_or_default());
@@ -203,14 +203,14 @@ pub(super) fn operate(guest: &mut Guest, operation: u8, input: &mut Input<'_>) {
     }
 }
 
-/// Executes 64 bytes.
+/// Executes 64 bytes as a WQE.
 fn execute(guest: &mut Guest, wqe: &[u8; WQE_LEN]) {
     let index = guest.read(Register::PfpeCqptail) % CQP_ENTRIES;
     guest.poke(CQP_RING + u64::from(index) * WQE_LEN as u64, wqe);
     guest.write(Register::PfpeCqpdb, (index + 1) % CQP_ENTRIES);
 }
 
-/// An operation, more or less as it should be, of which some bytes are changed.
+/// Executes a control queue operation that is almost valid, with some bytes changed.
 fn control(guest: &mut Guest, input: &mut Input<'_>) {
     let choice = usize::from(input.byte());
     let mut wqe = match Opcode::ALL.get(choice % (Opcode::ALL.len() + 2)) {
@@ -231,7 +231,7 @@ fn control(guest: &mut Guest, input: &mut Input<'_>) {
     execute(guest, &wqe);
 }
 
-/// Words of an operation that is nearly one of a driver's.
+/// Returns the words of an operation that is almost valid.
 fn sensible(opcode: Opcode, input: &mut Input<'_>) -> [u8; WQE_LEN] {
     let number = u64::from(if input.byte() < 224 { u16::from(input.byte() % 8) } else { input.half() });
     let small = u64::from(input.byte());
@@ -311,7 +311,7 @@ fn sensible(opcode: Opcode, input: &mut Input<'_>) -> [u8; WQE_LEN] {
     *words.map(u64::to_le_bytes).as_flattened().first_chunk().expect("eight words")
 }
 
-/// A work request of any operation, with pieces of the data region or of what is none.
+/// Posts a work request of any operation, with fragments inside or outside the data region.
 fn send(guest: &mut Guest, input: &mut Input<'_>) {
     let (qpn, choice, flags) = (qpn(input), input.byte(), input.byte());
     let opcode = if choice < 240 { u64::from(choice % 14) } else { u64::from(choice) & 0x3f };
@@ -347,7 +347,7 @@ fn piece(input: &mut Input<'_>) -> [u8; 16] {
     fragment(address(input, DATA + u64::from(flags) * 8), key, len)
 }
 
-/// Doorbells, of the kernel and of processes.
+/// Rings doorbells of the kernel and of processes.
 fn ring(guest: &mut Guest, input: &mut Input<'_>) {
     let registers = [
         Register::UserWqealloc,
@@ -361,13 +361,13 @@ fn ring(guest: &mut Guest, input: &mut Input<'_>) {
     ];
     let register = registers[usize::from(input.byte()) % registers.len()];
     let number = if input.byte() < 192 { u32::from(input.byte() % 8) } else { input.word() };
-    // As software arms.
+    // The arm word in the format of software.
     let arm = u64::from(input.byte()) << 10;
     guest.poke(CONTEXTS + 0x2_0000 + u64::from(number % 8) * 64 + 32, &arm.to_le_bytes());
     guest.write(register, number);
 }
 
-/// Writes into what the device reads.
+/// Overwrites memory that the device reads.
 fn scribble(guest: &mut Guest, input: &mut Input<'_>) {
     const PLACES: [u64; 9] = [
         CONTEXTS,
@@ -385,7 +385,7 @@ fn scribble(guest: &mut Guest, input: &mut Input<'_>) {
     guest.poke(at, input.bytes(64));
 }
 
-/// Moves a queue pair, with a context of which something is changed; or makes it anew.
+/// Modifies a queue pair with a partly changed context, or creates it again.
 fn modify(guest: &mut Guest, input: &mut Input<'_>) {
     let (qpn, flags) = (qpn(input), input.byte());
     let mut bytes = context(qpn).emit();
@@ -420,7 +420,7 @@ fn modify(guest: &mut Guest, input: &mut Input<'_>) {
     }
 }
 
-/// Many of one kind of thing, with one doorbell.
+/// Posts many requests of one kind with one doorbell.
 fn many(guest: &mut Guest, input: &mut Input<'_>) {
     const AT_ONCE: u32 = 200;
     const KINDS: [Opcode; 8] = [
@@ -465,7 +465,7 @@ fn qpn(input: &mut Input<'_>) -> Qpn {
     Qpn::new(AIM.qpn(input))
 }
 
-/// A bus address: the right one, one that the device may not write, or any.
+/// Returns a bus address: the correct one, a read-only one, or a random one.
 fn address(input: &mut Input<'_>, right: u64) -> u64 {
     match input.byte() {
         0..208 => right,

@@ -1,4 +1,4 @@
-//! A guest with one device: memory, a driver's way to queue pairs that work, and mailboxes to start from.
+//! A guest with one device: memory, initialisation of working queue pairs, and valid mailboxes.
 
 use device::frontend::Interface as _;
 use device::frontend::jingzhao::options::{QueueOptions, RnrTimerTable, SqAddr, UarPages};
@@ -20,17 +20,17 @@ use protocol::ids::{Eqn, IcmAddr, Iova, Lid, Qpn};
 
 use super::super::machine::{Aim, LIDS, Machine, PSN};
 
-/// Where ICM is backed: a page for each table, from here on.
+/// First bus address behind ICM, with one page for each table.
 const ICM: u64 = 0x8000;
 
-/// Bases of tables in ICM.
+/// ICM addresses of the tables.
 const QPC: u64 = 0;
 const CQC: u64 = 0x10_0000;
 const EQC: u64 = 0x20_0000;
 const MPT: u64 = 0x30_0000;
 const MTT: u64 = 0x40_0000;
 
-/// Buffers, one page each, by bus address.
+/// Bus addresses of the buffers, one page each.
 pub(crate) const CQ: u64 = 0x2_0000;
 const SQ: u64 = 0x2_1000;
 pub(crate) const RQ: u64 = 0x2_2000;
@@ -41,7 +41,7 @@ const DATA_PAGES: u64 = 4;
 const KEY: u32 = 5;
 const VA: u64 = 0x7f00_0000_0800;
 
-/// RC to the peer, RC to itself, and UD.
+/// RC connected to the peer, RC connected to itself, and UD.
 pub(crate) const CONNECTED: u32 = 5;
 pub(crate) const LOOPED: u32 = 6;
 const DATAGRAM: u32 = 7;
@@ -51,7 +51,8 @@ const AIM: Aim = Aim { qpns: &[CONNECTED, LOOPED, DATAGRAM], key: KEY, va: VA, e
 
 pub(crate) type Guest = Driver<Machine<JingZhao>>;
 
-/// A guest whose queue pairs are in RTS, on a device with these options (a bit each) that is watched or not.
+/// Starts a guest whose queue pairs are in RTS. Each bit of `options` selects a device option, and `watched` selects
+/// trace and strict mode.
 pub(crate) fn start(options: u16, watched: u8) -> Guest {
     let [own, peer] = [1, 2].map(|lid| Identity::from_lid(Lid::new(lid)));
     let addresses = Addresses { own, peers: Vec::new(), default_peer: Some(peer) };
@@ -62,7 +63,7 @@ pub(crate) fn start(options: u16, watched: u8) -> Guest {
     guest
 }
 
-/// What a driver does from the bus scan on. Outcomes are not looked at: memory may be gone.
+/// Initialises the device as a driver does. Results are ignored, because memory may be unmapped.
 pub(crate) fn bring_up(guest: &mut Guest) {
     guest.enable();
     usual(guest, [(Op::CloseHca, 0), (Op::InitHca, 0)]);
@@ -83,7 +84,7 @@ pub(crate) fn bring_up(guest: &mut Guest) {
     }
 }
 
-/// Issues commands with the inboxes of a well-behaved guest.
+/// Issues commands with the input mailboxes of a well-behaved guest.
 fn usual(guest: &mut Guest, commands: impl IntoIterator<Item = (Op, u32)>) {
     for (op, in_modifier) in commands {
         command(guest, op, 0, in_modifier, &mailbox(op, in_modifier));
@@ -96,12 +97,12 @@ pub(crate) fn command(guest: &mut Guest, op: Op, op_modifier: u8, in_modifier: u
     guest.issue(INBOX, in_modifier, OUTBOX, hcr::word(op.spec().code, op_modifier));
 }
 
-/// The queues as one of the QPs rings for them. All share the queues' memory.
+/// Returns the queues of a QP for its doorbells. All QPs share the same memory.
 pub(crate) fn queues(qpn: u32) -> Queues {
     Queues { qpn, page: 1, sq: SQ, rq: RQ }
 }
 
-/// Each bit departs from a default.
+/// Returns options in which each bit changes a default.
 fn options(bits: u16) -> Options {
     let bit = |n: u16| bits >> n & 1 != 0;
     let sq_addr = match bits & 3 {
@@ -134,7 +135,8 @@ fn options(bits: u16) -> Options {
     }
 }
 
-/// A WQE that is well-formed but for what `flags` damages: an operation on the data region, and a link to another slot.
+/// Returns a WQE that is well-formed except for the damage that `flags` selects: an operation on the data region, and a
+/// link to another slot.
 pub(crate) fn wqe(opcode: u8, qpn: u32, link: u8, len: u32, flags: u8) -> Vec<u8> {
     let mut wqe = vec![0; 16];
     if flags & 1 != 0 {
@@ -165,12 +167,12 @@ pub(crate) fn wqe(opcode: u8, qpn: u32, link: u8, len: u32, flags: u8) -> Vec<u8
     wqe
 }
 
-/// Bytes of the data region.
+/// Returns a data unit for the data region.
 pub(crate) fn data(len: u32) -> Vec<u8> {
     data_unit(KEY, VA, len)
 }
 
-/// The inbox a well-behaved guest gives with a command.
+/// Returns the input mailbox of a well-behaved guest for a command.
 pub(crate) fn mailbox(op: Op, in_modifier: u32) -> Vec<u8> {
     match op {
         Op::InitHca => {

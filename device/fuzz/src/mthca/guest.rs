@@ -1,4 +1,4 @@
-//! A guest with one device: memory, a driver's way to queue pairs that work, and mailboxes to start from.
+//! A guest with one device: memory, initialisation of working queue pairs, and valid mailboxes.
 
 use device::frontend::Interface as _;
 use device::frontend::mthca::{Mthca, Options, Setup};
@@ -23,12 +23,12 @@ use protocol::roce::Imm;
 
 use super::super::machine::{Aim, LIDS, Machine};
 
-/// ICM: a page of doorbell records for each UAR page, and behind them a page of the MTT.
+/// Bus addresses behind ICM: a page of doorbell records for each UAR page, then a page of the MTT.
 const RECORDS: u64 = 0xa000;
 const MTT: u64 = 0x10_0000;
 const MTT_BUS: u64 = 0x8000;
 
-/// Buffers, one page each, by bus address. All QPs share the memory of their queues.
+/// Bus addresses of the buffers, one page each. All QPs share the memory of their queues.
 pub(crate) const CQ: u64 = 0x2_0000;
 const SQ: u64 = 0x2_1000;
 const RQ: u64 = 0x2_2000;
@@ -39,18 +39,19 @@ const DATA_PAGES: u64 = 4;
 /// Pages in the order of their MTT entries.
 const PAGES: [u64; 8] = [CQ, RQ, SQ, SRQ, EQS[0], EQS[1], EQS[2], DATA];
 
-/// Indices of keys.
+/// Indices of the keys in the MPT.
 const CQ_KEY: u32 = 2;
 const WQE_KEY: u32 = 3;
 const SRQ_KEY: u32 = 4;
 const DATA_KEY: u32 = 5;
 const EQ_KEYS: u32 = 6;
-/// First address of the data region, which is the first of a page.
+/// First address of the data region, which is page-aligned.
 pub(crate) const VA: u64 = 0x7f00_0000_0000;
 pub(crate) const PD: u32 = 3;
 const QKEY: u32 = 0x1111;
 
-/// RC to the peer, RC to itself, UD, RC of a shared receive queue to itself, QP0 and QP1.
+/// RC connected to the peer, RC connected to itself, UD, RC with a shared receive queue connected to itself, QP0 and
+/// QP1.
 pub(crate) const CONNECTED: u32 = 20;
 pub(crate) const LOOPED: u32 = 21;
 const DATAGRAM: u32 = 22;
@@ -62,12 +63,12 @@ const AIM: Aim = Aim { qpns: &QPNS, key: key(DATA_KEY), va: VA, ends: LIDS };
 
 const SLOTS: u16 = 16;
 
-/// A QP's send queue, with the doorbell record of its number.
+/// Returns a QP's send queue, with the doorbell record of its number.
 pub(crate) fn sq(qpn: u32) -> WorkQueue {
     WorkQueue { bus: SQ, offset: 0x1000, slot: 256, slots: SLOTS, record: record(sq_record(qpn)) }
 }
 
-/// What a QP receives from: its own queue, or the shared one.
+/// Returns the receive queue of a QP: its own, or the shared one.
 pub(crate) fn rq(qpn: u32) -> WorkQueue {
     let (bus, index) = if qpn == SHARED { (SRQ, SRQ_RECORD) } else { (RQ, sq_record(qpn) + 1) };
     WorkQueue { bus, offset: 0, slot: 128, slots: SLOTS, record: record(index) }
@@ -77,7 +78,7 @@ pub(crate) fn rq(qpn: u32) -> WorkQueue {
 const CQ_RECORD: u32 = 100;
 const SRQ_RECORD: u32 = 101;
 
-/// Of a send queue; that of the receive queue follows.
+/// Returns the index of a send queue's record; that of the receive queue follows.
 const fn sq_record(qpn: u32) -> u32 {
     2 * (qpn % 32)
 }
@@ -86,7 +87,7 @@ pub(crate) fn record(index: u32) -> u64 {
     RECORDS + u64::from(index % 512) * 8
 }
 
-/// Opcodes of all commands, and two of none.
+/// Opcodes of all commands, and two undefined ones.
 pub(crate) const COMMANDS: [u16; 50] = [
     0x003, 0x004, 0x006, 0x007, 0x008, 0x009, 0x00a, 0x00c, 0x00d, 0x00f, 0x012, 0x013, 0x014, 0x016, 0x017,
     0x019, 0x01a, 0x01b, 0x01c, 0x01d, 0x01e, 0x01f, 0x020, 0x021, 0x022, 0x023, 0x024, 0x025, 0x026, 0x027,
@@ -116,7 +117,7 @@ fn lkey(index: u32) -> Lkey {
     Lkey::new(key(index))
 }
 
-/// A guest whose queue pairs are in RTS, on a device that is watched or not.
+/// Starts a guest whose queue pairs are in RTS. `watched` selects trace and strict mode.
 pub(crate) fn start(watched: u8) -> Guest {
     let [own, peer] = [1, 2].map(|lid| Identity::from_lid(Lid::new(lid)));
     let addresses = Addresses { own, peers: Vec::new(), default_peer: Some(peer) };
@@ -127,7 +128,7 @@ pub(crate) fn start(watched: u8) -> Guest {
     guest
 }
 
-/// What a driver does from the bus scan on. Outcomes are not looked at: memory may be gone.
+/// Initialises the device as a driver does. Results are ignored, because memory may be unmapped.
 pub(crate) fn bring_up(guest: &mut Guest) {
     guest.enable();
     guest.write(RESET, 1);
@@ -151,7 +152,7 @@ pub(crate) fn bring_up(guest: &mut Guest) {
     QPNS.into_iter().for_each(|qpn| usual(guest, [0x019, 0x01a, 0x01b].map(|op| (op, qpn))));
 }
 
-/// Issues commands with the inboxes of a well-behaved guest.
+/// Issues commands with the input mailboxes of a well-behaved guest.
 fn usual(guest: &mut Guest, commands: impl IntoIterator<Item = (u32, u32)>) {
     for (op, in_modifier) in commands {
         let known = u16::try_from(op & 0xfff).ok().and_then(Op::from_code);
@@ -159,18 +160,18 @@ fn usual(guest: &mut Guest, commands: impl IntoIterator<Item = (u32, u32)>) {
     }
 }
 
-/// Issues a command, whose modifier and event bit are in `op`.
+/// Issues a command whose modifier and event bit are in `op`.
 pub(crate) fn with_inbox(guest: &mut Guest, op: u32, in_modifier: u32, inbox: &[u8]) {
     guest.poke(INBOX, inbox);
     execute(guest, INBOX, op, in_modifier);
 }
 
-/// The same with any in_param.
+/// Issues a command with any in_param.
 pub(crate) fn execute(guest: &mut Guest, in_param: u64, op: u32, in_modifier: u32) {
     guest.issue(in_param, in_modifier, OUTBOX, 0xffff, hcr::GO | op);
 }
 
-/// Stores a send doorbell, at once or in halves.
+/// Writes a send doorbell, with one store or in two halves.
 pub(crate) fn ring(guest: &mut Guest, page: u64, doorbell: [u8; 8], halves: bool) {
     let at = page * 0x1000 + 0x10;
     if halves {
@@ -185,7 +186,7 @@ pub(crate) fn data(len: u32) -> DataSegment {
     DataSegment { len, lkey: lkey(DATA_KEY), va: Va::new(VA) }
 }
 
-/// A WQE that is well-formed but for what `flags` damages: an operation on the data region.
+/// Returns a WQE that is well-formed except for the damage that `flags` selects: an operation on the data region.
 pub(crate) fn wqe(opcode: u8, qpn: u32, len: u32, flags: u8) -> Vec<u8> {
     if matches!(qpn, SMI | GSI) {
         return management_wqe(len, flags);
@@ -218,7 +219,7 @@ pub(crate) fn wqe(opcode: u8, qpn: u32, len: u32, flags: u8) -> Vec<u8> {
     SendWqe { next, operation, data }.emit()
 }
 
-/// A management datagram whose headers and payload are in the data region.
+/// Returns the WQE of a management datagram whose headers and payload are in the data region.
 fn management_wqe(len: u32, flags: u8) -> Vec<u8> {
     let dlid: u16 = [2, 1, 0xffff, 0xbfff][usize::from(flags & 3)];
     let bits = if flags & 0x10 == 0 { 8 } else { 0x2_0008_u32 };
@@ -233,8 +234,8 @@ fn management_wqe(len: u32, flags: u8) -> Vec<u8> {
     wqe
 }
 
-/// Headers of a management datagram to QP0 or QP1, as software packs them, for the beginning of the data region; and
-/// the MAD behind them.
+/// Returns headers of a management datagram to QP0 or QP1 in software's format, for the start of the data region,
+/// followed by the MAD.
 pub(crate) fn management(dlid: u16, qpn: u8, mad: &[u8]) -> Vec<u8> {
     let [high, low] = dlid.to_be_bytes();
     let mut bytes = vec![0xf0, 2, high, low, 0, 72, 0, 0];
@@ -246,7 +247,7 @@ pub(crate) fn management(dlid: u16, qpn: u8, mad: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// The inbox a well-behaved guest gives with a command.
+/// Returns the input mailbox of a well-behaved guest for a command.
 pub(crate) fn mailbox(op: Op, in_modifier: u32) -> Vec<u8> {
     match op {
         Op::InitHca => LAYOUT.emit().to_vec(),
@@ -292,7 +293,7 @@ pub(crate) fn mailbox(op: Op, in_modifier: u32) -> Vec<u8> {
     }
 }
 
-/// What in_modifier says for a command that works, more often than not.
+/// Returns an in_modifier with which the command usually succeeds.
 pub(crate) fn number(op: Op, choice: u8) -> u32 {
     match op {
         Op::Sw2HwMpt | Op::Hw2SwMpt => CQ_KEY + u32::from(choice) % 8,
@@ -304,7 +305,7 @@ pub(crate) fn number(op: Op, choice: u8) -> u32 {
     }
 }
 
-/// Each key has the pages of its queue, or those of the data region.
+/// Returns the MPT entry of a key: the pages of its queue, or those of the data region.
 fn region(index: u32) -> Vec<u8> {
     let (flags, start, len, entry) = match index {
         CQ_KEY => (Mpt::LOCAL, 0, 0x1000, 0),

@@ -14,7 +14,7 @@ pub(super) enum Role {
     Responder,
     /// Response data written at the requester by READs and atomics.
     Requester,
-    /// Local key operations.
+    /// Key operations posted by the owner of the memory.
     Owner,
     /// Keys invalidated at the end of READs.
     Reader,

@@ -25,7 +25,6 @@ pub(super) struct Flight {
     start: Psn,
     /// One past the last PSN of each request.
     ends: Vec<u32>,
-    /// Oldest unacknowledged PSN.
     unacked: u32,
     /// One past the highest PSN sent, and one past the last one sent.
     high: u32,
@@ -56,7 +55,7 @@ struct Limits {
     rnr_retries: u32,
     rd_atomic: usize,
     ack_timeout: AckTimeout,
-    /// Tolerance for deadlines.
+    /// Time by which a deadline may be missed.
     slack: Duration,
 }
 

@@ -70,7 +70,6 @@ pub struct Checker<'a> {
     sides: Vec<[Side; 2]>,
     /// Datagrams being delivered, one per receiver, until each is received.
     arrivals: Vec<Arrival>,
-    /// Shared receive queues.
     queues: BTreeMap<usize, SharedQueue>,
     /// Current P_Keys of each side.
     pkeys: Vec<[Pkey; 2]>,

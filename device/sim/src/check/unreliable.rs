@@ -20,7 +20,7 @@ pub(super) struct Received {
     writing: Option<(usize, usize)>,
     /// Bytes written for the receive request at the head of the queue.
     filled: usize,
-    /// Messages received completely.
+    /// For each message, whether all its packets arrived.
     whole: Vec<bool>,
 }
 

@@ -52,11 +52,8 @@ pub const SHARED: u32 = 6;
 
 /// Bytes at the start of a UD receive area that hold the GRH.
 pub const GRH_BYTES: usize = 40;
-/// Bytes of HOT.
 pub const HOT_BYTES: usize = 8192;
-/// Bytes of PRIVATE.
 pub const PRIVATE_BYTES: usize = 4096;
-/// Bytes of CELLS.
 pub const CELLS_BYTES: usize = 32;
 /// Protection domains in use.
 pub const PDS: u32 = 2;
@@ -70,18 +67,14 @@ pub const GROUP_QPN: Qpn = Qpn::new(0xff_ffff);
 /// A range of a region of one side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Area {
-    /// Region number.
     pub region: u32,
-    /// First byte.
     pub offset: usize,
-    /// Bytes.
     pub len: usize,
 }
 
 /// A send request and its expected effect.
 #[derive(Clone, Debug)]
 pub struct Op {
-    /// Request as posted.
     pub request: SendRequest,
     /// Message length in bytes.
     pub len: u32,
@@ -98,7 +91,6 @@ pub struct Op {
     pub changes_srq: Option<Srqn>,
 }
 
-/// A receive request.
 #[derive(Clone, Debug)]
 pub struct Recv {
     /// Buffers of the request.
@@ -125,7 +117,6 @@ pub struct Life {
     pub sides: [Work; 2],
     /// Retry limit for timeouts and sequence NAKs. Below 7 the network can exhaust it.
     pub retry_count: u8,
-    /// RNR retry limit.
     pub rnr_retry: RnrRetry,
     /// Nanoseconds for which side 1 stays in RTR.
     pub late_ns: u64,
@@ -136,13 +127,11 @@ pub struct Life {
 pub struct End {
     /// Node of the side.
     pub node: usize,
-    /// QP number.
     pub qpn: Qpn,
-    /// Content of SOURCE.
+    /// Initial content of the SOURCE region.
     pub source: Vec<u8>,
-    /// Size of TARGET.
+    /// Size of the TARGET region in bytes.
     pub target_len: usize,
-    /// Q_Key (UD).
     pub qkey: Qkey,
     /// Shared receive queue, if the side uses one.
     pub srq: Option<usize>,
@@ -152,7 +141,6 @@ pub struct End {
     pub flush: Flush,
 }
 
-/// Two queue pairs.
 #[derive(Clone, Debug)]
 pub struct Pair {
     /// Index in the plan.
@@ -163,15 +151,11 @@ pub struct Pair {
     pub pd: u32,
     /// XRC domain of the target.
     pub xrc_domain: u32,
-    /// Path MTU.
     pub mtu: Mtu,
-    /// Both sides.
     pub ends: [End; 2],
     /// Lives of the pair, at least one.
     pub lives: Vec<Life>,
-    /// ACK timeout.
     pub ack_timeout: AckTimeout,
-    /// RNR timer code.
     pub rnr_timer: u8,
     /// Limit of outstanding READs and atomics.
     pub rd_atomic: u8,
@@ -181,7 +165,6 @@ pub struct Pair {
     pub keys: Vec<(usize, Key)>,
 }
 
-/// A multicast group.
 #[derive(Clone, Debug)]
 pub struct Group {
     /// MGID of the group.
@@ -194,56 +177,19 @@ pub struct Group {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
     /// Posts the next `count` send requests of a side and rings the doorbell.
-    Send {
-        /// Pair.
-        pair: usize,
-        /// Side.
-        side: usize,
-        /// Requests.
-        count: usize,
-    },
+    Send { pair: usize, side: usize, count: usize },
     /// Posts the next `count` receive requests of a side.
-    Recv {
-        /// Pair.
-        pair: usize,
-        /// Side.
-        side: usize,
-        /// Requests.
-        count: usize,
-    },
+    Recv { pair: usize, side: usize, count: usize },
     /// Posts requests to a shared queue, while there are free slots.
-    Share {
-        /// Shared queue.
-        srq: usize,
-        /// Requests.
-        count: usize,
-    },
+    Share { srq: usize, count: usize },
     /// Moves a QP, if the transition is legal.
-    Move {
-        /// Pair.
-        pair: usize,
-        /// Side.
-        side: usize,
-        /// New state.
-        to: State,
-    },
+    Move { pair: usize, side: usize, to: State },
     /// Moves both sides from RESET to RTS (side 1 possibly to RTR only) and starts their next life.
-    Connect {
-        /// Pair.
-        pair: usize,
-    },
+    Connect { pair: usize },
     /// Replaces the P_Key of a side until the pair is connected again.
-    Partition {
-        /// Pair.
-        pair: usize,
-        /// Side.
-        side: usize,
-        /// New entry.
-        pkey: Pkey,
-    },
+    Partition { pair: usize, side: usize, pkey: Pkey },
     /// The network loses every packet to a side until the pair is connected again.
     Silence {
-        /// Pair.
         pair: usize,
         /// Side that becomes unreachable.
         side: usize,
@@ -265,7 +211,6 @@ pub struct Plan {
     pub credits: bool,
     /// Pairs of queue pairs.
     pub pairs: Vec<Pair>,
-    /// Multicast groups.
     pub groups: Vec<Group>,
     /// Buffer size in bytes of the requests of each shared queue in use.
     pub slots: BTreeMap<usize, usize>,

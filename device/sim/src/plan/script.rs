@@ -14,7 +14,7 @@ const TIME_WAIT_NS: u64 = 300_000;
 /// Fault script of a pair in its first life. Instants are in nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Script {
-    /// No fault.
+    /// The network has no faults.
     Plain,
     /// One request of side 0 fails. If the QP enters SQE, software recovers it.
     Poison,

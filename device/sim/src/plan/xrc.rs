@@ -21,7 +21,6 @@ pub const XRC_SRQS: u32 = DOMAINS * PER_DOMAIN;
 /// What the number of an XRC SRQ stands for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct XrcSrqId {
-    /// Node.
     pub node: usize,
     /// Index on its node.
     pub index: u32,

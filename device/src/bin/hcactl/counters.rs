@@ -84,7 +84,7 @@ impl Sample {
         Value::Object(devices.collect())
     }
 
-    /// One counter a line, named by its path, and a column for each device.
+    /// Returns one counter per line, named by its path, with a column for each device.
     fn table(&self) -> String {
         let mut text = Text::default();
         let mut head = vec!["COUNTER".to_owned()];
@@ -101,7 +101,7 @@ impl Sample {
         text.finish()
     }
 
-    /// The same with the rate of each counter, without lines that are all zeros.
+    /// Returns the counters with their rates, without lines that are all zeros.
     fn table_since(&self, before: &Self) -> String {
         let seconds = self.at.duration_since(before.at).as_secs_f64();
         let mut text = Text::default();
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn rates_stand_beside_totals_and_a_counter_that_began_anew_counts_from_zero() {
+    fn reset_counter_rate_starts_from_zero() {
         let began = Instant::now();
         let before =
             sample(began, &[(1, json!({ "a": { "x": 10, "y": 0 } })), (2, json!({ "a": { "x": 500 } }))]);
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn a_period_is_a_time_that_devices_stand() {
+    fn rejects_invalid_period() {
         assert_eq!(period("0.5").unwrap(), Duration::from_millis(500));
         for text in ["", "0", "-1", "nan", "0.01", "1e300"] {
             assert!(period(text).is_err(), "{text}");

@@ -56,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_command_is_in_one_group() {
+    fn commands_belong_to_one_group() {
         let mut command = Cli::command();
         command.build();
         let mut names: Vec<_> = command

@@ -120,7 +120,8 @@ impl Add {
     }
 }
 
-/// Cells of a row: number, direction, action, selectors, which are hit, how many were met and hit.
+/// Returns the cells of a row: number, direction, action, selectors, which frames are affected, numbers of matched and
+/// affected frames.
 pub(crate) fn cells(row: &ImpairmentRow) -> Vec<String> {
     let rule = &row.rule;
     let direction = match rule.direction {

@@ -24,11 +24,10 @@ use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand, ValueEn
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-/// Bound: bytes of one response. A page of a list has some 200 kB.
+/// Limit of one response in bytes. A page of a table has about 200 kB.
 const MAX_ANSWER_LEN: u64 = 16 << 20;
 
-/// Bound: bytes of all responses to one command. The longest list, of all QPs that a device can have, takes
-/// some 80 MB.
+/// Limit of all responses to one command in bytes. The longest table, all QPs of a device, takes about 80 MB.
 const MAX_ANSWERS_LEN: u64 = 256 << 20;
 
 /// Exit status of an invalid command line, as in clap.

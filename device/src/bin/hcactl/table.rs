@@ -1,4 +1,4 @@
-//! Text tables.
+//! Prints rows as aligned text tables.
 
 use std::fmt::Write as _;
 
@@ -35,7 +35,7 @@ impl Text {
         self.lines.extend(page.lines.iter().map(|cells| with_device(device.clone(), cells)));
     }
 
-    /// Adds a line of cells; the first one is the head.
+    /// Adds a line of cells; the first line is the heading.
     pub(crate) fn line(&mut self, cells: Vec<String>) {
         self.lines.push(cells);
     }

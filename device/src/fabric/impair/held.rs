@@ -34,7 +34,6 @@ struct Waiting {
     frame: Frame,
 }
 
-/// A held frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Frame {
     /// Contents from the Ethernet header on.

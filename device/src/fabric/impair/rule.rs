@@ -18,7 +18,7 @@ const MAX_HOLD_US: u64 = 60_000_000;
 /// Bound: frames that one frame may wait for.
 const MAX_OVERTAKERS: u32 = 1024;
 
-/// Default of `within_us`.
+/// Default of `within_us`, in microseconds.
 const OVERTAKEN_WITHIN_US: u64 = 10_000;
 
 /// An impairment, as written in the configuration and sent by `hcactl`.
@@ -150,7 +150,6 @@ pub struct RuleError {
     pub problem: &'static str,
 }
 
-/// A validated rule.
 #[derive(Clone, Debug)]
 pub struct Rule {
     entry: RuleEntry,

@@ -56,7 +56,6 @@ struct Raw {
     answered: U64,
 }
 
-/// A message received.
 #[derive(Debug)]
 pub(super) struct Hello {
     /// Addresses of the sender.

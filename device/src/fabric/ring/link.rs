@@ -155,7 +155,7 @@ impl Link {
     }
 
     fn wake_peer(&self) {
-        // An error means that the socket is full, and then a wake-up is pending; or that the other side is gone, and
+        // An error means that the socket is full, and then a wake-up is pending; or that the other side has closed it, and
         // then `drain_wakeups` reports it.
         let _ = send(&self.socket, &[1], SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
     }

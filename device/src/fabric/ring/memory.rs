@@ -70,7 +70,7 @@ pub enum Side {
     Receiver,
 }
 
-/// One direction.
+/// The shared ring of one direction.
 #[derive(Clone, Debug)]
 struct Ring {
     region: Arc<MmapRegion>,
@@ -79,7 +79,6 @@ struct Ring {
     len: RingLen,
 }
 
-/// The sending end.
 #[derive(Debug)]
 pub struct Producer {
     ring: Ring,
@@ -89,7 +88,6 @@ pub struct Producer {
     tail: u32,
 }
 
-/// The receiving end.
 #[derive(Debug)]
 pub struct Consumer {
     ring: Ring,

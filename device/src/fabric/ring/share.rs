@@ -13,7 +13,7 @@ use thiserror::Error;
 use super::memory::{Consumer, Producer, RingLen, Side, ends};
 use crate::shared_memory::{self, LENGTH_SEALS};
 
-/// `TMPFS_MAGIC` of linux/magic.h.
+/// The constant `TMPFS_MAGIC` from linux/magic.h.
 const TMPFS: u64 = 0x0102_1994;
 
 /// Name of the memory in `/proc/PID/maps`.

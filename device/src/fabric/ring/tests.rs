@@ -419,7 +419,7 @@ fn dead_sockets_hide_no_member() {
     settle(&mut [&mut first, &mut last]);
     assert_eq!((first.linked().count(), last.linked().count()), (1, 1));
 
-    // A member that starts and calls nobody is found by repeated bounded scans.
+    // A member that starts and connects to no other is found by repeated bounded scans.
     let silent = Stranger::new(&folder, Identity { mac: MacAddr([6, 0, 0, 0, 0, 2]), ..of(C) });
     let found = (0..=1000 / 128 + 1).any(|_| {
         first.scan(Scan::Partial);

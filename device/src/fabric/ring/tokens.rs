@@ -33,7 +33,7 @@ impl Token {
 /// Tokens that were sent and not repeated yet.
 #[derive(Debug, Default)]
 pub(super) struct Tokens {
-    /// Oldest first.
+    /// Tokens sent, oldest first.
     sent: VecDeque<(MacAddr, Token)>,
     /// Keyed randomly by the host.
     random: RandomState,

@@ -8,9 +8,7 @@ use protocol::ids::MacAddr;
 /// A peer of the `udp` fabric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UdpPeer {
-    /// Address and port.
     pub addr: SocketAddr,
-    /// MAC, if configured.
     pub mac: Option<MacAddr>,
     /// Whether it sends to this HCA only.
     pub leaf: bool,

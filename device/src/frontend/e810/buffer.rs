@@ -2,7 +2,6 @@
 
 use protocol::hca::e810::admin::AdminError;
 
-/// The remaining bytes.
 #[derive(Debug)]
 pub(super) struct Buffer<'a>(&'a mut [u8]);
 

@@ -31,7 +31,7 @@ use crate::telemetry::monitor::Rule;
 use crate::telemetry::reason::IgnoreReason;
 use crate::vfio::{Bar, Bars, MemoryBar, MsixLayout, PciFunction};
 
-/// PFGEN_CTRL.PFSWR: function reset.
+/// PFGEN_CTRL.PFSWR: requests a function reset.
 const FUNCTION_RESET: u32 = 1;
 /// GLGEN_RTRIG.CORER and GLOBR: core or global reset.
 const DEVICE_RESETS: u32 = 0b11;
@@ -47,7 +47,6 @@ pub struct Counters {
     pub unknown_registers: u64,
 }
 
-/// An E810-C.
 #[derive(Debug)]
 pub struct E810 {
     pub(super) state: State,

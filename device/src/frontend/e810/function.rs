@@ -109,9 +109,8 @@ pub(super) struct Leaves {
 pub struct Function {
     /// Rings of the admin queue and the mailbox.
     pub rings: Rings,
-    /// Interrupt vectors.
     pub vectors: Vectors,
-    /// Registers without behaviour.
+    /// Registers that are only stored.
     pub stored: Stored,
     /// Whether the driver has enabled link status events.
     pub link_events: bool,
@@ -123,7 +122,6 @@ pub struct Function {
     pub(super) strict: Strict,
     /// Scheduler leaves of queues.
     pub(super) leaves: Leaves,
-    /// The RDMA half.
     pub(super) rdma: Rdma,
 }
 

@@ -41,7 +41,7 @@ impl Link {
         self.enabled
     }
 
-    /// Whether frames pass.
+    /// Returns whether frames pass the link.
     pub fn is_up(&self, port: &Port) -> bool {
         self.enabled && port.is_up()
     }

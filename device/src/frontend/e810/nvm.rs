@@ -47,7 +47,6 @@ pub struct Nvm {
 }
 
 impl Default for Nvm {
-    /// Builds the image.
     fn default() -> Self {
         let mut nvm = Self { image: vec![0; LEN] };
         nvm.put_shadow_ram();

@@ -51,7 +51,6 @@ impl Queues {
     /// Bound: state that the device keeps for each.
     pub const MAX: u16 = 256;
 
-    /// Returns the number.
     pub const fn get(self) -> u16 {
         self.0
     }
@@ -74,7 +73,6 @@ impl TryFrom<u16> for Queues {
 pub struct MsixVectors(u16);
 
 impl MsixVectors {
-    /// Returns the number.
     pub const fn get(self) -> u16 {
         self.0
     }

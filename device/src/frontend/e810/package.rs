@@ -23,7 +23,6 @@ pub struct Package {
 }
 
 impl Package {
-    /// Starts a download.
     pub fn begin(&mut self) {
         *self = Self::default();
     }
@@ -34,7 +33,6 @@ impl Package {
         self.packet_groups.add(segment);
     }
 
-    /// Ends a download.
     pub fn end(&mut self) {
         self.complete = self.metadata.is_some();
     }

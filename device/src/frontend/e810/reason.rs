@@ -23,7 +23,6 @@ pub const MAY_NOT_SEND: IgnoreReason = IgnoreReason::expected("may_not_send");
 /// The RDMA ARP table has no free entry for a neighbour that is needed.
 pub const ARP_TABLE_FULL: IgnoreReason = IgnoreReason::guest_bug("arp_table_full");
 
-/// All of them.
 pub const ALL: &[IgnoreReason] = &[
     NO_QP,
     NO_CQ,

@@ -2,8 +2,8 @@
 
 use drivers::Bus as _;
 pub(crate) use drivers::e810::{
-    Ask, BUFFER, CCQ_RING, CCQ_SHADOW, CEQ_RING, CEQ_VECTOR, CQP_ENTRIES, CQP_RING, ENTRIES, Heard,
-    PBLE_SEGMENT, RDMA_BUFFER, SEND_RING, Told, segment,
+    AdminCommand, AdminEvent, AdminReply, BUFFER, CCQ_RING, CCQ_SHADOW, CEQ_RING, CEQ_VECTOR, CQP_ENTRIES,
+    CQP_RING, ENTRIES, PBLE_SEGMENT, RDMA_BUFFER, SEND_RING, segment,
 };
 use protocol::ids::{Lid, MacAddr};
 

@@ -24,7 +24,6 @@ use protocol::hca::e810::regs::Register;
 use super::limits::MAX_CEQS;
 use crate::frontend::Context;
 
-/// An interrupt cause.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cause {
     /// An event was written to the admin receive queue.
@@ -32,12 +31,7 @@ pub enum Cause {
     /// An enabled bit of PFINT_OICR was set.
     Other,
     /// A transmit queue completed descriptors.
-    Transmit {
-        /// Queue number.
-        queue: u16,
-        /// Number of descriptors.
-        done: u32,
-    },
+    Transmit { queue: u16, done: u32 },
     /// A receive queue, by number, received frames.
     Receive(u16),
     /// An event was written to a CEQ.
@@ -49,21 +43,21 @@ pub enum Cause {
 /// A register that routes a cause to a vector.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RouteRegister {
-    /// PFINT_FW_CTL.
+    /// The cause in PFINT_FW_CTL.
     Firmware,
-    /// PFINT_OICR_CTL.
+    /// The cause in PFINT_OICR_CTL.
     Other,
-    /// PFINT_MBX_CTL.
+    /// The cause in PFINT_MBX_CTL.
     Mailbox,
-    /// PFINT_SB_CTL.
+    /// The cause in PFINT_SB_CTL.
     Sideband,
-    /// PFINT_AEQCTL.
+    /// The cause in PFINT_AEQCTL.
     AsyncEvents,
-    /// GLINT_CEQCTL.
+    /// The causes in GLINT_CEQCTL.
     CompletionEvents(u16),
-    /// QINT_TQCTL.
+    /// The causes in QINT_TQCTL.
     Transmit(u16),
-    /// QINT_RQCTL.
+    /// The causes in QINT_RQCTL.
     Receive(u16),
 }
 
@@ -156,7 +150,6 @@ impl Vector {
         self.pending = PendingState::Due { interval };
     }
 
-    /// Handles transmit completions.
     fn complete(&mut self, now: Instant, more: u32, interval: Duration) {
         let (done, until) = match self.pending {
             PendingState::Due { .. } => return,
@@ -253,7 +246,7 @@ impl Vectors {
         std::mem::take(&mut self.causes).bits()
     }
 
-    /// Reads PFINT_OICR_ENA.
+    /// Reads the register PFINT_OICR_ENA.
     pub fn other_enabled(&self) -> u32 {
         self.enabled_causes.bits()
     }
@@ -347,14 +340,14 @@ impl Vectors {
         }
     }
 
-    /// Reads GLINT_ITR.
+    /// Reads the register GLINT_ITR.
     pub fn interval(&self, index: u16, vector: u16) -> u32 {
         let vector = self.vectors.get(usize::from(vector));
         let interval = vector.and_then(|vector| vector.intervals.get(usize::from(index)));
         u32::from_le_bytes(interval.copied().unwrap_or_default().emit())
     }
 
-    /// Writes GLINT_ITR.
+    /// Writes the register GLINT_ITR.
     pub fn set_interval(&mut self, index: u16, vector: u16, value: u32) {
         let vector = self.vectors.get_mut(usize::from(vector));
         if let Some(interval) = vector.and_then(|vector| vector.intervals.get_mut(usize::from(index))) {
@@ -368,7 +361,6 @@ impl Vectors {
         timers.filter_map(Vector::deadline).min()
     }
 
-    /// Handles expired timers.
     pub fn handle_deadline(&mut self, cx: &mut Context<'_>) {
         for index in std::mem::take(&mut self.timers) {
             if let Some(vector) = self.vectors.get_mut(usize::from(index)) {

@@ -56,7 +56,6 @@ impl Inbox {
         Ok(copy)
     }
 
-    /// The bytes read.
     pub fn bytes(&self) -> &[u8] {
         self.page.get(..self.len).unwrap_or_default()
     }

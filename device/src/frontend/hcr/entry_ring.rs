@@ -9,7 +9,6 @@ use thiserror::Error;
 
 use crate::memory::queue::QueueMemory;
 
-/// Bytes per entry.
 pub const LEN: usize = 32;
 /// Offset of the owner byte, the last one of an entry.
 pub const OWNER: usize = LEN - 1;
@@ -64,7 +63,6 @@ impl EntryRing {
         self.buffer = buffer;
     }
 
-    /// Number of entries.
     pub fn entries(&self) -> u64 {
         1u64.checked_shl(self.buffer.log_entries.into()).unwrap_or(0)
     }
@@ -131,7 +129,6 @@ impl OwnedRing {
         Self::new(buffer, self.ring.producer, mem)
     }
 
-    /// Number of entries.
     pub fn entries(&self) -> u64 {
         self.ring.entries()
     }
@@ -204,7 +201,6 @@ impl CountedRing {
     }
 }
 
-/// Destination of entries.
 pub trait Ring {
     /// Writes the next entry.
     ///
@@ -231,7 +227,6 @@ impl Ring for CountedRing {
 /// A ring of events that reports an overflow to software.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EventRing<R> {
-    /// The underlying ring.
     pub ring: R,
     /// Events were lost, and the overflow event is not written yet.
     overflowed: bool,

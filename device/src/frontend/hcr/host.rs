@@ -26,7 +26,6 @@ pub trait Queues {
         self.next_recv(qpn, cx)
     }
 
-    /// As [`engine::Host::next_recv_due`].
     fn next_recv_due(&self, qpn: Qpn) -> Option<Instant> {
         let _ = qpn;
         None

@@ -10,7 +10,7 @@ use thiserror::Error;
 use crate::memory::GuestMemory;
 use crate::memory::dma::{DmaError, PAGE_LEN};
 
-/// log2 of [`PAGE_LEN`].
+/// Binary logarithm of [`PAGE_LEN`].
 const PAGE_SHIFT: u32 = PAGE_LEN.trailing_zeros();
 
 /// Bound: runs of contiguous pages in one map, at most 12 MiB. Real drivers map about ten thousand pages.
@@ -41,11 +41,11 @@ impl From<IcmError> for CmdError {
 /// A range of pages that is contiguous in ICM and on the bus.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IcmRange {
-    /// ICM address, page-aligned.
+    /// ICM address of the first page.
     pub start: IcmAddr,
     /// Length in bytes: a positive number of whole pages. The range does not wrap in either address space.
     pub length: u64,
-    /// Bus address, page-aligned.
+    /// Bus address of the first page.
     pub bus: Iova,
 }
 

@@ -13,7 +13,6 @@ use crate::memory::keys::Generation;
 use crate::memory::translate::PageTable;
 use crate::sparse::{Capacity, SparseTable, TableFull};
 
-/// Bytes per entry.
 pub const ENTRY_LEN: usize = 8;
 /// Entries per ICM page.
 const CHUNK_LEN: usize = 4096 / ENTRY_LEN;

@@ -9,7 +9,7 @@ use crate::frontend::snapshot::{Armed, Fault};
 /// Whether to raise a completion event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Notify {
-    /// Raises nothing.
+    /// The queue raises no event.
     No,
     /// The queue was armed: raise a completion event in this EQ, if it exists.
     Yes(Eqn),

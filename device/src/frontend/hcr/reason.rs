@@ -19,6 +19,5 @@ pub const OVERFLOW: IgnoreReason = IgnoreReason::guest_bug("overflow");
 /// Software has not initialised the device.
 pub const NOT_INITIALISED: IgnoreReason = IgnoreReason::guest_bug("not_initialised");
 
-/// All of them.
 pub const ALL: &[IgnoreReason] =
     &[QP_RESET, QP_INIT, QP_RTR, NO_CQ, NO_EQ, FOREIGN_PAGE, OVERFLOW, NOT_INITIALISED];

@@ -14,19 +14,15 @@ pub trait Objects {
     /// Queue pairs. Their dynamic values are read from the engine.
     fn qps(&self, engine: &Engine, addresses: &Addresses, from: u32) -> impl Iterator<Item = (u32, QpRow)>;
 
-    /// Completion queues.
     fn cqs(&self, from: u32) -> impl Iterator<Item = (u32, CqRow)>;
 
-    /// Event queues.
     fn eqs(&self, from: u32) -> impl Iterator<Item = (u32, EqRow)>;
 
-    /// Memory regions.
     fn mrs(&self, from: u32) -> impl Iterator<Item = (u32, MrRow)>;
 }
 
 /// A device of this lineage.
 pub trait HcrDevice: Frontend {
-    /// Its objects.
     type Objects: Objects;
 
     /// Returns the objects; `None` before INIT_HCA.

@@ -51,7 +51,6 @@ pub struct Counters {
     pub ctxmgt: CtxStats,
 }
 
-/// A JingZhao HCA.
 #[derive(Debug)]
 pub struct JingZhao {
     setup: Setup,

@@ -15,7 +15,6 @@ use crate::telemetry::reason::IgnoreReason;
 /// A doorbell in a UAR page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Doorbell {
-    /// Start send WQEs.
     Send {
         /// UAR page of the store.
         page: u32,

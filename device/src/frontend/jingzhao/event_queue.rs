@@ -28,7 +28,6 @@ enum Arm {
 /// Position of an entry in an event queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EqSlot {
-    /// EQ number.
     pub eqn: u32,
     /// Free-running index of the entry, modulo 2^32.
     pub slot: u32,
@@ -84,7 +83,6 @@ impl EventQueues {
     }
 }
 
-/// An event queue.
 #[derive(Debug)]
 pub struct EventQueue {
     ring: EventRing<OwnedRing>,

@@ -108,20 +108,11 @@ impl Default for LimitsEntry {
 /// Limits that contradict each other or do not fit the format of WQEs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum LimitsError {
-    /// Invalid WQE length.
     #[error("{key}: {len} is not a multiple of 16 between 16 and {most}")]
-    WqeLen {
-        /// Configuration key.
-        key: &'static str,
-        /// Configured length.
-        len: u16,
-        /// Maximum length.
-        most: u16,
-    },
+    WqeLen { key: &'static str, len: u16, most: u16 },
     /// A list that does not fit in a WQE.
     #[error("{key}: {sges} scatter/gather elements do not fit in a WQE of {len} bytes (maximum {most})")]
     Sges {
-        /// Configuration key.
         key: &'static str,
         /// Configured number of elements.
         sges: u8,

@@ -174,9 +174,9 @@ impl RnrTimerTable {
 pub struct QpAccess {
     /// RDMA WRITE.
     pub write: bool,
-    /// RDMA READ (RC).
+    /// RDMA READ; only for RC.
     pub read: bool,
-    /// Atomic operations (RC).
+    /// Atomic operations; only for RC.
     pub atomic: bool,
 }
 
@@ -201,7 +201,6 @@ impl RdAtomicDepth {
     /// Bound: each side keeps state for this many READs and atomics.
     const MAX: u8 = 16;
 
-    /// Number of operations.
     pub const fn get(self) -> u8 {
         self.0
     }

@@ -37,13 +37,10 @@ const MAX_MESSAGE: u32 = 1 << 31;
 pub struct QueuePair {
     /// QPN, including the high bits that software uses.
     pub qpn: Qpn,
-    /// Context.
     pub key: KeyQpc,
-    /// Send queue.
     pub send: SendQueue,
-    /// Receive queue.
     pub recv: RecvQueue,
-    /// Activity since RESET.
+    /// Counters since the QP left RESET.
     pub counters: QpCounters,
     /// Limits that the context has no field for.
     pub limits: QpLimits,

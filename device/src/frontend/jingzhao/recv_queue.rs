@@ -52,7 +52,7 @@ use crate::memory::queue::QueueMemory;
 /// virtual CPU.
 const SETTLE_TIME: Duration = Duration::from_millis(250);
 
-/// How often a slot is read again if it is unknown whether it is complete. The device cannot sleep here. So many reads
+/// How often a slot is read again if it is unknown whether it is complete. The device cannot sleep here. 64 reads
 /// take microseconds, and software needs only a few stores.
 const REREADS: u32 = 64;
 
@@ -181,7 +181,6 @@ impl RecvQueue {
         }
     }
 
-    /// Number of slots.
     pub fn slots(&self) -> u32 {
         self.ring.slots()
     }

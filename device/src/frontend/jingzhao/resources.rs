@@ -38,7 +38,7 @@ use crate::sparse::{Capacity, SparseTable};
 
 /// Bound: QPs outside RESET. Twice the number in the public driver's profile.
 const QPS: Capacity = Capacity { entries: 1 << 17, leaves: 1 << 16 };
-/// Bound: valid CQs.
+/// Limit of valid CQs.
 const CQS: Capacity = Capacity { entries: 1 << 17, leaves: 1 << 16 };
 
 /// Bound: write-backs at the end of one turn, about 100 microseconds, so that register accesses and frames are not
@@ -78,13 +78,11 @@ impl DeviceState {
 pub struct Resources {
     /// Contexts of QPs, CQs and EQs.
     pub ctx: CtxMgt,
-    /// Keys and translations.
     pub regions: Regions,
     /// QPs outside RESET, by index.
     pub qps: SparseTable<Box<QueuePair>>,
     /// Valid CQs, by index.
     pub cqs: SparseTable<Box<CompletionQueue>>,
-    /// Valid EQs.
     pub eqs: EventQueues,
     /// Pending doorbells that the send queues share.
     pub doorbells: DoorbellPool,
@@ -99,9 +97,7 @@ pub struct Regions {
     pub icm: PageMap,
     /// Location of the MPT.
     pub mpt: Table,
-    /// Valid MPT entries.
     pub keys: KeyTable,
-    /// MTT entries.
     pub mtt: Mtt,
 }
 
@@ -124,7 +120,6 @@ impl Resources {
         self.qps.get(self.ctx.qp_index(qpn)).map(|qp| &**qp)
     }
 
-    /// A valid CQ.
     pub fn cq_mut(&mut self, cqn: Cqn) -> Option<&mut CompletionQueue> {
         self.cqs.get_mut(self.ctx.cq_index(cqn)).map(|cq| &mut **cq)
     }

@@ -32,7 +32,6 @@ impl Ring {
         Self { pd: rst.pd, lkey: rst.rq_lkey, len, log_slot: rst.log_rq_slot }
     }
 
-    /// Length in bytes.
     pub fn bytes(&self) -> u32 {
         self.len
     }

@@ -88,9 +88,9 @@ pub struct Sender {
 pub struct Entry {
     /// Byte offset in the queue.
     pub position: u32,
-    /// Opcode (five bits).
+    /// Opcode with five bits.
     pub opcode: u8,
-    /// Size in granules.
+    /// Size in granules of 16 bytes.
     pub size: u8,
     /// Wait for earlier READs and atomics.
     pub fence: bool,
@@ -186,7 +186,6 @@ impl SendQueue {
         self.linked.is_some() || !self.doorbells.is_empty()
     }
 
-    /// Number of slots.
     pub fn slots(&self) -> u32 {
         self.ring.slots()
     }

@@ -2,7 +2,7 @@
 
 #![allow(unreachable_pub, reason = "the list of a product is public")]
 
-use engine::{Access, AccessError, AtomicOp, Event, Fetch, Host, Initiator, RecvRequest, SendRequest};
+use engine::{Access, AccessError, AtomicOp, Event, Fetch, Host, Initiator, RecvRequest, RecvSource, SendRequest};
 use protocol::describe::Visitor;
 use protocol::ids::{Lkey, Qpn, Va};
 use schemars::JsonSchema;
@@ -40,7 +40,6 @@ pub struct Counters {
     reads: u64,
 }
 
-/// A register.
 #[derive(Debug, Serialize)]
 struct RegisterRow {
     offset: u64,
@@ -56,7 +55,6 @@ impl Row for RegisterRow {
     }
 }
 
-/// The device.
 #[derive(Debug)]
 pub struct Device {
     options: Options,
@@ -154,7 +152,7 @@ impl Host for NoQueues {
         Fetch::Empty
     }
 
-    fn next_recv(&mut self, _: Qpn) -> Fetch<RecvRequest> {
+    fn next_recv(&mut self, _: RecvSource) -> Fetch<RecvRequest> {
         Fetch::Empty
     }
 

@@ -86,7 +86,7 @@ mod tests {
         (0..2).for_each(|place| sequence.event_written(place));
         assert!(sequence.arm(1), "none seen");
         assert!(sequence.arm(2));
-        assert_eq!(allowed(&sequence), [2, 3], "one was seen, and is not forgotten");
+        assert_eq!(allowed(&sequence), [2, 3], "one was seen and stays recorded");
         assert!(!sequence.arm(0), "a third was not written");
         assert_eq!(allowed(&sequence), [2, 3]);
     }

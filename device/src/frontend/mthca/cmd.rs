@@ -29,7 +29,6 @@ use crate::frontend::hcr::command::{Mailboxes, Outbox};
 /// Result of a command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// No result.
     Nothing,
     /// Immediate result in out_param.
     Immediate(u64),

@@ -22,14 +22,12 @@ use crate::telemetry::reason::IgnoreReason;
 /// A doorbell in a UAR page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Doorbell {
-    /// Start send WQEs.
     Send {
         /// UAR page of the store.
         page: u32,
         /// Value of the store.
         doorbell: SendDoorbell,
     },
-    /// Arm a CQ.
     Arm {
         /// UAR page of the store.
         page: u32,

@@ -52,7 +52,6 @@ impl EventQueues {
         self.queues.range(first..).map(|(index, queue)| (*index, queue))
     }
 
-    /// Adds a queue.
     pub fn insert(&mut self, eqn: Eqn, queue: EventQueue) {
         self.queues.insert(eqn.get(), queue);
     }
@@ -89,7 +88,6 @@ impl EventQueues {
     }
 }
 
-/// An event queue.
 #[derive(Debug)]
 pub struct EventQueue {
     events: EventRing<CountedRing>,
@@ -121,7 +119,6 @@ impl EventQueue {
         self.armed
     }
 
-    /// Its interrupt.
     pub fn interrupt(&self) -> Interrupt {
         self.interrupt
     }

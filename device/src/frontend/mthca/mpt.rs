@@ -18,7 +18,6 @@ const MAX_PAGES: u64 = 1 << 24;
 pub struct PageEntries {
     /// Index of the first entry, counted from ICM address 0.
     pub first: u64,
-    /// Number of entries.
     pub count: usize,
 }
 

@@ -34,15 +34,13 @@ const MAX_MANAGEMENT_LEN: usize = 2048;
 pub struct QueuePair {
     /// QPN, including its generation.
     pub qpn: Qpn,
-    /// Transport service. Constant.
+    /// Transport service, which never changes.
     pub service: Service,
-    /// Context.
     pub qpc: Qpc,
-    /// Send queue.
     pub send: SendQueue,
     /// Receive queue; unused if the QP has an SRQ.
     pub recv: RecvQueue,
-    /// Activity since RESET.
+    /// Counters since the QP left RESET.
     pub counters: QpCounters,
     /// Producer counter of the latest doorbell, modulo 2^16, whether it was accepted or not.
     pub announced: u16,

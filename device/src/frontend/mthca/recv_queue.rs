@@ -26,7 +26,6 @@ impl RecvQueue {
         Self { queue, counters: Counters::default() }
     }
 
-    /// Number of slots.
     pub fn slots(&self) -> u16 {
         self.queue.slots()
     }

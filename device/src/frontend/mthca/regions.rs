@@ -21,9 +21,7 @@ use crate::sparse::TableFull;
 /// Memory regions and their pages.
 #[derive(Debug)]
 pub struct Regions {
-    /// Mapped ICM pages.
     pub icm: PageMap,
-    /// Valid MPT entries.
     pub keys: KeyTable,
     /// MTT entries of regions, as copied by SW2HW_MPT. Numbered from ICM address 0.
     pub mtt: Mtt,
@@ -136,7 +134,6 @@ impl Regions {
 pub struct DeviceMemory<'a> {
     /// Table layout of INIT_HCA.
     pub layout: &'a InitHca,
-    /// Keys and translations.
     pub regions: &'a Regions,
     /// Guest memory that is mapped for DMA.
     pub dma: &'a GuestMemory,

@@ -38,9 +38,9 @@ use crate::sparse::{Capacity, SparseTable};
 
 /// Bound: QPs outside RESET. Twice the number in the driver's profile.
 const QPS: Capacity = Capacity { entries: 1 << 17, leaves: 1 << 16 };
-/// Bound: valid CQs.
+/// Limit of valid CQs.
 const CQS: Capacity = Capacity { entries: 1 << 17, leaves: 1 << 16 };
-/// Bound: valid SRQs.
+/// Limit of valid SRQs.
 const SRQS: Capacity = Capacity { entries: 1 << 16, leaves: 1 << 14 };
 
 /// State of the device. ICM is mapped before INIT_HCA, and unmapped after CLOSE_HCA.
@@ -48,7 +48,6 @@ const SRQS: Capacity = Capacity { entries: 1 << 16, leaves: 1 << 14 };
 pub enum DeviceState {
     /// Before INIT_HCA or after CLOSE_HCA, with the ICM pages.
     Closed(PageMap),
-    /// Initialised.
     Open(Box<Resources>),
 }
 
@@ -127,9 +126,7 @@ impl DeviceState {
 pub struct Resources {
     /// Table layout of INIT_HCA.
     pub layout: InitHca,
-    /// Keys and translations.
     pub regions: Regions,
-    /// Event queues.
     pub eqs: EventQueues,
     /// Valid CQs, by index.
     pub cqs: SparseTable<Box<CompletionQueue>>,
@@ -141,7 +138,6 @@ pub struct Resources {
     pub uar: UarQueues,
     /// SRQs that passed their limit in this turn. They are reported at its end.
     pub low_srqs: Vec<Srqn>,
-    /// Multicast groups.
     pub groups: Groups,
 }
 

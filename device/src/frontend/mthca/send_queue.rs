@@ -22,7 +22,6 @@ use crate::memory::queue::QueueMemory;
 #[error("too many posted requests for a send queue with {0} slots")]
 pub struct SqOverflowError(u16);
 
-/// A parsed WQE.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Work {
     /// WQE of an ordinary QP.
@@ -38,7 +37,6 @@ pub struct FetchedWqe {
     pub tag: WorkTag,
     /// Wait for earlier READs and atomics.
     pub fence: bool,
-    /// The operation.
     pub work: Work,
 }
 
@@ -60,7 +58,6 @@ impl SendQueue {
         Self { queue, kind, signal_all, counters: Counters::default(), next: None }
     }
 
-    /// Number of slots.
     pub fn slots(&self) -> u16 {
         self.queue.slots()
     }

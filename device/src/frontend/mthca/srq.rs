@@ -33,7 +33,6 @@ impl SharedReceiveQueue {
         Self { context, queue, counters: Counters::default(), next: 0, reported_broken: false }
     }
 
-    /// SRQ number.
     pub fn srqn(&self) -> Srqn {
         self.context.srqn
     }

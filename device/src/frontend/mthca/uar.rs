@@ -43,7 +43,6 @@ pub struct UarQueues {
 /// Queues of one kind, and the progress of a round over them.
 #[derive(Debug, Default)]
 struct Queues {
-    /// Table indices.
     all: BTreeSet<u32>,
     /// Whether a round is active.
     round: bool,

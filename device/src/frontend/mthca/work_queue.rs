@@ -27,7 +27,6 @@ pub struct WorkQueue {
 }
 
 impl WorkQueue {
-    /// Number of slots.
     pub fn slots(&self) -> u16 {
         1 << self.geometry.log_slots.min(MAX_LOG_SLOTS)
     }
@@ -58,7 +57,6 @@ impl WorkQueue {
 pub struct Counters {
     /// Requests that the device knows to be posted.
     pub posted: u16,
-    /// Requests taken.
     pub taken: u16,
 }
 

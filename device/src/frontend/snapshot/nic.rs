@@ -11,13 +11,11 @@ pub struct QueueRow {
     pub queue: u16,
     /// Direction of its frames.
     pub direction: QueueDirection,
-    /// Current state.
     pub state: QueueState,
     /// VSI that its frames come from; `None` for a receive queue, which is found in the rows of VSIs.
     pub vsi: Option<u16>,
     /// Bus address of its ring.
     pub ring: u64,
-    /// Number of descriptors.
     pub entries: u16,
     /// Index of the descriptor that the device processes next.
     pub head: u16,
@@ -47,7 +45,6 @@ pub enum QueueDirection {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum QueueState {
-    /// Processing descriptors.
     Enabled,
     /// Stopped after a violation by the driver, until it disables the queue.
     Stopped,
@@ -60,13 +57,10 @@ pub struct LinkRow {
     pub enabled: bool,
     /// Reported speed in Gbit/s.
     pub gbps: u16,
-    /// Reported MAC.
     pub mac: String,
     /// Maximum frame length, including the frame check sequence.
     pub max_frame: u16,
-    /// Frames received.
     pub received: u64,
-    /// Frames sent.
     pub sent: u64,
     /// Frames dropped on transmission because the link was down.
     pub lost: u64,

@@ -11,11 +11,8 @@ use crate::frontend::table::{Row, TableSpec, hex, or_dash};
 pub struct HandleRow {
     /// Handle, as software knows it.
     pub handle: u32,
-    /// Protection domain.
     pub pd: u32,
-    /// Destination IP address.
     pub destination: IpAddr,
-    /// Source IP address.
     pub source: IpAddr,
     /// Destination MAC; `None` while the neighbour is unresolved.
     pub mac: Option<String>,
@@ -27,12 +24,10 @@ pub struct HandleRow {
     pub hop_limit: u8,
 }
 
-/// A multicast group.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GroupRow {
     /// Group number, as software knows it.
     pub group: u16,
-    /// Multicast IP address.
     pub address: IpAddr,
     /// VLAN of its datagrams, if they are tagged.
     pub vlan: Option<u16>,
@@ -73,7 +68,6 @@ pub enum ControlState {
     Stopped,
     /// Started with an invalid context.
     Refused,
-    /// Running.
     Running,
 }
 

@@ -12,7 +12,6 @@ pub const ROW_VSIS: usize = 32;
 /// A virtual station interface.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VsiRow {
-    /// VSI number.
     pub vsi: u16,
     /// First receive queue, numbered across the device.
     pub first_queue: u16,
@@ -69,9 +68,7 @@ pub struct RuleRow {
     pub from: Option<RuleOrigin>,
     /// Destination MAC, such as `02:00:00:00:00:02`.
     pub mac: Option<String>,
-    /// VLAN ID.
     pub vlan: Option<u16>,
-    /// EtherType.
     pub ether_type: Option<u16>,
     /// Kind of destination address.
     pub cast: Option<RuleCast>,
@@ -106,9 +103,7 @@ pub enum RuleRecipe {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RuleOrigin {
-    /// The wire.
     Port,
-    /// Any VSI.
     AnyVsi,
     /// The VSI with this number.
     Vsi(u16),
@@ -130,7 +125,6 @@ pub enum RuleCast {
 pub enum RuleAction {
     /// Forwards frames to VSIs.
     Forward,
-    /// Drops frames.
     Drop,
     /// Admits VSIs that prune by VLAN.
     Admit,
@@ -145,11 +139,9 @@ pub struct NodeRow {
     pub teid: u32,
     /// TEID of the parent; `None` for the root.
     pub parent: Option<u32>,
-    /// Kind of element.
     pub kind: NodeKind,
     /// Layer of the tree, 0 for the port.
     pub layer: u8,
-    /// Suspended by software.
     pub suspended: bool,
     /// Weight for bandwidth up to the committed rate.
     pub committed_weight: u16,
@@ -161,15 +153,12 @@ pub struct NodeRow {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum NodeKind {
-    /// The port.
     Port,
-    /// A traffic class.
     Class,
     /// A node added by the driver.
     Generic,
     /// The node below which drivers add their own.
     EntryPoint,
-    /// A transmit queue.
     Queue,
 }
 

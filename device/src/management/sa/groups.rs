@@ -16,7 +16,6 @@ use protocol::mad::record::{EXACTLY, McMemberRecord};
 use super::{Answer, Request, SaContext};
 use crate::management::gid;
 
-/// Bound: groups.
 const MAX_GROUPS: usize = 4096;
 
 /// GID of the group that every IPoIB interface of the default partition joins first (RFC 4391, section 4).

@@ -7,7 +7,6 @@ use protocol::mad::record::SERVICE;
 
 use super::{Answer, Request};
 
-/// Bound: services.
 const MAX_SERVICES: usize = 256;
 
 /// Components that identify a service: ServiceID, GID, P_Key (section 15.2.5.14.1).

@@ -217,7 +217,7 @@ mod tests {
 
     use super::*;
 
-    /// A table of so many paths, with its number as the transaction's.
+    /// Starts a transfer of `paths` paths with transaction ID `number`.
     fn begin(transfers: &mut Transfers, number: u64, paths: usize) -> Result<(), MadStatus> {
         let mut template = [0; 256];
         protocol::mad::set_header(&mut template, &Header { tid: number, ..Header::default() });

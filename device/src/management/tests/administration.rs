@@ -94,7 +94,7 @@ fn creator_sets_group_parameters() {
         assert_eq!(status(&answer(&mut management, sa(DELETE, GROUP, 0x1_0003, &group(mgid, state)))), 0);
     }
     let found = answer(&mut management, sa(GET, GROUP, 1, &group(mgid, 0)));
-    assert_eq!(status(&found), 0x0300, "without members it is gone");
+    assert_eq!(status(&found), 0x0300, "without members it is deleted");
 }
 
 #[test]

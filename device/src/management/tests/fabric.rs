@@ -48,7 +48,7 @@ impl Fabric {
                         }
                         Output::ToGuest(datagram) => self.guest(index, &datagram),
                         Output::ToFabric(datagram) => self.carry(index, &datagram, watched, &mut seen),
-                        Output::Link(_) => panic!("nobody touches the link"),
+                        Output::Link(_) => panic!("the link does not change"),
                     }
                 }
             }
@@ -166,7 +166,7 @@ fn directed_route_reaches_other_adapter() {
         assert_eq!((adapter[66], &adapter[84..92]), (1, &GID_2[8..]));
         let own = fabric.directed(&[1, 1], 0x11, 0).expect("the own adapter answers too");
         assert_eq!(own[84..92], GID_1[8..]);
-        assert_eq!(fabric.directed(&[1, 3], 0x11, 0), None, "nobody is at port 3");
+        assert_eq!(fabric.directed(&[1, 3], 0x11, 0), None, "port 3 has no device");
         assert_eq!(fabric.directed(&[1, 2, 1], 0x11, 0), None, "an adapter leads nowhere");
     }
 }
@@ -327,7 +327,7 @@ fn wire_datagram_causes_at_most_one() {
             assert!(drawn.len() <= 1, "{drawn:?}");
             for output in drawn {
                 let Output::ToFabric(datagram) = output else { panic!("{output:?}") };
-                assert_eq!(datagram.destination, source, "nobody else is troubled");
+                assert_eq!(datagram.destination, source, "only the sender gets an answer");
             }
         }
     }
@@ -375,7 +375,7 @@ fn invented_nodes_do_not_displace_real_ones() {
     }
     let known: Vec<_> = management.subnet.nodes().map(|(lid, _)| lid.get()).collect();
     assert_eq!(known.len(), 1024);
-    assert!(known.ends_with(&[40_000, 40_001]), "those who answered all that they were asked stay");
+    assert!(known.ends_with(&[40_000, 40_001]), "nodes that answered all requests stay");
     settled(&mut management, 40_002);
     assert!(management.subnet.nodes().any(|(lid, _)| lid == Lid::new(40_002)));
 }
@@ -566,7 +566,7 @@ fn agents_answer_without_guest_software() {
     assert_eq!(ask(QP1, request(4, 1, 1, 1, 0)).map(|mad| status(&mad)), Some(0));
     assert_eq!(ask(QP1, request(1, 1, 1, 0x11, 0)), None, "subnet management is QP0's");
     assert_eq!(ask(QP0, request(4, 1, 1, 1, 0)), None, "and nothing else is");
-    assert_eq!(ask(QP1, request(3, 2, 1, 0x11, 0)), None, "who asks the administration of another");
+    assert_eq!(ask(QP1, request(3, 2, 1, 0x11, 0)), None, "a request for another port's administration");
 
     let received = Datagram {
         source: Lid::new(2),

@@ -84,7 +84,6 @@ impl MappedFile {
         self.id == candidate.id && offset <= mapped && len <= mapped - offset
     }
 
-    /// Mapped length.
     pub(super) fn len(&self) -> u64 {
         self.mapping.len() as u64
     }

@@ -23,7 +23,6 @@ pub(super) struct DmaMap {
     cache: [Cell<Option<CachedWindow>>; CACHED_WINDOWS],
 }
 
-/// Windows and files.
 #[derive(Debug, Default)]
 pub(super) struct Tables {
     /// By first address. Windows do not overlap.
@@ -44,7 +43,6 @@ struct CachedWindow {
     offset: u64,
 }
 
-/// An accessible address.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Location<'a> {
     pub(super) file: &'a MappedFile,
@@ -83,7 +81,6 @@ impl DmaMap {
         &mut self.tables
     }
 
-    /// Number of windows.
     pub(super) fn window_count(&self) -> usize {
         self.tables.windows.len()
     }
@@ -183,7 +180,6 @@ impl Tables {
         Ok(())
     }
 
-    /// Removes everything.
     pub(super) fn clear(&mut self) {
         self.windows.clear();
         self.files.clear();

@@ -76,7 +76,6 @@ impl Mapping {
         }
     }
 
-    /// Mapped length.
     pub(super) fn len(&self) -> usize {
         self.region.size()
     }
@@ -182,7 +181,7 @@ impl Slot {
     }
 }
 
-/// Installs the handler.
+/// Installs the SIGBUS handler.
 fn watch_for_lost_pages() -> io::Result<()> {
     static DONE: OnceLock<Result<(), i32>> = OnceLock::new();
     DONE.get_or_init(|| register_signal_handler(libc::SIGBUS, on_sigbus).map_err(|error| error.errno()))

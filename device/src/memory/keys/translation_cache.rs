@@ -105,7 +105,6 @@ impl Default for TranslationCache {
 }
 
 impl TranslationCache {
-    /// Invalidates all entries.
     pub(super) const fn invalidate(&mut self) {
         // The counter cannot wrap in practice.
         self.changes = self.changes.wrapping_add(1);

@@ -325,23 +325,23 @@ impl PageTable for Everywhere {
 }
 
 /// Accesses fill the translation cache; each of these tests begins with one that does.
-mod remembered_pieces {
+mod cached_translations {
     use super::*;
     use crate::memory::keys::{Allocated, Entry, Generation, Purpose};
 
     /// A page table with a generation.
-    struct Told {
+    struct VersionedTable {
         pages: BTreeMap<u64, u64>,
         generation: Generation,
     }
 
-    impl Told {
+    impl VersionedTable {
         fn new(pages: impl IntoIterator<Item = (u64, u64)>) -> Self {
             Self { pages: pages.into_iter().collect(), generation: Generation::fresh() }
         }
     }
 
-    impl PageTable for &Told {
+    impl PageTable for &VersionedTable {
         fn page(self, entry: u64) -> Option<Iova> {
             self.pages.get(&entry).copied().map(Iova::new)
         }
@@ -382,7 +382,8 @@ mod remembered_pieces {
 
     #[test]
     fn hits_equal_fresh_lookups() {
-        let (keys, pages, dma) = (table([region()]), Told::new([(0, 0x1000), (1, 0x3000)]), memory());
+        let (keys, pages, dma) =
+            (table([region()]), VersionedTable::new([(0, 0x1000), (1, 0x3000)]), memory());
         let access = RegionAccess { keys: &keys, pages: &pages, dma: &dma };
         for _ in 0..2 {
             assert_eq!(byte(&access, at(FIRST)), Ok(2));
@@ -406,7 +407,8 @@ mod remembered_pieces {
 
     #[test]
     fn hits_check_initiator_and_rights() {
-        let (keys, pages, dma) = (table([region()]), Told::new([(0, 0x1000), (1, 0x3000)]), memory());
+        let (keys, pages, dma) =
+            (table([region()]), VersionedTable::new([(0, 0x1000), (1, 0x3000)]), memory());
         let access = RegionAccess { keys: &keys, pages: &pages, dma: &dma };
         assert_eq!(byte(&access, at(FIRST)), Ok(2));
         let place = |pd, key| AccessTarget::address(initiator(pd), key, Va::new(FIRST));
@@ -420,7 +422,7 @@ mod remembered_pieces {
 
     #[test]
     fn key_change_invalidates_entries() {
-        let (pages, dma) = (Told::new([(0, 0x1000), (1, 0x3000), (8, 0)]), memory());
+        let (pages, dma) = (VersionedTable::new([(0, 0x1000), (1, 0x3000), (8, 0)]), memory());
         let elsewhere =
             MemoryRegion { translation: Translation::paged(PageShift::MIN, 8, Va::new(FIRST)), ..region() };
         let foreign = MemoryRegion { pd: Pdn::new(4), ..region() };
@@ -448,11 +450,11 @@ mod remembered_pieces {
     #[test]
     fn page_table_change_invalidates_entries() {
         let (keys, dma) = (table([region()]), memory());
-        let (mut pages, read) = (Told::new([(0, 0x1000), (1, 0x3000)]), at(FIRST));
+        let (mut pages, read) = (VersionedTable::new([(0, 0x1000), (1, 0x3000)]), at(FIRST));
         assert_eq!(byte(&RegionAccess { keys: &keys, pages: &pages, dma: &dma }, read), Ok(2));
-        pages = Told::new([(0, 0x2000), (1, 0x3000)]);
+        pages = VersionedTable::new([(0, 0x2000), (1, 0x3000)]);
         assert_eq!(byte(&RegionAccess { keys: &keys, pages: &pages, dma: &dma }, read), Ok(3));
-        pages = Told::new([(1, 0x3000)]);
+        pages = VersionedTable::new([(1, 0x3000)]);
         let access = RegionAccess { keys: &keys, pages: &pages, dma: &dma };
         assert_eq!(byte(&access, read), Err(AccessError::Unmapped));
     }
@@ -469,7 +471,7 @@ mod remembered_pieces {
 
     #[test]
     fn reserved_key_is_not_cached() {
-        let (keys, pages, dma) = (KeyTable::new(17), Told::new([]), memory());
+        let (keys, pages, dma) = (KeyTable::new(17), VersionedTable::new([]), memory());
         let access = RegionAccess { keys: &keys, pages: &pages, dma: &dma };
         let place = |reserved_lkey| {
             let initiator = Initiator { reserved_lkey, ..initiator(Pdn::new(0)) };
@@ -486,7 +488,7 @@ mod remembered_pieces {
             kind: Kind::Window { kind: engine::WindowKind::Type2B, owner: Some(Qpn::new(owner)), parent: 0 },
             ..region()
         };
-        let (pages, dma) = (Told::new([(0, 0x1000), (1, 0x3000)]), memory());
+        let (pages, dma) = (VersionedTable::new([(0, 0x1000), (1, 0x3000)]), memory());
         let keys = table([window(0x41)]);
         let access = RegionAccess { keys: &keys, pages: &pages, dma: &dma };
         let mut out = [0];

@@ -20,7 +20,6 @@ const CONFIRM_AFTER: Duration = Duration::from_secs(60);
 /// Result of a look-up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Resolved {
-    /// MAC, if known.
     pub mac: Option<MacAddr>,
     /// Whether to send a request.
     pub request: bool,

@@ -226,7 +226,7 @@ fn answers_are_no_longer_than_requests() {
     let mut of_another = arp_request();
     of_another[22..28].copy_from_slice(&mac(7).0);
     let found = answers(&mut port(), &[of_another]);
-    assert_eq!((found[0].0, &found[0].1[..6]), (mac(1), &mac(1).0[..]), "whoever the sender says it is");
+    assert_eq!((found[0].0, &found[0].1[..6]), (mac(1), &mac(1).0[..]), "whatever the sender's own claim");
     assert_eq!(found[0].1[32..38], mac(7).0, "which the answer repeats");
 }
 

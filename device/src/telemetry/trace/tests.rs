@@ -4,7 +4,6 @@ use protocol::describe::{Describe, Field, Hex, Value};
 
 use super::*;
 
-/// Captured output.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Written(Arc<Mutex<Vec<u8>>>);
 

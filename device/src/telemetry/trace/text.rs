@@ -1,4 +1,4 @@
-//! Records as text.
+//! Formats trace records as text.
 
 use std::fmt::{self, Write as _};
 use std::time::Duration;

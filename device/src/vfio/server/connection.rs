@@ -19,7 +19,6 @@ use super::stats::MessageStats;
 /// Bound: bytes of unsent replies before the client is no longer served. One more reply may exceed it.
 const MAX_UNSENT: usize = 256 << 10;
 
-/// A connected client.
 pub struct Connection {
     stream: UnixStream,
     input: Input,
@@ -43,7 +42,6 @@ pub enum ConnectionError {
     /// Its memory was lost, see [`GuestMemory::is_lost`](crate::memory::GuestMemory::is_lost).
     #[error("guest memory is not accessible")]
     MemoryLost,
-    /// The socket failed.
     #[error("the connection to the client failed")]
     Io(#[source] io::Error),
 }
@@ -51,7 +49,6 @@ pub enum ConnectionError {
 /// Result of serving messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Served {
-    /// Messages served.
     pub messages: usize,
     /// More messages are available than the budget, or the room for replies, permitted. Serve again without waiting
     /// for the socket, unless replies are unsent.

@@ -23,25 +23,16 @@ const BUFFER_LEN: usize = 64 << 10;
 pub enum ProtocolError {
     /// The message is shorter than its header, or longer than negotiated.
     #[error("message size {size} is not between {HEADER_LEN} and {MAX_MESSAGE_LEN}")]
-    Size {
-        /// Size field.
-        size: u32,
-    },
+    Size { size: u32 },
     /// The message carries more descriptors than negotiated.
     #[error("the message carries more than {MAX_FDS} file descriptors")]
     Descriptors,
     /// The message is a reply, or of an unknown type.
     #[error("invalid message flags {flags:#x}: not a command")]
-    NotACommand {
-        /// Flags field.
-        flags: u32,
-    },
+    NotACommand { flags: u32 },
     /// The first command was not VERSION, or VERSION was rejected.
     #[error("command {command} was sent before version negotiation")]
-    NoVersion {
-        /// Command field.
-        command: u16,
-    },
+    NoVersion { command: u16 },
 }
 
 /// Outcome of a read.

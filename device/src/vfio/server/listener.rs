@@ -45,7 +45,6 @@ pub enum ListenError {
     Bind {
         /// Path of the socket.
         path: PathBuf,
-        /// Reason.
         error: io::Error,
     },
     /// The mode or group of the socket file cannot be set.
@@ -53,25 +52,21 @@ pub enum ListenError {
     Access {
         /// Path of the socket.
         path: PathBuf,
-        /// Requested access.
         access: Access,
-        /// Reason.
         error: io::Error,
     },
     /// The inherited descriptor is not a usable socket.
     #[error("file descriptor {fd} {reason}")]
     Descriptor {
-        /// Descriptor number.
         fd: RawFd,
         /// What is wrong with it.
         reason: &'static str,
     },
 }
 
-/// Who may connect to a socket: mode of its file, regardless of the umask, and its group.
+/// Access to a socket: mode of its file, regardless of the umask, and its group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Access {
-    /// Permissions.
     pub mode: Mode,
     /// Group, unless it is that of the process or the directory.
     pub group: Option<Gid>,
@@ -97,7 +92,6 @@ pub struct Listener {
     file: Option<(PathBuf, u64, u64)>,
 }
 
-/// An inherited socket.
 #[derive(Debug)]
 pub enum Source {
     /// A listening socket, which serves one client at a time.

@@ -173,7 +173,6 @@ pub(super) struct SmallWrite {
 pub enum Region {
     /// Memory of a base address register.
     Bar(Bar),
-    /// PCI config space.
     Config,
 }
 

@@ -6,9 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::message::Command;
 
-/// Messages by command.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[allow(missing_docs, reason = "as the protocol names them")]
 pub struct MessageStats {
     pub version: u64,
     pub dma_map: u64,

@@ -1,4 +1,4 @@
-//! One command that runs: its threads, and what the host tells it.
+//! One running command: its threads, and the frames from the host.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -18,29 +18,29 @@ use crate::guest::{PATH, pidfd, wait_for};
 use crate::wire::ExitStatus;
 use crate::wire::exec::{INPUT_WINDOW, Start, ToGuest, ToHost};
 
-/// Where commands start when nothing else is said, if the guest has it.
+/// Default working directory of commands, if it exists.
 const HOME: &str = "/root";
-/// How long an output may stay open and silent when the command has ended: something it started may hold it.
+/// How long an output may stay open without data after the command has ended. A child process may still hold it.
 const LAST_WORDS: Duration = Duration::from_millis(200);
-/// Between the request to end and the end by force.
+/// Time between SIGHUP and SIGKILL.
 const GRACE: Duration = Duration::from_secs(2);
-/// Bytes taken from an output at once.
+/// Size of a read from an output, in bytes.
 const CHUNK: usize = 32 << 10;
 
-/// A command, as the host sees it through its port.
+/// A running command, as seen through its port.
 pub(super) struct Running {
     command: Arc<Group>,
-    /// Closed at the end of the input.
+    /// Dropped at the end of the input.
     input: Option<Sender<Vec<u8>>>,
     waiting: Arc<Mutex<usize>>,
     terminal: Option<Terminal>,
 }
 
 impl Running {
-    /// Starts it and tells the host so. Its outputs and its end go to the host by themselves.
+    /// Starts the command and reports the start to the host. Threads then send its outputs and its exit status.
     ///
     /// # Errors
-    /// When it cannot be started.
+    /// The command cannot be started.
     pub(super) fn start(start: &Start, host: &Host) -> Result<Self> {
         let (name, arguments) = start.argv.split_first().ok_or_else(|| bad_step("no command is given"))?;
         let mut command = Command::new(name);
@@ -55,7 +55,7 @@ impl Running {
             Some((_, other)) => terminal::control(&mut command, other)?,
             None => {
                 command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-                // Signals are for the command with all it starts.
+                // Signals go to the command and to its children.
                 command.process_group(0);
             }
         }
@@ -96,7 +96,7 @@ impl Running {
         Ok(Self { command: group, input: Some(input), waiting, terminal })
     }
 
-    /// Does what the host says.
+    /// Handles a frame from the host.
     pub(super) fn take(&mut self, frame: ToGuest) {
         match frame {
             ToGuest::Start(_) => {}
@@ -106,7 +106,7 @@ impl Running {
                     *waiting += bytes.len();
                     drop(waiting);
                     if let Some(input) = &self.input {
-                        // One that takes no more input has said so by taking it all.
+                        // If the command has closed its input, the feeding thread discards the bytes.
                         let _ = input.send(bytes);
                     }
                 } else {
@@ -121,7 +121,7 @@ impl Running {
             ToGuest::Signal(signal) => self.command.signal(signal),
             ToGuest::Resize(size) => {
                 if let Some(terminal) = &self.terminal {
-                    // A terminal that keeps its size is still one.
+                    // If the resize fails, the terminal remains usable with its old size.
                     let _ = terminal.resize(size);
                 }
             }
@@ -146,10 +146,11 @@ impl Drop for Running {
     }
 }
 
-/// What we ignore, or whoever started us did, is nothing to a command: a shell could not even catch it.
+/// Restores default signal handlers. Ignored signals are inherited, and a shell cannot trap a signal that was ignored
+/// at its start.
 fn with_default_signals(command: &mut Command) {
-    // SAFETY: between fork and exec only signal is called, which is async-signal-safe and touches no memory. That of the two
-    // that cannot be changed changes nothing.
+    // SAFETY: only signal(2) is called between fork and exec. It is async-signal-safe and accesses no memory. For the
+    // two signals that cannot be changed, it fails without effect.
     unsafe {
         command.pre_exec(|| {
             for number in 1..=libc::SIGSYS {
@@ -160,7 +161,7 @@ fn with_default_signals(command: &mut Command) {
     }
 }
 
-/// A command and what it has started; nothing once it has been waited for, when its number may be another's.
+/// The process group of a command. Empty after the command was reaped, because its process ID may then be reused.
 struct Group(Mutex<Option<Child>>);
 
 impl Group {
@@ -168,7 +169,7 @@ impl Group {
         if let Some(child) = lock(&self.0).as_ref()
             && let Ok(group) = libc::pid_t::try_from(child.id())
         {
-            // SAFETY: kill takes no pointers; a child that was not waited for keeps its number, and its group's.
+            // SAFETY: kill takes no pointers. A child that was not reaped keeps its process ID and its group ID.
             unsafe { libc::kill(-group, signal) };
         }
     }
@@ -181,7 +182,7 @@ impl Group {
     }
 
     fn wait(&self, end: &OwnedFd) -> ExitStatus {
-        // It is only waited for when it has ended, so that signals can be sent meanwhile.
+        // Reap the child only after it has ended, so that signals can still be sent.
         let _ = wait_for(&[(end.as_fd(), libc::POLLIN)], None);
         let status = lock(&self.0).take().map(|mut child| child.wait());
         match status {
@@ -189,13 +190,13 @@ impl Group {
                 (Some(code), _) => ExitStatus::Code(code),
                 (None, signal) => ExitStatus::Signal(signal.unwrap_or(0)),
             },
-            // It cannot be asked how it ended.
+            // The exit status is not available.
             _ => ExitStatus::Signal(0),
         }
     }
 }
 
-/// Sends what a command prints until it has closed its output, or has ended and left it silent.
+/// Forwards an output of the command until the output is closed, or is silent after the command has ended.
 fn output(
     host: &Host,
     source: Option<File>,
@@ -210,14 +211,14 @@ fn output(
             match source.read(&mut chunk) {
                 Ok(len @ 1..) => host.send(&frame(chunk[..len].to_vec())),
                 Err(error) if is_passing(&error) => {}
-                // A terminal whose other end is closed reads as an error.
+                // Reading from a terminal whose other end is closed returns an error.
                 _ => return,
             }
         }
     })
 }
 
-/// Hands input on until it ends, or the command does. What a command does not want is taken all the same.
+/// Writes input to the command until the input or the command ends. Input that the command does not read is discarded.
 fn feed(
     host: &Host,
     target: Option<File>,
@@ -239,7 +240,7 @@ fn feed(
             host.send(&ToHost::Taken(u32::try_from(chunk.len()).unwrap_or(u32::MAX)));
         }
         if is_terminal && let Some(open) = &mut target {
-            // A terminal has no end of input but the character that stands for it.
+            // On a terminal, the end of the input is a control character.
             let _ = write_all(open, &[terminal::END_OF_INPUT], &end);
         }
     });
@@ -259,7 +260,7 @@ fn write_all(target: &mut File, mut bytes: &[u8], end: &OwnedFd) -> io::Result<(
     Ok(())
 }
 
-/// Waits until a file is ready; false when the command has ended and it does not get ready any more.
+/// Waits until a file is ready. Returns `false` if the command has ended and the file is not ready.
 fn ready(file: &File, events: i16, end: &OwnedFd) -> io::Result<bool> {
     let both = [(file.as_fd(), events), (end.as_fd(), libc::POLLIN)];
     if wait_for(&both, None)?.first() == Some(&true) {

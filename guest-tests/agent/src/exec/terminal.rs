@@ -1,4 +1,4 @@
-//! A terminal for a command: our end, and the command's, which controls its session.
+//! A pseudo-terminal for a command. The command's end controls its session.
 
 use std::fs::File;
 use std::io;
@@ -12,16 +12,16 @@ use anyhow::{Context as _, Result};
 use crate::guest::mount::mount;
 use crate::wire::exec::Size;
 
-/// What is typed to say that there is no more input (Ctrl-D).
+/// The end-of-input character of terminals, Ctrl-D.
 pub(super) const END_OF_INPUT: u8 = 4;
-/// Where the kernel makes terminals.
+/// Directory in which the kernel creates pseudo-terminals.
 const FOLDER: &str = "/dev/pts";
 
-/// Our end.
+/// The master side of the pseudo-terminal.
 pub(super) struct Terminal(OwnedFd);
 
 impl Terminal {
-    /// A new terminal; ours and the command's end.
+    /// Opens a pseudo-terminal; returns the master and the command's end.
     pub(super) fn open(size: Size) -> Result<(Self, OwnedFd)> {
         if !Path::new(FOLDER).join("ptmx").exists() {
             std::fs::create_dir_all(FOLDER).context(FOLDER)?;
@@ -29,7 +29,7 @@ impl Terminal {
         }
         let (mut ours, mut other) = (-1, -1);
         let size = of(size);
-        // SAFETY: the integers and the size live through the call, which keeps none; no name and no mode are given.
+        // SAFETY: the integers and the size outlive the call. No name and no terminal settings are passed.
         let result = unsafe {
             libc::openpty(
                 &raw mut ours,
@@ -42,12 +42,12 @@ impl Terminal {
         if result < 0 {
             return Err(io::Error::last_os_error().into());
         }
-        // SAFETY: the call has made both, and they are nobody else's.
+        // SAFETY: the call has created both descriptors, and no other code owns them.
         let (ours, other) = unsafe { (OwnedFd::from_raw_fd(ours), OwnedFd::from_raw_fd(other)) };
-        // A program that inherits our end would keep the terminal alive.
-        // SAFETY: fcntl with this command takes no pointers.
+        // The master must not be inherited, because a program that holds it keeps the terminal open. SAFETY: fcntl with
+        // this command takes no pointers.
         if unsafe { libc::fcntl(ours.as_raw_fd(), libc::F_SETFD, libc::FD_CLOEXEC) } < 0
-            // SAFETY: as before.
+            // SAFETY: fcntl with this command takes no pointers.
             || unsafe { libc::fcntl(other.as_raw_fd(), libc::F_SETFD, libc::FD_CLOEXEC) } < 0
         {
             return Err(io::Error::last_os_error().into());
@@ -55,24 +55,24 @@ impl Terminal {
         Ok((Self(ours), other))
     }
 
-    /// Our end once more.
+    /// Duplicates the descriptor of the master.
     pub(super) fn file(&self) -> io::Result<File> {
         self.0.try_clone().map(File::from)
     }
 
-    /// Gives it another size; programs on it are told.
+    /// Changes the size. The kernel notifies programs on the terminal with SIGWINCH.
     pub(super) fn resize(&self, size: Size) -> io::Result<()> {
         let size = of(size);
-        // SAFETY: the size lives through the call, which only reads it.
+        // SAFETY: the size outlives the call, which only reads it.
         let result = unsafe { libc::ioctl(self.0.as_raw_fd(), libc::TIOCSWINSZ, &raw const size) };
         if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
     }
 }
 
-/// Makes a command the leader of a session of its own with this terminal.
+/// Makes the command a session leader with this controlling terminal.
 pub(super) fn control(command: &mut Command, terminal: &OwnedFd) -> io::Result<()> {
     command.stdin(terminal.try_clone()?).stdout(terminal.try_clone()?).stderr(terminal.try_clone()?);
-    // SAFETY: between fork and exec only setsid and ioctl are called, which are async-signal-safe and touch no memory.
+    // SAFETY: only setsid and ioctl are called between fork and exec. They are async-signal-safe and access no memory.
     unsafe {
         command.pre_exec(|| {
             if libc::setsid() < 0 || libc::ioctl(0, libc::TIOCSCTTY, 0) < 0 {

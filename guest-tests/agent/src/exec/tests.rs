@@ -5,10 +5,10 @@ use super::*;
 use crate::wire::ExitStatus;
 use crate::wire::exec::{INPUT_WINDOW, MAX_PAYLOAD, Size, Start};
 
-/// Longer than anything here takes on a busy host.
+/// Time limit of each wait, generous for a busy host.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// The host's end of a port that is served.
+/// The host's end of an exec port.
 struct Port(UnixStream);
 
 impl Port {
@@ -34,7 +34,7 @@ impl Port {
         ToHost::read(&mut self.0).unwrap().unwrap()
     }
 
-    /// Both outputs, and how it ended.
+    /// Reads both outputs to their end, and returns them with the exit status.
     fn rest(&mut self) -> (String, String, ExitStatus) {
         let (mut output, mut errors) = (Vec::new(), Vec::new());
         loop {
@@ -64,20 +64,20 @@ impl Port {
 }
 
 #[test]
-fn input_outputs_and_status_pass_through_one_command_after_the_other() {
+fn successive_commands_share_port() {
     let mut port = Port::open();
     for code in [0, 3] {
         port.start(&format!("cat; echo no >&2; exit {code}"), None);
         port.send(&ToGuest::Input(b"a\0b".to_vec()));
         port.send(&ToGuest::InputEnd);
         assert_eq!(port.rest(), ("a\0b".into(), "no\n".into(), ExitStatus::Code(code)));
-        // For a command that has ended.
+        // This signal is for a command that has already ended.
         port.send(&ToGuest::Signal(libc::SIGKILL));
     }
 }
 
 #[test]
-fn a_command_that_cannot_be_started_leaves_the_port_to_the_next() {
+fn failed_start_frees_port() {
     let mut port = Port::open();
     port.send(&ToGuest::Start(Start { argv: vec!["/does/not/exist".into()], ..Start::default() }));
     let ToHost::Failed(reason) = port.next() else { panic!() };
@@ -89,7 +89,7 @@ fn a_command_that_cannot_be_started_leaves_the_port_to_the_next() {
 }
 
 #[test]
-fn environment_and_folder_are_the_commands_own() {
+fn command_has_own_environment_and_folder() {
     let mut port = Port::open();
     let argv = ["sh", "-c", "echo $X; pwd"].map(str::to_owned).to_vec();
     let env = [("X".to_owned(), "a b".to_owned())].into();
@@ -99,7 +99,7 @@ fn environment_and_folder_are_the_commands_own() {
 }
 
 #[test]
-fn a_signal_reaches_a_command_that_does_not_read_its_input() {
+fn signal_reaches_command_with_unread_input() {
     let mut port = Port::open();
     port.start("echo ready; exec sleep 600", None);
     port.until("ready");
@@ -111,7 +111,7 @@ fn a_signal_reaches_a_command_that_does_not_read_its_input() {
 }
 
 #[test]
-fn more_input_than_the_window_ends_the_command() {
+fn input_beyond_window_ends_command() {
     let mut port = Port::open();
     port.start("trap '' HUP; echo ready; exec sleep 600", None);
     port.until("ready");
@@ -122,7 +122,7 @@ fn more_input_than_the_window_ends_the_command() {
 }
 
 #[test]
-fn input_that_a_command_closes_is_taken_all_the_same() {
+fn input_to_closed_stdin_is_discarded() {
     let mut port = Port::open();
     port.start("exec <&-; echo closed; read x < /dev/zero | :; sleep 600", None);
     port.until("closed");
@@ -133,7 +133,7 @@ fn input_that_a_command_closes_is_taken_all_the_same() {
 }
 
 #[test]
-fn hanging_up_ends_what_ignores_it_too() {
+fn hangup_ends_command_that_ignores_sighup() {
     let mut port = Port::open();
     port.start("trap '' HUP; echo ready; while :; do sleep 1; done", None);
     port.until("ready");
@@ -142,7 +142,7 @@ fn hanging_up_ends_what_ignores_it_too() {
 }
 
 #[test]
-fn the_end_comes_though_something_left_behind_holds_the_outputs_and_loses_nothing() {
+fn command_ends_while_child_holds_output() {
     let mut port = Port::open();
     port.start("sleep 600 & head -c 300000 /dev/zero | tr '\\0' x", None);
     let (output, errors, status) = port.rest();
@@ -150,7 +150,7 @@ fn the_end_comes_though_something_left_behind_holds_the_outputs_and_loses_nothin
 }
 
 #[test]
-fn a_command_has_a_terminal_of_the_size_asked_for_and_ctrl_c_interrupts_it() {
+fn terminal_has_size_and_ctrl_c_interrupts() {
     let mut port = Port::open();
     let script =
         "trap 'echo interrupted; stty size; exit 7' INT; stty size; tty; while :; do sleep 0.1; done";
@@ -164,7 +164,7 @@ fn a_command_has_a_terminal_of_the_size_asked_for_and_ctrl_c_interrupts_it() {
 }
 
 #[test]
-fn the_end_of_input_reaches_a_program_on_a_terminal() {
+fn end_of_input_reaches_terminal_program() {
     let mut port = Port::open();
     port.start("cat; echo over", Some(Size { rows: 24, columns: 80 }));
     port.send(&ToGuest::Input(b"line\n".to_vec()));

@@ -1,4 +1,4 @@
-//! The content of files.
+//! Fills, verifies and reads files.
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt as _;
@@ -10,12 +10,11 @@ use crate::error::timeout;
 use crate::pattern;
 use crate::wire::{AwaitText, FillFile, Hex, PeekFile, Verified, VerifyFile};
 
-/// Bytes written or read at once.
+/// Size of a read or write, in bytes.
 const CHUNK: u64 = 1 << 16;
-/// How often files of the kernel are looked at: they tell nobody when they change.
+/// Polling interval. Files in procfs and sysfs do not notify readers of changes.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
-/// Runs a [`FillFile`].
 pub(crate) fn fill(step: &FillFile) -> Result<()> {
     let file = File::options().write(true).open(&step.path).with_context(|| step.path.clone())?;
     let mut buffer = Vec::new();
@@ -27,7 +26,6 @@ pub(crate) fn fill(step: &FillFile) -> Result<()> {
     Ok(())
 }
 
-/// Runs a [`VerifyFile`].
 pub(crate) fn verify(step: &VerifyFile) -> Result<Verified> {
     let file = File::open(&step.path).with_context(|| step.path.clone())?;
     let mut buffer = Vec::new();
@@ -41,7 +39,6 @@ pub(crate) fn verify(step: &VerifyFile) -> Result<Verified> {
     Ok(Verified { first_difference: None })
 }
 
-/// Runs a [`PeekFile`].
 pub(crate) fn peek(step: &PeekFile) -> Result<Hex> {
     let file = File::open(&step.path).with_context(|| step.path.clone())?;
     let mut bytes = vec![0; usize::try_from(step.len)?];
@@ -49,7 +46,6 @@ pub(crate) fn peek(step: &PeekFile) -> Result<Hex> {
     Ok(Hex(bytes))
 }
 
-/// Runs an [`AwaitText`].
 pub(crate) fn await_text(step: &AwaitText) -> Result<()> {
     let deadline = Instant::now() + Duration::from_millis(step.timeout_ms.into());
     loop {
@@ -74,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_filled_in_one_step_is_verified_in_parts_and_a_wrong_byte_is_found() {
+    fn partial_verify_finds_wrong_byte() {
         let path = std::env::temp_dir().join(format!("hcad-agent-file-{}", std::process::id()));
         let (off, len) = (5, 3 * CHUNK + 7);
         let file = File::create(&path).unwrap();
@@ -92,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn text_is_awaited_in_files_that_may_not_be_there_yet() {
+    fn wait_covers_missing_file() {
         let path = std::env::temp_dir().join(format!("hcad-agent-await-{}", std::process::id()));
         let step = AwaitText {
             paths: vec!["/nonexistent".into(), path.display().to_string()],

@@ -1,4 +1,4 @@
-//! The kernel: messages, modules, power.
+//! Kernel of the guest: messages, modules and shutdown.
 
 use std::ffi::CString;
 use std::fs::{self, File};
@@ -15,10 +15,10 @@ use super::pci;
 use crate::wire::{GuestInfo, LoadedModules, ShutdownKind};
 
 const LOG: &str = "/dev/kmsg";
-/// Level of warnings; lower is worse.
+/// Log level of warnings; lower numbers are more severe.
 const WARNING: u8 = 4;
 
-/// What this guest is.
+/// Returns a description of the guest.
 pub(crate) fn info() -> Result<GuestInfo> {
     let read = |path: &str| -> Result<String> {
         Ok(fs::read_to_string(path).with_context(|| path.to_owned())?.trim().to_owned())
@@ -31,7 +31,7 @@ pub(crate) fn info() -> Result<GuestInfo> {
     })
 }
 
-/// Time since the guest started.
+/// Returns the time since the guest booted.
 pub(crate) fn uptime() -> Result<Duration> {
     let text = fs::read_to_string("/proc/uptime").context("cannot read /proc/uptime")?;
     let seconds: f64 =
@@ -39,7 +39,7 @@ pub(crate) fn uptime() -> Result<Duration> {
     Ok(Duration::from_secs_f64(seconds))
 }
 
-/// The kernel's messages of this level and worse.
+/// Returns kernel messages of at least this severity.
 pub(crate) fn messages(level: Option<u8>) -> Result<Vec<String>> {
     let mut log = File::options()
         .read(true)
@@ -58,7 +58,7 @@ pub(crate) fn messages(level: Option<u8>) -> Result<Vec<String>> {
                 );
             }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
-            // Records overwritten while we read: go on with the oldest that is left.
+            // The kernel overwrote records during the read. Continue with the oldest that remains.
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {}
             Err(error) => return Err(error).context("cannot read the kernel's log"),
         }
@@ -66,16 +66,16 @@ pub(crate) fn messages(level: Option<u8>) -> Result<Vec<String>> {
     Ok(lines)
 }
 
-/// Puts a line into the kernel's log, and so on the console.
+/// Writes a line to the kernel log and thus to the console.
 pub(crate) fn say(line: &str) {
-    // Without a log there is nobody to tell.
+    // If the log cannot be opened, the line is lost.
     if let Ok(mut log) = File::options().write(true).open(LOG) {
-        // Each write is a record of its own.
+        // Each write creates one record.
         let _ = log.write_all(format!("<5>agent: {line}\n").as_bytes());
     }
 }
 
-/// Loads modules in this order; those already there are no error.
+/// Loads modules in the given order. Modules that are already loaded are not an error.
 pub(crate) fn load_modules(paths: &[String]) -> Result<LoadedModules> {
     let mut result = LoadedModules::default();
     for path in paths {
@@ -94,13 +94,13 @@ fn load_module(path: &Path) -> io::Result<()> {
     let file = File::open(path)?;
     let parameters = CString::default();
     let flags = if compressed { COMPRESSED } else { 0 };
-    // SAFETY: the descriptor and the string live through the call, which keeps neither.
+    // SAFETY: the descriptor and the string outlive the call.
     let result =
         unsafe { libc::syscall(libc::SYS_finit_module, file.as_raw_fd(), parameters.as_ptr(), flags) };
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// Runs a shell on the console, or one command line.
+/// Runs an interactive shell or one command line on the console.
 pub(crate) fn shell(command: Option<&str>) -> Result<()> {
     let mut shell = match command {
         Some(command) => {
@@ -108,7 +108,8 @@ pub(crate) fn shell(command: Option<&str>) -> Result<()> {
             shell.args(["-c", command]);
             shell
         }
-        // /dev/console cannot control a session, the terminal behind it can: only then does Ctrl-C reach a program.
+        // /dev/console cannot be a controlling terminal, but the terminal behind it can. Ctrl-C reaches programs only
+        // through a controlling terminal.
         None => {
             let mut shell = Command::new("/bin/busybox");
             shell.args(["setsid", "cttyhack", "/bin/sh"]);
@@ -120,13 +121,13 @@ pub(crate) fn shell(command: Option<&str>) -> Result<()> {
     Ok(())
 }
 
-/// Ends the guest.
+/// Powers off or restarts the guest.
 pub(crate) fn shutdown(kind: ShutdownKind) -> Result<()> {
     let how = match kind {
         ShutdownKind::PowerOff => libc::RB_POWER_OFF,
         ShutdownKind::Reboot => libc::RB_AUTOBOOT,
     };
-    // SAFETY: neither call takes memory; data not written out is given up knowingly after the sync.
+    // SAFETY: neither call accesses memory. Data that the sync did not write is knowingly lost.
     let result = unsafe {
         libc::sync();
         libc::reboot(how)
@@ -134,7 +135,7 @@ pub(crate) fn shutdown(kind: ShutdownKind) -> Result<()> {
     if result < 0 { Err(io::Error::last_os_error()).context("cannot shut down the guest") } else { Ok(()) }
 }
 
-/// Level and text of a log record: `facility-and-level,sequence,time,flags;text`, then lines of details.
+/// Parses log records `facility-and-level,sequence,time,flags;text`, which detail lines follow. Returns level and text.
 fn parse_record(record: &str) -> impl Iterator<Item = (u8, String)> {
     record
         .split_once(';')
@@ -151,7 +152,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_log_record_is_its_level_and_its_first_line() {
+    fn kernel_record_keeps_level_and_first_line() {
         let record = "30,512,9876,-;vfio: group 3 attached\n SUBSYSTEM=pci\n DEVICE=+pci:0000:00:05.0\n";
         let parsed: Vec<_> = parse_record(record).collect();
         assert_eq!(parsed, [(6, "vfio: group 3 attached".to_owned())]);

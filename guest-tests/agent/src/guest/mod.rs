@@ -1,4 +1,4 @@
-//! The guest around the agent: its kernel's messages, modules and PCI functions, its root and programs, and its end.
+//! The guest: kernel messages, modules, PCI functions, root file system, programs and shutdown.
 
 pub(crate) mod file;
 mod kernel;

@@ -1,14 +1,14 @@
-//! Mounting file systems.
+//! Mounts file systems of the guest.
 
 use std::ffi::CString;
 use std::io;
 
 use anyhow::{Context as _, Result};
 
-/// Mounts `source` on the folder `target`. The error's cause is the system's.
+/// Mounts `source` on the directory `target`.
 ///
 /// # Errors
-/// The kernel refuses.
+/// The kernel rejects the mount.
 pub(crate) fn mount(
     source: &str,
     target: &str,
@@ -19,7 +19,7 @@ pub(crate) fn mount(
     let mount = || -> io::Result<()> {
         let [source, target, kind, options] = [source, target, kind, options].map(CString::new);
         let (source, target, kind, options) = (source?, target?, kind?, options?);
-        // SAFETY: the strings live through the call, which keeps none of them.
+        // SAFETY: all strings outlive the call.
         let result = unsafe {
             libc::mount(source.as_ptr(), target.as_ptr(), kind.as_ptr(), flags, options.as_ptr().cast())
         };

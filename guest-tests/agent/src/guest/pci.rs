@@ -1,4 +1,4 @@
-//! PCI functions as sysfs shows them.
+//! PCI functions, read from sysfs.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,22 +9,22 @@ use crate::wire::{BarInfo, DeviceInfo};
 
 const DEVICES: &str = "/sys/bus/pci/devices";
 
-/// The folder of a function.
+/// Returns the sysfs directory of a function.
 pub(crate) fn node(address: &str) -> PathBuf {
     Path::new(DEVICES).join(address)
 }
 
-/// The IOMMU group of a function.
+/// Returns the IOMMU group of a function.
 pub(crate) fn iommu_group(node: &Path) -> Option<u32> {
     link_name(&node.join("iommu_group"))?.parse().ok()
 }
 
-/// The last part of what a link points to.
+/// Returns the last component of a link's target.
 pub(crate) fn link_name(link: &Path) -> Option<String> {
     Some(fs::read_link(link).ok()?.file_name()?.to_string_lossy().into_owned())
 }
 
-/// Every function, in address order.
+/// Lists all PCI functions in order of their addresses.
 pub(crate) fn functions() -> Result<Vec<DeviceInfo>> {
     let mut addresses = fs::read_dir(DEVICES)
         .with_context(|| format!("cannot list {DEVICES}"))?
@@ -60,7 +60,7 @@ fn describe(address: String) -> Result<DeviceInfo> {
     })
 }
 
-/// The first six lines of `resource`: start, end and flags of each BAR.
+/// Parses the first six lines of `resource`: start, end and flags of each BAR.
 fn bars(resources: &str) -> Vec<BarInfo> {
     const PREFETCHABLE: u64 = 0x2000;
     const WIDE: u64 = 0x10_0000;
@@ -83,12 +83,11 @@ fn bars(resources: &str) -> Vec<BarInfo> {
         .collect()
 }
 
-/// The MSI-X capability of a function whose structures lie in BAR0.
+/// MSI-X capability of a function whose table and pending bits are in BAR0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Msix {
-    /// Where Message Control is in configuration space.
+    /// Offset of Message Control in configuration space.
     pub(crate) control: u64,
-    /// Vectors.
     pub(crate) vectors: u16,
     /// Offset of the table in BAR0.
     table: u64,
@@ -103,21 +102,21 @@ impl Msix {
     /// Message Control: Function Mask.
     pub(crate) const FUNCTION_MASK: u16 = 1 << 14;
 
-    /// Finds the capability in a configuration space; none if there is none.
+    /// Finds the MSI-X capability in configuration space.
     pub(crate) fn find(config: &[u8]) -> Option<Self> {
         const CAPABILITY_LIST: usize = 0x34;
         const MSIX: u8 = 0x11;
         let byte = |offset: usize| config.get(offset).copied().unwrap_or(0);
         let word = |at: usize| u32::from_le_bytes([byte(at), byte(at + 1), byte(at + 2), byte(at + 3)]);
         let mut at = usize::from(byte(CAPABILITY_LIST));
-        // Bound: the list has room for 48 capabilities; a loop in it ends here.
+        // Configuration space has room for 48 capabilities. The limit ends loops in the list.
         for _ in 0..48 {
             if at == 0 {
                 return None;
             }
             if byte(at) == MSIX {
                 let (table, pending) = (word(at + 4), word(at + 8));
-                // The low three bits name the BAR.
+                // The low three bits select the BAR.
                 let offset = |place: u32| (place & 7 == 0).then_some(u64::from(place));
                 return Some(Self {
                     control: at as u64 + 2,
@@ -131,7 +130,7 @@ impl Msix {
         None
     }
 
-    /// Offset in BAR0 of the word that masks a vector.
+    /// Returns the BAR0 offset of a vector's Vector Control word.
     pub(crate) fn vector_control(self, vector: u16) -> Option<u64> {
         (vector < self.vectors).then(|| self.table + u64::from(vector) * 16 + 12)
     }
@@ -142,7 +141,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bars_in_use_are_listed_with_their_kind() {
+    fn used_bars_are_listed_with_kind() {
         let text = "0x00000000fea00000 0x00000000feafffff 0x0000000000140204\n\
                     0x0000000000000000 0x0000000000000000 0x0000000000000000\n\
                     0x00000000fe000000 0x00000000fe7fffff 0x000000000014220c\n";
@@ -156,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn the_msix_capability_is_found_behind_others() {
+    fn msix_capability_is_found_after_others() {
         let mut config = [0u8; 256];
         config[0x34] = 0x40;
         config[0x40..0x42].copy_from_slice(&[0x10, 0x80]);

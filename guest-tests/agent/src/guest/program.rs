@@ -1,4 +1,4 @@
-//! Programs of the guest: started, talked to, waited for.
+//! Starts programs of the guest, exchanges lines with them and waits for their end.
 
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write as _};
@@ -13,16 +13,15 @@ use anyhow::{Context as _, Result, ensure};
 use crate::error::{bad_step, timeout};
 use crate::wire::{Ask, ExitStatus, Kill, ProgramEnd, ProgramId, Run, Said, Spawn, Spawned, Wait};
 
-/// Bound: bytes kept of one output. What a program prints beyond is read and dropped.
+/// Limit of stored output in bytes, per stream. Further output is read and dropped.
 const MAX_OUTPUT: usize = 1 << 20;
-/// Programs that run beside the steps.
+/// Limit of programs that run in the background.
 const MAX_PROGRAMS: usize = 64;
-/// How long the outputs of a program that has ended may stay open: something it started may hold them.
+/// How long outputs may stay open after the program has ended. A child process may still hold them.
 const LAST_WORDS: Duration = Duration::from_millis(500);
-/// The agent's own environment is the kernel's, which names no folders.
+/// Search path of programs. The kernel starts the agent without one.
 pub(crate) const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
-/// The programs running.
 #[derive(Debug, Default)]
 pub(crate) struct Programs {
     running: BTreeMap<ProgramId, Program>,
@@ -30,19 +29,17 @@ pub(crate) struct Programs {
 }
 
 impl Programs {
-    /// Runs a [`Run`].
     pub(crate) fn run(step: &Run) -> Result<ProgramEnd> {
         let mut program = Program::start(&step.argv)?;
         let limit = Duration::from_millis(step.timeout_ms.into());
         if let Some(mut input) = program.stdin.take() {
             let text = step.stdin.clone();
-            // A program may print before it has read everything, and need not read at all.
+            // Write from a thread: the program may print before it has read all its input, or not read it at all.
             std::thread::spawn(move || input.write_all(text.as_bytes()));
         }
         program.end(limit)
     }
 
-    /// Runs a [`Spawn`].
     pub(crate) fn spawn(&mut self, step: &Spawn) -> Result<Spawned> {
         ensure!(
             self.running.len() < MAX_PROGRAMS,
@@ -55,7 +52,6 @@ impl Programs {
         Ok(Spawned { program: id })
     }
 
-    /// Runs an [`Ask`].
     pub(crate) fn ask(&mut self, step: &Ask) -> Result<Said> {
         let program = self.find(step.program)?;
         if let Some(line) = &step.line {
@@ -67,7 +63,6 @@ impl Programs {
         Ok(Said { line })
     }
 
-    /// Runs a [`Wait`].
     pub(crate) fn wait(&mut self, step: &Wait) -> Result<ProgramEnd> {
         self.find(step.program)?;
         let mut program = self.running.remove(&step.program).ok_or_else(|| bad_step("unknown program"))?;
@@ -75,7 +70,6 @@ impl Programs {
         program.end(Duration::from_millis(step.timeout_ms.into()))
     }
 
-    /// Runs a [`Kill`].
     pub(crate) fn kill(&mut self, step: &Kill) -> Result<()> {
         self.find(step.program)?.signal(step.signal).context("cannot send a signal")
     }
@@ -85,12 +79,12 @@ impl Programs {
     }
 }
 
-/// A program. It is killed when this is dropped.
+/// A running program, killed on drop.
 #[derive(Debug)]
 struct Program {
     name: String,
     child: Child,
-    /// Readable when the program has ended.
+    /// Descriptor that becomes readable when the program ends.
     end: OwnedFd,
     stdin: Option<ChildStdin>,
     stdout: Arc<Output>,
@@ -106,7 +100,7 @@ impl Program {
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
-            // Signals are for the program with all it starts.
+            // Signals go to the program and to its children.
             .process_group(0)
             .spawn()
             .with_context(|| format!("cannot start {name}"))?;
@@ -133,7 +127,7 @@ impl Program {
         Ok(String::from_utf8_lossy(&line).trim_end_matches(['\n', '\r']).to_owned())
     }
 
-    /// Waits for the end; kills the program when it does not come in time.
+    /// Waits for the end of the program. Kills the program at the time limit.
     fn end(mut self, limit: Duration) -> Result<ProgramEnd> {
         let ended =
             wait_for(&[(self.end.as_fd(), libc::POLLIN)], Some(limit)).context("waiting for a program")?;
@@ -150,7 +144,7 @@ impl Program {
         Ok(ProgramEnd { status, stdout: self.stdout.rest(), stderr: self.stderr.rest() })
     }
 
-    /// Signals the program's group. The group exists as long as the child is not waited for.
+    /// Signals the process group, which exists until the child is reaped.
     fn signal(&self, signal: i32) -> io::Result<()> {
         let group = libc::pid_t::try_from(self.child.id()).map_err(io::Error::other)?;
         // SAFETY: kill takes no pointers.
@@ -172,7 +166,7 @@ impl Drop for Program {
     }
 }
 
-/// What a program has written to one of its outputs, collected by a thread.
+/// Output stream of a program, collected by a thread.
 #[derive(Debug, Default)]
 struct Output {
     buffer: Mutex<Buffer>,
@@ -216,7 +210,7 @@ impl Output {
         self.buffer.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What is there once the output is closed, or does not close soon.
+    /// Returns the output after the stream was closed or a short wait has expired.
     fn rest(&self) -> String {
         let (mut buffer, _) = self
             .changed
@@ -226,9 +220,9 @@ impl Output {
     }
 }
 
-/// Becomes readable when a child ends.
+/// Returns a descriptor that becomes readable when the child ends.
 pub(crate) fn pidfd(child: &Child) -> io::Result<OwnedFd> {
-    // SAFETY: pidfd_open takes no pointers; the descriptor it returns is nobody else's.
+    // SAFETY: pidfd_open takes no pointers, and no other code owns the new descriptor.
     unsafe {
         let fd = libc::syscall(libc::SYS_pidfd_open, child.id(), 0);
         let fd = i32::try_from(fd).map_err(io::Error::other)?;
@@ -236,7 +230,7 @@ pub(crate) fn pidfd(child: &Child) -> io::Result<OwnedFd> {
     }
 }
 
-/// Waits until one of some descriptors is ready for what is wanted of it, or closed; which are, none after `limit`.
+/// Waits until a descriptor is ready for its events, or closed. Returns the ready ones, or none after `limit`.
 pub(crate) fn wait_for(wanted: &[(BorrowedFd<'_>, i16)], limit: Option<Duration>) -> io::Result<Vec<bool>> {
     let deadline = limit.map(|limit| Instant::now() + limit);
     let entry =
@@ -246,7 +240,7 @@ pub(crate) fn wait_for(wanted: &[(BorrowedFd<'_>, i16)], limit: Option<Duration>
     loop {
         let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
         let milliseconds = left.map_or(-1, |left| i32::try_from(left.as_millis()).unwrap_or(i32::MAX));
-        // SAFETY: the entries live through the call, which is told how many there are.
+        // SAFETY: the entries outlive the call, and their number is passed.
         if unsafe { libc::poll(polled.as_mut_ptr(), count, milliseconds) } >= 0 {
             return Ok(polled.iter().map(|entry| entry.revents != 0).collect());
         }
@@ -272,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_that_fails_is_an_answer() {
+    fn failed_program_is_normal_result() {
         let end = run("cat; echo no >&2; exit 3", "yes", 10_000).unwrap();
         let expected =
             ProgramEnd { status: ExitStatus::Code(3), stdout: "yes".into(), stderr: "no\n".into() };
@@ -281,23 +275,23 @@ mod tests {
     }
 
     #[test]
-    fn input_nobody_reads_does_not_hold_the_step() {
+    fn unread_input_does_not_block_step() {
         let end = run("echo done", &"x".repeat(1 << 20), 10_000).unwrap();
         assert_eq!((end.status, end.stdout.as_str()), (ExitStatus::Code(0), "done\n"));
     }
 
     #[test]
-    fn a_program_that_is_late_is_killed_with_what_it_started() {
+    fn late_program_is_killed_with_children() {
         let begun = Instant::now();
         let failure = into_failure(&run("echo begun; sleep 60 & wait", "", 200).unwrap_err());
         assert_eq!(failure.kind, FailureKind::Timeout);
         assert!(failure.message.contains("standard output: begun"), "{}", failure.message);
-        // The sleep holds both outputs: had it survived, collecting them would have taken longer.
+        // The sleep holds both outputs. If it survived, the output threads would block longer than this.
         assert!(begun.elapsed() < Duration::from_secs(30));
     }
 
     #[test]
-    fn a_program_answers_line_by_line_until_its_input_is_closed() {
+    fn program_answers_lines_until_input_closes() {
         let mut programs = Programs::default();
         let script = "echo ready; while read -r line; do echo \"got $line\"; done; echo end";
         let Spawned { program } = programs.spawn(&Spawn { argv: argv(&["sh", "-c", script]) }).unwrap();
@@ -314,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn asking_a_program_that_ends_or_is_silent_fails_with_its_complaint() {
+    fn ended_or_silent_program_fails_with_stderr() {
         let mut programs = Programs::default();
         let mut spawn = |script: &str| {
             let program = programs.spawn(&Spawn { argv: argv(&["sh", "-c", script]) }).unwrap().program;

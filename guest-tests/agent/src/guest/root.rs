@@ -1,4 +1,4 @@
-//! From the initramfs to a root on disks.
+//! Switches from the initramfs to a root file system on disks.
 
 use std::fs;
 
@@ -7,17 +7,17 @@ use anyhow::{Context as _, Result};
 use super::mount::mount;
 use crate::wire::EnterRoot;
 
-/// Where the disks are mounted before the agent goes there.
+/// Mount point of the disks before the switch.
 const LOWER: &str = "/lower";
 const UPPER: &str = "/upper";
 const ROOT: &str = "/newroot";
 
-/// Runs an [`EnterRoot`]. What is mounted on the folders of the old root moves along.
+/// Runs an [`EnterRoot`]. Mounts on the old root's directories move to the new root.
 pub(crate) fn enter(step: &EnterRoot) -> Result<()> {
     for folder in [LOWER, UPPER, ROOT] {
         fs::create_dir_all(folder).with_context(|| format!("cannot create {folder}"))?;
     }
-    // The owner of a set-user-id file is whoever made the image, which need not be root.
+    // Files of the image belong to the user that built it, which need not be root. Hence set-user-id bits are ignored.
     mount(&step.system, LOWER, "ext4", libc::MS_RDONLY | libc::MS_NOSUID, "")?;
     mount("tmpfs", UPPER, "tmpfs", 0, "")?;
     for folder in ["/upper/data", "/upper/work"] {

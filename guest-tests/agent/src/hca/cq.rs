@@ -1,4 +1,4 @@
-//! Completion queues: a ring of entries handed over by their owner byte.
+//! Completion queues: rings whose entries change owner through an owner byte.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -15,26 +15,25 @@ use crate::error::bad_step;
 use crate::vfio::{Arena, Doorbell};
 use crate::wire::{ArmCq, Completions, CqId, CqInfo, Cqe, CreateCq, Poll};
 
-/// A completion queue.
 #[derive(Debug)]
 pub(crate) struct Cq {
-    /// Full number.
+    /// Number of the CQ, upper bits included.
     pub(crate) cqn: u32,
     ring: Region,
     log_entries: u8,
-    /// Entries consumed, free-running.
+    /// Number of entries consumed, free-running.
     consumed: u32,
-    /// Entries consumed from the ring and not taken yet.
+    /// Entries consumed from the ring but not yet returned.
     kept: VecDeque<Cqe>,
 }
 
 impl Cq {
-    /// Takes the next entry, if the device has written it.
+    /// Consumes the next entry if the device has written it.
     pub(crate) fn take(&mut self, arena: &Arena) -> Option<Cqe> {
         self.kept.pop_front().or_else(|| self.consume(arena))
     }
 
-    /// Drops the entries of a queue pair that was reset.
+    /// Drops the entries of a QP that was reset.
     pub(crate) fn forget(&mut self, arena: &Arena, qpn: u32) {
         while let Some(cqe) = self.consume(arena) {
             self.kept.push_back(cqe);
@@ -44,7 +43,8 @@ impl Cq {
 
     fn consume(&mut self, arena: &Arena) -> Option<Cqe> {
         let slot = self.consumed & ((1 << self.log_entries) - 1);
-        // Entries never cross a page: both are powers of two and the ring starts at a page.
+        // Entries never cross a page, because their size and the page size are powers of two and the ring is
+        // page-aligned.
         let at = self.ring.locate(slot as usize * CQE);
         if arena.observe_byte(at + CQE_OWNER) & OWNED_BY_DEVICE != 0 {
             return None;
@@ -104,13 +104,13 @@ impl Hca {
         self.unregister(&cq.ring)
     }
 
-    /// Asks for an event at the next entry.
+    /// Requests an event for the next CQE.
     pub(crate) fn arm_cq(&self, step: ArmCq) -> Result<()> {
         const ARM_CQ: u64 = 0x10;
         self.device.ring(ARM_CQ, Doorbell::Word(self.cqn(step.cq)?))
     }
 
-    /// Waits for completions and accounts for their work requests.
+    /// Waits for completions and retires their work requests.
     pub(crate) fn poll(&mut self, step: &Poll) -> Result<Completions> {
         let started = Instant::now();
         let patience = Duration::from_millis(step.timeout_ms.into());
@@ -130,8 +130,8 @@ impl Hca {
         Ok(Completions { cqes, waited_ns })
     }
 
-    /// Takes one completion. The flag says whether it is the oldest outstanding work request of its queue that has
-    /// completed, as it must be.
+    /// Takes one completion. The flag tells whether it completes the oldest outstanding work request of its queue, as
+    /// it must.
     pub(crate) fn take_completion(&mut self, cq: CqId) -> Result<Option<(Cqe, bool)>> {
         let queue = self.cqs.get_mut(&cq).ok_or_else(|| bad_step(format!("unknown {cq:?}")))?;
         let Some(cqe) = queue.take(&self.arena) else { return Ok(None) };

@@ -1,4 +1,4 @@
-//! Event queues: rings like those of completions, and the interrupts that announce events.
+//! Event queues, and the interrupts that announce events.
 //!
 //! # Spec
 //! JingZhao interface, sections 1.6, 3.9, 3.10 and 8.
@@ -20,26 +20,26 @@ use crate::wire::{
     WaitInterrupt,
 };
 
-/// Bytes of an entry.
+/// Size of an EQE in bytes.
 const EQE: usize = 32;
-/// Offset of the byte that says who owns an entry.
+/// Offset of the owner byte in an EQE.
 const EQE_OWNER: usize = 0x1f;
 
-/// An event queue.
 #[derive(Debug)]
 pub(crate) struct Eq {
     eqn: u32,
     ring: Region,
     log_entries: u8,
-    /// Entries consumed, free-running.
+    /// Number of entries consumed, free-running.
     consumed: u32,
 }
 
 impl Eq {
-    /// Takes the next entry, if the device has written it.
+    /// Consumes the next entry if the device has written it.
     fn take(&mut self, arena: &Arena) -> Option<Eqe> {
         let slot = self.consumed & ((1 << self.log_entries) - 1);
-        // Entries never cross a page: both are powers of two and the ring starts at a page.
+        // Entries never cross a page, because their size and the page size are powers of two and the ring is
+        // page-aligned.
         let at = self.ring.locate(slot as usize * EQE);
         if arena.observe_byte(at + EQE_OWNER) & OWNED_BY_DEVICE != 0 {
             return None;
@@ -96,20 +96,19 @@ impl Hca {
         self.unregister(&eq.ring)
     }
 
-    /// Chooses the events a queue takes.
+    /// Maps event types to an event queue.
     pub(crate) fn map_eq(&mut self, step: &MapEq) -> Result<()> {
         const REMOVE: u32 = 1 << 31;
         let modifier = self.eqn(step.eq)? | if step.remove { REMOVE } else { 0 };
         self.command(Op::MapEq, 0, modifier, Inbox::Value(step.events))
     }
 
-    /// Asks for an interrupt at the next event.
+    /// Requests an interrupt for the next event.
     pub(crate) fn arm_eq(&self, step: ArmEq) -> Result<()> {
         const ARM_EQ: u64 = 0x20;
         self.device.ring(ARM_EQ, Doorbell::Word(self.eqn(step.eq)?))
     }
 
-    /// Waits for events.
     pub(crate) fn poll_eq(&mut self, step: &PollEq) -> Result<Events> {
         let started = Instant::now();
         let patience = Duration::from_millis(step.timeout_ms.into());
@@ -129,7 +128,7 @@ impl Hca {
         Ok(Events { eqes })
     }
 
-    /// Lets interrupts come, and counts them.
+    /// Enables MSI-X and counts interrupts of each vector.
     pub(crate) fn enable_interrupts(&mut self, step: EnableInterrupts) -> Result<()> {
         let signals = (0..step.vectors).map(|_| Signal::new()).collect::<std::io::Result<Vec<_>>>();
         let signals = signals.context("cannot create a counter of interrupts")?;
@@ -138,7 +137,7 @@ impl Hca {
         Ok(())
     }
 
-    /// Lets no interrupts come.
+    /// Disables MSI-X and closes the counters.
     pub(crate) fn disable_interrupts(&mut self) -> Result<()> {
         self.device.disable_interrupts()?;
         self.interrupts.clear();
@@ -153,13 +152,13 @@ impl Hca {
         Ok(Interrupts { count: count.context("waiting for an interrupt")? })
     }
 
-    /// Number of an event queue.
+    /// Returns the number of an event queue.
     pub(super) fn eqn(&self, eq: EqId) -> Result<u32> {
         Ok(self.eqs.get(&eq).ok_or_else(|| bad_step(format!("unknown {eq:?}")))?.eqn)
     }
 }
 
-/// Reads an event queue entry.
+/// Parses an event queue entry.
 fn parse_eqe(raw: &[u8; EQE]) -> Eqe {
     let word = |at: usize| u32::from_le_bytes([raw[at], raw[at + 1], raw[at + 2], raw[at + 3]]);
     Eqe {
@@ -178,7 +177,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_entry_is_little_endian() {
+    fn entry_is_little_endian() {
         let raw = hex("00 0A 00 00 34 12 00 00 00 00 00 03 88 77 66 55
              44 33 22 11 00 00 00 00 00 00 00 00 00 00 00 00");
         let eqe = parse_eqe(raw.as_slice().try_into().unwrap());

@@ -1,4 +1,4 @@
-//! The command register: seven words written in order, then polling.
+//! The command register (HCR): seven words written in order, then polling.
 //!
 //! # Spec
 //! JingZhao interface, sections 1.2 to 1.4 and 2.
@@ -10,21 +10,21 @@ use anyhow::{Result, ensure};
 use crate::error::timeout;
 use crate::wire::{Failure, FailureKind, HcrBase};
 
-/// What the driver gives a command before it gives up. The public driver waits 60 s; a healthy device needs none.
+/// Time limit of a command. The public driver waits 60 s; a working device is much faster.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Offset of the word that starts a command and reports its end.
+/// Offset of the word that starts a command and reports its completion.
 const CONTROL: u64 = 0x18;
-/// go, where the interface document has it.
+/// Position of the go bit in the interface document.
 const GO: u32 = 1 << 23;
-/// go, where the public driver looks for it.
+/// Position of the go bit that the public driver polls.
 const GO_DRIVER: u32 = 1 << 15;
-/// E: report the end by an event, too.
+/// E: reports the completion through an event too.
 const EVENT: u32 = 1 << 22;
-/// The token the public driver always writes.
+/// Token that the public driver always writes.
 const TOKEN: u16 = 0xffff;
 
-/// Opcodes the driver issues.
+/// Opcodes that this driver uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u16)]
 pub(crate) enum Op {
@@ -56,7 +56,7 @@ pub(crate) enum Op {
     MapIcm = 0xffa,
 }
 
-/// One command as the registers take it.
+/// A command as written to the registers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Command {
     pub(crate) op: u16,
@@ -64,22 +64,20 @@ pub(crate) struct Command {
     pub(crate) in_modifier: u32,
     pub(crate) in_param: u64,
     pub(crate) out_param: u64,
-    /// Token of the event wanted at the end, if one is.
+    /// Token of the completion event, if one is requested.
     pub(crate) event: Option<u16>,
 }
 
-/// How a command ended.
+/// Result of a command as the registers show it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Outcome {
-    /// Status code.
     pub(crate) status: u8,
-    /// The control word.
     pub(crate) word: u32,
-    /// How often it still said busy.
+    /// Number of polls that found the go bit set.
     pub(crate) busy_polls: u32,
 }
 
-/// 32-bit registers of BAR0.
+/// Access to the 32-bit registers of BAR0.
 pub(crate) trait Registers {
     /// Reads the word at `offset`.
     fn read(&self, offset: u64) -> Result<u32>;
@@ -87,7 +85,7 @@ pub(crate) trait Registers {
     fn write(&self, offset: u64, value: u32) -> Result<()>;
 }
 
-/// BAR0 offset of the command register.
+/// Returns the BAR0 offset of the command register.
 pub(crate) const fn base(place: HcrBase) -> u64 {
     match place {
         HcrBase::Zero => 0,
@@ -95,7 +93,7 @@ pub(crate) const fn base(place: HcrBase) -> u64 {
     }
 }
 
-/// Issues a command and waits for its end.
+/// Issues a command and waits for its completion.
 pub(crate) fn execute(registers: &impl Registers, base: u64, command: &Command) -> Result<Outcome> {
     let event = if command.event.is_some() { EVENT } else { 0 };
     let words = [
@@ -114,7 +112,7 @@ pub(crate) fn execute(registers: &impl Registers, base: u64, command: &Command) 
     let mut busy_polls = 0;
     loop {
         let word = registers.read(base + CONTROL)?;
-        // The two places of go must agree: software of either kind reads only its own.
+        // Both positions of the go bit must have the same value, because each kind of software polls only one of them.
         ensure!(
             (word & GO != 0) == (word & GO_DRIVER != 0),
             "control word {word:#010x} after command {:#05x}: bits 23 and 15 disagree",
@@ -130,7 +128,7 @@ pub(crate) fn execute(registers: &impl Registers, base: u64, command: &Command) 
     }
 }
 
-/// A refused command as an error.
+/// Returns an error if the command failed.
 pub(crate) fn check(command: &Command, outcome: Outcome) -> Result<()> {
     if outcome.status == 0 {
         return Ok(());
@@ -181,7 +179,7 @@ mod tests {
 
     use super::*;
 
-    /// Records writes and answers reads of the control word from a list.
+    /// Records register writes, and answers reads of the control word from a list.
     struct Script {
         written: RefCell<Vec<(u64, [u8; 4])>>,
         control: RefCell<Vec<u32>>,
@@ -203,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn seven_words_are_written_in_order_and_the_last_starts_the_command() {
+    fn last_of_seven_words_starts_command() {
         let registers = script(&[0x0080_9ffa, 0x0000_1ffa]);
         let command = Command {
             op: Op::MapIcm as u16,
@@ -224,14 +222,14 @@ mod tests {
                 (0x8_000c, [2, 0, 0, 0]),
                 (0x8_0010, [0x00, 0x10, 0, 0]),
                 (0x8_0014, [0, 0, 0xff, 0xff]),
-                // Vector 14.1: start MAP_ICM, op_modifier 1.
+                // Vector 14.1: starts MAP_ICM with op_modifier 1.
                 (0x8_0018, [0xfa, 0x1f, 0x80, 0x00]),
             ]
         );
     }
 
     #[test]
-    fn an_event_is_asked_for_by_its_token_and_a_bit() {
+    fn event_request_sets_token_and_bit() {
         let registers = script(&[0x31]);
         let command = Command { op: 0x31, event: Some(0x1234), ..Command::default() };
         execute(&registers, 0, &command).unwrap();
@@ -240,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_opcode_ends_with_its_status() {
+    fn unknown_opcode_returns_status() {
         let registers = script(&[u32::from_le_bytes([0x55, 0x00, 0x00, 0x02])]);
         let command = Command { op: 0x55, ..Command::default() };
         let outcome = execute(&registers, 0, &command).unwrap();
@@ -250,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn a_control_word_that_is_busy_for_one_kind_of_software_only_is_an_error() {
+    fn partly_busy_control_word_is_error() {
         let registers = script(&[0x0080_0003]);
         assert!(execute(&registers, 0, &Command { op: 3, ..Command::default() }).is_err());
     }

@@ -1,4 +1,4 @@
-//! ICM: where the tables are in the device's address space, and which pages of the arena are behind them.
+//! ICM: the location of tables in the device's address space, and the arena pages mapped there.
 //!
 //! # Spec
 //! JingZhao interface, sections 3.3, 3.5 and 5.
@@ -9,39 +9,37 @@ use super::layout::{DevLim, IcmRun, InitHca, MTT_ENTRY};
 use crate::vfio::{Arena, PAGE};
 use crate::wire::{ContextTable, IcmOptions};
 
-/// The name space of a table: contexts, or regions and translation.
+/// Name spaces of tables: contexts, or regions and translation.
 const CONTEXTS: u8 = 1;
 const TRANSLATION: u8 = 2;
 
-/// One table.
 #[derive(Clone, Debug)]
 pub(crate) struct Table {
-    /// Which one.
     pub(crate) table: ContextTable,
     /// op_modifier of MAP_ICM and UNMAP_ICM.
     pub(crate) name_space: u8,
     /// ICM address of entry 0.
     pub(crate) base: u64,
-    /// log2 of the number of entries.
+    /// Binary logarithm of the number of entries.
     pub(crate) log_entries: u8,
-    /// Bytes of an entry.
+    /// Size of an entry in bytes.
     entry: usize,
     /// Arena offset of each page.
     pages: Vec<usize>,
 }
 
 impl Table {
-    /// Bytes of the pages.
+    /// Size of the pages in bytes.
     const fn bytes(&self) -> usize {
         (self.entry << self.log_entries).next_multiple_of(PAGE)
     }
 
-    /// Pages lent.
+    /// Number of pages mapped with MAP_ICM.
     pub(crate) const fn page_count(&self) -> usize {
         self.pages.len()
     }
 
-    /// An entry's bytes as the device left them.
+    /// Returns an entry as the device last wrote it.
     pub(crate) fn read(&self, arena: &Arena, index: u32) -> Vec<u8> {
         let index = index as usize & ((1 << self.log_entries) - 1);
         let offset = index * self.entry;
@@ -50,7 +48,7 @@ impl Table {
         bytes
     }
 
-    /// The table as MAP_ICM runs.
+    /// Returns the runs of pages that MAP_ICM maps for the table.
     pub(crate) fn runs(&self, arena: &Arena) -> Vec<IcmRun> {
         let mut runs: Vec<IcmRun> = Vec::new();
         for (i, &page) in self.pages.iter().enumerate() {
@@ -66,14 +64,13 @@ impl Table {
     }
 }
 
-/// All tables.
 #[derive(Clone, Debug)]
 pub(crate) struct Icm {
     tables: [Table; 5],
 }
 
 impl Icm {
-    /// Places the tables from the largest to the smallest and takes their pages from the arena.
+    /// Places the tables by descending size and allocates their pages from the arena.
     pub(crate) fn new(arena: &mut Arena, lim: &DevLim, options: &IcmOptions) -> Result<Self> {
         for (name, log, most) in [
             ("QPs", options.log_qps, 24),
@@ -108,21 +105,19 @@ impl Icm {
             next += table.bytes() as u64;
             let count = table.bytes() / PAGE;
             let first = arena.alloc(count, PAGE)?;
-            table.pages = lend_order(count, options.scattered).map(|i| first + i * PAGE).collect();
+            table.pages = map_order(count, options.scattered).map(|i| first + i * PAGE).collect();
         }
         let total = next - options.base;
         ensure!(total <= lim.max_icm, "tables of {total:#x} bytes exceed the device's {:#x}", lim.max_icm);
         Ok(Self { tables })
     }
 
-    /// INIT_HCA's parameters.
     pub(crate) fn init(&self) -> InitHca {
         let [qpc, cqc, eqc, mpt, mtt] = &self.tables;
         let place = |table: &Table| (table.base, table.log_entries);
         InitHca { qpc: place(qpc), cqc: place(cqc), eqc: place(eqc), mpt: place(mpt), mtt_base: mtt.base }
     }
 
-    /// One table.
     pub(crate) fn table(&self, table: ContextTable) -> &Table {
         let [qpc, cqc, eqc, mpt, mtt] = &self.tables;
         match table {
@@ -134,15 +129,15 @@ impl Icm {
         }
     }
 
-    /// Every table, in the order QPC, CQC, EQC, MPT, MTT.
+    /// All tables, in the order QPC, CQC, EQC, MPT, MTT.
     pub(crate) const fn tables(&self) -> &[Table; 5] {
         &self.tables
     }
 }
 
-/// The page numbers of `0..count` in the order their ICM addresses use them: as they come, or in runs of 1, 2, 4, 3
-/// pages taken from the end.
-fn lend_order(count: usize, scattered: bool) -> impl Iterator<Item = usize> {
+/// Returns page numbers `0..count` in the order of their ICM addresses. If `scattered`, runs of 1, 2, 4 and 3 pages are
+/// taken from the end.
+fn map_order(count: usize, scattered: bool) -> impl Iterator<Item = usize> {
     let runs = [1, 2, 4, 3].into_iter().cycle();
     let mut end = count;
     let mut order = Vec::with_capacity(count);
@@ -171,7 +166,7 @@ mod tests {
     };
 
     #[test]
-    fn the_default_profile_is_laid_out_as_in_the_reference_trace() {
+    fn default_profile_layout_matches_reference_trace() {
         let mut arena = Arena::detached(48 << 20);
         let options = IcmOptions {
             log_qps: 16,
@@ -191,14 +186,14 @@ mod tests {
     }
 
     #[test]
-    fn scattered_pages_are_each_lent_once_and_found_again() {
+    fn scattered_pages_are_mapped_once() {
         let mut arena = Arena::detached(4 << 20);
         let icm = Icm::new(&mut arena, &LIM, &IcmOptions::default()).unwrap();
         let qpc = icm.table(ContextTable::Qpc);
         let runs = qpc.runs(&arena);
         assert_eq!(runs.iter().map(|run| usize::from(run.pages)).sum::<usize>(), qpc.page_count());
         assert!(runs.len() > 16, "{runs:x?}");
-        // Entry 17 lies in ICM page 1, so in the second run, whose pages are the two before the last one.
+        // Entry 17 is in ICM page 1 and thus in the second run, whose pages precede the last page.
         let bus = runs[1].bus + 256;
         let offset = usize::try_from(bus - arena.iova(0)).unwrap();
         arena.write(offset, &[0xab; 4]);

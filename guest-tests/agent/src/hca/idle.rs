@@ -1,41 +1,41 @@
-//! Waiting for the device without keeping the processor from it: an emulated guest and its device share the host's, and
-//! so do a benchmark and what it measures.
+//! Waits for the device without occupying the CPU. An emulated guest and its device share the host's CPUs, and so do a
+//! benchmark and the measured device.
 
 use std::thread;
 use std::time::Duration;
 
-/// Looks in vain before the first sleep.
+/// Number of empty polls before the first sleep.
 const SPINS: u32 = 32;
-/// The same while a single request is under way: how long it takes is what its sender waits for, and may measure.
+/// Number of empty polls while a single request is outstanding. Its latency may be measured, so sleeping starts later.
 const SPINS_FOR_ONE: u32 = 2048;
 const SHORTEST: Duration = Duration::from_micros(20);
 const LONGEST: Duration = Duration::from_micros(400);
 
-/// See the module.
+/// Sleeps that adapt to how often events arrive.
 #[derive(Debug)]
 pub(crate) struct Idle {
     spins: u32,
-    /// Found since the last sleep.
+    /// Completions found since the last sleep.
     found: usize,
     next: Duration,
 }
 
 impl Idle {
-    /// The calling thread is the one that waits.
+    /// Creates a waiter for the calling thread.
     pub(crate) fn new() -> Self {
-        // By default the kernel wakes 50 us late, which is longer than the shortest sleep.
-        // SAFETY: it sets a number of the calling thread; where the kernel refuses, sleeps are longer.
+        // With the default timer slack, the kernel wakes up to 50 us late, which exceeds the shortest sleep. SAFETY:
+        // the call sets a number of the calling thread. If it fails, sleeps are longer.
         unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1) };
         Self { spins: 0, found: 0, next: SHORTEST }
     }
 
-    /// A look was not in vain.
+    /// Records that a poll found completions.
     pub(crate) fn found(&mut self) {
         self.spins = 0;
         self.found += 1;
     }
 
-    /// Waits a little, after a look in vain; `under_way` requests are still to be completed.
+    /// Pauses after an empty poll; `under_way` requests are outstanding.
     pub(crate) fn pause(&mut self, under_way: usize) {
         let spins = if under_way == 1 { SPINS_FOR_ONE } else { SPINS };
         if self.spins < spins {
@@ -46,8 +46,8 @@ impl Idle {
         }
     }
 
-    /// How long to sleep: longer after a sleep that brought nothing, shorter after one in which so much was completed
-    /// that the device may soon have nothing to do.
+    /// Returns the time to sleep. It grows after a sleep without completions. It shrinks after a sleep with so many
+    /// completions that the device may soon be idle.
     fn sleep(&mut self, under_way: usize) -> Duration {
         let sleep = self.next;
         let found = std::mem::take(&mut self.found);
@@ -66,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sleeps_grow_while_nothing_comes_and_shrink_before_the_device_runs_dry() {
+    fn sleep_grows_when_idle_and_shrinks_under_load() {
         let mut idle = Idle::new();
         let mut micros = |found, under_way| {
             (0..found).for_each(|_| idle.found());

@@ -10,7 +10,7 @@ use crate::error::{bad_step, timeout};
 use crate::wire::{Data, Failure, FailureKind, Hex, PingPong, Ring, RoundTrips, SendOp, SendRequest};
 
 impl Hca {
-    /// Exchanges messages with a peer that does the same.
+    /// Exchanges messages with a peer that runs the same step.
     pub(crate) fn ping_pong(&mut self, step: &PingPong) -> Result<RoundTrips> {
         let last =
             step.len.checked_sub(1).ok_or_else(|| bad_step("cannot detect a message of zero bytes"))?;
@@ -21,7 +21,7 @@ impl Hca {
         let mut taken = Vec::with_capacity(step.rounds as usize);
         let mut begun = Instant::now();
         for round in 0..step.rounds {
-            // Never 0, which is there before the first message, and never the same twice in a row.
+            // The value is never 0, the initial content, and differs from that of the previous round.
             let number = u8::try_from(round % 255).unwrap_or(0) + 1;
             if step.first {
                 begun = Instant::now();
@@ -33,7 +33,7 @@ impl Hca {
                     waiting.elapsed() < patience,
                     timeout(format!("message {round} was not received within {patience:?}"))
                 );
-                // The device and its peer may need this processor.
+                // The device and its peer may need this CPU.
                 thread::yield_now();
             }
             if !step.first {
@@ -44,7 +44,8 @@ impl Hca {
             self.take_pings(step, 1)?;
         }
         self.take_pings(step, self.qp(step.qp)?.send_slots())?;
-        // For the next exchange. Not at its beginning: the peer may begin first.
+        // Reset the mark for the next exchange now. At the start of that exchange, the peer may already have written
+        // it.
         self.arena().publish_byte(mark, 0);
         taken.sort_unstable();
         let at = |part: usize| -> Result<u64> {
@@ -66,7 +67,7 @@ impl Hca {
         qp.post_send(arena, device, &[request], Ring::Once).map(drop)
     }
 
-    /// Takes the completions there are, and waits for more until so many slots are free.
+    /// Takes completions, and waits until `free` slots are free.
     fn take_pings(&mut self, step: &PingPong, free: u32) -> Result<()> {
         let [cq, _] = self.qp(step.qp)?.cqs;
         loop {

@@ -1,4 +1,4 @@
-//! Mailboxes of everything but queue pairs: big-endian bytes as the device reads and writes them.
+//! Mailboxes of all commands except those of queue pairs, in big-endian byte order.
 //!
 //! # Spec
 //! JingZhao interface, sections 3, 4.4 to 4.6; vectors in 14.2 to 14.6.
@@ -7,13 +7,13 @@ use anyhow::{Result, ensure};
 
 use crate::wire::{Access, CqArm};
 
-/// Bytes of a mailbox.
+/// Size of a mailbox in bytes.
 pub(crate) const MAILBOX: usize = 4096;
-/// Entries of one MAP_ICM mailbox.
+/// Limit of entries in a MAP_ICM mailbox.
 pub(crate) const MAP_ICM_MAX: usize = 256;
-/// Addresses of one WRITE_MTT mailbox.
+/// Limit of addresses in a WRITE_MTT mailbox.
 pub(crate) const WRITE_MTT_MAX: usize = 508;
-/// Bytes of a translation entry.
+/// Size of a translation entry in bytes.
 pub(crate) const MTT_ENTRY: usize = 8;
 
 /// Writes the big-endian word at `offset`.
@@ -26,12 +26,12 @@ pub(crate) fn put64(bytes: &mut [u8], offset: usize, value: u64) {
     bytes[offset..offset + 8].copy_from_slice(&value.to_be_bytes());
 }
 
-/// Reads the big-endian word at `offset`; 0 beyond the end.
+/// Reads the big-endian word at `offset`, or 0 if it is out of range.
 pub(crate) fn get32(bytes: &[u8], offset: usize) -> u32 {
     bytes.get(offset..offset + 4).and_then(|b| b.try_into().ok()).map_or(0, u32::from_be_bytes)
 }
 
-/// Reads the big-endian double word at `offset`; 0 beyond the end.
+/// Reads the big-endian double word at `offset`, or 0 if it is out of range.
 pub(crate) fn get64(bytes: &[u8], offset: usize) -> u64 {
     u64::from(get32(bytes, offset)) << 32 | u64::from(get32(bytes, offset + 4))
 }
@@ -40,28 +40,28 @@ fn get16(bytes: &[u8], offset: usize) -> u16 {
     bytes.get(offset..offset + 2).and_then(|b| b.try_into().ok()).map_or(0, u16::from_be_bytes)
 }
 
-/// What the driver uses of QUERY_DEV_LIM's outbox.
+/// Fields of QUERY_DEV_LIM's output mailbox that this driver uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct DevLim {
-    /// log2 of the queue pairs, completion queues and event queues kept from software.
+    /// Binary logarithms of the numbers of reserved QPs, CQs and EQs.
     pub(crate) log_reserved: [u8; 3],
-    /// Bytes of a queue pair context.
+    /// Size of a QP context in bytes.
     pub(crate) qpc_entry: u16,
-    /// Bytes of a completion queue context.
+    /// Size of a CQ context in bytes.
     pub(crate) cqc_entry: u16,
-    /// Bytes of an event queue context.
+    /// Size of an EQ context in bytes.
     pub(crate) eqc_entry: u16,
-    /// Bytes of a memory region entry.
+    /// Size of an MPT entry in bytes.
     pub(crate) mpt_entry: u16,
-    /// Bytes of ICM the device can address.
+    /// Size of the ICM address space in bytes.
     pub(crate) max_icm: u64,
 }
 
 impl DevLim {
-    /// Bytes of the outbox.
+    /// Length of the output mailbox in bytes.
     pub(crate) const LEN: usize = 0x40;
 
-    /// Reads the outbox, refusing what no driver could work with.
+    /// Parses the output mailbox, and rejects values with which no driver can work.
     pub(crate) fn parse(outbox: &[u8]) -> Result<Self> {
         let lim = Self {
             log_reserved: [0, 1, 2].map(|i| outbox.get(i).map_or(0, |b| b & 0xf)),
@@ -88,12 +88,12 @@ impl DevLim {
     }
 }
 
-/// QUERY_ADAPTER's board id.
+/// Reads the board ID from the output mailbox of QUERY_ADAPTER.
 pub(crate) fn board_id(outbox: &[u8]) -> u64 {
     get64(outbox, 0x18)
 }
 
-/// INIT_HCA's inbox: ICM base and log2 of the entry count of each table.
+/// Input mailbox of INIT_HCA: for each table, ICM base and binary logarithm of the number of entries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct InitHca {
     pub(crate) qpc: (u64, u8),
@@ -104,7 +104,7 @@ pub(crate) struct InitHca {
 }
 
 impl InitHca {
-    /// The inbox.
+    /// Returns the input mailbox of INIT_HCA.
     pub(crate) fn emit(&self) -> [u8; 0x40] {
         let mut inbox = [0; 0x40];
         for (offset, (base, log)) in [(0x08, self.qpc), (0x10, self.cqc), (0x18, self.eqc), (0x30, self.mpt)]
@@ -116,18 +116,18 @@ impl InitHca {
     }
 }
 
-/// A run of ICM pages and the bus pages behind it.
+/// A run of ICM pages and the bus pages mapped there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct IcmRun {
     /// ICM address of the first page.
     pub(crate) virt: u64,
     /// Bus address of the first page.
     pub(crate) bus: u64,
-    /// Pages, below 4096.
+    /// Number of pages, below 4096.
     pub(crate) pages: u16,
 }
 
-/// MAP_ICM's inbox: 16-byte entries, exchanged in pairs.
+/// Returns the input mailbox of MAP_ICM: 16-byte entries, swapped in pairs.
 pub(crate) fn map_icm(runs: &[IcmRun]) -> Vec<u8> {
     let mut inbox = vec![0; runs.len().div_ceil(2) * 0x20];
     for (i, run) in runs.iter().enumerate() {
@@ -138,7 +138,7 @@ pub(crate) fn map_icm(runs: &[IcmRun]) -> Vec<u8> {
     inbox
 }
 
-/// WRITE_MTT's inbox: the first [`WRITE_MTT_MAX`] addresses, groups of four in reverse.
+/// Returns the input mailbox of WRITE_MTT with the first [`WRITE_MTT_MAX`] addresses, in reversed groups of four.
 pub(crate) fn write_mtt(start_index: u64, pages: &[u64]) -> Vec<u8> {
     let pages = &pages[..pages.len().min(WRITE_MTT_MAX)];
     let mut inbox = vec![0; 0x20 + pages.len().div_ceil(4) * 0x20];
@@ -164,9 +164,9 @@ pub(crate) struct Mpt {
 }
 
 impl Mpt {
-    /// SW2HW_MPT's inbox.
+    /// Returns the input mailbox of SW2HW_MPT.
     pub(crate) fn emit(&self) -> [u8; 0x40] {
-        // Set by the public driver in every region: owner F, MIO, REGION, LOCAL_READ.
+        // Bits that the public driver sets in every region: owner F, MIO, REGION, LOCAL_READ.
         const ALWAYS: u32 = 0xf << 28 | 1 << 17 | 1 << 8 | 1 << 7;
         let bit = |set: bool, n: u32| u32::from(set) << n;
         let flags = ALWAYS
@@ -187,7 +187,7 @@ impl Mpt {
     }
 }
 
-/// TR, which the public driver sets in every queue.
+/// The TR bit, which the public driver sets in every queue.
 const TRANSLATED: u32 = 1 << 18;
 
 /// A completion queue context.
@@ -197,13 +197,13 @@ pub(crate) struct Cqc {
     pub(crate) log_entries: u8,
     pub(crate) pd: u32,
     pub(crate) lkey: u32,
-    /// Event queue of its completion events.
+    /// Event queue that receives its completion events.
     pub(crate) eqn: u32,
     pub(crate) arm: CqArm,
 }
 
 impl Cqc {
-    /// SW2HW_CQ's inbox.
+    /// Returns the input mailbox of SW2HW_CQ.
     pub(crate) fn emit(&self) -> [u8; 0x40] {
         let armed: u32 = match self.arm {
             CqArm::Disarmed => 0,
@@ -232,7 +232,7 @@ pub(crate) struct Eqc {
 }
 
 impl Eqc {
-    /// SW2HW_EQ's inbox.
+    /// Returns the input mailbox of SW2HW_EQ.
     pub(crate) fn emit(&self) -> [u8; 0x40] {
         const OWNED_BY_HARDWARE: u32 = 1 << 24;
         let mut inbox = [0; 0x40];
@@ -251,7 +251,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn dev_lim_reads_the_specification_vector() {
+    fn dev_lim_matches_specification_vector() {
         let outbox = hex("01 00 00 00 00 00 00 00 00 0E 00 10 10 10 05 11
              0F 00 00 00 00 08 00 00 01 00 00 40 00 40 00 40
              00 50 00 11 00 0C 00 00 00 10 02 00 00 10 02 00
@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn init_hca_matches_the_specification_vector() {
+    fn init_hca_matches_specification_vector() {
         let init = InitHca {
             qpc: (0, 16),
             cqc: (0x200_0000, 16),
@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn map_icm_exchanges_the_entries_of_a_pair() {
+    fn map_icm_swaps_entry_pairs() {
         let one = map_icm(&[IcmRun { virt: 0x240_0000, bus: 0x1234_5000, pages: 1 }]);
         let expected = hex("00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00
              00 00 00 00 02 40 00 00 00 00 00 00 12 34 50 01");
@@ -310,12 +310,12 @@ mod tests {
     }
 
     #[test]
-    fn a_full_write_mtt_fills_the_mailbox_exactly() {
+    fn full_write_mtt_fills_mailbox() {
         assert_eq!(write_mtt(0, &[0; 600]).len(), MAILBOX);
     }
 
     #[test]
-    fn regions_match_the_specification_vectors() {
+    fn regions_match_specification_vectors() {
         let cq_buffer = Mpt {
             access: Access { local_write: true, ..Access::default() },
             zero_based: false,
@@ -348,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn queue_contexts_match_the_specification_vectors() {
+    fn queue_contexts_match_specification_vectors() {
         let cqc = Cqc { cqn: 0, log_entries: 5, pd: 0, lkey: 0, eqn: 0, arm: CqArm::Disarmed };
         let expected = hex("00 04 00 00 00 00 00 00 00 00 00 00 05 00 00 00");
         assert_eq!(cqc.emit()[..0x10], expected);
@@ -362,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn a_completion_queue_names_its_event_queue_and_what_raises_an_event() {
+    fn cq_context_names_eq_and_arm_condition() {
         let cqc = Cqc { cqn: 0x123, log_entries: 5, pd: 3, lkey: 0x21, eqn: 9, arm: CqArm::Any };
         assert_eq!((cqc.emit()[2], &cqc.emit()[0x10..0x14]), (1, &[0, 0, 0, 9][..]));
         assert_eq!(Cqc { arm: CqArm::Solicited, ..cqc }.emit()[2], 4);

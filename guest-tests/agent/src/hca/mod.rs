@@ -1,7 +1,7 @@
-//! A driver for the JingZhao HCA, written from the interface specification alone.
+//! A driver for the JingZhao HCA, written from the interface specification only.
 //!
-//! [`Hca`] owns the open function and the memory lent to it, and makes memory regions, completion queues, event
-//! queues and queue pairs. Layouts are plain functions over bytes, tested against the specification's vectors without a device.
+//! [`Hca`] owns the open function and the memory mapped for the device. It creates memory regions, CQs, EQs and QPs.
+//! Layouts are plain functions over bytes, tested with the vectors of the specification without a device.
 
 mod cq;
 mod eq;
@@ -21,7 +21,7 @@ pub(crate) use open::Hca;
 
 #[cfg(test)]
 mod test_bytes {
-    /// The bytes of a listing: hexadecimal pairs between white space.
+    /// Parses a listing of hexadecimal bytes separated by white space.
     pub(super) fn hex(text: &str) -> Vec<u8> {
         text.split_whitespace().map(|pair| u8::from_str_radix(pair, 16).unwrap()).collect()
     }

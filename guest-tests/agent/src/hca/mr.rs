@@ -1,4 +1,4 @@
-//! Memory regions: pages of the arena, their translation entries, their key.
+//! Memory regions: their arena pages, translation entries and keys.
 
 use std::ops::Range;
 
@@ -12,46 +12,44 @@ use crate::pattern;
 use crate::vfio::{Arena, PAGE};
 use crate::wire::{Access, CreateMr, MrId, MrInfo};
 
-/// A registered piece of memory.
+/// A registered memory region.
 #[derive(Clone, Debug)]
 pub(crate) struct Region {
-    /// lkey and rkey.
+    /// The key of both local and remote access.
     pub(crate) key: u32,
     /// Address of byte 0 in work requests.
     addr: u64,
-    /// Bytes.
     len: usize,
-    /// Arena offset of each page, in the region's order.
+    /// Arena offset of each page, in the order of the region's addresses.
     pages: Vec<usize>,
     page_size: usize,
-    /// Byte of the first page the region starts at.
+    /// Offset of the region's start in its first page.
     first_byte: usize,
-    /// First translation entry.
+    /// Index of the first translation entry.
     mtt: u32,
-    /// Arena offset of the whole allocation.
+    /// Arena offset of the allocation.
     allocation: usize,
-    /// Memory and translation entries are another region's.
+    /// Whether memory and translation entries belong to a different region.
     shared: bool,
 }
 
 impl Region {
-    /// Bytes.
     pub(crate) const fn len(&self) -> usize {
         self.len
     }
 
-    /// Address of byte `off` in work requests.
+    /// Returns the address of byte `off` in work requests.
     pub(crate) const fn addr(&self, off: u64) -> u64 {
         self.addr.wrapping_add(off)
     }
 
-    /// Arena offset of one byte of the region.
+    /// Returns the arena offset of a byte of the region.
     pub(crate) fn locate(&self, off: usize) -> usize {
         let linear = self.first_byte + off;
         self.pages[linear / self.page_size] + linear % self.page_size
     }
 
-    /// Refuses a range that is not inside the region.
+    /// Checks that a range is inside the region.
     pub(crate) fn range(&self, off: u64, len: u64) -> Result<Range<usize>> {
         let end = off.checked_add(len).filter(|&end| end <= self.len as u64).ok_or_else(|| {
             bad_step(format!("{len} bytes at offset {off} are outside the region of {} bytes", self.len))
@@ -59,14 +57,14 @@ impl Region {
         Ok(usize::try_from(off)?..usize::try_from(end)?)
     }
 
-    /// Copies bytes out.
+    /// Copies bytes out of the region.
     pub(crate) fn read(&self, arena: &Arena, off: usize, into: &mut [u8]) {
         for (at, part) in self.pieces(off..off + into.len()) {
             arena.read(at, &mut into[part]);
         }
     }
 
-    /// Copies bytes in.
+    /// Copies bytes into the region.
     pub(crate) fn write(&self, arena: &Arena, off: usize, bytes: &[u8]) {
         for (at, part) in self.pieces(off..off + bytes.len()) {
             arena.write(at, &bytes[part]);
@@ -80,7 +78,7 @@ impl Region {
         }
     }
 
-    /// Writes the stream of `seed` from its byte `position` on.
+    /// Writes the pattern stream of `seed`, starting at byte `position` of the stream.
     pub(crate) fn fill(&self, arena: &Arena, range: Range<usize>, seed: u64, position: u64) {
         let mut block = [0; PAGE];
         for (at, part) in self.pieces(range) {
@@ -90,7 +88,7 @@ impl Region {
         }
     }
 
-    /// Offset in the range of the first byte unlike the stream of `seed` from its byte `position` on.
+    /// Compares with the pattern stream of `seed` from byte `position` on. Returns the offset of the first difference.
     pub(crate) fn first_difference(
         &self,
         arena: &Arena,
@@ -107,7 +105,7 @@ impl Region {
         })
     }
 
-    /// Offset in the range of the first byte that is not `value`.
+    /// Returns the offset of the first byte that is not `value`.
     pub(crate) fn first_other(&self, arena: &Arena, range: Range<usize>, value: u8) -> Option<usize> {
         let mut block = [0; PAGE];
         self.pieces(range).find_map(|(at, part)| {
@@ -118,7 +116,7 @@ impl Region {
         })
     }
 
-    /// Digest of a range.
+    /// Returns the digest of a range.
     pub(crate) fn digest(&self, arena: &Arena, range: Range<usize>) -> u64 {
         let mut block = [0; PAGE];
         let mut digest = pattern::Digest::default();
@@ -130,7 +128,7 @@ impl Region {
         digest.finish()
     }
 
-    /// Arena offset of each piece of a range that lies in one 4 KiB page, and its place in the range.
+    /// Splits a range at 4 KiB page boundaries. Yields the arena offset of each part and its range.
     fn pieces(&self, range: Range<usize>) -> impl Iterator<Item = (usize, Range<usize>)> {
         let mut off = range.start;
         std::iter::from_fn(move || {
@@ -147,7 +145,7 @@ impl Region {
 }
 
 impl Hca {
-    /// Registers memory a step asked for.
+    /// Registers memory as a step requests.
     pub(crate) fn create_mr(&mut self, step: &CreateMr) -> Result<MrInfo> {
         let region = self.register(step)?;
         let id = MrId(self.next_id());
@@ -162,7 +160,7 @@ impl Hca {
         Ok(info)
     }
 
-    /// Registers the buffer of a queue: addresses count from 0, pages lie apart.
+    /// Registers the buffer of a queue. Its addresses start at 0, and its pages are scattered.
     pub(crate) fn register_queue(&mut self, len: usize, pd: u32, local_write: bool) -> Result<Region> {
         self.register(&CreateMr {
             len: len as u64,
@@ -173,10 +171,10 @@ impl Hca {
         })
     }
 
-    /// Unregisters a region and frees its memory.
+    /// Deregisters a region and frees its memory.
     pub(crate) fn destroy_mr(&mut self, mr: MrId) -> Result<()> {
         let region = self.mrs.remove(&mr).ok_or_else(|| bad_step(format!("unknown {mr:?}")))?;
-        // What the device refuses to give back is still there.
+        // If the device rejects the command, the region still exists.
         let result = self.unregister(&region);
         if result.is_err() {
             self.mrs.insert(mr, region);
@@ -184,12 +182,12 @@ impl Hca {
         result
     }
 
-    /// The region a step names.
+    /// Looks up the region that a step names.
     pub(crate) fn mr(&self, mr: MrId) -> Result<&Region> {
         self.mrs.get(&mr).ok_or_else(|| bad_step(format!("unknown {mr:?}")))
     }
 
-    /// Invalidates a region's key and frees what it holds.
+    /// Invalidates a region's key and frees its resources.
     pub(crate) fn unregister(&mut self, region: &Region) -> Result<()> {
         let index = self.mpt_index(region.key);
         self.command(Op::Hw2SwMpt, 0, index, Inbox::None)?;
@@ -249,7 +247,7 @@ impl Hca {
         Ok(region)
     }
 
-    /// Another key for the memory of `other`.
+    /// Registers another key for the memory of `other`.
     fn register_over(&mut self, step: &CreateMr, other: MrId) -> Result<Region> {
         let mut region = self.mr(other)?.clone();
         let index = self.mpts.alloc(1, 1).ok_or_else(|| bad_step("no free memory region"))?;
@@ -263,7 +261,7 @@ impl Hca {
         Ok(region)
     }
 
-    /// Makes a region's key valid; `start` is the address of its first byte.
+    /// Makes the region's key valid; `start` is the address of its first byte.
     fn enter(&mut self, step: &CreateMr, region: &Region, start: u64) -> Result<()> {
         let mpt = Mpt {
             access: step.access,
@@ -278,7 +276,8 @@ impl Hca {
         self.command(Op::Sw2HwMpt, 0, self.mpt_index(region.key), Inbox::Bytes(&mpt.emit()))
     }
 
-    /// Writes a region's translation entries. Like the public driver, each command says how many are left in all.
+    /// Writes a region's translation entries. As in the public driver, each command contains the number of all entries
+    /// that remain.
     fn write_mtt(&mut self, region: &Region) -> Result<()> {
         let addresses: Vec<u64> = region.pages.iter().map(|&page| self.arena.iova(page)).collect();
         let mut start = u64::from(region.mtt);
@@ -303,12 +302,12 @@ impl Hca {
     }
 }
 
-/// An address no bus address of the arena equals, apart from that of every other key.
+/// Returns an address that differs from all bus addresses of the arena and is unique to the key.
 fn virtual_address(key: u32, first_byte: usize) -> u64 {
     0x7e00_0000_0000 + (u64::from(key & 0xffff) << 28) + first_byte as u64
 }
 
-/// `0..count`, in order or so that no two neighbours follow each other (as far as so few pages allow it).
+/// Returns `0..count` in order. If `scattered`, no two neighbours stay adjacent, as far as the number of pages permits.
 fn page_order(count: usize, scattered: bool) -> impl Iterator<Item = usize> {
     let step = if scattered { coprime_step(count) } else { 1 };
     (0..count).map(move |i| (i * step + if scattered { count / 3 } else { 0 }) % count)
@@ -329,7 +328,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_scattered_order_has_every_page_once_and_few_neighbours() {
+    fn scattered_order_contains_every_page_once() {
         for count in 1..200 {
             let order: Vec<usize> = page_order(count, true).collect();
             let mut sorted = order.clone();
@@ -341,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn content_goes_through_unaligned_starts_and_pages_that_lie_apart() {
+    fn content_crosses_scattered_unaligned_pages() {
         let mut arena = Arena::detached(1 << 20);
         let allocation = arena.alloc(4, PAGE).unwrap();
         let region = Region {
@@ -358,7 +357,7 @@ mod tests {
         region.fill(&arena, 50..3 * PAGE, 9, 0);
         assert_eq!(region.first_difference(&arena, 50..3 * PAGE, 9, 0), None);
         assert_eq!(region.first_difference(&arena, 58..3 * PAGE, 9, 8), None);
-        // Byte PAGE of the region is byte 100 of its second page, which is the allocation's first.
+        // Byte PAGE of the region is byte 100 of its second page, which is the first page of the allocation.
         let mut byte = [0];
         arena.read(allocation + 100, &mut byte);
         byte[0] ^= 1;

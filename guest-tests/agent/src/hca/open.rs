@@ -1,4 +1,4 @@
-//! The HCA as a whole: bring-up, commands, tear-down.
+//! Bring-up, commands and tear-down of the HCA.
 
 use std::collections::BTreeMap;
 use std::sync::mpsc::Sender;
@@ -20,30 +20,27 @@ use crate::wire::{
     OpenHca, OutParam, QpId, RawCommand, ReadContext,
 };
 
-/// Memory lent when a step does not say how much.
+/// Default size of the arena in MiB.
 const ARENA_MIB: u32 = 48;
-/// Byte an output mailbox is filled with, to see what the device writes.
+/// Initial content of an output mailbox. It shows which bytes the device has written.
 const UNWRITTEN: u8 = 0xa5;
-/// Byte behind the end of an input, which no device may look at.
+/// Content after the end of an input, which the device must not read.
 const UNREADABLE: u8 = 0xd7;
-/// Bytes of QUERY_ADAPTER's output.
+/// Length of QUERY_ADAPTER's output mailbox in bytes.
 const ADAPTER: usize = 0x20;
 
 /// Input of a command.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Inbox<'a> {
-    /// in_param 0.
+    /// in_param of the command is 0.
     None,
-    /// A number.
     Value(u64),
-    /// A mailbox.
     Bytes(&'a [u8]),
 }
 
-/// An open HCA.
 #[derive(Debug)]
 pub(crate) struct Hca {
-    // First: closing the function ends its DMA before the memory goes.
+    // Declared first: closing the function ends its DMA before the memory is freed.
     pub(super) device: Device,
     pub(super) arena: Arena,
     address: String,
@@ -56,22 +53,22 @@ pub(crate) struct Hca {
     pub(super) cqns: Units,
     pub(super) eqns: Units,
     pub(super) qpns: Units,
-    /// How often each region index was used: the upper bits of its next key.
+    /// Number of uses of each region index. It forms the upper bits of the next key.
     key_uses: BTreeMap<u32, u32>,
     pub(super) mrs: BTreeMap<MrId, Region>,
     pub(super) cqs: BTreeMap<CqId, Cq>,
     pub(super) eqs: BTreeMap<EqId, Eq>,
     pub(super) qps: BTreeMap<QpId, Qp>,
     pub(super) qpns_in_use: BTreeMap<u32, QpId>,
-    /// Counter of each vector's interrupts, while they are enabled.
+    /// Interrupt counter of each vector, while MSI-X is enabled.
     pub(super) interrupts: Vec<Signal>,
-    /// Who is to be told that the next traffic has posted.
+    /// Notified when the next traffic step has posted its first requests.
     pub(super) posted: Option<Sender<()>>,
     last_id: u32,
 }
 
 impl Hca {
-    /// Opens the function and brings the device up.
+    /// Opens the function and initialises the device.
     pub(crate) fn open(step: &OpenHca) -> Result<(Self, HcaInfo)> {
         let (device, address) = Device::open(&step.device)?;
         let mib = if step.arena_mib == 0 { ARENA_MIB } else { step.arena_mib };
@@ -79,7 +76,7 @@ impl Hca {
         Self::bring_up(device, address, arena, step.clone())
     }
 
-    /// Resets the function as a VMM does, which ends all that was made, and brings the device up again in the same
+    /// Resets the function as a VMM does, which destroys all objects, and initialises the device again with the same
     /// memory.
     pub(crate) fn reset(self) -> Result<(Self, HcaInfo)> {
         let Self { device, address, mut arena, opened, .. } = self;
@@ -138,7 +135,7 @@ impl Hca {
         Ok((hca, info))
     }
 
-    /// Tears everything down in the order the public driver does.
+    /// Tears everything down in the order of the public driver.
     pub(crate) fn close(mut self, step: CloseHca) -> Result<()> {
         if step.abrupt {
             return Ok(());
@@ -167,7 +164,7 @@ impl Hca {
         self.command(Op::CloseHca, 0, 0, Inbox::None)
     }
 
-    /// Issues a command that has no output; a status other than OK is an error.
+    /// Issues a command without output. Any status except OK is an error.
     pub(crate) fn command(
         &mut self,
         op: Op,
@@ -184,7 +181,7 @@ impl Hca {
         hcr::check(&command, self.execute(self.opened.hcr, &command)?).with_context(|| format!("{op:?}"))
     }
 
-    /// Issues a command that answers with `len` bytes.
+    /// Issues a command and returns `len` bytes of output.
     pub(crate) fn query(&mut self, op: Op, in_modifier: u32, len: usize) -> Result<Vec<u8>> {
         let out_param = self.fill_outbox();
         let command = Command { op: op as u16, in_modifier, out_param, ..Command::default() };
@@ -199,7 +196,6 @@ impl Hca {
         Ok(mailbox)
     }
 
-    /// Issues any command.
     pub(crate) fn raw_command(&mut self, step: &RawCommand) -> Result<CommandResult> {
         let in_param = match &step.input {
             InParam::None => 0,
@@ -231,34 +227,34 @@ impl Hca {
         Ok(CommandResult { status, word, busy_polls, outbox: Hex(outbox) })
     }
 
-    /// Reads one register of any width, for steps.
+    /// Access to the device, for steps that read or write registers.
     pub(crate) const fn device(&self) -> &Device {
         &self.device
     }
 
-    /// The memory lent to the device.
+    /// The memory mapped for the device.
     pub(crate) const fn arena(&self) -> &Arena {
         &self.arena
     }
 
-    /// Reads an entry of a table in ICM.
+    /// Reads an entry of a table in ICM memory.
     pub(crate) fn read_context(&self, step: &ReadContext) -> Result<ContextBytes> {
         let bytes = self.icm()?.table(step.table).read(&self.arena, step.index);
         Ok(ContextBytes { bytes: Hex(bytes) })
     }
 
-    /// Full number of a completion queue.
+    /// Returns the number of a CQ, upper bits included.
     pub(super) fn cqn(&self, cq: CqId) -> Result<u32> {
         Ok(self.cqs.get(&cq).ok_or_else(|| bad_step(format!("unknown {cq:?}")))?.cqn)
     }
 
-    /// A new name for an object.
+    /// Returns a new object identifier.
     pub(super) const fn next_id(&mut self) -> u32 {
         self.last_id += 1;
         self.last_id
     }
 
-    /// A key for a region index: unlike every earlier key of that index.
+    /// Returns a key for a region index that differs from all earlier keys of that index.
     pub(super) fn new_key(&mut self, index: u32) -> u32 {
         let uses = self.key_uses.entry(index).or_default();
         let key = uses.wrapping_shl(self.icm.as_ref().map_or(0, |icm| log(icm, ContextTable::Mpt))) | index;
@@ -266,22 +262,22 @@ impl Hca {
         key
     }
 
-    /// The region index of a key.
+    /// Returns the region index of a key.
     pub(super) fn mpt_index(&self, key: u32) -> u32 {
         key & ((1 << self.icm.as_ref().map_or(0, |icm| log(icm, ContextTable::Mpt))) - 1)
     }
 
-    /// log2 of the queue pair table.
+    /// Binary logarithm of the size of the QP table.
     pub(super) fn log_qps(&self) -> u32 {
         self.icm.as_ref().map_or(0, |icm| log(icm, ContextTable::Qpc))
     }
 
-    /// log2 of the completion queue table.
+    /// Binary logarithm of the size of the CQ table.
     pub(super) fn log_cqs(&self) -> u32 {
         self.icm.as_ref().map_or(0, |icm| log(icm, ContextTable::Cqc))
     }
 
-    /// A 24-bit number with bits above the table's mask.
+    /// Returns a 24-bit number with bits set above the table's mask.
     pub(super) const fn full_number(&self, log_entries: u32, index: u32, high_bits: u32) -> u32 {
         (high_bits.wrapping_shl(log_entries) | index) & 0xff_ffff
     }

@@ -1,4 +1,4 @@
-//! Queue pairs: their rings, their transitions, posting and accounting.
+//! Queue pairs: rings, transitions, posting and accounting.
 
 use std::sync::atomic::{Ordering, fence};
 
@@ -16,16 +16,15 @@ use crate::wire::{
     SendRequest, Sge, Transition,
 };
 
-/// [`UNIT`] as queue arithmetic needs it.
+/// [`UNIT`] with the type of queue arithmetic.
 const UNIT_BYTES: u32 = 16;
 const _: () = assert!(UNIT_BYTES as usize == UNIT);
 
-/// A queue pair.
 #[derive(Debug)]
 pub(crate) struct Qp {
-    /// What never changes.
+    /// Attributes that never change after creation.
     pub(crate) fixed: Fixed,
-    /// Completion queues of the send and of the receive queue.
+    /// Completion queues of the send queue and the receive queue.
     pub(crate) cqs: [CqId; 2],
     recv_style: RecvStyle,
     image: Image,
@@ -33,13 +32,13 @@ pub(crate) struct Qp {
     rq: WorkQueue,
 }
 
-/// One ring of slots.
+/// A ring of work request slots.
 #[derive(Debug)]
 struct WorkQueue {
     ring: Region,
     slots: u32,
     slot_bytes: u32,
-    /// Slots ever posted and completed, free-running.
+    /// Numbers of slots posted and completed, free-running.
     posted: u32,
     completed: u32,
 }
@@ -53,12 +52,12 @@ impl WorkQueue {
         self.slots - self.posted.wrapping_sub(self.completed)
     }
 
-    /// Byte offset of a slot by its free-running count.
+    /// Returns the byte offset of a slot from its free-running count.
     const fn offset(&self, count: u32) -> u32 {
         (count & (self.slots - 1)) * self.slot_bytes
     }
 
-    /// Takes slots; their byte offsets.
+    /// Reserves slots and returns their byte offsets.
     fn reserve(&mut self, count: usize) -> Result<Vec<u32>> {
         let (free, slots) = (self.free(), self.slots);
         let count = u32::try_from(count).ok().filter(|&count| count <= free);
@@ -69,7 +68,7 @@ impl WorkQueue {
         Ok((0..count).map(|i| self.offset(first.wrapping_add(i))).collect())
     }
 
-    /// Frees slots up to the one at byte offset `wqe`; whether that was the oldest.
+    /// Frees slots up to the one at byte offset `wqe`. Returns whether that slot was the oldest.
     fn complete(&mut self, wqe: u32) -> Result<bool> {
         let outstanding = self.posted.wrapping_sub(self.completed);
         let distance = (wqe / self.slot_bytes).wrapping_sub(self.completed) & (self.slots - 1);
@@ -86,27 +85,27 @@ impl WorkQueue {
 }
 
 impl Qp {
-    /// Full number.
+    /// Number of the QP, upper bits included.
     pub(crate) const fn qpn(&self) -> u32 {
         self.fixed.qpn
     }
 
-    /// Send slots that can be posted to.
+    /// Number of free send slots.
     pub(crate) const fn free_sends(&self) -> u32 {
         self.sq.free()
     }
 
-    /// Slots of the send queue.
+    /// Number of slots of the send queue.
     pub(crate) const fn send_slots(&self) -> u32 {
         self.sq.slots
     }
 
-    /// Slots of the receive queue.
+    /// Number of slots of the receive queue.
     pub(crate) const fn recv_slots(&self) -> u32 {
         self.rq.slots
     }
 
-    /// Writes a chain of requests and rings for it; the byte offset of each WQE.
+    /// Posts a chain of requests with one doorbell. Returns the byte offset of each WQE.
     pub(crate) fn post_send(
         &mut self,
         arena: &Arena,
@@ -118,7 +117,7 @@ impl Qp {
         self.post_wqes(arena, device, &wqes.iter().collect::<Vec<_>>(), ring)
     }
 
-    /// Lays a request out for a slot.
+    /// Builds the WQE of a request.
     pub(crate) fn send_wqe(&self, request: &SendRequest) -> Result<SendWqe> {
         let wqe = SendWqe::new(self.fixed.service, request)?;
         let (len, slot) = (wqe.bytes().len(), self.sq.slot_bytes);
@@ -126,7 +125,7 @@ impl Qp {
         Ok(wqe)
     }
 
-    /// Writes a chain of WQEs that [`Qp::send_wqe`] made, and rings for it; the byte offset of each.
+    /// Posts a chain of WQEs from [`Qp::send_wqe`] with one doorbell. Returns the byte offset of each.
     pub(crate) fn post_wqes(
         &mut self,
         arena: &Arena,
@@ -146,7 +145,7 @@ impl Qp {
         let Some(first) = wqes.first() else { return Ok(offsets) };
         let (word0, word1) = first.doorbell(self.fixed.qpn, head);
         let page = u64::from(self.fixed.uar_page) * PAGE as u64;
-        // The WQEs must be in memory before the doorbell says so.
+        // The device must see the WQEs before the doorbell.
         fence(Ordering::SeqCst);
         match ring {
             Ring::Once => {
@@ -161,7 +160,7 @@ impl Qp {
         Ok(offsets)
     }
 
-    /// Writes receive requests; the byte offset of each WQE.
+    /// Posts receive requests. Returns the byte offset of each WQE.
     pub(crate) fn post_recv(&mut self, arena: &Arena, requests: &[Vec<Sge>]) -> Result<Vec<u32>> {
         let lists = requests.iter().map(|sges| self.receive_list(sges)).collect::<Result<Vec<_>>>()?;
         let offsets = self.rq.reserve(lists.len())?;
@@ -171,7 +170,7 @@ impl Qp {
         Ok(offsets)
     }
 
-    /// Lays a receive request out for a slot.
+    /// Builds the WQE of a receive request.
     pub(crate) fn receive_list(&self, sges: &[Sge]) -> Result<Vec<u8>> {
         let slot_bytes = self.rq.slot_bytes as usize;
         match self.recv_style {
@@ -180,7 +179,7 @@ impl Qp {
         }
     }
 
-    /// Posts a receive request that [`Qp::receive_list`] made; the byte offset of its WQE.
+    /// Posts a receive WQE from [`Qp::receive_list`]. Returns its byte offset.
     pub(crate) fn post_list(&mut self, arena: &Arena, list: &[u8]) -> Result<u32> {
         ensure!(self.rq.free() > 0, bad_step("no free receive slot"));
         let offset = self.rq.offset(self.rq.posted);
@@ -197,7 +196,7 @@ impl Qp {
         }
     }
 
-    /// Takes note of a completion; whether it was the oldest request of its queue.
+    /// Retires the work request of a completion. Returns whether it was the oldest of its queue.
     pub(crate) fn account(&mut self, arena: &Arena, cqe: &Cqe) -> Result<bool> {
         if cqe.is_send {
             return self.sq.complete(cqe.wqe);
@@ -210,7 +209,7 @@ impl Qp {
         Ok(oldest)
     }
 
-    /// Both rings as after creation.
+    /// Restores both rings to their initial state.
     fn clear_rings(&mut self, arena: &Arena) {
         for queue in [&mut self.sq, &mut self.rq] {
             let len = queue.ring.len();
@@ -286,7 +285,7 @@ impl Hca {
         Ok(QpInfo { id, qpn, sq_lkey: fixed.sq.lkey, rq_lkey: fixed.rq.lkey })
     }
 
-    /// Resets and forgets a queue pair.
+    /// Resets and removes a queue pair.
     pub(crate) fn destroy_qp(&mut self, id: QpId) -> Result<()> {
         let qpn = self.qp(id)?.qpn();
         self.reset_qp(id)?;
@@ -297,7 +296,6 @@ impl Hca {
         self.unregister(&qp.rq.ring)
     }
 
-    /// Runs one transition.
     pub(crate) fn modify_qp(&mut self, step: &ModifyQp) -> Result<()> {
         let qp = self.qp(step.qp)?;
         let qpn = qp.qpn();
@@ -353,7 +351,7 @@ impl Hca {
         Ok(())
     }
 
-    /// Moves to RESET and drops the completions nobody will wait for any more.
+    /// Moves the QP to RESET and drops its pending completions.
     fn reset_qp(&mut self, id: QpId) -> Result<()> {
         let qp = self.qp(id)?;
         let (qpn, cqs) = (qp.qpn(), qp.cqs);
@@ -366,31 +364,29 @@ impl Hca {
         Ok(())
     }
 
-    /// Asks the device for a queue pair's context.
+    /// Queries the context of a queue pair.
     pub(crate) fn query_qp(&mut self, id: QpId) -> Result<QpAttributes> {
         let qpn = self.qp(id)?.qpn();
         let outbox = self.query(Op::QueryQp, qpn, qpc::LEN)?;
         Ok(qpc::attributes(outbox))
     }
 
-    /// Runs a [`PostSend`].
     pub(crate) fn post_send(&mut self, step: &PostSend) -> Result<Posted> {
         let (qp, arena, device) = self.qp_mut(step.qp)?;
         Ok(Posted { wqes: qp.post_send(arena, device, &step.requests, step.ring)? })
     }
 
-    /// Runs a [`PostRecv`].
     pub(crate) fn post_recv(&mut self, step: &PostRecv) -> Result<Posted> {
         let (qp, arena, _) = self.qp_mut(step.qp)?;
         Ok(Posted { wqes: qp.post_recv(arena, &step.requests)? })
     }
 
-    /// The queue pair a step names.
+    /// Looks up the queue pair that a step names.
     pub(crate) fn qp(&self, id: QpId) -> Result<&Qp> {
         self.qps.get(&id).ok_or_else(|| bad_step(format!("unknown {id:?}")))
     }
 
-    /// The queue pair a step names, with what posting to it needs.
+    /// Looks up the queue pair that a step names, together with the device and the arena.
     pub(crate) fn qp_mut(&mut self, id: QpId) -> Result<(&mut Qp, &Arena, &Device)> {
         let qp = self.qps.get_mut(&id).ok_or_else(|| bad_step(format!("unknown {id:?}")))?;
         Ok((qp, &self.arena, &self.device))

@@ -1,7 +1,7 @@
-//! The queue pair context image: the mailbox of the MODIFY_QP family and of QUERY_QP.
+//! The QP context image: the mailbox of the MODIFY_QP commands and of QUERY_QP.
 //!
-//! The driver keeps one image per queue pair, changes what a transition is about, and sends the whole of it each time,
-//! as the public driver does.
+//! The driver keeps one image per queue pair. For each transition, it changes the affected fields and sends the whole
+//! image, as the public driver does.
 //!
 //! # Spec
 //! JingZhao interface, sections 4.3, 10.2 to 10.6; vector 14.7.
@@ -12,10 +12,10 @@ use super::layout::{get32, put32};
 use crate::error::bad_step;
 use crate::wire::{Changes, Hex, Path, QpAttributes, Service};
 
-/// Bytes of the image.
+/// Length of the image in bytes.
 pub(crate) const LEN: usize = 0xc0;
 
-/// Attribute bits of opt_param_mask, as the interface document numbers them.
+/// Attribute bits of opt_param_mask, with the numbering of the interface document.
 mod mask {
     pub(super) const EN_SQD_ASYNC_NOTIFY: u32 = 1 << 2;
     pub(super) const ACCESS_FLAGS: u32 = 1 << 3;
@@ -33,7 +33,7 @@ mod mask {
     pub(super) const DEST_QPN: u32 = 1 << 20;
 }
 
-/// State codes of an image a command carries.
+/// State codes in the image of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub(crate) enum State {
@@ -43,23 +43,22 @@ pub(crate) enum State {
     Sqd = 5,
 }
 
-/// log2 of the largest message: 2^31 bytes.
+/// Binary logarithm of the largest message size, 2^31 bytes.
 const LOG_MAX_MESSAGE: u32 = 31;
 
-/// One of the two queues of a queue pair.
+/// The send or receive queue of a queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Queue {
-    /// Completion queue.
     pub(crate) cqn: u32,
-    /// lkey of the buffer.
+    /// lkey of the queue's buffer.
     pub(crate) lkey: u32,
-    /// Bytes of the buffer.
+    /// Length of the buffer in bytes.
     pub(crate) len: u32,
-    /// log2 of the bytes of a slot.
+    /// Binary logarithm of the slot size in bytes.
     pub(crate) log_slot: u8,
 }
 
-/// What stays the same for the life of a queue pair.
+/// Attributes that stay the same during the life of a queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Fixed {
     pub(crate) service: Service,
@@ -70,12 +69,11 @@ pub(crate) struct Fixed {
     pub(crate) rq: Queue,
 }
 
-/// The image.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Image(pub(crate) [u8; LEN]);
 
 impl Image {
-    /// An image with the fixed fields only.
+    /// Creates an image with only the fixed fields.
     pub(crate) fn new(fixed: &Fixed) -> Self {
         let service = match fixed.service {
             Service::Rc => 0,
@@ -98,14 +96,12 @@ impl Image {
         image
     }
 
-    /// Prepares RST2INIT.
     pub(crate) fn prepare_init(&mut self, pkey_index: u8, qkey: u32) {
         self.start(State::Init, mask::PKEY_INDEX | mask::PORT | mask::ACCESS_FLAGS | mask::QKEY);
         self.set_pkey_index(pkey_index);
         self.put(0x98, qkey);
     }
 
-    /// Prepares INIT2RTR.
     pub(crate) fn prepare_rtr(
         &mut self,
         remote_qpn: u32,
@@ -124,7 +120,6 @@ impl Image {
         self.set_path(path)
     }
 
-    /// Prepares RTR2RTS.
     pub(crate) fn prepare_rts(&mut self, psn: u32, timeout: u8, retry: u8, rnr_retry: u8) {
         self.start(State::Rts, mask::TIMEOUT | mask::RETRY_CNT | mask::RNR_RETRY | mask::SQ_PSN);
         self.set_retries(Some(timeout), Some(retry), Some(rnr_retry));
@@ -132,12 +127,11 @@ impl Image {
         self.put(0x7c, psn & 0xff_ffff);
     }
 
-    /// Prepares RTS2SQD.
     pub(crate) fn prepare_sqd(&mut self, notify: bool) {
         self.start(State::Sqd, if notify { mask::EN_SQD_ASYNC_NOTIFY } else { 0 });
     }
 
-    /// Prepares a transition that changes what `changes` names and nothing else.
+    /// Prepares a transition that changes only the attributes in `changes`.
     pub(crate) fn prepare_changes(&mut self, next: State, changes: &Changes) -> Result<()> {
         let Changes { pkey_index, qkey, rnr_timer, timeout, retry, rnr_retry, path } = *changes;
         let bits = [
@@ -163,7 +157,7 @@ impl Image {
     }
 
     fn set_retries(&mut self, timeout: Option<u8>, retry: Option<u8>, rnr_retry: Option<u8>) {
-        // The forms with the value in the upper bits of the byte: both are unambiguous there.
+        // The interface permits the value in the upper bits of the byte too; both forms are unambiguous here.
         rnr_retry.into_iter().for_each(|count| self.0[0x20] = (count & 7) << 5);
         timeout.into_iter().for_each(|code| self.0[0x24] = (code & 0x1f) << 3);
         retry.into_iter().for_each(|count| self.put(0x68, u32::from(count & 7) << 16));
@@ -205,7 +199,7 @@ impl Image {
     }
 }
 
-/// Reads QUERY_QP's outbox.
+/// Parses the output mailbox of QUERY_QP.
 pub(crate) fn attributes(outbox: Vec<u8>) -> QpAttributes {
     let word = |offset| get32(&outbox, offset);
     let byte = |offset: usize| outbox.get(offset).copied().unwrap_or(0);
@@ -248,11 +242,11 @@ mod tests {
     }
 
     #[test]
-    fn init2rtr_matches_the_specification_vector() {
+    fn init2rtr_matches_specification_vector() {
         let mut image = Image::new(&fixed());
         image.prepare_init(0, 0);
         image.prepare_rtr(9, 1024, 0x12_3456, 12, &Path::default()).unwrap();
-        // The vector carries the public driver's mask.
+        // The vector contains the public driver's mask.
         image.put(0, 0x40);
         let mut expected = hex("00 00 00 40 00 00 00 00 20 00 00 00 7F 07 07 00
              00 00 00 01 00 00 00 05 00 00 00 09 01 00 00 00");
@@ -267,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_by_mac_and_address_fills_the_address_words() {
+    fn peer_mac_and_address_fill_address_words() {
         let mut image = Image::new(&fixed());
         let path = Path {
             dmac: Some([0x02, 0, 0, 0, 0x12, 0x34]),
@@ -282,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn rtr2rts_writes_both_psns_and_the_retry_fields() {
+    fn rtr2rts_writes_psns_and_retry_fields() {
         let mut image = Image::new(&fixed());
         image.prepare_rts(0xff_fff0, 14, 5, 3);
         assert_eq!(image.0[0x6c..0x70], [0, 0xff, 0xff, 0xf0]);
@@ -292,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn changes_name_their_attributes_and_leave_the_others() {
+    fn changes_set_only_named_attributes() {
         let mut image = Image::new(&fixed());
         image.prepare_init(0, 0x11);
         let before = image.clone();
@@ -305,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn rts2sqd_asks_for_the_event_in_its_mask() {
+    fn rts2sqd_requests_event_in_mask() {
         let mut image = Image::new(&fixed());
         image.prepare_sqd(true);
         assert_eq!((image.0[0x03], image.0[0x08] >> 4), (4, 5));

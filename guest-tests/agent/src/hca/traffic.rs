@@ -17,39 +17,39 @@ use crate::wire::{
     Scatter, SendFlow, SendOp, SendRequest, Sge, Traffic, TrafficReport,
 };
 
-/// Time for flows that do not say how long they may take.
+/// Default time limit of flows.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// What a slot holds before a message arrives, and its gaps afterwards.
+/// Content of a slot before a message arrives, and of its gaps afterwards.
 const UNTOUCHED: u8 = 0xee;
-/// Bytes behind a message that are watched, where the slot has room.
+/// Number of bytes after a message that are checked for stray writes, if the slot has room.
 const TAIL: u64 = 64;
 
-/// A flow under way.
+/// The state of a running flow.
 struct Running<'a> {
     flow: &'a Flow,
     qpn: u32,
     slots: Slots,
-    /// WQEs by slot, where all messages of a slot are posted alike: a driver's own work should cost as little as what
-    /// libraries do.
+    /// Prepared WQEs by slot, if all messages of a slot have the same WQE. They keep the driver's own cost as low as
+    /// that of real libraries.
     prepared: Prepared,
-    /// Messages posted and completed.
+    /// Numbers of messages posted and completed.
     posted: u32,
     completed: u32,
-    /// Byte offsets of the WQEs of messages posted and not completed.
+    /// Byte offsets of the WQEs of outstanding messages.
     wqes: VecDeque<u32>,
     started: Option<Instant>,
     report: FlowReport,
 }
 
-/// WQEs that are made once.
+/// WQEs that are built once and posted repeatedly.
 enum Prepared {
-    /// Every message has one of its own.
+    /// Every message needs its own WQE.
     Nothing,
     Sends(Vec<SendWqe>),
     Receives(Vec<Vec<u8>>),
 }
 
-/// The buffer of a flow.
+/// The slots of a flow's buffer.
 #[derive(Clone, Copy)]
 struct Slots {
     mr: MrId,
@@ -71,7 +71,7 @@ impl Slots {
         self.seed.wrapping_add(if self.fresh { message } else { message % self.count } as u64)
     }
 
-    /// Offset in the region and length of each piece of a message, with its place in the message.
+    /// Yields for each segment of a message its offset in the region, its length and its position in the message.
     fn pieces(self, message: u32) -> impl Iterator<Item = (u64, u32, u64)> {
         let start = self.start(message);
         let mut position = 0;
@@ -83,7 +83,7 @@ impl Slots {
     }
 
     fn sges(self, region: &Region, message: u32) -> Vec<Sge> {
-        // A message without bytes may have no element at all.
+        // An empty message may have no segment.
         self.pieces(message)
             .filter(|_| self.len > 0)
             .map(|(at, len, _)| Sge { lkey: region.key, addr: region.addr(at), len })
@@ -97,7 +97,7 @@ impl Slots {
         Ok(())
     }
 
-    /// Bytes from a slot's start that belong to a message, its gaps and the watched tail.
+    /// Number of bytes from a slot's start that a message, its gaps and the checked tail occupy.
     fn watched(self) -> u64 {
         (self.scatter.span(self.len) + TAIL).min(self.stride)
     }
@@ -107,7 +107,7 @@ impl Slots {
         Ok(())
     }
 
-    /// Checks the content of a message and, with `around`, that nothing else of its slot was written.
+    /// Checks the content of a message. With `around`, also checks that the rest of the slot is unchanged.
     fn check(self, arena: &Arena, region: &Region, message: u32, around: bool) -> Result<()> {
         let seed = self.seed(message);
         let mut untouched_from = self.start(message);
@@ -206,7 +206,7 @@ impl<'a> Running<'a> {
         }
     }
 
-    /// Messages posted and not completed.
+    /// Number of outstanding messages.
     const fn under_way(&self) -> usize {
         (self.posted - self.completed) as usize
     }
@@ -215,7 +215,7 @@ impl<'a> Running<'a> {
         self.completed == self.count()
     }
 
-    /// Makes what can be made before the first message. The flow's time begins later.
+    /// Builds WQEs before the first message, outside the measured time.
     fn prepare(&mut self, hca: &Hca) -> Result<()> {
         let used = self.slots.count.min(self.count());
         if self.slots.len > 0 {
@@ -256,7 +256,7 @@ impl<'a> Running<'a> {
         Ok(())
     }
 
-    /// Posts as much as the flow's depth allows.
+    /// Posts as many messages as the flow's depth permits.
     fn pump(&mut self, hca: &mut Hca) -> Result<()> {
         let flow = self.flow;
         match flow {
@@ -271,7 +271,7 @@ impl<'a> Running<'a> {
             let room = flow.depth.max(1).min(flow.slots).saturating_sub(outstanding);
             let room = room.min(hca.qp(flow.qp)?.free_sends());
             let batch = flow.batch.max(1).min(flow.count - self.posted);
-            // Batches keep their size: a smaller one would measure something else.
+            // Post only whole batches, because a smaller batch would measure something else.
             if batch == 0 || room < batch.min(flow.depth.max(1)) {
                 return Ok(());
             }
@@ -301,11 +301,11 @@ impl<'a> Running<'a> {
         }
     }
 
-    /// Gives a slot the content it must have for a message.
+    /// Writes the content of a message into its slot.
     fn renew(&mut self, hca: &Hca, flow: &SendFlow, message: u32) -> Result<()> {
         let slots = self.slots;
         let fills = flow.op != SendOp::Read && flow.fresh;
-        // What the slot's last message left must not pass for this one's content.
+        // Overwrite the previous content, so that it cannot be mistaken for the new one.
         let wipes = flow.op == SendOp::Read && flow.verify && message >= slots.count;
         if slots.len == 0 || !(fills || wipes) {
             return Ok(());
@@ -365,7 +365,7 @@ impl<'a> Running<'a> {
         if has_elements(flow) { Ok(self.slots.sges(hca.mr(self.slots.mr)?, message)) } else { Ok(Vec::new()) }
     }
 
-    /// Checks a completion and what came with it.
+    /// Checks a completion and its data.
     fn complete(&mut self, hca: &Hca, cqe: &Cqe, in_order: bool) -> Result<()> {
         if let Some(syndrome) = cqe.syndrome {
             let kind = FailureKind::Completion { syndrome };
@@ -411,7 +411,7 @@ impl<'a> Running<'a> {
         let (what, opcode_fits) = if self.is_send() {
             ("send", cqe.opcode == wqe::opcode(op))
         } else {
-            // The transport's opcode of the last packet: SEND or WRITE, last or only.
+            // Transport opcode of the last packet: SEND or WRITE, last or only.
             let last = cqe.opcode & 0x1f;
             let fits = match op {
                 SendOp::Send => matches!(last, 0x02 | 0x04),
@@ -438,12 +438,13 @@ impl<'a> Running<'a> {
 }
 
 impl Hca {
-    /// Has the next traffic tell when its first requests are posted, or that it failed before by hanging up.
+    /// Arranges that the next traffic step notifies `posted` after its first posts. If the step fails earlier, the
+    /// channel is closed.
     pub(crate) fn announce(&mut self, posted: Sender<()>) {
         self.posted = Some(posted);
     }
 
-    /// Runs flows until all are done.
+    /// Runs all flows to completion.
     pub(crate) fn traffic(&mut self, step: &Traffic) -> Result<TrafficReport> {
         let posted = self.posted.take();
         let mut running =
@@ -463,16 +464,16 @@ impl Hca {
         };
         let started = Instant::now();
         let mut idle = Idle::new();
-        // Receives before sends: the peer's first message may already be on its way.
+        // Post receives before sends, because the peer's first message may already be in flight.
         running.sort_by_key(Running::is_send);
         for flow in &mut running {
             flow.pump(self)?;
         }
         if let Some(posted) = posted {
-            // Whoever asked may wait no longer.
+            // The receiver of the notification may have stopped waiting.
             let _ = posted.send(());
         }
-        // Of thousands of flows none is looked for, and none is counted again for each completion.
+        // With thousands of flows, look-ups and counts per completion must take constant time.
         let places: HashMap<_, _> =
             running.iter().enumerate().map(|(i, flow)| ((flow.qpn, flow.is_send()), i)).collect();
         let mut left = running.iter().filter(|flow| !flow.done()).count();
@@ -480,7 +481,7 @@ impl Hca {
         while left > 0 {
             let mut progress = false;
             for &cq in &cqs {
-                // Bound: one entry a queue and turn, so that no flow waits for another's checks.
+                // Take one entry per queue and turn, so that no flow waits for the checks of another.
                 let Some((cqe, in_order)) = self.take_completion(cq)? else { continue };
                 progress = true;
                 idle.found();
@@ -512,7 +513,7 @@ impl Hca {
             idle.pause(under_way);
         }
         let elapsed_ns = elapsed_ns(started);
-        // The order of the step, not of the run.
+        // Report in the order of the step, not in the order of execution.
         let flows = step
             .flows
             .iter()
@@ -522,7 +523,7 @@ impl Hca {
     }
 }
 
-/// The immediate of a WRITE needs a receive, but not its elements.
+/// An RDMA WRITE with immediate consumes a receive request but not its scatter list.
 fn has_elements(flow: &ReceiveFlow) -> bool {
     flow.op != SendOp::WriteImm && flow.len > 0
 }
@@ -531,7 +532,7 @@ fn scatter_fits(slots: &Slots) -> bool {
     slots.scatter.span(slots.len) <= slots.stride
 }
 
-/// The one whose turn it is at a message.
+/// Selects an element round robin by message number.
 fn in_turn<T: Copy>(all: &[T], message: u32) -> Option<T> {
     all.get(message as usize % all.len().max(1)).copied()
 }
@@ -564,20 +565,20 @@ mod tests {
     };
 
     #[test]
-    fn pieces_cover_the_message_with_gaps_between_them() {
+    fn segments_cover_message_with_gaps() {
         let pieces: Vec<_> = SLOTS.pieces(5).collect();
         assert_eq!(pieces, [(1010, 33, 0), (1093, 33, 33), (1176, 34, 66)]);
         assert_eq!(SLOTS.watched(), 264);
     }
 
     #[test]
-    fn what_there_are_several_of_is_taken_in_turns() {
+    fn resources_are_used_round_robin() {
         assert_eq!([0, 1, 2, 3].map(|message| in_turn(&[7, 8, 9], message)), [7, 8, 9, 7].map(Some));
         assert_eq!(in_turn::<u8>(&[], 1), None);
     }
 
     #[test]
-    fn slots_repeat_their_content_unless_messages_are_fresh() {
+    fn slots_repeat_content_unless_fresh() {
         assert_eq!((SLOTS.seed(1), SLOTS.seed(5)), (8, 8));
         let fresh = Slots { fresh: true, ..SLOTS };
         assert_eq!((fresh.seed(1), fresh.seed(5)), (8, 12));

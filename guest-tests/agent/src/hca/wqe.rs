@@ -1,4 +1,4 @@
-//! Work queue entries, doorbells and completion queue entries: little-endian bytes.
+//! WQEs, doorbells and CQEs, in little-endian byte order.
 //!
 //! # Spec
 //! JingZhao interface, sections 1.6, 6 and 7; vectors in 14.1, 14.8 and 14.9.
@@ -8,23 +8,22 @@ use anyhow::Result;
 use crate::error::bad_step;
 use crate::wire::{Cqe, Data, Datagram, Hex, SendOp, SendRequest, Service, Sge};
 
-/// Bytes of the unit positions and sizes are counted in.
+/// Unit of WQE positions and sizes, in bytes.
 pub(crate) const UNIT: usize = 16;
-/// Bytes of a completion queue entry.
+/// Size of a CQE in bytes.
 pub(crate) const CQE: usize = 32;
-/// Offset of the byte that says who owns a completion queue entry.
+/// Offset of the owner byte in a CQE.
 pub(crate) const CQE_OWNER: usize = 0x1f;
-/// Owner byte of an entry the device may write.
+/// Owner byte of a CQE that the device may write.
 pub(crate) const OWNED_BY_DEVICE: u8 = 0x80;
 
-/// Largest send WQE: the size field of a link has 6 bits.
+/// Largest send WQE in units: the size field of a link has 6 bits.
 const MAX_UNITS: usize = 63;
-/// lkey of the kernel driver's terminator.
+/// lkey of the terminator in the kernel driver's format.
 const INVALID_LKEY: u32 = 0x100;
-/// First word of a posted receive slot of the user library's kind: V.
+/// The V bit in the first word of a posted receive slot, in the user library's format.
 pub(crate) const VALID: u32 = 1 << 5;
 
-/// A send WQE.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct SendWqe {
     bytes: Vec<u8>,
@@ -33,7 +32,7 @@ pub(crate) struct SendWqe {
 }
 
 impl SendWqe {
-    /// Lays a request out.
+    /// Builds the WQE of a request.
     pub(crate) fn new(service: Service, request: &SendRequest) -> Result<Self> {
         const SIGNALLED: u32 = 1 << 3;
         let opcode = opcode(request.op);
@@ -79,17 +78,18 @@ impl SendWqe {
         Ok(Self { bytes, opcode, fence: request.fence })
     }
 
-    /// The bytes to write, without a link to the next.
+    /// Returns the bytes of the WQE without a link to the next.
     pub(crate) fn bytes(&self) -> &[u8] {
         &self.bytes
     }
 
-    /// Gives it another immediate.
+    /// Replaces the immediate data.
     pub(crate) fn set_imm(&mut self, imm: [u8; 4]) {
         self.bytes[0x0c..0x10].copy_from_slice(&imm);
     }
 
-    /// The first bytes of the WQE before this one, which lies `position` units from the start of the queue.
+    /// Returns the first bytes of the preceding WQE, which link to this one at `position` units from the start of the
+    /// queue.
     pub(crate) fn link(&self, position: u32) -> [u8; 8] {
         const DBD: u32 = 1 << 7;
         let mut link = [0; 8];
@@ -98,8 +98,8 @@ impl SendWqe {
         link
     }
 
-    /// Words 0 and 1 of the doorbell that starts a chain with this WQE. `head` counts units and never wraps at the end
-    /// of the queue.
+    /// Returns words 0 and 1 of the doorbell for a chain that starts with this WQE. `head` counts units and does not
+    /// wrap at the end of the queue.
     pub(crate) fn doorbell(&self, qpn: u32, head: u32) -> (u32, u32) {
         let word0 = head << 8 | u32::from(self.fence) << 5 | u32::from(self.opcode);
         let word1 = qpn << 8 | u32::from(self.units());
@@ -111,7 +111,7 @@ impl SendWqe {
     }
 }
 
-/// The opcode field of an operation.
+/// Returns the opcode field of an operation.
 pub(crate) const fn opcode(op: SendOp) -> u8 {
     match op {
         SendOp::Send => 0x0a,
@@ -125,17 +125,17 @@ pub(crate) const fn opcode(op: SendOp) -> u8 {
     }
 }
 
-/// A receive WQE of the user library's kind: the bytes from +10h on. [`VALID`] posts it.
+/// Returns a receive WQE in the user library's format, from offset 10h on. [`VALID`] posts it.
 pub(crate) fn valid_receive(sges: &[Sge], slot: usize) -> Result<Vec<u8>> {
     receive_list(sges, slot, [0; UNIT])
 }
 
-/// A receive WQE of the kernel driver's kind: the bytes from +10h on. The links are those of [`kernel_slot`].
+/// Returns a receive WQE in the kernel driver's format, from offset 10h on. [`kernel_slot`] contains its link.
 pub(crate) fn terminated_receive(sges: &[Sge], slot: usize) -> Result<Vec<u8>> {
     receive_list(sges, slot, kernel_terminator())
 }
 
-/// A free receive slot of the kernel driver's kind: a link to the next slot, and only terminators.
+/// Returns a free receive slot in the kernel driver's format: a link to the next slot, then terminators.
 pub(crate) fn kernel_slot(next_offset: u32, slot: usize) -> Vec<u8> {
     let mut bytes = vec![0; UNIT];
     put32(&mut bytes, 0x00, next_offset);
@@ -173,7 +173,7 @@ fn push_sge(bytes: &mut Vec<u8>, sge: &Sge) {
 
 fn ud_unit(datagram: &Datagram) -> Result<[u8; 48]> {
     let path = &datagram.path;
-    // A LID or the two low bytes of a MAC, and the four high bytes.
+    // The first value is the LID or the low two bytes of the MAC; the second contains the high four bytes of the MAC.
     let address = |lid: Option<u16>, mac: Option<[u8; 6]>| match (lid, mac) {
         (Some(_), Some(_)) => Err(bad_step("a LID and a MAC share a field")),
         (lid, None) => Ok((lid.unwrap_or(0), 0)),
@@ -196,7 +196,6 @@ fn ud_unit(datagram: &Datagram) -> Result<[u8; 48]> {
     Ok(unit)
 }
 
-/// Reads a completion queue entry.
 pub(crate) fn parse_cqe(raw: &[u8; CQE]) -> Cqe {
     const SEND_ERROR: u8 = 0xff;
     const RECEIVE_ERROR: u8 = 0xfe;

@@ -1,4 +1,4 @@
-//! The memory lent to the device: mapped once, at bus addresses unlike its process addresses.
+//! The memory mapped for the device, once, at bus addresses that differ from its process addresses.
 
 use std::fs::File;
 use std::io;
@@ -13,16 +13,16 @@ use super::device::Device;
 use crate::alloc::Units;
 use crate::error::bad_step;
 
-/// Bytes of a page.
+/// Size of a page in bytes.
 pub(crate) const PAGE: usize = 4096;
 
-/// First bus address: above 4 GiB, so that truncated addresses show, and far from the interrupt window.
+/// First bus address. It is above 4 GiB, so that truncated addresses are detected, and far from the interrupt window.
 const IOVA: u64 = 0x1_4000_0000;
-/// The arena's alignment, in the process and on the bus.
+/// Alignment of the arena in the process and on the bus.
 const ALIGN: usize = 2 << 20;
 
-/// Memory shared with the device. The device may write any of it at any time, so there are no references into it:
-/// bytes are copied in and out, and the few words both sides poll are atomics.
+/// Memory shared with the device. The device may write any of it at any time, so no references into it exist. Data is
+/// copied, and words that both sides poll are accessed atomically.
 #[derive(Debug)]
 pub(crate) struct Arena {
     base: NonNull<u8>,
@@ -57,7 +57,7 @@ impl Arena {
         Ok(arena)
     }
 
-    /// An arena no device reaches.
+    /// Creates an arena that is not mapped for any device.
     #[cfg(test)]
     pub(crate) fn detached(len: usize) -> Self {
         let (base, _) = reserve(len, false, None).unwrap();
@@ -65,22 +65,22 @@ impl Arena {
         Self { base, len, pages, map_time: Duration::ZERO }
     }
 
-    /// What mapping took.
+    /// Time that the IOMMU mapping took.
     pub(crate) const fn map_time(&self) -> Duration {
         self.map_time
     }
 
-    /// Bytes.
     pub(crate) const fn len(&self) -> usize {
         self.len
     }
 
-    /// Bus address of the byte at `offset`.
+    /// Returns the bus address of the byte at `offset`.
     pub(crate) const fn iova(&self, offset: usize) -> u64 {
         IOVA + offset as u64
     }
 
-    /// Takes `count` consecutive pages whose first bus address is a multiple of `align` bytes; the offset of the first.
+    /// Allocates `count` consecutive pages whose first bus address is a multiple of `align` bytes. Returns the offset
+    /// of the first.
     pub(crate) fn alloc(&mut self, count: usize, align: usize) -> Result<usize> {
         ensure!(align <= ALIGN, bad_step(format!("the arena is not aligned to {align:#x} bytes")));
         let align = align.div_ceil(PAGE);
@@ -98,30 +98,30 @@ impl Arena {
         Ok(offset)
     }
 
-    /// Returns pages that [`Arena::alloc`] gave.
+    /// Frees pages that [`Arena::alloc`] returned.
     pub(crate) fn free(&mut self, offset: usize, count: usize) {
         let unit = |n| u32::try_from(n).expect("offsets come from alloc, whose units are 32 bits wide");
         self.pages.free(unit(offset / PAGE), unit(count));
     }
 
-    /// Returns all pages at once.
+    /// Frees all pages at once.
     pub(crate) fn free_all(&mut self) -> Result<()> {
         self.pages = Units::new(0..u32::try_from(self.len / PAGE)?);
         Ok(())
     }
 
-    /// Copies bytes out.
+    /// Copies bytes out of the arena.
     pub(crate) fn read(&self, offset: usize, into: &mut [u8]) {
         let from = self.at(offset, into.len());
-        // SAFETY: the source is inside the mapping, the destination is a slice of ours outside it. The device may be
-        // writing meanwhile; what is copied is then old or new bytes, and nothing relies on which.
+        // SAFETY: the source is inside the mapping, and the destination is a slice outside it. If the device writes
+        // concurrently, old or new bytes are copied, and no code depends on which.
         unsafe { std::ptr::copy_nonoverlapping(from, into.as_mut_ptr(), into.len()) };
     }
 
-    /// Copies bytes in.
+    /// Copies bytes into the arena.
     pub(crate) fn write(&self, offset: usize, bytes: &[u8]) {
         let to = self.at(offset, bytes.len());
-        // SAFETY: as in `read`, with the directions exchanged.
+        // SAFETY: as in `read`, with the directions swapped.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) };
     }
 
@@ -132,24 +132,24 @@ impl Arena {
         unsafe { to.write_bytes(value, len) };
     }
 
-    /// Stores a little-endian word after everything written before it: the device that sees it sees the rest.
+    /// Stores a little-endian word with release ordering. A device that sees it also sees all earlier writes.
     pub(crate) fn publish_word(&self, offset: usize, value: u32) {
         assert!(offset.is_multiple_of(4), "word at {offset:#x} is not aligned");
         let at = self.at(offset, 4).cast::<u32>();
         // SAFETY: aligned, inside the mapping, and accessed by this process only through atomics or copies.
         unsafe { AtomicU32::from_ptr(at) }.store(value.to_le(), Ordering::Release);
-        // The doorbell that follows is a store too, but to uncached memory: order it as a driver does.
+        // The following doorbell is a store to uncached memory. Order it as a driver does.
         fence(Ordering::SeqCst);
     }
 
-    /// Reads the byte that hands something over; what the device wrote before it is visible afterwards.
+    /// Reads an owner byte with acquire ordering. The device's earlier writes are then visible.
     pub(crate) fn observe_byte(&self, offset: usize) -> u8 {
         let at = self.at(offset, 1);
         // SAFETY: inside the mapping; bytes are always aligned.
         unsafe { AtomicU8::from_ptr(at) }.load(Ordering::Acquire)
     }
 
-    /// Hands something back to the device after everything read before.
+    /// Stores an owner byte with release ordering, after all earlier reads.
     pub(crate) fn publish_byte(&self, offset: usize, value: u8) {
         let at = self.at(offset, 1);
         // SAFETY: inside the mapping; bytes are always aligned.
@@ -171,7 +171,7 @@ impl Drop for Arena {
     }
 }
 
-/// A file without a name whose content is memory.
+/// Creates an anonymous memory file.
 fn memory_file(len: usize) -> io::Result<File> {
     // SAFETY: the name is a C string; the result is checked and then owned by the file alone.
     let file = unsafe {
@@ -185,16 +185,16 @@ fn memory_file(len: usize) -> io::Result<File> {
     Ok(file)
 }
 
-/// Memory of `len` bytes at a multiple of [`ALIGN`], anonymous or from a file that is longer by [`ALIGN`]; and how many
-/// bytes of the file lie before it.
+/// Reserves `len` bytes of memory aligned to [`ALIGN`], anonymous or from a file that is longer by [`ALIGN`]. Also
+/// returns the offset in the file.
 fn reserve(len: usize, huge_pages: bool, file: Option<&File>) -> io::Result<(NonNull<u8>, usize)> {
     let advice = if huge_pages { libc::MADV_HUGEPAGE } else { libc::MADV_NOHUGEPAGE };
     let (sharing, fd) = match file {
         Some(file) => (libc::MAP_SHARED, file.as_raw_fd()),
         None => (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1),
     };
-    // SAFETY: a new mapping touches no memory of ours. The parts unmapped lie inside it, and only the aligned
-    // part is kept.
+    // SAFETY: a new mapping affects no existing memory. The unmapped parts are inside it, and only the aligned part is
+    // kept.
     unsafe {
         let raw =
             libc::mmap(std::ptr::null_mut(), len + ALIGN, libc::PROT_READ | libc::PROT_WRITE, sharing, fd, 0);
@@ -209,7 +209,7 @@ fn reserve(len: usize, huge_pages: bool, file: Option<&File>) -> io::Result<(Non
         if skip < ALIGN {
             libc::munmap(base.byte_add(len), ALIGN - skip);
         }
-        // A kernel without huge pages refuses the advice, which changes nothing but speed.
+        // Without huge page support the advice fails, which only affects speed.
         libc::madvise(base, len, advice);
         let base = NonNull::new(base.cast()).ok_or_else(|| io::Error::other("mapped at address zero"))?;
         Ok((base, skip))
@@ -221,7 +221,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bytes_written_are_read_back_and_fresh_pages_are_zero() {
+    fn fresh_pages_are_zero_and_writes_persist() {
         let mut arena = Arena::detached(ALIGN);
         let first = arena.alloc(2, PAGE).unwrap();
         arena.write(first + PAGE - 2, &[1, 2, 3, 4]);
@@ -236,7 +236,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "outside the arena")]
-    fn an_access_across_the_end_is_refused() {
+    fn access_past_end_is_rejected() {
         let arena = Arena::detached(ALIGN);
         arena.write(ALIGN - 1, &[0, 0]);
     }

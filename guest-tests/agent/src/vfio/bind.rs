@@ -1,4 +1,4 @@
-//! Gives a PCI function to vfio-pci through sysfs.
+//! Binds a PCI function to vfio-pci through sysfs.
 
 use std::fs;
 use std::path::Path;
@@ -11,7 +11,7 @@ use crate::wire::{Bound, DeviceSelector};
 
 const DRIVER: &str = "vfio-pci";
 
-/// The address of the function meant.
+/// Returns the address of the selected function.
 pub(crate) fn select(device: &DeviceSelector) -> Result<String> {
     match device {
         DeviceSelector::Address(address) => Ok(address.clone()),
@@ -24,7 +24,7 @@ pub(crate) fn select(device: &DeviceSelector) -> Result<String> {
     }
 }
 
-/// Takes the function from the driver it has, if any, and binds it to vfio-pci.
+/// Unbinds the function from its driver and binds it to vfio-pci.
 pub(crate) fn bind(device: &DeviceSelector) -> Result<Bound> {
     let address = select(device)?;
     let node = pci::node(&address);

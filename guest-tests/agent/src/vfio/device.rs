@@ -1,5 +1,5 @@
-//! An open PCI function, wherever it is: behind the kernel's vfio in a guest, or behind a vfio-user socket of a device
-//! process, with this program in the place of the VMM.
+//! An open PCI function: behind the vfio driver of the guest's kernel, or behind a vfio-user socket, where this program
+//! acts as the VMM.
 
 use std::fs::File;
 
@@ -13,30 +13,25 @@ use crate::error::bad_step;
 use crate::guest::pci::Msix;
 use crate::wire::{DeviceSelector, Mask};
 
-/// Regions used here.
+/// Regions that the agent uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Bar {
-    /// BAR0.
     Zero,
-    /// BAR2.
     Two,
-    /// Configuration space.
     Config,
 }
 
-/// One store into BAR2.
+/// The value of one store to BAR2.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Doorbell {
-    /// 32 bits.
     Word(u32),
-    /// 64 bits.
     Double(u64),
 }
 
-/// An open function that may master the bus.
+/// An open function with bus mastering enabled.
 #[derive(Debug)]
 pub(crate) enum Device {
-    /// Bound to vfio-pci.
+    /// Through the vfio-pci driver of the guest's kernel.
     Kernel(kernel::Function),
     /// Served over a Unix socket.
     #[cfg(feature = "vfio-user")]
@@ -44,7 +39,7 @@ pub(crate) enum Device {
 }
 
 impl Device {
-    /// Opens the function meant, and gives its address.
+    /// Opens the selected function and returns its address too.
     pub(crate) fn open(selector: &DeviceSelector) -> Result<(Self, String)> {
         match selector {
             #[cfg(feature = "vfio-user")]
@@ -58,7 +53,7 @@ impl Device {
         }
     }
 
-    /// Whether memory for the device must lie in a file that can be passed on.
+    /// Returns whether device memory must be backed by a file that can be shared.
     pub(super) const fn wants_file(&self) -> bool {
         match self {
             Self::Kernel(_) => false,
@@ -67,11 +62,12 @@ impl Device {
         }
     }
 
-    /// Lets the device reach `len` bytes, which are at `vaddr` here and at `file`'s offset, from bus address `iova`.
+    /// Maps `len` bytes for the device at bus address `iova`. They are at `vaddr` in this process and at the given
+    /// offset of the file.
     pub(super) fn map_dma(&self, vaddr: u64, file: Option<(&File, u64)>, iova: u64, len: u64) -> Result<()> {
         match self {
             Self::Kernel(function) => {
-                // The kernel pins pages wherever they are.
+                // The kernel pins the pages, so that no file is needed.
                 let _ = file;
                 function.map_dma(vaddr, iova, len)
             }
@@ -80,7 +76,7 @@ impl Device {
         }
     }
 
-    /// Resets the function and lets it master the bus again. Memory stays mapped for it.
+    /// Resets the function and enables bus mastering again. Memory stays mapped.
     pub(crate) fn reset(&self) -> Result<()> {
         match self {
             Self::Kernel(_) => Err(bad_step("a function in a guest is reset by its VMM")),
@@ -89,7 +85,7 @@ impl Device {
         }
     }
 
-    /// Bytes of a region.
+    /// Returns the size of a region in bytes.
     pub(crate) const fn size(&self, bar: Bar) -> u64 {
         match self {
             Self::Kernel(function) => function.size(bar),
@@ -116,7 +112,7 @@ impl Device {
         }
     }
 
-    /// Stores a little-endian 32-bit or 64-bit number into BAR2, through a mapping where there is one.
+    /// Stores a little-endian 32-bit or 64-bit number to BAR2, through a mapping if possible.
     pub(crate) fn ring(&self, offset: u64, value: Doorbell) -> Result<()> {
         match self {
             Self::Kernel(function) => function.ring(offset, value),
@@ -128,7 +124,7 @@ impl Device {
         }
     }
 
-    /// Enables MSI-X: vector v is counted by `signals[v]`.
+    /// Enables MSI-X. `signals[v]` counts interrupts of vector v.
     pub(crate) fn enable_interrupts(&self, signals: &[Signal]) -> Result<()> {
         match self {
             Self::Kernel(function) => function.enable_interrupts(signals),
@@ -137,7 +133,6 @@ impl Device {
         }
     }
 
-    /// Disables MSI-X.
     pub(crate) fn disable_interrupts(&self) -> Result<()> {
         match self {
             Self::Kernel(function) => function.disable_interrupts(),
@@ -146,7 +141,7 @@ impl Device {
         }
     }
 
-    /// Holds interrupts back or lets them go.
+    /// Masks or unmasks interrupts.
     pub(crate) fn mask_interrupts(&self, mask: Mask, masked: bool) -> Result<()> {
         match self {
             Self::Kernel(function) => function.mask_interrupts(mask, masked),
@@ -155,7 +150,7 @@ impl Device {
         }
     }
 
-    /// The pending bits of the first 64 vectors.
+    /// Returns the pending bits of the first 64 vectors.
     pub(crate) fn pending_interrupts(&self) -> Result<u64> {
         let mut bits = [0; 8];
         self.read(Bar::Zero, self.msix()?.pending, &mut bits)?;

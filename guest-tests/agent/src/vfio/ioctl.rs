@@ -1,10 +1,10 @@
-//! The few vfio ioctls used here: argument layouts and request numbers of `linux/vfio.h`.
+//! The vfio ioctls that the agent uses: argument layouts and request numbers of `linux/vfio.h`.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 const fn request(number: u64) -> u64 {
-    // _IO(';', 100 + n): no direction and no size in the request number.
+    // _IO(';', 100 + n), without direction and size.
     (b';' as u64) << 8 | (100 + number)
 }
 
@@ -48,40 +48,39 @@ struct DmaMap {
     size: u64,
 }
 
-/// SET_IRQS as numbers: what is done to which vectors.
+/// Constants of the VFIO_DEVICE_SET_IRQS argument.
 pub(super) mod irqs {
     /// Index of the MSI-X vectors.
     pub(in super::super) const MSIX: u32 = 2;
-    /// No data: the action is for all vectors of the range. With TRIGGER and none of them, interrupts are disabled.
+    /// No data: the action applies to all vectors of the range. With TRIGGER and no vectors, it disables interrupts.
     pub(in super::super) const NONE: u32 = 1;
     /// An eventfd for each vector.
     pub(in super::super) const EVENTFD: u32 = 1 << 2;
-    /// Hold back.
+    /// VFIO_IRQ_SET_ACTION_MASK: interrupts stay pending.
     pub(in super::super) const MASK: u32 = 1 << 3;
-    /// Let go.
+    /// VFIO_IRQ_SET_ACTION_UNMASK: pending interrupts are delivered.
     pub(in super::super) const UNMASK: u32 = 1 << 4;
-    /// Interrupt, or with eventfds: tell them of interrupts.
+    /// Triggers interrupts. With eventfds, connects them to the vectors.
     pub(in super::super) const TRIGGER: u32 = 1 << 5;
 }
 
-/// `argsz` of an argument structure.
+/// Returns the `argsz` of an argument structure.
 #[expect(clippy::cast_possible_truncation, reason = "these structures have less than a hundred bytes")]
 const fn argsz<T>() -> u32 {
     size_of::<T>() as u32
 }
 
-/// Where a region is in the device's file.
+/// Location of a region in the device's file.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RegionInfo {
-    /// Bytes.
     pub(super) size: u64,
     /// Offset of its first byte in the device's file.
     pub(super) offset: u64,
-    /// May be mapped.
+    /// The region supports mmap(2).
     pub(super) mappable: bool,
 }
 
-/// Is this the interface version these layouts belong to, with type1v2?
+/// Checks that the kernel has this version of the interface, with type1v2.
 pub(super) fn check_container(container: BorrowedFd<'_>) -> io::Result<()> {
     if call(container, GET_API_VERSION, 0)? != 0 {
         return Err(io::Error::other("unsupported vfio API version"));
@@ -92,14 +91,14 @@ pub(super) fn check_container(container: BorrowedFd<'_>) -> io::Result<()> {
     Ok(())
 }
 
-/// Can the group be used, with every function of it bound to vfio?
+/// Checks that every function of the group is bound to vfio, so that the group can be used.
 pub(super) fn group_is_viable(group: BorrowedFd<'_>) -> io::Result<bool> {
     let mut status = GroupStatus { argsz: argsz::<GroupStatus>(), flags: 0 };
     call(group, GROUP_GET_STATUS, (&raw mut status).addr() as u64)?;
     Ok(status.flags & 1 != 0)
 }
 
-/// Puts the group into the container and chooses the container's IOMMU interface.
+/// Adds the group to the container and selects the IOMMU interface.
 pub(super) fn attach(group: BorrowedFd<'_>, container: BorrowedFd<'_>) -> io::Result<()> {
     let fd = container.as_raw_fd();
     call(group, GROUP_SET_CONTAINER, (&raw const fd).addr() as u64)?;
@@ -111,18 +110,18 @@ pub(super) fn attach(group: BorrowedFd<'_>, container: BorrowedFd<'_>) -> io::Re
 pub(super) fn device_fd(group: BorrowedFd<'_>, address: &str) -> io::Result<OwnedFd> {
     let name = std::ffi::CString::new(address)?;
     let fd = call(group, GROUP_GET_DEVICE_FD, name.as_ptr().addr() as u64)?;
-    // SAFETY: the kernel has just created this descriptor for us; nobody else owns it.
+    // SAFETY: the kernel has just created this descriptor, and no other code owns it.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// Asks for one region of the function.
+/// Queries one region of the function.
 pub(super) fn region_info(device: BorrowedFd<'_>, index: u32) -> io::Result<RegionInfo> {
     let mut info = RawRegionInfo { argsz: argsz::<RawRegionInfo>(), index, ..RawRegionInfo::default() };
     call(device, DEVICE_GET_REGION_INFO, (&raw mut info).addr() as u64)?;
     Ok(RegionInfo { size: info.size, offset: info.offset, mappable: info.flags & 4 != 0 })
 }
 
-/// Does `flags` to the MSI-X vectors from `start` on, `count` of them, which with [`irqs::EVENTFD`] get these eventfds.
+/// Applies `flags` to `count` MSI-X vectors from `start` on. With [`irqs::EVENTFD`], connects them to these eventfds.
 pub(super) fn set_irqs(
     device: BorrowedFd<'_>,
     flags: u32,
@@ -139,7 +138,7 @@ pub(super) fn set_irqs(
     Ok(())
 }
 
-/// Lets the device reach `size` bytes from process address `vaddr` on at bus address `iova`, both ways.
+/// Maps `size` bytes at process address `vaddr` for the device at bus address `iova`, for reads and writes.
 pub(super) fn map_dma(container: BorrowedFd<'_>, vaddr: u64, iova: u64, size: u64) -> io::Result<()> {
     let map = DmaMap { argsz: argsz::<DmaMap>(), flags: 3, vaddr, iova, size };
     call(container, IOMMU_MAP_DMA, (&raw const map).addr() as u64)?;
@@ -147,8 +146,8 @@ pub(super) fn map_dma(container: BorrowedFd<'_>, vaddr: u64, iova: u64, size: u6
 }
 
 fn call(fd: BorrowedFd<'_>, request: u64, argument: u64) -> io::Result<i32> {
-    // SAFETY: every caller passes a request of this file with the argument its layout above describes: a plain
-    // number, or the address of a live value of that layout, which the kernel reads or writes only during the call.
+    // SAFETY: every caller passes a request of this file with the argument of its layout above: a number, or the
+    // address of a live value, which the kernel accesses only during the call.
     let result = unsafe { libc::ioctl(fd.as_raw_fd(), request, argument) };
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
 }

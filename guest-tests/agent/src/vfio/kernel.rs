@@ -1,4 +1,4 @@
-//! A PCI function opened through the kernel's vfio: registers by read and write, doorbells by mapping.
+//! A PCI function behind the vfio driver of the kernel: registers by read and write, doorbells by mmap.
 
 use std::fs::File;
 use std::io;
@@ -29,14 +29,14 @@ pub(crate) struct Function {
     regions: [RegionInfo; 3],
     doorbells: Option<Mapping>,
     container: OwnedFd,
-    /// Configuration space behind the back of vfio-pci, which shows MSI-X but does not let it be changed.
+    /// The configuration space in sysfs. vfio-pci shows the MSI-X capability but rejects changes to it.
     config: PathBuf,
-    // The group must stay open as long as the device is.
+    // The group must stay open as long as the device.
     _group: File,
 }
 
 impl Function {
-    /// Opens the function, which must be bound to vfio-pci, and lets it master the bus.
+    /// Opens the function, which must be bound to vfio-pci, and enables bus mastering.
     pub(super) fn open(address: &str) -> Result<Self> {
         let group_number = pci::iommu_group(&pci::node(address))
             .with_context(|| format!("{address} is not in an IOMMU group"))?;
@@ -75,12 +75,12 @@ impl Function {
         Ok(device)
     }
 
-    /// Lets the device reach `len` bytes at `vaddr` through bus addresses from `iova`.
+    /// Maps `len` bytes at `vaddr` for the device at bus addresses from `iova` on.
     pub(super) fn map_dma(&self, vaddr: u64, iova: u64, len: u64) -> Result<()> {
         Ok(ioctl::map_dma(self.container.as_fd(), vaddr, iova, len)?)
     }
 
-    /// Bytes of a region.
+    /// Returns the size of a region in bytes.
     pub(super) const fn size(&self, bar: Bar) -> u64 {
         self.region(bar).size
     }
@@ -97,7 +97,7 @@ impl Function {
         self.file.write_all_at(bytes, at).with_context(|| format!("cannot write {bar:?}+{offset:#x}"))
     }
 
-    /// Stores a little-endian 32-bit or 64-bit number into BAR2, through the mapping where there is one.
+    /// Stores a little-endian 32-bit or 64-bit number to BAR2, through a mapping if possible.
     pub(super) fn ring(&self, offset: u64, value: Doorbell) -> Result<()> {
         match (&self.doorbells, value) {
             (Some(mapping), value) => mapping.store(offset, value),
@@ -114,14 +114,13 @@ impl Function {
             .with_context(|| format!("cannot enable {count} vectors"))
     }
 
-    /// Disables MSI-X.
     pub(super) fn disable_interrupts(&self) -> Result<()> {
         ioctl::set_irqs(self.file.as_fd(), irqs::NONE | irqs::TRIGGER, 0, 0, &[])
             .context("cannot disable MSI-X")
     }
 
-    /// vfio-pci has no masks for MSI-X. The table is reached through a mapping of BAR0 (read and write leave it out),
-    /// the capability through sysfs.
+    /// vfio-pci cannot mask MSI-X vectors. The table is accessible only through a mapping of BAR0, the capability only
+    /// through sysfs.
     pub(super) fn mask_interrupts(&self, mask: Mask, masked: bool) -> Result<()> {
         let msix = self.msix()?;
         match mask {
@@ -145,7 +144,6 @@ impl Function {
         }
     }
 
-    /// The MSI-X capability.
     pub(super) fn msix(&self) -> Result<Msix> {
         let mut config = [0; 256];
         self.read(Bar::Config, 0, &mut config)?;
@@ -175,15 +173,15 @@ struct Mapping {
     len: usize,
 }
 
-// SAFETY: the mapping is device memory that any thread may store to; stores go through `&self` as single volatile
-// accesses and nothing is ever read.
+// SAFETY: the mapping is device memory, to which any thread may store. All accesses are single volatile stores.
 unsafe impl Send for Mapping {}
 
 impl Mapping {
     fn new(device: BorrowedFd<'_>, region: RegionInfo) -> Result<Self> {
         let len = usize::try_from(region.size)?;
         let offset = libc::off_t::try_from(region.offset)?;
-        // SAFETY: a new mapping at an address of the kernel's choice touches no memory of ours; the result is checked.
+        // SAFETY: a new mapping at an address that the kernel chooses affects no existing memory. The result is
+        // checked.
         let base = unsafe {
             libc::mmap(
                 std::ptr::null_mut(),
@@ -210,7 +208,7 @@ impl Mapping {
         if !offset.is_multiple_of(width) || self.len.checked_sub(width).is_none_or(|last| offset > last) {
             bail!("no aligned {width}-byte store at {offset:#x} of BAR2");
         }
-        // SAFETY: the store is aligned and inside the mapping, as just checked; the mapping is page aligned.
+        // SAFETY: the store is aligned and inside the page-aligned mapping, as checked above.
         unsafe {
             let at = self.base.as_ptr().add(offset);
             match value {

@@ -1,7 +1,7 @@
-//! A PCI function through the kernel's vfio: its registers, and memory it may reach.
+//! A PCI function through the vfio driver of the kernel: its registers, and the memory that it can access.
 //!
-//! [`bind()`] gives a function to vfio-pci, [`Device`] opens it with the group and type1v2 interfaces (or, without
-//! a guest, over a vfio-user socket), [`Arena`] is the one piece of memory mapped for its DMA.
+//! [`bind()`] binds a function to vfio-pci. [`Device`] opens it with the group and type1v2 interfaces or, without a
+//! guest, over a vfio-user socket. [`Arena`] is the memory mapped for its DMA.
 
 mod arena;
 mod bind;

@@ -1,4 +1,4 @@
-//! Counters of interrupts: eventfds.
+//! Interrupt counters, which are eventfds.
 
 use std::fs::File;
 use std::io::{self, Read as _};
@@ -10,9 +10,9 @@ use std::time::Duration;
 pub(crate) struct Signal(File);
 
 impl Signal {
-    /// A counter at zero.
+    /// Creates a counter at zero.
     pub(crate) fn new() -> io::Result<Self> {
-        // SAFETY: the call takes no memory; its result is checked and then owned by the file alone.
+        // SAFETY: the call accesses no memory. Its result is checked, and only the file owns it.
         let file = unsafe {
             let fd = libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK);
             if fd < 0 {
@@ -23,11 +23,11 @@ impl Signal {
         Ok(Self(file))
     }
 
-    /// Waits until there was an interrupt; how many there were since this was called last, 0 when time ran out.
+    /// Waits for an interrupt. Returns the number of interrupts since the last call, or 0 after the time limit.
     pub(crate) fn wait(&self, patience: Duration) -> io::Result<u64> {
         let mut wanted = libc::pollfd { fd: self.0.as_raw_fd(), events: libc::POLLIN, revents: 0 };
         let timeout = libc::c_int::try_from(patience.as_millis()).unwrap_or(libc::c_int::MAX);
-        // SAFETY: the array of one element lives through the call.
+        // SAFETY: the array of one element outlives the call.
         if unsafe { libc::poll(&raw mut wanted, 1, timeout) } < 0 {
             return Err(io::Error::last_os_error());
         }
@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn interrupts_are_counted_until_they_are_asked_for() {
+    fn interrupts_accumulate_until_taken() {
         let signal = Signal::new().unwrap();
         assert_eq!(signal.wait(Duration::ZERO).unwrap(), 0);
         for _ in 0..3 {

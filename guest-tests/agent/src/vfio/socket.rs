@@ -1,4 +1,4 @@
-//! A PCI function served over a vfio-user socket: this program plays the VMM.
+//! A PCI function behind a vfio-user socket. This program acts as the VMM.
 
 use std::fs::File;
 use std::os::fd::{AsFd as _, AsRawFd as _, RawFd};
@@ -15,11 +15,11 @@ use crate::error::bad_step;
 use crate::guest::pci::Msix;
 use crate::wire::Mask;
 
-/// Command register in config space, and its bits for memory space and bus master.
+/// The command register in configuration space, with its bits for memory space and bus mastering.
 const COMMAND: u64 = 4;
 const MEMORY_AND_MASTER: [u8; 2] = [6, 0];
 
-/// See the module.
+/// A PCI function behind a vfio-user socket.
 pub(crate) struct Function {
     client: Mutex<Client>,
     sizes: [u64; 3],
@@ -32,7 +32,7 @@ impl std::fmt::Debug for Function {
 }
 
 impl Function {
-    /// Connects and lets the function master the bus.
+    /// Connects and enables bus mastering.
     pub(super) fn open(path: &Path) -> Result<Self> {
         let client = Client::new(path).with_context(|| format!("cannot connect to {}", path.display()))?;
         let size = |bar| client.region(number(bar)).map_or(0, |region| region.size);
@@ -42,7 +42,7 @@ impl Function {
         Ok(function)
     }
 
-    /// Resets the function and lets it master the bus again.
+    /// Resets the function and enables bus mastering again.
     pub(super) fn reset(&self) -> Result<()> {
         self.client().reset()?;
         self.write(Bar::Config, COMMAND, &MEMORY_AND_MASTER)
@@ -71,10 +71,10 @@ impl Function {
         Ok(self.client().region_write(number(bar), offset, bytes)?)
     }
 
-    /// Does what a VMM and the guest's kernel do together: eventfds, entries unmasked, MSI-X enabled.
+    /// Enables interrupts as VMM and guest kernel do together: connects eventfds, unmasks table entries, enables MSI-X.
     pub(super) fn enable_interrupts(&self, signals: &[Signal]) -> Result<()> {
         for (vector, signal) in (0..).zip(signals) {
-            // One at a time: every server takes a message with one descriptor.
+            // One vector at a time, because every server accepts a message with one descriptor.
             self.set_irqs(irqs::EVENTFD | irqs::TRIGGER, vector, 1, &[signal.as_fd().as_raw_fd()])?;
             self.mask_interrupts(Mask::Entry(vector), false)?;
         }
@@ -100,7 +100,6 @@ impl Function {
         }
     }
 
-    /// The MSI-X capability.
     pub(super) fn msix(&self) -> Result<Msix> {
         let mut config = [0; 256];
         self.read(Bar::Config, 0, &mut config)?;
@@ -127,7 +126,7 @@ impl Function {
         Ok(())
     }
 
-    /// A panic while the lock is held leaves the stream out of step, which the next call reports.
+    /// After a panic with the lock held, the stream is out of step, and the next call fails.
     fn client(&self) -> MutexGuard<'_, Client> {
         self.client.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -1,28 +1,28 @@
-//! Steps about event queues and interrupts.
+//! Steps for event queues and interrupts.
 
 use serde::{Deserialize, Serialize};
 
 use super::Hex;
 
-/// Names an event queue of the agent.
+/// Identifies an event queue of the agent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct EqId(pub u32);
 
-/// Create an event queue: its buffer's region, then SW2HW_EQ. It takes no asynchronous events until [`MapEq`].
+/// Creates an event queue with SW2HW_EQ after its buffer was registered. It receives no asynchronous events before
+/// [`MapEq`].
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 #[serde(default)]
 pub struct CreateEq {
-    /// log2 of the number of entries.
+    /// Binary logarithm of the number of entries.
     pub log_entries: u8,
     /// Protection domain of the buffer.
     pub pd: u32,
-    /// Protection domain the buffer is registered in, when it is another: the device cannot write entries then.
+    /// Protection domain of the buffer's region, if it differs. The device then cannot write entries.
     pub buffer_pd: Option<u32>,
-    /// MSI-X vector.
     pub vector: u16,
-    /// Interrupt at events from the start.
+    /// Whether the queue is armed after creation.
     pub armed: bool,
-    /// Give all entries to the device before the queue is created, as software that wants overruns noticed does.
+    /// Whether all entries are given to the device before the queue is created, so that overruns are detected.
     pub prepared: bool,
 }
 
@@ -32,131 +32,117 @@ impl Default for CreateEq {
     }
 }
 
-/// Answer of [`CreateEq`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EqInfo {
-    /// Name for later steps.
+    /// Identifier for later steps.
     pub id: EqId,
-    /// Number.
     pub eqn: u32,
     /// lkey of the buffer.
     pub lkey: u32,
 }
 
-/// HW2SW_EQ, and free the buffer.
+/// Destroys an event queue with HW2SW_EQ and frees its buffer.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct DestroyEq {
-    /// Queue.
     pub eq: EqId,
 }
 
-/// MAP_EQ.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct MapEq {
-    /// Queue.
     pub eq: EqId,
-    /// Bit t: events of type t.
+    /// Bit t selects events of type t.
     pub events: u64,
-    /// Take these events from the queue instead of adding them.
+    /// Whether the events are removed from the queue instead of added.
     #[serde(default)]
     pub remove: bool,
 }
 
-/// Store an event queue's number into the ARM_EQ register.
+/// Arms an event queue: writes its number to the ARM_EQ register.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct ArmEq {
-    /// Queue.
     pub eq: EqId,
 }
 
-/// Wait for events, and give their entries back to the device.
+/// Waits for events, and returns their entries to the device.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct PollEq {
-    /// Queue.
     pub eq: EqId,
-    /// Return when there are so many.
+    /// Number of events to wait for.
     pub count: u32,
-    /// Return what there is after so long.
+    /// Time limit, after which the events so far are returned.
     pub timeout_ms: u32,
 }
 
-/// Answer of [`PollEq`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Events {
-    /// In the order the device wrote them; fewer than asked for when time ran out.
+    /// Events in the order in which the device wrote them. Fewer than requested after the time limit.
     pub eqes: Vec<Eqe>,
 }
 
 /// An event queue entry.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Eqe {
-    /// Type.
+    /// Type field of the EQE.
     pub event: u8,
-    /// Subtype.
+    /// Subtype field of the EQE.
     pub subtype: u8,
-    /// What it is about: the number of a queue or a port, or the token of a command.
+    /// Number of the affected queue or port, or token of a command.
     pub number: u32,
-    /// Details.
     pub detail: u32,
-    /// out_param of a command.
+    /// out_param of a completed command.
     pub param: u64,
-    /// All 32 bytes.
+    /// All 32 bytes of the EQE.
     pub raw: Hex,
 }
 
-/// Give each of the first `vectors` MSI-X vectors a counter of its interrupts, and enable MSI-X.
+/// Enables MSI-X, with an interrupt counter for each of the first `vectors` vectors.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct EnableInterrupts {
-    /// Vectors.
     pub vectors: u16,
 }
 
-/// Disable MSI-X.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub struct DisableInterrupts {}
 
-/// Wait until a vector has interrupted.
+/// Waits for an interrupt of a vector.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct WaitInterrupt {
-    /// Vector.
     pub vector: u16,
-    /// Give up after so long.
+    /// Time limit of the wait.
     pub timeout_ms: u32,
 }
 
-/// Answer of [`WaitInterrupt`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Interrupts {
-    /// Interrupts of the vector since it was asked for last; 0 when time ran out.
+    /// Number of interrupts since the last request; 0 after the time limit.
     pub count: u64,
 }
 
-/// Hold interrupts back, or let them go.
+/// Masks or unmasks interrupts.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct MaskInterrupts {
-    /// Where.
+    /// Which mask to change.
     pub mask: Mask,
-    /// Hold back.
+    /// Whether interrupts stay pending.
     pub masked: bool,
 }
 
-/// What can hold interrupts back.
+/// The masks that can keep interrupts pending.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Mask {
     /// Function Mask in the MSI-X capability.
     Function,
-    /// The mask bit of a vector's entry in the MSI-X table.
+    /// The mask bit in a vector's MSI-X table entry.
     Entry(u16),
-    /// The VMM's word for a vector. Only a function behind a socket has it: here this program is the VMM.
+    /// The mask of the VMM for a vector. Only available behind a socket, where this program is the VMM.
     Vmm(u16),
 }
 
-/// Read the pending bits of the first 64 vectors.
+/// Reads the pending bits of the first 64 vectors.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub struct PendingInterrupts {}
 
-/// Answer of [`PendingInterrupts`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PendingBits {
     /// Bit v: vector v is pending.

@@ -1,12 +1,14 @@
-//! What is said on a port that carries one command at a time: its start, its input and outputs as bytes, signals, its end.
+//! Frames on a port that carries one command at a time: start, input, outputs, signals and exit status.
 //!
-//! Beside the port of steps a guest may have ports named [`EXEC_PORT_PREFIX`] and a number. On each the host starts a
-//! command with [`ToGuest::Start`]; the guest answers [`ToHost::Started`] and later [`ToHost::Ended`], or
-//! [`ToHost::Failed`], and the port is free for the next. What the host sends for a command that has ended is passed over.
+//! Apart from the port for steps, a guest may have ports named [`EXEC_PORT_PREFIX`] and a number. On each port, the
+//! host starts a command with [`ToGuest::Start`]. The guest answers [`ToHost::Started`] and later [`ToHost::Ended`], or
+//! it answers [`ToHost::Failed`]. Then the port is free for the next command. Frames for a command that has ended are
+//! ignored.
 //!
-//! A frame is a byte that names its kind, the length of what follows as 32 bits in little-endian order, and so many bytes, at
-//! most [`MAX_PAYLOAD`]. Outputs wait in the guest until the host reads the port. Input would keep signals from coming
-//! through, so the host sends at most [`INPUT_WINDOW`] bytes more than the guest has said to have [`ToHost::Taken`].
+//! A frame consists of a byte for its kind, the payload length as a 32-bit little-endian number, and at most
+//! [`MAX_PAYLOAD`] bytes of payload. Outputs stay in the guest until the host reads the port. Unread input would delay
+//! signals, so the host sends at most [`INPUT_WINDOW`] bytes more than the guest has acknowledged with
+//! [`ToHost::Taken`].
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -16,73 +18,71 @@ use serde::{Deserialize, Serialize};
 
 use super::ExitStatus;
 
-/// How the names of such ports begin.
+/// Prefix of the names of exec ports.
 pub const EXEC_PORT_PREFIX: &str = "org.hcad.exec.";
-/// Bound: bytes of one frame behind its header. Both ends refuse more.
+/// Limit of a frame's payload in bytes. Both ends reject longer payloads.
 pub const MAX_PAYLOAD: usize = 64 << 10;
-/// Bound: bytes of input under way to a command that does not read.
+/// Limit of unacknowledged input in bytes, for a command that does not read.
 pub const INPUT_WINDOW: usize = 256 << 10;
-/// Bytes in front of each frame's payload.
+/// Length of a frame's header in bytes.
 pub const HEADER: usize = 5;
 
 /// A command to start.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Start {
-    /// The program, looked for in the usual folders, and its arguments.
+    /// The program, which is looked up in the search path, and its arguments.
     pub argv: Vec<String>,
-    /// Environment beside what every command has.
+    /// Environment variables in addition to the default ones.
     pub env: BTreeMap<String, String>,
-    /// Folder it starts in, instead of the home of root.
+    /// Working directory instead of root's home directory.
     pub folder: Option<String>,
-    /// It gets a terminal of this size; its outputs are one then.
+    /// Size of the terminal, if the command has one. Its outputs are then merged.
     pub terminal: Option<Size>,
 }
 
-/// Size of a terminal, in characters.
+/// Size of a terminal in characters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Size {
-    /// Lines.
     pub rows: u16,
     /// Characters of a line.
     pub columns: u16,
 }
 
-/// From the host.
+/// A frame from the host to the guest.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ToGuest {
-    /// Start this; nothing runs on the port.
+    /// Starts a command on an idle port.
     Start(Start),
-    /// Bytes for its input.
+    /// Input for the command.
     Input(Vec<u8>),
-    /// There is no more input.
+    /// The end of the input.
     InputEnd,
-    /// A signal for it and what it has started.
+    /// A signal for the command and its children.
     Signal(i32),
-    /// Its terminal has another size.
+    /// The terminal has a new size.
     Resize(Size),
-    /// Nobody waits for it any more: end it.
+    /// Ends the command, because no user waits for it any more.
     HangUp,
 }
 
-/// From the guest.
+/// A frame from the guest to the host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ToHost {
-    /// The command runs.
     Started,
-    /// It could not be started, for this reason.
+    /// The command could not be started, for this reason.
     Failed(String),
-    /// Bytes of its output, or of its terminal.
+    /// Bytes of standard output or of the terminal.
     Output(Vec<u8>),
-    /// Bytes of its other output.
+    /// Bytes of standard error.
     Errors(Vec<u8>),
-    /// So many bytes of input have gone to the command, or have been given up since it closed its input.
+    /// Acknowledges bytes of input. The command has received them, or they were discarded because it closed its input.
     Taken(u32),
-    /// It has ended, and all it printed was sent.
+    /// The command has ended, and all its output was sent.
     Ended(ExitStatus),
 }
 
-/// Why bytes are no frame.
+/// Reason why bytes are not a valid frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BadFrame(String);
 
@@ -102,16 +102,16 @@ impl From<BadFrame> for io::Error {
 
 /// Frames of one direction.
 pub trait Frame: Sized {
-    /// The byte that names its kind, and its payload.
+    /// Returns the kind and the payload.
     fn parts(&self) -> (u8, Vec<u8>);
 
-    /// The frame of this kind with this payload.
+    /// Creates a frame from its kind and payload.
     ///
     /// # Errors
-    /// There is no such frame.
+    /// The kind or the payload is invalid.
     fn of_parts(kind: u8, payload: Vec<u8>) -> Result<Self, BadFrame>;
 
-    /// The frame as bytes. Payloads of more than [`MAX_PAYLOAD`] bytes are the caller's mistake, which the other end refuses.
+    /// Returns the frame as bytes. The other end rejects payloads of more than [`MAX_PAYLOAD`] bytes.
     fn to_bytes(&self) -> Vec<u8> {
         let (kind, payload) = self.parts();
         let len = u32::try_from(payload.len()).unwrap_or(u32::MAX);
@@ -122,10 +122,10 @@ pub trait Frame: Sized {
         bytes
     }
 
-    /// Reads one frame; none at the end of the input.
+    /// Reads one frame, or `None` at the end of the input.
     ///
     /// # Errors
-    /// The input ends inside a frame or cannot be read, or what it holds is none.
+    /// The input ends inside a frame, cannot be read, or contains an invalid frame.
     fn read(input: &mut impl Read) -> io::Result<Option<Self>> {
         let mut header = [0; HEADER];
         if input.read(&mut header[..1])? == 0 {
@@ -139,10 +139,10 @@ pub trait Frame: Sized {
     }
 }
 
-/// Kind and length of the payload that follows a header.
+/// Returns kind and payload length from a header.
 ///
 /// # Errors
-/// It is longer than any may be.
+/// The length exceeds [`MAX_PAYLOAD`].
 pub fn parse_header(header: [u8; HEADER]) -> Result<(u8, usize), BadFrame> {
     let [kind, len @ ..] = header;
     let len = u32::from_le_bytes(len);
@@ -226,7 +226,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_frame_is_kind_length_and_payload() {
+    fn frame_is_kind_length_and_payload() {
         assert_eq!(ToGuest::Signal(15).to_bytes(), [4, 4, 0, 0, 0, 15, 0, 0, 0]);
         assert_eq!(
             ToGuest::Resize(Size { rows: 24, columns: 0x150 }).to_bytes(),
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn frames_are_read_one_after_the_other_to_the_end_of_the_input() {
+    fn frames_are_read_until_end_of_input() {
         let start = Start { argv: vec!["true".into()], folder: Some("/tmp".into()), ..Start::default() };
         let frames = [ToGuest::Start(start), ToGuest::Input(vec![0; 3]), ToGuest::InputEnd, ToGuest::HangUp];
         let bytes: Vec<u8> = frames.iter().flat_map(Frame::to_bytes).collect();
@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_frame_is_refused_before_its_payload_is_read() {
+    fn invalid_frame_is_rejected_before_payload() {
         let error = |bytes: &[u8]| ToHost::read(&mut &*bytes).unwrap_err().to_string();
         assert_eq!(error(&[3, 1, 0, 1, 0]), "frame of kind 3 has an invalid length of 65537 bytes");
         assert_eq!(error(&[9, 0, 0, 0, 0]), "frame 9 to the host with 0 bytes");

@@ -1,59 +1,54 @@
-//! Steps about the content of files, which programs of the guest may have mapped.
+//! Steps for the content of files, which programs of the guest may have mapped.
 
 use serde::{Deserialize, Serialize};
 
-/// Write part of the stream of a seed ([`crate::pattern`]) into part of a file.
+/// Writes part of a pattern stream ([`crate::pattern`]) to part of a file.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct FillFile {
-    /// The file, which must be there.
+    /// The file, which must exist.
     pub path: String,
-    /// First byte of the part.
+    /// Offset of the part in the file.
     pub off: u64,
-    /// Bytes.
     pub len: u64,
-    /// Seed.
+    /// Seed of the pattern.
     pub seed: u64,
-    /// Byte of the stream the part starts with.
+    /// Position in the stream at which the part starts.
     pub position: u64,
 }
 
-/// Bytes of a file.
+/// Reads bytes from a file.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct PeekFile {
-    /// The file.
     pub path: String,
-    /// First byte.
+    /// Offset of the first byte.
     pub off: u64,
-    /// Bytes, at most 65536.
+    /// Number of bytes, at most 65536.
     pub len: u32,
 }
 
-/// Does part of a file hold part of the stream of a seed? The answer is [`super::Verified`].
+/// Compares part of a file with part of a pattern stream. The answer is [`super::Verified`].
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct VerifyFile {
-    /// The file.
     pub path: String,
-    /// First byte of the part.
+    /// Offset of the part in the file.
     pub off: u64,
-    /// Bytes.
     pub len: u64,
-    /// Seed.
+    /// Seed of the pattern.
     pub seed: u64,
-    /// Byte of the stream the part starts with.
+    /// Position in the stream at which the part starts.
     pub position: u64,
 }
 
-/// Wait until one of some files holds one of some texts: the kernel tells most of what it knows that way.
+/// Waits until one of the files contains one of the texts. Many states of the kernel are visible only in files.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct AwaitText {
-    /// The files. One that cannot be read holds nothing.
+    /// Files to read. Unreadable files count as empty.
     pub paths: Vec<String>,
-    /// The texts.
     pub texts: Vec<String>,
-    /// After so long the step fails with what the files hold.
+    /// Time limit, after which the step fails with the content of the files.
     pub timeout_ms: u32,
 }

@@ -1,182 +1,157 @@
-//! Steps about the guest itself: its kernel, its PCI devices, its end.
+//! Steps for the guest itself: its kernel, its PCI devices and its shutdown.
 
 use serde::{Deserialize, Serialize};
 
-/// The answer of steps that have nothing to say but success.
+/// Answer of steps that return no data.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Done {}
 
-/// Is the agent there?
+/// Checks that the agent responds.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub struct Ping {}
 
-/// Answer of [`Ping`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Pong {
-    /// Time since the guest started, milliseconds.
+    /// Time since the guest booted, in milliseconds.
     pub uptime_ms: u64,
 }
 
-/// What is this guest, and what does its kernel think of its PCI devices?
+/// Describes the guest and its PCI devices.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub struct Info {}
 
-/// Answer of [`Info`].
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct GuestInfo {
     /// Kernel release, as `uname -r` prints it.
     pub kernel: String,
-    /// Kernel command line.
     pub cmdline: String,
-    /// Every PCI function, in address order.
+    /// All PCI functions, in order of their addresses.
     pub devices: Vec<DeviceInfo>,
-    /// Kernel messages of level warning and worse.
+    /// Kernel messages of level warning or more severe.
     pub warnings: Vec<String>,
 }
 
-/// One PCI function as sysfs shows it.
+/// A PCI function as sysfs describes it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeviceInfo {
-    /// Address, such as `0000:00:05.0`.
+    /// PCI address, such as `0000:00:05.0`.
     pub address: String,
-    /// Vendor id.
     pub vendor: u16,
-    /// Device id.
     pub device: u16,
-    /// Subsystem vendor id.
     pub subsystem_vendor: u16,
-    /// Subsystem id.
     pub subsystem_device: u16,
     /// Class code, 24 bits.
     pub class: u32,
-    /// Revision.
     pub revision: u8,
-    /// BARs in use.
     pub bars: Vec<BarInfo>,
-    /// MSI-X vectors the function offers, 0 without the capability.
+    /// Number of MSI-X vectors; 0 without the capability.
     pub msix_vectors: u32,
-    /// Driver bound, if any.
+    /// Name of the bound driver.
     pub driver: Option<String>,
-    /// IOMMU group, if any.
+    /// Number of the IOMMU group.
     pub iommu_group: Option<u32>,
 }
 
 /// One base address register.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BarInfo {
-    /// 0 to 5.
+    /// Number of the BAR, 0 to 5.
     pub index: u8,
-    /// Bus address.
     pub start: u64,
-    /// Bytes.
     pub size: u64,
-    /// Memory space that is 64 bits wide.
+    /// Whether the BAR is 64 bits wide.
     pub wide: bool,
-    /// Prefetchable.
     pub prefetchable: bool,
 }
 
-/// The kernel's messages.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub struct Dmesg {
-    /// Only messages of this level or worse (0 = emergency, 4 = warning, 7 = debug); all without it.
+    /// Least severe level to return (0 = emergency, 4 = warning, 7 = debug). `None` returns all messages.
     pub level: Option<u8>,
 }
 
-/// Answer of [`Dmesg`]: one message each, without the record's header, oldest first.
+/// Answer of [`Dmesg`]: messages without record headers, oldest first.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct DmesgLines {
-    /// The messages.
     pub lines: Vec<String>,
 }
 
-/// Load kernel modules from files of the guest, in this order.
+/// Loads kernel modules from files of the guest, in the given order.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct LoadModules {
     /// Paths of uncompressed modules.
     pub paths: Vec<String>,
 }
 
-/// Answer of [`LoadModules`].
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct LoadedModules {
-    /// Modules loaded now.
+    /// Modules that this step loaded.
     pub loaded: Vec<String>,
-    /// Modules that were there before.
+    /// Modules that were already loaded.
     pub present: Vec<String>,
 }
 
-/// Make a file system on a disk this guest's root, for good. It is mounted read-only with a tmpfs over it; both are
-/// ext4. The drivers must be loaded.
+/// Permanently makes a file system on a disk the root of this guest. The disk is mounted read-only under a tmpfs
+/// overlay. The disks have ext4, and their drivers must be loaded.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct EnterRoot {
-    /// Device of the system.
+    /// Block device with the system.
     pub system: String,
-    /// Device of what belongs into `/lib/modules/<release>`.
+    /// Block device with the content of `/lib/modules/<release>`.
     pub modules: Option<String>,
 }
 
-/// Give the guest's console a shell (`/bin/sh`) and wait for its end.
+/// Runs a shell (`/bin/sh`) on the guest's console and waits for its end.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Shell {
-    /// Command line for `sh -c` instead of an interactive shell; a non-zero status is a failure.
+    /// Command line for `sh -c` instead of an interactive shell. A non-zero exit status is a failure.
     pub command: Option<String>,
 }
 
-/// End the guest. The answer is sent before the kernel is asked.
+/// Shuts the guest down. The answer is sent first.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct Shutdown {
-    /// How.
     pub kind: ShutdownKind,
 }
 
-/// Ways to end a guest.
+/// Ways to shut a guest down.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ShutdownKind {
-    /// Power off.
     PowerOff,
-    /// Restart.
     Reboot,
 }
 
-/// Take a PCI function from its driver and give it to vfio-pci.
+/// Unbinds a PCI function from its driver and binds it to vfio-pci.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct BindVfio {
-    /// Which one.
     pub device: DeviceSelector,
 }
 
-/// Names one PCI function.
+/// Selects one PCI function.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum DeviceSelector {
-    /// By address, such as `0000:00:05.0`.
+    /// By PCI address, such as `0000:00:05.0`.
     Address(String),
-    /// The first with these ids.
-    Ids {
-        /// Vendor id.
-        vendor: u16,
-        /// Device id.
-        device: u16,
-    },
-    /// Without a guest: the function that a vfio-user server offers on this Unix socket.
+    /// The first function with these IDs.
+    Ids { vendor: u16, device: u16 },
+    /// Without a guest: the function behind the vfio-user server on this Unix socket.
     Socket(String),
 }
 
 impl Default for DeviceSelector {
-    /// The JingZhao HCA.
+    /// Selects the JingZhao HCA.
     fn default() -> Self {
         Self::Ids { vendor: 0x10ee, device: 0x7028 }
     }
 }
 
-/// Answer of [`BindVfio`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Bound {
-    /// Address of the function.
+    /// PCI address of the function.
     pub address: String,
-    /// Its IOMMU group.
+    /// IOMMU group of the function.
     pub iommu_group: u32,
 }

@@ -1,56 +1,55 @@
-//! Steps about the HCA as a whole: bring-up, single commands, registers, contexts.
+//! Steps for the HCA: bring-up, single commands, registers and contexts.
 
 use serde::{Deserialize, Serialize};
 
 use super::{DeviceSelector, Hex};
 
-/// Bring the HCA up: open the function through vfio, lend memory, issue QUERY_ADAPTER, QUERY_DEV_LIM, INIT_HCA and
-/// MAP_ICM. The function must be bound to vfio-pci.
+/// Initialises the HCA: opens the function through vfio, maps memory, and issues QUERY_ADAPTER, QUERY_DEV_LIM, INIT_HCA
+/// and MAP_ICM. The function must be bound to vfio-pci.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct OpenHca {
-    /// Which function.
     pub device: DeviceSelector,
-    /// Where commands are issued.
+    /// Location of the command register.
     pub hcr: HcrBase,
-    /// Sizes and places of the tables lent to the device.
+    /// Sizes and addresses of the tables in ICM.
     pub icm: IcmOptions,
-    /// Memory mapped for the device, MiB; everything the device reaches lies inside. 0 means 48.
+    /// Memory mapped for the device, in MiB. All DMA goes to this memory. 0 means 48.
     pub arena_mib: u32,
-    /// Back that memory with huge pages where the kernel has them: fewer and larger DMA mappings.
+    /// Backs the memory with huge pages if the kernel has them. The DMA mappings are then fewer and larger.
     pub huge_pages: bool,
-    /// Stop before INIT_HCA: only raw commands and registers work then.
+    /// Stops before INIT_HCA. Only raw commands and register accesses work then.
     pub without_init: bool,
 }
 
-/// The two places of the HCR.
+/// The two locations of the command register.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum HcrBase {
-    /// BAR0 + 0h, where the public driver uses it.
+    /// BAR0 + 0h, which the public driver uses.
     #[default]
     Zero,
-    /// BAR0 + 80000h, where the interface document has it.
+    /// BAR0 + 80000h, which the interface document specifies.
     Document,
 }
 
-/// Tables in ICM: log2 of their number of entries, and how their pages are lent.
+/// Tables in ICM: binary logarithms of their numbers of entries, and how their pages are mapped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct IcmOptions {
-    /// Queue pairs.
+    /// Binary logarithm of the number of queue pairs.
     pub log_qps: u8,
-    /// Completion queues.
+    /// Binary logarithm of the number of completion queues.
     pub log_cqs: u8,
-    /// Event queues.
+    /// Binary logarithm of the number of event queues.
     pub log_eqs: u8,
-    /// Memory regions.
+    /// Binary logarithm of the number of memory regions.
     pub log_mpts: u8,
-    /// Translation entries.
+    /// Binary logarithm of the number of translation entries.
     pub log_mtts: u8,
-    /// ICM virtual address of the first table; the others follow, largest first.
+    /// ICM virtual address of the first table. The others follow by descending size.
     pub base: u64,
-    /// Lend pages in an order unlike that of their ICM addresses, in runs of different lengths.
+    /// Maps pages in a different order from that of their ICM addresses, in runs of different lengths.
     pub scattered: bool,
 }
 
@@ -60,19 +59,18 @@ impl Default for IcmOptions {
     }
 }
 
-/// Reset the function as its VMM does, and bring the HCA up again as it was opened. All objects are gone. Only where the
+/// Resets the function as its VMM does, and initialises the HCA again. All objects are destroyed. Only available if the
 /// agent is the VMM.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub struct ResetHca {}
 
-/// Answer of [`OpenHca`].
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct HcaInfo {
-    /// Address of the function.
+    /// PCI address of the function.
     pub address: String,
-    /// QUERY_ADAPTER's board id.
+    /// Board ID that QUERY_ADAPTER returned.
     pub board_id: u64,
-    /// QUERY_DEV_LIM's outbox as the device wrote it.
+    /// Output mailbox of QUERY_DEV_LIM.
     pub dev_lim: Hex,
     /// Length of BAR0 in bytes.
     pub bar0_size: u64,
@@ -80,105 +78,91 @@ pub struct HcaInfo {
     pub bar2_size: u64,
     /// First bus address of the memory mapped for the device.
     pub arena_iova: u64,
-    /// Bytes mapped.
     pub arena_size: u64,
-    /// What mapping took, nanoseconds.
+    /// Time that the mapping took, in nanoseconds.
     pub map_ns: u64,
-    /// ICM base of each table: QPC, CQC, EQC, MPT, MTT; zeros without INIT_HCA.
+    /// ICM base of each table (QPC, CQC, EQC, MPT, MTT); zeros without INIT_HCA.
     pub icm_bases: [u64; 5],
 }
 
-/// Destroy every object, unmap ICM, CLOSE_HCA, and give the function back to vfio-pci.
+/// Destroys all objects, unmaps ICM, issues CLOSE_HCA, and returns the function to vfio-pci.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub struct CloseHca {
-    /// Issue no command: just let go, as a crashing program would.
+    /// Closes the function without any command, as a crashing program would.
     #[serde(default)]
     pub abrupt: bool,
 }
 
-/// One HCR command, valid or not. A status other than OK is an answer here, not a failure.
+/// Issues one HCR command, valid or not. A status other than OK is an answer, not a failure.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct RawCommand {
-    /// Opcode, 12 bits.
+    /// Opcode of the command, 12 bits.
     pub op: u16,
-    /// op_modifier, 8 bits.
+    /// Modifier of the opcode, 8 bits.
     pub op_modifier: u8,
-    /// in_modifier.
     pub in_modifier: u32,
-    /// in_param.
     pub input: InParam,
-    /// out_param.
     pub output: OutParam,
-    /// Where; the place chosen at [`OpenHca`] without it.
+    /// Location of the command register; by default the one of [`OpenHca`].
     pub hcr: Option<HcrBase>,
-    /// Ask for an event at the end, with this token.
+    /// Token of the completion event, if one is requested.
     pub event: Option<u16>,
 }
 
-/// HCR commands one after the other, whatever each answers: one round trip between host and guest for all of them.
+/// Issues HCR commands in sequence, whatever their results, in one round trip between host and guest.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct RawCommands {
     /// The commands, in order.
     pub commands: Vec<RawCommand>,
 }
 
-/// Answer of [`RawCommands`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CommandResults {
-    /// Of each command.
+    /// Result of each command, in order.
     pub results: Vec<CommandResult>,
 }
 
-/// What in_param holds.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum InParam {
-    /// Zero.
     #[default]
     None,
-    /// A value, which may be an address that is not mapped.
+    /// A value, which may be an unmapped address.
     Immediate(u64),
-    /// The address of a mailbox with these bytes (at most 4096), followed by zeros.
+    /// The address of a mailbox with these bytes (at most 4096), padded with zeros.
     Mailbox(Hex),
 }
 
-/// What out_param holds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OutParam {
-    /// Zero.
     #[default]
     None,
-    /// A value, which may be an address that is not mapped.
+    /// A value, which may be an unmapped address.
     Immediate(u64),
     /// The address of a mailbox filled with `a5`.
     Mailbox,
 }
 
-/// Answer of [`RawCommand`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CommandResult {
-    /// Status code.
     pub status: u8,
-    /// Word 18h of the HCR when go had become 0.
+    /// Word 18h of the HCR when the go bit was clear.
     pub word: u32,
-    /// How often go was still 1.
+    /// Number of polls that found the go bit set.
     pub busy_polls: u32,
-    /// The output mailbox up to the last byte that is not `a5` any more; empty without one.
+    /// The output mailbox up to the last byte that is no longer `a5`; empty without a mailbox.
     pub outbox: Hex,
 }
 
-/// Regions of registers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Region {
-    /// BAR0: HCR, reset, MSI-X.
+    /// BAR0: HCR, reset and MSI-X.
     #[default]
     Bar0,
-    /// BAR2: UAR pages.
     Bar2,
-    /// PCI configuration space.
     Config,
 }
 
@@ -186,19 +170,14 @@ pub enum Region {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum MmioWidth {
-    /// One byte.
     Byte,
-    /// Two bytes.
     Half,
-    /// Four bytes.
     #[default]
     Word,
-    /// Eight bytes.
     Double,
 }
 
 impl MmioWidth {
-    /// Number of bytes.
     pub const fn bytes(self) -> usize {
         match self {
             Self::Byte => 1,
@@ -209,40 +188,33 @@ impl MmioWidth {
     }
 }
 
-/// Read one register.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct MmioRead {
-    /// Region.
     pub region: Region,
     /// Byte offset in the region.
     pub offset: u64,
-    /// Width.
     pub width: MmioWidth,
 }
 
-/// Answer of [`MmioRead`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MmioValue {
-    /// The bytes as a little-endian number.
+    /// The register as a little-endian number.
     pub value: u64,
 }
 
-/// Write one register.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct MmioWrite {
-    /// Region.
     pub region: Region,
     /// Byte offset in the region.
     pub offset: u64,
-    /// Width.
     pub width: MmioWidth,
-    /// The number written, little-endian; bytes beyond the width are dropped.
+    /// The number to write, little-endian and truncated to the width.
     pub value: u64,
 }
 
-/// Tables in ICM.
+/// Tables that the device keeps in ICM.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ContextTable {
@@ -258,16 +230,14 @@ pub enum ContextTable {
     Mtt,
 }
 
-/// Read one entry from the pages lent to the device, as the device left it.
+/// Reads one entry from the pages mapped with MAP_ICM, as the device last wrote it.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct ReadContext {
-    /// Table.
     pub table: ContextTable,
-    /// Index of the entry; numbers are masked with the table's size.
+    /// Index of the entry, masked with the size of the table.
     pub index: u32,
 }
 
-/// Answer of [`ReadContext`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ContextBytes {
     /// The entry's bytes in memory order.

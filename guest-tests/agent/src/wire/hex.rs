@@ -1,9 +1,9 @@
-//! Bytes as a hexadecimal string, so that a message log can be read.
+//! Bytes as a hexadecimal string, so that message logs are readable.
 
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// Bytes; in JSON a string of two lower-case hexadecimal digits a byte.
+/// Bytes; in JSON a string with two lower-case hexadecimal digits per byte.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 pub struct Hex<B = Vec<u8>>(pub B);
 
@@ -68,21 +68,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bytes_are_written_as_digits_and_read_back() {
+    fn hex_round_trips() {
         let hex = Hex(vec![0x00, 0x9f, 0xff]);
         assert_eq!(serde_json::to_string(&hex).unwrap(), "\"009fff\"");
         assert_eq!(serde_json::from_str::<Hex>("\"009FfF\"").unwrap(), hex);
     }
 
     #[test]
-    fn a_half_byte_or_another_character_is_refused() {
+    fn rejects_odd_length_and_non_hex() {
         assert!(serde_json::from_str::<Hex>("\"00f\"").is_err());
         assert!(serde_json::from_str::<Hex>("\"0g\"").is_err());
         assert!(serde_json::from_str::<Hex>("\"+1\"").is_err());
     }
 
     #[test]
-    fn an_array_takes_as_many_bytes_as_it_has() {
+    fn array_needs_exact_length() {
         assert_eq!(serde_json::from_str::<Hex<[u8; 2]>>("\"00ff\"").unwrap(), Hex([0x00, 0xff]));
         assert!(serde_json::from_str::<Hex<[u8; 2]>>("\"00ff00\"").is_err());
     }

@@ -1,27 +1,28 @@
-//! Latency without the host in the loop.
+//! Latency of messages, measured without the host.
 
 use serde::{Deserialize, Serialize};
 
 use super::{MrId, QpId, Remote};
 
-/// Exchange one message `rounds` times with a peer that runs the same step: an inline RDMA WRITE whose last byte the
-/// receiver waits for in its memory. One side begins; the other answers each message with one of its own.
+/// Exchanges `rounds` messages with a peer that runs the same step. Each message is an inline RDMA WRITE, and the
+/// receiver polls its memory for the last byte. One side starts; the other answers each message with its own.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(default)]
 pub struct PingPong {
-    /// Queue pair, in RTS.
+    /// Queue pair in state RTS.
     pub qp: QpId,
-    /// Region whose first `len` bytes the peer writes. The last of them must be 0, and is again afterwards.
+    /// Region whose first `len` bytes the peer writes. The last of these bytes must be 0 before and is 0 after the
+    /// step.
     pub mr: MrId,
-    /// The same bytes of the peer's region.
+    /// The corresponding bytes of the peer's region.
     pub remote: Remote,
-    /// Bytes of a message: 1 to what fits a WQE inline.
+    /// Length of a message: at least 1 byte, at most what fits inline into a WQE.
     pub len: u32,
-    /// Messages each way.
+    /// Number of messages in each direction.
     pub rounds: u32,
-    /// This side begins.
+    /// Whether this side sends the first message.
     pub first: bool,
-    /// Fail when the peer is silent for so long.
+    /// Time limit for the peer's next message.
     pub timeout_ms: u32,
 }
 
@@ -39,13 +40,13 @@ impl Default for PingPong {
     }
 }
 
-/// Answer of [`PingPong`]: times from a message to the peer's answer in memory.
+/// Answer of [`PingPong`]: times from a message to the peer's answer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RoundTrips {
-    /// The shortest, nanoseconds.
+    /// Shortest round trip in nanoseconds.
     pub min_ns: u64,
-    /// The middle one.
+    /// Median round trip in nanoseconds.
     pub median_ns: u64,
-    /// 99 of 100 were not longer.
+    /// 99th percentile of the round trips in nanoseconds.
     pub p99_ns: u64,
 }

@@ -1,8 +1,8 @@
 //! Messages between the host harness and the agent in a guest.
 //!
-//! One JSON object a line, both ways, over the virtio-serial port named [`PORT_NAME`]. The host sends a [`Request`],
-//! the agent runs its step and answers with one [`Response`] of the same id, one request at a time. Every step is a
-//! struct that implements [`Call`], which ties it to the type of its answer:
+//! Both directions carry one JSON object per line over the virtio-serial port [`PORT_NAME`]. The host sends a
+//! [`Request`]. The agent executes its step and answers with a [`Response`] of the same ID. Only one request is
+//! outstanding. Every step is a struct that implements [`Call`], which defines the type of its answer:
 //!
 //! ```
 //! use agent::wire::{Call, Ping, Request, Response};
@@ -56,50 +56,49 @@ pub use verbs::{
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-/// Name of the virtio-serial port the agent listens on.
+/// Name of the virtio-serial port on which the agent listens.
 pub const PORT_NAME: &str = "org.hcad.agent";
 
-/// A step and the type of what it answers.
+/// A step and the type of its answer.
 pub trait Call: Into<Step> + Send + 'static {
-    /// What the step answers when it succeeds.
+    /// Answer of the step if it succeeds.
     type Answer: Serialize + DeserializeOwned + Send + 'static;
 }
 
-/// One step to run, host to agent.
+/// A request from the host to execute one step.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Request {
-    /// Chosen by the host; the response repeats it.
+    /// Chosen by the host and repeated in the response.
     pub id: u64,
-    /// What to do.
     pub step: Step,
 }
 
 impl Request {
-    /// A request to run `step`.
+    /// Creates a request to execute `step`.
     pub fn new(id: u64, step: impl Call) -> Self {
         Self { id, step: step.into() }
     }
 
-    /// The line to send, with its line end.
+    /// Returns the line to send, newline included.
     pub fn to_line(&self) -> String {
         to_line(self)
     }
 }
 
-/// The result of one step, agent to host.
+/// The result of one step, from the agent.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Response {
-    /// Id of the request; 0 when the request was not understood.
+    /// ID of the request; 0 if the request was invalid.
     pub id: u64,
-    /// The answer of the step's [`Call`] as JSON, or why there is none.
+    /// The answer of the step's [`Call`] as JSON, or the failure.
     pub result: Result<serde_json::Value, Failure>,
 }
 
 impl Response {
-    /// The answer as the type that belongs to the step asked for.
+    /// Returns the answer with the type that belongs to the step.
     ///
     /// # Errors
-    /// The step's failure, or [`FailureKind::Protocol`] when the answer is of another type.
+    /// The step failed, or the answer has the wrong type ([`FailureKind::Protocol`]).
     pub fn into_answer<C: Call>(self) -> Result<C::Answer, Failure> {
         let value = self.result?;
         serde_json::from_value(value).map_err(|error| {
@@ -107,7 +106,7 @@ impl Response {
         })
     }
 
-    /// The line to send, with its line end.
+    /// Returns the line to send, newline included.
     pub fn to_line(&self) -> String {
         to_line(self)
     }
@@ -116,20 +115,20 @@ impl Response {
 /// Why a step failed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Failure {
-    /// What to match on.
+    /// Kind of the failure, for scenarios to match.
     #[serde(flatten)]
     pub kind: FailureKind,
-    /// What to print: the error and its causes.
+    /// The error and its causes, to be printed.
     pub message: String,
 }
 
 impl Failure {
-    /// A failure of this kind.
+    /// Creates a failure of this kind.
     pub fn new(kind: FailureKind, message: impl Into<String>) -> Self {
         Self { kind, message: message.into() }
     }
 
-    /// The HCR status when the device refused a command.
+    /// Returns the HCR status if the device rejected a command.
     pub fn command_status(&self) -> Option<u8> {
         match self.kind {
             FailureKind::Command { status, .. } => Some(status),
@@ -146,31 +145,26 @@ impl std::fmt::Display for Failure {
 
 impl std::error::Error for Failure {}
 
-/// Kinds of failure a scenario may want to tell apart.
+/// Kinds of failures that scenarios distinguish.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum FailureKind {
-    /// The device answered a command with a status other than OK.
-    Command {
-        /// HCR opcode.
-        op: u16,
-        /// HCR status code.
-        status: u8,
-    },
-    /// What was waited for did not happen in the time allowed.
+    /// The device completed a command with a status other than OK.
+    Command { op: u16, status: u8 },
+    /// An event did not occur within the time limit.
     Timeout,
-    /// A work request completed with an error nobody asked for.
+    /// A work request completed with an unexpected error.
     Completion {
         /// Syndrome of the error CQE.
         syndrome: u8,
     },
-    /// Memory does not hold what it should.
+    /// The content of memory is wrong.
     Mismatch,
-    /// The step names something that does not exist or cannot be done.
+    /// The step refers to an unknown object or requests something impossible.
     BadStep,
-    /// The request or the answer was not understood.
+    /// The request or the answer was invalid.
     Protocol,
-    /// Anything else, such as an error of the guest's kernel.
+    /// Any other error, such as one of the guest's kernel.
     Other,
 }
 
@@ -183,10 +177,9 @@ fn to_line(message: &impl Serialize) -> String {
 
 macro_rules! steps {
     ($($name:ident => $answer:ty,)*) => {
-        /// Every step there is.
+        /// All steps of the agent.
         #[derive(Clone, Debug, Serialize, Deserialize)]
         #[serde(rename_all = "snake_case")]
-        #[expect(missing_docs, reason = "each variant is the struct of the same name, documented there")]
         pub enum Step {
             $($name($name),)*
         }
@@ -265,7 +258,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_refused_command_is_a_failure_with_its_status() {
+    fn rejected_command_carries_status() {
         let line = r#"{"id":5,"result":{"Err":{"kind":"command","op":13,"status":3,"message":"refused"}}}"#;
         let response: Response = serde_json::from_str(line).unwrap();
         assert_eq!(response.to_line().trim_end(), line);
@@ -274,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn steps_leave_out_what_has_a_default() {
+    fn steps_omit_default_fields() {
         let line =
             r#"{"id":1,"step":{"post_send":{"qp":2,"requests":[{"op":"write","remote":{"rkey":7}}]}}}"#;
         let request: Request = serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}"));
@@ -289,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_of_another_step_is_not_understood() {
+    fn answer_of_different_step_is_rejected() {
         let response = Response { id: 1, result: Ok(serde_json::json!({"lines": []})) };
         assert_eq!(response.into_answer::<Ping>().unwrap_err().kind, FailureKind::Protocol);
     }

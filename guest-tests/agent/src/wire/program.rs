@@ -1,74 +1,69 @@
-//! Steps about programs of a guest that has a user space.
+//! Steps for programs of a guest with a user space.
 //!
-//! A program runs to its end in one step ([`Run`]), or beside other steps: [`Spawn`], any number of [`Ask`], then
-//! [`Wait`]. Output is text; what is not UTF-8 is replaced.
+//! A program runs to its end in one step ([`Run`]), or in the background: [`Spawn`], any number of [`Ask`], then
+//! [`Wait`]. Output is text; bytes that are not UTF-8 are replaced.
 
 use serde::{Deserialize, Serialize};
 
-/// Names a program started by [`Spawn`].
+/// Identifies a program started by [`Spawn`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct ProgramId(pub u32);
 
-/// Run a program to its end. Failing to start is a failure of the step; how it ends is the answer.
+/// Runs a program to its end. If it cannot be started, the step fails. Its exit status is the answer.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Run {
-    /// The program, looked for in the usual folders, and its arguments.
+    /// The program, which is looked up in the search path, and its arguments.
     pub argv: Vec<String>,
-    /// What it reads.
+    /// Standard input of the program.
     pub stdin: String,
-    /// After so long it is killed, and the step fails with what it printed.
+    /// Time limit, after which the program is killed and the step fails with its output.
     pub timeout_ms: u32,
 }
 
-/// Start a program that runs beside the following steps. Its input stays open until [`Wait`].
+/// Starts a program in the background. Its input stays open until [`Wait`].
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Spawn {
-    /// The program, looked for in the usual folders, and its arguments.
+    /// The program, which is looked up in the search path, and its arguments.
     pub argv: Vec<String>,
 }
 
-/// Answer of [`Spawn`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Spawned {
-    /// Name for later steps.
+    /// Identifier for later steps.
     pub program: ProgramId,
 }
 
-/// Give a running program a line to read, if one is set, then wait for the next line it prints.
+/// Writes a line to a running program, if one is given, then waits for the next line of its output.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Ask {
-    /// Which.
     pub program: ProgramId,
-    /// Line for its input, without line end.
+    /// Line for its input, without newline.
     pub line: Option<String>,
-    /// Fail when it has printed no line after so long, or has ended.
+    /// Time limit for the line. The step also fails if the program ends.
     pub timeout_ms: u32,
 }
 
-/// Answer of [`Ask`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Said {
-    /// The line, without line end.
+    /// The line of output, without newline.
     pub line: String,
 }
 
-/// Close a program's input and wait for its end. The program is forgotten.
+/// Closes a program's input and waits for its end. The identifier becomes invalid.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Wait {
-    /// Which.
     pub program: ProgramId,
-    /// After so long it is killed, and the step fails with what it printed.
+    /// Time limit, after which the program is killed and the step fails with its output.
     pub timeout_ms: u32,
 }
 
-/// Send a signal to a program and to what it has started. [`Wait`] for it afterwards.
+/// Sends a signal to a program and its children. [`Wait`] must follow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Kill {
-    /// Which.
     pub program: ProgramId,
     /// Number of the signal.
     pub signal: i32,
@@ -78,19 +73,18 @@ pub struct Kill {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ExitStatus {
-    /// By itself, with this code.
+    /// The program exited with this code.
     Code(i32),
-    /// By this signal.
+    /// Number of the signal that ended the program.
     Signal(i32),
 }
 
 /// Answer of [`Run`] and [`Wait`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProgramEnd {
-    /// How it ended.
     pub status: ExitStatus,
-    /// What it printed, and no [`Ask`] has taken; 1 MiB of it at most.
+    /// Standard output that no [`Ask`] has returned; at most 1 MiB.
     pub stdout: String,
-    /// What it complained about; 1 MiB of it at most.
+    /// Standard error; at most 1 MiB.
     pub stderr: String,
 }

@@ -1,4 +1,4 @@
-//! Steps about queue pairs and their transitions.
+//! Steps for queue pairs and their transitions.
 
 use std::net::Ipv4Addr;
 
@@ -6,35 +6,31 @@ use serde::{Deserialize, Serialize};
 
 use super::{CqId, Hex};
 
-/// Names a queue pair of the agent.
+/// Identifies a queue pair of the agent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct QpId(pub u32);
 
-/// Transport services.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Service {
-    /// Reliable connected.
     #[default]
     Rc,
-    /// Unreliable connected.
     Uc,
-    /// Unreliable datagram.
     Ud,
 }
 
-/// How software marks a receive slot as posted.
+/// How software marks a posted receive slot.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RecvStyle {
-    /// The V bit, zeros after consumption: the user library.
+    /// The V bit, cleared after consumption, as the user library does.
     #[default]
     Valid,
-    /// Links between all slots, lkey 100h as terminator: the kernel driver.
+    /// Links between all slots and lkey 100h as terminator, as the kernel driver does.
     Terminated,
 }
 
-/// Allocate a number and the queues' buffers with their regions. The queue pair stays in RESET.
+/// Allocates a QP number and registers the buffers of both queues. The queue pair stays in RESET.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 #[serde(default)]
 pub struct CreateQp {
@@ -42,25 +38,23 @@ pub struct CreateQp {
     pub send_cq: CqId,
     /// Completion queue of the receive queue.
     pub recv_cq: CqId,
-    /// Protection domain.
     pub pd: u32,
-    /// Protection domain the buffers are registered in, when it is another: the device cannot fetch requests then.
+    /// Protection domain of the buffers' regions, if it differs. The device then cannot fetch requests.
     pub buffer_pd: Option<u32>,
-    /// Service.
     pub service: Service,
-    /// log2 of the number of send slots.
+    /// Binary logarithm of the number of send slots.
     pub log_sq_slots: u8,
-    /// log2 of the bytes of a send slot.
+    /// Binary logarithm of the size of a send slot in bytes.
     pub log_sq_slot_bytes: u8,
-    /// log2 of the number of receive slots.
+    /// Binary logarithm of the number of receive slots.
     pub log_rq_slots: u8,
-    /// log2 of the bytes of a receive slot.
+    /// Binary logarithm of the size of a receive slot in bytes.
     pub log_rq_slot_bytes: u8,
-    /// Style of receive work requests.
+    /// Format of receive work requests.
     pub recv_style: RecvStyle,
-    /// UAR page the doorbells go to.
+    /// UAR page for the doorbells.
     pub uar_page: u16,
-    /// Bits of the number above the table's mask.
+    /// Bits of the QP number above the table's mask.
     pub high_bits: u32,
 }
 
@@ -83,12 +77,11 @@ impl Default for CreateQp {
     }
 }
 
-/// Answer of [`CreateQp`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct QpInfo {
-    /// Name for later steps.
+    /// Identifier for later steps.
     pub id: QpId,
-    /// Full number.
+    /// Number of the QP, upper bits included.
     pub qpn: u32,
     /// lkey of the send queue's buffer.
     pub sq_lkey: u32,
@@ -96,79 +89,66 @@ pub struct QpInfo {
     pub rq_lkey: u32,
 }
 
-/// Move to RESET, and free number and buffers.
+/// Moves a queue pair to RESET, and frees its number and buffers.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct DestroyQp {
-    /// Queue pair.
     pub qp: QpId,
 }
 
-/// One command of the MODIFY_QP family.
+/// Issues one command of the MODIFY_QP family.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct ModifyQp {
-    /// Queue pair.
     pub qp: QpId,
-    /// Which one.
     pub transition: Transition,
 }
 
-/// Transitions and their attributes. The whole context image goes with each, as the public driver sends it.
+/// Transitions and their attributes. Each carries the whole context image, as in the public driver.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Transition {
-    /// RST2INIT.
     ToInit {
         /// Index in the P_Key table.
         pkey_index: u8,
         /// Q_Key of a UD queue pair.
         qkey: u32,
     },
-    /// INIT2RTR.
     ToRtr {
         /// Number of the peer's queue pair.
         remote_qpn: u32,
         /// Path MTU in bytes: 256, 512, 1024, 2048 or 4096.
         mtu: u16,
-        /// PSN expected first.
+        /// PSN of the first packet expected.
         psn: u32,
-        /// RNR NAK timer code this side sends.
+        /// RNR NAK timer code that this side sends.
         rnr_timer: u8,
-        /// Where the peer is.
+        /// Address of the peer.
         path: Path,
     },
-    /// RTR2RTS.
     ToRts {
-        /// PSN sent first.
+        /// PSN of the first packet sent.
         psn: u32,
-        /// ACK timeout code.
         timeout: u8,
         /// Retries after timeouts and sequence NAKs, 0 to 7.
         retry: u8,
-        /// Retries after RNR NAKs, 0 to 7, 7 without end.
+        /// Retries after RNR NAKs, 0 to 7; 7 is unlimited.
         rnr_retry: u8,
     },
-    /// INIT2INIT.
     InitToInit(Changes),
-    /// RTS2RTS.
     RtsToRts(Changes),
-    /// RTS2SQD.
     ToSqd {
-        /// Ask for an event once the send queue has drained.
+        /// Requests an event after the send queue has drained.
         notify: bool,
     },
-    /// SQD2SQD.
     SqdToSqd(Changes),
-    /// SQD2RTS.
     SqdToRts(Changes),
-    /// SQERR2RTS.
     SqeToRts(Changes),
-    /// 2ERR, without mailbox.
+    /// The command 2ERR, without a mailbox.
     ToErr,
-    /// ERR2RST, without mailbox. Both rings are cleared.
+    /// The command ERR2RST, without a mailbox. Both rings are cleared.
     ToReset,
 }
 
-/// Attributes a transition changes; the others stay as they were given last.
+/// Attributes that a transition changes. The others keep their values.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Changes {
@@ -176,62 +156,50 @@ pub struct Changes {
     pub pkey_index: Option<u8>,
     /// Q_Key of a UD queue pair.
     pub qkey: Option<u32>,
-    /// RNR NAK timer code this side sends.
+    /// RNR NAK timer code that this side sends.
     pub rnr_timer: Option<u8>,
-    /// ACK timeout code.
     pub timeout: Option<u8>,
     /// Retries after timeouts and sequence NAKs.
     pub retry: Option<u8>,
     /// Retries after RNR NAKs.
     pub rnr_retry: Option<u8>,
-    /// Where the peer is.
+    /// Address of the peer.
     pub path: Option<Path>,
 }
 
-/// Address of a peer; with nothing set the device uses its default peer.
+/// Address of a peer. If no field is set, the device uses its default peer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Path {
-    /// Destination LID.
     pub dlid: Option<u16>,
-    /// Source LID.
     pub slid: Option<u16>,
-    /// Destination MAC.
     pub dmac: Option<[u8; 6]>,
-    /// Source MAC.
     pub smac: Option<[u8; 6]>,
-    /// Destination IPv4 address.
     pub dip: Option<Ipv4Addr>,
-    /// Source IPv4 address.
     pub sip: Option<Ipv4Addr>,
-    /// Destination GID.
     pub dgid: Option<[u8; 16]>,
-    /// Service level.
     pub sl: u8,
 }
 
-/// QUERY_QP.
+/// Returns the attributes that QUERY_QP reports.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct QueryQp {
-    /// Queue pair.
     pub qp: QpId,
 }
 
-/// Answer of [`QueryQp`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct QpAttributes {
     /// State code: 0 RESET, 1 INIT, 2 RTR, 3 RTS, 4 SQE, 5 SQD, 6 ERR, 7 draining.
     pub state: u8,
-    /// Path MTU code.
     pub mtu_code: u8,
-    /// Peer's number.
+    /// QP number of the peer.
     pub remote_qpn: u32,
-    /// Next PSN to send.
+    /// PSN of the next packet to send.
     pub next_send_psn: u32,
-    /// Oldest PSN not acknowledged.
+    /// PSN of the oldest unacknowledged packet.
     pub unacked_psn: u32,
-    /// Next PSN expected.
+    /// PSN of the next packet expected.
     pub expected_psn: u32,
-    /// The outbox, C0h bytes.
+    /// Output mailbox of the command, C0h bytes.
     pub raw: Hex,
 }

@@ -1,8 +1,8 @@
-//! Many messages without the host in the loop.
+//! Many messages, transferred without the host.
 //!
 //! A flow sends or receives `count` messages of `len` bytes on one queue pair with up to `depth` outstanding. Message
-//! `i` uses slot `i % slots` of the flow's buffer, at `off + slot * stride`, and holds the stream of seed
-//! `seed + i % slots` when slots are filled once, or `seed + i` when each message is fresh.
+//! `i` uses slot `i % slots` of the flow's buffer, at `off + slot * stride`. It contains the pattern stream of seed
+//! `seed + i % slots`, or of seed `seed + i` if each message is fresh.
 //!
 //! | operation | content checked by |
 //! | --- | --- |
@@ -15,13 +15,13 @@ use serde::{Deserialize, Serialize};
 
 use super::{MrId, QpId, Remote, SendOp};
 
-/// Run flows side by side until all are done.
+/// Runs flows concurrently until all have finished.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Traffic {
-    /// The flows. Queue pairs may appear once as sender and once as receiver.
+    /// The flows. Each queue pair may appear once as sender and once as receiver.
     pub flows: Vec<Flow>,
-    /// Fail when a flow is not done after so long.
+    /// Time limit of all flows.
     pub timeout_ms: u32,
 }
 
@@ -29,19 +29,17 @@ pub struct Traffic {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Flow {
-    /// Post sends.
     Send(SendFlow),
-    /// Post receives.
     Receive(ReceiveFlow),
 }
 
-/// How the bytes of a message lie in its slot: `pieces` elements of nearly equal length, `gap` bytes apart.
+/// Layout of a message in its slot: `pieces` segments of nearly equal length, `gap` bytes apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Scatter {
-    /// Elements, at least 1. A message shorter than that has empty ones.
+    /// Number of segments, at least 1. A shorter message has empty segments.
     pub pieces: u32,
-    /// Bytes between them, which nobody may write.
+    /// Number of bytes between segments, which must stay unchanged.
     pub gap: u32,
 }
 
@@ -52,7 +50,7 @@ impl Default for Scatter {
 }
 
 impl Scatter {
-    /// Offset in the slot and length of each piece of a message of `len` bytes.
+    /// Yields offset in the slot and length of each segment of a message of `len` bytes.
     pub fn layout(self, len: u32) -> impl Iterator<Item = (u64, u32)> {
         let pieces = u64::from(self.pieces.max(1));
         let border = move |k: u64| u64::from(len) * k / pieces;
@@ -62,55 +60,53 @@ impl Scatter {
         })
     }
 
-    /// Bytes of a slot that a message of `len` bytes spans, gaps included.
+    /// Number of bytes of a slot that a message of `len` bytes spans, gaps included.
     pub fn span(self, len: u32) -> u64 {
         u64::from(len) + u64::from(self.gap) * u64::from(self.pieces.max(1) - 1)
     }
 }
 
-/// Post sends, keep up to `depth` outstanding, take their completions.
+/// Posts sends with up to `depth` outstanding, and takes their completions.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(default)]
 pub struct SendFlow {
-    /// Queue pair, in RTS.
+    /// Queue pair in state RTS.
     pub qp: QpId,
     /// SEND, SEND_IMM, WRITE, WRITE_IMM or READ.
     pub op: SendOp,
-    /// Messages.
     pub count: u32,
-    /// Bytes of a message.
+    /// Length of a message in bytes.
     pub len: u32,
-    /// Outstanding work requests, at most the queue's slots.
+    /// Limit of outstanding work requests, at most the number of slots of the queue.
     pub depth: u32,
-    /// Work requests linked under one doorbell, at least 1.
+    /// Number of work requests per doorbell, at least 1.
     pub batch: u32,
-    /// Put the payload into the WQE.
+    /// Whether the payload is inline in the WQE.
     pub inline: bool,
-    /// Buffer.
     pub mr: MrId,
-    /// First byte of slot 0 in the buffer.
+    /// Offset of slot 0 in the buffer.
     pub off: u64,
-    /// Bytes from slot to slot; 0 puts all messages into one place, for flows that verify nothing.
+    /// Distance of slots in bytes. With 0, all messages use the same bytes, for flows that verify nothing.
     pub stride: u64,
-    /// Slots.
+    /// Number of slots in the buffer.
     pub slots: u32,
-    /// Where the bytes of a message lie in its slot.
+    /// Layout of a message in its slot.
     pub scatter: Scatter,
-    /// Slot 0 at the peer, for WRITE and READ; there a message is one piece.
+    /// Address of slot 0 at the peer, for WRITE and READ. A message is contiguous there.
     pub remote: Option<Remote>,
-    /// Bytes from slot to slot at the peer.
+    /// Distance of slots at the peer in bytes.
     pub remote_stride: u64,
-    /// Regions over the same memory as `mr`, by whose keys the messages go in turns, instead of its.
+    /// Regions for the memory of `mr`, whose keys the messages use in turn.
     pub mrs: Vec<MrId>,
-    /// The same at the peer, instead of `remote`.
+    /// Regions of the peer, which the messages use in turn instead of `remote`.
     pub remotes: Vec<Remote>,
-    /// Immediate of message `i` is the little-endian number `imm + i`.
+    /// Immediate data of message `i` is the little-endian number `imm + i`.
     pub imm: u32,
     /// Seed of the first message.
     pub seed: u64,
-    /// New content for each message instead of each slot.
+    /// Whether each message has new content, instead of each slot.
     pub fresh: bool,
-    /// READ: check what arrived.
+    /// READ: whether the received content is checked.
     pub verify: bool,
 }
 
@@ -141,37 +137,36 @@ impl Default for SendFlow {
     }
 }
 
-/// Keep up to `depth` receives posted, take `count` completions, check length, immediate and content of each.
+/// Keeps up to `depth` receives posted and takes `count` completions. Checks length, immediate data and content of
+/// each.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ReceiveFlow {
-    /// Queue pair, in RTR or later.
+    /// Queue pair in state RTR or later.
     pub qp: QpId,
-    /// What the peer sends: SEND, SEND_IMM or WRITE_IMM.
+    /// Operation of the peer: SEND, SEND_IMM or WRITE_IMM.
     pub op: SendOp,
-    /// Messages.
     pub count: u32,
-    /// Bytes of a message.
+    /// Length of a message in bytes.
     pub len: u32,
-    /// Receives posted ahead, at most the queue's slots.
+    /// Number of receives posted ahead, at most the number of slots of the queue.
     pub depth: u32,
-    /// Buffer.
     pub mr: MrId,
-    /// First byte of slot 0 in the buffer.
+    /// Offset of slot 0 in the buffer.
     pub off: u64,
-    /// Bytes from slot to slot; 0 puts all messages into one place, for flows that verify nothing.
+    /// Distance of slots in bytes. With 0, all messages use the same bytes, for flows that verify nothing.
     pub stride: u64,
-    /// Slots, at least `depth`.
+    /// Number of slots, at least `depth`.
     pub slots: u32,
-    /// Where the bytes of a message lie in its slot. For WRITE_IMM the sender decides: one piece.
+    /// Layout of a message in its slot. A WRITE_IMM is contiguous, because the sender determines the layout.
     pub scatter: Scatter,
-    /// Immediate expected of message `i`: the little-endian number `imm + i`.
+    /// Expected immediate data of message `i`: the little-endian number `imm + i`.
     pub imm: u32,
     /// Seed of the first message.
     pub seed: u64,
-    /// New content for each message instead of each slot.
+    /// Whether each message has new content, instead of each slot.
     pub fresh: bool,
-    /// Check content, and that gaps between pieces stayed as they were.
+    /// Whether content is checked, and that gaps between segments are unchanged.
     pub verify: bool,
 }
 
@@ -196,26 +191,24 @@ impl Default for ReceiveFlow {
     }
 }
 
-/// Answer of [`Traffic`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TrafficReport {
-    /// One for each flow, in their order.
+    /// Reports of the flows, in the order of the step.
     pub flows: Vec<FlowReport>,
-    /// From the first post to the last completion of all flows, nanoseconds.
+    /// Time from the first post to the last completion of all flows, in nanoseconds.
     pub elapsed_ns: u64,
 }
 
-/// What one flow did.
+/// Results of one flow.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FlowReport {
-    /// Messages completed.
     pub messages: u64,
-    /// Payload bytes of them.
+    /// Payload of all messages in bytes.
     pub bytes: u64,
-    /// From the flow's first post to its last completion, nanoseconds, filling and checking included.
+    /// Time from the flow's first post to its last completion in nanoseconds, filling and checking included.
     pub elapsed_ns: u64,
-    /// Part of that spent filling and checking content.
+    /// Time spent filling and checking content, in nanoseconds.
     pub content_ns: u64,
-    /// Messages whose content was checked.
+    /// Number of messages whose content was checked.
     pub verified: u64,
 }

@@ -1,62 +1,58 @@
-//! Steps about memory regions, completion queues and single work requests.
+//! Steps for memory regions, completion queues and single work requests.
 
 use serde::{Deserialize, Serialize};
 
 use super::{EqId, Hex, Path, QpId};
 
-/// Names a memory region of the agent.
+/// Identifies a memory region of the agent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct MrId(pub u32);
 
-/// Names a completion queue of the agent.
+/// Identifies a completion queue of the agent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct CqId(pub u32);
 
-/// Rights of a memory region. Local read is always allowed.
+/// Access rights of a memory region. Local read is always permitted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Access {
-    /// Scatter of receives, READ responses and atomic results.
+    /// The device may scatter receives, READ responses and atomic results.
     pub local_write: bool,
-    /// RDMA WRITE of a peer.
+    /// Peers may execute RDMA WRITE.
     pub remote_write: bool,
-    /// RDMA READ of a peer.
+    /// Peers may execute RDMA READ.
     pub remote_read: bool,
-    /// Atomics of a peer.
+    /// Peers may execute atomic operations.
     pub remote_atomic: bool,
 }
 
 impl Access {
-    /// Every right.
     pub const ALL: Self =
         Self { local_write: true, remote_write: true, remote_read: true, remote_atomic: true };
 }
 
-/// Register memory: WRITE_MTT, SW2HW_MPT. The memory is filled with zeros.
+/// Registers memory with WRITE_MTT and SW2HW_MPT. The memory is filled with zeros.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(default)]
 pub struct CreateMr {
-    /// Bytes.
     pub len: u64,
-    /// Rights.
     pub access: Access,
-    /// Protection domain.
     pub pd: u32,
-    /// Page size in bytes, a power of two from 4096 on: both the unit of translation and the MPT's field.
+    /// Page size in bytes, a power of two from 4096 on. It is the unit of translation and the MPT's field.
     pub page_size: u32,
-    /// Byte of the first page the region starts at, below the page size.
+    /// Offset of the region's start in its first page.
     pub page_offset: u32,
-    /// First virtual address, whose bits below the page size must be `page_offset`; chosen by the agent without it,
-    /// and never equal to the bus address.
+    /// First virtual address. Its bits below the page size must equal `page_offset`. By default the agent chooses an
+    /// address that differs from the bus address.
     pub va: Option<u64>,
-    /// Let neighbouring pages of the region have bus addresses that do not follow each other.
+    /// Whether adjacent pages of the region have non-adjacent bus addresses.
     pub scattered: bool,
-    /// Addresses given to the device count from 0 instead of `va`.
+    /// Whether addresses in work requests start at 0 instead of `va`.
     pub zero_based: bool,
-    /// Value of the MPT's page_size field, when it is not `page_size` itself.
+    /// Value of the MPT's page_size field, if it differs from `page_size`.
     pub page_size_field: Option<u32>,
-    /// Take no memory, but enter another key for all of this region's, through its translation entries. Of the rest of the
-    /// step only the rights, the protection domain and `zero_based` count then. To be destroyed before that region.
+    /// Registers another key for this region's memory, with its translation entries, instead of new memory. Only the
+    /// rights, the protection domain and `zero_based` of the step apply. Must be destroyed before that region.
     pub over: Option<MrId>,
 }
 
@@ -77,134 +73,120 @@ impl Default for CreateMr {
     }
 }
 
-/// Answer of [`CreateMr`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MrInfo {
-    /// Name for later steps.
+    /// Identifier for later steps.
     pub id: MrId,
-    /// lkey and rkey.
+    /// The key of both local and remote access.
     pub key: u32,
-    /// Address of the first byte as a work request names it: 0 for a zero-based region.
+    /// Address of the first byte in work requests; 0 for a zero-based region.
     pub addr: u64,
-    /// Bytes.
     pub len: u64,
     /// Bus address of the first byte.
     pub iova: u64,
 }
 
 impl MrInfo {
-    /// A scatter/gather element of `len` bytes from byte `off` of the region.
+    /// Returns a scatter/gather element of `len` bytes at offset `off` of the region.
     pub const fn sge(&self, off: u64, len: u32) -> Sge {
         Sge { lkey: self.key, addr: self.addr.wrapping_add(off), len }
     }
 
-    /// The region from byte `off` on, as a peer addresses it.
+    /// Returns the remote address and key of the byte at offset `off`.
     pub const fn remote(&self, off: u64) -> Remote {
         Remote { va: self.addr.wrapping_add(off), rkey: self.key }
     }
 }
 
-/// HW2SW_MPT, and free the memory.
+/// Destroys a region with HW2SW_MPT and frees its memory.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct DestroyMr {
-    /// Region.
     pub mr: MrId,
 }
 
-/// Fill part of a region with the stream of a seed ([`crate::pattern`]).
+/// Fills part of a region with a pattern stream ([`crate::pattern`]).
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Fill {
-    /// Region.
     pub mr: MrId,
-    /// First byte of the part, counted from the region's start.
+    /// Offset of the part in the region.
     pub off: u64,
-    /// Bytes.
     pub len: u64,
-    /// Seed.
+    /// Seed of the pattern.
     pub seed: u64,
-    /// Byte of the stream the part starts with.
+    /// Position in the stream at which the part starts.
     pub position: u64,
 }
 
-/// Does part of a region hold the stream of a seed?
+/// Compares part of a region with a pattern stream.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Verify {
-    /// Region.
     pub mr: MrId,
-    /// First byte of the part, counted from the region's start.
+    /// Offset of the part in the region.
     pub off: u64,
-    /// Bytes.
     pub len: u64,
-    /// Seed.
+    /// Seed of the pattern.
     pub seed: u64,
-    /// Byte of the stream the part starts with.
+    /// Position in the stream at which the part starts.
     pub position: u64,
 }
 
-/// Answer of [`Verify`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Verified {
-    /// First byte that differs, counted from the part's start; none when all is as expected.
+    /// Offset in the part of the first byte that differs, if any.
     pub first_difference: Option<u64>,
 }
 
-/// Digest of part of a region, to see whether anything changed.
+/// Returns a digest of part of a region, to detect changes.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct Digest {
-    /// Region.
     pub mr: MrId,
-    /// First byte of the part, counted from the region's start.
+    /// Offset of the part in the region.
     pub off: u64,
-    /// Bytes.
     pub len: u64,
 }
 
-/// Answer of [`Digest`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DigestValue {
     /// [`crate::pattern::Digest`] of the bytes.
     pub digest: u64,
 }
 
-/// Bytes of a region.
+/// Reads bytes from a region.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct Peek {
-    /// Region.
     pub mr: MrId,
-    /// First byte, counted from the region's start.
+    /// Offset of the first byte in the region.
     pub off: u64,
-    /// Bytes, at most 65536.
+    /// Number of bytes, at most 65536.
     pub len: u32,
 }
 
-/// Write bytes into a region.
+/// Writes bytes to a region.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Poke {
-    /// Region.
     pub mr: MrId,
-    /// First byte, counted from the region's start.
+    /// Offset of the first byte in the region.
     pub off: u64,
-    /// The bytes.
     pub bytes: Hex,
 }
 
-/// Create a completion queue: its buffer's region, then SW2HW_CQ.
+/// Creates a completion queue with SW2HW_CQ after its buffer was registered.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 #[serde(default)]
 pub struct CreateCq {
-    /// log2 of the number of entries.
+    /// Binary logarithm of the number of entries.
     pub log_entries: u8,
     /// Protection domain of the buffer.
     pub pd: u32,
-    /// Protection domain the buffer is registered in, when it is another: the device cannot write entries then.
+    /// Protection domain of the buffer's region, if it differs. The device then cannot write entries.
     pub buffer_pd: Option<u32>,
-    /// Bits of the number above the table's mask.
+    /// Bits of the CQ number above the table's mask.
     pub high_bits: u32,
-    /// Event queue of its completion events; event queue 0 without one.
+    /// Event queue for its completion events; by default event queue 0.
     pub eq: Option<EqId>,
-    /// What raises its first event.
+    /// Condition for the first event.
     pub arm: CqArm,
 }
 
@@ -214,62 +196,53 @@ impl Default for CreateCq {
     }
 }
 
-/// What raises the next event of a completion queue.
+/// Condition for the next event of a completion queue.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum CqArm {
-    /// Nothing.
+    /// The CQ is not armed.
     #[default]
     Disarmed,
-    /// Any entry.
+    /// Any CQE raises an event.
     Any,
-    /// An entry that is solicited or an error.
+    /// Only a solicited CQE or an error raises an event.
     Solicited,
 }
 
-/// Store a completion queue's number into the ARM_CQ register.
+/// Arms a completion queue: writes its number to the ARM_CQ register.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct ArmCq {
-    /// Queue.
     pub cq: CqId,
 }
 
-/// Answer of [`CreateCq`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CqInfo {
-    /// Name for later steps.
+    /// Identifier for later steps.
     pub id: CqId,
-    /// Full number.
+    /// Number of the CQ, upper bits included.
     pub cqn: u32,
     /// lkey of the buffer.
     pub lkey: u32,
 }
 
-/// HW2SW_CQ, and free the buffer.
+/// Destroys a completion queue with HW2SW_CQ and frees its buffer.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct DestroyCq {
-    /// Queue.
     pub cq: CqId,
 }
 
-/// A scatter/gather element.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Sge {
-    /// Key.
     pub lkey: u32,
-    /// Address.
     pub addr: u64,
-    /// Bytes.
     pub len: u32,
 }
 
-/// A place in a peer's memory.
+/// Address and key in a peer's memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Remote {
-    /// Virtual address.
     pub va: u64,
-    /// Key.
     pub rkey: u32,
 }
 
@@ -277,30 +250,22 @@ pub struct Remote {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SendOp {
-    /// SEND.
     #[default]
     Send,
-    /// SEND with immediate.
     SendImm,
-    /// RDMA WRITE.
     Write,
     /// RDMA WRITE with immediate.
     WriteImm,
-    /// RDMA READ.
     Read,
-    /// Compare and swap.
     CmpSwap {
-        /// Value compared with.
         compare: u64,
-        /// Value stored when equal.
+        /// Value to store if the comparison succeeds.
         swap: u64,
     },
-    /// Fetch and add.
     FetchAdd {
-        /// Value added.
         add: u64,
     },
-    /// Any 5-bit opcode, laid out like a SEND.
+    /// Any 5-bit opcode, with the layout of a SEND.
     Raw(u8),
 }
 
@@ -308,9 +273,9 @@ pub enum SendOp {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Data {
-    /// Elements to gather from (or to scatter to, for READ and atomics).
+    /// Elements to gather from, or to scatter to for READ and atomics.
     Sges(Vec<Sge>),
-    /// Bytes inside the WQE.
+    /// Bytes inline in the WQE.
     Inline(Hex),
 }
 
@@ -324,31 +289,28 @@ impl Default for Data {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct SendRequest {
-    /// Operation.
     pub op: SendOp,
-    /// Payload.
     pub data: Data,
-    /// Peer's memory, for everything but SEND.
+    /// Address at the peer, for all operations except SEND.
     pub remote: Option<Remote>,
-    /// Immediate, four bytes as they appear in memory and on the wire.
+    /// Immediate data: four bytes in the order of memory and wire.
     pub imm: [u8; 4],
-    /// Wait for earlier READs and atomics.
+    /// Whether to wait for earlier READs and atomics.
     pub fence: bool,
-    /// Solicited event at the peer.
+    /// Whether to request a solicited event at the peer.
     pub solicited: bool,
     /// Destination of a UD message.
     pub datagram: Option<Datagram>,
 }
 
-/// Where a UD message goes.
+/// Destination of a UD message.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Datagram {
     /// Number of the peer's queue pair.
     pub qpn: u32,
-    /// Q_Key.
     pub qkey: u32,
-    /// Where the peer is; its GID and service level are not part of a UD work request.
+    /// Address of the peer. A UD work request has no GID and service level.
     pub path: Path,
 }
 
@@ -356,32 +318,30 @@ pub struct Datagram {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Ring {
-    /// One 64-bit store.
+    /// Writes the doorbell with one 64-bit store.
     #[default]
     Once,
-    /// Two 32-bit stores.
+    /// Writes the doorbell with two 32-bit stores.
     Halves,
-    /// Not at all.
+    /// Does not write the doorbell.
     Never,
 }
 
-/// Write send work requests as one linked chain and ring once, for the first of them.
+/// Posts send work requests as one linked chain, with one doorbell for the first.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct PostSend {
-    /// Queue pair.
     pub qp: QpId,
     /// The requests, in order.
     pub requests: Vec<SendRequest>,
-    /// Doorbell.
+    /// How to write the doorbell.
     pub ring: Ring,
 }
 
-/// Write receive work requests. There is no doorbell.
+/// Posts receive work requests. They need no doorbell.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct PostRecv {
-    /// Queue pair.
     pub qp: QpId,
     /// The scatter list of each request, in order.
     pub requests: Vec<Vec<Sge>>,
@@ -390,53 +350,49 @@ pub struct PostRecv {
 /// Answer of [`PostSend`] and [`PostRecv`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Posted {
-    /// Byte offset of each WQE in its queue; completions repeat it.
+    /// Byte offset of each WQE in its queue, which completions repeat.
     pub wqes: Vec<u32>,
 }
 
-/// Wait for completions.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct Poll {
-    /// Completion queue.
     pub cq: CqId,
-    /// Return when there are so many.
+    /// Number of completions to wait for.
     pub count: u32,
-    /// Return what there is after so long.
+    /// Time limit, after which the completions so far are returned.
     pub timeout_ms: u32,
 }
 
-/// Answer of [`Poll`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Completions {
-    /// In the order the device wrote them; fewer than asked for when time ran out.
+    /// CQEs in the order in which the device wrote them. Fewer than requested after the time limit.
     pub cqes: Vec<Cqe>,
-    /// Time waited, nanoseconds.
+    /// Time waited, in nanoseconds.
     pub waited_ns: u64,
 }
 
 /// A completion queue entry.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Cqe {
-    /// Local queue pair number, in full.
+    /// Local QP number, upper bits included.
     pub qpn: u32,
-    /// Peer's number; 0 in an error.
+    /// QP number of the peer; 0 in an error.
     pub remote_qpn: u32,
-    /// Peer's LID; 0 in an error.
+    /// LID of the peer; 0 in an error.
     pub remote_lid: u16,
-    /// Immediate, four bytes; zeros in an error.
+    /// Immediate data; zeros in an error.
     pub imm: [u8; 4],
-    /// Bytes moved; 0 in an error.
+    /// Number of bytes transferred; 0 in an error.
     pub byte_count: u32,
     /// Byte offset of the WQE in its queue.
     pub wqe: u32,
-    /// Opcode field.
     pub opcode: u8,
-    /// Belongs to the send queue.
+    /// Whether the CQE belongs to the send queue.
     pub is_send: bool,
-    /// Syndrome, for an error.
+    /// Syndrome of an error.
     pub syndrome: Option<u8>,
-    /// Vendor error byte, for an error.
+    /// Vendor syndrome of an error.
     pub vendor_error: u8,
-    /// All of it.
+    /// All 32 bytes of the CQE.
     pub raw: Hex<[u8; 32]>,
 }

@@ -1,4 +1,4 @@
-//! Stations behind a station: a macvlan, and a bridge, each with somebody in a network of their own.
+//! Hosts behind a station: a macvlan and a bridge, each with a host in its own network namespace.
 
 use anyhow::Result;
 
@@ -7,19 +7,19 @@ use super::ping;
 use super::station::{Address, Station};
 use crate::scenario::e810::station::carrier;
 
-/// Added to the number of a station for who is behind it.
+/// Added to a station's number to form that of the host behind it.
 const BEHIND: u16 = 100;
-/// The network namespace where it lives.
+/// Network namespace of the host.
 const SPACE: &str = "behind";
 
-/// Who is behind a macvlan of b, with a MAC of its own that the NIC lets in, is reached from a.
+/// A host behind a macvlan of b can be reached from a. It has its own MAC, which the NIC accepts.
 pub(super) async fn macvlan(a: &mut Station, b: &mut Station, wire: Wire) -> Result<()> {
     let device = b.device.clone();
     let make = format!("ip link add link {device} name inside type macvlan mode bridge");
     reached(a, b, &make, wire).await
 }
 
-/// Who is behind a bridge of b, whose NIC lets everything in for it, is reached from a.
+/// A host behind a bridge of b can be reached from a. The NIC is promiscuous for the bridge.
 pub(super) async fn bridge(a: &mut Station, b: &mut Station, wire: Wire) -> Result<()> {
     let device = b.device.clone();
     let make = format!(
@@ -41,7 +41,7 @@ async fn reached(a: &mut Station, b: &mut Station, make: &str, wire: Wire) -> Re
          ip -n {SPACE} address add {ipv4}/24 dev inside && \
          ip -n {SPACE} address add {ipv6}/64 dev inside nodad && ip -n {SPACE} link set inside up"
     );
-    // Who had these addresses last had another MAC.
+    // The previous owner of these addresses had a different MAC.
     let device = a.device.clone();
     a.sh(&format!("ip neighbour flush dev {device}")).await?;
     let result = async {
@@ -51,7 +51,7 @@ async fn reached(a: &mut Station, b: &mut Station, make: &str, wire: Wire) -> Re
         ping::one_size(a, ipv6, 1400, wire).await
     }
     .await;
-    // What is in it goes too.
+    // Deleting the namespace deletes its interfaces too.
     b.sh(&format!("ip netns del {SPACE}")).await?;
     result
 }

@@ -1,5 +1,5 @@
-//! Connections by `rdma_cm` with an E810: Debian's own programs between two of them, and between one and soft-RoCE, either
-//! way, over IPv4, IPv6 and a VLAN.
+//! Connections with `rdma_cm` and an E810: Debian's programs between two E810s, and between one and soft-RoCE in both
+//! directions, over IPv4, IPv6 and a VLAN.
 
 mod bench;
 mod programs;
@@ -11,12 +11,12 @@ use self::programs::{ALL, FEW, OverIpv6, Program};
 use crate::lab::Lab;
 use crate::report::Report;
 
-/// How much is run.
+/// Which part of the programs runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in super::super) enum Extent {
-    /// All programs over IPv4, some of them over the rest and the other way.
+    /// All programs over IPv4, and some over the other networks and in the other direction.
     Core,
-    /// All programs over everything, either way.
+    /// All programs over all networks in both directions.
     Full,
 }
 
@@ -28,7 +28,7 @@ impl Extent {
         }
     }
 
-    /// What is run between a client and a server.
+    /// Returns the programs for a pair of client and server.
     const fn programs(self, network: Network, back: bool) -> &'static [Program] {
         match (self, network, back) {
             (Self::Full, ..) | (Self::Core, Network::V4, false) => ALL,
@@ -37,7 +37,7 @@ impl Extent {
     }
 }
 
-/// Client and server: two E810, and an E810 with soft-RoCE in either role.
+/// Client and server: two E810s, and an E810 with soft-RoCE in both roles.
 const PAIRS: &[(&str, Side, Side, bool)] = &[
     ("E810 to E810", Side::A, Side::B, false),
     ("E810 to soft-RoCE", Side::A, Side::C, false),
@@ -52,7 +52,7 @@ pub(in super::super) async fn run(lab: &Lab, report: &mut Report, extent: Extent
     for &(pair, client, server, back) in PAIRS {
         for network in Network::ALL {
             for program in extent.programs(network, back) {
-                // Of 200 datagrams that soft-RoCE says it has sent to a group, three reach the fabric.
+                // Soft-RoCE reports 200 datagrams to a group as sent, but only three reach the fabric.
                 if client == Side::C && program.is_of_group() {
                     continue;
                 }

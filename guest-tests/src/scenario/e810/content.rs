@@ -1,4 +1,4 @@
-//! A file that must arrive as it is.
+//! A file that must arrive unchanged.
 
 use std::time::Duration;
 
@@ -9,22 +9,22 @@ use super::net::Wire;
 use super::station::Station;
 use crate::tools::{Ready, stop, wait};
 
-/// Where it is: in memory.
+/// Path of the file, in memory.
 const FILE: &str = "/dev/shm/file";
 const LEN_MIB: u64 = 256;
 const PORT: u16 = 5555;
-/// For all of it to pass, checksums made by emulated processors included.
+/// Time limit of the transfer, which includes checksums computed by emulated CPUs.
 const LIMIT: Duration = Duration::from_secs(150);
-/// The same where TCP has to find out what was lost.
+/// Time limit if TCP has to recover losses.
 const LOSSY_LIMIT: Duration = Duration::from_secs(600);
 const FILL: Duration = Duration::from_secs(60);
 
-/// Makes the file at a, which `seed` fills, and returns its checksum.
+/// Creates the file at a from `seed` and returns its checksum.
 pub(super) async fn make(a: &mut Station, seed: u64) -> Result<String> {
     make_of(a, seed, LEN_MIB).await
 }
 
-/// The same of another length.
+/// Creates a file of a given length at a, and returns its checksum.
 pub(super) async fn make_of(a: &mut Station, seed: u64, mib: u64) -> Result<String> {
     a.sh(&format!("truncate -s {mib}M {FILE}")).await?;
     let fill = FillFile { path: FILE.into(), off: 0, len: mib << 20, seed, position: 0 };
@@ -33,7 +33,7 @@ pub(super) async fn make_of(a: &mut Station, seed: u64, mib: u64) -> Result<Stri
     a.vm.run_within(LIMIT, &["sh", "-c", &line]).await
 }
 
-/// How long [`send`] may take.
+/// Returns the time limit of [`send`].
 pub(super) const fn limit(wire: Wire) -> Duration {
     match wire {
         Wire::Good => LIMIT,
@@ -41,10 +41,10 @@ pub(super) const fn limit(wire: Wire) -> Duration {
     }
 }
 
-/// Sends it to b, where it must have this checksum.
+/// Sends the file to b, where it must have this checksum.
 pub(super) async fn send(a: &mut Station, b: &mut Station, checksum: &str, wire: Wire) -> Result<()> {
     let address = b.address(0).ipv4;
-    // What arrives is not kept.
+    // The receiver hashes the data without storing it.
     let line = format!("nc.openbsd -l {address} {PORT} | md5sum");
     let server = b.vm.call(Spawn { argv: ["sh", "-c", &line].map(str::to_owned).to_vec() }).await?.program;
     let sent = async {

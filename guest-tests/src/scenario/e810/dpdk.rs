@@ -1,5 +1,5 @@
-//! DPDK's own driver, `net_ice`: a guest whose `testpmd` forwards each frame from one E810 to another is a wire between two
-//! guests with Linux's driver.
+//! DPDK's driver `net_ice`: a guest whose `testpmd` forwards frames between two E810s connects two guests with Linux's
+//! driver.
 
 use std::time::Duration;
 
@@ -20,23 +20,23 @@ use crate::run_dir::RunDir;
 use crate::tools::{line, signal, spawn, wait};
 use crate::vm::Vm;
 
-/// Pages of 2 MiB for DPDK's buffers.
+/// Number of 2 MiB pages for DPDK's buffers.
 const HUGE_PAGES: u32 = 100;
 const MEMORY_MIB: u32 = 1024;
-/// Of `testpmd`, which probes every PCI device and sets up both ports, in an emulated guest on a busy host.
+/// Time limit for the start of `testpmd`, which probes every PCI device and sets up both ports.
 const START_TIMEOUT: Duration = Duration::from_secs(180);
 const END_TIMEOUT: Duration = Duration::from_secs(60);
 
 const FILE_MIB: u64 = 32;
 
-/// TCP with segmentation at its senders, and UDP, either way.
+/// TCP with segmentation offload, and UDP, in both directions.
 const STREAMS: &[(&str, Streams)] = &[
     ("TCP", stream(Protocol::Tcp, 1, false, false)),
     ("TCP over IPv6, reverse", stream(Protocol::Tcp, 1, true, true)),
     ("8 UDP streams", stream(Protocol::Udp, 8, false, false)),
 ];
 
-/// What `net_ice` does that the interface does not foresee.
+/// Behaviour of `net_ice` that the interface does not permit.
 const EXPLAINED: &[Explained] = &[Explained {
     rule: "doorbell_no_queue",
     why: "net_ice clears the tail of a transmit queue before it adds the queue",
@@ -69,12 +69,12 @@ pub(in super::super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> 
     report.case("the daemons exit cleanly on SIGTERM", &hint, bench.stop()).await
 }
 
-/// Two guests with Linux's driver, and the one between them.
+/// Two guests with Linux's driver, and the forwarder between them.
 struct Bench {
     a: Station,
     b: Station,
     forwarder: Vm,
-    /// Behind the cards of the forwarder: the one that faces a, and the one that faces b.
+    /// Daemons of the forwarder's NICs: the one connected to a, and the one connected to b.
     daemons: [Daemon; 2],
     testpmd: Option<ProgramId>,
 }
@@ -101,7 +101,7 @@ impl Bench {
         Ok(Self { a, b, forwarder, daemons, testpmd: None })
     }
 
-    /// Gives both cards to DPDK and starts to forward.
+    /// Binds both NICs to DPDK and starts forwarding.
     async fn start_forwarder(&mut self) -> Result<()> {
         let vm = &mut self.forwarder;
         Package::Synthetic.install(vm).await?;

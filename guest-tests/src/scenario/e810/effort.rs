@@ -1,5 +1,5 @@
-//! What guests and daemons take of the host: time of its processors, and how often somebody had to be woken. Unlike rates,
-//! these say little of who else is busy on the host, and they say where the time goes.
+//! CPU time of guests and daemons, and the number of their wake-ups. Unlike rates, these depend little on the load of
+//! the host, and they show where time is spent.
 
 use std::fs;
 use std::ops::{Add, Sub};
@@ -7,22 +7,22 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 
-/// QEMU names the threads that run guest code so.
+/// Prefix of the names of QEMU threads that execute guest code.
 const VCPU: &str = "CPU ";
 
-/// Of some threads, since they began.
+/// Resource use of a set of threads since their start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Effort {
-    /// On a processor.
+    /// Time spent on a CPU.
     pub(super) ran: Duration,
-    /// Ready to run, but no processor was free.
+    /// Time in which they were runnable but waited for a CPU.
     pub(super) waited: Duration,
-    /// Sleeps that somebody ended.
+    /// Number of voluntary context switches, which end with a wake-up.
     pub(super) wakeups: u64,
 }
 
 impl Effort {
-    /// Of a QEMU: its virtual processors, and all its other threads.
+    /// Reads the resource use of a QEMU: its virtual CPUs, and all other threads.
     pub(super) fn of_guest(process: u32) -> Result<[Self; 2]> {
         let mut sums = [Self::default(); 2];
         for (name, effort) in threads(process)? {
@@ -33,7 +33,7 @@ impl Effort {
         Ok(sums)
     }
 
-    /// Of a daemon.
+    /// Reads the CPU time of a process.
     pub(super) fn of_process(process: u32) -> Result<Self> {
         Ok(threads(process)?.into_iter().fold(Self::default(), |sum, (_, effort)| sum + effort))
     }
@@ -59,7 +59,7 @@ impl Add for Effort {
     }
 }
 
-/// What was added meanwhile; nothing of threads that have ended.
+/// Returns the increase. Threads that have ended count as zero.
 impl Sub for Effort {
     type Output = Self;
 
@@ -72,7 +72,7 @@ impl Sub for Effort {
     }
 }
 
-/// Name and effort of each thread of a process.
+/// Returns name and resource use of each thread of a process.
 fn threads(process: u32) -> Result<Vec<(String, Effort)>> {
     let tasks =
         fs::read_dir(format!("/proc/{process}/task")).with_context(|| format!("process {process}"))?;
@@ -80,7 +80,7 @@ fn threads(process: u32) -> Result<Vec<(String, Effort)>> {
     for task in tasks {
         let folder = task?.path();
         let read = |name: &str| fs::read_to_string(folder.join(name));
-        // A thread that has ended meanwhile is nobody's concern.
+        // Skip threads that have ended in the meantime.
         let (Ok(name), Ok(schedstat), Ok(status)) = (read("comm"), read("schedstat"), read("status")) else {
             continue;
         };
@@ -95,7 +95,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_kernel_counts_nanoseconds_and_sleeps() {
+    fn schedstat_contains_time_and_sleeps() {
         let status = "Name:\tx\nvoluntary_ctxt_switches:\t12\nnonvoluntary_ctxt_switches:\t7\n";
         let effort = Effort::parse("1500 300 4\n", status).unwrap();
         let nanos = Duration::from_nanos;
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn this_process_has_run() {
+    fn own_process_has_cpu_time() {
         let effort = Effort::of_process(std::process::id()).unwrap();
         assert!(effort.ran > Duration::ZERO);
     }

@@ -1,5 +1,5 @@
-//! What goes wrong comes to light as section 14 of the interface has it: by the status of a completion, an asynchronous
-//! event, a kernel message with the code and source of the device's event.
+//! Errors are reported as section 14 of the interface specifies: by completion status, asynchronous event, or a kernel
+//! message with code and source of the device's event.
 
 use std::time::Duration;
 
@@ -11,38 +11,36 @@ use super::roce::{self, DEVICE, Gid, gid_index, port_is_active};
 use super::station::Station;
 use crate::lab::Lab;
 use crate::report::Report;
-use crate::scenario::failing::{EVENT_LIMIT, Place, Side, Wanted, event, status};
+use crate::scenario::failing::{EVENT_LIMIT, PeerAddress, Side, SideOptions, event, status};
 use crate::stock_verbs::StockSend;
 use crate::tools::{self, Exchange, Ready};
 
 const LIMIT: Duration = Duration::from_secs(60);
 const PERFTEST_PORT: u16 = 18515;
-/// Between two looks.
+/// Interval between two polls.
 const POLL: Duration = Duration::from_millis(50);
 
-/// Bytes of a request that takes its time, and how many are posted at once: half a gigabyte is on its way when the next
-/// command comes.
+/// Size of a long request, and how many are posted at once. Half a gigabyte is in flight when the next command arrives.
 const LONG: u32 = 4 << 20;
 const MANY: usize = 120;
 
-/// Asynchronous events of the device: code and source (section 14.1).
-type Told = (u16, u8);
-const KEY_INBOUND: Told = (0x102, 9);
-const KEY_SEND: Told = (0x102, 5);
-const BOUNDS_INBOUND: Told = (0x108, 9);
-const REMOTE_ACCESS: Told = (0x20d, 5);
-const REMOTE_REQUEST: Told = (0x208, 5);
-const TOO_LONG: Told = (0x303, 1);
-const RETRIES: Told = (0x50a, 5);
-const RNR_RETRIES: Told = (0x50f, 5);
+/// An asynchronous event of the device: code and source (section 14.1).
+type DeviceEvent = (u16, u8);
+const KEY_INBOUND: DeviceEvent = (0x102, 9);
+const KEY_SEND: DeviceEvent = (0x102, 5);
+const BOUNDS_INBOUND: DeviceEvent = (0x108, 9);
+const REMOTE_ACCESS: DeviceEvent = (0x20d, 5);
+const REMOTE_REQUEST: DeviceEvent = (0x208, 5);
+const TOO_LONG: DeviceEvent = (0x303, 1);
+const RETRIES: DeviceEvent = (0x50a, 5);
+const RNR_RETRIES: DeviceEvent = (0x50f, 5);
 
-/// Two guests.
 struct Pair {
     a: Station,
     b: Station,
 }
 
-/// A program of stock verbs in each guest, with a queue pair connected to the other's.
+/// A verbs program in each guest, with connected queue pairs.
 struct Ends {
     a: Side,
     b: Side,
@@ -64,7 +62,7 @@ pub(in super::super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> 
     report.case("no receive request, RNR retries exhausted", &hint, receiver_not_ready(&mut pair)).await?;
     report.case("the peer's QP does not exist", &hint, peer_gone(&mut pair)).await?;
     report.case("CQ overflow", &hint, overrun(&mut pair)).await?;
-    // What follows moves half a gigabyte each.
+    // The following cases transfer half a gigabyte each.
     pair.capture(false).await?;
     report
         .case("the peer deregisters its region during traffic", &hint, target_deregistered(&mut pair))
@@ -91,14 +89,14 @@ impl Pair {
     async fn start(&mut self) -> Result<()> {
         roce::start(&mut self.a).await?;
         roce::start(&mut self.b).await?;
-        self.tell(&[], &[]).await
+        self.expect_events(&[], &[]).await
     }
 
-    /// The kernels have warned of these events of the device since they were last asked, and of nothing else.
-    async fn tell(&mut self, of_a: &[Told], of_b: &[Told]) -> Result<()> {
+    /// Checks that the kernels have logged exactly these events of the device since the last check.
+    async fn expect_events(&mut self, of_a: &[DeviceEvent], of_b: &[DeviceEvent]) -> Result<()> {
         for (station, expected) in [(&mut self.a, of_a), (&mut self.b, of_b)] {
             let lines = station.new_warnings().await?;
-            let found: Option<Vec<Told>> = lines.iter().map(|line| told(line)).collect();
+            let found: Option<Vec<DeviceEvent>> = lines.iter().map(|line| parse_event(line)).collect();
             let name = station.vm.name();
             ensure!(
                 found.as_deref() == Some(expected),
@@ -113,15 +111,15 @@ impl Pair {
         self.b.capture(on).await
     }
 
-    /// Ends the guests, then the daemons as an operator would.
+    /// Shuts the guests down, then stops the daemons as an operator would.
     async fn stop(self) -> Result<()> {
         self.a.stop().await?;
         self.b.stop().await
     }
 }
 
-/// Code and source of an event, of a line that tells of one.
-fn told(line: &str) -> Option<Told> {
+/// Returns code and source of an event from a kernel message.
+fn parse_event(line: &str) -> Option<DeviceEvent> {
     let (_, rest) = line.split_once("abnormal ae_id = 0x")?;
     let code = rest.split(' ').next()?;
     let (_, source) = rest.rsplit_once("ae_src=")?;
@@ -133,8 +131,8 @@ impl Ends {
         Self::open_with(pair, |_| {}).await
     }
 
-    /// With a that is to be otherwise.
-    async fn open_with(pair: &mut Pair, change: impl FnOnce(&mut Wanted)) -> Result<Self> {
+    /// Connects the ends after `change` was applied to a's attributes.
+    async fn open_with(pair: &mut Pair, change: impl FnOnce(&mut SideOptions)) -> Result<Self> {
         let mut wanted_a = wanted(&mut pair.a).await?;
         let mut wanted_b = wanted(&mut pair.b).await?;
         change(&mut wanted_a);
@@ -148,17 +146,17 @@ impl Ends {
         self.b.verbs.close(&mut pair.b.vm).await
     }
 
-    /// A WRITE of a to the first bytes of b's region.
+    /// Returns a WRITE from a to the first bytes of b's region.
     fn write(&self, len: u32) -> StockSend {
         self.a.write(self.b.region.addr, self.b.region.rkey, len)
     }
 }
 
-async fn wanted(station: &mut Station) -> Result<Wanted> {
-    Ok(Wanted::new(DEVICE, Place::Gid(gid_index(station, Gid::V4).await?)))
+async fn wanted(station: &mut Station) -> Result<SideOptions> {
+    Ok(SideOptions::new(DEVICE, PeerAddress::Gid(gid_index(station, Gid::V4).await?)))
 }
 
-/// A request that fails takes those behind it along.
+/// A failed request flushes the requests behind it.
 async fn wrong_key(pair: &mut Pair) -> Result<()> {
     let ends = Ends::open(pair).await?;
     let (good, mut bad) = (ends.write(4096), ends.write(4096));
@@ -168,12 +166,12 @@ async fn wrong_key(pair: &mut Pair) -> Result<()> {
     ends.a.expect(vm, &[status::SUCCESS, status::REM_ACCESS_ERR, status::WR_FLUSH_ERR]).await?;
     ends.a.expect_event(vm, event::QP_ACCESS_ERR).await?;
     ends.b.expect_event(&mut pair.b.vm, event::QP_ACCESS_ERR).await?;
-    pair.tell(&[REMOTE_ACCESS], &[KEY_INBOUND]).await?;
+    pair.expect_events(&[REMOTE_ACCESS], &[KEY_INBOUND]).await?;
     ends.close(pair).await
 }
 
-/// IBTA volume 1, section 10.3.1.8: they complete as flushed, though the program does not move the queue pair to error
-/// itself, which is when libirdma asks for it (section 14.2).
+/// IBTA volume 1, section 10.3.1.8: requests posted later are flushed, although the program does not move the QP to the
+/// error state, for which libirdma otherwise waits (section 14.2).
 async fn posted_afterwards(pair: &mut Pair) -> Result<()> {
     const SENDS: usize = 5;
     let ends = Ends::open(pair).await?;
@@ -195,7 +193,7 @@ async fn posted_afterwards(pair: &mut Pair) -> Result<()> {
     ends.b.receive(vm, 4096).await?;
     ends.b.post(vm, &[ends.b.send(64)]).await?;
     ends.b.expect(vm, &[status::WR_FLUSH_ERR; 2]).await?;
-    pair.tell(&[REMOTE_ACCESS], &[KEY_INBOUND]).await?;
+    pair.expect_events(&[REMOTE_ACCESS], &[KEY_INBOUND]).await?;
     ends.close(pair).await
 }
 
@@ -206,7 +204,7 @@ async fn out_of_bounds(pair: &mut Pair) -> Result<()> {
     ends.a.post(&mut pair.a.vm, &[beyond]).await?;
     ends.a.expect(&mut pair.a.vm, &[status::REM_ACCESS_ERR]).await?;
     ends.b.expect_event(&mut pair.b.vm, event::QP_ACCESS_ERR).await?;
-    pair.tell(&[REMOTE_ACCESS], &[BOUNDS_INBOUND]).await?;
+    pair.expect_events(&[REMOTE_ACCESS], &[BOUNDS_INBOUND]).await?;
     ends.close(pair).await
 }
 
@@ -219,7 +217,7 @@ async fn wrong_local_key(pair: &mut Pair) -> Result<()> {
     ends.a.post(vm, &[bad, ends.a.send(16)]).await?;
     ends.a.expect(vm, &[status::LOC_PROT_ERR, status::WR_FLUSH_ERR]).await?;
     ends.a.expect_event(vm, event::QP_ACCESS_ERR).await?;
-    pair.tell(&[KEY_SEND], &[]).await?;
+    pair.expect_events(&[KEY_SEND], &[]).await?;
     ends.close(pair).await
 }
 
@@ -231,16 +229,17 @@ async fn too_long(pair: &mut Pair) -> Result<()> {
     ends.a.expect(&mut pair.a.vm, &[status::REM_INV_REQ_ERR]).await?;
     ends.b.expect(&mut pair.b.vm, &[status::LOC_LEN_ERR, status::WR_FLUSH_ERR]).await?;
     ends.b.expect_event(&mut pair.b.vm, event::QP_FATAL).await?;
-    pair.tell(&[REMOTE_REQUEST], &[TOO_LONG]).await?;
+    pair.expect_events(&[REMOTE_REQUEST], &[TOO_LONG]).await?;
     ends.close(pair).await
 }
 
-/// Kernel 6.12, which differs in what its driver offers (section 15.2) and makes of errors (section 14.1).
+/// Returns whether the kernel is 6.12, whose driver offers different features (section 15.2) and reports errors
+/// differently (section 14.1).
 async fn is_old(pair: &mut Pair) -> Result<bool> {
     Ok(pair.a.sh("uname -r").await?.starts_with("6.12."))
 }
 
-/// What drivers and library make of it is theirs (section 14.1).
+/// Drivers and library translate the error themselves (section 14.1).
 async fn receiver_not_ready(pair: &mut Pair) -> Result<()> {
     let first = if is_old(pair).await? { status::WR_FLUSH_ERR } else { status::FATAL_ERR };
     let ends = Ends::open(pair).await?;
@@ -248,7 +247,7 @@ async fn receiver_not_ready(pair: &mut Pair) -> Result<()> {
     ends.a.post(vm, &[ends.a.send(64), ends.a.send(64)]).await?;
     ends.a.expect(vm, &[first, status::WR_FLUSH_ERR]).await?;
     ends.a.expect_event(vm, event::QP_FATAL).await?;
-    pair.tell(&[RNR_RETRIES], &[]).await?;
+    pair.expect_events(&[RNR_RETRIES], &[]).await?;
     ends.close(pair).await
 }
 
@@ -259,11 +258,11 @@ async fn peer_gone(pair: &mut Pair) -> Result<()> {
     ends.a.post(vm, &[ends.a.send(64), ends.a.send(64)]).await?;
     ends.a.expect(vm, &[status::RETRY_EXC_ERR, status::WR_FLUSH_ERR]).await?;
     ends.a.expect_event(vm, event::QP_FATAL).await?;
-    pair.tell(&[RETRIES], &[]).await?;
+    pair.expect_events(&[RETRIES], &[]).await?;
     ends.close(pair).await
 }
 
-/// The driver makes a ring of twice as many entries, and some more.
+/// The driver allocates twice as many entries, and a few more.
 async fn overrun(pair: &mut Pair) -> Result<()> {
     let ends = Ends::open_with(pair, |a| a.completions = Some(7)).await?;
     let vm = &mut pair.a.vm;
@@ -273,10 +272,10 @@ async fn overrun(pair: &mut Pair) -> Result<()> {
     ends.close(pair).await?;
     let warnings = pair.a.new_warnings().await?;
     ensure!(warnings.iter().any(|line| line.contains("CQ")), "the driver logged warnings: {warnings:?}");
-    pair.tell(&[], &[]).await
+    pair.expect_events(&[], &[]).await
 }
 
-/// Requests a has posted fail from one of them on, with these statuses of the first and the others.
+/// Checks that posted requests of a fail from one of them on, with these statuses for the first and the rest.
 async fn fails_in_between(pair: &mut Pair, ends: &Ends, first: u32) -> Result<()> {
     let found = ends.a.statuses(&mut pair.a.vm, u32::try_from(MANY)?).await?;
     let good = found.iter().take_while(|&&status| status == status::SUCCESS).count();
@@ -292,7 +291,7 @@ async fn target_deregistered(pair: &mut Pair) -> Result<()> {
     ends.b.verbs.deregister(&mut pair.b.vm, ends.b.region).await?;
     fails_in_between(pair, &ends, status::REM_ACCESS_ERR).await?;
     ends.b.expect_event(&mut pair.b.vm, event::QP_ACCESS_ERR).await?;
-    pair.tell(&[REMOTE_ACCESS], &[KEY_INBOUND]).await?;
+    pair.expect_events(&[REMOTE_ACCESS], &[KEY_INBOUND]).await?;
     ends.close(pair).await
 }
 
@@ -302,11 +301,11 @@ async fn source_deregistered(pair: &mut Pair) -> Result<()> {
     ends.a.verbs.deregister(&mut pair.a.vm, ends.a.region).await?;
     fails_in_between(pair, &ends, status::LOC_PROT_ERR).await?;
     ends.a.expect_event(&mut pair.a.vm, event::QP_ACCESS_ERR).await?;
-    pair.tell(&[KEY_SEND], &[]).await?;
+    pair.expect_events(&[KEY_SEND], &[]).await?;
     ends.close(pair).await
 }
 
-/// The key changes with each binding, so that there is none by the old one.
+/// The key changes with each binding, so that the old key becomes invalid.
 async fn window_unbound(pair: &mut Pair) -> Result<()> {
     let ends = Ends::open_with(pair, |a| a.region = LONG).await?;
     let window = ends.b.verbs.window(&mut pair.b.vm, ends.b.qp, ends.b.region).await?;
@@ -315,11 +314,11 @@ async fn window_unbound(pair: &mut Pair) -> Result<()> {
     ends.b.verbs.unbind(&mut pair.b.vm, ends.b.qp, window).await?;
     fails_in_between(pair, &ends, status::REM_ACCESS_ERR).await?;
     ends.b.expect_event(&mut pair.b.vm, event::QP_ACCESS_ERR).await?;
-    pair.tell(&[REMOTE_ACCESS], &[KEY_INBOUND]).await?;
+    pair.expect_events(&[REMOTE_ACCESS], &[KEY_INBOUND]).await?;
     ends.close(pair).await
 }
 
-/// Traffic between programs that go on for a long time, seen to flow.
+/// Starts long-running programs and waits until traffic flows.
 async fn traffic(pair: &mut Pair) -> Result<[ProgramId; 2]> {
     let of_a = gid_index(&mut pair.a, Gid::V4).await?;
     let of_b = gid_index(&mut pair.b, Gid::V4).await?;
@@ -328,12 +327,12 @@ async fn traffic(pair: &mut Pair) -> Result<[ProgramId; 2]> {
     Ready::Tcp(PERFTEST_PORT).wait(&mut pair.b.vm, server, &line(of_b)).await?;
     let address = pair.b.address(0).ipv4;
     let client = tools::spawn(&mut pair.a.vm, &format!("{} {address}", line(of_a))).await?;
-    flows(pair).await?;
+    wait_for_traffic(pair).await?;
     Ok([server, client])
 }
 
-/// Waits until more has come from a.
-async fn flows(pair: &Pair) -> Result<()> {
+/// Waits until more packets have arrived from a.
+async fn wait_for_traffic(pair: &Pair) -> Result<()> {
     let before = received(pair).await?;
     let deadline = Instant::now() + LIMIT;
     while received(pair).await? < before + 1000 {
@@ -343,7 +342,7 @@ async fn flows(pair: &Pair) -> Result<()> {
     Ok(())
 }
 
-/// RoCE packets that b has got.
+/// Returns the number of RoCE packets that b has received.
 async fn received(pair: &Pair) -> Result<u64> {
     pair.b.daemon.as_ref().context("the guest has no daemon")?.counter("/port/roce").await
 }
@@ -358,16 +357,16 @@ async fn server_killed(pair: &mut Pair) -> Result<()> {
         "{:?}: {text}",
         end.status
     );
-    pair.tell(&[RETRIES], &[]).await
+    pair.expect_events(&[RETRIES], &[]).await
 }
 
-/// The server of a WRITE test has no work of its own: it sees the connection of its client end.
+/// The server of a WRITE test has no requests of its own. It notices that the connection of its client ends.
 async fn client_killed(pair: &mut Pair) -> Result<()> {
     let [server, client] = traffic(pair).await?;
     tools::stop(&mut pair.a.vm, client).await?;
     let end = tools::wait(&mut pair.b.vm, server, LIMIT).await.context("the server did not exit")?;
     ensure!(end.status != ExitStatus::Code(0), "the server succeeded, expected a failure: {}", end.stdout);
-    pair.tell(&[], &[]).await
+    pair.expect_events(&[], &[]).await
 }
 
 async fn still_works(pair: &mut Pair) -> Result<()> {
@@ -377,7 +376,7 @@ async fn still_works(pair: &mut Pair) -> Result<()> {
     let client = format!("{} {}", line(of_a), pair.b.address(0).ipv4);
     let exchange = Exchange { server: line(of_b), client, ready: Ready::Tcp(PERFTEST_PORT), limit: LIMIT };
     exchange.run(&mut pair.b.vm, &mut pair.a.vm).await?;
-    pair.tell(&[], &[]).await
+    pair.expect_events(&[], &[]).await
 }
 
 async fn stop(pair: &mut Pair, [server, client]: [ProgramId; 2]) -> Result<()> {
@@ -385,20 +384,20 @@ async fn stop(pair: &mut Pair, [server, client]: [ProgramId; 2]) -> Result<()> {
     tools::stop(&mut pair.b.vm, server).await.map(drop)
 }
 
-/// Section 14.4: queue pairs stay, and what was on its way is sent again.
+/// Section 14.4: queue pairs survive, and packets in flight are retransmitted.
 async fn interface_down(pair: &mut Pair) -> Result<()> {
     let programs = traffic(pair).await?;
     let device = pair.a.device.clone();
     pair.a.sh(&format!("ip link set {device} down && ip link set {device} up")).await?;
     port_is_active(&mut pair.a).await?;
-    flows(pair).await?;
-    pair.tell(&[], &[]).await?;
+    wait_for_traffic(pair).await?;
+    pair.expect_events(&[], &[]).await?;
     stop(pair, programs).await?;
     still_works(pair).await
 }
 
-/// A program is told that its device is gone, and the peer's that nobody answers.
-async fn device_goes(pair: &mut Pair, line: &str) -> Result<()> {
+/// The program gets a fatal event of its device, and the peer's requests fail with exhausted retries.
+async fn device_removed(pair: &mut Pair, line: &str) -> Result<()> {
     let programs = traffic(pair).await?;
     let ends = Ends::open(pair).await?;
     pair.a.vm.run_within(LIMIT, &["sh", "-c", line]).await?;
@@ -414,17 +413,17 @@ async fn device_goes(pair: &mut Pair, line: &str) -> Result<()> {
 
 async fn function_reset(pair: &mut Pair) -> Result<()> {
     let line = format!("echo 1 > /sys/class/net/{}/device/reset", pair.a.device);
-    device_goes(pair, &line).await?;
+    device_removed(pair, &line).await?;
     port_is_active(&mut pair.a).await?;
-    pair.tell(&[], &[RETRIES]).await?;
+    pair.expect_events(&[], &[RETRIES]).await?;
     still_works(pair).await
 }
 
 async fn unloaded(pair: &mut Pair) -> Result<()> {
-    device_goes(pair, "modprobe -r irdma; ! lsmod | grep -q '^ice ' || modprobe -r ice").await?;
+    device_removed(pair, "modprobe -r irdma; ! lsmod | grep -q '^ice ' || modprobe -r ice").await?;
     pair.a.restart().await?;
     roce::start(&mut pair.a).await?;
-    pair.tell(&[], &[RETRIES]).await?;
+    pair.expect_events(&[], &[RETRIES]).await?;
     still_works(pair).await
 }
 
@@ -437,6 +436,6 @@ async fn guest_dies(pair: &mut Pair) -> Result<()> {
     ends.a.expect_event(vm, event::QP_FATAL).await?;
     ends.a.verbs.close(vm).await?;
     let warnings = pair.a.new_warnings().await?;
-    ensure!(warnings.iter().map(|line| told(line)).eq([Some(RETRIES)]), "{warnings:?}");
+    ensure!(warnings.iter().map(|line| parse_event(line)).eq([Some(RETRIES)]), "{warnings:?}");
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! Which frames a NIC lets in: by its own address, groups, promiscuity.
+//! Frame filters of a NIC: own address, groups, promiscuous mode.
 
 use std::time::Duration;
 
@@ -9,31 +9,31 @@ use tokio::time::Instant;
 use super::station::{Station, mac_text};
 use crate::line_program::LineProgram;
 
-/// The program in both guests.
+/// The program that runs in both guests.
 pub(super) const FRAMES: &str = include_str!("../../../guest/frames.py");
 pub(super) const LIMIT: Duration = Duration::from_secs(60);
-/// Until the driver, which does so later, has told the NIC what its kernel wants.
+/// Time limit for the driver to program the filters, which happens asynchronously.
 const SETTLED: Duration = Duration::from_secs(60);
-/// For the last of some frames to arrive.
+/// Time limit in seconds for the last frame to arrive.
 const ARRIVAL_SECONDS: u32 = 10;
 
-/// A group that is joined, one that is not, and everybody.
+/// A joined group, a group that is not joined, and broadcast.
 const GROUP: &str = "01:00:5e:51:00:01";
 const OTHER_GROUP: &str = "01:00:5e:51:00:02";
 pub(super) const EVERYBODY: &str = "ff:ff:ff:ff:ff:ff";
-/// Nobody's, so that a switch brings it to all.
+/// An unknown unicast address, which a switch floods.
 const NOBODY: &str = "02:00:00:00:77:77";
 
-/// Marks of frames by where they go.
+/// Marks of frames by destination.
 const TO_IT: u32 = 1;
 const TO_EVERYBODY: u32 = 2;
 const TO_GROUP: u32 = 3;
 const TO_OTHER_GROUP: u32 = 4;
 const TO_NOBODY: u32 = 5;
-/// The last, which it always takes.
+/// The last frame, which b always accepts.
 const END: u32 = 99;
 
-/// What b lets in while it wants what it wants, which of all frames that a sends.
+/// For each receive mode of b, which of a's frames it must accept.
 const CASES: &[(&str, Option<&str>, &[u32])] = &[
     ("nothing else", None, &[TO_IT, TO_EVERYBODY]),
     ("one group", Some("group"), &[TO_IT, TO_EVERYBODY, TO_GROUP]),
@@ -42,7 +42,7 @@ const CASES: &[(&str, Option<&str>, &[u32])] = &[
     ("nothing else, again", None, &[TO_IT, TO_EVERYBODY]),
 ];
 
-/// Frames of every kind, under every wish.
+/// Sends frames of every kind in every receive mode.
 pub(super) async fn let_in(a: &mut Station, b: &mut Station) -> Result<()> {
     let sender = open(a).await?;
     let receiver = open(b).await?;

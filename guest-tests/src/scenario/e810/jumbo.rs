@@ -1,4 +1,4 @@
-//! MTUs from the least of IPv6 to the most of the device.
+//! MTUs from the minimum of IPv6 to the maximum of the device.
 
 use anyhow::{Result, ensure};
 
@@ -7,15 +7,15 @@ use super::ping;
 use super::station::{Station, carrier};
 use super::streams::{Amount, Protocol, Streams};
 
-/// The least of IPv6, the usual, two between, the most that the driver takes (E810 interface, section 6.1).
+/// The minimum of IPv6, two between, and the largest that the driver accepts (E810 interface, section 6.1).
 pub(super) const MTUS: &[u32] = &[1280, 4000, 9000, 9702];
-/// What all have otherwise.
+/// Default MTU of Ethernet.
 const USUAL: u32 = 1500;
-/// Headers of IP and ICMP, by version.
+/// Length of the IP and ICMP headers, by IP version.
 const IPV4_ECHO: u32 = 28;
 const IPV6_ECHO: u32 = 48;
 
-/// Packets of exactly the MTU pass both ways, longer ones are refused at home, and a stream uses it.
+/// Packets of exactly the MTU pass in both directions, longer ones are rejected locally, and a stream uses full frames.
 pub(super) async fn mtu(a: &mut Station, b: &mut Station, mtu: u32, wire: Wire) -> Result<()> {
     set(a, mtu).await?;
     set(b, mtu).await?;

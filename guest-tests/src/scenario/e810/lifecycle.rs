@@ -1,4 +1,4 @@
-//! What happens to a NIC in its life: links that go, resets, reloads, other sizes.
+//! Events in the life of a NIC: link changes, resets, driver reloads, ring sizes.
 
 use std::time::Duration;
 
@@ -9,21 +9,21 @@ use super::package::Package;
 use super::probe::Probe;
 use crate::scenario::leak::Cycles;
 
-/// Of one function, in an emulated guest on a busy host.
+/// Load and unload cycles of one function.
 pub(super) const CYCLES: Cycles<'static> = Cycles {
     commands: "modprobe ice && ip link set eth0 up && modprobe -r ice",
     batches: 7,
     batch: 7,
     timeout: Duration::from_secs(180),
 };
-/// For all of them and what is looked at around them.
+/// Time limit of all cycles and the checks around them.
 pub(super) const CYCLES_TIMEOUT: Duration = Duration::from_secs(600);
-/// For a driver to take its device down and up.
+/// Time limit for a driver to take its device down and up.
 const RESET_TIMEOUT: Duration = Duration::from_secs(60);
-/// Between two looks at whether it began.
+/// Interval between two polls for the start of the reset.
 const POLL: Duration = Duration::from_millis(100);
 
-/// The operator takes the port down and up; the driver is told by an event.
+/// The operator takes the port down and up. An event notifies the driver.
 pub(super) async fn link_flap(probe: &mut Probe) -> Result<()> {
     for _ in 0..3 {
         probe.daemon.control(&["port", "down"]).await?;
@@ -39,7 +39,7 @@ pub(super) async fn link_flap(probe: &mut Probe) -> Result<()> {
 pub(super) async fn interface_flap(probe: &mut Probe) -> Result<()> {
     let device = probe.device.clone();
     for _ in 0..3 {
-        // Its IPv6 addresses stay.
+        // The interface keeps its IPv6 addresses.
         let line = format!(
             "echo 1 > /proc/sys/net/ipv6/conf/{device}/keep_addr_on_down; \
              ip link set {device} down && ip link set {device} up"
@@ -51,17 +51,17 @@ pub(super) async fn interface_flap(probe: &mut Probe) -> Result<()> {
     probe.no_warnings(Package::Synthetic).await
 }
 
-/// The driver begins anew, without being unloaded.
+/// The driver reinitialises without being unloaded.
 pub(super) async fn devlink_reload(probe: &mut Probe) -> Result<()> {
     let line = format!("devlink dev reload pci/{}", probe.function);
     probe.vm.run_within(RESET_TIMEOUT, &["sh", "-c", &line]).await?;
-    // Its network device is another.
+    // The network device was created again.
     probe.refind().await?;
     probe.talk().await?;
     probe.no_warnings(Package::Synthetic).await
 }
 
-/// The function is reset below the driver, which takes up where it was.
+/// The function is reset behind the driver, which recovers.
 pub(super) async fn function_reset(probe: &mut Probe) -> Result<()> {
     let line = format!("echo 1 > /sys/bus/pci/devices/{}/reset", probe.function);
     probe.vm.run_within(RESET_TIMEOUT, &["sh", "-c", &line]).await?;
@@ -70,10 +70,10 @@ pub(super) async fn function_reset(probe: &mut Probe) -> Result<()> {
     probe.no_warnings(Package::Synthetic).await
 }
 
-/// The driver is asked to reset its function, the core and the whole device, and takes up where it was. That of 6.12 cannot
-/// be asked.
+/// The driver resets its function, the core and the whole device, and recovers. The driver of kernel 6.12 does not
+/// support this.
 pub(super) async fn driver_resets(probe: &mut Probe) -> Result<()> {
-    /// What is shared by the functions of a card, as `ethtool` names it.
+    /// Components shared by the functions of a card, as `ethtool` names them.
     const CORE: &str = "irq-shared dma-shared filter-shared offload-shared ram-shared";
     let device = probe.device.clone();
     let resets = [
@@ -88,7 +88,7 @@ pub(super) async fn driver_resets(probe: &mut Probe) -> Result<()> {
         if said.contains("Operation not supported") {
             return Ok(());
         }
-        // The driver does it, and what follows, in its own time.
+        // The driver performs the reset and the recovery asynchronously.
         let again = async {
             while probe.daemon.counter(counter).await? == before {
                 sleep(POLL).await;
@@ -103,7 +103,7 @@ pub(super) async fn driver_resets(probe: &mut Probe) -> Result<()> {
     probe.no_warnings(Package::Synthetic).await
 }
 
-/// Other numbers of queues, and rings from the shortest to the longest.
+/// Different numbers of queues, and rings from the shortest to the longest.
 pub(super) async fn rings(probe: &mut Probe) -> Result<()> {
     let device = probe.device.clone();
     for change in ["-L {} combined 1", "-L {} combined 2", "-G {} rx 64 tx 64", "-G {} rx 8160 tx 8160"] {
@@ -117,7 +117,8 @@ pub(super) async fn rings(probe: &mut Probe) -> Result<()> {
     probe.no_warnings(Package::Synthetic).await
 }
 
-/// Unloaded and loaded, again and again, the link up each time. The other function waits: it would take as long again.
+/// The driver is unloaded and loaded repeatedly, and the link comes up each time. The other function is left out to
+/// save time.
 pub(super) async fn cycles(probe: &mut Probe) -> Result<()> {
     let function = probe.function.clone();
     let others = |driver: &str| {

@@ -1,14 +1,14 @@
-//! What kernels say about an E810 at level warning or worse though nothing is wrong (E810 interface, sections 6.2 and
-//! 17.4).
+//! Kernel messages of level warning or more severe that an E810 causes without an error (E810 interface, sections 6.2
+//! and 17.4).
 
 use anyhow::{Result, ensure};
 
-/// Parts of such lines.
+/// Parts of expected messages.
 const NORMAL: &[&str] = &[
-    // On the root bus there is no link to have a speed.
+    // On the root bus, there is no link speed.
     "available PCIe bandwidth",
     "FW logging is not supported",
-    // The package of this one device, which is looked for before that of all.
+    // The driver searches for a device-specific package before the common one.
     "firmware: failed to load intel/ice/ddp/ice-",
     "Direct firmware load for intel/ice/ddp/ice-",
     "Failed to apply Tx scheduling configuration",
@@ -17,36 +17,36 @@ const NORMAL: &[&str] = &[
     "into aggregator",
     "Unable to turn off FW logging",
     "Unable to unregister FW logging",
-    // 7.3's irdma forgets a CQ, then destroys it, and then looks for its events in their queue: an interrupt in between
-    // finds them first.
+    // irdma of kernel 7.3 first unlinks a CQ, then destroys it, and then removes its events from the CEQ. An interrupt
+    // in between finds these events.
     "Stale CEQE for CQ",
 ];
 
-/// The same where there is no package.
+/// Parts of expected messages without a package.
 const SAFE_MODE: &[&str] = &[
     "firmware: failed to load intel/ice/ddp/ice.pkg",
     "Direct firmware load for intel/ice/ddp/ice.pkg",
-    // The kernel says once where it would have found firmware.
+    // The kernel prints once where firmware can be found.
     "See https://wiki.debian.org/Firmware",
     "The DDP package file was not found or could not be read. Entering Safe Mode",
     "Fail during requesting FW",
-    // In safe mode.
+    // The driver is in safe mode.
     "RDMA is not supported on this device",
-    // 6.12 leaves itself two, whatever there are.
+    // The driver of kernel 6.12 keeps only two vectors.
     "not enough device MSI-X vectors",
 ];
 
-/// Fails when there is a line of another kind.
+/// Fails if there is an unexpected message.
 pub(super) fn judge(lines: &[String]) -> Result<()> {
     judge_others(lines, &[])
 }
 
-/// The same for a driver in safe mode.
+/// Fails if there is an unexpected message of a driver in safe mode.
 pub(super) fn judge_safe_mode(lines: &[String]) -> Result<()> {
     judge_others(lines, SAFE_MODE)
 }
 
-/// The same where lines with one of these parts are accounted for.
+/// Fails if there is an unexpected message without any of these parts.
 pub(super) fn judge_but(lines: &[String], also: &[&str]) -> Result<()> {
     judge_others(lines, also)
 }
@@ -58,7 +58,6 @@ fn judge_others(lines: &[String], also: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// Lines of another kind.
 pub(super) fn others(lines: &[String]) -> Vec<String> {
     let known = |line: &&String| NORMAL.iter().any(|text| line.contains(text));
     lines.iter().filter(|line| !known(line)).cloned().collect()

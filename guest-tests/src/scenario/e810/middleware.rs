@@ -1,5 +1,5 @@
-//! What programs use RDMA through: UCX, libfabric and Open MPI as Debian packages them, between two E810 that `irdma`
-//! drives. Of MPI every byte is checked, of `fi_pingpong` too; UCX's program does not look at its data.
+//! Middleware over RDMA: Debian's UCX, libfabric and Open MPI between two E810s with `irdma`. MPI and `fi_pingpong`
+//! check all data; the UCX program does not.
 
 use std::time::Duration;
 
@@ -13,18 +13,18 @@ use crate::report::Report;
 use crate::tools::{Exchange, Ready, spawn, stop};
 
 const LIMIT: Duration = Duration::from_secs(60);
-/// Where `ucx_perftest` and `fi_pingpong` wait for their clients.
+/// Ports on which `ucx_perftest` and `fi_pingpong` listen.
 const UCX_PORT: u16 = 13337;
 const PINGPONG_PORT: u16 = 47592;
 const SHELL_PORT: u16 = 5140;
 
-/// What an owner of an E810 has to tell UCX, whose datagrams over IPv4 are dropped otherwise: it looks for the destination's GID
-/// in the header before a datagram, of 4 bytes or of 16 as `sl` of the completion says (`uct_ud_iface_check_grh` in UCX's
-/// `ud_iface.h`). Only Mellanox's libraries say it there; `irdma_process_cqe` in libirdma's `uverbs.c` leaves `sl` as it finds
-/// it.
+/// Owners of an E810 must set this for UCX, which otherwise drops datagrams over IPv4. UCX compares the destination GID
+/// in the header before a datagram, with a length that depends on `sl` of the completion (`uct_ud_iface_check_grh` in
+/// UCX's `ud_iface.h`). Only Mellanox's libraries report the length there; `irdma_process_cqe` in libirdma's `uverbs.c`
+/// does not set `sl`.
 const NO_GID_CHECK: &str = "UCX_UD_VERBS_ETH_DGID_CHECK=n";
 
-/// Tests of UCX's transports, and what they take besides the device and the transport. `ud_verbs` has active messages alone.
+/// Tests of UCX's transports, with additional arguments. `ud_verbs` only has active messages.
 const TRANSPORT: &[&str] = &[
     "-t am_lat -D short -s 8 -n 500",
     "-t am_lat -D bcopy -s 2048 -n 500",
@@ -48,12 +48,12 @@ const PROTOCOL: &[&str] = &[
 const FABRIC: &[(&str, &str, &str)] =
     &[("verbs", "msg", "6m"), ("verbs;ofi_rxm", "rdm", "6m"), ("verbs", "dgram", "4k")];
 
-/// Ways of Open MPI to the other guest. Beyond its own guest each has nothing else.
+/// Transports of Open MPI to the other guest. Each configuration permits only one.
 ///
-/// On libfabric's way UCX, which Open MPI loads with it, is kept from watching the program's memory: where it does, it has put
-/// its own `sbrk` in place of libc's (`ucm_orig_sbrk` in UCX's `replace.c`), and Open MPI, which tells libfabric, no longer hears
-/// of a heap that shrinks. libfabric then goes on using its registrations of pages that are gone, and what is read into them is
-/// lost, with any card that it keeps registrations for.
+/// With libfabric, Open MPI also loads UCX, which must not monitor the program's memory. It would replace libc's `sbrk`
+/// with its own (`ucm_orig_sbrk` in UCX's `replace.c`). Open MPI, which notifies libfabric, would then miss that the
+/// heap shrinks. libfabric would use stale registrations, and data received into these pages would be lost. This
+/// affects every card for which libfabric caches registrations.
 const MPI: &[(&str, &str)] = &[
     (
         "UCX",
@@ -62,10 +62,10 @@ const MPI: &[(&str, &str)] = &[
     ("libfabric", "--mca pml cm --mca mtl ofi --mca mtl_ofi_provider_include verbs -x UCX_MEM_EVENTS=n"),
 ];
 
-/// Messages of each size either way.
+/// Number of messages of each size in each direction.
 const PINGPONGS: usize = 2;
 
-/// Ranks of MPI in a guest.
+/// Number of MPI ranks per guest.
 const RANKS: usize = 2;
 
 const EXCHANGE: &str = include_str!("../../../guest/mpi_exchange.py");
@@ -117,7 +117,7 @@ pub(in super::super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> 
     report.case("the daemons exit cleanly on SIGTERM", &hint, ends).await
 }
 
-/// Runs `ucx_perftest` on both sides, whose datagrams go by this GID.
+/// Runs `ucx_perftest` on both sides, with datagrams to this GID.
 async fn ucx(a: &mut Station, b: &mut Station, gid: Gid, test: &str) -> Result<()> {
     let (of_a, of_b) = (gid_index(a, gid).await?, gid_index(b, gid).await?);
     let program = |gid: usize| {
@@ -125,14 +125,14 @@ async fn ucx(a: &mut Station, b: &mut Station, gid: Gid, test: &str) -> Result<(
             "env UCX_TLS=ud_verbs UCX_NET_DEVICES={DEVICE}:1 UCX_IB_GID_INDEX={gid} {NO_GID_CHECK} ucx_perftest -P 0"
         )
     };
-    // Which test it is the client tells the server, but not the transport. Neither is to take MPI's part, as they do where
-    // their input is no terminal.
+    // The client sends the test to the server, but not the transport. Neither must run as an MPI rank, which they do if
+    // their input is not a terminal.
     let transport = test.split_once(" -t ").map_or("", |(transport, _)| transport);
     let server = format!("{} {transport}", program(of_b));
     let client = format!("{} {} {test} -f", program(of_a), b.address(0).ipv4);
     let exchange = Exchange { server, client, ready: Ready::Tcp(UCX_PORT), limit: LIMIT };
     let ends = exchange.run(&mut b.vm, &mut a.vm).await?;
-    // A line of digits alone: messages, their times, their rates.
+    // Lines of numbers: messages, times and rates.
     let result = |line: &str| {
         line.split_whitespace().count() == 8
             && line.split_whitespace().all(|word| word.parse::<f64>().is_ok())
@@ -146,9 +146,9 @@ async fn ucx(a: &mut Station, b: &mut Station, gid: Gid, test: &str) -> Result<(
     Ok(())
 }
 
-/// UCX offers its reliable connections only where there are shared receive queues: `uct_rc_verbs_query_tl_devices` in its
-/// `rc_verbs_iface.c` asks for `UCT_IB_DEVICE_FLAG_SRQ`, which takes a `max_srq` above 0, and no option turns that off.
-/// `irdma` has none on an E810. By RC go libfabric's messages.
+/// UCX offers reliable connections only on devices with shared receive queues: `uct_rc_verbs_query_tl_devices` in its
+/// `rc_verbs_iface.c` requires `UCT_IB_DEVICE_FLAG_SRQ`, that is a `max_srq` above 0. `irdma` has none on an E810.
+/// Messages of libfabric use RC.
 async fn no_rc(station: &mut Station) -> Result<()> {
     let text = station.sh("ucx_info -d").await?;
     let device = format!("{DEVICE}:1");
@@ -182,7 +182,7 @@ async fn fi_pingpong(
     Ok(())
 }
 
-/// Programs, and names by which the guests know each other.
+/// Installs programs and host names in both guests.
 async fn prepare(a: &mut Station, b: &mut Station) -> Result<()> {
     let agent =
         format!("#!/bin/sh\nhost=$1\nshift\nprintf '%s\\n' \"$*\" | nc.openbsd -N $host {SHELL_PORT}\n");
@@ -206,7 +206,7 @@ async fn spawn_shell(station: &mut Station) -> Result<agent::wire::ProgramId> {
     Ok(program)
 }
 
-/// Runs the exchange of MPI, half of its ranks in each guest.
+/// Runs the MPI program with half of its ranks in each guest.
 async fn exchange(a: &mut Station, arguments: &str) -> Result<()> {
     let ranks = 2 * RANKS;
     let line = format!(

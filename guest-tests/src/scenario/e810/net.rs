@@ -1,5 +1,5 @@
-//! Networks of an E810: with another E810, and with a NIC that QEMU emulates, on a good wire and on one that loses one
-//! frame in a hundred.
+//! Networks of an E810: with another E810 and with an emulated NIC, on a link without loss and on a link that loses 1%
+//! of the frames.
 
 use anyhow::{Context, Result, ensure};
 
@@ -14,22 +14,21 @@ use crate::run_dir::RunDir;
 use crate::scenario::impairments::Impairments;
 use crate::scenario::rxe_interop::mac;
 
-/// What happens to frames on the way.
+/// Loss on the link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Wire {
     Good,
-    /// One in a hundred is lost, each way.
+    /// 1% of the frames are lost in each direction.
     Lossy,
 }
 
-/// Which of the scenarios.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in super::super) enum Extent {
-    /// Two E810 and a virtio NIC on a good wire.
+    /// Two E810s and a virtio NIC on a link without loss.
     Good,
-    /// The same on one that loses.
+    /// Two E810s and a virtio NIC on a lossy link.
     Lossy,
-    /// Two virtio NICs and no daemon: what fails here too is not the E810's fault.
+    /// Two virtio NICs without a daemon. What fails here too is not a fault of the E810.
     Control,
 }
 
@@ -43,13 +42,13 @@ impl Extent {
     }
 }
 
-/// The wire that loses, at a, so for all that a talks to.
+/// Impairments of the lossy link, at a and thus for all its peers.
 const LOSS: &[[&str; 6]] = &[
     ["tx", "--probability", "0.01", "--seed", "7", "drop"],
     ["rx", "--probability", "0.01", "--seed", "8", "drop"],
 ];
 
-/// TCP and UDP, one stream and eight, either way.
+/// TCP and UDP, with one and eight streams, in both directions.
 const STREAMS: &[(&str, Streams)] = &[
     ("TCP", stream(Protocol::Tcp, 1, false, false)),
     ("TCP, reverse", stream(Protocol::Tcp, 1, true, false)),
@@ -71,7 +70,7 @@ const fn stream(protocol: Protocol, count: u32, back: bool, ipv6: bool) -> Strea
     Streams { protocol, count, back, ipv6, amount }
 }
 
-/// The stations: a, and those it talks to.
+/// The stations: a and its peers.
 struct Bench {
     a: Station,
     peers: Vec<(&'static str, Station)>,
@@ -111,7 +110,7 @@ impl Bench {
             }
             Extent::Good | Extent::Lossy => {
                 let [mut a, b] = HcaSpec::pair()?.map(|spec| judged(lab, spec));
-                // The NIC of c knows a alone, which passes its frames on.
+                // The NIC of c is only connected to a, which forwards its frames.
                 a.peers.push(Peer { addr: peer, leaf: true });
                 let (a, b, c) = tokio::try_join!(
                     Station::with_e810(lab, run, &image, &a, Vec::new()),
@@ -140,7 +139,7 @@ impl Bench {
         loss.clear(self.daemon()?).await
     }
 
-    /// Queues, and what is counted.
+    /// Runs the cases of queues and counters.
     async fn queues(&mut self, report: &mut Report, hint: &str) -> Result<()> {
         let Self { a, peers } = self;
         let Some((_, b)) = peers.first_mut() else { return Ok(()) };
@@ -149,7 +148,7 @@ impl Bench {
         report.case("NIC and kernel counters match", hint, flows::counted(a)).await
     }
 
-    /// All cells with all peers on one kind of wire.
+    /// Runs all cases with all peers on one kind of link.
     async fn packets(&mut self, report: &mut Report, wire: Wire, hint: &str) -> Result<()> {
         let Self { a, peers, .. } = self;
         for (kind, b) in &mut *peers {
@@ -182,7 +181,7 @@ impl Bench {
         Ok(())
     }
 
-    /// A long file to each peer.
+    /// Transfers a large file to each peer.
     async fn files(&mut self, report: &mut Report, wire: Wire, hint: &str) -> Result<()> {
         let Self { a, peers, .. } = self;
         let checksum = content::make(a, 12).await?;
@@ -194,7 +193,7 @@ impl Bench {
         Ok(())
     }
 
-    /// Records the frames of E810, or no more.
+    /// Starts or stops the capture of the E810s' frames.
     async fn capture(&mut self, on: bool) -> Result<()> {
         for station in std::iter::once(&self.a).chain(self.peers.iter().map(|(_, peer)| peer)) {
             station.capture(on).await?;
@@ -202,7 +201,7 @@ impl Bench {
         Ok(())
     }
 
-    /// Behind the E810 of a.
+    /// Returns the daemon of a's E810.
     fn daemon(&self) -> Result<&Daemon> {
         self.a.daemon.as_ref().context("a has no E810")
     }

@@ -10,30 +10,30 @@ use crate::lab::Lab;
 use crate::report::Skip;
 use crate::vm::Vm;
 
-/// What the driver finds when it looks for a package.
+/// The package that the driver finds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Package {
-    /// The lab's own.
+    /// The package that the lab generates.
     Synthetic,
-    /// Debian's, on the guest's disk of this name.
+    /// Debian's package, on the guest's disk of this name.
     Debian,
-    /// Nothing: the driver runs in safe mode.
+    /// No package: the driver runs in safe mode.
     None,
 }
 
-/// The first disk of a guest that is not its user space.
+/// First disk of a guest that does not belong to its root file system.
 const DISK: &str = "/dev/vdc";
-/// Where it is mounted for a moment.
+/// Temporary mount point of the disk.
 const MOUNT: &str = "/tmp/package";
-/// Bytes from hexadecimal: steps carry text.
+/// Converts hexadecimal text to bytes, because steps carry text.
 const UNHEX: &str = "import sys; sys.stdout.buffer.write(bytes.fromhex(sys.stdin.read()))";
-/// For a program that writes a file, in an emulated guest on a busy host.
+/// Time limit of the program that writes the file.
 const LIMIT: Duration = Duration::from_secs(120);
-/// Beyond the time the guest takes.
+/// Additional time for the answer.
 const ANSWER_MARGIN: Duration = Duration::from_secs(20);
 
 impl Package {
-    /// Puts it where the driver will look.
+    /// Copies the package to where the driver searches.
     pub(super) async fn install(self, vm: &mut Vm) -> Result<()> {
         let file = format!("/lib/firmware/{}/ice.pkg", ddp::FOLDER);
         let commands = match self {
@@ -60,7 +60,7 @@ impl Package {
         Ok(())
     }
 
-    /// What the driver says of it.
+    /// Returns the driver's message about the package.
     pub(super) fn message(self) -> String {
         match self {
             Self::Synthetic => {
@@ -80,7 +80,7 @@ impl Package {
     }
 }
 
-/// A disk with Debian's package, or why there is none.
+/// Returns a disk with Debian's package, or why there is none.
 pub(super) async fn debian_disk(lab: &Lab) -> std::result::Result<std::path::PathBuf, Skip> {
     lab.debian_ddp()
         .await

@@ -1,6 +1,5 @@
-//! What the ways between two E810 with `irdma` are made of, and what becomes of connections when it changes under them:
-//! GIDs, traffic classes, ports of flows; addresses, MTUs, links and drivers that go and come (E810 interface, sections 13.9
-//! and 14.4).
+//! Paths between two E810s with `irdma`, and connections while the paths change: GIDs, traffic classes, flow ports;
+//! addresses, MTUs, links and drivers that go down and come up (E810 interface, sections 13.9 and 14.4).
 
 mod changes;
 mod gids;
@@ -17,11 +16,11 @@ use super::station::{Station, bring_up};
 use crate::lab::Lab;
 use crate::report::Report;
 
-/// A second network on the wire itself, by further addresses of the same device.
+/// Number of a second network on the same wire, with further addresses of the same device.
 const SECOND: u16 = 50;
-/// A VLAN.
+/// VLAN ID of the tagged interfaces.
 const VLAN: u16 = 100;
-/// Its priority for packets of the class that is looked for on the wire.
+/// VLAN priority for packets of the checked class.
 const PRIORITIES: &str = "egress-qos-map 2:5";
 
 pub(in super::super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {
@@ -51,7 +50,7 @@ pub(in super::super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> 
         report.case(name, &hint, change.happen(a, b)).await?;
     }
     report.case("a connection fails if the link stays down", &hint, changes::given_up(a, b)).await?;
-    report.case("the driver is unloaded during a connection", &hint, changes::driver_goes(a, b)).await?;
+    report.case("the driver is unloaded during a connection", &hint, changes::driver_removed(a, b)).await?;
     report.case("RoCE together with NIC traffic", &hint, traffic::beside_nic(a, b)).await?;
     let ends = async {
         a.no_warnings().await?;
@@ -65,7 +64,7 @@ pub(in super::super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> 
     report.case("the daemons exit cleanly on SIGTERM", &hint, ends).await
 }
 
-/// Gives a station addresses in the second network and in the VLAN.
+/// Adds addresses in the second network and in the VLAN to a station.
 async fn more_addresses(station: &mut Station) -> Result<()> {
     let device = station.device.clone();
     let second = station.address(SECOND);

@@ -1,5 +1,5 @@
-//! perftest between two E810s that `irdma` drives: every operation, service and size completes, also over connections made by
-//! `rdma_cm`. The same guests have an `ib_mthca` and soft-RoCE on virtio-net, with which `speed-guests` compares its figures.
+//! perftest between two E810s with `irdma`: every operation, service and size completes, also over connections by
+//! `rdma_cm`. The same guests have an `ib_mthca` and soft-RoCE on virtio-net, for the comparison of `speed-guests`.
 
 use anyhow::{Context, Result, anyhow, ensure};
 
@@ -15,12 +15,12 @@ use crate::scenario::rxe_interop::mac;
 use crate::scenario::stock_pair::{ETHERNET_MTU, MTHCA, add_soft_roce, load_mthca};
 use crate::vm::Image;
 
-/// What is run.
+/// Which part of the table runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in super::super) enum Extent {
-    /// Every operation and service, and all sizes one way.
+    /// Every operation and service, and all sizes of one operation.
     Core,
-    /// Beside that all sizes of the rest.
+    /// All sizes of the other operations too.
     Full,
 }
 
@@ -40,7 +40,7 @@ impl Extent {
     }
 }
 
-/// Program and arguments, and how many sizes it reports.
+/// Program and arguments, and the number of sizes that it reports.
 const CASES: &[(&str, usize)] = &[
     ("ib_write_bw -a -n 20", 23),
     ("ib_read_bw -a -n 10", 23),
@@ -52,7 +52,7 @@ const CASES: &[(&str, usize)] = &[
     ("ib_read_bw -s 65536 -n 100 -b", 1),
     ("ib_send_bw -s 4096 -n 1000 -q 4 -b", 1),
     ("ib_write_bw -s 64 -n 5000 -I 64", 1),
-    // The most there are of inline data (E810 interface, section 13.4).
+    // The largest inline data (E810 interface, section 13.4).
     ("ib_send_bw -s 101 -n 5000 -I 101", 1),
     ("ib_send_bw -s 4096 -n 1000 -e", 1),
     ("ib_read_bw -s 4096 -n 1000 -e", 1),
@@ -64,7 +64,7 @@ const CASES: &[(&str, usize)] = &[
     ("ib_send_lat -s 64 -n 500 -I 0", 1),
     ("ib_write_lat -s 64 -n 500 -I 64", 1),
     ("ib_send_lat -c UD -a -n 20", 12),
-    // Connections made by rdma_cm, by the addresses of the interface.
+    // Connections by rdma_cm, to the interface's addresses.
     ("ib_write_bw -R -s 65536 -n 200", 1),
     ("ib_send_bw -R -s 4096 -n 500 -q 4", 1),
     ("ib_write_bw -R -s 4096 -n 500 -b", 1),
@@ -74,7 +74,7 @@ const CASES: &[(&str, usize)] = &[
     ("ib_send_lat -R -c UD -s 1024 -n 200", 1),
 ];
 
-/// All sizes of the rest.
+/// All sizes of the other operations.
 const MORE_CASES: &[(&str, usize)] = &[
     ("ib_write_bw -a -n 20 -b", 23),
     ("ib_read_bw -a -n 10 -b", 23),
@@ -88,7 +88,7 @@ const MORE_CASES: &[(&str, usize)] = &[
     ("ib_write_lat -R -a -n 20", 23),
 ];
 
-/// The network of the virtio NICs; 0 is that of the E810.
+/// Number of the virtio NICs' network; 0 is that of the E810.
 const VIRTIO: u16 = 1;
 const MEMORY_MIB: u32 = 1024;
 
@@ -96,7 +96,7 @@ const MEMORY_MIB: u32 = 1024;
 pub(in super::super) struct Bench {
     a: Station,
     b: Station,
-    /// Behind the other HCAs.
+    /// Daemons of the other HCAs.
     daemons: Vec<Daemon>,
 }
 
@@ -115,7 +115,7 @@ pub(in super::super) async fn run(lab: &Lab, report: &mut Report, extent: Extent
 }
 
 impl Bench {
-    /// Guests with all devices, of which the E810 are up.
+    /// Starts guests with all devices and brings the E810s up.
     pub(in super::super) async fn start(lab: &Lab, run: &RunDir) -> Result<Self> {
         let image = lab.debian_image(run).await?;
         let cards = HcaSpec::pair()?.map(|spec| unjudged(lab, spec));
@@ -143,13 +143,13 @@ impl Bench {
         Ends { a: &mut self.a.vm, b: &mut self.b.vm }
     }
 
-    /// The E810 of both.
+    /// Returns the E810 of both guests.
     pub(in super::super) async fn e810(&mut self) -> Result<Device> {
         let names = self.by_gid(DEVICE).await?;
         Ok(Device { title: "E810", names, server: self.b.address(0).ipv4, slow: false })
     }
 
-    /// The other HCA and soft-RoCE, which are brought up.
+    /// Brings up and returns the other HCA and soft-RoCE.
     pub(in super::super) async fn others(&mut self) -> Result<[Device; 2]> {
         for station in [&mut self.a, &mut self.b] {
             load_mthca(&mut station.vm).await?;
@@ -167,7 +167,7 @@ impl Bench {
         Ok([mthca, Device { title: "soft-RoCE", names, server, slow: true }])
     }
 
-    /// A device by name and the GID of its IPv4 address, in each guest.
+    /// Returns device name and GID index of the IPv4 address, in each guest.
     async fn by_gid(&mut self, device: &str) -> Result<[String; 2]> {
         let mut names = Vec::new();
         for station in [&mut self.a, &mut self.b] {
@@ -207,7 +207,7 @@ async fn boot(
     Station::with_e810_in(lab, run, image, spec, guest).await
 }
 
-/// Number of the virtio NIC of a guest.
+/// Returns the number of a guest's virtio NIC.
 const fn number(guest: u16) -> u16 {
     10 + guest
 }

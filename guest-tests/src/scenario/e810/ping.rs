@@ -1,4 +1,4 @@
-//! Echo requests of every length, by both versions of IP.
+//! Echo requests of many lengths over both IP versions.
 
 use std::time::Duration;
 
@@ -7,23 +7,23 @@ use anyhow::{Context, Result, ensure};
 use super::net::Wire;
 use super::station::{Address, Station};
 
-/// Payloads: none, one byte, both sides of what a frame of 1500 holds by IPv6 and IPv4, many fragments.
+/// Payload lengths: none, one byte, around the limit of a 1500-byte frame for IPv6 and IPv4, many fragments.
 const SIZES: &[u32] = &[0, 1, 56, 1452, 1453, 1472, 1473, 4000, 9000, 20_000, 65_000];
-/// A few of them, where the rest has been seen to pass.
+/// Fewer lengths, for links whose peers have already passed all.
 const SOME: &[u32] = &[56, 1473, 20_000];
-/// For all sizes by one version.
+/// Time limit for all lengths of one IP version.
 const LIMIT: Duration = Duration::from_secs(120);
-/// Requests of each size.
+/// Number of requests of each length.
 const COUNT: u32 = 5;
-/// The same where some are lost.
+/// Number of requests on a lossy link.
 const LOSSY_COUNT: u32 = 20;
 
-/// Pings of all sizes to one address.
+/// Sends pings of all lengths to one address.
 pub(super) async fn all_sizes(from: &mut Station, address: &str, wire: Wire) -> Result<()> {
     sizes(from, address, SIZES, wire).await
 }
 
-/// Pings of some sizes to one address.
+/// Sends pings of some lengths to one address.
 pub(super) async fn some_sizes(from: &mut Station, address: &str, wire: Wire) -> Result<()> {
     sizes(from, address, SOME, wire).await
 }
@@ -48,7 +48,7 @@ async fn sizes(from: &mut Station, address: &str, sizes: &[u32], wire: Wire) -> 
     Ok(())
 }
 
-/// Pings of one size with answers to all requests, which are not fragmented if `whole`.
+/// Sends pings of one length, all of which must be answered. If `whole`, they are not fragmented.
 pub(super) async fn one_size(from: &mut Station, address: &str, size: u32, wire: Wire) -> Result<()> {
     let count = if wire == Wire::Good { 3 } else { LOSSY_COUNT };
     let line = format!("ping -n -q -c {count} -i 0.02 -W 1 -M do -s {size} {address}; true");
@@ -59,13 +59,13 @@ pub(super) async fn one_size(from: &mut Station, address: &str, size: u32, wire:
     Ok(())
 }
 
-/// Waits until an address answers: a driver tells its NIC later than it is told what to let in.
+/// Waits until an address answers, because a driver programs the filters of its NIC asynchronously.
 pub(super) async fn until_answered(from: &mut Station, address: &str) -> Result<()> {
     let line = format!("for i in $(seq 20); do ping -n -q -c 1 -W 1 {address} && exit 0; done; exit 1");
     from.sh(&line).await.map(drop).context("the peer never replied")
 }
 
-/// A group's members answer, each by its own address.
+/// All members of a group answer, each from its own address.
 pub(super) async fn group(from: &mut Station, members: &[Address], wire: Wire) -> Result<()> {
     let count = if wire == Wire::Good { 3 } else { LOSSY_COUNT };
     let device = from.device.clone();
@@ -89,9 +89,9 @@ pub(super) async fn group(from: &mut Station, members: &[Address], wire: Wire) -
     Ok(())
 }
 
-/// Marks of explicit congestion notification (RFC 3168, section 5) arrive as they were sent, and answers bring them back.
+/// ECN marks (RFC 3168, section 5) arrive as they were sent, and answers return them.
 pub(super) async fn congestion_marks(a: &mut Station, b: &mut Station, wire: Wire) -> Result<()> {
-    /// The counter of packets with a mark, by its two bits.
+    /// Counters of packets with a mark, by the two bits.
     const COUNTERS: [(u32, &str); 3] = [(1, "InECT1Pkts"), (2, "InECT0Pkts"), (3, "InCEPkts")];
     let count = if wire == Wire::Good { 3 } else { LOSSY_COUNT };
     let least = u64::from(if wire == Wire::Good { count } else { least_of(count, 0) });
@@ -110,7 +110,7 @@ pub(super) async fn congestion_marks(a: &mut Station, b: &mut Station, wire: Wir
     Ok(())
 }
 
-/// A counter of the guest's IP.
+/// Returns an IP counter of the guest.
 async fn counted(station: &mut Station, counter: &str) -> Result<u64> {
     let text = station.sh("grep ^IpExt: /proc/net/netstat").await?;
     let mut lines = text.lines().map(str::split_whitespace);
@@ -119,8 +119,8 @@ async fn counted(station: &mut Station, counter: &str) -> Result<u64> {
     Ok(value.with_context(|| format!("{counter} is missing in {text}"))?.parse()?)
 }
 
-/// Of so many requests of this size, what is answered in all but one of a million runs where a hundredth of the frames
-/// is lost, and fragments of 1480 bytes are the least that a size is cut to.
+/// Returns how many of `count` requests are answered in all but one of a million runs on a link that loses 1% of the
+/// frames. Requests are split into fragments of at most 1480 bytes.
 fn least_of(count: u32, size: u32) -> u32 {
     let frames = 2 * (size / 1400 + 1);
     match frames {
@@ -130,7 +130,7 @@ fn least_of(count: u32, size: u32) -> u32 {
     }
 }
 
-/// The number in "N received".
+/// Returns the number in "N received".
 fn received(text: &str) -> Option<u32> {
     text.split(", ").find_map(|part| part.strip_suffix(" received"))?.parse().ok()
 }

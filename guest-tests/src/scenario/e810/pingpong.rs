@@ -1,5 +1,5 @@
-//! rdma-core's ping-pong programs between two guests, each with an E810 that `ice` and `irdma` drive: by every kind of
-//! GID, with and without events, over path MTUs up to the largest. Each message is checked by the program itself.
+//! rdma-core's ping-pong programs between two guests with an E810, `ice` and `irdma`: with every kind of GID, with and
+//! without events, with all path MTUs. The programs check each message.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -12,11 +12,11 @@ use crate::lab::Lab;
 use crate::report::Report;
 use crate::tools::{Exchange, Ready};
 
-/// Where all programs wait for their client.
+/// Port on which programs wait for their client.
 const PORT: u16 = 18515;
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// Program and arguments, beside the device's, the GID's and the check of the content; first with Ethernet's usual MTU.
+/// Program and arguments, apart from device, GID and content check. These use the default MTU of Ethernet.
 const CASES: &[(&str, Gid)] = &[
     ("ibv_rc_pingpong", Gid::V4),
     ("ibv_rc_pingpong -e", Gid::V4),
@@ -34,7 +34,7 @@ const CASES: &[(&str, Gid)] = &[
     ("ibv_ud_pingpong -s 1 -n 2000", Gid::LinkLocal),
 ];
 
-/// The same with frames of 9000 bytes.
+/// Programs that run with frames of 9000 bytes.
 const JUMBO_CASES: &[(&str, Gid)] = &[
     ("ibv_rc_pingpong -s 4096 -m 4096", Gid::V4),
     ("ibv_rc_pingpong -s 4097 -m 4096 -e", Gid::V6),
@@ -43,7 +43,7 @@ const JUMBO_CASES: &[(&str, Gid)] = &[
     ("ibv_ud_pingpong -s 4096 -e", Gid::V6),
 ];
 
-/// What is too much for a capture.
+/// Programs with too much data for a capture.
 const LARGE_CASES: &[(&str, Gid)] = &[
     ("ibv_rc_pingpong -s 3145728 -m 1024 -n 20", Gid::V4),
     ("ibv_rc_pingpong -s 3145728 -m 4096 -n 50", Gid::V4),
@@ -93,10 +93,9 @@ async fn cases(
     Ok(())
 }
 
-/// The counters of `irdma` grow by what a program sends, packet by packet and message by message (E810 interface, section
-/// 10.7).
+/// The counters of `irdma` grow by exactly the packets and messages of a program (E810 interface, section 10.7).
 async fn statistics(a: &mut Station, b: &mut Station) -> Result<()> {
-    /// Messages each way, and packets of one at a path MTU of 1024.
+    /// Number of messages in each direction, and of packets per message at a path MTU of 1024.
     const MESSAGES: u64 = 100;
     const PACKETS: u64 = 5;
     let before = (counters(a).await?, counters(b).await?);
@@ -127,13 +126,13 @@ async fn statistics(a: &mut Station, b: &mut Station) -> Result<()> {
 
 type Counters = BTreeMap<String, u64>;
 
-/// By how much a counter grew.
+/// Returns the increase of a counter.
 fn grown(before: &Counters, after: &Counters, name: &str) -> Result<u64> {
     let of = |counters: &Counters| counters.get(name).copied().with_context(|| format!("no counter {name}"));
     Ok(of(after)?.wrapping_sub(of(before)?))
 }
 
-/// All of `hw_counters`, as later kernels name them: those of messages begin with `iw` in 6.12.
+/// Returns all `hw_counters` with the names of later kernels. In 6.12, message counters have the prefix `iw`.
 async fn counters(station: &mut Station) -> Result<Counters> {
     let line = format!("cd /sys/class/infiniband/{DEVICE}/ports/1/hw_counters && grep . *");
     let text = station.sh(&line).await?;
@@ -150,7 +149,7 @@ async fn ping_pong(a: &mut Station, b: &mut Station, command: &str, gid: Gid) ->
     let exchange = Exchange { server: line(of_b), client, ready: Ready::Tcp(PORT), limit: LIMIT };
     let ends = exchange.run(&mut b.vm, &mut a.vm).await?;
     for end in [&ends.client, &ends.server] {
-        // What it finds wrong it prints, and ends with success all the same.
+        // The program prints errors but still exits successfully.
         ensure!(!end.stdout.contains("invalid data"), "{}", end.stdout);
         ensure!(end.stdout.contains(" iters in "), "no result: {}{}", end.stdout, end.stderr);
     }

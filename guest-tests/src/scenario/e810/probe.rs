@@ -1,6 +1,6 @@
-//! The driver finds what it expects of an E810, with every kind of package, again and again.
+//! The driver binds to an E810 with every kind of package, repeatedly.
 //!
-//! One guest has two of them, one as a card behind a root port and one on the root bus, wired to each other.
+//! One guest has two E810s, one as a card behind a root port and one on the root bus, connected to each other.
 
 use std::path::PathBuf;
 
@@ -17,24 +17,23 @@ use crate::report::{Report, Skip};
 use crate::run_dir::RunDir;
 use crate::vm::{Image, Vm};
 
-/// Numbers of the two.
+/// Numbers of the two E810s.
 const CARD: u16 = 1;
 const INTEGRATED: u16 = 2;
-/// The network namespace of the second, so that packets to it leave the guest.
+/// Network namespace of the second, so that packets to it leave the guest.
 const SPACE: &str = "second";
-/// What PCI calls them.
+/// PCI vendor and device ID.
 const IDS: (u16, u16) = (0x8086, 0x1592);
 
-/// The guest, and its devices as they are named since the driver was loaded last.
+/// The guest, and the names of its devices since the driver was last loaded.
 #[derive(Debug)]
 pub(super) struct Probe {
     pub(super) vm: Vm,
     pub(super) daemon: Daemon,
     /// Network device of the card.
     pub(super) device: String,
-    /// Its PCI address.
     pub(super) function: String,
-    /// Kernel messages that are accounted for.
+    /// Number of kernel messages already checked.
     judged: usize,
     image: Image,
 }
@@ -51,7 +50,7 @@ pub(in super::super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> 
         Err(skip) => Err(skip),
     };
     report.case("with Debian's package", &hint, with_debians(&mut probe, debian)).await?;
-    // The device keeps a package until it is reset as a whole.
+    // The device keeps a package until a full reset.
     report.case("the guest restarts", &hint, probe.restarts()).await?;
     report.case("with the lab's package", &hint, probe.binds(Package::Synthetic)).await?;
     for &(name, line, expected) in answers::ALL {
@@ -78,7 +77,7 @@ async fn with_debians(probe: &mut Probe, debian: std::result::Result<(), Skip>) 
 impl Probe {
     pub(super) async fn start(lab: &Lab, run: &RunDir, disks: Vec<PathBuf>) -> Result<Self> {
         let image = lab.debian_image(run).await?;
-        // When devlink reloads it, ice ends its control queue and leaves its VSI to the reset that follows.
+        // On a devlink reload, ice disables its control queue and relies on the following reset to free its VSI.
         let specs = HcaSpec::pair()?.map(|spec| unjudged(lab, spec));
         let daemon = Daemon::start_by(Command::new(lab.hcad()?), &specs, run).await?;
         let [card, integrated] = daemon.sockets() else { anyhow::bail!("not two sockets") };
@@ -96,7 +95,7 @@ impl Probe {
         Ok(Self { vm, daemon, device: String::new(), function: String::new(), judged, image })
     }
 
-    /// Loads the driver with this package, or none, and sees what it makes of both functions.
+    /// Loads the driver with this package or none, and checks the result for both functions.
     pub(super) async fn binds(&mut self, package: Package) -> Result<()> {
         self.unload().await?;
         package.install(&mut self.vm).await?;
@@ -111,19 +110,19 @@ impl Probe {
         lines.retain(|line| line.starts_with("ice"));
         let message = package.message();
         let said = lines.iter().filter(|line| line.contains(&message)).count();
-        // The driver keeps what two functions have in common apart by their serial numbers.
+        // The driver distinguishes the cards of two functions by serial number.
         ensure!(said >= 2, "{message:?} occurs {said} times in {lines:#?}");
         self.talk().await?;
         self.no_warnings(package).await
     }
 
-    /// Loads the driver and brings both interfaces up, each in a network of its own.
+    /// Loads the driver and brings both interfaces up, each in its own network namespace.
     pub(super) async fn load(&mut self) -> Result<()> {
         load(&mut self.vm, &["ice"]).await?;
         self.find().await
     }
 
-    /// Brings both interfaces up, wherever the driver has put them.
+    /// Finds both interfaces and brings them up.
     pub(super) async fn find(&mut self) -> Result<()> {
         self.device = device(&mut self.vm, CARD).await?;
         let link = self.vm.run(&["readlink", &format!("/sys/class/net/{}/device", self.device)]).await?;
@@ -140,13 +139,13 @@ impl Probe {
         self.sh(&line).await.map(drop)
     }
 
-    /// The same after the card's network device was made anew, while the other's stayed where it is.
+    /// Finds the interfaces after the card's network device was created again.
     pub(super) async fn refind(&mut self) -> Result<()> {
         self.device = device(&mut self.vm, CARD).await?;
         bring_up(&mut self.vm, &self.device, &Address::on(0, CARD)).await
     }
 
-    /// Takes the driver away, if it is there. What was in a network of its own comes back before.
+    /// Unloads the driver, if it is loaded. Interfaces in a network namespace return first.
     pub(super) async fn unload(&mut self) -> Result<()> {
         self.sh(&format!(
             "! lsmod | grep -q '^ice ' || modprobe -r ice; ip netns del {SPACE} 2>/dev/null; true"
@@ -155,7 +154,7 @@ impl Probe {
         .map(drop)
     }
 
-    /// Frames pass between the two, by both versions of IP, also longer ones than the wire takes.
+    /// Frames pass between the two over both IP versions, also in fragments.
     pub(super) async fn talk(&mut self) -> Result<()> {
         let Address { ipv4, ipv6 } = Address::on(0, INTEGRATED);
         for address in [ipv4, ipv6] {
@@ -175,7 +174,7 @@ impl Probe {
         Ok(())
     }
 
-    /// The driver is in use when the guest restarts.
+    /// The guest restarts while the driver is in use.
     async fn restarts(&mut self) -> Result<()> {
         self.vm.reboot(&self.image).await?;
         self.judged = warnings(&mut self.vm).await?.len();
@@ -186,12 +185,12 @@ impl Probe {
         self.vm.run(&["sh", "-c", line]).await
     }
 
-    /// Waits until the card has a carrier, or none.
+    /// Waits until the card has a carrier or has lost it.
     pub(super) async fn carrier(&mut self, wanted: bool) -> Result<()> {
         carrier(&mut self.vm, &self.device, wanted).await
     }
 
-    /// The kernel has warned of nothing but what is normal, since it was last asked.
+    /// Checks that the kernel has logged only expected warnings since the last check.
     pub(super) async fn no_warnings(&mut self, package: Package) -> Result<()> {
         let mut all = warnings(&mut self.vm).await?;
         let new = all.split_off(self.judged.min(all.len()));

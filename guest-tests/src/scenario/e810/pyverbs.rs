@@ -1,4 +1,4 @@
-//! rdma-core's own tests for devices in a guest with `irdma`: what cannot be run on this hardware, what cannot pass.
+//! rdma-core's own device tests with `irdma`, with the tests that this hardware cannot run or cannot pass.
 
 use anyhow::{Context, Result};
 
@@ -28,11 +28,11 @@ pub(in super::super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> 
     report.case("the daemon exits cleanly on SIGTERM", &hint, station.stop()).await
 }
 
-/// What tests that make work fail are told of by the kernel.
+/// Kernel messages of tests that cause errors on purpose.
 const FAILING_WORK: &[&str] = &[
     // Each asynchronous event (E-37).
     "abnormal ae_id",
-    // The driver destroys a queue pair by way of its error state, also from RESET, which the core does not let it.
+    // The driver destroys a queue pair through its error state, even from RESET, which the core does not permit.
     "old_state=0x0, new_state=0x6",
 ];
 
@@ -46,9 +46,9 @@ const WITH_WINDOWS: Known =
     Known { device: roce::DEVICE, failures: FAILURES, skips: &[TYPE_1_SKIPS, SKIPS], turns: TURNS };
 const WITHOUT_WINDOWS: Known = Known { skips: &[MW_SKIPS, SKIPS], ..WITH_WINDOWS };
 
-/// The driver lets go of its list of groups between looking for one and adding it (`irdma_attach_mcast`, verbs.c). Two
-/// processes that join at once make a group each, for one address, and who is in the second that is found never leaves it
-/// (section 13.8).
+/// The driver unlocks its list of groups between the look-up and the insertion (`irdma_attach_mcast`, verbs.c). Two
+/// processes that join at once create two entries for one address, and members of the second can never leave (section
+/// 13.8).
 const TURNS: &[&str] =
     &["rdmacm_utils.CMAsyncConnection.join_to_multicast", "rdmacm_utils.CMAsyncConnection.leave_multicast"];
 
@@ -97,7 +97,7 @@ const TYPE_1_SKIPS: &[Skip] = &[
     ),
 ];
 
-/// The first that names a test holds for it.
+/// The first entry that names a test applies to it.
 const SKIPS: &[Skip] = &[
     skip("tests.test_atomic", "Atomic operations are not supported", NO_ATOMICS),
     skip("tests.test_cqex.CqExTestCase.test_xrc_traffic_cq_ex", "Create XRCD is not supported", NO_XRC),
@@ -177,7 +177,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_pinned_names_modules_that_are_run_and_says_why() {
+    fn pinned_results_name_module_and_reason() {
         WITH_WINDOWS.check();
         WITHOUT_WINDOWS.check();
     }

@@ -1,5 +1,5 @@
-//! `irdma` finds what it expects of the RDMA half of an E810, again and again: its port is active, tools know it, and it
-//! outlives links that go and resets (E810 interface, sections 9.2, 14.3, 14.4, 15 and 17.2).
+//! `irdma` initialises the RDMA half of an E810 repeatedly: its port is active, tools show it, and it survives link
+//! changes and resets (E810 interface, sections 9.2, 14.3, 14.4, 15 and 17.2).
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -13,19 +13,19 @@ use crate::lab::Lab;
 use crate::report::Report;
 use crate::tools::await_text;
 
-/// The driver, and modules behind the tools.
+/// The driver, and modules for the tools.
 const MODULES: &[&str] = &["irdma", "ib_uverbs", "ib_umad", "rdma_ucm"];
-/// From the driver's start, or a reset's, until the port is active.
+/// Time limit from the start of the driver, or from a reset, until the port is active.
 const PORT_TIMEOUT: Duration = Duration::from_secs(60);
-/// Between two looks.
+/// Interval between two polls.
 const POLL: Duration = Duration::from_millis(100);
 
-/// Unloaded and loaded so often.
+/// Number of unload and load cycles.
 const CYCLES: u32 = 5;
-/// For these, in an emulated guest on a busy host.
+/// Time limit of all cycles.
 const CYCLES_TIMEOUT: Duration = Duration::from_secs(400);
 
-/// `ibv_devinfo -v`, by the names it prints (section 15.1).
+/// Expected values in `ibv_devinfo -v` (section 15.1).
 const DEVINFO: &[(&str, &str)] = &[
     ("transport", "InfiniBand (0)"),
     ("fw_ver", "1.70"),
@@ -60,7 +60,7 @@ const DEVINFO: &[(&str, &str)] = &[
     ("gid_tbl_len", "32"),
 ];
 
-/// Kernel 6.12 has windows, later ones have none (section 15.2).
+/// Memory windows: kernel 6.12 supports them, later kernels do not (section 15.2).
 const WINDOWS: [&str; 2] = ["16383", "0"];
 
 pub(in super::super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {
@@ -87,7 +87,6 @@ pub(in super::super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> 
 #[derive(Debug)]
 struct Probe {
     station: Station,
-    /// Its name.
     device: String,
 }
 
@@ -104,7 +103,7 @@ impl Probe {
         self.station.no_warnings().await
     }
 
-    /// Waits until there is an RDMA device with an active port.
+    /// Waits for an RDMA device with an active port.
     async fn find(&mut self) -> Result<()> {
         let found = async {
             loop {
@@ -128,7 +127,7 @@ impl Probe {
     async fn devinfo(&mut self) -> Result<()> {
         let text = self.station.sh(&format!("ibv_devinfo -v -d {}", self.device)).await?;
         let old = self.station.sh("uname -r").await?.starts_with("6.12.");
-        // Lines `name: value`; some names come again for GIDs.
+        // Lines `name: value`; some names occur once per GID.
         let mut found = BTreeMap::new();
         for (name, value) in text.lines().filter_map(|line| line.split_once(':')) {
             found.entry(name.trim()).or_insert(value.trim());
@@ -144,7 +143,7 @@ impl Probe {
         Ok(())
     }
 
-    /// What iproute2 says of it.
+    /// Checks the output of iproute2.
     async fn tools(&mut self) -> Result<()> {
         let (device, netdev) = (self.device.clone(), self.station.device.clone());
         for (line, parts) in [
@@ -156,7 +155,7 @@ impl Probe {
                     format!("netdev {netdev}"),
                 ],
             ),
-            // That of the kernel's management datagrams.
+            // The QP of the kernel's management datagrams.
             (format!("rdma resource show qp link {device}/1"), vec!["lqpn 1 type GSI state RTS".to_owned()]),
             (format!("rdma resource show cq dev {device}"), vec!["comm [ib_core]".to_owned()]),
             (
@@ -172,7 +171,7 @@ impl Probe {
         Ok(())
     }
 
-    /// GIDs come and go with addresses of the interface.
+    /// GIDs follow the addresses of the interface.
     async fn gids(&mut self) -> Result<()> {
         let netdev = self.station.device.clone();
         for (address, gid) in [("10.99.0.7/24", "::ffff:10.99.0.7,"), ("fd99::7/64", "fd99::7,")] {
@@ -235,7 +234,7 @@ impl Probe {
         self.station.no_warnings().await
     }
 
-    /// The device has RoCE only. `ice` does not know that and lets iWARP be enabled in its place; `irdma` then refuses the
+    /// The device supports only RoCE. `ice` nevertheless lets the user enable iWARP, and `irdma` then rejects the
     /// device.
     async fn iwarp(&mut self) -> Result<()> {
         const REFUSED: [&str; 2] = ["status=-95", "failed with error -95"];
@@ -262,7 +261,7 @@ impl Probe {
         self.station.no_warnings().await
     }
 
-    /// Switches a protocol of the RDMA half; returns why the driver refuses, if it does.
+    /// Selects a protocol of the RDMA half. Returns the driver's reason if it rejects the device.
     async fn set_protocol(&mut self, protocol: &str, enabled: bool) -> Result<String> {
         let line = format!(
             "devlink dev param set pci/$(basename $(readlink /sys/class/net/{}/device)) \
@@ -272,7 +271,7 @@ impl Probe {
         self.station.sh(&line).await
     }
 
-    /// Both drivers are unloaded and loaded: one takes the other with it.
+    /// Both drivers are unloaded and loaded; they depend on each other.
     async fn cycles(&mut self) -> Result<()> {
         for _ in 0..CYCLES {
             self.station.sh("modprobe -r irdma; ! lsmod | grep -q '^ice ' || modprobe -r ice").await?;
@@ -283,7 +282,8 @@ impl Probe {
         self.station.no_warnings().await
     }
 
-    /// The driver of the interface resets its function, which ends and starts the other. That of 6.12 cannot be asked to.
+    /// The interface's driver resets its function, which stops and restarts `irdma`. The driver of kernel 6.12 does not
+    /// support this.
     async fn driver_reset(&mut self) -> Result<()> {
         const COUNTER: &str = "/frontend/e810/function_resets";
         if self.station.sh("uname -r").await?.starts_with("6.12.") {
@@ -306,7 +306,7 @@ impl Probe {
         self.station.no_warnings().await
     }
 
-    /// The function is reset below both drivers.
+    /// The function is reset behind both drivers.
     async fn function_reset(&mut self) -> Result<()> {
         let line = format!("echo 1 > /sys/class/net/{}/device/reset", self.station.device);
         self.station.vm.run_within(PORT_TIMEOUT, &["sh", "-c", &line]).await?;

@@ -1,4 +1,4 @@
-//! Guests whose E810 has its RDMA half, and `irdma` that drives it.
+//! Guests whose E810 has an RDMA half with `irdma`.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -14,28 +14,27 @@ use crate::run_dir::RunDir;
 use crate::tools::await_text;
 use crate::vm::{Image, Vm};
 
-/// What programs of verbs need besides the driver.
+/// The driver, and modules for verbs programs.
 const MODULES: &[&str] = &["irdma", "ib_uverbs", "rdma_ucm"];
-/// Name that the kernel gives the first device of this driver.
+/// The kernel's name of the first device of this driver.
 pub(super) const DEVICE: &str = "irdma0";
-/// From the driver's start until its port is active.
+/// Time limit from the start of the driver until the port is active.
 const PORT_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Frames that a path MTU of 4096 fits in.
+/// Frame size for a path MTU of 4096.
 const JUMBO: u32 = 9000;
 
-/// What a GID stands for.
+/// The address from which a GID is derived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in super::super) enum Gid {
-    /// The IPv4 address.
     V4,
-    /// The IPv6 address that was given.
+    /// The configured IPv6 address.
     V6,
-    /// The link-local address of the MAC.
+    /// The link-local address derived from the MAC.
     LinkLocal,
 }
 
-/// Two stations wired to each other. `irdma` is not loaded yet.
+/// Starts two connected stations without `irdma`.
 pub(super) async fn pair(lab: &Lab, run: &RunDir, image: &Image) -> Result<[Station; 2]> {
     let [a, b] = HcaSpec::pair()?.map(|spec| judged(lab, spec));
     let (a, b) = tokio::try_join!(
@@ -45,7 +44,7 @@ pub(super) async fn pair(lab: &Lab, run: &RunDir, image: &Image) -> Result<[Stat
     Ok([a, b])
 }
 
-/// A station with nobody to talk to, and with further disks.
+/// Starts a station without a peer, with further disks.
 pub(super) async fn alone(lab: &Lab, run: &RunDir, image: &Image, disks: Vec<PathBuf>) -> Result<Station> {
     let [spec, _] = HcaSpec::pair()?;
     Station::with_e810(lab, run, image, &judged(lab, spec), disks).await
@@ -63,7 +62,7 @@ pub(super) async fn port_is_active(station: &mut Station) -> Result<()> {
     await_text(&mut station.vm, &[&path], &["4: ACTIVE"], PORT_TIMEOUT).await
 }
 
-/// Lets the frames of both be so long that a path MTU of 4096 fits in.
+/// Raises the MTU of both to fit a path MTU of 4096.
 pub(super) async fn jumbo(stations: [&mut Station; 2]) -> Result<()> {
     for station in stations {
         let device = station.device.clone();
@@ -72,8 +71,8 @@ pub(super) async fn jumbo(stations: [&mut Station; 2]) -> Result<()> {
     Ok(())
 }
 
-/// A guest with this address on an E810 that `irdma` drives, with room for the largest path MTU; the RDMA device's name, and
-/// the daemon behind it.
+/// Starts a guest with this address on an E810 with `irdma`, with the largest path MTU. Returns the guest, its RDMA
+/// device and the daemon.
 pub(in super::super) async fn irdma_guest(
     lab: &Lab,
     run: &RunDir,
@@ -90,14 +89,15 @@ pub(in super::super) async fn irdma_guest(
     Ok((vm, DEVICE, daemon.context("the guest has no daemon")?))
 }
 
-/// Index of a GID of this kind.
+/// Returns the index of a GID of this kind.
 pub(super) async fn gid_index(station: &mut Station, kind: Gid) -> Result<usize> {
     gid_index_of(&mut station.vm, DEVICE, kind).await
 }
 
-/// Index of a RoCEv2 GID of this kind, of any device.
+/// Returns the index of a RoCEv2 GID of this kind, for any device.
 pub(in super::super) async fn gid_index_of(vm: &mut Vm, device: &str, kind: Gid) -> Result<usize> {
-    // One program: an emulated guest starts some hundred a second. Entries without a GID have no type, which it complains of.
+    // Use a single program, because an emulated guest starts about a hundred per second. Entries without a GID have no
+    // type, which causes an error message.
     let list =
         format!("cd /sys/class/infiniband/{device}/ports/1 && grep -s . gids/* gid_attrs/types/* || true");
     let table = vm.run(&["sh", "-c", &list]).await?;

@@ -1,5 +1,4 @@
-//! The driver's self-test passes, and the loopback that `ethtool` switches loops (E810 interface, sections 3.3, 5.3 and
-//! 5.6).
+//! The driver's self-test passes, and the loopback of `ethtool` works (E810 interface, sections 3.3, 5.3 and 5.6).
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -14,13 +13,13 @@ use crate::lab::Lab;
 use crate::line_program::LineProgram;
 use crate::report::Report;
 
-/// Tests that are right whenever they are run.
+/// Tests that must always pass.
 const ALWAYS: [&str; 3] = ["Register test", "EEPROM test", "Link test"];
-/// Tests for which the driver waits one or two milliseconds, in which a busy host may not run the device at all.
+/// Tests with a time limit of one or two milliseconds, which a busy host may exceed.
 const TIMED: [&str; 2] = ["Interrupt test", "Loopback test"];
-/// Self-tests in which each of those has to pass once.
+/// Number of self-tests in which each of the timed tests must pass once.
 const ATTEMPTS: u32 = 30;
-/// For all of them, in an emulated guest on a busy host.
+/// Time limit of all attempts.
 const ATTEMPTS_TIMEOUT: Duration = Duration::from_secs(300);
 
 pub(in super::super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {
@@ -49,7 +48,7 @@ async fn offline(probe: &mut Probe) -> Result<()> {
         ensure!(!ALWAYS.iter().any(|name| failed.contains_key(*name)), "not passed: {failed:?}");
         left.retain(|name| failed.contains_key(*name));
         if left.is_empty() {
-            // The test has taken the interface down and up.
+            // The test takes the interface down and up.
             probe.carrier(true).await?;
             return probe.talk().await;
         }
@@ -57,9 +56,9 @@ async fn offline(probe: &mut Probe) -> Result<()> {
     anyhow::bail!("{left:?} did not pass in {ATTEMPTS} attempts; in the last: {failed:?}")
 }
 
-/// Runs a self-test; returns the tests that did not pass, and what the driver says of each.
+/// Runs a self-test. Returns the tests that did not pass with the driver's messages.
 async fn failures(probe: &mut Probe, kind: &str) -> Result<BTreeMap<String, String>> {
-    // The status says no more than the lines.
+    // The exit status contains no more information than the lines.
     let text = probe.sh(&format!("ethtool -t {} {kind}; true", probe.device)).await?;
     let results: BTreeMap<String, String> = text
         .lines()
@@ -74,7 +73,7 @@ async fn failures(probe: &mut Probe, kind: &str) -> Result<BTreeMap<String, Stri
     Ok(results.into_iter().filter(|(_, result)| result != "0").collect())
 }
 
-/// While it is on, frames come back to the interface and do not reach the other.
+/// With loopback, frames return to the interface and do not reach the other.
 async fn loopback(probe: &mut Probe) -> Result<()> {
     let device = probe.device.clone();
     set_loopback(probe, "on").await?;

@@ -1,5 +1,5 @@
-//! An E810 beside QEMU's own NICs: the same two guests have one of each, wired to the other's, and each is measured in
-//! turn. None of it is judged; one table shows ratios, another what a round trip takes of the host.
+//! An E810 compared with QEMU's own NICs: the same two guests have one NIC of each kind, connected in pairs, and each
+//! is measured in turn. No result fails. One table shows ratios, another the CPU time of a round trip.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -23,12 +23,12 @@ use crate::scenario::rxe_interop::mac;
 use crate::tools::{Exchange, Ready, spawn, stop};
 use crate::vm::{Image, Vm};
 
-/// What is measured.
+/// Which measurements are taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in super::super) enum Extent {
     /// Throughput and round trips.
     All,
-    /// Round trips alone, more often.
+    /// Only round trips, with more repetitions.
     RoundTrips,
 }
 
@@ -40,7 +40,7 @@ impl Extent {
         }
     }
 
-    /// Of each measure, in turns.
+    /// Returns the number of rounds, in which the NICs take turns.
     const fn rounds(self) -> usize {
         match self {
             Self::All => 5,
@@ -53,23 +53,23 @@ impl Extent {
     }
 }
 
-/// How long one takes.
+/// Duration of a measurement in seconds.
 const SECONDS: u32 = 2;
-/// The same with set-up and end.
+/// Time limit of a measurement with setup and teardown.
 const LIMIT: Duration = Duration::from_secs(60);
 const IPERF_PORT: u16 = 5201;
 const QPERF_PORT: u16 = 19765;
-/// Echo requests of a flood, at most.
+/// Maximum number of echo requests in a flood.
 const PINGS: u32 = 2000;
 
-/// What is compared.
+/// The NICs that are compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Card {
     E810,
     Qemu(NicModel),
 }
 
-/// The last two are what the first is compared with.
+/// The NICs; the first is compared with the others.
 const CARDS: [Card; 3] = [Card::E810, Card::Qemu(NicModel::Virtio), Card::Qemu(NicModel::E1000e)];
 
 impl Card {
@@ -88,7 +88,7 @@ impl Card {
         }
     }
 
-    /// The network its wire is.
+    /// Returns the number of its network.
     const fn network(self) -> u16 {
         match self {
             Self::E810 => 0,
@@ -97,13 +97,13 @@ impl Card {
         }
     }
 
-    /// Number of the NIC of guest 1 or 2.
+    /// Returns the number of the NIC in guest 1 or 2.
     const fn id(self, guest: u16) -> u16 {
         10 * self.network() + guest
     }
 }
 
-/// What is measured; more is better.
+/// Measured quantities; higher is better.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Measure {
     Tcp { streams: u32, back: bool },
@@ -142,7 +142,7 @@ impl Measure {
         matches!(self, Self::TcpRoundTrips | Self::FloodPing)
     }
 
-    /// How many round trips a result stands for.
+    /// Returns the number of round trips in a result.
     fn round_trips(self, value: f64) -> f64 {
         match self {
             Self::Tcp { .. } => 0.0,
@@ -151,7 +151,7 @@ impl Measure {
         }
     }
 
-    /// Of one card, guest a being the client.
+    /// Measures one NIC with guest a as the client.
     async fn take(self, a: &mut Vm, b: &mut Vm, card: Card) -> Result<f64> {
         let peer = Address::on(card.network(), card.id(2)).ipv4;
         match self {
@@ -171,7 +171,7 @@ impl Measure {
             Self::TcpRoundTrips => {
                 let seconds = SECONDS.to_string();
                 let text = a.run(&["qperf", "-u", "-uu", "-t", &seconds, &peer, "tcp_lat"]).await?;
-                // Half a round trip, in the unit asked for: nanoseconds.
+                // The program prints half a round trip in nanoseconds, the requested unit.
                 let half = text.lines().find_map(|line| line.split_once('=')?.1.split_whitespace().next());
                 let half: f64 = half.and_then(|word| word.parse().ok()).context(text)?;
                 Ok(1e9 / (2.0 * half))
@@ -193,7 +193,7 @@ const fn plural(count: u32) -> &'static str {
     if count == 1 { "" } else { "s" }
 }
 
-/// The guests, and the daemons of their E810.
+/// The guests, and the daemons of their E810s.
 struct Bench {
     a: Vm,
     b: Vm,
@@ -201,20 +201,19 @@ struct Bench {
     run: RunDir,
 }
 
-/// What was found of one measure and card.
-struct Found {
+/// Results of one measurement with one NIC.
+struct Results {
     measure: Measure,
     card: Card,
-    /// In ascending order.
     values: Vec<f64>,
-    /// What all rounds together took, and how many round trips they were.
-    taken: Taken,
+    /// CPU time of all rounds, and their number of round trips.
+    taken: CpuTime,
     round_trips: f64,
 }
 
-/// What guests and daemons took.
+/// CPU time of guests and daemons.
 #[derive(Clone, Copy, Debug, Default)]
-struct Taken {
+struct CpuTime {
     vcpus: Effort,
     qemu: Effort,
     hcad: Effort,
@@ -222,7 +221,7 @@ struct Taken {
     interrupts: u64,
 }
 
-impl Add for Taken {
+impl Add for CpuTime {
     type Output = Self;
 
     fn add(self, other: Self) -> Self {
@@ -236,7 +235,7 @@ impl Add for Taken {
     }
 }
 
-impl Sub for Taken {
+impl Sub for CpuTime {
     type Output = Self;
 
     fn sub(self, before: Self) -> Self {
@@ -250,7 +249,7 @@ impl Sub for Taken {
     }
 }
 
-impl Found {
+impl Results {
     fn median(&self) -> f64 {
         self.values.get(self.values.len() / 2).copied().unwrap_or(f64::NAN)
     }
@@ -299,15 +298,15 @@ impl Bench {
         Ok(Self { a, b, daemons, run })
     }
 
-    /// One measure of all cards, in turns.
-    async fn measure(&mut self, measure: Measure, rounds: usize, all: &mut Vec<Found>) -> Result<()> {
+    /// Measures all NICs in turn.
+    async fn measure(&mut self, measure: Measure, rounds: usize, all: &mut Vec<Results>) -> Result<()> {
         let rr = measure == Measure::TcpRoundTrips;
         let server = if rr { Some(qperf(&mut self.b).await?) } else { None };
-        let mut found = CARDS.map(|card| Found {
+        let mut found = CARDS.map(|card| Results {
             measure,
             card,
             values: Vec::new(),
-            taken: Taken::default(),
+            taken: CpuTime::default(),
             round_trips: 0.0,
         });
         for _ in 0..rounds {
@@ -330,9 +329,9 @@ impl Bench {
         Ok(())
     }
 
-    /// What was taken so far.
-    async fn taken(&mut self) -> Result<Taken> {
-        let mut taken = Taken::default();
+    /// Returns the CPU time so far.
+    async fn taken(&mut self) -> Result<CpuTime> {
+        let mut taken = CpuTime::default();
         for vm in [&self.a, &self.b] {
             let [vcpus, qemu] = Effort::of_guest(vm.process_id()?)?;
             taken.vcpus = taken.vcpus + vcpus;
@@ -359,7 +358,7 @@ impl Bench {
     }
 }
 
-/// A guest with all NICs up, each on its own network.
+/// Boots a guest with all NICs up, each on its own network.
 async fn boot(
     lab: &Lab,
     run: &RunDir,
@@ -386,8 +385,8 @@ async fn qperf(vm: &mut Vm) -> Result<ProgramId> {
     Ok(server)
 }
 
-/// A line a measure: what each card gives, how far its rounds are apart, and how the E810 compares.
-fn table(all: &[Found]) -> String {
+/// Returns one line per measurement: the result of each NIC, the spread of its rounds, and the ratios of the E810.
+fn table(all: &[Results]) -> String {
     let mut text = format!("{:26}", "measure");
     for card in CARDS {
         write!(text, "{:>22}", card.name()).expect("a String takes every write");
@@ -411,8 +410,8 @@ fn table(all: &[Found]) -> String {
     text + "\nxN: N times as much on the E810"
 }
 
-/// A line a card and measure of round trips: what one takes.
-fn costs(all: &[Found]) -> String {
+/// Returns one line per NIC and round-trip measurement: the CPU time of a round trip.
+fn costs(all: &[Results]) -> String {
     let mut text = format!(
         "{:26}{:>12}{:>22}{:>22}{:>22}{:>12}{:>10}{:>10}",
         "a round trip takes", "", "virtual CPUs", "rest of QEMU", "hcad", "waiting", "MMIO", "MSI-X"
@@ -420,7 +419,7 @@ fn costs(all: &[Found]) -> String {
     for found in all.iter().filter(|found| found.measure.is_of_round_trips()) {
         let each = |amount: f64| amount / found.round_trips;
         let micros = |time: Duration| each(time.as_secs_f64() * 1e6);
-        let Taken { vcpus, qemu, hcad, messages, interrupts } = found.taken;
+        let CpuTime { vcpus, qemu, hcad, messages, interrupts } = found.taken;
         write!(text, "\n{:26}{:>12}", found.measure.name(), found.card.name())
             .expect("a String takes every write");
         for part in [vcpus, qemu, hcad] {
@@ -434,8 +433,8 @@ fn costs(all: &[Found]) -> String {
     text + "\nsum of both ends; sleeps counts wake-ups from sleep, waiting is the time spent waiting for a CPU"
 }
 
-/// Writes the ratios as `ci/bench` does.
-fn keep(all: &[Found], file: PathBuf) -> Result<()> {
+/// Writes the ratios in the format of `ci/bench`.
+fn keep(all: &[Results], file: PathBuf) -> Result<()> {
     let mut lines = String::new();
     for found in all.chunks(CARDS.len()) {
         let (first, others) = found.split_first().context("no card was measured")?;

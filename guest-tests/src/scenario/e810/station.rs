@@ -1,4 +1,4 @@
-//! One guest with one NIC, ready to talk by IP: the E810 of a daemon, or one that QEMU emulates.
+//! A guest with one NIC and IP addresses: the E810 of a daemon, or a NIC that QEMU emulates.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -17,34 +17,33 @@ use crate::scenario::rxe_interop::mac;
 use crate::tools::await_text;
 use crate::vm::{Image, Vm};
 
-/// Two queue pairs of the E810 are used by two processors.
+/// Two CPUs, which use two queue pairs of the E810.
 pub(super) const CPUS: u32 = 2;
-/// Room for a file of 256 MiB in memory.
+/// Memory for a file of 256 MiB.
 const MEMORY_MIB: u32 = 1024;
-/// Loading a driver, in an emulated guest of several on a busy host.
+/// Time limit for loading a driver while several emulated guests boot.
 const LOAD_TIMEOUT: Duration = Duration::from_secs(180);
-/// From `ip link set up` until there is a carrier.
+/// Time limit from `ip link set up` to the carrier.
 const CARRIER_TIMEOUT: Duration = Duration::from_secs(60);
-/// Kernel messages of this level or worse are judged.
+/// Kernel messages of this level or more severe are checked.
 const WARNING: u8 = 4;
-/// What makes networks of devices that share a NIC.
+/// Modules for virtual devices on top of a NIC.
 const STACKED: &[&str] = &["8021q", "macvlan", "bridge", "veth"];
 
-/// See the module.
+/// A guest with an E810 and its addresses.
 #[derive(Debug)]
 pub(super) struct Station {
     pub(super) vm: Vm,
-    /// The daemon behind the NIC, if it is an E810.
+    /// The daemon of the NIC, if it is an E810.
     pub(super) daemon: Option<Daemon>,
-    /// Number on the fabric; addresses follow from it.
+    /// Number on the fabric, from which addresses are derived.
     pub(super) id: u16,
-    /// Its network device.
     pub(super) device: String,
-    /// Kernel messages that are accounted for.
+    /// Number of kernel messages already checked.
     judged: usize,
 }
 
-/// Addresses of a station on one of several networks: 0 is the wire itself, others are VLANs of that number.
+/// Addresses of a station on one network: 0 is untagged, others are VLANs with that ID.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Address {
     pub(super) ipv4: String,
@@ -54,7 +53,7 @@ pub(super) struct Address {
 impl Address {
     pub(super) fn on(network: u16, id: u16) -> Self {
         let [high, low] = network.to_be_bytes();
-        // VLANs have 12 bits, so the second byte stays below 97.
+        // VLAN IDs have 12 bits, so the second byte stays below 97.
         Self {
             ipv4: format!("10.{}.{low}.{id}", 81 + u16::from(high)),
             ipv6: format!("fd81:{network:x}::{id:x}"),
@@ -62,18 +61,18 @@ impl Address {
     }
 }
 
-/// The E810 of a station, whose drivers must keep to the interface; without a capture, since these tests move gigabytes.
+/// Settings of a station's E810 in strict mode. It has no capture, because these tests transfer gigabytes.
 pub(super) fn judged(lab: &Lab, spec: HcaSpec) -> HcaSpec {
     HcaSpec { interface: Interface::E810, capture: false, trace: lab.trace(), strict: true, ..spec }
 }
 
-/// The same, whose drivers are not judged: where speed is measured, or where they are known to break a rule.
+/// Settings of a station's E810 without strict mode, for speed tests and for drivers with known violations.
 pub(super) fn unjudged(lab: &Lab, spec: HcaSpec) -> HcaSpec {
     HcaSpec { strict: false, ..judged(lab, spec) }
 }
 
 impl Station {
-    /// A guest with an E810 as a card, its driver loaded with the lab's package, and with further disks.
+    /// Boots a guest with an E810 as a card, further disks, and the driver loaded with the lab's package.
     pub(super) async fn with_e810(
         lab: &Lab,
         run: &RunDir,
@@ -84,7 +83,7 @@ impl Station {
         Self::with_e810_in(lab, run, image, spec, Guest { disks, ..shape(&spec.name) }).await
     }
 
-    /// The same in a guest that has other devices too, or is of another shape.
+    /// Boots a guest with an E810 and the given configuration.
     pub(super) async fn with_e810_in(
         lab: &Lab,
         run: &RunDir,
@@ -115,16 +114,16 @@ impl Station {
         self.start_e810().await
     }
 
-    /// Kills the guest without warning, and waits until its daemon has noticed: until then its queue pairs answer.
+    /// Kills the guest without warning, and waits until its daemon has noticed. Until then, its queue pairs answer.
     pub(super) async fn die(&mut self) -> Result<()> {
         self.vm.kill().await?;
         match &mut self.daemon {
-            Some(daemon) => daemon.guest_gone().await,
+            Some(daemon) => daemon.wait_for_disconnect().await,
             None => Ok(()),
         }
     }
 
-    /// A guest with a NIC of QEMU's.
+    /// Boots a guest with one of QEMU's NICs.
     pub(super) async fn with_nic(
         lab: &Lab,
         run: &RunDir,
@@ -146,17 +145,16 @@ impl Station {
     }
 
     async fn start(&mut self, module: &str) -> Result<()> {
-        // What the kernel has warned of before is not about the NIC.
+        // Earlier kernel warnings do not concern the NIC.
         self.judged = self.messages().await?.len();
         load(&mut self.vm, &[&[module], STACKED].concat()).await?;
         self.device = device(&mut self.vm, self.id).await?;
-        // It answers pings of groups as well.
+        // The station answers pings to groups too.
         self.sh("echo 0 > /proc/sys/net/ipv4/icmp_echo_ignore_broadcasts").await?;
         let address = self.address(0);
         bring_up(&mut self.vm, &self.device, &address).await
     }
 
-    /// Loads the driver again.
     pub(super) async fn restart(&mut self) -> Result<()> {
         load(&mut self.vm, &["ice"]).await?;
         self.device = device(&mut self.vm, self.id).await?;
@@ -164,22 +162,22 @@ impl Station {
         bring_up(&mut self.vm, &self.device, &address).await
     }
 
-    /// Its addresses on a network.
+    /// Returns its addresses on a network.
     pub(super) fn address(&self, network: u16) -> Address {
         Address::on(network, self.id)
     }
 
-    /// Runs a line of the shell that must end with success.
+    /// Runs a shell command that must succeed.
     pub(super) async fn sh(&mut self, line: &str) -> Result<String> {
         self.vm.run(&["sh", "-c", line]).await
     }
 
-    /// The same for one that takes its time.
+    /// Runs a shell command with its own time limit.
     pub(super) async fn within(&mut self, limit: Duration, line: &str) -> Result<String> {
         self.vm.run_within(limit, &["sh", "-c", line]).await
     }
 
-    /// Records the frames of the E810, if it is one, or no more.
+    /// Starts or stops the capture of an E810's frames.
     pub(super) async fn capture(&self, on: bool) -> Result<()> {
         let Some(daemon) = &self.daemon else { return Ok(()) };
         let file = daemon.capture().display().to_string();
@@ -187,18 +185,18 @@ impl Station {
         daemon.control(words).await.context("capture").map(drop)
     }
 
-    /// The kernel has warned of nothing but what an E810 is known to bring, since it was last asked.
+    /// Checks that the kernel has logged only expected warnings since the last check.
     pub(super) async fn no_warnings(&mut self) -> Result<()> {
         self.no_warnings_but(&[]).await
     }
 
-    /// Nor of anything else but lines with one of these parts.
+    /// Checks the warnings like `no_warnings`, but permits lines with one of these parts too.
     pub(super) async fn no_warnings_but(&mut self, also: &[&str]) -> Result<()> {
         let new = self.new_messages().await?;
         messages::judge_but(&new, also).with_context(|| format!("guest {}", self.vm.name()))
     }
 
-    /// What the kernel has warned of since it was last asked, beside what an E810 is known to bring.
+    /// Returns unexpected kernel warnings since the last check.
     pub(super) async fn new_warnings(&mut self) -> Result<Vec<String>> {
         Ok(messages::others(&self.new_messages().await?))
     }
@@ -214,7 +212,7 @@ impl Station {
         warnings(&mut self.vm).await
     }
 
-    /// Ends the guest, then its daemon as an operator would.
+    /// Shuts the guest down, then stops its daemon as an operator would.
     pub(super) async fn stop(mut self) -> Result<()> {
         self.vm.kill().await?;
         match self.daemon {
@@ -224,22 +222,21 @@ impl Station {
     }
 }
 
-/// What such a guest needs.
+/// Returns the configuration of such a guest.
 pub(super) fn shape(name: &str) -> Guest<'_> {
     Guest { name, least_cpus: CPUS, least_memory_mib: MEMORY_MIB, ..Guest::default() }
 }
 
-/// Kernel messages of level warning and worse.
+/// Returns kernel messages of level warning or more severe.
 pub(super) async fn warnings(vm: &mut Vm) -> Result<Vec<String>> {
     Ok(vm.call(Dmesg { level: Some(WARNING) }).await?.lines)
 }
 
-/// Loads modules.
 pub(in crate::scenario) async fn load(vm: &mut Vm, modules: &[&str]) -> Result<()> {
     vm.run_within(LOAD_TIMEOUT, &[&["modprobe", "-a"], modules].concat()).await.map(drop)
 }
 
-/// The network device of the NIC with this number; none that is stacked on it, which would share its MAC.
+/// Returns the network device of the NIC with this number, excluding stacked devices, which share its MAC.
 pub(in crate::scenario) async fn device(vm: &mut Vm, id: u16) -> Result<String> {
     let wanted = mac_text(id);
     let links = vm.run(&["ip", "-j", "-d", "link", "show"]).await?;
@@ -256,11 +253,11 @@ pub(super) fn mac_text(id: u16) -> String {
     mac(id).map(|byte| format!("{byte:02x}")).join(":")
 }
 
-/// Gives a device its addresses and waits until it can be used.
+/// Configures a device's addresses and waits until it can be used.
 ///
-/// Until the kernel has found nobody else with the link-local address, which takes it up to two seconds, it asks for no
-/// neighbour on behalf of a queue pair, and fails that one after a second (`ib_core`, `addr.c`). Here MACs differ, so it need
-/// not look.
+/// Duplicate address detection of the link-local address takes up to two seconds. Until it has finished, the kernel
+/// does not resolve neighbours for a queue pair and fails the connection after a second (`ib_core`, `addr.c`). MACs are
+/// unique here, so the detection is disabled.
 pub(super) async fn bring_up(vm: &mut Vm, device: &str, address: &Address) -> Result<()> {
     let Address { ipv4, ipv6 } = address;
     let commands = format!(
@@ -272,7 +269,7 @@ pub(super) async fn bring_up(vm: &mut Vm, device: &str, address: &Address) -> Re
     carrier(vm, device, true).await
 }
 
-/// Waits until a device that is up has a carrier, or none.
+/// Waits until a device that is up has a carrier or has lost it.
 pub(super) async fn carrier(vm: &mut Vm, device: &str, wanted: bool) -> Result<()> {
     let path = format!("/sys/class/net/{device}/carrier");
     let text = if wanted { "1" } else { "0" };
@@ -284,7 +281,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn networks_do_not_share_addresses() {
+    fn networks_have_distinct_addresses() {
         assert_eq!(Address::on(0, 1).ipv4, "10.81.0.1");
         assert_eq!(Address::on(4094, 2).ipv4, "10.96.254.2");
         assert_eq!(Address::on(100, 3).ipv6, "fd81:64::3");

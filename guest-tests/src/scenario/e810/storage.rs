@@ -1,6 +1,6 @@
-//! Storage over RDMA between two guests with an E810 each, by nothing but Debian's kernel and tools: NVMe over RDMA, iSER,
-//! NFS over RDMA, and sockets of RDS and SMC. What is written comes back, cold and at the other end, also from a wire that
-//! loses frames, and after the server has gone and come again.
+//! Storage over RDMA between two guests with an E810 each, with Debian's kernel and tools: NVMe over RDMA, iSER, NFS
+//! over RDMA, and RDS and SMC sockets. Written data is read back without caches and compared at the other end, also
+//! over a lossy link and after an outage of the server.
 
 mod fio;
 mod kernel;
@@ -22,18 +22,18 @@ use super::station::Station;
 use crate::lab::Lab;
 use crate::report::Report;
 
-/// How much of it.
+/// Which part of the tests runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in super::super) enum Extent {
-    /// What says most, with little data.
+    /// The most significant tests, with little data.
     Core,
     /// One protocol with all data; takes many minutes.
     Nvme,
     Iser,
     Nfs,
-    /// Sockets alone.
+    /// Only the tests of plain sockets.
     Sockets,
-    /// All of it.
+    /// All transports and all failures.
     Full,
 }
 
@@ -70,7 +70,7 @@ impl Extent {
     }
 }
 
-/// Who serves, and who uses it.
+/// The server and the client.
 #[derive(Debug)]
 pub(super) struct Pair {
     pub(super) client: Station,
@@ -95,7 +95,7 @@ pub(in super::super) async fn run(lab: &Lab, report: &mut Report, extent: Extent
             protocol_cases(report, &hint, &mut pair, target).await?;
             if extent != Extent::Core {
                 let title = format!("{}: fio resumes after the server was killed", target.name());
-                let case = target.outlives(&mut pair, Outage::Killed(&place));
+                let case = target.survives_outage(&mut pair, Outage::Killed(&place));
                 report.case_within(target.limit() * 2, &title, &hint, case).await?;
             }
             let title = format!("{}: the client disconnects", target.name());
@@ -114,7 +114,7 @@ pub(in super::super) async fn run(lab: &Lab, report: &mut Report, extent: Extent
     report.case("the daemons exit cleanly on SIGTERM", &hint, stop).await
 }
 
-/// Whether the client is connected. If not there is nothing to test, and the server lets go of its disk.
+/// Connects the client. If that fails, there is nothing to test, and the server releases its disk.
 async fn connect(report: &mut Report, hint: &str, pair: &mut Pair, target: Target) -> Result<bool> {
     let failed = report.counts().failed;
     let title = format!("{}: the client connects", target.name());
@@ -136,5 +136,5 @@ async fn protocol_cases(report: &mut Report, hint: &str, pair: &mut Pair, target
     let title = format!("{name}: fio verifies the data with 0.1 % frame loss");
     report.case_within(limit * 2, &title, hint, target.lossy(pair)).await?;
     let title = format!("{name}: fio resumes after the server dropped the connection");
-    report.case_within(limit * 2, &title, hint, target.outlives(pair, Outage::LetGo)).await
+    report.case_within(limit * 2, &title, hint, target.survives_outage(pair, Outage::LetGo)).await
 }

@@ -1,4 +1,4 @@
-//! Streams of iperf3 between two stations.
+//! iperf3 streams between two stations.
 
 use std::time::Duration;
 
@@ -10,40 +10,39 @@ use super::station::Station;
 use crate::tools::{Exchange, Ready};
 
 const PORT: u16 = 5201;
-/// Of one run, set-up and end included, in emulated guests on a busy host.
+/// Time limit of one run with setup and teardown.
 const LIMIT: Duration = Duration::from_secs(90);
 
-/// What flows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Protocol {
     Tcp,
-    /// At a rate far below what an emulated guest takes in, so that nothing is lost but on the wire.
+    /// UDP at a rate far below the capacity of an emulated guest, so that only the link loses datagrams.
     Udp,
 }
 
-/// One run of iperf3.
+/// Parameters of one iperf3 run.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Streams {
     pub(super) protocol: Protocol,
     pub(super) count: u32,
-    /// The server sends.
+    /// Whether the server sends.
     pub(super) back: bool,
     pub(super) ipv6: bool,
     pub(super) amount: Amount,
 }
 
-/// How much is sent.
+/// Amount of data or time to send.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Amount {
     Mib(u32),
     Seconds(u32),
 }
 
-/// Bits per second of all streams of datagrams.
+/// Bits per second of all UDP streams together.
 const UDP_RATE: u32 = 20_000_000;
 
 impl Streams {
-    /// Runs it over a network and returns the number of bytes that arrived.
+    /// Runs iperf3 over a network and returns the number of bytes that arrived.
     async fn run(self, client: &mut Station, server: &mut Station, network: u16) -> Result<u64> {
         let address = server.address(network);
         let peer = if self.ipv6 { address.ipv6 } else { address.ipv4 };
@@ -74,8 +73,8 @@ impl Streams {
         report.pointer(&format!("{sum}/bytes")).and_then(Value::as_u64).context("no bytes")
     }
 
-    /// Runs it; what was sent must arrive. Other cases judge content and amount: the client ends once its kernel has all bytes,
-    /// and a guest that its host starves drops datagrams.
+    /// Runs iperf3 and checks that data arrives. Other cases check content and amount: the client exits when its kernel
+    /// has accepted all bytes, and an overloaded guest drops datagrams.
     pub(super) async fn arrive(
         self,
         client: &mut Station,
@@ -83,12 +82,12 @@ impl Streams {
         network: u16,
         wire: Wire,
     ) -> Result<()> {
-        /// Bytes that may still be on their way, of each MiB.
+        /// Number of bytes of each MiB that may still be in flight.
         const LATE: u64 = 1 << 19;
-        /// Runs that may end with a greeting: of eight streams one in seven does.
+        /// Number of runs that may fail with a lost greeting. With eight streams, one in seven fails.
         const GREETINGS_LOST: usize = 4;
         let mut arrived = self.run(client, server, network).await;
-        // iperf3 greets with one datagram a stream, and gives up when it or its answer is lost.
+        // iperf3 starts each stream with one datagram, and fails if it or its answer is lost.
         for _ in 0..GREETINGS_LOST {
             if arrived.is_ok() || (wire, self.protocol) != (Wire::Lossy, Protocol::Udp) {
                 break;

@@ -7,16 +7,16 @@ use super::ping;
 use super::station::{Station, bring_up};
 use super::streams::{Amount, Protocol, Streams};
 
-/// Numbers of VLANs, both ends of the range among them.
+/// VLAN IDs, both ends of the range among them.
 const FIRST: u16 = 1;
 const LAST: u16 = 4094;
 const SERVICE: u16 = 300;
 const INNER: u16 = 301;
 
-/// Two VLANs at once carry everything that the wire itself does, and neither hears the other.
+/// Two VLANs at once carry the same traffic as the untagged network, isolated from each other.
 pub(super) async fn customer(a: &mut Station, b: &mut Station, wire: Wire) -> Result<()> {
     for vlan in [FIRST, LAST] {
-        // Its frames have a priority.
+        // The frames have a priority.
         add(a, "802.1Q", vlan, "egress-qos-map 0:5").await?;
         add(b, "802.1Q", vlan, "egress-qos-map 0:5").await?;
     }
@@ -41,7 +41,7 @@ async fn talk(a: &mut Station, b: &mut Station, wire: Wire) -> Result<()> {
     Streams { protocol: Protocol::Udp, amount: Amount::Seconds(1), ..streams }
         .arrive(a, b, LAST, wire)
         .await?;
-    // A VLAN that only one end is in.
+    // A VLAN in which only one end is a member.
     let only = 77;
     add(a, "802.1Q", only, "").await?;
     let silence = a.sh(&format!("ping -n -q -c 2 -i 0.2 -W 1 {}; true", b.address(only).ipv4)).await;
@@ -51,7 +51,7 @@ async fn talk(a: &mut Station, b: &mut Station, wire: Wire) -> Result<()> {
     Ok(())
 }
 
-/// Service tags, and customer tags inside. The driver leaves both to the kernel.
+/// Service tags, and customer tags inside them. The driver leaves both to the kernel.
 pub(super) async fn service(a: &mut Station, b: &mut Station, wire: Wire) -> Result<()> {
     for station in [&mut *a, &mut *b] {
         add(station, "802.1ad", SERVICE, "").await?;
@@ -70,7 +70,7 @@ pub(super) async fn service(a: &mut Station, b: &mut Station, wire: Wire) -> Res
     }
     .await;
     for station in [a, b] {
-        // The inner one goes with it.
+        // Removing the outer device also removes the inner one.
         remove(station, SERVICE).await?;
     }
     result

@@ -16,32 +16,31 @@ use anyhow::{Context, Result, ensure};
 use super::super::pair::Node;
 use super::{Completion, Endpoint, Link, Message, REGION, gid, number};
 
-/// Until messages of megabytes are through, in emulated guests on a busy host.
+/// Time limit for messages of megabytes in emulated guests.
 const POLL_TIMEOUT: Duration = Duration::from_secs(60);
-/// For a step that waits for nothing but an emulated guest.
+/// Time limit of a step that waits for nothing in an emulated guest.
 const STEP_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Who drives an HCA.
+/// The driver of an HCA.
 pub(in super::super) trait Driver {
-    /// Runs a step that may take up to `limit`.
+    /// Executes a step with a time limit.
     async fn step<C: Call>(&mut self, limit: Duration, step: C) -> Result<C::Answer>;
 }
 
-/// The agent in this process, without a guest: it is the VMM too.
+/// The agent in this process, without a guest. It is the VMM too.
 #[derive(Debug, Default)]
 pub(in super::super) struct InProcess(Arc<Mutex<Agent>>);
 
-/// One HCA, brought up.
 #[derive(Debug)]
 pub(in super::super) struct Jingzhao<D> {
     ip: IpAddr,
-    /// Where what names no destination goes.
+    /// Destination of packets that name none.
     default_peer: IpAddr,
-    /// Its guest and its daemon, or the agent here.
+    /// The guest and its daemon, or the agent in this process.
     pub(in super::super) driver: D,
     mr: MrInfo,
     queues: Option<(QpInfo, CqInfo)>,
-    /// Where datagrams go.
+    /// Destination of UD messages.
     link: Option<Link>,
 }
 
@@ -54,14 +53,14 @@ impl Driver for Node {
 impl Driver for InProcess {
     async fn step<C: Call>(&mut self, _: Duration, step: C) -> Result<C::Answer> {
         let agent = self.0.clone();
-        // The steps that wait have a bound of their own.
+        // Steps that wait have their own time limits.
         let run = move || agent.lock().unwrap_or_else(PoisonError::into_inner).call(step);
         Ok(tokio::task::spawn_blocking(run).await.context("the agent panicked")??)
     }
 }
 
 impl Jingzhao<InProcess> {
-    /// Brings up the HCA that a daemon serves at `socket`.
+    /// Initialises the HCA that a daemon serves at `socket`.
     pub(in super::super) async fn attach(
         socket: &FilePath,
         ip: IpAddr,
@@ -75,9 +74,9 @@ impl Jingzhao<InProcess> {
 }
 
 impl<D: Driver> Jingzhao<D> {
-    /// Uses an HCA that is open.
+    /// Uses an HCA that is already open.
     pub(in super::super) async fn new(mut driver: D, ip: IpAddr, default_peer: IpAddr) -> Result<Self> {
-        // Aligned as atomics need it, and no more.
+        // Aligned only as atomics require.
         let region = CreateMr { len: REGION, page_offset: 8, ..CreateMr::default() };
         let mr = driver.step(STEP_TIMEOUT, region).await?;
         Ok(Self { ip, default_peer, driver, mr, queues: None, link: None })
@@ -97,7 +96,7 @@ impl<D: Driver> Jingzhao<D> {
     }
 }
 
-/// Names a peer in one of the ways the interface has (its section 10.7), a different one for each path MTU.
+/// Returns the address of a peer in one of the forms of section 10.7, a different one for each path MTU.
 fn path(link: &Link, default_peer: IpAddr) -> Path {
     let number = number(link.peer_ip);
     let [high, low] = number.to_be_bytes();
@@ -116,7 +115,7 @@ fn path(link: &Link, default_peer: IpAddr) -> Path {
     }
 }
 
-/// Names the peer of a datagram: its place has no room for a GID.
+/// Returns the address of a datagram's peer. Datagram WQEs have no space for a GID.
 fn datagram_path(ip: IpAddr) -> Path {
     match ip {
         IpAddr::V4(ip) => Path { dip: Some(ip), ..Path::default() },
@@ -209,8 +208,8 @@ impl<D: Driver> Endpoint for Jingzhao<D> {
         ensure!(found.len() == count as usize, "{} of {count} completions at hcad", found.len());
         let bad = found.iter().find(|cqe| cqe.syndrome.is_some());
         ensure!(bad.is_none(), "hcad completed requests with {bad:?}");
-        // A receive's entry has the transport's opcode of the last packet (J-39): here SEND last and only, WRITE last
-        // and only, each with immediate.
+        // The CQE of a receive contains the transport opcode of the last packet (J-39): here SEND last and only, WRITE
+        // last and only, with immediate data.
         let has_imm = |cqe: &Cqe| !cqe.is_send && [0x03, 0x05, 0x09, 0x0b].contains(&(cqe.opcode & 0x1f));
         let completion = |cqe: &Cqe| Completion {
             received: !cqe.is_send,

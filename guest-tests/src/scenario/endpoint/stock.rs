@@ -1,4 +1,4 @@
-//! An endpoint on a stock driver: soft-RoCE, or any other that rdma-core knows.
+//! An endpoint on a stock driver: soft-RoCE, or any other that rdma-core supports.
 
 use std::net::{IpAddr, Ipv6Addr};
 use std::time::Duration;
@@ -12,37 +12,36 @@ use crate::stock_verbs::{
 };
 use crate::vm::Vm;
 
-/// Where the region is, so that the agent reaches it too.
+/// File with the region, so that the agent can access it too.
 const FILE: &str = "/dev/shm/region";
-/// Until messages of megabytes are through, in emulated guests on a busy host.
+/// Time limit for messages of megabytes in emulated guests.
 const POLL_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// How peers are named.
+/// How peers are addressed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Names {
-    /// On Ethernet, by the GIDs of their addresses; with the index of the own one.
+    /// On Ethernet, by the GIDs of their IP addresses. Contains the index of the own GID.
     Gids(u32),
-    /// On InfiniBand, by their LIDs, which are the numbers their addresses end with.
+    /// On InfiniBand, by their LIDs, which are the last parts of their addresses.
     Lids,
 }
 
-/// One device of a guest with a user space.
+/// A device of a guest with a root file system.
 #[derive(Debug)]
 pub(in super::super) struct Stock {
     name: &'static str,
     ip: IpAddr,
-    /// The guest.
     pub(in super::super) vm: Vm,
     verbs: StockVerbs,
     names: Names,
     region: FileRegion,
     qp: Option<StockQp>,
-    /// Where datagrams go.
+    /// Destination of UD messages.
     datagram: Option<(StockAh, Link)>,
 }
 
 impl Stock {
-    /// Opens a RoCE device of the guest, whose GID comes from `ip`.
+    /// Opens a RoCE device of the guest, with the GID of `ip`.
     pub(in super::super) async fn open(name: &'static str, vm: Vm, device: &str, ip: IpAddr) -> Result<Self> {
         let (mut stock, port) = Self::open_port(name, vm, device, ip).await?;
         let own = gid_text(ip);
@@ -52,7 +51,7 @@ impl Stock {
         Ok(stock)
     }
 
-    /// Opens an InfiniBand device of the guest, whose LID is the number `ip` ends with.
+    /// Opens an InfiniBand device of the guest, whose LID is the last part of `ip`.
     pub(in super::super) async fn open_infiniband(
         name: &'static str,
         vm: Vm,
@@ -84,7 +83,7 @@ impl Stock {
     }
 }
 
-/// The GID of an address, as rdma-core writes it.
+/// Returns the GID of an address in rdma-core's format.
 fn gid_text(ip: IpAddr) -> String {
     Ipv6Addr::from(gid(ip)).segments().map(|group| format!("{group:04x}")).join(":")
 }
@@ -94,7 +93,7 @@ impl Endpoint for Stock {
         self.ip
     }
 
-    fn tells_route(&self) -> bool {
+    fn writes_ip_header(&self) -> bool {
         matches!(self.names, Names::Gids(_))
     }
 

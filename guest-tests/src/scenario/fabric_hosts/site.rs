@@ -8,22 +8,22 @@ use anyhow::{Context as _, Result, ensure};
 
 use crate::scenario::namespace::Namespace;
 
-/// How many.
+/// Number of simulated hosts.
 pub(super) const HOSTS: usize = 3;
-/// The tap of an HCA, by this name on each host.
+/// Name of the HCA's tap interface on each host.
 pub(super) const TAP: &str = "tap0";
-/// What a VXLAN over IPv4 puts around a frame: Ethernet, IPv4, UDP and its own header (RFC 7348, 5).
+/// Length of the headers that a VXLAN over IPv4 adds to a frame: Ethernet, IPv4, UDP and VXLAN (RFC 7348, 5).
 const VXLAN_OVERHEAD: u16 = 50;
 const VXLAN_PORT: &str = "4789";
 
-/// See the module.
+/// Network namespaces that act as hosts.
 #[derive(Debug)]
 pub(super) struct Site {
     hosts: Vec<Namespace>,
     wire: Namespace,
 }
 
-/// The address of a host on the Ethernet, by its place.
+/// Returns the address of a host on the Ethernet.
 pub(super) fn address(host: usize) -> String {
     format!("192.0.2.{}", host + 1)
 }
@@ -56,14 +56,14 @@ impl Site {
         &self.hosts
     }
 
-    /// Has all taps joined by a VXLAN, on an Ethernet of so many bytes a frame.
+    /// Connects all taps by a VXLAN, over an Ethernet with this MTU.
     pub(super) async fn join_by_vxlan(&self, mtu: u16) -> Result<()> {
         let (outer, inner) = (mtu.to_string(), (mtu - VXLAN_OVERHEAD).to_string());
         self.wire.ip(&["link", "set", "br0", "mtu", &outer]).await?;
         for (number, host) in self.hosts.iter().enumerate() {
             self.wire.ip(&["link", "set", &port(number), "mtu", &outer]).await?;
             host.ip(&["link", "set", "eth0", "mtu", &outer]).await?;
-            // There is none before the first time.
+            // On the first call, the interface does not exist.
             let _ = host.ip(&["link", "delete", "vx0"]).await;
             let _ = host.ip(&["link", "delete", "br0"]).await;
             host.ip(&["link", "add", "br0", "mtu", &inner, "type", "bridge"]).await?;
@@ -71,7 +71,7 @@ impl Site {
             let vxlan = ["type", "vxlan", "id", "7", "dstport", VXLAN_PORT, "local", &local];
             host.ip(&[&["link", "add", "vx0", "mtu", &inner][..], &vxlan].concat()).await?;
             for other in (0..HOSTS).filter(|other| *other != number) {
-                // What goes to all, and to whom nobody has heard yet, goes to each of the others.
+                // Flood broadcast and unknown destinations to each of the other hosts.
                 let to = address(other);
                 host.exec(&["bridge", "fdb", "append", "00:00:00:00:00:00", "dev", "vx0", "dst", &to])
                     .await?;
@@ -84,11 +84,11 @@ impl Site {
         Ok(())
     }
 
-    /// Fragments that the hosts have cut IPv4 packets into.
+    /// Returns the number of IPv4 fragments that the hosts have created.
     pub(super) async fn fragments(&self) -> Result<u64> {
         let mut sum = 0;
         for host in &self.hosts {
-            // Two lines of IP: names, and values in the same order.
+            // The table has two lines for IP: names, then values in the same order.
             let table = host.exec(&["cat", "/proc/net/snmp"]).await?;
             let mut lines = table.lines().filter_map(|line| line.strip_prefix("Ip: "));
             let names = lines.next().context("no names of counters of IP")?;

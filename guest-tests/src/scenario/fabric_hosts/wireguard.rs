@@ -1,4 +1,4 @@
-//! WireGuard between the hosts of a site, each with each: the kernel's, or where it has none, the one that is a program.
+//! WireGuard between all hosts of a site, in the kernel or else in user space.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::process::Stdio;
@@ -15,24 +15,26 @@ use crate::report::Skip;
 use crate::run_dir::RunDir;
 use crate::scenario::namespace::{Namespace, run};
 
-/// What `wg-quick` sets too: 1500 bytes less the 80 that WireGuard puts around a packet over IPv6.
+/// The MTU that `wg-quick` sets too: 1500 bytes minus 80 for WireGuard over IPv6.
 const MTU: u16 = 1420;
 const PORT: &str = "51820";
-/// Where HCAs receive, as RoCEv2 does.
+/// UDP port of the HCAs, as in RoCEv2.
 const HCA_PORT: u16 = 4791;
-/// Far above what the program takes to make its interface.
+/// Time limit for the program to create its interface.
 const STARTED: Duration = Duration::from_secs(60);
 
-/// They end with it.
+/// Tunnels between the hosts, removed on drop.
 #[derive(Debug)]
 pub(super) struct Tunnels {
-    /// Nothing where the kernel does it.
+    /// The user-space programs; empty if the kernel has WireGuard.
     _programs: Vec<Process>,
 }
 
 impl Tunnels {
+    /// Creates the tunnels.
+    ///
     /// # Errors
-    /// [`Skip`] where the host has no WireGuard.
+    /// [`Skip`] if the host has no WireGuard.
     pub(super) async fn start(site: &Site, files: &RunDir) -> Result<Self> {
         let mut keys = Vec::new();
         for number in 1..=HOSTS {
@@ -48,7 +50,7 @@ impl Tunnels {
         }
         let mut programs = Vec::new();
         for (number, host) in site.hosts().iter().enumerate() {
-            // Programs of all namespaces share the folder of sockets that are named by the interface.
+            // Programs in all namespaces share the directory of sockets, which are named after the interface.
             let interface = format!("wg{}-{}", std::process::id(), number + 1);
             programs.extend(make(host, &interface, files).await?);
             let own = keys.get(number).context("one key per host")?;
@@ -66,24 +68,24 @@ impl Tunnels {
         Ok(Self { _programs: programs })
     }
 
-    /// Where the HCA of a host receives.
+    /// Returns the UDP address of a host's HCA.
     pub(super) fn address(&self, host: usize) -> SocketAddr {
         (inner(host), HCA_PORT).into()
     }
 
-    /// Bytes of the longest packet.
+    /// Returns the MTU of the tunnels in bytes.
     pub(super) fn mtu(&self) -> u16 {
         MTU
     }
 }
 
-/// The address of a host in WireGuard's network.
+/// Returns the address of a host in WireGuard's network.
 fn inner(host: usize) -> Ipv4Addr {
     let [a, b, c, d] = Ipv4Addr::new(198, 51, 100, 1).octets();
     Ipv4Addr::new(a, b, c, d.saturating_add(u8::try_from(host).unwrap_or(u8::MAX)))
 }
 
-/// Makes the interface, by the kernel or by a program.
+/// Creates the interface, in the kernel or through a program.
 async fn make(host: &Namespace, interface: &str, files: &RunDir) -> Result<Option<Process>> {
     let Err(refused) = host.ip(&["link", "add", interface, "type", "wireguard"]).await else {
         return Ok(None);
@@ -98,7 +100,7 @@ async fn make(host: &Namespace, interface: &str, files: &RunDir) -> Result<Optio
     command.args(["--foreground", interface]);
     let mut program = Process::start(interface, command, files)?;
     let deadline = Instant::now() + STARTED;
-    // It is there when the program can be spoken to.
+    // The interface exists once the program responds.
     while host.exec(&["wg", "show", interface]).await.is_err() {
         ensure!(program.status()?.is_none(), "wireguard-go exited; see {}", program.log().display());
         ensure!(Instant::now() < deadline, "no interface after {STARTED:?}; see {}", program.log().display());

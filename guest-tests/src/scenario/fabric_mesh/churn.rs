@@ -1,4 +1,4 @@
-//! Peers that come and go.
+//! Peers that are removed and added again.
 
 use std::time::Duration;
 
@@ -10,15 +10,15 @@ use super::Mesh;
 use super::rounds::{Station, talk};
 use crate::daemon::Daemon;
 
-/// Who leaves and comes back, and who wants to talk to it.
+/// The HCA that is removed and added again, and its partners.
 const LEAVES: usize = 3;
 const CALLS: usize = 4;
-/// Rounds of talk of each pair that goes on meanwhile, in each phase.
+/// Number of rounds that each continuing pair completes in each phase.
 const TALKS: u64 = 2;
 const PHASE: Duration = Duration::from_secs(60);
 
-/// Two pairs go on talking, one of them with the NIC behind HCA 1, while every HCA drops HCA 4 from its list of peers,
-/// which costs that one its connections, and takes it up again.
+/// Two pairs continue, one of them with the NIC behind HCA 1, while every other HCA removes HCA 4 from its list of
+/// peers and adds it again. HCA 4 loses its connections.
 pub(super) async fn run(mesh: &mut Mesh) -> Result<()> {
     let address = mesh.specs[LEAVES].bind.to_string();
     let others: Vec<&Daemon> =
@@ -48,13 +48,13 @@ pub(super) async fn run(mesh: &mut Mesh) -> Result<()> {
         go_on(&mut counts).await.context("afterwards")?;
         stop.send(true).context("the other peers have stopped")
     };
-    let near_talk = talk_on(second, third, 0x73_0000, &near_count, stopped.clone());
-    let far_talk = talk_on(hub, nic, 0x74_0000, &far_count, stopped);
+    let near_talk = repeat_rounds(second, third, 0x73_0000, &near_count, stopped.clone());
+    let far_talk = repeat_rounds(hub, nic, 0x74_0000, &far_count, stopped);
     tokio::try_join!(change, near_talk, far_talk)?;
     Ok(())
 }
 
-/// Waits until each pair has gone on for a while.
+/// Waits until each pair has completed some rounds.
 async fn go_on(counts: &mut [watch::Receiver<u64>]) -> Result<()> {
     for count in counts {
         let goal = *count.borrow() + TALKS;
@@ -66,8 +66,8 @@ async fn go_on(counts: &mut [watch::Receiver<u64>]) -> Result<()> {
     Ok(())
 }
 
-/// Talks again and again, and says how often it has.
-async fn talk_on(
+/// Repeats rounds and reports their number.
+async fn repeat_rounds(
     a: &mut Station,
     b: &mut Station,
     seed: u64,

@@ -1,4 +1,4 @@
-//! Marks of a congested switch, both ends ours.
+//! ECN marks of a congested switch, with hcad at both ends.
 
 use agent::wire::Service;
 use anyhow::{Context as _, Result, ensure};
@@ -10,8 +10,7 @@ use crate::scenario::cell::{Cell, Operation};
 use crate::scenario::endpoint::connect;
 use crate::scenario::impairments::Impairments;
 
-/// IBTA annex A17, section A17.9: HCA 3 tells HCA 2 that its data is marked, by far not for each packet, and HCA 2 takes
-/// notice.
+/// IBTA annex A17, section A17.9: HCA 3 notifies HCA 2 of marked packets at a limited rate, and HCA 2 reacts.
 pub(super) async fn run(mesh: &mut Mesh) -> Result<()> {
     let daemons = mesh.daemons.as_slice();
     let [_, sender, receiver, ..] = daemons else { anyhow::bail!("seven daemons") };
@@ -23,18 +22,18 @@ pub(super) async fn run(mesh: &mut Mesh) -> Result<()> {
     let cell = Cell { service: Service::Rc, operation: Operation::Write, len: 4 << 20, seed: 0x75 << 48 };
     cell.run(a, b).await.context("marked data")?;
     let after = counts(sender, receiver).await?;
-    let [seen, told, heard] = [0, 1, 2].map(|n| after[n] - before[n]);
+    let [seen, sent, received] = [0, 1, 2].map(|n| after[n] - before[n]);
     let hits = marks.hits(receiver).await?;
     ensure!(seen == hits && hits > 1000, "{seen} of {hits} marks arrived");
     ensure!(
-        told > 0 && told < seen && heard == told,
-        "{told} CNPs were sent for {seen} marks, {heard} arrived"
+        sent > 0 && sent < seen && received == sent,
+        "{sent} CNPs were sent for {seen} marks, {received} arrived"
     );
     marks.clear(receiver).await?;
-    line(&format!("      {seen} packets marked, {told} CNPs sent and received"))
+    line(&format!("      {seen} packets marked, {sent} CNPs sent and received"))
 }
 
-/// Marked packets seen, notifications sent for them, notifications heard.
+/// Returns the numbers of marked packets, notifications sent and notifications received.
 async fn counts(sender: &Daemon, receiver: &Daemon) -> Result<[u64; 3]> {
     let of = async |daemon: &Daemon, name: &str| daemon.counter(&format!("/engine/congestion/{name}")).await;
     Ok([

@@ -1,4 +1,5 @@
-//! Everybody with everybody, as in a tournament: in each round all have a partner, and all pairs talk at once.
+//! All stations with all others, as in a tournament: in each round, every station has a partner, and all pairs run at
+//! once.
 
 use std::net::IpAddr;
 
@@ -12,7 +13,7 @@ use crate::scenario::endpoint::jingzhao::{InProcess, Jingzhao};
 use crate::scenario::endpoint::stock::Stock;
 use crate::scenario::endpoint::{Completion, Endpoint, Link, Message, connect};
 
-/// What each says to each, with sizes that share no divisor with a path MTU.
+/// Messages between each two stations. No length is a multiple of a path MTU.
 const WORDS: [(Operation, u32); 4] = [
     (Operation::Send, 20_011),
     (Operation::WriteImm, 100_003),
@@ -21,14 +22,14 @@ const WORDS: [(Operation, u32); 4] = [
 ];
 const MTU: u16 = 4096;
 
-/// Somebody on the fabric.
+/// A station on the fabric.
 #[derive(Debug)]
 pub(super) enum Station {
     Hca(Jingzhao<InProcess>),
     Rxe(Box<Stock>),
 }
 
-/// A case a round. The number of stations is even.
+/// Runs one case per round. The number of stations is even.
 pub(super) async fn run(
     fabric: &str,
     stations: &mut Vec<Station>,
@@ -68,7 +69,7 @@ async fn round(stations: &mut Vec<Station>, pairs: &[(usize, usize)], number: u6
     outcome
 }
 
-/// Every word, both ways, on a new connection.
+/// Exchanges all messages in both directions on a new connection.
 pub(super) async fn talk(a: &mut Station, b: &mut Station, seed: u64) -> Result<()> {
     connect(a, b, Service::Rc, MTU).await?;
     for (n, (operation, len)) in (0..).step_by(2).zip(WORDS) {
@@ -79,7 +80,7 @@ pub(super) async fn talk(a: &mut Station, b: &mut Station, seed: u64) -> Result<
     Ok(())
 }
 
-/// The circle method: the last one stays, the others move on by one place each round.
+/// Computes the rounds with the circle method: the last station stays, the others rotate by one place per round.
 fn rounds(count: usize) -> Vec<Vec<(usize, usize)>> {
     let others = count - 1;
     let partner = |round: usize, place: usize| match place {
@@ -168,7 +169,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn everybody_meets_everybody_once_and_nobody_is_idle() {
+    fn every_pair_meets_once() {
         let all = rounds(8);
         assert_eq!(all.len(), 7);
         let mut met = BTreeSet::new();

@@ -1,4 +1,4 @@
-//! Bad commands: each has its status, and the device goes on working.
+//! Invalid commands: each returns its status, and the device keeps working.
 
 use agent::wire::{Hex, InParam, OpenHca, OutParam, RawCommand, SendOp};
 use anyhow::{Context, Result, ensure};
@@ -35,7 +35,7 @@ mod status {
     pub(super) const BAD_SYS_STATE: u8 = 0x04;
 }
 
-/// An address the guest's IOMMU maps to nothing.
+/// An address without a mapping in the guest's IOMMU.
 const UNMAPPED: u64 = 0x7fff_ffff_f000;
 
 struct BadCommand {
@@ -44,7 +44,7 @@ struct BadCommand {
     status: u8,
 }
 
-/// Commands an initialised device refuses.
+/// Returns commands that an initialised device rejects.
 fn bad_commands() -> Vec<BadCommand> {
     let bad = |what, command, status| BadCommand { what, command, status };
     let of = |op| RawCommand { op, ..RawCommand::default() };
@@ -131,7 +131,7 @@ fn bad_commands() -> Vec<BadCommand> {
     ]
 }
 
-/// Commands that need INIT_HCA first, well formed but for that.
+/// Returns valid commands that require INIT_HCA first.
 fn early_commands() -> Vec<BadCommand> {
     let mailbox = || InParam::Mailbox(Hex(vec![0; 0xc0]));
     let early = |what, command| BadCommand { what, command, status: status::BAD_SYS_STATE };
@@ -154,7 +154,7 @@ fn early_commands() -> Vec<BadCommand> {
     ]
 }
 
-/// All bad commands, one case each.
+/// Runs one case per invalid command.
 pub(super) async fn run(pair: &mut Pair, report: &mut Report, hint: &str) -> Result<()> {
     for bad in bad_commands() {
         report.case(&format!("command: {}", bad.what), hint, refused_and_alive(pair, &bad)).await?;
@@ -162,7 +162,7 @@ pub(super) async fn run(pair: &mut Pair, report: &mut Report, hint: &str) -> Res
     report.case("commands before INIT_HCA", hint, before_init(pair)).await
 }
 
-/// The status, and then that commands and traffic still work.
+/// Checks the status, and that commands and traffic still work.
 async fn refused_and_alive(pair: &mut Pair, bad: &BadCommand) -> Result<()> {
     refused(&mut pair.a, bad).await?;
     let connection = Connection::create(pair, &Attributes::default()).await.context("afterwards")?;

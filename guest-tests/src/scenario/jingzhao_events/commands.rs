@@ -1,4 +1,4 @@
-//! Events of the device: commands, its port; and which queue takes what.
+//! Events of commands and of the port, and how they are mapped to queues.
 
 use agent::wire::{CreateEq, DestroyEq, OutParam, RawCommand};
 use anyhow::{Result, ensure};
@@ -8,10 +8,10 @@ use crate::report::Report;
 use crate::scenario::driver::Driver;
 use crate::scenario::pair::Pair;
 
-/// Opcode of NOP, and one nobody has.
+/// Opcode of NOP, and an undefined one.
 const NOP: u16 = 0x031;
 const UNKNOWN: u16 = 0x055;
-/// Status of the second.
+/// Status of the undefined opcode.
 const BAD_OP: u8 = 0x02;
 /// Port states of a port event (JingZhao interface, section 8.3).
 const DOWN: u8 = 1;
@@ -32,7 +32,7 @@ pub(super) async fn run(pair: &mut Pair, report: &mut Report, hint: &str) -> Res
 async fn port(pair: &mut Pair) -> Result<()> {
     let eq = Watch::create(&mut pair.a.vm, 7, &[kind::PORT_CHANGE]).await?;
     for (state, subtype) in [("down", DOWN), ("up", ACTIVE)] {
-        // The second time is no change.
+        // The second request is not a change.
         for _ in 0..2 {
             pair.a.daemon.control(&["port", state]).await?;
         }
@@ -56,14 +56,14 @@ async fn command(driver: &mut impl Driver) -> Result<()> {
     eq.destroy(driver).await
 }
 
-/// A NOP that ends with an event.
+/// Issues a NOP that reports its completion through an event.
 pub(super) async fn nop(driver: &mut impl Driver, token: u16) -> Result<Event> {
     let result = driver.call(RawCommand { op: NOP, event: Some(token), ..RawCommand::default() }).await?;
     ensure!(result.status == 0, "{result:?}");
     Ok(Event::command(token, 0, 0))
 }
 
-/// The event is lost, which another queue is told.
+/// The event is lost, and another queue reports it.
 async fn unwritable(driver: &mut impl Driver) -> Result<()> {
     let shape = CreateEq { vector: 21, buffer_pd: Some(77), ..CreateEq::default() };
     let unwritable = Watch::create_as(driver, shape, &[kind::COMMAND]).await?;
@@ -77,13 +77,13 @@ async fn unwritable(driver: &mut impl Driver) -> Result<()> {
     eq.destroy(driver).await
 }
 
-/// Section 3.9: bits are added and removed one by one.
+/// Section 3.9: event types are mapped and unmapped separately.
 async fn masked_types(driver: &mut impl Driver) -> Result<()> {
     let eq = Watch::create(driver, 9, &[kind::PORT_CHANGE]).await?;
     nop(driver, 1).await?;
     let other = Watch::create(driver, 10, &[kind::COMMAND, kind::CQ_ERROR]).await?;
     let event = nop(driver, 2).await?;
-    // Had the first command told, there would be two.
+    // If the first command had caused an event, there would be two.
     other.expect(driver, event).await?;
     other.unmap(driver, &[kind::COMMAND]).await?;
     nop(driver, 3).await?;
@@ -101,7 +101,7 @@ async fn lowest(driver: &mut impl Driver) -> Result<()> {
     for (token, queue) in (1..).zip(&queues) {
         let event = nop(driver, token).await?;
         queue.expect(driver, event).await?;
-        // The next one is the lowest then.
+        // Afterwards, the other queue is the lowest.
         queue.unmap(driver, &[kind::COMMAND]).await?;
     }
     for queue in queues {
@@ -121,7 +121,7 @@ async fn forgotten_mask(driver: &mut impl Driver) -> Result<()> {
     after.destroy(driver).await
 }
 
-/// Section 8.2. A queue of two entries.
+/// Section 8.2: overflow of a queue with two entries.
 async fn overflow(driver: &mut impl Driver) -> Result<()> {
     let shape = CreateEq { log_entries: 1, vector: 15, ..CreateEq::default() };
     let eq = Watch::create_as(driver, shape, &[kind::COMMAND]).await?;
@@ -142,7 +142,7 @@ async fn overflow(driver: &mut impl Driver) -> Result<()> {
     eq.destroy(driver).await
 }
 
-/// Sections 7 and 8.2: software that does not hand its entries over has them overwritten.
+/// Sections 7 and 8.2: if software does not return entries to the device, they are overwritten.
 async fn unprepared(driver: &mut impl Driver) -> Result<()> {
     let shape = CreateEq { log_entries: 1, vector: 16, prepared: false, ..CreateEq::default() };
     let eq = Watch::create_as(driver, shape, &[kind::COMMAND]).await?;

@@ -1,4 +1,4 @@
-//! Completion events: who arms what, and what an armed queue does.
+//! Completion events: how CQs are armed, and what an armed CQ does.
 
 use agent::wire::{
     ArmCq, ArmEq, CqArm, CreateCq, CreateEq, CreateQp, DestroyEq, MrInfo, PostRecv, SendRequest, Transition,
@@ -12,7 +12,7 @@ use crate::scenario::codes::syndrome;
 use crate::scenario::connection::{Attributes, Connection, End, destroy_region, region};
 use crate::scenario::pair::{Direction, Pair};
 
-/// For completions that are due at once.
+/// Time limit for completions that are due at once.
 const SOON_MS: u32 = 10_000;
 
 pub(super) async fn run(pair: &mut Pair, report: &mut Report, hint: &str) -> Result<()> {
@@ -29,12 +29,12 @@ pub(super) async fn run(pair: &mut Pair, report: &mut Report, hint: &str) -> Res
     report.case("EQ with a pending event interrupts when it is armed", hint, armed_later(pair)).await
 }
 
-/// Two connected queue pairs; completions of b's go to an event queue.
+/// Two connected queue pairs. Completion events of b go to an event queue.
 struct Setup {
     connection: Connection,
     eq: Watch,
     source: MrInfo,
-    /// Messages received, which are in the completion queue.
+    /// Number of messages in the completion queue.
     received: u32,
 }
 
@@ -53,7 +53,7 @@ impl Setup {
         self.connection.towards(Direction::AToB)
     }
 
-    /// One message to b, which is in its completion queue when this returns.
+    /// Sends one message to b and waits until it is in the completion queue.
     async fn send(&mut self, pair: &mut Pair, solicited: bool) -> Result<()> {
         let (at_a, at_b) = self.ends();
         pair.b.vm.call(PostRecv { qp: at_b.qp.id, requests: vec![Vec::new()] }).await?;
@@ -74,7 +74,7 @@ impl Setup {
         pair.b.vm.call(ArmEq { eq: self.eq.eq.id }).await.map(drop)
     }
 
-    /// The event of b's completion queue, with its full number.
+    /// Returns the event of b's completion queue, with its full number.
     fn event(&self) -> Event {
         Event::of(kind::COMPLETION, self.ends().1.cq.cqn)
     }
@@ -90,7 +90,7 @@ fn eq(vector: u16) -> CreateEq {
     CreateEq { vector, ..CreateEq::default() }
 }
 
-/// Section 8.5: armed by its context, then by the doorbell.
+/// Section 8.5: armed first by the context, then by the doorbell.
 async fn armed(pair: &mut Pair) -> Result<()> {
     let mut setup = Setup::create(pair, CqArm::Any, eq(3)).await?;
     setup.send(pair, false).await?;
@@ -98,7 +98,7 @@ async fn armed(pair: &mut Pair) -> Result<()> {
     setup.send(pair, true).await?;
     setup.arm_cq(pair).await?;
     setup.send(pair, false).await?;
-    // Had the message in between told, there would be two.
+    // If the message in between had caused an event, there would be two.
     setup.eq.expect(&mut pair.b.vm, setup.event()).await?;
     setup.destroy(pair).await
 }
@@ -134,7 +134,7 @@ async fn failed(pair: &mut Pair) -> Result<()> {
     setup.destroy(pair).await
 }
 
-/// The requester has the same right to an event.
+/// Completions of send requests raise events too.
 async fn of_sends(pair: &mut Pair) -> Result<()> {
     let setup = Setup::create(pair, CqArm::Any, eq(5)).await?;
     let (at_a, at_b) = setup.ends();
@@ -145,7 +145,7 @@ async fn of_sends(pair: &mut Pair) -> Result<()> {
     setup.destroy(pair).await
 }
 
-/// Nobody is told, and completions go on.
+/// Without an event queue no event is raised, and completions continue.
 async fn without_eq(pair: &mut Pair) -> Result<()> {
     let mut setup = Setup::create(pair, CqArm::Any, eq(6)).await?;
     pair.b.vm.call(DestroyEq { eq: setup.eq.eq.id }).await?;
@@ -157,7 +157,7 @@ async fn without_eq(pair: &mut Pair) -> Result<()> {
     destroy_region(&mut pair.a.vm, &setup.source).await
 }
 
-/// Section 8.5: software that does not know the doorbell still gets its interrupts.
+/// Section 8.5: software that does not use the doorbell still gets its interrupts.
 async fn never_rung(pair: &mut Pair) -> Result<()> {
     let mut setup = Setup::create(pair, CqArm::Disarmed, eq(7)).await?;
     for _ in 0..3 {

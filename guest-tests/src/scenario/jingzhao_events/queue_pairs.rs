@@ -17,11 +17,11 @@ use crate::scenario::connection::{Attributes, Connection, End, destroy_region, r
 use crate::scenario::pair::{Direction, Pair};
 use crate::vm::Vm;
 
-/// For completions that are due at once.
+/// Time limit for completions that are due at once.
 const SOON_MS: u32 = 10_000;
-/// For completions that must not come.
+/// How long to wait for completions that must not arrive.
 const NEVER_MS: u32 = 200;
-/// A protection domain nobody else has.
+/// A protection domain that no other object uses.
 const OTHER_PD: u32 = 77;
 
 pub(super) async fn run(pair: &mut Pair, report: &mut Report, hint: &str) -> Result<()> {
@@ -41,12 +41,12 @@ pub(super) async fn run(pair: &mut Pair, report: &mut Report, hint: &str) -> Res
     report.case("access error: WRITE with a wrong R_Key", hint, access_error(pair)).await
 }
 
-/// Numbers whose upper bits the table does not need.
+/// Returns numbers with upper bits that the table ignores.
 fn high() -> CreateQp {
     CreateQp { high_bits: 5, ..CreateQp::default() }
 }
 
-/// Sections 8.3 and 10.5: the event, and the queue pair stays in RTR.
+/// Sections 8.3 and 10.5: the event occurs, and the queue pair stays in RTR.
 async fn established(pair: &mut Pair) -> Result<()> {
     let eq = Watch::create(&mut pair.b.vm, 1, &[kind::COMMUNICATION_ESTABLISHED]).await?;
     let attributes = Attributes::default();
@@ -70,7 +70,7 @@ async fn established(pair: &mut Pair) -> Result<()> {
     eq.destroy(&mut pair.b.vm).await
 }
 
-/// Section 10.5. The message waits for a receive; state 7 is for QUERY_QP, memory shows 5.
+/// Section 10.5: the message waits for a receive. QUERY_QP reports state 7, and the context in memory shows 5.
 async fn drained(pair: &mut Pair) -> Result<()> {
     let eq = Watch::create(&mut pair.a.vm, 2, &[kind::SQ_DRAINED]).await?;
     let attributes = Attributes::default();
@@ -84,7 +84,7 @@ async fn drained(pair: &mut Pair) -> Result<()> {
     at_a.expect_state(&mut pair.a.vm, state::DRAINING).await?;
     let context = pair.a.vm.call(ReadContext { table: ContextTable::Qpc, index: at_a.qp.qpn }).await?.bytes;
     ensure!(context.get(0x08).map(|flags| flags >> 4) == Some(state::SQD), "context in memory {context}");
-    // Not started, so it waits for RTS, although its receive is there first.
+    // The message was not started, so it waits for RTS although its receive is posted.
     at_a.post(&mut pair.a.vm, vec![SendRequest::default()]).await?;
     eq.expect_entries(&mut pair.a.vm, &[]).await?;
 
@@ -111,7 +111,7 @@ async fn drained_idle(pair: &mut Pair, service: Service) -> Result<()> {
         at_a.to(&mut pair.a.vm, Transition::ToSqd { notify }).await?;
         at_a.expect_state(&mut pair.a.vm, state::SQD).await?;
         if notify {
-            // Had the first time told, there would be two.
+            // If the first SQD had caused an event, there would be two.
             eq.expect(&mut pair.a.vm, Event::of(kind::SQ_DRAINED, at_a.qp.qpn)).await?;
         }
         at_a.to(&mut pair.a.vm, Transition::SqdToRts(Changes::default())).await?;
@@ -121,7 +121,7 @@ async fn drained_idle(pair: &mut Pair, service: Service) -> Result<()> {
     eq.destroy(&mut pair.a.vm).await
 }
 
-/// Section 7: the entry that does not fit is not written, and its queue pair fails.
+/// Section 7: the CQE that does not fit is not written, and its queue pair fails.
 async fn cq_overrun(pair: &mut Pair) -> Result<()> {
     let small = CreateCq { log_entries: 1, high_bits: 3, ..CreateCq::default() };
     let at_a = cq_failure(pair, small, 1, 0x9).await?;
@@ -138,7 +138,7 @@ async fn cq_unreachable(pair: &mut Pair) -> Result<()> {
     cq_failure(pair, unreachable, 2, 0xa).await?.destroy(&mut pair.a.vm).await
 }
 
-/// A queue pair of a makes three completions for a queue that fails.
+/// A queue pair of a generates three completions for a CQ that fails.
 async fn cq_failure(pair: &mut Pair, cq: CreateCq, reason: u32, status: u8) -> Result<End> {
     const NOP: SendOp = SendOp::Raw(0);
     let eq = Watch::create(&mut pair.a.vm, 4, &[kind::CQ_ERROR]).await?;
@@ -153,13 +153,13 @@ async fn cq_failure(pair: &mut Pair, cq: CreateCq, reason: u32, status: u8) -> R
     at_a.expect_state(&mut pair.a.vm, state::ERR).await?;
     let context = pair.a.vm.call(ReadContext { table: ContextTable::Cqc, index: at_a.cq.cqn }).await?.bytes;
     ensure!(context.first().map(|flags| flags >> 4) == Some(status), "context in memory {context}");
-    // The flush that follows fails, too: once is enough.
+    // The following flush fails too, but only one event is raised.
     eq.destroy(&mut pair.a.vm).await?;
     at_b.destroy(&mut pair.b.vm).await?;
     Ok(*at_a)
 }
 
-/// Section 9.5: no completion is possible for a request that cannot be read.
+/// Section 9.5: a request that cannot be read has no completion.
 async fn sq_unreachable(pair: &mut Pair) -> Result<()> {
     let eq = Watch::create(&mut pair.a.vm, 5, &[kind::WQ_CATASTROPHIC]).await?;
     let broken = CreateQp { buffer_pd: Some(OTHER_PD), ..high() };
@@ -213,15 +213,15 @@ async fn access_error(pair: &mut Pair) -> Result<()> {
     destroy_region(&mut pair.a.vm, &source).await
 }
 
-/// How a refusal is told.
+/// The statuses of a rejected request.
 struct Refused {
     event: u8,
     at_requester: u8,
-    /// Of the receive, if one was taken.
+    /// Syndrome at the responder, if a receive was consumed.
     at_responder: Option<u8>,
 }
 
-/// Section 9.5: the responder's guest learns of it by an event, and both queue pairs fail.
+/// Section 9.5: an event notifies the responder's guest, and both queue pairs fail.
 async fn refused(
     pair: &mut Pair,
     request: SendRequest,
@@ -244,7 +244,7 @@ async fn refused(
     eq.destroy(&mut pair.b.vm).await
 }
 
-/// Asks until the device's answer is as wanted.
+/// Repeats QUERY_QP until the answer is as expected.
 async fn await_qp(vm: &mut Vm, end: &End, what: &str, wanted: impl Fn(&QpAttributes) -> bool) -> Result<()> {
     let deadline = Instant::now() + Duration::from_millis(SOON_MS.into());
     loop {

@@ -1,13 +1,14 @@
-//! An event queue with a vector of its own, and what must come out of it.
+//! An event queue with its own vector, and its expected events.
 
 use agent::wire::{CreateEq, DestroyEq, EqInfo, Hex, MapEq, PollEq, WaitInterrupt};
 use anyhow::{Result, ensure};
 
 use crate::scenario::driver::Driver;
 
-/// For an interrupt that is due at once.
+/// Time limit for an interrupt that is due at once.
 const SOON_MS: u32 = 10_000;
-/// For an interrupt that must not come: many times the way from the device through the VMM and the guest's kernel.
+/// How long to wait for an interrupt that must not arrive: many times the latency from the device through the VMM and
+/// the guest's kernel.
 const NEVER_MS: u32 = 200;
 
 /// Event types (JingZhao interface, section 8.3).
@@ -25,7 +26,7 @@ pub(super) mod kind {
     pub(in super::super) const ACCESS_ERROR: u8 = 0x11;
 }
 
-/// What an event says (JingZhao interface, section 8.4).
+/// Content of an event (JingZhao interface, section 8.4).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Event {
     pub(super) kind: u8,
@@ -36,12 +37,12 @@ pub(super) struct Event {
 }
 
 impl Event {
-    /// An event about a queue.
+    /// Returns an event about a queue.
     pub(super) const fn of(kind: u8, number: u32) -> Self {
         Self { kind, number, subtype: 0, detail: 0, param: 0 }
     }
 
-    /// The end of a command.
+    /// Returns the event of a command's completion.
     pub(super) const fn command(token: u16, status: u8, out_param: u64) -> Self {
         Self {
             kind: kind::COMMAND,
@@ -52,7 +53,7 @@ impl Event {
         }
     }
 
-    /// The whole entry.
+    /// Returns all bytes of the entry.
     fn entry(&self) -> Hex {
         let mut bytes = vec![0; 32];
         bytes[0x01] = self.kind;
@@ -64,7 +65,7 @@ impl Event {
     }
 }
 
-/// An event queue under watch.
+/// An event queue and its expected events.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Watch {
     pub(super) eq: EqInfo,
@@ -72,37 +73,38 @@ pub(super) struct Watch {
 }
 
 impl Watch {
-    /// A queue that interrupts at every event of these types.
+    /// Creates a queue that interrupts at every event of these types.
     pub(super) async fn create(driver: &mut impl Driver, vector: u16, kinds: &[u8]) -> Result<Self> {
         Self::create_as(driver, CreateEq { vector, ..CreateEq::default() }, kinds).await
     }
 
-    /// A queue of this shape that takes events of these types.
+    /// Creates a queue of this shape for events of these types.
     pub(super) async fn create_as(driver: &mut impl Driver, shape: CreateEq, kinds: &[u8]) -> Result<Self> {
         let eq = driver.call(shape).await?;
         driver.call(MapEq { eq: eq.id, events: mask(kinds), remove: false }).await?;
         Ok(Self { eq, vector: shape.vector })
     }
 
-    /// Takes events of these types from the queue's mask.
+    /// Removes event types from the queue's mask.
     pub(super) async fn unmap(&self, driver: &mut impl Driver, kinds: &[u8]) -> Result<()> {
         driver.call(MapEq { eq: self.eq.id, events: mask(kinds), remove: true }).await.map(drop)
     }
 
-    /// One interrupt, and behind it this event alone.
+    /// Expects one interrupt and exactly this event.
     pub(super) async fn expect(&self, driver: &mut impl Driver, event: Event) -> Result<()> {
         self.expect_interrupt(driver).await?;
         self.expect_entries(driver, &[event]).await
     }
 
-    /// Exactly one interrupt.
+    /// Expects exactly one interrupt.
     pub(super) async fn expect_interrupt(&self, driver: &mut impl Driver) -> Result<()> {
         let count = self.interrupts(driver, SOON_MS).await?;
         ensure!(count == 1, "{count} interrupts of vector {}, expected one", self.vector);
         Ok(())
     }
 
-    /// Exactly these events. They must be in memory: their interrupt was seen, or something behind them.
+    /// Expects exactly these events. They must already be in memory, because their interrupt or a later effect was
+    /// observed.
     pub(super) async fn expect_entries(&self, driver: &mut impl Driver, events: &[Event]) -> Result<()> {
         let count = u32::try_from(events.len())? + 1;
         let eqes = driver.call(PollEq { eq: self.eq.id, count, timeout_ms: 0 }).await?.eqes;
@@ -112,7 +114,7 @@ impl Watch {
         Ok(())
     }
 
-    /// One event that comes without an interrupt.
+    /// Expects one event without an interrupt.
     pub(super) async fn expect_silently(&self, driver: &mut impl Driver, event: Event) -> Result<()> {
         let poll = PollEq { eq: self.eq.id, count: 1, timeout_ms: SOON_MS };
         let seen: Vec<Hex> = driver.call(poll).await?.eqes.into_iter().map(|eqe| eqe.raw).collect();
@@ -120,14 +122,14 @@ impl Watch {
         self.expect_no_interrupt(driver).await
     }
 
-    /// No interrupt for as long as one could take.
+    /// Expects no interrupt within the usual latency.
     pub(super) async fn expect_no_interrupt(&self, driver: &mut impl Driver) -> Result<()> {
         let count = self.interrupts(driver, NEVER_MS).await?;
         ensure!(count == 0, "{count} interrupts of vector {}", self.vector);
         Ok(())
     }
 
-    /// Destroys the queue, which has nothing left.
+    /// Destroys the queue, which must be empty.
     pub(super) async fn destroy(self, driver: &mut impl Driver) -> Result<()> {
         self.expect_entries(driver, &[]).await?;
         let count = self.interrupts(driver, 0).await?;

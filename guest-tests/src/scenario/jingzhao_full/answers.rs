@@ -1,4 +1,4 @@
-//! What devices answered, beside what the interface says.
+//! Answers of the devices, compared with the interface.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,18 +10,18 @@ use super::spec::{Form, name_of, row_of};
 use crate::report::line;
 use crate::vm::Vm;
 
-/// A command in a form.
+/// A command in one form.
 pub(super) type Key = (u16, Form);
 
-/// Statuses of one device. A form that was tried in several ways has several, if they differ.
+/// Statuses of one device. A form that was tried in several ways can have several.
 pub(super) type Answers = BTreeMap<Key, BTreeSet<u8>>;
 
-/// Commands to issue one after the other.
+/// Commands that are issued in sequence.
 #[derive(Debug, Default)]
 pub(super) struct Script(Vec<(Option<Form>, RawCommand)>);
 
 impl Script {
-    /// Issues a command and notes what it answers under this form.
+    /// Adds a command whose answer counts for this form.
     pub(super) fn tries(&mut self, form: Form, command: RawCommand) {
         self.0.push((Some(form), command));
     }
@@ -34,12 +34,12 @@ impl Script {
         self.tries(Form::Bad(what), command);
     }
 
-    /// Issues a command that others need. It must succeed.
+    /// Adds a command that others depend on. It must succeed.
     pub(super) fn needs(&mut self, command: RawCommand) {
         self.0.push((None, command));
     }
 
-    /// Issues everything. With an event queue that takes command events, each command asks for its own.
+    /// Issues all commands. With an event queue, each command requests its completion event.
     pub(super) async fn run(self, vm: &mut Vm, eq: Option<EqId>, answers: &mut Answers) -> Result<()> {
         let (forms, commands): (Vec<_>, Vec<_>) = self.0.into_iter().unzip();
         let results = match eq {
@@ -59,14 +59,14 @@ impl Script {
     }
 }
 
-/// Commands in one step.
+/// Number of commands per step.
 const AT_ONCE: usize = 256;
 
-/// log2 of the entries that an event queue needs for as many events.
+/// Binary logarithm of the event queue size for as many events.
 pub(super) const LOG_EVENTS: u8 = 9;
 
-/// Issues commands with the E bit. Section 1.4: each ends with one event that has its token and its status, whatever
-/// that is.
+/// Issues commands with the E bit. Section 1.4: each completes with one event that contains its token and its status,
+/// whatever the status is.
 async fn issue_with_events(
     vm: &mut Vm,
     eq: EqId,
@@ -77,7 +77,7 @@ async fn issue_with_events(
     for part in commands.chunks_mut(AT_ONCE) {
         (0x8000..).zip(part.iter_mut()).for_each(|(token, command)| command.event = Some(token));
         let answers = issue(vm, part.to_vec()).await?;
-        // One more than there may be.
+        // Request one event more than expected.
         let count = u32::try_from(part.len() + 1)?;
         let events = vm.call(PollEq { eq, count, timeout_ms: 0 }).await?.eqes;
         ensure!(events.len() == part.len(), "{} events of {} commands", events.len(), part.len());
@@ -95,7 +95,7 @@ async fn issue_with_events(
     Ok(results)
 }
 
-/// Issues commands in as few round trips as their mailboxes allow.
+/// Issues commands in as few round trips as their mailboxes permit.
 pub(super) async fn issue(vm: &mut Vm, commands: Vec<RawCommand>) -> Result<Vec<CommandResult>> {
     let mut results = Vec::with_capacity(commands.len());
     for part in commands.chunks(AT_ONCE) {
@@ -105,7 +105,7 @@ pub(super) async fn issue(vm: &mut Vm, commands: Vec<RawCommand>) -> Result<Vec<
     Ok(results)
 }
 
-/// Section 2: a command that succeeds writes its whole outbox and no byte more, a refused one writes nothing.
+/// Section 2: a successful command writes exactly its output mailbox, and a rejected one writes nothing.
 fn check_outbox(command: &RawCommand, result: &CommandResult) -> Result<()> {
     let expected = match (&command.output, row_of(command.op)) {
         (OutParam::Mailbox, Some(row)) if result.status == 0 => row.outbox.unwrap_or(0),
@@ -116,7 +116,7 @@ fn check_outbox(command: &RawCommand, result: &CommandResult) -> Result<()> {
     Ok(())
 }
 
-/// Prints the table of results and compares it with the table of the interface, both ways.
+/// Prints the table of results and compares it with that of the interface in both directions.
 pub(super) fn judge(devices: &[Answers; 2]) -> Result<()> {
     let expected: BTreeMap<Key, Expected> = expected::all().map(|row| ((row.op, row.form), row)).collect();
     print(devices, &expected)?;
@@ -125,7 +125,7 @@ pub(super) fn judge(devices: &[Answers; 2]) -> Result<()> {
     Ok(())
 }
 
-/// Rows that were not tried, tries that have no row, and answers that are not those of their row.
+/// Returns rows that were not tried, attempts without a row, and answers that differ from their row.
 fn differences(devices: &[Answers; 2], expected: &BTreeMap<Key, Expected>) -> Vec<String> {
     let mut wrong = Vec::new();
     for (key, row) in expected {
@@ -147,7 +147,7 @@ fn differences(devices: &[Answers; 2], expected: &BTreeMap<Key, Expected>) -> Ve
     wrong
 }
 
-/// A block for each opcode: its forms by the statuses of both devices.
+/// Prints a block for each opcode: its forms, grouped by the statuses of both devices.
 fn print(devices: &[Answers; 2], expected: &BTreeMap<Key, Expected>) -> Result<()> {
     line("      commands of section 2: status by default, status with extended_status and mad_ifc, forms")?;
     let keys: BTreeSet<Key> = devices.iter().flat_map(BTreeMap::keys).copied().collect();
@@ -176,7 +176,7 @@ mod tests {
 
     type Table = BTreeMap<Key, Expected>;
 
-    /// The whole table, and two devices that answer as it says.
+    /// Returns the whole table, and two devices that answer accordingly.
     fn faithful() -> (Table, [Answers; 2]) {
         let table: Table = expected::all().map(|row| ((row.op, row.form), row)).collect();
         let device = |n: usize| {
@@ -187,12 +187,12 @@ mod tests {
     }
 
     #[test]
-    fn no_form_of_a_command_has_two_rows() {
+    fn command_forms_are_unique() {
         assert_eq!(expected::all().count(), faithful().0.len());
     }
 
     #[test]
-    fn a_row_missing_on_either_side_is_a_difference() {
+    fn missing_row_is_difference() {
         let (table, devices) = faithful();
         assert_eq!(differences(&devices, &table), Vec::<String>::new());
         let key = (0x016, Form::Bad("valid already"));
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn another_status_is_a_difference_even_if_the_right_one_was_seen_too() {
+    fn additional_status_is_difference() {
         let (table, mut devices) = faithful();
         let seen = devices[0].get_mut(&(0x00d, Form::OpModifier)).unwrap();
         seen.insert(0);

@@ -1,4 +1,5 @@
-//! Which attributes each transition changes, on contexts where every one is set, and that QUERY_QP tells what is in force.
+//! Which attributes each transition changes in contexts with all attributes set, and whether QUERY_QP returns the
+//! values in use.
 //!
 //! # Spec
 //! JingZhao interface, sections 10.2, 10.3 (J-28), 10.4, 10.6 and 10.7.
@@ -24,23 +25,23 @@ const INIT2INIT: u16 = 0x02d;
 const INIT2RTR: u16 = 0x01a;
 const RTR2RTS: u16 = 0x01b;
 
-/// Offsets of the live fields (section 10.3): 24 bits each.
+/// Offsets of the live fields (section 10.3), 24 bits each.
 const NEXT_SEND_PSN: usize = 0x6c;
 const LAST_ACKED_PSN: usize = 0x7c;
 const NEXT_RECV_PSN: usize = 0x84;
 const PSN: u32 = 0xff_ffff;
 
-/// Every bit of opt_param_mask that means anything.
+/// All bits of opt_param_mask with a meaning.
 const ALL_BITS: u32 = (1 << 21) - 1;
 
-/// A command to try.
+/// A command that is attempted.
 struct Attempt {
     what: String,
     mailbox: Mailbox,
 }
 
-/// Moves a QP of this type along each row, its software naming each attribute alone, nothing, and all that the row does
-/// not take.
+/// Moves a QP of this type along each row. Software names each attribute alone, no attribute, and all attributes that
+/// the row does not accept.
 pub(super) async fn run(vm: &mut Vm, service: Service) -> Result<()> {
     let qp = TestQp::create(vm, service).await?;
     for row in ROWS.iter().filter(|row| row.types.contains(&service)) {
@@ -79,7 +80,7 @@ fn attempts(qp: &TestQp, row: &Row) -> Vec<Attempt> {
         let (name, bit) = (attribute.name, 1 << attribute.bit);
         attempt(format!("{name} and zeros elsewhere"), bit, give(blank(), attribute));
         attempt(format!("{name} and other values elsewhere"), bit, others());
-        // There is no port and no MTU of that code.
+        // These values would be an invalid port and an invalid MTU.
         if ![PORT.bit, PATH_MTU.bit].contains(&attribute.bit) {
             attempt(format!("{name} of zero"), bit, blank());
         }
@@ -94,13 +95,13 @@ fn give(mailbox: Mailbox, attribute: &Attribute) -> Mailbox {
     attribute.fields.iter().fold(mailbox, |mailbox, at| mailbox.field(at.offset, at.bits, at.given))
 }
 
-/// The context that everything is tried on.
+/// Returns the context before each attempt.
 fn held(qp: &TestQp) -> Mailbox {
     let fields = ATTRIBUTES.iter().flat_map(|attribute| attribute.fields);
     fields.fold(qp.image(), |mailbox, at| mailbox.field(at.offset, at.bits, at.held))
 }
 
-/// The way to the state, by software that names what it must, then the attempt between two queries.
+/// Returns the commands that lead to the state with only required attributes, then the attempt between two queries.
 fn script(qp: &TestQp, row: &Row, from: State, attempt: &Attempt) -> Vec<RawCommand> {
     let query = query(QUERY_QP, qp.qp.qpn);
     let mut script = walk_with(qp, from, |op| held(qp).word(0x00, required_mask(qp.service, op)));
@@ -123,7 +124,7 @@ fn judge(
     compare(after, |at| expected(service, row, &attempt.mailbox, at, word(before, at)))
 }
 
-/// Compares the words of a QUERY_QP behind the one with the state.
+/// Compares the words of a QUERY_QP after the state word.
 fn compare(query: &CommandResult, expected: impl Fn(usize) -> u32) -> Result<()> {
     let differences: Vec<_> = (0x0c..0xc0)
         .step_by(4)
@@ -135,7 +136,7 @@ fn compare(query: &CommandResult, expected: impl Fn(usize) -> u32) -> Result<()>
     Ok(())
 }
 
-/// A word of QUERY_QP after the command that was `before`.
+/// Returns the expected word of QUERY_QP after the command; `before` is its previous value.
 fn expected(service: Service, row: &Row, mailbox: &Mailbox, at: usize, before: u32) -> u32 {
     let live = match (at, row.op) {
         (NEXT_RECV_PSN, RST2INIT | INIT2INIT | INIT2RTR) => Some(NEXT_RECV_PSN),
@@ -162,9 +163,9 @@ fn expected(service: Service, row: &Row, mailbox: &Mailbox, at: usize, before: u
         .fold(before, |word, field| word & !field.bits | mailbox.get(at) & field.bits)
 }
 
-/// Section 10.6: what becomes of a QP whose software never gives an RNR retry count, an ACK timeout or a retry count.
+/// Section 10.6: defaults of a QP whose software never sets RNR retry count, ACK timeout and retry count.
 pub(super) async fn defaults(vm: &mut Vm, service: Service) -> Result<()> {
-    /// For ever, 67.1 ms, and 7: in the upper bits of their bytes, and in bits 18:16.
+    /// Unlimited, 67.1 ms and 7, in the upper bits of their bytes and in bits 18:16.
     const IN_FORCE: [(usize, u32); 3] = [(0x20, 7 << 29), (0x24, 14 << 27), (0x68, 7 << 16)];
     let qp = TestQp::create(vm, service).await?;
     for (state, begun) in [(Rtr, false), (Rts, true), (Sqd, true)] {
@@ -182,8 +183,8 @@ pub(super) async fn defaults(vm: &mut Vm, service: Service) -> Result<()> {
     Ok(())
 }
 
-/// Section 10.4: the public driver's bit 11 is the port, and its bit 6 the RNR timer. It sends its image with every
-/// command, which never has retries or a timeout.
+/// Section 10.4: in the public driver's mask, bit 11 is the port and bit 6 the RNR timer. The driver sends its image
+/// with every command, always without retries and timeout.
 pub(super) async fn drivers_mask(vm: &mut Vm) -> Result<()> {
     const PORT_NUM: u32 = 1 << 11;
     const RNR_TIMEOUT: u32 = 1 << 6;
@@ -199,7 +200,7 @@ pub(super) async fn drivers_mask(vm: &mut Vm) -> Result<()> {
             (PORT_NUM, false),
             (RNR_TIMEOUT, true),
             (PORT_NUM | RNR_TIMEOUT, true),
-            // What its numbering has for alternate path, P_Key index and what is none of these.
+            // Bits for alternate path and P_Key index in its numbering, and undefined ones.
             (1 << 0 | 1 << 13 | 1 << 16 | 1 << 20, false),
         ] {
             let mut script = walk_with(&qp, from, |op| held(&qp).word(0x00, mask(op)));

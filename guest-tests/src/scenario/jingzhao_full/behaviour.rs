@@ -1,4 +1,4 @@
-//! What commands do beyond their status: SQD while it drains, and RESIZE_CQ.
+//! Effects of commands beyond their status: SQD while it drains, and RESIZE_CQ.
 //!
 //! # Spec
 //! JingZhao interface, sections 3.11, 7.2 and 10.5.
@@ -19,11 +19,11 @@ const SQD2SQD: u16 = 0x038;
 const SQD2RTS: u16 = 0x020;
 const QUERY_QP: u16 = 0x022;
 
-/// Section 10.5: as long as a started message is not answered, QUERY_QP says draining (7) where the context in ICM says
-/// SQD (5). Every way out of SQD is open meanwhile.
+/// Section 10.5: while a started message is unanswered, QUERY_QP reports draining (7) and the context in ICM contains
+/// SQD (5). All transitions from SQD are permitted meanwhile.
 pub(super) async fn draining(vm: &mut Vm) -> Result<()> {
     const DRAINING: u8 = 7;
-    /// TIMEOUT in opt_param_mask: with a code of 0 the ACK is waited for without end (section 10.6).
+    /// TIMEOUT in opt_param_mask. With code 0, the QP waits for the ACK without limit (section 10.6).
     const TIMEOUT_GIVEN: u32 = 1 << 9;
     let memory = vm.call(CreateMr::default()).await?;
     let qp = TestQp::create(vm, Service::Rc).await?;
@@ -38,7 +38,7 @@ pub(super) async fn draining(vm: &mut Vm) -> Result<()> {
         (RawCommand { op_modifier: 3, ..on(0x021, qpn) }, Some(Reset)),
     ] {
         succeed(vm, to_rts.clone()).await?;
-        // The peer has no such QP, and does not answer.
+        // The destination QP does not exist, so no answer arrives.
         qp.send(vm, memory.sge(0, 64)).await?;
         let results = succeed(vm, vec![zeros(RTS2SQD, &qp), query(QUERY_QP, qpn)]).await?;
         let state = |outbox: &[u8]| outbox.get(8).map(|byte| byte >> 4);
@@ -60,13 +60,13 @@ pub(super) async fn draining(vm: &mut Vm) -> Result<()> {
     Ok(())
 }
 
-/// Section 3.11: RESIZE_CQ switches buffer and size, and its entries go on at the free-running count modulo the size.
+/// Section 3.11: RESIZE_CQ switches buffer and size. Entries continue at the free-running count modulo the new size.
 pub(super) async fn resize_cq_moves_on(vm: &mut Vm) -> Result<()> {
     const CQN: u32 = 1001;
     let old = vm.call(CreateMr::default()).await?;
     let new = vm.call(CreateMr::default()).await?;
     let qp = TestQp::create(vm, Service::Rc).await?;
-    // 4 entries; the QP is in ERR, where each doorbell is a flushed completion (section 10.5).
+    // The CQ has 4 entries. The QP is in ERR, where each doorbell causes a flushed completion (section 10.5).
     let mut commands = vec![with(0x016, CQN, &cqc(2, old.key))];
     commands.extend(walk(&qp, Rts).into_iter().take(1));
     let image = qp.image().word(0x70, CQN).word(0x8c, CQN);
@@ -79,7 +79,7 @@ pub(super) async fn resize_cq_moves_on(vm: &mut Vm) -> Result<()> {
     let places = [(&old, 0), (&old, 1), (&old, 2), (&new, 3), (&new, 4), (&old, 1), (&old, 0)];
     for (count, (buffer, slot)) in (0u32..).zip(places) {
         match count {
-            // To 8 entries, as the document issues it, and to 2, as the driver does.
+            // First to 8 entries with the document's command, then to 2 entries with the driver's.
             3 => drop(succeed(vm, vec![with(0x02c, CQN, &resize_cq(3, new.key))]).await?),
             5 => {
                 let resize = with(0x02c, CQN, &resize_cq(1, old.key));
@@ -88,7 +88,7 @@ pub(super) async fn resize_cq_moves_on(vm: &mut Vm) -> Result<()> {
             _ => {}
         }
         qp.send(vm, old.sge(0, 4)).await?;
-        // A command is behind every doorbell before it.
+        // A command is ordered after all earlier doorbells.
         succeed(vm, vec![of(0x031)]).await?;
         expected.retain(|(key, at, _)| (*key, *at) != (buffer.key, slot));
         expected.push((buffer.key, slot, flushed(qp.qp.qpn, count * 512)));
@@ -99,7 +99,7 @@ pub(super) async fn resize_cq_moves_on(vm: &mut Vm) -> Result<()> {
     succeed(vm, vec![RawCommand { op_modifier: 3, ..on(0x021, qp.qp.qpn) }, on(0x017, CQN)]).await.map(drop)
 }
 
-/// Section 7.2: a flushed send.
+/// Section 7.2: the CQE of a flushed send.
 fn flushed(qpn: u32, wqe: u32) -> [u8; 32] {
     let mut cqe = [0; 32];
     cqe[0x00..0x04].copy_from_slice(&qpn.to_le_bytes());
@@ -109,7 +109,7 @@ fn flushed(qpn: u32, wqe: u32) -> [u8; 32] {
     cqe
 }
 
-/// The entries of a buffer are those listed for it, and zeros.
+/// Checks that the buffer contains the listed entries, and otherwise zeros.
 async fn expect_entries(vm: &mut Vm, buffer: &MrInfo, entries: &[(u32, u32, [u8; 32])]) -> Result<()> {
     let bytes = vm.call(Peek { mr: buffer.id, off: 0, len: 512 }).await?;
     for (slot, seen) in (0u32..).zip(bytes.chunks(32)) {
@@ -120,7 +120,7 @@ async fn expect_entries(vm: &mut Vm, buffer: &MrInfo, entries: &[(u32, u32, [u8;
     Ok(())
 }
 
-/// A command with an inbox of zeros, which changes nothing but the state (section 10.3).
+/// Returns a command with an input mailbox of zeros, which only changes the state (section 10.3).
 pub(super) fn zeros(op: u16, qp: &TestQp) -> RawCommand {
     with(op, qp.qp.qpn, &Mailbox::new(0xc0))
 }

@@ -1,4 +1,4 @@
-//! An open HCA and what raw commands need of it: where its tables are, and memory to name in them.
+//! An open HCA and the objects that raw commands need: the addresses of its tables, and memory.
 
 use agent::wire::{
     CqInfo, CreateCq, CreateMr, CreateQp, Data, Datagram, HcaInfo, MrInfo, Poll, PostRecv, PostSend, QpInfo,
@@ -10,24 +10,24 @@ use super::mailbox::{Mailbox, WorkQueue, qpc, service};
 use crate::vm::Vm;
 
 const PAGE: u64 = 0x1000;
-/// Syndrome of a send whose data cannot be gathered, and of one that is flushed (section 7.4).
+/// Syndromes of a send whose data cannot be gathered, and of a flushed send (section 7.4).
 pub(super) const LOCAL_PROT_ERR: u8 = 0x04;
 pub(super) const WR_FLUSH_ERR: u8 = 0x05;
-/// Opcodes of failed completions of the send and of the receive queue (section 7.2).
+/// Opcodes of error CQEs of the send queue and the receive queue (section 7.2).
 pub(super) const SEND_ERROR: u8 = 0xff;
 pub(super) const RECEIVE_ERROR: u8 = 0xfe;
-/// Memory behind a key that nobody has.
+/// A scatter/gather element with an unknown key.
 pub(super) const NOWHERE: Sge = Sge { lkey: 0xfff, addr: 0, len: 64 };
-/// For completions that are due at once.
+/// Time limit for completions that are due at once.
 const SOON_MS: u32 = 10_000;
 
-/// What a driver knows of an HCA it has opened with the agent's default tables.
+/// Addresses in an HCA that was opened with the agent's default tables.
 #[derive(Debug)]
 pub(super) struct Device {
     info: HcaInfo,
-    /// Pages that are ours, one after the other on the bus.
+    /// Unused pages, contiguous on the bus.
     pages: MrInfo,
-    /// Memory for queues.
+    /// Memory region that holds the queues.
     queues: MrInfo,
 }
 
@@ -38,31 +38,31 @@ impl Device {
         Ok(Self { info, pages: vm.call(pages).await?, queues: vm.call(queues).await? })
     }
 
-    /// First bus address behind all memory of the device.
+    /// Returns the first bus address after the device's memory.
     pub(super) fn memory_end(&self) -> u64 {
         self.info.arena_iova + self.info.arena_size
     }
 
-    /// A key of 32 KiB.
+    /// Returns the key of a 32 KiB region.
     pub(super) fn lkey(&self) -> u32 {
         self.queues.key
     }
 
-    /// Bus addresses of pages that nobody else uses.
+    /// Returns bus addresses of otherwise unused pages.
     pub(super) fn pages(&self) -> [u64; 6] {
         [0, 1, 2, 3, 4, 5].map(|page| self.pages.iova + page * PAGE)
     }
 
-    /// ICM addresses of the last pages of QPC, CQC, EQC, MPT and MTT.
+    /// Returns ICM addresses of the last pages of QPC, CQC, EQC, MPT and MTT.
     pub(super) fn last_pages(&self) -> [u64; 5] {
         let [qpc, cqc, eqc, mpt, mtt] = self.info.icm_bases;
-        // Entries by the agent's default, and bytes of each (section 4.1). All EQCs are in one page.
+        // Number of entries in the agent's default tables, and their sizes (section 4.1). All EQCs are in one page.
         let last = |base: u64, log_entries: u32, bytes: u64| base + (bytes << log_entries) - PAGE;
         [last(qpc, 10, 256), last(cqc, 10, 64), eqc, last(mpt, 12, 64), last(mtt, 16, 8)]
     }
 }
 
-/// A QP whose queues the agent keeps, to be moved by raw commands.
+/// A QP whose queues the agent manages and whose state raw commands change.
 #[derive(Debug)]
 pub(super) struct TestQp {
     pub(super) service: Service,
@@ -71,14 +71,14 @@ pub(super) struct TestQp {
 }
 
 impl TestQp {
-    /// A QP in RESET.
+    /// Creates a QP in RESET.
     pub(super) async fn create(vm: &mut Vm, service: Service) -> Result<Self> {
         let cq = vm.call(CreateCq::default()).await?;
         let qp = CreateQp { send_cq: cq.id, recv_cq: cq.id, service, ..CreateQp::default() };
         Ok(Self { service, qp: vm.call(qp).await?, cq })
     }
 
-    /// Its whole context, good for every command.
+    /// Returns the whole context, which is valid for every command.
     pub(super) fn image(&self) -> Mailbox {
         let CreateQp { log_sq_slots, log_sq_slot_bytes, .. } = CreateQp::default();
         let queue = |lkey| WorkQueue {
@@ -90,7 +90,7 @@ impl TestQp {
         qpc(self.service_code(), queue(self.qp.sq_lkey), queue(self.qp.rq_lkey)).word(0x14, self.qp.qpn)
     }
 
-    /// Its service type (section 4.3).
+    /// Returns the service type code (section 4.3).
     pub(super) const fn service_code(&self) -> u8 {
         match self.service {
             Service::Rc => service::RC,
@@ -99,19 +99,18 @@ impl TestQp {
         }
     }
 
-    /// Rings for a SEND from `sge`.
+    /// Posts a SEND from `sge` and rings the doorbell.
     pub(super) async fn send(&self, vm: &mut Vm, sge: Sge) -> Result<()> {
         let datagram = (self.service == Service::Ud).then(Datagram::default);
         let request = SendRequest { data: Data::Sges(vec![sge]), datagram, ..SendRequest::default() };
         vm.call(PostSend { qp: self.qp.id, requests: vec![request], ..PostSend::default() }).await.map(drop)
     }
 
-    /// Posts a receive.
     pub(super) async fn receive(&self, vm: &mut Vm, sge: Sge) -> Result<()> {
         vm.call(PostRecv { qp: self.qp.id, requests: vec![vec![sge]] }).await.map(drop)
     }
 
-    /// Waits for its next completions: opcode and syndrome of each, 0 for success.
+    /// Waits for the next completions: opcode and syndrome of each, with 0 for success.
     pub(super) async fn expect(&self, vm: &mut Vm, expected: &[(u8, u8)]) -> Result<()> {
         let count = u32::try_from(expected.len())?;
         let cqes = vm.call(Poll { cq: self.cq.id, count, timeout_ms: SOON_MS }).await?.cqes;
@@ -120,14 +119,14 @@ impl TestQp {
         Ok(())
     }
 
-    /// Fails if it has a completion.
+    /// Fails if there is a completion.
     pub(super) async fn expect_silence(&self, vm: &mut Vm) -> Result<()> {
         let cqes = vm.call(Poll { cq: self.cq.id, count: 1, timeout_ms: 0 }).await?.cqes;
         ensure!(cqes.is_empty(), "completed: {cqes:?}");
         Ok(())
     }
 
-    /// Lets a send fail in RTS, which is how a QP comes to SQE (section 10.5): its data has a key nobody has.
+    /// Makes a send fail in RTS with an unknown key, which moves the QP to SQE (section 10.5).
     pub(super) async fn fail_a_send(&self, vm: &mut Vm) -> Result<()> {
         self.send(vm, NOWHERE).await?;
         self.expect(vm, &[(SEND_ERROR, LOCAL_PROT_ERR)]).await

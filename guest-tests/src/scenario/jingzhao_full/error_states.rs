@@ -1,4 +1,4 @@
-//! What SQE, ERR and RESET do with the work of both queues.
+//! Work requests of both queues in SQE, ERR and RESET.
 //!
 //! # Spec
 //! JingZhao interface, sections 10.1 and 10.5.
@@ -14,11 +14,11 @@ use super::section_10_2::State::{self, Err, Reset, Rts, Sqe};
 use super::transitions::{expect_state, walk};
 use crate::vm::Vm;
 
-/// Opcode of a completed SEND, as its own queue and as its receiver's has it (sections 7.3 and 11.2; UC is service 001).
+/// Opcode in the CQE of a SEND, for the sender and for the receiver (sections 7.3 and 11.2; UC is service 001).
 const SEND: u8 = 0x0a;
 const UC_SEND_ONLY: u8 = 0x24;
 
-/// SQE flushes what is rung; back in RTS, the next doorbell is obeyed.
+/// SQE flushes requests with a doorbell. After the return to RTS, the next doorbell is executed.
 pub(super) async fn way_back_from_sqe(vm: &mut Vm, service: Service) -> Result<()> {
     const SQERR2RTS: u16 = 0x01d;
     let memory = vm.call(CreateMr::default()).await?;
@@ -34,9 +34,9 @@ pub(super) async fn way_back_from_sqe(vm: &mut Vm, service: Service) -> Result<(
     qp.expect(vm, &[(SEND, 0)]).await
 }
 
-/// In SQE the receive queue works on; when it fails, the QP goes to ERR.
+/// In SQE the receive queue continues. When it fails, the QP moves to ERR.
 pub(super) async fn receiving_in_sqe(vm: &mut Vm) -> Result<()> {
-    /// The LID of this device's own port, to which messages come back.
+    /// LID of the device's own port, for loopback.
     const OWN_LID: u32 = 1;
     let memory = vm.call(CreateMr::default()).await?;
     let (sender, receiver) = (TestQp::create(vm, Service::Uc).await?, TestQp::create(vm, Service::Uc).await?);
@@ -57,7 +57,7 @@ pub(super) async fn receiving_in_sqe(vm: &mut Vm) -> Result<()> {
     sender.expect(vm, &[(SEND, 0), (SEND, 0)]).await
 }
 
-/// 2ERR completes what was rung, in order, then what is posted to the receive queue. ERR2RST completes nothing.
+/// 2ERR completes requests with a doorbell in order, then the posted receives. ERR2RST completes nothing.
 pub(super) async fn outstanding_work(vm: &mut Vm, service: Service) -> Result<()> {
     let memory = vm.call(CreateMr::default()).await?;
     let qp = TestQp::create(vm, service).await?;
@@ -65,7 +65,7 @@ pub(super) async fn outstanding_work(vm: &mut Vm, service: Service) -> Result<()
         (RawCommand { op_modifier: 2, ..on(0x01e, qp.qp.qpn) }, Err, true),
         (RawCommand { op_modifier: 3, ..on(0x021, qp.qp.qpn) }, Reset, false),
     ] {
-        // In SQD nothing that is rung starts, whatever the service.
+        // In SQD, new requests do not start, whatever the service.
         succeed(vm, walk(&qp, State::Sqd)).await?;
         for slot in [0, 1] {
             qp.receive(vm, memory.sge(slot * 64, 64)).await?;

@@ -1,19 +1,19 @@
-//! What section 3 of the interface says of each command beyond the generic checks, as a table.
+//! The rules of section 3 of the interface for each command, beyond the generic checks, as a table.
 //!
 //! # Spec
-//! JingZhao interface, sections 3.1 to 3.14; statuses of section 1.4. Which extended status a refusal has is named by
-//! none of the sources but for 10h: 08h is for counts and sizes over a limit, 09h for an object that is or is not
-//! valid, 0Ah for an index or a number.
+//! JingZhao interface, sections 3.1 to 3.14; statuses of section 1.4. Apart from 10h, no source names the extended
+//! status of a rejection. Here 08h is for counts and sizes over a limit, 09h for an object that is or is not valid, and
+//! 0Ah for an index or a number.
 
 use super::spec::status::{BAD_INDEX, BAD_OP, BAD_PARAM, BAD_QPEE_STATE, BAD_RES_STATE, EXCEED_LIM, OK};
 use super::spec::{Form, Statuses, section_2};
 
-/// What a command in some form is answered.
+/// The expected answer to a command in one form.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Expected {
     pub(super) op: u16,
     pub(super) form: Form,
-    /// Where the interface says so.
+    /// Section of the interface that says so.
     pub(super) section: &'static str,
     pub(super) status: Statuses,
 }
@@ -33,7 +33,7 @@ const fn bad(section: &'static str, op: u16, what: &'static str, status: Statuse
     Expected { op, form: Form::Bad(what), section, status }
 }
 
-/// Every effect and error that sections 3.1 to 3.14 list.
+/// All effects and errors that sections 3.1 to 3.14 list.
 #[rustfmt::skip]
 const SECTION_3: &[Expected] = &[
     good("3.1", 0x003, ""),
@@ -176,7 +176,7 @@ const SECTION_3: &[Expected] = &[
     good("3.14", 0x031, "in_modifier is not checked"),
 ];
 
-/// Every row there is: section 2 and section 3.
+/// Returns all rows of sections 2 and 3.
 pub(super) fn all() -> impl Iterator<Item = Expected> {
     section_2().chain(SECTION_3.iter().copied())
 }

@@ -1,11 +1,11 @@
-//! Input mailboxes, byte by byte as the interface lays them out.
+//! Input mailboxes, byte by byte in the layout of the interface.
 //!
 //! # Spec
 //! JingZhao interface, sections 3.3, 3.5, 3.8, 3.11 and 4.3 to 4.6: big-endian.
 
 use agent::wire::{Hex, InParam};
 
-/// Bytes of an input mailbox, zero where nothing was put.
+/// Bytes of an input mailbox, initially zero.
 #[derive(Clone, Debug)]
 pub(super) struct Mailbox(Vec<u8>);
 
@@ -26,19 +26,19 @@ impl Mailbox {
         self.put(offset, &value.to_be_bytes())
     }
 
-    /// Some bits of a word.
+    /// Sets some bits of a word.
     pub(super) fn field(self, offset: usize, bits: u32, value: u32) -> Self {
         let word = self.get(offset) & !bits | value & bits;
         self.word(offset, word)
     }
 
-    /// A word of it.
+    /// Returns a word of the mailbox.
     pub(super) fn get(&self, offset: usize) -> u32 {
         let bytes = self.0.get(offset..offset + 4).and_then(|bytes| bytes.try_into().ok());
         bytes.map_or(0, u32::from_be_bytes)
     }
 
-    /// Every byte from `offset` on.
+    /// Sets every byte from `offset` on.
     pub(super) fn rest(mut self, offset: usize, value: u8) -> Self {
         self.0.iter_mut().skip(offset).for_each(|byte| *byte = value);
         self
@@ -56,7 +56,7 @@ impl Mailbox {
     }
 }
 
-/// INIT_HCA (3.3) with tables of the counts of section 13.
+/// INIT_HCA (3.3), with tables of the sizes of section 13.
 pub(super) fn init_hca() -> Mailbox {
     Mailbox::new(0x40)
         .double(0x08, 16)
@@ -69,7 +69,7 @@ pub(super) fn init_hca() -> Mailbox {
 /// A run of ICM pages: first address, bus address, number of pages.
 pub(super) type IcmRun = (u64, u64, u64);
 
-/// MAP_ICM (3.5): entries are exchanged in pairs.
+/// MAP_ICM (3.5): entries are swapped in pairs.
 pub(super) fn map_icm(runs: &[IcmRun]) -> Mailbox {
     let mailbox = Mailbox::new(runs.len().div_ceil(2) * 0x20);
     runs.iter().enumerate().fold(mailbox, |mailbox, (i, &(virt, bus, pages))| {
@@ -87,7 +87,7 @@ pub(super) fn write_mtt(start: u64, first: u64, count: u32) -> Mailbox {
     })
 }
 
-/// SW2HW_MPT (4.6): a region of one 4 KiB page in PD 1 with every right.
+/// SW2HW_MPT (4.6): a region of one 4 KiB page in PD 1 with all rights.
 pub(super) fn mpt(key: u32, mtt_seg: u64) -> Mailbox {
     const REGION_WITH_ALL_RIGHTS: u32 = 0xf002_018f;
     Mailbox::new(0x40)
@@ -104,7 +104,7 @@ pub(super) fn cqc(log_entries: u8, lkey: u32) -> Mailbox {
     Mailbox::new(0x40).word(0x00, 1 << 18).byte(0x0c, log_entries).word(0x14, 1).word(0x18, lkey)
 }
 
-/// RESIZE_CQ (3.11).
+/// Input mailbox of RESIZE_CQ, section 3.11 of the interface.
 pub(super) fn resize_cq(log_entries: u8, lkey: u32) -> Mailbox {
     Mailbox::new(8).byte(0x00, log_entries).word(0x04, lkey)
 }
@@ -130,8 +130,8 @@ pub(super) struct WorkQueue {
     pub(super) cqn: u32,
 }
 
-/// The QPC (4.3) as the public driver sends it with every command: all that a QP needs from RESET to RTS, in PD 1, at
-/// port 1, with path MTU 4096 and messages of up to 2^31 bytes. The peer is QP FFFFFFh of the default peer.
+/// The QPC (4.3) as the public driver sends it with every command. It contains everything that a QP needs from RESET to
+/// RTS: PD 1, port 1, path MTU 4096 and messages of up to 2^31 bytes. The peer is QP FFFFFFh of the default peer.
 pub(super) fn qpc(service: u8, sq: WorkQueue, rq: WorkQueue) -> Mailbox {
     let mailbox = Mailbox::new(0xc0)
         .byte(0x09, service)

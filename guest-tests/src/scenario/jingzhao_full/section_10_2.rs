@@ -1,5 +1,4 @@
-//! The table of transitions: which command leads from which state to which, for which service types, and the
-//! attributes it takes.
+//! The table of transitions: source and target state of each command, its service types and its attributes.
 //!
 //! # Spec
 //! JingZhao interface, sections 10.1, 10.2, 10.4 and 10.7.
@@ -26,14 +25,14 @@ pub(super) const RC: Service = Service::Rc;
 pub(super) const UC: Service = Service::Uc;
 pub(super) const UD: Service = Service::Ud;
 
-/// Some bits of a word of the QPC.
+/// A bit field of a QPC word.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Field {
     pub(super) offset: usize,
     pub(super) bits: u32,
-    /// What a context has there.
+    /// Value in the context before the command.
     pub(super) held: u32,
-    /// What a command gives instead.
+    /// Value in the command's mailbox.
     pub(super) given: u32,
 }
 
@@ -41,12 +40,12 @@ const fn field(offset: usize, bits: u32, held: u32, given: u32) -> Field {
     Field { offset, bits, held, given }
 }
 
-/// An attribute: its bit of opt_param_mask (section 10.4), and where the QPC has it (10.3, 10.7).
+/// An attribute: its bit of opt_param_mask (section 10.4), and its fields in the QPC (10.3, 10.7).
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Attribute {
     pub(super) name: &'static str,
     pub(super) bit: u32,
-    /// None for an attribute that has no field.
+    /// Empty for an attribute without a field.
     pub(super) fields: &'static [Field],
 }
 
@@ -57,12 +56,12 @@ const fn attribute(name: &'static str, bit: u32, fields: &'static [Field]) -> At
 const CUR_STATE: Attribute = attribute("CUR_STATE", 1, &[]);
 const EN_SQD_ASYNC_NOTIFY: Attribute = attribute("EN_SQD_ASYNC_NOTIFY", 2, &[]);
 const ACCESS_FLAGS: Attribute = attribute("ACCESS_FLAGS", 3, &[]);
-/// The port has one P_Key: no other index can be given.
+/// The port has one P_Key, so no other index is valid.
 const PKEY_INDEX: Attribute = attribute("PKEY_INDEX", 4, &[field(0x1c, 0x7f, 0, 0)]);
 pub(super) const PORT: Attribute = attribute("PORT", 5, &[field(0x1c, 7 << 24, 1 << 24, 1 << 24)]);
 const QKEY: Attribute = attribute("QKEY", 6, &[field(0x98, !0, 0x5566_7788, 0x1122_3344)]);
 /// GRH flag and path bits; source GID index, static rate and hop limit; SL, traffic class and flow label; destination
-/// GID; LIDs, MAC and IP addresses, those of the destination last.
+/// GID; LIDs, MAC and IP addresses, with those of the destination last.
 const AV: Attribute = attribute(
     "AV",
     7,
@@ -93,7 +92,7 @@ pub(super) const SQ_PSN: Attribute = attribute("SQ_PSN", 16, &[field(0x6c, 0xff_
 const PATH_MIG_STATE: Attribute = attribute("PATH_MIG_STATE", 18, &[]);
 const DEST_QPN: Attribute = attribute("DEST_QPN", 20, &[field(0x18, 0xff_ffff, 0xff_ffff, 0x12_3456)]);
 
-/// Those that section 10.2 names.
+/// The attributes that section 10.2 names.
 pub(super) const ATTRIBUTES: [Attribute; 17] = [
     CUR_STATE,
     EN_SQD_ASYNC_NOTIFY,
@@ -121,14 +120,14 @@ pub(super) struct Row {
     pub(super) to: State,
     pub(super) op: u16,
     pub(super) types: &'static [Service],
-    /// What software must supply.
+    /// Attributes that software must supply.
     pub(super) req: &'static [Attribute],
-    /// What it may supply.
+    /// Attributes that software may supply.
     pub(super) opt: &'static [Attribute],
 }
 
 impl Row {
-    /// Whether the transition takes the attribute.
+    /// Returns whether the transition accepts the attribute.
     pub(super) fn takes(&self, attribute: &Attribute) -> bool {
         self.req.iter().chain(self.opt).any(|taken| taken.bit == attribute.bit)
     }
@@ -149,7 +148,7 @@ const fn row(
     Row { from, to, op, types, req, opt }
 }
 
-/// Section 10.2: from, to, op, types, req, opt. SQD -> RTS has what \[S\] lists for it, too.
+/// Section 10.2: from, to, op, types, req, opt. SQD -> RTS also has what \[S\] lists for it.
 #[rustfmt::skip]
 pub(super) const ROWS: [Row; 24] = [
     row(&STATES,  Reset, 0x021, &[RC, UC, UD], &[], &[]),
@@ -178,25 +177,25 @@ pub(super) const ROWS: [Row; 24] = [
     row(&[Sqe],   Rts,   0x01d, &[UC], &[], &[CUR_STATE, ACCESS_FLAGS]),
 ];
 
-/// The target state of `op` in state `from`, if section 10.2 has it.
+/// Returns the target state of `op` in state `from`, if section 10.2 permits it.
 pub(super) fn listed(service: Service, from: State, op: u16) -> Option<State> {
     let row =
         ROWS.iter().find(|row| row.op == op && row.from.contains(&from) && row.types.contains(&service));
     row.map(|row| row.to)
 }
 
-/// Whether the attribute is one of QPs of the type, by any transition.
+/// Returns whether some transition of this QP type accepts the attribute.
 pub(super) fn has(service: Service, attribute: &Attribute) -> bool {
     ROWS.iter().any(|row| row.types.contains(&service) && row.takes(attribute))
 }
 
-/// The mask of software that names what `op` requires of it, and nothing else.
+/// Returns the mask of software that names only the attributes that `op` requires.
 pub(super) fn required_mask(service: Service, op: u16) -> u32 {
     let rows = ROWS.iter().filter(|row| row.op == op && row.types.contains(&service));
     rows.flat_map(|row| row.req).fold(0, |mask, attribute| mask | 1 << attribute.bit)
 }
 
-/// Whether QPs of the type ever are in the state: RC has no row for SQE, and never enters it.
+/// Returns whether QPs of the type can be in the state. RC has no row for SQE and never enters it.
 pub(super) fn occurs(service: Service, state: State) -> bool {
     (service, state) != (RC, Sqe)
 }

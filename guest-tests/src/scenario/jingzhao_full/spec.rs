@@ -1,4 +1,4 @@
-//! The command table of the interface document, and what its generic checks make of every command.
+//! The command table of the interface document, and the results of its generic checks for every command.
 //!
 //! # Spec
 //! JingZhao interface, sections 1.4, 2 and 3.14.
@@ -20,21 +20,20 @@ pub(super) mod status {
     pub(crate) const BAD_QPEE_STATE: u8 = 0x10;
 }
 
-/// A status of each of the two devices: one as it is by default, and one with the options `extended_status` and
-/// `mad_ifc`.
+/// Statuses of the two devices: one with default options, and one with `extended_status` and `mad_ifc`.
 pub(super) type Statuses = [u8; 2];
 
-/// op_modifier column.
+/// Values that the op_modifier column permits.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum OpModifier {
-    /// Ignored.
+    /// The command ignores the field.
     Any,
-    /// One of these.
+    /// The command accepts only these values.
     In(&'static [u8]),
 }
 
 impl OpModifier {
-    /// One that is good.
+    /// Returns a valid value.
     pub(super) fn first(self) -> u8 {
         match self {
             Self::Any => 0,
@@ -42,7 +41,7 @@ impl OpModifier {
         }
     }
 
-    /// Some that are not listed: neighbours of those that are, single bits, all bits.
+    /// Returns unlisted values: neighbours of listed ones, single bits, all bits.
     pub(super) fn unlisted(self) -> impl Iterator<Item = u8> {
         const TRIED: [u8; 10] = [0, 1, 2, 3, 4, 5, 8, 16, 128, 255];
         TRIED.into_iter().filter(move |modifier| match self {
@@ -52,7 +51,7 @@ impl OpModifier {
     }
 }
 
-/// in_modifier column, as far as the generic rule for numbers goes.
+/// Values of the in_modifier column, as far as the generic rule for numbers applies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum InModifier {
     /// Zero, a count or an index.
@@ -61,12 +60,12 @@ pub(super) enum InModifier {
     Number,
 }
 
-/// inbox column.
+/// Contents that the inbox column permits.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Inbox {
     None,
     Bytes(u64),
-    /// The same, if op_modifier is 0.
+    /// These bytes, if op_modifier is 0.
     Unmodified(u64),
     /// ceil(n/2) * 20h for n entries.
     MapIcm,
@@ -75,7 +74,7 @@ pub(super) enum Inbox {
 }
 
 impl Inbox {
-    /// Bytes for one entry where the length depends on their number.
+    /// Returns the length in bytes; if it depends on the number of entries, that for one entry.
     pub(super) fn bytes(self) -> Option<u64> {
         match self {
             Self::None => None,
@@ -94,7 +93,7 @@ pub(super) struct Row {
     pub(super) op_modifier: OpModifier,
     pub(super) in_modifier: InModifier,
     pub(super) inbox: Inbox,
-    /// Bytes.
+    /// Length of the output mailbox in bytes.
     pub(super) outbox: Option<u64>,
 }
 
@@ -150,7 +149,7 @@ pub(super) const SECTION_2: [Row; 30] = {
     ]
 };
 
-/// Section 2: opcodes that drivers define and no device has.
+/// Section 2: opcodes that drivers define but no device supports.
 pub(super) const UNSUPPORTED: [(u16, &str); 11] = [
     (0x009, "INIT_IB"),
     (0x00a, "CLOSE_IB"),
@@ -165,33 +164,33 @@ pub(super) const UNSUPPORTED: [(u16, &str); 11] = [
     (0x033, "UNSUSPEND"),
 ];
 
-/// Commands accepted before INIT_HCA (section 2, check d).
+/// Commands that are accepted before INIT_HCA (section 2, check d).
 const BEFORE_INIT_HCA: [u16; 5] = [0x003, 0x006, 0x007, 0x008, 0x031];
 
 /// How a command is issued.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Form {
-    /// As it should be, in the way named, if there are several.
+    /// Valid. The text distinguishes several valid forms.
     Good(&'static str),
-    /// Check b: an op_modifier that is not listed.
+    /// Check b: an unlisted op_modifier.
     OpModifier,
-    /// Check c: a needed inbox at address 0.
+    /// Check c: a required input mailbox at address 0.
     NoInbox,
-    /// Check c: a needed outbox at address 0.
+    /// Check c: a required output mailbox at address 0.
     NoOutbox,
-    /// Check d.
+    /// Check d of section 2.
     BeforeInitHca,
-    /// Check e: an inbox that no memory is behind.
+    /// Check e: an input mailbox without memory.
     InboxNowhere,
-    /// Check e: an inbox whose last bytes no memory is behind.
+    /// Check e: an input mailbox whose last bytes are without memory.
     InboxCut,
-    /// Check e: an outbox that no memory is behind.
+    /// Check e: an output mailbox without memory.
     OutboxNowhere,
-    /// Check e: an outbox whose last bytes no memory is behind.
+    /// Check e: an output mailbox whose last bytes are without memory.
     OutboxCut,
     /// A QPN, CQN or EQN above FFFFFFh.
     NumberOver24Bits,
-    /// With an error that a part of section 3 lists.
+    /// With an error that section 3 lists.
     Bad(&'static str),
 }
 
@@ -215,7 +214,7 @@ impl fmt::Display for Form {
 }
 
 impl Row {
-    /// Which of the two devices have the command (section 3.14).
+    /// Returns which of the two devices support the command (section 3.14).
     fn supported(&self) -> [bool; 2] {
         match self.op {
             0x023 => [false, false],
@@ -224,7 +223,7 @@ impl Row {
         }
     }
 
-    /// What the generic checks of section 2 make of each form of this command.
+    /// Returns the expected answers of the generic checks of section 2 for each form.
     fn generic(self) -> impl Iterator<Item = Expected> {
         use status::{BAD_INDEX, BAD_PARAM, BAD_SYS_STATE, INTERNAL_ERR, OK};
         let early = if BEFORE_INIT_HCA.contains(&self.op) { OK } else { BAD_SYS_STATE };
@@ -248,7 +247,7 @@ impl Row {
         .map(move |expected| self.unless_unsupported(expected))
     }
 
-    /// An opcode that a device does not have is refused before anything else is looked at (check a).
+    /// An unsupported opcode is rejected before all other checks (check a).
     fn unless_unsupported(&self, expected: Expected) -> Expected {
         let mut status = expected.status;
         for (status, supported) in status.iter_mut().zip(self.supported()) {
@@ -260,7 +259,7 @@ impl Row {
     }
 }
 
-/// What section 2 says of every command in every form it knows.
+/// Returns the expected answers of section 2 for all commands and forms.
 pub(super) fn section_2() -> impl Iterator<Item = Expected> {
     let unsupported = UNSUPPORTED.into_iter().flat_map(|(op, _)| {
         [Form::Good(""), Form::BeforeInitHca].map(|form| Expected {
@@ -273,12 +272,12 @@ pub(super) fn section_2() -> impl Iterator<Item = Expected> {
     SECTION_2.into_iter().flat_map(Row::generic).chain(unsupported)
 }
 
-/// The row of an opcode.
+/// Returns the row of an opcode.
 pub(super) fn row_of(op: u16) -> Option<&'static Row> {
     const { &SECTION_2 }.iter().find(|row| row.op == op)
 }
 
-/// The name of an opcode.
+/// Returns the name of an opcode.
 pub(super) fn name_of(op: u16) -> &'static str {
     let unsupported = || UNSUPPORTED.iter().find(|(code, _)| *code == op).map(|(_, name)| *name);
     row_of(op).map(|row| row.name).or_else(unsupported).unwrap_or("not defined")

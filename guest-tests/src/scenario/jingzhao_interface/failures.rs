@@ -1,4 +1,4 @@
-//! What fails at the end that made the mistake, and what its queues do then.
+//! Errors at the end that caused them, and the following behaviour of its queues.
 
 use agent::wire::{Access, Cqe, CreateMr, PostRecv, SendOp, SendRequest, Sge, Transition};
 use anyhow::{Context, Result, ensure};
@@ -26,7 +26,7 @@ const RQ_ERROR: u8 = 0xfe;
 const RESET: u8 = 0;
 const RTS: u8 = 3;
 const ERR: u8 = 6;
-/// An element whose key no region has.
+/// A scatter/gather element with an unknown key.
 const NOWHERE: Sge = Sge { lkey: 0xfff, addr: 0, len: 200 };
 
 pub(super) async fn run(pair: &mut Pair, report: &mut Report, hint: &str) -> Result<()> {
@@ -38,7 +38,7 @@ pub(super) async fn run(pair: &mut Pair, report: &mut Report, hint: &str) -> Res
     report.case("flush in ERR, then RESET and reuse", hint, flush_and_reset(pair)).await
 }
 
-/// Section 9.5, send gather.
+/// Section 9.5: a send request with an invalid gather list.
 async fn bad_gather(pair: &mut Pair, op: SendOp) -> Result<()> {
     let connection = Connection::create(pair, &Attributes::default()).await?;
     let (at_a, _) = connection.towards(Direction::AToB);
@@ -52,7 +52,7 @@ async fn bad_gather(pair: &mut Pair, op: SendOp) -> Result<()> {
     connection.destroy(pair).await
 }
 
-/// Section 9.5, READ scatter.
+/// Section 9.5: a READ that scatters to read-only memory.
 async fn read_into_read_only(pair: &mut Pair) -> Result<()> {
     let connection = Connection::create(pair, &Attributes::default()).await?;
     let (at_a, _) = connection.towards(Direction::AToB);
@@ -69,7 +69,7 @@ async fn read_into_read_only(pair: &mut Pair) -> Result<()> {
     connection.destroy(pair).await
 }
 
-/// Section 9.5: the receive that is too small fails, the next one is flushed, the sender learns of it.
+/// Section 9.5: the receive that is too small fails, the next one is flushed, and the sender gets an error.
 async fn receive_too_small(pair: &mut Pair) -> Result<()> {
     let connection = Connection::create(pair, &Attributes::default()).await?;
     let (at_a, at_b) = connection.towards(Direction::AToB);
@@ -87,7 +87,7 @@ async fn receive_too_small(pair: &mut Pair) -> Result<()> {
     connection.destroy(pair).await
 }
 
-/// Section 9.5, receive scatter.
+/// Section 9.5: a receive with an invalid scatter list.
 async fn receive_bad_key(pair: &mut Pair) -> Result<()> {
     let connection = Connection::create(pair, &Attributes::default()).await?;
     let (at_a, at_b) = connection.towards(Direction::AToB);
@@ -103,8 +103,8 @@ async fn receive_bad_key(pair: &mut Pair) -> Result<()> {
     connection.destroy(pair).await
 }
 
-/// Section 10.5: what is posted in ERR is flushed too, though a receive has no doorbell. After RESET both queues start
-/// from their first slot.
+/// Section 10.5: requests posted in ERR are flushed too, although a receive has no doorbell. After RESET, both queues
+/// start at their first slot.
 async fn flush_and_reset(pair: &mut Pair) -> Result<()> {
     let connection = Connection::create(pair, &Attributes::default()).await?;
     let (at_a, at_b) = connection.towards(Direction::AToB);
@@ -137,7 +137,7 @@ async fn post_recv(vm: &mut Vm, end: &End, receives: &[Sge]) -> Result<()> {
     vm.call(PostRecv { qp: end.qp.id, requests }).await.map(drop)
 }
 
-/// `expected` are syndrome and WQE of each.
+/// Checks error CQEs; `expected` contains syndrome and WQE of each.
 fn expect_errors(cqes: &[Cqe], opcode: u8, expected: &[(u8, u32)]) -> Result<()> {
     let seen: Vec<_> = cqes.iter().map(|cqe| (cqe.opcode, cqe.syndrome, cqe.wqe)).collect();
     let expected: Vec<_> = expected.iter().map(|&(syndrome, wqe)| (opcode, Some(syndrome), wqe)).collect();

@@ -1,4 +1,4 @@
-//! Queues as different drivers use them.
+//! Queues in the formats of different drivers.
 
 use agent::wire::{CreateQp, PostSend, RecvStyle, Ring, SendOp, SendRequest};
 use anyhow::{Result, ensure};
@@ -20,7 +20,7 @@ pub(super) async fn run(pair: &mut Pair, report: &mut Report, hint: &str) -> Res
     Ok(())
 }
 
-/// Section 1.6: a word at offset 0 only latches, the word at offset 4 rings.
+/// Section 1.6: a word at offset 0 is only latched, and the word at offset 4 triggers the doorbell.
 async fn half_doorbells(pair: &mut Pair) -> Result<()> {
     let connection = Connection::create(pair, &Attributes::default()).await?;
     let (at_a, _) = connection.towards(Direction::AToB);
@@ -37,7 +37,7 @@ async fn half_doorbells(pair: &mut Pair) -> Result<()> {
     connection.destroy(pair).await
 }
 
-/// Section 2: numbers are masked for the table, and reported in full.
+/// Section 2: numbers are masked for the table and reported in full.
 async fn rolling_numbers(pair: &mut Pair) -> Result<()> {
     let shapes = [
         CreateQp { high_bits: 3, uar_page: 7, ..CreateQp::default() },
@@ -57,7 +57,8 @@ async fn rolling_numbers(pair: &mut Pair) -> Result<()> {
     connection.destroy(pair).await
 }
 
-/// Section 6.8. One lap only: software of that kind does not mark consumed slots as free.
+/// Section 6.8: receives in the kernel driver's format. One lap only, because such software does not mark consumed
+/// slots as free.
 async fn kernel_receives(pair: &mut Pair) -> Result<()> {
     let kernel = CreateQp { recv_style: RecvStyle::Terminated, ..CreateQp::default() };
     let connection =

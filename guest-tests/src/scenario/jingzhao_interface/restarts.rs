@@ -1,4 +1,4 @@
-//! Drivers that come and go.
+//! Drivers that are unloaded and loaded again.
 
 use agent::wire::{CloseHca, Hex, IcmOptions, InParam, MmioWrite, OpenHca, RawCommand, SendOp};
 use anyhow::{Result, ensure};
@@ -8,7 +8,7 @@ use crate::scenario::connection::{Attributes, Connection};
 use crate::scenario::pair::Pair;
 use crate::scenario::transfer::{Plan, transfer};
 
-/// SW2HW_MPT, which needs INIT_HCA, and the status it has without.
+/// SW2HW_MPT, which requires INIT_HCA, and its status without it.
 const SW2HW_MPT: u16 = 0x00d;
 const BAD_SYS_STATE: u8 = 0x04;
 
@@ -41,7 +41,7 @@ pub(super) async fn run(pair: &mut Pair, report: &mut Report, hint: &str) -> Res
     report.case("huge pages behind the guest's IOMMU", hint, restarted(pair, driver(huge), false)).await
 }
 
-/// Section 1.5. The guest keeps the function open meanwhile.
+/// Section 1.5: the reset register, while the guest keeps the function open.
 async fn reset_register(pair: &mut Pair, offset: u64) -> Result<()> {
     let connection = Connection::create(pair, &Attributes::default()).await?;
     transfer(pair, &connection, Plan::new(SendOp::Send, 1000)).await?;
@@ -53,7 +53,7 @@ async fn reset_register(pair: &mut Pair, offset: u64) -> Result<()> {
     restarted(pair, (OpenHca::default(), OpenHca::default()), true).await
 }
 
-/// Both drivers end, orderly or at once with everything still in use, and start again.
+/// Both drivers end, orderly or abruptly with all objects in use, and start again.
 async fn restarted(pair: &mut Pair, (a, b): (OpenHca, OpenHca), abrupt: bool) -> Result<()> {
     pair.a.vm.call(CloseHca { abrupt }).await?;
     pair.b.vm.call(CloseHca { abrupt }).await?;

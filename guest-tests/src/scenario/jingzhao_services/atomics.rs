@@ -1,4 +1,4 @@
-//! CMP_SWAP and FETCH_ADD.
+//! Verifies CMP_SWAP and FETCH_ADD.
 
 use std::collections::BTreeSet;
 
@@ -26,7 +26,7 @@ pub(super) async fn run(pair: &mut Pair, report: &mut Report, hint: &str) -> Res
     report.case("atomics: result buffer that cannot be written", hint, unwritable_result(pair)).await
 }
 
-/// A connection, a word at b that starts at an address of eight, and room for results at a.
+/// A connection, an 8-byte aligned word at b, and memory for results at a.
 pub(super) struct Counter {
     pub(super) connection: Connection,
     pub(super) word: MrInfo,
@@ -41,7 +41,7 @@ impl Counter {
         Ok(Self { connection, word, results })
     }
 
-    /// An atomic on the word, whose result is number `i` at a.
+    /// Returns an atomic on the word, whose result is number `i` at a.
     pub(super) fn request(&self, op: SendOp, i: u32) -> SendRequest {
         SendRequest {
             op,
@@ -51,7 +51,7 @@ impl Counter {
         }
     }
 
-    /// Runs requests to their successful end.
+    /// Runs requests until all have succeeded.
     pub(super) async fn execute(&self, pair: &mut Pair, requests: Vec<SendRequest>) -> Result<Vec<Cqe>> {
         let (at_a, _) = self.connection.towards(Direction::AToB);
         let expected = vec![None; requests.len()];
@@ -59,12 +59,11 @@ impl Counter {
         at_a.expect_completions(&mut pair.a.vm, &expected, SOON_MS).await
     }
 
-    /// Result number `i`.
     pub(super) async fn result(&self, pair: &mut Pair, i: u32) -> Result<u64> {
         peek(&mut pair.a.vm, &self.results, u64::from(i) * 8).await
     }
 
-    /// The word, whose neighbours nobody may have written.
+    /// Returns the word, and checks that its neighbours are unchanged.
     pub(super) async fn value(&self, pair: &mut Pair) -> Result<u64> {
         for at in [0, 16] {
             let neighbour = peek(&mut pair.b.vm, &self.word, at).await?;
@@ -85,13 +84,13 @@ impl Counter {
     }
 }
 
-/// The number at byte `off`; guests are little-endian.
+/// Returns the number at byte `off`; guests are little-endian.
 async fn peek(vm: &mut Vm, mr: &MrInfo, off: u64) -> Result<u64> {
     let Hex(bytes) = vm.call(Peek { mr: mr.id, off, len: 8 }).await?;
     Ok(u64::from_le_bytes(bytes.as_slice().try_into().context("the reply is too short")?))
 }
 
-/// Sections 6.4 and 7.1.
+/// Sections 6.4 and 7.1: results of atomics.
 async fn results(pair: &mut Pair) -> Result<()> {
     const START: u64 = 0x1122_3344_5566_7788;
     let counter = Counter::create(pair, &Attributes::default()).await?;
@@ -99,7 +98,7 @@ async fn results(pair: &mut Pair) -> Result<()> {
     let mut value = START;
     for (op, opcode, next) in [
         (SendOp::FetchAdd { add: 1 }, 0x12, START + 1),
-        // Beyond the end it starts again, and a result of all bits is one like others.
+        // Addition wraps, and a result with all bits set is not special.
         (SendOp::FetchAdd { add: u64::MAX - START - 1 }, 0x12, u64::MAX),
         (SendOp::FetchAdd { add: 6 }, 0x12, 5),
         (SendOp::FetchAdd { add: 0 }, 0x12, 5),
@@ -123,7 +122,7 @@ async fn results(pair: &mut Pair) -> Result<()> {
 async fn result_across_a_page(pair: &mut Pair) -> Result<()> {
     let counter = Counter::create(pair, &Attributes::default()).await?;
     counter.set(pair, 0x0102_0304_0506_0708).await?;
-    // The region starts at byte 8 of a page: its byte 4088 is the first of the next one.
+    // The region starts at byte 8 of a page, so its byte 4088 is the first of the next page.
     let across = Data::Sges(vec![counter.results.sge(4085, 8)]);
     let add = SendRequest { data: across, ..counter.request(SendOp::FetchAdd { add: 1 }, 0) };
     counter.execute(pair, vec![add]).await?;
@@ -132,7 +131,7 @@ async fn result_across_a_page(pair: &mut Pair) -> Result<()> {
     counter.destroy(pair).await
 }
 
-/// Section 6.1: one data unit of 8 bytes.
+/// Section 6.1: an atomic needs one data unit of 8 bytes.
 async fn malformed(pair: &mut Pair) -> Result<()> {
     for (name, lengths) in
         [("two elements", &[4, 4][..]), ("no element", &[]), ("four bytes", &[4]), ("sixteen bytes", &[16])]
@@ -152,8 +151,7 @@ async fn malformed(pair: &mut Pair) -> Result<()> {
     Ok(())
 }
 
-/// Nothing comes between reading and writing the word: every count is seen once. More are posted than may be
-/// outstanding (section 10.4).
+/// Atomics are atomic: every count is returned once. More are posted than may be outstanding (section 10.4).
 async fn counting(pair: &mut Pair) -> Result<()> {
     const EACH: u32 = 60;
     let first = Counter::create(pair, &Attributes::default()).await?;
@@ -176,7 +174,7 @@ async fn counting(pair: &mut Pair) -> Result<()> {
     first.destroy(pair).await
 }
 
-/// What is wrong with the word's address.
+/// The error in the word's address.
 #[derive(Clone, Copy, Debug)]
 enum Fault {
     Misaligned,
@@ -205,7 +203,7 @@ impl Fault {
     }
 }
 
-/// Sections 9.2 and 9.5.
+/// Sections 9.2 and 9.5: rejected atomics.
 async fn refused(pair: &mut Pair, op: SendOp, fault: Fault) -> Result<()> {
     let mut counter = Counter::create(pair, &Attributes::default()).await?;
     if let Fault::Right = fault {
@@ -231,7 +229,7 @@ async fn refused(pair: &mut Pair, op: SendOp, fault: Fault) -> Result<()> {
     counter.destroy(pair).await
 }
 
-/// Section 9.5.
+/// Section 9.5 of the interface: the result cannot be written.
 async fn unwritable_result(pair: &mut Pair) -> Result<()> {
     let counter = Counter::create(pair, &Attributes::default()).await?;
     let access = Access { local_write: false, ..Access::ALL };

@@ -1,4 +1,4 @@
-//! UC: messages that nobody sends again, and what is dropped.
+//! UC: messages that are not retransmitted, and those that are dropped.
 
 use agent::wire::{
     Changes, Cqe, CreateQp, Data, Poll, PostRecv, Remote, SendOp, SendRequest, Service, Sge, Transition,
@@ -20,9 +20,9 @@ const OPS: [(&str, SendOp); 4] = [
     ("WRITE_IMM", SendOp::WriteImm),
 ];
 const CAPACITY: u32 = 1 << 20;
-/// How often a message is sent that the fabric loses packets of, as a busy host's sockets do.
+/// Maximum number of attempts for a message, because the sockets of a busy host lose packets.
 const ATTEMPTS: u32 = 20;
-/// From a completion at the sender to one at the receiver.
+/// Time limit from a completion at the sender to one at the receiver.
 const ARRIVAL_MS: u32 = 3_000;
 
 pub(super) async fn run(pair: &mut Pair, report: &mut Report, hint: &str) -> Result<()> {
@@ -63,13 +63,13 @@ impl Link {
         Ok(Self { connection, direction, mtu: mtu.into(), buffers })
     }
 
-    /// Sender's and receiver's end.
+    /// Returns the sender's and the receiver's end.
     pub(super) fn ends(&self) -> (End, End) {
         let (sender, receiver) = self.connection.towards(self.direction);
         (*sender, *receiver)
     }
 
-    /// The request of a message in the buffers.
+    /// Returns the request for a message in the buffers.
     pub(super) fn request(&self, op: SendOp, len: u32) -> SendRequest {
         let remote = matches!(op, SendOp::Write | SendOp::WriteImm).then(|| self.buffers.remote());
         SendRequest { op, data: self.buffers.gather(len), remote, imm: FIRST_IMM, ..SendRequest::default() }
@@ -80,7 +80,7 @@ impl Link {
         receiver.call(PostRecv { qp: self.ends().1.qp.id, requests: vec![list] }).await.map(drop)
     }
 
-    /// Sends requests, all of which succeed: UC knows no answer.
+    /// Sends requests, all of which succeed because UC has no acknowledgements.
     pub(super) async fn send(&self, pair: &mut Pair, requests: Vec<SendRequest>) -> Result<Vec<Cqe>> {
         let (sender, _) = pair.towards(self.direction);
         let at_sender = self.ends().0;
@@ -89,25 +89,25 @@ impl Link {
         at_sender.expect_completions(sender, &expected, SOON_MS).await
     }
 
-    /// The next completion at the receiver, if there is one.
+    /// Returns the next completion at the receiver, if one arrives.
     pub(super) async fn arrival(&self, pair: &mut Pair, timeout_ms: u32) -> Result<Option<Cqe>> {
         let (_, receiver) = pair.towards(self.direction);
         let poll = Poll { cq: self.ends().1.cq.id, count: 1, timeout_ms };
         Ok(receiver.call(poll).await?.cqes.pop())
     }
 
-    /// Sends one message until it arrives.
+    /// Sends one message repeatedly until it arrives.
     ///
     /// # Errors
-    /// When one does not arrive of which no packet was lost.
+    /// A message does not arrive although no packet was lost.
     async fn deliver(&mut self, pair: &mut Pair, op: SendOp, len: u32) -> Result<()> {
         let is_send = matches!(op, SendOp::Send | SendOp::SendImm);
-        // What ends with WRITE is seen by an empty message behind it.
+        // A WRITE is only visible through an empty message that follows it.
         let marker = (op == SendOp::Write).then(|| self.request(SendOp::SendImm, 0));
         for _ in 0..ATTEMPTS {
             self.buffers.prepare(pair, len).await?;
             let list = if is_send { self.buffers.scatter(len) } else { Vec::new() };
-            // Of a message that was dropped the next one gets the receive.
+            // The receive of a dropped message is used by the next one.
             self.receive(pair, list).await?;
             let before = self.sequence_gaps(pair).await?;
             let mut requests = vec![self.request(op, len)];
@@ -121,7 +121,7 @@ impl Link {
                     return self.buffers.expect_arrived(pair, 0, len).await;
                 }
             }
-            if !self.lost_something(pair, before).await? {
+            if !self.has_lost_packets(pair, before).await? {
                 bail!("a message of {len} bytes did not arrive, although all its packets did");
             }
             self.renew(pair).await?;
@@ -129,7 +129,7 @@ impl Link {
         bail!("the fabric lost packets of {ATTEMPTS} messages of {len} bytes in a row")
     }
 
-    /// Section 7.1.
+    /// Section 7.1 of the interface: fields of a send CQE.
     fn check_sent(&self, cqe: &Cqe, op: SendOp, len: u32) -> Result<()> {
         let (at_sender, at_receiver) = self.ends();
         let opcode = match op {
@@ -170,8 +170,8 @@ impl Link {
         receiver.daemon.counter("/engine/drops/out_of_sequence").await
     }
 
-    /// Whether packets did not arrive: from the middle, or the last ones.
-    async fn lost_something(&self, pair: &mut Pair, gaps_before: u64) -> Result<bool> {
+    /// Returns whether packets were lost, in the middle or at the end.
+    async fn has_lost_packets(&self, pair: &mut Pair, gaps_before: u64) -> Result<bool> {
         let (at_sender, at_receiver) = self.ends();
         let (sender, receiver) = pair.towards(self.direction);
         let sent = at_sender.query(sender).await?.next_send_psn;
@@ -179,7 +179,7 @@ impl Link {
         Ok(sent != expected || self.sequence_gaps(pair).await? != gaps_before)
     }
 
-    /// Both ends as after their creation, without what was left posted.
+    /// Resets both ends, which drops posted requests.
     async fn renew(&self, pair: &mut Pair) -> Result<()> {
         for (vm, end) in [(&mut pair.a.vm, Direction::AToB), (&mut pair.b.vm, Direction::BToA)] {
             self.connection.towards(end).0.to(vm, Transition::ToReset).await?;
@@ -203,7 +203,7 @@ async fn sizes(pair: &mut Pair, op: SendOp, mtu: u16, direction: Direction) -> R
     link.destroy(pair).await
 }
 
-/// Section 11.3: dropped, and the next message is as good as any.
+/// Section 11.3: the message is dropped, and the next one arrives.
 async fn no_receive(pair: &mut Pair) -> Result<()> {
     let mut link = Link::create(pair, 1024, Direction::AToB).await?;
     let dropped = Growth::of(&pair.b, "/engine/drops/no_receive").await?;
@@ -213,7 +213,7 @@ async fn no_receive(pair: &mut Pair) -> Result<()> {
     link.destroy(pair).await
 }
 
-/// J-46: no completion; the receive serves the next message.
+/// J-46: no completion occurs, and the receive is used by the next message.
 async fn too_small(pair: &mut Pair) -> Result<()> {
     let mut link = Link::create(pair, 1024, Direction::AToB).await?;
     link.buffers.prepare(pair, 5000).await?;
@@ -230,7 +230,7 @@ async fn too_small(pair: &mut Pair) -> Result<()> {
     link.destroy(pair).await
 }
 
-/// Section 9.5: dropped silently.
+/// Section 9.5: the message is dropped without an error.
 async fn refused_write(pair: &mut Pair) -> Result<()> {
     let mut link = Link::create(pair, 1024, Direction::AToB).await?;
     link.buffers.prepare(pair, 5000).await?;
@@ -248,7 +248,7 @@ async fn refused_write(pair: &mut Pair) -> Result<()> {
     link.destroy(pair).await
 }
 
-/// Sections 6.7 and 10.5: SQE, from which software returns; the receive queue goes on meanwhile.
+/// Sections 6.7 and 10.5: the queue enters SQE, from which software returns. The receive queue continues meanwhile.
 async fn stopped(pair: &mut Pair, link: &mut Link, bad: SendRequest, cause: u8) -> Result<()> {
     let (at_a, at_b) = link.ends();
     link.buffers.prepare(pair, 100).await?;
@@ -278,7 +278,7 @@ async fn unsupported(pair: &mut Pair, op: SendOp) -> Result<()> {
     link.destroy(pair).await
 }
 
-/// Section 9.5.
+/// Section 9.5 of the interface: the gather list is invalid.
 async fn bad_gather(pair: &mut Pair) -> Result<()> {
     let mut link = Link::create(pair, 1024, Direction::AToB).await?;
     let beyond = link.buffers.source.sge(link.buffers.source.len - 99, 100);

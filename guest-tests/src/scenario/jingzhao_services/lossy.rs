@@ -1,4 +1,4 @@
-//! What loss does to services that cannot or must not do things twice.
+//! Effects of packet loss on operations that must not execute twice.
 
 use agent::wire::{Data, Fill, PostRecv, SendOp, SendRequest, Verify};
 use anyhow::{Context as _, Result, bail, ensure};
@@ -28,13 +28,13 @@ pub(super) async fn run(pair: &mut Pair, report: &mut Report, hint: &str) -> Res
     report.case("UC under loss: messages arrive complete and in order", hint, lossy_messages(pair)).await
 }
 
-/// An attribute set with which loss is soon noticed.
+/// Attributes with a short timeout, so that loss is soon detected.
 fn impatient() -> Attributes {
-    // 4.2 ms; and enough retries for whatever is lost.
+    // A timeout of 4.2 ms, with enough retries.
     Attributes { timeout: 10, retry: 7, ..Attributes::default() }
 }
 
-/// JingZhao interface, section 11.3: a duplicate is answered with the result of the first time.
+/// JingZhao interface, section 11.3: a duplicate is answered with the first result.
 async fn lost_answer(pair: &mut Pair, op: SendOp) -> Result<()> {
     let counter = Counter::create(pair, &impatient()).await?;
     let mut loss = Impairments::default();
@@ -62,7 +62,8 @@ async fn doubled_request(pair: &mut Pair, op: SendOp) -> Result<()> {
     counter.destroy(pair).await
 }
 
-/// One atomic and what it left behind: with CMP_SWAP the second time would see its own value, with FETCH_ADD add again.
+/// Executes one atomic and checks its effect. A second CMP_SWAP would find its own value, and a second FETCH_ADD would
+/// add again.
 async fn executes_once(pair: &mut Pair, counter: &Counter, op: SendOp) -> Result<()> {
     let duplicates = Growth::of(&pair.b, "/engine/recovery/duplicates").await?;
     counter.execute(pair, vec![counter.request(op, 0)]).await?;
@@ -72,7 +73,7 @@ async fn executes_once(pair: &mut Pair, counter: &Counter, op: SendOp) -> Result
     Ok(())
 }
 
-/// Every count is returned once, in order, and the word has them all.
+/// Every count is returned once and in order, and the word contains their sum.
 async fn lossy_atomics(pair: &mut Pair) -> Result<()> {
     const ROUNDS: u64 = 5;
     const EACH: u32 = 60;
@@ -110,12 +111,12 @@ async fn lossy_atomics(pair: &mut Pair) -> Result<()> {
     counter.destroy(pair).await
 }
 
-/// Section 11.3: no completion, and the receive is for the next message, which is whole.
+/// Section 11.3: no completion occurs, and the receive is used by the next, complete message.
 async fn broken(pair: &mut Pair, op: SendOp, name: &str, part: &str) -> Result<()> {
     const LEN: u32 = 5000;
     let mut link = Link::create(pair, 1024, Direction::AToB).await?;
     let mut loss = Impairments::default();
-    // The message's last packet says that it has an immediate.
+    // The opcode of the last packet tells whether the message has immediate data.
     let with = if part == "Last" { " with Immediate" } else { "" };
     let opcode = format!("UC {name} {part}{with}");
     loss.add(&pair.b.daemon, &["rx", "--opcode", &opcode, "--nth", "1", "drop"]).await?;
@@ -123,7 +124,7 @@ async fn broken(pair: &mut Pair, op: SendOp, name: &str, part: &str) -> Result<(
     let list = if op == SendOp::SendImm { link.buffers.scatter(LEN) } else { Vec::new() };
     link.receive(pair, list).await?;
     link.send(pair, vec![link.request(op, LEN)]).await?;
-    // The second one, unlike the first, in all its bytes.
+    // The second message differs from the first in all bytes.
     link.buffers.prepare(pair, LEN).await?;
     link.send(pair, vec![SendRequest { imm: [9; 4], ..link.request(op, LEN) }]).await?;
     let arrived =
@@ -138,7 +139,7 @@ async fn broken(pair: &mut Pair, op: SendOp, name: &str, part: &str) -> Result<(
     link.destroy(pair).await
 }
 
-/// Messages of five packets each, numbered by their immediates.
+/// Messages of five packets each, numbered by their immediate data.
 async fn lossy_messages(pair: &mut Pair) -> Result<()> {
     const LEN: u32 = 5000;
     const MESSAGES: u32 = 60;
@@ -165,7 +166,7 @@ async fn lossy_messages(pair: &mut Pair) -> Result<()> {
         .collect();
     at_a.post(&mut pair.a.vm, requests).await?;
     at_a.expect_completions(&mut pair.a.vm, &[None; MESSAGES as usize], SOON_MS).await?;
-    // Everything that was sent has been judged once this has.
+    // When this is satisfied, all sent packets have passed the rules.
     loss.await_matches(&pair.b.daemon, u64::from(MESSAGES * LEN.div_ceil(1024))).await?;
     let lost = loss.hits(&pair.b.daemon).await?;
     loss.clear(&pair.b.daemon).await?;
@@ -173,7 +174,7 @@ async fn lossy_messages(pair: &mut Pair) -> Result<()> {
     for arrived in 0.. {
         let Some(cqe) = link.arrival(pair, 100).await? else {
             ensure!(arrived > 0 && arrived < MESSAGES, "{arrived} of {MESSAGES} messages arrived");
-            // A message is lost with the first of its packets, and with more it is lost only once.
+            // A message is lost with its first lost packet. Further losses do not count.
             ensure!(
                 u64::from(MESSAGES - arrived) <= lost,
                 "{arrived} messages arrived although {lost} packets were lost"

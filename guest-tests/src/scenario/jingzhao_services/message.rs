@@ -1,4 +1,4 @@
-//! One message at a time, without anybody to send it again: buffers, and what must be in them afterwards.
+//! One message at a time, without retransmission: its buffers and their expected content.
 
 use agent::wire::{Data, Fill, MrInfo, Remote, Sge, Verify};
 use anyhow::{Result, ensure};
@@ -6,12 +6,12 @@ use anyhow::{Result, ensure};
 use crate::scenario::connection::{destroy_region, expect_stream, region};
 use crate::scenario::pair::{Direction, Pair};
 
-/// Bytes before and behind a message, which nobody may write.
+/// Number of bytes around a message that must stay unchanged.
 const GUARD: u64 = 64;
-/// What the receiver's buffer holds before a message comes.
+/// Content of the receiver's buffer before a message.
 const UNTOUCHED: u64 = 0x756e_746f_7563_6800;
 
-/// A buffer at each end, used by one message after the other.
+/// A buffer at each end, used by successive messages.
 #[derive(Debug)]
 pub(super) struct Buffers {
     direction: Direction,
@@ -21,7 +21,7 @@ pub(super) struct Buffers {
 }
 
 impl Buffers {
-    /// Buffers for messages of up to `capacity` bytes, neither aligned to anything.
+    /// Creates unaligned buffers for messages of up to `capacity` bytes.
     pub(super) async fn create(pair: &mut Pair, direction: Direction, capacity: u64) -> Result<Self> {
         let (sender, receiver) = pair.towards(direction);
         let len = capacity + 2 * GUARD;
@@ -29,7 +29,7 @@ impl Buffers {
         Ok(Self { direction, source, sink, seed: 0 })
     }
 
-    /// Fills the source with fresh content for a message of `len` bytes, and the sink with what must stay.
+    /// Fills the source with new content for a message of `len` bytes, and resets the sink.
     pub(super) async fn prepare(&mut self, pair: &mut Pair, len: u32) -> Result<()> {
         self.seed += 1;
         let (sender, receiver) = pair.towards(self.direction);
@@ -40,22 +40,22 @@ impl Buffers {
         Ok(())
     }
 
-    /// The whole message at its sender.
+    /// Returns the gather list of the whole message.
     pub(super) fn gather(&self, len: u32) -> Data {
         Data::Sges(if len == 0 { Vec::new() } else { vec![self.source.sge(GUARD, len)] })
     }
 
-    /// Room for `len` bytes at the receiver.
+    /// Returns a scatter list of `len` bytes at the receiver.
     pub(super) fn scatter(&self, len: u32) -> Vec<Sge> {
         if len == 0 { Vec::new() } else { vec![self.sink.sge(GUARD, len)] }
     }
 
-    /// Where a message is written to or read from.
+    /// Returns the remote address of the message.
     pub(super) const fn remote(&self) -> Remote {
         self.sink.remote(GUARD)
     }
 
-    /// The first byte of a message that is not at the receiver.
+    /// Returns the offset of the first wrong byte of a message at the receiver.
     pub(super) async fn first_difference(&self, pair: &mut Pair, at: u64, len: u32) -> Result<Option<u64>> {
         let (_, receiver) = pair.towards(self.direction);
         let part =
@@ -63,8 +63,8 @@ impl Buffers {
         Ok(receiver.call(part).await?.first_difference)
     }
 
-    /// The message lies `at` bytes behind where room was made for it, and nothing around it was written. The sender's
-    /// memory is as it was.
+    /// Checks that the message is `at` bytes after its expected offset, that no other byte was written, and that the
+    /// sender's memory is unchanged.
     pub(super) async fn expect_arrived(&self, pair: &mut Pair, at: u64, len: u32) -> Result<()> {
         let wrong = self.first_difference(pair, at, len).await?;
         ensure!(wrong.is_none(), "byte {} of {len} is wrong at the receiver", wrong.unwrap_or_default());
@@ -80,14 +80,14 @@ impl Buffers {
         expect_stream(sender, sent, "sent data").await
     }
 
-    /// A part of the receiver's buffer is as it was before.
+    /// Checks that part of the receiver's buffer is unchanged.
     pub(super) async fn expect_untouched(&self, pair: &mut Pair, off: u64, len: u64) -> Result<()> {
         let (_, receiver) = pair.towards(self.direction);
         let part = Verify { mr: self.sink.id, off, len, seed: UNTOUCHED, position: off };
         expect_stream(receiver, part, "memory outside the message").await
     }
 
-    /// Nothing of a message of `len` bytes arrived.
+    /// Checks that no byte of a message of `len` bytes arrived.
     pub(super) async fn expect_nothing(&self, pair: &mut Pair, len: u32) -> Result<()> {
         self.expect_untouched(pair, 0, u64::from(len) + 2 * GUARD).await
     }

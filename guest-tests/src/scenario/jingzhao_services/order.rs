@@ -1,4 +1,4 @@
-//! What waits for what: fences, and how many READs and atomics are under way at once.
+//! Ordering: fences, and the limit of outstanding READs and atomics.
 
 use agent::wire::{Data, Fill, MrInfo, PostRecv, SendOp, SendRequest, Verify};
 use anyhow::{Result, ensure};
@@ -10,7 +10,7 @@ use crate::scenario::connection::{Attributes, Connection, destroy_region, expect
 use crate::scenario::impairments::Impairments;
 use crate::scenario::pair::{Direction, Pair};
 
-/// READs and atomics of one queue pair under way (JingZhao interface, section 10.4).
+/// Limit of outstanding READs and atomics of a queue pair (JingZhao interface, section 10.4).
 const LIMIT: u64 = 16;
 
 pub(super) async fn run(pair: &mut Pair, report: &mut Report, hint: &str) -> Result<()> {
@@ -28,7 +28,7 @@ pub(super) async fn run(pair: &mut Pair, report: &mut Report, hint: &str) -> Res
     Ok(())
 }
 
-/// Section 6.7. Without the fence the second request would read its memory before the READ's response is there.
+/// Section 6.7: without the fence, the second request would read its memory before the READ response arrives.
 async fn fenced(pair: &mut Pair, op: SendOp) -> Result<()> {
     const LEN: u32 = 400_000;
     let connection = Connection::create(pair, &Attributes::default()).await?;
@@ -46,7 +46,7 @@ async fn fenced(pair: &mut Pair, op: SendOp) -> Result<()> {
             pair.b.vm.call(receive).await?;
         }
         let first = SendRequest { remote: Some(source.remote(0)), ..request(SendOp::Read, &between, LEN) };
-        // A READ behind a READ reads what the one before it left at b, and that is the same again.
+        // A READ after a READ reads the previous one's source at b, with unchanged content.
         let remote = match op {
             SendOp::Send => None,
             SendOp::Write => Some(sink.remote(0)),
@@ -72,7 +72,7 @@ async fn fenced(pair: &mut Pair, op: SendOp) -> Result<()> {
 async fn fenced_result(pair: &mut Pair) -> Result<()> {
     let counter = Counter::create(pair, &Attributes::default()).await?;
     let at_b = *counter.connection.towards(Direction::AToB).1;
-    // The message lands on the word itself, after the atomic has read it.
+    // The message overwrites the word after the atomic has read it.
     for round in 0..20 {
         counter.set(pair, 1000 + round).await?;
         let receive = PostRecv { qp: at_b.qp.id, requests: vec![vec![counter.word.sge(8, 8)]] };
@@ -122,7 +122,7 @@ async fn many(pair: &mut Pair) -> Result<()> {
     counter.destroy(pair).await
 }
 
-/// Nobody answers, and nobody asks again: what left is what may be under way.
+/// No answers arrive, and nothing is retransmitted, so only permitted requests are sent.
 async fn limited(pair: &mut Pair, ops: [SendOp; 2]) -> Result<()> {
     const READ: &str = "RC RDMA READ Request";
     const ADD: &str = "RC FetchAdd";
@@ -132,7 +132,7 @@ async fn limited(pair: &mut Pair, ops: [SendOp; 2]) -> Result<()> {
     for response in ["RC RDMA READ response Only", "RC ATOMIC Acknowledge"] {
         at_b.add(&pair.b.daemon, &["tx", "--opcode", response, "drop"]).await?;
     }
-    // Rules that only count.
+    // These rules only count.
     let mut at_a = Impairments::default();
     for request in [READ, ADD] {
         at_a.add(&pair.a.daemon, &["tx", "--opcode", request, "--nth", "1000000", "drop"]).await?;
@@ -144,7 +144,7 @@ async fn limited(pair: &mut Pair, ops: [SendOp; 2]) -> Result<()> {
     let end = *counter.connection.towards(Direction::AToB).0;
     end.post(&mut pair.a.vm, requests.collect()).await?;
     at_a.await_matches(&pair.a.daemon, LIMIT).await?;
-    // What comes later comes with the next turn of the device, long before the answer to a command.
+    // Further packets would be sent in the next turn of the device, long before a command is answered.
     end.query(&mut pair.a.vm).await?;
     let left = at_a.matched(&pair.a.daemon).await?;
     ensure!(left == LIMIT, "{left} requests were sent without a response");

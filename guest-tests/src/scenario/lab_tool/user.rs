@@ -1,4 +1,4 @@
-//! Somebody who types commands of this program.
+//! A user who types commands of `guest-lab`.
 
 use std::fmt;
 use std::fs;
@@ -17,24 +17,24 @@ use crate::artifacts::cache_dir;
 use crate::lab::Lab;
 use crate::run_dir::RunDir;
 
-/// Longer than anything takes that a user waits for here, in emulated guests on a busy host.
+/// Time limit of a command, generous for emulated guests on a busy host.
 const PATIENCE: Duration = Duration::from_secs(180);
-/// From the end of a supervisor until its guests are gone.
+/// Time limit from the end of a supervisor to the end of its guests.
 const END: Duration = Duration::from_secs(60);
-/// Between two looks at what the kernel says of processes.
+/// Interval between two polls of the process list.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// A user with a folder of testbeds of their own.
+/// A user with a separate directory of testbeds.
 pub(super) struct User {
     program: PathBuf,
     state: PathBuf,
-    /// What `up` is told beside what is said here: the lab's own programs.
+    /// Additional options of `up`, which select the lab's own programs.
     options: Vec<String>,
-    /// Instead of the one of whoever runs this.
+    /// Cache to use instead of the caller's.
     cache: Option<PathBuf>,
 }
 
-/// How a command ended, and what it printed.
+/// Exit status and output of a command.
 pub(super) struct Outcome {
     pub(super) code: Option<i32>,
     pub(super) stdout: Vec<u8>,
@@ -52,7 +52,7 @@ impl User {
         })
     }
 
-    /// One with a cache in this folder, which begins with what this one's has.
+    /// Returns a user with a cache in this directory, which starts with the content of this user's.
     pub(super) fn with_cache(&self, folder: &Path) -> Result<Self> {
         fs::create_dir_all(folder)?;
         for entry in fs::read_dir(cache_dir()?)? {
@@ -65,7 +65,7 @@ impl User {
         Ok(Self { program, state, options, cache: Some(folder.to_owned()) })
     }
 
-    /// Builds the module in a folder for the lab's kernel.
+    /// Builds the module in a directory for the lab's kernel.
     pub(super) async fn build(&self, folder: &str) -> Result<Outcome> {
         let kernel = self.options.iter().find(|option| option.starts_with("--kernel"));
         let words: Vec<&str> =
@@ -89,17 +89,17 @@ impl User {
         command
     }
 
-    /// Types a command and waits for its end.
+    /// Runs a command and waits for its end.
     pub(super) async fn run(&self, arguments: &[&str]) -> Result<Outcome> {
         self.run_with(b"", arguments).await
     }
 
-    /// The same for one that reads this.
+    /// Runs a command with this input and waits for its end.
     pub(super) async fn run_with(&self, input: &[u8], arguments: &[&str]) -> Result<Outcome> {
         let mut child = self.command(arguments).spawn().context("cannot start guest-lab")?;
         let mut stdin = child.stdin.take().context("no input")?;
         let feed = async {
-            // A command need not read it.
+            // The command may end without reading its input.
             let _ = stdin.write_all(input).await;
             drop(stdin);
         };
@@ -112,14 +112,14 @@ impl User {
         })
     }
 
-    /// Types a command and goes on.
+    /// Starts a command without waiting.
     pub(super) fn start(&self, arguments: &[&str]) -> Result<Running> {
         let mut child = self.command(arguments).spawn().context("cannot start guest-lab")?;
         let stdout = BufReader::new(child.stdout.take().context("no output")?);
         Ok(Running { child, stdout, seen: Vec::new() })
     }
 
-    /// Processes of a testbed: supervisor, then QEMUs.
+    /// Returns the processes of a testbed: supervisor, then QEMUs.
     pub(super) async fn processes(&self, testbed: &str) -> Result<Vec<u32>> {
         let all: Value = serde_json::from_slice(&self.run(&["ps", "--json"]).await?.stdout)?;
         let found = all.as_array().into_iter().flatten().find(|one| one["name"] == testbed);
@@ -129,8 +129,8 @@ impl User {
         Ok(ids.map(u32::try_from).collect::<Result<_, _>>()?)
     }
 
-    /// The same as soon as there is one.
-    pub(super) async fn processes_soon(&self, testbed: &str, limit: Duration) -> Result<Vec<u32>> {
+    /// Returns the processes of a testbed as soon as it exists.
+    pub(super) async fn wait_for_processes(&self, testbed: &str, limit: Duration) -> Result<Vec<u32>> {
         let begun = Instant::now();
         loop {
             match self.processes(testbed).await {
@@ -150,8 +150,9 @@ impl User {
         }
     }
 
-    /// No testbed is listed, these processes are gone, and nothing is in the folder but its lock.
-    pub(super) async fn nothing_is_left(&self, processes: &[u32]) -> Result<()> {
+    /// Checks that no testbed is listed, that these processes have ended, and that the directory contains only its
+    /// lock.
+    pub(super) async fn expect_nothing_left(&self, processes: &[u32]) -> Result<()> {
         let begun = Instant::now();
         while let Some(alive) = processes.iter().find(|id| is_alive(**id)) {
             ensure!(begun.elapsed() < END, "process {alive} of {processes:?} is still running after {END:?}");
@@ -166,7 +167,8 @@ impl User {
     }
 }
 
-/// A process with a thread that is no zombie. The first thread may be one long before the others let go of the files.
+/// Returns whether a process has a thread that is not a zombie. The main thread can be a zombie long before other
+/// threads close their files.
 fn is_alive(id: u32) -> bool {
     let Ok(threads) = fs::read_dir(format!("/proc/{id}/task")) else { return false };
     threads.flatten().any(|thread| {
@@ -176,33 +178,33 @@ fn is_alive(id: u32) -> bool {
     })
 }
 
-/// Processes that a process has started.
+/// Returns the processes that a process has started, directly or indirectly.
 fn descendants(id: u32) -> Vec<u32> {
     let children = fs::read_to_string(Path::new("/proc").join(format!("{id}/task/{id}/children")));
     children.unwrap_or_default().split_whitespace().filter_map(|id| id.parse().ok()).collect()
 }
 
-/// Ends a process of a user's without warning.
+/// Kills a user's process without warning.
 pub(super) fn kill(id: u32) -> Result<()> {
     let process = rustix::process::Pid::from_raw(i32::try_from(id)?).context("no process has this number")?;
     Ok(rustix::process::kill_process(process, rustix::process::Signal::KILL)?)
 }
 
 impl Outcome {
-    /// It ended with success.
+    /// Checks that the command succeeded.
     pub(super) fn succeeded(&self) -> Result<()> {
         ensure!(self.code == Some(0), "{self:?}");
         Ok(())
     }
 
-    /// It did, and printed just this.
+    /// Checks that the command succeeded with exactly this output.
     pub(super) fn printed(&self, text: &str) -> Result<()> {
         self.succeeded()?;
         ensure!(self.stdout == text.as_bytes(), "expected '{text}': {self:?}");
         Ok(())
     }
 
-    /// It did not, and says all this.
+    /// Checks that the command failed with these parts in its message.
     pub(super) fn failed(&self, parts: &[&str]) -> Result<()> {
         ensure!(self.code.is_some_and(|code| code != 0), "{self:?}");
         for part in parts {
@@ -225,7 +227,7 @@ impl fmt::Debug for Outcome {
     }
 }
 
-/// A command that runs.
+/// A running command of the user.
 pub(super) struct Running {
     child: Child,
     stdout: BufReader<ChildStdout>,
@@ -233,7 +235,7 @@ pub(super) struct Running {
 }
 
 impl Running {
-    /// Waits for a line with this in it.
+    /// Waits for a line that contains this text.
     pub(super) async fn line(&mut self, text: &str) -> Result<()> {
         let search = async {
             loop {
@@ -254,13 +256,13 @@ impl Running {
 
     pub(super) fn signal(&self, signal: i32) -> Result<()> {
         let id = libc::pid_t::try_from(self.child.id().context("it has ended")?)?;
-        // SAFETY: kill takes no pointers; the child was not waited for, so its number is no other's.
+        // SAFETY: kill takes no pointers. The child was not reaped, so no other process has its ID.
         ensure!(unsafe { libc::kill(id, signal) } == 0, "{}", std::io::Error::last_os_error());
         Ok(())
     }
 
-    /// Reads no more of what it prints, and waits for its end.
-    pub(super) async fn end_unheard(self) -> Result<Outcome> {
+    /// Waits for its end without reading more output.
+    pub(super) async fn end_without_output(self) -> Result<Outcome> {
         let Self { child, stdout, .. } = self;
         drop(stdout);
         let output = timeout(PATIENCE, child.wait_with_output())
@@ -273,9 +275,9 @@ impl Running {
         })
     }
 
-    /// Waits for its end.
+    /// Waits for its end, and reads all output.
     pub(super) async fn end(mut self) -> Result<Outcome> {
-        // Nothing more to read.
+        // Closes its input.
         drop(self.child.stdin.take());
         let mut stderr = String::new();
         let mut errors = self.child.stderr.take().context("no errors")?;

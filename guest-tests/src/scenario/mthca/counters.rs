@@ -1,4 +1,4 @@
-//! Counters of the port, as software in the guest reads them and as the host's operator does.
+//! Port counters, as read by software in the guest and by the host's operator.
 
 use std::time::Duration;
 
@@ -10,14 +10,14 @@ use super::super::stock_pair::{StockNode, StockPair};
 
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// Looks at the counters until nothing moved between the host's before and after. Kernels still leave groups when the
-/// case begins; each look waits for a program to run in the guest.
-const LOOKS: usize = 20;
+/// Number of attempts to read the counters until the host's values are the same before and after. Kernels still leave
+/// groups when the case starts, and each attempt waits for a program in the guest.
+const ATTEMPTS: usize = 20;
 
-/// Counters, with a name of `perfquery`.
+/// Counters with their names in `perfquery`.
 type Named = [(&'static str, u64); 8];
 
-/// `perfquery -x` and `perfquery` say what `hcactl counters` says, to the packet and to the octet.
+/// `perfquery -x`, `perfquery` and `hcactl counters` agree exactly.
 pub(super) async fn agree(pair: &mut StockPair) -> Result<()> {
     for node in [&mut pair.a, &mut pair.b] {
         node.vm.run(&["ip", "link", "set", "ib0", "down"]).await?;
@@ -30,21 +30,21 @@ pub(super) async fn agree(pair: &mut StockPair) -> Result<()> {
             "no traffic before the measurement: {extended:?}"
         );
         extended.compare(|value| value, 8)?;
-        // 32 bits that stop at the largest value; unicast and multicast are not told apart.
+        // The 32-bit counters saturate, and do not distinguish unicast from multicast.
         quiet(node, "perfquery").await?.compare(|value| value.min(u32::MAX.into()), 4)?;
     }
     Ok(())
 }
 
-/// What the guest says, and what the host does.
+/// Values from the guest and from the host.
 #[derive(Debug)]
-struct Look {
+struct Readings {
     guest: String,
     expected: Named,
 }
 
-impl Look {
-    /// The first `count` counters are equal.
+impl Readings {
+    /// Checks that the first `count` counters are equal.
     fn compare(&self, fit: impl Fn(u64) -> u64, count: usize) -> Result<()> {
         for (name, expected) in self.expected.iter().take(count) {
             let found = perfquery(&self.guest, name)?;
@@ -54,21 +54,21 @@ impl Look {
     }
 }
 
-async fn quiet(node: &mut StockNode, command: &str) -> Result<Look> {
-    for _ in 0..LOOKS {
+async fn quiet(node: &mut StockNode, command: &str) -> Result<Readings> {
+    for _ in 0..ATTEMPTS {
         let before = hcactl(&node.daemon.control(&["counters"]).await?)?;
         let end = node.vm.program(LIMIT, command).await?;
         ensure!(end.status == ExitStatus::Code(0), "{:?}: {}{}", end.status, end.stdout, end.stderr);
         let expected = hcactl(&node.daemon.control(&["counters"]).await?)?;
         if before == expected {
-            return Ok(Look { guest: end.stdout, expected });
+            return Ok(Readings { guest: end.stdout, expected });
         }
     }
-    anyhow::bail!("traffic did not stop within {LOOKS} polls")
+    anyhow::bail!("traffic did not stop within {ATTEMPTS} polls")
 }
 
-/// Counters of `hcactl counters` by their names in PortCountersExtended (IBTA volume 1, section 16.1.4.11): data is in
-/// units of four octets.
+/// Returns the counters of `hcactl counters` by their names in PortCountersExtended (IBTA volume 1, section 16.1.4.11).
+/// Data is counted in units of four octets.
 fn hcactl(counters: &Value) -> Result<Named> {
     let read = |place: &str| {
         let value = counters.pointer(place).and_then(Value::as_u64);
@@ -89,7 +89,7 @@ fn hcactl(counters: &Value) -> Result<Named> {
     ])
 }
 
-/// A counter in what `perfquery` prints: its name, a colon, dots, its value.
+/// Returns a counter from the output of `perfquery`: its name, a colon, dots, its value.
 fn perfquery(text: &str, name: &str) -> Result<u64> {
     let mut values = text.lines().filter_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
     let value = values.next().and_then(|value| value.trim_start_matches('.').trim().parse().ok());
@@ -101,7 +101,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn counters_are_found_by_their_whole_name() {
+    fn counters_match_whole_name() {
         let text = "# Port extended counters: Lid 1 port 1 (CapMask: 0x300)\nPortSelect:......................1\n\
                     PortXmitPkts:....................17\nPortUnicastXmitPkts:.............9\n";
         assert_eq!(perfquery(text, "PortXmitPkts").unwrap(), 17);
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn the_hosts_counters_have_the_names_of_the_guests() {
+    fn host_counters_have_guest_names() {
         let counters = serde_json::json!({"port": {
             "transmit": {"packets": 10, "multicast_packets": 3, "octets": 1003},
             "receive": {"packets": 7, "multicast_packets": 7, "octets": 8},

@@ -1,5 +1,5 @@
-//! Doorbells without traps: guests whose UAR pages are mapped do what others do, and how much faster. Figures are taken of
-//! one pair after the other, on the ring fabric, where nothing else keeps small messages waiting.
+//! Mapped doorbells: guests with mapped UAR pages pass the same tests, and their speed is compared. Both pairs are
+//! measured in turn on the ring fabric, which adds the least latency to small messages.
 
 use anyhow::Result;
 
@@ -10,7 +10,8 @@ use crate::daemon::{Explained, Fabric, HcaSpec};
 use crate::lab::Lab;
 use crate::report::{Report, line};
 
-/// What a judged pair does, content checked: by polling and by events, which need every arming of a CQ to be found.
+/// Programs of the strict pair, which check content. They use polling and events, so that every arming of a CQ must be
+/// found.
 const PING_PONGS: &[&str] = &[
     "ibv_rc_pingpong",
     "ibv_rc_pingpong -e",
@@ -22,7 +23,8 @@ const PING_PONGS: &[&str] = &[
     "ibv_srq_pingpong -s 4096 -m 2048 -q 16 -e -g 0",
 ];
 
-/// Programs of perftest, and how many sizes they report: one queue pair, and several that overwrite each other's doorbells.
+/// perftest programs, and the number of sizes that they report: with one queue pair, and with several that overwrite
+/// each other's doorbells.
 const PERFTESTS: &[(&str, usize)] = &[
     ("ib_write_bw -a -n 20", 23),
     ("ib_send_bw -s 64 -n 2000 -q 16", 1),
@@ -34,7 +36,7 @@ const PERFTESTS: &[(&str, usize)] = &[
     ("ib_send_lat -s 64 -n 500", 1),
 ];
 
-/// What strict mode reports of it all.
+/// Violations that strict mode may report.
 const EXPLAINED: &[Explained] = &super::RECORDS_LENT_AGAIN;
 
 pub(in super::super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {
@@ -75,7 +77,7 @@ pub(in super::super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> 
     line(&table)
 }
 
-/// Two guests on a ring.
+/// Starts two guests on a ring.
 async fn start(
     lab: &Lab,
     name: &str,
@@ -88,7 +90,7 @@ async fn start(
     StockPair::start_with(lab, run, change).await
 }
 
-/// Takes each figure.
+/// Measures all figures once.
 async fn take(pair: &mut StockPair, figures: &mut Vec<f64>) -> Result<()> {
     let device = pair.mthca();
     for figure in FIGURES {

@@ -1,11 +1,11 @@
-//! What goes wrong comes to light as on hardware: by the status of a completion, an asynchronous event, a kernel message.
+//! Errors are reported as on hardware: by completion status, asynchronous event, or kernel message.
 
 use std::time::Duration;
 
 use agent::wire::ExitStatus;
 use anyhow::{Context, Result, ensure};
 
-use super::super::failing::{EVENT_LIMIT, Place, REGION, Side, Wanted, event, status};
+use super::super::failing::{EVENT_LIMIT, PeerAddress, REGION, Side, SideOptions, event, status};
 use super::super::stock_pair::StockPair;
 use crate::daemon::Explained;
 use crate::lab::Lab;
@@ -15,13 +15,13 @@ use crate::tools::{self, Exchange, Ready};
 const LIMIT: Duration = Duration::from_secs(60);
 const PERFTEST_PORT: u16 = 18515;
 
-/// A program of stock verbs in each guest, with a queue pair connected to the other's.
+/// A verbs program in each guest, with connected queue pairs.
 struct Ends {
     a: Side,
     b: Side,
 }
 
-/// What strict mode reports of it all.
+/// Violations that strict mode may report.
 const EXPLAINED: &[Explained] =
     &[Explained { rule: "wqe_key", why: "the programs post requests with wrong keys, on purpose" }];
 
@@ -52,9 +52,10 @@ impl Ends {
         Self::open_with(pair, None).await
     }
 
-    /// The completion queue of a has room for so many.
+    /// Connects the ends with a completion queue of the given capacity at a.
     async fn open_with(pair: &mut StockPair, completions: Option<u32>) -> Result<Self> {
-        let wanted = |id, completions| Wanted { completions, ..Wanted::new("mthca0", Place::Lid(id)) };
+        let wanted =
+            |id, completions| SideOptions { completions, ..SideOptions::new("mthca0", PeerAddress::Lid(id)) };
         let (wanted_a, wanted_b) = (wanted(pair.a.id, completions), wanted(pair.b.id, None));
         let [a, b] = Side::pair((&mut pair.a.vm, wanted_a), (&mut pair.b.vm, wanted_b)).await?;
         Ok(Self { a, b })
@@ -66,9 +67,8 @@ impl Ends {
     }
 }
 
-/// No path is ready to migrate to: there is no automatic path migration.
+/// No alternate path is armed, because automatic path migration is not supported.
 async fn migrated(pair: &mut StockPair) -> Result<()> {
-    /// `IBV_MIG_MIGRATED`.
     const MIGRATED: u32 = 0;
     let ends = Ends::open(pair).await?;
     for (side, vm) in [(ends.a, &mut pair.a.vm), (ends.b, &mut pair.b.vm)] {
@@ -78,7 +78,7 @@ async fn migrated(pair: &mut StockPair) -> Result<()> {
     ends.close(pair).await
 }
 
-/// A request that fails takes those behind it along.
+/// A failed request flushes the requests behind it.
 async fn wrong_key(pair: &mut StockPair) -> Result<()> {
     let ends = Ends::open(pair).await?;
     let (vm, region) = (&mut pair.a.vm, ends.b.region);
@@ -167,7 +167,7 @@ async fn port_down(pair: &mut StockPair) -> Result<()> {
     let vm = &mut pair.a.vm;
     tools::line(vm, watch, "event_type IBV_EVENT_PORT_ACTIVE (9), port 1", EVENT_LIMIT).await?;
     tools::stop(vm, watch).await?;
-    if !pair.a.tells_port_state().await? {
+    if !pair.a.logs_port_state().await? {
         return Ok(());
     }
     let messages = pair.a.vm.call(agent::wire::Dmesg { level: None }).await?.lines;
@@ -180,7 +180,7 @@ async fn port_down(pair: &mut StockPair) -> Result<()> {
     Ok(())
 }
 
-/// Traffic between programs that go on for a long time, seen to flow.
+/// Starts long-running programs and waits until traffic flows.
 async fn traffic(pair: &mut StockPair) -> Result<[agent::wire::ProgramId; 2]> {
     let command = "ib_write_bw -F -d mthca0 -s 65536 -D 60";
     let before = sent(pair).await?;
@@ -195,7 +195,7 @@ async fn traffic(pair: &mut StockPair) -> Result<[agent::wire::ProgramId; 2]> {
     Ok([server, client])
 }
 
-/// RoCE packets from a.
+/// Returns the number of RoCE packets that a has sent.
 async fn sent(pair: &StockPair) -> Result<u64> {
     pair.b.daemon.counter("/port/roce").await
 }
@@ -213,7 +213,7 @@ async fn server_killed(pair: &mut StockPair) -> Result<()> {
     Ok(())
 }
 
-/// The server of a WRITE test has no work of its own: it sees the connection of its client end.
+/// The server of a WRITE test has no requests of its own. It notices that the connection of its client ends.
 async fn client_killed(pair: &mut StockPair) -> Result<()> {
     let [server, client] = traffic(pair).await?;
     tools::stop(&mut pair.a.vm, client).await?;

@@ -1,4 +1,4 @@
-//! IP over InfiniBand, connections by `rdma_cm`, and the programs that look at a subnet.
+//! IP over InfiniBand, connections by `rdma_cm`, and subnet diagnostics.
 
 use std::time::Duration;
 
@@ -10,19 +10,19 @@ use crate::lab::Lab;
 use crate::report::Report;
 use crate::tools::{Exchange, Ready, await_text};
 
-/// From the interface's start until it has joined the broadcast group.
+/// Time limit from the start of the interface until it has joined the broadcast group.
 const CARRIER_TIMEOUT: Duration = Duration::from_secs(60);
 const LIMIT: Duration = Duration::from_secs(60);
-/// Where iperf3 and perftest wait for their clients.
+/// Ports on which iperf3 and perftest listen.
 const IPERF_PORT: u16 = 5201;
 const PERFTEST_PORT: u16 = 18515;
 
-/// How IPoIB carries packets, with the interface's MTU (RFC 4391 and 4755).
+/// Modes of IPoIB, with the interface's MTU (RFC 4391 and 4755).
 const MODES: &[(&str, u32)] = &[("datagram", 2044), ("connected", 65520)];
-/// Payload of pings: one packet, the longest one of either mode, many fragments.
+/// Payload lengths of pings: one packet, the largest packet of either mode, many fragments.
 const PINGS: &[u32] = &[1, 56, 2016, 2017, 20000, 60000];
 
-/// Programs of `rdma_cm`: name, server, client and how the server shows that it waits. `{a}` and `{b}` are the
+/// `rdma_cm` programs: name, server, client, and how the server shows that it is ready. `{a}` and `{b}` are the
 /// addresses of client and server.
 const CONNECTED: &[(&str, &str, Ready)] = &[
     ("rping -s -a {b} -C 50 -V", "rping -c -a {b} -C 50 -V", Ready::Cm),
@@ -36,12 +36,13 @@ const CONNECTED: &[(&str, &str, Ready)] = &[
         Ready::Line("receiving data transfers"),
     ),
     ("rstream -b {b} -S 65536 -C 100 -T v", "rstream -s {b} -S 65536 -C 100 -T v", Ready::Cm),
-    // Not `-T a`: its client ends with status 16, POLLHUP, when the server has closed before it polls for the last bytes.
+    // Not `-T a`: its client exits with status 16, POLLHUP, if the server has closed before the client polls for the
+    // last bytes.
     ("rstream -b {b} -S 1000 -C 100 -T n", "rstream -s {b} -S 1000 -C 100 -T n", Ready::Cm),
     ("riostream -b {b} -S 4096 -C 50 -T v", "riostream -s {b} -S 4096 -C 50 -T v", Ready::Cm),
 ];
 
-/// perftest, its connections made by `rdma_cm`.
+/// perftest with connections by `rdma_cm`.
 const PERFTEST: &[&str] = &[
     "ib_send_bw -R -n 500",
     "ib_write_bw -R -n 500",
@@ -49,8 +50,8 @@ const PERFTEST: &[&str] = &[
     "ib_send_lat -R -c UD -s 1024 -n 200",
 ];
 
-/// Programs that look at the subnet, and what they say. `{lid}` is the guest's own LID, `{peer}` the other's, in
-/// decimal; `{guid}` its node GUID and `{peer_guid}` the other's, in hexadecimal.
+/// Subnet diagnostics and their expected output. `{lid}` is the guest's own LID, `{peer}` the other's, in decimal;
+/// `{guid}` its node GUID and `{peer_guid}` the other's, in hexadecimal.
 const DIAGNOSTICS: &[(&str, &[&str])] = &[
     (
         "ibstat",
@@ -125,7 +126,7 @@ pub(in super::super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> 
     report.case("the daemons exit cleanly on SIGTERM", &hint, pair.stop()).await
 }
 
-/// Address of a guest's `ib0`.
+/// Returns the address of a guest's `ib0`.
 fn address(node: &StockNode) -> String {
     format!("10.99.0.{}", node.id)
 }
@@ -134,7 +135,7 @@ pub(super) async fn both_up(pair: &mut StockPair) -> Result<()> {
     tokio::try_join!(up(&mut pair.a), up(&mut pair.b)).map(drop)
 }
 
-/// Gives `ib0` an address and waits until it can be used.
+/// Configures an address of `ib0` and waits until it can be used.
 pub(super) async fn up(node: &mut StockNode) -> Result<()> {
     node.vm.run(&["modprobe", "ib_ipoib"]).await?;
     let address = format!("{}/24", address(node));
@@ -152,7 +153,7 @@ async fn switch(pair: &mut StockPair, mode: &str, mtu: u32) -> Result<()> {
         let state = node.vm.run(&["cat", "/sys/class/net/ib0/mode", "/sys/class/net/ib0/mtu"]).await?;
         ensure!(state == format!("{mode}\n{mtu}\n"), "{state}");
         await_text(&mut node.vm, &["/sys/class/net/ib0/carrier"], &["1"], CARRIER_TIMEOUT).await?;
-        // That packets of connections do not fit into those of groups.
+        // The kernel warns that packets of connections exceed the multicast MTU.
         let warnings = node.new_warnings().await?;
         let expected = |line: &String| line.contains("will cause multicast packet drops");
         ensure!(warnings.iter().all(expected), "the kernel logged warnings: {warnings:?}");
@@ -171,11 +172,11 @@ async fn iperf(pair: &mut StockPair) -> Result<()> {
     let peer = address(&pair.b);
     let server = format!("iperf3 -s -1 -B {peer}");
     let client = format!("iperf3 -c {peer} -n 20M -J");
-    // Bound to one address, it does not listen on any.
+    // A server bound to one address does not appear as a wildcard listener.
     let ready = Ready::Tcp(IPERF_PORT);
     let ends = pair.exchange(&Exchange { server, client, ready, limit: LIMIT }).await?;
     let result: Value = serde_json::from_str(&ends.client.stdout).context("iperf3's report")?;
-    // The client ends once its kernel has all bytes, so some are still on their way. Content is for other cases to judge.
+    // The client exits when its kernel has accepted all bytes, so some are still in flight. Other cases check content.
     let received = result.pointer("/end/sum_received/bytes").and_then(Value::as_u64);
     ensure!(received.is_some_and(|bytes| bytes >= 10_000_000), "{received:?} of 20 MiB received");
     Ok(())
@@ -229,7 +230,7 @@ async fn ibping(pair: &mut StockPair) -> Result<()> {
 }
 
 async fn ping_agent(pair: &mut StockPair) -> Result<()> {
-    /// Pings of a second each until the server, which does not say when it is ready, answers the first.
+    /// One ping per second until the server answers, because it does not report that it is ready.
     const ATTEMPTS: usize = 20;
     let lid = pair.b.id.to_string();
     for attempt in 1.. {

@@ -1,5 +1,5 @@
-//! A subnet manager in a guest, as Debian's package brings it: it yields to the one of the subnet, and one that does not
-//! harms nobody.
+//! OpenSM in a guest, from Debian's package: it yields to the subnet manager of the fabric, and one that does not yield
+//! does no harm.
 
 use std::time::Duration;
 
@@ -11,16 +11,16 @@ use crate::lab::Lab;
 use crate::report::Report;
 use crate::tools::{Ready, await_text, spawn, stop};
 
-/// From OpenSM's start until it has looked at the whole subnet; it asks most things several times before it gives up.
+/// Time limit from OpenSM's start to the end of its sweep. It repeats most queries several times before it gives up.
 const DISCOVERY_TIMEOUT: Duration = Duration::from_secs(90);
 
-/// Where OpenSM says what it does, and what it says when it is done.
+/// OpenSM's log, and its message at the end of a sweep.
 const LOG: &str = "/tmp/opensm.log";
 
-/// Case, OpenSM's options beyond the defaults, and what its log says in the end.
+/// Case, options of OpenSM, and the last messages in its log.
 const CASES: &[(&str, &str, &[&str])] = &[
     ("opensm with default options enters STANDBY", "", &["Entering STANDBY state"]),
-    // Of another key it ignores every other subnet manager.
+    // With a different SM_Key, it ignores all other subnet managers.
     (
         "opensm with its own SM_Key becomes master",
         "--smkey 7",
@@ -28,7 +28,7 @@ const CASES: &[(&str, &str, &[&str])] = &[
     ),
 ];
 
-/// What has to work beside it.
+/// Diagnostics that must work with OpenSM running.
 const DIAGNOSTICS: &[(&str, &[&str])] = &[
     ("sminfo", &["sm lid 49151", "priority 15", "SMINFO_MASTER"]),
     (
@@ -83,7 +83,7 @@ async fn rping(pair: &mut StockPair) -> Result<()> {
     connected(pair, "rping -s -a {b} -C 10 -V", "rping -c -a {b} -C 10 -V", Ready::Cm).await
 }
 
-/// The port goes down and comes up: what is known of the subnet manager is asked for again.
+/// The port goes down and up, and the driver queries the subnet manager again.
 async fn bounce(pair: &mut StockPair) -> Result<()> {
     pair.a.daemon.control(&["port", "down"]).await?;
     await_text(&mut pair.a.vm, &["/sys/class/infiniband/mthca0/ports/1/state"], &["DOWN"], DISCOVERY_TIMEOUT)

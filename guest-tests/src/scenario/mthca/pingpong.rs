@@ -1,4 +1,4 @@
-//! rdma-core's ping-pong programs between two guests: each message is checked by the program itself.
+//! rdma-core's ping-pong programs between two guests. The programs check each message.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::lab::Lab;
 use crate::report::Report;
 use crate::tools::{Exchange, Ready};
 
-/// Program and arguments, beside the device's and the check of the content.
+/// Program and arguments, apart from device and content check.
 const CASES: &[&str] = &[
     "ibv_rc_pingpong",
     "ibv_rc_pingpong -e",
@@ -52,11 +52,11 @@ const CASES: &[&str] = &[
     "ibv_srq_pingpong -s 1048576 -m 2048 -n 32",
 ];
 
-/// Where all of them wait for their client.
+/// Port on which programs wait for their client.
 const PORT: u16 = 18515;
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// What strict mode reports of it all.
+/// Violations that strict mode may report.
 const EXPLAINED: &[Explained] = &[];
 
 pub(in super::super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {
@@ -71,13 +71,13 @@ pub(in super::super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> 
     report.case("the daemons exit cleanly on SIGTERM", &hint, pair.stop()).await
 }
 
-/// Runs a program of its family on both sides, as the client's end tells.
+/// Runs a program on both sides, and returns the client's result.
 pub(in super::super) async fn ping_pong(pair: &mut StockPair, command: &str) -> Result<ProgramEnd> {
     let server = command.to_owned();
     let client = format!("{server} {}", pair.b.ip);
     let ends = pair.exchange(&Exchange { server, client, ready: Ready::Tcp(PORT), limit: LIMIT }).await?;
     for end in [&ends.client, &ends.server] {
-        // What it finds wrong it prints, and ends with success all the same.
+        // The program prints errors but still exits successfully.
         ensure!(!end.stdout.contains("invalid data"), "{}", end.stdout);
         ensure!(end.stdout.contains(" iters in "), "no result: {}{}", end.stdout, end.stderr);
     }

@@ -1,4 +1,4 @@
-//! The driver finds what it expects, again and again (mthca interface, section 13.2).
+//! The driver initialises the device repeatedly (mthca interface, section 13.2).
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -13,7 +13,7 @@ use crate::lab::Lab;
 use crate::report::Report;
 use crate::vm::Vm;
 
-/// `ibv_devinfo -v`, by the names it prints (section 13.2).
+/// Expected values in `ibv_devinfo -v` (section 13.2).
 const DEVINFO: &[(&str, &str)] = &[
     ("fw_ver", "1.2.0"),
     ("vendor_id", "0x02c9"),
@@ -49,7 +49,7 @@ const DEVINFO: &[(&str, &str)] = &[
     ("phys_state", "LINK_UP (5)"),
 ];
 
-/// Files below `/sys/class/infiniband/mthca0`.
+/// Files below `/sys/class/infiniband/mthca0` with their content.
 const SYSFS: &[(&str, &str)] = &[
     ("fw_ver", "1.2.0"),
     ("hca_type", "MT25204"),
@@ -64,23 +64,23 @@ const SYSFS: &[(&str, &str)] = &[
     ("ports/1/counters/symbol_error", "0"),
 ];
 
-/// Interrupts by name, and how many there were at least when the driver has its port active.
+/// Interrupts by name, and their minimum number when the driver has an active port.
 const INTERRUPTS: &[(&str, u64)] = &[("ib_mthca-comp", 0), ("ib_mthca-async", 1), ("ib_mthca-cmd", 100)];
 
-/// Ways to load the driver: its tables at other sizes than the default ones, also a table that is smaller than the
-/// chunks it is mapped in (section 12, T17 and T18).
+/// Module parameters: tables of sizes other than the default, also a table smaller than the chunks in which it is
+/// mapped (section 12, T17 and T18).
 const PARAMETERS: &[&str] = &[
     "num_qp=1024 num_cq=1024 num_mpt=4096 rdb_per_qp=16",
     "num_qp=1024 num_cq=1024 num_mpt=4096",
     "num_qp=16384 num_mcg=1024 num_mtt=524288",
 ];
 
-/// From the device's failure until its port is active again.
+/// Time limit from the device's failure until its port is active again.
 const RECOVERY: Duration = Duration::from_secs(40);
-/// Resets that the driver asked for.
+/// Counter of resets that the driver requested.
 const RESETS: &str = "/frontend/mthca/resets";
 
-/// Each waits a second for the device's reset.
+/// Each cycle waits a second for the device's reset.
 const CYCLES: Cycles<'static> = Cycles {
     commands: "modprobe -r ib_mthca && modprobe ib_mthca",
     batches: 7,
@@ -88,7 +88,7 @@ const CYCLES: Cycles<'static> = Cycles {
     timeout: Duration::from_secs(240),
 };
 
-/// What strict mode reports of it all.
+/// Violations that strict mode may report.
 const EXPLAINED: &[Explained] = &[
     Explained {
         rule: "map_over_mapped",
@@ -137,7 +137,7 @@ async fn binds(pair: &mut StockPair) -> Result<()> {
 
 async fn devinfo(node: &mut StockNode) -> Result<()> {
     let text = node.vm.run(&["ibv_devinfo", "-v", "-d", "mthca0"]).await?;
-    // Lines `name: value`; some names come again for GIDs.
+    // Lines `name: value`; some names occur once per GID.
     let mut found = BTreeMap::new();
     for (name, value) in text.lines().filter_map(|line| line.split_once(':')) {
         found.entry(name.trim()).or_insert(value.trim());
@@ -170,7 +170,7 @@ async fn interrupts(vm: &mut Vm) -> Result<()> {
     for (name, least) in INTERRUPTS {
         let line = text.lines().find(|line| line.contains(name));
         let line = line.with_context(|| format!("{name} is missing in\n{text}"))?;
-        // Number, then a count for each processor.
+        // The interrupt number, then a count per CPU.
         let counts = line.split_whitespace().skip(1).map_while(|word| word.parse::<u64>().ok());
         let count: u64 = counts.sum();
         ensure!(count >= *least, "{name} occurred {count} times, expected at least {least}");
@@ -188,19 +188,19 @@ async fn differ(pair: &mut StockPair) -> Result<()> {
     Ok(())
 }
 
-/// Nothing but the driver's banner and the port's state.
+/// The kernel logs only the driver's banner and the port's state.
 async fn messages(node: &mut StockNode) -> Result<()> {
     let lines = node.vm.call(agent::wire::Dmesg { level: None }).await?.lines;
     let about: Vec<&String> = lines.iter().filter(|line| line.contains("mthca")).collect();
     let mut expected = vec!["Mellanox InfiniBand HCA driver", "Initializing"];
-    // The port's state is judged in sysfs on every kernel.
-    if node.tells_port_state().await? {
+    // The port's state in sysfs is checked with every kernel.
+    if node.logs_port_state().await? {
         expected.push("Link ACTIVE");
     }
     for text in &expected {
         ensure!(about.iter().any(|line| line.contains(text)), "{text:?} is missing in {about:#?}");
     }
-    // Binding a function enables it and routes its interrupt.
+    // When a driver binds, the kernel enables the function and routes its interrupt.
     let known = |line: &str| {
         expected.iter().any(|text| line.contains(text))
             || line.contains("enabling device")
@@ -227,13 +227,13 @@ async fn cycles(node: &mut StockNode) -> Result<()> {
     node.no_warnings().await
 }
 
-/// The driver looks every five seconds, resets the device and begins again. It says so, and nothing else goes wrong
-/// (section 2.6).
+/// The driver polls for failures every five seconds, resets the device and reinitialises. It logs the failure, and no
+/// other error occurs (section 2.6).
 async fn recovers(node: &mut StockNode) -> Result<()> {
     node.no_warnings().await?;
     let resets = node.daemon.counter(RESETS).await?;
     node.daemon.control(&["fail", "--yes"]).await?;
-    // The old port is gone when the driver resets the device.
+    // The old port disappears when the driver resets the device.
     let deadline = Instant::now() + RECOVERY;
     while node.daemon.counter(RESETS).await? == resets {
         ensure!(Instant::now() < deadline, "the driver did not reset the device within {RECOVERY:?}");
@@ -248,9 +248,9 @@ async fn recovers(node: &mut StockNode) -> Result<()> {
     devinfo(node).await
 }
 
-/// What a kernel says, but for its warning that the driver's own work queue, which reclaiming memory may depend on, waits
-/// for that of `ib_core`, which may not be depended on. The driver unregisters its device from there; whether the kernel
-/// warns depends on whether it finds the other queue at work.
+/// Removes a known warning from kernel messages: the driver's own work queue is marked for memory reclaim but waits for
+/// that of `ib_core`, which is not. The driver unregisters its device from there. The kernel warns only if the other
+/// queue is busy.
 fn without_flush_warning(lines: Vec<String>) -> Vec<String> {
     const FIRST: &str =
         "workqueue: WQ_MEM_RECLAIM mthca_catas:catas_reset [ib_mthca] is flushing !WQ_MEM_RECLAIM";
@@ -282,7 +282,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_the_one_warning_is_left_out() {
+    fn only_known_warning_is_ignored() {
         let lines = |lines: &[&str]| lines.iter().map(|line| (*line).to_owned()).collect::<Vec<_>>();
         let said = lines(&[
             "ib_mthca 0000:00:05.0: Catastrophic error detected: internal error",

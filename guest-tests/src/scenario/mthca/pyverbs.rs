@@ -1,4 +1,4 @@
-//! rdma-core's own tests for devices in a guest with `ib_mthca`: what cannot be run on this hardware, what cannot pass.
+//! rdma-core's own device tests with `ib_mthca`, with the tests that this hardware cannot run or cannot pass.
 
 use anyhow::{Context, Result};
 
@@ -9,7 +9,7 @@ use crate::daemon::Explained;
 use crate::lab::Lab;
 use crate::report::Report;
 
-/// What strict mode reports of it all.
+/// Violations that strict mode may report.
 const EXPLAINED: &[Explained] = &[
     RECORDS_LENT_AGAIN[0],
     RECORDS_LENT_AGAIN[1],
@@ -29,7 +29,7 @@ pub(in super::super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> 
     report.case("the daemon exits cleanly on SIGTERM", &hint, node.stop()).await
 }
 
-/// The device, its port, and an address for `rdma_cm`.
+/// Loads the driver, waits for its port, and configures an address for `rdma_cm`.
 async fn prepare(node: &mut StockNode) -> Result<()> {
     node.load().await?;
     super::ipoib::up(node).await?;
@@ -144,7 +144,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_pinned_names_modules_that_are_run_and_says_why() {
+    fn pinned_results_name_module_and_reason() {
         KNOWN.check();
     }
 }

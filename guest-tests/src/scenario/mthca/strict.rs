@@ -1,8 +1,8 @@
-//! A driver with planted mistakes: each draws exactly the reports that lead to it.
+//! A driver with planted bugs: each causes exactly the reports that identify it.
 //!
-//! The driver (`guest/planted_driver.py`) runs in the guest's user space, in the place of the kernel's, and does all that
-//! that one does: reset, firmware, context memory, commands, queues, doorbells. Asked for a mistake it begins anew, does
-//! everything right, and makes this one.
+//! The driver (`guest/planted_driver.py`) runs in the guest's user space instead of the kernel's. It does everything
+//! that the kernel driver does: reset, firmware, context memory, commands, queues, doorbells. For each bug it
+//! reinitialises the device, does everything correctly, and then makes this one mistake.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -17,16 +17,16 @@ use crate::line_program::LineProgram;
 use crate::report::{Report, line};
 
 const PROGRAM: &str = include_str!("../../../guest/planted_driver.py");
-/// A mistake and all that comes before it: some forty commands, in an emulated guest on a busy host.
+/// Time limit of a bug with all preceding steps: about forty commands in an emulated guest.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// A mistake, by its name in the program.
+/// A planted bug, by its name in the program.
 struct Planted {
     name: &'static str,
     about: &'static str,
-    /// The rules that are reported, once each.
+    /// Rules that are reported, once each.
     rules: &'static [&'static str],
-    /// What the report says that leads to the mistake: the object, and what was expected and found.
+    /// Text of the report that identifies the bug: the object, and the expected and actual values.
     says: &'static str,
 }
 
@@ -97,7 +97,7 @@ const PLANTED: &[Planted] = &[
     ),
 ];
 
-/// All of them are meant.
+/// All violations are intentional.
 const EXPLAINED: &[Explained] = &[
     meant("wqe_key"),
     meant("doorbell_link"),
@@ -122,24 +122,26 @@ pub(in super::super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> 
     let started = StockNode::start_alone(lab, &run, Vec::new(), Some(EXPLAINED)).await;
     let mut node = started.with_context(|| hint.clone())?;
     let driver = LineProgram::start(&mut node.vm, PROGRAM).await.with_context(|| hint.clone())?;
-    report.case("a correct driver is not reported", &hint, right(&mut node, driver)).await?;
+    report.case("a correct driver is not reported", &hint, expect_no_report(&mut node, driver)).await?;
     for planted in PLANTED {
-        report.case(planted.about, &hint, found(&mut node, driver, planted)).await?;
+        report.case(planted.about, &hint, expect_reports(&mut node, driver, planted)).await?;
     }
-    report.case("the correct driver is still not reported", &hint, right(&mut node, driver)).await?;
+    report
+        .case("the correct driver is still not reported", &hint, expect_no_report(&mut node, driver))
+        .await?;
     report.case("the daemon exits cleanly on SIGTERM", &hint, node.stop()).await
 }
 
-/// Nothing is reported but what was before.
-async fn right(node: &mut StockNode, driver: LineProgram) -> Result<()> {
-    let told = Told::by_now(node).await?;
+/// A correct driver causes no further report.
+async fn expect_no_report(node: &mut StockNode, driver: LineProgram) -> Result<()> {
+    let told = Violations::by_now(node).await?;
     driver.ask::<Value>(LIMIT, &mut node.vm, "nothing", json!({})).await?;
-    told.nothing_since(node).await
+    told.expect_none_since(node).await
 }
 
-/// The reports of a mistake are these, and the daemon's lines lead to it.
-async fn found(node: &mut StockNode, driver: LineProgram, planted: &Planted) -> Result<()> {
-    let told = Told::by_now(node).await?;
+/// Checks the reports of a bug, and that the daemon's log lines identify it.
+async fn expect_reports(node: &mut StockNode, driver: LineProgram, planted: &Planted) -> Result<()> {
+    let told = Violations::by_now(node).await?;
     driver.ask::<Value>(LIMIT, &mut node.vm, planted.name, json!({})).await?;
     let new = told.since(node, planted.says).await?;
     let expected: BTreeMap<String, u64> = planted.rules.iter().map(|rule| (rule.to_string(), 1)).collect();
@@ -147,25 +149,26 @@ async fn found(node: &mut StockNode, driver: LineProgram, planted: &Planted) -> 
     Ok(())
 }
 
-/// What a daemon has said of broken rules so far.
-pub(super) struct Told {
+/// Violations that a daemon has reported so far.
+pub(super) struct Violations {
     violations: BTreeMap<String, u64>,
     lines: usize,
 }
 
-impl Told {
+impl Violations {
     pub(super) async fn by_now(node: &mut StockNode) -> Result<Self> {
         Ok(Self { violations: node.daemon.violations().await?, lines: lines(node)?.len() })
     }
 
-    /// Nothing was reported since.
-    pub(super) async fn nothing_since(self, node: &StockNode) -> Result<()> {
+    /// Checks that nothing was reported since.
+    pub(super) async fn expect_none_since(self, node: &StockNode) -> Result<()> {
         let (before, after) = (self.violations, node.daemon.violations().await?);
         ensure!(after == before, "reported {after:?}, before that {before:?}");
         Ok(())
     }
 
-    /// How often each rule was reported since. A line must say what leads to the mistake; the first few are printed.
+    /// Returns how often each rule was reported since. A line must contain the identifying text; the first few lines
+    /// are printed.
     pub(super) async fn since(self, node: &mut StockNode, says: &str) -> Result<BTreeMap<String, u64>> {
         let after = node.daemon.violations().await?;
         let new = |(rule, count): (&String, &u64)| {
@@ -185,7 +188,7 @@ impl Told {
     }
 }
 
-/// Lines of the daemon's log about broken rules.
+/// Returns the lines of the daemon's log about violations.
 fn lines(node: &mut StockNode) -> Result<Vec<String>> {
     let log = node.daemon.process().log();
     let text = std::fs::read_to_string(log).with_context(|| format!("cannot read {}", log.display()))?;

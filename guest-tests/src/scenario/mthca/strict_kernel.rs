@@ -1,7 +1,7 @@
-//! Bugs planted in Linux's own `ib_mthca`: hcad's lines lead to each, and of the driver without them there is none.
+//! Bugs planted in Linux's own `ib_mthca`: hcad's log lines identify each, and there are none without bugs.
 //!
-//! The driver is built from its own source with a parameter that says which bug it has. What makes them show is management
-//! datagrams: their queue pairs are the kernel's.
+//! The driver is built from its own source with a parameter that selects a bug. Management datagrams trigger the bugs,
+//! because their queue pairs belong to the kernel.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,21 +10,21 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 
 use super::super::stock_pair::StockNode;
-use super::strict::Told;
+use super::strict::Violations;
 use crate::daemon::Explained;
 use crate::lab::Lab;
 use crate::report::Report;
 
-/// The driver in Linux's source.
+/// Directory of the driver in Linux's source.
 const DRIVER: &str = "drivers/infiniband/hw/mthca";
-/// Loading and unloading it, in an emulated guest on a busy host.
+/// Time limit for loading and unloading the driver.
 const LIMIT: Duration = Duration::from_secs(180);
-/// The disk with the module, behind those of the user space.
+/// The disk with the module, after those of the root file system.
 const DISK: &str = "/dev/vdc";
-/// Disks have whole sectors; what is behind the module is nothing to the kernel.
+/// Disks consist of whole sectors. The kernel ignores bytes after the module.
 const SECTOR: usize = 512;
 
-/// What stands in the driver's files, and what is to stand there instead, wherever it does.
+/// Replacements in the driver's files: file, old text, new text. Every occurrence is replaced.
 const CHANGES: &[(&str, &str, &str)] = &[
     (
         "mthca_dev.h",
@@ -46,16 +46,16 @@ const CHANGES: &[(&str, &str, &str)] = &[
     ),
     ("mthca_cq.c", "++cq->arm_sn;", "cq->arm_sn += mthca_planted != 3;"),
 ];
-/// Where a doorbell record is written.
+/// The statement that writes a doorbell record.
 const RECORD: &str = "*qp->sq.db = cpu_to_be32(qp->sq.head & 0xffff);";
 
 /// A bug, by its number in the parameter.
 struct Planted {
     number: u32,
     about: &'static str,
-    /// What is reported.
+    /// Rules that the trace must report.
     rules: &'static [&'static str],
-    /// What a line says that leads to the bug.
+    /// Text of the log line that identifies the bug.
     says: &'static str,
 }
 
@@ -80,7 +80,7 @@ const PLANTED: &[Planted] = &[
     },
 ];
 
-/// All of them are meant.
+/// All violations are intentional.
 const EXPLAINED: &[Explained] = &[
     Explained { rule: "wqe_key", why: "planted" },
     Explained { rule: "doorbell_record", why: "planted" },
@@ -94,15 +94,15 @@ pub(in super::super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> 
     let disk = disk_of(&module).with_context(|| hint.clone())?;
     let started = StockNode::start_alone(lab, &run, vec![disk], Some(EXPLAINED)).await;
     let mut node = started.with_context(|| hint.clone())?;
-    report.case("the unmodified driver is not reported", &hint, right(&mut node)).await?;
+    report.case("the unmodified driver is not reported", &hint, expect_no_report(&mut node)).await?;
     for planted in PLANTED {
-        report.case(planted.about, &hint, found(&mut node, planted)).await?;
+        report.case(planted.about, &hint, expect_reports(&mut node, planted)).await?;
     }
-    report.case("the correct driver is still not reported", &hint, right(&mut node)).await?;
+    report.case("the correct driver is still not reported", &hint, expect_no_report(&mut node)).await?;
     report.case("the daemon exits cleanly on SIGTERM", &hint, node.stop()).await
 }
 
-/// Makes the changes to the driver's source.
+/// Applies the replacements to the driver's source.
 fn plant(folder: &Path) -> Result<()> {
     for (file, old, new) in CHANGES {
         let path = folder.join(file);
@@ -114,7 +114,7 @@ fn plant(folder: &Path) -> Result<()> {
     Ok(())
 }
 
-/// A disk whose first bytes are the module.
+/// Creates a disk whose first bytes are the module.
 fn disk_of(module: &Path) -> Result<PathBuf> {
     let mut bytes = fs::read(module)?;
     bytes.resize(bytes.len().next_multiple_of(SECTOR), 0);
@@ -123,27 +123,27 @@ fn disk_of(module: &Path) -> Result<PathBuf> {
     Ok(disk)
 }
 
-/// Loads the driver with this bug, asks the subnet's manager a few things, and unloads it.
+/// Loads the driver with this bug, sends queries to the subnet manager, and unloads the driver.
 async fn use_driver(node: &mut StockNode, planted: u32) -> Result<()> {
     const LOAD: &str = "cat $1 > /run/ib_mthca.ko && modprobe -a ib_uverbs ib_umad || exit; \
                         insmod /run/ib_mthca.ko planted=$2";
-    // With some of the bugs there is no answer.
+    // With some bugs, no answer arrives.
     const USE: &str = "for turn in 1 2 3; do timeout 2 sminfo; done; rmmod ib_mthca";
     node.vm.run_within(LIMIT, &["sh", "-c", LOAD, "sh", DISK, &planted.to_string()]).await?;
     node.port_is("4: ACTIVE").await?;
     node.vm.run_within(LIMIT, &["sh", "-c", USE]).await.map(drop)
 }
 
-/// Nothing is reported.
-async fn right(node: &mut StockNode) -> Result<()> {
-    let told = Told::by_now(node).await?;
+/// A correct driver causes no report.
+async fn expect_no_report(node: &mut StockNode) -> Result<()> {
+    let told = Violations::by_now(node).await?;
     use_driver(node, 0).await?;
-    told.nothing_since(node).await
+    told.expect_none_since(node).await
 }
 
-/// These rules are reported and no others, and a line leads to the bug.
-async fn found(node: &mut StockNode, planted: &Planted) -> Result<()> {
-    let told = Told::by_now(node).await?;
+/// Checks that exactly these rules are reported, and that a line identifies the bug.
+async fn expect_reports(node: &mut StockNode, planted: &Planted) -> Result<()> {
+    let told = Violations::by_now(node).await?;
     use_driver(node, planted.number).await?;
     let new = told.since(node, planted.says).await?;
     ensure!(new.keys().eq(planted.rules), "reported: {new:?}, expected {:?}", planted.rules);

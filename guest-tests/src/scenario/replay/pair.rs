@@ -1,4 +1,4 @@
-//! Two guests with recorded devices, of either driver.
+//! Two guests with recorded devices, with either driver.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
@@ -9,7 +9,7 @@ use rand::RngExt;
 use rand_chacha::ChaCha8Rng;
 
 use super::super::e810::roce::{Gid, gid_index_of, irdma_guest};
-use super::super::failing::{Place, Side, Wanted};
+use super::super::failing::{PeerAddress, Side, SideOptions};
 use super::super::impairments::Impairments;
 use super::super::stock_pair::{MTHCA, StockPair};
 use super::verdict::Files;
@@ -19,7 +19,7 @@ use crate::run_dir::RunDir;
 use crate::tools::{Ends, Exchange, Ready, await_text};
 use crate::vm::Vm;
 
-/// What is run on every pair. The ping-pong programs check the content of every message.
+/// Programs for all pairs. The ping-pong programs check the content of every message.
 const CORE: &[&str] = &[
     "ibv_rc_pingpong -n 200",
     "ibv_rc_pingpong -n 100 -s 65537 -m 1024 -e",
@@ -29,18 +29,18 @@ const CORE: &[&str] = &[
     "ib_write_lat -s 64 -n 500",
 ];
 
-/// The same where devices have atomics, which those of `irdma` have not.
+/// Programs for devices with atomics, which those of `irdma` lack.
 const ATOMICS: &[&str] = &["ib_atomic_bw -A FETCH_AND_ADD -n 300", "ib_atomic_bw -A CMP_AND_SWAP -n 300"];
 
-/// Where all of them wait for their client.
+/// Port on which programs wait for their client.
 const PORT: u16 = 18515;
 const LIMIT: Duration = Duration::from_secs(120);
-/// Until a port is what it is to be.
+/// Time limit for a change of a port's state.
 const PORT_TIMEOUT: Duration = Duration::from_secs(60);
-/// Unloading a driver, in an emulated guest on a busy host.
+/// Time limit for unloading a driver.
 const UNLOAD_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// See the module.
+/// Two guests whose daemons record their sessions.
 pub(super) struct Pair {
     kind: Kind,
     rules: [Impairments; 2],
@@ -51,20 +51,19 @@ enum Kind {
     E810(Box<[Card; 2]>),
 }
 
-/// A guest whose E810 `irdma` drives.
+/// A guest whose E810 is driven by `irdma`.
 struct Card {
     vm: Vm,
     daemon: Daemon,
     device: &'static str,
     ip: Ipv4Addr,
-    /// Holds the sockets.
+    /// Keeps the folder with the sockets.
     _run: Option<RunDir>,
 }
 
-/// What is done next.
 pub(super) enum Drawn {
     Program(String),
-    /// One of each error.
+    /// One of each kind of error.
     Storm,
 }
 
@@ -108,7 +107,8 @@ impl Pair {
         Ok(Self { kind, rules: Default::default() })
     }
 
-    /// What is run on it; the first checks the content of every message, and the last is an atomic one if there are any.
+    /// Returns the programs for the pair. The first checks the content of every message, and the last uses atomics if
+    /// they are supported.
     pub(super) fn programs(&self) -> Vec<&'static str> {
         let atomics = match self.kind {
             Kind::Mthca(_) => ATOMICS,
@@ -131,12 +131,13 @@ impl Pair {
         }
     }
 
-    /// What is left of both once their daemons have ended.
+    /// Returns the files of both after their daemons have ended.
     pub(super) fn files(&self) -> [Files; 2] {
         self.daemons().map(|daemon| Files { record: daemon.record(), trace: daemon.trace() })
     }
 
-    /// Each evil at both, each way. Connections of programs have a timeout of 67 ms, so that one percent takes long enough.
+    /// Adds each impairment at both ends in both directions. Programs connect with a timeout of 67 ms, so that 1% loss
+    /// is noticeable.
     pub(super) async fn make_wire_bad(&mut self, probability: &str, seed: u32) -> Result<()> {
         let seed = seed.to_string();
         let mut rules = std::mem::take(&mut self.rules);
@@ -154,7 +155,7 @@ impl Pair {
         Ok(())
     }
 
-    /// Ends that. Every rule must have met a frame.
+    /// Removes the impairments. Every rule must have matched a frame.
     pub(super) async fn make_wire_good(&mut self) -> Result<()> {
         let rules = std::mem::take(&mut self.rules);
         for (rules, daemon) in rules.into_iter().zip(self.daemons()) {
@@ -165,7 +166,7 @@ impl Pair {
         Ok(())
     }
 
-    /// Whether frames may be lost.
+    /// Returns whether frames may be lost.
     pub(super) fn is_wire_bad(&self) -> bool {
         self.rules.iter().any(|rules| !rules.is_empty())
     }
@@ -197,16 +198,18 @@ impl Pair {
             exchange.succeeded(&ends)?;
         }
         for end in [&ends.client, &ends.server] {
-            // What a ping-pong program finds wrong it prints, and ends with success all the same.
+            // Ping-pong programs print errors but still exit successfully.
             ensure!(!end.stdout.contains("invalid data"), "{}", end.stdout);
         }
         Ok(())
     }
 
-    /// A queue pair of a program in each guest, connected.
+    /// Connects a queue pair of a program in each guest.
     pub(super) async fn sides(&mut self) -> Result<[Side; 2]> {
         let [of_a, of_b] = match &mut self.kind {
-            Kind::Mthca(pair) => [&pair.a, &pair.b].map(|node| Wanted::new(MTHCA, Place::Lid(node.id))),
+            Kind::Mthca(pair) => {
+                [&pair.a, &pair.b].map(|node| SideOptions::new(MTHCA, PeerAddress::Lid(node.id)))
+            }
             Kind::E810(cards) => {
                 let [a, b] = cards.each_mut();
                 [a.wanted().await?, b.wanted().await?]
@@ -216,8 +219,8 @@ impl Pair {
         Side::pair((a, of_a), (b, of_b)).await
     }
 
-    /// Unplugs a's cable, and plugs it in again.
-    pub(super) async fn bounce_link(&mut self) -> Result<()> {
+    /// Takes a's link down and up.
+    pub(super) async fn toggle_link(&mut self) -> Result<()> {
         self.daemons()[0].control(&["port", "down"]).await?;
         self.port_of_a_is("1: DOWN").await?;
         self.daemons()[0].control(&["port", "up"]).await?;
@@ -234,7 +237,7 @@ impl Pair {
         await_text(a, &[&path], &[state], PORT_TIMEOUT).await
     }
 
-    /// Unloads a's RDMA driver, and not what it stands on, and loads it again.
+    /// Unloads and reloads a's RDMA driver, without the modules that it depends on.
     pub(super) async fn reload(&mut self) -> Result<()> {
         let module = match &self.kind {
             Kind::Mthca(_) => "ib_mthca",
@@ -246,7 +249,7 @@ impl Pair {
         self.port_of_a_is("4: ACTIVE").await
     }
 
-    /// Ends the guests, then the daemons as an operator would.
+    /// Shuts the guests down, then stops the daemons as an operator would.
     pub(super) async fn stop(self) -> Result<()> {
         match self.kind {
             Kind::Mthca(pair) => pair.stop().await,
@@ -261,8 +264,8 @@ impl Pair {
     }
 }
 
-/// Whether one end had all and went, and with it went the queue pair that could have acknowledged the other's last message
-/// again: the ping-pong programs take no leave of each other.
+/// Returns whether one end completed and exited, so that its queue pair could no longer acknowledge retransmissions of
+/// the other's last message. The ping-pong programs do not synchronise before they exit.
 fn missed_last_acknowledge(ends: &Ends) -> bool {
     let is_done = |end: &ProgramEnd| end.status == ExitStatus::Code(0) && end.stdout.contains(" iters in ");
     let is_alone = |end: &ProgramEnd| {
@@ -284,7 +287,7 @@ impl Card {
         gid_index_of(&mut self.vm, self.device, Gid::V4).await.context("the card's GID")
     }
 
-    async fn wanted(&mut self) -> Result<Wanted> {
-        Ok(Wanted::new(self.device, Place::Gid(self.gid().await?)))
+    async fn wanted(&mut self) -> Result<SideOptions> {
+        Ok(SideOptions::new(self.device, PeerAddress::Gid(self.gid().await?)))
     }
 }

@@ -1,4 +1,4 @@
-//! The sessions of stock drivers that the device's own tests replay (`device/tests/sessions`), as short as they can be.
+//! The sessions of stock drivers that the device's own tests replay (`device/tests/sessions`), as short as possible.
 
 use anyhow::{Context, Result};
 
@@ -8,14 +8,14 @@ use crate::daemon::Interface;
 use crate::lab::Lab;
 use crate::report::{Report, line};
 
-/// What happens in a session, once the driver has bound.
+/// Actions of a session after the driver has bound.
 #[derive(Clone, Copy, Debug)]
 enum Session {
-    /// Nothing.
+    /// The guest only loads the driver.
     Probe,
-    /// Messages on a bad wire.
+    /// Messages over an impaired link.
     Loss,
-    /// One of each error.
+    /// One of each kind of error.
     Errors,
 }
 

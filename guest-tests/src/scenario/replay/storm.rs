@@ -1,14 +1,14 @@
-//! Errors one upon another: of each kind, with the status that its program is told.
+//! Repeated errors of each kind, with the status that the program gets.
 
 use anyhow::{Result, ensure};
 
 use super::super::failing::{REGION, Side, status};
 use super::pair::Pair;
 
-/// How often each comes.
+/// Number of repetitions of each error.
 pub(super) const ROUNDS: u32 = 2;
 
-/// What goes wrong.
+/// Errors that the driver makes.
 #[derive(Clone, Copy, Debug)]
 enum Mistake {
     RemoteKey,
@@ -21,7 +21,7 @@ enum Mistake {
 impl Mistake {
     const ALL: [Self; 5] = [Self::RemoteKey, Self::Beyond, Self::LocalKey, Self::TooLong, Self::PeerGone];
 
-    /// A good request, one that fails, and one that is flushed.
+    /// Posts a correct request, one that fails, and one that is flushed.
     async fn happen(self, pair: &mut Pair) -> Result<()> {
         let may_be_lost =
             pair.is_wire_bad() && matches!(self, Self::RemoteKey | Self::Beyond | Self::TooLong);
@@ -53,7 +53,8 @@ impl Mistake {
         a.post(vm_a, &[bad, good]).await?;
         let mut expected = [expected, status::WR_FLUSH_ERR];
         let found = a.statuses(vm_a, 2).await?;
-        // Who says it says it once, and then is in the error state: if that is lost, nobody answers any more.
+        // The responder sends the NAK once and then enters the error state. If the NAK is lost, no answer arrives any
+        // more.
         if may_be_lost && found.first() == Some(&status::RETRY_EXC_ERR) {
             expected[0] = status::RETRY_EXC_ERR;
         }
@@ -64,7 +65,7 @@ impl Mistake {
     }
 }
 
-/// All of them, so often.
+/// Causes all errors `rounds` times.
 pub(super) async fn run(pair: &mut Pair, rounds: u32) -> Result<()> {
     for _ in 0..rounds {
         for mistake in Mistake::ALL {

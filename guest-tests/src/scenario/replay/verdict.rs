@@ -1,4 +1,4 @@
-//! What `hcad replay` says of a record.
+//! The output of `hcad replay` for a record.
 
 use std::fs::File;
 use std::io::{BufRead as _, BufReader};
@@ -9,12 +9,12 @@ use anyhow::{Context, Result, bail, ensure};
 use tokio::process::Command;
 use tokio::time::timeout;
 
-/// A record of minutes takes seconds. On a busy host, in a program that is not optimised, it takes longer.
+/// A record of minutes replays in seconds, but more slowly on a busy host with an unoptimised program.
 const LIMIT: Duration = Duration::from_secs(240);
-/// The end of a record whose daemon was told to end.
+/// Message for a record whose daemon was stopped regularly.
 const ALL: &str = "no differences; recording ended: closed by hcad\n";
 
-/// What a device leaves behind.
+/// Files that a device leaves behind.
 #[derive(Clone, Debug)]
 pub(super) struct Files {
     pub(super) record: PathBuf,
@@ -26,7 +26,7 @@ impl Files {
         self.trace.with_extension("again.trace")
     }
 
-    /// Replays the record by a program; what it did, in a line.
+    /// Replays the record with a program. Returns its result line.
     pub(super) async fn replay(&self, hcad: &Path) -> Result<String> {
         let mut command = Command::new(hcad);
         command.arg("replay").arg(&self.record).arg("--trace").arg(self.trace_again()).kill_on_drop(true);
@@ -42,7 +42,7 @@ impl Files {
         Ok(format!("{counts}; {bytes} bytes"))
     }
 
-    /// What was traced is traced again, but for the time of day and how long things took. The number of lines.
+    /// Checks that the replay writes the same trace, apart from times and durations. Returns the number of lines.
     pub(super) fn compare_traces(&self) -> Result<u64> {
         let open = |path: &Path| {
             File::open(path).map(BufReader::new).with_context(|| format!("cannot open {}", path.display()))
@@ -67,7 +67,7 @@ impl Files {
     }
 }
 
-/// A line without when it was written and how long a command took.
+/// Returns a line without its time and the duration of a command.
 fn without_times(line: &str) -> String {
     let words = line.split(' ').skip(1).filter(|word| !word.starts_with("us="));
     words.collect::<Vec<_>>().join(" ")
@@ -78,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_of_two_runs_are_compared_without_their_times() {
+    fn comparison_ignores_timestamps() {
         let live = "1762351200.000241 hca1 command SW2HW_MPT status=OK us=18.2 index=0x5";
         let again = "0.000000 hca1 command SW2HW_MPT status=OK us=0.0 index=0x5";
         assert_eq!(without_times(live), without_times(again));

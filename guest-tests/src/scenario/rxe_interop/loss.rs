@@ -1,4 +1,4 @@
-//! The same two on a wire that loses, doubles and reorders frames, damages them or marks them as congested.
+//! The same matrix on a link that loses, duplicates, reorders, corrupts or marks frames.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use super::{Bench, Extent, witness};
 use crate::lab::Lab;
 use crate::report::{Report, line};
 
-/// For frames that are under way to be counted.
+/// Time limit for frames in flight to be counted.
 const SOON: Duration = Duration::from_secs(60);
 
 pub(in super::super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {
@@ -47,7 +47,7 @@ pub(in super::super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> 
     report.case("the daemon exits cleanly on SIGTERM", &hint, bench.stop()).await
 }
 
-/// Each way, each evil with this probability.
+/// Adds each impairment in both directions with this probability.
 async fn bad_wire(bench: &Bench, probability: &str) -> Result<Impairments> {
     let mut rules = Impairments::default();
     for (direction, seed) in [("tx", "1"), ("rx", "2")] {
@@ -82,7 +82,7 @@ async fn empty_answer(bench: &mut Bench) -> Result<()> {
     rules.clear(&bench.hca.driver.daemon).await
 }
 
-/// 64 KiB each way, as SEND and as READ.
+/// Transfers 64 KiB in each direction with SEND and READ.
 async fn traffic(bench: &mut Bench, seed: u64) -> Result<()> {
     for (n, operation) in (0..).zip([Operation::Send, Operation::Read]) {
         let cell = Cell { service: Service::Rc, operation, len: 65536, seed: (seed + n) << 32 };
@@ -92,8 +92,8 @@ async fn traffic(bench: &mut Bench, seed: u64) -> Result<()> {
     Ok(())
 }
 
-/// A bit of what the ICRC covers is inverted in some packets of either connection's end. hcad says why it dropped each;
-/// soft-RoCE counts what passes its checks, and its kernel what came before them.
+/// One bit covered by the ICRC is inverted in some packets of either end. hcad counts drops by reason. Soft-RoCE counts
+/// packets that pass its checks, and its kernel counts those before.
 async fn damaged(bench: &mut Bench) -> Result<()> {
     let [hca_qpn, rxe_qpn] = bench.connect(Service::Rc, 1024).await?;
     let (ours, theirs) = (dropped(bench).await?, witness::dropped_by_rxe(bench).await?);
@@ -125,7 +125,8 @@ async fn damaged(bench: &mut Bench) -> Result<()> {
     line(&format!("      corrupted and dropped: {in_hits} by hcad, {out_hits} by soft-RoCE"))
 }
 
-/// Packets that hcad dropped because a bit of them was wrong: the ICRC says so, unless a length does before.
+/// Returns the number of corrupted packets that hcad dropped: because of the ICRC, or because of a length that is
+/// checked first.
 async fn dropped(bench: &Bench) -> Result<u64> {
     let mut sum = 0;
     for reason in ["icrc", "invalid", "short"] {
@@ -134,8 +135,7 @@ async fn dropped(bench: &Bench) -> Result<u64> {
     Ok(sum)
 }
 
-/// IBTA annex A17, section A17.9: who receives marked data tells its sender. Soft-RoCE knows no notifications, and takes
-/// no harm.
+/// IBTA annex A17, section A17.9: the receiver of marked data notifies the sender. Soft-RoCE ignores notifications.
 async fn marked(bench: &mut Bench) -> Result<()> {
     let [hca_qpn, _] = bench.connect(Service::Rc, 1024).await?;
     let mut marks = Impairments::default();

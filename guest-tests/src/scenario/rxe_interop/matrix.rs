@@ -1,4 +1,4 @@
-//! Which cells there are, and how they went.
+//! The cells of the matrix and their results.
 
 use std::fmt;
 
@@ -16,14 +16,14 @@ const UC: [Operation; 4] = [Send, SendImm, Write, WriteImm];
 const UD: [Operation; 2] = [Send, SendImm];
 const MTUS: [u16; 5] = [256, 512, 1024, 2048, 4096];
 
-/// Who asks.
+/// Which side is the requester.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Role {
     Requester,
     Responder,
 }
 
-/// The cells of one operation in one role of the HCA on one connection.
+/// The cells of one operation with one role of the HCA on one connection.
 #[derive(Clone, Debug)]
 pub(super) struct Row {
     service: Service,
@@ -61,7 +61,7 @@ impl Role {
 #[derive(Debug)]
 pub(super) struct Matrix {
     extent: Extent,
-    /// Rows that were run, with the number of their cells that passed.
+    /// Rows that ran, with the number of cells that passed.
     done: Vec<(Row, usize)>,
     cells: u64,
 }
@@ -71,7 +71,7 @@ impl Matrix {
         Self { extent, done: Vec::new(), cells: 0 }
     }
 
-    /// A connection for each service and path MTU.
+    /// Returns a connection for each service and path MTU.
     pub(super) fn connections(&self) -> Vec<(Service, u16)> {
         if self.extent == Extent::Ipv6 {
             let rc = [512, 1024, 2048, 4096].map(|mtu| (Service::Rc, mtu));
@@ -81,11 +81,11 @@ impl Matrix {
             return [256, 1024, 4096].map(|mtu| (Service::Rc, mtu)).to_vec();
         }
         let connected = [Service::Rc, Service::Uc].into_iter().flat_map(|s| MTUS.map(|mtu| (s, mtu)));
-        // The longest datagram is the port's business, not the connection's.
+        // The largest datagram depends on the port, not on the connection.
         connected.chain([(Service::Ud, 4096)]).collect()
     }
 
-    /// The rows of a connection.
+    /// Returns the rows of a connection.
     pub(super) fn rows(&self, service: Service, mtu: u16) -> Vec<Row> {
         let operations = match service {
             Service::Rc => &RC[..],
@@ -111,10 +111,10 @@ impl Matrix {
         let around = [packet - 1, packet, packet + 1];
         match service {
             Service::Ud => [0, 1, 17, 1024, packet - 1, packet].to_vec(),
-            // What arrives late at a full socket is lost, and UC does not ask again.
+            // A full socket buffer drops packets, and UC does not retransmit.
             Service::Uc if full => [0, 1, 17].into_iter().chain(around).chain([8 * packet + 3]).collect(),
             Service::Uc => vec![1, packet, packet + 1],
-            // A few packets, each of which may be lost, and some hundred, of which some are.
+            // A few packets, each of which may be lost, and several hundred, of which some are lost.
             Service::Rc if self.extent == Extent::Lossy => match mtu {
                 256 => vec![1, packet + 1, 8 * packet],
                 1024 => vec![0, 3 * packet - 1, 65536],
@@ -131,7 +131,7 @@ impl Matrix {
         }
     }
 
-    /// Runs a row.
+    /// Runs one row of the matrix.
     pub(super) async fn run(
         &mut self,
         row: &Row,
@@ -157,7 +157,7 @@ impl Matrix {
 }
 
 impl fmt::Display for Matrix {
-    /// A line for each operation and role: cells that passed of those there are, by path MTU.
+    /// Prints one line per operation and role: passed and total cells by path MTU.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "\n{:30}{}", "cells passed, by path MTU", MTUS.map(|mtu| format!("{mtu:>8}")).concat())?;
         let (mut passed, mut all) = (0, 0);

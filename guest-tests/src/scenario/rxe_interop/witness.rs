@@ -1,4 +1,4 @@
-//! What both sides counted.
+//! Counters of both sides.
 
 use std::collections::HashMap;
 
@@ -10,11 +10,11 @@ use crate::vm::Vm;
 
 const HW_COUNTERS: &str = "/sys/class/infiniband/rxe0/ports/1/hw_counters";
 
-/// Every RoCE packet that reached one side was whole: its ICRC was right, and nothing else was wrong with it.
+/// Checks that every RoCE packet was received intact, with a correct ICRC.
 ///
-/// soft-RoCE does not count what its ICRC check drops, but counts what passes; the kernel counts what came by UDP.
-/// What it sent must all have reached the HCA, whose socket has room. The other way a burst may overrun the socket of
-/// an emulated NIC.
+/// Soft-RoCE counts packets that pass its ICRC check but not those that fail; the kernel counts UDP datagrams.
+/// Everything that soft-RoCE sent must have reached the HCA, whose socket buffer is large enough. In the other
+/// direction, a burst may overrun the socket buffer of an emulated NIC.
 pub(super) async fn check(bench: &mut Bench) -> Result<()> {
     let vm = &mut bench.rxe.vm;
     let hw = vm.run(&["grep", "-r", ".", HW_COUNTERS]).await?;
@@ -35,16 +35,16 @@ pub(super) async fn check(bench: &mut Bench) -> Result<()> {
     Ok(())
 }
 
-/// Datagrams that came to soft-RoCE and did not pass its checks.
+/// Returns the number of datagrams that reached soft-RoCE and failed its checks.
 pub(super) async fn dropped_by_rxe(bench: &mut Bench) -> Result<u64> {
     let vm = &mut bench.rxe.vm;
-    // In this order: what comes in between is not taken for dropped.
+    // In this order, datagrams that arrive in between do not count as dropped.
     let udp = udp_datagrams(vm).await?;
     let hw = vm.run(&["grep", "-r", ".", HW_COUNTERS]).await?;
     Ok(udp.saturating_sub(hw_counter(&hw, "rcvd_pkts")?))
 }
 
-/// What came by UDP, over IPv4 and IPv6.
+/// Returns the number of UDP datagrams received over IPv4 and IPv6.
 async fn udp_datagrams(vm: &mut Vm) -> Result<u64> {
     let ipv4 = vm.run(&["grep", "^Udp:", "/proc/net/snmp"]).await?;
     let ipv6 = vm.run(&["grep", "^Udp6InDatagrams", "/proc/net/snmp6"]).await?;
@@ -53,7 +53,7 @@ async fn udp_datagrams(vm: &mut Vm) -> Result<u64> {
     Ok(ipv4 + ipv6.context("no count of UDP datagrams over IPv6")?)
 }
 
-/// From lines `/path/of/NAME:VALUE`.
+/// Finds a counter in lines `/path/of/NAME:VALUE`.
 fn hw_counter(text: &str, name: &str) -> Result<u64> {
     let counters: HashMap<&str, &str> =
         text.lines().filter_map(|line| line.rsplit('/').next()?.split_once(':')).collect();
@@ -63,7 +63,7 @@ fn hw_counter(text: &str, name: &str) -> Result<u64> {
         .with_context(|| format!("{name} is missing in {text}"))
 }
 
-/// From a line of names and a line of values.
+/// Finds a counter in a line of names and a line of values.
 fn snmp_counter(text: &str, name: &str) -> Option<u64> {
     let (names, values) = text.split_once('\n')?;
     let mut both = names.split_whitespace().zip(values.split_whitespace());

@@ -1,29 +1,29 @@
-//! What a process holds: descriptors, mappings, memory of its own.
+//! Resources of a process: descriptors, mappings, memory of its own.
 
 use std::fs;
 
 use anyhow::{Context as _, Result, ensure};
 
-/// Memory of its own that a process may hold more of afterwards, in KiB: what its allocator keeps for the next time.
+/// Tolerated growth of anonymous memory in KiB, which the allocator keeps.
 const KEPT_KIB: u64 = 4 << 10;
-/// Mappings the allocator may have more of afterwards.
+/// Tolerated growth of the allocator's mappings.
 const KEPT_MAPS: usize = 8;
 
-/// See the module.
+/// Resources that a process holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Account {
-    /// What each descriptor is open for, sorted.
+    /// Target of each descriptor, sorted.
     descriptors: Vec<String>,
-    /// Mappings of memory files, whose number says what is held of guests.
+    /// Number of mappings of memory files, which shows how much guest memory is mapped.
     shared_maps: usize,
-    /// All others.
+    /// Number of all other mappings.
     own_maps: usize,
-    /// Memory of its own, in KiB. What it shares with guests is theirs.
+    /// Anonymous memory in KiB, without memory shared with guests.
     anonymous_kib: u64,
 }
 
 impl Account {
-    /// What the process of this number holds now.
+    /// Returns the current resources of a process.
     pub(super) fn of(process: u32) -> Result<Self> {
         let folder = format!("/proc/{process}");
         let links = fs::read_dir(format!("{folder}/fd")).with_context(|| format!("process {process}"))?;
@@ -38,12 +38,12 @@ impl Account {
         Ok(Self { descriptors, shared_maps: shared.len(), own_maps: own.len(), anonymous_kib })
     }
 
-    /// It has the same open as `before`.
+    /// Returns whether the same descriptors and files are open as `before`.
     pub(super) fn is_as_open_as(&self, before: &Self) -> bool {
         self.descriptors == before.descriptors && self.shared_maps == before.shared_maps
     }
 
-    /// It holds no more now than it did `before`, in the same situation.
+    /// Checks that it holds no more than `before` in the same situation.
     pub(super) fn is_like(&self, before: &Self) -> Result<()> {
         ensure!(
             self.descriptors == before.descriptors,
@@ -80,12 +80,12 @@ impl std::fmt::Display for Account {
     }
 }
 
-/// What a descriptor is for, without the number that makes it unlike any other: `socket:[4711]` is a `socket:`.
+/// Returns the kind of a descriptor without its unique number: `socket:` for `socket:[4711]`.
 fn kind(target: &str) -> String {
     target.split('[').next().filter(|kind| kind.ends_with(':')).unwrap_or(target).to_owned()
 }
 
-/// A value in KiB from a file of lines `NAME: VALUE kB`.
+/// Returns a value in KiB from lines `NAME: VALUE kB`.
 fn value(text: &str, name: &str) -> Option<u64> {
     text.lines().find_map(|line| line.strip_prefix(name))?.split_whitespace().next()?.parse().ok()
 }
@@ -95,14 +95,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn descriptors_are_told_apart_by_what_they_are_open_for() {
+    fn descriptors_are_classified_by_target() {
         assert_eq!(kind("socket:[4711]"), "socket:");
         assert_eq!(kind("anon_inode:[eventpoll]"), "anon_inode:");
         assert_eq!(kind("/memfd:pc.ram (deleted)"), "/memfd:pc.ram (deleted)");
     }
 
     #[test]
-    fn a_process_is_like_itself_and_one_that_holds_more_is_not() {
+    fn descriptor_growth_is_detected() {
         let before = Account::of(std::process::id()).unwrap();
         let mut more = before.clone();
         more.is_like(&before).unwrap();

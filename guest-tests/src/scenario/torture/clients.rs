@@ -1,4 +1,4 @@
-//! Two vfio-user clients without a guest that talk, each the VMM and the driver of its HCA, and what happens to them.
+//! Two vfio-user clients without a guest, each the VMM and the driver of its HCA, and their disturbances.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -14,36 +14,36 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 
 use super::plan::{Plan, Side, Step};
-use super::{Ground, switch_capture, take_port_down};
+use super::{LaneContext, switch_capture, take_port_down};
 use crate::daemon::Control;
 use crate::scenario::codes::syndrome;
 use crate::scenario::endpoint::jingzhao::{Driver as _, InProcess};
 
-/// Messages of a round each way, with a place for each.
+/// Number of messages per round and direction, each with its own slot.
 const COUNT: u32 = 32;
-/// Longest message, and the distance of the places.
+/// Length of the largest message, and the distance of slots.
 const LONGEST: u32 = 20_000;
 const STRIDE: u64 = 20_480;
-/// Where messages are sent from, where they arrive, and what the other end reads.
+/// Offsets of sent messages, received messages, and data that the peer reads.
 const SENT: u64 = 0;
 const RECEIVED: u64 = COUNT as u64 * STRIDE;
 const READ: u64 = 2 * RECEIVED;
 const REGION: u64 = 3 * RECEIVED;
-/// A round, however often somebody is stopped meanwhile.
+/// Time limit of a round, including pauses of stopped processes.
 const ROUND_TIMEOUT_MS: u32 = 60_000;
 const STEP: Duration = Duration::from_secs(90);
-/// Packets that have arrived when a flood is under way.
+/// Number of received packets that shows that a flood is in progress.
 const UNDER_WAY: u64 = 100;
-/// From a flood's begin until so many have.
+/// Time limit for these packets.
 const BEGIN_TIMEOUT: Duration = Duration::from_secs(60);
 const OPERATIONS: [SendOp; 4] = [SendOp::Send, SendOp::SendImm, SendOp::WriteImm, SendOp::Read];
 
-/// What can happen to a client.
+/// Disturbances of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Disturbance {
-    /// Its VMM resets the function and goes on with the same connection.
+    /// The VMM resets the function and continues with the same vfio-user connection.
     Reset,
-    /// It is gone without a word, and its successor comes at once.
+    /// The client disconnects abruptly, and its successor connects at once.
     Leave,
     PortDown,
     SwitchCapture,
@@ -53,34 +53,33 @@ impl Disturbance {
     pub(super) const ALL: &[Self] = &[Self::Reset, Self::Leave, Self::PortDown, Self::SwitchCapture];
 }
 
-/// Where a client attaches.
+/// The socket to which a client connects.
 #[derive(Clone, Debug)]
-pub(super) struct Seat {
+pub(super) struct Attachment {
     pub(super) name: String,
     pub(super) socket: PathBuf,
     pub(super) control: Control,
 }
 
-/// Two of them, connected.
 #[derive(Debug)]
 pub(super) struct Clients<'a> {
-    ground: &'a Ground<'a>,
+    ground: &'a LaneContext<'a>,
     ends: [End; 2],
     rounds: u64,
 }
 
 #[derive(Debug)]
 struct End {
-    seat: Seat,
+    seat: Attachment,
     driver: InProcess,
     mr: Option<MrInfo>,
     queues: Option<(QpInfo, CqInfo)>,
-    /// Of what the other end reads here.
+    /// Seed of the data that the peer reads.
     seed: u64,
 }
 
 impl<'a> Clients<'a> {
-    pub(super) async fn start(ground: &'a Ground<'a>, [a, b]: [Seat; 2]) -> Result<Self> {
+    pub(super) async fn start(ground: &'a LaneContext<'a>, [a, b]: [Attachment; 2]) -> Result<Self> {
         let mut clients =
             Self { ground, ends: [End::attach(a, 1).await?, End::attach(b, 2).await?], rounds: 0 };
         clients.connect().await?;
@@ -90,8 +89,8 @@ impl<'a> Clients<'a> {
         Ok(clients)
     }
 
-    /// Lives through the plan until it is time and everything has happened once.
-    pub(super) async fn endure(&mut self, mut plan: Plan<Disturbance>, until: Instant) -> Result<()> {
+    /// Executes the plan until the time is over and every kind has occurred.
+    pub(super) async fn run_plan(&mut self, mut plan: Plan<Disturbance>, until: Instant) -> Result<()> {
         while !plan.has_drawn_all() || Instant::now() < until {
             let step = plan.draw();
             let pause = step.pause;
@@ -110,7 +109,7 @@ impl<'a> Clients<'a> {
     }
 
     async fn disturb(&mut self, step: &Step<Disturbance>) -> Result<()> {
-        let Seat { name, control, .. } = self.ends[step.side.index()].seat.clone();
+        let Attachment { name, control, .. } = self.ends[step.side.index()].seat.clone();
         let ground = self.ground;
         match step.kind {
             Disturbance::PortDown => self.talk_during(take_port_down(&control, step.length)).await,
@@ -125,7 +124,7 @@ impl<'a> Clients<'a> {
         }
     }
 
-    /// Talks as long as something goes on beside it, and at least a round.
+    /// Exchanges messages while `beside` runs, at least one round.
     pub(super) async fn talk_during(&mut self, beside: impl Future<Output = Result<()>>) -> Result<()> {
         let (over, seen) = watch::channel(false);
         let beside = async {
@@ -144,7 +143,8 @@ impl<'a> Clients<'a> {
         tokio::try_join!(beside, talk).map(drop)
     }
 
-    /// The other end writes into the victim's memory without its help when it is struck, and learns that it is gone.
+    /// During the disturbance, the peer writes to the victim's memory without its help, and then notices that it has
+    /// gone.
     async fn strike(&mut self, step: &Step<Disturbance>) -> Result<()> {
         let [a, b] = &mut self.ends;
         let (victim, survivor) = if step.side == Side::A { (a, b) } else { (b, a) };
@@ -200,7 +200,7 @@ impl<'a> Clients<'a> {
         Ok(())
     }
 
-    /// Messages of one operation and length both ways, each checked.
+    /// Exchanges messages of one operation and length in both directions, and checks each.
     async fn round(&mut self) -> Result<()> {
         let number = self.rounds;
         self.rounds += 1;
@@ -261,7 +261,7 @@ impl<'a> Clients<'a> {
 }
 
 impl End {
-    async fn attach(seat: Seat, seed: u64) -> Result<Self> {
+    async fn attach(seat: Attachment, seed: u64) -> Result<Self> {
         let mut end = Self { seat, driver: InProcess::default(), mr: None, queues: None, seed: seed << 32 };
         end.open().await?;
         Ok(end)
@@ -273,7 +273,7 @@ impl End {
         opened.map(drop).with_context(|| format!("cannot attach to {}", self.seat.socket.display()))
     }
 
-    /// Queues of a new connection, in place of those there were; and memory, after a reset.
+    /// Creates queues for a new connection to replace the old ones, and memory after a reset.
     async fn create_queues(&mut self) -> Result<()> {
         if let Some((qp, cq)) = self.queues.take() {
             self.driver.step(STEP, DestroyQp { qp: qp.id }).await?;

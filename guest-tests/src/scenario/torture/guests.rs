@@ -1,4 +1,4 @@
-//! A pair of stock guests that talk, and what happens to them.
+//! A pair of stock guests that exchange messages, and their disturbances.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -10,44 +10,44 @@ use tokio::time::{Instant, sleep};
 use super::account::Account;
 use super::plan::{Plan, Side, Step};
 use super::talk::{Report, Talker};
-use super::{Ground, switch_capture, take_port_down};
+use super::{LaneContext, switch_capture, take_port_down};
 use crate::daemon::{Control, Daemon, HcaSpec};
 use crate::lab::Guest;
 use crate::process::Reading;
 use crate::scenario::stock_pair::{is_unanswered_sweep, load_mthca};
 use crate::vm::Vm;
 
-/// Messages each end must receive to show that a connection goes on.
+/// Number of messages that each end must receive to show progress.
 const PROGRESS: u64 = 8;
-/// Until it does, in emulated guests beside two that boot.
+/// Time limit for progress while other guests boot.
 const PROGRESS_TIMEOUT: Duration = Duration::from_secs(60);
-/// Until an end has learned that its peer is gone, beyond what its HCA's retries take.
+/// Time limit for an end to notice the loss of its peer, in addition to the retries of its HCA.
 const LOSS_MARGIN: Duration = Duration::from_secs(60);
 const ASK_AGAIN: Duration = Duration::from_millis(500);
-/// Kernel messages of this level or worse are complaints.
+/// Kernel messages of this level or more severe are errors.
 const WARNING: u8 = 4;
 
-/// What can happen to an end of a pair.
+/// Disturbances of one end of a pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Disturbance {
-    /// QEMU is killed, and its successor started at once.
+    /// QEMU is killed and started again at once.
     KillQemu,
-    /// The daemon is killed and started. No QEMU reconnects, so its guest is booted anew.
+    /// The daemon is killed and started again. QEMU does not reconnect, so the guest boots again.
     KillDaemon,
     StopQemu,
     StopDaemon,
     ReloadDriver,
     PortDown,
     SwitchCapture,
-    /// Nobody will ever read the daemon's log again.
+    /// The reading end of the daemon's log is closed.
     LeaveLog,
 }
 
 impl Disturbance {
-    /// For an end whose daemon serves others too.
+    /// Disturbances of an end whose daemon also serves other ends.
     pub(super) const GUEST: &[Self] =
         &[Self::KillQemu, Self::StopQemu, Self::ReloadDriver, Self::PortDown, Self::SwitchCapture];
-    /// For an end with a daemon of its own.
+    /// Disturbances of an end with its own daemon.
     pub(super) const ALL: &[Self] = &[
         Self::KillQemu,
         Self::KillDaemon,
@@ -60,17 +60,17 @@ impl Disturbance {
     ];
 }
 
-/// Where a guest finds its HCA.
+/// Connection of a guest to its HCA.
 #[derive(Debug)]
-pub(super) struct Seat {
+pub(super) struct Attachment {
     pub(super) name: String,
     pub(super) socket: PathBuf,
     pub(super) control: Control,
-    /// The daemon, if it serves this guest alone.
+    /// The daemon, if it only serves this guest.
     pub(super) own: Option<(HcaSpec, Daemon)>,
 }
 
-impl Seat {
+impl Attachment {
     fn guest(&self) -> Guest<'_> {
         Guest { name: &self.name, hcas: vec![self.socket.clone()], ..Guest::default() }
     }
@@ -80,10 +80,9 @@ impl Seat {
     }
 }
 
-/// Two of them, connected.
 #[derive(Debug)]
 pub(super) struct Pair<'a> {
-    ground: &'a Ground<'a>,
+    ground: &'a LaneContext<'a>,
     name: String,
     ends: [End; 2],
     connection: u32,
@@ -91,33 +90,33 @@ pub(super) struct Pair<'a> {
 
 #[derive(Debug)]
 struct End {
-    seat: Seat,
+    seat: Attachment,
     vm: Vm,
     talker: Talker,
 }
 
 impl<'a> Pair<'a> {
-    /// Boots both and lets them talk.
-    pub(super) async fn start(ground: &'a Ground<'a>, [a, b]: [Seat; 2]) -> Result<Self> {
+    /// Boots both and starts the traffic.
+    pub(super) async fn start(ground: &'a LaneContext<'a>, [a, b]: [Attachment; 2]) -> Result<Self> {
         let name = format!("guests {} and {}", a.name, b.name);
         let (a, b) = tokio::try_join!(End::start(ground, a, Side::A), End::start(ground, b, Side::B))?;
         let mut pair = Self { ground, name, ends: [a, b], connection: 0 };
         pair.connect().await?;
-        pair.goes_on().await?;
+        pair.expect_progress().await?;
         Ok(pair)
     }
 
-    /// Lives through the plan until it is time and everything has happened once.
-    pub(super) async fn endure(&mut self, mut plan: Plan<Disturbance>, until: Instant) -> Result<()> {
+    /// Executes the plan until the time is over and every kind has occurred.
+    pub(super) async fn run_plan(&mut self, mut plan: Plan<Disturbance>, until: Instant) -> Result<()> {
         while !plan.has_drawn_all() || Instant::now() < until {
             let step = plan.draw();
             sleep(step.pause).await;
-            self.goes_on().await?;
+            self.expect_progress().await?;
             let name = &self.ends[step.side.index()].seat.name;
             let what = format!("{:?} at {name} for {:?}", step.kind, step.length);
             self.ground.timeline.note(&self.name, &what)?;
             self.disturb(&step).await.with_context(|| what.clone())?;
-            self.goes_on().await.with_context(|| format!("after {what}"))?;
+            self.expect_progress().await.with_context(|| format!("after {what}"))?;
             self.ground.timeline.count(&self.name, &format!("{:?}", step.kind))?;
         }
         Ok(())
@@ -143,13 +142,13 @@ impl<'a> Pair<'a> {
             }
             Disturbance::LeaveLog => {
                 end.seat.daemon()?.1.process().read_output(Reading::Over);
-                // So that there is something to say.
+                // Causes a log line.
                 take_port_down(&end.seat.control, Duration::ZERO).await
             }
             Disturbance::KillQemu | Disturbance::KillDaemon | Disturbance::ReloadDriver => {
                 let [a, b] = &mut self.ends;
                 let (victim, survivor) = if step.side == Side::A { (a, b) } else { (b, a) };
-                tokio::try_join!(victim.begin_anew(self.ground, step), survivor.loses_its_peer())?;
+                tokio::try_join!(victim.restart_part(self.ground, step), survivor.loses_its_peer())?;
                 self.connect().await
             }
         }
@@ -170,13 +169,13 @@ impl<'a> Pair<'a> {
         tokio::try_join!(a.talker.go(&mut a.vm), b.talker.go(&mut b.vm)).map(drop)
     }
 
-    /// Both ends receive, and nothing else happens to them.
-    pub(super) async fn goes_on(&mut self) -> Result<()> {
+    /// Checks that both ends receive messages without errors.
+    pub(super) async fn expect_progress(&mut self) -> Result<()> {
         let [a, b] = &mut self.ends;
-        tokio::try_join!(a.goes_on(), b.goes_on()).map(drop)
+        tokio::try_join!(a.expect_progress(), b.expect_progress()).map(drop)
     }
 
-    /// No driver complains of its HCA.
+    /// Checks that no driver has reported a problem with its HCA.
     pub(super) async fn no_complaints(&mut self) -> Result<()> {
         for end in &mut self.ends {
             let lines = end.vm.call(Dmesg { level: Some(WARNING) }).await?.lines;
@@ -187,7 +186,7 @@ impl<'a> Pair<'a> {
         Ok(())
     }
 
-    /// What the daemons of its own hold.
+    /// Returns the resources of the pair's own daemons.
     pub(super) fn accounts(&mut self) -> Result<Vec<(String, Account)>> {
         let daemons = self.ends.iter_mut().filter_map(|end| end.seat.own.as_mut());
         daemons
@@ -195,7 +194,7 @@ impl<'a> Pair<'a> {
             .collect()
     }
 
-    /// Ends the guests, then the daemons of their own as an operator would.
+    /// Shuts the guests down, then stops the pair's own daemons as an operator would.
     pub(super) async fn stop(self) -> Result<()> {
         for End { seat, mut vm, .. } in self.ends {
             vm.kill().await?;
@@ -208,13 +207,13 @@ impl<'a> Pair<'a> {
 }
 
 impl End {
-    async fn start(ground: &Ground<'_>, seat: Seat, side: Side) -> Result<Self> {
+    async fn start(ground: &LaneContext<'_>, seat: Attachment, side: Side) -> Result<Self> {
         let (vm, talker) = boot(ground, &seat, side).await?;
         Ok(Self { seat, vm, talker })
     }
 
-    /// Loses its HCA, its guest or its driver, and comes back.
-    async fn begin_anew(&mut self, ground: &Ground<'_>, step: &Step<Disturbance>) -> Result<()> {
+    /// Takes HCA, guest or driver away and starts it again.
+    async fn restart_part(&mut self, ground: &LaneContext<'_>, step: &Step<Disturbance>) -> Result<()> {
         match step.kind {
             Disturbance::ReloadDriver => {
                 self.talker.kill(&mut self.vm).await?;
@@ -229,7 +228,7 @@ impl End {
                 self.vm.signal(libc::SIGKILL)?;
                 *daemon = Daemon::start(&ground.lab.hcad()?, spec, ground.run).await?;
             }
-            // Its successor does not wait until it has gone.
+            // Its successor does not wait for its end.
             _ => self.vm.signal(libc::SIGKILL)?,
         }
         (self.vm, self.talker) = boot(ground, &self.seat, step.side).await?;
@@ -240,7 +239,7 @@ impl End {
         self.talker.report(&mut self.vm).await
     }
 
-    async fn goes_on(&mut self) -> Result<()> {
+    async fn expect_progress(&mut self) -> Result<()> {
         let deadline = Instant::now() + PROGRESS_TIMEOUT;
         let before = self.report().await?;
         before.is_undisturbed().with_context(|| format!("guest {}", self.seat.name))?;
@@ -264,7 +263,7 @@ impl End {
         let deadline = Instant::now() + limit;
         loop {
             let report = self.report().await?;
-            let lost = report.has_lost_its_peer();
+            let lost = report.has_detected_peer_loss();
             if lost.with_context(|| format!("guest {}", self.seat.name))? {
                 return Ok(());
             }
@@ -278,8 +277,8 @@ impl End {
     }
 }
 
-/// From QEMU's start to a program that could talk.
-async fn boot(ground: &Ground<'_>, seat: &Seat, side: Side) -> Result<(Vm, Talker)> {
+/// Boots a guest and starts the program, which is not yet connected.
+async fn boot(ground: &LaneContext<'_>, seat: &Attachment, side: Side) -> Result<(Vm, Talker)> {
     let mut vm = ground.lab.boot(ground.run, ground.image, seat.guest()).await?;
     load_mthca(&mut vm).await?;
     let talker = Talker::start(&mut vm, ground.seed, side.index()).await?;

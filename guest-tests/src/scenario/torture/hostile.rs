@@ -1,4 +1,4 @@
-//! A client that means harm to the process that serves it, and one that does not.
+//! A client that attacks the process that serves it, and one that behaves.
 
 mod disk;
 mod wire;
@@ -14,38 +14,38 @@ use self::disk::FullDisk;
 use self::wire::{Client, Region};
 
 const PAGE: u64 = 4096;
-/// Files that together are as long as the address space of a process (128 TiB), none of which has any content.
+/// Number of sparse files that together exceed the address space of a process (128 TiB).
 const HUGE_FILES: u64 = 80;
 const HUGE: u64 = (128 << 40) / HUGE_FILES + PAGE;
-/// As long as the bus addresses of a machine.
+/// Size of the bus address space.
 const EVERYTHING: u64 = 1 << 48;
-/// Holes in it: more windows than a daemon may be made to remember (65,535).
+/// Number of holes in it. They create more windows than a daemon accepts (65,535).
 const HOLES: u64 = 70_000;
-/// Holes asked for at once.
+/// Number of holes per message.
 const BATCH: usize = 256;
-/// Memory of somebody who does nothing wrong.
+/// Guest memory of a client that behaves.
 const GUEST_MEMORY: u64 = 64 << 20;
-/// Bytes of a huge page.
+/// Size of a huge page in bytes.
 const HUGE_PAGE: u64 = 2 << 20;
-/// Until a client that has left has made place for the next.
+/// Time limit for the next client after one has disconnected.
 const SUCCESSION: Duration = Duration::from_secs(60);
 
-/// Ways to harm a process that maps what it is given.
+/// Attacks on a process that maps the memory it is given.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Attack {
-    /// Use up its address space: files longer than all memory, a page of each.
+    /// Exhausts its address space: files larger than all memory, with one page mapped of each.
     HugeFiles,
-    /// Use up its memory: one window, cut into more and more.
+    /// Exhausts its memory: one window, divided into more and more.
     ManyWindows,
-    /// Let it fault: huge pages that the host does not have.
+    /// Causes page faults: huge pages that the host lacks.
     NoHugePages,
-    /// Let it fault: a hole in a file on a disk that is full.
+    /// Causes page faults: a hole in a file on a full disk.
     FullDisk,
-    /// Let it fault: a file that is cut short once it is mapped.
+    /// Causes page faults: a file that is truncated after it was mapped.
     CutFile,
 }
 
-/// What an attack holds on to.
+/// Resources that an attack holds.
 #[derive(Debug)]
 pub(super) struct Attacker {
     _client: Option<Client>,
@@ -57,7 +57,7 @@ impl Attack {
     pub(super) const ALL: &[Self] =
         &[Self::HugeFiles, Self::ManyWindows, Self::NoHugePages, Self::FullDisk, Self::CutFile];
 
-    /// Returns why it cannot be tried on this machine, if it cannot.
+    /// Returns why this machine cannot run the attack, if so.
     pub(super) fn obstacle(self) -> Option<String> {
         let tried = match self {
             Self::FullDisk => FullDisk::create().map(drop),
@@ -67,15 +67,15 @@ impl Attack {
         tried.err().map(|error| format!("{error:#}"))
     }
 
-    /// Does it, as far as it is let.
+    /// Runs the attack as far as the daemon permits.
     ///
     /// # Errors
-    /// When it could not even be tried, or got further than it may.
+    /// The attack could not be tried, or got further than it may.
     pub(super) fn begin(self, socket: &Path) -> Result<Attacker> {
         let mut client = connect(socket)?;
         let mut files = Vec::new();
         let mut disk = None;
-        // Where it is not let, it is answered with an error or thrown out. Both are right.
+        // The daemon may reject the attack with an error or disconnect the client. Both are correct.
         let outcome = match self {
             Self::HugeFiles => huge_files(&mut client, &mut files),
             Self::ManyWindows => many_windows(&mut client),
@@ -118,7 +118,7 @@ impl Attack {
     }
 }
 
-/// Maps a page each; how many were.
+/// Maps one page of each file. Returns the number of mapped pages.
 fn huge_files(client: &mut Client, files: &mut Vec<OwnedFd>) -> Result<u64> {
     let mut mapped = 0;
     for number in 0..HUGE_FILES {
@@ -129,7 +129,7 @@ fn huge_files(client: &mut Client, files: &mut Vec<OwnedFd>) -> Result<u64> {
     Ok(mapped)
 }
 
-/// Takes every second page of one window; how many were taken.
+/// Unmaps every second page of one window. Returns the number of unmapped pages.
 fn many_windows(client: &mut Client) -> Result<u64> {
     ensure!(client.map(0, EVERYTHING, None)?.is_ok(), "not mapped");
     let holes: Vec<u64> = (0..HOLES).map(|hole| (2 * hole + 1) * PAGE).collect();
@@ -140,13 +140,13 @@ fn many_windows(client: &mut Client) -> Result<u64> {
     Ok(taken)
 }
 
-/// Lets the device write to an address it was lent; 1 if it did.
+/// Makes the device write to a mapped address. Returns 1 if it did.
 fn touch(client: &mut Client, address: u64, map: impl FnOnce(&mut Client) -> Result<bool>) -> Result<u64> {
     ensure!(map(client)?, "not mapped");
     Ok(u64::from(query_adapter(client, address)? == 0))
 }
 
-/// Does what every client does: connects, lends memory, has a command executed.
+/// Behaves as every client does: connects, maps memory, executes a command.
 pub(super) fn behave(socket: &Path) -> Result<()> {
     let mut client = connect(socket)?;
     let file = memory("guest", GUEST_MEMORY, MemfdFlags::empty())?;
@@ -160,7 +160,7 @@ pub(super) fn behave(socket: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Connects where another client may just be leaving.
+/// Connects while another client may still be disconnecting.
 fn connect(socket: &Path) -> Result<Client> {
     let deadline = Instant::now() + SUCCESSION;
     loop {
@@ -172,12 +172,12 @@ fn connect(socket: &Path) -> Result<Client> {
     }
 }
 
-/// Has QUERY_ADAPTER write to an address; its status (JingZhao interface, sections 1.2 and 3.2).
+/// Makes QUERY_ADAPTER write to an address. Returns its status (JingZhao interface, sections 1.2 and 3.2).
 fn query_adapter(client: &mut Client, mailbox: u64) -> Result<u32> {
     const HCR: u64 = 0x8_0000;
     const GO: u32 = 1 << 23;
     const QUERY_ADAPTER: u32 = 6;
-    // Memory space and bus master.
+    // Enable memory space and bus mastering.
     client.write(Region::Config, 4, &[6, 0])?;
     let [high, low] = [mailbox >> 32, mailbox & 0xffff_ffff].map(u32::try_from);
     for (offset, value) in [(0x0c, high?), (0x10, low?), (0x18, GO | QUERY_ADAPTER)] {
@@ -188,14 +188,14 @@ fn query_adapter(client: &mut Client, mailbox: u64) -> Result<u32> {
     Ok(word >> 24)
 }
 
-/// A memory file that cannot shrink, as QEMU's.
+/// Creates a memory file that cannot shrink, like QEMU's.
 fn memory(name: &str, len: u64, flags: MemfdFlags) -> Result<OwnedFd> {
     let file = unsealed(name, len, flags)?;
     fcntl_add_seals(&file, SealFlags::SHRINK)?;
     Ok(file)
 }
 
-/// One that can.
+/// A memfd without seals, which can shrink.
 fn unsealed(name: &str, len: u64, flags: MemfdFlags) -> Result<OwnedFd> {
     let file = memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING | flags)?;
     ftruncate(&file, len)?;

@@ -1,5 +1,5 @@
-//! The process in which all the others' HCAs are too, and what happens to it: it is stopped, nobody reads its log, and
-//! a hostile client is on one of its HCAs.
+//! The process with all other HCAs, and its disturbances: it is stopped, its log is not read, and a hostile client uses
+//! one of its HCAs.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -11,16 +11,16 @@ use tokio::time::{Instant, sleep};
 
 use super::hostile::{self, Attack};
 use super::plan::{Plan, Step};
-use super::{Ground, take_port_down};
+use super::{LaneContext, take_port_down};
 use crate::daemon::{Control, Daemon};
 use crate::process::Reading;
 
-/// Changes of a port's state, which the daemon wants to log, while nobody reads.
+/// Number of port state changes that the daemon logs while its log is not read.
 const CHANGES: usize = 10;
-/// Until the process has noticed that a client has left.
+/// Time limit for the process to notice a disconnected client.
 const SETTLED: Duration = Duration::from_secs(60);
 
-/// What can happen to the process.
+/// Disturbances of the process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Disturbance {
     Stop,
@@ -36,22 +36,22 @@ impl Disturbance {
     }
 }
 
-/// See the module.
+/// The daemon that also runs the HCAs of the other tests.
 #[derive(Debug)]
 pub(super) struct Neighbour<'a> {
-    pub(super) ground: &'a Ground<'a>,
+    pub(super) ground: &'a LaneContext<'a>,
     pub(super) daemon: Daemon,
     /// The HCA of the hostile client.
     pub(super) hostile: (PathBuf, Control),
-    /// An HCA for somebody who has done nothing.
+    /// The HCA of an uninvolved client.
     pub(super) bystander: (PathBuf, Control),
-    /// What the hostile client can do on this machine.
+    /// Attacks that this machine can run.
     pub(super) attacks: Vec<Attack>,
 }
 
 impl Neighbour<'_> {
-    /// Lives through the plan until it is time and everything has happened once.
-    pub(super) async fn endure(&mut self, mut plan: Plan<Disturbance>, until: Instant) -> Result<()> {
+    /// Executes the plan until the time is over and every kind has occurred.
+    pub(super) async fn run_plan(&mut self, mut plan: Plan<Disturbance>, until: Instant) -> Result<()> {
         while !plan.has_drawn_all() || Instant::now() < until {
             let step = plan.draw();
             sleep(step.pause).await;
@@ -64,8 +64,8 @@ impl Neighbour<'_> {
         Ok(())
     }
 
-    /// Lives through every attack once. What an allocator keeps of the largest for the next is no leak, and is to be
-    /// known before anything is compared.
+    /// Runs every attack once. The memory that the allocator keeps from the largest is not a leak and must be known
+    /// before comparisons.
     pub(super) async fn warm_up(&mut self) -> Result<()> {
         for attack in &self.attacks {
             self.attack(*attack, Duration::ZERO).await.with_context(|| format!("{attack:?}"))?;
@@ -73,7 +73,7 @@ impl Neighbour<'_> {
         self.serves().await
     }
 
-    /// Waits until nobody is on these two HCAs: what the process holds then is for the others.
+    /// Waits until both HCAs have no client, so that all remaining resources belong to the other HCAs.
     pub(super) async fn settle(&self) -> Result<()> {
         let deadline = Instant::now() + SETTLED;
         for (socket, control) in [&self.hostile, &self.bystander] {
@@ -109,7 +109,7 @@ impl Neighbour<'_> {
         }
     }
 
-    /// The attacker stays for a while; whoever comes after it is served.
+    /// The attacker stays for a while. The client after it is served.
     async fn attack(&self, attack: Attack, length: Duration) -> Result<()> {
         let socket = self.hostile.0.clone();
         let attacker = spawn_blocking(move || attack.begin(&socket)).await??;
@@ -120,7 +120,7 @@ impl Neighbour<'_> {
         spawn_blocking(move || hostile::behave(&socket)).await?.context("on the attacker's former device")
     }
 
-    /// It answers its operator, and does what a new client wants.
+    /// Checks that the process answers its operator and serves a new client.
     async fn serves(&self) -> Result<()> {
         self.hostile.1.ask(&["devices"]).await?;
         let bystander = self.bystander.0.clone();

@@ -1,4 +1,4 @@
-//! What is to happen, drawn from a seed: the same seed, the same order.
+//! Disturbances drawn from a seed: the same seed yields the same order.
 
 use std::time::Duration;
 
@@ -9,8 +9,8 @@ use rand_chacha::ChaCha8Rng;
 
 /// Undisturbed time before a disturbance, in milliseconds.
 const PAUSE_MS: std::ops::Range<u64> = 500..4_000;
-/// How long a disturbance lasts that has a length, in milliseconds. Shorter than a requester's patience
-/// ([`super::PATIENCE`]) even when two of them meet, so that it costs nobody a connection.
+/// Duration of a disturbance in milliseconds, if it has one. Even two successive ones are shorter than a requester's
+/// retries take ([`super::PATIENCE`]), so that no connection is lost.
 const LENGTH_MS: std::ops::Range<u64> = 300..2_500;
 
 /// One of the two ends of a connection.
@@ -36,33 +36,32 @@ impl Side {
     }
 }
 
-/// One disturbance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Step<K> {
     /// Undisturbed time before it.
     pub(super) pause: Duration,
-    /// What it is.
+    /// Kind of the disturbance.
     pub(super) kind: K,
-    /// Whom it hits, where there are two.
+    /// The affected end, if there are two.
     pub(super) side: Side,
-    /// How long it lasts, where it lasts.
+    /// Its duration, if it has one.
     pub(super) length: Duration,
 }
 
-/// The disturbances of one lane: each kind once in an order of chance, then any.
+/// The disturbances of one lane: each kind once in random order, then random kinds.
 #[derive(Clone, Debug)]
 pub(super) struct Plan<K> {
     kinds: Vec<K>,
-    /// What was not drawn yet; the last comes first.
+    /// Kinds that were not drawn yet; the last is next.
     first: Vec<K>,
     rng: ChaCha8Rng,
 }
 
 impl<K: Copy> Plan<K> {
-    /// The plan of a lane, which is independent of those of the others: how far each gets is a matter of time.
+    /// Creates the plan of a lane. It is independent of other lanes, because their progress depends on timing.
     ///
     /// # Panics
-    /// Without a kind.
+    /// Panics without a kind.
     pub(super) fn new(seed: u64, lane: u64, kinds: &[K]) -> Self {
         assert!(!kinds.is_empty(), "a plan of nothing");
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
@@ -72,7 +71,7 @@ impl<K: Copy> Plan<K> {
         Self { kinds: kinds.to_vec(), first, rng }
     }
 
-    /// Whether every kind was drawn.
+    /// Returns whether every kind was drawn.
     pub(super) fn has_drawn_all(&self) -> bool {
         self.first.is_empty()
     }
@@ -103,14 +102,14 @@ mod tests {
     }
 
     #[test]
-    fn a_seed_gives_the_same_steps_again_and_another_seed_or_lane_others() {
+    fn steps_depend_on_seed_and_lane() {
         assert_eq!(steps(5, 1), steps(5, 1));
         assert_ne!(steps(5, 1), steps(6, 1));
         assert_ne!(steps(5, 1), steps(5, 2));
     }
 
     #[test]
-    fn every_kind_comes_once_before_any_comes_again() {
+    fn every_kind_occurs_before_repeats() {
         for seed in 0..50 {
             let mut plan = Plan::new(seed, 0, &KINDS);
             let mut seen = BTreeSet::new();
@@ -122,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn both_sides_are_hit_and_no_two_disturbances_together_outlast_a_requester() {
+    fn disturbances_stay_below_retry_limit() {
         let all = steps(7, 0);
         assert!([Side::A, Side::B].iter().all(|side| all.iter().any(|step| step.side == *side)));
         let longest = all.iter().map(|step| step.length).max().unwrap();

@@ -1,5 +1,5 @@
-//! Talk between stock guests: each end's program sends and checks by itself (`guest/stock_traffic.py`), and is asked how
-//! it goes.
+//! Traffic between stock guests: each end's program sends and checks on its own (`guest/stock_traffic.py`), and is
+//! polled for its progress.
 
 use std::time::Duration;
 
@@ -11,12 +11,12 @@ use crate::line_program::LineProgram;
 use crate::vm::Vm;
 
 const PROGRAM: &str = include_str!("../../../guest/stock_traffic.py");
-/// Loading an interpreter and all of verbs, in an emulated guest beside three others.
+/// Time limit for loading an interpreter and the verbs modules.
 const START: Duration = Duration::from_secs(120);
-/// For anything else, there.
+/// Time limit of all other requests.
 const STEP: Duration = Duration::from_secs(60);
 
-/// Codes of `ibv_wc_status`.
+/// Codes from `ibv_wc_status` in rdma-core.
 mod status {
     pub(super) const WR_FLUSH_ERR: u32 = 5;
     pub(super) const RETRY_EXC_ERR: u32 = 12;
@@ -29,7 +29,7 @@ pub(super) struct Talker {
     lid: u16,
 }
 
-/// A queue pair and its memory, as the other end needs to know them.
+/// A queue pair and its memory, as the peer needs them.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(super) struct Place {
     qpn: u32,
@@ -37,28 +37,28 @@ pub(super) struct Place {
     rkey: u32,
 }
 
-/// What an end has done on its connection.
+/// Progress of an end on its connection.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 pub(super) struct Report {
-    /// Sends completed with success.
+    /// Number of successful sends.
     pub(super) sent: u64,
-    /// Messages received and found right.
+    /// Number of messages received with correct content.
     pub(super) received: u64,
-    /// Reads found right.
+    /// Number of RDMA READs with correct data.
     pub(super) reads: u64,
-    /// Completions without success, in order: whose, and the status.
+    /// Unsuccessful completions in order: kind of request, and status.
     errors: Vec<(Request, u32)>,
-    /// Requests without a completion.
+    /// Number of requests without a completion.
     outstanding: u64,
-    /// What was received though it is not right.
+    /// Description of a message with wrong content.
     wrong: Option<String>,
 }
 
-/// Whose completion.
+/// Whether a completion is that of a request or a receive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum Request {
-    /// Of a send, a write or a read.
+    /// Completion of a SEND, WRITE or READ.
     Request,
     Receive,
 }
@@ -72,18 +72,18 @@ impl Talker {
         Ok(Self { program, lid })
     }
 
-    /// A new queue pair for a connection.
+    /// Creates a queue pair for a connection.
     pub(super) async fn prepare(&self, vm: &mut Vm, connection: u32) -> Result<Place> {
         self.program.ask(STEP, vm, "prepare", json!({ "connection": connection })).await
     }
 
-    /// Connects it, so that it is ready for what the other end says.
+    /// Connects it, so that it can receive from the peer.
     pub(super) async fn connect(&self, vm: &mut Vm, peer: &Self, place: Place) -> Result<()> {
         let arguments = json!({ "lid": peer.lid, "peer": place, "timeout": super::ACK_TIMEOUT });
         self.program.ask(STEP, vm, "connect", arguments).await
     }
 
-    /// Begins to talk to an end that is ready.
+    /// Starts sending to a peer that is ready.
     pub(super) async fn go(&self, vm: &mut Vm) -> Result<()> {
         self.program.ask(STEP, vm, "go", json!({})).await
     }
@@ -92,14 +92,14 @@ impl Talker {
         self.program.ask(STEP, vm, "report", json!({})).await
     }
 
-    /// Ends it in the middle of a word.
+    /// Kills it in the middle of its traffic.
     pub(super) async fn kill(self, vm: &mut Vm) -> Result<()> {
         self.program.kill(vm).await.context("ending the program of the guest")
     }
 }
 
 impl Report {
-    /// Nothing but right messages.
+    /// Checks that all messages were correct and no error occurred.
     pub(super) fn is_undisturbed(&self) -> Result<()> {
         ensure!(
             self.wrong.is_none() && self.errors.is_empty(),
@@ -108,9 +108,9 @@ impl Report {
         Ok(())
     }
 
-    /// Whether it has learned that its peer is gone, and all its requests have ended: the oldest with retries
-    /// exhausted, the others flushed (IBTA volume 1, sections 9.9.2.1.1 and 10.8.3.2.4).
-    pub(super) fn has_lost_its_peer(&self) -> Result<bool> {
+    /// Returns whether it has detected the loss of its peer and all its requests have completed: the oldest with retry
+    /// exceeded, the others flushed (IBTA volume 1, sections 9.9.2.1.1 and 10.8.3.2.4).
+    pub(super) fn has_detected_peer_loss(&self) -> Result<bool> {
         ensure!(self.wrong.is_none(), "{self:?}");
         let Some((first, others)) = self.errors.split_first() else { return Ok(false) };
         let is_right = *first == (Request::Request, status::RETRY_EXC_ERR)
@@ -129,24 +129,24 @@ mod tests {
     }
 
     #[test]
-    fn whoever_was_not_disturbed_has_no_error_of_any_kind() {
+    fn undisturbed_peer_reports_no_error() {
         report(&[], 12).is_undisturbed().unwrap();
         report(&[(Request::Receive, status::WR_FLUSH_ERR)], 0).is_undisturbed().unwrap_err();
         let wrong = Report { wrong: Some("content".into()), ..Report::default() };
         wrong.is_undisturbed().unwrap_err();
-        wrong.has_lost_its_peer().unwrap_err();
+        wrong.has_detected_peer_loss().unwrap_err();
     }
 
     #[test]
-    fn requests_to_a_lost_peer_end_with_one_exhausted_and_all_others_flushed() {
+    fn lost_peer_exhausts_one_and_flushes_rest() {
         let lost = (Request::Request, status::RETRY_EXC_ERR);
         let flushed = (Request::Request, status::WR_FLUSH_ERR);
         let receive = (Request::Receive, status::WR_FLUSH_ERR);
-        assert!(!report(&[], 3).has_lost_its_peer().unwrap());
-        assert!(!report(&[lost, receive], 1).has_lost_its_peer().unwrap());
-        assert!(report(&[lost, flushed, receive], 0).has_lost_its_peer().unwrap());
-        report(&[flushed, lost], 0).has_lost_its_peer().unwrap_err();
-        report(&[lost, lost], 0).has_lost_its_peer().unwrap_err();
-        report(&[(Request::Receive, status::RETRY_EXC_ERR)], 0).has_lost_its_peer().unwrap_err();
+        assert!(!report(&[], 3).has_detected_peer_loss().unwrap());
+        assert!(!report(&[lost, receive], 1).has_detected_peer_loss().unwrap());
+        assert!(report(&[lost, flushed, receive], 0).has_detected_peer_loss().unwrap());
+        report(&[flushed, lost], 0).has_detected_peer_loss().unwrap_err();
+        report(&[lost, lost], 0).has_detected_peer_loss().unwrap_err();
+        report(&[(Request::Receive, status::RETRY_EXC_ERR)], 0).has_detected_peer_loss().unwrap_err();
     }
 }

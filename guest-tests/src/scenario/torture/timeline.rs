@@ -1,4 +1,4 @@
-//! What happened when, for whoever looks for the cause of a failure, and how often each thing happened.
+//! A timeline of disturbances for the analysis of failures, and the number of each kind.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -9,7 +9,7 @@ use std::path::Path;
 use anyhow::{Context as _, Result};
 use tokio::time::Instant;
 
-/// See the module.
+/// Writes events with their time to a file, and counts them by kind.
 #[derive(Debug)]
 pub(super) struct Timeline {
     begun: Instant,
@@ -23,19 +23,19 @@ impl Timeline {
         Ok(Self { begun: Instant::now(), file: RefCell::new(file), counts: RefCell::default() })
     }
 
-    /// Writes down that something begins or is as it should be.
-    pub(super) fn note(&self, who: &str, what: &str) -> Result<()> {
+    /// Records that something starts or is correct.
+    pub(super) fn note(&self, lane: &str, what: &str) -> Result<()> {
         let seconds = self.begun.elapsed().as_secs_f64();
-        Ok(writeln!(self.file.borrow_mut(), "{seconds:8.2} {who}: {what}")?)
+        Ok(writeln!(self.file.borrow_mut(), "{seconds:8.2} {lane}: {what}")?)
     }
 
-    /// Writes down that a disturbance is over and nobody was harmed who must not be.
-    pub(super) fn count(&self, who: &str, what: &str) -> Result<()> {
-        *self.counts.borrow_mut().entry(format!("{who}: {what}")).or_default() += 1;
-        self.note(who, &format!("{what} finished"))
+    /// Records that a disturbance is over without harm to others.
+    pub(super) fn count(&self, lane: &str, what: &str) -> Result<()> {
+        *self.counts.borrow_mut().entry(format!("{lane}: {what}")).or_default() += 1;
+        self.note(lane, &format!("{what} finished"))
     }
 
-    /// How often each disturbance was.
+    /// Returns the number of each disturbance.
     pub(super) fn summary(&self) -> String {
         let counts = self.counts.borrow();
         let lines: Vec<String> =

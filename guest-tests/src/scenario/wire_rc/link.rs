@@ -1,4 +1,4 @@
-//! One queue pair of the HCA, connected to a queue pair the peer only pretends to have.
+//! A queue pair of the HCA, connected to an imaginary queue pair of the packet peer.
 
 use agent::pattern;
 use agent::wire::{
@@ -13,13 +13,13 @@ use crate::packet_peer::{Aeth, Op, Packet, Reth};
 
 /// Number of the peer's queue pair.
 const PEER_QPN: u32 = 0x00_0abc;
-/// First PSN the peer sends; the third packet's wraps to 0.
+/// First PSN that the peer sends. The PSN of its third packet wraps to 0.
 const PEER_PSN: u32 = 0xff_fffe;
-/// First PSN the HCA sends.
+/// First PSN that the HCA sends.
 const OWN_PSN: u32 = 0xff_ffff;
-/// Bytes of the HCA's memory region.
+/// Size of the HCA's memory region in bytes.
 const REGION: u64 = 65536;
-/// For completions that are due.
+/// Time limit for completions that are due.
 const DUE_MS: u32 = 10_000;
 
 /// AETH syndromes (IBTA, AETH syndrome field).
@@ -47,9 +47,7 @@ pub(super) mod state {
 pub(super) struct Attributes {
     /// Path MTU in bytes.
     pub(super) mtu: u16,
-    /// ACK timeout code.
     pub(super) timeout: u8,
-    /// Retries after timeouts.
     pub(super) retry: u8,
     /// Retries after RNR NAKs.
     pub(super) rnr_retry: u8,
@@ -58,29 +56,29 @@ pub(super) struct Attributes {
 }
 
 impl Attributes {
-    /// 537 ms, longer than a busy host keeps the peer waiting; 7 retries; RNR NAKs of 40.96 ms.
+    /// 537 ms, which exceeds delays of a busy host; 7 retries; RNR NAKs of 40.96 ms.
     pub(super) const DEFAULT: Self = Self { mtu: 256, timeout: 17, retry: 7, rnr_retry: 7, rnr_timer: 24 };
 }
 
-/// See the module.
+/// A QP of the HCA, connected to the packet peer.
 #[derive(Debug)]
 pub(super) struct Link<'a> {
     bench: &'a mut Bench,
     pub(super) qp: QpInfo,
     pub(super) cq: CqInfo,
-    /// Memory of the HCA: [`REGION`] bytes with all rights, holding [`content`].
+    /// Memory of the HCA: [`REGION`] bytes with all rights, filled with [`content`].
     pub(super) mr: MrInfo,
     pub(super) mtu: usize,
 }
 
-/// What the region of a fresh link holds.
+/// Returns the content of a new link's region.
 pub(super) fn content(offset: usize, len: usize) -> Vec<u8> {
     let mut bytes = vec![0; offset + len];
     pattern::fill(7, 0, &mut bytes);
     bytes.split_off(offset)
 }
 
-/// Payload of the peer's messages.
+/// Returns the payload of the peer's messages.
 pub(super) fn message(len: usize) -> Vec<u8> {
     let mut bytes = vec![0; len];
     pattern::fill(99, 0, &mut bytes);
@@ -100,7 +98,7 @@ fn rtr(attributes: &Attributes) -> Transition {
 }
 
 impl<'a> Link<'a> {
-    /// Runs a case on a fresh connection, and takes it down whatever came of it.
+    /// Runs a case on a new connection, and destroys the connection afterwards.
     pub(super) fn with(
         bench: &'a mut Bench,
         attributes: &Attributes,
@@ -121,7 +119,7 @@ impl<'a> Link<'a> {
         let qp = agent.call(CreateQp { send_cq: cq.id, recv_cq: cq.id, ..CreateQp::default() })?;
         let mut link = Self { bench, qp, cq, mr, mtu: attributes.mtu.into() };
         link.bring_to_rts(attributes)?;
-        // What the case before left on the wire is not this one's.
+        // Discard packets of the previous case.
         link.bench.peer.rest()?;
         Ok(link)
     }
@@ -142,7 +140,7 @@ impl<'a> Link<'a> {
         Ok(())
     }
 
-    /// Moves the queue pair.
+    /// Executes a transition of the queue pair.
     pub(super) fn modify(&mut self, transition: Transition) -> Result<()> {
         Ok(self.bench.agent.call(ModifyQp { qp: self.qp.id, transition }).map(drop)?)
     }
@@ -164,7 +162,7 @@ impl<'a> Link<'a> {
         self.bring_to_rts(&Attributes::DEFAULT)
     }
 
-    /// Replaces the region by one with the same content that peers have no right to.
+    /// Replaces the region by one with the same content but no remote rights.
     pub(super) fn forbid_remote_access(&mut self) -> Result<()> {
         self.destroy_region()?;
         let access = Access { local_write: true, ..Access::default() };
@@ -181,23 +179,23 @@ impl<'a> Link<'a> {
         Ok(())
     }
 
-    /// PSN of the peer's n-th packet.
+    /// Returns the PSN of the peer's n-th packet.
     pub(super) fn peer_psn(n: u32) -> u32 {
         (PEER_PSN + n) & 0xff_ffff
     }
 
-    /// PSN of the HCA's n-th packet.
+    /// Returns the PSN of the HCA's n-th packet.
     pub(super) fn own_psn(n: u32) -> u32 {
         (OWN_PSN + n) & 0xff_ffff
     }
 
-    /// The peer's n-th packet.
+    /// Returns the peer's n-th packet.
     pub(super) fn packet(&self, op: impl Into<Op>, n: u32, payload: &[u8]) -> Packet {
         let (op, payload) = (op.into(), Hex(payload.to_vec()));
         Packet { op, qpn: self.qp.qpn, psn: Self::peer_psn(n), payload, ..Packet::default() }
     }
 
-    /// The packets of a SEND from the peer's n-th on, the last with AckReq.
+    /// Returns the packets of a SEND from the peer's n-th on, the last with AckReq.
     pub(super) fn send_message(&self, n: u32, payload: &[u8]) -> Vec<Packet> {
         let chunks: Vec<_> = payload.chunks(self.mtu).collect();
         let last = chunks.len().saturating_sub(1);
@@ -214,24 +212,24 @@ impl<'a> Link<'a> {
         chunks.iter().enumerate().map(packet).collect()
     }
 
-    /// A READ request from the peer.
+    /// Returns a READ request of the peer.
     pub(super) fn read_request(&self, n: u32, reth: Reth) -> Packet {
         Packet { reth: Some(reth), ack_req: true, ..self.packet("RC_RDMA_READ_REQUEST", n, &[]) }
     }
 
-    /// An acknowledge of the peer for the HCA's n-th packet.
+    /// Returns an acknowledgement of the peer for the HCA's n-th packet.
     pub(super) fn ack(&self, n: u32, syndrome: u8, msn: u32) -> Packet {
         let aeth = Some(Aeth { syndrome, msn });
         Packet { psn: Self::own_psn(n), aeth, ..self.packet("RC_ACKNOWLEDGE", 0, &[]) }
     }
 
-    /// A response of the peer with the PSN of the HCA's n-th packet.
+    /// Returns a response of the peer with the PSN of the HCA's n-th packet.
     pub(super) fn response(&self, op: &str, n: u32, payload: &[u8]) -> Packet {
         let aeth = (!op.ends_with("MIDDLE")).then_some(Aeth { syndrome: syndrome::ACK, msn: 1 });
         Packet { psn: Self::own_psn(n), aeth, ..self.packet(op, 0, payload) }
     }
 
-    /// The region from byte `off` on, as the peer addresses it.
+    /// Returns the RETH for the region from byte `off` on.
     pub(super) fn reth(&self, off: u64, len: u32) -> Reth {
         let Remote { va, rkey } = self.mr.remote(off);
         Reth { va, rkey, len }
@@ -245,7 +243,7 @@ impl<'a> Link<'a> {
         packets.iter().try_for_each(|packet| self.send(packet))
     }
 
-    /// The next packet, which must be for the peer's queue pair.
+    /// Returns the next packet, which must be for the peer's queue pair.
     pub(super) fn next(&mut self) -> Result<Packet> {
         let packet = self.bench.peer.receive()?;
         ensure!(
@@ -255,7 +253,7 @@ impl<'a> Link<'a> {
         Ok(packet)
     }
 
-    /// The next packet must be this operation with the PSN of the HCA's n-th.
+    /// Expects a packet with this opcode and the PSN of the HCA's n-th packet.
     pub(super) fn expect(&mut self, op: &str, n: u32) -> Result<Packet> {
         let packet = self.next()?;
         let expected = Self::own_psn(n);
@@ -263,8 +261,7 @@ impl<'a> Link<'a> {
         Ok(packet)
     }
 
-    /// The next packet must be an acknowledge of the peer's n-th packet with this syndrome; for an ACK, with any
-    /// credit count.
+    /// Expects an acknowledgement of the peer's n-th packet with this syndrome. An ACK may have any credit count.
     pub(super) fn expect_acknowledge(&mut self, n: u32, syndrome: u8, msn: u32) -> Result<()> {
         let packet = self.next()?;
         let aeth = packet.aeth.context("no AETH")?;
@@ -278,13 +275,13 @@ impl<'a> Link<'a> {
         Ok(())
     }
 
-    /// One of hcad's counters, by its place in `hcactl counters`.
+    /// Returns a counter of hcad by its path in `hcactl counters`.
     pub(super) fn counter(&mut self, place: &str) -> Result<u64> {
         let Bench { control, runtime, .. } = &*self.bench;
         runtime.block_on(control.counter(place))
     }
 
-    /// The HCA drops these packets without a word, and counts each at `place`.
+    /// Checks that the HCA drops these packets without an answer, and counts each at `place`.
     pub(super) fn expect_drops(&mut self, place: &str, packets: &[Packet]) -> Result<()> {
         let before = self.counter(place)?;
         self.send_all(packets)?;
@@ -295,57 +292,57 @@ impl<'a> Link<'a> {
         Ok(())
     }
 
-    /// The HCA has nothing to say to what it got.
+    /// Checks that the HCA does not answer.
     pub(super) fn expect_silence(&mut self) -> Result<()> {
         let packets = self.bench.peer.rest()?;
         ensure!(packets.is_empty(), "expected no packet: {packets:?}");
         Ok(())
     }
 
-    /// All packets that come until the HCA has nothing left to say.
+    /// Returns all packets until the HCA has nothing left to send.
     pub(super) fn rest(&mut self) -> Result<Vec<Packet>> {
         self.bench.peer.rest()
     }
 
-    /// Posts a receive into bytes `off..off + len` of the region.
+    /// Posts a receive for bytes `off..off + len` of the region.
     pub(super) fn post_receive(&mut self, off: u64, len: u32) -> Result<()> {
         let requests = vec![vec![self.mr.sge(off, len)]];
         Ok(self.bench.agent.call(PostRecv { qp: self.qp.id, requests }).map(drop)?)
     }
 
-    /// Posts work requests.
     pub(super) fn post(&mut self, requests: Vec<SendRequest>) -> Result<()> {
         Ok(self.bench.agent.call(PostSend { qp: self.qp.id, requests, ..PostSend::default() }).map(drop)?)
     }
 
-    /// A work request on bytes `off..off + len` of the region; the peer's memory is at address 0x1000, key 0x77.
+    /// Returns a work request for bytes `off..off + len` of the region. The peer's memory is at address 0x1000 with key
+    /// 0x77.
     pub(super) fn request(&self, op: SendOp, off: u64, len: u32) -> SendRequest {
         let remote = (op != SendOp::Send).then_some(Remote { va: 0x1000, rkey: 0x77 });
         SendRequest { op, data: Data::Sges(vec![self.mr.sge(off, len)]), remote, ..SendRequest::default() }
     }
 
-    /// The next completion, which must come.
+    /// Returns the next completion, which must arrive.
     pub(super) fn completion(&mut self) -> Result<Cqe> {
         let poll = Poll { cq: self.cq.id, count: 1, timeout_ms: DUE_MS };
         let cqes = self.bench.agent.call(poll)?.cqes;
         cqes.into_iter().next().context("no completion")
     }
 
-    /// The next completion must be a success.
+    /// Expects a successful completion.
     pub(super) fn expect_success(&mut self) -> Result<Cqe> {
         let cqe = self.completion()?;
         ensure!(cqe.syndrome.is_none(), "expected success: {cqe:?}");
         Ok(cqe)
     }
 
-    /// The next completion must have this syndrome, and the queue pair be in ERR.
+    /// Expects a completion with this syndrome, and the queue pair in ERR.
     pub(super) fn expect_error(&mut self, syndrome: u8) -> Result<()> {
         let cqe = self.completion()?;
         ensure!(cqe.syndrome == Some(syndrome), "expected syndrome {syndrome:#x}: {cqe:?}");
         self.expect_state(state::ERR)
     }
 
-    /// Nothing has completed.
+    /// Asserts that no request has completed.
     pub(super) fn expect_no_completion(&mut self) -> Result<()> {
         let cqes = self.bench.agent.call(Poll { cq: self.cq.id, count: 1, timeout_ms: 0 })?.cqes;
         ensure!(cqes.is_empty(), "completed: {cqes:?}");
@@ -358,13 +355,13 @@ impl<'a> Link<'a> {
         Ok(())
     }
 
-    /// Bytes of the region from `off` on.
+    /// Returns bytes of the region from `off` on.
     pub(super) fn memory(&mut self, off: u64, len: usize) -> Result<Vec<u8>> {
         let len = u32::try_from(len)?;
         Ok(self.bench.agent.call(Peek { mr: self.mr.id, off, len })?.0)
     }
 
-    /// Stores bytes in the region at `off`.
+    /// Writes bytes to the region at `off`.
     pub(super) fn store(&mut self, off: u64, bytes: &[u8]) -> Result<()> {
         Ok(self.bench.agent.call(Poke { mr: self.mr.id, off, bytes: Hex(bytes.to_vec()) }).map(drop)?)
     }
@@ -381,7 +378,7 @@ impl<'a> Link<'a> {
         Ok(self.bench.agent.call(DestroyMr { mr: self.mr.id }).map(drop)?)
     }
 
-    /// A whole SEND from the peer works.
+    /// Checks that a whole SEND from the peer is received.
     pub(super) fn expect_receives(&mut self, n: u32, msn: u32) -> Result<()> {
         let payload = message(3 * self.mtu);
         self.post_receive(4096, 4096)?;

@@ -1,4 +1,4 @@
-//! `ci`: guests for one script, and no longer.
+//! `ci`: boots guests for one script and stops them.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -19,22 +19,22 @@ use crate::report::line;
 use crate::testbed::name::{GuestName, Target, TestbedName};
 use crate::testbed::protocol::Description;
 use crate::testbed::state::States;
-use crate::testbed::{LOGS, Wanted};
+use crate::testbed::{LOGS, UpOptions};
 
-/// Where the folder is in guests.
+/// Directory with the copied files in guests.
 const FOLDER: &str = "/work";
-/// How the names of its testbeds begin, before a number.
+/// Prefix of the names of its testbeds, before a number.
 const NAME: &str = "ci-";
-/// Bound: runs whose logs nobody has collected.
+/// Limit of failed runs whose logs are kept.
 const KEPT: usize = 3;
-/// Bound: bytes of a line that are kept until its end comes.
+/// Limit of bytes of an unfinished line.
 const LONGEST_LINE: usize = 64 << 10;
 
-/// See [`super::Command::Ci`].
+/// Arguments of [`super::Command::Ci`].
 #[derive(Clone, Debug, clap::Args)]
 pub struct Ci {
     #[command(flatten)]
-    wanted: Wanted,
+    wanted: UpOptions,
     /// Directory to copy to /work in each guest
     #[arg(long, value_name = "DIR", default_value = ".")]
     folder: PathBuf,
@@ -51,11 +51,11 @@ pub struct Ci {
 }
 
 impl Ci {
-    /// Boots guests, copies the folder, runs the command in all of them, and ends them. The status is that of the first
-    /// command that failed, which ends the others. A signal ends the command; logs are collected all the same.
+    /// Boots guests, copies the folder, runs the command in all of them, and stops them. The exit status is that of the
+    /// first command that failed, which ends the others. A signal ends the command, but logs are collected.
     ///
     /// # Errors
-    /// When the command could not be run.
+    /// The command could not be run.
     pub(super) async fn run(self) -> Result<ExitCode> {
         let half = u64::from(self.wanted.memory_mib()) << 19;
         ensure!(
@@ -82,7 +82,7 @@ impl Ci {
             };
         if let Some(folder) = folder {
             if self.logs.is_some() || matches!(result, Ok(0)) {
-                // The folder of this one run, in one for all of its name.
+                // The directory of this run is inside one for all runs of this name.
                 let _ = fs::remove_dir_all(folder.parent().unwrap_or(&folder));
             } else {
                 tracing::info!("logs are in {}", folder.display());
@@ -91,7 +91,7 @@ impl Ci {
         result.map(ExitCode::from)
     }
 
-    /// In guests that are up, until they are down.
+    /// Runs the command in guests that are up, until they are down.
     async fn in_testbed(&self, description: &Description) -> Result<u8> {
         let testbed = &description.name;
         let guests: Vec<GuestName> = description.guests.iter().map(|guest| guest.name).collect();
@@ -131,14 +131,14 @@ impl Ci {
             Ok(0)
         };
         let limit = Duration::from_secs(self.timeout);
-        // Those that still run end with their connections.
+        // Commands that still run end with their connections.
         timeout(limit, all).await.with_context(|| {
             format!("the command did not exit within {} s; --timeout changes this limit", self.timeout)
         })?
     }
 }
 
-/// Runs the command in one guest; what it prints has the guest's name in front of each line.
+/// Runs the command in one guest. Each line of its output is prefixed with the guest's name.
 async fn one(target: Target, start: Start) -> Result<ExitStatus> {
     let session = Session::start(&target, start).await?;
     let (feed, input) = channel();
@@ -178,7 +178,7 @@ fn words(status: ExitStatus) -> String {
     }
 }
 
-/// Whether the files of a folder have at most `limit` bytes.
+/// Returns whether the files of a folder have at most `limit` bytes.
 fn fits(folder: &Path, limit: u64) -> Result<bool> {
     let (mut left, mut folders) = (limit, vec![folder.to_owned()]);
     while let Some(folder) = folders.pop() {
@@ -198,7 +198,7 @@ fn fits(folder: &Path, limit: u64) -> Result<bool> {
     Ok(true)
 }
 
-/// Removes what earlier runs left that failed, but the last few and those that still run.
+/// Removes the output of earlier failed runs, except the last few and those that still run.
 fn forget_old(all: &Path) -> Result<()> {
     let living = States::open()?.living()?;
     let mut old = Vec::new();
@@ -218,7 +218,7 @@ fn forget_old(all: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Takes whole lines from the front, and what is too long to wait for its end.
+/// Takes complete lines from the front, and overlong incomplete ones.
 fn take_lines(kept: &mut Vec<u8>) -> Vec<String> {
     let end = match kept.iter().rposition(|&byte| byte == b'\n') {
         Some(end) => end + 1,
@@ -234,7 +234,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_folder_is_weighed_with_all_below_it() {
+    fn folder_size_includes_subfolders() {
         let root = tempfile::tempdir().unwrap();
         fs::create_dir(root.path().join("deep")).unwrap();
         fs::write(root.path().join("deep/file"), [0; 600]).unwrap();
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_are_taken_when_they_are_whole() {
+    fn only_complete_lines_are_taken() {
         let mut kept = b"one\ntwo\r\nthr".to_vec();
         assert_eq!(take_lines(&mut kept), ["one", "two"]);
         assert_eq!(kept, b"thr");

@@ -1,4 +1,4 @@
-//! `cp`: files and folders into a guest or out of it, as a tar archive on the way.
+//! `cp`: copies files and folders into a guest or out of it, as a tar archive.
 
 use std::fs;
 use std::io::{self, Read, Write};
@@ -15,7 +15,7 @@ use crate::testbed::name::{Place, Target};
 /// Debian's tar, or busybox's, which every guest has.
 const TAR: &str = r#"if ! command -v tar >/dev/null; then tar() { busybox tar "$@"; }; fi;"#;
 
-/// See [`super::Command::Cp`].
+/// Arguments of [`super::Command::Cp`].
 #[derive(Clone, Debug, clap::Args)]
 pub struct Copy {
     /// Source: a path on the host, or NAME:GUEST:PATH
@@ -28,10 +28,10 @@ pub struct Copy {
 }
 
 impl Copy {
-    /// Copies.
+    /// Copies the file or folder.
     ///
     /// # Errors
-    /// When not exactly one side is a guest, or something cannot be read or written.
+    /// Not exactly one side is a guest, or something cannot be read or written.
     pub(super) async fn run(self) -> Result<()> {
         match (self.from, self.to) {
             (Place::Host(from), Place::Guest(target, to)) => into_guest(&from, &target, &to).await,
@@ -46,7 +46,7 @@ impl Copy {
     }
 }
 
-/// The last part of a path.
+/// Returns the last component of a path.
 fn last(path: &Path) -> Result<&str> {
     path.file_name()
         .and_then(|name| name.to_str())
@@ -54,7 +54,7 @@ fn last(path: &Path) -> Result<&str> {
 }
 
 pub(super) async fn into_guest(from: &Path, target: &Target, to: &Path) -> Result<()> {
-    // As it is, so that `.` has a name.
+    // Resolve the path, so that `.` has a name.
     let from = from.canonicalize().with_context(|| from.display().to_string())?;
     let to_text = to.to_str().with_context(|| format!("guest path {} is not valid UTF-8", to.display()))?;
     let (is_folder, _) = session::run(target, &["test", "-d", to_text], Vec::new()).await?;
@@ -62,14 +62,14 @@ pub(super) async fn into_guest(from: &Path, target: &Target, to: &Path) -> Resul
         ExitStatus::Code(0) => (to.to_owned(), last(&from)?.to_owned()),
         _ => (to.parent().unwrap_or(Path::new("/")).to_owned(), last(to)?.to_owned()),
     };
-    // The owner is a user of the host, who is nobody in a guest.
+    // Owners are not preserved, because users of the host do not exist in a guest.
     let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { &folder };
     let script = format!("{TAR} cd \"$1\" && tar -xof -");
     let argv = ["sh", "-c", &script, "cp", folder.to_str().unwrap_or_default()];
     let (feed, input) = channel();
     let packing = std::thread::spawn(move || pack(&from, &name, Feed(feed)));
     let (status, text) = with_input(target, &argv, input).await?;
-    // A guest that takes no more says why, and that is the reason why the packing fails.
+    // If the guest stops reading, its error message explains why packing failed.
     ensure!(
         status == ExitStatus::Code(0),
         "cannot write files in guest {}: {}",
@@ -101,7 +101,7 @@ async fn with_input(
     Ok((status?, text))
 }
 
-/// Writes a file or folder as an archive in which it has this name.
+/// Writes a file or folder as an archive with this name.
 fn pack(from: &Path, name: &str, into: impl Write) -> Result<()> {
     let mut archive = tar::Builder::new(io::BufWriter::with_capacity(MAX_PAYLOAD, into));
     archive.follow_symlinks(false);
@@ -133,7 +133,7 @@ pub(super) async fn out_of_guest(target: &Target, from: &Path, to: &Path) -> Res
         let mut errors = Vec::new();
         while let Some(piece) = printed.recv().await {
             match piece {
-                // One that unpacks no more has its reason.
+                // If unpacking stopped, it has reported the reason.
                 Printed::Output(piece) => drop(bytes.send(piece).await),
                 Printed::Errors(piece) => errors.extend(piece),
             }
@@ -153,8 +153,8 @@ pub(super) async fn out_of_guest(target: &Target, from: &Path, to: &Path) -> Res
         .map_err(|_| anyhow!("the thread that writes the files panicked"))?
 }
 
-/// Unpacks the file or folder of this name as `to`, which appears when it is whole. A guest may say anything: what is not
-/// below that name is passed over, and nothing is written elsewhere.
+/// Unpacks the file or folder of this name to `to`, which appears only when it is complete. The guest is not trusted:
+/// other names are ignored, and nothing is written elsewhere.
 fn unpack(archive: impl Read, name: &str, to: &Path) -> Result<()> {
     let parent = match to.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent.to_owned(),
@@ -172,7 +172,7 @@ fn unpack(archive: impl Read, name: &str, to: &Path) -> Result<()> {
     fs::rename(&unpacked, to).with_context(|| format!("cannot write {}", to.display()))
 }
 
-/// Sends what is written as input.
+/// Sends written bytes as input of a command.
 struct Feed(mpsc::Sender<Vec<u8>>);
 
 impl Write for Feed {
@@ -187,7 +187,7 @@ impl Write for Feed {
     }
 }
 
-/// Reads what was printed.
+/// Reads the output of a command.
 struct Drain {
     pieces: mpsc::Receiver<Vec<u8>>,
     rest: Vec<u8>,
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_arrives_under_its_new_name_with_modes_and_links() {
+    fn copied_folder_keeps_modes_and_links() {
         let root = tempfile::tempdir().unwrap();
         let from = root.path().join("from");
         fs::create_dir(&from).unwrap();
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn a_guest_writes_nothing_but_what_was_asked_for() {
+    fn guest_archive_writes_only_requested_files() {
         let root = tempfile::tempdir().unwrap();
         let mut archive = tar::Builder::new(Vec::new());
         let mut header = tar::Header::new_gnu();

@@ -1,4 +1,4 @@
-//! `down`: the end of guests and daemons.
+//! `down`: stops guests and daemons.
 
 use anyhow::{Result, bail, ensure};
 use serde::Serialize;
@@ -10,7 +10,7 @@ use crate::testbed::progress::Line;
 use crate::testbed::protocol::{Reply, Request};
 use crate::testbed::state::States;
 
-/// See [`super::Command::Down`].
+/// Arguments of [`super::Command::Down`].
 #[derive(Clone, Debug, clap::Args)]
 pub struct Down {
     /// Testbeds to stop
@@ -24,7 +24,7 @@ pub struct Down {
     json: bool,
 }
 
-/// What `down --json` prints for each testbed.
+/// Output of `down --json` for each testbed.
 #[derive(Clone, Debug, Serialize)]
 struct Ended {
     name: TestbedName,
@@ -32,10 +32,10 @@ struct Ended {
 }
 
 impl Down {
-    /// Ends them all, whatever was wrong with one.
+    /// Stops all of them, even if one fails.
     ///
     /// # Errors
-    /// When one is not there, or drivers of strict HCAs broke rules.
+    /// A testbed does not exist, or drivers of strict HCAs have violated rules.
     pub(super) async fn run(self) -> Result<()> {
         let names = if self.all { States::open()?.living()? } else { self.names };
         let mut all = Vec::new();
@@ -55,7 +55,7 @@ impl Down {
     }
 }
 
-/// Ends one; what was wrong until then.
+/// Stops one testbed. Returns the problems found until then.
 pub(super) async fn end(name: &TestbedName) -> Result<Vec<String>> {
     let progress = Line::begin(name.as_str());
     progress.show("stopping guests");

@@ -1,4 +1,4 @@
-//! `exec`: a command of a guest as if it were one of the host.
+//! `exec`: runs a command of a guest like one of the host.
 
 use std::io::{self, IsTerminal as _, Read as _, Write as _};
 use std::process::ExitCode;
@@ -14,14 +14,14 @@ use super::terminal::{self, RawTerminal};
 use super::{exit_code, or_failure_of_lab};
 use crate::testbed::name::Target;
 
-/// What a terminal can do when nobody says.
+/// Terminal type if the environment does not name one.
 const TERM: &str = "xterm-256color";
-/// Signals that are passed on. With a terminal its keys make those of the first two that count, in the guest; and its end
-/// ends this program, and the command with it.
+/// Signals that are forwarded. With a terminal, its keys generate the first two in the guest. If the terminal closes,
+/// this program and the command end.
 const SIGNALS: [i32; 6] =
     [libc::SIGINT, libc::SIGQUIT, libc::SIGTERM, libc::SIGUSR1, libc::SIGUSR2, libc::SIGHUP];
 
-/// See [`super::Command::Exec`].
+/// Arguments of [`super::Command::Exec`].
 #[derive(Clone, Debug, clap::Args)]
 pub struct Exec {
     /// Guest in which to run the command, as NAME:GUEST
@@ -50,7 +50,7 @@ fn variable(text: &str) -> Result<(String, String), String> {
     Ok((name.to_owned(), value.to_owned()))
 }
 
-/// An interactive shell in a guest; its exit status.
+/// Runs an interactive shell in a guest. Returns its exit status.
 pub async fn shell(target: Target) -> ExitCode {
     let command = ["sh", "-c", "if command -v bash >/dev/null; then exec bash -l; else exec sh -l; fi"];
     let command = command.map(str::to_owned).to_vec();
@@ -59,10 +59,10 @@ pub async fn shell(target: Target) -> ExitCode {
 }
 
 impl Exec {
-    /// Runs it; its exit status, or 128 and the number of the signal that ended it.
+    /// Runs the command. Returns its exit status, or 128 plus the number of the signal that ended it.
     ///
     /// # Errors
-    /// When it could not be started, or it is not known how it ended.
+    /// The command could not be started, or its exit status is unknown.
     pub async fn run(self) -> Result<ExitCode> {
         let with_terminal =
             self.tty.unwrap_or_else(|| io::stdin().is_terminal() && io::stdout().is_terminal());
@@ -84,11 +84,11 @@ impl Exec {
         let (output, printed) = channel();
         let printing = std::thread::spawn(move || print(printed));
         let result = session.run(Pipes { input: typed(), controls, output }).await;
-        // All that was printed is out before the terminal is as before and the status is known.
+        // All output is written before the terminal is restored and the status is returned.
         let printed = tokio::task::spawn_blocking(move || printing.join()).await?;
         drop(raw);
         match printed {
-            // What a program gets that prints to a pipe nobody reads any more.
+            // The status of a program that writes to a closed pipe.
             Ok(Err(error)) if error.kind() == io::ErrorKind::BrokenPipe => {
                 return Ok(ExitCode::from(exit_code(ExitStatus::Signal(libc::SIGPIPE))));
             }
@@ -99,7 +99,7 @@ impl Exec {
     }
 }
 
-/// Standard input, read by a thread of its own: a blocking read cannot be cancelled, a thread can be left behind.
+/// Reads standard input in a separate thread, because a blocking read cannot be cancelled.
 fn typed() -> mpsc::Receiver<Vec<u8>> {
     let (sender, receiver) = channel();
     std::thread::spawn(move || {
@@ -112,7 +112,7 @@ fn typed() -> mpsc::Receiver<Vec<u8>> {
                     }
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                // The sender goes, and that is the end of the input.
+                // Dropping the sender ends the input.
                 _ => return,
             }
         }
@@ -134,7 +134,7 @@ fn print(mut printed: mpsc::Receiver<Printed>) -> io::Result<()> {
     Ok(())
 }
 
-/// Signals to pass on, and sizes of the terminal.
+/// Returns signals to forward, and sizes of the terminal.
 fn controls(with_terminal: bool) -> Result<mpsc::Receiver<ToGuest>> {
     let (sender, receiver) = channel();
     for number in SIGNALS.into_iter().filter(|number| !(with_terminal && *number == libc::SIGHUP)) {
@@ -163,7 +163,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_variable_has_a_name_and_a_value_that_may_have_anything_in_it() {
+    fn variable_value_may_contain_equals_sign() {
         assert_eq!(variable("A=b=c"), Ok(("A".into(), "b=c".into())));
         assert_eq!(variable("A="), Ok(("A".into(), String::new())));
         assert!(variable("A").is_err() && variable("=b").is_err());

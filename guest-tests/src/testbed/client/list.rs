@@ -1,4 +1,4 @@
-//! `ps`: what is up.
+//! `ps`: lists running testbeds.
 
 use anyhow::Result;
 
@@ -7,7 +7,7 @@ use crate::report::line;
 use crate::testbed::protocol::Description;
 use crate::testbed::state::States;
 
-/// See [`super::Command::Ps`].
+/// Arguments of [`super::Command::Ps`].
 #[derive(Clone, Debug, clap::Args)]
 pub struct List {
     /// Print the running testbeds as a JSON array
@@ -16,16 +16,16 @@ pub struct List {
 }
 
 impl List {
-    /// Prints it.
+    /// Prints the list.
     ///
     /// # Errors
-    /// When folders cannot be read.
+    /// Folders cannot be read.
     pub(super) async fn run(self) -> Result<()> {
         let mut all = Vec::new();
         for name in States::open()?.living()? {
             match describe(&name).await {
                 Ok(description) => all.push(description),
-                // It was on its way up or down.
+                // The testbed was starting or stopping.
                 Err(error) => tracing::warn!("{error:#}"),
             }
         }
@@ -36,7 +36,7 @@ impl List {
     }
 }
 
-/// A line a guest, under a heading.
+/// Returns one line per guest, with a heading.
 pub(super) fn table(all: &[Description]) -> String {
     let mut rows =
         vec![["GUEST", "KIND", "STATE", "ADDRESS", "RDMA DEVICE", "COMMANDS", "KERNEL"].map(str::to_owned)];

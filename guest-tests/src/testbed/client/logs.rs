@@ -1,4 +1,4 @@
-//! `logs`: everything that tells what happened, in one folder.
+//! `logs`: collects all logs in one folder.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ use super::{describe, messages, print_json};
 use crate::report::line;
 use crate::testbed::name::TestbedName;
 
-/// See [`super::Command::Logs`].
+/// Arguments of [`super::Command::Logs`].
 #[derive(Clone, Debug, clap::Args)]
 pub struct Logs {
     /// Testbed name
@@ -23,10 +23,10 @@ pub struct Logs {
 }
 
 impl Logs {
-    /// Copies them.
+    /// Copies the logs.
     ///
     /// # Errors
-    /// When there is no such testbed, or a file cannot be copied.
+    /// The testbed does not exist, or a file cannot be copied.
     pub(super) async fn run(self) -> Result<()> {
         let files = collect(&self.name, &self.to).await?;
         if self.json {
@@ -36,7 +36,8 @@ impl Logs {
     }
 }
 
-/// Copies all files of a testbed's folder and the messages of its guests' kernels into a folder; their paths there.
+/// Copies all files of a testbed's folder and the kernel messages of its guests into a folder. Returns the paths of the
+/// copies.
 pub(super) async fn collect(name: &TestbedName, to: &Path) -> Result<Vec<PathBuf>> {
     let description = describe(name).await?;
     let mut files = copy(&description.folder, to)?;
@@ -48,7 +49,7 @@ pub(super) async fn collect(name: &TestbedName, to: &Path) -> Result<Vec<PathBuf
                     .with_context(|| format!("cannot write {}", target.display()))?;
                 files.push(target);
             }
-            // What it said before is on its console.
+            // Earlier messages are on its console.
             Err(error) => {
                 tracing::warn!("cannot read kernel messages from guest {}: {error:#}", guest.name)
             }
@@ -58,7 +59,7 @@ pub(super) async fn collect(name: &TestbedName, to: &Path) -> Result<Vec<PathBuf
     Ok(files)
 }
 
-/// Copies the files of a folder into another, which is made if it is not there; their paths there.
+/// Copies the files of a folder to another, which is created if it is missing. Returns the paths of the copies.
 pub(super) fn copy(from: &Path, to: &Path) -> Result<Vec<PathBuf>> {
     fs::create_dir_all(to).with_context(|| format!("cannot create {}", to.display()))?;
     let mut files = Vec::new();

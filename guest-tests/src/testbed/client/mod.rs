@@ -1,4 +1,4 @@
-//! Commands of users: each a process of its own that asks a supervisor.
+//! User commands. Each is a separate process that connects to a supervisor.
 
 mod ci;
 mod copy;
@@ -35,7 +35,7 @@ use super::name::{GuestName, TestbedName};
 use super::protocol::{Description, Reply, Request, receive, send};
 use super::state::States;
 
-/// A command line about testbeds.
+/// A command line for testbeds.
 #[derive(Clone, Debug, clap::Subcommand)]
 pub enum Command {
     /// Boot guests and keep them running
@@ -65,16 +65,16 @@ pub enum Command {
     Down(Down),
 }
 
-/// Does what a command line says.
+/// Executes a command line.
 ///
 /// # Errors
-/// When it cannot be done.
+/// The command fails.
 pub async fn run(command: Command) -> Result<ExitCode> {
     match command {
-        // Its signals are the other command's.
+        // Signals are forwarded to the command.
         Command::Exec(exec) => Ok(or_failure_of_lab(exec.run().await)),
         Command::Up(up) => until_signal(up.run()).await.map(success),
-        // It collects logs when a signal comes.
+        // Logs are collected when a signal arrives.
         Command::Ci(ci) => Ok(or_failure_of_lab(ci.run().await)),
         Command::Cp(copy) => until_signal(copy.run()).await.map(success),
         Command::Reload(reload) => until_signal(reload.run()).await.map(success),
@@ -89,10 +89,10 @@ const fn success((): ()) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// Runs something until it ends, or a signal says that it is to end.
+/// Runs a future until it completes or a signal arrives.
 ///
 /// # Errors
-/// Its own, or the signal.
+/// The future's error, or the signal.
 pub async fn until_signal<T>(command: impl Future<Output = Result<T>>) -> Result<T> {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
@@ -119,7 +119,7 @@ impl Connection {
         Ok(Self { reader: BufReader::new(reader), writer })
     }
 
-    /// Asks, and waits for the answer.
+    /// Sends a request and waits for the reply.
     async fn ask(&mut self, request: &Request) -> Result<Reply> {
         send(&mut self.writer, request).await?;
         match receive(&mut self.reader).await?.context("the testbed stopped before it replied")? {
@@ -140,7 +140,7 @@ async fn describe(testbed: &TestbedName) -> Result<Description> {
     }
 }
 
-/// All messages of a guest's kernel.
+/// Returns all kernel messages of a guest.
 async fn messages(testbed: &TestbedName, guest: GuestName) -> Result<Vec<String>> {
     match ask(testbed, &Request::Messages { guest }).await? {
         Reply::Messages(lines) => Ok(lines),
@@ -148,7 +148,7 @@ async fn messages(testbed: &TestbedName, guest: GuestName) -> Result<Vec<String>
     }
 }
 
-/// What a program that runs another returns when it is not the other's status, as `env` and its like do.
+/// Exit status for errors of the lab itself, as in env(1) and similar programs.
 const FAILURE_OF_LAB: u8 = 125;
 
 fn or_failure_of_lab(result: Result<ExitCode>) -> ExitCode {
@@ -158,7 +158,7 @@ fn or_failure_of_lab(result: Result<ExitCode>) -> ExitCode {
     })
 }
 
-/// The exit status that stands for how a command ended: its own, or 128 and the signal's number, as shells have it.
+/// Returns the exit status for the end of a command: its own, or 128 plus the signal number, as in shells.
 fn exit_code(status: ExitStatus) -> u8 {
     let (base, number) = match status {
         ExitStatus::Code(code) => (0, code),

@@ -1,4 +1,4 @@
-//! `reload`: a driver built anew, in guests that run on.
+//! `reload`: replaces a driver in running guests.
 
 use std::path::PathBuf;
 use std::time::Instant;
@@ -13,8 +13,9 @@ use crate::testbed::boot::NETWORK_SCRIPT;
 use crate::testbed::name::{GuestName, Target, Targets};
 use crate::testbed::protocol::Description;
 
-/// Takes the old module out, and those that use it before; loads what the new one needs, it and them; and makes the network
-/// of the RDMA device ready again. Arguments: the network's script, name, file, parameters, then what it needs.
+/// Unloads the old module and its users, loads the dependencies of the new one, loads the new one and the users again,
+/// and sets up the network of the RDMA device. Arguments: the network's script, name, file, parameters, then the
+/// dependencies.
 const SCRIPT: &str = r#"
 network=$1 name=$2 file=$3 parameters=$4; shift 4
 cat > "$file" || exit
@@ -31,7 +32,7 @@ for user in $out; do [ "$user" = "$name" ] || modprobe "$user" || exit; done
 [ ! -e "$network" ] || sh "$network" 2>/dev/null || true
 "#;
 
-/// See [`super::Command::Reload`].
+/// Arguments of [`super::Command::Reload`].
 #[derive(Clone, Debug, clap::Args)]
 pub struct Reload {
     /// Testbed (NAME) or single guest (NAME:GUEST) in which to replace the module
@@ -48,26 +49,26 @@ pub struct Reload {
     json: bool,
 }
 
-/// What `reload --json` prints for each guest.
+/// Output of `reload --json` for each guest.
 #[derive(Clone, Debug, Serialize)]
 struct Reloaded {
     guest: GuestName,
     module: String,
-    /// From the first byte of the module to the end of the driver's initialisation.
+    /// Time from the first byte of the module to the end of the driver's initialisation.
     seconds: f64,
-    /// Of the guest's kernel.
+    /// Kernel messages of the guest.
     messages: Vec<String>,
 }
 
 impl Reload {
-    /// Loads it into one guest after the other, and prints what their kernels say of it.
+    /// Loads the module in one guest after the other, and prints their kernel messages.
     ///
     /// # Errors
-    /// When it is for another kernel, or a guest refuses it.
+    /// The module is for a different kernel, or a guest rejects it.
     pub(super) async fn run(self) -> Result<()> {
         let testbed = &self.target.testbed;
         let Description { modules: kernel, guests, .. } = describe(testbed).await?;
-        modules::Wanted::new(&kernel)?.check_file(&self.module)?;
+        modules::ModuleList::new(&kernel)?.check_file(&self.module)?;
         let name = modules::name_of(&self.module)?;
         let (object, needs) = modules::open(&self.module)?;
         let mut all = Vec::new();

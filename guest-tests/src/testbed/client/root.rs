@@ -1,4 +1,4 @@
-//! `root`: what the guests' user space has beside what all have.
+//! `root`: manages additional packages of the guests' root file system.
 
 use anyhow::Result;
 
@@ -6,7 +6,7 @@ use crate::artifacts::{Added, PackageName, cache_dir, user_space};
 use crate::report::line;
 use crate::testbed::progress::Line;
 
-/// See [`super::Command::Root`].
+/// Arguments of [`super::Command::Root`].
 #[derive(Clone, Debug, clap::Subcommand)]
 pub enum Root {
     /// Add Debian packages and their dependencies
@@ -26,10 +26,10 @@ pub enum Root {
 }
 
 impl Root {
-    /// Does it. The list changes when the user space has been made.
+    /// Executes the command. The list changes after the root file system was built.
     ///
     /// # Errors
-    /// When a package cannot be fetched.
+    /// A package cannot be fetched.
     pub(super) async fn run(self) -> Result<()> {
         let cache = cache_dir()?;
         let before = Added::read(&cache)?;

@@ -1,4 +1,4 @@
-//! One command in a guest, from its start to its end: what goes in, what comes out.
+//! One command in a guest from its start to its end, with its input and output.
 
 use agent::wire::ExitStatus;
 use agent::wire::exec::{Frame as _, INPUT_WINDOW, MAX_PAYLOAD, Start, ToGuest, ToHost};
@@ -10,34 +10,34 @@ use crate::testbed::frames;
 use crate::testbed::name::Target;
 use crate::testbed::protocol::{Reply, Request};
 
-/// Bound: pieces of output or input that wait within this program.
+/// Limit of buffered pieces of input or output in this program.
 const WAITING: usize = 4;
 
-/// A piece of what a command printed.
+/// A piece of a command's output.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Printed {
-    /// To its standard output, or its terminal.
+    /// From standard output or the terminal.
     Output(Vec<u8>),
-    /// To its standard error.
+    /// Bytes from standard error.
     Errors(Vec<u8>),
 }
 
-/// What a command reads and prints, and what else it is told.
+/// Input, output and control messages of a command.
 pub(super) struct Pipes {
-    /// Pieces of at most [`MAX_PAYLOAD`] bytes; the end of this is the end of the input.
+    /// Pieces of at most [`MAX_PAYLOAD`] bytes. Closing the channel ends the input.
     pub(super) input: mpsc::Receiver<Vec<u8>>,
-    /// Signals and sizes.
+    /// Signals and terminal sizes for the command.
     pub(super) controls: mpsc::Receiver<ToGuest>,
-    /// Takes what is printed. When it is closed, the command is ended.
+    /// Receives the output. If it is closed, the command is ended.
     pub(super) output: mpsc::Sender<Printed>,
 }
 
-/// A channel for input or output that holds no more than it must.
+/// Creates a channel for input or output with minimal buffering.
 pub(super) fn channel<T>() -> (mpsc::Sender<T>, mpsc::Receiver<T>) {
     mpsc::channel(WAITING)
 }
 
-/// A command that has been started.
+/// A command that was started.
 pub(super) struct Session {
     connection: Connection,
 }
@@ -46,7 +46,7 @@ impl Session {
     /// Starts a command.
     ///
     /// # Errors
-    /// When there is no such guest, or it runs as many commands as it can.
+    /// The guest does not exist, or already runs the maximum number of commands.
     pub(super) async fn start(target: &Target, start: Start) -> Result<Self> {
         let mut connection = Connection::open(&target.testbed).await?;
         let request = Request::Exec { guest: target.guest, start };
@@ -56,15 +56,15 @@ impl Session {
         }
     }
 
-    /// Carries everything until the command has ended.
+    /// Forwards everything until the command has ended.
     ///
     /// # Errors
-    /// When it could not be started, nobody takes what it prints, or the guest has ended.
+    /// The command could not be started, its output channel was closed, or the guest has ended.
     pub(super) async fn run(self, pipes: Pipes) -> Result<ExitStatus> {
         let Connection { mut reader, mut writer } = self.connection;
         let Pipes { mut input, mut controls, output } = pipes;
         let (sender, mut frames) = channel();
-        // A frame that was read in part must not be lost, so nothing but this ends the reading.
+        // A partially read frame must not be lost, so reading is not cancelled.
         let reading = tokio::spawn(async move {
             while let Ok(Some(frame)) = frames::read::<ToHost>(&mut reader).await {
                 if sender.send(frame).await.is_err() {
@@ -111,7 +111,7 @@ impl Session {
             };
             if let Some(frame) = frame {
                 debug_assert!(frame.parts().1.len() <= MAX_PAYLOAD);
-                // One that does not arrive is for a command that has ended, as the next frame says.
+                // If it does not arrive, the command has ended, as the next frame reports.
                 let _ = frames::write(&mut writer, &frame).await;
             }
         };
@@ -120,7 +120,7 @@ impl Session {
     }
 }
 
-/// Runs a command with this input to its end, and returns how it ended with what it printed to both outputs.
+/// Runs a command with this input to its end. Returns its exit status and both outputs.
 ///
 /// # Errors
 /// As [`Session::start`] and [`Session::run`].
@@ -150,10 +150,10 @@ pub(super) async fn run(target: &Target, argv: &[&str], input: Vec<u8>) -> Resul
     Ok((status?, String::from_utf8_lossy(&text).into_owned()))
 }
 
-/// The same for one that must end with success; what it printed.
+/// Runs a command that must succeed, and returns its output.
 ///
 /// # Errors
-/// Also when it does not.
+/// As [`Session::start`] and [`Session::run`], or the command fails.
 pub(super) async fn run_well(target: &Target, argv: &[&str], input: Vec<u8>) -> Result<String> {
     let (status, text) = run(target, argv, input).await?;
     ensure!(

@@ -1,4 +1,4 @@
-//! The terminal that this program runs on.
+//! The terminal of this program.
 
 use std::io::{IsTerminal as _, stdin};
 
@@ -6,17 +6,17 @@ use agent::wire::exec::Size;
 use anyhow::{Context, Result};
 use rustix::termios::{OptionalActions, Termios, tcgetattr, tcgetwinsize, tcsetattr};
 
-/// A terminal that passes every key on. It is as before when this is dropped.
+/// A terminal in raw mode. The old mode is restored on drop.
 #[derive(Debug)]
 pub struct RawTerminal {
     before: Option<Termios>,
 }
 
 impl RawTerminal {
-    /// Changes the terminal of standard input, if it is one.
+    /// Sets raw mode if standard input is a terminal.
     ///
     /// # Errors
-    /// When it cannot be changed.
+    /// The mode cannot be changed.
     pub fn enter() -> Result<Self> {
         let stdin = stdin();
         if !stdin.is_terminal() {
@@ -33,13 +33,13 @@ impl RawTerminal {
 impl Drop for RawTerminal {
     fn drop(&mut self) {
         if let Some(before) = &self.before {
-            // Nobody is left to tell.
+            // An error can no longer be reported.
             let _ = tcsetattr(stdin(), OptionalActions::Drain, before);
         }
     }
 }
 
-/// Its size now.
+/// Returns the current size of the terminal.
 pub(super) fn size() -> Option<Size> {
     let size = tcgetwinsize(stdin()).ok()?;
     Some(Size { rows: size.ws_row, columns: size.ws_col })

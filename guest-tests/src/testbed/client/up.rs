@@ -1,4 +1,4 @@
-//! `up`: checks, fetches, starts a supervisor and shows how far its guests are.
+//! `up`: checks, fetches, starts a supervisor, and shows the progress of the guests.
 
 use std::collections::BTreeMap;
 use std::io::{IsTerminal as _, Write as _};
@@ -22,16 +22,16 @@ use crate::testbed::name::{GuestName, TestbedName};
 use crate::testbed::progress::Line;
 use crate::testbed::protocol::{Description, Event, Keep, Stage, receive, send};
 use crate::testbed::state::States;
-use crate::testbed::{LOGS, Wanted};
+use crate::testbed::{LOGS, UpOptions};
 
 /// The hidden command that this program runs for it.
 pub const SUPERVISE: &str = "supervise";
 
-/// See [`super::Command::Up`].
+/// Arguments of [`super::Command::Up`].
 #[derive(Clone, Debug, clap::Args)]
 pub struct Up {
     #[command(flatten)]
-    wanted: Wanted,
+    wanted: UpOptions,
     /// Stay in the foreground, and stop the guests when this command exits
     #[arg(long)]
     foreground: bool,
@@ -40,12 +40,12 @@ pub struct Up {
     json: bool,
 }
 
-/// What a supervisor is told: what a user's command line says, of which it needs no more than what guests are wanted.
+/// Arguments of the supervisor: the user's command line, of which it only uses the guests.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Supervise {
     /// Guests to boot (accepts the same options as `guest-lab up`)
     #[command(flatten)]
-    pub wanted: Wanted,
+    pub wanted: UpOptions,
     #[arg(long)]
     foreground: bool,
     #[arg(long)]
@@ -61,11 +61,10 @@ pub struct Supervise {
 }
 
 impl Up {
-    /// Boots them.
+    /// Boots the guests.
     ///
     /// # Errors
-    /// When something is missing or wrong, which is found out before anything boots as far as it can; or when a guest does
-    /// not come up.
+    /// Something is missing or invalid, which is detected before the boot if possible, or a guest does not boot.
     pub(super) async fn run(self) -> Result<()> {
         let booted = Leased::boot(&self.wanted, self.wanted.kind.name().parse()?).await;
         let mut leased = booted.map_err(NotUp::into_error)?;
@@ -75,7 +74,7 @@ impl Up {
             line(&list::table(std::slice::from_ref(&leased.description)))?;
         }
         if self.foreground {
-            // Nothing is said any more, so this ends with the supervisor.
+            // No further events follow, so this ends with the supervisor.
             while leased.supervisor.event().await?.is_some() {}
             bail!("the guests stopped; their logs are in {}", leased.description.folder.display());
         }
@@ -83,16 +82,16 @@ impl Up {
     }
 }
 
-/// Why guests did not come up.
+/// Reason why guests did not boot.
 #[derive(Debug)]
 pub(super) struct NotUp {
     pub(super) error: Error,
-    /// Consoles and logs, if it came so far.
+    /// Consoles and logs, if they exist.
     pub(super) folder: Option<PathBuf>,
 }
 
 impl NotUp {
-    /// With the place of the logs.
+    /// Converts to an error that names the logs.
     pub(super) fn into_error(self) -> Error {
         match self.folder {
             Some(folder) => {
@@ -109,15 +108,15 @@ impl From<Error> for NotUp {
     }
 }
 
-/// Guests that are up as long as this is held.
+/// Guests that run as long as this object exists.
 pub(super) struct Leased {
     pub(super) description: Description,
     supervisor: Supervisor,
 }
 
 impl Leased {
-    /// Boots them under the name that is wanted, else this one.
-    pub(super) async fn boot(wanted: &Wanted, default_name: TestbedName) -> Result<Self, NotUp> {
+    /// Boots guests under the requested name, or else the default name.
+    pub(super) async fn boot(wanted: &UpOptions, default_name: TestbedName) -> Result<Self, NotUp> {
         let mut supervisor = Self::begin(wanted, default_name).await?;
         let mut lines: BTreeMap<GuestName, Line> = BTreeMap::new();
         loop {
@@ -137,8 +136,8 @@ impl Leased {
         }
     }
 
-    /// Everything that can go wrong before anything boots.
-    async fn begin(wanted: &Wanted, default_name: TestbedName) -> Result<Supervisor> {
+    /// Performs all checks that are possible before the boot.
+    async fn begin(wanted: &UpOptions, default_name: TestbedName) -> Result<Supervisor> {
         let progress = Line::begin(wanted.kind.name());
         progress.show("locating QEMU and the kernel");
         let name = wanted.name.clone().unwrap_or(default_name);
@@ -154,7 +153,7 @@ impl Leased {
         Supervisor::start(wanted.name.is_none().then_some(&name))
     }
 
-    /// Leaves the guests up.
+    /// Keeps the guests running.
     async fn keep(mut self) -> Result<()> {
         send(&mut self.supervisor.writer, &Keep::Keep).await?;
         self.supervisor.is_kept = true;
@@ -162,12 +161,12 @@ impl Leased {
     }
 }
 
-/// Longer than a supervisor takes to end guests and daemons.
+/// Time limit for a supervisor to stop guests and daemons.
 const END: Duration = Duration::from_secs(20);
-/// Between two looks whether it has ended.
+/// Interval between polls for its end.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// A supervisor that this program has started. Unless it is kept, it ends when this is dropped, and everything with it.
+/// A supervisor started by this program. On drop it ends with all its guests, unless it is kept.
 struct Supervisor {
     process: Child,
     reader: BufReader<OwnedReadHalf>,
@@ -182,14 +181,14 @@ impl Supervisor {
         Ok(Self { process, reader: BufReader::new(reader), writer, is_kept: false })
     }
 
-    /// The next event; none when it has ended.
+    /// Returns the next event, or `None` after the supervisor has ended.
     async fn event(&mut self) -> Result<Option<Event>> {
         receive(&mut self.reader).await
     }
 }
 
 impl Drop for Supervisor {
-    /// Waits for its end: who sees this program end can rely on it that nothing is left.
+    /// Waits for its end, so that nothing is left when this program exits.
     fn drop(&mut self) {
         if self.is_kept {
             return;
@@ -203,14 +202,14 @@ impl Drop for Supervisor {
     }
 }
 
-/// Starts this program as the supervisor of what its own command line says, in a session of its own: it must not hear of a
-/// Ctrl-C, nor of the end of the terminal. A name that its command line does not say is added.
+/// Starts this program as supervisor with its own command line, in a new session, so that Ctrl-C and the end of the
+/// terminal do not affect it. Adds a name if the command line contains none.
 fn start_supervisor(name: Option<&TestbedName>) -> Result<(Child, UnixStream)> {
     let (ours, theirs) = StdUnixStream::pair().context("cannot create the supervisor lease")?;
     ours.set_nonblocking(true)?;
     let program = std::env::current_exe().context("cannot determine the path to the guest-lab binary")?;
     let mut command = Command::new(program);
-    // As they were given: they were understood once, and mean the same in the same folder.
+    // The arguments were already parsed, and mean the same in the same directory.
     command.arg(SUPERVISE);
     if let Some(name) = name {
         command.args(["--name", name.as_str()]);
@@ -219,7 +218,7 @@ fn start_supervisor(name: Option<&TestbedName>) -> Result<(Child, UnixStream)> {
     command.stdin(Stdio::from(OwnedFd::from(theirs)));
     let log = supervisor_log()?;
     command.stdout(log.try_clone()?).stderr(log);
-    // SAFETY: between fork and exec only setsid is called, which is async-signal-safe and touches no memory.
+    // SAFETY: only setsid is called between fork and exec. It is async-signal-safe and accesses no memory.
     unsafe {
         command.pre_exec(|| rustix::process::setsid().map(drop).map_err(Into::into));
     }
@@ -227,10 +226,10 @@ fn start_supervisor(name: Option<&TestbedName>) -> Result<(Child, UnixStream)> {
     Ok((child, UnixStream::from_std(ours)?))
 }
 
-/// Bound: bytes of the supervisors' log; then it begins anew.
+/// Limit of the supervisors' log in bytes, after which it is truncated.
 const LONGEST_LOG: u64 = 1 << 20;
 
-/// Where a supervisor says what happens, each run after the other.
+/// Opens the common log of all supervisors.
 fn supervisor_log() -> Result<std::fs::File> {
     let folder = cache_dir()?.join(LOGS);
     std::fs::create_dir_all(&folder).with_context(|| format!("cannot create {}", folder.display()))?;
@@ -243,7 +242,7 @@ fn supervisor_log() -> Result<std::fs::File> {
     if file.metadata()?.len() > LONGEST_LOG {
         file.set_len(0)?;
     }
-    // For people; the supervisor does without.
+    // The heading is for readers only.
     let _ = writeln!(file, "supervisor of {:?}", std::env::args_os().skip(1).collect::<Vec<_>>());
     Ok(file)
 }

@@ -12,7 +12,7 @@ use crate::layout;
 pub const PACKET_GROUPS: u32 = 0x2a;
 /// Section type: groups of VSIs, two bytes each.
 pub const VSI_GROUPS: u32 = 0x2b;
-/// Section type: [`TableEntry`]s.
+/// Type of sections with [`TableEntry`]s.
 pub const TABLE: u32 = 0x2c;
 /// Section type: words of profiles.
 pub const WORDS: u32 = 0x2e;
@@ -23,7 +23,6 @@ pub const PROFILE_WORDS: usize = 24;
 layout! {
     /// Header of consecutive table entries.
     pub struct TableHeader[4] {
-        /// Number of entries.
         @0  count: u16,
         /// Index of the first entry.
         @2  first: u16,
@@ -39,7 +38,6 @@ layout! {
         @2   zeros: [u8; 5] => _,
         /// Mask of bits that can be one.
         @7   ones: [u8; 5] => _,
-        /// Selected profile.
         @12  profile: u8,
     }
 }
@@ -67,16 +65,15 @@ layout! {
 }
 
 /// Header codes of a [`Word`].
+#[allow(missing_docs)]
 pub mod header {
     /// IPv4 header, if there is only one.
     pub const IPV4: u8 = 0x20;
     /// IPv6 header, if there is only one.
     pub const IPV6: u8 = 0x28;
-    /// TCP.
     pub const TCP: u8 = 0x31;
     /// UDP header, if there is only one.
     pub const UDP: u8 = 0x35;
-    /// SCTP.
     pub const SCTP: u8 = 0x60;
     /// No header: the word is zero.
     pub const NONE: u8 = 0xff;

@@ -50,27 +50,27 @@ bitflags::bitflags! {
     pub struct OtherCauses: u32 {
         /// Uncorrectable memory (ECC) error.
         const ECC = 1 << 16;
-        /// Malicious driver detection.
+        /// Malicious driver behaviour was detected.
         const MALICIOUS_DRIVER = 1 << 19;
         /// Global reset requested or completed.
         const GLOBAL_RESET = 1 << 20;
-        /// PCI exception.
+        /// A PCI exception has occurred.
         const PCI_EXCEPTION = 1 << 21;
         /// HMC error, in the context memory of the RDMA block.
         const HMC_ERROR = 1 << 26;
-        /// Push page error.
+        /// Error in a push page.
         const PUSH_ERROR = 1 << 27;
         /// Critical error of the RDMA block (protocol engine).
         const PE_CRITICAL_ERROR = 1 << 28;
-        /// Virtual function reset.
+        /// A virtual function was reset.
         const VF_RESET = 1 << 29;
-        /// Software interrupt.
+        /// Software has triggered the interrupt.
         const SOFTWARE = 1 << 31;
     }
 }
 
 layout! {
-    /// GLINT_ITR: moderation interval.
+    /// GLINT_ITR: interval of interrupt moderation.
     pub struct Interval[4] {
         /// Interval in units of [`INTERVAL_UNIT_US`].
         [11:0]   interval: u16,
@@ -83,7 +83,7 @@ pub const INTERVAL_UNIT_US: u16 = 2;
 layout! {
     /// PFINT_OICR and PFINT_OICR_ENA, for traces.
     pub struct OtherCausesWord[4] {
-        /// Bits of [`OtherCauses`].
+        /// The bits of [`OtherCauses`].
         @0       causes: u32 => Hex,
     }
 }

@@ -23,7 +23,6 @@ layout! {
 layout! {
     /// Header of a package buffer.
     pub struct BufferHeader[4] {
-        /// Number of sections.
         @0   sections: u16,
         /// Offset of the end of the data.
         @2   data_end: u16,
@@ -33,7 +32,6 @@ layout! {
 layout! {
     /// Section descriptor; the descriptors follow the buffer header.
     pub struct Section[8] {
-        /// Section type.
         @0   kind: u32 => Hex,
         /// Offset of the section in the buffer.
         @4   offset: u16,
@@ -52,7 +50,6 @@ layout! {
         @0   version: [u8; 4],
         /// Package name, padded with NUL.
         @4   name: [u8; NAME_LEN],
-        /// Track ID.
         @32  track_id: u32 => Hex,
     }
 }
@@ -72,7 +69,6 @@ layout! {
         @0   version: [u8; 4],
         /// Package name, padded with NUL.
         @4   name: [u8; NAME_LEN],
-        /// Track ID.
         @32  track_id: u32 => Hex,
         /// The package is stored in the NVM.
         @36[0]  in_nvm: bool,

@@ -3,7 +3,7 @@
 //! # Spec
 //! E810 interface, section 1.1.
 
-/// Vendor ID.
+/// PCI vendor ID of the device.
 pub const VENDOR_ID: u16 = 0x8086;
 /// Device ID: E810-C for QSFP. The driver derives the MAC type from it.
 pub const DEVICE_ID: u16 = 0x1592;

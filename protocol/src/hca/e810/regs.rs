@@ -32,11 +32,11 @@ register_map! {
         PfFwArqt                 "PF_FW_ARQT"         at 0x08_0480;
         /// DCB state of the port.
         PrtdcbGens               "PRTDCB_GENS"        at 0x08_3020;
-        /// Resets the function.
+        /// Control register: resets the function.
         PfgenCtrl                "PFGEN_CTRL"         at 0x09_1000;
-        /// Wake-up status.
+        /// Status of wake-up events.
         PfpmWus                  "PFPM_WUS"           at 0x09_db80;
-        /// Wake-up filters.
+        /// Enables filters for wake-up frames.
         PfpmWufc                 "PFPM_WUFC"          at 0x09_dc00;
         /// Size of the doorbell space.
         GlpciLbarctrl            "GLPCI_LBARCTRL"     at 0x09_de74;
@@ -48,35 +48,35 @@ register_map! {
         GlnvmUld                 "GLNVM_ULD"          at 0x0b_6008;
         /// Size of the shadow RAM.
         GlnvmGens                "GLNVM_GENS"         at 0x0b_6100;
-        /// Flash state.
+        /// State of the flash memory.
         GlnvmFla                 "GLNVM_FLA"          at 0x0b_6108;
         /// General status; drivers read it to flush writes.
         GlgenStat                "GLGEN_STAT"         at 0x0b_612c;
-        /// Firmware state.
+        /// State of the firmware.
         GlMngFwsm                "GL_MNG_FWSM"        at 0x0b_6134;
         /// Power management settings of the port.
         PfpmApm                  "PFPM_APM"           at 0x0b_8080;
-        /// Reset delay.
+        /// Delay of a device reset.
         GlgenRstctl              "GLGEN_RSTCTL"       at 0x0b_8180;
-        /// Reset state.
+        /// State of a device reset.
         GlgenRstat               "GLGEN_RSTAT"        at 0x0b_8188;
-        /// Resets the device.
+        /// Triggers a reset of the device.
         GlgenRtrig               "GLGEN_RTRIG"        at 0x0b_8190;
         /// MAC and link topology.
         GlgenMacLinkTopo         "GLGEN_MAC_LINK_TOPO" at 0x0b_81dc;
         /// Power mode, which determines the unit of interrupt moderation.
         GlPwrModeCtl             "GL_PWR_MODE_CTL"    at 0x0b_820c;
-        /// Scheduler clock source.
+        /// Clock source of the transmit scheduler.
         GlgenClkstatSrc          "GLGEN_CLKSTAT_SRC"  at 0x0b_826c;
-        /// PCI configuration.
+        /// Configuration of the PCI interface.
         GlpciCnf2                "GLPCI_CNF2"         at 0x0b_e004;
-        /// Transmit queue: head.
+        /// Head index of a transmit queue.
         QtxCommHead(u16)         "QTX_COMM_HEAD"      at 0x0e_0000 [16384 by 4];
         /// Malicious driver detection: transmit event of this function.
         PfMdetTxTclan            "PF_MDET_TX_TCLAN"   at 0x0f_c000;
         /// Malicious driver detection: transmit, class queues.
         GlMdetTxTclan            "GL_MDET_TX_TCLAN"   at 0x0f_c068;
-        /// Receive queue: enable.
+        /// Enables or disables a receive queue.
         QrxCtrl(u16)             "QRX_CTRL"           at 0x12_0000 [2048 by 4];
         /// Transmit queue: interrupt routing.
         QintTqctl(u16)           "QINT_TQCTL"         at 0x14_0000 [16384 by 4];
@@ -88,11 +88,11 @@ register_map! {
         GlintRate(u16)           "GLINT_RATE"         at 0x15_a000 [2048 by 4];
         /// Completion event queue: interrupt routing.
         GlintCeqctl(u16)         "GLINT_CEQCTL"       at 0x15_c000 [2048 by 4];
-        /// Vector control.
+        /// Dynamic control of an interrupt vector.
         GlintDynCtl(u16)         "GLINT_DYN_CTL"      at 0x16_0000 [2048 by 4];
         /// Owner function of a vector.
         GlintVect2func(u16)      "GLINT_VECT2FUNC"    at 0x16_2000 [2048 by 4];
-        /// Mailbox: interrupt routing.
+        /// Interrupt routing of the mailbox.
         PfintMbxCtl              "PFINT_MBX_CTL"      at 0x16_b280;
         /// Sideband queue: interrupt routing.
         PfintSbCtl               "PFINT_SB_CTL"       at 0x16_b600;
@@ -138,7 +138,7 @@ register_map! {
         PfMbxArqt                "PF_MBX_ARQT"        at 0x22_e580;
         /// Receive queue context, by word (0 to 7) and queue.
         QrxContext(u16, u16)     "QRX_CONTEXT"        at 0x28_0000 [8 by 0x2000][2048 by 4];
-        /// Receive queue: tail.
+        /// Tail index of a receive queue.
         QrxTail(u16)             "QRX_TAIL"           at 0x29_0000 [2048 by 4];
         /// Malicious driver detection: receive event of this function.
         PfMdetRx                 "PF_MDET_RX"         at 0x29_4280;
@@ -152,7 +152,7 @@ register_map! {
         PfMdetTxPqm              "PF_MDET_TX_PQM"     at 0x2d_2c80;
         /// Malicious driver detection: transmit, packet queues.
         GlMdetTxPqm              "GL_MDET_TX_PQM"     at 0x2d_2e00;
-        /// VSI: bytes sent.
+        /// Number of bytes sent by a VSI.
         GlvGotc(u16)             "GLV_GOTC"           at 0x30_0000 [768 by 8] wide;
         /// VSI: unicast frames sent.
         GlvUptc(u16)             "GLV_UPTC"           at 0x30_a000 [768 by 8] wide;
@@ -162,7 +162,7 @@ register_map! {
         GlvBptc(u16)             "GLV_BPTC"           at 0x30_e000 [768 by 8] wide;
         /// VSI: frames dropped on transmit because of errors.
         GlvTepc(u16)             "GLV_TEPC"           at 0x31_2000 [768 by 4];
-        /// Port: bytes received.
+        /// Number of bytes received by the port.
         GlprtGorc                "GLPRT_GORC"         at 0x38_0000 wide;
         /// Port: MAC local faults.
         GlprtMlfc                "GLPRT_MLFC"         at 0x38_0040 wide;
@@ -172,7 +172,7 @@ register_map! {
         GlprtCrcerrs             "GLPRT_CRCERRS"      at 0x38_0100 wide;
         /// Port: frames received with a length error.
         GlprtRlec                "GLPRT_RLEC"         at 0x38_0140 wide;
-        /// Port: illegal bytes.
+        /// Number of illegal bytes received by the port.
         GlprtIllerrc             "GLPRT_ILLERRC"      at 0x38_01c0 wide;
         /// Port: undersized frames received.
         GlprtRuc                 "GLPRT_RUC"          at 0x38_0200 wide;
@@ -200,11 +200,11 @@ register_map! {
         GlprtPrc1522             "GLPRT_PRC1522"      at 0x38_0a40 wide;
         /// Port: frames of 1523 bytes or more received.
         GlprtPrc9522             "GLPRT_PRC9522"      at 0x38_0a80 wide;
-        /// Port: fragments received.
+        /// Number of frame fragments received by the port.
         GlprtRfc                 "GLPRT_RFC"          at 0x38_0ac0 wide;
         /// Port: jabbers received (oversized with a CRC error).
         GlprtRjc                 "GLPRT_RJC"          at 0x38_0b00 wide;
-        /// Port: bytes sent.
+        /// Number of bytes sent by the port.
         GlprtGotc                "GLPRT_GOTC"         at 0x38_0b40 wide;
         /// Port: 64-byte frames sent.
         GlprtPtc64               "GLPRT_PTC64"        at 0x38_0b80 wide;
@@ -244,7 +244,7 @@ register_map! {
         GlprtBprc                "GLPRT_BPRC"         at 0x38_1380 wide;
         /// Flow director: matches of a filter.
         GlstatFdCnt(u16)         "GLSTAT_FD_CNT0"     at 0x3a_0000 [4096 by 8] wide;
-        /// VSI: bytes received.
+        /// Number of bytes received by a VSI.
         GlvGorc(u16)             "GLV_GORC"           at 0x3b_0000 [768 by 8] wide;
         /// VSI: unicast frames received.
         GlvUprc(u16)             "GLV_UPRC"           at 0x3b_2000 [768 by 8] wide;
@@ -254,7 +254,7 @@ register_map! {
         GlvBprc(u16)             "GLV_BPRC"           at 0x3b_6000 [768 by 8] wide;
         /// Hash: symmetric fields of profiles.
         GlqfHsymm(u16)           "GLQF_HSYMM"         at 0x40_f000 [768 by 4];
-        /// Hash: field masks.
+        /// Field masks of the RSS hash.
         GlqfHmask(u16)           "GLQF_HMASK"         at 0x40_fc00 [32 by 4];
         /// Hash: mask selection of profiles.
         GlqfHmaskSel(u16)        "GLQF_HMASK_SEL"     at 0x41_0000 [128 by 4];
@@ -268,7 +268,7 @@ register_map! {
         GlqfFdswap(u16)          "GLQF_FDSWAP"        at 0x41_3000 [768 by 4];
         /// RDMA enable of a VSI.
         VsiqfPeCtl1(u16)         "VSIQF_PE_CTL1"      at 0x41_4000 [768 by 4];
-        /// Flow director: enable.
+        /// Enables the flow director.
         PfqfFdEna                "PFQF_FD_ENA"        at 0x43_a000;
         /// Receive descriptor profiles: field and flag layout.
         Glflxp(u16)              "GLFLXP_RXDID"       at 0x45_c800 [576 by 4];
@@ -302,7 +302,7 @@ register_map! {
         GlpeCpustatus(u16)       "GLPE_CPUSTATUS"     at 0x50_ba5c [3 by 4];
         /// HMC: invalidates a page directory entry.
         PfhmcPdinv               "PFHMC_PDINV"        at 0x52_0300;
-        /// HMC: last error.
+        /// Last error of the HMC.
         PfhmcErrorinfo           "PFHMC_ERRORINFO"    at 0x52_0400;
         /// HMC: address of the last error.
         PfhmcErrordata           "PFHMC_ERRORDATA"    at 0x52_0500;

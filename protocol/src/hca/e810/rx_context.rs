@@ -11,7 +11,7 @@ use crate::layout;
 pub const WORDS: usize = RxContext::LEN / 4;
 
 layout! {
-    /// Receive queue context.
+    /// Context of a receive queue.
     pub struct RxContext[32] {
         /// Index of the first descriptor that the device uses.
         [12:0]     head: u16,
@@ -23,7 +23,7 @@ layout! {
         [108:102]  data_units: u8,
         /// Size of a header buffer in units of 64 bytes.
         [113:109]  header_units: u8,
-        /// Header split mode.
+        /// Mode of the header split.
         [115:114]  split: Split as u8,
         /// Descriptors have 32 bytes instead of 16.
         [116]      long_descriptors: bool,
@@ -36,7 +36,7 @@ layout! {
     }
 }
 
-/// Header split mode.
+/// Mode of the header split.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Split {
     /// Type 0: headers and data share a buffer.

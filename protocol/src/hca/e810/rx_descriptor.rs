@@ -56,7 +56,7 @@ impl Field for Tag {
     }
 }
 
-/// A posted descriptor.
+/// A descriptor with posted buffers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RxBuffers {
     /// Address of the data buffer.

@@ -7,7 +7,7 @@ use super::ring_address::RingAddress;
 use crate::layout;
 
 layout! {
-    /// Transmit queue context.
+    /// Context of a transmit queue.
     pub struct TxContext[22] {
         /// Base address of the ring.
         [56:0]     ring: RingAddress as u64,

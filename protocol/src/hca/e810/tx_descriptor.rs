@@ -20,7 +20,7 @@ pub const DONE_OFFSET: u64 = 8;
 /// Descriptor type written when a descriptor is done.
 const DONE: u8 = 0xf;
 
-/// A transmit descriptor.
+/// A parsed transmit descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TxDescriptor {
     /// Type 0: a buffer of a frame.
@@ -29,12 +29,12 @@ pub enum TxDescriptor {
     Context(ContextDescriptor),
     /// Type 8: flow director rule. The following data descriptor contains an example frame.
     FilterProgram,
-    /// Any other type.
+    /// A descriptor of another type.
     Unknown(u8),
 }
 
 impl TxDescriptor {
-    /// Name in traces.
+    /// Returns the name that traces show.
     pub const fn name(&self) -> &'static str {
         match self {
             Self::Data(_) => "data",
@@ -63,7 +63,7 @@ pub struct DataDescriptor {
     pub buffer: Iova,
     /// Length of the buffer in bytes, 14 bits.
     pub len: u16,
-    /// Offloads and flags.
+    /// Requested offloads and flags.
     pub command: Command,
     /// Lengths of the headers that the offloads modify.
     pub headers: HeaderLengths,
@@ -99,15 +99,14 @@ pub struct Command {
     __: u8,
 }
 
-/// IP header type.
+/// Type of the IP header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
+#[allow(missing_docs)]
 pub enum IpType {
     /// No IP header indicated.
     None = 0,
-    /// IPv6.
     V6 = 1,
-    /// IPv4.
     V4 = 2,
     /// IPv4; compute the header checksum.
     V4Checksum = 3,
@@ -128,17 +127,15 @@ impl IpType {
     }
 }
 
-/// Transport header type.
+/// Type of the transport header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
+#[allow(missing_docs)]
 pub enum L4Type {
     /// No transport checksum offload.
     None = 0,
-    /// TCP.
     Tcp = 1,
-    /// SCTP.
     Sctp = 2,
-    /// UDP.
     Udp = 3,
 }
 
@@ -276,13 +273,12 @@ describe!(Tunnel { ip, ip_len, kind, len, udp_checksum });
 
 /// Type of the outer IP header.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[allow(missing_docs)]
 pub enum OuterIp {
-    /// No tunnel.
+    /// The frame is not tunnelled.
     #[default]
     None,
-    /// IPv6.
     V6,
-    /// IPv4.
     V4,
     /// IPv4; compute the header checksum.
     V4Checksum,
@@ -290,13 +286,13 @@ pub enum OuterIp {
 
 /// Protocol after the outer IP header.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[allow(missing_docs)]
 pub enum TunnelKind {
     /// The inner IP header follows directly.
     #[default]
     Ip,
     /// A UDP header and the tunnel header, for example VXLAN or GENEVE.
     Udp,
-    /// A GRE header.
     Gre,
 }
 
@@ -394,7 +390,7 @@ struct ContextWord {
 }
 
 impl TxDescriptor {
-    /// Parses a descriptor.
+    /// Parses the descriptor from its bytes.
     pub fn parse(bytes: &[u8; LEN]) -> Self {
         const DATA: u8 = 0;
         const CONTEXT: u8 = 1;

@@ -11,6 +11,7 @@ use crate::describe::{Hex, describe};
 
 /// Device limits (QUERY_DEV_LIM). Fields named `log_...` are base-2 logarithms.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
 pub struct DevLim {
     /// QP numbers reserved for the device, from 0.
     pub log_reserved_qps: u8,
@@ -28,11 +29,8 @@ pub struct DevLim {
     pub log_max_wqes: u16,
     /// Largest number of CQEs in a CQ.
     pub log_max_cqes: u16,
-    /// Number of QPs.
     pub log_max_qps: u8,
-    /// Number of CQs.
     pub log_max_cqs: u8,
-    /// Number of EQs.
     pub log_max_eqs: u8,
     /// Number of MPT entries.
     pub log_max_mpts: u8,
@@ -56,7 +54,7 @@ pub struct DevLim {
     pub ack_delay: u8,
     /// Largest path MTU as a code: 1 to 5 for 256 to 4096 bytes.
     pub max_mtu: u8,
-    /// Largest link width.
+    /// Maximum link width of a port.
     pub max_port_width: u8,
     /// Number of virtual lanes.
     pub max_vl: u8,
@@ -201,10 +199,10 @@ impl DevLim {
     }
 }
 
-/// Adapter identity (QUERY_ADAPTER).
+/// Identity of the adapter (QUERY_ADAPTER).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
 pub struct Adapter {
-    /// Board ID.
     pub board_id: u64,
 }
 

@@ -55,7 +55,7 @@ pub enum Op {
 /// Values of op_modifier that a command accepts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Modifiers {
-    /// All values.
+    /// The command accepts all values.
     Any,
     /// Only the listed values.
     OneOf(&'static [u8]),
@@ -94,7 +94,7 @@ pub enum Inbox {
 pub struct CommandSpec {
     /// Command that the row describes.
     pub op: Op,
-    /// Opcode, 12 bits.
+    /// The opcode, 12 bits.
     pub code: u16,
     /// Name in the document.
     pub name: &'static str,
@@ -178,7 +178,7 @@ const _: () = {
 };
 
 impl Op {
-    /// Decodes an opcode.
+    /// Returns the opcode with this code, or `None`.
     pub fn from_code(code: u16) -> Option<Self> {
         COMMANDS.iter().find(|spec| spec.code == code).map(|spec| spec.op)
     }
@@ -202,8 +202,8 @@ impl fmt::Display for Op {
 
 /// A command that passed the generic checks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
 pub struct Command {
-    /// Command to execute.
     pub op: Op,
     /// One of the accepted values.
     pub op_modifier: u8,
@@ -339,10 +339,10 @@ pub fn describe_parameters(latched: &PendingCommand, to: &mut dyn Visitor) {
     command.event().show("event", to);
 }
 
-/// Parameters of MAP_EQ.
+/// Parameters of the command MAP_EQ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MapEq {
-    /// EQ to change.
+    /// Number of the EQ to change.
     pub eqn: Eqn,
     /// Unmap the events instead of mapping them.
     pub remove: bool,

@@ -49,9 +49,9 @@ pub const STATUS_WRITE_FAIL: u8 = 10;
 /// Completions that generate an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CqArm {
-    /// No completion.
+    /// No completion raises an event.
     Disarmed,
-    /// The next completion.
+    /// The next completion raises an event.
     Armed,
     /// The next solicited or failed completion.
     ArmedSolicited,
@@ -153,7 +153,7 @@ impl Cqc {
     }
 }
 
-/// Mailbox of RESIZE_CQ.
+/// Input mailbox of the command RESIZE_CQ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ResizeCq {
     /// Log2 of the new number of entries.

@@ -30,9 +30,9 @@ const HAS_GRH: u8 = 0x80;
 /// Work queue that a CQE refers to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum CqeQueue {
-    /// Send queue.
+    /// The send queue of the QP.
     Send,
-    /// Receive queue.
+    /// The receive queue of the QP.
     Recv,
 }
 

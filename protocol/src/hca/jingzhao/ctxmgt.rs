@@ -17,6 +17,7 @@ use crate::ids::{Cqn, Lid, Lkey, MacAddr, Pdn, Qpn};
 
 /// Requests of the command unit (table 3.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
 pub enum CeuRequest {
     /// RD_QP_ALL for a QP number.
     ReadQp(u32),
@@ -34,27 +35,26 @@ pub enum CeuRequest {
     MapEq {
         /// EQ number, 31 bits.
         eqn: u32,
-        /// Unmap the events.
+        /// Whether to unmap the events.
         remove: bool,
         /// Low half of the event mask.
         events: u32,
     },
     /// WR_EQ_INVALID for an EQ number.
     InvalidateEq(u32),
-    /// WR_ICMMAP_EN.
+    /// The request WR_ICMMAP_EN: creates the tables.
     CreateTables,
-    /// WR_ICMMAP_DIS.
+    /// The request WR_ICMMAP_DIS: invalidates the tables.
     InvalidateTables,
-    /// MAP_ICM_EN.
+    /// The request MAP_ICM_EN: maps pages.
     Map {
         /// Number of chunks, at most 64.
         chunks: u32,
     },
-    /// MAP_ICM_DIS.
+    /// The request MAP_ICM_DIS: unmaps pages.
     Unmap {
-        /// Number of pages.
         pages: u32,
-        /// First ICM address.
+        /// ICM address of the first page.
         virt: u64,
     },
 }
@@ -133,7 +133,7 @@ const fn header(kind: u8, opcode: u8, number: u32) -> u128 {
 pub struct DoorbellPayload {
     /// DstQPN; the table has only its low 16 bits.
     pub remote_qpn: Qpn,
-    /// ST: service type.
+    /// ST: code of the service type.
     pub service: u8,
     /// PMTU_MSGMAX: path MTU and largest message.
     pub mtu_msgmax: u8,
@@ -168,7 +168,7 @@ impl DoorbellPayload {
 /// Response to RD_QP_STATE of the WQE Parser, 128 bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ParserPayload {
-    /// QPState code.
+    /// Code of the QP state.
     pub state: u8,
     /// SQ_Entry_Size_Log: log2 of the send WQE slot size in bytes.
     pub log_sq_slot: u8,
@@ -185,6 +185,7 @@ impl ParserPayload {
 
 /// Response to RD_QP_NPST of Requester Trans Control, 192 bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
 pub struct TransPayload {
     /// Next PSN to send.
     pub next_psn: Psn,
@@ -200,9 +201,7 @@ pub struct TransPayload {
     pub eqn: u8,
     /// Number of the send CQ, 24 bits.
     pub cqn: Cqn,
-    /// EQ length.
     pub eq_len: u8,
-    /// Remote LID.
     pub rlid: Lid,
 }
 
@@ -228,6 +227,7 @@ pub const fn psn_and_state(psn: Psn, state: u8) -> [u32; 4] {
 /// Response to RD_ENCAP of Frame Encap, 256 bits. The bit that distinguishes InfiniBand from RoCE is 0, as in the
 /// table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
 pub struct EncapPayload {
     /// P_Key of the QP.
     pub pkey: u16,
@@ -235,9 +235,7 @@ pub struct EncapPayload {
     pub service_level: u8,
     /// Port number, 3 bits.
     pub port: u8,
-    /// Source IPv4 address.
     pub source_ip: Ipv4Addr,
-    /// Destination IPv4 address.
     pub dest_ip: Ipv4Addr,
     /// Source MAC address. Its low 16 bits are also the source LID.
     pub source_mac: MacAddr,

@@ -26,7 +26,7 @@ pub enum UarRegister {
 }
 
 impl UarRegister {
-    /// Name for traces.
+    /// Returns the name that traces show.
     pub const fn name(self) -> &'static str {
         match self {
             Self::SendLow => "sq_doorbell[31:0]",
@@ -58,7 +58,7 @@ pub enum PositionUnit {
     Slot,
 }
 
-/// Send doorbell.
+/// The doorbell of send queues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SendDoorbell {
     /// Position of the first WQE, 24 bits; see [`SendDoorbell::position`].

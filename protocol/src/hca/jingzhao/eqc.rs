@@ -52,22 +52,22 @@ impl Field for EqFlags {
 
 /// Fields of an EQC that the device uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
 pub struct Eqc {
-    /// Status and arming.
+    /// Status and arm state of the EQ.
     pub flags: EqFlags,
     /// Position of the first entry in the buffer's region, as an address or offset. Normally 0.
     pub start: u64,
     /// Log2 of the number of entries.
     pub log_entries: u8,
-    /// MSI-X vector.
     pub msix_vector: u16,
     /// Protection domain of the buffer.
     pub pd: Pdn,
     /// L_Key of the buffer's region.
     pub lkey: Lkey,
-    /// Initial consumer index.
+    /// Consumer index of a new EQ.
     pub consumer_index: u32,
-    /// Initial producer index.
+    /// Producer index of a new EQ.
     pub producer_index: u32,
 }
 

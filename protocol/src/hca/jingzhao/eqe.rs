@@ -34,7 +34,7 @@ pub enum EventType {
     LocalCatastrophic,
     /// 09h: port state change.
     PortChange,
-    /// 0Ah: command completion.
+    /// 0Ah: a command has completed.
     Command,
     /// 0Fh: EQ overflow; events were lost.
     EqOverflow,
@@ -63,7 +63,7 @@ impl EventType {
         })
     }
 
-    /// Event type code.
+    /// Returns the code of the event type.
     pub const fn code(self) -> u8 {
         match self {
             Self::Completion => 0x00,
@@ -116,13 +116,14 @@ pub enum QpEvent {
 
 /// An event queue entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
 pub enum Eqe {
     /// A CQ has a new CQE.
     Completion {
         /// CQ number, with the high bits that the driver uses.
         cqn: Cqn,
     },
-    /// A CQ failed.
+    /// A CQ is in the error state.
     CqError {
         /// Number of the CQ.
         cqn: Cqn,
@@ -147,12 +148,11 @@ pub enum Eqe {
     },
     /// The link state changed.
     PortChange {
-        /// Port number.
         port: u8,
         /// The port is active.
         active: bool,
     },
-    /// Internal failure.
+    /// The device has an internal error.
     LocalCatastrophic,
     /// The EQ lost events.
     EqOverflow,

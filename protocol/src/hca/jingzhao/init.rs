@@ -11,14 +11,12 @@ use crate::describe::describe;
 pub use crate::hca::table::Table;
 use crate::ids::IcmAddr;
 
-/// ICM layout.
+/// Layout of the tables in ICM.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
 pub struct InitHca {
-    /// QP context table.
     pub qpc: Table,
-    /// CQ context table.
     pub cqc: Table,
-    /// EQ context table.
     pub eqc: Table,
     /// Memory protection table (MPT).
     pub mpt: Table,

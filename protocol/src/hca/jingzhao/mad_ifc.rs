@@ -5,7 +5,7 @@
 
 use crate::ids::Lid;
 
-/// Outbox of MAD_IFC.
+/// Output mailbox of the command MAD_IFC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MadIfc {
     /// LID of the port.

@@ -18,9 +18,9 @@ bitflags! {
     pub struct MptFlags: u32 {
         /// Bits 31:28. The public driver sets them in every entry. Does not deny access.
         const SW_OWNS = 0xf << 28;
-        /// Memory-mapped I/O. Ignored.
+        /// Memory-mapped I/O. Ignored by the device.
         const MIO = 1 << 17;
-        /// Ignored.
+        /// Ignored by the device.
         const BIND_ENABLE = 1 << 15;
         /// No translation: virtual addresses are bus addresses.
         const PHYSICAL = 1 << 9;
@@ -28,17 +28,17 @@ bitflags! {
         const REGION = 1 << 8;
         /// Ignored, because local reads are always allowed.
         const LOCAL_READ = 1 << 7;
-        /// Ignored.
+        /// Ignored by the device.
         const ON_DEMAND = 1 << 6;
         /// Virtual addresses are offsets from the beginning of the region.
         const ZERO_BASED = 1 << 5;
-        /// Ignored.
+        /// Ignored by the device.
         const MW_BIND = 1 << 4;
         /// Peers can execute atomic operations.
         const REMOTE_ATOMIC = 1 << 3;
-        /// Peers can read.
+        /// Whether peers can execute RDMA READ.
         const REMOTE_READ = 1 << 2;
-        /// Peers can write.
+        /// Whether peers can execute RDMA WRITE.
         const REMOTE_WRITE = 1 << 1;
         /// The device can write data of local work requests and receives.
         const LOCAL_WRITE = 1;
@@ -68,7 +68,7 @@ impl PageSize {
         }
     }
 
-    /// Size in bytes.
+    /// Returns the size in bytes.
     pub const fn bytes(self) -> u64 {
         1 << self.log
     }
@@ -79,8 +79,9 @@ impl PageSize {
     }
 }
 
-/// An MPT entry.
+/// An entry of the memory protection table (MPT).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
 pub struct Mpt {
     /// Access rights and kind of the region.
     pub flags: MptFlags,
@@ -88,11 +89,9 @@ pub struct Mpt {
     pub page_size: PageSize,
     /// L_Key and R_Key. Its low bits are the index of the entry.
     pub key: Lkey,
-    /// Protection domain.
     pub pd: Pdn,
-    /// First virtual address.
     pub start: Va,
-    /// Length in bytes.
+    /// Length of the region in bytes.
     pub length: u64,
     /// Index of the first MTT entry, relative to the table base.
     pub mtt: u64,

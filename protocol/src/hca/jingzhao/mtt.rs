@@ -17,7 +17,7 @@ pub const MAX_ENTRIES: usize = 508;
 /// Length of an entry in ICM in bytes; it is a big-endian bus address.
 pub const ENTRY_LEN: usize = 8;
 
-/// Consecutive MTT entries.
+/// Values of consecutive MTT entries.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WriteMtt {
     /// Index of the first entry, relative to the table base.

@@ -3,9 +3,9 @@
 //! # Spec
 //! JingZhao interface, section 1.
 
-/// Vendor ID.
+/// PCI vendor ID of the device.
 pub const VENDOR_ID: u16 = 0x10ee;
-/// Device ID.
+/// PCI device ID of the device.
 pub const DEVICE_ID: u16 = 0x7028;
 /// Subsystem vendor ID; drivers do not check it.
 pub const SUBSYSTEM_VENDOR_ID: u16 = 0x10ee;

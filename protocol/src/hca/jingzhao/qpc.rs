@@ -26,11 +26,11 @@ pub const MEANINGFUL_LEN: usize = 0xa4;
 /// Offsets of the ICM words that the device updates.
 #[allow(missing_docs)]
 pub mod write_back {
-    /// Offset of [`Qpc::state_word`](super::Qpc::state_word).
+    /// The offset of [`Qpc::state_word`](super::Qpc::state_word).
     pub const STATE: usize = 0x08;
     pub const NEXT_SEND_PSN: usize = 0x6c;
     pub const LAST_ACKED_PSN: usize = 0x7c;
-    /// Offset of [`Qpc::next_recv_word`](super::Qpc::next_recv_word).
+    /// The offset of [`Qpc::next_recv_word`](super::Qpc::next_recv_word).
     pub const NEXT_RECV_PSN: usize = 0x84;
 }
 
@@ -39,7 +39,7 @@ pub mod write_back {
 pub struct Qpc {
     /// 00h: mask of the attributes to change, see [`super::transition::Attributes`]. 0 in QUERY_QP.
     pub opt_param_mask: u32,
-    /// 04h: unused.
+    /// 04h: not used by the device.
     pub reserved_04: u32,
     /// 08h, bits 31:28: see [`Qpc::state`].
     pub state: u8,
@@ -61,7 +61,7 @@ pub struct Qpc {
     pub sched_queue: u8,
     /// 10h: UAR page; 0 for a kernel QP (J-13).
     pub usr_page: u32,
-    /// 14h: QP number.
+    /// 14h: number of the QP.
     pub local_qpn: Qpn,
     /// 18h: QP number of the peer.
     pub remote_qpn: Qpn,
@@ -89,7 +89,7 @@ pub struct Qpc {
     pub traffic_class: u8,
     /// 28h, bits 19:0: flow label.
     pub flow_label: u32,
-    /// 2Ch: destination GID.
+    /// 2Ch: GID of the destination.
     pub remote_gid: [u8; 16],
     /// 3Ch, bits 31:16: destination LID, or the low half of [`Qpc::dmac`].
     pub dlid: Lid,
@@ -107,9 +107,9 @@ pub struct Qpc {
     pub alternate_path: [u8; 12],
     /// 5Ch: protection domain of queues and data.
     pub pd: Pdn,
-    /// 60h: unused.
+    /// 60h: not used by the device.
     pub wqe_base: u32,
-    /// 64h: unused.
+    /// 64h: not used by the device.
     pub wqe_lkey: u32,
     /// 68h: bits 18:16 are the retry count (J-17).
     pub params1: u32,
@@ -123,13 +123,13 @@ pub struct Qpc {
     pub sq_len: u32,
     /// 7Ch: oldest unacknowledged PSN. Live: the device updates it.
     pub unacked_psn: Psn,
-    /// 80h: unused.
+    /// 80h: not used by the device.
     pub ssn: u32,
     /// 84h, bits 31:24: minimum RNR NAK timer code in the low five bits.
     pub min_rnr_timer: u8,
     /// 84h, bits 23:0: expected PSN. Live: the device updates it.
     pub recv_psn: Psn,
-    /// 88h: unused.
+    /// 88h: not used by the device.
     pub ra_buff_index: u32,
     /// 8Ch: CQ number of the receive queue.
     pub recv_cqn: Cqn,
@@ -139,9 +139,9 @@ pub struct Qpc {
     pub rq_len: u32,
     /// 98h: Q_Key of a UD QP.
     pub qkey: Qkey,
-    /// 9Ch: unused.
+    /// 9Ch: not used by the device.
     pub rmsn: u32,
-    /// A0h: unused (J-18).
+    /// A0h: not used (J-18).
     pub wqe_counters: u32,
 }
 
@@ -416,7 +416,6 @@ pub(super) const fn mac(high: u32, low: Lid) -> Option<MacAddr> {
     Some(MacAddr([a, b, c, d, e, f]))
 }
 
-/// Word at 08h.
 #[bitfield(u32, repr = U32, from = U32::new, into = U32::get)]
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 struct Flags {
@@ -438,7 +437,6 @@ struct MtuMsgMax {
     mtu: u8,
 }
 
-/// Word at 1Ch.
 #[bitfield(u32, repr = U32, from = U32::new, into = U32::get)]
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 struct PortPkey {
@@ -452,7 +450,6 @@ struct PortPkey {
     __: u8,
 }
 
-/// Word at 28h.
 #[bitfield(u32, repr = U32, from = U32::new, into = U32::get)]
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 struct Path {
@@ -463,7 +460,6 @@ struct Path {
     service_level: u8,
 }
 
-/// Word at 84h.
 #[bitfield(u32, repr = U32, from = U32::new, into = U32::get)]
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 struct Recv {

@@ -25,7 +25,7 @@ pub enum Register {
 pub const HCR: [u32; 2] = [0x8_0000, 0];
 /// Offsets of the reset register: of the document, and of the public RTL.
 pub const RESET: [u32; 2] = [0xf_0010, 0x0_0f10];
-/// Offset of init_done.
+/// Offset of the register init_done.
 pub const INIT_DONE: u32 = 0x0_0f20;
 /// Length of the HCR in bytes.
 pub const HCR_LEN: u32 = 28;
@@ -51,7 +51,7 @@ impl Register {
         }
     }
 
-    /// Name for traces.
+    /// Returns the name that traces show.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Hcr(word) => word.name(),

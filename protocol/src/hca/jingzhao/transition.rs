@@ -17,35 +17,35 @@ bitflags! {
     /// [another](Numbering::Driver).
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct Attributes: u32 {
-        /// Target state.
+        /// State after the transition.
         const STATE = 1;
         /// Current state, as assumed by the driver.
         const CUR_STATE = 1 << 1;
         /// Generate an event when SQD has drained.
         const EN_SQD_ASYNC_NOTIFY = 1 << 2;
-        /// Remote access rights.
+        /// Access rights of the peer.
         const ACCESS_FLAGS = 1 << 3;
-        /// P_Key index.
+        /// Index of the P_Key.
         const PKEY_INDEX = 1 << 4;
-        /// Port number.
+        /// Number of the port.
         const PORT = 1 << 5;
         /// Q_Key. (Driver: RNR NAK timer.)
         const QKEY = 1 << 6;
-        /// Address vector.
+        /// Address vector of the peer.
         const AV = 1 << 7;
-        /// Path MTU.
+        /// Path MTU of the connection.
         const PATH_MTU = 1 << 8;
-        /// ACK timeout.
+        /// Code of the ACK timeout.
         const TIMEOUT = 1 << 9;
-        /// Retry count.
+        /// Limit of retries after timeouts.
         const RETRY_CNT = 1 << 10;
         /// RNR retry count. (Driver: port number.)
         const RNR_RETRY = 1 << 11;
-        /// Expected PSN.
+        /// PSN of the next expected packet.
         const RQ_PSN = 1 << 12;
         /// Outstanding READs and atomics as requester.
         const MAX_QP_RD_ATOMIC = 1 << 13;
-        /// Alternate path.
+        /// Alternate path to the peer.
         const ALT_PATH = 1 << 14;
         /// Minimum RNR NAK timer.
         const MIN_RNR_TIMER = 1 << 15;
@@ -53,9 +53,9 @@ bitflags! {
         const SQ_PSN = 1 << 16;
         /// Outstanding READs and atomics as responder.
         const MAX_DEST_RD_ATOMIC = 1 << 17;
-        /// Path migration state.
+        /// State of path migration.
         const PATH_MIG_STATE = 1 << 18;
-        /// Queue sizes.
+        /// Sizes of the work queues.
         const CAP = 1 << 19;
         /// QP number of the peer.
         const DEST_QPN = 1 << 20;
@@ -65,7 +65,7 @@ bitflags! {
 /// Meaning of the bits of opt_param_mask, which depends on the driver of the QP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Numbering {
-    /// Numbering of [`Attributes`].
+    /// The numbering of [`Attributes`] in the document.
     #[default]
     Document,
     /// Numbering of older HCAs, inherited by the public driver. The driver only ever sets bits 6 and 11.

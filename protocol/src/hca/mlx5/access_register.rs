@@ -10,7 +10,7 @@ use crate::layout;
 codes! {
     /// Register that drivers of an InfiniBand port access.
     pub enum PortRegister(u16) {
-        /// Port capability mask.
+        /// Capability mask of a port.
         Pcap = 0x5001 "PCAP",
         /// Byte order of the host. Drivers give up if the write fails.
         HostEndianness = 0x7004 "HOST_ENDIANNESS",
@@ -30,11 +30,11 @@ codes! {
 layout! {
     /// Fixed part of the input of ACCESS_REG. The data of the register follows, in input and output alike.
     pub struct AccessReg[16] big_endian {
-        /// See [`Direction`].
+        /// A value of [`Direction`].
         @0x06  direction: u16 => Direction::word,
-        /// See [`PortRegister`].
+        /// A value of [`PortRegister`].
         @0x0a  register: u16 => PortRegister::word,
-        /// Argument, 0.
+        /// Argument of the register, 0.
         @0x0c  argument: u32,
     }
 }
@@ -42,15 +42,15 @@ layout! {
 layout! {
     /// Data of PCAP. A driver writes it to change the capability mask in PortInfo.
     pub struct Pcap[20] big_endian {
-        /// Port, from 1.
+        /// Port number, starting at 1.
         @0x00[23:16]  port: u8,
-        /// New capability mask.
+        /// Value of the new capability mask.
         @0x04         capability_mask: u32 => Hex,
     }
 }
 
 layout! {
-    /// Data of HOST_ENDIANNESS.
+    /// Data of the register HOST_ENDIANNESS.
     pub struct HostEndianness[16] big_endian {
         /// 0 for a little-endian host.
         @0x00  raw: u32 => Hex,

@@ -19,13 +19,11 @@ pub const COMMAND_LEN: usize = OutputHeader::LEN + AREA_LEN;
 codes! {
     /// Type of a capability area.
     pub enum CapType(u16) {
-        /// General capabilities.
+        /// General capabilities of the device.
         General = 0 "general",
-        /// Ethernet offloads.
         EthernetOffloads = 1 "ethernet_offloads",
-        /// Atomic operations.
+        /// Capabilities of atomic operations.
         Atomic = 3 "atomic",
-        /// RoCE.
         Roce = 4 "roce",
         /// Flow tables of the NIC.
         FlowTable = 7 "flow_table",
@@ -33,9 +31,9 @@ codes! {
 }
 
 layout! {
-    /// Input of QUERY_HCA_CAP.
+    /// Input of the command QUERY_HCA_CAP.
     pub struct Query[16] big_endian {
-        /// See [`CapType`].
+        /// A value of [`CapType`].
         @0x04[15:1]  cap_type: u16 => CapType::word,
         /// The driver asks for the current values, otherwise for the largest.
         @0x04[0]     current: bool,
@@ -45,7 +43,7 @@ layout! {
 layout! {
     /// Fixed part of the input of SET_HCA_CAP. The area follows.
     pub struct SetHcaCap[16] big_endian {
-        /// See [`CapType`].
+        /// A value of [`CapType`].
         @0x04[15:1]  cap_type: u16 => CapType::word,
     }
 }
@@ -84,7 +82,7 @@ fn describe_area(cap_type: u16, area: &[u8], to: &mut dyn Visitor) {
 }
 
 layout! {
-    /// General capabilities.
+    /// General capabilities of the device.
     pub struct GeneralCaps[256] big_endian {
         /// The device never asks for pages, so that the driver creates no EQ for it.
         @0x00[25]     page_requests_disabled: bool,
@@ -108,7 +106,7 @@ layout! {
         @0x1c[21:16]  log_max_mkeys: u8,
         /// The terminate-list key is reported.
         @0x1c[9]      terminate_list_key: bool,
-        /// Strided memory keys.
+        /// Whether the device supports strided memory keys.
         @0x1c[8]      repeated_key: bool,
         /// The dump-fill key is reported.
         @0x1c[7]      dump_fill_key: bool,
@@ -116,7 +114,7 @@ layout! {
         @0x1c[3:0]    log_max_eqs: u8,
         /// Depth of keys over other keys.
         @0x20[31:24]  max_indirection: u8,
-        /// KSM keys.
+        /// Whether the device supports KSM keys.
         @0x20[23]     fixed_buffer_size: bool,
         /// Log2 of the largest memory region in bytes.
         @0x20[22:16]  log_max_mr_size: u8,
@@ -124,23 +122,23 @@ layout! {
         @0x20[6]      null_mkey: bool,
         /// Log2 of the longest KLM list in entries.
         @0x20[5:0]    log_max_klm_list: u8,
-        /// RoCE acceleration.
+        /// Whether the device supports RoCE acceleration.
         @0x28[22]     roce_acceleration: bool,
         /// Log2 of outstanding READs and atomics as requester.
         @0x28[21:16]  log_max_requester_depth: u8,
         /// Log2 of outstanding READs and atomics as responder.
         @0x28[5:0]    log_max_responder_depth: u8,
-        /// End padding.
+        /// Whether the device supports end padding.
         @0x2c[31]     end_padding: bool,
-        /// Start padding.
+        /// Whether the device supports start padding.
         @0x2c[28]     start_padding: bool,
         /// GID table has 8 · 2^n entries.
         @0x2c[15:0]   gid_table_code: u16,
         /// Counter of packets out of sequence.
         @0x30[31]     out_of_sequence_counter: bool,
-        /// QUERY_VPORT_COUNTER.
+        /// Whether the device supports QUERY_VPORT_COUNTER.
         @0x30[30]     vport_counters: bool,
-        /// Counters of retransmissions.
+        /// Whether the device supports counters of retransmissions.
         @0x30[29]     retransmission_counters: bool,
         /// The counter set of an RQ can change.
         @0x30[27]     modify_rq_counter_set: bool,
@@ -156,13 +154,12 @@ layout! {
         @0x34[24]     eswitch_manager: bool,
         /// Largest local ACK delay code.
         @0x34[20:16]  local_ack_delay: u8,
-        /// Port type, [`PortType`].
+        /// Type of the port, [`PortType`].
         @0x34[9:8]    port_type: u8 => PortType::word,
-        /// Number of ports.
         @0x34[7:0]    ports: u8,
         /// Log2 of the largest message in bytes.
         @0x38[28:24]  log_max_message: u8,
-        /// Supported static rates.
+        /// Mask of supported static rates.
         @0x3c[31:16]  rate_support: u16 => Hex,
         /// 1: CQEs hold the user index.
         @0x3c[3:0]    cqe_version: u8,
@@ -174,33 +171,33 @@ layout! {
         @0x40[23]     umr_atomic_disabled: bool,
         /// Fence behind UMRs: 1 none required, 2 small fence.
         @0x40[21:20]  umr_fence: u8,
-        /// Data in CQEs.
+        /// Whether the device supports inline data in CQEs.
         @0x40[10]     scatter_to_cqe: bool,
-        /// Signature handover.
+        /// Whether the device supports signature handover.
         @0x40[8]      signature_handover: bool,
-        /// DC.
+        /// Whether the device supports dynamically connected transport (DC).
         @0x40[5]      dct: bool,
-        /// Quality of service.
+        /// Whether the device supports quality of service.
         @0x40[4]      qos: bool,
-        /// Ethernet offloads.
+        /// Whether the device supports Ethernet offloads.
         @0x40[3]      ethernet_offloads: bool,
-        /// RoCE.
+        /// Whether the device supports RoCE.
         @0x40[2]      roce: bool,
-        /// Atomic operations.
+        /// Whether the device supports atomic operations.
         @0x40[1]      atomic: bool,
         /// CQs can ignore overruns.
         @0x44[31]     cq_ignore_overrun: bool,
         /// CQs can be resized.
         @0x44[30]     cq_resize: bool,
-        /// CQs have moderation.
+        /// Whether CQs support moderation of events.
         @0x44[29]     cq_moderation: bool,
-        /// On-demand paging.
+        /// Whether the device supports on-demand paging.
         @0x44[24]     paging: bool,
         /// QPs can block loopback of their multicasts.
         @0x44[23]     block_multicast_loopback: bool,
-        /// Automatic path migration.
+        /// Whether the device supports automatic path migration.
         @0x44[17]     path_migration: bool,
-        /// Memory windows.
+        /// Whether the device supports memory windows.
         @0x44[14]     memory_windows: bool,
         /// Counter of Q_Key violations.
         @0x44[9]      qkey_violation_counter: bool,
@@ -210,11 +207,11 @@ layout! {
         @0x44[7]      set_deth_qpn: bool,
         /// XRC. Drivers require it.
         @0x44[3]      xrc: bool,
-        /// Unreliable datagram.
+        /// Whether the device supports unreliable datagrams.
         @0x44[2]      ud: bool,
-        /// Unreliable connection.
+        /// Whether the device supports unreliable connections.
         @0x44[1]      uc: bool,
-        /// Reliable connection.
+        /// Whether the device supports reliable connections.
         @0x44[0]      rc: bool,
         /// UAR pages of 4 KiB.
         @0x48[31]     uar_4k: bool,
@@ -222,9 +219,9 @@ layout! {
         @0x48[21:16]  log_uar_size: u8,
         /// Log2 of the page size in bytes.
         @0x48[7:0]    log_page: u8,
-        /// BlueFlame.
+        /// Whether the device supports BlueFlame.
         @0x4c[31]     blue_flame: bool,
-        /// SET_DRIVER_VERSION.
+        /// Whether the device supports SET_DRIVER_VERSION.
         @0x4c[30]     driver_version: bool,
         /// Log2 of the length of a send register in bytes.
         @0x4c[20:16]  log_register_len: u8,
@@ -244,7 +241,6 @@ layout! {
         @0x64[20:16]  log_max_pds: u8,
         /// Log2 of the number of XRC domains.
         @0x64[4:0]    log_max_xrcds: u8,
-        /// Number of EQs.
         @0x8c[15:0]   max_eqs: u16,
         /// Frequency of the internal timer in MHz.
         @0x98         timer_mhz: u32,
@@ -258,9 +254,7 @@ layout! {
 codes! {
     /// Type of the port.
     pub enum PortType(u8) {
-        /// InfiniBand.
         InfiniBand = 0 "ib",
-        /// Ethernet.
         Ethernet = 1 "ethernet",
     }
 }
@@ -420,7 +414,7 @@ mod tests {
         assert_eq!(area[256..], [0; AREA_LEN - 256]);
     }
 
-    /// Trace ib-1.
+    /// The bytes are from trace ib-1.
     #[test]
     fn atomic_caps_keep_set_byte_order() {
         let set = AtomicCaps { endianness_mode: 1, ..AtomicCaps::default() };

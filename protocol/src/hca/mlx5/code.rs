@@ -11,7 +11,7 @@ macro_rules! codes {
         $(#[$meta])*
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         pub enum $name {
-            $($(#[$doc])* $variant,)*
+            $($(#[$doc])* #[allow(missing_docs)] $variant,)*
         }
 
         impl $name {
@@ -33,7 +33,7 @@ macro_rules! codes {
                 }
             }
 
-            /// Name in traces.
+            /// Returns the name that traces show.
             pub const fn name(self) -> &'static str {
                 match self {
                     $(Self::$variant => $word,)*

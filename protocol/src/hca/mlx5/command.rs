@@ -96,7 +96,7 @@ pub enum SlotError {
 }
 
 impl SlotError {
-    /// Status to report.
+    /// Returns the status to report.
     pub const fn status(self) -> Status {
         match self {
             Self::Kind(_) | Self::NotOwned => Status::BadParameter,
@@ -138,7 +138,7 @@ pub const fn blocks(len: usize) -> usize {
 layout! {
     /// First bytes of every input.
     pub struct InputHeader[16] big_endian {
-        /// See [`Opcode`].
+        /// A value of [`Opcode`].
         @0x00  opcode: u16 => Opcode::word,
         /// User context of DevX, otherwise 0.
         @0x02  user: u16,
@@ -150,7 +150,7 @@ layout! {
 layout! {
     /// First bytes of every output.
     pub struct OutputHeader[16] big_endian {
-        /// See [`Status`].
+        /// A value of [`Status`].
         @0x00[31:24]  status: u8 => Status::word,
         /// Number of the check that failed, free choice. The driver logs it.
         @0x04         syndrome: u32 => Hex,

@@ -7,23 +7,19 @@ use crate::ids::CounterSet;
 use crate::layout;
 
 layout! {
-    /// Input of QUERY_Q_COUNTER.
+    /// Input of the command QUERY_Q_COUNTER.
     pub struct QueryQCounter[32] big_endian {
         /// Set the counters to 0 after the query.
         @0x18[31]   clear: bool,
-        /// Set of counters.
         @0x1c[7:0]  set: CounterSet,
     }
 }
 
 layout! {
-    /// Output of QUERY_Q_COUNTER.
+    /// Output of the command QUERY_Q_COUNTER.
     pub struct QCounters[256] big_endian {
-        /// WRITE requests received.
         @0x10  rx_write_requests: u32,
-        /// READ requests received.
         @0x18  rx_read_requests: u32,
-        /// Atomic requests received.
         @0x20  rx_atomic_requests: u32,
         /// DC connects received. Not used.
         @0x28  rx_dct_connects: u32,
@@ -31,7 +27,6 @@ layout! {
         @0x30  out_of_buffer: u32,
         /// Packets that arrived out of sequence.
         @0x38  out_of_sequence: u32,
-        /// Duplicate requests.
         @0x40  duplicate_request: u32,
         /// RNR NAKs received that exceeded the retry count.
         @0x48  rnr_nak_retry_err: u32,
@@ -39,7 +34,6 @@ layout! {
         @0x50  packet_seq_err: u32,
         /// Lost packets found by a later response.
         @0x58  implied_nak_seq_err: u32,
-        /// ACK timeouts.
         @0x60  local_ack_timeout_err: u32,
         /// Requester: RNR retries exceeded.
         @0x70  req_rnr_retries_exceeded: u32,
@@ -59,13 +53,11 @@ layout! {
         @0x90  resp_cqe_error: u32,
         /// Requester: CQEs with error.
         @0x94  req_cqe_error: u32,
-        /// Requester: failed UMRs.
+        /// Number of failed UMRs of requesters.
         @0x98  req_mw_binding: u32,
-        /// Requester: bad responses.
         @0x9c  req_bad_response: u32,
         /// Requester: remote invalid requests.
         @0xa0  req_remote_invalid_request: u32,
-        /// Responder: invalid requests.
         @0xa4  resp_remote_invalid_request: u32,
         /// Requester: remote access errors.
         @0xa8  req_remote_access_errors: u32,
@@ -75,11 +67,8 @@ layout! {
         @0xb0  req_remote_operation_errors: u32,
         /// Requester: transport retries exceeded.
         @0xb4  req_transport_retries_exceeded: u32,
-        /// CQ overflows.
         @0xb8  cq_overflow: u32,
-        /// Responder: flushed CQEs.
         @0xbc  resp_cqe_flush_error: u32,
-        /// Requester: flushed CQEs.
         @0xc0  req_cqe_flush_error: u32,
         /// RoCE adaptive retransmission and slow restart. Not used by InfiniBand ports.
         @0xc8  roce: [u32; 5] => _,
@@ -87,7 +76,7 @@ layout! {
 }
 
 layout! {
-    /// Input of QUERY_VPORT_COUNTER.
+    /// Input of the command QUERY_VPORT_COUNTER.
     pub struct QueryVportCounter[32] big_endian {
         /// Set the counters to 0 after the query.
         @0x18[31]  clear: bool,
@@ -97,39 +86,31 @@ layout! {
 layout! {
     /// Packets and bytes of one kind of traffic.
     pub struct TrafficCounter[16] big_endian {
-        /// Number of packets.
+        /// Number of packets counted.
         @0x00  packets: u64,
-        /// Number of bytes.
         @0x08  bytes: u64,
     }
 }
 
 layout! {
-    /// Output of QUERY_VPORT_COUNTER.
+    /// Output of the command QUERY_VPORT_COUNTER.
     pub struct VportCounters[528] big_endian {
-        /// Received with errors.
         @0x010  rx_errors: TrafficCounter,
         /// Not sent because of errors.
         @0x020  tx_errors: TrafficCounter,
-        /// RDMA unicast received.
+        /// Received RDMA unicast packets and bytes.
         @0x030  rx_ib_unicast: TrafficCounter,
-        /// RDMA unicast sent.
+        /// Sent RDMA unicast packets and bytes.
         @0x040  tx_ib_unicast: TrafficCounter,
-        /// RDMA multicast received.
+        /// Received RDMA multicast packets and bytes.
         @0x050  rx_ib_multicast: TrafficCounter,
-        /// RDMA multicast sent.
+        /// Sent RDMA multicast packets and bytes.
         @0x060  tx_ib_multicast: TrafficCounter,
-        /// Ethernet broadcast received.
         @0x070  rx_eth_broadcast: TrafficCounter,
-        /// Ethernet broadcast sent.
         @0x080  tx_eth_broadcast: TrafficCounter,
-        /// Ethernet unicast received.
         @0x090  rx_eth_unicast: TrafficCounter,
-        /// Ethernet unicast sent.
         @0x0a0  tx_eth_unicast: TrafficCounter,
-        /// Ethernet multicast received.
         @0x0b0  rx_eth_multicast: TrafficCounter,
-        /// Ethernet multicast sent.
         @0x0c0  tx_eth_multicast: TrafficCounter,
         /// Traffic that did not leave the port.
         @0x0d0  local_loopback: TrafficCounter,

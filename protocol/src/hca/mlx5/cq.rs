@@ -13,7 +13,6 @@ use crate::layout;
 codes! {
     /// Size of the entries of a CQ.
     pub enum CqeSize(u8) {
-        /// 64 bytes.
         Bytes64 = 0 "64",
         /// 128 bytes. The fields are in the second half.
         Bytes128 = 1 "128",
@@ -43,7 +42,7 @@ impl CqeSize {
 layout! {
     /// Context of a CQ.
     pub struct CqContext[64] big_endian {
-        /// See [`CqeSize`].
+        /// A value of [`CqeSize`].
         @0x00[23:21]  cqe_size: u8 => CqeSize::word,
         /// All completions are written to entry 0. Not supported by this device.
         @0x00[20]     collapsed: bool,
@@ -96,7 +95,7 @@ layout! {
 }
 
 layout! {
-    /// Output of QUERY_CQ.
+    /// Output of the command QUERY_CQ.
     pub struct QueriedCq[272] big_endian {
         /// Context of the CQ.
         @0x10  context: CqContext,
@@ -108,7 +107,7 @@ codes! {
     pub enum CqChange(u16) {
         /// Moderation, selected by [`CqFields`].
         Moderation = 0 "moderation",
-        /// A new ring.
+        /// The CQ has a new ring.
         Resize = 1 "resize",
     }
 }
@@ -155,9 +154,8 @@ impl Field for CqFields {
 layout! {
     /// Fixed part of the input of MODIFY_CQ. The pages of a new ring follow.
     pub struct ModifyCq[0x110] big_endian {
-        /// See [`CqChange`].
+        /// A value of [`CqChange`].
         @0x06        change: u16 => CqChange::word,
-        /// CQ number.
         @0x08[23:0]  cqn: Cqn,
         /// Fields to take from the context.
         @0x0c        fields: CqFields as u32,

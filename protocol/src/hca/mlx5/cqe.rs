@@ -23,11 +23,11 @@ pub const INITIAL_OWNER_BYTE: u8 = 0xf1;
 codes! {
     /// Opcode of a CQE.
     pub enum CqeOpcode(u8) {
-        /// Send completed.
+        /// A send request has completed.
         Requester = 0 "REQ",
         /// WRITE with immediate received.
         WriteImm = 1 "RESP_WR_IMM",
-        /// SEND received.
+        /// A SEND was received.
         Send = 2 "RESP_SEND",
         /// SEND with immediate received.
         SendImm = 3 "RESP_SEND_IMM",
@@ -35,11 +35,11 @@ codes! {
         SendInvalidate = 4 "RESP_SEND_INV",
         /// The CQ continues in its new ring.
         Resize = 5 "RESIZE_CQ",
-        /// Send failed.
+        /// A send request has failed.
         RequesterError = 13 "REQ_ERR",
-        /// Receive failed.
+        /// A receive request has failed.
         ResponderError = 14 "RESP_ERR",
-        /// Not written yet.
+        /// The entry was not written yet.
         Invalid = 15 "INVALID",
     }
 }
@@ -47,7 +47,6 @@ codes! {
 codes! {
     /// Data in a CQE, a permission that devices do not have to use.
     pub enum InlineScatter(u8) {
-        /// None.
         None = 0 "none",
         /// 32 bytes, in the first half of the fields.
         Bytes32 = 1 "32",
@@ -79,13 +78,12 @@ layout! {
         @0x30         timestamp: u64 => Hex,
         /// Opcode of a send WQE.
         @0x38[31:24]  wqe_opcode: u8 => Opcode::word,
-        /// QP number.
         @0x38[23:0]   qpn: Qpn,
         /// First block of a send WQE, running number of a receive, or entry of an SRQ.
         @0x3c[31:16]  wqe_counter: u16,
-        /// See [`CqeOpcode`].
+        /// A value of [`CqeOpcode`].
         @0x3c[7:4]    opcode: u8 => CqeOpcode::word,
-        /// See [`InlineScatter`].
+        /// A value of [`InlineScatter`].
         @0x3c[3:2]    inline: u8 => InlineScatter::word,
         /// The completion is solicited.
         @0x3c[1]      solicited: bool,
@@ -96,6 +94,7 @@ layout! {
 
 /// A failed work request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
 pub struct Failure {
     /// A send failed, otherwise a receive.
     pub send: bool,
@@ -103,7 +102,6 @@ pub struct Failure {
     pub syndrome: u8,
     /// Vendor syndrome, free choice.
     pub vendor: u8,
-    /// QP number.
     pub qpn: Qpn,
     /// User index of the QP, or of the SRQ for XRC.
     pub user_index: UserIndex,
@@ -115,12 +113,12 @@ pub struct Failure {
     pub solicited: bool,
 }
 
-/// A received message.
+/// A receive request that has completed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
 pub struct Receipt {
-    /// What was received.
+    /// Content of the received message.
     pub content: Content,
-    /// QP number.
     pub qpn: Qpn,
     /// User index of the QP, or of the SRQ for XRC.
     pub user_index: UserIndex,
@@ -154,8 +152,8 @@ pub enum Content {
 
 /// Source of a message, as far as InfiniBand ports report it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+#[allow(missing_docs)]
 pub struct Source {
-    /// QP number.
     pub qpn: Qpn,
     /// LID of a datagram.
     pub lid: Lid,
@@ -167,12 +165,12 @@ pub struct Source {
     pub grh: bool,
 }
 
-/// A completed send.
+/// A send request that has completed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
 pub struct Sent {
     /// Opcode of the WQE.
     pub wqe_opcode: u8,
-    /// QP number.
     pub qpn: Qpn,
     /// User index of the QP.
     pub user_index: UserIndex,
@@ -187,7 +185,7 @@ pub struct Sent {
 /// A completion queue entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cqe {
-    /// A send completed.
+    /// A send request has completed.
     Sent(Sent),
     /// A message was received.
     Received(Receipt),
@@ -203,7 +201,7 @@ pub enum CqeError {
     /// The entry has not been written.
     #[error("the CQE has not been written yet")]
     Unwritten,
-    /// Unknown opcode.
+    /// The opcode is unknown.
     #[error("unknown CQE opcode {0}")]
     Opcode(u8),
     /// The data of the message is in the CQE. This device never does that.
@@ -483,7 +481,7 @@ mod tests {
         }
     }
 
-    /// Trace ib-5.
+    /// The bytes are from trace ib-5.
     #[test]
     fn error_cqe_holds_syndromes() {
         let failure = Failure {

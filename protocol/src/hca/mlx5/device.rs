@@ -8,7 +8,7 @@ use crate::ids::{Lkey, Rkey};
 use crate::layout;
 
 layout! {
-    /// Input without arguments.
+    /// Input of commands without arguments.
     pub struct NoArguments[16] big_endian {
         /// Not used by these commands.
         @0x06  op_mod: u16 => Hex,
@@ -24,7 +24,7 @@ layout! {
 }
 
 layout! {
-    /// Input of INIT_HCA.
+    /// Input of the command INIT_HCA.
     pub struct InitHca[32] big_endian {
         /// Owner of the software, ignored.
         @0x10  owner: [u8; 16],
@@ -36,7 +36,7 @@ codes! {
     pub enum TeardownProfile(u16) {
         /// Every object was destroyed before.
         Graceful = 0 "graceful",
-        /// Objects still exist.
+        /// Tears down although objects still exist.
         Forced = 1 "forced",
         /// The driver is about to reboot.
         Fast = 2 "fast",
@@ -44,17 +44,17 @@ codes! {
 }
 
 layout! {
-    /// Input of TEARDOWN_HCA.
+    /// Input of the command TEARDOWN_HCA.
     pub struct Teardown[16] big_endian {
-        /// See [`TeardownProfile`].
+        /// A value of [`TeardownProfile`].
         @0x0a  profile: u16 => TeardownProfile::word,
     }
 }
 
 layout! {
-    /// Output of TEARDOWN_HCA.
+    /// Output of the command TEARDOWN_HCA.
     pub struct TeardownState[16] big_endian {
-        /// The teardown failed.
+        /// Whether the teardown failed.
         @0x0c[0]  failed: bool,
     }
 }
@@ -62,7 +62,7 @@ layout! {
 layout! {
     /// Output of QUERY_ISSI: the interface step sequence ids.
     pub struct Issi[112] big_endian {
-        /// Selected step.
+        /// Currently selected interface step.
         @0x0a  current: u16,
         /// Bit n: step n is supported.
         @0x6c  supported: u32 => Hex,
@@ -70,15 +70,15 @@ layout! {
 }
 
 layout! {
-    /// Input of SET_ISSI.
+    /// Input of the command SET_ISSI.
     pub struct SetIssi[16] big_endian {
-        /// Step to select.
+        /// Interface step to select.
         @0x0a  issi: u16,
     }
 }
 
 layout! {
-    /// Output of QUERY_ADAPTER.
+    /// Output of the command QUERY_ADAPTER.
     pub struct AdapterInfo[272] big_endian {
         /// IEEE vendor id, [`AdapterInfo::OUI`].
         @0x28[23:0]  vendor: u32 => Hex,
@@ -100,7 +100,7 @@ impl AdapterInfo {
 }
 
 layout! {
-    /// Input of SET_DRIVER_VERSION.
+    /// Input of the command SET_DRIVER_VERSION.
     pub struct SetDriverVersion[80] big_endian {
         /// Text such as "Linux,mlx5_core,7.3.4", zero behind its end.
         @0x10  text: [u8; 64],

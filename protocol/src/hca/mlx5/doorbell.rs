@@ -26,7 +26,7 @@ pub enum UarRegister {
     Send {
         /// Register, 0 to 3.
         register: u8,
-        /// The second half.
+        /// Whether it is the second half.
         second: bool,
         /// Offset in the half. A write at another offset than 0 is the rest of a WQE and no doorbell.
         offset: u16,
@@ -52,7 +52,7 @@ impl UarRegister {
 }
 
 layout! {
-    /// CQ arm doorbell.
+    /// The doorbell that arms a CQ.
     pub struct ArmCq[8] big_endian {
         /// Number of events that the driver has received for the CQ, modulo 4. Not checked.
         @0x00[29:28]  sequence: u8,
@@ -60,15 +60,13 @@ layout! {
         @0x00[24]     solicited_only: bool,
         /// Consumer index: the driver has read all earlier entries.
         @0x00[23:0]   consumer: u32,
-        /// CQ number.
         @0x04[23:0]   cqn: Cqn,
     }
 }
 
 layout! {
-    /// EQ doorbell.
+    /// The doorbell of an EQ.
     pub struct EqDoorbell[4] big_endian {
-        /// EQ number.
         @0x00[31:24]  eqn: Eqn,
         /// Consumer index: the driver has read all earlier entries.
         @0x00[23:0]   consumer: u32,
@@ -79,7 +77,6 @@ layout! {
     /// Send doorbell: the first bytes of the last WQE's control segment. The producer counter is in the doorbell
     /// record.
     pub struct SendDoorbell[8] big_endian {
-        /// QP number.
         @0x04[31:8]  qpn: Qpn,
     }
 }
@@ -99,9 +96,9 @@ layout! {
     pub struct CqRecord[8] big_endian {
         /// Consumer index: the driver has read all earlier entries.
         @0x00[23:0]   consumer: u32,
-        /// As in [`ArmCq`].
+        /// The same field as in [`ArmCq`].
         @0x04[29:28]  sequence: u8,
-        /// As in [`ArmCq`].
+        /// The same field as in [`ArmCq`].
         @0x04[24]     solicited_only: bool,
         /// Consumer index of the last arm request.
         @0x04[23:0]   armed_at: u32,

@@ -23,7 +23,6 @@ layout! {
         @0x0c[28:24]  log_entries: u8,
         /// UAR page of the doorbells.
         @0x0c[23:0]   uar: UarIndex,
-        /// MSI-X vector.
         @0x14[11:0]   vector: u16,
         /// Log2 of the page size, in units of 4 KiB.
         @0x18[28:24]  log_page_size: u8,
@@ -62,7 +61,7 @@ impl Field for EventMask {
 }
 
 layout! {
-    /// Output of QUERY_EQ.
+    /// Output of the command QUERY_EQ.
     pub struct QueriedEq[272] big_endian {
         /// Context of the EQ.
         @0x10  context: EqContext,

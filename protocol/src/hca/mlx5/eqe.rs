@@ -21,41 +21,41 @@ bitflags! {
     /// Event types that an EQ takes. Bit n is type n.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
     pub struct EventMask: u64 {
-        /// Path migrated.
+        /// The path has migrated.
         const PATH_MIGRATED = 1 << 0x01;
-        /// Communication established.
+        /// A packet has arrived in RTR.
         const COMMUNICATION_ESTABLISHED = 1 << 0x02;
-        /// Send queue drained.
+        /// The send queue has drained.
         const SQ_DRAINED = 1 << 0x03;
-        /// CQ error.
+        /// A CQ has failed.
         const CQ_ERROR = 1 << 0x04;
         /// Work queue catastrophic error.
         const WQ_CATASTROPHIC = 1 << 0x05;
-        /// Path migration failed.
+        /// The migration of a path has failed.
         const PATH_MIGRATION_FAILED = 1 << 0x07;
-        /// Internal error.
+        /// The device has an internal error.
         const INTERNAL_ERROR = 1 << 0x08;
-        /// Port change.
+        /// The state of a port has changed.
         const PORT_CHANGE = 1 << 0x09;
-        /// Command completion.
+        /// A command has completed.
         const COMMAND = 1 << 0x0a;
-        /// Page request.
+        /// The device requests or returns pages.
         const PAGE_REQUEST = 1 << 0x0b;
-        /// Page fault.
+        /// A page fault has occurred.
         const PAGE_FAULT = 1 << 0x0c;
-        /// Virtual port change.
+        /// The virtual port has changed.
         const VPORT_CHANGE = 1 << 0x0d;
-        /// Invalid request.
+        /// The peer has sent an invalid request.
         const INVALID_REQUEST = 1 << 0x10;
-        /// Access violation.
+        /// A request has violated access rights.
         const ACCESS_VIOLATION = 1 << 0x11;
-        /// SRQ catastrophic error.
+        /// The SRQ has failed.
         const SRQ_CATASTROPHIC = 1 << 0x12;
-        /// Last WQE reached.
+        /// A QP in error has consumed its last WQE.
         const LAST_WQE_REACHED = 1 << 0x13;
-        /// SRQ limit.
+        /// An SRQ has fallen below its limit.
         const SRQ_LIMIT = 1 << 0x14;
-        /// Port module.
+        /// A port module was plugged or unplugged.
         const PORT_MODULE = 1 << 0x16;
         const _ = !0;
     }
@@ -86,7 +86,6 @@ codes! {
 codes! {
     /// Kind of the queue that an event refers to.
     pub enum QueueKind(u8) {
-        /// A QP.
         Qp = 0 "qp",
         /// A receive queue object.
         Rq = 1 "rq",
@@ -104,7 +103,7 @@ codes! {
         Up = 4 "up",
         /// The port is initialized.
         Initialized = 5 "initialized",
-        /// The LID changed.
+        /// The LID of the port has changed.
         Lid = 6 "lid",
         /// The P_Key table changed.
         Pkey = 7 "pkey",
@@ -117,12 +116,13 @@ codes! {
 
 /// An event queue entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
 pub enum Eqe {
     /// 00h: a CQ has a new CQE.
     Completion(Cqn),
     /// Codes of [`QueueEvent`]: event of a work queue.
     Queue {
-        /// What happened.
+        /// Kind of the event.
         event: QueueEvent,
         /// Kind of the queue.
         kind: QueueKind,
@@ -137,7 +137,7 @@ pub enum Eqe {
     Port {
         /// Port number, four bits, from 1.
         port: u8,
-        /// What changed.
+        /// Kind of the change.
         change: PortChange,
     },
     /// 0Ah: commands are done. Bit i is slot i.
@@ -146,7 +146,6 @@ pub enum Eqe {
     PageRequest {
         /// Function that requests them, 0.
         function: u16,
-        /// Number of pages.
         pages: i32,
     },
     /// 12h: an SRQ could not be read.
@@ -201,7 +200,7 @@ impl Eqe {
         }
     }
 
-    /// Name in traces.
+    /// Returns the name that traces show.
     pub const fn name(&self) -> &'static str {
         match self {
             Self::Completion(_) => "completion",

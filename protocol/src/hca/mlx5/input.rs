@@ -39,12 +39,12 @@ impl<'a> Pages<'a> {
         Self(bytes.as_chunks().0)
     }
 
-    /// Wire format.
+    /// Returns the bytes in wire format.
     pub const fn bytes(self) -> &'a [u8] {
         self.0.as_flattened()
     }
 
-    /// Number of pages.
+    /// Returns the number of pages.
     pub const fn len(self) -> usize {
         self.0.len()
     }
@@ -71,12 +71,12 @@ impl Field for Pages<'_> {
 pub struct Bytes<'a>(&'a [u8]);
 
 impl<'a> Bytes<'a> {
-    /// Takes the bytes.
+    /// Wraps the bytes without a copy.
     pub const fn parse(bytes: &'a [u8]) -> Self {
         Self(bytes)
     }
 
-    /// The bytes.
+    /// Returns the bytes in wire format.
     pub const fn bytes(self) -> &'a [u8] {
         self.0
     }
@@ -93,7 +93,7 @@ macro_rules! commands {
         /// A command with its arguments.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub enum Command<'a> {
-            $($(#[$doc])* $name($layout $(, $kind<'a>)?),)*
+            $($(#[$doc])* #[allow(missing_docs)] $name($layout $(, $kind<'a>)?),)*
         }
 
         impl<'a> Command<'a> {
@@ -198,11 +198,11 @@ fn padded<const LEN: usize>(bytes: &[u8]) -> [u8; LEN] {
 commands! {
     /// Brings the device out of reset. Drops everything that existed before.
     EnableHca(Function) -> OutputHeader;
-    /// Drops everything.
+    /// Disables the function and drops its state.
     DisableHca(Function) -> OutputHeader;
-    /// Starts the device.
+    /// Starts the device with INIT_HCA.
     InitHca(InitHca) -> OutputHeader;
-    /// Stops the device.
+    /// Stops the device with TEARDOWN_HCA.
     TeardownHca(Teardown) -> TeardownState;
     /// Reads the supported interface steps.
     QueryIssi(NoArguments) -> Issi;
@@ -220,7 +220,6 @@ commands! {
     QueryAdapter(NoArguments) -> AdapterInfo;
     /// Reports the version of the driver.
     SetDriverVersion(SetDriverVersion) -> OutputHeader;
-    /// No operation.
     Nop(NoArguments) -> OutputHeader;
     /// Reads the special memory keys.
     QuerySpecialContexts(NoArguments) -> SpecialContexts;
@@ -248,15 +247,11 @@ commands! {
     /// Reads a set of Q counters.
     QueryQCounter(QueryQCounter) -> QCounters;
 
-    /// Creates an EQ.
     CreateEq(CreateEq, pages: Pages) -> EqNumber;
-    /// Destroys an EQ.
     DestroyEq(EqNumber) -> OutputHeader;
     /// Reads the context of an EQ.
     QueryEq(EqNumber) -> QueriedEq;
-    /// Creates a CQ.
     CreateCq(CreateCq, pages: Pages) -> CqNumber;
-    /// Destroys a CQ.
     DestroyCq(CqNumber) -> OutputHeader;
     /// Reads the context of a CQ.
     QueryCq(CqNumber) -> QueriedCq;
@@ -271,13 +266,10 @@ commands! {
 
     /// Creates a QP in state RESET.
     CreateQp(CreateQp, pages: Pages) -> QpNumber;
-    /// Destroys a QP.
     DestroyQp(QpNumber) -> OutputHeader;
-    /// RESET to INIT.
+    /// Transition from RESET to INIT.
     Rst2InitQp(ModifyQp) -> OutputHeader;
-    /// INIT to RTR.
     Init2RtrQp(ModifyQp) -> OutputHeader;
-    /// RTR to RTS.
     Rtr2RtsQp(ModifyQp) -> OutputHeader;
     /// Changes attributes in RTS.
     Rts2RtsQp(ModifyQp) -> OutputHeader;
@@ -293,7 +285,7 @@ commands! {
     Sqd2RtsQp(ModifyQp) -> OutputHeader;
     /// Changes attributes in INIT.
     Init2InitQp(ModifyQp) -> OutputHeader;
-    /// Executes a MAD.
+    /// Executes a management datagram (MAD).
     MadIfc(MadIfc) -> MadAnswer;
     /// Adds a QP to a multicast group.
     AttachToMcg(Multicast) -> OutputHeader;
@@ -304,7 +296,6 @@ commands! {
     CreateRmp(CreateRmp, pages: Pages) -> SrqNumber;
     /// Arms the limit of an RMP.
     ModifyRmp(ModifyRmp) -> OutputHeader;
-    /// Destroys an RMP.
     DestroyRmp(SrqNumber) -> OutputHeader;
     /// Reads the context of an RMP.
     QueryRmp(SrqNumber) -> QueriedRmp;

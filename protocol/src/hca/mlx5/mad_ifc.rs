@@ -10,7 +10,7 @@ use crate::layout;
 pub const MAD_LEN: usize = 256;
 
 layout! {
-    /// Input of MAD_IFC.
+    /// Input of the command MAD_IFC.
     pub struct MadIfc[272] big_endian {
         /// Do not check the B_Key.
         @0x04[1]      ignore_bkey: bool,
@@ -18,15 +18,14 @@ layout! {
         @0x04[0]      ignore_mkey: bool,
         /// LID from which the MAD was received.
         @0x08         source_lid: Lid,
-        /// Port, from 1.
+        /// Port number, starting at 1.
         @0x08[7:0]    port: u8,
-        /// The MAD.
         @0x10         mad: [u8; MAD_LEN],
     }
 }
 
 layout! {
-    /// Output of MAD_IFC.
+    /// Output of the command MAD_IFC.
     pub struct MadAnswer[272] big_endian {
         /// The answer. All zero if there is none.
         @0x10  mad: [u8; MAD_LEN],

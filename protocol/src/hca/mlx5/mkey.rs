@@ -52,9 +52,9 @@ layout! {
         @0x00[15]     umr_enabled: bool,
         /// Peers can execute atomic operations.
         @0x00[14]     atomic: bool,
-        /// Peers can write.
+        /// Whether peers can execute RDMA WRITE.
         @0x00[13]     remote_write: bool,
-        /// Peers can read.
+        /// Whether peers can execute RDMA READ.
         @0x00[12]     remote_read: bool,
         /// Local work requests can write.
         @0x00[11]     local_write: bool,
@@ -72,11 +72,9 @@ layout! {
         @0x0c[30]     signature: bool,
         /// Peers can invalidate the key.
         @0x0c[24]     remote_invalidate: bool,
-        /// Protection domain.
         @0x0c[23:0]   pd: Pdn,
-        /// First address.
         @0x10         start: Va,
-        /// Length in bytes.
+        /// Length of the region in bytes.
         @0x18         length: u64 => Hex,
         /// Size of signature data in units of 16 bytes, 0.
         @0x20         signature_units: u32,
@@ -115,7 +113,7 @@ layout! {
 }
 
 layout! {
-    /// Output of QUERY_MKEY.
+    /// Output of the command QUERY_MKEY.
     pub struct QueriedMkey[272] big_endian {
         /// Context of the key.
         @0x10  context: MkeyContext,
@@ -162,7 +160,7 @@ impl Mtt {
     /// Length of an entry in bytes.
     pub const LEN: usize = 8;
 
-    /// Parses an entry.
+    /// Parses the entry from its bytes.
     pub const fn parse(entry: [u8; Self::LEN]) -> Self {
         Self { page: Iova::new(u64::from_be_bytes(entry) & !7) }
     }

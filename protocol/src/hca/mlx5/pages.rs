@@ -31,15 +31,15 @@ codes! {
 }
 
 layout! {
-    /// Input of QUERY_PAGES.
+    /// Input of the command QUERY_PAGES.
     pub struct QueryPages[16] big_endian {
-        /// See [`PageUse`].
+        /// A value of [`PageUse`].
         @0x06  purpose: u16 => PageUse::word,
     }
 }
 
 layout! {
-    /// Output of QUERY_PAGES.
+    /// Output of the command QUERY_PAGES.
     pub struct RequestedPages[16] big_endian {
         /// Function that requests the pages, 0.
         @0x0a  function: u16,
@@ -76,7 +76,7 @@ impl RequestedPages {
 layout! {
     /// Fixed part of the input of MANAGE_PAGES. Pages that the driver gives follow.
     pub struct ManagePages[16] big_endian {
-        /// See [`PageOperation`].
+        /// A value of [`PageOperation`].
         @0x06  operation: u16 => PageOperation::word,
         /// Function that receives or returns the pages, 0.
         @0x0a  function: u16,

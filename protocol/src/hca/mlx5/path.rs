@@ -19,13 +19,12 @@ layout! {
         @0x04[23]     grh: bool,
         /// Low bits of the source LID.
         @0x04[22:16]  path_bits: u8,
-        /// Destination LID.
         @0x04[15:0]   lid: Lid,
         /// ACK timeout code, 4.096 µs · 2^n; 0 is no timeout.
         @0x08[31:27]  ack_timeout: u8,
         /// Index of the source GID.
         @0x08[23:16]  gid_index: u8,
-        /// Static rate code.
+        /// Code of the static rate.
         @0x08[11:8]   static_rate: u8,
         /// Hop limit of the GRH.
         @0x08[7:0]    hop_limit: u8,
@@ -33,27 +32,25 @@ layout! {
         @0x0c[27:20]  traffic_class: u8,
         /// Flow label of the GRH.
         @0x0c[19:0]   flow_label: FlowLabel,
-        /// Destination GID.
         @0x10         gid: [u8; 16],
-        /// Ethernet: use `dscp`.
+        /// On Ethernet: whether to use `dscp`.
         @0x20[27]     force_dscp: bool,
-        /// Ethernet: use `ecn`.
+        /// On Ethernet: whether to use `ecn`.
         @0x20[26]     force_ecn: bool,
-        /// Ethernet: use `priority`.
+        /// On Ethernet: whether to use `priority`.
         @0x20[24]     force_priority: bool,
-        /// Ethernet: ECN bits.
+        /// On Ethernet: the ECN bits.
         @0x20[23:22]  ecn: u8,
-        /// Ethernet: DSCP.
+        /// On Ethernet: the DSCP value.
         @0x20[21:16]  dscp: u8,
         /// Ethernet: UDP source port.
         @0x20[15:0]   udp_port: u16,
-        /// Ethernet: priority.
+        /// On Ethernet: the VLAN priority.
         @0x24[30:28]  priority: u8,
-        /// Service level.
         @0x24[27:24]  service_level: u8,
         /// Port number, from 1.
         @0x24[23:16]  port: u8,
-        /// Ethernet: destination address.
+        /// On Ethernet: MAC address of the destination.
         @0x26         mac: MacAddr,
     }
 }

@@ -15,21 +15,18 @@ use crate::layout;
 codes! {
     /// State of a QP.
     pub enum QpState(u8) {
-        /// RESET.
         Reset = 0 "RST",
         /// INIT: receives can be posted.
         Init = 1 "INIT",
-        /// Ready to receive.
+        /// The QP can receive (RTR).
         Rtr = 2 "RTR",
-        /// Ready to send.
+        /// The QP can send and receive (RTS).
         Rts = 3 "RTS",
-        /// Send queue error.
+        /// The send queue has failed.
         SqError = 4 "SQER",
         /// Send queue drain. Drivers have no way into this state.
         SqDrain = 5 "SQD",
-        /// Error.
         Error = 6 "ERR",
-        /// Suspended.
         Suspended = 9 "SUSPENDED",
     }
 }
@@ -37,13 +34,12 @@ codes! {
 codes! {
     /// Service of a QP.
     pub enum Service(u8) {
-        /// Reliable connection.
+        /// QP for reliable connections (RC).
         Rc = 0x0 "RC",
-        /// Unreliable connection.
         Uc = 0x1 "UC",
-        /// Unreliable datagram.
+        /// QP for unreliable datagrams (UD).
         Ud = 0x2 "UD",
-        /// Extended reliable connection.
+        /// Extended reliable connection (XRC).
         Xrc = 0x3 "XRC",
         /// Dynamically connected initiator. Not supported.
         Dci = 0x5 "DCI",
@@ -53,7 +49,7 @@ codes! {
         Qp0 = 0x7 "QP0",
         /// QP1 of the port: a UD QP.
         Qp1 = 0x8 "QP1",
-        /// Raw Ethernet.
+        /// QP for raw Ethernet frames.
         Raw = 0x9 "RAW",
         /// Changes memory keys for the kernel. Send queue only.
         Umr = 0xc "UMR",
@@ -89,15 +85,14 @@ codes! {
 layout! {
     /// Context of a QP.
     pub struct QpContext[232] big_endian {
-        /// See [`QpState`].
+        /// A value of [`QpState`].
         @0x00[31:28]  state: u8 => QpState::word,
-        /// See [`Service`].
+        /// A value of [`Service`].
         @0x00[23:16]  service: u8 => Service::word,
         /// Path migration state, 3 migrated.
         @0x00[12:11]  migration: u8,
-        /// Offload type.
+        /// Type of the offload.
         @0x00[7:4]    offload: u8,
-        /// End padding mode.
         @0x00[3:2]    end_padding: u8,
         /// WQEs have signatures. Not supported.
         @0x04[31]     wqe_signatures: bool,
@@ -105,7 +100,6 @@ layout! {
         @0x04[30]     block_multicast_loopback: bool,
         /// The QP is latency sensitive.
         @0x04[28]     latency_sensitive: bool,
-        /// Protection domain.
         @0x04[23:0]   pd: Pdn,
         /// Path MTU code, 1 to 5 for 256 to 4096 bytes.
         @0x08[31:29]  mtu: u8,
@@ -133,7 +127,6 @@ layout! {
         @0x14[28:24]  log_page_size: u8,
         /// QP number of the peer.
         @0x14[23:0]   remote_qpn: Qpn,
-        /// Primary path.
         @0x18         primary: Path,
         /// Alternate path. Not used.
         @0x44         alternate: Path,
@@ -159,9 +152,9 @@ layout! {
         @0x90[23:21]  log_responder_depth: u8,
         /// Atomic mode, 1 for IB atomics.
         @0x90[19:16]  atomic_mode: u8,
-        /// Peers can read.
+        /// Whether peers can execute RDMA READ.
         @0x90[15]     remote_read: bool,
-        /// Peers can write.
+        /// Whether peers can execute RDMA WRITE.
         @0x90[14]     remote_write: bool,
         /// Peers can execute atomic operations.
         @0x90[13]     remote_atomic: bool,
@@ -171,17 +164,15 @@ layout! {
         @0x90[1]      cross_channel_slave: bool,
         /// RNR NAK timer code to send.
         @0x94[28:24]  min_rnr_timer: u8,
-        /// Expected PSN.
+        /// PSN of the next expected packet.
         @0x94[23:0]   recv_psn: Psn,
-        /// XRC domain.
         @0x98[23:0]   xrcd: XrcDomain,
         /// CQ of the receive queue.
         @0x9c[23:0]   recv_cqn: Cqn,
         /// Address of the doorbell record.
         @0xa0         record: Iova,
-        /// Q_Key.
         @0xa8         qkey: Qkey,
-        /// See [`ReceiveKind`].
+        /// A value of [`ReceiveKind`].
         @0xac[26:24]  receive_kind: u8 => ReceiveKind::word,
         /// RMP or XRC SRQ. Also set if the QP does not use one.
         @0xac[23:0]   srqn: Srqn,
@@ -233,7 +224,7 @@ impl QpContext {
 layout! {
     /// Fixed part of the input of CREATE_QP. The pages of the queues follow.
     pub struct CreateQp[0x110] big_endian {
-        /// 0.
+        /// Reserved; must be 0.
         @0x08[23:0]  qpn: Qpn,
         /// Not used by this command.
         @0x10        optional: QpAttributes as u32,
@@ -245,7 +236,6 @@ layout! {
 layout! {
     /// Input of the commands that change the QP state.
     pub struct ModifyQp[0x110] big_endian {
-        /// QP number.
         @0x08[23:0]  qpn: Qpn,
         /// Attributes to take in addition to those that the transition always takes.
         @0x10        optional: QpAttributes as u32,
@@ -255,11 +245,10 @@ layout! {
 }
 
 layout! {
-    /// Input of QUERY_QP.
+    /// Input of the command QUERY_QP.
     pub struct QueryQp[16] big_endian {
         /// The driver asks for an extended context. Only with a capability that this device does not have.
         @0x08[31]    extended: bool,
-        /// QP number.
         @0x08[23:0]  qpn: Qpn,
     }
 }

@@ -32,7 +32,7 @@ pub enum Register {
     QueueAddressLow,
     /// 018h: command doorbell. Bit i passes slot i to the device.
     CommandDoorbell,
-    /// 1FCh: initialization state.
+    /// 1FCh: state of the initialization.
     Initializing,
     /// 200h to 23Ch: health buffer.
     Health,
@@ -67,7 +67,7 @@ impl Register {
         words::find(&MAP, offset)
     }
 
-    /// Name in traces.
+    /// Returns the name that traces show.
     pub const fn name(self) -> &'static str {
         match self {
             Self::FirmwareVersion => "fw_rev",
@@ -87,11 +87,10 @@ impl Register {
 codes! {
     /// State of the NIC: requested by a write to 014h, reported by a read.
     pub enum NicState(u8) {
-        /// Normal operation.
+        /// The device operates normally.
         Normal = 0 "normal",
         /// The device failed or is disabled.
         Disabled = 1 "disabled",
-        /// Software reset.
         SoftwareReset = 7 "sw_reset",
     }
 }
@@ -112,7 +111,7 @@ impl QueueWord {
     const STATE: u32 = 0x700;
     const ADDRESS: u32 = 0xffff_f000;
 
-    /// Parses a write.
+    /// Parses a write to the register.
     pub const fn parse(word: u32) -> Self {
         let [.., state, _] = (word & Self::STATE).to_be_bytes();
         if word & Self::ADDRESS == 0 && state != 0 {
@@ -133,12 +132,11 @@ impl QueueWord {
 
 /// Firmware version that the driver logs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
 pub struct FirmwareVersion {
-    /// Major version.
     pub major: u16,
-    /// Minor version.
     pub minor: u16,
-    /// Sub-minor version.
+    /// Third part of the version.
     pub sub_minor: u16,
 }
 
@@ -154,11 +152,11 @@ impl FirmwareVersion {
 }
 
 layout! {
-    /// Health buffer.
+    /// The health buffer of the device.
     pub struct Health[64] big_endian {
         /// Firmware version, any value but all ones.
         @0x30         firmware_version: u32 => Hex,
-        /// Hardware id, [`Health::HARDWARE_ID`].
+        /// ID of the hardware, [`Health::HARDWARE_ID`].
         @0x34         hardware_id: u32 => Hex,
         /// A syndrome is fatal.
         @0x38[31]     fatal: bool,

@@ -11,7 +11,7 @@ macro_rules! numbers {
         layout! {
             $(#[$doc])*
             pub struct $name[16] big_endian {
-                /// The number.
+                /// Number of the object.
                 @0x08[$bits:0]  $field: $type,
             }
         }
@@ -19,23 +19,23 @@ macro_rules! numbers {
 }
 
 numbers! {
-    /// A protection domain.
+    /// Number of a protection domain.
     PdNumber { pd: Pdn[23] }
-    /// A UAR page.
+    /// Number of a UAR page.
     UarNumber { uar: UarIndex[23] }
-    /// An XRC domain.
+    /// Number of an XRC domain.
     XrcDomainNumber { xrcd: XrcDomain[23] }
-    /// A transport domain.
+    /// Number of a transport domain.
     TransportDomainNumber { domain: TransportDomain[23] }
     /// A set of Q counters. Set 0 does not exist.
     CounterSetNumber { set: CounterSet[7] }
     /// An EQ, 8 bits.
     EqNumber { eqn: Eqn[7] }
-    /// A CQ.
+    /// Number of a CQ, 24 bits.
     CqNumber { cqn: Cqn[23] }
-    /// A memory key.
+    /// Index of a memory key.
     MkeyNumber { index: MkeyIndex[23] }
-    /// A QP.
+    /// Number of a QP, 24 bits.
     QpNumber { qpn: Qpn[23] }
     /// An RMP, XRC SRQ or SRQ. They share one number space.
     SrqNumber { srqn: Srqn[23] }

@@ -10,7 +10,7 @@ use crate::layout;
 codes! {
     /// Kind of a work queue.
     pub enum WorkQueueKind(u8) {
-        /// Entries are linked.
+        /// The entries form a linked list.
         Linked = 0 "linked",
         /// Entries are used in their order.
         Cyclic = 1 "cyclic",
@@ -24,7 +24,7 @@ codes! {
 layout! {
     /// A work queue without its pages.
     pub struct WorkQueue[0xc0] big_endian {
-        /// See [`WorkQueueKind`].
+        /// A value of [`WorkQueueKind`].
         @0x00[31:28]  kind: u8 => WorkQueueKind::word,
         /// First entry in its page, see [`super::page_offset`].
         @0x04[20:16]  page_offset: u8,
@@ -32,7 +32,6 @@ layout! {
         @0x04[15:0]   limit: u16,
         /// Protection domain of the entries.
         @0x08[23:0]   pd: Pdn,
-        /// UAR page.
         @0x0c[23:0]   uar: UarIndex,
         /// Address of the doorbell record.
         @0x10         record: Iova,
@@ -48,11 +47,10 @@ layout! {
 layout! {
     /// Context of an RMP without its pages.
     pub struct RmpContext[0xf0] big_endian {
-        /// State, 1 ready.
+        /// State of the queue; 1 is ready.
         @0x00[23:20]  state: u8,
         /// The queue is cyclic.
         @0x04[31]     cyclic: bool,
-        /// The queue.
         @0x30         queue: WorkQueue,
     }
 }
@@ -66,13 +64,11 @@ layout! {
 }
 
 layout! {
-    /// Input of MODIFY_RMP.
+    /// Input of the command MODIFY_RMP.
     pub struct ModifyRmp[0x110] big_endian {
-        /// Current state.
         @0x08[31:28]  state: u8,
-        /// RMP number.
         @0x08[23:0]   srqn: Srqn,
-        /// Take the limit.
+        /// Whether to set the limit.
         @0x14[0]      has_limit: bool,
         /// Context with the new values.
         @0x20         context: RmpContext,
@@ -80,7 +76,7 @@ layout! {
 }
 
 layout! {
-    /// Output of QUERY_RMP.
+    /// Output of the command QUERY_RMP.
     pub struct QueriedRmp[272] big_endian {
         /// Context of the RMP.
         @0x20  context: RmpContext,
@@ -90,7 +86,6 @@ layout! {
 layout! {
     /// Context of an XRC SRQ, and with interface step 0 of every SRQ.
     pub struct SrqContext[64] big_endian {
-        /// State.
         @0x00[31:28]  state: u8,
         /// Log2 of the number of entries.
         @0x00[27:24]  log_entries: u8,
@@ -98,7 +93,6 @@ layout! {
         @0x04[31]     signature: bool,
         /// Log2 of the size of an entry in bytes, minus 4.
         @0x04[26:24]  log_stride: u8,
-        /// XRC domain.
         @0x04[23:0]   xrcd: XrcDomain,
         /// First entry in its page, see [`super::page_offset`].
         @0x08[31:26]  page_offset: u8,
@@ -140,9 +134,7 @@ layout! {
     pub struct ArmSrq[16] big_endian {
         /// What to arm, 1: the limit.
         @0x06        op_mod: u16,
-        /// SRQ number.
         @0x08[23:0]  srqn: Srqn,
-        /// New limit.
         @0x0e        limit: u16,
     }
 }
@@ -152,7 +144,7 @@ layout! {
     pub struct LinkSegment[16] big_endian {
         /// Number of the next entry.
         @0x02         next: u16,
-        /// Signature. Not used.
+        /// Signature of the entry. Not used.
         @0x04[31:24]  signature: u8,
     }
 }

@@ -10,11 +10,11 @@ use super::code::codes;
 codes! {
     /// Status of a command. The documentation of each names the error that the driver makes of it.
     pub enum Status(u8) {
-        /// Success.
+        /// The command has succeeded.
         Ok = 0x00 "OK",
-        /// Internal error: EIO.
+        /// Internal error, which drivers report as EIO.
         InternalError = 0x01 "INTERNAL_ERR",
-        /// Unknown opcode: EINVAL.
+        /// Unknown opcode, which drivers report as EINVAL.
         BadOpcode = 0x02 "BAD_OP",
         /// Unsupported register, argument or geometry: EINVAL.
         BadParameter = 0x03 "BAD_PARAM",
@@ -24,7 +24,7 @@ codes! {
         BadResource = 0x05 "BAD_RES",
         /// The object is in use: EBUSY.
         Busy = 0x06 "RES_BUSY",
-        /// Not ready: EAGAIN.
+        /// Not ready, which drivers report as EAGAIN.
         NotReady = 0x07 "NOT_READY",
         /// More than the capabilities allow: ENOMEM.
         ExceedsLimit = 0x08 "LIM_ERR",
@@ -32,7 +32,7 @@ codes! {
         BadResourceState = 0x09 "BAD_RES_STATE",
         /// GID or P_Key index outside its table: EINVAL.
         BadIndex = 0x0a "BAD_INDEX",
-        /// No resources: EAGAIN.
+        /// No resources, which drivers report as EAGAIN.
         NoResources = 0x0f "NO_RES",
         /// The transition is not allowed in the current QP state: EINVAL.
         BadQpState = 0x10 "BAD_QP_STATE",
@@ -55,9 +55,9 @@ pub enum InputError {
     Short {
         /// Name of the command.
         what: &'static str,
-        /// Bytes required.
+        /// Number of bytes required.
         need: usize,
-        /// Bytes available.
+        /// Number of bytes available.
         have: usize,
     },
     /// The opcode is not supported.
@@ -66,7 +66,7 @@ pub enum InputError {
 }
 
 impl InputError {
-    /// Status to report.
+    /// Returns the status to report.
     pub const fn status(self) -> Status {
         match self {
             Self::Short { .. } => Status::BadInputLength,

@@ -16,7 +16,7 @@ codes! {
         LocalProtection = 0x04 "LOCAL_PROT_ERR",
         /// The QP is in error.
         Flushed = 0x05 "WR_FLUSH_ERR",
-        /// A UMR failed.
+        /// A UMR request has failed.
         WindowBind = 0x06 "MW_BIND_ERR",
         /// The peer sent an unexpected response.
         BadResponse = 0x10 "BAD_RESP_ERR",

@@ -20,17 +20,14 @@ bitflags! {
     /// QP attributes that the mask of a command names.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
     pub struct QpAttributes: u32 {
-        /// Alternate path.
         const ALTERNATE_PATH = 1 << 0;
-        /// Peers can read.
+        /// Whether peers can execute RDMA READ.
         const REMOTE_READ = 1 << 1;
         /// Peers can execute atomic operations.
         const REMOTE_ATOMIC = 1 << 2;
-        /// Peers can write.
+        /// Whether peers can execute RDMA WRITE.
         const REMOTE_WRITE = 1 << 3;
-        /// P_Key index.
         const PKEY_INDEX = 1 << 4;
-        /// Q_Key.
         const QKEY = 1 << 5;
         /// Minimum RNR NAK timer.
         const RNR_TIMER = 1 << 6;
@@ -40,19 +37,15 @@ bitflags! {
         const REQUESTER_DEPTH = 1 << 8;
         /// Outstanding READs and atomics as responder.
         const RESPONDER_DEPTH = 1 << 9;
-        /// Path migration state.
         const MIGRATION = 1 << 10;
-        /// Retry count.
+        /// Limit of retries after timeouts.
         const RETRY_COUNT = 1 << 12;
-        /// RNR retry count.
         const RNR_RETRY = 1 << 13;
-        /// ACK timeout.
+        /// Code of the ACK timeout.
         const ACK_TIMEOUT = 1 << 14;
         /// LAG port. Not used.
         const LAG_PORT = 1 << 15;
-        /// Port.
         const PORT = 1 << 16;
-        /// SRQ number.
         const SRQN = 1 << 18;
         /// CQ of the receive queue.
         const RECV_CQN = 1 << 19;
@@ -101,7 +94,7 @@ bitflags! {
         const MTU = 1 << 1;
         /// QP number of the peer.
         const REMOTE_QPN = 1 << 2;
-        /// Expected PSN.
+        /// PSN of the next expected packet.
         const RECV_PSN = 1 << 3;
         /// Next PSN to send.
         const SEND_PSN = 1 << 4;
@@ -112,16 +105,13 @@ bitflags! {
 
 /// A command that changes the QP state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[allow(missing_docs)]
 pub enum Transition {
-    /// RESET to INIT.
+    /// Transition from RESET to INIT.
     Rst2Init,
-    /// INIT to INIT.
     Init2Init,
-    /// INIT to RTR.
     Init2Rtr,
-    /// RTR to RTS.
     Rtr2Rts,
-    /// RTS to RTS.
     Rts2Rts,
     /// Send queue error to RTS.
     SqErr2Rts,
@@ -134,20 +124,19 @@ pub enum Transition {
 /// Error of a command that changes the QP state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("{transition:?} is not allowed in state {state:?}")]
+#[allow(missing_docs)]
 pub struct TransitionError {
-    /// Command.
     pub transition: Transition,
     /// State of the QP, `None` for an unknown code.
     pub state: Option<QpState>,
 }
 
 impl TransitionError {
-    /// Status to report.
     pub const STATUS: Status = Status::BadQpState;
 }
 
 impl Transition {
-    /// All transitions.
+    /// All transitions in code order.
     pub const ALL: [Self; 8] = [
         Self::Rst2Init,
         Self::Init2Init,

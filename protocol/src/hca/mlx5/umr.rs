@@ -13,41 +13,27 @@ bitflags! {
     /// Fields that a UMR takes from its mkey segment.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
     pub struct MkeyMask: u64 {
-        /// Length and `length64`.
         const LENGTH = 1 << 0;
-        /// Log page size.
+        /// Binary logarithm of the page size.
         const PAGE_SIZE = 1 << 1;
-        /// Start address.
         const START = 1 << 6;
-        /// Protection domain.
         const PD = 1 << 7;
-        /// Remote invalidate.
         const REMOTE_INVALIDATE = 1 << 8;
-        /// Signature.
         const SIGNATURE = 1 << 9;
         /// Low byte of the key.
         const KEY = 1 << 13;
-        /// QP number.
         const QPN = 1 << 14;
-        /// Local read.
         const LOCAL_READ = 1 << 17;
-        /// Local write.
         const LOCAL_WRITE = 1 << 18;
-        /// Remote read.
         const REMOTE_READ = 1 << 19;
-        /// Remote write.
         const REMOTE_WRITE = 1 << 20;
-        /// Atomic operations.
+        /// Capabilities of atomic operations.
         const ATOMIC = 1 << 21;
-        /// Small fence.
         const SMALL_FENCE = 1 << 23;
-        /// Relaxed write.
         const RELAXED_WRITE = 1 << 25;
-        /// Free.
         const FREE = 1 << 29;
         /// Bit 5 of the log page size.
         const PAGE_SIZE_5 = 1 << 42;
-        /// Relaxed read.
         const RELAXED_READ = 1 << 47;
         const _ = !0;
     }
@@ -72,7 +58,7 @@ impl Field for MkeyMask {
 }
 
 layout! {
-    /// UMR control segment.
+    /// The control segment of a UMR.
     pub struct UmrControl[48] big_endian {
         /// The translation is in the WQE; otherwise a data segment points to it.
         @0x00[31]    inline: bool,

@@ -19,19 +19,15 @@ layout! {
         @0x20[7:4]    vport_state: u8,
         /// State of the port, 4 active.
         @0x20[3:0]    port_state: u8,
-        /// System image GUID.
         @0x28         system_guid: u64 => Hex,
-        /// Port GUID.
         @0x30         port_guid: u64 => Hex,
-        /// Node GUID.
         @0x38         node_guid: u64 => Hex,
         /// Capability mask of PortInfo.
         @0x40         capability_mask: u32 => Hex,
-        /// LID.
         @0x60[31:16]  lid: Lid,
-        /// LID mask control.
+        /// LID mask control (LMC) of the port.
         @0x60[7:5]    lmc: u8,
-        /// Subnet timeout code.
+        /// Code of the subnet timeout.
         @0x60[4:0]    subnet_timeout: u8,
         /// LID of the subnet manager.
         @0x64[31:16]  sm_lid: Lid,
@@ -41,7 +37,7 @@ layout! {
 }
 
 layout! {
-    /// Output of QUERY_HCA_VPORT_CONTEXT.
+    /// Output of the command QUERY_HCA_VPORT_CONTEXT.
     pub struct QueriedVport[528] big_endian {
         /// Context of the port.
         @0x10  context: VportContext,

@@ -75,6 +75,7 @@ impl Describe for QueryFw {
 /// Device limits. Fields named `log_...` are base-2 logarithms. Fields that drivers of devices without local memory
 /// never read are omitted and emitted as 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
 pub struct DevLim {
     /// Largest number of WQEs in an SRQ.
     pub log_max_srq_wqes: u8,
@@ -82,7 +83,6 @@ pub struct DevLim {
     pub log_max_wqes: u8,
     /// QP numbers reserved for the device, from 0.
     pub log_reserved_qps: u8,
-    /// Number of QPs.
     pub log_max_qps: u8,
     /// SRQ numbers reserved for the device, from 0.
     pub log_reserved_srqs: u8,
@@ -92,13 +92,11 @@ pub struct DevLim {
     pub log_max_cqes: u8,
     /// CQ numbers reserved for the device, from 0.
     pub log_reserved_cqs: u8,
-    /// Number of CQs.
     pub log_max_cqs: u8,
     /// Number of MPT entries.
     pub log_max_mpts: u8,
     /// EQ numbers reserved for the device, from 0.
     pub log_reserved_eqs: u8,
-    /// Number of EQs.
     pub log_max_eqs: u8,
     /// MTT entries reserved for the device, from 0.
     pub log_reserved_mtts: u8,
@@ -121,7 +119,6 @@ pub struct DevLim {
     pub port_width: u8,
     /// Number of virtual lanes.
     pub max_vl: u8,
-    /// Number of ports.
     pub ports: u8,
     /// Number of GIDs per port.
     pub log_max_gids: u8,
@@ -158,19 +155,19 @@ pub struct DevLim {
 }
 
 impl DevLim {
-    /// Supports reliable connections.
+    /// The device supports reliable connections.
     pub const FLAG_RC: u32 = 1 << 0;
-    /// Supports unreliable connections.
+    /// The device supports unreliable connections.
     pub const FLAG_UC: u32 = 1 << 1;
-    /// Supports unreliable datagrams.
+    /// The device supports unreliable datagrams.
     pub const FLAG_UD: u32 = 1 << 2;
     /// Supports shared receive queues.
     pub const FLAG_SRQ: u32 = 1 << 6;
     /// Counts P_Key and Q_Key violations.
     pub const FLAG_VIOLATIONS: u32 = 0b11 << 8;
-    /// Supports atomic operations.
+    /// The device supports atomic operations.
     pub const FLAG_ATOMICS: u32 = 1 << 18;
-    /// Supports multicast datagrams.
+    /// The device supports multicast datagrams.
     pub const FLAG_MULTICAST: u32 = 1 << 21;
 
     /// Limits of this device.

@@ -57,7 +57,7 @@ pub enum Op {
     Nop,
 }
 
-/// Meaning of in_param.
+/// Meaning of a command's in_param.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Input {
     /// An immediate value, or unused.
@@ -153,12 +153,12 @@ static TABLE: [Row; 48] = [
 ];
 
 impl Op {
-    /// Decodes an opcode.
+    /// Returns the opcode with this code, or `None`.
     pub fn from_code(code: u16) -> Option<Self> {
         find(code).map(|row| row.op)
     }
 
-    /// Name in traces.
+    /// Returns the name that traces show.
     pub fn name(self) -> &'static str {
         TABLE.iter().find(|row| row.op == self).map_or("unknown", |row| row.name)
     }
@@ -176,8 +176,8 @@ fn find(code: u16) -> Option<&'static Row> {
 
 /// A command that passed the generic checks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
 pub struct Command {
-    /// Command to execute.
     pub op: Op,
     /// Variant of the command.
     pub op_modifier: u8,
@@ -242,7 +242,7 @@ impl Command {
         self.op_modifier == 2
     }
 
-    /// Parameters of MAP_EQ.
+    /// Parameters of the command MAP_EQ.
     pub const fn map_eq(&self) -> MapEq {
         MapEq { eqn: self.eqn(), unmap: self.in_modifier & UNMAP != 0, events: self.in_param }
     }
@@ -284,10 +284,10 @@ pub fn describe_parameters(latched: &PendingCommand, to: &mut dyn Visitor) {
 /// Flag in in_modifier of MAP_EQ: unmap the events.
 const UNMAP: u32 = 1 << 31;
 
-/// Parameters of MAP_EQ.
+/// Parameters of the command MAP_EQ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MapEq {
-    /// EQ to change.
+    /// Number of the EQ to change.
     pub eqn: Eqn,
     /// Unmap the events instead of mapping them.
     pub unmap: bool,

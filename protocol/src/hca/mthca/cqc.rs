@@ -60,7 +60,7 @@ impl Cqc {
     }
 }
 
-/// Inbox of RESIZE_CQ.
+/// Input mailbox of the command RESIZE_CQ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ResizeCq {
     /// Address of the first entry in the buffer's region.

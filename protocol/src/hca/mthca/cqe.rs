@@ -17,14 +17,14 @@ pub const LEN: usize = 32;
 /// Result of a work request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// A send succeeded.
+    /// A send request has succeeded.
     Sent {
         /// Opcode of the send WQE.
         opcode: u8,
         /// Number of bytes received by a READ or atomic.
         byte_len: u32,
     },
-    /// A receive completed.
+    /// A receive request has completed.
     Received(Received),
     /// The work request failed.
     Failed {
@@ -60,8 +60,8 @@ pub struct Received {
 
 /// Immediate data or P_Key index, which share a field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
 pub enum ImmOrPkey {
-    /// Immediate data.
     Imm(Imm),
     /// Index of the P_Key.
     PkeyIndex(u16),

@@ -16,7 +16,7 @@ pub const RECORD_LEN: usize = 8;
 /// offsets are ignored, and the whole page reads 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum UarRegister {
-    /// 10h: send doorbell.
+    /// 10h: doorbell of send queues.
     Send,
     /// 20h: arms a CQ.
     ArmCq,
@@ -43,7 +43,7 @@ impl UarRegister {
     }
 }
 
-/// Send doorbell.
+/// The doorbell of send queues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SendDoorbell {
     /// Number of posted WQEs, 1 to 255.
@@ -61,7 +61,7 @@ pub struct SendDoorbell {
 }
 
 impl SendDoorbell {
-    /// Parses a doorbell.
+    /// Parses the doorbell from its bytes.
     pub fn parse(bytes: [u8; 8]) -> Self {
         let raw = RawSend::from_bits(u64::from_be_bytes(bytes));
         Self {
@@ -97,12 +97,12 @@ impl SendDoorbell {
 pub enum ArmFor {
     /// The next solicited or failed completion.
     Solicited,
-    /// The next completion.
+    /// The next completion raises an event.
     Any,
 }
 
 impl ArmFor {
-    /// Name in traces.
+    /// Returns the name that traces show.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Solicited => "solicited",
@@ -111,7 +111,7 @@ impl ArmFor {
     }
 }
 
-/// CQ arm doorbell.
+/// The doorbell that arms a CQ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ArmCq {
     /// Completions to arm for; `None` for a code that drivers do not use.
@@ -126,7 +126,7 @@ pub struct ArmCq {
 }
 
 impl ArmCq {
-    /// Parses a doorbell.
+    /// Parses the doorbell from its bytes.
     pub fn parse(bytes: [u8; 8]) -> Self {
         let raw = RawArm::from_bits(u64::from_be_bytes(bytes));
         let arm_for = match raw.command() {
@@ -183,7 +183,7 @@ impl RecordKind {
         })
     }
 
-    /// Name in traces.
+    /// Returns the name that traces show.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Consumer => "consumer",
@@ -208,7 +208,7 @@ pub struct Record {
 }
 
 impl Record {
-    /// Parses a record.
+    /// Parses the record from its bytes.
     pub fn parse(bytes: [u8; RECORD_LEN]) -> Self {
         let raw = RawRecord::from_bits(u64::from_be_bytes(bytes));
         Self { counter: raw.counter(), kind: RecordKind::from_code(raw.kind()), number: raw.number() }

@@ -14,9 +14,9 @@ use crate::ids::{Lkey, Pdn};
 /// Interrupt of an EQ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Interrupt {
-    /// An MSI-X vector.
+    /// The interrupt is an MSI-X vector.
     MsiX(u16),
-    /// The INTx pin.
+    /// The interrupt is the INTx pin.
     Pin,
 }
 
@@ -27,7 +27,7 @@ pub struct Eqc {
     pub start: u64,
     /// Log2 of the number of entries.
     pub log_entries: u8,
-    /// Interrupt to raise.
+    /// Interrupt that an event raises.
     pub interrupt: Interrupt,
     /// Protection domain of the buffer.
     pub pd: Pdn,

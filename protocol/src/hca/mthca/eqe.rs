@@ -107,7 +107,7 @@ impl Eqe {
         }
     }
 
-    /// Name in traces.
+    /// Returns the name that traces show.
     pub const fn name(&self) -> &'static str {
         match self {
             Self::Completion(_) => "completion",

@@ -13,14 +13,11 @@ use crate::ids::{Eqn, IcmAddr};
 /// Part of the ICM layout that the device uses. Contexts are stored in the device, so most table addresses are
 /// unused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
 pub struct InitHca {
-    /// QP context table.
     pub qpc: Table,
-    /// SRQ context table.
     pub srqc: Table,
-    /// CQ context table.
     pub cqc: Table,
-    /// EQ context table.
     pub eqc: Table,
     /// Memory protection table (MPT).
     pub mpt: Table,

@@ -18,17 +18,14 @@ bitflags! {
     /// QP attributes that a command copies in addition to those it always copies.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct QpAttributes: u32 {
-        /// Alternate path.
         const ALTERNATE_PATH = 1 << 0;
-        /// Peers can read.
+        /// Whether peers can execute RDMA READ.
         const REMOTE_READ = 1 << 1;
         /// Peers can execute atomic operations.
         const REMOTE_ATOMIC = 1 << 2;
-        /// Peers can write.
+        /// Whether peers can execute RDMA WRITE.
         const REMOTE_WRITE = 1 << 3;
-        /// P_Key index.
         const PKEY_INDEX = 1 << 4;
-        /// Q_Key.
         const QKEY = 1 << 5;
         /// Minimum RNR NAK timer.
         const RNR_TIMER = 1 << 6;
@@ -38,19 +35,15 @@ bitflags! {
         const REQUESTER_DEPTH = 1 << 8;
         /// Outstanding READs and atomics as responder.
         const RESPONDER_DEPTH = 1 << 9;
-        /// Path migration state.
         const MIGRATION = 1 << 10;
-        /// Port number.
         const PORT = 1 << 11;
-        /// Retry count.
+        /// Limit of retries after timeouts.
         const RETRY_COUNT = 1 << 12;
         /// RNR retry count of the alternate path.
         const ALTERNATE_RNR_RETRY = 1 << 13;
-        /// ACK timeout.
+        /// Code of the ACK timeout.
         const ACK_TIMEOUT = 1 << 14;
-        /// RNR retry count.
         const RNR_RETRY = 1 << 15;
-        /// Scheduling queue.
         const SCHED_QUEUE = 1 << 16;
         const _ = !0;
     }
@@ -92,7 +85,7 @@ impl ModifyQp {
     /// Length in bytes of the outbox of QUERY_QP and ERR2RST_QP, which has the layout of the inbox.
     pub const OUTBOX_LEN: usize = 0x200;
 
-    /// Parses an inbox.
+    /// Parses the inbox from its bytes.
     pub fn parse(inbox: &[u8; Self::LEN]) -> Self {
         let (mask, rest) = inbox.split_first_chunk().unwrap_or((&[0; 4], &[]));
         let image = rest.last_chunk().unwrap_or(&[0; qpc::LEN]);

@@ -29,9 +29,9 @@ bitflags! {
     pub struct MptFlags: u32 {
         /// Peers can execute atomic operations.
         const REMOTE_ATOMIC = 1 << 14;
-        /// Peers can write.
+        /// Whether peers can execute RDMA WRITE.
         const REMOTE_WRITE = 1 << 13;
-        /// Peers can read.
+        /// Whether peers can execute RDMA READ.
         const REMOTE_READ = 1 << 12;
         /// The device can write data of local work requests and receives.
         const LOCAL_WRITE = 1 << 11;
@@ -43,20 +43,19 @@ bitflags! {
     }
 }
 
-/// An MPT entry.
+/// An entry of the memory protection table (MPT).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
 pub struct Mpt {
     /// Access rights and kind of the region.
     pub flags: MptFlags,
     /// Log2 of the page size in bytes, 12 to 31.
     pub page_shift: u8,
-    /// L_Key and R_Key.
+    /// The key, both L_Key and R_Key.
     pub key: Lkey,
-    /// Protection domain.
     pub pd: Pdn,
-    /// First virtual address.
     pub start: Va,
-    /// Length in bytes.
+    /// Length of the region in bytes.
     pub length: u64,
     /// ICM address of the MTT entry for the page that contains `start`.
     pub mtt: IcmAddr,

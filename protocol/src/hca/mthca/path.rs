@@ -15,12 +15,12 @@ pub const LEN: usize = 32;
 
 /// Address of an InfiniBand destination.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+#[allow(missing_docs)]
 pub struct Address {
     /// Packets have a GRH.
     pub grh: bool,
     /// Low bits of the source LID, seven bits.
     pub path_bits: u8,
-    /// Destination LID.
     pub dlid: Lid,
     /// Index of the source GID in the port's GID table.
     pub sgid_index: u8,
@@ -32,7 +32,6 @@ pub struct Address {
     pub traffic_class: u8,
     /// Flow label of the GRH, 20 bits.
     pub flow_label: u32,
-    /// Destination GID.
     pub dgid: [u8; 16],
 }
 
@@ -78,7 +77,7 @@ describe!(Address {
 describe!(Path { port, pkey_index, rnr_retry, ack_timeout, static_rate, address });
 
 impl Path {
-    /// Parses a path.
+    /// Parses the path from its bytes.
     pub fn parse(path: &[u8; LEN]) -> Self {
         let raw: Raw = transmute!(*path);
         let head = PathHead::from_bits(raw.head);
@@ -156,7 +155,7 @@ impl Raw {
     }
 }
 
-/// Bit of `Raw::source`.
+/// GRH bit of `Raw::source`.
 const GRH: u8 = 1 << 7;
 
 /// First word of a path.

@@ -3,7 +3,7 @@
 //! # Spec
 //! mthca interface, sections 1.2 and 1.3.
 
-/// Vendor ID.
+/// PCI vendor ID of the device.
 pub const VENDOR_ID: u16 = 0x15b3;
 /// Device ID of the variant with one port and no local memory.
 pub const DEVICE_ID: u16 = 0x6274;

@@ -15,7 +15,7 @@ impl InitIb {
     pub const LEN: usize = 56;
 }
 
-/// Inbox of SET_IB.
+/// Input mailbox of the command SET_IB.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SetIb {
     /// Reset the Q_Key violation counter.
@@ -30,7 +30,7 @@ impl SetIb {
     /// Length of the inbox in bytes.
     pub const LEN: usize = 0x40;
 
-    /// Parses an inbox.
+    /// Parses the inbox from its bytes.
     pub fn parse(inbox: &[u8; Self::LEN]) -> Self {
         let [_, _, _, flags, a, b, c, d, ..] = *inbox;
         Self { reset_qkey_violations: flags & 1 != 0, capabilities: u32::from_be_bytes([a, b, c, d]) }

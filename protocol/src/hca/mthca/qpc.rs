@@ -21,14 +21,14 @@ pub const LEN: usize = 0x100;
 /// Kind of a QP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum QpKind {
-    /// An ordinary QP.
+    /// An ordinary QP of this service.
     Service(ServiceType),
     /// QP0 or QP1: MADs whose headers the driver writes.
     Mlx,
 }
 
 impl QpKind {
-    /// Decodes a kind.
+    /// Returns the kind with this code, or `None`.
     pub const fn from_code(code: u8) -> Option<Self> {
         match code {
             7 => Some(Self::Mlx),
@@ -78,7 +78,7 @@ impl Geometry {
     }
 }
 
-/// A context image.
+/// Image of a QP context.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Qpc {
     /// 00h, bits 31:28: see [`Qpc::state`].
@@ -99,13 +99,13 @@ pub struct Qpc {
     pub sched_queue: u8,
     /// 0Ch: UAR page of doorbells and doorbell records.
     pub page: u32,
-    /// 10h: QP number.
+    /// 10h: number of the QP.
     pub local_qpn: Qpn,
     /// 14h: QP number of the peer.
     pub remote_qpn: Qpn,
-    /// 20h: primary path.
+    /// 20h: primary path to the peer.
     pub primary: Path,
-    /// 40h: alternate path.
+    /// 40h: alternate path to the peer.
     pub alternate: Path,
     /// 64h: protection domain of queues and data.
     pub pd: Pdn,
@@ -137,7 +137,7 @@ pub struct Qpc {
     pub rq_base: u32,
     /// A4h: doorbell record index of the receive queue.
     pub rq_record: u32,
-    /// A8h: Q_Key.
+    /// A8h: Q_Key of the QP.
     pub qkey: Qkey,
     /// ACh: SRQ number, if [`Responder::srq`] is set.
     pub srqn: Srqn,
@@ -159,11 +159,11 @@ pub struct Requester {
     pub signal_all: bool,
     #[bits(9)]
     __: u16,
-    /// Can send atomics.
+    /// Whether the QP can send atomics.
     pub atomics: bool,
     /// Can send WRITEs; always set.
     pub writes: bool,
-    /// Can send READs.
+    /// Whether the QP can send READs.
     pub reads: bool,
     /// Number of retries after a timeout.
     #[bits(3)]
@@ -195,9 +195,9 @@ pub struct Responder {
     __: u8,
     /// Peers can execute atomic operations.
     pub atomics: bool,
-    /// Peers can write.
+    /// Whether peers can execute RDMA WRITE.
     pub writes: bool,
-    /// Peers can read.
+    /// Whether peers can execute RDMA READ.
     pub reads: bool,
     #[bits(5)]
     __: u8,

@@ -19,7 +19,7 @@ pub enum Register {
     EqSetCi(Eqn),
     /// Read: nonzero after a catastrophic error.
     Catastrophe,
-    /// Write: deasserts INTx.
+    /// A write deasserts the INTx pin.
     ClearInterrupt,
     /// Write [`RESET_VALUE`]: resets the device.
     Reset,

@@ -16,9 +16,7 @@ pub(crate) use window::Window;
 
 /// ECN bits of the IP traffic class.
 const ECN: u8 = 0b11;
-/// ECN-capable transport, ECT(0).
 const ECT: u8 = 0b10;
-/// Congestion experienced.
 const CE: u8 = 0b11;
 
 /// Returns `traffic_class` with the same DSCP and ECN set to ECT(0).

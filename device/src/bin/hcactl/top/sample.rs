@@ -1,4 +1,4 @@
-//! What devices and queue pairs did between two looks at a daemon.
+//! Activity of devices and queue pairs between two polls of a daemon.
 
 use std::collections::HashMap;
 use std::time::Instant;
@@ -9,40 +9,40 @@ use serde::Serialize;
 
 use crate::{Daemon, counters};
 
-/// Bound: queue pairs of a device that are looked at. Each page of them takes a turn of the device's thread.
+/// Limit of polled queue pairs per device. Each page of them takes an iteration of the device's event loop.
 const MOST_QPS: usize = 1024;
 
-/// One look.
+/// The counters of one poll.
 pub(super) struct Sample {
     at: Instant,
     devices: Vec<(DeviceRow, Option<Box<Counters>>)>,
     qps: Vec<(u16, QpRow)>,
-    /// There are more queue pairs than were looked at.
+    /// Whether the device has more queue pairs than were polled.
     pub(super) cut: bool,
 }
 
-/// Of a device, per second unless said otherwise.
+/// Rates of a device per second, unless stated otherwise.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct DeviceLine {
     pub(super) id: u16,
     pub(super) interface: String,
     pub(super) state: &'static str,
-    /// It serves, and its link is up.
+    /// Whether it is running with its link up.
     pub(super) is_well: bool,
-    /// Queue pairs, all.
+    /// Number of all queue pairs.
     pub(super) qps: u64,
-    /// Bytes on the wire.
+    /// Rate of bytes on the wire.
     pub(super) sent: f64,
     pub(super) received: f64,
-    /// Packets and frames, both ways.
+    /// Packets and frames in both directions.
     pub(super) packets: f64,
     pub(super) retransmitted: f64,
-    /// Negative acknowledgements, both ways.
+    /// NAKs in both directions.
     pub(super) naks: f64,
     pub(super) dropped: f64,
 }
 
-/// Of a queue pair, per second unless said otherwise.
+/// Rates of a queue pair per second, unless stated otherwise.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct QpLine {
     pub(super) device: u16,
@@ -50,26 +50,25 @@ pub(super) struct QpLine {
     pub(super) service: &'static str,
     pub(super) state: String,
     pub(super) peer: String,
-    /// Requests that completed.
+    /// Completed send requests per second.
     pub(super) sends: f64,
     pub(super) receives: f64,
-    /// Sends that were begun and have not completed, now.
+    /// Current number of send requests that were started and have not completed.
     pub(super) waiting: u64,
-    /// Requests that failed, in all.
+    /// Total number of failed requests.
     pub(super) failed: u64,
 }
 
-/// What is shown.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct View {
     pub(super) devices: Vec<DeviceLine>,
     pub(super) qps: Vec<QpLine>,
-    /// There are more queue pairs.
+    /// Whether there are more queue pairs.
     pub(super) cut: bool,
 }
 
 impl Sample {
-    /// Looks at the devices with these numbers, or at all.
+    /// Polls the devices with these numbers, or all.
     pub(super) fn take(daemon: &mut Daemon, chosen: &[u16]) -> anyhow::Result<Self> {
         daemon.begin();
         let mut rows = daemon.devices()?;
@@ -77,7 +76,7 @@ impl Sample {
         let mut sample = Self { at: Instant::now(), devices: Vec::new(), qps: Vec::new(), cut: false };
         for row in rows {
             let mut counted = None;
-            // One that stops answering meanwhile is shown like one that had before.
+            // A device that stops responding is shown like one that did not respond.
             if row.state == DeviceState::Running
                 && let Ok(counters) = counters::of(daemon, row.id)
             {
@@ -89,7 +88,7 @@ impl Sample {
         Ok(sample)
     }
 
-    /// Takes queue pairs of a device. Whether there are more.
+    /// Adds queue pairs of a device. Returns whether there are more.
     fn list(&mut self, daemon: &mut Daemon, device: u16) -> anyhow::Result<bool> {
         let mut taken = 0;
         daemon.pages(device, "qps", |rows: Vec<QpRow>| {
@@ -100,7 +99,7 @@ impl Sample {
         Ok(taken >= MOST_QPS)
     }
 
-    /// What happened since `before`. What is new since then counts from zero.
+    /// Returns the activity since `before`. New devices and queue pairs start from zero.
     pub(super) fn since(&self, before: &Self) -> View {
         let seconds = self.at.duration_since(before.at).as_secs_f64().max(1e-3);
         let devices = self.devices.iter().map(|(row, counted)| {
@@ -146,7 +145,7 @@ impl Sample {
     }
 }
 
-/// What a line of a device is made of.
+/// Totals from which a device line is computed.
 #[derive(Clone, Copy, Default)]
 struct Totals {
     qps: u64,
@@ -161,7 +160,7 @@ struct Totals {
 impl Totals {
     fn of(counters: &Counters) -> Self {
         let Counters { engine, port, fabric, qps, .. } = counters;
-        // Frames for others are no loss: networks flood them.
+        // Frames for other devices are not lost: networks flood them.
         let passed: u64 =
             ["other_mac", "reflected"].iter().filter_map(|reason| port.dropped.get(*reason)).sum();
         let at_port = port.dropped.values().sum::<u64>().saturating_sub(passed)
@@ -191,7 +190,7 @@ impl Totals {
     }
 }
 
-/// All fields of plain counters together.
+/// Returns the sum of all fields of plain counters.
 fn sum(counters: &impl Serialize) -> u64 {
     let value = serde_json::to_value(counters).unwrap_or_default();
     value.as_object().into_iter().flatten().filter_map(|(_, count)| count.as_u64()).sum()

@@ -1,4 +1,4 @@
-//! What `hcactl top` shows, in as little as 80 columns and 24 lines.
+//! The screen of `hcactl top`, for at least 80 columns and 24 lines.
 
 use std::cmp::Ordering;
 
@@ -12,15 +12,15 @@ use ratatui::widgets::{Row, Table, Widget as _};
 use super::sample::{DeviceLine, QpLine, View};
 use crate::sanitize;
 
-/// Lines of the screen that are neither devices nor queue pairs: title, two heads, the line between, keys.
+/// Number of screen lines other than devices and queue pairs: title, two headings, separator, keys.
 const FRAME_LINES: u16 = 5;
 
-/// Bound: lines of a screen that is printed.
+/// Limit of the lines of a printed screen.
 const MOST_LINES: u16 = 2000;
 
 const KEYS: &str = "q quit  p pause  s/d sort queue pairs/devices  r reverse  arrows scroll";
 
-/// By what devices are ordered.
+/// Sort key of the devices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum DeviceOrder {
     Number,
@@ -30,7 +30,7 @@ pub(super) enum DeviceOrder {
     Dropped,
 }
 
-/// By what queue pairs are ordered.
+/// Sort key of the queue pairs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum QpOrder {
     Requests,
@@ -39,14 +39,14 @@ pub(super) enum QpOrder {
     Number,
 }
 
-/// What a user chose.
+/// View settings that the user has chosen.
 #[derive(Clone, Debug)]
 pub(super) struct Choice {
     pub(super) devices: DeviceOrder,
     pub(super) qps: QpOrder,
     pub(super) reversed: bool,
     pub(super) paused: bool,
-    /// Queue pairs above the first that is shown.
+    /// Number of queue pairs above the first visible one.
     pub(super) above: usize,
 }
 
@@ -83,7 +83,7 @@ impl DeviceOrder {
         }
     }
 
-    /// Most first.
+    /// Sorts by the chosen column, largest first.
     fn compare(self, a: &DeviceLine, b: &DeviceLine) -> Ordering {
         match self {
             Self::Number => a.id.cmp(&b.id),
@@ -114,7 +114,7 @@ impl QpOrder {
         }
     }
 
-    /// Most first.
+    /// Sorts by the chosen column, largest first.
     fn compare(self, a: &QpLine, b: &QpLine) -> Ordering {
         match self {
             Self::Requests => (b.sends + b.receives).total_cmp(&(a.sends + a.receives)),
@@ -126,7 +126,7 @@ impl QpOrder {
     }
 }
 
-/// The screen as text, as long as it takes.
+/// Returns the whole screen as text.
 pub(super) fn text(view: &View, title: &str, choice: &Choice, width: u16) -> String {
     let lines = view.devices.len() + view.qps.len();
     let height = u16::try_from(lines).unwrap_or(MOST_LINES).saturating_add(FRAME_LINES).min(MOST_LINES);
@@ -148,7 +148,7 @@ pub(super) fn show(view: &View, title: &str, choice: &Choice, frame: &mut Frame<
 }
 
 fn draw(view: &View, title: &str, choice: &Choice, area: Rect, to: &mut Buffer) {
-    // Devices never take more than half of the screen.
+    // Devices take at most half of the screen.
     let devices = u16::try_from(view.devices.len()).unwrap_or(u16::MAX);
     let half = area.height.saturating_sub(FRAME_LINES) / 2;
     let qps = u16::try_from(view.qps.len()).unwrap_or(u16::MAX);
@@ -184,7 +184,7 @@ fn head(names: &'static [&'static str], ordered: &str) -> Row<'static> {
     Row::new(cells.collect::<Vec<_>>())
 }
 
-/// Columns of words, which begin on the left; numbers end on the right.
+/// Number of left-aligned text columns; numbers are right-aligned.
 const LEFT: usize = 3;
 
 fn device_table(view: &View, choice: &Choice) -> Table<'static> {
@@ -251,7 +251,7 @@ fn turned(choice: &Choice, order: Ordering) -> Ordering {
     if choice.reversed { order.reverse() } else { order }
 }
 
-/// A rate in five characters.
+/// Formats a rate in five characters.
 fn rate(rate: f64) -> String {
     for (unit, scale) in [("G", 1e9), ("M", 1e6), ("K", 1e3)] {
         let scaled = rate / scale;
@@ -262,7 +262,7 @@ fn rate(rate: f64) -> String {
             return format!("{scaled:.1}{unit}");
         }
     }
-    // What happens less than once a second happens.
+    // Show a rate below one per second as nonzero.
     if rate > 0.0 && rate < 1.0 { "<1".to_owned() } else { format!("{rate:.0}") }
 }
 
@@ -319,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn a_screen_of_80_columns_and_24_lines_has_everything() {
+    fn screen_fits_80_columns_and_24_lines() {
         let screen = screen(&Choice::default());
         let golden = [
             "hcad at /run/x, every 1 s",
@@ -339,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_are_ordered_and_scrolled_as_chosen() {
+    fn lines_sort_and_scroll() {
         let choice = Choice { qps: QpOrder::Failed, devices: DeviceOrder::Dropped, ..Choice::default() };
         let failed = screen(&choice);
         assert!(failed[6].starts_with("1 0x400006 ") && failed[7].starts_with("1 0x40000d "), "{failed:#?}");
@@ -355,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_printed_is_as_long_as_it_takes_and_a_terminal_may_be_of_any_size() {
+    fn any_terminal_size_is_drawn() {
         let text = text(&view(), "t", &Choice::default(), 80);
         assert_eq!(text.lines().count(), 40 + 2 + usize::from(FRAME_LINES));
         assert_eq!(text.lines().filter(|line| line.starts_with("1 0x4000")).count(), 40);

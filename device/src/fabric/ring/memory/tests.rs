@@ -71,7 +71,7 @@ fn full_ring_accepts_frames_after_release() {
     assert!(producer.request_room(1000).unwrap());
     let mut batch = RxBatch::new();
     consumer.take(&mut batch, 1).unwrap();
-    assert!(consumer.release(), "who waits for room is woken");
+    assert!(consumer.release(), "a blocked producer is woken");
     assert!(!consumer.release(), "once");
     assert!(producer.push(&frame, IcrcField::Computed).unwrap());
     assert!(!producer.push(&frame, IcrcField::Computed).unwrap());

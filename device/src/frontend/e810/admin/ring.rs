@@ -52,16 +52,11 @@ pub enum RingRegister {
     Tail,
 }
 
-/// Identifies a ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RingName {
-    /// Admin send queue.
     Send,
-    /// Admin receive queue.
     Receive,
-    /// Mailbox send queue.
     MailboxSend,
-    /// Mailbox receive queue.
     MailboxReceive,
 }
 
@@ -96,7 +91,6 @@ impl RingRegister {
 }
 
 impl Rings {
-    /// Returns a ring.
     pub fn get(&self, name: RingName) -> &Ring {
         match name {
             RingName::Send => &self.send,
@@ -122,7 +116,6 @@ impl Rings {
 }
 
 impl Ring {
-    /// Reads a register.
     pub fn read(&self, register: RingRegister) -> u32 {
         match register {
             RingRegister::BaseLow => self.base_low,

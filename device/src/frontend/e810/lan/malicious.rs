@@ -56,7 +56,6 @@ pub(super) enum Detector {
     TransmitQueues,
     /// Transmit descriptor processing (TCLAN).
     TransmitFrames,
-    /// The receive side.
     Receive,
 }
 
@@ -100,7 +99,7 @@ struct QueueEvent {
     valid: bool,
 }
 
-/// Layout of GL_MDET_TX_PQM.
+/// Layout of the register GL_MDET_TX_PQM.
 #[bitfield(u32)]
 struct QueueManagerEvent {
     #[bits(3)]
@@ -114,7 +113,6 @@ struct QueueManagerEvent {
     valid: bool,
 }
 
-/// The event registers.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct MaliciousDriver {
     transmit_queues: Events,

@@ -106,7 +106,7 @@ struct Receive {
     tail: u32,
     control: u32,
     queue: Option<Box<ReceiveQueue>>,
-    /// As in [`Transmit`].
+    /// The same flag as in [`Transmit`].
     stopped: bool,
 }
 

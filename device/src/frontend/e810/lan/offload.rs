@@ -29,7 +29,6 @@ const ETHERNET_LEN: usize = 14;
 pub(super) struct Offloads {
     /// Outer headers of a tunnel.
     outer: Option<Outer>,
-    /// Innermost IP header.
     ip: Option<IpHeader>,
     l4: Option<L4Header>,
     /// Total length of the headers.

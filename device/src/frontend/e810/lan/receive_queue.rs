@@ -40,11 +40,9 @@ pub(super) struct ReceiveQueue {
 /// Counters of a receive queue.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Counts {
-    /// Frames delivered.
     pub(super) frames: u64,
     /// Bytes delivered, as on the wire without the check sequence.
     pub(super) bytes: u64,
-    /// Frames dropped.
     pub(super) dropped: u64,
 }
 

@@ -21,7 +21,6 @@ pub(super) struct Segments {
     headers: Vec<u8>,
     offloads: Offloads,
     size: u32,
-    /// Payload bytes emitted.
     sent: u32,
     payload_len: u32,
     /// Segments emitted, modulo 2^16, as added to the IPv4 identification.

@@ -32,7 +32,6 @@ type Sizes = [u64; 7];
 /// Upper bounds of the first six size bins; the last bin is unbounded.
 const SIZES: [u64; 6] = [64, 127, 255, 511, 1023, 1522];
 
-/// Port statistics.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(in super::super) struct PortStatistics {
     pub(in super::super) receive: Traffic,
@@ -45,18 +44,15 @@ pub(in super::super) struct PortStatistics {
     pub(in super::super) dropped_link_down: u64,
 }
 
-/// VSI statistics.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct VsiStatistics {
     pub(super) receive: Traffic,
     pub(super) transmit: Traffic,
     /// Received frames dropped: no buffer, or too long for the queue.
     pub(super) receive_dropped: u64,
-    /// Transmitted frames rejected.
     pub(super) transmit_errors: u64,
 }
 
-/// All statistics.
 #[derive(Debug, Default)]
 pub(super) struct Statistics {
     pub(super) port: PortStatistics,

@@ -54,19 +54,17 @@ pub(super) struct TransmitQueue {
     segments: Option<Segments>,
     /// Header buffer for the next TSO frame.
     spare: Vec<u8>,
-    /// Frames sent.
     frames: u64,
     bytes: u64,
 }
 
-/// Result of [`TransmitQueue::poll`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Step {
     /// Appended a frame with this destination.
     Frame(Destination),
     /// Consumed descriptors that produce no frame.
     NoFrame,
-    /// No posted descriptors.
+    /// No descriptors are posted.
     Idle,
 }
 

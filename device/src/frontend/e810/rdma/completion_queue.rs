@@ -24,7 +24,7 @@ enum Armed {
     No,
     /// A solicited completion or one with an error.
     Solicited,
-    /// Any completion.
+    /// Any completion raises an event.
     Next,
 }
 
@@ -59,13 +59,11 @@ impl CqFault {
 /// A CQE was lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct PushError {
-    /// Cause.
     pub(super) fault: CqFault,
     /// Set for the first loss, which is reported as an asynchronous event.
     pub(super) first: bool,
 }
 
-/// One completion queue.
 #[derive(Debug)]
 pub(super) struct CompletionQueue {
     cqn: Cqn,
@@ -109,7 +107,6 @@ impl CompletionQueue {
         })
     }
 
-    /// Its number.
     pub(super) const fn cqn(&self) -> Cqn {
         self.cqn
     }

@@ -17,7 +17,6 @@ const MAX_ENTRIES: u32 = 2048;
 /// Protocol code of RoCEv2 in the host context.
 const ROCE: u8 = 2;
 
-/// The control queue.
 #[derive(Debug, Default)]
 pub(in super::super) struct Cqp {
     /// High half of the host context address, latched until the low half is written.
@@ -53,7 +52,6 @@ struct Running {
 /// An entry fetched from the ring.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct CqpEntry {
-    /// Ring index.
     pub(super) index: u16,
     /// Polarity of new entries on the pass of this entry.
     pub(super) polarity: bool,
@@ -62,7 +60,7 @@ pub(super) struct CqpEntry {
 }
 
 impl Cqp {
-    /// Writes PFPE_CCQPHIGH.
+    /// Writes the register PFPE_CCQPHIGH.
     pub(super) const fn set_context_high(&mut self, high: u32) {
         self.context_high = high;
     }
@@ -105,7 +103,7 @@ impl Cqp {
         };
     }
 
-    /// Reads PFPE_CCQPSTATUS.
+    /// Reads the register PFPE_CCQPSTATUS.
     pub(super) fn status(&self) -> Status {
         Status { done: matches!(self.state, State::Running(_)), error: self.state == State::Refused }
     }
@@ -117,12 +115,12 @@ impl Cqp {
         }
     }
 
-    /// Reads PFPE_CQPTAIL.
+    /// Reads the register PFPE_CQPTAIL.
     pub(super) fn tail(&self) -> Tail {
         Tail { next: self.running().map_or(0, |running| running.next), error: self.failed }
     }
 
-    /// Reads PFPE_CQPERRCODES.
+    /// Reads the register PFPE_CQPERRCODES.
     pub(super) const fn error_codes(&self) -> ErrorCodes {
         self.codes
     }

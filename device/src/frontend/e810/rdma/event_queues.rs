@@ -19,10 +19,9 @@ use crate::frontend::e810::vectors::Cause;
 use crate::limited;
 use crate::telemetry::monitor::Monitor;
 
-/// The event queues.
 #[derive(Debug, Default)]
 pub(in super::super) struct EventQueues {
-    /// Bound: [`MAX_CEQS`].
+    /// CEQs by number, at most [`MAX_CEQS`].
     ceqs: BTreeMap<u16, EntryRing<{ CompletionEvent::LEN }>>,
     aeq: Option<AsyncQueue>,
     /// Bitmap of CEQs with new entries.
@@ -33,7 +32,6 @@ pub(in super::super) struct EventQueues {
 
 const _: () = assert!(MAX_CEQS as u32 <= u16::BITS);
 
-/// The AEQ.
 #[derive(Debug)]
 struct AsyncQueue {
     ring: EntryRing<{ AsyncEvent::LEN }>,

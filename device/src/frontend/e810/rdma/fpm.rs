@@ -83,7 +83,7 @@ fn offered(limits: &Limits) -> FpmLimits {
 struct Object {
     /// Byte offset of its word in the "commit FPM" buffer.
     at: usize,
-    /// Bytes per object.
+    /// Number of bytes per object.
     len: u64,
 }
 

@@ -21,7 +21,6 @@ use crate::memory::GuestMemory;
 /// Members of a group.
 pub(super) type Members = SmallVec<[Qpn; MAX_MEMBERS]>;
 
-/// Multicast groups.
 #[derive(Debug)]
 pub(in super::super) struct Groups {
     /// Maximum number of groups, which bounds both tables.

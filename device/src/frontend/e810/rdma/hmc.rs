@@ -23,7 +23,6 @@ const LEAF_LEN: u64 = 512;
 /// Maximum number of segment entries in memory for "update SDs"; the count has four bits.
 const MAX_MORE: usize = 15;
 
-/// Context memory.
 #[derive(Debug)]
 pub(in super::super) struct Hmc {
     /// Bound: the number that "query FPM" offers, allocated up front.
@@ -46,7 +45,6 @@ enum Segment {
 pub(super) struct Pbles {
     /// Start in units of 512 bytes.
     pub(super) base: u32,
-    /// Number of entries.
     pub(super) count: u32,
 }
 
@@ -139,7 +137,6 @@ pub(in super::super) struct Pages<'a> {
 }
 
 impl<'a> Pages<'a> {
-    /// Returns guest memory.
     pub(in super::super) const fn dma(self) -> &'a GuestMemory {
         self.dma
     }
@@ -155,7 +152,6 @@ impl<'a> Pages<'a> {
         self.listed(PbleIndex::new(u32::try_from(leaf).ok()?), page % LEAF_LEN)
     }
 
-    /// Reads a PBLE.
     fn pble(self, index: PbleIndex) -> Option<u64> {
         let Pbles { base, count } = self.hmc.pbles;
         if index.get() >= count {

@@ -20,7 +20,6 @@ use crate::memory::translate::{AccessTarget, RegionAccess};
 /// [`engine::Host`] of the RDMA half.
 #[derive(Debug)]
 pub struct RdmaHost<'a> {
-    /// The RDMA half.
     pub(in super::super) rdma: &'a mut Rdma,
     /// Access to the device while the engine runs.
     pub(in super::super) cx: HostContext<'a>,

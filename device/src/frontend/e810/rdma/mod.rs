@@ -64,13 +64,11 @@ pub(super) struct Rdma {
     pub(super) limits: Limits,
     /// Control queue. No objects exist unless it is running.
     pub(super) cqp: Cqp,
-    /// Context memory.
     pub(super) hmc: Hmc,
     /// Memory regions and windows.
     pub(super) regions: Regions,
     /// Neighbours and address handles.
     pub(super) paths: Paths,
-    /// Multicast groups.
     pub(super) groups: Groups,
     /// Nodes of the work scheduler.
     pub(super) nodes: Nodes,
@@ -78,7 +76,6 @@ pub(super) struct Rdma {
     pub(super) queues: Queues,
     /// Completion and asynchronous event queues.
     pub(super) events: EventQueues,
-    /// Transport statistics.
     pub(super) counts: Counts,
 }
 

@@ -21,7 +21,6 @@ const MAX_NODES: usize = 512;
 /// Number of queue set handles, which have ten bits and start at 1.
 const MAX_SETS: u16 = 1023;
 
-/// The node tree.
 #[derive(Debug)]
 pub(in super::super) struct Nodes {
     nodes: BTreeMap<u16, Node>,

@@ -21,9 +21,9 @@ use crate::frontend::snapshot::HandleRow;
 pub(in super::super) struct Paths {
     max_arp_entries: u32,
     max_handles: u32,
-    /// Bound: `max_arp_entries`.
+    /// ARP table, at most `max_arp_entries` entries.
     arp: BTreeMap<ArpIndex, MacAddr>,
-    /// Bound: `max_handles`.
+    /// Address handles, at most `max_handles` of them.
     handles: BTreeMap<AhIndex, AddressHandle>,
 }
 
@@ -62,7 +62,6 @@ impl AddressHandle {
 }
 
 impl Paths {
-    /// Creates empty tables.
     pub(super) const fn new(limits: &Limits) -> Self {
         Self {
             max_arp_entries: limits.max_arp_entries.get(),

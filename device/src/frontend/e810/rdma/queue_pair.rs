@@ -35,7 +35,6 @@ use crate::net::UNRESOLVED;
 /// Retransmission timeout at the maximum retry count. The QP context has no field for it (section 13.2).
 const ACK_TIMEOUT: Duration = Duration::from_nanos(4096 << 12);
 
-/// Maximum retry count.
 const MAX_RETRIES: u8 = 7;
 
 /// RNR timer in NAKs: 0.64 ms at first, doubling up to 164 ms. The device is not notified of posted receives,
@@ -44,11 +43,10 @@ const MAX_RETRIES: u8 = 7;
 const FIRST_RNR_TIMER: RnrTimer = RnrTimer::new(12);
 const LAST_RNR_TIMER: RnrTimer = RnrTimer::new(28);
 
-/// A queue pair.
 #[derive(Debug)]
 pub(super) struct QueuePair {
     pub(super) qpn: Qpn,
-    /// Connected or datagram.
+    /// Service: connected or datagram.
     pub(super) service: send_wqe::Service,
     /// Context of the last create or modify operation.
     pub(super) context: QpContext,

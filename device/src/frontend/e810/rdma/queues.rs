@@ -43,7 +43,6 @@ pub(in super::super) struct Queues {
 }
 
 impl Queues {
-    /// Creates empty tables.
     pub(super) fn new(limits: &Limits) -> Self {
         // Bound: numbers are indices into context memory.
         let capacity = |most: u32| Capacity { entries: most as usize, leaves: most as usize / 64 + 1 };

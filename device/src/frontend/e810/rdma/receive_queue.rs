@@ -10,7 +10,6 @@ use super::hmc::Pages;
 use super::ring::UnreachableError;
 use super::work_ring::WorkRing;
 
-/// A receive WQE.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Slot {
     /// Index of its first quantum.
@@ -23,7 +22,6 @@ pub(super) struct Slot {
 #[derive(Debug)]
 pub(super) struct ReceiveQueue {
     ring: WorkRing,
-    /// Quanta per WQE.
     quanta: u32,
     /// WQEs fetched and not yet completed with success.
     outstanding: u32,

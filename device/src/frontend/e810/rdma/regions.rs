@@ -21,7 +21,6 @@ const KEY_BITS: u32 = 8;
 /// table has one entry per region, and the whole STag must match.
 #[derive(Debug)]
 pub(in super::super) struct Regions {
-    /// Regions and windows.
     pub(super) keys: KeyTable,
 }
 

@@ -15,7 +15,7 @@ use crate::memory::dma::PAGE_LEN;
 /// Location of a queue in guest memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Location {
-    /// Physically contiguous.
+    /// The ring is physically contiguous.
     Contiguous(Iova),
     /// In 4 KiB pages listed by PBLEs.
     Listed(PbleIndex),

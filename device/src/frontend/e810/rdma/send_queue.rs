@@ -45,15 +45,12 @@ pub(in super::super) fn work_request(wr_id: u64) -> u64 {
 pub(super) enum NextWqe {
     /// No WQE is posted.
     Empty,
-    /// A valid WQE.
     Work(Work),
-    /// An invalid WQE.
     Invalid(SendTag, WqeError),
     /// The ring is not in mapped memory.
     Broken,
 }
 
-/// A parsed WQE.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Work {
     /// Tag for its completion.

@@ -22,7 +22,6 @@ const ASYNC: u16 = MAX_CEQS;
 /// Data that rows are built from.
 #[derive(Clone, Copy)]
 pub(in super::super) struct View<'a> {
-    /// The objects.
     pub(in super::super) rdma: &'a Rdma,
     /// Vectors of the event queues.
     pub(in super::super) vectors: &'a Vectors,
@@ -31,7 +30,6 @@ pub(in super::super) struct View<'a> {
 }
 
 impl View<'_> {
-    /// Queue pairs.
     pub(in super::super) fn qps(self) -> impl Iterator<Item = (u32, QpRow)> {
         let qps = self.cx.first().into_iter().flat_map(move |first| self.rdma.queues.qps_from(first));
         qps.filter_map(move |(index, qp)| {
@@ -40,30 +38,25 @@ impl View<'_> {
         })
     }
 
-    /// Completion queues.
     pub(in super::super) fn cqs(self) -> impl Iterator<Item = (u32, CqRow)> {
         let cqs = self.cx.first().into_iter().flat_map(move |first| self.rdma.queues.cqs_from(first));
         cqs.map(|(index, cq)| (index, CompletionQueue::row(cq)))
     }
 
-    /// Memory regions.
     pub(in super::super) fn mrs(self) -> impl Iterator<Item = (u32, MrRow)> {
         let keys = &self.rdma.regions.keys;
         let regions = self.cx.first().into_iter().flat_map(move |first| keys.iter_from(first));
         regions.map(|(index, region)| (index, MrRow::from(region)))
     }
 
-    /// Context memory.
     pub(in super::super) fn icm(self) -> impl Iterator<Item = (u64, IcmRow)> {
         self.rdma.hmc.rows(self.cx.from)
     }
 
-    /// Address handles.
     pub(in super::super) fn handles(self) -> impl Iterator<Item = (u32, HandleRow)> {
         self.cx.first().into_iter().flat_map(move |first| self.rdma.paths.rows(first))
     }
 
-    /// Multicast groups.
     pub(in super::super) fn groups(self) -> impl Iterator<Item = (u32, GroupRow)> {
         self.cx.first().into_iter().flat_map(move |first| self.rdma.groups.rows(first))
     }
@@ -102,7 +95,6 @@ impl View<'_> {
         }
     }
 
-    /// Event queues.
     pub(in super::super) fn eqs(self) -> impl Iterator<Item = (u16, EqRow)> {
         let rows = self.rdma.events.rings().map(move |(ceq, entries, producer, lost)| {
             let (place, route, mask) = match ceq {
@@ -123,7 +115,6 @@ impl View<'_> {
         rows.filter(move |(index, _)| u64::from(*index) >= self.cx.from)
     }
 
-    /// The control queue.
     pub(in super::super) fn control(self) -> ControlRow {
         let Rdma { cqp, hmc, paths, groups, nodes, .. } = self.rdma;
         let (neighbours, handles) = paths.counts();

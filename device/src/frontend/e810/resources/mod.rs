@@ -12,10 +12,8 @@ use super::buffer::Buffer;
 use super::id_pool::IdPool;
 use super::limits::{FUNCTION_FILTERS, MAX_COUNTER_BLOCKS, MAX_LISTS, MAX_PROFILES, MAX_TCAM_ENTRIES};
 
-/// Allocated resources.
 #[derive(Debug)]
 pub(super) struct Resources {
-    /// Resources with identifiers.
     numbered: BTreeMap<ResourceKind, IdPool>,
     /// Remaining amount of resources without identifiers.
     left: BTreeMap<ResourceKind, u16>,

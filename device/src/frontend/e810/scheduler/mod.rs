@@ -50,7 +50,6 @@ const MAX_PROFILES: u16 = 64;
 /// Number of rate profile kinds: committed (CIR), excess (EIR) and shared (SRL).
 const PROFILE_KINDS: usize = 3;
 
-/// The scheduler tree.
 #[derive(Debug)]
 pub(super) struct Scheduler {
     elements: BTreeMap<Teid, Node>,

@@ -16,7 +16,6 @@ pub(in super::super) enum Destination {
     Wire,
     /// Other VSIs only, as the rules decide.
     Local,
-    /// This VSI only.
     Vsi(VsiNumber),
 }
 

@@ -70,20 +70,18 @@ struct Rule {
 /// Objects that rules may reference.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RuleScope<'a> {
-    /// Existing VSIs.
     pub(super) vsis: &'a Vsis,
-    /// Allocated lists.
     pub(super) resources: &'a Resources,
 }
 
 /// The switch rule commands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RuleCommand {
-    /// Opcode 02A0.
+    /// The command with opcode 02A0.
     Add,
-    /// Opcode 02A1.
+    /// The command with opcode 02A1.
     Update,
-    /// Opcode 02A2.
+    /// The command with opcode 02A2.
     Remove,
 }
 

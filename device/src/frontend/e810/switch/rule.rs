@@ -21,9 +21,7 @@ pub(super) enum Direction {
 /// Source of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Origin {
-    /// The port.
     Port,
-    /// A VSI.
     Vsi(VsiNumber),
 }
 
@@ -39,11 +37,11 @@ impl Origin {
 /// Kind of the destination MAC address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Cast {
-    /// One station.
+    /// One station receives the frame.
     Unicast,
-    /// A group.
+    /// A multicast group receives the frame.
     Multicast,
-    /// All stations.
+    /// All stations receive the frame.
     Broadcast,
 }
 
@@ -64,15 +62,12 @@ impl Cast {
 /// matches frames sent by other VSIs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Key {
-    /// Source and EtherType.
     EtherType(Origin, u16),
-    /// Destination MAC address.
     Mac(MacAddr),
     /// Destination MAC address and VLAN.
     MacVlan(MacAddr, u16),
     /// Kind of the destination.
     Promiscuous(Direction, Cast),
-    /// VLAN.
     Vlan(u16),
     /// Any frame of this direction.
     Default(Direction),
@@ -153,9 +148,7 @@ impl Key {
 /// Target of an action.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Target {
-    /// A VSI.
     Vsi(VsiNumber),
-    /// A VSI list.
     List(u16),
 }
 
@@ -180,9 +173,7 @@ impl Target {
 /// Action of a rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Action {
-    /// Forwards to VSIs.
     Forward {
-        /// The VSIs.
         to: Target,
         /// Applies to frames from VSIs too (loopback enable).
         loopback: bool,
@@ -198,11 +189,9 @@ pub(super) enum Action {
         /// Frames from VSIs also go to the wire (LAN enable).
         lan: bool,
     },
-    /// Drops the frame.
     Drop,
     /// Makes VSIs members of a VLAN, for VSIs with VLAN pruning.
     Prune {
-        /// The member VSIs.
         by: Target,
         /// Applies to received frames.
         ingress: bool,

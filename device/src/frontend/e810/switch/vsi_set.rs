@@ -10,14 +10,12 @@ const WORDS: usize = 1024 / 64;
 pub(in super::super) struct VsiSet([u64; WORDS]);
 
 impl VsiSet {
-    /// Adds a VSI.
     pub(in super::super) fn insert(&mut self, vsi: VsiNumber) {
         if let Some(word) = self.0.get_mut(usize::from(vsi.get() / 64)) {
             *word |= 1 << (vsi.get() % 64);
         }
     }
 
-    /// Removes a VSI.
     pub(in super::super) fn remove(&mut self, vsi: VsiNumber) {
         if let Some(word) = self.0.get_mut(usize::from(vsi.get() / 64)) {
             *word &= !(1 << (vsi.get() % 64));

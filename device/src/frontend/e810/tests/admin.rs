@@ -21,18 +21,19 @@ const CRITICAL: u32 = 1 << 30;
 
 #[test]
 fn version_matches_published_firmware() {
-    let told = started().succeed(&Ask::direct(Opcode::GetVersion, [0; 16]));
-    assert_eq!(told.parameters, [0, 0, 0, 0, 0x40, 0x40, 0x01, 0x80, 0, 6, 1, 0, 0, 1, 5, 0]);
+    let reply = started().succeed(&AdminCommand::direct(Opcode::GetVersion, [0; 16]));
+    assert_eq!(reply.parameters, [0, 0, 0, 0, 0x40, 0x40, 0x01, 0x80, 0, 6, 1, 0, 0, 1, 5, 0]);
 }
 
 #[test]
 fn unknown_commands_are_not_implemented() {
     let mut driver = started();
     for opcode in [0x0c41, 0x020d, 0x020c, 0x06e0, 0x0a00, 0xff32, 0xffff, 0] {
-        let ask = Ask { opcode, ..Ask::with_input(Opcode::GetVersion, [7; 16], &[1, 2, 3]) };
-        let told = driver.ask(&ask);
-        assert_eq!((told.status, told.buffer), (ENOSYS, vec![1, 2, 3]), "{opcode:#06x}");
-        assert_eq!(told.parameters[..8], [7; 8]);
+        let command =
+            AdminCommand { opcode, ..AdminCommand::with_input(Opcode::GetVersion, [7; 16], &[1, 2, 3]) };
+        let reply = driver.execute(&command);
+        assert_eq!((reply.status, reply.buffer), (ENOSYS, vec![1, 2, 3]), "{opcode:#06x}");
+        assert_eq!(reply.parameters[..8], [7; 8]);
     }
 }
 
@@ -77,7 +78,7 @@ fn invalid_ring_sets_critical_error() {
         let stopped = driver.read(Register::PfFwAtqlen) & CRITICAL != 0;
         assert_eq!(stopped, value != 1 << 31, "{name}");
         driver.open_admin_queue();
-        driver.succeed(&Ask::direct(Opcode::GetVersion, [0; 16]));
+        driver.succeed(&AdminCommand::direct(Opcode::GetVersion, [0; 16]));
     }
 }
 
@@ -112,18 +113,18 @@ fn rejects_unmapped_and_oversized_buffers() {
 #[test]
 fn known_locks_are_granted() {
     let mut driver = started();
-    let ask = |id: u8, access: u8| {
+    let command = |id: u8, access: u8| {
         let mut parameters = [0; 16];
         (parameters[0], parameters[2]) = (id, access);
-        Ask::direct(Opcode::RequestResource, parameters)
+        AdminCommand::direct(Opcode::RequestResource, parameters)
     };
     for id in [1, 3, 4] {
-        let told = driver.succeed(&ask(id, 2));
-        assert_eq!(told.parameters[4..8], 3000_u32.to_le_bytes());
+        let reply = driver.succeed(&command(id, 2));
+        assert_eq!(reply.parameters[4..8], 3000_u32.to_le_bytes());
     }
-    assert_eq!(driver.ask(&ask(2, 1)).status, EINVAL);
-    assert_eq!(driver.ask(&ask(1, 3)).status, EINVAL);
-    assert_eq!(driver.ask(&Ask::direct(Opcode::ReleaseResource, [9; 16])).status, EINVAL);
+    assert_eq!(driver.execute(&command(2, 1)).status, EINVAL);
+    assert_eq!(driver.execute(&command(1, 3)).status, EINVAL);
+    assert_eq!(driver.execute(&AdminCommand::direct(Opcode::ReleaseResource, [9; 16])).status, EINVAL);
 }
 
 #[test]
@@ -134,7 +135,7 @@ fn read_past_flash_is_invalid() {
         parameters[..4].copy_from_slice(&(offset | 0x81 << 24).to_le_bytes());
         parameters[4] = module;
         parameters[6..8].copy_from_slice(&len.to_le_bytes());
-        driver.ask(&Ask::with_output(Opcode::ReadNvm, parameters, len.into())).status
+        driver.execute(&AdminCommand::with_output(Opcode::ReadNvm, parameters, len.into())).status
     };
     assert_eq!(read(0x1_ffff, 1, 0), 0);
     assert_eq!(read(0x2_0000, 1, 0), EINVAL);
@@ -146,14 +147,14 @@ fn read_past_flash_is_invalid() {
 #[test]
 fn checksum_command_verifies_and_never_writes() {
     let mut driver = started();
-    let ask = |flags| {
+    let command = |flags| {
         let mut parameters = [0; 16];
         parameters[0] = flags;
-        Ask::direct(Opcode::NvmChecksum, parameters)
+        AdminCommand::direct(Opcode::NvmChecksum, parameters)
     };
     // `ice` compares the sum with 0xBABA.
-    assert_eq!(driver.succeed(&ask(1)).parameters[..4], [1, 0, 0xba, 0xba]);
-    assert_eq!(driver.ask(&ask(2)).status, EPERM);
+    assert_eq!(driver.succeed(&command(1)).parameters[..4], [1, 0, 0xba, 0xba]);
+    assert_eq!(driver.execute(&command(2)).status, EPERM);
 }
 
 #[test]
@@ -161,10 +162,10 @@ fn rejected_filter_allocation_is_logged() {
     let mut driver = started();
     let allocate = |count: u16| {
         let [low, high] = count.to_le_bytes();
-        Ask::with_input(Opcode::AllocateResources, [1; 16], &[0x22, 0, low, high, 0, 0, 0, 0])
+        AdminCommand::with_input(Opcode::AllocateResources, [1; 16], &[0x22, 0, low, high, 0, 0, 0, 0])
     };
     driver.succeed(&allocate(512));
-    let text = logged(|| assert_eq!(driver.ask(&allocate(1)).status, ENOSPC));
+    let text = logged(|| assert_eq!(driver.execute(&allocate(1)).status, ENOSPC));
     assert_eq!(text.lines().count(), 1, "{text}");
     assert!(text.contains("allocate_resources") && text.contains("resources of type"), "{text}");
 }
@@ -173,26 +174,30 @@ fn rejected_filter_allocation_is_logged() {
 #[test]
 fn allocated_resources_are_reported() {
     let mut driver = started();
-    let ask = |kind: u8| {
+    let command = |kind: u8| {
         let mut parameters = [0; 16];
         (parameters[0], parameters[2]) = (0x80 | kind, 1);
-        Ask::with_output(Opcode::AllocatedResources, parameters, 8)
+        AdminCommand::with_output(Opcode::AllocatedResources, parameters, 8)
     };
-    assert_eq!(driver.succeed(&ask(0x60)).parameters[..8], [0xe0, 0, 0, 0, 0, 0, 0, 0]);
-    driver.succeed(&Ask::with_input(Opcode::AllocateResources, [1; 16], &[0x60, 0, 2, 0, 0, 0, 0, 0]));
-    let told = driver.succeed(&ask(0x60));
+    assert_eq!(driver.succeed(&command(0x60)).parameters[..8], [0xe0, 0, 0, 0, 0, 0, 0, 0]);
+    driver.succeed(&AdminCommand::with_input(
+        Opcode::AllocateResources,
+        [1; 16],
+        &[0x60, 0, 2, 0, 0, 0, 0, 0],
+    ));
+    let reply = driver.succeed(&command(0x60));
     assert_eq!(
-        (&told.parameters[..8], &told.buffer[..4]),
+        (&reply.parameters[..8], &reply.buffer[..4]),
         (&[0xe0, 0, 0, 0, 2, 0, 0, 0][..], &[1, 0, 2, 0][..])
     );
-    assert_eq!(driver.ask(&ask(0x7f)).status, EINVAL);
+    assert_eq!(driver.execute(&command(0x7f)).status, EINVAL);
 }
 
 fn capabilities(driver: &mut Driver, opcode: Opcode) -> Vec<Capability> {
-    let told = driver.succeed(&Ask::with_output(opcode, [0; 16], 4096));
-    let (records, rest) = told.buffer.as_chunks::<32>();
+    let reply = driver.succeed(&AdminCommand::with_output(opcode, [0; 16], 4096));
+    let (records, rest) = reply.buffer.as_chunks::<32>();
     assert!(rest.is_empty());
-    assert_eq!(told.parameters[4..8], u32::try_from(records.len()).unwrap().to_le_bytes());
+    assert_eq!(reply.parameters[4..8], u32::try_from(records.len()).unwrap().to_le_bytes());
     records.iter().map(Capability::parse).collect()
 }
 
@@ -227,16 +232,20 @@ fn disabled_rdma_is_not_advertised() {
 #[test]
 fn written_mac_persists_until_reset() {
     let mut driver = started();
-    let read = |driver: &mut Driver| driver.succeed(&Ask::with_output(Opcode::ReadMac, [0; 16], 16));
+    let read = |driver: &mut Driver| driver.succeed(&AdminCommand::with_output(Opcode::ReadMac, [0; 16], 16));
     assert_eq!(read(&mut driver).buffer, [0, 0, 0x02, 0xe8, 0x10, 0, 0, 1]);
     let write = |first| [0, 0, first, 0x22, 0x33, 0x44, 0x55, 0x66, 0, 0, 0, 0, 0, 0, 0, 0];
-    driver.succeed(&Ask::direct(Opcode::WriteMac, write(0x12)));
-    assert_eq!(driver.ask(&Ask::direct(Opcode::WriteMac, write(0x13))).status, EINVAL, "a group");
+    driver.succeed(&AdminCommand::direct(Opcode::WriteMac, write(0x12)));
+    assert_eq!(
+        driver.execute(&AdminCommand::direct(Opcode::WriteMac, write(0x13))).status,
+        EINVAL,
+        "a group"
+    );
     assert_eq!(read(&mut driver).buffer, [0, 0, 0x12, 0x22, 0x33, 0x44, 0x55, 0x66]);
     driver.write(Register::PfgenCtrl, 1);
     driver.open_admin_queue();
     assert_eq!(read(&mut driver).buffer, [0, 0, 0x02, 0xe8, 0x10, 0, 0, 1]);
-    driver.succeed(&Ask::direct(Opcode::WriteMac, write(0x12)));
+    driver.succeed(&AdminCommand::direct(Opcode::WriteMac, write(0x12)));
     driver.bus.hca.reset();
     assert_eq!(driver.bus.hca.mac(), MAC, "of the device as a whole too");
 }
@@ -244,11 +253,11 @@ fn written_mac_persists_until_reset() {
 #[test]
 fn rejects_frame_size_past_maximum() {
     let mut driver = started();
-    let ask = |len: u16| {
+    let command = |len: u16| {
         let mut parameters = [0; 16];
         parameters[..2].copy_from_slice(&len.to_le_bytes());
-        Ask::direct(Opcode::SetMacConfig, parameters)
+        AdminCommand::direct(Opcode::SetMacConfig, parameters)
     };
-    driver.succeed(&ask(9728));
-    assert_eq!(driver.ask(&ask(9729)).status, EINVAL);
+    driver.succeed(&command(9728));
+    assert_eq!(driver.execute(&command(9729)).status, EINVAL);
 }

@@ -48,7 +48,7 @@ fn reply_shares_interrupt_with_completion() {
         assert_eq!(nic.interrupts(), 1);
         nic.driver.enable_vector(VECTOR);
         wait(&mut nic.driver, 2 * PATIENCE);
-        assert_eq!(nic.interrupts(), 0, "both were told of");
+        assert_eq!(nic.interrupts(), 0, "both were reported");
     }
 }
 

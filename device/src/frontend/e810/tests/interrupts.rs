@@ -1,4 +1,4 @@
-//! Interrupts (section 3).
+//! Interrupts of an E810, section 3 of the interface.
 
 use std::time::Duration;
 

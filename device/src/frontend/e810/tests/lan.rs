@@ -41,7 +41,7 @@ pub(super) struct Nic {
     next: u16,
 }
 
-fn add_queue(queue: u16, vsi: u16, ring: u64) -> Ask {
+fn add_queue(queue: u16, vsi: u16, ring: u64) -> AdminCommand {
     let context = TxContext {
         ring: RingAddress::new(Iova::new(ring)),
         vsi,
@@ -55,15 +55,15 @@ fn add_queue(queue: u16, vsi: u16, ring: u64) -> Ask {
     let buffer = [&group.emit()[..], &record.emit()].concat();
     let mut parameters = [0; 16];
     parameters[0] = 1;
-    Ask::with_input(Opcode::AddTxQueues, parameters, &buffer)
+    AdminCommand::with_input(Opcode::AddTxQueues, parameters, &buffer)
 }
 
-fn disable_queue(queue: u16) -> Ask {
+fn disable_queue(queue: u16) -> AdminCommand {
     let [low, high] = queue.to_le_bytes();
     let buffer = [8, 0, 0, 0, 1, 0, low, high];
     let mut parameters = [0; 16];
     parameters[..2].copy_from_slice(&[8, 1]);
-    Ask::with_input(Opcode::DisableTxQueues, parameters, &buffer)
+    AdminCommand::with_input(Opcode::DisableTxQueues, parameters, &buffer)
 }
 
 impl Nic {
@@ -80,8 +80,8 @@ impl Nic {
         };
         let mut parameters = [0; 16];
         parameters[6] = 2;
-        let told = driver.succeed(&Ask::with_input(Opcode::AddVsi, parameters, &context.emit()));
-        let vsi = u16::from_le_bytes([told.parameters[0], told.parameters[1]]);
+        let reply = driver.succeed(&AdminCommand::with_input(Opcode::AddVsi, parameters, &context.emit()));
+        let vsi = u16::from_le_bytes([reply.parameters[0], reply.parameters[1]]);
 
         // Section 16.3: the rule for the own address with this VSI, and one for broadcast.
         for (mac, lan) in [(MAC.0, 0), ([0xff; 6], 1 << 3)] {
@@ -97,7 +97,7 @@ impl Nic {
             .concat();
             let mut parameters = [0; 16];
             parameters[0] = 1;
-            driver.succeed(&Ask::with_input(Opcode::AddRules, parameters, &rule));
+            driver.succeed(&AdminCommand::with_input(Opcode::AddRules, parameters, &rule));
         }
         let mut nic = Self { driver, vsi, next: 0 };
         nic.open();
@@ -216,7 +216,7 @@ fn mac_loopback_returns_frames_until_reset() {
     let set = |on: u8| {
         let mut parameters = [0; 16];
         parameters[0] = on;
-        Ask::direct(Opcode::SetMacLoopback, parameters)
+        AdminCommand::direct(Opcode::SetMacLoopback, parameters)
     };
     nic.driver.succeed(&set(1));
     // The frame of the driver's self-test, and one from the own address.
@@ -320,7 +320,7 @@ fn mtu_change_recreates_queues() {
 #[test]
 fn rejects_commands_for_invalid_queues() {
     let mut nic = Nic::new();
-    let status = |nic: &mut Nic, ask: &Ask| nic.driver.ask(ask).status;
+    let status = |nic: &mut Nic, command: &AdminCommand| nic.driver.execute(command).status;
     let vsi = nic.vsi;
     assert_eq!(status(&mut nic, &add_queue(0, vsi, TRANSMIT_RING)), 13, "EEXIST");
     assert_eq!(status(&mut nic, &add_queue(16, vsi, TRANSMIT_RING)), 14, "EINVAL: there are 16 queues");
@@ -340,37 +340,37 @@ fn removed_queues_free_their_leaves() {
     let mut nic = Nic::new();
     let vsi = nic.vsi;
     for _ in 0..20 {
-        assert_eq!(nic.driver.ask(&add_queue(0, vsi, TRANSMIT_RING)).status, 13);
+        assert_eq!(nic.driver.execute(&add_queue(0, vsi, TRANSMIT_RING)).status, 13);
         nic.driver.succeed(&add_queue(1, vsi, TRANSMIT_RING));
         nic.driver.succeed(&disable_queue(1));
     }
 }
 
 /// Builds "Add RDMA queue set" for a handle chosen by the driver.
-fn add_rdma_set(set: u16) -> Ask {
+fn add_rdma_set(set: u16) -> AdminCommand {
     let mut parameters = [0; 16];
     parameters[0] = 1;
     let [low, high] = set.to_le_bytes();
     let buffer = [&[8, 0, 0, 0, 1, 0, 0, 0][..], &[low, high], &[0; 22]].concat();
-    Ask::with_input(Opcode::AddRdmaQueueSet, parameters, &buffer)
+    AdminCommand::with_input(Opcode::AddRdmaQueueSet, parameters, &buffer)
 }
 
 /// Builds "Delete elements" for one leaf.
-fn delete_leaf(teid: &[u8]) -> Ask {
+fn delete_leaf(teid: &[u8]) -> AdminCommand {
     let mut parameters = [0; 16];
     parameters[0] = 1;
-    Ask::with_input(Opcode::DeleteElements, parameters, &[&[8, 0, 0, 0, 1, 0, 0, 0], teid].concat())
+    AdminCommand::with_input(Opcode::DeleteElements, parameters, &[&[8, 0, 0, 0, 1, 0, 0, 0], teid].concat())
 }
 
 #[test]
 fn orphaned_rdma_sets_are_bounded() {
     let mut driver = started();
     for set in 0..512 {
-        let told = driver.succeed(&add_rdma_set(set));
-        driver.succeed(&delete_leaf(&told.buffer[12..16]));
+        let reply = driver.succeed(&add_rdma_set(set));
+        driver.succeed(&delete_leaf(&reply.buffer[12..16]));
     }
-    assert_eq!(driver.ask(&add_rdma_set(512)).status, 16, "ENOSPC");
-    assert_eq!(driver.ask(&add_rdma_set(0)).status, 13, "EEXIST: it is there without its leaf");
+    assert_eq!(driver.execute(&add_rdma_set(512)).status, 16, "ENOSPC");
+    assert_eq!(driver.execute(&add_rdma_set(0)).status, 13, "EEXIST: it is there without its leaf");
     // Bit 15 of an ID in "disable queues" marks an RDMA queue set.
     driver.succeed(&disable_queue(1 << 15));
     driver.succeed(&add_rdma_set(0));
@@ -379,7 +379,7 @@ fn orphaned_rdma_sets_are_bounded() {
 #[test]
 fn rejects_rdma_set_handle_with_marker_bit() {
     let mut driver = started();
-    assert_eq!(driver.ask(&add_rdma_set(1 << 15)).status, 14, "EINVAL");
+    assert_eq!(driver.execute(&add_rdma_set(1 << 15)).status, 14, "EINVAL");
 }
 
 #[test]

@@ -9,17 +9,18 @@ use protocol::hca::e810::regs::Register;
 use super::*;
 use crate::frontend::e810::Options;
 use crate::frontend::e810::options::LinkSpeed;
-use crate::frontend::e810::testing::Heard;
+use crate::frontend::e810::testing::AdminEvent;
 
 /// "Get link status" with events enabled.
-pub(super) fn want_events() -> Ask {
+pub(super) fn want_events() -> AdminCommand {
     let mut parameters = [0; 16];
     parameters[2] = 3;
-    Ask::with_output(Opcode::GetLinkStatus, parameters, 32)
+    AdminCommand::with_output(Opcode::GetLinkStatus, parameters, 32)
 }
 
-/// Recorded in `run73-all.aq.gz`.
-const DOWN: Heard = Heard { opcode: 0x0607, parameters: [0, 0, 1, 0, 0, 0, 0, 0], data: Vec::new() };
+/// The event was recorded in `run73-all.aq.gz`.
+const DOWN: AdminEvent =
+    AdminEvent { opcode: 0x0607, parameters: [0, 0, 1, 0, 0, 0, 0, 0], data: Vec::new() };
 const DOWN_DATA: [u8; 8] = [0, 0, 0x40, 0x80, 0, 0, 0, 0x26];
 const UP_DATA: [u8; 12] = [0, 0, 0xe1, 0x81, 0, 0, 0, 0x26, 0, 0, 0, 4];
 
@@ -33,13 +34,13 @@ fn data(start: &[u8], phy: u8) -> Vec<u8> {
 #[test]
 fn link_events_match_recording() {
     let mut driver = started();
-    let told = driver.succeed(&want_events());
-    assert_eq!(told.parameters[..8], [0, 0, 1, 0, 0, 0, 0, 0]);
-    assert_eq!(told.buffer, data(&UP_DATA, 8));
+    let reply = driver.succeed(&want_events());
+    assert_eq!(reply.parameters[..8], [0, 0, 1, 0, 0, 0, 0, 0]);
+    assert_eq!(reply.buffer, data(&UP_DATA, 8));
     driver.bus.hca.set_link(false);
-    assert_eq!(driver.event(), Some(Heard { data: data(&DOWN_DATA, 0), ..DOWN }));
+    assert_eq!(driver.event(), Some(AdminEvent { data: data(&DOWN_DATA, 0), ..DOWN }));
     driver.bus.hca.set_link(true);
-    assert_eq!(driver.event(), Some(Heard { data: data(&UP_DATA, 8), ..DOWN }));
+    assert_eq!(driver.event(), Some(AdminEvent { data: data(&UP_DATA, 8), ..DOWN }));
     assert_eq!(driver.event(), None);
 }
 
@@ -51,8 +52,8 @@ fn disabled_link_events_are_not_posted() {
     driver.succeed(&want_events());
     let mut parameters = [0; 16];
     parameters[2] = 2;
-    let told = driver.succeed(&Ask::with_output(Opcode::GetLinkStatus, parameters, 32));
-    assert_eq!(told.parameters[2], 0);
+    let reply = driver.succeed(&AdminCommand::with_output(Opcode::GetLinkStatus, parameters, 32));
+    assert_eq!(reply.parameters[2], 0);
     driver.bus.hca.set_link(true);
     assert_eq!(driver.event(), None);
 }
@@ -76,12 +77,12 @@ fn driver_disables_and_enables_link() {
     let mut driver = started();
     driver.succeed(&want_events());
     let up = |driver: &mut Driver| {
-        let told = driver.succeed(&Ask::with_output(Opcode::GetLinkStatus, [0; 16], 32));
-        LinkStatus::parse_prefix(&told.buffer).unwrap().up
+        let reply = driver.succeed(&AdminCommand::with_output(Opcode::GetLinkStatus, [0; 16], 32));
+        LinkStatus::parse_prefix(&reply.buffer).unwrap().up
     };
     let configure = |abilities: u8| {
         let config = PhyConfig { abilities: abilities.into(), ..PhyConfig::default() };
-        Ask::with_input(Opcode::SetPhyConfig, [0; 16], &config.emit())
+        AdminCommand::with_input(Opcode::SetPhyConfig, [0; 16], &config.emit())
     };
     driver.succeed(&configure(1 << 5));
     assert!(!up(&mut driver));
@@ -98,8 +99,8 @@ fn driver_disables_and_enables_link() {
     driver.enable_vector(0);
     let mut restart = [0; 16];
     restart[2] = 0b110;
-    driver.succeed(&Ask::direct(Opcode::RestartNegotiation, restart));
-    assert_eq!(driver.event().unwrap().data, data(&UP_DATA, 8), "told though nothing changed");
+    driver.succeed(&AdminCommand::direct(Opcode::RestartNegotiation, restart));
+    assert_eq!(driver.event().unwrap().data, data(&UP_DATA, 8), "an event although nothing changed");
     assert_eq!(driver.interrupts(0), 1);
 }
 
@@ -113,12 +114,15 @@ fn link_speed_is_configured() {
     ] {
         let mut driver = powered_on(Options { link_speed, ..Options::default() });
         driver.open_admin_queue();
-        let told =
-            driver.succeed(&Ask::with_output(Opcode::GetLinkStatus, GetLinkStatus::default().emit(), 32));
-        let status = LinkStatus::parse_prefix(&told.buffer).unwrap();
+        let reply = driver.succeed(&AdminCommand::with_output(
+            Opcode::GetLinkStatus,
+            GetLinkStatus::default().emit(),
+            32,
+        ));
+        let status = LinkStatus::parse_prefix(&reply.buffer).unwrap();
         assert_eq!((status.speed, status.phy_low), (speed, phy));
-        let told = driver.succeed(&Ask::with_output(Opcode::GetPhyCapabilities, [0; 16], 560));
-        assert_eq!(told.buffer[..8], phy.to_le_bytes());
+        let reply = driver.succeed(&AdminCommand::with_output(Opcode::GetPhyCapabilities, [0; 16], 560));
+        assert_eq!(reply.buffer[..8], phy.to_le_bytes());
     }
 }
 
@@ -126,10 +130,10 @@ fn link_speed_is_configured() {
 fn rejects_short_buffer() {
     let mut driver = started();
     for (opcode, len) in [(Opcode::GetLinkStatus, 31), (Opcode::GetPhyCapabilities, 559)] {
-        let told = driver.ask(&Ask::with_output(opcode, [0; 16], len));
-        assert_eq!(told.status, 14, "{opcode:?}");
+        let reply = driver.execute(&AdminCommand::with_output(opcode, [0; 16], len));
+        assert_eq!(reply.status, 14, "{opcode:?}");
     }
-    assert_eq!(driver.ask(&Ask::with_input(Opcode::SetPhyConfig, [0; 16], &[0; 23])).status, 14);
+    assert_eq!(driver.execute(&AdminCommand::with_input(Opcode::SetPhyConfig, [0; 16], &[0; 23])).status, 14);
 }
 
 #[test]

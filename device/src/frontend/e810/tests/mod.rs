@@ -15,4 +15,4 @@ mod trace;
 
 use drivers::Bus as _;
 
-use super::testing::{Ask, Driver, Told, powered_on, started};
+use super::testing::{AdminCommand, AdminReply, Driver, powered_on, started};

@@ -18,19 +18,19 @@ fn piece() -> Vec<u8> {
 }
 
 fn info(driver: &mut Driver) -> Vec<u8> {
-    driver.succeed(&Ask::with_output(Opcode::GetPackageInfo, [0; 16], 164)).buffer
+    driver.succeed(&AdminCommand::with_output(Opcode::GetPackageInfo, [0; 16], 164)).buffer
 }
 
 fn lock(driver: &mut Driver) -> u8 {
-    driver.succeed(&Ask::direct(Opcode::RequestResource, LOCK)).parameters[12]
+    driver.succeed(&AdminCommand::direct(Opcode::RequestResource, LOCK)).parameters[12]
 }
 
 fn download(driver: &mut Driver) {
     let mut last = [0; 16];
     last[0] = 1;
-    let told = driver.succeed(&Ask::with_input(Opcode::DownloadPackage, last, &piece()));
-    assert_eq!(told.buffer, piece());
-    driver.succeed(&Ask::direct(Opcode::ReleaseResource, LOCK));
+    let reply = driver.succeed(&AdminCommand::with_input(Opcode::DownloadPackage, last, &piece()));
+    assert_eq!(reply.buffer, piece());
+    driver.succeed(&AdminCommand::direct(Opcode::ReleaseResource, LOCK));
 }
 
 #[test]
@@ -39,9 +39,9 @@ fn loaded_package_is_active() {
     assert_eq!(info(&mut driver), [0; 164]);
     assert_eq!(lock(&mut driver), 0);
     download(&mut driver);
-    let told = info(&mut driver);
-    assert_eq!(told[..22], *b"\x01\0\0\0\x01\x03\0\0hcad synthetic");
-    assert_eq!(told[36..48], [1, 0, 0, 0xc0, 0, 1, 0, 0, 0, 0, 0, 0]);
+    let reply = info(&mut driver);
+    assert_eq!(reply[..22], *b"\x01\0\0\0\x01\x03\0\0hcad synthetic");
+    assert_eq!(reply[36..48], [1, 0, 0, 0xc0, 0, 1, 0, 0, 0, 0, 0, 0]);
 }
 
 #[test]
@@ -64,13 +64,13 @@ fn package_survives_function_reset() {
 fn interrupted_download_restarts() {
     let mut driver = started();
     lock(&mut driver);
-    driver.succeed(&Ask::with_input(Opcode::DownloadPackage, [0; 16], &piece()));
+    driver.succeed(&AdminCommand::with_input(Opcode::DownloadPackage, [0; 16], &piece()));
     driver.write(Register::PfgenCtrl, 1);
     driver.open_admin_queue();
     assert_eq!(lock(&mut driver), 0);
     let mut other = piece();
     other[16..20].copy_from_slice(b"else");
-    driver.succeed(&Ask::with_input(Opcode::DownloadPackage, [0; 16], &other));
+    driver.succeed(&AdminCommand::with_input(Opcode::DownloadPackage, [0; 16], &other));
     assert_eq!(info(&mut driver)[8..12], *b"else", "and may be another one");
 }
 
@@ -89,8 +89,8 @@ fn rebooted_guest_loads_package_again() {
 fn segments_without_metadata_name_no_package() {
     let mut driver = started();
     for piece in [&[][..], &[0xff; 4096], &[1], &piece()[..47]] {
-        driver.succeed(&Ask::with_input(Opcode::DownloadPackage, [0; 16], piece));
+        driver.succeed(&AdminCommand::with_input(Opcode::DownloadPackage, [0; 16], piece));
     }
-    driver.succeed(&Ask::direct(Opcode::ReleaseResource, LOCK));
+    driver.succeed(&AdminCommand::direct(Opcode::ReleaseResource, LOCK));
     assert_eq!(info(&mut driver), [0; 164]);
 }

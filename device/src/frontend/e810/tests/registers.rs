@@ -66,13 +66,13 @@ fn ring_registers_read_back() {
     assert_eq!(driver.read(Register::PfFwArqlen), 0x8000_00c0);
     assert_eq!(driver.read(Register::PfFwAtqbal), 0x1_0000);
     driver.write(Register::PfMbxAtqt, 5);
-    assert_eq!(driver.read(Register::PfMbxAtqh), 5, "messages to nobody are done");
+    assert_eq!(driver.read(Register::PfMbxAtqh), 5, "messages without a receiver complete");
 }
 
 /// Returns a device with state that every reset must drop.
 fn used() -> Driver {
     let mut driver = started();
-    driver.succeed(&Ask::direct(Opcode::GetVersion, [0; 16]));
+    driver.succeed(&AdminCommand::direct(Opcode::GetVersion, [0; 16]));
     driver.write(Register::PfintOicrEna, 1 << 16);
     driver.write(Register::QintRqctl(3), 1 << 30 | 2);
     driver
@@ -116,7 +116,7 @@ fn every_reset_drops_function_state() {
         assert!(is_fresh(&mut driver), "{name}");
         driver.bus.hca.region_write(Region::Config, 0x52, &[0, 0x80]);
         driver.open_admin_queue();
-        driver.succeed(&Ask::direct(Opcode::GetVersion, [0; 16]));
+        driver.succeed(&AdminCommand::direct(Opcode::GetVersion, [0; 16]));
     }
 }
 

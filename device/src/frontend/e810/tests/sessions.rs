@@ -17,8 +17,8 @@ const RESET: &str = "reset";
 
 struct Line<'a> {
     text: &'a str,
-    ask: Ask,
-    told: Told,
+    command: AdminCommand,
+    reply: AdminReply,
 }
 
 fn bytes(hex: &str) -> Vec<u8> {
@@ -52,9 +52,9 @@ fn parse(text: &str) -> Line<'_> {
         }
     }
     input.resize(len, 0);
-    let ask = Ask { opcode, parameters: asked, flags, buffer: input };
+    let command = AdminCommand { opcode, parameters: asked, flags, buffer: input };
     output.truncate(answer_len);
-    Line { text, ask, told: Told { status, parameters: answer, buffer: output } }
+    Line { text, command, reply: AdminReply { status, parameters: answer, buffer: output } }
 }
 
 /// Whether the response is specific to this device: its capabilities (no RDMA in the recordings).
@@ -106,22 +106,22 @@ impl Given {
     }
 
     /// Learns from a response which numbers this device assigned.
-    fn learn(&mut self, opcode: Option<Opcode>, recorded: &[u8], told: &[u8]) {
+    fn learn(&mut self, opcode: Option<Opcode>, recorded: &[u8], reply: &[u8]) {
         match opcode {
             Some(Opcode::AllocateResources) => {
                 let kind = recorded[0] & 0x7f;
                 let ids = |bytes: &[u8]| {
                     bytes[4..].as_chunks().0.iter().map(|id| u16::from_le_bytes(*id)).collect::<Vec<_>>()
                 };
-                let pairs = ids(recorded).into_iter().zip(ids(told));
+                let pairs = ids(recorded).into_iter().zip(ids(reply));
                 self.resources.extend(pairs.map(|(theirs, ours)| ((kind, theirs), ours)));
             }
             Some(Opcode::AddRules) => {
-                let (mut recorded, mut told) = (recorded.to_vec(), told.to_vec());
+                let (mut recorded, mut reply) = (recorded.to_vec(), reply.to_vec());
                 let index = |rule: &[u8]| u16::from_le_bytes([rule[12], rule[13]]);
                 let (mut theirs, mut ours) = (Vec::new(), Vec::new());
                 each_rule(&mut recorded, |kind, rule| theirs.extend((kind < 2).then(|| index(rule))));
-                each_rule(&mut told, |kind, rule| ours.extend((kind < 2).then(|| index(rule))));
+                each_rule(&mut reply, |kind, rule| ours.extend((kind < 2).then(|| index(rule))));
                 self.rules.extend(theirs.into_iter().zip(ours));
             }
             _ => {}
@@ -161,10 +161,10 @@ fn replay(session: &str) {
         }
         let mut line = parse(text);
         let place = format!("line {}: {}", number + 1, line.text);
-        let opcode = Opcode::from_code(line.ask.opcode);
-        given.translate(opcode, &mut line.ask.buffer);
-        let told = driver.ask(&line.ask);
-        assert_eq!(told.status, line.told.status, "{place}");
+        let opcode = Opcode::from_code(line.command.opcode);
+        given.translate(opcode, &mut line.command.buffer);
+        let reply = driver.execute(&line.command);
+        assert_eq!(reply.status, line.reply.status, "{place}");
         if is_own(opcode) {
             continue;
         }
@@ -173,17 +173,17 @@ fn replay(session: &str) {
             Some(Opcode::AddVsi | Opcode::UpdateVsi | Opcode::FreeVsi) => 4,
             // It had no default VSI, so its port was the only element.
             Some(Opcode::GetSwitchConfig) => 4,
-            _ if line.ask.flags.contains(Flags::BUFFER) => 8,
+            _ if line.command.flags.contains(Flags::BUFFER) => 8,
             _ => 16,
         };
-        assert_eq!(told.parameters[..parameters], line.told.parameters[..parameters], "{place}");
-        given.learn(opcode, &line.told.buffer, &told.buffer);
-        given.translate(opcode, &mut line.told.buffer);
+        assert_eq!(reply.parameters[..parameters], line.reply.parameters[..parameters], "{place}");
+        given.learn(opcode, &line.reply.buffer, &reply.buffer);
+        given.translate(opcode, &mut line.reply.buffer);
         if opcode == Some(Opcode::AllocateResources) {
             continue;
         }
-        let recorded = line.told.buffer.len();
-        assert_eq!(told.buffer[..recorded], line.told.buffer, "{place}");
+        let recorded = line.reply.buffer.len();
+        assert_eq!(reply.buffer[..recorded], line.reply.buffer, "{place}");
     }
     let violations: Vec<_> = driver.bus.hca.monitor().violations().collect();
     assert_eq!(violations, [], "stock drivers keep to the interface");

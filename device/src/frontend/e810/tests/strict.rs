@@ -90,14 +90,14 @@ const BREACHES: &[(&Rule, Breach)] = &[
     (&BUFFER_MISSING, |driver| raw(driver, descriptor(Opcode::GetVersion, Flags::BUFFER, 16))),
     (&BUFFER_DIRECTION, |driver| raw(driver, descriptor(Opcode::DriverVersion, Flags::BUFFER, 16))),
     (&LOCK_TWICE, |driver| {
-        driver.succeed(&Ask::direct(Opcode::RequestResource, NVM));
-        driver.succeed(&Ask::direct(Opcode::RequestResource, NVM));
+        driver.succeed(&AdminCommand::direct(Opcode::RequestResource, NVM));
+        driver.succeed(&AdminCommand::direct(Opcode::RequestResource, NVM));
     }),
     (&LOCK_NOT_TAKEN, |driver| {
-        driver.succeed(&Ask::direct(Opcode::ReleaseResource, NVM));
+        driver.succeed(&AdminCommand::direct(Opcode::ReleaseResource, NVM));
     }),
     (&LOCK_MISSING, |driver| {
-        driver.succeed(&Ask::with_input(Opcode::UpdatePackage, [0; 16], &[0; 12]));
+        driver.succeed(&AdminCommand::with_input(Opcode::UpdatePackage, [0; 16], &[0; 12]));
     }),
     (&DOORBELL_NO_QUEUE, |driver| driver.write(Register::QtxCommDbell(3), 1)),
     (&FRAME_COMMANDS, |driver| {
@@ -119,11 +119,11 @@ const BREACHES: &[(&Rule, Breach)] = &[
     (&SHUTDOWN_IN_USE, |driver| {
         let mut add = [0; 16];
         add[6] = 2;
-        driver.succeed(&Ask::with_input(Opcode::AddVsi, add, &[0; 128]));
+        driver.succeed(&AdminCommand::with_input(Opcode::AddVsi, add, &[0; 128]));
         let mut unloading = [0; 16];
-        driver.succeed(&Ask::direct(Opcode::QueueShutdown, unloading));
+        driver.succeed(&AdminCommand::direct(Opcode::QueueShutdown, unloading));
         unloading[0] = 1;
-        driver.succeed(&Ask::direct(Opcode::QueueShutdown, unloading));
+        driver.succeed(&AdminCommand::direct(Opcode::QueueShutdown, unloading));
     }),
     (&CQP_RUNNING, |driver| with_rdma(driver, |driver| driver.write(Register::PfpeCcqplow, 0x40_0000))),
     (&CQP_IN_USE, |driver| with_rdma(driver, Driver::end_cqp)),
@@ -183,11 +183,11 @@ fn each_rule_is_reported_alone() {
 #[test]
 fn reset_releases_locks() {
     let mut driver = strict();
-    driver.succeed(&Ask::direct(Opcode::RequestResource, NVM));
+    driver.succeed(&AdminCommand::direct(Opcode::RequestResource, NVM));
     driver.write(Register::PfgenCtrl, 1);
     driver.open_admin_queue();
-    driver.succeed(&Ask::direct(Opcode::RequestResource, NVM));
-    driver.succeed(&Ask::direct(Opcode::ReleaseResource, NVM));
+    driver.succeed(&AdminCommand::direct(Opcode::RequestResource, NVM));
+    driver.succeed(&AdminCommand::direct(Opcode::ReleaseResource, NVM));
     assert_eq!(violations(&driver), []);
 }
 

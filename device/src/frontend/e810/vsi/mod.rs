@@ -52,16 +52,13 @@ impl fmt::Debug for VsiNumber {
     }
 }
 
-/// A VSI.
 #[derive(Clone, Debug)]
 pub(super) struct Vsi {
-    /// Switch section.
     pub(super) switch: SwitchSection,
     /// Security section: transmit restrictions.
     pub(super) security: SecuritySection,
     /// VLAN section: tag handling.
     pub(super) vlan: VlanSection,
-    /// Queue mapping.
     pub(super) queues: QueueMap,
     /// Queueing options: hash and RDMA filter.
     pub(super) options: OptionsSection,
@@ -148,14 +145,12 @@ impl Vsi {
     }
 }
 
-/// All VSIs.
 #[derive(Debug)]
 pub(super) struct Vsis {
     numbers: IdPool,
     vsis: BTreeMap<VsiNumber, Vsi>,
     /// RSS lookup table of the function.
     pub(super) function_table: FunctionTable,
-    /// Programmed RSS profiles.
     pub(super) profiles: Profiles,
 }
 

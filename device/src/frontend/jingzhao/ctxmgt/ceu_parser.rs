@@ -85,7 +85,7 @@ impl CtxMgt {
         self.wr_all(dma, entry, &eqc[..Eqc::STORED_LEN])
     }
 
-    /// WR_EQ_INVALID; see [`CtxMgt::wr_cq_invalid`].
+    /// The request WR_EQ_INVALID; see [`CtxMgt::wr_cq_invalid`].
     pub fn wr_eq_invalid(&mut self, dma: &GuestMemory, eqn: Eqn) {
         let entry = self.ctxmdata.eqc.entry(eqn.get());
         let _ = self.wr_all(dma, entry, &[0; Eqc::STORED_LEN]);

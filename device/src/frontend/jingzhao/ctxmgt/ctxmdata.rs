@@ -27,11 +27,8 @@ use crate::memory::dma::PAGE_LEN;
 /// Location of the context tables.
 #[derive(Debug)]
 pub struct CtxMdata {
-    /// QP contexts.
     pub qpc: CtxTable,
-    /// CQ contexts.
     pub cqc: CtxTable,
-    /// EQ contexts.
     pub eqc: CtxTable,
     pages: PageMap,
 }
@@ -92,17 +89,14 @@ impl CtxMdata {
         self.pages.translate(entry).ok_or(IcmError::Unmapped(entry))
     }
 
-    /// See [`PageMap::ranges_from`].
     pub fn ranges_from(&self, page: u64) -> impl Iterator<Item = (u64, IcmRange)> {
         self.pages.ranges_from(page)
     }
 
-    /// See [`PageMap::map`].
     pub(super) fn map(&mut self, entries: &[MapEntry]) -> Result<(), CmdError> {
         self.pages.map(&ranges(entries))
     }
 
-    /// See [`PageMap::unmap`].
     pub(super) fn unmap(&mut self, pages: RangeInclusive<u64>) -> Result<(), CmdError> {
         self.pages.unmap(pages)
     }

@@ -36,16 +36,15 @@ const RELIABLE_DATAGRAM: u8 = 2;
 
 /// A request of a unit to read the key data of a QP.
 pub trait ReadQp {
-    /// The requesting unit.
+    /// The unit that sends the request.
     const CHANNEL: Channel;
 
-    /// Builds the response.
     fn of(key: &StoredQpc) -> Self;
 }
 
 /// A request of a unit to change the key data of a QP: its state and one PSN.
 pub trait WriteQp {
-    /// The requesting unit.
+    /// The unit that sends the request.
     const WRITER: Writer;
 
     /// Applies the request. Returns whether anything changed.
@@ -57,7 +56,6 @@ pub trait WriteQp {
 pub struct RdQpSst {
     /// ST; `None` for a code that is not supported.
     pub service: Option<ServiceType>,
-    /// DstQPN.
     pub remote_qpn: Qpn,
     /// PMTU_MSGMAX, bits 7:5: 1 to 5 for 256 to 4096 bytes.
     pub mtu: u8,
@@ -65,13 +63,10 @@ pub struct RdQpSst {
     pub log_max_msg: u8,
     /// PKey: index in the P_Key table.
     pub pkey_index: u8,
-    /// SQ LKey.
     pub sq_lkey: Lkey,
-    /// QP PD.
     pub pd: Pdn,
-    /// SQ_Entry_Size_Log.
     pub log_sq_slot: u8,
-    /// SQ_Length, bytes.
+    /// SQ_Length: length in bytes.
     pub sq_len: u32,
     /// Model: UAR page; 0 means a QP of the kernel (J-08, J-12, J-13).
     pub usr_page: u32,
@@ -120,9 +115,7 @@ impl RdQpSst {
 pub struct RdQpState {
     /// QP State; `None` for an undefined code.
     pub state: Option<QpState>,
-    /// SQ_Entry_Size_Log.
     pub log_sq_slot: u8,
-    /// SQ_Length, bytes.
     pub sq_len: u32,
 }
 
@@ -148,13 +141,10 @@ impl RdQpState {
 /// RD_QP_NPST of Requester Trans Control.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RdQpNpst {
-    /// QP State.
     pub state: Option<QpState>,
-    /// NextPSN.
     pub next_psn: Psn,
     /// CQN of the send queue.
     pub send_cqn: Cqn,
-    /// RLID.
     pub rlid: Lid,
 }
 
@@ -174,9 +164,7 @@ impl ReadQp for RdQpNpst {
 /// WR_QP_NPST of Requester Trans Control.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WrQpNpst {
-    /// QP State.
     pub state: QpState,
-    /// NextPSN.
     pub next_psn: Psn,
 }
 
@@ -198,17 +186,11 @@ impl WriteQp for WrQpNpst {
 /// RD_CQ_CST of Requester Recv Control.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RdCqCst {
-    /// QP State.
     pub state: Option<QpState>,
-    /// UnAckedPSN.
     pub unacked_psn: Psn,
-    /// NextPSN.
     pub next_psn: Psn,
-    /// DstQPN.
     pub remote_qpn: Qpn,
-    /// RLID.
     pub rlid: Lid,
-    /// QP PD.
     pub pd: Pdn,
     /// CQN of the send queue.
     pub send_cqn: Cqn,
@@ -243,9 +225,7 @@ impl ReadQp for RdCqCst {
 /// WR_QP_UAPST of Requester Recv Control.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WrQpUapst {
-    /// QP State.
     pub state: QpState,
-    /// UnAckedPSN.
     pub unacked_psn: Psn,
 }
 
@@ -262,9 +242,7 @@ impl WriteQp for WrQpUapst {
 pub struct RdQpRst {
     /// Model: ST, which determines whether a message can be retried.
     pub service: Option<ServiceType>,
-    /// QP State.
     pub state: Option<QpState>,
-    /// Expected PSN.
     pub expected_psn: Psn,
     /// RNR timer: the code to send, 0 to 31 (J-15).
     pub rnr_timer: u8,
@@ -272,19 +250,13 @@ pub struct RdQpRst {
     pub mtu: u8,
     /// PKey: index in the P_Key table.
     pub pkey_index: u8,
-    /// RQ_Entry_Size_Log.
     pub log_rq_slot: u8,
-    /// DstQPN.
     pub remote_qpn: Qpn,
-    /// RQ LKey.
     pub rq_lkey: Lkey,
-    /// QP PD.
     pub pd: Pdn,
-    /// RQ_Length, bytes.
     pub rq_len: u32,
     /// CQN of the receive queue.
     pub recv_cqn: Cqn,
-    /// RLID.
     pub rlid: Lid,
     /// Model: UAR page; 0 means a QP of the kernel (J-08, J-23).
     pub usr_page: u32,
@@ -320,9 +292,7 @@ impl ReadQp for RdQpRst {
 /// WR_QP_EPST of the Execution Engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WrQpEpst {
-    /// QP State.
     pub state: QpState,
-    /// Expected PSN.
     pub expected_psn: Psn,
 }
 
@@ -339,9 +309,7 @@ impl WriteQp for WrQpEpst {
 pub struct RdEncap {
     /// PKey: index in the P_Key table.
     pub pkey_index: u8,
-    /// SL.
     pub service_level: u8,
-    /// Port.
     pub port: u8,
     /// Source IP, if set.
     pub sip: Option<Ipv4Addr>,
@@ -355,9 +323,9 @@ pub struct RdEncap {
     pub dmac: Option<MacAddr>,
     /// Destination LID: Destination MAC, bits 15:0.
     pub dlid: Lid,
-    /// Model: destination GID.
+    /// Only in this model: destination GID.
     pub remote_gid: [u8; 16],
-    /// Model: traffic class.
+    /// Only in this model: traffic class.
     pub traffic_class: u8,
     /// Model: hop limit, 0 if unset.
     pub hop_limit: u8,

@@ -72,7 +72,6 @@ pub struct CtxMgt {
     stats: CtxStats,
 }
 
-/// A completed write-back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Served {
     /// The unit that made the change.
@@ -92,7 +91,6 @@ impl CtxMgt {
         &self.ctxmdata
     }
 
-    /// Counters, by channel.
     pub fn stats(&self) -> &CtxStats {
         &self.stats
     }
@@ -159,7 +157,7 @@ impl CtxMgt {
     }
 
     /// Executes the next write-back. Returns `None` if none is queued. Requests that are obsolete are skipped: the QP
-    /// is gone, or a command has written its whole context.
+    /// was destroyed, or a command has written its whole context.
     pub fn serve(&mut self, dma: &GuestMemory, keys: &mut impl KeyData) -> Option<Served> {
         loop {
             let (writer, index) = self.controller.select()?;

@@ -25,11 +25,11 @@ pub enum Channel {
 /// A unit that writes, in channel order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Writer {
-    /// Writes NextPSN.
+    /// The unit that writes NextPSN.
     RequesterTransControl,
-    /// Writes UnAckedPSN.
+    /// The unit that writes UnAckedPSN.
     RequesterRecvControl,
-    /// Writes Expected PSN.
+    /// The unit that writes Expected PSN.
     ExecutionEngine,
 }
 

@@ -7,26 +7,25 @@ use super::request_controller::{Channel, Writer};
 /// Requests to the context manager.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CtxStats {
-    /// Command unit.
+    /// Requests of the command unit.
     pub ceu_parser: CeuStats,
-    /// RD_QP_SST.
+    /// Requests on the channel RD_QP_SST.
     pub doorbell_processing: ReadStats,
-    /// RD_QP_STATE.
+    /// Requests on the channel RD_QP_STATE.
     pub wqe_parser: ReadStats,
-    /// RD_QP_NPST and WR_QP_NPST.
+    /// Requests on the channels RD_QP_NPST and WR_QP_NPST.
     pub requester_trans_control: WriterStats,
-    /// RD_CQ_CST and WR_QP_UAPST.
+    /// Requests on the channels RD_CQ_CST and WR_QP_UAPST.
     pub requester_recv_control: WriterStats,
-    /// RD_QP_RST and WR_QP_EPST.
+    /// Requests on the channels RD_QP_RST and WR_QP_EPST.
     pub execution_engine: WriterStats,
-    /// RD_ENCAP.
+    /// Requests on the channel RD_ENCAP.
     pub frame_encap: ReadStats,
 }
 
 /// Requests of the command unit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CeuStats {
-    /// Contexts read.
     pub reads: u64,
     /// Contexts written or invalidated.
     pub writes: u64,
@@ -46,7 +45,6 @@ pub struct ReadStats {
 /// Requests of a unit that also writes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WriterStats {
-    /// Read requests.
     #[serde(flatten)]
     pub reads: ReadStats,
     /// Changes of the key data.

@@ -20,7 +20,6 @@ use crate::memory::testing::guest_memory;
 /// Bus address of the first page of QP contexts.
 const QPC_BUS: u64 = 0x2000;
 
-/// QPs by index.
 #[derive(Default)]
 struct Qps(BTreeMap<u32, KeyQpc>);
 

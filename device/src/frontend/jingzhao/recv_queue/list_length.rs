@@ -7,7 +7,7 @@
 /// The maximum list length of a queue.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct MaxListLength {
-    /// Lower bound.
+    /// Lower bound of the length.
     at_least: usize,
     /// The maximum, if it is known.
     exactly: Option<usize>,

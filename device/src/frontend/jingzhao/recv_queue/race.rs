@@ -40,7 +40,6 @@ impl PageTable for NoPages {
 #[derive(Clone, Copy)]
 struct Case {
     slots: u64,
-    /// Maximum list length.
     longest: u64,
     /// Whether every receive has that length, rather than any length up to it.
     full: bool,
@@ -63,7 +62,7 @@ impl Case {
     }
 }
 
-/// A pseudorandom number.
+/// Returns a pseudorandom number for `number`.
 fn scatter(number: u64) -> u64 {
     let mixed = number.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     (mixed ^ mixed >> 29).wrapping_mul(0xbf58_476d_1ce4_e5b9) >> 32
@@ -73,7 +72,6 @@ fn scatter(number: u64) -> u64 {
 struct Library {
     case: Case,
     dma: GuestMemory,
-    /// Number of stores.
     stores: u64,
 }
 

@@ -58,7 +58,7 @@ rules! {
     INIT_OVERLAP "init_overlap" "3.3";
     /// CLOSE_HCA while objects are in use.
     CLOSE_IN_USE "close_in_use" "3.4, 13";
-    /// CLOSE_HCA without INIT_HCA.
+    /// CLOSE_HCA without a preceding INIT_HCA.
     CLOSE_TWICE "close_twice" "3.4";
     /// MAP_ICM over pages that are already mapped.
     MAP_OVER_MAPPED "map_over_mapped" "3.5";

@@ -9,7 +9,6 @@ use super::traffic::{
 use super::*;
 use crate::frontend::jingzhao::ctxmgt::stats::CtxStats;
 
-/// WQE opcodes.
 const SEND: u8 = 0x0a;
 const WRITE: u8 = 0x08;
 

@@ -40,7 +40,6 @@ fn machine_with(index: usize, change: impl FnOnce(&mut Options)) -> Machine {
     powered_on_with(setup, addresses)
 }
 
-/// Two connected programs.
 fn pair(caps: Caps) -> (Program, Program) {
     let mut a = Program::start(Driver::probe(machine(0)), caps);
     let mut driver = Driver::probe(machine(1));
@@ -121,7 +120,7 @@ fn configuration_meets_driver_and_library_needs() {
             ud_addresses: false,
         };
         assert_eq!(options.queues, queues);
-        let peer = device.default_peer.expect("a connection names nobody");
+        let peer = device.default_peer.expect("a connection without a destination");
         assert_eq!((peer.lid, peer.mac, peer.ipv4), (LID, other.identity.mac, other.identity.ipv4));
     }
 }

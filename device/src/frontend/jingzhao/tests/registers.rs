@@ -98,7 +98,7 @@ fn either_reset_register_discards_everything() {
         assert_eq!(machine.command(Op::QueryQp, 0, 0, &[]), CmdStatus::BadSysState.code());
         machine.ok(Op::InitHca, 0, 0, &dump(INIT, 0x40));
         let unmapped = machine.command(Op::Sw2HwCq, 0, 0, &[0; 0x40]);
-        assert_eq!(unmapped, CmdStatus::BadParam.code(), "mappings are gone");
+        assert_eq!(unmapped, CmdStatus::BadParam.code(), "mappings were removed");
     }
 }
 

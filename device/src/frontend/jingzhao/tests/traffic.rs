@@ -363,7 +363,7 @@ fn link_changes_raise_events() {
     );
     a.ok(Op::Sw2HwEq, 0, 0, &eqc);
     a.hca.set_link(false);
-    assert_eq!(a.peek(EQ, 32), [0x80; 32], "nobody asked");
+    assert_eq!(a.peek(EQ, 32), [0x80; 32], "no event was requested");
     a.hca.set_link(true);
     assert_eq!(a.command_at(1 << 9, Op::MapEq, 0, 0), 0);
     a.hca.set_link(false);

@@ -70,7 +70,6 @@ pub(super) fn arm(call: Call<'_, '_>) -> Result<Answer, CmdError> {
     Ok(Answer::Nothing)
 }
 
-/// The current context.
 fn context(resources: &mut Resources, cx: &Context<'_>, command: &Command) -> Result<Answer, CmdError> {
     let srqn = number(resources, command)?;
     let Resources { layout, regions, srqs, .. } = resources;

@@ -189,7 +189,7 @@ fn reset_discards_all_but_config_space() {
     assert_eq!(driver.with_inbox(0x00d, &Mpt::everything().bytes(), 0x10), 0);
 }
 
-/// Section 2.6.
+/// The rule is in section 2.6.
 #[test]
 fn failed_device_reports_until_reset() {
     const CATASTROPHE: u64 = 0x8_3000;

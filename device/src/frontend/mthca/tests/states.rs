@@ -76,7 +76,7 @@ fn error_state_flushes_present_and_future_requests() {
     assert_eq!((syndromes(&sends), sends[0][0x1c]), (vec![0x05], 0xff));
     // Receives have no doorbell; the doorbell record is read from time to time.
     a.post_recv(0, 64);
-    let later = a.hca.next_deadline().expect("a look at the record");
+    let later = a.hca.next_deadline().expect("the record is read");
     a.advance(later);
     exchange(&mut a, &mut b);
     let receives = a.reap();

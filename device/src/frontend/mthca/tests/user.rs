@@ -21,7 +21,6 @@ pub(super) const QKEY: u32 = 0x1111_1111;
 pub(super) const RC: u8 = 0;
 pub(super) const UC: u8 = 1;
 pub(super) const UD: u8 = 3;
-/// Opcodes of WQEs.
 pub(super) const SEND: u8 = 0x0a;
 
 const PD: u32 = 1;
@@ -293,7 +292,7 @@ impl User {
         (offset..offset + len).map(|offset| self.driver.peek(data_bus(offset), 1)[0]).collect()
     }
 
-    /// Result of QUERY_QP.
+    /// Returns the result of QUERY_QP.
     pub(super) fn query(&mut self) -> Qpc {
         self.ok(0x022, &[], QPN);
         let outbox = self.driver.peek(OUTBOX, 0x108);

@@ -10,7 +10,7 @@ fn send(sges: Vec<Sge>) -> SendRequest {
 }
 
 #[test]
-fn a_send_matches_the_specification_vector() {
+fn send_matches_specification_vector() {
     let wqe = SendWqe::new(Service::Rc, &send(vec![SGE])).unwrap();
     let expected = hex("00 00 00 00 00 00 00 00 08 00 00 00 00 00 00 00
          40 00 00 00 05 00 02 00 78 56 34 12 00 7F 00 00");
@@ -18,7 +18,7 @@ fn a_send_matches_the_specification_vector() {
 }
 
 #[test]
-fn a_linked_write_matches_the_specification_vector() {
+fn linked_write_matches_specification_vector() {
     let request = SendRequest {
         op: SendOp::WriteImm,
         data: Data::Sges(vec![PAGE_SGE]),
@@ -35,7 +35,7 @@ fn a_linked_write_matches_the_specification_vector() {
 }
 
 #[test]
-fn inline_data_matches_the_specification_vector() {
+fn inline_data_matches_specification_vector() {
     let request = SendRequest { data: Data::Inline(Hex(b"HELLO".to_vec())), ..SendRequest::default() };
     let wqe = SendWqe::new(Service::Rc, &request).unwrap();
     assert_eq!(wqe.bytes().len(), 2 * UNIT);
@@ -52,7 +52,7 @@ fn inline_data_continues_through_whole_units() {
 }
 
 #[test]
-fn an_atomic_puts_the_swap_value_before_the_compare_value() {
+fn atomic_puts_swap_before_compare() {
     let request = SendRequest {
         op: SendOp::CmpSwap { compare: 0x1111, swap: 0x2222 },
         data: Data::Sges(vec![Sge { len: 8, ..SGE }]),
@@ -65,7 +65,7 @@ fn an_atomic_puts_the_swap_value_before_the_compare_value() {
 }
 
 #[test]
-fn doorbells_match_the_specification_vectors() {
+fn doorbells_match_specification_vectors() {
     let wqe = SendWqe::new(Service::Rc, &send(vec![SGE])).unwrap();
     let bytes = |head| {
         let (word0, word1) = wqe.doorbell(5, head);
@@ -76,7 +76,7 @@ fn doorbells_match_the_specification_vectors() {
 }
 
 #[test]
-fn receives_match_the_specification_vectors() {
+fn receives_match_specification_vectors() {
     let list = valid_receive(&[PAGE_SGE], 128).unwrap();
     assert_eq!(VALID.to_le_bytes(), [0x20, 0, 0, 0]);
     let expected = hex("00 10 00 00 05 00 02 00 00 60 34 12 00 7F 00 00
@@ -91,13 +91,13 @@ fn receives_match_the_specification_vectors() {
 }
 
 #[test]
-fn a_receive_list_that_fills_the_slot_has_no_terminator() {
+fn full_receive_list_has_no_terminator() {
     assert_eq!(valid_receive(&[SGE; 7], 128).unwrap().len(), 7 * UNIT);
     assert!(valid_receive(&[SGE; 8], 128).is_err());
 }
 
 #[test]
-fn a_ud_destination_matches_the_specification_vector() {
+fn ud_destination_matches_specification_vector() {
     let datagram = Datagram {
         qpn: 0x12,
         qkey: 0x1111_1111,
@@ -116,7 +116,7 @@ fn a_ud_destination_matches_the_specification_vector() {
 }
 
 #[test]
-fn completions_match_the_specification_vectors() {
+fn completions_match_specification_vectors() {
     let cqe = |text: &str| parse_cqe(&hex(text).try_into().unwrap());
 
     let sent = cqe("05 00 00 00 00 00 00 00 09 00 00 00 00 00 02 00

@@ -1,4 +1,4 @@
-//! Two guests with an E810 each that `irdma` drives, and one with soft-RoCE on a NIC that QEMU emulates, wired to the first.
+//! Two guests with an E810 each and `irdma`, and a guest with soft-RoCE on an emulated NIC, connected to the first.
 
 use std::fmt;
 use std::time::Duration;
@@ -16,14 +16,14 @@ use crate::run_dir::RunDir;
 use crate::scenario::rxe_interop::mac;
 use crate::tools::Exchange;
 
-/// Soft-RoCE, and what programs need besides.
+/// Soft-RoCE, and the modules that programs need in addition.
 const SOFT_MODULES: &[&str] = &["rdma_rxe", "ib_uverbs", "rdma_ucm"];
-/// What a program may take.
+/// Time limit of a program.
 const LIMIT: Duration = Duration::from_secs(60);
-/// The VLAN that all are in, beside the network without a tag.
+/// VLAN ID of all guests, in addition to the untagged network.
 const VLAN: u16 = 100;
 
-/// What addresses are of.
+/// The network that addresses belong to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Network {
     V4,
@@ -35,7 +35,7 @@ pub(super) enum Network {
 impl Network {
     pub(super) const ALL: [Self; 4] = [Self::V4, Self::V6, Self::VlanV4, Self::VlanV6];
 
-    /// A group of this kind of address.
+    /// Returns a group with this kind of address.
     pub(super) const fn group(self) -> &'static str {
         match self {
             Self::V4 | Self::VlanV4 => "239.1.1.1",
@@ -71,15 +71,12 @@ impl fmt::Display for Network {
 /// One of the stations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Side {
-    /// E810 of which c is a leaf.
+    /// The E810 to which c is connected.
     A,
-    /// E810.
     B,
-    /// Soft-RoCE.
     C,
 }
 
-/// All of them.
 #[derive(Debug)]
 pub(super) struct Bench {
     stations: [Station; 3],
@@ -101,7 +98,7 @@ impl Bench {
         for side in [Side::A, Side::B, Side::C] {
             bench.open(side).await?;
         }
-        // Neighbours are known before anybody is in a hurry.
+        // Neighbours are resolved before timed programs start.
         for side in [Side::B, Side::C] {
             for network in Network::ALL {
                 let address = network.address(bench.station(side));
@@ -120,7 +117,7 @@ impl Bench {
         }
     }
 
-    /// Loads a station's RDMA driver and brings it into the VLAN.
+    /// Loads a station's RDMA driver and adds it to the VLAN.
     async fn open(&mut self, side: Side) -> Result<()> {
         let station = self.station(side);
         let device = station.device.clone();
@@ -158,7 +155,7 @@ impl Bench {
         program.judge(&exchange.run(&mut server.vm, &mut client.vm).await?)
     }
 
-    /// The server of a program is told that it cannot be.
+    /// Checks that the kernel rejects the server of a program.
     pub(super) async fn refuse(
         &mut self,
         program: &Program,
@@ -173,7 +170,7 @@ impl Bench {
         Ok(())
     }
 
-    /// Records the frames of the E810, or no more.
+    /// Starts or stops the capture of the E810s' frames.
     pub(super) async fn capture(&mut self, on: bool) -> Result<()> {
         for station in &self.stations {
             station.capture(on).await?;

@@ -1,28 +1,28 @@
-//! Programs that make connections by `rdma_cm`, and how each shows that all went well.
+//! Programs that connect with `rdma_cm`, and how each shows its success.
 
 use anyhow::{Result, ensure};
 
 use super::bench::Network;
 use crate::tools::{Ends, Ready};
 
-/// A program of two ends.
+/// A program with a client and a server.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Program {
     server: &'static str,
     client: &'static str,
     pub(super) ready: Ready,
-    /// What both must print; what one of them only prints if it failed is in its status.
+    /// Text that both must print. The exit status covers what only one of them prints after an error.
     prints: &'static str,
     pub(super) over_ipv6: OverIpv6,
 }
 
-/// What becomes of a program where addresses are of IPv6.
+/// Behaviour of a program with IPv6 addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum OverIpv6 {
     Works,
-    /// The program looks for addresses of IPv4 alone.
+    /// The program resolves only IPv4 addresses.
     Unknown,
-    /// The kernel says this to the server, whatever the device can.
+    /// The kernel returns this error to the server, whatever the device supports.
     Refused(&'static str),
 }
 
@@ -49,7 +49,7 @@ const MCKEY: Program = Program {
     client: "mckey -m {group} -b {a} -s -C 10",
     ready: Ready::Line("receiving data transfers"),
     prints: "data transfers complete",
-    // ENOTSUPP: `cma_iboe_join_multicast` joins groups of RoCEv2 by IGMP only, so those of IPv4.
+    // ENOTSUPP: `cma_iboe_join_multicast` joins groups of RoCEv2 only with IGMP, and thus only IPv4 groups.
     over_ipv6: OverIpv6::Refused("failure joining: Unknown error 524"),
 };
 
@@ -83,12 +83,12 @@ const fn printing(server: &'static str, client: &'static str, prints: &'static s
 }
 
 impl Program {
-    /// It sends to a group.
+    /// Returns whether the program sends to a group.
     pub(super) fn is_of_group(&self) -> bool {
         self.client.contains(GROUP)
     }
 
-    /// The client's line without addresses, for people.
+    /// Returns the client's command line without addresses, for readers.
     pub(super) fn name(&self, network: Network) -> String {
         let words = self.client.split_whitespace().collect::<Vec<_>>();
         let group = network.group();
@@ -103,13 +103,13 @@ impl Program {
         name.join(" ")
     }
 
-    /// Command lines of server and client.
+    /// Returns the command lines of server and client.
     pub(super) fn lines(&self, network: Network, client: &str, server: &str) -> [String; 2] {
         [self.server, self.client]
             .map(|line| line.replace(SERVER, server).replace(CLIENT, client).replace(GROUP, network.group()))
     }
 
-    /// Both ended with success; what they said agrees with that.
+    /// Checks that both exited successfully and printed the expected text.
     pub(super) fn judge(&self, ends: &Ends) -> Result<()> {
         for end in [&ends.client, &ends.server] {
             ensure!(
@@ -129,7 +129,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_have_addresses_and_names_have_none() {
+    fn address_lines_are_distinguished_from_names() {
         assert_eq!(MCKEY.name(Network::V4), "mckey -m 239.1.1.1 -s -C 10");
         let [server, client] = UDADDY.lines(Network::V4, "10.0.0.1", "10.0.0.2");
         assert_eq!(server, "udaddy -b 10.0.0.2 -C 20 -S 1024");

@@ -1,4 +1,4 @@
-//! What changes under connections.
+//! Changes of the network while connections are active.
 
 use std::time::Duration;
 
@@ -12,22 +12,21 @@ use super::traffic::Traffic;
 use super::{SECOND, gids};
 use crate::tools::{stop, wait};
 
-/// Until the kernel has followed.
+/// Time limit for the kernel to apply a change.
 const FOLLOW_TIMEOUT: Duration = Duration::from_secs(30);
-/// Until a connection without an answer fails, on a busy host: its timeouts make 4.3 s.
+/// Time limit for a connection without answers to fail on a busy host. Its timeouts add up to 4.3 s.
 const GIVE_UP_TIMEOUT: Duration = Duration::from_secs(30);
 const POLL: Duration = Duration::from_millis(100);
 const JUMBO: u32 = 9000;
 const USUAL: u32 = 1500;
 
-/// What a connection outlives.
+/// Changes that a connection survives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Change {
-    /// The address that it uses goes, and comes back when it has ended.
+    /// Its address is removed and then restored.
     Address,
-    /// The interface's MTU.
     Mtu,
-    /// The operator pulls the cable and plugs it in again.
+    /// The operator takes the link down and up.
     Cable,
     /// The guest takes the interface down and up.
     Interface,
@@ -121,7 +120,7 @@ async fn interface(a: &mut Station, b: &mut Station) -> Result<()> {
     traffic.moves_on(a, b).await.context("afterwards")?;
     carrier(&mut a.vm, &device, true).await?;
     roce::port_is_active(a).await?;
-    // IPv6 addresses go with the interface.
+    // The interface loses its IPv6 addresses.
     for network in [0, SECOND] {
         let own = a.address(network).ipv6;
         a.sh(&format!("ip address add {own}/64 dev {device} nodad")).await?;
@@ -129,13 +128,13 @@ async fn interface(a: &mut Station, b: &mut Station) -> Result<()> {
     traffic.end(a, b).await
 }
 
-/// Seven retries without an answer, each twice as late as the one before: then the status that says so.
+/// After seven retries with doubling timeouts, the request fails with retry exceeded.
 pub(super) async fn given_up(a: &mut Station, b: &mut Station) -> Result<()> {
     const RETRIES_EXCEEDED: &str = "cq completion failed status 12";
     let traffic = Traffic::start(a, b, &b.address(0).ipv4).await?;
     let daemon = a.daemon.as_ref().context("the guest has no daemon")?.controls();
     daemon.ask(&["port", "down"]).await?;
-    // Whichever waits for an answer; the other waits for what that one would have said.
+    // Only the end with an outstanding request fails. The other waits for its peer.
     let end = first_to_end(a, b, traffic).await;
     daemon.ask(&["port", "up"]).await?;
     let end = end?;
@@ -147,13 +146,13 @@ pub(super) async fn given_up(a: &mut Station, b: &mut Station) -> Result<()> {
     Traffic::start(a, b, &b.address(0).ipv4).await.context("afterwards")?.end(a, b).await
 }
 
-/// How the program ended that ended first. The other is stopped.
+/// Returns how the program that ended first has ended. The other is killed.
 async fn first_to_end(a: &mut Station, b: &mut Station, traffic: Traffic) -> Result<ProgramEnd> {
     let [client, server] = traffic.programs();
     let is_client = async {
         loop {
             for (station, is_client) in [(&mut *a, true), (&mut *b, false)] {
-                // One that has ended remains until somebody asks how.
+                // A process that has ended stays in the list until it is reaped.
                 if station.sh("pgrep -r D,R,S -x rping || true").await?.is_empty() {
                     return anyhow::Ok(is_client);
                 }
@@ -168,8 +167,9 @@ async fn first_to_end(a: &mut Station, b: &mut Station, traffic: Traffic) -> Res
     Ok(if is_client { ends.0 } else { ends.1 })
 }
 
-/// Both drivers go: the program's device is gone, its peer is told, and connections come about again when they are back.
-pub(super) async fn driver_goes(a: &mut Station, b: &mut Station) -> Result<()> {
+/// Both drivers are removed. The program's device disappears, its peer is notified, and new connections work when the
+/// drivers are back.
+pub(super) async fn driver_removed(a: &mut Station, b: &mut Station) -> Result<()> {
     let traffic = Traffic::start(a, b, &b.address(0).ipv4).await?;
     let [client, server] = traffic.programs();
     a.sh("modprobe -r irdma; ! lsmod | grep -q '^ice ' || modprobe -r ice").await?;

@@ -1,4 +1,4 @@
-//! Groups of IPv6, which `rdma_cm` joins no more than soft-RoCE does: the driver's own way into them, by verbs.
+//! IPv6 groups, joined through verbs, because `rdma_cm` cannot join them.
 
 use std::time::Duration;
 
@@ -10,19 +10,19 @@ use super::super::station::Station;
 use crate::scenario::failing::status;
 use crate::stock_verbs::{FileRegion, StockConnect, StockPath, StockQp, StockSend, StockVerbs};
 
-/// Its first and last four bytes differ, of which Ethernet addresses are made.
+/// The group's address. Its first and last four bytes differ, because Ethernet addresses are derived from them.
 const GROUP: &str = "ff15:401b:0000:0000:0000:0000:1234:5678";
-/// Where groups take datagrams.
+/// QP number in datagrams to groups.
 const GROUP_QPN: u32 = 0xff_ffff;
 const QKEY: u32 = 0x1111_1111;
 const FILE: &str = "/dev/shm/group";
 const REGION: u64 = 4096;
-/// What stands before the data of a datagram.
+/// Length of the GRH area before the data of a datagram.
 const GRH: u32 = 40;
 const LEN: u32 = 900;
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// A queue pair for datagrams in a guest.
+/// A UD queue pair in a guest.
 struct End {
     verbs: StockVerbs,
     region: FileRegion,
@@ -52,7 +52,7 @@ impl End {
         Ok(Self { verbs, region, qp, sgid_index })
     }
 
-    /// One completion, which is a success.
+    /// Waits for one successful completion.
     async fn complete(&self, station: &mut Station, received: bool) -> Result<()> {
         let found = self.verbs.poll(&mut station.vm, self.qp, 1, LIMIT).await?;
         let name = station.vm.name();
@@ -63,7 +63,7 @@ impl End {
     }
 }
 
-/// A datagram to a group reaches its member in the other guest, with its content.
+/// A datagram to a group reaches its member in the other guest unchanged.
 pub(super) async fn datagram(from: &mut Station, to: &mut Station) -> Result<()> {
     let (sender, member) = (End::open(from).await?, End::open(to).await?);
     member.verbs.join(&mut to.vm, member.qp, GROUP).await?;

@@ -1,4 +1,4 @@
-//! A connection that goes on, with content that both ends check, while something else happens.
+//! A connection with continuous traffic that both ends check while conditions change.
 
 use std::time::Duration;
 
@@ -11,16 +11,16 @@ use super::super::net::Wire;
 use super::super::station::Station;
 use crate::tools::{Ready, spawn, stop};
 
-/// Until a connection has moved on, in emulated guests on a busy host.
+/// Time limit for progress of a connection.
 const PROGRESS_TIMEOUT: Duration = Duration::from_secs(30);
-/// Packets that show that it has.
+/// Number of packets that count as progress.
 const PROGRESS: u64 = 500;
-/// Between two looks.
+/// Interval between two polls.
 const POLL: Duration = Duration::from_millis(50);
-/// A file that the NIC carries meanwhile.
+/// Size of a file that the NIC transfers meanwhile, in MiB.
 const FILE_MIB: u64 = 24;
 
-/// `rping`, which writes, reads and compares without end.
+/// `rping`, which writes, reads and compares continuously.
 #[derive(Debug)]
 pub(super) struct Traffic {
     server: ProgramId,
@@ -28,7 +28,7 @@ pub(super) struct Traffic {
 }
 
 impl Traffic {
-    /// Begins between two stations' addresses, of which that of b is given.
+    /// Starts traffic between two stations, to the given address of b.
     pub(super) async fn start(a: &mut Station, b: &mut Station, address: &str) -> Result<Self> {
         let line = format!("rping -s -a {address} -S 4000 -V");
         let server = spawn(&mut b.vm, &line).await?;
@@ -39,7 +39,7 @@ impl Traffic {
         Ok(traffic)
     }
 
-    /// Both ends still compare what arrives, and have found no difference: they would have ended.
+    /// Checks that both ends make progress. They would have exited after a difference.
     pub(super) async fn moves_on(&self, a: &mut Station, b: &mut Station) -> Result<()> {
         let moved = async {
             for station in [&*a, &*b] {
@@ -59,13 +59,13 @@ impl Traffic {
         }
     }
 
-    /// Ends it; until now it was well.
+    /// Stops the traffic, which must have been without errors.
     pub(super) async fn end(self, a: &mut Station, b: &mut Station) -> Result<()> {
         self.moves_on(a, b).await.context("at the end")?;
         let said = |end: ProgramEnd| format!("{}{}", end.stdout, end.stderr);
         let client = said(stop(&mut a.vm, self.client).await?);
         ensure!(!client.contains("mismatch") && !client.contains("failed"), "{client}");
-        // The first to be stopped takes its memory away from the other, which may fail by it.
+        // The first that is stopped invalidates its memory, so that the other may fail.
         let server = said(stop(&mut b.vm, self.server).await?);
         ensure!(!server.contains("mismatch"), "{server}");
         for station in [a, b] {
@@ -74,19 +74,18 @@ impl Traffic {
         Ok(())
     }
 
-    /// Client and server.
     pub(super) fn programs(self) -> [ProgramId; 2] {
         [self.client, self.server]
     }
 }
 
-/// Packets that a station's RDMA half has received.
+/// Returns the number of packets that a station's RDMA half has received.
 async fn received(station: &Station) -> Result<u64> {
     let daemon = station.daemon.as_ref().context("the guest has no daemon")?;
     daemon.counter("/engine/received_packets").await
 }
 
-/// A connection, and a file by TCP, each checked.
+/// Runs a connection and a file transfer over TCP, and checks both.
 pub(super) async fn beside_nic(a: &mut Station, b: &mut Station) -> Result<()> {
     let checksum = content::make_of(a, 21, FILE_MIB).await?;
     let address = b.address(0).ipv4;

@@ -1,4 +1,4 @@
-//! Headers by which networks treat packets, as they were captured.
+//! Headers that determine how networks treat packets, read from captures.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -14,16 +14,16 @@ use crate::tools::{Exchange, Ready};
 const LIMIT: Duration = Duration::from_secs(60);
 /// DSCP 26, no ECN.
 const CLASS: u8 = 0x68;
-/// ECT(0), which the driver gives to connections, since the device has DCQCN (RFC 3168, section 5).
+/// ECT(0), which the driver sets for connections because the device has DCQCN (RFC 3168, section 5).
 const CAPABLE: u8 = 2;
-/// What the VLAN's map makes of Linux's priority for this type of service, which is 2.
+/// VLAN priority to which the map translates Linux's priority for this type of service, 2.
 const PRIORITY: u16 = 5;
-/// Opcodes of datagrams begin with these bits.
+/// Upper bits of the opcodes of datagrams.
 const UD: u8 = 0x60;
-/// Source ports of RoCEv2 are dynamic ones (IBTA annex A17, section A17.4.3).
+/// Source ports of RoCEv2 are in the dynamic range (IBTA annex A17, section A17.4.3).
 const FIRST_PORT: u16 = 0xc000;
 
-/// What a captured RoCE packet says of its flow.
+/// Flow-related fields of a captured RoCE packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Packet {
     tag: Option<u16>,
@@ -34,12 +34,12 @@ struct Packet {
     qpn: u32,
 }
 
-/// Looks at what a station sends and receives, in files beside the others of the run, so that other judges see it too.
+/// Captures a station's frames in files next to the others of the run, so that other checks cover them too.
 #[derive(Debug)]
 pub(super) struct Wire<'a>(pub(super) &'a RunDir);
 
 impl Wire<'_> {
-    /// All packets of a connection have its class, and in a VLAN the priority that follows.
+    /// All packets of a connection have its class and, in a VLAN, the corresponding priority.
     pub(super) async fn class_of_connection(&self, a: &mut Station, b: &mut Station) -> Result<()> {
         for network in [0, VLAN] {
             let (of_a, of_b) = (a.address(network).ipv4, b.address(network).ipv4);
@@ -52,7 +52,7 @@ impl Wire<'_> {
         Ok(())
     }
 
-    /// The same of datagrams of their sender, beside those by which the connection came about.
+    /// All datagrams of a sender have its class, apart from those of connection setup.
     pub(super) async fn class_of_datagrams(&self, a: &mut Station, b: &mut Station) -> Result<()> {
         for network in [0, VLAN] {
             let (of_a, of_b) = (a.address(network).ipv4, b.address(network).ipv4);
@@ -68,7 +68,7 @@ impl Wire<'_> {
         Ok(())
     }
 
-    /// A connection keeps its port, and connections between the same hosts have others.
+    /// A connection keeps its source port, and connections between the same hosts have different ports.
     pub(super) async fn ports_of_flows(&self, a: &mut Station, b: &mut Station) -> Result<()> {
         const CONNECTIONS: usize = 8;
         for ipv6 in [false, true] {
@@ -95,13 +95,13 @@ impl Wire<'_> {
             let mut different: Vec<u16> = ports.into_values().collect();
             different.sort_unstable();
             different.dedup();
-            // Of eight ports of 16,384 two are the same once in six hundred runs; three never.
+            // Of eight ports out of 16,384, two are equal once in six hundred runs; three are never equal in practice.
             ensure!(different.len() >= CONNECTIONS - 1, "{different:?}");
         }
         Ok(())
     }
 
-    /// Runs a program, and returns what a sent and received meanwhile.
+    /// Runs a program, and returns the frames that a sent and received meanwhile.
     async fn captured(
         &self,
         (a, b): (&mut Station, &mut Station),
@@ -132,7 +132,7 @@ fn all_of_class(packets: impl Iterator<Item = Packet>, class: u8, network: u16) 
     Ok(())
 }
 
-/// Frames of a pcapng file of this machine's byte order.
+/// Yields the frames of a pcapng file in this machine's byte order.
 fn frames(mut file: &[u8]) -> impl Iterator<Item = &[u8]> {
     const ENHANCED_PACKET: u32 = 6;
     const DATA: usize = 28;
@@ -153,7 +153,7 @@ fn frames(mut file: &[u8]) -> impl Iterator<Item = &[u8]> {
     })
 }
 
-/// What a frame says, if it is RoCEv2.
+/// Parses the flow-related fields of a RoCEv2 frame.
 fn packet(frame: &[u8]) -> Option<Packet> {
     const ROCE: u16 = 4791;
     const UDP: u8 = 17;
@@ -188,7 +188,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_tagged_packet_says_what_its_headers_do() {
+    fn tagged_packet_shows_header_fields() {
         let mut frame = vec![0; 12];
         frame.extend([0x81, 0, 0x40, 100, 0x08, 0]);
         frame.extend([0x45, 0x68, 0, 60, 0, 0, 0, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2]);

@@ -1,17 +1,17 @@
-//! What a kernel has of storage over RDMA, by its configuration.
+//! Storage protocols in the kernel's configuration.
 
 use anyhow::{Context, Result, ensure};
 
 use crate::report::Report;
 
-/// Protocols that Debian's kernels lack, and the options that would have to be on.
+/// Protocols that Debian's kernels lack, and the required options.
 const LACKING: &[(&str, &[&str])] = &[
     ("SMB Direct, the server's", &["CONFIG_SMB_SERVER_SMBDIRECT"]),
     ("SMB Direct, the client's", &["CONFIG_CIFS_SMB_DIRECT"]),
     ("RTRS", &["CONFIG_INFINIBAND_RTRS_CLIENT", "CONFIG_INFINIBAND_RTRS_SERVER"]),
 ];
 
-/// A kernel's configuration, as it was built.
+/// The configuration with which a kernel was built.
 #[derive(Clone, Debug)]
 pub(super) struct Config(String);
 
@@ -20,19 +20,21 @@ impl Config {
         Self(text)
     }
 
-    /// Whether an option is on, built in or as a module. One that depends on an option that is off is not named at all.
+    /// Returns whether an option is enabled, built in or as a module. Options with unmet dependencies are not listed at
+    /// all.
     pub(super) fn has(&self, option: &str) -> bool {
         let value = self.0.lines().find_map(|line| line.strip_prefix(option)?.strip_prefix('='));
         matches!(value, Some("y" | "m"))
     }
 
-    /// The first of some options that is off.
+    /// Returns the first of some options that is disabled.
     pub(super) fn lacks<'a>(&self, options: &[&'a str]) -> Option<&'a str> {
         options.iter().copied().find(|option| !self.has(option))
     }
 }
 
-/// Says of each protocol that is lacking by which option it is. A kernel that has one wants a test of it here.
+/// Skips each missing protocol and names the missing option. If a kernel has one of them, the case fails, because a
+/// test is missing here.
 pub(super) async fn cases(report: &mut Report, hint: &str, config: &Config) -> Result<()> {
     for (protocol, options) in LACKING {
         let off = config.lacks(options);
@@ -54,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_option_is_on_as_a_module_too_and_off_when_it_is_not_named() {
+    fn kernel_option_counts_as_module() {
         let config = Config::new("CONFIG_A=y\nCONFIG_AB=m\n# CONFIG_C is not set\nCONFIG_D=\"y\"\n".into());
         assert!(config.has("CONFIG_A") && config.has("CONFIG_AB"));
         assert_eq!(config.lacks(&["CONFIG_A", "CONFIG_C", "CONFIG_E"]), Some("CONFIG_C"));

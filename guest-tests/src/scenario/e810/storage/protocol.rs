@@ -1,41 +1,41 @@
-//! What a server and a client of each protocol do, in words of their shells. The server's disk is `/dev/vdc`.
+//! Shell commands of server and client for each protocol. The server's disk is `/dev/vdc`.
 
-/// A protocol whose client sees a file or a block device.
+/// A protocol whose client uses a file or a block device.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Protocol {
-    /// As people call it.
+    /// Display name of the protocol.
     pub(super) name: &'static str,
-    /// What is read and written at the client.
+    /// Path that is read and written at the client.
     pub(super) at_client: &'static str,
-    /// The same at the server, without the protocol.
+    /// Path of the same data at the server.
     pub(super) at_server: &'static str,
-    /// It is a file, which grows, and not a device.
+    /// Whether it is a file, which grows, instead of a device.
     pub(super) file: bool,
-    /// What the server does with its disk once.
+    /// Prepares the server's disk once.
     pub(super) prepare: &'static str,
-    /// Begins to serve its disk at an address, `{server}`, in a guest that has just booted too.
+    /// Starts to serve the disk at address `{server}`. Also runs in a freshly booted guest.
     pub(super) serve: &'static str,
-    /// Connects to the server at `{server}`; what is read and written will be there soon.
+    /// Connects to the server at `{server}`; the file or device appears soon afterwards.
     pub(super) connect: &'static str,
-    /// The server lets go of all its clients.
+    /// Command with which the server disconnects all clients.
     pub(super) pause: &'static str,
-    /// It serves again.
+    /// Command that resumes the service.
     pub(super) resume: &'static str,
-    /// The client has noticed that it lets go.
+    /// Succeeds when the client has noticed the disconnection.
     pub(super) noticed: &'static str,
-    /// The client goes.
+    /// Command that disconnects the client.
     pub(super) disconnect: &'static str,
-    /// The server has nothing more to serve.
+    /// Command that stops the service for good.
     pub(super) end: &'static str,
-    /// What kernels say of it though nothing is wrong.
+    /// Kernel messages that are expected without errors.
     pub(super) messages: &'static [&'static str],
-    /// What they say when a server lets go.
+    /// Kernel messages that are expected when the server disconnects.
     pub(super) loss: &'static [&'static str],
-    /// Its connections may fail, and come again, where frames are lost.
+    /// Whether connections may fail and recover on a lossy link.
     pub(super) may_fail: bool,
 }
 
-/// NVMe over RDMA: `nvmet` and `nvme-rdma`.
+/// NVMe over RDMA, with `nvmet` and `nvme-rdma`.
 pub(super) const NVME: Protocol = Protocol {
     name: "NVMe",
     at_client: "/dev/nvme0n1",
@@ -55,7 +55,7 @@ pub(super) const NVME: Protocol = Protocol {
         echo {server} > ports/1/addr_traddr
         echo 4420 > ports/1/addr_trsvcid
         ln -s /sys/kernel/config/nvmet/subsystems/hcad ports/1/subsystems/hcad",
-    // Five seconds, the default, is less than an emulated guest on a busy host may rest before it says that it lives.
+    // The default keep-alive timeout of five seconds is too short for an emulated guest on a busy host.
     connect: "modprobe nvme-rdma
         nvme connect -t rdma -a {server} -s 4420 -n hcad \\
             --reconnect-delay=1 --ctrl-loss-tmo=600 --keep-alive-tmo=60",
@@ -71,7 +71,7 @@ pub(super) const NVME: Protocol = Protocol {
     may_fail: false,
 };
 
-/// iSER: LIO's target and open-iscsi.
+/// iSER, with LIO's target and open-iscsi.
 pub(super) const ISER: Protocol = Protocol {
     name: "iSER",
     at_client: "/dev/sda",
@@ -116,25 +116,25 @@ pub(super) const ISER: Protocol = Protocol {
         "Rounding down aligned max_sectors",
         "db_root: cannot open",
         "MODE SENSE: unimplemented",
-        // The device has no signatures.
+        // The device does not support signatures.
         "T10-PI",
-        // Of a whole 32 bits of blocks.
+        // Reported for the largest 32-bit number of blocks.
         "Optimal transfer size",
     ],
     loss: &["iSCSI", "iscsi", "isert", "iser", "scsi", "connection"],
-    // The initiator takes its memory back when a command is answered, acknowledged or not. A command whose acknowledge was
-    // lost is sent again from there, by a key that the answer made invalid.
+    // The initiator deregisters memory when a command was answered, even if its last packet was not acknowledged. A
+    // command whose ACK was lost is retransmitted with a key that the answer invalidated.
     may_fail: true,
 };
 
-/// NFS over RDMA: `nfsd` and `nfs`, version 4.2.
+/// NFS version 4.2 over RDMA, with `nfsd` and `nfs`.
 pub(super) const NFS: Protocol = Protocol {
     name: "NFS",
     at_client: "/mnt/file",
     at_server: "/export/file",
     file: true,
     prepare: "mkfs.ext4 -q -F -m 0 /dev/vdc",
-    // Whose clients it has is on its disk too, or none could reclaim what it had opened.
+    // The client records are on the disk too, because clients could not reclaim open files without them.
     serve: "modprobe -a nfsd rpcrdma
         mkdir -p /export /var/lib/nfs/rpc_pipefs /var/lib/nfs/nfsdcld
         touch /etc/exports /var/lib/nfs/etab /var/lib/nfs/rmtab
@@ -155,7 +155,7 @@ pub(super) const NFS: Protocol = Protocol {
         truncate -s 0 /mnt/file",
     pause: "rpc.nfsd 0",
     resume: "rpc.nfsd -N 3 --rdma=20049 2",
-    // Its kernel tells nobody.
+    // The kernel does not report the disconnection.
     noticed: "true",
     disconnect: "umount /mnt",
     end: "rpc.nfsd 0

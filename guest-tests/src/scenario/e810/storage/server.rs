@@ -1,4 +1,4 @@
-//! Where the server lives: a guest that can be killed without warning, with a disk that outlives it.
+//! The server's guest, which can be killed without warning, with a disk that outlives it.
 
 use std::fs::File;
 use std::path::PathBuf;
@@ -12,10 +12,10 @@ use crate::scenario::e810::roce;
 use crate::scenario::e810::station::{Station, judged, shape};
 use crate::vm::Image;
 
-/// On the disk beside the data: what a file system needs for itself.
+/// Space on the disk for the file system's own data, in MiB.
 const SPARE_MIB: u32 = 64;
 
-/// What the server boots from.
+/// Everything the server needs to boot.
 #[derive(Debug)]
 pub(super) struct Place<'a> {
     lab: &'a Lab,
@@ -25,7 +25,7 @@ pub(super) struct Place<'a> {
 }
 
 impl<'a> Place<'a> {
-    /// With room for so many MiB.
+    /// Creates a place whose disk has a capacity of `mib`.
     pub(super) fn new(lab: &'a Lab, run: &'a RunDir, image: &'a Image, mib: u32) -> Result<Self> {
         let disk = run.scratch("disk");
         let file = File::create(&disk).with_context(|| format!("cannot create {}", disk.display()))?;
@@ -33,7 +33,7 @@ impl<'a> Place<'a> {
         Ok(Self { lab, run, image, disk })
     }
 
-    /// A client, and the server with the disk.
+    /// Boots a client, and the server with the disk.
     pub(super) async fn pair(&self) -> Result<[Station; 2]> {
         let Self { lab, run, image, .. } = self;
         let [client, server] = HcaSpec::pair()?.map(|spec| judged(lab, spec));
@@ -48,7 +48,7 @@ impl<'a> Place<'a> {
         Guest { own_disk: Some(self.disk.clone()), ..shape(name) }
     }
 
-    /// Kills the server, and boots it anew.
+    /// Kills the server and boots it again.
     pub(super) async fn kill(&self, server: &mut Station) -> Result<()> {
         let name = server.vm.name().to_owned();
         server.replace(self.lab, self.run, self.image, self.guest(&name)).await?;

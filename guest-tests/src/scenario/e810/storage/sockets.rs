@@ -1,4 +1,4 @@
-//! Sockets whose kernels carry their bytes by RDMA: RDS, and SMC where the kernel has it.
+//! Sockets over RDMA: RDS, and SMC if the kernel has it.
 
 use std::time::Duration;
 
@@ -12,43 +12,42 @@ use super::target::received;
 use crate::report::Report;
 use crate::tools::{line, stop, wait};
 
-/// The program at both ends.
+/// The program that runs at both ends.
 const PROGRAM: &str = include_str!("../../../../guest/sockets.py");
 const BYTES: u64 = 32 << 20;
-/// For an interpreter to start in an emulated guest on a busy host.
+/// Time limit for the start of the interpreter.
 const START: Duration = Duration::from_secs(60);
-/// For all bytes to come over.
+/// Time limit for the transfer.
 const LIMIT: Duration = Duration::from_secs(300);
 
-/// A family of sockets.
 #[derive(Clone, Copy, Debug)]
 struct Family {
     name: &'static str,
-    /// Options of the kernel, the one that is missing most often first.
+    /// Required kernel options, the most likely missing one first.
     options: &'static [&'static str],
     modules: &'static str,
-    /// Its peers are routers to each other.
+    /// Whether the peers must be connected through a router.
     routed: bool,
-    /// What it tells at the level of a warning.
+    /// Informational messages at level warning.
     tells: &'static [&'static str],
 }
 
 const FAMILIES: &[Family] = &[
     Family { name: "rds", options: &["CONFIG_RDS_RDMA"], modules: "rds_rdma", routed: false, tells: &[] },
-    // Since 6.17 it depends on DIBS. Its version 2, which is the one for RoCEv2, takes the MAC of a client that it need not
-    // route to out of the proposal of version 1 (smc_find_rdma_v2_device_serv, af_smc.c), which devices without RoCEv1
-    // addresses do not make: the server would connect its queue pair to a MAC of zeros.
+    // Since kernel 6.17 it depends on DIBS. Version 2 of SMC-R is the one for RoCEv2. For a client without a router, it
+    // takes the MAC from the proposal of version 1 (smc_find_rdma_v2_device_serv, af_smc.c), which devices without
+    // RoCEv1 addresses omit. The server would connect its queue pair to a MAC of zeros.
     Family { name: "smc", options: &["CONFIG_SMC"], modules: "smc", routed: true, tells: SMC_TELLS },
 ];
 
 const SMC_TELLS: &[&str] = &[
     "smc: ",
-    // For a second link the server makes a queue pair, finds no second device, and destroys it, which the driver does by way
-    // of its error state, also from RESET, which the core does not let it.
+    // For a second link, the server creates a queue pair, finds no second device, and destroys the queue pair. The
+    // driver does this through the error state, even from RESET, which the core does not permit.
     "old_state=0x0, new_state=0x6",
 ];
 
-/// Each that the kernel has.
+/// Runs a case for each family that the kernel has.
 pub(super) async fn cases(report: &mut Report, hint: &str, pair: &mut Pair, config: &Config) -> Result<()> {
     for family in FAMILIES {
         if let Some(option) = config.lacks(family.options) {
@@ -62,7 +61,7 @@ pub(super) async fn cases(report: &mut Report, hint: &str, pair: &mut Pair, conf
     Ok(())
 }
 
-/// The server's checksum of what came must be the client's of what it sent.
+/// The server's checksum of the received data must equal the client's.
 async fn transfer(pair: &mut Pair, family: Family) -> Result<()> {
     let Pair { client, server } = pair;
     for station in [&mut *client, &mut *server] {
@@ -102,7 +101,7 @@ async fn transfer(pair: &mut Pair, family: Family) -> Result<()> {
     server.no_warnings_but(family.tells).await
 }
 
-/// Makes a station send what is for another to a router, which is an address of the other in a network of its own.
+/// Routes a station's packets to another through a router, which is an address of the other in a separate network.
 async fn route(from: &mut Station, to: &Station) -> Result<()> {
     const ROUTERS: u16 = 0x100;
     let (own, router) = (Address::on(ROUTERS, from.id).ipv4, Address::on(ROUTERS, to.id).ipv4);

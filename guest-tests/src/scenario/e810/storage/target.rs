@@ -1,4 +1,4 @@
-//! What is done with a file or device of the other guest.
+//! Tests a file or device that the other guest serves.
 
 use std::time::Duration;
 
@@ -15,38 +15,38 @@ use crate::scenario::e810::station::Station;
 use crate::scenario::impairments::Impairments;
 use crate::tools::{stop, wait};
 
-/// Where content is made.
+/// Path of generated content.
 const CONTENT: &str = "/dev/shm/content";
-/// To connect, or to notice that nobody answers, in emulated guests on a busy host.
+/// Time limit for a connection or the detection of a lost peer, for emulated guests on a busy host.
 const SOON: Duration = Duration::from_secs(60);
-/// Between two looks.
+/// Interval between two polls.
 const POLL: Duration = Duration::from_millis(200);
-/// Data under way when a server lets go, bytes.
+/// Number of bytes in flight when a server disconnects.
 const UNDER_WAY: u64 = 1 << 20;
-/// For a client to find its server again: their pauses between attempts grow up to half a minute.
+/// Time limit for a client to reconnect. Delays between its attempts grow to half a minute.
 const RETURN: Duration = Duration::from_secs(120);
-/// Blocks of 256 KiB in a capture.
+/// Number of 256 KiB blocks written during the capture.
 const RECORDED: u32 = 4;
-/// What irdma says of a connection whose peer no longer answers.
+/// irdma's message for a connection whose peer no longer answers.
 const NO_ANSWER: &str = "abnormal ae_id = 0x50a ";
-/// What it says of a request by a key that is not valid any more.
+/// irdma's message for a request with an invalidated key.
 const KEY_GONE: &str = "abnormal ae_id = 0x103 ";
-/// What it says of a QP that failed before software flushed it.
+/// irdma's message for a QP that failed before software flushed it.
 const QP_FAILED: &str = "fatal QP event";
-/// Bytes of data that an RDMA device has received.
+/// Counter of data bytes that an RDMA device has received.
 const RECEIVED: &str = "/engine/received_payload_bytes";
 
-/// How a server is gone for a while.
+/// Kinds of outages of a server.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Outage<'a> {
-    /// It lets go of its clients, and takes them again.
+    /// The server disconnects its clients and then accepts them again.
     LetGo,
-    /// Its guest is killed, and another has its disk.
+    /// The server's guest is killed, and another gets its disk.
     Killed(&'a Place<'a>),
 }
 
 impl Outage<'_> {
-    /// Of the content that is written afterwards.
+    /// Returns the seed of the content that is written afterwards.
     const fn seed(self) -> u64 {
         match self {
             Self::LetGo => 0x200,
@@ -58,22 +58,22 @@ impl Outage<'_> {
 /// How much is written, and how long fio verifies.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Amount {
-    /// Parts of content, each other bytes.
+    /// Number of parts, each with different content.
     pub(super) parts: u32,
-    /// Length of each.
+    /// Length of each part.
     pub(super) part_mib: u32,
-    /// For fio.
+    /// How long fio verifies.
     pub(super) verify: Duration,
 }
 
 impl Amount {
-    /// All parts.
+    /// Size of all parts together.
     pub(super) const fn mib(self) -> u32 {
         self.parts * self.part_mib
     }
 }
 
-/// A file or device of the server's that the client uses by a protocol.
+/// A file or device of the server that the client uses through a protocol.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Target {
     protocol: Protocol,
@@ -89,12 +89,13 @@ impl Target {
         self.protocol.name
     }
 
-    /// For all data to go there and back, at the pace of emulated guests, and for fio.
+    /// Returns the time limit for transferring all data in both directions, and for fio.
     pub(super) fn limit(&self) -> Duration {
         Duration::from_secs(120) + Duration::from_secs(2) * self.amount.mib() + self.amount.verify * 3
     }
 
-    /// The server serves, the client sees it, and writes and reads a little, all of it in a capture for other judges.
+    /// Starts the server and connects the client. The client writes and reads a little, all of it captured for other
+    /// checks.
     pub(super) async fn connect(&self, pair: &mut Pair) -> Result<()> {
         let daemon = daemon(&pair.client)?;
         let control = daemon.controls();
@@ -133,21 +134,21 @@ impl Target {
         format!("set -e; {}", text.replace("{server}", &pair.server.address(0).ipv4))
     }
 
-    /// The client goes, then the server.
+    /// Disconnects the client, then stops the server.
     pub(super) async fn disconnect(&self, pair: &mut Pair) -> Result<()> {
         pair.client.within(SOON, self.protocol.disconnect).await?;
         self.end(pair).await?;
-        // What the server says of a client that goes is not about the next protocol.
+        // The server's messages about a client's disconnection do not count for the next protocol.
         self.judge(pair, self.protocol.loss).await
     }
 
-    /// The server goes.
+    /// Runs the protocol's shutdown commands on the server.
     pub(super) async fn end(&self, pair: &mut Pair) -> Result<()> {
         pair.server.within(SOON, &format!("set -e; {}", self.protocol.end)).await.map(drop)
     }
 
-    /// Writes all parts, then compares them with what the client reads, and with what is at the server, none of it from a
-    /// cache. The data must have gone by RDMA.
+    /// Writes all parts, then compares them with what the client reads and with what the server stores, without caches.
+    /// The data must have been transferred by RDMA.
     pub(super) async fn content(&self, pair: &mut Pair, seed: u64) -> Result<()> {
         let Amount { parts, part_mib, .. } = self.amount;
         let before = [received(&pair.client).await?, received(&pair.server).await?];
@@ -179,7 +180,7 @@ impl Target {
         came(&pair.server, before[1], all).await
     }
 
-    /// Writes a part, and returns its checksum.
+    /// Writes a part and returns its checksum.
     async fn write(&self, client: &mut Station, part: u32, seed: u64) -> Result<String> {
         let mib = self.amount.part_mib;
         client.sh(&format!("truncate -s {mib}M {CONTENT}")).await?;
@@ -199,7 +200,7 @@ impl Target {
         fio::words(self.protocol.at_client, self.amount.mib(), self.amount.verify)
     }
 
-    /// fio finds what it wrote. The data must have gone by RDMA.
+    /// Verifies with fio. The data must have been transferred by RDMA.
     pub(super) async fn verify(&self, pair: &mut Pair) -> Result<()> {
         let before = [received(&pair.client).await?, received(&pair.server).await?];
         let program = pair.client.vm.call(Spawn { argv: self.fio() }).await?.program;
@@ -208,7 +209,7 @@ impl Target {
         came(&pair.server, before[1], moved.written).await
     }
 
-    /// Content and fio on a wire that loses frames both ways.
+    /// Runs the content check and fio on a link that loses frames in both directions.
     pub(super) async fn lossy(&self, pair: &mut Pair) -> Result<()> {
         let mut rules = [Impairments::default(), Impairments::default()];
         for (station, rules) in [&pair.client, &pair.server].into_iter().zip(&mut rules) {
@@ -234,11 +235,11 @@ impl Target {
         }
     }
 
-    /// While fio is at work the server is gone for a while: fio goes on, and all is as it was written.
-    pub(super) async fn outlives(&self, pair: &mut Pair, outage: Outage<'_>) -> Result<()> {
+    /// The server has an outage while fio runs. fio continues, and all data is correct.
+    pub(super) async fn survives_outage(&self, pair: &mut Pair, outage: Outage<'_>) -> Result<()> {
         let before = received(&pair.client).await?;
         let program = pair.client.vm.call(Spawn { argv: self.fio() }).await?.program;
-        let gone = self.gone_and_back(pair, outage).await;
+        let gone = self.execute_outage(pair, outage).await;
         if gone.is_err() {
             stop(&mut pair.client.vm, program).await?;
         }
@@ -249,7 +250,7 @@ impl Target {
         self.judge(pair, &[self.protocol.loss, &[NO_ANSWER, QP_FAILED]].concat()).await
     }
 
-    async fn gone_and_back(&self, pair: &mut Pair, outage: Outage<'_>) -> Result<()> {
+    async fn execute_outage(&self, pair: &mut Pair, outage: Outage<'_>) -> Result<()> {
         let before = received(&pair.server).await?;
         let moving = async {
             while received(&pair.server).await? < before + UNDER_WAY {
@@ -275,7 +276,7 @@ impl Target {
         }
     }
 
-    /// Neither kernel has warned of anything since this was asked last.
+    /// Checks that neither kernel has logged a warning since the last check.
     pub(super) async fn no_warnings(&self, pair: &mut Pair) -> Result<()> {
         self.judge(pair, &[]).await
     }
@@ -291,14 +292,14 @@ fn daemon(station: &Station) -> Result<&Daemon> {
     station.daemon.as_ref().context("the station has no daemon")
 }
 
-/// As much data has come to a station by RDMA since it was so much.
+/// Checks that a station has received at least `bytes` of data by RDMA since the counter was `before`.
 async fn came(station: &Station, before: u64, bytes: u64) -> Result<()> {
     let by_rdma = received(station).await?.saturating_sub(before);
     ensure!(by_rdma >= bytes, "{by_rdma} of {bytes} bytes arrived in guest {} over RDMA", station.vm.name());
     Ok(())
 }
 
-/// Bytes of data that have come to a station by RDMA.
+/// Returns the number of data bytes that a station has received by RDMA.
 pub(super) async fn received(station: &Station) -> Result<u64> {
     daemon(station)?.counter(RECEIVED).await
 }

@@ -1,4 +1,4 @@
-//! A file with a hole, on a file system in memory that has no room left.
+//! A file with a hole, on a full tmpfs.
 
 use std::fs::File;
 use std::io::{BufRead as _, BufReader, Read as _};
@@ -8,10 +8,10 @@ use anyhow::{Context as _, Result, bail, ensure};
 
 use crate::limits::Limit;
 
-/// Bytes of the file, none of which has a place.
+/// Length of the file, none of which is allocated.
 const LEN: u64 = 1 << 20;
 
-/// See the module. It is gone with the process in whose mount namespace it is.
+/// A full tmpfs in a mount namespace, which ends with its process.
 #[derive(Debug)]
 pub(super) struct FullDisk {
     holder: Child,
@@ -19,7 +19,7 @@ pub(super) struct FullDisk {
 }
 
 impl FullDisk {
-    /// Makes one that nobody else sees; where that needs root, in a user namespace.
+    /// Creates a private one. If mounts need root, it uses a user namespace.
     pub(super) fn create() -> Result<Self> {
         if let Some(reason) = Limit::Mounts.reason() {
             bail!(reason);
@@ -48,7 +48,7 @@ impl FullDisk {
         match open(&path) {
             Ok(file) => Ok(Self { holder, file }),
             Err(error) => {
-                // It has ended, or is to.
+                // The process has ended or must end.
                 let _ = holder.kill();
                 let _ = holder.wait();
                 Err(error)
@@ -74,7 +74,7 @@ fn open(path: &str) -> Result<File> {
 
 impl Drop for FullDisk {
     fn drop(&mut self) {
-        // It has nothing to lose.
+        // The process has no state to lose.
         let _ = self.holder.kill();
         let _ = self.holder.wait();
     }

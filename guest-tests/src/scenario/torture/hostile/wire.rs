@@ -1,4 +1,4 @@
-//! vfio-user messages as a client writes them that a library would not let do what it does.
+//! vfio-user messages for a client that violates the protocol, which a library would not permit.
 
 use std::io::{Read as _, Write as _};
 use std::mem::MaybeUninit;
@@ -10,12 +10,12 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, bail, ensure};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 
-/// Longest wait for an answer, on a busy host whose daemon may be stopped for seconds.
+/// Time limit of an answer on a busy host whose daemon may be stopped for seconds.
 const ANSWER: Duration = Duration::from_secs(60);
-/// Bound: bytes of an answer.
+/// Limit of the length of an answer in bytes.
 const LONGEST: usize = 1 << 16;
 const HEADER: usize = 16;
-/// Flags of a header.
+/// Flags in the header.
 const ERROR: u32 = 1 << 5;
 
 /// Commands (vfio-user protocol, "Commands").
@@ -29,7 +29,7 @@ pub(super) enum Command {
     RegionWrite = 10,
 }
 
-/// Regions by their numbers.
+/// Region numbers of the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub(super) enum Region {
@@ -37,14 +37,13 @@ pub(super) enum Region {
     Config = 7,
 }
 
-/// A connection.
 #[derive(Debug)]
 pub(super) struct Client {
     stream: UnixStream,
     sent: u16,
 }
 
-/// An answer: what follows its header, or the number of an error.
+/// An answer: the bytes after its header, or an error number.
 pub(super) type Answer = Result<Vec<u8>, u32>;
 
 impl Client {
@@ -59,7 +58,7 @@ impl Client {
         Ok(client)
     }
 
-    /// Lets the device reach `len` bytes of a file, or nothing that could be reached by descriptor.
+    /// Maps `len` bytes of a file for the device, or a range without a descriptor.
     pub(super) fn map(
         &mut self,
         address: u64,
@@ -74,7 +73,7 @@ impl Client {
         self.ask(Command::DmaMap, &body, file.map(|(file, _)| file))
     }
 
-    /// Takes ranges away, each of `len` bytes; how many were taken before one was refused.
+    /// Unmaps ranges of `len` bytes. Returns how many succeeded before the first failure.
     pub(super) fn unmap_all(&mut self, addresses: &[u64], len: u64) -> Result<usize> {
         let mut messages = Vec::new();
         for address in addresses {

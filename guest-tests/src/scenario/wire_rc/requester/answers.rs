@@ -96,7 +96,7 @@ fn reserved_nak(link: &mut Link<'_>, code: u8) -> Result<()> {
     link.expect_error(completion::BAD_RESPONSE)
 }
 
-/// An answer that does not fit a request for eight bytes.
+/// Sends an answer that does not match a request for eight bytes.
 fn unfitting(link: &mut Link<'_>, op: SendOp, answer: fn(&Link<'_>) -> Packet) -> Result<()> {
     let request = link.request(op, 0, 8);
     link.post(vec![request])?;
@@ -151,7 +151,7 @@ fn nak_within_read(link: &mut Link<'_>) -> Result<()> {
     link.expect_silence()
 }
 
-/// IBTA 9.7.5.1.3 (implied NAK).
+/// IBTA 9.7.5.1.3 (implied NAK): the response to the second READ arrives first.
 fn second_read_first(link: &mut Link<'_>) -> Result<()> {
     let requests = [0, 64].map(|off| link.request(SendOp::Read, off, 8)).to_vec();
     link.post(requests)?;
@@ -197,8 +197,8 @@ fn notified(link: &mut Link<'_>) -> Result<()> {
     acknowledge(link, 3, 2)?;
     link.expect_success()?;
     link.expect_success()?;
-    let heard = link.counter("/engine/congestion/received_cnps")? - before;
-    ensure!(heard == 1, "{heard} CNPs received");
+    let received = link.counter("/engine/congestion/received_cnps")? - before;
+    ensure!(received == 1, "{received} CNPs received");
     Ok(())
 }
 

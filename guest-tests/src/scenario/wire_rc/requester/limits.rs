@@ -1,4 +1,4 @@
-//! How much is under way at once, how often it is tried, and what states and fences hold back.
+//! Limits of outstanding requests and retries, and effects of states and fences.
 
 use std::time::{Duration, Instant};
 
@@ -37,7 +37,7 @@ fn no_rnr_retry(link: &mut Link<'_>) -> Result<()> {
     link.expect_silence()
 }
 
-/// JingZhao interface, section 10.6.
+/// JingZhao interface, section 10.6: the longest RNR timer.
 fn longest_rnr_wait(link: &mut Link<'_>) -> Result<()> {
     send(link, 8)?;
     link.expect("RC_SEND_ONLY", 0)?;
@@ -50,7 +50,7 @@ fn longest_rnr_wait(link: &mut Link<'_>) -> Result<()> {
     link.expect_success().map(drop)
 }
 
-/// IBTA 9.7.7.2: a requester without credits may send one message, with AckReq, to learn of more.
+/// IBTA 9.7.7.2: a requester without credits may send one message, with AckReq, to get new credits.
 fn credits(link: &mut Link<'_>) -> Result<()> {
     const NO_CREDIT: u8 = 0;
     const TWO_CREDITS: u8 = 2;
@@ -79,7 +79,7 @@ fn credits(link: &mut Link<'_>) -> Result<()> {
     link.expect_success().map(drop)
 }
 
-/// JingZhao interface, section 10.4.
+/// JingZhao interface, section 10.4: sixteen outstanding READs.
 fn sixteen_reads(link: &mut Link<'_>) -> Result<()> {
     const ALL: u32 = 20;
     let requests = (0..ALL).map(|n| link.request(SendOp::Read, u64::from(n) * 64, 8)).collect();
@@ -100,8 +100,8 @@ fn sixteen_reads(link: &mut Link<'_>) -> Result<()> {
     link.expect_silence()
 }
 
-/// At most 256 packets are unacknowledged; the last of them asks for an acknowledge. Two messages, since the region holds no
-/// longer one.
+/// At most 256 packets are unacknowledged, and the last of them requests an acknowledgement. Two messages are used,
+/// because the region is too small for one.
 fn window(link: &mut Link<'_>) -> Result<()> {
     const WINDOW: usize = 256;
     const EACH: usize = 200;
@@ -179,7 +179,7 @@ fn empty(link: &mut Link<'_>) -> Result<()> {
     link.expect_success().map(drop)
 }
 
-/// The peer takes off as many bytes as the pad count says.
+/// The peer removes as many bytes as the pad count indicates.
 fn odd(link: &mut Link<'_>) -> Result<()> {
     for (n, len) in (0..).zip([5, 6, 7]) {
         send(link, len)?;

@@ -1,4 +1,4 @@
-//! READs and atomics: the requests, and what the peer makes of their responses.
+//! READs and atomics: their requests, and the handling of responses.
 
 use agent::wire::SendOp;
 use anyhow::{Result, ensure};
@@ -49,14 +49,14 @@ pub(in crate::scenario::wire_rc) const CASES: &[Case] = &[
     case("a READ response acknowledges earlier SENDs", PATIENT, read_acknowledges),
 ];
 
-/// Posts a READ of [`THREE`] bytes and takes its request.
+/// Posts a READ of [`THREE`] bytes and receives its request.
 fn post_read(link: &mut Link<'_>) -> Result<()> {
     let request = link.request(SendOp::Read, 0, THREE);
     link.post(vec![request])?;
     expect_read(link, 0)
 }
 
-/// The READ request of what is missing from response `n` on.
+/// Expects the READ request for everything from response `n` on.
 fn expect_read(link: &mut Link<'_>, n: u32) -> Result<()> {
     let packet = link.expect("RC_RDMA_READ_REQUEST", n)?;
     let done = n * u32::try_from(link.mtu)?;
@@ -66,7 +66,7 @@ fn expect_read(link: &mut Link<'_>, n: u32) -> Result<()> {
     Ok(())
 }
 
-/// The responses to a READ of [`THREE`] bytes.
+/// Returns the responses to a READ of [`THREE`] bytes.
 fn read_responses(link: &Link<'_>) -> [Packet; 3] {
     let bytes = message(THREE as usize);
     let (mtu, two) = (link.mtu, 2 * link.mtu);
@@ -121,7 +121,7 @@ fn read_response_corrupt(link: &mut Link<'_>) -> Result<()> {
     expect_read_done(link)
 }
 
-/// Soft-RoCE answers so.
+/// Soft-RoCE answers with this opcode.
 fn read_tail_as_middle(link: &mut Link<'_>) -> Result<()> {
     post_read(link)?;
     let [first, middle, last] = read_responses(link);
@@ -148,7 +148,7 @@ fn read_acknowledged(link: &mut Link<'_>) -> Result<()> {
     expect_read_done(link)
 }
 
-/// IBTA 9.7.5.1.3 (implied NAK).
+/// IBTA 9.7.5.1.3 (implied NAK): a later response arrives.
 fn implied_nak(link: &mut Link<'_>) -> Result<()> {
     let requests = vec![link.request(SendOp::Read, 0, THREE), link.request(SendOp::Send, 4096, 8)];
     link.post(requests)?;

@@ -1,4 +1,4 @@
-//! Header fields: what is not looked at, and what is dropped before anything is executed, each for its reason.
+//! Header fields: those that are ignored, and those that cause a drop before execution, each with its reason.
 
 use anyhow::{Result, ensure};
 
@@ -43,14 +43,14 @@ pub(in crate::scenario::wire_rc) const CASES: &[Case] = &[
     case("a CNP is counted, gets no response and has no other effect", notification),
 ];
 
-/// IBTA annex A17, section A17.9.3: 16 reserved bytes behind the BTH.
+/// IBTA annex A17, section A17.9.3: 16 reserved bytes after the BTH.
 fn notification(link: &mut Link<'_>) -> Result<()> {
     let notice = Packet { becn: true, ..link.packet(Op::Code(0x81), 0, &[0; 16]) };
     let before = link.counter("/engine/congestion/received_cnps")?;
     link.send(&notice)?;
     link.expect_silence()?;
-    let heard = link.counter("/engine/congestion/received_cnps")? - before;
-    ensure!(heard == 1, "{heard} CNPs received");
+    let received = link.counter("/engine/congestion/received_cnps")? - before;
+    ensure!(received == 1, "{received} CNPs received");
     link.expect_state(state::RTS)?;
     link.expect_receives(0, 1)?;
     link.expect_memory(4096, &message(3 * link.mtu))

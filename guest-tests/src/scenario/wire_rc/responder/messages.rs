@@ -1,4 +1,4 @@
-//! Messages of every shape, executed once whatever comes twice.
+//! Messages of every shape, executed once despite duplicates.
 
 use agent::wire::Hex;
 use anyhow::{Result, ensure};
@@ -78,7 +78,7 @@ fn write_three(link: &mut Link<'_>) -> Result<()> {
     link.expect_no_completion()
 }
 
-/// The packets of a WRITE from the first PSN on, the last with AckReq.
+/// Returns the packets of a WRITE from the first PSN on, the last with AckReq.
 pub(super) fn write_packets(link: &Link<'_>, reth: Reth, payload: &[u8]) -> Vec<Packet> {
     let names = ["RC_RDMA_WRITE_FIRST", "RC_RDMA_WRITE_MIDDLE", "RC_RDMA_WRITE_LAST"];
     let chunks: Vec<_> = payload.chunks(link.mtu).collect();
@@ -139,7 +139,7 @@ fn burst(link: &mut Link<'_>) -> Result<()> {
     let sends: Vec<_> = (0..COUNT).flat_map(|n| link.send_message(n, &message(1 + n as usize))).collect();
     link.send_all(&sends)?;
     let answers = link.rest()?;
-    // Each acknowledge says how many messages are done, and covers all before it.
+    // Each acknowledgement contains the number of completed messages, and covers all earlier ones.
     let mut done = 0;
     for answer in &answers {
         let msn = answer.aeth.map_or(0, |aeth| aeth.msn);
@@ -158,7 +158,7 @@ fn burst(link: &mut Link<'_>) -> Result<()> {
     Ok(())
 }
 
-/// IBTA 9.7.1: what is less than half the PSN space ahead is ahead.
+/// IBTA 9.7.1: a PSN less than half the PSN space ahead is ahead.
 fn furthest_psn(link: &mut Link<'_>) -> Result<()> {
     let packet = Packet { ack_req: true, ..link.packet("RC_SEND_ONLY", 0x7f_ffff, &message(8)) };
     link.send(&packet)?;
@@ -212,7 +212,7 @@ fn duplicate_read_wrong_key(link: &mut Link<'_>) -> Result<()> {
     link.expect_state(state::RTS)
 }
 
-/// JingZhao interface, section 10.4: sixteen are remembered.
+/// JingZhao interface, section 10.4: sixteen results are stored.
 fn forgotten_atomic(link: &mut Link<'_>) -> Result<()> {
     link.store(0, &[0; 8])?;
     let requests: Vec<_> = (0..17).map(|n| fetch_add(link, n, 0, 1)).collect();

@@ -1,4 +1,4 @@
-//! The states in which requests are heard (IBTA volume 1, section 10.3.1).
+//! States in which requests are processed (IBTA volume 1, section 10.3.1).
 
 use agent::wire::Transition;
 use anyhow::Result;
@@ -46,7 +46,7 @@ fn after_reset(link: &mut Link<'_>) -> Result<()> {
     link.expect_receives(0, 1)?;
     let late = link.send_message(3, &message(8)).remove(0);
     link.reconnect()?;
-    // What the old connection had under way is ahead of the new one.
+    // Packets of the old connection are ahead of the new one's PSNs.
     link.send(&late)?;
     link.expect_acknowledge(0, syndrome::NAK_SEQUENCE, 0)?;
     link.expect_receives(0, 1)

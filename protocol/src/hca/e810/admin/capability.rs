@@ -31,27 +31,23 @@ layout! {
     }
 }
 
-/// Capability IDs.
+/// Identifiers of the capabilities.
+#[allow(missing_docs)]
 pub mod id {
     /// Valid functions, one bit each.
     pub const VALID_FUNCTIONS: u16 = 0x0005;
-    /// VSIs.
     pub const VSI: u16 = 0x0017;
-    /// Data center bridging.
+    /// Data center bridging (DCB) features.
     pub const DCB: u16 = 0x0018;
     /// Receive side scaling (RSS): table size and entry width.
     pub const RSS: u16 = 0x0040;
-    /// Receive queues.
     pub const RX_QUEUES: u16 = 0x0041;
-    /// Transmit queues.
     pub const TX_QUEUES: u16 = 0x0042;
-    /// MSI-X vectors.
     pub const MSIX: u16 = 0x0043;
     /// Flow director: guaranteed and best-effort filters.
     pub const FLOW_DIRECTOR: u16 = 0x0045;
-    /// Largest frame.
+    /// Maximum frame size in bytes.
     pub const MAX_MTU: u16 = 0x0047;
-    /// RDMA.
     pub const RDMA: u16 = 0x0051;
 }
 

@@ -17,9 +17,7 @@ layout! {
         @4   build: u32 => Hex,
         /// Branch of the firmware version.
         @8   firmware_branch: u8,
-        /// Major firmware version.
         @9   firmware_major: u8,
-        /// Minor firmware version.
         @10  firmware_minor: u8,
         /// Patch level of the firmware.
         @11  firmware_patch: u8,
@@ -27,7 +25,6 @@ layout! {
         @12  api_branch: u8,
         /// Major API version; always 1.
         @13  api_major: u8,
-        /// Minor API version.
         @14  api_minor: u8,
         /// Patch level of the API.
         @15  api_patch: u8,
@@ -37,13 +34,9 @@ layout! {
 layout! {
     /// "Driver version": numbers of the version; the text is in the buffer.
     pub struct DriverVersion[16] {
-        /// Major version.
         @0   major: u8,
-        /// Minor version.
         @1   minor: u8,
-        /// Build number.
         @2   build: u8,
-        /// Sub-build number.
         @3   sub_build: u8,
     }
 }
@@ -59,9 +52,9 @@ layout! {
 layout! {
     /// Parameters of "request resource" and its response, and of "release resource".
     pub struct ResourceLock[16] {
-        /// Resource to lock.
+        /// Resource to lock or release.
         @0   resource: ResourceId as u16,
-        /// [`ACCESS_READ`] or [`ACCESS_WRITE`].
+        /// Either [`ACCESS_READ`] or [`ACCESS_WRITE`].
         @2   access: u16,
         /// Requested or granted time in milliseconds.
         @4   timeout: u32,
@@ -81,14 +74,14 @@ pub const STATUS_DONE: u16 = 2;
 
 /// Resource that one function at a time can use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
 pub enum ResourceId {
-    /// The flash.
+    /// The flash memory (NVM).
     Nvm,
     /// Tables that the package configures.
     ChangeLock,
     /// Package download, which configures the whole device.
     GlobalConfig,
-    /// An unknown resource.
     Other(u16),
 }
 
@@ -156,7 +149,7 @@ mod tests {
         assert_eq!(version.emit(), golden);
     }
 
-    /// 0008 in `probe-synth-fd.aq.gz`.
+    /// The bytes are those of 0008 in `probe-synth-fd.aq.gz`.
     #[test]
     fn parses_recorded_nvm_lock_request() {
         let lock = ResourceLock::parse(&[1, 0, 1, 0, 0x20, 0xbf, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0]);

@@ -53,7 +53,7 @@ impl Descriptor {
 }
 
 bitflags! {
-    /// Descriptor flags.
+    /// Flags of an admin descriptor.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub struct Flags: u16 {
         /// DD: the device is done with the descriptor.
@@ -113,7 +113,7 @@ layout! {
 mod tests {
     use super::*;
 
-    /// 0C43 in `probe-synth-fd.aq.gz`.
+    /// The bytes are those of 0C43 in `probe-synth-fd.aq.gz`.
     const COMMAND: [u8; 32] = [
         0x00, 0x30, 0x43, 0x0c, 0xa4, 0x00, 0x00, 0x00, 0, 0, 0, 0, 0, 0, 0, 0, //
         0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x00, 0x20, 0x7b, 0x02,

@@ -11,7 +11,7 @@ use crate::layout;
 layout! {
     /// Parameters of "get PHY capabilities".
     pub struct GetPhyCapabilities[16] {
-        /// Report qualified modules.
+        /// Whether to report qualified modules.
         @2[0]    report_qualified: bool,
         /// Report mode: 0 capabilities without media, 1 capabilities with media, 2 active configuration, 4 default
         /// configuration.
@@ -36,9 +36,7 @@ layout! {
         @8   phy_high: u64 => Hex,
         /// Abilities of the PHY.
         @16  abilities: PhyAbilities as u8,
-        /// Low power modes.
         @17  low_power: u8,
-        /// FEC modes.
         @34  fec: u8 => Hex,
         /// Module type as reported by the module.
         @37  module_type: [u8; 3],
@@ -52,7 +50,6 @@ layout! {
         @0   phy_low: u64 => Hex,
         /// More PHY types, one bit each.
         @8   phy_high: u64 => Hex,
-        /// Requested abilities.
         @16  abilities: PhyAbilities as u8,
     }
 }
@@ -61,15 +58,15 @@ bitflags! {
     /// Abilities of a PHY, or requested configuration.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub struct PhyAbilities: u32 {
-        /// Sends pause frames.
+        /// The port sends pause frames.
         const TX_PAUSE = 1 << 0;
         /// Honours received pause frames.
         const RX_PAUSE = 1 << 1;
-        /// Link enabled.
+        /// The link is enabled.
         const LINK_ENABLED = 1 << 3;
-        /// Auto-negotiation.
+        /// The port uses auto-negotiation.
         const AUTO_NEGOTIATION = 1 << 4;
-        /// Configuration: applies immediately.
+        /// The configuration applies immediately.
         const APPLY_NOW = 1 << 5;
         /// Selects the FEC mode automatically.
         const AUTO_FEC = 1 << 7;
@@ -98,9 +95,7 @@ impl crate::describe::Field for PhyAbilities {
 layout! {
     /// Parameters of "restart auto-negotiation".
     pub struct RestartNegotiation[16] {
-        /// Restart auto-negotiation.
         @2[1]  restart: bool,
-        /// Enable the link.
         @2[2]  enable: bool,
     }
 }
@@ -129,7 +124,6 @@ layout! {
         @2[6]  media_available: bool,
         /// A signal is present.
         @2[7]  signal: bool,
-        /// Auto-negotiation has completed.
         @3[0]  negotiated: bool,
         /// The module is qualified.
         @3[7]  module_qualified: bool,
@@ -156,7 +150,7 @@ layout! {
 mod tests {
     use super::*;
 
-    /// 0607 in `probe-synth-fd.aq.gz`.
+    /// The bytes are those of 0607 in `probe-synth-fd.aq.gz`.
     const UP: [u8; 32] = [
         0, 0, 0xe1, 0x81, 0, 0, 0, 0x26, 0, 0, 0, 4, 0, 0, 0, 0, //
         0, 0, 0, 0, 0, 0, 8, 0, 0, 0, 0, 0, 0, 0, 0, 0,
@@ -180,7 +174,7 @@ mod tests {
         assert_eq!(LinkStatus::parse(&UP), status);
     }
 
-    /// 0600 in `probe-synth-fd.aq.gz`.
+    /// The bytes are those of 0600 in `probe-synth-fd.aq.gz`.
     #[test]
     fn phy_capabilities_match_recorded_bytes() {
         let capabilities = PhyCapabilities {

@@ -22,7 +22,6 @@ pub const LAN_ADDRESS_VALID: u16 = 0x10;
 layout! {
     /// Address in the buffer of "manage MAC read".
     pub struct MacEntry[8] {
-        /// Port number.
         @0   port: u8,
         /// Address type; 0 for the LAN function.
         @1   kind: u8,
@@ -61,7 +60,7 @@ layout! {
 mod tests {
     use super::*;
 
-    /// 0107 in `probe-synth-fd.aq.gz`.
+    /// The bytes are those of 0107 in `probe-synth-fd.aq.gz`.
     #[test]
     fn address_matches_recorded_response() {
         let entry = MacEntry { mac: MacAddr([2, 0xe8, 0x10, 0, 0, 1]), ..MacEntry::default() };

@@ -8,7 +8,6 @@ use crate::layout;
 layout! {
     /// Parameters of "NVM read".
     pub struct ReadNvm[16] {
-        /// Byte offset.
         @0[23:0]  offset: u32 => Hex,
         /// Last read of a sequence.
         @3[0]     last: bool,
@@ -16,7 +15,6 @@ layout! {
         @3[7]     flash_only: bool,
         /// Module; 0 for the whole flash.
         @4        module: u16,
-        /// Number of bytes.
         @6        len: u16,
     }
 }
@@ -24,7 +22,6 @@ layout! {
 layout! {
     /// Parameters of "NVM checksum" and its response.
     pub struct NvmChecksum[16] {
-        /// Verify the checksum.
         @0[0]     verify: bool,
         /// Recalculate and store the checksum.
         @0[1]     recalculate: bool,

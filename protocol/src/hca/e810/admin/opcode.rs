@@ -9,14 +9,14 @@ macro_rules! opcodes {
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         #[repr(u16)]
         pub enum Opcode {
-            $($(#[$doc])* $name = $code,)*
+            $($(#[$doc])* #[allow(missing_docs)] $name = $code,)*
         }
 
         impl Opcode {
             /// All commands and events.
             pub const ALL: &[Self] = &[$(Self::$name),*];
 
-            /// Decodes an opcode.
+            /// Returns the opcode with this code, or `None`.
             pub const fn from_code(code: u16) -> Option<Self> {
                 match code {
                     $($code => Some(Self::$name),)*
@@ -66,71 +66,49 @@ opcodes! {
     SetPortParameters = 0x0203 "set_port_parameters";
     /// Allocates resources of one type.
     AllocateResources = 0x0208 "allocate_resources";
-    /// Frees resources.
     FreeResources = 0x0209 "free_resources";
     /// Lists the allocated resources of one type.
     AllocatedResources = 0x020a "allocated_resources";
-    /// Adds a VSI.
     AddVsi = 0x0210 "add_vsi";
-    /// Updates a VSI.
     UpdateVsi = 0x0211 "update_vsi";
-    /// Frees a VSI.
     FreeVsi = 0x0213 "free_vsi";
-    /// Adds switch rules.
     AddRules = 0x02a0 "add_rules";
-    /// Updates switch rules.
     UpdateRules = 0x02a1 "update_rules";
-    /// Removes switch rules.
     RemoveRules = 0x02a2 "remove_rules";
     /// Clears the configuration of the function.
     ClearPfConfig = 0x02a4 "clear_pf_config";
-    /// Selects who controls priority flow control.
+    /// Selects the mode of priority flow control.
     SetPfcMode = 0x0303 "set_pfc_mode";
     /// Reads the default topology of the scheduler.
     GetDefaultTopology = 0x0400 "get_default_topology";
-    /// Adds scheduler elements.
     AddElements = 0x0401 "add_elements";
-    /// Configures scheduler elements.
     ConfigureElements = 0x0403 "configure_elements";
-    /// Reads scheduler elements.
     GetElements = 0x0404 "get_elements";
-    /// Moves scheduler elements.
     MoveElements = 0x0408 "move_elements";
-    /// Suspends scheduler elements.
     SuspendElements = 0x0409 "suspend_elements";
-    /// Resumes scheduler elements.
     ResumeElements = 0x040a "resume_elements";
     /// Reads the enhanced transmission selection (ETS) of the port.
     QueryPortEts = 0x040e "query_port_ets";
-    /// Deletes scheduler elements.
     DeleteElements = 0x040f "delete_elements";
-    /// Adds rate profiles.
     AddRateProfiles = 0x0410 "add_rate_profiles";
     /// Reads the resources of the scheduler.
     QuerySchedulerResources = 0x0412 "query_scheduler_resources";
-    /// Removes rate profiles.
     RemoveRateProfiles = 0x0415 "remove_rate_profiles";
     /// Reads the capabilities of the PHY.
     GetPhyCapabilities = 0x0600 "get_phy_capabilities";
-    /// Configures the PHY.
     SetPhyConfig = 0x0601 "set_phy_config";
     /// Configures frame size and flow control of the MAC.
     SetMacConfig = 0x0603 "set_mac_config";
-    /// Restarts auto-negotiation.
     RestartNegotiation = 0x0605 "restart_negotiation";
     /// Reads the link status; also the link status event.
     GetLinkStatus = 0x0607 "get_link_status";
-    /// Masks link events.
     SetEventMask = 0x0613 "set_event_mask";
-    /// Configures MAC loopback.
     SetMacLoopback = 0x0620 "set_mac_loopback";
     /// Blinks the port LED.
     SetPortLed = 0x06e9 "set_port_led";
-    /// Reads the flash.
     ReadNvm = 0x0701 "read_nvm";
     /// Verifies the flash checksum.
     NvmChecksum = 0x0706 "nvm_checksum";
-    /// Enables LLDP events.
     LldpEvents = 0x0a01 "lldp_events";
     /// Stops the LLDP agent.
     StopLldp = 0x0a05 "stop_lldp";
@@ -148,9 +126,7 @@ opcodes! {
     GetRssKey = 0x0b04 "get_rss_key";
     /// Reads the RSS indirection table.
     GetRssTable = 0x0b05 "get_rss_table";
-    /// Adds transmit queues.
     AddTxQueues = 0x0c30 "add_tx_queues";
-    /// Disables transmit queues.
     DisableTxQueues = 0x0c31 "disable_tx_queues";
     /// Moves transmit queues in the scheduler.
     MoveTxQueues = 0x0c32 "move_tx_queues";

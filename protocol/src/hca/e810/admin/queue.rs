@@ -26,7 +26,7 @@ layout! {
         @0[1:0]  reset: u8,
         /// Continues the previous command.
         @0[2]    continued: bool,
-        /// Flush pending frames.
+        /// Whether to drop pending frames.
         @0[3]    flush: bool,
         /// Number of groups in the buffer.
         @1       groups: u8,
@@ -38,7 +38,6 @@ layout! {
     pub struct QueueGroup[8] {
         /// Parent of the queues.
         @0  parent: Teid as u32,
-        /// Number of queues.
         @4  count: u8,
     }
 }
@@ -46,11 +45,10 @@ layout! {
 layout! {
     /// A transmit queue to add.
     pub struct AddQueue[48] {
-        /// Queue number.
         @0   queue: u16,
         /// Scheduler leaf of the queue, chosen by the device.
         @4   teid: Teid as u32,
-        /// Transmit queue context.
+        /// Context of a transmit queue.
         @8   context: TxContext,
         /// Scheduling parameters of the leaf.
         @32  element: ElementData,
@@ -62,7 +60,7 @@ layout! {
     pub struct RdmaSetGroup[8] {
         /// Parent of the sets.
         @0  parent: Teid as u32,
-        /// Number of sets.
+        /// Number of queue sets.
         @4  count: u16,
     }
 }

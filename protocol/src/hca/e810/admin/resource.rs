@@ -17,13 +17,10 @@ layout! {
 layout! {
     /// Buffer header, followed by `count` identifiers of two bytes.
     pub struct ResourceHeader[4] {
-        /// Resource type.
         @0[6:0]   kind: ResourceKind as u8,
         /// Shared with other functions.
         @0[7]     shared: bool,
-        /// Allocation flags.
         @0[15:8]  flags: u8 => Hex,
-        /// Number of identifiers.
         @2        count: u16,
     }
 }
@@ -32,7 +29,6 @@ layout! {
     /// Parameters of "get allocated resource descriptors" and its response. The buffer contains two-byte
     /// identifiers.
     pub struct AllocatedResources[16] {
-        /// Resource type.
         @0[6:0]   kind: ResourceKind as u8,
         /// Selects resources shared with other functions.
         @0[7]     shared: bool,
@@ -43,8 +39,9 @@ layout! {
     }
 }
 
-/// Resource types.
+/// Types of shared resources.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[allow(missing_docs)]
 pub enum ResourceKind {
     /// VSI list of a forwarding rule.
     VsiList,
@@ -56,15 +53,12 @@ pub enum ResourceKind {
     OwnFilters,
     /// Shared flow director entries.
     SharedFilters,
-    /// Flow director profile.
     FilterProfile,
     /// TCAM entry that selects a flow director profile.
     FilterTcam,
-    /// RSS hash profile.
     HashProfile,
     /// TCAM entry that selects a hash profile.
     HashTcam,
-    /// An unknown type.
     Other(u8),
 }
 
@@ -124,7 +118,7 @@ impl Field for ResourceKind {
 mod tests {
     use super::*;
 
-    /// 0208 in `run73-all.aq.gz`.
+    /// The bytes are those of 0208 in `run73-all.aq.gz`.
     #[test]
     fn parses_recorded_allocation_request() {
         let cases = [

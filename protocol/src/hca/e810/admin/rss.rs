@@ -62,7 +62,7 @@ impl TableParameters {
 mod tests {
     use super::*;
 
-    /// 0B03 in `run73-all.aq.gz`.
+    /// The bytes are those of 0B03 in `run73-all.aq.gz`.
     #[test]
     fn parses_recorded_function_table() {
         let parameters = TableParameters::parse(&[0x01, 0x80, 0x09, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);

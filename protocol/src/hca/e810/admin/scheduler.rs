@@ -78,7 +78,6 @@ layout! {
     pub struct Group[8] {
         /// Parent of the elements.
         @0  parent: Teid as u32,
-        /// Number of elements.
         @4  count: u16,
     }
 }
@@ -86,11 +85,10 @@ layout! {
 layout! {
     /// Header of a list of TEIDs to move.
     pub struct Move[12] {
-        /// Current parent.
+        /// Parent before the move.
         @0  source: Teid as u32,
-        /// New parent.
+        /// Parent after the move.
         @4  destination: Teid as u32,
-        /// Number of TEIDs.
         @8  count: u16,
     }
 }
@@ -110,7 +108,6 @@ layout! {
 layout! {
     /// Type of an element, and its share of the bandwidth.
     pub struct ElementData[16] {
-        /// Element type.
         @0     kind: ElementKind as u8,
         /// The generic section is valid.
         @1[0]  generic_valid: bool,
@@ -137,12 +134,12 @@ layout! {
     }
 }
 
-/// Element types.
+/// Types of scheduler elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
 pub enum ElementKind {
     /// Root of a port.
     RootPort,
-    /// A traffic class.
     TrafficClass,
     /// A generic node, added by the driver.
     Generic,
@@ -150,7 +147,6 @@ pub enum ElementKind {
     EntryPoint,
     /// A transmit queue or RDMA queue set.
     Leaf,
-    /// An unknown type.
     Other(u8),
 }
 
@@ -181,7 +177,7 @@ impl From<ElementKind> for u8 {
 }
 
 impl ElementKind {
-    /// Name in traces.
+    /// Returns the name that traces show.
     pub const fn name(self) -> Option<&'static str> {
         match self {
             Self::RootPort => Some("root_port"),
@@ -243,7 +239,7 @@ layout! {
 }
 
 layout! {
-    /// Rate limit profile.
+    /// A profile of the rate limiter.
     pub struct RateProfile[12] {
         /// Layer of the elements that use the profile.
         @0       level: u8,
@@ -255,9 +251,9 @@ layout! {
         @4       burst: u16,
         /// Multiplier of the rate.
         @6       multiplier: u16,
-        /// Wake-up time.
+        /// Wake-up time of the rate limiter.
         @8       wake_up: u16,
-        /// Encoded rate.
+        /// Rate in the device's encoding.
         @10      encoding: u16,
     }
 }
@@ -307,7 +303,7 @@ mod tests {
         assert_eq!([&group.emit()[..], &element.emit()].concat(), command);
     }
 
-    /// 0408 in `run73-all.aq.gz`.
+    /// The bytes are those of 0408 in `run73-all.aq.gz`.
     #[test]
     fn parses_recorded_node_move() {
         let command = [0x0c, 0, 0, 0, 0x11, 0, 0, 0, 0x01, 0, 0, 0];

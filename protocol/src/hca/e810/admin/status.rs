@@ -11,7 +11,7 @@ macro_rules! statuses {
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         #[repr(u16)]
         pub enum AdminStatus {
-            $($(#[$doc])* $name = $code,)*
+            $($(#[$doc])* #[allow(missing_docs)] $name = $code,)*
         }
 
         impl AdminStatus {
@@ -31,27 +31,19 @@ macro_rules! statuses {
 }
 
 statuses! {
-    /// Not permitted.
     NotPermitted = 1 "EPERM";
-    /// No such element.
     NoEntry = 2 "ENOENT";
-    /// No such resource.
     NoResource = 3 "ESRCH";
     /// The buffer is unreachable.
     Io = 5 "EIO";
-    /// Try again later.
+    /// The command can be repeated later.
     Again = 8 "EAGAIN";
-    /// Out of memory.
     NoMemory = 9 "ENOMEM";
-    /// Resource busy.
     Busy = 12 "EBUSY";
-    /// Object already exists.
     Exists = 13 "EEXIST";
     /// Invalid parameters or buffer.
     Invalid = 14 "EINVAL";
-    /// No space left.
     NoSpace = 16 "ENOSPC";
-    /// Not implemented.
     NotImplemented = 17 "ENOSYS";
     /// Not allowed in this mode.
     Mode = 21 "EMODE";

@@ -35,15 +35,15 @@ layout! {
 layout! {
     /// Header of a switch rule.
     pub struct RuleHeader[4] {
-        /// Rule type.
         @0  kind: RuleKind as u16,
         /// Response: 0, or the reason to reject this rule.
         @2  status: u16,
     }
 }
 
-/// Rule types.
+/// Types of switch rules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
 pub enum RuleKind {
     /// Lookup rule for frames from a port.
     LookupReceive,
@@ -59,7 +59,6 @@ pub enum RuleKind {
     PruneListSet,
     /// Removes VSIs from a VLAN prune list.
     PruneListClear,
-    /// An unknown type.
     Other(u16),
 }
 
@@ -127,16 +126,14 @@ layout! {
 
 /// Header fields that a rule compares.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[allow(missing_docs)]
 pub enum Recipe {
-    /// EtherType.
     EtherType,
-    /// Destination MAC address.
     Mac,
     /// Destination MAC address and VLAN.
     MacVlan,
     /// Unicast, multicast or broadcast destination.
     Promiscuous,
-    /// VLAN identifier.
     Vlan,
     /// No field; matches every frame.
     Default,
@@ -147,7 +144,7 @@ pub enum Recipe {
 }
 
 impl Recipe {
-    /// Number of recipes.
+    /// Number of recipes of the switch.
     pub const COUNT: usize = 8;
 
     /// Decodes a recipe number. `None` if it is not supported.
@@ -205,7 +202,6 @@ layout! {
     pub struct RuleList[4] {
         /// Number of the large action or list.
         @0  index: u16,
-        /// Number of entries.
         @2  count: u16,
     }
 }
@@ -227,13 +223,10 @@ layout! {
 layout! {
     /// Ethernet header of a lookup rule, with a VLAN tag. Network byte order.
     pub struct LookupHeader[16] {
-        /// Destination MAC address.
         @0   dst: [u8; 6],
-        /// Source MAC address.
         @6   src: [u8; 6],
         /// EtherType, or TPID of the tag.
         @12  ether_type: [u8; 2],
-        /// Tag control information.
         @14  tci: [u8; 2],
     }
 }

@@ -27,7 +27,6 @@ layout! {
 layout! {
     /// Response to these commands.
     pub struct VsiResponse[16] {
-        /// VSI number.
         @0  number: u16,
         /// Number of VSIs in use.
         @4  used: u16,
@@ -39,7 +38,6 @@ layout! {
 layout! {
     /// VSI context, the buffer of "add VSI" and "update VSI".
     pub struct VsiContext[128] {
-        /// Valid sections.
         @0   sections: Sections as u16,
         /// Connection to the switch.
         @2   switch: SwitchSection,
@@ -59,7 +57,6 @@ layout! {
         @78  options: OptionsSection,
         /// Priority mapping of outer tags.
         @84  outer_priorities: u32 => Hex,
-        /// Flow director settings.
         @90  flow_director: FlowDirectorSection,
     }
 }
@@ -68,25 +65,25 @@ bitflags! {
     /// Valid sections of a [`VsiContext`].
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub struct Sections: u16 {
-        /// Selects the [`SwitchSection`].
+        /// Selects the section [`SwitchSection`].
         const SWITCH = 1 << 0;
-        /// Selects the [`SecuritySection`].
+        /// Selects the section [`SecuritySection`].
         const SECURITY = 1 << 1;
-        /// Selects the [`VlanSection`].
+        /// Selects the section [`VlanSection`].
         const VLAN = 1 << 2;
-        /// Outer tag handling.
+        /// Selects the handling of outer tags.
         const OUTER_TAGS = 1 << 3;
         /// Priority mapping of received frames.
         const INGRESS_PRIORITIES = 1 << 4;
         /// Priority mapping of sent frames.
         const EGRESS_PRIORITIES = 1 << 5;
-        /// Selects the [`QueueSection`].
+        /// Selects the section [`QueueSection`].
         const QUEUES = 1 << 6;
-        /// Selects the [`OptionsSection`].
+        /// Selects the section [`OptionsSection`].
         const OPTIONS = 1 << 7;
         /// Priority mapping of outer tags.
         const OUTER_PRIORITIES = 1 << 8;
-        /// Selects the [`FlowDirectorSection`].
+        /// Selects the section [`FlowDirectorSection`].
         const FLOW_DIRECTOR = 1 << 11;
     }
 }
@@ -124,7 +121,7 @@ layout! {
         @1[7]  source_prune: bool,
         /// The VSI only receives frames of VLANs whose prune list contains it.
         @2[0]  vlan_prune: bool,
-        /// Other prune lists.
+        /// Selects further prune lists.
         @2[3:1]  other_prune: u8 => Hex,
         /// Frames can reach the wire.
         @2[4]  lan: bool,
@@ -140,7 +137,7 @@ layout! {
         @0[2]  mac_anti_spoof: bool,
         /// The VSI can only send frames of VLANs whose prune list contains it.
         @0[4]  vlan_prune: bool,
-        /// Other prune lists.
+        /// Selects further prune lists.
         @0[7:5]  other_prune: u8 => Hex,
     }
 }
@@ -148,7 +145,6 @@ layout! {
 layout! {
     /// VLAN tag handling of a VSI.
     pub struct VlanSection[8] {
-        /// Port VLAN tag.
         @0       port_tag: u16 => Hex,
         /// Frames that the driver can send: bit 0 untagged, bit 1 tagged.
         @4[1:0]  transmit: u8 => Hex,
@@ -166,7 +162,7 @@ pub enum Strip {
     VlanAndPriority,
     /// Strip the tag; the priority goes to the descriptor.
     Priority,
-    /// Strip the tag.
+    /// The device removes the tag.
     Remove,
     /// Keep the tag in the frame.
     Keep,
@@ -235,7 +231,6 @@ layout! {
         @0[1:0]  table: TableKind as u8,
         /// Number of the global table.
         @0[5:2]  global_table: u8,
-        /// RSS hash function.
         @0[7:6]  hash: HashKind as u8,
         /// Traffic class of all frames, if bit 7 is set.
         @1       class_override: u8 => Hex,
@@ -246,6 +241,7 @@ layout! {
 
 /// RSS indirection table that a VSI uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
 pub enum TableKind {
     /// Table of the VSI.
     Vsi,
@@ -253,7 +249,6 @@ pub enum TableKind {
     Function,
     /// Global table, shared by VSIs of several functions.
     Global,
-    /// Reserved code.
     Reserved,
 }
 
@@ -293,14 +288,13 @@ impl Field for TableKind {
 
 /// RSS hash function of a VSI.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
 pub enum HashKind {
-    /// Toeplitz.
     Toeplitz,
     /// Symmetric Toeplitz: equal for both directions of a flow.
     SymmetricToeplitz,
     /// XOR of the input words.
     Xor,
-    /// Jenkins.
     Jenkins,
 }
 

@@ -25,13 +25,13 @@ layout! {
         @24[43]     resize: bool,
         /// Levels of the page list of the ring.
         @24[45:44]  level: ListLevel as u8,
-        /// Report overflows.
+        /// Whether to report CQ overflows.
         @24[46]     check_overflow: bool,
         /// The ring is described by a page list.
         @24[47]     in_pages: bool,
         /// Generate events only while the CQ is armed.
         @24[48]     mask_events: bool,
-        /// `ceq` is valid.
+        /// Whether `ceq` is valid.
         @24[49]     ceq_valid: bool,
         /// Address of the ring, if it is contiguous.
         @32         ring: Iova,
@@ -61,7 +61,7 @@ layout! {
 }
 
 layout! {
-    /// "Destroy CQ".
+    /// Layout of the operation "Destroy CQ".
     pub struct DestroyCq[64] {
         /// Number of the CQ.
         @24[18:0]  cqn: Cqn,

@@ -40,7 +40,7 @@ impl HostContext {
 }
 
 layout! {
-    /// PFPE_CCQPSTATUS register.
+    /// The register PFPE_CCQPSTATUS: status.
     pub struct Status[4] {
         /// The CQP is running.
         [0]   done: bool,
@@ -50,7 +50,7 @@ layout! {
 }
 
 layout! {
-    /// PFPE_CQPTAIL register.
+    /// The register PFPE_CQPTAIL: tail.
     pub struct Tail[4] {
         /// Index of the next entry that the device executes.
         [10:0]  next: u16,
@@ -60,7 +60,7 @@ layout! {
 }
 
 layout! {
-    /// PFPE_CQPDB register.
+    /// The register PFPE_CQPDB: doorbell.
     pub struct Doorbell[4] {
         /// Index of the next entry that the driver fills.
         [10:0]  next: u16,
@@ -88,7 +88,7 @@ layout! {
         @24         codes: ErrorCodes,
         /// Ring index of the operation.
         @24[46:32]  index: u16,
-        /// The operation failed.
+        /// Whether the operation failed.
         @24[55]     error: bool,
         /// Polarity of the current pass over the ring.
         @24[63]     valid: bool,

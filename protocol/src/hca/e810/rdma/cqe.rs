@@ -8,7 +8,7 @@ use crate::ids::Qpn;
 use crate::layout;
 
 layout! {
-    /// A CQE.
+    /// A completion queue entry (CQE).
     pub struct Cqe[32] {
         /// Receive: length in bytes, including the 40 bytes before a datagram.
         @0          len: u32,
@@ -16,9 +16,7 @@ layout! {
         @8          context: u64 => Hex,
         /// Datagram: QP number of the sender. Connection: STag that the peer invalidated.
         @16         source: u32 => Hex,
-        /// QP number.
         @20[23:0]   qpn: Qpn,
-        /// Minor error code.
         @24         minor: u16,
         /// Major error code; 0 on success.
         @26         major: u16,
@@ -50,11 +48,11 @@ layout! {
         @16[47:0]   source_mac: MacNumber as u64,
         /// Tag control information of a datagram.
         @22         tag: u16 => Hex,
-        /// `tag` is valid.
+        /// Whether `tag` is valid.
         @24[60]     has_tag: bool,
-        /// `source_mac` is valid.
+        /// Whether `source_mac` is valid.
         @24[61]     has_source_mac: bool,
-        /// `imm` is valid.
+        /// Whether `imm` is valid.
         @24[62]     has_imm: bool,
         /// Polarity of the current pass over the ring.
         @24[63]     valid: bool,

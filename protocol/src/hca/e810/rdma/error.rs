@@ -16,7 +16,7 @@ macro_rules! error_codes {
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         #[repr(u16)]
         pub enum CqpErrorCode {
-            $($(#[$doc])* $name = $code,)*
+            $($(#[$doc])* #[allow(missing_docs)] $name = $code,)*
         }
 
         impl CqpErrorCode {

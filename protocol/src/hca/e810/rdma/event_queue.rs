@@ -10,7 +10,7 @@ use crate::ids::Iova;
 use crate::layout;
 
 layout! {
-    /// "Create CEQ".
+    /// Layout of the operation "Create CEQ".
     pub struct CreateCeq[64] {
         /// Number of entries in the ring.
         @16[21:0]  entries: u32,
@@ -30,7 +30,7 @@ layout! {
 }
 
 layout! {
-    /// "Destroy CEQ".
+    /// Layout of the operation "Destroy CEQ".
     pub struct DestroyCeq[64] {
         /// Number of the CEQ.
         @24[9:0]  ceq: u16,
@@ -38,7 +38,7 @@ layout! {
 }
 
 layout! {
-    /// "Create AEQ".
+    /// Layout of the operation "Create AEQ".
     pub struct CreateAeq[64] {
         /// Number of entries in the ring.
         @16[18:0]  entries: u32,
@@ -52,7 +52,7 @@ layout! {
 }
 
 layout! {
-    /// CEQ entry.
+    /// An entry of a CEQ.
     pub struct CompletionEvent[8] {
         /// Cookie of "create CQ", without its highest bit.
         [62:0]  cookie: u64 => Hex,
@@ -62,7 +62,7 @@ layout! {
 }
 
 layout! {
-    /// AEQ entry.
+    /// An entry of the AEQ.
     pub struct AsyncEvent[16] {
         /// Context of the QP or CQ.
         @0         context: u64 => Hex,
@@ -90,8 +90,8 @@ macro_rules! codes {
         $(#[$meta])*
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub enum $type {
-            $($(#[$doc])* $name,)*
-            /// An unknown code.
+            $($(#[$doc])* #[allow(missing_docs)] $name,)*
+            /// A code that the interface does not define.
             Other($raw),
         }
 
@@ -114,7 +114,7 @@ macro_rules! codes {
         }
 
         impl $type {
-            /// Name in traces.
+            /// Returns the name that traces show.
             pub const fn name(self) -> Option<&'static str> {
                 match self {
                     $(Self::$name => Some($word),)*
@@ -176,7 +176,6 @@ codes! {
         DatagramTooLong = 0x132 "datagram_too_long";
         /// The address handle belongs to another protection domain.
         HandleDomain = 0x133 "handle_domain";
-        /// CQ overflow.
         CqOverflow = 0x203 "cq_overflow";
         /// READ on a QP that allows no outstanding READs.
         ReadNotAllowed = 0x205 "read_not_allowed";
@@ -192,7 +191,7 @@ codes! {
         MessageTooLong = 0x303 "message_too_long";
         /// Unexpected request from the peer.
         UnexpectedRequest = 0x312 "unexpected_request";
-        /// Invalid response.
+        /// The peer sent an invalid response.
         BadResponse = 0x316 "bad_response";
         /// The address handle does not exist.
         NoHandle = 0x406 "no_handle";
@@ -200,7 +199,7 @@ codes! {
         RetriesExceeded = 0x50a "retries_exceeded";
         /// RNR retry counter exceeded.
         RnrRetriesExceeded = 0x50f "rnr_retries_exceeded";
-        /// The queue failed.
+        /// The queue can no longer be used.
         Catastrophic = 0x700 "catastrophic";
         /// The send queue is suspended or drained.
         Suspended = 0x900 "suspended";
@@ -210,13 +209,10 @@ codes! {
 codes! {
     /// Object that an asynchronous event refers to.
     EventSource(u8) {
-        /// The receive queue.
         ReceiveQueue = 1 "receive_queue";
-        /// A completion queue.
         CompletionQueue = 2 "completion_queue";
-        /// The send queue.
         SendQueue = 5 "send_queue";
-        /// An inbound request.
+        /// A request from the peer.
         Inbound = 9 "inbound";
         /// An outbound READ response.
         OutboundResponse = 0xd "outbound_response";

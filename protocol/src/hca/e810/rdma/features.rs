@@ -7,7 +7,7 @@ use crate::ids::Iova;
 use crate::layout;
 
 layout! {
-    /// "Query features".
+    /// Layout of the operation "Query features".
     pub struct QueryFeatures[64] {
         /// Length of the buffer in bytes.
         @24[31:0]  len: u32,
@@ -19,9 +19,7 @@ layout! {
 layout! {
     /// First word: firmware version.
     pub struct FirmwareFeature[8] {
-        /// Minor version.
         @0  minor: u16,
-        /// Major version.
         @2  major: u16,
         /// Number of words, including this one.
         @4  count: u16,
@@ -31,13 +29,11 @@ layout! {
 }
 
 layout! {
-    /// Hardware version.
+    /// A version of the hardware.
     pub struct HardwareFeature[8] {
-        /// Minor version.
         @0  minor: u16,
-        /// Major version.
         @2  major: u16,
-        /// Feature type, [`HARDWARE_VERSION`].
+        /// Type of the feature, [`HARDWARE_VERSION`].
         @6  kind: u16,
     }
 }

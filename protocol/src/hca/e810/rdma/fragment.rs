@@ -9,11 +9,10 @@ use crate::layout;
 layout! {
     /// A fragment. If its length is 0, it is skipped and its key is not checked.
     pub struct Fragment[16] {
-        /// First virtual address.
         @0         va: Va,
         /// STag of the region.
         @8         key: Lkey,
-        /// Length in bytes.
+        /// Length of the fragment in bytes.
         @8[62:32]  len: u32,
     }
 }

@@ -54,35 +54,23 @@ layout! {
         @0[13:0]     first_segment: u16,
         /// Number of segment descriptors.
         @0[44:32]    max_segments: u16,
-        /// QP contexts.
         @8           qps: Limit,
-        /// CQ contexts.
         @16          cqs: Limit,
-        /// SRQ contexts.
         @24          srqs: Limit,
-        /// Hash table entries.
         @32          hash_entries: Limit,
-        /// ARP table entries.
         @40          arp_entries: Limit,
-        /// Memory region entries.
         @48          regions: Limit,
-        /// Transmit FIFO buffers.
         @56          transmit_buffers: Limit,
         /// Free list of transmit FIFO buffers.
         @64          transmit_free: BlockLimit,
-        /// Read response buffers.
         @72          responses: Limit,
         /// Free list of read response buffers.
         @80          responses_free: BlockLimit,
-        /// Timer entries.
         @88          timers: Limit,
         /// Multicast group entries, each an eighth of a group.
         @96          groups: Limit,
-        /// Address handles.
         @104         address_handles: Limit,
-        /// Number of PBLEs.
         @112         pbles: u32,
-        /// Number of CEQs.
         @120[9:0]    max_ceqs: u16,
         /// Multiplier of the hash table size.
         @120[19:16]  hash_multiplier: u8,
@@ -92,9 +80,7 @@ layout! {
         @128         read_requests: Limit,
         /// Free list of read request FIFO entries.
         @136         read_requests_free: BlockLimit,
-        /// Header buffers.
         @144         headers: Limit,
-        /// Metadata entries.
         @152         metadata: Limit,
         /// Out-of-order buffers (iWARP only).
         @160         out_of_order: Limit,
@@ -106,7 +92,6 @@ layout! {
 layout! {
     /// Word of "commit FPM": number of objects requested by the driver, and base address chosen by the device.
     pub struct Placement[8] {
-        /// Number of objects.
         @0  count: u32,
         /// Base address in the HMC address space of the function, in units of [`BASE_UNIT`].
         @4  base: u32 => Hex,
@@ -114,9 +99,8 @@ layout! {
 }
 
 layout! {
-    /// "Update SDs".
+    /// Layout of the operation "Update SDs".
     pub struct UpdateSegments[64] {
-        /// First entry.
         @0          first: SegmentEntry,
         /// Address of further entries, aligned to 128 bytes.
         @16         more: Iova,
@@ -124,15 +108,13 @@ layout! {
         @24[3:0]    more_count: u8,
         /// Ignore the first entry.
         @24[7]      skip_first: bool,
-        /// Second entry.
         @32         second: SegmentEntry,
-        /// Third entry.
         @48         third: SegmentEntry,
     }
 }
 
 layout! {
-    /// Segment descriptor update.
+    /// A new value of a segment descriptor.
     pub struct SegmentEntry[16] {
         /// Index of the segment descriptor.
         @0[11:0]   index: u16,
@@ -142,13 +124,13 @@ layout! {
         @0[31]     write: bool,
         /// Second and third entry: the entry is valid.
         @0[63]     valid: bool,
-        /// New segment descriptor.
+        /// New value of the segment descriptor.
         @8         descriptor: SegmentDescriptor,
     }
 }
 
 layout! {
-    /// A segment descriptor.
+    /// A segment descriptor of the HMC.
     pub struct SegmentDescriptor[8] {
         /// The segment is backed.
         [0]      valid: bool,
@@ -156,13 +138,13 @@ layout! {
         [1]      direct: bool,
         /// Number of page directory entries.
         [11:2]   entries: u16,
-        /// Address bits 63:12.
+        /// Bits 63:12 of the address.
         [63:12]  page: u64 => Hex,
     }
 }
 
 layout! {
-    /// Page directory entry.
+    /// An entry of a page directory.
     pub struct DirectoryEntry[8] {
         /// The page is backed.
         [0]      valid: bool,

@@ -8,14 +8,11 @@ use crate::layout;
 
 /// Operation on a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
 pub enum NodeAction {
-    /// Adds the node.
     Add,
-    /// Modifies the node.
     Modify,
-    /// Deletes the node.
     Delete,
-    /// An unknown operation.
     Other(u8),
 }
 
@@ -54,15 +51,13 @@ impl Field for NodeAction {
 }
 
 layout! {
-    /// "Manage scheduler node".
+    /// Layout of the operation "Manage scheduler node".
     pub struct NodeCommand[64] {
         /// Number of the node.
         @24[13:0]   node: u16,
         /// Number of its parent.
         @24[29:16]  parent: u16,
-        /// Operation to perform.
         @24[55:52]  action: NodeAction as u8,
-        /// Traffic class.
         @24[58:56]  class: u8,
         /// Scheduling mode among its siblings.
         @24[60:59]  priority: u8,

@@ -25,7 +25,7 @@ pub const UNKNOWN: &str = "unknown_operation";
 layout! {
     /// Common fields of all operations.
     pub struct Header[64] {
-        /// Opcode, see [`Opcode`].
+        /// The opcode, see [`Opcode`].
         @24[37:32]  opcode: u8 => Hex,
         /// Polarity of the current pass over the ring.
         @24[63]     valid: bool,
@@ -46,14 +46,14 @@ macro_rules! operations {
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         #[repr(u8)]
         pub enum Opcode {
-            $($(#[$doc])* $name = $code,)*
+            $($(#[$doc])* #[allow(missing_docs)] $name = $code,)*
         }
 
         impl Opcode {
-            /// All opcodes.
+            /// All opcodes in code order.
             pub const ALL: &[Self] = &[$(Self::$name),*];
 
-            /// Decodes an opcode.
+            /// Returns the opcode with this code, or `None`.
             pub const fn from_code(code: u8) -> Option<Self> {
                 match code {
                     $($code => Some(Self::$name),)*
@@ -77,7 +77,7 @@ macro_rules! operations {
         /// An operation with its fields.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub enum Operation {
-            $($(#[$doc])* $name($layout),)*
+            $($(#[$doc])* #[allow(missing_docs)] $name($layout),)*
         }
 
         impl Operation {
@@ -117,37 +117,24 @@ macro_rules! operations {
 }
 
 operations! {
-    /// Creates a QP.
     CreateQp(QpCommand) = 0x00 "create_qp";
-    /// Modifies a QP.
     ModifyQp(QpCommand) = 0x01 "modify_qp";
-    /// Destroys a QP.
     DestroyQp(DestroyQp) = 0x02 "destroy_qp";
-    /// Creates a CQ.
     CreateCq(CqCommand) = 0x03 "create_cq";
-    /// Modifies a CQ.
     ModifyCq(CqCommand) = 0x04 "modify_cq";
-    /// Destroys a CQ.
     DestroyCq(DestroyCq) = 0x05 "destroy_cq";
-    /// Allocates an STag.
     AllocateStag(AllocateStag) = 0x09 "allocate_stag";
     /// Registers a memory region.
     RegisterMr(RegisterMr) = 0x0a "register_mr";
-    /// Deallocates an STag.
     DeallocateStag(DeallocateStag) = 0x0d "deallocate_stag";
     /// Updates the ARP table.
     ManageArp(ManageArp) = 0x0f "manage_arp";
     /// Allocates a push page; this device has none.
     ManagePushPages(Acknowledged) = 0x11 "manage_push_pages";
-    /// Queries the features.
     QueryFeatures(QueryFeatures) = 0x12 "query_features";
-    /// Creates a CEQ.
     CreateCeq(CreateCeq) = 0x16 "create_ceq";
-    /// Destroys a CEQ.
     DestroyCeq(DestroyCeq) = 0x18 "destroy_ceq";
-    /// Creates the AEQ.
     CreateAeq(CreateAeq) = 0x19 "create_aeq";
-    /// Destroys the AEQ.
     DestroyAeq(Acknowledged) = 0x1b "destroy_aeq";
     /// Creates an address handle.
     CreateAddressHandle(AddressHandleCommand) = 0x1c "create_ah";
@@ -155,7 +142,6 @@ operations! {
     ModifyAddressHandle(AddressHandleCommand) = 0x1d "modify_ah";
     /// Destroys an address handle.
     DestroyAddressHandle(DestroyAddressHandle) = 0x1e "destroy_ah";
-    /// Updates segment descriptors.
     UpdateSegments(UpdateSegments) = 0x1f "update_sds";
     /// Queries the HMC object limits.
     QueryFpm(FpmCommand) = 0x20 "query_fpm";
@@ -163,7 +149,6 @@ operations! {
     CommitFpm(FpmCommand) = 0x21 "commit_fpm";
     /// Flushes the WQEs of a QP.
     FlushQp(FlushQp) = 0x22 "flush_wqes";
-    /// No operation.
     Nop(Acknowledged) = 0x24 "nop";
     /// Manages the hash table of iWARP connections.
     ManageQuadHash(Acknowledged) = 0x25 "manage_quad_hash";
@@ -183,7 +168,6 @@ operations! {
     ManageNode(NodeCommand) = 0x2c "manage_node";
     /// Manages statistics instances; this device has one.
     ManageStatistics(Acknowledged) = 0x2d "manage_statistics";
-    /// Gathers statistics.
     GatherStatistics(GatherStatistics) = 0x2e "gather_statistics";
     /// Maps user priorities to traffic classes.
     MapPriorities(Acknowledged) = 0x2f "map_priorities";

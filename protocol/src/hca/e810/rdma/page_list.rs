@@ -7,6 +7,7 @@ use crate::describe::{Field, Value, Visitor};
 
 /// Levels of a page list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
 pub enum ListLevel {
     /// No list: a single address of contiguous memory.
     Contiguous,
@@ -14,7 +15,6 @@ pub enum ListLevel {
     One,
     /// PBLEs refer to groups of 512 PBLEs, which contain page addresses.
     Two,
-    /// Reserved code.
     Reserved,
 }
 

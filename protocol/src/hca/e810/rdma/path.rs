@@ -10,7 +10,7 @@ use crate::layout;
 use crate::roce::IpAddrs;
 
 layout! {
-    /// "Manage ARP".
+    /// Layout of the operation "Manage ARP".
     pub struct ManageArp[64] {
         /// MAC address of the neighbour.
         @16[47:0]  mac: MacNumber as u64,
@@ -28,13 +28,11 @@ layout! {
     pub struct AddressHandleCommand[64] {
         /// Source MAC address of datagrams.
         @0[63:16]   source_mac: MacNumber as u64,
-        /// Tag control information.
         @8          vlan_tag: u16 => Hex,
         /// IPv4 TOS or IPv6 traffic class.
         @8[39:32]   traffic_class: u8,
         /// Protection domain, bits 15:0.
         @8[63:48]   pd_low: u16,
-        /// Flow label.
         @16[19:0]   flow_label: FlowLabel,
         /// Protection domain, bits 23:16.
         @16[27:20]  pd_high: u8,
@@ -50,9 +48,7 @@ layout! {
         @24[60]     insert_vlan: bool,
         /// Also deliver datagrams to the device itself.
         @24[62]     loopback: bool,
-        /// Destination IP address.
         @32         destination: IpNumber,
-        /// Source IP address.
         @48         source: IpNumber,
     }
 }
@@ -65,7 +61,7 @@ impl AddressHandleCommand {
 }
 
 layout! {
-    /// "Destroy AH".
+    /// Layout of the operation "Destroy AH".
     pub struct DestroyAddressHandle[64] {
         /// Index of the address handle.
         @24[23:0]  index: AhIndex,

@@ -33,7 +33,7 @@ layout! {
         @24[15:12]    send_size: u8,
         /// IPv4 TOS or IPv6 traffic class.
         @27           traffic_class: u8,
-        /// UDP source port.
+        /// Source port of UDP packets.
         @28           source_port: u16,
         /// IP address of the peer of a connection.
         @32           destination_ip: IpNumber,
@@ -43,7 +43,6 @@ layout! {
         @52           tag: u16 => Hex,
         /// ARP table entry of the destination.
         @54           arp_index: ArpIndex,
-        /// Flow label.
         @56[19:0]     flow_label: FlowLabel,
         /// P_Key of the QP.
         @60           pkey: Pkey,
@@ -55,11 +54,11 @@ layout! {
         @68           qkey: Qkey,
         /// Next PSN to send.
         @80[23:0]     send_psn: Psn,
-        /// Expected PSN.
+        /// PSN of the next expected packet.
         @88[23:0]     recv_psn: Psn,
-        /// Highest PSN sent.
+        /// Highest PSN sent so far.
         @96[23:0]     max_psn: Psn,
-        /// Oldest unacknowledged PSN.
+        /// PSN of the oldest unacknowledged packet.
         @100[23:0]    unacked_psn: Psn,
         /// Retry count for timeouts and sequence errors.
         @128[53:48]   retry_count: u8,
@@ -69,15 +68,14 @@ layout! {
         @136[24:0]    send_cqn: Cqn,
         /// CQ of the receive queue.
         @136[56:32]   recv_cqn: Cqn,
-        /// Source MAC address.
         @152[63:16]   source_mac: MacNumber as u64,
         /// Outstanding READs as requester (ORD).
         @160          ord: u8,
         /// Encoded number of outstanding READs as responder (IRD), see [`QpContext::ird`].
         @160[18:16]   ird_code: u8,
-        /// Peers can write.
+        /// Whether peers can execute RDMA WRITE.
         @160[20]      remote_write: bool,
-        /// Peers can read.
+        /// Whether peers can execute RDMA READ.
         @160[21]      remote_read: bool,
         /// The QP can bind memory windows.
         @160[23]      bind: bool,
@@ -89,7 +87,6 @@ layout! {
         @168          completion_context: u64 => Hex,
         /// Queue set in the scheduler.
         @176[25:16]   set_handle: u16,
-        /// Local IP address.
         @184          local_ip: IpNumber,
     }
 }

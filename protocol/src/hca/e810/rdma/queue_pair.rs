@@ -11,12 +11,12 @@ use crate::layout;
 
 /// Type of a QP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
 pub enum QpKind {
-    /// Reliable connection.
+    /// QP for reliable connections (RC).
     Rc,
-    /// Unreliable datagram.
+    /// QP for unreliable datagrams (UD).
     Ud,
-    /// An unknown type.
     Other(u8),
 }
 
@@ -53,23 +53,23 @@ impl Field for QpKind {
 
 /// State of a QP in commands and events.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[allow(missing_docs)]
 pub enum QpState {
-    /// No change.
+    /// The state does not change.
     #[default]
     Same,
     /// Neither sends nor receives.
     Idle,
-    /// Sends and receives.
+    /// The QP sends and receives (RTS).
     Rts,
     /// Send queue drained: sends no more.
     Sqd,
-    /// Ready to receive.
+    /// The QP can receive (RTR).
     Rtr,
     /// The connection is terminating (iWARP only).
     Terminate,
-    /// Error state.
+    /// The QP is in the error state.
     Error,
-    /// An unknown state.
     Other(u8),
 }
 
@@ -169,7 +169,7 @@ layout! {
         @24[58]     reset: bool,
         /// The ARP index in the context is valid.
         @24[59]     arp_valid: bool,
-        /// Next state.
+        /// State after the operation.
         @24[62:60]  state: QpState as u8,
         /// Address of the shadow area, where the device reports its progress.
         @40         shadow: Iova,
@@ -177,7 +177,7 @@ layout! {
 }
 
 layout! {
-    /// "Destroy QP".
+    /// Layout of the operation "Destroy QP".
     pub struct DestroyQp[64] {
         /// Address of the context.
         @16         context: Iova,
@@ -211,7 +211,6 @@ layout! {
         @22         sq_major: u16,
         /// Number of the QP.
         @24[23:0]   qpn: Qpn,
-        /// Generate the event.
         @24[59]     generate_event: bool,
         /// The codes are valid.
         @24[60]     codes_valid: bool,

@@ -6,7 +6,7 @@
 use super::fragment::Fragment;
 use super::send_wqe::{Fragments, QUANTUM};
 
-/// A receive WQE.
+/// A parsed receive WQE.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReceiveWqe {
     /// Fragments with a nonzero length.

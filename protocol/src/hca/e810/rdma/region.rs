@@ -16,13 +16,13 @@ bitflags! {
     /// Access rights of a region or window.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub struct StagRights: u8 {
-        /// Local read.
+        /// Local requests can read.
         const LOCAL_READ = 1 << 0;
-        /// Local write.
+        /// Local requests can write.
         const LOCAL_WRITE = 1 << 1;
-        /// Remote read.
+        /// Peers can execute RDMA READ.
         const REMOTE_READ = 1 << 2;
-        /// Remote write.
+        /// Peers can execute RDMA WRITE.
         const REMOTE_WRITE = 1 << 3;
         /// Memory windows can be bound to the region.
         const BIND = 1 << 4;
@@ -51,15 +51,15 @@ impl Field for StagRights {
 
 /// Page size of a region.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[allow(missing_docs)]
 pub enum HostPage {
-    /// 4 KiB.
+    /// Pages of 4 KiB.
     #[default]
     Small,
-    /// 2 MiB.
+    /// Pages of 2 MiB.
     Large,
-    /// 1 GiB.
+    /// Pages of 1 GiB.
     Huge,
-    /// Reserved code.
     Reserved,
 }
 
@@ -114,7 +114,6 @@ layout! {
     pub struct AllocateStag[64] {
         /// Largest length of the region in bytes.
         @8[45:0]    len: u64,
-        /// Protection domain.
         @8[63:46]   pd: Pdn,
         /// Index of the STag.
         @16[31:8]   index: u32 => Hex,
@@ -136,15 +135,14 @@ layout! {
 }
 
 layout! {
-    /// "Register MR".
+    /// Layout of the operation "Register MR".
     pub struct RegisterMr[64] {
         /// First virtual address. If the region is zero-based, offset in the first page.
         @0          start: Va,
         /// Length in bytes; 0 is all memory.
         @8[45:0]    len: u64,
-        /// Protection domain.
         @8[63:46]   pd: Pdn,
-        /// Complete STag.
+        /// The STag with its key byte.
         @16         stag: u32 => Hex,
         /// Always set: the STag is for a region.
         @24[43]     region: bool,
@@ -166,9 +164,8 @@ layout! {
 }
 
 layout! {
-    /// "Deallocate STag".
+    /// Layout of the operation "Deallocate STag".
     pub struct DeallocateStag[64] {
-        /// Protection domain.
         @8[63:46]  pd: Pdn,
         /// Index of the STag.
         @16[31:8]  index: u32 => Hex,

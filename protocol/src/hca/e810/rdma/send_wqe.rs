@@ -35,7 +35,7 @@ layout! {
     pub struct Control[8] {
         /// STag at the peer, or address handle of a datagram.
         [31:0]   key: u32 => Hex,
-        /// Opcode, see [`opcode`].
+        /// The opcode, see [`opcode`].
         [37:32]  opcode: u8,
         /// Number of fragments after the first.
         [41:38]  more_fragments: u8,
@@ -90,7 +90,7 @@ pub mod opcode {
     pub const NOP: u8 = 0x0c;
     pub const WRITE_SOLICITED: u8 = 0x0d;
 
-    /// Name in traces.
+    /// Returns the name that traces show.
     pub const fn name(code: u8) -> Option<&'static str> {
         Some(match code {
             WRITE => "write",
@@ -112,17 +112,17 @@ pub mod opcode {
 
 /// Service of a send queue, which determines whether its WQEs contain a destination.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
 pub enum Service {
-    /// Reliable connection.
+    /// QP for reliable connections (RC).
     Connection,
-    /// Datagrams.
     Datagram,
 }
 
 /// Remote memory of an RDMA operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
 pub struct Remote {
-    /// First virtual address.
     pub va: Va,
     /// R_Key (STag) of the region.
     pub key: Rkey,
@@ -139,7 +139,7 @@ pub struct Destination {
     pub qkey: Qkey,
 }
 
-/// Data to send.
+/// Data of a send request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Data {
     /// Data in memory regions.
@@ -153,12 +153,12 @@ pub type Fragments = SmallVec<[Fragment; 4]>;
 
 /// Bind of a memory window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
 pub struct Bind {
     /// STag of the window.
     pub window: Lkey,
     /// STag of its region.
     pub parent: Lkey,
-    /// First virtual address.
     pub va: Va,
     /// Length in bytes; 0 unbinds the window.
     pub len: u64,
@@ -172,12 +172,12 @@ pub struct Bind {
 
 /// Fast registration of a region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
 pub struct FastRegister {
     /// STag of the region.
     pub key: Lkey,
-    /// First virtual address.
     pub va: Va,
-    /// Length in bytes.
+    /// Length of the region in bytes.
     pub len: u64,
     /// Pages of the region.
     pub pages: FastPages,
@@ -202,8 +202,8 @@ pub enum FastPages {
 
 /// Operation of a WQE.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
 pub enum Operation {
-    /// RDMA WRITE.
     Write {
         /// Remote memory to write.
         remote: Remote,
@@ -211,10 +211,8 @@ pub enum Operation {
         imm: Option<u32>,
         /// Requests a solicited event at the receiver.
         solicited: bool,
-        /// Data to write.
         data: Data,
     },
-    /// RDMA READ.
     Read {
         /// Remote memory to read.
         remote: Remote,
@@ -223,7 +221,6 @@ pub enum Operation {
         /// STag to invalidate afterwards, that of the first fragment.
         invalidate: Option<Lkey>,
     },
-    /// SEND.
     Send {
         /// Immediate data as a number.
         imm: Option<u32>,
@@ -231,7 +228,7 @@ pub enum Operation {
         invalidate: Option<Rkey>,
         /// Requests a solicited event at the receiver.
         solicited: bool,
-        /// Data to send.
+        /// Data of a send request.
         data: Data,
     },
     /// SEND on a datagram QP.
@@ -242,16 +239,15 @@ pub enum Operation {
         imm: Option<u32>,
         /// Requests a solicited event at the receiver.
         solicited: bool,
-        /// Data to send.
+        /// Data of a send request.
         data: Data,
     },
     /// Binds or unbinds a memory window.
     Bind(Bind),
-    /// Validates a region.
+    /// Makes the key of a region valid.
     FastRegister(FastRegister),
-    /// Invalidates a region.
+    /// Makes the key of a region invalid.
     LocalInvalidate(Lkey),
-    /// No operation.
     Nop,
 }
 

@@ -7,11 +7,11 @@ use crate::ids::Iova;
 use crate::layout;
 
 layout! {
-    /// "Gather statistics".
+    /// Layout of the operation "Gather statistics".
     pub struct GatherStatistics[64] {
-        /// Statistics instance.
+        /// Number of the statistics instance.
         @24[6:0]  instance: u8,
-        /// `instance` is valid.
+        /// Whether `instance` is valid.
         @24[61]   use_instance: bool,
         /// Address of the buffer.
         @32       buffer: Iova,
@@ -23,9 +23,7 @@ layout! {
 layout! {
     /// Contents of the buffer.
     pub struct Statistics[1024] {
-        /// IPv4: bytes received.
         @8[47:0]     ipv4_bytes_received: u64,
-        /// IPv4: packets received.
         @16[47:0]    ipv4_packets_received: u64,
         /// IPv4: received packets discarded.
         @28          ipv4_discarded: u32,
@@ -33,19 +31,13 @@ layout! {
         @40[47:0]    ipv4_multicast_bytes_received: u64,
         /// IPv4: multicast packets received.
         @48[47:0]    ipv4_multicast_packets_received: u64,
-        /// IPv6: bytes received.
         @56[47:0]    ipv6_bytes_received: u64,
-        /// IPv6: packets received.
         @64[47:0]    ipv6_packets_received: u64,
         /// IPv6: received packets discarded.
         @76          ipv6_discarded: u32,
-        /// IPv4: bytes sent.
         @104[47:0]   ipv4_bytes_sent: u64,
-        /// IPv4: packets sent.
         @112[47:0]   ipv4_packets_sent: u64,
-        /// IPv6: bytes sent.
         @144[47:0]   ipv6_bytes_sent: u64,
-        /// IPv6: packets sent.
         @152[47:0]   ipv6_packets_sent: u64,
         /// IPv6: multicast bytes received.
         @88[47:0]    ipv6_multicast_bytes_received: u64,
@@ -61,33 +53,22 @@ layout! {
         @176[47:0]   ipv6_multicast_packets_sent: u64,
         /// Received requests that violate the protocol. The driver uses a TCP name for this counter.
         @200[23:0]   protocol_errors: u32,
-        /// Packets retransmitted.
         @220         retransmitted: u32,
-        /// UDP packets received.
         @224[47:0]   udp_received: u64,
-        /// UDP packets sent.
         @232[47:0]   udp_sent: u64,
-        /// RDMA WRITEs received.
         @240[47:0]   writes_received: u64,
-        /// RDMA READs received.
         @248[47:0]   reads_received: u64,
-        /// SENDs received.
         @256[47:0]   sends_received: u64,
-        /// RDMA WRITEs sent.
         @264[47:0]   writes_sent: u64,
-        /// RDMA READs sent.
         @272[47:0]   reads_sent: u64,
-        /// SENDs sent.
         @280[47:0]   sends_sent: u64,
-        /// Memory windows bound.
+        /// Number of memory windows bound.
         @288[47:0]   binds: u64,
-        /// STags invalidated.
+        /// Number of STags invalidated.
         @296[47:0]   invalidates: u64,
         /// Packets received with an ECN congestion mark.
         @304[47:0]   ecn_marked: u64,
-        /// CNPs handled.
         @312         cnp_handled: u32,
-        /// CNPs sent.
         @320[47:0]   cnp_sent: u64,
     }
 }

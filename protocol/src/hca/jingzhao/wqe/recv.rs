@@ -30,8 +30,8 @@ pub const CONSUMED: [u8; GRANULE] = {
 
 /// What follows the data units of a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
 pub enum End {
-    /// A terminator.
     Terminator,
     /// The end of the slot.
     Slot,
@@ -48,7 +48,7 @@ pub struct Extent {
     pub end: End,
 }
 
-/// A receive WQE.
+/// A parsed receive WQE.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RecvWqe {
     /// Scatter list of the receive.

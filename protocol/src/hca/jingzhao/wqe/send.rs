@@ -50,12 +50,12 @@ impl<'a> WqeData<'a> {
     }
 }
 
-/// A send WQE.
+/// A parsed send WQE.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
 pub struct SendWqe<'a> {
     /// Link to the next WQE, flags and immediate data.
     pub next: NextUnit,
-    /// Operation to perform.
     pub operation: Operation,
     /// Gather list, scatter list (READ and atomics) or inline data.
     pub data: WqeData<'a>,

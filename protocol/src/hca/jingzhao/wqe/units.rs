@@ -21,7 +21,7 @@ use crate::roce::Imm;
 pub struct Link {
     /// Position, 26 bits; see [`Link::position`].
     pub address: u32,
-    /// Opcode, five bits.
+    /// The opcode, five bits.
     pub opcode: u8,
     /// Size in granules, 1 to 63.
     pub size: u8,
@@ -58,7 +58,7 @@ pub struct NextUnit {
 }
 
 impl NextUnit {
-    /// Parses the unit.
+    /// Parses the unit from its bytes.
     pub fn parse(unit: &[u8; GRANULE]) -> Self {
         let raw: RawNext = transmute!(*unit);
         let link = (raw.size.nds() != 0).then(|| Link {
@@ -118,7 +118,7 @@ impl UdUnit {
     /// Length of the unit in bytes.
     pub const LEN: usize = 3 * GRANULE;
 
-    /// Parses the unit.
+    /// Parses the unit from its bytes.
     pub fn parse(unit: &[u8; Self::LEN]) -> Self {
         let raw: RawUd = transmute!(*unit);
         Self {

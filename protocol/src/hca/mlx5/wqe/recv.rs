@@ -47,10 +47,10 @@ impl Describe for RecvWqe {
 
 /// An entry of an SRQ: a link, then a receive WQE.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
+#[allow(missing_docs)]
 pub struct SrqEntry {
     /// Number of the next entry.
     pub next: u16,
-    /// Receive WQE.
     pub wqe: RecvWqe,
 }
 

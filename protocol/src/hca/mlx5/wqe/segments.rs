@@ -1,4 +1,4 @@
-//! Segments of WQEs.
+//! Segments of which WQEs consist.
 
 use smallvec::SmallVec;
 
@@ -11,13 +11,13 @@ use crate::layout;
 codes! {
     /// What a WQE waits for. This device treats every fence as [`Fence::Both`].
     pub enum Fence(u8) {
-        /// Nothing.
+        /// Waits for no earlier request.
         None = 0 "none",
-        /// Earlier UMRs.
+        /// Waits for earlier UMR requests.
         Small = 1 "small",
         /// Earlier READs and atomics.
         Fence = 2 "fence",
-        /// All earlier WQEs.
+        /// Waits for all earlier WQEs.
         StrongOrdering = 3 "strong_ordering",
         /// Earlier UMRs, READs and atomics.
         Both = 4 "small_and_fence",
@@ -31,15 +31,14 @@ layout! {
         @0x00[31:24]  op_mod: u8,
         /// Number of the WQE's first block, modulo 2^16.
         @0x00[23:8]   index: u16,
-        /// See [`Opcode`].
+        /// A value of [`Opcode`].
         @0x00[7:0]    opcode: u8 => Opcode::word,
-        /// QP number.
         @0x04[31:8]   qpn: Qpn,
         /// Size of the WQE in units of 16 bytes.
         @0x04[5:0]    size: u8,
-        /// Signature. Not used.
+        /// Signature of the entry. Not used.
         @0x08[31:24]  signature: u8,
-        /// See [`Fence`].
+        /// A value of [`Fence`].
         @0x08[7:5]    fence: u8 => Fence::word,
         /// When a CQE is written: 0 only on error, 1 on the first error, 2 always, 3 always with event.
         @0x08[3:2]    completion: u8,
@@ -68,7 +67,7 @@ impl ControlSegment {
 }
 
 layout! {
-    /// XRC segment.
+    /// The segment with the destination XRC SRQ.
     pub struct XrcSegment[16] big_endian {
         /// SRQ of the peer.
         @0x00[23:0]  srqn: Srqn,
@@ -76,17 +75,16 @@ layout! {
 }
 
 layout! {
-    /// Remote address segment.
+    /// The segment with the remote address.
     pub struct RemoteSegment[16] big_endian {
-        /// First remote address.
+        /// First byte of the peer's memory.
         @0x00  va: Va,
-        /// R_Key.
         @0x08  rkey: Rkey,
     }
 }
 
 layout! {
-    /// Atomic segment.
+    /// The segment with the operands of an atomic.
     pub struct AtomicSegment[16] big_endian {
         /// Value to add or to store.
         @0x00  swap_or_add: u64 => Hex,
@@ -104,9 +102,8 @@ layout! {
         @0x08[31]     long: bool,
         /// QP number of the receiver.
         @0x08[23:0]   qpn: Qpn,
-        /// Static rate code.
+        /// Code of the static rate.
         @0x0c[31:28]  static_rate: u8,
-        /// Service level.
         @0x0c[27:24]  service_level: u8,
         /// Packets to the own port do not leave the device.
         @0x0c[23]     force_loopback: bool,
@@ -114,7 +111,7 @@ layout! {
         @0x0c[22:16]  path_bits: u8,
         /// LID of the receiver; Ethernet: UDP source port.
         @0x0c[15:0]   lid: Lid,
-        /// Ethernet: destination address.
+        /// On Ethernet: MAC address of the destination.
         @0x14         mac: MacAddr,
         /// Traffic class of the GRH.
         @0x18[15:8]   traffic_class: u8,
@@ -126,7 +123,6 @@ layout! {
         @0x1c[27:20]  gid_index: u8,
         /// Flow label of the GRH.
         @0x1c[19:0]   flow_label: FlowLabel,
-        /// Destination GID.
         @0x20         gid: [u8; 16],
     }
 }
@@ -146,9 +142,7 @@ layout! {
     pub struct DataSegment[16] big_endian {
         /// Length in bytes. 0 is an empty entry.
         @0x00[30:0]  byte_count: u32,
-        /// L_Key.
         @0x04        lkey: Lkey,
-        /// First address.
         @0x08        va: Va,
     }
 }
@@ -166,7 +160,7 @@ pub enum DataItem<'a> {
 pub type DataItems<'a> = SmallVec<[DataItem<'a>; 4]>;
 
 impl DataItem<'_> {
-    /// Length in bytes.
+    /// Returns the length in bytes.
     pub const fn len(&self) -> usize {
         match self {
             Self::Pointer(segment) => segment.byte_count as usize,

@@ -1,4 +1,4 @@
-//! Send WQEs.
+//! Send WQEs: parsing and emission.
 
 use thiserror::Error;
 
@@ -58,24 +58,22 @@ pub enum Translation<'a> {
 pub struct Umr<'a> {
     /// What to change and check.
     pub control: UmrControl,
-    /// New values.
+    /// Values that replace those of the key.
     pub mkey: MkeyContext,
-    /// New translation.
+    /// Translation that replaces that of the key.
     pub translation: Translation<'a>,
 }
 
 /// Operation of a send WQE. Immediate data and keys are in the control segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
 pub enum Operation<'a> {
-    /// No operation.
     Nop,
     /// SEND, with immediate data or invalidation as the opcode says.
     Send,
     /// SEND of a datagram.
     Datagram(DatagramSegment),
-    /// RDMA WRITE.
     Write(RemoteSegment),
-    /// RDMA READ.
     Read(RemoteSegment),
     /// Compare and swap, or fetch and add, as the opcode says.
     Atomic(RemoteSegment, AtomicSegment),
@@ -83,16 +81,15 @@ pub enum Operation<'a> {
     Umr(Umr<'a>),
 }
 
-/// A send WQE.
+/// A parsed send WQE.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
 pub struct SendWqe<'a> {
-    /// Control segment.
     pub control: ControlSegment,
     /// Opcode in the control segment.
     pub opcode: Opcode,
     /// SRQ of the peer, XRC only.
     pub xrc_srqn: Option<Srqn>,
-    /// Operation.
     pub operation: Operation<'a>,
     /// Data to gather or scatter. Empty for [`Operation::Nop`] and [`Operation::Umr`].
     pub data: DataItems<'a>,

@@ -157,7 +157,7 @@ fn nop_ignores_its_segments() {
     assert_eq!((nop.operation, nop.data.len()), (Operation::Nop, 0));
 }
 
-/// Section 22.
+/// The rule is in section 22.
 #[test]
 fn receive_list_ends_at_terminate_key() {
     let entry = bytes(&[0x200, 0xb04, 0x5567, 0xbe5f_6000, 0, 0x100, 0, 0, 4, 0x801, 0, 0]);

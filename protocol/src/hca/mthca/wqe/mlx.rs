@@ -17,6 +17,7 @@ const ICRC_LEN: u32 = 4;
 
 /// A MAD to send.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
 pub struct MlxWqe {
     /// Use VL 15, for SMPs.
     pub vl15: bool,
@@ -26,7 +27,6 @@ pub struct MlxWqe {
     pub service_level: u8,
     /// The driver requests a CQE.
     pub signalled: bool,
-    /// Destination LID.
     pub dlid: Lid,
     /// Gather list of headers and payload, without the space for the ICRC.
     pub data: DataSegments,

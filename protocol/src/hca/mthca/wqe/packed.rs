@@ -29,6 +29,7 @@ pub struct PackedHeaders {
 
 /// Fields of a GRH that are used. The source GID is always that of the port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
 pub struct PackedGrh {
     /// Traffic class of the GRH.
     pub traffic_class: u8,
@@ -36,7 +37,6 @@ pub struct PackedGrh {
     pub flow_label: u32,
     /// Hop limit of the GRH.
     pub hop_limit: u8,
-    /// Destination GID.
     pub dgid: [u8; 16],
 }
 

@@ -9,7 +9,7 @@ use super::super::mpt::END_KEY;
 use super::{DataSegment, DataSegments, GRANULE, NextSegment, RawData, WqeError};
 use crate::ids::Va;
 
-/// A receive WQE.
+/// A parsed receive WQE.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RecvWqe {
     /// Byte offset of the next WQE in an SRQ. Not used in the receive queue of a QP, which is a ring.

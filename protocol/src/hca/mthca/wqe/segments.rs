@@ -39,7 +39,7 @@ pub struct NextSegment {
 }
 
 impl NextSegment {
-    /// Parses the segment.
+    /// Parses the segment from its bytes.
     pub fn parse(segment: &[u8; GRANULE]) -> Self {
         let raw: RawNext = transmute!(*segment);
         let (address, size) = (raw.address, raw.size);
@@ -85,7 +85,7 @@ impl UdSegment {
     /// Length of the segment in bytes.
     pub const LEN: usize = 3 * GRANULE;
 
-    /// Parses the segment.
+    /// Parses the segment from its bytes.
     pub fn parse(segment: &[u8; Self::LEN]) -> Self {
         let raw: RawUd = transmute!(*segment);
         Self {

@@ -49,12 +49,12 @@ impl WqeData {
     }
 }
 
-/// A send WQE.
+/// A parsed send WQE.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
 pub struct SendWqe {
     /// Flags and immediate data. The link belongs to the next WQE.
     pub next: NextSegment,
-    /// Operation to perform.
     pub operation: Operation,
     /// Gather list, scatter list (READ and atomics) or inline data.
     pub data: WqeData,

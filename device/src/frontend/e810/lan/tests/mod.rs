@@ -11,16 +11,12 @@ use super::*;
 /// Size of guest memory.
 const MEMORY: u64 = 1 << 22;
 
-/// Address of rings.
 const RING: u64 = 0x1_0000;
 
-/// Address of buffers.
 const BUFFERS: u64 = 0x10_0000;
 
-/// Descriptors per ring.
 const RING_LEN: u16 = 64;
 
-/// Number of queues.
 const QUEUES: u16 = 4;
 
 /// VSI of all queues.

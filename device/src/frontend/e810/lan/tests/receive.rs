@@ -68,7 +68,7 @@ impl Bench {
         bench
     }
 
-    /// Posts a descriptor.
+    /// Posts a receive descriptor.
     fn give(&self, entry: u64) {
         let words = [data_buffer(entry), header_buffer(entry), 0, 0];
         let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
@@ -342,7 +342,7 @@ fn driver_error_stops_only_its_queue() {
         bench.write(Register::QrxCtrl(QUEUE), 0);
         bench.enable(context(RING, RING_LEN, 1536, Split::No, true));
         bench.receive_frame(&[6; 60], PLAIN);
-        assert_eq!(bench.data(0), [6; 60], "{name}: enabled anew it works");
+        assert_eq!(bench.data(0), [6; 60], "{name}: works when enabled again");
     }
 }
 

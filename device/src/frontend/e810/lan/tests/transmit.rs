@@ -285,7 +285,7 @@ fn removed_queue_is_inert() {
     assert_eq!(bench.memory.peek::<1>(place + 8)[0] & 0xf, 0);
     ring.doorbell(&mut bench);
     assert_eq!(bench.poll(), None);
-    assert!(!bench.lan.remove_transmit(QUEUE), "it is gone");
+    assert!(!bench.lan.remove_transmit(QUEUE), "it was removed");
     bench.lan.add_transmit(QUEUE, context(RING, RING_LEN)).unwrap();
 }
 
@@ -488,7 +488,7 @@ fn invalid_ring_or_tail_stops_queue() {
     assert!(bench.lan.take_malicious());
     assert_eq!(bench.read(Register::GlMdetTxPqm), 1 << 31 | 1 << 26 | 1 << 12);
     bench.write(Register::QtxCommDbell(3), 1);
-    assert!(!bench.lan.take_malicious(), "nobody listens to the doorbell of a queue that is not there");
+    assert!(!bench.lan.take_malicious(), "the doorbell of an unknown queue is ignored");
 }
 
 #[test]

@@ -14,7 +14,8 @@ use protocol::ids::Iova;
 
 use crate::frontend::e810::Options;
 use crate::frontend::e810::testing::{
-    Ask, CCQ_RING, CCQ_SHADOW, CEQ_RING, CEQ_VECTOR, CQP_ENTRIES, CQP_RING, Driver, RDMA_BUFFER, powered_on,
+    AdminCommand, CCQ_RING, CCQ_SHADOW, CEQ_RING, CEQ_VECTOR, CQP_ENTRIES, CQP_RING, Driver, RDMA_BUFFER,
+    powered_on,
 };
 use crate::vfio::server::Device as _;
 
@@ -128,7 +129,7 @@ fn rejects_invalid_host_context() {
     }
     driver.write(Register::PfpeCcqphigh, 1 << 8);
     driver.write(Register::PfpeCcqplow, 0);
-    assert_eq!(driver.cqp_status(), Status { done: false, error: true }, "its memory is not lent");
+    assert_eq!(driver.cqp_status(), Status { done: false, error: true }, "its memory is not mapped");
     driver.start_cqp();
 }
 
@@ -149,7 +150,7 @@ fn armed_cq_fires_once() {
     let mut driver = brought_up();
     driver.perform_well(&NOP);
     driver.bus.settle();
-    assert!(!driver.completion_event(0).valid, "nobody has armed it");
+    assert!(!driver.completion_event(0).valid, "it is not armed");
     driver.arm(0, CCQ_SHADOW, ARM_NEXT);
     driver.bus.settle();
     assert!(!driver.completion_event(0).valid, "everything is read");
@@ -181,7 +182,7 @@ const RESETS: &[(&str, Reset)] = &[
     ("PFR", |driver| driver.reset_function()),
     ("global reset", |driver| driver.write(Register::GlgenRtrig, 1)),
     ("02A4", |driver| {
-        driver.succeed(&Ask::direct(protocol::hca::e810::admin::Opcode::ClearPfConfig, [0; 16]));
+        driver.succeed(&AdminCommand::direct(protocol::hca::e810::admin::Opcode::ClearPfConfig, [0; 16]));
     }),
     ("the end of the control queue", |driver| driver.end_cqp()),
     ("another start of it", |driver| driver.start_cqp()),
@@ -213,8 +214,12 @@ fn reset_drops_objects_and_stops_writes() {
 fn rdma_is_advertised_if_enabled() {
     for rdma in [false, true] {
         let mut driver = powered_on_with(rdma);
-        let ask = Ask::with_output(protocol::hca::e810::admin::Opcode::FunctionCapabilities, [0; 16], 4096);
-        let records = driver.succeed(&ask).buffer;
+        let command = AdminCommand::with_output(
+            protocol::hca::e810::admin::Opcode::FunctionCapabilities,
+            [0; 16],
+            4096,
+        );
+        let records = driver.succeed(&command).buffer;
         let has = records.chunks(32).any(|record| record[..2] == [0x51, 0] && record[4] == 1);
         assert_eq!(has, rdma);
         driver.write(Register::PfpeCcqphigh, 0);

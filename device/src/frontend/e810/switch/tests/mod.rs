@@ -23,7 +23,6 @@ const ANY_MULTICAST: MacAddr = MacAddr([0x03, 0, 0, 0, 0, 0]);
 const FROM_PORT: u16 = 0;
 const FROM_VSI: u16 = 1;
 
-/// Action words.
 const DROP: u32 = 0x6_0000;
 const LOOPBACK: u32 = 1 << 2;
 const LAN: u32 = 1 << 3;
@@ -41,7 +40,6 @@ const fn prune(list: u16) -> u32 {
     0x1_c00a | (list as u32) << 4
 }
 
-/// Recipe numbers.
 const ETHER_TYPE: u16 = 0;
 const MAC: u16 = 1;
 const MAC_VLAN: u16 = 2;
@@ -121,7 +119,6 @@ impl Driver {
         self.0.vsis.add(&parameters, &mut context.emit()).unwrap().number
     }
 
-    /// Updates a VSI.
     fn update(&mut self, vsi: u16, change: impl FnOnce(&mut VsiContext)) {
         let old = self.0.vsis.get(VsiNumber::new(vsi)).unwrap();
         let mut context = VsiContext { switch: old.switch, security: old.security, ..VsiContext::default() };

@@ -23,7 +23,6 @@ const WINDOW: u32 = 0x513b_af00;
 const WINDOW_2: u32 = 0x0318_d000;
 /// A region of b registered by command, with all rights.
 const PARENT: u32 = 0x011e_be03;
-/// Length of both.
 const LEN: u64 = 0x2000;
 
 const fn rights(rights: StagRights) -> u64 {

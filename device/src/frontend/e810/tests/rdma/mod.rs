@@ -187,7 +187,6 @@ pub(super) fn failure_of(driver: &mut Driver, qpn: Qpn, id: u8) -> (u16, u8, u16
     (code.into(), source.into(), wqe)
 }
 
-/// Registers contiguous memory.
 pub(super) fn register(driver: &mut Driver, stag: u32, at: u64, len: u64, rights: StagRights) {
     let command = RegisterMr {
         start: Va::new(at),

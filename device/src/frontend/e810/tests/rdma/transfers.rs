@@ -180,7 +180,7 @@ fn resized_cq_starts_new_ring() {
     }
 }
 
-/// Section 12.3.
+/// The rule is in section 12.3.
 #[test]
 fn arm_with_unread_entry_fires_once() {
     const NEXT: u64 = 1 << 14;
@@ -191,31 +191,31 @@ fn arm_with_unread_entry_fires_once() {
         pair.a.post_send(QPN, &inline(control, 0, None, &[1]));
         pair.settle();
     };
-    let told = |pair: &mut Pair| std::iter::from_fn(|| pair.b.next_completion_event()).collect::<Vec<_>>();
+    let reply = |pair: &mut Pair| std::iter::from_fn(|| pair.b.next_completion_event()).collect::<Vec<_>>();
     let cookie = u64::from(RECV_CQ.get());
     send(&mut pair, SEND);
-    assert_eq!(told(&mut pair), [0; 0], "not armed");
+    assert_eq!(reply(&mut pair), [0; 0], "not armed");
     pair.b.arm_cq(RECV_CQ, NEXT);
-    assert_eq!(told(&mut pair), [cookie], "an entry is unread");
+    assert_eq!(reply(&mut pair), [cookie], "an entry is unread");
     pair.received();
     send(&mut pair, SEND);
     pair.received();
-    assert_eq!(told(&mut pair), [0; 0], "an arm is for one event");
+    assert_eq!(reply(&mut pair), [0; 0], "an arm is for one event");
     pair.b.arm_cq(RECV_CQ, NEXT);
-    assert_eq!(told(&mut pair), [0; 0], "all is read");
+    assert_eq!(reply(&mut pair), [0; 0], "all is read");
     send(&mut pair, SEND);
     send(&mut pair, SEND);
-    assert_eq!(told(&mut pair), [cookie]);
+    assert_eq!(reply(&mut pair), [cookie]);
     pair.b.arm_cq(RECV_CQ, ONLY_SOLICITED);
     send(&mut pair, SEND);
-    assert_eq!(told(&mut pair), [0; 0], "what is unread is not solicited");
+    assert_eq!(reply(&mut pair), [0; 0], "what is unread is not solicited");
     send(&mut pair, SOLICITED);
-    assert_eq!(told(&mut pair), [cookie]);
+    assert_eq!(reply(&mut pair), [cookie]);
     pair.b.arm_cq(RECV_CQ, ONLY_SOLICITED);
-    assert_eq!(told(&mut pair), [cookie], "a solicited one is unread");
+    assert_eq!(reply(&mut pair), [cookie], "a solicited one is unread");
 }
 
-/// Section 12.2.
+/// The rule is in section 12.2.
 #[test]
 fn cq_overflow_reports_once_stops_qp() {
     let mut pair = Pair::connected();

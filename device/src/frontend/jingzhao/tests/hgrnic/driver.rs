@@ -65,7 +65,6 @@ impl Buffer {
     }
 }
 
-/// A registered buffer.
 pub(super) struct Region {
     pub(super) key: u32,
     pub(super) buffer: Buffer,

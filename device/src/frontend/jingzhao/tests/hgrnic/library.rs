@@ -17,14 +17,13 @@ pub(super) const WRITE: u8 = 0x08;
 pub(super) const WRITE_IMM: u8 = 0x09;
 pub(super) const READ: u8 = 0x10;
 
-/// Arguments of ibv_create_qp.
+/// Arguments of the function ibv_create_qp.
 #[derive(Clone, Copy)]
 pub(super) struct Caps {
     pub(super) service: u32,
     pub(super) max_wr: u32,
     /// Number of receives; 0 for the number of sends.
     pub(super) max_recv: u32,
-    /// Elements per receive.
     pub(super) max_recv_sges: usize,
     pub(super) max_inline: u32,
     pub(super) log_cqes: u32,

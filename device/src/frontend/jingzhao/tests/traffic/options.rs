@@ -74,7 +74,7 @@ fn defaults_match_document() {
     assert_eq!((rnr_timer_table, uar_pages.bar_len()), (RnrTimerTable::Ibta, 8 << 20));
 }
 
-/// J-02.
+/// Option of decision J-02.
 #[test]
 fn uar_pages_sets_bar2_length() {
     for (json, len) in [("{}", 8 << 20), (r#"{"uar_pages": 4096}"#, 16 << 20)] {
@@ -86,7 +86,7 @@ fn uar_pages_sets_bar2_length() {
     }
 }
 
-/// J-21.
+/// Option of decision J-21.
 #[test]
 fn honour_c_suppresses_unsignalled_completions() {
     for (json, completions) in [("{}", 2), (r#"{"queues": {"honour_c": true}}"#, 1)] {
@@ -123,7 +123,7 @@ fn rnr_code(json: &str, code: u8) -> (u8, u8) {
     (timer, b.peek(OUTBOX + 0x84, 1)[0])
 }
 
-/// J-42.
+/// Option of decision J-42.
 #[test]
 fn rnr_timer_zero_replaces_code_0_only() {
     assert_eq!(rnr_code("{}", 0), (0, 0), "literally: 655.36 ms");
@@ -152,7 +152,7 @@ fn rnr_timer_table_maps_notes_to_ibta() {
     assert_eq!(rnr_code(notes, 12), (6, 12), "0.08 ms");
 }
 
-/// J-47.
+/// Option of decision J-47.
 #[test]
 fn qp_access_overrides_region_rights() {
     const WRITE: u8 = 0x08;
@@ -179,7 +179,7 @@ fn qp_access_overrides_region_rights() {
     }
 }
 
-/// J-47.
+/// Option of decision J-47.
 #[test]
 fn max_rd_atomic_limits_outstanding_reads() {
     for (json, requests) in [("{}", 4), (r#"{"max_rd_atomic": 2}"#, 2)] {
@@ -198,7 +198,7 @@ fn max_rd_atomic_limits_outstanding_reads() {
     }
 }
 
-/// J-33.
+/// Option of decision J-33.
 #[test]
 fn qpn_check_rejects_stale_doorbells() {
     for (json, obeyed) in [("{}", true), (r#"{"qpn_check": true}"#, false)] {
@@ -215,7 +215,7 @@ fn qpn_check_rejects_stale_doorbells() {
     }
 }
 
-/// J-30.
+/// Option of decision J-30.
 #[test]
 fn ud_grh_reserves_40_bytes() {
     for (json, before) in [("{}", 0), (r#"{"ud_grh": true}"#, 40)] {
@@ -249,7 +249,7 @@ fn ud_addresses_tolerates_stale_units() {
     assert_eq!((frames.len(), &frames[0][..6]), (1, &of_the_lid[..]));
 }
 
-/// 3.2.
+/// The command is described in section 3.2.
 #[test]
 fn board_id_is_in_query_adapter() {
     for (json, id) in [("{}", 0x0123_4567_89ab_cdef), (r#"{"board_id": 7}"#, 7_u64)] {
