@@ -248,6 +248,42 @@ fn front_ends_and_seam_do_not_use_the_list() {
     }
 }
 
+/// `device.rs` decodes registers and implements `Frontend`. Everything below it acts on a state that does not know it.
+#[test]
+fn interface_parts_do_not_use_device() {
+    for interface in list::ALL.iter().map(|interface| interface.key) {
+        let folder = source().join("frontend").join(interface);
+        for path in files(&folder) {
+            let text = product(&path);
+            for prefix in ["super::", &format!("{interface}::")] {
+                let used = named(&text, prefix).any(|name| name == "device");
+                assert!(!used, "{} uses device.rs", path.display());
+            }
+        }
+    }
+}
+
+/// Objects report events. Only observers, commands and registers know strict mode, which examines these objects.
+#[test]
+fn objects_do_not_use_strict_mode() {
+    const MAY: &[&str] = &["cmd.rs", "device.rs", "observers.rs", "strict.rs"];
+    for interface in HCR_LINEAGE {
+        let folder = source().join("frontend").join(interface);
+        for path in files(&folder) {
+            let place = path.strip_prefix(&folder).unwrap();
+            if place.starts_with("strict") || MAY.iter().any(|name| place == Path::new(name)) {
+                continue;
+            }
+            let text = product(&path);
+            let mut uses = text.lines().filter(|line| line.starts_with("use super::"));
+            let found = uses.find(|line| {
+                line.split(|c: char| !c.is_ascii_alphanumeric() && c != '_').any(|word| word == "strict")
+            });
+            assert_eq!(found, None, "{} uses strict mode", path.display());
+        }
+    }
+}
+
 /// What Rust prints of a value for its own programmers is no interface: it changes with the names of types. Tests may show
 /// it.
 #[test]

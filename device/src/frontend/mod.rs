@@ -10,6 +10,7 @@ pub mod hcr;
 pub mod jingzhao;
 pub mod list;
 pub mod mthca;
+pub mod observe;
 pub(crate) mod poll_set;
 pub mod reason;
 pub mod snapshot;

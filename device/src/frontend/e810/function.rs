@@ -83,9 +83,9 @@ use std::collections::BTreeMap;
 
 use protocol::hca::e810::admin::scheduler::Teid;
 
-use super::admin::Rings;
-use super::device::Setup;
+use super::admin::ring::Rings;
 use super::link::MAX_FRAME;
+use super::options::Setup;
 use super::pf_config::PfConfig;
 use super::rdma::Rdma;
 use super::registers::Stored;

@@ -1,7 +1,8 @@
 //! Front-end of the Intel E810-C, a NIC with an RDMA half. Linux drives it with `ice` and `irdma`.
 //!
 //! [`E810`] decodes BAR0. A write to the tail of the admin send queue executes commands ([`admin`]) on the
-//! [`function`]; interrupt causes reach the guest through the [`vectors`]. `traffic` moves frames between the
+//! `state` of the device, most of which is the [`function`]; interrupt causes reach the guest through the
+//! [`vectors`]. `traffic` moves frames between the
 //! wire and the queues (`lan`). The switch (`switch`, `vsi`) selects the VSIs that receive a frame, and
 //! receive side scaling (`rss`) the queue. The RDMA half (`rdma`) has its own registers and control queue.
 //!
@@ -29,6 +30,7 @@ mod rss;
 #[allow(dead_code, reason = "accessors for listing objects")]
 mod scheduler;
 mod snapshot;
+mod state;
 pub mod strict;
 mod switch;
 #[cfg(test)]
@@ -41,5 +43,5 @@ pub mod vectors;
 #[allow(dead_code, reason = "accessors for listing objects")]
 mod vsi;
 
-pub use device::{Counters, E810, E810 as Device, Setup};
-pub use options::Options;
+pub use device::{Counters, E810, E810 as Device};
+pub use options::{Options, Setup};

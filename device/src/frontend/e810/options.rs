@@ -5,6 +5,10 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 
 use super::limits::Limits;
+use crate::frontend;
+
+/// Configuration of a device, fixed at its creation.
+pub type Setup = frontend::Setup<Options>;
 
 /// Options for E810 devices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]

@@ -8,9 +8,9 @@ use protocol::hca::e810::admin::vsi::Strip;
 use protocol::hca::e810::tx_descriptor;
 use protocol::net::layers::Layers;
 
-use super::device::E810;
 use super::lan::{Lan, OutgoingFrame, RxOffload};
 use super::pf_config::PfConfig;
+use super::state::State;
 use super::switch::{Destination, VsiSet};
 use super::vsi::VsiNumber;
 use crate::frontend::Context;
@@ -22,7 +22,7 @@ use crate::telemetry::reason::{FrameReason, Reason};
 /// Bound: frames per poll that do not reach the wire (local or discarded).
 const MAX_LOCAL_FRAMES: usize = 32;
 
-impl E810 {
+impl State {
     /// Appends the next frame for the wire to `out`. Returns whether there was one.
     pub(super) fn next_frame(&mut self, cx: &mut Context<'_>, out: &mut Vec<u8>) -> bool {
         let start = out.len();

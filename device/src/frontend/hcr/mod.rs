@@ -4,6 +4,7 @@
 //! `jingzhao` and `mthca` are of this lineage. The rest of the HCA does not depend on it.
 
 pub mod command;
+pub mod counters;
 pub mod doorbell;
 pub mod entry_ring;
 pub mod host;

@@ -16,10 +16,9 @@ mod qp;
 use protocol::hca::jingzhao::cmd::{CmdError, CmdStatus, Command, Op, PendingCommand};
 use protocol::hca::jingzhao::transition::Transition;
 
-use super::device::Setup;
-use super::options::Options;
+use super::options::{Options, Setup};
 use super::resources::{DeviceState, Resources};
-use super::strict;
+use super::strict::{self, Strict};
 use crate::frontend::Context;
 use crate::frontend::hcr::command::{Mailboxes, Outbox, fixed};
 
@@ -29,6 +28,7 @@ use crate::frontend::hcr::command::{Mailboxes, Outbox, fixed};
 /// The precise status of a rejected command.
 pub fn execute(
     state: &mut DeviceState,
+    strict: &mut Strict,
     setup: &Setup,
     cx: &mut Context<'_>,
     pending: &PendingCommand,
@@ -37,14 +37,16 @@ pub fn execute(
     refuse_unsupported(&setup.options, pending)?;
     let command = Command::decode(pending, state.resources.is_some())?;
     let inbox = mailboxes.inbox.fetch(cx.dma, command.in_param, command.inbox_len)?;
-    let strict = cx.monitor.is_strict();
-    let examined = strict.then(|| {
-        let own = &cx.port.addresses().own;
-        strict::examine(state, setup, own, cx.dma, pending, &command, inbox)
+    let examined = cx.monitor.is_strict().then(|| {
+        let before = strict::Before { strict, state, setup, own: &cx.port.addresses().own, dma: cx.dma };
+        strict::examine(before, pending, &command, inbox)
     });
     mailboxes.outbox = dispatch(state, setup, cx, &command, inbox)?;
+    if matches!(command.op, Op::InitHca | Op::CloseHca) {
+        strict.close();
+    }
     if let Some(examined) = examined {
-        state.strict.record(&examined);
+        strict.record(&examined);
         examined.report(cx.monitor);
     }
     mailboxes.send(cx.dma, command.out_param)

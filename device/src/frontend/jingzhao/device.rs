@@ -18,7 +18,8 @@ use super::cmd;
 use super::ctxmgt::message::{RdQpSst, RdQpState};
 use super::ctxmgt::stats::CtxStats;
 use super::doorbell::{Doorbell, Doorbells};
-use super::options::Options;
+use super::observed::Observed;
+use super::options::{Options, Setup};
 use super::reason;
 use super::resources::{DeviceState, Resources};
 use super::snapshot::icm_rows;
@@ -36,17 +37,12 @@ use crate::frontend::jingzhao::reason::STALE_QPN;
 use crate::frontend::reason::{NO_REGISTER, WIDTH};
 use crate::frontend::snapshot::IcmRow;
 use crate::frontend::table::Table;
-use crate::frontend::{
-    self, Context, Frontend, HostContext, Interface, PortKind, PortNumber, RegisterAccess, hcr,
-};
+use crate::frontend::{Context, Frontend, HostContext, Interface, PortKind, PortNumber, RegisterAccess, hcr};
 use crate::limited;
 use crate::management::NodeProfile;
 use crate::telemetry::monitor::Rule;
 use crate::telemetry::reason::IgnoreReason;
 use crate::vfio::{Bar, Bars, MemoryBar, MsixLayout, PciFunction};
-
-/// Parameters of a device.
-pub type Setup = frontend::Setup<Options>;
 
 /// Counters specific to this interface.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -61,6 +57,7 @@ pub struct JingZhao {
     hcr: Hcr,
     doorbells: Doorbells,
     state: DeviceState,
+    strict: Strict,
 }
 
 impl Interface for JingZhao {
@@ -73,7 +70,8 @@ impl Interface for JingZhao {
 
     fn new(setup: Setup) -> Self {
         let doorbells = Doorbells::new(setup.options.uar_pages.bar_len());
-        Self { setup, hcr: Hcr::default(), doorbells, state: DeviceState::default() }
+        let (state, strict) = (DeviceState::default(), Strict::default());
+        Self { setup, hcr: Hcr::default(), doorbells, state, strict }
     }
 }
 
@@ -118,9 +116,9 @@ impl JingZhao {
                 CmdStatus::basic
             },
         };
-        let Self { state, setup, .. } = self;
+        let Self { state, strict, setup, .. } = self;
         let result = command::run(cx, &commands, pending, |cx, mailboxes| {
-            cmd::execute(state, setup, cx, pending, mailboxes)
+            cmd::execute(state, strict, setup, cx, pending, mailboxes)
         });
         let status = result.err().unwrap_or(CmdStatus::Ok);
         self.hcr.finish(status);
@@ -143,11 +141,10 @@ impl JingZhao {
         let resources = self.state.resources.as_mut().ok_or(NOT_INITIALISED)?;
         // The engine may have changed the state of the QP in this turn.
         resources.observe(cx, doorbell.qpn);
-        if cx.monitor.is_strict() {
-            strict::doorbell(resources, page, &doorbell).report(cx.monitor);
-        }
         let index = resources.ctx.qp_index(doorbell.qpn);
         let qp = resources.qps.get_mut(index);
+        let named = qp.as_deref().map(|qp| &**qp);
+        cx.monitor.observe(Observed::SendDoorbell { qp: named, page, doorbell: &doorbell });
         let Some(RdQpSst { usr_page, .. }) = resources.ctx.read(qp.as_ref().map(|qp| &qp.key)) else {
             return Err(QP_RESET);
         };
@@ -185,8 +182,8 @@ impl JingZhao {
             Doorbell::ArmCq(cqn) => {
                 let resources = self.state.resources.as_mut();
                 let cq = resources.map(|all| all.cq_mut(cqn).ok_or(NO_CQ));
-                if cx.monitor.is_strict() && !matches!(cq, Some(Ok(_))) {
-                    strict::arm("CQ", cqn.get()).report(cx.monitor);
+                if !matches!(cq, Some(Ok(_))) {
+                    cx.monitor.observe(Observed::ArmNothing { queue: "CQ", number: cqn.get() });
                 }
                 cq.unwrap_or(Err(NOT_INITIALISED))?.arm();
                 cx.monitor.count_doorbell("arm_cq");
@@ -195,8 +192,8 @@ impl JingZhao {
             Doorbell::ArmEq(eqn) => {
                 let resources = self.state.resources.as_mut();
                 let eq = resources.map(|all| all.eqs.get_mut(eqn.get()).ok_or(NO_EQ));
-                if cx.monitor.is_strict() && !matches!(eq, Some(Ok(_))) {
-                    strict::arm("EQ", eqn.get()).report(cx.monitor);
+                if !matches!(eq, Some(Ok(_))) {
+                    cx.monitor.observe(Observed::ArmNothing { queue: "EQ", number: eqn.get() });
                 }
                 eq.unwrap_or(Err(NOT_INITIALISED))?.arm();
                 cx.monitor.count_doorbell("arm_eq");
@@ -250,9 +247,7 @@ impl Frontend for JingZhao {
     }
 
     fn bar_read(&mut self, cx: &mut Context<'_>, bar: Bar, offset: u64, data: &mut [u8]) {
-        if cx.monitor.is_strict() {
-            strict::read(&mut self.state.strict, bar, offset, data.len()).report(cx.monitor);
-        }
+        cx.monitor.check(|| strict::read(&mut self.strict, bar, offset, data.len()));
         match bar {
             Bar::Bar0 => regs::read(offset, data, |word| self.read_register(word)),
             // Doorbells are write-only.
@@ -261,9 +256,7 @@ impl Frontend for JingZhao {
     }
 
     fn bar_write(&mut self, cx: &mut Context<'_>, bar: Bar, offset: u64, data: &[u8]) {
-        if cx.monitor.is_strict() {
-            strict::write(&mut self.state.strict, bar, offset, data).report(cx.monitor);
-        }
+        cx.monitor.check(|| strict::write(&mut self.strict, bar, offset, data));
         match bar {
             Bar::Bar0 => {
                 if !words::is_word_write(offset, data) {
@@ -343,7 +336,7 @@ impl Frontend for JingZhao {
         self.hcr.reset();
         self.doorbells.reset();
         self.state.close();
-        self.state.strict = Strict::default();
+        self.strict = Strict::default();
     }
 }
 

@@ -66,21 +66,19 @@ impl EventQueues {
         self.queues.remove(&index)
     }
 
-    /// Position at which [`EventQueues::raise`] would write an event of this type; `None` if no queue takes it.
-    pub fn taker(&self, event: EventType) -> Option<EqSlot> {
-        let (eqn, queue) = self.queues.iter().find(|(_, queue)| queue.takes(event))?;
-        Some(EqSlot { eqn: *eqn, slot: queue.producer() })
-    }
-
     /// Writes an asynchronous event to the lowest-numbered queue with its type in the mask, or drops it without such a
-    /// queue. Returns the MSI-X vector to raise, if any.
-    ///
-    /// # Errors
-    /// As [`EventQueue::push`].
-    pub fn raise(&mut self, event: &Eqe, mem: &impl QueueMemory) -> Result<Option<u16>, WriteError> {
-        match self.queues.values_mut().find(|queue| queue.takes(event.event_type())) {
-            Some(queue) => queue.push(event, mem),
-            None => Ok(None),
+    /// queue. Returns the position of the event, and the result of [`EventQueue::push`].
+    pub fn raise(
+        &mut self,
+        event: &Eqe,
+        mem: &impl QueueMemory,
+    ) -> (Option<EqSlot>, Result<Option<u16>, WriteError>) {
+        match self.queues.iter_mut().find(|(_, queue)| queue.takes(event.event_type())) {
+            Some((eqn, queue)) => {
+                let place = EqSlot { eqn: *eqn, slot: queue.producer() };
+                (Some(place), queue.push(event, mem))
+            }
+            None => (None, Ok(None)),
         }
     }
 }
@@ -317,12 +315,12 @@ mod tests {
             queues.insert(index, queue);
         }
         let port = Eqe::PortChange { port: 1, active: true };
-        assert_eq!(queues.raise(&port, &mem), Ok(Some(3)));
-        assert_eq!(queues.raise(&Eqe::LocalCatastrophic, &mem), Ok(None));
+        assert_eq!(queues.raise(&port, &mem), (Some(EqSlot { eqn: 3, slot: 0 }), Ok(Some(3))));
+        assert_eq!(queues.raise(&Eqe::LocalCatastrophic, &mem), (None, Ok(None)));
         assert!(queues.remove(3).is_some() && !queues.contains(3));
         // All queues of this test share one buffer.
         reap(&mem, 0);
-        assert_eq!(queues.raise(&port, &mem), Ok(Some(5)));
+        assert_eq!(queues.raise(&port, &mem), (Some(EqSlot { eqn: 5, slot: 0 }), Ok(Some(5))));
     }
 
     #[test]

@@ -15,11 +15,11 @@ use super::ctxmgt::CtxMgt;
 use super::ctxmgt::key_qpc_data::KeyQpc;
 use super::ctxmgt::message::{RdCqCst, RdQpNpst, RdQpRst, RdQpSst, RdQpState, ReadQp};
 use super::ctxmgt::request_controller::Channel;
-use super::device::Setup;
 use super::event_queue::EqSlot;
+use super::observed::Observed;
+use super::options::Setup;
 use super::qp::{attributes, modification};
 use super::resources::Resources;
-use super::trace;
 use crate::frontend::Context;
 use crate::frontend::hcr::entry_ring::WriteError;
 use crate::frontend::hcr::notify::Notify;
@@ -31,9 +31,7 @@ impl Resources {
     /// Writes an asynchronous event to the lowest-numbered EQ with its type in the mask. Without such an EQ the event
     /// is dropped.
     pub fn raise(&mut self, cx: &mut Context<'_>, event: &Eqe) {
-        // The EQ is looked up only for the trace.
-        let place = cx.monitor.trace().and_then(|_| self.eqs.taker(event.event_type()));
-        let result = self.eqs.raise(event, &self.regions.access(cx.dma));
+        let (place, result) = self.eqs.raise(event, &self.regions.access(cx.dma));
         self.announce(cx, event, place, result);
     }
 
@@ -51,11 +49,7 @@ impl Resources {
     pub(super) fn complete(&mut self, setup: &Setup, cx: &mut Context<'_>, completion: &Completion) {
         let Self { ctx, qps, cqs, regions, .. } = self;
         let Some(qp) = qps.get_mut(ctx.qp_index(completion.qpn)) else { return };
-        match completion.queue {
-            Queue::Send => qp.counters.sends_completed += 1,
-            Queue::Recv => qp.counters.receives_completed += 1,
-        }
-        qp.counters.failed += u64::from(completion.result.is_err());
+        cx.monitor.observe(Observed::Completion { qp, completion });
         if setup.options.queues.honour_c && !WorkTag::wants_entry(completion) {
             return;
         }
@@ -69,15 +63,7 @@ impl Resources {
         };
         let (full_cqn, slot) = (cq.cqn(), cq.producer());
         let result = cq.push(&entry, is_solicited(completion), &regions.access(cx.dma));
-        if let Some(trace) = cx.monitor.trace() {
-            trace::cqe(
-                trace,
-                full_cqn,
-                slot,
-                &entry,
-                result.as_ref().err().map(|error| cq_fault(error.fault)),
-            );
-        }
+        cx.monitor.observe(Observed::Cqe { cqn: full_cqn, slot, cqe: &entry, lost: result.as_ref().err() });
         match result {
             Ok(Notify::No) => {}
             Ok(Notify::Yes(eqn)) => self.notify(cx, eqn, full_cqn),
@@ -145,9 +131,7 @@ impl Resources {
         place: Option<EqSlot>,
         result: Result<Option<u16>, WriteError>,
     ) {
-        if let Some(trace) = cx.monitor.trace() {
-            trace::eqe(trace, place, event, result.as_ref().err());
-        }
+        cx.monitor.observe(Observed::Eqe { place, event, lost: result.as_ref().err() });
         match result {
             Ok(Some(vector)) => cx.interrupt(vector),
             Ok(None) => {}

@@ -3,9 +3,9 @@
 use engine::{Fetch, Instant, RecvRequest, SendRequest};
 use protocol::ids::Qpn;
 
+use super::observed::Observed;
 use super::recv_queue::RecvQueue;
 use super::resources::Resources;
-use super::{strict, trace};
 use crate::frontend::HostContext;
 use crate::frontend::hcr::host::Queues;
 use crate::frontend::hcr::mtt::Mtt;
@@ -17,16 +17,11 @@ impl Queues for Resources {
         let Self { ctx, regions, qps, doorbells, .. } = self;
         let Some(qp) = qps.get_mut(ctx.qp_index(qpn)) else { return Fetch::Empty };
         let before = qp.send.doorbells_taken();
-        let (number, monitor) = (qp.qpn, &mut *cx.monitor);
+        let (qpn, monitor) = (qp.qpn, &mut *cx.monitor);
         let fetch = qp.next_send(ctx, &regions.access(cx.dma), cx.addresses, |taken| {
-            if let Some(trace) = monitor.trace() {
-                trace::send_wqe(trace, number, taken);
-            }
-            if monitor.is_strict() {
-                strict::send_wqe(number, taken).report(monitor);
-            }
+            monitor.observe(Observed::SendWqe { qpn, taken });
         });
-        qp.counters.sends += u64::from(matches!(fetch, Fetch::Ready(_) | Fetch::Refused { .. }));
+        monitor.observe(Observed::SendRequest { qp, fetch: &fetch });
         doorbells.update(before, qp.send.doorbells_taken());
         fetch
     }
@@ -58,15 +53,7 @@ impl Resources {
         let Self { ctx, regions, qps, .. } = self;
         let Some(qp) = qps.get_mut(ctx.qp_index(qpn)) else { return Fetch::Empty };
         let fetch = take(&mut qp.recv, cx.now, &regions.access(cx.dma));
-        qp.counters.receives += u64::from(matches!(fetch, Fetch::Ready(_) | Fetch::Refused { .. }));
-        if let Some(trace) = cx.monitor.trace() {
-            trace::recv_wqe(trace, qp.qpn, &fetch);
-        }
-        if cx.monitor.is_strict()
-            && let Fetch::Ready(RecvRequest { wr_id, .. }) = &fetch
-        {
-            strict::recv_wqe(qp, *wr_id).report(cx.monitor);
-        }
+        cx.monitor.observe(Observed::RecvRequest { qp, fetch: &fetch });
         fetch
     }
 }

@@ -3,7 +3,8 @@
 //! [`JingZhao`] decodes BAR accesses. A write to the command register executes a command ([`cmd`]) on the [`resources`]
 //! of the device: context memory, regions, queues and QPs. A doorbell goes to the send queue of its QP and notifies the
 //! engine, which fetches work requests and accesses memory through [`host`]. The engine's completions and events become
-//! entries of completion and event queues ([`events`]).
+//! entries of completion and event queues ([`events`]). Each decision is reported as an event (`observed`) to counters,
+//! the trace and strict mode (`observers`).
 //!
 //! # Spec
 //! JingZhao interface; each file names its sections.
@@ -20,6 +21,8 @@ pub mod events;
 pub mod host;
 pub mod limits;
 pub mod mpt;
+mod observed;
+mod observers;
 pub mod options;
 pub mod qp;
 pub mod queue_start;
@@ -35,5 +38,5 @@ pub mod strict;
 mod tests;
 mod trace;
 
-pub use device::{Counters, JingZhao, JingZhao as Device, Setup};
-pub use options::Options;
+pub use device::{Counters, JingZhao, JingZhao as Device};
+pub use options::{Options, Setup};

@@ -7,6 +7,10 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 
 use super::limits::{Limits, LimitsEntry};
+use crate::frontend;
+
+/// Parameters of a device.
+pub type Setup = frontend::Setup<Options>;
 
 /// Units of send queue positions (`sq_addr`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Deserialize, JsonSchema)]

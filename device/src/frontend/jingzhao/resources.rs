@@ -28,7 +28,6 @@ use super::event_queue::EventQueues;
 use super::qp::QueuePair;
 use super::recv_watch::RecvWatch;
 use super::send_queue::DoorbellPool;
-use super::strict::Strict;
 use crate::frontend::Context;
 use crate::frontend::hcr::icm::PageMap;
 use crate::frontend::hcr::mtt::Mtt;
@@ -51,8 +50,6 @@ const WRITE_BACKS_PER_TURN: usize = 1024;
 pub struct DeviceState {
     /// `None` before INIT_HCA and after CLOSE_HCA.
     pub resources: Option<Resources>,
-    /// State of strict mode.
-    pub(super) strict: Strict,
     /// Counters while there are no resources.
     stats: CtxStats,
 }
@@ -68,7 +65,6 @@ impl DeviceState {
     pub fn close(&mut self) {
         self.stats = *self.stats();
         self.resources = None;
-        self.strict.close();
     }
 
     /// Counters of the context manager.

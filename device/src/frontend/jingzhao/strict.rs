@@ -25,7 +25,7 @@ use crate::frontend::strict::Findings;
 use crate::memory::GuestMemory;
 use crate::telemetry::monitor::Monitor;
 
-pub(super) use self::commands::examine;
+pub(super) use self::commands::{Before, examine};
 pub(super) use self::qps::doorbell;
 pub(super) use self::registers::{arm, read, write};
 pub(super) use self::wqes::{recv_wqe, send_wqe};
@@ -59,7 +59,7 @@ impl Examined {
 }
 
 impl Strict {
-    /// CLOSE_HCA: all keys may be used again.
+    /// CLOSE_HCA, or INIT_HCA, which implies it: all keys may be used again.
     pub(super) fn close(&mut self) {
         self.freed.clear();
     }

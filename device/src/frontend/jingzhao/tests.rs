@@ -22,8 +22,8 @@ use protocol::hca::jingzhao::icm::{self, IcmTable, MapEntry};
 use protocol::hca::jingzhao::init::InitHca;
 use protocol::ids::{IcmAddr, Iova, Lid};
 
-use super::device::{JingZhao, Setup};
-use super::options::Options;
+use super::device::JingZhao;
+use super::options::{Options, Setup};
 use crate::frontend::Interface as _;
 use crate::frontend::testing::{Guest, MEMORY, dump, exchange};
 use crate::identity::Identity;

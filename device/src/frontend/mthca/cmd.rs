@@ -20,7 +20,7 @@ use protocol::hca::hcr::PendingCommand;
 use protocol::hca::mthca::cmd::{Command, Op};
 use protocol::hca::status::{CmdError, CmdStatus};
 
-use super::device::Setup;
+use super::options::Setup;
 use super::resources::{DeviceState, Resources};
 use super::strict::{self, Strict};
 use crate::frontend::Context;

@@ -9,9 +9,10 @@ use protocol::hca::mthca::eqe::{Eqe, QpEvent};
 use protocol::hca::qp::Transition;
 use protocol::ids::{Cqn, Qpn, Srqn};
 
+use super::observed::Observed;
 use super::qp::QueuePair;
+use super::regions::DeviceMemory;
 use super::resources::Resources;
-use super::{strict, trace};
 use crate::frontend::Context;
 use crate::frontend::hcr::notify::{CqError, Notify};
 use crate::frontend::hcr::verbs::{WorkTag, cq_fault, is_solicited, syndrome, vendor_code};
@@ -74,38 +75,27 @@ impl Resources {
     pub fn complete(&mut self, cx: &mut Context<'_>, completion: &Completion) {
         let Self { layout, qps, cqs, regions, .. } = self;
         let Some(qp) = qps.get_mut(layout.qpc.index(completion.qpn.get())) else { return };
-        let cqn = match completion.queue {
-            Queue::Send => {
-                qp.counters.sends_completed += 1;
-                qp.qpc.send_cqn
-            }
-            Queue::Recv => {
-                qp.counters.receives_completed += 1;
-                qp.qpc.recv_cqn
-            }
-        };
-        qp.counters.failed += u64::from(completion.result.is_err());
+        cx.monitor.observe(Observed::Completion { qp, completion });
         if !WorkTag::wants_entry(completion) {
             return;
         }
         let qpn = qp.qpn;
+        let cqn = match completion.queue {
+            Queue::Send => qp.qpc.send_cqn,
+            Queue::Recv => qp.qpc.recv_cqn,
+        };
         let Some(cq) = cqs.get_mut(layout.cqc.index(cqn.get())).filter(|cq| cq.cqn() == cqn) else {
             limited!(debug, %qpn, %cqn, "completion lost: the CQ does not exist");
             return;
         };
         let entry = cqe(completion, qp, cx.port.addresses());
         let (page, record) = cq.record();
-        let slot = cq.row().producer;
-        if cx.monitor.is_strict() {
-            let record = regions.whole_record(layout, cx.dma, page, record);
-            strict::cqe(cq, record, &regions.access(cx.dma)).report(cx.monitor);
-        }
-        let written = cq.push(&entry, is_solicited(completion), &regions.access(cx.dma), || {
-            regions.record(layout, cx.dma, page, record)
-        });
-        if let Some(trace) = cx.monitor.trace() {
-            trace::cqe(trace, cqn, slot, &entry, written.as_ref().err());
-        }
+        let slot = cq.ring().producer();
+        let memory = DeviceMemory { layout, regions, dma: cx.dma };
+        cx.monitor.observe(Observed::CqSlot { cq, memory });
+        let consumer = || memory.record(page, record);
+        let written = cq.push(&entry, is_solicited(completion), &memory.access(), consumer);
+        cx.monitor.observe(Observed::Cqe { cqn, slot, cqe: &entry, lost: written.as_ref().err() });
         match written {
             Ok(Notify::No) => {}
             Ok(Notify::Yes(eqn)) => self.notify(cx, eqn, cqn),

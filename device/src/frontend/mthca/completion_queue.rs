@@ -9,7 +9,7 @@ use protocol::hca::mthca::doorbell::{ArmCq, ArmFor, RECORD_LEN};
 use protocol::hca::status::{CmdError, CmdStatus};
 use protocol::ids::{Cqn, Eqn};
 
-use super::strict::Sequence;
+use super::arm_sequence::ArmSequence;
 use crate::frontend::hcr::entry_ring::{Buffer, CountedRing, EntryRing, Ring};
 use crate::frontend::hcr::notify::{CqError, Notifier, Notify};
 use crate::frontend::snapshot::{Armed, CqRow};
@@ -30,7 +30,7 @@ pub struct CompletionQueue {
     /// The last arming found in the doorbell record, if doorbells are mapped.
     recorded: Option<ArmCq>,
     /// Event counts for strict mode.
-    pub(super) sequence: Sequence,
+    pub(super) sequence: ArmSequence,
 }
 
 impl CompletionQueue {
@@ -46,7 +46,7 @@ impl CompletionQueue {
             solicited: None,
             notifier: Notifier::new(cqc.comp_eqn, Armed::No),
             recorded: None,
-            sequence: Sequence::default(),
+            sequence: ArmSequence::default(),
         }
     }
 

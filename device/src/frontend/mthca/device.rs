@@ -17,7 +17,7 @@ use serde::Serialize;
 
 use super::cmd::{self, Answer};
 use super::doorbell::Doorbells;
-use super::options::Options;
+use super::options::{Options, Setup};
 use super::reason;
 use super::resources::{DeviceState, Resources};
 use super::snapshot::icm_rows;
@@ -31,11 +31,8 @@ use crate::frontend::hcr::snapshot::{HcrDevice, tables};
 use crate::frontend::hcr::verbs::WorkTag;
 use crate::frontend::reason::{NO_REGISTER, WIDTH};
 use crate::frontend::snapshot::IcmRow;
-use crate::frontend::strict::Findings;
 use crate::frontend::table::Table;
-use crate::frontend::{
-    self, Context, Frontend, HostContext, Interface, PortKind, PortNumber, RegisterAccess, hcr,
-};
+use crate::frontend::{Context, Frontend, HostContext, Interface, PortKind, PortNumber, RegisterAccess, hcr};
 use crate::limited;
 use crate::management::NodeProfile;
 use crate::memory::GuestMemory;
@@ -46,9 +43,6 @@ use crate::vfio::{Bar, Bars, MemoryBar, MsixLayout, PciFunction};
 /// First dword of the catastrophic error buffer. Section 2.6: the type is in the top byte, 0 for an internal error, and
 /// the dword must not be 0.
 const INTERNAL_ERROR: u32 = 1;
-
-/// Parameters of a device.
-pub type Setup = frontend::Setup<Options>;
 
 /// Counters specific to this interface.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -105,14 +99,7 @@ impl Mthca {
     }
 
     fn write_register(&mut self, cx: &mut Context<'_>, offset: u64, value: u32) {
-        if cx.monitor.is_strict() {
-            let found = match Register::at(offset) {
-                Some(Register::EqArm(first)) => strict::arm_eqs(&self.state, first, value),
-                Some(Register::EqSetCi(eqn)) => strict::set_consumer(&self.state, eqn, value),
-                _ => Findings::default(),
-            };
-            found.report(cx.monitor);
-        }
+        cx.monitor.check(|| strict::write_register(&self.state, offset, value));
         let resources = self.state.resources_mut();
         match (Register::at(offset), resources) {
             (Some(Register::Hcr(word)), _) => {
@@ -232,9 +219,7 @@ impl Frontend for Mthca {
     }
 
     fn bar_read(&mut self, cx: &mut Context<'_>, bar: Bar, offset: u64, data: &mut [u8]) {
-        if cx.monitor.is_strict() {
-            strict::read(&mut self.strict, bar, offset, data.len()).report(cx.monitor);
-        }
+        cx.monitor.check(|| strict::read(&mut self.strict, bar, offset, data.len()));
         match bar {
             Bar::Bar0 => words::read(offset, data, |word| self.read_register(word).to_be_bytes()),
             // Doorbells are write-only.
@@ -243,9 +228,7 @@ impl Frontend for Mthca {
     }
 
     fn bar_write(&mut self, cx: &mut Context<'_>, bar: Bar, offset: u64, data: &[u8]) {
-        if cx.monitor.is_strict() {
-            strict::write(&mut self.strict, bar, offset, data).report(cx.monitor);
-        }
+        cx.monitor.check(|| strict::write(&mut self.strict, bar, offset, data));
         match bar {
             Bar::Bar0 => {
                 if !words::is_word_write(offset, data) {

@@ -7,8 +7,9 @@ use engine::State;
 use protocol::describe::Field as _;
 use protocol::hca::mthca::doorbell::{ArmCq, SendDoorbell, UAR_PAGE, UarRegister};
 
+use super::observed::Observed;
+use super::regions::DeviceMemory;
 use super::resources::Resources;
-use super::strict;
 use crate::frontend::Context;
 use crate::frontend::hcr::doorbell::SplitDoorbells;
 use crate::frontend::hcr::notify::Notify;
@@ -105,25 +106,25 @@ impl Resources {
         page: u32,
         doorbell: &SendDoorbell,
     ) -> Result<(), IgnoreReason> {
-        if cx.monitor.is_strict() {
-            let state = cx.engine.query_qp(doorbell.qpn).map(|live| live.state);
-            strict::send(self, cx.dma, state, page, doorbell).report(cx.monitor);
-        }
         let Self { layout, regions, qps, .. } = self;
+        let memory = DeviceMemory { layout, regions, dma: cx.dma };
+        let state = cx.engine.query_qp(doorbell.qpn).map(|live| live.state);
         let qp = qps.get_mut(layout.qpc.index(doorbell.qpn.get())).filter(|qp| qp.qpn == doorbell.qpn);
+        let named = qp.as_deref().map(|qp| &**qp);
+        cx.monitor.observe(Observed::SendDoorbell { qp: named, state, page, doorbell, memory });
         let qp = qp.ok_or(QP_RESET)?;
         if qp.qpc.page != page {
             return Err(FOREIGN_PAGE);
         }
         qp.announced = doorbell.producer();
         // Section 5.2: a QP accepts send requests in RTS, SQD, SQE and ERR. No completion reports earlier posts.
-        match cx.engine.query_qp(qp.qpn).map(|live| live.state) {
+        match state {
             None | Some(State::Reset) => return Err(QP_RESET),
             Some(State::Init) => return Err(QP_INIT),
             Some(State::Rtr) => return Err(QP_RTR),
             Some(State::Rts | State::Sqd | State::Sqe | State::Err) => {}
         }
-        let record = regions.record(layout, cx.dma, page, qp.qpc.sq_record);
+        let record = memory.record(page, qp.qpc.sq_record);
         qp.counters.doorbells += 1;
         match qp.send.accept_doorbell(doorbell, record) {
             Ok(true) => cx.monitor.count_doorbell("send"),
@@ -136,10 +137,11 @@ impl Resources {
     }
 
     fn arm_cq(&mut self, cx: &mut Context<'_>, page: u32, arm: &ArmCq) -> Result<(), IgnoreReason> {
-        if cx.monitor.is_strict() {
-            strict::arm_cq(self, cx.dma, page, arm).report(cx.monitor);
-        }
-        let cq = self.cqs.get_mut(self.layout.cqc.index(arm.cqn.get())).filter(|cq| cq.cqn() == arm.cqn);
+        let Self { layout, regions, cqs, eqs, .. } = self;
+        let memory = DeviceMemory { layout, regions, dma: cx.dma };
+        let cq = cqs.get_mut(layout.cqc.index(arm.cqn.get())).filter(|cq| cq.cqn() == arm.cqn);
+        let mut cq = cq.map(|cq| &mut **cq);
+        cx.monitor.observe(Observed::ArmDoorbell { cq: cq.as_deref_mut(), eqs, page, arm, memory });
         let cq = cq.ok_or(NO_CQ)?;
         if cq.page() != page {
             return Err(FOREIGN_PAGE);

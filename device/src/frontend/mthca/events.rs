@@ -7,8 +7,9 @@ use protocol::hca::mthca::eqc::Interrupt;
 use protocol::hca::mthca::eqe::Eqe;
 use protocol::ids::{Cqn, Eqn};
 
+use super::observed::Observed;
+use super::regions::DeviceMemory;
 use super::resources::Resources;
-use super::{strict, trace};
 use crate::frontend::Context;
 use crate::limited;
 
@@ -40,17 +41,16 @@ impl Resources {
 
     /// Free-running index of the entry; `None` if the event was lost.
     fn report(&mut self, cx: &mut Context<'_>, eqn: Option<Eqn>, event: &Eqe) -> Option<u32> {
-        if cx.monitor.is_strict()
-            && let Some((eqn, queue)) = eqn.and_then(|eqn| Some((eqn, self.eqs.get(eqn)?)))
-        {
-            strict::eqe(eqn, queue, &self.regions.access(cx.dma)).report(cx.monitor);
-        }
-        let queue = eqn.and_then(|eqn| self.eqs.get_mut(eqn));
-        let place = eqn.zip(queue.as_ref().map(|queue| queue.ring().producer()));
-        let result = queue.map_or(Ok(None), |queue| queue.push(event, &self.regions.access(cx.dma)));
-        if let Some(trace) = cx.monitor.trace() {
-            trace::eqe(trace, place, event, result.as_ref().err());
-        }
+        let Self { layout, regions, eqs, .. } = self;
+        let memory = DeviceMemory { layout, regions, dma: cx.dma };
+        let (place, result) = match eqn.and_then(|eqn| Some((eqn, eqs.get_mut(eqn)?))) {
+            Some((eqn, queue)) => {
+                cx.monitor.observe(Observed::EqSlot { eqn, queue, memory });
+                (Some((eqn, queue.ring().producer())), queue.push(event, &memory.access()))
+            }
+            None => (None, Ok(None)),
+        };
+        cx.monitor.observe(Observed::Eqe { place, event, lost: result.as_ref().err() });
         match result {
             Ok(Some(interrupt)) => interrupt_by(cx, interrupt),
             Ok(None) => {}

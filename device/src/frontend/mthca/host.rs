@@ -4,8 +4,9 @@ use engine::{Fetch, RecvRequest, SendRequest};
 use protocol::ids::Qpn;
 use smallvec::SmallVec;
 
+use super::observed::Observed;
+use super::regions::DeviceMemory;
 use super::resources::Resources;
-use super::{strict, trace};
 use crate::frontend::HostContext;
 use crate::frontend::hcr::host::Queues;
 use crate::frontend::hcr::mtt::Mtt;
@@ -26,49 +27,36 @@ impl Queues for Resources {
     fn next_send(&mut self, qpn: Qpn, cx: &mut HostContext<'_>) -> Fetch<SendRequest> {
         let Self { layout, regions, qps, .. } = self;
         let Some(qp) = qps.get_mut(layout.qpc.index(qpn.get())) else { return Fetch::Empty };
-        if cx.monitor.is_strict() {
-            strict::send_wqe(qp, &regions.access(cx.dma)).report(cx.monitor);
-        }
-        let fetch = qp.next_send(&regions.access(cx.dma), cx.addresses);
-        qp.counters.sends += u64::from(matches!(fetch, Fetch::Ready(_) | Fetch::Refused { .. }));
-        if let Some(trace) = cx.monitor.trace() {
-            trace::send_wqe(trace, qp.qpn, &fetch);
-        }
+        let memory = DeviceMemory { layout, regions, dma: cx.dma };
+        cx.monitor.observe(Observed::SendQueue { qp, memory });
+        let fetch = qp.next_send(&memory.access(), cx.addresses);
+        cx.monitor.observe(Observed::SendWqe { qp, fetch: &fetch });
         fetch
     }
 
     fn next_recv(&mut self, qpn: Qpn, cx: &mut HostContext<'_>) -> Fetch<RecvRequest> {
         let Self { layout, regions, qps, srqs, low_srqs, .. } = self;
         let Some(qp) = qps.get_mut(layout.qpc.index(qpn.get())) else { return Fetch::Empty };
-        let memory = regions.access(cx.dma);
+        let memory = DeviceMemory { layout, regions, dma: cx.dma };
+        let mut shared = None;
         let fetch = if qp.qpc.responder.srq() {
             // Software destroys an SRQ after its QPs.
             let Some(srq) = srqs.get_mut(layout.srqc.index(qp.qpc.srqn.get())) else {
                 return Fetch::Broken;
             };
             let (page, index) = srq.record();
-            let record = || regions.record(layout, cx.dma, page, index);
-            let fetch = srq.take(&memory, record);
+            let record = || memory.record(page, index);
+            let fetch = srq.take(&memory.access(), record);
             if srq.passes_limit(record) {
                 low_srqs.push(srq.srqn());
             }
-            if cx.monitor.is_strict() {
-                let record = regions.whole_record(layout, cx.dma, page, index);
-                strict::shared_wqe(qp, srq, &fetch, record, &memory).report(cx.monitor);
-            }
+            shared = Some(&**srq);
             fetch
         } else {
             let (page, index) = (qp.qpc.page, qp.qpc.rq_record);
-            qp.recv.take(&memory, || regions.record(layout, cx.dma, page, index))
+            qp.recv.take(&memory.access(), || memory.record(page, index))
         };
-        qp.counters.receives += u64::from(matches!(fetch, Fetch::Ready(_) | Fetch::Refused { .. }));
-        if cx.monitor.is_strict() && !qp.qpc.responder.srq() {
-            let record = regions.whole_record(layout, cx.dma, qp.qpc.page, qp.qpc.rq_record);
-            strict::recv_wqe(qp, &fetch, record, &memory).report(cx.monitor);
-        }
-        if let Some(trace) = cx.monitor.trace() {
-            trace::recv_wqe(trace, qp.qpn, &fetch);
-        }
+        cx.monitor.observe(Observed::RecvWqe { qp, srq: shared, fetch: &fetch, memory });
         fetch
     }
 

@@ -3,12 +3,14 @@
 //! [`Mthca`] decodes BAR accesses. A write to the command register executes a command ([`cmd`]) on the [`resources`] of
 //! the device. A doorbell ([`doorbell`]) notifies the engine, which fetches work requests and accesses memory through
 //! [`host`]. The engine's completions and events become entries of completion and event queues ([`completion`],
-//! [`events`]).
+//! [`events`]). Each decision is reported as an event (`observed`) to counters, strict mode and the trace
+//! (`observers`).
 //!
 //! # Spec
 //! mthca interface; each file names its sections.
 
 pub mod address;
+mod arm_sequence;
 pub mod cmd;
 pub mod completion;
 pub mod completion_queue;
@@ -20,10 +22,13 @@ pub mod groups;
 pub mod host;
 pub mod limits;
 pub mod mpt;
+mod observed;
+mod observers;
 pub mod options;
 pub mod qp;
 pub mod reason;
 pub mod recv_queue;
+pub mod regions;
 pub mod resources;
 pub mod send_queue;
 mod snapshot;
@@ -35,5 +40,5 @@ mod trace;
 pub mod uar;
 pub mod work_queue;
 
-pub use device::{Counters, Mthca, Mthca as Device, Setup};
-pub use options::Options;
+pub use device::{Counters, Mthca, Mthca as Device};
+pub use options::{Options, Setup};

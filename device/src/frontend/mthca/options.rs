@@ -4,6 +4,10 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 
 use super::limits::{Limits, LimitsEntry};
+use crate::frontend;
+
+/// Parameters of a device.
+pub type Setup = frontend::Setup<Options>;
 
 /// Options for mthca devices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Deserialize, JsonSchema)]

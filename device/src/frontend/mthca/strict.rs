@@ -18,7 +18,6 @@ mod qps;
 mod queues;
 mod registers;
 pub mod rules;
-mod sequence;
 mod work;
 
 use protocol::hca::mthca::cmd::Op;
@@ -31,8 +30,7 @@ use crate::memory::GuestMemory;
 pub(super) use self::commands::examine;
 pub(super) use self::doorbells::{arm_cq, arms, send, sends};
 pub(super) use self::entries::{cqe, eqe};
-pub(super) use self::registers::{arm_eqs, read, set_consumer, write};
-pub(super) use self::sequence::Sequence;
+pub(super) use self::registers::{read, write, write_register};
 pub(super) use self::work::{recv_wqe, send_wqe, shared_wqe};
 
 /// State of strict mode.

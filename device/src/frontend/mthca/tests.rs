@@ -27,8 +27,8 @@ use protocol::hca::status::CmdStatus;
 use protocol::ids::Lid;
 
 use self::probe::replay;
-use super::device::{Mthca, Setup};
-use super::options::Options;
+use super::device::Mthca;
+use super::options::{Options, Setup};
 use crate::frontend::Interface as _;
 use crate::frontend::testing::Guest;
 use crate::identity::Identity;

@@ -17,8 +17,8 @@ use engine::State;
 use protocol::hca::mthca::doorbell::{RECORD_LEN, UAR_PAGE, UarRegister};
 
 use super::doorbell::Doorbell;
+use super::observed::Observed;
 use super::resources::Resources;
-use super::strict;
 use super::work_queue::Advance;
 use crate::frontend::Context;
 use crate::frontend::hcr::notify::Notify;
@@ -162,9 +162,7 @@ impl Resources {
         if learned == Advance::Nothing {
             return;
         }
-        if cx.monitor.is_strict() {
-            strict::sends(qp, record).report(cx.monitor);
-        }
+        cx.monitor.observe(Observed::SendRecord { qp, record });
         let qpn = qp.qpn;
         if learned == Advance::TooMany {
             let what = format_args!("UAR[{}].send", qp.qpc.page);
@@ -183,9 +181,7 @@ impl Resources {
             return;
         }
         let Some(arm) = cq.rearmed(record) else { return };
-        if cx.monitor.is_strict() {
-            strict::arms(cq, eqs, &arm).report(cx.monitor);
-        }
+        cx.monitor.observe(Observed::ArmRecord { cq, eqs, arm: &arm });
         cx.monitor.count_doorbell("arm_cq");
         if let Notify::Yes(eqn) = cq.arm(&arm) {
             self.notify(cx, eqn, arm.cqn);

@@ -8,9 +8,9 @@ use protocol::hca::e810::admin::AdminError;
 use protocol::hca::e810::admin::capability::{Capabilities, Capability, id};
 
 use super::Command;
-use crate::frontend::e810::device::E810;
 use crate::frontend::e810::limits::{DEVICE_FILTERS, DEVICE_VSIS, FUNCTION_FILTERS, FUNCTION_VSIS};
 use crate::frontend::e810::link::MAX_FRAME;
+use crate::frontend::e810::state::State;
 
 /// Entries of the RSS lookup table. Drivers accept no other size.
 const RSS_TABLE: u32 = 2048;
@@ -19,21 +19,21 @@ const RSS_ENTRY_WIDTH: u32 = 9;
 /// Number of traffic classes.
 const TRAFFIC_CLASSES: u32 = 8;
 
-pub(super) fn function(device: &E810, command: &mut Command) -> Result<(), AdminError> {
+pub(super) fn function(state: &State, command: &mut Command) -> Result<(), AdminError> {
     list(
-        device,
+        state,
         command,
         FUNCTION_VSIS,
         record(id::FLOW_DIRECTOR, FUNCTION_FILTERS.into(), FUNCTION_FILTERS.into(), 0),
     )
 }
 
-pub(super) fn device(device: &E810, command: &mut Command) -> Result<(), AdminError> {
-    list(device, command, DEVICE_VSIS, record(id::FLOW_DIRECTOR, DEVICE_FILTERS, 0, 0))
+pub(super) fn device(state: &State, command: &mut Command) -> Result<(), AdminError> {
+    list(state, command, DEVICE_VSIS, record(id::FLOW_DIRECTOR, DEVICE_FILTERS, 0, 0))
 }
 
-fn list(device: &E810, command: &mut Command, vsis: u32, filters: Capability) -> Result<(), AdminError> {
-    let options = &device.setup.options;
+fn list(state: &State, command: &mut Command, vsis: u32, filters: Capability) -> Result<(), AdminError> {
+    let options = &state.setup.options;
     let queues = options.queues.get().into();
     let mut records = vec![
         record(id::VALID_FUNCTIONS, 1, 0, 0),

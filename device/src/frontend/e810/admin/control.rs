@@ -10,7 +10,7 @@ use protocol::hca::e810::admin::nvm::{NvmChecksum, ReadNvm};
 use protocol::hca::e810::admin::{AdminError, AdminStatus};
 
 use super::Command;
-use crate::frontend::e810::device::E810;
+use crate::frontend::e810::state::State;
 use crate::limited;
 
 /// Lock timeout in milliseconds. There is only one driver, so a lock never expires.
@@ -40,27 +40,27 @@ pub(super) fn driver_version(command: &Command) -> Result<(), AdminError> {
     Ok(())
 }
 
-pub(super) fn request_resource(device: &mut E810, command: &mut Command) -> Result<(), AdminError> {
+pub(super) fn request_resource(state: &mut State, command: &mut Command) -> Result<(), AdminError> {
     let lock = parse_lock(command)?;
     if lock.access != ACCESS_READ && lock.access != ACCESS_WRITE {
         return Err(AdminError::invalid("lock access type", lock.access.into()));
     }
     let mut answer = ResourceLock { timeout: GRANTED_MS, status: 0, ..lock };
     if lock.resource == ResourceId::GlobalConfig {
-        if device.package.is_complete() {
+        if state.package.is_complete() {
             answer.status = STATUS_DONE;
         } else {
-            device.package.begin();
+            state.package.begin();
         }
     }
     command.answer(answer.emit());
     Ok(())
 }
 
-pub(super) fn release_resource(device: &mut E810, command: &Command) -> Result<(), AdminError> {
+pub(super) fn release_resource(state: &mut State, command: &Command) -> Result<(), AdminError> {
     let lock = parse_lock(command)?;
     if lock.resource == ResourceId::GlobalConfig {
-        device.package.end();
+        state.package.end();
     }
     Ok(())
 }
@@ -75,18 +75,18 @@ fn parse_lock(command: &Command) -> Result<ResourceLock, AdminError> {
 
 /// Reads flash. Section 5.3: a read past the end must fail with EINVAL, since `ice` discovers the flash size
 /// this way.
-pub(super) fn read_nvm(device: &E810, command: &mut Command) -> Result<(), AdminError> {
+pub(super) fn read_nvm(state: &State, command: &mut Command) -> Result<(), AdminError> {
     let read = command.parameters(ReadNvm::parse);
     if read.module != 0 {
         return Err(AdminError::new(AdminStatus::Invalid, "flash module", read.module.into()));
     }
-    let bytes = device.nvm.get(read.offset, read.len);
+    let bytes = state.nvm.get(read.offset, read.len);
     let bytes = bytes.ok_or(AdminError::invalid("flash offset", read.offset.into()))?;
     command.reply(bytes)
 }
 
 /// Returns the checksum of the shadow RAM, which the driver verifies.
-pub(super) fn nvm_checksum(device: &E810, command: &mut Command) -> Result<(), AdminError> {
+pub(super) fn nvm_checksum(state: &State, command: &mut Command) -> Result<(), AdminError> {
     let request = command.parameters(NvmChecksum::parse);
     if request.recalculate {
         return Err(AdminError::new(
@@ -95,6 +95,6 @@ pub(super) fn nvm_checksum(device: &E810, command: &mut Command) -> Result<(), A
             0,
         ));
     }
-    command.answer(NvmChecksum { checksum: device.nvm.checksum(), ..request }.emit());
+    command.answer(NvmChecksum { checksum: state.nvm.checksum(), ..request }.emit());
     Ok(())
 }

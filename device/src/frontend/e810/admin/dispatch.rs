@@ -8,7 +8,7 @@ use protocol::hca::e810::admin::{AdminError, AdminStatus, Descriptor, Opcode};
 
 use super::{Command, capabilities, control, link, mac, package, queues, scheduler, switch};
 use crate::frontend::Context;
-use crate::frontend::e810::device::E810;
+use crate::frontend::e810::state::State;
 use crate::frontend::e810::{strict, trace};
 use crate::limited;
 use crate::telemetry::trace::Kind;
@@ -19,22 +19,22 @@ const OK: &str = "OK";
 /// Executes the commands in the send ring.
 ///
 /// Bound: the number of ring entries, each handled in one pass over its buffer.
-pub fn run(device: &mut E810, cx: &mut Context<'_>) {
-    for _ in 0..device.function.rings.send.entries() {
-        let Some((place, mut descriptor)) = device.function.rings.send.next(cx.dma) else { return };
-        execute(device, cx, &mut descriptor);
+pub(in crate::frontend::e810) fn run(state: &mut State, cx: &mut Context<'_>) {
+    for _ in 0..state.function.rings.send.entries() {
+        let Some((place, mut descriptor)) = state.function.rings.send.next(cx.dma) else { return };
+        execute(state, cx, &mut descriptor);
         // If the command reset the function, the ring is disabled and this has no effect.
-        device.function.rings.send.complete(cx.dma, place, &descriptor);
+        state.function.rings.send.complete(cx.dma, place, &descriptor);
     }
 }
 
 /// Executes a command and turns its descriptor into the completion.
-fn execute(device: &mut E810, cx: &mut Context<'_>, descriptor: &mut Descriptor) {
+fn execute(state: &mut State, cx: &mut Context<'_>, descriptor: &mut Descriptor) {
     let begun = Instant::now();
     let began = cx.monitor.trace().map(|trace| trace.now());
     let request = *descriptor;
     if cx.monitor.is_strict() {
-        let function = &mut device.function;
+        let function = &mut state.function;
         let in_use = !function.leaves.queues.is_empty() || function.pf_config.vsis.has_added();
         strict::check_command(&mut function.strict, descriptor, in_use).report(cx.monitor);
     }
@@ -50,7 +50,7 @@ fn execute(device: &mut E810, cx: &mut Context<'_>, descriptor: &mut Descriptor)
             "command",
             descriptor.opcode.into(),
         ))?;
-        dispatch(device, cx, opcode, command)?;
+        dispatch(state, cx, opcode, command)?;
         command.finish(descriptor, cx.dma)
     });
     descriptor.flags |= Flags::DONE | Flags::COMPLETE;
@@ -85,48 +85,48 @@ fn execute(device: &mut E810, cx: &mut Context<'_>, descriptor: &mut Descriptor)
 }
 
 fn dispatch(
-    device: &mut E810,
+    state: &mut State,
     cx: &mut Context<'_>,
     opcode: Opcode,
     command: &mut Command,
 ) -> Result<(), AdminError> {
-    if let Some(outcome) = scheduler::dispatch(&mut device.function.pf_config.scheduler, opcode, command) {
+    if let Some(outcome) = scheduler::dispatch(&mut state.function.pf_config.scheduler, opcode, command) {
         return outcome;
     }
-    if let Some(outcome) = switch::dispatch(&mut device.function.pf_config, opcode, command) {
-        cx.port.set_rdma(device.setup.options.rdma && device.function.pf_config.diverts_rdma());
+    if let Some(outcome) = switch::dispatch(&mut state.function.pf_config, opcode, command) {
+        cx.port.set_rdma(state.setup.options.rdma && state.function.pf_config.diverts_rdma());
         return outcome;
     }
-    if let Some(outcome) = queues::dispatch(device, opcode, command) {
+    if let Some(outcome) = queues::dispatch(state, opcode, command) {
         return outcome;
     }
     match opcode {
         Opcode::GetVersion => control::get_version(command),
         Opcode::DriverVersion => control::driver_version(command),
-        Opcode::RequestResource => control::request_resource(device, command),
-        Opcode::ReleaseResource => control::release_resource(device, command),
-        Opcode::FunctionCapabilities => capabilities::function(device, command),
-        Opcode::DeviceCapabilities => capabilities::device(device, command),
+        Opcode::RequestResource => control::request_resource(state, command),
+        Opcode::ReleaseResource => control::release_resource(state, command),
+        Opcode::FunctionCapabilities => capabilities::function(state, command),
+        Opcode::DeviceCapabilities => capabilities::device(state, command),
         Opcode::ReadMac => mac::read(cx, command),
         Opcode::WriteMac => mac::write(cx, command),
-        Opcode::SetMacConfig => mac::set_config(device, command),
+        Opcode::SetMacConfig => mac::set_config(state, command),
         Opcode::ClearPfConfig => {
-            device.clear_configuration(cx);
+            state.clear_configuration(cx);
             Ok(())
         }
-        Opcode::GetPhyCapabilities => link::get_phy_capabilities(device, command),
-        Opcode::SetPhyConfig => link::set_phy_config(device, cx, command),
-        Opcode::RestartNegotiation => link::restart_negotiation(device, cx, command),
-        Opcode::GetLinkStatus => link::get_status(device, cx, command),
+        Opcode::GetPhyCapabilities => link::get_phy_capabilities(state, command),
+        Opcode::SetPhyConfig => link::set_phy_config(state, cx, command),
+        Opcode::RestartNegotiation => link::restart_negotiation(state, cx, command),
+        Opcode::GetLinkStatus => link::get_status(state, cx, command),
         Opcode::SetMacLoopback => {
             link::set_mac_loopback(cx, command);
             Ok(())
         }
-        Opcode::ReadNvm => control::read_nvm(device, command),
-        Opcode::NvmChecksum => control::nvm_checksum(device, command),
-        Opcode::DownloadPackage => package::download(device, command),
-        Opcode::UpdatePackage => package::update(device, command),
-        Opcode::GetPackageInfo => package::info(device, command),
+        Opcode::ReadNvm => control::read_nvm(state, command),
+        Opcode::NvmChecksum => control::nvm_checksum(state, command),
+        Opcode::DownloadPackage => package::download(state, command),
+        Opcode::UpdatePackage => package::update(state, command),
+        Opcode::GetPackageInfo => package::info(state, command),
         // These settings have no effect on the device.
         Opcode::QueueShutdown
         | Opcode::ClearPxe

@@ -10,32 +10,40 @@ use protocol::hca::e810::admin::{AdminError, Opcode, PARAMETERS_LEN};
 
 use super::Command;
 use crate::frontend::Context;
-use crate::frontend::e810::device::E810;
+use crate::frontend::e810::state::State;
 use crate::frontend::e810::vectors::Cause;
 use crate::limited;
 
-pub(super) fn get_phy_capabilities(device: &E810, command: &mut Command) -> Result<(), AdminError> {
-    command.reply(&device.link.phy().emit())
+pub(super) fn get_phy_capabilities(state: &State, command: &mut Command) -> Result<(), AdminError> {
+    command.reply(&state.link.phy().emit())
 }
 
 pub(super) fn set_phy_config(
-    device: &mut E810,
+    state: &mut State,
     cx: &mut Context<'_>,
     command: &Command,
 ) -> Result<(), AdminError> {
     let config = command.object(PhyConfig::parse_prefix)?;
-    device.set_link_enabled(cx, config.abilities.contains(PhyAbilities::LINK_ENABLED));
+    set_link_enabled(state, cx, config.abilities.contains(PhyAbilities::LINK_ENABLED));
     Ok(())
 }
 
 pub(super) fn restart_negotiation(
-    device: &mut E810,
+    state: &mut State,
     cx: &mut Context<'_>,
     command: &Command,
 ) -> Result<(), AdminError> {
     let restart = command.parameters(RestartNegotiation::parse);
-    device.set_link_enabled(cx, restart.enable);
+    set_link_enabled(state, cx, restart.enable);
     Ok(())
+}
+
+/// Enables or disables the link on behalf of the driver. A link event is posted in any case.
+fn set_link_enabled(state: &mut State, cx: &mut Context<'_>, enabled: bool) {
+    if state.link.set_enabled(enabled) {
+        limited!(info, enabled, "driver enabled or disabled the link");
+    }
+    post_link_event(state, cx);
 }
 
 /// Any reset disables the loopback, so that a new driver never starts with a disconnected port.
@@ -47,35 +55,35 @@ pub(super) fn set_mac_loopback(cx: &mut Context<'_>, command: &Command) {
 }
 
 pub(super) fn get_status(
-    device: &mut E810,
+    state: &mut State,
     cx: &mut Context<'_>,
     command: &mut Command,
 ) -> Result<(), AdminError> {
     let request = command.parameters(GetLinkStatus::parse);
     match request.events {
-        EVENTS_ENABLE => device.function.link_events = true,
-        EVENTS_DISABLE => device.function.link_events = false,
+        EVENTS_ENABLE => state.function.link_events = true,
+        EVENTS_DISABLE => state.function.link_events = false,
         _ => {}
     }
-    command.reply(&device.link.status(cx.port, device.function.max_frame).emit())?;
-    command.answer(answer(device));
+    command.reply(&state.link.status(cx.port, state.function.max_frame).emit())?;
+    command.answer(answer(state));
     Ok(())
 }
 
-fn answer(device: &E810) -> [u8; PARAMETERS_LEN] {
-    GetLinkStatus { events: u8::from(device.function.link_events) }.emit()
+fn answer(state: &State) -> [u8; PARAMETERS_LEN] {
+    GetLinkStatus { events: u8::from(state.function.link_events) }.emit()
 }
 
 /// Posts a link status event, if the driver has enabled them.
-pub(in crate::frontend::e810) fn post_link_event(device: &mut E810, cx: &mut Context<'_>) {
-    if !device.function.link_events {
+pub(in crate::frontend::e810) fn post_link_event(state: &mut State, cx: &mut Context<'_>) {
+    if !state.function.link_events {
         return;
     }
-    let status = device.link.status(cx.port, device.function.max_frame).emit();
-    let [a, b, c, d, e, f, g, h, ..] = answer(device);
+    let status = state.link.status(cx.port, state.function.max_frame).emit();
+    let [a, b, c, d, e, f, g, h, ..] = answer(state);
     let parameters = [a, b, c, d, e, f, g, h];
-    if device.function.rings.receive.post(cx.dma, Opcode::GetLinkStatus, parameters, &status) {
-        device.function.vectors.fire(cx, Cause::AdminEvent);
+    if state.function.rings.receive.post(cx.dma, Opcode::GetLinkStatus, parameters, &status) {
+        state.function.vectors.fire(cx, Cause::AdminEvent);
     } else {
         limited!(info, "link event lost: the admin receive queue is full");
     }

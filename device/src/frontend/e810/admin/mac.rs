@@ -8,8 +8,8 @@ use protocol::hca::e810::admin::mac::{LAN_ADDRESS_VALID, MacConfig, MacEntry, Re
 
 use super::Command;
 use crate::frontend::Context;
-use crate::frontend::e810::device::E810;
 use crate::frontend::e810::link::MAX_FRAME;
+use crate::frontend::e810::state::State;
 
 /// Returns the address of the port. An address written by the driver persists until the next reset.
 pub(super) fn read(cx: &Context<'_>, command: &mut Command) -> Result<(), AdminError> {
@@ -31,11 +31,11 @@ pub(super) fn write(cx: &mut Context<'_>, command: &Command) -> Result<(), Admin
     Ok(())
 }
 
-pub(super) fn set_config(device: &mut E810, command: &Command) -> Result<(), AdminError> {
+pub(super) fn set_config(state: &mut State, command: &Command) -> Result<(), AdminError> {
     let MacConfig { max_frame } = command.parameters(MacConfig::parse);
     if max_frame > MAX_FRAME {
         return Err(AdminError::invalid("frame length", max_frame.into()));
     }
-    device.function.max_frame = max_frame;
+    state.function.max_frame = max_frame;
     Ok(())
 }

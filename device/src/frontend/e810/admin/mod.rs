@@ -21,4 +21,3 @@ pub(super) mod switch;
 
 pub use command::Command;
 pub(super) use link::post_link_event;
-pub use ring::{RingRegister, Rings};

@@ -7,16 +7,16 @@ use protocol::hca::e810::admin::AdminError;
 use protocol::hca::e810::package::{Download, PackageCount};
 
 use super::Command;
-use crate::frontend::e810::device::E810;
+use crate::frontend::e810::state::State;
 
-pub(super) fn download(device: &mut E810, command: &mut Command) -> Result<(), AdminError> {
-    device.package.add(command.buffer());
+pub(super) fn download(state: &mut State, command: &mut Command) -> Result<(), AdminError> {
+    state.package.add(command.buffer());
     no_error(command)
 }
 
 /// Only hash profiles take effect; the parser of this device is fixed.
-pub(super) fn update(device: &mut E810, command: &mut Command) -> Result<(), AdminError> {
-    device.function.pf_config.vsis.profiles.update(device.package.packet_groups(), command.buffer());
+pub(super) fn update(state: &mut State, command: &mut Command) -> Result<(), AdminError> {
+    state.function.pf_config.vsis.profiles.update(state.package.packet_groups(), command.buffer());
     no_error(command)
 }
 
@@ -27,8 +27,8 @@ fn no_error(command: &mut Command) -> Result<(), AdminError> {
     Ok(())
 }
 
-pub(super) fn info(device: &E810, command: &mut Command) -> Result<(), AdminError> {
-    let entry = device.package.info();
+pub(super) fn info(state: &State, command: &mut Command) -> Result<(), AdminError> {
+    let entry = state.package.info();
     let count = PackageCount { count: entry.is_some().into() }.emit();
     let mut bytes = count.to_vec();
     bytes.extend(entry.iter().flat_map(|entry| entry.emit()));

@@ -10,28 +10,28 @@ use protocol::hca::e810::admin::{AdminError, AdminStatus, Opcode};
 
 use super::Command;
 use crate::frontend::e810::buffer::Buffer;
-use crate::frontend::e810::device::E810;
 use crate::frontend::e810::lan::AddError;
+use crate::frontend::e810::state::State;
 use crate::frontend::e810::vsi::VsiNumber;
 
 /// Executes a queue command; `None` for other commands.
 pub(in crate::frontend::e810) fn dispatch(
-    device: &mut E810,
+    state: &mut State,
     opcode: Opcode,
     command: &mut Command,
 ) -> Option<Result<(), AdminError>> {
     Some(match opcode {
-        Opcode::AddTxQueues => add_queues(device, command),
-        Opcode::DisableTxQueues => disable(device, command),
+        Opcode::AddTxQueues => add_queues(state, command),
+        Opcode::DisableTxQueues => disable(state, command),
         // Queues are served in the order of their doorbells, wherever their leaves are.
         Opcode::MoveTxQueues => Ok(()),
-        Opcode::AddRdmaQueueSet => add_rdma_sets(device, command),
+        Opcode::AddRdmaQueueSet => add_rdma_sets(state, command),
         _ => return None,
     })
 }
 
 /// Executes "Add transmit queues". Queues before a rejected one remain.
-fn add_queues(device: &mut E810, command: &mut Command) -> Result<(), AdminError> {
+fn add_queues(state: &mut State, command: &mut Command) -> Result<(), AdminError> {
     let groups = command.parameters(AddParameters::parse).groups;
     let mut left = Buffer::new(command.buffer_mut());
     for _ in 0..groups {
@@ -39,17 +39,17 @@ fn add_queues(device: &mut E810, command: &mut Command) -> Result<(), AdminError
         let records: &mut [[u8; AddQueue::LEN]] = left.next_all(group.count.into())?;
         for record in records {
             let request = AddQueue::parse(record);
-            let pf_config = &mut device.function.pf_config;
+            let pf_config = &mut state.function.pf_config;
             let vsi = request.context.vsi;
             if pf_config.vsis.get(VsiNumber::new(vsi)).is_none() {
                 return Err(AdminError::no_entry("VSI of the transmit queue", vsi.into()));
             }
             let teid = pf_config.scheduler.add_leaf(group.parent, request.element)?;
-            device.lan.add_transmit(request.queue, request.context).map_err(|error| {
+            state.lan.add_transmit(request.queue, request.context).map_err(|error| {
                 pf_config.scheduler.remove_leaf(teid);
                 to_admin_error(error)
             })?;
-            device.function.leaves.queues.insert(request.queue, teid);
+            state.function.leaves.queues.insert(request.queue, teid);
             *record = AddQueue { teid, ..request }.emit();
         }
     }
@@ -70,9 +70,9 @@ fn to_admin_error(error: AddError) -> AdminError {
 const MAX_RDMA_SETS: usize = 512;
 
 /// Executes "Add RDMA queue sets". Sets before a rejected one remain.
-fn add_rdma_sets(device: &mut E810, command: &mut Command) -> Result<(), AdminError> {
+fn add_rdma_sets(state: &mut State, command: &mut Command) -> Result<(), AdminError> {
     let groups = command.parameters(AddParameters::parse).groups;
-    let function = &mut device.function;
+    let function = &mut state.function;
     let mut left = Buffer::new(command.buffer_mut());
     for _ in 0..groups {
         let group = RdmaSetGroup::parse(left.next()?);
@@ -102,18 +102,18 @@ fn add_rdma_sets(device: &mut E810, command: &mut Command) -> Result<(), AdminEr
 }
 
 /// Executes "Disable queues": removes queues at once, with their pending frames.
-fn disable(device: &mut E810, command: &mut Command) -> Result<(), AdminError> {
+fn disable(state: &mut State, command: &mut Command) -> Result<(), AdminError> {
     /// Padding after an even number of IDs; aligns a group (with its 6-byte header) to four bytes.
     const PADDING: usize = 2;
     let groups = command.parameters(DisableParameters::parse).groups;
-    let function = &mut device.function;
+    let function = &mut state.function;
     let mut left = Buffer::new(command.buffer_mut());
     for group in 0..groups {
         let count = DisableGroup::parse(left.next()?).count;
         let ids: &mut [[u8; 2]] = left.next_all(count.into())?;
         for id in ids.iter().map(|id| u16::from_le_bytes(*id)) {
             let (what, leaf) = if id & RDMA == 0 {
-                device.lan.remove_transmit(id);
+                state.lan.remove_transmit(id);
                 ("transmit queue", function.leaves.queues.remove(&id))
             } else {
                 ("RDMA queue set", function.leaves.rdma_sets.remove(&(id & !RDMA)))

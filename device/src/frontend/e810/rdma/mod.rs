@@ -53,7 +53,9 @@ pub(super) use self::send_queue::work_request;
 pub(super) use self::snapshot::View;
 use self::statistics::Counts;
 use super::limits::Limits;
+use super::options::Setup;
 use super::vectors::Cause;
+use crate::frontend::Context;
 
 /// State of the RDMA half.
 #[derive(Debug)]
@@ -92,6 +94,13 @@ impl Rdma {
             events: EventQueues::default(),
             counts: Counts::default(),
         }
+    }
+
+    /// Drops all objects and stops writing to their queues.
+    pub(super) fn reset(&mut self, setup: &Setup, cx: &mut Context<'_>) {
+        cx.engine.reset(setup.engine);
+        cx.monitor.forget_qps();
+        *self = Self::new(setup.options.limits);
     }
 
     /// Returns the interrupt causes of event queues that received entries since the last call.

@@ -8,13 +8,13 @@ use protocol::hca::e810::regs::Register;
 use protocol::ids::{Cqn, Qpn};
 
 use super::statistics::Counts;
-use super::{dispatch, queues, strict};
+use super::{Rdma, dispatch, queues, strict};
 use crate::frontend::Context;
-use crate::frontend::e810::device::E810;
+use crate::frontend::e810::options::Setup;
 
 /// Reads a register; `None` if it belongs to another block.
-pub(in super::super) fn read(device: &E810, register: Register) -> Option<u32> {
-    let cqp = &device.function.rdma.cqp;
+pub(in super::super) fn read(rdma: &Rdma, register: Register) -> Option<u32> {
+    let cqp = &rdma.cqp;
     Some(match register {
         Register::PfpeCcqpstatus => u32::from_le_bytes(cqp.status().emit()),
         Register::PfpeCqptail => u32::from_le_bytes(cqp.tail().emit()),
@@ -41,27 +41,25 @@ pub(in super::super) fn read(device: &E810, register: Register) -> Option<u32> {
 
 /// Writes a register. Returns false if it belongs to another block.
 pub(in super::super) fn write(
-    device: &mut E810,
+    rdma: &mut Rdma,
+    setup: &Setup,
     cx: &mut Context<'_>,
     register: Register,
     value: u32,
 ) -> bool {
-    let rdma = &mut device.function.rdma;
-    if cx.monitor.is_strict() {
-        strict::write(rdma, register, value).report(cx.monitor);
-    }
+    cx.monitor.check(|| strict::write(rdma, register, value));
     match register {
         Register::PfpeCcqphigh => rdma.cqp.set_context_high(value),
         // RDMA is disabled in the configuration: the control queue must not start.
-        Register::PfpeCcqplow if !device.setup.options.rdma => {}
+        Register::PfpeCcqplow if !setup.options.rdma => {}
         Register::PfpeCcqplow => match rdma.cqp.context(value) {
             Some(context) => {
                 // A running control queue is reset first; its objects would otherwise have no owner.
-                device.reset_rdma(cx);
-                device.function.rdma.counts = Counts::new(cx.engine.stats());
-                device.function.rdma.cqp.start(cx.dma, context);
+                rdma.reset(setup, cx);
+                rdma.counts = Counts::new(cx.engine.stats());
+                rdma.cqp.start(cx.dma, context);
             }
-            None => device.reset_rdma(cx),
+            None => rdma.reset(setup, cx),
         },
         Register::PfpeCcqpstatus => rdma.cqp.clear_status(Status::parse(&value.to_le_bytes())),
         Register::PfpeCqpdb => {

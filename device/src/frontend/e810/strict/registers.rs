@@ -8,8 +8,7 @@ use super::rules::{
     CLEAR_WITHOUT_ENABLE, HEAD_NOT_POLLED, NARROW_WRITE, NO_SUCH_QUEUE, READ_ONLY_WRITE, RING_INDEX,
     RING_MOVED, ROUTE_NO_VECTOR,
 };
-use crate::frontend::e810::admin::Rings;
-use crate::frontend::e810::admin::ring::{RingName, RingRegister};
+use crate::frontend::e810::admin::ring::{RingName, RingRegister, Rings};
 use crate::frontend::e810::options::Options;
 use crate::frontend::e810::vectors::RouteRegister;
 use crate::frontend::strict::Findings;

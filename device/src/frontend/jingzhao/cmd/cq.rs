@@ -7,7 +7,7 @@ use protocol::hca::jingzhao::cmd::{CmdError, CmdStatus, Command};
 use protocol::hca::jingzhao::cqc::{Cqc, ResizeCq};
 
 use crate::frontend::jingzhao::completion_queue::CompletionQueue;
-use crate::frontend::jingzhao::device::Setup;
+use crate::frontend::jingzhao::options::Setup;
 use crate::frontend::jingzhao::resources::Resources;
 use crate::memory::GuestMemory;
 

@@ -11,8 +11,8 @@ use protocol::mad::port::{LinkState, PortInfo};
 
 use crate::frontend::Context;
 use crate::frontend::hcr::command::Outbox;
-use crate::frontend::jingzhao::device::Setup;
 use crate::frontend::jingzhao::options::Options;
+use crate::frontend::jingzhao::options::Setup;
 use crate::frontend::jingzhao::resources::DeviceState;
 
 pub(super) fn query_dev_lim(options: &Options) -> Outbox {

@@ -10,7 +10,7 @@ use protocol::hca::jingzhao::transition::Transition;
 
 use crate::frontend::Context;
 use crate::frontend::hcr::command::{Outbox, fixed};
-use crate::frontend::jingzhao::device::Setup;
+use crate::frontend::jingzhao::options::Setup;
 use crate::frontend::jingzhao::qp::{self, QueuePair, attributes, modification};
 use crate::frontend::jingzhao::resources::Resources;
 

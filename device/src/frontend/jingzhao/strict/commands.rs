@@ -12,38 +12,39 @@ use super::rules::{
     CLOSE_IN_USE, CLOSE_TWICE, EVENT_DROPPED, INIT_COUNTS, INIT_OVERLAP, INIT_TWICE, MAILBOX_ALIGNMENT,
     MAILBOX_IGNORED, UNDOCUMENTED_MODIFIER, UNUSED_PARAMETER,
 };
-use super::{Examined, Findings, View, icm, memory, qps, queues};
+use super::{Examined, Findings, Strict, View, icm, memory, qps, queues};
 use crate::frontend::hcr::strict::{end, overlapping};
-use crate::frontend::jingzhao::device::Setup;
+use crate::frontend::jingzhao::options::Setup;
 use crate::frontend::jingzhao::resources::{DeviceState, Resources};
 use crate::identity::Identity;
 use crate::memory::GuestMemory;
 
+/// The device before a command.
+#[derive(Clone, Copy)]
+pub(in super::super) struct Before<'a> {
+    pub(in super::super) strict: &'a Strict,
+    pub(in super::super) state: &'a DeviceState,
+    pub(in super::super) setup: &'a Setup,
+    pub(in super::super) own: &'a Identity,
+    pub(in super::super) dma: &'a GuestMemory,
+}
+
 /// Checks a command before it is executed. The findings are reported if it succeeds.
 pub(in super::super) fn examine(
-    state: &DeviceState,
-    setup: &Setup,
-    own: &Identity,
-    dma: &GuestMemory,
+    before: Before<'_>,
     pending: &PendingCommand,
     command: &Command,
     inbox: &[u8],
 ) -> Examined {
+    let state = before.state;
     let freed = (command.op == Op::Hw2SwMpt)
         .then(|| state.resources.as_ref()?.regions.keys.get(command.in_modifier).map(|region| region.key))
         .flatten();
-    Examined { found: check(state, setup, own, dma, pending, command, inbox), freed }
+    Examined { found: check(before, pending, command, inbox), freed }
 }
 
-fn check(
-    state: &DeviceState,
-    setup: &Setup,
-    own: &Identity,
-    dma: &GuestMemory,
-    pending: &PendingCommand,
-    command: &Command,
-    inbox: &[u8],
-) -> Findings {
+fn check(before: Before<'_>, pending: &PendingCommand, command: &Command, inbox: &[u8]) -> Findings {
+    let Before { strict, state, setup, own, dma } = before;
     let mut found = Findings::default();
     parameters(command, &mut found);
     let mailbox = Mailbox::inbox(command.op, command.in_modifier, inbox);
@@ -74,7 +75,7 @@ fn check(
         (Op::CloseHca, _) => close(resources, &mut found),
         (Op::MapIcm, Some(Mailbox::MapIcm(entries))) => icm::map(resources, command, entries, &mut found),
         (Op::UnmapIcm, _) => icm::unmap(resources, command, &mut found),
-        (Op::Sw2HwMpt, Some(Mailbox::Mpt(mpt))) => memory::sw2hw_mpt(view, &state.strict, mpt, &mut found),
+        (Op::Sw2HwMpt, Some(Mailbox::Mpt(mpt))) => memory::sw2hw_mpt(view, strict, mpt, &mut found),
         (Op::Hw2SwMpt, _) => memory::hw2sw_mpt(resources, command, &mut found),
         (Op::WriteMtt, Some(Mailbox::WriteMtt(write))) => {
             memory::write_mtt(resources, command, write, &mut found);

@@ -15,15 +15,16 @@ use super::rules::{
     QP_BUFFER, QP_CQ, QP_NUMBER, QP_SOURCE, QP_UNNAMED, QUERY_RESET, SQ_OVERRUN,
 };
 use super::{Findings, View};
+use crate::frontend::jingzhao::qp::QueuePair;
 use crate::frontend::jingzhao::resources::Resources;
 use crate::identity::Identity;
 use crate::memory::translate::AccessTarget;
 
-/// Checks a doorbell, before it takes effect. State and counters of the QP are current.
-pub(in super::super) fn doorbell(resources: &Resources, page: u32, doorbell: &SendDoorbell) -> Findings {
+/// Checks a doorbell, before it takes effect. State and counters of `qp`, the QP at its index, are current.
+pub(in super::super) fn doorbell(qp: Option<&QueuePair>, page: u32, doorbell: &SendDoorbell) -> Findings {
     let mut found = Findings::default();
     let number = doorbell.qpn;
-    let Some(qp) = resources.qp(number) else {
+    let Some(qp) = qp else {
         found.add(&DOORBELL_NO_QP, format!("doorbell for QP {number}, which does not exist or is in RESET"));
         return found;
     };

@@ -12,7 +12,7 @@ use protocol::hca::status::{CmdError, CmdStatus};
 use super::Answer;
 use crate::frontend::Context;
 use crate::frontend::hcr::command::fixed;
-use crate::frontend::mthca::device::Setup;
+use crate::frontend::mthca::options::Setup;
 use crate::frontend::mthca::resources::DeviceState;
 use crate::vfio::Bar;
 

@@ -11,27 +11,25 @@ use super::rules::{
 use crate::frontend::mthca::completion_queue::CompletionQueue;
 use crate::frontend::mthca::event_queue::EventQueues;
 use crate::frontend::mthca::qp::QueuePair;
-use crate::frontend::mthca::resources::Resources;
+use crate::frontend::mthca::regions::DeviceMemory;
 use crate::frontend::strict::Findings;
-use crate::memory::GuestMemory;
 
 /// Distance from which a 16-bit counter is older than another.
 const OLDER: u16 = 1 << 15;
 /// Distance from which a 32-bit counter is older than another.
 const LONG_OLDER: u32 = 1 << 31;
 
-/// Checks a send doorbell, before it takes effect. `state` is the current state of the QP.
+/// Checks a send doorbell, before it takes effect. `qp` is the QP that it names, and `state` its current state.
 pub(in super::super) fn send(
-    resources: &Resources,
-    dma: &GuestMemory,
+    qp: Option<&QueuePair>,
     state: Option<State>,
     page: u32,
     doorbell: &SendDoorbell,
+    memory: DeviceMemory<'_>,
 ) -> Findings {
     let mut found = Findings::default();
-    let Resources { layout, regions, qps, .. } = resources;
     let qpn = doorbell.qpn;
-    let Some(qp) = qps.get(layout.qpc.index(qpn.get())).filter(|qp| qp.qpn == qpn) else {
+    let Some(qp) = qp else {
         found.add(&DOORBELL_NO_QP, format!("doorbell for QP {qpn}, which does not exist or is in RESET"));
         return found;
     };
@@ -63,11 +61,10 @@ pub(in super::super) fn send(
             ),
         );
     }
-    let record = regions.whole_record(layout, dma, page, qp.qpc.sq_record);
+    let record = memory.whole_record(page, qp.qpc.sq_record);
     if let Some(record) = record {
         send_record(qp, producer, record, &mut found);
     }
-    let memory = regions.access(dma);
     let said = Link {
         address: qp.send.offset(first),
         opcode: doorbell.opcode,
@@ -77,7 +74,7 @@ pub(in super::super) fn send(
     // Otherwise the preceding slot may have been taken and reused.
     if qp.send.waiting() == 0
         && first == qp.send.taken()
-        && let Ok(link) = qp.send.read_link(first, &memory)
+        && let Ok(link) = qp.send.read_link(first, &memory.access())
         && link != said
     {
         found.add(
@@ -152,17 +149,17 @@ fn kind_name(kind: Option<RecordKind>) -> &'static str {
     kind.map_or("none", RecordKind::name)
 }
 
-/// Checks an arm doorbell of a CQ, before it takes effect.
+/// Checks an arm doorbell, before it takes effect. `cq` is the CQ that it names.
 pub(in super::super) fn arm_cq(
-    resources: &mut Resources,
-    dma: &GuestMemory,
+    cq: Option<&mut CompletionQueue>,
+    eqs: &EventQueues,
     page: u32,
     arm: &ArmCq,
+    memory: DeviceMemory<'_>,
 ) -> Findings {
     let mut found = Findings::default();
-    let Resources { layout, regions, cqs, eqs, .. } = resources;
     let ArmCq { cqn, consumer, .. } = *arm;
-    let Some(cq) = cqs.get_mut(layout.cqc.index(cqn.get())).filter(|cq| cq.cqn() == cqn) else {
+    let Some(cq) = cq else {
         found.add(&ARM_NO_CQ, format!("CQ {cqn} armed, but it is not valid"));
         return found;
     };
@@ -178,7 +175,7 @@ pub(in super::super) fn arm_cq(
         return found;
     }
     let index = cq.arm_record();
-    if let Some(record) = regions.whole_record(layout, dma, page, index) {
+    if let Some(record) = memory.whole_record(page, index) {
         let Record { counter, kind, number } = record;
         if (kind, number) != (Some(RecordKind::Arm), cqn.get() & 0xff_ffff)
             || counter.wrapping_sub(consumer) >= LONG_OLDER

@@ -1,6 +1,6 @@
 //! Checks of the slots that the device is about to write.
 
-use protocol::hca::mthca::doorbell::{Record, RecordKind};
+use protocol::hca::mthca::doorbell::RecordKind;
 use protocol::ids::Eqn;
 
 use super::doorbells::tag;
@@ -8,19 +8,16 @@ use super::rules::{CQ_CONSUMER, CQE_OWNER, EQE_OWNER};
 use crate::frontend::hcr::entry_ring::{EntryRing, HARDWARE_OWNED};
 use crate::frontend::mthca::completion_queue::CompletionQueue;
 use crate::frontend::mthca::event_queue::EventQueue;
+use crate::frontend::mthca::regions::DeviceMemory;
 use crate::frontend::strict::Findings;
 use crate::memory::queue::QueueMemory;
 
 /// Checks the next slot of a CQ, and its doorbell record.
-pub(in super::super) fn cqe(
-    cq: &CompletionQueue,
-    record: Option<Record>,
-    memory: &impl QueueMemory,
-) -> Findings {
+pub(in super::super) fn cqe(cq: &CompletionQueue, memory: DeviceMemory<'_>) -> Findings {
     const AHEAD: u32 = 1 << 31;
     let mut found = Findings::default();
-    let (cqn, (_, index)) = (cq.cqn(), cq.record());
-    let Some(record) = record.filter(|_| !cq.is_broken()) else { return found };
+    let (cqn, (page, index)) = (cq.cqn(), cq.record());
+    let Some(record) = memory.whole_record(page, index).filter(|_| !cq.is_broken()) else { return found };
     tag(record, RecordKind::Consumer, cqn.get(), index, &mut found);
     let ring = cq.ring();
     let (producer, consumer) = (ring.producer(), record.counter);
@@ -32,7 +29,7 @@ pub(in super::super) fn cqe(
                 "CQ {cqn}: consumer index {consumer:#x} in doorbell record {index} is past producer index {producer:#x}"
             ),
         );
-    } else if u64::from(unread) < ring.entries() && !is_given(ring, memory) {
+    } else if u64::from(unread) < ring.entries() && !is_given(ring, &memory.access()) {
         found.add(
             &CQE_OWNER,
             format!("CQ {cqn}: entry {producer:#x} is not in hardware ownership, but the consumer index is {consumer:#x}"),

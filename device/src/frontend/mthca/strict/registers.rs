@@ -110,8 +110,16 @@ fn bar2(strict: &mut Strict, offset: u64, data: &[u8], found: &mut Findings) {
     }
 }
 
-/// Checks a write to the EQ arm register.
-pub(in super::super) fn arm_eqs(state: &DeviceState, first: Eqn, mask: u32) -> Findings {
+/// Checks a write to a register of the EQs, before it takes effect.
+pub(in super::super) fn write_register(state: &DeviceState, offset: u64, value: u32) -> Findings {
+    match Register::at(offset) {
+        Some(Register::EqArm(first)) => arm_eqs(state, first, value),
+        Some(Register::EqSetCi(eqn)) => set_consumer(state, eqn, value),
+        _ => Findings::default(),
+    }
+}
+
+fn arm_eqs(state: &DeviceState, first: Eqn, mask: u32) -> Findings {
     let mut found = Findings::default();
     let valid = |eqn: &u32| state.resources().is_some_and(|all| all.eqs.contains(Eqn::new(*eqn)));
     let armed = (0..u32::BITS).filter(|bit| mask >> bit & 1 != 0).map(|bit| first.get() + bit);
@@ -121,8 +129,7 @@ pub(in super::super) fn arm_eqs(state: &DeviceState, first: Eqn, mask: u32) -> F
     found
 }
 
-/// Checks a write to the consumer index of an EQ, before it takes effect.
-pub(in super::super) fn set_consumer(state: &DeviceState, eqn: Eqn, value: u32) -> Findings {
+fn set_consumer(state: &DeviceState, eqn: Eqn, value: u32) -> Findings {
     const AHEAD: u32 = 1 << 31;
     let mut found = Findings::default();
     let Some(queue) = state.resources().and_then(|all| all.eqs.get(eqn)) else {

@@ -14,6 +14,7 @@ use super::rules::{
 };
 use crate::frontend::hcr::mtt::Mtt;
 use crate::frontend::mthca::qp::QueuePair;
+use crate::frontend::mthca::regions::DeviceMemory;
 use crate::frontend::mthca::srq::SharedReceiveQueue;
 use crate::frontend::strict::Findings;
 use crate::memory::translate::{AccessTarget, RegionAccess};
@@ -134,17 +135,16 @@ fn keys(
 pub(in super::super) fn recv_wqe(
     qp: &QueuePair,
     fetch: &Fetch<RecvRequest>,
-    record: Option<Record>,
-    memory: &Memory<'_>,
+    memory: DeviceMemory<'_>,
 ) -> Findings {
     let mut found = Findings::default();
     let queue = format!("the receive queue of QP {}", qp.qpn);
-    if let Some(record) = record {
+    if let Some(record) = memory.whole_record(qp.qpc.page, qp.qpc.rq_record) {
         tag(record, RecordKind::Receive, qp.qpn.get(), qp.qpc.rq_record, &mut found);
         let outstanding = qp.counters.receives.saturating_sub(qp.counters.receives_completed);
         overrun(record, qp.recv.taken(), outstanding, qp.recv.slots(), &queue, &mut found);
     }
-    receive(fetch, &queue, (qp.qpn, qp.qpc.pd), memory, &mut found);
+    receive(fetch, &queue, (qp.qpn, qp.qpc.pd), &memory.access(), &mut found);
     found
 }
 
@@ -153,18 +153,17 @@ pub(in super::super) fn shared_wqe(
     qp: &QueuePair,
     srq: &SharedReceiveQueue,
     fetch: &Fetch<RecvRequest>,
-    record: Option<Record>,
-    memory: &Memory<'_>,
+    memory: DeviceMemory<'_>,
 ) -> Findings {
     let mut found = Findings::default();
     let queue = format!("SRQ {}", srq.srqn());
     let taken = matches!(fetch, Fetch::Ready(_) | Fetch::Refused { .. });
-    if let Some(record) = record {
-        let (_, index) = srq.record();
+    let (page, index) = srq.record();
+    if let Some(record) = memory.whole_record(page, index) {
         tag(record, RecordKind::Shared, srq.srqn().get(), index, &mut found);
         overrun(record, srq.taken(), 1 + u64::from(taken), srq.slots(), &queue, &mut found);
     }
-    receive(fetch, &queue, (qp.qpn, qp.qpc.pd), memory, &mut found);
+    receive(fetch, &queue, (qp.qpn, qp.qpc.pd), &memory.access(), &mut found);
     let (next, slot) = (srq.next_offset(), srq.slot_len());
     if taken && (!next.is_multiple_of(slot) || next / slot >= u32::from(srq.slots())) {
         found.add(

@@ -10,7 +10,7 @@ use crate::memory::translate::PageTable as _;
 /// Returns the current page of a PBLE.
 fn page(driver: &mut Driver, index: u32) -> Option<u64> {
     let (device, memory) = driver.bus.hca.frontend_and_memory();
-    device.function.rdma.hmc.pages(memory).page(index.into()).map(Iova::get)
+    device.state.function.rdma.hmc.pages(memory).page(index.into()).map(Iova::get)
 }
 
 fn word(driver: &mut Driver, offset: u64) -> u64 {
@@ -113,7 +113,7 @@ fn two_level_list_has_512_page_leaves() {
     driver.bus.poke(PBLE_SEGMENT + 8 * 17, &1024_u64.to_le_bytes());
     driver.bus.poke(PBLE_SEGMENT + 8 * (1024 + 3), &0x7700_0000_u64.to_le_bytes());
     let (device, memory) = driver.bus.hca.frontend_and_memory();
-    let pages = device.function.rdma.hmc.pages(memory);
+    let pages = device.state.function.rdma.hmc.pages(memory);
     assert_eq!(pages.nested(PbleIndex::new(16), 512 + 3), Some(Iova::new(0x7700_0000)));
 }
 

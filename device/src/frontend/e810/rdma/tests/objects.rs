@@ -24,7 +24,7 @@ fn wqe(words: &[(usize, u64)]) -> Operation {
 }
 
 fn rdma(driver: &mut Driver) -> &Rdma {
-    &driver.bus.hca.frontend_and_memory().0.function.rdma
+    &driver.bus.hca.frontend_and_memory().0.state.function.rdma
 }
 
 /// "0f ARP add" of section 16.3, as in `irdma-probe.cqp.gz`.
@@ -184,7 +184,7 @@ const DEALLOCATE: &[(usize, u64)] =
 /// Reads a region as its owner.
 fn read(driver: &mut Driver, pd: u32, va: u64, len: usize) -> Result<Vec<u8>, engine::AccessError> {
     let (device, dma) = driver.bus.hca.frontend_and_memory();
-    let rdma = &device.function.rdma;
+    let rdma = &device.state.function.rdma;
     let access = RegionAccess { keys: &rdma.regions.keys, pages: rdma.hmc.pages(dma), dma };
     let mut bytes = vec![0; len];
     let who = Initiator { pd: Pdn::new(pd), qpn: Qpn::new(3), reserved_lkey: false };

@@ -1,4 +1,4 @@
-//! Check of the sequence number in CQ armings.
+//! Sequence numbers in CQ armings, which strict mode checks.
 //!
 //! Software counts the events of a CQ that it has received, starting from 1; the device counts those that it has
 //! written. A lower number is valid as long as software has not received the remaining events. The driver has received
@@ -10,7 +10,7 @@
 
 /// Event counts of a CQ.
 #[derive(Clone, Copy, Debug, Default)]
-pub(in super::super) struct Sequence {
+pub(super) struct ArmSequence {
     /// Events written to the EQ.
     written: u32,
     /// Events that software has certainly received.
@@ -19,15 +19,15 @@ pub(in super::super) struct Sequence {
     newest: Option<u32>,
 }
 
-impl Sequence {
+impl ArmSequence {
     /// Counts an event that was written to the EQ at this free-running index.
-    pub(in super::super) fn event_written(&mut self, place: u32) {
+    pub(super) fn event_written(&mut self, place: u32) {
         self.written = self.written.wrapping_add(1);
         self.newest = Some(place);
     }
 
     /// Updates the received events from a consumer index, if the CQ belongs to the owner of the EQ.
-    pub(in super::super) fn mark_read(&mut self, consumer: u32) {
+    pub(super) fn mark_read(&mut self, consumer: u32) {
         const BEHIND: u32 = 1 << 31;
         if self.newest.is_some_and(|place| consumer.wrapping_sub(place).wrapping_sub(1) < BEHIND) {
             self.newest = None;
@@ -36,14 +36,14 @@ impl Sequence {
     }
 
     /// The two-bit sequence numbers that are valid now: the first one, and how many more follow.
-    pub(in super::super) fn valid_range(&self) -> (u8, u8) {
+    pub(super) fn valid_range(&self) -> (u8, u8) {
         let first = self.seen.wrapping_add(1) & 3;
         let more = self.written.wrapping_sub(self.seen).min(3) & 3;
         (first as u8, more as u8)
     }
 
     /// Whether a sequence number is valid now. If it is, software has received the events that the number counts.
-    pub(in super::super) fn arm(&mut self, number: u8) -> bool {
+    pub(super) fn arm(&mut self, number: u8) -> bool {
         let (first, more) = self.valid_range();
         let ahead = number.wrapping_sub(first) & 3;
         let allowed = ahead <= more;
@@ -58,13 +58,13 @@ impl Sequence {
 mod tests {
     use super::*;
 
-    fn allowed(sequence: &Sequence) -> Vec<u8> {
+    fn allowed(sequence: &ArmSequence) -> Vec<u8> {
         (0..4).filter(|number| { *sequence }.arm(*number)).collect()
     }
 
     #[test]
     fn unread_events_need_not_be_counted() {
-        let mut sequence = Sequence::default();
+        let mut sequence = ArmSequence::default();
         assert_eq!(allowed(&sequence), [1]);
         sequence.event_written(7);
         assert_eq!(allowed(&sequence), [1, 2]);
@@ -82,7 +82,7 @@ mod tests {
 
     #[test]
     fn user_program_has_received_what_it_counts() {
-        let mut sequence = Sequence::default();
+        let mut sequence = ArmSequence::default();
         (0..2).for_each(|place| sequence.event_written(place));
         assert!(sequence.arm(1), "none seen");
         assert!(sequence.arm(2));
@@ -93,7 +93,7 @@ mod tests {
 
     #[test]
     fn counters_wrap() {
-        let mut sequence = Sequence { written: u32::MAX, seen: u32::MAX, newest: None };
+        let mut sequence = ArmSequence { written: u32::MAX, seen: u32::MAX, newest: None };
         assert_eq!(allowed(&sequence), [0]);
         sequence.event_written(u32::MAX);
         sequence.mark_read(0);

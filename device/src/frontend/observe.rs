@@ -1,0 +1,41 @@
+//! Observation of a front-end: counters, strict mode and trace, none of which affects the device.
+//!
+//! A front-end reports each decision as one event, which borrows the objects of the decision. An event is cheap to
+//! build, and observers that are disabled do no work for it.
+
+use super::strict::Findings;
+use crate::telemetry::monitor::Monitor;
+use crate::telemetry::trace::Trace;
+
+/// A decision of a front-end.
+///
+/// The type of an event does not know its observers; only the implementation of this trait does. Objects can therefore
+/// report events although strict mode examines these same objects.
+pub trait Observe {
+    /// Passes the event to its observers.
+    fn observe(self, monitor: &mut Monitor);
+}
+
+impl Monitor {
+    /// Reports an event to its observers.
+    #[inline]
+    pub fn observe(&mut self, event: impl Observe) {
+        event.observe(self);
+    }
+
+    /// Reports what `check` finds, in strict mode only.
+    #[inline]
+    pub fn check(&mut self, check: impl FnOnce() -> Findings) {
+        if self.is_strict() {
+            check().report(self);
+        }
+    }
+
+    /// Adds to the trace, if one is running.
+    #[inline]
+    pub fn write_trace(&mut self, write: impl FnOnce(&mut Trace)) {
+        if let Some(trace) = self.trace() {
+            write(trace);
+        }
+    }
+}
