@@ -11,6 +11,7 @@ const PARTS: &[(&str, &[&str])] = &[
     ("descriptors", &[]),
     ("identity", &[]),
     ("manual", &[]),
+    ("nic", &[]),
     ("notify", &[]),
     ("sanitize", &[]),
     ("rate", &[]),
@@ -27,7 +28,7 @@ const PARTS: &[(&str, &[&str])] = &[
     ("fabric", &["identity", "rate", "shared_memory", "telemetry", "vfio"]),
     ("net", &["identity", "rate", "telemetry", "fabric"]),
     ("management", &["identity", "net"]),
-    ("frontend", &["identity", "sparse", "telemetry", "memory", "vfio", "net", "management"]),
+    ("frontend", &["identity", "nic", "sparse", "telemetry", "memory", "vfio", "net", "management"]),
     (
         "hca",
         &[
@@ -231,6 +232,18 @@ fn an_interface_knows_its_lineage_and_no_other() {
                 assert!(may, "{} uses {name}", path.display());
             }
         }
+    }
+}
+
+/// The offloads of a NIC serve every interface, so their requests name none.
+#[test]
+fn nic_offloads_name_no_interface() {
+    let mut paths = files(&source().join("nic"));
+    assert!(paths.len() > 3, "{paths:?}");
+    paths.push(source().join("nic.rs"));
+    for path in paths {
+        let text = fs::read_to_string(&path).unwrap();
+        assert!(!text.contains("protocol::hca"), "{} uses the layouts of an interface", path.display());
     }
 }
 
