@@ -23,6 +23,7 @@ pub mod manual;
 pub mod memory;
 pub mod metrics;
 pub mod net;
+pub mod nic;
 pub mod notify;
 pub mod rate;
 pub mod record;

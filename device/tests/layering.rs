@@ -13,6 +13,7 @@ const PARTS: &[(&str, &[&str])] = &[
     ("descriptors", &[]),
     ("identity", &[]),
     ("manual", &[]),
+    ("nic", &[]),
     ("notify", &[]),
     ("sanitize", &[]),
     ("rate", &[]),
@@ -29,7 +30,7 @@ const PARTS: &[(&str, &[&str])] = &[
     ("fabric", &["identity", "rate", "shared_memory", "telemetry", "vfio"]),
     ("net", &["identity", "rate", "telemetry", "fabric"]),
     ("management", &["identity", "net"]),
-    ("frontend", &["identity", "sparse", "telemetry", "memory", "vfio", "net", "management"]),
+    ("frontend", &["identity", "nic", "sparse", "telemetry", "memory", "vfio", "net", "management"]),
     (
         "hca",
         &[
@@ -281,6 +282,18 @@ fn objects_do_not_use_strict_mode() {
             });
             assert_eq!(found, None, "{} uses strict mode", path.display());
         }
+    }
+}
+
+/// The offloads of a NIC serve every interface, so their requests name none.
+#[test]
+fn nic_offloads_name_no_interface() {
+    let mut paths = files(&source().join("nic"));
+    assert!(paths.len() > 3, "{paths:?}");
+    paths.push(source().join("nic.rs"));
+    for path in paths {
+        let text = fs::read_to_string(&path).unwrap();
+        assert!(!text.contains("protocol::hca"), "{} uses the layouts of an interface", path.display());
     }
 }
 

@@ -134,6 +134,8 @@ pub enum AccessError {
     Valid,
     /// Memory windows are bound to the region.
     Bound,
+    /// The key refers to other keys through too many lists, or the access needs too many entries of them.
+    Indirection,
 }
 
 impl AccessError {
@@ -150,6 +152,7 @@ impl AccessError {
             Self::Unmapped => "unmapped",
             Self::Valid => "valid",
             Self::Bound => "bound",
+            Self::Indirection => "indirection",
         }
     }
 }
@@ -168,6 +171,7 @@ impl fmt::Display for AccessError {
             Self::Unmapped => "the region's memory is not mapped for the device",
             Self::Valid => "the key is still valid and must be invalidated first",
             Self::Bound => "memory windows are still bound to the region",
+            Self::Indirection => "the key's lists of keys are nested too deeply or are too long",
         })
     }
 }

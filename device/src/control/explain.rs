@@ -208,6 +208,7 @@ fn cause_words(cause: AccessError) -> &'static str {
         AccessError::Unmapped => "the memory of the region is not mapped for DMA",
         AccessError::Valid => "the key is still valid and must be invalidated first",
         AccessError::Bound => "memory windows are still bound to the region",
+        AccessError::Indirection => "the key refers to other keys through too many lists",
     }
 }
 

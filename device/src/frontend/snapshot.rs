@@ -441,7 +441,7 @@ impl From<&MemoryRegion> for MrRow {
             length: region.len,
             rights: granted.map(|(_, name)| name).collect(),
             page_bytes: match region.translation {
-                Translation::Contiguous { .. } => None,
+                Translation::Contiguous { .. } | Translation::Indirect { .. } => None,
                 Translation::Paged { page_shift, .. } | Translation::TwoLevel { page_shift, .. } => {
                     Some(1 << page_shift.get())
                 }

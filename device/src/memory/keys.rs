@@ -6,8 +6,8 @@ use engine::{AccessError, WindowKind};
 use protocol::ids::{Lkey, Pdn, Va};
 
 pub use self::translation_cache::Generation;
-pub(super) use self::translation_cache::TlbEntry;
 use self::translation_cache::TranslationCache;
+pub(super) use self::translation_cache::{ListCursor, TlbEntry};
 use super::region::{Kind, MemoryRegion};
 use crate::sparse::{Capacity, SparseTable, TableFull};
 
@@ -126,6 +126,16 @@ impl KeyTable {
     /// Caches a translation of the region that has this key now.
     pub(super) fn cache(&self, key: Lkey, va: Va, entry: TlbEntry) {
         self.cache.put(self.index(key), va, entry);
+    }
+
+    /// Looks up a cached position in the list of a key, if the list is unchanged.
+    pub(super) fn list_cursor(&self, key: Lkey, generation: Generation) -> Option<ListCursor> {
+        self.cache.list_cursor(key, self.index(key), generation)
+    }
+
+    /// Caches a position in the list of a key.
+    pub(super) fn cache_list_cursor(&self, cursor: ListCursor, generation: Generation) {
+        self.cache.put_list_cursor(self.index(cursor.key), cursor, generation);
     }
 
     /// Returns the region or window of a key.

@@ -33,6 +33,26 @@ pub enum Translation {
         /// Offset into the first page, as in `Paged`.
         offset: u64,
     },
+    /// Ranges of other keys, listed in entries of the page table.
+    Indirect {
+        /// How the entries divide the list.
+        entry_len: EntryLen,
+        /// Number of entries.
+        count: u32,
+        /// First entry.
+        first_entry: u64,
+        /// Offset of the first byte from the start of the list.
+        offset: u64,
+    },
+}
+
+/// Length of the ranges in a list of keys.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EntryLen {
+    /// Each entry states its own.
+    PerEntry,
+    /// All entries have this length. Those of the entries are ignored.
+    Fixed(PageShift),
 }
 
 impl Translation {
@@ -65,6 +85,9 @@ impl Translation {
             }
             Self::TwoLevel { page_shift, first_entry, offset } => {
                 Self::TwoLevel { page_shift, first_entry, offset: offset.checked_add(by)? }
+            }
+            Self::Indirect { entry_len, count, first_entry, offset } => {
+                Self::Indirect { entry_len, count, first_entry, offset: offset.checked_add(by)? }
             }
         })
     }

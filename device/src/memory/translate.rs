@@ -3,10 +3,13 @@
 use engine::{Access, AccessError, AtomicOp, Initiator, Rights};
 use protocol::ids::{Iova, Lkey, Pdn, Qpn, Va};
 
+mod walk;
+
+use self::walk::{Located, Walk};
 use super::GuestMemory;
 use super::dma::PAGE_LEN;
 use super::keys::{Generation, KeyTable, TlbEntry};
-use super::region::{MemoryRegion, Origin, Translation};
+use super::region::{MemoryRegion, Origin};
 
 /// A device's page table, as a view that is cheap to copy.
 pub trait PageTable: Copy {
@@ -20,15 +23,28 @@ pub trait PageTable: Copy {
         None
     }
 
+    /// Returns an entry of a list of keys, or `None` if it does not exist, which ends a list whose entries state their
+    /// lengths.
+    fn range(self, entry: u64) -> Option<KeyRange> {
+        let _ = entry;
+        None
+    }
+
     /// Returns the version of the table, or `None` if entries may change unnoticed. While it is unchanged, all
-    /// entries are.
+    /// entries are, whatever their kind.
     fn generation(self) -> Option<Generation> {
         None
     }
 }
 
-/// Pages of one list in a two-level page table.
-const LIST_LEN: u64 = 512;
+/// An entry in a list of keys: a range of another key's region.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KeyRange {
+    /// Key and first address, or `None` if the range is a hole that permits no access.
+    pub target: Option<(Lkey, Va)>,
+    /// Length in bytes, possibly 0.
+    pub len: u64,
+}
 
 /// A range of bytes that is contiguous on the bus.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -131,26 +147,12 @@ impl<'a, P: PageTable> RegionAccess<'a, P> {
         access: Access,
     ) -> Result<Segments<'a, P>, AccessError> {
         if len == 0 {
-            return Ok(Segments {
-                region: None,
-                keys: self.keys,
-                pages: self.pages,
-                va: at.va,
-                is_first: true,
-                offset: 0,
-                left: 0,
-            });
+            let walk = Walk::new(self.keys, self.pages, at.initiator, access);
+            return Ok(Segments { region: None, walk, va: at.va, is_first: true, offset: 0, left: 0 });
         }
         let (region, offset) = self.grant(at, len as u64, access)?;
-        Ok(Segments {
-            region: Some(region),
-            keys: self.keys,
-            pages: self.pages,
-            va: at.va,
-            is_first: true,
-            offset,
-            left: len,
-        })
+        let walk = Walk::new(self.keys, self.pages, at.initiator, access);
+        Ok(Segments { region: Some(region), walk, va: at.va, is_first: true, offset, left: len })
     }
 
     /// Copies a range into `out`.
@@ -294,8 +296,7 @@ impl<'a, P: PageTable> RegionAccess<'a, P> {
 pub struct Segments<'a, P> {
     /// `None` only if nothing is left.
     region: Option<&'a MemoryRegion>,
-    keys: &'a KeyTable,
-    pages: P,
+    walk: Walk<'a, P>,
     /// Address of the first byte, for which a translation is cached.
     va: Va,
     is_first: bool,
@@ -303,60 +304,27 @@ pub struct Segments<'a, P> {
     left: usize,
 }
 
-/// Location of a byte on the bus.
-struct Located {
-    bus: u64,
-    /// Bytes before it in the same page, which may be outside the region.
-    before: u64,
-    /// Bytes from it on in the same page.
-    room: u64,
-    /// Whether it comes from a page table.
-    paged: bool,
-}
-
 impl<P: PageTable> Segments<'_, P> {
-    /// Locates the byte at `offset`.
-    fn locate(&self, region: &MemoryRegion, offset: u64) -> Result<Located, AccessError> {
-        let (page_shift, linear, entry) = match region.translation {
-            Translation::Contiguous { bus } => {
-                let bus = bus.get().checked_add(offset).ok_or(AccessError::Bounds)?;
-                let room = (u64::MAX - bus).saturating_add(1);
-                return Ok(Located { bus, before: offset, room, paged: false });
-            }
-            Translation::Paged { page_shift, first_entry, offset: first } => {
-                let linear = first.checked_add(offset).ok_or(AccessError::Bounds)?;
-                (page_shift, linear, first_entry.checked_add(linear >> page_shift.get()))
-            }
-            Translation::TwoLevel { page_shift, first_entry, offset: first } => {
-                let linear = first.checked_add(offset).ok_or(AccessError::Bounds)?;
-                let page = linear >> page_shift.get();
-                let list = first_entry.checked_add(page / LIST_LEN).and_then(|entry| self.pages.list(entry));
-                (page_shift, linear, list.and_then(|list| list.checked_add(page % LIST_LEN)))
-            }
-        };
-        let mask = page_shift.offset_mask();
-        let base = entry.and_then(|entry| self.pages.page(entry)).ok_or(AccessError::Unmapped)?;
-        let before = linear & mask;
-        Ok(Located { bus: (base.get() & !mask) | before, before, room: mask + 1 - before, paged: true })
-    }
-
     /// Caches the translation around the byte at `offset`, if its tables report changes.
     fn cache(&self, region: &MemoryRegion, offset: u64, at: &Located) {
-        let generation = self.pages.generation();
-        if (at.paged && generation.is_none()) || region.key == RESERVED_LKEY {
+        let Walk { keys, pages, .. } = self.walk;
+        let generation = pages.generation();
+        if (at.from_table && generation.is_none()) || region.key == RESERVED_LKEY {
             return;
         }
         let before = at.before.min(offset);
         let first = offset - before;
         let len = before.saturating_add(at.room).min(region.len - first);
         let bus = Iova::new(at.bus - before);
-        if let Some(entry) = TlbEntry::of(region, first, len, bus, generation.filter(|_| at.paged)) {
-            self.keys.cache(region.key, self.va, entry);
+        // An entry grants what both the key and the keys in its lists grant.
+        let region = MemoryRegion { rights: region.rights.difference(at.denied), ..*region };
+        if let Some(entry) = TlbEntry::of(&region, first, len, bus, generation.filter(|_| at.from_table)) {
+            keys.cache(region.key, self.va, entry);
         }
     }
 
     fn advance(&mut self, region: &MemoryRegion, is_first: bool) -> Result<Segment, AccessError> {
-        let found = self.locate(region, self.offset)?;
+        let found = self.walk.locate(region, self.offset)?;
         if is_first {
             self.cache(region, self.offset, &found);
         }
@@ -365,7 +333,7 @@ impl<P: PageTable> Segments<'_, P> {
         while len < self.left {
             let offset = self.offset + len as u64;
             let next = first.checked_add(len as u64);
-            match self.locate(region, offset) {
+            match self.walk.locate(region, offset) {
                 Ok(Located { bus, room, .. }) if Some(bus) == next => len += take(room, self.left - len),
                 _ => break,
             }

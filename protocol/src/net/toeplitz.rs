@@ -11,7 +11,7 @@ use super::layers::{Addresses, Ip, Ports, Transport};
 /// Length of the longest input in bytes. Two IPv6 addresses and two ports fit; NICs can hash up to 24 words.
 const MAX_INPUT: usize = 48;
 
-/// RSS key, long enough for the longest input. A shorter key can be padded with zeros.
+/// RSS key, long enough for the longest input. A shorter key is padded with zeros.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Key([u8; Self::LEN]);
 
@@ -19,9 +19,19 @@ impl Key {
     /// Length of a key in bytes.
     pub const LEN: usize = MAX_INPUT + size_of::<u32>();
 
+    /// Length of a short key, which covers the addresses and ports of IPv6.
+    pub const SHORT_LEN: usize = 40;
+
     /// Makes a key from its bytes.
     pub const fn new(bytes: [u8; Self::LEN]) -> Self {
         Self(bytes)
+    }
+
+    /// Makes a key from a short one.
+    pub fn short(bytes: [u8; Self::SHORT_LEN]) -> Self {
+        let mut key = [0; Self::LEN];
+        key.iter_mut().zip(bytes).for_each(|(to, from)| *to = from);
+        Self(key)
     }
 
     /// The bytes of the key.

@@ -111,6 +111,7 @@ pub const fn vendor_code(status: Status) -> u8 {
             AccessError::Unmapped => 0x08,
             AccessError::Valid => 0x09,
             AccessError::Bound => 0x0a,
+            AccessError::Indirection => 0x0b,
         },
         _ => 0,
     }

@@ -5,6 +5,9 @@
 //! whose entries may change unnoticed, has no generation and is not cached. A range that no single entry covers, or
 //! an access that it does not grant, is looked up again. So errors always come from the tables.
 //!
+//! The translation of an indirect key depends on the keys in its lists. These are in the same table, so a change of
+//! any of them invalidates the entry.
+//!
 //! [`KeyTable`]: super::KeyTable
 
 use std::cell::Cell;
@@ -19,6 +22,9 @@ use crate::memory::region::{Kind, MemoryRegion, Origin};
 
 /// Number of entries; a power of two. They take 5 KiB. Each busy queue needs one or two, and so do its buffers.
 const ENTRIES: usize = 64;
+
+/// Number of list positions; a power of two. Each stream through a long list of keys needs one.
+const LIST_CURSORS: usize = 8;
 
 /// A version of a page table, unique in the process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -91,16 +97,33 @@ impl TlbEntry {
     }
 }
 
+/// A position in a list of keys whose entries state their lengths, from which a search can continue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::memory) struct ListCursor {
+    /// Key that the list belongs to.
+    pub(in crate::memory) key: Lkey,
+    /// Entry, counted from the first.
+    pub(in crate::memory) entry: u32,
+    /// Sum of the lengths of all entries before it.
+    pub(in crate::memory) start: u64,
+}
+
 #[derive(Debug)]
 pub(super) struct TranslationCache {
     /// Each entry with the change count of the table when it was cached.
     slots: [Cell<Option<(u64, TlbEntry)>>; ENTRIES],
+    /// Each position with the change count, and the generation of the table that contains the list.
+    cursors: [Cell<Option<(u64, Generation, ListCursor)>>; LIST_CURSORS],
     changes: u64,
 }
 
 impl Default for TranslationCache {
     fn default() -> Self {
-        Self { slots: [const { Cell::new(None) }; ENTRIES], changes: 0 }
+        Self {
+            slots: [const { Cell::new(None) }; ENTRIES],
+            cursors: [const { Cell::new(None) }; LIST_CURSORS],
+            changes: 0,
+        }
     }
 }
 
@@ -119,6 +142,15 @@ impl TranslationCache {
 
     pub(super) fn put(&self, index: u32, va: Va, entry: TlbEntry) {
         self.slot(index, va).set(Some((self.changes, entry)));
+    }
+
+    pub(super) fn list_cursor(&self, key: Lkey, index: u32, generation: Generation) -> Option<ListCursor> {
+        let (changes, of, cursor) = self.cursors[index as usize % LIST_CURSORS].get()?;
+        (changes == self.changes && of == generation && cursor.key == key).then_some(cursor)
+    }
+
+    pub(super) fn put_list_cursor(&self, index: u32, cursor: ListCursor, generation: Generation) {
+        self.cursors[index as usize % LIST_CURSORS].set(Some((self.changes, generation, cursor)));
     }
 
     /// Neighbouring keys and pages use different slots.

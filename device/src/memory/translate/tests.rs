@@ -1,7 +1,7 @@
 use std::collections::BTreeMap;
 
 use super::*;
-use crate::memory::region::{Kind, MemoryRegion, PageShift, Rights};
+use crate::memory::region::{Kind, MemoryRegion, PageShift, Rights, Translation};
 use crate::memory::testing::guest_memory;
 
 const PD: Pdn = Pdn::new(3);

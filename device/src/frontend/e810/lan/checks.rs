@@ -1,64 +1,54 @@
-//! Receive offload: checksum status and header length for receive descriptors.
+//! Translates receive offloads to receive descriptors: checksum status, header length and the stripped VLAN tag.
 //!
 //! # Spec
 //! E810 interface, section 8.5.
 
 use protocol::hca::e810::rx_descriptor::Checks;
-use protocol::net::checksum::Checksum;
-use protocol::net::layers::{Addresses, Ip, Layers, Transport};
+use protocol::net::layers::{Layers, TagKind, VlanTag};
+
+pub(super) use crate::nic::receive::headers_len;
+use crate::nic::receive::{self, ChecksumStatus, Checksums};
+use crate::nic::vlan;
 
 /// Verifies the checksums of a frame. Without an IP header nothing is checked.
 pub(super) fn verify(frame: &[u8], layers: &Layers) -> Checks {
-    let (Some(ip), Some(header)) = (&layers.ip, layers.ip_header(frame)) else { return Checks::default() };
-    let ipv4_error =
-        matches!(ip.addresses, Addresses::V4 { .. }) && Checksum::new().with(header).value() != 0;
-    match ip.payload(frame).and_then(|payload| l4_is_right(ip, payload)) {
-        Some(right) => Checks { done: true, ipv4_error, l4_error: !right },
+    let Checksums { ip, l4 } = receive::verify(frame, layers);
+    let ipv4_error = ip == ChecksumStatus::Invalid;
+    match l4 {
+        ChecksumStatus::Valid => Checks { done: true, ipv4_error, l4_error: false },
+        ChecksumStatus::Invalid => Checks { done: true, ipv4_error, l4_error: true },
         // Report an IPv4 header error even if software must verify the transport checksum itself.
-        None => Checks { done: ipv4_error, ipv4_error, l4_error: false },
+        ChecksumStatus::Unverified => Checks { done: ipv4_error, ipv4_error, l4_error: false },
     }
 }
 
-/// Verifies the transport checksum. `None` if there is none or it must be verified by software.
-fn l4_is_right(ip: &Ip, payload: &[u8]) -> Option<bool> {
-    let sum_is_right = || ip.pseudo_header().with(payload).value() == 0;
-    match (ip.transport, ip.addresses) {
-        (Transport::Tcp(_), _) | (Transport::Icmp, Addresses::V6 { .. }) => Some(sum_is_right()),
-        (Transport::Icmp, Addresses::V4 { .. }) => Some(Checksum::new().with(payload).value() == 0),
-        (Transport::Udp(_), addresses) => {
-            let [.., high, low, sum_high, sum_low] = *payload.first_chunk::<8>()?;
-            let has_sum = [sum_high, sum_low] != [0, 0];
-            // The UDP length differs from the IP payload, as in a fragment or a padded datagram: left to
-            // software.
-            if usize::from(u16::from_be_bytes([high, low])) != payload.len() {
-                return None;
-            }
-            match addresses {
-                // RFC 768: no checksum was computed.
-                Addresses::V4 { .. } if !has_sum => Some(true),
-                // RFC 6935 permits zero UDP checksums for some tunnels; that choice is left to software.
-                Addresses::V6 { .. } if !has_sum => None,
-                _ => Some(sum_is_right()),
-            }
-        }
-        (Transport::Sctp(_), _) => {
-            let found = payload.get(8..12)?.first_chunk().map(|sum| u32::from_le_bytes(*sum))?;
-            let sum = crc32c::crc32c_append(crc32c::crc32c(payload.get(..8)?), &[0; 4]);
-            Some(crc32c::crc32c_append(sum, payload.get(12..)?) == found)
-        }
-        (Transport::Other, _) => None,
-    }
+/// Splits a frame around its outer tag and returns the tag. `None` if there is none to strip. In single VLAN
+/// mode (E810 interface, section 7.1), a service tag is payload: the driver would report a stripped one as a
+/// customer tag.
+pub(super) fn strip(frame: &[u8], outer_tag: Option<VlanTag>) -> Option<([&[u8]; 2], u16)> {
+    let tag = outer_tag.filter(|tag| tag.kind == TagKind::Customer)?;
+    Some((vlan::strip(frame)?, tag.tci.into_bits()))
 }
 
-/// Returns the length of all headers up to the payload of TCP, UDP, SCTP or, for other protocols, of IP.
-/// `None` without an IP header.
-pub(super) fn headers_len(frame: &[u8], layers: &Layers) -> Option<usize> {
-    let ip = layers.ip.as_ref()?;
-    let transport = match ip.transport {
-        Transport::Tcp(_) => usize::from(frame.get(ip.payload_at + 12)? >> 4) * 4,
-        Transport::Udp(_) => 8,
-        Transport::Sctp(_) => 12,
-        Transport::Icmp | Transport::Other => 0,
-    };
-    Some((ip.payload_at + transport).min(ip.end))
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn strips_outer_customer_tag_only() {
+        let tagged = |kind: [u8; 2]| {
+            [&[1; 6][..], &[2; 6], &kind, &[0x00, 0x07, 0x81, 0x00, 0x60, 0x05, 0x08, 0x06]].concat()
+        };
+        let frame = tagged([0x81, 0x00]);
+        let layers = Layers::parse(&frame).unwrap();
+        let ([addresses, rest], tci) = strip(&frame, layers.outer_tag).unwrap();
+        assert_eq!((addresses, tci), (&frame[..12], 7));
+        assert_eq!(rest, [0x81, 0x00, 0x60, 0x05, 0x08, 0x06]);
+        assert!(strip(rest, None).is_none());
+
+        let service = tagged([0x88, 0xa8]);
+        let layers = Layers::parse(&service).unwrap();
+        assert!(layers.outer_tag.is_some());
+        assert!(strip(&service, layers.outer_tag).is_none());
+    }
 }

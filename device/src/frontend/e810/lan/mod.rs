@@ -10,13 +10,11 @@ mod checks;
 mod malicious;
 mod offload;
 mod receive_queue;
-mod segmentation;
 mod statistics;
 #[cfg(test)]
 mod tests;
 mod trace;
 mod transmit_queue;
-mod vlan;
 
 use std::collections::VecDeque;
 

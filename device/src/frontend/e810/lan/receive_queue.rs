@@ -11,9 +11,10 @@ use protocol::net::layers::Layers;
 use smallvec::SmallVec;
 
 use super::malicious::DriverError;
-use super::{checks, trace, vlan};
+use super::{checks, trace};
 use crate::frontend::e810::strict::rules;
 use crate::memory::GuestMemory;
+use crate::nic::vlan::TAG_LEN;
 use crate::telemetry::monitor::Monitor;
 
 /// Bound: buffers per frame. The E810 has the same limit, and Linux posts buffers large enough for it.
@@ -176,13 +177,13 @@ impl ReceiveQueue {
             return Err(RxError::TooLong);
         }
         let fcs = (!self.context.strip_crc).then(|| crc32fast::hash(frame).to_le_bytes());
-        let (mut parts, tag) = match vlan::strip(frame, layers.outer_tag.filter(|_| offload.strip_tag)) {
+        let (mut parts, tag) = match checks::strip(frame, layers.outer_tag.filter(|_| offload.strip_tag)) {
             Some((parts, tag)) => (Parts::from_slice(&parts), Some(tag)),
             None => (Parts::from_slice(&[frame]), None),
         };
         parts.extend(fcs.as_ref().map(<[u8; FCS_LEN]>::as_slice));
         let len: usize = parts.iter().map(|part| part.len()).sum();
-        let stripped = tag.map_or(0, |_| vlan::TAG_LEN);
+        let stripped = tag.map_or(0, |_| TAG_LEN);
         let header_len = self.header_len(frame, layers, stripped);
         let data_len = len - header_len.unwrap_or_default();
 

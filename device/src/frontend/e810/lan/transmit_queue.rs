@@ -11,23 +11,20 @@ use protocol::hca::e810::tx_descriptor::{
     Command, ContextDescriptor, DONE_OFFSET, DataDescriptor, Destination, HeaderLengths, LEN, TxDescriptor,
 };
 use protocol::ids::Iova;
-use protocol::net::layers::TagKind;
 use smallvec::SmallVec;
 
 use super::malicious::DriverError;
-use super::offload::Offloads;
-use super::segmentation::Segments;
-use super::trace;
-use super::vlan::{ADDRESSES_LEN, Insertion};
+use super::{offload, trace};
 use crate::frontend::e810::strict::rules;
 use crate::memory::GuestMemory;
+use crate::nic;
+use crate::nic::offload::Offloads;
+use crate::nic::segmentation::Segments;
+use crate::nic::vlan::{ADDRESSES_LEN, Insertion};
 use crate::telemetry::monitor::Monitor;
 
 /// Maximum frame length on the wire without the check sequence; 9728 bytes with it (section 5.6).
 pub(super) const MAX_FRAME_LEN: usize = 9728 - 4;
-
-/// Minimum frame length without the check sequence: IEEE 802.3-2022, clause 3.2.8.
-const MIN_FRAME_LEN: usize = 60;
 
 /// Minimum frame length that a driver may post, as in the E810; Linux pads shorter frames to it.
 const MIN_LEN: usize = 17;
@@ -199,27 +196,28 @@ impl TransmitQueue {
             }
             let context = self.frame.context.unwrap_or_default();
             let tag = first.command.insert_tag().then_some(first.tag);
-            let tags = Insertion::new(context.tag2, TagKind::Service, tag);
-            let offloads = Offloads::new(first.command, first.headers, &context.tunnel, tags.bytes().len())?;
+            let tags = offload::tags(&context, tag);
+            let inserted_len = tags.bytes().len();
+            let offloads = offload::headers(first.command, first.headers, &context.tunnel, inserted_len)?;
             let Some(segmentation) = context.segmentation else {
                 self.emit_unsegmented(memory, &offloads, &tags, out)?;
                 *done += self.complete(memory, monitor)?;
                 return Ok(Step::Frame(context.destination));
             };
-            let headers_len = offloads.headers_len().saturating_sub(tags.bytes().len());
+            let headers_len = offloads.headers_len().saturating_sub(inserted_len);
             if self.frame.len != headers_len + segmentation.payload_len as usize {
                 return Err(DriverError::SegmentedLength);
             }
             let mut headers = std::mem::take(&mut self.spare);
             headers.clear();
             self.frame.take_tagged(memory, headers_len, &tags, &mut headers)?;
-            self.segments = Some(Segments::new(headers, offloads, segmentation, MAX_FRAME_LEN)?);
+            self.segments = Some(offload::segments(headers, offloads, segmentation)?);
         }
         let Some(segments) = &mut self.segments else { return Ok(Step::Idle) };
         let destination = self.frame.context.unwrap_or_default().destination;
         let start = out.len();
         let last = segments.emit(out, |len, out| self.frame.take(memory, len, out))?;
-        pad(out, start);
+        nic::pad(out, start);
         if last {
             self.spare = self.segments.take().map(Segments::into_headers).unwrap_or_default();
             *done += self.complete(memory, monitor)?;
@@ -245,7 +243,7 @@ impl TransmitQueue {
         }
         self.frame.take_tagged(memory, len, tags, out)?;
         offloads.fill_checksums(out.get_mut(start..).unwrap_or_default())?;
-        pad(out, start);
+        nic::pad(out, start);
         Ok(())
     }
 
@@ -381,9 +379,4 @@ impl PendingFrame {
         }
         Ok(())
     }
-}
-
-/// Pads the frame that starts at `start` to the Ethernet minimum.
-fn pad(out: &mut Vec<u8>, start: usize) {
-    out.resize(out.len().max(start + MIN_FRAME_LEN), 0);
 }

@@ -42,9 +42,11 @@ pub(super) fn of_receive(status: Status) -> Option<EventCode> {
 pub(super) const fn of_key(reason: AccessError) -> EventCode {
     match reason {
         AccessError::Key => EventCode::KeyUnallocated,
-        AccessError::Invalid | AccessError::Kind | AccessError::Valid | AccessError::Bound => {
-            EventCode::KeyInvalid
-        }
+        AccessError::Invalid
+        | AccessError::Kind
+        | AccessError::Valid
+        | AccessError::Bound
+        | AccessError::Indirection => EventCode::KeyInvalid,
         AccessError::Pd => EventCode::KeyDomain,
         AccessError::Qp => EventCode::KeyQp,
         AccessError::Right => EventCode::Rights,

@@ -14,10 +14,11 @@ use protocol::hca::e810::admin::rss::{KEY_LEN, KeyParameters, TableParameters};
 use protocol::hca::e810::admin::vsi::{HashKind, TableKind};
 use protocol::hca::e810::packet_type::PacketType;
 use protocol::net::layers::Layers;
-use protocol::net::toeplitz::{self, Key};
+use protocol::net::toeplitz::Key;
 
 use super::buffer::Buffer;
 use super::vsi::{Vsi, VsiNumber, Vsis};
+use crate::nic::flow_hash::{self, Input};
 
 /// Entries of the function's lookup table, as reported in capability 0040.
 const FUNCTION_ENTRIES: usize = 2048;
@@ -72,16 +73,14 @@ impl Vsis {
     /// Selects the receive queue of a frame in a VSI.
     pub(super) fn steer(&self, number: VsiNumber, vsi: &Vsi, layers: &Layers) -> Steering {
         let hash = vsi.rss.key.as_ref().zip(layers.ip).map(|(key, ip)| {
-            let ip = match vsi.options.hash {
-                HashKind::SymmetricToeplitz => toeplitz::symmetric(&ip),
+            let symmetric = match vsi.options.hash {
+                HashKind::SymmetricToeplitz => true,
                 // Drivers use no other hash kinds.
-                HashKind::Toeplitz | HashKind::Xor | HashKind::Jenkins => ip,
+                HashKind::Toeplitz | HashKind::Xor | HashKind::Jenkins => false,
             };
-            match self.profiles.fields(number, PacketType::of(layers)) {
-                Some(fields) => key.hash_words(fields.words(&ip)),
-                // `ports` is `None` for fragments.
-                None => key.hash(&ip, ip.transport.ports()),
-            }
+            let fields = self.profiles.fields(number, PacketType::of(layers));
+            let input = fields.map_or(Input::Flow, |fields| Input::Fields(fields.get()));
+            flow_hash::hash(key, symmetric, &ip, input)
         });
         let [low, high, ..] = hash.unwrap_or(0).to_le_bytes();
         let low_bits = usize::from(u16::from_le_bytes([low, high]));

@@ -15,9 +15,9 @@ use protocol::hca::e810::hash_profile::{
 };
 use protocol::hca::e810::package::sections;
 use protocol::hca::e810::packet_type::PacketType;
-use protocol::net::layers::{Addresses, Ip, Transport};
 
 use crate::frontend::e810::vsi::VsiNumber;
+use crate::nic::flow_hash::{Field, Port};
 
 /// Number of packet types, which have ten bits.
 const PACKET_TYPES: usize = 1024;
@@ -72,7 +72,11 @@ impl Entry {
 
 /// Words of a profile, in hash order.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Fields([Word; PROFILE_WORDS]);
+pub(super) struct Fields {
+    fields: [Option<Field>; PROFILE_WORDS],
+    /// At least one word belongs to a header that this device can extract words from.
+    supported: bool,
+}
 
 impl Profiles {
     /// Executes "Update package". Sections other than those of RSS are ignored.
@@ -116,11 +120,8 @@ impl Profiles {
         let Some((first, profiles)) = entries::<BYTES>(section) else { return };
         for (profile, words) in (first..=u16::MAX).zip(profiles) {
             let Ok(profile) = u8::try_from(profile) else { return };
-            let mut fields = [Word::default(); PROFILE_WORDS];
             // In reverse order, since the last word is hashed first.
-            let words = words.as_chunks().0.iter().rev().map(Word::parse);
-            fields.iter_mut().zip(words).for_each(|(field, word)| *field = word);
-            self.words.insert(profile, Fields(fields));
+            self.words.insert(profile, Fields::new(words.as_chunks().0.iter().rev()));
         }
     }
 
@@ -132,44 +133,49 @@ impl Profiles {
         let vsi_group = *self.vsi_groups.get(&vsi)?;
         let key = bits(LookupKey { flags: 0, packet_group, vsi_group }.emit());
         let entry = self.table.values().find(|entry| key & entry.mask == entry.value)?;
-        self.words.get(&entry.profile).filter(|fields| fields.0.iter().any(is_known))
+        self.words.get(&entry.profile).filter(|fields| fields.supported)
     }
 }
 
 impl Fields {
-    /// Returns the words of a packet. Words that it does not have are 0.
-    pub(super) fn words(&self, ip: &Ip) -> impl Iterator<Item = u16> {
-        self.0.iter().map(|word| value(word, ip).unwrap_or(0))
+    /// Converts the words of a profile, given in the order of the hash.
+    fn new<'a>(words: impl Iterator<Item = &'a [u8; Word::LEN]>) -> Self {
+        let mut fields = Self { fields: [None; PROFILE_WORDS], supported: false };
+        for (field, word) in fields.fields.iter_mut().zip(words.map(Word::parse)) {
+            *field = self::field(&word);
+            fields.supported |= is_known(&word);
+        }
+        fields
+    }
+
+    /// Returns the fields in hash order.
+    pub(super) const fn get(&self) -> &[Option<Field>] {
+        &self.fields
     }
 }
 
-/// Whether this device can extract the word.
+/// Whether this device can extract words of the header.
 const fn is_known(word: &Word) -> bool {
     matches!(word.header, header::IPV4 | header::IPV6 | header::TCP | header::UDP | header::SCTP)
 }
 
-fn value(word: &Word, ip: &Ip) -> Option<u16> {
+/// Returns the field at a word's place. `None` if this device cannot extract it.
+fn field(word: &Word) -> Option<Field> {
     /// Offsets of the addresses in their headers.
     const V4_ADDRESSES: u16 = 12;
     const V6_ADDRESSES: u16 = 8;
-    let at = |addresses: &[u8], first: u16| {
-        let addresses = addresses.get(usize::from(word.offset.checked_sub(first)?)..)?;
-        addresses.first_chunk().map(|bytes| u16::from_be_bytes(*bytes))
+    let in_addresses = |first: u16| u8::try_from(word.offset.checked_sub(first)?).ok();
+    let port = match word.offset {
+        0 => Some(Port::Source),
+        2 => Some(Port::Destination),
+        _ => None,
     };
-    match (word.header, ip.addresses, ip.transport) {
-        (header::IPV4, Addresses::V4 { src, dst }, _) => {
-            at([src.octets(), dst.octets()].as_flattened(), V4_ADDRESSES)
-        }
-        (header::IPV6, Addresses::V6 { src, dst }, _) => {
-            at([src.octets(), dst.octets()].as_flattened(), V6_ADDRESSES)
-        }
-        (header::TCP, _, Transport::Tcp(ports))
-        | (header::UDP, _, Transport::Udp(ports))
-        | (header::SCTP, _, Transport::Sctp(ports)) => match word.offset {
-            0 => Some(ports.src.get()),
-            2 => Some(ports.dst.get()),
-            _ => None,
-        },
+    match word.header {
+        header::IPV4 => in_addresses(V4_ADDRESSES).map(Field::Ipv4),
+        header::IPV6 => in_addresses(V6_ADDRESSES).map(Field::Ipv6),
+        header::TCP => port.map(Field::Tcp),
+        header::UDP => port.map(Field::Udp),
+        header::SCTP => port.map(Field::Sctp),
         _ => None,
     }
 }

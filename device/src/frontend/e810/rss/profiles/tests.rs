@@ -5,6 +5,7 @@ use protocol::net::toeplitz::Key;
 
 use super::*;
 use crate::frontend::e810::vsi::Vsis;
+use crate::nic::flow_hash;
 
 /// Packet types as grouped by Debian's package: IPv4 alone, and with TCP or UDP.
 const PACKET_GROUP: [(u16, u8); 4] = [(22, 4), (23, 5), (24, 2), (26, 1)];
@@ -69,7 +70,7 @@ fn udp() -> Layers {
 /// Returns the hashed words of the UDP datagram, up to the last nonzero one.
 fn hashed(profiles: &Profiles) -> Option<Vec<u16>> {
     let fields = profiles.fields(VSI, PacketType::of(&udp()))?;
-    let words: Vec<_> = fields.words(&udp().ip.unwrap()).collect();
+    let words: Vec<_> = flow_hash::words(&udp().ip.unwrap(), fields.get()).collect();
     assert_eq!(words.len(), PROFILE_WORDS);
     let len = words.iter().rposition(|word| *word != 0).map_or(0, |last| last + 1);
     Some(words[..len].to_vec())

@@ -2,21 +2,41 @@
 //!
 //! The headers are stored once. Each segment consists of a copy of them and the next payload bytes, with
 //! lengths, sequence numbers and checksums adjusted.
-//!
-//! # Spec
-//! E810 interface, section 8.2, "TSO".
 
-use protocol::hca::e810::tx_descriptor::Segmentation;
+use std::num::NonZeroU16;
 
-use super::malicious::DriverError;
-use super::offload::{Offloads, SegmentPosition};
+use thiserror::Error;
 
-/// Range of the MSS, as in the E810.
-const SEGMENT_SIZES: std::ops::RangeInclusive<u16> = 64..=9668;
+use super::offload::{HeaderError, Offloads, SegmentPosition};
+
+/// How to segment a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Segmentation {
+    /// Payload bytes of every segment but the last (MSS).
+    pub segment_len: NonZeroU16,
+    /// Payload bytes of all segments.
+    pub payload_len: u32,
+    /// Maximum frame length.
+    pub max_frame: usize,
+}
+
+/// Why a frame cannot be segmented.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum SegmentationError {
+    /// The frame has no payload.
+    #[error("the frame has no payload to segment")]
+    NoPayload,
+    /// The headers are not those described, or the transport is neither TCP nor UDP.
+    #[error("invalid headers for segmentation")]
+    Headers,
+    /// A segment would exceed the maximum frame length.
+    #[error("a segment exceeds the maximum frame length")]
+    TooLong,
+}
 
 /// A frame being segmented.
 #[derive(Debug)]
-pub(super) struct Segments {
+pub struct Segments {
     /// Original headers, including inserted VLAN tags.
     headers: Vec<u8>,
     offloads: Offloads,
@@ -31,28 +51,24 @@ impl Segments {
     /// Starts segmentation of a frame with these headers.
     ///
     /// # Errors
-    /// The MSS is out of range, the payload is empty, the transport does not support TSO, or a segment would
-    /// exceed `max_frame`.
-    pub(super) fn new(
+    /// The payload is empty, the transport does not support TSO, or a segment would exceed the maximum.
+    pub fn new(
         headers: Vec<u8>,
         offloads: Offloads,
         request: Segmentation,
-        max_frame: usize,
-    ) -> Result<Self, DriverError> {
-        if !SEGMENT_SIZES.contains(&request.mss) {
-            return Err(DriverError::SegmentSize);
-        }
-        if request.payload_len == 0 {
-            return Err(DriverError::SegmentedLength);
+    ) -> Result<Self, SegmentationError> {
+        let Segmentation { segment_len, payload_len, max_frame } = request;
+        if payload_len == 0 {
+            return Err(SegmentationError::NoPayload);
         }
         if !offloads.supports_tso() || offloads.headers_len() != headers.len() {
-            return Err(DriverError::HeaderLengths);
+            return Err(SegmentationError::Headers);
         }
-        let size = u32::from(request.mss);
-        if headers.len() + size.min(request.payload_len) as usize > max_frame {
-            return Err(DriverError::FrameTooLong);
+        let size = u32::from(segment_len.get());
+        if headers.len() + size.min(payload_len) as usize > max_frame {
+            return Err(SegmentationError::TooLong);
         }
-        Ok(Self { headers, offloads, size, sent: 0, payload_len: request.payload_len, emitted: 0 })
+        Ok(Self { headers, offloads, size, sent: 0, payload_len, emitted: 0 })
     }
 
     /// Appends the next segment to `out`. `payload` appends the given number of payload bytes. Returns
@@ -60,11 +76,11 @@ impl Segments {
     ///
     /// # Errors
     /// Those of `payload`; nothing is appended.
-    pub(super) fn emit(
+    pub fn emit<E: From<HeaderError>>(
         &mut self,
         out: &mut Vec<u8>,
-        payload: impl FnOnce(usize, &mut Vec<u8>) -> Result<(), DriverError>,
-    ) -> Result<bool, DriverError> {
+        payload: impl FnOnce(usize, &mut Vec<u8>) -> Result<(), E>,
+    ) -> Result<bool, E> {
         let start = out.len();
         let len = self.size.min(self.payload_len - self.sent);
         let last = self.sent + len == self.payload_len;
@@ -79,7 +95,10 @@ impl Segments {
     }
 
     /// Returns the header buffer for reuse.
-    pub(super) fn into_headers(self) -> Vec<u8> {
+    pub fn into_headers(self) -> Vec<u8> {
         self.headers
     }
 }
+
+#[cfg(test)]
+mod tests;

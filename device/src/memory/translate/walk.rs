@@ -1,0 +1,212 @@
+//! Finds the bus address of a byte in a region: through page tables, and through lists of other keys.
+//!
+//! An indirect key lists ranges of other keys, which may be indirect in turn. A list is read entry by entry and never
+//! copied. The keys in a list are checked when their bytes are accessed, as pages are, and not when the list is
+//! written. Thus a key that was invalidated since fails the access.
+//!
+//! | check | key of the request | keys in lists |
+//! |---|---|---|
+//! | exists, valid | yes | yes |
+//! | kind | no window for local access | never a window |
+//! | PD | that of the initiator | that of the initiator |
+//! | right | as the access requires | local write if the access modifies memory, otherwise none |
+//! | bounds | of the whole range | of the bytes accessed |
+//!
+//! Rights of keys in lists follow the rule for windows (IBTA volume 1, section 10.6.3.2): peers may modify memory that
+//! its owner may modify. A region that grants peers access can therefore list regions that do not.
+
+use engine::{Access, AccessError, Initiator, Rights};
+use protocol::ids::Va;
+
+use super::{KeyRange, PageTable};
+use crate::memory::keys::{KeyTable, ListCursor};
+use crate::memory::region::{EntryLen, MemoryRegion, Origin, Translation};
+
+/// Pages of one list in a two-level page table.
+const LIST_LEN: u64 = 512;
+
+/// Bound: lists between a key and its bytes. ConnectX drivers use one or two: a window or a registration over an
+/// implicit region. The limit also ends a list that contains its own key.
+const MAX_NESTING: usize = 4;
+
+/// Bound: list entries that one access may read, which limits its time to some milliseconds. Enough to reach the end of
+/// a list of 2^20 entries through another one.
+const MAX_ENTRIES: u32 = 1 << 21;
+
+/// Rights that a list takes from a key if it contains a region that may not be modified.
+const MODIFYING: Rights = Rights::LOCAL_WRITE.union(Rights::REMOTE_WRITE).union(Rights::REMOTE_ATOMIC);
+
+/// Location of a byte on the bus.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Located {
+    pub(super) bus: u64,
+    /// Bytes before it that are contiguous with it, which may be outside the region.
+    pub(super) before: u64,
+    /// Bytes from it on that are contiguous with it.
+    pub(super) room: u64,
+    /// Whether it depends on a page table or a list.
+    pub(super) from_table: bool,
+    /// Rights that keys in lists do not grant.
+    pub(super) denied: Rights,
+}
+
+/// Look-ups on behalf of one access.
+#[derive(Debug)]
+pub(super) struct Walk<'a, P> {
+    pub(super) keys: &'a KeyTable,
+    pub(super) pages: P,
+    initiator: Initiator,
+    /// Access that keys in lists must grant.
+    listed_access: Access,
+    /// List entries that the access may still read.
+    entries_left: u32,
+    /// Latest position in the list of each level.
+    cursors: [Option<ListCursor>; MAX_NESTING],
+}
+
+/// A list of an indirect key.
+#[derive(Clone, Copy, Debug)]
+struct List {
+    count: u32,
+    first_entry: u64,
+}
+
+/// An entry, and the place of a byte in it.
+struct Found {
+    entry: KeyRange,
+    within: u64,
+    len: u64,
+}
+
+impl<'a, P: PageTable> Walk<'a, P> {
+    pub(super) const fn new(keys: &'a KeyTable, pages: P, initiator: Initiator, access: Access) -> Self {
+        let listed_access = match access {
+            Access::LocalRead | Access::RemoteRead => Access::LocalRead,
+            Access::LocalWrite | Access::RemoteWrite | Access::RemoteAtomic => Access::LocalWrite,
+        };
+        let cursors = [None; MAX_NESTING];
+        Self { keys, pages, initiator, listed_access, entries_left: MAX_ENTRIES, cursors }
+    }
+
+    /// Locates the byte at `offset` of a region.
+    ///
+    /// # Errors
+    /// The page or list entry does not exist, or a check of a key in a list fails.
+    pub(super) fn locate(&mut self, region: &MemoryRegion, offset: u64) -> Result<Located, AccessError> {
+        let keys = self.keys;
+        let (mut region, mut offset) = (region, offset);
+        let (mut before, mut room) = (u64::MAX, u64::MAX);
+        let mut denied = Rights::empty();
+        let mut level = 0;
+        while let Translation::Indirect { entry_len, count, first_entry, offset: first } = region.translation
+        {
+            if level == MAX_NESTING {
+                return Err(AccessError::Indirection);
+            }
+            let linear = first.checked_add(offset).ok_or(AccessError::Bounds)?;
+            let list = List { count, first_entry };
+            let found = match entry_len {
+                EntryLen::PerEntry => self.search(level, region, list, linear)?,
+                EntryLen::Fixed(shift) => {
+                    let index = linear >> shift.get();
+                    let entry = self.entry(list, index)?.ok_or(AccessError::Unmapped)?;
+                    let mask = shift.offset_mask();
+                    Found { entry, within: linear & mask, len: mask + 1 }
+                }
+            };
+            let (key, va) = found.entry.target.ok_or(AccessError::Unmapped)?;
+            let va = va.get().checked_add(found.within).ok_or(AccessError::Bounds)?;
+            let listed = keys.find(key)?;
+            offset = listed.grant(self.initiator, Va::new(va), Origin::Zero, 1, self.listed_access)?;
+            before = before.min(found.within).min(offset);
+            room = room.min(found.len - found.within).min(listed.len - offset);
+            if !listed.rights.contains(Rights::LOCAL_WRITE) {
+                denied |= MODIFYING;
+            }
+            region = listed;
+            level += 1;
+        }
+        let direct = self.locate_direct(region, offset)?;
+        Ok(Located {
+            bus: direct.bus,
+            before: before.min(direct.before),
+            room: room.min(direct.room),
+            from_table: direct.from_table || level != 0,
+            denied,
+        })
+    }
+
+    /// Locates a byte in a region that is not indirect.
+    fn locate_direct(&self, region: &MemoryRegion, offset: u64) -> Result<Located, AccessError> {
+        let denied = Rights::empty();
+        let (page_shift, linear, entry) = match region.translation {
+            Translation::Contiguous { bus } => {
+                let bus = bus.get().checked_add(offset).ok_or(AccessError::Bounds)?;
+                let room = (u64::MAX - bus).saturating_add(1);
+                return Ok(Located { bus, before: offset, room, from_table: false, denied });
+            }
+            Translation::Paged { page_shift, first_entry, offset: first } => {
+                let linear = first.checked_add(offset).ok_or(AccessError::Bounds)?;
+                (page_shift, linear, first_entry.checked_add(linear >> page_shift.get()))
+            }
+            Translation::TwoLevel { page_shift, first_entry, offset: first } => {
+                let linear = first.checked_add(offset).ok_or(AccessError::Bounds)?;
+                let page = linear >> page_shift.get();
+                let list = first_entry.checked_add(page / LIST_LEN).and_then(|entry| self.pages.list(entry));
+                (page_shift, linear, list.and_then(|list| list.checked_add(page % LIST_LEN)))
+            }
+            Translation::Indirect { .. } => return Err(AccessError::Indirection),
+        };
+        let mask = page_shift.offset_mask();
+        let base = entry.and_then(|entry| self.pages.page(entry)).ok_or(AccessError::Unmapped)?;
+        let before = linear & mask;
+        let bus = (base.get() & !mask) | before;
+        Ok(Located { bus, before, room: mask + 1 - before, from_table: true, denied })
+    }
+
+    /// Finds the entry that contains byte `linear` of a list whose entries state their lengths. The search continues
+    /// from the latest position before that byte.
+    fn search(
+        &mut self,
+        level: usize,
+        region: &MemoryRegion,
+        list: List,
+        linear: u64,
+    ) -> Result<Found, AccessError> {
+        let key = region.key;
+        let generation = self.pages.generation();
+        let latest = self.cursors.get(level).copied().flatten().filter(|cursor| cursor.key == key);
+        let cached = || self.keys.list_cursor(key, generation?);
+        let is_before = |cursor: &ListCursor| cursor.start <= linear;
+        let start = ListCursor { key, entry: 0, start: 0 };
+        let mut cursor = latest.filter(is_before).or_else(|| cached().filter(is_before)).unwrap_or(start);
+        loop {
+            let entry = self.entry(list, cursor.entry.into())?.ok_or(AccessError::Unmapped)?;
+            let within = linear - cursor.start;
+            if within < entry.len {
+                if let Some(latest) = self.cursors.get_mut(level) {
+                    *latest = Some(cursor);
+                }
+                if let Some(generation) = generation {
+                    self.keys.cache_list_cursor(cursor, generation);
+                }
+                return Ok(Found { entry, within, len: entry.len });
+            }
+            // Neither overflows: the entry ends at or before `linear`, and is one of `count`.
+            cursor.start += entry.len;
+            cursor.entry += 1;
+        }
+    }
+
+    /// Reads an entry of a list. `None` behind its end.
+    fn entry(&mut self, list: List, index: u64) -> Result<Option<KeyRange>, AccessError> {
+        if index >= list.count.into() {
+            return Ok(None);
+        }
+        self.entries_left = self.entries_left.checked_sub(1).ok_or(AccessError::Indirection)?;
+        Ok(list.first_entry.checked_add(index).and_then(|entry| self.pages.range(entry)))
+    }
+}
+
+#[cfg(test)]
+mod tests;

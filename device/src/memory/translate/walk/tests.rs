@@ -1,0 +1,638 @@
+use std::cell::Cell;
+use std::collections::BTreeMap;
+
+use engine::WindowKind;
+use proptest::prelude::*;
+use protocol::ids::{Iova, Lkey, Pdn, Qpn};
+
+use super::*;
+use crate::memory::GuestMemory;
+use crate::memory::keys::{Allocated, Generation, Purpose};
+use crate::memory::region::{Kind, PageShift};
+use crate::memory::testing::guest_memory;
+use crate::memory::translate::{AccessTarget, RegionAccess, Segment};
+
+const PD: Pdn = Pdn::new(3);
+const INITIATOR: Initiator = Initiator { pd: PD, qpn: Qpn::new(0x41), reserved_lkey: false };
+/// Key of requests, and keys that lists name.
+const OUTER: u32 = 1;
+const LOW: u32 = 2;
+const HIGH: u32 = 3;
+
+/// A front-end with page table entries and list entries.
+#[derive(Debug)]
+struct Tables {
+    pages: BTreeMap<u64, u64>,
+    ranges: BTreeMap<u64, KeyRange>,
+    generation: Option<Generation>,
+    /// List entries read.
+    reads: Cell<u32>,
+}
+
+impl Tables {
+    fn new(ranges: impl IntoIterator<Item = KeyRange>) -> Self {
+        Self {
+            pages: BTreeMap::new(),
+            ranges: (0..).zip(ranges).collect(),
+            generation: Some(Generation::fresh()),
+            reads: Cell::new(0),
+        }
+    }
+
+    fn set(&mut self, entry: u64, range: KeyRange) {
+        self.ranges.insert(entry, range);
+        self.generation = Some(Generation::fresh());
+    }
+}
+
+impl PageTable for &Tables {
+    fn page(self, entry: u64) -> Option<Iova> {
+        self.pages.get(&entry).copied().map(Iova::new)
+    }
+
+    fn range(self, entry: u64) -> Option<KeyRange> {
+        self.reads.set(self.reads.get() + 1);
+        self.ranges.get(&entry).copied()
+    }
+
+    fn generation(self) -> Option<Generation> {
+        self.generation
+    }
+}
+
+fn range(key: u32, va: u64, len: u64) -> KeyRange {
+    KeyRange { target: Some((Lkey::new(key), Va::new(va))), len }
+}
+
+fn hole(len: u64) -> KeyRange {
+    KeyRange { target: None, len }
+}
+
+fn region(key: u32, start: u64, len: u64, translation: Translation) -> MemoryRegion {
+    MemoryRegion {
+        key: Lkey::new(key),
+        pd: PD,
+        start: Va::new(start),
+        len,
+        origin: Origin::Zero,
+        rights: Rights::all(),
+        translation,
+        kind: Kind::Registered,
+    }
+}
+
+fn contiguous(key: u32, start: u64, len: u64, bus: u64) -> MemoryRegion {
+    region(key, start, len, Translation::Contiguous { bus: Iova::new(bus) })
+}
+
+/// A region over `count` entries from `first_entry` on, addressed from 0.
+fn indirect(key: u32, len: u64, first_entry: u64, count: u32) -> MemoryRegion {
+    let entry_len = EntryLen::PerEntry;
+    region(key, 0, len, Translation::Indirect { entry_len, count, first_entry, offset: 0 })
+}
+
+fn fixed(key: u32, len: u64, first_entry: u64, count: u32) -> MemoryRegion {
+    let entry_len = EntryLen::Fixed(PageShift::MIN);
+    region(key, 0, len, Translation::Indirect { entry_len, count, first_entry, offset: 0 })
+}
+
+/// Regions of a page each: `LOW` at addresses from 10000h on bus address 0, `HIGH` from 20000h on bus address 8000h.
+fn low_and_high() -> [MemoryRegion; 2] {
+    [contiguous(LOW, 0x1_0000, 0x1000, 0), contiguous(HIGH, 0x2_0000, 0x1000, 0x8000)]
+}
+
+fn table(regions: impl IntoIterator<Item = MemoryRegion>) -> KeyTable {
+    let mut keys = KeyTable::new(8);
+    for region in regions {
+        keys.insert(region).unwrap();
+    }
+    keys
+}
+
+fn at(va: u64) -> AccessTarget {
+    AccessTarget::address(INITIATOR, Lkey::new(OUTER), Va::new(va))
+}
+
+fn segments(
+    keys: &KeyTable,
+    pages: &Tables,
+    va: u64,
+    len: usize,
+    access: Access,
+) -> Result<Vec<(u64, usize)>, AccessError> {
+    let dma = GuestMemory::default();
+    let found = RegionAccess { keys, pages, dma: &dma }.segments(at(va), len, access)?;
+    found.map(|segment| segment.map(|Segment { iova, len }| (iova.get(), len))).collect()
+}
+
+fn read(keys: &KeyTable, pages: &Tables, va: u64, len: usize) -> Result<Vec<(u64, usize)>, AccessError> {
+    segments(keys, pages, va, len, Access::LocalRead)
+}
+
+#[test]
+fn list_concatenates_ranges() {
+    let [low, high] = low_and_high();
+    let list = [range(HIGH, 0x2_0100, 0x80), range(LOW, 0x1_0ff0, 0x10), range(LOW, 0x1_0000, 0x70)];
+    let (keys, tables) = (table([low, high, indirect(OUTER, 0x100, 0, 3)]), Tables::new(list));
+    assert_eq!(read(&keys, &tables, 0, 0x100), Ok(vec![(0x8100, 0x80), (0xff0, 0x10), (0, 0x70)]));
+    assert_eq!(read(&keys, &tables, 0x7f, 2), Ok(vec![(0x817f, 1), (0xff0, 1)]));
+    assert_eq!(read(&keys, &tables, 0x90, 0x70), Ok(vec![(0, 0x70)]));
+    assert_eq!(read(&keys, &tables, 0x90, 0x71), Err(AccessError::Bounds), "checked before any byte");
+}
+
+#[test]
+fn contiguous_ranges_form_one_segment() {
+    let [low, high] = low_and_high();
+    let list = [range(LOW, 0x1_0000, 0x10), range(LOW, 0x1_0010, 0), range(LOW, 0x1_0010, 0x10)];
+    let (keys, tables) = (table([low, high, indirect(OUTER, 0x20, 0, 3)]), Tables::new(list));
+    assert_eq!(read(&keys, &tables, 0, 0x20), Ok(vec![(0, 0x20)]));
+}
+
+#[test]
+fn empty_ranges_and_holes() {
+    let [low, high] = low_and_high();
+    let list = [
+        range(9, 0, 0), // No access, so the unknown key is irrelevant.
+        range(LOW, 0x1_0000, 0x10),
+        hole(0),
+        hole(0x10),
+        range(HIGH, 0x2_0000, 0x10),
+        range(9, 0, 0),
+    ];
+    let (keys, tables) = (table([low, high, indirect(OUTER, 0x40, 0, 6)]), Tables::new(list));
+    assert_eq!(read(&keys, &tables, 0, 0x10), Ok(vec![(0, 0x10)]));
+    assert_eq!(read(&keys, &tables, 0x20, 0x10), Ok(vec![(0x8000, 0x10)]));
+    assert_eq!(read(&keys, &tables, 0xf, 2), Err(AccessError::Unmapped), "the hole");
+    assert_eq!(read(&keys, &tables, 0x2f, 2), Err(AccessError::Unmapped), "behind the list");
+}
+
+#[test]
+fn fixed_ranges_are_indexed() {
+    let high = contiguous(HIGH, 0, 0x2000, 0x8000);
+    let list = [range(HIGH, 0x1000, 7), hole(7), range(HIGH, 0, 7)];
+    let (keys, tables) = (table([high, fixed(OUTER, 0x4000, 0, 3)]), Tables::new(list));
+    assert_eq!(read(&keys, &tables, 0xffe, 2), Ok(vec![(0x9ffe, 2)]));
+    assert_eq!(read(&keys, &tables, 0xffe, 3), Err(AccessError::Unmapped));
+    tables.reads.set(0);
+    assert_eq!(read(&keys, &tables, 0x2123, 1), Ok(vec![(0x8123, 1)]));
+    assert_eq!(tables.reads.get(), 1);
+    assert_eq!(read(&keys, &tables, 0x3000, 1), Err(AccessError::Unmapped), "only three entries");
+}
+
+#[test]
+fn missing_entry_ends_list() {
+    let [low, high] = low_and_high();
+    let tables = Tables::new([range(LOW, 0x1_0000, 0x10)]);
+    let keys = table([low, high, indirect(OUTER, 0x20, 0, u32::MAX)]);
+    assert_eq!(read(&keys, &tables, 0, 0x10), Ok(vec![(0, 0x10)]));
+    assert_eq!(read(&keys, &tables, 0x10, 1), Err(AccessError::Unmapped));
+}
+
+#[test]
+fn lists_nest_to_limit() {
+    let max = u32::try_from(MAX_NESTING).unwrap();
+    for levels in 1..=max + 1 {
+        // The list of each key names the next key; the last one is contiguous.
+        let list = (1..=levels).map(|key| range(key + 1, 0, 0x100));
+        let lists = (1..=levels).map(|key| indirect(key, 0x100, u64::from(key - 1), 1));
+        let tables = Tables::new(list);
+        let keys = table(lists.chain([contiguous(levels + 1, 0, 0x100, 0x8000)]));
+        let expected = if levels <= max { Ok(vec![(0x8010, 8)]) } else { Err(AccessError::Indirection) };
+        assert_eq!(read(&keys, &tables, 0x10, 8), expected, "{levels} levels");
+    }
+}
+
+#[test]
+fn list_that_names_itself_is_rejected() {
+    for list in [[range(OUTER, 0, 0x100), hole(0)], [range(LOW, 0, 0x100), range(OUTER, 0, 0x100)]] {
+        let tables = Tables::new(list);
+        let keys = table([indirect(OUTER, 0x100, 0, 1), indirect(LOW, 0x100, 1, 1)]);
+        assert_eq!(read(&keys, &tables, 0, 1), Err(AccessError::Indirection));
+    }
+}
+
+#[test]
+fn listed_keys_are_checked() {
+    let of = |listed: Option<MemoryRegion>, access| {
+        let tables = Tables::new([range(LOW, 0x1_0000, 0x10)]);
+        let mut keys = table([indirect(OUTER, 0x10, 0, 1)]);
+        match listed {
+            Some(listed) => drop(keys.insert(listed).unwrap()),
+            None => {
+                let purpose = Purpose::Region { most: 0x10 };
+                keys.allocate(Allocated { key: Lkey::new(LOW), pd: PD, purpose }).unwrap();
+            }
+        }
+        segments(&keys, &tables, 0, 0x10, access).map(drop)
+    };
+    let [low, _] = low_and_high();
+    let window = Kind::Window { kind: WindowKind::Type1, owner: None, parent: 9 };
+    let read_only = MemoryRegion { rights: Rights::empty(), ..low };
+    let local = MemoryRegion { rights: Rights::LOCAL_WRITE, ..low };
+    let with_other_bits = Lkey::new(LOW | 0x100);
+    for access in [Access::LocalRead, Access::RemoteRead, Access::LocalWrite, Access::RemoteWrite] {
+        let rights = if matches!(access, Access::LocalWrite | Access::RemoteWrite) {
+            Err(AccessError::Right)
+        } else {
+            Ok(())
+        };
+        for (listed, expected) in [
+            (Some(low), Ok(())),
+            (Some(local), Ok(())),
+            (Some(read_only), rights),
+            (None, Err(AccessError::Invalid)),
+            (Some(MemoryRegion { key: with_other_bits, ..low }), Err(AccessError::Key)),
+            (Some(MemoryRegion { pd: Pdn::new(4), ..low }), Err(AccessError::Pd)),
+            (Some(MemoryRegion { kind: window, ..low }), Err(AccessError::Kind)),
+            (Some(MemoryRegion { len: 0xf, ..low }), Err(AccessError::Bounds)),
+            (Some(MemoryRegion { start: Va::new(0x1_0001), ..low }), Err(AccessError::Bounds)),
+        ] {
+            assert_eq!(of(listed, access), expected, "{access:?} {listed:?}");
+        }
+    }
+}
+
+#[test]
+fn outer_key_is_checked_first() {
+    let outer = MemoryRegion { rights: Rights::empty(), ..indirect(OUTER, 0x10, 0, 1) };
+    let tables = Tables::new([range(9, 0, 0x10)]);
+    let write = segments(&table([outer]), &tables, 0, 1, Access::LocalWrite);
+    assert_eq!(write, Err(AccessError::Right));
+    assert_eq!(
+        read(&table([MemoryRegion { pd: Pdn::new(4), ..outer }]), &tables, 0, 1),
+        Err(AccessError::Pd)
+    );
+    assert_eq!(tables.reads.get(), 0);
+    assert_eq!(read(&table([outer]), &tables, 0, 1), Err(AccessError::Key));
+}
+
+#[test]
+fn window_on_list_starts_at_offset() {
+    let [low, high] = low_and_high();
+    let parent = indirect(OUTER, 0x20, 0, 2);
+    let translation = parent.translation_at(0x18).unwrap();
+    let kind = Kind::Window { kind: WindowKind::Type1, owner: None, parent: OUTER };
+    let window = MemoryRegion { len: 8, translation, kind, ..parent };
+    let tables = Tables::new([range(LOW, 0x1_0000, 0x10), range(HIGH, 0x2_0000, 0x10)]);
+    let found = segments(&table([low, high, window]), &tables, 0, 8, Access::RemoteWrite);
+    assert_eq!(found, Ok(vec![(0x8008, 8)]));
+}
+
+#[test]
+fn overflowing_addresses_are_rejected() {
+    let all = MemoryRegion::whole_memory(Lkey::new(HIGH), PD, Rights::all());
+    let list = [range(HIGH, u64::MAX - 1, u64::MAX), range(HIGH, 0, u64::MAX)];
+    let outer = indirect(OUTER, u64::MAX, 0, 2);
+    let keys = table([all, outer]);
+    let tables = Tables::new(list);
+    assert_eq!(read(&keys, &tables, 0, 1), Ok(vec![(u64::MAX - 1, 1)]));
+    assert_eq!(read(&keys, &tables, 2, 1), Err(AccessError::Bounds));
+    assert_eq!(read(&keys, &tables, u64::MAX - 1, 1), Err(AccessError::Bounds), "in the first range");
+    let Translation::Indirect { entry_len, count, .. } = outer.translation else { unreachable!() };
+    for (first_entry, offset) in [(u64::MAX, 1), (0, u64::MAX)] {
+        let translation = Translation::Indirect { entry_len, count, first_entry, offset };
+        let keys = table([all, MemoryRegion { translation, ..outer }]);
+        assert!(read(&keys, &tables, 1, 1).is_err());
+    }
+}
+
+/// Describes 4 GiB. Entries are read only up to the access, and the next access continues from there.
+#[test]
+fn long_list_is_read_on_demand() {
+    const COUNT: u32 = 1 << 20;
+    #[derive(Clone, Copy)]
+    struct Long<'a>(&'a Cell<u32>, Option<Generation>);
+    impl PageTable for Long<'_> {
+        fn page(self, _: u64) -> Option<Iova> {
+            None
+        }
+
+        fn range(self, entry: u64) -> Option<KeyRange> {
+            self.0.set(self.0.get() + 1);
+            Some(range(LOW, entry << 13, 0x1000))
+        }
+
+        fn generation(self) -> Option<Generation> {
+            self.1
+        }
+    }
+    let len = u64::from(COUNT) << 12;
+    let keys = table([contiguous(LOW, 0, 1 << 40, 0), indirect(OUTER, len, 0, COUNT)]);
+    let reads = Cell::new(0);
+    let dma = GuestMemory::default();
+    let locate = |pages: Long<'_>, va: u64| {
+        reads.set(0);
+        let access = RegionAccess { keys: &keys, pages, dma: &dma };
+        let found = access.segments(at(va), 8, Access::LocalRead).unwrap().next().unwrap();
+        (found.map(|segment| segment.iova.get()), reads.get())
+    };
+    let pages = Long(&reads, Some(Generation::fresh()));
+    let last = u64::from(COUNT - 1);
+    assert_eq!(locate(pages, 0), (Ok(0), 1));
+    assert_eq!(locate(pages, 0x1008), (Ok(0x2008), 2));
+    assert_eq!(locate(pages, last << 12), (Ok(last << 13), COUNT - 1));
+    assert_eq!(locate(pages, (last << 12) + 8), (Ok((last << 13) + 8), 1));
+    assert_eq!(locate(pages, 0), (Ok(0), 1), "a step back starts again");
+    assert_eq!(locate(pages, 10 << 12), (Ok(10 << 13), 11));
+    let changed = Long(&reads, Some(Generation::fresh()));
+    assert_eq!(locate(changed, 10 << 12), (Ok(10 << 13), 11), "the list may differ");
+    let unversioned = Long(&reads, None);
+    assert_eq!(locate(unversioned, 10 << 12), (Ok(10 << 13), 11));
+    assert_eq!(locate(unversioned, 10 << 12), (Ok(10 << 13), 11));
+}
+
+#[test]
+fn search_is_limited() {
+    #[derive(Clone, Copy)]
+    struct Empty;
+    impl PageTable for Empty {
+        fn page(self, _: u64) -> Option<Iova> {
+            None
+        }
+
+        fn range(self, _: u64) -> Option<KeyRange> {
+            Some(range(LOW, 0, 0))
+        }
+    }
+    let dma = GuestMemory::default();
+    for (count, expected) in [(MAX_ENTRIES, AccessError::Unmapped), (u32::MAX, AccessError::Indirection)] {
+        let keys = table([indirect(OUTER, 0x1000, 0, count)]);
+        let access = RegionAccess { keys: &keys, pages: Empty, dma: &dma };
+        assert_eq!(access.read(at(0), &mut [0], Access::LocalRead), Err(expected));
+    }
+}
+
+/// Two pages of memory, filled with 1 and 2.
+fn memory() -> GuestMemory {
+    let dma = guest_memory(0, 2);
+    dma.poke(0, &[1; 0x1000]);
+    dma.poke(0x1000, &[2; 0x1000]);
+    dma
+}
+
+#[test]
+fn listed_key_change_fails_rest_of_message() {
+    let dma = memory();
+    let tables = Tables::new([range(LOW, 0, 0x10), range(HIGH, 0, 0x10)]);
+    let regions =
+        [contiguous(LOW, 0, 0x10, 0), contiguous(HIGH, 0, 0x10, 0x1000), indirect(OUTER, 0x20, 0, 2)];
+    let byte = |keys: &KeyTable, va| {
+        let mut byte = [0];
+        let access = RegionAccess { keys, pages: &tables, dma: &dma };
+        access.read(at(va), &mut byte, Access::RemoteRead).map(|()| byte[0])
+    };
+    type Change<'a> = &'a dyn Fn(&mut KeyTable);
+    type Byte = Result<u8, AccessError>;
+    let moved = contiguous(LOW, 0, 0x10, 0x1000);
+    let changes: [(Change<'_>, Byte, Byte); 6] = [
+        (&|keys| assert!(keys.deregister(LOW).is_ok()), Err(AccessError::Key), Ok(2)),
+        (&|keys| assert!(keys.deregister(HIGH).is_ok()), Ok(1), Err(AccessError::Key)),
+        (&|keys| assert!(keys.deregister(OUTER).is_ok()), Err(AccessError::Key), Err(AccessError::Key)),
+        (&|keys| assert!(keys.insert(moved).is_ok()), Ok(2), Ok(2)),
+        (
+            &|keys| assert!(keys.insert(MemoryRegion { pd: Pdn::new(4), ..moved }).is_ok()),
+            Err(AccessError::Pd),
+            Ok(2),
+        ),
+        (
+            &|keys| assert!(keys.insert(MemoryRegion { len: 8, ..moved }).is_ok()),
+            Err(AccessError::Bounds),
+            Ok(2),
+        ),
+    ];
+    for (number, (change, low, high)) in changes.into_iter().enumerate() {
+        let mut keys = table(regions);
+        for _ in 0..2 {
+            assert_eq!((byte(&keys, 0xf), byte(&keys, 0x10)), (Ok(1), Ok(2)));
+        }
+        change(&mut keys);
+        for _ in 0..2 {
+            assert_eq!((byte(&keys, 0xf), byte(&keys, 0x10)), (low, high), "change {number}");
+        }
+    }
+}
+
+#[test]
+fn list_change_invalidates_entries() {
+    let dma = memory();
+    let mut tables = Tables::new([range(LOW, 0, 0x10)]);
+    let keys =
+        table([contiguous(LOW, 0, 0x10, 0), contiguous(HIGH, 0, 0x10, 0x1000), indirect(OUTER, 0x10, 0, 1)]);
+    let byte = |tables: &Tables| {
+        let mut byte = [0];
+        let access = RegionAccess { keys: &keys, pages: tables, dma: &dma };
+        access.read(at(0), &mut byte, Access::LocalRead).map(|()| byte[0])
+    };
+    assert_eq!((byte(&tables), byte(&tables), tables.reads.get()), (Ok(1), Ok(1), 1), "the second hits");
+    tables.set(0, range(HIGH, 0, 0x10));
+    assert_eq!(byte(&tables), Ok(2));
+    tables.set(0, hole(0x10));
+    assert_eq!(byte(&tables), Err(AccessError::Unmapped));
+    // A list in guest memory changes without notice, so it is never cached.
+    tables.generation = None;
+    for (key, expected) in [(LOW, 1), (HIGH, 2)] {
+        tables.ranges.insert(0, range(key, 0, 0x10));
+        assert_eq!(byte(&tables), Ok(expected));
+    }
+}
+
+#[test]
+fn hits_grant_no_more_than_listed_keys() {
+    let dma = memory();
+    let tables = Tables::new([range(LOW, 0, 0x10)]);
+    let read_only = MemoryRegion { rights: Rights::empty(), ..contiguous(LOW, 0, 0x10, 0) };
+    let keys = table([read_only, indirect(OUTER, 0x10, 0, 1)]);
+    let access = RegionAccess { keys: &keys, pages: &tables, dma: &dma };
+    for _ in 0..2 {
+        assert_eq!(access.read(at(0), &mut [0; 8], Access::RemoteRead), Ok(()));
+        for kind in [Access::LocalWrite, Access::RemoteWrite] {
+            assert_eq!(access.write(at(0), &[0], kind), Err(AccessError::Right));
+        }
+        let add = engine::AtomicOp::FetchAdd { add: 1 };
+        assert_eq!(access.atomic(at(0), add), Err(AccessError::Right));
+    }
+    assert_eq!(dma.peek(0), [1; 8]);
+}
+
+/// Keys of the model are 1 to this.
+const KEYS: u32 = 7;
+/// List and page table entries of the model.
+const ENTRIES: u64 = 12;
+/// Guest memory of the model.
+const BYTES: u64 = 0x8000;
+
+#[derive(Debug, Clone)]
+enum Step {
+    Insert(MemoryRegion),
+    Remove(u32),
+    SetRange(u64, Option<KeyRange>),
+    SetPage(u64, Option<u64>),
+    Read { key: u32, va: u64, len: usize, access: Access },
+}
+
+fn any_translation() -> impl Strategy<Value = Translation> {
+    let entry_len = prop_oneof![
+        2 => Just(EntryLen::PerEntry),
+        1 => Just(EntryLen::Fixed(PageShift::MIN)),
+    ];
+    prop_oneof![
+        (0..BYTES).prop_map(|bus| Translation::Contiguous { bus: Iova::new(bus) }),
+        (0..ENTRIES, 0..0x1000_u64).prop_map(|(first_entry, offset)| Translation::Paged {
+            page_shift: PageShift::MIN,
+            first_entry,
+            offset
+        }),
+        (entry_len, 0..6_u32, 0..ENTRIES, 0..0x40_u64).prop_map(|(entry_len, count, first_entry, offset)| {
+            Translation::Indirect { entry_len, count, first_entry, offset }
+        }),
+    ]
+}
+
+fn any_region() -> impl Strategy<Value = MemoryRegion> {
+    let kind = prop_oneof![
+        9 => Just(Kind::Registered),
+        1 => Just(Kind::Window { kind: WindowKind::Type1, owner: None, parent: 0 }),
+    ];
+    let rights = prop_oneof![4 => Just(Rights::all()), 1 => Just(Rights::REMOTE_READ)];
+    let pd = prop_oneof![9 => Just(3), 1 => Just(4)];
+    (1..=KEYS, pd, 0..0x20_u64, 0..0x2000_u64, any::<bool>(), rights, any_translation(), kind).prop_map(
+        |(key, pd, start, len, is_zero_based, rights, translation, kind)| MemoryRegion {
+            pd: Pdn::new(pd),
+            origin: if is_zero_based { Origin::Start } else { Origin::Zero },
+            rights,
+            kind,
+            ..region(key, start, len, translation)
+        },
+    )
+}
+
+fn any_range() -> impl Strategy<Value = Option<KeyRange>> {
+    let len = prop_oneof![Just(0), 1..0x40_u64, Just(0x1000_u64)];
+    prop_oneof![
+        10 => (1..=KEYS, 0..0x80_u64, len.clone()).prop_map(|(key, va, len)| Some(range(key, va, len))),
+        1 => len.prop_map(|len| Some(hole(len))),
+        1 => Just(None),
+    ]
+}
+
+fn any_step() -> impl Strategy<Value = Step> {
+    let access = prop_oneof![Just(Access::LocalRead), Just(Access::RemoteRead), Just(Access::RemoteWrite)];
+    prop_oneof![
+        2 => any_region().prop_map(Step::Insert),
+        1 => (1..=KEYS).prop_map(Step::Remove),
+        1 => (0..ENTRIES, any_range()).prop_map(|(entry, range)| Step::SetRange(entry, range)),
+        1 => (0..ENTRIES, proptest::option::weighted(0.9, 0..8_u64))
+            .prop_map(|(entry, page)| Step::SetPage(entry, page.map(|page| page << 12))),
+        12 => (1..=KEYS, 0..0x200_u64, 1..0x90_usize, access)
+            .prop_map(|(key, va, len, access)| Step::Read { key, va, len, access }),
+    ]
+}
+
+/// Resolves one byte without any cache.
+fn naive(
+    keys: &KeyTable,
+    tables: &Tables,
+    region: &MemoryRegion,
+    offset: u64,
+    modifies: bool,
+    level: usize,
+) -> Result<u64, AccessError> {
+    let (entry_len, count, first_entry, linear) = match region.translation {
+        Translation::Contiguous { bus } => return Ok(bus.get() + offset),
+        Translation::Paged { first_entry, offset: first, .. } => {
+            let page = tables.pages.get(&(first_entry + ((first + offset) >> 12)));
+            return page.map(|page| page + ((first + offset) & 0xfff)).ok_or(AccessError::Unmapped);
+        }
+        Translation::TwoLevel { .. } => panic!("not in the model"),
+        Translation::Indirect { entry_len, count, first_entry, offset: first } => {
+            (entry_len, count, first_entry, first + offset)
+        }
+    };
+    if level == 4 {
+        return Err(AccessError::Indirection);
+    }
+    let mut start = 0;
+    for entry in first_entry..first_entry + u64::from(count) {
+        let range = tables.ranges.get(&entry).copied();
+        let (target, len) = match (entry_len, range) {
+            (EntryLen::PerEntry, None) => return Err(AccessError::Unmapped),
+            (EntryLen::PerEntry, Some(range)) => (range.target, range.len),
+            (EntryLen::Fixed(_), range) => (range.and_then(|range| range.target), 0x1000),
+        };
+        if linear < start + len {
+            let (key, va) = target.ok_or(AccessError::Unmapped)?;
+            let listed = keys.find(key)?;
+            if let Kind::Window { .. } = listed.kind {
+                return Err(AccessError::Kind);
+            }
+            if listed.pd != PD {
+                return Err(AccessError::Pd);
+            }
+            if modifies && !listed.rights.contains(Rights::LOCAL_WRITE) {
+                return Err(AccessError::Right);
+            }
+            let va = va.get() + (linear - start);
+            let base = if listed.origin == Origin::Zero { listed.start.get() } else { 0 };
+            let offset = va.checked_sub(base).filter(|offset| *offset < listed.len);
+            let offset = offset.ok_or(AccessError::Bounds)?;
+            return naive(keys, tables, listed, offset, modifies, level + 1);
+        }
+        start += len;
+    }
+    Err(AccessError::Unmapped)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(400))]
+
+    /// Accesses through caches and cursors equal those of the model, whatever changes between them.
+    #[test]
+    fn accesses_equal_naive_model(
+        regions in proptest::collection::vec(any_region(), 4..9),
+        ranges in proptest::collection::vec(any_range(), 12),
+        has_generation: bool,
+        steps in proptest::collection::vec(any_step(), 1..120),
+    ) {
+        // Larger than addresses can get: those of contiguous regions, plus two pages, plus one more.
+        let dma = guest_memory(0, 2 * BYTES / 0x1000);
+        let words = 0..u16::try_from(BYTES).unwrap();
+        dma.poke(0, &words.flat_map(u16::to_le_bytes).collect::<Vec<u8>>());
+        let mut keys = table(regions);
+        let mut tables = Tables::new([]);
+        tables.ranges = (0..).zip(ranges).filter_map(|(entry, range)| Some((entry, range?))).collect();
+        tables.pages = (0..ENTRIES).map(|entry| (entry, (entry * 3 % 8) << 12)).collect();
+        for step in steps {
+            let mut is_table_change = true;
+            match step {
+                Step::Insert(region) => drop(keys.insert(region).unwrap()),
+                Step::Remove(key) => drop(keys.remove(key)),
+                Step::SetRange(entry, Some(range)) => drop(tables.ranges.insert(entry, range)),
+                Step::SetRange(entry, None) => drop(tables.ranges.remove(&entry)),
+                Step::SetPage(entry, Some(page)) => drop(tables.pages.insert(entry, page)),
+                Step::SetPage(entry, None) => drop(tables.pages.remove(&entry)),
+                Step::Read { .. } => is_table_change = false,
+            }
+            if is_table_change {
+                tables.generation = has_generation.then(Generation::fresh);
+            }
+            let Step::Read { key, va, len, access } = step else { continue };
+            let place = AccessTarget::address(INITIATOR, Lkey::new(key), Va::new(va));
+            let modifies = access == Access::RemoteWrite;
+            let expected = keys.find(Lkey::new(key)).and_then(|region| {
+                let offset = region.grant(INITIATOR, Va::new(va), Origin::Zero, len as u64, access)?;
+                let byte = |at| {
+                    let bus = naive(&keys, &tables, region, offset + at, modifies, 0)?;
+                    Ok(dma.peek::<1>(bus)[0])
+                };
+                (0..len as u64).map(byte).collect::<Result<Vec<u8>, AccessError>>()
+            });
+            let access_of = RegionAccess { keys: &keys, pages: &tables, dma: &dma };
+            // The second access may find what the first has cached.
+            for _ in 0..2 {
+                let mut found = vec![0; len];
+                let outcome = access_of.read(place, &mut found, access).map(|()| found);
+                prop_assert_eq!(&outcome, &expected);
+            }
+        }
+    }
+}
