@@ -37,9 +37,7 @@ pub enum Translation {
     Indirect {
         /// How the entries divide the list.
         entry_len: EntryLen,
-        /// Number of entries.
         count: u32,
-        /// First entry.
         first_entry: u64,
         /// Offset of the first byte from the start of the list.
         offset: u64,

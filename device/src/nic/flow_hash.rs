@@ -21,9 +21,7 @@ pub enum Field {
 /// A port of a transport header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Port {
-    /// Source port.
     Source,
-    /// Destination port.
     Destination,
 }
 

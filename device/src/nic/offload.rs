@@ -26,7 +26,6 @@ pub struct Request {
     pub inserted_len: usize,
     /// Outer headers of a tunnel.
     pub tunnel: Option<Tunnel>,
-    /// Innermost IP header.
     pub ip: Option<IpVersion>,
     /// Length of the innermost IP header.
     pub ip_len: usize,
@@ -39,7 +38,6 @@ pub struct Request {
 /// Outer headers of a tunnel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tunnel {
-    /// Outer IP header.
     pub ip: IpVersion,
     /// Length of the outer IP header.
     pub ip_len: usize,
@@ -52,28 +50,23 @@ pub struct Tunnel {
 /// UDP header of a tunnel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TunnelUdp {
-    /// Compute its checksum.
     pub checksum: bool,
 }
 
 /// Version of an IP header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IpVersion {
-    /// IPv4.
     V4 {
         /// Compute the header checksum.
         checksum: bool,
     },
-    /// IPv6.
     V6,
 }
 
 /// Transport protocol whose checksum can be computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum L4Protocol {
-    /// TCP.
     Tcp,
-    /// UDP.
     Udp,
     /// SCTP, with a CRC32c.
     Sctp,
@@ -89,7 +82,6 @@ pub struct HeaderError;
 pub struct Offloads {
     /// Outer headers of a tunnel.
     outer: Option<Outer>,
-    /// Innermost IP header.
     ip: Option<IpHeader>,
     l4: Option<L4Header>,
     /// Total length of the headers.

@@ -15,9 +15,7 @@ pub struct Checksums {
 /// Result for one header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ChecksumStatus {
-    /// Verified, and correct.
     Valid,
-    /// Verified, and wrong.
     Invalid,
     /// The frame has no such header, or software must verify it.
     Unverified,

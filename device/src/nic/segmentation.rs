@@ -16,7 +16,6 @@ pub struct Segmentation {
     pub segment_len: NonZeroU16,
     /// Payload bytes of all segments.
     pub payload_len: u32,
-    /// Maximum frame length.
     pub max_frame: usize,
 }
 

@@ -25,7 +25,6 @@ struct Tables {
     pages: BTreeMap<u64, u64>,
     ranges: BTreeMap<u64, KeyRange>,
     generation: Option<Generation>,
-    /// List entries read.
     reads: Cell<u32>,
 }
 
