@@ -64,6 +64,7 @@ impl IpAddrs {
         }
     }
 
+    /// Returns the source IP address.
     pub fn src(&self) -> IpAddr {
         match *self {
             Self::V4 { src, .. } => src.into(),
@@ -71,6 +72,7 @@ impl IpAddrs {
         }
     }
 
+    /// Returns the destination IP address.
     pub fn dst(&self) -> IpAddr {
         match *self {
             Self::V4 { dst, .. } => dst.into(),

@@ -6,6 +6,8 @@
 //! # Spec
 //! mlx5 interface, section 10.2.
 
+#![allow(missing_docs, reason = "the flags have the names of the specification")]
+
 use bitflags::bitflags;
 use thiserror::Error;
 

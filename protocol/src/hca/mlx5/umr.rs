@@ -3,6 +3,8 @@
 //! # Spec
 //! mlx5 interface, section 13.3.
 
+#![allow(missing_docs, reason = "the flags have the names of the specification")]
+
 use bitflags::bitflags;
 
 use super::mkey::MkeyContext;

@@ -6,6 +6,8 @@
 //! # Spec
 //! mthca interface, section 6.5.
 
+#![allow(missing_docs, reason = "the flags have the names of the specification")]
+
 use bitflags::bitflags;
 
 use super::qpc::{self, QpKind, Qpc};
