@@ -15,7 +15,7 @@ const HEAD: &str = "# Configuration reference
 
 `hcad --config FILE` reads its configuration, a single JSON object, from FILE, or from standard input if FILE is `-`. `hcad`
 rejects unknown keys. `hcad --config FILE --check` reports errors in the configuration and requirements that the host does not
-meet. If you point your editor to the JSON schema, `configs/config.schema.json`, it can complete keys and report mistakes.
+meet. If you point your editor at the JSON schema, `configs/config.schema.json`, it can complete keys and report mistakes.
 ";
 
 /// Objects that are not described yet, by path, and the paths of those already described.
